@@ -1,0 +1,90 @@
+#include "core/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    int         exit_code;
+    const char *text;
+} table[ERR_COUNT] = {
+#define X(id, exit_code, text) {exit_code, text},
+    ERR_CODES(X)
+#undef X
+};
+
+static int store(struct err *err, const char *file, int line, int code, int sys, const char *fmt,
+                 va_list ap)
+{
+    if (!err)
+        return code;
+    if (err->code)
+        return err->code;
+    err->code = code;
+    err->sys = sys;
+    err->file = file;
+    err->line = line;
+    vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+    return code;
+}
+
+int err_set_at(struct err *err, const char *file, int line, int code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int rc = store(err, file, line, code, 0, fmt, ap);
+    va_end(ap);
+    return rc;
+}
+
+int err_sys_at(struct err *err, const char *file, int line, int code, const char *fmt, ...)
+{
+    int sys = errno;
+    if (sys == ENOSPC || sys == EDQUOT)
+        code = ERR_MACHINE;
+    else if (sys == ENOMEM)
+        code = ERR_NOMEM;
+    va_list ap;
+    va_start(ap, fmt);
+    int fresh = err && !err->code;
+    int rc = store(err, file, line, code, sys, fmt, ap);
+    va_end(ap);
+    if (fresh && sys) {
+        size_t used = strlen(err->msg);
+        snprintf(err->msg + used, sizeof err->msg - used, ": %s", strerror(sys));
+    }
+    return rc;
+}
+
+int err_prefix(struct err *err, const char *fmt, ...)
+{
+    if (!err || !err->code)
+        return err ? err->code : 0;
+    char    old[sizeof err->msg];
+    va_list ap;
+    memcpy(old, err->msg, sizeof old);
+    va_start(ap, fmt);
+    int n = vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+    va_end(ap);
+    if (n >= 0 && (size_t)n < sizeof err->msg)
+        snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", old);
+    return err->code;
+}
+
+void err_clear(struct err *err)
+{
+    memset(err, 0, sizeof *err);
+}
+
+int err_exit_code(int code)
+{
+    int i = -code - 1;
+    return code == 0 ? 0 : i >= 0 && i < ERR_COUNT ? table[i].exit_code : 5;
+}
+
+const char *err_text(int code)
+{
+    int i = -code - 1;
+    return code == 0 ? "ok" : i >= 0 && i < ERR_COUNT ? table[i].text : "unknown error";
+}

@@ -1,0 +1,62 @@
+/*
+ * json.h - JSON in (jansson, strict) and out (own writer: fixed key order, %.17g, non-finite as
+ * null).
+ */
+#ifndef LACUNA_JSON_H
+#define LACUNA_JSON_H
+
+#include "core/buf.h"
+#include "core/err.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- in ----------------------------------------------------------------------------------- */
+
+/* Parse a whole file or text; duplicate keys, invalid UTF-8, trailing text are refused with
+ * ERR_INPUT naming `path`, line and column. *out is a new reference (json_decref). */
+int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err);
+int json_read_text(const char *text, size_t len, const char *name, json_t **out, struct err *err);
+
+/* Typed look-ups in an object. `where` names the file for messages. The _opt forms leave *out at
+ * its value when the key is absent or null; the others fail with ERR_INPUT. A wrong type always
+ * fails. Strings are borrowed from the object. */
+int jget_int(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err);
+int jget_int_opt(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err);
+int jget_num(const json_t *o, const char *key, const char *where, double *out, struct err *err);
+int jget_num_opt(const json_t *o, const char *key, const char *where, double *out, struct err *err);
+int jget_str(const json_t *o, const char *key, const char *where, const char **out, struct err *err);
+int jget_str_opt(const json_t *o, const char *key, const char *where, const char **out,
+                 struct err *err);
+int jget_bool_opt(const json_t *o, const char *key, const char *where, bool *out, struct err *err);
+
+/* ---- out ---------------------------------------------------------------------------------- */
+
+/* A writer that appends to a buf. Commas are placed by the writer. `indent` > 0 pretty-prints. */
+struct jw {
+    struct buf *b;
+    int         indent, depth;
+    bool        comma, after_key;
+};
+
+void jw_init(struct jw *w, struct buf *b, int indent);
+void jw_obj(struct jw *w);      /* { */
+void jw_obj_end(struct jw *w);  /* } */
+void jw_arr(struct jw *w);
+void jw_arr_end(struct jw *w);
+void jw_key(struct jw *w, const char *key);
+void jw_str(struct jw *w, const char *s);  /* NULL -> null; invalid UTF-8 bytes become U+FFFD */
+void jw_num(struct jw *w, double x);       /* %.17g shortest that round-trips; non-finite -> null */
+void jw_int(struct jw *w, int64_t x);
+void jw_bool(struct jw *w, bool x);
+void jw_null(struct jw *w);
+void jw_value(struct jw *w, const json_t *v); /* copy of a parsed value */
+
+/* key + value in one call */
+void jw_kstr(struct jw *w, const char *key, const char *s);
+void jw_knum(struct jw *w, const char *key, double x);
+void jw_kint(struct jw *w, const char *key, int64_t x);
+void jw_kbool(struct jw *w, const char *key, bool x);
+
+#endif

@@ -1,0 +1,19 @@
+/*
+ * log.h - log lines on stderr: "lacuna: warning: ...". One line per event, never on stdout.
+ * Colour only on a terminal and without NO_COLOR.
+ */
+#ifndef LACUNA_LOG_H
+#define LACUNA_LOG_H
+
+enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
+
+void log_set_level(enum log_level level); /* lines above it are dropped; default LOG_INFO */
+enum log_level log_get_level(void);
+void log_at(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#define log_error(...) log_at(LOG_ERROR, __VA_ARGS__)
+#define log_warn(...) log_at(LOG_WARN, __VA_ARGS__)
+#define log_info(...) log_at(LOG_INFO, __VA_ARGS__)
+#define log_debug(...) log_at(LOG_DEBUG, __VA_ARGS__)
+
+#endif

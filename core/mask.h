@@ -1,0 +1,120 @@
+/*
+ * mask.h - which (query, key) pairs a method keeps.
+ *
+ * A mask is a tagged form; every form expands to one canonical token form: for each query row a
+ * sorted list of disjoint key spans, clipped to the keys that exist and, when causal, to keys at or
+ * before the query. All counts and metrics are computed on the canonical form.
+ *
+ * A mask covers the query rows [row0, row1) of a head with nq queries and nk keys; row0 is a
+ * multiple of bq. Query i stands at absolute position i + nk - nq (the last query sees the last
+ * key).
+ */
+#ifndef LACUNA_MASK_H
+#define LACUNA_MASK_H
+
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum mask_form {
+    MASK_FULL,  /* every allowed pair */
+    MASK_LISTS, /* per group of bq query rows a list of units of bk keys (CSR):
+                 * blocks (bq x bk), slices (M x 1), per-row lists (1 x 1) */
+    MASK_BAND,  /* window + sink (+ dense last rows), symmetric window when not causal */
+};
+
+/* Keys [lo, hi). */
+struct span {
+    int32_t lo, hi;
+};
+
+struct mask {
+    enum mask_form form;
+    int64_t nq, nk;     /* of the head */
+    int64_t row0, row1; /* query rows covered */
+    bool    causal;
+
+    /* Mask unit: tiles of density_tile and of the sparsities are bq x bk. MASK_LISTS: also the
+     * geometry of the lists. MASK_FULL and MASK_BAND: the tile to count in (64 x 64). */
+    int64_t bq, bk;
+
+    /* MASK_LISTS: group g (0 = the group of row0) has units col[ptr[g] .. ptr[g+1]), ascending and
+     * unique. */
+    int64_t  ngroups;
+    int64_t *ptr;      /* [ngroups + 1], owned */
+    int32_t *col;      /* [ptr[ngroups]], owned */
+    int64_t  col_cap;
+
+    /* MASK_BAND: key j of query at position p is kept iff 0 <= p - j < window or j < sink
+     * (bidirectional: |p - j| < window or j < sink); rows >= dense_from keep everything. */
+    int64_t sink, window, dense_from;
+
+    /* What a kernel multiplies for this mask: see mask_count. */
+    enum { EXEC_TILES, EXEC_GATHER, EXEC_NONE } exec;
+    int64_t exec_bq, exec_bk;
+};
+
+/* Start a MASK_LISTS for rows [row0, row1): allocates ptr (zeroed). row0 % bq == 0. exec is
+ * EXEC_TILES with (bq, bk) when bk > 1, EXEC_GATHER with 128 x 128 when bk == 1. */
+int mask_lists_init(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_t row1, bool causal,
+                    int64_t bq, int64_t bk, struct err *err);
+
+/* Append unit `c` to group g; groups are filled in order 0, 1, ..., units ascending. */
+int mask_lists_add(struct mask *m, int64_t g, int32_t c, struct err *err);
+
+/* Append units [c0, c1). */
+int mask_lists_add_run(struct mask *m, int64_t g, int32_t c0, int32_t c1, struct err *err);
+
+/* Close the lists: groups never touched become empty. Call once after the last add. */
+void mask_lists_finish(struct mask *m);
+
+/* MASK_FULL / MASK_BAND need no storage. */
+void mask_full(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_t row1, bool causal);
+
+void mask_free(struct mask *m); /* also of a zeroed mask; leaves it zeroed */
+
+/* Sorted, unique, in range, row0 aligned; ERR_RUN with the first violation. Empty rows are legal
+ * (and counted by mask_count). */
+int mask_check(const struct mask *m, struct err *err);
+
+/* Largest number of spans that one row can have. */
+int64_t mask_max_spans(const struct mask *m);
+
+/* Canonical form of row i (row0 <= i < row1): sorted, disjoint, non-adjacent, clipped. Returns the
+ * number of spans written (at most mask_max_spans). */
+int64_t mask_row_spans(const struct mask *m, int64_t i, struct span *out);
+
+/* Union of the spans of rows [r0, r1), sorted and merged: what has to be loaded for these rows.
+ * out has room for mask_union_max(m, r0, r1). */
+int64_t mask_union_max(const struct mask *m, int64_t r0, int64_t r1);
+int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct span *out);
+
+/* True when all rows of [r0, r1) share one list up to the causal clip (so that no per-row test
+ * besides j <= position is needed). */
+bool mask_rows_uniform(const struct mask *m, int64_t r0, int64_t r1);
+
+/* Allowed pairs |A| of the whole head / of rows [row0, row1). */
+int64_t pairs_allowed(int64_t nq, int64_t nk, bool causal);
+int64_t pairs_allowed_rows(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1);
+
+struct mask_counts {
+    int64_t pairs_kept;    /* |M| */
+    int64_t pairs_allowed; /* |A| over the rows covered */
+    int64_t pairs_exec;    /* E_qk: EXEC_TILES kept bq x bk tiles in full; EXEC_GATHER
+                            * exec_bq*ceil(rows/exec_bq)*exec_bk*ceil(cnt/exec_bk) per group;
+                            * -1 with EXEC_NONE */
+    int64_t tiles_kept;    /* bq x bk tiles with a kept pair */
+    int64_t tiles_allowed; /* bq x bk tiles with an allowed pair */
+    int64_t tiles_rect;    /* all bq x bk tiles */
+    int64_t rows_empty;
+};
+
+/* Counts over [row0, row1); sums over chunks give the head's. */
+int mask_count(const struct mask *m, struct mask_counts *c, struct err *err);
+
+/* Tiles of another size that hold a kept pair (rows covered must start at a multiple of bq). */
+int mask_tiles_kept(const struct mask *m, int64_t bq, int64_t bk, int64_t *kept, int64_t *allowed,
+                    struct err *err);
+
+#endif

@@ -1,0 +1,47 @@
+/*
+ * mem.h - checked allocation and overflow-checked size arithmetic.
+ *
+ * Sizes that come from a file go through mul_ok()/add_ok() before anything is allocated. All
+ * memory is released with free(); every owned pointer starts as NULL.
+ */
+#ifndef LACUNA_MEM_H
+#define LACUNA_MEM_H
+
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* *out = a * b, false on overflow (out untouched). int64_t because counts are int64_t. */
+static inline bool mul_ok(int64_t a, int64_t b, int64_t *out)
+{
+    int64_t r;
+    if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &r))
+        return false;
+    *out = r;
+    return true;
+}
+
+static inline bool add_ok(int64_t a, int64_t b, int64_t *out)
+{
+    int64_t r;
+    if (a < 0 || b < 0 || __builtin_add_overflow(a, b, &r))
+        return false;
+    *out = r;
+    return true;
+}
+
+/* 64-byte aligned, uninitialised (mem_alloc) or zeroed (mem_zalloc) array of n elements of `size`
+ * bytes. *out is written on success only; n = 0 gives a valid pointer. ERR_NOMEM names what. */
+int mem_alloc(void *out, int64_t n, size_t size, const char *what, struct err *err);
+int mem_zalloc(void *out, int64_t n, size_t size, const char *what, struct err *err);
+
+/* Grow a malloc'd array so that it holds at least `need` elements; doubles. *p and *cap are
+ * updated on success. */
+int mem_grow(void *p, int64_t *cap, int64_t need, size_t size, const char *what, struct err *err);
+
+/* Peak resident set of this process in bytes. */
+int64_t mem_peak_rss(void);
+
+#endif

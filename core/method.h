@@ -1,0 +1,156 @@
+/*
+ * method.h - the interface of a sparse-attention method (ABI METHOD_ABI).
+ *
+ * One file sim/methods/<name>.c defines `const struct method method_<id>`, one line in
+ * sim/methods.def registers it. A method sees one head at a time; it selects a mask, and exact
+ * softmax over that mask is done for it unless it brings its own `attend`.
+ */
+#ifndef LACUNA_METHOD_H
+#define LACUNA_METHOD_H
+
+#include "core/attention.h"
+#include "core/dtype.h"
+#include "core/err.h"
+#include "core/json.h"
+#include "core/mask.h"
+#include "core/opt.h"
+#include "core/record.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define METHOD_ABI 1
+
+/* A normal answer of prepare: the method does not apply here; the reason is set with method_skip. */
+#define METHOD_SKIP 1
+
+enum method_flags {
+    METHOD_CAUSAL = 1,        /* handles causal traces */
+    METHOD_BIDIRECTIONAL = 2, /* handles bidirectional traces */
+    METHOD_NEEDS_STEPS = 4,   /* keeps state across denoising steps (carry) */
+    METHOD_RANDOM = 8,        /* depends on the seed */
+    METHOD_CALIBRATED = 16,   /* has a calibrate callback */
+    METHOD_CHANGES_MATH = 32, /* attend may change the arithmetic on kept pairs */
+    METHOD_MONOTONE = 64,     /* has budget parameters: see `budget_full` */
+};
+
+/* Video geometry of a token sequence; all zero for text. */
+struct geometry {
+    int64_t t, h, w;             /* latent grid in tokens; n_video = t*h*w */
+    int64_t text;                /* text tokens in the sequence */
+    int     text_place;          /* 0 none, 1 front, 2 back */
+};
+
+/* One head of one attention call. All views are contiguous [token][dim] floats widened from the
+ * trace's own dtype; owned by the caller. */
+struct head_in {
+    struct attn_in       x;         /* q, k, v, scale, causal */
+    enum dtype           src_dtype; /* dtype of q, k, v in the trace */
+    struct geometry      geom;
+    int                  layer, head, kv_head, n_heads, n_kv_heads, n_layers;
+    int                  step;      /* denoising step index from 0; 0 for text */
+    int                  n_steps;   /* steps of the run, 0 if unknown */
+    double               timestep;  /* the sampler's timestep value, NAN for text */
+    const char          *branch;    /* "main", "cond", "uncond" */
+    const struct attn_ops *ops;     /* operands prepared for attn_*; never NULL */
+    const double        *lse;       /* [nq] dense log-sum-exp, never NULL in replay */
+    const double        *out;       /* [nq][dv] dense output, never NULL in replay */
+};
+
+/* State that a METHOD_NEEDS_STEPS method carries from step to step, one slot per (method,
+ * canonical parameters, layer, head, branch). The framework frees it through `free`. */
+struct carry {
+    void *data;
+    void (*free)(void *data);
+};
+
+struct method_ctx {
+    uint64_t      seed;
+    struct carry *carry;      /* NULL when the method does not need steps */
+    char          skip[256];  /* reason of METHOD_SKIP */
+};
+
+/* Set ctx->skip and return METHOD_SKIP. */
+int method_skip(struct method_ctx *ctx, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* What a method's own attend returns beside the output. */
+struct attend_stats {
+    double  tiles_pv;    /* mask units whose P.V was computed (fractions with per-warp filters) */
+    int64_t rows_empty;
+};
+
+struct method {
+    const char       *name, *summary, *paper; /* public name; one line; citation with arXiv id */
+    const char       *alias;                  /* other name accepted on input, or NULL */
+    int               abi;                    /* METHOD_ABI */
+    unsigned          flags;
+    size_t            params_size;
+    const struct opt *params;                 /* table over the parameter struct */
+
+    /* Parameter text that makes the mask full ("alpha_c=1"), for the conformance suite; NULL when
+     * the method has no such setting. */
+    const char *budget_full;
+
+    /* Check parameters against each other (ranges are in the table). May be NULL. */
+    int (*validate)(void *params, struct err *err);
+
+    /* Everything that is done once per head: means, quantised copies, pooled maps. *state is owned
+     * by the method and released by `release`. Returns 0, METHOD_SKIP or a negative error. */
+    int (*prepare)(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err);
+
+    /* Height of the mask's row groups: select is called on ranges that start at a multiple of it.
+     * NULL = 1. */
+    int64_t (*unit_rows)(const void *state);
+
+    /* Mask of the query rows [row0, row1) into *out (zeroed on entry, released by the caller with
+     * mask_free). Calls come with ascending, disjoint ranges that cover all rows once. */
+    int (*select)(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err);
+
+    /* Own arithmetic; NULL = exact softmax over the mask. Or set `attends` to decide per head:
+     * when it returns false the exact path is taken. out [row1-row0][dv], lse [row1-row0]. */
+    bool (*attends)(const void *state);
+    int (*attend)(void *state, const struct mask *m, double *out, double *lse,
+                  struct attend_stats *stats, struct err *err);
+
+    /* After the last range: numbers of the method's own (density_native, ...) and notes. May be
+     * NULL. */
+    int (*report)(void *state, struct record *r, struct err *err);
+
+    /* Search parameters per head. samples[0..n) are the same (layer, head) in n captured inputs.
+     * Writes key/value pairs (parameter names) into the open JSON object w; the replay applies them
+     * as per-head overrides. NULL when not METHOD_CALIBRATED. */
+    int (*calibrate)(struct method_ctx *ctx, const void *params, const struct head_in *samples,
+                     int n, struct jw *w, struct err *err);
+
+    /* Options of `lacuna calibrate` that belong to this method live in the same table. */
+
+    void (*release)(void *state); /* accepts NULL */
+};
+
+/* Registry: NULL-terminated array in the order of methods.def (filled by sim/registry.c, passed to
+ * commands through struct app). Finds by name or alias; unknown: ERR_USAGE with the nearest. */
+const struct method *method_find(const struct method *const *methods, const char *name,
+                                 struct err *err);
+
+/* A method with one concrete set of parameters. */
+struct method_run {
+    const struct method *method;
+    void                *params;    /* owned */
+    char                *canonical; /* owned; "" when all defaults */
+    char                *calib;     /* owned path of calib=FILE or NULL */
+    json_t              *calib_doc; /* owned or NULL */
+};
+
+/* Parse "name:key=v1,v2:key=value" and append the Cartesian product of its lists to *runs. A range
+ * "a..b/logN" or "a..b/linN" is N values. */
+int  method_runs_parse(const struct method *const *methods, const char *text,
+                       struct method_run **runs, int64_t *n, struct err *err);
+void method_runs_free(struct method_run *runs, int64_t n);
+
+/* Parameters of one head: a copy of run->params with the calibration file's overrides for (layer,
+ * head) applied. Free with opt_free(method->params, *out) and free(*out). */
+int method_params_for_head(const struct method_run *run, int layer, int head, void **out,
+                           struct err *err);
+
+#endif

@@ -1,0 +1,115 @@
+/*
+ * opt.h - option tables: one table describes the fields of a struct and yields the command line,
+ * `key=value` method parameters, validation, defaults, the canonical form, sweeps, help and JSON.
+ */
+#ifndef LACUNA_OPT_H
+#define LACUNA_OPT_H
+
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/json.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum opt_type {
+    OPT_END = 0,
+    OPT_BOOL,  /* bool; 0/1, no/yes, off/on, false/true; on a command line a flag without value */
+    OPT_INT,   /* int64_t */
+    OPT_NUM,   /* double; "inf" where max is INFINITY; "off" = INFINITY with OPT_OFF */
+    OPT_ENUM,  /* int: index into `values` */
+    OPT_STR,   /* char *, owned by the struct (opt_free) */
+    OPT_SHARE, /* struct share: a count, or a percentage "8%" */
+    OPT_LIST,  /* struct str_list: repeatable on the command line; otherwise one string */
+    OPT_BYTES, /* int64_t; "64", "4K", "16KiB", "1.5MiB", "2G": K, M, G = powers of 1000, Ki.. 1024 */
+};
+
+/* A count or a share of something that is known later. */
+struct share {
+    double value;    /* count, or 0..1 when is_share */
+    bool   is_share; /* written "8%" */
+};
+
+/* ceil(share * of), or the count itself. */
+int64_t share_resolve(struct share s, int64_t of);
+
+struct str_list {
+    char  **items; /* owned */
+    int64_t n, cap;
+};
+
+enum opt_flags {
+    OPT_REQUIRED = 1,   /* no default; must be given */
+    OPT_UNSET = 2,      /* default is "not given": OPT_NUM NAN, OPT_INT INT64_MIN, OPT_STR NULL */
+    OPT_MIN_OPEN = 4,   /* value must be > min (not >=) */
+    OPT_MAX_OPEN = 8,   /* value must be < max */
+    OPT_OFF = 16,       /* OPT_NUM: the word "off" means INFINITY */
+    OPT_IDENTITY_NOT = 32, /* does not enter the canonical form (paths, thread counts) */
+};
+
+struct opt {
+    const char        *name;       /* long name without dashes; parameter key */
+    enum opt_type      type;
+    size_t             offset;     /* of the field in the struct */
+    const char        *def;        /* default as text, parsed by the same code; NULL with OPT_UNSET */
+    double             min, max;   /* numeric range, inclusive unless a flag says otherwise */
+    unsigned           flags;
+    const char        *unit;       /* "tokens", "mass share", "" */
+    const char        *help;       /* one sentence */
+    const char *const *values;     /* OPT_ENUM: NULL-terminated names */
+    char               short_name; /* command lines only, 0 = none */
+    const char        *arg;        /* command lines only: "FILE", "N"; NULL: from the type */
+};
+
+/* Fill every field from its default. obj must be zeroed or fresh memory. */
+int opt_defaults(const struct opt *table, void *obj, struct err *err);
+
+/* Release owned strings and lists and zero these fields. */
+void opt_free(const struct opt *table, void *obj);
+
+/* Deep copy of all fields of the table from src to dst (dst zeroed). */
+int opt_copy(const struct opt *table, const void *src, void *dst, struct err *err);
+
+/* Set one field from text. Unknown key or bad value: ERR_USAGE naming `who` ("method sale"), the
+ * key, what was expected, and the nearest key or value. */
+int opt_set(const struct opt *table, void *obj, const char *who, const char *key, const char *value,
+            struct err *err);
+
+const struct opt *opt_find(const struct opt *table, const char *name);
+
+/* Append the value of one field as text that opt_set reads back. */
+void opt_value_text(const struct opt *o, const void *obj, struct buf *b);
+
+/* Append "key=value:key=value" of all fields that differ from their default, in table order, without
+ * OPT_IDENTITY_NOT ones. "" when all are at their default. */
+int opt_canonical(const struct opt *table, const void *obj, struct buf *b, struct err *err);
+
+/* Write every field into the open JSON object of w. */
+void opt_json(const struct opt *table, const void *obj, struct jw *w);
+
+/* Describe the table itself (name, type, default, range, unit, help) as a JSON array. */
+void opt_table_json(const struct opt *table, struct jw *w);
+
+/* Command line: argv[0] is the first word after the command. Long options --name VALUE or
+ * --name=VALUE, flags --name / --no-name, short -x VALUE or -xVALUE, "--" ends options, no
+ * abbreviations. Words that are not options are appended to `rest` (borrowed pointers).
+ * --help / -h are handled by the caller (cmd.h). */
+int opt_parse_argv(const struct opt *table, void *obj, const char *who, int argc, char **argv,
+                   struct str_list *rest, struct err *err);
+
+/* Aligned help text of a command's options. */
+void opt_help(const struct opt *table, struct buf *b);
+
+/* Nearest of `names` (NULL-terminated) to `word` by edit distance, NULL if none is close. */
+const char *nearest_name(const char *word, const char *const *names);
+
+void str_list_add(struct str_list *l, const char *s);
+void str_list_free(struct str_list *l);
+
+/* "0,4-7" or "all" -> sorted unique indices within 0..n-1; n < 0: no upper bound known (then "all"
+ * gives *out = NULL, *count = -1). *out is malloc'd. `what` names the option in messages. */
+int index_list_parse(const char *text, int64_t n, const char *what, int64_t **out, int64_t *count,
+                     struct err *err);
+
+#endif

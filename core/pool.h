@@ -1,0 +1,27 @@
+/*
+ * pool.h - parallel for over independent work items.
+ */
+#ifndef LACUNA_POOL_H
+#define LACUNA_POOL_H
+
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Work on item i. `worker` is 0..jobs-1, for per-worker scratch. Returns 0 or a negative code with
+ * err set; the first failure stops the hand-out of further items. */
+typedef int pool_fn(void *ctx, int64_t item, int worker, struct err *err);
+
+/* Run fn for items 0..n-1 on `jobs` threads (jobs <= 1: in the caller). Items start in order.
+ * Returns the first error, or ERR_INTERRUPTED when interrupted() became true (items in flight
+ * are finished). */
+int pool_run(int jobs, int64_t n, pool_fn *fn, void *ctx, struct err *err);
+
+int  cpu_count(void); /* processors this process may use */
+
+/* SIGINT and SIGTERM set a flag that long loops poll; a second SIGINT kills. */
+void interrupt_install(void);
+bool interrupted(void);
+
+#endif

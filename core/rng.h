@@ -1,0 +1,47 @@
+/*
+ * rng.h - counter-based random numbers: the value is a pure function of (seed, stream, counter), so
+ * that results do not depend on threads or order. The mixer is splitmix64's finaliser.
+ */
+#ifndef LACUNA_RNG_H
+#define LACUNA_RNG_H
+
+#include <math.h>
+#include <stdint.h>
+
+static inline uint64_t rng_mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xBF58476D1CE4E5B9ull;
+    x ^= x >> 27;
+    x *= 0x94D049BB133111EBull;
+    x ^= x >> 31;
+    return x;
+}
+
+/* 64 random bits. */
+static inline uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t counter)
+{
+    return rng_mix(rng_mix(rng_mix(seed + 0x9E3779B97F4A7C15ull) ^ (stream * 0xD1B54A32D192ED03ull)) +
+                   0x9E3779B97F4A7C15ull * (counter + 1));
+}
+
+/* Uniform in [0, 1) with 53 bits. */
+static inline double rng_uniform(uint64_t seed, uint64_t stream, uint64_t counter)
+{
+    return (double)(rng_u64(seed, stream, counter) >> 11) * 0x1p-53;
+}
+
+/* Uniform integer in 0..n-1 (n >= 1), bias below 2^-64 * n. */
+static inline uint64_t rng_below(uint64_t seed, uint64_t stream, uint64_t counter, uint64_t n)
+{
+    return (uint64_t)(((unsigned __int128)rng_u64(seed, stream, counter) * n) >> 64);
+}
+
+/* Standard normal (Box-Muller; uses counters 2c and 2c+1 of the stream). */
+static inline double rng_normal(uint64_t seed, uint64_t stream, uint64_t counter)
+{
+    double u = rng_uniform(seed, stream, 2 * counter), v = rng_uniform(seed, stream, 2 * counter + 1);
+    return sqrt(-2.0 * log(1.0 - u)) * cos(6.283185307179586476925286766559 * v);
+}
+
+#endif
