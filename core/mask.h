@@ -78,6 +78,13 @@ void mask_free(struct mask *m); /* also of a zeroed mask; leaves it zeroed */
  * (and counted by mask_count). */
 int mask_check(const struct mask *m, struct err *err);
 
+/* One past the last key that query row i may see (0 when it sees none). */
+static inline int64_t mask_limit(const struct mask *m, int64_t i)
+{
+    int64_t p = i + m->nk - m->nq + 1;
+    return !m->causal || p > m->nk ? m->nk : p < 0 ? 0 : p;
+}
+
 /* Largest number of spans that one row can have. */
 int64_t mask_max_spans(const struct mask *m);
 
@@ -86,9 +93,10 @@ int64_t mask_max_spans(const struct mask *m);
 int64_t mask_row_spans(const struct mask *m, int64_t i, struct span *out);
 
 /* Union of the spans of rows [r0, r1), sorted and merged: what has to be loaded for these rows.
- * out has room for mask_union_max(m, r0, r1). */
+ * out has room for mask_union_max(m, r0, r1) spans. Returns their number, or a negative code. */
 int64_t mask_union_max(const struct mask *m, int64_t r0, int64_t r1);
-int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct span *out);
+int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct span *out,
+                         struct err *err);
 
 /* True when all rows of [r0, r1) share one list up to the causal clip (so that no per-row test
  * besides j <= position is needed). */

@@ -1,0 +1,368 @@
+/*
+ * mask.c - mask forms and their canonical expansion (mask.h).
+ */
+#include "core/mask.h"
+
+#include "core/mem.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+int mask_lists_init(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_t row1, bool causal,
+                    int64_t bq, int64_t bk, struct err *err)
+{
+    if (bq < 1 || bk < 1 || row0 < 0 || row1 > nq || row0 % bq != 0 || nk > INT32_MAX)
+        return err_set(err, ERR_RUN, "mask of %lld x %lld units for rows %lld..%lld of %lld",
+                       (long long)bq, (long long)bk, (long long)row0, (long long)row1,
+                       (long long)nq);
+    memset(m, 0, sizeof *m);
+    m->form = MASK_LISTS;
+    m->nq = nq;
+    m->nk = nk;
+    m->row0 = row0;
+    m->row1 = row1;
+    m->causal = causal;
+    m->bq = bq;
+    m->bk = bk;
+    m->exec = bk > 1 ? EXEC_TILES : EXEC_GATHER;
+    m->exec_bq = bk > 1 ? bq : 128;
+    m->exec_bk = bk > 1 ? bk : 128;
+    m->ngroups = ceil_div(row1 - row0, bq);
+    return mem_zalloc(&m->ptr, m->ngroups + 1, sizeof *m->ptr, "mask groups", err);
+}
+
+/* While lists are filled, ptr[g+1] is the end of group g and groups not begun yet hold 0;
+ * mask_lists_finish gives the groups that stayed empty their place. */
+int mask_lists_add_run(struct mask *m, int64_t g, int32_t c0, int32_t c1, struct err *err)
+{
+    if (c1 <= c0)
+        return 0;
+    /* Adds come in group order, so the end of the lists is ptr[g+1] or, for a group just begun, the
+     * end of the nearest earlier group. */
+    int64_t end = m->ptr[g + 1];
+    if (!end)
+        for (int64_t e = g; e > 0 && !end; e--)
+            end = m->ptr[e];
+    if (mem_grow(&m->col, &m->col_cap, end + c1 - c0, sizeof *m->col, "mask lists", err))
+        return err ? err->code : ERR_NOMEM;
+    for (int32_t c = c0; c < c1; c++)
+        m->col[end++] = c;
+    m->ptr[g + 1] = end;
+    return 0;
+}
+
+int mask_lists_add(struct mask *m, int64_t g, int32_t c, struct err *err)
+{
+    return mask_lists_add_run(m, g, c, c + 1, err);
+}
+
+void mask_lists_finish(struct mask *m)
+{
+    for (int64_t g = 0; g < m->ngroups; g++)
+        if (m->ptr[g + 1] < m->ptr[g])
+            m->ptr[g + 1] = m->ptr[g];
+}
+
+void mask_full(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_t row1, bool causal)
+{
+    memset(m, 0, sizeof *m);
+    m->form = MASK_FULL;
+    m->nq = nq;
+    m->nk = nk;
+    m->row0 = row0;
+    m->row1 = row1;
+    m->causal = causal;
+    m->bq = m->bk = m->exec_bq = m->exec_bk = 64;
+    m->exec = EXEC_TILES;
+}
+
+void mask_free(struct mask *m)
+{
+    free(m->ptr);
+    free(m->col);
+    memset(m, 0, sizeof *m);
+}
+
+int mask_check(const struct mask *m, struct err *err)
+{
+    if (m->row0 < 0 || m->row1 > m->nq || m->row0 > m->row1 || m->bq < 1 || m->bk < 1)
+        return err_set(err, ERR_RUN, "mask covers rows %lld..%lld of %lld", (long long)m->row0,
+                       (long long)m->row1, (long long)m->nq);
+    if (m->form != MASK_LISTS)
+        return 0;
+    int64_t units = ceil_div(m->nk, m->bk);
+    if (m->row0 % m->bq || m->ngroups != ceil_div(m->row1 - m->row0, m->bq) || m->ptr[0] != 0)
+        return err_set(err, ERR_RUN, "mask rows %lld..%lld do not start at a multiple of %lld",
+                       (long long)m->row0, (long long)m->row1, (long long)m->bq);
+    for (int64_t g = 0; g < m->ngroups; g++) {
+        if (m->ptr[g + 1] < m->ptr[g])
+            return err_set(err, ERR_RUN, "mask group %lld ends before it starts", (long long)g);
+        for (int64_t e = m->ptr[g]; e < m->ptr[g + 1]; e++) {
+            if (m->col[e] < 0 || m->col[e] >= units)
+                return err_set(err, ERR_RUN, "mask group %lld: unit %d is outside 0..%lld",
+                               (long long)g, m->col[e], (long long)units - 1);
+            if (e > m->ptr[g] && m->col[e] <= m->col[e - 1])
+                return err_set(err, ERR_RUN, "mask group %lld: unit %d follows unit %d",
+                               (long long)g, m->col[e], m->col[e - 1]);
+        }
+    }
+    return 0;
+}
+
+/* ---- canonical form ------------------------------------------------------------------------- */
+
+/* Add [lo, hi) behind the spans written so far, merging with the last when they touch. */
+static int64_t span_push(struct span *out, int64_t n, int64_t lo, int64_t hi)
+{
+    if (hi <= lo)
+        return n;
+    if (n > 0 && lo <= out[n - 1].hi) {
+        if (hi > out[n - 1].hi)
+            out[n - 1].hi = (int32_t)hi;
+        return n;
+    }
+    out[n].lo = (int32_t)lo;
+    out[n].hi = (int32_t)hi;
+    return n + 1;
+}
+
+static int64_t group_spans(const struct mask *m, int64_t g, int64_t limit, struct span *out)
+{
+    int64_t n = 0;
+    for (int64_t e = m->ptr[g]; e < m->ptr[g + 1]; e++) {
+        int64_t lo = m->col[e] * m->bk;
+        if (lo >= limit)
+            break;
+        n = span_push(out, n, lo, MIN(lo + m->bk, limit));
+    }
+    return n;
+}
+
+/* Window + sink for the rows [r0, r1): the union is again at most two spans, since windows of
+ * neighbouring rows overlap or touch. */
+static int64_t band_spans(const struct mask *m, int64_t r0, int64_t r1, struct span *out)
+{
+    int64_t shift = m->nk - m->nq, limit = mask_limit(m, r1 - 1);
+    if (r1 > m->dense_from)
+        return span_push(out, 0, 0, limit);
+    int64_t lo = MAX(0, r0 + shift - m->window + 1);
+    int64_t hi = m->causal ? limit : MIN(m->nk, r1 - 1 + shift + m->window);
+    int64_t n = span_push(out, 0, 0, MIN(m->sink, limit));
+    return span_push(out, n, lo, hi);
+}
+
+int64_t mask_max_spans(const struct mask *m)
+{
+    if (m->form != MASK_LISTS)
+        return 2;
+    int64_t longest = 1;
+    for (int64_t g = 0; g < m->ngroups; g++)
+        longest = MAX(longest, m->ptr[g + 1] - m->ptr[g]);
+    return longest;
+}
+
+int64_t mask_row_spans(const struct mask *m, int64_t i, struct span *out)
+{
+    switch (m->form) {
+    case MASK_FULL:
+        return span_push(out, 0, 0, mask_limit(m, i));
+    case MASK_BAND:
+        return band_spans(m, i, i + 1, out);
+    case MASK_LISTS:
+        return group_spans(m, (i - m->row0) / m->bq, mask_limit(m, i), out);
+    }
+    return 0;
+}
+
+bool mask_rows_uniform(const struct mask *m, int64_t r0, int64_t r1)
+{
+    if (m->form == MASK_BAND)
+        return r0 >= m->dense_from || r1 - r0 == 1;
+    return m->form == MASK_FULL || (r0 - m->row0) / m->bq == (r1 - 1 - m->row0) / m->bq;
+}
+
+int64_t mask_union_max(const struct mask *m, int64_t r0, int64_t r1)
+{
+    if (m->form != MASK_LISTS)
+        return 2;
+    int64_t g0 = (r0 - m->row0) / m->bq, g1 = (r1 - 1 - m->row0) / m->bq + 1;
+    return MAX(1, MIN(m->ptr[g1] - m->ptr[g0], m->nk / 2 + 1));
+}
+
+/* Spans of the set bits of a bitmap over the units 0..units-1 of width bk. */
+static int64_t bitmap_spans(const uint64_t *bits, int64_t units, int64_t bk, int64_t limit,
+                            struct span *out)
+{
+    int64_t n = 0;
+    for (int64_t w = 0; w * 64 < units; w++)
+        for (uint64_t b = bits[w]; b; b &= b - 1) {
+            int64_t lo = (w * 64 + __builtin_ctzll(b)) * bk;
+            n = span_push(out, n, lo, MIN(lo + bk, limit));
+        }
+    return n;
+}
+
+int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct span *out,
+                         struct err *err)
+{
+    if (m->form == MASK_FULL)
+        return span_push(out, 0, 0, mask_limit(m, r1 - 1));
+    if (m->form == MASK_BAND)
+        return band_spans(m, r0, r1, out);
+    int64_t g0 = (r0 - m->row0) / m->bq, g1 = (r1 - 1 - m->row0) / m->bq;
+    if (g0 == g1)
+        return group_spans(m, g0, mask_limit(m, r1 - 1), out);
+
+    int64_t   units = ceil_div(m->nk, m->bk);
+    uint64_t *bits = NULL;
+    int       rc = mem_zalloc(&bits, ceil_div(units, 64), sizeof *bits, "mask union", err);
+    if (rc)
+        return rc;
+    for (int64_t g = g0; g <= g1; g++) {
+        /* Inside a group the last row sees the most. */
+        int64_t limit = mask_limit(m, MIN(r1, m->row0 + (g + 1) * m->bq) - 1);
+        for (int64_t e = m->ptr[g]; e < m->ptr[g + 1] && m->col[e] * m->bk < limit; e++)
+            bits[m->col[e] / 64] |= 1ull << (m->col[e] % 64);
+    }
+    int64_t n = bitmap_spans(bits, units, m->bk, mask_limit(m, r1 - 1), out);
+    free(bits);
+    return n;
+}
+
+/* ---- counts --------------------------------------------------------------------------------- */
+
+int64_t pairs_allowed_rows(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1)
+{
+    if (!causal)
+        return (row1 - row0) * nk;
+    /* Row i sees clamp(i + nk - nq + 1, 0, nk) keys; the upper clamp never acts for i < nq. */
+    int64_t first = MAX(row0, nq - nk);
+    if (first >= row1)
+        return 0;
+    int64_t a = first + nk - nq + 1, b = row1 + nk - nq;
+    return (a + b) * (row1 - first) / 2;
+}
+
+int64_t pairs_allowed(int64_t nq, int64_t nk, bool causal)
+{
+    return pairs_allowed_rows(nq, nk, causal, 0, nq);
+}
+
+/* Sum over rows [r0, r1) of the keys of [lo, hi) that the row sees. */
+static int64_t span_pairs(const struct mask *m, int64_t r0, int64_t r1, int64_t lo, int64_t hi)
+{
+    if (!m->causal)
+        return (r1 - r0) * (hi - lo);
+    int64_t shift = m->nk - m->nq + 1;        /* limit of row i = i + shift, at most nk */
+    int64_t a = MAX(r0, lo - shift + 1);      /* first row that sees key lo */
+    int64_t b = MAX(a, MIN(r1, hi - shift));  /* first row that sees all of it */
+    if (a >= r1)
+        return 0;
+    int64_t part = (a + shift - lo + b - 1 + shift - lo) * (b - a) / 2;
+    return part + (r1 - b) * (hi - lo);
+}
+
+static void count_group(const struct mask *m, int64_t g, struct mask_counts *c)
+{
+    int64_t r0 = m->row0 + g * m->bq, r1 = MIN(r0 + m->bq, m->row1), rows = r1 - r0;
+    int64_t limit = mask_limit(m, r1 - 1), cnt = m->ptr[g + 1] - m->ptr[g], kept = 0;
+
+    for (int64_t e = m->ptr[g]; e < m->ptr[g + 1]; e++) {
+        int64_t lo = m->col[e] * m->bk;
+        if (lo >= limit)
+            break;
+        c->pairs_kept += span_pairs(m, r0, r1, lo, MIN(lo + m->bk, m->nk));
+        kept++;
+    }
+    c->tiles_kept += kept;
+    c->tiles_allowed += ceil_div(limit, m->bk);
+    c->tiles_rect += ceil_div(m->nk, m->bk);
+    if (m->exec == EXEC_TILES)
+        c->pairs_exec += kept * m->bq * m->bk;
+    else if (m->exec == EXEC_GATHER)
+        c->pairs_exec += ceil_div(rows, m->exec_bq) * m->exec_bq * ceil_div(cnt, m->exec_bk) *
+                         m->exec_bk;
+    /* The first unit is the lowest: rows that end before it see nothing. */
+    int64_t first_key = cnt ? m->col[m->ptr[g]] * m->bk : m->nk;
+    for (int64_t i = r0; i < r1 && mask_limit(m, i) <= first_key; i++)
+        c->rows_empty++;
+}
+
+static int count_rows(const struct mask *m, struct mask_counts *c, struct err *err)
+{
+    struct span s[2];
+    for (int64_t i = m->row0; i < m->row1; i++) {
+        int64_t n = mask_row_spans(m, i, s);
+        for (int64_t k = 0; k < n; k++)
+            c->pairs_kept += s[k].hi - s[k].lo;
+        c->rows_empty += n == 0;
+    }
+    int rc = mask_tiles_kept(m, m->bq, m->bk, &c->tiles_kept, &c->tiles_allowed, err);
+    c->tiles_rect = ceil_div(m->row1 - m->row0, m->bq) * ceil_div(m->nk, m->bk);
+    c->pairs_exec = c->tiles_kept * m->bq * m->bk;
+    return rc;
+}
+
+int mask_count(const struct mask *m, struct mask_counts *c, struct err *err)
+{
+    memset(c, 0, sizeof *c);
+    c->pairs_allowed = pairs_allowed_rows(m->nq, m->nk, m->causal, m->row0, m->row1);
+    int rc = 0;
+    if (m->form == MASK_LISTS)
+        for (int64_t g = 0; g < m->ngroups; g++)
+            count_group(m, g, c);
+    else
+        rc = count_rows(m, c, err);
+    if (m->exec == EXEC_NONE)
+        c->pairs_exec = -1;
+    return rc;
+}
+
+/* Number of bk-wide tiles that the sorted spans touch. */
+static int64_t tiles_touched(const struct span *s, int64_t n, int64_t bk)
+{
+    int64_t count = 0, last = -1;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t a = MAX(last + 1, s[k].lo / bk), b = (s[k].hi - 1) / bk;
+        if (b >= a) {
+            count += b - a + 1;
+            last = b;
+        }
+    }
+    return count;
+}
+
+int mask_tiles_kept(const struct mask *m, int64_t bq, int64_t bk, int64_t *kept, int64_t *allowed,
+                    struct err *err)
+{
+    int          rc = 0;
+    struct span *s = NULL;
+    int64_t      cap = 0;
+    *kept = *allowed = 0;
+    if (m->row0 % bq)
+        FAIL(err, ERR_RUN, "tiles of %lld rows in a mask that starts at row %lld", (long long)bq,
+             (long long)m->row0);
+    for (int64_t r0 = m->row0; r0 < m->row1; r0 += bq) {
+        int64_t r1 = MIN(r0 + bq, m->row1);
+        TRY(mem_grow(&s, &cap, mask_union_max(m, r0, r1), sizeof *s, "mask spans", err));
+        int64_t n = mask_union_spans(m, r0, r1, s, err);
+        if (n < 0) {
+            rc = (int)n;
+            goto out;
+        }
+        *kept += tiles_touched(s, n, bk);
+        *allowed += ceil_div(mask_limit(m, r1 - 1), bk);
+    }
+out:
+    free(s);
+    return rc;
+}
