@@ -1,0 +1,48 @@
+/*
+ * metrics.h - recall and error metrics of one head, accumulated over row chunks (doc/records.md has
+ * every definition).
+ */
+#ifndef LACUNA_METRICS_H
+#define LACUNA_METRICS_H
+
+#include "core/mask.h"
+#include "core/record.h"
+
+#include <stdint.h>
+
+struct metrics_acc {
+    int64_t n, dv;      /* rows, channels */
+    double *recall;     /* [n], owned: mass of dense attention that row i keeps */
+    double  sum_abs_delta, sum_abs_ref, sum_sq_delta, sum_sq_ref, sum_sq_out, dot;
+    double  max_delta, min_row_cos;
+    double  sum_lse, max_lse;
+    int64_t rows_lse, rows_empty;
+
+    struct mask_counts counts;    /* sums over chunks */
+    double             tiles_pv;
+    int64_t            kept64, allowed64, kept128, allowed128; /* tiles of 64 x 64, 128 x 128 */
+};
+
+int  metrics_init(struct metrics_acc *a, int64_t nq, int64_t dv, struct err *err);
+void metrics_free(struct metrics_acc *a);
+
+/* Rows [row0, row0+n): out, ref [n][dv]; lse_mask = ln of the kept exact mass (recall), lse_out = the
+ * method's own normaliser (LSE error), lse_ref = dense. -inf marks an empty row. */
+void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const double *out,
+                      const double *ref, const double *lse_mask, const double *lse_out,
+                      const double *lse_ref);
+
+/* Counts of a chunk's mask; tiles_pv < 0: the same tiles as in Q K. */
+int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err);
+
+/* All metrics into the record. */
+int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
+                   struct err *err);
+
+/* Nearest-rank percentile of n ascending values: x[max(1, ceil(p n / 100))], counted from 1. */
+double percentile_sorted(const double *x, int64_t n, double p);
+
+/* |num| / den with 0/0 = 0 and x/0 = inf. */
+double ratio_or_inf(double num, double den);
+
+#endif

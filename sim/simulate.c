@@ -1,0 +1,221 @@
+/*
+ * simulate.c - the flow of one head: dense reference once, then for each method prepare, and per
+ * row chunk select, attend, count. Memory is linear in N: only a chunk's mask and output exist.
+ */
+#include "sim/simulate.h"
+
+#include "core/mem.h"
+#include "sim/metrics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Rows of a chunk: enough that per-chunk work vanishes, few enough that slice lists stay small. */
+#define CHUNK_ROWS 2048
+
+static int copy_rows(float **dst, const float *src, int64_t n, int d, const char *what,
+                     struct err *err)
+{
+    int rc = mem_alloc(dst, n * d, sizeof(float), what, err);
+    if (!rc)
+        memcpy(*dst, src, (size_t)(n * d) * sizeof(float));
+    return rc;
+}
+
+int sim_head_reference(struct sim_head *h, enum precision prec, struct err *err)
+{
+    int                   rc = 0;
+    const struct attn_in *x = &h->in.x;
+    struct mask           full;
+
+    TRY(attn_prepare(&h->ops, x, prec, err));
+    TRY(mem_alloc(&h->out, x->nq * x->dv, sizeof(double), "dense output", err));
+    TRY(mem_alloc(&h->lse, x->nq, sizeof(double), "dense log-sum-exp", err));
+    mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
+    TRY(attn_rows(&h->ops, &full, h->out, h->lse, err));
+    h->in.ops = &h->ops;
+    h->in.out = h->out;
+    h->in.lse = h->lse;
+out:
+    return rc;
+}
+
+int sim_head_init(struct sim_head *h, const struct head_in *in, enum precision prec,
+                  struct err *err)
+{
+    int                   rc = 0;
+    const struct attn_in *x = &in->x;
+
+    memset(h, 0, sizeof *h);
+    h->in = *in;
+    TRY(copy_rows(&h->q, x->q, x->nq, x->d, "queries", err));
+    TRY(copy_rows(&h->k, x->k, x->nk, x->d, "keys", err));
+    TRY(copy_rows(&h->v, x->v, x->nk, x->dv, "values", err));
+    h->in.x.q = h->q;
+    h->in.x.k = h->k;
+    h->in.x.v = h->v;
+    TRY(sim_head_reference(h, prec, err));
+out:
+    if (rc)
+        sim_head_free(h);
+    return rc;
+}
+
+void sim_head_free(struct sim_head *h)
+{
+    attn_release(&h->ops);
+    free(h->q);
+    free(h->k);
+    free(h->v);
+    free(h->out);
+    free(h->lse);
+    memset(h, 0, sizeof *h);
+}
+
+static double now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+/* One method on one head, while it runs. */
+struct run {
+    const struct method  *method;
+    const struct head_in *in;
+    void                 *state;
+    struct metrics_acc    acc;
+    double               *out, *lse, *lse_mask; /* of a chunk */
+    double                ns_prepare, ns_select, ns_attend;
+    sim_sink_fn          *sink;
+    void                 *sink_ctx;
+};
+
+/* A common multiple of the method's groups and of the 128-row tiles that every mask is counted in,
+ * at least CHUNK_ROWS. */
+static int64_t chunk_rows(const struct run *run)
+{
+    int64_t unit = run->method->unit_rows ? run->method->unit_rows(run->state) : 1;
+    int64_t a = unit, b = 128;
+    while (b) {
+        int64_t t = a % b;
+        a = b;
+        b = t;
+    }
+    int64_t step = unit / a * 128;
+    return (CHUNK_ROWS + step - 1) / step * step;
+}
+
+static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv, struct err *err)
+{
+    const struct method *me = run->method;
+    struct attend_stats  stats = {-1, 0};
+    bool                 own = me->attend && (!me->attends || me->attends(run->state));
+    int                  rc = 0;
+
+    double t = now_ns();
+    if (own)
+        TRY(me->attend(run->state, m, run->out, run->lse, &stats, err));
+    else
+        TRY(attn_rows(run->in->ops, m, run->out, run->lse, err));
+    run->ns_attend += now_ns() - t;
+    /* Recall belongs to the mask, whatever the arithmetic did with it. */
+    if (own)
+        TRY(attn_rows(run->in->ops, m, NULL, run->lse_mask, err));
+    *tiles_pv = stats.tiles_pv;
+    metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, run->out,
+                     run->in->out + m->row0 * run->in->x.dv, own ? run->lse_mask : run->lse,
+                     run->lse, run->in->lse + m->row0);
+out:
+    return rc;
+}
+
+static int run_chunk(struct run *run, int64_t row0, int64_t row1, struct err *err)
+{
+    struct mask m = {0};
+    double      tiles_pv, t = now_ns();
+    int         rc = 0;
+
+    TRY(run->method->select(run->state, row0, row1, &m, err));
+    run->ns_select += now_ns() - t;
+    TRY(mask_check(&m, err));
+    if (m.row0 != row0 || m.row1 != row1)
+        FAIL(err, ERR_RUN, "the mask covers rows %lld..%lld, asked for %lld..%lld",
+             (long long)m.row0, (long long)m.row1, (long long)row0, (long long)row1);
+    TRY(attend_chunk(run, &m, &tiles_pv, err));
+    TRY(metrics_add_mask(&run->acc, &m, tiles_pv, err));
+    if (run->sink)
+        TRY(run->sink(run->sink_ctx, &m, run->out, run->lse, err));
+out:
+    mask_free(&m);
+    return rc;
+}
+
+static int run_chunks(struct run *run, struct err *err)
+{
+    const struct attn_in *x = &run->in->x;
+    int64_t               step = chunk_rows(run), rows = step < x->nq ? step : x->nq;
+    int                   rc = 0;
+
+    TRY(mem_alloc(&run->out, rows * x->dv, sizeof(double), "method output", err));
+    TRY(mem_alloc(&run->lse, rows, sizeof(double), "method log-sum-exp", err));
+    TRY(mem_alloc(&run->lse_mask, rows, sizeof(double), "mask log-sum-exp", err));
+    for (int64_t r = 0; r < x->nq; r += step)
+        TRY(run_chunk(run, r, r + step < x->nq ? r + step : x->nq, err));
+out:
+    return rc;
+}
+
+static int run_prepare(struct run *run, const void *params, struct method_ctx *ctx, struct err *err)
+{
+    unsigned need = run->in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
+    if (!(run->method->flags & need))
+        return method_skip(ctx, run->in->x.causal ? "bidirectional only" : "causal only");
+    double t = now_ns();
+    int    rc = run->method->prepare(ctx, params, run->in, &run->state, err);
+    run->ns_prepare = now_ns() - t;
+    return rc;
+}
+
+static int run_record(struct run *run, struct record *r, struct err *err)
+{
+    int rc = 0;
+    TRY(metrics_finish(&run->acc, run->in->x.nq, run->in->x.nk, r, err));
+    if (run->method->report)
+        TRY(run->method->report(run->state, r, err));
+    TRY(record_metric(r, "host_prepare_ns", run->ns_prepare, err));
+    TRY(record_metric(r, "host_select_ns", run->ns_select, err));
+    TRY(record_metric(r, "host_attend_ns", run->ns_attend, err));
+    r->status = RECORD_OK;
+out:
+    return rc;
+}
+
+int sim_run(const struct method *method, const void *params, struct method_ctx *ctx,
+            const struct head_in *in, sim_sink_fn *sink, void *sink_ctx, struct record *r,
+            struct err *err)
+{
+    struct run run = {.method = method, .in = in, .sink = sink, .sink_ctx = sink_ctx};
+    int        rc = run_prepare(&run, params, ctx, err);
+
+    if (rc == METHOD_SKIP) {
+        r->status = RECORD_SKIP;
+        snprintf(r->reason, sizeof r->reason, "%s", ctx->skip);
+        return 0;
+    }
+    if (rc)
+        goto out;
+    TRY(metrics_init(&run.acc, in->x.nq, in->x.dv, err));
+    TRY(run_chunks(&run, err));
+    TRY(run_record(&run, r, err));
+out:
+    if (run.method->release)
+        run.method->release(run.state);
+    metrics_free(&run.acc);
+    free(run.out);
+    free(run.lse);
+    free(run.lse_mask);
+    return rc < 0 ? err_prefix(err, "%s", method->name) : rc;
+}
