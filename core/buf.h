@@ -26,7 +26,8 @@ void        buf_free(struct buf *b);
 const char *buf_str(const struct buf *b); /* never NULL */
 int         buf_check(const struct buf *b, const char *what, struct err *err);
 
-/* Whole file into b (binary safe). Refuses files larger than `max` bytes with ERR_INPUT. */
+/* Append a whole file to b (binary safe); "-" is standard input. Refuses files larger than `max`
+ * bytes with ERR_INPUT. */
 int buf_read_file(struct buf *b, const char *path, size_t max, struct err *err);
 
 /* Write data to path through "path.part", fsync and rename, so that path is never half-written. */

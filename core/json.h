@@ -53,6 +53,9 @@ void jw_bool(struct jw *w, bool x);
 void jw_null(struct jw *w);
 void jw_value(struct jw *w, const json_t *v); /* copy of a parsed value */
 
+/* Shortest of %.15g, %.16g, %.17g that reads back as x (finite x). */
+void num_text(double x, char text[32]);
+
 /* key + value in one call */
 void jw_kstr(struct jw *w, const char *key, const char *s);
 void jw_knum(struct jw *w, const char *key, double x);

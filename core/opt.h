@@ -37,11 +37,13 @@ int64_t share_resolve(struct share s, int64_t of);
 struct str_list {
     char  **items; /* owned */
     int64_t n, cap;
+    bool    failed; /* an addition found no memory */
 };
 
 enum opt_flags {
     OPT_REQUIRED = 1,   /* no default; must be given */
-    OPT_UNSET = 2,      /* default is "not given": OPT_NUM NAN, OPT_INT INT64_MIN, OPT_STR NULL */
+    OPT_UNSET = 2,      /* default is "not given": OPT_NUM NAN, OPT_INT and OPT_BYTES INT64_MIN,
+                         * OPT_STR NULL, OPT_ENUM -1, OPT_SHARE NAN, OPT_LIST empty */
     OPT_MIN_OPEN = 4,   /* value must be > min (not >=) */
     OPT_MAX_OPEN = 8,   /* value must be < max */
     OPT_OFF = 16,       /* OPT_NUM: the word "off" means INFINITY */
@@ -53,7 +55,8 @@ struct opt {
     enum opt_type      type;
     size_t             offset;     /* of the field in the struct */
     const char        *def;        /* default as text, parsed by the same code; NULL with OPT_UNSET */
-    double             min, max;   /* numeric range, inclusive unless a flag says otherwise */
+    double             min, max;   /* numeric range, inclusive unless a flag says otherwise; none
+                                    * when min >= max. OPT_SHARE: range of a count */
     unsigned           flags;
     const char        *unit;       /* "tokens", "mass share", "" */
     const char        *help;       /* one sentence */
@@ -71,12 +74,30 @@ void opt_free(const struct opt *table, void *obj);
 /* Deep copy of all fields of the table from src to dst (dst zeroed). */
 int opt_copy(const struct opt *table, const void *src, void *dst, struct err *err);
 
-/* Set one field from text. Unknown key or bad value: ERR_USAGE naming `who` ("method sale"), the
+/* Set one field from text; a list becomes this one item. Unknown key or bad value: ERR_USAGE naming `who` ("method sale"), the
  * key, what was expected, and the nearest key or value. */
 int opt_set(const struct opt *table, void *obj, const char *who, const char *key, const char *value,
             struct err *err);
 
 const struct opt *opt_find(const struct opt *table, const char *name);
+
+/* The same; unknown: ERR_USAGE with the nearest name, NULL. `prefix` is "--" for a command line. */
+const struct opt *opt_find_or_fail(const struct opt *table, const char *who, const char *prefix,
+                                   const char *name, struct err *err);
+
+/* Set the field of one table entry; `append` adds to a list. `label` opens the message. */
+int opt_set_field(const struct opt *o, void *obj, const char *label, const char *value, bool append,
+                  struct err *err);
+
+/* "Not given": see OPT_UNSET. Also what an OPT_REQUIRED field is before it was set. */
+bool opt_is_unset(const struct opt *o, const void *obj);
+
+/* ERR_USAGE naming the first OPT_REQUIRED field that was not given. */
+int opt_check_required(const struct opt *table, const void *obj, const char *who, const char *prefix,
+                       struct err *err);
+
+/* Does the field hold its default? */
+int opt_is_default(const struct opt *o, const void *obj, bool *out, struct err *err);
 
 /* Append the value of one field as text that opt_set reads back. */
 void opt_value_text(const struct opt *o, const void *obj, struct buf *b);
@@ -88,18 +109,37 @@ int opt_canonical(const struct opt *table, const void *obj, struct buf *b, struc
 /* Write every field into the open JSON object of w. */
 void opt_json(const struct opt *table, const void *obj, struct jw *w);
 
+/* Write one field's value. */
+void opt_field_json(const struct opt *o, const void *obj, struct jw *w);
+
 /* Describe the table itself (name, type, default, range, unit, help) as a JSON array. */
 void opt_table_json(const struct opt *table, struct jw *w);
 
+/* Most entries of a command's table. */
+#define OPT_TABLE_MAX 128
+
 /* Command line: argv[0] is the first word after the command. Long options --name VALUE or
  * --name=VALUE, flags --name / --no-name, short -x VALUE or -xVALUE, "--" ends options, no
- * abbreviations. Words that are not options are appended to `rest` (borrowed pointers).
+ * abbreviations; the last of repeated options wins, a list is started anew by the first one. Words
+ * that are not options are appended to `rest` (copies). Required options are not checked here.
  * --help / -h are handled by the caller (cmd.h). */
 int opt_parse_argv(const struct opt *table, void *obj, const char *who, int argc, char **argv,
                    struct str_list *rest, struct err *err);
 
 /* Aligned help text of a command's options. */
 void opt_help(const struct opt *table, struct buf *b);
+
+const char *opt_arg_name(const struct opt *o); /* "FILE", "N", ...; "" for flags */
+
+/* Help, values, unit, range and default of one option on one line. */
+void opt_describe(const struct opt *o, struct buf *b);
+
+/* "[0, 1)", or nothing when there is no range. */
+void opt_range_text(const struct opt *o, struct buf *b);
+
+/* Append text word by word in lines up to `width`, continued at column `indent`; `col` is where the
+ * first line stands. Ends with a newline. */
+void buf_wrap(struct buf *b, const char *text, int col, int indent, int width);
 
 /* Nearest of `names` (NULL-terminated) to `word` by edit distance, NULL if none is close. */
 const char *nearest_name(const char *word, const char *const *names);

@@ -1,0 +1,408 @@
+/*
+ * json.c - strict reading through jansson and a streaming writer.
+ */
+#include "core/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- in ----------------------------------------------------------------------------------- */
+
+int json_read_text(const char *text, size_t len, const char *name, json_t **out, struct err *err)
+{
+    json_error_t e;
+    json_t      *doc = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
+    if (!doc)
+        return err_set(err, ERR_INPUT, "%s: line %d column %d: not valid JSON: %s", name, e.line,
+                       e.column, e.text);
+    *out = doc;
+    return 0;
+}
+
+int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err)
+{
+    int        rc = 0;
+    struct buf b = {0};
+    TRY(buf_read_file(&b, path, max_bytes, err));
+    TRY(json_read_text(buf_str(&b), b.len, path, out, err));
+out:
+    buf_free(&b);
+    return rc;
+}
+
+static const char *type_text(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number with a fraction";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    case JSON_NULL:
+        return "null";
+    }
+    return "something else";
+}
+
+/* The value of a key; NULL with rc 0 when it is absent (or null) and optional. */
+static int look_up(const json_t *o, const char *key, const char *where, bool optional,
+                   const json_t **out, struct err *err)
+{
+    *out = NULL;
+    if (!json_is_object(o))
+        return err_set(err, ERR_INPUT, "%s: an object with key \"%s\" was expected, found %s", where,
+                       key, o ? type_text(o) : "nothing");
+    const json_t *v = json_object_get(o, key);
+    if (optional && (!v || json_is_null(v)))
+        return 0;
+    if (!v)
+        return err_set(err, ERR_INPUT, "%s: key \"%s\" is missing", where, key);
+    *out = v;
+    return 0;
+}
+
+static int wrong_type(const json_t *v, const char *key, const char *where, const char *want,
+                      struct err *err)
+{
+    return err_set(err, ERR_INPUT, "%s: \"%s\": %s was expected, found %s", where, key, want,
+                   type_text(v));
+}
+
+static int get_int(const json_t *o, const char *key, const char *where, bool optional, int64_t *out,
+                   struct err *err)
+{
+    const json_t *v;
+    int           rc = look_up(o, key, where, optional, &v, err);
+    if (rc || !v)
+        return rc;
+    if (!json_is_integer(v))
+        return wrong_type(v, key, where, "an integer", err);
+    *out = json_integer_value(v);
+    return 0;
+}
+
+int jget_int(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err)
+{
+    return get_int(o, key, where, false, out, err);
+}
+
+int jget_int_opt(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err)
+{
+    return get_int(o, key, where, true, out, err);
+}
+
+static int get_num(const json_t *o, const char *key, const char *where, bool optional, double *out,
+                   struct err *err)
+{
+    const json_t *v;
+    int           rc = look_up(o, key, where, optional, &v, err);
+    if (rc || !v)
+        return rc;
+    if (!json_is_number(v))
+        return wrong_type(v, key, where, "a number", err);
+    *out = json_number_value(v);
+    return 0;
+}
+
+int jget_num(const json_t *o, const char *key, const char *where, double *out, struct err *err)
+{
+    return get_num(o, key, where, false, out, err);
+}
+
+int jget_num_opt(const json_t *o, const char *key, const char *where, double *out, struct err *err)
+{
+    return get_num(o, key, where, true, out, err);
+}
+
+static int get_str(const json_t *o, const char *key, const char *where, bool optional,
+                   const char **out, struct err *err)
+{
+    const json_t *v;
+    int           rc = look_up(o, key, where, optional, &v, err);
+    if (rc || !v)
+        return rc;
+    if (!json_is_string(v))
+        return wrong_type(v, key, where, "a string", err);
+    *out = json_string_value(v);
+    return 0;
+}
+
+int jget_str(const json_t *o, const char *key, const char *where, const char **out, struct err *err)
+{
+    return get_str(o, key, where, false, out, err);
+}
+
+int jget_str_opt(const json_t *o, const char *key, const char *where, const char **out,
+                 struct err *err)
+{
+    return get_str(o, key, where, true, out, err);
+}
+
+int jget_bool_opt(const json_t *o, const char *key, const char *where, bool *out, struct err *err)
+{
+    const json_t *v;
+    int           rc = look_up(o, key, where, true, &v, err);
+    if (rc || !v)
+        return rc;
+    if (!json_is_boolean(v))
+        return wrong_type(v, key, where, "a boolean", err);
+    *out = json_is_true(v);
+    return 0;
+}
+
+/* ---- out ---------------------------------------------------------------------------------- */
+
+void jw_init(struct jw *w, struct buf *b, int indent)
+{
+    *w = (struct jw){.b = b, .indent = indent};
+}
+
+static void new_line(struct jw *w)
+{
+    if (w->indent <= 0)
+        return;
+    buf_put(w->b, "\n", 1);
+    for (int i = 0; i < w->depth * w->indent; i++)
+        buf_put(w->b, " ", 1);
+}
+
+/* What stands between the previous value and the next one. */
+static void separate(struct jw *w)
+{
+    if (w->after_key) {
+        w->after_key = false;
+        return;
+    }
+    if (w->depth == 0)
+        return;
+    if (w->comma)
+        buf_put(w->b, ",", 1);
+    new_line(w);
+}
+
+static void open_with(struct jw *w, const char *bracket)
+{
+    separate(w);
+    buf_put(w->b, bracket, 1);
+    w->depth++;
+    w->comma = false;
+}
+
+static void close_with(struct jw *w, const char *bracket)
+{
+    bool empty = !w->comma;
+    w->depth--;
+    if (!empty)
+        new_line(w);
+    buf_put(w->b, bracket, 1);
+    w->comma = true;
+}
+
+void jw_obj(struct jw *w)
+{
+    open_with(w, "{");
+}
+
+void jw_obj_end(struct jw *w)
+{
+    close_with(w, "}");
+}
+
+void jw_arr(struct jw *w)
+{
+    open_with(w, "[");
+}
+
+void jw_arr_end(struct jw *w)
+{
+    close_with(w, "]");
+}
+
+/* Length of the valid UTF-8 sequence at s (RFC 3629: no overlong forms, no surrogates), 0 if there
+ * is none. */
+static int utf8_length(const unsigned char *s)
+{
+    if (s[0] < 0x80)
+        return 1;
+    int n = s[0] >= 0xC2 && s[0] <= 0xDF ? 2 : (s[0] & 0xF0) == 0xE0 ? 3 :
+            s[0] >= 0xF0 && s[0] <= 0xF4 ? 4 : 0;
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xC0) != 0x80)
+            return 0;
+    if (n == 3 && ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F)))
+        return 0;
+    if (n == 4 && ((s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F)))
+        return 0;
+    return n;
+}
+
+static void escape(struct buf *b, unsigned char c)
+{
+    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
+    const char       *at = strchr(from, c);
+    if (at && c)
+        buf_printf(b, "\\%c", to[at - from]);
+    else
+        buf_printf(b, "\\u%04x", c);
+}
+
+static void put_string(struct buf *b, const char *s)
+{
+    buf_put(b, "\"", 1);
+    for (const unsigned char *p = (const unsigned char *)s; *p;) {
+        int n = utf8_length(p);
+        if (n == 0) {
+            buf_puts(b, "\xEF\xBF\xBD");
+            n = 1;
+        } else if (n == 1 && (*p < 0x20 || *p == '"' || *p == '\\' || *p == 0x7F)) {
+            escape(b, *p);
+        } else {
+            buf_put(b, p, (size_t)n);
+        }
+        p += n;
+    }
+    buf_put(b, "\"", 1);
+}
+
+void jw_key(struct jw *w, const char *key)
+{
+    separate(w);
+    put_string(w->b, key);
+    buf_puts(w->b, w->indent > 0 ? ": " : ":");
+    w->after_key = true;
+}
+
+void jw_str(struct jw *w, const char *s)
+{
+    if (!s) {
+        jw_null(w);
+        return;
+    }
+    separate(w);
+    put_string(w->b, s);
+    w->comma = true;
+}
+
+void num_text(double x, char text[32])
+{
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, x);
+        if (strtod(text, NULL) == x)
+            return;
+    }
+}
+
+void jw_num(struct jw *w, double x)
+{
+    char text[32];
+    if (!isfinite(x)) {
+        jw_null(w);
+        return;
+    }
+    num_text(x, text);
+    separate(w);
+    buf_puts(w->b, text);
+    w->comma = true;
+}
+
+void jw_int(struct jw *w, int64_t x)
+{
+    separate(w);
+    buf_printf(w->b, "%lld", (long long)x);
+    w->comma = true;
+}
+
+void jw_bool(struct jw *w, bool x)
+{
+    separate(w);
+    buf_puts(w->b, x ? "true" : "false");
+    w->comma = true;
+}
+
+void jw_null(struct jw *w)
+{
+    separate(w);
+    buf_puts(w->b, "null");
+    w->comma = true;
+}
+
+/* A real stays a real: "1.0", not "1". */
+static void put_real(struct jw *w, double x)
+{
+    size_t before = w->b->len;
+    jw_num(w, x);
+    if (!w->b->failed && !strpbrk(w->b->data + before, ".en"))
+        buf_puts(w->b, ".0");
+}
+
+void jw_value(struct jw *w, const json_t *v)
+{
+    const char *key;
+    json_t     *child;
+    size_t      i;
+    switch (v ? json_typeof(v) : JSON_NULL) {
+    case JSON_OBJECT:
+        jw_obj(w);
+        json_object_foreach((json_t *)(uintptr_t)v, key, child) {
+            jw_key(w, key);
+            jw_value(w, child);
+        }
+        jw_obj_end(w);
+        break;
+    case JSON_ARRAY:
+        jw_arr(w);
+        json_array_foreach(v, i, child) jw_value(w, child);
+        jw_arr_end(w);
+        break;
+    case JSON_STRING:
+        jw_str(w, json_string_value(v));
+        break;
+    case JSON_INTEGER:
+        jw_int(w, json_integer_value(v));
+        break;
+    case JSON_REAL:
+        put_real(w, json_real_value(v));
+        break;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        jw_bool(w, json_is_true(v));
+        break;
+    case JSON_NULL:
+        jw_null(w);
+        break;
+    }
+}
+
+void jw_kstr(struct jw *w, const char *key, const char *s)
+{
+    jw_key(w, key);
+    jw_str(w, s);
+}
+
+void jw_knum(struct jw *w, const char *key, double x)
+{
+    jw_key(w, key);
+    jw_num(w, x);
+}
+
+void jw_kint(struct jw *w, const char *key, int64_t x)
+{
+    jw_key(w, key);
+    jw_int(w, x);
+}
+
+void jw_kbool(struct jw *w, const char *key, bool x)
+{
+    jw_key(w, key);
+    jw_bool(w, x);
+}

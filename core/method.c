@@ -1,0 +1,490 @@
+/*
+ * method.c - finding methods, parsing "name:key=v1,v2:..." into runs, calibration files.
+ *
+ * Sweeps are the Cartesian product of the value lists, the first key varying slowest. A range
+ * "a..b/logN" has the values a (b/a)^(i/(N-1)), "a..b/linN" a + (b-a) i/(N-1), both ends exact and
+ * the others rounded to 12 significant digits (integers for integer parameters).
+ */
+#include "core/method.h"
+
+#include "core/hash.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_KEYS 64
+#define MOST_RUNS 100000
+#define MOST_VALUES 10000
+
+int method_skip(struct method_ctx *ctx, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(ctx->skip, sizeof ctx->skip, fmt, ap);
+    va_end(ap);
+    return METHOD_SKIP;
+}
+
+const struct method *method_find(const struct method *const *methods, const char *name,
+                                 struct err *err)
+{
+    const char *names[257];
+    int         n = 0;
+    for (const struct method *const *m = methods; *m; m++) {
+        if (strcmp((*m)->name, name) == 0 || ((*m)->alias && strcmp((*m)->alias, name) == 0))
+            return *m;
+        if (n < 256)
+            names[n++] = (*m)->name;
+    }
+    names[n] = NULL;
+    const char *near = nearest_name(name, names);
+    err_set(err, ERR_USAGE, "unknown method '%s'%s%s%s (lacuna list methods shows all)", name,
+            near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return NULL;
+}
+
+/* ---- the parts of a method text -------------------------------------------------------------- */
+
+/* One "key=values" of the text. */
+struct axis {
+    const struct opt *opt;
+    char             *text;   /* "key=values", owned; values points into it */
+    char             *values;
+    struct str_list   items;
+};
+
+struct spec {
+    const struct method *method;
+    char                 who[96];
+    struct axis          axes[MOST_KEYS];
+    int                  n_axes;
+    char                *calib; /* owned path or NULL */
+};
+
+static void spec_free(struct spec *s)
+{
+    for (int i = 0; i < s->n_axes; i++) {
+        free(s->axes[i].text);
+        str_list_free(&s->axes[i].items);
+    }
+    free(s->calib);
+}
+
+/* The i-th of n values between a and b, as text. */
+static void range_value(const struct opt *o, double a, double b, bool is_log, int64_t i, int64_t n,
+                        const char *suffix, struct str_list *items)
+{
+    char   text[64];
+    double t = n > 1 ? (double)i / (double)(n - 1) : 0;
+    double x = i == 0 ? a : i == n - 1 ? b : is_log ? a * pow(b / a, t) : a + (b - a) * t;
+    bool   integer = o->type == OPT_INT || o->type == OPT_BYTES ||
+                     (o->type == OPT_SHARE && !suffix[0]);
+    if (integer)
+        snprintf(text, sizeof text, "%.0f%s", round(x), suffix);
+    else
+        snprintf(text, sizeof text, "%.*g%s", i == 0 || i == n - 1 ? 17 : 12, x, suffix);
+    /* Rounding may repeat a value; neighbours are equal then. */
+    if (items->n == 0 || strcmp(items->items[items->n - 1], text) != 0)
+        str_list_add(items, text);
+}
+
+static bool range_end(const char *s, const char *end, double *x, bool *percent)
+{
+    char   tmp[64], *stop;
+    size_t n = (size_t)(end - s);
+    if (n == 0 || n >= sizeof tmp)
+        return false;
+    memcpy(tmp, s, n);
+    tmp[n] = '\0';
+    *x = strtod(tmp, &stop);
+    *percent = *stop == '%';
+    return stop > tmp && stop[*percent] == '\0' && isfinite(*x);
+}
+
+/* Expand "a..b/logN" or "a..b/linN" into items; *is_range = false when the text is none. */
+static int expand_range(const struct spec *s, const struct opt *o, const char *text,
+                        struct str_list *items, bool *is_range, struct err *err)
+{
+    const char *dots = strstr(text, ".."), *slash = strchr(text, '/');
+    double      a, b;
+    bool        pa, pb, is_log;
+    int64_t     n = 0;
+    char       *stop = NULL;
+
+    *is_range = dots && (o->type == OPT_INT || o->type == OPT_NUM || o->type == OPT_SHARE ||
+                         o->type == OPT_BYTES);
+    if (!*is_range)
+        return 0;
+    is_log = slash && strncmp(slash, "/log", 4) == 0;
+    if (is_log || (slash && strncmp(slash, "/lin", 4) == 0))
+        n = strtoll(slash + 4, &stop, 10);
+    if (!stop || stop == slash + 4 || *stop || dots > slash ||
+        !range_end(text, dots, &a, &pa) || !range_end(dots + 2, slash, &b, &pb) || pa != pb)
+        return err_set(err, ERR_USAGE,
+                       "%s: %s: '%s' is not a range; write a..b/linN or a..b/logN, N values",
+                       s->who, o->name, text);
+    if (n < 1 || n > MOST_VALUES || (n == 1 && a != b))
+        return err_set(err, ERR_USAGE, "%s: %s: '%s': the number of values must be 2..%d", s->who,
+                       o->name, text, MOST_VALUES);
+    if (is_log && !(a > 0 && b > 0))
+        return err_set(err, ERR_USAGE, "%s: %s: '%s': both ends of a /log range must be positive",
+                       s->who, o->name, text);
+    for (int64_t i = 0; i < n; i++)
+        range_value(o, a, b, is_log, i, n, pa ? "%" : "", items);
+    return 0;
+}
+
+static int expand_values(const struct spec *s, struct axis *a, struct err *err)
+{
+    for (char *p = a->values;;) {
+        bool  is_range;
+        char *comma = strchr(p, ',');
+        if (comma)
+            *comma = '\0';
+        int rc = expand_range(s, a->opt, p, &a->items, &is_range, err);
+        if (rc)
+            return rc;
+        if (!is_range)
+            str_list_add(&a->items, p);
+        if (!comma)
+            break;
+        p = comma + 1;
+    }
+    if (a->items.failed)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", s->who);
+    return 0;
+}
+
+/* Does "calib" name a calibration file, or is it a parameter of the method's own? */
+static bool is_calib(const struct method *m, const char *key)
+{
+    return strcmp(key, "calib") == 0 && !opt_find(m->params, key);
+}
+
+static int add_calib(struct spec *s, const char *path, struct err *err)
+{
+    if (!(s->method->flags & METHOD_CALIBRATED))
+        return err_set(err, ERR_USAGE, "%s: calib: this method has no per-head parameters", s->who);
+    if (s->calib)
+        return err_set(err, ERR_USAGE, "%s: calib is given twice", s->who);
+    if (!path || !path[0])
+        return err_set(err, ERR_USAGE, "%s: calib needs a file: calib=FILE", s->who);
+    s->calib = strdup(path);
+    return s->calib ? 0 : err_set(err, ERR_NOMEM, "%s: out of memory", s->who);
+}
+
+/* One "key=values" or, for a flag, "key". */
+static int add_axis(struct spec *s, const char *part, struct err *err)
+{
+    struct axis *a = &s->axes[s->n_axes];
+    if (s->n_axes == MOST_KEYS)
+        return err_set(err, ERR_USAGE, "%s: more than %d parameters", s->who, MOST_KEYS);
+    *a = (struct axis){.text = strdup(part)};
+    if (!a->text)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", s->who);
+    s->n_axes++;
+    char *eq = strchr(a->text, '=');
+    if (eq)
+        *eq = '\0';
+    if (is_calib(s->method, a->text)) {
+        int rc = add_calib(s, eq ? eq + 1 : NULL, err);
+        free(a->text);
+        s->n_axes--;
+        return rc;
+    }
+    a->opt = opt_find_or_fail(s->method->params, s->who, "", a->text, err);
+    if (!a->opt)
+        return ERR_USAGE;
+    for (int i = 0; i < s->n_axes - 1; i++)
+        if (s->axes[i].opt == a->opt)
+            return err_set(err, ERR_USAGE, "%s: %s is given twice", s->who, a->text);
+    static char yes[] = "1";
+    if (!eq && a->opt->type != OPT_BOOL)
+        return err_set(err, ERR_USAGE, "%s: '%s' needs a value: %s=VALUE", s->who, a->text, a->text);
+    a->values = eq ? eq + 1 : yes;
+    return expand_values(s, a, err);
+}
+
+static int spec_parse(struct spec *s, const struct method *const *methods, const char *text,
+                      struct err *err)
+{
+    char *copy = strdup(text), *save = NULL;
+    int   rc = 0;
+    if (!copy)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", text);
+    char *rest = strchr(copy, ':');
+    if (rest)
+        *rest++ = '\0';
+    s->method = method_find(methods, copy, err);
+    if (!s->method) {
+        rc = ERR_USAGE;
+        goto out;
+    }
+    snprintf(s->who, sizeof s->who, "method %s", s->method->name);
+    for (char *part = rest ? strtok_r(rest, ":", &save) : NULL; part;
+         part = strtok_r(NULL, ":", &save))
+        TRY(add_axis(s, part, err));
+out:
+    free(copy);
+    return rc;
+}
+
+/* ---- calibration files ----------------------------------------------------------------------- */
+
+static bool is_place(const char *key)
+{
+    return strcmp(key, "layer") == 0 || strcmp(key, "head") == 0;
+}
+
+/* A JSON scalar as opt_set text. */
+static int scalar_text(const json_t *v, const char *where, const char *key, struct buf *b,
+                       struct err *err)
+{
+    char text[32];
+    if (json_is_string(v)) {
+        buf_puts(b, json_string_value(v));
+    } else if (json_is_integer(v)) {
+        buf_printf(b, "%lld", (long long)json_integer_value(v));
+    } else if (json_is_real(v)) {
+        num_text(json_real_value(v), text);
+        buf_puts(b, text);
+    } else if (json_is_boolean(v)) {
+        buf_puts(b, json_is_true(v) ? "1" : "0");
+    } else {
+        return err_set(err, ERR_INPUT, "%s: \"%s\": a number, text or boolean was expected", where,
+                       key);
+    }
+    return buf_check(b, where, err);
+}
+
+/* Apply all parameters of one entry of "heads". Errors are about the file: ERR_INPUT. */
+static int apply_entry(const struct method_run *run, const json_t *entry, const char *where,
+                       void *params, struct err *err)
+{
+    const char *key;
+    json_t     *v;
+    json_object_foreach((json_t *)(uintptr_t)entry, key, v) {
+        struct buf text = {0};
+        struct err why = {0};
+        if (is_place(key))
+            continue;
+        int rc = scalar_text(v, where, key, &text, err);
+        if (rc == 0 && opt_set(run->method->params, params, where, key, buf_str(&text), &why))
+            rc = err_set(err, ERR_INPUT, "%s", why.msg);
+        buf_free(&text);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static const json_t *calib_entry(const struct method_run *run, int64_t layer, int64_t head)
+{
+    const json_t *heads = json_object_get(run->calib_doc, "heads");
+    size_t        i;
+    json_t       *e;
+    json_array_foreach(heads, i, e) {
+        if (json_integer_value(json_object_get(e, "layer")) == layer &&
+            json_integer_value(json_object_get(e, "head")) == head)
+            return e;
+    }
+    return NULL;
+}
+
+int method_params_for_head(const struct method_run *run, int layer, int head, void **out,
+                           struct err *err)
+{
+    const struct method *m = run->method;
+    int                  rc = 0;
+    void                *params = NULL;
+    char                 where[512];
+    const json_t        *entry = run->calib_doc ? calib_entry(run, layer, head) : NULL;
+
+    TRY(mem_zalloc(&params, 1, m->params_size, "method parameters", err));
+    TRY(opt_copy(m->params, run->params, params, err));
+    if (entry) {
+        snprintf(where, sizeof where, "%s: layer %d head %d", run->calib, layer, head);
+        TRY(apply_entry(run, entry, where, params, err));
+    }
+    if (m->validate && m->validate(params, err)) {
+        rc = err_prefix(err, "method %s, layer %d head %d", m->name, layer, head);
+        goto out;
+    }
+    *out = params;
+    params = NULL;
+out:
+    if (params)
+        opt_free(m->params, params);
+    free(params);
+    return rc;
+}
+
+/* Structure, unknown parameters, values and duplicates of a calibration document. */
+static int calib_check(const struct method_run *run, struct err *err)
+{
+    const char *where = run->calib, *method = NULL;
+    size_t      i;
+    json_t     *e, *heads = json_object_get(run->calib_doc, "heads");
+    int         rc = jget_str(run->calib_doc, "method", where, &method, err);
+    if (rc)
+        return rc;
+    if (strcmp(method, run->method->name) != 0)
+        return err_set(err, ERR_INPUT, "%s: calibrates method %s, not %s", where, method,
+                       run->method->name);
+    if (!json_is_array(heads))
+        return err_set(err, ERR_INPUT, "%s: \"heads\": an array was expected", where);
+    json_array_foreach(heads, i, e) {
+        char    at[512];
+        int64_t layer = 0, head = 0;
+        void   *params = NULL;
+        snprintf(at, sizeof at, "%s: heads[%zu]", where, i);
+        if ((rc = jget_int(e, "layer", at, &layer, err)) ||
+            (rc = jget_int(e, "head", at, &head, err)))
+            return rc;
+        if (layer < 0 || layer > INT32_MAX || head < 0 || head > INT32_MAX)
+            return err_set(err, ERR_INPUT, "%s: layer %lld head %lld is not a head", at,
+                           (long long)layer, (long long)head);
+        if (calib_entry(run, layer, head) != e)
+            return err_set(err, ERR_INPUT, "%s: layer %lld head %lld occurs twice", at,
+                           (long long)layer, (long long)head);
+        if ((rc = method_params_for_head(run, (int)layer, (int)head, &params, err)))
+            return rc;
+        opt_free(run->method->params, params);
+        free(params);
+    }
+    return 0;
+}
+
+/* Load run->calib and append its content hash to the canonical text. The digits stand without the
+ * "xxh3:" of other content ids because ':' separates parameters. */
+static int calib_load(struct method_run *run, struct buf *canonical, struct err *err)
+{
+    int        rc = 0;
+    struct buf file = {0};
+    char       id[HASH_TEXT_MAX];
+
+    TRY(buf_read_file(&file, run->calib, (size_t)256 << 20, err));
+    TRY(json_read_text(buf_str(&file), file.len, run->calib, &run->calib_doc, err));
+    hash_text(hash_bytes(buf_str(&file), file.len), id);
+    buf_printf(canonical, "%scalib=%s", canonical->len ? ":" : "", strchr(id, ':') + 1);
+    rc = buf_check(canonical, "canonical parameters", err);
+out:
+    buf_free(&file);
+    return rc;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+static void run_free(struct method_run *r)
+{
+    if (r->method && r->params)
+        opt_free(r->method->params, r->params);
+    free(r->params);
+    free(r->canonical);
+    free(r->calib);
+    json_decref(r->calib_doc);
+    memset(r, 0, sizeof *r);
+}
+
+void method_runs_free(struct method_run *runs, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        run_free(&runs[i]);
+    free(runs);
+}
+
+/* The run with item pick[k] of every axis k. */
+static int make_run(const struct spec *s, const int64_t *pick, struct method_run *run,
+                    struct err *err)
+{
+    const struct method *m = s->method;
+    struct buf           canonical = {0};
+    int                  rc = 0;
+
+    *run = (struct method_run){.method = m};
+    TRY(mem_zalloc(&run->params, 1, m->params_size, "method parameters", err));
+    TRY(opt_defaults(m->params, run->params, err));
+    for (int k = 0; k < s->n_axes; k++)
+        TRY(opt_set(m->params, run->params, s->who, s->axes[k].opt->name,
+                    s->axes[k].items.items[pick[k]], err));
+    TRY(opt_check_required(m->params, run->params, s->who, "", err));
+    TRY(opt_canonical(m->params, run->params, &canonical, err));
+    if (m->validate && (rc = m->validate(run->params, err)) != 0) {
+        err_prefix(err, "%s", s->who);
+        goto out;
+    }
+    if (s->calib) {
+        if (!(run->calib = strdup(s->calib)))
+            FAIL(err, ERR_NOMEM, "%s: out of memory", s->who);
+        TRY(calib_load(run, &canonical, err));
+        TRY(calib_check(run, err));
+    }
+    if (!(run->canonical = strdup(buf_str(&canonical))))
+        rc = err_set(err, ERR_NOMEM, "%s: out of memory", s->who);
+out:
+    buf_free(&canonical);
+    if (rc)
+        run_free(run);
+    return rc;
+}
+
+static bool is_repeated(const struct method_run *runs, int64_t n, const struct method_run *r)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (runs[i].method == r->method && strcmp(runs[i].canonical, r->canonical) == 0)
+            return true;
+    return false;
+}
+
+/* Count up the mixed-radix number `pick`, last axis fastest; false after the last. */
+static bool next_pick(const struct spec *s, int64_t *pick)
+{
+    for (int k = s->n_axes - 1; k >= 0; k--) {
+        if (++pick[k] < s->axes[k].items.n)
+            return true;
+        pick[k] = 0;
+    }
+    return false;
+}
+
+static int append_runs(const struct spec *s, struct method_run **runs, int64_t *n, struct err *err)
+{
+    int64_t total = 1, pick[MOST_KEYS] = {0};
+    for (int k = 0; k < s->n_axes; k++) {
+        if (!mul_ok(total, s->axes[k].items.n, &total) || total > MOST_RUNS)
+            return err_set(err, ERR_USAGE, "%s: the sweep has more than %d runs", s->who, MOST_RUNS);
+    }
+    struct method_run *grown = realloc(*runs, (size_t)(*n + total) * sizeof *grown);
+    if (!grown)
+        return err_set(err, ERR_NOMEM, "%s: %lld runs: out of memory", s->who, (long long)total);
+    *runs = grown;
+    do {
+        struct method_run r;
+        int               rc = make_run(s, pick, &r, err);
+        if (rc)
+            return rc;
+        if (is_repeated(*runs, *n, &r)) {
+            log_debug("%s: %s is given twice, kept once", s->who, r.canonical);
+            run_free(&r);
+        } else {
+            (*runs)[(*n)++] = r;
+        }
+    } while (next_pick(s, pick));
+    return 0;
+}
+
+int method_runs_parse(const struct method *const *methods, const char *text,
+                      struct method_run **runs, int64_t *n, struct err *err)
+{
+    struct spec s = {0};
+    int         rc = spec_parse(&s, methods, text, err);
+    if (rc == 0)
+        rc = append_runs(&s, runs, n, err);
+    spec_free(&s);
+    return rc;
+}

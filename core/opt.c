@@ -1,0 +1,712 @@
+/*
+ * opt.c - values of option tables: defaults, parsing, comparison, canonical text, JSON. The command
+ * line and the help text are in optline.c.
+ */
+#include "core/opt.h"
+
+#include "core/mem.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One field of any type, to hold a default for comparison. */
+union value {
+    bool            b;
+    int64_t         i;
+    double          x;
+    int             e;
+    char           *s;
+    struct share    share;
+    struct str_list list;
+};
+
+static void *field(const struct opt *o, void *obj)
+{
+    return (char *)obj + o->offset;
+}
+
+static const void *cfield(const struct opt *o, const void *obj)
+{
+    return (const char *)obj + o->offset;
+}
+
+/* ---- string lists --------------------------------------------------------------------------- */
+
+void str_list_add(struct str_list *l, const char *s)
+{
+    char *copy = strdup(s);
+    if (!copy || mem_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items, "list", NULL)) {
+        free(copy);
+        l->failed = true;
+        return;
+    }
+    l->items[l->n++] = copy;
+}
+
+void str_list_free(struct str_list *l)
+{
+    for (int64_t i = 0; i < l->n; i++)
+        free(l->items[i]);
+    free(l->items);
+    memset(l, 0, sizeof *l);
+}
+
+/* ---- text to numbers ------------------------------------------------------------------------ */
+
+/* A finite decimal number that takes the whole of [s, end). */
+static bool decimal(const char *s, const char *end, double *out)
+{
+    char   tmp[64], *stop;
+    size_t n = (size_t)(end - s);
+    if (n == 0 || n >= sizeof tmp)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!isdigit((unsigned char)s[i]) && !strchr("+-.eE", s[i]))
+            return false;
+    memcpy(tmp, s, n);
+    tmp[n] = '\0';
+    *out = strtod(tmp, &stop);
+    return *stop == '\0' && isfinite(*out);
+}
+
+static bool whole_number(const char *s, int64_t *out)
+{
+    char *end;
+    if (!isdigit((unsigned char)s[s[0] == '-' || s[0] == '+']))
+        return false;
+    errno = 0;
+    long long v = strtoll(s, &end, 10);
+    if (*end || errno)
+        return false;
+    *out = v;
+    return true;
+}
+
+static bool byte_size(const char *s, int64_t *out)
+{
+    static const struct {
+        const char *text;
+        double      factor;
+    } units[] = {{"", 1},     {"B", 1},       {"K", 1e3},     {"KB", 1e3},  {"KiB", 0x1p10},
+                 {"M", 1e6},  {"MB", 1e6},    {"MiB", 0x1p20}, {"G", 1e9},  {"GB", 1e9},
+                 {"GiB", 0x1p30}, {"T", 1e12}, {"TB", 1e12},   {"TiB", 0x1p40}};
+    const char *end = s;
+    double      x;
+    while (isdigit((unsigned char)*end) || *end == '.')
+        end++;
+    if (!decimal(s, end, &x))
+        return false;
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        double v = x * units[i].factor;
+        if (strcmp(end, units[i].text) != 0)
+            continue;
+        if (v > 9e15 || v != floor(v))
+            return false;
+        *out = (int64_t)v;
+        return true;
+    }
+    return false;
+}
+
+static bool share_value(const char *s, struct share *out)
+{
+    size_t n = strlen(s);
+    double x;
+    if (n && s[n - 1] == '%') {
+        if (!decimal(s, s + n - 1, &x) || x < 0 || x > 100)
+            return false;
+        *out = (struct share){x / 100, true};
+        return true;
+    }
+    int64_t count;
+    if (!whole_number(s, &count))
+        return false;
+    *out = (struct share){(double)count, false};
+    return true;
+}
+
+int64_t share_resolve(struct share s, int64_t of)
+{
+    if (!s.is_share)
+        return (int64_t)s.value;
+    /* 7 % of 100 is 7.000000000000001 in doubles and must still be 7. */
+    double x = s.value * (double)of, near = nearbyint(x);
+    return (int64_t)(fabs(x - near) <= 1e-9 * fmax(1, near) ? near : ceil(x));
+}
+
+/* ---- ranges and what was expected ----------------------------------------------------------- */
+
+static bool has_range(const struct opt *o)
+{
+    return o->min < o->max;
+}
+
+static bool in_range(const struct opt *o, double x)
+{
+    if (!has_range(o))
+        return true;
+    bool low = o->flags & OPT_MIN_OPEN ? x > o->min : x >= o->min;
+    bool high = o->flags & OPT_MAX_OPEN ? x < o->max : x <= o->max;
+    return low && high;
+}
+
+/* A count obeys the range. Of a share it is only asked whether nothing is allowed. */
+static bool share_in_range(const struct opt *o, struct share s)
+{
+    if (!s.is_share)
+        return s.value >= 0 && in_range(o, s.value);
+    bool positive = has_range(o) && (o->min > 0 || (o->min == 0 && (o->flags & OPT_MIN_OPEN)));
+    return s.value > 0 || !positive;
+}
+
+void opt_range_text(const struct opt *o, struct buf *b)
+{
+    char low[32], high[32];
+    if (!has_range(o) || o->type == OPT_BOOL || o->type == OPT_ENUM || o->type == OPT_STR ||
+        o->type == OPT_LIST)
+        return;
+    snprintf(low, sizeof low, "-inf");
+    snprintf(high, sizeof high, "inf");
+    if (isfinite(o->min))
+        num_text(o->min, low);
+    if (isfinite(o->max))
+        num_text(o->max, high);
+    buf_printf(b, "%s%s, %s%s", o->flags & OPT_MIN_OPEN || !isfinite(o->min) ? "(" : "[", low, high,
+               o->flags & OPT_MAX_OPEN ? ")" : "]");
+}
+
+static void expected_text(const struct opt *o, struct buf *b)
+{
+    static const char *const nouns[] = {
+        [OPT_BOOL] = "0 or 1 (no, yes, off, on, false, true)",
+        [OPT_INT] = "an integer",
+        [OPT_NUM] = "a number",
+        [OPT_SHARE] = "a count or a percentage such as 8%",
+        [OPT_BYTES] = "a size such as 64, 4K or 16MiB",
+        [OPT_STR] = "text",
+        [OPT_LIST] = "text",
+    };
+    if (o->type == OPT_ENUM) {
+        buf_puts(b, "one of ");
+        for (int i = 0; o->values[i]; i++)
+            buf_printf(b, "%s%s", i ? ", " : "", o->values[i]);
+        return;
+    }
+    buf_puts(b, nouns[o->type]);
+    if (has_range(o) && o->type != OPT_BOOL && o->type != OPT_STR && o->type != OPT_LIST) {
+        buf_puts(b, " in ");
+        opt_range_text(o, b);
+    }
+    if (o->flags & OPT_OFF)
+        buf_puts(b, " or off");
+}
+
+/* ---- one field ------------------------------------------------------------------------------ */
+
+static void set_unset(const struct opt *o, void *p)
+{
+    switch (o->type) {
+    case OPT_NUM:
+        *(double *)p = NAN;
+        break;
+    case OPT_INT:
+    case OPT_BYTES:
+        *(int64_t *)p = INT64_MIN;
+        break;
+    case OPT_SHARE:
+        *(struct share *)p = (struct share){NAN, false};
+        break;
+    case OPT_ENUM:
+        *(int *)p = -1;
+        break;
+    case OPT_STR:
+        *(char **)p = NULL;
+        break;
+    case OPT_BOOL:
+        *(bool *)p = false;
+        break;
+    case OPT_LIST:
+    case OPT_END:
+        break;
+    }
+}
+
+bool opt_is_unset(const struct opt *o, const void *obj)
+{
+    const void *p = cfield(o, obj);
+    switch (o->type) {
+    case OPT_NUM:
+        return isnan(*(const double *)p);
+    case OPT_INT:
+    case OPT_BYTES:
+        return *(const int64_t *)p == INT64_MIN;
+    case OPT_SHARE:
+        return isnan(((const struct share *)p)->value);
+    case OPT_ENUM:
+        return *(const int *)p == -1;
+    case OPT_STR:
+        return *(char *const *)p == NULL;
+    case OPT_LIST:
+        return ((const struct str_list *)p)->n == 0;
+    case OPT_BOOL:
+    case OPT_END:
+        break;
+    }
+    return false;
+}
+
+static void free_field(const struct opt *o, void *p)
+{
+    if (o->type == OPT_STR) {
+        free(*(char **)p);
+        *(char **)p = NULL;
+    } else if (o->type == OPT_LIST) {
+        str_list_free(p);
+    }
+}
+
+static bool parse_bool(const char *s, bool *out)
+{
+    static const char *const no[] = {"0", "no", "off", "false"}, *const yes[] = {"1", "yes", "on",
+                                                                                 "true"};
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(s, no[i]) == 0 || strcmp(s, yes[i]) == 0) {
+            *out = strcmp(s, yes[i]) == 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool parse_num(const struct opt *o, const char *s, double *out)
+{
+    if (o->flags & OPT_OFF && strcmp(s, "off") == 0) {
+        *out = INFINITY;
+        return true;
+    }
+    if (strcmp(s, "inf") == 0 && isinf(o->max) && o->max > 0) {
+        *out = INFINITY;
+        return true;
+    }
+    return decimal(s, s + strlen(s), out) && in_range(o, *out);
+}
+
+static bool parse_enum(const struct opt *o, const char *s, int *out)
+{
+    for (int i = 0; o->values[i]; i++) {
+        if (strcmp(s, o->values[i]) == 0) {
+            *out = i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Parse into the field at p; false when the text is not a value of the option. p is untouched
+ * then. */
+static bool parse_plain(const struct opt *o, const char *s, void *p)
+{
+    union value v = {0};
+    switch (o->type) {
+    case OPT_BOOL:
+        if (parse_bool(s, &v.b))
+            return *(bool *)p = v.b, true;
+        return false;
+    case OPT_INT:
+    case OPT_BYTES:
+        if ((o->type == OPT_INT ? whole_number(s, &v.i) : byte_size(s, &v.i)) &&
+            in_range(o, (double)v.i))
+            return *(int64_t *)p = v.i, true;
+        return false;
+    case OPT_NUM:
+        if (parse_num(o, s, &v.x))
+            return *(double *)p = v.x, true;
+        return false;
+    case OPT_ENUM:
+        if (parse_enum(o, s, &v.e))
+            return *(int *)p = v.e, true;
+        return false;
+    case OPT_SHARE:
+        if (share_value(s, &v.share) && share_in_range(o, v.share))
+            return *(struct share *)p = v.share, true;
+        return false;
+    case OPT_STR:
+    case OPT_LIST:
+    case OPT_END:
+        break;
+    }
+    return false;
+}
+
+int opt_set_field(const struct opt *o, void *obj, const char *label, const char *value, bool append,
+                  struct err *err)
+{
+    void *p = field(o, obj);
+    if (o->flags & OPT_UNSET && strcmp(value, o->type == OPT_STR ? "" : "unset") == 0) {
+        free_field(o, p);
+        set_unset(o, p);
+        return 0;
+    }
+    if (o->type == OPT_STR) {
+        char *copy = strdup(value);
+        if (!copy)
+            return err_set(err, ERR_NOMEM, "%s: out of memory", label);
+        free(*(char **)p);
+        *(char **)p = copy;
+        return 0;
+    }
+    if (o->type == OPT_LIST) {
+        struct str_list *l = p;
+        if (!append)
+            str_list_free(l);
+        if (append || value[0])
+            str_list_add(l, value);
+        return l->failed ? err_set(err, ERR_NOMEM, "%s: out of memory", label) : 0;
+    }
+    if (parse_plain(o, value, p))
+        return 0;
+
+    struct buf want = {0};
+    expected_text(o, &want);
+    const char *near = o->type == OPT_ENUM ? nearest_name(value, o->values) : NULL;
+    int rc = err_set(err, ERR_USAGE, "%s: '%s' is not valid: expected %s%s%s%s", label, value,
+                     buf_str(&want), near ? "; did you mean '" : "", near ? near : "",
+                     near ? "'?" : "");
+    buf_free(&want);
+    return rc;
+}
+
+/* ---- whole objects -------------------------------------------------------------------------- */
+
+int opt_defaults(const struct opt *table, void *obj, struct err *err)
+{
+    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
+        void *p = field(o, obj);
+        memset(p, 0, o->type == OPT_LIST ? sizeof(struct str_list) :
+                     o->type == OPT_STR ? sizeof(char *) : 0);
+        if (!o->def) {
+            set_unset(o, p);
+            continue;
+        }
+        char label[128];
+        snprintf(label, sizeof label, "default of %s", o->name);
+        int rc = opt_set_field(o, obj, label, o->def, false, err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+void opt_free(const struct opt *table, void *obj)
+{
+    for (const struct opt *o = table; o && obj && o->type != OPT_END; o++)
+        free_field(o, field(o, obj));
+}
+
+static size_t field_size(enum opt_type t)
+{
+    switch (t) {
+    case OPT_BOOL:
+        return sizeof(bool);
+    case OPT_INT:
+    case OPT_BYTES:
+        return sizeof(int64_t);
+    case OPT_NUM:
+        return sizeof(double);
+    case OPT_ENUM:
+        return sizeof(int);
+    case OPT_SHARE:
+        return sizeof(struct share);
+    case OPT_STR:
+    case OPT_LIST:
+    case OPT_END:
+        break;
+    }
+    return 0;
+}
+
+static int copy_field(const struct opt *o, const void *src, void *dst, struct err *err)
+{
+    const void *s = cfield(o, src);
+    void       *d = field(o, dst);
+    if (o->type == OPT_STR) {
+        const char *text = *(char *const *)s;
+        *(char **)d = text ? strdup(text) : NULL;
+        if (text && !*(char **)d)
+            return err_set(err, ERR_NOMEM, "option %s: out of memory", o->name);
+    } else if (o->type == OPT_LIST) {
+        const struct str_list *from = s;
+        struct str_list       *to = d;
+        memset(to, 0, sizeof *to);
+        for (int64_t i = 0; i < from->n; i++)
+            str_list_add(to, from->items[i]);
+        if (to->failed)
+            return err_set(err, ERR_NOMEM, "option %s: out of memory", o->name);
+    } else {
+        memcpy(d, s, field_size(o->type));
+    }
+    return 0;
+}
+
+int opt_copy(const struct opt *table, const void *src, void *dst, struct err *err)
+{
+    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
+        int rc = copy_field(o, src, dst, err);
+        if (rc) {
+            opt_free(table, dst);
+            return rc;
+        }
+    }
+    return 0;
+}
+
+const struct opt *opt_find(const struct opt *table, const char *name)
+{
+    for (const struct opt *o = table; o && o->type != OPT_END; o++)
+        if (strcmp(o->name, name) == 0)
+            return o;
+    return NULL;
+}
+
+const struct opt *opt_find_or_fail(const struct opt *table, const char *who, const char *prefix,
+                                   const char *name, struct err *err)
+{
+    const char       *names[129];
+    int               n = 0;
+    const struct opt *o = opt_find(table, name);
+    if (o)
+        return o;
+    for (o = table; o && o->type != OPT_END && n < 128; o++)
+        names[n++] = o->name;
+    names[n] = NULL;
+    const char *near = nearest_name(name, names);
+    const char *kind = prefix[0] ? "option" : "parameter";
+    if (near)
+        err_set(err, ERR_USAGE, "%s: unknown %s '%s%s'; did you mean '%s%s'?", who, kind, prefix,
+                name, prefix, near);
+    else
+        err_set(err, ERR_USAGE, "%s: unknown %s '%s%s'%s", who, kind, prefix, name,
+                n == 0 ? "; it has none" : "");
+    return NULL;
+}
+
+int opt_set(const struct opt *table, void *obj, const char *who, const char *key, const char *value,
+            struct err *err)
+{
+    char              label[256];
+    const struct opt *o = opt_find_or_fail(table, who, "", key, err);
+    if (!o)
+        return ERR_USAGE;
+    snprintf(label, sizeof label, "%s: %s", who, key);
+    return opt_set_field(o, obj, label, value, false, err);
+}
+
+int opt_check_required(const struct opt *table, const void *obj, const char *who, const char *prefix,
+                       struct err *err)
+{
+    for (const struct opt *o = table; o && o->type != OPT_END; o++)
+        if (o->flags & OPT_REQUIRED && opt_is_unset(o, obj))
+            return err_set(err, ERR_USAGE, "%s: %s%s is required: %s", who, prefix, o->name,
+                           o->help ? o->help : "");
+    return 0;
+}
+
+/* ---- values as text and JSON ---------------------------------------------------------------- */
+
+static void share_text(struct share s, struct buf *b)
+{
+    char text[32];
+    /* x / 100 * 100 is not always x: look for the short decimal that parses to the same share. */
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, s.is_share ? s.value * 100 : s.value);
+        double back = strtod(text, NULL);
+        if ((s.is_share ? back / 100 : back) == s.value)
+            break;
+    }
+    if (s.is_share)
+        buf_printf(b, "%s%%", text);
+    else
+        buf_printf(b, "%lld", (long long)s.value);
+}
+
+static void num_value_text(const struct opt *o, double x, struct buf *b)
+{
+    char text[32];
+    if (isinf(x)) {
+        buf_puts(b, o->flags & OPT_OFF ? "off" : x > 0 ? "inf" : "-inf");
+        return;
+    }
+    num_text(x, text);
+    buf_puts(b, text);
+}
+
+void opt_value_text(const struct opt *o, const void *obj, struct buf *b)
+{
+    const void *p = cfield(o, obj);
+    if (opt_is_unset(o, obj) && o->type != OPT_LIST) {
+        buf_puts(b, o->type == OPT_STR ? "" : "unset");
+        return;
+    }
+    switch (o->type) {
+    case OPT_BOOL:
+        buf_puts(b, *(const bool *)p ? "1" : "0");
+        break;
+    case OPT_INT:
+    case OPT_BYTES:
+        buf_printf(b, "%lld", (long long)*(const int64_t *)p);
+        break;
+    case OPT_NUM:
+        num_value_text(o, *(const double *)p, b);
+        break;
+    case OPT_ENUM:
+        buf_puts(b, o->values[*(const int *)p]);
+        break;
+    case OPT_STR:
+        buf_puts(b, *(char *const *)p);
+        break;
+    case OPT_SHARE:
+        share_text(*(const struct share *)p, b);
+        break;
+    case OPT_LIST:
+        for (int64_t i = 0; i < ((const struct str_list *)p)->n; i++)
+            buf_printf(b, "%s%s", i ? "," : "", ((const struct str_list *)p)->items[i]);
+        break;
+    case OPT_END:
+        break;
+    }
+}
+
+int opt_is_default(const struct opt *o, const void *obj, bool *out, struct err *err)
+{
+    struct opt  alone[2] = {*o, {.type = OPT_END}};
+    union value v = {0};
+    struct buf  now = {0}, def = {0};
+
+    alone[0].offset = 0;
+    int rc = opt_defaults(alone, &v, err);
+    if (rc == 0) {
+        opt_value_text(o, obj, &now);
+        opt_value_text(&alone[0], &v, &def);
+        rc = buf_check(now.failed ? &now : &def, o->name, err);
+        *out = strcmp(buf_str(&now), buf_str(&def)) == 0;
+    }
+    opt_free(alone, &v);
+    buf_free(&now);
+    buf_free(&def);
+    return rc;
+}
+
+int opt_canonical(const struct opt *table, const void *obj, struct buf *b, struct err *err)
+{
+    size_t start = b->len;
+    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
+        bool is_default;
+        if (o->flags & OPT_IDENTITY_NOT)
+            continue;
+        int rc = opt_is_default(o, obj, &is_default, err);
+        if (rc)
+            return rc;
+        if (is_default)
+            continue;
+        buf_printf(b, "%s%s=", b->len > start ? ":" : "", o->name);
+        opt_value_text(o, obj, b);
+    }
+    return buf_check(b, "canonical parameters", err);
+}
+
+void opt_field_json(const struct opt *o, const void *obj, struct jw *w)
+{
+    const void *p = cfield(o, obj);
+    if (o->type == OPT_LIST) {
+        const struct str_list *l = p;
+        jw_arr(w);
+        for (int64_t i = 0; i < l->n; i++)
+            jw_str(w, l->items[i]);
+        jw_arr_end(w);
+    } else if (opt_is_unset(o, obj)) {
+        jw_null(w);
+    } else if (o->type == OPT_BOOL) {
+        jw_bool(w, *(const bool *)p);
+    } else if (o->type == OPT_INT || o->type == OPT_BYTES) {
+        jw_int(w, *(const int64_t *)p);
+    } else if (o->type == OPT_NUM && isfinite(*(const double *)p)) {
+        jw_num(w, *(const double *)p);
+    } else if (o->type == OPT_SHARE && !((const struct share *)p)->is_share) {
+        jw_int(w, (int64_t)((const struct share *)p)->value);
+    } else {
+        struct buf text = {0};
+        opt_value_text(o, obj, &text);
+        jw_str(w, buf_str(&text));
+        buf_free(&text);
+    }
+}
+
+void opt_json(const struct opt *table, const void *obj, struct jw *w)
+{
+    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
+        jw_key(w, o->name);
+        opt_field_json(o, obj, w);
+    }
+}
+
+/* The default as a typed JSON value. */
+static void default_json(const struct opt *o, struct jw *w)
+{
+    struct opt  alone[2] = {*o, {.type = OPT_END}};
+    union value v = {0};
+    alone[0].offset = 0;
+    if (opt_defaults(alone, &v, NULL) == 0)
+        opt_field_json(&alone[0], &v, w);
+    else
+        jw_null(w);
+    opt_free(alone, &v);
+}
+
+static void bound_json(double x, struct jw *w)
+{
+    if (isinf(x))
+        jw_str(w, x > 0 ? "inf" : "-inf");
+    else
+        jw_num(w, x);
+}
+
+void opt_table_json(const struct opt *table, struct jw *w)
+{
+    static const char *const types[] = {
+        [OPT_BOOL] = "bool",   [OPT_INT] = "int",     [OPT_NUM] = "number", [OPT_ENUM] = "enum",
+        [OPT_STR] = "string",  [OPT_SHARE] = "share", [OPT_LIST] = "list",  [OPT_BYTES] = "bytes",
+    };
+    jw_arr(w);
+    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
+        jw_obj(w);
+        jw_kstr(w, "name", o->name);
+        jw_kstr(w, "type", types[o->type]);
+        jw_key(w, "default");
+        default_json(o, w);
+        if (has_range(o) && o->type != OPT_BOOL && o->type != OPT_ENUM && o->type != OPT_STR &&
+            o->type != OPT_LIST) {
+            jw_key(w, "min");
+            bound_json(o->min, w);
+            jw_kbool(w, "min_open", (o->flags & OPT_MIN_OPEN) != 0);
+            jw_key(w, "max");
+            bound_json(o->max, w);
+            jw_kbool(w, "max_open", (o->flags & OPT_MAX_OPEN) != 0);
+        }
+        if (o->type == OPT_ENUM) {
+            jw_key(w, "values");
+            jw_arr(w);
+            for (int i = 0; o->values[i]; i++)
+                jw_str(w, o->values[i]);
+            jw_arr_end(w);
+        }
+        jw_kbool(w, "required", (o->flags & OPT_REQUIRED) != 0);
+        jw_kstr(w, "unit", o->unit ? o->unit : "");
+        jw_kstr(w, "help", o->help ? o->help : "");
+        jw_obj_end(w);
+    }
+    jw_arr_end(w);
+}
