@@ -6,7 +6,8 @@
 
 #include "sim/simulate.h"
 
-/* code-lm-a: layer 0 or 5, head 0 or 7 (the stored ones), causal, N = 770, scale 1/8. */
+/* code-lm-a: layer 0 or 5, head 0 or 7 (the stored ones), causal, N = 770, scale 1/8.
+ * Layer 0 has no stored v: it is zeros there. */
 int golden_code_lm(int layer, int head, enum precision prec, struct sim_head *h, struct err *err);
 
 /* video-dit-a: step 0 or 3, layer 0 or 5, head 0 or 1, bidirectional, N = 384, scale 1/sqrt(128),

@@ -1,0 +1,605 @@
+/*
+ * safetensors.c - checkpoints in the safetensors format, read with pread.
+ *
+ * A file is a little-endian u64 N, N bytes of JSON (an object: name -> dtype, shape, data_offsets)
+ * and the data. The tensors must tile the data exactly: sorted by offset the first begins at 0,
+ * each begins where the one before ended, and the last ends at the end of the file. So a file that
+ * was cut, padded or edited by hand is refused when it is opened. A file that shrinks afterwards
+ * makes a read fail; it is never mapped, so it cannot raise SIGBUS.
+ */
+#include "core/safetensors_impl.h"
+#include "core/buf.h"
+#include "core/hash.h"
+#include "core/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define HEADER_MAX 100000000 /* limit of the reference implementation */
+
+/* ---- element types of the format ------------------------------------------------------------ */
+
+static const struct {
+    const char *name;
+    int bits;
+    enum dtype dtype;
+} st_types[] = {
+    {"F32", 32, DT_F32},         {"BF16", 16, DT_BF16},   {"F16", 16, DT_F16},
+    {"F64", 64, DT_F64},         {"I8", 8, DT_I8},        {"U8", 8, DT_U8},
+    {"I16", 16, DT_I16},         {"U16", 16, DT_U16},     {"I32", 32, DT_I32},
+    {"U32", 32, DT_U32},         {"I64", 64, DT_I64},     {"U64", 64, DT_U64},
+    {"BOOL", 8, DT_BOOL},        {"C64", 64, DT_NONE},    {"F8_E4M3", 8, DT_NONE},
+    {"F8_E5M2", 8, DT_NONE},     {"F8_E8M0", 8, DT_NONE}, {"F8_E4M3FNUZ", 8, DT_NONE},
+    {"F8_E5M2FNUZ", 8, DT_NONE}, {"F6_E2M3", 6, DT_NONE}, {"F6_E3M2", 6, DT_NONE},
+    {"F4", 4, DT_NONE},
+};
+
+static int find_type(const char *name)
+{
+    for (size_t i = 0; i < sizeof st_types / sizeof *st_types; i++)
+        if (!strcmp(name, st_types[i].name))
+            return (int)i;
+    return -1;
+}
+
+const char *st_type_name(enum dtype t)
+{
+    for (size_t i = 0; i < sizeof st_types / sizeof *st_types; i++)
+        if (st_types[i].dtype == t && t != DT_NONE)
+            return st_types[i].name;
+    return NULL;
+}
+
+static void shape_text(int ndim, const int64_t *shape, char *out, size_t size)
+{
+    size_t used = (size_t)snprintf(out, size, "[");
+    for (int i = 0; i < ndim && used < size; i++)
+        used +=
+            (size_t)snprintf(out + used, size - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    if (used < size)
+        snprintf(out + used, size - used, "]");
+}
+
+/* ---- one entry of the header ---------------------------------------------------------------- */
+
+/* A non-negative JSON integer. */
+static int get_size(const json_t *v, const char *path, const char *name, const char *what,
+                    int64_t *out, struct err *err)
+{
+    if (!json_is_integer(v))
+        return err_set(err, ERR_INPUT, "%s: tensor '%s': %s must be a whole number", path, name,
+                       what);
+    if (json_integer_value(v) < 0)
+        return err_set(err, ERR_INPUT, "%s: tensor '%s': %s is negative (%lld)", path, name, what,
+                       (long long)json_integer_value(v));
+    *out = json_integer_value(v);
+    return 0;
+}
+
+static int entry_shape(const json_t *shape, const char *path, const char *name, struct st_tensor *t,
+                       struct err *err)
+{
+    if (!json_is_array(shape))
+        return err_set(err, ERR_INPUT, "%s: tensor '%s': 'shape' must be an array", path, name);
+    size_t n = json_array_size(shape);
+    if (n > ST_MAX_DIMS)
+        return err_set(err, ERR_INPUT, "%s: tensor '%s' has %zu dimensions, at most %d are read",
+                       path, name, n, ST_MAX_DIMS);
+    t->ndim = (int)n;
+    t->count = 1;
+    for (int i = 0; i < t->ndim; i++) {
+        int rc = get_size(json_array_get(shape, (size_t)i), path, name, "a dimension of 'shape'",
+                          &t->shape[i], err);
+        if (rc)
+            return rc;
+        if (!mul_ok(t->count, t->shape[i], &t->count))
+            return err_set(err, ERR_INPUT,
+                           "%s: tensor '%s': the product of its shape overflows 64 bits", path,
+                           name);
+    }
+    return 0;
+}
+
+static int entry_type(const json_t *dtype, const char *path, const char *name, struct st_tensor *t,
+                      struct err *err)
+{
+    if (!json_is_string(dtype))
+        return err_set(err, ERR_INPUT, "%s: tensor '%s': 'dtype' must be a string", path, name);
+    int k = find_type(json_string_value(dtype));
+    int64_t bits;
+    if (k < 0)
+        return err_set(err, ERR_INPUT, "%s: tensor '%s': unknown dtype '%s'", path, name,
+                       json_string_value(dtype));
+    t->dtype = st_types[k].dtype;
+    snprintf(t->dtype_text, sizeof t->dtype_text, "%s", st_types[k].name);
+    if (!mul_ok(t->count, st_types[k].bits, &bits))
+        return err_set(err, ERR_INPUT, "%s: tensor '%s': its size in bits overflows 64 bits", path,
+                       name);
+    if (bits % 8)
+        return err_set(err, ERR_INPUT,
+                       "%s: tensor '%s': %lld elements of %s are not a whole number of bytes", path,
+                       name, (long long)t->count, t->dtype_text);
+    t->bytes = bits / 8;
+    return 0;
+}
+
+/* dtype, shape and data_offsets of one tensor; t->offset is relative to the data. */
+static int parse_entry(const json_t *e, const char *path, const char *name, struct st_tensor *t,
+                       struct err *err)
+{
+    static const char *const keys[] = {"dtype", "shape", "data_offsets"};
+    int rc = 0;
+    int64_t end = 0;
+
+    if (!json_is_object(e))
+        FAIL(err, ERR_INPUT, "%s: tensor '%s': its entry must be an object", path, name);
+    for (int i = 0; i < 3; i++)
+        if (!json_object_get(e, keys[i]))
+            FAIL(err, ERR_INPUT, "%s: tensor '%s': '%s' is missing", path, name, keys[i]);
+    const json_t *range = json_object_get(e, "data_offsets");
+    TRY(entry_shape(json_object_get(e, "shape"), path, name, t, err));
+    TRY(entry_type(json_object_get(e, "dtype"), path, name, t, err));
+    if (!json_is_array(range) || json_array_size(range) != 2)
+        FAIL(err, ERR_INPUT, "%s: tensor '%s': 'data_offsets' must be an array of two", path, name);
+    TRY(get_size(json_array_get(range, 0), path, name, "'data_offsets'[0]", &t->offset, err));
+    TRY(get_size(json_array_get(range, 1), path, name, "'data_offsets'[1]", &end, err));
+    if (end < t->offset)
+        FAIL(err, ERR_INPUT, "%s: tensor '%s': data_offsets end (%lld) before they begin (%lld)",
+             path, name, (long long)end, (long long)t->offset);
+    if (end - t->offset != t->bytes)
+        FAIL(err, ERR_INPUT,
+             "%s: tensor '%s': its shape and dtype %s need %lld bytes, data_offsets span %lld",
+             path, name, t->dtype_text, (long long)t->bytes, (long long)(end - t->offset));
+out:
+    return rc;
+}
+
+/* ---- one file ------------------------------------------------------------------------------- */
+
+/* All of [offset, offset + n), or an error that says how long the file is by now. */
+static int read_at(const struct shard *s, int64_t offset, void *dst, int64_t n, struct err *err)
+{
+    char *p = dst;
+    while (n > 0) {
+        ssize_t got = pread(s->fd, p, (size_t)(n < (1 << 30) ? n : 1 << 30), offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return err_sys(err, ERR_IO, "%s: cannot read %lld bytes at offset %lld", s->path,
+                           (long long)n, (long long)offset);
+        if (got == 0) {
+            struct stat st;
+            return err_set(
+                err, ERR_IO, "%s: the file shrank while it was open: %lld bytes at first, now %lld",
+                s->path, (long long)s->size, fstat(s->fd, &st) == 0 ? (long long)st.st_size : -1LL);
+        }
+        p += got;
+        offset += got;
+        n -= got;
+    }
+    return 0;
+}
+
+static int open_shard(struct shard *s, const char *path, struct err *err)
+{
+    struct stat st;
+    s->path = strdup(path);
+    if (!s->path)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", path);
+    /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
+    s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (s->fd < 0)
+        return err_sys(err, ERR_INPUT, "%s: cannot open", path);
+    if (fstat(s->fd, &st) != 0)
+        return err_sys(err, ERR_IO, "%s: cannot stat", path);
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, ERR_INPUT, "%s: not a regular file", path);
+    s->size = st.st_size;
+    return 0;
+}
+
+/* Length of the JSON text and offset of the data. */
+static int read_header_size(struct shard *s, int64_t *len, struct err *err)
+{
+    unsigned char b[8];
+    uint64_t n = 0;
+    if (s->size < 8)
+        return err_set(err, ERR_INPUT,
+                       "%s: %lld bytes are too few for a safetensors file (at least 8)", s->path,
+                       (long long)s->size);
+    int rc = read_at(s, 0, b, 8, err);
+    if (rc)
+        return rc;
+    for (int i = 7; i >= 0; i--)
+        n = n << 8 | b[i];
+    if (n > HEADER_MAX)
+        return err_set(err, ERR_INPUT,
+                       "%s: header of %llu bytes, at most %d are allowed (not a safetensors file?)",
+                       s->path, (unsigned long long)n, HEADER_MAX);
+    if ((int64_t)n > s->size - 8)
+        return err_set(err, ERR_INPUT,
+                       "%s: header of %llu bytes goes past the end of the file (%lld bytes)",
+                       s->path, (unsigned long long)n, (long long)s->size);
+    *len = (int64_t)n;
+    s->data = 8 + (int64_t)n;
+    return 0;
+}
+
+/* The header as a JSON object. Only spaces may follow it (that is how writers align the data). */
+static int read_header(struct shard *s, json_t **out, struct err *err)
+{
+    int rc = 0;
+    char *text = NULL;
+    int64_t len = 0;
+
+    TRY(read_header_size(s, &len, err));
+    TRY(mem_alloc(&text, len + 1, 1, s->path, err));
+    TRY(read_at(s, 8, text, len, err));
+    if (len == 0 || text[0] != '{')
+        FAIL(err, ERR_INPUT, "%s: the header must begin with '{', found byte 0x%02x", s->path,
+             len ? (unsigned char)text[0] : 0u);
+    while (text[len - 1] == ' ')
+        len--;
+    if (text[len - 1] != '}')
+        FAIL(err, ERR_INPUT, "%s: the header must end with '}' and spaces, found byte 0x%02x",
+             s->path, (unsigned char)text[len - 1]);
+    TRY(json_read_text(text, (size_t)len, s->path, out, err));
+out:
+    free(text);
+    return rc;
+}
+
+static int check_metadata(const json_t *meta, const char *path, struct err *err)
+{
+    if (!json_is_object(meta))
+        return err_set(err, ERR_INPUT, "%s: '__metadata__' must be an object", path);
+    json_t *m = (json_t *)meta; /* jansson's iterators are not const-correct */
+    for (void *it = json_object_iter(m); it; it = json_object_iter_next(m, it))
+        if (!json_is_string(json_object_iter_value(it)))
+            return err_set(err, ERR_INPUT, "%s: '__metadata__' key '%s' must be a string", path,
+                           json_object_iter_key(it));
+    return 0;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct st_tensor *x = a, *y = b;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+/* The tensors t[0..n) of one shard tile its data without hole or overlap; offsets become absolute.
+ */
+static int check_tiling(struct shard *s, struct st_tensor *t, int64_t n, struct err *err)
+{
+    int64_t end = 0;
+    if (n > 1)
+        qsort(t, (size_t)n, sizeof *t, by_offset);
+    for (int64_t i = 0; i < n; i++) {
+        if (t[i].offset != end)
+            return err_set(err, ERR_INPUT, "%s: tensor '%s' begins at %lld, expected %lld (%s)",
+                           s->path, t[i].name, (long long)t[i].offset, (long long)end,
+                           t[i].offset > end ? "a hole before it" : "it overlaps the one before");
+        end = t[i].offset + t[i].bytes; /* no overflow: both come from one checked range */
+        t[i].offset += s->data;
+    }
+    if (end != s->size - s->data)
+        return err_set(err, ERR_INPUT,
+                       "%s: the tensors need %lld bytes of data, the file has %lld (%s)", s->path,
+                       (long long)end, (long long)(s->size - s->data),
+                       end > s->size - s->data ? "it was cut short" : "extra bytes at its end");
+    return 0;
+}
+
+/* Append the tensors of an open shard's header to f. */
+static int add_tensors(struct st_file *f, int shard, const json_t *header, struct err *err)
+{
+    const char *path = f->shards[shard].path, *name;
+    json_t *e;
+    int64_t first = f->n;
+    void *it;
+
+    for (it = json_object_iter((json_t *)header); it;
+         it = json_object_iter_next((json_t *)header, it)) {
+        struct st_tensor t = {.shard = shard};
+        name = json_object_iter_key(it);
+        e = json_object_iter_value(it);
+        int rc = !strcmp(name, "__metadata__") ? check_metadata(e, path, err)
+                                               : parse_entry(e, path, name, &t, err);
+        if (rc)
+            return rc;
+        if (!strcmp(name, "__metadata__"))
+            continue;
+        if ((rc = mem_grow(&f->tensors, &f->cap, f->n + 1, sizeof t, path, err)) != 0)
+            return rc;
+        if (!(t.name = strdup(name)))
+            return err_set(err, ERR_NOMEM, "%s: out of memory", path);
+        f->tensors[f->n++] = t;
+    }
+    return check_tiling(&f->shards[shard], f->tensors + first, f->n - first, err);
+}
+
+int st_add_file(struct st_file *f, const char *path, struct err *err)
+{
+    int rc = 0;
+    json_t *header = NULL;
+    int k = (int)f->n_shards;
+
+    f->shards[k].fd = -1;
+    f->n_shards++;
+    TRY(open_shard(&f->shards[k], path, err));
+    TRY(read_header(&f->shards[k], &header, err));
+    TRY(add_tensors(f, k, header, err));
+    if (k == 0)
+        f->metadata = json_incref(json_object_get(header, "__metadata__"));
+out:
+    json_decref(header);
+    return rc;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct st_tensor *)a)->name, ((const struct st_tensor *)b)->name);
+}
+
+/* Sort by name; one name must not occur in two shards (inside one, the JSON parser saw to it). */
+int st_sort(struct st_file *f, struct err *err)
+{
+    if (f->n > 1)
+        qsort(f->tensors, (size_t)f->n, sizeof *f->tensors, by_name);
+    for (int64_t i = 1; i < f->n; i++)
+        if (!strcmp(f->tensors[i - 1].name, f->tensors[i].name))
+            return err_set(err, ERR_INPUT, "%s: tensor '%s' is in two shards, %s and %s", f->path,
+                           f->tensors[i].name, f->shards[f->tensors[i - 1].shard].path,
+                           f->shards[f->tensors[i].shard].path);
+    return 0;
+}
+
+int st_new(const char *path, int64_t shards, struct st_file **out, struct err *err)
+{
+    int rc = 0;
+    struct st_file *f = NULL;
+    TRY(mem_zalloc(&f, 1, sizeof *f, path, err));
+    TRY(mem_zalloc(&f->shards, shards, sizeof *f->shards, path, err));
+    if (!(f->path = strdup(path)))
+        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    *out = f;
+    f = NULL;
+out:
+    st_close(&f);
+    return rc;
+}
+
+int st_open(const char *path, struct st_file **out, struct err *err)
+{
+    int rc = 0;
+    struct st_file *f = NULL;
+    TRY(st_new(path, 1, &f, err));
+    TRY(st_add_file(f, path, err));
+    TRY(st_sort(f, err));
+    *out = f;
+    f = NULL;
+out:
+    st_close(&f);
+    return rc;
+}
+
+void st_close(struct st_file **pf)
+{
+    struct st_file *f = *pf;
+    if (!f)
+        return;
+    for (int64_t i = 0; i < f->n_shards; i++) {
+        if (f->shards[i].fd >= 0)
+            close(f->shards[i].fd);
+        free(f->shards[i].path);
+    }
+    for (int64_t i = 0; i < f->n; i++)
+        free((char *)f->tensors[i].name);
+    free(f->tensors);
+    free(f->shards);
+    free(f->path);
+    json_decref(f->metadata);
+    free(f);
+    *pf = NULL;
+}
+
+int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct err *err)
+{
+    int rc = 0;
+    struct buf index = {0}, single = {0};
+
+    buf_printf(&index, "%s/%s.safetensors.index.json", dir, stem);
+    buf_printf(&single, "%s/%s.safetensors", dir, stem);
+    TRY(buf_check(&index, dir, err));
+    TRY(buf_check(&single, dir, err));
+    if (access(buf_str(&index), F_OK) == 0)
+        TRY(st_open_index(dir, buf_str(&index), out, err));
+    else if (access(buf_str(&single), F_OK) == 0)
+        TRY(st_open(buf_str(&single), out, err));
+    else
+        FAIL(err, ERR_INPUT, "%s: neither %s.safetensors.index.json nor %s.safetensors is there",
+             dir, stem, stem);
+out:
+    buf_free(&index);
+    buf_free(&single);
+    return rc;
+}
+
+/* ---- look-up and reading -------------------------------------------------------------------- */
+
+int64_t st_count(const struct st_file *f)
+{
+    return f->n;
+}
+
+const struct st_tensor *st_at(const struct st_file *f, int64_t i)
+{
+    return &f->tensors[i];
+}
+
+const struct st_tensor *st_find(const struct st_file *f, const char *name)
+{
+    struct st_tensor key = {.name = name};
+    return f->n ? bsearch(&key, f->tensors, (size_t)f->n, sizeof key, by_name) : NULL;
+}
+
+int st_require(const struct st_file *f, const char *name, int ndim, const int64_t *shape,
+               const struct st_tensor **out, struct err *err)
+{
+    const struct st_tensor *t = st_find(f, name);
+    if (!t)
+        return err_set(err, ERR_INPUT, "%s: tensor '%s' is missing", f->path, name);
+    if (ndim >= 0 &&
+        (t->ndim != ndim || (ndim > 0 && memcmp(t->shape, shape, (size_t)ndim * sizeof *shape)))) {
+        char want[200], found[200];
+        shape_text(ndim, shape, want, sizeof want);
+        shape_text(t->ndim, t->shape, found, sizeof found);
+        return err_set(err, ERR_INPUT, "%s: tensor '%s': expected shape %s, found %s", f->path,
+                       name, want, found);
+    }
+    *out = t;
+    return 0;
+}
+
+/* Bytes per element; fails for types narrower than a byte and for ranges outside the tensor. */
+static int check_range(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
+                       int64_t *size, struct err *err)
+{
+    if (first < 0 || n < 0 || first > t->count || n > t->count - first)
+        return err_set(err, ERR_RUN, "%s: tensor '%s': elements %lld + %lld of %lld", f->path,
+                       t->name, (long long)first, (long long)n, (long long)t->count);
+    int bits = st_types[find_type(t->dtype_text)].bits;
+    if (bits % 8)
+        return err_set(err, ERR_INPUT, "%s: tensor '%s': elements of type %s cannot be read singly",
+                       f->path, t->name, t->dtype_text);
+    *size = bits / 8;
+    return 0;
+}
+
+int st_read_raw(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
+                void *dst, struct err *err)
+{
+    int64_t size = 0;
+    int rc = check_range(f, t, first, n, &size, err);
+    if (!rc)
+        rc = read_at(&f->shards[t->shard], t->offset + first * size, dst, n * size, err);
+    if (rc)
+        err_prefix(err, "tensor '%s'", t->name);
+    return rc;
+}
+
+enum { CHUNK = 1 << 16 }; /* elements converted at a time */
+
+int st_read_f32(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
+                float *dst, struct err *err)
+{
+    int rc = 0;
+    void *raw = NULL;
+
+    if (t->dtype == DT_F32)
+        return st_read_raw(f, t, first, n, dst, err);
+    if (dtype_to_f32(t->dtype, &rc, dst, 0) != 0)
+        FAIL(err, ERR_INPUT, "%s: tensor '%s': type %s cannot be read as float32", f->path, t->name,
+             t->dtype_text);
+    TRY(mem_alloc(&raw, n < CHUNK ? (n < 0 ? 0 : n) : CHUNK, dtype_size(t->dtype), t->name, err));
+    for (int64_t i = 0; i < n || i == 0; i += CHUNK) {
+        int64_t m = n - i < CHUNK ? n - i : CHUNK;
+        TRY(st_read_raw(f, t, first + i, m, raw, err));
+        dtype_to_f32(t->dtype, raw, dst + i, m);
+    }
+out:
+    free(raw);
+    return rc;
+}
+
+static int64_t int_at(enum dtype t, const unsigned char *p)
+{
+    union {
+        int8_t i8;
+        int16_t i16;
+        uint16_t u16;
+        int32_t i32;
+        uint32_t u32;
+        int64_t i64;
+    } v;
+    memcpy(&v, p, dtype_size(t));
+    switch (t) {
+    case DT_I8:
+        return v.i8;
+    case DT_I16:
+        return v.i16;
+    case DT_U16:
+        return v.u16;
+    case DT_I32:
+        return v.i32;
+    case DT_U32:
+        return v.u32;
+    case DT_I64:
+        return v.i64;
+    default: /* U8, BOOL */
+        return *p;
+    }
+}
+
+int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
+                int64_t *dst, struct err *err)
+{
+    int rc = 0;
+    unsigned char *raw = NULL;
+    size_t size = dtype_size(t->dtype);
+
+    if (t->dtype == DT_NONE || t->dtype == DT_U64 || t->dtype == DT_F32 || t->dtype == DT_BF16 ||
+        t->dtype == DT_F16 || t->dtype == DT_F64)
+        FAIL(err, ERR_INPUT, "%s: tensor '%s': expected an integer type, found %s", f->path,
+             t->name, t->dtype_text);
+    TRY(mem_alloc(&raw, n < CHUNK ? (n < 0 ? 0 : n) : CHUNK, size, t->name, err));
+    for (int64_t i = 0; i < n || i == 0; i += CHUNK) {
+        int64_t m = n - i < CHUNK ? n - i : CHUNK;
+        TRY(st_read_raw(f, t, first + i, m, raw, err));
+        for (int64_t k = 0; k < m; k++)
+            dst[i + k] = int_at(t->dtype, raw + (size_t)k * size);
+    }
+out:
+    free(raw);
+    return rc;
+}
+
+const char *st_metadata(const struct st_file *f, const char *key)
+{
+    return json_string_value(json_object_get(f->metadata, key));
+}
+
+int st_content_id(const struct st_file *f, char text[40], struct err *err)
+{
+    int rc = 0;
+    struct hash_state *h = NULL;
+    char *raw = NULL;
+    const int64_t step = 4 << 20;
+
+    TRY(hash_new(&h, err));
+    TRY(mem_alloc(&raw, step, 1, f->path, err));
+    for (int64_t i = 0; i < f->n; i++) {
+        const struct st_tensor *t = &f->tensors[i];
+        char shape[200];
+        shape_text(t->ndim, t->shape, shape, sizeof shape);
+        hash_update(h, t->name, strlen(t->name) + 1);
+        hash_update(h, t->dtype_text, strlen(t->dtype_text) + 1);
+        hash_update(h, shape, strlen(shape) + 1);
+        for (int64_t at = 0; at < t->bytes; at += step) {
+            int64_t m = t->bytes - at < step ? t->bytes - at : step;
+            TRY(read_at(&f->shards[t->shard], t->offset + at, raw, m, err));
+            hash_update(h, raw, (size_t)m);
+        }
+    }
+    hash_text(hash_digest(h), text);
+out:
+    hash_free(h);
+    free(raw);
+    return rc;
+}

@@ -1,0 +1,127 @@
+/*
+ * safetensors_write.c - writer of one safetensors file, through "path.part" and rename.
+ */
+#include "core/safetensors_impl.h"
+#include "core/buf.h"
+#include "core/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* Wide types first, so that every tensor is aligned to its element size; then by name. */
+static int by_size_name(const void *a, const void *b)
+{
+    const struct st_out *x = *(const struct st_out *const *)a,
+                        *y = *(const struct st_out *const *)b;
+    size_t sx = dtype_size(x->dtype), sy = dtype_size(y->dtype);
+    return sx != sy ? (sx < sy ? 1 : -1) : strcmp(x->name, y->name);
+}
+
+static int out_bytes(const char *path, const struct st_out *t, int64_t *bytes, struct err *err)
+{
+    int64_t n = (int64_t)dtype_size(t->dtype);
+    bool ok = n > 0 && t->ndim >= 0 && t->ndim <= ST_MAX_DIMS;
+    for (int i = 0; ok && i < t->ndim; i++)
+        ok = mul_ok(n, t->shape[i], &n);
+    if (!ok)
+        return err_set(err, ERR_RUN, "%s: tensor '%s' has no valid type or shape", path, t->name);
+    *bytes = n;
+    return 0;
+}
+
+static int out_header(const char *path, const struct st_out **order, int64_t n, struct buf *b,
+                      struct err *err)
+{
+    int64_t at = 0, bytes = 0;
+    struct jw w;
+
+    buf_put(b, "\0\0\0\0\0\0\0\0", 8);
+    jw_init(&w, b, 0);
+    jw_obj(&w);
+    for (int64_t i = 0; i < n; i++) {
+        const struct st_out *t = order[i];
+        int rc = out_bytes(path, t, &bytes, err);
+        if (rc)
+            return rc;
+        jw_key(&w, t->name);
+        jw_obj(&w);
+        jw_kstr(&w, "dtype", st_type_name(t->dtype));
+        jw_key(&w, "shape");
+        jw_arr(&w);
+        for (int k = 0; k < t->ndim; k++)
+            jw_int(&w, t->shape[k]);
+        jw_arr_end(&w);
+        jw_key(&w, "data_offsets");
+        jw_arr(&w);
+        jw_int(&w, at);
+        if (!add_ok(at, bytes, &at))
+            return err_set(err, ERR_RUN, "%s: more than 2^63 bytes", path);
+        jw_int(&w, at);
+        jw_arr_end(&w);
+        jw_obj_end(&w);
+    }
+    jw_obj_end(&w);
+    while (b->len % 8)
+        buf_puts(b, " ");
+    int rc = buf_check(b, path, err);
+    for (int i = 0; !rc && i < 8; i++)
+        b->data[i] = (char)((uint64_t)(b->len - 8) >> 8 * i & 0xff);
+    return rc;
+}
+
+static int write_all(int fd, const void *data, int64_t n, const char *path, struct err *err)
+{
+    const char *p = data;
+    while (n > 0) {
+        ssize_t put = write(fd, p, (size_t)(n < (1 << 30) ? n : 1 << 30));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return err_sys(err, ERR_IO, "%s: cannot write", path);
+        p += put;
+        n -= put;
+    }
+    return 0;
+}
+
+int st_write(const char *path, const struct st_out *tensors, int64_t n, struct err *err)
+{
+    int rc = 0, fd = -1;
+    const struct st_out **order = NULL;
+    struct buf header = {0}, part = {0};
+    int64_t bytes;
+
+    TRY(mem_alloc(&order, n, sizeof *order, path, err));
+    for (int64_t i = 0; i < n; i++)
+        order[i] = &tensors[i];
+    if (n > 1)
+        qsort(order, (size_t)n, sizeof *order, by_size_name);
+    TRY(out_header(path, order, n, &header, err));
+    buf_printf(&part, "%s.part", path);
+    TRY(buf_check(&part, path, err));
+    fd = open(buf_str(&part), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        rc = err_sys(err, ERR_IO, "%s: cannot create", buf_str(&part));
+        goto out;
+    }
+    TRY(write_all(fd, header.data, (int64_t)header.len, path, err));
+    for (int64_t i = 0; i < n; i++) {
+        TRY(out_bytes(path, order[i], &bytes, err));
+        TRY(write_all(fd, order[i]->data, bytes, path, err));
+    }
+    if (fsync(fd) != 0 || rename(buf_str(&part), path) != 0)
+        rc = err_sys(err, ERR_IO, "%s: cannot finish", path);
+out:
+    if (fd >= 0) {
+        close(fd);
+        if (rc)
+            unlink(buf_str(&part));
+    }
+    free(order);
+    buf_free(&header);
+    buf_free(&part);
+    return rc;
+}
