@@ -46,7 +46,7 @@ struct record {
 
 void   record_init(struct record *r);
 void   record_free(struct record *r);
-/* Append or replace a metric. */
+/* Append or replace a metric. The name must fit and must not be one of the record's own keys. */
 int    record_metric(struct record *r, const char *name, double value, struct err *err);
 double record_get(const struct record *r, const char *name); /* NAN if absent */
 void   record_note(struct record *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -62,11 +62,15 @@ int  record_parse(const char *line, size_t len, const char *where, struct record
 
 struct record_file; /* open for appending */
 
-/* Open DIR/name for appending, creating it. A torn last line (no '\n') is cut off first. Keys of
- * the records already there are loaded for record_file_has. */
-int  record_file_open(const char *path, struct record_file **out, struct err *err);
+/* Open a file for appending, creating it; a second process gets ERR_RUN. A torn last line (no '\n')
+ * is cut off first. Keys of the records already there are loaded for record_file_has. */
+int record_file_open(const char *path, struct record_file **out, struct err *err);
+
+/* Is the cell finished: its last record is ok or skip? (An error is worth another try.) */
 bool record_file_has(const struct record_file *f, const char *key);
-int  record_file_append(struct record_file *f, const struct record *r, struct err *err); /* thread-safe; one write() */
+
+/* Thread-safe; one write() of the whole line. */
+int  record_file_append(struct record_file *f, const struct record *r, struct err *err);
 void record_file_close(struct record_file **f);
 
 /* Read all records*.jsonl of a directory (or one file). A torn last line is ignored, any other bad

@@ -1,0 +1,299 @@
+/*
+ * manifest.c - how an output directory came about.
+ *
+ * The file is rewritten whenever something is added, so that a killed run leaves a manifest with
+ * status "running". Earlier runs into the same directory stand in "history", newest first.
+ */
+#include "core/manifest.h"
+
+#include "core/buf.h"
+#include "core/json.h"
+#include "core/mem.h"
+#include "core/pool.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_HISTORY 50
+
+struct manifest {
+    char           *path;
+    char          **argv; /* borrowed */
+    int             argc;
+    json_t         *inputs;  /* [{"path": ..., "id": ...}] */
+    json_t         *values;  /* manifest_str, manifest_num */
+    json_t         *history; /* earlier manifests, newest first */
+    struct timespec start;
+    char            started[40];
+    bool            changes_accepted;
+};
+
+/* "2025-01-31T12:00:00Z"; SOURCE_DATE_EPOCH makes it reproducible. */
+static void time_text(char text[40])
+{
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    time_t      t = epoch && epoch[0] ? (time_t)strtoll(epoch, NULL, 10) : time(NULL);
+    struct tm   tm;
+    gmtime_r(&t, &tm);
+    strftime(text, 40, "%Y-%m-%dT%H:%M:%SZ", &tm);
+}
+
+static void manifest_free(struct manifest *m)
+{
+    if (!m)
+        return;
+    json_decref(m->inputs);
+    json_decref(m->values);
+    json_decref(m->history);
+    free(m->path);
+    free(m);
+}
+
+/* The manifest that is already there becomes the head of the history. */
+static int load_history(struct manifest *m, struct err *err)
+{
+    json_t *old = NULL, *older;
+    if (access(m->path, F_OK) != 0)
+        return 0;
+    int rc = json_read_file(m->path, (size_t)64 << 20, &old, err);
+    if (rc) {
+        err_prefix(err, "the manifest of an earlier run cannot be read");
+        return rc;
+    }
+    older = json_incref(json_object_get(old, "history"));
+    json_object_del(old, "history");
+    rc = json_array_append_new(m->history, old);
+    if (rc == 0 && json_is_array(older))
+        rc = json_array_extend(m->history, older);
+    json_decref(older);
+    while (json_array_size(m->history) > MOST_HISTORY)
+        json_array_remove(m->history, MOST_HISTORY);
+    return rc ? err_set(err, ERR_NOMEM, "%s: out of memory", m->path) : 0;
+}
+
+/* Value of "model name" in /proc/cpuinfo, "unknown" where there is none. */
+static void cpu_model(char text[128])
+{
+    char  line[256];
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    snprintf(text, 128, "unknown");
+    while (f && fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon)
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        snprintf(text, 128, "%.120s", colon + 1 + strspn(colon + 1, " "));
+        break;
+    }
+    if (f)
+        fclose(f);
+}
+
+static void put_host(struct jw *w)
+{
+    char           cpu[128];
+    struct utsname u;
+    cpu_model(cpu);
+    jw_key(w, "host");
+    jw_obj(w);
+    if (uname(&u) == 0) {
+        jw_kstr(w, "name", u.nodename);
+        jw_kstr(w, "system", u.sysname);
+        jw_kstr(w, "release", u.release);
+        jw_kstr(w, "machine", u.machine);
+    }
+    jw_kstr(w, "cpu", cpu);
+    jw_kint(w, "processors", cpu_count());
+    jw_kint(w, "memory_bytes", (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
+    jw_obj_end(w);
+}
+
+/* What the run depends on that the shell set. */
+static void put_environment(struct jw *w)
+{
+    static const char *const names[] = {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS",
+                                        "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID",
+                                        "SLURM_ARRAY_TASK_ID",  "SLURM_PROCID",
+                                        "OMPI_COMM_WORLD_RANK", NULL};
+    extern char **environ;
+    jw_key(w, "environment");
+    jw_obj(w);
+    for (int i = 0; names[i]; i++)
+        if (getenv(names[i]))
+            jw_kstr(w, names[i], getenv(names[i]));
+    for (char **e = environ; e && *e; e++) {
+        char   name[128];
+        size_t n = strcspn(*e, "=");
+        if (strncmp(*e, "LACUNA_", 7) != 0 || n >= sizeof name)
+            continue;
+        memcpy(name, *e, n);
+        name[n] = '\0';
+        jw_kstr(w, name, (*e)[n] ? *e + n + 1 : "");
+    }
+    jw_obj_end(w);
+}
+
+static void put_times(const struct manifest *m, struct jw *w, bool finished)
+{
+    char            end[40];
+    struct timespec t;
+    jw_kstr(w, "start", m->started);
+    if (!finished)
+        return;
+    time_text(end);
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    jw_kstr(w, "end", end);
+    jw_knum(w, "elapsed_s", (double)(t.tv_sec - m->start.tv_sec) +
+                                1e-9 * (double)(t.tv_nsec - m->start.tv_nsec));
+    jw_kint(w, "peak_memory_bytes", mem_peak_rss());
+}
+
+static void put_all(const struct manifest *m, struct jw *w, const char *status, bool finished)
+{
+    const char *key;
+    json_t     *v;
+    char       *cwd = getcwd(NULL, 0);
+
+    jw_obj(w);
+    jw_kstr(w, "program", "lacuna");
+    jw_kstr(w, "version", lacuna_version());
+    jw_kstr(w, "build", lacuna_build_id());
+    jw_kstr(w, "status", status);
+    put_times(m, w, finished);
+    jw_key(w, "argv");
+    jw_arr(w);
+    for (int i = 0; i < m->argc; i++)
+        jw_str(w, m->argv[i]);
+    jw_arr_end(w);
+    jw_kstr(w, "directory", cwd);
+    put_environment(w);
+    put_host(w);
+    jw_kstr(w, "jansson", jansson_version_str());
+    json_object_foreach(m->values, key, v) {
+        jw_key(w, key);
+        jw_value(w, v);
+    }
+    jw_key(w, "inputs");
+    jw_value(w, m->inputs);
+    jw_key(w, "history");
+    jw_value(w, m->history);
+    jw_obj_end(w);
+    free(cwd);
+}
+
+static int save(const struct manifest *m, const char *status, bool finished, struct err *err)
+{
+    struct buf b = {0};
+    struct jw  w;
+    jw_init(&w, &b, 2);
+    put_all(m, &w, status, finished);
+    buf_puts(&b, "\n");
+    int rc = buf_check(&b, m->path, err);
+    if (rc == 0)
+        rc = file_write_atomic(m->path, b.data, b.len, err);
+    buf_free(&b);
+    return rc;
+}
+
+int manifest_start_as(const char *dir, const char *name, int argc, char **argv,
+                      struct manifest **out, struct err *err)
+{
+    int              rc = 0;
+    struct buf       path = {0};
+    struct manifest *m = calloc(1, sizeof *m);
+
+    if (!m)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", dir);
+    buf_printf(&path, "%s/%s", dir, name);
+    TRY(buf_check(&path, dir, err));
+    m->path = path.data;
+    path.data = NULL;
+    m->argc = argc;
+    m->argv = argv;
+    m->inputs = json_array();
+    m->values = json_object();
+    m->history = json_array();
+    if (!m->inputs || !m->values || !m->history)
+        FAIL(err, ERR_NOMEM, "%s: out of memory", m->path);
+    time_text(m->started);
+    clock_gettime(CLOCK_MONOTONIC, &m->start);
+    TRY(make_dirs(dir, err));
+    TRY(load_history(m, err));
+    TRY(save(m, "running", false, err));
+    *out = m;
+    m = NULL;
+out:
+    buf_free(&path);
+    manifest_free(m);
+    return rc;
+}
+
+int manifest_start(const char *dir, int argc, char **argv, struct manifest **out, struct err *err)
+{
+    return manifest_start_as(dir, "manifest.json", argc, argv, out, err);
+}
+
+void manifest_accept_changes(struct manifest *m)
+{
+    m->changes_accepted = true;
+}
+
+/* The id under which the newest earlier run saw a path, or NULL. */
+static const char *earlier_id(const struct manifest *m, const char *path)
+{
+    size_t  i, k;
+    json_t *run, *input;
+    json_array_foreach(m->history, i, run) {
+        json_array_foreach(json_object_get(run, "inputs"), k, input) {
+            const char *p = json_string_value(json_object_get(input, "path"));
+            if (p && strcmp(p, path) == 0)
+                return json_string_value(json_object_get(input, "id"));
+        }
+    }
+    return NULL;
+}
+
+int manifest_input(struct manifest *m, const char *path, const char *content_id, struct err *err)
+{
+    const char *before = earlier_id(m, path);
+    if (before && strcmp(before, content_id) != 0 && !m->changes_accepted)
+        return err_set(err, ERR_INPUT,
+                       "%s: changed since the earlier run into this directory (%s was %s); use "
+                       "--force or another output directory", path, content_id, before);
+    json_t *input = json_pack("{s:s, s:s}", "path", path, "id", content_id);
+    if (!input || json_array_append_new(m->inputs, input) != 0)
+        return err_set(err, ERR_NOMEM, "%s: out of memory (or the path is not UTF-8)", path);
+    return save(m, "running", false, err);
+}
+
+void manifest_str(struct manifest *m, const char *key, const char *value)
+{
+    json_object_set_new(m->values, key, value ? json_string(value) : json_null());
+}
+
+void manifest_num(struct manifest *m, const char *key, double value)
+{
+    json_t *v = json_real(value);
+    json_object_set_new(m->values, key, v ? v : json_null());
+}
+
+void manifest_json(struct manifest *m, const char *key, json_t *value)
+{
+    json_object_set_new(m->values, key, value);
+}
+
+int manifest_finish(struct manifest **pm, const char *status, struct err *err)
+{
+    struct manifest *m = *pm;
+    if (!m)
+        return 0;
+    int rc = save(m, status, true, err);
+    manifest_free(m);
+    *pm = NULL;
+    return rc;
+}

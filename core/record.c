@@ -1,0 +1,286 @@
+/*
+ * record.c - one record in memory and as a JSON line.
+ *
+ * The line is flat: identity, shape and outcome under their own names, then one key per metric.
+ * JSON has no infinities: a non-finite metric is null, and the names of those that are +inf (a
+ * nonzero error over zero) stand in the list "inf".
+ */
+#include "core/record.h"
+
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const status_names[] = {"ok", "skip", "error"};
+
+/* Keys that are not metrics. */
+static const char *const fixed_keys[] = {
+    "trace",    "model",  "run",   "step",     "branch",  "timestep", "layer", "head",
+    "kv_head",  "method", "params", "seed",    "backend", "precision", "permute", "n_q",
+    "n_k",      "d",      "causal", "status",  "reason",  "notes",    "inf",   NULL};
+
+static bool is_fixed_key(const char *name)
+{
+    for (int i = 0; fixed_keys[i]; i++)
+        if (strcmp(fixed_keys[i], name) == 0)
+            return true;
+    return false;
+}
+
+void record_init(struct record *r)
+{
+    memset(r, 0, sizeof *r);
+    r->timestep = NAN;
+    snprintf(r->branch, sizeof r->branch, "main");
+    snprintf(r->backend, sizeof r->backend, "cpu");
+    snprintf(r->precision, sizeof r->precision, "f64");
+    snprintf(r->permute, sizeof r->permute, "none");
+}
+
+void record_free(struct record *r)
+{
+    free(r->params);
+    free(r->metrics);
+    buf_free(&r->notes);
+    memset(r, 0, sizeof *r);
+}
+
+static struct metric *find_metric(const struct record *r, const char *name)
+{
+    for (int64_t i = 0; i < r->n_metrics; i++)
+        if (strcmp(r->metrics[i].name, name) == 0)
+            return &r->metrics[i];
+    return NULL;
+}
+
+int record_metric(struct record *r, const char *name, double value, struct err *err)
+{
+    struct metric *m = find_metric(r, name);
+    if (m) {
+        m->value = value;
+        return 0;
+    }
+    if (!name[0] || strlen(name) >= sizeof m->name || is_fixed_key(name))
+        return err_set(err, ERR_RUN, "'%s' cannot be the name of a metric", name);
+    int rc = mem_grow(&r->metrics, &r->cap_metrics, r->n_metrics + 1, sizeof *m, "metrics", err);
+    if (rc)
+        return rc;
+    m = &r->metrics[r->n_metrics++];
+    snprintf(m->name, sizeof m->name, "%s", name);
+    m->value = value;
+    return 0;
+}
+
+double record_get(const struct record *r, const char *name)
+{
+    const struct metric *m = find_metric(r, name);
+    return m ? m->value : NAN;
+}
+
+void record_note(struct record *r, const char *fmt, ...)
+{
+    char    text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (r->notes.len)
+        buf_puts(&r->notes, ";");
+    buf_puts(&r->notes, text);
+}
+
+/* The parameters come last: they alone may hold any character. */
+void record_key(const struct record *r, struct buf *b)
+{
+    buf_printf(b, "%s|%d|%d|%s|%d|%d|%s|%s|%s|%llu|%s|%s", r->trace, r->run, r->step, r->branch,
+               r->layer, r->head, r->backend, r->precision, r->permute, (unsigned long long)r->seed,
+               r->method, r->params ? r->params : "");
+}
+
+/* ---- JSON ----------------------------------------------------------------------------------- */
+
+static void json_infinities(const struct record *r, struct jw *w)
+{
+    bool any = false;
+    for (int64_t i = 0; i < r->n_metrics; i++) {
+        if (!(isinf(r->metrics[i].value) && r->metrics[i].value > 0))
+            continue;
+        if (!any) {
+            jw_key(w, "inf");
+            jw_arr(w);
+            any = true;
+        }
+        jw_str(w, r->metrics[i].name);
+    }
+    if (any)
+        jw_arr_end(w);
+}
+
+void record_json(const struct record *r, struct buf *line)
+{
+    struct jw w;
+    jw_init(&w, line, 0);
+    jw_obj(&w);
+    jw_kstr(&w, "trace", r->trace);
+    jw_kstr(&w, "model", r->model);
+    jw_kint(&w, "run", r->run);
+    jw_kint(&w, "step", r->step);
+    jw_kstr(&w, "branch", r->branch);
+    jw_knum(&w, "timestep", r->timestep);
+    jw_kint(&w, "layer", r->layer);
+    jw_kint(&w, "head", r->head);
+    jw_kint(&w, "kv_head", r->kv_head);
+    jw_kstr(&w, "method", r->method);
+    jw_kstr(&w, "params", r->params ? r->params : "");
+    jw_kint(&w, "seed", (int64_t)r->seed);
+    jw_kstr(&w, "backend", r->backend);
+    jw_kstr(&w, "precision", r->precision);
+    jw_kstr(&w, "permute", r->permute);
+    jw_kint(&w, "n_q", r->n_q);
+    jw_kint(&w, "n_k", r->n_k);
+    jw_kint(&w, "d", r->d);
+    jw_kbool(&w, "causal", r->causal);
+    jw_kstr(&w, "status", status_names[r->status]);
+    if (r->reason[0])
+        jw_kstr(&w, "reason", r->reason);
+    for (int64_t i = 0; i < r->n_metrics; i++)
+        jw_knum(&w, r->metrics[i].name, r->metrics[i].value);
+    json_infinities(r, &w);
+    if (r->notes.len)
+        jw_kstr(&w, "notes", buf_str(&r->notes));
+    jw_obj_end(&w);
+    buf_puts(line, "\n");
+    if (r->notes.failed)
+        line->failed = true;
+}
+
+static int parse_text(const json_t *o, const char *key, const char *where, char *out, size_t size,
+                      struct err *err)
+{
+    const char *s = NULL;
+    int         rc = jget_str(o, key, where, &s, err);
+    if (rc)
+        return rc;
+    if (strlen(s) >= size)
+        return err_set(err, ERR_INPUT, "%s: \"%s\": at most %zu bytes were expected, found %zu",
+                       where, key, size - 1, strlen(s));
+    snprintf(out, size, "%s", s);
+    return 0;
+}
+
+static int parse_index(const json_t *o, const char *key, const char *where, int *out,
+                       struct err *err)
+{
+    int64_t v = 0;
+    int     rc = jget_int(o, key, where, &v, err);
+    if (rc)
+        return rc;
+    if (v < 0 || v > INT32_MAX)
+        return err_set(err, ERR_INPUT, "%s: \"%s\": an index was expected, found %lld", where, key,
+                       (long long)v);
+    *out = (int)v;
+    return 0;
+}
+
+static int parse_identity(const json_t *o, const char *where, struct record *r, struct err *err)
+{
+    int         rc = 0;
+    int64_t     seed = 0;
+    const char *params = NULL;
+    TRY(parse_text(o, "trace", where, r->trace, sizeof r->trace, err));
+    TRY(parse_text(o, "model", where, r->model, sizeof r->model, err));
+    TRY(parse_text(o, "branch", where, r->branch, sizeof r->branch, err));
+    TRY(parse_text(o, "method", where, r->method, sizeof r->method, err));
+    TRY(parse_text(o, "backend", where, r->backend, sizeof r->backend, err));
+    TRY(parse_text(o, "precision", where, r->precision, sizeof r->precision, err));
+    TRY(parse_text(o, "permute", where, r->permute, sizeof r->permute, err));
+    TRY(parse_index(o, "run", where, &r->run, err));
+    TRY(parse_index(o, "step", where, &r->step, err));
+    TRY(parse_index(o, "layer", where, &r->layer, err));
+    TRY(parse_index(o, "head", where, &r->head, err));
+    TRY(parse_index(o, "kv_head", where, &r->kv_head, err));
+    TRY(parse_index(o, "d", where, &r->d, err));
+    TRY(jget_int(o, "seed", where, &seed, err));
+    TRY(jget_int(o, "n_q", where, &r->n_q, err));
+    TRY(jget_int(o, "n_k", where, &r->n_k, err));
+    TRY(jget_bool_opt(o, "causal", where, &r->causal, err));
+    TRY(jget_num_opt(o, "timestep", where, &r->timestep, err));
+    TRY(jget_str(o, "params", where, &params, err));
+    r->seed = (uint64_t)seed;
+    r->params = strdup(params);
+    if (!r->params)
+        rc = err_set(err, ERR_NOMEM, "%s: out of memory", where);
+out:
+    return rc;
+}
+
+static int parse_outcome(const json_t *o, const char *where, struct record *r, struct err *err)
+{
+    const char *status = NULL, *notes = NULL, *reason = NULL;
+    int         rc = 0, i = 0;
+    TRY(jget_str(o, "status", where, &status, err));
+    TRY(jget_str_opt(o, "reason", where, &reason, err));
+    TRY(jget_str_opt(o, "notes", where, &notes, err));
+    while (i < 3 && strcmp(status, status_names[i]) != 0)
+        i++;
+    if (i == 3)
+        FAIL(err, ERR_INPUT, "%s: \"status\": ok, skip or error was expected, found '%s'", where,
+             status);
+    r->status = (enum record_status)i;
+    if (reason)
+        snprintf(r->reason, sizeof r->reason, "%s", reason);
+    if (notes) {
+        buf_puts(&r->notes, notes);
+        TRY(buf_check(&r->notes, where, err));
+    }
+out:
+    return rc;
+}
+
+/* Every number (or null) under a key that is not fixed is a metric; other types are left alone, so
+ * that later versions may add texts. */
+static int parse_metrics(const json_t *o, const char *where, struct record *r, struct err *err)
+{
+    const char *key;
+    json_t     *v;
+    size_t      i;
+    json_object_foreach((json_t *)(uintptr_t)o, key, v) {
+        if (is_fixed_key(key) || !(json_is_number(v) || json_is_null(v)))
+            continue;
+        struct err why = {0};
+        if (record_metric(r, key, json_is_null(v) ? NAN : json_number_value(v), &why))
+            return err_set(err, why.code == ERR_NOMEM ? ERR_NOMEM : ERR_INPUT, "%s: %s", where,
+                           why.msg);
+    }
+    json_array_foreach(json_object_get(o, "inf"), i, v) {
+        struct metric *m = json_is_string(v) ? find_metric(r, json_string_value(v)) : NULL;
+        if (!m)
+            return err_set(err, ERR_INPUT, "%s: \"inf\" names no metric of this record", where);
+        m->value = INFINITY;
+    }
+    return 0;
+}
+
+int record_parse(const char *line, size_t len, const char *where, struct record *out,
+                 struct err *err)
+{
+    json_t       *o = NULL;
+    struct record r;
+    int           rc = 0;
+
+    record_init(&r);
+    TRY(json_read_text(line, len, where, &o, err));
+    TRY(parse_identity(o, where, &r, err));
+    TRY(parse_outcome(o, where, &r, err));
+    TRY(parse_metrics(o, where, &r, err));
+    *out = r;
+    memset(&r, 0, sizeof r);
+out:
+    json_decref(o);
+    record_free(&r);
+    return rc;
+}
