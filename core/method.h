@@ -94,6 +94,11 @@ struct method {
     /* Check parameters against each other (ranges are in the table). May be NULL. */
     int (*validate)(void *params, struct err *err);
 
+    /* Token order (permute.h) in which the method wants its head, NULL or "none" = as stored. The
+     * head is reordered before prepare, so masks, outputs and the sink's rows are in that order;
+     * metrics do not depend on it. May be NULL. */
+    const char *(*order)(const void *params);
+
     /* Everything that is done once per head: means, quantised copies, pooled maps. *state is owned
      * by the method and released by `release`. Returns 0, METHOD_SKIP or a negative error. */
     int (*prepare)(struct method_ctx *ctx, const void *params, const struct head_in *in,

@@ -6,6 +6,7 @@
 
 #include "core/mem.h"
 #include "sim/metrics.h"
+#include "sim/reorder.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -193,9 +194,9 @@ out:
     return rc;
 }
 
-int sim_run(const struct method *method, const void *params, struct method_ctx *ctx,
-            const struct head_in *in, sim_sink_fn *sink, void *sink_ctx, struct record *r,
-            struct err *err)
+static int run_method(const struct method *method, const void *params, struct method_ctx *ctx,
+                      const struct head_in *in, sim_sink_fn *sink, void *sink_ctx,
+                      struct record *r, struct err *err)
 {
     struct run run = {.method = method, .in = in, .sink = sink, .sink_ctx = sink_ctx};
     int        rc = run_prepare(&run, params, ctx, err);
@@ -218,4 +219,35 @@ out:
     free(run.lse);
     free(run.lse_mask);
     return rc < 0 ? err_prefix(err, "%s", method->name) : rc;
+}
+
+/* A method that asks for a token order: everything runs on the reordered head. */
+static int run_reordered(const struct method *method, const void *params, struct method_ctx *ctx,
+                         const struct head_in *in, sim_sink_fn *sink, void *sink_ctx,
+                         struct record *r, struct err *err)
+{
+    struct sim_head h = {0};
+    int             rc = 0;
+
+    if (!in->geom.t || in->x.causal || in->x.nq != in->x.nk) {
+        r->status = RECORD_SKIP;
+        snprintf(r->reason, sizeof r->reason, "token order '%s' needs a bidirectional video trace",
+                 method->order(params));
+        return 0;
+    }
+    TRY(sim_head_reorder(in, method->order(params), ctx->seed, &h, err));
+    TRY(run_method(method, params, ctx, &h.in, sink, sink_ctx, r, err));
+out:
+    sim_head_free(&h);
+    return rc;
+}
+
+int sim_run(const struct method *method, const void *params, struct method_ctx *ctx,
+            const struct head_in *in, sim_sink_fn *sink, void *sink_ctx, struct record *r,
+            struct err *err)
+{
+    const char *order = method->order ? method->order(params) : NULL;
+    if (order && strcmp(order, "none") != 0)
+        return run_reordered(method, params, ctx, in, sink, sink_ctx, r, err);
+    return run_method(method, params, ctx, in, sink, sink_ctx, r, err);
 }
