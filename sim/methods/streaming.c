@@ -1,0 +1,229 @@
+/*
+ * streaming.c - window + sink: the last keys and the first few.
+ *
+ *   causal          keep j iff 0 <= p - j < window or j < sink,  p = i + N_k - N_q
+ *   bidirectional   keep j iff |p - j| < window or j < sink
+ *
+ * and the last `last` query rows see everything (Tri-shape). StreamingLLM, arXiv 2309.17453;
+ * A-shape of MInference, arXiv 2407.02490; Tri-shape of SCBench, arXiv 2412.10319. O(N (s + w)).
+ *
+ * Deviations: StreamingLLM proper evicts the KV cache during decoding and re-indexes positions
+ * inside it; a trace whose positions are already applied cannot replay that, so this is its prefill
+ * form. The symmetric bidirectional window is ours. `dilate` takes MInference's two dilated windows;
+ * their slash distances are odd, so distance 0 is added lest rows lose themselves. The official
+ * kernel widens every distance to a 64-key block: density_exec is that of the widened band, while
+ * the mask is the exact list.
+ */
+#include "core/method.h"
+#include "core/mem.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+enum dilate { DILATE_NONE, DILATE_1, DILATE_2 };
+
+struct streaming_params {
+    struct share sink, window, last;
+    int          dilate, preset;
+};
+
+static const char *const dilates[] = {"none", "dilated1", "dilated2", NULL};
+static const char *const presets[] = {"none",   "a-shape", "tri-shape", "streamingllm",
+                                      "streamingllm-demo", "sample", NULL};
+
+#define SINK_DEFAULT "128"
+#define WINDOW_DEFAULT "3968"
+#define LAST_DEFAULT "0"
+
+/* sink, window and last of the presets, as parameter text. */
+static const char *const preset_values[][3] = {
+    {SINK_DEFAULT, WINDOW_DEFAULT, LAST_DEFAULT},
+    {"128", "3968", "0"},
+    {"128", "3968", "100"},
+    {"4", "512", "0"},
+    {"4", "2000", "0"},
+    {"4", "8%", "0"},
+};
+
+#define P(field) offsetof(struct streaming_params, field)
+static const struct opt streaming_opts[] = {
+    {.name = "sink", .type = OPT_SHARE, .offset = P(sink), .def = SINK_DEFAULT, .min = 0,
+     .max = 1e9, .unit = "tokens", .help = "first keys kept; a share is of N_k"},
+    {.name = "window", .type = OPT_SHARE, .offset = P(window), .def = WINDOW_DEFAULT, .min = 1,
+     .max = 1e9, .unit = "tokens",
+     .help = "keys at distance 0 .. window-1, the query's own included; a share is of N_k"},
+    {.name = "last", .type = OPT_SHARE, .offset = P(last), .def = LAST_DEFAULT, .min = 0,
+     .max = 1e9, .unit = "rows", .help = "last query rows that see everything; a share is of N_q"},
+    {.name = "dilate", .type = OPT_ENUM, .offset = P(dilate), .def = "none", .values = dilates,
+     .help = "dilated window of MInference instead of sink and window"},
+    {.name = "preset", .type = OPT_ENUM, .offset = P(preset), .def = "none", .values = presets,
+     .help = "published settings; they fill sink, window and last where these have their default"},
+    {0},
+};
+
+struct streaming_state {
+    struct attn_in x;
+    int64_t        sink, window, dense_from;
+    int            dilate;
+};
+
+/* Value of field k (0 sink, 1 window, 2 last): the given one, or the preset's when it is at the
+ * default. */
+static int resolve(const struct streaming_params *p, int k, int64_t of, int64_t *out,
+                   struct err *err)
+{
+    struct streaming_params tmp = {0};
+    const struct share     *given[] = {&p->sink, &p->window, &p->last};
+    const struct share     *other[] = {&tmp.sink, &tmp.window, &tmp.last};
+    bool                    is_default;
+    int                     rc = opt_is_default(&streaming_opts[k], p, &is_default, err);
+    if (rc)
+        return rc;
+    *out = share_resolve(*given[k], of);
+    if (!is_default || p->preset == 0)
+        return 0;
+    if ((rc = opt_set(streaming_opts, &tmp, "preset", streaming_opts[k].name,
+                      preset_values[p->preset][k], err)) != 0)
+        return rc;
+    *out = share_resolve(*other[k], of);
+    return 0;
+}
+
+static int streaming_prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                             void **state, struct err *err)
+{
+    const struct streaming_params *p = params;
+    struct streaming_state        *s = NULL;
+    int64_t                        last = 0;
+    int                            rc = 0;
+
+    if (p->dilate != DILATE_NONE && !in->x.causal)
+        return method_skip(ctx, "dilated windows are causal");
+    TRY(mem_zalloc(&s, 1, sizeof *s, "streaming state", err));
+    s->x = in->x;
+    s->dilate = p->dilate;
+    TRY(resolve(p, 0, in->x.nk, &s->sink, err));
+    TRY(resolve(p, 1, in->x.nk, &s->window, err));
+    TRY(resolve(p, 2, in->x.nq, &last, err));
+    s->window = MAX(1, s->window);
+    s->dense_from = last > 0 ? in->x.nq - MIN(last, in->x.nq - 1) : in->x.nq;
+    *state = s;
+    s = NULL;
+out:
+    free(s);
+    return rc;
+}
+
+/* ---- dilated windows ------------------------------------------------------------------------ */
+
+#define DILATED_COLUMNS 1024
+
+/* Distances of the two variants: contiguous ones 0 .. near-1, odd ones up to far. */
+static int64_t dilated_near(int dilate)
+{
+    return dilate == DILATE_1 ? 1 : 2048;
+}
+
+static int64_t dilated_far(int dilate)
+{
+    return dilate == DILATE_1 ? 8191 : 6143;
+}
+
+static int dilated_row(const struct streaming_state *s, struct mask *m, int64_t i, struct err *err)
+{
+    int64_t p = i + s->x.nk - s->x.nq, g = i - m->row0, rc = 0;
+    if (p < 0)
+        return 0;
+    if (i >= s->dense_from)
+        return mask_lists_add_run(m, g, 0, (int32_t)(p + 1), err);
+    int64_t near = MAX(0, p - dilated_near(s->dilate) + 1), columns = MIN(DILATED_COLUMNS, near);
+    if ((rc = mask_lists_add_run(m, g, 0, (int32_t)columns, err)) != 0)
+        return (int)rc;
+    /* Odd distances, farthest first, so that keys ascend. */
+    int64_t far = MIN(dilated_far(s->dilate), p - columns);
+    for (int64_t d = far % 2 ? far : far - 1; p - d < near; d -= 2)
+        if ((rc = mask_lists_add(m, g, (int32_t)(p - d), err)) != 0)
+            return (int)rc;
+    return mask_lists_add_run(m, g, (int32_t)near, (int32_t)(p + 1), err);
+}
+
+static int dilated_select(const struct streaming_state *s, int64_t row0, int64_t row1,
+                          struct mask *m, struct err *err)
+{
+    int rc = 0;
+    TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
+    m->exec_bq = m->exec_bk = 1;
+    for (int64_t i = row0; i < row1; i++)
+        TRY(dilated_row(s, m, i, err));
+    mask_lists_finish(m);
+out:
+    return rc;
+}
+
+/* Pairs that the vertical-slash kernel multiplies: per 64 rows the keys from the farthest distance
+ * (widened by 64) to the last row in steps of 64, and the columns before them. */
+static int64_t dilated_exec(const struct streaming_state *s)
+{
+    int64_t pairs = 0;
+    for (int64_t r = 0; r < s->x.nq; r += 64) {
+        int64_t end = MIN(r + 64, s->x.nq) + s->x.nk - s->x.nq;
+        if (end <= 0)
+            continue;
+        int64_t far = MIN(end, dilated_far(s->dilate) + 64);
+        int64_t band = r + 64 > s->dense_from ? end : far;
+        int64_t columns = MIN(DILATED_COLUMNS, end - band);
+        pairs += 64 * 64 * ((band + 63) / 64 + (columns + 63) / 64);
+    }
+    return pairs;
+}
+
+/* ---- callbacks ------------------------------------------------------------------------------ */
+
+static int streaming_select(void *state, int64_t row0, int64_t row1, struct mask *out,
+                            struct err *err)
+{
+    const struct streaming_state *s = state;
+    if (s->dilate != DILATE_NONE)
+        return dilated_select(s, row0, row1, out, err);
+    mask_full(out, s->x.nq, s->x.nk, row0, row1, s->x.causal);
+    out->form = MASK_BAND;
+    out->sink = s->sink;
+    out->window = s->window;
+    out->dense_from = s->dense_from;
+    return 0;
+}
+
+static int streaming_report(void *state, struct record *r, struct err *err)
+{
+    const struct streaming_state *s = state;
+    int                           rc = 0;
+    if (s->dilate == DILATE_NONE)
+        return 0;
+    double pairs = (double)dilated_exec(s);
+    double allowed = (double)pairs_allowed(s->x.nq, s->x.nk, s->x.causal);
+    TRY(record_metric(r, "pairs_exec", pairs, err));
+    TRY(record_metric(r, "density_exec", pairs / allowed, err));
+out:
+    return rc;
+}
+
+const struct method method_streaming = {
+    .name = "streaming",
+    .alias = "window-sink",
+    .summary = "window + sink (StreamingLLM, A-shape, Tri-shape): the last keys and the first few",
+    .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks, "
+             "arXiv 2309.17453",
+    .abi = METHOD_ABI,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_MONOTONE,
+    .params_size = sizeof(struct streaming_params),
+    .params = streaming_opts,
+    .budget_full = "window=100%",
+    .prepare = streaming_prepare,
+    .select = streaming_select,
+    .report = streaming_report,
+    .release = free,
+};
