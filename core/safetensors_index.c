@@ -106,7 +106,7 @@ static void check_total_size(const struct st_file *f, const char *index, const j
     for (int64_t i = 0; i < f->n_shards; i++)
         files += (double)f->shards[i].size;
     if (json_number_value(size) != data && json_number_value(size) != files)
-        log_warn("%s: metadata.total_size is %.0f, the tensors have %.0f bytes", index,
+        log_warn("%s: metadata.total_size is %.17g, the tensors have %.0f bytes", index,
                  json_number_value(size), data);
 }
 

@@ -11,6 +11,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct st_out *const *)a)->name,
+                  (*(const struct st_out *const *)b)->name);
+}
+
 /* Wide types first, so that every tensor is aligned to its element size; then by name. */
 static int by_size_name(const void *a, const void *b)
 {
@@ -87,6 +93,25 @@ static int write_all(int fd, const void *data, int64_t n, const char *path, stru
     return 0;
 }
 
+/* Pointers to the tensors in file order; *order is malloc'd. */
+static int out_order(const char *path, const struct st_out *tensors, int64_t n,
+                     const struct st_out ***order, struct err *err)
+{
+    int rc = mem_alloc(order, n, sizeof **order, path, err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < n; i++)
+        (*order)[i] = &tensors[i];
+    if (n < 2)
+        return 0;
+    qsort(*order, (size_t)n, sizeof **order, by_name);
+    for (int64_t i = 1; i < n; i++)
+        if (by_name(&(*order)[i - 1], &(*order)[i]) == 0)
+            return err_set(err, ERR_RUN, "%s: two tensors are named '%s'", path, (*order)[i]->name);
+    qsort(*order, (size_t)n, sizeof **order, by_size_name);
+    return 0;
+}
+
 int st_write(const char *path, const struct st_out *tensors, int64_t n, struct err *err)
 {
     int rc = 0, fd = -1;
@@ -94,11 +119,7 @@ int st_write(const char *path, const struct st_out *tensors, int64_t n, struct e
     struct buf header = {0}, part = {0};
     int64_t bytes;
 
-    TRY(mem_alloc(&order, n, sizeof *order, path, err));
-    for (int64_t i = 0; i < n; i++)
-        order[i] = &tensors[i];
-    if (n > 1)
-        qsort(order, (size_t)n, sizeof *order, by_size_name);
+    TRY(out_order(path, tensors, n, &order, err));
     TRY(out_header(path, order, n, &header, err));
     buf_printf(&part, "%s.part", path);
     TRY(buf_check(&part, path, err));
