@@ -1,0 +1,553 @@
+/*
+ * h5util.c - HDF5 types, attributes, groups and datasets, with the reasons of failures.
+ *
+ * Versioned HDF5 functions are called by their explicit names where distributions map them
+ * differently (H5Dcreate2, H5Gcreate2, ...).
+ */
+#include "core/h5util.h"
+
+#include "core/h5zstd.h"
+#include "core/mem.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- lock and errors ------------------------------------------------------------------------- */
+
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+void h5_lock(void)
+{
+    static _Thread_local bool silent; /* error printing is a setting of each thread's stack */
+    static bool               registered;
+    pthread_mutex_lock(&lock);
+    if (!silent) {
+        H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+        silent = true;
+    }
+    if (!registered) {
+        h5_zstd_register();
+        registered = true;
+    }
+}
+
+void h5_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+struct reason {
+    char text[256];
+    int  sys;
+};
+
+/* The first frame of an upward walk is the innermost one: it says why, and has the errno. */
+static herr_t take_innermost(unsigned n, const H5E_error2_t *e, void *ctx)
+{
+    struct reason *r = ctx;
+    if (n == 0 && e->desc)
+        snprintf(r->text, sizeof r->text, "%s", e->desc);
+    const char *at = e->desc ? strstr(e->desc, "errno = ") : NULL;
+    if (at && !r->sys)
+        r->sys = atoi(at + 8);
+    return 0;
+}
+
+int h5_fail(struct err *err, int code, const char *fmt, ...)
+{
+    struct reason why = {"no reason given", 0};
+    char          text[400];
+    va_list       ap;
+
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, &why);
+    H5Eclear2(H5E_DEFAULT);
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (why.sys == ENOSPC || why.sys == EDQUOT)
+        code = ERR_MACHINE;
+    int rc = why.sys ? err_set(err, code, "%s: %s", text, strerror(why.sys))
+                     : err_set(err, code, "%s: HDF5: %s", text, why.text);
+    if (err && err->code == rc && !err->sys)
+        err->sys = why.sys;
+    return rc;
+}
+
+void h5_close(hid_t id)
+{
+    if (id < 0)
+        return;
+    switch (H5Iget_type(id)) {
+    case H5I_FILE:
+        H5Fclose(id);
+        break;
+    case H5I_GROUP:
+        H5Gclose(id);
+        break;
+    case H5I_DATASET:
+        H5Dclose(id);
+        break;
+    case H5I_DATATYPE:
+        H5Tclose(id);
+        break;
+    case H5I_DATASPACE:
+        H5Sclose(id);
+        break;
+    case H5I_ATTR:
+        H5Aclose(id);
+        break;
+    default:
+        H5Pclose(id);
+    }
+}
+
+/* Path of an object inside its file, for messages. */
+static const char *where(hid_t loc, char buf[128])
+{
+    if (H5Iget_name(loc, buf, 128) <= 0)
+        snprintf(buf, 128, "an object");
+    return buf;
+}
+
+/* ---- element types --------------------------------------------------------------------------- */
+
+static hid_t bf16_type(void)
+{
+    hid_t t = H5Tcopy(H5T_IEEE_F32LE);
+    /* In this order: every step keeps the type consistent while it shrinks. */
+    if (t < 0 || H5Tset_fields(t, 15, 7, 8, 0, 7) < 0 || H5Tset_precision(t, 16) < 0 ||
+        H5Tset_size(t, 2) < 0 || H5Tset_ebias(t, 127) < 0) {
+        h5_close(t);
+        return H5I_INVALID_HID;
+    }
+    return t;
+}
+
+static hid_t f16_type(void)
+{
+    hid_t t = H5Tcopy(H5T_IEEE_F32LE);
+    if (t < 0 || H5Tset_fields(t, 15, 10, 5, 0, 10) < 0 || H5Tset_precision(t, 16) < 0 ||
+        H5Tset_size(t, 2) < 0 || H5Tset_ebias(t, 15) < 0) {
+        h5_close(t);
+        return H5I_INVALID_HID;
+    }
+    return t;
+}
+
+hid_t h5_type(enum dtype t)
+{
+    switch (t) {
+    case DT_F32:
+        return H5Tcopy(H5T_IEEE_F32LE);
+    case DT_BF16:
+        return bf16_type();
+    case DT_F16:
+        return f16_type();
+    case DT_F64:
+        return H5Tcopy(H5T_IEEE_F64LE);
+    case DT_U8:
+        return H5Tcopy(H5T_STD_U8LE);
+    case DT_I32:
+        return H5Tcopy(H5T_STD_I32LE);
+    case DT_I64:
+        return H5Tcopy(H5T_STD_I64LE);
+    default:
+        return H5I_INVALID_HID;
+    }
+}
+
+/* ---- attributes ------------------------------------------------------------------------------ */
+
+static int put_attr(hid_t loc, const char *name, hid_t type, const void *value, struct err *err)
+{
+    char  buf[128];
+    int   rc = 0;
+    hid_t space = H5Screate(H5S_SCALAR), attr = H5I_INVALID_HID;
+
+    attr = H5Acreate2(loc, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+    if (attr < 0 || H5Awrite(attr, type, value) < 0)
+        rc = h5_fail(err, ERR_IO, "%s: writing attribute '%s'", where(loc, buf), name);
+    h5_close(attr);
+    h5_close(space);
+    return rc;
+}
+
+int h5_put_str(hid_t loc, const char *name, const char *value, struct err *err)
+{
+    size_t len = strlen(value);
+    hid_t  type = H5Tcopy(H5T_C_S1);
+    /* Fixed size: variable-length strings live in a heap that has no checksum. */
+    H5Tset_size(type, len + 1);
+    H5Tset_cset(type, H5T_CSET_UTF8);
+    int rc = put_attr(loc, name, type, value, err);
+    h5_close(type);
+    return rc;
+}
+
+int h5_put_i64(hid_t loc, const char *name, int64_t value, struct err *err)
+{
+    return put_attr(loc, name, H5T_STD_I64LE, &value, err);
+}
+
+int h5_put_f64(hid_t loc, const char *name, double value, struct err *err)
+{
+    return put_attr(loc, name, H5T_IEEE_F64LE, &value, err);
+}
+
+bool h5_has_attr(hid_t loc, const char *name)
+{
+    return H5Aexists(loc, name) > 0;
+}
+
+/* Open a scalar attribute of a class; *type is its file type. */
+static int open_attr(hid_t loc, const char *name, H5T_class_t class, const char *class_name,
+                     hid_t *attr, hid_t *type, struct err *err)
+{
+    char  buf[128];
+    int   rc = 0;
+    hid_t space = H5I_INVALID_HID;
+
+    *attr = *type = H5I_INVALID_HID;
+    if (!h5_has_attr(loc, name))
+        FAIL(err, ERR_INPUT, "%s: attribute '%s' is missing", where(loc, buf), name);
+    *attr = H5Aopen(loc, name, H5P_DEFAULT);
+    *type = *attr < 0 ? H5I_INVALID_HID : H5Aget_type(*attr);
+    space = *attr < 0 ? H5I_INVALID_HID : H5Aget_space(*attr);
+    if (*attr < 0 || *type < 0 || space < 0) {
+        rc = h5_fail(err, ERR_INPUT, "%s: attribute '%s'", where(loc, buf), name);
+        goto out;
+    }
+    if (H5Tget_class(*type) != class || H5Sget_simple_extent_type(space) != H5S_SCALAR)
+        FAIL(err, ERR_INPUT, "%s: attribute '%s' is not a single %s", where(loc, buf), name,
+             class_name);
+out:
+    h5_close(space);
+    return rc;
+}
+
+static int get_number(hid_t loc, const char *name, H5T_class_t class, const char *class_name,
+                      hid_t mem, void *out, struct err *err)
+{
+    char  buf[128];
+    hid_t attr, type;
+    int   rc = open_attr(loc, name, class, class_name, &attr, &type, err);
+
+    if (rc)
+        goto out;
+    if (H5Tget_size(type) > 8)
+        FAIL(err, ERR_INPUT, "%s: attribute '%s' is wider than 8 bytes", where(loc, buf), name);
+    if (H5Aread(attr, mem, out) < 0)
+        rc = h5_fail(err, ERR_INPUT, "%s: reading attribute '%s'", where(loc, buf), name);
+out:
+    h5_close(type);
+    h5_close(attr);
+    return rc;
+}
+
+int h5_get_i64(hid_t loc, const char *name, int64_t *out, struct err *err)
+{
+    return get_number(loc, name, H5T_INTEGER, "integer", H5T_NATIVE_INT64, out, err);
+}
+
+int h5_get_f64(hid_t loc, const char *name, double *out, struct err *err)
+{
+    return get_number(loc, name, H5T_FLOAT, "float", H5T_NATIVE_DOUBLE, out, err);
+}
+
+int h5_get_str(hid_t loc, const char *name, char *out, size_t cap, struct err *err)
+{
+    char  buf[128], *text = NULL;
+    hid_t attr, type;
+    int   rc = open_attr(loc, name, H5T_STRING, "string", &attr, &type, err);
+
+    if (rc)
+        goto out;
+    size_t size = H5Tget_size(type);
+    if (H5Tis_variable_str(type) > 0)
+        FAIL(err, ERR_INPUT, "%s: attribute '%s' is a variable-length string, expected a fixed one",
+             where(loc, buf), name);
+    if (size > 65536)
+        FAIL(err, ERR_INPUT, "%s: attribute '%s' has %zu bytes", where(loc, buf), name, size);
+    TRY(mem_zalloc(&text, (int64_t)size + 1, 1, "attribute", err));
+    if (H5Aread(attr, type, text) < 0) {
+        rc = h5_fail(err, ERR_INPUT, "%s: reading attribute '%s'", where(loc, buf), name);
+        goto out;
+    }
+    if (strlen(text) >= cap)
+        FAIL(err, ERR_INPUT, "%s: attribute '%s' has %zu characters, at most %zu are allowed",
+             where(loc, buf), name, strlen(text), cap - 1);
+    strcpy(out, text);
+out:
+    free(text);
+    h5_close(type);
+    h5_close(attr);
+    return rc;
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+int h5_create_group(hid_t loc, const char *name, hid_t *out, struct err *err)
+{
+    char  buf[128];
+    hid_t props = H5Pcreate(H5P_GROUP_CREATE);
+
+    H5Pset_obj_track_times(props, 0);
+    /* Attributes stay in the object header, which has a checksum, however many there are. */
+    H5Pset_attr_phase_change(props, 1024, 512);
+    hid_t id = H5Gcreate2(loc, name, H5P_DEFAULT, props, H5P_DEFAULT);
+    h5_close(props);
+    if (id < 0)
+        return h5_fail(err, ERR_IO, "%s: creating group '%s'", where(loc, buf), name);
+    *out = id;
+    return 0;
+}
+
+bool h5_has_link(hid_t loc, const char *name)
+{
+    return H5Lexists(loc, name, H5P_DEFAULT) > 0;
+}
+
+static int check_link(hid_t loc, const char *name, const char *kind, struct err *err)
+{
+    char       buf[128];
+    H5L_info_t info;
+
+    if (!h5_has_link(loc, name))
+        return err_set(err, ERR_INPUT, "%s: %s '%s' is missing", where(loc, buf), kind, name);
+    if (H5Lget_info(loc, name, &info, H5P_DEFAULT) < 0)
+        return h5_fail(err, ERR_INPUT, "%s: link '%s'", where(loc, buf), name);
+    if (info.type != H5L_TYPE_HARD)
+        return err_set(err, ERR_INPUT, "%s: '%s' is a soft or external link; only objects of the "
+                       "file itself are read", where(loc, buf), name);
+    return 0;
+}
+
+int h5_open_group(hid_t loc, const char *name, hid_t *out, struct err *err)
+{
+    char buf[128];
+    int  rc = check_link(loc, name, "group", err);
+    if (rc)
+        return rc;
+    hid_t id = H5Gopen2(loc, name, H5P_DEFAULT);
+    if (id < 0)
+        return h5_fail(err, ERR_INPUT, "%s: opening group '%s'", where(loc, buf), name);
+    *out = id;
+    return 0;
+}
+
+int h5_open_dataset(hid_t loc, const char *name, hid_t *out, struct err *err)
+{
+    char buf[128];
+    int  rc = check_link(loc, name, "dataset", err);
+    if (rc)
+        return rc;
+    hid_t id = H5Dopen2(loc, name, H5P_DEFAULT);
+    if (id < 0)
+        return h5_fail(err, ERR_INPUT, "%s: opening dataset '%s'", where(loc, buf), name);
+    *out = id;
+    return 0;
+}
+
+void h5_names_free(char **names, int64_t n)
+{
+    for (int64_t i = 0; names && i < n; i++)
+        free(names[i]);
+    free(names);
+}
+
+int h5_names(hid_t group, char ***names, int64_t *n, struct err *err)
+{
+    char       buf[128], name[256], **list = NULL;
+    int        rc = 0;
+    int64_t    count = 0;
+    H5G_info_t info;
+
+    if (H5Gget_info(group, &info) < 0)
+        return h5_fail(err, ERR_INPUT, "%s: listing the group", where(group, buf));
+    if (info.nlinks > 1000000)
+        return err_set(err, ERR_INPUT, "%s: %llu links", where(group, buf),
+                       (unsigned long long)info.nlinks);
+    TRY(mem_zalloc(&list, (int64_t)info.nlinks, sizeof *list, "names of a group", err));
+    for (; count < (int64_t)info.nlinks; count++) {
+        ssize_t len = H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, (hsize_t)count,
+                                         name, sizeof name, H5P_DEFAULT);
+        if (len < 0) {
+            rc = h5_fail(err, ERR_INPUT, "%s: listing the group", where(group, buf));
+            goto out;
+        }
+        if ((size_t)len >= sizeof name)
+            FAIL(err, ERR_INPUT, "%s: a name of %zd characters", where(group, buf), len);
+        if (!(list[count] = strdup(name)))
+            FAIL(err, ERR_NOMEM, "names of a group");
+    }
+    *names = list;
+    *n = count;
+    list = NULL;
+out:
+    h5_names_free(list, count);
+    return rc;
+}
+
+/* ---- datasets -------------------------------------------------------------------------------- */
+
+static int info_filters(hid_t props, const char *name, struct h5_info *out, struct err *err)
+{
+    int n = H5Pget_nfilters(props);
+    if (n < 0 || n > H5_MAX_FILTERS)
+        return err_set(err, ERR_INPUT, "%s: %d filters, at most %d are expected", name, n,
+                       H5_MAX_FILTERS);
+    for (int i = 0; i < n; i++) {
+        unsigned     flags, config, values[8];
+        size_t       nvalues = 8;
+        char         label[32];
+        H5Z_filter_t id = H5Pget_filter2(props, (unsigned)i, &flags, &nvalues, values, sizeof label,
+                                         label, &config);
+        if (id != H5Z_FILTER_SHUFFLE && id != H5Z_FILTER_DEFLATE && id != H5_FILTER_ZSTD)
+            return err_set(err, ERR_INPUT, "%s: filter %d is not one of shuffle, deflate, zstd (%d)",
+                           name, (int)id, H5_FILTER_ZSTD);
+        out->filter[i] = (int)id;
+    }
+    out->nfilters = n;
+    return 0;
+}
+
+static int info_storage(hid_t dset, hid_t props, const char *name, struct h5_info *out,
+                        struct err *err)
+{
+    hsize_t      chunk[H5_MAX_DIMS];
+    H5D_layout_t layout = H5Pget_layout(props);
+
+    if (layout == H5D_CONTIGUOUS) {
+        if (H5Pget_external_count(props) != 0)
+            return err_set(err, ERR_INPUT, "%s: stored in another file", name);
+        haddr_t at = H5Dget_offset(dset);
+        out->offset = at == HADDR_UNDEF || at > INT64_MAX ? -1 : (int64_t)at;
+        return 0;
+    }
+    if (layout != H5D_CHUNKED)
+        return err_set(err, ERR_INPUT, "%s: neither contiguous nor chunked", name);
+    if (H5Pget_chunk(props, H5_MAX_DIMS, chunk) != out->ndim)
+        return err_set(err, ERR_INPUT, "%s: bad chunk shape", name);
+    out->chunked = true;
+    out->offset = -1;
+    for (int i = 0; i < out->ndim; i++)
+        out->chunk[i] = (int64_t)chunk[i];
+    return info_filters(props, name, out, err);
+}
+
+int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err *err)
+{
+    char    name[128];
+    int     rc = 0;
+    hsize_t dims[H5_MAX_DIMS];
+    hid_t   have = H5Dget_type(dset), want = h5_type(type), space = H5Dget_space(dset);
+    hid_t   props = H5Dget_create_plist(dset);
+
+    memset(out, 0, sizeof *out);
+    where(dset, name);
+    if (have < 0 || want < 0 || space < 0 || props < 0) {
+        rc = h5_fail(err, ERR_INPUT, "%s", name);
+        goto out;
+    }
+    if (H5Tequal(have, want) <= 0)
+        FAIL(err, ERR_INPUT, "%s: element type is not %s", name, dtype_name(type));
+    out->ndim = H5Sget_simple_extent_ndims(space);
+    if (out->ndim < 1 || out->ndim > H5_MAX_DIMS)
+        FAIL(err, ERR_INPUT, "%s: rank %d, expected 1 to %d", name, out->ndim, H5_MAX_DIMS);
+    H5Sget_simple_extent_dims(space, dims, NULL);
+    for (int i = 0; i < out->ndim; i++) {
+        if (dims[i] > INT64_MAX)
+            FAIL(err, ERR_INPUT, "%s: dimension %d is too large", name, i);
+        out->dims[i] = (int64_t)dims[i];
+    }
+    rc = info_storage(dset, props, name, out, err);
+out:
+    h5_close(props);
+    h5_close(space);
+    h5_close(want);
+    h5_close(have);
+    return rc;
+}
+
+hid_t h5_dataset_props(int ndim, const int64_t *chunk)
+{
+    hsize_t c[H5_MAX_DIMS];
+    hid_t   props = H5Pcreate(H5P_DATASET_CREATE);
+
+    H5Pset_obj_track_times(props, 0);
+    H5Pset_fill_time(props, H5D_FILL_TIME_NEVER);
+    if (!chunk) {
+        H5Pset_layout(props, H5D_CONTIGUOUS);
+        H5Pset_alloc_time(props, H5D_ALLOC_TIME_EARLY); /* so that its offset is known at once */
+        return props;
+    }
+    for (int i = 0; i < ndim; i++)
+        c[i] = (hsize_t)chunk[i];
+    H5Pset_chunk(props, ndim, c);
+    return props;
+}
+
+int h5_create_dataset(hid_t loc, const char *name, hid_t type, int ndim, const int64_t *dims,
+                      const int64_t *max, hid_t props, hid_t *out, struct err *err)
+{
+    char    buf[128];
+    hsize_t d[H5_MAX_DIMS], m[H5_MAX_DIMS];
+
+    for (int i = 0; i < ndim; i++) {
+        d[i] = (hsize_t)dims[i];
+        m[i] = !max ? d[i] : max[i] < 0 ? H5S_UNLIMITED : (hsize_t)max[i];
+    }
+    hid_t space = H5Screate_simple(ndim, d, m);
+    hid_t id = H5Dcreate2(loc, name, type, space, H5P_DEFAULT, props, H5P_DEFAULT);
+    h5_close(space);
+    if (id < 0)
+        return h5_fail(err, ERR_IO, "%s: creating dataset '%s'", where(loc, buf), name);
+    *out = id;
+    return 0;
+}
+
+int h5_put_array(hid_t loc, const char *name, enum dtype type, int ndim, const int64_t *dims,
+                 const void *data, struct err *err)
+{
+    char  buf[128];
+    int   rc = 0;
+    hid_t t = h5_type(type), props = h5_dataset_props(ndim, NULL), dset = H5I_INVALID_HID;
+
+    TRY(h5_create_dataset(loc, name, t, ndim, dims, NULL, props, &dset, err));
+    if (H5Dwrite(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
+        rc = h5_fail(err, ERR_IO, "%s: writing '%s'", where(loc, buf), name);
+out:
+    h5_close(dset);
+    h5_close(props);
+    h5_close(t);
+    return rc;
+}
+
+int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const int64_t *dims,
+                 void *data, struct err *err)
+{
+    char           buf[128];
+    int            rc = 0;
+    struct h5_info info;
+    hid_t          t = h5_type(type), dset = H5I_INVALID_HID;
+
+    TRY(h5_open_dataset(loc, name, &dset, err));
+    TRY(h5_dataset_info(dset, type, &info, err));
+    if (info.ndim != ndim || info.chunked)
+        FAIL(err, ERR_INPUT, "%s: '%s' is not a contiguous array of rank %d", where(loc, buf), name,
+             ndim);
+    for (int i = 0; i < ndim; i++)
+        if (info.dims[i] != dims[i])
+            FAIL(err, ERR_INPUT, "%s: dimension %d of '%s' is %lld, expected %lld", where(loc, buf),
+                 i, name, (long long)info.dims[i], (long long)dims[i]);
+    if (H5Dread(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
+        rc = h5_fail(err, ERR_INPUT, "%s: reading '%s'", where(loc, buf), name);
+out:
+    h5_close(dset);
+    h5_close(t);
+    return rc;
+}

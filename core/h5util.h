@@ -1,0 +1,127 @@
+/*
+ * h5util.h - what the HDF5 files of lacuna (traces, mask dumps) share: element types, attributes,
+ * careful opening of objects of untrusted files, error texts, and files that appear under their
+ * final name only when they are complete.
+ *
+ * A message of this module names the object inside the file ("/model: attribute 'heads' ..."); the
+ * caller prefixes the file. Ids are hid_t; a function that hands out an id gives ownership.
+ */
+#ifndef LACUNA_H5UTIL_H
+#define LACUNA_H5UTIL_H
+
+#include "core/dtype.h"
+#include "core/err.h"
+
+#include <hdf5.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Every sequence of HDF5 calls runs between these two. The lock is recursive and process-wide:
+ * HDF5 itself is thread-safe only when built so. It also turns HDF5's own error printing off for
+ * the calling thread and, once, registers the zstd filter. */
+void h5_lock(void);
+void h5_unlock(void);
+
+/* Store "text: reason", the reason being the innermost frame of HDF5's error stack. A full disk
+ * (ENOSPC, EDQUOT) becomes ERR_MACHINE whatever code was given. Returns the code. */
+int h5_fail(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* Close whatever kind of id it is; ids below zero (never opened) are ignored. */
+void h5_close(hid_t id);
+
+/* The file type of a dtype (little-endian). bfloat16 is a 2-byte float with 8 exponent bits, bias
+ * 127, and 7 mantissa bits. The caller closes it with h5_close. H5I_INVALID_HID on failure. */
+hid_t h5_type(enum dtype t);
+
+/* ---- attributes ----------------------------------------------------------------------------- */
+
+int h5_put_str(hid_t loc, const char *name, const char *value, struct err *err);
+int h5_put_i64(hid_t loc, const char *name, int64_t value, struct err *err);
+int h5_put_f64(hid_t loc, const char *name, double value, struct err *err);
+
+/* Scalar attributes. Missing, another class, not scalar or a string longer than cap - 1:
+ * ERR_INPUT. */
+int  h5_get_str(hid_t loc, const char *name, char *out, size_t cap, struct err *err);
+int  h5_get_i64(hid_t loc, const char *name, int64_t *out, struct err *err);
+int  h5_get_f64(hid_t loc, const char *name, double *out, struct err *err);
+bool h5_has_attr(hid_t loc, const char *name);
+
+/* ---- groups and datasets -------------------------------------------------------------------- */
+
+/* Create a group that keeps its attributes in its checksummed object header and no times. */
+int h5_create_group(hid_t loc, const char *name, hid_t *out, struct err *err);
+
+/* Open an object that is reached by a hard link; soft, external and user-defined links are refused
+ * (an untrusted file must not lead elsewhere). Returns false when there is no such link. */
+bool h5_has_link(hid_t loc, const char *name);
+int  h5_open_group(hid_t loc, const char *name, hid_t *out, struct err *err);
+int  h5_open_dataset(hid_t loc, const char *name, hid_t *out, struct err *err);
+
+/* Names of the links of a group in alphabetic order; *names is one malloc'd array of n C strings,
+ * released with h5_names_free. */
+int  h5_names(hid_t group, char ***names, int64_t *n, struct err *err);
+void h5_names_free(char **names, int64_t n);
+
+#define H5_MAX_DIMS 4
+#define H5_MAX_FILTERS 3
+#define H5_FILTER_ZSTD 32015 /* registered with The HDF Group */
+
+/* How a dataset is stored. */
+struct h5_info {
+    int     ndim;
+    int64_t dims[H5_MAX_DIMS];
+    bool    chunked;
+    int64_t offset;                /* contiguous: file position of the first element, -1 if none */
+    int64_t chunk[H5_MAX_DIMS];    /* chunked */
+    int     nfilters;
+    int     filter[H5_MAX_FILTERS];
+};
+
+/* Read rank, shape and storage of a dataset. Refused with ERR_INPUT: an element type other than
+ * `type`, a rank above H5_MAX_DIMS, external or virtual or compact storage, filters other than
+ * shuffle, deflate and zstd. */
+int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err *err);
+
+/* Creation properties of a dataset without times: contiguous, allocated at once, never filled when
+ * chunk is NULL, otherwise chunked. */
+hid_t h5_dataset_props(int ndim, const int64_t *chunk);
+
+/* Create a dataset below loc; props from h5_dataset_props (closed by the caller). `type` may be a
+ * committed type. max = NULL: fixed size; otherwise -1 means unlimited. */
+int h5_create_dataset(hid_t loc, const char *name, hid_t type, int ndim, const int64_t *dims,
+                      const int64_t *max, hid_t props, hid_t *out, struct err *err);
+
+/* Write or read a small dataset as a whole: contiguous, shape as given. Reading checks type and
+ * shape (ERR_INPUT). */
+int h5_put_array(hid_t loc, const char *name, enum dtype type, int ndim, const int64_t *dims,
+                 const void *data, struct err *err);
+int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const int64_t *dims,
+                 void *data, struct err *err);
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+/* A file being written as PATH.part. `fd` is a second descriptor of the same file, for pwrite at
+ * dataset offsets; it holds a lock that tells readers that the writer is alive. */
+struct h5_part {
+    char *path, *part; /* owned */
+    int   fd;
+    hid_t file;
+};
+
+/* Create PATH.part: superblock 2 with metadata checksums, objects of 4 KiB and more aligned to 4
+ * KiB. The root group gets format, version and complete = 0. ERR_USAGE when PATH exists and not
+ * force. */
+int h5_part_create(struct h5_part *p, const char *path, const char *format, int64_t major,
+                   int64_t minor, bool force, struct err *err);
+
+/* Mark as complete, flush, close, fsync, rename to PATH, fsync the directory. All ids below the
+ * file are closed. On failure the .part file is removed. */
+int  h5_part_commit(struct h5_part *p, struct err *err);
+void h5_part_abort(struct h5_part *p); /* removes the .part file; accepts a zeroed struct */
+
+/* Open for reading and check format, version and completeness. The messages tell a missing file, one
+ * that is still being written, one whose writer was stopped, something that is not HDF5, another
+ * kind of HDF5 file, and a newer major version apart. The messages name the file. */
+int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out, struct err *err);
+
+#endif

@@ -1,0 +1,309 @@
+/*
+ * h5util_file.c - HDF5 files that are complete or visibly unfinished, whatever happens.
+ *
+ * Superblock 2 (library bounds 1.8) has metadata checksums and no status flags, so a file that was
+ * flushed and then abandoned by a killed process still opens. The root attribute `complete` is 0
+ * until the commit; the name ends in ".part" until everything is on disk.
+ */
+#include "core/h5util.h"
+
+#include "core/manifest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ALIGNMENT 4096
+#define METADATA_BLOCK 16384
+
+static hid_t access_props(void)
+{
+    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
+    H5Pset_libver_bounds(fapl, H5F_LIBVER_V18, H5F_LIBVER_V18);
+    H5Pset_alignment(fapl, ALIGNMENT, ALIGNMENT);
+    H5Pset_meta_block_size(fapl, METADATA_BLOCK);
+    H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG);
+    /* Our own lock, below, tells writers apart; HDF5's fails on file systems without flock. */
+    H5Pset_file_locking(fapl, 0, 1);
+    return fapl;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* An open-file-description lock: released by the kernel when the writer dies. */
+static bool lock_writer(int fd)
+{
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return fcntl(fd, F_OFD_SETLK, &l) == 0 || (errno != EAGAIN && errno != EACCES);
+}
+
+static bool writer_alive(const char *part)
+{
+    struct flock l = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
+    int          fd = open(part, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool alive = fcntl(fd, F_OFD_GETLK, &l) == 0 && l.l_type != F_UNLCK;
+    close(fd);
+    return alive;
+}
+
+/* Open and lock the .part file; it must still be the one of that name once the lock is held, for
+ * another writer may have renamed it meanwhile. */
+static int claim_part(struct h5_part *p, struct err *err)
+{
+    struct stat mine, named;
+    p->fd = open(p->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (p->fd < 0)
+        return err_sys(err, ERR_IO, "creating %s", p->part);
+    if (!lock_writer(p->fd))
+        return err_set(err, ERR_IO, "%s is being written by another process", p->part);
+    if (fstat(p->fd, &mine) != 0)
+        return err_sys(err, ERR_IO, "%s", p->part);
+    if (!S_ISREG(mine.st_mode))
+        return err_set(err, ERR_IO, "%s is not a regular file", p->part);
+    if (stat(p->part, &named) != 0 || named.st_ino != mine.st_ino || named.st_dev != mine.st_dev)
+        return err_set(err, ERR_IO, "%s is being written by another process", p->part);
+    return 0;
+}
+
+static int create_file(struct h5_part *p, struct err *err)
+{
+    hid_t fapl = access_props(), fcpl = H5Pcreate(H5P_FILE_CREATE);
+    H5Pset_obj_track_times(fcpl, 0);
+    H5Pset_attr_phase_change(fcpl, 1024, 512);
+    p->file = H5Fcreate(p->part, H5F_ACC_TRUNC, fcpl, fapl);
+    h5_close(fcpl);
+    h5_close(fapl);
+    return p->file < 0 ? h5_fail(err, ERR_IO, "creating %s", p->part) : 0;
+}
+
+static void forget(struct h5_part *p)
+{
+    if (p->fd >= 0)
+        close(p->fd);
+    free(p->path);
+    free(p->part);
+    *p = (struct h5_part){.fd = -1, .file = H5I_INVALID_HID};
+}
+
+int h5_part_create(struct h5_part *p, const char *path, const char *format, int64_t major,
+                   int64_t minor, bool force, struct err *err)
+{
+    int         rc = 0;
+    bool        claimed = false;
+    char        tool[64];
+    struct stat st;
+
+    *p = (struct h5_part){.fd = -1, .file = H5I_INVALID_HID};
+    h5_lock();
+    if (stat(path, &st) == 0 && !force)
+        FAIL(err, ERR_USAGE, "%s exists; give --force to replace it", path);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        FAIL(err, ERR_USAGE, "%s is not a regular file", path);
+    p->path = strdup(path);
+    p->part = malloc(strlen(path) + sizeof ".part");
+    if (!p->path || !p->part)
+        FAIL(err, ERR_NOMEM, "name of %s", path);
+    sprintf(p->part, "%s.part", path);
+    TRY(claim_part(p, err));
+    claimed = true;
+    TRY(create_file(p, err));
+    snprintf(tool, sizeof tool, "lacuna %s", lacuna_version());
+    TRY(h5_put_str(p->file, "format", format, err));
+    TRY(h5_put_i64(p->file, "version_major", major, err));
+    TRY(h5_put_i64(p->file, "version_minor", minor, err));
+    TRY(h5_put_str(p->file, "tool", tool, err));
+    TRY(h5_put_i64(p->file, "complete", 0, err));
+    if (H5Fflush(p->file, H5F_SCOPE_GLOBAL) < 0)
+        rc = h5_fail(err, ERR_IO, "writing %s", p->part);
+out:
+    if (rc && claimed)
+        h5_part_abort(p);
+    else if (rc)
+        forget(p);
+    h5_unlock();
+    return rc;
+}
+
+static int sync_directory(const char *path, struct err *err)
+{
+    int   rc = 0, fd = -1;
+    char *copy = strdup(path);
+
+    if (!copy)
+        return err_set(err, ERR_NOMEM, "name of %s", path);
+    fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    /* Some file systems have no fsync of directories (EINVAL): nothing more can be done there. */
+    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL))
+        rc = err_sys(err, ERR_IO, "syncing the directory of %s", path);
+    if (fd >= 0)
+        close(fd);
+    free(copy);
+    return rc;
+}
+
+static int set_complete(hid_t file, struct err *err)
+{
+    int64_t one = 1;
+    hid_t   attr = H5Aopen(file, "complete", H5P_DEFAULT);
+    int     rc = 0;
+    if (attr < 0 || H5Awrite(attr, H5T_STD_I64LE, &one) < 0)
+        rc = h5_fail(err, ERR_IO, "attribute 'complete'");
+    h5_close(attr);
+    return rc;
+}
+
+int h5_part_commit(struct h5_part *p, struct err *err)
+{
+    int rc = 0;
+
+    h5_lock();
+    TRY(set_complete(p->file, err));
+    if (H5Fflush(p->file, H5F_SCOPE_GLOBAL) < 0) {
+        rc = h5_fail(err, ERR_IO, "writing %s", p->part);
+        goto out;
+    }
+    if (H5Fclose(p->file) < 0) {
+        rc = h5_fail(err, ERR_IO, "closing %s", p->part);
+        goto out;
+    }
+    p->file = H5I_INVALID_HID;
+    if (fsync(p->fd) != 0) {
+        rc = err_sys(err, ERR_IO, "syncing %s", p->part);
+        goto out;
+    }
+    if (rename(p->part, p->path) != 0) {
+        rc = err_sys(err, ERR_IO, "renaming %s to %s", p->part, p->path);
+        goto out;
+    }
+    rc = sync_directory(p->path, err);
+    forget(p);
+out:
+    if (p->path)
+        h5_part_abort(p);
+    h5_unlock();
+    return rc;
+}
+
+void h5_part_abort(struct h5_part *p)
+{
+    if (!p->path)
+        return;
+    h5_lock();
+    if (p->file >= 0)
+        H5Fclose(p->file);
+    unlink(p->part);
+    forget(p);
+    h5_unlock();
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool is_part(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".part") == 0;
+}
+
+static int refuse_part(const char *path, bool complete, struct err *err)
+{
+    if (writer_alive(path))
+        return err_set(err, ERR_INPUT, "%s is still being written; wait until it is renamed to its "
+                       "final name", path);
+    if (complete)
+        return err_set(err, ERR_INPUT, "%s is complete but its writer was stopped before the rename; "
+                       "rename it to '%.*s' to use it", path, (int)(strlen(path) - 5), path);
+    return err_set(err, ERR_INPUT, "%s is unfinished: its writer was stopped before the end; remove "
+                   "it and write it again", path);
+}
+
+/* Regular file with the HDF5 signature? */
+static int check_signature(const char *path, struct err *err)
+{
+    static const unsigned char magic[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+    unsigned char              head[8];
+    char                       part[1024];
+    struct stat                st;
+
+    if (stat(path, &st) != 0) {
+        int sys = errno;
+        snprintf(part, sizeof part, "%s.part", path);
+        if (sys == ENOENT && stat(part, &st) == 0)
+            return err_set(err, ERR_INPUT, "%s: no such file, but %s is there: %s", path, part,
+                           writer_alive(part) ? "it is still being written"
+                                              : "its writer was stopped before the end; write it "
+                                                "again");
+        errno = sys;
+        return err_sys(err, ERR_INPUT, "%s", path);
+    }
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, ERR_INPUT, "%s is not a regular file", path);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(err, ERR_INPUT, "%s", path);
+    ssize_t got = pread(fd, head, sizeof head, 0);
+    close(fd);
+    if (got != sizeof head || memcmp(head, magic, sizeof magic) != 0)
+        return is_part(path) ? refuse_part(path, false, err)
+                             : err_set(err, ERR_INPUT, "%s is not an HDF5 file (%lld bytes)", path,
+                                       (long long)st.st_size);
+    return 0;
+}
+
+static int check_format(hid_t file, const char *path, const char *format, int64_t major,
+                        struct err *err)
+{
+    char    found[64];
+    int64_t have, minor, complete;
+    int     rc = 0;
+
+    if (!h5_has_attr(file, "format") || !h5_has_attr(file, "version_major"))
+        FAIL(err, ERR_INPUT, "%s is an HDF5 file but not a %s (no attributes 'format' and "
+             "'version_major')", path, format);
+    TRY(h5_get_str(file, "format", found, sizeof found, err));
+    if (strcmp(found, format) != 0)
+        FAIL(err, ERR_INPUT, "%s is a %s, expected a %s", path, found, format);
+    TRY(h5_get_i64(file, "version_major", &have, err));
+    TRY(h5_get_i64(file, "version_minor", &minor, err));
+    if (have != major)
+        FAIL(err, ERR_INPUT, "%s has format version %lld.%lld; this lacuna (%s) reads version "
+             "%lld.x", path, (long long)have, (long long)minor, lacuna_version(), (long long)major);
+    TRY(h5_get_i64(file, "complete", &complete, err));
+    if (is_part(path))
+        rc = refuse_part(path, complete == 1, err);
+    else if (complete != 1)
+        FAIL(err, ERR_INPUT, "%s is unfinished (attribute complete = %lld): its writer was stopped "
+             "before the end", path, (long long)complete);
+out:
+    if (rc && err && !strstr(err->msg, path))
+        err_prefix(err, "%s", path);
+    return rc;
+}
+
+int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out, struct err *err)
+{
+    int rc = check_signature(path, err);
+    if (rc)
+        return rc;
+    h5_lock();
+    hid_t fapl = access_props();
+    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
+    h5_close(fapl);
+    if (file < 0)
+        rc = is_part(path) ? refuse_part(path, false, err)
+                           : h5_fail(err, ERR_INPUT, "%s: damaged or truncated", path);
+    else
+        rc = check_format(file, path, format, major, err);
+    if (rc == 0)
+        *out = file;
+    else if (file >= 0)
+        H5Fclose(file);
+    h5_unlock();
+    return rc;
+}

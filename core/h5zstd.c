@@ -1,0 +1,119 @@
+/*
+ * h5zstd.c - the zstd filter (id 32015) and the chunk codec of packed traces.
+ *
+ * Shuffle writes byte 0 of all elements, then byte 1 of all, ...: exponents stand together, which
+ * is what makes 16-bit floats compressible (about 1.4 to 1). Each chunk is one zstd frame that
+ * states its content size.
+ */
+#include "core/h5zstd.h"
+
+#include "core/h5util.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zstd.h>
+
+#define FRAME_MAX ((unsigned long long)1 << 30) /* a chunk; more is not a chunk of ours */
+
+static size_t filter_decode(size_t nbytes, size_t *buf_size, void **buf)
+{
+    unsigned long long size = ZSTD_getFrameContentSize(*buf, nbytes);
+    if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR || size > FRAME_MAX)
+        return 0;
+    void  *out = malloc(size ? (size_t)size : 1);
+    size_t got = out ? ZSTD_decompress(out, (size_t)size, *buf, nbytes) : 0;
+    if (!out || ZSTD_isError(got) || got != size) {
+        free(out);
+        return 0;
+    }
+    free(*buf);
+    *buf = out;
+    *buf_size = (size_t)size;
+    return got;
+}
+
+static size_t filter_encode(int level, size_t nbytes, size_t *buf_size, void **buf)
+{
+    size_t cap = ZSTD_compressBound(nbytes);
+    void  *out = malloc(cap);
+    size_t got = out ? ZSTD_compress(out, cap, *buf, nbytes, level) : 0;
+    if (!out || ZSTD_isError(got)) {
+        free(out);
+        return 0;
+    }
+    free(*buf);
+    *buf = out;
+    *buf_size = cap;
+    return got;
+}
+
+static size_t filter(unsigned flags, size_t nvalues, const unsigned *values, size_t nbytes,
+                     size_t *buf_size, void **buf)
+{
+    if (flags & H5Z_FLAG_REVERSE)
+        return filter_decode(nbytes, buf_size, buf);
+    return filter_encode(nvalues > 0 ? (int)values[0] : ZSTD_CLEVEL_DEFAULT, nbytes, buf_size, buf);
+}
+
+void h5_zstd_register(void)
+{
+    static const H5Z_class2_t class = {
+        H5Z_CLASS_T_VERS, H5_FILTER_ZSTD, 1, 1, "zstd", NULL, NULL, filter,
+    };
+    H5Zregister(&class);
+}
+
+size_t chunk_bound(size_t size)
+{
+    return ZSTD_compressBound(size);
+}
+
+static void shuffle(const uint8_t *src, size_t size, size_t elem, uint8_t *dst)
+{
+    size_t n = size / elem;
+    for (size_t j = 0; j < elem; j++)
+        for (size_t i = 0; i < n; i++)
+            dst[j * n + i] = src[i * elem + j];
+    memcpy(dst + n * elem, src + n * elem, size - n * elem);
+}
+
+static void unshuffle(const uint8_t *src, size_t size, size_t elem, uint8_t *dst)
+{
+    size_t n = size / elem;
+    for (size_t j = 0; j < elem; j++)
+        for (size_t i = 0; i < n; i++)
+            dst[i * elem + j] = src[j * n + i];
+    memcpy(dst + n * elem, src + n * elem, size - n * elem);
+}
+
+int chunk_pack(const void *src, size_t size, size_t elem, int level, void *scratch, void *dst,
+               size_t *packed, struct err *err)
+{
+    shuffle(src, size, elem, scratch);
+    size_t got = ZSTD_compress(dst, ZSTD_compressBound(size), scratch, size, level);
+    if (ZSTD_isError(got))
+        return err_set(err, ERR_RUN, "zstd: %s", ZSTD_getErrorName(got));
+    *packed = got;
+    return 0;
+}
+
+int chunk_unpack(const void *src, size_t packed, uint32_t skip, size_t elem, void *scratch,
+                 void *dst, size_t size, struct err *err)
+{
+    void  *plain = skip & 1 ? dst : scratch;
+    size_t got = packed;
+
+    if (skip & 2) {
+        if (packed == size)
+            memcpy(plain, src, size);
+    } else {
+        got = ZSTD_decompress(plain, size, src, packed);
+        if (ZSTD_isError(got))
+            return err_set(err, ERR_INPUT, "zstd: %s", ZSTD_getErrorName(got));
+    }
+    if (got != size)
+        return err_set(err, ERR_INPUT, "the chunk unpacks to %zu bytes, expected %zu", got, size);
+    if (!(skip & 1))
+        unshuffle(scratch, size, elem, dst);
+    return 0;
+}
