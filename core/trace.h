@@ -11,6 +11,7 @@
 
 #include "core/dtype.h"
 #include "core/err.h"
+#include "core/json.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,12 +24,14 @@ struct trace_meta {
     char    name[128], architecture[64], weights_id[40]; /* weights_id "xxh3:..." or "" */
     int     layers, heads, kv_heads, head_dim, v_dim;
     double  scale;
-    bool    causal, positions_applied;
-    enum dtype dtype;            /* of q, k, v */
+    bool    causal, positions_applied; /* positions are already in q and k */
+    char    positions[32];       /* their kind: "rope", "rope-3d", "" unknown */
+    enum dtype dtype;            /* of q, k, v, out: DT_F32, DT_BF16 or DT_F16 */
     char    compute[32];         /* arithmetic of the capture: "float32" */
     /* run */
     char    source[32];          /* "capture", "import", "synthetic" */
-    char    prompt_id[40];       /* "xxh3:..." of the prompt text, or "" */
+    char    prompt_id[40];       /* "xxh3:..." of the prompt text or conditioning tensor, or "" */
+    char    negative_id[40];     /* the same of the negative prompt, or "" */
     int64_t n_q, n_k;            /* tokens of every call; n_q == n_k except for imports */
     int64_t seed;
     /* video; grid_t = 0 for text */
@@ -39,7 +42,9 @@ struct trace_meta {
     char    token_order[32];            /* "raster" */
     char    sampler[32];
     int64_t steps;                      /* denoising steps of the run, 0 for text */
-    double  shift, guidance;
+    double  shift, guidance, fps;       /* 0 = unknown or none */
+    int64_t vae_t, vae_h, vae_w;        /* VAE strides, 0 = no VAE */
+    int64_t patch_t, patch_h, patch_w;  /* patch sizes, 0 = unknown */
     /* maps */
     int64_t pool;                       /* cell size P of the pooled maps, 0 = no maps */
 };
@@ -47,13 +52,16 @@ struct trace_meta {
 /* One captured attention call. */
 struct trace_call {
     int     step, layer;
-    char    branch[16];
+    char    branch[16];      /* letters, digits, '-', '_' */
     double  timestep, sigma; /* NAN for text */
-    int     order;           /* call order within the run */
-    bool    has_map, has_out;
+    int     order;           /* call order within the run; ascends from call to call */
+    char    block[16];       /* "self", "double", "single"; "" = "self" */
+    bool    has_map, has_out, has_lse;
 };
 
-enum trace_what { TRACE_Q, TRACE_K, TRACE_V, TRACE_OUT, TRACE_WHAT_COUNT };
+/* q [heads][n_q][head_dim]; k [kv_heads][n_k][head_dim]; v [kv_heads][n_k][v_dim];
+ * out [heads][n_q][v_dim]: in the dtype of the trace. lse [heads][n_q][1]: float32. */
+enum trace_what { TRACE_Q, TRACE_K, TRACE_V, TRACE_OUT, TRACE_LSE, TRACE_WHAT_COUNT };
 
 struct trace;
 
@@ -67,10 +75,28 @@ const char              *trace_path(const struct trace *t);
 const char              *trace_id(const struct trace *t); /* "xxh3:..." over identity and payload hashes */
 int64_t                  trace_calls(const struct trace *t);
 const struct trace_call *trace_call(const struct trace *t, int64_t i); /* in call order */
+int64_t trace_find(const struct trace *t, int step, const char *branch, int layer); /* or -1 */
 
 /* Tokens [tok0, tok0+n) of one head of one call as float32 [n][dim]. Thread-safe (pread). */
 int trace_read(const struct trace *t, int64_t call, enum trace_what what, int head, int64_t tok0,
                int64_t n, float *dst, struct err *err);
+
+/* The same in the stored dtype (TRACE_LSE: float32), as bytes. */
+int trace_read_raw(const struct trace *t, int64_t call, enum trace_what what, int head,
+                   int64_t tok0, int64_t n, void *dst, struct err *err);
+
+/* Count NaN and infinite elements of a head; first = {token, dim} of the first one, {-1, -1} if
+ * there is none. */
+int trace_nonfinite(const struct trace *t, int64_t call, enum trace_what what, int head,
+                    int64_t *count, int64_t first[2], struct err *err);
+
+/* Shape of a tensor of this trace. */
+struct trace_shape {
+    int64_t    heads, tokens, dim;
+    enum dtype dtype;
+};
+struct trace_shape trace_shape(const struct trace_meta *m, enum trace_what what);
+const char        *trace_what_name(enum trace_what what); /* "q", "k", ... */
 
 /* Where a head's payload lies in the file: for pread or mmap by the user. Fails for packed files. */
 int trace_locate(const struct trace *t, int64_t call, enum trace_what what, int head,
@@ -85,21 +111,50 @@ int64_t trace_map_cells(const struct trace *t, bool keys); /* ceil(n / pool) */
 int trace_tokens(const struct trace *t, int32_t **ids, int64_t *n, struct err *err);
 int trace_nll(const struct trace *t, float **nll, int64_t *n, struct err *err);
 
+/* The sampler's schedule: timestep and sigma of every step of the run, not of the captured ones
+ * only (sigmas may have one more, the final 0). *n = 0 when absent. Arrays are malloc'd. */
+int trace_timesteps(const struct trace *t, double **timesteps, int64_t *n, struct err *err);
+int trace_sigmas(const struct trace *t, double **sigmas, int64_t *n, struct err *err);
+
+/* Number of payload datasets and their bytes (uncompressed / in the file). */
+struct trace_extent {
+    int64_t objects, bytes, stored;
+};
+int trace_extent(const struct trace *t, struct trace_extent *out, struct err *err);
+
 /* Check every stored checksum. `bad` is called for each mismatch (dataset path, head or -1);
  * *n_bad counts. Returns 0 when the check ran, whatever it found. */
 typedef void trace_bad_fn(void *ctx, const char *object, int head, const char *what);
 int trace_verify(const struct trace *t, trace_bad_fn *bad, void *ctx, int64_t *n_bad,
                  struct err *err);
 
+/* The same on several threads (`bad` is called by one at a time). */
+int trace_verify_jobs(const struct trace *t, int jobs, trace_bad_fn *bad, void *ctx, int64_t *n_bad,
+                      struct err *err);
+
+/* Like trace_open, but a file whose metadata or checksums do not give its content id is opened all
+ * the same, for trace_verify to say what is wrong. */
+int trace_open_damaged(const char *path, struct trace **out, struct err *err);
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 struct trace_writer;
 
-/* Bytes that a file with these calls will have (payload and maps, rounded up). */
+/* Bytes that a file with these calls will have (q, k, v and maps, rounded up); out and lse, when
+ * stored, come on top: trace_call_size says what one call takes. INT64_MAX on overflow. */
 int64_t trace_size(const struct trace_meta *m, int64_t n_calls);
+int64_t trace_call_size(const struct trace_meta *m, const struct trace_call *c);
+
+/* All metadata as JSON objects "model", "run" and, for video, "video" inside the open object of w. */
+void trace_meta_json(const struct trace_meta *m, struct jw *w);
+
+/* Complete and check metadata (ERR_USAGE naming the field): v_dim 0 becomes head_dim, text_place ""
+ * becomes "none". Done by trace_create. */
+int trace_meta_check(struct trace_meta *m, struct err *err);
 
 /* Create path.part. An existing `path` is refused with ERR_USAGE unless force; free disk space is
- * checked against `n_calls` calls first (ERR_MACHINE with both numbers). */
+ * checked against `n_calls` calls first (ERR_MACHINE with both numbers). One thread writes; only
+ * trace_put_head and trace_put_map may run concurrently, for different heads. */
 int trace_create(const char *path, const struct trace_meta *m, int64_t n_calls, bool force,
                  struct trace_writer **out, struct err *err);
 
@@ -107,7 +162,8 @@ int trace_create(const char *path, const struct trace_meta *m, int64_t n_calls, 
 int trace_begin_call(struct trace_writer *w, const struct trace_call *c, struct err *err);
 
 /* Tokens [tok0, tok0+n) of all heads from x[n][heads*dim] (row stride `ld` floats): converted to the
- * trace's dtype and stored as [head][token][dim]. Ranges come in ascending order without gaps. */
+ * trace's dtype and stored as [head][token][dim]. Ranges of a head come in ascending order without
+ * gaps. */
 int trace_put(struct trace_writer *w, enum trace_what what, int64_t tok0, int64_t n, const float *x,
               int64_t ld, struct err *err);
 
@@ -124,9 +180,27 @@ int trace_end_call(struct trace_writer *w, struct err *err);
 
 int trace_put_tokens(struct trace_writer *w, const int32_t *ids, int64_t n, struct err *err);
 int trace_put_nll(struct trace_writer *w, const float *nll, int64_t n, struct err *err);
+int trace_put_timesteps(struct trace_writer *w, const double *t, int64_t n, struct err *err);
+int trace_put_sigmas(struct trace_writer *w, const double *s, int64_t n, struct err *err);
 
 /* Close, fsync, rename to the final name. On failure the .part file is removed. */
 int  trace_commit(struct trace_writer **w, struct err *err);
 void trace_abort(struct trace_writer **w); /* removes the .part file; accepts NULL */
+
+/* ---- packing -------------------------------------------------------------------------------- */
+
+enum trace_storage {
+    TRACE_CONTIGUOUS, /* pread, mmap */
+    TRACE_ZSTD,       /* chunks of one head x 1024 tokens, byte shuffle + zstd */
+    TRACE_GZIP,       /* the same with deflate, which every HDF5 has */
+};
+
+enum trace_storage trace_storage(const struct trace *t);
+const char        *trace_storage_name(enum trace_storage s);
+
+/* Copy a trace into another storage form; both have the same trace_id. Payload that does not match
+ * its checksum is refused. */
+int trace_pack(const struct trace *t, const char *path, enum trace_storage s, int jobs, bool force,
+               struct err *err);
 
 #endif

@@ -1,0 +1,118 @@
+/*
+ * trace_internal.h - what the files of the trace reader and writer share: the table of metadata
+ * fields, the shapes of the payload datasets, and the content id.
+ */
+#ifndef LACUNA_TRACE_INTERNAL_H
+#define LACUNA_TRACE_INTERNAL_H
+
+#include "core/buf.h"
+#include "core/h5util.h"
+#include "core/hash.h"
+#include "core/trace.h"
+
+#define TRACE_FORMAT "lacuna-trace"
+#define CHUNK_TOKENS 1024 /* rows of a chunk of a packed tensor */
+
+/* Datasets of a call; the first ones are those of enum trace_what. */
+enum {
+    ARR_MAP_SUM = TRACE_WHAT_COUNT,
+    ARR_MAP_MAX,
+    CALL_ARRAYS,
+};
+
+/* Datasets of the run. */
+enum { ARR_TOKENS, ARR_NLL, ARR_TIMESTEPS, ARR_SIGMAS, RUN_ARRAYS };
+
+/* A payload dataset: slices (heads) of rows of row_bytes, one checksum per slice. */
+struct trace_array {
+    const char        *name;
+    enum dtype         type;
+    bool               present;
+    int                ndim;
+    int64_t            dims[3];
+    int64_t            slices, rows, row_bytes;
+    int64_t            bytes;      /* of all slices */
+    enum trace_storage storage;
+    int64_t            chunk_rows; /* of packed ones */
+    int64_t            offset;     /* of contiguous ones */
+    struct hash128    *sums;       /* [slices], owned */
+};
+
+/* Fill name, type and shape of dataset i of a call; false when a size overflows. */
+bool trace_call_array(const struct trace_meta *m, int i, struct trace_array *a);
+
+/* The same for a dataset of the run with n elements. */
+bool trace_run_array(int i, int64_t n, struct trace_array *a);
+
+/* Length that the metadata prescribe for a dataset of the run, -1 = any. */
+int64_t trace_run_length(const struct trace_meta *m, int i);
+
+/* Is dataset i of the call announced by the flags of c? */
+bool trace_call_has(const struct trace_call *c, int i);
+
+#define CALL_PATH_MAX 80
+void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX]);
+
+/* ERR_INPUT / ERR_USAGE (`code`) unless step, layer, branch, block fit the metadata. */
+int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int code,
+                     struct err *err);
+
+/* Metadata as attributes of /model, /run and, with a grid, /video. */
+int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err);
+int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err);
+
+/* Ranges and relations; v_dim and text_place are filled in. `code` as above. */
+int trace_meta_validate(struct trace_meta *m, int code, struct err *err);
+
+/* ---- content id: XXH3-128 of a text of all metadata and checksums ---------------------------- */
+
+void content_meta(const struct trace_meta *m, struct buf *b);
+void content_call(const struct trace_call *c, struct buf *b);
+void content_array(const struct trace_array *a, struct buf *b);
+
+/* A checksum as stored: 16 bytes, big-endian, the order of its hexadecimal form. */
+void           sum_to_bytes(struct hash128 h, uint8_t out[16]);
+struct hash128 sum_from_bytes(const uint8_t in[16]);
+
+/* ---- reader ---------------------------------------------------------------------------------- */
+
+struct trace_entry {
+    struct trace_call  call;
+    struct trace_array arr[CALL_ARRAYS];
+};
+
+struct trace {
+    char               *path;
+    int                 fd;
+    int64_t             file_size;
+    hid_t               file; /* open only when something is packed */
+    struct trace_meta   meta;
+    struct trace_entry *calls;
+    int64_t             n_calls, cap_calls;
+    struct trace_array  run[RUN_ARRAYS];
+    char                id[HASH_TEXT_MAX], stored_id[HASH_TEXT_MAX];
+};
+
+/* Path of the dataset: of call i, or of the run when i < 0. */
+#define DATASET_PATH_MAX (CALL_PATH_MAX + 20)
+void trace_dataset_path(const struct trace *t, int64_t i, const struct trace_array *a,
+                        char path[DATASET_PATH_MAX]);
+
+/* Rows [row0, row0+n) of a slice as stored. Thread-safe. Errors name file and dataset. */
+int trace_read_rows(const struct trace *t, int64_t call, const struct trace_array *a, int64_t slice,
+                    int64_t row0, int64_t n, void *dst, struct err *err);
+
+/* ---- writer, as seen by the packer ----------------------------------------------------------- */
+
+int trace_create_storage(const char *path, const struct trace_meta *m, enum trace_storage storage,
+                         int jobs, int64_t need_bytes, bool force, struct trace_writer **out,
+                         struct err *err);
+
+/* A whole slice of dataset i of the current call, as stored. */
+int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *data,
+                    struct err *err);
+
+/* A whole dataset of the run, as stored. */
+int trace_put_run(struct trace_writer *w, int i, int64_t n, const void *data, struct err *err);
+
+#endif

@@ -1,0 +1,535 @@
+/*
+ * trace_meta.c - metadata of a trace: one table drives attributes, checks, the content id and JSON.
+ *
+ * Content id = XXH3-128 of a text with one line per metadata field, one per call and one per
+ * payload dataset with its checksums (doc/trace-format.md has the exact form). So it identifies the
+ * content independently of the file's name, storage form and writing program, and a changed
+ * attribute or checksum cannot go unnoticed.
+ */
+#include "core/trace_internal.h"
+
+#include "core/mem.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+enum field_type { F_STR, F_INT, F_I64, F_F64, F_BOOL, F_DTYPE };
+
+struct field {
+    const char     *group, *name;
+    enum field_type type;
+    size_t          offset, size;
+};
+
+#define FIELD(group, type, name) \
+    {#group, #name, type, offsetof(struct trace_meta, name), sizeof ((struct trace_meta *)0)->name}
+
+/* The order is that of the content id: part of the format. */
+static const struct field fields[] = {
+    FIELD(model, F_STR, name),
+    FIELD(model, F_STR, architecture),
+    FIELD(model, F_STR, weights_id),
+    FIELD(model, F_INT, layers),
+    FIELD(model, F_INT, heads),
+    FIELD(model, F_INT, kv_heads),
+    FIELD(model, F_INT, head_dim),
+    FIELD(model, F_INT, v_dim),
+    FIELD(model, F_F64, scale),
+    FIELD(model, F_BOOL, causal),
+    FIELD(model, F_BOOL, positions_applied),
+    FIELD(model, F_STR, positions),
+    FIELD(model, F_DTYPE, dtype),
+    FIELD(model, F_STR, compute),
+    FIELD(run, F_STR, source),
+    FIELD(run, F_STR, prompt_id),
+    FIELD(run, F_STR, negative_id),
+    FIELD(run, F_I64, n_q),
+    FIELD(run, F_I64, n_k),
+    FIELD(run, F_I64, seed),
+    FIELD(run, F_I64, pool),
+    FIELD(video, F_I64, grid_t),
+    FIELD(video, F_I64, grid_h),
+    FIELD(video, F_I64, grid_w),
+    FIELD(video, F_I64, frames),
+    FIELD(video, F_I64, height),
+    FIELD(video, F_I64, width),
+    FIELD(video, F_F64, fps),
+    FIELD(video, F_I64, vae_t),
+    FIELD(video, F_I64, vae_h),
+    FIELD(video, F_I64, vae_w),
+    FIELD(video, F_I64, patch_t),
+    FIELD(video, F_I64, patch_h),
+    FIELD(video, F_I64, patch_w),
+    FIELD(video, F_I64, text_tokens),
+    FIELD(video, F_I64, text_valid),
+    FIELD(video, F_STR, text_place),
+    FIELD(video, F_STR, token_order),
+    FIELD(video, F_STR, sampler),
+    FIELD(video, F_I64, steps),
+    FIELD(video, F_F64, shift),
+    FIELD(video, F_F64, guidance),
+    {NULL, NULL, F_STR, 0, 0},
+};
+
+static bool is_video(const struct trace_meta *m)
+{
+    return m->grid_t > 0;
+}
+
+static bool in_use(const struct field *f, const struct trace_meta *m)
+{
+    return strcmp(f->group, "video") != 0 || is_video(m);
+}
+
+/* ---- attributes ------------------------------------------------------------------------------ */
+
+static int put_field(hid_t group, const struct field *f, const struct trace_meta *m,
+                     struct err *err)
+{
+    const void *p = (const char *)m + f->offset;
+    switch (f->type) {
+    case F_STR:
+        return h5_put_str(group, f->name, p, err);
+    case F_INT:
+        return h5_put_i64(group, f->name, *(const int *)p, err);
+    case F_I64:
+        return h5_put_i64(group, f->name, *(const int64_t *)p, err);
+    case F_F64:
+        return h5_put_f64(group, f->name, *(const double *)p, err);
+    case F_BOOL:
+        return h5_put_i64(group, f->name, *(const bool *)p, err);
+    case F_DTYPE:
+        return h5_put_str(group, f->name, dtype_name(*(const enum dtype *)p), err);
+    }
+    return 0;
+}
+
+static int get_field(hid_t group, const struct field *f, struct trace_meta *m, struct err *err)
+{
+    void   *p = (char *)m + f->offset;
+    char    text[32];
+    int64_t i = 0;
+    int     rc;
+
+    if (f->type == F_STR)
+        return h5_get_str(group, f->name, p, f->size, err);
+    if (f->type == F_F64)
+        return h5_get_f64(group, f->name, p, err);
+    if (f->type == F_DTYPE) {
+        if ((rc = h5_get_str(group, f->name, text, sizeof text, err)) != 0)
+            return rc;
+        *(enum dtype *)p = dtype_from_name(text);
+        return *(enum dtype *)p != DT_NONE ? 0
+                                           : err_set(err, ERR_INPUT, "/%s: %s '%s' is unknown",
+                                                     f->group, f->name, text);
+    }
+    if ((rc = h5_get_i64(group, f->name, &i, err)) != 0)
+        return rc;
+    if ((f->type == F_BOOL && (i < 0 || i > 1)) || (f->type == F_INT && (i < 0 || i > INT32_MAX)))
+        return err_set(err, ERR_INPUT, "/%s: %s = %lld is out of range", f->group, f->name,
+                       (long long)i);
+    if (f->type == F_BOOL)
+        *(bool *)p = i == 1;
+    else if (f->type == F_INT)
+        *(int *)p = (int)i;
+    else
+        *(int64_t *)p = i;
+    return 0;
+}
+
+int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err)
+{
+    hid_t       group = H5I_INVALID_HID;
+    const char *open = "";
+    int         rc = 0;
+
+    for (const struct field *f = fields; f->name && in_use(f, m); f++) {
+        if (strcmp(open, f->group) != 0) {
+            h5_close(group);
+            group = H5I_INVALID_HID;
+            TRY(h5_create_group(file, f->group, &group, err));
+            open = f->group;
+        }
+        TRY(put_field(group, f, m, err));
+    }
+out:
+    h5_close(group);
+    return rc;
+}
+
+int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err)
+{
+    hid_t       group = H5I_INVALID_HID;
+    const char *open = "";
+    bool        video = h5_has_link(file, "video");
+    int         rc = 0;
+
+    memset(m, 0, sizeof *m);
+    for (const struct field *f = fields; f->name; f++) {
+        if (strcmp(open, f->group) != 0) {
+            if (strcmp(f->group, "video") == 0 && !video)
+                break;
+            h5_close(group);
+            group = H5I_INVALID_HID;
+            TRY(h5_open_group(file, f->group, &group, err));
+            open = f->group;
+        }
+        TRY(get_field(group, f, m, err));
+    }
+    if (video && !is_video(m))
+        FAIL(err, ERR_INPUT, "/video: grid_t = %lld", (long long)m->grid_t);
+out:
+    h5_close(group);
+    return rc;
+}
+
+void trace_meta_json(const struct trace_meta *m, struct jw *w)
+{
+    const char *open = "";
+
+    for (const struct field *f = fields; f->name && in_use(f, m); f++) {
+        const void *p = (const char *)m + f->offset;
+        if (strcmp(open, f->group) != 0) {
+            if (open[0])
+                jw_obj_end(w);
+            jw_key(w, f->group);
+            jw_obj(w);
+            open = f->group;
+        }
+        if (f->type == F_STR)
+            jw_kstr(w, f->name, p);
+        else if (f->type == F_DTYPE)
+            jw_kstr(w, f->name, dtype_name(*(const enum dtype *)p));
+        else if (f->type == F_F64)
+            jw_knum(w, f->name, *(const double *)p);
+        else if (f->type == F_BOOL)
+            jw_kbool(w, f->name, *(const bool *)p);
+        else
+            jw_kint(w, f->name, f->type == F_INT ? *(const int *)p : *(const int64_t *)p);
+    }
+    jw_obj_end(w);
+}
+
+/* ---- checks ---------------------------------------------------------------------------------- */
+
+static bool printable(const char *s)
+{
+    for (; *s; s++)
+        if ((unsigned char)*s < 0x20 || *s == 0x7f)
+            return false;
+    return true;
+}
+
+static int check_strings(const struct trace_meta *m, int code, struct err *err)
+{
+    for (const struct field *f = fields; f->name; f++) {
+        const char *s = (const char *)m + f->offset;
+        if (f->type != F_STR)
+            continue;
+        if (!memchr(s, '\0', f->size))
+            return err_set(err, code, "/%s: %s has no end", f->group, f->name);
+        if (!printable(s))
+            return err_set(err, code, "/%s: %s has control characters", f->group, f->name);
+    }
+    return 0;
+}
+
+struct range {
+    const char *name;
+    int64_t     value, min, max;
+};
+
+static int check_ranges(const struct range *r, int code, struct err *err)
+{
+    for (; r->name; r++)
+        if (r->value < r->min || r->value > r->max)
+            return err_set(err, code, "%s = %lld is not within %lld..%lld", r->name,
+                           (long long)r->value, (long long)r->min, (long long)r->max);
+    return 0;
+}
+
+static int check_video(const struct trace_meta *m, int code, struct err *err)
+{
+    int64_t            side = 1 << 20, n = 0;
+    const struct range r[] = {
+        {"/video: grid_h", m->grid_h, 1, side},
+        {"/video: grid_w", m->grid_w, 1, side},
+        {"/video: grid_t", m->grid_t, 1, side},
+        {"/video: text_tokens", m->text_tokens, 0, INT64_C(1) << 40},
+        {"/video: text_valid", m->text_valid, 0, m->text_tokens},
+        {"/video: steps", m->steps, 0, 1000000},
+        {NULL, 0, 0, 0},
+    };
+    int rc = check_ranges(r, code, err);
+    if (rc)
+        return rc;
+    if (!mul_ok(m->grid_t, m->grid_h, &n) || !mul_ok(n, m->grid_w, &n) ||
+        !add_ok(n, m->text_tokens, &n) || n != m->n_k || n != m->n_q)
+        return err_set(err, code, "/video: grid %lldx%lldx%lld and %lld text tokens do not make %lld "
+                       "tokens", (long long)m->grid_t, (long long)m->grid_h, (long long)m->grid_w,
+                       (long long)m->text_tokens, (long long)m->n_k);
+    if (strcmp(m->text_place, "none") != 0 && strcmp(m->text_place, "front") != 0 &&
+        strcmp(m->text_place, "back") != 0)
+        return err_set(err, code, "/video: text_place '%s' is not none, front or back",
+                       m->text_place);
+    if ((strcmp(m->text_place, "none") == 0) != (m->text_tokens == 0))
+        return err_set(err, code, "/video: text_place '%s' with %lld text tokens", m->text_place,
+                       (long long)m->text_tokens);
+    return 0;
+}
+
+int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
+{
+    if (m->v_dim == 0)
+        m->v_dim = m->head_dim;
+    if (!m->text_place[0])
+        strcpy(m->text_place, "none");
+    const struct range r[] = {
+        {"/model: layers", m->layers, 1, 100000},
+        {"/model: heads", m->heads, 1, 65536},
+        {"/model: kv_heads", m->kv_heads, 1, 65536},
+        {"/model: head_dim", m->head_dim, 1, 65536},
+        {"/model: v_dim", m->v_dim, 1, 65536},
+        {"/run: n_q", m->n_q, 1, INT32_MAX},
+        {"/run: n_k", m->n_k, 1, INT32_MAX},
+        {"/run: pool", m->pool, 0, INT32_MAX},
+        {"/video: grid_t", m->grid_t, 0, INT32_MAX},
+        {NULL, 0, 0, 0},
+    };
+    int rc = check_strings(m, code, err);
+    if (rc == 0)
+        rc = check_ranges(r, code, err);
+    if (rc)
+        return rc;
+    if (m->heads % m->kv_heads != 0)
+        return err_set(err, code, "/model: %d query heads are not a multiple of %d kv heads",
+                       m->heads, m->kv_heads);
+    if (!isfinite(m->scale) || m->scale == 0)
+        return err_set(err, code, "/model: scale = %g is not a usable softmax scale", m->scale);
+    if (m->dtype != DT_F32 && m->dtype != DT_BF16 && m->dtype != DT_F16)
+        return err_set(err, code, "/model: dtype %s is not float32, bfloat16 or float16",
+                       dtype_name(m->dtype));
+    if (m->causal && m->n_q > m->n_k)
+        return err_set(err, code, "/run: causal with more queries (%lld) than keys (%lld)",
+                       (long long)m->n_q, (long long)m->n_k);
+    for (int i = 0; i < CALL_ARRAYS; i++) {
+        struct trace_array a;
+        if (!trace_call_array(m, i, &a))
+            return err_set(err, code, "size of '%s' overflows", a.name);
+    }
+    return is_video(m) ? check_video(m, code, err) : 0;
+}
+
+int trace_meta_check(struct trace_meta *m, struct err *err)
+{
+    return trace_meta_validate(m, ERR_USAGE, err);
+}
+
+int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int code,
+                     struct err *err)
+{
+    size_t len = strnlen(c->branch, sizeof c->branch);
+
+    if (c->layer < 0 || c->layer >= m->layers)
+        return err_set(err, code, "layer %d of a model with %d layers", c->layer, m->layers);
+    if (c->step < 0 || (m->steps > 0 && c->step >= m->steps))
+        return err_set(err, code, "step %d of a run with %lld steps", c->step,
+                       (long long)m->steps);
+    if (len == 0 || len == sizeof c->branch)
+        return err_set(err, code, "a branch name of %zu characters", len);
+    for (size_t i = 0; i < len; i++)
+        if (!isalnum((unsigned char)c->branch[i]) && !strchr("-_", c->branch[i]))
+            return err_set(err, code, "branch '%s' has other characters than letters, digits, '-' "
+                           "and '_'", c->branch);
+    if (strnlen(c->block, sizeof c->block) == sizeof c->block || !printable(c->block))
+        return err_set(err, code, "the name of the block kind is not a short text");
+    if (c->has_map && m->pool == 0)
+        return err_set(err, code, "maps without a pool size");
+    return 0;
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+static const char *const call_names[CALL_ARRAYS] = {"q",   "k",       "v",      "out",
+                                                    "lse", "map_sum", "map_max"};
+static const char *const run_names[RUN_ARRAYS] = {"tokens", "nll", "timesteps", "sigmas"};
+static const enum dtype  run_types[RUN_ARRAYS] = {DT_I32, DT_F32, DT_F64, DT_F64};
+
+const char *trace_what_name(enum trace_what what)
+{
+    return call_names[what];
+}
+
+static int64_t cells(const struct trace_meta *m, int64_t n)
+{
+    return m->pool > 0 ? (n + m->pool - 1) / m->pool : 0;
+}
+
+struct trace_shape trace_shape(const struct trace_meta *m, enum trace_what what)
+{
+    bool of_keys = what == TRACE_K || what == TRACE_V;
+    return (struct trace_shape){
+        .heads = of_keys ? m->kv_heads : m->heads,
+        .tokens = of_keys ? m->n_k : m->n_q,
+        .dim = what == TRACE_LSE ? 1 : what == TRACE_Q || what == TRACE_K ? m->head_dim : m->v_dim,
+        .dtype = what == TRACE_LSE ? DT_F32 : m->dtype,
+    };
+}
+
+static bool set_sizes(struct trace_array *a, int64_t slices, int64_t rows, int64_t dim)
+{
+    a->slices = slices;
+    a->rows = rows;
+    return mul_ok(dim, (int64_t)dtype_size(a->type), &a->row_bytes) &&
+           mul_ok(a->row_bytes, rows, &a->bytes) && mul_ok(a->bytes, slices, &a->bytes);
+}
+
+bool trace_call_array(const struct trace_meta *m, int i, struct trace_array *a)
+{
+    memset(a, 0, sizeof *a);
+    a->name = call_names[i];
+    if (i >= TRACE_WHAT_COUNT) {
+        a->type = DT_F32;
+        a->ndim = 3;
+        a->dims[0] = m->heads;
+        a->dims[1] = cells(m, m->n_q);
+        a->dims[2] = cells(m, m->n_k);
+        return set_sizes(a, a->dims[0], a->dims[1], a->dims[2]);
+    }
+    struct trace_shape s = trace_shape(m, (enum trace_what)i);
+    a->type = s.dtype;
+    a->ndim = i == TRACE_LSE ? 2 : 3;
+    a->dims[0] = s.heads;
+    a->dims[1] = s.tokens;
+    a->dims[2] = s.dim;
+    return set_sizes(a, s.heads, s.tokens, s.dim);
+}
+
+bool trace_run_array(int i, int64_t n, struct trace_array *a)
+{
+    memset(a, 0, sizeof *a);
+    a->name = run_names[i];
+    a->type = run_types[i];
+    a->ndim = 1;
+    a->dims[0] = n;
+    return set_sizes(a, 1, n, 1);
+}
+
+int64_t trace_run_length(const struct trace_meta *m, int i)
+{
+    return i == ARR_TOKENS ? m->n_k : i == ARR_NLL ? m->n_k - 1 : -1;
+}
+
+bool trace_call_has(const struct trace_call *c, int i)
+{
+    return i == TRACE_OUT ? c->has_out : i == TRACE_LSE ? c->has_lse : i < TRACE_WHAT_COUNT || c->has_map;
+}
+
+void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX])
+{
+    snprintf(path, CALL_PATH_MAX, "/calls/step-%03d/%s/layer-%02d", c->step, c->branch, c->layer);
+}
+
+int64_t trace_call_size(const struct trace_meta *meta, const struct trace_call *c)
+{
+    struct trace_meta  m = *meta;
+    struct trace_array a;
+    int64_t            sum = 16384; /* groups and attributes */
+
+    if (m.v_dim == 0)
+        m.v_dim = m.head_dim;
+    for (int i = 0; i < CALL_ARRAYS; i++) {
+        if (!trace_call_has(c, i))
+            continue;
+        /* Alignment, the checksums and two object headers come with each dataset. */
+        if (!trace_call_array(&m, i, &a) || !add_ok(sum, a.bytes, &sum) ||
+            !add_ok(sum, 4096 + 1024 + 16 * a.slices, &sum))
+            return INT64_MAX;
+    }
+    return sum;
+}
+
+int64_t trace_size(const struct trace_meta *m, int64_t n_calls)
+{
+    struct trace_call c = {.has_map = m->pool > 0};
+    int64_t           sum;
+    if (!mul_ok(trace_call_size(m, &c), n_calls, &sum) ||
+        !add_ok(sum, 65536 + 8 * m->n_k, &sum))
+        return INT64_MAX;
+    return sum;
+}
+
+/* ---- content id ------------------------------------------------------------------------------ */
+
+static void put_f64(struct buf *b, double x)
+{
+    /* The sign of a NaN is not content, and C libraries print it differently. */
+    if (isnan(x))
+        buf_puts(b, "nan");
+    else
+        buf_printf(b, "%.17g", x);
+}
+
+void content_meta(const struct trace_meta *m, struct buf *b)
+{
+    buf_printf(b, "%s %d\n", TRACE_FORMAT, TRACE_VERSION_MAJOR);
+    for (const struct field *f = fields; f->name && in_use(f, m); f++) {
+        const void *p = (const char *)m + f->offset;
+        buf_printf(b, "%s.%s=", f->group, f->name);
+        if (f->type == F_STR)
+            buf_puts(b, p);
+        else if (f->type == F_DTYPE)
+            buf_puts(b, dtype_name(*(const enum dtype *)p));
+        else if (f->type == F_F64)
+            put_f64(b, *(const double *)p);
+        else
+            buf_printf(b, "%lld", f->type == F_INT    ? (long long)*(const int *)p
+                                  : f->type == F_BOOL ? (long long)*(const bool *)p
+                                                      : (long long)*(const int64_t *)p);
+        buf_puts(b, "\n");
+    }
+}
+
+void content_call(const struct trace_call *c, struct buf *b)
+{
+    buf_printf(b, "call step=%d branch=%s layer=%d block=%s order=%d timestep=", c->step, c->branch,
+               c->layer, c->block, c->order);
+    put_f64(b, c->timestep);
+    buf_puts(b, " sigma=");
+    put_f64(b, c->sigma);
+    buf_puts(b, "\n");
+}
+
+void content_array(const struct trace_array *a, struct buf *b)
+{
+    if (!a->present)
+        return;
+    buf_puts(b, a->name);
+    for (int i = 0; i < a->ndim; i++)
+        buf_printf(b, "%s%lld", i ? "x" : " ", (long long)a->dims[i]);
+    for (int64_t s = 0; s < a->slices; s++)
+        buf_printf(b, " %016llx%016llx", (unsigned long long)a->sums[s].hi,
+                   (unsigned long long)a->sums[s].lo);
+    buf_puts(b, "\n");
+}
+
+void sum_to_bytes(struct hash128 h, uint8_t out[16])
+{
+    for (int i = 0; i < 8; i++) {
+        out[i] = (uint8_t)(h.hi >> (56 - 8 * i));
+        out[8 + i] = (uint8_t)(h.lo >> (56 - 8 * i));
+    }
+}
+
+struct hash128 sum_from_bytes(const uint8_t in[16])
+{
+    struct hash128 h = {0};
+    for (int i = 0; i < 8; i++) {
+        h.hi = h.hi << 8 | in[i];
+        h.lo = h.lo << 8 | in[8 + i];
+    }
+    return h;
+}

@@ -1,0 +1,84 @@
+/*
+ * trace_pack.c - copy a trace between storage forms, head by head.
+ */
+#include "core/trace_internal.h"
+
+#include "core/mem.h"
+#include "core/progress.h"
+
+#include <stdlib.h>
+
+struct copy {
+    const struct trace  *t;
+    struct trace_writer *w;
+    void                *buf; /* one slice, owned */
+    int64_t              cap;
+    struct progress     *progress;
+};
+
+/* Read a slice and refuse it when it is not what was written. */
+static int read_slice(struct copy *c, int64_t call, const struct trace_array *a, int64_t slice,
+                      struct err *err)
+{
+    int64_t bytes = a->rows * a->row_bytes;
+    char    path[DATASET_PATH_MAX];
+    int     rc = mem_grow(&c->buf, &c->cap, bytes, 1, "head to copy", err);
+
+    if (rc == 0)
+        rc = trace_read_rows(c->t, call, a, slice, 0, a->rows, c->buf, err);
+    if (rc)
+        return rc;
+    struct hash128 h = hash_bytes(c->buf, (size_t)bytes);
+    if (h.hi != a->sums[slice].hi || h.lo != a->sums[slice].lo) {
+        trace_dataset_path(c->t, call, a, path);
+        return err_set(err, ERR_INPUT, "%s: %s head %lld does not match its checksum", c->t->path,
+                       path, (long long)slice);
+    }
+    progress_add(c->progress, (double)bytes, 1, a->name);
+    return 0;
+}
+
+static int copy_call(struct copy *c, int64_t i, struct err *err)
+{
+    const struct trace_entry *e = &c->t->calls[i];
+    int                       rc = 0;
+
+    TRY(trace_begin_call(c->w, &e->call, err));
+    for (int j = 0; j < CALL_ARRAYS; j++)
+        for (int64_t s = 0; e->arr[j].present && s < e->arr[j].slices; s++) {
+            TRY(read_slice(c, i, &e->arr[j], s, err));
+            TRY(trace_put_slice(c->w, j, s, c->buf, err));
+        }
+    TRY(trace_end_call(c->w, err));
+out:
+    return rc;
+}
+
+int trace_pack(const struct trace *t, const char *path, enum trace_storage s, int jobs, bool force,
+               struct err *err)
+{
+    struct copy         c = {.t = t};
+    struct trace_extent extent;
+    int                 rc = 0;
+
+    TRY(trace_extent(t, &extent, err));
+    TRY(trace_create_storage(path, &t->meta, s, jobs,
+                             s == TRACE_CONTIGUOUS ? extent.bytes + 65536 : extent.bytes / 2, force,
+                             &c.w, err));
+    c.progress = progress_start("pack", (double)extent.bytes, extent.objects);
+    for (int64_t i = 0; i < t->n_calls; i++)
+        TRY(copy_call(&c, i, err));
+    for (int i = 0; i < RUN_ARRAYS; i++) {
+        const struct trace_array *a = &t->run[i];
+        if (!a->present)
+            continue;
+        TRY(read_slice(&c, -1, a, 0, err));
+        TRY(trace_put_run(c.w, i, a->rows, c.buf, err));
+    }
+    TRY(trace_commit(&c.w, err));
+out:
+    progress_end(&c.progress);
+    trace_abort(&c.w);
+    free(c.buf);
+    return rc;
+}

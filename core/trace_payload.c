@@ -1,0 +1,315 @@
+/*
+ * trace_payload.c - rows of a trace: pread where contiguous; of packed files the chunks are fetched
+ * under the HDF5 lock and unpacked outside it, so that threads overlap where the time goes.
+ */
+#include "core/trace_internal.h"
+
+#include "core/h5zstd.h"
+#include "core/mem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define READ_BLOCK (1 << 20)
+
+void trace_dataset_path(const struct trace *t, int64_t i, const struct trace_array *a,
+                        char path[DATASET_PATH_MAX])
+{
+    char call[CALL_PATH_MAX] = "/run";
+    if (i >= 0)
+        trace_call_path(&t->calls[i].call, call);
+    snprintf(path, DATASET_PATH_MAX, "%s/%s", call, a->name);
+}
+
+/* ---- stored bytes ---------------------------------------------------------------------------- */
+
+static int pread_all(const struct trace *t, int64_t offset, int64_t bytes, void *dst,
+                     struct err *err)
+{
+    char *p = dst;
+    while (bytes > 0) {
+        size_t  want = bytes > 1 << 30 ? (size_t)1 << 30 : (size_t)bytes;
+        ssize_t got = pread(t->fd, p, want, offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return err_sys(err, ERR_IO, "reading at offset %lld", (long long)offset);
+        if (got == 0)
+            return err_set(err, ERR_INPUT, "the file ends at offset %lld; it was longer when it was "
+                           "opened", (long long)offset);
+        p += got;
+        offset += got;
+        bytes -= got;
+    }
+    return 0;
+}
+
+/* The stored bytes of a chunk into *packed (grown as needed). */
+static int fetch_chunk(hid_t dset, const struct trace_array *a, const hsize_t at[3],
+                       void **packed, int64_t *cap, size_t *size, uint32_t *skip, struct err *err)
+{
+    hsize_t stored = 0;
+    int64_t limit = (int64_t)chunk_bound((size_t)(a->chunk_rows * a->row_bytes)) + 4096;
+
+    if (H5Dget_chunk_storage_size(dset, at, &stored) < 0)
+        return h5_fail(err, ERR_INPUT, "chunk at row %llu", (unsigned long long)at[1]);
+    if (stored == 0 || stored > (hsize_t)limit)
+        return err_set(err, ERR_INPUT, "chunk at row %llu has %llu bytes", (unsigned long long)at[1],
+                       (unsigned long long)stored);
+    int rc = mem_grow(packed, cap, (int64_t)stored, 1, "packed chunk", err);
+    if (rc)
+        return rc;
+    if (H5Dread_chunk(dset, H5P_DEFAULT, at, skip, *packed) < 0)
+        return h5_fail(err, ERR_INPUT, "chunk at row %llu", (unsigned long long)at[1]);
+    *size = (size_t)stored;
+    return 0;
+}
+
+/* Rows of a slice through chunks of shuffle + zstd. */
+static int read_zstd(const struct trace *t, const char *path, const struct trace_array *a,
+                     int64_t slice, int64_t row0, int64_t n, char *dst, struct err *err)
+{
+    size_t   chunk = (size_t)(a->chunk_rows * a->row_bytes), size = 0, elem = dtype_size(a->type);
+    void    *packed = NULL, *scratch = NULL, *plain = NULL;
+    int64_t  cap = 0;
+    uint32_t skip = 0;
+    hid_t    dset = H5I_INVALID_HID;
+    int      rc = 0;
+
+    TRY(mem_alloc(&scratch, (int64_t)chunk, 1, "chunk", err));
+    TRY(mem_alloc(&plain, (int64_t)chunk, 1, "chunk", err));
+    h5_lock();
+    rc = h5_open_dataset(t->file, path, &dset, err);
+    h5_unlock();
+    if (rc)
+        goto out;
+    for (int64_t row = row0; row < row0 + n;) {
+        int64_t first = row - row % a->chunk_rows;
+        int64_t end = first + a->chunk_rows < row0 + n ? first + a->chunk_rows : row0 + n;
+        hsize_t at[3] = {(hsize_t)slice, (hsize_t)first, 0};
+        h5_lock();
+        rc = fetch_chunk(dset, a, at, &packed, &cap, &size, &skip, err);
+        h5_unlock();
+        if (rc)
+            goto out;
+        TRY(chunk_unpack(packed, size, skip, elem, scratch, plain, chunk, err));
+        memcpy(dst + (row - row0) * a->row_bytes, (char *)plain + (row - first) * a->row_bytes,
+               (size_t)((end - row) * a->row_bytes));
+        row = end;
+    }
+out:
+    h5_lock();
+    h5_close(dset);
+    h5_unlock();
+    free(packed);
+    free(scratch);
+    free(plain);
+    return rc;
+}
+
+/* Rows of a slice through HDF5's own pipeline. */
+static int read_hdf5(const struct trace *t, const char *path, const struct trace_array *a,
+                     int64_t slice, int64_t row0, int64_t n, void *dst, struct err *err)
+{
+    hsize_t start[3] = {(hsize_t)slice, (hsize_t)row0, 0};
+    hsize_t count[3] = {1, (hsize_t)n, (hsize_t)a->dims[2]};
+    hid_t   dset = H5I_INVALID_HID, space = H5I_INVALID_HID, mem = H5I_INVALID_HID;
+    hid_t   type = H5I_INVALID_HID;
+    int     rc = 0;
+
+    h5_lock();
+    TRY(h5_open_dataset(t->file, path, &dset, err));
+    space = H5Dget_space(dset);
+    mem = H5Screate_simple(a->ndim, count, NULL);
+    type = H5Dget_type(dset);
+    if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
+        H5Dread(dset, type, mem, space, H5P_DEFAULT, dst) < 0)
+        rc = h5_fail(err, ERR_INPUT, "reading rows %lld..%lld", (long long)row0,
+                     (long long)(row0 + n - 1));
+out:
+    h5_close(type);
+    h5_close(mem);
+    h5_close(space);
+    h5_close(dset);
+    h5_unlock();
+    return rc;
+}
+
+int trace_read_rows(const struct trace *t, int64_t call, const struct trace_array *a, int64_t slice,
+                    int64_t row0, int64_t n, void *dst, struct err *err)
+{
+    char path[DATASET_PATH_MAX];
+    int  rc;
+
+    trace_dataset_path(t, call, a, path);
+    if (!a->present)
+        return err_set(err, ERR_INPUT, "%s: %s is not in this trace", t->path, path);
+    if (slice < 0 || slice >= a->slices || row0 < 0 || n < 0 || row0 > a->rows - n)
+        return err_set(err, ERR_RUN, "%s: %s: head %lld, rows %lld..%lld do not exist", t->path,
+                       path, (long long)slice, (long long)row0, (long long)(row0 + n - 1));
+    if (n == 0)
+        return 0;
+    if (a->storage == TRACE_CONTIGUOUS)
+        rc = pread_all(t, a->offset + (slice * a->rows + row0) * a->row_bytes, n * a->row_bytes, dst,
+                       err);
+    else if (a->storage == TRACE_ZSTD)
+        rc = read_zstd(t, path, a, slice, row0, n, dst, err);
+    else
+        rc = read_hdf5(t, path, a, slice, row0, n, dst, err);
+    if (rc)
+        err_prefix(err, "%s: %s head %lld", t->path, path, (long long)slice);
+    return rc;
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static const struct trace_array *tensor_of(const struct trace *t, int64_t call,
+                                           enum trace_what what)
+{
+    return &t->calls[call].arr[what];
+}
+
+int trace_read_raw(const struct trace *t, int64_t call, enum trace_what what, int head,
+                   int64_t tok0, int64_t n, void *dst, struct err *err)
+{
+    return trace_read_rows(t, call, tensor_of(t, call, what), head, tok0, n, dst, err);
+}
+
+int trace_read(const struct trace *t, int64_t call, enum trace_what what, int head, int64_t tok0,
+               int64_t n, float *dst, struct err *err)
+{
+    const struct trace_array *a = tensor_of(t, call, what);
+    void                     *buf = NULL;
+    int                       rc = 0;
+
+    if (a->type == DT_F32)
+        return trace_read_rows(t, call, a, head, tok0, n, dst, err);
+    int64_t elem = (int64_t)dtype_size(a->type), dim = a->row_bytes / elem;
+    /* Packed chunks are unpacked once only when a read covers whole ones. */
+    int64_t step = a->storage == TRACE_CONTIGUOUS ? READ_BLOCK / a->row_bytes + 1 : a->chunk_rows;
+    TRY(mem_alloc(&buf, step < n ? step : n, (size_t)a->row_bytes, "rows of a trace", err));
+    for (int64_t at = 0; at < n;) {
+        int64_t end = (tok0 + at) / step * step + step - tok0;
+        int64_t rows = (end < n ? end : n) - at;
+        TRY(trace_read_rows(t, call, a, head, tok0 + at, rows, buf, err));
+        dtype_to_f32(a->type, buf, dst + at * dim, rows * dim);
+        at += rows;
+    }
+out:
+    free(buf);
+    return rc;
+}
+
+int trace_nonfinite(const struct trace *t, int64_t call, enum trace_what what, int head,
+                    int64_t *count, int64_t first[2], struct err *err)
+{
+    const struct trace_array *a = tensor_of(t, call, what);
+    int64_t                   dim = a->row_bytes / (int64_t)dtype_size(a->type), bad = 0;
+    float                    *x = NULL;
+    int                       rc = 0;
+
+    first[0] = first[1] = -1;
+    TRY(mem_alloc(&x, CHUNK_TOKENS * dim, sizeof *x, "rows of a trace", err));
+    for (int64_t row = 0; row < a->rows; row += CHUNK_TOKENS) {
+        int64_t n = a->rows - row < CHUNK_TOKENS ? a->rows - row : CHUNK_TOKENS;
+        TRY(trace_read(t, call, what, head, row, n, x, err));
+        for (int64_t i = 0; i < n * dim; i++) {
+            if (isfinite(x[i]))
+                continue;
+            if (bad++ == 0) {
+                first[0] = row + i / dim;
+                first[1] = i % dim;
+            }
+        }
+    }
+    *count = bad;
+out:
+    free(x);
+    return rc;
+}
+
+int trace_locate(const struct trace *t, int64_t call, enum trace_what what, int head,
+                 int64_t *offset, int64_t *bytes, struct err *err)
+{
+    const struct trace_array *a = tensor_of(t, call, what);
+    char                      path[DATASET_PATH_MAX];
+
+    trace_dataset_path(t, call, a, path);
+    if (!a->present)
+        return err_set(err, ERR_INPUT, "%s: %s is not in this trace", t->path, path);
+    if (a->storage != TRACE_CONTIGUOUS)
+        return err_set(err, ERR_INPUT, "%s: %s is packed (%s); lacuna trace pack --unpack makes it "
+                       "contiguous", t->path, path, trace_storage_name(a->storage));
+    if (head < 0 || head >= a->slices)
+        return err_set(err, ERR_RUN, "%s: %s: head %d does not exist", t->path, path, head);
+    *bytes = a->rows * a->row_bytes;
+    *offset = a->offset + head * *bytes;
+    return 0;
+}
+
+/* ---- maps and arrays of the run -------------------------------------------------------------- */
+
+int64_t trace_map_cells(const struct trace *t, bool keys)
+{
+    const struct trace_meta *m = &t->meta;
+    return m->pool > 0 ? ((keys ? m->n_k : m->n_q) + m->pool - 1) / m->pool : 0;
+}
+
+int trace_read_map(const struct trace *t, int64_t call, int head, float *sum, float *max,
+                   struct err *err)
+{
+    const struct trace_array *arr = t->calls[call].arr;
+    int64_t                   rows = arr[ARR_MAP_SUM].rows;
+    int                       rc = 0;
+
+    if (sum)
+        rc = trace_read_rows(t, call, &arr[ARR_MAP_SUM], head, 0, rows, sum, err);
+    if (rc == 0 && max)
+        rc = trace_read_rows(t, call, &arr[ARR_MAP_MAX], head, 0, rows, max, err);
+    return rc;
+}
+
+static int read_run_array(const struct trace *t, int i, void *out, int64_t *n, struct err *err)
+{
+    const struct trace_array *a = &t->run[i];
+    void                     *data = NULL;
+    int                       rc = 0;
+
+    if (!a->present) {
+        memset(out, 0, sizeof(void *));
+        *n = 0;
+        return 0;
+    }
+    TRY(mem_alloc(&data, a->rows, (size_t)a->row_bytes, a->name, err));
+    TRY(trace_read_rows(t, -1, a, 0, 0, a->rows, data, err));
+    memcpy(out, &data, sizeof data);
+    *n = a->rows;
+    data = NULL;
+out:
+    free(data);
+    return rc;
+}
+
+int trace_tokens(const struct trace *t, int32_t **ids, int64_t *n, struct err *err)
+{
+    return read_run_array(t, ARR_TOKENS, ids, n, err);
+}
+
+int trace_nll(const struct trace *t, float **nll, int64_t *n, struct err *err)
+{
+    return read_run_array(t, ARR_NLL, nll, n, err);
+}
+
+int trace_timesteps(const struct trace *t, double **timesteps, int64_t *n, struct err *err)
+{
+    return read_run_array(t, ARR_TIMESTEPS, timesteps, n, err);
+}
+
+int trace_sigmas(const struct trace *t, double **sigmas, int64_t *n, struct err *err)
+{
+    return read_run_array(t, ARR_SIGMAS, sigmas, n, err);
+}

@@ -1,0 +1,414 @@
+/*
+ * trace_read.c - opening a trace: structure and metadata through HDF5, checked against each other
+ * before anything is believed; after that contiguous files need HDF5 no more.
+ */
+#include "core/trace_internal.h"
+
+#include "core/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CHUNK_BYTES_MAX (64 << 20)
+#define CALLS_MAX 10000000
+
+/* ---- datasets -------------------------------------------------------------------------------- */
+
+static int check_chunks(const struct h5_info *info, struct trace_array *a, struct err *err)
+{
+    int64_t bytes;
+
+    for (int i = 0; i < a->ndim; i++)
+        if (info->chunk[i] < 1)
+            return err_set(err, ERR_INPUT, "'%s': chunk of %lld elements", a->name,
+                           (long long)info->chunk[i]);
+    if (a->ndim < 2 || info->chunk[0] != 1 || (a->ndim == 3 && info->chunk[2] != a->dims[2]))
+        return err_set(err, ERR_INPUT, "'%s': a chunk is not rows of one head", a->name);
+    if (!mul_ok(info->chunk[1], a->row_bytes, &bytes) || bytes > CHUNK_BYTES_MAX)
+        return err_set(err, ERR_INPUT, "'%s': chunks larger than %d bytes", a->name,
+                       CHUNK_BYTES_MAX);
+    if (info->nfilters != 2 || info->filter[0] != H5Z_FILTER_SHUFFLE)
+        return err_set(err, ERR_INPUT, "'%s': filters are not shuffle and then zstd or deflate",
+                       a->name);
+    a->storage = info->filter[1] == H5_FILTER_ZSTD ? TRACE_ZSTD : TRACE_GZIP;
+    a->chunk_rows = info->chunk[1];
+    a->offset = -1;
+    return 0;
+}
+
+static int check_storage(const struct trace *t, const struct h5_info *info, struct trace_array *a,
+                         struct err *err)
+{
+    int64_t end;
+
+    if (info->ndim != a->ndim)
+        return err_set(err, ERR_INPUT, "'%s': rank %d, expected %d", a->name, info->ndim, a->ndim);
+    for (int i = 0; i < a->ndim; i++)
+        if (info->dims[i] != a->dims[i])
+            return err_set(err, ERR_INPUT, "'%s': dimension %d is %lld, the metadata say %lld",
+                           a->name, i, (long long)info->dims[i], (long long)a->dims[i]);
+    if (info->chunked)
+        return check_chunks(info, a, err);
+    a->storage = TRACE_CONTIGUOUS;
+    a->offset = info->offset;
+    if (a->offset < 0 || !add_ok(a->offset, a->bytes, &end) || end > t->file_size)
+        return err_set(err, ERR_INPUT, "'%s': %lld bytes at offset %lld reach past the end of the "
+                       "file (%lld bytes)", a->name, (long long)a->bytes, (long long)a->offset,
+                       (long long)t->file_size);
+    return 0;
+}
+
+static int read_sums(hid_t group, struct trace_array *a, struct err *err)
+{
+    char     name[32];
+    uint8_t *raw = NULL;
+    int64_t  dims[2] = {a->slices, 16};
+    int      rc = 0;
+
+    snprintf(name, sizeof name, "%s_xxh3", a->name);
+    TRY(mem_alloc(&raw, a->slices, 16, "checksums", err));
+    TRY(mem_alloc(&a->sums, a->slices, sizeof *a->sums, "checksums", err));
+    TRY(h5_get_array(group, name, DT_U8, 2, dims, raw, err));
+    for (int64_t s = 0; s < a->slices; s++)
+        a->sums[s] = sum_from_bytes(raw + 16 * s);
+    a->present = true;
+out:
+    free(raw);
+    return rc;
+}
+
+/* `a` holds the shape that the metadata demand; the dataset must have it. */
+static int open_array(const struct trace *t, hid_t group, struct trace_array *a, struct err *err)
+{
+    struct h5_info info;
+    hid_t          dset = H5I_INVALID_HID;
+    int            rc = 0;
+
+    TRY(h5_open_dataset(group, a->name, &dset, err));
+    TRY(h5_dataset_info(dset, a->type, &info, err));
+    TRY(check_storage(t, &info, a, err));
+    TRY(read_sums(group, a, err));
+out:
+    h5_close(dset);
+    return rc;
+}
+
+static int open_run_array(struct trace *t, hid_t group, int i, struct err *err)
+{
+    struct trace_array *a = &t->run[i];
+    struct h5_info      info;
+    hid_t               dset = H5I_INVALID_HID;
+    int64_t             want = trace_run_length(&t->meta, i), n;
+    int                 rc = 0;
+
+    trace_run_array(i, 0, a);
+    if (!h5_has_link(group, a->name))
+        return 0;
+    TRY(h5_open_dataset(group, a->name, &dset, err));
+    TRY(h5_dataset_info(dset, a->type, &info, err));
+    n = info.dims[0];
+    if (info.ndim != 1 || info.chunked || (want >= 0 && n != want))
+        FAIL(err, ERR_INPUT, "/run: '%s' is not a contiguous array of %lld elements", a->name,
+             (long long)(want >= 0 ? want : n));
+    if (!trace_run_array(i, n, a))
+        FAIL(err, ERR_INPUT, "/run: size of '%s' overflows", a->name);
+    TRY(check_storage(t, &info, a, err));
+    TRY(read_sums(group, a, err));
+out:
+    h5_close(dset);
+    return rc;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static int get_int(hid_t group, const char *name, int *out, struct err *err)
+{
+    int64_t x = 0;
+    int     rc = h5_get_i64(group, name, &x, err);
+    if (rc == 0 && (x < 0 || x > INT32_MAX))
+        rc = err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", name, (long long)x);
+    if (rc == 0)
+        *out = (int)x;
+    return rc;
+}
+
+static int read_call_attrs(hid_t group, struct trace_call *c, struct err *err)
+{
+    int rc = 0;
+    TRY(get_int(group, "step", &c->step, err));
+    TRY(get_int(group, "layer", &c->layer, err));
+    TRY(get_int(group, "order", &c->order, err));
+    TRY(h5_get_str(group, "branch", c->branch, sizeof c->branch, err));
+    TRY(h5_get_str(group, "block", c->block, sizeof c->block, err));
+    TRY(h5_get_f64(group, "timestep", &c->timestep, err));
+    TRY(h5_get_f64(group, "sigma", &c->sigma, err));
+out:
+    return rc;
+}
+
+static int read_call(struct trace *t, hid_t group, const char *path, struct err *err)
+{
+    int                 rc = mem_grow(&t->calls, &t->cap_calls, t->n_calls + 1, sizeof *t->calls,
+                                      "calls of a trace", err);
+    char                expected[CALL_PATH_MAX];
+    struct trace_entry *e;
+
+    if (rc)
+        return rc;
+    e = &t->calls[t->n_calls++];
+    memset(e, 0, sizeof *e);
+    TRY(read_call_attrs(group, &e->call, err));
+    e->call.has_out = h5_has_link(group, "out");
+    e->call.has_lse = h5_has_link(group, "lse");
+    e->call.has_map = h5_has_link(group, "map_sum") || h5_has_link(group, "map_max");
+    TRY(trace_call_check(&t->meta, &e->call, ERR_INPUT, err));
+    trace_call_path(&e->call, expected);
+    if (strcmp(expected, path) != 0)
+        FAIL(err, ERR_INPUT, "the attributes belong to %s", expected);
+    for (int i = 0; i < CALL_ARRAYS; i++) {
+        trace_call_array(&t->meta, i, &e->arr[i]);
+        if (trace_call_has(&e->call, i))
+            TRY(open_array(t, group, &e->arr[i], err));
+    }
+out:
+    if (rc && err && !strstr(err->msg, path))
+        err_prefix(err, "%s", path);
+    return rc;
+}
+
+/* Visit the groups below /calls: depth 0 steps, 1 branches, 2 layers. */
+static int walk(struct trace *t, hid_t parent, const char *path, int depth, struct err *err)
+{
+    char  **names = NULL, child[CALL_PATH_MAX + 260];
+    int64_t n = 0;
+    hid_t   group = H5I_INVALID_HID;
+    int     rc = 0;
+
+    TRY(h5_names(parent, &names, &n, err));
+    for (int64_t i = 0; i < n; i++) {
+        if (strlen(path) + strlen(names[i]) + 2 > CALL_PATH_MAX || t->n_calls >= CALLS_MAX)
+            FAIL(err, ERR_INPUT, "%s/%s is not part of a trace", path, names[i]);
+        snprintf(child, sizeof child, "%s/%s", path, names[i]);
+        TRY(h5_open_group(parent, names[i], &group, err));
+        TRY(depth < 2 ? walk(t, group, child, depth + 1, err) : read_call(t, group, child, err));
+        h5_close(group);
+        group = H5I_INVALID_HID;
+    }
+out:
+    h5_close(group);
+    h5_names_free(names, n);
+    return rc;
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const struct trace_entry *x = a, *y = b;
+    return (x->call.order > y->call.order) - (x->call.order < y->call.order);
+}
+
+static int read_calls(struct trace *t, struct err *err)
+{
+    hid_t group = H5I_INVALID_HID;
+    int   rc = 0;
+
+    TRY(h5_open_group(t->file, "calls", &group, err));
+    TRY(walk(t, group, "/calls", 0, err));
+    if (t->n_calls > 1)
+        qsort(t->calls, (size_t)t->n_calls, sizeof *t->calls, by_order);
+    for (int64_t i = 1; i < t->n_calls; i++)
+        if (t->calls[i].call.order == t->calls[i - 1].call.order)
+            FAIL(err, ERR_INPUT, "/calls: two calls have order %d", t->calls[i].call.order);
+out:
+    h5_close(group);
+    return rc;
+}
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+static int read_run(struct trace *t, struct err *err)
+{
+    hid_t group = H5I_INVALID_HID;
+    int   rc = 0;
+
+    TRY(h5_open_group(t->file, "run", &group, err));
+    for (int i = 0; i < RUN_ARRAYS; i++)
+        TRY(open_run_array(t, group, i, err));
+out:
+    h5_close(group);
+    return rc;
+}
+
+static int compute_id(struct trace *t, struct err *err)
+{
+    struct buf b = {0};
+
+    content_meta(&t->meta, &b);
+    for (int64_t i = 0; i < t->n_calls; i++) {
+        content_call(&t->calls[i].call, &b);
+        for (int j = 0; j < CALL_ARRAYS; j++)
+            content_array(&t->calls[i].arr[j], &b);
+    }
+    for (int i = 0; i < RUN_ARRAYS; i++)
+        content_array(&t->run[i], &b);
+    int rc = buf_check(&b, "content id", err);
+    if (rc == 0)
+        hash_text(hash_bytes(buf_str(&b), b.len), t->id);
+    buf_free(&b);
+    return rc;
+}
+
+static int open_payload(struct trace *t, const char *path, struct err *err)
+{
+    struct stat st;
+
+    t->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (t->fd < 0 || fstat(t->fd, &st) != 0)
+        return err_sys(err, ERR_INPUT, "%s", path);
+    t->file_size = st.st_size;
+    return 0;
+}
+
+static bool is_packed(const struct trace *t)
+{
+    for (int64_t i = 0; i < t->n_calls; i++)
+        for (int j = 0; j < CALL_ARRAYS; j++)
+            if (t->calls[i].arr[j].present && t->calls[i].arr[j].storage != TRACE_CONTIGUOUS)
+                return true;
+    return false;
+}
+
+static int read_structure(struct trace *t, struct err *err)
+{
+    int rc = 0;
+    TRY(trace_meta_get(t->file, &t->meta, err));
+    TRY(trace_meta_validate(&t->meta, ERR_INPUT, err));
+    TRY(read_calls(t, err));
+    TRY(read_run(t, err));
+    TRY(h5_get_str(t->file, "content_id", t->stored_id, sizeof t->stored_id, err));
+    TRY(compute_id(t, err));
+out:
+    return rc;
+}
+
+int trace_open_damaged(const char *path, struct trace **out, struct err *err)
+{
+    struct trace *t = NULL;
+    int           rc = 0;
+
+    h5_lock();
+    TRY(mem_zalloc(&t, 1, sizeof *t, "trace", err));
+    t->fd = -1;
+    t->file = H5I_INVALID_HID;
+    TRY(h5_open_file(path, TRACE_FORMAT, TRACE_VERSION_MAJOR, &t->file, err));
+    TRY(open_payload(t, path, err));
+    if (!(t->path = strdup(path)))
+        FAIL(err, ERR_NOMEM, "name of %s", path);
+    if ((rc = read_structure(t, err)) != 0) {
+        err_prefix(err, "%s", path);
+        goto out;
+    }
+    if (!is_packed(t)) {
+        H5Fclose(t->file);
+        t->file = H5I_INVALID_HID;
+    }
+    *out = t;
+    t = NULL;
+out:
+    trace_close(&t);
+    h5_unlock();
+    return rc;
+}
+
+int trace_open(const char *path, struct trace **out, struct err *err)
+{
+    struct trace *t = NULL;
+    int           rc = trace_open_damaged(path, &t, err);
+
+    if (rc)
+        return rc;
+    if (strcmp(t->id, t->stored_id) != 0) {
+        rc = err_set(err, ERR_INPUT, "%s: metadata or checksums were changed after writing: their "
+                     "content id is %s, stored is '%s'; lacuna trace verify tells more", path,
+                     t->id, t->stored_id);
+        trace_close(&t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
+void trace_close(struct trace **tp)
+{
+    struct trace *t = *tp;
+    if (!t)
+        return;
+    for (int64_t i = 0; i < t->n_calls; i++)
+        for (int j = 0; j < CALL_ARRAYS; j++)
+            free(t->calls[i].arr[j].sums);
+    for (int i = 0; i < RUN_ARRAYS; i++)
+        free(t->run[i].sums);
+    h5_lock();
+    if (t->file >= 0)
+        H5Fclose(t->file);
+    h5_unlock();
+    if (t->fd >= 0)
+        close(t->fd);
+    free(t->calls);
+    free(t->path);
+    free(t);
+    *tp = NULL;
+}
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+const struct trace_meta *trace_meta(const struct trace *t)
+{
+    return &t->meta;
+}
+
+const char *trace_path(const struct trace *t)
+{
+    return t->path;
+}
+
+const char *trace_id(const struct trace *t)
+{
+    return t->id;
+}
+
+int64_t trace_calls(const struct trace *t)
+{
+    return t->n_calls;
+}
+
+const struct trace_call *trace_call(const struct trace *t, int64_t i)
+{
+    return &t->calls[i].call;
+}
+
+int64_t trace_find(const struct trace *t, int step, const char *branch, int layer)
+{
+    for (int64_t i = 0; i < t->n_calls; i++) {
+        const struct trace_call *c = &t->calls[i].call;
+        if (c->step == step && c->layer == layer && strcmp(c->branch, branch) == 0)
+            return i;
+    }
+    return -1;
+}
+
+enum trace_storage trace_storage(const struct trace *t)
+{
+    return t->n_calls > 0 ? t->calls[0].arr[TRACE_Q].storage : TRACE_CONTIGUOUS;
+}
+
+const char *trace_storage_name(enum trace_storage s)
+{
+    static const char *const names[] = {"contiguous", "zstd", "gzip"};
+    return names[s];
+}

@@ -1,0 +1,651 @@
+/*
+ * trace_write.c - writing a trace: HDF5 lays the datasets out, the payload goes in by pwrite.
+ *
+ * Rows of all heads arrive together, [token][head][dim], and are stored [head][token][dim]; so each
+ * put is one pwrite per head, and each head's checksum is carried along as its rows come in order.
+ * After every call the metadata are flushed: a killed writer leaves a readable file that says
+ * complete = 0.
+ */
+#include "core/trace_internal.h"
+
+#include "core/h5zstd.h"
+#include "core/mem.h"
+#include "core/pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define ZSTD_LEVEL 1
+#define MAP_CHUNK_BYTES (256 << 10)
+
+struct array_writer {
+    struct trace_array  a;
+    hid_t               dset;
+    int64_t            *next; /* [slices], rows already there */
+    struct hash_state **hash; /* [slices] */
+};
+
+struct trace_writer {
+    struct h5_part      part;
+    struct trace_meta   meta;
+    enum trace_storage  storage;
+    int                 jobs;
+    hid_t               type, calls, run; /* element type of q, k, v; groups */
+    bool                in_call, failed;
+    int                 last_order;
+    int64_t             n_calls;
+    struct trace_call   call;
+    hid_t               group; /* of the current call */
+    struct array_writer out[CALL_ARRAYS];
+    struct trace_array  run_arrays[RUN_ARRAYS];
+    struct buf          content;
+};
+
+/* ---- create ---------------------------------------------------------------------------------- */
+
+static int check_space(const char *path, int64_t need, struct err *err)
+{
+    struct statvfs fs;
+    char          *copy = strdup(path);
+    int64_t        have;
+
+    if (!copy)
+        return err_set(err, ERR_NOMEM, "name of %s", path);
+    int rc = statvfs(dirname(copy), &fs);
+    free(copy);
+    if (rc != 0)
+        return err_sys(err, ERR_IO, "%s: the directory", path);
+    if (!mul_ok((int64_t)fs.f_bavail, (int64_t)fs.f_frsize, &have))
+        have = INT64_MAX;
+    if (need > have)
+        return err_set(err, ERR_MACHINE, "%s needs %.3f GB (%lld bytes) of disk space, %.3f GB (%lld "
+                       "bytes) are free there; choose fewer layers, heads, steps or tokens", path,
+                       (double)need / 1e9, (long long)need, (double)have / 1e9, (long long)have);
+    return 0;
+}
+
+/* bfloat16 is a type of its own in the file, so that viewers show its name. */
+static int commit_type(struct trace_writer *w, struct err *err)
+{
+    hid_t group = H5I_INVALID_HID, props = H5I_INVALID_HID;
+    int   rc = 0;
+
+    w->type = h5_type(w->meta.dtype);
+    if (w->meta.dtype != DT_BF16)
+        return 0;
+    TRY(h5_create_group(w->part.file, "types", &group, err));
+    props = H5Pcreate(H5P_DATATYPE_CREATE);
+    H5Pset_obj_track_times(props, 0);
+    if (H5Tcommit2(group, "bfloat16", w->type, H5P_DEFAULT, props, H5P_DEFAULT) < 0)
+        rc = h5_fail(err, ERR_IO, "type bfloat16");
+out:
+    h5_close(props);
+    h5_close(group);
+    return rc;
+}
+
+static int start_file(struct trace_writer *w, struct err *err)
+{
+    int rc = 0;
+    TRY(commit_type(w, err));
+    TRY(trace_meta_put(w->part.file, &w->meta, err));
+    TRY(h5_open_group(w->part.file, "run", &w->run, err));
+    TRY(h5_create_group(w->part.file, "calls", &w->calls, err));
+    if (H5Fflush(w->part.file, H5F_SCOPE_GLOBAL) < 0)
+        rc = h5_fail(err, ERR_IO, "flush");
+out:
+    if (rc)
+        err_prefix(err, "%s", w->part.part);
+    return rc;
+}
+
+int trace_create_storage(const char *path, const struct trace_meta *m, enum trace_storage storage,
+                         int jobs, int64_t need_bytes, bool force, struct trace_writer **out,
+                         struct err *err)
+{
+    struct trace_writer *w = NULL;
+    int                  rc = 0;
+
+    TRY(mem_zalloc(&w, 1, sizeof *w, "trace writer", err));
+    w->meta = *m;
+    w->storage = storage;
+    w->jobs = jobs;
+    w->last_order = -1;
+    w->type = w->calls = w->run = w->group = H5I_INVALID_HID;
+    for (int i = 0; i < CALL_ARRAYS; i++)
+        w->out[i].dset = H5I_INVALID_HID;
+    TRY(trace_meta_check(&w->meta, err));
+    TRY(check_space(path, need_bytes, err));
+    TRY(h5_part_create(&w->part, path, TRACE_FORMAT, TRACE_VERSION_MAJOR, TRACE_VERSION_MINOR,
+                       force, err));
+    h5_lock();
+    rc = start_file(w, err);
+    h5_unlock();
+    if (rc)
+        goto out;
+    content_meta(&w->meta, &w->content);
+    *out = w;
+    w = NULL;
+out:
+    trace_abort(&w);
+    return rc;
+}
+
+int trace_create(const char *path, const struct trace_meta *m, int64_t n_calls, bool force,
+                 struct trace_writer **out, struct err *err)
+{
+    return trace_create_storage(path, m, TRACE_CONTIGUOUS, 1, trace_size(m, n_calls), force, out,
+                                err);
+}
+
+/* ---- a call ---------------------------------------------------------------------------------- */
+
+static hid_t packed_props(const struct trace_array *a, enum trace_storage storage)
+{
+    int64_t  chunk[3] = {1, a->chunk_rows, a->dims[2]};
+    unsigned level = ZSTD_LEVEL;
+    hid_t    props = h5_dataset_props(a->ndim, chunk);
+
+    H5Pset_shuffle(props);
+    if (storage == TRACE_ZSTD)
+        H5Pset_filter(props, H5_FILTER_ZSTD, H5Z_FLAG_MANDATORY, 1, &level);
+    else
+        H5Pset_deflate(props, level);
+    return props;
+}
+
+static void choose_chunk(struct trace_array *a, int i)
+{
+    int64_t rows = i < TRACE_WHAT_COUNT ? CHUNK_TOKENS : MAP_CHUNK_BYTES / a->row_bytes + 1;
+    a->chunk_rows = rows < a->rows ? rows : a->rows;
+}
+
+/* Ask for the disk blocks now: a disk that is too full says so before the work, not after it. */
+static int reserve(struct trace_writer *w, const struct trace_array *a, struct err *err)
+{
+    if (fallocate(w->part.fd, 0, a->offset, a->bytes) == 0 || errno == EOPNOTSUPP ||
+        errno == ENOSYS || errno == EINVAL)
+        return 0;
+    return err_sys(err, ERR_IO, "reserving %lld bytes", (long long)a->bytes);
+}
+
+static int begin_array(struct trace_writer *w, int i, struct err *err)
+{
+    struct array_writer *aw = &w->out[i];
+    struct trace_array  *a = &aw->a;
+    hid_t                props = H5I_INVALID_HID, type = H5I_INVALID_HID;
+    int                  rc = 0;
+
+    if (!trace_call_array(&w->meta, i, a))
+        return err_set(err, ERR_RUN, "size of '%s' overflows", a->name);
+    a->storage = w->storage;
+    choose_chunk(a, i);
+    TRY(mem_zalloc(&aw->next, a->slices, sizeof *aw->next, "rows written", err));
+    TRY(mem_zalloc(&aw->hash, a->slices, sizeof *aw->hash, "hash states", err));
+    TRY(mem_alloc(&a->sums, a->slices, sizeof *a->sums, "checksums", err));
+    for (int64_t s = 0; s < a->slices; s++)
+        TRY(hash_new(&aw->hash[s], err));
+    type = a->type == w->meta.dtype ? w->type : h5_type(a->type);
+    props = w->storage == TRACE_CONTIGUOUS ? h5_dataset_props(a->ndim, NULL)
+                                           : packed_props(a, w->storage);
+    TRY(h5_create_dataset(w->group, a->name, type, a->ndim, a->dims, NULL, props, &aw->dset, err));
+    if (w->storage == TRACE_CONTIGUOUS) {
+        haddr_t at = H5Dget_offset(aw->dset);
+        if (at == HADDR_UNDEF) {
+            rc = h5_fail(err, ERR_IO, "'%s' has no place in the file", a->name);
+            goto out;
+        }
+        a->offset = (int64_t)at;
+        TRY(reserve(w, a, err));
+    }
+    a->present = true;
+out:
+    h5_close(props);
+    if (type != w->type)
+        h5_close(type);
+    return rc;
+}
+
+/* Open or create the group `name` below loc. */
+static int enter(hid_t loc, const char *name, hid_t *out, struct err *err)
+{
+    return h5_has_link(loc, name) ? h5_open_group(loc, name, out, err)
+                                  : h5_create_group(loc, name, out, err);
+}
+
+static int create_call_group(struct trace_writer *w, const struct trace_call *c, struct err *err)
+{
+    char  name[32];
+    hid_t step = H5I_INVALID_HID, branch = H5I_INVALID_HID;
+    int   rc = 0;
+
+    snprintf(name, sizeof name, "step-%03d", c->step);
+    TRY(enter(w->calls, name, &step, err));
+    TRY(enter(step, c->branch, &branch, err));
+    snprintf(name, sizeof name, "layer-%02d", c->layer);
+    if (h5_has_link(branch, name))
+        FAIL(err, ERR_USAGE, "this call was already written");
+    TRY(h5_create_group(branch, name, &w->group, err));
+    TRY(h5_put_i64(w->group, "step", c->step, err));
+    TRY(h5_put_str(w->group, "branch", c->branch, err));
+    TRY(h5_put_i64(w->group, "layer", c->layer, err));
+    TRY(h5_put_i64(w->group, "order", c->order, err));
+    TRY(h5_put_str(w->group, "block", c->block, err));
+    TRY(h5_put_f64(w->group, "timestep", c->timestep, err));
+    TRY(h5_put_f64(w->group, "sigma", c->sigma, err));
+out:
+    h5_close(branch);
+    h5_close(step);
+    return rc;
+}
+
+static void end_arrays(struct trace_writer *w)
+{
+    for (int i = 0; i < CALL_ARRAYS; i++) {
+        struct array_writer *aw = &w->out[i];
+        for (int64_t s = 0; aw->hash && s < aw->a.slices; s++)
+            hash_free(aw->hash[s]);
+        free(aw->hash);
+        free(aw->next);
+        free(aw->a.sums);
+        h5_close(aw->dset);
+        memset(aw, 0, sizeof *aw);
+        aw->dset = H5I_INVALID_HID;
+    }
+    h5_close(w->group);
+    w->group = H5I_INVALID_HID;
+}
+
+/* A failure inside a call: the file is lost, and the message says where it happened. */
+static int call_failed(struct trace_writer *w, int rc, struct err *err)
+{
+    char path[CALL_PATH_MAX];
+    if (rc) {
+        trace_call_path(&w->call, path);
+        if (err && !strstr(err->msg, path))
+            err_prefix(err, "%s", path);
+        err_prefix(err, "%s", w->part.path);
+        w->failed = true;
+    }
+    return rc;
+}
+
+int trace_begin_call(struct trace_writer *w, const struct trace_call *c, struct err *err)
+{
+    int rc = 0;
+
+    if (w->failed || w->in_call)
+        return err_set(err, ERR_RUN, "%s: a call begins %s", w->part.path,
+                       w->failed ? "after a failure" : "inside another one");
+    if ((rc = trace_call_check(&w->meta, c, ERR_USAGE, err)) != 0)
+        return err_prefix(err, "%s", w->part.path), rc;
+    w->call = *c;
+    if (!w->call.block[0])
+        strcpy(w->call.block, "self");
+    if (c->order <= w->last_order)
+        return err_set(err, ERR_RUN, "%s: call order %d after %d", w->part.path, c->order,
+                       w->last_order);
+    h5_lock();
+    TRY(create_call_group(w, &w->call, err));
+    for (int i = 0; i < CALL_ARRAYS; i++)
+        if (trace_call_has(c, i))
+            TRY(begin_array(w, i, err));
+    w->in_call = true;
+    w->last_order = c->order;
+out:
+    h5_unlock();
+    return call_failed(w, rc, err);
+}
+
+/* ---- payload --------------------------------------------------------------------------------- */
+
+static int pwrite_all(int fd, const void *data, int64_t bytes, int64_t offset, struct err *err)
+{
+    const char *p = data;
+    while (bytes > 0) {
+        size_t  want = bytes > 1 << 30 ? (size_t)1 << 30 : (size_t)bytes;
+        ssize_t put = pwrite(fd, p, want, offset);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return err_sys(err, ERR_IO, "writing %lld bytes", (long long)bytes);
+        p += put;
+        offset += put;
+        bytes -= put;
+    }
+    return 0;
+}
+
+/* Rows [row0, row0+n) of a slice of a contiguous dataset, in the stored dtype. */
+static int put_rows(struct trace_writer *w, int i, int64_t slice, int64_t row0, int64_t n,
+                    const void *data, struct err *err)
+{
+    struct array_writer *aw = &w->out[i];
+    struct trace_array  *a = &aw->a;
+
+    if (!w->in_call || !a->present)
+        return err_set(err, ERR_RUN, "'%s' is not announced for this call", a->name ? a->name : "?");
+    if (slice < 0 || slice >= a->slices || n < 0 || row0 != aw->next[slice] || n > a->rows - row0)
+        return err_set(err, ERR_RUN, "'%s' head %lld: rows %lld..%lld come after row %lld of %lld",
+                       a->name, (long long)slice, (long long)row0, (long long)(row0 + n - 1),
+                       (long long)(slice >= 0 && slice < a->slices ? aw->next[slice] : -1),
+                       (long long)a->rows);
+    hash_update(aw->hash[slice], data, (size_t)(n * a->row_bytes));
+    aw->next[slice] += n;
+    if (a->storage != TRACE_CONTIGUOUS)
+        return 0;
+    return pwrite_all(w->part.fd, data, n * a->row_bytes,
+                      a->offset + (slice * a->rows + row0) * a->row_bytes, err);
+}
+
+int trace_put_head(struct trace_writer *w, enum trace_what what, int head, int64_t tok0, int64_t n,
+                   const float *x, struct err *err)
+{
+    struct trace_shape s = trace_shape(&w->meta, what);
+    void              *buf = NULL;
+    int                rc = 0;
+
+    if (n < 0 || w->storage != TRACE_CONTIGUOUS)
+        FAIL(err, ERR_RUN, "'%s' head %d: %lld rows", trace_what_name(what), head, (long long)n);
+    TRY(mem_alloc(&buf, n * s.dim, dtype_size(s.dtype), "rows to write", err));
+    dtype_from_f32(s.dtype, x, buf, n * s.dim);
+    TRY(put_rows(w, (int)what, head, tok0, n, buf, err));
+out:
+    free(buf);
+    return call_failed(w, rc, err);
+}
+
+int trace_put(struct trace_writer *w, enum trace_what what, int64_t tok0, int64_t n, const float *x,
+              int64_t ld, struct err *err)
+{
+    struct trace_shape s = trace_shape(&w->meta, what);
+    int64_t            elem = (int64_t)dtype_size(s.dtype);
+    char              *buf = NULL;
+    int                rc = 0;
+
+    if (n < 0 || ld < s.heads * s.dim || w->storage != TRACE_CONTIGUOUS)
+        FAIL(err, ERR_RUN, "'%s': %lld rows with stride %lld, expected at least %lld",
+             trace_what_name(what), (long long)n, (long long)ld, (long long)(s.heads * s.dim));
+    TRY(mem_alloc(&buf, n * s.dim, (size_t)elem, "rows to write", err));
+    for (int64_t head = 0; head < s.heads; head++) {
+        for (int64_t r = 0; r < n; r++)
+            dtype_from_f32(s.dtype, x + r * ld + head * s.dim, buf + r * s.dim * elem, s.dim);
+        TRY(put_rows(w, (int)what, head, tok0, n, buf, err));
+    }
+out:
+    free(buf);
+    return call_failed(w, rc, err);
+}
+
+int trace_put_map(struct trace_writer *w, int head, const float *sum, const float *max,
+                  struct err *err)
+{
+    int64_t rows = w->out[ARR_MAP_SUM].a.rows;
+    int     rc = put_rows(w, ARR_MAP_SUM, head, 0, rows, sum, err);
+    if (rc == 0)
+        rc = put_rows(w, ARR_MAP_MAX, head, 0, rows, max, err);
+    return call_failed(w, rc, err);
+}
+
+/* ---- packed payload -------------------------------------------------------------------------- */
+
+/* Chunks of one slice, compressed side by side and then written in order, so that the file does not
+ * depend on the number of threads. */
+struct packer {
+    const struct trace_array *a;
+    const char               *data;
+    size_t                    chunk, bound, elem;
+    char                     *packed; /* [chunks][bound] */
+    size_t                   *size;   /* [chunks] */
+};
+
+static int pack_chunk(void *ctx, int64_t i, int worker, struct err *err)
+{
+    struct packer            *p = ctx;
+    const struct trace_array *a = p->a;
+    int64_t                   row = i * a->chunk_rows;
+    int64_t                   rows = a->rows - row < a->chunk_rows ? a->rows - row : a->chunk_rows;
+    char                     *plain = NULL, *scratch = NULL;
+    int                       rc = 0;
+
+    (void)worker;
+    TRY(mem_zalloc(&plain, (int64_t)p->chunk, 1, "chunk", err)); /* the last chunk is padded */
+    TRY(mem_alloc(&scratch, (int64_t)p->chunk, 1, "chunk", err));
+    memcpy(plain, p->data + row * a->row_bytes, (size_t)(rows * a->row_bytes));
+    TRY(chunk_pack(plain, p->chunk, p->elem, ZSTD_LEVEL, scratch, p->packed + (size_t)i * p->bound,
+                   &p->size[i], err));
+out:
+    free(scratch);
+    free(plain);
+    return rc;
+}
+
+static int put_zstd(struct trace_writer *w, struct array_writer *aw, int64_t slice,
+                    const void *data, struct err *err)
+{
+    struct trace_array *a = &aw->a;
+    struct packer       p = {.a = a, .data = data, .elem = dtype_size(a->type)};
+    int64_t             n = (a->rows + a->chunk_rows - 1) / a->chunk_rows;
+    int                 rc = 0;
+
+    p.chunk = (size_t)(a->chunk_rows * a->row_bytes);
+    p.bound = chunk_bound(p.chunk);
+    TRY(mem_alloc(&p.packed, n, p.bound, "packed chunks", err));
+    TRY(mem_alloc(&p.size, n, sizeof *p.size, "packed chunks", err));
+    TRY(pool_run(w->jobs, n, pack_chunk, &p, err));
+    h5_lock();
+    for (int64_t i = 0; i < n && rc == 0; i++) {
+        hsize_t at[3] = {(hsize_t)slice, (hsize_t)(i * a->chunk_rows), 0};
+        if (H5Dwrite_chunk(aw->dset, H5P_DEFAULT, 0, at, p.size[i],
+                           p.packed + (size_t)i * p.bound) < 0)
+            rc = h5_fail(err, ERR_IO, "writing a chunk of '%s'", a->name);
+    }
+    h5_unlock();
+out:
+    free(p.size);
+    free(p.packed);
+    return rc;
+}
+
+static int put_hdf5(struct array_writer *aw, int64_t slice, const void *data, struct err *err)
+{
+    struct trace_array *a = &aw->a;
+    hsize_t             start[3] = {(hsize_t)slice, 0, 0};
+    hsize_t             count[3] = {1, (hsize_t)a->rows, (hsize_t)a->dims[2]};
+    int                 rc = 0;
+
+    h5_lock();
+    hid_t space = H5Dget_space(aw->dset), mem = H5Screate_simple(a->ndim, count, NULL);
+    hid_t type = H5Dget_type(aw->dset);
+    if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
+        H5Dwrite(aw->dset, type, mem, space, H5P_DEFAULT, data) < 0)
+        rc = h5_fail(err, ERR_IO, "writing '%s'", a->name);
+    h5_close(type);
+    h5_close(mem);
+    h5_close(space);
+    h5_unlock();
+    return rc;
+}
+
+int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *data, struct err *err)
+{
+    struct array_writer *aw = &w->out[i];
+    int                  rc = put_rows(w, i, slice, 0, aw->a.rows, data, err);
+
+    if (rc == 0 && w->storage == TRACE_ZSTD)
+        rc = put_zstd(w, aw, slice, data, err);
+    else if (rc == 0 && w->storage == TRACE_GZIP)
+        rc = put_hdf5(aw, slice, data, err);
+    return call_failed(w, rc, err);
+}
+
+/* ---- end of a call, arrays of the run -------------------------------------------------------- */
+
+static int write_sums(hid_t group, const struct trace_array *a, struct err *err)
+{
+    char     name[32];
+    uint8_t *raw = NULL;
+    int64_t  dims[2] = {a->slices, 16};
+    int      rc = 0;
+
+    TRY(mem_alloc(&raw, a->slices, 16, "checksums", err));
+    for (int64_t s = 0; s < a->slices; s++)
+        sum_to_bytes(a->sums[s], raw + 16 * s);
+    snprintf(name, sizeof name, "%s_xxh3", a->name);
+    rc = h5_put_array(group, name, DT_U8, 2, dims, raw, err);
+out:
+    free(raw);
+    return rc;
+}
+
+static int finish_array(struct trace_writer *w, struct array_writer *aw, struct err *err)
+{
+    struct trace_array *a = &aw->a;
+    for (int64_t s = 0; s < a->slices; s++) {
+        if (aw->next[s] != a->rows)
+            return err_set(err, ERR_RUN, "'%s' head %lld has %lld rows of %lld", a->name,
+                           (long long)s, (long long)aw->next[s], (long long)a->rows);
+        a->sums[s] = hash_digest(aw->hash[s]);
+    }
+    return write_sums(w->group, a, err);
+}
+
+int trace_end_call(struct trace_writer *w, struct err *err)
+{
+    int rc = 0;
+
+    if (!w->in_call || w->failed)
+        return err_set(err, ERR_RUN, "%s: a call ends that did not begin", w->part.path);
+    h5_lock();
+    for (int i = 0; i < CALL_ARRAYS; i++)
+        if (w->out[i].a.present)
+            TRY(finish_array(w, &w->out[i], err));
+    content_call(&w->call, &w->content);
+    for (int i = 0; i < CALL_ARRAYS; i++)
+        content_array(&w->out[i].a, &w->content);
+    end_arrays(w);
+    if (H5Fflush(w->part.file, H5F_SCOPE_GLOBAL) < 0)
+        rc = h5_fail(err, ERR_IO, "flush");
+    w->in_call = false;
+    w->n_calls++;
+out:
+    h5_unlock();
+    return call_failed(w, rc, err);
+}
+
+int trace_put_run(struct trace_writer *w, int i, int64_t n, const void *data, struct err *err)
+{
+    struct trace_array *a = &w->run_arrays[i], fresh;
+    int64_t             want = trace_run_length(&w->meta, i);
+    int                 rc = 0;
+
+    trace_run_array(i, n, &fresh);
+    if (n == 0)
+        return 0;
+    h5_lock();
+    if (a->present)
+        FAIL(err, ERR_RUN, "'%s' is written twice", fresh.name);
+    if (n < 0 || (want >= 0 && n != want))
+        FAIL(err, ERR_RUN, "'%s' has %lld elements, expected %lld", fresh.name, (long long)n,
+             (long long)want);
+    *a = fresh;
+    TRY(mem_alloc(&a->sums, 1, sizeof *a->sums, "checksum", err));
+    a->sums[0] = hash_bytes(data, (size_t)a->bytes);
+    TRY(h5_put_array(w->run, a->name, a->type, 1, a->dims, data, err));
+    TRY(write_sums(w->run, a, err));
+    a->present = true;
+out:
+    h5_unlock();
+    if (rc) {
+        w->failed = true;
+        err_prefix(err, "%s", w->part.path);
+    }
+    return rc;
+}
+
+int trace_put_tokens(struct trace_writer *w, const int32_t *ids, int64_t n, struct err *err)
+{
+    return trace_put_run(w, ARR_TOKENS, n, ids, err);
+}
+
+int trace_put_nll(struct trace_writer *w, const float *nll, int64_t n, struct err *err)
+{
+    return trace_put_run(w, ARR_NLL, n, nll, err);
+}
+
+int trace_put_timesteps(struct trace_writer *w, const double *t, int64_t n, struct err *err)
+{
+    return trace_put_run(w, ARR_TIMESTEPS, n, t, err);
+}
+
+int trace_put_sigmas(struct trace_writer *w, const double *s, int64_t n, struct err *err)
+{
+    return trace_put_run(w, ARR_SIGMAS, n, s, err);
+}
+
+/* ---- commit ---------------------------------------------------------------------------------- */
+
+static void release(struct trace_writer *w)
+{
+    h5_lock();
+    end_arrays(w);
+    h5_close(w->run);
+    h5_close(w->calls);
+    h5_close(w->type);
+    h5_unlock();
+    for (int i = 0; i < RUN_ARRAYS; i++)
+        free(w->run_arrays[i].sums);
+    buf_free(&w->content);
+}
+
+static int write_id(struct trace_writer *w, struct err *err)
+{
+    char id[HASH_TEXT_MAX];
+    for (int i = 0; i < RUN_ARRAYS; i++)
+        content_array(&w->run_arrays[i], &w->content);
+    int rc = buf_check(&w->content, "content id", err);
+    if (rc)
+        return rc;
+    hash_text(hash_bytes(buf_str(&w->content), w->content.len), id);
+    return h5_put_str(w->part.file, "content_id", id, err);
+}
+
+int trace_commit(struct trace_writer **wp, struct err *err)
+{
+    struct trace_writer *w = *wp;
+    int                  rc = 0;
+
+    if (w->failed || w->in_call)
+        FAIL(err, ERR_RUN, "%s: the file is not finished: %s", w->part.path,
+             w->failed ? "writing failed before" : "the last call was not ended");
+    h5_lock();
+    rc = write_id(w, err);
+    h5_unlock();
+    if (rc)
+        goto out;
+    release(w);
+    rc = h5_part_commit(&w->part, err);
+    free(w);
+    *wp = NULL;
+    return rc;
+out:
+    trace_abort(wp);
+    return rc;
+}
+
+void trace_abort(struct trace_writer **wp)
+{
+    struct trace_writer *w = *wp;
+    if (!w)
+        return;
+    release(w);
+    h5_part_abort(&w->part);
+    free(w);
+    *wp = NULL;
+}
