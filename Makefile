@@ -41,7 +41,7 @@ SRC     := $(filter-out core/main.c,$(wildcard $(addsuffix /*.c,$(FOLDERS))))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB     := $(BUILD)/liblacuna.a
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
-TEST_COMMON := $(BUILD)/tests/check_main.o $(BUILD)/tests/golden.o
+TEST_COMMON := $(addprefix $(BUILD)/tests/,check_main.o golden.o trace_fixture.o)
 
 .PHONY: all tests clean help
 all: $(BUILD)/lacuna

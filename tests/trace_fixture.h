@@ -1,0 +1,29 @@
+/*
+ * trace_fixture.h - small traces with known contents, for the tests of everything that reads one.
+ */
+#ifndef LACUNA_TRACE_FIXTURE_H
+#define LACUNA_TRACE_FIXTURE_H
+
+#include "core/trace.h"
+
+/* Metadata of a text trace (layers 3, head_dim 8, v_dim 8). */
+struct trace_meta fixture_text(enum dtype dtype, int heads, int kv_heads, int64_t n);
+
+/* Metadata of a video trace with grid 2 x 3 x 4 and 50 steps. */
+struct trace_meta fixture_video(enum dtype dtype);
+
+/* The value of an element before it is rounded to the trace's dtype. */
+float fixture_value(int64_t call, enum trace_what what, int64_t head, int64_t token, int64_t dim);
+
+/* Write calls 0..n_calls-1 (text: layers; video: branches, steps, layers) with out, lse and, with
+ * m->pool > 0, maps. */
+int fixture_write(const char *path, const struct trace_meta *m, int n_calls, struct err *err);
+
+/* The same up to the commit. */
+int fixture_begin(const char *path, const struct trace_meta *m, int n_calls,
+                  struct trace_writer **out, struct err *err);
+
+/* Call number i of a fixture. */
+struct trace_call fixture_call(const struct trace_meta *m, int i);
+
+#endif
