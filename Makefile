@@ -43,7 +43,7 @@ LIB     := $(BUILD)/liblacuna.a
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 TEST_COMMON := $(addprefix $(BUILD)/tests/,check_main.o golden.o trace_fixture.o)
 
-.PHONY: all tests clean help
+.PHONY: all tests clean help FORCE
 all: $(BUILD)/lacuna
 tests: $(TESTS)
 
@@ -61,7 +61,13 @@ $(BUILD)/%.o: %.c
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
 # The build id changes with every commit: only this file sees it.
+$(BUILD)/core/version.o: $(BUILD)/build-id
 $(BUILD)/core/version.o: CPPFLAGS += -DBUILD_ID='"$(BUILD_ID)"' -DBUILD_FLAGS='"$(CC) $(CFLAGS)"'
+
+$(BUILD)/build-id: FORCE
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(BUILD_ID)' '$(CC) $(CFLAGS)' | cmp -s - $@ || \
+	    printf '%s\n' '$(BUILD_ID)' '$(CC) $(CFLAGS)' > $@
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")

@@ -6,8 +6,8 @@
 #include "core/pool.h"
 #include "sim/registry.h"
 
-#include <stdio.h>
-#include <string.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #define COMMAND(id) extern const struct command cmd_##id;
 #include "core/commands.def"
@@ -20,11 +20,27 @@ static const struct command *const commands[] = {
     NULL,
 };
 
+/* A standard stream that the caller closed must not become the first file that is opened. Its
+ * stand-in fails on use: results for a closed stdout are lost, and that is an error. */
+static void hold_standard_streams(void)
+{
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) < 0)
+            _exit(5);
+}
+
 int main(int argc, char **argv)
 {
-    struct app app = {commands, sim_methods, NULL, argc, argv};
+    struct app app = {
+        .commands = commands,
+        .methods = sim_methods,
+        .argc = argc,
+        .argv = argv,
+    };
     struct err err = {0};
 
+    hold_standard_streams();
     interrupt_install();
     int rc = app_run(&app, &err);
     if (rc < 0 && err.code != ERR_CHECK)

@@ -165,18 +165,20 @@ static bool share_in_range(const struct opt *o, struct share s)
 
 void opt_range_text(const struct opt *o, struct buf *b)
 {
+    enum { MAX_EXACT = 1000000000 };
     char low[32], high[32];
     if (!has_range(o) || o->type == OPT_BOOL || o->type == OPT_ENUM || o->type == OPT_STR ||
         o->type == OPT_LIST)
         return;
-    snprintf(low, sizeof low, "-inf");
-    snprintf(high, sizeof high, "inf");
-    if (isfinite(o->min))
-        num_text(o->min, low);
-    if (isfinite(o->max))
-        num_text(o->max, high);
-    buf_printf(b, "%s%s, %s%s", o->flags & OPT_MIN_OPEN || !isfinite(o->min) ? "(" : "[", low, high,
-               o->flags & OPT_MAX_OPEN ? ")" : "]");
+    num_text(o->min, low);
+    num_text(o->max, high);
+    if (o->max > MAX_EXACT)
+        buf_printf(b, "%s %s", o->flags & OPT_MIN_OPEN ? ">" : ">=", low);
+    else if (o->min < -MAX_EXACT)
+        buf_printf(b, "%s %s", o->flags & OPT_MAX_OPEN ? "<" : "<=", high);
+    else
+        buf_printf(b, "in %s%s, %s%s", o->flags & OPT_MIN_OPEN ? "(" : "[", low, high,
+                   o->flags & OPT_MAX_OPEN ? ")" : "]");
 }
 
 static void expected_text(const struct opt *o, struct buf *b)
@@ -198,7 +200,7 @@ static void expected_text(const struct opt *o, struct buf *b)
     }
     buf_puts(b, nouns[o->type]);
     if (has_range(o) && o->type != OPT_BOOL && o->type != OPT_STR && o->type != OPT_LIST) {
-        buf_puts(b, " in ");
+        buf_puts(b, " ");
         opt_range_text(o, b);
     }
     if (o->flags & OPT_OFF)

@@ -134,7 +134,7 @@ const char *opt_arg_name(const struct opt *o); /* "FILE", "N", ...; "" for flags
 /* Help, values, unit, range and default of one option on one line. */
 void opt_describe(const struct opt *o, struct buf *b);
 
-/* "[0, 1)", or nothing when there is no range. */
+/* "in [0, 1)", ">= 0" or "<= 1"; nothing when there is no range. */
 void opt_range_text(const struct opt *o, struct buf *b);
 
 /* Append text word by word in lines up to `width`, continued at column `indent`; `col` is where the

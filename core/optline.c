@@ -133,23 +133,18 @@ void opt_describe(const struct opt *o, struct buf *b)
         buf_puts(b, ".");
     }
     opt_range_text(o, &range);
-    bool def = o->type != OPT_BOOL && o->def && o->def[0];
-    if (range.len || def || o->flags & OPT_REQUIRED) {
-        const char *comma = "";
-        buf_puts(b, " [");
-        if (o->flags & OPT_REQUIRED) {
-            buf_puts(b, "required");
-            comma = "; ";
-        }
-        if (range.len) {
-            buf_printf(b, "%s%s%srange %s", comma, o->unit && o->unit[0] ? o->unit : "",
-                       o->unit && o->unit[0] ? ", " : "", buf_str(&range));
-            comma = "; ";
-        }
-        if (def)
-            buf_printf(b, "%sdefault %s", comma, o->def);
+    const char *parts[4], *heads[4] = {"", "", "", "default "};
+    int         n = 0;
+    const char *unit = o->unit ? o->unit : "";
+    parts[0] = o->flags & OPT_REQUIRED ? "required" : "";
+    parts[1] = o->type == OPT_BOOL ? "" : unit;
+    parts[2] = buf_str(&range);
+    parts[3] = o->type != OPT_BOOL && o->def ? o->def : "";
+    for (int i = 0; i < 4; i++)
+        if (parts[i][0])
+            buf_printf(b, "%s%s%s", n++ ? ", " : " [", heads[i], parts[i]);
+    if (n)
         buf_puts(b, "]");
-    }
     buf_free(&range);
 }
 

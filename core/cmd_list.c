@@ -1,0 +1,290 @@
+/*
+ * cmd_list.c - lacuna list: what there is to choose from.
+ *
+ * Every registry is turned into a JSON array first; the text form is printed from that array, so
+ * that both say the same.
+ */
+#include "core/cmd.h"
+#include "core/log.h"
+#include "core/metricdef.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct list_opts {
+    struct common_opts common;
+};
+
+static const struct opt list_options[] = {
+    COMMON_OPTS,
+    {.type = OPT_END},
+};
+
+/* ---- registries as JSON --------------------------------------------------------------------- */
+
+static const struct {
+    unsigned    flag;
+    const char *name;
+} flag_names[] = {
+    {METHOD_CAUSAL, "causal"},           {METHOD_BIDIRECTIONAL, "bidirectional"},
+    {METHOD_NEEDS_STEPS, "needs-steps"}, {METHOD_RANDOM, "random"},
+    {METHOD_CALIBRATED, "calibrated"},   {METHOD_CHANGES_MATH, "changes-math"},
+};
+
+static int list_methods(const struct app *app, struct jw *w, struct err *err)
+{
+    for (const struct method *const *p = app->methods; *p; p++) {
+        const struct method *m = *p;
+        jw_obj(w);
+        jw_kstr(w, "name", m->name);
+        jw_kstr(w, "summary", m->summary);
+        jw_kstr(w, "paper", m->paper);
+        if (m->alias)
+            jw_kstr(w, "alias", m->alias);
+        jw_key(w, "flags");
+        jw_arr(w);
+        for (size_t i = 0; i < sizeof flag_names / sizeof *flag_names; i++)
+            if (m->flags & flag_names[i].flag)
+                jw_str(w, flag_names[i].name);
+        jw_arr_end(w);
+        jw_key(w, "parameters");
+        opt_table_json(m->params, w);
+        jw_obj_end(w);
+    }
+    return 0;
+}
+
+static int list_metrics(const struct app *app, struct jw *w, struct err *err)
+{
+    for (const struct metric_def *m = metric_defs; m->name; m++) {
+        jw_obj(w);
+        jw_kstr(w, "name", m->name);
+        jw_kstr(w, "unit", m->unit);
+        jw_kstr(w, "section", m->section);
+        jw_kstr(w, "summary", m->definition);
+        jw_obj_end(w);
+    }
+    return 0;
+}
+
+static int list_entries(const struct listed *const *entries, struct jw *w)
+{
+    for (; entries && *entries; entries++) {
+        jw_obj(w);
+        jw_kstr(w, "name", (*entries)->name);
+        jw_kstr(w, "summary", (*entries)->summary);
+        if ((*entries)->details)
+            jw_kstr(w, "details", (*entries)->details);
+        jw_obj_end(w);
+    }
+    return 0;
+}
+
+static int list_tables(const struct app *app, struct jw *w, struct err *err)
+{
+    return list_entries(app->tables, w);
+}
+
+static int list_figures(const struct app *app, struct jw *w, struct err *err)
+{
+    return list_entries(app->figures, w);
+}
+
+static int list_kernels(const struct app *app, struct jw *w, struct err *err)
+{
+    return app->list_kernels ? app->list_kernels(w, err) : 0;
+}
+
+static int list_gpus(const struct app *app, struct jw *w, struct err *err)
+{
+    return app->list_gpus ? app->list_gpus(w, err) : 0;
+}
+
+static const struct topic {
+    const char *name;
+    int (*list)(const struct app *app, struct jw *w, struct err *err);
+    bool needs_cuda;
+} topics[] = {
+    {"methods", list_methods, false}, {"metrics", list_metrics, false},
+    {"tables", list_tables, false},   {"figures", list_figures, false},
+    {"kernels", list_kernels, true},  {"gpus", list_gpus, true},
+};
+
+/* ---- text ----------------------------------------------------------------------------------- */
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const char *s = json_string_value(json_object_get(o, key));
+    return s ? s : "";
+}
+
+/* A scalar as in a JSON file, texts without quotes, a list joined by ", ". */
+static void value_text(const json_t *v, struct buf *b)
+{
+    struct jw w;
+    size_t    i;
+    json_t   *item;
+    if (json_is_string(v)) {
+        buf_puts(b, json_string_value(v));
+    } else if (json_is_array(v)) {
+        json_array_foreach(v, i, item) {
+            buf_puts(b, i ? ", " : "");
+            value_text(item, b);
+        }
+    } else {
+        jw_init(&w, b, 0);
+        jw_value(&w, v);
+    }
+}
+
+static void print_parameters(const struct opt *table, struct buf *b)
+{
+    enum { COLUMN = 26, WIDTH = 100 };
+    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
+        struct buf text = {0};
+        size_t     start = b->len;
+        buf_printf(b, "      %s=%s", o->name, o->type == OPT_BOOL ? "0|1" : opt_arg_name(o));
+        int used = (int)(b->len - start);
+        buf_printf(b, "%*s", used + 2 > COLUMN ? 2 : COLUMN - used, "");
+        opt_describe(o, &text);
+        if (o->type == OPT_BOOL && o->def)
+            buf_printf(&text, " [default %s]", o->def);
+        buf_wrap(b, buf_str(&text), used + 2 > COLUMN ? used + 2 : COLUMN, COLUMN, WIDTH);
+        buf_free(&text);
+    }
+}
+
+/* Everything about an entry beside its name and summary. */
+static void print_details(const struct app *app, const struct topic *t, const json_t *entry,
+                          struct buf *b)
+{
+    const char *key;
+    json_t     *v;
+    json_object_foreach((json_t *)(uintptr_t)entry, key, v) {
+        if (strcmp(key, "name") == 0 || strcmp(key, "summary") == 0 ||
+            strcmp(key, "parameters") == 0)
+            continue;
+        struct buf text = {0};
+        value_text(v, &text);
+        if (text.len) {
+            buf_printf(b, "    %s: ", key);
+            buf_wrap(b, buf_str(&text), 6 + (int)strlen(key), 6, 100);
+        }
+        buf_free(&text);
+    }
+    if (t->list == list_methods) {
+        const struct method *m = method_find(app->methods, text_of(entry, "name"), NULL);
+        if (m && m->params && m->params->type != OPT_END) {
+            buf_puts(b, "    parameters:\n");
+            print_parameters(m->params, b);
+        }
+    }
+    buf_puts(b, "\n");
+}
+
+static void print_text(const struct app *app, const struct topic *t, const json_t *list,
+                       bool verbose, struct buf *b)
+{
+    size_t  i;
+    int     width = 0;
+    json_t *entry;
+    json_array_foreach(list, i, entry) {
+        int n = (int)strlen(text_of(entry, "name"));
+        width = n > width ? n : width;
+    }
+    json_array_foreach(list, i, entry) {
+        struct buf  text = {0};
+        const char *unit = text_of(entry, "unit");
+        buf_printf(b, "%-*s  ", width, text_of(entry, "name"));
+        buf_puts(&text, text_of(entry, "summary"));
+        if (unit[0] && strcmp(unit, "1") != 0 && !verbose)
+            buf_printf(&text, " [%s]", unit);
+        buf_wrap(b, buf_str(&text), width + 2, width + 2, 100);
+        buf_free(&text);
+        if (verbose)
+            print_details(app, t, entry, b);
+    }
+}
+
+static int print_topic(const struct app *app, const struct topic *t, const struct common_opts *c,
+                       struct err *err)
+{
+    int        rc = 0;
+    json_t    *list = NULL;
+    struct buf json = {0}, text = {0};
+    struct jw  w;
+
+    jw_init(&w, &json, c->json ? 2 : 0);
+    jw_arr(&w);
+    TRY(t->list(app, &w, err));
+    jw_arr_end(&w);
+    TRY(buf_check(&json, t->name, err));
+    if (t->needs_cuda && !app->list_kernels)
+        log_info("built without CUDA");
+    if (c->json) {
+        puts(buf_str(&json));
+    } else {
+        TRY(json_read_text(buf_str(&json), json.len, t->name, &list, err));
+        print_text(app, t, list, c->verbose, &text);
+        TRY(buf_check(&text, t->name, err));
+        fputs(buf_str(&text), stdout);
+    }
+out:
+    json_decref(list);
+    buf_free(&json);
+    buf_free(&text);
+    return rc;
+}
+
+static int find_topic(const char *name, const struct topic **out, struct err *err)
+{
+    const char *names[sizeof topics / sizeof *topics + 1] = {0};
+    for (size_t i = 0; i < sizeof topics / sizeof *topics; i++) {
+        names[i] = topics[i].name;
+        if (strcmp(name, topics[i].name) == 0) {
+            *out = &topics[i];
+            return 0;
+        }
+    }
+    const char *near = nearest_name(name, names);
+    return err_set(err, ERR_USAGE, "list: unknown topic '%s'%s%s%s", name,
+                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+extern const struct command cmd_list;
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct list_opts    o = {0};
+    struct str_list     rest = {0};
+    const struct topic *t = NULL;
+    bool                done;
+    int                 rc = 0;
+
+    TRY(cmd_begin(&cmd_list, &o, argc, argv, &rest, &done, err));
+    if (done)
+        goto out;
+    if (rest.n != 1)
+        FAIL(err, ERR_USAGE,
+             "list: one of methods, metrics, tables, figures, kernels, gpus was expected, found "
+             "%lld words", (long long)rest.n);
+    TRY(find_topic(rest.items[0], &t, err));
+    TRY(print_topic(app, t, &o.common, err));
+out:
+    opt_free(list_options, &o);
+    str_list_free(&rest);
+    return rc;
+}
+
+const struct command cmd_list = {
+    .name = "list",
+    .usage = "list methods|metrics|tables|figures|kernels|gpus",
+    .summary = "Show what there is to choose from",
+    .run = run,
+    .options = list_options,
+    .details = "-v adds everything known about each entry: parameters with defaults, ranges and\n"
+               "units, the paper, the formula.\n"
+               "\n"
+               "  lacuna list methods -v          parameters of every method\n"
+               "  lacuna list metrics --json      definitions for other programs\n",
+};

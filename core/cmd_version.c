@@ -1,0 +1,59 @@
+/*
+ * cmd_version.c - lacuna version: what this binary is.
+ */
+#include "core/cmd.h"
+#include "core/manifest.h"
+
+#include <stdio.h>
+
+static const struct opt version_options[] = {
+    COMMON_OPTS,
+    {.type = OPT_END},
+};
+
+extern const struct command cmd_version;
+
+static void print_version(const struct app *app, bool as_json)
+{
+    struct buf b = {0};
+    struct jw  w;
+    bool       cuda = app->kernels != NULL;
+    if (!as_json) {
+        printf("lacuna %s\nbuild %s\ncuda %s\n", lacuna_version(), lacuna_build_id(),
+               cuda ? "yes" : "no");
+        return;
+    }
+    jw_init(&w, &b, 2);
+    jw_obj(&w);
+    jw_kstr(&w, "version", lacuna_version());
+    jw_kstr(&w, "build", lacuna_build_id());
+    jw_kbool(&w, "cuda", cuda);
+    jw_obj_end(&w);
+    puts(buf_str(&b));
+    buf_free(&b);
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct common_opts o = {0};
+    struct str_list    rest = {0};
+    bool               done;
+    int                rc = 0;
+    TRY(cmd_begin(&cmd_version, &o, argc, argv, &rest, &done, err));
+    if (!done && rest.n)
+        FAIL(err, ERR_USAGE, "version: takes no argument, found '%s'", rest.items[0]);
+    if (!done)
+        print_version(app, o.json);
+out:
+    opt_free(version_options, &o);
+    str_list_free(&rest);
+    return rc;
+}
+
+const struct command cmd_version = {
+    .name = "version",
+    .usage = "version",
+    .summary = "Print the version and how it was built",
+    .run = run,
+    .options = version_options,
+};

@@ -1,0 +1,247 @@
+/*
+ * shard.c - shard number from option or environment, balanced assignment.
+ *
+ * MPI launchers are asked before SLURM: under mpirun inside a SLURM job every rank inherits the
+ * SLURM_PROCID of the process that started it, while the launcher's own variables are per rank.
+ * (Where srun itself provides PMI, both agree.)
+ */
+#include "core/shard.h"
+
+#include "core/mem.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_SHARDS 1000000
+
+/* A non-negative decimal number that is the whole text. */
+static bool number(const char *s, int64_t *out)
+{
+    char *end;
+    if (!isdigit((unsigned char)s[0]))
+        return false;
+    errno = 0;
+    long long v = strtoll(s, &end, 10);
+    if (errno || *end)
+        return false;
+    *out = v;
+    return true;
+}
+
+/* *found = false when the variable is not set. */
+static int env_number(const char *name, int64_t *out, bool *found, struct err *err)
+{
+    const char *s = getenv(name);
+    *found = s && s[0];
+    if (*found && !number(s, out))
+        return err_set(err, ERR_USAGE, "%s='%s' is not a number; give --shard i/n", name, s);
+    return 0;
+}
+
+static int parse_option(const char *opt, struct shard *out, struct err *err)
+{
+    char        left[32];
+    int64_t     i, n;
+    const char *slash = strchr(opt, '/');
+    size_t      len = slash ? (size_t)(slash - opt) : sizeof left;
+    if (len < sizeof left) {
+        memcpy(left, opt, len);
+        left[len] = '\0';
+        if (number(left, &i) && number(slash + 1, &n) && n >= 1 && n <= MOST_SHARDS && i < n) {
+            out->index = i;
+            out->count = n;
+            return 0;
+        }
+    }
+    return err_set(err, ERR_USAGE, "--shard: '%s' is not i/n with 0 <= i < n (such as 0/4)", opt);
+}
+
+static int launcher_rank(int64_t *rank, int64_t *size, struct err *err)
+{
+    static const char *const pairs[][2] = {
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+        {"PMI_RANK", "PMI_SIZE"},
+        {"SLURM_PROCID", "SLURM_NTASKS"},
+    };
+    *rank = 0;
+    *size = 1;
+    for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++) {
+        int64_t r, n;
+        bool    has_r, has_n;
+        int     rc = env_number(pairs[k][0], &r, &has_r, err);
+        if (rc == 0)
+            rc = env_number(pairs[k][1], &n, &has_n, err);
+        if (rc)
+            return rc;
+        if (!has_r || !has_n)
+            continue;
+        if (n < 1 || n > MOST_SHARDS || r >= n)
+            return err_set(err, ERR_USAGE, "%s=%lld of %s=%lld makes no sense; give --shard i/n",
+                           pairs[k][0], (long long)r, pairs[k][1], (long long)n);
+        *rank = r;
+        *size = n;
+        return 0;
+    }
+    return 0;
+}
+
+static int irregular(struct err *err)
+{
+    return err_set(err, ERR_USAGE,
+                   "the ids of this SLURM array are not an arithmetic sequence; give --shard i/n");
+}
+
+/* Index of this task in the array and number of tasks; 0 of 1 outside an array. */
+static int array_index(int64_t *index, int64_t *count, struct err *err)
+{
+    int64_t id, min = 0, max = 0, step = 1, n = 0;
+    bool    has_id, has_min, has_max, has_step, has_count;
+    int     rc = 0;
+
+    *index = 0;
+    *count = 1;
+    TRY(env_number("SLURM_ARRAY_TASK_ID", &id, &has_id, err));
+    if (!has_id)
+        return 0;
+    TRY(env_number("SLURM_ARRAY_TASK_MIN", &min, &has_min, err));
+    TRY(env_number("SLURM_ARRAY_TASK_MAX", &max, &has_max, err));
+    TRY(env_number("SLURM_ARRAY_TASK_STEP", &step, &has_step, err));
+    TRY(env_number("SLURM_ARRAY_TASK_COUNT", &n, &has_count, err));
+    if (!has_count || !has_min)
+        FAIL(err, ERR_USAGE, "SLURM_ARRAY_TASK_ID is set but not %s; give --shard i/n",
+             has_min ? "SLURM_ARRAY_TASK_COUNT" : "SLURM_ARRAY_TASK_MIN");
+    if (step < 1 || n < 1 || n > MOST_SHARDS || id < min || (id - min) % step != 0 ||
+        (id - min) / step >= n)
+        return irregular(err);
+    /* "1,2,7": the tasks 1 and 2 see it only by the largest id. */
+    if (has_max && (max < min || (max - min) / step + 1 != n))
+        return irregular(err);
+    *index = (id - min) / step;
+    *count = n;
+out:
+    return rc;
+}
+
+static int local_rank(int *out, struct err *err)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "SLURM_LOCALID"};
+    *out = 0;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        int64_t v;
+        bool    found;
+        int     rc = env_number(names[k], &v, &found, err);
+        if (rc)
+            return rc;
+        if (found && v <= INT32_MAX) {
+            *out = (int)v;
+            return 0;
+        }
+    }
+    return 0;
+}
+
+int shard_from_env(const char *opt, struct shard *out, struct err *err)
+{
+    int          rc = 0;
+    struct shard s = {0, 1, 0};
+    int64_t      rank, size, index, count;
+
+    TRY(local_rank(&s.local, err));
+    if (opt && opt[0]) {
+        TRY(parse_option(opt, &s, err));
+    } else {
+        TRY(launcher_rank(&rank, &size, err));
+        TRY(array_index(&index, &count, err));
+        s.index = index * size + rank;
+        s.count = count * size;
+        if (s.count > MOST_SHARDS)
+            FAIL(err, ERR_USAGE, "%lld shards are more than %d", (long long)s.count, MOST_SHARDS);
+    }
+    *out = s;
+out:
+    return rc;
+}
+
+void shard_file_name(const struct shard *s, const char *stem, const char *ext, char name[96])
+{
+    if (s->count == 1)
+        snprintf(name, 96, "%s.%s", stem, ext);
+    else
+        snprintf(name, 96, "%s.%lld-of-%lld.%s", stem, (long long)s->index, (long long)s->count,
+                 ext);
+}
+
+/* ---- balance -------------------------------------------------------------------------------- */
+
+struct item {
+    double  cost;
+    int64_t index;
+};
+
+static int by_cost(const void *a, const void *b)
+{
+    const struct item *x = a, *y = b;
+    if (x->cost != y->cost)
+        return x->cost > y->cost ? -1 : 1;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+struct load {
+    double  sum;
+    int64_t items, shard;
+};
+
+/* Cells without cost are spread by number. */
+static bool less(const struct load *a, const struct load *b)
+{
+    if (a->sum != b->sum)
+        return a->sum < b->sum;
+    return a->items != b->items ? a->items < b->items : a->shard < b->shard;
+}
+
+/* Restore the heap order below its root after the root grew. */
+static void sift_down(struct load *heap, int64_t n)
+{
+    for (int64_t i = 0;;) {
+        int64_t small = i, left = 2 * i + 1, right = left + 1;
+        if (left < n && less(&heap[left], &heap[small]))
+            small = left;
+        if (right < n && less(&heap[right], &heap[small]))
+            small = right;
+        if (small == i)
+            return;
+        struct load t = heap[i];
+        heap[i] = heap[small];
+        heap[small] = t;
+        i = small;
+    }
+}
+
+int shard_assign(const double *cost, int64_t n, int64_t count, int64_t *owner, struct err *err)
+{
+    int          rc = 0;
+    struct item *items = NULL;
+    struct load *heap = NULL;
+    TRY(mem_alloc(&items, n, sizeof *items, "cells", err));
+    TRY(mem_alloc(&heap, count, sizeof *heap, "shards", err));
+    for (int64_t i = 0; i < n; i++)
+        items[i] = (struct item){cost[i], i};
+    qsort(items, (size_t)n, sizeof *items, by_cost);
+    /* All loads are 0: ascending shard numbers are a heap already. */
+    for (int64_t i = 0; i < count; i++)
+        heap[i] = (struct load){0, 0, i};
+    for (int64_t i = 0; i < n; i++) {
+        owner[items[i].index] = heap[0].shard;
+        heap[0].sum += items[i].cost;
+        heap[0].items++;
+        sift_down(heap, count);
+    }
+out:
+    free(items);
+    free(heap);
+    return rc;
+}
