@@ -18,7 +18,7 @@ struct npy {
     int64_t    shape[NPY_MAX_DIMS];
     int64_t    count;
     bool       fortran, swap; /* column-major; other byte order */
-    int64_t    data_offset;
+    int64_t    data_offset, file_size;
     int        fd;
     char      *path;
 };

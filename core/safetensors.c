@@ -9,14 +9,12 @@
  */
 #include "core/safetensors_impl.h"
 #include "core/buf.h"
+#include "core/fileio.h"
 #include "core/hash.h"
 #include "core/mem.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define HEADER_MAX 100000000 /* limit of the reference implementation */
@@ -160,46 +158,17 @@ out:
 
 /* ---- one file ------------------------------------------------------------------------------- */
 
-/* All of [offset, offset + n), or an error that says how long the file is by now. */
 static int read_at(const struct shard *s, int64_t offset, void *dst, int64_t n, struct err *err)
 {
-    char *p = dst;
-    while (n > 0) {
-        ssize_t got = pread(s->fd, p, (size_t)(n < (1 << 30) ? n : 1 << 30), offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return err_sys(err, ERR_IO, "%s: cannot read %lld bytes at offset %lld", s->path,
-                           (long long)n, (long long)offset);
-        if (got == 0) {
-            struct stat st;
-            return err_set(
-                err, ERR_IO, "%s: the file shrank while it was open: %lld bytes at first, now %lld",
-                s->path, (long long)s->size, fstat(s->fd, &st) == 0 ? (long long)st.st_size : -1LL);
-        }
-        p += got;
-        offset += got;
-        n -= got;
-    }
-    return 0;
+    return io_read_at(s->fd, s->path, s->size, offset, dst, n, err);
 }
 
 static int open_shard(struct shard *s, const char *path, struct err *err)
 {
-    struct stat st;
     s->path = strdup(path);
     if (!s->path)
         return err_set(err, ERR_NOMEM, "%s: out of memory", path);
-    /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
-    s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (s->fd < 0)
-        return err_sys(err, ERR_INPUT, "%s: cannot open", path);
-    if (fstat(s->fd, &st) != 0)
-        return err_sys(err, ERR_IO, "%s: cannot stat", path);
-    if (!S_ISREG(st.st_mode))
-        return err_set(err, ERR_INPUT, "%s: not a regular file", path);
-    s->size = st.st_size;
-    return 0;
+    return io_open(path, &s->fd, &s->size, err);
 }
 
 /* Length of the JSON text and offset of the data. */

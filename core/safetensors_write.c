@@ -3,13 +3,10 @@
  */
 #include "core/safetensors_impl.h"
 #include "core/buf.h"
+#include "core/fileio.h"
 #include "core/mem.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static int by_name(const void *a, const void *b)
 {
@@ -78,21 +75,6 @@ static int out_header(const char *path, const struct st_out **order, int64_t n, 
     return rc;
 }
 
-static int write_all(int fd, const void *data, int64_t n, const char *path, struct err *err)
-{
-    const char *p = data;
-    while (n > 0) {
-        ssize_t put = write(fd, p, (size_t)(n < (1 << 30) ? n : 1 << 30));
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put < 0)
-            return err_sys(err, ERR_IO, "%s: cannot write", path);
-        p += put;
-        n -= put;
-    }
-    return 0;
-}
-
 /* Pointers to the tensors in file order; *order is malloc'd. */
 static int out_order(const char *path, const struct st_out *tensors, int64_t n,
                      const struct st_out ***order, struct err *err)
@@ -114,35 +96,23 @@ static int out_order(const char *path, const struct st_out *tensors, int64_t n,
 
 int st_write(const char *path, const struct st_out *tensors, int64_t n, struct err *err)
 {
-    int rc = 0, fd = -1;
+    int rc = 0;
     const struct st_out **order = NULL;
-    struct buf header = {0}, part = {0};
+    struct buf header = {0};
+    struct io_part part = {0};
     int64_t bytes;
 
     TRY(out_order(path, tensors, n, &order, err));
     TRY(out_header(path, order, n, &header, err));
-    buf_printf(&part, "%s.part", path);
-    TRY(buf_check(&part, path, err));
-    fd = open(buf_str(&part), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        rc = err_sys(err, ERR_IO, "%s: cannot create", buf_str(&part));
-        goto out;
-    }
-    TRY(write_all(fd, header.data, (int64_t)header.len, path, err));
+    TRY(io_part_open(&part, path, err));
+    TRY(io_write(part.fd, path, header.data, (int64_t)header.len, err));
     for (int64_t i = 0; i < n; i++) {
         TRY(out_bytes(path, order[i], &bytes, err));
-        TRY(write_all(fd, order[i]->data, bytes, path, err));
+        TRY(io_write(part.fd, path, order[i]->data, bytes, err));
     }
-    if (fsync(fd) != 0 || rename(buf_str(&part), path) != 0)
-        rc = err_sys(err, ERR_IO, "%s: cannot finish", path);
 out:
-    if (fd >= 0) {
-        close(fd);
-        if (rc)
-            unlink(buf_str(&part));
-    }
+    rc = io_part_close(&part, rc, err);
     free(order);
     buf_free(&header);
-    buf_free(&part);
     return rc;
 }
