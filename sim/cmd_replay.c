@@ -1,0 +1,335 @@
+/*
+ * cmd_replay.c - `lacuna replay`: methods over the heads of traces, one record per cell.
+ */
+#include "core/cmd.h"
+#include "core/log.h"
+#include "core/manifest.h"
+#include "core/mem.h"
+#include "core/shard.h"
+#include "sim/replay.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct replay_opts {
+    struct common_opts c;
+    struct str_list    methods;
+    int                backend, precision;
+    char              *layers, *heads, *steps, *branch, *permute, *shard;
+    char              *dump_masks, *dump_outputs, *out;
+    bool               allow_nonfinite;
+};
+
+static const char *const backends[] = {"cpu", "cuda", NULL};
+static const char *const precisions[] = {"f64", "f32", NULL};
+
+#define AT(field) offsetof(struct replay_opts, field)
+static const struct opt options[] = {
+    {"method", OPT_LIST, AT(methods), NULL, 0, 0, OPT_UNSET, "",
+     "Method with parameters, NAME[:key=value]...; key=a,b,c sweeps. Repeatable.", NULL, 'm',
+     "METHOD"},
+    {"output", OPT_STR, AT(out), NULL, 0, 0, OPT_UNSET, "",
+     "Directory for records.jsonl and manifest.json; an interrupted run continues there.", NULL,
+     'o', "DIR"},
+    {"backend", OPT_ENUM, AT(backend), "cpu", 0, 0, 0, "", "Where the methods run.", backends, 0,
+     NULL},
+    {"precision", OPT_ENUM, AT(precision), "f64", 0, 0, 0, "",
+     "Arithmetic of the exact reference: f64 (as the metrics are defined) or f32 (faster, agrees to "
+     "about 1e-6).",
+     precisions, 0, NULL},
+    {"layers", OPT_STR, AT(layers), "all", 0, 0, 0, "", "Layers, as in 0,4-7.", NULL, 0, "LIST"},
+    {"heads", OPT_STR, AT(heads), "all", 0, 0, 0, "", "Query heads.", NULL, 0, "LIST"},
+    {"steps", OPT_STR, AT(steps), "all", 0, 0, 0, "", "Denoising steps.", NULL, 0, "LIST"},
+    {"branch", OPT_STR, AT(branch), "", 0, 0, 0, "", "Guidance branch, such as cond; all if empty.",
+     NULL, 0, "NAME"},
+    {"permute", OPT_STR, AT(permute), "none", 0, 0, 0, "",
+     "Token order of video traces: none, row, column, time, random, hilbert, voxel:AxBxC.", NULL, 0,
+     "NAME"},
+    {"dump-masks", OPT_STR, AT(dump_masks), NULL, 0, 0, OPT_UNSET, "",
+     "Write every mask to this HDF5 file.", NULL, 0, "FILE"},
+    {"dump-outputs", OPT_STR, AT(dump_outputs), NULL, 0, 0, OPT_UNSET, "",
+     "Write every method's output and log-sum-exp to this HDF5 file.", NULL, 0, "FILE"},
+    {"allow-nonfinite", OPT_BOOL, AT(allow_nonfinite), "0", 0, 1, 0, "",
+     "Replay heads whose q, k or v hold NaN or infinity.", NULL, 0, NULL},
+    {"shard", OPT_STR, AT(shard), NULL, 0, 0, OPT_UNSET, "",
+     "Do part I of N (from 0); default: from the environment of mpirun, srun or a job array.", NULL,
+     0, "I/N"},
+    COMMON_OPTS,
+    {0},
+};
+
+static int open_traces(struct replay *r, const struct str_list *paths, struct err *err)
+{
+    int rc = 0;
+    if (paths->n == 0)
+        FAIL(err, ERR_USAGE, "replay: no trace given (lacuna replay T.h5 -m METHOD -o DIR)");
+    TRY(mem_zalloc(&r->traces, paths->n, sizeof *r->traces, "traces", err));
+    for (int64_t i = 0; i < paths->n; i++) {
+        TRY(trace_open(paths->items[i], &r->traces[i], err));
+        r->n_traces++;
+    }
+out:
+    return rc;
+}
+
+static int parse_methods(const struct app *app, const struct replay_opts *o, struct replay *r,
+                         struct err *err)
+{
+    int rc = 0;
+    if (o->methods.n == 0)
+        FAIL(err, ERR_USAGE, "replay: no method given (-m NAME; see `lacuna list methods`)");
+    for (int64_t i = 0; i < o->methods.n; i++)
+        TRY(method_runs_parse(app->methods, o->methods.items[i], &r->runs, &r->n_runs, err));
+out:
+    return rc;
+}
+
+static void records_path(const char *dir, const struct shard *s, char *path, size_t size)
+{
+    if (s->count > 1)
+        snprintf(path, size, "%s/records.%lld-of-%lld.jsonl", dir, (long long)s->index,
+                 (long long)s->count);
+    else
+        snprintf(path, size, "%s/records.jsonl", dir);
+}
+
+struct totals {
+    int64_t cells, todo, bytes, memory;
+    double  flop;
+};
+
+static struct totals plan_totals(const struct replay *r)
+{
+    struct totals t = {0};
+    for (int64_t i = 0; i < r->n_series; i++) {
+        const struct series     *s = r->series + i;
+        const struct trace_meta *m = trace_meta(r->traces[s->trace]);
+        int64_t                  mem = head_load_memory(m, r->load.precision);
+        t.cells += s->cells;
+        t.todo += s->todo;
+        t.flop += 2 * s->cost;
+        if (s->todo)
+            t.bytes += s->n_calls * head_load_bytes(m);
+        if (mem > t.memory)
+            t.memory = mem;
+    }
+    return t;
+}
+
+/* Seconds per flop of the attention tiles on this machine, measured in a few milliseconds. */
+static int measure_rate(enum precision prec, double *flop_per_s, struct err *err)
+{
+    enum { N = 1024, D = 64 };
+    int             rc = 0;
+    float          *x = NULL;
+    double         *out = NULL, *lse = NULL;
+    struct attn_ops ops = {0};
+    struct mask     full;
+    struct timespec a, b;
+
+    TRY(mem_zalloc(&x, N * D, sizeof *x, "rate probe", err));
+    TRY(mem_alloc(&out, N * D, sizeof *out, "rate probe", err));
+    TRY(mem_alloc(&lse, N, sizeof *lse, "rate probe", err));
+    for (int i = 0; i < N * D; i++)
+        x[i] = (float)(i % 17) / 17;
+    struct attn_in in = {N, N, D, D, x, x, x, 0.125, false};
+    TRY(attn_prepare(&ops, &in, prec, err));
+    mask_full(&full, N, N, 0, N, false);
+    for (int k = 0; k < 2; k++) { /* the first one warms up */
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        TRY(attn_rows(&ops, &full, out, lse, err));
+        clock_gettime(CLOCK_MONOTONIC, &b);
+    }
+    *flop_per_s = 4.0 * N * N * D / ((double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec));
+out:
+    attn_release(&ops);
+    free(x);
+    free(out);
+    free(lse);
+    return rc;
+}
+
+static int print_plan(const struct replay *r, const struct replay_opts *o, const struct shard *shard,
+                      struct err *err)
+{
+    struct totals t = plan_totals(r);
+    int           jobs = cmd_jobs(&o->c), rc = 0;
+    double        rate = 1;
+    struct buf    b = {0};
+    struct jw     w;
+
+    TRY(measure_rate(r->load.precision, &rate, err));
+    double seconds = t.flop / rate / jobs;
+    jw_init(&w, &b, 2);
+    jw_obj(&w);
+    jw_kint(&w, "cells", t.cells);
+    jw_kint(&w, "cells_done", t.cells - t.todo);
+    jw_kint(&w, "cells_to_do", t.todo);
+    jw_kint(&w, "bytes_to_read", t.bytes);
+    jw_kint(&w, "memory_bytes_per_thread", t.memory);
+    jw_kint(&w, "threads", jobs);
+    jw_knum(&w, "estimated_seconds", seconds);
+    jw_kint(&w, "shard", shard->index);
+    jw_kint(&w, "shards", shard->count);
+    jw_obj_end(&w);
+    TRY(buf_check(&b, "plan", err));
+    if (o->c.json)
+        printf("%s\n", buf_str(&b));
+    else
+        printf("%lld cells (%lld done, %lld to do), %.1f MB to read, about %.1f MB of memory per "
+               "thread, %d threads, about %.0f s\n",
+               (long long)t.cells, (long long)(t.cells - t.todo), (long long)t.todo,
+               (double)t.bytes / 1e6, (double)t.memory / 1e6, jobs, seconds);
+out:
+    buf_free(&b);
+    return rc;
+}
+
+static int print_result(const struct replay *r, const struct replay_opts *o, int64_t before,
+                        struct err *err)
+{
+    struct buf b = {0};
+    struct jw  w;
+    if (!o->c.json) {
+        log_info("%s: %lld ok, %lld skipped, %lld failed, %lld there before", o->out,
+                 (long long)r->done_ok, (long long)r->done_skip, (long long)r->done_error,
+                 (long long)before);
+    } else {
+        jw_init(&w, &b, 2);
+        jw_obj(&w);
+        jw_kstr(&w, "directory", o->out);
+        jw_kint(&w, "ok", r->done_ok);
+        jw_kint(&w, "skip", r->done_skip);
+        jw_kint(&w, "error", r->done_error);
+        jw_kint(&w, "there_before", before);
+        jw_obj_end(&w);
+        printf("%s\n", buf_str(&b));
+        buf_free(&b);
+    }
+    if (r->done_error)
+        return err_set(err, ERR_RUN, "%lld cells failed; their records in %s say why",
+                       (long long)r->done_error, o->out);
+    return 0;
+}
+
+static int begin_outputs(const struct app *app, const struct replay_opts *o, struct replay *r,
+                         const struct shard *shard, struct manifest **manifest, struct err *err)
+{
+    int  rc = 0;
+    char path[4096];
+
+    TRY(make_dirs(o->out, err));
+    records_path(o->out, shard, path, sizeof path);
+    if (o->c.force && unlink(path) == 0)
+        log_info("%s removed (--force)", path);
+    TRY(manifest_start(o->out, app->argc, app->argv, manifest, err));
+    for (int64_t i = 0; i < r->n_traces && !o->c.force; i++)
+        TRY(manifest_input(*manifest, trace_path(r->traces[i]), trace_id(r->traces[i]), err));
+    TRY(record_file_open(path, &r->records, err));
+    if (o->dump_masks)
+        TRY(maskfile_create(o->dump_masks, o->c.force, &r->masks, err));
+    if (o->dump_outputs)
+        TRY(outfile_create(o->dump_outputs, o->c.force, &r->outputs, err));
+out:
+    return rc;
+}
+
+/* Dumps become files on success only; records are good at any time. */
+static int end_outputs(struct replay *r, struct manifest **manifest, int run_rc, struct err *err)
+{
+    int rc = run_rc;
+    if (rc == 0 && r->masks)
+        rc = maskfile_commit(&r->masks, err);
+    if (rc == 0 && r->outputs)
+        rc = outfile_commit(&r->outputs, err);
+    maskfile_abort(&r->masks);
+    outfile_abort(&r->outputs);
+    record_file_close(&r->records);
+    if (*manifest) {
+        struct err own = {0};
+        int        wrote = manifest_finish(manifest, rc == 0                 ? "ok"
+                                                     : rc == ERR_INTERRUPTED ? "interrupted"
+                                                                             : "failed",
+                                           &own);
+        if (rc == 0 && wrote != 0) {
+            *err = own;
+            rc = wrote;
+        }
+    }
+    return rc;
+}
+
+static int replay_run(const struct app *app, const struct replay_opts *o, struct replay *r,
+                      struct err *err)
+{
+    int                  rc = 0;
+    struct shard         shard;
+    struct manifest     *manifest = NULL;
+    struct replay_select sel = {o->layers, o->heads, o->steps, o->branch};
+    int64_t              before = 0;
+
+    TRY(shard_from_env(o->shard, &shard, err));
+    if (!o->out && !o->c.dry_run)
+        FAIL(err, ERR_USAGE, "replay: -o DIR is missing");
+    if (!o->c.dry_run)
+        TRY(begin_outputs(app, o, r, &shard, &manifest, err));
+    TRY(replay_plan(r, &sel, err));
+    TRY(replay_shard(r, shard.index, shard.count, err));
+    if (o->c.dry_run)
+        return print_plan(r, o, &shard, err);
+    struct totals t = plan_totals(r);
+    before = t.cells - t.todo;
+    TRY(replay_execute(r, cmd_jobs(&o->c), err));
+out:
+    rc = end_outputs(r, &manifest, rc, err);
+    return rc ? rc : o->c.dry_run ? 0 : print_result(r, o, before, err);
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err);
+
+const struct command cmd_replay = {
+    "replay",
+    "lacuna replay T.h5... -m METHOD[:key=value]... -o DIR",
+    "run sparse-attention methods over captured heads",
+    run,
+    options,
+    "Every (step, branch, layer, head) of the traces is replayed with every method. One JSON line per\n"
+    "cell is appended to DIR/records.jsonl with all metrics against exact dense attention; cells that\n"
+    "are already there are not done again. `lacuna list methods -v` shows methods and parameters,\n"
+    "`lacuna list metrics` what is measured.\n\n"
+    "Examples:\n"
+    "  lacuna replay t.h5 -m dense -m streaming:sink=4:window=512 -o out\n"
+    "  lacuna replay t.h5 -m sale:tau=0.001,0.004,0.016 --layers 2-5 -o out\n",
+};
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct replay_opts o;
+    struct replay      r = {0};
+    struct str_list    paths = {0};
+    bool               done = false;
+    int                rc = 0;
+
+    TRY(cmd_begin(&cmd_replay, &o, argc, argv, &paths, &done, err));
+    if (done)
+        goto out;
+    if (o.backend != 0)
+        FAIL(err, ERR_MACHINE, "replay: --backend cuda needs a build with CUDA (make CUDA=1)");
+    r.seed = (uint64_t)o.c.seed;
+    r.load.precision = o.precision == 0 ? PREC_F64 : PREC_F32;
+    r.load.permute = o.permute;
+    r.load.seed = r.seed;
+    r.load.allow_nonfinite = o.allow_nonfinite;
+    TRY(parse_methods(app, &o, &r, err));
+    TRY(open_traces(&r, &paths, err));
+    TRY(replay_run(app, &o, &r, err));
+out:
+    method_runs_free(r.runs, r.n_runs);
+    replay_free(&r);
+    opt_free(options, &o);
+    str_list_free(&paths);
+    return rc;
+}

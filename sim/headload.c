@@ -1,0 +1,154 @@
+#include "sim/headload.h"
+
+#include "core/mem.h"
+#include "core/permute.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Refuse NaN and infinity: one such key makes every later row of a causal head NaN. */
+static int check_finite(const struct trace *t, const struct trace_call *c, const char *what,
+                        int head, const float *x, int64_t n, int d, struct err *err)
+{
+    int64_t bad = 0, first = 0;
+    for (int64_t i = 0; i < n * d; i++)
+        if (!isfinite(x[i]) && bad++ == 0)
+            first = i;
+    if (!bad)
+        return 0;
+    return err_set(err, ERR_INPUT,
+                   "%s: step %d, branch %s, layer %d: %s of head %d has %lld non-finite values, the "
+                   "first at token %lld, channel %lld (use --allow-nonfinite to replay all the same)",
+                   trace_path(t), c->step, c->branch, c->layer, what, head, (long long)bad,
+                   (long long)(first / d), (long long)(first % d));
+}
+
+static int read_tensor(const struct trace *t, int64_t call, enum trace_what what, int head,
+                       int64_t n, int d, const struct head_load *how, float **out, struct err *err)
+{
+    static const char *const names[] = {"q", "k", "v"};
+    int                      rc = mem_alloc(out, n * d, sizeof(float), names[what], err);
+    if (!rc)
+        rc = trace_read(t, call, what, head, 0, n, *out, err);
+    if (!rc && !how->allow_nonfinite)
+        rc = check_finite(t, trace_call(t, call), names[what], head, *out, n, d, err);
+    return rc;
+}
+
+static struct geometry trace_geometry(const struct trace_meta *m)
+{
+    struct geometry g = {m->grid_t, m->grid_h, m->grid_w, m->text_tokens, 0};
+    if (m->text_tokens)
+        g.text_place = strcmp(m->text_place, "front") == 0 ? 1 : 2;
+    return g;
+}
+
+static void describe(const struct trace *t, int64_t call, int head, struct head_in *in)
+{
+    const struct trace_meta *m = trace_meta(t);
+    const struct trace_call *c = trace_call(t, call);
+    in->x.nq = m->n_q;
+    in->x.nk = m->n_k;
+    in->x.d = m->head_dim;
+    in->x.dv = m->v_dim;
+    in->x.scale = m->scale;
+    in->x.causal = m->causal;
+    in->src_dtype = m->dtype;
+    in->geom = trace_geometry(m);
+    in->layer = c->layer;
+    in->head = head;
+    in->kv_head = head / (m->heads / m->kv_heads);
+    in->n_heads = m->heads;
+    in->n_kv_heads = m->kv_heads;
+    in->n_layers = m->layers;
+    in->step = c->step;
+    in->n_steps = (int)m->steps;
+    in->timestep = c->timestep;
+    in->branch = c->branch;
+}
+
+/* Padding text tokens at the end of the sequence are real rows of the tensors and no tokens: they
+ * are dropped before anything looks at the head. */
+static int drop_padding(const struct trace *t, struct head_in *in, struct err *err)
+{
+    const struct trace_meta *m = trace_meta(t);
+    int64_t                  padding = m->text_tokens - m->text_valid;
+    if (padding <= 0)
+        return 0;
+    if (strcmp(m->text_place, "back") != 0)
+        return err_set(err, ERR_INPUT, "%s: %lld padding text tokens stand in front of the video; "
+                       "only padding at the end can be left out", trace_path(t), (long long)padding);
+    in->x.nq -= padding;
+    in->x.nk -= padding;
+    in->geom.text = m->text_valid;
+    return 0;
+}
+
+static int reorder(float **x, int64_t n, int d, const int64_t *perm, struct err *err)
+{
+    float *to = NULL;
+    int    rc = mem_alloc(&to, n * d, sizeof(float), "reordered tokens", err);
+    if (rc)
+        return rc;
+    for (int64_t r = 0; r < n; r++)
+        memcpy(to + r * d, *x + perm[r] * d, (size_t)d * sizeof(float));
+    free(*x);
+    *x = to;
+    return 0;
+}
+
+static int apply_order(struct sim_head *h, const struct head_load *how, struct err *err)
+{
+    int64_t              *perm = NULL;
+    const struct attn_in *x = &h->in.x;
+    int                   rc = 0;
+
+    if (!how->permute || strcmp(how->permute, "none") == 0)
+        return 0;
+    TRY(permute_tokens(how->permute, &h->in.geom, x->nk, how->seed, &perm, err));
+    TRY(reorder(&h->q, x->nq, x->d, perm, err));
+    TRY(reorder(&h->k, x->nk, x->d, perm, err));
+    TRY(reorder(&h->v, x->nk, x->dv, perm, err));
+out:
+    free(perm);
+    return rc;
+}
+
+int head_load(const struct trace *t, int64_t call, int head, const struct head_load *how,
+              struct sim_head *h, struct err *err)
+{
+    int rc = 0;
+
+    memset(h, 0, sizeof *h);
+    describe(t, call, head, &h->in);
+    TRY(drop_padding(t, &h->in, err));
+    struct attn_in *x = &h->in.x;
+    TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->q, err));
+    TRY(read_tensor(t, call, TRACE_K, h->in.kv_head, x->nk, x->d, how, &h->k, err));
+    TRY(read_tensor(t, call, TRACE_V, h->in.kv_head, x->nk, x->dv, how, &h->v, err));
+    TRY(apply_order(h, how, err));
+    x->q = h->q;
+    x->k = h->k;
+    x->v = h->v;
+    TRY(sim_head_reference(h, how->precision, err));
+out:
+    if (rc)
+        sim_head_free(h);
+    return rc;
+}
+
+int64_t head_load_bytes(const struct trace_meta *m)
+{
+    return (int64_t)dtype_size(m->dtype) *
+           (m->n_q * m->head_dim + m->n_k * (m->head_dim + m->v_dim));
+}
+
+int64_t head_load_memory(const struct trace_meta *m, enum precision prec)
+{
+    int64_t floats = m->n_q * m->head_dim + m->n_k * (m->head_dim + m->v_dim);
+    int64_t doubles = m->n_q * (m->v_dim + 1);
+    if (prec == PREC_F64)
+        doubles += m->n_k * (m->head_dim + m->v_dim);
+    return floats * 4 + doubles * 8;
+}

@@ -1,0 +1,244 @@
+/*
+ * replay_plan.c - which cells there are, which are still to do, and who does them.
+ */
+#include "sim/replay.h"
+
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct wanted {
+    int64_t *layers, n_layers, *heads, n_heads, *steps, n_steps; /* NULL = all */
+};
+
+static bool holds(const int64_t *list, int64_t n, int64_t x)
+{
+    if (!list)
+        return true;
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] == x)
+            return true;
+    return false;
+}
+
+static struct series *find_series(struct replay *r, int trace, const struct trace_call *c, int head)
+{
+    for (int64_t i = r->n_series - 1; i >= 0; i--) {
+        struct series *s = r->series + i;
+        if (s->trace == trace && s->layer == c->layer && s->head == head &&
+            strcmp(s->branch, c->branch) == 0)
+            return s;
+    }
+    return NULL;
+}
+
+static int add_call(struct replay *r, int trace, int64_t call, int head, struct err *err)
+{
+    int                      rc = 0;
+    const struct trace_call *c = trace_call(r->traces[trace], call);
+    struct series           *s = find_series(r, trace, c, head);
+    if (!s) {
+        TRY(mem_grow(&r->series, &r->cap_series, r->n_series + 1, sizeof *s, "series", err));
+        s = r->series + r->n_series++;
+        memset(s, 0, sizeof *s);
+        s->trace = trace;
+        s->layer = c->layer;
+        s->head = head;
+        snprintf(s->branch, sizeof s->branch, "%s", c->branch);
+    }
+    int64_t *grown = realloc(s->calls, (size_t)(s->n_calls + 1) * sizeof *grown);
+    if (!grown)
+        FAIL(err, ERR_NOMEM, "series: out of memory");
+    s->calls = grown;
+    s->calls[s->n_calls++] = call;
+out:
+    return rc;
+}
+
+static int plan_trace(struct replay *r, int t, const struct wanted *w, const char *branch,
+                      struct err *err)
+{
+    int                 rc = 0;
+    const struct trace *trace = r->traces[t];
+    for (int64_t i = 0; i < trace_calls(trace); i++) {
+        const struct trace_call *c = trace_call(trace, i);
+        if (!holds(w->layers, w->n_layers, c->layer) || !holds(w->steps, w->n_steps, c->step) ||
+            (branch && *branch && strcmp(branch, c->branch) != 0))
+            continue;
+        for (int h = 0; h < trace_meta(trace)->heads; h++)
+            if (holds(w->heads, w->n_heads, h))
+                TRY(add_call(r, t, i, h, err));
+    }
+out:
+    return rc;
+}
+
+static int parse_list(const char *text, int64_t limit, const char *what, int64_t **list, int64_t *n,
+                      struct err *err)
+{
+    *list = NULL;
+    *n = -1;
+    if (!text || !*text || strcmp(text, "all") == 0)
+        return 0;
+    return index_list_parse(text, limit, what, list, n, err);
+}
+
+/* Cells without a record, and what they cost. */
+static int count_todo(struct replay *r, struct err *err)
+{
+    int        rc = 0;
+    struct buf key = {0};
+    for (int64_t i = 0; i < r->n_series; i++) {
+        struct series           *s = r->series + i;
+        const struct trace_meta *m = trace_meta(r->traces[s->trace]);
+        double pairs = (double)pairs_allowed(m->n_q, m->n_k, m->causal);
+        for (int64_t c = 0; c < s->n_calls; c++)
+            for (int64_t k = 0; k < r->n_runs; k++) {
+                struct record rec;
+                record_init(&rec);
+                rc = replay_identity(r, s, s->calls[c], r->runs + k, &rec, err);
+                buf_reset(&key);
+                record_key(&rec, &key);
+                record_free(&rec);
+                if (rc)
+                    goto out;
+                s->cells++;
+                s->todo += !r->records || !record_file_has(r->records, buf_str(&key));
+            }
+        s->cost = pairs * (double)(m->head_dim + m->v_dim) * (double)(s->todo + s->n_calls);
+        if (s->todo == 0)
+            s->cost = 0;
+    }
+out:
+    buf_free(&key);
+    return rc;
+}
+
+int replay_plan(struct replay *r, const struct replay_select *sel, struct err *err)
+{
+    int           rc = 0;
+    struct wanted w = {0};
+
+    for (int t = 0; t < r->n_traces; t++) {
+        const struct trace_meta *m = trace_meta(r->traces[t]);
+        TRY(parse_list(sel->layers, m->layers, "--layers", &w.layers, &w.n_layers, err));
+        TRY(parse_list(sel->heads, m->heads, "--heads", &w.heads, &w.n_heads, err));
+        TRY(parse_list(sel->steps, -1, "--steps", &w.steps, &w.n_steps, err));
+        TRY(plan_trace(r, t, &w, sel->branch, err));
+        free(w.layers);
+        free(w.heads);
+        free(w.steps);
+        memset(&w, 0, sizeof w);
+    }
+    if (r->n_series == 0)
+        FAIL(err, ERR_USAGE, "no attention call matches --layers %s --heads %s --steps %s%s%s",
+             sel->layers ? sel->layers : "all", sel->heads ? sel->heads : "all",
+             sel->steps ? sel->steps : "all", sel->branch && *sel->branch ? " --branch " : "",
+             sel->branch ? sel->branch : "");
+    TRY(count_todo(r, err));
+out:
+    free(w.layers);
+    free(w.heads);
+    free(w.steps);
+    return rc;
+}
+
+struct ranked {
+    double  cost;
+    int64_t index;
+};
+
+static int dearest_first(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->cost != y->cost)
+        return x->cost < y->cost ? 1 : -1;
+    return (x->index > y->index) - (x->index < y->index);
+}
+
+/* Longest processing time first: the dearest series goes to the shard with the least work so far.
+ * Only shapes enter the cost here, never what is already recorded, so that every shard computes the
+ * same split. */
+int replay_shard(struct replay *r, int64_t index, int64_t count, struct err *err)
+{
+    int            rc = 0;
+    struct ranked *order = NULL;
+    double        *load = NULL;
+    int64_t        kept = 0;
+
+    if (count <= 1)
+        return 0;
+    bool *mine = NULL;
+    TRY(mem_alloc(&order, r->n_series, sizeof *order, "shards", err));
+    TRY(mem_zalloc(&load, count, sizeof *load, "shards", err));
+    TRY(mem_zalloc(&mine, r->n_series, sizeof *mine, "shards", err));
+    for (int64_t i = 0; i < r->n_series; i++) {
+        const struct trace_meta *m = trace_meta(r->traces[r->series[i].trace]);
+        order[i].index = i;
+        order[i].cost = (double)pairs_allowed(m->n_q, m->n_k, m->causal) *
+                        (double)(m->head_dim + m->v_dim) * (double)r->series[i].n_calls;
+    }
+    qsort(order, (size_t)r->n_series, sizeof *order, dearest_first);
+    for (int64_t i = 0; i < r->n_series; i++) {
+        int64_t least = 0;
+        for (int64_t s = 1; s < count; s++)
+            if (load[s] < load[least])
+                least = s;
+        load[least] += order[i].cost;
+        mine[order[i].index] = least == index;
+    }
+    for (int64_t i = 0; i < r->n_series; i++) {
+        if (mine[i])
+            r->series[kept++] = r->series[i];
+        else
+            free(r->series[i].calls);
+    }
+    r->n_series = kept;
+out:
+    free(order);
+    free(load);
+    free(mine);
+    return rc;
+}
+
+int replay_identity(const struct replay *r, const struct series *s, int64_t call,
+                    const struct method_run *run, struct record *rec, struct err *err)
+{
+    const struct trace      *t = r->traces[s->trace];
+    const struct trace_meta *m = trace_meta(t);
+    const struct trace_call *c = trace_call(t, call);
+
+    snprintf(rec->trace, sizeof rec->trace, "%s", trace_id(t));
+    snprintf(rec->model, sizeof rec->model, "%.63s", m->name);
+    rec->step = c->step;
+    rec->layer = s->layer;
+    rec->head = s->head;
+    rec->kv_head = s->head / (m->heads / m->kv_heads);
+    snprintf(rec->branch, sizeof rec->branch, "%s", c->branch);
+    snprintf(rec->method, sizeof rec->method, "%s", run->method->name);
+    rec->seed = r->seed;
+    snprintf(rec->backend, sizeof rec->backend, "cpu");
+    snprintf(rec->precision, sizeof rec->precision, "%s",
+             r->load.precision == PREC_F64 ? "f64" : "f32");
+    snprintf(rec->permute, sizeof rec->permute, "%s", r->load.permute ? r->load.permute : "none");
+    rec->n_q = m->n_q;
+    rec->n_k = m->n_k;
+    rec->d = m->head_dim;
+    rec->causal = m->causal;
+    rec->timestep = c->timestep;
+    rec->params = strdup(run->canonical);
+    return rec->params ? 0 : err_set(err, ERR_NOMEM, "record: out of memory");
+}
+
+void replay_free(struct replay *r)
+{
+    for (int64_t i = 0; i < r->n_series; i++)
+        free(r->series[i].calls);
+    for (int64_t i = 0; i < r->n_traces; i++)
+        trace_close(&r->traces[i]);
+    free(r->series);
+    free(r->traces);
+    memset(r, 0, sizeof *r);
+}
