@@ -101,12 +101,37 @@ static void progress_cell(struct replay *r, const struct series *s, const struct
     progress_add(r->progress, s->cost / (double)s->n_calls, r->n_runs, text);
 }
 
+/* Whether any cell of a call is still to do, or has to be gone through again for its state. */
+static int call_needed(const struct replay *r, const struct series *s, int64_t call, bool *needed,
+                       struct err *err)
+{
+    struct buf key = {0};
+    int        rc = 0;
+    *needed = r->masks || r->outputs;
+    for (int64_t k = 0; k < r->n_runs && !*needed && !rc; k++) {
+        struct record rec;
+        record_init(&rec);
+        rc = replay_identity(r, s, call, r->runs + k, &rec, err);
+        buf_reset(&key);
+        record_key(&rec, &key);
+        record_free(&rec);
+        *needed = (r->runs[k].method->flags & METHOD_NEEDS_STEPS) ||
+                  !record_file_has(r->records, buf_str(&key));
+    }
+    buf_free(&key);
+    return rc;
+}
+
 static int do_call(struct replay *r, const struct series *s, int64_t call, struct carry *carry,
                    struct err *err)
 {
     struct sim_head h = {0};
+    bool            needed;
     int             rc = 0;
 
+    TRY(call_needed(r, s, call, &needed, err));
+    if (!needed)
+        return 0;
     TRY(head_load(r->traces[s->trace], call, s->head, &r->load, &h, err));
     for (int64_t k = 0; k < r->n_runs; k++)
         TRY(do_cell(r, s, call, k, &h, carry + k, err));
