@@ -5,14 +5,13 @@
 #   make check           all tests that need no GPU
 #   make help            the other targets and switches
 #
-# Switches: CUDA=auto|0|1  SAN=address,undefined  V=1  BUILD=dir
+# Switches: SAN=address,undefined  V=1  BUILD=dir  OUT=dir
 
 BUILD  ?= build
-CUDA   ?= auto
 SAN    ?=
 V      ?= 0
 CC     ?= gcc
-PYTHON ?= python3
+OUT    ?= out
 
 Q := $(if $(filter 1,$(V)),,@)
 
@@ -60,14 +59,13 @@ $(BUILD)/%.o: %.c
 	$(if $(Q),@echo "  CC    $<")
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-# The build id changes with every commit: only this file sees it.
-$(BUILD)/core/version.o: $(BUILD)/build-id
+# The build id changes with every commit: only this file sees it, and only a change rebuilds it.
 $(BUILD)/core/version.o: CPPFLAGS += -DBUILD_ID='"$(BUILD_ID)"' -DBUILD_FLAGS='"$(CC) $(CFLAGS)"'
-
+$(BUILD)/core/version.o: $(BUILD)/build-id
 $(BUILD)/build-id: FORCE
 	@mkdir -p $(@D)
-	@printf '%s\n' '$(BUILD_ID)' '$(CC) $(CFLAGS)' | cmp -s - $@ || \
-	    printf '%s\n' '$(BUILD_ID)' '$(CC) $(CFLAGS)' > $@
+	@echo '$(BUILD_ID) $(CC) $(CFLAGS)' | cmp -s - $@ || echo '$(BUILD_ID) $(CC) $(CFLAGS)' > $@
+FORCE:
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
@@ -75,6 +73,55 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(LIB)
 
 .SECONDARY:
 -include $(OBJ:.o=.d) $(BUILD)/core/main.d $(wildcard $(BUILD)/tests/*.d)
+
+# ---- what a machine needs -------------------------------------------------------------------
+
+DEBIAN := gcc libc6-dev libhdf5-dev libjansson-dev libpcre2-dev libutf8proc-dev libzstd-dev \
+          libxxhash-dev libopenblas-pthread-dev gnuplot-nox check libsubunit-dev
+
+.PHONY: deps
+deps:
+	@missing=; \
+	if ! command -v dpkg-query >/dev/null; then \
+	    echo "deps: not a Debian system; what is needed, by its Debian names: $(DEBIAN)"; exit 0; fi; \
+	for p in $(DEBIAN); do \
+	    dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; \
+	done; \
+	[ -z "$$missing" ] && exit 0; \
+	if [ "$$(id -u)" -ne 0 ]; then \
+	    echo "deps: packages are missing; run:"; \
+	    echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends$$missing"; \
+	    exit 4; fi; \
+	echo "deps: installing$$missing"; \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends $$missing >/dev/null
+
+# ---- demo -----------------------------------------------------------------------------------
+# The second make starts after the packages are there, so that it sees the compiler.
+
+.PHONY: demo demo-run
+demo: deps
+	@$(MAKE) --no-print-directory -j2 all
+	@$(MAKE) --no-print-directory demo-run
+
+# ---- tests ----------------------------------------------------------------------------------
+
+.PHONY: check check-unit check-cli check-san
+check: deps
+	@$(MAKE) --no-print-directory -j2 all tests
+	@$(MAKE) --no-print-directory check-unit check-cli
+	@$(MAKE) --no-print-directory check-san
+
+check-unit: tests
+	@sh tests/run.sh $(TESTS)
+
+check-cli: all
+	@LACUNA=$(BUILD)/lacuna sh tests/cli/run.sh
+
+# The same unit tests under the address and undefined-behaviour sanitizers.
+check-san:
+	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' tests
+	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g' check-unit
 
 clean:
 	rm -rf build build-san
