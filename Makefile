@@ -18,15 +18,15 @@ Q := $(if $(filter 1,$(V)),,@)
 ARCH := $(shell $(CC) -print-multiarch 2>/dev/null)
 CPPFLAGS += -I. -D_GNU_SOURCE -I/usr/include/hdf5/serial -I/usr/include/$(ARCH)/openblas-pthread
 CFLAGS ?= -O2 -g
-CFLAGS += -std=c11 -ftree-vectorize -fno-math-errno -fno-trapping-math -pthread
-CFLAGS += -Wall -Wextra -Werror -Wno-unused-parameter -Wshadow -Wstrict-prototypes \
+FLAGS  := $(CFLAGS) -std=c11 -ftree-vectorize -fno-math-errno -fno-trapping-math -pthread
+FLAGS  += -Wall -Wextra -Werror -Wno-unused-parameter -Wshadow -Wstrict-prototypes \
           -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wvla
 LDFLAGS += -pthread -L/usr/lib/$(ARCH)/hdf5/serial -L/usr/lib/$(ARCH)/openblas-pthread
 LDLIBS  += -lhdf5 -ljansson -lpcre2-8 -lutf8proc -lzstd -lopenblas -lxxhash -lm
 
 ifneq ($(SAN),)
 BUILD    := build-san
-CFLAGS   += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
+FLAGS    += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
 CPPFLAGS += -DLACUNA_SANITIZE
 LDFLAGS  += -fsanitize=$(SAN)
 endif
@@ -48,7 +48,7 @@ tests: $(TESTS)
 
 $(BUILD)/lacuna: $(BUILD)/core/main.o $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(LIB): $(OBJ)
 	$(if $(Q),@echo "  AR    $@")
@@ -57,19 +57,19 @@ $(LIB): $(OBJ)
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  CC    $<")
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CPPFLAGS) $(FLAGS) -MMD -MP -c -o $@ $<
 
 # The build id changes with every commit: only this file sees it, and only a change rebuilds it.
-$(BUILD)/core/version.o: CPPFLAGS += -DBUILD_ID='"$(BUILD_ID)"' -DBUILD_FLAGS='"$(CC) $(CFLAGS)"'
+$(BUILD)/core/version.o: CPPFLAGS += -DBUILD_ID='"$(BUILD_ID)"' -DBUILD_FLAGS='"$(CC) $(FLAGS)"'
 $(BUILD)/core/version.o: $(BUILD)/build-id
 $(BUILD)/build-id: FORCE
 	@mkdir -p $(@D)
-	@echo '$(BUILD_ID) $(CC) $(CFLAGS)' | cmp -s - $@ || echo '$(BUILD_ID) $(CC) $(CFLAGS)' > $@
+	@echo '$(BUILD_ID) $(CC) $(FLAGS)' | cmp -s - $@ || echo '$(BUILD_ID) $(CC) $(FLAGS)' > $@
 FORCE:
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcheck_pic -lsubunit -lrt
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcheck_pic -lsubunit -lrt
 
 .SECONDARY:
 -include $(OBJ:.o=.d) $(BUILD)/core/main.d $(wildcard $(BUILD)/tests/*.d)
