@@ -123,5 +123,12 @@ check-san:
 	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' tests
 	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g' check-unit
 
+# ---- benchmarks: ratios for a person to read, never a pass or fail -----------------------------
+
+.PHONY: bench
+bench: deps
+	@$(MAKE) --no-print-directory -j2 $(BUILD)/tests/bench
+	@$(BUILD)/tests/bench $(BENCH_ARGS)
+
 clean:
 	rm -rf build build-san
