@@ -91,14 +91,14 @@ static int reorder(float **x, int64_t n, int d, const int64_t *perm, struct err 
     int    rc = mem_alloc(&to, n * d, sizeof(float), "reordered tokens", err);
     if (rc)
         return rc;
-    for (int64_t r = 0; r < n; r++)
-        memcpy(to + r * d, *x + perm[r] * d, (size_t)d * sizeof(float));
+    permute_rows(*x, n, d, perm, to);
     free(*x);
     *x = to;
     return 0;
 }
 
-static int apply_order(struct sim_head *h, const struct head_load *how, struct err *err)
+static int apply_order(const struct trace *t, struct sim_head *h, const struct head_load *how,
+                       struct err *err)
 {
     int64_t              *perm = NULL;
     const struct attn_in *x = &h->in.x;
@@ -106,7 +106,10 @@ static int apply_order(struct sim_head *h, const struct head_load *how, struct e
 
     if (!how->permute || strcmp(how->permute, "none") == 0)
         return 0;
-    TRY(permute_tokens(how->permute, &h->in.geom, x->nk, how->seed, &perm, err));
+    if (x->causal || x->nq != x->nk)
+        FAIL(err, ERR_USAGE, "%s: --permute %s needs bidirectional attention of a sequence with "
+             "itself", trace_path(t), how->permute);
+    TRY(permute_make(how->permute, &h->in.geom, x->nk, how->seed, &perm, err));
     TRY(reorder(&h->q, x->nq, x->d, perm, err));
     TRY(reorder(&h->k, x->nk, x->d, perm, err));
     TRY(reorder(&h->v, x->nk, x->dv, perm, err));
@@ -127,7 +130,7 @@ int head_load(const struct trace *t, int64_t call, int head, const struct head_l
     TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->q, err));
     TRY(read_tensor(t, call, TRACE_K, h->in.kv_head, x->nk, x->d, how, &h->k, err));
     TRY(read_tensor(t, call, TRACE_V, h->in.kv_head, x->nk, x->dv, how, &h->v, err));
-    TRY(apply_order(h, how, err));
+    TRY(apply_order(t, h, how, err));
     x->q = h->q;
     x->k = h->k;
     x->v = h->v;

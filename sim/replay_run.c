@@ -4,18 +4,67 @@
 #include "sim/replay.h"
 
 #include "core/mem.h"
+#include "core/permute.h"
 #include "core/pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Dumps of one cell. */
+/* Dumps of one cell. Rows arrive in the order in which the method ran; outputs are stored in the
+ * trace's order, so reordered ones are gathered first. */
 struct dump {
-    struct replay       *replay;
-    const struct record *record;
+    struct replay        *replay;
+    const struct record  *record;
     const struct head_in *in;
+    int64_t              *perm;      /* perm[row of the method] = row of the trace; NULL = same */
+    double               *out, *lse; /* whole head in the trace's order, with perm only */
 };
+
+static void dump_free(struct dump *d)
+{
+    free(d->perm);
+    free(d->out);
+    free(d->lse);
+}
+
+static int dump_init(struct dump *d, struct replay *r, const struct record *rec,
+                     const struct head_in *in, const char *method_order, struct err *err)
+{
+    const char *run_order = r->load.permute ? r->load.permute : "none";
+    const char *order = method_order ? method_order : "none";
+    int         rc = 0;
+
+    *d = (struct dump){.replay = r, .record = rec, .in = in};
+    if (strcmp(run_order, "none") != 0 && strcmp(order, "none") != 0)
+        FAIL(err, ERR_USAGE, "--permute %s and method %s with permute=%s: give one token order",
+             run_order, rec->method, order);
+    if (strcmp(order, "none") == 0)
+        order = run_order;
+    if (!r->outputs || strcmp(order, "none") == 0)
+        return 0;
+    if (permute_make(order, &in->geom, in->x.nq, r->seed, &d->perm, NULL))
+        return 0; /* the method answers with skip or an error of its own */
+    TRY(mem_alloc(&d->out, in->x.nq * in->x.dv, sizeof(double), "output in trace order", err));
+    TRY(mem_alloc(&d->lse, in->x.nq, sizeof(double), "log-sum-exp in trace order", err));
+out:
+    return rc;
+}
+
+static int dump_outputs(struct dump *d, const struct mask *m, const double *out, const double *lse,
+                        struct err *err)
+{
+    int64_t dv = d->in->x.dv;
+    if (!d->perm)
+        return outfile_put(d->replay->outputs, d->record, dv, m->row0, m->row1, out, lse, err);
+    for (int64_t i = m->row0; i < m->row1; i++) {
+        memcpy(d->out + d->perm[i] * dv, out + (i - m->row0) * dv, (size_t)dv * sizeof *out);
+        d->lse[d->perm[i]] = lse[i - m->row0];
+    }
+    if (m->row1 < m->nq)
+        return 0;
+    return outfile_put(d->replay->outputs, d->record, dv, 0, m->nq, d->out, d->lse, err);
+}
 
 static int dump_chunk(void *ctx, const struct mask *m, const double *out, const double *lse,
                       struct err *err)
@@ -25,7 +74,7 @@ static int dump_chunk(void *ctx, const struct mask *m, const double *out, const 
     if (d->replay->masks)
         TRY(maskfile_put(d->replay->masks, d->record, m, err));
     if (d->replay->outputs)
-        TRY(outfile_put(d->replay->outputs, d->record, d->in->x.dv, m->row0, m->row1, out, lse, err));
+        TRY(dump_outputs(d, m, out, lse, err));
 out:
     return rc;
 }
@@ -43,15 +92,20 @@ static int deliver(struct replay *r, const struct record *rec, struct err *err)
 static int run_cell(struct replay *r, const struct method_run *run, const struct head_in *in,
                     struct carry *carry, struct record *rec, struct err *err)
 {
-    struct method_ctx ctx = {.seed = r->seed, .carry = carry};
-    struct dump       dump = {r, rec, in};
-    void             *params = NULL;
-    bool              dumps = r->masks || r->outputs;
-    int               rc = method_params_for_head(run, rec->layer, rec->head, &params, err);
-    if (!rc)
-        rc = sim_run(run->method, params, &ctx, in, dumps ? dump_chunk : NULL, &dump, rec, err);
+    struct method_ctx    ctx = {.seed = r->seed, .carry = carry};
+    struct dump          dump = {0};
+    const struct method *method = run->method;
+    void                *params = NULL;
+    bool                 dumps = r->masks || r->outputs;
+    int                  rc = 0;
+
+    TRY(method_params_for_head(run, rec->layer, rec->head, &params, err));
+    TRY(dump_init(&dump, r, rec, in, method->order ? method->order(params) : NULL, err));
+    TRY(sim_run(method, params, &ctx, in, dumps ? dump_chunk : NULL, &dump, rec, err));
+out:
+    dump_free(&dump);
     if (params)
-        opt_free(run->method->params, params);
+        opt_free(method->params, params);
     free(params);
     return rc;
 }
