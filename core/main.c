@@ -6,6 +6,7 @@
 #include "core/pool.h"
 #include "sim/registry.h"
 
+#include <cblas.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -40,6 +41,9 @@ int main(int argc, char **argv)
     };
     struct err err = {0};
 
+    /* Work is spread over heads and rows by our own threads; a command that wants a threaded
+     * matrix product asks for it. */
+    openblas_set_num_threads(1);
     hold_standard_streams();
     interrupt_install();
     int rc = app_run(&app, &err);

@@ -89,11 +89,9 @@ out:
 
 static void records_path(const char *dir, const struct shard *s, char *path, size_t size)
 {
-    if (s->count > 1)
-        snprintf(path, size, "%s/records.%lld-of-%lld.jsonl", dir, (long long)s->index,
-                 (long long)s->count);
-    else
-        snprintf(path, size, "%s/records.jsonl", dir);
+    char name[96];
+    shard_file_name(s, "records", "jsonl", name);
+    snprintf(path, size, "%s/%s", dir, name);
 }
 
 struct totals {
@@ -277,7 +275,7 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     if (!o->c.dry_run)
         TRY(begin_outputs(app, o, r, &shard, &manifest, err));
     TRY(replay_plan(r, &sel, err));
-    TRY(replay_shard(r, shard.index, shard.count, err));
+    TRY(replay_shard(r, &shard, err));
     if (o->c.dry_run)
         return print_plan(r, o, &shard, err);
     struct totals t = plan_totals(r);

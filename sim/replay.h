@@ -12,6 +12,7 @@
 #include "core/method.h"
 #include "core/progress.h"
 #include "core/record.h"
+#include "core/shard.h"
 #include "core/trace.h"
 #include "sim/headload.h"
 #include "sim/outfile.h"
@@ -40,7 +41,7 @@ struct replay {
     struct maskfile    *masks;    /* NULL: not dumped */
     struct outfile     *outputs;  /* NULL: not dumped */
     struct progress    *progress;
-    int64_t             done_ok, done_skip, done_error; /* guarded by the pool's lock-free adds */
+    int64_t             done_ok, done_skip, done_error; /* atomic adds */
 };
 
 /* What to take from the traces: index lists, NULL = all. */
@@ -51,8 +52,8 @@ struct replay_select {
 /* Fill r->series from the open traces; ERR_USAGE when a selection names nothing. */
 int replay_plan(struct replay *r, const struct replay_select *sel, struct err *err);
 
-/* Keep the series of shard `index` of `count`, balanced by cost; the same in every shard. */
-int replay_shard(struct replay *r, int64_t index, int64_t count, struct err *err);
+/* Keep the series of one shard, balanced by cost; the same split in every shard. */
+int replay_shard(struct replay *r, const struct shard *shard, struct err *err);
 
 /* Identity fields of the record of a cell. */
 int replay_identity(const struct replay *r, const struct series *s, int64_t call,

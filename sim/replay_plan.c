@@ -145,61 +145,34 @@ out:
     return rc;
 }
 
-struct ranked {
-    double  cost;
-    int64_t index;
-};
-
-static int dearest_first(const void *a, const void *b)
-{
-    const struct ranked *x = a, *y = b;
-    if (x->cost != y->cost)
-        return x->cost < y->cost ? 1 : -1;
-    return (x->index > y->index) - (x->index < y->index);
-}
-
-/* Longest processing time first: the dearest series goes to the shard with the least work so far.
- * Only shapes enter the cost here, never what is already recorded, so that every shard computes the
+/* Only shapes enter the cost here, never what is already recorded, so that every shard computes the
  * same split. */
-int replay_shard(struct replay *r, int64_t index, int64_t count, struct err *err)
+int replay_shard(struct replay *r, const struct shard *shard, struct err *err)
 {
-    int            rc = 0;
-    struct ranked *order = NULL;
-    double        *load = NULL;
-    int64_t        kept = 0;
+    int      rc = 0;
+    double  *cost = NULL;
+    int64_t *owner = NULL, kept = 0;
 
-    if (count <= 1)
+    if (shard->count <= 1)
         return 0;
-    bool *mine = NULL;
-    TRY(mem_alloc(&order, r->n_series, sizeof *order, "shards", err));
-    TRY(mem_zalloc(&load, count, sizeof *load, "shards", err));
-    TRY(mem_zalloc(&mine, r->n_series, sizeof *mine, "shards", err));
+    TRY(mem_alloc(&cost, r->n_series, sizeof *cost, "shards", err));
+    TRY(mem_alloc(&owner, r->n_series, sizeof *owner, "shards", err));
     for (int64_t i = 0; i < r->n_series; i++) {
         const struct trace_meta *m = trace_meta(r->traces[r->series[i].trace]);
-        order[i].index = i;
-        order[i].cost = (double)pairs_allowed(m->n_q, m->n_k, m->causal) *
-                        (double)(m->head_dim + m->v_dim) * (double)r->series[i].n_calls;
+        cost[i] = (double)pairs_allowed(m->n_q, m->n_k, m->causal) *
+                  (double)(m->head_dim + m->v_dim) * (double)r->series[i].n_calls;
     }
-    qsort(order, (size_t)r->n_series, sizeof *order, dearest_first);
+    TRY(shard_assign(cost, r->n_series, shard->count, owner, err));
     for (int64_t i = 0; i < r->n_series; i++) {
-        int64_t least = 0;
-        for (int64_t s = 1; s < count; s++)
-            if (load[s] < load[least])
-                least = s;
-        load[least] += order[i].cost;
-        mine[order[i].index] = least == index;
-    }
-    for (int64_t i = 0; i < r->n_series; i++) {
-        if (mine[i])
+        if (owner[i] == shard->index)
             r->series[kept++] = r->series[i];
         else
             free(r->series[i].calls);
     }
     r->n_series = kept;
 out:
-    free(order);
-    free(load);
-    free(mine);
+    free(cost);
+    free(owner);
     return rc;
 }
 

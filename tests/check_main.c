@@ -1,5 +1,6 @@
 #include "tests/suite.h"
 
+#include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,6 +36,7 @@ int main(void)
     tmp_owner = getpid();
     atexit(remove_tmpdir);
 
+    openblas_set_num_threads(1);
     SRunner *sr = srunner_create(make_suite());
     srunner_run_all(sr, CK_ENV);
     int ran = srunner_ntests_run(sr), failed = srunner_ntests_failed(sr);
