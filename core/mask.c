@@ -289,8 +289,8 @@ static void count_group(const struct mask *m, int64_t g, struct mask_counts *c)
     if (m->exec == EXEC_TILES)
         c->pairs_exec += kept * m->bq * m->bk;
     else if (m->exec == EXEC_GATHER)
-        c->pairs_exec += ceil_div(rows, m->exec_bq) * m->exec_bq * ceil_div(cnt, m->exec_bk) *
-                         m->exec_bk;
+        c->pairs_exec += ceil_div(rows, m->exec_bq) * m->exec_bq *
+                         ceil_div(cnt * m->bk, m->exec_bk) * m->exec_bk;
     /* The first unit is the lowest: rows that end before it see nothing. */
     int64_t first_key = cnt ? m->col[m->ptr[g]] * m->bk : m->nk;
     for (int64_t i = r0; i < r1 && mask_limit(m, i) <= first_key; i++)

@@ -110,7 +110,7 @@ struct mask_counts {
     int64_t pairs_kept;    /* |M| */
     int64_t pairs_allowed; /* |A| over the rows covered */
     int64_t pairs_exec;    /* E_qk: EXEC_TILES kept bq x bk tiles in full; EXEC_GATHER
-                            * exec_bq*ceil(rows/exec_bq)*exec_bk*ceil(cnt/exec_bk) per group;
+                            * exec_bq*ceil(rows/exec_bq)*exec_bk*ceil(cnt*bk/exec_bk) per group;
                             * -1 with EXEC_NONE */
     int64_t tiles_kept;    /* bq x bk tiles with a kept pair */
     int64_t tiles_allowed; /* bq x bk tiles with an allowed pair */
