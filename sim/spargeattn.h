@@ -153,6 +153,10 @@ int sparge_bisect_pv(sparge_eval_fn *eval, void *ctx, double l2, double tau, dou
 void sparge_pick(const struct sparge_point *points, int64_t n, enum sparge_bin how,
                  struct sparge_point *best);
 
+/* Number of samples from `first` on that are judged as one input: calls of the same step, no branch
+ * twice (the guidance branches of a step). */
+int sparge_input_size(const struct head_in *samples, int n, int first);
+
 int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err);
 

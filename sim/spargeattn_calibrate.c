@@ -285,8 +285,7 @@ static int search_input(struct input *in, struct sparge_point points[THETAS], in
 
 /* ---- a head --------------------------------------------------------------------------------- */
 
-/* Samples from `first` on that form one input: same step, no branch twice. */
-static int input_size(const struct head_in *samples, int n, int first)
+int sparge_input_size(const struct head_in *samples, int n, int first)
 {
     int k = first + 1;
     for (; k < n && samples[k].step == samples[first].step; k++)
@@ -310,7 +309,7 @@ static int search_head(const struct sparge_params *p, const char *order, uint64_
     TRY(mem_alloc(&all, (int64_t)n * THETAS, sizeof *all, "calibration points", err));
     TRY(mem_alloc(&points, (int64_t)n * THETAS, sizeof *points, "calibration points", err));
     for (int first = 0, size; first < n && *sparse; first += size) {
-        size = input_size(samples, n, first);
+        size = sparge_input_size(samples, n, first);
         TRY(input_init(&in, p, order, seed, samples + first, size, err));
         TRY(search_input(&in, fresh, &n_fresh, err));
         input_free(&in);
