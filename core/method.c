@@ -311,8 +311,10 @@ int method_params_for_head(const struct method_run *run, int layer, int head, vo
         snprintf(where, sizeof where, "%s: layer %d head %d", run->calib, layer, head);
         TRY(apply_entry(run, entry, where, params, err));
     }
-    if (m->validate && m->validate(params, err)) {
-        rc = err_prefix(err, "method %s, layer %d head %d", m->name, layer, head);
+    struct err why = {0};
+    if (m->validate && (rc = m->validate(params, &why)) != 0) {
+        rc = entry ? err_set(err, ERR_INPUT, "%s: %s", where, why.msg)
+                   : err_set(err, rc, "method %s: %s", m->name, why.msg);
         goto out;
     }
     *out = params;

@@ -165,16 +165,16 @@ static bool share_in_range(const struct opt *o, struct share s)
 
 void opt_range_text(const struct opt *o, struct buf *b)
 {
-    enum { MAX_EXACT = 1000000000 };
-    char low[32], high[32];
-    if (!has_range(o) || o->type == OPT_BOOL || o->type == OPT_ENUM || o->type == OPT_STR ||
+    const double huge = 8e15; /* bounds beyond it say only that the type has an end */
+    char         low[32], high[32];
+    if (!has_range(o) || (o->max > huge && o->min < -huge) || o->type == OPT_BOOL || o->type == OPT_ENUM || o->type == OPT_STR ||
         o->type == OPT_LIST)
         return;
     num_text(o->min, low);
     num_text(o->max, high);
-    if (o->max > MAX_EXACT)
+    if (o->max > huge)
         buf_printf(b, "%s %s", o->flags & OPT_MIN_OPEN ? ">" : ">=", low);
-    else if (o->min < -MAX_EXACT)
+    else if (o->min < -huge)
         buf_printf(b, "%s %s", o->flags & OPT_MAX_OPEN ? "<" : "<=", high);
     else
         buf_printf(b, "in %s%s, %s%s", o->flags & OPT_MIN_OPEN ? "(" : "[", low, high,
@@ -522,11 +522,10 @@ int opt_check_required(const struct opt *table, const void *obj, const char *who
 static void share_text(struct share s, struct buf *b)
 {
     char text[32];
-    /* x / 100 * 100 is not always x: look for the short decimal that parses to the same share. */
-    for (int digits = 1; digits <= 17; digits++) {
+    /* x / 100 * 100 is not always x: take the shortest text that parses to the same share. */
+    for (int digits = 15; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, s.is_share ? s.value * 100 : s.value);
-        double back = strtod(text, NULL);
-        if ((s.is_share ? back / 100 : back) == s.value)
+        if (!s.is_share || strtod(text, NULL) / 100 == s.value)
             break;
     }
     if (s.is_share)

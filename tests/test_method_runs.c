@@ -1,0 +1,321 @@
+/* "name:key=v1,v2": finding methods, sweeps, ranges, canonical parameters, calibration files. */
+#include "tests/suite.h"
+
+#include "core/buf.h"
+#include "core/hash.h"
+#include "core/method.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct params {
+    int64_t      window, half;
+    double       tau;
+    int          kind;
+    bool         sink;
+    struct share budget;
+    char        *segments;
+};
+
+static const char *const kinds[] = {"mean", "max", NULL};
+
+#define AT(field) offsetof(struct params, field)
+static const struct opt params_table[] = {
+    {"window", OPT_INT, AT(window), "64", 1, 1 << 20, 0, "tokens", "Window.", NULL, 0, NULL},
+    {"tau", OPT_NUM, AT(tau), "0.9", 0, 1, 0, "", "Threshold.", NULL, 0, NULL},
+    {"kind", OPT_ENUM, AT(kind), "mean", 0, 0, 0, "", "Pooling.", kinds, 0, NULL},
+    {"sink", OPT_BOOL, AT(sink), "0", 0, 1, 0, "", "Keep the sink.", NULL, 0, NULL},
+    {"budget", OPT_SHARE, AT(budget), "8%", 0, 1e6, 0, "", "Budget.", NULL, 0, NULL},
+    {"segments", OPT_STR, AT(segments), "2048", 0, 0, 0, "", "Lengths.", NULL, 0, NULL},
+    {.type = OPT_END},
+};
+
+/* Also derives a field, as methods may. */
+static int validate(void *p, struct err *err)
+{
+    struct params *x = p;
+    if (x->window > 1000 && x->kind == 1)
+        return err_set(err, ERR_USAGE, "kind max needs a window up to 1000");
+    x->half = x->window / 2;
+    return 0;
+}
+
+static const struct method plain = {
+    .name = "plain", .alias = "simple", .abi = METHOD_ABI, .flags = METHOD_CAUSAL,
+    .params_size = sizeof(struct params), .params = params_table, .validate = validate};
+static const struct method tuned = {
+    .name = "tuned", .abi = METHOD_ABI, .flags = METHOD_CAUSAL | METHOD_CALIBRATED,
+    .params_size = sizeof(struct params), .params = params_table, .validate = validate};
+static const struct method *const methods[] = {&plain, &tuned, NULL};
+
+static struct err         e;
+static struct method_run *runs;
+static int64_t            n;
+
+static void begin(void)
+{
+    memset(&e, 0, sizeof e);
+    runs = NULL;
+    n = 0;
+}
+
+static void end(void)
+{
+    method_runs_free(runs, n);
+}
+
+static int parse(const char *text)
+{
+    return method_runs_parse(methods, text, &runs, &n, &e);
+}
+
+static const struct params *of(int64_t i)
+{
+    return runs[i].params;
+}
+
+START_TEST(methods_are_found_by_name_and_alias)
+{
+    ck_assert_ptr_eq(method_find(methods, "plain", &e), &plain);
+    ck_assert_ptr_eq(method_find(methods, "simple", &e), &plain);
+    ck_assert_ptr_null(method_find(methods, "tunde", &e));
+    ck_assert_int_eq(e.code, ERR_USAGE);
+    ck_assert_ptr_nonnull(strstr(e.msg, "unknown method 'tunde'; did you mean 'tuned'?"));
+}
+END_TEST
+
+START_TEST(a_bare_name_is_all_defaults)
+{
+    assert_ok(parse("simple"), &e);
+    ck_assert_int_eq(n, 1);
+    ck_assert_str_eq(runs[0].canonical, "");
+    ck_assert(of(0)->window == 64 && of(0)->half == 32 && of(0)->tau == 0.9);
+}
+END_TEST
+
+START_TEST(sweeps_are_the_product_with_the_first_key_slowest)
+{
+    assert_ok(parse("plain:kind=max,mean:window=16,32,48"), &e);
+    static const char *const want[] = {"window=16:kind=max", "window=32:kind=max",
+                                       "window=48:kind=max", "window=16", "window=32", "window=48"};
+    ck_assert_int_eq(n, 6);
+    for (int i = 0; i < 6; i++)
+        ck_assert_str_eq(runs[i].canonical, want[i]);
+}
+END_TEST
+
+START_TEST(logarithmic_ranges_have_exact_ends)
+{
+    assert_ok(parse("plain:tau=0.01..0.5/log8"), &e);
+    ck_assert_int_eq(n, 8);
+    ck_assert(of(0)->tau == 0.01 && of(7)->tau == 0.5);
+    for (int i = 0; i < 8; i++)
+        ck_assert_double_eq_tol(of(i)->tau, 0.01 * pow(50, i / 7.0), 1e-12);
+}
+END_TEST
+
+START_TEST(linear_ranges_and_lists_mix)
+{
+    assert_ok(parse("plain:window=7,16..64/lin4"), &e);
+    static const int64_t want[] = {7, 16, 32, 48, 64};
+    ck_assert_int_eq(n, 5);
+    for (int i = 0; i < 5; i++)
+        ck_assert_int_eq(of(i)->window, want[i]);
+}
+END_TEST
+
+START_TEST(ranges_fall_and_round_and_carry_percent)
+{
+    assert_ok(parse("plain:window=1..4/log9"), &e);
+    ck_assert_int_eq(n, 4); /* 1, 2, 3, 4 after rounding and dropping repeats */
+    assert_ok(parse("plain:budget=40%..10%/lin4"), &e);
+    ck_assert_int_eq(n, 8);
+    ck_assert_str_eq(runs[4].canonical, "budget=40%");
+    ck_assert_str_eq(runs[5].canonical, "budget=30%");
+    ck_assert_str_eq(runs[7].canonical, "budget=10%");
+    assert_ok(parse("plain:tau=0.1..0.3/lin3"), &e);
+    ck_assert_str_eq(runs[9].canonical, "tau=0.2");
+}
+END_TEST
+
+START_TEST(equal_runs_are_kept_once)
+{
+    assert_ok(parse("plain:tau=0.5,0.50,5e-1"), &e);
+    assert_ok(parse("simple:tau=0.5"), &e);
+    assert_ok(parse("plain:tau=0.9"), &e);
+    assert_ok(parse("tuned:tau=0.5"), &e);
+    ck_assert_int_eq(n, 3);
+}
+END_TEST
+
+START_TEST(canonical_text_parses_to_itself)
+{
+    assert_ok(parse("plain:segments=1024+4096:sink:budget=12:tau=1e-3:kind=max"), &e);
+    ck_assert_str_eq(runs[0].canonical,
+                     "tau=0.001:kind=max:sink=1:budget=12:segments=1024+4096");
+    char again[256];
+    snprintf(again, sizeof again, "tuned:%s", runs[0].canonical);
+    assert_ok(parse(again), &e);
+    ck_assert_int_eq(n, 2);
+    ck_assert_str_eq(runs[1].canonical, runs[0].canonical);
+}
+END_TEST
+
+static const struct {
+    const char *text, *message;
+} bad[] = {
+    {"", "unknown method ''"},
+    {"plian", "did you mean 'plain'"},
+    {"plain:tua=1", "did you mean 'tau'"},
+    {"plain:tau", "tau=VALUE"},
+    {"plain:tau=2", "in [0, 1]"},
+    {"plain:tau=", "''"},
+    {"plain:tau=0.1,", "''"},
+    {"plain:tau=0.1:tau=0.2", "twice"},
+    {"plain:tau=0.1..0.2", "/lin"},
+    {"plain:tau=0.1..0.2/5", "/lin"},
+    {"plain:tau=0.1..0.2/lin", "/lin"},
+    {"plain:tau=0.1..0.2/lin1", "2..10000"},
+    {"plain:tau=0.1..0.2/lin0", "2..10000"},
+    {"plain:tau=0.1..0.2/lin99999", "2..10000"},
+    {"plain:tau=0..0.2/log3", "positive"},
+    {"plain:tau=0.1..2/lin3", "in [0, 1]"},
+    {"plain:budget=1%..9/lin3", "range"},
+    {"plain:window=2000:kind=max", "method plain: kind max needs"},
+    {"plain:calib=x", "no per-head parameters"},
+    {"tuned:calib=", "calib=FILE"},
+    {"tuned:calib=no/such", "no/such"},
+    {"plain:window=1..5000/lin5000:tau=0..1/lin5000", "more than"},
+};
+
+START_TEST(bad_texts_are_refused_and_keep_earlier_runs)
+{
+    assert_ok(parse("plain"), &e);
+    assert_fails(parse(bad[_i].text), &e, strstr(bad[_i].text, "no/such") ? ERR_INPUT : ERR_USAGE,
+                 bad[_i].message);
+    ck_assert_int_ge(n, 1);
+    ck_assert_str_eq(runs[0].canonical, "");
+}
+END_TEST
+
+/* ---- calibration ----------------------------------------------------------------------------- */
+
+static char calib_path[512], calib_text[600];
+
+static void write_calib(const char *text)
+{
+    snprintf(calib_path, sizeof calib_path, "%s/calib,1.json", test_tmpdir());
+    assert_ok(file_write_atomic(calib_path, text, strlen(text), &e), &e);
+    snprintf(calib_text, sizeof calib_text, "tuned:tau=0.3:calib=%s", calib_path);
+}
+
+static const char calib_good[] =
+    "{\"method\":\"tuned\",\"note\":\"x\",\"heads\":["
+    "{\"layer\":0,\"head\":3,\"tau\":0.25,\"window\":128,\"kind\":\"max\"},"
+    "{\"layer\":2,\"head\":0,\"budget\":\"5%\",\"sink\":true}]}";
+
+START_TEST(calibration_overrides_single_heads)
+{
+    void *p = NULL;
+    write_calib(calib_good);
+    assert_ok(parse(calib_text), &e);
+    ck_assert_int_eq(n, 1);
+    assert_ok(method_params_for_head(&runs[0], 0, 3, &p, &e), &e);
+    struct params *x = p;
+    ck_assert(x->tau == 0.25 && x->window == 128 && x->half == 64 && x->kind == 1 && !x->sink);
+    opt_free(params_table, p);
+    free(p);
+    assert_ok(method_params_for_head(&runs[0], 2, 0, &p, &e), &e);
+    x = p;
+    ck_assert(x->tau == 0.3 && x->window == 64 && x->sink && x->budget.value == 0.05);
+    opt_free(params_table, p);
+    free(p);
+    assert_ok(method_params_for_head(&runs[0], 1, 1, &p, &e), &e);
+    x = p;
+    ck_assert(x->tau == 0.3 && !x->sink && x->budget.value == 0.08);
+    opt_free(params_table, p);
+    free(p);
+}
+END_TEST
+
+START_TEST(canonical_form_has_the_hash_of_the_contents)
+{
+    char want[96], id[HASH_TEXT_MAX];
+    write_calib(calib_good);
+    assert_ok(parse(calib_text), &e);
+    hash_text(hash_bytes(calib_good, strlen(calib_good)), id);
+    snprintf(want, sizeof want, "tau=0.3:calib=%s", id + 5);
+    ck_assert_str_eq(runs[0].canonical, want);
+    write_calib("{\"method\":\"tuned\",\"heads\":[]}");
+    assert_ok(parse(calib_text), &e);
+    ck_assert_int_eq(n, 2);
+    ck_assert_str_ne(runs[1].canonical, want);
+}
+END_TEST
+
+static const struct {
+    const char *text, *message;
+} bad_calib[] = {
+    {"{\"method\":\"plain\",\"heads\":[]}", "calibrates method plain"},
+    {"{\"heads\":[]}", "\"method\" is missing"},
+    {"{\"method\":\"tuned\"}", "\"heads\""},
+    {"{\"method\":\"tuned\",\"heads\":{}}", "an array"},
+    {"{\"method\":\"tuned\",\"heads\":[{\"layer\":0}]}", "\"head\" is missing"},
+    {"{\"method\":\"tuned\",\"heads\":[3]}", "heads[0]"},
+    {"{\"method\":\"tuned\",\"heads\":[{\"layer\":-1,\"head\":0}]}", "not a head"},
+    {"{\"method\":\"tuned\",\"heads\":[{\"layer\":0,\"head\":0,\"tua\":1}]}", "did you mean 'tau'"},
+    {"{\"method\":\"tuned\",\"heads\":[{\"layer\":0,\"head\":0,\"tau\":7}]}", "layer 0 head 0"},
+    {"{\"method\":\"tuned\",\"heads\":[{\"layer\":0,\"head\":0,\"tau\":[1]}]}", "\"tau\""},
+    {"{\"method\":\"tuned\",\"heads\":[{\"layer\":1,\"head\":0},{\"layer\":1,\"head\":0}]}", "twice"},
+    {"[]", "\"method\""},
+};
+
+START_TEST(bad_calibration_files_are_bad_input)
+{
+    write_calib(bad_calib[_i].text);
+    assert_fails(parse(calib_text), &e, ERR_INPUT, bad_calib[_i].message);
+    ck_assert_int_eq(n, 0);
+}
+END_TEST
+
+START_TEST(a_head_that_calibration_makes_invalid_is_named)
+{
+    write_calib("{\"method\":\"tuned\",\"heads\":[{\"layer\":4,\"head\":2,\"window\":2000,"
+                "\"kind\":\"max\"}]}");
+    assert_fails(parse(calib_text), &e, ERR_INPUT, "layer 4 head 2: kind max needs");
+}
+END_TEST
+
+START_TEST(skip_is_an_answer_with_a_reason)
+{
+    struct method_ctx ctx = {0};
+    ck_assert_int_eq(method_skip(&ctx, "needs %d tokens", 64), METHOD_SKIP);
+    ck_assert_str_eq(ctx.skip, "needs 64 tokens");
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("method_runs");
+    TCase *c = tcase_create("runs");
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, methods_are_found_by_name_and_alias);
+    tcase_add_test(c, a_bare_name_is_all_defaults);
+    tcase_add_test(c, sweeps_are_the_product_with_the_first_key_slowest);
+    tcase_add_test(c, logarithmic_ranges_have_exact_ends);
+    tcase_add_test(c, linear_ranges_and_lists_mix);
+    tcase_add_test(c, ranges_fall_and_round_and_carry_percent);
+    tcase_add_test(c, equal_runs_are_kept_once);
+    tcase_add_test(c, canonical_text_parses_to_itself);
+    tcase_add_loop_test(c, bad_texts_are_refused_and_keep_earlier_runs, 0, sizeof bad / sizeof *bad);
+    tcase_add_test(c, calibration_overrides_single_heads);
+    tcase_add_test(c, canonical_form_has_the_hash_of_the_contents);
+    tcase_add_loop_test(c, bad_calibration_files_are_bad_input, 0,
+                        sizeof bad_calib / sizeof *bad_calib);
+    tcase_add_test(c, a_head_that_calibration_makes_invalid_is_named);
+    tcase_add_test(c, skip_is_an_answer_with_a_reason);
+    suite_add_tcase(s, c);
+    return s;
+}
