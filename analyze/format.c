@@ -1,0 +1,318 @@
+/*
+ * format.c - the registry of table formats, numbers for people, Markdown and CSV (RFC 4180).
+ *
+ * People's formats round: four significant digits of the largest value of a column, the same number
+ * of decimals in all its rows. CSV and JSON carry every digit, and of a group mean, standard
+ * deviation, n, minimum, median and maximum in columns of their own.
+ */
+#include "analyze/format.h"
+
+#include "analyze/format_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void md_write(const struct table *t, struct buf *b);
+static void csv_write(const struct table *t, struct buf *b);
+
+static const struct table_format format_md = {"md", ".md", "Markdown, aligned", md_write};
+static const struct table_format format_csv = {"csv", ".csv", "RFC 4180, full precision", csv_write};
+static const struct table_format format_tex = {"tex", ".tex", "LaTeX with booktabs", tex_write};
+static const struct table_format format_json = {"json", ".json", "JSON, full precision",
+                                                json_write};
+static const struct table_format format_html = {"html", ".html", "one HTML page", html_write};
+
+const struct table_format *const table_formats[] = {
+    &format_md, &format_csv, &format_tex, &format_json, &format_html, NULL,
+};
+
+const struct table_format *format_find(const char *name, struct err *err)
+{
+    struct buf all = {0};
+    for (int i = 0; table_formats[i]; i++) {
+        if (strcmp(table_formats[i]->name, name) == 0) {
+            buf_free(&all);
+            return table_formats[i];
+        }
+        buf_printf(&all, "%s%s", i ? ", " : "", table_formats[i]->name);
+    }
+    err_set(err, ERR_USAGE, "unknown table format '%s': the formats are %s", name, buf_str(&all));
+    buf_free(&all);
+    return NULL;
+}
+
+/* ---- numbers for people -------------------------------------------------------------------- */
+
+static double shown_value(const struct column *c, const struct cell *cell)
+{
+    return (c->type == COL_STATS ? cell->stats.mean : cell->num) * c->scale;
+}
+
+struct digits format_digits(const struct table *t, int64_t col)
+{
+    const struct column *c = &t->cols[col];
+    double               largest = 0, least = INFINITY;
+    for (int64_t i = 0; i < t->n_rows; i++) {
+        const struct cell *cell = table_cell(t, i, col);
+        double             x = fabs(shown_value(c, cell));
+        if (!cell->set || !isfinite(x) || x == 0)
+            continue;
+        largest = fmax(largest, x);
+        least = fmin(least, x);
+    }
+    if (c->type == COL_INT || largest == 0)
+        return (struct digits){false, c->type == COL_INT ? 0 : 4};
+    if (largest >= 1e7 || least < 1e-3 * fmin(1, largest))
+        return (struct digits){true, 3};
+    int decimals = 3 - (int)floor(log10(largest));
+    return (struct digits){false, decimals < 0 ? 0 : decimals > 6 ? 6 : decimals};
+}
+
+struct digits *format_all_digits(const struct table *t, struct buf *b)
+{
+    struct digits *d = calloc((size_t)t->n_cols + 1, sizeof *d);
+    if (!d)
+        b->failed = true;
+    for (int64_t c = 0; d && c < t->n_cols; c++)
+        d[c] = format_digits(t, c);
+    return d;
+}
+
+static void put_number(double x, struct digits d, struct buf *b)
+{
+    if (isnan(x))
+        buf_puts(b, "nan");
+    else if (isinf(x))
+        buf_puts(b, x < 0 ? "-inf" : "inf");
+    else if (x == 0)
+        buf_printf(b, "%.*f", d.scientific ? 0 : d.decimals, 0.0);
+    else if (d.scientific)
+        buf_printf(b, "%.*e", d.decimals, x);
+    else
+        buf_printf(b, "%.*f", d.decimals, x);
+}
+
+static void put_stats(const struct table *t, int64_t row, int64_t col, struct digits d,
+                      const char *pm, struct buf *b)
+{
+    const struct stats *s = &table_cell(t, row, col)->stats;
+    double              scale = t->cols[col].scale;
+    int64_t             n_col = table_find(t, "n");
+    if (s->n == 0) {
+        buf_printf(b, "no finite value (%lld)", (long long)s->n_bad);
+        return;
+    }
+    put_number(s->mean * scale, d, b);
+    if (!isnan(s->sd)) {
+        buf_puts(b, pm);
+        put_number(s->sd * scale, d, b);
+    }
+    if (n_col >= 0 && table_cell(t, row, n_col)->num != (double)s->n)
+        buf_printf(b, " (n=%lld)", (long long)s->n);
+}
+
+void format_cell(const struct table *t, int64_t row, int64_t col, struct digits d, const char *pm,
+                 struct buf *b)
+{
+    const struct cell *cell = table_cell(t, row, col);
+    if (!cell->set)
+        buf_puts(b, "-");
+    else if (t->cols[col].type == COL_TEXT)
+        buf_puts(b, cell->text);
+    else if (t->cols[col].type == COL_STATS)
+        put_stats(t, row, col, d, pm, b);
+    else
+        put_number(shown_value(&t->cols[col], cell), d, b);
+}
+
+void format_header(const struct column *c, struct buf *b)
+{
+    buf_puts(b, c->title);
+    if (c->unit[0])
+        buf_printf(b, " [%s]", c->unit);
+}
+
+/* ---- Markdown ------------------------------------------------------------------------------ */
+
+/* Columns of a terminal that UTF-8 text takes (no double-width characters are produced here). */
+static int text_width(const char *s)
+{
+    int n = 0;
+    for (; *s; s++)
+        n += ((unsigned char)*s & 0xC0) != 0x80;
+    return n;
+}
+
+static void md_escape(const char *s, struct buf *b)
+{
+    for (; *s; s++) {
+        if (*s == '|')
+            buf_puts(b, "\\|");
+        else
+            buf_put(b, *s == '\n' || *s == '\r' ? " " : s, 1);
+    }
+}
+
+static void md_padded(const char *text, int width, bool right, struct buf *b)
+{
+    int pad = width - text_width(text);
+    buf_printf(b, " %*s", right && pad > 0 ? pad : 0, "");
+    buf_puts(b, text);
+    buf_printf(b, "%*s |", !right && pad > 0 ? pad : 0, "");
+}
+
+/* Text of the header (row -1) or of a cell, escaped. */
+static void md_text(const struct table *t, int64_t row, int64_t col, struct digits d, struct buf *b)
+{
+    struct buf raw = {0};
+    if (row < 0)
+        format_header(&t->cols[col], &raw);
+    else
+        format_cell(t, row, col, d, " \u00b1 ", &raw);
+    buf_reset(b);
+    md_escape(buf_str(&raw), b);
+    b->failed |= raw.failed;
+    buf_free(&raw);
+}
+
+static void md_rule(const struct table *t, int64_t col, int width, struct buf *b)
+{
+    bool right = t->cols[col].type != COL_TEXT;
+    buf_puts(b, right ? " " : " :");
+    for (int i = 1; i < width; i++)
+        buf_puts(b, "-");
+    buf_puts(b, right ? ": |" : " |");
+}
+
+static void md_row(const struct table *t, int64_t row, const int *width, const struct digits *d,
+                   struct buf *text, struct buf *b)
+{
+    buf_puts(b, "|");
+    for (int64_t c = 0; c < t->n_cols; c++) {
+        md_text(t, row, c, d[c], text);
+        md_padded(buf_str(text), width[c], t->cols[c].type != COL_TEXT, b);
+    }
+    buf_puts(b, "\n");
+}
+
+static void md_rows(const struct table *t, int *width, const struct digits *d, struct buf *b)
+{
+    struct buf text = {0};
+    for (int64_t c = 0; c < t->n_cols; c++)
+        for (int64_t r = -1; r < t->n_rows; r++) {
+            md_text(t, r, c, d[c], &text);
+            int w = text_width(buf_str(&text));
+            width[c] = w > width[c] ? w : width[c];
+        }
+    md_row(t, -1, width, d, &text, b);
+    buf_puts(b, "|");
+    for (int64_t c = 0; c < t->n_cols; c++)
+        md_rule(t, c, width[c], b);
+    buf_puts(b, "\n");
+    for (int64_t r = 0; r < t->n_rows; r++)
+        md_row(t, r, width, d, &text, b);
+    b->failed |= text.failed;
+    buf_free(&text);
+}
+
+static void md_write(const struct table *t, struct buf *b)
+{
+    int           *width = calloc((size_t)t->n_cols + 1, sizeof *width);
+    struct digits *d = format_all_digits(t, b);
+    b->failed |= !width;
+    buf_printf(b, "**%s**\n\n", t->title);
+    if (width && d)
+        md_rows(t, width, d, b);
+    buf_puts(b, t->notes.n ? "\n" : "");
+    for (int64_t i = 0; i < t->notes.n; i++) {
+        buf_puts(b, "- ");
+        md_escape(t->notes.items[i], b);
+        buf_puts(b, "\n");
+    }
+    free(d);
+    free(width);
+}
+
+/* ---- CSV ----------------------------------------------------------------------------------- */
+
+void csv_field(const char *s, struct buf *b)
+{
+    if (!strpbrk(s, ",\"\r\n")) {
+        buf_puts(b, s);
+        return;
+    }
+    buf_puts(b, "\"");
+    for (; *s; s++) {
+        if (*s == '"')
+            buf_puts(b, "\"");
+        buf_put(b, s, 1);
+    }
+    buf_puts(b, "\"");
+}
+
+static void csv_number(double x, struct buf *b)
+{
+    char text[32];
+    if (isnan(x))
+        return; /* no value: an empty field */
+    if (isinf(x)) {
+        buf_puts(b, x < 0 ? "-inf" : "inf");
+        return;
+    }
+    num_text(x, text);
+    buf_puts(b, text);
+}
+
+static void csv_stats(const struct cell *cell, struct buf *b)
+{
+    const struct stats *s = &cell->stats;
+    const double        rest[] = {s->min, s->median, s->max};
+    if (!cell->set) {
+        buf_puts(b, ",,,,,");
+        return;
+    }
+    csv_number(s->mean, b);
+    buf_puts(b, ",");
+    csv_number(s->sd, b);
+    buf_printf(b, ",%lld", (long long)s->n);
+    for (int i = 0; i < 3; i++) {
+        buf_puts(b, ",");
+        csv_number(rest[i], b);
+    }
+}
+
+static void csv_header(const struct table *t, struct buf *b)
+{
+    static const char *const parts[] = {"", "_sd", "_n", "_min", "_median", "_max"};
+    struct buf               name = {0};
+    for (int64_t c = 0; c < t->n_cols; c++) {
+        int n = t->cols[c].type == COL_STATS ? 6 : 1;
+        for (int i = 0; i < n; i++) {
+            buf_reset(&name);
+            buf_printf(&name, "%s%s", t->cols[c].name, parts[i]);
+            buf_puts(b, c || i ? "," : "");
+            csv_field(buf_str(&name), b);
+        }
+    }
+    buf_puts(b, "\r\n");
+    buf_free(&name);
+}
+
+static void csv_write(const struct table *t, struct buf *b)
+{
+    csv_header(t, b);
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        for (int64_t c = 0; c < t->n_cols; c++) {
+            const struct cell *cell = table_cell(t, r, c);
+            buf_puts(b, c ? "," : "");
+            if (t->cols[c].type == COL_STATS)
+                csv_stats(cell, b);
+            else if (cell->set && t->cols[c].type == COL_TEXT)
+                csv_field(cell->text, b);
+            else if (cell->set)
+                csv_number(cell->num, b);
+        }
+        buf_puts(b, "\r\n");
+    }
+}

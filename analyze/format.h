@@ -1,0 +1,53 @@
+/*
+ * format.h - writing a table: Markdown, CSV, LaTeX, JSON, HTML.
+ */
+#ifndef LACUNA_FORMAT_H
+#define LACUNA_FORMAT_H
+
+#include "analyze/table.h"
+#include "core/buf.h"
+
+struct table_format {
+    const char *name, *suffix; /* "md", ".md" */
+    const char *summary;
+    void (*write)(const struct table *t, struct buf *b);
+};
+
+extern const struct table_format *const table_formats[]; /* NULL-terminated */
+
+/* ERR_USAGE with the names that exist. */
+const struct table_format *format_find(const char *name, struct err *err);
+
+/* ---- parts that the report shares ----------------------------------------------------------- */
+
+/* People's header of a column: "density_elem [kept/allowed pairs]". */
+void format_header(const struct column *c, struct buf *b);
+
+/* How the numbers of a column are written, so that they align. */
+struct digits {
+    bool scientific;
+    int  decimals;
+};
+
+struct digits format_digits(const struct table *t, int64_t col);
+
+/* Of every column, malloc'd; NULL and b->failed when there is no memory. */
+struct digits *format_all_digits(const struct table *t, struct buf *b);
+
+/* People's text of a cell: "0.1687 +- 0.0213" with `pm` between; a missing cell is "-". A group
+ * whose n differs from the row's "n" column says so. */
+void format_cell(const struct table *t, int64_t row, int64_t col, struct digits d, const char *pm,
+                 struct buf *b);
+
+/* The table element alone, and text with <, >, &, quotes escaped. */
+void html_table(const struct table *t, struct buf *b);
+void html_text(const char *s, struct buf *b);
+extern const char html_style[]; /* CSS of tables */
+
+/* Text with LaTeX's special characters escaped. */
+void tex_text(const char *s, struct buf *b);
+
+/* One CSV field by RFC 4180: quoted when it holds a comma, a quote or a line break. */
+void csv_field(const char *s, struct buf *b);
+
+#endif

@@ -1,0 +1,319 @@
+/*
+ * group.c - grouping by sorting: O(n log n) comparisons of the keys.
+ */
+#include "analyze/group.h"
+
+#include "core/mem.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- metrics of a record ------------------------------------------------------------------- */
+
+static const struct metric *find_metric(const struct record *r, const char *name)
+{
+    for (int64_t i = 0; i < r->n_metrics; i++)
+        if (strcmp(r->metrics[i].name, name) == 0)
+            return &r->metrics[i];
+    return NULL;
+}
+
+/* A sum "A+B" that ends before `end`; false when a metric is absent. */
+static bool sum_value(const struct record *r, const char *p, const char *end, double *out)
+{
+    *out = 0;
+    while (p < end) {
+        size_t len = strcspn(p, "+/");
+        char   name[sizeof ((struct metric *)0)->name];
+        if (len >= sizeof name)
+            return false;
+        snprintf(name, sizeof name, "%.*s", (int)len, p);
+        const struct metric *m = find_metric(r, name);
+        if (!m)
+            return false;
+        *out += m->value;
+        p += len + (p + len < end);
+    }
+    return true;
+}
+
+static bool expression_value(const struct record *r, const char *text, double *out)
+{
+    bool        complement = strncmp(text, "1-", 2) == 0;
+    const char *p = complement ? text + 2 : text, *slash = strchr(p, '/'), *end = p + strlen(p);
+    double      num, den = 1;
+    if (!sum_value(r, p, slash ? slash : end, &num) ||
+        (slash && !sum_value(r, slash + 1, end, &den)))
+        return false;
+    *out = complement ? 1 - num / den : num / den;
+    return true;
+}
+
+bool record_has(const struct record *r, const char *metric)
+{
+    double x;
+    return expression_value(r, metric, &x);
+}
+
+double record_value(const struct record *r, const char *metric)
+{
+    double x;
+    return expression_value(r, metric, &x) ? x : NAN;
+}
+
+bool name_matches(const char *patterns, const char *name)
+{
+    for (const char *p = patterns; *p;) {
+        size_t len = strcspn(p, ",");
+        char   one[64];
+        snprintf(one, sizeof one, "%.*s", (int)(len < sizeof one ? len : sizeof one - 1), p);
+        if (fnmatch(one, name, 0) == 0)
+            return true;
+        p += len + (p[len] == ',');
+    }
+    return false;
+}
+
+static bool listed(const struct str_list *l, const char *name)
+{
+    for (int64_t i = 0; i < l->n; i++)
+        if (strcmp(l->items[i], name) == 0)
+            return true;
+    return false;
+}
+
+static void add_matching(const struct recset *s, const char *pattern, struct str_list *out)
+{
+    for (int64_t i = 0; i < s->n; i++) {
+        const struct record *r = &s->r[i];
+        for (int64_t k = 0; r->status == RECORD_OK && k < r->n_metrics; k++)
+            if (fnmatch(pattern, r->metrics[k].name, 0) == 0 && !listed(out, r->metrics[k].name))
+                str_list_add(out, r->metrics[k].name);
+    }
+}
+
+int recset_metrics(const struct recset *s, const char *patterns, struct str_list *out,
+                   struct err *err)
+{
+    for (const char *p = patterns; *p;) {
+        size_t len = strcspn(p, ",");
+        char   one[64];
+        if (len >= sizeof one)
+            return err_set(err, ERR_USAGE, "'%.*s' is longer than any metric's name", (int)len, p);
+        snprintf(one, sizeof one, "%.*s", (int)len, p);
+        add_matching(s, one, out);
+        p += len + (p[len] == ',');
+    }
+    return 0;
+}
+
+bool recset_varies(const struct recset *s, enum group_key k)
+{
+    for (int64_t i = 1; i < s->n; i++)
+        if (key_compare(&s->r[0], &s->r[i], k) != 0)
+            return true;
+    return false;
+}
+
+/* ---- sorting ------------------------------------------------------------------------------- */
+
+struct sort_ctx {
+    const struct record  *r;
+    const enum group_key *keys;
+    int                   n;
+};
+
+static int compare_keys(const struct sort_ctx *c, int64_t a, int64_t b)
+{
+    for (int k = 0; k < c->n; k++) {
+        int d = key_compare(&c->r[a], &c->r[b], c->keys[k]);
+        if (d)
+            return d;
+    }
+    return 0;
+}
+
+static int sort_cmp(const void *a, const void *b, void *ctx)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    int     d = compare_keys(ctx, x, y);
+    return d ? d : (x > y) - (x < y); /* records of one group stay in file order */
+}
+
+/* ---- dense steps --------------------------------------------------------------------------- */
+
+static bool keeps_all(const struct record *r)
+{
+    double kept = record_value(r, "pairs_kept"), allowed = record_value(r, "pairs_allowed");
+    if (!isnan(kept) && !isnan(allowed))
+        return kept == allowed;
+    return record_value(r, "density_elem") == 1;
+}
+
+static bool can_be_dense_step(const struct record *r)
+{
+    return r->status == RECORD_OK && !isnan(r->timestep) && strcmp(r->method, "dense") != 0;
+}
+
+static int mark_dense_steps(const struct recset *s, bool *dense, struct err *err)
+{
+    static const enum group_key keys[] = {KEY_TRACE,   KEY_BACKEND, KEY_PRECISION,
+                                          KEY_PERMUTE, KEY_SEED,    KEY_METHOD,
+                                          KEY_PARAMS,  KEY_RUN,     KEY_STEP, KEY_BRANCH};
+    struct sort_ctx ctx = {s->r, keys, sizeof keys / sizeof *keys};
+    int64_t        *order = NULL;
+    int             rc = 0;
+
+    TRY(mem_alloc(&order, s->n, sizeof *order, "order of steps", err));
+    for (int64_t i = 0; i < s->n; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)s->n, sizeof *order, sort_cmp, &ctx);
+    for (int64_t i = 0, j; i < s->n; i = j) {
+        bool all = true, any = false;
+        for (j = i; j < s->n && compare_keys(&ctx, order[i], order[j]) == 0; j++) {
+            const struct record *r = &s->r[order[j]];
+            if (!can_be_dense_step(r))
+                continue;
+            any = true;
+            all = all && keeps_all(r);
+        }
+        for (int64_t k = i; k < j; k++)
+            dense[order[k]] = any && all && can_be_dense_step(&s->r[order[k]]);
+    }
+out:
+    free(order);
+    return rc;
+}
+
+/* ---- groups -------------------------------------------------------------------------------- */
+
+/* What makes a head of a trace: the inner order of GROUP_PER_HEAD. */
+static const enum group_key head_keys[] = {KEY_TRACE, KEY_RUN,     KEY_STEP, KEY_BRANCH,
+                                           KEY_LAYER, KEY_PERMUTE, KEY_HEAD};
+
+#define N_HEAD_KEYS (int)(sizeof head_keys / sizeof *head_keys)
+
+static bool same_head(const struct record *a, const struct record *b)
+{
+    for (int i = 0; i < N_HEAD_KEYS; i++)
+        if (key_compare(a, b, head_keys[i]) != 0)
+            return false;
+    return true;
+}
+
+static void count(const struct grouping *gs, struct group *g)
+{
+    const struct record *last = NULL;
+    for (int64_t i = 0; i < g->n; i++) {
+        const struct record *r = &gs->set->r[g->at[i]];
+        if ((gs->flags & GROUP_PER_HEAD) && last && same_head(last, r))
+            continue;
+        last = r;
+        if (g->steps == STEPS_SPARSE && gs->dense_step[g->at[i]])
+            continue;
+        g->n_ok += r->status == RECORD_OK;
+        g->n_skip += r->status == RECORD_SKIP;
+        g->n_error += r->status == RECORD_ERROR;
+    }
+}
+
+static int add_group(struct grouping *gs, int64_t from, int64_t to, enum group_steps steps,
+                     struct err *err)
+{
+    int rc = mem_grow(&gs->g, &gs->cap, gs->n + 1, sizeof *gs->g, "groups", err);
+    if (rc)
+        return rc;
+    struct group *g = &gs->g[gs->n++];
+    *g = (struct group){&gs->set->r[gs->order[from]], gs->order + from, to - from, 0, 0, 0, steps};
+    count(gs, g);
+    return 0;
+}
+
+/* Both dense and other denoising steps among order[from..to)? */
+static bool mixes_steps(const struct grouping *gs, int64_t from, int64_t to)
+{
+    bool dense = false, sparse = false;
+    for (int64_t i = from; i < to; i++) {
+        const struct record *r = &gs->set->r[gs->order[i]];
+        if (!can_be_dense_step(r))
+            continue;
+        dense |= gs->dense_step[gs->order[i]];
+        sparse |= !gs->dense_step[gs->order[i]];
+    }
+    return dense && sparse;
+}
+
+int grouping_make(const struct recset *set, const enum group_key *keys, int n_keys,
+                  unsigned flags, group_filter *filter, const void *ctx, struct grouping *out,
+                  struct err *err)
+{
+    enum group_key  inner[KEYS_MAX + N_HEAD_KEYS];
+    struct grouping gs = {.set = set, .flags = flags};
+    struct sort_ctx sort = {set->r, inner, n_keys};
+    int64_t         n = 0;
+    int             rc = 0;
+
+    TRY(mem_alloc(&gs.order, set->n, sizeof *gs.order, "order of records", err));
+    TRY(mem_zalloc(&gs.dense_step, set->n, sizeof *gs.dense_step, "dense steps", err));
+    TRY(mark_dense_steps(set, gs.dense_step, err));
+    for (int64_t i = 0; i < set->n; i++)
+        if (!filter || filter(ctx, &set->r[i]))
+            gs.order[n++] = i;
+    memcpy(inner, keys, (size_t)n_keys * sizeof *keys);
+    memcpy(inner + n_keys, head_keys, sizeof head_keys);
+    sort.n = n_keys + (flags & GROUP_PER_HEAD ? N_HEAD_KEYS : 0);
+    qsort_r(gs.order, (size_t)n, sizeof *gs.order, sort_cmp, &sort);
+    sort.n = n_keys;
+    for (int64_t i = 0, j; i < n; i = j) {
+        for (j = i; j < n && compare_keys(&sort, gs.order[i], gs.order[j]) == 0; j++)
+            ;
+        TRY(add_group(&gs, i, j, STEPS_ALL, err));
+        if ((flags & GROUP_SPLIT_STEPS) && mixes_steps(&gs, i, j)) {
+            TRY(add_group(&gs, i, j, STEPS_SPARSE, err));
+            gs.has_sparse = true;
+        }
+    }
+    *out = gs;
+out:
+    if (rc)
+        grouping_free(&gs);
+    return rc;
+}
+
+void grouping_free(struct grouping *g)
+{
+    free(g->order);
+    free(g->dense_step);
+    free(g->g);
+    *g = (struct grouping){0};
+}
+
+int group_stats(const struct grouping *gs, const struct group *g, const char *metric,
+                struct stats *out, double **values, struct err *err)
+{
+    const struct record *last = NULL;
+    double              *x = NULL;
+    int64_t              n = 0;
+    int                  rc = mem_alloc(&x, g->n, sizeof *x, "values of a group", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < g->n; i++) {
+        const struct record *r = &gs->set->r[g->at[i]];
+        if (r->status != RECORD_OK || (g->steps == STEPS_SPARSE && gs->dense_step[g->at[i]]))
+            continue;
+        double value;
+        if (!expression_value(r, metric, &value) ||
+            ((gs->flags & GROUP_PER_HEAD) && last && same_head(last, r)))
+            continue;
+        last = r;
+        x[n++] = value;
+    }
+    stats_of(x, n, out);
+    if (values)
+        *values = x;
+    else
+        free(x);
+    return 0;
+}

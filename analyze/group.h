@@ -1,0 +1,79 @@
+/*
+ * group.h - records grouped by keys, and the statistics of a metric over a group.
+ */
+#ifndef LACUNA_GROUP_H
+#define LACUNA_GROUP_H
+
+#include "analyze/keys.h"
+#include "analyze/load.h"
+#include "analyze/stats.h"
+
+enum group_steps {
+    STEPS_ALL,    /* every cell of the group */
+    STEPS_SPARSE, /* only cells of denoising steps that the method did not run dense */
+};
+
+struct group {
+    const struct record *first; /* any member: its key values are the group's */
+    const int64_t       *at;    /* indices of the members in the set */
+    int64_t              n;
+    int64_t              n_ok, n_skip, n_error;
+    enum group_steps     steps;
+};
+
+enum group_flags {
+    GROUP_SPLIT_STEPS = 1,
+    GROUP_PER_HEAD = 2,
+};
+
+struct grouping {
+    const struct recset *set;
+    unsigned             flags;
+    int64_t             *order;      /* owned: indices sorted by the keys */
+    bool                *dense_step; /* owned: per record, see below */
+    struct group        *g;          /* owned */
+    int64_t              n, cap;
+    bool                 has_sparse; /* some group has STEPS_SPARSE */
+};
+
+/* Which records of the set take part; NULL = all. */
+typedef bool group_filter(const void *ctx, const struct record *r);
+
+/* Groups in the order of the keys (the first key is the slowest).
+ *
+ * GROUP_SPLIT_STEPS: a group in which some denoising steps are dense and some are not is followed by
+ * a second group of the same keys with STEPS_SPARSE over the latter only. A step counts as dense
+ * when every ok cell of (trace, run, step, branch, method, parameters) keeps all allowed pairs, the
+ * method is not "dense" itself and the trace has steps.
+ *
+ * GROUP_PER_HEAD: for numbers that belong to a head of a trace and not to a method; when several
+ * records of a group belong to one head, each metric counts once per head. */
+int  grouping_make(const struct recset *set, const enum group_key *keys, int n_keys, unsigned flags,
+                   group_filter *filter, const void *ctx, struct grouping *out, struct err *err);
+void grouping_free(struct grouping *g);
+
+/* Statistics of a metric over the ok cells of a group that have it. `values` (may be NULL) receives
+ * the sorted finite values, malloc'd. The metric may be an expression, see record_value. */
+int group_stats(const struct grouping *gs, const struct group *g, const char *metric,
+                struct stats *out, double **values, struct err *err);
+
+/* Value of a metric of one record, NAN when absent; or of an expression of metrics of the form
+ * [1-]A[+B...][/C[+D...]], for instance "1-density_elem" or "time_select_ns/time_dense_ns" ("+" binds
+ * closer than "/"). */
+double record_value(const struct record *r, const char *metric);
+
+/* Does the record have the metric (all those of an expression)? */
+bool record_has(const struct record *r, const char *metric);
+
+/* Does the key take more than one value over the set? */
+bool recset_varies(const struct recset *s, enum group_key k);
+
+/* Names of all metrics of ok records that match the comma-separated shell patterns, in the order of
+ * the patterns, then of first appearance. */
+int recset_metrics(const struct recset *s, const char *patterns, struct str_list *out,
+                   struct err *err);
+
+/* Does `name` match one of the comma-separated shell patterns? */
+bool name_matches(const char *patterns, const char *name);
+
+#endif

@@ -1,0 +1,188 @@
+/*
+ * keys.c - group keys: values, parsing, order.
+ */
+#include "analyze/keys.h"
+
+#include "core/opt.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    bool        number;
+    const char *title;
+} info[KEY_COUNT] = {
+#define X(id, name, num, title, help) {name, num, title},
+    GROUP_KEYS(X)
+#undef X
+};
+
+const char *key_name(enum group_key k)
+{
+    return info[k].name;
+}
+
+const char *key_title(enum group_key k)
+{
+    return info[k].title;
+}
+
+bool key_is_number(enum group_key k)
+{
+    return info[k].number;
+}
+
+static int unknown_key(const char *word, const char *what, struct err *err)
+{
+    const char *names[KEY_COUNT + 1] = {0};
+    struct buf  all = {0};
+    for (int k = 0; k < KEY_COUNT; k++) {
+        names[k] = info[k].name;
+        buf_printf(&all, "%s%s", k ? ", " : "", info[k].name);
+    }
+    const char *near = nearest_name(word, names);
+    int rc = err_set(err, ERR_USAGE, "%s: unknown key '%s'%s%s%s; the keys are %s", what, word,
+                     near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "",
+                     buf_str(&all));
+    buf_free(&all);
+    return rc;
+}
+
+int keys_parse(const char *text, const char *what, enum group_key keys[KEYS_MAX], int *n,
+               struct err *err)
+{
+    int count = 0;
+    for (const char *p = text; *p;) {
+        size_t len = strcspn(p, ",");
+        char   word[32];
+        snprintf(word, sizeof word, "%.*s", (int)(len < sizeof word ? len : sizeof word - 1), p);
+        int k = 0;
+        while (k < KEY_COUNT && strcmp(word, info[k].name) != 0)
+            k++;
+        if (k == KEY_COUNT)
+            return unknown_key(word, what, err);
+        int seen = 0;
+        while (seen < count && keys[seen] != (enum group_key)k)
+            seen++;
+        if (seen == count)
+            keys[count++] = (enum group_key)k;
+        p += len + (p[len] == ',');
+    }
+    if (count == 0)
+        return err_set(err, ERR_USAGE, "%s: no key given", what);
+    *n = count;
+    return 0;
+}
+
+double key_number(const struct record *r, enum group_key k)
+{
+    switch (k) {
+    case KEY_CAUSAL:
+        return r->causal;
+    case KEY_N_Q:
+        return (double)r->n_q;
+    case KEY_N_K:
+        return (double)r->n_k;
+    case KEY_D:
+        return r->d;
+    case KEY_SEED:
+        return (double)r->seed;
+    case KEY_RUN:
+        return r->run;
+    case KEY_STEP:
+        return r->step;
+    case KEY_LAYER:
+        return r->layer;
+    case KEY_HEAD:
+        return r->head;
+    case KEY_KV_HEAD:
+        return r->kv_head;
+    default:
+        return 0;
+    }
+}
+
+static const char *text_of(const struct record *r, enum group_key k)
+{
+    static const char *const status[] = {"ok", "skip", "error"};
+    switch (k) {
+    case KEY_MODEL:
+        return r->model;
+    case KEY_TRACE:
+        return r->trace;
+    case KEY_PERMUTE:
+        return r->permute;
+    case KEY_BACKEND:
+        return r->backend;
+    case KEY_PRECISION:
+        return r->precision;
+    case KEY_METHOD:
+        return r->method;
+    case KEY_PARAMS:
+        return r->params ? r->params : "";
+    case KEY_BRANCH:
+        return r->branch;
+    case KEY_STATUS:
+        return status[r->status];
+    case KEY_REASON:
+        return r->status == RECORD_OK ? "" : r->reason;
+    default:
+        return "";
+    }
+}
+
+void key_text(const struct record *r, enum group_key k, struct buf *b)
+{
+    if (k == KEY_SEED)
+        buf_printf(b, "%llu", (unsigned long long)r->seed);
+    else if (info[k].number)
+        buf_printf(b, "%.0f", key_number(r, k));
+    else
+        buf_puts(b, text_of(r, k));
+}
+
+static bool number_starts(const char *s)
+{
+    return isdigit((unsigned char)*s) || (*s == '.' && isdigit((unsigned char)s[1]));
+}
+
+int natural_compare(const char *a, const char *b)
+{
+    const char *a0 = a, *b0 = b;
+    while (*a && *b) {
+        if (number_starts(a) && number_starts(b)) {
+            char  *a_end, *b_end;
+            double x = strtod(a, &a_end), y = strtod(b, &b_end);
+            if (x != y)
+                return x < y ? -1 : 1;
+            a = a_end;
+            b = b_end;
+        } else if (*a != *b) {
+            return (unsigned char)*a < (unsigned char)*b ? -1 : 1;
+        } else {
+            a++;
+            b++;
+        }
+    }
+    if (*a || *b)
+        return *a ? 1 : -1;
+    return strcmp(a0, b0); /* "0.50" and "0.5" are different texts of one value */
+}
+
+int key_compare(const struct record *a, const struct record *b, enum group_key k)
+{
+    if (k == KEY_SEED)
+        return (a->seed > b->seed) - (a->seed < b->seed);
+    if (info[k].number) {
+        double x = key_number(a, k), y = key_number(b, k);
+        return (x > y) - (x < y);
+    }
+    if (k == KEY_METHOD) {
+        bool x = strcmp(a->method, "dense") == 0, y = strcmp(b->method, "dense") == 0;
+        if (x != y)
+            return x ? -1 : 1;
+    }
+    return natural_compare(text_of(a, k), text_of(b, k));
+}

@@ -1,0 +1,141 @@
+/*
+ * load.c - concatenates the record files of several directories (shards of one job, or different
+ * jobs) and drops repeated cells, so that no cell counts twice in a mean. O(n log n) by sorting the
+ * identity keys.
+ */
+#include "analyze/load.h"
+
+#include "core/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct keyed {
+    char   *key; /* owned */
+    int64_t i;
+};
+
+static int by_key(const void *a, const void *b)
+{
+    const struct keyed *x = a, *y = b;
+    int                 c = strcmp(x->key, y->key);
+    return c ? c : (x->i > y->i) - (x->i < y->i);
+}
+
+/* Mark every record that a later one of the same cell replaces. */
+static int mark_repeated(const struct record *r, int64_t n, bool *drop, struct err *err)
+{
+    struct keyed *k = NULL;
+    struct buf    b = {0};
+    int           rc = 0;
+
+    TRY(mem_zalloc(&k, n, sizeof *k, "record keys", err));
+    for (int64_t i = 0; i < n; i++) {
+        buf_reset(&b);
+        record_key(&r[i], &b);
+        TRY(buf_check(&b, "record key", err));
+        k[i] = (struct keyed){strdup(buf_str(&b)), i};
+        if (!k[i].key)
+            FAIL(err, ERR_NOMEM, "record keys: out of memory");
+    }
+    qsort(k, (size_t)n, sizeof *k, by_key);
+    for (int64_t i = 0; i + 1 < n; i++)
+        drop[k[i].i] = strcmp(k[i].key, k[i + 1].key) == 0;
+out:
+    for (int64_t i = 0; k && i < n; i++)
+        free(k[i].key);
+    free(k);
+    buf_free(&b);
+    return rc;
+}
+
+static int drop_repeated(struct recset *s, struct err *err)
+{
+    bool   *drop = NULL;
+    int64_t kept = 0;
+    int     rc = 0;
+
+    TRY(mem_zalloc(&drop, s->n, sizeof *drop, "repeated cells", err));
+    TRY(mark_repeated(s->r, s->n, drop, err));
+    for (int64_t i = 0; i < s->n; i++) {
+        if (drop[i]) {
+            record_free(&s->r[i]);
+            s->repeated++;
+        } else {
+            s->r[kept++] = s->r[i];
+        }
+    }
+    s->n = kept;
+out:
+    free(drop);
+    return rc;
+}
+
+static void count_status(struct recset *s)
+{
+    for (int64_t i = 0; i < s->n; i++) {
+        s->n_ok += s->r[i].status == RECORD_OK;
+        s->n_skip += s->r[i].status == RECORD_SKIP;
+        s->n_error += s->r[i].status == RECORD_ERROR;
+    }
+}
+
+int recset_from(struct record *r, int64_t n, struct recset *out, struct err *err)
+{
+    struct recset s = {.r = r, .n = n, .cap = n};
+    int           rc = drop_repeated(&s, err);
+    if (rc) {
+        recset_free(&s);
+        return rc;
+    }
+    count_status(&s);
+    *out = s;
+    return 0;
+}
+
+/* Append the records of one path. */
+static int append(const char *path, struct recset *s, struct err *err)
+{
+    struct record *r = NULL;
+    int64_t        n = 0;
+    int            rc = records_load(path, &r, &n, err);
+    if (rc)
+        return rc;
+    rc = mem_grow(&s->r, &s->cap, s->n + n, sizeof *s->r, "records", err);
+    if (rc) {
+        records_free(r, n);
+        return rc;
+    }
+    if (n)
+        memcpy(s->r + s->n, r, (size_t)n * sizeof *r);
+    s->n += n;
+    free(r); /* the records themselves have moved */
+    return 0;
+}
+
+int recset_load(const struct str_list *paths, struct recset *out, struct err *err)
+{
+    struct recset s = {0};
+    int           rc = 0;
+
+    if (paths->n == 0)
+        FAIL(err, ERR_USAGE, "no directory with records given: pass the -o directory of a replay");
+    for (int64_t i = 0; i < paths->n; i++)
+        TRY(append(paths->items[i], &s, err));
+    if (s.n == 0)
+        FAIL(err, ERR_INPUT, "%s: no records%s", paths->items[0],
+             paths->n > 1 ? ", and none in the other directories" : "");
+    struct record *r = s.r;
+    int64_t        n = s.n;
+    s = (struct recset){0};
+    return recset_from(r, n, out, err);
+out:
+    recset_free(&s);
+    return rc;
+}
+
+void recset_free(struct recset *s)
+{
+    records_free(s->r, s->n);
+    *s = (struct recset){0};
+}

@@ -1,0 +1,26 @@
+/*
+ * load.h - the records of several directories as one set in which every cell stands once.
+ */
+#ifndef LACUNA_LOAD_H
+#define LACUNA_LOAD_H
+
+#include "core/opt.h"
+#include "core/record.h"
+
+struct recset {
+    struct record *r; /* owned */
+    int64_t        n, cap;
+    int64_t        n_ok, n_skip, n_error;
+    int64_t        repeated; /* cells that several directories held: the last directory's was kept */
+};
+
+/* Read the records of every path (directory or file), in order. No path: ERR_USAGE; no record at
+ * all: ERR_INPUT. */
+int  recset_load(const struct str_list *paths, struct recset *out, struct err *err);
+void recset_free(struct recset *s);
+
+/* Take over the array r of n records (malloc'd) as a set, dropping repeated cells; for callers that
+ * have records already. On failure r is freed. */
+int recset_from(struct record *r, int64_t n, struct recset *out, struct err *err);
+
+#endif

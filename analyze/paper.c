@@ -1,0 +1,443 @@
+/*
+ * paper.c - each printed number that a rule of paper.def knows is looked up in the records.
+ *
+ * The verdict never claims more than the data: a number is judged ("agrees" within PAPER_RTOL,
+ * "differs") only when the records come from the model that the paper names, and times only when
+ * measured on the machine, which records do not prove; otherwise the two numbers stand side by side.
+ */
+#include "analyze/paper.h"
+
+#include "analyze/csv.h"
+#include "analyze/datadir.h"
+
+#include <ctype.h>
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAP = 1, LENGTH = 2, LAYER = 4, PERMUTE = 8 };
+enum spread { SPREAD_MEAN, SPREAD_MIN, SPREAD_MAX };
+
+struct rule {
+    const char *paper, *table, *row, *column, *metric, *method, *params;
+    enum spread spread;
+    unsigned    flags;
+};
+
+static const struct rule rules[] = {
+#define RULE(paper, table, row, column, metric, method, params, spread, flags) \
+    {paper, table, row, column, metric, method, params, spread, flags},
+#include "analyze/paper.def"
+#undef RULE
+};
+
+/* Models by the names that the papers print; longer names before their beginnings. */
+static const struct {
+    const char *printed, *name; /* name: shell pattern over the trace's model, any case */
+    bool        text;           /* causal language model, else bidirectional */
+} models[] = {
+    {"Llama3.1", "*llama*3.1*", true},
+    {"Llama-3.1", "*llama*3.1*", true},
+    {"Qwen-2.5", "*qwen*2.5*", true},
+    {"ChatGLM", "*chatglm*", true},
+    {"InternLM", "*internlm*", true},
+    {"GLM", "*glm*4*", true},
+    {"Yi", "*yi-*", true},
+    {"CogvideoX", "*cogvideox*", false},
+    {"Mochi", "*mochi*", false},
+    {"Open-Sora-Plan", "*open*sora*", false},
+    {"Flux", "*flux*", false},
+    {"Stable-Diffusion3.5", "*stable*diffusion*3.5*", false},
+    {"Wan", "*wan*", false},
+};
+
+static const struct {
+    const char *printed, *name;
+} orders[] = {
+    {"Random", "random"}, {"Rowmajor", "row"},     {"Columnmajor", "column"},
+    {"Timemajor", "time"}, {"HilbertCurve", "hilbert"},
+};
+
+/* One printed number. */
+struct printed {
+    const char *paper, *table, *title, *row, *column, *value, *unit, *needs, *note;
+};
+
+/* Which records a printed number is compared with: the context of the filter. */
+struct wanted {
+    const struct rule *rule;
+    const char        *model;   /* pattern, NULL = the paper does not say */
+    int                causal;  /* 1, 0, or -1 = any */
+    int                layer;   /* -1 = any */
+    int64_t            n_low, n_high; /* 0, 0 = any */
+    const char        *order;   /* NULL = any */
+};
+
+/* ---- reading the printed side -------------------------------------------------------------- */
+
+static const struct rule *find_rule(const struct printed *p)
+{
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        const struct rule *r = &rules[i];
+        if (strncmp(p->paper, r->paper, strlen(r->paper)) == 0 && fnmatch(r->table, p->table, 0) == 0 &&
+            fnmatch(r->row, p->row, 0) == 0 && fnmatch(r->column, p->column, 0) == 0)
+            return r;
+    }
+    return NULL;
+}
+
+static void find_model(const struct printed *p, struct wanted *w)
+{
+    const char *places[] = {p->row, p->column, p->title};
+    for (int k = 0; k < 3; k++)
+        for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+            if (strstr(places[k], models[i].printed)) {
+                w->model = models[i].name;
+                w->causal = models[i].text;
+                return;
+            }
+    /* No model is named: the paper's kind of model. */
+    w->causal = strncmp(p->paper, "FG-Attn", 7) == 0           ? 0
+                : strncmp(p->paper, "SampleAttention", 15) == 0 ? 1
+                                                                : -1;
+}
+
+/* "4K", "128k", "N = 32K" -> tokens within 10 %, K read as 1000 or 1024. */
+static void find_length(const char *text, struct wanted *w)
+{
+    for (const char *s = text; *s; s++) {
+        char *end;
+        if (!isdigit((unsigned char)*s))
+            continue;
+        double k = strtod(s, &end);
+        if (*end == 'K' || *end == 'k') {
+            w->n_low = (int64_t)ceil(0.9 * 1000 * k);
+            w->n_high = (int64_t)floor(1.1 * 1024 * k);
+            return;
+        }
+        s = end - 1;
+    }
+}
+
+static void want(const struct printed *p, const struct rule *rule, struct wanted *w)
+{
+    *w = (struct wanted){.rule = rule, .layer = -1};
+    find_model(p, w);
+    if (rule->flags & LENGTH) {
+        find_length(p->row, w);
+        if (!w->n_high)
+            find_length(p->column, w);
+    }
+    if ((rule->flags & LAYER) && p->row[0] == 'L')
+        w->layer = atoi(p->row + 1);
+    for (size_t i = 0; (rule->flags & PERMUTE) && i < sizeof orders / sizeof *orders; i++)
+        if (strcmp(p->row, orders[i].printed) == 0)
+            w->order = orders[i].name;
+}
+
+/* ---- choosing records ---------------------------------------------------------------------- */
+
+static bool params_match(const char *patterns, const char *params)
+{
+    for (const char *p = patterns; *p;) {
+        size_t len = strcspn(p, " ");
+        bool   negate = *p == '!';
+        char   one[64];
+        snprintf(one, sizeof one, "%.*s", (int)(len - negate), p + negate);
+        if ((fnmatch(one, params, 0) == 0) == negate)
+            return false;
+        p += len + (p[len] == ' ');
+    }
+    return true;
+}
+
+/* The order may be the replay's or a parameter of the method; raster is row-major. */
+static bool order_matches(const struct record *r, const char *order)
+{
+    const char *params = r->params ? r->params : "", *own = strstr(params, "permute=");
+    const char *used = own ? own + strlen("permute=") : r->permute;
+    size_t      len = strcspn(used, ":");
+    if (strcmp(order, "row") == 0 && len == 4 && strncmp(used, "none", 4) == 0)
+        return true;
+    return strlen(order) == len && strncmp(used, order, len) == 0;
+}
+
+static bool is_wanted(const void *ctx, const struct record *r)
+{
+    const struct wanted *w = ctx;
+    return r->status == RECORD_OK && record_has(r, w->rule->metric) &&
+           fnmatch(w->rule->method, r->method, 0) == 0 &&
+           params_match(w->rule->params, r->params ? r->params : "") &&
+           (w->causal < 0 || w->causal == (int)r->causal) && (w->layer < 0 || w->layer == r->layer) &&
+           (!w->n_high || (r->n_q >= w->n_low && r->n_q <= w->n_high)) &&
+           (!w->order || order_matches(r, w->order));
+}
+
+/* ---- the table ----------------------------------------------------------------------------- */
+
+enum { C_PAPER, C_TABLE, C_ROW, C_COLUMN, C_PRINTED, C_UNIT, C_OURS, C_DIFF, C_METRIC, C_METHOD,
+       C_MODEL, C_N, C_VERDICT, C_REMARK };
+
+static int add_columns(struct table *t, struct err *err)
+{
+    static const struct {
+        const char      *name, *title, *unit;
+        enum column_type type;
+    } cols[] = {
+        {"paper", "paper", "", COL_TEXT},
+        {"table", "table", "", COL_TEXT},
+        {"row", "row", "", COL_TEXT},
+        {"column", "column", "", COL_TEXT},
+        {"printed", "printed", "", COL_TEXT},
+        {"unit", "unit of printed and ours", "", COL_TEXT},
+        {"ours", "ours", "", COL_STATS},
+        {"difference", "ours - printed", "", COL_REAL},
+        {"metric", "our metric", "", COL_TEXT},
+        {"method", "our method", "", COL_TEXT},
+        {"model", "our model", "", COL_TEXT},
+        {"n_q", "our N_q", "tokens", COL_INT},
+        {"verdict", "verdict", "", COL_TEXT},
+        {"remark", "needs / remark", "", COL_TEXT},
+    };
+    int rc = 0;
+    for (size_t i = 0; !rc && i < sizeof cols / sizeof *cols; i++)
+        rc = table_column(t, cols[i].name, cols[i].title, cols[i].unit, cols[i].type, 1, err);
+    return rc;
+}
+
+static int put_printed(struct table *t, const struct printed *p, struct err *err)
+{
+    int rc = 0;
+    TRY(table_row(t, err));
+    TRY(table_text(t, C_PAPER, p->paper, err));
+    TRY(table_text(t, C_TABLE, p->table, err));
+    TRY(table_text(t, C_ROW, p->row, err));
+    TRY(table_text(t, C_COLUMN, p->column, err));
+    TRY(table_text(t, C_PRINTED, p->value, err));
+    TRY(table_text(t, C_UNIT, p->unit, err));
+out:
+    return rc;
+}
+
+static const char *verdict(const struct printed *p, const struct wanted *w, const struct record *r,
+                           double ours, double printed)
+{
+    if (strcmp(p->needs, "kernel") == 0)
+        return "other machine";
+    if (!w->model)
+        return "model not stated";
+    if (fnmatch(w->model, r->model, FNM_CASEFOLD) != 0)
+        return "other model";
+    return fabs(ours - printed) <= PAPER_RTOL * fabs(printed) ? "agrees" : "differs";
+}
+
+static void scale_stats(struct stats *s, double f)
+{
+    s->mean *= f;
+    s->sd *= f;
+    s->min *= f;
+    s->median *= f;
+    s->max *= f;
+}
+
+/* One group of records beside the printed number. */
+static int put_ours(struct table *t, const struct printed *p, const struct wanted *w,
+                    const struct grouping *gs, const struct group *g, struct err *err)
+{
+    struct stats s;
+    struct buf   b = {0};
+    int          rc = 0;
+
+    TRY(put_printed(t, p, err));
+    TRY(group_stats(gs, g, w->rule->metric, &s, NULL, err));
+    scale_stats(&s, strcmp(p->unit, "%") == 0 ? 100 : 1);
+    if (w->rule->spread != SPREAD_MEAN) {
+        double x = w->rule->spread == SPREAD_MIN ? s.min : s.max;
+        s = (struct stats){1, 0, x, NAN, x, x, x};
+    }
+    char  *end;
+    double printed = strtod(p->value, &end);
+    table_stats(t, C_OURS, &s);
+    if (end != p->value)
+        table_num(t, C_DIFF, s.mean - printed);
+    TRY(table_text(t, C_METRIC, w->rule->metric, err));
+    buf_puts(&b, g->first->method);
+    if (g->first->params && g->first->params[0])
+        buf_printf(&b, ":%s", g->first->params);
+    TRY(buf_check(&b, "method", err));
+    TRY(table_text(t, C_METHOD, buf_str(&b), err));
+    TRY(table_text(t, C_MODEL, g->first->model, err));
+    table_num(t, C_N, (double)g->first->n_q);
+    TRY(table_text(t, C_VERDICT, verdict(p, w, g->first, s.mean, printed), err));
+    TRY(table_text(t, C_REMARK, p->note, err));
+out:
+    buf_free(&b);
+    return rc;
+}
+
+static int put_matches(struct table *t, const struct printed *p, const struct rule *rule,
+                       const struct recset *set, int64_t *n, struct err *err)
+{
+    static const enum group_key keys[] = {KEY_MODEL, KEY_N_Q, KEY_PERMUTE, KEY_BACKEND,
+                                          KEY_METHOD, KEY_PARAMS};
+    static const enum group_key map_keys[] = {KEY_MODEL, KEY_N_Q, KEY_PERMUTE};
+    struct grouping             gs = {0};
+    struct wanted               w;
+    int                         rc = 0;
+
+    want(p, rule, &w);
+    if (rule->flags & MAP)
+        TRY(grouping_make(set, map_keys, 3, GROUP_PER_HEAD, is_wanted, &w, &gs, err));
+    else
+        TRY(grouping_make(set, keys, 6, 0, is_wanted, &w, &gs, err));
+    for (int64_t i = 0; i < gs.n; i++)
+        TRY(put_ours(t, p, &w, &gs, &gs.g[i], err));
+    *n = gs.n;
+out:
+    grouping_free(&gs);
+    return rc;
+}
+
+/* ---- numbers without records --------------------------------------------------------------- */
+
+/* Why a printed number has no partner here: verdict and what it would take. */
+static void explain(const struct printed *p, const struct rule *rule, const char **verdict_text,
+                    struct buf *needs)
+{
+    if (strcmp(p->needs, "none") == 0) {
+        *verdict_text = "not a result";
+        buf_puts(needs, "a setting, a definition or an end-to-end time");
+    } else if (strcmp(p->needs, "model") == 0) {
+        *verdict_text = "not measurable here";
+        buf_puts(needs, "the full model and its evaluation (quality, end-to-end time)");
+    } else if (!rule) {
+        *verdict_text = "not comparable";
+        buf_puts(needs, strcmp(p->needs, "kernel") == 0
+                            ? "times on the paper's machine or of another program"
+                            : "conditions that the paper does not state or no method here has");
+    } else {
+        *verdict_text = "no records";
+        buf_printf(needs, "%s of ", rule->metric);
+        if (strcmp(rule->method, "*") == 0)
+            buf_puts(needs, strncmp(rule->metric, "sd_", 3) == 0 ? "the method oracle"
+                                                                 : "the method dense");
+        else
+            buf_printf(needs, "the method %s", rule->method);
+        buf_puts(needs, rule->flags & LENGTH ? " at this length" : "");
+        buf_puts(needs, rule->flags & PERMUTE ? " in this token order" : "");
+        buf_puts(needs, strcmp(p->needs, "kernel") == 0 ? ", timed on a GPU" : "");
+    }
+}
+
+/* Count a number without records in the row of its table and reason, which is started when the
+ * last row is another. */
+static int put_missing(struct table *t, const struct printed *p, const struct rule *rule,
+                       int64_t *run, struct err *err)
+{
+    const char *verdict_text;
+    struct buf  needs = {0}, row = {0};
+    int         rc = 0;
+
+    explain(p, rule, &verdict_text, &needs);
+    TRY(buf_check(&needs, "remark", err));
+    bool same = *run > 0 &&
+                strcmp(table_cell(t, t->n_rows - 1, C_PAPER)->text, p->paper) == 0 &&
+                strcmp(table_cell(t, t->n_rows - 1, C_TABLE)->text, p->table) == 0 &&
+                strcmp(table_cell(t, t->n_rows - 1, C_COLUMN)->text, p->title) == 0 &&
+                strcmp(table_cell(t, t->n_rows - 1, C_REMARK)->text, buf_str(&needs)) == 0;
+    *run = same ? *run + 1 : 1;
+    if (!same) {
+        TRY(put_printed(t, p, err));
+        TRY(table_text(t, C_COLUMN, p->title, err));
+        TRY(table_text(t, C_PRINTED, "", err));
+        TRY(table_text(t, C_UNIT, "", err));
+        TRY(table_text(t, C_VERDICT, verdict_text, err));
+        TRY(table_text(t, C_REMARK, buf_str(&needs), err));
+    }
+    buf_printf(&row, "%lld number%s", (long long)*run, *run == 1 ? "" : "s");
+    TRY(table_text(t, C_ROW, buf_str(&row), err));
+out:
+    buf_free(&needs);
+    buf_free(&row);
+    return rc;
+}
+
+/* ---- files --------------------------------------------------------------------------------- */
+
+static int read_columns(const struct csv *c, const char *path, int64_t at[9], struct err *err)
+{
+    static const char *const names[] = {"paper", "table", "title", "row",  "column",
+                                        "value", "unit",  "needs", "note"};
+    int                      rc = 0;
+    for (int i = 0; i < 9; i++)
+        TRY(csv_column(c, names[i], path, &at[i], err));
+out:
+    return rc;
+}
+
+static struct printed printed_row(char *const *f, const int64_t at[9])
+{
+    return (struct printed){f[at[0]], f[at[1]], f[at[2]], f[at[3]], f[at[4]],
+                            f[at[5]], f[at[6]], f[at[7]], f[at[8]]};
+}
+
+/* First the numbers with a partner, then a count of the others. */
+static int add_paper(struct table *t, const char *path, const struct recset *set, struct err *err)
+{
+    struct csv c = {0};
+    int64_t    at[9], run = 0, n;
+    bool      *found = NULL;
+    int        rc = 0;
+
+    TRY(csv_read(path, &c, err));
+    TRY(read_columns(&c, path, at, err));
+    found = calloc((size_t)c.n, sizeof *found);
+    if (!found)
+        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    for (int64_t i = 1; i < c.n; i++) {
+        struct printed     p = printed_row(c.row[i], at);
+        const struct rule *rule = find_rule(&p);
+        n = 0;
+        if (rule)
+            TRY(put_matches(t, &p, rule, set, &n, err));
+        found[i] = n > 0;
+    }
+    for (int64_t i = 1; i < c.n; i++) {
+        struct printed p = printed_row(c.row[i], at);
+        if (!found[i])
+            TRY(put_missing(t, &p, find_rule(&p), &run, err));
+    }
+out:
+    free(found);
+    csv_free(&c);
+    return rc;
+}
+
+int build_paper(const struct table_def *def, const struct recset *set,
+                const struct table_request *req, struct table *out, struct err *err)
+{
+    static const char *const files[] = {"fg-attn.csv", "sale.csv", "sampleattention.csv",
+                                        "spargeattn.csv"};
+    struct buf               dir = {0}, path = {0};
+    int                      rc = 0;
+
+    if (req->group || req->columns || req->pivot)
+        FAIL(err, ERR_USAGE, "--group, --columns and --pivot do not apply to this table");
+    TRY(datadir_find("paper", &dir, err));
+    TRY(add_columns(out, err));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        buf_reset(&path);
+        buf_printf(&path, "%s/%s", buf_str(&dir), files[i]);
+        TRY(buf_check(&path, "path", err));
+        TRY(add_paper(out, buf_str(&path), set, err));
+    }
+    table_note(out, "agrees / differs: within %g %% of the printed number or not, same model",
+               100 * PAPER_RTOL);
+    table_note(out, "other model, other machine, model not stated: the difference is not a verdict "
+                    "on either number");
+out:
+    buf_free(&dir);
+    buf_free(&path);
+    return rc;
+}

@@ -1,0 +1,52 @@
+/*
+ * stats.c - mean with equal weights, standard deviation with n - 1, extremes, median (mean of the
+ * two middle values when n is even). Two passes, so that values with a large common part keep their
+ * digits. O(n log n).
+ */
+#include "analyze/stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void stats_of(double *x, int64_t n, struct stats *out)
+{
+    int64_t m = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(x[i]))
+            x[m++] = x[i];
+    *out = (struct stats){m, n - m, NAN, NAN, NAN, NAN, NAN};
+    if (m == 0)
+        return;
+    qsort(x, (size_t)m, sizeof *x, ascending);
+    double sum = 0, square = 0;
+    for (int64_t i = 0; i < m; i++)
+        sum += x[i];
+    out->mean = sum / (double)m;
+    for (int64_t i = 0; i < m; i++)
+        square += (x[i] - out->mean) * (x[i] - out->mean);
+    if (m > 1)
+        out->sd = sqrt(square / (double)(m - 1));
+    out->min = x[0];
+    out->max = x[m - 1];
+    out->median = m % 2 ? x[m / 2] : (x[m / 2 - 1] + x[m / 2]) / 2;
+}
+
+double stats_cdf(const double *sorted, int64_t n, double x)
+{
+    int64_t lo = 0, hi = n;
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if (sorted[mid] <= x)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return n ? (double)lo / (double)n : NAN;
+}

@@ -1,0 +1,21 @@
+/*
+ * stats.h - plain statistics of a group of values: the aggregation rule of doc/records.md.
+ */
+#ifndef LACUNA_STATS_H
+#define LACUNA_STATS_H
+
+#include <stdint.h>
+
+struct stats {
+    int64_t n;                            /* finite values */
+    int64_t n_bad;                        /* values that are infinite or not a number: left out */
+    double  mean, sd, min, median, max;   /* NAN when n = 0; sd (n - 1) is NAN when n < 2 */
+};
+
+/* Statistics of x[0..n). The finite values are moved to the front and sorted. */
+void stats_of(double *x, int64_t n, struct stats *out);
+
+/* Share of n ascending values that are <= x. */
+double stats_cdf(const double *sorted, int64_t n, double x);
+
+#endif

@@ -1,0 +1,119 @@
+/*
+ * table.c - storage of tables.
+ */
+#include "analyze/table.h"
+
+#include "core/mem.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void table_init(struct table *t, const char *name, const char *title)
+{
+    *t = (struct table){0};
+    snprintf(t->name, sizeof t->name, "%s", name);
+    snprintf(t->title, sizeof t->title, "%s", title);
+}
+
+void table_free(struct table *t)
+{
+    for (int64_t i = 0; i < t->n_rows * t->n_cols; i++)
+        free(t->cells[i].text);
+    free(t->cells);
+    free(t->cols);
+    str_list_free(&t->notes);
+    *t = (struct table){0};
+}
+
+int table_column(struct table *t, const char *name, const char *title, const char *unit,
+                 enum column_type type, double scale, struct err *err)
+{
+    int rc = mem_grow(&t->cols, &t->cap_cols, t->n_cols + 1, sizeof *t->cols, "columns", err);
+    if (rc)
+        return rc;
+    struct column *c = &t->cols[t->n_cols++];
+    *c = (struct column){.type = type, .scale = scale};
+    snprintf(c->name, sizeof c->name, "%s", name);
+    snprintf(c->title, sizeof c->title, "%s", title);
+    snprintf(c->unit, sizeof c->unit, "%s", unit);
+    return 0;
+}
+
+int table_row(struct table *t, struct err *err)
+{
+    int64_t from = t->n_rows * t->n_cols;
+    int     rc = mem_grow(&t->cells, &t->cap_cells, from + t->n_cols, sizeof *t->cells, "rows", err);
+    if (rc)
+        return rc;
+    memset(t->cells + from, 0, (size_t)t->n_cols * sizeof *t->cells);
+    t->n_rows++;
+    return 0;
+}
+
+struct cell *table_cell(const struct table *t, int64_t row, int64_t col)
+{
+    return &t->cells[row * t->n_cols + col];
+}
+
+int table_text(struct table *t, int64_t col, const char *text, struct err *err)
+{
+    char *copy = strdup(text);
+    if (!copy)
+        return err_set(err, ERR_NOMEM, "table cell: out of memory");
+    struct cell *c = table_cell(t, t->n_rows - 1, col);
+    free(c->text);
+    *c = (struct cell){.set = true, .text = copy};
+    return 0;
+}
+
+void table_num(struct table *t, int64_t col, double value)
+{
+    *table_cell(t, t->n_rows - 1, col) = (struct cell){.set = true, .num = value};
+}
+
+void table_stats(struct table *t, int64_t col, const struct stats *s)
+{
+    *table_cell(t, t->n_rows - 1, col) = (struct cell){.set = s->n + s->n_bad > 0, .stats = *s};
+}
+
+void table_note(struct table *t, const char *fmt, ...)
+{
+    char    text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    str_list_add(&t->notes, text);
+}
+
+int64_t table_find(const struct table *t, const char *name)
+{
+    for (int64_t i = 0; i < t->n_cols; i++)
+        if (strcmp(t->cols[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+bool table_column_empty(const struct table *t, int64_t col)
+{
+    for (int64_t i = 0; i < t->n_rows; i++)
+        if (table_cell(t, i, col)->set)
+            return false;
+    return true;
+}
+
+void table_drop_column(struct table *t, int64_t col)
+{
+    int64_t to = 0;
+    for (int64_t i = 0; i < t->n_rows * t->n_cols; i++) {
+        if (i % t->n_cols == col)
+            free(t->cells[i].text);
+        else
+            t->cells[to++] = t->cells[i];
+    }
+    memmove(t->cols + col, t->cols + col + 1,
+            (size_t)(t->n_cols - col - 1) * sizeof *t->cols);
+    t->n_cols--;
+}

@@ -1,0 +1,67 @@
+/*
+ * table.h - a table in memory: typed columns, rows of cells, notes. Built by tables.c, paper.c and
+ * compare.c, written by format.c.
+ */
+#ifndef LACUNA_TABLE_H
+#define LACUNA_TABLE_H
+
+#include "analyze/stats.h"
+#include "core/opt.h"
+
+#include <stdbool.h>
+
+enum column_type {
+    COL_TEXT,
+    COL_INT,   /* a count */
+    COL_REAL,  /* one number */
+    COL_STATS, /* mean +- standard deviation over a group */
+};
+
+struct column {
+    char             name[64];   /* machine name: CSV header, JSON key */
+    char             title[128]; /* people's header without the unit */
+    char             unit[64];   /* "" = none; of a density: its denominator */
+    enum column_type type;
+    double           scale;      /* people see value * scale (ns -> ms); CSV and JSON the value */
+};
+
+struct cell {
+    bool         set;
+    char        *text;  /* COL_TEXT, owned */
+    double       num;   /* COL_INT, COL_REAL */
+    struct stats stats; /* COL_STATS */
+};
+
+struct table {
+    char           name[32], title[160];
+    struct column *cols;  /* owned [n_cols] */
+    struct cell   *cells; /* owned [n_rows][n_cols] */
+    int64_t        n_cols, cap_cols, n_rows, cap_cells;
+    struct str_list notes;
+};
+
+void table_init(struct table *t, const char *name, const char *title);
+void table_free(struct table *t);
+
+/* Columns come before rows. Returns a negative code or 0. */
+int table_column(struct table *t, const char *name, const char *title, const char *unit,
+                 enum column_type type, double scale, struct err *err);
+
+/* Start a row of empty cells; the setters write into the last row. */
+int          table_row(struct table *t, struct err *err);
+int          table_text(struct table *t, int64_t col, const char *text, struct err *err);
+void         table_num(struct table *t, int64_t col, double value);
+void         table_stats(struct table *t, int64_t col, const struct stats *s);
+void         table_note(struct table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+struct cell *table_cell(const struct table *t, int64_t row, int64_t col);
+
+/* Index of the column `name`, -1 if there is none. */
+int64_t table_find(const struct table *t, const char *name);
+
+/* Is no cell of the column set? */
+bool table_column_empty(const struct table *t, int64_t col);
+
+/* Remove a column. */
+void table_drop_column(struct table *t, int64_t col);
+
+#endif

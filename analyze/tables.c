@@ -1,0 +1,436 @@
+/*
+ * tables.c - groups and statistics as tables, from the definitions in tables.def.
+ */
+#include "analyze/tables.h"
+
+#include "analyze/paper.h"
+#include "core/metricdef.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- units --------------------------------------------------------------------------------- */
+
+/* A density or share says what it is a share of. */
+static const struct {
+    const char *name, *unit;
+} denominators[] = {
+    {"density_elem", "kept/allowed pairs"},
+    {"density_tile", "kept/allowed mask units"},
+    {"density_exec", "multiplied/allowed pairs"},
+    {"density_rect", "kept pairs/N_q N_k"},
+    {"density_native", "as its own code counts"},
+    {"sparsity_qk", "units not in QK/allowed units"},
+    {"sparsity_pv", "units not in PV/allowed units"},
+    {"sparsity_total", "skipped/all unit products"},
+    {"sparsity_total_rect", "skipped/all unit products of the rectangle"},
+    {"cra_min", "share of mass, worst row"},
+    {"cra_p1", "share of mass, 1st percentile of rows"},
+    {"cra_p5", "share of mass, 5th percentile of rows"},
+    {"cra_p50", "share of mass, median row"},
+    {"cra_mean", "share of mass, mean of rows"},
+    {"sd_tri", "1 - kept/allowed pairs"},
+    {"sd_sq", "1 - kept pairs/N_q N_k"},
+};
+
+const char *metric_unit(const char *name)
+{
+    size_t base = strcspn(name, "@");
+    for (size_t i = 0; i < sizeof denominators / sizeof *denominators; i++)
+        if (strlen(denominators[i].name) == base &&
+            strncmp(denominators[i].name, name, base) == 0)
+            return strncmp(name, "density_tile@", 13) == 0 ? "kept/allowed tiles"
+                                                           : denominators[i].unit;
+    if (strncmp(name, "below_", 6) == 0)
+        return strstr(name, "_area") ? "share of allowed pairs" : "share of units";
+    const struct metric_def *def = metric_def_find(name);
+    return !def || strcmp(def->unit, "1") == 0 ? "" : def->unit;
+}
+
+double metric_scale(const char *name, const char **unit)
+{
+    *unit = metric_unit(name);
+    if (strcmp(*unit, "ns") != 0)
+        return 1;
+    *unit = "ms";
+    return 1e-6;
+}
+
+/* ---- registry ------------------------------------------------------------------------------ */
+
+static int build_groups(const struct table_def *def, const struct recset *set,
+                        const struct table_request *req, struct table *out, struct err *err);
+static int build_status(const struct table_def *def, const struct recset *set,
+                        const struct table_request *req, struct table *out, struct err *err);
+
+#define TABLE(id, name, title, keys, metrics, flags) \
+    static const struct table_def table_##id = {name, title, keys, metrics, flags, build_groups};
+#include "analyze/tables.def"
+#undef TABLE
+
+static const struct table_def table_status = {
+    "status", "Cells that ran, were skipped or failed, with the reasons", "method,params", "", 0,
+    build_status};
+static const struct table_def table_paper = {
+    "paper", "Numbers printed in the papers beside ours", "", "", 0, build_paper};
+
+const struct table_def *const table_defs[] = {
+#define TABLE(id, name, title, keys, metrics, flags) &table_##id,
+#include "analyze/tables.def"
+#undef TABLE
+    &table_status,
+    &table_paper,
+    NULL,
+};
+
+const struct table_def *table_def_find(const char *name, struct err *err)
+{
+    const char *names[64];
+    int         n = 0;
+    struct buf  all = {0};
+    for (; table_defs[n]; n++) {
+        names[n] = table_defs[n]->name;
+        if (strcmp(names[n], name) == 0) {
+            buf_free(&all);
+            return table_defs[n];
+        }
+        buf_printf(&all, "%s%s", n ? ", " : "", names[n]);
+    }
+    names[n] = NULL;
+    const char *near = nearest_name(name, names);
+    err_set(err, ERR_USAGE, "unknown table '%s'%s%s%s; the tables are %s", name,
+            near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "", buf_str(&all));
+    buf_free(&all);
+    return NULL;
+}
+
+bool table_has_data(const struct table_def *def, const struct recset *set)
+{
+    if (def->build != build_groups)
+        return set->n > 0;
+    for (int64_t i = 0; i < set->n; i++)
+        for (int64_t k = 0; set->r[i].status == RECORD_OK && k < set->r[i].n_metrics; k++)
+            if (name_matches(def->metrics, set->r[i].metrics[k].name))
+                return true;
+    return false;
+}
+
+int table_build(const struct table_def *def, const struct recset *set,
+                const struct table_request *req, struct table *out, struct err *err)
+{
+    static const struct table_request none = {0};
+    struct table                      t;
+    table_init(&t, def->name, def->title);
+    int rc = def->build(def, set, req ? req : &none, &t, err);
+    if (rc) {
+        table_free(&t);
+        return err_prefix(err, "table %s", def->name);
+    }
+    *out = t;
+    return 0;
+}
+
+/* ---- groups -------------------------------------------------------------------------------- */
+
+/* What differs between these is not a sample of one quantity: never average over it. */
+static const enum group_key scope_keys[] = {
+    KEY_MODEL, KEY_CAUSAL, KEY_N_Q, KEY_N_K, KEY_D, KEY_PERMUTE, KEY_BACKEND, KEY_PRECISION,
+    KEY_SEED,
+};
+
+int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX])
+{
+    int n = 0;
+    for (size_t i = 0; i < sizeof scope_keys / sizeof *scope_keys; i++) {
+        enum group_key k = scope_keys[i];
+        if (k == KEY_N_K && n && keys[n - 1] == KEY_N_Q && !recset_varies(set, KEY_CAUSAL) &&
+            set->r[0].n_q == set->r[0].n_k)
+            continue; /* square calls: the length stands there already */
+        if (recset_varies(set, k))
+            keys[n++] = k;
+    }
+    return n;
+}
+
+static bool has_key(const enum group_key *keys, int n, enum group_key k)
+{
+    for (int i = 0; i < n; i++)
+        if (keys[i] == k)
+            return true;
+    return false;
+}
+
+/* The request's keys as they are, or the table's with the scope in front. */
+static int choose_keys(const struct table_def *def, const struct recset *set,
+                       const struct table_request *req, enum group_key keys[KEYS_MAX], int *n,
+                       struct err *err)
+{
+    enum group_key own[KEYS_MAX];
+    int            n_own, rc = 0;
+
+    if (req->group)
+        return keys_parse(req->group, "--group", keys, n, err);
+    TRY(keys_parse(def->keys, def->name, own, &n_own, err));
+    *n = recset_scope(set, keys);
+    for (int i = 0; i < n_own; i++)
+        if (!has_key(keys, *n, own[i]))
+            keys[(*n)++] = own[i];
+out:
+    return rc;
+}
+
+/* Say what an explicit --group averages over although it differs in kind. */
+static void note_mixed(const struct recset *set, const enum group_key *keys, int n, struct table *t)
+{
+    struct buf b = {0};
+    for (size_t i = 0; i < sizeof scope_keys / sizeof *scope_keys; i++)
+        if (!has_key(keys, n, scope_keys[i]) && recset_varies(set, scope_keys[i]))
+            buf_printf(&b, "%s%s", b.len ? ", " : "", key_name(scope_keys[i]));
+    if (!has_key(keys, n, KEY_METHOD) && recset_varies(set, KEY_METHOD))
+        buf_printf(&b, "%smethod", b.len ? ", " : "");
+    if (!has_key(keys, n, KEY_PARAMS) && recset_varies(set, KEY_PARAMS))
+        buf_printf(&b, "%sparams", b.len ? ", " : "");
+    if (b.len)
+        table_note(t, "rows average over cells that differ in %s", buf_str(&b));
+    buf_free(&b);
+}
+
+static void note_status(const struct recset *set, struct table *t)
+{
+    table_note(t, "%lld cells: %lld ok, %lld skipped, %lld failed%s", (long long)set->n,
+               (long long)set->n_ok, (long long)set->n_skip, (long long)set->n_error,
+               set->n_skip + set->n_error ? " (reasons: table status)" : "");
+    if (set->repeated)
+        table_note(t, "%lld cells stood in several directories; the last one's were taken",
+                   (long long)set->repeated);
+}
+
+static int put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
+                   struct err *err)
+{
+    struct buf b = {0};
+    int        rc = 0;
+    if (key_is_number(k)) {
+        table_num(t, col, key_number(r, k));
+        return 0;
+    }
+    key_text(r, k, &b);
+    if (k == KEY_PARAMS && b.len == 0)
+        buf_puts(&b, "(defaults)");
+    rc = buf_check(&b, "table cell", err);
+    if (!rc)
+        rc = table_text(t, col, buf_str(&b), err);
+    buf_free(&b);
+    return rc;
+}
+
+static int add_key_columns(struct table *t, const enum group_key *keys, int n, bool steps,
+                           struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < n; i++)
+        TRY(table_column(t, key_name(keys[i]), key_title(keys[i]), "",
+                         key_is_number(keys[i]) ? COL_INT : COL_TEXT, 1, err));
+    if (steps)
+        TRY(table_column(t, "steps", "steps", "", COL_TEXT, 1, err));
+out:
+    return rc;
+}
+
+static int add_metric_columns(struct table *t, const struct str_list *metrics, struct err *err)
+{
+    int         rc = 0;
+    const char *unit;
+    TRY(table_column(t, "n", "n", "", COL_INT, 1, err));
+    TRY(table_column(t, "skip", "skip", "", COL_INT, 1, err));
+    TRY(table_column(t, "error", "error", "", COL_INT, 1, err));
+    for (int64_t i = 0; i < metrics->n; i++) {
+        double scale = metric_scale(metrics->items[i], &unit);
+        TRY(table_column(t, metrics->items[i], metrics->items[i], unit, COL_STATS, scale, err));
+    }
+out:
+    return rc;
+}
+
+static int put_keys(struct table *t, const struct group *g, const enum group_key *keys, int n,
+                    bool steps, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < n; i++)
+        TRY(put_key(t, i, g->first, keys[i], err));
+    if (steps)
+        TRY(table_text(t, n, g->steps == STEPS_SPARSE ? "sparse" : "all", err));
+out:
+    return rc;
+}
+
+static int put_group(struct table *t, const struct grouping *gs, const struct group *g,
+                     const enum group_key *keys, int n_keys, const struct str_list *metrics,
+                     struct err *err)
+{
+    struct stats s;
+    int64_t      col = n_keys + gs->has_sparse;
+    int          rc = 0;
+
+    TRY(table_row(t, err));
+    TRY(put_keys(t, g, keys, n_keys, gs->has_sparse, err));
+    table_num(t, col++, (double)g->n_ok);
+    table_num(t, col++, (double)g->n_skip);
+    table_num(t, col++, (double)g->n_error);
+    for (int64_t i = 0; i < metrics->n; i++) {
+        TRY(group_stats(gs, g, metrics->items[i], &s, NULL, err));
+        table_stats(t, col++, &s);
+        if (s.n_bad)
+            table_note(t, "%s: %lld values that are not finite were left out of the mean of %s%s%s",
+                       metrics->items[i], (long long)s.n_bad, g->first->method,
+                       g->first->params && g->first->params[0] ? ":" : "",
+                       g->first->params ? g->first->params : "");
+    }
+out:
+    return rc;
+}
+
+/* ---- pivot --------------------------------------------------------------------------------- */
+
+static int same_keys(const struct record *a, const struct record *b, const enum group_key *keys,
+                     int n)
+{
+    for (int i = 0; i < n; i++)
+        if (key_compare(a, b, keys[i]) != 0)
+            return 0;
+    return 1;
+}
+
+/* Columns: one per value of the pivot key, in their order; *by is their first records. */
+static int pivot_columns(struct table *t, const struct recset *set, enum group_key pivot,
+                         const char *metric, struct grouping *by, struct err *err)
+{
+    struct buf  b = {0};
+    const char *unit;
+    double      scale = metric_scale(metric, &unit);
+    int         rc = grouping_make(set, &pivot, 1, 0, NULL, NULL, by, err);
+    for (int64_t i = 0; !rc && i < by->n; i++) {
+        buf_reset(&b);
+        buf_printf(&b, "%s=", key_name(pivot));
+        key_text(by->g[i].first, pivot, &b);
+        rc = table_column(t, buf_str(&b), buf_str(&b), unit, COL_STATS, scale, err);
+    }
+    buf_free(&b);
+    return rc;
+}
+
+static int build_pivot(const struct recset *set, const enum group_key *keys, int n_keys,
+                       enum group_key pivot, const char *metric, struct table *t, struct err *err)
+{
+    enum group_key  all[KEYS_MAX];
+    struct grouping gs = {0}, by = {0};
+    struct stats    s;
+    int             n = 0, rc = 0;
+
+    for (int i = 0; i < n_keys; i++)
+        if (keys[i] != pivot)
+            all[n++] = keys[i];
+    all[n] = pivot;
+    if (n == 0)
+        FAIL(err, ERR_USAGE, "--pivot %s: no other key is left for the rows", key_name(pivot));
+    TRY(add_key_columns(t, all, n, false, err));
+    TRY(pivot_columns(t, set, pivot, metric, &by, err));
+    TRY(grouping_make(set, all, n + 1, 0, NULL, NULL, &gs, err));
+    for (int64_t i = 0; i < gs.n; i++) {
+        if (i == 0 || !same_keys(gs.g[i - 1].first, gs.g[i].first, all, n)) {
+            TRY(table_row(t, err));
+            TRY(put_keys(t, &gs.g[i], all, n, false, err));
+        }
+        int64_t c = 0;
+        while (key_compare(by.g[c].first, gs.g[i].first, pivot) != 0)
+            c++;
+        TRY(group_stats(&gs, &gs.g[i], metric, &s, NULL, err));
+        table_stats(t, n + c, &s);
+    }
+    table_note(t, "cells are %s", metric);
+out:
+    grouping_free(&gs);
+    grouping_free(&by);
+    return rc;
+}
+
+/* ---- build --------------------------------------------------------------------------------- */
+
+/* Records that hold one of the metrics. */
+static bool is_map_record(const void *ctx, const struct record *r)
+{
+    const struct str_list *metrics = ctx;
+    for (int64_t i = 0; r->status == RECORD_OK && i < metrics->n; i++)
+        if (record_has(r, metrics->items[i]))
+            return true;
+    return false;
+}
+
+static int choose_metrics(const struct table_def *def, const struct recset *set,
+                          const struct table_request *req, struct str_list *metrics,
+                          struct err *err)
+{
+    const char *patterns = req->columns ? req->columns : def->metrics;
+    int         rc = recset_metrics(set, patterns, metrics, err);
+    if (rc || metrics->n)
+        return rc;
+    return err_set(err, req->columns ? ERR_USAGE : ERR_INPUT, "no ok record has a metric %s",
+                   patterns);
+}
+
+static int build_groups(const struct table_def *def, const struct recset *set,
+                        const struct table_request *req, struct table *out, struct err *err)
+{
+    enum group_key  keys[KEYS_MAX], pivot[KEYS_MAX];
+    struct grouping gs = {0};
+    struct str_list metrics = {0};
+    group_filter   *filter = def->flags & TABLE_PER_HEAD ? is_map_record : NULL;
+    unsigned        group_flags = (def->flags & TABLE_PER_HEAD ? GROUP_PER_HEAD : 0) |
+                           (def->flags & TABLE_SPLIT_STEPS ? GROUP_SPLIT_STEPS : 0);
+    int             n_keys, n_pivot, rc = 0;
+
+    TRY(choose_keys(def, set, req, keys, &n_keys, err));
+    TRY(choose_metrics(def, set, req, &metrics, err));
+    if (req->pivot) {
+        TRY(keys_parse(req->pivot, "--pivot", pivot, &n_pivot, err));
+        TRY(build_pivot(set, keys, n_keys, pivot[0], metrics.items[0], out, err));
+    } else {
+        TRY(grouping_make(set, keys, n_keys, group_flags, filter, &metrics, &gs, err));
+        TRY(add_key_columns(out, keys, n_keys, gs.has_sparse, err));
+        TRY(add_metric_columns(out, &metrics, err));
+        for (int64_t i = 0; i < gs.n; i++)
+            TRY(put_group(out, &gs, &gs.g[i], keys, n_keys, &metrics, err));
+    }
+    note_mixed(set, keys, n_keys, out);
+    note_status(set, out);
+out:
+    grouping_free(&gs);
+    str_list_free(&metrics);
+    return rc;
+}
+
+static int build_status(const struct table_def *def, const struct recset *set,
+                        const struct table_request *req, struct table *out, struct err *err)
+{
+    enum group_key  keys[KEYS_MAX];
+    struct grouping gs = {0};
+    int             n, rc = 0;
+
+    TRY(choose_keys(def, set, req, keys, &n, err));
+    if (!has_key(keys, n, KEY_STATUS))
+        keys[n++] = KEY_STATUS;
+    if (!has_key(keys, n, KEY_REASON))
+        keys[n++] = KEY_REASON;
+    TRY(grouping_make(set, keys, n, 0, NULL, NULL, &gs, err));
+    TRY(add_key_columns(out, keys, n, false, err));
+    TRY(table_column(out, "cells", "cells", "", COL_INT, 1, err));
+    for (int64_t i = 0; i < gs.n; i++) {
+        TRY(table_row(out, err));
+        TRY(put_keys(out, &gs.g[i], keys, n, false, err));
+        table_num(out, n, (double)gs.g[i].n);
+    }
+out:
+    grouping_free(&gs);
+    return rc;
+}

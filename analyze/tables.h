@@ -1,0 +1,50 @@
+/*
+ * tables.h - the tables of `lacuna analyze`.
+ */
+#ifndef LACUNA_TABLES_H
+#define LACUNA_TABLES_H
+
+#include "analyze/group.h"
+#include "analyze/table.h"
+
+/* What the command line may change. */
+struct table_request {
+    const char *group;   /* keys in place of the table's own, or NULL */
+    const char *columns; /* metric patterns in place of the table's own, or NULL */
+    const char *pivot;   /* key whose values become columns of the first metric, or NULL */
+};
+
+enum table_flags {
+    TABLE_SPLIT_STEPS = 1,
+    TABLE_PER_HEAD = 2,
+};
+
+struct table_def {
+    const char *name, *title, *keys, *metrics;
+    unsigned    flags;
+    int (*build)(const struct table_def *def, const struct recset *set,
+                 const struct table_request *req, struct table *out, struct err *err);
+};
+
+extern const struct table_def *const table_defs[]; /* NULL-terminated */
+
+/* ERR_USAGE with the nearest name. */
+const struct table_def *table_def_find(const char *name, struct err *err);
+
+/* Build a table; *out is initialised on success. ERR_INPUT when no record has any of its metrics. */
+int table_build(const struct table_def *def, const struct recset *set,
+                const struct table_request *req, struct table *out, struct err *err);
+
+/* Does any record have a number for this table? */
+bool table_has_data(const struct table_def *def, const struct recset *set);
+
+/* Unit of a metric for people: of a density and a share the denominator. */
+const char *metric_unit(const char *name);
+
+/* Factor and unit in which people read it (ns -> ms); returns the factor. */
+double metric_scale(const char *name, const char **unit);
+
+/* The keys that are never averaged over and vary within the set; returns their number. */
+int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX]);
+
+#endif
