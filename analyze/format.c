@@ -65,7 +65,7 @@ struct digits format_digits(const struct table *t, int64_t col)
         return (struct digits){false, c->type == COL_INT ? 0 : 4};
     if (largest >= 1e7 || least < 1e-3 * fmin(1, largest))
         return (struct digits){true, 3};
-    int decimals = 3 - (int)floor(log10(largest));
+    int decimals = largest >= 0.1 && largest < 10 ? 4 : 3 - (int)floor(log10(largest));
     return (struct digits){false, decimals < 0 ? 0 : decimals > 6 ? 6 : decimals};
 }
 
@@ -119,7 +119,8 @@ void format_cell(const struct table *t, int64_t row, int64_t col, struct digits 
     if (!cell->set)
         buf_puts(b, "-");
     else if (t->cols[col].type == COL_TEXT)
-        buf_puts(b, cell->text);
+        buf_puts(b, !cell->text[0] && strcmp(t->cols[col].name, "params") == 0 ? "(defaults)"
+                                                                               : cell->text);
     else if (t->cols[col].type == COL_STATS)
         put_stats(t, row, col, d, pm, b);
     else
@@ -201,6 +202,7 @@ static void md_rows(const struct table *t, int *width, const struct digits *d, s
     struct buf text = {0};
     for (int64_t c = 0; c < t->n_cols; c++)
         for (int64_t r = -1; r < t->n_rows; r++) {
+            width[c] = width[c] < 2 ? 2 : width[c]; /* the rule below the header is at least "-:" */
             md_text(t, r, c, d[c], &text);
             int w = text_width(buf_str(&text));
             width[c] = w > width[c] ? w : width[c];
@@ -222,9 +224,9 @@ static void md_write(const struct table *t, struct buf *b)
     struct digits *d = format_all_digits(t, b);
     b->failed |= !width;
     buf_printf(b, "**%s**\n\n", t->title);
-    if (width && d)
+    if (width && d && t->n_rows)
         md_rows(t, width, d, b);
-    buf_puts(b, t->notes.n ? "\n" : "");
+    buf_puts(b, t->notes.n && t->n_rows ? "\n" : "");
     for (int64_t i = 0; i < t->notes.n; i++) {
         buf_puts(b, "- ");
         md_escape(t->notes.items[i], b);

@@ -318,48 +318,66 @@ static void explain(const struct printed *p, const struct rule *rule, const char
                             : "conditions that the paper does not state or no method here has");
     } else {
         *verdict_text = "no records";
-        buf_printf(needs, "%s of ", rule->metric);
-        if (strcmp(rule->method, "*") == 0)
-            buf_puts(needs, strncmp(rule->metric, "sd_", 3) == 0 ? "the method oracle"
-                                                                 : "the method dense");
+        bool kernel = strcmp(p->needs, "kernel") == 0, oracle = strncmp(rule->metric, "sd_", 3) == 0;
+        if (kernel)
+            buf_puts(needs, "measured times");
         else
-            buf_printf(needs, "the method %s", rule->method);
+            buf_printf(needs, "records of the method %s", strcmp(rule->method, "*") != 0 ? rule->method
+                                                          : oracle                        ? "oracle"
+                                                                                          : "dense");
+        buf_puts(needs, rule->params[0] ? " with these parameters" : "");
         buf_puts(needs, rule->flags & LENGTH ? " at this length" : "");
         buf_puts(needs, rule->flags & PERMUTE ? " in this token order" : "");
-        buf_puts(needs, strcmp(p->needs, "kernel") == 0 ? ", timed on a GPU" : "");
     }
 }
 
-/* Count a number without records in the row of its table and reason, which is started when the
- * last row is another. */
-static int put_missing(struct table *t, const struct printed *p, const struct rule *rule,
-                       int64_t *run, struct err *err)
+/* The row that counts numbers of this table without records for this reason; -1 = none yet. */
+static int64_t find_count(const struct table *t, int64_t from, const struct printed *p,
+                          const char *needs)
+{
+    for (int64_t i = from; i < t->n_rows; i++)
+        if (strcmp(table_cell(t, i, C_PAPER)->text, p->paper) == 0 &&
+            strcmp(table_cell(t, i, C_TABLE)->text, p->table) == 0 &&
+            strcmp(table_cell(t, i, C_COLUMN)->text, p->title) == 0 &&
+            strcmp(table_cell(t, i, C_REMARK)->text, needs) == 0)
+            return i;
+    return -1;
+}
+
+static int set_count(struct cell *cell, int64_t n, struct err *err)
+{
+    char text[48];
+    snprintf(text, sizeof text, "%lld number%s", (long long)n, n == 1 ? "" : "s");
+    free(cell->text);
+    cell->text = strdup(text);
+    return cell->text ? 0 : err_set(err, ERR_NOMEM, "table cell: out of memory");
+}
+
+/* Count a number without records; rows from `from` on are such counts. */
+static int put_missing(struct table *t, int64_t from, const struct printed *p,
+                       const struct rule *rule, struct err *err)
 {
     const char *verdict_text;
-    struct buf  needs = {0}, row = {0};
+    struct buf  needs = {0};
     int         rc = 0;
 
     explain(p, rule, &verdict_text, &needs);
     TRY(buf_check(&needs, "remark", err));
-    bool same = *run > 0 &&
-                strcmp(table_cell(t, t->n_rows - 1, C_PAPER)->text, p->paper) == 0 &&
-                strcmp(table_cell(t, t->n_rows - 1, C_TABLE)->text, p->table) == 0 &&
-                strcmp(table_cell(t, t->n_rows - 1, C_COLUMN)->text, p->title) == 0 &&
-                strcmp(table_cell(t, t->n_rows - 1, C_REMARK)->text, buf_str(&needs)) == 0;
-    *run = same ? *run + 1 : 1;
-    if (!same) {
+    int64_t at = find_count(t, from, p, buf_str(&needs)), n = 1;
+    if (at >= 0) {
+        n += atoll(table_cell(t, at, C_ROW)->text);
+    } else {
         TRY(put_printed(t, p, err));
         TRY(table_text(t, C_COLUMN, p->title, err));
         TRY(table_text(t, C_PRINTED, "", err));
         TRY(table_text(t, C_UNIT, "", err));
         TRY(table_text(t, C_VERDICT, verdict_text, err));
         TRY(table_text(t, C_REMARK, buf_str(&needs), err));
+        at = t->n_rows - 1;
     }
-    buf_printf(&row, "%lld number%s", (long long)*run, *run == 1 ? "" : "s");
-    TRY(table_text(t, C_ROW, buf_str(&row), err));
+    TRY(set_count(table_cell(t, at, C_ROW), n, err));
 out:
     buf_free(&needs);
-    buf_free(&row);
     return rc;
 }
 
@@ -386,7 +404,7 @@ static struct printed printed_row(char *const *f, const int64_t at[9])
 static int add_paper(struct table *t, const char *path, const struct recset *set, struct err *err)
 {
     struct csv c = {0};
-    int64_t    at[9], run = 0, n;
+    int64_t    at[9], from, n;
     bool      *found = NULL;
     int        rc = 0;
 
@@ -403,10 +421,11 @@ static int add_paper(struct table *t, const char *path, const struct recset *set
             TRY(put_matches(t, &p, rule, set, &n, err));
         found[i] = n > 0;
     }
+    from = t->n_rows;
     for (int64_t i = 1; i < c.n; i++) {
         struct printed p = printed_row(c.row[i], at);
         if (!found[i])
-            TRY(put_missing(t, &p, find_rule(&p), &run, err));
+            TRY(put_missing(t, from, &p, find_rule(&p), err));
     }
 out:
     free(found);

@@ -64,16 +64,21 @@ static int build_groups(const struct table_def *def, const struct recset *set,
 static int build_status(const struct table_def *def, const struct recset *set,
                         const struct table_request *req, struct table *out, struct err *err);
 
-#define TABLE(id, name, title, keys, metrics, flags) \
-    static const struct table_def table_##id = {name, title, keys, metrics, flags, build_groups};
+#define TABLE(id, name, title, keys, metrics, flags)                               \
+    static const struct table_def table_##id = {                               \
+        {name, title, "rows: " keys "; metrics: " metrics}, keys, metrics, flags, build_groups};
 #include "analyze/tables.def"
 #undef TABLE
 
 static const struct table_def table_status = {
-    "status", "Cells that ran, were skipped or failed, with the reasons", "method,params", "", 0,
-    build_status};
+    {"status", "Cells that ran, were skipped or failed, with the reasons",
+     "rows: method,params,status,reason"},
+    "method,params", "", 0, build_status};
 static const struct table_def table_paper = {
-    "paper", "Numbers printed in the papers beside ours", "", "", 0, build_paper};
+    {"paper", "Numbers printed in the papers beside ours",
+     "rows: printed numbers of FG-Attn, SALE, SampleAttention, SpargeAttn, then counts of those "
+     "that no record can be held against, with what they need"},
+    "", "", 0, build_paper};
 
 const struct table_def *const table_defs[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id,
@@ -84,13 +89,22 @@ const struct table_def *const table_defs[] = {
     NULL,
 };
 
+const struct listed *const table_list[] = {
+#define TABLE(id, name, title, keys, metrics, flags) &table_##id.listed,
+#include "analyze/tables.def"
+#undef TABLE
+    &table_status.listed,
+    &table_paper.listed,
+    NULL,
+};
+
 const struct table_def *table_def_find(const char *name, struct err *err)
 {
     const char *names[64];
     int         n = 0;
     struct buf  all = {0};
     for (; table_defs[n]; n++) {
-        names[n] = table_defs[n]->name;
+        names[n] = table_defs[n]->listed.name;
         if (strcmp(names[n], name) == 0) {
             buf_free(&all);
             return table_defs[n];
@@ -121,11 +135,11 @@ int table_build(const struct table_def *def, const struct recset *set,
 {
     static const struct table_request none = {0};
     struct table                      t;
-    table_init(&t, def->name, def->title);
+    table_init(&t, def->listed.name, def->listed.summary);
     int rc = def->build(def, set, req ? req : &none, &t, err);
     if (rc) {
         table_free(&t);
-        return err_prefix(err, "table %s", def->name);
+        return err_prefix(err, "table %s", def->listed.name);
     }
     *out = t;
     return 0;
@@ -171,7 +185,7 @@ static int choose_keys(const struct table_def *def, const struct recset *set,
 
     if (req->group)
         return keys_parse(req->group, "--group", keys, n, err);
-    TRY(keys_parse(def->keys, def->name, own, &n_own, err));
+    TRY(keys_parse(def->keys, def->listed.name, own, &n_own, err));
     *n = recset_scope(set, keys);
     for (int i = 0; i < n_own; i++)
         if (!has_key(keys, *n, own[i]))
@@ -216,8 +230,6 @@ static int put_key(struct table *t, int64_t col, const struct record *r, enum gr
         return 0;
     }
     key_text(r, k, &b);
-    if (k == KEY_PARAMS && b.len == 0)
-        buf_puts(&b, "(defaults)");
     rc = buf_check(&b, "table cell", err);
     if (!rc)
         rc = table_text(t, col, buf_str(&b), err);
@@ -348,7 +360,7 @@ static int build_pivot(const struct recset *set, const enum group_key *keys, int
         TRY(group_stats(&gs, &gs.g[i], metric, &s, NULL, err));
         table_stats(t, n + c, &s);
     }
-    table_note(t, "cells are %s", metric);
+    snprintf(t->title, sizeof t->title, "%s by %s", metric, key_name(pivot));
 out:
     grouping_free(&gs);
     grouping_free(&by);
@@ -402,7 +414,8 @@ static int build_groups(const struct table_def *def, const struct recset *set,
         for (int64_t i = 0; i < gs.n; i++)
             TRY(put_group(out, &gs, &gs.g[i], keys, n_keys, &metrics, err));
     }
-    note_mixed(set, keys, n_keys, out);
+    if (!(def->flags & TABLE_PER_HEAD))
+        note_mixed(set, keys, n_keys, out);
     note_status(set, out);
 out:
     grouping_free(&gs);

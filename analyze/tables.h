@@ -6,6 +6,7 @@
 
 #include "analyze/group.h"
 #include "analyze/table.h"
+#include "core/cmd.h"
 
 /* What the command line may change. */
 struct table_request {
@@ -20,13 +21,15 @@ enum table_flags {
 };
 
 struct table_def {
-    const char *name, *title, *keys, *metrics;
-    unsigned    flags;
+    struct listed listed; /* name; title; metrics and keys for `lacuna list` */
+    const char   *keys, *metrics;
+    unsigned      flags;
     int (*build)(const struct table_def *def, const struct recset *set,
                  const struct table_request *req, struct table *out, struct err *err);
 };
 
 extern const struct table_def *const table_defs[]; /* NULL-terminated */
+extern const struct listed *const    table_list[]; /* the same for struct app */
 
 /* ERR_USAGE with the nearest name. */
 const struct table_def *table_def_find(const char *name, struct err *err);

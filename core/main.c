@@ -1,6 +1,7 @@
 /*
  * main.c - the command table; the only place that prints the final error and exits.
  */
+#include "analyze/tables.h"
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/pool.h"
@@ -38,6 +39,7 @@ int main(int argc, char **argv)
         .methods = sim_methods,
         .argc = argc,
         .argv = argv,
+        .tables = table_list,
     };
     struct err err = {0};
 

@@ -1,0 +1,138 @@
+/*
+ * cmd_analyze.c - `lacuna analyze`: records to a table.
+ */
+#include "analyze/format.h"
+#include "analyze/tables.h"
+#include "core/cmd.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct analyze_opts {
+    struct common_opts common;
+    char              *table, *group, *columns, *pivot, *format, *output;
+};
+
+#define A(field) offsetof(struct analyze_opts, field)
+
+static const struct opt options[] = {
+    {.name = "table", .type = OPT_STR, .offset = A(table), .def = "summary", .short_name = 't',
+     .arg = "NAME", .help = "Which table; `lacuna list tables` names them."},
+    {.name = "group", .type = OPT_STR, .offset = A(group), .flags = OPT_UNSET, .short_name = 'g',
+     .arg = "KEYS", .help = "Group rows by these keys in place of the table's own: model, trace, "
+                            "causal, n_q, n_k, d, permute, backend, precision, seed, method, "
+                            "params, run, step, branch, layer, head, kv_head, status, reason."},
+    {.name = "columns", .type = OPT_STR, .offset = A(columns), .flags = OPT_UNSET, .arg = "METRICS",
+     .help = "Metrics in place of the table's own; shell patterns (cra_*) are allowed."},
+    {.name = "pivot", .type = OPT_STR, .offset = A(pivot), .flags = OPT_UNSET, .arg = "KEY",
+     .help = "One column per value of this key, for the first metric."},
+    {.name = "format", .type = OPT_STR, .offset = A(format), .def = "md", .short_name = 'f',
+     .arg = "FORMAT", .help = "md, csv, tex, json or html; without it the suffix of -o decides."},
+    {.name = "output", .type = OPT_STR, .offset = A(output), .flags = OPT_UNSET | OPT_IDENTITY_NOT,
+     .short_name = 'o', .arg = "FILE", .help = "Write to FILE instead of standard output."},
+    COMMON_OPTS,
+    {0},
+};
+
+/* --json, then --format, then the suffix of the output file. */
+static int choose_format(const struct analyze_opts *o, const struct table_format **out,
+                         struct err *err)
+{
+    bool given;
+    int  rc = opt_is_default(opt_find(options, "format"), o, &given, err);
+    if (rc)
+        return rc;
+    given = !given;
+    if (o->common.json && given && strcmp(o->format, "json") != 0)
+        return err_set(err, ERR_USAGE, "--json and --format %s contradict each other", o->format);
+    const char *name = o->common.json ? "json" : o->format;
+    const char *dot = o->output ? strrchr(o->output, '.') : NULL;
+    for (int i = 0; !given && !o->common.json && dot && table_formats[i]; i++)
+        if (strcmp(dot, table_formats[i]->suffix) == 0)
+            name = table_formats[i]->name;
+    *out = format_find(name, err);
+    return *out ? 0 : err->code;
+}
+
+static int write_table(const struct table *t, const struct table_format *f, const char *path,
+                       struct err *err)
+{
+    struct buf b = {0};
+    int        rc = 0;
+    f->write(t, &b);
+    TRY(buf_check(&b, "table", err));
+    if (path)
+        TRY(file_write_atomic(path, b.data, b.len, err));
+    else if (fwrite(b.data, 1, b.len, stdout) != b.len)
+        rc = err_sys(err, ERR_IO, "standard output");
+out:
+    buf_free(&b);
+    return rc;
+}
+
+static void say_plan(const struct table_def *def, const struct recset *set,
+                     const struct table_format *f, const char *output)
+{
+    fprintf(stderr, "would write table %s as %s to %s from %lld records (%lld ok, %lld skipped, "
+            "%lld failed)\n", def->listed.name, f->name, output ? output : "standard output",
+            (long long)set->n, (long long)set->n_ok, (long long)set->n_skip,
+            (long long)set->n_error);
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err);
+
+const struct command cmd_analyze = {
+    .name = "analyze",
+    .usage = "analyze DIR... [--table NAME] [--group KEYS] [--format md|csv|tex|json|html] [-o FILE]",
+    .summary = "make tables from the records of replays",
+    .run = run,
+    .options = options,
+    .details =
+        "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as one set.\n"
+        "Means give every cell the same weight; md, tex and html print mean and standard deviation,\n"
+        "csv and json also n, minimum, median and maximum. Cells that differ in model, length, token\n"
+        "order, backend, precision or seed are never averaged unless --group asks for it.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna analyze out\n"
+        "  lacuna analyze out --table by-layer --format csv -o layers.csv\n"
+        "  lacuna analyze out --group method,layer --columns density_elem,cra_min\n"
+        "  lacuna analyze out --group method --pivot layer --columns cra_p1\n"
+        "  lacuna analyze out --table paper\n",
+};
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct analyze_opts        o = {0};
+    struct str_list            dirs = {0};
+    struct recset              set = {0};
+    struct table               t = {0};
+    const struct table_def    *def;
+    const struct table_format *f;
+    bool                       done;
+    int                        rc = 0;
+
+    TRY(cmd_begin(&cmd_analyze, &o, argc, argv, &dirs, &done, err));
+    if (done)
+        goto out;
+    def = table_def_find(o.table, err);
+    if (!def) {
+        rc = err->code;
+        goto out;
+    }
+    TRY(choose_format(&o, &f, err));
+    TRY(recset_load(&dirs, &set, err));
+    if (o.common.dry_run) {
+        say_plan(def, &set, f, o.output);
+        goto out;
+    }
+    struct table_request req = {o.group, o.columns, o.pivot};
+    TRY(table_build(def, &set, &req, &t, err));
+    TRY(write_table(&t, f, o.output, err));
+out:
+    table_free(&t);
+    recset_free(&set);
+    str_list_free(&dirs);
+    opt_free(options, &o);
+    return rc;
+}

@@ -1,0 +1,114 @@
+/*
+ * cmd_compare.c - `lacuna compare`: do two replays agree?
+ */
+#include "analyze/compare.h"
+#include "analyze/format.h"
+#include "core/cmd.h"
+
+#include <stdio.h>
+
+struct cmp_opts {
+    struct common_opts common;
+    double             rtol, atol;
+    char              *ignore, *metrics, *format;
+    int64_t            most;
+};
+
+#define C(field) offsetof(struct cmp_opts, field)
+
+static const struct opt options[] = {
+    {.name = "rtol", .type = OPT_NUM, .offset = C(rtol), .def = "1e-9", .min = 0, .max = 1e9,
+     .arg = "X", .help = "Largest difference, relative to the larger of both."},
+    {.name = "atol", .type = OPT_NUM, .offset = C(atol), .def = "1e-12", .min = 0, .max = 1e300,
+     .arg = "X", .help = "Absolute difference that is always accepted."},
+    {.name = "ignore", .type = OPT_STR, .offset = C(ignore), .flags = OPT_UNSET, .arg = "KEYS",
+     .help = "Identity keys that may differ: backend,precision compares CPU with GPU; trace, seed, "
+             "params, ..."},
+    {.name = "metrics", .type = OPT_STR, .offset = C(metrics), .flags = OPT_UNSET, .arg = "METRICS",
+     .help = "Compare these metrics only (shell patterns); default: all except times and speeds."},
+    {.name = "most", .type = OPT_INT, .offset = C(most), .def = "50", .min = 0, .max = 1e9,
+     .arg = "N", .help = "Print N differences at most, 0 = all; all are counted."},
+    {.name = "format", .type = OPT_STR, .offset = C(format), .def = "md", .short_name = 'f',
+     .arg = "FORMAT", .help = "md, csv, tex, json or html."},
+    COMMON_OPTS,
+    {0},
+};
+
+static int run(const struct app *app, int argc, char **argv, struct err *err);
+
+const struct command cmd_compare = {
+    .name = "compare",
+    .usage = "compare A B [--rtol X] [--atol X]",
+    .summary = "compare the records of two replays; exit 1 where they differ",
+    .run = run,
+    .options = options,
+    .details = "A and B are -o directories of `lacuna replay`, or .jsonl files. Cells are matched by\n"
+               "their identity (trace, run, step, branch, layer, head, method, parameters, seed,\n"
+               "backend, precision, token order). Two values agree when\n"
+               "|a - b| <= atol + rtol * max(|a|, |b|). Host times, GPU times and speeds are left\n"
+               "out. Without differences nothing but the counts is printed and the exit code is 0.\n"
+               "\n"
+               "Examples:\n"
+               "  lacuna compare out-a out-b\n"
+               "  lacuna compare cpu gpu --ignore backend,precision --rtol 1e-3\n",
+};
+
+static int load_side(const char *path, struct recset *out, struct err *err)
+{
+    struct str_list one = {0};
+    str_list_add(&one, path);
+    int rc = recset_load(&one, out, err);
+    str_list_free(&one);
+    return rc;
+}
+
+static int print_table(const struct table *t, const struct cmp_opts *o, struct err *err)
+{
+    const struct table_format *f = format_find(o->common.json ? "json" : o->format, err);
+    struct buf                 b = {0};
+    int                        rc = f ? 0 : err->code;
+    if (rc)
+        return rc;
+    f->write(t, &b);
+    rc = buf_check(&b, "table", err);
+    if (!rc && fwrite(b.data, 1, b.len, stdout) != b.len)
+        rc = err_sys(err, ERR_IO, "standard output");
+    buf_free(&b);
+    return rc;
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct cmp_opts       o = {0};
+    struct str_list       rest = {0};
+    struct recset         a = {0}, b = {0};
+    struct table          t = {0};
+    struct compare_result res;
+    bool                  done;
+    int                   rc = 0;
+
+    TRY(cmd_begin(&cmd_compare, &o, argc, argv, &rest, &done, err));
+    if (done)
+        goto out;
+    if (rest.n != 2)
+        FAIL(err, ERR_USAGE, "compare takes two directories, %lld given", (long long)rest.n);
+    TRY(load_side(rest.items[0], &a, err));
+    TRY(load_side(rest.items[1], &b, err));
+    if (o.common.dry_run) {
+        fprintf(stderr, "would compare %lld with %lld records\n", (long long)a.n, (long long)b.n);
+        goto out;
+    }
+    struct compare_opts c = {o.rtol, o.atol, o.ignore, o.metrics, o.most};
+    TRY(compare_sets(&a, &b, &c, &res, &t, err));
+    TRY(print_table(&t, &o, err));
+    if (compare_differences(&res))
+        FAIL(err, ERR_CHECK, "%s and %s differ in %lld places", rest.items[0], rest.items[1],
+             (long long)compare_differences(&res));
+out:
+    table_free(&t);
+    recset_free(&a);
+    recset_free(&b);
+    str_list_free(&rest);
+    opt_free(options, &o);
+    return rc;
+}

@@ -1,0 +1,274 @@
+/*
+ * compare.c - a merge of two sets sorted by cell. NaN equals NaN, infinities equal themselves.
+ */
+#include "analyze/compare.h"
+
+#include "analyze/group.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What makes a cell, in the order in which differences are listed. */
+static const enum group_key cell_keys[] = {
+    KEY_MODEL,  KEY_TRACE,  KEY_RUN,  KEY_STEP,      KEY_BRANCH,  KEY_LAYER, KEY_HEAD,
+    KEY_METHOD, KEY_PARAMS, KEY_SEED, KEY_PRECISION, KEY_BACKEND, KEY_PERMUTE,
+};
+
+#define N_CELL_KEYS (int)(sizeof cell_keys / sizeof *cell_keys)
+
+enum { C_CELL, C_WHAT, C_A, C_B, C_DIFF, C_REL };
+
+struct walk {
+    enum group_key             keys[KEYS_MAX];
+    int                        n_keys;
+    const struct compare_opts *o;
+    struct compare_result     *res;
+    struct table              *t;
+};
+
+bool compare_is_time(const char *metric)
+{
+    return name_matches("host_*,time_*,speed*,select_share*,samples*,*_ns,*_ns_q1,*_ns_q3", metric);
+}
+
+int64_t compare_differences(const struct compare_result *r)
+{
+    return r->only_a + r->only_b + r->status + r->reason + r->values;
+}
+
+static int record_order(const struct walk *w, const struct record *a, const struct record *b)
+{
+    for (int i = 0; i < w->n_keys; i++) {
+        int d = key_compare(a, b, w->keys[i]);
+        if (d)
+            return d;
+    }
+    return 0;
+}
+
+static int by_cell(const void *a, const void *b, void *walk)
+{
+    return record_order(walk, *(const struct record *const *)a, *(const struct record *const *)b);
+}
+
+static int sorted(const struct recset *s, struct walk *w, const struct record ***out,
+                  struct err *err)
+{
+    const struct record **p = NULL;
+    int                   rc = mem_alloc(&p, s->n, sizeof *p, "cells", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < s->n; i++)
+        p[i] = &s->r[i];
+    qsort_r(p, (size_t)s->n, sizeof *p, by_cell, w);
+    for (int64_t i = 1; i < s->n; i++)
+        if (record_order(w, p[i - 1], p[i]) == 0) {
+            free(p);
+            return err_set(err, ERR_USAGE, "without %s several records are the same cell "
+                           "(layer %d head %d method %s)", w->o->ignore ? w->o->ignore : "",
+                           s->r[i].layer, s->r[i].head, s->r[i].method);
+        }
+    *out = p;
+    return 0;
+}
+
+static void cell_name(const struct walk *w, const struct record *r, struct buf *b)
+{
+    for (int i = 0; i < w->n_keys; i++) {
+        enum group_key k = w->keys[i];
+        if (k == KEY_MODEL || k == KEY_TRACE || k == KEY_PRECISION ||
+            (k == KEY_PARAMS && (!r->params || !r->params[0])) ||
+            (k == KEY_RUN && r->run == 0) || (k == KEY_SEED && r->seed == 0) ||
+            (k == KEY_BACKEND && strcmp(r->backend, "cpu") == 0) ||
+            (k == KEY_PERMUTE && strcmp(r->permute, "none") == 0))
+            continue; /* what is usual is not worth a word */
+        buf_printf(b, "%s%s ", b->len ? " " : "", key_name(k));
+        key_text(r, k, b);
+    }
+}
+
+/* A row, unless there are enough; texts may be NULL. */
+static int add_row(struct walk *w, const struct record *r, const char *what, const char *a,
+                   const char *b, double diff, double rel, struct err *err)
+{
+    struct buf name = {0};
+    int        rc = 0;
+    if (w->o->most && w->t->n_rows >= w->o->most)
+        return 0;
+    cell_name(w, r, &name);
+    TRY(buf_check(&name, "cell", err));
+    TRY(table_row(w->t, err));
+    TRY(table_text(w->t, C_CELL, buf_str(&name), err));
+    TRY(table_text(w->t, C_WHAT, what, err));
+    TRY(table_text(w->t, C_A, a, err));
+    TRY(table_text(w->t, C_B, b, err));
+    if (!isnan(diff))
+        table_num(w->t, C_DIFF, diff);
+    if (!isnan(rel))
+        table_num(w->t, C_REL, rel);
+out:
+    buf_free(&name);
+    return rc;
+}
+
+static void value_text(const struct metric *m, char text[32])
+{
+    if (!m)
+        snprintf(text, 32, "-");
+    else if (!isfinite(m->value))
+        snprintf(text, 32, "%s", isnan(m->value) ? "nan" : m->value < 0 ? "-inf" : "inf");
+    else
+        num_text(m->value, text);
+}
+
+static const struct metric *metric_of(const struct record *r, const char *name)
+{
+    for (int64_t i = 0; i < r->n_metrics; i++)
+        if (strcmp(r->metrics[i].name, name) == 0)
+            return &r->metrics[i];
+    return NULL;
+}
+
+static bool is_compared(const struct walk *w, const char *name)
+{
+    return w->o->metrics ? name_matches(w->o->metrics, name) : !compare_is_time(name);
+}
+
+static bool equal_values(const struct walk *w, double a, double b)
+{
+    if (isnan(a) || isnan(b))
+        return isnan(a) && isnan(b);
+    if (isinf(a) || isinf(b))
+        return a == b;
+    return fabs(a - b) <= w->o->atol + w->o->rtol * fmax(fabs(a), fabs(b));
+}
+
+static int compare_metric(struct walk *w, const struct record *a, const char *name,
+                          const struct metric *x, const struct metric *y, struct err *err)
+{
+    char   tx[32], ty[32];
+    double diff = NAN, rel = NAN;
+
+    w->res->metrics++;
+    if (x && y && isfinite(x->value) && isfinite(y->value)) {
+        double size = fmax(fabs(x->value), fabs(y->value));
+        diff = y->value - x->value;
+        rel = size > 0 ? fabs(diff) / size : 0;
+        w->res->worst_abs = fmax(w->res->worst_abs, fabs(diff));
+        w->res->worst_rel = fmax(w->res->worst_rel, rel);
+    }
+    if (x && y && equal_values(w, x->value, y->value))
+        return 0;
+    w->res->values++;
+    value_text(x, tx);
+    value_text(y, ty);
+    return add_row(w, a, name, tx, ty, diff, rel, err);
+}
+
+static int compare_cell(struct walk *w, const struct record *a, const struct record *b,
+                        struct err *err)
+{
+    static const char *const names[] = {"ok", "skip", "error"};
+    int                      rc = 0;
+    w->res->cells++;
+    if (a->status != b->status) {
+        w->res->status++;
+        return add_row(w, a, "status", names[a->status], names[b->status], NAN, NAN, err);
+    }
+    if (a->status != RECORD_OK && strcmp(a->reason, b->reason) != 0) {
+        w->res->reason++;
+        return add_row(w, a, "reason", a->reason, b->reason, NAN, NAN, err);
+    }
+    for (int64_t i = 0; i < a->n_metrics; i++)
+        if (is_compared(w, a->metrics[i].name))
+            TRY(compare_metric(w, a, a->metrics[i].name, &a->metrics[i],
+                               metric_of(b, a->metrics[i].name), err));
+    for (int64_t i = 0; i < b->n_metrics; i++)
+        if (is_compared(w, b->metrics[i].name) && !metric_of(a, b->metrics[i].name))
+            TRY(compare_metric(w, a, b->metrics[i].name, NULL, &b->metrics[i], err));
+out:
+    return rc;
+}
+
+static int choose_keys(struct walk *w, struct err *err)
+{
+    enum group_key drop[KEYS_MAX];
+    int            n_drop = 0, rc = 0;
+    if (w->o->ignore && w->o->ignore[0])
+        TRY(keys_parse(w->o->ignore, "--ignore", drop, &n_drop, err));
+    for (int i = 0; i < N_CELL_KEYS; i++) {
+        int k = 0;
+        while (k < n_drop && drop[k] != cell_keys[i])
+            k++;
+        if (k == n_drop)
+            w->keys[w->n_keys++] = cell_keys[i];
+    }
+out:
+    return rc;
+}
+
+static int add_columns(struct table *t, struct err *err)
+{
+    int rc = 0;
+    TRY(table_column(t, "cell", "cell", "", COL_TEXT, 1, err));
+    TRY(table_column(t, "what", "what", "", COL_TEXT, 1, err));
+    TRY(table_column(t, "a", "A", "", COL_TEXT, 1, err));
+    TRY(table_column(t, "b", "B", "", COL_TEXT, 1, err));
+    TRY(table_column(t, "difference", "B - A", "", COL_REAL, 1, err));
+    TRY(table_column(t, "relative", "relative", "", COL_REAL, 1, err));
+out:
+    return rc;
+}
+
+static int merge(struct walk *w, const struct record **a, int64_t n_a, const struct record **b,
+                 int64_t n_b, struct err *err)
+{
+    int rc = 0;
+    for (int64_t i = 0, j = 0; i < n_a || j < n_b;) {
+        int d = i == n_a ? 1 : j == n_b ? -1 : record_order(w, a[i], b[j]);
+        if (d == 0) {
+            TRY(compare_cell(w, a[i++], b[j++], err));
+        } else if (d < 0) {
+            w->res->only_a++;
+            TRY(add_row(w, a[i++], "cell", "present", "missing", NAN, NAN, err));
+        } else {
+            w->res->only_b++;
+            TRY(add_row(w, b[j++], "cell", "missing", "present", NAN, NAN, err));
+        }
+    }
+out:
+    return rc;
+}
+
+int compare_sets(const struct recset *a, const struct recset *b, const struct compare_opts *o,
+                 struct compare_result *res, struct table *out, struct err *err)
+{
+    const struct record **x = NULL, **y = NULL;
+    struct walk           w = {.o = o, .res = res, .t = out};
+    int                   rc = 0;
+
+    *res = (struct compare_result){0};
+    table_init(out, "compare", "Differences between two sets of records");
+    TRY(add_columns(out, err));
+    TRY(choose_keys(&w, err));
+    TRY(sorted(a, &w, &x, err));
+    TRY(sorted(b, &w, &y, err));
+    TRY(merge(&w, x, a->n, y, b->n, err));
+    int64_t found = compare_differences(res);
+    table_note(out, "%lld cells and %lld metrics compared: %lld cells only in A, %lld only in B, "
+               "%lld of other status, %lld with another reason, %lld metrics differ",
+               (long long)res->cells, (long long)res->metrics, (long long)res->only_a,
+               (long long)res->only_b, (long long)res->status, (long long)res->reason,
+               (long long)res->values);
+    table_note(out, "largest difference of a metric: %.3g absolute, %.3g relative", res->worst_abs,
+               res->worst_rel);
+    if (found > out->n_rows)
+        table_note(out, "%lld of %lld differences shown (--most 0 shows all)",
+                   (long long)out->n_rows, (long long)found);
+out:
+    free(x);
+    free(y);
+    return rc;
+}
