@@ -1,0 +1,149 @@
+/*
+ * nn.c - see nn.h. Sums over channels are carried in double.
+ */
+#include "capture/nn.h"
+
+#include "core/mem.h"
+#include "core/pool.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void nn_linear(const float *x, int64_t n, int64_t in, const float *w, const float *b, int64_t out,
+               int jobs, float *y)
+{
+    for (int64_t r = 0; b && r < n; r++)
+        memcpy(y + r * out, b, (size_t)out * sizeof *y);
+    openblas_set_num_threads(jobs);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)n, (int)out, (int)in, 1, x, (int)in, w,
+                (int)in, b ? 1 : 0, y, (int)out);
+    openblas_set_num_threads(1);
+}
+
+void nn_layer_norm(const float *x, int64_t n, int64_t d, const float *w, const float *b, double eps,
+                   float *y)
+{
+    for (int64_t r = 0; r < n; r++) {
+        const float *in = x + r * d;
+        float       *to = y + r * d;
+        double       sum = 0, sq = 0;
+        for (int64_t c = 0; c < d; c++)
+            sum += in[c];
+        double mean = sum / (double)d;
+        for (int64_t c = 0; c < d; c++)
+            sq += (in[c] - mean) * (in[c] - mean);
+        double inv = 1 / sqrt(sq / (double)d + eps);
+        for (int64_t c = 0; c < d; c++) {
+            double z = (in[c] - mean) * inv;
+            to[c] = (float)(w ? z * w[c] + (b ? b[c] : 0) : z);
+        }
+    }
+}
+
+void nn_rms_norm(const float *x, int64_t n, int64_t d, const float *w, double eps, float *y)
+{
+    for (int64_t r = 0; r < n; r++) {
+        const float *in = x + r * d;
+        double       sq = 0;
+        for (int64_t c = 0; c < d; c++)
+            sq += (double)in[c] * in[c];
+        double inv = 1 / sqrt(sq / (double)d + eps);
+        for (int64_t c = 0; c < d; c++)
+            y[r * d + c] = (float)(in[c] * inv * w[c]);
+    }
+}
+
+void nn_silu(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] / (1 + expf(-x[i]));
+}
+
+void nn_gelu_tanh(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float u = 0.7978845608028654f * (x[i] + 0.044715f * x[i] * x[i] * x[i]);
+        x[i] = 0.5f * x[i] * (1 + tanhf(u));
+    }
+}
+
+/* ---- attention of all heads ----------------------------------------------------------------- */
+
+/* Row chunks per head: enough items for the threads when there are few heads. */
+#define CHUNK 2048
+
+struct attend_job {
+    const float *q, *k, *v;
+    int64_t      nq, nk, chunks;
+    int          heads, kv_heads, d;
+    double       scale;
+    bool         causal;
+    float       *out, *kbuf, *vbuf; /* kbuf, vbuf [kv_heads][nk][d] */
+    double      *lse;
+};
+
+/* x [n][stride] columns [c0, c0+d) -> to [n][d] */
+static void take_columns(const float *x, int64_t n, int64_t stride, int64_t c0, int d, float *to)
+{
+    for (int64_t r = 0; r < n; r++)
+        memcpy(to + r * d, x + r * stride + c0, (size_t)d * sizeof *to);
+}
+
+static int attend_item(void *ctx, int64_t item, int worker, struct err *err)
+{
+    const struct attend_job *j = ctx;
+    int64_t                  head = item / j->chunks, r0 = item % j->chunks * CHUNK;
+    int64_t                  n = j->nq - r0 < CHUNK ? j->nq - r0 : CHUNK, d = j->d;
+    int64_t                  kv = head / (j->heads / j->kv_heads);
+    float                   *q = NULL;
+    double                  *out = NULL, *lse = NULL;
+    struct attn_ops          ops = {0};
+    struct mask              m;
+    int                      rc = 0;
+
+    /* A chunk of rows is a head of its own whose last query stands at its absolute position. */
+    int64_t nk = j->causal ? r0 + n + j->nk - j->nq : j->nk;
+    TRY(mem_alloc(&q, n * d, sizeof *q, "queries of a head", err));
+    TRY(mem_alloc(&out, n * d, sizeof *out, "output of a head", err));
+    TRY(mem_alloc(&lse, n, sizeof *lse, "log-sum-exp of a head", err));
+    take_columns(j->q + r0 * j->heads * d, n, j->heads * d, head * d, j->d, q);
+    struct attn_in in = {n, nk, j->d, j->d, q, j->kbuf + kv * j->nk * d, j->vbuf + kv * j->nk * d,
+                         j->scale, j->causal};
+    TRY(attn_prepare(&ops, &in, PREC_F32, err));
+    mask_full(&m, n, nk, 0, n, j->causal);
+    TRY(attn_rows(&ops, &m, out, lse, err));
+    for (int64_t r = 0; r < n; r++)
+        for (int64_t c = 0; c < d; c++)
+            j->out[(r0 + r) * j->heads * d + head * d + c] = (float)out[r * d + c];
+    if (j->lse)
+        memcpy(j->lse + head * j->nq + r0, lse, (size_t)n * sizeof *lse);
+out:
+    attn_release(&ops);
+    free(q);
+    free(out);
+    free(lse);
+    return rc;
+}
+
+int nn_attention(const float *q, const float *k, const float *v, int64_t nq, int64_t nk, int heads,
+                 int kv_heads, int d, double scale, bool causal, int jobs, float *out, double *lse,
+                 struct err *err)
+{
+    struct attend_job j = {q, k, v, nq, nk, (nq + CHUNK - 1) / CHUNK, heads, kv_heads, d, scale,
+                           causal, out, NULL, NULL, lse};
+    int               rc = 0;
+
+    TRY(mem_alloc(&j.kbuf, nk * kv_heads * d, sizeof(float), "keys by head", err));
+    TRY(mem_alloc(&j.vbuf, nk * kv_heads * d, sizeof(float), "values by head", err));
+    for (int h = 0; h < kv_heads; h++) {
+        take_columns(k, nk, kv_heads * d, h * d, d, j.kbuf + h * nk * d);
+        take_columns(v, nk, kv_heads * d, h * d, d, j.vbuf + h * nk * d);
+    }
+    TRY(pool_run(jobs, heads * j.chunks, attend_item, &j, err));
+out:
+    free(j.kbuf);
+    free(j.vbuf);
+    return rc;
+}

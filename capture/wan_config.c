@@ -1,0 +1,110 @@
+#include "capture/wan_config.h"
+
+#include "core/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_CONFIG (1 << 20)
+
+static int read_config(const char *dir, char *path, size_t size, json_t **o, struct err *err)
+{
+    snprintf(path, size, "%s/config.json", dir);
+    return json_read_file(path, MAX_CONFIG, o, err);
+}
+
+bool wan_config_is(const char *dir)
+{
+    char        path[4096];
+    json_t     *o = NULL;
+    const char *name = NULL;
+    struct err  ignored = {0};
+    bool        is = read_config(dir, path, sizeof path, &o, &ignored) == 0 &&
+              jget_str_opt(o, "_class_name", path, &name, &ignored) == 0 && name &&
+              strcmp(name, "WanTransformer3DModel") == 0;
+    json_decref(o);
+    return is;
+}
+
+static int get_size(const json_t *o, const char *key, const char *path, int64_t max, int64_t *out,
+                    struct err *err)
+{
+    int rc = jget_int(o, key, path, out, err);
+    if (!rc && (*out < 1 || *out > max))
+        rc = err_set(err, ERR_INPUT, "%s: %s is %lld, expected 1..%lld", path, key, (long long)*out,
+                     (long long)max);
+    return rc;
+}
+
+static int get_patch(const json_t *o, const char *path, int64_t patch[3], struct err *err)
+{
+    const json_t *p = json_object_get(o, "patch_size");
+    if (!json_is_array(p) || json_array_size(p) != 3)
+        return err_set(err, ERR_INPUT, "%s: patch_size must be three integers", path);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *e = json_array_get(p, i);
+        patch[i] = json_integer_value(e);
+        if (!json_is_integer(e) || patch[i] < 1 || patch[i] > 64)
+            return err_set(err, ERR_INPUT, "%s: patch_size[%zu] must be an integer in 1..64", path,
+                           i);
+    }
+    return 0;
+}
+
+/* Features of the image-to-video variants change the attention; a run without them would be wrong. */
+static int refuse_variants(const json_t *o, const char *path, struct err *err)
+{
+    static const char *const keys[] = {"image_dim", "added_kv_proj_dim", "pos_embed_seq_len"};
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *v = json_object_get(o, keys[i]);
+        if (v && !json_is_null(v))
+            return err_set(err, ERR_INPUT, "%s: %s is set: image-to-video models are not supported, "
+                           "only text-to-video", path, keys[i]);
+    }
+    const json_t *norm = json_object_get(o, "qk_norm");
+    const char   *name = json_is_string(norm) ? json_string_value(norm) : "null";
+    if (strcmp(name, "rms_norm_across_heads") != 0)
+        return err_set(err, ERR_INPUT, "%s: qk_norm is %s, supported: rms_norm_across_heads", path,
+                       name);
+    return 0;
+}
+
+int wan_config_read(const char *dir, struct wan_config *c, struct err *err)
+{
+    char        path[4096];
+    json_t     *o = NULL;
+    const char *name = NULL;
+    int64_t     layers, heads, head_dim;
+    int         rc = 0;
+
+    memset(c, 0, sizeof *c);
+    TRY(read_config(dir, path, sizeof path, &o, err));
+    TRY(jget_str(o, "_class_name", path, &name, err));
+    if (strcmp(name, "WanTransformer3DModel") != 0)
+        FAIL(err, ERR_INPUT, "%s: _class_name is %s, supported: WanTransformer3DModel", path, name);
+    TRY(refuse_variants(o, path, err));
+    TRY(get_size(o, "num_layers", path, 1024, &layers, err));
+    TRY(get_size(o, "num_attention_heads", path, 1024, &heads, err));
+    TRY(get_size(o, "attention_head_dim", path, 1024, &head_dim, err));
+    TRY(get_size(o, "ffn_dim", path, 1 << 20, &c->ffn_dim, err));
+    TRY(get_size(o, "freq_dim", path, 1 << 16, &c->freq_dim, err));
+    TRY(get_size(o, "text_dim", path, 1 << 16, &c->text_dim, err));
+    TRY(get_size(o, "in_channels", path, 4096, &c->in_channels, err));
+    TRY(get_size(o, "out_channels", path, 4096, &c->out_channels, err));
+    TRY(get_patch(o, path, c->patch, err));
+    c->rope_max = 1024;
+    c->eps = 1e-6;
+    c->cross_attn_norm = true;
+    TRY(jget_int_opt(o, "rope_max_seq_len", path, &c->rope_max, err));
+    TRY(jget_num_opt(o, "eps", path, &c->eps, err));
+    TRY(jget_bool_opt(o, "cross_attn_norm", path, &c->cross_attn_norm, err));
+    if (head_dim % 2 || c->freq_dim % 2)
+        FAIL(err, ERR_INPUT, "%s: attention_head_dim and freq_dim must be even", path);
+    c->layers = (int)layers;
+    c->heads = (int)heads;
+    c->head_dim = (int)head_dim;
+    c->dim = heads * head_dim;
+out:
+    json_decref(o);
+    return rc;
+}
