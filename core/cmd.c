@@ -50,6 +50,9 @@ static int finish_stdout(int rc, struct err *err)
 
 int app_run(const struct app *app, struct err *err)
 {
+    /* Most results fit and are written by the last flush, which knows why it failed. */
+    static char buffer[1 << 18];
+    setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     const char *name = app->argc > 1 ? app->argv[1] : "help";
     int         argc = app->argc > 2 ? app->argc - 2 : 0;
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
@@ -72,6 +75,16 @@ bool opt_is_common(const struct opt *o)
     static const struct opt common[] = {COMMON_OPTS, {.type = OPT_END}};
     const struct opt       *c = opt_find(common, o->name);
     return c && c->offset == o->offset && c->type == o->type;
+}
+
+void cmd_summary(const struct command *cmd, struct buf *b)
+{
+    size_t n = strlen(cmd->summary);
+    if (n == 0)
+        return;
+    char first = (char)toupper((unsigned char)cmd->summary[0]);
+    buf_put(b, &first, 1);
+    buf_put(b, cmd->summary + 1, n - 1 - (cmd->summary[n - 1] == '.'));
 }
 
 /* Every form of a command's usage on a line of its own, whether the table repeats its name or not. */
@@ -106,7 +119,9 @@ static void print_help(const struct command *cmd, bool brief)
     }
     own[n_own] = common[n_common] = (struct opt){.type = OPT_END};
     cmd_usage(cmd, "usage: ", "       ", &b);
-    buf_printf(&b, "\n%s.\n", cmd->summary);
+    buf_puts(&b, "\n");
+    cmd_summary(cmd, &b);
+    buf_puts(&b, ".\n");
     if (n_own) {
         buf_puts(&b, "\nOptions:\n");
         opt_help(own, &b);

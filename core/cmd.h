@@ -97,6 +97,9 @@ int cmd_begin(const struct command *cmd, void *obj, int argc, char **argv, struc
 /* Jobs to use: --jobs or the processors. */
 int cmd_jobs(const struct common_opts *c);
 
+/* The summary with a capital letter and without a full stop. */
+void cmd_summary(const struct command *cmd, struct buf *b);
+
 /* Usage lines, each ended by a newline; `first` and `next` stand before the first and the others. */
 void cmd_usage(const struct command *cmd, const char *first, const char *next, struct buf *b);
 

@@ -29,8 +29,11 @@ static void print_overview(const struct app *app)
     struct buf b = {0};
     buf_puts(&b, "lacuna - capture, replay and analyse sparse attention\n\n"
                  "usage: lacuna COMMAND [OPTION]... [ARGUMENT]...\n\nCommands:\n");
-    for (const struct command *const *c = app->commands; *c; c++)
-        buf_printf(&b, "  %-12s%s\n", (*c)->name, (*c)->summary);
+    for (const struct command *const *c = app->commands; *c; c++) {
+        buf_printf(&b, "  %-12s", (*c)->name);
+        cmd_summary(*c, &b);
+        buf_puts(&b, "\n");
+    }
     buf_puts(&b, "\n"
                  "lacuna COMMAND --help   options of a command\n"
                  "lacuna list methods -v  what can be replayed, with all parameters\n"

@@ -29,6 +29,15 @@ static void roff(struct buf *b, const char *s)
     }
 }
 
+/* A paragraph in short source lines. */
+static void roff_text(struct buf *b, const char *s)
+{
+    struct buf wrapped = {0};
+    buf_wrap(&wrapped, s, 0, 0, 72);
+    roff(b, buf_str(&wrapped));
+    buf_free(&wrapped);
+}
+
 static void roff_options(struct buf *b, const struct opt *table, bool common)
 {
     for (const struct opt *o = table; o && o->type != OPT_END; o++) {
@@ -49,21 +58,22 @@ static void roff_options(struct buf *b, const struct opt *table, bool common)
         }
         buf_puts(b, "\n");
         opt_describe(o, &text);
-        roff(b, buf_str(&text));
-        buf_puts(b, "\n");
+        roff_text(b, buf_str(&text));
         buf_free(&text);
     }
 }
 
 static void roff_command(struct buf *b, const struct command *c)
 {
-    struct buf usage = {0};
+    struct buf usage = {0}, summary = {0};
     cmd_usage(c, "", "", &usage);
     buf_puts(b, ".SS ");
     roff(b, c->name);
     buf_puts(b, "\n");
-    roff(b, c->summary);
-    buf_puts(b, ".\n.PP\n.nf\n");
+    cmd_summary(c, &summary);
+    buf_puts(&summary, ".");
+    roff_text(b, buf_str(&summary));
+    buf_puts(b, ".PP\n.nf\n");
     roff(b, buf_str(&usage));
     buf_puts(b, ".fi\n");
     roff_options(b, c->options, false);
@@ -74,21 +84,21 @@ static void roff_command(struct buf *b, const struct command *c)
         buf_puts(b, n && c->details[n - 1] == '\n' ? ".fi\n" : "\n.fi\n");
     }
     buf_free(&usage);
+    buf_free(&summary);
 }
 
 static void roff_methods(struct buf *b, const struct app *app)
 {
     buf_puts(b, ".SH METHODS\n");
-    roff(b, "A method is given as NAME or NAME:key=value:key=value. A list key=a,b,c is a sweep, "
-            "several lists their product; a..b/logN and a..b/linN are ranges of N values. "
-            "calib=FILE takes parameters per head from a calibration file. "
-            "lacuna list methods -v shows all parameters.\n");
+    roff_text(b, "A method is given as NAME or NAME:key=value:key=value. A list key=a,b,c is a "
+                 "sweep, several lists their product; a..b/logN and a..b/linN are ranges of N "
+                 "values. calib=FILE takes parameters per head from a calibration file. lacuna list "
+                 "methods -v shows all parameters.");
     for (const struct method *const *m = app->methods; *m; m++) {
         buf_puts(b, ".TP\n\\fB");
         roff(b, (*m)->name);
         buf_puts(b, "\\fR\n");
-        roff(b, (*m)->summary);
-        buf_puts(b, "\n");
+        roff_text(b, (*m)->summary);
     }
 }
 
@@ -131,8 +141,7 @@ static const struct {
         buf_puts(b, ".TP\n\\fB");                                         \
         roff(b, (table)[i_].term);                                        \
         buf_puts(b, "\\fR\n");                                            \
-        roff(b, (table)[i_].text);                                        \
-        buf_puts(b, "\n");                                                \
+        roff_text(b, (table)[i_].text);                                   \
     }
 
 static void roff_title(struct buf *b)
@@ -152,9 +161,9 @@ int man_page(const struct app *app, struct buf *b)
     buf_puts(b, ".SH NAME\nlacuna \\- trace\\-driven simulator and workbench for sparse attention\n"
                 ".SH SYNOPSIS\n\\fBlacuna\\fR \\fICOMMAND\\fR [\\fIOPTION\\fR]... "
                 "[\\fIARGUMENT\\fR]...\n.SH DESCRIPTION\n");
-    roff(b, "lacuna captures queries, keys and values of attention layers from model runs into "
-            "traces, replays sparse-attention methods on them against exact dense attention, and "
-            "turns the records into tables and figures.\n");
+    roff_text(b, "lacuna captures queries, keys and values of attention layers from model runs "
+                 "into traces, replays sparse-attention methods on them against exact dense "
+                 "attention, and turns the records into tables and figures.");
     buf_puts(b, ".SH COMMANDS\n");
     for (const struct command *const *c = app->commands; *c; c++)
         roff_command(b, *c);
@@ -181,6 +190,18 @@ static void option_words(const struct opt *table, struct buf *b)
         buf_printf(b, " --%s", o->name);
 }
 
+static void command_words(const struct app *app, struct buf *b)
+{
+    for (const struct command *const *c = app->commands; *c; c++)
+        buf_printf(b, "%s%s", c == app->commands ? "" : " ", (*c)->name);
+}
+
+static void method_words(const struct app *app, struct buf *b)
+{
+    for (const struct method *const *m = app->methods; *m; m++)
+        buf_printf(b, "%s%s", m == app->methods ? "" : " ", (*m)->name);
+}
+
 /* Values of enumerations: "replay:--backend) words="cpu cuda" ;;" */
 static void enum_cases(const struct command *c, struct buf *b)
 {
@@ -202,21 +223,14 @@ int bash_completion(const struct app *app, struct buf *b)
                 "    local command=${COMP_WORDS[1]} words=\n"
                 "    COMPREPLY=()\n"
                 "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        words=\"");
-    for (const struct command *const *c = app->commands; *c; c++)
-        buf_printf(b, "%s%s", c == app->commands ? "" : " ", (*c)->name);
+    command_words(app, b);
     buf_puts(b, "\"\n        mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
                 "        return\n    fi\n"
                 "    case $command:$prev in\n");
     for (const struct command *const *c = app->commands; *c; c++)
         enum_cases(*c, b);
-    buf_puts(b, "    help:help)\n        words=\"");
-    for (const struct command *const *c = app->commands; *c; c++)
-        buf_printf(b, "%s%s", c == app->commands ? "" : " ", (*c)->name);
-    buf_puts(b, "\" ;;\n    list:list)\n"
-                "        words=\"methods metrics tables figures kernels gpus\" ;;\n"
-                "    replay:-m | replay:--method | calibrate:calibrate)\n        words=\"");
-    for (const struct method *const *m = app->methods; *m; m++)
-        buf_printf(b, "%s%s", m == app->methods ? "" : " ", (*m)->name);
+    buf_puts(b, "    replay:-m | replay:--method)\n        words=\"");
+    method_words(app, b);
     buf_puts(b, "\" ;;\n    esac\n"
                 "    if [ -z \"$words\" ] && [[ $cur == -* ]]; then\n"
                 "        case $command in\n");
@@ -227,6 +241,16 @@ int bash_completion(const struct app *app, struct buf *b)
                    words.len ? buf_str(&words) + 1 : "");
         buf_free(&words);
     }
+    buf_puts(b, "        esac\n"
+                "    elif [ -z \"$words\" ] && [ \"$COMP_CWORD\" -eq 2 ]; then\n"
+                "        case $command in\n"
+                "        list) words=\"methods metrics tables figures kernels gpus\" ;;\n"
+                "        trace) words=\"info verify pack export\" ;;\n"
+                "        help) words=\"");
+    command_words(app, b);
+    buf_puts(b, "\" ;;\n        calibrate) words=\"");
+    method_words(app, b);
+    buf_puts(b, "\" ;;\n");
     buf_puts(b, "        esac\n    fi\n"
                 "    if [ -n \"$words\" ]; then\n"
                 "        mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"

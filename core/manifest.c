@@ -65,6 +65,10 @@ static int load_history(struct manifest *m, struct err *err)
         err_prefix(err, "the manifest of an earlier run cannot be read");
         return rc;
     }
+    if (!json_is_object(old)) {
+        json_decref(old);
+        return err_set(err, ERR_INPUT, "%s: an object was expected; move the file away", m->path);
+    }
     older = json_incref(json_object_get(old, "history"));
     json_object_del(old, "history");
     rc = json_array_append_new(m->history, old);

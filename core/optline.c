@@ -127,7 +127,7 @@ void opt_describe(const struct opt *o, struct buf *b)
     if (o->help)
         buf_puts(b, o->help);
     if (o->type == OPT_ENUM) {
-        buf_puts(b, " One of ");
+        buf_puts(b, b->len && b->data[b->len - 1] != '.' ? ". One of " : " One of ");
         for (int i = 0; o->values[i]; i++)
             buf_printf(b, "%s%s", i ? ", " : "", o->values[i]);
         buf_puts(b, ".");

@@ -1,0 +1,3 @@
+"$LACUNA" help
+"$LACUNA" --help | head -1
+"$LACUNA" | head -1

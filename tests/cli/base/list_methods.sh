@@ -1,0 +1,1 @@
+"$LACUNA" list methods

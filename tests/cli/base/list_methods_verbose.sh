@@ -1,0 +1,3 @@
+"$LACUNA" list methods -v | sed -n '/^streaming /,/^$/p'
+"$LACUNA" list methods --json >m.json
+head -3 m.json

@@ -1,0 +1,3 @@
+"$LACUNA" list metrcs; echo $?
+"$LACUNA" list; echo $?
+"$LACUNA" list methods metrics; echo $?

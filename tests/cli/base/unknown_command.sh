@@ -1,0 +1,4 @@
+"$LACUNA" lsit methods; echo $?
+"$LACUNA" frobnicate; echo $?
+"$LACUNA" --json; echo $?
+"$LACUNA" version extra; echo $?

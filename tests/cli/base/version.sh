@@ -1,0 +1,3 @@
+"$LACUNA" version
+"$LACUNA" --version | head -1
+"$LACUNA" version --json
