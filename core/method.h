@@ -122,7 +122,8 @@ struct method {
      * NULL. */
     int (*report)(void *state, struct record *r, struct err *err);
 
-    /* Search parameters per head. samples[0..n) are the same (layer, head) in n captured inputs.
+    /* Search parameters per head. samples[0..n) are the same (layer, head) in n captured inputs, by
+     * trace, then in call order, already in the method's token order.
      * Writes key/value pairs (parameter names) into the open JSON object w; the replay applies them
      * as per-head overrides. NULL when not METHOD_CALIBRATED. */
     int (*calibrate)(struct method_ctx *ctx, const void *params, const struct head_in *samples,

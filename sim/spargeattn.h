@@ -34,8 +34,7 @@ struct sparge_params {
 
 extern const struct opt sparge_options[];
 
-int         sparge_validate(void *params, struct err *err);
-const char *sparge_order(const void *params); /* token order by name */
+int sparge_validate(void *params, struct err *err);
 
 /* Parameters with presets and profile filled in, for head dimension d. */
 struct sparge_rules {

@@ -15,7 +15,6 @@
 
 #include "core/mem.h"
 #include "core/pool.h"
-#include "sim/reorder.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -135,7 +134,6 @@ struct input {
     const struct sparge_params *p;
     int                         n;
     struct sparge             **s;    /* [n], owned */
-    struct sim_head            *moved; /* [n], owned: reordered heads */
     struct tile_work          **work; /* [n], owned */
     int32_t                    *col;
     double                     *out, *lse; /* of a query block */
@@ -148,11 +146,8 @@ static void input_free(struct input *in)
             sparge_free(in->s[i]);
         if (in->work)
             tile_work_free(in->work[i]);
-        if (in->moved)
-            sim_head_free(&in->moved[i]);
     }
     free(in->s);
-    free(in->moved);
     free(in->work);
     free(in->col);
     free(in->out);
@@ -160,8 +155,8 @@ static void input_free(struct input *in)
     memset(in, 0, sizeof *in);
 }
 
-static int input_init(struct input *in, const struct sparge_params *p, const char *order,
-                      uint64_t seed, const struct head_in *samples, int n, struct err *err)
+static int input_init(struct input *in, const struct sparge_params *p,
+                      const struct head_in *samples, int n, struct err *err)
 {
     int                  rc = 0;
     struct sparge_params open = *p;
@@ -173,15 +168,10 @@ static int input_init(struct input *in, const struct sparge_params *p, const cha
     in->p = p;
     in->n = n;
     TRY(mem_zalloc(&in->s, n, sizeof *in->s, "calibration input", err));
-    TRY(mem_zalloc(&in->moved, n, sizeof *in->moved, "calibration input", err));
     TRY(mem_zalloc(&in->work, n, sizeof *in->work, "calibration input", err));
     int64_t blocks = 1, bq = 1, dv = 1;
     for (int i = 0; i < n; i++) {
         const struct head_in *h = &samples[i];
-        if (strcmp(order, "none") != 0) {
-            TRY(sim_head_reorder(h, order, seed, &in->moved[i], err));
-            h = &in->moved[i].in;
-        }
         TRY(sparge_new(&open, h, &in->s[i], err));
         TRY(tile_work_new(&in->s[i]->tile, &in->work[i], err));
         blocks = in->s[i]->nk_blocks > blocks ? in->s[i]->nk_blocks : blocks;
@@ -296,9 +286,8 @@ int sparge_input_size(const struct head_in *samples, int n, int first)
 }
 
 /* All inputs in order; *head gets the final parameters. */
-static int search_head(const struct sparge_params *p, const char *order, uint64_t seed,
-                       const struct head_in *samples, int n, struct sparge_point *head,
-                       bool *sparse, struct err *err)
+static int search_head(const struct sparge_params *p, const struct head_in *samples, int n,
+                       struct sparge_point *head, bool *sparse, struct err *err)
 {
     struct sparge_point *points = NULL, *all = NULL, fresh[THETAS];
     int64_t              n_all = 0, n_fresh = 0;
@@ -310,7 +299,7 @@ static int search_head(const struct sparge_params *p, const char *order, uint64_
     TRY(mem_alloc(&points, (int64_t)n * THETAS, sizeof *points, "calibration points", err));
     for (int first = 0, size; first < n && *sparse; first += size) {
         size = sparge_input_size(samples, n, first);
-        TRY(input_init(&in, p, order, seed, samples + first, size, err));
+        TRY(input_init(&in, p, samples + first, size, err));
         TRY(search_input(&in, fresh, &n_fresh, err));
         input_free(&in);
         /* New points come before earlier ones: the order decides ties between bins. */
@@ -332,7 +321,6 @@ int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct he
                      int n, struct jw *w, struct err *err)
 {
     const struct sparge_params *p = params;
-    const char                 *order = sparge_order(p);
     struct sparge_point         head = {0};
     bool                        sparse;
 
@@ -342,12 +330,10 @@ int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct he
         const struct head_in *h = &samples[i];
         if (h->x.causal && h->x.nq != h->x.nk)
             return method_skip(ctx, "causal needs nq == nk");
-        if (p->permute && (!h->geom.t || h->x.causal))
-            return method_skip(ctx, "token order '%s' needs a bidirectional video trace", order);
         if (p->arith != SPARGE_EXACT && h->x.d > TILE_MAX_D)
             return method_skip(ctx, "head dimension %d is above %d", h->x.d, TILE_MAX_D);
     }
-    int rc = search_head(p, order, ctx->seed, samples, n, &head, &sparse, err);
+    int rc = search_head(p, samples, n, &head, &sparse, err);
     if (rc)
         return rc;
     jw_knum(w, "theta", sparse ? head.theta : 1);

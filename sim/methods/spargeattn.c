@@ -112,7 +112,7 @@ int sparge_validate(void *params, struct err *err)
     return 0;
 }
 
-const char *sparge_order(const void *params)
+static const char *order(const void *params)
 {
     return orders[((const struct sparge_params *)params)->permute];
 }
@@ -244,7 +244,7 @@ const struct method method_spargeattn = {
     .params = sparge_options,
     .budget_full = "theta=1:pv=off",
     .validate = sparge_validate,
-    .order = sparge_order,
+    .order = order,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
