@@ -1,0 +1,242 @@
+/*
+ * cmd_calibrate.c - `lacuna calibrate`: per-head parameters of a method from captured inputs.
+ */
+#include "core/cmd.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "sim/calibrate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct calibrate_opts {
+    struct common_opts c;
+    int                precision;
+    char              *out, *layers, *heads, *steps, *branch, *permute;
+    bool               allow_nonfinite;
+};
+
+static const char *const precisions[] = {"f64", "f32", NULL};
+
+#define AT(field) offsetof(struct calibrate_opts, field)
+static const struct opt options[] = {
+    {"output", OPT_STR, AT(out), NULL, 0, 0, OPT_UNSET, "", "Calibration file to write (JSON).",
+     NULL, 'o', "FILE"},
+    {"precision", OPT_ENUM, AT(precision), "f32", 0, 0, 0, "",
+     "Arithmetic of exact attention: f32 (fast, agrees to about 1e-6, far below any bound) or f64.",
+     precisions, 0, NULL},
+    {"layers", OPT_STR, AT(layers), "all", 0, 0, 0, "", "Layers, as in 0,4-7.", NULL, 0, "LIST"},
+    {"heads", OPT_STR, AT(heads), "all", 0, 0, 0, "", "Query heads.", NULL, 0, "LIST"},
+    {"steps", OPT_STR, AT(steps), "all", 0, 0, 0, "", "Denoising steps.", NULL, 0, "LIST"},
+    {"branch", OPT_STR, AT(branch), "", 0, 0, 0, "", "Guidance branch, such as cond; all if empty.",
+     NULL, 0, "NAME"},
+    {"permute", OPT_STR, AT(permute), "none", 0, 0, 0, "",
+     "Token order of video traces: none, row, column, time, random, hilbert, voxel:AxBxC.", NULL, 0,
+     "NAME"},
+    {"allow-nonfinite", OPT_BOOL, AT(allow_nonfinite), "0", 0, 1, 0, "",
+     "Use heads whose q, k or v hold NaN or infinity.", NULL, 0, NULL},
+    COMMON_OPTS,
+    {0},
+};
+
+static int run(const struct app *app, int argc, char **argv, struct err *err);
+
+const struct command cmd_calibrate = {
+    "calibrate",
+    "lacuna calibrate METHOD[:key=value]... T.h5... -o CALIB.json",
+    "search a method's parameters per layer and head",
+    run,
+    options,
+    "Every (layer, head) of the traces is searched on its own, over all captured inputs of it, with\n"
+    "the method's search options (lacuna list methods METHOD). All traces must be of one model. The\n"
+    "result is applied by a replay with METHOD:calib=CALIB.json; heads that are not in the file keep\n"
+    "the parameters given there.\n\n"
+    "Examples:\n"
+    "  lacuna calibrate spargeattn:l1=0.08:l2=0.09 a.h5 b.h5 -o sparge.json\n"
+    "  lacuna replay t.h5 -m spargeattn:calib=sparge.json -o out\n",
+};
+
+/* ---- arguments ------------------------------------------------------------------------------ */
+
+static int parse_method(const struct app *app, const char *text, struct method_run **runs,
+                        int64_t *n, struct err *err)
+{
+    int rc = method_runs_parse(app->methods, text, runs, n, err);
+    if (rc)
+        return rc;
+    const struct method *m = (*runs)[0].method;
+    if (!m->calibrate) {
+        char   names[256] = "";
+        size_t used = 0;
+        for (const struct method *const *k = app->methods; *k; k++)
+            if ((*k)->calibrate && used < sizeof names)
+                used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                         used ? ", " : "", (*k)->name);
+        return err_set(err, ERR_USAGE, "calibrate: method %s has nothing to search; these have: %s",
+                       m->name, names);
+    }
+    if (*n != 1)
+        return err_set(err, ERR_USAGE, "calibrate: '%s' is a sweep of %lld settings; give one", text,
+                       (long long)*n);
+    if ((*runs)[0].calib)
+        return err_set(err, ERR_USAGE, "calibrate: calib= is for replay; here the file is written");
+    return 0;
+}
+
+static int open_traces(struct calibrate *c, const struct str_list *args, struct err *err)
+{
+    int rc = 0;
+    if (args->n < 2)
+        FAIL(err, ERR_USAGE, "calibrate: no trace given (lacuna calibrate METHOD T.h5... -o FILE)");
+    TRY(mem_zalloc(&c->traces, args->n, sizeof *c->traces, "traces", err));
+    for (int64_t i = 1; i < args->n; i++) {
+        TRY(trace_open(args->items[i], &c->traces[c->n_traces], err));
+        c->n_traces++;
+    }
+out:
+    return rc;
+}
+
+/* A method's own token order is applied while heads are loaded. */
+static int choose_order(struct calibrate *c, const struct calibrate_opts *o, struct err *err)
+{
+    const struct method *m = c->run->method;
+    const char          *own = m->order ? m->order(c->run->params) : NULL;
+    c->load.permute = o->permute;
+    if (!own || !strcmp(own, "none"))
+        return 0;
+    if (strcmp(o->permute, "none") != 0)
+        return err_set(err, ERR_USAGE,
+                       "calibrate: --permute %s and permute=%s of the method: give one", o->permute,
+                       own);
+    c->load.permute = own;
+    return 0;
+}
+
+static int check_output(const struct calibrate_opts *o, struct err *err)
+{
+    if (!o->out && !o->c.dry_run)
+        return err_set(err, ERR_USAGE, "calibrate: -o FILE is missing");
+    if (o->out && !o->c.force && !o->c.dry_run && access(o->out, F_OK) == 0)
+        return err_set(err, ERR_USAGE, "calibrate: %s exists; --force overwrites it", o->out);
+    return 0;
+}
+
+/* ---- results -------------------------------------------------------------------------------- */
+
+static int print_plan(const struct calibrate *c, const struct calibrate_opts *o, struct err *err)
+{
+    struct calibrate_cost cost = calibrate_costs(c);
+    struct buf            b = {0};
+    struct jw             w;
+    int                   jobs = cmd_jobs(&o->c), rc;
+
+    jobs = jobs > c->n_jobs ? (int)c->n_jobs : jobs;
+    jw_init(&w, &b, 2);
+    jw_obj(&w);
+    jw_kstr(&w, "method", c->run->method->name);
+    jw_kint(&w, "heads", c->n_jobs);
+    jw_kint(&w, "samples_per_head", cost.samples);
+    jw_kint(&w, "bytes_to_read", cost.bytes);
+    jw_kint(&w, "memory_bytes_per_thread", cost.memory);
+    jw_kint(&w, "threads", jobs);
+    jw_obj_end(&w);
+    if ((rc = buf_check(&b, "plan", err)) == 0) {
+        if (o->c.json)
+            printf("%s\n", buf_str(&b));
+        else
+            printf("%lld heads with up to %lld samples each, %.1f MB to read, about %.1f MB of "
+                   "memory per thread, %d threads\n",
+                   (long long)c->n_jobs, (long long)cost.samples, (double)cost.bytes / 1e6,
+                   (double)cost.memory / 1e6, jobs);
+    }
+    buf_free(&b);
+    return rc;
+}
+
+static void report_skips(const struct calibrate *c)
+{
+    for (int64_t i = 0; i < c->n_jobs; i++)
+        if (c->jobs[i].skip)
+            log_warn("layer %d head %d skipped: %s", c->jobs[i].layer, c->jobs[i].head,
+                     c->jobs[i].skip);
+}
+
+static int write_result(const struct calibrate *c, const struct calibrate_opts *o, struct err *err)
+{
+    struct buf b = {0}, summary = {0};
+    struct jw  w;
+    int64_t    skipped = calibrate_skipped(c);
+    int        rc = 0;
+
+    report_skips(c);
+    if (skipped == c->n_jobs)
+        FAIL(err, ERR_RUN, "no head could be calibrated: %s", c->jobs[0].skip);
+    jw_init(&w, &b, 2);
+    calibrate_write(c, &w);
+    buf_puts(&b, "\n");
+    TRY(buf_check(&b, "calibration file", err));
+    TRY(file_write_atomic(o->out, buf_str(&b), b.len, err));
+    if (!o->c.json) {
+        log_info("%s: %lld heads, %lld skipped", o->out, (long long)(c->n_jobs - skipped),
+                 (long long)skipped);
+        goto out;
+    }
+    jw_init(&w, &summary, 2);
+    jw_obj(&w);
+    jw_kstr(&w, "file", o->out);
+    jw_kstr(&w, "method", c->run->method->name);
+    jw_kint(&w, "heads", c->n_jobs - skipped);
+    jw_kint(&w, "skipped", skipped);
+    jw_obj_end(&w);
+    TRY(buf_check(&summary, "summary", err));
+    printf("%s\n", buf_str(&summary));
+out:
+    buf_free(&b);
+    buf_free(&summary);
+    return rc;
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct calibrate_opts o;
+    struct calibrate      c = {0};
+    struct str_list       args = {0};
+    struct method_run    *runs = NULL;
+    int64_t               n_runs = 0;
+    bool                  done = false;
+    int                   rc = 0;
+
+    TRY(cmd_begin(&cmd_calibrate, &o, argc, argv, &args, &done, err));
+    if (done)
+        goto out;
+    if (args.n == 0)
+        FAIL(err, ERR_USAGE, "calibrate: no method given (lacuna calibrate METHOD T.h5... -o FILE)");
+    TRY(parse_method(app, args.items[0], &runs, &n_runs, err));
+    c.run = &runs[0];
+    c.load.precision = o.precision == 0 ? PREC_F64 : PREC_F32;
+    c.load.seed = (uint64_t)o.c.seed;
+    c.load.allow_nonfinite = o.allow_nonfinite;
+    TRY(choose_order(&c, &o, err));
+    TRY(check_output(&o, err));
+    TRY(open_traces(&c, &args, err));
+    struct calibrate_select sel = {o.layers, o.heads, o.steps, o.branch};
+    TRY(calibrate_plan(&c, &sel, err));
+    if (o.c.dry_run) {
+        TRY(print_plan(&c, &o, err));
+        goto out;
+    }
+    TRY(calibrate_execute(&c, cmd_jobs(&o.c), err));
+    TRY(write_result(&c, &o, err));
+out:
+    calibrate_free(&c);
+    for (int64_t i = 0; i < c.n_traces; i++)
+        trace_close(&c.traces[i]);
+    free(c.traces);
+    method_runs_free(runs, n_runs);
+    opt_free(options, &o);
+    str_list_free(&args);
+    return rc;
+}
