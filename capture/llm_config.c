@@ -1,0 +1,250 @@
+#include "capture/llm_config.h"
+
+#include "core/json.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_CONFIG (1 << 20)
+
+/* What differs between the families when config.json does not say it. */
+static const struct family {
+    const char *architecture;
+    bool        qkv_bias, qk_norm;
+    bool        window_by_default; /* sliding_window acts without use_sliding_window */
+} families[] = {
+    {"LlamaForCausalLM", false, false, false},
+    {"MistralForCausalLM", false, false, true},
+    {"Qwen2ForCausalLM", true, false, false},
+    {"Qwen3ForCausalLM", false, true, false},
+};
+
+static int find_family(const json_t *o, const char *path, const struct family **out,
+                       struct err *err)
+{
+    const json_t *list = json_object_get(o, "architectures");
+    const char   *name = json_string_value(json_array_get(list, 0));
+    if (!name)
+        return err_set(err, ERR_INPUT, "%s: architectures must name the model class", path);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        if (strcmp(families[i].architecture, name) == 0) {
+            *out = families + i;
+            return 0;
+        }
+    return err_set(err, ERR_INPUT, "%s: architecture %.100s is not supported; supported: "
+                   "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+                   "WanTransformer3DModel", path, name);
+}
+
+static int get_size(const json_t *o, const char *key, const char *path, int64_t max, int64_t *out,
+                    struct err *err)
+{
+    int rc = jget_int(o, key, path, out, err);
+    if (!rc && (*out < 1 || *out > max))
+        rc = err_set(err, ERR_INPUT, "%s: %s is %lld, expected 1..%lld", path, key, (long long)*out,
+                     (long long)max);
+    return rc;
+}
+
+static int get_size_opt(const json_t *o, const char *key, const char *path, int64_t max,
+                        int64_t *out, struct err *err)
+{
+    const json_t *v = json_object_get(o, key);
+    return !v || json_is_null(v) ? 0 : get_size(o, key, path, max, out, err);
+}
+
+/* ---- rotary embedding ----------------------------------------------------------------------- */
+
+static int positive(const json_t *o, const char *key, const char *path, double *out, bool required,
+                    struct err *err)
+{
+    int rc = required ? jget_num(o, key, path, out, err) : jget_num_opt(o, key, path, out, err);
+    if (!rc && !isnan(*out) && !(*out > 0 && isfinite(*out)))
+        rc = err_set(err, ERR_INPUT, "%s: rotary %s must be a positive number", path, key);
+    return rc;
+}
+
+static int rope_llama3(const json_t *s, const char *path, struct rope_config *r, struct err *err)
+{
+    int rc = 0;
+    r->type = ROPE_LLAMA3;
+    TRY(positive(s, "factor", path, &r->factor, true, err));
+    TRY(positive(s, "low_freq_factor", path, &r->low_freq_factor, true, err));
+    TRY(positive(s, "high_freq_factor", path, &r->high_freq_factor, true, err));
+    TRY(positive(s, "original_max_position_embeddings", path, &r->original_max, true, err));
+    if (r->high_freq_factor <= r->low_freq_factor)
+        FAIL(err, ERR_INPUT, "%s: rotary high_freq_factor must be above low_freq_factor", path);
+out:
+    return rc;
+}
+
+static int rope_yarn(const json_t *s, const char *path, struct rope_config *r, struct err *err)
+{
+    int rc = 0;
+    r->type = ROPE_YARN;
+    TRY(positive(s, "factor", path, &r->factor, true, err));
+    TRY(positive(s, "original_max_position_embeddings", path, &r->original_max, false, err));
+    TRY(positive(s, "beta_fast", path, &r->beta_fast, false, err));
+    TRY(positive(s, "beta_slow", path, &r->beta_slow, false, err));
+    TRY(positive(s, "attention_factor", path, &r->attention_factor, false, err));
+    TRY(jget_num_opt(s, "mscale", path, &r->mscale, err));
+    TRY(jget_num_opt(s, "mscale_all_dim", path, &r->mscale_all, err));
+    TRY(jget_bool_opt(s, "truncate", path, &r->truncate, err));
+out:
+    return rc;
+}
+
+/* Both spellings: `rope_theta` with `rope_scaling`, and `rope_parameters` that holds everything. */
+static int read_rope(const json_t *o, const char *path, struct llm_config *c, struct err *err)
+{
+    const json_t *scaling = json_object_get(o, "rope_parameters");
+    const char   *type = NULL;
+    double        partial = 1;
+    int           rc = 0;
+
+    c->rope = (struct rope_config){.theta = 10000, .factor = 1, .beta_fast = 32, .beta_slow = 1,
+                                   .original_max = (double)c->max_positions,
+                                   .attention_factor = NAN, .mscale = NAN, .mscale_all = NAN,
+                                   .truncate = true};
+    if (!scaling || json_is_null(scaling))
+        scaling = json_object_get(o, "rope_scaling");
+    TRY(positive(o, "rope_theta", path, &c->rope.theta, false, err));
+    TRY(jget_num_opt(o, "partial_rotary_factor", path, &partial, err));
+    if (scaling && !json_is_null(scaling)) {
+        if (!json_is_object(scaling))
+            FAIL(err, ERR_INPUT, "%s: rope_scaling must be an object", path);
+        TRY(positive(scaling, "rope_theta", path, &c->rope.theta, false, err));
+        TRY(jget_num_opt(scaling, "partial_rotary_factor", path, &partial, err));
+        TRY(jget_str_opt(scaling, "type", path, &type, err));
+        TRY(jget_str_opt(scaling, "rope_type", path, &type, err));
+        type = type ? type : "default";
+        if (strcmp(type, "linear") == 0) {
+            c->rope.type = ROPE_LINEAR;
+            TRY(positive(scaling, "factor", path, &c->rope.factor, true, err));
+        } else if (strcmp(type, "llama3") == 0) {
+            TRY(rope_llama3(scaling, path, &c->rope, err));
+        } else if (strcmp(type, "yarn") == 0) {
+            TRY(rope_yarn(scaling, path, &c->rope, err));
+        } else if (strcmp(type, "default") != 0) {
+            FAIL(err, ERR_INPUT, "%s: rotary scaling of type %.50s is not supported; supported: "
+                 "default, linear, llama3, yarn", path, type);
+        }
+    }
+    if (partial != 1)
+        FAIL(err, ERR_INPUT, "%s: partial_rotary_factor %g is not supported (only 1)", path,
+             partial);
+out:
+    return rc;
+}
+
+/* ---- everything else ------------------------------------------------------------------------ */
+
+/* Does any layer attend within a window only? */
+static int read_window(const json_t *o, const struct family *f, const char *path,
+                       struct llm_config *c, struct err *err)
+{
+    bool          use = f->window_by_default;
+    int64_t       window = 0, full_layers = 0;
+    const json_t *types = json_object_get(o, "layer_types");
+    int           rc = 0;
+
+    TRY(jget_bool_opt(o, "use_sliding_window", path, &use, err));
+    TRY(jget_int_opt(o, "sliding_window", path, &window, err));
+    TRY(jget_int_opt(o, "max_window_layers", path, &full_layers, err));
+    if (json_is_array(types)) {
+        bool any = false;
+        for (size_t i = 0; i < json_array_size(types); i++) {
+            const char *t = json_string_value(json_array_get(types, i));
+            any |= t && strcmp(t, "sliding_attention") == 0;
+        }
+        use = any;
+        full_layers = 0;
+    }
+    c->window = use && full_layers < c->layers ? window : 0;
+    if (c->window < 0)
+        FAIL(err, ERR_INPUT, "%s: sliding_window is negative", path);
+out:
+    return rc;
+}
+
+static int read_flags(const json_t *o, const struct family *f, const char *path,
+                      struct llm_config *c, struct err *err)
+{
+    const char *act = "silu", *dtype = NULL;
+    bool        bias = false;
+    int         rc = 0;
+
+    TRY(jget_bool_opt(o, "attention_bias", path, &bias, err));
+    c->qkv_bias = f->qkv_bias || bias;
+    c->o_bias = bias; /* Qwen2 has no bias on o_proj and no such key */
+    c->qk_norm = f->qk_norm;
+    TRY(jget_bool_opt(o, "mlp_bias", path, &c->mlp_bias, err));
+    TRY(jget_bool_opt(o, "tie_word_embeddings", path, &c->tied, err));
+    TRY(jget_str_opt(o, "hidden_act", path, &act, err));
+    if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
+        FAIL(err, ERR_INPUT, "%s: hidden_act %.50s is not supported (only silu)", path, act);
+    TRY(jget_str_opt(o, "torch_dtype", path, &dtype, err));
+    TRY(jget_str_opt(o, "dtype", path, &dtype, err));
+    c->dtype = dtype ? dtype_from_name(dtype) : DT_F32;
+    if (c->dtype != DT_F32 && c->dtype != DT_BF16 && c->dtype != DT_F16)
+        FAIL(err, ERR_INPUT, "%s: dtype %.50s is not supported (float32, bfloat16, float16)", path,
+             dtype);
+out:
+    return rc;
+}
+
+static int read_shape(const json_t *o, const char *path, struct llm_config *c, struct err *err)
+{
+    int64_t layers, heads, kv, d;
+    int     rc = 0;
+
+    TRY(get_size(o, "num_hidden_layers", path, 4096, &layers, err));
+    TRY(get_size(o, "num_attention_heads", path, 4096, &heads, err));
+    TRY(get_size(o, "hidden_size", path, 1 << 20, &c->hidden, err));
+    TRY(get_size(o, "intermediate_size", path, 1 << 24, &c->ffn, err));
+    TRY(get_size(o, "vocab_size", path, 1 << 24, &c->vocab, err));
+    kv = heads;
+    d = c->hidden / heads;
+    c->max_positions = 2048;
+    c->eps = 1e-6;
+    TRY(get_size_opt(o, "num_key_value_heads", path, heads, &kv, err));
+    TRY(get_size_opt(o, "head_dim", path, 1024, &d, err));
+    TRY(get_size_opt(o, "max_position_embeddings", path, (int64_t)1 << 40, &c->max_positions, err));
+    TRY(jget_num_opt(o, "rms_norm_eps", path, &c->eps, err));
+    if (heads % kv || d < 2 || d > 1024 || d % 2)
+        FAIL(err, ERR_INPUT, "%s: %lld query heads, %lld kv heads, head_dim %lld do not fit together "
+             "(heads must divide, head_dim must be even and at most 1024)", path, (long long)heads,
+             (long long)kv, (long long)d);
+    c->layers = (int)layers;
+    c->heads = (int)heads;
+    c->kv_heads = (int)kv;
+    c->head_dim = (int)d;
+out:
+    return rc;
+}
+
+int llm_config_read(const char *dir, struct llm_config *c, struct err *err)
+{
+    char                 path[4096];
+    json_t              *o = NULL;
+    const struct family *f = NULL;
+    int                  rc = 0;
+
+    memset(c, 0, sizeof *c);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    TRY(json_read_file(path, MAX_CONFIG, &o, err));
+    if (!json_is_object(o))
+        FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
+    TRY(find_family(o, path, &f, err));
+    snprintf(c->architecture, sizeof c->architecture, "%s", f->architecture);
+    TRY(read_shape(o, path, c, err));
+    TRY(read_flags(o, f, path, c, err));
+    TRY(read_rope(o, path, c, err));
+    TRY(read_window(o, f, path, c, err));
+    c->bos = -1;
+    TRY(jget_int_opt(o, "bos_token_id", path, &c->bos, err));
+out:
+    json_decref(o);
+    return rc;
+}
