@@ -25,6 +25,11 @@ void h5_lock(void)
     static _Thread_local bool silent; /* error printing is a setting of each thread's stack */
     static bool               registered;
     pthread_mutex_lock(&lock);
+    if (!registered) {
+        /* A file whose last flush failed (full disk) stays in HDF5's tables with its memory freed;
+         * its exit handler would follow it. Every file is closed by its owner before that. */
+        H5dont_atexit();
+    }
     if (!silent) {
         H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
         silent = true;

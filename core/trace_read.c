@@ -283,11 +283,28 @@ static bool is_packed(const struct trace *t)
     return false;
 }
 
+/* The committed element type, for viewers; the datasets' own types are what counts. */
+static int check_types(const struct trace *t, struct err *err)
+{
+    hid_t group = H5I_INVALID_HID;
+    int   rc = 0;
+
+    if (t->meta.dtype != DT_BF16)
+        return 0;
+    TRY(h5_open_group(t->file, "types", &group, err));
+    if (!h5_has_link(group, "bfloat16"))
+        FAIL(err, ERR_INPUT, "/types: type 'bfloat16' is missing");
+out:
+    h5_close(group);
+    return rc;
+}
+
 static int read_structure(struct trace *t, struct err *err)
 {
     int rc = 0;
     TRY(trace_meta_get(t->file, &t->meta, err));
     TRY(trace_meta_validate(&t->meta, ERR_INPUT, err));
+    TRY(check_types(t, err));
     TRY(read_calls(t, err));
     TRY(read_run(t, err));
     TRY(h5_get_str(t->file, "content_id", t->stored_id, sizeof t->stored_id, err));
