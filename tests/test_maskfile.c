@@ -1,6 +1,7 @@
 /* Mask dumps: every form comes back as it was put, in ranges, from threads, and nothing damaged or
  * unfinished is read. */
 #include "tests/suite.h"
+#include "tests/trace_fixture.h"
 
 #include "core/maskfile.h"
 #include "core/pool.h"
@@ -363,6 +364,7 @@ static bool reads_as(const char *path, const struct mask *want, const char *what
     struct maskfile *f = NULL;
     struct record    id;
     struct mask      back;
+    int64_t          open_before = hdf5_objects_open();
     int              rc = maskfile_open(path, &f, &err);
     bool             good = false;
 
@@ -380,6 +382,7 @@ static bool reads_as(const char *path, const struct mask *want, const char *what
     }
     ck_assert_msg(rc == 0 || rc == ERR_INPUT || rc == ERR_NOMEM, "%s: %d %s", what, rc, err.msg);
     maskfile_close(&f);
+    ck_assert_msg(hdf5_objects_open() == open_before, "%s: objects are left open", what);
     return rc == 0 && good;
 }
 

@@ -71,10 +71,11 @@ static int verdict(const char *path, char id[64])
 {
     struct err    err = {0};
     struct trace *t = NULL;
-    int64_t       bad = 0;
+    int64_t       bad = 0, open_before = hdf5_objects_open();
     int           rc = trace_open(path, &t, &err);
 
     if (rc) {
+        ck_assert_msg(hdf5_objects_open() == open_before, "objects are left open: %s", err.msg);
         ck_assert_msg(rc == ERR_INPUT, "%d: %s", rc, err.msg);
         ck_assert_msg(strstr(err.msg, path) != NULL, "the file is not named: %s", err.msg);
         return 1;
@@ -82,6 +83,7 @@ static int verdict(const char *path, char id[64])
     snprintf(id, 64, "%s", trace_id(t));
     assert_ok(trace_verify(t, NULL, NULL, &bad, &err), &err);
     trace_close(&t);
+    ck_assert_int_eq(hdf5_objects_open(), open_before);
     return bad ? 2 : 0;
 }
 
@@ -597,13 +599,16 @@ START_TEST(a_full_disk_ends_with_an_error_and_without_a_part_file)
         limit = old;
         limit.rlim_cur = (rlim_t)kb * 1024;
         ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-        int rc = _i == 0 ? fixture_write(file("full.h5"), &m, 3, &err)
-                         : trace_pack(t, file("full.h5"), (enum trace_storage)_i, 1, true, &err);
+        int64_t open_before = hdf5_objects_open();
+        int     rc = _i == 0 ? fixture_write(file("full.h5"), &m, 3, &err)
+                             : trace_pack(t, file("full.h5"), (enum trace_storage)_i, 1, true, &err);
         setrlimit(RLIMIT_FSIZE, &old);
         ck_assert_msg(rc == ERR_IO && strstr(err.msg, strerror(EFBIG)), "%d KiB: %d %s", kb, rc,
                       err.msg);
         ck_assert(access(file("full.h5.part"), F_OK) != 0 && access(file("full.h5"), F_OK) != 0);
         err_clear(&err);
+        /* HDF5 keeps the id of a file that it cannot flush. */
+        ck_assert_int_le(hdf5_objects_open(), open_before + 1);
     }
     assert_ok(fixture_write(file("full.h5"), &m, 3, &err), &err);
     trace_close(&t);

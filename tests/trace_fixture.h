@@ -26,4 +26,7 @@ int fixture_begin(const char *path, const struct trace_meta *m, int n_calls,
 /* Call number i of a fixture. */
 struct trace_call fixture_call(const struct trace_meta *m, int i);
 
+/* HDF5 objects of any kind that are still open in this process. */
+int64_t hdf5_objects_open(void);
+
 #endif
