@@ -33,8 +33,8 @@ float sale_threshold(float m, float l, double tau, double scale, bool f16);
 
 struct sale_config {
     double tau, scale;
-    int bits;          /* 4, 8, 16 */
-    int64_t w;         /* local / 32: 4 or 8 */
+    int bits;  /* 4, 8, 16 */
+    int64_t w; /* local / 32: 4 or 8 */
     int64_t dense_below;
     bool f16;          /* threshold and estimate rounded to fp16 */
     bool strict;       /* keep iff estimate > threshold, else >= */
@@ -48,14 +48,14 @@ struct sale_counts {
 
 struct sale_head {
     struct sale_config c;
-    struct sale_quant z;  /* owned */
-    void *scratch;        /* owned */
+    struct sale_quant z; /* owned */
+    void *scratch;       /* owned */
     struct sale_counts counts;
 };
 
 /* q, k [n][d]. Release with sale_head_free. */
-int sale_head_init(struct sale_head *h, const struct sale_config *c, const float *q,
-                   const float *k, int64_t n, int d, struct err *err);
+int sale_head_init(struct sale_head *h, const struct sale_config *c, const float *q, const float *k,
+                   int64_t n, int d, struct err *err);
 void sale_head_free(struct sale_head *h);
 
 /* Every block of the head is kept: short prompt, or tau < 1e-5. */
@@ -63,13 +63,12 @@ bool sale_dense(const struct sale_head *h);
 
 /* Mask (64 x 32 blocks) of the query rows [row0, row1), row0 a multiple of 64. Counts are added to
  * h->counts. */
-int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *out,
-                struct err *err);
+int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err);
 
 /* Thresholds of the rows of query block m (at most 64) into thr. */
 void sale_row_thresholds(struct sale_head *h, int64_t m, float *thr);
 
-/* ---- calibration ------------------------------------------------------------------------------- */
+/* ---- calibration ------------------------------------------------------------------------ */
 
 struct head_in;
 

@@ -22,16 +22,16 @@
 #define SALE_BK 32
 
 struct sale_quant {
-    int64_t n, npad; /* tokens; rounded up to 64 */
-    int d, levels;   /* largest integer: 7 (4 bit), 127 (8 bit), 0: no integers */
+    int64_t n, npad;    /* tokens; rounded up to 64 */
+    int d, levels;      /* largest integer: 7 (4 bit), 127 (8 bit), 0: no integers */
     float *qbar, *kbar; /* [d], values of fp16, owned; so are the following */
-    float *q;       /* [n][d] q rounded to fp16 */
-    float *k;       /* [n][d] k' = fp16(k - kbar) */
-    int8_t *qi;     /* [npad][d] */
-    int8_t *ki;     /* [npad / 32][d][32], key t of a block at sale_lane(t) */
-    float *sq;      /* [npad / 2], group sale_q_group(row), values of fp16 */
-    float *sk;      /* [npad / 8], group sale_k_group(key), values of fp16 */
-    float *corr;    /* [npad] in lane order: qbar . k' in units of 1/sk, fp16 with 4 bits */
+    float *q;           /* [n][d] q rounded to fp16 */
+    float *k;           /* [n][d] k' = fp16(k - kbar) */
+    int8_t *qi;         /* [npad][d] */
+    int8_t *ki;         /* [npad / 32][d][32], key t of a block at sale_lane(t) */
+    float *sq;          /* [npad / 2], group sale_q_group(row), values of fp16 */
+    float *sk;          /* [npad / 8], group sale_k_group(key), values of fp16 */
+    float *corr;        /* [npad] in lane order: qbar . k' in units of 1/sk, fp16 with 4 bits */
 };
 
 /* q, k [n][d]. bits 4, 8, or 16 (no integers: q and k only). Release with sale_quant_free. */

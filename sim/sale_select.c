@@ -26,7 +26,7 @@
 /* Estimates outside this many fp16 steps around the threshold cannot be ties. */
 #define TIE_STEPS 2.0f
 
-/* ---- geometry ---------------------------------------------------------------------------------- */
+/* ---- geometry --------------------------------------------------------------------------- */
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -52,7 +52,7 @@ int64_t sale_tiles(int64_t tokens)
     return sum;
 }
 
-/* ---- scratch ----------------------------------------------------------------------------------- */
+/* ---- scratch ---------------------------------------------------------------------------- */
 
 struct scratch {
     float *kf;    /* [d][32] one block of k' */
@@ -60,7 +60,7 @@ struct scratch {
     int32_t *k32;
     float stat[SALE_BQ][STAT_KEYS];
     float thr[SALE_BQ], low[SALE_BQ], high[SALE_BQ]; /* threshold, and the ends of its tie range */
-    float inv[SALE_BQ / 2];                         /* 1 / sq per query group */
+    float inv[SALE_BQ / 2];                          /* 1 / sq per query group */
 };
 
 static void scratch_free(struct scratch *s)
@@ -88,8 +88,8 @@ out:
     return rc;
 }
 
-int sale_head_init(struct sale_head *h, const struct sale_config *c, const float *q,
-                   const float *k, int64_t n, int d, struct err *err)
+int sale_head_init(struct sale_head *h, const struct sale_config *c, const float *q, const float *k,
+                   int64_t n, int d, struct err *err)
 {
     int rc = 0;
     struct scratch *s = NULL;
@@ -116,7 +116,7 @@ bool sale_dense(const struct sale_head *h)
     return h->z.n <= h->c.dense_below || h->c.tau < 1e-5;
 }
 
-/* ---- products of one query row with one key block ---------------------------------------------- */
+/* ---- products of one query row with one key block --------------------------------------- */
 
 /* Sums of at most d * 49 <= 32767 (d <= 668) fit the 16-bit lanes. */
 #define MAX_D_16 640
@@ -157,7 +157,7 @@ static void load_floats(const struct sale_quant *z, int64_t j, float *kf)
             kf[e * SALE_BK + t] = z->k[(j * SALE_BK + t) * z->d + e];
 }
 
-/* ---- exact statistics -------------------------------------------------------------------------- */
+/* ---- exact statistics ------------------------------------------------------------------- */
 
 float sale_threshold(float m, float l, double tau, double scale, bool f16)
 {
@@ -236,7 +236,7 @@ static void prepare_block(struct sale_head *h, int64_t m)
     }
 }
 
-/* ---- the test ---------------------------------------------------------------------------------- */
+/* ---- the test --------------------------------------------------------------------------- */
 
 struct verdict {
     bool keep, near, sure; /* an estimate passes; is not below the tie range; is above it */
@@ -397,8 +397,7 @@ out:
     return rc;
 }
 
-int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *out,
-                struct err *err)
+int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     int rc = 0;
     TRY(mask_lists_init(out, h->z.n, h->z.n, row0, row1, true, SALE_BQ, SALE_BK, err));

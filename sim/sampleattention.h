@@ -78,7 +78,7 @@ struct sample_plan {
     uint8_t *bins;  /* [lists][nb] slash bin kept, owned */
     uint8_t *diags; /* [lists][nb + 1] block diagonal kept (bins extended), owned */
     int64_t kc[SAMPLE_MAX_CHUNKS], ks[SAMPLE_MAX_CHUNKS]; /* list lengths per slice (1 with MEAN) */
-    int slices; /* entries of kc and ks */
+    int slices;                                           /* entries of kc and ks */
 };
 
 /* find_k and extend on finished scores; c may differ from the scores' config in the alphas, merge,
@@ -103,13 +103,13 @@ static inline int sample_plan_keeps(const struct sample_plan *p, int l, int64_t 
 
 /* Height of the mask's row groups: the largest divisor of B for which no group straddles two row
  * blocks (B itself unless nk - nq is unaligned). */
-int64_t sample_plan_unit(const struct sample_plan *p);
+int64_t sample_unit(const struct sample_config *c);
 
 /* Mask of the query rows [row0, row1). Adds to *forced the mask units kept by force only. */
 int sample_plan_mask(const struct sample_plan *p, int64_t row0, int64_t row1, struct mask *out,
                      int64_t *forced, struct err *err);
 
-/* ---- the algorithm of arXiv v1/v2: window, token columns, dense last rows ---------------------- */
+/* ---- the algorithm of arXiv v1/v2: window, token columns, dense last rows --------------- */
 
 struct sample_v2 {
     int64_t nq, nk, window, bottom, sampled;
@@ -125,15 +125,15 @@ void sample_v2_free(struct sample_v2 *v);
 int sample_v2_mask(const struct sample_v2 *v, int64_t row0, int64_t row1, struct mask *out,
                    struct err *err);
 
-/* ---- offline search of (alpha_c, alpha_s, chunks) ---------------------------------------------- */
+/* ---- offline search of (alpha_c, alpha_s, chunks) --------------------------------------- */
 
 struct head_in;
 
 /* What the search demands of a triple. */
 struct sample_target {
-    double p1, error;  /* keep p1 >= p1 and relative L2 error <= error, at the worst sample */
-    double mean;       /* keep mean >= mean */
-    bool fast;         /* true: only `mean` counts */
+    double p1, error; /* keep p1 >= p1 and relative L2 error <= error, at the worst sample */
+    double mean;      /* keep mean >= mean */
+    bool fast;        /* true: only `mean` counts */
 };
 
 struct sample_choice {
@@ -146,7 +146,6 @@ struct sample_choice {
 /* Evaluate the whole grid on the same head of n samples and choose the sparsest triple that meets
  * the target. base gives block, extend, merge, reduce and the forced blocks. */
 int sample_search(const struct sample_config *base, const struct sample_target *target,
-                  const struct head_in *samples, int n, struct sample_choice *out,
-                  struct err *err);
+                  const struct head_in *samples, int n, struct sample_choice *out, struct err *err);
 
 #endif

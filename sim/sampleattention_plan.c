@@ -107,9 +107,9 @@ int sample_plan_list(const struct sample_plan *p, int64_t row_block)
     return i;
 }
 
-int64_t sample_plan_unit(const struct sample_plan *p)
+int64_t sample_unit(const struct sample_config *c)
 {
-    int64_t a = p->c.block, b = (p->c.nk - p->c.nq) % p->c.block;
+    int64_t a = c->block, b = (c->nk - c->nq) % c->block;
     while (b) {
         int64_t t = a % b;
         a = b;
@@ -122,7 +122,7 @@ int sample_plan_mask(const struct sample_plan *p, int64_t row0, int64_t row1, st
                      int64_t *forced, struct err *err)
 {
     int rc = 0;
-    int64_t b = p->c.block, unit = sample_plan_unit(p), shift = p->c.nk - p->c.nq;
+    int64_t b = p->c.block, unit = sample_unit(&p->c), shift = p->c.nk - p->c.nq;
     TRY(mask_lists_init(out, p->c.nq, p->c.nk, row0, row1, true, unit, b, err));
     for (int64_t g = 0; g < out->ngroups; g++) {
         int64_t i = (row0 + g * unit + shift) / b;

@@ -14,6 +14,7 @@
 #include "sim/sampleattention.h"
 
 #include "core/mem.h"
+#include "sim/tokscore.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,43 +126,23 @@ out:
     return rc;
 }
 
-/* ---- find_k ------------------------------------------------------------------------------------ */
-
-struct ranked {
-    double score;
-    int32_t index;
-};
-
-static int by_score(const void *a, const void *b)
-{
-    const struct ranked *x = a, *y = b;
-    if (x->score != y->score)
-        return x->score < y->score ? 1 : -1;
-    return (x->index > y->index) - (x->index < y->index);
-}
+/* ---- find_k ----------------------------------------------------------------------------- */
 
 int sample_find_k(const double *score, int64_t n, double alpha, int32_t *order, int64_t *k,
                   struct err *err)
 {
-    struct ranked *r = NULL;
-    int rc = mem_alloc(&r, n, sizeof *r, "score list", err);
+    double total = 0, running = 0;
+    int rc = order_descending(score, n, order, err);
     if (rc)
         return rc;
-    double total = 0, running = 0;
-    for (int64_t i = 0; i < n; i++) {
-        r[i] = (struct ranked){score[i], (int32_t)i};
-        total += score[i];
-    }
-    qsort(r, (size_t)n, sizeof *r, by_score);
     for (int64_t i = 0; i < n; i++)
-        order[i] = r[i].index;
+        total += score[i];
 
     /* The running total is taken in another order than the total and may stall just below it, so
      * that alpha >= 1 is its own case. */
     int64_t count = alpha >= 1 ? n : 0;
     while (count < n && (count == 0 || running < alpha * total))
-        running += r[count++].score;
+        running += score[order[count++]];
     *k = count;
-    free(r);
     return 0;
 }

@@ -5,15 +5,10 @@
 #include "core/dtype.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "sim/registry.h"
 #include "sim/sale.h"
-#include "tests/golden.h"
-#include "tests/suite.h"
+#include "tests/methodrun.h"
 
-#include <math.h>
-#include <stdlib.h>
-
-/* ---- geometry ------------------------------------------------------------------------------------ */
+/* ---- geometry --------------------------------------------------------------------------- */
 
 START_TEST(regions_of_query_blocks)
 {
@@ -86,7 +81,7 @@ START_TEST(threshold_in_natural_units)
 }
 END_TEST
 
-/* ---- 4-bit operands ------------------------------------------------------------------------------ */
+/* ---- 4-bit operands --------------------------------------------------------------------- */
 
 START_TEST(integers_round_half_to_even)
 {
@@ -268,7 +263,7 @@ START_TEST(equal_keys_have_estimate_zero)
 }
 END_TEST
 
-/* ---- selection ------------------------------------------------------------------------------------ */
+/* ---- selection -------------------------------------------------------------------------- */
 
 static struct sale_config official(double tau, double scale)
 {
@@ -414,8 +409,8 @@ START_TEST(exact_test_equals_the_relative_score)
 }
 END_TEST
 
-/* All scores 0: with 256 unmasked sink-local keys (odd query blocks) and tau = 1/256 the threshold is
- * exactly 0; with 192 (even ones) it is below. */
+/* All scores 0: with 256 unmasked sink-local keys (odd query blocks) and tau = 1/256 the threshold
+ * is exactly 0; with 192 (even ones) it is below. */
 START_TEST(score_on_the_threshold_is_dropped_by_official_and_kept_by_paper)
 {
     for (int strict = 0; strict < 2; strict++) {
@@ -526,18 +521,11 @@ START_TEST(wider_estimates_agree_better_with_the_exact_test)
 }
 END_TEST
 
-/* ---- whole method --------------------------------------------------------------------------------- */
+/* ---- whole method ----------------------------------------------------------------------- */
 
 static void run(const struct sim_head *h, const char *text, struct record *r)
 {
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    struct err err = {0};
-    struct method_ctx ctx = {0};
-    record_init(r);
-    assert_ok(method_runs_parse(sim_methods, text, &runs, &n, &err), &err);
-    assert_ok(sim_run(runs[0].method, runs[0].params, &ctx, &h->in, NULL, NULL, r, &err), &err);
-    method_runs_free(runs, n);
+    run_text_carry(text, &h->in, NULL, 1, NULL, NULL, r);
 }
 
 START_TEST(short_prompts_and_tiny_tau_are_dense)
@@ -687,7 +675,7 @@ START_TEST(inapplicable_heads_are_skipped)
 }
 END_TEST
 
-/* ---- calibration ---------------------------------------------------------------------------------- */
+/* ---- calibration ------------------------------------------------------------------------ */
 
 struct answers {
     int calls, first_ok; /* within the bound from this call on; -1 never */

@@ -4,13 +4,8 @@
  */
 #include "core/mem.h"
 #include "sim/metrics.h"
-#include "sim/registry.h"
 #include "sim/sampleattention.h"
-#include "tests/golden.h"
-#include "tests/suite.h"
-
-#include <math.h>
-#include <stdlib.h>
+#include "tests/methodrun.h"
 
 #define FAR 986
 
@@ -20,7 +15,7 @@ static struct sample_config config(int64_t n, int chunks, double alpha)
                                   .alpha_c = alpha, .alpha_s = alpha, .keep_diag = true};
 }
 
-/* ---- parts -------------------------------------------------------------------------------------- */
+/* ---- parts ------------------------------------------------------------------------------ */
 
 START_TEST(slices_end_at_block_boundaries_and_at_the_prompt)
 {
@@ -111,6 +106,11 @@ START_TEST(diagonals_hold_the_stated_share_of_a_slash)
     ck_assert_double_eq(cover1, 0.50390625);
     ck_assert_double_eq(centred, 0.75);
     ck_assert_double_eq(cover2, 1);
+    struct sample_config c = config(4096, 1, 0.5);
+    c.extend = SAMPLE_CENTRED;
+    ck_assert_int_eq(sample_bin(&c, 63), 0);
+    ck_assert_int_eq(sample_bin(&c, 64), 1);
+    ck_assert_int_eq(sample_bin(&c, 4095), 31); /* the last bin takes the rest */
     ck_assert_double_eq(slash_share(SAMPLE_COVER1, FAR), 0.296875);
     ck_assert_double_eq(slash_share(SAMPLE_CENTRED, FAR), 0.703125);
 }
@@ -185,7 +185,7 @@ START_TEST(pure_slash_is_kept_whole_by_cover2_only)
 }
 END_TEST
 
-/* ---- whole heads --------------------------------------------------------------------------------- */
+/* ---- whole heads ------------------------------------------------------------------------ */
 
 /* Recall per row of a run, for percentiles by other conventions than the records'. */
 struct recalls {
@@ -204,17 +204,8 @@ static int collect(void *ctx, const struct mask *m, const double *out, const dou
 
 static void run(const struct sim_head *h, const char *text, double *keep, struct record *r)
 {
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    struct err err = {0};
-    struct method_ctx ctx = {0};
     struct recalls c = {h->lse, keep};
-    record_init(r);
-    assert_ok(method_runs_parse(sim_methods, text, &runs, &n, &err), &err);
-    ck_assert_int_eq(n, 1);
-    assert_ok(sim_run(runs[0].method, runs[0].params, &ctx, &h->in, keep ? collect : NULL, &c, r,
-                      &err), &err);
-    method_runs_free(runs, n);
+    run_text_carry(text, &h->in, NULL, 1, keep ? collect : NULL, &c, r);
 }
 
 static int ascending(const void *a, const void *b)
@@ -634,7 +625,7 @@ START_TEST(strict_counts_rows_without_a_key)
 }
 END_TEST
 
-/* ---- offline search ------------------------------------------------------------------------------ */
+/* ---- offline search --------------------------------------------------------------------- */
 
 START_TEST(search_reports_what_the_replay_measures)
 {

@@ -222,7 +222,7 @@ out:
     return rc;
 }
 
-/* ---- calibration ------------------------------------------------------------------------------- */
+/* ---- calibration ------------------------------------------------------------------------ */
 
 struct trial {
     const struct params *params; /* of the calibration run */

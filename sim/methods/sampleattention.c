@@ -5,14 +5,14 @@
  * Adaptive Structured Sparse Attention", arXiv:2406.15486 (v3); profile v2 is the algorithm of
  * arXiv v1 and v2. No official code is public.
  *
- * Per head: for `chunks` slices of B queries, sum the exact rows per key block and per distance bin,
- * keep in each list the fewest bins that reach alpha_c and alpha_s of its mass, extend the bins to
- * block diagonals, and keep the union for the rows that the slice stands for. Attention inside the
- * B x B block mask is exact. Selection O(chunks B N d), mask O(nb^2).
+ * Per head: for `chunks` slices of B queries, sum the exact rows per key block and per bin of
+ * distances, keep in each list the fewest bins that reach alpha_c and alpha_s of its mass, extend
+ * the bins to block diagonals, and keep the union for the rows that the slice stands for. Attention
+ * inside the B x B block mask is exact. Selection O(chunks B N d), mask O(nb^2).
  *
- * Choices where the paper is silent: inner slice ends are rounded up to block boundaries; scores are
- * sums; distances are binned by token; a bin covers two diagonals (extend=cover2); lists apply per
- * chunk; the diagonal block is kept (profile=strict leaves it out).
+ * Choices where the paper is silent: inner slice ends are rounded up to block boundaries; scores
+ * are sums; distances are binned by token; a bin covers two diagonals (extend=cover2); lists apply
+ * per chunk; the diagonal block is kept (profile=strict leaves it out).
  */
 #include "core/log.h"
 #include "core/mem.h"
@@ -199,7 +199,7 @@ out:
 static int64_t unit_rows(const void *state)
 {
     const struct state *s = state;
-    return s->kind == PLAN ? sample_plan_unit(&s->plan) : s->kind == DENSE ? s->c.block : 1;
+    return s->kind == PLAN ? sample_unit(&s->c) : s->kind == DENSE ? s->c.block : 1;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
