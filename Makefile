@@ -130,5 +130,31 @@ bench: deps
 	@$(MAKE) --no-print-directory -j2 $(BUILD)/tests/bench
 	@$(BUILD)/tests/bench $(BENCH_ARGS)
 
+# ---- fuzzers and checks of the sources ------------------------------------------------------
+
+FUZZERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz_*.c))
+FUZZ_COMMON := $(addprefix $(BUILD)/tests/,fuzz.o mutate.o trace_fixture.o)
+FUZZ_SECONDS ?= 300
+FUZZ_SEED    ?= $(shell date +%s)
+
+$(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(FUZZ_COMMON) $(LIB)
+	$(if $(Q),@echo "  LINK  $@")
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+.PHONY: fuzzers run-fuzzers fuzz check-fuzz
+fuzzers: $(FUZZERS)
+
+run-fuzzers: fuzzers
+	@set -e; for f in $(FUZZERS); do $$f $(FUZZ_ARGS); done
+
+# A long run with a new seed, and a short one that is the same every time.
+fuzz:
+	@$(MAKE) --no-print-directory SAN=address,undefined run-fuzzers \
+	    FUZZ_ARGS='--seed $(FUZZ_SEED) --seconds $(FUZZ_SECONDS)'
+
+check-fuzz:
+	@$(MAKE) --no-print-directory SAN=address,undefined run-fuzzers \
+	    FUZZ_ARGS='--seed 1 --cases 5000 --seconds 6'
+
 clean:
 	rm -rf build build-san
