@@ -133,13 +133,13 @@ bench: deps
 # ---- fuzzers and checks of the sources ------------------------------------------------------
 
 FUZZERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz_*.c))
-FUZZ_COMMON := $(addprefix $(BUILD)/tests/,fuzz.o mutate.o trace_fixture.o)
+FUZZ_COMMON := $(addprefix $(BUILD)/tests/,fuzz.o mutate.o mutate_h5.o trace_fixture.o)
 FUZZ_SECONDS ?= 300
 FUZZ_SEED    ?= $(shell date +%s)
 
 $(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(FUZZ_COMMON) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 .PHONY: fuzzers run-fuzzers fuzz check-fuzz
 fuzzers: $(FUZZERS)
@@ -149,11 +149,11 @@ run-fuzzers: fuzzers
 
 # A long run with a new seed, and a short one that is the same every time.
 fuzz:
-	@$(MAKE) --no-print-directory SAN=address,undefined run-fuzzers \
+	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g' run-fuzzers \
 	    FUZZ_ARGS='--seed $(FUZZ_SEED) --seconds $(FUZZ_SECONDS)'
 
 check-fuzz:
-	@$(MAKE) --no-print-directory SAN=address,undefined run-fuzzers \
+	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g' run-fuzzers \
 	    FUZZ_ARGS='--seed 1 --cases 5000 --seconds 6'
 
 clean:

@@ -140,9 +140,10 @@ int64_t share_resolve(struct share s, int64_t of)
 
 /* ---- ranges and what was expected ----------------------------------------------------------- */
 
+/* 0, 0 is no range; equal bounds other than that fix the value. */
 static bool has_range(const struct opt *o)
 {
-    return o->min < o->max;
+    return o->min != 0 || o->max != 0;
 }
 
 static bool in_range(const struct opt *o, double x)
@@ -320,8 +321,9 @@ static bool parse_plain(const struct opt *o, const char *s, void *p)
         return false;
     case OPT_INT:
     case OPT_BYTES:
+        /* INT64_MIN stands for "not given" */
         if ((o->type == OPT_INT ? whole_number(s, &v.i) : byte_size(s, &v.i)) &&
-            in_range(o, (double)v.i))
+            v.i != INT64_MIN && in_range(o, (double)v.i))
             return *(int64_t *)p = v.i, true;
         return false;
     case OPT_NUM:

@@ -56,7 +56,7 @@ struct opt {
     size_t             offset;     /* of the field in the struct */
     const char        *def;        /* default as text, parsed by the same code; NULL with OPT_UNSET */
     double             min, max;   /* numeric range, inclusive unless a flag says otherwise; none
-                                    * when min >= max. OPT_SHARE: range of a count */
+                                    * when both are 0. OPT_SHARE: range of a count */
     unsigned           flags;
     const char        *unit;       /* "tokens", "mass share", "" */
     const char        *help;       /* one sentence */

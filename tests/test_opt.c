@@ -124,6 +124,27 @@ START_TEST(messages_say_what_was_expected_and_the_nearest_name)
 }
 END_TEST
 
+/* Equal bounds fix a value, 0 and 0 leave it free; INT64_MIN is kept for "not given". */
+START_TEST(equal_bounds_fix_a_value)
+{
+    struct {
+        int64_t fixed, any;
+    } v = {0};
+    const struct opt two[] = {
+        {"fixed", OPT_INT, 0, "32", 32, 32, 0, "", "Fixed.", NULL, 0, NULL},
+        {"any", OPT_INT, sizeof(int64_t), "0", 0, 0, 0, "", "Any.", NULL, 0, NULL},
+        {.type = OPT_END},
+    };
+    assert_ok(opt_defaults(two, &v, &e), &e);
+    assert_ok(opt_set(two, &v, "m", "fixed", "32", &e), &e);
+    assert_fails(opt_set(two, &v, "m", "fixed", "31", &e), &e, ERR_USAGE, "fixed");
+    assert_fails(opt_set(two, &v, "m", "fixed", "33", &e), &e, ERR_USAGE, "fixed");
+    assert_ok(opt_set(two, &v, "m", "any", "-9223372036854775807", &e), &e);
+    assert_fails(opt_set(two, &v, "m", "any", "-9223372036854775808", &e), &e, ERR_USAGE, "any");
+    ck_assert_int_eq(v.any, -INT64_MAX);
+}
+END_TEST
+
 START_TEST(shares_resolve_to_the_ceiling)
 {
     struct share p7 = {0.07, true}, p8 = {0.08, true}, n5 = {5, false}, none = {0, true};
@@ -348,6 +369,7 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, bad_values_are_usage_errors_that_name_the_key, 0,
                         sizeof bad / sizeof *bad);
     tcase_add_test(c, messages_say_what_was_expected_and_the_nearest_name);
+    tcase_add_test(c, equal_bounds_fix_a_value);
     tcase_add_test(c, shares_resolve_to_the_ceiling);
     tcase_add_test(c, canonical_form_holds_only_what_differs);
     tcase_add_test(c, copies_are_deep);
