@@ -301,8 +301,10 @@ int h5_create_group(hid_t loc, const char *name, hid_t *out, struct err *err)
     hid_t props = H5Pcreate(H5P_GROUP_CREATE);
 
     H5Pset_obj_track_times(props, 0);
-    /* Attributes stay in the object header, which has a checksum, however many there are. */
+    /* Attributes and links stay in the object header, which has a checksum: the heaps that HDF5 uses
+     * otherwise have none, and the library can crash on a damaged one. */
     H5Pset_attr_phase_change(props, 1024, 512);
+    H5Pset_link_phase_change(props, 1024, 512);
     hid_t id = H5Gcreate2(loc, name, H5P_DEFAULT, props, H5P_DEFAULT);
     h5_close(props);
     if (id < 0)

@@ -151,6 +151,11 @@ out:
     return rc;
 }
 
+static bool is_size(int64_t n)
+{
+    return n >= 1 && n <= INT32_MAX;
+}
+
 int maskfile_get_geometry(hid_t group, struct mask *m, struct err *err)
 {
     int rc = 0, form = 0, exec = 0;
@@ -164,9 +169,9 @@ int maskfile_get_geometry(hid_t group, struct mask *m, struct err *err)
     m->row1 = m->nq;
     if (m->form == MASK_BAND)
         TRY(get_all(group, band, m, err));
-    if (m->nq < 1 || m->nk < 1 || m->nq > INT32_MAX || m->nk > INT32_MAX || m->bq < 1 ||
-        m->bk < 1 || m->exec_bq < 1 || m->exec_bk < 1 || m->sink < 0 || m->window < 0 ||
-        m->dense_from < 0)
+    if (!is_size(m->nq) || !is_size(m->nk) || !is_size(m->bq) || !is_size(m->bk) ||
+        !is_size(m->exec_bq) || !is_size(m->exec_bk) || m->sink < 0 || m->window < 0 ||
+        m->sink > INT64_MAX / 4 || m->window > INT64_MAX / 4 || m->dense_from < 0)
         FAIL(err, ERR_INPUT, "the geometry of the mask (%lld x %lld in units of %lld x %lld) is "
              "impossible", (long long)m->nq, (long long)m->nk, (long long)m->bq, (long long)m->bk);
 out:

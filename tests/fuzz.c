@@ -20,6 +20,7 @@
 int __lsan_do_recoverable_leak_check(void) __attribute__((weak));
 void __sanitizer_set_death_callback(void (*f)(void)) __attribute__((weak));
 const char *__asan_default_options(void);
+const char *__lsan_default_options(void);
 
 /* A reader that asks for more than this because of a few bytes in a file has trusted them. */
 #define MEMORY_MAX_MB 1024
@@ -27,6 +28,11 @@ const char *__asan_default_options(void);
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1:max_allocation_size_mb=1024:hard_rss_limit_mb=3072";
+}
+
+const char *__lsan_default_options(void)
+{
+    return "print_suppressions=0";
 }
 
 enum { CPU_LIMIT_S = 5, WALL_LIMIT_S = 120, LEAK_EVERY = 512 };

@@ -422,6 +422,30 @@ START_TEST(a_flipped_byte_is_refused_or_means_nothing)
 }
 END_TEST
 
+/* A size that no mask has: sums with it would overflow. */
+START_TEST(impossible_sizes_are_refused)
+{
+    static const char *const names[] = {"nq", "nk", "bq", "bk", "exec_bq", "exec_bk"};
+    static const long long   bad[] = {INT64_MAX, 0, -1, (long long)INT32_MAX + 1};
+    for (int i = 0; i < 24; i++) {
+        struct err       err = {0};
+        struct maskfile *f = NULL;
+        struct mask      m;
+        write_one(file("m.h5"));
+        hid_t h = H5Fopen(file("m.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
+        hid_t group = H5Gopen2(h, "cells/000000", H5P_DEFAULT);
+        hid_t a = H5Aopen(group, names[i / 4], H5P_DEFAULT);
+        ck_assert_int_ge(H5Awrite(a, H5T_NATIVE_LLONG, &bad[i % 4]), 0);
+        H5Aclose(a);
+        H5Gclose(group);
+        H5Fclose(h);
+        assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
+        assert_fails(maskfile_read(f, 0, &m, &err), &err, ERR_INPUT, "geometry");
+        maskfile_close(&f);
+    }
+}
+END_TEST
+
 START_TEST(other_files_and_unfinished_dumps_are_told_apart)
 {
     struct err       err = {0};
@@ -463,6 +487,7 @@ Suite *make_suite(void)
     c = tcase_create("damage");
     tcase_set_timeout(c, 60);
     tcase_add_test(c, a_flipped_byte_is_refused_or_means_nothing);
+    tcase_add_test(c, impossible_sizes_are_refused);
     tcase_add_test(c, other_files_and_unfinished_dumps_are_told_apart);
     suite_add_tcase(s, c);
     return s;
