@@ -71,32 +71,60 @@ void nn_gelu_tanh(float *x, int64_t n)
 
 /* ---- attention of all heads ----------------------------------------------------------------- */
 
-/* Row chunks per head: enough items for the threads when there are few heads. */
-#define CHUNK 2048
+int nn_kv_init(struct nn_kv *kv, int64_t n, int heads, int d, struct err *err)
+{
+    int rc = 0;
+    *kv = (struct nn_kv){n, heads, d, NULL, NULL};
+    TRY(mem_alloc(&kv->k, n * heads * d, sizeof(float), "keys of a layer", err));
+    TRY(mem_alloc(&kv->v, n * heads * d, sizeof(float), "values of a layer", err));
+out:
+    if (rc)
+        nn_kv_free(kv);
+    return rc;
+}
 
-struct attend_job {
-    const float *q, *k, *v;
-    int64_t      nq, nk, chunks;
-    int          heads, kv_heads, d;
-    double       scale;
-    bool         causal;
-    float       *out, *kbuf, *vbuf; /* kbuf, vbuf [kv_heads][nk][d] */
-    double      *lse;
-};
+void nn_kv_free(struct nn_kv *kv)
+{
+    free(kv->k);
+    free(kv->v);
+    memset(kv, 0, sizeof *kv);
+}
 
-/* x [n][stride] columns [c0, c0+d) -> to [n][d] */
-static void take_columns(const float *x, int64_t n, int64_t stride, int64_t c0, int d, float *to)
+void nn_take_head(const float *x, int64_t n, int heads, int d, int head, float *to)
 {
     for (int64_t r = 0; r < n; r++)
-        memcpy(to + r * d, x + r * stride + c0, (size_t)d * sizeof *to);
+        memcpy(to + r * d, x + (r * heads + head) * d, (size_t)d * sizeof *to);
 }
+
+void nn_kv_put(struct nn_kv *kv, int64_t tok0, int64_t n, const float *k, const float *v)
+{
+    for (int h = 0; h < kv->heads; h++) {
+        nn_take_head(k, n, kv->heads, kv->d, h, kv->k + (h * kv->n + tok0) * kv->d);
+        nn_take_head(v, n, kv->heads, kv->d, h, kv->v + (h * kv->n + tok0) * kv->d);
+    }
+}
+
+/* Row chunks per head: enough items for the threads when there are few heads. */
+#define CHUNK 1024
+
+struct attend_job {
+    const float        *q;
+    const struct nn_kv *kv;
+    int64_t             nq, nk, chunks;
+    int                 heads;
+    double              scale;
+    bool                causal;
+    float              *out;
+    double             *lse;
+};
 
 static int attend_item(void *ctx, int64_t item, int worker, struct err *err)
 {
     const struct attend_job *j = ctx;
-    int64_t                  head = item / j->chunks, r0 = item % j->chunks * CHUNK;
-    int64_t                  n = j->nq - r0 < CHUNK ? j->nq - r0 : CHUNK, d = j->d;
-    int64_t                  kv = head / (j->heads / j->kv_heads);
+    const struct nn_kv      *kv = j->kv;
+    int64_t                  head = item / j->chunks, r0 = item % j->chunks * CHUNK, d = kv->d;
+    int64_t                  n = j->nq - r0 < CHUNK ? j->nq - r0 : CHUNK;
+    int64_t                  kv_at = head / (j->heads / kv->heads) * kv->n * d;
     float                   *q = NULL;
     double                  *out = NULL, *lse = NULL;
     struct attn_ops          ops = {0};
@@ -108,15 +136,14 @@ static int attend_item(void *ctx, int64_t item, int worker, struct err *err)
     TRY(mem_alloc(&q, n * d, sizeof *q, "queries of a head", err));
     TRY(mem_alloc(&out, n * d, sizeof *out, "output of a head", err));
     TRY(mem_alloc(&lse, n, sizeof *lse, "log-sum-exp of a head", err));
-    take_columns(j->q + r0 * j->heads * d, n, j->heads * d, head * d, j->d, q);
-    struct attn_in in = {n, nk, j->d, j->d, q, j->kbuf + kv * j->nk * d, j->vbuf + kv * j->nk * d,
-                         j->scale, j->causal};
+    nn_take_head(j->q + r0 * j->heads * d, n, j->heads, kv->d, (int)head, q);
+    struct attn_in in = {n, nk, kv->d, kv->d, q, kv->k + kv_at, kv->v + kv_at, j->scale, j->causal};
     TRY(attn_prepare(&ops, &in, PREC_F32, err));
     mask_full(&m, n, nk, 0, n, j->causal);
     TRY(attn_rows(&ops, &m, out, lse, err));
     for (int64_t r = 0; r < n; r++)
         for (int64_t c = 0; c < d; c++)
-            j->out[(r0 + r) * j->heads * d + head * d + c] = (float)out[r * d + c];
+            j->out[((r0 + r) * j->heads + head) * d + c] = (float)out[r * d + c];
     if (j->lse)
         memcpy(j->lse + head * j->nq + r0, lse, (size_t)n * sizeof *lse);
 out:
@@ -127,23 +154,9 @@ out:
     return rc;
 }
 
-int nn_attention(const float *q, const float *k, const float *v, int64_t nq, int64_t nk, int heads,
-                 int kv_heads, int d, double scale, bool causal, int jobs, float *out, double *lse,
-                 struct err *err)
+int nn_attention(const float *q, const struct nn_kv *kv, int64_t nq, int64_t nk, int heads,
+                 double scale, bool causal, int jobs, float *out, double *lse, struct err *err)
 {
-    struct attend_job j = {q, k, v, nq, nk, (nq + CHUNK - 1) / CHUNK, heads, kv_heads, d, scale,
-                           causal, out, NULL, NULL, lse};
-    int               rc = 0;
-
-    TRY(mem_alloc(&j.kbuf, nk * kv_heads * d, sizeof(float), "keys by head", err));
-    TRY(mem_alloc(&j.vbuf, nk * kv_heads * d, sizeof(float), "values by head", err));
-    for (int h = 0; h < kv_heads; h++) {
-        take_columns(k, nk, kv_heads * d, h * d, d, j.kbuf + h * nk * d);
-        take_columns(v, nk, kv_heads * d, h * d, d, j.vbuf + h * nk * d);
-    }
-    TRY(pool_run(jobs, heads * j.chunks, attend_item, &j, err));
-out:
-    free(j.kbuf);
-    free(j.vbuf);
-    return rc;
+    struct attend_job j = {q, kv, nq, nk, (nq + CHUNK - 1) / CHUNK, heads, scale, causal, out, lse};
+    return pool_run(jobs, heads * j.chunks, attend_item, &j, err);
 }

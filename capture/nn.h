@@ -25,10 +25,25 @@ void nn_rms_norm(const float *x, int64_t n, int64_t d, const float *w, double ep
 void nn_silu(float *x, int64_t n);
 void nn_gelu_tanh(float *x, int64_t n);
 
-/* Softmax attention of all heads on `jobs` threads, in float: q [nq][heads * d],
- * k, v [nk][kv_heads * d] -> out [nq][heads * d]. lse [heads][nq] may be NULL. */
-int nn_attention(const float *q, const float *k, const float *v, int64_t nq, int64_t nk, int heads,
-                 int kv_heads, int d, double scale, bool causal, int jobs, float *out, double *lse,
-                 struct err *err);
+/* Keys and values of a layer, by head. */
+struct nn_kv {
+    int64_t n;        /* tokens that fit */
+    int     heads, d;
+    float  *k, *v;    /* [heads][n][d], owned */
+};
+int  nn_kv_init(struct nn_kv *kv, int64_t n, int heads, int d, struct err *err);
+void nn_kv_free(struct nn_kv *kv);
+
+/* Tokens [tok0, tok0 + n) from k, v [n][heads * d]. */
+void nn_kv_put(struct nn_kv *kv, int64_t tok0, int64_t n, const float *k, const float *v);
+
+/* x [n][heads * d], head h -> to [n][d]. */
+void nn_take_head(const float *x, int64_t n, int heads, int d, int head, float *to);
+
+/* Softmax attention of all heads on `jobs` threads, in float: q [nq][heads * d] against the first nk
+ * tokens of kv -> out [nq][heads * d]; causal: the last query sees the last of the nk keys.
+ * lse [heads][nq] may be NULL. */
+int nn_attention(const float *q, const struct nn_kv *kv, int64_t nq, int64_t nk, int heads,
+                 double scale, bool causal, int jobs, float *out, double *lse, struct err *err);
 
 #endif

@@ -207,6 +207,21 @@ static void add(const struct state *s, const float *x, const float *gate)
             s->h[n * d + i] += gate ? gate[i] * x[n * d + i] : x[n * d + i];
 }
 
+/* y = attention of q over k, v [nk][dim]. */
+static int attend(struct state *s, const float *k, const float *v, int64_t nk, struct err *err)
+{
+    const struct wan_config *c = &s->m->c;
+    struct nn_kv             kv;
+    int                      rc = nn_kv_init(&kv, nk, c->heads, c->head_dim, err);
+    if (rc)
+        return rc;
+    nn_kv_put(&kv, 0, nk, k, v);
+    rc = nn_attention(s->q, &kv, s->n, nk, c->heads, 1 / sqrt(c->head_dim), false, s->jobs, s->y,
+                      NULL, err);
+    nn_kv_free(&kv);
+    return rc;
+}
+
 static int self_attention(struct state *s, const struct wan_block *b, int layer, const float *mod,
                           wan_hook *hook, void *ctx, struct err *err)
 {
@@ -224,8 +239,7 @@ static int self_attention(struct state *s, const struct wan_block *b, int layer,
     rotate(s, s->k);
     if (hook)
         TRY(hook(ctx, layer, s->q, s->k, s->v, err));
-    TRY(nn_attention(s->q, s->k, s->v, s->n, s->n, c->heads, c->heads, c->head_dim,
-                     1 / sqrt(c->head_dim), false, s->jobs, s->y, NULL, err));
+    TRY(attend(s, s->k, s->v, s->n, err));
     nn_linear(s->y, s->n, d, b->t[WAN_O1], b->t[WAN_O1_B], d, s->jobs, s->o);
     add(s, s->o, mod + 2 * d);
 out:
@@ -248,8 +262,7 @@ static int cross_attention(struct state *s, const struct wan_block *b, struct er
     nn_linear(s->text, nt, d, b->t[WAN_K2], b->t[WAN_K2_B], d, s->jobs, s->k2);
     nn_rms_norm(s->k2, nt, d, b->t[WAN_NK2], c->eps, s->k2);
     nn_linear(s->text, nt, d, b->t[WAN_V2], b->t[WAN_V2_B], d, s->jobs, s->v2);
-    TRY(nn_attention(s->q, s->k2, s->v2, s->n, nt, c->heads, c->heads, c->head_dim,
-                     1 / sqrt(c->head_dim), false, s->jobs, s->y, NULL, err));
+    TRY(attend(s, s->k2, s->v2, nt, err));
     nn_linear(s->y, s->n, d, b->t[WAN_O2], b->t[WAN_O2_B], d, s->jobs, s->o);
     add(s, s->o, NULL);
 out:

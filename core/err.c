@@ -29,6 +29,20 @@ static int store(struct err *err, const char *file, int line, int code, int sys,
     return code;
 }
 
+/* ": text" at the end, cut to what fits. */
+static void append(struct err *err, const char *text)
+{
+    const char *parts[] = {": ", text};
+    size_t      used = strlen(err->msg), room = sizeof err->msg - 1 - used;
+    for (int i = 0; i < 2; i++) {
+        size_t n = strlen(parts[i]) < room ? strlen(parts[i]) : room;
+        memcpy(err->msg + used, parts[i], n);
+        used += n;
+        room -= n;
+    }
+    err->msg[used] = '\0';
+}
+
 int err_set_at(struct err *err, const char *file, int line, int code, const char *fmt, ...)
 {
     va_list ap;
@@ -50,10 +64,8 @@ int err_sys_at(struct err *err, const char *file, int line, int code, const char
     int fresh = err && !err->code;
     int rc = store(err, file, line, code, sys, fmt, ap);
     va_end(ap);
-    if (fresh && sys) {
-        size_t used = strlen(err->msg);
-        snprintf(err->msg + used, sizeof err->msg - used, ": %s", strerror(sys));
-    }
+    if (fresh && sys)
+        append(err, strerror(sys));
     return rc;
 }
 
@@ -68,7 +80,7 @@ int err_prefix(struct err *err, const char *fmt, ...)
     int n = vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
     if (n >= 0 && (size_t)n < sizeof err->msg)
-        snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", old);
+        append(err, old);
     return err->code;
 }
 

@@ -11,13 +11,17 @@
 #include "core/mem.h"
 #include "core/pool.h"
 
+#include <cblas.h>
 #include <errno.h>
+#include <hdf5.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
+#include <xxhash.h>
+#include <zstd.h>
 
 #define MOST_HISTORY 50
 
@@ -117,6 +121,24 @@ static void put_host(struct jw *w)
     jw_obj_end(w);
 }
 
+static void put_libraries(struct jw *w)
+{
+    char     text[64];
+    unsigned major, minor, release, xxh = XXH_versionNumber();
+    jw_key(w, "libraries");
+    jw_obj(w);
+    if (H5get_libversion(&major, &minor, &release) >= 0) {
+        snprintf(text, sizeof text, "%u.%u.%u", major, minor, release);
+        jw_kstr(w, "hdf5", text);
+    }
+    jw_kstr(w, "openblas", openblas_get_config());
+    jw_kstr(w, "jansson", jansson_version_str());
+    jw_kstr(w, "zstd", ZSTD_versionString());
+    snprintf(text, sizeof text, "%u.%u.%u", xxh / 10000, xxh / 100 % 100, xxh % 100);
+    jw_kstr(w, "xxhash", text);
+    jw_obj_end(w);
+}
+
 /* What the run depends on that the shell set. */
 static void put_environment(struct jw *w)
 {
@@ -177,7 +199,7 @@ static void put_all(const struct manifest *m, struct jw *w, const char *status, 
     jw_kstr(w, "directory", cwd);
     put_environment(w);
     put_host(w);
-    jw_kstr(w, "jansson", jansson_version_str());
+    put_libraries(w);
     json_object_foreach(m->values, key, v) {
         jw_key(w, key);
         jw_value(w, v);

@@ -55,6 +55,7 @@ struct head_in {
     const struct attn_ops *ops;     /* operands prepared for attn_*; never NULL */
     const double        *lse;       /* [nq] dense log-sum-exp, never NULL in replay */
     const double        *out;       /* [nq][dv] dense output, never NULL in replay */
+    int64_t              n_padding; /* padding tokens of the sequence that were left out of x */
 };
 
 /* State that a METHOD_NEEDS_STEPS method carries from step to step, one slot per (method,

@@ -1,8 +1,8 @@
 /*
- * opt.c - values of option tables: defaults, parsing, comparison, canonical text, JSON. The command
- * line and the help text are in optline.c.
+ * opt.c - option tables: defaults, parsing, ranges, copies. Values as text and JSON are in
+ * optvalue.c, the command line and the help text in optline.c.
  */
-#include "core/opt.h"
+#include "core/opt_impl.h"
 
 #include "core/mem.h"
 
@@ -12,27 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* One field of any type, to hold a default for comparison. */
-union value {
-    bool            b;
-    int64_t         i;
-    double          x;
-    int             e;
-    char           *s;
-    struct share    share;
-    struct str_list list;
-};
-
-static void *field(const struct opt *o, void *obj)
-{
-    return (char *)obj + o->offset;
-}
-
-static const void *cfield(const struct opt *o, const void *obj)
-{
-    return (const char *)obj + o->offset;
-}
 
 /* ---- string lists --------------------------------------------------------------------------- */
 
@@ -140,15 +119,9 @@ int64_t share_resolve(struct share s, int64_t of)
 
 /* ---- ranges and what was expected ----------------------------------------------------------- */
 
-/* 0, 0 is no range; equal bounds other than that fix the value. */
-static bool has_range(const struct opt *o)
-{
-    return o->min != 0 || o->max != 0;
-}
-
 static bool in_range(const struct opt *o, double x)
 {
-    if (!has_range(o))
+    if (!opt_has_range(o))
         return true;
     bool low = o->flags & OPT_MIN_OPEN ? x > o->min : x >= o->min;
     bool high = o->flags & OPT_MAX_OPEN ? x < o->max : x <= o->max;
@@ -160,7 +133,7 @@ static bool share_in_range(const struct opt *o, struct share s)
 {
     if (!s.is_share)
         return s.value >= 0 && in_range(o, s.value);
-    bool positive = has_range(o) && (o->min > 0 || (o->min == 0 && (o->flags & OPT_MIN_OPEN)));
+    bool positive = opt_has_range(o) && (o->min > 0 || (o->min == 0 && (o->flags & OPT_MIN_OPEN)));
     return s.value > 0 || !positive;
 }
 
@@ -168,7 +141,7 @@ void opt_range_text(const struct opt *o, struct buf *b)
 {
     const double huge = 8e15; /* bounds beyond it say only that the type has an end */
     char         low[32], high[32];
-    if (!has_range(o) || (o->max > huge && o->min < -huge) || o->type == OPT_BOOL || o->type == OPT_ENUM || o->type == OPT_STR ||
+    if (!opt_has_range(o) || (o->max > huge && o->min < -huge) || o->type == OPT_BOOL || o->type == OPT_ENUM || o->type == OPT_STR ||
         o->type == OPT_LIST)
         return;
     num_text(o->min, low);
@@ -200,7 +173,7 @@ static void expected_text(const struct opt *o, struct buf *b)
         return;
     }
     buf_puts(b, nouns[o->type]);
-    if (has_range(o) && o->type != OPT_BOOL && o->type != OPT_STR && o->type != OPT_LIST) {
+    if (opt_has_range(o) && o->type != OPT_BOOL && o->type != OPT_STR && o->type != OPT_LIST) {
         buf_puts(b, " ");
         opt_range_text(o, b);
     }
@@ -240,7 +213,7 @@ static void set_unset(const struct opt *o, void *p)
 
 bool opt_is_unset(const struct opt *o, const void *obj)
 {
-    const void *p = cfield(o, obj);
+    const void *p = opt_cfield(o, obj);
     switch (o->type) {
     case OPT_NUM:
         return isnan(*(const double *)p);
@@ -313,7 +286,7 @@ static bool parse_enum(const struct opt *o, const char *s, int *out)
  * then. */
 static bool parse_plain(const struct opt *o, const char *s, void *p)
 {
-    union value v = {0};
+    union opt_value v = {0};
     switch (o->type) {
     case OPT_BOOL:
         if (parse_bool(s, &v.b))
@@ -349,7 +322,7 @@ static bool parse_plain(const struct opt *o, const char *s, void *p)
 int opt_set_field(const struct opt *o, void *obj, const char *label, const char *value, bool append,
                   struct err *err)
 {
-    void *p = field(o, obj);
+    void *p = opt_field(o, obj);
     if (o->flags & OPT_UNSET && strcmp(value, o->type == OPT_STR ? "" : "unset") == 0) {
         free_field(o, p);
         set_unset(o, p);
@@ -389,9 +362,12 @@ int opt_set_field(const struct opt *o, void *obj, const char *label, const char 
 int opt_defaults(const struct opt *table, void *obj, struct err *err)
 {
     for (const struct opt *o = table; o && o->type != OPT_END; o++) {
-        void *p = field(o, obj);
-        memset(p, 0, o->type == OPT_LIST ? sizeof(struct str_list) :
-                     o->type == OPT_STR ? sizeof(char *) : 0);
+        void *p = opt_field(o, obj);
+        /* What the memory held before is not ours to free. */
+        if (o->type == OPT_LIST)
+            *(struct str_list *)p = (struct str_list){0};
+        else if (o->type == OPT_STR)
+            *(char **)p = NULL;
         if (!o->def) {
             set_unset(o, p);
             continue;
@@ -408,7 +384,7 @@ int opt_defaults(const struct opt *table, void *obj, struct err *err)
 void opt_free(const struct opt *table, void *obj)
 {
     for (const struct opt *o = table; o && obj && o->type != OPT_END; o++)
-        free_field(o, field(o, obj));
+        free_field(o, opt_field(o, obj));
 }
 
 static size_t field_size(enum opt_type t)
@@ -435,8 +411,8 @@ static size_t field_size(enum opt_type t)
 
 static int copy_field(const struct opt *o, const void *src, void *dst, struct err *err)
 {
-    const void *s = cfield(o, src);
-    void       *d = field(o, dst);
+    const void *s = opt_cfield(o, src);
+    void       *d = opt_field(o, dst);
     if (o->type == OPT_STR) {
         const char *text = *(char *const *)s;
         *(char **)d = text ? strdup(text) : NULL;
@@ -517,199 +493,4 @@ int opt_check_required(const struct opt *table, const void *obj, const char *who
             return err_set(err, ERR_USAGE, "%s: %s%s is required: %s", who, prefix, o->name,
                            o->help ? o->help : "");
     return 0;
-}
-
-/* ---- values as text and JSON ---------------------------------------------------------------- */
-
-static void share_text(struct share s, struct buf *b)
-{
-    char text[32];
-    /* x / 100 * 100 is not always x: take the shortest text that parses to the same share. */
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, s.is_share ? s.value * 100 : s.value);
-        if (!s.is_share || strtod(text, NULL) / 100 == s.value)
-            break;
-    }
-    if (s.is_share)
-        buf_printf(b, "%s%%", text);
-    else
-        buf_printf(b, "%lld", (long long)s.value);
-}
-
-static void num_value_text(const struct opt *o, double x, struct buf *b)
-{
-    char text[32];
-    if (isinf(x)) {
-        buf_puts(b, o->flags & OPT_OFF ? "off" : x > 0 ? "inf" : "-inf");
-        return;
-    }
-    num_text(x, text);
-    buf_puts(b, text);
-}
-
-void opt_value_text(const struct opt *o, const void *obj, struct buf *b)
-{
-    const void *p = cfield(o, obj);
-    if (opt_is_unset(o, obj) && o->type != OPT_LIST) {
-        buf_puts(b, o->type == OPT_STR ? "" : "unset");
-        return;
-    }
-    switch (o->type) {
-    case OPT_BOOL:
-        buf_puts(b, *(const bool *)p ? "1" : "0");
-        break;
-    case OPT_INT:
-    case OPT_BYTES:
-        buf_printf(b, "%lld", (long long)*(const int64_t *)p);
-        break;
-    case OPT_NUM:
-        num_value_text(o, *(const double *)p, b);
-        break;
-    case OPT_ENUM:
-        buf_puts(b, o->values[*(const int *)p]);
-        break;
-    case OPT_STR:
-        buf_puts(b, *(char *const *)p);
-        break;
-    case OPT_SHARE:
-        share_text(*(const struct share *)p, b);
-        break;
-    case OPT_LIST:
-        for (int64_t i = 0; i < ((const struct str_list *)p)->n; i++)
-            buf_printf(b, "%s%s", i ? "," : "", ((const struct str_list *)p)->items[i]);
-        break;
-    case OPT_END:
-        break;
-    }
-}
-
-int opt_is_default(const struct opt *o, const void *obj, bool *out, struct err *err)
-{
-    struct opt  alone[2] = {*o, {.type = OPT_END}};
-    union value v = {0};
-    struct buf  now = {0}, def = {0};
-
-    alone[0].offset = 0;
-    int rc = opt_defaults(alone, &v, err);
-    if (rc == 0) {
-        opt_value_text(o, obj, &now);
-        opt_value_text(&alone[0], &v, &def);
-        rc = buf_check(now.failed ? &now : &def, o->name, err);
-        *out = strcmp(buf_str(&now), buf_str(&def)) == 0;
-    }
-    opt_free(alone, &v);
-    buf_free(&now);
-    buf_free(&def);
-    return rc;
-}
-
-int opt_canonical(const struct opt *table, const void *obj, struct buf *b, struct err *err)
-{
-    size_t start = b->len;
-    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
-        bool is_default;
-        if (o->flags & OPT_IDENTITY_NOT)
-            continue;
-        int rc = opt_is_default(o, obj, &is_default, err);
-        if (rc)
-            return rc;
-        if (is_default)
-            continue;
-        buf_printf(b, "%s%s=", b->len > start ? ":" : "", o->name);
-        opt_value_text(o, obj, b);
-    }
-    return buf_check(b, "canonical parameters", err);
-}
-
-void opt_field_json(const struct opt *o, const void *obj, struct jw *w)
-{
-    const void *p = cfield(o, obj);
-    if (o->type == OPT_LIST) {
-        const struct str_list *l = p;
-        jw_arr(w);
-        for (int64_t i = 0; i < l->n; i++)
-            jw_str(w, l->items[i]);
-        jw_arr_end(w);
-    } else if (opt_is_unset(o, obj)) {
-        jw_null(w);
-    } else if (o->type == OPT_BOOL) {
-        jw_bool(w, *(const bool *)p);
-    } else if (o->type == OPT_INT || o->type == OPT_BYTES) {
-        jw_int(w, *(const int64_t *)p);
-    } else if (o->type == OPT_NUM && isfinite(*(const double *)p)) {
-        jw_num(w, *(const double *)p);
-    } else if (o->type == OPT_SHARE && !((const struct share *)p)->is_share) {
-        jw_int(w, (int64_t)((const struct share *)p)->value);
-    } else {
-        struct buf text = {0};
-        opt_value_text(o, obj, &text);
-        jw_str(w, buf_str(&text));
-        buf_free(&text);
-    }
-}
-
-void opt_json(const struct opt *table, const void *obj, struct jw *w)
-{
-    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
-        jw_key(w, o->name);
-        opt_field_json(o, obj, w);
-    }
-}
-
-/* The default as a typed JSON value. */
-static void default_json(const struct opt *o, struct jw *w)
-{
-    struct opt  alone[2] = {*o, {.type = OPT_END}};
-    union value v = {0};
-    alone[0].offset = 0;
-    if (opt_defaults(alone, &v, NULL) == 0)
-        opt_field_json(&alone[0], &v, w);
-    else
-        jw_null(w);
-    opt_free(alone, &v);
-}
-
-static void bound_json(double x, struct jw *w)
-{
-    if (isinf(x))
-        jw_str(w, x > 0 ? "inf" : "-inf");
-    else
-        jw_num(w, x);
-}
-
-void opt_table_json(const struct opt *table, struct jw *w)
-{
-    static const char *const types[] = {
-        [OPT_BOOL] = "bool",   [OPT_INT] = "int",     [OPT_NUM] = "number", [OPT_ENUM] = "enum",
-        [OPT_STR] = "string",  [OPT_SHARE] = "share", [OPT_LIST] = "list",  [OPT_BYTES] = "bytes",
-    };
-    jw_arr(w);
-    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
-        jw_obj(w);
-        jw_kstr(w, "name", o->name);
-        jw_kstr(w, "type", types[o->type]);
-        jw_key(w, "default");
-        default_json(o, w);
-        if (has_range(o) && o->type != OPT_BOOL && o->type != OPT_ENUM && o->type != OPT_STR &&
-            o->type != OPT_LIST) {
-            jw_key(w, "min");
-            bound_json(o->min, w);
-            jw_kbool(w, "min_open", (o->flags & OPT_MIN_OPEN) != 0);
-            jw_key(w, "max");
-            bound_json(o->max, w);
-            jw_kbool(w, "max_open", (o->flags & OPT_MAX_OPEN) != 0);
-        }
-        if (o->type == OPT_ENUM) {
-            jw_key(w, "values");
-            jw_arr(w);
-            for (int i = 0; o->values[i]; i++)
-                jw_str(w, o->values[i]);
-            jw_arr_end(w);
-        }
-        jw_kbool(w, "required", (o->flags & OPT_REQUIRED) != 0);
-        jw_kstr(w, "unit", o->unit ? o->unit : "");
-        jw_kstr(w, "help", o->help ? o->help : "");
-        jw_obj_end(w);
-    }
-    jw_arr_end(w);
 }

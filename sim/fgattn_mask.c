@@ -29,7 +29,7 @@
 
 double fg_n(const struct fg_params *p, const struct head_in *in)
 {
-    return (double)in->x.nk;
+    return (double)(in->x.nk + (p->normaliser_n ? in->n_padding : 0));
 }
 
 /* ---- forced units --------------------------------------------------------------------------- */
@@ -167,7 +167,7 @@ static int pooled_group(const struct fg_params *p, const struct head_in *in, str
 
     TRY(fg_pooled_values(p, in, m, g, keys, value, &n, err));
     if (p->pool == FG_POOL_TOPK) {
-        int64_t want = share_resolve((struct share){p->kappa, true}, (int64_t)fg_n(p, in));
+        int64_t want = share_resolve((struct share){p->kappa, true}, in->x.nk);
         TRY(prefix_topk(work, value, n, (want + p->width - 1) / p->width, &top, err));
         for (int64_t u = 0; u < n; u++)
             if (prefix_has(&top, value[u], u))

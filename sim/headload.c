@@ -82,6 +82,7 @@ static int drop_padding(const struct trace *t, struct head_in *in, struct err *e
     in->x.nq -= padding;
     in->x.nk -= padding;
     in->geom.text = m->text_valid;
+    in->n_padding = padding;
     return 0;
 }
 

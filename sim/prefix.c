@@ -137,9 +137,13 @@ int prefix_select(struct prefix_work *w, const double *rank, const double *mass,
     if (near(out->sum, target, tolerance) || near(out->before, target, tolerance) ||
         near(total, target, tolerance)) {
         *out = (struct prefix){INFINITY, -1, 0, start, start};
-        return finish(w, rank, mass, n, top, 0, BINS - 1, start, target, out, err);
+        rc = finish(w, rank, mass, n, top, 0, BINS - 1, start, target, out, err);
     }
-    return 0;
+    if (out->sum < target) { /* not even all of them: no entry is behind the last one */
+        out->cut = 0;
+        out->last = n;
+    }
+    return rc;
 }
 
 /* ---- by count ------------------------------------------------------------------------------- */

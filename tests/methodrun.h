@@ -47,6 +47,73 @@ static inline double metric_of(const char *text, const struct head_in *in, const
     return x;
 }
 
+/* Counts of the mask that a method which does not look at the data gives a head of this shape. */
+static inline struct mask_counts shape_counts(const char *text, int64_t nq, int64_t nk, bool causal,
+                                              int head, int n_heads, uint64_t seed)
+{
+    struct err         err = {0};
+    struct method_run *runs = NULL;
+    int64_t            n = 0;
+    void              *state = NULL;
+    struct method_ctx  ctx = {.seed = seed};
+    struct mask_counts sum = {0};
+    struct head_in     in = {.x = {.nq = nq, .nk = nk, .d = 1, .dv = 1, .scale = 1,
+                                   .causal = causal},
+                             .head = head, .kv_head = head, .n_heads = n_heads,
+                             .n_kv_heads = n_heads, .n_layers = 1, .branch = "main"};
+
+    assert_ok(method_runs_parse(sim_methods, text, &runs, &n, &err), &err);
+    const struct method *m = runs[0].method;
+    assert_ok(m->prepare(&ctx, runs[0].params, &in, &state, &err), &err);
+    int64_t unit = m->unit_rows ? m->unit_rows(state) : 1;
+    int64_t step = (1024 + unit - 1) / unit * unit;
+    for (int64_t r = 0; r < nq; r += step) {
+        struct mask        mask = {0};
+        struct mask_counts c;
+        assert_ok(m->select(state, r, r + step < nq ? r + step : nq, &mask, &err), &err);
+        assert_ok(mask_check(&mask, &err), &err);
+        assert_ok(mask_count(&mask, &c, &err), &err);
+        sum.pairs_kept += c.pairs_kept;
+        sum.pairs_allowed += c.pairs_allowed;
+        sum.pairs_exec += c.pairs_exec;
+        sum.tiles_kept += c.tiles_kept;
+        sum.tiles_allowed += c.tiles_allowed;
+        sum.rows_empty += c.rows_empty;
+        mask_free(&mask);
+    }
+    m->release(state);
+    method_runs_free(runs, n);
+    return sum;
+}
+
+/* Is (i, j) in a mask? */
+static inline bool mask_has(const struct mask *m, int64_t i, int64_t j)
+{
+    struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
+    int64_t      n = mask_row_spans(m, i, s);
+    bool         has = false;
+    for (int64_t k = 0; k < n; k++)
+        has = has || (j >= s[k].lo && j < s[k].hi);
+    free(s);
+    return has;
+}
+
+/* A sink that writes the mask as 0/1 bytes [nq][nk]. */
+static inline int sink_bits(void *ctx, const struct mask *m, const double *out, const double *lse,
+                            struct err *err)
+{
+    uint8_t     *bits = ctx;
+    struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
+    for (int64_t i = m->row0; i < m->row1; i++) {
+        int64_t n = mask_row_spans(m, i, s);
+        memset(bits + i * m->nk, 0, (size_t)m->nk);
+        for (int64_t k = 0; k < n; k++)
+            memset(bits + i * m->nk + s[k].lo, 1, (size_t)(s[k].hi - s[k].lo));
+    }
+    free(s);
+    return 0;
+}
+
 /* Equal to a number printed with `digits` significant digits. */
 #define assert_printed(x, want, digits)                                                       \
     do {                                                                                      \

@@ -75,6 +75,7 @@ START_TEST(a_run_can_be_read_off_its_manifest)
     ck_assert_str_eq(text_of(input, "path"), "t.h5");
     ck_assert_str_eq(text_of(input, "id"), "xxh3:1");
     ck_assert(json_is_object(json_object_get(doc, "host")));
+    ck_assert_ptr_nonnull(strchr(text_of(json_object_get(doc, "libraries"), "hdf5"), '.'));
     ck_assert(json_real_value(json_object_get(doc, "elapsed_s")) >= 0);
     ck_assert_uint_eq(json_array_size(json_object_get(doc, "history")), 0);
     json_decref(doc);

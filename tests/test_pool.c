@@ -15,8 +15,8 @@ struct work {
     _Atomic int count[N];
     _Atomic int in_worker[16];
     _Atomic int started, fail_at, raise_at;
-    int64_t     last; /* jobs = 1 only: items in order */
-    bool        ordered;
+    _Atomic int64_t last; /* jobs = 1 only: items in order */
+    _Atomic bool    ordered;
 };
 
 static struct work w;

@@ -81,7 +81,7 @@ static int parse_params(const struct oracle_params *p, struct parsed *out, struc
 {
     long long a, b;
     int       end = 0;
-    char      sep;
+    char      sep[2];
 
     *out = (struct parsed){1, 1, FORCED_NONE, 0};
     if (sscanf(p->unit, "%9lldx%9lld%n", &a, &b, &end) != 2 || p->unit[end] || a < 1 || b < 1)
@@ -94,7 +94,7 @@ static int parse_params(const struct oracle_params *p, struct parsed *out, struc
         bool sink = strncmp(p->forced, "sink", 4) == 0, window = strncmp(p->forced, "window", 6) == 0;
         const char *rest = p->forced + (sink ? 4 : window ? 6 : 0);
         end = 0;
-        if ((!sink && !window) || sscanf(rest, "%1[-:]%9lld%n", &sep, &a, &end) != 2 || rest[end] ||
+        if ((!sink && !window) || sscanf(rest, "%1[-:]%9lld%n", sep, &a, &end) != 2 || rest[end] ||
             a < 1)
             return err_set(err, ERR_USAGE,
                            "forced: '%s': expected none, diag, sink-N or window-N", p->forced);

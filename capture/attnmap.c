@@ -1,0 +1,103 @@
+#include "capture/attnmap.h"
+
+#include "core/mem.h"
+#include "core/pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STRIP 16
+
+int attnmap_init(struct attnmap *m, int heads, int64_t n_q, int64_t n_k, int64_t pool,
+                 struct err *err)
+{
+    int rc = 0;
+    *m = (struct attnmap){pool, (n_q + pool - 1) / pool, (n_k + pool - 1) / pool, heads, NULL, NULL};
+    int64_t cells = heads * m->cells_q * m->cells_k;
+    TRY(mem_zalloc(&m->sum, cells, sizeof(float), "map sums", err));
+    TRY(mem_zalloc(&m->max, cells, sizeof(float), "map maxima", err));
+out:
+    if (rc)
+        attnmap_free(m);
+    return rc;
+}
+
+void attnmap_free(struct attnmap *m)
+{
+    free(m->sum);
+    free(m->max);
+    memset(m, 0, sizeof *m);
+}
+
+struct map_job {
+    struct attnmap     *m;
+    const float        *q;
+    const struct nn_kv *kv;
+    int64_t             row0, n, nk, cell_rows;
+    double              scale;
+    bool                causal;
+    const double       *lse;
+};
+
+/* Add rows of probabilities p [rows][nk] to one row of cells; sums in double. */
+static void pool_rows(const double *p, int64_t rows, int64_t nk, int64_t pool, double *sum,
+                      float *max)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c * pool < nk; c++) {
+            int64_t end = (c + 1) * pool < nk ? (c + 1) * pool : nk;
+            double  s = 0, top = max[c];
+            for (int64_t j = c * pool; j < end; j++) {
+                double x = p[r * nk + j];
+                s += x;
+                top = x > top ? x : top;
+            }
+            sum[c] += s;
+            max[c] = (float)top;
+        }
+}
+
+/* One row of cells of one head. */
+static int map_item(void *ctx, int64_t item, int worker, struct err *err)
+{
+    const struct map_job *j = ctx;
+    struct attnmap       *m = j->m;
+    const struct nn_kv   *kv = j->kv;
+    int64_t               head = item / j->cell_rows, cell = item % j->cell_rows;
+    int64_t               a = cell * m->pool, b = a + m->pool < j->n ? a + m->pool : j->n, d = kv->d;
+    int64_t               kv_at = head / (m->heads / kv->heads) * kv->n * d;
+    int64_t at = (head * m->cells_q + j->row0 / m->pool + cell) * m->cells_k;
+    float                *q = NULL;
+    double               *p = NULL, *sum = NULL;
+    struct attn_ops       ops = {0};
+    int                   rc = 0;
+
+    int64_t nk = j->causal ? b + j->nk - j->n : j->nk;
+    TRY(mem_alloc(&q, (b - a) * d, sizeof *q, "queries of a cell row", err));
+    TRY(mem_alloc(&p, STRIP * nk, sizeof *p, "probabilities", err));
+    TRY(mem_zalloc(&sum, m->cells_k, sizeof *sum, "cell sums", err));
+    nn_take_head(j->q + a * m->heads * d, b - a, m->heads, kv->d, (int)head, q);
+    struct attn_in in = {b - a, nk, kv->d, kv->d, q, kv->k + kv_at, NULL, j->scale, j->causal};
+    TRY(attn_prepare(&ops, &in, PREC_F32, err));
+    for (int64_t r = 0; r < b - a; r += STRIP) {
+        int64_t rows = b - a - r < STRIP ? b - a - r : STRIP;
+        TRY(attn_probs(&ops, r, r + rows, j->lse + head * j->n + a + r, p, err));
+        pool_rows(p, rows, nk, m->pool, sum, m->max + at);
+    }
+    for (int64_t c = 0; c < m->cells_k; c++)
+        m->sum[at + c] = (float)sum[c];
+out:
+    attn_release(&ops);
+    free(q);
+    free(p);
+    free(sum);
+    return rc;
+}
+
+int attnmap_rows(struct attnmap *m, const float *q, const struct nn_kv *kv, int64_t row0, int64_t n,
+                 int64_t nk, double scale, bool causal, const double *lse, int jobs,
+                 struct err *err)
+{
+    struct map_job j = {m, q, kv, row0, n, nk, (n + m->pool - 1) / m->pool, scale, causal, lse};
+    return pool_run(jobs, m->heads * j.cell_rows, map_item, &j, err);
+}

@@ -1,0 +1,339 @@
+/*
+ * llm_forward.c - the forward pass of a Llama-family decoder (llm_model.h), pre-norm residual blocks:
+ *
+ *   h += O(attention(rope(norm(Q x)), rope(norm(K x)), V x))     x = RMSNorm(h)
+ *   h += Down(silu(Gate x) * Up x)                               x = RMSNorm(h)
+ *   logits = Head RMSNorm(h)
+ *
+ * Layers outside, chunks of tokens inside: a layer's weights are read once, and chunk i attends to the
+ * keys of chunks 0..i of the same layer.
+ */
+#include "capture/llm_weights.h"
+#include "core/mem.h"
+#include "core/pool.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_CHUNK 2048
+#define VOCAB_CHUNK 8192
+#define LOGIT_ROWS 512
+
+struct state {
+    struct llm_model       *m;
+    const struct llm_run   *run;
+    const struct llm_hooks *hooks;
+    int64_t                 chunk, qdim, kvdim;
+    float                  *h;                      /* [n][hidden] */
+    float                  *x, *q, *k, *v, *o, *gate, *up; /* of a chunk */
+    double                 *lse;                    /* [heads][chunk] */
+    double                 *inv_freq, rope_factor;
+    struct nn_kv            kv;
+    struct llm_layer        w;
+};
+
+static int64_t chunk_tokens(int64_t chunk, int64_t n, int64_t pool)
+{
+    int64_t c = chunk > 0 ? chunk : DEFAULT_CHUNK;
+    if (pool > 0)
+        c = (c + pool - 1) / pool * pool;
+    return c < n ? c : n;
+}
+
+int64_t llm_forward_bytes(const struct llm_config *c, int64_t n, int64_t chunk, int64_t pool)
+{
+    int64_t rows = chunk_tokens(chunk, n, pool), cells = pool ? (n + pool - 1) / pool : 0;
+    int64_t qdim = (int64_t)c->heads * c->head_dim, kvdim = (int64_t)c->kv_heads * c->head_dim;
+    int64_t floats = n * c->hidden + 2 * n * kvdim;
+    floats += rows * (c->hidden + 2 * qdim + 2 * kvdim + 2 * c->ffn + 2 * c->heads);
+    floats += VOCAB_CHUNK * c->hidden + LOGIT_ROWS * VOCAB_CHUNK;
+    floats += 2 * c->heads * cells * cells;
+    return 4 * floats + llm_layer_bytes(c);
+}
+
+static void state_free(struct state *s)
+{
+    float *all[] = {s->h, s->x, s->q, s->k, s->v, s->o, s->gate, s->up};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    free(s->lse);
+    free(s->inv_freq);
+    nn_kv_free(&s->kv);
+    llm_layer_free(&s->w);
+}
+
+static int state_init(struct state *s, struct err *err)
+{
+    const struct llm_config *c = &s->m->c;
+    int64_t                  r = s->chunk;
+    int                      rc = 0;
+
+    s->qdim = (int64_t)c->heads * c->head_dim;
+    s->kvdim = (int64_t)c->kv_heads * c->head_dim;
+    TRY(mem_alloc(&s->h, s->run->n * c->hidden, sizeof(float), "hidden state", err));
+    TRY(mem_alloc(&s->x, r * c->hidden, sizeof(float), "activations", err));
+    TRY(mem_alloc(&s->q, r * s->qdim, sizeof(float), "queries", err));
+    TRY(mem_alloc(&s->o, r * s->qdim, sizeof(float), "attention output", err));
+    TRY(mem_alloc(&s->k, r * s->kvdim, sizeof(float), "keys", err));
+    TRY(mem_alloc(&s->v, r * s->kvdim, sizeof(float), "values", err));
+    TRY(mem_alloc(&s->gate, r * c->ffn, sizeof(float), "feed-forward", err));
+    TRY(mem_alloc(&s->up, r * c->ffn, sizeof(float), "feed-forward", err));
+    TRY(mem_alloc(&s->lse, r * c->heads, sizeof(double), "log-sum-exp", err));
+    TRY(mem_alloc(&s->inv_freq, c->head_dim / 2, sizeof(double), "rotary table", err));
+    TRY(nn_kv_init(&s->kv, s->run->n, c->kv_heads, c->head_dim, err));
+    s->rope_factor = rope_frequencies(&c->rope, c->head_dim, s->inv_freq);
+out:
+    return rc;
+}
+
+static int embed(struct state *s, struct err *err)
+{
+    const struct llm_config *c = &s->m->c;
+    int                      rc = 0;
+    for (int64_t i = 0; i < s->run->n; i++) {
+        int64_t id = s->run->tokens[i];
+        if (id < 0 || id >= c->vocab)
+            FAIL(err, ERR_INPUT, "token %lld is %lld, the model's vocabulary is 0..%lld",
+                 (long long)i, (long long)id, (long long)c->vocab - 1);
+        TRY(st_read_f32(s->m->file, s->m->embed, id * c->hidden, c->hidden, s->h + i * c->hidden,
+                        err));
+    }
+out:
+    return rc;
+}
+
+/* ---- one layer ------------------------------------------------------------------------------ */
+
+/* q, k, v of a chunk with norm and position applied, k and v added to the layer's. */
+static void project(struct state *s, int64_t t0, int64_t n)
+{
+    const struct llm_config *c = &s->m->c;
+    float                  **w = s->w.t;
+    int                      jobs = s->run->jobs;
+
+    nn_rms_norm(s->h + t0 * c->hidden, n, c->hidden, w[LLM_NORM1], c->eps, s->x);
+    nn_linear(s->x, n, c->hidden, w[LLM_Q], w[LLM_Q_B], s->qdim, jobs, s->q);
+    nn_linear(s->x, n, c->hidden, w[LLM_K], w[LLM_K_B], s->kvdim, jobs, s->k);
+    nn_linear(s->x, n, c->hidden, w[LLM_V], w[LLM_V_B], s->kvdim, jobs, s->v);
+    if (c->qk_norm) {
+        nn_rms_norm(s->q, n * c->heads, c->head_dim, w[LLM_QN], c->eps, s->q);
+        nn_rms_norm(s->k, n * c->kv_heads, c->head_dim, w[LLM_KN], c->eps, s->k);
+    }
+    rope_apply(s->q, n, c->heads, c->head_dim, t0, s->inv_freq, s->rope_factor);
+    rope_apply(s->k, n, c->kv_heads, c->head_dim, t0, s->inv_freq, s->rope_factor);
+    nn_kv_put(&s->kv, t0, n, s->k, s->v);
+}
+
+static void add(float *h, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        h[i] += x[i];
+}
+
+static void feed_forward(struct state *s, int64_t t0, int64_t n)
+{
+    const struct llm_config *c = &s->m->c;
+    float                  **w = s->w.t, *h = s->h + t0 * c->hidden;
+    int                      jobs = s->run->jobs;
+
+    nn_rms_norm(h, n, c->hidden, w[LLM_NORM2], c->eps, s->x);
+    nn_linear(s->x, n, c->hidden, w[LLM_GATE], w[LLM_GATE_B], c->ffn, jobs, s->gate);
+    nn_linear(s->x, n, c->hidden, w[LLM_UP], w[LLM_UP_B], c->ffn, jobs, s->up);
+    nn_silu(s->gate, n * c->ffn);
+    for (int64_t i = 0; i < n * c->ffn; i++)
+        s->gate[i] *= s->up[i];
+    nn_linear(s->gate, n, c->ffn, w[LLM_DOWN], w[LLM_DOWN_B], c->hidden, jobs, s->x);
+    add(h, s->x, n * c->hidden);
+}
+
+static int run_chunk(struct state *s, int layer, int64_t t0, int64_t n, struct attnmap *map,
+                     struct err *err)
+{
+    const struct llm_config *c = &s->m->c;
+    double                   scale = 1 / sqrt(c->head_dim);
+    int                      rc = 0;
+
+    if (interrupted())
+        FAIL(err, ERR_INTERRUPTED, "interrupted");
+    project(s, t0, n);
+    if (s->hooks->rows)
+        TRY(s->hooks->rows(s->hooks->ctx, layer, t0, n, s->q, s->k, s->v, err));
+    TRY(nn_attention(s->q, &s->kv, n, t0 + n, c->heads, scale, true, s->run->jobs, s->o, s->lse,
+                     err));
+    if (map)
+        TRY(attnmap_rows(map, s->q, &s->kv, t0, n, t0 + n, scale, true, s->lse, s->run->jobs, err));
+    nn_linear(s->o, n, s->qdim, s->w.t[LLM_O], s->w.t[LLM_O_B], c->hidden, s->run->jobs, s->x);
+    add(s->h + t0 * c->hidden, s->x, n * c->hidden);
+    feed_forward(s, t0, n);
+out:
+    return rc;
+}
+
+static int run_layer(struct state *s, int layer, struct err *err)
+{
+    const struct llm_hooks *hooks = s->hooks;
+    struct attnmap          map = {0};
+    int64_t                 n = s->run->n;
+    bool                    maps = s->run->pool > 0 &&
+                (!hooks->wants_map || hooks->wants_map(hooks->ctx, layer));
+    int                     rc = 0;
+
+    TRY(llm_layer_load(s->m, layer, &s->w, err));
+    if (maps)
+        TRY(attnmap_init(&map, s->m->c.heads, n, n, s->run->pool, err));
+    if (hooks->begin_layer)
+        TRY(hooks->begin_layer(hooks->ctx, layer, err));
+    for (int64_t t = 0; t < n; t += s->chunk)
+        TRY(run_chunk(s, layer, t, t + s->chunk < n ? s->chunk : n - t, maps ? &map : NULL, err));
+    if (hooks->end_layer)
+        TRY(hooks->end_layer(hooks->ctx, layer, maps ? &map : NULL, err));
+out:
+    attnmap_free(&map);
+    return rc;
+}
+
+/* ---- logits --------------------------------------------------------------------------------- */
+
+/* Online log-sum-exp over the vocabulary of some tokens. */
+struct tally {
+    double *top, *sum, *target; /* [n] */
+};
+
+static void tally_row(struct tally *t, int64_t i, const float *logits, int64_t n, int64_t v0,
+                      int64_t target)
+{
+    double top = t->top[i], sum = 0;
+    for (int64_t j = 0; j < n; j++)
+        top = logits[j] > top ? logits[j] : top;
+    for (int64_t j = 0; j < n; j++)
+        sum += exp(logits[j] - top);
+    t->sum[i] = t->sum[i] * exp(t->top[i] - top) + sum;
+    t->top[i] = top;
+    if (target >= v0 && target < v0 + n)
+        t->target[i] = logits[target - v0];
+}
+
+/* Rows of the head [v0, v0 + nv) against all tokens. */
+static int vocab_chunk(struct state *s, int64_t v0, int64_t nv, float *w, float *logits,
+                       struct tally *t, struct err *err)
+{
+    const struct llm_config *c = &s->m->c;
+    const struct llm_run    *run = s->run;
+    int                      rc = 0;
+
+    TRY(st_read_f32(s->m->file, s->m->head, v0 * c->hidden, nv * c->hidden, w, err));
+    for (int64_t r = 0; run->nll && r < run->n - 1; r += LOGIT_ROWS) {
+        int64_t n = run->n - 1 - r < LOGIT_ROWS ? run->n - 1 - r : LOGIT_ROWS;
+        nn_linear(s->h + r * c->hidden, n, c->hidden, w, NULL, nv, run->jobs, logits);
+        for (int64_t i = 0; i < n; i++)
+            tally_row(t, r + i, logits + i * nv, nv, v0, run->tokens[r + i + 1]);
+    }
+    if (run->last_logits)
+        nn_linear(s->h + (run->n - 1) * c->hidden, 1, c->hidden, w, NULL, nv, run->jobs,
+                  run->last_logits + v0);
+out:
+    return rc;
+}
+
+static int final_norm(struct state *s, struct err *err)
+{
+    const struct llm_config *c = &s->m->c;
+    const struct st_tensor  *t;
+    float                   *w = NULL;
+    int                      rc = 0;
+    TRY(st_require(s->m->file, "model.norm.weight", 1, &c->hidden, &t, err));
+    TRY(mem_alloc(&w, c->hidden, sizeof *w, t->name, err));
+    TRY(st_read_f32(s->m->file, t, 0, c->hidden, w, err));
+    nn_rms_norm(s->h, s->run->n, c->hidden, w, c->eps, s->h);
+out:
+    free(w);
+    return rc;
+}
+
+static int likelihoods(struct state *s, struct err *err)
+{
+    const struct llm_config *c = &s->m->c;
+    int64_t                  n = s->run->n;
+    float                   *w = NULL, *logits = NULL;
+    struct tally             t = {0};
+    int                      rc = 0;
+
+    TRY(final_norm(s, err));
+    TRY(mem_alloc(&w, VOCAB_CHUNK * c->hidden, sizeof *w, "output weights", err));
+    TRY(mem_alloc(&logits, LOGIT_ROWS * VOCAB_CHUNK, sizeof *logits, "logits", err));
+    TRY(mem_alloc(&t.top, n, sizeof(double), "likelihoods", err));
+    TRY(mem_zalloc(&t.sum, n, sizeof(double), "likelihoods", err));
+    TRY(mem_zalloc(&t.target, n, sizeof(double), "likelihoods", err));
+    for (int64_t i = 0; i < n; i++)
+        t.top[i] = -INFINITY;
+    for (int64_t v = 0; v < c->vocab; v += VOCAB_CHUNK)
+        TRY(vocab_chunk(s, v, c->vocab - v < VOCAB_CHUNK ? c->vocab - v : VOCAB_CHUNK, w, logits, &t,
+                        err));
+    for (int64_t i = 0; s->run->nll && i < n - 1; i++)
+        s->run->nll[i] = (float)(t.top[i] + log(t.sum[i]) - t.target[i]);
+out:
+    free(w);
+    free(logits);
+    free(t.top);
+    free(t.sum);
+    free(t.target);
+    return rc;
+}
+
+/* ---- the run -------------------------------------------------------------------------------- */
+
+int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm_hooks *hooks,
+                struct err *err)
+{
+    static const struct llm_hooks none = {0};
+    struct state                  s = {.m = m, .run = run, .hooks = hooks ? hooks : &none};
+    int                           rc = 0;
+
+    if (run->n < 1)
+        FAIL(err, ERR_USAGE, "the prompt is empty");
+    if (m->c.window && run->n > m->c.window)
+        FAIL(err, ERR_USAGE, "%lld tokens are more than the model's sliding window of %lld; beyond "
+             "it attention is not plain causal: use --tokens %lld or fewer", (long long)run->n,
+             (long long)m->c.window, (long long)m->c.window);
+    s.chunk = chunk_tokens(run->chunk, run->n, run->pool);
+    TRY(state_init(&s, err));
+    TRY(embed(&s, err));
+    for (int layer = 0; layer < m->c.layers; layer++) {
+        rc = run_layer(&s, layer, err);
+        if (rc) {
+            err_prefix(err, "layer %d", layer);
+            goto out;
+        }
+    }
+    if (run->nll || run->last_logits)
+        TRY(likelihoods(&s, err));
+out:
+    state_free(&s);
+    return rc;
+}
+
+int llm_open(const char *dir, struct llm_model *m, struct err *err)
+{
+    int rc = 0;
+    memset(m, 0, sizeof *m);
+    TRY(llm_config_read(dir, &m->c, err));
+    TRY(st_open_dir(dir, "model", &m->file, err));
+    int64_t shape[2] = {m->c.vocab, m->c.hidden};
+    TRY(st_require(m->file, "model.embed_tokens.weight", 2, shape, &m->embed, err));
+    m->head = m->embed;
+    if (!m->c.tied)
+        TRY(st_require(m->file, "lm_head.weight", 2, shape, &m->head, err));
+    for (int i = 0; i < m->c.layers; i++)
+        TRY(llm_layer_check(m, i, err));
+out:
+    if (rc)
+        llm_close(m);
+    return rc;
+}
+
+void llm_close(struct llm_model *m)
+{
+    st_close(&m->file);
+    memset(m, 0, sizeof *m);
+}

@@ -1,0 +1,52 @@
+/*
+ * llm_model.h - weights of a Llama-family checkpoint and its float32 forward pass over a prompt.
+ *
+ * Weights are read one layer at a time and tokens are processed in chunks: memory holds the hidden
+ * state of all tokens, one layer's weights, keys and values, and a chunk's activations.
+ */
+#ifndef LACUNA_LLM_MODEL_H
+#define LACUNA_LLM_MODEL_H
+
+#include "capture/attnmap.h"
+#include "capture/llm_config.h"
+#include "core/safetensors.h"
+
+struct llm_model {
+    struct llm_config       c;
+    struct st_file         *file; /* owned */
+    const struct st_tensor *embed, *head; /* [vocab][hidden]; the same tensor when tied */
+};
+
+/* Open DIR (config.json and the weights); every tensor must be there with its shape. */
+int  llm_open(const char *dir, struct llm_model *m, struct err *err);
+void llm_close(struct llm_model *m);
+
+/* What a run hands out. Each may be NULL. A non-zero return ends the run. */
+struct llm_hooks {
+    void *ctx;
+    int (*begin_layer)(void *ctx, int layer, struct err *err);
+    /* Tokens [tok0, tok0 + n): q [n][heads * d], k and v [n][kv_heads * d], positions applied. */
+    int (*rows)(void *ctx, int layer, int64_t tok0, int64_t n, const float *q, const float *k,
+                const float *v, struct err *err);
+    /* The layer is done; map is NULL without pool. */
+    int (*end_layer)(void *ctx, int layer, const struct attnmap *map, struct err *err);
+    bool (*wants_map)(void *ctx, int layer);
+};
+
+struct llm_run {
+    const int32_t *tokens; /* [n] */
+    int64_t        n;
+    int64_t        chunk;  /* tokens of a chunk, 0 = default */
+    int64_t        pool;   /* cell size of the maps, 0 = none */
+    int            jobs;
+    float         *nll;    /* [n - 1]: -ln p(token i+1 | tokens 0..i), nat; NULL = not wanted */
+    float         *last_logits; /* [vocab], NULL = not wanted */
+};
+
+int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm_hooks *hooks,
+                struct err *err);
+
+/* Bytes that llm_forward allocates for n tokens. */
+int64_t llm_forward_bytes(const struct llm_config *c, int64_t n, int64_t chunk, int64_t pool);
+
+#endif

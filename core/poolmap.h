@@ -1,0 +1,19 @@
+/*
+ * poolmap.h - pooled maps of exact attention: what a trace stores of the N x N probabilities.
+ */
+#ifndef LACUNA_POOLMAP_H
+#define LACUNA_POOLMAP_H
+
+#include "core/attention.h"
+
+/* Cell (a, b) of P x P query-key pairs, over the pairs that exist (and, when causal, are allowed):
+ *
+ *   sum_ab = sum p_ij        max_ab = max p_ij        p_ij = exp(scale q_i . k_j - LSE_i)
+ *
+ * sum and max are [ceil(nq / pool)][ceil(nk / pool)]. A row of `sum` adds up to the number of its
+ * query rows. lse [nq] is the dense LSE (attn_rows over MASK_FULL). Time O(nq nk d), memory a few
+ * rows of nk doubles. */
+int pool_map(const struct attn_ops *ops, const double *lse, int64_t pool, float *sum, float *max,
+             struct err *err);
+
+#endif
