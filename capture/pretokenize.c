@@ -1,0 +1,481 @@
+/*
+ * pretokenize.c - cutting a text into the pieces that byte-pair encoding works on.
+ *
+ * Every pre-tokenizer is brought to one of two forms: a pattern with a rule for what becomes of its
+ * matches (Split, ByteLevel's own expression, Digits), or Metaspace's rewriting of spaces.
+ */
+#include "capture/pretokenize.h"
+
+#include "capture/regex.h"
+#include "core/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+enum kind { SPLIT, PREFIX_SPACE, METASPACE, BYTES };
+
+/* What becomes of a match. */
+enum behavior { REMOVED, ISOLATED, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, CONTIGUOUS };
+
+static const char *const behavior_names[] = {"Removed", "Isolated", "MergedWithPrevious",
+                                             "MergedWithNext", "Contiguous"};
+
+enum scheme { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER };
+
+struct step {
+    enum kind     kind;
+    struct regex *regex;     /* SPLIT by expression */
+    char         *text;      /* SPLIT by text; METASPACE: the replacement */
+    enum behavior behavior;
+    bool          invert;
+    enum scheme   scheme;    /* METASPACE */
+};
+
+struct pretokenizer {
+    struct step *steps; /* owned */
+    int64_t      n, cap;
+};
+
+/* The expression of GPT-2, which ByteLevel applies unless use_regex is false. */
+#define GPT2_PATTERN \
+    "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+int pieces_add(struct pieces *p, const char *s, size_t len, struct err *err)
+{
+    int rc = 0;
+    if (len == 0)
+        return 0;
+    TRY(mem_grow(&p->end, &p->cap, p->n + 1, sizeof *p->end, "pieces of text", err));
+    buf_put(&p->text, s, len);
+    TRY(buf_check(&p->text, "pieces of text", err));
+    p->end[p->n++] = (int64_t)p->text.len;
+out:
+    return rc;
+}
+
+void pieces_reset(struct pieces *p)
+{
+    buf_reset(&p->text);
+    p->n = 0;
+    p->at_start = false;
+}
+
+void pieces_free(struct pieces *p)
+{
+    buf_free(&p->text);
+    free(p->end);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- bytes as characters --------------------------------------------------------------------- */
+
+static bool printable_byte(int b)
+{
+    return (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+}
+
+void byte_char(uint8_t byte, char out[3])
+{
+    int c = byte;
+    if (!printable_byte(byte)) {
+        c = 0x100;
+        for (int b = 0; b < byte; b++)
+            c += !printable_byte(b);
+    }
+    memset(out, 0, 3);
+    if (c < 0x80) {
+        out[0] = (char)c;
+    } else {
+        out[0] = (char)(0xc0 | c >> 6);
+        out[1] = (char)(0x80 | (c & 0x3f));
+    }
+}
+
+int char_byte(int32_t c)
+{
+    if (c >= 0 && c < 0x100)
+        return printable_byte(c) ? c : -1;
+    for (int b = 0, at = 0x100; b < 0x100 && at <= c; b++)
+        if (!printable_byte(b) && at++ == c)
+            return b;
+    return -1;
+}
+
+int64_t utf8_invalid(const char *s, size_t len)
+{
+    size_t at = 0;
+    while (at < len) {
+        utf8proc_int32_t c;
+        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s + at,
+                                              (utf8proc_ssize_t)(len - at), &c);
+        if (n <= 0)
+            return (int64_t)at;
+        at += (size_t)n;
+    }
+    return -1;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static struct step *add_step(struct pretokenizer *t, enum kind kind, struct err *err)
+{
+    if (mem_grow(&t->steps, &t->cap, t->n + 1, sizeof *t->steps, "pre-tokenizer", err))
+        return NULL;
+    struct step *s = t->steps + t->n++;
+    memset(s, 0, sizeof *s);
+    s->kind = kind;
+    return s;
+}
+
+/* A Split that lets the matches of a fixed expression stand alone. */
+static int add_pattern(struct pretokenizer *t, const char *pattern, const char *where,
+                       struct err *err)
+{
+    struct step *s = add_step(t, SPLIT, err);
+    if (!s)
+        return ERR_NOMEM;
+    s->behavior = ISOLATED;
+    return regex_compile(pattern, where, &s->regex, err);
+}
+
+static int copy_text(const char *text, const char *where, char **out, struct err *err)
+{
+    *out = strdup(text);
+    return *out ? 0 : err_set(err, ERR_NOMEM, "%s: pre-tokenizer", where);
+}
+
+static int read_split(const json_t *v, const char *where, struct pretokenizer *t, struct err *err)
+{
+    const json_t *pattern = json_object_get(v, "pattern");
+    const char   *regex = NULL, *text, *behavior;
+    size_t        b = 0;
+    struct step  *s = add_step(t, SPLIT, err);
+    int           rc = 0;
+
+    if (!s)
+        return ERR_NOMEM;
+    TRY(jget_bool_opt(v, "invert", where, &s->invert, err));
+    TRY(jget_str(v, "behavior", where, &behavior, err));
+    while (b < 5 && strcmp(behavior, behavior_names[b]) != 0)
+        b++;
+    if (b == 5)
+        FAIL(err, ERR_INPUT, "%s: Split: unknown behavior \"%.60s\"", where, behavior);
+    s->behavior = (enum behavior)b;
+    TRY(jget_str_opt(pattern, "Regex", where, &regex, err));
+    if (regex)
+        return regex_compile(regex, where, &s->regex, err);
+    TRY(jget_str(pattern, "String", where, &text, err));
+    TRY(copy_text(text, where, &s->text, err));
+out:
+    return rc;
+}
+
+static int read_byte_level(const json_t *v, const char *where, struct pretokenizer *t,
+                           struct err *err)
+{
+    bool prefix = true, use_regex = true;
+    int  rc = 0;
+
+    TRY(jget_bool_opt(v, "add_prefix_space", where, &prefix, err));
+    TRY(jget_bool_opt(v, "use_regex", where, &use_regex, err));
+    if (prefix && !add_step(t, PREFIX_SPACE, err))
+        return ERR_NOMEM;
+    if (use_regex)
+        TRY(add_pattern(t, GPT2_PATTERN, where, err));
+    if (!add_step(t, BYTES, err))
+        return ERR_NOMEM;
+out:
+    return rc;
+}
+
+static int read_metaspace(const json_t *v, const char *where, struct pretokenizer *t,
+                          struct err *err)
+{
+    const char  *text = "\xe2\x96\x81", *scheme = NULL;
+    bool         prefix = true, split = true;
+    struct step *s = add_step(t, METASPACE, err);
+    int          rc = 0;
+
+    if (!s)
+        return ERR_NOMEM;
+    TRY(jget_str_opt(v, "replacement", where, &text, err));
+    TRY(jget_bool_opt(v, "add_prefix_space", where, &prefix, err));
+    TRY(jget_str_opt(v, "prepend_scheme", where, &scheme, err));
+    TRY(jget_bool_opt(v, "split", where, &split, err));
+    if (!scheme)
+        scheme = prefix ? "always" : "never";
+    if (strcmp(scheme, "always") == 0)
+        s->scheme = PREPEND_ALWAYS;
+    else if (strcmp(scheme, "first") == 0)
+        s->scheme = PREPEND_FIRST;
+    else if (strcmp(scheme, "never") == 0)
+        s->scheme = PREPEND_NEVER;
+    else
+        FAIL(err, ERR_INPUT, "%s: Metaspace: unknown prepend_scheme \"%.60s\"", where, scheme);
+    TRY(copy_text(text, where, &s->text, err));
+    if (!split)
+        return 0;
+    if (!(s = add_step(t, SPLIT, err)))
+        return ERR_NOMEM;
+    s->behavior = MERGED_WITH_NEXT;
+    TRY(copy_text(text, where, &s->text, err));
+out:
+    return rc;
+}
+
+static int read_steps(const json_t *v, const char *where, int depth, struct pretokenizer *t,
+                      struct err *err)
+{
+    const char *type;
+    bool        single = false;
+    int         rc = 0;
+
+    TRY(jget_str(v, "type", where, &type, err));
+    if (strcmp(type, "Sequence") == 0) {
+        const json_t *list = json_object_get(v, "pretokenizers");
+        if (!json_is_array(list) || depth > 8)
+            FAIL(err, ERR_INPUT, "%s: pre_tokenizer Sequence: \"pretokenizers\" must be an array, "
+                 "nested at most 8 deep", where);
+        for (size_t i = 0; i < json_array_size(list); i++)
+            TRY(read_steps(json_array_get(list, i), where, depth + 1, t, err));
+    } else if (strcmp(type, "Split") == 0) {
+        TRY(read_split(v, where, t, err));
+    } else if (strcmp(type, "ByteLevel") == 0) {
+        TRY(read_byte_level(v, where, t, err));
+    } else if (strcmp(type, "Digits") == 0) {
+        TRY(jget_bool_opt(v, "individual_digits", where, &single, err));
+        TRY(add_pattern(t, single ? "\\p{N}" : "\\p{N}+", where, err));
+    } else if (strcmp(type, "Metaspace") == 0) {
+        TRY(read_metaspace(v, where, t, err));
+    } else {
+        FAIL(err, ERR_INPUT, "%s: pre_tokenizer %.60s is not supported; supported: Sequence, Split, "
+             "ByteLevel, Digits, Metaspace", where, type);
+    }
+out:
+    return rc;
+}
+
+/* Bytes must be the last thing that happens: nothing else can work on bytes. */
+static int check_order(const struct pretokenizer *t, const char *where, struct err *err)
+{
+    for (int64_t i = 0; i + 1 < t->n; i++)
+        if (t->steps[i].kind == BYTES)
+            return err_set(err, ERR_INPUT, "%s: pre_tokenizer: ByteLevel is supported only as the "
+                           "last step", where);
+    return 0;
+}
+
+int pretokenizer_read(const json_t *v, const char *where, struct pretokenizer **out,
+                      struct err *err)
+{
+    struct pretokenizer *t = NULL;
+    int                  rc = 0;
+
+    TRY(mem_zalloc(&t, 1, sizeof *t, "pre-tokenizer", err));
+    if (v && !json_is_null(v))
+        TRY(read_steps(v, where, 0, t, err));
+    TRY(check_order(t, where, err));
+    *out = t;
+    t = NULL;
+out:
+    pretokenizer_free(t);
+    return rc;
+}
+
+void pretokenizer_free(struct pretokenizer *t)
+{
+    if (!t)
+        return;
+    for (int64_t i = 0; i < t->n; i++) {
+        regex_free(t->steps[i].regex);
+        free(t->steps[i].text);
+    }
+    free(t->steps);
+    free(t);
+}
+
+bool pretokenizer_bytes(const struct pretokenizer *t)
+{
+    return t->n > 0 && t->steps[t->n - 1].kind == BYTES;
+}
+
+/* ---- running --------------------------------------------------------------------------------- */
+
+/* A stretch of a piece: a match or what lies between two. */
+struct cut {
+    size_t lo, hi;
+    bool   match;
+};
+
+struct cuts {
+    struct cut *v; /* owned */
+    int64_t     n, cap;
+};
+
+static int cuts_add(struct cuts *c, size_t lo, size_t hi, bool match, struct err *err)
+{
+    int rc = lo == hi ? 0 : mem_grow(&c->v, &c->cap, c->n + 1, sizeof *c->v, "cuts", err);
+    if (rc == 0 && lo < hi)
+        c->v[c->n++] = (struct cut){lo, hi, match};
+    return rc;
+}
+
+static int find_text(const char *want, const char *s, size_t len, size_t from, size_t *lo,
+                     size_t *hi)
+{
+    size_t      k = strlen(want);
+    const char *hit = k ? memmem(s + from, len - from, want, k) : NULL;
+    if (!hit)
+        return 0;
+    *lo = (size_t)(hit - s);
+    *hi = *lo + k;
+    return 1;
+}
+
+static int find_cuts(const struct step *t, const char *s, size_t len, struct cuts *c,
+                     struct err *err)
+{
+    size_t at = 0, from = 0, lo, hi;
+    int    rc = 0, found;
+
+    c->n = 0;
+    while (from < len) {
+        found = t->regex ? regex_find(t->regex, s, len, from, &lo, &hi, err)
+                         : find_text(t->text, s, len, from, &lo, &hi);
+        if (found < 0)
+            return found;
+        if (!found)
+            break;
+        TRY(cuts_add(c, at, lo, t->invert, err));
+        TRY(cuts_add(c, lo, hi, !t->invert, err));
+        at = from = hi;
+        if (lo == hi) /* an empty match: on to the next character */
+            for (from++; from < len && ((unsigned char)s[from] & 0xc0) == 0x80; from++)
+                ;
+    }
+    TRY(cuts_add(c, at, len, t->invert, err));
+out:
+    return rc;
+}
+
+/* Join the cuts by the step's rule: one entry per piece to keep. */
+static void merge_cuts(enum behavior behavior, struct cuts *c)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n; i++) {
+        struct cut cut = c->v[i];
+        bool       join = false;
+        if (behavior == REMOVED && cut.match)
+            continue;
+        if (behavior == CONTIGUOUS)
+            join = n > 0 && c->v[n - 1].match == cut.match;
+        else if (behavior == MERGED_WITH_PREVIOUS)
+            join = n > 0 && cut.match && !c->v[n - 1].match;
+        else if (behavior == MERGED_WITH_NEXT)
+            join = n > 0 && !cut.match && c->v[n - 1].match;
+        if (join)
+            c->v[n - 1] = (struct cut){c->v[n - 1].lo, cut.hi, cut.match};
+        else
+            c->v[n++] = cut;
+    }
+    c->n = n;
+}
+
+static int run_split(const struct step *t, const struct pieces *in, struct pieces *out,
+                     struct err *err)
+{
+    struct cuts c = {0};
+    int         rc = 0;
+
+    for (int64_t i = 0; i < in->n; i++) {
+        size_t      len;
+        const char *s = piece(in, i, &len);
+        TRY(find_cuts(t, s, len, &c, err));
+        merge_cuts(t->behavior, &c);
+        if (i == 0)
+            out->at_start = in->at_start && c.n > 0 && c.v[0].lo == 0;
+        for (int64_t k = 0; k < c.n; k++)
+            TRY(pieces_add(out, s + c.v[k].lo, c.v[k].hi - c.v[k].lo, err));
+    }
+out:
+    free(c.v);
+    return rc;
+}
+
+static int run_prefix_space(const struct pieces *in, struct pieces *out, struct err *err)
+{
+    struct buf b = {0};
+    int        rc = 0;
+
+    out->at_start = in->at_start;
+    for (int64_t i = 0; i < in->n; i++) {
+        size_t      len;
+        const char *s = piece(in, i, &len);
+        buf_reset(&b);
+        if (s[0] != ' ')
+            buf_puts(&b, " ");
+        buf_put(&b, s, len);
+        TRY(pieces_add(out, buf_str(&b), b.len, err));
+    }
+out:
+    buf_free(&b);
+    return rc;
+}
+
+/* Spaces become the replacement; one is put in front unless the piece begins with it. */
+static int run_metaspace(const struct step *t, const struct pieces *in, struct pieces *out,
+                         struct err *err)
+{
+    size_t     k = strlen(t->text);
+    struct buf b = {0};
+    int        rc = 0;
+
+    out->at_start = in->at_start;
+    for (int64_t i = 0; i < in->n; i++) {
+        size_t      len;
+        const char *s = piece(in, i, &len);
+        bool        begins = s[0] == ' ' || (len >= k && memcmp(s, t->text, k) == 0);
+        buf_reset(&b);
+        if (!begins && (t->scheme == PREPEND_ALWAYS ||
+                        (t->scheme == PREPEND_FIRST && i == 0 && in->at_start)))
+            buf_puts(&b, t->text);
+        for (size_t c = 0; c < len; c++)
+            if (s[c] == ' ')
+                buf_put(&b, t->text, k);
+            else
+                buf_put(&b, s + c, 1);
+        TRY(buf_check(&b, "pieces of text", err));
+        TRY(pieces_add(out, buf_str(&b), b.len, err));
+    }
+out:
+    buf_free(&b);
+    return rc;
+}
+
+int pretokenizer_run(const struct pretokenizer *t, struct pieces *p, struct err *err)
+{
+    struct pieces out = {0};
+    int           rc = 0;
+
+    for (int64_t i = 0; i < t->n; i++) {
+        const struct step *s = t->steps + i;
+        if (s->kind == BYTES)
+            continue;
+        pieces_reset(&out);
+        if (s->kind == SPLIT)
+            TRY(run_split(s, p, &out, err));
+        else if (s->kind == PREFIX_SPACE)
+            TRY(run_prefix_space(p, &out, err));
+        else
+            TRY(run_metaspace(s, p, &out, err));
+        struct pieces swap = *p;
+        *p = out;
+        out = swap;
+    }
+out:
+    pieces_free(&out);
+    return rc;
+}
