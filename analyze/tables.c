@@ -153,18 +153,34 @@ static const enum group_key scope_keys[] = {
     KEY_SEED,
 };
 
-int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX])
+/* Does the key split records that agree in the keys chosen so far? */
+static int splits_further(const struct recset *set, const enum group_key *keys, int n,
+                          enum group_key k, bool *out, struct err *err)
 {
-    int n = 0;
+    struct grouping gs = {0};
+    int             rc = grouping_make(set, keys, n, 0, NULL, NULL, &gs, err);
+    *out = false;
+    for (int64_t i = 0; i < gs.n && !*out; i++)
+        for (int64_t m = 1; m < gs.g[i].n && !*out; m++)
+            *out = key_compare(gs.g[i].first, &set->r[gs.g[i].at[m]], k) != 0;
+    grouping_free(&gs);
+    return rc;
+}
+
+int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX], int *n, struct err *err)
+{
+    bool split;
+    *n = 0;
     for (size_t i = 0; i < sizeof scope_keys / sizeof *scope_keys; i++) {
-        enum group_key k = scope_keys[i];
-        if (k == KEY_N_K && n && keys[n - 1] == KEY_N_Q && !recset_varies(set, KEY_CAUSAL) &&
-            set->r[0].n_q == set->r[0].n_k)
-            continue; /* square calls: the length stands there already */
-        if (recset_varies(set, k))
-            keys[n++] = k;
+        if (!recset_varies(set, scope_keys[i]))
+            continue;
+        int rc = splits_further(set, keys, *n, scope_keys[i], &split, err);
+        if (rc)
+            return rc;
+        if (split)
+            keys[(*n)++] = scope_keys[i];
     }
-    return n;
+    return 0;
 }
 
 static bool has_key(const enum group_key *keys, int n, enum group_key k)
@@ -186,7 +202,7 @@ static int choose_keys(const struct table_def *def, const struct recset *set,
     if (req->group)
         return keys_parse(req->group, "--group", keys, n, err);
     TRY(keys_parse(def->keys, def->listed.name, own, &n_own, err));
-    *n = recset_scope(set, keys);
+    TRY(recset_scope(set, keys, n, err));
     for (int i = 0; i < n_own; i++)
         if (!has_key(keys, *n, own[i]))
             keys[(*n)++] = own[i];

@@ -47,7 +47,8 @@ const char *metric_unit(const char *name);
 /* Factor and unit in which people read it (ns -> ms); returns the factor. */
 double metric_scale(const char *name, const char **unit);
 
-/* The keys that are never averaged over and vary within the set; returns their number. */
-int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX]);
+/* The keys that are never averaged over (model, length, backend, ...), as far as they tell records of
+ * the set apart: those that vary and are not implied by the ones before. */
+int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX], int *n, struct err *err);
 
 #endif

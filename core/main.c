@@ -5,6 +5,7 @@
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/pool.h"
+#include "plots/figure.h"
 #include "sim/registry.h"
 
 #include <cblas.h>
@@ -40,6 +41,7 @@ int main(int argc, char **argv)
         .argc = argc,
         .argv = argv,
         .tables = table_list,
+        .figures = figure_list,
     };
     struct err err = {0};
 

@@ -1,0 +1,136 @@
+/*
+ * cells.c - pooling. gnuplot samples images at points: 4096 columns drawn into 1024 pixels lose
+ * three of four one-column lines. Pooling happens here instead, by maximum for weights, so that one
+ * cell is at least one pixel. O(cells) for maps, O(spans) for masks.
+ */
+#include "plots/cells.h"
+
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void cells_free(struct cells *c)
+{
+    free(c->v);
+    *c = (struct cells){0};
+}
+
+int64_t cells_factor(int64_t rows, int64_t cols, int64_t most)
+{
+    int64_t side = rows > cols ? rows : cols;
+    return side <= most ? 1 : (side + most - 1) / most;
+}
+
+int64_t cells_allowed(int64_t n_q, int64_t n_k, bool causal, int64_t q0, int64_t q1, int64_t k0,
+                      int64_t k1)
+{
+    if (q1 <= q0 || k1 <= k0)
+        return 0;
+    if (!causal)
+        return (q1 - q0) * (k1 - k0);
+    /* Row i sees keys below i + shift + 1. Rows that see nothing of [k0, k1), then rows that see a
+     * part, growing by one per row, then rows that see all. */
+    int64_t shift = n_k - n_q, first = k0 - shift, full = k1 - 1 - shift, n = 0;
+    int64_t a = q0 > first ? q0 : first, b = q1 < full ? q1 : full;
+    if (b > a) {
+        int64_t low = a + shift + 1 - k0, high = b + shift - k0;
+        n += (low + high) * (b - a) / 2;
+    }
+    int64_t c = q0 > full ? q0 : full;
+    if (q1 > c)
+        n += (q1 - c) * (k1 - k0);
+    return n;
+}
+
+static int cells_new(int64_t n_q, int64_t n_k, int64_t tokens, struct cells *c, struct err *err)
+{
+    int64_t n;
+    *c = (struct cells){n_q, n_k, (n_q + tokens - 1) / tokens, (n_k + tokens - 1) / tokens, tokens,
+                        NULL};
+    if (!mul_ok(c->rows, c->cols, &n))
+        return err_set(err, ERR_NOMEM, "a map of %lld x %lld cells is too large",
+                       (long long)c->rows, (long long)c->cols);
+    return mem_alloc(&c->v, n, sizeof *c->v, "cells of a map", err);
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* One output cell from the cells [r0, r1) x [c0, c1) of the map. */
+static float pool_cell(const float *m, int64_t cols, int64_t r0, int64_t r1, int64_t c0, int64_t c1,
+                       enum cells_pool pool, int64_t pairs)
+{
+    double sum = 0, max = 0;
+    for (int64_t r = r0; r < r1; r++)
+        for (int64_t c = c0; c < c1; c++) {
+            double x = (double)m[r * cols + c];
+            sum += x;
+            if (x > max)
+                max = x;
+        }
+    return (float)(pool == POOL_MAX ? max : sum / (double)pairs);
+}
+
+int cells_from_map(const float *m, int64_t n_q, int64_t n_k, int64_t tokens, bool causal,
+                   int64_t factor, enum cells_pool pool, struct cells *out, struct err *err)
+{
+    struct cells c;
+    int64_t      rows = (n_q + tokens - 1) / tokens, cols = (n_k + tokens - 1) / tokens;
+    int          rc = cells_new(n_q, n_k, tokens * factor, &c, err);
+    if (rc)
+        return rc;
+    for (int64_t r = 0; r < c.rows; r++)
+        for (int64_t k = 0; k < c.cols; k++) {
+            int64_t pairs = cells_allowed(n_q, n_k, causal, r * c.tokens,
+                                          least((r + 1) * c.tokens, n_q), k * c.tokens,
+                                          least((k + 1) * c.tokens, n_k));
+            c.v[r * c.cols + k] =
+                pairs == 0 ? NAN
+                           : pool_cell(m, cols, r * factor, least((r + 1) * factor, rows),
+                                       k * factor, least((k + 1) * factor, cols), pool, pairs);
+        }
+    *out = c;
+    return 0;
+}
+
+/* Add the kept pairs of one row to its row of cells. */
+static void add_spans(const struct span *s, int64_t n, int64_t tokens, float *row)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = s[i].lo; k < s[i].hi;) {
+            int64_t cell = k / tokens, end = least((cell + 1) * tokens, s[i].hi);
+            row[cell] += (float)(end - k);
+            k = end;
+        }
+}
+
+int cells_from_mask(const struct mask *m, int64_t tokens, struct cells *out, struct err *err)
+{
+    struct cells c = {0};
+    struct span *spans = NULL;
+    int          rc = 0;
+
+    TRY(cells_new(m->nq, m->nk, tokens, &c, err));
+    TRY(mem_alloc(&spans, mask_max_spans(m), sizeof *spans, "spans of a row", err));
+    for (int64_t i = 0; i < c.rows * c.cols; i++)
+        c.v[i] = 0;
+    for (int64_t i = m->row0; i < m->row1; i++)
+        add_spans(spans, mask_row_spans(m, i, spans), tokens, c.v + i / tokens * c.cols);
+    for (int64_t r = 0; r < c.rows; r++)
+        for (int64_t k = 0; k < c.cols; k++) {
+            int64_t pairs = cells_allowed(m->nq, m->nk, m->causal, r * tokens,
+                                          least((r + 1) * tokens, m->nq), k * tokens,
+                                          least((k + 1) * tokens, m->nk));
+            float *v = &c.v[r * c.cols + k];
+            *v = pairs ? *v / (float)pairs : NAN;
+        }
+    *out = c;
+out:
+    free(spans);
+    if (rc)
+        cells_free(&c);
+    return rc;
+}

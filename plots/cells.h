@@ -1,0 +1,41 @@
+/*
+ * cells.h - attention maps and masks as grids of cells, pooled so that nothing thin is lost.
+ */
+#ifndef LACUNA_CELLS_H
+#define LACUNA_CELLS_H
+
+#include "core/mask.h"
+
+#include <stdint.h>
+
+/* rows x cols cells over n_q x n_k tokens; every cell covers `tokens` x `tokens` of them (those at
+ * the lower and right edge fewer). */
+struct cells {
+    int64_t n_q, n_k, rows, cols, tokens;
+    float  *v; /* [rows][cols], owned; NAN where no pair is allowed */
+};
+
+enum cells_pool {
+    POOL_MAX, /* the largest value: a line one token wide stays visible */
+    POOL_MEAN /* of allowed pairs, each weighing the same */
+};
+
+void cells_free(struct cells *c);
+
+/* Cells of `factor` x `factor` cells of `m` ([rows][cols], `tokens` per cell): with POOL_MAX m holds
+ * maxima; with POOL_MEAN m holds sums, and the result is the mean over allowed pairs. factor 1 is
+ * allowed. */
+int cells_from_map(const float *m, int64_t n_q, int64_t n_k, int64_t tokens, bool causal,
+                   int64_t factor, enum cells_pool pool, struct cells *out, struct err *err);
+
+/* Share of the allowed pairs of each cell that a whole mask (row0 = 0, row1 = nq) keeps. */
+int cells_from_mask(const struct mask *m, int64_t tokens, struct cells *out, struct err *err);
+
+/* Allowed pairs of query rows [q0, q1) and keys [k0, k1). */
+int64_t cells_allowed(int64_t n_q, int64_t n_k, bool causal, int64_t q0, int64_t q1, int64_t k0,
+                      int64_t k1);
+
+/* Smallest factor that brings the longer side of rows x cols to at most `most` cells. */
+int64_t cells_factor(int64_t rows, int64_t cols, int64_t most);
+
+#endif

@@ -1,0 +1,201 @@
+/*
+ * cmd_plot.c - `lacuna plot`: records, traces and masks to figures.
+ */
+#include "core/cmd.h"
+#include "core/log.h"
+#include "plots/figure.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct plot_opts {
+    struct common_opts common;
+    char   *output, *layer, *head, *branch, *method, *params, *metric, *against, *x, *title, *size,
+           *range, *masks;
+    int64_t step;
+    bool    mean;
+};
+
+#define P(field) offsetof(struct plot_opts, field)
+#define TEXT(long_name, field, metavar, text)                                                   \
+    {.name = long_name, .type = OPT_STR, .offset = P(field), .flags = OPT_UNSET, .arg = metavar, \
+     .help = text}
+
+static const struct opt options[] = {
+    {.name = "output", .type = OPT_STR, .offset = P(output),
+     .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .short_name = 'o', .arg = "FILE",
+     .help = "Figure to write: .png, .svg or .pdf; script and data are kept beside it."},
+    TEXT("layer", layer, "LIST", "Layers: 0,4-7 or all."),
+    TEXT("head", head, "LIST", "Query heads: 0,4-7 or all."),
+    {.name = "step", .type = OPT_INT, .offset = P(step), .flags = OPT_UNSET, .min = 0, .max = 1e9,
+     .arg = "N", .help = "Denoising step; maps take the first captured one."},
+    TEXT("branch", branch, "NAME", "Guidance branch; maps take the first captured one."),
+    TEXT("method", method, "NAMES", "Only these methods (shell patterns, comma-separated)."),
+    TEXT("params", params, "PATTERN", "Only canonical parameters that match this shell pattern."),
+    TEXT("metric", metric, "METRIC", "What is drawn; a list for pareto."),
+    TEXT("against", against, "METHOD[:PARAMS]", "layerhead: draw the difference to this method."),
+    TEXT("x", x, "NAME", "curves: step, layer, head, n_q or a parameter."),
+    TEXT("masks", masks, "M.h5", "overlay: the file of `lacuna replay --dump-masks`."),
+    {.name = "mean", .type = OPT_BOOL, .offset = P(mean), .def = "0",
+     .help = "Maps: mean weight of a cell instead of the largest."},
+    TEXT("range", range, "LOW:HIGH", "Colour range."),
+    TEXT("title", title, "TEXT", "Title in place of the figure's own."),
+    TEXT("size", size, "WxH", "Pixels (of a PDF 1/100 inch)."),
+    COMMON_OPTS,
+    {0},
+};
+
+static int run(const struct app *app, int argc, char **argv, struct err *err);
+
+const struct command cmd_plot = {
+    .name = "plot",
+    .usage = "plot FIGURE DIR|T.h5... -o FILE.png|svg|pdf [--layer LIST] [--head LIST] [--metric M]",
+    .summary = "draw a figure with gnuplot",
+    .run = run,
+    .options = options,
+    .details =
+        "Figures of records take -o directories of `lacuna replay`; heatmap and overlay take a\n"
+        "trace, mask a file of dumped masks. `lacuna list figures -v` describes them. Beside\n"
+        "fig.png stand fig.gp and its data: `gnuplot fig.gp` there draws the same picture, to be\n"
+        "restyled at will. Needs gnuplot (package gnuplot-nox).\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna plot heatmap t.h5 --layer 5 -o maps.png\n"
+        "  lacuna plot overlay t.h5 --masks m.h5 --layer 5 --head 0 -o overlay.png\n"
+        "  lacuna plot pareto out -o pareto.svg\n"
+        "  lacuna plot layerhead out --metric cra_min --method 'sale,spargeattn' -o recall.png\n"
+        "  lacuna plot curves out --method sale --x tau --metric cra_mean -o tau.pdf\n",
+};
+
+static int parse_size(const char *text, struct figure_args *a, struct err *err)
+{
+    char *end;
+    long  w = strtol(text, &end, 10), h = 0;
+    if (end != text && *end == 'x')
+        h = strtol(end + 1, &end, 10);
+    if (*end || w < 64 || h < 64 || w > 16384 || h > 16384)
+        return err_set(err, ERR_USAGE, "--size %s: expected WIDTHxHEIGHT, each 64 to 16384, such as "
+                       "1200x800", text);
+    a->width = (int)w;
+    a->height = (int)h;
+    return 0;
+}
+
+static int parse_range(const char *text, struct figure_args *a, struct err *err)
+{
+    char  *end;
+    double low = strtod(text, &end), high;
+    if (end == text || *end != ':')
+        return err_set(err, ERR_USAGE, "--range %s: expected LOW:HIGH, such as 1e-6:1", text);
+    char *rest = end + 1;
+    high = strtod(rest, &end);
+    if (end == rest || *end || !(low < high) || !isfinite(low) || !isfinite(high))
+        return err_set(err, ERR_USAGE, "--range %s: expected LOW:HIGH with LOW < HIGH", text);
+    a->low = low;
+    a->high = high;
+    return 0;
+}
+
+static int fill_args(const struct plot_opts *o, struct figure_args *a, struct err *err)
+{
+    int rc = 0;
+    *a = (struct figure_args){
+        .output = o->output, .layer = o->layer, .head = o->head, .step = o->step,
+        .branch = o->branch, .method = o->method, .params = o->params, .metric = o->metric,
+        .against = o->against, .x = o->x, .title = o->title, .mean = o->mean, .low = NAN,
+        .high = NAN};
+    if (o->size)
+        TRY(parse_size(o->size, a, err));
+    if (o->range)
+        TRY(parse_range(o->range, a, err));
+out:
+    return rc;
+}
+
+struct inputs {
+    struct recset    set;
+    struct trace    *trace;
+    struct maskfile *masks;
+};
+
+static int open_inputs(const struct figure *f, const struct plot_opts *o,
+                       const struct str_list *paths, struct inputs *in, struct err *err)
+{
+    int rc = 0;
+    if (f->input == FIGURE_RECORDS)
+        return recset_load(paths, &in->set, err);
+    if (paths->n != 1)
+        FAIL(err, ERR_USAGE, "figure %s takes one %s, %lld given", f->listed.name,
+             f->input == FIGURE_TRACE ? "trace" : "file of masks", (long long)paths->n);
+    if (f->needs_masks && !o->masks)
+        FAIL(err, ERR_USAGE, "figure %s needs --masks, the file of `lacuna replay --dump-masks`",
+             f->listed.name);
+    if (f->input == FIGURE_TRACE)
+        TRY(trace_open(paths->items[0], &in->trace, err));
+    if (f->input == FIGURE_MASKS || f->needs_masks)
+        TRY(maskfile_open(f->needs_masks ? o->masks : paths->items[0], &in->masks, err));
+out:
+    return rc;
+}
+
+static void close_inputs(struct inputs *in)
+{
+    recset_free(&in->set);
+    trace_close(&in->trace);
+    maskfile_close(&in->masks);
+}
+
+static void command_line(const struct app *app, struct buf *b)
+{
+    buf_puts(b, "lacuna");
+    for (int i = 1; i < app->argc; i++)
+        buf_printf(b, " %s", app->argv[i]);
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct plot_opts     o = {0};
+    struct str_list      rest = {0}, paths = {0};
+    struct inputs        in = {0};
+    struct figure_args   a;
+    struct buf           made_by = {0};
+    const struct figure *f;
+    bool                 done;
+    int                  rc = 0;
+
+    TRY(cmd_begin(&cmd_plot, &o, argc, argv, &rest, &done, err));
+    if (done)
+        goto out;
+    if (rest.n == 0)
+        FAIL(err, ERR_USAGE, "no figure named; `lacuna list figures` lists them");
+    f = figure_find(rest.items[0], err);
+    if (!f) {
+        rc = err->code;
+        goto out;
+    }
+    for (int64_t i = 1; i < rest.n; i++)
+        str_list_add(&paths, rest.items[i]);
+    TRY(fill_args(&o, &a, err));
+    TRY(open_inputs(f, &o, &paths, &in, err));
+    if (o.common.dry_run) {
+        fprintf(stderr, "would draw %s to %s\n", f->listed.name, o.output);
+        goto out;
+    }
+    command_line(app, &made_by);
+    a.made_by = buf_str(&made_by);
+    a.methods = app->methods;
+    a.set = &in.set;
+    a.trace = in.trace;
+    a.masks = in.masks;
+    TRY(f->draw(&a, err));
+    log_info("%s", o.output);
+out:
+    close_inputs(&in);
+    buf_free(&made_by);
+    str_list_free(&rest);
+    str_list_free(&paths);
+    opt_free(options, &o);
+    return rc;
+}

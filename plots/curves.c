@@ -1,0 +1,395 @@
+/*
+ * curves.c - lines: curves (a metric against a parameter, step, layer or length), cdf (distribution
+ * of a metric over heads) and granularity (how sparse the exact map is at each block size).
+ */
+#include "plots/chart.h"
+
+#include "analyze/tables.h"
+#include "core/mem.h"
+#include "core/method.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- curves -------------------------------------------------------------------------------- */
+
+struct xy {
+    int    series;
+    double x, y, sd;
+};
+
+static int by_x(const void *a, const void *b)
+{
+    const struct xy *p = a, *q = b;
+    if (p->series != q->series)
+        return p->series - q->series;
+    return (p->x > q->x) - (p->x < q->x);
+}
+
+/* Number of "0.02", "8%" (as a share), "64x64" (the first side); NAN otherwise. */
+static double number_of(const char *text)
+{
+    char  *end;
+    double x = strtod(text, &end);
+    if (end == text)
+        return NAN;
+    return *end == '%' ? x / 100 : x;
+}
+
+/* Value of a parameter: from the canonical text, else the method's default. */
+static double param_value(const struct figure_args *a, const struct record *r, const char *name)
+{
+    size_t      len = strlen(name);
+    const char *p = r->params ? r->params : "";
+    while (*p) {
+        size_t part = strcspn(p, ":");
+        if (part > len && p[len] == '=' && strncmp(p, name, len) == 0)
+            return number_of(p + len + 1);
+        p += part + (p[part] == ':');
+    }
+    for (int i = 0; a->methods && a->methods[i]; i++)
+        if (strcmp(a->methods[i]->name, r->method) == 0 && a->methods[i]->params) {
+            const struct opt *o = opt_find(a->methods[i]->params, name);
+            return o && o->def ? number_of(o->def) : NAN;
+        }
+    return NAN;
+}
+
+/* The parameters without one: what names a line of a sweep over it. */
+static void other_params(const char *params, const char *name, struct buf *b)
+{
+    size_t len = strlen(name);
+    for (const char *p = params ? params : ""; *p;) {
+        size_t part = strcspn(p, ":");
+        if (!(part > len && p[len] == '=' && strncmp(p, name, len) == 0)) {
+            buf_puts(b, b->len ? ":" : "");
+            buf_put(b, p, part);
+        }
+        p += part + (p[part] == ':');
+    }
+}
+
+/* The name of the first parameter that some record sets to a number. */
+static bool swept_param(const struct recset *set, char name[64])
+{
+    for (int64_t i = 0; i < set->n; i++)
+        for (const char *p = set->r[i].params ? set->r[i].params : ""; *p;) {
+            size_t part = strcspn(p, ":"), key = strcspn(p, "=");
+            if (key < part && key < 64 && !isnan(number_of(p + key + 1))) {
+                snprintf(name, 64, "%.*s", (int)key, p);
+                return true;
+            }
+            p += part + (p[part] == ':');
+        }
+    return false;
+}
+
+/* --x, or step when steps vary, else a swept parameter, else the layer. */
+static void choose_x(const struct figure_args *a, char x[64], enum group_key *key)
+{
+    static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER, KEY_HEAD, KEY_N_Q, KEY_N_K, KEY_RUN};
+    if (a->x)
+        snprintf(x, 64, "%s", a->x);
+    else if (recset_varies(a->set, KEY_STEP))
+        snprintf(x, 64, "step");
+    else if (!swept_param(a->set, x))
+        snprintf(x, 64, "layer");
+    *key = KEY_COUNT;
+    for (size_t i = 0; i < sizeof numeric / sizeof *numeric; i++)
+        if (strcmp(x, key_name(numeric[i])) == 0)
+            *key = numeric[i];
+}
+
+static int collect(const struct chart_groups *g, const char *x, enum group_key key,
+                   const char *metric, struct series_list *l, struct xy *p, int64_t *n,
+                   struct err *err)
+{
+    struct buf   name = {0}, rest = {0};
+    struct stats s;
+    const char  *unit;
+    double       scale = metric_scale(metric, &unit);
+    int          rc = 0;
+    *n = 0;
+    for (int64_t i = 0; i < g->gs.n; i++) {
+        const struct record *r = g->gs.g[i].first;
+        double at = key != KEY_COUNT ? key_number(r, key) : param_value(g->args, r, x);
+        TRY(group_stats(&g->gs, &g->gs.g[i], metric, &s, NULL, err));
+        if (isnan(at) || s.n == 0)
+            continue;
+        buf_reset(&name);
+        buf_reset(&rest);
+        if (key == KEY_COUNT)
+            other_params(r->params, x, &rest);
+        else
+            buf_puts(&rest, r->params ? r->params : "");
+        chart_name(g, r, buf_str(&rest), &name);
+        int k = series_of(l, buf_str(&name), r->method, err);
+        if (k < 0) {
+            rc = err->code;
+            goto out;
+        }
+        p[(*n)++] = (struct xy){k, at, s.mean * scale, s.sd * scale};
+    }
+    if (*n == 0)
+        FAIL(err, ERR_INPUT, "no record has a number for '%s': --x takes step, layer, head, n_q or a "
+             "parameter such as tau", x);
+    qsort(p, (size_t)*n, sizeof *p, by_x);
+out:
+    buf_free(&name);
+    buf_free(&rest);
+    return rc;
+}
+
+static void write_xy(const struct xy *p, int64_t n, const struct series_list *l, struct buf *b)
+{
+    for (int s = 0; s < l->n; s++) {
+        buf_printf(b, "# %s: x, mean, sd\nnan nan nan\n", l->s[s].name);
+        for (int64_t i = 0; i < n; i++)
+            if (p[i].series == s)
+                buf_printf(b, "%.10g %.10g %.6g\n", p[i].x, p[i].y, isnan(p[i].sd) ? 0 : p[i].sd);
+        buf_puts(b, "\n\n");
+    }
+}
+
+/* A sweep over more than a decade of positive values reads better on a logarithmic axis. */
+static bool spans_decade(const struct xy *p, int64_t n)
+{
+    double low = INFINITY, high = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!(p[i].x > 0))
+            return false;
+        low = fmin(low, p[i].x);
+        high = fmax(high, p[i].x);
+    }
+    return high >= 10 * low;
+}
+
+static bool all_positive(const struct xy *p, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!(p[i].y > 0))
+            return false;
+    return true;
+}
+
+static void plot_lines(struct chart *c, const struct series_list *l, bool steps)
+{
+    struct buf *s = &c->gp.script;
+    for (int i = 0; i < l->n; i++) {
+        buf_puts(s, i ? ", " : "plot ");
+        gp_data_name(&c->gp, "dat");
+        if (steps)
+            buf_printf(s, " index %d using 1:2 with steps lw 1.8 dt %d lc rgb '%s' notitle", i,
+                       l->s[i].dash, l->s[i].color);
+        else
+            buf_printf(s, " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1 lc rgb '%s' "
+                          "notitle", i, l->s[i].dash, l->s[i].point, l->s[i].color);
+    }
+    chart_legend(c, l, steps ? MARK_LINE : MARK_LINE_POINT);
+    buf_puts(s, "\n");
+}
+
+static int draw_curves(const struct figure_args *a, struct err *err)
+{
+    enum group_key      keys[3] = {KEY_METHOD, KEY_PARAMS}, key;
+    const char         *metric = a->metric ? a->metric : "density_elem";
+    struct chart_groups g = {0};
+    struct series_list  l = {0};
+    struct chart        c = {0};
+    struct xy          *p = NULL;
+    struct buf          data = {0}, label = {0}, title = {0};
+    char                x[64];
+    double              scale;
+    int64_t             n;
+    int                 rc = 0;
+
+    choose_x(a, x, &key);
+    keys[2] = key;
+    TRY(chart_group(a, keys, key == KEY_COUNT ? 2 : 3, 0, metric, key, &g, err));
+    TRY(mem_alloc(&p, g.gs.n, sizeof *p, "points", err));
+    TRY(collect(&g, x, key, metric, &l, p, &n, err));
+    series_shade(&l, true);
+    buf_printf(&title, "%s against %s, mean over cells", metric, x);
+    TRY(chart_open(a, 1, 560, 340, &l, buf_str(&title), &c, err));
+    write_xy(p, n, &l, &data);
+    chart_metric_label(metric, &label, &scale);
+    chart_panel(&c, 0, x, buf_str(&label));
+    if (spans_decade(p, n))
+        buf_puts(&c.gp.script, "set logscale x\n");
+    if (metric_is_log(metric) && all_positive(p, n))
+        buf_puts(&c.gp.script, "set logscale y\nset format y '10^{%T}'\n");
+    plot_lines(&c, &l, false);
+    TRY(chart_finish(&c, &data, err));
+out:
+    chart_free(&c);
+    chart_groups_free(&g);
+    series_free(&l);
+    free(p);
+    buf_free(&data);
+    buf_free(&label);
+    buf_free(&title);
+    return rc;
+}
+
+/* ---- cdf ----------------------------------------------------------------------------------- */
+
+/* A block per series: value, share of cells at or below it; starts at share 0. */
+static int write_cdf(const struct chart_groups *g, const char *metric, struct series_list *l,
+                     struct buf *b, struct err *err)
+{
+    struct buf   name = {0};
+    struct stats s;
+    const char  *unit;
+    double      *x = NULL, scale = metric_scale(metric, &unit);
+    int          rc = 0;
+    for (int64_t i = 0; i < g->gs.n; i++) {
+        const struct record *r = g->gs.g[i].first;
+        TRY(group_stats(&g->gs, &g->gs.g[i], metric, &s, &x, err));
+        buf_reset(&name);
+        chart_name(g, r, r->params, &name);
+        if (series_of(l, buf_str(&name), r->method, err) < 0) {
+            rc = err->code;
+            goto out;
+        }
+        buf_printf(b, "# %s: value, share of cells at or below it\n%.10g 0\n", buf_str(&name),
+                   s.n ? x[0] * scale : NAN);
+        for (int64_t k = 0; k < s.n; k++)
+            if (k + 1 == s.n || x[k + 1] != x[k])
+                buf_printf(b, "%.10g %.10g\n", x[k] * scale, (double)(k + 1) / (double)s.n);
+        buf_puts(b, "\n\n");
+        free(x);
+        x = NULL;
+    }
+out:
+    free(x);
+    buf_free(&name);
+    return rc;
+}
+
+static int draw_cdf(const struct figure_args *a, struct err *err)
+{
+    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
+    const char                 *metric = a->metric ? a->metric : "cra_min";
+    struct chart_groups         g = {0};
+    struct series_list          l = {0};
+    struct chart                c = {0};
+    struct buf                  data = {0}, label = {0}, title = {0};
+    double                      scale;
+    int                         rc = 0;
+
+    TRY(chart_group(a, keys, 2, 0, metric, KEY_COUNT, &g, err));
+    TRY(write_cdf(&g, metric, &l, &data, err));
+    series_shade(&l, false);
+    buf_printf(&title, "%s: share of heads at or below a value", metric);
+    TRY(chart_open(a, 1, 560, 340, &l, buf_str(&title), &c, err));
+    chart_metric_label(metric, &label, &scale);
+    chart_panel(&c, 0, buf_str(&label), "share of heads");
+    buf_puts(&c.gp.script, "set yrange [0:1.02]\n");
+    plot_lines(&c, &l, true);
+    TRY(chart_finish(&c, &data, err));
+out:
+    chart_free(&c);
+    chart_groups_free(&g);
+    series_free(&l);
+    buf_free(&data);
+    buf_free(&label);
+    buf_free(&title);
+    return rc;
+}
+
+/* ---- granularity --------------------------------------------------------------------------- */
+
+static const int block_sides[] = {16, 32, 64, 128};
+static const int slice_rows[] = {16, 64, 128};
+
+static int granularity_series(const struct chart_groups *g, const struct group *grp, bool slices,
+                              struct series_list *l, struct buf *b, struct err *err)
+{
+    struct buf   name = {0};
+    struct stats s;
+    const int   *side = slices ? slice_rows : block_sides;
+    int          n = slices ? 3 : 4, rc = 0;
+    for (int i = 0; i < g->n_scope; i++) {
+        if (g->scope[i] != KEY_MODEL)
+            buf_printf(&name, "%s=", key_name(g->scope[i]));
+        key_text(grp->first, g->scope[i], &name);
+        buf_puts(&name, " ");
+    }
+    if (g->n_scope == 0)
+        buf_printf(&name, "%s ", grp->first->model);
+    buf_puts(&name, slices ? "M x 1 slices" : "b x b blocks");
+    /* Colour by model and length, circles for blocks, triangles on dashed lines for slices. */
+    static const char *const colors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e"};
+    int                      k = series_of(l, buf_str(&name), "", err);
+    if (k < 0) {
+        rc = err->code;
+        goto out;
+    }
+    l->s[k].dash = slices ? 2 : 1;
+    l->s[k].point = slices ? 9 : 7;
+    snprintf(l->s[k].color, sizeof l->s[k].color, "%s", colors[k / 2 % 5]);
+    buf_printf(b, "# %s: side, share below the threshold, sd over heads\nnan nan nan\n",
+               buf_str(&name));
+    for (int i = 0; i < n; i++) {
+        char metric[32];
+        snprintf(metric, sizeof metric, "below_%c%d", slices ? 's' : 'b', side[i]);
+        TRY(group_stats(&g->gs, grp, metric, &s, NULL, err));
+        if (s.n)
+            buf_printf(b, "%d %.10g %.6g\n", side[i], s.mean, isnan(s.sd) ? 0 : s.sd);
+    }
+    buf_puts(b, "\n\n");
+out:
+    buf_free(&name);
+    return rc;
+}
+
+static int draw_granularity(const struct figure_args *a, struct err *err)
+{
+    static const enum group_key keys[] = {KEY_MODEL};
+    struct chart_groups         g = {0};
+    struct series_list          l = {0};
+    struct chart                c = {0};
+    struct buf                  data = {0};
+    int                         rc = 0;
+
+    TRY(chart_group(a, keys, 1, GROUP_PER_HEAD, "below_b64", KEY_COUNT, &g, err));
+    for (int64_t i = 0; i < g.gs.n; i++) {
+        TRY(granularity_series(&g, &g.gs.g[i], false, &l, &data, err));
+        TRY(granularity_series(&g, &g.gs.g[i], true, &l, &data, err));
+    }
+    TRY(chart_open(a, 1, 520, 340, &l, "Share of blocks whose largest weight is below 0.5/N, mean "
+                   "over heads", &c, err));
+    chart_panel(&c, 0, "block side b, or slice rows M [tokens]", "share of units below 0.5/N");
+    buf_puts(&c.gp.script, "set logscale x 2\nset xtics (16, 32, 64, 128)\nset xrange [13:160]\n"
+                           "set yrange [0:*]\n");
+    plot_lines(&c, &l, false);
+    TRY(chart_finish(&c, &data, err));
+out:
+    chart_free(&c);
+    chart_groups_free(&g);
+    series_free(&l);
+    buf_free(&data);
+    return rc;
+}
+
+const struct figure figure_curves = {
+    .listed = {"curves", "a metric against a parameter, step, layer or length",
+               "input: records; --metric (density_elem), --x (step when it varies, else a swept "
+               "parameter, else layer)"},
+    .input = FIGURE_RECORDS,
+    .draw = draw_curves,
+};
+
+const struct figure figure_cdf = {
+    .listed = {"cdf", "distribution of a metric over heads", "input: records; --metric (cra_min)"},
+    .input = FIGURE_RECORDS,
+    .draw = draw_cdf,
+};
+
+const struct figure figure_granularity = {
+    .listed = {"granularity", "share of blocks and slices below 0.5/N by their size",
+               "input: records of the method dense"},
+    .input = FIGURE_RECORDS,
+    .draw = draw_granularity,
+};

@@ -1,0 +1,56 @@
+/*
+ * figure.h - the registry of figures and what every figure is given.
+ */
+#ifndef LACUNA_FIGURE_H
+#define LACUNA_FIGURE_H
+
+#include "analyze/load.h"
+#include "core/cmd.h"
+#include "core/maskfile.h"
+#include "core/trace.h"
+#include "plots/gp.h"
+
+enum figure_input {
+    FIGURE_RECORDS, /* directories with records */
+    FIGURE_TRACE,   /* one trace file */
+    FIGURE_MASKS,   /* one file of dumped masks */
+};
+
+/* Inputs and options of a figure; texts are NULL when not given. Borrowed. */
+struct figure_args {
+    const char          *output;   /* fig.png, fig.svg, fig.pdf */
+    const char          *made_by;  /* command line for the script's comment */
+    const struct recset *set;      /* FIGURE_RECORDS */
+    const struct method *const *methods; /* for the defaults of parameters; may be NULL */
+    const struct trace  *trace;    /* FIGURE_TRACE */
+    const struct maskfile *masks;  /* FIGURE_MASKS, overlay */
+    const char *layer, *head;      /* "0,4-7", "all" */
+    int64_t     step;              /* INT64_MIN = not given */
+    const char *branch;
+    const char *method, *params;   /* shell patterns */
+    const char *metric;            /* metric or comma-separated list */
+    const char *against;           /* layerhead: subtract this method */
+    const char *x;                 /* curves: "step", "layer", "n_q" or a parameter */
+    const char *title;
+    int         width, height;     /* 0 = the figure chooses */
+    bool        mean;              /* maps: mean weight of a cell instead of the largest */
+    double      low, high;         /* colour or value range, NAN = the figure chooses */
+};
+
+struct figure {
+    struct listed     listed;
+    enum figure_input input;
+    bool              needs_masks; /* --masks must be given as well */
+    int (*draw)(const struct figure_args *a, struct err *err);
+};
+
+extern const struct figure *const figures[];     /* NULL-terminated */
+extern const struct listed *const figure_list[]; /* the same for struct app */
+
+/* ERR_USAGE with the nearest name. */
+const struct figure *figure_find(const char *name, struct err *err);
+
+/* Start gp with the figure's size or `width` x `height`. */
+int figure_open(const struct figure_args *a, int width, int height, struct gp *g, struct err *err);
+
+#endif

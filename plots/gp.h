@@ -1,0 +1,52 @@
+/*
+ * gp.h - figures through gnuplot: a script and its data files, kept beside the figure, so that
+ * `gnuplot fig.gp` in that directory draws the same picture again.
+ */
+#ifndef LACUNA_GP_H
+#define LACUNA_GP_H
+
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/opt.h"
+
+#include <stdint.h>
+
+enum gp_type { GP_PNG, GP_SVG, GP_PDF };
+
+struct gp {
+    enum gp_type    type;
+    int             width, height; /* pixels; of a PDF 1/100 inch */
+    struct buf      dir;    /* directory of the figure, "." when none was named */
+    struct buf      file;   /* "fig.png" */
+    struct buf      stem;   /* "fig" */
+    struct buf      script; /* commands after terminal and output: append with buf_printf */
+    struct str_list data;   /* names of the data files written, relative to dir */
+    struct buf      made_by; /* command line that made the figure, a comment of the script */
+};
+
+/* Start a figure. The suffix of path (.png, .svg, .pdf) chooses the terminal; another is
+ * ERR_USAGE. Sizes outside 64..16384 are ERR_USAGE. */
+int  gp_open(struct gp *g, const char *path, int width, int height, struct err *err);
+void gp_free(struct gp *g);
+
+/* Append text as a gnuplot string in single quotes, which no text can leave: quotes are doubled,
+ * control characters become spaces. In these strings gnuplot runs nothing and reads no escapes. Use
+ * it together with `noenhanced`. */
+void gp_text(struct buf *b, const char *text);
+
+/* Write a data file "<stem>.<tag>" beside the figure. gp_data_name appends its name to the script as
+ * a string. */
+int  gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct err *err);
+void gp_data_name(struct gp *g, const char *tag);
+
+/* Keep the script as "<stem>.gp" and run it: the picture is written under another name and renamed
+ * when gnuplot ended well and the file is not empty. gnuplot missing: ERR_MACHINE; script and data
+ * are there all the same. A script error: ERR_RUN with gnuplot's message. */
+int gp_finish(struct gp *g, struct err *err);
+
+/* Tics of a linear axis 0..n: a step of 1, 2, 2.5 or 5 times a power of ten with at most `most`
+ * tics; of token axes a power of two. */
+double gp_step(double n, int most);
+int64_t gp_token_step(int64_t n, int most);
+
+#endif

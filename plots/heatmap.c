@@ -1,0 +1,367 @@
+/*
+ * heatmap.c - figures of attention maps: heatmap (the map), overlay (the map under a method's mask)
+ * and mask (the mask alone).
+ *
+ * The maps are block maxima of the exact softmax, so a vertical line one key wide or a slash one
+ * token wide stays visible at any size.
+ */
+#include "plots/mapfig.h"
+
+#include "core/mem.h"
+#include "plots/panels.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Cells per panel side at most: as many as the panel has pixels. */
+static int64_t most_cells(const struct figure_args *a, const struct map_choice *c)
+{
+    int side = panels_side(c->n);
+    if (a->width) {
+        int cols = c->per_row ? c->per_row : (int)ceil(sqrt((double)c->n));
+        int w = (a->width - 196 - (cols - 1) * 14) / cols;
+        side = w < 16 ? 16 : w;
+    }
+    return side;
+}
+
+static void panel_title(const struct map_panel *p, char title[96])
+{
+    snprintf(title, 96, "layer %d head %d", p->layer, p->head);
+}
+
+static void scope_text(const struct figure_args *a, const struct map_choice *c, struct buf *b)
+{
+    const struct trace_meta *m = trace_meta(a->trace);
+    buf_printf(b, "%s, %lld tokens", m->name, (long long)m->n_q);
+    if (m->grid_t > 0)
+        buf_printf(b, ", step %d, %s", c->step, c->branch);
+}
+
+static int alloc_panels(int n, struct map_figure *f, bool overlay, struct err *err)
+{
+    int rc = 0;
+    TRY(mem_zalloc(&f->maps, n, sizeof *f->maps, "maps", err));
+    TRY(mem_zalloc(&f->titles, n, sizeof *f->titles, "titles", err));
+    if (overlay)
+        TRY(mem_zalloc(&f->overlay, n, sizeof *f->overlay, "overlay", err));
+    f->n = n;
+out:
+    return rc;
+}
+
+static void free_panels(struct map_figure *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        cells_free(&f->maps[i]);
+        if (f->overlay)
+            cells_free(&f->overlay[i]);
+    }
+    free(f->maps);
+    free(f->overlay);
+    free(f->titles);
+}
+
+static void map_scale(const struct figure_args *a, struct map_figure *f)
+{
+    f->low = isnan(a->low) ? 1e-6 : a->low;
+    f->high = isnan(a->high) ? 1 : a->high;
+    f->log = true;
+    f->bar_label = a->mean ? "mean weight of the cell's pairs" : "largest weight in the cell";
+}
+
+static int check_scale(const struct figure_args *a, struct err *err)
+{
+    double low = isnan(a->low) ? 1e-6 : a->low, high = isnan(a->high) ? 1 : a->high;
+    return low > 0 && low < high ? 0 : err_set(err, ERR_USAGE, "--range %g:%g: a logarithmic scale "
+                                               "needs 0 < low < high", low, high);
+}
+
+static void map_title(const struct figure_args *a, const struct map_choice *c,
+                      const struct cells *cells, struct buf *b)
+{
+    buf_puts(b, "attention of ");
+    scope_text(a, c, b);
+    buf_printf(b, "; cells of %lld x %lld tokens, %s", (long long)cells->tokens,
+               (long long)cells->tokens, a->mean ? "mean" : "maximum");
+}
+
+static int draw_heatmap(const struct figure_args *a, struct err *err)
+{
+    struct map_choice c = {0};
+    struct map_figure f = {.args = a};
+    struct buf        title = {0};
+    int               rc = 0;
+
+    TRY(check_scale(a, err));
+    TRY(map_choose(a, &c, err));
+    TRY(alloc_panels(c.n, &f, false, err));
+    f.per_row = c.per_row;
+    for (int i = 0; i < c.n; i++) {
+        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, &c), &f.maps[i], err));
+        panel_title(&c.panel[i], f.titles[i]);
+    }
+    map_scale(a, &f);
+    map_title(a, &c, &f.maps[0], &title);
+    f.title = buf_str(&title);
+    TRY(map_draw(&f, err));
+out:
+    free_panels(&f);
+    map_choice_free(&c);
+    buf_free(&title);
+    return rc;
+}
+
+/* ---- masks --------------------------------------------------------------------------------- */
+
+static bool matches(const struct figure_args *a, const struct record *r)
+{
+    return (!a->method || fnmatch(a->method, r->method, 0) == 0) &&
+           (!a->params || fnmatch(a->params, r->params ? r->params : "", 0) == 0);
+}
+
+static void mask_name(const struct record *r, struct buf *b)
+{
+    buf_puts(b, r->method);
+    if (r->params && r->params[0])
+        buf_printf(b, ":%s", r->params);
+}
+
+static int other_methods(const struct record *a, const struct record *b, struct err *err)
+{
+    struct buf x = {0}, y = {0};
+    mask_name(a, &x);
+    mask_name(b, &y);
+    int rc = err_set(err, ERR_USAGE, "several methods have masks here, %s and %s: choose with "
+                     "--method and --params", buf_str(&x), buf_str(&y));
+    buf_free(&x);
+    buf_free(&y);
+    return rc;
+}
+
+/* The cell of the mask file for one panel: *at, and its identity in *id (to be freed). All panels
+ * must come from one method: the caller compares identities. */
+static int find_mask(const struct figure_args *a, const struct map_choice *c,
+                     const struct map_panel *p, int64_t *at, struct record *id, struct err *err)
+{
+    struct record r;
+    bool          found = false;
+    int           rc = 0;
+    for (int64_t i = 0; i < maskfile_cells(a->masks); i++) {
+        TRY(maskfile_cell(a->masks, i, &r, err));
+        bool fits = r.layer == p->layer && r.head == p->head && r.step == c->step &&
+                    strcmp(r.branch, c->branch) == 0 && matches(a, &r);
+        if (fits && found && (strcmp(r.method, id->method) || strcmp(r.params, id->params)))
+            rc = other_methods(id, &r, err);
+        if (fits && !found) {
+            found = true;
+            *at = i;
+            *id = r;
+        } else {
+            record_free(&r);
+        }
+        if (rc)
+            goto out;
+    }
+    if (!found)
+        FAIL(err, ERR_INPUT, "no dumped mask of layer %d head %d step %d branch %s%s%s", p->layer,
+             p->head, c->step, c->branch, a->method ? " method " : "", a->method ? a->method : "");
+out:
+    if (rc && found)
+        record_free(id);
+    return rc;
+}
+
+static int check_identity(const struct figure_args *a, const struct record *id,
+                          const struct mask *m, struct err *err)
+{
+    const struct trace_meta *t = trace_meta(a->trace);
+    if (strcmp(id->trace, trace_id(a->trace)) != 0)
+        return err_set(err, ERR_INPUT, "the masks belong to trace %s, not to %s (%s)", id->trace,
+                       trace_path(a->trace), trace_id(a->trace));
+    if (m->nq != t->n_q || m->nk != t->n_k)
+        return err_set(err, ERR_INPUT, "mask of %lld x %lld tokens, trace of %lld x %lld",
+                       (long long)m->nq, (long long)m->nk, (long long)t->n_q, (long long)t->n_k);
+    if (strcmp(id->permute, "none") != 0 || (id->params && strstr(id->params, "permute=")))
+        return err_set(err, ERR_INPUT, "the mask stands in another token order (%s %s) than the map: "
+                       "dump it without permute", id->permute, id->params ? id->params : "");
+    return 0;
+}
+
+/* Mask and share of kept pairs of a panel. */
+static int overlay_panel(const struct figure_args *a, const struct map_choice *c, int i,
+                         struct map_figure *f, struct buf *method, struct err *err)
+{
+    struct record      id;
+    struct mask        m = {0};
+    struct mask_counts n;
+    struct buf         name = {0};
+    int64_t            at = 0;
+    int                rc = find_mask(a, c, &c->panel[i], &at, &id, err);
+    if (rc)
+        return rc;
+    TRY(maskfile_read(a->masks, at, &m, err));
+    TRY(check_identity(a, &id, &m, err));
+    TRY(cells_from_mask(&m, f->maps[i].tokens, &f->overlay[i], err));
+    TRY(mask_count(&m, &n, err));
+    snprintf(f->titles[i], sizeof f->titles[i], f->n > 4 ? "L%d H%d: %.3f" : "layer %d head %d, "
+             "density_elem %.4f", c->panel[i].layer, c->panel[i].head,
+             (double)n.pairs_kept / (double)n.pairs_allowed);
+    mask_name(&id, &name);
+    if (method->len && strcmp(buf_str(method), buf_str(&name)) != 0)
+        FAIL(err, ERR_USAGE, "masks of several methods, %s and %s: choose with --method and --params",
+             buf_str(method), buf_str(&name));
+    buf_reset(method);
+    buf_puts(method, buf_str(&name));
+out:
+    mask_free(&m);
+    record_free(&id);
+    buf_free(&name);
+    return rc;
+}
+
+static int draw_overlay(const struct figure_args *a, struct err *err)
+{
+    struct map_choice c = {0};
+    struct map_figure f = {.args = a};
+    struct buf        title = {0}, method = {0};
+    int               rc = 0;
+
+    TRY(check_scale(a, err));
+    TRY(map_choose(a, &c, err));
+    TRY(alloc_panels(c.n, &f, true, err));
+    f.per_row = c.per_row;
+    for (int i = 0; i < c.n; i++) {
+        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, &c), &f.maps[i], err));
+        TRY(overlay_panel(a, &c, i, &f, &method, err));
+    }
+    map_scale(a, &f);
+    buf_printf(&title, "%s on ", buf_str(&method));
+    scope_text(a, &c, &title);
+    buf_puts(&title, c.n > 4 ? "; dropped: pale; numbers: density_elem" : "; dropped pairs are pale");
+    f.title = buf_str(&title);
+    TRY(map_draw(&f, err));
+out:
+    free_panels(&f);
+    map_choice_free(&c);
+    buf_free(&title);
+    buf_free(&method);
+    return rc;
+}
+
+/* ---- mask alone ---------------------------------------------------------------------------- */
+
+/* *n = -1: no list was given, everything fits. */
+static int wanted_list(const char *text, const char *what, int64_t **list, int64_t *n,
+                       struct err *err)
+{
+    *n = -1;
+    return text ? index_list_parse(text, -1, what, list, n, err) : 0;
+}
+
+static bool in_list(const int64_t *list, int64_t n, int x)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] == x)
+            return true;
+    return n < 0;
+}
+
+static int add_mask(const struct figure_args *a, int64_t at, const struct record *id,
+                    struct map_figure *f, struct err *err)
+{
+    struct mask        m = {0};
+    struct mask_counts n;
+    int                rc = 0;
+    TRY(maskfile_read(a->masks, at, &m, err));
+    int64_t longest = m.nq > m.nk ? m.nq : m.nk;
+    TRY(cells_from_mask(&m, cells_factor(longest, longest, 320), &f->maps[f->n], err));
+    TRY(mask_count(&m, &n, err));
+    snprintf(f->titles[f->n], sizeof f->titles[0], "L%d H%d%s%.24s %.3f", id->layer, id->head,
+             a->method ? "" : " ", a->method ? "" : id->method,
+             (double)n.pairs_kept / (double)n.pairs_allowed);
+    if (f->n && (f->maps[f->n].rows != f->maps[0].rows || f->maps[f->n].cols != f->maps[0].cols)) {
+        f->n++;
+        FAIL(err, ERR_USAGE, "masks of different sizes in one figure: choose with --layer, --method");
+    }
+    f->n++;
+out:
+    mask_free(&m);
+    return rc;
+}
+
+static int collect_masks(const struct figure_args *a, struct map_figure *f, struct err *err)
+{
+    int64_t      *layers = NULL, *heads = NULL, n_layers, n_heads;
+    struct record id;
+    int           rc = 0;
+
+    TRY(wanted_list(a->layer, "--layer", &layers, &n_layers, err));
+    TRY(wanted_list(a->head, "--head", &heads, &n_heads, err));
+    for (int64_t i = 0; i < maskfile_cells(a->masks); i++) {
+        TRY(maskfile_cell(a->masks, i, &id, err));
+        bool fits = in_list(layers, n_layers, id.layer) && in_list(heads, n_heads, id.head) &&
+                    (a->step == INT64_MIN || a->step == id.step) &&
+                    (!a->branch || strcmp(a->branch, id.branch) == 0) && matches(a, &id);
+        if (fits && f->n == MAPFIG_MOST)
+            rc = err_set(err, ERR_USAGE, "more than %d masks: choose with --layer, --head, --method",
+                         MAPFIG_MOST);
+        else if (fits)
+            rc = add_mask(a, i, &id, f, err);
+        record_free(&id);
+        if (rc)
+            goto out;
+    }
+    if (f->n == 0)
+        FAIL(err, ERR_INPUT, "no such mask in the file (%lld masks)",
+             (long long)maskfile_cells(a->masks));
+out:
+    free(layers);
+    free(heads);
+    return rc;
+}
+
+static int draw_mask(const struct figure_args *a, struct err *err)
+{
+    struct map_figure f = {.args = a};
+    int               rc = 0;
+
+    TRY(alloc_panels(MAPFIG_MOST, &f, false, err));
+    f.n = 0;
+    TRY(collect_masks(a, &f, err));
+    f.low = isnan(a->low) ? 0 : a->low;
+    f.high = isnan(a->high) ? 1 : a->high;
+    f.bar_label = "kept share of the cell's allowed pairs";
+    f.title = "masks; numbers: density_elem (kept/allowed pairs)";
+    TRY(map_draw(&f, err));
+out:
+    f.n = MAPFIG_MOST;
+    if (f.maps)
+        free_panels(&f);
+    return rc;
+}
+
+const struct figure figure_heatmap = {
+    .listed = {"heatmap", "attention maps of a trace, one panel per head",
+               "input: a trace with maps; --layer, --head, --step, --branch choose, --mean shows the "
+               "mean weight of a cell instead of the largest, --range LOW:HIGH the colour scale"},
+    .input = FIGURE_TRACE,
+    .draw = draw_heatmap,
+};
+
+const struct figure figure_overlay = {
+    .listed = {"overlay", "attention maps with a method's dumped mask over them",
+               "input: a trace and --masks FILE of `lacuna replay --dump-masks`; --method and "
+               "--params choose when the file holds several"},
+    .input = FIGURE_TRACE,
+    .needs_masks = true,
+    .draw = draw_overlay,
+};
+
+const struct figure figure_mask = {
+    .listed = {"mask", "dumped masks as kept share per cell", "input: a file of dumped masks"},
+    .input = FIGURE_MASKS,
+    .draw = draw_mask,
+};

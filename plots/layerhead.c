@@ -1,0 +1,266 @@
+/*
+ * layerhead.c - layer x head map of a metric, one panel per method and parameters; with --against
+ * the difference to another method on a diverging scale.
+ */
+#include "plots/chart.h"
+#include "plots/panels.h"
+
+#include "analyze/tables.h"
+#include "core/mem.h"
+#include "plots/palette.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PANELS_MOST 24
+
+struct lh {
+    struct chart_groups g;
+    const char         *metric;
+    double              scale;
+    int                 layer0, layers, heads; /* of all records chosen */
+    int                 n;
+    struct cells        map[PANELS_MOST]; /* [layers][heads], NAN = no cell */
+    char                title[PANELS_MOST][96];
+    bool                difference;
+};
+
+static void extent(struct lh *q)
+{
+    int low = INT32_MAX, high = 0;
+    for (int64_t i = 0; i < q->g.gs.n; i++)
+        for (int64_t k = 0; k < q->g.gs.g[i].n; k++) {
+            const struct record *r = &q->g.args->set->r[q->g.gs.g[i].at[k]];
+            low = r->layer < low ? r->layer : low;
+            high = r->layer > high ? r->layer : high;
+            q->heads = r->head + 1 > q->heads ? r->head + 1 : q->heads;
+        }
+    q->layer0 = low;
+    q->layers = high - low + 1;
+}
+
+/* Mean of the metric per (layer, head) over the group's other keys (steps, branches). */
+static int fill(struct lh *q, const struct group *grp, struct cells *c, struct err *err)
+{
+    int64_t  n = (int64_t)q->layers * q->heads;
+    int32_t *count = NULL;
+    int      rc = 0;
+    *c = (struct cells){q->layers, q->heads, q->layers, q->heads, 1, NULL};
+    TRY(mem_alloc(&c->v, n, sizeof *c->v, "layer x head map", err));
+    TRY(mem_zalloc(&count, n, sizeof *count, "layer x head map", err));
+    for (int64_t i = 0; i < n; i++)
+        c->v[i] = 0;
+    for (int64_t k = 0; k < grp->n; k++) {
+        const struct record *r = &q->g.args->set->r[grp->at[k]];
+        double               x = record_value(r, q->metric);
+        int64_t              at = (int64_t)(r->layer - q->layer0) * q->heads + r->head;
+        if (!isfinite(x))
+            continue;
+        c->v[at] += (float)(x * q->scale);
+        count[at]++;
+    }
+    for (int64_t i = 0; i < n; i++)
+        c->v[i] = count[i] ? c->v[i] / (float)count[i] : NAN;
+out:
+    free(count);
+    return rc;
+}
+
+static int collect(struct lh *q, struct err *err)
+{
+    struct buf name = {0};
+    int        rc = 0;
+    extent(q);
+    for (int64_t i = 0; i < q->g.gs.n; i++) {
+        const struct record *r = q->g.gs.g[i].first;
+        if (q->n == PANELS_MOST)
+            FAIL(err, ERR_USAGE, "more than %d panels: choose with --method and --params",
+                 PANELS_MOST);
+        TRY(fill(q, &q->g.gs.g[i], &q->map[q->n], err));
+        buf_reset(&name);
+        chart_name(&q->g, r, r->params, &name);
+        snprintf(q->title[q->n++], sizeof q->title[0], "%.90s", buf_str(&name));
+    }
+out:
+    buf_free(&name);
+    return rc;
+}
+
+/* Subtract the panel that --against names ("method" or "method:params") from the others. */
+static int subtract(struct lh *q, const char *against, struct err *err)
+{
+    int ref = -1;
+    for (int i = 0; i < q->n && ref < 0; i++) {
+        const struct record *r = q->g.gs.g[i].first;
+        size_t               len = strcspn(against, ":");
+        const char          *params = against[len] ? against + len + 1 : "";
+        if (strlen(r->method) == len && strncmp(r->method, against, len) == 0 &&
+            strcmp(params, r->params ? r->params : "") == 0)
+            ref = i;
+    }
+    if (ref < 0)
+        return err_set(err, ERR_INPUT, "--against %s: no records of this method and parameters",
+                       against);
+    if (q->n < 2)
+        return err_set(err, ERR_USAGE, "--against %s: no other method is left", against);
+    for (int i = 0; i < q->n; i++)
+        for (int64_t k = 0; i != ref && k < (int64_t)q->layers * q->heads; k++)
+            q->map[i].v[k] -= q->map[ref].v[k];
+    cells_free(&q->map[ref]);
+    memmove(&q->map[ref], &q->map[ref + 1], (size_t)(q->n - ref - 1) * sizeof *q->map);
+    memmove(&q->title[ref], &q->title[ref + 1], (size_t)(q->n - ref - 1) * sizeof *q->title);
+    q->map[--q->n] = (struct cells){0};
+    q->difference = true;
+    return 0;
+}
+
+static void range(const struct lh *q, double *low, double *high)
+{
+    *low = INFINITY;
+    *high = -INFINITY;
+    for (int i = 0; i < q->n; i++)
+        for (int64_t k = 0; k < (int64_t)q->layers * q->heads; k++)
+            if (!isnan(q->map[i].v[k])) {
+                *low = fmin(*low, (double)q->map[i].v[k]);
+                *high = fmax(*high, (double)q->map[i].v[k]);
+            }
+    if (isinf(*low))
+        *low = *high = 0;
+    if (q->difference) {
+        *high = fmax(fabs(*low), fabs(*high));
+        *low = -*high;
+    }
+    if (*high - *low < 1e-12) {
+        double pad = *high != 0 ? fabs(*high) * 0.05 : 0.5;
+        *low -= pad;
+        *high += pad;
+    }
+}
+
+/* A block per panel: head, layer, value, text, 1 = the text is light. */
+static void write_cells(const struct lh *q, double low, double high, struct buf *b)
+{
+    for (int i = 0; i < q->n; i++) {
+        buf_printf(b, "# %s: head, layer, %s, label, light text\n", q->title[i], q->metric);
+        for (int64_t k = 0; k < (int64_t)q->layers * q->heads; k++) {
+            double x = (double)q->map[i].v[k], at = (x - low) / (high - low);
+            char   text[32];
+            snprintf(text, sizeof text, fabs(x) >= 99.95 ? "%.0f" : fabs(x) >= 9.995 ? "%.1f"
+                     : fabs(x) >= 0.01 || x == 0 ? "%.2f" : "%.0e", x);
+            buf_printf(b, "%d %d %.8g \"%s\" %d\n", (int)(k % q->heads),
+                       q->layer0 + (int)(k / q->heads), x, isnan(x) ? "" : text,
+                       q->difference ? fabs(at - 0.5) > 0.42 : at < 0.55);
+        }
+        buf_puts(b, "\n\n");
+    }
+}
+
+static void axes(const struct lh *q, const struct panels *p, const char *title, bool leftmost,
+                 bool lowest, struct gp *g)
+{
+    double step_x = gp_step(q->heads, p->width / 24 + 1), step_y = gp_step(q->layers, p->height / 18 + 1);
+    buf_printf(&g->script, "set xrange [-0.5:%g]\nset yrange [%g:%g]\n", q->heads - 0.5,
+               q->layer0 + q->layers - 0.5, q->layer0 - 0.5);
+    buf_printf(&g->script, "set xtics 0,%g out nomirror format '%s'\n", step_x < 1 ? 1 : ceil(step_x),
+               lowest ? "%.0f" : "");
+    buf_printf(&g->script, "set ytics %d,%g out nomirror format '%s'\n", q->layer0,
+               step_y < 1 ? 1 : ceil(step_y), leftmost ? "%.0f" : "");
+    buf_puts(&g->script, "set title ");
+    gp_text(&g->script, title);
+    buf_puts(&g->script, " noenhanced offset 0,-0.7\n");
+}
+
+static void draw_panel(const struct lh *q, const struct panels *p, int i, const char *bar,
+                       struct gp *g)
+{
+    bool leftmost, lowest;
+    panels_place(p, i, g, &leftmost, &lowest);
+    axes(q, p, q->title[i], leftmost, lowest, g);
+    if (i == q->n - 1)
+        panels_colorbox(p, bar, g);
+    buf_puts(&g->script, "plot ");
+    gp_data_name(g, "dat");
+    buf_printf(&g->script, " index %d using 1:2:3 with image pixels notitle", i);
+    for (int light = 0; light < 2 && p->cell >= 30; light++) {
+        buf_puts(&g->script, ", ");
+        gp_data_name(g, "dat");
+        buf_printf(&g->script, " index %d using 1:2:($5==%d?strcol(4):'') with labels noenhanced "
+                               "font ',8' tc rgb '%s' notitle",
+                   i, light, light ? "#ffffff" : "#000000");
+    }
+    buf_puts(&g->script, i == 0 ? "\nunset label\n" : "\n");
+}
+
+static int render(struct lh *q, const struct figure_args *a, struct err *err)
+{
+    struct panels p;
+    struct gp     g = {0};
+    struct buf    data = {0}, title = {0}, bar = {0};
+    double        low, high, scale;
+    int           rc = 0;
+
+    range(q, &low, &high);
+    low = isnan(a->low) ? low : a->low;
+    high = isnan(a->high) ? high : a->high;
+    /* Cells large enough for their numbers while there are few of them. */
+    int longest = q->layers > q->heads ? q->layers : q->heads;
+    int cell = q->n * longest <= 40 ? 36 : q->n > 6 || longest > 16 ? 16 : 30;
+    int wish = q->n <= 3 ? q->n : 0;
+    panels_layout(&p, q->n, wish, q->heads, q->layers, cell * longest, a->width, a->height);
+    if (p.width < 210)
+        p.gap_x = 224 - p.width; /* the panels' titles stand beside each other */
+    TRY(figure_open(a, panels_total_width(&p), panels_total_height(&p), &g, err));
+    chart_metric_label(q->metric, &bar, &scale);
+    if (q->difference)
+        buf_printf(&title, "%s minus that of %s, by layer and head", q->metric, a->against);
+    else
+        buf_printf(&title, "%s by layer and head", q->metric);
+    write_cells(q, low, high, &data);
+    TRY(buf_check(&data, "cells", err));
+    TRY(gp_data(&g, "dat", buf_str(&data), data.len, err));
+    (q->difference ? palette_diverging : palette_viridis)(&g.script);
+    buf_printf(&g.script, "set cbrange [%.8g:%.8g]\nset border lw 0.6\nset tics scale 0.6\nunset key\n"
+                          "unset colorbox\nset multiplot\n", low, high);
+    panels_frame(&p, a->title ? a->title : buf_str(&title), "head", "layer", &g);
+    for (int i = 0; i < q->n; i++)
+        draw_panel(q, &p, i, buf_str(&bar), &g);
+    buf_puts(&g.script, "unset multiplot\n");
+    TRY(gp_finish(&g, err));
+out:
+    gp_free(&g);
+    buf_free(&data);
+    buf_free(&title);
+    buf_free(&bar);
+    return rc;
+}
+
+static int draw(const struct figure_args *a, struct err *err)
+{
+    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
+    struct lh                   q = {0};
+    const char                 *unit;
+    int                         rc = 0;
+
+    q.metric = a->metric ? a->metric : "density_elem";
+    q.scale = metric_scale(q.metric, &unit);
+    TRY(chart_group(a, keys, 2, 0, q.metric, KEY_COUNT, &q.g, err));
+    TRY(collect(&q, err));
+    if (a->against)
+        TRY(subtract(&q, a->against, err));
+    TRY(render(&q, a, err));
+out:
+    for (int i = 0; i < PANELS_MOST; i++)
+        cells_free(&q.map[i]);
+    chart_groups_free(&q.g);
+    return rc;
+}
+
+const struct figure figure_layerhead = {
+    .listed = {"layerhead", "layer x head map of a metric, one panel per method",
+               "input: records; --metric (density_elem); --against METHOD[:PARAMS] shows differences "
+               "to it on a diverging scale"},
+    .input = FIGURE_RECORDS,
+    .draw = draw,
+};

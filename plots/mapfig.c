@@ -1,0 +1,275 @@
+/*
+ * mapfig.c - maps as images: one data file holds the cells of all panels, each panel reads its part.
+ */
+#include "plots/mapfig.h"
+
+#include "core/mem.h"
+#include "plots/palette.h"
+#include "plots/panels.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- choice -------------------------------------------------------------------------------- */
+
+static bool wanted(const int64_t *list, int64_t n, int64_t x)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] == x)
+            return true;
+    return n < 0;
+}
+
+/* What there is to choose from, for messages. */
+static void describe(const struct trace *t, struct buf *b)
+{
+    for (int64_t i = 0; i < trace_calls(t) && i < 40; i++) {
+        const struct trace_call *c = trace_call(t, i);
+        buf_printf(b, "%s%d/%s/%d", i ? " " : "", c->step, c->branch, c->layer);
+    }
+    if (trace_calls(t) > 40)
+        buf_puts(b, " ...");
+}
+
+static int no_call(const struct figure_args *a, struct err *err)
+{
+    struct buf b = {0};
+    describe(a->trace, &b);
+    int rc = err_set(err, ERR_INPUT, "%s: no such call; step/branch/layer in the trace: %s",
+                     trace_path(a->trace), buf_str(&b));
+    buf_free(&b);
+    return rc;
+}
+
+static int add_panels(const struct figure_args *a, const struct map_choice *c, const int64_t *layers,
+                      int64_t n_layers, const int64_t *heads, int64_t n_heads, int64_t *cap,
+                      struct map_choice *out, struct err *err)
+{
+    int rc = 0;
+    for (int64_t i = 0; i < trace_calls(a->trace); i++) {
+        const struct trace_call *call = trace_call(a->trace, i);
+        if (call->step != c->step || strcmp(call->branch, c->branch) != 0 ||
+            !wanted(layers, n_layers, call->layer))
+            continue;
+        for (int64_t h = 0; h < n_heads; h++) {
+            if (out->n == MAPFIG_MOST)
+                FAIL(err, ERR_USAGE, "more than %d maps: choose with --layer and --head",
+                     MAPFIG_MOST);
+            TRY(mem_grow(&out->panel, cap, out->n + 1, sizeof *out->panel, "panels", err));
+            out->panel[out->n++] = (struct map_panel){i, call->layer, (int)heads[h]};
+        }
+    }
+out:
+    return rc;
+}
+
+int map_choose(const struct figure_args *a, struct map_choice *out, struct err *err)
+{
+    struct map_choice c = {0};
+    int64_t          *layers = NULL, *heads = NULL, n_layers = -1, n_heads, cap = 0;
+    int               rc = 0;
+
+    if (trace_calls(a->trace) == 0)
+        FAIL(err, ERR_INPUT, "%s: holds no attention call", trace_path(a->trace));
+    c.step = a->step == INT64_MIN ? trace_call(a->trace, 0)->step : (int)a->step;
+    c.branch = a->branch ? a->branch : trace_call(a->trace, 0)->branch;
+    if (a->layer)
+        TRY(index_list_parse(a->layer, trace_meta(a->trace)->layers, "--layer", &layers, &n_layers,
+                             err));
+    TRY(index_list_parse(a->head ? a->head : "all", trace_meta(a->trace)->heads, "--head", &heads,
+                         &n_heads, err));
+    TRY(add_panels(a, &c, layers, n_layers, heads, n_heads, &cap, &c, err));
+    if (c.n == 0) {
+        rc = no_call(a, err);
+        goto out;
+    }
+    c.per_row = c.n > n_heads && n_heads <= 16 ? (int)n_heads : 0; /* a row per layer */
+    *out = c;
+    c.panel = NULL;
+out:
+    free(c.panel);
+    free(layers);
+    free(heads);
+    return rc;
+}
+
+void map_choice_free(struct map_choice *c)
+{
+    free(c->panel);
+    *c = (struct map_choice){0};
+}
+
+int map_read(const struct trace *t, const struct map_panel *p, bool mean, int64_t most,
+             struct cells *out, struct err *err)
+{
+    const struct trace_meta *m = trace_meta(t);
+    int64_t                  rows, cols, n;
+    float                   *map = NULL;
+    int                      rc = 0;
+
+    if (m->pool <= 0 || !trace_call(t, p->call)->has_map)
+        FAIL(err, ERR_INPUT, "%s: layer %d has no pooled maps: capture or import with --maps",
+             trace_path(t), p->layer);
+    rows = trace_map_cells(t, false);
+    cols = trace_map_cells(t, true);
+    if (!mul_ok(rows, cols, &n))
+        FAIL(err, ERR_INPUT, "%s: a map of %lld x %lld cells is too large", trace_path(t),
+             (long long)rows, (long long)cols);
+    TRY(mem_alloc(&map, n, sizeof *map, "pooled map", err));
+    TRY(trace_read_map(t, p->call, p->head, mean ? map : NULL, mean ? NULL : map, err));
+    TRY(cells_from_map(map, m->n_q, m->n_k, m->pool, m->causal, cells_factor(rows, cols, most),
+                       mean ? POOL_MEAN : POOL_MAX, out, err));
+out:
+    free(map);
+    return rc;
+}
+
+/* ---- data ---------------------------------------------------------------------------------- */
+
+static float clamp(float x, double low)
+{
+    return isnan(x) ? x : (double)x < low ? (float)low : x;
+}
+
+static int write_maps(const struct map_figure *f, struct gp *g, struct err *err)
+{
+    struct buf b = {0};
+    int        rc = 0;
+    for (int i = 0; i < f->n; i++)
+        for (int64_t k = 0; k < f->maps[i].rows * f->maps[i].cols; k++) {
+            float x = f->log ? clamp(f->maps[i].v[k], f->low) : f->maps[i].v[k];
+            buf_put(&b, &x, sizeof x);
+        }
+    TRY(buf_check(&b, "cells", err));
+    TRY(gp_data(g, "bin", b.data, b.len, err));
+out:
+    buf_free(&b);
+    return rc;
+}
+
+/* White over the cells that the mask drops: opaque enough to see the mask, not to hide the map. */
+#define VEIL 190
+
+static int write_veil(const struct map_figure *f, struct gp *g, struct err *err)
+{
+    struct buf b = {0};
+    int        rc = 0;
+    for (int i = 0; i < f->n; i++)
+        for (int64_t k = 0; k < f->overlay[i].rows * f->overlay[i].cols; k++) {
+            float         kept = f->overlay[i].v[k];
+            unsigned char px[4] = {255, 255, 255, 0};
+            px[3] = isnan(kept) ? 0 : (unsigned char)lround(VEIL * (1 - fmin(1, (double)kept)));
+            buf_put(&b, px, 4);
+        }
+    TRY(buf_check(&b, "veil", err));
+    TRY(gp_data(g, "veil.bin", b.data, b.len, err));
+out:
+    buf_free(&b);
+    return rc;
+}
+
+static bool is_kept(const struct cells *c, int64_t r, int64_t k)
+{
+    return r >= 0 && k >= 0 && r < c->rows && k < c->cols && c->v[r * c->cols + k] > 0;
+}
+
+/* Line segments between kept and dropped cells, in tokens. Two blank lines end a panel. */
+static void add_edges(const struct cells *c, struct buf *b)
+{
+    long long t = c->tokens;
+    buf_puts(b, "nan nan\n\n");
+    for (int64_t r = 0; r <= c->rows; r++)
+        for (int64_t k = 0; k < c->cols; k++)
+            if (is_kept(c, r - 1, k) != is_kept(c, r, k))
+                buf_printf(b, "%lld %lld\n%lld %lld\n\n", (long long)k * t, (long long)r * t,
+                           (long long)(k + 1) * t, (long long)r * t);
+    for (int64_t k = 0; k <= c->cols; k++)
+        for (int64_t r = 0; r < c->rows; r++)
+            if (is_kept(c, r, k - 1) != is_kept(c, r, k))
+                buf_printf(b, "%lld %lld\n%lld %lld\n\n", (long long)k * t, (long long)r * t,
+                           (long long)k * t, (long long)(r + 1) * t);
+    buf_puts(b, "\n");
+}
+
+static int write_edges(const struct map_figure *f, struct gp *g, struct err *err)
+{
+    struct buf b = {0};
+    int        rc = 0;
+    for (int i = 0; i < f->n; i++)
+        add_edges(&f->overlay[i], &b);
+    TRY(buf_check(&b, "edges", err));
+    TRY(gp_data(g, "edges.dat", b.data, b.len, err));
+out:
+    buf_free(&b);
+    return rc;
+}
+
+/* ---- script -------------------------------------------------------------------------------- */
+
+static void scale(const struct map_figure *f, struct gp *g)
+{
+    palette_viridis(&g->script);
+    if (f->log)
+        buf_puts(&g->script, "set logscale cb\nset format cb '10^{%T}'\n");
+    buf_printf(&g->script, "set cbrange [%.10g:%.10g]\n", f->low, f->high);
+}
+
+static void draw_panel(const struct map_figure *f, const struct panels *p, int i, struct gp *g)
+{
+    const struct cells *c = &f->maps[i];
+    bool                leftmost, lowest;
+    int64_t             skip = (int64_t)i * c->rows * c->cols * 4;
+    panels_place(p, i, g, &leftmost, &lowest);
+    panels_token_axes(p, c, f->titles[i], leftmost, lowest, g);
+    if (i == f->n - 1)
+        panels_colorbox(p, f->bar_label, g);
+    buf_puts(&g->script, "plot ");
+    panels_image(c, "bin", skip, g);
+    buf_puts(&g->script, " using 1 with image notitle");
+    if (f->overlay) {
+        buf_puts(&g->script, ", ");
+        gp_data_name(g, "veil.bin");
+        buf_printf(&g->script,
+                   " binary skip=%lld array=(%lld,%lld) format='%%4uchar' dx=%lld dy=%lld "
+                   "origin=(%.1f,%.1f) using 1:2:3:4 with rgbalpha notitle",
+                   (long long)skip, (long long)c->cols, (long long)c->rows, (long long)c->tokens,
+                   (long long)c->tokens, (double)c->tokens / 2, (double)c->tokens / 2);
+        if (p->cell >= 4) {
+            buf_puts(&g->script, ", ");
+            gp_data_name(g, "edges.dat");
+            buf_printf(&g->script, " index %d with lines lc rgb '#d62728' lw 1 notitle", i);
+        }
+    }
+    buf_puts(&g->script, "\n");
+    if (i == 0)
+        buf_puts(&g->script, "unset label\n"); /* the frame is drawn once */
+}
+
+int map_draw(const struct map_figure *f, struct err *err)
+{
+    const struct figure_args *a = f->args;
+    struct panels             p;
+    struct gp                 g = {0};
+    int                       rc = 0;
+
+    panels_layout(&p, f->n, f->per_row, f->maps[0].cols, f->maps[0].rows, panels_side(f->n), a->width,
+                  a->height);
+    TRY(figure_open(a, panels_total_width(&p), panels_total_height(&p), &g, err));
+    TRY(write_maps(f, &g, err));
+    if (f->overlay) {
+        TRY(write_veil(f, &g, err));
+        TRY(write_edges(f, &g, err));
+    }
+    scale(f, &g);
+    buf_puts(&g.script, "set border lw 0.6\nset tics scale 0.6\nunset key\nunset colorbox\n"
+                        "set multiplot\n");
+    panels_frame(&p, a->title ? a->title : f->title, "key [token]", "query [token]", &g);
+    for (int i = 0; i < f->n; i++)
+        draw_panel(f, &p, i, &g);
+    buf_puts(&g.script, "unset multiplot\n");
+    TRY(gp_finish(&g, err));
+out:
+    gp_free(&g);
+    return rc;
+}

@@ -1,0 +1,117 @@
+/*
+ * panels.c - geometry in pixels. Margins are fixed `at screen`, and a panel is a whole number of
+ * pixels per cell, so that no cell falls between pixels.
+ */
+#include "plots/panels.h"
+
+#include <math.h>
+#include <stdio.h>
+
+int panels_side(int count)
+{
+    return count <= 1 ? 600 : count <= 2 ? 460 : count <= 4 ? 360 : count <= 9 ? 260
+           : count <= 24 ? 190 : 150;
+}
+
+void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64_t cells_y, int side,
+                   int want_width, int want_height)
+{
+    *p = (struct panels){.count = count, .left = 84, .right = 112, .top = 40, .bottom = 58,
+                         .gap_x = 14, .gap_y = 26, .cells_x = cells_x, .cells_y = cells_y};
+    p->cols = wish > 0 ? wish : (int)ceil(sqrt((double)count));
+    p->cols = p->cols > count ? count : p->cols;
+    p->rows = (count + p->cols - 1) / p->cols;
+    int64_t longest = cells_x > cells_y ? cells_x : cells_y;
+    double  cell = (double)side / (double)longest;
+    if (want_width > 0) {
+        double w = (double)(want_width - p->left - p->right - (p->cols - 1) * p->gap_x) / p->cols;
+        double h = (double)(want_height - p->top - p->bottom - p->rows * p->gap_y) / p->rows;
+        cell = fmin(w / (double)cells_x, h / (double)cells_y);
+    }
+    p->cell = cell < 1 ? 1 : (int)cell;
+    p->width = (int)(p->cell * cells_x);
+    p->height = (int)(p->cell * cells_y);
+}
+
+int panels_total_width(const struct panels *p)
+{
+    int w = p->left + p->cols * p->width + (p->cols - 1) * p->gap_x + p->right;
+    return w < 400 ? 400 : w; /* the title needs room */
+}
+
+int panels_total_height(const struct panels *p)
+{
+    return p->top + p->rows * (p->height + p->gap_y) + p->bottom;
+}
+
+void panels_place(const struct panels *p, int i, struct gp *g, bool *leftmost, bool *lowest)
+{
+    int row = i / p->cols, col = i % p->cols;
+    int x = p->left + col * (p->width + p->gap_x);
+    int y = p->top + p->gap_y + row * (p->height + p->gap_y);
+    double w = g->width, h = g->height;
+    buf_printf(&g->script,
+               "set lmargin at screen %.10f\nset rmargin at screen %.10f\n"
+               "set tmargin at screen %.10f\nset bmargin at screen %.10f\n",
+               x / w, (x + p->width) / w, 1 - y / h, 1 - (y + p->height) / h);
+    *leftmost = col == 0;
+    *lowest = i + p->cols >= p->count;
+}
+
+static void screen_label(struct gp *g, const char *text, double x, double y, const char *how)
+{
+    buf_puts(&g->script, "set label ");
+    gp_text(&g->script, text);
+    buf_printf(&g->script, " at screen %.6f, screen %.6f %s noenhanced\n", x, y, how);
+}
+
+void panels_frame(const struct panels *p, const char *title, const char *x_label,
+                  const char *y_label, struct gp *g)
+{
+    double w = g->width, h = g->height;
+    double mid_x = (p->left + (p->cols * (p->width + p->gap_x) - p->gap_x) / 2.0) / w;
+    double mid_y = 1 - (p->top + p->rows * (p->height + p->gap_y) / 2.0) / h;
+    screen_label(g, title, 14 / w, 1 - 18 / h, "left font ',12'");
+    screen_label(g, x_label, mid_x, 16 / h, "center");
+    screen_label(g, y_label, 14 / w, mid_y, "center rotate by 90");
+}
+
+void panels_colorbox(const struct panels *p, const char *label, struct gp *g)
+{
+    double w = g->width, h = g->height;
+    int    x = p->left + p->cols * (p->width + p->gap_x) - p->gap_x + 18;
+    int    top = p->top + p->gap_y, high = p->rows * (p->height + p->gap_y) - p->gap_y;
+    high = high > 520 ? 520 : high;
+    buf_printf(&g->script, "set colorbox vertical user origin screen %.6f, screen %.6f "
+                           "size screen %.6f, screen %.6f\n",
+               x / w, 1 - (top + high) / h, 14 / w, high / h);
+    buf_puts(&g->script, "set cblabel ");
+    gp_text(&g->script, label);
+    buf_puts(&g->script, " noenhanced\nset cbtics out nomirror\n");
+}
+
+void panels_token_axes(const struct panels *p, const struct cells *c, const char *title,
+                       bool leftmost, bool lowest, struct gp *g)
+{
+    int64_t step_x = gp_token_step(c->n_k, p->width / 58 + 2);
+    int64_t step_y = gp_token_step(c->n_q, p->height / 40 + 2);
+    buf_printf(&g->script, "set xrange [0:%lld]\nset yrange [%lld:0]\n",
+               (long long)(c->cols * c->tokens), (long long)(c->rows * c->tokens));
+    buf_printf(&g->script, "set xtics %lld out nomirror format '%s'\n", (long long)step_x,
+               lowest ? "%.0f" : "");
+    buf_printf(&g->script, "set ytics %lld out nomirror format '%s'\n", (long long)step_y,
+               leftmost ? "%.0f" : "");
+    buf_puts(&g->script, "set title ");
+    gp_text(&g->script, title);
+    buf_puts(&g->script, " noenhanced offset 0,-0.7\n");
+}
+
+void panels_image(const struct cells *c, const char *tag, int64_t skip, struct gp *g)
+{
+    gp_data_name(g, tag);
+    buf_printf(&g->script,
+               " binary skip=%lld array=(%lld,%lld) format='%%float32' endian=little dx=%lld dy=%lld "
+               "origin=(%.1f,%.1f)",
+               (long long)skip, (long long)c->cols, (long long)c->rows, (long long)c->tokens,
+               (long long)c->tokens, (double)c->tokens / 2, (double)c->tokens / 2);
+}

@@ -1,0 +1,50 @@
+/*
+ * panels.h - a grid of small maps with common axes and one colour bar.
+ */
+#ifndef LACUNA_PANELS_H
+#define LACUNA_PANELS_H
+
+#include "plots/cells.h"
+#include "plots/gp.h"
+
+#include <stdbool.h>
+
+/* Pixels around and between the panels. */
+struct panels {
+    int     count, cols, rows;
+    int     left, right, top, bottom, gap_x, gap_y;
+    int64_t cells_x, cells_y; /* of every panel */
+    int     width, height;    /* of one panel in pixels: whole multiples of the cells */
+    int     cell;             /* pixels per cell */
+};
+
+/* Side in pixels at which this many panels are legible. */
+int panels_side(int count);
+
+/* Lay out `count` panels with `wish` columns (0 = square grid) of cells_x x cells_y cells; side is
+ * the wished side of a panel. A requested figure size (0 = none) decides instead. */
+void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64_t cells_y, int side,
+                   int want_width, int want_height);
+
+int panels_total_width(const struct panels *p);
+int panels_total_height(const struct panels *p);
+
+/* Commands for panel i: margins, and which edges it is on. */
+void panels_place(const struct panels *p, int i, struct gp *g, bool *leftmost, bool *lowest);
+
+/* The figure's title above all panels, the axis names beside them, the colour bar to the right with
+ * its label: commands before the first panel. */
+void panels_frame(const struct panels *p, const char *title, const char *x_label,
+                  const char *y_label, struct gp *g);
+
+/* Place of the colour bar; belongs to the last panel, the others have `unset colorbox`. */
+void panels_colorbox(const struct panels *p, const char *label, struct gp *g);
+
+/* Axes in tokens of a map panel, row 0 on top, tics on the outer panels only, and its title. */
+void panels_token_axes(const struct panels *p, const struct cells *c, const char *title,
+                       bool leftmost, bool lowest, struct gp *g);
+
+/* The `binary` clause that reads c's cells at byte offset `skip` of the data file "<stem>.<tag>". */
+void panels_image(const struct cells *c, const char *tag, int64_t skip, struct gp *g);
+
+#endif

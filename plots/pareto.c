@@ -1,0 +1,236 @@
+/*
+ * pareto.c - density against what it costs: error or recall.
+ *
+ * One point per method and parameters (mean over the chosen heads), one line per method through its
+ * parameter sweep. A point is dominated, and drawn hollow, when another point of the same scope is
+ * no worse in both coordinates and better in one. Oracles are bounds and dominate nobody.
+ */
+#include "plots/chart.h"
+
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct point {
+    double      x, y, x_sd, y_sd;
+    int         series, scope;
+    bool        dominated;
+    const char *params;
+};
+
+struct pareto {
+    struct chart_groups g;
+    struct series_list  series;
+    struct point       *p; /* of one panel */
+    int64_t             n;
+};
+
+static const char *const x_metric = "density_elem";
+
+static bool same_scope(const struct chart_groups *g, const struct record *a, const struct record *b)
+{
+    for (int i = 0; i < g->n_scope; i++)
+        if (key_compare(a, b, g->scope[i]) != 0)
+            return false;
+    return true;
+}
+
+static int make_series(struct pareto *q, struct err *err)
+{
+    struct buf name = {0};
+    int        rc = 0;
+    for (int64_t i = 0; i < q->g.gs.n; i++) {
+        const struct record *r = q->g.gs.g[i].first;
+        buf_reset(&name);
+        chart_name(&q->g, r, NULL, &name);
+        if (series_of(&q->series, buf_str(&name), r->method, err) < 0) {
+            rc = err->code;
+            break;
+        }
+    }
+    buf_free(&name);
+    return rc;
+}
+
+/* Points of one panel, sorted by series and density. */
+static int by_series(const void *a, const void *b)
+{
+    const struct point *x = a, *y = b;
+    if (x->series != y->series)
+        return x->series - y->series;
+    return x->x != y->x ? (x->x > y->x) - (x->x < y->x) : (x->y > y->y) - (x->y < y->y);
+}
+
+static void mark_dominated(struct pareto *q, bool larger)
+{
+    for (int64_t i = 0; i < q->n; i++)
+        for (int64_t k = 0; k < q->n; k++) {
+            const struct point *a = &q->p[i], *b = &q->p[k];
+            double              ay = larger ? -a->y : a->y, by = larger ? -b->y : b->y;
+            if (strcmp(q->series.s[b->series].method, "oracle") == 0)
+                continue;
+            if (a->scope == b->scope && b->x <= a->x && by <= ay && (b->x < a->x || by < ay))
+                q->p[i].dominated = true;
+        }
+}
+
+static int collect(struct pareto *q, const char *metric, struct err *err)
+{
+    struct buf   name = {0};
+    struct stats x, y;
+    int          scope = 0, rc = 0;
+    q->n = 0;
+    for (int64_t i = 0; i < q->g.gs.n; i++) {
+        const struct group *g = &q->g.gs.g[i];
+        TRY(group_stats(&q->g.gs, g, x_metric, &x, NULL, err));
+        TRY(group_stats(&q->g.gs, g, metric, &y, NULL, err));
+        scope += i > 0 && !same_scope(&q->g, q->g.gs.g[i - 1].first, g->first);
+        if (x.n == 0 || y.n == 0 || !(x.mean > 0))
+            continue;
+        buf_reset(&name);
+        chart_name(&q->g, g->first, NULL, &name);
+        int s = series_of(&q->series, buf_str(&name), g->first->method, err);
+        q->p[q->n++] = (struct point){x.mean, y.mean, x.sd, y.sd, s, scope, false, g->first->params};
+    }
+    qsort(q->p, (size_t)q->n, sizeof *q->p, by_series);
+    mark_dominated(q, metric_larger_is_better(metric));
+out:
+    buf_free(&name);
+    return rc;
+}
+
+/* Lower edge of a logarithmic axis: below the smallest positive value. Zeros are drawn on it. */
+static double log_floor(const struct pareto *q)
+{
+    double least = INFINITY;
+    for (int64_t i = 0; i < q->n; i++)
+        if (q->p[i].y > 0 && q->p[i].y < least)
+            least = q->p[i].y;
+    return isinf(least) ? 1e-3 : pow(10, floor(log10(least) - 0.3));
+}
+
+/* A block per series (empty ones too, so that the index is the series). */
+static void write_points(const struct pareto *q, const char *metric, double floor_y, struct buf *b)
+{
+    buf_printf(b, "# %s: density_elem, value drawn, dominated, value, sd of density, sd of value, "
+                  "parameters\n", metric);
+    for (int s = 0; s < q->series.n; s++) {
+        buf_printf(b, "# %s\nnan nan 0\n", q->series.s[s].name);
+        for (int64_t i = 0; i < q->n; i++) {
+            const struct point *p = &q->p[i];
+            if (p->series == s)
+                buf_printf(b, "%.10g %.10g %d %.10g %.4g %.4g \"%s\"\n", p->x, fmax(p->y, floor_y),
+                           p->dominated, p->y, p->x_sd, p->y_sd, p->params ? p->params : "");
+        }
+        buf_puts(b, "\n\n");
+    }
+}
+
+static void ideal_corner(struct chart *c, bool larger)
+{
+    double y = larger ? 0.955 : 0.045;
+    buf_printf(&c->gp.script,
+               "set arrow 1 from graph 0.075, graph %.3f to graph 0.012, graph %.3f head filled size "
+               "graph 0.02,20 lc rgb '#2ca02c' front\n"
+               "set label 9 'ideal' at graph 0.085, graph %.3f left font ',9' tc rgb '#2ca02c' "
+               "front\n", y, larger ? 0.99 : 0.012, y);
+}
+
+static void plot_series(struct pareto *q, struct chart *c, int panel)
+{
+    struct buf *s = &c->gp.script;
+    for (int i = 0; i < q->series.n; i++) {
+        const struct series *k = &q->series.s[i];
+        int                  index = panel * q->series.n + i;
+        buf_puts(s, i ? ", " : "plot ");
+        gp_data_name(&c->gp, "dat");
+        buf_printf(s, " index %d using 1:2 with lines lw 1.4 dt %d lc rgb '%s' notitle, ", index,
+                   k->dash, k->color);
+        gp_data_name(&c->gp, "dat");
+        buf_printf(s, " index %d using ($3==0?$1:NaN):2 with points pt %d ps 1.1 lc rgb '%s' notitle, ",
+                   index, k->point, k->color);
+        gp_data_name(&c->gp, "dat");
+        buf_printf(s, " index %d using ($3==1?$1:NaN):2 with points pt %d ps 1.1 lw 1.2 lc rgb '%s' "
+                      "notitle", index, k->point - 1, k->color);
+    }
+    if (panel == c->panels - 1)
+        chart_legend(c, &q->series, MARK_LINE_POINT);
+    buf_puts(s, "\nunset label\n");
+}
+
+static void y_axis(const struct pareto *q, const char *metric, bool log, double floor_y,
+                   struct buf *s)
+{
+    double top = 0;
+    for (int64_t i = 0; i < q->n; i++)
+        top = fmax(top, q->p[i].y);
+    if (log)
+        buf_printf(s, "set logscale y\nset format y '10^{%%T}'\nset yrange [%.6g:%.6g]\n", floor_y,
+                   fmax(pow(10, ceil(log10(fmax(top, floor_y) * 1.05))), floor_y * 10));
+    else
+        buf_printf(s, "unset logscale y\nset format y '%%g'\nset yrange [%s]\n",
+                   name_matches("cra_*,err_cos*", metric) ? "*:1.02" : "*:*");
+}
+
+static int draw_panel(struct pareto *q, struct chart *c, int i, const char *metric, struct buf *data,
+                      struct err *err)
+{
+    struct buf label = {0};
+    double     scale;
+    int        rc = 0;
+
+    TRY(collect(q, metric, err));
+    bool   log = metric_is_log(metric);
+    double floor_y = log ? log_floor(q) : -INFINITY;
+    write_points(q, metric, floor_y, data);
+    chart_metric_label(metric, &label, &scale);
+    chart_panel(c, i, "density_elem [kept/allowed pairs]", buf_str(&label));
+    buf_puts(&c->gp.script, "set logscale x\nset xrange [*:1.1]\nset format x '%g'\n");
+    y_axis(q, metric, log, floor_y, &c->gp.script);
+    ideal_corner(c, metric_larger_is_better(metric));
+    plot_series(q, c, i);
+out:
+    buf_free(&label);
+    return rc;
+}
+
+static int draw(const struct figure_args *a, struct err *err)
+{
+    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
+    struct pareto               q = {0};
+    struct chart                c = {0};
+    struct str_list             metrics = {0};
+    struct buf                  data = {0};
+    int                         rc = 0;
+
+    TRY(metric_list(a->metric ? a->metric : "err_l1_rel,cra_mean,cra_p1", &metrics, err));
+    if (metrics.n > 4)
+        FAIL(err, ERR_USAGE, "--metric: a pareto figure has up to 4 panels");
+    TRY(chart_group(a, keys, 2, 0, x_metric, KEY_COUNT, &q.g, err));
+    TRY(mem_alloc(&q.p, q.g.gs.n, sizeof *q.p, "points", err));
+    TRY(make_series(&q, err));
+    if (q.g.n_scope)
+        series_shade(&q.series, true);
+    TRY(chart_open(a, (int)metrics.n, metrics.n == 1 ? 560 : 330, 330, &q.series,
+                   "Density against error and recall, mean over heads; hollow: dominated by another point", &c, err));
+    for (int i = 0; i < metrics.n; i++)
+        TRY(draw_panel(&q, &c, i, metrics.items[i], &data, err));
+    TRY(chart_finish(&c, &data, err));
+out:
+    chart_free(&c);
+    chart_groups_free(&q.g);
+    series_free(&q.series);
+    str_list_free(&metrics);
+    buf_free(&data);
+    free(q.p);
+    return rc;
+}
+
+const struct figure figure_pareto = {
+    .listed = {"pareto", "density against error and recall, dominated settings hollow",
+               "input: records; --metric LIST gives the panels (err_l1_rel,cra_mean,cra_p1)"},
+    .input = FIGURE_RECORDS,
+    .draw = draw,
+};
