@@ -7,7 +7,6 @@
 #include "core/mem.h"
 #include "plots/palette.h"
 
-#include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,9 +27,7 @@ static bool fits(const void *ctx, const struct record *r)
     const struct figure_args  *a = c->args;
     return r->status == RECORD_OK && in_list(c->layers, c->n_layers, r->layer) &&
            in_list(c->heads, c->n_heads, r->head) && (a->step == INT64_MIN || a->step == r->step) &&
-           (!a->branch || strcmp(a->branch, r->branch) == 0) &&
-           (!a->method || name_matches(a->method, r->method)) &&
-           (!a->params || fnmatch(a->params, r->params ? r->params : "", 0) == 0);
+           (!a->branch || strcmp(a->branch, r->branch) == 0) && figure_takes(a, r);
 }
 
 static int lists(const struct figure_args *a, struct chart_groups *c, struct err *err)

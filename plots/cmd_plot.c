@@ -33,7 +33,8 @@ static const struct opt options[] = {
      .arg = "N", .help = "Denoising step; maps take the first captured one."},
     TEXT("branch", branch, "NAME", "Guidance branch; maps take the first captured one."),
     TEXT("method", method, "NAMES", "Only these methods (shell patterns, comma-separated)."),
-    TEXT("params", params, "PATTERN", "Only canonical parameters that match this shell pattern."),
+    TEXT("params", params, "PATTERN", "Only parameters (canonical text) that match this shell pattern; defaults: "
+         "none set."),
     TEXT("metric", metric, "METRIC", "What is drawn; a list for pareto."),
     TEXT("against", against, "METHOD[:PARAMS]", "layerhead: draw the difference to this method."),
     TEXT("x", x, "NAME", "curves: step, layer, head, n_q or a parameter."),

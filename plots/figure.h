@@ -27,7 +27,7 @@ struct figure_args {
     const char *layer, *head;      /* "0,4-7", "all" */
     int64_t     step;              /* INT64_MIN = not given */
     const char *branch;
-    const char *method, *params;   /* shell patterns */
+    const char *method, *params;   /* shell patterns; params "defaults": none set */
     const char *metric;            /* metric or comma-separated list */
     const char *against;           /* layerhead: subtract this method */
     const char *x;                 /* curves: "step", "layer", "n_q" or a parameter */
@@ -52,5 +52,8 @@ const struct figure *figure_find(const char *name, struct err *err);
 
 /* Start gp with the figure's size or `width` x `height`. */
 int figure_open(const struct figure_args *a, int width, int height, struct gp *g, struct err *err);
+
+/* Do --method and --params choose this record? */
+bool figure_takes(const struct figure_args *a, const struct record *r);
 
 #endif

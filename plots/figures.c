@@ -3,6 +3,9 @@
  */
 #include "plots/figure.h"
 
+#include "analyze/group.h"
+
+#include <fnmatch.h>
 #include <string.h>
 
 #define FIGURE(id) extern const struct figure figure_##id;
@@ -50,4 +53,12 @@ int figure_open(const struct figure_args *a, int width, int height, struct gp *g
     if (!rc && a->made_by)
         buf_puts(&g->made_by, a->made_by);
     return rc;
+}
+
+bool figure_takes(const struct figure_args *a, const struct record *r)
+{
+    const char *params = r->params ? r->params : "";
+    if (a->method && !name_matches(a->method, r->method))
+        return false;
+    return !a->params || fnmatch(strcmp(a->params, "defaults") == 0 ? "" : a->params, params, 0) == 0;
 }

@@ -7,10 +7,10 @@
  */
 #include "plots/mapfig.h"
 
+#include "analyze/keys.h"
 #include "core/mem.h"
 #include "plots/panels.h"
 
-#include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,12 +116,6 @@ out:
 
 /* ---- masks --------------------------------------------------------------------------------- */
 
-static bool matches(const struct figure_args *a, const struct record *r)
-{
-    return (!a->method || fnmatch(a->method, r->method, 0) == 0) &&
-           (!a->params || fnmatch(a->params, r->params ? r->params : "", 0) == 0);
-}
-
 static void mask_name(const struct record *r, struct buf *b)
 {
     buf_puts(b, r->method);
@@ -152,7 +146,7 @@ static int find_mask(const struct figure_args *a, const struct map_choice *c,
     for (int64_t i = 0; i < maskfile_cells(a->masks); i++) {
         TRY(maskfile_cell(a->masks, i, &r, err));
         bool fits = r.layer == p->layer && r.head == p->head && r.step == c->step &&
-                    strcmp(r.branch, c->branch) == 0 && matches(a, &r);
+                    strcmp(r.branch, c->branch) == 0 && figure_takes(a, &r);
         if (fits && found && (strcmp(r.method, id->method) || strcmp(r.params, id->params)))
             rc = other_methods(id, &r, err);
         if (fits && !found) {
@@ -269,30 +263,69 @@ static bool in_list(const int64_t *list, int64_t n, int x)
     return n < 0;
 }
 
-static int add_mask(const struct figure_args *a, int64_t at, const struct record *id,
-                    struct map_figure *f, struct err *err)
+/* A mask of the file that takes part. */
+struct listed_mask {
+    int64_t       at;
+    struct record id;
+};
+
+static int by_cell(const void *a, const void *b)
+{
+    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS, KEY_STEP, KEY_BRANCH, KEY_LAYER,
+                                          KEY_HEAD};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        int d = key_compare(&((const struct listed_mask *)a)->id,
+                            &((const struct listed_mask *)b)->id, keys[i]);
+        if (d)
+            return d;
+    }
+    return 0;
+}
+
+/* The title says what differs between the masks. */
+static void mask_title(const struct record *id, bool methods, bool params, bool steps, double density,
+                       char title[96])
+{
+    struct buf b = {0};
+    if (methods || params)
+        buf_printf(&b, "%s%s%s ", id->method, params && id->params[0] ? " " : "",
+                   params ? id->params : "");
+    if (steps)
+        buf_printf(&b, "step %d %s ", id->step, id->branch);
+    buf_printf(&b, "L%d H%d: %.3f", id->layer, id->head, density);
+    snprintf(title, 96, "%s", buf_str(&b));
+    buf_free(&b);
+}
+
+static int add_mask(const struct figure_args *a, const struct listed_mask *l,
+                    const struct listed_mask *all, int n, struct map_figure *f, struct err *err)
 {
     struct mask        m = {0};
-    struct mask_counts n;
+    struct mask_counts count;
+    bool               methods = false, params = false, steps = false;
     int                rc = 0;
-    TRY(maskfile_read(a->masks, at, &m, err));
-    int64_t longest = m.nq > m.nk ? m.nq : m.nk;
-    TRY(cells_from_mask(&m, cells_factor(longest, longest, 320), &f->maps[f->n], err));
-    TRY(mask_count(&m, &n, err));
-    snprintf(f->titles[f->n], sizeof f->titles[0], "L%d H%d%s%.24s %.3f", id->layer, id->head,
-             a->method ? "" : " ", a->method ? "" : id->method,
-             (double)n.pairs_kept / (double)n.pairs_allowed);
-    if (f->n && (f->maps[f->n].rows != f->maps[0].rows || f->maps[f->n].cols != f->maps[0].cols)) {
-        f->n++;
-        FAIL(err, ERR_USAGE, "masks of different sizes in one figure: choose with --layer, --method");
+
+    for (int i = 1; i < n; i++) {
+        methods |= strcmp(all[i].id.method, all[0].id.method) != 0;
+        params |= strcmp(all[i].id.params, all[0].id.params) != 0;
+        steps |= all[i].id.step != all[0].id.step || strcmp(all[i].id.branch, all[0].id.branch) != 0;
     }
+    TRY(maskfile_read(a->masks, l->at, &m, err));
+    int64_t longest = m.nq > m.nk ? m.nq : m.nk;
+    TRY(cells_from_mask(&m, cells_factor(longest, longest, panels_side(n)), &f->maps[f->n], err));
+    TRY(mask_count(&m, &count, err));
+    mask_title(&l->id, methods, params, steps,
+               (double)count.pairs_kept / (double)count.pairs_allowed, f->titles[f->n]);
     f->n++;
+    if (f->maps[f->n - 1].rows != f->maps[0].rows || f->maps[f->n - 1].cols != f->maps[0].cols)
+        FAIL(err, ERR_USAGE, "masks of different sizes in one figure: choose with --layer, --method");
 out:
     mask_free(&m);
     return rc;
 }
 
-static int collect_masks(const struct figure_args *a, struct map_figure *f, struct err *err)
+/* The masks that the options choose, in the order of tables. */
+static int list_masks(const struct figure_args *a, struct listed_mask *l, int *n, struct err *err)
 {
     int64_t      *layers = NULL, *heads = NULL, n_layers, n_heads;
     struct record id;
@@ -304,19 +337,20 @@ static int collect_masks(const struct figure_args *a, struct map_figure *f, stru
         TRY(maskfile_cell(a->masks, i, &id, err));
         bool fits = in_list(layers, n_layers, id.layer) && in_list(heads, n_heads, id.head) &&
                     (a->step == INT64_MIN || a->step == id.step) &&
-                    (!a->branch || strcmp(a->branch, id.branch) == 0) && matches(a, &id);
-        if (fits && f->n == MAPFIG_MOST)
-            rc = err_set(err, ERR_USAGE, "more than %d masks: choose with --layer, --head, --method",
-                         MAPFIG_MOST);
-        else if (fits)
-            rc = add_mask(a, i, &id, f, err);
+                    (!a->branch || strcmp(a->branch, id.branch) == 0) && figure_takes(a, &id);
+        if (fits && *n < MAPFIG_MOST) {
+            l[(*n)++] = (struct listed_mask){i, id};
+            continue;
+        }
         record_free(&id);
-        if (rc)
-            goto out;
+        if (fits)
+            FAIL(err, ERR_USAGE, "more than %d masks: choose with --layer, --head, --method",
+                 MAPFIG_MOST);
     }
-    if (f->n == 0)
+    if (*n == 0)
         FAIL(err, ERR_INPUT, "no such mask in the file (%lld masks)",
              (long long)maskfile_cells(a->masks));
+    qsort(l, (size_t)*n, sizeof *l, by_cell);
 out:
     free(layers);
     free(heads);
@@ -325,21 +359,26 @@ out:
 
 static int draw_mask(const struct figure_args *a, struct err *err)
 {
-    struct map_figure f = {.args = a};
-    int               rc = 0;
+    struct map_figure   f = {.args = a};
+    struct listed_mask *l = NULL;
+    int                 n = 0, rc = 0;
 
-    TRY(alloc_panels(MAPFIG_MOST, &f, false, err));
+    TRY(mem_zalloc(&l, MAPFIG_MOST, sizeof *l, "masks", err));
+    TRY(list_masks(a, l, &n, err));
+    TRY(alloc_panels(n, &f, false, err));
     f.n = 0;
-    TRY(collect_masks(a, &f, err));
+    for (int i = 0; i < n; i++)
+        TRY(add_mask(a, &l[i], l, n, &f, err));
     f.low = isnan(a->low) ? 0 : a->low;
     f.high = isnan(a->high) ? 1 : a->high;
     f.bar_label = "kept share of the cell's allowed pairs";
     f.title = "masks; numbers: density_elem (kept/allowed pairs)";
     TRY(map_draw(&f, err));
 out:
-    f.n = MAPFIG_MOST;
-    if (f.maps)
-        free_panels(&f);
+    for (int i = 0; i < n; i++)
+        record_free(&l[i].id);
+    free(l);
+    free_panels(&f);
     return rc;
 }
 

@@ -139,6 +139,15 @@ static void range(const struct lh *q, double *low, double *high)
     }
 }
 
+/* Number of a cell in few characters; `size` is the largest magnitude of the figure. */
+static void cell_text(double x, double size, char text[32])
+{
+    snprintf(text, 32, size >= 99.95 ? "%.0f" : size >= 9.995 ? "%.1f" : size >= 0.05 ? "%.2f" : "%.0e",
+             x);
+    if (strspn(text, "-0.") == strlen(text))
+        snprintf(text, 32, "0");
+}
+
 /* A block per panel: head, layer, value, text, 1 = the text is light. */
 static void write_cells(const struct lh *q, double low, double high, struct buf *b)
 {
@@ -147,8 +156,7 @@ static void write_cells(const struct lh *q, double low, double high, struct buf 
         for (int64_t k = 0; k < (int64_t)q->layers * q->heads; k++) {
             double x = (double)q->map[i].v[k], at = (x - low) / (high - low);
             char   text[32];
-            snprintf(text, sizeof text, fabs(x) >= 99.95 ? "%.0f" : fabs(x) >= 9.995 ? "%.1f"
-                     : fabs(x) >= 0.01 || x == 0 ? "%.2f" : "%.0e", x);
+            cell_text(x, fmax(fabs(low), fabs(high)), text);
             buf_printf(b, "%d %d %.8g \"%s\" %d\n", (int)(k % q->heads),
                        q->layer0 + (int)(k / q->heads), x, isnan(x) ? "" : text,
                        q->difference ? fabs(at - 0.5) > 0.42 : at < 0.55);
@@ -208,22 +216,24 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
     int longest = q->layers > q->heads ? q->layers : q->heads;
     int cell = q->n * longest <= 40 ? 36 : q->n > 6 || longest > 16 ? 16 : 30;
     int wish = q->n <= 3 ? q->n : 0;
-    panels_layout(&p, q->n, wish, q->heads, q->layers, cell * longest, a->width, a->height);
-    if (p.width < 210)
-        p.gap_x = 224 - p.width; /* the panels' titles stand beside each other */
-    TRY(figure_open(a, panels_total_width(&p), panels_total_height(&p), &g, err));
+    size_t chars = 0;
+    for (int i = 0; i < q->n; i++)
+        chars = strlen(q->title[i]) > chars ? strlen(q->title[i]) : chars;
+    panels_layout(&p, q->n, wish, q->heads, q->layers, cell * longest, chars, a->width, a->height);
     chart_metric_label(q->metric, &bar, &scale);
     if (q->difference)
         buf_printf(&title, "%s minus that of %s, by layer and head", q->metric, a->against);
     else
         buf_printf(&title, "%s by layer and head", q->metric);
+    const char *head = a->title ? a->title : buf_str(&title);
+    TRY(figure_open(a, panels_total_width(&p, head), panels_total_height(&p), &g, err));
     write_cells(q, low, high, &data);
     TRY(buf_check(&data, "cells", err));
     TRY(gp_data(&g, "dat", buf_str(&data), data.len, err));
     (q->difference ? palette_diverging : palette_viridis)(&g.script);
     buf_printf(&g.script, "set cbrange [%.8g:%.8g]\nset border lw 0.6\nset tics scale 0.6\nunset key\n"
                           "unset colorbox\nset multiplot\n", low, high);
-    panels_frame(&p, a->title ? a->title : buf_str(&title), "head", "layer", &g);
+    panels_frame(&p, head, "head", "layer", &g);
     for (int i = 0; i < q->n; i++)
         draw_panel(q, &p, i, buf_str(&bar), &g);
     buf_puts(&g.script, "unset multiplot\n");

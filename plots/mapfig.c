@@ -169,26 +169,28 @@ out:
     return rc;
 }
 
-static bool is_kept(const struct cells *c, int64_t r, int64_t k)
+/* 1 = most allowed pairs of the cell are kept, 0 = most are dropped, -1 = nothing is allowed. */
+static int side_of(const struct cells *c, int64_t r, int64_t k)
 {
-    return r >= 0 && k >= 0 && r < c->rows && k < c->cols && c->v[r * c->cols + k] > 0;
+    if (r < 0 || k < 0 || r >= c->rows || k >= c->cols || isnan(c->v[r * c->cols + k]))
+        return -1;
+    return c->v[r * c->cols + k] >= 0.5f;
 }
 
 /* Line segments between kept and dropped cells, in tokens. Two blank lines end a panel. */
 static void add_edges(const struct cells *c, struct buf *b)
 {
-    long long t = c->tokens;
     buf_puts(b, "nan nan\n\n");
-    for (int64_t r = 0; r <= c->rows; r++)
-        for (int64_t k = 0; k < c->cols; k++)
-            if (is_kept(c, r - 1, k) != is_kept(c, r, k))
-                buf_printf(b, "%lld %lld\n%lld %lld\n\n", (long long)k * t, (long long)r * t,
-                           (long long)(k + 1) * t, (long long)r * t);
-    for (int64_t k = 0; k <= c->cols; k++)
-        for (int64_t r = 0; r < c->rows; r++)
-            if (is_kept(c, r, k - 1) != is_kept(c, r, k))
-                buf_printf(b, "%lld %lld\n%lld %lld\n\n", (long long)k * t, (long long)r * t,
-                           (long long)k * t, (long long)(r + 1) * t);
+    for (int64_t r = 0; r < c->rows; r++)
+        for (int64_t k = 0; k < c->cols; k++) {
+            long long x = k * c->tokens, y = r * c->tokens, t = c->tokens;
+            int       here = side_of(c, r, k), below = side_of(c, r + 1, k),
+                right = side_of(c, r, k + 1);
+            if (here + below == 1)
+                buf_printf(b, "%lld %lld\n%lld %lld\n\n", x, y + t, x + t, y + t);
+            if (here + right == 1)
+                buf_printf(b, "%lld %lld\n%lld %lld\n\n", x + t, y, x + t, y + t);
+        }
     buf_puts(b, "\n");
 }
 
@@ -221,7 +223,7 @@ static void draw_panel(const struct map_figure *f, const struct panels *p, int i
     bool                leftmost, lowest;
     int64_t             skip = (int64_t)i * c->rows * c->cols * 4;
     panels_place(p, i, g, &leftmost, &lowest);
-    panels_token_axes(p, c, f->titles[i], leftmost, lowest, g);
+    panels_token_axes(p, i, c, f->titles[i], leftmost, lowest, g);
     if (i == f->n - 1)
         panels_colorbox(p, f->bar_label, g);
     buf_puts(&g->script, "plot ");
@@ -251,11 +253,16 @@ int map_draw(const struct map_figure *f, struct err *err)
     const struct figure_args *a = f->args;
     struct panels             p;
     struct gp                 g = {0};
+    const char               *title;
     int                       rc = 0;
 
-    panels_layout(&p, f->n, f->per_row, f->maps[0].cols, f->maps[0].rows, panels_side(f->n), a->width,
-                  a->height);
-    TRY(figure_open(a, panels_total_width(&p), panels_total_height(&p), &g, err));
+    size_t chars = 0;
+    for (int i = 0; i < f->n; i++)
+        chars = strlen(f->titles[i]) > chars ? strlen(f->titles[i]) : chars;
+    panels_layout(&p, f->n, f->per_row, f->maps[0].cols, f->maps[0].rows, panels_side(f->n), chars,
+                  a->width, a->height);
+    title = a->title ? a->title : f->title;
+    TRY(figure_open(a, panels_total_width(&p, title), panels_total_height(&p), &g, err));
     TRY(write_maps(f, &g, err));
     if (f->overlay) {
         TRY(write_veil(f, &g, err));
@@ -264,7 +271,7 @@ int map_draw(const struct map_figure *f, struct err *err)
     scale(f, &g);
     buf_puts(&g.script, "set border lw 0.6\nset tics scale 0.6\nunset key\nunset colorbox\n"
                         "set multiplot\n");
-    panels_frame(&p, a->title ? a->title : f->title, "key [token]", "query [token]", &g);
+    panels_frame(&p, title, "key [token]", "query [token]", &g);
     for (int i = 0; i < f->n; i++)
         draw_panel(f, &p, i, &g);
     buf_puts(&g.script, "unset multiplot\n");

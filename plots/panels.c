@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 int panels_side(int count)
 {
@@ -14,7 +15,7 @@ int panels_side(int count)
 }
 
 void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64_t cells_y, int side,
-                   int want_width, int want_height)
+                   size_t chars, int want_width, int want_height)
 {
     *p = (struct panels){.count = count, .left = 84, .right = 112, .top = 40, .bottom = 58,
                          .gap_x = 14, .gap_y = 26, .cells_x = cells_x, .cells_y = cells_y};
@@ -22,7 +23,7 @@ void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64
     p->cols = p->cols > count ? count : p->cols;
     p->rows = (count + p->cols - 1) / p->cols;
     int64_t longest = cells_x > cells_y ? cells_x : cells_y;
-    double  cell = (double)side / (double)longest;
+    double  cell = round((double)side / (double)longest);
     if (want_width > 0) {
         double w = (double)(want_width - p->left - p->right - (p->cols - 1) * p->gap_x) / p->cols;
         double h = (double)(want_height - p->top - p->bottom - p->rows * p->gap_y) / p->rows;
@@ -31,12 +32,19 @@ void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64
     p->cell = cell < 1 ? 1 : (int)cell;
     p->width = (int)(p->cell * cells_x);
     p->height = (int)(p->cell * cells_y);
+    /* Titles of neighbours must not touch. */
+    int text = (int)(7.4 * (double)chars) + 8;
+    if (p->cols > 1 && text > p->width + p->gap_x)
+        p->gap_x = text - p->width;
+    p->overhang = text > p->width ? (text - p->width) / 2 : 0;
+    p->right += p->overhang;
 }
 
-int panels_total_width(const struct panels *p)
+int panels_total_width(const struct panels *p, const char *title)
 {
     int w = p->left + p->cols * p->width + (p->cols - 1) * p->gap_x + p->right;
-    return w < 400 ? 400 : w; /* the title needs room */
+    int text = 30 + (int)(8.2 * (double)strlen(title));
+    return w < text ? text : w;
 }
 
 int panels_total_height(const struct panels *p)
@@ -79,7 +87,7 @@ void panels_frame(const struct panels *p, const char *title, const char *x_label
 void panels_colorbox(const struct panels *p, const char *label, struct gp *g)
 {
     double w = g->width, h = g->height;
-    int    x = p->left + p->cols * (p->width + p->gap_x) - p->gap_x + 18;
+    int    x = p->left + p->cols * (p->width + p->gap_x) - p->gap_x + 18 + p->overhang;
     int    top = p->top + p->gap_y, high = p->rows * (p->height + p->gap_y) - p->gap_y;
     high = high > 520 ? 520 : high;
     buf_printf(&g->script, "set colorbox vertical user origin screen %.6f, screen %.6f "
@@ -90,15 +98,19 @@ void panels_colorbox(const struct panels *p, const char *label, struct gp *g)
     buf_puts(&g->script, " noenhanced\nset cbtics out nomirror\n");
 }
 
-void panels_token_axes(const struct panels *p, const struct cells *c, const char *title,
+void panels_token_axes(const struct panels *p, int i, const struct cells *c, const char *title,
                        bool leftmost, bool lowest, struct gp *g)
 {
+    bool    rightmost = i % p->cols == p->cols - 1 || i == p->count - 1;
+    int64_t x_end = c->cols * c->tokens;
     int64_t step_x = gp_token_step(c->n_k, p->width / 58 + 2);
     int64_t step_y = gp_token_step(c->n_q, p->height / 40 + 2);
     buf_printf(&g->script, "set xrange [0:%lld]\nset yrange [%lld:0]\n",
-               (long long)(c->cols * c->tokens), (long long)(c->rows * c->tokens));
-    buf_printf(&g->script, "set xtics %lld out nomirror format '%s'\n", (long long)step_x,
-               lowest ? "%.0f" : "");
+               (long long)x_end, (long long)(c->rows * c->tokens));
+    if (!rightmost) /* a label at the edge would run into the next panel's 0 */
+        x_end -= x_end * 30 / p->width;
+    buf_printf(&g->script, "set xtics 0,%lld,%lld out nomirror format '%s'\n", (long long)step_x,
+               (long long)x_end, lowest ? "%.0f" : "");
     buf_printf(&g->script, "set ytics %lld out nomirror format '%s'\n", (long long)step_y,
                leftmost ? "%.0f" : "");
     buf_puts(&g->script, "set title ");

@@ -16,17 +16,20 @@ struct panels {
     int64_t cells_x, cells_y; /* of every panel */
     int     width, height;    /* of one panel in pixels: whole multiples of the cells */
     int     cell;             /* pixels per cell */
+    int     overhang;         /* of the titles, to either side of a panel */
 };
 
 /* Side in pixels at which this many panels are legible. */
 int panels_side(int count);
 
 /* Lay out `count` panels with `wish` columns (0 = square grid) of cells_x x cells_y cells; side is
- * the wished side of a panel. A requested figure size (0 = none) decides instead. */
+ * the wished side of a panel, `chars` the length of the longest panel title. A requested figure size
+ * (0 = none) decides instead. */
 void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64_t cells_y, int side,
-                   int want_width, int want_height);
+                   size_t chars, int want_width, int want_height);
 
-int panels_total_width(const struct panels *p);
+/* Size of the figure; wide enough for its title. */
+int panels_total_width(const struct panels *p, const char *title);
 int panels_total_height(const struct panels *p);
 
 /* Commands for panel i: margins, and which edges it is on. */
@@ -40,8 +43,8 @@ void panels_frame(const struct panels *p, const char *title, const char *x_label
 /* Place of the colour bar; belongs to the last panel, the others have `unset colorbox`. */
 void panels_colorbox(const struct panels *p, const char *label, struct gp *g);
 
-/* Axes in tokens of a map panel, row 0 on top, tics on the outer panels only, and its title. */
-void panels_token_axes(const struct panels *p, const struct cells *c, const char *title,
+/* Axes in tokens of map panel i, row 0 on top, tic labels on the outer panels only, and its title. */
+void panels_token_axes(const struct panels *p, int i, const struct cells *c, const char *title,
                        bool leftmost, bool lowest, struct gp *g);
 
 /* The `binary` clause that reads c's cells at byte offset `skip` of the data file "<stem>.<tag>". */

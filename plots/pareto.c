@@ -214,7 +214,7 @@ static int draw(const struct figure_args *a, struct err *err)
     if (q.g.n_scope)
         series_shade(&q.series, true);
     TRY(chart_open(a, (int)metrics.n, metrics.n == 1 ? 560 : 330, 330, &q.series,
-                   "Density against error and recall, mean over heads; hollow: dominated by another point", &c, err));
+                   "Density against error and recall, mean over heads; hollow: dominated", &c, err));
     for (int i = 0; i < metrics.n; i++)
         TRY(draw_panel(&q, &c, i, metrics.items[i], &data, err));
     TRY(chart_finish(&c, &data, err));
