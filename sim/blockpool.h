@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Mean over all n tokens of x [n][d]: mean [d], summed in double, rounded to `t` (DT_F32: float). */
+/* Mean over all n tokens of x [n][d]: mean [d], summed in double, then rounded to `t`. */
 void token_mean(const float *x, int64_t n, int d, enum dtype t, float *mean);
 
 /* x [n][d] minus mean [d], each element rounded to `t`; out [n][d] may be x. */

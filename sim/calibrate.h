@@ -2,8 +2,8 @@
  * calibrate.h - per-head search of a method's parameters over captured inputs.
  *
  * A job is one (layer, head) with all its samples: the calls of that layer in the first trace, in
- * call order, then those of the next trace. Jobs are independent and run in parallel; each holds all
- * its samples in memory.
+ * call order, then those of the next trace. Jobs are independent and run in parallel; each holds
+ * all its samples in memory.
  */
 #ifndef LACUNA_CALIBRATE_H
 #define LACUNA_CALIBRATE_H

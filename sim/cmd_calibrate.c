@@ -49,10 +49,10 @@ const struct command cmd_calibrate = {
     "search a method's parameters per layer and head",
     run,
     options,
-    "Every (layer, head) of the traces is searched on its own, over all captured inputs of it, with\n"
-    "the method's search options (lacuna list methods METHOD). All traces must be of one model. The\n"
-    "result is applied by a replay with METHOD:calib=CALIB.json; heads that are not in the file keep\n"
-    "the parameters given there.\n\n"
+    "Every (layer, head) of the traces is searched on its own, over all captured inputs of it,\n"
+    "with the method's search options (lacuna list methods -v). All traces must be of one model.\n"
+    "The result is applied by a replay with METHOD:calib=CALIB.json; heads that are not in the\n"
+    "file keep the parameters given there.\n\n"
     "Examples:\n"
     "  lacuna calibrate spargeattn:l1=0.08:l2=0.09 a.h5 b.h5 -o sparge.json\n"
     "  lacuna replay t.h5 -m spargeattn:calib=sparge.json -o out\n",
@@ -78,8 +78,8 @@ static int parse_method(const struct app *app, const char *text, struct method_r
                        m->name, names);
     }
     if (*n != 1)
-        return err_set(err, ERR_USAGE, "calibrate: '%s' is a sweep of %lld settings; give one", text,
-                       (long long)*n);
+        return err_set(err, ERR_USAGE, "calibrate: '%s' is a sweep of %lld settings; give one",
+                       text, (long long)*n);
     if ((*runs)[0].calib)
         return err_set(err, ERR_USAGE, "calibrate: calib= is for replay; here the file is written");
     return 0;
@@ -213,7 +213,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     if (done)
         goto out;
     if (args.n == 0)
-        FAIL(err, ERR_USAGE, "calibrate: no method given (lacuna calibrate METHOD T.h5... -o FILE)");
+        FAIL(err, ERR_USAGE,
+             "calibrate: no method given (lacuna calibrate METHOD T.h5... -o FILE)");
     TRY(parse_method(app, args.items[0], &runs, &n_runs, err));
     c.run = &runs[0];
     c.load.precision = o.precision == 0 ? PREC_F64 : PREC_F32;

@@ -15,18 +15,19 @@
 #include <string.h>
 
 /* L = levels (127 or 7), x and amax in float:
- *   QUANT_RHA_EPS  delta = amax/L + 1e-7         trunc(x/delta + 0.5 sgn x)   per thread; SpargeAttn
- *   QUANT_RHA      delta = amax/L                the same                     SageAttention 1
- *   QUANT_RNE      delta = max(amax, 1e-7)/L     rint(x (L/amax)), saturating per warp; SALE
+ *   QUANT_RHA_EPS  delta = amax/L + 1e-7      trunc(x/delta + 0.5 sgn x)    per thread; SpargeAttn
+ *   QUANT_RHA      delta = amax/L             the same                      SageAttention 1
+ *   QUANT_RNE      delta = max(amax, 1e-7)/L  rint(x (L/amax)), saturating  per warp; SALE
  * A group of zeros has integers 0 under every rule. */
 enum quant_round { QUANT_RHA_EPS, QUANT_RHA, QUANT_RNE };
 
 enum quant_gran { QUANT_TENSOR, QUANT_BLOCK, QUANT_WARP, QUANT_THREAD, QUANT_TOKEN };
 
-/* Which tokens share a scale. `warp` is the number of query rows of a warp tile and divides `block`;
- * keys have no warps: QUANT_WARP is QUANT_BLOCK there.
+/* Which tokens share a scale. `warp` = query rows of a warp tile, a divisor of `block`.
+ * Keys have no warps: QUANT_WARP is QUANT_BLOCK there.
  *   QUANT_THREAD, queries: rows that are equal mod 8 inside a warp tile
- *   QUANT_THREAD, keys:    keys with equal floor((t mod 8)/2) inside a block                       */
+ *   QUANT_THREAD, keys:    keys with equal floor((t mod 8)/2) inside a block
+ */
 struct quant_groups {
     enum quant_gran gran;
     bool            keys;

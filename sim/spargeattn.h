@@ -1,7 +1,7 @@
 /*
- * spargeattn.h - the parts of SpargeAttn (sim/methods/spargeattn.c): parameters, filter 1, search of
- * per-head parameters. Notation: query block i of bq rows, key block j of bk keys, p(X) the mean of
- * block X, s(X) its self-similarity.
+ * spargeattn.h - the parts of SpargeAttn (sim/methods/spargeattn.c): parameters, filter 1, search
+ * of per-head parameters. Notation: query block i of bq rows, key block j of bk keys, p(X) the mean
+ * of block X, s(X) its self-similarity.
  */
 #ifndef LACUNA_SPARGEATTN_H
 #define LACUNA_SPARGEATTN_H
@@ -97,7 +97,8 @@ void sparge_set_pv(struct sparge *s, double pv);
 /* ---- filter 1 ------------------------------------------------------------------------------- */
 
 /* Key block j holds a key at or before the last row of query block i (of full blocks). */
-static inline bool sparge_admissible(const struct sparge_rules *r, bool causal, int64_t i, int64_t j)
+static inline bool sparge_admissible(const struct sparge_rules *r, bool causal, int64_t i,
+                                     int64_t j)
 {
     return !causal || j * r->bk < (i + 1) * r->bq;
 }
@@ -124,12 +125,13 @@ int64_t sparge_list(const struct sparge *s, struct sparge_row *w, int64_t i, int
                     double *mass);
 
 /* Tiles that hold an allowed pair. */
-int64_t sparge_tiles(int64_t nq_blocks, int64_t nk_blocks, const struct sparge_rules *r, bool causal);
+int64_t sparge_tiles(int64_t nq_blocks, int64_t nk_blocks, const struct sparge_rules *r,
+                     bool causal);
 
 /* What the official code divides the kept tiles by: causal n_q floor((n_k + 2) / 2). */
 int64_t sparge_native_tiles(int64_t nq_blocks, int64_t nk_blocks, bool causal);
 
-/* ---- per-head search (spargeattn_calibrate.c) ------------------------------------------------- */
+/* ---- per-head search (spargeattn_calibrate.c) ----------------------------------------------- */
 
 /* One evaluated setting. */
 struct sparge_point {
@@ -147,8 +149,8 @@ int sparge_bisect_pv(sparge_eval_fn *eval, void *ctx, double l2, double tau, dou
                      struct err *err);
 
 /* The bin of theta (two grid values each) with the largest sum (or mean) of sparsity, the first in
- * the order of the points on a tie; *best gets the largest theta, tau and pv of its points and their
- * mean sparsity. n >= 1. */
+ * the order of the points on a tie; *best gets the largest theta, tau and pv of its points and
+ * their mean sparsity. n >= 1. */
 void sparge_pick(const struct sparge_point *points, int64_t n, enum sparge_bin how,
                  struct sparge_point *best);
 

@@ -5,8 +5,8 @@
  * For every captured input and theta = -1, -15/16, ..., 15/16: the smallest tau whose output stays
  * within the relative L1 bound l1 of dense attention, then the smallest pv within l2. A theta that
  * leaves less than 0.1 sparsity ends the row. Points of all inputs fall into bins of two theta
- * values; the bin with the most sparsity wins and the head takes the largest theta, tau, pv of it. A
- * head whose bin has no more than 0.1 mean sparsity is dense, for good.
+ * values; the bin with the most sparsity wins and the head takes the largest theta, tau, pv of it.
+ * A head whose bin has no more than 0.1 mean sparsity is dense, for good.
  *
  * One evaluation costs the attention of the kept tiles; about 21 per theta and input, fewer where
  * theta does not change which blocks are similar (all theta < 0 give one and the same map).
@@ -59,7 +59,7 @@ int sparge_bisect_pv(sparge_eval_fn *eval, void *ctx, double l2, double tau, dou
     return 0;
 }
 
-/* The paper's grid search: the sparsest tau of 0.05, 0.10, ..., 1 within the bound (1 if none is). */
+/* The paper's grid search: the sparsest tau of 0.05, 0.10, ..., 1 within the bound (or 1). */
 static int grid_tau(sparge_eval_fn *eval, void *ctx, double l1, double *tau, double *sparsity,
                     struct err *err)
 {

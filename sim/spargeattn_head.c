@@ -181,7 +181,7 @@ static int quantise(struct sparge *s, struct err *err)
         t->acc = f16 ? TILE_ACC_F16 : TILE_ACC_F32;
         t->mma_keys = 32;
     }
-    /* The output has the dtype of q; float inputs stay float unless the map is in the input dtype. */
+    /* The output has the dtype of q; float stays float unless the map is in the input dtype. */
     t->out_dtype = s->in.src_dtype != DT_F32 ? s->in.src_dtype
                    : s->map != DT_F32        ? DT_F16
                                              : DT_NONE;

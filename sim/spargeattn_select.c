@@ -69,8 +69,8 @@ void sparge_sort(struct sparge_entry *e, int64_t n)
 }
 
 /* Leading entries whose running sum stays at or below the bound. In DT_F32 the sum is carried in
- * double and compared as float, so that rounding cannot lift it above 1; the 16-bit types round after
- * every addition, as the official running sum does. */
+ * double and compared as float, so that rounding cannot lift it above 1; the 16-bit types round
+ * after every addition, as the official running sum does. */
 static int64_t cut_by_mass(const struct sparge_rules *r, const float *p, int64_t n)
 {
     double total = 0, sum = 0;
@@ -165,7 +165,8 @@ int64_t sparge_list(const struct sparge *s, struct sparge_row *w, int64_t i, int
     return count;
 }
 
-int64_t sparge_tiles(int64_t nq_blocks, int64_t nk_blocks, const struct sparge_rules *r, bool causal)
+int64_t sparge_tiles(int64_t nq_blocks, int64_t nk_blocks, const struct sparge_rules *r,
+                     bool causal)
 {
     if (!causal)
         return nq_blocks * nk_blocks;

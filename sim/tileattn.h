@@ -49,11 +49,11 @@ struct tile_attn {
 
     const struct attn_ops *ops; /* exact arithmetic in the precision of ops; its raw v always */
 
-    /* Quantised arithmetic iff q is set. Score = dot * (score_scale * delta_q * delta_k) [+ bias] */
+    /* Quantised arithmetic iff q is set: score = dot * (score_scale * delta_q * delta_k) + bias */
     const struct quant *q, *k;
     float               score_scale;    /* softmax scale * log2 e; 1 when Q already holds it */
-    const float        *qbar, *k_bias;  /* smoothed Q: block means [ceil(nq/bq)][d] and the keys [nk][d]
-                                         * that they multiply; bias = (qbar . k) * bias_scale */
+    const float        *qbar, *k_bias;  /* smoothed Q: block means [ceil(nq/bq)][d] and the keys
+                                         * [nk][d] of bias = (qbar . k) * bias_scale; or NULL */
     float               bias_scale;
     const float        *v;              /* [nk][dv] as the product sees it (fp16 or e4m3 values) */
     const float        *v_scale, *v_mean; /* [dv] or NULL: O * v_scale + v_mean */

@@ -23,9 +23,9 @@ static const int video_steps[] = {0, 3}, video_layers[] = {0, 5};
 /* The golden video heads as a trace: 2 layers, 2 heads, steps 0 and 3. */
 static void write_video(const char *path, const char *model)
 {
-    struct trace_meta    m = fixture_video(DT_F32);
+    struct trace_meta m = fixture_video(DT_F32);
     struct trace_writer *w;
-    struct err           err = {0};
+    struct err err = {0};
     snprintf(m.name, sizeof m.name, "%s", model);
     m.layers = 2;
     m.head_dim = m.v_dim = 128;
@@ -36,8 +36,12 @@ static void write_video(const char *path, const char *model)
     m.n_q = m.n_k = 384;
     assert_ok(trace_create(path, &m, 4, true, &w, &err), &err);
     for (int i = 0; i < 4; i++) {
-        struct trace_call c = {.step = video_steps[i / 2], .layer = i % 2, .branch = "cond",
-                               .timestep = 1000 - i / 2, .sigma = 1, .order = i};
+        struct trace_call c = {.step = video_steps[i / 2],
+                               .layer = i % 2,
+                               .branch = "cond",
+                               .timestep = 1000 - i / 2,
+                               .sigma = 1,
+                               .order = i};
         assert_ok(trace_begin_call(w, &c, &err), &err);
         for (int h = 0; h < 2; h++) {
             struct sim_head g;
@@ -60,21 +64,22 @@ static void write_video(const char *path, const char *model)
 static const char *path_of(const char *name)
 {
     static char paths[4][512];
-    static int  next;
-    char       *p = paths[next++ % 4];
+    static int next;
+    char *p = paths[next++ % 4];
     snprintf(p, sizeof paths[0], "%s/%s", test_tmpdir(), name);
     return p;
 }
 
 /* A calibration of two traces (the same file twice is a legal set of samples). */
 struct session {
-    struct calibrate   c;
-    struct trace      *traces[2];
+    struct calibrate c;
+    struct trace *traces[2];
     struct method_run *runs;
-    int64_t            n_runs;
+    int64_t n_runs;
 };
 
-static void session_open(struct session *s, const char *method, int n_traces, const char *const *paths)
+static void session_open(struct session *s, const char *method, int n_traces,
+                         const char *const *paths)
 {
     struct err err = {0};
     memset(s, 0, sizeof *s);
@@ -98,7 +103,7 @@ static void session_close(struct session *s)
 static char *written(const struct calibrate *c)
 {
     struct buf b = {0};
-    struct jw  w;
+    struct jw w;
     jw_init(&w, &b, 2);
     calibrate_write(c, &w);
     return b.data;
@@ -106,10 +111,10 @@ static char *written(const struct calibrate *c)
 
 START_TEST(samples_come_by_trace_then_call)
 {
-    const char             *paths[2] = {path_of("a.h5"), path_of("b.h5")};
-    struct session          s;
+    const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
+    struct session s;
     struct calibrate_select all = {"all", "all", "all", ""}, some = {"1", "0", "3", "cond"};
-    struct err              err = {0};
+    struct err err = {0};
     write_video(paths[0], "m");
     write_video(paths[1], "m");
     session_open(&s, "spargeattn", 2, paths);
@@ -143,10 +148,10 @@ END_TEST
 
 START_TEST(models_do_not_mix)
 {
-    const char             *paths[2] = {path_of("a.h5"), path_of("b.h5")};
-    struct session          s;
+    const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
+    struct session s;
     struct calibrate_select all = {NULL, NULL, NULL, NULL};
-    struct err              err = {0};
+    struct err err = {0};
     write_video(paths[0], "one");
     write_video(paths[1], "two");
     session_open(&s, "spargeattn", 2, paths);
@@ -159,12 +164,12 @@ END_TEST
  * replay's parameters come from it. */
 START_TEST(file_is_applied_to_its_heads)
 {
-    const char             *path = path_of("a.h5"), *calib = path_of("calib.json");
-    struct session          s;
+    const char *path = path_of("a.h5"), *calib = path_of("calib.json");
+    struct session s;
     struct calibrate_select sel = {"0", "all", "all", ""};
-    struct err              err = {0};
-    char                   *text[2];
-    const char             *method = "spargeattn:search=grid:l1=0.3:l2=0.35";
+    struct err err = {0};
+    char *text[2];
+    const char *method = "spargeattn:search=grid:l1=0.3:l2=0.35";
     write_video(path, "m");
     for (int k = 0; k < 2; k++) {
         session_open(&s, method, 1, &path);
@@ -188,12 +193,12 @@ START_TEST(file_is_applied_to_its_heads)
     char run[600];
     snprintf(run, sizeof run, "spargeattn:tau=0.4:calib=%s", calib);
     struct method_run *runs = NULL;
-    int64_t            n = 0;
+    int64_t n = 0;
     assert_ok(method_runs_parse(sim_methods, run, &runs, &n, &err), &err);
     for (int h = 0; h < 2; h++) {
-        json_t               *e = json_array_get(json_object_get(doc, "heads"), (size_t)h);
+        json_t *e = json_array_get(json_object_get(doc, "heads"), (size_t)h);
         struct sparge_params *p;
-        void                 *raw;
+        void *raw;
         assert_ok(method_params_for_head(runs, 0, h, &raw, &err), &err);
         p = raw;
         ck_assert_double_eq(p->theta, json_number_value(json_object_get(e, "theta")));
@@ -205,7 +210,7 @@ START_TEST(file_is_applied_to_its_heads)
         free(raw);
     }
     struct sparge_params *other;
-    void                 *raw;
+    void *raw;
     assert_ok(method_params_for_head(runs, 1, 0, &raw, &err), &err); /* not in the file */
     other = raw;
     ck_assert_double_eq(other->tau, 0.4);
@@ -233,13 +238,13 @@ static int fake_calibrate(struct method_ctx *ctx, const void *params, const stru
 
 START_TEST(skips_and_failures)
 {
-    static const struct opt    none[] = {{NULL, OPT_END, 0, NULL, 0, 0, 0, NULL, NULL, NULL, 0, NULL}};
+    static const struct opt none[] = {{0}};
     static const struct method fake = {.name = "fake", .params = none, .calibrate = fake_calibrate};
-    struct method_run          run = {.method = &fake};
-    const char                *path = path_of("a.h5");
-    struct session             s;
-    struct calibrate_select    one = {"0", "all", "0", ""}, both = {"all", "all", "0", ""};
-    struct err                 err = {0};
+    struct method_run run = {.method = &fake};
+    const char *path = path_of("a.h5");
+    struct session s;
+    struct calibrate_select one = {"0", "all", "0", ""}, both = {"all", "all", "0", ""};
+    struct err err = {0};
     write_video(path, "m");
     session_open(&s, "spargeattn", 1, &path);
     s.c.run = &run;
@@ -261,7 +266,7 @@ END_TEST
 static int command(struct err *err, int argc, const char *const *argv)
 {
     struct app app = {.methods = sim_methods};
-    char      *copy[16];
+    char *copy[16];
     for (int i = 0; i < argc; i++)
         copy[i] = strdup(argv[i]);
     int rc = cmd_calibrate.run(&app, argc, copy, err);
@@ -277,7 +282,7 @@ static int command(struct err *err, int argc, const char *const *argv)
 START_TEST(command_refuses)
 {
     const char *path = path_of("a.h5"), *out = path_of("out.json");
-    struct err  err = {0};
+    struct err err = {0};
     write_video(path, "m");
     assert_fails(COMMAND_(&err, "-q"), &err, ERR_USAGE, "no method");
     assert_fails(COMMAND_(&err, "-q", "spargeattn"), &err, ERR_USAGE, "-o FILE");
@@ -285,13 +290,15 @@ START_TEST(command_refuses)
     assert_fails(COMMAND_(&err, "-q", "dense", path, "-o", out), &err, ERR_USAGE, "spargeattn");
     assert_fails(COMMAND_(&err, "-q", "spargeattn:tau=0.1,0.2", path, "-o", out), &err, ERR_USAGE,
                  "sweep of 2");
-    assert_fails(COMMAND_(&err, "-q", "spargeattn:permute=time", path, "-o", out, "--permute", "row"),
-                 &err, ERR_USAGE, "give one");
+    assert_fails(
+        COMMAND_(&err, "-q", "spargeattn:permute=time", path, "-o", out, "--permute", "row"), &err,
+        ERR_USAGE, "give one");
     assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", out, "--layers", "9"), &err,
                  ERR_USAGE, "--layers");
     assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", path), &err, ERR_USAGE, "--force");
-    assert_fails(COMMAND_(&err, "-q", "spargeattn:select=topk", path, "-o", out, "--progress", "none"),
-                 &err, ERR_USAGE, "select=cdf");
+    assert_fails(
+        COMMAND_(&err, "-q", "spargeattn:select=topk", path, "-o", out, "--progress", "none"), &err,
+        ERR_USAGE, "select=cdf");
     FILE *f = fopen(out, "r");
     ck_assert_ptr_null(f); /* nothing was written */
 }
@@ -300,8 +307,8 @@ END_TEST
 START_TEST(command_writes_the_file)
 {
     const char *path = path_of("a.h5"), *out = path_of("out.json");
-    struct err  err = {0};
-    json_t     *doc = NULL;
+    struct err err = {0};
+    json_t *doc = NULL;
     write_video(path, "m");
     assert_ok(COMMAND_(&err, "-q", "spargeattn:search=grid:permute=hilbert", path, "-o", out,
                        "--layers", "1", "--heads", "0", "--steps", "3", "--progress", "none"),

@@ -15,8 +15,8 @@
 static int64_t *make(const char *name, int64_t t, int64_t h, int64_t w)
 {
     struct geometry g = {t, h, w, 0, 0};
-    struct err      err = {0};
-    int64_t        *perm = NULL;
+    struct err err = {0};
+    int64_t *perm = NULL;
     assert_ok(permute_make(name, &g, t * h * w, 7, &perm, &err), &err);
     return perm;
 }
@@ -32,8 +32,8 @@ START_TEST(hilbert_by_hand)
         {2, 2, 2, {0, 2, 6, 4, 5, 7, 3, 1}},
         {5, 3, 1, {0, 5, 10, 11, 6, 1, 2, 3, 8, 7, 12, 13, 14, 9, 4}},
         {4, 2, 2, {0, 4, 12, 8, 9, 13, 5, 1, 2, 6, 14, 10, 11, 15, 7, 3}},
-        {3, 3, 3, {0,  9,  10, 1,  4,  13, 12, 3,  6,  15, 7, 16, 25, 24,
-                   21, 22, 18, 19, 20, 23, 26, 17, 8,  5,  14, 11, 2}},
+        {3, 3, 3, {0,  9,  10, 1,  4,  13, 12, 3,  6, 15, 7,  16, 25, 24,
+                   21, 22, 18, 19, 20, 23, 26, 17, 8, 5,  14, 11, 2}},
         {6, 6, 1, {0,  6,  7,  1,  2,  3,  9,  8,  14, 15, 21, 20, 19, 13, 12, 18, 24, 30,
                    31, 25, 26, 32, 33, 27, 28, 34, 35, 29, 23, 22, 16, 17, 11, 10, 4,  5}},
         {7, 1, 1, {0, 1, 2, 3, 4, 5, 6}},
@@ -56,8 +56,8 @@ static int64_t long_steps(const int64_t *perm, int64_t n, int64_t h, int64_t w, 
     *longest = 0;
     for (int64_t r = 1; r < n; r++) {
         int64_t a = perm[r - 1], b = perm[r];
-        int64_t dist = llabs(a / (h * w) - b / (h * w)) + llabs(a / w % h - b / w % h) +
-                       llabs(a % w - b % w);
+        int64_t dist =
+            llabs(a / (h * w) - b / (h * w)) + llabs(a / w % h - b / w % h) + llabs(a % w - b % w);
         count += dist != 1;
         *longest = dist > *longest ? dist : *longest;
     }
@@ -67,9 +67,9 @@ static int64_t long_steps(const int64_t *perm, int64_t n, int64_t h, int64_t w, 
 START_TEST(hilbert_of_large_boxes)
 {
     static const struct {
-        int64_t  w, h, t;
+        int64_t w, h, t;
         uint32_t sum;
-        int64_t  steps;
+        int64_t steps;
     } c[] = {
         {2, 2, 1, 17, 0},
         {6, 6, 1, 13261, 0},
@@ -85,7 +85,7 @@ START_TEST(hilbert_of_large_boxes)
         {80, 45, 33, 1361464904, 528},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        int64_t  n = c[i].w * c[i].h * c[i].t, longest;
+        int64_t n = c[i].w * c[i].h * c[i].t, longest;
         int64_t *perm = make("hilbert", c[i].t, c[i].h, c[i].w);
         ck_assert_uint_eq(permute_checksum(perm, n), c[i].sum);
         ck_assert_int_eq(long_steps(perm, n, c[i].h, c[i].w, &longest), c[i].steps);
@@ -99,7 +99,7 @@ START_TEST(linear_orders)
 {
     static const struct {
         const char *name;
-        uint32_t    small, wan;
+        uint32_t small, wan;
     } c[] = {
         {"row", 18874240, 2865397592u},
         {"column", 18640160, 865637358},
@@ -114,7 +114,7 @@ START_TEST(linear_orders)
     }
     static const int time[] = {0, 96, 192, 288, 1, 97};
     static const int column[] = {0, 12, 24, 36, 48, 60, 72, 84, 1};
-    int64_t         *t = make("time", 4, 8, 12), *k = make("column", 4, 8, 12);
+    int64_t *t = make("time", 4, 8, 12), *k = make("column", 4, 8, 12);
     for (int r = 0; r < 6; r++)
         ck_assert_int_eq(t[r], time[r]);
     for (int r = 0; r < 9; r++)
@@ -134,12 +134,12 @@ END_TEST
 START_TEST(voxels)
 {
     static const struct {
-        int64_t  t, h, w;
+        int64_t t, h, w;
         uint32_t sum;
     } c[] = {
-        {4, 6, 8, 2359232},         {4, 8, 12, 16200832},        {5, 7, 9, 9463980},
-        {8, 12, 16, 1165483520},    {16, 32, 48, 2893316096u},   {21, 30, 52, 1440256344},
-        {21, 45, 80, 3570251152u},  {33, 45, 80, 2115130704},
+        {4, 6, 8, 2359232},        {4, 8, 12, 16200832},      {5, 7, 9, 9463980},
+        {8, 12, 16, 1165483520},   {16, 32, 48, 2893316096u}, {21, 30, 52, 1440256344},
+        {21, 45, 80, 3570251152u}, {33, 45, 80, 2115130704},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         int64_t *perm = make("voxel:4x6x8", c[i].t, c[i].h, c[i].w);
@@ -147,7 +147,7 @@ START_TEST(voxels)
         free(perm);
     }
     static const int first[] = {0, 1, 2, 3, 4, 5, 6, 7, 9, 10}, last[] = {224, 233, 242};
-    int64_t         *perm = make("voxel:4x6x8", 5, 7, 9);
+    int64_t *perm = make("voxel:4x6x8", 5, 7, 9);
     for (int r = 0; r < 10; r++)
         ck_assert_int_eq(perm[r], first[r]);
     for (int r = 0; r < 3; r++)
@@ -162,15 +162,15 @@ END_TEST
 
 START_TEST(every_order_is_a_permutation)
 {
-    static const char *const names[] = {"none",    "row",         "column",      "time",
-                                        "random",  "hilbert",     "voxel:1x2x3", "voxel:9x9x9"};
-    static const int         boxes[][3] = {{1, 1, 1}, {1, 5, 7}, {5, 1, 3}, {4, 6, 9}, {3, 7, 11}};
+    static const char *const names[] = {"none",   "row",     "column",      "time",
+                                        "random", "hilbert", "voxel:1x2x3", "voxel:9x9x9"};
+    static const int boxes[][3] = {{1, 1, 1}, {1, 5, 7}, {5, 1, 3}, {4, 6, 9}, {3, 7, 11}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (size_t b = 0; b < 5; b++) {
-            int64_t  n = (int64_t)boxes[b][0] * boxes[b][1] * boxes[b][2];
+            int64_t n = (int64_t)boxes[b][0] * boxes[b][1] * boxes[b][2];
             int64_t *perm = make(names[i], boxes[b][0], boxes[b][1], boxes[b][2]);
             int64_t *inv = malloc((size_t)n * sizeof *inv);
-            bool    *seen = calloc((size_t)n, sizeof *seen);
+            bool *seen = calloc((size_t)n, sizeof *seen);
             for (int64_t r = 0; r < n; r++) {
                 ck_assert(perm[r] >= 0 && perm[r] < n && !seen[perm[r]]);
                 seen[perm[r]] = true;
@@ -188,8 +188,8 @@ END_TEST
 START_TEST(random_order_follows_the_seed)
 {
     struct geometry g = {4, 8, 12, 0, 0};
-    struct err      err = {0};
-    int64_t        *a, *b, *c;
+    struct err err = {0};
+    int64_t *a, *b, *c;
     assert_ok(permute_make("random", &g, 384, 1, &a, &err), &err);
     assert_ok(permute_make("random", &g, 384, 1, &b, &err), &err);
     assert_ok(permute_make("random", &g, 384, 2, &c, &err), &err);
@@ -211,9 +211,9 @@ START_TEST(text_tokens_stay)
 {
     static const int front[] = {0, 1, 2, 6, 3, 7, 4, 8, 5, 9};
     static const int back[] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 9};
-    struct geometry  g = {2, 1, 4, 2, 1};
-    struct err       err = {0};
-    int64_t         *perm;
+    struct geometry g = {2, 1, 4, 2, 1};
+    struct err err = {0};
+    int64_t *perm;
     assert_ok(permute_make("time", &g, 10, 0, &perm, &err), &err);
     for (int r = 0; r < 10; r++)
         ck_assert_int_eq(perm[r], front[r]);
@@ -229,8 +229,8 @@ END_TEST
 START_TEST(bad_orders_are_refused)
 {
     struct geometry g = {2, 2, 2, 0, 0}, text = {0};
-    struct err      err = {0};
-    int64_t        *perm = NULL;
+    struct err err = {0};
+    int64_t *perm = NULL;
     assert_fails(permute_check("diagonal", &err), &err, ERR_USAGE, "diagonal");
     assert_fails(permute_check("voxel:4x6", &err), &err, ERR_USAGE, "voxel:AxBxC");
     assert_fails(permute_check("voxel:4x0x8", &err), &err, ERR_USAGE, "voxel");
@@ -248,12 +248,12 @@ END_TEST
 START_TEST(dense_attention_does_not_depend_on_the_order)
 {
     struct sim_head a, b;
-    struct mask     full;
-    struct err      err = {0};
+    struct mask full;
+    struct err err = {0};
     assert_ok(golden_video(3, 5, 0, PREC_F64, &a, &err), &err);
     assert_ok(sim_head_reorder(&a.in, "hilbert", 0, &b, &err), &err);
-    int64_t  n = a.in.x.nq, dv = a.in.x.dv;
-    double  *out = malloc((size_t)(n * dv) * sizeof *out), *lse = malloc((size_t)n * sizeof *lse);
+    int64_t n = a.in.x.nq, dv = a.in.x.dv;
+    double *out = malloc((size_t)(n * dv) * sizeof *out), *lse = malloc((size_t)n * sizeof *lse);
     int64_t *perm = make("hilbert", 4, 8, 12);
     mask_full(&full, n, n, 0, n, false);
     assert_ok(attn_rows(&b.ops, &full, out, lse, &err), &err);
@@ -301,9 +301,9 @@ START_TEST(order_shapes_real_attention)
 {
     static const struct {
         const char *order;
-        int         layer;
-        double      sim_q, sim_k;
-        int64_t     slices16, slices128, below16; /* below16 < 0: not stated */
+        int layer;
+        double sim_q, sim_k;
+        int64_t slices16, slices128, below16; /* below16 < 0: not stated */
     } c[] = {
         {"row", 5, 0.116630, 0.050101, 5200, 1150, 8},
         {"column", 5, 0.112602, 0.027711, 5428, 1149, 2},
@@ -315,8 +315,8 @@ START_TEST(order_shapes_real_attention)
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         struct sim_head a, b;
-        struct err      err = {0};
-        float           mean[128];
+        struct err err = {0};
+        float mean[128];
         assert_ok(golden_video(3, c[i].layer, 0, PREC_F64, &a, &err), &err);
         assert_ok(sim_head_reorder(&a.in, c[i].order, 0, &b, &err), &err);
         int64_t n = 384;

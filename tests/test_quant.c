@@ -15,15 +15,20 @@ static const struct quant_groups tensor = {QUANT_TENSOR, false, 0, 0};
 START_TEST(rounding_rules_differ_at_halves)
 {
     const struct {
-        int   levels;
+        int levels;
         float amax, x;
-        int   eps, away, even;
+        int eps, away, even;
     } c[] = {
-        {127, 127, 63.5f, 63, 64, 64}, {127, 127, 62.5f, 62, 63, 62},
-        {127, 127, 0.5f, 0, 1, 0},     {127, 127, 126.5f, 126, 127, 126},
-        {127, 127, -63.5f, -63, -64, -64}, {127, 127, 127, 127, 127, 127},
-        {7, 7, 2.5f, 2, 3, 2},         {7, 7, 3.5f, 3, 4, 4},
-        {7, 7, -2.5f, -2, -3, -2},     {7, 7, 1.5f, 1, 2, 2},
+        {127, 127, 63.5f, 63, 64, 64},
+        {127, 127, 62.5f, 62, 63, 62},
+        {127, 127, 0.5f, 0, 1, 0},
+        {127, 127, 126.5f, 126, 127, 126},
+        {127, 127, -63.5f, -63, -64, -64},
+        {127, 127, 127, 127, 127, 127},
+        {7, 7, 2.5f, 2, 3, 2},
+        {7, 7, 3.5f, 3, 4, 4},
+        {7, 7, -2.5f, -2, -3, -2},
+        {7, 7, 1.5f, 1, 2, 2},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         ck_assert_int_eq(quant_value(QUANT_RHA_EPS, c[i].levels, c[i].amax, c[i].x), c[i].eps);
@@ -45,9 +50,9 @@ END_TEST
 
 START_TEST(zero_group_has_zero_integers)
 {
-    float        x[8] = {0};
+    float x[8] = {0};
     struct quant q;
-    struct err   err = {0};
+    struct err err = {0};
     for (int r = QUANT_RHA_EPS; r <= QUANT_RNE; r++) {
         assert_ok(quant_int(&q, x, 2, 4, &tensor, 127, r, &err), &err);
         for (int i = 0; i < 8; i++)
@@ -60,20 +65,19 @@ END_TEST
 START_TEST(integers_stay_within_the_levels)
 {
     struct err err = {0};
-    float     *x = malloc(64 * 16 * sizeof *x);
+    float *x = malloc(64 * 16 * sizeof *x);
     for (int i = 0; i < 64 * 16; i++)
         x[i] = (float)(rng_normal(1, 0, (uint64_t)i) * exp(rng_normal(2, 0, (uint64_t)i) * 3));
     const int levels[] = {127, 7};
     for (int l = 0; l < 2; l++)
         for (int r = QUANT_RHA_EPS; r <= QUANT_RNE; r++) {
             struct quant_groups g = {QUANT_THREAD, false, 32, 16};
-            struct quant        q;
+            struct quant q;
             assert_ok(quant_int(&q, x, 64, 16, &g, levels[l], r, &err), &err);
             for (int i = 0; i < 64 * 16; i++) {
                 float back = (float)q.q[i] * quant_scale_of(&q, i / 16);
                 ck_assert_int_le(abs(q.q[i]), levels[l]);
-                ck_assert_float_le(fabsf(back - x[i]),
-                                   quant_scale_of(&q, i / 16) * 0.5001f);
+                ck_assert_float_le(fabsf(back - x[i]), quant_scale_of(&q, i / 16) * 0.5001f);
             }
             quant_free(&q);
         }
@@ -108,13 +112,14 @@ START_TEST(thread_groups)
         ck_assert_int_eq(quant_group_of(&k90, t) == 1, t % 8 == 2 || t % 8 == 3);
 
     struct quant_groups q89 = {QUANT_THREAD, false, 128, 32};
-    int                 rows[64] = {0};
+    int rows[64] = {0};
     for (int64_t t = 0; t < 128; t++)
         rows[quant_group_of(&q89, t)]++;
     for (int g = 0; g < 32; g++)
         ck_assert_int_eq(rows[g], 4);
 
-    struct quant_groups sale_q = {QUANT_THREAD, false, 16, 16}, sale_k = {QUANT_THREAD, true, 32, 0};
+    struct quant_groups sale_q = {QUANT_THREAD, false, 16, 16};
+    struct quant_groups sale_k = {QUANT_THREAD, true, 32, 0};
     ck_assert_int_eq(quant_group_of(&sale_q, 0), quant_group_of(&sale_q, 8));
     ck_assert_int_ne(quant_group_of(&sale_q, 0), quant_group_of(&sale_q, 1));
     static const int same[] = {0, 1, 8, 9, 16, 17, 24, 25};
@@ -126,10 +131,10 @@ END_TEST
 
 START_TEST(groups_take_their_own_maximum)
 {
-    float               x[130 * 2];
+    float x[130 * 2];
     struct quant_groups g = {QUANT_BLOCK, true, 64, 0};
-    struct quant        q;
-    struct err          err = {0};
+    struct quant q;
+    struct err err = {0};
     for (int i = 0; i < 260; i++)
         x[i] = (float)(i / 128 + 1) * (i % 3 == 0 ? -1.0f : 0.5f);
     assert_ok(quant_int(&q, x, 130, 2, &g, 127, QUANT_RHA, &err), &err);
@@ -171,7 +176,7 @@ START_TEST(f16_grid_is_that_of_the_type)
 {
     for (uint32_t i = 0; i < 200000; i++) {
         uint32_t u = (uint32_t)rng_u64(3, 0, i);
-        float    x;
+        float x;
         if (i % 2) /* half of the cases around the range of fp16 */
             u = (u & 0x807fffffu) | (100u + u % 48u) << 23;
         memcpy(&x, &u, sizeof x);
@@ -234,7 +239,8 @@ START_TEST(channels_fill_the_range)
         float top = 0;
         for (int t = 0; t < 3; t++) {
             top = fmaxf(top, fabsf(out[t * 4 + c]));
-            ck_assert_float_eq_tol(out[t * 4 + c] * scale[c], v[t * 4 + c], 0.0001f + fabsf(v[t * 4 + c]) / 16);
+            ck_assert_float_eq_tol(out[t * 4 + c] * scale[c], v[t * 4 + c],
+                                   0.0001f + fabsf(v[t * 4 + c]) / 16);
         }
         ck_assert_float_eq(top, c == 1 ? 0 : 448);
     }

@@ -12,8 +12,8 @@ extern const struct method method_sageattention;
 static struct sage_params params_of(const char *text)
 {
     struct method_run *runs = NULL;
-    int64_t            n = 0;
-    struct err         err = {0};
+    int64_t n = 0;
+    struct err err = {0};
     assert_ok(method_runs_parse(sim_methods, text, &runs, &n, &err), &err);
     struct sage_params p;
     memcpy(&p, runs[0].params, sizeof p);
@@ -24,7 +24,7 @@ static struct sage_params params_of(const char *text)
 static struct sage_rules rules_of(const char *text, int d)
 {
     struct sage_params p = params_of(text);
-    struct sage_rules  r;
+    struct sage_rules r;
     sage_resolve(&p, d, &r);
     return r;
 }
@@ -33,10 +33,9 @@ static struct sage_rules rules_of(const char *text, int d)
 static void make_head(struct sim_head *h, const float *q, const float *k, const float *v, int64_t n,
                       int d, double scale)
 {
-    struct err     err = {0};
-    struct head_in in = {.x = {n, n, d, d, q, k, v, scale, false},
-                         .src_dtype = DT_F32,
-                         .branch = "main"};
+    struct err err = {0};
+    struct head_in in = {
+        .x = {n, n, d, d, q, k, v, scale, false}, .src_dtype = DT_F32, .branch = "main"};
     assert_ok(sim_head_init(h, &in, PREC_F64, &err), &err);
 }
 
@@ -44,10 +43,10 @@ static void make_head(struct sim_head *h, const float *q, const float *k, const 
 static void outputs(const char *text, const struct sim_head *h, double *out, double *lse)
 {
     struct sage_params p = params_of(text);
-    struct sage       *s;
-    struct mask        m;
-    struct err         err = {0};
-    double             tiles;
+    struct sage *s;
+    struct mask m;
+    struct err err = {0};
+    double tiles;
     assert_ok(sage_new(&p, &h->in, &s, &err), &err);
     mask_full(&m, h->in.x.nq, h->in.x.nk, 0, h->in.x.nq, h->in.x.causal);
     assert_ok(tile_attn_rows(&s->tile, &m, out, lse, &tiles, &err), &err);
@@ -98,8 +97,9 @@ START_TEST(defaults_of_the_versions)
 }
 END_TEST
 
-/* Values on the grid of the integers: q, k multiples of 1/16 with a largest value of 127/16 in every
- * group and smoothed likewise, so that quantisation is exact and only the identity remains. */
+/* Values on the grid of the integers: q, k multiples of 1/16 with a largest value of 127/16 in
+ * every group and smoothed likewise, so that quantisation is exact and only the identity remains.
+ */
 enum { GN = 128, GD = 16 };
 
 static void grid_head(struct sim_head *h, float q_mean, float k_mean)
@@ -110,8 +110,8 @@ static void grid_head(struct sim_head *h, float q_mean, float k_mean)
             int i = t * GD + c;
             /* Rows come in pairs of opposite sign: means of blocks are exactly the offsets. */
             float sign = t % 2 ? -1 : 1;
-            int   qi = (int)rng_below(1, 0, (uint64_t)(t / 2 * GD + c), 41) - 20;
-            int   ki = (int)rng_below(1, 1, (uint64_t)(t / 2 * GD + c), 41) - 20;
+            int qi = (int)rng_below(1, 0, (uint64_t)(t / 2 * GD + c), 41) - 20;
+            int ki = (int)rng_below(1, 1, (uint64_t)(t / 2 * GD + c), 41) - 20;
             if (c == 0)
                 qi = 1, ki = 127 - (t / 2) % 2 * 127;
             if (c == 1)
@@ -134,8 +134,8 @@ static double worst(const double *a, const double *b, int64_t n)
 START_TEST(smoothing_is_an_identity)
 {
     struct sim_head h;
-    double          a[GN * GD], b[GN * GD], la[GN], lb[GN];
-    const char     *base = "sageattention:version=1:accum=f32";
+    double a[GN * GD], b[GN * GD], la[GN], lb[GN];
+    const char *base = "sageattention:version=1:accum=f32";
 
     grid_head(&h, 0, 0);
     outputs("sageattention:version=1:accum=f32:smooth_k=0", &h, a, la);
@@ -171,10 +171,10 @@ START_TEST(equal_keys_give_the_mean_of_v)
         "sageattention:gran=warp",         "sageattention:version=2pp",
     };
     enum { N = 200, D = 32 };
-    static float    q[N * D], k[N * D], v[N * D];
-    static double   out[N * D], lse[N];
+    static float q[N * D], k[N * D], v[N * D];
+    static double out[N * D], lse[N];
     struct sim_head h;
-    double          mean[D] = {0};
+    double mean[D] = {0};
     for (int i = 0; i < N * D; i++) {
         q[i] = (float)rng_normal(1, 0, (uint64_t)i);
         k[i] = (float)(i % D) - 7.5f;
@@ -195,8 +195,8 @@ END_TEST
 START_TEST(channels_of_zeros_stay_zero)
 {
     struct sim_head h;
-    struct err      err = {0};
-    static double   out[96 * 8], lse[96];
+    struct err err = {0};
+    static double out[96 * 8], lse[96];
     assert_ok(random_head(2, 96, 96, 8, true, 1, PREC_F64, &h, &err), &err);
     for (int t = 0; t < 96; t++)
         h.v[t * 8 + 3] = 0;
@@ -212,14 +212,15 @@ END_TEST
 
 START_TEST(scores_are_exact_integer_products)
 {
-    static const char *const text[] = {"sageattention:smooth_k=0", "sageattention:smooth_k=0:qk=int4",
+    static const char *const text[] = {"sageattention:smooth_k=0",
+                                       "sageattention:smooth_k=0:qk=int4",
                                        "sageattention:smooth_k=0:gran=warp"};
-    struct err    err = {0};
+    struct err err = {0};
     static double out[70 * 128], lse[70];
     for (int i = 0; i < 3; i++) {
         struct sage_params p = params_of(text[i]);
-        struct sim_head    h;
-        struct sage       *s;
+        struct sim_head h;
+        struct sage *s;
         assert_ok(random_head(5, 70, 1, 128, false, 3, PREC_F64, &h, &err), &err);
         outputs(text[i], &h, out, lse);
         assert_ok(sage_new(&p, &h.in, &s, &err), &err);
@@ -241,9 +242,9 @@ END_TEST
 /* The published rules in plain loops: group formulas, rounding, accumulators, causal mask. */
 struct plain {
     int64_t bq, bk, warp;
-    int     levels, acc; /* tile_acc */
-    bool    f8, token, v1;
-    float   offset, factor, v_max;
+    int levels, acc; /* tile_acc */
+    bool f8, token, v1;
+    float offset, factor, v_max;
 };
 
 static float rounded(float amax, int levels, bool v1, float x)
@@ -253,7 +254,8 @@ static float rounded(float amax, int levels, bool v1, float x)
 }
 
 /* Largest |x| over the tokens of t's group. */
-static float group_max(const float *x, int64_t n, int d, int64_t t, bool keys, const struct plain *p)
+static float group_max(const float *x, int64_t n, int d, int64_t t, bool keys,
+                       const struct plain *p)
 {
     float amax = 0;
     for (int64_t u = 0; u < n; u++) {
@@ -282,18 +284,18 @@ static void plain_quant(float *x, float *delta, int64_t n, int d, bool keys, con
     free(amax);
 }
 
-static float accumulate(const struct plain *p, const float *prob, const float *v, int64_t keys, int d,
-                        int c)
+static float accumulate(const struct plain *p, const float *prob, const float *v, int64_t keys,
+                        int d, int c)
 {
     float o = 0, sum = 0;
-    int   step = p->f8 ? 32 : 16;
+    int step = p->f8 ? 32 : 16;
     for (int64_t j = 0; j < keys; j++) {
         sum += prob[j] * v[j * d + c];
         bool edge = (j + 1) % step == 0 || j + 1 == keys;
         if (edge && p->acc == TILE_ACC_F16)
             sum = dtype_round(DT_F16, sum);
         if (edge && p->acc == TILE_ACC_FP22) {
-            int    e;
+            int e;
             double m = frexp(sum, &e);
             sum = (float)ldexp(trunc(m * 16384), e - 14);
         }
@@ -305,13 +307,14 @@ static float accumulate(const struct plain *p, const float *prob, const float *v
     return o + sum;
 }
 
-static void plain_attention(const struct attn_in *x, const struct plain *p, double *out, double *lse)
+static void plain_attention(const struct attn_in *x, const struct plain *p, double *out,
+                            double *lse)
 {
     int64_t n = x->nq;
-    int     d = x->d;
-    float  *q = malloc((size_t)(n * d) * 4), *k = malloc((size_t)(n * d) * 4),
-          *v = malloc((size_t)(n * d) * 4), *dq = malloc((size_t)n * 4), *dk = malloc((size_t)n * 4),
-          *dv = calloc((size_t)d, 4), *kbar = malloc((size_t)d * 4);
+    int d = x->d;
+    float *q = malloc((size_t)(n * d) * 4), *k = malloc((size_t)(n * d) * 4),
+          *v = malloc((size_t)(n * d) * 4), *dq = malloc((size_t)n * 4),
+          *dk = malloc((size_t)n * 4), *dv = calloc((size_t)d, 4), *kbar = malloc((size_t)d * 4);
     float sl = (float)(x->scale * 1.4426950408889634074);
     for (int c = 0; c < d; c++) {
         double sum = 0;
@@ -331,7 +334,7 @@ static void plain_attention(const struct attn_in *x, const struct plain *p, doub
     for (int64_t r = 0; r < n; r++) {
         float m = -INFINITY, l = 0, o[128] = {0};
         for (int64_t k0 = 0; k0 < n && (!x->causal || k0 <= r); k0 += p->bk) {
-            float   s[128], top = m, prob[128];
+            float s[128], top = m, prob[128];
             int64_t keys = n - k0 < p->bk ? n - k0 : p->bk;
             for (int64_t j = 0; j < keys; j++) {
                 float dot = 0;
@@ -365,27 +368,35 @@ static void plain_attention(const struct attn_in *x, const struct plain *p, doub
 START_TEST(attention_follows_the_published_rules)
 {
     static const struct {
-        const char  *text;
+        const char *text;
         struct plain p;
-        double       tol; /* a rounding step of the accumulator may fall either way */
+        double tol; /* a rounding step of the accumulator may fall either way */
     } c[] = {
-        {"sageattention", {64, 128, 16, 127, TILE_ACC_F32, true, false, false, 8.807f, 1, 448}, 1e-4},
+        {"sageattention",
+         {64, 128, 16, 127, TILE_ACC_F32, true, false, false, 8.807f, 1, 448},
+         1e-4},
         {"sageattention:accum=fp22",
-         {64, 128, 16, 127, TILE_ACC_FP22, true, false, false, 8.807f, 1, 448}, 1e-3},
+         {64, 128, 16, 127, TILE_ACC_FP22, true, false, false, 8.807f, 1, 448},
+         1e-3},
         {"sageattention:arch=sm89:qk=int4:profile=paper:smooth_q=0",
-         {128, 64, 32, 7, TILE_ACC_F32, true, false, false, 0, 448, 448}, 1e-4},
-        {"sageattention:version=2pp", {64, 128, 16, 127, TILE_ACC_F16, true, false, false, 8.807f, 1, 2.25f},
+         {128, 64, 32, 7, TILE_ACC_F32, true, false, false, 0, 448, 448},
+         1e-4},
+        {"sageattention:version=2pp",
+         {64, 128, 16, 127, TILE_ACC_F16, true, false, false, 8.807f, 1, 2.25f},
          4e-3},
         {"sageattention:gran=token:pv=f16:accum=f16",
-         {64, 128, 16, 127, TILE_ACC_F16, false, true, false, 0, 1, 1}, 4e-3},
-        {"sageattention:version=1", {128, 64, 32, 127, TILE_ACC_F16, false, false, true, 0, 1, 1}, 4e-3},
+         {64, 128, 16, 127, TILE_ACC_F16, false, true, false, 0, 1, 1},
+         4e-3},
+        {"sageattention:version=1",
+         {128, 64, 32, 127, TILE_ACC_F16, false, false, true, 0, 1, 1},
+         4e-3},
     };
     enum { N = 300, D = 40 };
     static double out[N * D], lse[N], want[N * D], want_lse[N];
     for (size_t i = 0; i < sizeof c / sizeof *c; i++)
         for (int causal = 0; causal < 2; causal++) {
             struct sim_head h;
-            struct err      err = {0};
+            struct err err = {0};
             assert_ok(random_head(i, N, N, D, causal, 1.5, PREC_F64, &h, &err), &err);
             outputs(c[i].text, &h, out, lse);
             plain_attention(&h.in.x, &c[i].p, want, want_lse);
@@ -402,8 +413,8 @@ END_TEST
 START_TEST(spargeattn_with_a_dense_list_is_the_same_arithmetic)
 {
     struct sim_head h;
-    struct err      err = {0};
-    struct record   a, b;
+    struct err err = {0};
+    struct record a, b;
     assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
     for (int i = 0; i < 770 * 64; i++)
         h.v[i] = dtype_round(DT_F16, h.v[i]); /* SpargeAttn's V is fp16 before it is e4m3 */
@@ -421,8 +432,8 @@ END_TEST
 START_TEST(masks_are_full_and_counted_in_kernel_tiles)
 {
     struct sim_head h;
-    struct err      err = {0};
-    struct record   r;
+    struct err err = {0};
+    struct record r;
     assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
     run_text("sageattention", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
@@ -442,8 +453,8 @@ END_TEST
 START_TEST(unsupported_shapes_are_skipped)
 {
     struct sim_head h;
-    struct err      err = {0};
-    struct record   r;
+    struct err err = {0};
+    struct record r;
     assert_ok(random_head(1, 32, 32, 129, false, 1, PREC_F32, &h, &err), &err);
     run_text_carry("sageattention", &h.in, NULL, 1, NULL, NULL, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
@@ -467,7 +478,7 @@ START_TEST(errors_on_real_heads)
 {
     for (int head = 0; head <= 7; head += 7) {
         struct sim_head h;
-        struct err      err = {0};
+        struct err err = {0};
         assert_ok(golden_code_lm(5, head, PREC_F64, &h, &err), &err);
         double v1 = error_of("sageattention:version=1", &h), v2 = error_of("sageattention", &h);
         double pp = error_of("sageattention:version=2pp", &h);

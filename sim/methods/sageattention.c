@@ -2,15 +2,15 @@
  * sageattention.c - SageAttention 1, 2 and 2++: dense attention with quantised operands
  * (arXiv 2410.02367, 2411.10958, 2505.21136).
  *
- *   K' = K - mean over tokens, which softmax cannot see; with smooth_q, Q' = Q - mean of its block and
- *   qbar . k' is added to the scores
+ *   K' = K - mean over tokens, which softmax cannot see; with smooth_q, Q' = Q - mean of its block
+ *   and qbar . k' is added to the scores
  *   S  = int(Q) . int(K') delta_Q delta_K scale log2(e), one delta per group of tokens
  *   O  = sum over key blocks of P^ V^, each block in its own accumulator, added in float
  *   P^, V^ in fp16 (version 1) or e4m3 (version 2, 2++); the row sum takes P before it is rounded
  *
  * Shapes: q [nq][d], k [nk][d], v [nk][dv] of one query head, d <= 128. 4 N^2 d operations, as
- * many as dense attention: the method is the baseline of error, and the arithmetic of SpargeAttn and
- * SALE.
+ * many as dense attention: the method is the baseline of error, and the arithmetic of SpargeAttn
+ * and SALE.
  *
  * Choices where the sources are silent: granularities that a version does not ship (tensor, token,
  * block in version 2) round like its shipped one; all-zero groups and V channels give zeros; float
@@ -55,8 +55,8 @@ static const struct opt options[] = {
      .help = "Subtract the token mean of K."},
     {.name = "smooth_q", .type = OPT_ENUM, .offset = AT(smooth_q), .flags = OPT_UNSET,
      .values = switches,
-     .help = "Subtract the block mean of Q and correct the scores; unset = 1 for int4 in the paper's "
-             "profile, else 0."},
+     .help = "Subtract the block mean of Q and correct the scores; unset = 1 for int4 in the "
+             "paper's profile, else 0."},
     {.name = "smooth_v", .type = OPT_BOOL, .offset = AT(smooth_v), .def = "0",
      .help = "Subtract the token mean of V and add it to the output."},
     {.name = "pv", .type = OPT_ENUM, .offset = AT(pv), .flags = OPT_UNSET, .values = pvs,
@@ -125,7 +125,7 @@ static int smooth_queries(struct sage *s, float *q, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     int64_t               bq = s->rules.bq, blocks = (x->nq + bq - 1) / bq;
-    int                   rc = mem_alloc(&s->qbar, blocks * x->d, sizeof *s->qbar, "query means", err);
+    int rc = mem_alloc(&s->qbar, blocks * x->d, sizeof *s->qbar, "query means", err);
     for (int64_t i = 0; !rc && i < blocks; i++) {
         int64_t rows = x->nq - i * bq < bq ? x->nq - i * bq : bq;
         float  *block = q + i * bq * x->d;

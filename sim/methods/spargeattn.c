@@ -63,7 +63,7 @@ const struct opt sparge_options[] = {
     {"lambda", OPT_NUM, AT(lambda), NULL, -INFINITY, 0, OPT_UNSET | OPT_MAX_OPEN | OPT_MIN_OPEN,
      "nat", "The paper's form of pv: pv = -lambda log2(e).", NULL, 0, NULL},
     ENUM(pv_scope, NULL, OPT_UNSET,
-         "Rows that must agree before P.V is skipped; unset = cta (official), warp (paper).", scopes),
+         "Rows that agree before P.V is skipped; unset = cta (official), warp (paper).", scopes),
     {"pv_tail", OPT_INT, AT(pv_tail), NULL, 0, 2, OPT_UNSET, "tiles",
      "Last kept tiles that filter 2 never skips; unset = from arch (official), 0 (paper).", NULL, 0,
      NULL},
@@ -103,7 +103,7 @@ int sparge_validate(void *params, struct err *err)
     }
     if (p->quant) {
         if (p->arith == SPARGE_SAGE2)
-            return err_set(err, ERR_USAGE, "quant=int8 means arith=sage1, but arith=sage2 is given");
+            return err_set(err, ERR_USAGE, "quant=int8 means arith=sage1; arith=sage2 is given");
         p->arith = SPARGE_SAGE1;
         p->quant = 0;
     }
@@ -126,7 +126,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (in->x.d > BLOCKPOOL_MAX_D)
         return method_skip(ctx, "head dimension %d is above %d", in->x.d, BLOCKPOOL_MAX_D);
     if (p->arith != SPARGE_EXACT && in->x.d > TILE_MAX_D)
-        return method_skip(ctx, "head dimension %d is above %d, the limit of exact integer products",
+        return method_skip(ctx, "head dimension %d is above %d, where integer products are exact",
                            in->x.d, TILE_MAX_D);
     struct sparge *s = NULL;
     int            rc = sparge_new(p, in, &s, err);
