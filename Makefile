@@ -22,7 +22,7 @@ FLAGS  := $(CFLAGS) -std=c11 -ftree-vectorize -fno-math-errno -fno-trapping-math
 FLAGS  += -Wall -Wextra -Werror -Wno-unused-parameter -Wshadow -Wstrict-prototypes \
           -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wvla
 LDFLAGS += -pthread -L/usr/lib/$(ARCH)/hdf5/serial -L/usr/lib/$(ARCH)/openblas-pthread
-LDLIBS  += -lhdf5 -ljansson -lpcre2-8 -lutf8proc -lzstd -lopenblas -lxxhash -lm
+LDLIBS  += -lhdf5 -ljansson -lpcre2-8 -lutf8proc -lzstd -lopenblas -lpng -lxxhash -lm
 
 ifneq ($(SAN),)
 BUILD    := build-san
@@ -77,7 +77,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(LIB)
 # ---- what a machine needs -------------------------------------------------------------------
 
 DEBIAN := gcc libc6-dev libhdf5-dev libjansson-dev libpcre2-dev libutf8proc-dev libzstd-dev \
-          libxxhash-dev libopenblas-pthread-dev gnuplot-nox check libsubunit-dev
+          libxxhash-dev libopenblas-pthread-dev libpng-dev gnuplot-nox check libsubunit-dev
 
 .PHONY: deps
 deps:

@@ -1,0 +1,54 @@
+/*
+ * capture.h - `lacuna capture`: options and the two runners behind it.
+ */
+#ifndef LACUNA_CAPTURE_H
+#define LACUNA_CAPTURE_H
+
+#include "core/cmd.h"
+#include "core/trace.h"
+
+struct capture_opts {
+    struct common_opts c;
+    char   *model, *out;
+    char   *layers;          /* "all" or a list */
+    int     dtype;           /* index into capture_dtypes; 0 = the checkpoint's */
+    int     device;          /* 0 cpu, 1 cuda */
+    int64_t maps;            /* cell size, 0 = none; INT64_MIN = the runner's default */
+    /* text */
+    char   *prompt, *tokens_file;
+    int64_t tokens;          /* INT64_MIN = all */
+    int     bos;             /* auto, yes, no */
+    /* video */
+    char   *size, *capture_steps, *noise, *text, *negative, *save_frames, *save_sample;
+    int64_t steps, prompt_index;
+    double  shift, guidance;
+};
+
+extern const char *const capture_dtypes[];
+
+/* dtype to store: the option or `native`. */
+enum dtype capture_dtype(const struct capture_opts *o, enum dtype native);
+
+/* Run a language model over a prompt. */
+int text_capture(const struct capture_opts *o, struct err *err);
+
+/* Run a video diffusion transformer through its sampler. */
+int video_capture(const struct capture_opts *o, struct err *err);
+
+/* The plan of a dry run, or the summary after a run: numbers as text or (with --json) as JSON. */
+struct capture_summary {
+    const char *path, *trace_id;  /* trace_id NULL in a dry run */
+    int64_t     tokens, calls, file_bytes, memory_bytes;
+    double      seconds;          /* estimated, or taken */
+    double      nll;              /* mean per token, NAN if none */
+};
+int capture_print(const struct capture_opts *o, const struct capture_summary *s, struct err *err);
+
+/* Content id of the finished trace. */
+int capture_trace_id(const char *path, char id[64], struct err *err);
+
+/* Flop per second of single-precision matrix products on `jobs` threads, measured for some
+ * milliseconds. */
+double capture_rate(int jobs);
+
+#endif

@@ -1,0 +1,205 @@
+/*
+ * cmd_capture.c - `lacuna capture`: which runner, its options, plan and summary.
+ */
+#include "capture/capture.h"
+#include "capture/nn.h"
+#include "capture/wan_config.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const char *const capture_dtypes[] = {"model", "bf16", "f16", "f32", NULL};
+static const char *const devices[] = {"cpu", "cuda", NULL};
+static const char *const bos_values[] = {"auto", "yes", "no", NULL};
+
+#define AT(field) offsetof(struct capture_opts, field)
+static const struct opt options[] = {
+    {"model", OPT_STR, AT(model), NULL, 0, 0, OPT_UNSET, "",
+     "Checkpoint directory: Llama, Mistral, Qwen2, Qwen3 (Hugging Face) or Wan 2.1 (diffusers).",
+     NULL, 'm', "DIR"},
+    {"output", OPT_STR, AT(out), NULL, 0, 0, OPT_UNSET, "", "Trace to write.", NULL, 'o', "FILE"},
+    {"layers", OPT_STR, AT(layers), "all", 0, 0, 0, "", "Layers to store, as in 0,4-7.", NULL, 0,
+     "LIST"},
+    {"dtype", OPT_ENUM, AT(dtype), "model", 0, 0, 0, "",
+     "Type in which q, k, v are stored; the run itself computes in float32.", capture_dtypes, 0,
+     NULL},
+    {"maps", OPT_INT, AT(maps), NULL, 0, 65536, OPT_UNSET, "tokens",
+     "Cell size of the pooled attention maps, 0 = none (default: text 64, video 0).", NULL, 0, "P"},
+    {"device", OPT_ENUM, AT(device), "cpu", 0, 0, 0, "", "Where the model runs.", devices, 0, NULL},
+    {"prompt", OPT_STR, AT(prompt), NULL, 0, 0, OPT_UNSET, "",
+     "Text: prompt file, - for standard input.", NULL, 'p', "FILE"},
+    {"tokens-file", OPT_STR, AT(tokens_file), NULL, 0, 0, OPT_UNSET, "",
+     "Text: token ids, separated by white space, instead of a prompt.", NULL, 0, "FILE"},
+    {"tokens", OPT_INT, AT(tokens), NULL, 1, 1e9, OPT_UNSET, "tokens",
+     "Text: use the first N tokens; an error when there are fewer.", NULL, 'n', "N"},
+    {"bos", OPT_ENUM, AT(bos), "auto", 0, 0, 0, "",
+     "Text: whether a beginning-of-text token stands first; auto: as the tokenizer says.",
+     bos_values, 0, NULL},
+    {"size", OPT_STR, AT(size), NULL, 0, 0, OPT_UNSET, "",
+     "Video: frames x height x width of the latent, as in 16x256x384.", NULL, 0, "TxHxW"},
+    {"steps", OPT_INT, AT(steps), "50", 1, 10000, 0, "steps", "Video: denoising steps.", NULL, 0,
+     "N"},
+    {"capture-steps", OPT_STR, AT(capture_steps), "all", 0, 0, 0, "",
+     "Video: steps to store, from 0; the run ends after the last one unless a sample is saved.",
+     NULL, 0, "LIST"},
+    {"shift", OPT_NUM, AT(shift), "5", 0, 1000, OPT_MIN_OPEN, "", "Video: timestep shift of the "
+     "schedule.", NULL, 0, "X"},
+    {"text", OPT_STR, AT(text), NULL, 0, 0, OPT_UNSET, "",
+     "Video: text embeddings, .safetensors (tensor text) or .npy; default DIR/prompts.safetensors.",
+     NULL, 0, "FILE"},
+    {"prompt-index", OPT_INT, AT(prompt_index), "0", 0, 1e6, 0, "",
+     "Video: which of the stacked text embeddings.", NULL, 0, "N"},
+    {"negative", OPT_STR, AT(negative), NULL, 0, 0, OPT_UNSET, "",
+     "Video: text embeddings of the unconditional branch; default zeros. With --guidance.", NULL, 0,
+     "FILE"},
+    {"guidance", OPT_NUM, AT(guidance), "1", 0, 100, 0, "",
+     "Video: classifier-free guidance; above 1 every step runs the branches cond and uncond.", NULL,
+     0, "X"},
+    {"noise", OPT_STR, AT(noise), NULL, 0, 0, OPT_UNSET, "",
+     "Video: starting noise, .safetensors (tensor noise) or .npy, instead of --seed.", NULL, 0,
+     "FILE"},
+    {"save-frames", OPT_STR, AT(save_frames), NULL, 0, 0, OPT_UNSET, "",
+     "Video: write the final clip as PNG frames (models that denoise RGB pixels).", NULL, 0, "DIR"},
+    {"save-sample", OPT_STR, AT(save_sample), NULL, 0, 0, OPT_UNSET, "",
+     "Video: write the final latent as .npy.", NULL, 0, "FILE"},
+    COMMON_OPTS,
+    {0},
+};
+
+enum dtype capture_dtype(const struct capture_opts *o, enum dtype native)
+{
+    static const enum dtype types[] = {DT_NONE, DT_BF16, DT_F16, DT_F32};
+    return o->dtype ? types[o->dtype] : native;
+}
+
+double capture_rate(int jobs)
+{
+    enum { N = 768 };
+    float          *x = NULL, *y = NULL;
+    struct timespec a, b;
+    double          rate = 1e9;
+
+    if (mem_zalloc(&x, N * N, sizeof *x, "rate probe", NULL) == 0 &&
+        mem_alloc(&y, N * N, sizeof *y, "rate probe", NULL) == 0)
+        for (int k = 0; k < 2; k++) { /* the first one warms up */
+            clock_gettime(CLOCK_MONOTONIC, &a);
+            nn_linear(x, N, N, x, NULL, N, jobs, y);
+            clock_gettime(CLOCK_MONOTONIC, &b);
+            rate = 2.0 * N * N * N /
+                   ((double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec));
+        }
+    free(x);
+    free(y);
+    return rate;
+}
+
+int capture_trace_id(const char *path, char id[64], struct err *err)
+{
+    struct trace *t = NULL;
+    int           rc = trace_open(path, &t, err);
+    if (!rc)
+        snprintf(id, 64, "%.63s", trace_id(t));
+    trace_close(&t);
+    return rc;
+}
+
+static void print_json(const struct capture_summary *s)
+{
+    struct buf b = {0};
+    struct jw  w;
+    jw_init(&w, &b, 2);
+    jw_obj(&w);
+    jw_kstr(&w, "trace", s->path);
+    if (s->trace_id)
+        jw_kstr(&w, "trace_id", s->trace_id);
+    jw_kint(&w, "tokens", s->tokens);
+    jw_kint(&w, "calls", s->calls);
+    jw_kint(&w, "file_bytes", s->file_bytes);
+    jw_kint(&w, "memory_bytes", s->memory_bytes);
+    jw_knum(&w, s->trace_id ? "seconds" : "estimated_seconds", s->seconds);
+    if (!isnan(s->nll))
+        jw_knum(&w, "mean_nll", s->nll);
+    jw_obj_end(&w);
+    printf("%s\n", buf_str(&b));
+    buf_free(&b);
+}
+
+int capture_print(const struct capture_opts *o, const struct capture_summary *s, struct err *err)
+{
+    if (o->c.json) {
+        print_json(s);
+        return 0;
+    }
+    if (!s->trace_id) {
+        printf("%s: %lld attention calls of %lld tokens, %.1f MB; about %.0f MB of memory, %.0f s\n",
+               s->path, (long long)s->calls, (long long)s->tokens, (double)s->file_bytes / 1e6,
+               (double)s->memory_bytes / 1e6, s->seconds);
+        return 0;
+    }
+    log_info("%s: %lld attention calls of %lld tokens, %.1f MB, %.1f s", s->path,
+             (long long)s->calls, (long long)s->tokens, (double)s->file_bytes / 1e6, s->seconds);
+    if (!isnan(s->nll))
+        log_info("mean negative log-likelihood %.4f nat/token", s->nll);
+    return 0;
+}
+
+static int check_options(const struct capture_opts *o, bool video, struct err *err)
+{
+    if (!o->out)
+        return err_set(err, ERR_USAGE, "capture: -o FILE is missing");
+    if (o->device != 0)
+        return err_set(err, ERR_MACHINE, "capture: --device cuda needs a build with CUDA");
+    if (video && (o->prompt || o->tokens_file || o->tokens != INT64_MIN))
+        return err_set(err, ERR_USAGE, "capture: --prompt, --tokens and --tokens-file belong to "
+                       "language models; %s is a video model (--size, --text)", o->model);
+    if (!video && (o->size || o->text || o->noise || o->save_frames || o->save_sample))
+        return err_set(err, ERR_USAGE, "capture: --size, --text, --noise, --save-frames and "
+                       "--save-sample belong to video models; %s is a language model (--prompt)",
+                       o->model);
+    return 0;
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err);
+
+const struct command cmd_capture = {
+    "capture",
+    "lacuna capture --model DIR --prompt FILE [--tokens N] -o T.h5\n"
+    "       lacuna capture --model DIR --size TxHxW --steps 50 --capture-steps 0,15,30 -o T.h5",
+    "run a model and store q, k, v and pooled attention maps of its layers",
+    run,
+    options,
+    "The model runs in float32 on the CPU, weights one layer at a time. q and k are stored after\n"
+    "normalisation and position encoding. The file appears under its name when it is complete.\n\n"
+    "Examples:\n"
+    "  lacuna capture --model datasets/models/code-lm --prompt core/mask.c -o mask.h5\n"
+    "  lacuna capture --model datasets/models/video-dit --size 16x128x192 --steps 50 \\\n"
+    "      --capture-steps 0,15,30 -o clip.h5\n",
+};
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct capture_opts o;
+    struct str_list     rest = {0};
+    bool                done = false;
+    int                 rc = 0;
+
+    TRY(cmd_begin(&cmd_capture, &o, argc, argv, &rest, &done, err));
+    if (done)
+        goto out;
+    if (rest.n)
+        FAIL(err, ERR_USAGE, "capture: unexpected argument '%s'", rest.items[0]);
+    if (!o.model)
+        FAIL(err, ERR_USAGE, "capture: --model DIR is missing");
+    bool video = wan_config_is(o.model);
+    TRY(check_options(&o, video, err));
+    TRY(video ? video_capture(&o, err) : text_capture(&o, err));
+out:
+    opt_free(options, &o);
+    str_list_free(&rest);
+    return rc;
+}

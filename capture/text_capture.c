@@ -1,0 +1,310 @@
+/*
+ * text_capture.c - a language model's run over a prompt into a trace.
+ */
+#include "capture/capture.h"
+#include "capture/llm_model.h"
+#include "capture/tokenizer.h"
+#include "core/hash.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/pool.h"
+#include "core/progress.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MAX_PROMPT ((size_t)1 << 30)
+#define DEFAULT_POOL 64
+
+struct text_run {
+    const struct capture_opts *o;
+    struct llm_model           model;
+    struct trace_meta          meta;
+    struct trace_writer       *writer;
+    struct progress           *progress;
+    int32_t                   *tokens;  /* owned */
+    int64_t                    n;
+    char                       prompt_id[HASH_TEXT_MAX];
+    bool                      *wanted;  /* [layers], owned */
+    int64_t                    n_wanted;
+    float                     *nll;     /* owned */
+    bool                       open_call;
+};
+
+/* ---- the prompt ----------------------------------------------------------------------------- */
+
+static int read_prompt(const char *path, struct buf *b, struct err *err)
+{
+    if (strcmp(path, "-") != 0)
+        return buf_read_file(b, path, MAX_PROMPT, err);
+    char   block[65536];
+    size_t n;
+    while ((n = fread(block, 1, sizeof block, stdin)) > 0)
+        buf_put(b, block, n);
+    if (ferror(stdin))
+        return err_sys(err, ERR_IO, "standard input");
+    return buf_check(b, "prompt", err);
+}
+
+static int encode_prompt(struct text_run *r, const struct buf *text, struct err *err)
+{
+    struct tokenizer *tok = NULL;
+    bool              has_bos = false;
+    int32_t          *ids = NULL;
+    int64_t           n = 0;
+    int               rc = 0;
+
+    TRY(tokenizer_open(r->o->model, &tok, err));
+    TRY(tokenizer_encode(tok, buf_str(text), text->len, &has_bos, &ids, &n, err));
+    bool want = r->o->bos == 1 || (r->o->bos == 0 && (has_bos || tokenizer_wants_bos(tok)));
+    if (want && !has_bos && r->model.c.bos < 0)
+        FAIL(err, ERR_USAGE, "%s: --bos yes, but config.json has no bos_token_id", r->o->model);
+    int64_t skip = has_bos && !want, extra = want && !has_bos;
+    TRY(mem_alloc(&r->tokens, n + 1, sizeof *r->tokens, "tokens", err));
+    if (extra)
+        r->tokens[0] = (int32_t)r->model.c.bos;
+    memcpy(r->tokens + extra, ids + skip, (size_t)(n - skip) * sizeof *ids);
+    r->n = n - skip + extra;
+out:
+    free(ids);
+    tokenizer_close(&tok);
+    return rc;
+}
+
+/* Token ids from a text file. */
+static int parse_tokens(struct text_run *r, const struct buf *text, struct err *err)
+{
+    const char *p = buf_str(text);
+    char       *end;
+    int64_t     cap = 0, id;
+    int         rc = 0;
+
+    while (*(p += strspn(p, " \t\r\n,")) != '\0') {
+        errno = 0;
+        id = strtoll(p, &end, 10);
+        if (end == p || errno || id < 0 || id > INT32_MAX)
+            FAIL(err, ERR_INPUT, "%s: '%.20s' at byte %lld is not a token id", r->o->tokens_file, p,
+                 (long long)(p - buf_str(text)));
+        TRY(mem_grow(&r->tokens, &cap, r->n + 1, sizeof *r->tokens, "tokens", err));
+        r->tokens[r->n++] = (int32_t)id;
+        p = end;
+    }
+out:
+    return rc;
+}
+
+static int load_tokens(struct text_run *r, struct err *err)
+{
+    const struct capture_opts *o = r->o;
+    const char                *path = o->tokens_file ? o->tokens_file : o->prompt;
+    struct buf                 text = {0};
+    int                        rc = 0;
+
+    if (!path)
+        FAIL(err, ERR_USAGE, "capture: --prompt FILE is missing");
+    if (o->tokens_file && o->prompt)
+        FAIL(err, ERR_USAGE, "capture: give --prompt or --tokens-file, not both");
+    TRY(read_prompt(path, &text, err));
+    hash_text(hash_bytes(buf_str(&text), text.len), r->prompt_id);
+    TRY(o->tokens_file ? parse_tokens(r, &text, err) : encode_prompt(r, &text, err));
+    if (r->n == 0)
+        FAIL(err, ERR_INPUT, "%s: no tokens in it", path);
+    if (o->tokens != INT64_MIN && o->tokens > r->n)
+        FAIL(err, ERR_USAGE, "%s has %lld tokens, --tokens asks for %lld", path, (long long)r->n,
+             (long long)o->tokens);
+    if (o->tokens != INT64_MIN)
+        r->n = o->tokens;
+    if (r->n > r->model.c.max_positions)
+        log_warn("%lld tokens are beyond the model's %lld positions", (long long)r->n,
+                 (long long)r->model.c.max_positions);
+out:
+    buf_free(&text);
+    return rc;
+}
+
+/* ---- the trace ------------------------------------------------------------------------------ */
+
+static const char *base_name(const char *path, char *name, size_t size)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    size_t a = n;
+    while (a > 0 && path[a - 1] != '/')
+        a--;
+    snprintf(name, size, "%.*s", (int)(n - a), path + a);
+    return name;
+}
+
+static int fill_meta(struct text_run *r, struct err *err)
+{
+    const struct llm_config *c = &r->model.c;
+    struct trace_meta       *m = &r->meta;
+    base_name(r->o->model, m->name, sizeof m->name);
+    snprintf(m->architecture, sizeof m->architecture, "%s", c->architecture);
+    m->layers = c->layers;
+    m->heads = c->heads;
+    m->kv_heads = c->kv_heads;
+    m->head_dim = m->v_dim = c->head_dim;
+    m->scale = 1 / sqrt(c->head_dim);
+    m->causal = m->positions_applied = true;
+    m->dtype = capture_dtype(r->o, c->dtype);
+    snprintf(m->compute, sizeof m->compute, "float32");
+    snprintf(m->source, sizeof m->source, "capture");
+    snprintf(m->prompt_id, sizeof m->prompt_id, "%s", r->prompt_id);
+    m->n_q = m->n_k = r->n;
+    m->seed = r->o->c.seed;
+    m->pool = r->o->maps == INT64_MIN ? DEFAULT_POOL : r->o->maps;
+    return r->o->c.dry_run ? 0 : st_content_id(r->model.file, m->weights_id, err);
+}
+
+static int choose_layers(struct text_run *r, struct err *err)
+{
+    int64_t *list = NULL, n = -1, layers = r->model.c.layers;
+    int      rc = 0;
+    TRY(mem_zalloc(&r->wanted, layers, sizeof *r->wanted, "layers", err));
+    TRY(index_list_parse(r->o->layers, layers, "--layers", &list, &n, err));
+    for (int64_t i = 0; i < layers; i++)
+        r->wanted[i] = list == NULL;
+    for (int64_t i = 0; list && i < n; i++)
+        r->wanted[list[i]] = true;
+    r->n_wanted = list ? n : layers;
+out:
+    free(list);
+    return rc;
+}
+
+static bool wants_map(void *ctx, int layer)
+{
+    return ((struct text_run *)ctx)->wanted[layer];
+}
+
+static int begin_layer(void *ctx, int layer, struct err *err)
+{
+    struct text_run  *r = ctx;
+    struct trace_call call = {.layer = layer, .branch = "main", .timestep = NAN, .sigma = NAN,
+                              .order = layer, .has_map = r->meta.pool > 0};
+    return r->wanted[layer] ? trace_begin_call(r->writer, &call, err) : 0;
+}
+
+static int put_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q, const float *k,
+                    const float *v, struct err *err)
+{
+    struct text_run         *r = ctx;
+    const struct llm_config *c = &r->model.c;
+    int64_t                  qdim = (int64_t)c->heads * c->head_dim;
+    int64_t                  kvdim = (int64_t)c->kv_heads * c->head_dim;
+    char                     text[64];
+    int                      rc = 0;
+
+    if (r->wanted[layer]) {
+        TRY(trace_put(r->writer, TRACE_Q, t0, n, q, qdim, err));
+        TRY(trace_put(r->writer, TRACE_K, t0, n, k, kvdim, err));
+        TRY(trace_put(r->writer, TRACE_V, t0, n, v, kvdim, err));
+    }
+    snprintf(text, sizeof text, "layer %d, token %lld", layer, (long long)(t0 + n));
+    progress_add(r->progress, (double)n * (double)(2 * t0 + n), 1, text);
+out:
+    return rc;
+}
+
+static int end_layer(void *ctx, int layer, const struct attnmap *map, struct err *err)
+{
+    struct text_run *r = ctx;
+    int              rc = 0;
+    if (!r->wanted[layer])
+        return 0;
+    for (int h = 0; map && h < map->heads; h++) {
+        int64_t at = h * map->cells_q * map->cells_k;
+        TRY(trace_put_map(r->writer, h, map->sum + at, map->max + at, err));
+    }
+    TRY(trace_end_call(r->writer, err));
+out:
+    return rc;
+}
+
+static int run_model(struct text_run *r, struct err *err)
+{
+    struct llm_run   run = {r->tokens, r->n, 0, r->meta.pool, cmd_jobs(&r->o->c), NULL, NULL};
+    struct llm_hooks hooks = {r, begin_layer, put_rows, end_layer, wants_map};
+    int              rc = 0;
+
+    if (r->n > 1) {
+        TRY(mem_alloc(&r->nll, r->n - 1, sizeof *r->nll, "likelihoods", err));
+        run.nll = r->nll;
+    }
+    TRY(trace_create(r->o->out, &r->meta, r->n_wanted, r->o->c.force, &r->writer, err));
+    TRY(trace_put_tokens(r->writer, r->tokens, r->n, err));
+    r->progress = progress_start("capture", (double)r->n * (double)r->n * r->model.c.layers,
+                                 r->model.c.layers);
+    TRY(llm_forward(&r->model, &run, &hooks, err));
+    if (r->nll)
+        TRY(trace_put_nll(r->writer, r->nll, r->n - 1, err));
+    TRY(trace_commit(&r->writer, err));
+out:
+    progress_end(&r->progress);
+    trace_abort(&r->writer);
+    return rc;
+}
+
+static double estimate_seconds(const struct text_run *r)
+{
+    const struct llm_config *c = &r->model.c;
+    double n = (double)r->n, qdim = (double)c->heads * c->head_dim;
+    double weights = (double)llm_layer_bytes(c) / 4;
+    double attention = n * n * qdim * (r->meta.pool ? 3 : 2); /* causal: q k, p v, map's q k */
+    double flop = c->layers * (2 * n * weights + attention) + 2 * n * (double)(c->vocab * c->hidden);
+    return flop / capture_rate(cmd_jobs(&r->o->c));
+}
+
+static int summarise(struct text_run *r, double seconds, struct err *err)
+{
+    struct capture_summary s = {r->o->out, NULL, r->n, r->n_wanted,
+                                trace_size(&r->meta, r->n_wanted),
+                                llm_forward_bytes(&r->model.c, r->n, 0, r->meta.pool), seconds, NAN};
+    char                   id[64];
+    int                    rc = 0;
+    if (r->nll) {
+        double sum = 0;
+        for (int64_t i = 0; i < r->n - 1; i++)
+            sum += r->nll[i];
+        s.nll = sum / (double)(r->n - 1);
+    }
+    if (!r->o->c.dry_run) {
+        TRY(capture_trace_id(r->o->out, id, err));
+        s.trace_id = id;
+    }
+    TRY(capture_print(r->o, &s, err));
+out:
+    return rc;
+}
+
+int text_capture(const struct capture_opts *o, struct err *err)
+{
+    struct text_run r = {.o = o};
+    struct timespec a, b;
+    int             rc = 0;
+
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    TRY(llm_open(o->model, &r.model, err));
+    TRY(load_tokens(&r, err));
+    TRY(choose_layers(&r, err));
+    TRY(fill_meta(&r, err));
+    if (o->c.dry_run) {
+        TRY(summarise(&r, estimate_seconds(&r), err));
+        goto out;
+    }
+    TRY(run_model(&r, err));
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    TRY(summarise(&r, (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec), err));
+out:
+    llm_close(&r.model);
+    free(r.tokens);
+    free(r.wanted);
+    free(r.nll);
+    return rc;
+}

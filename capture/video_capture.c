@@ -1,0 +1,415 @@
+/*
+ * video_capture.c - a video diffusion transformer through its sampler into a trace: one call per
+ * (step, branch, layer).
+ */
+#include "capture/arrays.h"
+#include "capture/attnmap.h"
+#include "capture/capture.h"
+#include "capture/flow.h"
+#include "capture/frames.h"
+#include "capture/wan_model.h"
+#include "core/hash.h"
+#include "core/mem.h"
+#include "core/npy.h"
+#include "core/pool.h"
+#include "core/progress.h"
+#include "core/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Blocks stay in memory when all of them take at most this much. */
+#define CACHE_BYTES ((int64_t)1 << 30)
+
+/* Stream of the counter-based generator that the starting noise comes from. */
+#define NOISE_STREAM 1
+
+struct video_run {
+    const struct capture_opts *o;
+    struct wan_model           model;
+    struct trace_meta          meta;
+    struct trace_writer       *writer;
+    struct progress           *progress;
+    int64_t                    t, h, w, size, grid[3]; /* latent size, values in it, token grid */
+    float                     *x, *v, *v_uncond;       /* [channels][t][h][w], owned */
+    float                     *text, *negative;        /* [n_text][text_dim], owned */
+    int64_t                    n_text;
+    double                    *sigma;                  /* [steps + 1], owned */
+    bool                      *layers, *steps;         /* wanted, owned */
+    int64_t                    n_layers, n_steps, last_step, branches;
+    struct trace_call          call;                   /* being captured */
+    bool                       capturing;
+    int                        order;
+};
+
+/* ---- input ---------------------------------------------------------------------------------- */
+
+static int parse_size(struct video_run *r, struct err *err)
+{
+    long long t, h, w;
+    char      rest;
+    if (!r->o->size)
+        return err_set(err, ERR_USAGE, "capture: --size TxHxW is missing (frames x height x width)");
+    if (sscanf(r->o->size, "%lldx%lldx%lld%c", &t, &h, &w, &rest) != 3 || t > 1 << 20 ||
+        h > 1 << 20 || w > 1 << 20)
+        return err_set(err, ERR_USAGE, "capture: --size %s is not of the form TxHxW, as in "
+                       "16x256x384", r->o->size);
+    r->t = t;
+    r->h = h;
+    r->w = w;
+    r->size = r->model.c.in_channels * t * h * w;
+    return wan_grid(&r->model.c, t, h, w, r->grid, err);
+}
+
+/* Text embeddings [tokens][text_dim], or prompt `index` of [prompts][tokens][text_dim]. */
+static int load_text(const struct video_run *r, const char *path, int64_t index, float **text,
+                     int64_t *n_text, struct err *err)
+{
+    struct array a = {0};
+    int64_t      dim = r->model.c.text_dim;
+    int          rc = 0;
+
+    TRY(array_load(path, "text", &a, err));
+    if (a.ndim < 2 || a.ndim > 3 || a.shape[a.ndim - 1] != dim || a.count == 0)
+        FAIL(err, ERR_INPUT, "%s: text embeddings must be [tokens][%lld] or "
+             "[prompts][tokens][%lld], found %s", path, (long long)dim, (long long)dim, a.text);
+    int64_t prompts = a.ndim == 3 ? a.shape[0] : 1, tokens = a.shape[a.ndim - 2];
+    if (index >= prompts)
+        FAIL(err, ERR_USAGE, "%s: --prompt-index %lld, but there are %lld prompts (from 0)", path,
+             (long long)index, (long long)prompts);
+    TRY(mem_alloc(text, tokens * dim, sizeof(float), "text embeddings", err));
+    memcpy(*text, a.data + index * tokens * dim, (size_t)(tokens * dim) * sizeof(float));
+    *n_text = tokens;
+out:
+    array_free(&a);
+    return rc;
+}
+
+static int load_texts(struct video_run *r, struct err *err)
+{
+    char    path[4096];
+    int64_t n = 0;
+    int     rc = 0;
+
+    snprintf(path, sizeof path, "%s/prompts.safetensors", r->o->model);
+    TRY(load_text(r, r->o->text ? r->o->text : path, r->o->prompt_index, &r->text, &r->n_text, err));
+    r->branches = r->o->guidance > 1 ? 2 : 1;
+    if (r->branches == 1)
+        return 0;
+    if (!r->o->negative) {
+        TRY(mem_zalloc(&r->negative, r->n_text * r->model.c.text_dim, sizeof(float),
+                       "text embeddings", err));
+        return 0;
+    }
+    TRY(load_text(r, r->o->negative, 0, &r->negative, &n, err));
+    if (n != r->n_text)
+        FAIL(err, ERR_INPUT, "%s: %lld text tokens, the prompt has %lld", r->o->negative,
+             (long long)n, (long long)r->n_text);
+out:
+    return rc;
+}
+
+static int load_noise(struct video_run *r, struct err *err)
+{
+    const struct wan_config *c = &r->model.c;
+    struct array             a = {0};
+    int                      rc = 0;
+
+    TRY(mem_alloc(&r->x, r->size, sizeof(float), "latent", err));
+    if (!r->o->noise) {
+        for (int64_t i = 0; i < r->size; i++)
+            r->x[i] = (float)rng_normal((uint64_t)r->o->c.seed, NOISE_STREAM, (uint64_t)i);
+        return 0;
+    }
+    TRY(array_load(r->o->noise, "noise", &a, err));
+    int first = a.ndim - 4; /* leading axes of size 1 are allowed */
+    if (first < 0 || a.count != r->size || a.shape[first] != c->in_channels ||
+        a.shape[first + 1] != r->t || a.shape[first + 2] != r->h || a.shape[first + 3] != r->w)
+        FAIL(err, ERR_INPUT, "%s: noise must be [%lld][%lld][%lld][%lld], found %s", r->o->noise,
+             (long long)c->in_channels, (long long)r->t, (long long)r->h, (long long)r->w, a.text);
+    memcpy(r->x, a.data, (size_t)r->size * sizeof(float));
+out:
+    array_free(&a);
+    return rc;
+}
+
+/* `list` of a selection as flags. */
+static int choose(const char *list, int64_t n, const char *option, bool **flags, int64_t *count,
+                  struct err *err)
+{
+    int64_t *index = NULL, picked = -1;
+    int      rc = 0;
+    TRY(mem_zalloc(flags, n, sizeof **flags, option, err));
+    TRY(index_list_parse(list, n, option, &index, &picked, err));
+    for (int64_t i = 0; !index && i < n; i++)
+        (*flags)[i] = true;
+    for (int64_t i = 0; index && i < picked; i++)
+        (*flags)[index[i]] = true;
+    *count = index ? picked : n;
+out:
+    free(index);
+    return rc;
+}
+
+static int prepare(struct video_run *r, struct err *err)
+{
+    const struct capture_opts *o = r->o;
+    int                        rc = 0;
+
+    TRY(wan_open(o->model, CACHE_BYTES, &r->model, err));
+    TRY(parse_size(r, err));
+    TRY(load_texts(r, err));
+    TRY(choose(o->layers, r->model.c.layers, "--layers", &r->layers, &r->n_layers, err));
+    TRY(choose(o->capture_steps, o->steps, "--capture-steps", &r->steps, &r->n_steps, err));
+    for (int64_t i = 0; i < o->steps; i++)
+        r->last_step = r->steps[i] ? i : r->last_step;
+    if (o->save_frames || o->save_sample)
+        r->last_step = o->steps - 1;
+    if (o->save_frames && (r->model.c.out_channels != 3 || r->model.c.in_channels != 3))
+        FAIL(err, ERR_USAGE, "capture: --save-frames needs a model that denoises RGB pixels; this one "
+             "has %lld latent channels (use --save-sample and decode it elsewhere)",
+             (long long)r->model.c.out_channels);
+    if (r->model.c.out_channels != r->model.c.in_channels)
+        FAIL(err, ERR_INPUT, "%s: %lld input and %lld output channels: the sampler needs the same",
+             o->model, (long long)r->model.c.in_channels, (long long)r->model.c.out_channels);
+    TRY(mem_alloc(&r->sigma, o->steps + 1, sizeof(double), "schedule", err));
+    flow_sigmas(o->steps, o->shift, r->sigma);
+out:
+    return rc;
+}
+
+static int fill_meta(struct video_run *r, struct err *err)
+{
+    const struct wan_config *c = &r->model.c;
+    struct trace_meta       *m = &r->meta;
+    const char              *slash = strrchr(r->o->model, '/');
+    char                     id[HASH_TEXT_MAX];
+
+    snprintf(m->name, sizeof m->name, "%.100s", slash && slash[1] ? slash + 1 : r->o->model);
+    snprintf(m->architecture, sizeof m->architecture, "WanTransformer3DModel");
+    m->layers = c->layers;
+    m->heads = m->kv_heads = c->heads;
+    m->head_dim = m->v_dim = c->head_dim;
+    m->scale = 1 / sqrt(c->head_dim);
+    m->positions_applied = true;
+    m->dtype = capture_dtype(r->o, DT_BF16);
+    snprintf(m->compute, sizeof m->compute, "float32");
+    snprintf(m->source, sizeof m->source, "capture");
+    hash_text(hash_bytes(r->text, (size_t)(r->n_text * c->text_dim) * sizeof(float)), id);
+    snprintf(m->prompt_id, sizeof m->prompt_id, "%s", id);
+    m->n_q = m->n_k = r->grid[0] * r->grid[1] * r->grid[2];
+    m->seed = r->o->c.seed;
+    m->grid_t = r->grid[0];
+    m->grid_h = r->grid[1];
+    m->grid_w = r->grid[2];
+    m->frames = r->t;
+    m->height = r->h;
+    m->width = r->w;
+    snprintf(m->text_place, sizeof m->text_place, "none");
+    snprintf(m->token_order, sizeof m->token_order, "raster");
+    snprintf(m->sampler, sizeof m->sampler, "flow-euler");
+    m->steps = r->o->steps;
+    m->shift = r->o->shift;
+    m->guidance = r->o->guidance;
+    m->pool = r->o->maps == INT64_MIN ? 0 : r->o->maps;
+    return r->o->c.dry_run ? 0 : st_content_id(r->model.file, m->weights_id, err);
+}
+
+/* ---- the run -------------------------------------------------------------------------------- */
+
+static int put_maps(struct video_run *r, const float *q, const float *k, const float *v,
+                    struct err *err)
+{
+    const struct wan_config *c = &r->model.c;
+    int64_t                  n = r->meta.n_q;
+    struct nn_kv             kv = {0};
+    struct attnmap           map = {0};
+    float                   *out = NULL;
+    double                  *lse = NULL;
+    int                      jobs = cmd_jobs(&r->o->c), rc = 0;
+
+    TRY(nn_kv_init(&kv, n, c->heads, c->head_dim, err));
+    nn_kv_put(&kv, 0, n, k, v);
+    TRY(mem_alloc(&out, n * c->dim, sizeof *out, "attention output", err));
+    TRY(mem_alloc(&lse, n * c->heads, sizeof *lse, "log-sum-exp", err));
+    TRY(nn_attention(q, &kv, n, n, c->heads, r->meta.scale, false, jobs, out, lse, err));
+    TRY(attnmap_init(&map, c->heads, n, n, r->meta.pool, err));
+    TRY(attnmap_rows(&map, q, &kv, 0, n, n, r->meta.scale, false, lse, jobs, err));
+    for (int h = 0; h < c->heads; h++) {
+        int64_t at = h * map.cells_q * map.cells_k;
+        TRY(trace_put_map(r->writer, h, map.sum + at, map.max + at, err));
+    }
+out:
+    nn_kv_free(&kv);
+    attnmap_free(&map);
+    free(out);
+    free(lse);
+    return rc;
+}
+
+static int hook(void *ctx, int layer, const float *q, const float *k, const float *v,
+                struct err *err)
+{
+    struct video_run *r = ctx;
+    int64_t           n = r->meta.n_q, dim = r->model.c.dim;
+    char              text[64];
+    int               rc = 0;
+
+    if (interrupted())
+        FAIL(err, ERR_INTERRUPTED, "interrupted");
+    snprintf(text, sizeof text, "step %d %s layer %d", r->call.step, r->call.branch, layer);
+    progress_add(r->progress, 1, 1, text);
+    if (!r->capturing || !r->layers[layer])
+        return 0;
+    r->call.layer = layer;
+    r->call.order = r->order++;
+    r->call.has_map = r->meta.pool > 0;
+    TRY(trace_begin_call(r->writer, &r->call, err));
+    TRY(trace_put(r->writer, TRACE_Q, 0, n, q, dim, err));
+    TRY(trace_put(r->writer, TRACE_K, 0, n, k, dim, err));
+    TRY(trace_put(r->writer, TRACE_V, 0, n, v, dim, err));
+    if (r->meta.pool > 0)
+        TRY(put_maps(r, q, k, v, err));
+    TRY(trace_end_call(r->writer, err));
+out:
+    return rc;
+}
+
+static int evaluate(struct video_run *r, int64_t step, const char *branch, const float *text,
+                    float *v, struct err *err)
+{
+    struct wan_input in = {r->x, r->t, r->h, r->w, 1000 * r->sigma[step], text, r->n_text};
+    r->call = (struct trace_call){.step = (int)step, .timestep = in.timestep,
+                                  .sigma = r->sigma[step]};
+    snprintf(r->call.branch, sizeof r->call.branch, "%s", branch);
+    r->capturing = r->steps[step];
+    return wan_forward(&r->model, &in, cmd_jobs(&r->o->c), hook, r, v, err);
+}
+
+static int denoise(struct video_run *r, struct err *err)
+{
+    int rc = 0;
+    for (int64_t s = 0; s <= r->last_step; s++) {
+        TRY(evaluate(r, s, "cond", r->text, r->v, err));
+        if (r->branches == 2) {
+            TRY(evaluate(r, s, "uncond", r->negative, r->v_uncond, err));
+            flow_guide(r->v, r->v_uncond, r->size, r->o->guidance);
+        }
+        flow_step(r->x, r->v, r->size, r->sigma[s], r->sigma[s + 1]);
+    }
+out:
+    return rc;
+}
+
+static int put_schedule(struct video_run *r, struct err *err)
+{
+    int64_t steps = r->o->steps;
+    double *timestep = NULL;
+    int     rc = 0;
+    TRY(mem_alloc(&timestep, steps, sizeof *timestep, "schedule", err));
+    for (int64_t i = 0; i < steps; i++)
+        timestep[i] = 1000 * r->sigma[i];
+    TRY(trace_put_sigmas(r->writer, r->sigma, steps + 1, err));
+    TRY(trace_put_timesteps(r->writer, timestep, steps, err));
+out:
+    free(timestep);
+    return rc;
+}
+
+static int save_results(struct video_run *r, struct err *err)
+{
+    int64_t shape[4] = {r->model.c.in_channels, r->t, r->h, r->w};
+    int     rc = 0;
+    if (r->o->save_sample)
+        TRY(npy_write(r->o->save_sample, DT_F32, 4, shape, r->x, err));
+    if (r->o->save_frames)
+        TRY(frames_write(r->o->save_frames, r->x, r->t, r->h, r->w, err));
+out:
+    return rc;
+}
+
+static int run_model(struct video_run *r, struct err *err)
+{
+    int64_t calls = r->n_steps * r->branches * r->n_layers;
+    double  layers = (double)((r->last_step + 1) * r->branches * r->model.c.layers);
+    int     rc = 0;
+
+    TRY(load_noise(r, err));
+    TRY(mem_alloc(&r->v, r->size, sizeof(float), "velocity", err));
+    if (r->branches == 2)
+        TRY(mem_alloc(&r->v_uncond, r->size, sizeof(float), "velocity", err));
+    TRY(trace_create(r->o->out, &r->meta, calls, r->o->c.force, &r->writer, err));
+    TRY(put_schedule(r, err));
+    r->progress = progress_start("capture", layers, (int64_t)layers);
+    TRY(denoise(r, err));
+    progress_end(&r->progress);
+    TRY(save_results(r, err));
+    TRY(trace_commit(&r->writer, err));
+out:
+    progress_end(&r->progress);
+    trace_abort(&r->writer);
+    return rc;
+}
+
+static double estimate_seconds(const struct video_run *r)
+{
+    const struct wan_config *c = &r->model.c;
+    double n = (double)r->meta.n_q, weights = (double)wan_block_bytes(c) / 4;
+    double layer = 2 * n * weights + 4 * n * n * (double)c->dim;
+    double evaluations = (double)((r->last_step + 1) * r->branches);
+    double maps = r->meta.pool ? 6 * n * n * (double)c->dim : 0;
+    double flop = evaluations * c->layers * layer +
+                  (double)(r->n_steps * r->branches * r->n_layers) * maps;
+    return flop / capture_rate(cmd_jobs(&r->o->c));
+}
+
+static int summarise(struct video_run *r, double seconds, struct err *err)
+{
+    int64_t calls = r->n_steps * r->branches * r->n_layers;
+    int64_t memory = wan_forward_bytes(&r->model.c, r->t, r->h, r->w) + 12 * r->size;
+    struct capture_summary s = {r->o->out, NULL, r->meta.n_q, calls, trace_size(&r->meta, calls),
+                                memory, seconds, NAN};
+    char                   id[64];
+    int                    rc = 0;
+    if (r->model.cached)
+        s.memory_bytes += (r->model.c.layers - 1) * wan_block_bytes(&r->model.c);
+    if (!r->o->c.dry_run) {
+        TRY(capture_trace_id(r->o->out, id, err));
+        s.trace_id = id;
+    }
+    TRY(capture_print(r->o, &s, err));
+out:
+    return rc;
+}
+
+int video_capture(const struct capture_opts *o, struct err *err)
+{
+    struct video_run r = {.o = o};
+    struct timespec  a, b;
+    int              rc = 0;
+
+    clock_gettime(CLOCK_MONOTONIC, &a);
+    TRY(prepare(&r, err));
+    TRY(fill_meta(&r, err));
+    if (o->c.dry_run) {
+        TRY(summarise(&r, estimate_seconds(&r), err));
+        goto out;
+    }
+    TRY(run_model(&r, err));
+    clock_gettime(CLOCK_MONOTONIC, &b);
+    TRY(summarise(&r, (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec), err));
+out:
+    wan_close(&r.model);
+    free(r.x);
+    free(r.v);
+    free(r.v_uncond);
+    free(r.text);
+    free(r.negative);
+    free(r.sigma);
+    free(r.layers);
+    free(r.steps);
+    return rc;
+}
