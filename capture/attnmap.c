@@ -2,11 +2,10 @@
 
 #include "core/mem.h"
 #include "core/pool.h"
+#include "core/poolmap.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define STRIP 16
 
 int attnmap_init(struct attnmap *m, int heads, int64_t n_q, int64_t n_k, int64_t pool,
                  struct err *err)
@@ -39,24 +38,6 @@ struct map_job {
     const double       *lse;
 };
 
-/* Add rows of probabilities p [rows][nk] to one row of cells; sums in double. */
-static void pool_rows(const double *p, int64_t rows, int64_t nk, int64_t pool, double *sum,
-                      float *max)
-{
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c * pool < nk; c++) {
-            int64_t end = (c + 1) * pool < nk ? (c + 1) * pool : nk;
-            double  s = 0, top = max[c];
-            for (int64_t j = c * pool; j < end; j++) {
-                double x = p[r * nk + j];
-                s += x;
-                top = x > top ? x : top;
-            }
-            sum[c] += s;
-            max[c] = (float)top;
-        }
-}
-
 /* One row of cells of one head. */
 static int map_item(void *ctx, int64_t item, int worker, struct err *err)
 {
@@ -68,29 +49,19 @@ static int map_item(void *ctx, int64_t item, int worker, struct err *err)
     int64_t               kv_at = head / (m->heads / kv->heads) * kv->n * d;
     int64_t at = (head * m->cells_q + j->row0 / m->pool + cell) * m->cells_k;
     float                *q = NULL;
-    double               *p = NULL, *sum = NULL;
     struct attn_ops       ops = {0};
     int                   rc = 0;
 
+    /* These rows against the keys up to their end are a head of their own. */
     int64_t nk = j->causal ? b + j->nk - j->n : j->nk;
     TRY(mem_alloc(&q, (b - a) * d, sizeof *q, "queries of a cell row", err));
-    TRY(mem_alloc(&p, STRIP * nk, sizeof *p, "probabilities", err));
-    TRY(mem_zalloc(&sum, m->cells_k, sizeof *sum, "cell sums", err));
     nn_take_head(j->q + a * m->heads * d, b - a, m->heads, kv->d, (int)head, q);
     struct attn_in in = {b - a, nk, kv->d, kv->d, q, kv->k + kv_at, NULL, j->scale, j->causal};
     TRY(attn_prepare(&ops, &in, PREC_F32, err));
-    for (int64_t r = 0; r < b - a; r += STRIP) {
-        int64_t rows = b - a - r < STRIP ? b - a - r : STRIP;
-        TRY(attn_probs(&ops, r, r + rows, j->lse + head * j->n + a + r, p, err));
-        pool_rows(p, rows, nk, m->pool, sum, m->max + at);
-    }
-    for (int64_t c = 0; c < m->cells_k; c++)
-        m->sum[at + c] = (float)sum[c];
+    TRY(pool_map(&ops, j->lse + head * j->n + a, m->pool, m->sum + at, m->max + at, err));
 out:
     attn_release(&ops);
     free(q);
-    free(p);
-    free(sum);
     return rc;
 }
 

@@ -1,7 +1,7 @@
 /*
  * attnmap.h - pooled attention maps: per head the sums and the maxima of the exact softmax over cells
- * of P x P (query, key) pairs, from a second pass over the scores with the known normalisers. Never
- * N x N: a strip of 16 rows exists at a time.
+ * of P x P (query, key) pairs (core/poolmap.h), from a second pass over the scores with the known
+ * normalisers, for all heads of a layer in parallel.
  */
 #ifndef LACUNA_ATTNMAP_H
 #define LACUNA_ATTNMAP_H
