@@ -112,15 +112,15 @@ check: deps
 	@$(MAKE) --no-print-directory check-unit check-cli
 	@$(MAKE) --no-print-directory check-san
 
-check-unit: tests
-	@sh tests/run.sh $(TESTS)
+check-unit: all tests
+	@LACUNA=$(BUILD)/lacuna sh tests/run.sh $(TESTS)
 
 check-cli: all
 	@LACUNA=$(BUILD)/lacuna sh tests/cli/run.sh
 
 # The same unit tests under the address and undefined-behaviour sanitizers.
 check-san:
-	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' tests
+	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' all tests
 	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g' check-unit
 
 # ---- benchmarks: ratios for a person to read, never a pass or fail -----------------------------

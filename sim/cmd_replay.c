@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "core/manifest.h"
 #include "core/mem.h"
+#include "core/permute.h"
 #include "core/shard.h"
 #include "sim/replay.h"
 
@@ -217,14 +218,17 @@ static int begin_outputs(const struct app *app, const struct replay_opts *o, str
                          const struct shard *shard, struct manifest **manifest, struct err *err)
 {
     int  rc = 0;
-    char path[4096];
+    char path[4096], name[96];
 
     TRY(make_dirs(o->out, err));
     records_path(o->out, shard, path, sizeof path);
     if (o->c.force && unlink(path) == 0)
         log_info("%s removed (--force)", path);
-    TRY(manifest_start(o->out, app->argc, app->argv, manifest, err));
-    for (int64_t i = 0; i < r->n_traces && !o->c.force; i++)
+    shard_file_name(shard, "manifest", "json", name);
+    TRY(manifest_start_as(o->out, name, app->argc, app->argv, manifest, err));
+    if (o->c.force)
+        manifest_accept_changes(*manifest);
+    for (int64_t i = 0; i < r->n_traces; i++)
         TRY(manifest_input(*manifest, trace_path(r->traces[i]), trace_id(r->traces[i]), err));
     TRY(record_file_open(path, &r->records, err));
     if (o->dump_masks)
@@ -280,6 +284,8 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
         return print_plan(r, o, &shard, err);
     struct totals t = plan_totals(r);
     before = t.cells - t.todo;
+    manifest_num(manifest, "seed", (double)r->seed);
+    manifest_num(manifest, "cells", (double)t.cells);
     TRY(replay_execute(r, cmd_jobs(&o->c), err));
 out:
     rc = end_outputs(r, &manifest, rc, err);
@@ -316,6 +322,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         goto out;
     if (o.backend != 0)
         FAIL(err, ERR_MACHINE, "replay: --backend cuda needs a build with CUDA (make CUDA=1)");
+    TRY(permute_check(o.permute, err));
     r.seed = (uint64_t)o.c.seed;
     r.load.precision = o.precision == 0 ? PREC_F64 : PREC_F32;
     r.load.permute = o.permute;

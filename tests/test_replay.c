@@ -1,0 +1,306 @@
+/* `lacuna replay` as a process: killed at many points and continued, sharded, redone, refused. The
+ * program under test is $LACUNA (default build/lacuna). */
+#include "core/mem.h"
+#include "core/record.h"
+#include "core/rng.h"
+#include "core/trace.h"
+#include "tests/suite.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { N = 192, D = 16, HEADS = 4, KV = 2, LAYERS = 3 };
+#define METHODS "-m", "streaming:sink=2:window=8,16,32", "-m", "oracle:kind=topp"
+enum { CELLS = LAYERS * HEADS * 4 };
+
+static const char *program(void)
+{
+    const char *p = getenv("LACUNA");
+    return p ? p : "build/lacuna";
+}
+
+/* A causal trace of random heads; `bad` puts a NaN into k of layer 1. */
+static void make_trace(const char *path, bool bad)
+{
+    struct err           err = {0};
+    struct trace_writer *w = NULL;
+    struct trace_meta    m = {.layers = LAYERS, .heads = HEADS, .kv_heads = KV, .head_dim = D,
+                              .v_dim = D, .scale = 0.25, .causal = true, .positions_applied = true,
+                              .dtype = DT_F32, .n_q = N, .n_k = N};
+    float                x[N * HEADS * D];
+    snprintf(m.name, sizeof m.name, "random");
+    snprintf(m.source, sizeof m.source, "synthetic");
+    assert_ok(trace_create(path, &m, LAYERS, true, &w, &err), &err);
+    for (int l = 0; l < LAYERS; l++) {
+        struct trace_call c = {.layer = l, .branch = "main", .timestep = NAN, .sigma = NAN,
+                               .order = l};
+        assert_ok(trace_begin_call(w, &c, &err), &err);
+        for (int what = 0; what < 3; what++) {
+            int heads = what == TRACE_Q ? HEADS : KV;
+            for (int i = 0; i < N * heads * D; i++)
+                x[i] = (float)rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i);
+            if (bad && l == 1 && what == TRACE_K)
+                x[5 * heads * D + D + 3] = NAN; /* token 5, head 1, channel 3 */
+            assert_ok(trace_put(w, what, 0, N, x, heads * D, &err), &err);
+        }
+        assert_ok(trace_end_call(w, &err), &err);
+    }
+    assert_ok(trace_commit(&w, &err), &err);
+}
+
+/* Start the program with stdout and stderr in `log`. */
+static pid_t start(const char *log, const char *const argv[])
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        dup2(fd, 1);
+        dup2(fd, 2);
+        execv(program(), (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    ck_assert_int_gt(pid, 0);
+    return pid;
+}
+
+static int finish(pid_t pid)
+{
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static char log_path[512];
+
+/* Run to the end, return the exit code; the output is in log_path. */
+#define RUN(...) finish(start(log_path, (const char *[]){"lacuna", "replay", __VA_ARGS__, NULL}))
+
+static void assert_log_has(const char *text)
+{
+    struct buf b = {0};
+    struct err err = {0};
+    assert_ok(buf_read_file(&b, log_path, 1 << 20, &err), &err);
+    ck_assert_msg(strstr(buf_str(&b), text) != NULL, "'%s' is not in: %s", text, buf_str(&b));
+    buf_free(&b);
+}
+
+static char trace[512], dir_a[512], dir_b[512];
+
+static void set_up(void)
+{
+    snprintf(log_path, sizeof log_path, "%s/log-%d", test_tmpdir(), (int)getpid());
+    snprintf(trace, sizeof trace, "%s/t-%d.h5", test_tmpdir(), (int)getpid());
+    snprintf(dir_a, sizeof dir_a, "%s/a-%d", test_tmpdir(), (int)getpid());
+    snprintf(dir_b, sizeof dir_b, "%s/b-%d", test_tmpdir(), (int)getpid());
+}
+
+/* Every line of the file, so that doubled records show. */
+static int64_t count_lines(const char *dir)
+{
+    struct buf b = {0};
+    struct err err = {0};
+    char       path[600];
+    int64_t    n = 0;
+    snprintf(path, sizeof path, "%s/records.jsonl", dir);
+    if (access(path, F_OK))
+        return 0;
+    assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
+    for (size_t i = 0; i < b.len; i++)
+        n += b.data[i] == '\n';
+    buf_free(&b);
+    return n;
+}
+
+static bool timing(const char *name)
+{
+    return strncmp(name, "host_", 5) == 0;
+}
+
+/* The records of two directories agree in everything but host times. */
+static void assert_same_records(const char *a, const char *b, int64_t want)
+{
+    struct err     err = {0};
+    struct record *x = NULL, *y = NULL;
+    int64_t        nx, ny;
+    struct buf     kx = {0}, ky = {0};
+    assert_ok(records_load(a, &x, &nx, &err), &err);
+    assert_ok(records_load(b, &y, &ny, &err), &err);
+    ck_assert_int_eq(nx, want);
+    ck_assert_int_eq(ny, want);
+    for (int64_t i = 0; i < nx; i++) {
+        int64_t j = 0;
+        buf_reset(&kx);
+        record_key(&x[i], &kx);
+        for (; j < ny; j++) {
+            buf_reset(&ky);
+            record_key(&y[j], &ky);
+            if (strcmp(buf_str(&kx), buf_str(&ky)) == 0)
+                break;
+        }
+        ck_assert_msg(j < ny, "no record %s", buf_str(&kx));
+        ck_assert_int_eq(x[i].status, y[j].status);
+        ck_assert_int_eq(x[i].n_metrics, y[j].n_metrics);
+        for (int64_t m = 0; m < x[i].n_metrics; m++)
+            if (!timing(x[i].metrics[m].name))
+                ck_assert_double_eq(x[i].metrics[m].value,
+                                    record_get(&y[j], x[i].metrics[m].name));
+    }
+    buf_free(&kx);
+    buf_free(&ky);
+    records_free(x, nx);
+    records_free(y, ny);
+}
+
+START_TEST(killed_runs_continue_without_loss_or_repetition)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "-q"), 0);
+    ck_assert_int_eq(count_lines(dir_a), CELLS);
+
+    int64_t before = 0;
+    int     killed = 0;
+    for (int k = 0; k < 40; k++) {
+        pid_t pid = start(log_path, (const char *[]){"lacuna", "replay", trace, METHODS, "-o", dir_b, "-q",
+                                               "-j", "1", NULL});
+        struct timespec t = {0, 1000000L * (1 + k % 25)};
+        nanosleep(&t, NULL);
+        kill(pid, SIGKILL);
+        int code = finish(pid);
+        killed += code == 128 + SIGKILL;
+        int64_t now = count_lines(dir_b);
+        ck_assert_int_ge(now, before);
+        before = now;
+    }
+    ck_assert_int_gt(killed, 0);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_b, "-q"), 0);
+    ck_assert_int_eq(count_lines(dir_b), CELLS);
+    assert_same_records(dir_a, dir_b, CELLS);
+}
+END_TEST
+
+START_TEST(a_second_run_does_nothing_and_force_redoes)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a), 0);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a), 0);
+    assert_log_has("0 ok, 0 skipped, 0 failed, 48 there before");
+    ck_assert_int_eq(count_lines(dir_a), CELLS);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "--force"), 0);
+    assert_log_has("48 ok");
+    ck_assert_int_eq(count_lines(dir_a), CELLS);
+}
+END_TEST
+
+START_TEST(shards_together_do_every_cell_once)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "-q"), 0);
+    for (int i = 0; i < 3; i++) {
+        char shard[16];
+        snprintf(shard, sizeof shard, "%d/3", i);
+        ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_b, "-q", "--shard", shard), 0);
+    }
+    assert_same_records(dir_a, dir_b, CELLS);
+}
+END_TEST
+
+START_TEST(thread_count_does_not_change_results)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "-q", "-j", "1"), 0);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_b, "-q", "-j", "4"), 0);
+    assert_same_records(dir_a, dir_b, CELLS);
+}
+END_TEST
+
+START_TEST(a_changed_trace_is_refused_in_the_same_directory)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_a, "-q"), 0);
+    make_trace(trace, true);
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_a, "-q"), 3);
+    assert_log_has("changed");
+}
+END_TEST
+
+START_TEST(non_finite_keys_are_named_and_refused)
+{
+    set_up();
+    make_trace(trace, true);
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_a, "-q"), 3);
+    assert_log_has("layer 1: k of head 1 has 1 non-finite values, the first at token 5, channel 3");
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_b, "-q", "--allow-nonfinite"), 0);
+}
+END_TEST
+
+START_TEST(bad_calls_are_refused)
+{
+    static const struct {
+        const char *method, *option, *value;
+        int         code;
+        const char *message;
+    } bad[] = {
+        {"streeming", "--layers", "all", 2, "streaming"},
+        {"streaming:windw=4", "--layers", "all", 2, "window"},
+        {"streaming:window=-1", "--layers", "all", 2, "window"},
+        {"dense", "--layers", "7", 2, "--layers"},
+        {"dense", "--heads", "x", 2, "--heads"},
+        {"dense", "--permute", "hilbert", 2, "bidirectional"},
+        {"dense", "--permute", "hilbrt", 2, "hilbert"},
+        {"dense", "--backend", "cuda", 4, "CUDA"},
+        {"dense", "--shard", "3/3", 2, "shard"},
+    };
+    set_up();
+    make_trace(trace, false);
+    int code = RUN(trace, "-m", bad[_i].method, bad[_i].option,
+                   bad[_i].value, "-o", dir_a);
+    assert_log_has(bad[_i].message);
+    ck_assert_int_eq(code, bad[_i].code);
+}
+END_TEST
+
+START_TEST(missing_pieces_are_named)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, "-o", dir_a), 2);
+    assert_log_has("no method");
+    ck_assert_int_eq(RUN("-m", "dense", "-o", dir_a), 2);
+    assert_log_has("no trace");
+    ck_assert_int_eq(RUN(trace, "-m", "dense"), 2);
+    assert_log_has("-o DIR");
+    ck_assert_int_eq(RUN("/no/such.h5", "-m", "dense", "-o", dir_a), 3);
+    assert_log_has("/no/such.h5");
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "--dry-run"), 0);
+    assert_log_has("12 cells (0 done, 12 to do)");
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("replay");
+    TCase *t = tcase_create("replay");
+    tcase_set_timeout(t, 300);
+    tcase_add_test(t, killed_runs_continue_without_loss_or_repetition);
+    tcase_add_test(t, a_second_run_does_nothing_and_force_redoes);
+    tcase_add_test(t, shards_together_do_every_cell_once);
+    tcase_add_test(t, thread_count_does_not_change_results);
+    tcase_add_test(t, a_changed_trace_is_refused_in_the_same_directory);
+    tcase_add_test(t, non_finite_keys_are_named_and_refused);
+    tcase_add_loop_test(t, bad_calls_are_refused, 0, 9);
+    tcase_add_test(t, missing_pieces_are_named);
+    suite_add_tcase(s, t);
+    return s;
+}
