@@ -212,6 +212,8 @@ static int read_shape(const json_t *o, const char *path, struct llm_config *c, s
     TRY(get_size_opt(o, "head_dim", path, 1024, &d, err));
     TRY(get_size_opt(o, "max_position_embeddings", path, (int64_t)1 << 40, &c->max_positions, err));
     TRY(jget_num_opt(o, "rms_norm_eps", path, &c->eps, err));
+    if (c->eps < 0)
+        FAIL(err, ERR_INPUT, "%s: rms_norm_eps is negative (%g)", path, c->eps);
     if (heads % kv || d < 2 || d > 1024 || d % 2)
         FAIL(err, ERR_INPUT, "%s: %lld query heads, %lld kv heads, head_dim %lld do not fit together "
              "(heads must divide, head_dim must be even and at most 1024)", path, (long long)heads,
@@ -244,6 +246,9 @@ int llm_config_read(const char *dir, struct llm_config *c, struct err *err)
     TRY(read_window(o, f, path, c, err));
     c->bos = -1;
     TRY(jget_int_opt(o, "bos_token_id", path, &c->bos, err));
+    if (c->bos < -1 || c->bos >= c->vocab)
+        FAIL(err, ERR_INPUT, "%s: bos_token_id is %lld, the vocabulary has %lld tokens", path,
+             (long long)c->bos, (long long)c->vocab);
 out:
     json_decref(o);
     return rc;

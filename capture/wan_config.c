@@ -98,6 +98,9 @@ int wan_config_read(const char *dir, struct wan_config *c, struct err *err)
     TRY(jget_int_opt(o, "rope_max_seq_len", path, &c->rope_max, err));
     TRY(jget_num_opt(o, "eps", path, &c->eps, err));
     TRY(jget_bool_opt(o, "cross_attn_norm", path, &c->cross_attn_norm, err));
+    if (c->eps < 0 || c->rope_max < 1)
+        FAIL(err, ERR_INPUT, "%s: eps %g is negative or rope_max_seq_len %lld is not positive", path,
+             c->eps, (long long)c->rope_max);
     if (head_dim % 2 || c->freq_dim % 2)
         FAIL(err, ERR_INPUT, "%s: attention_head_dim and freq_dim must be even", path);
     c->layers = (int)layers;

@@ -2,6 +2,7 @@
  * fuzz_masks.c - dumped masks: open, read every cell, check and count its mask.
  */
 #include "tests/mutate_h5.h"
+#include "tests/trace_fixture.h"
 #include "core/maskfile.h"
 
 #include <stdio.h>
@@ -103,7 +104,7 @@ static void check_mask(const struct mask *m)
 static int run(const void *data, size_t len, struct err *err)
 {
     struct maskfile *f = NULL;
-    int64_t ids = fuzz_h5_open_ids();
+    int64_t ids = hdf5_objects_open();
     int rc = maskfile_open(fuzz_file("masks.h5", data, len), &f, err);
     for (int64_t i = 0; !rc && i < maskfile_cells(f) && i < 20; i++) {
         struct record r = {0};
@@ -115,8 +116,8 @@ static int run(const void *data, size_t len, struct err *err)
         mask_free(&m);
     }
     maskfile_close(&f);
-    if (fuzz_h5_open_ids() != ids)
-        fuzz_wild("%lld HDF5 ids are left open", (long long)(fuzz_h5_open_ids() - ids));
+    if (hdf5_objects_open() != ids)
+        fuzz_wild("%lld HDF5 ids are left open", (long long)(hdf5_objects_open() - ids));
     return rc;
 }
 

@@ -154,7 +154,7 @@ static int run(const void *data, size_t len, struct err *err)
     const char *path = fuzz_file("trace.h5", data, len);
     struct trace *t = NULL;
     struct err first = {0};
-    int64_t ids = fuzz_h5_open_ids();
+    int64_t ids = hdf5_objects_open();
     int rc = trace_open(path, &t, &first);
     if (rc && !first.msg[0])
         fuzz_wild("trace_open: error %d without a message", rc);
@@ -163,8 +163,8 @@ static int run(const void *data, size_t len, struct err *err)
     else if (trace_open_damaged(path, &t, err) == 0) /* what `trace verify` does */
         rc = read_all(t, len, err) ? err->code : err_set(err, first.code, "%s", first.msg);
     trace_close(&t);
-    if (fuzz_h5_open_ids() != ids)
-        fuzz_wild("%lld HDF5 ids are left open", (long long)(fuzz_h5_open_ids() - ids));
+    if (hdf5_objects_open() != ids)
+        fuzz_wild("%lld HDF5 ids are left open", (long long)(hdf5_objects_open() - ids));
     return rc;
 }
 

@@ -15,7 +15,4 @@ bool fuzz_h5(struct fuzz_rng *r, struct buf *x);
 /* Set a string attribute of the root group. */
 bool fuzz_h5_set_string(struct buf *x, const char *name, const char *value);
 
-/* Open files, objects, types and property lists: the same before and after a case. */
-int64_t fuzz_h5_open_ids(void);
-
 #endif
