@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define MAX_CONFIG (1 << 20)
+#define HEAD_DIM_MAX 1024
 
 /* What differs between the families when config.json does not say it. */
 static const struct family {
@@ -95,6 +96,17 @@ out:
     return rc;
 }
 
+/* Parameters that are fine one by one can still overflow together. */
+static int check_frequencies(const struct llm_config *c, const char *path, struct err *err)
+{
+    double freq[HEAD_DIM_MAX / 2];
+    bool   ok = isfinite(rope_frequencies(&c->rope, c->head_dim, freq));
+    for (int i = 0; i < c->head_dim / 2; i++)
+        ok = ok && isfinite(freq[i]);
+    return ok ? 0 : err_set(err, ERR_INPUT, "%s: the rotary parameters (theta %g, factor %g) give "
+                            "frequencies that are not finite", path, c->rope.theta, c->rope.factor);
+}
+
 /* Both spellings: `rope_theta` with `rope_scaling`, and `rope_parameters` that holds everything. */
 static int read_rope(const json_t *o, const char *path, struct llm_config *c, struct err *err)
 {
@@ -134,6 +146,7 @@ static int read_rope(const json_t *o, const char *path, struct llm_config *c, st
     if (partial != 1)
         FAIL(err, ERR_INPUT, "%s: partial_rotary_factor %g is not supported (only 1)", path,
              partial);
+    TRY(check_frequencies(c, path, err));
 out:
     return rc;
 }
@@ -209,15 +222,15 @@ static int read_shape(const json_t *o, const char *path, struct llm_config *c, s
     c->max_positions = 2048;
     c->eps = 1e-6;
     TRY(get_size_opt(o, "num_key_value_heads", path, heads, &kv, err));
-    TRY(get_size_opt(o, "head_dim", path, 1024, &d, err));
+    TRY(get_size_opt(o, "head_dim", path, HEAD_DIM_MAX, &d, err));
     TRY(get_size_opt(o, "max_position_embeddings", path, (int64_t)1 << 40, &c->max_positions, err));
     TRY(jget_num_opt(o, "rms_norm_eps", path, &c->eps, err));
     if (c->eps < 0)
         FAIL(err, ERR_INPUT, "%s: rms_norm_eps is negative (%g)", path, c->eps);
-    if (heads % kv || d < 2 || d > 1024 || d % 2)
+    if (heads % kv || d < 2 || d > HEAD_DIM_MAX || d % 2)
         FAIL(err, ERR_INPUT, "%s: %lld query heads, %lld kv heads, head_dim %lld do not fit together "
-             "(heads must divide, head_dim must be even and at most 1024)", path, (long long)heads,
-             (long long)kv, (long long)d);
+             "(heads must divide, head_dim must be even and at most %d)", path, (long long)heads,
+             (long long)kv, (long long)d, HEAD_DIM_MAX);
     c->layers = (int)layers;
     c->heads = (int)heads;
     c->kv_heads = (int)kv;
