@@ -37,7 +37,7 @@ static const struct {
     {",\"rms_norm_eps\":-1e-6", "rms_norm_eps is negative"},
     {",\"bos_token_id\":100", "bos_token_id is 100, the vocabulary has 100 tokens"},
     {",\"bos_token_id\":-2", "bos_token_id is -2"},
-    {",\"rope_theta\":1e-320", "frequencies that are not finite"},
+    {",\"rope_theta\":1e-320,\"head_dim\":1024", "frequencies that are not finite"},
     {",\"rope_theta\":0", "rope_theta must be a positive number"},
     {",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1e-320}",
      "frequencies that are not finite"},
