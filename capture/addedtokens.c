@@ -162,8 +162,14 @@ static bool is_space(utf8proc_int32_t c)
            k == UTF8PROC_CATEGORY_ZL || k == UTF8PROC_CATEGORY_ZP;
 }
 
+/* A word character as in \w: letters, marks, digits, connectors, the joiners, and the enclosed
+ * letters that are alphabetic without being letters. */
 static bool is_word(utf8proc_int32_t c)
 {
+    if (c == 0x200c || c == 0x200d || (c >= 0x24b6 && c <= 0x24e9) ||
+        (c >= 0x1f130 && c <= 0x1f149) || (c >= 0x1f150 && c <= 0x1f169) ||
+        (c >= 0x1f170 && c <= 0x1f189))
+        return true;
     switch (utf8proc_category(c)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
