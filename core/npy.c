@@ -405,6 +405,34 @@ out:
     return rc;
 }
 
+int npy_read_range_f32(const struct npy *a, int64_t first, int64_t count, float *dst,
+                       struct err *err)
+{
+    int rc = 0;
+    unsigned char *raw = NULL;
+    int64_t size = (int64_t)dtype_size(a->dtype);
+
+    if (a->fortran || first < 0 || count < 0 || first > a->count - count)
+        return err_set(err, ERR_RUN, "%s: elements %lld..%lld of %lld%s", a->path, (long long)first,
+                       (long long)(first + count), (long long)a->count,
+                       a->fortran ? " in column-major order" : "");
+    if (dtype_to_f32(a->dtype, NULL, dst, 0) != 0)
+        FAIL(err, ERR_INPUT, "%s: npy elements of type %s cannot be read as float32", a->path,
+             dtype_name(a->dtype));
+    TRY(mem_alloc(&raw, count < CHUNK ? count : CHUNK, (size_t)size, a->path, err));
+    for (int64_t i = 0; i < count; i += CHUNK) {
+        int64_t n = count - i < CHUNK ? count - i : CHUNK;
+        TRY(io_read_at(a->fd, a->path, a->file_size, a->data_offset + (first + i) * size, raw,
+                       n * size, err));
+        if (a->swap)
+            swap_bytes(raw, n, (size_t)size);
+        dtype_to_f32(a->dtype, raw, dst + i, n);
+    }
+out:
+    free(raw);
+    return rc;
+}
+
 /* ---- writing -------------------------------------------------------------------------------- */
 
 static const char *type_descr(enum dtype t)

@@ -30,6 +30,10 @@ void npy_close(struct npy **n);
 /* The whole array in C order as float32; Fortran order is transposed, bytes swapped. */
 int  npy_read_f32(const struct npy *n, float *dst, struct err *err);
 
+/* Elements [first, first + n) of an array in C order, counted in row-major order. Thread-safe. */
+int  npy_read_range_f32(const struct npy *n, int64_t first, int64_t count, float *dst,
+                        struct err *err);
+
 /* Write a C-ordered array (version 1.0); bf16 is written as '<V2'. */
 int  npy_write(const char *path, enum dtype t, int ndim, const int64_t *shape, const void *data,
                struct err *err);
