@@ -4,6 +4,7 @@
 #include "core/trace_internal.h"
 
 #include "core/mem.h"
+#include "core/pool.h"
 #include "core/progress.h"
 
 #include <stdlib.h>
@@ -46,6 +47,8 @@ static int copy_call(struct copy *c, int64_t i, struct err *err)
     TRY(trace_begin_call(c->w, &e->call, err));
     for (int j = 0; j < CALL_ARRAYS; j++)
         for (int64_t s = 0; e->arr[j].present && s < e->arr[j].slices; s++) {
+            if (interrupted())
+                FAIL(err, ERR_INTERRUPTED, "interrupted");
             TRY(read_slice(c, i, &e->arr[j], s, err));
             TRY(trace_put_slice(c->w, j, s, c->buf, err));
         }
