@@ -1,0 +1,298 @@
+/*
+ * cmd_import.c - lacuna import: a trace from tensors that another program saved.
+ */
+#include "capture/import.h"
+#include "core/cmd.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct import_opts {
+    struct common_opts common;
+    char              *q, *k, *v, *out, *safetensors, *output;
+    char              *name, *architecture, *branch, *grid, *text_place, *positions, *compute;
+    bool               causal, allow_nonfinite, positions_applied;
+    double             scale, timestep, sigma;
+    int                dtype, layout;
+    int64_t            text, text_valid, maps, layer, layers, step, steps;
+};
+
+static const char *const dtypes[] = {"keep", "float32", "bfloat16", "float16", NULL};
+static const char *const layouts[] = {"hnd", "nhd", NULL};
+
+#define AT(field) offsetof(struct import_opts, field)
+static const struct opt options[] = {
+    {"q", OPT_STR, AT(q), NULL, 0, 0, OPT_UNSET, "",
+     "Queries: an .npy file, or with --safetensors the name of a tensor.", NULL, 0, "FILE|NAME"},
+    {"k", OPT_STR, AT(k), NULL, 0, 0, OPT_UNSET, "", "Keys, likewise.", NULL, 0, "FILE|NAME"},
+    {"v", OPT_STR, AT(v), NULL, 0, 0, OPT_UNSET, "", "Values, likewise.", NULL, 0, "FILE|NAME"},
+    {"out", OPT_STR, AT(out), NULL, 0, 0, OPT_UNSET, "",
+     "Outputs of dense attention, likewise; trace verify compares them.", NULL, 0, "FILE|NAME"},
+    {"safetensors", OPT_STR, AT(safetensors), NULL, 0, 0, OPT_UNSET, "",
+     "One file with tensors q, k, v, or many calls: step-000.cond.layer-05.q, ...", NULL, 0, "FILE"},
+    {"output", OPT_STR, AT(output), NULL, 0, 0, OPT_REQUIRED | OPT_UNSET, "", "Trace to write.", NULL,
+     'o', "FILE"},
+    {"layout", OPT_ENUM, AT(layout), "hnd", 0, 0, 0, "",
+     "Axes of the tensors: hnd = [head][token][dim], nhd = [token][head][dim].", layouts, 0, NULL},
+    {"causal", OPT_BOOL, AT(causal), "0", 0, 1, 0, "", "Query i sees keys up to its own position.",
+     NULL, 0, NULL},
+    {"scale", OPT_NUM, AT(scale), NULL, -INFINITY, INFINITY, OPT_UNSET, "",
+     "Softmax scale; 1/sqrt(head dim) if not given.", NULL, 0, "X"},
+    {"dtype", OPT_ENUM, AT(dtype), "keep", 0, 0, 0, "",
+     "Element type to store; keep = that of the files (float32, bfloat16 or float16).", dtypes, 0,
+     NULL},
+    {"name", OPT_STR, AT(name), "imported", 0, 0, 0, "", "Name of the model.", NULL, 0, "TEXT"},
+    {"architecture", OPT_STR, AT(architecture), "", 0, 0, 0, "", "Class of the model.", NULL, 0,
+     "TEXT"},
+    {"compute", OPT_STR, AT(compute), "float32", 0, 0, 0, "",
+     "Arithmetic of the program that made the tensors, such as bfloat16.", NULL, 0, "TEXT"},
+    {"positions", OPT_STR, AT(positions), "", 0, 0, 0, "",
+     "Kind of the position encoding in q and k, such as rope.", NULL, 0, "TEXT"},
+    {"positions-applied", OPT_BOOL, AT(positions_applied), "1", 0, 1, 0, "",
+     "q and k are those that the dot product saw.", NULL, 0, NULL},
+    {"layer", OPT_INT, AT(layer), "0", 0, 99999, 0, "", "Layer of the tensors.", NULL, 0, "N"},
+    {"layers", OPT_INT, AT(layers), NULL, 1, 100000, OPT_UNSET, "",
+     "Layers of the model; the largest imported one + 1 if not given.", NULL, 0, "N"},
+    {"step", OPT_INT, AT(step), "0", 0, 999999, 0, "", "Denoising step of the tensors.", NULL, 0,
+     "N"},
+    {"steps", OPT_INT, AT(steps), "0", 0, 1000000, 0, "", "Denoising steps of the run.", NULL, 0,
+     "N"},
+    {"branch", OPT_STR, AT(branch), "main", 0, 0, 0, "", "Guidance branch: main, cond, uncond.", NULL,
+     0, "NAME"},
+    {"timestep", OPT_NUM, AT(timestep), NULL, -INFINITY, INFINITY, OPT_UNSET, "",
+     "The sampler's timestep value of the step.", NULL, 0, "X"},
+    {"sigma", OPT_NUM, AT(sigma), NULL, -INFINITY, INFINITY, OPT_UNSET, "",
+     "Noise level of the step.", NULL, 0, "X"},
+    {"grid", OPT_STR, AT(grid), "", 0, 0, 0, "tokens",
+     "Video: latent grid, frames x rows x columns, as in 16x32x48.", NULL, 0, "TxHxW"},
+    {"text", OPT_INT, AT(text), "0", 0, 2147483647, 0, "tokens", "Video: text tokens in the sequence.",
+     NULL, 0, "N"},
+    {"text-valid", OPT_INT, AT(text_valid), NULL, 0, 2147483647, OPT_UNSET, "tokens",
+     "Video: text tokens that are not padding; all if not given.", NULL, 0, "N"},
+    {"text-place", OPT_STR, AT(text_place), "", 0, 0, 0, "",
+     "Video: where the text stands, front or back.", NULL, 0, "PLACE"},
+    {"maps", OPT_INT, AT(maps), "0", 0, 65536, 0, "tokens",
+     "Store attention maps pooled over cells of so many tokens; 0 = none.", NULL, 0, "P"},
+    {"allow-nonfinite", OPT_BOOL, AT(allow_nonfinite), "0", 0, 1, 0, "",
+     "Take tensors with NaN or infinite values.", NULL, 0, NULL},
+    COMMON_OPTS,
+    {.type = OPT_END},
+};
+
+/* ---- options to metadata --------------------------------------------------------------------- */
+
+static int copy_text(char *dst, size_t cap, const char *src, const char *option, struct err *err)
+{
+    if (strlen(src) >= cap)
+        return err_set(err, ERR_USAGE, "import: %s is longer than %zu characters", option, cap - 1);
+    strcpy(dst, src);
+    return 0;
+}
+
+static int set_grid(const struct import_opts *o, struct trace_meta *m, struct err *err)
+{
+    long long t, h, w;
+    int       used = 0;
+
+    if (!o->grid[0]) {
+        if (o->text || o->text_place[0])
+            return err_set(err, ERR_USAGE, "import: --text and --text-place need --grid");
+        return 0;
+    }
+    if (sscanf(o->grid, "%9lldx%9lldx%9lld%n", &t, &h, &w, &used) != 3 || o->grid[used] || t < 1 ||
+        h < 1 || w < 1)
+        return err_set(err, ERR_USAGE, "import: --grid '%s' is not TxHxW, as in 16x32x48", o->grid);
+    if (o->text > 0 && strcmp(o->text_place, "front") != 0 && strcmp(o->text_place, "back") != 0)
+        return err_set(err, ERR_USAGE, "import: --text needs --text-place front or back");
+    m->grid_t = t;
+    m->grid_h = h;
+    m->grid_w = w;
+    m->text_tokens = o->text;
+    m->text_valid = o->text_valid == INT64_MIN ? o->text : o->text_valid;
+    strcpy(m->token_order, "raster");
+    return copy_text(m->text_place, sizeof m->text_place, o->text > 0 ? o->text_place : "none",
+                     "--text-place", err);
+}
+
+static int set_meta(const struct import_opts *o, struct trace_meta *m, struct err *err)
+{
+    int rc = 0;
+    TRY(copy_text(m->name, sizeof m->name, o->name, "--name", err));
+    TRY(copy_text(m->architecture, sizeof m->architecture, o->architecture, "--architecture", err));
+    TRY(copy_text(m->compute, sizeof m->compute, o->compute, "--compute", err));
+    TRY(copy_text(m->positions, sizeof m->positions, o->positions, "--positions", err));
+    strcpy(m->source, "import");
+    m->layers = o->layers == INT64_MIN ? 1 : (int)o->layers;
+    m->scale = isnan(o->scale) ? 0 : o->scale;
+    if (o->scale == 0)
+        FAIL(err, ERR_USAGE, "import: --scale 0 makes all scores equal");
+    m->causal = o->causal;
+    m->positions_applied = o->positions_applied;
+    m->seed = o->common.seed;
+    m->pool = o->maps;
+    m->steps = o->steps;
+    TRY(set_grid(o, m, err));
+out:
+    return rc;
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+static int named_tensor(const struct import_opts *o, const struct st_file *f, const char *name,
+                        struct source *s, struct err *err)
+{
+    const struct st_tensor *t = NULL;
+    int                     rc = st_require(f, name, -1, NULL, &t, err);
+    return rc ? rc : source_st(s, f, o->safetensors, t, (enum source_layout)o->layout, err);
+}
+
+static int one_source(const struct import_opts *o, const struct st_file *f, const char *what,
+                      struct source *s, struct err *err)
+{
+    return f ? named_tensor(o, f, what, s, err)
+             : source_npy(s, what, (enum source_layout)o->layout, err);
+}
+
+/* --q, --k, --v name one call. */
+static int one_call(const struct import_opts *o, struct import_job *j, const struct st_file *f,
+                    const struct trace_call *defaults, struct err *err)
+{
+    int rc = 0;
+
+    if (!o->q || !o->k || !o->v)
+        return err_set(err, ERR_USAGE, "import: --q, --k and --v belong together%s",
+                       f ? "" : " (or give --safetensors)");
+    TRY(mem_zalloc(&j->calls, 1, sizeof *j->calls, "calls", err));
+    j->n_calls = 1;
+    j->calls[0].call = *defaults;
+    TRY(one_source(o, f, o->q, &j->calls[0].q, err));
+    TRY(one_source(o, f, o->k, &j->calls[0].k, err));
+    TRY(one_source(o, f, o->v, &j->calls[0].v, err));
+    if (o->out)
+        TRY(one_source(o, f, o->out, &j->calls[0].out, err));
+out:
+    return rc;
+}
+
+static int find_calls(const struct import_opts *o, struct import_job *j, const struct st_file *f,
+                      struct err *err)
+{
+    struct trace_call c = {.step = (int)o->step, .layer = (int)o->layer, .timestep = o->timestep,
+                           .sigma = o->sigma};
+    int               rc = copy_text(c.branch, sizeof c.branch, o->branch, "--branch", err);
+
+    if (rc)
+        return rc;
+    if (o->q || o->k || o->v || !f)
+        return one_call(o, j, f, &c, err);
+    return import_safetensors(j, f, o->safetensors, (enum source_layout)o->layout, &c, err);
+}
+
+/* ---- command --------------------------------------------------------------------------------- */
+
+static int print_plan(const struct import_job *j, const char *path)
+{
+    const struct trace_meta *m = &j->meta;
+    printf("would write %s: %lld call%s, q %d x %lld x %d, k %d x %lld x %d, v dim %d, %s, %.3f MB\n",
+           path, (long long)j->n_calls, j->n_calls == 1 ? "" : "s", m->heads, (long long)m->n_q,
+           m->head_dim, m->kv_heads, (long long)m->n_k, m->head_dim, m->v_dim,
+           dtype_name(m->dtype), (double)trace_size(m, j->n_calls) / 1e6);
+    return 0;
+}
+
+static int print_result(const struct import_opts *o, const struct import_job *j, struct err *err)
+{
+    const struct trace_meta *m = &j->meta;
+    struct trace            *t = NULL;
+    struct buf               b = {0};
+    struct jw                w;
+    int                      rc = 0;
+
+    TRY(trace_open(o->output, &t, err));
+    if (o->common.json) {
+        jw_init(&w, &b, 2);
+        jw_obj(&w);
+        jw_kstr(&w, "trace", o->output);
+        jw_kstr(&w, "content_id", trace_id(t));
+        jw_kint(&w, "calls", trace_calls(t));
+        trace_meta_json(m, &w);
+        jw_obj_end(&w);
+        TRY(buf_check(&b, "result", err));
+        puts(buf_str(&b));
+    } else {
+        printf("%s: %lld call%s, %d query and %d kv heads, %lld queries, %lld keys, dim %d, %s, %s\n",
+               o->output, (long long)trace_calls(t), trace_calls(t) == 1 ? "" : "s", m->heads,
+               m->kv_heads, (long long)m->n_q, (long long)m->n_k, m->head_dim,
+               dtype_name(m->dtype), trace_id(t));
+    }
+out:
+    buf_free(&b);
+    trace_close(&t);
+    return rc;
+}
+
+extern const struct command cmd_import;
+
+static int import(const struct import_opts *o, struct err *err)
+{
+    static const enum dtype types[] = {DT_NONE, DT_F32, DT_BF16, DT_F16};
+    struct import_job       j = {.allow_nonfinite = o->allow_nonfinite};
+    struct st_file         *f = NULL;
+    int                     rc = 0;
+
+    TRY(set_meta(o, &j.meta, err));
+    if (o->safetensors)
+        TRY(st_open(o->safetensors, &f, err));
+    TRY(find_calls(o, &j, f, err));
+    TRY(import_shapes(&j, types[o->dtype], err));
+    if (o->common.dry_run) {
+        print_plan(&j, o->output);
+        goto out;
+    }
+    TRY(import_write(&j, o->output, cmd_jobs(&o->common), o->common.force, err));
+    TRY(print_result(o, &j, err));
+out:
+    import_free(&j);
+    st_close(&f);
+    return rc;
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct import_opts o = {0};
+    struct str_list    rest = {0};
+    bool               done = false;
+    int                rc = 0;
+
+    TRY(cmd_begin(&cmd_import, &o, argc, argv, &rest, &done, err));
+    if (done)
+        goto out;
+    if (rest.n > 0)
+        FAIL(err, ERR_USAGE, "import: '%s' is not expected; files are given by --q, --k, --v or "
+             "--safetensors", rest.items[0]);
+    TRY(import(&o, err));
+out:
+    opt_free(options, &o);
+    str_list_free(&rest);
+    return rc;
+}
+
+const struct command cmd_import = {
+    .name = "import",
+    .usage = "import --q Q.npy --k K.npy --v V.npy -o T.h5\n"
+             "import --safetensors FILE [--q NAME --k NAME --v NAME] -o T.h5",
+    .summary = "Make a trace from tensors that another program saved",
+    .run = run,
+    .options = options,
+    .details =
+        "Shapes are [head][token][dim], with a batch of one in front or, for one head, without the\n"
+        "first axis. k and v may have fewer heads (grouped queries). Without --q, --k, --v a\n"
+        ".safetensors file is searched for tensors q, k, v with prefixes such as\n"
+        "step-000.cond.layer-05. (step, branch and layer may be absent), and for tokens, nll,\n"
+        "timesteps and sigmas.\n"
+        "\n"
+        "  lacuna import --q q.npy --k k.npy --v v.npy --causal --name my-model -o t.h5\n"
+        "  lacuna import --safetensors video.safetensors --grid 21x30x52 --maps 64 -o v.h5\n",
+};
