@@ -46,8 +46,8 @@ static int32_t token_id(const struct tokenizer *t, const char *text)
 /* ---- special tokens -------------------------------------------------------------------------- */
 
 /* The ids of a special token of a template. */
-static int template_ids(const json_t *processor, const char *name, const char *where,
-                        struct ids *out, struct err *err)
+static int template_ids(const struct tokenizer *t, const json_t *processor, const char *name,
+                        const char *where, struct ids *out, struct err *err)
 {
     const json_t *token = json_object_get(json_object_get(processor, "special_tokens"), name);
     const json_t *list = json_object_get(token, "ids");
@@ -58,7 +58,8 @@ static int template_ids(const json_t *processor, const char *name, const char *w
              name);
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > INT32_MAX)
+        if (!json_is_integer(v) || json_integer_value(v) < 0 ||
+            json_integer_value(v) > tokenizer_max_id(t))
             FAIL(err, ERR_INPUT, "%s: post_processor: an id of \"%.60s\" is not a token id", where,
                  name);
         TRY(ids_add(out, (int32_t)json_integer_value(v), err));
@@ -79,7 +80,7 @@ static int read_template(struct tokenizer *t, const json_t *v, const char *where
         const char   *name;
         if (special) {
             TRY(jget_str(special, "id", where, &name, err));
-            TRY(template_ids(v, name, where, text_seen ? &t->suffix : &t->prefix, err));
+            TRY(template_ids(t, v, name, where, text_seen ? &t->suffix : &t->prefix, err));
         } else if (json_object_get(e, "Sequence") && !text_seen) {
             text_seen = true;
         } else {

@@ -318,6 +318,9 @@ static const struct {
      "post_processor BertProcessing is not supported"},
     {WITH("post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[]}"), NULL, "the text once"},
     {WITH("post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":"
+     "\"x\"}},{\"Sequence\":{}}],\"special_tokens\":{\"x\":{\"ids\":[2147483646]}}}"), NULL,
+     "an id of \"x\" is not a token id"},
+    {WITH("post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":"
           "\"<s>\"}}]}"), NULL, "\"<s>\" has no \"ids\""},
     {WITH("added_tokens", "3"), NULL, "\"added_tokens\" must be an array"},
     {WITH("added_tokens", "[{\"id\":1}]"), NULL, "\"content\" is missing"},
