@@ -104,13 +104,44 @@ demo: deps
 	@$(MAKE) --no-print-directory -j2 all
 	@$(MAKE) --no-print-directory demo-run
 
+# From a prompt to a report. Every line is a command that a user would type.
+D := $(OUT)/demo
+L := $(BUILD)/lacuna
+METHODS := -m dense -m streaming:sink=4:window=128,256,512 -m spargeattn:theta=0.1,-1:tau=0.9 \
+           -m sampleattention:alpha_c=0.8,0.95:alpha_s=0.8 -m sale:tau=0.004,0.016,0.064 \
+           -m fg-attn:mode=pooled:M=16,64 -m oracle:alpha=0.8,0.9,0.95
+VIDEO_METHODS := -m dense -m fg-attn:refresh=2:tau=0.5,1,2 -m spargeattn:theta=-1:tau=0.5,0.8 \
+                 -m oracle:alpha=0.9
+demo-run:
+	@rm -rf $(D) && mkdir -p $(D)
+	sh datasets/prompts/make_prompt.sh core > $(D)/prompt.c
+	$(L) capture --model datasets/models/code-lm --prompt $(D)/prompt.c --tokens 1536 -o $(D)/code.h5
+	$(L) trace info $(D)/code.h5
+	$(L) trace verify $(D)/code.h5
+	$(L) replay $(D)/code.h5 $(METHODS) --precision f32 -o $(D)/code
+	$(L) replay $(D)/code.h5 -m sampleattention -m sale --layers 2 --dump-masks $(D)/masks.h5 -o $(D)/masks
+	$(L) capture --model datasets/models/video-dit --size 4x64x96 --steps 4 -o $(D)/video.h5
+	$(L) replay $(D)/video.h5 $(VIDEO_METHODS) -o $(D)/video
+	$(L) analyze $(D)/code -o $(D)/summary.md
+	$(L) analyze $(D)/code --table by-layer --format csv -o $(D)/by-layer.csv
+	$(L) analyze $(D)/code --table map --format tex -o $(D)/map.tex
+	$(L) analyze $(D)/video -o $(D)/video-summary.md
+	$(L) plot heatmap $(D)/code.h5 --layer 2 -o $(D)/heatmap.png
+	$(L) plot overlay $(D)/code.h5 --masks $(D)/masks.h5 --method sale --layer 2 --head 5 -o $(D)/overlay.png
+	$(L) plot layerhead $(D)/code -o $(D)/layerhead.png
+	$(L) plot pareto $(D)/code -o $(D)/pareto.png
+	$(L) plot granularity $(D)/code -o $(D)/granularity.png
+	$(L) report $(D)/code -o $(D)/report
+	@cat $(D)/summary.md
+	@echo "see $(D)/: traces, records, tables, figures and report/index.html"
+
 # ---- tests ----------------------------------------------------------------------------------
 
 .PHONY: check check-unit check-cli check-san
 check: deps
 	@$(MAKE) --no-print-directory -j2 all tests
 	@$(MAKE) --no-print-directory check-unit check-cli
-	@$(MAKE) --no-print-directory check-san
+	@$(MAKE) --no-print-directory check-san check-fuzz
 
 check-unit: all tests
 	@LACUNA=$(BUILD)/lacuna sh tests/run.sh $(TESTS)
@@ -129,6 +160,10 @@ check-san:
 bench: deps
 	@$(MAKE) --no-print-directory -j2 $(BUILD)/tests/bench
 	@$(BUILD)/tests/bench $(BENCH_ARGS)
+
+$(BUILD)/tests/bench: $(BUILD)/tests/bench.o $(BUILD)/tests/golden.o $(LIB)
+	$(if $(Q),@echo "  LINK  $@")
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # ---- fuzzers and checks of the sources ------------------------------------------------------
 
@@ -155,6 +190,11 @@ fuzz:
 check-fuzz:
 	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g' run-fuzzers \
 	    FUZZ_ARGS='--seed 1 --cases 5000 --seconds 6'
+
+.PHONY: help
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
+	@echo "targets: all demo check check-unit check-cli check-san check-fuzz bench fuzz deps clean"
 
 clean:
 	rm -rf build build-san

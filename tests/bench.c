@@ -190,6 +190,11 @@ static void print_line(const char *name, int64_t n, const struct result *r, int 
         return;
     }
     double share = r->pairs_exec / r->dense_exec, ratio = r->attend_s / r->dense_s;
+    if (isnan(share)) { /* a bound: nothing that a kernel would execute */
+        printf("%6lld  %-18s %8.1f %8s %8.3f %9.3f %9.3f %9s %8s %8.0f\n", (long long)n, name, r->gemm,
+               "-", r->density_elem, r->select_s / r->dense_s, ratio, "-", "-", r->rss / 1e6);
+        return;
+    }
     printf("%6lld  %-18s %8.1f %8.1f %8.3f %9.3f %9.3f %9.4f %8.2f %8.0f\n", (long long)n, name,
            r->gemm, 2.0 * 128 * r->pairs_exec / r->attend_s * 1e-9 * threads, r->density_elem,
            r->select_s / r->dense_s, ratio, share, ratio / share, r->rss / 1e6);
