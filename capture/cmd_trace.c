@@ -23,7 +23,7 @@ static const struct opt options[] = {
      "pack: the new trace. export: a directory for .npy files, or one file NAME.safetensors.", NULL,
      'o', "PATH"},
     {"gzip", OPT_BOOL, AT(gzip), "0", 0, 1, 0, "",
-     "pack: deflate instead of zstd: larger and slower, but every HDF5 reads it.", NULL, 0, NULL},
+     "pack: deflate instead of zstd: slower, but every HDF5 reads it.", NULL, 0, NULL},
     {"unpack", OPT_BOOL, AT(unpack), "0", 0, 1, 0, "", "pack: back to the contiguous form.", NULL, 0,
      NULL},
     {"rows", OPT_INT, AT(rows), "16", 0, 1e9, 0, "rows per head",
