@@ -22,10 +22,10 @@ struct llm_config {
     bool    qkv_bias, o_bias, mlp_bias; /* linear layers with a bias */
     bool    qk_norm;                    /* per-head RMS norm of q and k (Qwen3) */
     bool    tied;                       /* lm_head is embed_tokens */
-    int64_t window;                     /* sliding window of the first layer that has one, 0 = none */
+    int64_t window;                     /* keys that a sliding layer sees, 0 = no such layer */
     int64_t bos;                        /* bos_token_id, -1 if none */
     struct rope_config rope;
-    enum dtype dtype;                   /* of the checkpoint: torch_dtype / dtype */
+    enum dtype dtype;                   /* torch_dtype or dtype, DT_NONE if neither is given */
 };
 
 /* Read DIR/config.json. */

@@ -239,12 +239,10 @@ out:
 static int final_norm(struct state *s, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
-    const struct st_tensor  *t;
     float                   *w = NULL;
     int                      rc = 0;
-    TRY(st_require(s->m->file, "model.norm.weight", 1, &c->hidden, &t, err));
-    TRY(mem_alloc(&w, c->hidden, sizeof *w, t->name, err));
-    TRY(st_read_f32(s->m->file, t, 0, c->hidden, w, err));
+    TRY(mem_alloc(&w, c->hidden, sizeof *w, "final norm", err));
+    TRY(st_read_f32(s->m->file, s->m->norm, 0, c->hidden, w, err));
     nn_rms_norm(s->h, s->run->n, c->hidden, w, c->eps, s->h);
 out:
     free(w);
@@ -320,10 +318,13 @@ int llm_open(const char *dir, struct llm_model *m, struct err *err)
     TRY(llm_config_read(dir, &m->c, err));
     TRY(st_open_dir(dir, "model", &m->file, err));
     int64_t shape[2] = {m->c.vocab, m->c.hidden};
-    TRY(st_require(m->file, "model.embed_tokens.weight", 2, shape, &m->embed, err));
+    TRY(llm_tensor_require(m, "model.embed_tokens.weight", 2, shape, &m->embed, err));
     m->head = m->embed;
     if (!m->c.tied)
-        TRY(st_require(m->file, "lm_head.weight", 2, shape, &m->head, err));
+        TRY(llm_tensor_require(m, "lm_head.weight", 2, shape, &m->head, err));
+    TRY(llm_tensor_require(m, "model.norm.weight", 1, shape + 1, &m->norm, err));
+    if (m->c.dtype == DT_NONE)
+        m->c.dtype = m->embed->dtype == DT_F64 ? DT_F32 : m->embed->dtype;
     for (int i = 0; i < m->c.layers; i++)
         TRY(llm_layer_check(m, i, err));
 out:

@@ -15,6 +15,7 @@ struct llm_model {
     struct llm_config       c;
     struct st_file         *file; /* owned */
     const struct st_tensor *embed, *head; /* [vocab][hidden]; the same tensor when tied */
+    const struct st_tensor *norm;         /* [hidden], the last one */
 };
 
 /* Open DIR (config.json and the weights); every tensor must be there with its shape. */

@@ -56,13 +56,26 @@ static bool has_tensor(const struct llm_config *c, int i)
     }
 }
 
+int llm_tensor_require(const struct llm_model *m, const char *name, int ndim, const int64_t *shape,
+                       const struct st_tensor **t, struct err *err)
+{
+    int rc = st_require(m->file, name, ndim, shape, t, err);
+    if (rc)
+        return rc;
+    enum dtype d = (*t)->dtype;
+    if (d != DT_F32 && d != DT_BF16 && d != DT_F16 && d != DT_F64)
+        return err_set(err, ERR_INPUT, "tensor '%s' is stored as %s; supported: F32, F16, BF16, F64",
+                       name, (*t)->dtype_text);
+    return 0;
+}
+
 static int find(const struct llm_model *m, int layer, int i, const struct st_tensor **t,
                 struct err *err)
 {
     char    name[128];
     int64_t shape[2] = {dim_size(&m->c, specs[i].rows), dim_size(&m->c, specs[i].cols)};
     snprintf(name, sizeof name, "model.layers.%d.%s", layer, specs[i].name);
-    return st_require(m->file, name, specs[i].cols == NONE ? 1 : 2, shape, t, err);
+    return llm_tensor_require(m, name, specs[i].cols == NONE ? 1 : 2, shape, t, err);
 }
 
 int llm_layer_check(const struct llm_model *m, int layer, struct err *err)

@@ -17,6 +17,10 @@ struct llm_layer {
     float *t[LLM_LAYER_TENSORS]; /* owned; NULL where the architecture has none */
 };
 
+/* A tensor by name; ERR_INPUT unless it is there with this shape and holds floating-point numbers. */
+int llm_tensor_require(const struct llm_model *m, const char *name, int ndim, const int64_t *shape,
+                       const struct st_tensor **t, struct err *err);
+
 /* Check that all tensors of a layer are there. */
 int llm_layer_check(const struct llm_model *m, int layer, struct err *err);
 
