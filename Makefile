@@ -115,7 +115,7 @@ VIDEO_METHODS := -m dense -m fg-attn:refresh=2:tau=0.5,1,2 -m spargeattn:theta=-
 demo-run:
 	@rm -rf $(D) && mkdir -p $(D)
 	sh datasets/prompts/make_prompt.sh core > $(D)/prompt.c
-	$(L) capture --model datasets/models/code-lm --prompt $(D)/prompt.c --tokens 1536 -o $(D)/code.h5
+	$(L) capture --model datasets/models/code-lm --prompt $(D)/prompt.c --tokens 2048 -o $(D)/code.h5
 	$(L) trace info $(D)/code.h5
 	$(L) trace verify $(D)/code.h5
 	$(L) replay $(D)/code.h5 $(METHODS) --precision f32 -o $(D)/code
