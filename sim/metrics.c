@@ -33,6 +33,19 @@ static double cosine(double dot, double sq_a, double sq_b)
     return sq_a == 0 || sq_b == 0 ? 0 : dot / (sqrt(sq_a) * sqrt(sq_b));
 }
 
+/* *top = max(*top, x); a NaN, once seen, stays: it must not disappear in a comparison. */
+static void keep_max(double *top, double x)
+{
+    if (!isnan(*top) && !(x <= *top))
+        *top = x;
+}
+
+static void keep_min(double *low, double x)
+{
+    if (!isnan(*low) && !(x >= *low))
+        *low = x;
+}
+
 static void add_row_errors(struct metrics_acc *a, const double *out, const double *ref)
 {
     double dot = 0, sq_out = 0, sq_ref = 0;
@@ -41,9 +54,7 @@ static void add_row_errors(struct metrics_acc *a, const double *out, const doubl
         a->sum_abs_delta += size;
         a->sum_sq_delta += delta * delta;
         a->sum_abs_ref += fabs(ref[c]);
-        /* A NaN in the output must not disappear in a comparison. */
-        if (!(size <= a->max_delta))
-            a->max_delta = size;
+        keep_max(&a->max_delta, size);
         dot += out[c] * ref[c];
         sq_out += out[c] * out[c];
         sq_ref += ref[c] * ref[c];
@@ -51,9 +62,7 @@ static void add_row_errors(struct metrics_acc *a, const double *out, const doubl
     a->dot += dot;
     a->sum_sq_out += sq_out;
     a->sum_sq_ref += sq_ref;
-    double cos = cosine(dot, sq_out, sq_ref);
-    if (!(cos >= a->min_row_cos))
-        a->min_row_cos = cos;
+    keep_min(&a->min_row_cos, cosine(dot, sq_out, sq_ref));
 }
 
 void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const double *out,
@@ -70,8 +79,7 @@ void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const doub
         double d = fabs(lse_out[i] - lse_ref[i]);
         a->sum_lse += d;
         a->rows_lse++;
-        if (!(d <= a->max_lse))
-            a->max_lse = d;
+        keep_max(&a->max_lse, d);
     }
 }
 

@@ -595,7 +595,7 @@ START_TEST(a_full_disk_ends_with_an_error_and_without_a_part_file)
     assert_ok(trace_open(file("full.h5"), &t, &err), &err);
     unlink(file("full.h5"));
     getrlimit(RLIMIT_FSIZE, &old);
-    for (int kb = 1; kb < 600; kb += kb < 20 ? 1 : 29) {
+    for (int kb = 1; kb < 500; kb += kb < 20 ? 1 : 29) {
         limit = old;
         limit.rlim_cur = (rlim_t)kb * 1024;
         ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
