@@ -215,7 +215,7 @@ void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark 
         else if (mark == MARK_LINE)
             buf_printf(s, ", keyentry with lines lw 1.8 dt %d lc rgb '%s' title ", k->dash, k->color);
         else
-            buf_printf(s, ", keyentry with linespoints lw 1.4 dt %d pt %d ps 1 lc rgb '%s' title ",
+            buf_printf(s, ", keyentry with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb '%s' title ",
                        k->dash, k->point, k->color);
         gp_text(s, k->name);
     }

@@ -183,7 +183,7 @@ static void plot_lines(struct chart *c, const struct series_list *l, bool steps)
             buf_printf(s, " index %d using 1:2 with steps lw 1.8 dt %d lc rgb '%s' notitle", i,
                        l->s[i].dash, l->s[i].color);
         else
-            buf_printf(s, " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1 lc rgb '%s' "
+            buf_printf(s, " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb '%s' "
                           "notitle", i, l->s[i].dash, l->s[i].point, l->s[i].color);
     }
     chart_legend(c, l, steps ? MARK_LINE : MARK_LINE_POINT);

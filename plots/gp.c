@@ -114,15 +114,17 @@ void gp_data_name(struct gp *g, const char *tag)
 static void head(const struct gp *g, const char *output, struct buf *b)
 {
     struct buf name = {0};
+    /* Fonts and points of the SVG terminal are scaled to look like those of the others. */
     if (g->type == GP_PNG)
         buf_printf(b, "set terminal pngcairo size %d,%d enhanced font 'Sans,10'\n", g->width,
                    g->height);
     else if (g->type == GP_SVG)
-        buf_printf(b, "set terminal svg size %d,%d dynamic enhanced font 'Sans,13' "
+        buf_printf(b, "set terminal svg size %d,%d dynamic enhanced font 'Sans,10' fontscale 1.33 "
                       "background '#ffffff'\n", g->width, g->height);
     else
-        buf_printf(b, "set terminal pdfcairo size %.2fin,%.2fin enhanced font 'Sans,10'\n",
+        buf_printf(b, "set terminal pdfcairo size %.2fin,%.2fin enhanced font 'Sans,9'\n",
                    g->width / 100.0, g->height / 100.0);
+    buf_printf(b, "point_scale = %s\n", g->type == GP_PNG ? "1.0" : g->type == GP_SVG ? "0.62" : "0.7");
     buf_printf(&name, "./%s", output);
     buf_puts(b, "set output ");
     gp_text(b, buf_str(&name));

@@ -19,7 +19,8 @@ struct gp {
     struct buf      dir;    /* directory of the figure, "." when none was named */
     struct buf      file;   /* "fig.png" */
     struct buf      stem;   /* "fig" */
-    struct buf      script; /* commands after terminal and output: append with buf_printf */
+    struct buf      script; /* commands after terminal and output: append with buf_printf; points are
+                             * `ps X*point_scale` */
     struct str_list data;   /* names of the data files written, relative to dir */
     struct buf      made_by; /* command line that made the figure, a comment of the script */
 };

@@ -180,14 +180,13 @@ static void axes(const struct lh *q, const struct panels *p, const char *title, 
     buf_puts(&g->script, " noenhanced offset 0,-0.7\n");
 }
 
-static void draw_panel(const struct lh *q, const struct panels *p, int i, const char *bar,
-                       struct gp *g)
+static void draw_panel(const struct lh *q, const struct panels *p, int i, struct gp *g)
 {
     bool leftmost, lowest;
     panels_place(p, i, g, &leftmost, &lowest);
     axes(q, p, q->title[i], leftmost, lowest, g);
     if (i == q->n - 1)
-        panels_colorbox(p, bar, g);
+        panels_colorbox(p, g);
     buf_puts(&g->script, "plot ");
     gp_data_name(g, "dat");
     buf_printf(&g->script, " index %d using 1:2:3 with image pixels notitle", i);
@@ -233,9 +232,9 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
     (q->difference ? palette_diverging : palette_viridis)(&g.script);
     buf_printf(&g.script, "set cbrange [%.8g:%.8g]\nset border lw 0.6\nset tics scale 0.6\nunset key\n"
                           "unset colorbox\nset multiplot\n", low, high);
-    panels_frame(&p, head, "head", "layer", &g);
+    panels_frame(&p, head, "head", "layer", buf_str(&bar), &g);
     for (int i = 0; i < q->n; i++)
-        draw_panel(q, &p, i, buf_str(&bar), &g);
+        draw_panel(q, &p, i, &g);
     buf_puts(&g.script, "unset multiplot\n");
     TRY(gp_finish(&g, err));
 out:

@@ -127,43 +127,47 @@ out:
 
 /* ---- data ---------------------------------------------------------------------------------- */
 
-static float clamp(float x, double low)
+/* How often a cell is repeated in the data: viewers of SVG blur enlarged images, so there a cell is
+ * as many samples as it has pixels. */
+static int repeats(const struct gp *g, const struct panels *p)
 {
-    return isnan(x) ? x : (double)x < low ? (float)low : x;
+    return g->type != GP_SVG || p->cell < 1 ? 1 : p->cell > 8 ? 8 : p->cell;
 }
 
-static int write_maps(const struct map_figure *f, struct gp *g, struct err *err)
+static void put_value(const void *ctx, int i, int64_t k, struct buf *b)
 {
-    struct buf b = {0};
-    int        rc = 0;
-    for (int i = 0; i < f->n; i++)
-        for (int64_t k = 0; k < f->maps[i].rows * f->maps[i].cols; k++) {
-            float x = f->log ? clamp(f->maps[i].v[k], f->low) : f->maps[i].v[k];
-            buf_put(&b, &x, sizeof x);
-        }
-    TRY(buf_check(&b, "cells", err));
-    TRY(gp_data(g, "bin", b.data, b.len, err));
-out:
-    buf_free(&b);
-    return rc;
+    const struct map_figure *f = ctx;
+    float                    x = f->maps[i].v[k];
+    if (f->log && (double)x < f->low) /* false for NAN */
+        x = (float)f->low;
+    buf_put(b, &x, sizeof x);
 }
 
 /* White over the cells that the mask drops: opaque enough to see the mask, not to hide the map. */
 #define VEIL 190
 
-static int write_veil(const struct map_figure *f, struct gp *g, struct err *err)
+static void put_veil(const void *ctx, int i, int64_t k, struct buf *b)
+{
+    float         kept = ((const struct map_figure *)ctx)->overlay[i].v[k];
+    unsigned char px[4] = {255, 255, 255, 0};
+    px[3] = isnan(kept) ? 0 : (unsigned char)lround(VEIL * (1 - fmin(1, (double)kept)));
+    buf_put(b, px, 4);
+}
+
+static int write_images(const struct map_figure *f, const struct panels *p, struct gp *g,
+                        struct err *err)
 {
     struct buf b = {0};
     int        rc = 0;
-    for (int i = 0; i < f->n; i++)
-        for (int64_t k = 0; k < f->overlay[i].rows * f->overlay[i].cols; k++) {
-            float         kept = f->overlay[i].v[k];
-            unsigned char px[4] = {255, 255, 255, 0};
-            px[3] = isnan(kept) ? 0 : (unsigned char)lround(VEIL * (1 - fmin(1, (double)kept)));
-            buf_put(&b, px, 4);
-        }
-    TRY(buf_check(&b, "veil", err));
-    TRY(gp_data(g, "veil.bin", b.data, b.len, err));
+    panels_cells(f->maps, f->n, repeats(g, p), sizeof(float), put_value, f, &b);
+    TRY(buf_check(&b, "cells", err));
+    TRY(gp_data(g, "bin", b.data, b.len, err));
+    if (f->overlay) {
+        buf_reset(&b);
+        panels_cells(f->maps, f->n, repeats(g, p), 4, put_veil, f, &b);
+        TRY(buf_check(&b, "veil", err));
+        TRY(gp_data(g, "veil.bin", b.data, b.len, err));
+    }
 out:
     buf_free(&b);
     return rc;
@@ -221,22 +225,17 @@ static void draw_panel(const struct map_figure *f, const struct panels *p, int i
 {
     const struct cells *c = &f->maps[i];
     bool                leftmost, lowest;
-    int64_t             skip = (int64_t)i * c->rows * c->cols * 4;
     panels_place(p, i, g, &leftmost, &lowest);
     panels_token_axes(p, i, c, f->titles[i], leftmost, lowest, g);
     if (i == f->n - 1)
-        panels_colorbox(p, f->bar_label, g);
+        panels_colorbox(p, g);
     buf_puts(&g->script, "plot ");
-    panels_image(c, "bin", skip, g);
+    panels_image(c, i, repeats(g, p), "bin", "%float32", g);
     buf_puts(&g->script, " using 1 with image notitle");
     if (f->overlay) {
         buf_puts(&g->script, ", ");
-        gp_data_name(g, "veil.bin");
-        buf_printf(&g->script,
-                   " binary skip=%lld array=(%lld,%lld) format='%%4uchar' dx=%lld dy=%lld "
-                   "origin=(%.1f,%.1f) using 1:2:3:4 with rgbalpha notitle",
-                   (long long)skip, (long long)c->cols, (long long)c->rows, (long long)c->tokens,
-                   (long long)c->tokens, (double)c->tokens / 2, (double)c->tokens / 2);
+        panels_image(c, i, repeats(g, p), "veil.bin", "%4uchar", g);
+        buf_puts(&g->script, " using 1:2:3:4 with rgbalpha notitle");
         if (p->cell >= 4) {
             buf_puts(&g->script, ", ");
             gp_data_name(g, "edges.dat");
@@ -263,15 +262,13 @@ int map_draw(const struct map_figure *f, struct err *err)
                   a->width, a->height);
     title = a->title ? a->title : f->title;
     TRY(figure_open(a, panels_total_width(&p, title), panels_total_height(&p), &g, err));
-    TRY(write_maps(f, &g, err));
-    if (f->overlay) {
-        TRY(write_veil(f, &g, err));
+    TRY(write_images(f, &p, &g, err));
+    if (f->overlay)
         TRY(write_edges(f, &g, err));
-    }
     scale(f, &g);
     buf_puts(&g.script, "set border lw 0.6\nset tics scale 0.6\nunset key\nunset colorbox\n"
                         "set multiplot\n");
-    panels_frame(&p, title, "key [token]", "query [token]", &g);
+    panels_frame(&p, title, "key [token]", "query [token]", f->bar_label, &g);
     for (int i = 0; i < f->n; i++)
         draw_panel(f, &p, i, &g);
     buf_puts(&g.script, "unset multiplot\n");

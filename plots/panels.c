@@ -73,8 +73,17 @@ static void screen_label(struct gp *g, const char *text, double x, double y, con
     buf_printf(&g->script, " at screen %.6f, screen %.6f %s noenhanced\n", x, y, how);
 }
 
+/* Left edge, top and height of the colour bar. */
+static void bar_place(const struct panels *p, int *x, int *top, int *high)
+{
+    *x = p->left + p->cols * (p->width + p->gap_x) - p->gap_x + 18 + p->overhang;
+    *top = p->top + p->gap_y;
+    *high = p->rows * (p->height + p->gap_y) - p->gap_y;
+    *high = *high > 520 ? 520 : *high;
+}
+
 void panels_frame(const struct panels *p, const char *title, const char *x_label,
-                  const char *y_label, struct gp *g)
+                  const char *y_label, const char *bar_label, struct gp *g)
 {
     double w = g->width, h = g->height;
     double mid_x = (p->left + (p->cols * (p->width + p->gap_x) - p->gap_x) / 2.0) / w;
@@ -82,20 +91,21 @@ void panels_frame(const struct panels *p, const char *title, const char *x_label
     screen_label(g, title, 14 / w, 1 - 18 / h, "left font ',12'");
     screen_label(g, x_label, mid_x, 16 / h, "center");
     screen_label(g, y_label, 14 / w, mid_y, "center rotate by 90");
+    /* The bar's own label would stand where the terminal thinks that its tic labels end. */
+    int x, top, high;
+    bar_place(p, &x, &top, &high);
+    screen_label(g, bar_label, (x + 82) / w, 1 - (top + high / 2.0) / h, "center rotate by 90");
 }
 
-void panels_colorbox(const struct panels *p, const char *label, struct gp *g)
+void panels_colorbox(const struct panels *p, struct gp *g)
 {
     double w = g->width, h = g->height;
-    int    x = p->left + p->cols * (p->width + p->gap_x) - p->gap_x + 18 + p->overhang;
-    int    top = p->top + p->gap_y, high = p->rows * (p->height + p->gap_y) - p->gap_y;
-    high = high > 520 ? 520 : high;
+    int    x, top, high;
+    bar_place(p, &x, &top, &high);
     buf_printf(&g->script, "set colorbox vertical user origin screen %.6f, screen %.6f "
                            "size screen %.6f, screen %.6f\n",
                x / w, 1 - (top + high) / h, 14 / w, high / h);
-    buf_puts(&g->script, "set cblabel ");
-    gp_text(&g->script, label);
-    buf_puts(&g->script, " noenhanced\nset cbtics out nomirror\n");
+    buf_puts(&g->script, "set cbtics out nomirror\n");
 }
 
 void panels_token_axes(const struct panels *p, int i, const struct cells *c, const char *title,
@@ -118,12 +128,40 @@ void panels_token_axes(const struct panels *p, int i, const struct cells *c, con
     buf_puts(&g->script, " noenhanced offset 0,-0.7\n");
 }
 
-void panels_image(const struct cells *c, const char *tag, int64_t skip, struct gp *g)
+void panels_image(const struct cells *c, int i, int repeat, const char *tag, const char *format,
+                  struct gp *g)
 {
+    double step = (double)c->tokens / repeat;
     gp_data_name(g, tag);
     buf_printf(&g->script,
-               " binary skip=%lld array=(%lld,%lld) format='%%float32' endian=little dx=%lld dy=%lld "
-               "origin=(%.1f,%.1f)",
-               (long long)skip, (long long)c->cols, (long long)c->rows, (long long)c->tokens,
-               (long long)c->tokens, (double)c->tokens / 2, (double)c->tokens / 2);
+               " binary skip=%lld array=(%lld,%lld) format='%s' endian=little dx=%.10g dy=%.10g "
+               "origin=(%.10g,%.10g)",
+               (long long)(c->rows * c->cols * repeat * repeat) * 4 * i, (long long)c->cols * repeat,
+               (long long)c->rows * repeat, format, step, step, step / 2, step / 2);
+}
+
+void panels_cells(const struct cells *c, int n, int repeat, size_t size, panels_put_fn *put,
+                  const void *ctx, struct buf *b)
+{
+    for (int i = 0; i < n; i++)
+        for (int64_t r = 0; r < c->rows; r++) {
+            size_t from = b->len;
+            for (int64_t k = 0; k < c->cols; k++) {
+                size_t at = b->len;
+                put(ctx, i, r * c->cols + k, b);
+                for (int m = 1; m < repeat && !b->failed; m++) {
+                    char copy[8];
+                    memcpy(copy, b->data + at, size);
+                    buf_put(b, copy, size);
+                }
+            }
+            for (int m = 1; m < repeat && !b->failed; m++) {
+                struct buf row = {0};
+                buf_put(&row, b->data + from, (size_t)(c->cols * repeat) * size);
+                b->failed |= row.failed;
+                if (!row.failed)
+                    buf_put(b, row.data, row.len);
+                buf_free(&row);
+            }
+        }
 }

@@ -35,19 +35,27 @@ int panels_total_height(const struct panels *p);
 /* Commands for panel i: margins, and which edges it is on. */
 void panels_place(const struct panels *p, int i, struct gp *g, bool *leftmost, bool *lowest);
 
-/* The figure's title above all panels, the axis names beside them, the colour bar to the right with
- * its label: commands before the first panel. */
+/* The figure's title above all panels, the names of the axes and of the colour bar: labels that are
+ * set before the first panel and unset after it. */
 void panels_frame(const struct panels *p, const char *title, const char *x_label,
-                  const char *y_label, struct gp *g);
+                  const char *y_label, const char *bar_label, struct gp *g);
 
 /* Place of the colour bar; belongs to the last panel, the others have `unset colorbox`. */
-void panels_colorbox(const struct panels *p, const char *label, struct gp *g);
+void panels_colorbox(const struct panels *p, struct gp *g);
 
 /* Axes in tokens of map panel i, row 0 on top, tic labels on the outer panels only, and its title. */
 void panels_token_axes(const struct panels *p, int i, const struct cells *c, const char *title,
                        bool leftmost, bool lowest, struct gp *g);
 
-/* The `binary` clause that reads c's cells at byte offset `skip` of the data file "<stem>.<tag>". */
-void panels_image(const struct cells *c, const char *tag, int64_t skip, struct gp *g);
+/* The `binary` clause that reads the cells of panel i, all panels having c's shape, from the data
+ * file "<stem>.<tag>", in which every cell stands repeat x repeat times; format: "%float32". */
+void panels_image(const struct cells *c, int i, int repeat, const char *tag, const char *format,
+                  struct gp *g);
+
+/* Write one value per cell of n maps of one shape, each repeat x repeat times; `put` appends the
+ * value of cell k of map i, `size` bytes. */
+typedef void panels_put_fn(const void *ctx, int i, int64_t k, struct buf *b);
+void panels_cells(const struct cells *c, int n, int repeat, size_t size, panels_put_fn *put,
+                  const void *ctx, struct buf *b);
 
 #endif

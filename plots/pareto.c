@@ -149,10 +149,10 @@ static void plot_series(struct pareto *q, struct chart *c, int panel)
         buf_printf(s, " index %d using 1:2 with lines lw 1.4 dt %d lc rgb '%s' notitle, ", index,
                    k->dash, k->color);
         gp_data_name(&c->gp, "dat");
-        buf_printf(s, " index %d using ($3==0?$1:NaN):2 with points pt %d ps 1.1 lc rgb '%s' notitle, ",
+        buf_printf(s, " index %d using ($3==0?$1:NaN):2 with points pt %d ps 1.1*point_scale lc rgb '%s' notitle, ",
                    index, k->point, k->color);
         gp_data_name(&c->gp, "dat");
-        buf_printf(s, " index %d using ($3==1?$1:NaN):2 with points pt %d ps 1.1 lw 1.2 lc rgb '%s' "
+        buf_printf(s, " index %d using ($3==1?$1:NaN):2 with points pt %d ps 1.1*point_scale lw 1.2 lc rgb '%s' "
                       "notitle", index, k->point - 1, k->color);
     }
     if (panel == c->panels - 1)
