@@ -218,6 +218,7 @@ static int add_columns(struct table *t, struct err *err)
     TRY(table_column(t, "b", "B", "", COL_TEXT, 1, err));
     TRY(table_column(t, "difference", "B - A", "", COL_REAL, 1, err));
     TRY(table_column(t, "relative", "relative", "", COL_REAL, 1, err));
+    t->cols[C_DIFF].mixed = t->cols[C_REL].mixed = true;
 out:
     return rc;
 }

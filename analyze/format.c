@@ -53,6 +53,8 @@ struct digits format_digits(const struct table *t, int64_t col)
 {
     const struct column *c = &t->cols[col];
     double               largest = 0, least = INFINITY;
+    if (c->mixed && c->type != COL_INT)
+        return (struct digits){true, false, 0};
     for (int64_t i = 0; i < t->n_rows; i++) {
         const struct cell *cell = table_cell(t, i, col);
         double             x = fabs(shown_value(c, cell));
@@ -62,11 +64,11 @@ struct digits format_digits(const struct table *t, int64_t col)
         least = fmin(least, x);
     }
     if (c->type == COL_INT || largest == 0)
-        return (struct digits){false, c->type == COL_INT ? 0 : 4};
+        return (struct digits){false, false, c->type == COL_INT ? 0 : 4};
     if (largest >= 1e7 || least < 1e-3 * fmin(1, largest))
-        return (struct digits){true, 3};
+        return (struct digits){false, true, 3};
     int decimals = largest >= 0.1 && largest < 10 ? 4 : 3 - (int)floor(log10(largest));
-    return (struct digits){false, decimals < 0 ? 0 : decimals > 6 ? 6 : decimals};
+    return (struct digits){false, false, decimals < 0 ? 0 : decimals > 6 ? 6 : decimals};
 }
 
 struct digits *format_all_digits(const struct table *t, struct buf *b)
@@ -85,6 +87,8 @@ static void put_number(double x, struct digits d, struct buf *b)
         buf_puts(b, "nan");
     else if (isinf(x))
         buf_puts(b, x < 0 ? "-inf" : "inf");
+    else if (d.mixed)
+        buf_printf(b, "%.4g", x);
     else if (x == 0)
         buf_printf(b, "%.*f", d.scientific ? 0 : d.decimals, 0.0);
     else if (d.scientific)

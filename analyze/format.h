@@ -25,6 +25,7 @@ void format_header(const struct column *c, struct buf *b);
 
 /* How the numbers of a column are written, so that they align. */
 struct digits {
+    bool mixed; /* four significant digits each */
     bool scientific;
     int  decimals;
 };

@@ -146,7 +146,7 @@ void json_write(const struct table *t, struct buf *b)
 /* ---- HTML ---------------------------------------------------------------------------------- */
 
 const char html_style[] =
-    "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1180px;padding:0 1em;"
+    "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1500px;padding:0 1em;"
     "color:#1b1f23;background:#fff}\n"
     "h1,h2,h3{line-height:1.2}h2{margin-top:2em;border-bottom:1px solid #d0d7de}\n"
     "table{border-collapse:collapse;font-size:13px;margin:.6em 0}\n"

@@ -142,49 +142,13 @@ static int sort_cmp(const void *a, const void *b, void *ctx)
     return d ? d : (x > y) - (x < y); /* records of one group stay in file order */
 }
 
-/* ---- dense steps --------------------------------------------------------------------------- */
+/* ---- dense calls --------------------------------------------------------------------------- */
 
-static bool keeps_all(const struct record *r)
+/* Did the method run this call dense by its own schedule? It says so itself: a mask that happens to
+ * keep everything is not meant. */
+static bool is_dense_call(const struct record *r)
 {
-    double kept = record_value(r, "pairs_kept"), allowed = record_value(r, "pairs_allowed");
-    if (!isnan(kept) && !isnan(allowed))
-        return kept == allowed;
-    return record_value(r, "density_elem") == 1;
-}
-
-static bool can_be_dense_step(const struct record *r)
-{
-    return r->status == RECORD_OK && !isnan(r->timestep) && strcmp(r->method, "dense") != 0;
-}
-
-static int mark_dense_steps(const struct recset *s, bool *dense, struct err *err)
-{
-    static const enum group_key keys[] = {KEY_TRACE,   KEY_BACKEND, KEY_PRECISION,
-                                          KEY_PERMUTE, KEY_SEED,    KEY_METHOD,
-                                          KEY_PARAMS,  KEY_RUN,     KEY_STEP, KEY_BRANCH};
-    struct sort_ctx ctx = {s->r, keys, sizeof keys / sizeof *keys};
-    int64_t        *order = NULL;
-    int             rc = 0;
-
-    TRY(mem_alloc(&order, s->n, sizeof *order, "order of steps", err));
-    for (int64_t i = 0; i < s->n; i++)
-        order[i] = i;
-    qsort_r(order, (size_t)s->n, sizeof *order, sort_cmp, &ctx);
-    for (int64_t i = 0, j; i < s->n; i = j) {
-        bool all = true, any = false;
-        for (j = i; j < s->n && compare_keys(&ctx, order[i], order[j]) == 0; j++) {
-            const struct record *r = &s->r[order[j]];
-            if (!can_be_dense_step(r))
-                continue;
-            any = true;
-            all = all && keeps_all(r);
-        }
-        for (int64_t k = i; k < j; k++)
-            dense[order[k]] = any && all && can_be_dense_step(&s->r[order[k]]);
-    }
-out:
-    free(order);
-    return rc;
+    return r->status == RECORD_OK && record_value(r, "dense_call") == 1;
 }
 
 /* ---- groups -------------------------------------------------------------------------------- */
@@ -211,7 +175,7 @@ static void count(const struct grouping *gs, struct group *g)
         if ((gs->flags & GROUP_PER_HEAD) && last && same_head(last, r))
             continue;
         last = r;
-        if (g->steps == STEPS_SPARSE && gs->dense_step[g->at[i]])
+        if (g->steps == STEPS_SPARSE && is_dense_call(r))
             continue;
         g->n_ok += r->status == RECORD_OK;
         g->n_skip += r->status == RECORD_SKIP;
@@ -231,16 +195,14 @@ static int add_group(struct grouping *gs, int64_t from, int64_t to, enum group_s
     return 0;
 }
 
-/* Both dense and other denoising steps among order[from..to)? */
-static bool mixes_steps(const struct grouping *gs, int64_t from, int64_t to)
+/* Both dense and other calls among order[from..to)? */
+static bool mixes_calls(const struct grouping *gs, int64_t from, int64_t to)
 {
     bool dense = false, sparse = false;
     for (int64_t i = from; i < to; i++) {
         const struct record *r = &gs->set->r[gs->order[i]];
-        if (!can_be_dense_step(r))
-            continue;
-        dense |= gs->dense_step[gs->order[i]];
-        sparse |= !gs->dense_step[gs->order[i]];
+        dense |= is_dense_call(r);
+        sparse |= r->status == RECORD_OK && !is_dense_call(r);
     }
     return dense && sparse;
 }
@@ -256,8 +218,6 @@ int grouping_make(const struct recset *set, const enum group_key *keys, int n_ke
     int             rc = 0;
 
     TRY(mem_alloc(&gs.order, set->n, sizeof *gs.order, "order of records", err));
-    TRY(mem_zalloc(&gs.dense_step, set->n, sizeof *gs.dense_step, "dense steps", err));
-    TRY(mark_dense_steps(set, gs.dense_step, err));
     for (int64_t i = 0; i < set->n; i++)
         if (!filter || filter(ctx, &set->r[i]))
             gs.order[n++] = i;
@@ -270,7 +230,7 @@ int grouping_make(const struct recset *set, const enum group_key *keys, int n_ke
         for (j = i; j < n && compare_keys(&sort, gs.order[i], gs.order[j]) == 0; j++)
             ;
         TRY(add_group(&gs, i, j, STEPS_ALL, err));
-        if ((flags & GROUP_SPLIT_STEPS) && mixes_steps(&gs, i, j)) {
+        if ((flags & GROUP_SPLIT_STEPS) && mixes_calls(&gs, i, j)) {
             TRY(add_group(&gs, i, j, STEPS_SPARSE, err));
             gs.has_sparse = true;
         }
@@ -285,7 +245,6 @@ out:
 void grouping_free(struct grouping *g)
 {
     free(g->order);
-    free(g->dense_step);
     free(g->g);
     *g = (struct grouping){0};
 }
@@ -301,7 +260,7 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
         return rc;
     for (int64_t i = 0; i < g->n; i++) {
         const struct record *r = &gs->set->r[g->at[i]];
-        if (r->status != RECORD_OK || (g->steps == STEPS_SPARSE && gs->dense_step[g->at[i]]))
+        if (r->status != RECORD_OK || (g->steps == STEPS_SPARSE && is_dense_call(r)))
             continue;
         double value;
         if (!expression_value(r, metric, &value) ||

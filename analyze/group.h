@@ -10,7 +10,7 @@
 
 enum group_steps {
     STEPS_ALL,    /* every cell of the group */
-    STEPS_SPARSE, /* only cells of denoising steps that the method did not run dense */
+    STEPS_SPARSE, /* only cells of calls that the method did not run dense by its schedule */
 };
 
 struct group {
@@ -29,9 +29,8 @@ enum group_flags {
 struct grouping {
     const struct recset *set;
     unsigned             flags;
-    int64_t             *order;      /* owned: indices sorted by the keys */
-    bool                *dense_step; /* owned: per record, see below */
-    struct group        *g;          /* owned */
+    int64_t             *order; /* owned: indices sorted by the keys */
+    struct group        *g;     /* owned */
     int64_t              n, cap;
     bool                 has_sparse; /* some group has STEPS_SPARSE */
 };
@@ -41,10 +40,9 @@ typedef bool group_filter(const void *ctx, const struct record *r);
 
 /* Groups in the order of the keys (the first key is the slowest).
  *
- * GROUP_SPLIT_STEPS: a group in which some denoising steps are dense and some are not is followed by
- * a second group of the same keys with STEPS_SPARSE over the latter only. A step counts as dense
- * when every ok cell of (trace, run, step, branch, method, parameters) keeps all allowed pairs, the
- * method is not "dense" itself and the trace has steps.
+ * GROUP_SPLIT_STEPS: a group in which the method ran some calls dense by its own schedule (metric
+ * dense_call) and some not is followed by a second group of the same keys with STEPS_SPARSE over the
+ * latter only.
  *
  * GROUP_PER_HEAD: for numbers that belong to a head of a trace and not to a method; when several
  * records of a group belong to one head, each metric counts once per head. */

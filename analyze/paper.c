@@ -78,6 +78,8 @@ struct wanted {
 
 static const struct rule *find_rule(const struct printed *p)
 {
+    if (strcmp(p->needs, "traces") != 0 && strcmp(p->needs, "kernel") != 0)
+        return NULL; /* quality scores, end-to-end times, settings */
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         const struct rule *r = &rules[i];
         if (strncmp(p->paper, r->paper, strlen(r->paper)) == 0 && fnmatch(r->table, p->table, 0) == 0 &&
@@ -203,6 +205,8 @@ static int add_columns(struct table *t, struct err *err)
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof cols / sizeof *cols; i++)
         rc = table_column(t, cols[i].name, cols[i].title, cols[i].unit, cols[i].type, 1, err);
+    for (int64_t i = 0; !rc && i < t->n_cols; i++)
+        t->cols[i].mixed = true;
     return rc;
 }
 

@@ -23,6 +23,7 @@ struct column {
     char             unit[64];   /* "" = none; of a density: its denominator */
     enum column_type type;
     double           scale;      /* people see value * scale (ns -> ms); CSV and JSON the value */
+    bool             mixed;      /* rows have different units: each number is rounded on its own */
 };
 
 struct cell {

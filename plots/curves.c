@@ -37,25 +37,6 @@ static double number_of(const char *text)
     return *end == '%' ? x / 100 : x;
 }
 
-/* Value of a parameter: from the canonical text, else the method's default. */
-static double param_value(const struct figure_args *a, const struct record *r, const char *name)
-{
-    size_t      len = strlen(name);
-    const char *p = r->params ? r->params : "";
-    while (*p) {
-        size_t part = strcspn(p, ":");
-        if (part > len && p[len] == '=' && strncmp(p, name, len) == 0)
-            return number_of(p + len + 1);
-        p += part + (p[part] == ':');
-    }
-    for (int i = 0; a->methods && a->methods[i]; i++)
-        if (strcmp(a->methods[i]->name, r->method) == 0 && a->methods[i]->params) {
-            const struct opt *o = opt_find(a->methods[i]->params, name);
-            return o && o->def ? number_of(o->def) : NAN;
-        }
-    return NAN;
-}
-
 /* The parameters without one: what names a line of a sweep over it. */
 static void other_params(const char *params, const char *name, struct buf *b)
 {
@@ -70,35 +51,90 @@ static void other_params(const char *params, const char *name, struct buf *b)
     }
 }
 
-/* The name of the first parameter that some record sets to a number. */
-static bool swept_param(const struct recset *set, char name[64])
+/* Value of a parameter in canonical text, NULL when it is not set there. */
+static const char *set_value(const char *params, const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *p = params ? params : ""; *p;) {
+        size_t part = strcspn(p, ":");
+        if (part > len && p[len] == '=' && strncmp(p, name, len) == 0)
+            return p + len + 1;
+        p += part + (p[part] == ':');
+    }
+    return NULL;
+}
+
+/* Does any record of the method set the parameter? Only then it is swept. */
+static bool is_swept(const struct recset *set, const char *method, const char *name)
 {
     for (int64_t i = 0; i < set->n; i++)
-        for (const char *p = set->r[i].params ? set->r[i].params : ""; *p;) {
-            size_t part = strcspn(p, ":"), key = strcspn(p, "=");
-            if (key < part && key < 64 && !isnan(number_of(p + key + 1))) {
-                snprintf(name, 64, "%.*s", (int)key, p);
-                return true;
-            }
-            p += part + (p[part] == ':');
-        }
+        if (strcmp(set->r[i].method, method) == 0 && set_value(set->r[i].params, name))
+            return true;
     return false;
 }
 
+/* Value of a parameter: from the canonical text, else the method's default. */
+static double param_value(const struct figure_args *a, const struct record *r, const char *name)
+{
+    const char *v = set_value(r->params, name);
+    if (v || !is_swept(a->set, r->method, name))
+        return v ? number_of(v) : NAN;
+    for (int i = 0; a->methods && a->methods[i]; i++)
+        if (strcmp(a->methods[i]->name, r->method) == 0 && a->methods[i]->params) {
+            const struct opt *o = opt_find(a->methods[i]->params, name);
+            return o && o->def ? number_of(o->def) : NAN;
+        }
+    return NAN;
+}
+
+/* The numeric parameter that most settings of the methods name. */
+static int swept_param(const struct figure_args *a, char name[64], struct err *err)
+{
+    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
+    struct chart_groups         g = {0};
+    int64_t                     most = 0;
+    int rc = chart_group(a, keys, 2, 0, NULL, KEY_COUNT, &g, err);
+    if (rc)
+        return rc;
+    name[0] = '\0';
+    for (int64_t i = 0; i < g.gs.n; i++)
+        for (const char *p = g.gs.g[i].first->params; p && *p;) {
+            size_t  part = strcspn(p, ":"), key = strcspn(p, "=");
+            char    one[64];
+            int64_t n = 0;
+            snprintf(one, sizeof one, "%.*s", (int)(key < 63 ? key : 63), p);
+            for (int64_t k = 0; k < g.gs.n; k++) {
+                const char *v = set_value(g.gs.g[k].first->params, one);
+                n += v && !isnan(number_of(v));
+            }
+            if (n > most) {
+                most = n;
+                snprintf(name, 64, "%s", one);
+            }
+            p += part + (p[part] == ':');
+        }
+    chart_groups_free(&g);
+    return 0;
+}
+
 /* --x, or step when steps vary, else a swept parameter, else the layer. */
-static void choose_x(const struct figure_args *a, char x[64], enum group_key *key)
+static int choose_x(const struct figure_args *a, char x[64], enum group_key *key, struct err *err)
 {
     static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER, KEY_HEAD, KEY_N_Q, KEY_N_K, KEY_RUN};
+    int                         rc = 0;
     if (a->x)
         snprintf(x, 64, "%s", a->x);
     else if (recset_varies(a->set, KEY_STEP))
         snprintf(x, 64, "step");
-    else if (!swept_param(a->set, x))
+    else
+        rc = swept_param(a, x, err);
+    if (!x[0])
         snprintf(x, 64, "layer");
     *key = KEY_COUNT;
     for (size_t i = 0; i < sizeof numeric / sizeof *numeric; i++)
         if (strcmp(x, key_name(numeric[i])) == 0)
             *key = numeric[i];
+    return rc;
 }
 
 static int collect(const struct chart_groups *g, const char *x, enum group_key key,
@@ -199,12 +235,12 @@ static int draw_curves(const struct figure_args *a, struct err *err)
     struct chart        c = {0};
     struct xy          *p = NULL;
     struct buf          data = {0}, label = {0}, title = {0};
-    char                x[64];
+    char                x[64] = "";
     double              scale;
     int64_t             n;
     int                 rc = 0;
 
-    choose_x(a, x, &key);
+    TRY(choose_x(a, x, &key, err));
     keys[2] = key;
     TRY(chart_group(a, keys, key == KEY_COUNT ? 2 : 3, 0, metric, key, &g, err));
     TRY(mem_alloc(&p, g.gs.n, sizeof *p, "points", err));
