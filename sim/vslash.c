@@ -121,6 +121,21 @@ void vslash_block(const struct vslash *v, int64_t m, int32_t *blocks, int64_t *n
     }
 }
 
+int64_t vslash_requested(const struct vslash *v)
+{
+    /* Column c is seen by n - c rows, distance d by n - d; they meet once in row c + d < n. */
+    int64_t sum = 0, meet = 0, c = 0;
+    for (int64_t i = 0; i < v->n_cols; i++)
+        sum += v->n - v->cols[i];
+    for (int64_t i = 0; i < v->n_dists; i++) {
+        sum += v->n - v->dists[i];
+        while (c < v->n_cols && v->cols[c] + v->dists[i] < v->n)
+            c++;
+        meet += c;
+    }
+    return sum - meet;
+}
+
 int64_t vslash_exec(const struct vslash *v)
 {
     return B * B * v->blocks + B * v->columns;

@@ -42,6 +42,9 @@ void vslash_block(const struct vslash *v, int64_t m, int32_t *blocks, int64_t *n
 int vslash_mask(struct vslash *v, bool realised, int64_t row0, int64_t row1, struct mask *out,
                 struct err *err);
 
+/* Pairs asked for: key a column, or query - key a distance. */
+int64_t vslash_requested(const struct vslash *v);
+
 /* Products of the listed blocks and columns: 64 * 64 per block, 64 per column. */
 int64_t vslash_exec(const struct vslash *v);
 
