@@ -56,6 +56,7 @@ struct head_in {
     const double        *lse;       /* [nq] dense log-sum-exp, never NULL in replay */
     const double        *out;       /* [nq][dv] dense output, never NULL in replay */
     int64_t              n_padding; /* padding tokens of the sequence that were left out of x */
+    const char          *order;     /* token order of the video (permute.h); NULL: raster */
 };
 
 /* State that a METHOD_NEEDS_STEPS method carries from step to step, one slot per (method,

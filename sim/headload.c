@@ -44,7 +44,17 @@ static struct geometry trace_geometry(const struct trace_meta *m)
     return g;
 }
 
-static void describe(const struct trace *t, int64_t call, int head, struct head_in *in)
+/* The order that the tokens have after --permute: the trace's own, unless that is replaced. */
+static const char *token_order(const struct trace_meta *m, const struct head_load *how)
+{
+    const char *order = how->permute && strcmp(how->permute, "none") != 0 ? how->permute
+                                                                          : m->token_order;
+    bool        raster = !*order || strcmp(order, "raster") == 0 || strcmp(order, "row") == 0;
+    return raster ? NULL : order;
+}
+
+static void describe(const struct trace *t, int64_t call, int head, const struct head_load *how,
+                     struct head_in *in)
 {
     const struct trace_meta *m = trace_meta(t);
     const struct trace_call *c = trace_call(t, call);
@@ -66,6 +76,7 @@ static void describe(const struct trace *t, int64_t call, int head, struct head_
     in->n_steps = (int)m->steps;
     in->timestep = c->timestep;
     in->branch = c->branch;
+    in->order = token_order(m, how);
 }
 
 /* Padding text tokens at the end of the sequence are real rows of the tensors and no tokens: they
@@ -125,7 +136,7 @@ int head_load(const struct trace *t, int64_t call, int head, const struct head_l
     int rc = 0;
 
     memset(h, 0, sizeof *h);
-    describe(t, call, head, &h->in);
+    describe(t, call, head, how, &h->in);
     TRY(drop_padding(t, &h->in, err));
     struct attn_in *x = &h->in.x;
     TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->q, err));

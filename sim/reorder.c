@@ -52,6 +52,7 @@ int sim_head_reorder(const struct head_in *in, const char *order, uint64_t seed,
         TRY(moved_f64(&h->lse, in->lse, n, 1, perm, "dense log-sum-exp", err));
     h->in.out = h->out;
     h->in.lse = h->lse;
+    h->in.order = strcmp(order, "row") == 0 ? NULL : order;
     TRY(attn_prepare(&h->ops, &h->in.x, in->ops->prec, err));
     h->in.ops = &h->ops;
 out:

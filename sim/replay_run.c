@@ -39,7 +39,9 @@ static int dump_init(struct dump *d, struct replay *r, const struct record *rec,
     if (strcmp(run_order, "none") != 0 && strcmp(order, "none") != 0)
         FAIL(err, ERR_USAGE, "--permute %s and method %s with permute=%s: give one token order",
              run_order, rec->method, order);
-    if (strcmp(order, "none") == 0)
+    if (in->order && strcmp(in->order, order) == 0)
+        order = "none"; /* the trace has it already */
+    else if (strcmp(order, "none") == 0)
         order = run_order;
     if (!r->outputs || strcmp(order, "none") == 0)
         return 0;

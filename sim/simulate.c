@@ -235,6 +235,12 @@ static int run_reordered(const struct method *method, const void *params, struct
                  method->order(params));
         return 0;
     }
+    if (in->order) {
+        r->status = RECORD_SKIP;
+        snprintf(r->reason, sizeof r->reason, "token order '%s' of tokens that are already in order "
+                 "'%s'", method->order(params), in->order);
+        return 0;
+    }
     TRY(sim_head_reorder(in, method->order(params), ctx->seed, &h, err));
     TRY(run_method(method, params, ctx, &h.in, sink, sink_ctx, r, err));
 out:
@@ -247,7 +253,7 @@ int sim_run(const struct method *method, const void *params, struct method_ctx *
             struct err *err)
 {
     const char *order = method->order ? method->order(params) : NULL;
-    if (order && strcmp(order, "none") != 0)
+    if (order && strcmp(order, "none") != 0 && !(in->order && strcmp(in->order, order) == 0))
         return run_reordered(method, params, ctx, in, sink, sink_ctx, r, err);
     return run_method(method, params, ctx, in, sink, sink_ctx, r, err);
 }
