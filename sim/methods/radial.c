@@ -1,0 +1,271 @@
+/*
+ * radial.c - Radial Attention: a static band around the diagonal of every pair of video frames,
+ * half as wide each time the distance of the frames doubles, then fewer frames.
+ *
+ * Radial Attention, arXiv 2506.19852. Keep (k in frame i, l in frame j), d = |i - j|, iff
+ *   profile=official   |k - l| <= max(B, decay 2^bl(F) / 2^bl(d)) (all for d <= 1), frame pairs
+ *                      thinned where 2^bl(F) / 2^bl(d) < 128; then cut into B x B blocks, of which
+ *                      those with enough dense columns stay (sim/radialmap.c)
+ *   profile=paper      |k - l| + 1 <= F / 2^floor(log2 d), frame pairs thinned where 2^r > F; element
+ *                      by element, run as the B x B tiles that it touches
+ * plus a sink (all queries see frame 0) and everything that touches text. One mask for all heads.
+ * Building: O(T^2 (F/B)^2); kept pairs O(F^2 T log T).
+ *
+ * The published code fails where N is no multiple of B; pad=ours applies the same rule there.
+ */
+#include "core/mem.h"
+#include "core/method.h"
+#include "sim/radialmap.h"
+#include "sim/tilecount.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+enum profile { PROFILE_OFFICIAL, PROFILE_PAPER };
+enum kind { KIND_AUTO, KIND_WAN, KIND_HUNYUAN };
+enum pad { PAD_OURS, PAD_OFFICIAL };
+
+struct radial_params {
+    int     profile, kind, block, sink, pad, preset;
+    int64_t thin, dense_layers, dense_steps;
+    double  decay;
+};
+
+static const char *const profiles[] = {"official", "paper", NULL};
+static const char *const kinds[] = {"auto", "wan", "hunyuan", NULL};
+static const char *const blocks[] = {"64", "128", NULL};
+static const char *const off_on[] = {"0", "1", NULL};
+static const char *const pads[] = {"ours", "official", NULL};
+static const char *const presets[] = {"none", "wan21", "wan22", "hunyuan", "wan21-long",
+                                      "hunyuan-long", NULL};
+
+/* Published settings; the step counts are those of runs of 50 steps (wan22: 40). */
+static const struct preset {
+    enum kind kind;
+    int       dense_layers, dense_steps, block;
+    double    decay;
+} preset_values[] = {
+    {KIND_AUTO, 0, 0, 128, NAN},       {KIND_WAN, 1, 12, 128, 0.2},  {KIND_WAN, 1, 11, 64, 0.8},
+    {KIND_HUNYUAN, 0, 12, 128, 0.95},  {KIND_WAN, 2, 2, 128, 0.2},   {KIND_HUNYUAN, 2, 2, 128, 0.95},
+};
+enum { PRESET_WAN21 = 1, PRESET_HUNYUAN = 3 };
+
+#define P(field) offsetof(struct radial_params, field)
+static const struct opt radial_opts[] = {
+    {.name = "profile", .type = OPT_ENUM, .offset = P(profile), .def = "official",
+     .values = profiles, .help = "the published mask function, or the paper's formula per element"},
+    {.name = "kind", .type = OPT_ENUM, .offset = P(kind), .def = "auto", .values = kinds,
+     .help = "model family: decides decay and sink; auto: of the preset, else wan without joint text"},
+    {.name = "decay", .type = OPT_NUM, .offset = P(decay), .min = 0, .max = 1,
+     .flags = OPT_UNSET | OPT_MIN_OPEN,
+     .help = "official: factor on the band width; unset = of the preset, else 0.2 (wan), "
+             "0.95 (hunyuan)"},
+    {.name = "block", .type = OPT_ENUM, .offset = P(block), .flags = OPT_UNSET, .values = blocks,
+     .unit = "tokens", .help = "block of the mask; unset = of the preset, else 128"},
+    {.name = "sink", .type = OPT_ENUM, .offset = P(sink), .flags = OPT_UNSET, .values = off_on,
+     .help = "all queries see frame 0; unset = 1 for wan and profile=paper, 0 for hunyuan"},
+    {.name = "thin", .type = OPT_INT, .offset = P(thin), .def = "128", .min = 1, .max = 1e9,
+     .unit = "tokens", .help = "official: band length below which frame pairs are thinned"},
+    {.name = "dense_layers", .type = OPT_INT, .offset = P(dense_layers), .min = 0, .max = 1e6,
+     .flags = OPT_UNSET, .unit = "layers", .help = "first layers that run dense; unset = preset"},
+    {.name = "dense_steps", .type = OPT_INT, .offset = P(dense_steps), .min = 0, .max = 1e6,
+     .flags = OPT_UNSET, .unit = "steps",
+     .help = "first denoising steps that run dense; unset = preset"},
+    {.name = "pad", .type = OPT_ENUM, .offset = P(pad), .def = "ours", .values = pads,
+     .help = "official: skip a sequence that is no multiple of the block"},
+    {.name = "preset", .type = OPT_ENUM, .offset = P(preset), .flags = OPT_UNSET,
+     .values = presets, .help = "published settings; unset = wan21 or hunyuan, as the kind"},
+    {0},
+};
+
+struct radial_state {
+    struct attn_in     x;
+    struct radial_rule rule;
+    bool               dense, paper;
+    int                kind, preset;
+    int64_t            n_padding;
+    struct block_map   map;       /* official: trimmed to the valid tokens */
+    int64_t            kept_full; /* blocks of the whole sequence, padding included */
+    struct tile_count  tiles;     /* paper */
+};
+
+static void radial_release(void *state)
+{
+    struct radial_state *s = state;
+    if (!s)
+        return;
+    block_map_free(&s->map);
+    free(s);
+}
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+static void resolve(const struct radial_params *p, const struct head_in *in, struct radial_state *s)
+{
+    bool text = in->geom.text > 0 || in->n_padding > 0;
+    int  kind = p->kind ? p->kind : p->preset > 0 ? (int)preset_values[p->preset].kind : KIND_AUTO;
+    s->kind = kind ? kind : text ? KIND_HUNYUAN : KIND_WAN;
+    s->preset = p->preset >= 0 ? p->preset : s->kind == KIND_WAN ? PRESET_WAN21 : PRESET_HUNYUAN;
+    s->paper = p->profile == PROFILE_PAPER;
+
+    const struct preset *of = &preset_values[s->preset];
+    double               decay = isnan(of->decay) ? (s->kind == KIND_WAN ? 0.2 : 0.95) : of->decay;
+    s->rule = (struct radial_rule){
+        .F = in->geom.h * in->geom.w,
+        .T = in->geom.t,
+        .text = in->geom.text + in->n_padding,
+        .block = p->block < 0 ? of->block : p->block ? 128 : 64,
+        .thin = p->thin,
+        .decay = isnan(p->decay) ? decay : p->decay,
+        .sink = p->sink < 0 ? s->paper || s->kind == KIND_WAN : p->sink == 1,
+    };
+    int64_t layers = p->dense_layers == INT64_MIN ? of->dense_layers : p->dense_layers;
+    int64_t steps = p->dense_steps == INT64_MIN ? of->dense_steps : p->dense_steps;
+    s->dense = in->layer < layers || in->step < steps;
+}
+
+static int check_head(struct method_ctx *ctx, const struct head_in *in)
+{
+    const struct geometry *g = &in->geom;
+    if (g->t <= 0)
+        return method_skip(ctx, "needs a video grid");
+    if (g->text > 0 && g->text_place == 1)
+        return method_skip(ctx, "text tokens stand in front of the video; the rule has them behind");
+    if (in->order)
+        return method_skip(ctx, "needs the tokens in raster order, they are in order '%s'",
+                           in->order);
+    if (in->x.nq != in->x.nk || g->t * g->h * g->w + g->text != in->x.nq)
+        return method_skip(ctx, "%lld queries and %lld keys are not the %lldx%lldx%lld grid",
+                           (long long)in->x.nq, (long long)in->x.nk, (long long)g->t,
+                           (long long)g->h, (long long)g->w);
+    return 0;
+}
+
+/* Blocks of padding tokens are part of the published mask, and of no head. */
+static void trim(struct block_map *map, int64_t n)
+{
+    int64_t blocks_left = (n + map->block - 1) / map->block;
+    for (int64_t i = 0; i < blocks_left; i++)
+        for (int64_t j = blocks_left; j < map->cols; j++)
+            block_map_clear(map, i, j);
+    map->nq = map->nk = n;
+    map->rows = map->cols = blocks_left;
+}
+
+static int radial_prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                          void **state, struct err *err)
+{
+    const struct radial_params *p = params;
+    struct radial_state        *s = NULL;
+    int                         rc = 0;
+
+    TRY(check_head(ctx, in));
+    TRY(mem_zalloc(&s, 1, sizeof *s, "radial state", err));
+    resolve(p, in, s);
+    s->x = in->x;
+    s->n_padding = in->n_padding;
+    s->tiles.bq = s->tiles.bk = s->rule.block;
+    int64_t n = in->x.nq + in->n_padding;
+    if (p->pad == PAD_OFFICIAL && n % s->rule.block) {
+        rc = method_skip(ctx, "%lld tokens are no multiple of the block of %lld", (long long)n,
+                         (long long)s->rule.block);
+        goto out;
+    }
+    if (!s->dense && !s->paper) {
+        TRY(radial_map(&s->rule, &s->map, err));
+        s->kept_full = block_map_count(&s->map);
+        trim(&s->map, in->x.nq);
+    }
+    *state = s;
+    s = NULL;
+out:
+    radial_release(s);
+    return rc;
+}
+
+/* ---- masks ---------------------------------------------------------------------------------- */
+
+static int64_t radial_unit_rows(const void *state)
+{
+    return ((const struct radial_state *)state)->rule.block;
+}
+
+static int paper_row(const struct radial_state *s, int64_t i, struct mask *m, struct err *err)
+{
+    const struct radial_rule *r = &s->rule;
+    int64_t                   g = i - m->row0, video = r->F * r->T, lo, hi;
+    int                       rc = 0;
+
+    if (i >= video)
+        return mask_lists_add_run(m, g, 0, (int32_t)s->x.nk, err);
+    for (int64_t j = 0; j < r->T; j++) {
+        radial_row(r, i / r->F, i % r->F, j, &lo, &hi);
+        TRY(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)hi, err));
+    }
+    TRY(mask_lists_add_run(m, g, (int32_t)video, (int32_t)s->x.nk, err));
+out:
+    return rc;
+}
+
+static int paper_select(struct radial_state *s, int64_t row0, int64_t row1, struct mask *m,
+                        struct err *err)
+{
+    int rc = 0;
+    TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, false, 1, 1, err));
+    for (int64_t i = row0; i < row1; i++)
+        TRY(paper_row(s, i, m, err));
+    mask_lists_finish(m);
+    TRY(tile_count_add(&s->tiles, m, err));
+out:
+    return rc;
+}
+
+static int radial_select(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct radial_state *s = state;
+    if (!s->dense)
+        return s->paper ? paper_select(s, row0, row1, out, err)
+                        : block_map_mask(&s->map, row0, row1, out, err);
+    mask_full(out, s->x.nq, s->x.nk, row0, row1, false);
+    out->bq = out->bk = out->exec_bq = out->exec_bk = s->rule.block;
+    return 0;
+}
+
+static int radial_report(void *state, struct record *r, struct err *err)
+{
+    const struct radial_state *s = state;
+    int                        rc = 0;
+    int64_t                    side = (s->x.nq + s->n_padding + s->rule.block - 1) / s->rule.block;
+
+    record_note(r, "kind=%s", kinds[s->kind]);
+    record_note(r, "preset=%s", presets[s->preset]);
+    TRY(record_metric(r, "dense_call", s->dense, err));
+    if (s->dense) {
+        TRY(record_metric(r, "density_native", 1, err));
+    } else if (s->paper) {
+        TRY(tile_count_report(&s->tiles, r, err));
+        TRY(record_metric(r, "density_native", record_get(r, "density_elem"), err));
+    } else {
+        TRY(record_metric(r, "density_native", (double)s->kept_full / (double)(side * side), err));
+        record_note(r, "spilled_pairs=%lld", (long long)radial_spilled_pairs(&s->rule));
+    }
+out:
+    return rc;
+}
+
+const struct method method_radial = {
+    .name = "radial",
+    .summary = "video: bands around the diagonal of frame pairs, narrower with the frames' distance",
+    .paper = "Radial Attention: O(n log n) Sparse Attention with Energy Decay for Long Video "
+             "Generation, arXiv 2506.19852",
+    .abi = METHOD_ABI,
+    .flags = METHOD_BIDIRECTIONAL,
+    .params_size = sizeof(struct radial_params),
+    .params = radial_opts,
+    .prepare = radial_prepare,
+    .unit_rows = radial_unit_rows,
+    .select = radial_select,
+    .report = radial_report,
+    .release = radial_release,
+};
