@@ -67,6 +67,7 @@ $(BUILD)/build-id: FORCE
 	@echo '$(BUILD_ID) $(CC) $(FLAGS)' | cmp -s - $@ || echo '$(BUILD_ID) $(CC) $(FLAGS)' > $@
 FORCE:
 
+$(BUILD)/tests/test_conform: $(BUILD)/tests/conform.o
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcheck_pic -lsubunit -lrt

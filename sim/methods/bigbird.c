@@ -1,0 +1,279 @@
+/*
+ * bigbird.c - blocks: window of three, first and last block, and r random ones per row.
+ *
+ * Over n = ceil(N/B) blocks, bidirectional: block rows 0 and n-1 see all blocks; every other row a
+ * sees 0, a-1, a, a+1, n-1 and r random blocks. BigBird, arXiv 2007.14062, section 2 and appendix D,
+ * and its code. O(N (5 + r) B) pairs.
+ *
+ * Where the random blocks come from (`rand_scope`):
+ *   official  what the code draws. N of 1024, 2048, 3072, 4096: from the first 1024 tokens' blocks
+ *             1 .. 1024/B - 1, without the row's window; for N = 1024 the last of them is the global
+ *             last block, which the code then gathers twice. Other N with n > 2r + 5: from 1 .. 2r+3
+ *             whatever N is (row 1 not 2r+3, row 2r+3 not 1). n <= r + 5: from 1 .. n-2 (row 1 not
+ *             n-2, row n-2 not 1). Where the code cannot build a plan: as uniform.
+ *   uniform   from all blocks but the row's window, 0 and n-1: what the paper describes
+ *
+ * preset=sample is the causal baseline of SampleAttention (arXiv 2406.15486): window and global
+ * columns of 8 % each, r = 0.
+ *
+ * Deviations: a block drawn twice is kept once (`blocks_gathered` counts it twice); entries outside
+ * are masked exactly, where the code adds -10000; the generator is lacuna's, keyed by seed, layer
+ * and head; a partial last block is a block.
+ */
+#include "core/method.h"
+#include "core/mem.h"
+#include "core/rng.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+enum rand_scope { OFFICIAL, UNIFORM };
+enum preset { PRESET_NONE, PRESET_SAMPLE };
+static const char *const scopes[] = {"official", "uniform", NULL};
+static const char *const presets[] = {"none", "sample", NULL};
+
+#define RANDOM_DEFAULT 3
+#define RANDOM_MOST 16
+
+struct bigbird_params {
+    int64_t block, random;
+    int     rand_scope, preset;
+};
+
+#define P(field) offsetof(struct bigbird_params, field)
+static const struct opt bigbird_opts[] = {
+    {.name = "block", .type = OPT_INT, .offset = P(block), .def = "64", .min = 16, .max = 128,
+     .unit = "tokens", .help = "block size"},
+    {.name = "random", .type = OPT_INT, .offset = P(random), .min = 0, .max = RANDOM_MOST,
+     .flags = OPT_UNSET, .unit = "blocks",
+     .help = "random key blocks per inner row block; unset = 3, with preset=sample 0"},
+    {.name = "rand_scope", .type = OPT_ENUM, .offset = P(rand_scope), .def = "official",
+     .values = scopes, .help = "where they are drawn from: as the code does, or everywhere"},
+    {.name = "preset", .type = OPT_ENUM, .offset = P(preset), .def = "none", .values = presets,
+     .help = "sample: causal, window 8 % and global columns 8 %"},
+    {0},
+};
+
+struct bigbird_state {
+    const struct bigbird_params *params;
+    struct attn_in               x;
+    int64_t                      n, random; /* blocks; random blocks per row */
+    int64_t                      share;     /* preset=sample: window and global width */
+    uint64_t                     seed, stream;
+    int64_t                     *pool;      /* [n] scratch: blocks to draw from */
+    int64_t                      gathered;
+};
+
+static void bigbird_release(void *state)
+{
+    struct bigbird_state *s = state;
+    if (!s)
+        return;
+    free(s->pool);
+    free(s);
+}
+
+static int bigbird_prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                           void **state, struct err *err)
+{
+    const struct bigbird_params *p = params;
+    struct bigbird_state        *s = NULL;
+    int                          rc = 0;
+
+    if (in->x.causal && p->preset != PRESET_SAMPLE)
+        return method_skip(ctx, "bidirectional; preset=sample is the causal form");
+    if (!in->x.causal && p->preset == PRESET_SAMPLE)
+        return method_skip(ctx, "preset=sample is causal");
+    if (!in->x.causal && in->x.nq != in->x.nk)
+        return method_skip(ctx, "needs as many queries as keys");
+    TRY(mem_zalloc(&s, 1, sizeof *s, "bigbird state", err));
+    s->params = p;
+    s->x = in->x;
+    s->n = (in->x.nk + p->block - 1) / p->block;
+    s->random = p->random != INT64_MIN ? p->random : p->preset == PRESET_SAMPLE ? 0 : RANDOM_DEFAULT;
+    s->share = share_resolve((struct share){0.08, true}, in->x.nk);
+    s->seed = ctx->seed;
+    s->stream = (uint64_t)in->layer << 32 | (uint64_t)in->head;
+    TRY(mem_alloc(&s->pool, s->n, sizeof *s->pool, "blocks to draw from", err));
+    *state = s;
+    s = NULL;
+out:
+    bigbird_release(s);
+    return rc;
+}
+
+/* ---- random blocks -------------------------------------------------------------------------- */
+
+/* Blocks [lo, hi] without the row's window and `not`, into the pool; returns their number. */
+static int64_t fill_pool(struct bigbird_state *s, int64_t a, int64_t lo, int64_t hi, int64_t not)
+{
+    int64_t n = 0;
+    for (int64_t b = lo; b <= hi; b++)
+        if ((b < a - 1 || b > a + 1) && b != not)
+            s->pool[n++] = b;
+    return n;
+}
+
+/* Blocks from which row a draws: a plan of the code, or -1 when the code has none. */
+static int64_t official_pool(struct bigbird_state *s, int64_t a)
+{
+    int64_t size = s->x.nk, n = s->n, r = s->random, count;
+    if (size == 1024 || size == 2048 || size == 3072 || size == 4096) {
+        count = fill_pool(s, a, 1, 1024 / s->params->block - 1, -1);
+    } else if (n > 2 * r + 5 || n <= r + 5) {
+        int64_t last = n > 2 * r + 5 ? 2 * r + 3 : n - 2;
+        count = fill_pool(s, a, 1, last, a == 1 ? last : a == last ? 1 : -1);
+    } else {
+        return -1;
+    }
+    return count < r ? -1 : count;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* r distinct random blocks of row a, ascending, into draw; returns their number. */
+static int64_t draw_blocks(struct bigbird_state *s, int64_t a, int64_t *draw)
+{
+    int64_t n = s->params->rand_scope == OFFICIAL ? official_pool(s, a) : -1;
+    if (n < 0)
+        n = fill_pool(s, a, 1, s->n - 2, -1);
+    int64_t r = MIN(s->random, n);
+    for (int64_t k = 0; k < r; k++) {
+        uint64_t counter = (uint64_t)(a * RANDOM_MOST + k);
+        int64_t  at = k + (int64_t)rng_below(s->seed, s->stream, counter, (uint64_t)(n - k));
+        draw[k] = s->pool[at];
+        s->pool[at] = s->pool[k];
+    }
+    qsort(draw, (size_t)r, sizeof *draw, ascending);
+    return r;
+}
+
+/* ---- masks ---------------------------------------------------------------------------------- */
+
+static int add_row(struct bigbird_state *s, struct mask *m, int64_t g, int64_t a, struct err *err)
+{
+    int64_t list[RANDOM_MOST + 5], n, kept = 0;
+    int     rc = 0;
+
+    if (a == 0 || a == s->n - 1) {
+        s->gathered += s->n;
+        return mask_lists_add_run(m, g, 0, (int32_t)s->n, err);
+    }
+    n = draw_blocks(s, a, list);
+    list[n++] = 0;
+    list[n++] = s->n - 1;
+    for (int64_t b = a - 1; b <= a + 1; b++)
+        if (b > 0 && b < s->n - 1)
+            list[n++] = b;
+    qsort(list, (size_t)n, sizeof *list, ascending);
+    s->gathered += n;
+    for (int64_t k = 0; k < n; k++)
+        if (kept == 0 || list[kept - 1] != list[k])
+            list[kept++] = list[k];
+    for (int64_t k = 0; k < kept; k++)
+        TRY(mask_lists_add(m, g, (int32_t)list[k], err));
+out:
+    return rc;
+}
+
+/* preset=sample with random blocks: row i keeps its window, the global columns, and its block's
+ * random blocks as far as it sees them. */
+static int add_sample_row(struct bigbird_state *s, struct mask *m, int64_t i, const int64_t *draw,
+                          int64_t r, struct err *err)
+{
+    int64_t at = i + s->x.nk - s->x.nq, g = i - m->row0, block = s->params->block;
+    int64_t near = MAX(0, at - s->share + 1), done = MIN(s->share, near);
+    int     rc = 0;
+    if (at < 0)
+        return 0;
+    TRY(mask_lists_add_run(m, g, 0, (int32_t)done, err));
+    for (int64_t k = 0; k < r; k++) {
+        int64_t lo = MAX(done, draw[k] * block), hi = MIN(near, (draw[k] + 1) * block);
+        if (lo >= hi)
+            continue;
+        TRY(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)hi, err));
+        done = hi;
+    }
+    TRY(mask_lists_add_run(m, g, (int32_t)near, (int32_t)(at + 1), err));
+out:
+    return rc;
+}
+
+static int select_sample(struct bigbird_state *s, int64_t row0, int64_t row1, struct mask *m,
+                         struct err *err)
+{
+    int64_t draw[RANDOM_MOST], r = 0, block = -1;
+    int     rc = 0;
+
+    if (s->random == 0) {
+        mask_full(m, s->x.nq, s->x.nk, row0, row1, true);
+        m->form = MASK_BAND;
+        m->sink = m->window = MAX(1, s->share);
+        m->dense_from = s->x.nq;
+        return 0;
+    }
+    TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
+    m->exec_bq = m->exec_bk = 1;
+    for (int64_t i = row0; i < row1; i++) {
+        int64_t a = MAX(0, i + s->x.nk - s->x.nq) / s->params->block;
+        if (a != block)
+            r = draw_blocks(s, block = a, draw);
+        TRY(add_sample_row(s, m, i, draw, r, err));
+    }
+    mask_lists_finish(m);
+out:
+    return rc;
+}
+
+static int64_t bigbird_unit_rows(const void *state)
+{
+    const struct bigbird_params *p = ((const struct bigbird_state *)state)->params;
+    return p->preset == PRESET_SAMPLE ? 1 : p->block;
+}
+
+static int bigbird_select(void *state, int64_t row0, int64_t row1, struct mask *out,
+                          struct err *err)
+{
+    struct bigbird_state *s = state;
+    int64_t               block = s->params->block;
+    int                   rc = 0;
+
+    if (s->params->preset == PRESET_SAMPLE)
+        return select_sample(s, row0, row1, out, err);
+    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, false, block, block, err));
+    for (int64_t g = 0; g < out->ngroups; g++)
+        TRY(add_row(s, out, g, row0 / block + g, err));
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+static int bigbird_report(void *state, struct record *r, struct err *err)
+{
+    const struct bigbird_state *s = state;
+    if (s->params->preset == PRESET_SAMPLE)
+        return 0;
+    return record_metric(r, "blocks_gathered", (double)s->gathered, err);
+}
+
+const struct method method_bigbird = {
+    .name = "bigbird",
+    .summary = "block window, first and last block, random blocks",
+    .paper = "Zaheer et al., Big Bird: Transformers for Longer Sequences, arXiv 2007.14062",
+    .abi = METHOD_ABI,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
+    .params_size = sizeof(struct bigbird_params),
+    .params = bigbird_opts,
+    .prepare = bigbird_prepare,
+    .unit_rows = bigbird_unit_rows,
+    .select = bigbird_select,
+    .report = bigbird_report,
+    .release = bigbird_release,
+};

@@ -1,0 +1,175 @@
+/*
+ * sparse_transformer.c - the factorised patterns of OpenAI's Sparse Transformer, causal only.
+ *
+ *   local    i - l < j <= i            strided  j <= i and (i - j) mod l = 0
+ *   merged   local or strided
+ *   fixed    in blocks of `block`, S = l/block blocks per chunk of l tokens: query block a keeps,
+ *            among the blocks <= a, those of its own chunk and in every chunk the `vertsize` blocks
+ *            that end at position S - 1 - x vertsize, x = h mod verts
+ *
+ * with i the query's absolute position. Sparse Transformer, arXiv 1904.10509, section 4, and its
+ * code. Local O(N l), strided O(N^2 / 2l) pairs.
+ *
+ * Deviations: no divisibility limits (the code transposes to l columns for `strided`); `merged` is
+ * ours, because a single head replayed with `strided` alone lacks the local context that other heads
+ * or layers give it. `fixed` is executed in blocks, the others pair by pair.
+ */
+#include "core/method.h"
+#include "core/mem.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+enum pattern { LOCAL, STRIDED, FIXED, MERGED };
+static const char *const patterns[] = {"local", "strided", "fixed", "merged", NULL};
+
+struct st_params {
+    int     pattern;
+    int64_t stride, block, verts, vertsize;
+};
+
+#define P(field) offsetof(struct st_params, field)
+static const struct opt st_opts[] = {
+    {.name = "pattern", .type = OPT_ENUM, .offset = P(pattern), .def = "strided",
+     .values = patterns, .help = "which pattern every head uses; merged = local or strided"},
+    {.name = "stride", .type = OPT_INT, .offset = P(stride), .def = "128", .min = 1, .max = 1e9,
+     .unit = "tokens", .help = "local window and stride"},
+    {.name = "block", .type = OPT_INT, .offset = P(block), .def = "32", .min = 8, .max = 64,
+     .unit = "tokens", .help = "fixed: block size, 8, 16, 32 or 64"},
+    {.name = "verts", .type = OPT_INT, .offset = P(verts), .def = "4", .min = 1, .max = 1e9,
+     .help = "fixed: number of different summary positions over heads"},
+    {.name = "vertsize", .type = OPT_INT, .offset = P(vertsize), .def = "1", .min = 1, .max = 1e9,
+     .unit = "blocks", .help = "fixed: summary blocks per chunk"},
+    {0},
+};
+
+struct st_state {
+    const struct st_params *params;
+    struct attn_in          x;
+    int64_t                 turn; /* fixed: x of this head */
+};
+
+static int st_validate(void *params, struct err *err)
+{
+    const struct st_params *p = params;
+    if (p->pattern != FIXED)
+        return 0;
+    if (p->block & (p->block - 1))
+        return err_set(err, ERR_USAGE, "block=%lld is not 8, 16, 32 or 64", (long long)p->block);
+    if (p->stride % p->block)
+        return err_set(err, ERR_USAGE, "pattern=fixed: stride=%lld is not a multiple of block=%lld",
+                       (long long)p->stride, (long long)p->block);
+    if (p->verts * p->vertsize > p->stride / p->block)
+        return err_set(err, ERR_USAGE, "pattern=fixed: verts=%lld times vertsize=%lld are more than "
+                       "the %lld blocks of a chunk", (long long)p->verts, (long long)p->vertsize,
+                       (long long)(p->stride / p->block));
+    return 0;
+}
+
+static int st_prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                      void **state, struct err *err)
+{
+    const struct st_params *p = params;
+    struct st_state        *s = NULL;
+    int                     rc = 0;
+
+    if (p->pattern == FIXED && (in->x.nk - in->x.nq) % p->block)
+        return method_skip(ctx, "pattern=fixed: the %lld keys before the queries are not a multiple "
+                           "of block=%lld", (long long)(in->x.nk - in->x.nq), (long long)p->block);
+    TRY(mem_zalloc(&s, 1, sizeof *s, "sparse-transformer state", err));
+    s->params = p;
+    s->x = in->x;
+    s->turn = in->head % p->verts;
+    *state = s;
+out:
+    return rc;
+}
+
+static int64_t st_unit_rows(const void *state)
+{
+    const struct st_params *p = ((const struct st_state *)state)->params;
+    return p->pattern == FIXED ? p->block : 1;
+}
+
+static int select_local(const struct st_state *s, int64_t row0, int64_t row1, struct mask *out)
+{
+    mask_full(out, s->x.nq, s->x.nk, row0, row1, true);
+    out->form = MASK_BAND;
+    out->sink = 0;
+    out->window = s->params->stride;
+    out->dense_from = s->x.nq;
+    return 0;
+}
+
+static int select_strided(const struct st_state *s, int64_t row0, int64_t row1, struct mask *m,
+                          struct err *err)
+{
+    int64_t l = s->params->stride;
+    int     rc = 0;
+    TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
+    m->exec_bq = m->exec_bk = 1;
+    for (int64_t i = row0; i < row1; i++) {
+        int64_t at = i + s->x.nk - s->x.nq;
+        if (at < 0)
+            continue;
+        int64_t near = s->params->pattern == MERGED ? MAX(0, at - l + 1) : at;
+        for (int64_t j = at % l; j < near; j += l)
+            TRY(mask_lists_add(m, i - row0, (int32_t)j, err));
+        TRY(mask_lists_add_run(m, i - row0, (int32_t)near, (int32_t)(at + 1), err));
+    }
+    mask_lists_finish(m);
+out:
+    return rc;
+}
+
+static int select_fixed(const struct st_state *s, int64_t row0, int64_t row1, struct mask *m,
+                        struct err *err)
+{
+    const struct st_params *p = s->params;
+    int64_t per = p->stride / p->block, last = per - s->turn * p->vertsize; /* summary end + 1 */
+    int     rc = 0;
+    TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, p->block, p->block, err));
+    for (int64_t g = 0; g < m->ngroups; g++) {
+        int64_t a = (row0 + s->x.nk - s->x.nq) / p->block + g;
+        for (int64_t b = 0; b <= a; b++) {
+            bool summary = b % per < last && b % per >= last - p->vertsize;
+            if (summary || b / per == a / per)
+                TRY(mask_lists_add(m, g, (int32_t)b, err));
+        }
+    }
+    mask_lists_finish(m);
+out:
+    return rc;
+}
+
+static int st_select(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    const struct st_state *s = state;
+    switch (s->params->pattern) {
+    case LOCAL:
+        return select_local(s, row0, row1, out);
+    case FIXED:
+        return select_fixed(s, row0, row1, out, err);
+    default:
+        return select_strided(s, row0, row1, out, err);
+    }
+}
+
+const struct method method_sparse_transformer = {
+    .name = "sparse-transformer",
+    .summary = "local, strided and fixed patterns of the Sparse Transformer",
+    .paper = "Child et al., Generating Long Sequences with Sparse Transformers, arXiv 1904.10509",
+    .abi = METHOD_ABI,
+    .flags = METHOD_CAUSAL,
+    .params_size = sizeof(struct st_params),
+    .params = st_opts,
+    .budget_full = "stride=1",
+    .validate = st_validate,
+    .prepare = st_prepare,
+    .unit_rows = st_unit_rows,
+    .select = st_select,
+    .release = free,
+};
