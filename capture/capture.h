@@ -10,7 +10,7 @@
 struct capture_opts {
     struct common_opts c;
     char   *model, *out;
-    char   *layers;          /* "all" or a list */
+    char   *layers, *heads;  /* "all" or a list */
     int     dtype;           /* index into capture_dtypes; 0 = the checkpoint's */
     int     device;          /* 0 cpu, 1 cuda */
     int64_t maps;            /* cell size, 0 = none; INT64_MIN = the runner's default */
@@ -18,6 +18,7 @@ struct capture_opts {
     char   *prompt, *tokens_file;
     int64_t tokens;          /* INT64_MIN = all */
     int     bos;             /* auto, yes, no */
+    bool    nll;             /* run to the end for the likelihoods */
     /* video */
     char   *size, *capture_steps, *noise, *text, *negative, *save_frames, *save_sample;
     int64_t steps, prompt_index;
@@ -34,6 +35,13 @@ int text_capture(const struct capture_opts *o, struct err *err);
 
 /* Run a video diffusion transformer through its sampler. */
 int video_capture(const struct capture_opts *o, struct err *err);
+
+/* A list option as flags [n]; *count of them are set. `option` names it in messages. */
+int capture_choose(const char *list, int64_t n, const char *option, bool **flags, int64_t *count,
+                   struct err *err);
+
+/* The last part of a path: the model's name in the trace. "." and ".." are resolved. */
+void capture_model_name(const char *dir, char *name, size_t size);
 
 /* The plan of a dry run, or the summary after a run: numbers as text or (with --json) as JSON. */
 struct capture_summary {

@@ -25,6 +25,9 @@ static const struct opt options[] = {
     {"output", OPT_STR, AT(out), NULL, 0, 0, OPT_UNSET, "", "Trace to write.", NULL, 'o', "FILE"},
     {"layers", OPT_STR, AT(layers), "all", 0, 0, 0, "", "Layers to store, as in 0,4-7.", NULL, 0,
      "LIST"},
+    {"heads", OPT_STR, AT(heads), "all", 0, 0, 0, "",
+     "Query heads to store, with the kv heads that they read; the trace numbers them from 0.", NULL, 0,
+     "LIST"},
     {"dtype", OPT_ENUM, AT(dtype), "model", 0, 0, 0, "",
      "Type in which q, k, v are stored; the run itself computes in float32.", capture_dtypes, 0,
      NULL},
@@ -40,6 +43,9 @@ static const struct opt options[] = {
     {"bos", OPT_ENUM, AT(bos), "auto", 0, 0, 0, "",
      "Text: whether a beginning-of-text token stands first; auto: as the tokenizer says.",
      bos_values, 0, NULL},
+    {"nll", OPT_BOOL, AT(nll), "1", 0, 1, 0, "",
+     "Text: run all layers for the likelihood of every token; --no-nll ends after the last stored "
+     "layer.", NULL, 0, NULL},
     {"size", OPT_STR, AT(size), NULL, 0, 0, OPT_UNSET, "",
      "Video: frames x height x width of the latent, as in 16x256x384.", NULL, 0, "TxHxW"},
     {"steps", OPT_INT, AT(steps), "50", 1, 10000, 0, "steps", "Video: denoising steps.", NULL, 0,
@@ -75,6 +81,36 @@ enum dtype capture_dtype(const struct capture_opts *o, enum dtype native)
 {
     static const enum dtype types[] = {DT_NONE, DT_BF16, DT_F16, DT_F32};
     return o->dtype ? types[o->dtype] : native;
+}
+
+int capture_choose(const char *list, int64_t n, const char *option, bool **flags, int64_t *count,
+                   struct err *err)
+{
+    int64_t *index = NULL, picked = -1;
+    int      rc = 0;
+    TRY(mem_zalloc(flags, n, sizeof **flags, option, err));
+    TRY(index_list_parse(list, n, option, &index, &picked, err));
+    for (int64_t i = 0; !index && i < n; i++)
+        (*flags)[i] = true;
+    for (int64_t i = 0; index && i < picked; i++)
+        (*flags)[index[i]] = true;
+    *count = index ? picked : n;
+out:
+    free(index);
+    return rc;
+}
+
+void capture_model_name(const char *dir, char *name, size_t size)
+{
+    char  *real = realpath(dir, NULL);
+    char  *path = real ? real : (char *)(uintptr_t)dir;
+    size_t n = strlen(path), a;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    for (a = n; a > 0 && path[a - 1] != '/'; a--)
+        ;
+    snprintf(name, size, "%.*s", (int)(n - a), path + a);
+    free(real);
 }
 
 double capture_rate(int jobs)

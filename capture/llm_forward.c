@@ -297,7 +297,8 @@ int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm
     s.chunk = chunk_tokens(run->chunk, run->n, run->pool);
     TRY(state_init(&s, err));
     TRY(embed(&s, err));
-    for (int layer = 0; layer < m->c.layers; layer++) {
+    int layers = run->layers > 0 && run->layers < m->c.layers ? run->layers : m->c.layers;
+    for (int layer = 0; layer < layers; layer++) {
         rc = run_layer(&s, layer, err);
         if (rc) {
             err_prefix(err, "layer %d", layer);

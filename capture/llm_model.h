@@ -40,6 +40,7 @@ struct llm_run {
     int64_t        chunk;  /* tokens of a chunk, 0 = default */
     int64_t        pool;   /* cell size of the maps, 0 = none */
     int            jobs;
+    int            layers; /* layers to run, 0 = all; fewer leave nll and last_logits meaningless */
     float         *nll;    /* [n - 1]: -ln p(token i+1 | tokens 0..i), nat; NULL = not wanted */
     float         *last_logits; /* [vocab], NULL = not wanted */
 };

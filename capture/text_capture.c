@@ -2,6 +2,7 @@
  * text_capture.c - a language model's run over a prompt into a trace.
  */
 #include "capture/capture.h"
+#include "capture/headsel.h"
 #include "capture/llm_weights.h"
 #include "capture/tokenizer.h"
 #include "core/hash.h"
@@ -31,6 +32,8 @@ struct text_run {
     char                       prompt_id[HASH_TEXT_MAX];
     bool                      *wanted;  /* [layers], owned */
     int64_t                    n_wanted;
+    int                        run_layers;
+    struct head_select         heads;
     float                     *nll;     /* owned */
     bool                       open_call;
 };
@@ -59,7 +62,11 @@ static int encode_prompt(struct text_run *r, const struct buf *text, struct err 
     int               rc = 0;
 
     TRY(tokenizer_open(r->o->model, &tok, err));
-    TRY(tokenizer_encode(tok, buf_str(text), text->len, &has_bos, &ids, &n, err));
+    rc = tokenizer_encode(tok, buf_str(text), text->len, &has_bos, &ids, &n, err);
+    if (rc) {
+        err_prefix(err, "%s", r->o->prompt);
+        goto out;
+    }
     bool want = r->o->bos == 1 || (r->o->bos == 0 && (has_bos || tokenizer_wants_bos(tok)));
     if (want && !has_bos && r->model.c.bos < 0)
         FAIL(err, ERR_USAGE, "%s: --bos yes, but config.json has no bos_token_id", r->o->model);
@@ -128,30 +135,21 @@ out:
 
 /* ---- the trace ------------------------------------------------------------------------------ */
 
-static const char *base_name(const char *path, char *name, size_t size)
-{
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/')
-        n--;
-    size_t a = n;
-    while (a > 0 && path[a - 1] != '/')
-        a--;
-    snprintf(name, size, "%.*s", (int)(n - a), path + a);
-    return name;
-}
-
 static int fill_meta(struct text_run *r, struct err *err)
 {
     const struct llm_config *c = &r->model.c;
     struct trace_meta       *m = &r->meta;
-    base_name(r->o->model, m->name, sizeof m->name);
+    int                      rc;
+
+    capture_model_name(r->o->model, m->name, sizeof m->name);
     snprintf(m->architecture, sizeof m->architecture, "%s", c->architecture);
     m->layers = c->layers;
-    m->heads = c->heads;
-    m->kv_heads = c->kv_heads;
+    if ((rc = head_select_meta(&r->heads, m, err)) != 0)
+        return rc;
     m->head_dim = m->v_dim = c->head_dim;
     m->scale = 1 / sqrt(c->head_dim);
     m->causal = m->positions_applied = true;
+    snprintf(m->positions, sizeof m->positions, "rope");
     m->dtype = capture_dtype(r->o, c->dtype);
     snprintf(m->compute, sizeof m->compute, "float32");
     snprintf(m->source, sizeof m->source, "capture");
@@ -162,19 +160,16 @@ static int fill_meta(struct text_run *r, struct err *err)
     return r->o->c.dry_run ? 0 : st_content_id(r->model.file, m->weights_id, err);
 }
 
+/* Layers to store, and how far to run. */
 static int choose_layers(struct text_run *r, struct err *err)
 {
-    int64_t *list = NULL, n = -1, layers = r->model.c.layers;
-    int      rc = 0;
-    TRY(mem_zalloc(&r->wanted, layers, sizeof *r->wanted, "layers", err));
-    TRY(index_list_parse(r->o->layers, layers, "--layers", &list, &n, err));
-    for (int64_t i = 0; i < layers; i++)
-        r->wanted[i] = list == NULL;
-    for (int64_t i = 0; list && i < n; i++)
-        r->wanted[list[i]] = true;
-    r->n_wanted = list ? n : layers;
+    int rc = 0;
+    TRY(capture_choose(r->o->layers, r->model.c.layers, "--layers", &r->wanted, &r->n_wanted, err));
+    TRY(head_select_parse(r->o->heads, r->model.c.heads, r->model.c.kv_heads, &r->heads, err));
+    r->run_layers = r->model.c.layers;
+    while (!r->o->nll && r->run_layers > 1 && !r->wanted[r->run_layers - 1])
+        r->run_layers--;
 out:
-    free(list);
     return rc;
 }
 
@@ -194,20 +189,17 @@ static int begin_layer(void *ctx, int layer, struct err *err)
 static int put_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q, const float *k,
                     const float *v, struct err *err)
 {
-    struct text_run         *r = ctx;
-    const struct llm_config *c = &r->model.c;
-    int64_t                  qdim = (int64_t)c->heads * c->head_dim;
-    int64_t                  kvdim = (int64_t)c->kv_heads * c->head_dim;
-    char                     text[64];
-    int                      rc = 0;
+    struct text_run *r = ctx;
+    int              d = r->model.c.head_dim, rc = 0;
+    char             text[64];
 
     if (r->wanted[layer]) {
-        TRY(trace_put(r->writer, TRACE_Q, t0, n, q, qdim, err));
-        TRY(trace_put(r->writer, TRACE_K, t0, n, k, kvdim, err));
-        TRY(trace_put(r->writer, TRACE_V, t0, n, v, kvdim, err));
+        TRY(head_select_put(&r->heads, r->writer, TRACE_Q, t0, n, q, d, err));
+        TRY(head_select_put(&r->heads, r->writer, TRACE_K, t0, n, k, d, err));
+        TRY(head_select_put(&r->heads, r->writer, TRACE_V, t0, n, v, d, err));
     }
     snprintf(text, sizeof text, "layer %d, token %lld", layer, (long long)(t0 + n));
-    progress_add(r->progress, (double)n * (double)(2 * t0 + n), 1, text);
+    progress_add(r->progress, (double)n * (double)(2 * t0 + n), t0 + n == r->n, text);
 out:
     return rc;
 }
@@ -218,9 +210,9 @@ static int end_layer(void *ctx, int layer, const struct attnmap *map, struct err
     int              rc = 0;
     if (!r->wanted[layer])
         return 0;
-    for (int h = 0; map && h < map->heads; h++) {
-        int64_t at = h * map->cells_q * map->cells_k;
-        TRY(trace_put_map(r->writer, h, map->sum + at, map->max + at, err));
+    for (int i = 0; map && i < r->heads.n; i++) {
+        int64_t at = r->heads.head[i] * map->cells_q * map->cells_k;
+        TRY(trace_put_map(r->writer, i, map->sum + at, map->max + at, err));
     }
     TRY(trace_end_call(r->writer, err));
 out:
@@ -229,18 +221,19 @@ out:
 
 static int run_model(struct text_run *r, struct err *err)
 {
-    struct llm_run   run = {r->tokens, r->n, 0, r->meta.pool, cmd_jobs(&r->o->c), NULL, NULL};
+    struct llm_run   run = {.tokens = r->tokens, .n = r->n, .layers = r->run_layers,
+                            .pool = r->meta.pool, .jobs = cmd_jobs(&r->o->c)};
     struct llm_hooks hooks = {r, begin_layer, put_rows, end_layer, wants_map};
     int              rc = 0;
 
-    if (r->n > 1) {
+    if (r->n > 1 && r->o->nll) {
         TRY(mem_alloc(&r->nll, r->n - 1, sizeof *r->nll, "likelihoods", err));
         run.nll = r->nll;
     }
     TRY(trace_create(r->o->out, &r->meta, r->n_wanted, r->o->c.force, &r->writer, err));
     TRY(trace_put_tokens(r->writer, r->tokens, r->n, err));
-    r->progress = progress_start("capture", (double)r->n * (double)r->n * r->model.c.layers,
-                                 r->model.c.layers);
+    r->progress = progress_start("capture", (double)r->n * (double)r->n * r->run_layers,
+                                 r->run_layers);
     TRY(llm_forward(&r->model, &run, &hooks, err));
     if (r->nll)
         TRY(trace_put_nll(r->writer, r->nll, r->n - 1, err));
@@ -257,7 +250,8 @@ static double estimate_seconds(const struct text_run *r)
     double n = (double)r->n, qdim = (double)c->heads * c->head_dim;
     double weights = (double)llm_layer_bytes(c) / 4;
     double attention = n * n * qdim * (r->meta.pool ? 3 : 2); /* causal: q k, p v, map's q k */
-    double flop = c->layers * (2 * n * weights + attention) + 2 * n * (double)(c->vocab * c->hidden);
+    double logits = r->o->nll ? 2 * n * (double)(c->vocab * c->hidden) : 0;
+    double flop = r->run_layers * (2 * n * weights + attention) + logits;
     return flop / capture_rate(cmd_jobs(&r->o->c));
 }
 
@@ -305,6 +299,7 @@ out:
     llm_close(&r.model);
     free(r.tokens);
     free(r.wanted);
+    head_select_free(&r.heads);
     free(r.nll);
     return rc;
 }

@@ -35,6 +35,8 @@ static void text_model(const struct trace_meta *m, struct buf *b)
     put_line(b, "");
     buf_printf(b, "%d layer%s, %d query and %d kv heads, head dim %d", m->layers,
                m->layers == 1 ? "" : "s", m->heads, m->kv_heads, m->head_dim);
+    if (m->head_ids[0])
+        buf_printf(b, " (heads %s, kv heads %s of the model)", m->head_ids, m->kv_head_ids);
     if (m->v_dim != m->head_dim)
         buf_printf(b, ", value dim %d", m->v_dim);
     buf_printf(b, ", scale %.6g, %s\n", m->scale, m->causal ? "causal" : "bidirectional");

@@ -7,6 +7,7 @@
 #include "capture/capture.h"
 #include "capture/flow.h"
 #include "capture/frames.h"
+#include "capture/headsel.h"
 #include "capture/wan_model.h"
 #include "core/hash.h"
 #include "core/mem.h"
@@ -39,6 +40,7 @@ struct video_run {
     int64_t                    n_text;
     double                    *sigma;                  /* [steps + 1], owned */
     bool                      *layers, *steps;         /* wanted, owned */
+    struct head_select         heads;
     int64_t                    n_layers, n_steps, last_step, branches;
     struct trace_call          call;                   /* being captured */
     bool                       capturing;
@@ -136,24 +138,6 @@ out:
     return rc;
 }
 
-/* `list` of a selection as flags. */
-static int choose(const char *list, int64_t n, const char *option, bool **flags, int64_t *count,
-                  struct err *err)
-{
-    int64_t *index = NULL, picked = -1;
-    int      rc = 0;
-    TRY(mem_zalloc(flags, n, sizeof **flags, option, err));
-    TRY(index_list_parse(list, n, option, &index, &picked, err));
-    for (int64_t i = 0; !index && i < n; i++)
-        (*flags)[i] = true;
-    for (int64_t i = 0; index && i < picked; i++)
-        (*flags)[index[i]] = true;
-    *count = index ? picked : n;
-out:
-    free(index);
-    return rc;
-}
-
 static int prepare(struct video_run *r, struct err *err)
 {
     const struct capture_opts *o = r->o;
@@ -162,8 +146,10 @@ static int prepare(struct video_run *r, struct err *err)
     TRY(wan_open(o->model, CACHE_BYTES, &r->model, err));
     TRY(parse_size(r, err));
     TRY(load_texts(r, err));
-    TRY(choose(o->layers, r->model.c.layers, "--layers", &r->layers, &r->n_layers, err));
-    TRY(choose(o->capture_steps, o->steps, "--capture-steps", &r->steps, &r->n_steps, err));
+    TRY(capture_choose(o->layers, r->model.c.layers, "--layers", &r->layers, &r->n_layers, err));
+    TRY(head_select_parse(o->heads, r->model.c.heads, r->model.c.heads, &r->heads, err));
+    TRY(capture_choose(o->capture_steps, o->steps, "--capture-steps", &r->steps, &r->n_steps,
+                       err));
     for (int64_t i = 0; i < o->steps; i++)
         r->last_step = r->steps[i] ? i : r->last_step;
     if (o->save_frames || o->save_sample)
@@ -185,16 +171,18 @@ static int fill_meta(struct video_run *r, struct err *err)
 {
     const struct wan_config *c = &r->model.c;
     struct trace_meta       *m = &r->meta;
-    const char              *slash = strrchr(r->o->model, '/');
     char                     id[HASH_TEXT_MAX];
+    int                      rc;
 
-    snprintf(m->name, sizeof m->name, "%.100s", slash && slash[1] ? slash + 1 : r->o->model);
+    capture_model_name(r->o->model, m->name, sizeof m->name);
     snprintf(m->architecture, sizeof m->architecture, "WanTransformer3DModel");
     m->layers = c->layers;
-    m->heads = m->kv_heads = c->heads;
+    if ((rc = head_select_meta(&r->heads, m, err)) != 0)
+        return rc;
     m->head_dim = m->v_dim = c->head_dim;
     m->scale = 1 / sqrt(c->head_dim);
     m->positions_applied = true;
+    snprintf(m->positions, sizeof m->positions, "rope-3d");
     m->dtype = capture_dtype(r->o, DT_BF16);
     snprintf(m->compute, sizeof m->compute, "float32");
     snprintf(m->source, sizeof m->source, "capture");
@@ -238,9 +226,9 @@ static int put_maps(struct video_run *r, const float *q, const float *k, const f
     TRY(nn_attention(q, &kv, n, n, c->heads, r->meta.scale, false, jobs, out, lse, err));
     TRY(attnmap_init(&map, c->heads, n, n, r->meta.pool, err));
     TRY(attnmap_rows(&map, q, &kv, 0, n, n, r->meta.scale, false, lse, jobs, err));
-    for (int h = 0; h < c->heads; h++) {
-        int64_t at = h * map.cells_q * map.cells_k;
-        TRY(trace_put_map(r->writer, h, map.sum + at, map.max + at, err));
+    for (int i = 0; i < r->heads.n; i++) {
+        int64_t at = r->heads.head[i] * map.cells_q * map.cells_k;
+        TRY(trace_put_map(r->writer, i, map.sum + at, map.max + at, err));
     }
 out:
     nn_kv_free(&kv);
@@ -254,7 +242,8 @@ static int hook(void *ctx, int layer, const float *q, const float *k, const floa
                 struct err *err)
 {
     struct video_run *r = ctx;
-    int64_t           n = r->meta.n_q, dim = r->model.c.dim;
+    int64_t           n = r->meta.n_q;
+    int               d = r->model.c.head_dim;
     char              text[64];
     int               rc = 0;
 
@@ -268,9 +257,9 @@ static int hook(void *ctx, int layer, const float *q, const float *k, const floa
     r->call.order = r->order++;
     r->call.has_map = r->meta.pool > 0;
     TRY(trace_begin_call(r->writer, &r->call, err));
-    TRY(trace_put(r->writer, TRACE_Q, 0, n, q, dim, err));
-    TRY(trace_put(r->writer, TRACE_K, 0, n, k, dim, err));
-    TRY(trace_put(r->writer, TRACE_V, 0, n, v, dim, err));
+    TRY(head_select_put(&r->heads, r->writer, TRACE_Q, 0, n, q, d, err));
+    TRY(head_select_put(&r->heads, r->writer, TRACE_K, 0, n, k, d, err));
+    TRY(head_select_put(&r->heads, r->writer, TRACE_V, 0, n, v, d, err));
     if (r->meta.pool > 0)
         TRY(put_maps(r, q, k, v, err));
     TRY(trace_end_call(r->writer, err));
@@ -409,6 +398,7 @@ out:
     free(r.text);
     free(r.negative);
     free(r.sigma);
+    head_select_free(&r.heads);
     free(r.layers);
     free(r.steps);
     return rc;

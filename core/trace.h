@@ -28,6 +28,8 @@ struct trace_meta {
     char    positions[32];       /* their kind: "rope", "rope-3d", "" unknown */
     enum dtype dtype;            /* of q, k, v, out: DT_F32, DT_BF16 or DT_F16 */
     char    compute[32];         /* arithmetic of the capture: "float32" */
+    char    head_ids[512], kv_head_ids[512]; /* where a part of the model's heads is stored: which
+                                              * ones, as in "0,4-7"; "" = all */
     /* run */
     char    source[32];          /* "capture", "import", "synthetic" */
     char    prompt_id[40];       /* "xxh3:..." of the prompt text or conditioning tensor, or "" */

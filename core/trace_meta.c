@@ -43,6 +43,8 @@ static const struct field fields[] = {
     FIELD(model, F_STR, positions),
     FIELD(model, F_DTYPE, dtype),
     FIELD(model, F_STR, compute),
+    FIELD(model, F_STR, head_ids),
+    FIELD(model, F_STR, kv_head_ids),
     FIELD(run, F_STR, source),
     FIELD(run, F_STR, prompt_id),
     FIELD(run, F_STR, negative_id),
@@ -79,8 +81,17 @@ static bool is_video(const struct trace_meta *m)
     return m->grid_t > 0;
 }
 
+/* Fields that are left out where they say nothing. */
+static bool is_optional(const struct field *f)
+{
+    return f->offset == offsetof(struct trace_meta, head_ids) ||
+           f->offset == offsetof(struct trace_meta, kv_head_ids);
+}
+
 static bool in_use(const struct field *f, const struct trace_meta *m)
 {
+    if (is_optional(f))
+        return ((const char *)m)[f->offset] != '\0';
     return strcmp(f->group, "video") != 0 || is_video(m);
 }
 
@@ -146,7 +157,9 @@ int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err)
     const char *open = "";
     int         rc = 0;
 
-    for (const struct field *f = fields; f->name && in_use(f, m); f++) {
+    for (const struct field *f = fields; f->name; f++) {
+        if (!in_use(f, m))
+            continue;
         if (strcmp(open, f->group) != 0) {
             h5_close(group);
             group = H5I_INVALID_HID;
@@ -177,7 +190,8 @@ int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err)
             TRY(h5_open_group(file, f->group, &group, err));
             open = f->group;
         }
-        TRY(get_field(group, f, m, err));
+        if (!is_optional(f) || h5_has_attr(group, f->name))
+            TRY(get_field(group, f, m, err));
     }
     if (video && !is_video(m))
         FAIL(err, ERR_INPUT, "/video: grid_t = %lld", (long long)m->grid_t);
@@ -190,7 +204,9 @@ void trace_meta_json(const struct trace_meta *m, struct jw *w)
 {
     const char *open = "";
 
-    for (const struct field *f = fields; f->name && in_use(f, m); f++) {
+    for (const struct field *f = fields; f->name; f++) {
+        if (!in_use(f, m))
+            continue;
         const void *p = (const char *)m + f->offset;
         if (strcmp(open, f->group) != 0) {
             if (open[0])
@@ -476,7 +492,9 @@ static void put_f64(struct buf *b, double x)
 void content_meta(const struct trace_meta *m, struct buf *b)
 {
     buf_printf(b, "%s %d\n", TRACE_FORMAT, TRACE_VERSION_MAJOR);
-    for (const struct field *f = fields; f->name && in_use(f, m); f++) {
+    for (const struct field *f = fields; f->name; f++) {
+        if (!in_use(f, m))
+            continue;
         const void *p = (const char *)m + f->offset;
         buf_printf(b, "%s.%s=", f->group, f->name);
         if (f->type == F_STR)

@@ -134,7 +134,8 @@ static void check_run(int64_t chunk)
         s.v[l] = malloc(KV * N * D * sizeof(float));
     }
     assert_ok(llm_open(MODEL, &m, &err), &err);
-    struct llm_run   run = {ids, N, chunk, 64, 2, nll, logits};
+    struct llm_run   run = {.tokens = ids, .n = N, .chunk = chunk, .pool = 64, .jobs = 2, .nll = nll,
+                            .last_logits = logits};
     struct llm_hooks hooks = {&s, NULL, keep_rows, keep_map, NULL};
     assert_ok(llm_forward(&m, &run, &hooks, &err), &err);
     llm_close(&m);
@@ -176,7 +177,7 @@ START_TEST(tokens_outside_the_vocabulary_are_refused)
     struct err       err = {0};
     struct llm_model m;
     int32_t          ids[] = {0, 4096};
-    struct llm_run   run = {ids, 2, 0, 0, 1, NULL, NULL};
+    struct llm_run   run = {.tokens = ids, .n = 2, .jobs = 1};
     assert_ok(llm_open(MODEL, &m, &err), &err);
     assert_fails(llm_forward(&m, &run, NULL, &err), &err, ERR_INPUT, "vocabulary is 0..4095");
     run.n = 0;

@@ -49,7 +49,8 @@ static void run_model(const char *dir, int64_t chunk, int64_t pool, struct seen 
     assert_ok(llm_open(dir, &m, &err), &err);
     *s = (struct seen){.heads = m.c.heads, .kv_heads = m.c.kv_heads, .d = m.c.head_dim};
     ck_assert_int_le(s->heads * s->d, MAX_ROW);
-    struct llm_run   run = {ids, N, chunk, pool, 1, s->nll, s->logits};
+    struct llm_run   run = {.tokens = ids, .n = N, .chunk = chunk, .pool = pool, .jobs = 1,
+                            .nll = s->nll, .last_logits = s->logits};
     struct llm_hooks hooks = {s, NULL, keep_rows, NULL, NULL};
     assert_ok(llm_forward(&m, &run, &hooks, &err), &err);
     llm_close(&m);
@@ -253,7 +254,7 @@ START_TEST(prompts_beyond_the_sliding_window_are_refused)
     tiny_put_weights(test_tmpdir(), "mistral-window", 1, NULL);
     json_decref(c);
     assert_ok(llm_open(test_tmpdir(), &m, &err), &err);
-    struct llm_run run = {ids, N, 0, 0, 1, nll, NULL};
+    struct llm_run run = {.tokens = ids, .n = N, .jobs = 1, .nll = nll};
     assert_fails(llm_forward(&m, &run, NULL, &err), &err, ERR_USAGE, "sliding window of 39");
     run.n = N - 1;
     assert_ok(llm_forward(&m, &run, NULL, &err), &err);

@@ -1,0 +1,116 @@
+#include "capture/headsel.h"
+
+#include "capture/nn.h"
+#include "core/mem.h"
+#include "core/opt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void head_select_free(struct head_select *s)
+{
+    free(s->head);
+    free(s->kv);
+    memset(s, 0, sizeof *s);
+}
+
+/* The kv heads of the chosen heads: each once if all are used equally often, else one per head. */
+static void choose_kv(struct head_select *s)
+{
+    int  group = s->model_heads / s->model_kv, at = 0;
+    bool even = true;
+
+    for (int i = 0; i < s->n; i++) {
+        int kv = s->head[i] / group;
+        if (s->n_kv == 0 || s->kv[s->n_kv - 1] != kv)
+            s->kv[s->n_kv++] = kv;
+    }
+    for (int k = 0; k < s->n_kv; k++) {
+        int used = 0;
+        for (; at < s->n && s->head[at] / group == s->kv[k]; at++)
+            used++;
+        even = even && used * s->n_kv == s->n;
+    }
+    if (even)
+        return;
+    s->n_kv = s->n;
+    for (int i = 0; i < s->n; i++)
+        s->kv[i] = s->head[i] / group;
+}
+
+int head_select_parse(const char *list, int heads, int kv_heads, struct head_select *s,
+                      struct err *err)
+{
+    int64_t *index = NULL, n = -1;
+    int      rc = 0;
+
+    memset(s, 0, sizeof *s);
+    s->model_heads = heads;
+    s->model_kv = kv_heads;
+    TRY(index_list_parse(list, heads, "--heads", &index, &n, err));
+    s->n = index ? (int)n : heads;
+    s->all = s->n == heads;
+    TRY(mem_alloc(&s->head, s->n, sizeof *s->head, "heads", err));
+    TRY(mem_alloc(&s->kv, s->n, sizeof *s->kv, "heads", err));
+    for (int i = 0; i < s->n; i++)
+        s->head[i] = index ? (int)index[i] : i;
+    choose_kv(s);
+out:
+    free(index);
+    if (rc)
+        head_select_free(s);
+    return rc;
+}
+
+/* "0,4-7" */
+static int ids_text(const int *id, int n, char *text, size_t size, struct err *err)
+{
+    struct buf b = {0};
+    int        rc = 0;
+    for (int i = 0, last; i < n; i = last + 1) {
+        for (last = i; last + 1 < n && id[last + 1] == id[last] + 1; last++)
+            ;
+        buf_printf(&b, last > i ? "%s%d-%d" : "%s%d", i ? "," : "", id[i], id[last]);
+    }
+    TRY(buf_check(&b, "head numbers", err));
+    if (b.len >= size)
+        FAIL(err, ERR_USAGE, "--heads: the list of %d heads is too long for a trace; choose ranges", n);
+    memcpy(text, buf_str(&b), b.len + 1);
+out:
+    buf_free(&b);
+    return rc;
+}
+
+int head_select_meta(const struct head_select *s, struct trace_meta *m, struct err *err)
+{
+    int rc = 0;
+    m->heads = s->n;
+    m->kv_heads = s->n_kv;
+    if (s->all)
+        return 0;
+    TRY(ids_text(s->head, s->n, m->head_ids, sizeof m->head_ids, err));
+    TRY(ids_text(s->kv, s->n_kv, m->kv_head_ids, sizeof m->kv_head_ids, err));
+out:
+    return rc;
+}
+
+int head_select_put(const struct head_select *s, struct trace_writer *w, enum trace_what what,
+                    int64_t tok0, int64_t n, const float *x, int dim, struct err *err)
+{
+    bool       query = what == TRACE_Q;
+    int        total = query ? s->model_heads : s->model_kv, count = query ? s->n : s->n_kv;
+    const int *head = query ? s->head : s->kv;
+    float     *rows = NULL;
+    int        rc = 0;
+
+    if (s->all)
+        return trace_put(w, what, tok0, n, x, (int64_t)total * dim, err);
+    TRY(mem_alloc(&rows, n * dim, sizeof *rows, "rows of a head", err));
+    for (int i = 0; i < count; i++) {
+        nn_take_head(x, n, total, dim, head[i], rows);
+        TRY(trace_put_head(w, what, i, tok0, n, rows, err));
+    }
+out:
+    free(rows);
+    return rc;
+}
