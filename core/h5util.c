@@ -302,15 +302,70 @@ int h5_create_group(hid_t loc, const char *name, hid_t *out, struct err *err)
 
     H5Pset_obj_track_times(props, 0);
     /* Attributes and links stay in the object header, which has a checksum: the heaps that HDF5 uses
-     * otherwise have none, and the library can crash on a damaged one. */
-    H5Pset_attr_phase_change(props, 1024, 512);
-    H5Pset_link_phase_change(props, 1024, 512);
+     * otherwise have none, and the library can crash on a damaged one. The limits are never
+     * reached: moving a thousand links to a heap takes HDF5 minutes. */
+    H5Pset_attr_phase_change(props, 65535, 0);
+    H5Pset_link_phase_change(props, 65535, 0);
     hid_t id = H5Gcreate2(loc, name, H5P_DEFAULT, props, H5P_DEFAULT);
     h5_close(props);
     if (id < 0)
         return h5_fail(err, ERR_IO, "%s: creating group '%s'", where(loc, buf), name);
     *out = id;
     return 0;
+}
+
+#define BUCKET 1000
+
+static void numbered_names(int64_t index, char bucket[24], char name[24])
+{
+    snprintf(bucket, 24, "%03lld", (long long)(index / BUCKET));
+    snprintf(name, 24, "%06lld", (long long)index);
+}
+
+/* The bucket of an index, created when it is the first to need it. */
+static int enter_bucket(hid_t parent, const char *bucket, hid_t *out, struct err *err)
+{
+    return h5_has_link(parent, bucket) ? h5_open_group(parent, bucket, out, err)
+                                       : h5_create_group(parent, bucket, out, err);
+}
+
+int h5_create_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
+{
+    char  bucket[24], name[24];
+    hid_t group = H5I_INVALID_HID;
+
+    numbered_names(index, bucket, name);
+    int rc = enter_bucket(parent, bucket, &group, err);
+    if (rc == 0)
+        rc = h5_create_group(group, name, out, err);
+    h5_close(group);
+    return rc;
+}
+
+int h5_open_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
+{
+    char  bucket[24], name[24];
+    hid_t group = H5I_INVALID_HID;
+
+    numbered_names(index, bucket, name);
+    int rc = h5_open_group(parent, bucket, &group, err);
+    if (rc == 0)
+        rc = h5_open_group(group, name, out, err);
+    h5_close(group);
+    return rc;
+}
+
+int h5_move_numbered(hid_t loc, const char *from, hid_t parent, int64_t index, struct err *err)
+{
+    char  bucket[24], name[24];
+    hid_t group = H5I_INVALID_HID;
+
+    numbered_names(index, bucket, name);
+    int rc = enter_bucket(parent, bucket, &group, err);
+    if (rc == 0 && H5Lmove(loc, from, group, name, H5P_DEFAULT, H5P_DEFAULT) < 0)
+        rc = h5_fail(err, ERR_IO, "naming group %s", name);
+    h5_close(group);
+    return rc;
 }
 
 bool h5_has_link(hid_t loc, const char *name)

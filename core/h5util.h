@@ -51,6 +51,14 @@ bool h5_has_attr(hid_t loc, const char *name);
 /* Create a group that keeps its attributes in its checksummed object header and no times. */
 int h5_create_group(hid_t loc, const char *name, hid_t *out, struct err *err);
 
+/* Group number `index` of many, in buckets of a thousand: parent/012/012345. Listing or growing a
+ * group of many thousand links is slow in HDF5. */
+int h5_create_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err);
+int h5_open_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err);
+
+/* Move the group `from` below loc to the place number `index` below parent. */
+int h5_move_numbered(hid_t loc, const char *from, hid_t parent, int64_t index, struct err *err);
+
 /* Open an object that is reached by a hard link; soft, external and user-defined links are refused
  * (an untrusted file must not lead elsewhere). Returns false when there is no such link. */
 bool h5_has_link(hid_t loc, const char *name);

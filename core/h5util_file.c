@@ -76,8 +76,8 @@ static int create_file(struct h5_part *p, struct err *err)
 {
     hid_t fapl = access_props(), fcpl = H5Pcreate(H5P_FILE_CREATE);
     H5Pset_obj_track_times(fcpl, 0);
-    H5Pset_attr_phase_change(fcpl, 1024, 512);
-    H5Pset_link_phase_change(fcpl, 1024, 512);
+    H5Pset_attr_phase_change(fcpl, 65535, 0);
+    H5Pset_link_phase_change(fcpl, 65535, 0);
     p->file = H5Fcreate(p->part, H5F_ACC_TRUNC, fcpl, fapl);
     h5_close(fcpl);
     h5_close(fapl);

@@ -66,11 +66,9 @@ int64_t maskfile_cells(const struct maskfile *f)
 
 static int open_cell(const struct maskfile *f, int64_t i, hid_t *out, struct err *err)
 {
-    char name[32];
     if (i < 0 || i >= f->n_cells)
         return err_set(err, ERR_RUN, "cell %lld of %lld", (long long)i, (long long)f->n_cells);
-    snprintf(name, sizeof name, "%06lld", (long long)i);
-    return h5_open_group(f->cells, name, out, err);
+    return h5_open_numbered(f->cells, i, out, err);
 }
 
 /* The message of a helper names the object where it can; the file is always named here. */

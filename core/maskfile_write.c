@@ -271,13 +271,11 @@ out:
 static int finish_cell(struct maskfile *f, struct open_cell *c, const struct record *r,
                        struct err *err)
 {
-    char  name[32];
     hid_t fresh = H5I_INVALID_HID, group = c->spill;
     int   rc = 0;
 
-    snprintf(name, sizeof name, "%06lld", (long long)f->n_cells);
     if (group < 0) {
-        TRY(h5_create_group(f->cells, name, &fresh, err));
+        TRY(h5_create_numbered(f->cells, f->n_cells, &fresh, err));
         group = fresh;
     }
     TRY(maskfile_put_identity(group, r, err));
@@ -285,10 +283,7 @@ static int finish_cell(struct maskfile *f, struct open_cell *c, const struct rec
     if (c->m.form == MASK_LISTS)
         TRY(put_lists(f, group, c, err));
     if (c->spill >= 0) {
-        if (H5Lmove(f->part.file, c->spill_name, f->cells, name, H5P_DEFAULT, H5P_DEFAULT) < 0) {
-            rc = h5_fail(err, ERR_IO, "naming the cell");
-            goto out;
-        }
+        TRY(h5_move_numbered(f->part.file, c->spill_name, f->cells, f->n_cells, err));
         c->spill_name[0] = '\0';
     }
     f->n_cells++;

@@ -68,7 +68,6 @@ static int begin_cell(struct outfile *f, const struct record *r, const char *key
                       struct open_cell **cell, struct err *err)
 {
     int     rc = 0;
-    char    name[32];
     hid_t   g = H5I_INVALID_HID, f32 = h5_type(DT_F32), f64 = h5_type(DT_F64);
     hid_t   props = h5_dataset_props(2, NULL), props1 = h5_dataset_props(1, NULL);
     int64_t dims[2] = {r->n_q, dv};
@@ -78,8 +77,7 @@ static int begin_cell(struct outfile *f, const struct record *r, const char *key
     c.key = strdup(key);
     if (!c.key)
         FAIL(err, ERR_NOMEM, "open cells: out of memory");
-    snprintf(name, sizeof name, "%06lld", (long long)f->n_cells);
-    TRY(h5_create_group(f->cells, name, &g, err));
+    TRY(h5_create_numbered(f->cells, f->n_cells, &g, err));
     TRY(put_identity(g, r, err));
     TRY(h5_create_dataset(g, "out", f32, 2, dims, NULL, props, &c.out, err));
     TRY(h5_create_dataset(g, "lse", f64, 1, dims, NULL, props1, &c.lse, err));

@@ -301,6 +301,35 @@ START_TEST(lists_larger_than_the_memory_limit_are_whole)
 }
 END_TEST
 
+/* HDF5 reorganises a group that grows beyond its limits, which must never be reached. */
+START_TEST(thousands_of_cells_are_kept_in_buckets)
+{
+    struct err       err = {0};
+    struct maskfile *f = NULL;
+    struct record    id;
+    struct mask      m, back;
+
+    assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
+    for (int i = 0; i < 1030; i++) {
+        struct record r = cell(i, "");
+        mask_full(&m, 10 + i, 2000, 0, 10 + i, true);
+        assert_ok(maskfile_put(f, &r, &m, &err), &err);
+        record_free(&r);
+    }
+    assert_ok(maskfile_commit(&f, &err), &err);
+    assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
+    ck_assert_int_eq(maskfile_cells(f), 1030);
+    for (int i = 0; i < 1030; i += 103) {
+        assert_ok(maskfile_cell(f, i, &id, &err), &err);
+        ck_assert_int_eq(id.head, i);
+        record_free(&id);
+        assert_ok(maskfile_read(f, i, &back, &err), &err);
+        ck_assert_int_eq(back.nq, 10 + i);
+    }
+    maskfile_close(&f);
+}
+END_TEST
+
 static int put_head(void *ctx, int64_t head, int worker, struct err *err)
 {
     struct record r = cell((int)head, "");
@@ -433,7 +462,7 @@ START_TEST(impossible_sizes_are_refused)
         struct mask      m;
         write_one(file("m.h5"));
         hid_t h = H5Fopen(file("m.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
-        hid_t group = H5Gopen2(h, "cells/000000", H5P_DEFAULT);
+        hid_t group = H5Gopen2(h, "cells/000/000000", H5P_DEFAULT);
         hid_t a = H5Aopen(group, names[i / 4], H5P_DEFAULT);
         ck_assert_int_ge(H5Awrite(a, H5T_NATIVE_LLONG, &bad[i % 4]), 0);
         H5Aclose(a);
@@ -482,6 +511,7 @@ Suite *make_suite(void)
     tcase_add_test(c, what_cannot_be_one_mask_is_refused_and_the_file_goes_on);
     tcase_add_test(c, a_cell_computed_again_replaces_its_first_ranges);
     tcase_add_test(c, lists_larger_than_the_memory_limit_are_whole);
+    tcase_add_test(c, thousands_of_cells_are_kept_in_buckets);
     tcase_add_test(c, threads_may_dump_different_cells);
     suite_add_tcase(s, c);
     c = tcase_create("damage");
