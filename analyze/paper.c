@@ -171,6 +171,8 @@ static bool is_wanted(const void *ctx, const struct record *r)
     return r->status == RECORD_OK && record_has(r, w->rule->metric) &&
            fnmatch(w->rule->method, r->method, 0) == 0 &&
            params_match(w->rule->params, r->params ? r->params : "") &&
+           /* Layer 3 of another model is not layer 3. */
+           (w->layer < 0 || !w->model || fnmatch(w->model, r->model, FNM_CASEFOLD) == 0) &&
            (w->causal < 0 || w->causal == (int)r->causal) && (w->layer < 0 || w->layer == r->layer) &&
            (!w->n_high || (r->n_q >= w->n_low && r->n_q <= w->n_high)) &&
            (!w->order || order_matches(r, w->order));
