@@ -40,7 +40,7 @@ SRC     := $(filter-out core/main.c,$(wildcard $(addsuffix /*.c,$(FOLDERS))))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB     := $(BUILD)/liblacuna.a
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
-TEST_COMMON := $(addprefix $(BUILD)/tests/,check_main.o golden.o trace_fixture.o tinymodel.o)
+TEST_COMMON := $(addprefix $(BUILD)/tests/,check_main.o golden.o trace_fixture.o tinymodel.o records_fixture.o)
 
 .PHONY: all tests clean help FORCE
 all: $(BUILD)/lacuna

@@ -7,6 +7,7 @@
 #include "analyze/tables.h"
 #include "core/manifest.h"
 #include "core/metricdef.h"
+#include "plots/gp.h"
 
 #include <dirent.h>
 #include <fnmatch.h>
@@ -27,24 +28,6 @@ void report_free(struct report *r)
     str_list_free(&r->masks);
     recset_free(&r->set);
     buf_free(&r->page);
-}
-
-void shell_word(const char *word, struct buf *b)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                "_./:=,@%+-";
-    if (word[0] && strspn(word, plain) == strlen(word)) {
-        buf_puts(b, word);
-        return;
-    }
-    buf_puts(b, "'");
-    for (; *word; word++) {
-        if (*word == '\'')
-            buf_puts(b, "'\\''");
-        else
-            buf_put(b, word, 1);
-    }
-    buf_puts(b, "'");
 }
 
 void base64(const void *data, size_t len, struct buf *b)

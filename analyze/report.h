@@ -39,9 +39,6 @@ int report_manifests(struct report *r, struct err *err); /* of the inputs, then 
 /* Head, summary, body and end as <dir>/index.html. */
 int report_write(struct report *r, struct err *err);
 
-/* A word as a shell reads it back: quoted when it needs to be. */
-void shell_word(const char *word, struct buf *b);
-
 /* Base64 (RFC 4648). */
 void base64(const void *data, size_t len, struct buf *b);
 

@@ -101,12 +101,14 @@ static int parse_range(const char *text, struct figure_args *a, struct err *err)
 
 static int fill_args(const struct plot_opts *o, struct figure_args *a, struct err *err)
 {
-    int rc = 0;
+    enum gp_type type;
+    int          rc = 0;
     *a = (struct figure_args){
         .output = o->output, .layer = o->layer, .head = o->head, .step = o->step,
         .branch = o->branch, .method = o->method, .params = o->params, .metric = o->metric,
         .against = o->against, .x = o->x, .title = o->title, .mean = o->mean, .low = NAN,
         .high = NAN};
+    TRY(gp_check_name(o->output, &type, err));
     if (o->size)
         TRY(parse_size(o->size, a, err));
     if (o->range)
@@ -151,8 +153,10 @@ static void close_inputs(struct inputs *in)
 static void command_line(const struct app *app, struct buf *b)
 {
     buf_puts(b, "lacuna");
-    for (int i = 1; i < app->argc; i++)
-        buf_printf(b, " %s", app->argv[i]);
+    for (int i = 1; i < app->argc; i++) {
+        buf_puts(b, " ");
+        shell_word(app->argv[i], b);
+    }
 }
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)

@@ -35,10 +35,31 @@ void gp_text(struct buf *b, const char *text)
     buf_puts(b, "'");
 }
 
-static int choose_type(const char *path, enum gp_type *type, struct err *err)
+void shell_word(const char *word, struct buf *b)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_./:=,@%+-";
+    if (word[0] && strspn(word, plain) == strlen(word)) {
+        buf_puts(b, word);
+        return;
+    }
+    buf_puts(b, "'");
+    for (; *word; word++) {
+        if (*word == '\'')
+            buf_puts(b, "'\\''");
+        else
+            buf_put(b, word, 1);
+    }
+    buf_puts(b, "'");
+}
+
+int gp_check_name(const char *path, enum gp_type *type, struct err *err)
 {
     static const char *const suffixes[] = {".png", ".svg", ".pdf"};
     const char              *dot = strrchr(path, '.');
+    for (const char *p = path; *p; p++)
+        if (iscntrl((unsigned char)*p))
+            return err_set(err, ERR_USAGE, "the name of a figure has no control characters");
     for (int i = 0; i < 3; i++)
         if (dot && dot != path && dot[-1] != '/' && strcmp(dot, suffixes[i]) == 0) {
             *type = (enum gp_type)i;
@@ -53,10 +74,7 @@ int gp_open(struct gp *g, const char *path, int width, int height, struct err *e
     if (width < 64 || height < 64 || width > 16384 || height > 16384)
         return err_set(err, ERR_USAGE, "%s: %d x %d pixels: a figure has 64 to 16384 per side", path,
                        width, height);
-    for (const char *p = path; *p; p++)
-        if (iscntrl((unsigned char)*p))
-            return err_set(err, ERR_USAGE, "the name of a figure has no control characters");
-    int rc = choose_type(path, &g->type, err);
+    int rc = gp_check_name(path, &g->type, err);
     if (rc)
         return rc;
     const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;

@@ -35,6 +35,12 @@ void gp_free(struct gp *g);
  * it together with `noenhanced`. */
 void gp_text(struct buf *b, const char *text);
 
+/* A word of a command line as a shell reads it back: quoted when it needs to be. */
+void shell_word(const char *word, struct buf *b);
+
+/* ERR_USAGE unless the name ends in .png, .svg or .pdf and has no control characters. */
+int gp_check_name(const char *path, enum gp_type *type, struct err *err);
+
 /* Write a data file "<stem>.<tag>" beside the figure. gp_data_name appends its name to the script as
  * a string. */
 int  gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct err *err);

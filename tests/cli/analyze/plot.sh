@@ -1,0 +1,17 @@
+mkdir a
+for layer in 0 1; do
+    for tau in 0.9 0.95; do
+        printf '{"trace":"xxh3:a","model":"toy","run":0,"step":0,"branch":"main","timestep":null,'
+        printf '"layer":%s,"head":0,"kv_head":0,"method":"spargeattn","params":"tau=%s",' $layer $tau
+        printf '"seed":0,"backend":"cpu","precision":"f64","permute":"none","n_q":64,"n_k":64,'
+        printf '"d":8,"causal":true,"status":"ok","density_elem":%s,"cra_min":%s}\n' $tau $tau
+    done
+done >a/records.jsonl
+"$LACUNA" plot bars a --metric density_elem --title "it's \`touch owned\`" -o fig.png
+head -c 8 fig.png | od -An -tx1
+ls
+sed -n 's/^# made by: //p' fig.gp
+cp fig.png first.png && rm fig.png && gnuplot fig.gp && cmp fig.png first.png && echo same
+PATH= "$LACUNA" plot cdf a -o none.png
+echo "exit $?"
+ls none.*
