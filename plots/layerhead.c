@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PANELS_MOST 24
+#define PANELS_MOST 48
 
 struct lh {
     struct chart_groups g;
