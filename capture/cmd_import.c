@@ -11,12 +11,12 @@
 
 struct import_opts {
     struct common_opts common;
-    char              *q, *k, *v, *out, *safetensors, *output;
-    char              *name, *architecture, *branch, *grid, *text_place, *positions, *compute;
-    bool               causal, allow_nonfinite, positions_applied;
-    double             scale, timestep, sigma;
-    int                dtype, layout;
-    int64_t            text, text_valid, maps, layer, layers, step, steps;
+    char *q, *k, *v, *out, *safetensors, *output;
+    char *name, *architecture, *branch, *grid, *text_place, *positions, *compute;
+    bool causal, allow_nonfinite, positions_applied;
+    double scale, timestep, sigma;
+    int dtype, layout;
+    int64_t text, text_valid, maps, layer, layers, step, steps;
 };
 
 static const char *const dtypes[] = {"keep", "float32", "bfloat16", "float16", NULL};
@@ -31,9 +31,10 @@ static const struct opt options[] = {
     {"out", OPT_STR, AT(out), NULL, 0, 0, OPT_UNSET, "",
      "Outputs of dense attention, likewise; trace verify compares them.", NULL, 0, "FILE|NAME"},
     {"safetensors", OPT_STR, AT(safetensors), NULL, 0, 0, OPT_UNSET, "",
-     "One file with tensors q, k, v, or many calls: step-000.cond.layer-05.q, ...", NULL, 0, "FILE"},
-    {"output", OPT_STR, AT(output), NULL, 0, 0, OPT_REQUIRED | OPT_UNSET, "", "Trace to write.", NULL,
-     'o', "FILE"},
+     "One file with tensors q, k, v, or many calls: step-000.cond.layer-05.q, ...", NULL, 0,
+     "FILE"},
+    {"output", OPT_STR, AT(output), NULL, 0, 0, OPT_REQUIRED | OPT_UNSET, "", "Trace to write.",
+     NULL, 'o', "FILE"},
     {"layout", OPT_ENUM, AT(layout), "hnd", 0, 0, 0, "",
      "Axes of the tensors: hnd = [head][token][dim], nhd = [token][head][dim].", layouts, 0, NULL},
     {"causal", OPT_BOOL, AT(causal), "0", 0, 1, 0, "", "Query i sees keys up to its own position.",
@@ -59,16 +60,16 @@ static const struct opt options[] = {
      "N"},
     {"steps", OPT_INT, AT(steps), "0", 0, 1000000, 0, "", "Denoising steps of the run.", NULL, 0,
      "N"},
-    {"branch", OPT_STR, AT(branch), "main", 0, 0, 0, "", "Guidance branch: main, cond, uncond.", NULL,
-     0, "NAME"},
+    {"branch", OPT_STR, AT(branch), "main", 0, 0, 0, "", "Guidance branch: main, cond, uncond.",
+     NULL, 0, "NAME"},
     {"timestep", OPT_NUM, AT(timestep), NULL, -INFINITY, INFINITY, OPT_UNSET, "",
      "The sampler's timestep value of the step.", NULL, 0, "X"},
     {"sigma", OPT_NUM, AT(sigma), NULL, -INFINITY, INFINITY, OPT_UNSET, "",
      "Noise level of the step.", NULL, 0, "X"},
     {"grid", OPT_STR, AT(grid), "", 0, 0, 0, "tokens",
      "Video: latent grid, frames x rows x columns, as in 16x32x48.", NULL, 0, "TxHxW"},
-    {"text", OPT_INT, AT(text), "0", 0, 2147483647, 0, "tokens", "Video: text tokens in the sequence.",
-     NULL, 0, "N"},
+    {"text", OPT_INT, AT(text), "0", 0, 2147483647, 0, "tokens",
+     "Video: text tokens in the sequence.", NULL, 0, "N"},
     {"text-valid", OPT_INT, AT(text_valid), NULL, 0, 2147483647, OPT_UNSET, "tokens",
      "Video: text tokens that are not padding; all if not given.", NULL, 0, "N"},
     {"text-place", OPT_STR, AT(text_place), "", 0, 0, 0, "",
@@ -94,7 +95,7 @@ static int copy_text(char *dst, size_t cap, const char *src, const char *option,
 static int set_grid(const struct import_opts *o, struct trace_meta *m, struct err *err)
 {
     long long t, h, w;
-    int       used = 0;
+    int used = 0;
 
     if (!o->grid[0]) {
         if (o->text || o->text_place[0])
@@ -144,7 +145,7 @@ static int named_tensor(const struct import_opts *o, const struct st_file *f, co
                         struct source *s, struct err *err)
 {
     const struct st_tensor *t = NULL;
-    int                     rc = st_require(f, name, -1, NULL, &t, err);
+    int rc = st_require(f, name, -1, NULL, &t, err);
     return rc ? rc : source_st(s, f, o->safetensors, t, (enum source_layout)o->layout, err);
 }
 
@@ -179,9 +180,9 @@ out:
 static int find_calls(const struct import_opts *o, struct import_job *j, const struct st_file *f,
                       struct err *err)
 {
-    struct trace_call c = {.step = (int)o->step, .layer = (int)o->layer, .timestep = o->timestep,
-                           .sigma = o->sigma};
-    int               rc = copy_text(c.branch, sizeof c.branch, o->branch, "--branch", err);
+    struct trace_call c = {
+        .step = (int)o->step, .layer = (int)o->layer, .timestep = o->timestep, .sigma = o->sigma};
+    int rc = copy_text(c.branch, sizeof c.branch, o->branch, "--branch", err);
 
     if (rc)
         return rc;
@@ -195,20 +196,21 @@ static int find_calls(const struct import_opts *o, struct import_job *j, const s
 static int print_plan(const struct import_job *j, const char *path)
 {
     const struct trace_meta *m = &j->meta;
-    printf("would write %s: %lld call%s, q %d x %lld x %d, k %d x %lld x %d, v dim %d, %s, %.3f MB\n",
-           path, (long long)j->n_calls, j->n_calls == 1 ? "" : "s", m->heads, (long long)m->n_q,
-           m->head_dim, m->kv_heads, (long long)m->n_k, m->head_dim, m->v_dim,
-           dtype_name(m->dtype), (double)trace_size(m, j->n_calls) / 1e6);
+    printf(
+        "would write %s: %lld call%s, q %d x %lld x %d, k %d x %lld x %d, v dim %d, %s, %.3f MB\n",
+        path, (long long)j->n_calls, j->n_calls == 1 ? "" : "s", m->heads, (long long)m->n_q,
+        m->head_dim, m->kv_heads, (long long)m->n_k, m->head_dim, m->v_dim, dtype_name(m->dtype),
+        (double)trace_size(m, j->n_calls) / 1e6);
     return 0;
 }
 
 static int print_result(const struct import_opts *o, const struct import_job *j, struct err *err)
 {
     const struct trace_meta *m = &j->meta;
-    struct trace            *t = NULL;
-    struct buf               b = {0};
-    struct jw                w;
-    int                      rc = 0;
+    struct trace *t = NULL;
+    struct buf b = {0};
+    struct jw w;
+    int rc = 0;
 
     TRY(trace_open(o->output, &t, err));
     if (o->common.json) {
@@ -222,10 +224,11 @@ static int print_result(const struct import_opts *o, const struct import_job *j,
         TRY(buf_check(&b, "result", err));
         puts(buf_str(&b));
     } else {
-        printf("%s: %lld call%s, %d query and %d kv heads, %lld queries, %lld keys, dim %d, %s, %s\n",
-               o->output, (long long)trace_calls(t), trace_calls(t) == 1 ? "" : "s", m->heads,
-               m->kv_heads, (long long)m->n_q, (long long)m->n_k, m->head_dim,
-               dtype_name(m->dtype), trace_id(t));
+        printf(
+            "%s: %lld call%s, %d query and %d kv heads, %lld queries, %lld keys, dim %d, %s, %s\n",
+            o->output, (long long)trace_calls(t), trace_calls(t) == 1 ? "" : "s", m->heads,
+            m->kv_heads, (long long)m->n_q, (long long)m->n_k, m->head_dim, dtype_name(m->dtype),
+            trace_id(t));
     }
 out:
     buf_free(&b);
@@ -238,9 +241,9 @@ extern const struct command cmd_import;
 static int import(const struct import_opts *o, struct err *err)
 {
     static const enum dtype types[] = {DT_NONE, DT_F32, DT_BF16, DT_F16};
-    struct import_job       j = {.allow_nonfinite = o->allow_nonfinite};
-    struct st_file         *f = NULL;
-    int                     rc = 0;
+    struct import_job j = {.allow_nonfinite = o->allow_nonfinite};
+    struct st_file *f = NULL;
+    int rc = 0;
 
     TRY(set_meta(o, &j.meta, err));
     if (o->safetensors)
@@ -262,16 +265,18 @@ out:
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct import_opts o = {0};
-    struct str_list    rest = {0};
-    bool               done = false;
-    int                rc = 0;
+    struct str_list rest = {0};
+    bool done = false;
+    int rc = 0;
 
     TRY(cmd_begin(&cmd_import, &o, argc, argv, &rest, &done, err));
     if (done)
         goto out;
     if (rest.n > 0)
-        FAIL(err, ERR_USAGE, "import: '%s' is not expected; files are given by --q, --k, --v or "
-             "--safetensors", rest.items[0]);
+        FAIL(err, ERR_USAGE,
+             "import: '%s' is not expected; files are given by --q, --k, --v or "
+             "--safetensors",
+             rest.items[0]);
     TRY(import(&o, err));
 out:
     opt_free(options, &o);
@@ -287,7 +292,8 @@ const struct command cmd_import = {
     .run = run,
     .options = options,
     .details =
-        "Shapes are [head][token][dim], with a batch of one in front or, for one head, without the\n"
+        "Shapes are [head][token][dim], with a batch of one in front or, for one head, without "
+        "the\n"
         "first axis. k and v may have fewer heads (grouped queries). Without --q, --k, --v a\n"
         ".safetensors file is searched for tensors q, k, v with prefixes such as\n"
         "step-000.cond.layer-05. (step, branch and layer may be absent), and for tokens, nll,\n"

@@ -12,9 +12,9 @@
 
 struct trace_opts {
     struct common_opts common;
-    char              *output, *layers, *heads, *steps, *branch, *tensors;
-    bool               gzip, unpack;
-    int64_t            rows;
+    char *output, *layers, *heads, *steps, *branch, *tensors;
+    bool gzip, unpack;
+    int64_t rows;
 };
 
 #define AT(field) offsetof(struct trace_opts, field)
@@ -24,8 +24,8 @@ static const struct opt options[] = {
      'o', "PATH"},
     {"gzip", OPT_BOOL, AT(gzip), "0", 0, 1, 0, "",
      "pack: deflate instead of zstd: slower, but every HDF5 reads it.", NULL, 0, NULL},
-    {"unpack", OPT_BOOL, AT(unpack), "0", 0, 1, 0, "", "pack: back to the contiguous form.", NULL, 0,
-     NULL},
+    {"unpack", OPT_BOOL, AT(unpack), "0", 0, 1, 0, "", "pack: back to the contiguous form.", NULL,
+     0, NULL},
     {"rows", OPT_INT, AT(rows), "16", 0, 1e9, 0, "rows per head",
      "verify: where outputs are stored, recompute so many of their rows; 0 = none.", NULL, 0, "N"},
     {"layers", OPT_STR, AT(layers), "all", 0, 0, 0, "", "export: layers, as in 0,4-7.", NULL, 0,
@@ -51,9 +51,9 @@ static void print_json(struct buf *b)
 static int info(const struct trace_opts *o, const char *path, struct err *err)
 {
     struct trace *t = NULL;
-    struct buf    b = {0};
-    struct jw     w;
-    int           rc = 0;
+    struct buf b = {0};
+    struct jw w;
+    int rc = 0;
 
     TRY(trace_open(path, &t, err));
     if (o->common.json) {
@@ -75,14 +75,14 @@ out:
 
 struct findings {
     const char *path;
-    bool        json;
-    struct jw   w;
+    bool json;
+    struct jw w;
 };
 
 static void found(void *ctx, const char *object, int head, const char *what)
 {
     struct findings *f = ctx;
-    char             where[24] = "";
+    char where[24] = "";
 
     if (f->json) {
         jw_obj(&f->w);
@@ -103,12 +103,12 @@ static void found(void *ctx, const char *object, int head, const char *what)
 
 static int verify(const struct trace_opts *o, const char *path, struct err *err)
 {
-    struct trace       *t = NULL;
+    struct trace *t = NULL;
     struct trace_extent e;
-    struct buf          b = {0};
-    struct findings     f = {.path = path, .json = o->common.json};
-    int64_t             bad = 0, differs = 0, rows = 0;
-    int                 rc = 0, jobs = cmd_jobs(&o->common);
+    struct buf b = {0};
+    struct findings f = {.path = path, .json = o->common.json};
+    int64_t bad = 0, differs = 0, rows = 0;
+    int rc = 0, jobs = cmd_jobs(&o->common);
 
     TRY(trace_open_damaged(path, &t, err));
     TRY(trace_extent(t, &e, err));
@@ -146,11 +146,11 @@ out:
 
 static int report_pack(const struct trace_opts *o, const struct trace *t, struct err *err)
 {
-    struct trace       *made = NULL;
+    struct trace *made = NULL;
     struct trace_extent before, after;
-    struct buf          b = {0};
-    struct jw           w;
-    int                 rc = 0;
+    struct buf b = {0};
+    struct jw w;
+    int rc = 0;
 
     TRY(trace_open(o->output, &made, err));
     if (strcmp(trace_id(made), trace_id(t)) != 0)
@@ -183,10 +183,10 @@ out:
 
 static int pack(const struct trace_opts *o, const char *path, struct err *err)
 {
-    struct trace       *t = NULL;
-    enum trace_storage  form = o->unpack ? TRACE_CONTIGUOUS : o->gzip ? TRACE_GZIP : TRACE_ZSTD;
+    struct trace *t = NULL;
+    enum trace_storage form = o->unpack ? TRACE_CONTIGUOUS : o->gzip ? TRACE_GZIP : TRACE_ZSTD;
     struct trace_extent e;
-    int                 rc = 0;
+    int rc = 0;
 
     if (!o->output)
         return err_set(err, ERR_USAGE, "trace pack: the new file is missing (-o FILE)");
@@ -210,13 +210,16 @@ out:
 
 static int export_tensors(const struct trace_opts *o, const char *path, struct err *err)
 {
-    struct trace_selection s = {.layers = o->layers, .heads = o->heads, .steps = o->steps,
-                                .branch = o->branch, .tensors = o->tensors};
-    struct trace          *t = NULL;
-    struct buf             b = {0};
-    struct jw              w;
-    int64_t                n = 0, bytes = 0;
-    int                    rc = 0;
+    struct trace_selection s = {.layers = o->layers,
+                                .heads = o->heads,
+                                .steps = o->steps,
+                                .branch = o->branch,
+                                .tensors = o->tensors};
+    struct trace *t = NULL;
+    struct buf b = {0};
+    struct jw w;
+    int64_t n = 0, bytes = 0;
+    int rc = 0;
 
     if (!o->output)
         return err_set(err, ERR_USAGE,
@@ -270,11 +273,11 @@ extern const struct command cmd_trace;
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
-    struct trace_opts    o = {0};
-    struct str_list      rest = {0};
+    struct trace_opts o = {0};
+    struct str_list rest = {0};
     const struct action *a = NULL;
-    bool                 done = false;
-    int                  rc = 0;
+    bool done = false;
+    int rc = 0;
 
     TRY(cmd_begin(&cmd_trace, &o, argc, argv, &rest, &done, err));
     if (done)
@@ -303,7 +306,8 @@ const struct command cmd_trace = {
     .options = options,
     .details =
         "info says what the trace holds. verify recomputes every checksum, and, where outputs are\n"
-        "stored, some of their rows from q, k and v; it names what is wrong and exits with 1. pack\n"
+        "stored, some of their rows from q, k and v; it names what is wrong and exits with 1. "
+        "pack\n"
         "makes an archive (same content id; replay reads it, slower than the contiguous form).\n"
         "export writes tensors for other programs.\n"
         "\n"

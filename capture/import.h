@@ -12,23 +12,23 @@
 
 /* A tensor [heads][tokens][dim] of a file, read head by head where the layout allows it. */
 struct source {
-    struct npy             *npy;    /* owned, or */
-    const struct st_file   *st;     /* borrowed, with */
+    struct npy *npy;          /* owned, or */
+    const struct st_file *st; /* borrowed, with */
     const struct st_tensor *tensor;
-    char                    name[300]; /* for messages: file or file: tensor */
-    enum dtype              dtype;
-    int64_t                 heads, tokens, dim;
-    bool                    token_major; /* stored [tokens][heads][dim] */
-    float                  *whole;  /* owned: all elements, where heads are not contiguous */
+    char name[300]; /* for messages: file or file: tensor */
+    enum dtype dtype;
+    int64_t heads, tokens, dim;
+    bool token_major; /* stored [tokens][heads][dim] */
+    float *whole;     /* owned: all elements, where heads are not contiguous */
 };
 
 enum source_layout { LAYOUT_HND, LAYOUT_NHD };
 
 /* Shapes [H][N][D], [1][H][N][D] and [N][D] (one head), or with LAYOUT_NHD [N][H][D], [1][N][H][D]
  * and [N][D]. Anything else is ERR_INPUT with the shape found. */
-int  source_npy(struct source *s, const char *path, enum source_layout layout, struct err *err);
-int  source_st(struct source *s, const struct st_file *f, const char *path,
-               const struct st_tensor *t, enum source_layout layout, struct err *err);
+int source_npy(struct source *s, const char *path, enum source_layout layout, struct err *err);
+int source_st(struct source *s, const struct st_file *f, const char *path,
+              const struct st_tensor *t, enum source_layout layout, struct err *err);
 void source_free(struct source *s);
 
 /* One head as float32 [tokens][dim]. Thread-safe after the first call. */
@@ -39,18 +39,18 @@ int source_head(struct source *s, int64_t head, float *dst, struct err *err);
 /* The tensors of one attention call. out is optional (heads 0 = none). */
 struct import_call {
     struct trace_call call;
-    struct source     q, k, v, out;
+    struct source q, k, v, out;
 };
 
 struct import_job {
-    struct trace_meta   meta;  /* shapes and dtype are filled in by import_shapes */
+    struct trace_meta meta; /* shapes and dtype are filled in by import_shapes */
     struct import_call *calls;
-    int64_t             n_calls, cap_calls;
-    int32_t            *tokens;  /* [n_k] or NULL, owned */
-    float              *nll;     /* [n_k - 1] or NULL, owned */
-    double             *timesteps, *sigmas; /* owned, or NULL */
-    int64_t             n_timesteps, n_sigmas;
-    bool                allow_nonfinite;
+    int64_t n_calls, cap_calls;
+    int32_t *tokens;            /* [n_k] or NULL, owned */
+    float *nll;                 /* [n_k - 1] or NULL, owned */
+    double *timesteps, *sigmas; /* owned, or NULL */
+    int64_t n_timesteps, n_sigmas;
+    bool allow_nonfinite;
 };
 
 /* Check the tensors of all calls against each other and fill in heads, dims, tokens, and the dtype
@@ -63,7 +63,7 @@ int import_safetensors(struct import_job *j, const struct st_file *f, const char
                        enum source_layout layout, const struct trace_call *defaults,
                        struct err *err);
 
-int  import_write(struct import_job *j, const char *path, int jobs, bool force, struct err *err);
+int import_write(struct import_job *j, const char *path, int jobs, bool force, struct err *err);
 void import_free(struct import_job *j);
 
 #endif

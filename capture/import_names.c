@@ -19,7 +19,7 @@
 static bool numbered(const char *s, size_t len, const char *word, int *out)
 {
     size_t n = strlen(word), i = n;
-    long   x = 0;
+    long x = 0;
 
     if (len <= n || strncmp(s, word, n) != 0)
         return false;
@@ -42,7 +42,7 @@ static int parse_prefix(const char *prefix, size_t len, const char *path, struct
 
     for (size_t at = 0; at < len;) {
         const char *word = prefix + at;
-        size_t      n = 0;
+        size_t n = 0;
         while (at + n < len && word[n] != '.')
             n++;
         at += n + 1;
@@ -101,7 +101,7 @@ static int by_call_order(const void *a, const void *b)
 {
     const struct trace_call *x = &((const struct import_call *)a)->call;
     const struct trace_call *y = &((const struct import_call *)b)->call;
-    int                      d = (x->step > y->step) - (x->step < y->step);
+    int d = (x->step > y->step) - (x->step < y->step);
     if (d == 0)
         d = strcmp(x->branch, y->branch);
     return d ? d : (x->layer > y->layer) - (x->layer < y->layer);
@@ -112,8 +112,8 @@ static int read_doubles(const struct st_file *f, const char *path, const char *n
                         int64_t *n, struct err *err)
 {
     const struct st_tensor *t = st_find(f, name);
-    float                  *x = NULL;
-    int                     rc = 0;
+    float *x = NULL;
+    int rc = 0;
 
     if (!t)
         return 0;
@@ -137,9 +137,9 @@ out:
 static int read_text(struct import_job *j, const struct st_file *f, const char *path,
                      struct err *err)
 {
-    int64_t                 n = j->calls[0].k.tokens, *ids = NULL;
+    int64_t n = j->calls[0].k.tokens, *ids = NULL;
     const struct st_tensor *tokens = st_find(f, "tokens"), *nll = st_find(f, "nll");
-    int                     rc = 0;
+    int rc = 0;
 
     if (tokens && tokens->count != n)
         log_warn("%s: %lld tokens for %lld keys: not stored", path, (long long)tokens->count,
@@ -186,14 +186,16 @@ int import_safetensors(struct import_job *j, const struct st_file *f, const char
 
     for (int64_t i = 0; i < st_count(f); i++) {
         const char *name = st_at(f, i)->name;
-        size_t      len = strlen(name);
+        size_t len = strlen(name);
         if (len > 250 || name[len - 1] != 'q' || (len > 1 && name[len - 2] != '.'))
             continue;
         TRY(add_call(j, f, path, name, len - 1, layout, defaults, err));
     }
     if (j->n_calls == 0)
-        FAIL(err, ERR_INPUT, "%s: no tensor is named 'q' or '<prefix>.q'; --q, --k and --v name "
-             "others", path);
+        FAIL(err, ERR_INPUT,
+             "%s: no tensor is named 'q' or '<prefix>.q'; --q, --k and --v name "
+             "others",
+             path);
     qsort(j->calls, (size_t)j->n_calls, sizeof *j->calls, by_call_order);
     for (int64_t i = 0; i < j->n_calls; i++) {
         j->calls[i].call.order = (int)i;

@@ -79,7 +79,7 @@ void source_free(struct source *s)
 static int load_whole(struct source *s, struct err *err)
 {
     int64_t count = s->heads * s->tokens * s->dim; /* the file is at least that large */
-    int     rc = 0;
+    int rc = 0;
 
     TRY(mem_alloc(&s->whole, count, sizeof *s->whole, s->name, err));
     rc = s->npy ? npy_read_f32(s->npy, s->whole, err)
@@ -95,7 +95,7 @@ out:
 int source_head(struct source *s, int64_t head, float *dst, struct err *err)
 {
     int64_t n = s->tokens * s->dim;
-    int     rc = 0;
+    int rc = 0;
 
     if (!s->whole && (s->token_major || (s->npy && s->npy->fortran)))
         TRY(load_whole(s, err));

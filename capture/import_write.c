@@ -54,25 +54,29 @@ static int choose_dtype(struct import_job *j, enum dtype dtype, struct err *err)
     }
     for (int64_t i = 0; i < j->n_calls; i++) {
         const struct import_call *c = &j->calls[i];
-        const struct source      *all[] = {&c->q, &c->k, &c->v};
+        const struct source *all[] = {&c->q, &c->k, &c->v};
         for (int s = 0; s < 3; s++)
             if (all[s]->dtype != found)
-                return err_set(err, ERR_INPUT, "%s has %s, %s has %s; say with --dtype what to "
-                               "store", j->calls[0].q.name, dtype_name(found), all[s]->name,
+                return err_set(err, ERR_INPUT,
+                               "%s has %s, %s has %s; say with --dtype what to "
+                               "store",
+                               j->calls[0].q.name, dtype_name(found), all[s]->name,
                                dtype_name(all[s]->dtype));
     }
     if (found != DT_F32 && found != DT_BF16 && found != DT_F16)
-        return err_set(err, ERR_INPUT, "%s has %s; a trace holds float32, bfloat16 or float16: "
-                       "choose with --dtype", j->calls[0].q.name, dtype_name(found));
+        return err_set(err, ERR_INPUT,
+                       "%s has %s; a trace holds float32, bfloat16 or float16: "
+                       "choose with --dtype",
+                       j->calls[0].q.name, dtype_name(found));
     j->meta.dtype = found;
     return 0;
 }
 
 int import_shapes(struct import_job *j, enum dtype dtype, struct err *err)
 {
-    struct trace_meta  *m = &j->meta;
+    struct trace_meta *m = &j->meta;
     struct import_call *c = j->calls;
-    int                 rc = 0;
+    int rc = 0;
 
     if (c->q.heads > 65536 || c->k.heads > 65536 || c->q.dim > 65536 || c->v.dim > 65536)
         FAIL(err, ERR_INPUT, "%s: %lld heads of dim %lld are more than a trace holds", c->q.name,
@@ -122,8 +126,8 @@ static int put_source(struct import_job *j, struct trace_writer *w, struct sourc
                       enum trace_what what, struct err *err)
 {
     struct nonfinite bad = {0};
-    float           *x = NULL;
-    int              rc = 0;
+    float *x = NULL;
+    int rc = 0;
 
     TRY(mem_alloc(&x, s->tokens * s->dim, sizeof *x, s->name, err));
     for (int64_t h = 0; h < s->heads; h++) {
@@ -134,10 +138,11 @@ static int put_source(struct import_job *j, struct trace_writer *w, struct sourc
         TRY(trace_put_head(w, what, (int)h, 0, s->tokens, x, err));
     }
     if (bad.count && !j->allow_nonfinite)
-        FAIL(err, ERR_INPUT, "%s: %lld values are NaN or infinite as %s, the first at head %lld, "
-             "token %lld, dim %lld; --allow-nonfinite takes them", s->name, (long long)bad.count,
-             dtype_name(j->meta.dtype), (long long)bad.head, (long long)bad.token,
-             (long long)bad.dim);
+        FAIL(err, ERR_INPUT,
+             "%s: %lld values are NaN or infinite as %s, the first at head %lld, "
+             "token %lld, dim %lld; --allow-nonfinite takes them",
+             s->name, (long long)bad.count, dtype_name(j->meta.dtype), (long long)bad.head,
+             (long long)bad.token, (long long)bad.dim);
 out:
     free(x);
     return rc;
@@ -146,17 +151,17 @@ out:
 /* ---- maps ------------------------------------------------------------------------------------ */
 
 struct map_work {
-    struct import_job   *j;
-    struct import_call  *c;
+    struct import_job *j;
+    struct import_call *c;
     struct trace_writer *w;
-    struct progress     *progress;
+    struct progress *progress;
 };
 
 /* A head as it is stored. */
 static int stored_head(struct source *s, int64_t head, enum dtype t, float **out, struct err *err)
 {
     int64_t n = s->tokens * s->dim;
-    int     rc = mem_alloc(out, n, sizeof **out, s->name, err);
+    int rc = mem_alloc(out, n, sizeof **out, s->name, err);
     if (rc == 0)
         rc = source_head(s, head, *out, err);
     for (int64_t i = 0; rc == 0 && i < n; i++)
@@ -166,14 +171,14 @@ static int stored_head(struct source *s, int64_t head, enum dtype t, float **out
 
 static int map_head(void *ctx, int64_t head, int worker, struct err *err)
 {
-    struct map_work   *m = ctx;
+    struct map_work *m = ctx;
     struct trace_meta *t = &m->j->meta;
-    int64_t            cq = (t->n_q + t->pool - 1) / t->pool, ck = (t->n_k + t->pool - 1) / t->pool;
-    struct attn_ops    ops = {0};
-    struct mask        full;
-    float             *q = NULL, *k = NULL, *sum = NULL, *max = NULL;
-    double            *lse = NULL;
-    int                rc = 0;
+    int64_t cq = (t->n_q + t->pool - 1) / t->pool, ck = (t->n_k + t->pool - 1) / t->pool;
+    struct attn_ops ops = {0};
+    struct mask full;
+    float *q = NULL, *k = NULL, *sum = NULL, *max = NULL;
+    double *lse = NULL;
+    int rc = 0;
 
     (void)worker;
     TRY(stored_head(&m->c->q, head, t->dtype, &q, err));
@@ -181,8 +186,14 @@ static int map_head(void *ctx, int64_t head, int worker, struct err *err)
     TRY(mem_alloc(&lse, t->n_q, sizeof *lse, "lse", err));
     TRY(mem_alloc(&sum, cq * ck, sizeof *sum, "map", err));
     TRY(mem_alloc(&max, cq * ck, sizeof *max, "map", err));
-    struct attn_in in = {.nq = t->n_q, .nk = t->n_k, .d = t->head_dim, .dv = t->v_dim, .q = q,
-                         .k = k, .scale = t->scale, .causal = t->causal};
+    struct attn_in in = {.nq = t->n_q,
+                         .nk = t->n_k,
+                         .d = t->head_dim,
+                         .dv = t->v_dim,
+                         .q = q,
+                         .k = k,
+                         .scale = t->scale,
+                         .causal = t->causal};
     TRY(attn_prepare(&ops, &in, PREC_F32, err));
     mask_full(&full, t->n_q, t->n_k, 0, t->n_q, t->causal);
     TRY(attn_rows(&ops, &full, NULL, lse, err));
@@ -205,7 +216,7 @@ static int write_call(struct import_job *j, struct trace_writer *w, struct impor
                       struct progress *progress, struct err *err)
 {
     struct map_work maps = {j, c, w, progress};
-    int             rc = 0;
+    int rc = 0;
 
     c->call.has_out = c->out.heads > 0;
     c->call.has_map = j->meta.pool > 0;
@@ -230,9 +241,9 @@ out:
 int import_write(struct import_job *j, const char *path, int jobs, bool force, struct err *err)
 {
     struct trace_writer *w = NULL;
-    struct progress     *progress = NULL;
-    int64_t              items = j->n_calls * (1 + (j->meta.pool > 0 ? j->meta.heads : 0));
-    int                  rc = 0;
+    struct progress *progress = NULL;
+    int64_t items = j->n_calls * (1 + (j->meta.pool > 0 ? j->meta.heads : 0));
+    int rc = 0;
 
     TRY(trace_create(path, &j->meta, j->n_calls, force, &w, err));
     progress = progress_start("import", (double)items, items);

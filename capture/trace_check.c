@@ -22,22 +22,22 @@
 
 struct check {
     const struct trace *t;
-    int64_t             rows;
-    trace_bad_fn       *bad;
-    void               *ctx;
-    int64_t             n_bad, n_rows;
-    struct progress    *progress;
-    pthread_mutex_t     lock;
+    int64_t rows;
+    trace_bad_fn *bad;
+    void *ctx;
+    int64_t n_bad, n_rows;
+    struct progress *progress;
+    pthread_mutex_t lock;
 };
 
 /* The rows of one head under test and their running softmax. */
 struct rows {
-    int64_t  n;
-    int64_t *at;           /* [n] query rows */
-    float   *q, *out, *lse; /* [n][d], [n][dv], [n] as stored */
-    double  *max, *sum, *acc; /* [n], [n], [n][dv] */
-    float   *k, *v;        /* [PIECE][d], [PIECE][dv] */
-    double   v_max;        /* largest |v| of the head */
+    int64_t n;
+    int64_t *at;             /* [n] query rows */
+    float *q, *out, *lse;    /* [n][d], [n][dv], [n] as stored */
+    double *max, *sum, *acc; /* [n], [n], [n][dv] */
+    float *k, *v;            /* [PIECE][d], [PIECE][dv] */
+    double v_max;            /* largest |v| of the head */
 };
 
 static void rows_free(struct rows *r)
@@ -80,7 +80,7 @@ static void add_key(struct rows *r, const struct trace_meta *m, int64_t i, const
                     const float *v)
 {
     const float *q = r->q + i * m->head_dim;
-    double      *acc = r->acc + i * m->v_dim, s = 0;
+    double *acc = r->acc + i * m->v_dim, s = 0;
 
     for (int d = 0; d < m->head_dim; d++)
         s += (double)q[d] * k[d];
@@ -102,7 +102,7 @@ static int run_rows(const struct check *c, int64_t call, int head, struct rows *
 {
     const struct trace_meta *m = trace_meta(c->t);
     const struct trace_call *info = trace_call(c->t, call);
-    int                      kv = head / (m->heads / m->kv_heads), rc = 0;
+    int kv = head / (m->heads / m->kv_heads), rc = 0;
 
     for (int64_t i = 0; i < r->n; i++) {
         TRY(trace_read(c->t, call, TRACE_Q, head, r->at[i], 1, r->q + i * m->head_dim, err));
@@ -138,7 +138,7 @@ static void compare(const struct check *c, int64_t call, const struct rows *r, c
 {
     const struct trace_meta *m = trace_meta(c->t);
     const struct trace_call *info = trace_call(c->t, call);
-    bool   exact = strcmp(m->compute, "float32") == 0 || strcmp(m->compute, "float64") == 0;
+    bool exact = strcmp(m->compute, "float32") == 0 || strcmp(m->compute, "float64") == 0;
     double slack = (exact ? 1e-5 : 0x1p-8) * r->v_max, lse_slack = exact ? 1e-3 : 2e-2;
 
     what[0] = '\0';
@@ -152,8 +152,10 @@ static void compare(const struct check *c, int64_t call, const struct rows *r, c
         for (int d = 0; info->has_out && d < m->v_dim; d++) {
             double want = r->acc[i * m->v_dim + d] / r->sum[i], have = r->out[i * m->v_dim + d];
             if (!(fabs(have - want) <= 1.01 * half_ulp(m->dtype) * fabs(want) + slack)) {
-                snprintf(what, 200, "out of query %lld, dim %d, is %.9g, dense attention of q, k, v "
-                         "gives %.9g", (long long)r->at[i], d, have, want);
+                snprintf(what, 200,
+                         "out of query %lld, dim %d, is %.9g, dense attention of q, k, v "
+                         "gives %.9g",
+                         (long long)r->at[i], d, have, want);
                 return;
             }
         }
@@ -162,13 +164,13 @@ static void compare(const struct check *c, int64_t call, const struct rows *r, c
 
 static int check_head(void *ctx, int64_t item, int worker, struct err *err)
 {
-    struct check            *c = ctx;
+    struct check *c = ctx;
     const struct trace_meta *m = trace_meta(c->t);
-    int64_t                  call = item / m->heads;
-    int                      head = (int)(item % m->heads), rc = 0;
+    int64_t call = item / m->heads;
+    int head = (int)(item % m->heads), rc = 0;
     const struct trace_call *info = trace_call(c->t, call);
-    struct rows              r = {0};
-    char                     what[200], object[128];
+    struct rows r = {0};
+    char what[200], object[128];
 
     if (!info->has_out && !info->has_lse)
         return 0;
@@ -194,8 +196,8 @@ int trace_check_attention(const struct trace *t, int jobs, int64_t rows, trace_b
                           void *ctx, int64_t *n_bad, int64_t *n_rows, struct err *err)
 {
     struct check c = {.t = t, .rows = rows, .bad = bad, .ctx = ctx};
-    int64_t      items = trace_calls(t) * trace_meta(t)->heads;
-    int          rc = 0;
+    int64_t items = trace_calls(t) * trace_meta(t)->heads;
+    int rc = 0;
 
     pthread_mutex_init(&c.lock, NULL);
     if (rows > 0) {

@@ -23,25 +23,25 @@ static const char *const tensor_names[EX_COUNT] = {"q",   "k",       "v",      "
                                                    "lse", "map_sum", "map_max"};
 
 struct item {
-    int64_t    call;
-    int        tensor;
-    char       name[96];
+    int64_t call;
+    int tensor;
+    char name[96];
     enum dtype dtype;
-    int        ndim;
-    int64_t    shape[3];
-    int64_t    slice_bytes, bytes;
-    void      *data; /* owned */
+    int ndim;
+    int64_t shape[3];
+    int64_t slice_bytes, bytes;
+    void *data; /* owned */
 };
 
 struct plan {
     const struct trace *t;
-    int64_t            *layers, *heads, *steps; /* NULL = all */
-    int64_t             n_layers, n_heads, n_steps;
-    bool                want[EX_COUNT];
-    int                *kv; /* kv heads that serve the heads, ascending */
-    int64_t             n_kv;
-    struct item        *items;
-    int64_t             n, cap;
+    int64_t *layers, *heads, *steps; /* NULL = all */
+    int64_t n_layers, n_heads, n_steps;
+    bool want[EX_COUNT];
+    int *kv; /* kv heads that serve the heads, ascending */
+    int64_t n_kv;
+    struct item *items;
+    int64_t n, cap;
 };
 
 /* ---- selection ------------------------------------------------------------------------------- */
@@ -50,13 +50,15 @@ static int parse_tensors(const char *text, bool want[EX_COUNT], struct err *err)
 {
     for (const char *p = text; *p;) {
         size_t len = strcspn(p, ",");
-        int    found = -1;
+        int found = -1;
         for (int i = 0; i < EX_COUNT; i++)
             if (strlen(tensor_names[i]) == len && strncmp(p, tensor_names[i], len) == 0)
                 found = i;
         if (found < 0)
-            return err_set(err, ERR_USAGE, "--tensors: '%.*s' is none of q, k, v, out, lse, map_sum, "
-                           "map_max", (int)len, p);
+            return err_set(err, ERR_USAGE,
+                           "--tensors: '%.*s' is none of q, k, v, out, lse, map_sum, "
+                           "map_max",
+                           (int)len, p);
         want[found] = true;
         p += len + (p[len] == ',');
     }
@@ -74,7 +76,7 @@ static bool listed(const int64_t *list, int64_t n, int64_t x)
 static int select_heads(struct plan *p, struct err *err)
 {
     const struct trace_meta *m = trace_meta(p->t);
-    int                      rc = mem_alloc(&p->kv, m->kv_heads, sizeof *p->kv, "kv heads", err);
+    int rc = mem_alloc(&p->kv, m->kv_heads, sizeof *p->kv, "kv heads", err);
 
     for (int64_t i = 0; rc == 0 && i < p->n_heads; i++) {
         int kv = (int)p->heads[i] / (m->heads / m->kv_heads);
@@ -132,7 +134,7 @@ static int add_item(struct plan *p, int64_t call, int tensor, struct err *err)
 static int make_plan(struct plan *p, const struct trace_selection *s, struct err *err)
 {
     const struct trace_meta *m = trace_meta(p->t);
-    int                      rc = 0;
+    int rc = 0;
 
     TRY(parse_tensors(s->tensors, p->want, err));
     TRY(index_list_parse(s->layers, m->layers, "--layers", &p->layers, &p->n_layers, err));
@@ -175,7 +177,7 @@ static int load(const struct plan *p, struct item *it, struct err *err)
     TRY(mem_alloc(&it->data, it->bytes, 1, it->name, err));
     for (int64_t i = 0; i < it->shape[0]; i++) {
         void *dst = (char *)it->data + i * it->slice_bytes;
-        int   head = of_keys(it->tensor) ? p->kv[i] : (int)p->heads[i];
+        int head = of_keys(it->tensor) ? p->kv[i] : (int)p->heads[i];
         if (it->tensor < TRACE_WHAT_COUNT)
             TRY(trace_read_raw(p->t, it->call, (enum trace_what)it->tensor, head, 0, it->shape[1],
                                dst, err));
@@ -198,11 +200,13 @@ static int refuse_existing(const char *path, bool force, struct err *err)
 static int write_one_npy(struct plan *p, const char *path, bool force, struct err *err)
 {
     struct item *it = p->items;
-    int          rc = 0;
+    int rc = 0;
 
     if (p->n != 1)
-        FAIL(err, ERR_USAGE, "%s: one .npy file cannot hold %lld tensors; give a directory, a "
-             ".safetensors file, or select one", path, (long long)p->n);
+        FAIL(err, ERR_USAGE,
+             "%s: one .npy file cannot hold %lld tensors; give a directory, a "
+             ".safetensors file, or select one",
+             path, (long long)p->n);
     TRY(refuse_existing(path, force, err));
     TRY(load(p, it, err));
     TRY(npy_write(path, it->dtype, it->ndim, it->shape, it->data, err));
@@ -213,7 +217,7 @@ out:
 static int write_npy(struct plan *p, const char *dir, bool force, struct err *err)
 {
     struct buf path = {0};
-    int        rc = 0;
+    int rc = 0;
 
     TRY(make_dirs(dir, err));
     for (int64_t i = 0; i < p->n; i++) {
@@ -235,15 +239,15 @@ out:
 static int write_safetensors(struct plan *p, const char *path, bool force, struct err *err)
 {
     struct st_out *out = NULL;
-    int            rc = 0;
+    int rc = 0;
 
     TRY(refuse_existing(path, force, err));
     TRY(mem_zalloc(&out, p->n, sizeof *out, "tensors to export", err));
     for (int64_t i = 0; i < p->n; i++) {
         struct item *it = &p->items[i];
         TRY(load(p, it, err));
-        out[i] = (struct st_out){.name = it->name, .dtype = it->dtype, .ndim = it->ndim,
-                                 .data = it->data};
+        out[i] = (struct st_out){
+            .name = it->name, .dtype = it->dtype, .ndim = it->ndim, .data = it->data};
         memcpy(out[i].shape, it->shape, sizeof it->shape);
     }
     TRY(st_write(path, out, p->n, err));
@@ -252,12 +256,12 @@ out:
     return rc;
 }
 
-int trace_export(const struct trace *t, const struct trace_selection *s, const char *out, bool force,
-                 bool dry, int64_t *n, int64_t *bytes, struct err *err)
+int trace_export(const struct trace *t, const struct trace_selection *s, const char *out,
+                 bool force, bool dry, int64_t *n, int64_t *bytes, struct err *err)
 {
     struct plan p = {.t = t};
     const char *end = strrchr(out, '.');
-    int         rc = 0;
+    int rc = 0;
 
     TRY(make_plan(&p, s, err));
     *n = p.n;

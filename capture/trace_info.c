@@ -10,7 +10,7 @@
 static void put_size(struct buf *b, double bytes)
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
-    int                      u = 0;
+    int u = 0;
     for (; bytes >= 1000 && u < 4; u++)
         bytes /= 1000;
     buf_printf(b, u ? "%.3g %s" : "%.0f %s", bytes, units[u]);
@@ -118,8 +118,8 @@ static void text_calls(const struct trace *t, struct buf *b)
                    "layers", "holds");
     for (int64_t i = 0, end; i < n; i = end) {
         const struct trace_call *c = trace_call(t, i);
-        struct buf               layers = {0};
-        char                     time[32] = "-", sigma[32] = "-";
+        struct buf layers = {0};
+        char time[32] = "-", sigma[32] = "-";
         for (end = i + 1; end < n && same_row(c, trace_call(t, end)); end++)
             ;
         put_layers(t, i, end, &layers);
@@ -127,8 +127,8 @@ static void text_calls(const struct trace *t, struct buf *b)
             snprintf(time, sizeof time, "%.6g", c->timestep);
         if (!isnan(c->sigma))
             snprintf(sigma, sizeof sigma, "%.6g", c->sigma);
-        buf_printf(b, "  %4d  %9s  %8s  %-8s  %-20s  q k v%s%s%s\n", c->step, time, sigma, c->branch,
-                   buf_str(&layers), c->has_out ? " out" : "", c->has_lse ? " lse" : "",
+        buf_printf(b, "  %4d  %9s  %8s  %-8s  %-20s  q k v%s%s%s\n", c->step, time, sigma,
+                   c->branch, buf_str(&layers), c->has_out ? " out" : "", c->has_lse ? " lse" : "",
                    c->has_map ? " map" : "");
         buf_free(&layers);
     }
@@ -137,7 +137,7 @@ static void text_calls(const struct trace *t, struct buf *b)
 int trace_info_text(const struct trace *t, struct buf *b, struct err *err)
 {
     struct trace_extent e;
-    int                 rc = trace_extent(t, &e, err);
+    int rc = trace_extent(t, &e, err);
 
     if (rc)
         return rc;
@@ -178,7 +178,7 @@ static void json_call(const struct trace_call *c, struct jw *w)
 int trace_info_json(const struct trace *t, struct jw *w, struct err *err)
 {
     struct trace_extent e;
-    int                 rc = trace_extent(t, &e, err);
+    int rc = trace_extent(t, &e, err);
 
     if (rc)
         return rc;

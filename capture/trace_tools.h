@@ -24,7 +24,7 @@ struct trace_selection {
  * [head][token][dim] (lse [head][token], maps [head][cell][cell]) in the trace's own dtype. `heads`
  * are query heads; of k and v those kv heads are written that serve them. *n counts tensors, *bytes
  * their size; nothing is written when `dry`. */
-int trace_export(const struct trace *t, const struct trace_selection *s, const char *out, bool force,
-                 bool dry, int64_t *n, int64_t *bytes, struct err *err);
+int trace_export(const struct trace *t, const struct trace_selection *s, const char *out,
+                 bool force, bool dry, int64_t *n, int64_t *bytes, struct err *err);
 
 #endif

@@ -23,7 +23,7 @@ static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 void h5_lock(void)
 {
     static _Thread_local bool silent; /* error printing is a setting of each thread's stack */
-    static bool               registered;
+    static bool registered;
     pthread_mutex_lock(&lock);
     if (!registered) {
         /* A file whose last flush failed (full disk) stays in HDF5's tables with its memory freed;
@@ -47,7 +47,7 @@ void h5_unlock(void)
 
 struct reason {
     char text[256];
-    int  sys;
+    int sys;
 };
 
 /* The first frame of an upward walk is the innermost one: it says why, and has the errno. */
@@ -65,8 +65,8 @@ static herr_t take_innermost(unsigned n, const H5E_error2_t *e, void *ctx)
 int h5_fail(struct err *err, int code, const char *fmt, ...)
 {
     struct reason why = {"no reason given", 0};
-    char          text[400];
-    va_list       ap;
+    char text[400];
+    va_list ap;
 
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, &why);
     H5Eclear2(H5E_DEFAULT);
@@ -169,8 +169,8 @@ hid_t h5_type(enum dtype t)
 
 static int put_attr(hid_t loc, const char *name, hid_t type, const void *value, struct err *err)
 {
-    char  buf[128];
-    int   rc = 0;
+    char buf[128];
+    int rc = 0;
     hid_t space = H5Screate(H5S_SCALAR), attr = H5I_INVALID_HID;
 
     attr = H5Acreate2(loc, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
@@ -184,7 +184,7 @@ static int put_attr(hid_t loc, const char *name, hid_t type, const void *value, 
 int h5_put_str(hid_t loc, const char *name, const char *value, struct err *err)
 {
     size_t len = strlen(value);
-    hid_t  type = H5Tcopy(H5T_C_S1);
+    hid_t type = H5Tcopy(H5T_C_S1);
     /* Fixed size: variable-length strings live in a heap that has no checksum. */
     H5Tset_size(type, len + 1);
     H5Tset_cset(type, H5T_CSET_UTF8);
@@ -212,8 +212,8 @@ bool h5_has_attr(hid_t loc, const char *name)
 static int open_attr(hid_t loc, const char *name, H5T_class_t class, const char *class_name,
                      hid_t *attr, hid_t *type, struct err *err)
 {
-    char  buf[128];
-    int   rc = 0;
+    char buf[128];
+    int rc = 0;
     hid_t space = H5I_INVALID_HID;
 
     *attr = *type = H5I_INVALID_HID;
@@ -237,9 +237,9 @@ out:
 static int get_number(hid_t loc, const char *name, H5T_class_t class, const char *class_name,
                       hid_t mem, void *out, struct err *err)
 {
-    char  buf[128];
+    char buf[128];
     hid_t attr, type;
-    int   rc = open_attr(loc, name, class, class_name, &attr, &type, err);
+    int rc = open_attr(loc, name, class, class_name, &attr, &type, err);
 
     if (rc)
         goto out;
@@ -265,9 +265,9 @@ int h5_get_f64(hid_t loc, const char *name, double *out, struct err *err)
 
 int h5_get_str(hid_t loc, const char *name, char *out, size_t cap, struct err *err)
 {
-    char  buf[128], *text = NULL;
+    char buf[128], *text = NULL;
     hid_t attr, type;
-    int   rc = open_attr(loc, name, H5T_STRING, "string", &attr, &type, err);
+    int rc = open_attr(loc, name, H5T_STRING, "string", &attr, &type, err);
 
     if (rc)
         goto out;
@@ -297,12 +297,12 @@ out:
 
 int h5_create_group(hid_t loc, const char *name, hid_t *out, struct err *err)
 {
-    char  buf[128];
+    char buf[128];
     hid_t props = H5Pcreate(H5P_GROUP_CREATE);
 
     H5Pset_obj_track_times(props, 0);
-    /* Attributes and links stay in the object header, which has a checksum: the heaps that HDF5 uses
-     * otherwise have none, and the library can crash on a damaged one. The limits are never
+    /* Attributes and links stay in the object header, which has a checksum: the heaps that HDF5
+     * uses otherwise have none, and the library can crash on a damaged one. The limits are never
      * reached: moving a thousand links to a heap takes HDF5 minutes. */
     H5Pset_attr_phase_change(props, 65535, 0);
     H5Pset_link_phase_change(props, 65535, 0);
@@ -331,7 +331,7 @@ static int enter_bucket(hid_t parent, const char *bucket, hid_t *out, struct err
 
 int h5_create_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
 {
-    char  bucket[24], name[24];
+    char bucket[24], name[24];
     hid_t group = H5I_INVALID_HID;
 
     numbered_names(index, bucket, name);
@@ -344,7 +344,7 @@ int h5_create_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
 
 int h5_open_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
 {
-    char  bucket[24], name[24];
+    char bucket[24], name[24];
     hid_t group = H5I_INVALID_HID;
 
     numbered_names(index, bucket, name);
@@ -357,7 +357,7 @@ int h5_open_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
 
 int h5_move_numbered(hid_t loc, const char *from, hid_t parent, int64_t index, struct err *err)
 {
-    char  bucket[24], name[24];
+    char bucket[24], name[24];
     hid_t group = H5I_INVALID_HID;
 
     numbered_names(index, bucket, name);
@@ -375,7 +375,7 @@ bool h5_has_link(hid_t loc, const char *name)
 
 static int check_link(hid_t loc, const char *name, const char *kind, struct err *err)
 {
-    char       buf[128];
+    char buf[128];
     H5L_info_t info;
 
     if (!h5_has_link(loc, name))
@@ -383,15 +383,17 @@ static int check_link(hid_t loc, const char *name, const char *kind, struct err 
     if (H5Lget_info(loc, name, &info, H5P_DEFAULT) < 0)
         return h5_fail(err, ERR_INPUT, "%s: link '%s'", where(loc, buf), name);
     if (info.type != H5L_TYPE_HARD)
-        return err_set(err, ERR_INPUT, "%s: '%s' is a soft or external link; only objects of the "
-                       "file itself are read", where(loc, buf), name);
+        return err_set(err, ERR_INPUT,
+                       "%s: '%s' is a soft or external link; only objects of the "
+                       "file itself are read",
+                       where(loc, buf), name);
     return 0;
 }
 
 int h5_open_group(hid_t loc, const char *name, hid_t *out, struct err *err)
 {
     char buf[128];
-    int  rc = check_link(loc, name, "group", err);
+    int rc = check_link(loc, name, "group", err);
     if (rc)
         return rc;
     hid_t id = H5Gopen2(loc, name, H5P_DEFAULT);
@@ -404,7 +406,7 @@ int h5_open_group(hid_t loc, const char *name, hid_t *out, struct err *err)
 int h5_open_dataset(hid_t loc, const char *name, hid_t *out, struct err *err)
 {
     char buf[128];
-    int  rc = check_link(loc, name, "dataset", err);
+    int rc = check_link(loc, name, "dataset", err);
     if (rc)
         return rc;
     hid_t id = H5Dopen2(loc, name, H5P_DEFAULT);
@@ -423,9 +425,9 @@ void h5_names_free(char **names, int64_t n)
 
 int h5_names(hid_t group, char ***names, int64_t *n, struct err *err)
 {
-    char       buf[128], name[256], **list = NULL;
-    int        rc = 0;
-    int64_t    count = 0;
+    char buf[128], name[256], **list = NULL;
+    int rc = 0;
+    int64_t count = 0;
     H5G_info_t info;
 
     if (H5Gget_info(group, &info) < 0)
@@ -463,14 +465,15 @@ static int info_filters(hid_t props, const char *name, struct h5_info *out, stru
         return err_set(err, ERR_INPUT, "%s: %d filters, at most %d are expected", name, n,
                        H5_MAX_FILTERS);
     for (int i = 0; i < n; i++) {
-        unsigned     flags, config, values[8];
-        size_t       nvalues = 8;
-        char         label[32];
+        unsigned flags, config, values[8];
+        size_t nvalues = 8;
+        char label[32];
         H5Z_filter_t id = H5Pget_filter2(props, (unsigned)i, &flags, &nvalues, values, sizeof label,
                                          label, &config);
         if (id != H5Z_FILTER_SHUFFLE && id != H5Z_FILTER_DEFLATE && id != H5_FILTER_ZSTD)
-            return err_set(err, ERR_INPUT, "%s: filter %d is not one of shuffle, deflate, zstd (%d)",
-                           name, (int)id, H5_FILTER_ZSTD);
+            return err_set(err, ERR_INPUT,
+                           "%s: filter %d is not one of shuffle, deflate, zstd (%d)", name, (int)id,
+                           H5_FILTER_ZSTD);
         out->filter[i] = (int)id;
     }
     out->nfilters = n;
@@ -480,7 +483,7 @@ static int info_filters(hid_t props, const char *name, struct h5_info *out, stru
 static int info_storage(hid_t dset, hid_t props, const char *name, struct h5_info *out,
                         struct err *err)
 {
-    hsize_t      chunk[H5_MAX_DIMS];
+    hsize_t chunk[H5_MAX_DIMS];
     H5D_layout_t layout = H5Pget_layout(props);
 
     if (layout == H5D_CONTIGUOUS) {
@@ -503,11 +506,11 @@ static int info_storage(hid_t dset, hid_t props, const char *name, struct h5_inf
 
 int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err *err)
 {
-    char    name[128];
-    int     rc = 0;
+    char name[128];
+    int rc = 0;
     hsize_t dims[H5_MAX_DIMS];
-    hid_t   have = H5Dget_type(dset), want = h5_type(type), space = H5Dget_space(dset);
-    hid_t   props = H5Dget_create_plist(dset);
+    hid_t have = H5Dget_type(dset), want = h5_type(type), space = H5Dget_space(dset);
+    hid_t props = H5Dget_create_plist(dset);
 
     memset(out, 0, sizeof *out);
     where(dset, name);
@@ -538,7 +541,7 @@ out:
 hid_t h5_dataset_props(int ndim, const int64_t *chunk)
 {
     hsize_t c[H5_MAX_DIMS];
-    hid_t   props = H5Pcreate(H5P_DATASET_CREATE);
+    hid_t props = H5Pcreate(H5P_DATASET_CREATE);
 
     H5Pset_obj_track_times(props, 0);
     H5Pset_fill_time(props, H5D_FILL_TIME_NEVER);
@@ -556,7 +559,7 @@ hid_t h5_dataset_props(int ndim, const int64_t *chunk)
 int h5_create_dataset(hid_t loc, const char *name, hid_t type, int ndim, const int64_t *dims,
                       const int64_t *max, hid_t props, hid_t *out, struct err *err)
 {
-    char    buf[128];
+    char buf[128];
     hsize_t d[H5_MAX_DIMS], m[H5_MAX_DIMS];
 
     for (int i = 0; i < ndim; i++) {
@@ -575,8 +578,8 @@ int h5_create_dataset(hid_t loc, const char *name, hid_t type, int ndim, const i
 int h5_put_array(hid_t loc, const char *name, enum dtype type, int ndim, const int64_t *dims,
                  const void *data, struct err *err)
 {
-    char  buf[128];
-    int   rc = 0;
+    char buf[128];
+    int rc = 0;
     hid_t t = h5_type(type), props = h5_dataset_props(ndim, NULL), dset = H5I_INVALID_HID;
 
     TRY(h5_create_dataset(loc, name, t, ndim, dims, NULL, props, &dset, err));
@@ -592,10 +595,10 @@ out:
 int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const int64_t *dims,
                  void *data, struct err *err)
 {
-    char           buf[128];
-    int            rc = 0;
+    char buf[128];
+    int rc = 0;
     struct h5_info info;
-    hid_t          t = h5_type(type), dset = H5I_INVALID_HID;
+    hid_t t = h5_type(type), dset = H5I_INVALID_HID;
 
     TRY(h5_open_dataset(loc, name, &dset, err));
     TRY(h5_dataset_info(dset, type, &info, err));

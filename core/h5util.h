@@ -41,9 +41,9 @@ int h5_put_f64(hid_t loc, const char *name, double value, struct err *err);
 
 /* Scalar attributes. Missing, another class, not scalar or a string longer than cap - 1:
  * ERR_INPUT. */
-int  h5_get_str(hid_t loc, const char *name, char *out, size_t cap, struct err *err);
-int  h5_get_i64(hid_t loc, const char *name, int64_t *out, struct err *err);
-int  h5_get_f64(hid_t loc, const char *name, double *out, struct err *err);
+int h5_get_str(hid_t loc, const char *name, char *out, size_t cap, struct err *err);
+int h5_get_i64(hid_t loc, const char *name, int64_t *out, struct err *err);
+int h5_get_f64(hid_t loc, const char *name, double *out, struct err *err);
 bool h5_has_attr(hid_t loc, const char *name);
 
 /* ---- groups and datasets -------------------------------------------------------------------- */
@@ -62,12 +62,12 @@ int h5_move_numbered(hid_t loc, const char *from, hid_t parent, int64_t index, s
 /* Open an object that is reached by a hard link; soft, external and user-defined links are refused
  * (an untrusted file must not lead elsewhere). Returns false when there is no such link. */
 bool h5_has_link(hid_t loc, const char *name);
-int  h5_open_group(hid_t loc, const char *name, hid_t *out, struct err *err);
-int  h5_open_dataset(hid_t loc, const char *name, hid_t *out, struct err *err);
+int h5_open_group(hid_t loc, const char *name, hid_t *out, struct err *err);
+int h5_open_dataset(hid_t loc, const char *name, hid_t *out, struct err *err);
 
 /* Names of the links of a group in alphabetic order; *names is one malloc'd array of n C strings,
  * released with h5_names_free. */
-int  h5_names(hid_t group, char ***names, int64_t *n, struct err *err);
+int h5_names(hid_t group, char ***names, int64_t *n, struct err *err);
 void h5_names_free(char **names, int64_t n);
 
 #define H5_MAX_DIMS 4
@@ -76,13 +76,13 @@ void h5_names_free(char **names, int64_t n);
 
 /* How a dataset is stored. */
 struct h5_info {
-    int     ndim;
+    int ndim;
     int64_t dims[H5_MAX_DIMS];
-    bool    chunked;
-    int64_t offset;                /* contiguous: file position of the first element, -1 if none */
-    int64_t chunk[H5_MAX_DIMS];    /* chunked */
-    int     nfilters;
-    int     filter[H5_MAX_FILTERS];
+    bool chunked;
+    int64_t offset;             /* contiguous: file position of the first element, -1 if none */
+    int64_t chunk[H5_MAX_DIMS]; /* chunked */
+    int nfilters;
+    int filter[H5_MAX_FILTERS];
 };
 
 /* Read rank, shape and storage of a dataset. Refused with ERR_INPUT: an element type other than
@@ -112,7 +112,7 @@ int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const i
  * dataset offsets; it holds a lock that tells readers that the writer is alive. */
 struct h5_part {
     char *path, *part; /* owned */
-    int   fd;
+    int fd;
     hid_t file;
 };
 
@@ -124,12 +124,12 @@ int h5_part_create(struct h5_part *p, const char *path, const char *format, int6
 
 /* Mark as complete, flush, close, fsync, rename to PATH, fsync the directory. All ids below the
  * file are closed. On failure the .part file is removed. */
-int  h5_part_commit(struct h5_part *p, struct err *err);
+int h5_part_commit(struct h5_part *p, struct err *err);
 void h5_part_abort(struct h5_part *p); /* removes the .part file; accepts a zeroed struct */
 
-/* Open for reading and check format, version and completeness. The messages tell a missing file, one
- * that is still being written, one whose writer was stopped, something that is not HDF5, another
- * kind of HDF5 file, and a newer major version apart. The messages name the file. */
+/* Open for reading and check format, version and completeness. The messages tell a missing file,
+ * one that is still being written, one whose writer was stopped, something that is not HDF5,
+ * another kind of HDF5 file, and a newer major version apart. The messages name the file. */
 int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out, struct err *err);
 
 #endif

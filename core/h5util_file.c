@@ -45,7 +45,7 @@ static bool lock_writer(int fd)
 static bool writer_alive(const char *part)
 {
     struct flock l = {.l_type = F_RDLCK, .l_whence = SEEK_SET};
-    int          fd = open(part, O_RDONLY | O_CLOEXEC);
+    int fd = open(part, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
     bool alive = fcntl(fd, F_OFD_GETLK, &l) == 0 && l.l_type != F_UNLCK;
@@ -96,9 +96,9 @@ static void forget(struct h5_part *p)
 int h5_part_create(struct h5_part *p, const char *path, const char *format, int64_t major,
                    int64_t minor, bool force, struct err *err)
 {
-    int         rc = 0;
-    bool        claimed = false;
-    char        tool[64];
+    int rc = 0;
+    bool claimed = false;
+    char tool[64];
     struct stat st;
 
     *p = (struct h5_part){.fd = -1, .file = H5I_INVALID_HID};
@@ -134,7 +134,7 @@ out:
 
 static int sync_directory(const char *path, struct err *err)
 {
-    int   rc = 0, fd = -1;
+    int rc = 0, fd = -1;
     char *copy = strdup(path);
 
     if (!copy)
@@ -152,8 +152,8 @@ static int sync_directory(const char *path, struct err *err)
 static int set_complete(hid_t file, struct err *err)
 {
     int64_t one = 1;
-    hid_t   attr = H5Aopen(file, "complete", H5P_DEFAULT);
-    int     rc = 0;
+    hid_t attr = H5Aopen(file, "complete", H5P_DEFAULT);
+    int rc = 0;
     if (attr < 0 || H5Awrite(attr, H5T_STD_I64LE, &one) < 0)
         rc = h5_fail(err, ERR_IO, "attribute 'complete'");
     h5_close(attr);
@@ -215,22 +215,28 @@ static bool is_part(const char *path)
 static int refuse_part(const char *path, bool complete, struct err *err)
 {
     if (writer_alive(path))
-        return err_set(err, ERR_INPUT, "%s is still being written; wait until it is renamed to its "
-                       "final name", path);
+        return err_set(err, ERR_INPUT,
+                       "%s is still being written; wait until it is renamed to its "
+                       "final name",
+                       path);
     if (complete)
-        return err_set(err, ERR_INPUT, "%s is complete but its writer was stopped before the rename; "
-                       "rename it to '%.*s' to use it", path, (int)(strlen(path) - 5), path);
-    return err_set(err, ERR_INPUT, "%s is unfinished: its writer was stopped before the end; remove "
-                   "it and write it again", path);
+        return err_set(err, ERR_INPUT,
+                       "%s is complete but its writer was stopped before the rename; "
+                       "rename it to '%.*s' to use it",
+                       path, (int)(strlen(path) - 5), path);
+    return err_set(err, ERR_INPUT,
+                   "%s is unfinished: its writer was stopped before the end; remove "
+                   "it and write it again",
+                   path);
 }
 
 /* Regular file with the HDF5 signature? */
 static int check_signature(const char *path, struct err *err)
 {
     static const unsigned char magic[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
-    unsigned char              head[8];
-    char                       part[1024];
-    struct stat                st;
+    unsigned char head[8];
+    char part[1024];
+    struct stat st;
 
     if (stat(path, &st) != 0) {
         int sys = errno;
@@ -260,27 +266,33 @@ static int check_signature(const char *path, struct err *err)
 static int check_format(hid_t file, const char *path, const char *format, int64_t major,
                         struct err *err)
 {
-    char    found[64];
+    char found[64];
     int64_t have, minor, complete;
-    int     rc = 0;
+    int rc = 0;
 
     if (!h5_has_attr(file, "format") || !h5_has_attr(file, "version_major"))
-        FAIL(err, ERR_INPUT, "%s is an HDF5 file but not a %s (no attributes 'format' and "
-             "'version_major')", path, format);
+        FAIL(err, ERR_INPUT,
+             "%s is an HDF5 file but not a %s (no attributes 'format' and "
+             "'version_major')",
+             path, format);
     TRY(h5_get_str(file, "format", found, sizeof found, err));
     if (strcmp(found, format) != 0)
         FAIL(err, ERR_INPUT, "%s is a %s, expected a %s", path, found, format);
     TRY(h5_get_i64(file, "version_major", &have, err));
     TRY(h5_get_i64(file, "version_minor", &minor, err));
     if (have != major)
-        FAIL(err, ERR_INPUT, "%s has format version %lld.%lld; this lacuna (%s) reads version "
-             "%lld.x", path, (long long)have, (long long)minor, lacuna_version(), (long long)major);
+        FAIL(err, ERR_INPUT,
+             "%s has format version %lld.%lld; this lacuna (%s) reads version "
+             "%lld.x",
+             path, (long long)have, (long long)minor, lacuna_version(), (long long)major);
     TRY(h5_get_i64(file, "complete", &complete, err));
     if (is_part(path))
         rc = refuse_part(path, complete == 1, err);
     else if (complete != 1)
-        FAIL(err, ERR_INPUT, "%s is unfinished (attribute complete = %lld): its writer was stopped "
-             "before the end", path, (long long)complete);
+        FAIL(err, ERR_INPUT,
+             "%s is unfinished (attribute complete = %lld): its writer was stopped "
+             "before the end",
+             path, (long long)complete);
 out:
     if (rc && err && !strstr(err->msg, path))
         err_prefix(err, "%s", path);

@@ -20,7 +20,7 @@ static size_t filter_decode(size_t nbytes, size_t *buf_size, void **buf)
     unsigned long long size = ZSTD_getFrameContentSize(*buf, nbytes);
     if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR || size > FRAME_MAX)
         return 0;
-    void  *out = malloc(size ? (size_t)size : 1);
+    void *out = malloc(size ? (size_t)size : 1);
     size_t got = out ? ZSTD_decompress(out, (size_t)size, *buf, nbytes) : 0;
     if (!out || ZSTD_isError(got) || got != size) {
         free(out);
@@ -35,7 +35,7 @@ static size_t filter_decode(size_t nbytes, size_t *buf_size, void **buf)
 static size_t filter_encode(int level, size_t nbytes, size_t *buf_size, void **buf)
 {
     size_t cap = ZSTD_compressBound(nbytes);
-    void  *out = malloc(cap);
+    void *out = malloc(cap);
     size_t got = out ? ZSTD_compress(out, cap, *buf, nbytes, level) : 0;
     if (!out || ZSTD_isError(got)) {
         free(out);
@@ -100,7 +100,7 @@ int chunk_pack(const void *src, size_t size, size_t elem, int level, void *scrat
 int chunk_unpack(const void *src, size_t packed, uint32_t skip, size_t elem, void *scratch,
                  void *dst, size_t size, struct err *err)
 {
-    void  *plain = skip & 1 ? dst : scratch;
+    void *plain = skip & 1 ? dst : scratch;
     size_t got = packed;
 
     if (skip & 2) {

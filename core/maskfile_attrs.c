@@ -13,29 +13,36 @@
 enum attr_type { A_STR, A_INT, A_I64, A_U64, A_F64, A_BOOL };
 
 struct attr {
-    const char    *name;
+    const char *name;
     enum attr_type type;
-    size_t         offset, size;
+    size_t offset, size;
 };
 
-#define RECORD(type, name) {#name, type, offsetof(struct record, name), sizeof ((struct record *)0)->name}
-#define MASK(type, name) {#name, type, offsetof(struct mask, name), sizeof ((struct mask *)0)->name}
-#define END {NULL, A_STR, 0, 0}
+#define SIZE(name) sizeof((struct record *)0)->name
+#define RECORD(type, name) #name, type, offsetof(struct record, name), SIZE(name)
+#define MASK(type, name) #name, type, offsetof(struct mask, name), sizeof((struct mask *)0)->name
 
 static const struct attr identity[] = {
-    RECORD(A_STR, trace),     RECORD(A_STR, model),   RECORD(A_INT, run),    RECORD(A_INT, step),
-    RECORD(A_STR, branch),    RECORD(A_INT, layer),   RECORD(A_INT, head),   RECORD(A_INT, kv_head),
-    RECORD(A_STR, method),    RECORD(A_U64, seed),    RECORD(A_STR, backend), RECORD(A_STR, precision),
-    RECORD(A_STR, permute),   RECORD(A_INT, d),       RECORD(A_F64, timestep), END,
+    {RECORD(A_STR, trace)},    {RECORD(A_STR, model)},
+    {RECORD(A_INT, run)},      {RECORD(A_INT, step)},
+    {RECORD(A_STR, branch)},   {RECORD(A_INT, layer)},
+    {RECORD(A_INT, head)},     {RECORD(A_INT, kv_head)},
+    {RECORD(A_STR, method)},   {RECORD(A_U64, seed)},
+    {RECORD(A_STR, backend)},  {RECORD(A_STR, precision)},
+    {RECORD(A_STR, permute)},  {RECORD(A_INT, d)},
+    {RECORD(A_F64, timestep)}, {0},
 };
 
 static const struct attr geometry[] = {
-    MASK(A_I64, nq), MASK(A_I64, nk), MASK(A_BOOL, causal), MASK(A_I64, bq), MASK(A_I64, bk),
-    MASK(A_I64, exec_bq), MASK(A_I64, exec_bk), END,
+    {MASK(A_I64, nq)}, {MASK(A_I64, nk)},      {MASK(A_BOOL, causal)}, {MASK(A_I64, bq)},
+    {MASK(A_I64, bk)}, {MASK(A_I64, exec_bq)}, {MASK(A_I64, exec_bk)}, {0},
 };
 
 static const struct attr band[] = {
-    MASK(A_I64, sink), MASK(A_I64, window), MASK(A_I64, dense_from), END,
+    {MASK(A_I64, sink)},
+    {MASK(A_I64, window)},
+    {MASK(A_I64, dense_from)},
+    {0},
 };
 
 static const char *const form_names[] = {"full", "lists", "band"};
@@ -71,7 +78,7 @@ static int put_all(hid_t group, const struct attr *a, const void *obj, struct er
 static int get_int(hid_t group, const struct attr *a, void *p, struct err *err)
 {
     int64_t x = 0;
-    int     rc = h5_get_i64(group, a->name, &x, err);
+    int rc = h5_get_i64(group, a->name, &x, err);
     if (rc)
         return rc;
     if ((a->type == A_INT && (x < INT32_MIN || x > INT32_MAX)) ||
@@ -103,7 +110,7 @@ static int get_name(hid_t group, const char *attr, const char *const *names, int
                     struct err *err)
 {
     char text[32];
-    int  rc = h5_get_str(group, attr, text, sizeof text, err);
+    int rc = h5_get_str(group, attr, text, sizeof text, err);
     if (rc)
         return rc;
     for (int i = 0; i < n; i++)
@@ -126,7 +133,7 @@ int maskfile_put_identity(hid_t group, const struct record *r, struct err *err)
 int maskfile_get_identity(hid_t group, struct record *r, struct err *err)
 {
     char *text = NULL;
-    int   rc = 0;
+    int rc = 0;
 
     TRY(get_all(group, identity, r, err));
     TRY(mem_alloc(&text, PARAMS_MAX + 1, 1, "parameters", err));
@@ -172,8 +179,10 @@ int maskfile_get_geometry(hid_t group, struct mask *m, struct err *err)
     if (!is_size(m->nq) || !is_size(m->nk) || !is_size(m->bq) || !is_size(m->bk) ||
         !is_size(m->exec_bq) || !is_size(m->exec_bk) || m->sink < 0 || m->window < 0 ||
         m->sink > INT64_MAX / 4 || m->window > INT64_MAX / 4 || m->dense_from < 0)
-        FAIL(err, ERR_INPUT, "the geometry of the mask (%lld x %lld in units of %lld x %lld) is "
-             "impossible", (long long)m->nq, (long long)m->nk, (long long)m->bq, (long long)m->bk);
+        FAIL(err, ERR_INPUT,
+             "the geometry of the mask (%lld x %lld in units of %lld x %lld) is "
+             "impossible",
+             (long long)m->nq, (long long)m->nk, (long long)m->bq, (long long)m->bk);
 out:
     return rc;
 }

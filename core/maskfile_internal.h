@@ -13,13 +13,13 @@
 struct open_cell;
 
 struct maskfile {
-    struct h5_part    part;  /* writing */
-    char             *path;  /* reading, owned */
-    hid_t             file;  /* reading */
-    hid_t             cells; /* group of the cells */
-    int64_t           n_cells, file_size;
-    int64_t           n_spills;
-    bool              failed;
+    struct h5_part part; /* writing */
+    char *path;          /* reading, owned */
+    hid_t file;          /* reading */
+    hid_t cells;         /* group of the cells */
+    int64_t n_cells, file_size;
+    int64_t n_spills;
+    bool failed;
     struct open_cell *open; /* cells whose last range has not come */
 };
 

@@ -14,8 +14,8 @@
 int maskfile_open(const char *path, struct maskfile **out, struct err *err)
 {
     struct maskfile *f = NULL;
-    struct stat      st;
-    int              rc = 0;
+    struct stat st;
+    int rc = 0;
 
     h5_lock();
     TRY(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
@@ -82,8 +82,8 @@ static int fail_in(const struct maskfile *f, int64_t i, int rc, struct err *err)
 int maskfile_cell(const struct maskfile *f, int64_t i, struct record *id, struct err *err)
 {
     struct mask m;
-    hid_t       group = H5I_INVALID_HID;
-    int         rc = 0;
+    hid_t group = H5I_INVALID_HID;
+    int rc = 0;
 
     h5_lock();
     record_init(id);
@@ -106,9 +106,9 @@ static int read_list(const struct maskfile *f, hid_t group, const char *name, en
                      void *out, int64_t *n, struct err *err)
 {
     struct h5_info info;
-    void          *data = NULL;
-    hid_t          dset = H5I_INVALID_HID, t = h5_type(type);
-    int            rc = 0;
+    void *data = NULL;
+    hid_t dset = H5I_INVALID_HID, t = h5_type(type);
+    int rc = 0;
 
     TRY(h5_open_dataset(group, name, &dset, err));
     TRY(h5_dataset_info(dset, type, &info, err));
@@ -133,8 +133,8 @@ out:
 static int check_hash(hid_t group, const struct mask *m, struct err *err)
 {
     struct hash_state *h = NULL;
-    char               want[HASH_TEXT_MAX], have[HASH_TEXT_MAX];
-    int                rc = 0;
+    char want[HASH_TEXT_MAX], have[HASH_TEXT_MAX];
+    int rc = 0;
 
     TRY(h5_get_str(group, "xxh3", want, sizeof want, err));
     TRY(hash_new(&h, err));
@@ -151,12 +151,12 @@ out:
 static int read_lists(const struct maskfile *f, hid_t group, struct mask *m, struct err *err)
 {
     int64_t n = 0;
-    int     rc = 0;
+    int rc = 0;
 
     TRY(read_list(f, group, "row_ptr", DT_I64, &m->ptr, &n, err));
     if (n != (m->nq + m->bq - 1) / m->bq + 1)
-        FAIL(err, ERR_INPUT, "row_ptr has %lld entries for %lld rows in groups of %lld", (long long)n,
-             (long long)m->nq, (long long)m->bq);
+        FAIL(err, ERR_INPUT, "row_ptr has %lld entries for %lld rows in groups of %lld",
+             (long long)n, (long long)m->nq, (long long)m->bq);
     m->ngroups = n - 1;
     TRY(read_list(f, group, "col", DT_I32, &m->col, &m->col_cap, err));
     TRY(check_hash(group, m, err));
@@ -177,8 +177,8 @@ out:
 int maskfile_read(const struct maskfile *f, int64_t i, struct mask *out, struct err *err)
 {
     struct mask m = {0};
-    hid_t       group = H5I_INVALID_HID;
-    int         rc = 0;
+    hid_t group = H5I_INVALID_HID;
+    int rc = 0;
 
     h5_lock();
     TRY(open_cell(f, i, &group, err));

@@ -19,22 +19,22 @@
 #define SPILL_CHUNK (256 << 10) /* elements */
 
 struct open_cell {
-    struct open_cell  *next;
-    struct buf         key;
-    struct mask        m; /* form and geometry; ptr and col as collected so far */
-    int64_t            ptr_cap;
-    int64_t            next_row;
-    int64_t            kept;    /* entries of m.col */
-    int64_t            spilled; /* entries already in the file */
-    hid_t              spill;   /* group that holds them */
-    char               spill_name[32];
+    struct open_cell *next;
+    struct buf key;
+    struct mask m; /* form and geometry; ptr and col as collected so far */
+    int64_t ptr_cap;
+    int64_t next_row;
+    int64_t kept;    /* entries of m.col */
+    int64_t spilled; /* entries already in the file */
+    hid_t spill;     /* group that holds them */
+    char spill_name[32];
     struct hash_state *hash; /* of the entries of col, in order */
 };
 
 int maskfile_create(const char *path, bool force, struct maskfile **out, struct err *err)
 {
     struct maskfile *f = NULL;
-    int              rc = 0;
+    int rc = 0;
 
     TRY(mem_zalloc(&f, 1, sizeof *f, "mask file", err));
     f->file = f->cells = H5I_INVALID_HID;
@@ -87,7 +87,7 @@ static int new_cell(struct maskfile *f, struct buf *key, const struct mask *m,
                     struct open_cell **out, struct err *err)
 {
     struct open_cell *c = NULL;
-    int               rc = 0;
+    int rc = 0;
 
     TRY(mem_zalloc(&c, 1, sizeof *c, "mask of a cell", err));
     c->spill = H5I_INVALID_HID;
@@ -116,14 +116,15 @@ out:
 static int spill(struct maskfile *f, struct open_cell *c, struct err *err)
 {
     int64_t zero = 0, chunk = SPILL_CHUNK, unlimited = -1;
-    hid_t   props = H5I_INVALID_HID, type = H5I_INVALID_HID, dset = H5I_INVALID_HID;
-    hid_t   space = H5I_INVALID_HID, mem = H5I_INVALID_HID;
+    hid_t props = H5I_INVALID_HID, type = H5I_INVALID_HID, dset = H5I_INVALID_HID;
+    hid_t space = H5I_INVALID_HID, mem = H5I_INVALID_HID;
     hsize_t start = (hsize_t)c->spilled, count = (hsize_t)c->kept, size = start + count;
-    int     rc = 0;
+    int rc = 0;
 
     type = h5_type(DT_I32);
     if (c->spill < 0) {
-        snprintf(c->spill_name, sizeof c->spill_name, "unfinished-%06lld", (long long)f->n_spills++);
+        snprintf(c->spill_name, sizeof c->spill_name, "unfinished-%06lld",
+                 (long long)f->n_spills++);
         TRY(h5_create_group(f->part.file, c->spill_name, &c->spill, err));
         props = h5_dataset_props(1, &chunk);
         TRY(h5_create_dataset(c->spill, "col", type, 1, &zero, &unlimited, props, &dset, err));
@@ -165,8 +166,8 @@ static int add_units(struct maskfile *f, struct open_cell *c, const int32_t *col
 
 static int end_group(struct open_cell *c, struct err *err)
 {
-    int rc = mem_grow(&c->m.ptr, &c->ptr_cap, c->m.ngroups + 2, sizeof *c->m.ptr, "mask groups",
-                      err);
+    int rc =
+        mem_grow(&c->m.ptr, &c->ptr_cap, c->m.ngroups + 2, sizeof *c->m.ptr, "mask groups", err);
     if (rc == 0)
         c->m.ptr[++c->m.ngroups] = c->spilled + c->kept;
     return rc;
@@ -177,8 +178,8 @@ static int add_full(struct maskfile *f, struct open_cell *c, int64_t row0, int64
                     struct err *err)
 {
     int32_t *all = NULL;
-    int64_t  units = (c->m.nk + c->m.bk - 1) / c->m.bk;
-    int      rc = 0;
+    int64_t units = (c->m.nk + c->m.bk - 1) / c->m.bk;
+    int rc = 0;
 
     if (row0 % c->m.bq != 0)
         return err_set(err, ERR_RUN, "rows from %lld do not start a group of %lld", (long long)row0,
@@ -216,8 +217,7 @@ static int become_lists(struct maskfile *f, struct open_cell *c, const struct ma
     return add_full(f, c, 0, c->next_row, err);
 }
 
-static int add_range(struct maskfile *f, struct open_cell *c, const struct mask *m,
-                     struct err *err)
+static int add_range(struct maskfile *f, struct open_cell *c, const struct mask *m, struct err *err)
 {
     int rc = 0;
 
@@ -256,7 +256,7 @@ static int put_hash(hid_t group, struct open_cell *c, struct err *err)
 static int put_lists(struct maskfile *f, hid_t group, struct open_cell *c, struct err *err)
 {
     int64_t n = c->m.ngroups + 1;
-    int     rc = 0;
+    int rc = 0;
 
     TRY(h5_put_array(group, "row_ptr", DT_I64, 1, &n, c->m.ptr, err));
     if (c->spilled && c->kept)
@@ -272,7 +272,7 @@ static int finish_cell(struct maskfile *f, struct open_cell *c, const struct rec
                        struct err *err)
 {
     hid_t fresh = H5I_INVALID_HID, group = c->spill;
-    int   rc = 0;
+    int rc = 0;
 
     if (group < 0) {
         TRY(h5_create_numbered(f->cells, f->n_cells, &fresh, err));
@@ -295,9 +295,9 @@ out:
 
 int maskfile_put(struct maskfile *f, const struct record *r, const struct mask *m, struct err *err)
 {
-    struct buf        key = {0};
+    struct buf key = {0};
     struct open_cell *c = NULL;
-    int               rc = 0;
+    int rc = 0;
 
     h5_lock();
     TRY(mask_check(m, err));
@@ -339,7 +339,7 @@ static void drop_all(struct maskfile *f)
 int maskfile_commit(struct maskfile **fp, struct err *err)
 {
     struct maskfile *f = *fp;
-    int              rc = 0;
+    int rc = 0;
 
     if (f->failed) {
         rc = err_set(err, ERR_RUN, "%s: writing failed before", f->part.path);

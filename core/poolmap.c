@@ -19,7 +19,7 @@
 static void fold(const double *p, int64_t nk, int64_t pool, double *sum, double *max)
 {
     for (int64_t c = 0, k = 0; k < nk; c++) {
-        double  s = sum[c], m = max[c];
+        double s = sum[c], m = max[c];
         int64_t end = MIN(k + pool, nk);
         for (; k < end; k++) {
             s += p[k];
@@ -35,7 +35,7 @@ int pool_map(const struct attn_ops *ops, const double *lse, int64_t pool, float 
 {
     int64_t nq = ops->in.nq, nk = ops->in.nk, cells = pool > 0 ? (nk + pool - 1) / pool : 0;
     double *p = NULL, *s = NULL, *m = NULL;
-    int     rc = 0;
+    int rc = 0;
 
     if (pool < 1)
         return err_set(err, ERR_USAGE, "pool size %lld of an attention map", (long long)pool);

@@ -25,17 +25,17 @@ enum { ARR_TOKENS, ARR_NLL, ARR_TIMESTEPS, ARR_SIGMAS, RUN_ARRAYS };
 
 /* A payload dataset: slices (heads) of rows of row_bytes, one checksum per slice. */
 struct trace_array {
-    const char        *name;
-    enum dtype         type;
-    bool               present;
-    int                ndim;
-    int64_t            dims[3];
-    int64_t            slices, rows, row_bytes;
-    int64_t            bytes;      /* of all slices */
+    const char *name;
+    enum dtype type;
+    bool present;
+    int ndim;
+    int64_t dims[3];
+    int64_t slices, rows, row_bytes;
+    int64_t bytes; /* of all slices */
     enum trace_storage storage;
-    int64_t            chunk_rows; /* of packed ones */
-    int64_t            offset;     /* of contiguous ones */
-    struct hash128    *sums;       /* [slices], owned */
+    int64_t chunk_rows;   /* of packed ones */
+    int64_t offset;       /* of contiguous ones */
+    struct hash128 *sums; /* [slices], owned */
 };
 
 /* Fill name, type and shape of dataset i of a call; false when a size overflows. */
@@ -71,26 +71,26 @@ void content_call(const struct trace_call *c, struct buf *b);
 void content_array(const struct trace_array *a, struct buf *b);
 
 /* A checksum as stored: 16 bytes, big-endian, the order of its hexadecimal form. */
-void           sum_to_bytes(struct hash128 h, uint8_t out[16]);
+void sum_to_bytes(struct hash128 h, uint8_t out[16]);
 struct hash128 sum_from_bytes(const uint8_t in[16]);
 
 /* ---- reader ---------------------------------------------------------------------------------- */
 
 struct trace_entry {
-    struct trace_call  call;
+    struct trace_call call;
     struct trace_array arr[CALL_ARRAYS];
 };
 
 struct trace {
-    char               *path;
-    int                 fd;
-    int64_t             file_size;
-    hid_t               file; /* open only when something is packed */
-    struct trace_meta   meta;
+    char *path;
+    int fd;
+    int64_t file_size;
+    hid_t file; /* open only when something is packed */
+    struct trace_meta meta;
     struct trace_entry *calls;
-    int64_t             n_calls, cap_calls;
-    struct trace_array  run[RUN_ARRAYS];
-    char                id[HASH_TEXT_MAX], stored_id[HASH_TEXT_MAX];
+    int64_t n_calls, cap_calls;
+    struct trace_array run[RUN_ARRAYS];
+    char id[HASH_TEXT_MAX], stored_id[HASH_TEXT_MAX];
 };
 
 /* Path of the dataset: of call i, or of the run when i < 0. */

@@ -19,60 +19,60 @@
 enum field_type { F_STR, F_INT, F_I64, F_F64, F_BOOL, F_DTYPE };
 
 struct field {
-    const char     *group, *name;
+    const char *group, *name;
     enum field_type type;
-    size_t          offset, size;
+    size_t offset, size;
 };
 
-#define FIELD(group, type, name) \
-    {#group, #name, type, offsetof(struct trace_meta, name), sizeof ((struct trace_meta *)0)->name}
+#define SIZE(name) sizeof((struct trace_meta *)0)->name
+#define FIELD(group, type, name) #group, #name, type, offsetof(struct trace_meta, name), SIZE(name)
 
 /* The order is that of the content id: part of the format. */
 static const struct field fields[] = {
-    FIELD(model, F_STR, name),
-    FIELD(model, F_STR, architecture),
-    FIELD(model, F_STR, weights_id),
-    FIELD(model, F_INT, layers),
-    FIELD(model, F_INT, heads),
-    FIELD(model, F_INT, kv_heads),
-    FIELD(model, F_INT, head_dim),
-    FIELD(model, F_INT, v_dim),
-    FIELD(model, F_F64, scale),
-    FIELD(model, F_BOOL, causal),
-    FIELD(model, F_BOOL, positions_applied),
-    FIELD(model, F_STR, positions),
-    FIELD(model, F_DTYPE, dtype),
-    FIELD(model, F_STR, compute),
-    FIELD(model, F_STR, head_ids),
-    FIELD(model, F_STR, kv_head_ids),
-    FIELD(run, F_STR, source),
-    FIELD(run, F_STR, prompt_id),
-    FIELD(run, F_STR, negative_id),
-    FIELD(run, F_I64, n_q),
-    FIELD(run, F_I64, n_k),
-    FIELD(run, F_I64, seed),
-    FIELD(run, F_I64, pool),
-    FIELD(video, F_I64, grid_t),
-    FIELD(video, F_I64, grid_h),
-    FIELD(video, F_I64, grid_w),
-    FIELD(video, F_I64, frames),
-    FIELD(video, F_I64, height),
-    FIELD(video, F_I64, width),
-    FIELD(video, F_F64, fps),
-    FIELD(video, F_I64, vae_t),
-    FIELD(video, F_I64, vae_h),
-    FIELD(video, F_I64, vae_w),
-    FIELD(video, F_I64, patch_t),
-    FIELD(video, F_I64, patch_h),
-    FIELD(video, F_I64, patch_w),
-    FIELD(video, F_I64, text_tokens),
-    FIELD(video, F_I64, text_valid),
-    FIELD(video, F_STR, text_place),
-    FIELD(video, F_STR, token_order),
-    FIELD(video, F_STR, sampler),
-    FIELD(video, F_I64, steps),
-    FIELD(video, F_F64, shift),
-    FIELD(video, F_F64, guidance),
+    {FIELD(model, F_STR, name)},
+    {FIELD(model, F_STR, architecture)},
+    {FIELD(model, F_STR, weights_id)},
+    {FIELD(model, F_INT, layers)},
+    {FIELD(model, F_INT, heads)},
+    {FIELD(model, F_INT, kv_heads)},
+    {FIELD(model, F_INT, head_dim)},
+    {FIELD(model, F_INT, v_dim)},
+    {FIELD(model, F_F64, scale)},
+    {FIELD(model, F_BOOL, causal)},
+    {FIELD(model, F_BOOL, positions_applied)},
+    {FIELD(model, F_STR, positions)},
+    {FIELD(model, F_DTYPE, dtype)},
+    {FIELD(model, F_STR, compute)},
+    {FIELD(model, F_STR, head_ids)},
+    {FIELD(model, F_STR, kv_head_ids)},
+    {FIELD(run, F_STR, source)},
+    {FIELD(run, F_STR, prompt_id)},
+    {FIELD(run, F_STR, negative_id)},
+    {FIELD(run, F_I64, n_q)},
+    {FIELD(run, F_I64, n_k)},
+    {FIELD(run, F_I64, seed)},
+    {FIELD(run, F_I64, pool)},
+    {FIELD(video, F_I64, grid_t)},
+    {FIELD(video, F_I64, grid_h)},
+    {FIELD(video, F_I64, grid_w)},
+    {FIELD(video, F_I64, frames)},
+    {FIELD(video, F_I64, height)},
+    {FIELD(video, F_I64, width)},
+    {FIELD(video, F_F64, fps)},
+    {FIELD(video, F_I64, vae_t)},
+    {FIELD(video, F_I64, vae_h)},
+    {FIELD(video, F_I64, vae_w)},
+    {FIELD(video, F_I64, patch_t)},
+    {FIELD(video, F_I64, patch_h)},
+    {FIELD(video, F_I64, patch_w)},
+    {FIELD(video, F_I64, text_tokens)},
+    {FIELD(video, F_I64, text_valid)},
+    {FIELD(video, F_STR, text_place)},
+    {FIELD(video, F_STR, token_order)},
+    {FIELD(video, F_STR, sampler)},
+    {FIELD(video, F_I64, steps)},
+    {FIELD(video, F_F64, shift)},
+    {FIELD(video, F_F64, guidance)},
     {NULL, NULL, F_STR, 0, 0},
 };
 
@@ -120,10 +120,10 @@ static int put_field(hid_t group, const struct field *f, const struct trace_meta
 
 static int get_field(hid_t group, const struct field *f, struct trace_meta *m, struct err *err)
 {
-    void   *p = (char *)m + f->offset;
-    char    text[32];
+    void *p = (char *)m + f->offset;
+    char text[32];
     int64_t i = 0;
-    int     rc;
+    int rc;
 
     if (f->type == F_STR)
         return h5_get_str(group, f->name, p, f->size, err);
@@ -133,9 +133,9 @@ static int get_field(hid_t group, const struct field *f, struct trace_meta *m, s
         if ((rc = h5_get_str(group, f->name, text, sizeof text, err)) != 0)
             return rc;
         *(enum dtype *)p = dtype_from_name(text);
-        return *(enum dtype *)p != DT_NONE ? 0
-                                           : err_set(err, ERR_INPUT, "/%s: %s '%s' is unknown",
-                                                     f->group, f->name, text);
+        return *(enum dtype *)p != DT_NONE
+                   ? 0
+                   : err_set(err, ERR_INPUT, "/%s: %s '%s' is unknown", f->group, f->name, text);
     }
     if ((rc = h5_get_i64(group, f->name, &i, err)) != 0)
         return rc;
@@ -153,9 +153,9 @@ static int get_field(hid_t group, const struct field *f, struct trace_meta *m, s
 
 int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err)
 {
-    hid_t       group = H5I_INVALID_HID;
+    hid_t group = H5I_INVALID_HID;
     const char *open = "";
-    int         rc = 0;
+    int rc = 0;
 
     for (const struct field *f = fields; f->name; f++) {
         if (!in_use(f, m))
@@ -175,10 +175,10 @@ out:
 
 int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err)
 {
-    hid_t       group = H5I_INVALID_HID;
+    hid_t group = H5I_INVALID_HID;
     const char *open = "";
-    bool        video = h5_has_link(file, "video");
-    int         rc = 0;
+    bool video = h5_has_link(file, "video");
+    int rc = 0;
 
     memset(m, 0, sizeof *m);
     for (const struct field *f = fields; f->name; f++) {
@@ -255,7 +255,7 @@ static int check_strings(const struct trace_meta *m, int code, struct err *err)
 
 struct range {
     const char *name;
-    int64_t     value, min, max;
+    int64_t value, min, max;
 };
 
 static int check_ranges(const struct range *r, int code, struct err *err)
@@ -269,7 +269,7 @@ static int check_ranges(const struct range *r, int code, struct err *err)
 
 static int check_video(const struct trace_meta *m, int code, struct err *err)
 {
-    int64_t            side = 1 << 20, n = 0;
+    int64_t side = 1 << 20, n = 0;
     const struct range r[] = {
         {"/video: grid_h", m->grid_h, 1, side},
         {"/video: grid_w", m->grid_w, 1, side},
@@ -284,8 +284,10 @@ static int check_video(const struct trace_meta *m, int code, struct err *err)
         return rc;
     if (!mul_ok(m->grid_t, m->grid_h, &n) || !mul_ok(n, m->grid_w, &n) ||
         !add_ok(n, m->text_tokens, &n) || n != m->n_k || n != m->n_q)
-        return err_set(err, code, "/video: grid %lldx%lldx%lld and %lld text tokens do not make %lld "
-                       "tokens", (long long)m->grid_t, (long long)m->grid_h, (long long)m->grid_w,
+        return err_set(err, code,
+                       "/video: grid %lldx%lldx%lld and %lld text tokens do not make %lld "
+                       "tokens",
+                       (long long)m->grid_t, (long long)m->grid_h, (long long)m->grid_w,
                        (long long)m->text_tokens, (long long)m->n_k);
     if (strcmp(m->text_place, "none") != 0 && strcmp(m->text_place, "front") != 0 &&
         strcmp(m->text_place, "back") != 0)
@@ -304,16 +306,11 @@ int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
     if (!m->text_place[0])
         strcpy(m->text_place, "none");
     const struct range r[] = {
-        {"/model: layers", m->layers, 1, 100000},
-        {"/model: heads", m->heads, 1, 65536},
-        {"/model: kv_heads", m->kv_heads, 1, 65536},
-        {"/model: head_dim", m->head_dim, 1, 65536},
-        {"/model: v_dim", m->v_dim, 1, 65536},
-        {"/run: n_q", m->n_q, 1, INT32_MAX},
-        {"/run: n_k", m->n_k, 1, INT32_MAX},
-        {"/run: pool", m->pool, 0, INT32_MAX},
-        {"/video: grid_t", m->grid_t, 0, INT32_MAX},
-        {NULL, 0, 0, 0},
+        {"/model: layers", m->layers, 1, 100000},    {"/model: heads", m->heads, 1, 65536},
+        {"/model: kv_heads", m->kv_heads, 1, 65536}, {"/model: head_dim", m->head_dim, 1, 65536},
+        {"/model: v_dim", m->v_dim, 1, 65536},       {"/run: n_q", m->n_q, 1, INT32_MAX},
+        {"/run: n_k", m->n_k, 1, INT32_MAX},         {"/run: pool", m->pool, 0, INT32_MAX},
+        {"/video: grid_t", m->grid_t, 0, INT32_MAX}, {NULL, 0, 0, 0},
     };
     int rc = check_strings(m, code, err);
     if (rc == 0)
@@ -352,14 +349,15 @@ int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int
     if (c->layer < 0 || c->layer >= m->layers)
         return err_set(err, code, "layer %d of a model with %d layers", c->layer, m->layers);
     if (c->step < 0 || (m->steps > 0 && c->step >= m->steps))
-        return err_set(err, code, "step %d of a run with %lld steps", c->step,
-                       (long long)m->steps);
+        return err_set(err, code, "step %d of a run with %lld steps", c->step, (long long)m->steps);
     if (len == 0 || len == sizeof c->branch)
         return err_set(err, code, "a branch name of %zu characters", len);
     for (size_t i = 0; i < len; i++)
         if (!isalnum((unsigned char)c->branch[i]) && !strchr("-_", c->branch[i]))
-            return err_set(err, code, "branch '%s' has other characters than letters, digits, '-' "
-                           "and '_'", c->branch);
+            return err_set(err, code,
+                           "branch '%s' has other characters than letters, digits, '-' "
+                           "and '_'",
+                           c->branch);
     if (strnlen(c->block, sizeof c->block) == sizeof c->block || !printable(c->block))
         return err_set(err, code, "the name of the block kind is not a short text");
     if (c->has_map && m->pool == 0)
@@ -372,7 +370,7 @@ int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int
 static const char *const call_names[CALL_ARRAYS] = {"q",   "k",       "v",      "out",
                                                     "lse", "map_sum", "map_max"};
 static const char *const run_names[RUN_ARRAYS] = {"tokens", "nll", "timesteps", "sigmas"};
-static const enum dtype  run_types[RUN_ARRAYS] = {DT_I32, DT_F32, DT_F64, DT_F64};
+static const enum dtype run_types[RUN_ARRAYS] = {DT_I32, DT_F32, DT_F64, DT_F64};
 
 const char *trace_what_name(enum trace_what what)
 {
@@ -390,7 +388,9 @@ struct trace_shape trace_shape(const struct trace_meta *m, enum trace_what what)
     return (struct trace_shape){
         .heads = of_keys ? m->kv_heads : m->heads,
         .tokens = of_keys ? m->n_k : m->n_q,
-        .dim = what == TRACE_LSE ? 1 : what == TRACE_Q || what == TRACE_K ? m->head_dim : m->v_dim,
+        .dim = what == TRACE_LSE                    ? 1
+               : what == TRACE_Q || what == TRACE_K ? m->head_dim
+                                                    : m->v_dim,
         .dtype = what == TRACE_LSE ? DT_F32 : m->dtype,
     };
 }
@@ -441,7 +441,9 @@ int64_t trace_run_length(const struct trace_meta *m, int i)
 
 bool trace_call_has(const struct trace_call *c, int i)
 {
-    return i == TRACE_OUT ? c->has_out : i == TRACE_LSE ? c->has_lse : i < TRACE_WHAT_COUNT || c->has_map;
+    return i == TRACE_OUT   ? c->has_out
+           : i == TRACE_LSE ? c->has_lse
+                            : i < TRACE_WHAT_COUNT || c->has_map;
 }
 
 void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX])
@@ -451,9 +453,9 @@ void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX])
 
 int64_t trace_call_size(const struct trace_meta *meta, const struct trace_call *c)
 {
-    struct trace_meta  m = *meta;
+    struct trace_meta m = *meta;
     struct trace_array a;
-    int64_t            sum = 16384; /* groups and attributes */
+    int64_t sum = 16384; /* groups and attributes */
 
     if (m.v_dim == 0)
         m.v_dim = m.head_dim;
@@ -471,9 +473,8 @@ int64_t trace_call_size(const struct trace_meta *meta, const struct trace_call *
 int64_t trace_size(const struct trace_meta *m, int64_t n_calls)
 {
     struct trace_call c = {.has_map = m->pool > 0};
-    int64_t           sum;
-    if (!mul_ok(trace_call_size(m, &c), n_calls, &sum) ||
-        !add_ok(sum, 65536 + 8 * m->n_k, &sum))
+    int64_t sum;
+    if (!mul_ok(trace_call_size(m, &c), n_calls, &sum) || !add_ok(sum, 65536 + 8 * m->n_k, &sum))
         return INT64_MAX;
     return sum;
 }
@@ -504,9 +505,10 @@ void content_meta(const struct trace_meta *m, struct buf *b)
         else if (f->type == F_F64)
             put_f64(b, *(const double *)p);
         else
-            buf_printf(b, "%lld", f->type == F_INT    ? (long long)*(const int *)p
-                                  : f->type == F_BOOL ? (long long)*(const bool *)p
-                                                      : (long long)*(const int64_t *)p);
+            buf_printf(b, "%lld",
+                       f->type == F_INT    ? (long long)*(const int *)p
+                       : f->type == F_BOOL ? (long long)*(const bool *)p
+                                           : (long long)*(const int64_t *)p);
         buf_puts(b, "\n");
     }
 }

@@ -10,11 +10,11 @@
 #include <stdlib.h>
 
 struct copy {
-    const struct trace  *t;
+    const struct trace *t;
     struct trace_writer *w;
-    void                *buf; /* one slice, owned */
-    int64_t              cap;
-    struct progress     *progress;
+    void *buf; /* one slice, owned */
+    int64_t cap;
+    struct progress *progress;
 };
 
 /* Read a slice and refuse it when it is not what was written. */
@@ -22,8 +22,8 @@ static int read_slice(struct copy *c, int64_t call, const struct trace_array *a,
                       struct err *err)
 {
     int64_t bytes = a->rows * a->row_bytes;
-    char    path[DATASET_PATH_MAX];
-    int     rc = mem_grow(&c->buf, &c->cap, bytes, 1, "head to copy", err);
+    char path[DATASET_PATH_MAX];
+    int rc = mem_grow(&c->buf, &c->cap, bytes, 1, "head to copy", err);
 
     if (rc == 0)
         rc = trace_read_rows(c->t, call, a, slice, 0, a->rows, c->buf, err);
@@ -42,7 +42,7 @@ static int read_slice(struct copy *c, int64_t call, const struct trace_array *a,
 static int copy_call(struct copy *c, int64_t i, struct err *err)
 {
     const struct trace_entry *e = &c->t->calls[i];
-    int                       rc = 0;
+    int rc = 0;
 
     TRY(trace_begin_call(c->w, &e->call, err));
     for (int j = 0; j < CALL_ARRAYS; j++)
@@ -60,9 +60,9 @@ out:
 int trace_pack(const struct trace *t, const char *path, enum trace_storage s, int jobs, bool force,
                struct err *err)
 {
-    struct copy         c = {.t = t};
+    struct copy c = {.t = t};
     struct trace_extent extent;
-    int                 rc = 0;
+    int rc = 0;
 
     TRY(trace_extent(t, &extent, err));
     TRY(trace_create_storage(path, &t->meta, s, jobs,

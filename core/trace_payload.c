@@ -32,15 +32,17 @@ static int pread_all(const struct trace *t, int64_t offset, int64_t bytes, void 
 {
     char *p = dst;
     while (bytes > 0) {
-        size_t  want = bytes > 1 << 30 ? (size_t)1 << 30 : (size_t)bytes;
+        size_t want = bytes > 1 << 30 ? (size_t)1 << 30 : (size_t)bytes;
         ssize_t got = pread(t->fd, p, want, offset);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
             return err_sys(err, ERR_IO, "reading at offset %lld", (long long)offset);
         if (got == 0)
-            return err_set(err, ERR_INPUT, "the file ends at offset %lld; it was longer when it was "
-                           "opened", (long long)offset);
+            return err_set(err, ERR_INPUT,
+                           "the file ends at offset %lld; it was longer when it was "
+                           "opened",
+                           (long long)offset);
         p += got;
         offset += got;
         bytes -= got;
@@ -49,8 +51,8 @@ static int pread_all(const struct trace *t, int64_t offset, int64_t bytes, void 
 }
 
 /* The stored bytes of a chunk into *packed (grown as needed). */
-static int fetch_chunk(hid_t dset, const struct trace_array *a, const hsize_t at[3],
-                       void **packed, int64_t *cap, size_t *size, uint32_t *skip, struct err *err)
+static int fetch_chunk(hid_t dset, const struct trace_array *a, const hsize_t at[3], void **packed,
+                       int64_t *cap, size_t *size, uint32_t *skip, struct err *err)
 {
     hsize_t stored = 0;
     int64_t limit = (int64_t)chunk_bound((size_t)(a->chunk_rows * a->row_bytes)) + 4096;
@@ -58,8 +60,8 @@ static int fetch_chunk(hid_t dset, const struct trace_array *a, const hsize_t at
     if (H5Dget_chunk_storage_size(dset, at, &stored) < 0)
         return h5_fail(err, ERR_INPUT, "chunk at row %llu", (unsigned long long)at[1]);
     if (stored == 0 || stored > (hsize_t)limit)
-        return err_set(err, ERR_INPUT, "chunk at row %llu has %llu bytes", (unsigned long long)at[1],
-                       (unsigned long long)stored);
+        return err_set(err, ERR_INPUT, "chunk at row %llu has %llu bytes",
+                       (unsigned long long)at[1], (unsigned long long)stored);
     int rc = mem_grow(packed, cap, (int64_t)stored, 1, "packed chunk", err);
     if (rc)
         return rc;
@@ -73,12 +75,12 @@ static int fetch_chunk(hid_t dset, const struct trace_array *a, const hsize_t at
 static int read_zstd(const struct trace *t, const char *path, const struct trace_array *a,
                      int64_t slice, int64_t row0, int64_t n, char *dst, struct err *err)
 {
-    size_t   chunk = (size_t)(a->chunk_rows * a->row_bytes), size = 0, elem = dtype_size(a->type);
-    void    *packed = NULL, *scratch = NULL, *plain = NULL;
-    int64_t  cap = 0;
+    size_t chunk = (size_t)(a->chunk_rows * a->row_bytes), size = 0, elem = dtype_size(a->type);
+    void *packed = NULL, *scratch = NULL, *plain = NULL;
+    int64_t cap = 0;
     uint32_t skip = 0;
-    hid_t    dset = H5I_INVALID_HID;
-    int      rc = 0;
+    hid_t dset = H5I_INVALID_HID;
+    int rc = 0;
 
     TRY(mem_alloc(&scratch, (int64_t)chunk, 1, "chunk", err));
     TRY(mem_alloc(&plain, (int64_t)chunk, 1, "chunk", err));
@@ -117,9 +119,9 @@ static int read_hdf5(const struct trace *t, const char *path, const struct trace
 {
     hsize_t start[3] = {(hsize_t)slice, (hsize_t)row0, 0};
     hsize_t count[3] = {1, (hsize_t)n, (hsize_t)a->dims[2]};
-    hid_t   dset = H5I_INVALID_HID, space = H5I_INVALID_HID, mem = H5I_INVALID_HID;
-    hid_t   type = H5I_INVALID_HID;
-    int     rc = 0;
+    hid_t dset = H5I_INVALID_HID, space = H5I_INVALID_HID, mem = H5I_INVALID_HID;
+    hid_t type = H5I_INVALID_HID;
+    int rc = 0;
 
     h5_lock();
     TRY(h5_open_dataset(t->file, path, &dset, err));
@@ -143,7 +145,7 @@ int trace_read_rows(const struct trace *t, int64_t call, const struct trace_arra
                     int64_t row0, int64_t n, void *dst, struct err *err)
 {
     char path[DATASET_PATH_MAX];
-    int  rc;
+    int rc;
 
     trace_dataset_path(t, call, a, path);
     if (!a->present)
@@ -154,8 +156,8 @@ int trace_read_rows(const struct trace *t, int64_t call, const struct trace_arra
     if (n == 0)
         return 0;
     if (a->storage == TRACE_CONTIGUOUS)
-        rc = pread_all(t, a->offset + (slice * a->rows + row0) * a->row_bytes, n * a->row_bytes, dst,
-                       err);
+        rc = pread_all(t, a->offset + (slice * a->rows + row0) * a->row_bytes, n * a->row_bytes,
+                       dst, err);
     else if (a->storage == TRACE_ZSTD)
         rc = read_zstd(t, path, a, slice, row0, n, dst, err);
     else
@@ -183,8 +185,8 @@ int trace_read(const struct trace *t, int64_t call, enum trace_what what, int he
                int64_t n, float *dst, struct err *err)
 {
     const struct trace_array *a = tensor_of(t, call, what);
-    void                     *buf = NULL;
-    int                       rc = 0;
+    void *buf = NULL;
+    int rc = 0;
 
     if (a->type == DT_F32)
         return trace_read_rows(t, call, a, head, tok0, n, dst, err);
@@ -208,9 +210,9 @@ int trace_nonfinite(const struct trace *t, int64_t call, enum trace_what what, i
                     int64_t *count, int64_t first[2], struct err *err)
 {
     const struct trace_array *a = tensor_of(t, call, what);
-    int64_t                   dim = a->row_bytes / (int64_t)dtype_size(a->type), bad = 0;
-    float                    *x = NULL;
-    int                       rc = 0;
+    int64_t dim = a->row_bytes / (int64_t)dtype_size(a->type), bad = 0;
+    float *x = NULL;
+    int rc = 0;
 
     first[0] = first[1] = -1;
     TRY(mem_alloc(&x, CHUNK_TOKENS * dim, sizeof *x, "rows of a trace", err));
@@ -236,14 +238,16 @@ int trace_locate(const struct trace *t, int64_t call, enum trace_what what, int 
                  int64_t *offset, int64_t *bytes, struct err *err)
 {
     const struct trace_array *a = tensor_of(t, call, what);
-    char                      path[DATASET_PATH_MAX];
+    char path[DATASET_PATH_MAX];
 
     trace_dataset_path(t, call, a, path);
     if (!a->present)
         return err_set(err, ERR_INPUT, "%s: %s is not in this trace", t->path, path);
     if (a->storage != TRACE_CONTIGUOUS)
-        return err_set(err, ERR_INPUT, "%s: %s is packed (%s); lacuna trace pack --unpack makes it "
-                       "contiguous", t->path, path, trace_storage_name(a->storage));
+        return err_set(err, ERR_INPUT,
+                       "%s: %s is packed (%s); lacuna trace pack --unpack makes it "
+                       "contiguous",
+                       t->path, path, trace_storage_name(a->storage));
     if (head < 0 || head >= a->slices)
         return err_set(err, ERR_RUN, "%s: %s: head %d does not exist", t->path, path, head);
     *bytes = a->rows * a->row_bytes;
@@ -263,8 +267,8 @@ int trace_read_map(const struct trace *t, int64_t call, int head, float *sum, fl
                    struct err *err)
 {
     const struct trace_array *arr = t->calls[call].arr;
-    int64_t                   rows = arr[ARR_MAP_SUM].rows;
-    int                       rc = 0;
+    int64_t rows = arr[ARR_MAP_SUM].rows;
+    int rc = 0;
 
     if (sum)
         rc = trace_read_rows(t, call, &arr[ARR_MAP_SUM], head, 0, rows, sum, err);
@@ -276,8 +280,8 @@ int trace_read_map(const struct trace *t, int64_t call, int head, float *sum, fl
 static int read_run_array(const struct trace *t, int i, void *out, int64_t *n, struct err *err)
 {
     const struct trace_array *a = &t->run[i];
-    void                     *data = NULL;
-    int                       rc = 0;
+    void *data = NULL;
+    int rc = 0;
 
     if (!a->present) {
         memset(out, 0, sizeof(void *));

@@ -58,18 +58,19 @@ static int check_storage(const struct trace *t, const struct h5_info *info, stru
     a->storage = TRACE_CONTIGUOUS;
     a->offset = info->offset;
     if (a->offset < 0 || !add_ok(a->offset, a->bytes, &end) || end > t->file_size)
-        return err_set(err, ERR_INPUT, "'%s': %lld bytes at offset %lld reach past the end of the "
-                       "file (%lld bytes)", a->name, (long long)a->bytes, (long long)a->offset,
-                       (long long)t->file_size);
+        return err_set(err, ERR_INPUT,
+                       "'%s': %lld bytes at offset %lld reach past the end of the "
+                       "file (%lld bytes)",
+                       a->name, (long long)a->bytes, (long long)a->offset, (long long)t->file_size);
     return 0;
 }
 
 static int read_sums(hid_t group, struct trace_array *a, struct err *err)
 {
-    char     name[32];
+    char name[32];
     uint8_t *raw = NULL;
-    int64_t  dims[2] = {a->slices, 16};
-    int      rc = 0;
+    int64_t dims[2] = {a->slices, 16};
+    int rc = 0;
 
     snprintf(name, sizeof name, "%s_xxh3", a->name);
     TRY(mem_alloc(&raw, a->slices, 16, "checksums", err));
@@ -87,8 +88,8 @@ out:
 static int open_array(const struct trace *t, hid_t group, struct trace_array *a, struct err *err)
 {
     struct h5_info info;
-    hid_t          dset = H5I_INVALID_HID;
-    int            rc = 0;
+    hid_t dset = H5I_INVALID_HID;
+    int rc = 0;
 
     TRY(h5_open_dataset(group, a->name, &dset, err));
     TRY(h5_dataset_info(dset, a->type, &info, err));
@@ -102,10 +103,10 @@ out:
 static int open_run_array(struct trace *t, hid_t group, int i, struct err *err)
 {
     struct trace_array *a = &t->run[i];
-    struct h5_info      info;
-    hid_t               dset = H5I_INVALID_HID;
-    int64_t             want = trace_run_length(&t->meta, i), n;
-    int                 rc = 0;
+    struct h5_info info;
+    hid_t dset = H5I_INVALID_HID;
+    int64_t want = trace_run_length(&t->meta, i), n;
+    int rc = 0;
 
     trace_run_array(i, 0, a);
     if (!h5_has_link(group, a->name))
@@ -130,7 +131,7 @@ out:
 static int get_int(hid_t group, const char *name, int *out, struct err *err)
 {
     int64_t x = 0;
-    int     rc = h5_get_i64(group, name, &x, err);
+    int rc = h5_get_i64(group, name, &x, err);
     if (rc == 0 && (x < 0 || x > INT32_MAX))
         rc = err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", name, (long long)x);
     if (rc == 0)
@@ -154,9 +155,9 @@ out:
 
 static int read_call(struct trace *t, hid_t group, const char *path, struct err *err)
 {
-    int                 rc = mem_grow(&t->calls, &t->cap_calls, t->n_calls + 1, sizeof *t->calls,
-                                      "calls of a trace", err);
-    char                expected[CALL_PATH_MAX];
+    int rc = mem_grow(&t->calls, &t->cap_calls, t->n_calls + 1, sizeof *t->calls,
+                      "calls of a trace", err);
+    char expected[CALL_PATH_MAX];
     struct trace_entry *e;
 
     if (rc)
@@ -185,10 +186,10 @@ out:
 /* Visit the groups below /calls: depth 0 steps, 1 branches, 2 layers. */
 static int walk(struct trace *t, hid_t parent, const char *path, int depth, struct err *err)
 {
-    char  **names = NULL, child[CALL_PATH_MAX + 260];
+    char **names = NULL, child[CALL_PATH_MAX + 260];
     int64_t n = 0;
-    hid_t   group = H5I_INVALID_HID;
-    int     rc = 0;
+    hid_t group = H5I_INVALID_HID;
+    int rc = 0;
 
     TRY(h5_names(parent, &names, &n, err));
     for (int64_t i = 0; i < n; i++) {
@@ -215,7 +216,7 @@ static int by_order(const void *a, const void *b)
 static int read_calls(struct trace *t, struct err *err)
 {
     hid_t group = H5I_INVALID_HID;
-    int   rc = 0;
+    int rc = 0;
 
     TRY(h5_open_group(t->file, "calls", &group, err));
     TRY(walk(t, group, "/calls", 0, err));
@@ -234,7 +235,7 @@ out:
 static int read_run(struct trace *t, struct err *err)
 {
     hid_t group = H5I_INVALID_HID;
-    int   rc = 0;
+    int rc = 0;
 
     TRY(h5_open_group(t->file, "run", &group, err));
     for (int i = 0; i < RUN_ARRAYS; i++)
@@ -287,7 +288,7 @@ static bool is_packed(const struct trace *t)
 static int check_types(const struct trace *t, struct err *err)
 {
     hid_t group = H5I_INVALID_HID;
-    int   rc = 0;
+    int rc = 0;
 
     if (t->meta.dtype != DT_BF16)
         return 0;
@@ -316,7 +317,7 @@ out:
 int trace_open_damaged(const char *path, struct trace **out, struct err *err)
 {
     struct trace *t = NULL;
-    int           rc = 0;
+    int rc = 0;
 
     h5_lock();
     TRY(mem_zalloc(&t, 1, sizeof *t, "trace", err));
@@ -345,14 +346,15 @@ out:
 int trace_open(const char *path, struct trace **out, struct err *err)
 {
     struct trace *t = NULL;
-    int           rc = trace_open_damaged(path, &t, err);
+    int rc = trace_open_damaged(path, &t, err);
 
     if (rc)
         return rc;
     if (strcmp(t->id, t->stored_id) != 0) {
-        rc = err_set(err, ERR_INPUT, "%s: metadata or checksums were changed after writing: their "
-                     "content id is %s, stored is '%s'; lacuna trace verify tells more", path,
-                     t->id, t->stored_id);
+        rc = err_set(err, ERR_INPUT,
+                     "%s: metadata or checksums were changed after writing: their "
+                     "content id is %s, stored is '%s'; lacuna trace verify tells more",
+                     path, t->id, t->stored_id);
         trace_close(&t);
         return rc;
     }

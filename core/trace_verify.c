@@ -16,20 +16,20 @@
 #define VERIFY_BLOCK (4 << 20)
 
 struct item {
-    int64_t                   call; /* -1 = of the run */
+    int64_t call; /* -1 = of the run */
     const struct trace_array *array;
-    int64_t                   slice;
+    int64_t slice;
 };
 
 struct verify {
     const struct trace *t;
-    struct item        *items; /* owned */
-    int64_t             n, cap;
-    trace_bad_fn       *bad;
-    void               *ctx;
-    int64_t             n_bad;
-    struct progress    *progress;
-    pthread_mutex_t     lock;
+    struct item *items; /* owned */
+    int64_t n, cap;
+    trace_bad_fn *bad;
+    void *ctx;
+    int64_t n_bad;
+    struct progress *progress;
+    pthread_mutex_t lock;
 };
 
 static int add_items(struct verify *v, int64_t call, const struct trace_array *a, struct err *err)
@@ -63,10 +63,10 @@ static int64_t block_rows(const struct trace_array *a)
 static int hash_slice(struct verify *v, const struct item *it, struct hash128 *out, struct err *err)
 {
     const struct trace_array *a = it->array;
-    int64_t                   step = block_rows(a);
-    struct hash_state        *h = NULL;
-    void                     *buf = NULL;
-    int                       rc = 0;
+    int64_t step = block_rows(a);
+    struct hash_state *h = NULL;
+    void *buf = NULL;
+    int rc = 0;
 
     TRY(mem_alloc(&buf, step, (size_t)a->row_bytes, "block to verify", err));
     TRY(hash_new(&h, err));
@@ -85,13 +85,13 @@ out:
 
 static int verify_item(void *ctx, int64_t i, int worker, struct err *err)
 {
-    struct verify            *v = ctx;
-    const struct item        *it = &v->items[i];
+    struct verify *v = ctx;
+    const struct item *it = &v->items[i];
     const struct trace_array *a = it->array;
-    struct hash128            have = {0};
-    struct err                why = {0};
-    char                      path[DATASET_PATH_MAX], text[HASH_TEXT_MAX], want[HASH_TEXT_MAX];
-    int                       rc = hash_slice(v, it, &have, &why);
+    struct hash128 have = {0};
+    struct err why = {0};
+    char path[DATASET_PATH_MAX], text[HASH_TEXT_MAX], want[HASH_TEXT_MAX];
+    int rc = hash_slice(v, it, &have, &why);
 
     (void)worker;
     trace_dataset_path(v->t, it->call, a, path);
@@ -130,14 +130,15 @@ int trace_extent(const struct trace *t, struct trace_extent *out, struct err *er
 int trace_verify_jobs(const struct trace *t, int jobs, trace_bad_fn *bad, void *ctx, int64_t *n_bad,
                       struct err *err)
 {
-    struct verify       v = {.t = t, .bad = bad, .ctx = ctx};
+    struct verify v = {.t = t, .bad = bad, .ctx = ctx};
     struct trace_extent extent;
-    int                 rc = 0;
+    int rc = 0;
 
     pthread_mutex_init(&v.lock, NULL);
     if (strcmp(t->id, t->stored_id) != 0)
-        report(&v, "/", -1, "the content id does not fit metadata and checksums: an attribute or a "
-                            "checksum was changed");
+        report(&v, "/", -1,
+               "the content id does not fit metadata and checksums: an attribute or a "
+               "checksum was changed");
     TRY(trace_extent(t, &extent, err));
     for (int64_t i = -1; i < t->n_calls; i++)
         for (int j = 0; j < (i < 0 ? RUN_ARRAYS : CALL_ARRAYS); j++)

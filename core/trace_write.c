@@ -25,26 +25,26 @@
 #define MAP_CHUNK_BYTES (256 << 10)
 
 struct array_writer {
-    struct trace_array  a;
-    hid_t               dset;
-    int64_t            *next; /* [slices], rows already there */
+    struct trace_array a;
+    hid_t dset;
+    int64_t *next;            /* [slices], rows already there */
     struct hash_state **hash; /* [slices] */
 };
 
 struct trace_writer {
-    struct h5_part      part;
-    struct trace_meta   meta;
-    enum trace_storage  storage;
-    int                 jobs;
-    hid_t               type, calls, run; /* element type of q, k, v; groups */
-    bool                in_call, failed;
-    int                 last_order;
-    int64_t             n_calls;
-    struct trace_call   call;
-    hid_t               group; /* of the current call */
+    struct h5_part part;
+    struct trace_meta meta;
+    enum trace_storage storage;
+    int jobs;
+    hid_t type, calls, run; /* element type of q, k, v; groups */
+    bool in_call, failed;
+    int last_order;
+    int64_t n_calls;
+    struct trace_call call;
+    hid_t group; /* of the current call */
     struct array_writer out[CALL_ARRAYS];
-    struct trace_array  run_arrays[RUN_ARRAYS];
-    struct buf          content;
+    struct trace_array run_arrays[RUN_ARRAYS];
+    struct buf content;
 };
 
 /* ---- create ---------------------------------------------------------------------------------- */
@@ -52,8 +52,8 @@ struct trace_writer {
 static int check_space(const char *path, int64_t need, struct err *err)
 {
     struct statvfs fs;
-    char          *copy = strdup(path);
-    int64_t        have;
+    char *copy = strdup(path);
+    int64_t have;
 
     if (!copy)
         return err_set(err, ERR_NOMEM, "name of %s", path);
@@ -64,9 +64,11 @@ static int check_space(const char *path, int64_t need, struct err *err)
     if (!mul_ok((int64_t)fs.f_bavail, (int64_t)fs.f_frsize, &have))
         have = INT64_MAX;
     if (need > have)
-        return err_set(err, ERR_MACHINE, "%s needs %.3f GB (%lld bytes) of disk space, %.3f GB (%lld "
-                       "bytes) are free there; choose fewer layers, heads, steps or tokens", path,
-                       (double)need / 1e9, (long long)need, (double)have / 1e9, (long long)have);
+        return err_set(err, ERR_MACHINE,
+                       "%s needs %.3f GB (%lld bytes) of disk space, %.3f GB (%lld "
+                       "bytes) are free there; choose fewer layers, heads, steps or tokens",
+                       path, (double)need / 1e9, (long long)need, (double)have / 1e9,
+                       (long long)have);
     return 0;
 }
 
@@ -74,7 +76,7 @@ static int check_space(const char *path, int64_t need, struct err *err)
 static int commit_type(struct trace_writer *w, struct err *err)
 {
     hid_t group = H5I_INVALID_HID, props = H5I_INVALID_HID;
-    int   rc = 0;
+    int rc = 0;
 
     w->type = h5_type(w->meta.dtype);
     if (w->meta.dtype != DT_BF16)
@@ -110,7 +112,7 @@ int trace_create_storage(const char *path, const struct trace_meta *m, enum trac
                          struct err *err)
 {
     struct trace_writer *w = NULL;
-    int                  rc = 0;
+    int rc = 0;
 
     TRY(mem_zalloc(&w, 1, sizeof *w, "trace writer", err));
     w->meta = *m;
@@ -148,9 +150,9 @@ int trace_create(const char *path, const struct trace_meta *m, int64_t n_calls, 
 
 static hid_t packed_props(const struct trace_array *a, enum trace_storage storage)
 {
-    int64_t  chunk[3] = {1, a->chunk_rows, a->dims[2]};
+    int64_t chunk[3] = {1, a->chunk_rows, a->dims[2]};
     unsigned level = ZSTD_LEVEL;
-    hid_t    props = h5_dataset_props(a->ndim, chunk);
+    hid_t props = h5_dataset_props(a->ndim, chunk);
 
     H5Pset_shuffle(props);
     if (storage == TRACE_ZSTD)
@@ -178,9 +180,9 @@ static int reserve(struct trace_writer *w, const struct trace_array *a, struct e
 static int begin_array(struct trace_writer *w, int i, struct err *err)
 {
     struct array_writer *aw = &w->out[i];
-    struct trace_array  *a = &aw->a;
-    hid_t                props = H5I_INVALID_HID, type = H5I_INVALID_HID;
-    int                  rc = 0;
+    struct trace_array *a = &aw->a;
+    hid_t props = H5I_INVALID_HID, type = H5I_INVALID_HID;
+    int rc = 0;
 
     if (!trace_call_array(&w->meta, i, a))
         return err_set(err, ERR_RUN, "size of '%s' overflows", a->name);
@@ -221,9 +223,9 @@ static int enter(hid_t loc, const char *name, hid_t *out, struct err *err)
 
 static int create_call_group(struct trace_writer *w, const struct trace_call *c, struct err *err)
 {
-    char  name[32];
+    char name[32];
     hid_t step = H5I_INVALID_HID, branch = H5I_INVALID_HID;
-    int   rc = 0;
+    int rc = 0;
 
     snprintf(name, sizeof name, "step-%03d", c->step);
     TRY(enter(w->calls, name, &step, err));
@@ -309,7 +311,7 @@ static int pwrite_all(int fd, const void *data, int64_t bytes, int64_t offset, s
 {
     const char *p = data;
     while (bytes > 0) {
-        size_t  want = bytes > 1 << 30 ? (size_t)1 << 30 : (size_t)bytes;
+        size_t want = bytes > 1 << 30 ? (size_t)1 << 30 : (size_t)bytes;
         ssize_t put = pwrite(fd, p, want, offset);
         if (put < 0 && errno == EINTR)
             continue;
@@ -327,10 +329,11 @@ static int put_rows(struct trace_writer *w, int i, int64_t slice, int64_t row0, 
                     const void *data, struct err *err)
 {
     struct array_writer *aw = &w->out[i];
-    struct trace_array  *a = &aw->a;
+    struct trace_array *a = &aw->a;
 
     if (!w->in_call || !a->present)
-        return err_set(err, ERR_RUN, "'%s' is not announced for this call", a->name ? a->name : "?");
+        return err_set(err, ERR_RUN, "'%s' is not announced for this call",
+                       a->name ? a->name : "?");
     if (slice < 0 || slice >= a->slices || n < 0 || row0 != aw->next[slice] || n > a->rows - row0)
         return err_set(err, ERR_RUN, "'%s' head %lld: rows %lld..%lld come after row %lld of %lld",
                        a->name, (long long)slice, (long long)row0, (long long)(row0 + n - 1),
@@ -348,8 +351,8 @@ int trace_put_head(struct trace_writer *w, enum trace_what what, int head, int64
                    const float *x, struct err *err)
 {
     struct trace_shape s = trace_shape(&w->meta, what);
-    void              *buf = NULL;
-    int                rc = 0;
+    void *buf = NULL;
+    int rc = 0;
 
     if (n < 0 || w->storage != TRACE_CONTIGUOUS)
         FAIL(err, ERR_RUN, "'%s' head %d: %lld rows", trace_what_name(what), head, (long long)n);
@@ -365,9 +368,9 @@ int trace_put(struct trace_writer *w, enum trace_what what, int64_t tok0, int64_
               int64_t ld, struct err *err)
 {
     struct trace_shape s = trace_shape(&w->meta, what);
-    int64_t            elem = (int64_t)dtype_size(s.dtype);
-    char              *buf = NULL;
-    int                rc = 0;
+    int64_t elem = (int64_t)dtype_size(s.dtype);
+    char *buf = NULL;
+    int rc = 0;
 
     if (n < 0 || ld < s.heads * s.dim || w->storage != TRACE_CONTIGUOUS)
         FAIL(err, ERR_RUN, "'%s': %lld rows with stride %lld, expected at least %lld",
@@ -387,7 +390,7 @@ int trace_put_map(struct trace_writer *w, int head, const float *sum, const floa
                   struct err *err)
 {
     int64_t rows = w->out[ARR_MAP_SUM].a.rows;
-    int     rc = put_rows(w, ARR_MAP_SUM, head, 0, rows, sum, err);
+    int rc = put_rows(w, ARR_MAP_SUM, head, 0, rows, sum, err);
     if (rc == 0)
         rc = put_rows(w, ARR_MAP_MAX, head, 0, rows, max, err);
     return call_failed(w, rc, err);
@@ -399,20 +402,20 @@ int trace_put_map(struct trace_writer *w, int head, const float *sum, const floa
  * depend on the number of threads. */
 struct packer {
     const struct trace_array *a;
-    const char               *data;
-    size_t                    chunk, bound, elem;
-    char                     *packed; /* [chunks][bound] */
-    size_t                   *size;   /* [chunks] */
+    const char *data;
+    size_t chunk, bound, elem;
+    char *packed; /* [chunks][bound] */
+    size_t *size; /* [chunks] */
 };
 
 static int pack_chunk(void *ctx, int64_t i, int worker, struct err *err)
 {
-    struct packer            *p = ctx;
+    struct packer *p = ctx;
     const struct trace_array *a = p->a;
-    int64_t                   row = i * a->chunk_rows;
-    int64_t                   rows = a->rows - row < a->chunk_rows ? a->rows - row : a->chunk_rows;
-    char                     *plain = NULL, *scratch = NULL;
-    int                       rc = 0;
+    int64_t row = i * a->chunk_rows;
+    int64_t rows = a->rows - row < a->chunk_rows ? a->rows - row : a->chunk_rows;
+    char *plain = NULL, *scratch = NULL;
+    int rc = 0;
 
     (void)worker;
     TRY(mem_zalloc(&plain, (int64_t)p->chunk, 1, "chunk", err)); /* the last chunk is padded */
@@ -430,9 +433,9 @@ static int put_zstd(struct trace_writer *w, struct array_writer *aw, int64_t sli
                     const void *data, struct err *err)
 {
     struct trace_array *a = &aw->a;
-    struct packer       p = {.a = a, .data = data, .elem = dtype_size(a->type)};
-    int64_t             n = (a->rows + a->chunk_rows - 1) / a->chunk_rows;
-    int                 rc = 0;
+    struct packer p = {.a = a, .data = data, .elem = dtype_size(a->type)};
+    int64_t n = (a->rows + a->chunk_rows - 1) / a->chunk_rows;
+    int rc = 0;
 
     p.chunk = (size_t)(a->chunk_rows * a->row_bytes);
     p.bound = chunk_bound(p.chunk);
@@ -456,9 +459,9 @@ out:
 static int put_hdf5(struct array_writer *aw, int64_t slice, const void *data, struct err *err)
 {
     struct trace_array *a = &aw->a;
-    hsize_t             start[3] = {(hsize_t)slice, 0, 0};
-    hsize_t             count[3] = {1, (hsize_t)a->rows, (hsize_t)a->dims[2]};
-    int                 rc = 0;
+    hsize_t start[3] = {(hsize_t)slice, 0, 0};
+    hsize_t count[3] = {1, (hsize_t)a->rows, (hsize_t)a->dims[2]};
+    int rc = 0;
 
     h5_lock();
     hid_t space = H5Dget_space(aw->dset), mem = H5Screate_simple(a->ndim, count, NULL);
@@ -476,7 +479,7 @@ static int put_hdf5(struct array_writer *aw, int64_t slice, const void *data, st
 int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *data, struct err *err)
 {
     struct array_writer *aw = &w->out[i];
-    int                  rc = put_rows(w, i, slice, 0, aw->a.rows, data, err);
+    int rc = put_rows(w, i, slice, 0, aw->a.rows, data, err);
 
     if (rc == 0 && w->storage == TRACE_ZSTD)
         rc = put_zstd(w, aw, slice, data, err);
@@ -489,10 +492,10 @@ int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *da
 
 static int write_sums(hid_t group, const struct trace_array *a, struct err *err)
 {
-    char     name[32];
+    char name[32];
     uint8_t *raw = NULL;
-    int64_t  dims[2] = {a->slices, 16};
-    int      rc = 0;
+    int64_t dims[2] = {a->slices, 16};
+    int rc = 0;
 
     TRY(mem_alloc(&raw, a->slices, 16, "checksums", err));
     for (int64_t s = 0; s < a->slices; s++)
@@ -542,8 +545,8 @@ out:
 int trace_put_run(struct trace_writer *w, int i, int64_t n, const void *data, struct err *err)
 {
     struct trace_array *a = &w->run_arrays[i], fresh;
-    int64_t             want = trace_run_length(&w->meta, i);
-    int                 rc = 0;
+    int64_t want = trace_run_length(&w->meta, i);
+    int rc = 0;
 
     trace_run_array(i, n, &fresh);
     if (n == 0)
@@ -619,7 +622,7 @@ static int write_id(struct trace_writer *w, struct err *err)
 int trace_commit(struct trace_writer **wp, struct err *err)
 {
     struct trace_writer *w = *wp;
-    int                  rc = 0;
+    int rc = 0;
 
     if (w->failed || w->in_call)
         FAIL(err, ERR_RUN, "%s: the file is not finished: %s", w->part.path,

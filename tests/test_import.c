@@ -16,7 +16,7 @@
 static const char *file(const char *name)
 {
     static char buf[64][512];
-    static int  i;
+    static int i;
     i = (i + 1) % 64;
     snprintf(buf[i], sizeof buf[i], "%s/%s", test_tmpdir(), name);
     return buf[i];
@@ -31,12 +31,12 @@ static float value(int tensor, int64_t head, int64_t token, int64_t dim)
 static const char *save(const char *name, int tensor, enum dtype t, const char *layout, int64_t h,
                         int64_t n, int64_t d)
 {
-    struct err  err = {0};
-    bool        token_major = strcmp(layout, "nhd") == 0;
-    int64_t     shape[4] = {1, token_major ? n : h, token_major ? h : n, d};
-    int         skip = strcmp(layout, "bhnd") == 0 ? 0 : strcmp(layout, "nd") == 0 ? 2 : 1;
-    float      *x = malloc(sizeof *x * (size_t)(h * n * d));
-    void       *raw = malloc(dtype_size(t) * (size_t)(h * n * d));
+    struct err err = {0};
+    bool token_major = strcmp(layout, "nhd") == 0;
+    int64_t shape[4] = {1, token_major ? n : h, token_major ? h : n, d};
+    int skip = strcmp(layout, "bhnd") == 0 ? 0 : strcmp(layout, "nd") == 0 ? 2 : 1;
+    float *x = malloc(sizeof *x * (size_t)(h * n * d));
+    void *raw = malloc(dtype_size(t) * (size_t)(h * n * d));
     const char *path = file(name);
 
     for (int64_t i = 0; i < h; i++)
@@ -79,22 +79,23 @@ out:
 static void check_tensor(const struct trace *t, enum trace_what what, int tensor, enum dtype from)
 {
     struct trace_shape s = trace_shape(trace_meta(t), what);
-    struct err         err = {0};
-    float             *x = malloc(sizeof *x * (size_t)(s.tokens * s.dim));
+    struct err err = {0};
+    float *x = malloc(sizeof *x * (size_t)(s.tokens * s.dim));
 
     for (int64_t h = 0; h < s.heads; h++) {
         assert_ok(trace_read(t, 0, what, (int)h, 0, s.tokens, x, &err), &err);
         for (int64_t i = 0; i < s.tokens * s.dim; i++)
-            ck_assert_float_eq(x[i], dtype_round(s.dtype, dtype_round(from, value(tensor, h, i / s.dim,
-                                                                                   i % s.dim))));
+            ck_assert_float_eq(
+                x[i],
+                dtype_round(s.dtype, dtype_round(from, value(tensor, h, i / s.dim, i % s.dim))));
     }
     free(x);
 }
 
 static const struct {
     const char *layout;
-    enum dtype  file, want, stored;
-    int64_t     heads, kv_heads;
+    enum dtype file, want, stored;
+    int64_t heads, kv_heads;
 } cases[] = {
     {"hnd", DT_F32, DT_NONE, DT_F32, 4, 2},  {"bhnd", DT_BF16, DT_NONE, DT_BF16, 4, 4},
     {"nd", DT_F16, DT_NONE, DT_F16, 1, 1},   {"nhd", DT_F32, DT_NONE, DT_F32, 6, 2},
@@ -103,15 +104,15 @@ static const struct {
 
 START_TEST(npy_files_become_a_trace)
 {
-    enum dtype        t = cases[_i].file;
-    const char       *l = cases[_i].layout;
-    struct inputs     in = {save("q.npy", 0, t, l, cases[_i].heads, 70, 16),
-                            save("k.npy", 1, t, l, cases[_i].kv_heads, 70, 16),
-                            save("v.npy", 2, t, l, cases[_i].kv_heads, 70, 24), NULL,
-                            strcmp(l, "nhd") == 0 ? LAYOUT_NHD : LAYOUT_HND};
+    enum dtype t = cases[_i].file;
+    const char *l = cases[_i].layout;
+    struct inputs in = {save("q.npy", 0, t, l, cases[_i].heads, 70, 16),
+                        save("k.npy", 1, t, l, cases[_i].kv_heads, 70, 16),
+                        save("v.npy", 2, t, l, cases[_i].kv_heads, 70, 24), NULL,
+                        strcmp(l, "nhd") == 0 ? LAYOUT_NHD : LAYOUT_HND};
     struct import_job j = {.meta = {.causal = true}};
-    struct err        err = {0};
-    struct trace     *trace = NULL;
+    struct err err = {0};
+    struct trace *trace = NULL;
 
     assert_ok(import_npy(&j, &in, cases[_i].want, file("t.h5"), &err), &err);
     assert_ok(trace_open(file("t.h5"), &trace, &err), &err);
@@ -128,14 +129,14 @@ END_TEST
 
 START_TEST(shapes_that_do_not_fit_are_refused)
 {
-    struct err    err = {0};
+    struct err err = {0};
     struct source s;
-    int64_t       shape[4] = {2, 3, 4, 5};
-    float         x[120] = {0};
-    const char   *q = save("q.npy", 0, DT_F32, "hnd", 4, 20, 8);
+    int64_t shape[4] = {2, 3, 4, 5};
+    float x[120] = {0};
+    const char *q = save("q.npy", 0, DT_F32, "hnd", 4, 20, 8);
     static const struct {
-        int64_t     kh, kn, kd, vh, vn;
-        enum dtype  t;
+        int64_t kh, kn, kd, vh, vn;
+        enum dtype t;
         const char *text;
     } bad[] = {
         {3, 20, 8, 3, 20, DT_F32, "not a multiple of the 3 kv heads"},
@@ -148,9 +149,9 @@ START_TEST(shapes_that_do_not_fit_are_refused)
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct import_job j = {.meta = {.causal = true}};
-        struct inputs     in = {q, save("k.npy", 1, bad[i].t, "hnd", bad[i].kh, bad[i].kn, bad[i].kd),
-                                save("v.npy", 2, DT_F32, "hnd", bad[i].vh, bad[i].vn, 8), NULL,
-                                LAYOUT_HND};
+        struct inputs in = {q, save("k.npy", 1, bad[i].t, "hnd", bad[i].kh, bad[i].kn, bad[i].kd),
+                            save("v.npy", 2, DT_F32, "hnd", bad[i].vh, bad[i].vn, 8), NULL,
+                            LAYOUT_HND};
         int rc = import_npy(&j, &in, DT_NONE, file("refused.h5"), &err);
         ck_assert_msg((rc == ERR_INPUT || rc == ERR_USAGE) && strstr(err.msg, bad[i].text) != NULL,
                       "%d %s", rc, err.msg);
@@ -170,13 +171,13 @@ END_TEST
 
 START_TEST(nonfinite_values_are_named_counted_and_refused)
 {
-    struct err        err = {0};
+    struct err err = {0};
     struct import_job j = {0};
-    int64_t           shape[3] = {2, 10, 4}, count, first[2];
-    float             x[80] = {0};
-    struct inputs     in = {file("q.npy"), save("k.npy", 1, DT_F32, "hnd", 2, 10, 4),
-                            save("v.npy", 2, DT_F32, "hnd", 2, 10, 4), NULL, LAYOUT_HND};
-    struct trace     *t = NULL;
+    int64_t shape[3] = {2, 10, 4}, count, first[2];
+    float x[80] = {0};
+    struct inputs in = {file("q.npy"), save("k.npy", 1, DT_F32, "hnd", 2, 10, 4),
+                        save("v.npy", 2, DT_F32, "hnd", 2, 10, 4), NULL, LAYOUT_HND};
+    struct trace *t = NULL;
 
     x[40 + 3 * 4 + 1] = NAN;
     x[79] = INFINITY;
@@ -203,24 +204,30 @@ END_TEST
 
 START_TEST(maps_are_those_of_the_stored_values)
 {
-    struct err        err = {0};
+    struct err err = {0};
     struct import_job j = {.meta = {.causal = true, .pool = 16}};
-    struct inputs     in = {save("q.npy", 0, DT_F32, "hnd", 4, 50, 8),
-                            save("k.npy", 1, DT_F32, "hnd", 2, 50, 8),
-                            save("v.npy", 2, DT_F32, "hnd", 2, 50, 8), NULL, LAYOUT_HND};
-    struct trace     *t = NULL;
-    float             q[400], k[400], sum[16], max[16], want_sum[16], want_max[16];
-    double            lse[50];
+    struct inputs in = {save("q.npy", 0, DT_F32, "hnd", 4, 50, 8),
+                        save("k.npy", 1, DT_F32, "hnd", 2, 50, 8),
+                        save("v.npy", 2, DT_F32, "hnd", 2, 50, 8), NULL, LAYOUT_HND};
+    struct trace *t = NULL;
+    float q[400], k[400], sum[16], max[16], want_sum[16], want_max[16];
+    double lse[50];
 
     assert_ok(import_npy(&j, &in, DT_BF16, file("t.h5"), &err), &err);
     assert_ok(trace_open(file("t.h5"), &t, &err), &err);
     for (int h = 0; h < 4; h++) {
         struct attn_ops ops;
-        struct mask     full;
+        struct mask full;
         assert_ok(trace_read(t, 0, TRACE_Q, h, 0, 50, q, &err), &err);
         assert_ok(trace_read(t, 0, TRACE_K, h / 2, 0, 50, k, &err), &err);
-        struct attn_in a = {.nq = 50, .nk = 50, .d = 8, .dv = 8, .q = q, .k = k,
-                            .scale = 1 / sqrt(8), .causal = true};
+        struct attn_in a = {.nq = 50,
+                            .nk = 50,
+                            .d = 8,
+                            .dv = 8,
+                            .q = q,
+                            .k = k,
+                            .scale = 1 / sqrt(8),
+                            .causal = true};
         assert_ok(attn_prepare(&ops, &a, PREC_F64, &err), &err);
         mask_full(&full, 50, 50, 0, 50, true);
         assert_ok(attn_rows(&ops, &full, NULL, lse, &err), &err);
@@ -240,11 +247,11 @@ END_TEST
 static void dense_out(const struct trace *t, int head, float *out)
 {
     const struct trace_meta *m = trace_meta(t);
-    struct err               err = {0};
-    int64_t                  n = m->n_k, d = m->head_dim, dv = m->v_dim;
-    float                   *q = malloc(sizeof *q * (size_t)(n * d)), *k = malloc(sizeof *k * (size_t)(n * d));
-    float                   *v = malloc(sizeof *v * (size_t)(n * dv));
-    int                      kv = head / (m->heads / m->kv_heads);
+    struct err err = {0};
+    int64_t n = m->n_k, d = m->head_dim, dv = m->v_dim;
+    float *q = malloc(sizeof *q * (size_t)(n * d)), *k = malloc(sizeof *k * (size_t)(n * d));
+    float *v = malloc(sizeof *v * (size_t)(n * dv));
+    int kv = head / (m->heads / m->kv_heads);
 
     assert_ok(trace_read(t, 0, TRACE_Q, head, 0, n, q, &err), &err);
     assert_ok(trace_read(t, 0, TRACE_K, kv, 0, n, k, &err), &err);
@@ -276,15 +283,15 @@ static void count_difference(void *ctx, const char *object, int head, const char
 
 START_TEST(stored_outputs_are_compared_with_dense_attention)
 {
-    struct err        err = {0};
+    struct err err = {0};
     struct import_job j = {.meta = {.causal = _i == 0, .compute = "float32"}};
-    struct inputs     in = {save("q.npy", 0, DT_F32, "hnd", 4, 40, 8),
-                            save("k.npy", 1, DT_F32, "hnd", 2, 40, 8),
-                            save("v.npy", 2, DT_F32, "hnd", 2, 40, 8), NULL, LAYOUT_HND};
-    struct trace     *t = NULL;
-    static float      out[4 * 40 * 8];
-    int64_t           shape[3] = {4, 40, 8}, bad = -1, rows = -1;
-    int               heads = 0;
+    struct inputs in = {save("q.npy", 0, DT_F32, "hnd", 4, 40, 8),
+                        save("k.npy", 1, DT_F32, "hnd", 2, 40, 8),
+                        save("v.npy", 2, DT_F32, "hnd", 2, 40, 8), NULL, LAYOUT_HND};
+    struct trace *t = NULL;
+    static float out[4 * 40 * 8];
+    int64_t shape[3] = {4, 40, 8}, bad = -1, rows = -1;
+    int heads = 0;
 
     assert_ok(import_npy(&j, &in, DT_BF16, file("t.h5"), &err), &err);
     assert_ok(trace_open(file("t.h5"), &t, &err), &err);
@@ -317,16 +324,16 @@ START_TEST(an_export_imports_as_the_same_tensors)
 {
     static const char *const names[] = {"step-000.cond.layer-01.", "step-002.cond.layer-01.",
                                         "step-002.uncond.layer-00.", "step-000.uncond.layer-00."};
-    struct trace_call      defaults = {.branch = "main", .timestep = NAN, .sigma = NAN};
+    struct trace_call defaults = {.branch = "main", .timestep = NAN, .sigma = NAN};
     struct trace_selection all = {"all", "all", "all", "", "q,k,v"}, some = all;
-    struct err             err = {0};
-    struct st_file        *f = NULL;
-    struct trace          *t = NULL, *u = NULL;
-    struct st_out          out[14];
-    char                   text[12][64];
-    static float           data[4 * 24 * 8];
-    double                 sigmas[4] = {1, 0.75, 0.25, 0};
-    int64_t                n, bytes;
+    struct err err = {0};
+    struct st_file *f = NULL;
+    struct trace *t = NULL, *u = NULL;
+    struct st_out out[14];
+    char text[12][64];
+    static float data[4 * 24 * 8];
+    double sigmas[4] = {1, 0.75, 0.25, 0};
+    int64_t n, bytes;
 
     for (int i = 0; i < 4 * 24 * 8; i++)
         data[i] = (float)i;
@@ -399,16 +406,17 @@ START_TEST(odd_names_are_refused)
         {{"a.b.q", "a.b.k", "a.b.v"}, "'b' is no step, layer or branch"},
         {{"layer1.q", "layer1.k"}, "'layer1.v' is missing"},
         {{"query"}, "no tensor is named"},
-        {{"layer1.q", "layer1.k", "layer1.v", "layer-01.q", "layer-01.k", "layer-01.v"}, "the same step"},
+        {{"layer1.q", "layer1.k", "layer1.v", "layer-01.q", "layer-01.k", "layer-01.v"},
+         "the same step"},
     };
     struct trace_call defaults = {.branch = "main"};
-    struct err        err = {0};
-    float             x[8] = {0};
+    struct err err = {0};
+    float x[8] = {0};
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct st_out     out[6];
-        int64_t           n = 0;
-        struct st_file   *f = NULL;
+        struct st_out out[6];
+        int64_t n = 0;
+        struct st_file *f = NULL;
         struct import_job j = {0};
         for (; n < 6 && bad[i].names[n]; n++)
             out[n] = (struct st_out){bad[i].names[n], DT_F32, 3, {1, 2, 4}, x};

@@ -17,7 +17,7 @@
 static const char *file(const char *name)
 {
     static char buf[4][512];
-    static int  i;
+    static int i;
     i = (i + 1) % 4;
     snprintf(buf[i], sizeof buf[i], "%s/%s", test_tmpdir(), name);
     return buf[i];
@@ -84,15 +84,16 @@ static void assert_same_pairs(const struct mask *a, const struct mask *b)
     }
 }
 
-static const int64_t units[][3] = {{64, 64, 500}, {128, 1, 500}, {1, 1, 200}, {16, 1, 257}, {64, 128, 64}};
+static const int64_t units[][3] = {
+    {64, 64, 500}, {128, 1, 500}, {1, 1, 200}, {16, 1, 257}, {64, 128, 64}};
 
 START_TEST(lists_put_in_ranges_come_back_whole)
 {
-    int64_t          bq = units[_i][0], bk = units[_i][1], n = units[_i][2];
-    struct err       err = {0};
+    int64_t bq = units[_i][0], bk = units[_i][1], n = units[_i][2];
+    struct err err = {0};
     struct maskfile *f = NULL;
-    struct record    r = cell(5, "tau=0.9:theta=0.3"), id;
-    struct mask      whole, part, back;
+    struct record r = cell(5, "tau=0.9:theta=0.3"), id;
+    struct mask whole, part, back;
 
     random_lists(&whole, 1, n, 0, n, bq, bk);
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
@@ -127,10 +128,10 @@ END_TEST
 
 START_TEST(bands_and_full_masks_come_back)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct maskfile *f = NULL;
-    struct record    a = cell(0, ""), b = cell(1, "");
-    struct mask      full, band, back;
+    struct record a = cell(0, ""), b = cell(1, "");
+    struct mask full, band, back;
 
     mask_full(&full, 300, 300, 0, 300, true);
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
@@ -161,11 +162,11 @@ END_TEST
 /* Ranges alternate between full and lists; loop index 0 begins with full. */
 START_TEST(full_ranges_among_lists_keep_their_pairs)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct maskfile *f = NULL;
-    struct record    r = cell(0, "");
-    struct mask      part, back;
-    struct span      want[300], have[300];
+    struct record r = cell(0, "");
+    struct mask part, back;
+    struct span want[300], have[300];
 
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
     for (int64_t row = 0; row < 333; row += 64) {
@@ -201,10 +202,10 @@ END_TEST
 
 START_TEST(what_cannot_be_one_mask_is_refused_and_the_file_goes_on)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct maskfile *f = NULL;
-    struct record    a = cell(0, ""), b = cell(1, "");
-    struct mask      m, back;
+    struct record a = cell(0, ""), b = cell(1, "");
+    struct mask m, back;
 
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
     random_lists(&m, 1, 200, 0, 64, 64, 64);
@@ -234,10 +235,10 @@ END_TEST
 
 START_TEST(a_cell_computed_again_replaces_its_first_ranges)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct maskfile *f = NULL;
-    struct record    r = cell(0, "");
-    struct mask      m, back;
+    struct record r = cell(0, "");
+    struct mask m, back;
 
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
     random_lists(&m, 1, 200, 0, 64, 64, 64);
@@ -270,11 +271,11 @@ static void all_keys(struct mask *m, int64_t row0, int64_t row1)
 
 START_TEST(lists_larger_than_the_memory_limit_are_whole)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct maskfile *f = NULL;
-    struct record    r = cell(0, ""), lost = cell(1, "");
-    struct mask      m, back;
-    struct stat      st;
+    struct record r = cell(0, ""), lost = cell(1, "");
+    struct mask m, back;
+    struct stat st;
 
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
     for (int64_t row = 0; row < LONG_N; row += 800) {
@@ -304,10 +305,10 @@ END_TEST
 /* HDF5 reorganises a group that grows beyond its limits, which must never be reached. */
 START_TEST(thousands_of_cells_are_kept_in_buckets)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct maskfile *f = NULL;
-    struct record    id;
-    struct mask      m, back;
+    struct record id;
+    struct mask m, back;
 
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
     for (int i = 0; i < 1030; i++) {
@@ -333,7 +334,7 @@ END_TEST
 static int put_head(void *ctx, int64_t head, int worker, struct err *err)
 {
     struct record r = cell((int)head, "");
-    int           rc = 0;
+    int rc = 0;
     for (int64_t row = 0; row < 320 && rc == 0; row += 64) {
         struct mask m;
         random_lists(&m, (uint64_t)head, 320, row, row + 64, 32, 32);
@@ -346,9 +347,9 @@ static int put_head(void *ctx, int64_t head, int worker, struct err *err)
 
 START_TEST(threads_may_dump_different_cells)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct maskfile *f = NULL;
-    bool             seen[24] = {0};
+    bool seen[24] = {0};
 
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
     assert_ok(pool_run(4, 24, put_head, f, &err), &err);
@@ -357,7 +358,7 @@ START_TEST(threads_may_dump_different_cells)
     ck_assert_int_eq(maskfile_cells(f), 24);
     for (int i = 0; i < 24; i++) {
         struct record id;
-        struct mask   want, back;
+        struct mask want, back;
         assert_ok(maskfile_cell(f, i, &id, &err), &err);
         ck_assert(!seen[id.head]);
         seen[id.head] = true;
@@ -374,10 +375,10 @@ END_TEST
 
 static void write_one(const char *path)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct maskfile *f = NULL;
-    struct record    r = cell(0, "x=1");
-    struct mask      m;
+    struct record r = cell(0, "x=1");
+    struct mask m;
     random_lists(&m, 1, 200, 0, 200, 16, 8);
     assert_ok(maskfile_create(path, true, &f, &err), &err);
     assert_ok(maskfile_put(f, &r, &m, &err), &err);
@@ -389,13 +390,13 @@ static void write_one(const char *path)
 /* Open, identity and mask: all fine and equal to `want`, or an ERR_INPUT somewhere. */
 static bool reads_as(const char *path, const struct mask *want, const char *what)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct maskfile *f = NULL;
-    struct record    id;
-    struct mask      back;
-    int64_t          open_before = hdf5_objects_open();
-    int              rc = maskfile_open(path, &f, &err);
-    bool             good = false;
+    struct record id;
+    struct mask back;
+    int64_t open_before = hdf5_objects_open();
+    int rc = maskfile_open(path, &f, &err);
+    bool good = false;
 
     if (rc == 0 && maskfile_cells(f) == 1) {
         rc = maskfile_cell(f, 0, &id, &err);
@@ -418,8 +419,8 @@ static bool reads_as(const char *path, const struct mask *want, const char *what
 START_TEST(a_flipped_byte_is_refused_or_means_nothing)
 {
     struct mask want;
-    char        what[64];
-    long        size, refused = 0;
+    char what[64];
+    long size, refused = 0;
 
     random_lists(&want, 1, 200, 0, 200, 16, 8);
     write_one(file("m.h5"));
@@ -455,11 +456,11 @@ END_TEST
 START_TEST(impossible_sizes_are_refused)
 {
     static const char *const names[] = {"nq", "nk", "bq", "bk", "exec_bq", "exec_bk"};
-    static const long long   bad[] = {INT64_MAX, 0, -1, (long long)INT32_MAX + 1};
+    static const long long bad[] = {INT64_MAX, 0, -1, (long long)INT32_MAX + 1};
     for (int i = 0; i < 24; i++) {
-        struct err       err = {0};
+        struct err err = {0};
         struct maskfile *f = NULL;
-        struct mask      m;
+        struct mask m;
         write_one(file("m.h5"));
         hid_t h = H5Fopen(file("m.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
         hid_t group = H5Gopen2(h, "cells/000/000000", H5P_DEFAULT);
@@ -477,7 +478,7 @@ END_TEST
 
 START_TEST(other_files_and_unfinished_dumps_are_told_apart)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct maskfile *f = NULL, *g = NULL;
 
     assert_fails(maskfile_open(file("none.h5"), &g, &err), &err, ERR_INPUT, "No such file");
@@ -505,7 +506,8 @@ Suite *make_suite(void)
     Suite *s = suite_create("maskfile");
     TCase *c = tcase_create("round trip");
     tcase_set_timeout(c, 60);
-    tcase_add_loop_test(c, lists_put_in_ranges_come_back_whole, 0, (int)(sizeof units / sizeof *units));
+    tcase_add_loop_test(c, lists_put_in_ranges_come_back_whole, 0,
+                        (int)(sizeof units / sizeof *units));
     tcase_add_test(c, bands_and_full_masks_come_back);
     tcase_add_loop_test(c, full_ranges_among_lists_keep_their_pairs, 0, 2);
     tcase_add_test(c, what_cannot_be_one_mask_is_refused_and_the_file_goes_on);

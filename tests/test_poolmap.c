@@ -12,15 +12,15 @@ static const int64_t pools[] = {1, 7, 32, 64, 100, 5000};
 
 START_TEST(cells_equal_sums_and_maxima_of_the_whole_map)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    int64_t         pool = pools[_i], nq = 150, nk = 203;
+    int64_t pool = pools[_i], nq = 150, nk = 203;
 
     for (int causal = 0; causal < 2; causal++) {
         assert_ok(random_head(3, nq, nk, 16, causal, 2, PREC_F64, &h, &err), &err);
         int64_t rows = (nq + pool - 1) / pool, cells = (nk + pool - 1) / pool;
-        float  *sum = malloc(sizeof(float) * (size_t)(rows * cells));
-        float  *max = malloc(sizeof(float) * (size_t)(rows * cells));
+        float *sum = malloc(sizeof(float) * (size_t)(rows * cells));
+        float *max = malloc(sizeof(float) * (size_t)(rows * cells));
         double *p = malloc(sizeof(double) * (size_t)(nq * nk));
         assert_ok(pool_map(&h.ops, h.lse, pool, sum, max, &err), &err);
         assert_ok(attn_probs(&h.ops, 0, nq, h.lse, p, &err), &err);
@@ -50,7 +50,7 @@ END_TEST
 
 START_TEST(a_pool_size_of_zero_is_refused)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
     assert_ok(random_head(3, 4, 4, 8, true, 1, PREC_F64, &h, &err), &err);
     assert_fails(pool_map(&h.ops, h.lse, 0, NULL, NULL, &err), &err, ERR_USAGE, "pool size");

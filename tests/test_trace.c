@@ -18,7 +18,7 @@
 static const char *file(const char *name)
 {
     static char buf[4][512];
-    static int  i;
+    static int i;
     i = (i + 1) % 4;
     snprintf(buf[i], sizeof buf[i], "%s/%s", test_tmpdir(), name);
     return buf[i];
@@ -32,7 +32,7 @@ static void ignore_bad(void *ctx, const char *object, int head, const char *what
 static int64_t count_bad(const struct trace *t)
 {
     struct err err = {0};
-    int64_t    bad = -1;
+    int64_t bad = -1;
     assert_ok(trace_verify(t, ignore_bad, NULL, &bad, &err), &err);
     return bad;
 }
@@ -41,11 +41,11 @@ static int64_t count_bad(const struct trace *t)
 static void check_call(const struct trace *t, int64_t i)
 {
     const struct trace_meta *m = trace_meta(t);
-    struct err               err = {0};
+    struct err err = {0};
 
     for (int what = 0; what < TRACE_WHAT_COUNT; what++) {
         struct trace_shape s = trace_shape(m, (enum trace_what)what);
-        float             *x = malloc(sizeof *x * (size_t)(s.tokens * s.dim));
+        float *x = malloc(sizeof *x * (size_t)(s.tokens * s.dim));
         for (int64_t h = 0; h < s.heads; h++) {
             assert_ok(trace_read(t, i, (enum trace_what)what, (int)h, 0, s.tokens, x, &err), &err);
             for (int64_t j = 0; j < s.tokens * s.dim; j++) {
@@ -60,19 +60,19 @@ static void check_call(const struct trace *t, int64_t i)
 
 static const struct shape {
     enum dtype dtype;
-    int        heads, kv_heads;
-    int64_t    n, pool;
+    int heads, kv_heads;
+    int64_t n, pool;
 } shapes[] = {
-    {DT_BF16, 4, 2, 37, 8}, {DT_F16, 4, 4, 64, 0}, {DT_F32, 3, 1, 1, 1}, {DT_BF16, 1, 1, 1500, 64},
-    {DT_F32, 2, 2, 129, 64},
+    {DT_BF16, 4, 2, 37, 8},    {DT_F16, 4, 4, 64, 0},   {DT_F32, 3, 1, 1, 1},
+    {DT_BF16, 1, 1, 1500, 64}, {DT_F32, 2, 2, 129, 64},
 };
 
 START_TEST(payload_comes_back_in_the_dtype_of_the_trace)
 {
     const struct shape *s = &shapes[_i];
-    struct trace_meta   m = fixture_text(s->dtype, s->heads, s->kv_heads, s->n);
-    struct err          err = {0};
-    struct trace       *t = NULL;
+    struct trace_meta m = fixture_text(s->dtype, s->heads, s->kv_heads, s->n);
+    struct err err = {0};
+    struct trace *t = NULL;
 
     m.pool = s->pool;
     assert_ok(fixture_write(file("a.h5"), &m, 3, &err), &err);
@@ -86,14 +86,13 @@ START_TEST(payload_comes_back_in_the_dtype_of_the_trace)
 }
 END_TEST
 
-
 START_TEST(ranges_of_rows_equal_the_whole)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 1100);
-    struct err        err = {0};
-    struct trace     *t = NULL;
-    float             all[1100 * 8], part[1100 * 8];
-    static const int  ranges[][2] = {{0, 1}, {1099, 1}, {1, 1098}, {1020, 9}, {512, 0}, {0, 1100}};
+    struct err err = {0};
+    struct trace *t = NULL;
+    float all[1100 * 8], part[1100 * 8];
+    static const int ranges[][2] = {{0, 1}, {1099, 1}, {1, 1098}, {1020, 9}, {512, 0}, {0, 1100}};
 
     assert_ok(fixture_write(file("a.h5"), &m, 1, &err), &err);
     assert_ok(trace_open(file("a.h5"), &t, &err), &err);
@@ -103,7 +102,8 @@ START_TEST(ranges_of_rows_equal_the_whole)
         assert_ok(trace_read(t, 0, TRACE_Q, 1, at, n, part, &err), &err);
         ck_assert_mem_eq(part, all + at * 8, (size_t)n * 8 * sizeof *all);
     }
-    assert_fails(trace_read(t, 0, TRACE_Q, 1, 1000, 101, part, &err), &err, ERR_RUN, "do not exist");
+    assert_fails(trace_read(t, 0, TRACE_Q, 1, 1000, 101, part, &err), &err, ERR_RUN,
+                 "do not exist");
     assert_fails(trace_read(t, 0, TRACE_K, 1, 0, 1, part, &err), &err, ERR_RUN, "do not exist");
     assert_fails(trace_read(t, 0, TRACE_Q, -1, 0, 1, part, &err), &err, ERR_RUN, "do not exist");
     trace_close(&t);
@@ -113,10 +113,10 @@ END_TEST
 START_TEST(located_bytes_are_the_stored_bytes)
 {
     struct trace_meta m = fixture_text(DT_F16, 4, 2, 300);
-    struct err        err = {0};
-    struct trace     *t = NULL;
-    int64_t           at, bytes;
-    uint16_t          raw[300 * 8], direct[300 * 8];
+    struct err err = {0};
+    struct trace *t = NULL;
+    int64_t at, bytes;
+    uint16_t raw[300 * 8], direct[300 * 8];
 
     assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err);
     assert_ok(trace_open(file("a.h5"), &t, &err), &err);
@@ -140,17 +140,17 @@ END_TEST
 START_TEST(metadata_of_a_video_run_come_back)
 {
     struct trace_meta m = fixture_video(DT_BF16);
-    struct err        err = {0};
-    struct trace     *t = NULL;
-    double           *sigmas = NULL, *timesteps = NULL;
-    int32_t          *ids = NULL;
-    int64_t           n;
+    struct err err = {0};
+    struct trace *t = NULL;
+    double *sigmas = NULL, *timesteps = NULL;
+    int32_t *ids = NULL;
+    int64_t n;
 
     m.pool = 5;
     assert_ok(fixture_write(file("v.h5"), &m, 12, &err), &err);
     assert_ok(trace_open(file("v.h5"), &t, &err), &err);
     struct buf want = {0}, have = {0};
-    struct jw  a, b;
+    struct jw a, b;
     jw_init(&a, &want, 0);
     jw_init(&b, &have, 0);
     jw_obj(&a);
@@ -162,7 +162,7 @@ START_TEST(metadata_of_a_video_run_come_back)
     ck_assert_int_eq(trace_calls(t), 12);
     for (int i = 0; i < 12; i++) {
         const struct trace_call *c = trace_call(t, i);
-        struct trace_call        w = fixture_call(&m, i);
+        struct trace_call w = fixture_call(&m, i);
         ck_assert_str_eq(c->branch, w.branch);
         ck_assert(c->step == w.step && c->layer == w.layer && c->order == w.order);
         ck_assert(c->timestep == w.timestep && c->sigma == w.sigma);
@@ -187,11 +187,11 @@ END_TEST
 START_TEST(tokens_losses_and_maps_come_back)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 2, 20);
-    struct err        err = {0};
-    struct trace     *t = NULL;
-    int32_t          *ids = NULL;
-    float            *nll = NULL, sum[9], max[9];
-    int64_t           n;
+    struct err err = {0};
+    struct trace *t = NULL;
+    int32_t *ids = NULL;
+    float *nll = NULL, sum[9], max[9];
+    int64_t n;
 
     m.pool = 8;
     assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err);
@@ -214,13 +214,13 @@ END_TEST
 
 START_TEST(nonfinite_values_are_counted_and_located)
 {
-    struct trace_meta    m = fixture_text(DT_BF16, 2, 1, 1030);
-    struct err           err = {0};
+    struct trace_meta m = fixture_text(DT_BF16, 2, 1, 1030);
+    struct err err = {0};
     struct trace_writer *w = NULL;
-    struct trace        *t = NULL;
-    struct trace_call    c = {.branch = "main", .timestep = NAN, .sigma = NAN};
-    float               *x = calloc(1030 * 16, sizeof *x);
-    int64_t              count, first[2];
+    struct trace *t = NULL;
+    struct trace_call c = {.branch = "main", .timestep = NAN, .sigma = NAN};
+    float *x = calloc(1030 * 16, sizeof *x);
+    int64_t count, first[2];
 
     assert_ok(trace_create(file("a.h5"), &m, 1, true, &w, &err), &err);
     assert_ok(trace_begin_call(w, &c, &err), &err);
@@ -245,9 +245,9 @@ END_TEST
 START_TEST(the_same_input_gives_the_same_bytes)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 700);
-    struct err        err = {0};
-    struct buf        a = {0}, b = {0};
-    struct trace     *t = NULL;
+    struct err err = {0};
+    struct buf a = {0}, b = {0};
+    struct trace *t = NULL;
 
     m.pool = 64;
     assert_ok(fixture_write(file("a.h5"), &m, 3, &err), &err);
@@ -273,9 +273,9 @@ END_TEST
 
 START_TEST(the_content_id_names_the_content)
 {
-    struct err    err = {0};
+    struct err err = {0};
     struct trace *t = NULL;
-    char          ids[6][64];
+    char ids[6][64];
 
     for (int i = 0; i < 6; i++) {
         struct trace_meta m = fixture_text(DT_BF16, 2, 1, 40);
@@ -298,20 +298,20 @@ START_TEST(the_content_id_names_the_content)
 END_TEST
 
 static const struct {
-    enum dtype         dtype;
-    int64_t            n, pool;
+    enum dtype dtype;
+    int64_t n, pool;
     enum trace_storage storage;
 } packs[] = {
-    {DT_BF16, 37, 0, TRACE_ZSTD},   {DT_BF16, 2500, 64, TRACE_ZSTD}, {DT_F32, 1024, 7, TRACE_ZSTD},
-    {DT_BF16, 2500, 64, TRACE_GZIP}, {DT_F16, 1025, 0, TRACE_GZIP},  {DT_F32, 1, 1, TRACE_GZIP},
+    {DT_BF16, 37, 0, TRACE_ZSTD},    {DT_BF16, 2500, 64, TRACE_ZSTD}, {DT_F32, 1024, 7, TRACE_ZSTD},
+    {DT_BF16, 2500, 64, TRACE_GZIP}, {DT_F16, 1025, 0, TRACE_GZIP},   {DT_F32, 1, 1, TRACE_GZIP},
 };
 
 START_TEST(packed_traces_hold_the_same_and_unpack_to_the_same_content)
 {
     struct trace_meta m = fixture_text(packs[_i].dtype, 3, 1, packs[_i].n);
-    struct err        err = {0};
-    struct trace     *t = NULL, *z = NULL;
-    int64_t           at, bytes, n = packs[_i].n;
+    struct err err = {0};
+    struct trace *t = NULL, *z = NULL;
+    int64_t at, bytes, n = packs[_i].n;
 
     assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err); /* HDF5 makes its own lists */
     int64_t before = hdf5_objects_open();
@@ -351,15 +351,15 @@ END_TEST
 
 struct reading {
     const struct trace *t;
-    int                 seed;
-    bool                good;
+    int seed;
+    bool good;
 };
 
 static void *read_randomly(void *arg)
 {
     struct reading *r = arg;
-    struct err      err = {0};
-    float           x[200 * 8];
+    struct err err = {0};
+    float x[200 * 8];
 
     r->good = true;
     for (int i = 0; i < 200; i++) {
@@ -369,8 +369,8 @@ static void *read_randomly(void *arg)
             return NULL;
         }
         for (int j = 0; j < 200 * 8; j += 33)
-            r->good &= x[j] == dtype_round(DT_BF16, fixture_value(i % 2, TRACE_Q, head, row + j / 8,
-                                                                  j % 8));
+            r->good &= x[j] == dtype_round(DT_BF16,
+                                           fixture_value(i % 2, TRACE_Q, head, row + j / 8, j % 8));
     }
     return NULL;
 }
@@ -378,10 +378,10 @@ static void *read_randomly(void *arg)
 START_TEST(threads_read_side_by_side)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 2000);
-    struct err        err = {0};
-    struct trace     *t = NULL;
-    pthread_t         threads[6];
-    struct reading    r[6];
+    struct err err = {0};
+    struct trace *t = NULL;
+    pthread_t threads[6];
+    struct reading r[6];
 
     assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err);
     assert_ok(trace_open(file("a.h5"), &t, &err), &err);
@@ -405,13 +405,14 @@ START_TEST(threads_read_side_by_side)
 }
 END_TEST
 
-/* ---- what the writer refuses ------------------------------------------------------------------ */
+/* ---- what the writer refuses ------------------------------------------------------------------
+ */
 
 START_TEST(impossible_metadata_are_refused_before_anything_is_written)
 {
     static const struct {
-        size_t      offset;
-        int64_t     value;
+        size_t offset;
+        int64_t value;
         const char *text;
     } bad[] = {
         {offsetof(struct trace_meta, heads), 0, "heads = 0"},
@@ -420,7 +421,7 @@ START_TEST(impossible_metadata_are_refused_before_anything_is_written)
         {offsetof(struct trace_meta, head_dim), -8, "head_dim"},
         {offsetof(struct trace_meta, dtype), DT_I8, "int8"},
     };
-    struct err           err = {0};
+    struct err err = {0};
     struct trace_writer *w = NULL;
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -451,8 +452,8 @@ END_TEST
 
 START_TEST(too_little_disk_space_is_told_before_the_work)
 {
-    struct trace_meta    m = fixture_text(DT_F32, 64, 64, INT32_MAX);
-    struct err           err = {0};
+    struct trace_meta m = fixture_text(DT_F32, 64, 64, INT32_MAX);
+    struct err err = {0};
     struct trace_writer *w = NULL;
 
     m.head_dim = m.v_dim = 4096;
@@ -469,14 +470,14 @@ END_TEST
 START_TEST(the_size_is_known_beforehand)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 3000);
-    struct err        err = {0};
-    struct stat       st;
+    struct err err = {0};
+    struct stat st;
 
     m.pool = 64;
     assert_ok(fixture_write(file("a.h5"), &m, 3, &err), &err);
     ck_assert_int_eq(stat(file("a.h5"), &st), 0);
     struct trace_call c = fixture_call(&m, 0);
-    int64_t           expected = 65536 + 3 * trace_call_size(&m, &c) + 8 * 3000;
+    int64_t expected = 65536 + 3 * trace_call_size(&m, &c) + 8 * 3000;
     ck_assert_msg(st.st_size <= expected && st.st_size > expected * 3 / 4, "%lld, expected %lld",
                   (long long)st.st_size, (long long)expected);
 }
@@ -484,11 +485,11 @@ END_TEST
 
 START_TEST(calls_must_be_complete_and_in_order)
 {
-    struct trace_meta    m = fixture_text(DT_F32, 2, 1, 10);
-    struct err           err = {0};
+    struct trace_meta m = fixture_text(DT_F32, 2, 1, 10);
+    struct err err = {0};
     struct trace_writer *w = NULL;
-    struct trace_call    c = {.branch = "main", .timestep = NAN, .sigma = NAN, .order = 4};
-    float                x[10 * 16] = {0};
+    struct trace_call c = {.branch = "main", .timestep = NAN, .sigma = NAN, .order = 4};
+    float x[10 * 16] = {0};
 
     assert_ok(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err);
     assert_fails(trace_end_call(w, &err), &err, ERR_RUN, "did not begin");
@@ -522,10 +523,10 @@ END_TEST
 
 START_TEST(an_existing_file_is_kept_unless_forced)
 {
-    struct trace_meta    m = fixture_text(DT_F32, 2, 1, 10);
-    struct err           err = {0};
+    struct trace_meta m = fixture_text(DT_F32, 2, 1, 10);
+    struct err err = {0};
     struct trace_writer *w = NULL, *second = NULL;
-    struct trace        *t = NULL;
+    struct trace *t = NULL;
 
     assert_ok(fixture_write(file("x.h5"), &m, 1, &err), &err);
     assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "--force");

@@ -25,7 +25,7 @@
 static const char *file(const char *name)
 {
     static char buf[4][512];
-    static int  i;
+    static int i;
     i = (i + 1) % 4;
     snprintf(buf[i], sizeof buf[i], "%s/%s", test_tmpdir(), name);
     return buf[i];
@@ -50,9 +50,9 @@ static void poke(const char *path, size_t at, unsigned char byte)
 static struct buf small_trace(const char *name, enum trace_storage storage, int64_t n)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, n);
-    struct err        err = {0};
-    struct buf        data = {0};
-    struct trace     *t = NULL;
+    struct err err = {0};
+    struct buf data = {0};
+    struct trace *t = NULL;
 
     m.pool = 8;
     m.layers = 2;
@@ -69,10 +69,10 @@ static struct buf small_trace(const char *name, enum trace_storage storage, int6
 /* What a user's check of a file finds: 0 nothing, 1 refused at open, 2 named by verify. */
 static int verdict(const char *path, char id[64])
 {
-    struct err    err = {0};
+    struct err err = {0};
     struct trace *t = NULL;
-    int64_t       bad = 0, open_before = hdf5_objects_open();
-    int           rc = trace_open(path, &t, &err);
+    int64_t bad = 0, open_before = hdf5_objects_open();
+    int rc = trace_open(path, &t, &err);
 
     if (rc) {
         ck_assert_msg(hdf5_objects_open() == open_before, "objects are left open: %s", err.msg);
@@ -94,9 +94,9 @@ struct range {
 /* Where the payload of the contiguous file lies. */
 static int payload_ranges(const char *path, struct range *out)
 {
-    struct err    err = {0};
+    struct err err = {0};
     struct trace *t = NULL;
-    int           n = 0;
+    int n = 0;
 
     assert_ok(trace_open(path, &t, &err), &err);
     for (int i = 0; i < trace_calls(t); i++)
@@ -112,10 +112,10 @@ static int payload_ranges(const char *path, struct range *out)
 
 START_TEST(every_flipped_payload_byte_is_found)
 {
-    struct buf   data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
+    struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
     struct range r[64];
-    int          n = payload_ranges(file("a.h5"), r), tried = 0;
-    char         id[64];
+    int n = payload_ranges(file("a.h5"), r), tried = 0;
+    char id[64];
 
     for (int i = 0; i < n; i++)
         for (size_t at = r[i].at; at < r[i].at + r[i].n; at++, tried++) {
@@ -135,9 +135,9 @@ END_TEST
 START_TEST(any_flipped_byte_is_found_or_means_nothing)
 {
     struct buf data = small_trace("a.h5", (enum trace_storage)_i, 40);
-    char       id[64], good[64];
-    int        found = 0, tried = 0;
-    size_t     step = _i == TRACE_CONTIGUOUS ? 17 : 83;
+    char id[64], good[64];
+    int found = 0, tried = 0;
+    size_t step = _i == TRACE_CONTIGUOUS ? 17 : 83;
 
     ck_assert_int_eq(verdict(file("a.h5"), good), 0);
     for (size_t at = 0; at < data.len; at += at < 512 ? 1 : step) {
@@ -157,14 +157,15 @@ END_TEST
 /* Every occurrence of an attribute's value in the file. */
 START_TEST(every_flipped_byte_of_an_attribute_is_found)
 {
-    static const char *const values[] = {"fixture", "LlamaForCausalLM", "bfloat16", "lacuna-trace",
-                                         "xxh3:ffeedd", "synthetic", "main"};
-    struct buf               data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
-    char                     id[64];
+    static const char *const values[] = {"fixture",      "LlamaForCausalLM", "bfloat16",
+                                         "lacuna-trace", "xxh3:ffeedd",      "synthetic",
+                                         "main"};
+    struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
+    char id[64];
 
     for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
         size_t len = strlen(values[v]);
-        int    seen = 0;
+        int seen = 0;
         for (size_t at = 0; at + len <= data.len; at++) {
             if (memcmp(data.data + at, values[v], len) != 0)
                 continue;
@@ -184,18 +185,21 @@ END_TEST
 /* Change things through HDF5, so that its own checksums are right: only ours can tell. */
 START_TEST(changes_made_with_another_program_are_found)
 {
-    struct err    err = {0};
+    struct err err = {0};
     struct trace *t = NULL;
-    int64_t       bad = 0, other = 12;
-    double        scale = 0.5;
-    uint8_t       sum[2][16] = {{1}};
+    int64_t bad = 0, other = 12;
+    double scale = 0.5;
+    uint8_t sum[2][16] = {{1}};
 
     for (int i = 0; i < 4; i++) {
         struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
         buf_free(&data);
         h5_lock();
         hid_t f = H5Fopen(file("a.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
-        hid_t group = H5Gopen2(f, i < 2 ? "/model" : i == 2 ? "/calls/step-000/main/layer-01" : "/",
+        hid_t group = H5Gopen2(f,
+                               i < 2    ? "/model"
+                               : i == 2 ? "/calls/step-000/main/layer-01"
+                                        : "/",
                                H5P_DEFAULT);
         if (i == 3) {
             hid_t d = H5Dopen2(f, "/calls/step-000/main/layer-01/q_xxh3", H5P_DEFAULT);
@@ -222,7 +226,7 @@ END_TEST
 START_TEST(a_truncated_file_is_refused_at_every_length)
 {
     struct buf data = small_trace("a.h5", (enum trace_storage)_i, 40);
-    char       id[64];
+    char id[64];
 
     for (size_t n = 0; n < data.len; n += n < 600 ? 7 : 131) {
         put_file(file("cut.h5"), data.data, n);
@@ -237,7 +241,7 @@ END_TEST
 START_TEST(random_damage_never_passes_for_the_original)
 {
     struct buf data = small_trace("a.h5", (enum trace_storage)(_i % 3), 40);
-    char       id[64], good[64];
+    char id[64], good[64];
 
     ck_assert_int_eq(verdict(file("a.h5"), good), 0);
     char *copy = malloc(data.len);
@@ -256,7 +260,8 @@ START_TEST(random_damage_never_passes_for_the_original)
 }
 END_TEST
 
-/* ---- foreign files ---------------------------------------------------------------------------- */
+/* ---- foreign files ----------------------------------------------------------------------------
+ */
 
 static hid_t open_rw(const char *path)
 {
@@ -274,10 +279,10 @@ static void close_rw(hid_t f)
 
 START_TEST(other_versions_and_other_files_are_told_apart)
 {
-    struct err    err = {0};
+    struct err err = {0};
     struct trace *t = NULL;
-    struct buf    data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
-    int64_t       two = 2, seven = 7;
+    struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
+    int64_t two = 2, seven = 7;
 
     hid_t f = open_rw(file("a.h5"));
     hid_t a = H5Aopen(f, "version_minor", H5P_DEFAULT);
@@ -315,7 +320,7 @@ static void replace_dataset(hid_t f, const char *path, enum dtype type, int ndim
                             const int64_t *dims, hid_t props)
 {
     struct err err = {0};
-    hid_t      t = h5_type(type), d = H5I_INVALID_HID;
+    hid_t t = h5_type(type), d = H5I_INVALID_HID;
     ck_assert_int_ge(H5Ldelete(f, path, H5P_DEFAULT), 0);
     assert_ok(h5_create_dataset(f, path, t, ndim, dims, NULL, props, &d, &err), &err);
     h5_close(d);
@@ -328,16 +333,28 @@ static void replace_dataset(hid_t f, const char *path, enum dtype type, int ndim
 START_TEST(impossible_structure_is_refused)
 {
     static const char *const text[] = {
-        "dimension 1 is 10", "rank 2",      "element type is not bfloat16", "in another file",
-        "reach past",        "is missing",  "soft or external link",        "soft or external link",
-        "not within",        "not a single", "is not part of a trace",      "filter",
-        "rows of one head",  "another kind", "attributes belong to",        "2 query heads",
+        "dimension 1 is 10",
+        "rank 2",
+        "element type is not bfloat16",
+        "in another file",
+        "reach past",
+        "is missing",
+        "soft or external link",
+        "soft or external link",
+        "not within",
+        "not a single",
+        "is not part of a trace",
+        "filter",
+        "rows of one head",
+        "another kind",
+        "attributes belong to",
+        "2 query heads",
     };
-    struct err    err = {0};
+    struct err err = {0};
     struct trace *t = NULL;
-    struct buf    data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
-    int64_t       dims[3] = {2, 9, 8}, one = 1, zero = 0, three = 3;
-    hid_t         f = open_rw(file("a.h5")), props = h5_dataset_props(3, NULL), group;
+    struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
+    int64_t dims[3] = {2, 9, 8}, one = 1, zero = 0, three = 3;
+    hid_t f = open_rw(file("a.h5")), props = h5_dataset_props(3, NULL), group;
 
     switch (_i) {
     case 0:
@@ -383,8 +400,10 @@ START_TEST(impossible_structure_is_refused)
         H5Gclose(group);
         break;
     case 10:
-        group = H5Gcreate2(f, "/calls/a-name-that-is-much-longer-than-any-name-of-a-step-in-a-trace"
-                              "-of-lacuna-could-be", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+        group = H5Gcreate2(f,
+                           "/calls/a-name-that-is-much-longer-than-any-name-of-a-step-in-a-trace"
+                           "-of-lacuna-could-be",
+                           H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
         H5Gclose(group);
         break;
     case 11:
@@ -422,15 +441,16 @@ START_TEST(impossible_structure_is_refused)
 }
 END_TEST
 
-/* ---- stopped writers -------------------------------------------------------------------------- */
+/* ---- stopped writers --------------------------------------------------------------------------
+ */
 
 /* A file is: absent with nothing beside it, absent with a .part that is refused, or complete. */
 static void check_after_kill(const char *path, int *absent, int *part, int *good)
 {
-    struct err    err = {0};
+    struct err err = {0};
     struct trace *t = NULL;
-    char          name[600];
-    int64_t       bad = -1;
+    char name[600];
+    int64_t bad = -1;
 
     snprintf(name, sizeof name, "%s.part", path);
     bool has_part = access(name, F_OK) == 0;
@@ -458,19 +478,19 @@ static void check_after_kill(const char *path, int *absent, int *part, int *good
 static void write_slowly(const char *path)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 900);
-    struct err        err = {0};
+    struct err err = {0};
     m.pool = 16;
     _exit(fixture_write(path, &m, 3, &err) ? 1 : 0);
 }
 
 START_TEST(a_killed_writer_leaves_nothing_wrong)
 {
-    int    absent = 0, part = 0, good = 0;
+    int absent = 0, part = 0, good = 0;
     double whole = 0;
 
     for (int i = -1; i < 60; i++) {
         struct timespec a, b, wait = {0};
-        const char     *path = file("killed.h5");
+        const char *path = file("killed.h5");
         clock_gettime(CLOCK_MONOTONIC, &a);
         pid_t pid = fork();
         ck_assert_int_ge(pid, 0);
@@ -499,23 +519,23 @@ END_TEST
 /* Stop at each step of writing, exactly: kill oneself between calls of the interface. */
 static void stop_at(const char *path, int step)
 {
-    struct trace_meta    m = fixture_text(DT_F32, 2, 1, 30);
-    struct err           err = {0};
+    struct trace_meta m = fixture_text(DT_F32, 2, 1, 30);
+    struct err err = {0};
     struct trace_writer *w = NULL;
-    float                x[30 * 16] = {0};
-    int                  at = 0;
+    float x[30 * 16] = {0};
+    int at = 0;
 
-#define STEP(call)                       \
-    do {                                 \
-        if (at++ == step)                \
-            raise(SIGKILL);              \
-        if ((call) != 0)                 \
-            _exit(1);                    \
+#define STEP(call)                                                                                 \
+    do {                                                                                           \
+        if (at++ == step)                                                                          \
+            raise(SIGKILL);                                                                        \
+        if ((call) != 0)                                                                           \
+            _exit(1);                                                                              \
     } while (0)
     STEP(trace_create(path, &m, 3, true, &w, &err));
     for (int i = 0; i < 3; i++) {
-        struct trace_call c = {.layer = i, .branch = "main", .timestep = NAN, .sigma = NAN,
-                               .order = i};
+        struct trace_call c = {
+            .layer = i, .branch = "main", .timestep = NAN, .sigma = NAN, .order = i};
         STEP(trace_begin_call(w, &c, &err));
         STEP(trace_put(w, TRACE_Q, 0, 30, x, 16, &err));
         STEP(trace_put(w, TRACE_K, 0, 15, x, 16, &err));
@@ -550,10 +570,10 @@ END_TEST
 
 START_TEST(a_file_being_written_is_not_mistaken_for_a_dead_one)
 {
-    struct trace_meta    m = fixture_text(DT_BF16, 2, 1, 20);
-    struct err           err = {0};
+    struct trace_meta m = fixture_text(DT_BF16, 2, 1, 20);
+    struct err err = {0};
     struct trace_writer *w = NULL, *second = NULL;
-    struct trace        *t = NULL;
+    struct trace *t = NULL;
 
     assert_ok(fixture_begin(file("live.h5"), &m, 2, &w, &err), &err);
     assert_fails(trace_open(file("live.h5"), &t, &err), &err, ERR_INPUT, "still being written");
@@ -570,8 +590,8 @@ END_TEST
 START_TEST(a_complete_part_file_says_that_only_the_name_is_missing)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 20);
-    struct err        err = {0};
-    struct trace     *t = NULL;
+    struct err err = {0};
+    struct trace *t = NULL;
 
     assert_ok(fixture_write(file("whole.h5"), &m, 2, &err), &err);
     ck_assert_int_eq(rename(file("whole.h5"), file("whole.h5.part")), 0);
@@ -579,15 +599,16 @@ START_TEST(a_complete_part_file_says_that_only_the_name_is_missing)
 }
 END_TEST
 
-/* ---- full disk -------------------------------------------------------------------------------- */
+/* ---- full disk --------------------------------------------------------------------------------
+ */
 
 /* A file size limit stands in for a full disk: writes beyond it fail (SIGXFSZ ignored). */
 START_TEST(a_full_disk_ends_with_an_error_and_without_a_part_file)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 900);
-    struct err        err = {0};
-    struct rlimit     old, limit;
-    struct trace     *t = NULL;
+    struct err err = {0};
+    struct rlimit old, limit;
+    struct trace *t = NULL;
 
     m.pool = 16;
     signal(SIGXFSZ, SIG_IGN);
@@ -600,8 +621,8 @@ START_TEST(a_full_disk_ends_with_an_error_and_without_a_part_file)
         limit.rlim_cur = (rlim_t)kb * 1024;
         ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
         int64_t open_before = hdf5_objects_open();
-        int     rc = _i == 0 ? fixture_write(file("full.h5"), &m, 3, &err)
-                             : trace_pack(t, file("full.h5"), (enum trace_storage)_i, 1, true, &err);
+        int rc = _i == 0 ? fixture_write(file("full.h5"), &m, 3, &err)
+                         : trace_pack(t, file("full.h5"), (enum trace_storage)_i, 1, true, &err);
         setrlimit(RLIMIT_FSIZE, &old);
         ck_assert_msg(rc == ERR_IO && strstr(err.msg, strerror(EFBIG)), "%d KiB: %d %s", kb, rc,
                       err.msg);

@@ -64,8 +64,14 @@ float fixture_value(int64_t call, enum trace_what what, int64_t head, int64_t to
 
 struct trace_call fixture_call(const struct trace_meta *m, int i)
 {
-    struct trace_call c = {.layer = i, .branch = "main", .timestep = NAN, .sigma = NAN, .order = i,
-                           .has_out = true, .has_lse = true, .has_map = m->pool > 0};
+    struct trace_call c = {.layer = i,
+                           .branch = "main",
+                           .timestep = NAN,
+                           .sigma = NAN,
+                           .order = i,
+                           .has_out = true,
+                           .has_lse = true,
+                           .has_map = m->pool > 0};
     if (m->grid_t > 0) {
         c.layer = i % m->layers;
         strcpy(c.branch, i / m->layers % 2 ? "uncond" : "cond");
@@ -81,9 +87,9 @@ static int put_tensor(struct trace_writer *w, const struct trace_meta *m, int ca
                       enum trace_what what, struct err *err)
 {
     struct trace_shape s = trace_shape(m, what);
-    int64_t            ld = s.heads * s.dim + 3; /* a row stride larger than the row */
-    float             *x = NULL;
-    int                rc = 0;
+    int64_t ld = s.heads * s.dim + 3; /* a row stride larger than the row */
+    float *x = NULL;
+    int rc = 0;
 
     TRY(mem_zalloc(&x, s.tokens * ld, sizeof *x, "fixture", err));
     for (int64_t t = 0; t < s.tokens; t++)
@@ -102,8 +108,8 @@ out:
 static int put_maps(struct trace_writer *w, const struct trace_meta *m, struct err *err)
 {
     int64_t cells = (m->n_q + m->pool - 1) / m->pool * ((m->n_k + m->pool - 1) / m->pool);
-    float  *map = NULL;
-    int     rc = 0;
+    float *map = NULL;
+    int rc = 0;
 
     TRY(mem_alloc(&map, cells, sizeof *map, "fixture", err));
     for (int h = 0; h < m->heads; h++) {
@@ -119,9 +125,9 @@ out:
 static int put_run(struct trace_writer *w, const struct trace_meta *m, struct err *err)
 {
     int32_t *ids = NULL;
-    float   *nll = NULL;
-    double   s[51];
-    int      rc = 0;
+    float *nll = NULL;
+    double s[51];
+    int rc = 0;
 
     if (m->grid_t > 0) {
         for (int i = 0; i < 51; i++)
@@ -149,7 +155,7 @@ int fixture_begin(const char *path, const struct trace_meta *m, int n_calls,
                   struct trace_writer **out, struct err *err)
 {
     struct trace_writer *w = NULL;
-    int                  rc = 0;
+    int rc = 0;
 
     TRY(trace_create(path, m, n_calls, true, &w, err));
     TRY(put_run(w, m, err));
@@ -172,7 +178,7 @@ out:
 int fixture_write(const char *path, const struct trace_meta *m, int n_calls, struct err *err)
 {
     struct trace_writer *w = NULL;
-    int                  rc = fixture_begin(path, m, n_calls, &w, err);
+    int rc = fixture_begin(path, m, n_calls, &w, err);
     return rc ? rc : trace_commit(&w, err);
 }
 
@@ -180,8 +186,8 @@ int64_t hdf5_objects_open(void)
 {
     static const H5I_type_t kinds[] = {H5I_FILE, H5I_GROUP,     H5I_DATASET,
                                        H5I_ATTR, H5I_DATASPACE, H5I_DATATYPE};
-    int64_t                 sum = 0;
-    hsize_t                 n;
+    int64_t sum = 0;
+    hsize_t n;
 
     /* The library's own predefined types and lists are counted before and after alike. */
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
