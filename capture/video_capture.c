@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Blocks stay in memory when all of them take at most this much. */
 #define CACHE_BYTES ((int64_t)1 << 30)
@@ -43,6 +44,7 @@ struct video_run {
     struct head_select         heads;
     int64_t                    n_layers, n_steps, last_step, branches;
     struct trace_call          call;                   /* being captured */
+    double                     layer_flop, map_flop;   /* of a layer; of its maps, when stored */
     bool                       capturing;
     int                        order;
 };
@@ -62,8 +64,9 @@ static int parse_size(struct video_run *r, struct err *err)
     r->t = t;
     r->h = h;
     r->w = w;
-    r->size = r->model.c.in_channels * t * h * w;
-    return wan_grid(&r->model.c, t, h, w, r->grid, err);
+    int rc = wan_grid(&r->model.c, t, h, w, r->grid, err);
+    r->size = rc ? 0 : r->model.c.in_channels * t * h * w;
+    return rc;
 }
 
 /* Text embeddings [tokens][text_dim], or prompt `index` of [prompts][tokens][text_dim]. */
@@ -97,8 +100,14 @@ static int load_texts(struct video_run *r, struct err *err)
     int     rc = 0;
 
     snprintf(path, sizeof path, "%s/prompts.safetensors", r->o->model);
+    if (!r->o->text && access(path, F_OK) != 0)
+        FAIL(err, ERR_USAGE, "capture: --text FILE is missing, and %s holds no prompts.safetensors",
+             r->o->model);
     TRY(load_text(r, r->o->text ? r->o->text : path, r->o->prompt_index, &r->text, &r->n_text, err));
     r->branches = r->o->guidance > 1 ? 2 : 1;
+    if (r->branches == 1 && r->o->negative)
+        FAIL(err, ERR_USAGE, "capture: --negative needs --guidance above 1: without guidance there is "
+             "no unconditional branch");
     if (r->branches == 1)
         return 0;
     if (!r->o->negative) {
@@ -188,11 +197,18 @@ static int fill_meta(struct video_run *r, struct err *err)
     snprintf(m->source, sizeof m->source, "capture");
     hash_text(hash_bytes(r->text, (size_t)(r->n_text * c->text_dim) * sizeof(float)), id);
     snprintf(m->prompt_id, sizeof m->prompt_id, "%s", id);
+    if (r->branches == 2) {
+        hash_text(hash_bytes(r->negative, (size_t)(r->n_text * c->text_dim) * sizeof(float)), id);
+        snprintf(m->negative_id, sizeof m->negative_id, "%s", id);
+    }
     m->n_q = m->n_k = r->grid[0] * r->grid[1] * r->grid[2];
     m->seed = r->o->c.seed;
     m->grid_t = r->grid[0];
     m->grid_h = r->grid[1];
     m->grid_w = r->grid[2];
+    m->patch_t = c->patch[0];
+    m->patch_h = c->patch[1];
+    m->patch_w = c->patch[2];
     m->frames = r->t;
     m->height = r->h;
     m->width = r->w;
@@ -250,8 +266,9 @@ static int hook(void *ctx, int layer, const float *q, const float *k, const floa
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
     snprintf(text, sizeof text, "step %d %s layer %d", r->call.step, r->call.branch, layer);
-    progress_add(r->progress, 1, 1, text);
-    if (!r->capturing || !r->layers[layer])
+    bool store = r->capturing && r->layers[layer];
+    progress_add(r->progress, r->layer_flop + (store ? r->map_flop : 0), 1, text);
+    if (!store)
         return 0;
     r->call.layer = layer;
     r->call.order = r->order++;
@@ -320,39 +337,53 @@ out:
     return rc;
 }
 
+/* Products of a layer: its weights with every token, scores and values; of the maps: three passes over
+ * the scores. */
+static void count_flop(struct video_run *r)
+{
+    const struct wan_config *c = &r->model.c;
+    double                   n = (double)r->meta.n_q, weights = (double)wan_block_bytes(c) / 4;
+    r->layer_flop = 2 * n * weights + 4 * n * n * (double)c->dim;
+    r->map_flop = r->meta.pool ? 6 * n * n * (double)c->dim : 0;
+}
+
+static double total_flop(const struct video_run *r)
+{
+    double layers = (double)((r->last_step + 1) * r->branches) * r->model.c.layers;
+    return layers * r->layer_flop + (double)(r->n_steps * r->branches * r->n_layers) * r->map_flop;
+}
+
 static int run_model(struct video_run *r, struct err *err)
 {
     int64_t calls = r->n_steps * r->branches * r->n_layers;
-    double  layers = (double)((r->last_step + 1) * r->branches * r->model.c.layers);
+    int64_t layers = (r->last_step + 1) * r->branches * r->model.c.layers;
     int     rc = 0;
 
     TRY(load_noise(r, err));
+    if (r->o->save_frames) /* not after hours of work */
+        TRY(make_dirs(r->o->save_frames, err));
     TRY(mem_alloc(&r->v, r->size, sizeof(float), "velocity", err));
     if (r->branches == 2)
         TRY(mem_alloc(&r->v_uncond, r->size, sizeof(float), "velocity", err));
     TRY(trace_create(r->o->out, &r->meta, calls, r->o->c.force, &r->writer, err));
     TRY(put_schedule(r, err));
-    r->progress = progress_start("capture", layers, (int64_t)layers);
+    r->progress = progress_start("capture", total_flop(r), layers);
     TRY(denoise(r, err));
     progress_end(&r->progress);
-    TRY(save_results(r, err));
     TRY(trace_commit(&r->writer, err));
+    TRY(save_results(r, err));
 out:
     progress_end(&r->progress);
     trace_abort(&r->writer);
     return rc;
 }
 
-static double estimate_seconds(const struct video_run *r)
+/* Of put_maps: keys and values by head, outputs, normalisers, sums and maxima of the cells. */
+static int64_t map_bytes(const struct video_run *r)
 {
     const struct wan_config *c = &r->model.c;
-    double n = (double)r->meta.n_q, weights = (double)wan_block_bytes(c) / 4;
-    double layer = 2 * n * weights + 4 * n * n * (double)c->dim;
-    double evaluations = (double)((r->last_step + 1) * r->branches);
-    double maps = r->meta.pool ? 6 * n * n * (double)c->dim : 0;
-    double flop = evaluations * c->layers * layer +
-                  (double)(r->n_steps * r->branches * r->n_layers) * maps;
-    return flop / capture_rate(cmd_jobs(&r->o->c));
+    int64_t n = r->meta.n_q, cells = r->meta.pool ? (n + r->meta.pool - 1) / r->meta.pool : 0;
+    return cells ? 12 * n * c->dim + 8 * c->heads * (n + cells * cells) : 0;
 }
 
 static int summarise(struct video_run *r, double seconds, struct err *err)
@@ -365,6 +396,7 @@ static int summarise(struct video_run *r, double seconds, struct err *err)
     int                    rc = 0;
     if (r->model.cached)
         s.memory_bytes += (r->model.c.layers - 1) * wan_block_bytes(&r->model.c);
+    s.memory_bytes += map_bytes(r);
     if (!r->o->c.dry_run) {
         TRY(capture_trace_id(r->o->out, id, err));
         s.trace_id = id;
@@ -383,8 +415,9 @@ int video_capture(const struct capture_opts *o, struct err *err)
     clock_gettime(CLOCK_MONOTONIC, &a);
     TRY(prepare(&r, err));
     TRY(fill_meta(&r, err));
+    count_flop(&r);
     if (o->c.dry_run) {
-        TRY(summarise(&r, estimate_seconds(&r), err));
+        TRY(summarise(&r, total_flop(&r) / capture_rate(cmd_jobs(&o->c)), err));
         goto out;
     }
     TRY(run_model(&r, err));

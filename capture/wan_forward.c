@@ -46,6 +46,12 @@ int wan_grid(const struct wan_config *c, int64_t t, int64_t h, int64_t w, int64_
                            "%lld", names[i], (long long)size[i], (long long)grid[i],
                            (long long)c->rope_max);
     }
+    /* The sizes of all activations and of the latent stay below 2^62 bytes. */
+    int64_t n, widest = 16 * (c->dim + c->in_channels * c->patch[0] * c->patch[1] * c->patch[2]);
+    if (!mul_ok(grid[0], grid[1], &n) || !mul_ok(n, grid[2], &n) || !mul_ok(n, widest, &n) ||
+        n > INT64_MAX / 8)
+        return err_set(err, ERR_USAGE, "%lld x %lld x %lld is too large: more memory than can be "
+                       "addressed", (long long)t, (long long)h, (long long)w);
     return 0;
 }
 

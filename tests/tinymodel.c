@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define TINY "tests/data/tiny/"
-#define MAX_TENSORS 64
+#define MAX_TENSORS 128
 
 static struct err err;
 
@@ -98,38 +98,47 @@ static int64_t read_tensors(const struct st_file *f, const char *leave_out, stru
     return n;
 }
 
-void tiny_put_weights(const char *dir, const char *variant, int shards, const char *leave_out)
+void tiny_put_checkpoint(const char *dir, const char *source, const char *stem, int shards,
+                         const char *leave_out)
 {
-    bool            mha = strcmp(variant, "llama-mha") == 0;
     struct st_file *f = NULL;
     struct st_out   all[MAX_TENSORS];
     struct buf      index = {0};
     struct jw       w;
+    char            name[128];
 
-    assert_ok(st_open(mha ? TINY "weights-mha.safetensors" : TINY "weights.safetensors", &f, &err),
-              &err);
+    assert_ok(st_open(source, &f, &err), &err);
     int64_t n = read_tensors(f, leave_out, all);
     jw_init(&w, &index, 0);
     jw_obj(&w);
     jw_key(&w, "weight_map");
     jw_obj(&w);
     for (int s = 0; s < shards; s++) {
-        char file[64] = "model.safetensors";
+        char file[128];
+        snprintf(file, sizeof file, "%s.safetensors", stem);
         if (shards > 1)
-            snprintf(file, sizeof file, "model-%05d-of-%05d.safetensors", s + 1, shards);
+            snprintf(file, sizeof file, "%s-%05d-of-%05d.safetensors", stem, s + 1, shards);
         put_shard(dir, file, all, n, s, shards, &w);
     }
     jw_obj_end(&w);
     jw_obj_end(&w);
+    snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
     if (shards > 1) {
-        put_text(dir, "model.safetensors.index.json", buf_str(&index));
+        put_text(dir, name, buf_str(&index));
     } else {
         char path[4300]; /* of an earlier call */
-        snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
+        snprintf(path, sizeof path, "%s/%s", dir, name);
         unlink(path);
     }
     for (int64_t i = 0; i < n; i++)
         free((void *)(uintptr_t)all[i].data);
     buf_free(&index);
     st_close(&f);
+}
+
+void tiny_put_weights(const char *dir, const char *variant, int shards, const char *leave_out)
+{
+    bool mha = strcmp(variant, "llama-mha") == 0;
+    tiny_put_checkpoint(dir, mha ? TINY "weights-mha.safetensors" : TINY "weights.safetensors",
+                        "model", shards, leave_out);
 }

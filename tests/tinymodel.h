@@ -28,4 +28,9 @@ void tiny_put_config(const char *dir, const json_t *config);
  * `leave_out` (NULL: all). */
 void tiny_put_weights(const char *dir, const char *variant, int shards, const char *leave_out);
 
+/* The tensors of the file `source` as the checkpoint DIR/STEM... of `shards` files, without the tensor
+ * `leave_out` (NULL: all). */
+void tiny_put_checkpoint(const char *dir, const char *source, const char *stem, int shards,
+                         const char *leave_out);
+
 #endif

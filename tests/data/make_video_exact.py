@@ -9,7 +9,10 @@ from 1.8e-4 to 1.7e-5 of the file, so the file cannot tell implementations apart
 
     make_video_exact.py MODEL_DIR video-dit-a.safetensors OUT     (needs numpy, safetensors, ml_dtypes)
 
-q, k, v are stored for every eighth token: [head][48][dim].
+q, k, v of the first and the last layer at the first and the last step are stored for every eighth
+token: [head][48][dim]; a fourth argument is another stride, a
+fifth another shift of the schedule. The second file needs noise, text and
+sigmas; what else it holds of the run is compared. make_wan_tiny.py uses it as well.
 """
 import json
 import sys
@@ -19,6 +22,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 model, golden, out = sys.argv[1:4]
+stride = int(sys.argv[4]) if len(sys.argv) > 4 else 8
+shift = float(sys.argv[5]) if len(sys.argv) > 5 else 5.0
 cfg = json.load(open(model + "/config.json"))
 W = {k: v.astype(np.float64) for k, v in
      load_file(model + "/diffusion_pytorch_model.safetensors").items()}
@@ -111,18 +116,20 @@ def forward(x, timestep, text, keep):
 x, text = g["noise"].astype(np.float64), g["text"].astype(np.float64)
 steps = len(g["sigmas"]) - 1
 u = 1 - np.arange(steps + 1) / steps
-sigma = 5 * u / (1 + 4 * u)
+sigma = shift * u / (1 + (shift - 1) * u)
 res = {}
 for s in range(steps):
     def keep(layer, *qkv):
-        if s in (0, 3) and layer in (0, 5):
+        if s in (0, steps - 1) and layer in (0, layers - 1):
             for name, z in zip("qkv", qkv):
-                res[f"step{s}.layer{layer}.{name}"] = split(z)[:, ::8]
+                res[f"step{s}.layer{layer}.{name}"] = split(z)[:, ::stride]
     v = forward(x, 1000 * sigma[s], text, keep)
     res[f"step{s}.velocity"] = v
     x = x + (sigma[s + 1] - sigma[s]) * v
 res["sample"] = x
 for k, v in sorted(res.items()):
-    full = g[k][:, ::8] if k[-2:] in (".q", ".k", ".v") else g[k]
+    if k not in g:
+        continue
+    full = g[k][:, ::stride] if k[-2:] in (".q", ".k", ".v") else g[k]
     print(f"{k:16s} TF32 file against float64: {np.linalg.norm(full - v) / np.linalg.norm(v):.2e}")
 save_file({k: np.ascontiguousarray(v, np.float32) for k, v in res.items()}, out)
