@@ -1,3 +1,7 @@
+/*
+ * addedtokens.c - see addedtokens.h. Tokens are sorted by first byte, longest first, so that the first
+ * one that fits at a place is the longest. O(text x tokens with that first byte).
+ */
 #include "capture/addedtokens.h"
 
 #include "core/mem.h"

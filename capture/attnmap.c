@@ -1,3 +1,7 @@
+/*
+ * attnmap.c - pooled maps of all heads, one row of cells at a time over the threads; the cells come
+ * from core/poolmap.
+ */
 #include "capture/attnmap.h"
 
 #include "core/mem.h"

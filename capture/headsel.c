@@ -1,3 +1,6 @@
+/*
+ * headsel.c - see headsel.h.
+ */
 #include "capture/headsel.h"
 
 #include "capture/nn.h"

@@ -1,3 +1,6 @@
+/*
+ * llm_config.c - config.json of Llama-family models: keys, their defaults in each family, refusals.
+ */
 #include "capture/llm_config.h"
 
 #include "core/json.h"

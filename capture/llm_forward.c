@@ -89,16 +89,10 @@ out:
 
 static int embed(struct state *s, struct err *err)
 {
-    const struct llm_config *c = &s->m->c;
-    int                      rc = 0;
-    for (int64_t i = 0; i < s->run->n; i++) {
-        int64_t id = s->run->tokens[i];
-        if (id < 0 || id >= c->vocab)
-            FAIL(err, ERR_INPUT, "token %lld is %lld, the model's vocabulary is 0..%lld",
-                 (long long)i, (long long)id, (long long)c->vocab - 1);
-        TRY(st_read_f32(s->m->file, s->m->embed, id * c->hidden, c->hidden, s->h + i * c->hidden,
-                        err));
-    }
+    int64_t d = s->m->c.hidden;
+    int     rc = 0;
+    for (int64_t i = 0; i < s->run->n; i++)
+        TRY(st_read_f32(s->m->file, s->m->embed, s->run->tokens[i] * d, d, s->h + i * d, err));
 out:
     return rc;
 }
@@ -281,6 +275,21 @@ out:
 
 /* ---- the run -------------------------------------------------------------------------------- */
 
+int llm_check_tokens(const struct llm_config *c, const int32_t *tokens, int64_t n, struct err *err)
+{
+    if (n < 1)
+        return err_set(err, ERR_USAGE, "the prompt is empty");
+    if (c->window && n > c->window)
+        return err_set(err, ERR_USAGE, "%lld tokens are more than the model's sliding window of %lld; "
+                       "beyond it attention is not plain causal: use --tokens %lld or fewer",
+                       (long long)n, (long long)c->window, (long long)c->window);
+    for (int64_t i = 0; i < n; i++)
+        if (tokens[i] < 0 || tokens[i] >= c->vocab)
+            return err_set(err, ERR_INPUT, "token %lld is %d, the model's vocabulary is 0..%lld",
+                           (long long)i, tokens[i], (long long)c->vocab - 1);
+    return 0;
+}
+
 int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm_hooks *hooks,
                 struct err *err)
 {
@@ -288,12 +297,7 @@ int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm
     struct state                  s = {.m = m, .run = run, .hooks = hooks ? hooks : &none};
     int                           rc = 0;
 
-    if (run->n < 1)
-        FAIL(err, ERR_USAGE, "the prompt is empty");
-    if (m->c.window && run->n > m->c.window)
-        FAIL(err, ERR_USAGE, "%lld tokens are more than the model's sliding window of %lld; beyond "
-             "it attention is not plain causal: use --tokens %lld or fewer", (long long)run->n,
-             (long long)m->c.window, (long long)m->c.window);
+    TRY(llm_check_tokens(&m->c, run->tokens, run->n, err));
     s.chunk = chunk_tokens(run->chunk, run->n, run->pool);
     TRY(state_init(&s, err));
     TRY(embed(&s, err));

@@ -1,3 +1,6 @@
+/*
+ * llm_weights.c - tensors of a decoder layer: one table of names and shapes says which there are.
+ */
 #include "capture/llm_weights.h"
 
 #include "core/mem.h"

@@ -1,3 +1,7 @@
+/*
+ * regex.c - see regex.h. Text is validated by the caller once: PCRE2 would scan the rest of it at every
+ * call, which makes cutting a text quadratic.
+ */
 #include "capture/regex.h"
 
 #include "core/mem.h"

@@ -118,13 +118,16 @@ static int load_tokens(struct text_run *r, struct err *err)
     TRY(read_prompt(path, &text, err));
     hash_text(hash_bytes(buf_str(&text), text.len), r->prompt_id);
     TRY(o->tokens_file ? parse_tokens(r, &text, err) : encode_prompt(r, &text, err));
-    if (r->n == 0)
-        FAIL(err, ERR_INPUT, "%s: no tokens in it", path);
     if (o->tokens != INT64_MIN && o->tokens > r->n)
         FAIL(err, ERR_USAGE, "%s has %lld tokens, --tokens asks for %lld", path, (long long)r->n,
              (long long)o->tokens);
     if (o->tokens != INT64_MIN)
         r->n = o->tokens;
+    rc = llm_check_tokens(&r->model.c, r->tokens, r->n, err);
+    if (rc) {
+        err_prefix(err, "%s", path);
+        goto out;
+    }
     if (r->n > r->model.c.max_positions)
         log_warn("%lld tokens are beyond the model's %lld positions", (long long)r->n,
                  (long long)r->model.c.max_positions);

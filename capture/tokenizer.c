@@ -1,3 +1,7 @@
+/*
+ * tokenizer.c - reading tokenizer.json and tokenizer_config.json, and the way of a text through their
+ * steps (tokenizer.h).
+ */
 #include "capture/tokenizer.h"
 
 #include "capture/addedtokens.h"
