@@ -16,20 +16,16 @@
 #include <string.h>
 
 /* Cells per panel side at most: as many as the panel has pixels. */
-static int64_t most_cells(const struct figure_args *a, const struct map_choice *c)
+static int64_t most_cells(const struct figure_args *a, int panels, int per_row)
 {
-    int side = panels_side(c->n);
-    if (a->width) {
-        int cols = c->per_row ? c->per_row : (int)ceil(sqrt((double)c->n));
-        int w = (a->width - 196 - (cols - 1) * 14) / cols;
-        side = w < 16 ? 16 : w;
-    }
-    return side;
+    int side = a->width ? panels_room(panels, per_row, a->width, a->height) : panels_side(panels);
+    return side < 16 ? 16 : side;
 }
 
-static void panel_title(const struct map_panel *p, char title[96])
+/* Short where room is short. */
+static void panel_title(const struct figure_args *a, const struct map_panel *p, char title[96])
 {
-    snprintf(title, 96, "layer %d head %d", p->layer, p->head);
+    snprintf(title, 96, a->width ? "L%d H%d" : "layer %d head %d", p->layer, p->head);
 }
 
 static void scope_text(const struct figure_args *a, const struct map_choice *c, struct buf *b)
@@ -100,8 +96,8 @@ static int draw_heatmap(const struct figure_args *a, struct err *err)
     TRY(alloc_panels(c.n, &f, false, err));
     f.per_row = c.per_row;
     for (int i = 0; i < c.n; i++) {
-        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, &c), &f.maps[i], err));
-        panel_title(&c.panel[i], f.titles[i]);
+        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row), &f.maps[i], err));
+        panel_title(a, &c.panel[i], f.titles[i]);
     }
     map_scale(a, &f);
     map_title(a, &c, &f.maps[0], &title);
@@ -200,7 +196,7 @@ static int overlay_panel(const struct figure_args *a, const struct map_choice *c
     TRY(check_identity(a, &id, &m, err));
     TRY(cells_from_mask(&m, f->maps[i].tokens, &f->overlay[i], err));
     TRY(mask_count(&m, &n, err));
-    snprintf(f->titles[i], sizeof f->titles[i], f->n > 4 ? "L%d H%d: %.3f" : "layer %d head %d, "
+    snprintf(f->titles[i], sizeof f->titles[i], f->n > 4 || a->width ? "L%d H%d: %.3f" : "layer %d head %d, "
              "density_elem %.4f", c->panel[i].layer, c->panel[i].head,
              (double)n.pairs_kept / (double)n.pairs_allowed);
     mask_name(&id, &name);
@@ -228,13 +224,13 @@ static int draw_overlay(const struct figure_args *a, struct err *err)
     TRY(alloc_panels(c.n, &f, true, err));
     f.per_row = c.per_row;
     for (int i = 0; i < c.n; i++) {
-        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, &c), &f.maps[i], err));
+        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row), &f.maps[i], err));
         TRY(overlay_panel(a, &c, i, &f, &method, err));
     }
     map_scale(a, &f);
     buf_printf(&title, "%s on ", buf_str(&method));
     scope_text(a, &c, &title);
-    buf_puts(&title, c.n > 4 ? "; dropped: pale; numbers: density_elem" : "; dropped pairs are pale");
+    buf_puts(&title, c.n > 4 || a->width ? "; dropped: pale; numbers: density_elem" : "; dropped pairs are pale");
     f.title = buf_str(&title);
     TRY(map_draw(&f, err));
 out:
@@ -312,7 +308,7 @@ static int add_mask(const struct figure_args *a, const struct listed_mask *l,
     }
     TRY(maskfile_read(a->masks, l->at, &m, err));
     int64_t longest = m.nq > m.nk ? m.nq : m.nk;
-    TRY(cells_from_mask(&m, cells_factor(longest, longest, panels_side(n)), &f->maps[f->n], err));
+    TRY(cells_from_mask(&m, cells_factor(longest, longest, most_cells(a, n, 0)), &f->maps[f->n], err));
     TRY(mask_count(&m, &count, err));
     mask_title(&l->id, methods, params, steps,
                (double)count.pairs_kept / (double)count.pairs_allowed, f->titles[f->n]);

@@ -219,6 +219,7 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
     for (int i = 0; i < q->n; i++)
         chars = strlen(q->title[i]) > chars ? strlen(q->title[i]) : chars;
     panels_layout(&p, q->n, wish, q->heads, q->layers, cell * longest, chars, a->width, a->height);
+    TRY(panels_check(&p, 4, a->width, a->height, err));
     chart_metric_label(q->metric, &bar, &scale);
     if (q->difference)
         buf_printf(&title, "%s minus that of %s, by layer and head", q->metric, a->against);

@@ -260,6 +260,7 @@ int map_draw(const struct map_figure *f, struct err *err)
         chars = strlen(f->titles[i]) > chars ? strlen(f->titles[i]) : chars;
     panels_layout(&p, f->n, f->per_row, f->maps[0].cols, f->maps[0].rows, panels_side(f->n), chars,
                   a->width, a->height);
+    TRY(panels_check(&p, 1, a->width, a->height, err));
     title = a->title ? a->title : f->title;
     TRY(figure_open(a, panels_total_width(&p, title), panels_total_height(&p), &g, err));
     TRY(write_images(f, &p, &g, err));

@@ -1,6 +1,7 @@
 /*
  * panels.c - geometry in pixels. Margins are fixed `at screen`, and a panel is a whole number of
- * pixels per cell, so that no cell falls between pixels.
+ * pixels per cell, so that no cell falls between pixels; when a size is asked for, a cell may get a
+ * fraction more than a pixel, never less.
  */
 #include "plots/panels.h"
 
@@ -14,14 +15,44 @@ int panels_side(int count)
            : count <= 24 ? 190 : 150;
 }
 
+/* Pixels around the panels. */
+enum { LEFT = 84, RIGHT = 112, TOP = 40, BOTTOM = 58, GAP_X = 14, GAP_Y = 26 };
+
+static void grid(int count, int wish, int *cols, int *rows)
+{
+    *cols = wish > 0 ? wish : (int)ceil(sqrt((double)count));
+    *cols = *cols > count ? count : *cols;
+    *rows = (count + *cols - 1) / *cols;
+}
+
+int panels_room(int count, int wish, int width, int height)
+{
+    int cols, rows;
+    grid(count, wish, &cols, &rows);
+    int w = (width - LEFT - RIGHT - (cols - 1) * GAP_X) / cols;
+    int h = (height - TOP - BOTTOM - rows * GAP_Y) / rows;
+    return w < h ? w : h;
+}
+
+int panels_check(const struct panels *p, int least, int want_width, int want_height,
+                 struct err *err)
+{
+    if (want_width <= 0 || (p->room >= least && panels_total_width(p, "") <= want_width &&
+                            panels_total_height(p) <= want_height))
+        return 0;
+    int side = panels_side(p->count), w = p->cols * side, h = p->rows * side;
+    return err_set(err, ERR_USAGE, "--size %dx%d is too small for %d panels (%dx%d would do)",
+                   want_width, want_height, p->count,
+                   w + p->left + p->right + (p->cols - 1) * p->gap_x,
+                   h + p->top + p->bottom + p->rows * p->gap_y);
+}
+
 void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64_t cells_y, int side,
                    size_t chars, int want_width, int want_height)
 {
-    *p = (struct panels){.count = count, .left = 84, .right = 112, .top = 40, .bottom = 58,
-                         .gap_x = 14, .gap_y = 26, .cells_x = cells_x, .cells_y = cells_y};
-    p->cols = wish > 0 ? wish : (int)ceil(sqrt((double)count));
-    p->cols = p->cols > count ? count : p->cols;
-    p->rows = (count + p->cols - 1) / p->cols;
+    *p = (struct panels){.count = count, .left = LEFT, .right = RIGHT, .top = TOP, .bottom = BOTTOM,
+                         .gap_x = GAP_X, .gap_y = GAP_Y, .cells_x = cells_x, .cells_y = cells_y};
+    grid(count, wish, &p->cols, &p->rows);
     int64_t longest = cells_x > cells_y ? cells_x : cells_y;
     double  cell = round((double)side / (double)longest);
     if (want_width > 0) {
@@ -29,9 +60,11 @@ void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64
         double h = (double)(want_height - p->top - p->bottom - p->rows * p->gap_y) / p->rows;
         cell = fmin(w / (double)cells_x, h / (double)cells_y);
     }
-    p->cell = cell < 1 ? 1 : (int)cell;
-    p->width = (int)(p->cell * cells_x);
-    p->height = (int)(p->cell * cells_y);
+    p->room = (int)fmax(cell, 0);
+    cell = cell < 1 ? 1 : cell;
+    p->cell = (int)cell;
+    p->width = (int)(cell * (double)cells_x);
+    p->height = (int)(cell * (double)cells_y);
     /* Titles of neighbours must not touch. */
     int text = (int)(7.4 * (double)chars) + 8;
     if (p->cols > 1 && text > p->width + p->gap_x)
@@ -89,7 +122,8 @@ void panels_frame(const struct panels *p, const char *title, const char *x_label
     double mid_x = (p->left + (p->cols * (p->width + p->gap_x) - p->gap_x) / 2.0) / w;
     double mid_y = 1 - (p->top + p->rows * (p->height + p->gap_y) / 2.0) / h;
     screen_label(g, title, 14 / w, 1 - 18 / h, "left font ',12'");
-    screen_label(g, x_label, mid_x, 16 / h, "center");
+    double low = 1 - (p->top + p->rows * (p->height + p->gap_y) + 42) / h;
+    screen_label(g, x_label, mid_x, low, "center");
     screen_label(g, y_label, 14 / w, mid_y, "center rotate by 90");
     /* The bar's own label would stand where the terminal thinks that its tic labels end. */
     int x, top, high;

@@ -16,11 +16,20 @@ struct panels {
     int64_t cells_x, cells_y; /* of every panel */
     int     width, height;    /* of one panel in pixels: whole multiples of the cells */
     int     cell;             /* pixels per cell */
+    int     room;             /* pixels per cell that fit: 0 when the size is too small */
     int     overhang;         /* of the titles, to either side of a panel */
 };
 
 /* Side in pixels at which this many panels are legible. */
 int panels_side(int count);
+
+/* Pixels that the shorter side of a panel has in a figure of this size; may be negative. */
+int panels_room(int count, int wish, int width, int height);
+
+/* ERR_USAGE with a size that would do, when a requested size leaves less than `least` pixels to a
+ * cell, or the panels do not fit into it. */
+int panels_check(const struct panels *p, int least, int want_width, int want_height,
+                 struct err *err);
 
 /* Lay out `count` panels with `wish` columns (0 = square grid) of cells_x x cells_y cells; side is
  * the wished side of a panel, `chars` the length of the longest panel title. A requested figure size
