@@ -10,26 +10,54 @@
 
 struct analyze_opts {
     struct common_opts common;
-    char              *table, *group, *columns, *pivot, *format, *output;
+    char *table, *group, *columns, *pivot, *format, *output;
 };
 
 #define A(field) offsetof(struct analyze_opts, field)
 
 static const struct opt options[] = {
-    {.name = "table", .type = OPT_STR, .offset = A(table), .def = "summary", .short_name = 't',
-     .arg = "NAME", .help = "Which table; `lacuna list tables` names them."},
-    {.name = "group", .type = OPT_STR, .offset = A(group), .flags = OPT_UNSET, .short_name = 'g',
-     .arg = "KEYS", .help = "Group rows by these keys in place of the table's own: model, trace, "
-                            "causal, n_q, n_k, d, permute, backend, precision, seed, method, "
-                            "params, run, step, branch, layer, head, kv_head, status, reason."},
-    {.name = "columns", .type = OPT_STR, .offset = A(columns), .flags = OPT_UNSET, .arg = "METRICS",
+    {.name = "table",
+     .type = OPT_STR,
+     .offset = A(table),
+     .def = "summary",
+     .short_name = 't',
+     .arg = "NAME",
+     .help = "Which table; `lacuna list tables` names them."},
+    {.name = "group",
+     .type = OPT_STR,
+     .offset = A(group),
+     .flags = OPT_UNSET,
+     .short_name = 'g',
+     .arg = "KEYS",
+     .help = "Group rows by these keys in place of the table's own: model, trace, "
+             "causal, n_q, n_k, d, permute, backend, precision, seed, method, "
+             "params, run, step, branch, layer, head, kv_head, status, reason."},
+    {.name = "columns",
+     .type = OPT_STR,
+     .offset = A(columns),
+     .flags = OPT_UNSET,
+     .arg = "METRICS",
      .help = "Metrics in place of the table's own; shell patterns (cra_*) are allowed."},
-    {.name = "pivot", .type = OPT_STR, .offset = A(pivot), .flags = OPT_UNSET, .arg = "KEY",
+    {.name = "pivot",
+     .type = OPT_STR,
+     .offset = A(pivot),
+     .flags = OPT_UNSET,
+     .arg = "KEY",
      .help = "One column per value of this key, for the first metric."},
-    {.name = "format", .type = OPT_STR, .offset = A(format), .def = "md", .short_name = 'f',
-     .arg = "FORMAT", .help = "md, csv, tex, json or html; without it the suffix of -o decides."},
-    {.name = "output", .type = OPT_STR, .offset = A(output), .flags = OPT_UNSET | OPT_IDENTITY_NOT,
-     .short_name = 'o', .arg = "FILE", .help = "Write to FILE instead of standard output."},
+    {.name = "format",
+     .type = OPT_STR,
+     .offset = A(format),
+     .def = "md",
+     .short_name = 'f',
+     .arg = "FORMAT",
+     .help = "md, csv, tex, json or html; without it the suffix of -o decides."},
+    {.name = "output",
+     .type = OPT_STR,
+     .offset = A(output),
+     .flags = OPT_UNSET | OPT_IDENTITY_NOT,
+     .short_name = 'o',
+     .arg = "FILE",
+     .help = "Write to FILE instead of standard output."},
     COMMON_OPTS,
     {0},
 };
@@ -39,7 +67,7 @@ static int choose_format(const struct analyze_opts *o, const struct table_format
                          struct err *err)
 {
     bool given;
-    int  rc = opt_is_default(opt_find(options, "format"), o, &given, err);
+    int rc = opt_is_default(opt_find(options, "format"), o, &given, err);
     if (rc)
         return rc;
     given = !given;
@@ -58,7 +86,7 @@ static int write_table(const struct table *t, const struct table_format *f, cons
                        struct err *err)
 {
     struct buf b = {0};
-    int        rc = 0;
+    int rc = 0;
     f->write(t, &b);
     TRY(buf_check(&b, "table", err));
     if (path)
@@ -73,44 +101,48 @@ out:
 static void say_plan(const struct table_def *def, const struct recset *set,
                      const struct table_format *f, const char *output)
 {
-    fprintf(stderr, "would write table %s as %s to %s from %lld records (%lld ok, %lld skipped, "
-            "%lld failed)\n", def->listed.name, f->name, output ? output : "standard output",
-            (long long)set->n, (long long)set->n_ok, (long long)set->n_skip,
-            (long long)set->n_error);
+    fprintf(stderr,
+            "would write table %s as %s to %s from %lld records (%lld ok, %lld skipped, "
+            "%lld failed)\n",
+            def->listed.name, f->name, output ? output : "standard output", (long long)set->n,
+            (long long)set->n_ok, (long long)set->n_skip, (long long)set->n_error);
 }
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_analyze = {
     .name = "analyze",
-    .usage = "analyze DIR... [--table NAME] [--group KEYS] [--format md|csv|tex|json|html] [-o FILE]",
+    .usage =
+        "analyze DIR... [--table NAME] [--group KEYS] [--format md|csv|tex|json|html] [-o FILE]",
     .summary = "make tables from the records of replays",
     .run = run,
     .options = options,
-    .details =
-        "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as one set.\n"
-        "Means give every cell the same weight; md, tex and html print mean and standard deviation,\n"
-        "csv and json also n, minimum, median and maximum. Cells that differ in model, length, token\n"
-        "order, backend, precision or seed are never averaged unless --group asks for it.\n"
-        "\n"
-        "Examples:\n"
-        "  lacuna analyze out\n"
-        "  lacuna analyze out --table by-layer --format csv -o layers.csv\n"
-        "  lacuna analyze out --group method,layer --columns density_elem,cra_min\n"
-        "  lacuna analyze out --group method --pivot layer --columns cra_p1\n"
-        "  lacuna analyze out --table paper\n",
+    .details = "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as "
+               "one set.\n"
+               "Means give every cell the same weight; md, tex and html print mean and standard "
+               "deviation,\n"
+               "csv and json also n, minimum, median and maximum. Cells that differ in model, "
+               "length, token\n"
+               "order, backend, precision or seed are never averaged unless --group asks for it.\n"
+               "\n"
+               "Examples:\n"
+               "  lacuna analyze out\n"
+               "  lacuna analyze out --table by-layer --format csv -o layers.csv\n"
+               "  lacuna analyze out --group method,layer --columns density_elem,cra_min\n"
+               "  lacuna analyze out --group method --pivot layer --columns cra_p1\n"
+               "  lacuna analyze out --table paper\n",
 };
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
-    struct analyze_opts        o = {0};
-    struct str_list            dirs = {0};
-    struct recset              set = {0};
-    struct table               t = {0};
-    const struct table_def    *def;
+    struct analyze_opts o = {0};
+    struct str_list dirs = {0};
+    struct recset set = {0};
+    struct table t = {0};
+    const struct table_def *def;
     const struct table_format *f;
-    bool                       done;
-    int                        rc = 0;
+    bool done;
+    int rc = 0;
 
     TRY(cmd_begin(&cmd_analyze, &o, argc, argv, &dirs, &done, err));
     if (done)

@@ -9,27 +9,58 @@
 
 struct cmp_opts {
     struct common_opts common;
-    double             rtol, atol;
-    char              *ignore, *metrics, *format;
-    int64_t            most;
+    double rtol, atol;
+    char *ignore, *metrics, *format;
+    int64_t most;
 };
 
 #define C(field) offsetof(struct cmp_opts, field)
 
 static const struct opt options[] = {
-    {.name = "rtol", .type = OPT_NUM, .offset = C(rtol), .def = "1e-9", .min = 0, .max = 1e9,
-     .arg = "X", .help = "Largest difference, relative to the larger of both."},
-    {.name = "atol", .type = OPT_NUM, .offset = C(atol), .def = "1e-12", .min = 0, .max = 1e300,
-     .arg = "X", .help = "Absolute difference that is always accepted."},
-    {.name = "ignore", .type = OPT_STR, .offset = C(ignore), .flags = OPT_UNSET, .arg = "KEYS",
+    {.name = "rtol",
+     .type = OPT_NUM,
+     .offset = C(rtol),
+     .def = "1e-9",
+     .min = 0,
+     .max = 1e9,
+     .arg = "X",
+     .help = "Largest difference, relative to the larger of both."},
+    {.name = "atol",
+     .type = OPT_NUM,
+     .offset = C(atol),
+     .def = "1e-12",
+     .min = 0,
+     .max = 1e300,
+     .arg = "X",
+     .help = "Absolute difference that is always accepted."},
+    {.name = "ignore",
+     .type = OPT_STR,
+     .offset = C(ignore),
+     .flags = OPT_UNSET,
+     .arg = "KEYS",
      .help = "Identity keys that may differ: backend,precision compares CPU with GPU; trace, seed, "
              "params, ..."},
-    {.name = "metrics", .type = OPT_STR, .offset = C(metrics), .flags = OPT_UNSET, .arg = "METRICS",
+    {.name = "metrics",
+     .type = OPT_STR,
+     .offset = C(metrics),
+     .flags = OPT_UNSET,
+     .arg = "METRICS",
      .help = "Compare these metrics only (shell patterns); default: all except times and speeds."},
-    {.name = "most", .type = OPT_INT, .offset = C(most), .def = "50", .min = 0, .max = 1e9,
-     .arg = "N", .help = "Print N differences at most, 0 = all; all are counted."},
-    {.name = "format", .type = OPT_STR, .offset = C(format), .def = "md", .short_name = 'f',
-     .arg = "FORMAT", .help = "md, csv, tex, json or html."},
+    {.name = "most",
+     .type = OPT_INT,
+     .offset = C(most),
+     .def = "50",
+     .min = 0,
+     .max = 1e9,
+     .arg = "N",
+     .help = "Print N differences at most, 0 = all; all are counted."},
+    {.name = "format",
+     .type = OPT_STR,
+     .offset = C(format),
+     .def = "md",
+     .short_name = 'f',
+     .arg = "FORMAT",
+     .help = "md, csv, tex, json or html."},
     COMMON_OPTS,
     {0},
 };
@@ -42,15 +73,16 @@ const struct command cmd_compare = {
     .summary = "compare the records of two replays; exit 1 where they differ",
     .run = run,
     .options = options,
-    .details = "A and B are -o directories of `lacuna replay`, or .jsonl files. Cells are matched by\n"
-               "their identity (trace, run, step, branch, layer, head, method, parameters, seed,\n"
-               "backend, precision, token order). Two values agree when\n"
-               "|a - b| <= atol + rtol * max(|a|, |b|). Host times, GPU times and speeds are left\n"
-               "out. Without differences nothing but the counts is printed and the exit code is 0.\n"
-               "\n"
-               "Examples:\n"
-               "  lacuna compare out-a out-b\n"
-               "  lacuna compare cpu gpu --ignore backend,precision --rtol 1e-3\n",
+    .details =
+        "A and B are -o directories of `lacuna replay`, or .jsonl files. Cells are matched by\n"
+        "their identity (trace, run, step, branch, layer, head, method, parameters, seed,\n"
+        "backend, precision, token order). Two values agree when\n"
+        "|a - b| <= atol + rtol * max(|a|, |b|). Host times, GPU times and speeds are left\n"
+        "out. Without differences nothing but the counts is printed and the exit code is 0.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna compare out-a out-b\n"
+        "  lacuna compare cpu gpu --ignore backend,precision --rtol 1e-3\n",
 };
 
 static int load_side(const char *path, struct recset *out, struct err *err)
@@ -65,8 +97,8 @@ static int load_side(const char *path, struct recset *out, struct err *err)
 static int print_table(const struct table *t, const struct cmp_opts *o, struct err *err)
 {
     const struct table_format *f = format_find(o->common.json ? "json" : o->format, err);
-    struct buf                 b = {0};
-    int                        rc = f ? 0 : err->code;
+    struct buf b = {0};
+    int rc = f ? 0 : err->code;
     if (rc)
         return rc;
     f->write(t, &b);
@@ -79,13 +111,13 @@ static int print_table(const struct table *t, const struct cmp_opts *o, struct e
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
-    struct cmp_opts       o = {0};
-    struct str_list       rest = {0};
-    struct recset         a = {0}, b = {0};
-    struct table          t = {0};
+    struct cmp_opts o = {0};
+    struct str_list rest = {0};
+    struct recset a = {0}, b = {0};
+    struct table t = {0};
     struct compare_result res;
-    bool                  done;
-    int                   rc = 0;
+    bool done;
+    int rc = 0;
 
     TRY(cmd_begin(&cmd_compare, &o, argc, argv, &rest, &done, err));
     if (done)

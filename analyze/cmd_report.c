@@ -11,22 +11,37 @@
 
 struct report_opts {
     struct common_opts common;
-    char              *output, *title;
-    struct str_list    masks;
-    bool               figures;
+    char *output, *title;
+    struct str_list masks;
+    bool figures;
 };
 
 #define R(field) offsetof(struct report_opts, field)
 
 static const struct opt options[] = {
-    {.name = "output", .type = OPT_STR, .offset = R(output),
-     .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .short_name = 'o', .arg = "REPORTDIR",
+    {.name = "output",
+     .type = OPT_STR,
+     .offset = R(output),
+     .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
+     .short_name = 'o',
+     .arg = "REPORTDIR",
      .help = "Directory of the report; the page is REPORTDIR/index.html."},
-    {.name = "title", .type = OPT_STR, .offset = R(title), .def = "Sparse attention report",
-     .arg = "TEXT", .help = "Title of the page."},
-    {.name = "masks", .type = OPT_LIST, .offset = R(masks), .flags = OPT_UNSET, .arg = "M.h5",
+    {.name = "title",
+     .type = OPT_STR,
+     .offset = R(title),
+     .def = "Sparse attention report",
+     .arg = "TEXT",
+     .help = "Title of the page."},
+    {.name = "masks",
+     .type = OPT_LIST,
+     .offset = R(masks),
+     .flags = OPT_UNSET,
+     .arg = "M.h5",
      .help = "File of dumped masks for overlays (repeatable)."},
-    {.name = "figures", .type = OPT_BOOL, .offset = R(figures), .def = "1",
+    {.name = "figures",
+     .type = OPT_BOOL,
+     .offset = R(figures),
+     .def = "1",
      .help = "Draw figures; --no-figures leaves them out."},
     COMMON_OPTS,
     {0},
@@ -42,9 +57,11 @@ const struct command cmd_report = {
     .options = options,
     .details =
         "DIR are -o directories of `lacuna replay`. Traces given, and those that the manifests of\n"
-        "the directories name and that are still there, give heatmaps; masks dumped by these replays\n"
+        "the directories name and that are still there, give heatmaps; masks dumped by these "
+        "replays\n"
         "give overlays. The page holds its pictures itself and fetches nothing; beside it lie the\n"
-        "tables (md, csv, tex, json, html), the figures with their gnuplot scripts and data, and a\n"
+        "tables (md, csv, tex, json, html), the figures with their gnuplot scripts and data, and "
+        "a\n"
         "manifest. Without gnuplot the page has tables only and the exit code is 4.\n"
         "\n"
         "Examples:\n"
@@ -58,7 +75,7 @@ static int sort_inputs(const struct str_list *rest, struct report *r, struct err
     struct stat st;
     for (int64_t i = 0; i < rest->n; i++) {
         const char *p = rest->items[i];
-        size_t      len = strlen(p);
+        size_t len = strlen(p);
         if (stat(p, &st) != 0)
             return err_sys(err, ERR_INPUT, "%s", p);
         bool records = S_ISDIR(st.st_mode) || (len > 6 && strcmp(p + len - 6, ".jsonl") == 0);
@@ -70,7 +87,7 @@ static int sort_inputs(const struct str_list *rest, struct report *r, struct err
 static int build(struct report *r, int argc, char **argv, struct err *err)
 {
     struct manifest *m = NULL;
-    int              rc = 0;
+    int rc = 0;
 
     TRY(make_dirs(r->dir, err));
     TRY(report_tables(r, err));
@@ -90,10 +107,10 @@ out:
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct report_opts o = {0};
-    struct report      r = {.app = app};
-    struct str_list    rest = {0};
-    bool               done;
-    int                rc = 0;
+    struct report r = {.app = app};
+    struct str_list rest = {0};
+    bool done;
+    int rc = 0;
 
     TRY(cmd_begin(&cmd_report, &o, argc, argv, &rest, &done, err));
     if (done)
@@ -107,15 +124,18 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(recset_load(&r.records, &r.set, err));
     TRY(report_find_inputs(&r, err));
     if (o.common.dry_run) {
-        fprintf(stderr, "would write %s/index.html from %lld records, %lld traces, %lld mask files\n",
+        fprintf(stderr,
+                "would write %s/index.html from %lld records, %lld traces, %lld mask files\n",
                 r.dir, (long long)r.set.n, (long long)r.traces.n, (long long)r.masks.n);
         goto out;
     }
     TRY(build(&r, app->argc, app->argv, err));
     log_info("%s/index.html: %d tables, %d figures", r.dir, r.n_tables, r.n_figures);
     if (r.no_gnuplot)
-        FAIL(err, ERR_MACHINE, "%s/index.html has no figures: install gnuplot-nox and run again; "
-             "scripts and data of the figures are in %s/figures", r.dir, r.dir);
+        FAIL(err, ERR_MACHINE,
+             "%s/index.html has no figures: install gnuplot-nox and run again; "
+             "scripts and data of the figures are in %s/figures",
+             r.dir, r.dir);
 out:
     report_free(&r);
     str_list_free(&rest);

@@ -12,7 +12,7 @@
 
 /* What makes a cell, in the order in which differences are listed. */
 static const enum group_key cell_keys[] = {
-    KEY_MODEL,  KEY_TRACE,  KEY_RUN,  KEY_STEP,      KEY_BRANCH,  KEY_LAYER, KEY_HEAD,
+    KEY_MODEL,  KEY_TRACE,  KEY_RUN,  KEY_STEP,      KEY_BRANCH,  KEY_LAYER,   KEY_HEAD,
     KEY_METHOD, KEY_PARAMS, KEY_SEED, KEY_PRECISION, KEY_BACKEND, KEY_PERMUTE,
 };
 
@@ -21,11 +21,11 @@ static const enum group_key cell_keys[] = {
 enum { C_CELL, C_WHAT, C_A, C_B, C_DIFF, C_REL };
 
 struct walk {
-    enum group_key             keys[KEYS_MAX];
-    int                        n_keys;
+    enum group_key keys[KEYS_MAX];
+    int n_keys;
     const struct compare_opts *o;
-    struct compare_result     *res;
-    struct table              *t;
+    struct compare_result *res;
+    struct table *t;
 };
 
 bool compare_is_time(const char *metric)
@@ -57,7 +57,7 @@ static int sorted(const struct recset *s, struct walk *w, const struct record **
                   struct err *err)
 {
     const struct record **p = NULL;
-    int                   rc = mem_alloc(&p, s->n, sizeof *p, "cells", err);
+    int rc = mem_alloc(&p, s->n, sizeof *p, "cells", err);
     if (rc)
         return rc;
     for (int64_t i = 0; i < s->n; i++)
@@ -66,9 +66,11 @@ static int sorted(const struct recset *s, struct walk *w, const struct record **
     for (int64_t i = 1; i < s->n; i++)
         if (record_order(w, p[i - 1], p[i]) == 0) {
             free(p);
-            return err_set(err, ERR_USAGE, "without %s several records are the same cell "
-                           "(layer %d head %d method %s)", w->o->ignore ? w->o->ignore : "",
-                           s->r[i].layer, s->r[i].head, s->r[i].method);
+            return err_set(err, ERR_USAGE,
+                           "without %s several records are the same cell "
+                           "(layer %d head %d method %s)",
+                           w->o->ignore ? w->o->ignore : "", s->r[i].layer, s->r[i].head,
+                           s->r[i].method);
         }
     *out = p;
     return 0;
@@ -79,8 +81,8 @@ static void cell_name(const struct walk *w, const struct record *r, struct buf *
     for (int i = 0; i < w->n_keys; i++) {
         enum group_key k = w->keys[i];
         if (k == KEY_MODEL || k == KEY_TRACE || k == KEY_PRECISION ||
-            (k == KEY_PARAMS && (!r->params || !r->params[0])) ||
-            (k == KEY_RUN && r->run == 0) || (k == KEY_SEED && r->seed == 0) ||
+            (k == KEY_PARAMS && (!r->params || !r->params[0])) || (k == KEY_RUN && r->run == 0) ||
+            (k == KEY_SEED && r->seed == 0) ||
             (k == KEY_BACKEND && strcmp(r->backend, "cpu") == 0) ||
             (k == KEY_PERMUTE && strcmp(r->permute, "none") == 0))
             continue; /* what is usual is not worth a word */
@@ -94,7 +96,7 @@ static int add_row(struct walk *w, const struct record *r, const char *what, con
                    const char *b, double diff, double rel, struct err *err)
 {
     struct buf name = {0};
-    int        rc = 0;
+    int rc = 0;
     if (w->o->most && w->t->n_rows >= w->o->most)
         return 0;
     cell_name(w, r, &name);
@@ -148,7 +150,7 @@ static bool equal_values(const struct walk *w, double a, double b)
 static int compare_metric(struct walk *w, const struct record *a, const char *name,
                           const struct metric *x, const struct metric *y, struct err *err)
 {
-    char   tx[32], ty[32];
+    char tx[32], ty[32];
     double diff = NAN, rel = NAN;
 
     w->res->metrics++;
@@ -171,7 +173,7 @@ static int compare_cell(struct walk *w, const struct record *a, const struct rec
                         struct err *err)
 {
     static const char *const names[] = {"ok", "skip", "error"};
-    int                      rc = 0;
+    int rc = 0;
     w->res->cells++;
     if (a->status != b->status) {
         w->res->status++;
@@ -195,7 +197,7 @@ out:
 static int choose_keys(struct walk *w, struct err *err)
 {
     enum group_key drop[KEYS_MAX];
-    int            n_drop = 0, rc = 0;
+    int n_drop = 0, rc = 0;
     if (w->o->ignore && w->o->ignore[0])
         TRY(keys_parse(w->o->ignore, "--ignore", drop, &n_drop, err));
     for (int i = 0; i < N_CELL_KEYS; i++) {
@@ -247,8 +249,8 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
                  struct compare_result *res, struct table *out, struct err *err)
 {
     const struct record **x = NULL, **y = NULL;
-    struct walk           w = {.o = o, .res = res, .t = out};
-    int                   rc = 0;
+    struct walk w = {.o = o, .res = res, .t = out};
+    int rc = 0;
 
     *res = (struct compare_result){0};
     table_init(out, "compare", "Differences between two sets of records");
@@ -258,7 +260,8 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
     TRY(sorted(b, &w, &y, err));
     TRY(merge(&w, x, a->n, y, b->n, err));
     int64_t found = compare_differences(res);
-    table_note(out, "%lld cells and %lld metrics compared: %lld cells only in A, %lld only in B, "
+    table_note(out,
+               "%lld cells and %lld metrics compared: %lld cells only in A, %lld only in B, "
                "%lld of other status, %lld with another reason, %lld metrics differ",
                (long long)res->cells, (long long)res->metrics, (long long)res->only_a,
                (long long)res->only_b, (long long)res->status, (long long)res->reason,

@@ -8,17 +8,17 @@
 #include "analyze/table.h"
 
 struct compare_opts {
-    double      rtol, atol; /* equal iff |a - b| <= atol + rtol * max(|a|, |b|) */
-    const char *ignore;     /* identity keys that may differ ("backend,trace"), NULL = none */
-    const char *metrics;    /* shell patterns of the metrics compared, NULL = all but times */
-    int64_t     most;       /* rows of the table at most, 0 = all */
+    double rtol, atol;   /* equal iff |a - b| <= atol + rtol * max(|a|, |b|) */
+    const char *ignore;  /* identity keys that may differ ("backend,trace"), NULL = none */
+    const char *metrics; /* shell patterns of the metrics compared, NULL = all but times */
+    int64_t most;        /* rows of the table at most, 0 = all */
 };
 
 struct compare_result {
-    int64_t cells, metrics;              /* compared */
-    int64_t only_a, only_b;              /* cells of one side */
-    int64_t status, reason, values;      /* cells and metrics that differ */
-    double  worst_rel, worst_abs;        /* largest differences of metrics that both have */
+    int64_t cells, metrics;         /* compared */
+    int64_t only_a, only_b;         /* cells of one side */
+    int64_t status, reason, values; /* cells and metrics that differ */
+    double worst_rel, worst_abs;    /* largest differences of metrics that both have */
 };
 
 /* Times of the host and of a GPU differ from run to run: names that are never compared unless

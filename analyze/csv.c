@@ -14,8 +14,8 @@
 
 struct reader {
     const char *path;
-    char       *in, *end, *to; /* read position, end, where the unquoted text goes */
-    int64_t     line;
+    char *in, *end, *to; /* read position, end, where the unquoted text goes */
+    int64_t line;
 };
 
 /* One field: its text ends up at *field, *last tells whether it ends a row. */
@@ -52,10 +52,10 @@ static int read_field(struct reader *r, char **field, bool *last, struct err *er
 
 static int read_row(struct reader *r, struct csv *c, int64_t *cap_rows, struct err *err)
 {
-    char  **fields = NULL, *field;
+    char **fields = NULL, *field;
     int64_t n = 0, cap = 0, line = r->line;
-    bool    last = false;
-    int     rc = 0;
+    bool last = false;
+    int rc = 0;
 
     while (!last) {
         TRY(read_field(r, &field, &last, err));
@@ -78,8 +78,8 @@ int csv_read(const char *path, struct csv *out, struct err *err)
 {
     struct csv c = {0};
     struct buf text = {0};
-    int64_t    cap = 0;
-    int        rc = 0;
+    int64_t cap = 0;
+    int rc = 0;
 
     TRY(buf_read_file(&text, path, CSV_MOST, err));
     if (text.len == 0)

@@ -9,14 +9,14 @@
 #include <stdint.h>
 
 struct csv {
-    char  ***row;   /* [n][n_fields], owned; row[0] is the header */
-    int64_t  n;     /* rows, the header included */
-    int64_t  fields; /* of every row */
-    char    *text;  /* owned: all fields */
+    char ***row;    /* [n][n_fields], owned; row[0] is the header */
+    int64_t n;      /* rows, the header included */
+    int64_t fields; /* of every row */
+    char *text;     /* owned: all fields */
 };
 
 /* Every row must have as many fields as the header: ERR_INPUT with file and line. */
-int  csv_read(const char *path, struct csv *out, struct err *err);
+int csv_read(const char *path, struct csv *out, struct err *err);
 void csv_free(struct csv *c);
 
 /* Index of a header field; ERR_INPUT naming it when it is missing. */

@@ -22,8 +22,8 @@ static bool try_place(const char *dir, const char *sub, const char *below, struc
 static bool beside_executable(const char *below, struct buf *path, struct buf *tried)
 {
     static const char *const places[] = {"../datasets", "datasets", "../share/lacuna"};
-    char                     exe[PATH_MAX];
-    ssize_t                  n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    char exe[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     if (n <= 0)
         return false;
     exe[n] = '\0';
@@ -40,8 +40,8 @@ static bool beside_executable(const char *below, struct buf *path, struct buf *t
 int datadir_find(const char *below, struct buf *path, struct err *err)
 {
     const char *env = getenv("LACUNA_DATA");
-    struct buf  tried = {0};
-    bool        found;
+    struct buf tried = {0};
+    bool found;
     if (env && env[0])
         found = try_place(env, "", below, path, &tried);
     else

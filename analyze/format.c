@@ -17,7 +17,8 @@ static void md_write(const struct table *t, struct buf *b);
 static void csv_write(const struct table *t, struct buf *b);
 
 static const struct table_format format_md = {"md", ".md", "Markdown, aligned", md_write};
-static const struct table_format format_csv = {"csv", ".csv", "RFC 4180, full precision", csv_write};
+static const struct table_format format_csv = {"csv", ".csv", "RFC 4180, full precision",
+                                               csv_write};
 static const struct table_format format_tex = {"tex", ".tex", "LaTeX with booktabs", tex_write};
 static const struct table_format format_json = {"json", ".json", "JSON, full precision",
                                                 json_write};
@@ -52,12 +53,12 @@ static double shown_value(const struct column *c, const struct cell *cell)
 struct digits format_digits(const struct table *t, int64_t col)
 {
     const struct column *c = &t->cols[col];
-    double               largest = 0, least = INFINITY;
+    double largest = 0, least = INFINITY;
     if (c->mixed && c->type != COL_INT)
         return (struct digits){true, false, 0};
     for (int64_t i = 0; i < t->n_rows; i++) {
         const struct cell *cell = table_cell(t, i, col);
-        double             x = fabs(shown_value(c, cell));
+        double x = fabs(shown_value(c, cell));
         if (!cell->set || !isfinite(x) || x == 0)
             continue;
         largest = fmax(largest, x);
@@ -101,8 +102,8 @@ static void put_stats(const struct table *t, int64_t row, int64_t col, struct di
                       const char *pm, struct buf *b)
 {
     const struct stats *s = &table_cell(t, row, col)->stats;
-    double              scale = t->cols[col].scale;
-    int64_t             n_col = table_find(t, "n");
+    double scale = t->cols[col].scale;
+    int64_t n_col = table_find(t, "n");
     if (s->n == 0) {
         buf_printf(b, "no finite value (%lld)", (long long)s->n_bad);
         return;
@@ -224,7 +225,7 @@ static void md_rows(const struct table *t, int *width, const struct digits *d, s
 
 static void md_write(const struct table *t, struct buf *b)
 {
-    int           *width = calloc((size_t)t->n_cols + 1, sizeof *width);
+    int *width = calloc((size_t)t->n_cols + 1, sizeof *width);
     struct digits *d = format_all_digits(t, b);
     b->failed |= !width;
     buf_printf(b, "**%s**\n\n", t->title);
@@ -273,7 +274,7 @@ static void csv_number(double x, struct buf *b)
 static void csv_stats(const struct cell *cell, struct buf *b)
 {
     const struct stats *s = &cell->stats;
-    const double        rest[] = {s->min, s->median, s->max};
+    const double rest[] = {s->min, s->median, s->max};
     if (!cell->set) {
         buf_puts(b, ",,,,,");
         return;
@@ -291,7 +292,7 @@ static void csv_stats(const struct cell *cell, struct buf *b)
 static void csv_header(const struct table *t, struct buf *b)
 {
     static const char *const parts[] = {"", "_sd", "_n", "_min", "_median", "_max"};
-    struct buf               name = {0};
+    struct buf name = {0};
     for (int64_t c = 0; c < t->n_cols; c++) {
         int n = t->cols[c].type == COL_STATS ? 6 : 1;
         for (int i = 0; i < n; i++) {

@@ -27,7 +27,7 @@ void format_header(const struct column *c, struct buf *b);
 struct digits {
     bool mixed; /* four significant digits each */
     bool scientific;
-    int  decimals;
+    int decimals;
 };
 
 struct digits format_digits(const struct table *t, int64_t col);

@@ -195,7 +195,7 @@ static void html_head_cell(const struct column *c, struct buf *b)
 
 void html_table(const struct table *t, struct buf *b)
 {
-    struct buf     raw = {0};
+    struct buf raw = {0};
     struct digits *d = format_all_digits(t, b);
     buf_puts(b, "<div class=\"wide\"><table>\n<caption>");
     html_text(t->title, b);

@@ -26,7 +26,7 @@ static bool sum_value(const struct record *r, const char *p, const char *end, do
     *out = 0;
     while (p < end) {
         size_t len = strcspn(p, "+/");
-        char   name[sizeof ((struct metric *)0)->name];
+        char name[sizeof((struct metric *)0)->name];
         if (len >= sizeof name)
             return false;
         snprintf(name, sizeof name, "%.*s", (int)len, p);
@@ -41,9 +41,9 @@ static bool sum_value(const struct record *r, const char *p, const char *end, do
 
 static bool expression_value(const struct record *r, const char *text, double *out)
 {
-    bool        complement = strncmp(text, "1-", 2) == 0;
+    bool complement = strncmp(text, "1-", 2) == 0;
     const char *p = complement ? text + 2 : text, *slash = strchr(p, '/'), *end = p + strlen(p);
-    double      num, den = 1;
+    double num, den = 1;
     if (!sum_value(r, p, slash ? slash : end, &num) ||
         (slash && !sum_value(r, slash + 1, end, &den)))
         return false;
@@ -67,7 +67,7 @@ bool name_matches(const char *patterns, const char *name)
 {
     for (const char *p = patterns; *p;) {
         size_t len = strcspn(p, ",");
-        char   one[64];
+        char one[64];
         snprintf(one, sizeof one, "%.*s", (int)(len < sizeof one ? len : sizeof one - 1), p);
         if (fnmatch(one, name, 0) == 0)
             return true;
@@ -99,7 +99,7 @@ int recset_metrics(const struct recset *s, const char *patterns, struct str_list
 {
     for (const char *p = patterns; *p;) {
         size_t len = strcspn(p, ",");
-        char   one[64];
+        char one[64];
         if (len >= sizeof one)
             return err_set(err, ERR_USAGE, "'%.*s' is longer than any metric's name", (int)len, p);
         snprintf(one, sizeof one, "%.*s", (int)len, p);
@@ -120,9 +120,9 @@ bool recset_varies(const struct recset *s, enum group_key k)
 /* ---- sorting ------------------------------------------------------------------------------- */
 
 struct sort_ctx {
-    const struct record  *r;
+    const struct record *r;
     const enum group_key *keys;
-    int                   n;
+    int n;
 };
 
 static int compare_keys(const struct sort_ctx *c, int64_t a, int64_t b)
@@ -138,7 +138,7 @@ static int compare_keys(const struct sort_ctx *c, int64_t a, int64_t b)
 static int sort_cmp(const void *a, const void *b, void *ctx)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    int     d = compare_keys(ctx, x, y);
+    int d = compare_keys(ctx, x, y);
     return d ? d : (x > y) - (x < y); /* records of one group stay in file order */
 }
 
@@ -207,15 +207,14 @@ static bool mixes_calls(const struct grouping *gs, int64_t from, int64_t to)
     return dense && sparse;
 }
 
-int grouping_make(const struct recset *set, const enum group_key *keys, int n_keys,
-                  unsigned flags, group_filter *filter, const void *ctx, struct grouping *out,
-                  struct err *err)
+int grouping_make(const struct recset *set, const enum group_key *keys, int n_keys, unsigned flags,
+                  group_filter *filter, const void *ctx, struct grouping *out, struct err *err)
 {
-    enum group_key  inner[KEYS_MAX + N_HEAD_KEYS];
+    enum group_key inner[KEYS_MAX + N_HEAD_KEYS];
     struct grouping gs = {.set = set, .flags = flags};
     struct sort_ctx sort = {set->r, inner, n_keys};
-    int64_t         n = 0;
-    int             rc = 0;
+    int64_t n = 0;
+    int rc = 0;
 
     TRY(mem_alloc(&gs.order, set->n, sizeof *gs.order, "order of records", err));
     for (int64_t i = 0; i < set->n; i++)
@@ -253,9 +252,9 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
                 struct stats *out, double **values, struct err *err)
 {
     const struct record *last = NULL;
-    double              *x = NULL;
-    int64_t              n = 0;
-    int                  rc = mem_alloc(&x, g->n, sizeof *x, "values of a group", err);
+    double *x = NULL;
+    int64_t n = 0;
+    int rc = mem_alloc(&x, g->n, sizeof *x, "values of a group", err);
     if (rc)
         return rc;
     for (int64_t i = 0; i < g->n; i++) {

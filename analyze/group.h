@@ -15,10 +15,10 @@ enum group_steps {
 
 struct group {
     const struct record *first; /* any member: its key values are the group's */
-    const int64_t       *at;    /* indices of the members in the set */
-    int64_t              n;
-    int64_t              n_ok, n_skip, n_error;
-    enum group_steps     steps;
+    const int64_t *at;          /* indices of the members in the set */
+    int64_t n;
+    int64_t n_ok, n_skip, n_error;
+    enum group_steps steps;
 };
 
 enum group_flags {
@@ -28,11 +28,11 @@ enum group_flags {
 
 struct grouping {
     const struct recset *set;
-    unsigned             flags;
-    int64_t             *order; /* owned: indices sorted by the keys */
-    struct group        *g;     /* owned */
-    int64_t              n, cap;
-    bool                 has_sparse; /* some group has STEPS_SPARSE */
+    unsigned flags;
+    int64_t *order;  /* owned: indices sorted by the keys */
+    struct group *g; /* owned */
+    int64_t n, cap;
+    bool has_sparse; /* some group has STEPS_SPARSE */
 };
 
 /* Which records of the set take part; NULL = all. */
@@ -41,13 +41,13 @@ typedef bool group_filter(const void *ctx, const struct record *r);
 /* Groups in the order of the keys (the first key is the slowest).
  *
  * GROUP_SPLIT_STEPS: a group in which the method ran some calls dense by its own schedule (metric
- * dense_call) and some not is followed by a second group of the same keys with STEPS_SPARSE over the
- * latter only.
+ * dense_call) and some not is followed by a second group of the same keys with STEPS_SPARSE over
+ * the latter only.
  *
  * GROUP_PER_HEAD: for numbers that belong to a head of a trace and not to a method; when several
  * records of a group belong to one head, each metric counts once per head. */
-int  grouping_make(const struct recset *set, const enum group_key *keys, int n_keys, unsigned flags,
-                   group_filter *filter, const void *ctx, struct grouping *out, struct err *err);
+int grouping_make(const struct recset *set, const enum group_key *keys, int n_keys, unsigned flags,
+                  group_filter *filter, const void *ctx, struct grouping *out, struct err *err);
 void grouping_free(struct grouping *g);
 
 /* Statistics of a metric over the ok cells of a group that have it. `values` (may be NULL) receives
@@ -56,8 +56,8 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
                 struct stats *out, double **values, struct err *err);
 
 /* Value of a metric of one record, NAN when absent; or of an expression of metrics of the form
- * [1-]A[+B...][/C[+D...]], for instance "1-density_elem" or "time_select_ns/time_dense_ns" ("+" binds
- * closer than "/"). */
+ * [1-]A[+B...][/C[+D...]], for instance "1-density_elem" or "time_select_ns/time_dense_ns" ("+"
+ * binds closer than "/"). */
 double record_value(const struct record *r, const char *metric);
 
 /* Does the record have the metric (all those of an expression)? */

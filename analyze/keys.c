@@ -11,7 +11,7 @@
 
 static const struct {
     const char *name;
-    bool        number;
+    bool number;
     const char *title;
 } info[KEY_COUNT] = {
 #define X(id, name, num, title, help) {name, num, title},
@@ -37,15 +37,15 @@ bool key_is_number(enum group_key k)
 static int unknown_key(const char *word, const char *what, struct err *err)
 {
     const char *names[KEY_COUNT + 1] = {0};
-    struct buf  all = {0};
+    struct buf all = {0};
     for (int k = 0; k < KEY_COUNT; k++) {
         names[k] = info[k].name;
         buf_printf(&all, "%s%s", k ? ", " : "", info[k].name);
     }
     const char *near = nearest_name(word, names);
-    int rc = err_set(err, ERR_USAGE, "%s: unknown key '%s'%s%s%s; the keys are %s", what, word,
-                     near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "",
-                     buf_str(&all));
+    int rc =
+        err_set(err, ERR_USAGE, "%s: unknown key '%s'%s%s%s; the keys are %s", what, word,
+                near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "", buf_str(&all));
     buf_free(&all);
     return rc;
 }
@@ -56,7 +56,7 @@ int keys_parse(const char *text, const char *what, enum group_key keys[KEYS_MAX]
     int count = 0;
     for (const char *p = text; *p;) {
         size_t len = strcspn(p, ",");
-        char   word[32];
+        char word[32];
         snprintf(word, sizeof word, "%.*s", (int)(len < sizeof word ? len : sizeof word - 1), p);
         int k = 0;
         while (k < KEY_COUNT && strcmp(word, info[k].name) != 0)
@@ -153,7 +153,7 @@ int natural_compare(const char *a, const char *b)
     const char *a0 = a, *b0 = b;
     while (*a && *b) {
         if (number_starts(a) && number_starts(b)) {
-            char  *a_end, *b_end;
+            char *a_end, *b_end;
             double x = strtod(a, &a_end), y = strtod(b, &b_end);
             if (x != y)
                 return x < y ? -1 : 1;

@@ -11,40 +11,40 @@
 #include <stdbool.h>
 
 /* X(identifier, name, is a number, title, what it is) */
-#define GROUP_KEYS(X)                                                         \
-    X(KEY_MODEL, "model", false, "model", "model of the trace")               \
-    X(KEY_TRACE, "trace", false, "trace", "content id of the trace")          \
-    X(KEY_CAUSAL, "causal", true, "causal", "1 = causal attention")           \
-    X(KEY_N_Q, "n_q", true, "N_q [tokens]", "query rows")                     \
-    X(KEY_N_K, "n_k", true, "N_k [tokens]", "keys")                           \
-    X(KEY_D, "d", true, "d", "head dimension")                                \
-    X(KEY_PERMUTE, "permute", false, "token order", "token order")            \
-    X(KEY_BACKEND, "backend", false, "backend", "cpu or cuda")                \
-    X(KEY_PRECISION, "precision", false, "precision", "arithmetic of the reference") \
-    X(KEY_SEED, "seed", true, "seed", "seed of everything random")            \
-    X(KEY_METHOD, "method", false, "method", "method")                        \
-    X(KEY_PARAMS, "params", false, "parameters", "parameters that differ from their defaults") \
-    X(KEY_RUN, "run", true, "run", "run of the model")                        \
-    X(KEY_STEP, "step", true, "step", "denoising step")                       \
-    X(KEY_BRANCH, "branch", false, "branch", "guidance branch")               \
-    X(KEY_LAYER, "layer", true, "layer", "layer")                             \
-    X(KEY_HEAD, "head", true, "head", "query head")                           \
-    X(KEY_KV_HEAD, "kv_head", true, "kv head", "key-value head")              \
-    X(KEY_STATUS, "status", false, "status", "ok, skip or error")             \
+#define GROUP_KEYS(X)                                                                              \
+    X(KEY_MODEL, "model", false, "model", "model of the trace")                                    \
+    X(KEY_TRACE, "trace", false, "trace", "content id of the trace")                               \
+    X(KEY_CAUSAL, "causal", true, "causal", "1 = causal attention")                                \
+    X(KEY_N_Q, "n_q", true, "N_q [tokens]", "query rows")                                          \
+    X(KEY_N_K, "n_k", true, "N_k [tokens]", "keys")                                                \
+    X(KEY_D, "d", true, "d", "head dimension")                                                     \
+    X(KEY_PERMUTE, "permute", false, "token order", "token order")                                 \
+    X(KEY_BACKEND, "backend", false, "backend", "cpu or cuda")                                     \
+    X(KEY_PRECISION, "precision", false, "precision", "arithmetic of the reference")               \
+    X(KEY_SEED, "seed", true, "seed", "seed of everything random")                                 \
+    X(KEY_METHOD, "method", false, "method", "method")                                             \
+    X(KEY_PARAMS, "params", false, "parameters", "parameters that differ from their defaults")     \
+    X(KEY_RUN, "run", true, "run", "run of the model")                                             \
+    X(KEY_STEP, "step", true, "step", "denoising step")                                            \
+    X(KEY_BRANCH, "branch", false, "branch", "guidance branch")                                    \
+    X(KEY_LAYER, "layer", true, "layer", "layer")                                                  \
+    X(KEY_HEAD, "head", true, "head", "query head")                                                \
+    X(KEY_KV_HEAD, "kv_head", true, "kv head", "key-value head")                                   \
+    X(KEY_STATUS, "status", false, "status", "ok, skip or error")                                  \
     X(KEY_REASON, "reason", false, "reason", "why a cell was skipped or failed")
 
 enum group_key {
 #define X(id, name, num, title, help) id,
     GROUP_KEYS(X)
 #undef X
-    KEY_COUNT
+        KEY_COUNT
 };
 
 #define KEYS_MAX KEY_COUNT
 
 const char *key_name(enum group_key k);
 const char *key_title(enum group_key k);
-bool        key_is_number(enum group_key k);
+bool key_is_number(enum group_key k);
 
 /* "method,layer" -> keys without repeats. `what` names the option in messages; an unknown key is
  * ERR_USAGE with the nearest one and the list of all. */
@@ -53,7 +53,7 @@ int keys_parse(const char *text, const char *what, enum group_key keys[KEYS_MAX]
 
 /* Value of a key: as a number (numeric keys) or as text appended to b. */
 double key_number(const struct record *r, enum group_key k);
-void   key_text(const struct record *r, enum group_key k, struct buf *b);
+void key_text(const struct record *r, enum group_key k, struct buf *b);
 
 /* Order of two records by one key: numbers by value; methods with "dense" first, then by name; text
  * naturally. */

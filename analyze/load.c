@@ -11,14 +11,14 @@
 #include <string.h>
 
 struct keyed {
-    char   *key; /* owned */
+    char *key; /* owned */
     int64_t i;
 };
 
 static int by_key(const void *a, const void *b)
 {
     const struct keyed *x = a, *y = b;
-    int                 c = strcmp(x->key, y->key);
+    int c = strcmp(x->key, y->key);
     return c ? c : (x->i > y->i) - (x->i < y->i);
 }
 
@@ -26,8 +26,8 @@ static int by_key(const void *a, const void *b)
 static int mark_repeated(const struct record *r, int64_t n, bool *drop, struct err *err)
 {
     struct keyed *k = NULL;
-    struct buf    b = {0};
-    int           rc = 0;
+    struct buf b = {0};
+    int rc = 0;
 
     TRY(mem_zalloc(&k, n, sizeof *k, "record keys", err));
     for (int64_t i = 0; i < n; i++) {
@@ -51,9 +51,9 @@ out:
 
 static int drop_repeated(struct recset *s, struct err *err)
 {
-    bool   *drop = NULL;
+    bool *drop = NULL;
     int64_t kept = 0;
-    int     rc = 0;
+    int rc = 0;
 
     TRY(mem_zalloc(&drop, s->n, sizeof *drop, "repeated cells", err));
     TRY(mark_repeated(s->r, s->n, drop, err));
@@ -83,7 +83,7 @@ static void count_status(struct recset *s)
 int recset_from(struct record *r, int64_t n, struct recset *out, struct err *err)
 {
     struct recset s = {.r = r, .n = n, .cap = n};
-    int           rc = drop_repeated(&s, err);
+    int rc = drop_repeated(&s, err);
     if (rc) {
         recset_free(&s);
         return rc;
@@ -97,8 +97,8 @@ int recset_from(struct record *r, int64_t n, struct recset *out, struct err *err
 static int append(const char *path, struct recset *s, struct err *err)
 {
     struct record *r = NULL;
-    int64_t        n = 0;
-    int            rc = records_load(path, &r, &n, err);
+    int64_t n = 0;
+    int rc = records_load(path, &r, &n, err);
     if (rc)
         return rc;
     rc = mem_grow(&s->r, &s->cap, s->n + n, sizeof *s->r, "records", err);
@@ -116,7 +116,7 @@ static int append(const char *path, struct recset *s, struct err *err)
 int recset_load(const struct str_list *paths, struct recset *out, struct err *err)
 {
     struct recset s = {0};
-    int           rc = 0;
+    int rc = 0;
 
     if (paths->n == 0)
         FAIL(err, ERR_USAGE, "no directory with records given: pass the -o directory of a replay");
@@ -126,7 +126,7 @@ int recset_load(const struct str_list *paths, struct recset *out, struct err *er
         FAIL(err, ERR_INPUT, "%s: no records%s", paths->items[0],
              paths->n > 1 ? ", and none in the other directories" : "");
     struct record *r = s.r;
-    int64_t        n = s.n;
+    int64_t n = s.n;
     s = (struct recset){0};
     return recset_from(r, n, out, err);
 out:

@@ -9,14 +9,14 @@
 
 struct recset {
     struct record *r; /* owned */
-    int64_t        n, cap;
-    int64_t        n_ok, n_skip, n_error;
-    int64_t        repeated; /* cells that several directories held: the last directory's was kept */
+    int64_t n, cap;
+    int64_t n_ok, n_skip, n_error;
+    int64_t repeated; /* cells that several directories held: the last directory's was kept */
 };
 
 /* Read the records of every path (directory or file), in order. No path: ERR_USAGE; no record at
  * all: ERR_INPUT. */
-int  recset_load(const struct str_list *paths, struct recset *out, struct err *err);
+int recset_load(const struct str_list *paths, struct recset *out, struct err *err);
 void recset_free(struct recset *s);
 
 /* Take over the array r of n records (malloc'd) as a set, dropping repeated cells; for callers that

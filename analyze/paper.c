@@ -3,7 +3,8 @@
  *
  * The verdict never claims more than the data: a number is judged ("agrees" within PAPER_RTOL,
  * "differs") only when the records come from the model that the paper names, and times only when
- * measured on the machine, which records do not prove; otherwise the two numbers stand side by side.
+ * measured on the machine, which records do not prove; otherwise the two numbers stand side by
+ * side.
  */
 #include "analyze/paper.h"
 
@@ -22,11 +23,11 @@ enum spread { SPREAD_MEAN, SPREAD_MIN, SPREAD_MAX };
 struct rule {
     const char *paper, *table, *row, *column, *metric, *method, *params;
     enum spread spread;
-    unsigned    flags;
+    unsigned flags;
 };
 
 static const struct rule rules[] = {
-#define RULE(paper, table, row, column, metric, method, params, spread, flags) \
+#define RULE(paper, table, row, column, metric, method, params, spread, flags)                     \
     {paper, table, row, column, metric, method, params, spread, flags},
 #include "analyze/paper.def"
 #undef RULE
@@ -35,7 +36,7 @@ static const struct rule rules[] = {
 /* Models by the names that the papers print; longer names before their beginnings. */
 static const struct {
     const char *printed, *name; /* name: shell pattern over the trace's model, any case */
-    bool        text;           /* causal language model, else bidirectional */
+    bool text;                  /* causal language model, else bidirectional */
 } models[] = {
     {"Llama3.1", "*llama*3.1*", true},
     {"Llama-3.1", "*llama*3.1*", true},
@@ -55,7 +56,7 @@ static const struct {
 static const struct {
     const char *printed, *name;
 } orders[] = {
-    {"Random", "random"}, {"Rowmajor", "row"},     {"Columnmajor", "column"},
+    {"Random", "random"},  {"Rowmajor", "row"},         {"Columnmajor", "column"},
     {"Timemajor", "time"}, {"HilbertCurve", "hilbert"},
 };
 
@@ -67,11 +68,11 @@ struct printed {
 /* Which records a printed number is compared with: the context of the filter. */
 struct wanted {
     const struct rule *rule;
-    const char        *model;   /* pattern, NULL = the paper does not say */
-    int                causal;  /* 1, 0, or -1 = any */
-    int                layer;   /* -1 = any */
-    int64_t            n_low, n_high; /* 0, 0 = any */
-    const char        *order;   /* NULL = any */
+    const char *model;     /* pattern, NULL = the paper does not say */
+    int causal;            /* 1, 0, or -1 = any */
+    int layer;             /* -1 = any */
+    int64_t n_low, n_high; /* 0, 0 = any */
+    const char *order;     /* NULL = any */
 };
 
 /* ---- reading the printed side -------------------------------------------------------------- */
@@ -82,8 +83,9 @@ static const struct rule *find_rule(const struct printed *p)
         return NULL; /* quality scores, end-to-end times, settings */
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         const struct rule *r = &rules[i];
-        if (strncmp(p->paper, r->paper, strlen(r->paper)) == 0 && fnmatch(r->table, p->table, 0) == 0 &&
-            fnmatch(r->row, p->row, 0) == 0 && fnmatch(r->column, p->column, 0) == 0)
+        if (strncmp(p->paper, r->paper, strlen(r->paper)) == 0 &&
+            fnmatch(r->table, p->table, 0) == 0 && fnmatch(r->row, p->row, 0) == 0 &&
+            fnmatch(r->column, p->column, 0) == 0)
             return r;
     }
     return NULL;
@@ -100,7 +102,7 @@ static void find_model(const struct printed *p, struct wanted *w)
                 return;
             }
     /* No model is named: the paper's kind of model. */
-    w->causal = strncmp(p->paper, "FG-Attn", 7) == 0           ? 0
+    w->causal = strncmp(p->paper, "FG-Attn", 7) == 0            ? 0
                 : strncmp(p->paper, "SampleAttention", 15) == 0 ? 1
                                                                 : -1;
 }
@@ -144,8 +146,8 @@ static bool params_match(const char *patterns, const char *params)
 {
     for (const char *p = patterns; *p;) {
         size_t len = strcspn(p, " ");
-        bool   negate = *p == '!';
-        char   one[64];
+        bool negate = *p == '!';
+        char one[64];
         snprintf(one, sizeof one, "%.*s", (int)(len - negate), p + negate);
         if ((fnmatch(one, params, 0) == 0) == negate)
             return false;
@@ -159,7 +161,7 @@ static bool order_matches(const struct record *r, const char *order)
 {
     const char *params = r->params ? r->params : "", *own = strstr(params, "permute=");
     const char *used = own ? own + strlen("permute=") : r->permute;
-    size_t      len = strcspn(used, ":");
+    size_t len = strcspn(used, ":");
     if (strcmp(order, "row") == 0 && len == 4 && strncmp(used, "none", 4) == 0)
         return true;
     return strlen(order) == len && strncmp(used, order, len) == 0;
@@ -173,36 +175,44 @@ static bool is_wanted(const void *ctx, const struct record *r)
            params_match(w->rule->params, r->params ? r->params : "") &&
            /* Layer 3 of another model is not layer 3. */
            (w->layer < 0 || !w->model || fnmatch(w->model, r->model, FNM_CASEFOLD) == 0) &&
-           (w->causal < 0 || w->causal == (int)r->causal) && (w->layer < 0 || w->layer == r->layer) &&
+           (w->causal < 0 || w->causal == (int)r->causal) &&
+           (w->layer < 0 || w->layer == r->layer) &&
            (!w->n_high || (r->n_q >= w->n_low && r->n_q <= w->n_high)) &&
            (!w->order || order_matches(r, w->order));
 }
 
 /* ---- the table ----------------------------------------------------------------------------- */
 
-enum { C_PAPER, C_TABLE, C_ROW, C_COLUMN, C_PRINTED, C_UNIT, C_OURS, C_DIFF, C_METRIC, C_METHOD,
-       C_MODEL, C_N, C_VERDICT, C_REMARK };
+enum {
+    C_PAPER,
+    C_TABLE,
+    C_ROW,
+    C_COLUMN,
+    C_PRINTED,
+    C_UNIT,
+    C_OURS,
+    C_DIFF,
+    C_METRIC,
+    C_METHOD,
+    C_MODEL,
+    C_N,
+    C_VERDICT,
+    C_REMARK
+};
 
 static int add_columns(struct table *t, struct err *err)
 {
     static const struct {
-        const char      *name, *title, *unit;
+        const char *name, *title, *unit;
         enum column_type type;
     } cols[] = {
-        {"paper", "paper", "", COL_TEXT},
-        {"table", "table", "", COL_TEXT},
-        {"row", "row", "", COL_TEXT},
-        {"column", "column", "", COL_TEXT},
-        {"printed", "printed", "", COL_TEXT},
-        {"unit", "unit of printed and ours", "", COL_TEXT},
-        {"ours", "ours", "", COL_STATS},
-        {"difference", "ours - printed", "", COL_REAL},
-        {"metric", "our metric", "", COL_TEXT},
-        {"method", "our method", "", COL_TEXT},
-        {"model", "our model", "", COL_TEXT},
-        {"n_q", "our N_q", "tokens", COL_INT},
-        {"verdict", "verdict", "", COL_TEXT},
-        {"remark", "needs / remark", "", COL_TEXT},
+        {"paper", "paper", "", COL_TEXT},       {"table", "table", "", COL_TEXT},
+        {"row", "row", "", COL_TEXT},           {"column", "column", "", COL_TEXT},
+        {"printed", "printed", "", COL_TEXT},   {"unit", "unit of printed and ours", "", COL_TEXT},
+        {"ours", "ours", "", COL_STATS},        {"difference", "ours - printed", "", COL_REAL},
+        {"metric", "our metric", "", COL_TEXT}, {"method", "our method", "", COL_TEXT},
+        {"model", "our model", "", COL_TEXT},   {"n_q", "our N_q", "tokens", COL_INT},
+        {"verdict", "verdict", "", COL_TEXT},   {"remark", "needs / remark", "", COL_TEXT},
     };
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof cols / sizeof *cols; i++)
@@ -252,8 +262,8 @@ static int put_ours(struct table *t, const struct printed *p, const struct wante
                     const struct grouping *gs, const struct group *g, struct err *err)
 {
     struct stats s;
-    struct buf   b = {0};
-    int          rc = 0;
+    struct buf b = {0};
+    int rc = 0;
 
     TRY(put_printed(t, p, err));
     TRY(group_stats(gs, g, w->rule->metric, &s, NULL, err));
@@ -262,7 +272,7 @@ static int put_ours(struct table *t, const struct printed *p, const struct wante
         double x = w->rule->spread == SPREAD_MIN ? s.min : s.max;
         s = (struct stats){1, 0, x, NAN, x, x, x};
     }
-    char  *end;
+    char *end;
     double printed = strtod(p->value, &end);
     table_stats(t, C_OURS, &s);
     if (end != p->value)
@@ -285,12 +295,12 @@ out:
 static int put_matches(struct table *t, const struct printed *p, const struct rule *rule,
                        const struct recset *set, int64_t *n, struct err *err)
 {
-    static const enum group_key keys[] = {KEY_MODEL, KEY_N_Q, KEY_PERMUTE, KEY_BACKEND,
-                                          KEY_METHOD, KEY_PARAMS};
+    static const enum group_key keys[] = {KEY_MODEL,   KEY_N_Q,    KEY_PERMUTE,
+                                          KEY_BACKEND, KEY_METHOD, KEY_PARAMS};
     static const enum group_key map_keys[] = {KEY_MODEL, KEY_N_Q, KEY_PERMUTE};
-    struct grouping             gs = {0};
-    struct wanted               w;
-    int                         rc = 0;
+    struct grouping gs = {0};
+    struct wanted w;
+    int rc = 0;
 
     want(p, rule, &w);
     if (rule->flags & MAP)
@@ -324,13 +334,15 @@ static void explain(const struct printed *p, const struct rule *rule, const char
                             : "conditions that the paper does not state or no method here has");
     } else {
         *verdict_text = "no records";
-        bool kernel = strcmp(p->needs, "kernel") == 0, oracle = strncmp(rule->metric, "sd_", 3) == 0;
+        bool kernel = strcmp(p->needs, "kernel") == 0,
+             oracle = strncmp(rule->metric, "sd_", 3) == 0;
         if (kernel)
             buf_puts(needs, "measured times");
         else
-            buf_printf(needs, "records of the method %s", strcmp(rule->method, "*") != 0 ? rule->method
-                                                          : oracle                        ? "oracle"
-                                                                                          : "dense");
+            buf_printf(needs, "records of the method %s",
+                       strcmp(rule->method, "*") != 0 ? rule->method
+                       : oracle                       ? "oracle"
+                                                      : "dense");
         buf_puts(needs, rule->params[0] ? " with these parameters" : "");
         buf_puts(needs, rule->flags & LENGTH ? " at this length" : "");
         buf_puts(needs, rule->flags & PERMUTE ? " in this token order" : "");
@@ -364,8 +376,8 @@ static int put_missing(struct table *t, int64_t from, const struct printed *p,
                        const struct rule *rule, struct err *err)
 {
     const char *verdict_text;
-    struct buf  needs = {0};
-    int         rc = 0;
+    struct buf needs = {0};
+    int rc = 0;
 
     explain(p, rule, &verdict_text, &needs);
     TRY(buf_check(&needs, "remark", err));
@@ -391,9 +403,9 @@ out:
 
 static int read_columns(const struct csv *c, const char *path, int64_t at[9], struct err *err)
 {
-    static const char *const names[] = {"paper", "table", "title", "row",  "column",
+    static const char *const names[] = {"paper", "table", "title", "row", "column",
                                         "value", "unit",  "needs", "note"};
-    int                      rc = 0;
+    int rc = 0;
     for (int i = 0; i < 9; i++)
         TRY(csv_column(c, names[i], path, &at[i], err));
 out:
@@ -410,9 +422,9 @@ static struct printed printed_row(char *const *f, const int64_t at[9])
 static int add_paper(struct table *t, const char *path, const struct recset *set, struct err *err)
 {
     struct csv c = {0};
-    int64_t    at[9], from, n;
-    bool      *found = NULL;
-    int        rc = 0;
+    int64_t at[9], from, n;
+    bool *found = NULL;
+    int rc = 0;
 
     TRY(csv_read(path, &c, err));
     TRY(read_columns(&c, path, at, err));
@@ -420,7 +432,7 @@ static int add_paper(struct table *t, const char *path, const struct recset *set
     if (!found)
         FAIL(err, ERR_NOMEM, "%s: out of memory", path);
     for (int64_t i = 1; i < c.n; i++) {
-        struct printed     p = printed_row(c.row[i], at);
+        struct printed p = printed_row(c.row[i], at);
         const struct rule *rule = find_rule(&p);
         n = 0;
         if (rule)
@@ -444,8 +456,8 @@ int build_paper(const struct table_def *def, const struct recset *set,
 {
     static const char *const files[] = {"fg-attn.csv", "sale.csv", "sampleattention.csv",
                                         "spargeattn.csv"};
-    struct buf               dir = {0}, path = {0};
-    int                      rc = 0;
+    struct buf dir = {0}, path = {0};
+    int rc = 0;
 
     if (req->group || req->columns || req->pivot)
         FAIL(err, ERR_USAGE, "--group, --columns and --pivot do not apply to this table");

@@ -32,7 +32,7 @@ void report_free(struct report *r)
 
 void base64(const void *data, size_t len, struct buf *b)
 {
-    static const char    digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const unsigned char *p = data;
     for (size_t i = 0; i < len; i += 3) {
         unsigned n = (unsigned)p[i] << 16;
@@ -63,7 +63,7 @@ static int by_name(const void *a, const void *b)
 static void list_manifests(const char *dir, struct str_list *out)
 {
     struct buf path = {0};
-    DIR       *d = opendir(dir);
+    DIR *d = opendir(dir);
     for (struct dirent *e; d && (e = readdir(d));) {
         if (!is_manifest(e->d_name))
             continue;
@@ -103,8 +103,8 @@ static void add_once(struct str_list *l, const char *path)
 static void inputs_of(const json_t *doc, struct report *r)
 {
     const char *cwd = json_string_value(json_object_get(doc, "directory"));
-    json_t     *list = json_object_get(doc, "inputs"), *argv = json_object_get(doc, "argv");
-    struct buf  path = {0};
+    json_t *list = json_object_get(doc, "inputs"), *argv = json_object_get(doc, "argv");
+    struct buf path = {0};
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *p = json_string_value(json_object_get(json_array_get(list, i), "path"));
         if (p && fnmatch("*.h5", p, 0) == 0 && resolve(p, cwd, &path))
@@ -112,7 +112,7 @@ static void inputs_of(const json_t *doc, struct report *r)
     }
     for (size_t i = 0; i < json_array_size(argv); i++) {
         const char *word = json_string_value(json_array_get(argv, i));
-        const char *p = !word ? NULL
+        const char *p = !word                                     ? NULL
                         : strncmp(word, "--dump-masks=", 13) == 0 ? word + 13
                         : strcmp(word, "--dump-masks") == 0
                             ? json_string_value(json_array_get(argv, i + 1))
@@ -126,8 +126,8 @@ static void inputs_of(const json_t *doc, struct report *r)
 int report_find_inputs(struct report *r, struct err *err)
 {
     struct str_list files = {0};
-    json_t         *doc = NULL;
-    int             rc = 0;
+    json_t *doc = NULL;
+    int rc = 0;
     for (int64_t i = 0; i < r->records.n; i++)
         list_manifests(r->records.items[i], &files);
     for (int64_t i = 0; i < files.n; i++) {
@@ -145,7 +145,7 @@ out:
 static int write_formats(const struct report *r, const struct table *t, struct err *err)
 {
     struct buf b = {0}, path = {0};
-    int        rc = 0;
+    int rc = 0;
     for (int i = 0; table_formats[i]; i++) {
         buf_reset(&b);
         buf_reset(&path);
@@ -183,8 +183,8 @@ static void put_table(struct report *r, const struct table *t)
         html_table(t, &r->page);
         buf_puts(&r->page, fold ? "</details>\n" : "");
     } else
-        buf_printf(&r->page, "<p><strong>%s</strong>: %lld rows, in the files only.</p>\n", t->title,
-                   (long long)t->n_rows);
+        buf_printf(&r->page, "<p><strong>%s</strong>: %lld rows, in the files only.</p>\n",
+                   t->title, (long long)t->n_rows);
     command_of_table(r, t->name, &cmd);
     buf_puts(&r->page, "<p class=\"notes\">");
     for (int i = 0; table_formats[i]; i++)
@@ -208,8 +208,8 @@ static bool worth_showing(const struct table_def *def, const struct report *r)
 int report_tables(struct report *r, struct err *err)
 {
     struct table t;
-    struct buf   path = {0};
-    int          rc = 0;
+    struct buf path = {0};
+    int rc = 0;
 
     buf_printf(&path, "%s/tables", r->dir);
     TRY(make_dirs(buf_str(&path), err));
@@ -254,14 +254,15 @@ static bool is_used(const struct str_list *names, const struct metric_def *def)
 int report_definitions(struct report *r, struct err *err)
 {
     struct str_list names = {0};
-    int             rc = 0;
+    int rc = 0;
     TRY(recset_metrics(&r->set, "*", &names, err));
-    buf_puts(&r->page,
-             "<h2 id=\"definitions\">What the numbers mean</h2>\n<div class=\"wide\"><table>"
-             "<caption>Definitions of the metrics in these records. i, j: query and key; A: allowed "
-             "pairs; M: kept pairs; p: exact dense softmax; O, LSE: dense output and log-sum-exp; "
-             "O', LSE': the method's; Delta = O' - O</caption>\n<thead><tr><th>metric</th>"
-             "<th>unit</th><th>definition</th></tr></thead>\n<tbody>\n");
+    buf_puts(
+        &r->page,
+        "<h2 id=\"definitions\">What the numbers mean</h2>\n<div class=\"wide\"><table>"
+        "<caption>Definitions of the metrics in these records. i, j: query and key; A: allowed "
+        "pairs; M: kept pairs; p: exact dense softmax; O, LSE: dense output and log-sum-exp; "
+        "O', LSE': the method's; Delta = O' - O</caption>\n<thead><tr><th>metric</th>"
+        "<th>unit</th><th>definition</th></tr></thead>\n<tbody>\n");
     for (int i = 0; metric_defs[i].name; i++) {
         if (!is_used(&names, &metric_defs[i]))
             continue;
@@ -273,9 +274,10 @@ int report_definitions(struct report *r, struct err *err)
         html_text(metric_defs[i].definition, &r->page);
         buf_puts(&r->page, "</td></tr>\n");
     }
-    buf_puts(&r->page, "</tbody></table></div>\n<p class=\"notes\">Means over heads, layers, steps, "
-                       "branches and prompts give every cell the same weight; \u00b1 is the standard "
-                       "deviation (n - 1).</p>\n");
+    buf_puts(&r->page,
+             "</tbody></table></div>\n<p class=\"notes\">Means over heads, layers, steps, "
+             "branches and prompts give every cell the same weight; \u00b1 is the standard "
+             "deviation (n - 1).</p>\n");
 out:
     str_list_free(&names);
     return rc;
@@ -286,7 +288,7 @@ out:
 static int put_file(struct report *r, const char *path, bool open, struct err *err)
 {
     struct buf b = {0};
-    int        rc = buf_read_file(&b, path, 16 << 20, err);
+    int rc = buf_read_file(&b, path, 16 << 20, err);
     if (!rc) {
         buf_puts(&r->page, open ? "<details open><summary><code>" : "<details><summary><code>");
         html_text(path, &r->page);
@@ -301,8 +303,8 @@ static int put_file(struct report *r, const char *path, bool open, struct err *e
 int report_manifests(struct report *r, struct err *err)
 {
     struct str_list files = {0};
-    struct buf      own = {0};
-    int             rc = 0;
+    struct buf own = {0};
+    int rc = 0;
     buf_puts(&r->page, "<h2 id=\"manifest\">Where this comes from</h2>\n");
     for (int64_t i = 0; i < r->records.n; i++)
         list_manifests(r->records.items[i], &files);
@@ -321,7 +323,7 @@ out:
 static void list_values(const struct recset *s, enum group_key key, const char *what, struct buf *b)
 {
     struct grouping gs;
-    struct buf      text = {0};
+    struct buf text = {0};
     if (grouping_make(s, &key, 1, 0, NULL, NULL, &gs, NULL) != 0)
         return;
     for (int64_t i = 0; i < gs.n; i++) {
@@ -356,7 +358,7 @@ static void put_summary(const struct report *r, struct buf *b)
 int report_write(struct report *r, struct err *err)
 {
     struct buf b = {0}, path = {0};
-    int        rc = 0;
+    int rc = 0;
     /* The policy makes the promise checkable: nothing is fetched, nothing runs. */
     buf_puts(&b, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
                  "<meta name=\"viewport\" content=\"width=device-width\">\n"

@@ -12,16 +12,16 @@
 /* What a report is made from. */
 struct report {
     const struct app *app;
-    const char       *dir;      /* where it goes */
-    const char       *title;
-    struct str_list   records;  /* directories, as the user named them */
-    struct str_list   traces;   /* trace files */
-    struct str_list   masks;    /* files of dumped masks */
-    struct recset     set;
-    bool              figures;  /* draw any */
-    bool              no_gnuplot; /* set when a figure could not be drawn for want of gnuplot */
-    struct buf        page;     /* the HTML body so far */
-    int               n_figures, n_tables;
+    const char *dir; /* where it goes */
+    const char *title;
+    struct str_list records; /* directories, as the user named them */
+    struct str_list traces;  /* trace files */
+    struct str_list masks;   /* files of dumped masks */
+    struct recset set;
+    bool figures;    /* draw any */
+    bool no_gnuplot; /* set when a figure could not be drawn for want of gnuplot */
+    struct buf page; /* the HTML body so far */
+    int n_figures, n_tables;
 };
 
 void report_free(struct report *r);

@@ -48,7 +48,7 @@ static int embed(struct report *r, const char *path, const struct item *it, cons
                  const char *command, struct err *err)
 {
     struct buf png = {0};
-    int        rc = buf_read_file(&png, path, 64 << 20, err);
+    int rc = buf_read_file(&png, path, 64 << 20, err);
     if (rc)
         return rc;
     buf_printf(&r->page, "<figure id=\"figure-%s\"><img alt=\"%s\" src=\"data:image/png;base64,",
@@ -58,8 +58,9 @@ static int embed(struct report *r, const char *path, const struct item *it, cons
     html_text(caption, &r->page);
     buf_puts(&r->page, "<br><code>");
     html_text(command, &r->page);
-    buf_printf(&r->page, "</code><br>files: <a href=\"figures/%s.png\">png</a> "
-                         "<a href=\"figures/%s.gp\">gnuplot script</a></figcaption></figure>\n",
+    buf_printf(&r->page,
+               "</code><br>files: <a href=\"figures/%s.png\">png</a> "
+               "<a href=\"figures/%s.gp\">gnuplot script</a></figcaption></figure>\n",
                it->file, it->file);
     buf_free(&png);
     return 0;
@@ -85,10 +86,10 @@ static int excuse(struct report *r, const struct item *it, const char *command, 
 static int draw(struct report *r, const struct item *it, struct err *err)
 {
     const struct figure *f = figure_find(it->figure, err);
-    struct trace        *trace = NULL;
-    struct maskfile     *masks = NULL;
-    struct buf           path = {0}, command = {0};
-    int                  rc = 0;
+    struct trace *trace = NULL;
+    struct maskfile *masks = NULL;
+    struct buf path = {0}, command = {0};
+    int rc = 0;
 
     command_of(r, it, f, &command);
     buf_printf(&path, "%s/figures/%s.png", r->dir, it->file);
@@ -97,11 +98,20 @@ static int draw(struct report *r, const struct item *it, struct err *err)
         TRY(trace_open(it->trace, &trace, err));
     if (it->masks)
         TRY(maskfile_open(it->masks, &masks, err));
-    struct figure_args a = {
-        .output = buf_str(&path), .made_by = buf_str(&command), .set = &r->set,
-        .methods = r->app->methods, .trace = trace, .masks = masks, .layer = it->layer,
-        .head = it->head, .step = INT64_MIN, .method = it->method, .params = it->params,
-        .metric = it->metric, .low = NAN, .high = NAN};
+    struct figure_args a = {.output = buf_str(&path),
+                            .made_by = buf_str(&command),
+                            .set = &r->set,
+                            .methods = r->app->methods,
+                            .trace = trace,
+                            .masks = masks,
+                            .layer = it->layer,
+                            .head = it->head,
+                            .step = INT64_MIN,
+                            .method = it->method,
+                            .params = it->params,
+                            .metric = it->metric,
+                            .low = NAN,
+                            .high = NAN};
     TRY(f->draw(&a, err));
     TRY(embed(r, buf_str(&path), it, f->listed.summary, buf_str(&command), err));
     r->n_figures++;
@@ -163,8 +173,8 @@ static void choose_layers(const struct trace_meta *m, char text[64])
 static int draw_heatmap(struct report *r, int64_t i, struct err *err)
 {
     struct trace *t = NULL;
-    char          layers[64], heads[32], file[32];
-    int           rc = trace_open(r->traces.items[i], &t, err);
+    char layers[64], heads[32], file[32];
+    int rc = trace_open(r->traces.items[i], &t, err);
     if (rc) {
         log_warn("%s: not used for figures: %s", r->traces.items[i], err->msg);
         err_clear(err);
@@ -175,8 +185,13 @@ static int draw_heatmap(struct report *r, int64_t i, struct err *err)
     snprintf(heads, sizeof heads, m->heads > 12 ? "0-11" : "all");
     snprintf(file, sizeof file, "heatmap-%lld", (long long)i);
     if (m->pool > 0)
-        rc = draw(r, &(struct item){.figure = "heatmap", .file = file, .trace = r->traces.items[i],
-                                    .layer = layers, .head = heads}, err);
+        rc = draw(r,
+                  &(struct item){.figure = "heatmap",
+                                 .file = file,
+                                 .trace = r->traces.items[i],
+                                 .layer = layers,
+                                 .head = heads},
+                  err);
     trace_close(&t);
     return rc;
 }
@@ -210,11 +225,11 @@ static bool seen(const struct str_list *l, const char *text)
 static int draw_overlays(struct report *r, int64_t m, struct err *err)
 {
     struct maskfile *masks = NULL;
-    struct record    id;
-    struct str_list  done = {0};
-    struct buf       name = {0};
-    char             layer[16], head[16], file[48];
-    int              last = -1, rc = 0;
+    struct record id;
+    struct str_list done = {0};
+    struct buf name = {0};
+    char layer[16], head[16], file[48];
+    int last = -1, rc = 0;
 
     TRY(maskfile_open(r->masks.items[m], &masks, err));
     for (int64_t i = 0; i < maskfile_cells(masks); i++) {
@@ -233,10 +248,16 @@ static int draw_overlays(struct report *r, int64_t m, struct err *err)
             snprintf(head, sizeof head, "%d", id.head);
             snprintf(file, sizeof file, "overlay-%lld-%lld", (long long)m, (long long)done.n);
             str_list_add(&done, buf_str(&name));
-            rc = draw(r, &(struct item){.figure = "overlay", .file = file, .trace = trace,
-                                        .masks = r->masks.items[m], .layer = layer, .head = head,
-                                        .method = id.method,
-                                        .params = id.params[0] ? id.params : "defaults"}, err);
+            rc = draw(r,
+                      &(struct item){.figure = "overlay",
+                                     .file = file,
+                                     .trace = trace,
+                                     .masks = r->masks.items[m],
+                                     .layer = layer,
+                                     .head = head,
+                                     .method = id.method,
+                                     .params = id.params[0] ? id.params : "defaults"},
+                      err);
         }
         record_free(&id);
         if (rc)
@@ -257,7 +278,7 @@ out:
 int report_figures(struct report *r, struct err *err)
 {
     struct buf path = {0};
-    int        rc = 0;
+    int rc = 0;
     if (!r->figures)
         return 0;
     buf_printf(&path, "%s/figures", r->dir);

@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 struct stats {
-    int64_t n;                            /* finite values */
-    int64_t n_bad;                        /* values that are infinite or not a number: left out */
-    double  mean, sd, min, median, max;   /* NAN when n = 0; sd (n - 1) is NAN when n < 2 */
+    int64_t n;                         /* finite values */
+    int64_t n_bad;                     /* values that are infinite or not a number: left out */
+    double mean, sd, min, median, max; /* NAN when n = 0; sd (n - 1) is NAN when n < 2 */
 };
 
 /* Statistics of x[0..n). The finite values are moved to the front and sorted. */

@@ -44,7 +44,7 @@ int table_column(struct table *t, const char *name, const char *title, const cha
 int table_row(struct table *t, struct err *err)
 {
     int64_t from = t->n_rows * t->n_cols;
-    int     rc = mem_grow(&t->cells, &t->cap_cells, from + t->n_cols, sizeof *t->cells, "rows", err);
+    int rc = mem_grow(&t->cells, &t->cap_cells, from + t->n_cols, sizeof *t->cells, "rows", err);
     if (rc)
         return rc;
     memset(t->cells + from, 0, (size_t)t->n_cols * sizeof *t->cells);
@@ -80,7 +80,7 @@ void table_stats(struct table *t, int64_t col, const struct stats *s)
 
 void table_note(struct table *t, const char *fmt, ...)
 {
-    char    text[1024];
+    char text[1024];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
@@ -113,7 +113,6 @@ void table_drop_column(struct table *t, int64_t col)
         else
             t->cells[to++] = t->cells[i];
     }
-    memmove(t->cols + col, t->cols + col + 1,
-            (size_t)(t->n_cols - col - 1) * sizeof *t->cols);
+    memmove(t->cols + col, t->cols + col + 1, (size_t)(t->n_cols - col - 1) * sizeof *t->cols);
     t->n_cols--;
 }

@@ -18,26 +18,26 @@ enum column_type {
 };
 
 struct column {
-    char             name[64];   /* machine name: CSV header, JSON key */
-    char             title[128]; /* people's header without the unit */
-    char             unit[64];   /* "" = none; of a density: its denominator */
+    char name[64];   /* machine name: CSV header, JSON key */
+    char title[128]; /* people's header without the unit */
+    char unit[64];   /* "" = none; of a density: its denominator */
     enum column_type type;
-    double           scale;      /* people see value * scale (ns -> ms); CSV and JSON the value */
-    bool             mixed;      /* rows have different units: each number is rounded on its own */
+    double scale; /* people see value * scale (ns -> ms); CSV and JSON the value */
+    bool mixed;   /* rows have different units: each number is rounded on its own */
 };
 
 struct cell {
-    bool         set;
-    char        *text;  /* COL_TEXT, owned */
-    double       num;   /* COL_INT, COL_REAL */
+    bool set;
+    char *text;         /* COL_TEXT, owned */
+    double num;         /* COL_INT, COL_REAL */
     struct stats stats; /* COL_STATS */
 };
 
 struct table {
-    char           name[32], title[160];
-    struct column *cols;  /* owned [n_cols] */
-    struct cell   *cells; /* owned [n_rows][n_cols] */
-    int64_t        n_cols, cap_cols, n_rows, cap_cells;
+    char name[32], title[160];
+    struct column *cols; /* owned [n_cols] */
+    struct cell *cells;  /* owned [n_rows][n_cols] */
+    int64_t n_cols, cap_cols, n_rows, cap_cells;
     struct str_list notes;
 };
 
@@ -49,11 +49,11 @@ int table_column(struct table *t, const char *name, const char *title, const cha
                  enum column_type type, double scale, struct err *err);
 
 /* Start a row of empty cells; the setters write into the last row. */
-int          table_row(struct table *t, struct err *err);
-int          table_text(struct table *t, int64_t col, const char *text, struct err *err);
-void         table_num(struct table *t, int64_t col, double value);
-void         table_stats(struct table *t, int64_t col, const struct stats *s);
-void         table_note(struct table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int table_row(struct table *t, struct err *err);
+int table_text(struct table *t, int64_t col, const char *text, struct err *err);
+void table_num(struct table *t, int64_t col, double value);
+void table_stats(struct table *t, int64_t col, const struct stats *s);
+void table_note(struct table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 struct cell *table_cell(const struct table *t, int64_t row, int64_t col);
 
 /* Index of the column `name`, -1 if there is none. */

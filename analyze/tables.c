@@ -38,8 +38,7 @@ const char *metric_unit(const char *name)
 {
     size_t base = strcspn(name, "@");
     for (size_t i = 0; i < sizeof denominators / sizeof *denominators; i++)
-        if (strlen(denominators[i].name) == base &&
-            strncmp(denominators[i].name, name, base) == 0)
+        if (strlen(denominators[i].name) == base && strncmp(denominators[i].name, name, base) == 0)
             return strncmp(name, "density_tile@", 13) == 0 ? "kept/allowed tiles"
                                                            : denominators[i].unit;
     if (strncmp(name, "below_", 6) == 0)
@@ -64,8 +63,8 @@ static int build_groups(const struct table_def *def, const struct recset *set,
 static int build_status(const struct table_def *def, const struct recset *set,
                         const struct table_request *req, struct table *out, struct err *err);
 
-#define TABLE(id, name, title, keys, metrics, flags)                               \
-    static const struct table_def table_##id = {                               \
+#define TABLE(id, name, title, keys, metrics, flags)                                               \
+    static const struct table_def table_##id = {                                                   \
         {name, title, "rows: " keys "; metrics: " metrics}, keys, metrics, flags, build_groups};
 #include "analyze/tables.def"
 #undef TABLE
@@ -73,12 +72,18 @@ static int build_status(const struct table_def *def, const struct recset *set,
 static const struct table_def table_status = {
     {"status", "Cells that ran, were skipped or failed, with the reasons",
      "rows: method,params,status,reason"},
-    "method,params", "", 0, build_status};
+    "method,params",
+    "",
+    0,
+    build_status};
 static const struct table_def table_paper = {
     {"paper", "Numbers printed in the papers beside ours",
      "rows: printed numbers of FG-Attn, SALE, SampleAttention, SpargeAttn, then counts of those "
      "that no record can be held against, with what they need"},
-    "", "", 0, build_paper};
+    "",
+    "",
+    0,
+    build_paper};
 
 const struct table_def *const table_defs[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id,
@@ -101,8 +106,8 @@ const struct listed *const table_list[] = {
 const struct table_def *table_def_find(const char *name, struct err *err)
 {
     const char *names[64];
-    int         n = 0;
-    struct buf  all = {0};
+    int n = 0;
+    struct buf all = {0};
     for (; table_defs[n]; n++) {
         names[n] = table_defs[n]->listed.name;
         if (strcmp(names[n], name) == 0) {
@@ -134,7 +139,7 @@ int table_build(const struct table_def *def, const struct recset *set,
                 const struct table_request *req, struct table *out, struct err *err)
 {
     static const struct table_request none = {0};
-    struct table                      t;
+    struct table t;
     table_init(&t, def->listed.name, def->listed.summary);
     int rc = def->build(def, set, req ? req : &none, &t, err);
     if (rc) {
@@ -149,8 +154,8 @@ int table_build(const struct table_def *def, const struct recset *set,
 
 /* What differs between these is not a sample of one quantity: never average over it. */
 static const enum group_key scope_keys[] = {
-    KEY_MODEL, KEY_CAUSAL, KEY_N_Q, KEY_N_K, KEY_D, KEY_PERMUTE, KEY_BACKEND, KEY_PRECISION,
-    KEY_SEED,
+    KEY_MODEL,   KEY_CAUSAL,  KEY_N_Q,       KEY_N_K,  KEY_D,
+    KEY_PERMUTE, KEY_BACKEND, KEY_PRECISION, KEY_SEED,
 };
 
 /* Does the key split records that agree in the keys chosen so far? */
@@ -158,7 +163,7 @@ static int splits_further(const struct recset *set, const enum group_key *keys, 
                           enum group_key k, bool *out, struct err *err)
 {
     struct grouping gs = {0};
-    int             rc = grouping_make(set, keys, n, 0, NULL, NULL, &gs, err);
+    int rc = grouping_make(set, keys, n, 0, NULL, NULL, &gs, err);
     *out = false;
     for (int64_t i = 0; i < gs.n && !*out; i++)
         for (int64_t m = 1; m < gs.g[i].n && !*out; m++)
@@ -197,7 +202,7 @@ static int choose_keys(const struct table_def *def, const struct recset *set,
                        struct err *err)
 {
     enum group_key own[KEYS_MAX];
-    int            n_own, rc = 0;
+    int n_own, rc = 0;
 
     if (req->group)
         return keys_parse(req->group, "--group", keys, n, err);
@@ -240,7 +245,7 @@ static int put_key(struct table *t, int64_t col, const struct record *r, enum gr
                    struct err *err)
 {
     struct buf b = {0};
-    int        rc = 0;
+    int rc = 0;
     if (key_is_number(k)) {
         table_num(t, col, key_number(r, k));
         return 0;
@@ -268,7 +273,7 @@ out:
 
 static int add_metric_columns(struct table *t, const struct str_list *metrics, struct err *err)
 {
-    int         rc = 0;
+    int rc = 0;
     const char *unit;
     TRY(table_column(t, "n", "n", "", COL_INT, 1, err));
     TRY(table_column(t, "skip", "skip", "", COL_INT, 1, err));
@@ -298,8 +303,8 @@ static int put_group(struct table *t, const struct grouping *gs, const struct gr
                      struct err *err)
 {
     struct stats s;
-    int64_t      col = n_keys + gs->has_sparse;
-    int          rc = 0;
+    int64_t col = n_keys + gs->has_sparse;
+    int rc = 0;
 
     TRY(table_row(t, err));
     TRY(put_keys(t, g, keys, n_keys, gs->has_sparse, err));
@@ -334,10 +339,10 @@ static int same_keys(const struct record *a, const struct record *b, const enum 
 static int pivot_columns(struct table *t, const struct recset *set, enum group_key pivot,
                          const char *metric, struct grouping *by, struct err *err)
 {
-    struct buf  b = {0};
+    struct buf b = {0};
     const char *unit;
-    double      scale = metric_scale(metric, &unit);
-    int         rc = grouping_make(set, &pivot, 1, 0, NULL, NULL, by, err);
+    double scale = metric_scale(metric, &unit);
+    int rc = grouping_make(set, &pivot, 1, 0, NULL, NULL, by, err);
     for (int64_t i = 0; !rc && i < by->n; i++) {
         buf_reset(&b);
         buf_printf(&b, "%s=", key_name(pivot));
@@ -351,10 +356,10 @@ static int pivot_columns(struct table *t, const struct recset *set, enum group_k
 static int build_pivot(const struct recset *set, const enum group_key *keys, int n_keys,
                        enum group_key pivot, const char *metric, struct table *t, struct err *err)
 {
-    enum group_key  all[KEYS_MAX];
+    enum group_key all[KEYS_MAX];
     struct grouping gs = {0}, by = {0};
-    struct stats    s;
-    int             n = 0, rc = 0;
+    struct stats s;
+    int n = 0, rc = 0;
 
     for (int i = 0; i < n_keys; i++)
         if (keys[i] != pivot)
@@ -400,7 +405,7 @@ static int choose_metrics(const struct table_def *def, const struct recset *set,
                           struct err *err)
 {
     const char *patterns = req->columns ? req->columns : def->metrics;
-    int         rc = recset_metrics(set, patterns, metrics, err);
+    int rc = recset_metrics(set, patterns, metrics, err);
     if (rc || metrics->n)
         return rc;
     return err_set(err, req->columns ? ERR_USAGE : ERR_INPUT, "no ok record has a metric %s",
@@ -410,13 +415,13 @@ static int choose_metrics(const struct table_def *def, const struct recset *set,
 static int build_groups(const struct table_def *def, const struct recset *set,
                         const struct table_request *req, struct table *out, struct err *err)
 {
-    enum group_key  keys[KEYS_MAX], pivot[KEYS_MAX];
+    enum group_key keys[KEYS_MAX], pivot[KEYS_MAX];
     struct grouping gs = {0};
     struct str_list metrics = {0};
-    group_filter   *filter = def->flags & TABLE_PER_HEAD ? is_map_record : NULL;
-    unsigned        group_flags = (def->flags & TABLE_PER_HEAD ? GROUP_PER_HEAD : 0) |
+    group_filter *filter = def->flags & TABLE_PER_HEAD ? is_map_record : NULL;
+    unsigned group_flags = (def->flags & TABLE_PER_HEAD ? GROUP_PER_HEAD : 0) |
                            (def->flags & TABLE_SPLIT_STEPS ? GROUP_SPLIT_STEPS : 0);
-    int             n_keys, n_pivot, rc = 0;
+    int n_keys, n_pivot, rc = 0;
 
     TRY(choose_keys(def, set, req, keys, &n_keys, err));
     TRY(choose_metrics(def, set, req, &metrics, err));
@@ -442,9 +447,9 @@ out:
 static int build_status(const struct table_def *def, const struct recset *set,
                         const struct table_request *req, struct table *out, struct err *err)
 {
-    enum group_key  keys[KEYS_MAX];
+    enum group_key keys[KEYS_MAX];
     struct grouping gs = {0};
-    int             n, rc = 0;
+    int n, rc = 0;
 
     TRY(choose_keys(def, set, req, keys, &n, err));
     if (!has_key(keys, n, KEY_STATUS))

@@ -22,19 +22,20 @@ enum table_flags {
 
 struct table_def {
     struct listed listed; /* name; title; metrics and keys for `lacuna list` */
-    const char   *keys, *metrics;
-    unsigned      flags;
+    const char *keys, *metrics;
+    unsigned flags;
     int (*build)(const struct table_def *def, const struct recset *set,
                  const struct table_request *req, struct table *out, struct err *err);
 };
 
 extern const struct table_def *const table_defs[]; /* NULL-terminated */
-extern const struct listed *const    table_list[]; /* the same for struct app */
+extern const struct listed *const table_list[];    /* the same for struct app */
 
 /* ERR_USAGE with the nearest name. */
 const struct table_def *table_def_find(const char *name, struct err *err);
 
-/* Build a table; *out is initialised on success. ERR_INPUT when no record has any of its metrics. */
+/* Build a table; *out is initialised on success. ERR_INPUT when no record has any of its metrics.
+ */
 int table_build(const struct table_def *def, const struct recset *set,
                 const struct table_request *req, struct table *out, struct err *err);
 
@@ -47,8 +48,8 @@ const char *metric_unit(const char *name);
 /* Factor and unit in which people read it (ns -> ms); returns the factor. */
 double metric_scale(const char *name, const char **unit);
 
-/* The keys that are never averaged over (model, length, backend, ...), as far as they tell records of
- * the set apart: those that vary and are not implied by the ones before. */
+/* The keys that are never averaged over (model, length, backend, ...), as far as they tell records
+ * of the set apart: those that vary and are not implied by the ones before. */
 int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX], int *n, struct err *err);
 
 #endif

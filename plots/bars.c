@@ -24,20 +24,20 @@ static int series_name(const struct chart_groups *g, const struct record *r, str
 }
 
 struct bar {
-    int    series, layer;
+    int series, layer;
     double mean, sd;
 };
 
 static int collect(const struct chart_groups *g, const char *metric, struct series_list *l,
                    struct bar *bars, struct err *err)
 {
-    const char  *unit;
-    double       scale = metric_scale(metric, &unit);
+    const char *unit;
+    double scale = metric_scale(metric, &unit);
     struct stats s;
     for (int64_t i = 0; i < g->gs.n; i++) {
         const struct group *grp = &g->gs.g[i];
-        int                 rc = group_stats(&g->gs, grp, metric, &s, NULL, err);
-        int                 k = rc ? -1 : series_name(g, grp->first, l, err);
+        int rc = group_stats(&g->gs, grp, metric, &s, NULL, err);
+        int k = rc ? -1 : series_name(g, grp->first, l, err);
         if (k < 0)
             return err->code;
         bars[i] = (struct bar){k, grp->first->layer, s.mean * scale, s.sd * scale};
@@ -73,10 +73,11 @@ static void layer_range(const struct bar *bars, int64_t n, int *low, int *high)
 static void plot_bars(struct chart *c, const struct series_list *l, double width, int low, int high)
 {
     struct buf *s = &c->gp.script;
-    buf_printf(s, "set boxwidth %.6f absolute\nset style fill solid 1.0 noborder\n"
-                  "set xrange [%g:%g]\nset xtics %g\nset grid noxtics\nset yrange [0:*]\n",
-               width * 0.92, low - 0.6, high + 0.6, gp_step(high - low + 1, 16) < 1
-                                                        ? 1 : gp_step(high - low + 1, 16));
+    buf_printf(s,
+               "set boxwidth %.6f absolute\nset style fill solid 1.0 noborder\n"
+               "set xrange [%g:%g]\nset xtics %g\nset grid noxtics\nset yrange [0:*]\n",
+               width * 0.92, low - 0.6, high + 0.6,
+               gp_step(high - low + 1, 16) < 1 ? 1 : gp_step(high - low + 1, 16));
     for (int i = 0; i < l->n; i++) {
         buf_puts(s, i ? ", " : "plot ");
         gp_data_name(&c->gp, "dat");
@@ -84,11 +85,15 @@ static void plot_bars(struct chart *c, const struct series_list *l, double width
         if (c->width * width / (high - low + 1.2) >= 5) {
             buf_puts(s, ", ");
             gp_data_name(&c->gp, "dat");
-            buf_printf(s, " index %d using 1:3:(0):4 with vectors nohead lc rgb '#555555' lw 0.8 "
-                          "notitle, ", i);
+            buf_printf(s,
+                       " index %d using 1:3:(0):4 with vectors nohead lc rgb '#555555' lw 0.8 "
+                       "notitle, ",
+                       i);
             gp_data_name(&c->gp, "dat");
-            buf_printf(s, " index %d using 1:3:(0):(-$4) with vectors nohead lc rgb '#555555' lw 0.8 "
-                          "notitle", i);
+            buf_printf(s,
+                       " index %d using 1:3:(0):(-$4) with vectors nohead lc rgb '#555555' lw 0.8 "
+                       "notitle",
+                       i);
         }
     }
     chart_legend(c, l, MARK_BOX);
@@ -98,14 +103,14 @@ static void plot_bars(struct chart *c, const struct series_list *l, double width
 static int draw_bars(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS, KEY_LAYER};
-    const char                 *metric = a->metric ? a->metric : "density_elem";
-    struct chart_groups         g = {0};
-    struct series_list          l = {0};
-    struct chart                c = {0};
-    struct bar                 *bars = NULL;
-    struct buf                  data = {0}, label = {0}, title = {0};
-    double                      scale;
-    int                         low, high, rc = 0;
+    const char *metric = a->metric ? a->metric : "density_elem";
+    struct chart_groups g = {0};
+    struct series_list l = {0};
+    struct chart c = {0};
+    struct bar *bars = NULL;
+    struct buf data = {0}, label = {0}, title = {0};
+    double scale;
+    int low, high, rc = 0;
 
     TRY(chart_group(a, keys, 3, 0, metric, KEY_COUNT, &g, err));
     TRY(mem_alloc(&bars, g.gs.n, sizeof *bars, "bars", err));
@@ -113,10 +118,13 @@ static int draw_bars(const struct figure_args *a, struct err *err)
     series_shade(&l, false);
     layer_range(bars, g.gs.n, &low, &high);
     double width = 0.84 / l.n;
-    int    want = (high - low + 1) * (12 * l.n + 14);
+    int want = (high - low + 1) * (12 * l.n + 14);
     buf_printf(&title, "%s by layer, mean and standard deviation over heads", metric);
-    TRY(chart_open(a, 1, want < 460 ? 460 : want > 1400 ? 1400 : want, 340, &l, buf_str(&title), &c,
-                   err));
+    TRY(chart_open(a, 1,
+                   want < 460    ? 460
+                   : want > 1400 ? 1400
+                                 : want,
+                   340, &l, buf_str(&title), &c, err));
     write_bars(bars, g.gs.n, &l, width, &data);
     chart_metric_label(metric, &label, &scale);
     chart_panel(&c, 0, "layer", buf_str(&label));
@@ -139,12 +147,14 @@ out:
 static const struct {
     const char *what, *phase[3], *name[3];
 } kinds[] = {
-    {"measured on the GPU", {"time_quant_ns", "time_select_ns", "time_attend_ns"},
+    {"measured on the GPU",
+     {"time_quant_ns", "time_select_ns", "time_attend_ns"},
      {"quantise", "select", "attend"}},
     {"cost model, nothing measured",
      {"time_quant_ns_model", "time_select_ns_model", "time_attend_ns_model"},
      {"quantise", "select", "attend"}},
-    {"wall time of the CPU reference", {"host_prepare_ns", "host_select_ns", "host_attend_ns"},
+    {"wall time of the CPU reference",
+     {"host_prepare_ns", "host_select_ns", "host_attend_ns"},
      {"prepare", "select", "attend"}},
 };
 
@@ -164,9 +174,9 @@ static int find_kind(const struct recset *set)
 static int write_phases(const struct chart_groups *g, int kind, struct buf *b, struct buf *tics,
                         struct err *err)
 {
-    struct buf   name = {0};
+    struct buf name = {0};
     struct stats s;
-    int          rc = 0;
+    int rc = 0;
     buf_printf(b, "# position, then cumulative ms: %s, %s, %s\n", kinds[kind].name[0],
                kinds[kind].name[1], kinds[kind].name[2]);
     for (int64_t i = 0; i < g->gs.n; i++) {
@@ -193,9 +203,11 @@ static void plot_phases(struct chart *c, const struct chart_groups *g, int kind,
                         const struct buf *tics)
 {
     struct buf *s = &c->gp.script;
-    buf_printf(s, "set xrange [0:*]\nset yrange [%lld.6:-0.6]\nunset grid\nset grid xtics lc rgb "
-                  "'#dddddd' lw 0.6 lt 1\nset ytics scale 0 (%s) noenhanced\n"
-                  "set style fill solid 1.0 noborder\n", (long long)g->gs.n - 1, buf_str(tics));
+    buf_printf(s,
+               "set xrange [0:*]\nset yrange [%lld.6:-0.6]\nunset grid\nset grid xtics lc rgb "
+               "'#dddddd' lw 0.6 lt 1\nset ytics scale 0 (%s) noenhanced\n"
+               "set style fill solid 1.0 noborder\n",
+               (long long)g->gs.n - 1, buf_str(tics));
     for (int p = 2; p >= 0; p--) {
         buf_puts(s, p == 2 ? "plot " : ", ");
         gp_data_name(&c->gp, "dat");
@@ -211,11 +223,11 @@ static void plot_phases(struct chart *c, const struct chart_groups *g, int kind,
 static int draw_phases(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
-    struct chart_groups         g = {0};
-    struct chart                c = {0};
-    struct buf                  data = {0}, tics = {0}, title = {0}, name = {0};
-    size_t                      longest = 0;
-    int                         kind = find_kind(a->set), rc = 0;
+    struct chart_groups g = {0};
+    struct chart c = {0};
+    struct buf data = {0}, tics = {0}, title = {0}, name = {0};
+    size_t longest = 0;
+    int kind = find_kind(a->set), rc = 0;
 
     if (kind < 0)
         FAIL(err, ERR_INPUT, "no ok record has times");
@@ -255,9 +267,10 @@ const struct figure figure_bars = {
 };
 
 const struct figure figure_phases = {
-    .listed = {"phases", "time of prepare, select and attend by method",
-               "input: records with times: measured ones, else modelled ones, else those of the CPU "
-               "reference; never mixed"},
+    .listed =
+        {"phases", "time of prepare, select and attend by method",
+         "input: records with times: measured ones, else modelled ones, else those of the CPU "
+         "reference; never mixed"},
     .input = FIGURE_RECORDS,
     .draw = draw_phases,
 };

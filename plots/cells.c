@@ -46,8 +46,8 @@ int64_t cells_allowed(int64_t n_q, int64_t n_k, bool causal, int64_t q0, int64_t
 static int cells_new(int64_t n_q, int64_t n_k, int64_t tokens, struct cells *c, struct err *err)
 {
     int64_t n;
-    *c = (struct cells){n_q, n_k, (n_q + tokens - 1) / tokens, (n_k + tokens - 1) / tokens, tokens,
-                        NULL};
+    *c = (struct cells){n_q,    n_k, (n_q + tokens - 1) / tokens, (n_k + tokens - 1) / tokens,
+                        tokens, NULL};
     if (!mul_ok(c->rows, c->cols, &n))
         return err_set(err, ERR_NOMEM, "a map of %lld x %lld cells is too large",
                        (long long)c->rows, (long long)c->cols);
@@ -78,15 +78,15 @@ int cells_from_map(const float *m, int64_t n_q, int64_t n_k, int64_t tokens, boo
                    int64_t factor, enum cells_pool pool, struct cells *out, struct err *err)
 {
     struct cells c;
-    int64_t      rows = (n_q + tokens - 1) / tokens, cols = (n_k + tokens - 1) / tokens;
-    int          rc = cells_new(n_q, n_k, tokens * factor, &c, err);
+    int64_t rows = (n_q + tokens - 1) / tokens, cols = (n_k + tokens - 1) / tokens;
+    int rc = cells_new(n_q, n_k, tokens * factor, &c, err);
     if (rc)
         return rc;
     for (int64_t r = 0; r < c.rows; r++)
         for (int64_t k = 0; k < c.cols; k++) {
-            int64_t pairs = cells_allowed(n_q, n_k, causal, r * c.tokens,
-                                          least((r + 1) * c.tokens, n_q), k * c.tokens,
-                                          least((k + 1) * c.tokens, n_k));
+            int64_t pairs =
+                cells_allowed(n_q, n_k, causal, r * c.tokens, least((r + 1) * c.tokens, n_q),
+                              k * c.tokens, least((k + 1) * c.tokens, n_k));
             c.v[r * c.cols + k] =
                 pairs == 0 ? NAN
                            : pool_cell(m, cols, r * factor, least((r + 1) * factor, rows),
@@ -111,7 +111,7 @@ int cells_from_mask(const struct mask *m, int64_t tokens, struct cells *out, str
 {
     struct cells c = {0};
     struct span *spans = NULL;
-    int          rc = 0;
+    int rc = 0;
 
     TRY(cells_new(m->nq, m->nk, tokens, &c, err));
     TRY(mem_alloc(&spans, mask_max_spans(m), sizeof *spans, "spans of a row", err));
@@ -121,9 +121,9 @@ int cells_from_mask(const struct mask *m, int64_t tokens, struct cells *out, str
         add_spans(spans, mask_row_spans(m, i, spans), tokens, c.v + i / tokens * c.cols);
     for (int64_t r = 0; r < c.rows; r++)
         for (int64_t k = 0; k < c.cols; k++) {
-            int64_t pairs = cells_allowed(m->nq, m->nk, m->causal, r * tokens,
-                                          least((r + 1) * tokens, m->nq), k * tokens,
-                                          least((k + 1) * tokens, m->nk));
+            int64_t pairs =
+                cells_allowed(m->nq, m->nk, m->causal, r * tokens, least((r + 1) * tokens, m->nq),
+                              k * tokens, least((k + 1) * tokens, m->nk));
             float *v = &c.v[r * c.cols + k];
             *v = pairs ? *v / (float)pairs : NAN;
         }

@@ -12,7 +12,7 @@
  * the lower and right edge fewer). */
 struct cells {
     int64_t n_q, n_k, rows, cols, tokens;
-    float  *v; /* [rows][cols], owned; NAN where no pair is allowed */
+    float *v; /* [rows][cols], owned; NAN where no pair is allowed */
 };
 
 enum cells_pool {
@@ -22,9 +22,9 @@ enum cells_pool {
 
 void cells_free(struct cells *c);
 
-/* Cells of `factor` x `factor` cells of `m` ([rows][cols], `tokens` per cell): with POOL_MAX m holds
- * maxima; with POOL_MEAN m holds sums, and the result is the mean over allowed pairs. factor 1 is
- * allowed. */
+/* Cells of `factor` x `factor` cells of `m` ([rows][cols], `tokens` per cell): with POOL_MAX m
+ * holds maxima; with POOL_MEAN m holds sums, and the result is the mean over allowed pairs. factor
+ * 1 is allowed. */
 int cells_from_map(const float *m, int64_t n_q, int64_t n_k, int64_t tokens, bool causal,
                    int64_t factor, enum cells_pool pool, struct cells *out, struct err *err);
 

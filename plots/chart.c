@@ -24,7 +24,7 @@ static bool in_list(const int64_t *list, int64_t n, int x)
 static bool fits(const void *ctx, const struct record *r)
 {
     const struct chart_groups *c = ctx;
-    const struct figure_args  *a = c->args;
+    const struct figure_args *a = c->args;
     return r->status == RECORD_OK && in_list(c->layers, c->n_layers, r->layer) &&
            in_list(c->heads, c->n_heads, r->head) && (a->step == INT64_MIN || a->step == r->step) &&
            (!a->branch || strcmp(a->branch, r->branch) == 0) && figure_takes(a, r);
@@ -46,7 +46,7 @@ out:
 static int drop_without(struct grouping *gs, const char *metric, struct err *err)
 {
     struct stats s;
-    int64_t      kept = 0;
+    int64_t kept = 0;
     for (int64_t i = 0; i < gs->n; i++) {
         int rc = group_stats(gs, &gs->g[i], metric, &s, NULL, err);
         if (rc)
@@ -58,13 +58,13 @@ static int drop_without(struct grouping *gs, const char *metric, struct err *err
     return 0;
 }
 
-int chart_group(const struct figure_args *a, const enum group_key *keys, int n_keys,
-                unsigned flags, const char *metric, enum group_key without,
-                struct chart_groups *out, struct err *err)
+int chart_group(const struct figure_args *a, const enum group_key *keys, int n_keys, unsigned flags,
+                const char *metric, enum group_key without, struct chart_groups *out,
+                struct err *err)
 {
     struct chart_groups c = {.args = a};
-    enum group_key      scope[KEYS_MAX];
-    int                 n, rc = 0;
+    enum group_key scope[KEYS_MAX];
+    int n, rc = 0;
 
     TRY(lists(a, &c, err));
     TRY(recset_scope(a->set, scope, &n, err));
@@ -118,13 +118,14 @@ int series_of(struct series_list *l, const char *name, const char *method, struc
         if (strcmp(l->s[i].name, name) == 0)
             return i;
     if (l->n == CHART_MOST) {
-        err_set(err, ERR_USAGE, "more than %d series: choose with --method and --params", CHART_MOST);
+        err_set(err, ERR_USAGE, "more than %d series: choose with --method and --params",
+                CHART_MOST);
         return -1;
     }
     if (mem_grow(&l->s, &l->cap, l->n + 1, sizeof *l->s, "series", err))
         return -1;
     struct line_style st = style_of(method);
-    struct series    *s = &l->s[l->n];
+    struct series *s = &l->s[l->n];
     *s = (struct series){.name = strdup(name), .point = st.point, .dash = st.dash};
     if (!s->name) {
         err_set(err, ERR_NOMEM, "series: out of memory");
@@ -182,17 +183,18 @@ int chart_open(const struct figure_args *a, int panels, int panel_w, int panel_h
     buf_puts(s, "set border 3 lw 0.8\nset tics out nomirror scale 0.7\n"
                 "set grid lc rgb '#dddddd' lw 0.6 lt 1\nunset key\nset multiplot\nset label ");
     gp_text(s, a->title ? a->title : title);
-    buf_printf(s, " at screen %.6f, screen %.6f left noenhanced font ',12'\n",
-               14.0 / c->gp.width, 1 - 20.0 / c->gp.height);
+    buf_printf(s, " at screen %.6f, screen %.6f left noenhanced font ',12'\n", 14.0 / c->gp.width,
+               1 - 20.0 / c->gp.height);
     return 0;
 }
 
 void chart_panel(struct chart *c, int i, const char *x_label, const char *y_label)
 {
     struct buf *s = &c->gp.script;
-    double      w = c->gp.width, h = c->gp.height, x = c->left + i * (c->width + c->gap);
-    buf_printf(s, "set lmargin at screen %.8f\nset rmargin at screen %.8f\n"
-                  "set tmargin at screen %.8f\nset bmargin at screen %.8f\n",
+    double w = c->gp.width, h = c->gp.height, x = c->left + i * (c->width + c->gap);
+    buf_printf(s,
+               "set lmargin at screen %.8f\nset rmargin at screen %.8f\n"
+               "set tmargin at screen %.8f\nset bmargin at screen %.8f\n",
                x / w, (x + c->width) / w, 1 - c->top / h, c->bottom / h);
     buf_puts(s, "set xlabel ");
     gp_text(s, x_label);
@@ -200,8 +202,9 @@ void chart_panel(struct chart *c, int i, const char *x_label, const char *y_labe
     gp_text(s, y_label);
     buf_puts(s, " noenhanced\n");
     if (i == c->panels - 1)
-        buf_printf(s, "set key at screen %.8f, screen %.8f left top Left reverse noenhanced "
-                      "samplen 2.2 spacing 1.15\n",
+        buf_printf(s,
+                   "set key at screen %.8f, screen %.8f left top Left reverse noenhanced "
+                   "samplen 2.2 spacing 1.15\n",
                    (x + c->width + 14) / w, 1 - c->top / h);
 }
 
@@ -213,9 +216,12 @@ void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark 
         if (mark == MARK_BOX)
             buf_printf(s, ", keyentry with boxes fs solid lc rgb '%s' title ", k->color);
         else if (mark == MARK_LINE)
-            buf_printf(s, ", keyentry with lines lw 1.8 dt %d lc rgb '%s' title ", k->dash, k->color);
+            buf_printf(s, ", keyentry with lines lw 1.8 dt %d lc rgb '%s' title ", k->dash,
+                       k->color);
         else
-            buf_printf(s, ", keyentry with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb '%s' title ",
+            buf_printf(s,
+                       ", keyentry with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb "
+                       "'%s' title ",
                        k->dash, k->point, k->color);
         gp_text(s, k->name);
     }
@@ -251,7 +257,8 @@ void chart_metric_label(const char *metric, struct buf *b, double *scale)
 bool metric_larger_is_better(const char *metric)
 {
     return name_matches("cra_*,err_cos*,sparsity_*,speed*,mask_precision,mask_recall,mask_iou,"
-                        "below_*,sd_*,1-density_*", metric);
+                        "below_*,sd_*,1-density_*",
+                        metric);
 }
 
 bool metric_is_log(const char *metric)
@@ -264,7 +271,7 @@ int metric_list(const char *text, struct str_list *out, struct err *err)
 {
     for (const char *p = text; *p;) {
         size_t len = strcspn(p, ",");
-        char   one[96];
+        char one[96];
         if (len >= sizeof one)
             return err_set(err, ERR_USAGE, "--metric: '%.*s' is too long", (int)len, p);
         snprintf(one, sizeof one, "%.*s", (int)len, p);

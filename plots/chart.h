@@ -15,18 +15,18 @@
  * keys that vary (model, length, ...) and by `keys`. */
 struct chart_groups {
     const struct figure_args *args;
-    int64_t        *layers, *heads; /* owned */
-    int64_t         n_layers, n_heads;
-    enum group_key  scope[KEYS_MAX], keys[KEYS_MAX]; /* keys: scope first */
-    int             n_scope, n_keys;
+    int64_t *layers, *heads; /* owned */
+    int64_t n_layers, n_heads;
+    enum group_key scope[KEYS_MAX], keys[KEYS_MAX]; /* keys: scope first */
+    int n_scope, n_keys;
     struct grouping gs;
 };
 
 /* No cell left: ERR_INPUT. `metric` (may be NULL) must be in a record, otherwise it is left out;
  * scope keys equal to `without` (KEY_COUNT = none) are not grouped by. */
-int  chart_group(const struct figure_args *a, const enum group_key *keys, int n_keys,
-                 unsigned flags, const char *metric, enum group_key without,
-                 struct chart_groups *out, struct err *err);
+int chart_group(const struct figure_args *a, const enum group_key *keys, int n_keys, unsigned flags,
+                const char *metric, enum group_key without, struct chart_groups *out,
+                struct err *err);
 void chart_groups_free(struct chart_groups *c);
 
 /* "code-lm, 2048: sale tau=0.02": scope, method, parameters (params NULL: none). */
@@ -35,20 +35,21 @@ void chart_name(const struct chart_groups *c, const struct record *r, const char
 
 /* One line, or one set of bars. */
 struct series {
-    char *name;      /* owned */
-    char  method[32];
-    char  color[8];
-    int   point, dash;
+    char *name; /* owned */
+    char method[32];
+    char color[8];
+    int point, dash;
 };
 
 struct series_list {
     struct series *s; /* owned */
-    int            n;
-    int64_t        cap;
+    int n;
+    int64_t cap;
 };
 
-/* Index of the series of this name, added when it is new; -1 with err set when there are too many. */
-int  series_of(struct series_list *l, const char *name, const char *method, struct err *err);
+/* Index of the series of this name, added when it is new; -1 with err set when there are too many.
+ */
+int series_of(struct series_list *l, const char *name, const char *method, struct err *err);
 void series_free(struct series_list *l);
 
 /* Give series of one method different shades of its colour and, with `dashes`, dash types; without,
@@ -58,8 +59,8 @@ void series_shade(struct series_list *l, bool dashes);
 /* Panels side by side. */
 struct chart {
     struct gp gp;
-    int       panels, width, height; /* of one panel's plotting area in pixels */
-    int       left, gap, top, bottom, legend;
+    int panels, width, height; /* of one panel's plotting area in pixels */
+    int left, gap, top, bottom, legend;
 };
 
 /* panel_w x panel_h: wished plotting area. */
@@ -75,7 +76,7 @@ enum chart_mark { MARK_LINE_POINT, MARK_LINE, MARK_BOX };
 void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark mark);
 
 /* Close: writes the data file "<stem>.dat" and runs gnuplot. */
-int  chart_finish(struct chart *c, const struct buf *data, struct err *err);
+int chart_finish(struct chart *c, const struct buf *data, struct err *err);
 void chart_free(struct chart *c);
 
 /* Name of a metric with its unit, for axes: "err_lse_mean [nat]". *scale: factor to that unit. */

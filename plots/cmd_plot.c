@@ -12,34 +12,50 @@
 
 struct plot_opts {
     struct common_opts common;
-    char   *output, *layer, *head, *branch, *method, *params, *metric, *against, *x, *title, *size,
-           *range, *masks;
+    char *output, *layer, *head, *branch, *method, *params, *metric, *against, *x, *title, *size,
+        *range, *masks;
     int64_t step;
-    bool    mean;
+    bool mean;
 };
 
 #define P(field) offsetof(struct plot_opts, field)
-#define TEXT(long_name, field, metavar, text)                                                   \
-    {.name = long_name, .type = OPT_STR, .offset = P(field), .flags = OPT_UNSET, .arg = metavar, \
-     .help = text}
+#define TEXT(long_name, field, metavar, text)                                                      \
+    {                                                                                              \
+        .name = long_name, .type = OPT_STR, .offset = P(field), .flags = OPT_UNSET,                \
+        .arg = metavar, .help = text                                                               \
+    }
 
 static const struct opt options[] = {
-    {.name = "output", .type = OPT_STR, .offset = P(output),
-     .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .short_name = 'o', .arg = "FILE",
+    {.name = "output",
+     .type = OPT_STR,
+     .offset = P(output),
+     .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
+     .short_name = 'o',
+     .arg = "FILE",
      .help = "Figure to write: .png, .svg or .pdf; script and data are kept beside it."},
     TEXT("layer", layer, "LIST", "Layers: 0,4-7 or all."),
     TEXT("head", head, "LIST", "Query heads: 0,4-7 or all."),
-    {.name = "step", .type = OPT_INT, .offset = P(step), .flags = OPT_UNSET, .min = 0, .max = 1e9,
-     .arg = "N", .help = "Denoising step; maps take the first captured one."},
+    {.name = "step",
+     .type = OPT_INT,
+     .offset = P(step),
+     .flags = OPT_UNSET,
+     .min = 0,
+     .max = 1e9,
+     .arg = "N",
+     .help = "Denoising step; maps take the first captured one."},
     TEXT("branch", branch, "NAME", "Guidance branch; maps take the first captured one."),
     TEXT("method", method, "NAMES", "Only these methods (shell patterns, comma-separated)."),
-    TEXT("params", params, "PATTERN", "Only parameters (canonical text) that match this shell pattern; defaults: "
+    TEXT("params", params, "PATTERN",
+         "Only parameters (canonical text) that match this shell pattern; defaults: "
          "none set."),
     TEXT("metric", metric, "METRIC", "What is drawn; a list for pareto."),
     TEXT("against", against, "METHOD[:PARAMS]", "layerhead: draw the difference to this method."),
     TEXT("x", x, "NAME", "curves: step, layer, head, n_q or a parameter."),
     TEXT("masks", masks, "M.h5", "overlay: the file of `lacuna replay --dump-masks`."),
-    {.name = "mean", .type = OPT_BOOL, .offset = P(mean), .def = "0",
+    {.name = "mean",
+     .type = OPT_BOOL,
+     .offset = P(mean),
+     .def = "0",
      .help = "Maps: mean weight of a cell instead of the largest."},
     TEXT("range", range, "LOW:HIGH", "Colour range."),
     TEXT("title", title, "TEXT", "Title in place of the figure's own."),
@@ -52,7 +68,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_plot = {
     .name = "plot",
-    .usage = "plot FIGURE DIR|T.h5... -o FILE.png|svg|pdf [--layer LIST] [--head LIST] [--metric M]",
+    .usage =
+        "plot FIGURE DIR|T.h5... -o FILE.png|svg|pdf [--layer LIST] [--head LIST] [--metric M]",
     .summary = "draw a figure with gnuplot",
     .run = run,
     .options = options,
@@ -73,12 +90,14 @@ const struct command cmd_plot = {
 static int parse_size(const char *text, struct figure_args *a, struct err *err)
 {
     char *end;
-    long  w = strtol(text, &end, 10), h = 0;
+    long w = strtol(text, &end, 10), h = 0;
     if (end != text && *end == 'x')
         h = strtol(end + 1, &end, 10);
     if (*end || w < 64 || h < 64 || w > 16384 || h > 16384)
-        return err_set(err, ERR_USAGE, "--size %s: expected WIDTHxHEIGHT, each 64 to 16384, such as "
-                       "1200x800", text);
+        return err_set(err, ERR_USAGE,
+                       "--size %s: expected WIDTHxHEIGHT, each 64 to 16384, such as "
+                       "1200x800",
+                       text);
     a->width = (int)w;
     a->height = (int)h;
     return 0;
@@ -86,7 +105,7 @@ static int parse_size(const char *text, struct figure_args *a, struct err *err)
 
 static int parse_range(const char *text, struct figure_args *a, struct err *err)
 {
-    char  *end;
+    char *end;
     double low = strtod(text, &end), high;
     if (end == text || *end != ':')
         return err_set(err, ERR_USAGE, "--range %s: expected LOW:HIGH, such as 1e-6:1", text);
@@ -102,12 +121,21 @@ static int parse_range(const char *text, struct figure_args *a, struct err *err)
 static int fill_args(const struct plot_opts *o, struct figure_args *a, struct err *err)
 {
     enum gp_type type;
-    int          rc = 0;
-    *a = (struct figure_args){
-        .output = o->output, .layer = o->layer, .head = o->head, .step = o->step,
-        .branch = o->branch, .method = o->method, .params = o->params, .metric = o->metric,
-        .against = o->against, .x = o->x, .title = o->title, .mean = o->mean, .low = NAN,
-        .high = NAN};
+    int rc = 0;
+    *a = (struct figure_args){.output = o->output,
+                              .layer = o->layer,
+                              .head = o->head,
+                              .step = o->step,
+                              .branch = o->branch,
+                              .method = o->method,
+                              .params = o->params,
+                              .metric = o->metric,
+                              .against = o->against,
+                              .x = o->x,
+                              .title = o->title,
+                              .mean = o->mean,
+                              .low = NAN,
+                              .high = NAN};
     TRY(gp_check_name(o->output, &type, err));
     if (o->size)
         TRY(parse_size(o->size, a, err));
@@ -118,8 +146,8 @@ out:
 }
 
 struct inputs {
-    struct recset    set;
-    struct trace    *trace;
+    struct recset set;
+    struct trace *trace;
     struct maskfile *masks;
 };
 
@@ -161,14 +189,14 @@ static void command_line(const struct app *app, struct buf *b)
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
-    struct plot_opts     o = {0};
-    struct str_list      rest = {0}, paths = {0};
-    struct inputs        in = {0};
-    struct figure_args   a;
-    struct buf           made_by = {0};
+    struct plot_opts o = {0};
+    struct str_list rest = {0}, paths = {0};
+    struct inputs in = {0};
+    struct figure_args a;
+    struct buf made_by = {0};
     const struct figure *f;
-    bool                 done;
-    int                  rc = 0;
+    bool done;
+    int rc = 0;
 
     TRY(cmd_begin(&cmd_plot, &o, argc, argv, &rest, &done, err));
     if (done)

@@ -15,7 +15,7 @@
 /* ---- curves -------------------------------------------------------------------------------- */
 
 struct xy {
-    int    series;
+    int series;
     double x, y, sd;
 };
 
@@ -30,7 +30,7 @@ static int by_x(const void *a, const void *b)
 /* Number of "0.02", "8%" (as a share), "64x64" (the first side); NAN otherwise. */
 static double number_of(const char *text)
 {
-    char  *end;
+    char *end;
     double x = strtod(text, &end);
     if (end == text)
         return NAN;
@@ -91,16 +91,16 @@ static double param_value(const struct figure_args *a, const struct record *r, c
 static int swept_param(const struct figure_args *a, char name[64], struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
-    struct chart_groups         g = {0};
-    int64_t                     most = 0;
+    struct chart_groups g = {0};
+    int64_t most = 0;
     int rc = chart_group(a, keys, 2, 0, NULL, KEY_COUNT, &g, err);
     if (rc)
         return rc;
     name[0] = '\0';
     for (int64_t i = 0; i < g.gs.n; i++)
         for (const char *p = g.gs.g[i].first->params; p && *p;) {
-            size_t  part = strcspn(p, ":"), key = strcspn(p, "=");
-            char    one[64];
+            size_t part = strcspn(p, ":"), key = strcspn(p, "=");
+            char one[64];
             int64_t n = 0;
             snprintf(one, sizeof one, "%.*s", (int)(key < 63 ? key : 63), p);
             for (int64_t k = 0; k < g.gs.n; k++) {
@@ -120,8 +120,9 @@ static int swept_param(const struct figure_args *a, char name[64], struct err *e
 /* --x, or step when steps vary, else a swept parameter, else the layer. */
 static int choose_x(const struct figure_args *a, char x[64], enum group_key *key, struct err *err)
 {
-    static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER, KEY_HEAD, KEY_N_Q, KEY_N_K, KEY_RUN};
-    int                         rc = 0;
+    static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER, KEY_HEAD,
+                                             KEY_N_Q,  KEY_N_K,   KEY_RUN};
+    int rc = 0;
     if (a->x)
         snprintf(x, 64, "%s", a->x);
     else if (recset_varies(a->set, KEY_STEP))
@@ -141,11 +142,11 @@ static int collect(const struct chart_groups *g, const char *x, enum group_key k
                    const char *metric, struct series_list *l, struct xy *p, int64_t *n,
                    struct err *err)
 {
-    struct buf   name = {0}, rest = {0};
+    struct buf name = {0}, rest = {0};
     struct stats s;
-    const char  *unit;
-    double       scale = metric_scale(metric, &unit);
-    int          rc = 0;
+    const char *unit;
+    double scale = metric_scale(metric, &unit);
+    int rc = 0;
     *n = 0;
     for (int64_t i = 0; i < g->gs.n; i++) {
         const struct record *r = g->gs.g[i].first;
@@ -168,8 +169,10 @@ static int collect(const struct chart_groups *g, const char *x, enum group_key k
         p[(*n)++] = (struct xy){k, at, s.mean * scale, s.sd * scale};
     }
     if (*n == 0)
-        FAIL(err, ERR_INPUT, "no record has a number for '%s': --x takes step, layer, head, n_q or a "
-             "parameter such as tau", x);
+        FAIL(err, ERR_INPUT,
+             "no record has a number for '%s': --x takes step, layer, head, n_q or a "
+             "parameter such as tau",
+             x);
     qsort(p, (size_t)*n, sizeof *p, by_x);
 out:
     buf_free(&name);
@@ -219,8 +222,11 @@ static void plot_lines(struct chart *c, const struct series_list *l, bool steps)
             buf_printf(s, " index %d using 1:2 with steps lw 1.8 dt %d lc rgb '%s' notitle", i,
                        l->s[i].dash, l->s[i].color);
         else
-            buf_printf(s, " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb '%s' "
-                          "notitle", i, l->s[i].dash, l->s[i].point, l->s[i].color);
+            buf_printf(s,
+                       " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1*point_scale "
+                       "lc rgb '%s' "
+                       "notitle",
+                       i, l->s[i].dash, l->s[i].point, l->s[i].color);
     }
     chart_legend(c, l, steps ? MARK_LINE : MARK_LINE_POINT);
     buf_puts(s, "\n");
@@ -228,17 +234,17 @@ static void plot_lines(struct chart *c, const struct series_list *l, bool steps)
 
 static int draw_curves(const struct figure_args *a, struct err *err)
 {
-    enum group_key      keys[3] = {KEY_METHOD, KEY_PARAMS}, key;
-    const char         *metric = a->metric ? a->metric : "density_elem";
+    enum group_key keys[3] = {KEY_METHOD, KEY_PARAMS}, key;
+    const char *metric = a->metric ? a->metric : "density_elem";
     struct chart_groups g = {0};
-    struct series_list  l = {0};
-    struct chart        c = {0};
-    struct xy          *p = NULL;
-    struct buf          data = {0}, label = {0}, title = {0};
-    char                x[64] = "";
-    double              scale;
-    int64_t             n;
-    int                 rc = 0;
+    struct series_list l = {0};
+    struct chart c = {0};
+    struct xy *p = NULL;
+    struct buf data = {0}, label = {0}, title = {0};
+    char x[64] = "";
+    double scale;
+    int64_t n;
+    int rc = 0;
 
     TRY(choose_x(a, x, &key, err));
     keys[2] = key;
@@ -274,11 +280,11 @@ out:
 static int write_cdf(const struct chart_groups *g, const char *metric, struct series_list *l,
                      struct buf *b, struct err *err)
 {
-    struct buf   name = {0};
+    struct buf name = {0};
     struct stats s;
-    const char  *unit;
-    double      *x = NULL, scale = metric_scale(metric, &unit);
-    int          rc = 0;
+    const char *unit;
+    double *x = NULL, scale = metric_scale(metric, &unit);
+    int rc = 0;
     for (int64_t i = 0; i < g->gs.n; i++) {
         const struct record *r = g->gs.g[i].first;
         TRY(group_stats(&g->gs, &g->gs.g[i], metric, &s, &x, err));
@@ -306,13 +312,13 @@ out:
 static int draw_cdf(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
-    const char                 *metric = a->metric ? a->metric : "cra_min";
-    struct chart_groups         g = {0};
-    struct series_list          l = {0};
-    struct chart                c = {0};
-    struct buf                  data = {0}, label = {0}, title = {0};
-    double                      scale;
-    int                         rc = 0;
+    const char *metric = a->metric ? a->metric : "cra_min";
+    struct chart_groups g = {0};
+    struct series_list l = {0};
+    struct chart c = {0};
+    struct buf data = {0}, label = {0}, title = {0};
+    double scale;
+    int rc = 0;
 
     TRY(chart_group(a, keys, 2, 0, metric, KEY_COUNT, &g, err));
     TRY(write_cdf(&g, metric, &l, &data, err));
@@ -342,10 +348,10 @@ static const int slice_rows[] = {16, 64, 128};
 static int granularity_series(const struct chart_groups *g, const struct group *grp, bool slices,
                               struct series_list *l, struct buf *b, struct err *err)
 {
-    struct buf   name = {0};
+    struct buf name = {0};
     struct stats s;
-    const int   *side = slices ? slice_rows : block_sides;
-    int          n = slices ? 3 : 4, rc = 0;
+    const int *side = slices ? slice_rows : block_sides;
+    int n = slices ? 3 : 4, rc = 0;
     for (int i = 0; i < g->n_scope; i++) {
         if (g->scope[i] != KEY_MODEL)
             buf_printf(&name, "%s=", key_name(g->scope[i]));
@@ -357,7 +363,7 @@ static int granularity_series(const struct chart_groups *g, const struct group *
     buf_puts(&name, slices ? "M x 1 slices" : "b x b blocks");
     /* Colour by model and length, circles for blocks, triangles on dashed lines for slices. */
     static const char *const colors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e"};
-    int                      k = series_of(l, buf_str(&name), "", err);
+    int k = series_of(l, buf_str(&name), "", err);
     if (k < 0) {
         rc = err->code;
         goto out;
@@ -383,19 +389,21 @@ out:
 static int draw_granularity(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_MODEL};
-    struct chart_groups         g = {0};
-    struct series_list          l = {0};
-    struct chart                c = {0};
-    struct buf                  data = {0};
-    int                         rc = 0;
+    struct chart_groups g = {0};
+    struct series_list l = {0};
+    struct chart c = {0};
+    struct buf data = {0};
+    int rc = 0;
 
     TRY(chart_group(a, keys, 1, GROUP_PER_HEAD, "below_b64", KEY_COUNT, &g, err));
     for (int64_t i = 0; i < g.gs.n; i++) {
         TRY(granularity_series(&g, &g.gs.g[i], false, &l, &data, err));
         TRY(granularity_series(&g, &g.gs.g[i], true, &l, &data, err));
     }
-    TRY(chart_open(a, 1, 520, 340, &l, "Share of blocks whose largest weight is below 0.5/N, mean "
-                   "over heads", &c, err));
+    TRY(chart_open(a, 1, 520, 340, &l,
+                   "Share of blocks whose largest weight is below 0.5/N, mean "
+                   "over heads",
+                   &c, err));
     chart_panel(&c, 0, "block side b, or slice rows M [tokens]", "share of units below 0.5/N");
     buf_puts(&c.gp.script, "set logscale x 2\nset xtics (16, 32, 64, 128)\nset xrange [13:160]\n"
                            "set yrange [0:*]\n");

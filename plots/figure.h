@@ -18,29 +18,29 @@ enum figure_input {
 
 /* Inputs and options of a figure; texts are NULL when not given. Borrowed. */
 struct figure_args {
-    const char          *output;   /* fig.png, fig.svg, fig.pdf */
-    const char          *made_by;  /* command line for the script's comment */
-    const struct recset *set;      /* FIGURE_RECORDS */
+    const char *output;                  /* fig.png, fig.svg, fig.pdf */
+    const char *made_by;                 /* command line for the script's comment */
+    const struct recset *set;            /* FIGURE_RECORDS */
     const struct method *const *methods; /* for the defaults of parameters; may be NULL */
-    const struct trace  *trace;    /* FIGURE_TRACE */
-    const struct maskfile *masks;  /* FIGURE_MASKS, overlay */
-    const char *layer, *head;      /* "0,4-7", "all" */
-    int64_t     step;              /* INT64_MIN = not given */
+    const struct trace *trace;           /* FIGURE_TRACE */
+    const struct maskfile *masks;        /* FIGURE_MASKS, overlay */
+    const char *layer, *head;            /* "0,4-7", "all" */
+    int64_t step;                        /* INT64_MIN = not given */
     const char *branch;
-    const char *method, *params;   /* shell patterns; params "defaults": none set */
-    const char *metric;            /* metric or comma-separated list */
-    const char *against;           /* layerhead: subtract this method */
-    const char *x;                 /* curves: "step", "layer", "n_q" or a parameter */
+    const char *method, *params; /* shell patterns; params "defaults": none set */
+    const char *metric;          /* metric or comma-separated list */
+    const char *against;         /* layerhead: subtract this method */
+    const char *x;               /* curves: "step", "layer", "n_q" or a parameter */
     const char *title;
-    int         width, height;     /* 0 = the figure chooses */
-    bool        mean;              /* maps: mean weight of a cell instead of the largest */
-    double      low, high;         /* colour or value range, NAN = the figure chooses */
+    int width, height; /* 0 = the figure chooses */
+    bool mean;         /* maps: mean weight of a cell instead of the largest */
+    double low, high;  /* colour or value range, NAN = the figure chooses */
 };
 
 struct figure {
-    struct listed     listed;
+    struct listed listed;
     enum figure_input input;
-    bool              needs_masks; /* --masks must be given as well */
+    bool needs_masks; /* --masks must be given as well */
     int (*draw)(const struct figure_args *a, struct err *err);
 };
 

@@ -29,8 +29,8 @@ const struct listed *const figure_list[] = {
 const struct figure *figure_find(const char *name, struct err *err)
 {
     const char *names[64];
-    struct buf  all = {0};
-    int         n = 0;
+    struct buf all = {0};
+    int n = 0;
     for (; figures[n]; n++) {
         names[n] = figures[n]->listed.name;
         if (strcmp(names[n], name) == 0) {
@@ -49,7 +49,8 @@ const struct figure *figure_find(const char *name, struct err *err)
 
 int figure_open(const struct figure_args *a, int width, int height, struct gp *g, struct err *err)
 {
-    int rc = gp_open(g, a->output, a->width ? a->width : width, a->height ? a->height : height, err);
+    int rc =
+        gp_open(g, a->output, a->width ? a->width : width, a->height ? a->height : height, err);
     if (!rc && a->made_by)
         buf_puts(&g->made_by, a->made_by);
     return rc;
@@ -60,5 +61,6 @@ bool figure_takes(const struct figure_args *a, const struct record *r)
     const char *params = r->params ? r->params : "";
     if (a->method && !name_matches(a->method, r->method))
         return false;
-    return !a->params || fnmatch(strcmp(a->params, "defaults") == 0 ? "" : a->params, params, 0) == 0;
+    return !a->params ||
+           fnmatch(strcmp(a->params, "defaults") == 0 ? "" : a->params, params, 0) == 0;
 }

@@ -56,7 +56,7 @@ void shell_word(const char *word, struct buf *b)
 int gp_check_name(const char *path, enum gp_type *type, struct err *err)
 {
     static const char *const suffixes[] = {".png", ".svg", ".pdf"};
-    const char              *dot = strrchr(path, '.');
+    const char *dot = strrchr(path, '.');
     for (const char *p = path; *p; p++)
         if (iscntrl((unsigned char)*p))
             return err_set(err, ERR_USAGE, "the name of a figure has no control characters");
@@ -72,8 +72,8 @@ int gp_open(struct gp *g, const char *path, int width, int height, struct err *e
 {
     *g = (struct gp){.width = width, .height = height};
     if (width < 64 || height < 64 || width > 16384 || height > 16384)
-        return err_set(err, ERR_USAGE, "%s: %d x %d pixels: a figure has 64 to 16384 per side", path,
-                       width, height);
+        return err_set(err, ERR_USAGE, "%s: %d x %d pixels: a figure has 64 to 16384 per side",
+                       path, width, height);
     int rc = gp_check_name(path, &g->type, err);
     if (rc)
         return rc;
@@ -106,7 +106,7 @@ static void beside(const struct gp *g, const char *tag, struct buf *path)
 int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct err *err)
 {
     struct buf path = {0}, name = {0};
-    int        rc = 0;
+    int rc = 0;
     beside(g, tag, &path);
     buf_printf(&name, "%s.%s", buf_str(&g->stem), tag);
     TRY(buf_check(&path, "path", err));
@@ -137,12 +137,17 @@ static void head(const struct gp *g, const char *output, struct buf *b)
         buf_printf(b, "set terminal pngcairo size %d,%d enhanced font 'Sans,10'\n", g->width,
                    g->height);
     else if (g->type == GP_SVG)
-        buf_printf(b, "set terminal svg size %d,%d dynamic enhanced font 'Sans,10' fontscale 1.33 "
-                      "background '#ffffff'\n", g->width, g->height);
+        buf_printf(b,
+                   "set terminal svg size %d,%d dynamic enhanced font 'Sans,10' fontscale 1.33 "
+                   "background '#ffffff'\n",
+                   g->width, g->height);
     else
         buf_printf(b, "set terminal pdfcairo size %.2fin,%.2fin enhanced font 'Sans,9'\n",
                    g->width / 100.0, g->height / 100.0);
-    buf_printf(b, "point_scale = %s\n", g->type == GP_PNG ? "1.0" : g->type == GP_SVG ? "0.62" : "0.7");
+    buf_printf(b, "point_scale = %s\n",
+               g->type == GP_PNG   ? "1.0"
+               : g->type == GP_SVG ? "0.62"
+                                   : "0.7");
     buf_printf(&name, "./%s", output);
     buf_puts(b, "set output ");
     gp_text(b, buf_str(&name));
@@ -154,7 +159,7 @@ static void head(const struct gp *g, const char *output, struct buf *b)
 static int keep_script(const struct gp *g, struct err *err)
 {
     struct buf b = {0}, path = {0};
-    int        rc = 0;
+    int rc = 0;
     buf_puts(&b, "# run in this directory: gnuplot ");
     buf_printf(&b, "%s.gp\n", buf_str(&g->stem));
     if (g->made_by.len) {
@@ -180,12 +185,12 @@ out:
 
 static int start(int in, int log, pid_t *pid)
 {
-    char  program[] = "gnuplot", no_init[] = "-d", script[] = "/dev/stdin";
+    char program[] = "gnuplot", no_init[] = "-d", script[] = "/dev/stdin";
     char *argv[] = {program, no_init, script, NULL};
     posix_spawn_file_actions_t fa;
-    posix_spawnattr_t          attr;
-    sigset_t                   defaults;
-    int                        e = posix_spawn_file_actions_init(&fa);
+    posix_spawnattr_t attr;
+    sigset_t defaults;
+    int e = posix_spawn_file_actions_init(&fa);
     if (e)
         return e;
     e = posix_spawnattr_init(&attr);
@@ -228,7 +233,7 @@ static void feed(int fd, const char *data, size_t len)
 static void read_log(FILE *log, char text[400])
 {
     size_t n, to = 0;
-    char   raw[400];
+    char raw[400];
     rewind(log);
     n = fread(raw, 1, sizeof raw - 1, log);
     for (size_t i = 0; i < n; i++)
@@ -242,9 +247,9 @@ static void read_log(FILE *log, char text[400])
 /* Run the script; *status is what waitpid gave. */
 static int run_gnuplot(const struct buf *script, const struct gp *g, FILE *log, struct err *err)
 {
-    int   fds[2] = {-1, -1}, status = 0, rc = 0;
+    int fds[2] = {-1, -1}, status = 0, rc = 0;
     pid_t pid;
-    char  said[400];
+    char said[400];
 
     if (pipe2(fds, O_CLOEXEC) != 0)
         return err_sys(err, ERR_RUN, "pipe to gnuplot");
@@ -254,7 +259,8 @@ static int run_gnuplot(const struct buf *script, const struct gp *g, FILE *log, 
         close(fds[1]);
         errno = e;
         if (e == ENOENT || e == EACCES || e == ENOTDIR)
-            return err_set(err, ERR_MACHINE, "gnuplot not found: install gnuplot-nox; %s/%s.gp and "
+            return err_set(err, ERR_MACHINE,
+                           "gnuplot not found: install gnuplot-nox; %s/%s.gp and "
                            "its data are written, `gnuplot %s.gp` there draws the figure",
                            buf_str(&g->dir), buf_str(&g->stem), buf_str(&g->stem));
         return err_sys(err, ERR_RUN, "cannot start gnuplot");
@@ -277,9 +283,9 @@ static int run_gnuplot(const struct buf *script, const struct gp *g, FILE *log, 
 static int accept_part(const struct gp *g, const char *part, FILE *log, struct err *err)
 {
     struct stat st;
-    struct buf  path = {0};
-    char        said[400];
-    int         rc = 0;
+    struct buf path = {0};
+    char said[400];
+    int rc = 0;
     if (stat(part, &st) != 0 || st.st_size == 0) {
         read_log(log, said);
         FAIL(err, ERR_RUN, "%s/%s: gnuplot wrote nothing%s%s", buf_str(&g->dir), buf_str(&g->file),
@@ -297,8 +303,8 @@ out:
 int gp_finish(struct gp *g, struct err *err)
 {
     struct buf script = {0}, part_name = {0}, part = {0};
-    FILE      *log = NULL;
-    int        rc = 0;
+    FILE *log = NULL;
+    int rc = 0;
 
     TRY(buf_check(&g->script, "gnuplot script", err));
     TRY(keep_script(g, err));

@@ -14,20 +14,20 @@
 enum gp_type { GP_PNG, GP_SVG, GP_PDF };
 
 struct gp {
-    enum gp_type    type;
-    int             width, height; /* pixels; of a PDF 1/100 inch */
-    struct buf      dir;    /* directory of the figure, "." when none was named */
-    struct buf      file;   /* "fig.png" */
-    struct buf      stem;   /* "fig" */
-    struct buf      script; /* commands after terminal and output: append with buf_printf; points are
-                             * `ps X*point_scale` */
-    struct str_list data;   /* names of the data files written, relative to dir */
-    struct buf      made_by; /* command line that made the figure, a comment of the script */
+    enum gp_type type;
+    int width, height;    /* pixels; of a PDF 1/100 inch */
+    struct buf dir;       /* directory of the figure, "." when none was named */
+    struct buf file;      /* "fig.png" */
+    struct buf stem;      /* "fig" */
+    struct buf script;    /* commands after terminal and output: append with buf_printf; points are
+                           * `ps X*point_scale` */
+    struct str_list data; /* names of the data files written, relative to dir */
+    struct buf made_by;   /* command line that made the figure, a comment of the script */
 };
 
 /* Start a figure. The suffix of path (.png, .svg, .pdf) chooses the terminal; another is
  * ERR_USAGE. Sizes outside 64..16384 are ERR_USAGE. */
-int  gp_open(struct gp *g, const char *path, int width, int height, struct err *err);
+int gp_open(struct gp *g, const char *path, int width, int height, struct err *err);
 void gp_free(struct gp *g);
 
 /* Append text as a gnuplot string in single quotes, which no text can leave: quotes are doubled,
@@ -41,9 +41,9 @@ void shell_word(const char *word, struct buf *b);
 /* ERR_USAGE unless the name ends in .png, .svg or .pdf and has no control characters. */
 int gp_check_name(const char *path, enum gp_type *type, struct err *err);
 
-/* Write a data file "<stem>.<tag>" beside the figure. gp_data_name appends its name to the script as
- * a string. */
-int  gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct err *err);
+/* Write a data file "<stem>.<tag>" beside the figure. gp_data_name appends its name to the script
+ * as a string. */
+int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct err *err);
 void gp_data_name(struct gp *g, const char *tag);
 
 /* Keep the script as "<stem>.gp" and run it: the picture is written under another name and renamed

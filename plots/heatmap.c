@@ -71,8 +71,11 @@ static void map_scale(const struct figure_args *a, struct map_figure *f)
 static int check_scale(const struct figure_args *a, struct err *err)
 {
     double low = isnan(a->low) ? 1e-6 : a->low, high = isnan(a->high) ? 1 : a->high;
-    return low > 0 && low < high ? 0 : err_set(err, ERR_USAGE, "--range %g:%g: a logarithmic scale "
-                                               "needs 0 < low < high", low, high);
+    return low > 0 && low < high ? 0
+                                 : err_set(err, ERR_USAGE,
+                                           "--range %g:%g: a logarithmic scale "
+                                           "needs 0 < low < high",
+                                           low, high);
 }
 
 static void map_title(const struct figure_args *a, const struct map_choice *c,
@@ -88,15 +91,16 @@ static int draw_heatmap(const struct figure_args *a, struct err *err)
 {
     struct map_choice c = {0};
     struct map_figure f = {.args = a};
-    struct buf        title = {0};
-    int               rc = 0;
+    struct buf title = {0};
+    int rc = 0;
 
     TRY(check_scale(a, err));
     TRY(map_choose(a, &c, err));
     TRY(alloc_panels(c.n, &f, false, err));
     f.per_row = c.per_row;
     for (int i = 0; i < c.n; i++) {
-        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row), &f.maps[i], err));
+        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row), &f.maps[i],
+                     err));
         panel_title(a, &c.panel[i], f.titles[i]);
     }
     map_scale(a, &f);
@@ -124,8 +128,10 @@ static int other_methods(const struct record *a, const struct record *b, struct 
     struct buf x = {0}, y = {0};
     mask_name(a, &x);
     mask_name(b, &y);
-    int rc = err_set(err, ERR_USAGE, "several methods have masks here, %s and %s: choose with "
-                     "--method and --params", buf_str(&x), buf_str(&y));
+    int rc = err_set(err, ERR_USAGE,
+                     "several methods have masks here, %s and %s: choose with "
+                     "--method and --params",
+                     buf_str(&x), buf_str(&y));
     buf_free(&x);
     buf_free(&y);
     return rc;
@@ -137,8 +143,8 @@ static int find_mask(const struct figure_args *a, const struct map_choice *c,
                      const struct map_panel *p, int64_t *at, struct record *id, struct err *err)
 {
     struct record r;
-    bool          found = false;
-    int           rc = 0;
+    bool found = false;
+    int rc = 0;
     for (int64_t i = 0; i < maskfile_cells(a->masks); i++) {
         TRY(maskfile_cell(a->masks, i, &r, err));
         bool fits = r.layer == p->layer && r.head == p->head && r.step == c->step &&
@@ -175,8 +181,10 @@ static int check_identity(const struct figure_args *a, const struct record *id,
         return err_set(err, ERR_INPUT, "mask of %lld x %lld tokens, trace of %lld x %lld",
                        (long long)m->nq, (long long)m->nk, (long long)t->n_q, (long long)t->n_k);
     if (strcmp(id->permute, "none") != 0 || (id->params && strstr(id->params, "permute=")))
-        return err_set(err, ERR_INPUT, "the mask stands in another token order (%s %s) than the map: "
-                       "dump it without permute", id->permute, id->params ? id->params : "");
+        return err_set(err, ERR_INPUT,
+                       "the mask stands in another token order (%s %s) than the map: "
+                       "dump it without permute",
+                       id->permute, id->params ? id->params : "");
     return 0;
 }
 
@@ -184,24 +192,27 @@ static int check_identity(const struct figure_args *a, const struct record *id,
 static int overlay_panel(const struct figure_args *a, const struct map_choice *c, int i,
                          struct map_figure *f, struct buf *method, struct err *err)
 {
-    struct record      id;
-    struct mask        m = {0};
+    struct record id;
+    struct mask m = {0};
     struct mask_counts n;
-    struct buf         name = {0};
-    int64_t            at = 0;
-    int                rc = find_mask(a, c, &c->panel[i], &at, &id, err);
+    struct buf name = {0};
+    int64_t at = 0;
+    int rc = find_mask(a, c, &c->panel[i], &at, &id, err);
     if (rc)
         return rc;
     TRY(maskfile_read(a->masks, at, &m, err));
     TRY(check_identity(a, &id, &m, err));
     TRY(cells_from_mask(&m, f->maps[i].tokens, &f->overlay[i], err));
     TRY(mask_count(&m, &n, err));
-    snprintf(f->titles[i], sizeof f->titles[i], f->n > 4 || a->width ? "L%d H%d: %.3f" : "layer %d head %d, "
-             "density_elem %.4f", c->panel[i].layer, c->panel[i].head,
-             (double)n.pairs_kept / (double)n.pairs_allowed);
+    snprintf(f->titles[i], sizeof f->titles[i],
+             f->n > 4 || a->width ? "L%d H%d: %.3f"
+                                  : "layer %d head %d, "
+                                    "density_elem %.4f",
+             c->panel[i].layer, c->panel[i].head, (double)n.pairs_kept / (double)n.pairs_allowed);
     mask_name(&id, &name);
     if (method->len && strcmp(buf_str(method), buf_str(&name)) != 0)
-        FAIL(err, ERR_USAGE, "masks of several methods, %s and %s: choose with --method and --params",
+        FAIL(err, ERR_USAGE,
+             "masks of several methods, %s and %s: choose with --method and --params",
              buf_str(method), buf_str(&name));
     buf_reset(method);
     buf_puts(method, buf_str(&name));
@@ -216,21 +227,23 @@ static int draw_overlay(const struct figure_args *a, struct err *err)
 {
     struct map_choice c = {0};
     struct map_figure f = {.args = a};
-    struct buf        title = {0}, method = {0};
-    int               rc = 0;
+    struct buf title = {0}, method = {0};
+    int rc = 0;
 
     TRY(check_scale(a, err));
     TRY(map_choose(a, &c, err));
     TRY(alloc_panels(c.n, &f, true, err));
     f.per_row = c.per_row;
     for (int i = 0; i < c.n; i++) {
-        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row), &f.maps[i], err));
+        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row), &f.maps[i],
+                     err));
         TRY(overlay_panel(a, &c, i, &f, &method, err));
     }
     map_scale(a, &f);
     buf_printf(&title, "%s on ", buf_str(&method));
     scope_text(a, &c, &title);
-    buf_puts(&title, c.n > 4 || a->width ? "; dropped: pale; numbers: density_elem" : "; dropped pairs are pale");
+    buf_puts(&title, c.n > 4 || a->width ? "; dropped: pale; numbers: density_elem"
+                                         : "; dropped pairs are pale");
     f.title = buf_str(&title);
     TRY(map_draw(&f, err));
 out:
@@ -261,14 +274,14 @@ static bool in_list(const int64_t *list, int64_t n, int x)
 
 /* A mask of the file that takes part. */
 struct listed_mask {
-    int64_t       at;
+    int64_t at;
     struct record id;
 };
 
 static int by_cell(const void *a, const void *b)
 {
-    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS, KEY_STEP, KEY_BRANCH, KEY_LAYER,
-                                          KEY_HEAD};
+    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS, KEY_STEP,
+                                          KEY_BRANCH, KEY_LAYER,  KEY_HEAD};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         int d = key_compare(&((const struct listed_mask *)a)->id,
                             &((const struct listed_mask *)b)->id, keys[i]);
@@ -279,8 +292,8 @@ static int by_cell(const void *a, const void *b)
 }
 
 /* The title says what differs between the masks. */
-static void mask_title(const struct record *id, bool methods, bool params, bool steps, double density,
-                       char title[96])
+static void mask_title(const struct record *id, bool methods, bool params, bool steps,
+                       double density, char title[96])
 {
     struct buf b = {0};
     if (methods || params)
@@ -296,25 +309,28 @@ static void mask_title(const struct record *id, bool methods, bool params, bool 
 static int add_mask(const struct figure_args *a, const struct listed_mask *l,
                     const struct listed_mask *all, int n, struct map_figure *f, struct err *err)
 {
-    struct mask        m = {0};
+    struct mask m = {0};
     struct mask_counts count;
-    bool               methods = false, params = false, steps = false;
-    int                rc = 0;
+    bool methods = false, params = false, steps = false;
+    int rc = 0;
 
     for (int i = 1; i < n; i++) {
         methods |= strcmp(all[i].id.method, all[0].id.method) != 0;
         params |= strcmp(all[i].id.params, all[0].id.params) != 0;
-        steps |= all[i].id.step != all[0].id.step || strcmp(all[i].id.branch, all[0].id.branch) != 0;
+        steps |=
+            all[i].id.step != all[0].id.step || strcmp(all[i].id.branch, all[0].id.branch) != 0;
     }
     TRY(maskfile_read(a->masks, l->at, &m, err));
     int64_t longest = m.nq > m.nk ? m.nq : m.nk;
-    TRY(cells_from_mask(&m, cells_factor(longest, longest, most_cells(a, n, 0)), &f->maps[f->n], err));
+    TRY(cells_from_mask(&m, cells_factor(longest, longest, most_cells(a, n, 0)), &f->maps[f->n],
+                        err));
     TRY(mask_count(&m, &count, err));
     mask_title(&l->id, methods, params, steps,
                (double)count.pairs_kept / (double)count.pairs_allowed, f->titles[f->n]);
     f->n++;
     if (f->maps[f->n - 1].rows != f->maps[0].rows || f->maps[f->n - 1].cols != f->maps[0].cols)
-        FAIL(err, ERR_USAGE, "masks of different sizes in one figure: choose with --layer, --method");
+        FAIL(err, ERR_USAGE,
+             "masks of different sizes in one figure: choose with --layer, --method");
 out:
     mask_free(&m);
     return rc;
@@ -323,9 +339,9 @@ out:
 /* The masks that the options choose, in the order of tables. */
 static int list_masks(const struct figure_args *a, struct listed_mask *l, int *n, struct err *err)
 {
-    int64_t      *layers = NULL, *heads = NULL, n_layers, n_heads;
+    int64_t *layers = NULL, *heads = NULL, n_layers, n_heads;
     struct record id;
-    int           rc = 0;
+    int rc = 0;
 
     TRY(wanted_list(a->layer, "--layer", &layers, &n_layers, err));
     TRY(wanted_list(a->head, "--head", &heads, &n_heads, err));
@@ -355,9 +371,9 @@ out:
 
 static int draw_mask(const struct figure_args *a, struct err *err)
 {
-    struct map_figure   f = {.args = a};
+    struct map_figure f = {.args = a};
     struct listed_mask *l = NULL;
-    int                 n = 0, rc = 0;
+    int n = 0, rc = 0;
 
     TRY(mem_zalloc(&l, MAPFIG_MOST, sizeof *l, "masks", err));
     TRY(list_masks(a, l, &n, err));
@@ -379,9 +395,10 @@ out:
 }
 
 const struct figure figure_heatmap = {
-    .listed = {"heatmap", "attention maps of a trace, one panel per head",
-               "input: a trace with maps; --layer, --head, --step, --branch choose, --mean shows the "
-               "mean weight of a cell instead of the largest, --range LOW:HIGH the colour scale"},
+    .listed =
+        {"heatmap", "attention maps of a trace, one panel per head",
+         "input: a trace with maps; --layer, --head, --step, --branch choose, --mean shows the "
+         "mean weight of a cell instead of the largest, --range LOW:HIGH the colour scale"},
     .input = FIGURE_TRACE,
     .draw = draw_heatmap,
 };

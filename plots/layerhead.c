@@ -18,13 +18,13 @@
 
 struct lh {
     struct chart_groups g;
-    const char         *metric;
-    double              scale;
-    int                 layer0, layers, heads; /* of all records chosen */
-    int                 n;
-    struct cells        map[PANELS_MOST]; /* [layers][heads], NAN = no cell */
-    char                title[PANELS_MOST][96];
-    bool                difference;
+    const char *metric;
+    double scale;
+    int layer0, layers, heads; /* of all records chosen */
+    int n;
+    struct cells map[PANELS_MOST]; /* [layers][heads], NAN = no cell */
+    char title[PANELS_MOST][96];
+    bool difference;
 };
 
 static void extent(struct lh *q)
@@ -44,9 +44,9 @@ static void extent(struct lh *q)
 /* Mean of the metric per (layer, head) over the group's other keys (steps, branches). */
 static int fill(struct lh *q, const struct group *grp, struct cells *c, struct err *err)
 {
-    int64_t  n = (int64_t)q->layers * q->heads;
+    int64_t n = (int64_t)q->layers * q->heads;
     int32_t *count = NULL;
-    int      rc = 0;
+    int rc = 0;
     *c = (struct cells){q->layers, q->heads, q->layers, q->heads, 1, NULL};
     TRY(mem_alloc(&c->v, n, sizeof *c->v, "layer x head map", err));
     TRY(mem_zalloc(&count, n, sizeof *count, "layer x head map", err));
@@ -54,8 +54,8 @@ static int fill(struct lh *q, const struct group *grp, struct cells *c, struct e
         c->v[i] = 0;
     for (int64_t k = 0; k < grp->n; k++) {
         const struct record *r = &q->g.args->set->r[grp->at[k]];
-        double               x = record_value(r, q->metric);
-        int64_t              at = (int64_t)(r->layer - q->layer0) * q->heads + r->head;
+        double x = record_value(r, q->metric);
+        int64_t at = (int64_t)(r->layer - q->layer0) * q->heads + r->head;
         if (!isfinite(x))
             continue;
         c->v[at] += (float)(x * q->scale);
@@ -71,7 +71,7 @@ out:
 static int collect(struct lh *q, struct err *err)
 {
     struct buf name = {0};
-    int        rc = 0;
+    int rc = 0;
     extent(q);
     for (int64_t i = 0; i < q->g.gs.n; i++) {
         const struct record *r = q->g.gs.g[i].first;
@@ -94,8 +94,8 @@ static int subtract(struct lh *q, const char *against, struct err *err)
     int ref = -1;
     for (int i = 0; i < q->n && ref < 0; i++) {
         const struct record *r = q->g.gs.g[i].first;
-        size_t               len = strcspn(against, ":");
-        const char          *params = against[len] ? against + len + 1 : "";
+        size_t len = strcspn(against, ":");
+        const char *params = against[len] ? against + len + 1 : "";
         if (strlen(r->method) == len && strncmp(r->method, against, len) == 0 &&
             strcmp(params, r->params ? r->params : "") == 0)
             ref = i;
@@ -142,7 +142,11 @@ static void range(const struct lh *q, double *low, double *high)
 /* Number of a cell in few characters; `size` is the largest magnitude of the figure. */
 static void cell_text(double x, double size, char text[32])
 {
-    snprintf(text, 32, size >= 99.95 ? "%.0f" : size >= 9.995 ? "%.1f" : size >= 0.05 ? "%.2f" : "%.0e",
+    snprintf(text, 32,
+             size >= 99.95   ? "%.0f"
+             : size >= 9.995 ? "%.1f"
+             : size >= 0.05  ? "%.2f"
+                             : "%.0e",
              x);
     if (strspn(text, "-0.") == strlen(text))
         snprintf(text, 32, "0");
@@ -155,7 +159,7 @@ static void write_cells(const struct lh *q, double low, double high, struct buf 
         buf_printf(b, "# %s: head, layer, %s, label, light text\n", q->title[i], q->metric);
         for (int64_t k = 0; k < (int64_t)q->layers * q->heads; k++) {
             double x = (double)q->map[i].v[k], at = (x - low) / (high - low);
-            char   text[32];
+            char text[32];
             cell_text(x, fmax(fabs(low), fabs(high)), text);
             buf_printf(b, "%d %d %.8g \"%s\" %d\n", (int)(k % q->heads),
                        q->layer0 + (int)(k / q->heads), x, isnan(x) ? "" : text,
@@ -168,11 +172,12 @@ static void write_cells(const struct lh *q, double low, double high, struct buf 
 static void axes(const struct lh *q, const struct panels *p, const char *title, bool leftmost,
                  bool lowest, struct gp *g)
 {
-    double step_x = gp_step(q->heads, p->width / 24 + 1), step_y = gp_step(q->layers, p->height / 18 + 1);
+    double step_x = gp_step(q->heads, p->width / 24 + 1),
+           step_y = gp_step(q->layers, p->height / 18 + 1);
     buf_printf(&g->script, "set xrange [-0.5:%g]\nset yrange [%g:%g]\n", q->heads - 0.5,
                q->layer0 + q->layers - 0.5, q->layer0 - 0.5);
-    buf_printf(&g->script, "set xtics 0,%g out nomirror format '%s'\n", step_x < 1 ? 1 : ceil(step_x),
-               lowest ? "%.0f" : "");
+    buf_printf(&g->script, "set xtics 0,%g out nomirror format '%s'\n",
+               step_x < 1 ? 1 : ceil(step_x), lowest ? "%.0f" : "");
     buf_printf(&g->script, "set ytics %d,%g out nomirror format '%s'\n", q->layer0,
                step_y < 1 ? 1 : ceil(step_y), leftmost ? "%.0f" : "");
     buf_puts(&g->script, "set title ");
@@ -193,8 +198,9 @@ static void draw_panel(const struct lh *q, const struct panels *p, int i, struct
     for (int light = 0; light < 2 && p->cell >= 30; light++) {
         buf_puts(&g->script, ", ");
         gp_data_name(g, "dat");
-        buf_printf(&g->script, " index %d using 1:2:($5==%d?strcol(4):'') with labels noenhanced "
-                               "font ',8' tc rgb '%s' notitle",
+        buf_printf(&g->script,
+                   " index %d using 1:2:($5==%d?strcol(4):'') with labels noenhanced "
+                   "font ',8' tc rgb '%s' notitle",
                    i, light, light ? "#ffffff" : "#000000");
     }
     buf_puts(&g->script, i == 0 ? "\nunset label\n" : "\n");
@@ -203,10 +209,10 @@ static void draw_panel(const struct lh *q, const struct panels *p, int i, struct
 static int render(struct lh *q, const struct figure_args *a, struct err *err)
 {
     struct panels p;
-    struct gp     g = {0};
-    struct buf    data = {0}, title = {0}, bar = {0};
-    double        low, high, scale;
-    int           rc = 0;
+    struct gp g = {0};
+    struct buf data = {0}, title = {0}, bar = {0};
+    double low, high, scale;
+    int rc = 0;
 
     range(q, &low, &high);
     low = isnan(a->low) ? low : a->low;
@@ -231,8 +237,10 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
     TRY(buf_check(&data, "cells", err));
     TRY(gp_data(&g, "dat", buf_str(&data), data.len, err));
     (q->difference ? palette_diverging : palette_viridis)(&g.script);
-    buf_printf(&g.script, "set cbrange [%.8g:%.8g]\nset border lw 0.6\nset tics scale 0.6\nunset key\n"
-                          "unset colorbox\nset multiplot\n", low, high);
+    buf_printf(&g.script,
+               "set cbrange [%.8g:%.8g]\nset border lw 0.6\nset tics scale 0.6\nunset key\n"
+               "unset colorbox\nset multiplot\n",
+               low, high);
     panels_frame(&p, head, "head", "layer", buf_str(&bar), &g);
     for (int i = 0; i < q->n; i++)
         draw_panel(q, &p, i, &g);
@@ -249,9 +257,9 @@ out:
 static int draw(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
-    struct lh                   q = {0};
-    const char                 *unit;
-    int                         rc = 0;
+    struct lh q = {0};
+    const char *unit;
+    int rc = 0;
 
     q.metric = a->metric ? a->metric : "density_elem";
     q.scale = metric_scale(q.metric, &unit);
@@ -268,9 +276,10 @@ out:
 }
 
 const struct figure figure_layerhead = {
-    .listed = {"layerhead", "layer x head map of a metric, one panel per method",
-               "input: records; --metric (density_elem); --against METHOD[:PARAMS] shows differences "
-               "to it on a diverging scale"},
+    .listed =
+        {"layerhead", "layer x head map of a metric, one panel per method",
+         "input: records; --metric (density_elem); --against METHOD[:PARAMS] shows differences "
+         "to it on a diverging scale"},
     .input = FIGURE_RECORDS,
     .draw = draw,
 };

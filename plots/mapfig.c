@@ -1,5 +1,6 @@
 /*
- * mapfig.c - maps as images: one data file holds the cells of all panels, each panel reads its part.
+ * mapfig.c - maps as images: one data file holds the cells of all panels, each panel reads its
+ * part.
  */
 #include "plots/mapfig.h"
 
@@ -42,9 +43,9 @@ static int no_call(const struct figure_args *a, struct err *err)
     return rc;
 }
 
-static int add_panels(const struct figure_args *a, const struct map_choice *c, const int64_t *layers,
-                      int64_t n_layers, const int64_t *heads, int64_t n_heads, int64_t *cap,
-                      struct map_choice *out, struct err *err)
+static int add_panels(const struct figure_args *a, const struct map_choice *c,
+                      const int64_t *layers, int64_t n_layers, const int64_t *heads,
+                      int64_t n_heads, int64_t *cap, struct map_choice *out, struct err *err)
 {
     int rc = 0;
     for (int64_t i = 0; i < trace_calls(a->trace); i++) {
@@ -67,8 +68,8 @@ out:
 int map_choose(const struct figure_args *a, struct map_choice *out, struct err *err)
 {
     struct map_choice c = {0};
-    int64_t          *layers = NULL, *heads = NULL, n_layers = -1, n_heads, cap = 0;
-    int               rc = 0;
+    int64_t *layers = NULL, *heads = NULL, n_layers = -1, n_heads, cap = 0;
+    int rc = 0;
 
     if (trace_calls(a->trace) == 0)
         FAIL(err, ERR_INPUT, "%s: holds no attention call", trace_path(a->trace));
@@ -104,9 +105,9 @@ int map_read(const struct trace *t, const struct map_panel *p, bool mean, int64_
              struct cells *out, struct err *err)
 {
     const struct trace_meta *m = trace_meta(t);
-    int64_t                  rows, cols, n;
-    float                   *map = NULL;
-    int                      rc = 0;
+    int64_t rows, cols, n;
+    float *map = NULL;
+    int rc = 0;
 
     if (m->pool <= 0 || !trace_call(t, p->call)->has_map)
         FAIL(err, ERR_INPUT, "%s: layer %d has no pooled maps: capture or import with --maps",
@@ -137,7 +138,7 @@ static int repeats(const struct gp *g, const struct panels *p)
 static void put_value(const void *ctx, int i, int64_t k, struct buf *b)
 {
     const struct map_figure *f = ctx;
-    float                    x = f->maps[i].v[k];
+    float x = f->maps[i].v[k];
     if (f->log && (double)x < f->low) /* false for NAN */
         x = (float)f->low;
     buf_put(b, &x, sizeof x);
@@ -148,7 +149,7 @@ static void put_value(const void *ctx, int i, int64_t k, struct buf *b)
 
 static void put_veil(const void *ctx, int i, int64_t k, struct buf *b)
 {
-    float         kept = ((const struct map_figure *)ctx)->overlay[i].v[k];
+    float kept = ((const struct map_figure *)ctx)->overlay[i].v[k];
     unsigned char px[4] = {255, 255, 255, 0};
     px[3] = isnan(kept) ? 0 : (unsigned char)lround(VEIL * (1 - fmin(1, (double)kept)));
     buf_put(b, px, 4);
@@ -158,7 +159,7 @@ static int write_images(const struct map_figure *f, const struct panels *p, stru
                         struct err *err)
 {
     struct buf b = {0};
-    int        rc = 0;
+    int rc = 0;
     panels_cells(f->maps, f->n, repeats(g, p), sizeof(float), put_value, f, &b);
     TRY(buf_check(&b, "cells", err));
     TRY(gp_data(g, "bin", b.data, b.len, err));
@@ -188,8 +189,7 @@ static void add_edges(const struct cells *c, struct buf *b)
     for (int64_t r = 0; r < c->rows; r++)
         for (int64_t k = 0; k < c->cols; k++) {
             long long x = k * c->tokens, y = r * c->tokens, t = c->tokens;
-            int       here = side_of(c, r, k), below = side_of(c, r + 1, k),
-                right = side_of(c, r, k + 1);
+            int here = side_of(c, r, k), below = side_of(c, r + 1, k), right = side_of(c, r, k + 1);
             if (here + below == 1)
                 buf_printf(b, "%lld %lld\n%lld %lld\n\n", x, y + t, x + t, y + t);
             if (here + right == 1)
@@ -201,7 +201,7 @@ static void add_edges(const struct cells *c, struct buf *b)
 static int write_edges(const struct map_figure *f, struct gp *g, struct err *err)
 {
     struct buf b = {0};
-    int        rc = 0;
+    int rc = 0;
     for (int i = 0; i < f->n; i++)
         add_edges(&f->overlay[i], &b);
     TRY(buf_check(&b, "edges", err));
@@ -224,7 +224,7 @@ static void scale(const struct map_figure *f, struct gp *g)
 static void draw_panel(const struct map_figure *f, const struct panels *p, int i, struct gp *g)
 {
     const struct cells *c = &f->maps[i];
-    bool                leftmost, lowest;
+    bool leftmost, lowest;
     panels_place(p, i, g, &leftmost, &lowest);
     panels_token_axes(p, i, c, f->titles[i], leftmost, lowest, g);
     if (i == f->n - 1)
@@ -250,10 +250,10 @@ static void draw_panel(const struct map_figure *f, const struct panels *p, int i
 int map_draw(const struct map_figure *f, struct err *err)
 {
     const struct figure_args *a = f->args;
-    struct panels             p;
-    struct gp                 g = {0};
-    const char               *title;
-    int                       rc = 0;
+    struct panels p;
+    struct gp g = {0};
+    const char *title;
+    int rc = 0;
 
     size_t chars = 0;
     for (int i = 0; i < f->n; i++)

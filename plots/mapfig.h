@@ -13,22 +13,23 @@
 /* One head of one call. */
 struct map_panel {
     int64_t call;
-    int     layer, head;
+    int layer, head;
 };
 
 struct map_choice {
     struct map_panel *panel; /* owned */
-    int               n, per_row; /* heads per layer */
-    int               step;
-    const char       *branch; /* of the trace */
+    int n, per_row;          /* heads per layer */
+    int step;
+    const char *branch; /* of the trace */
 };
 
-/* The calls and heads that --layer, --head, --step, --branch name (all layers and heads of the first
- * captured step and branch by default). No such call: ERR_INPUT with what the trace has. */
-int  map_choose(const struct figure_args *a, struct map_choice *out, struct err *err);
+/* The calls and heads that --layer, --head, --step, --branch name (all layers and heads of the
+ * first captured step and branch by default). No such call: ERR_INPUT with what the trace has. */
+int map_choose(const struct figure_args *a, struct map_choice *out, struct err *err);
 void map_choice_free(struct map_choice *c);
 
-/* The pooled map of a panel as cells of at most `most` per side. A trace without maps: ERR_INPUT. */
+/* The pooled map of a panel as cells of at most `most` per side. A trace without maps: ERR_INPUT.
+ */
 int map_read(const struct trace *t, const struct map_panel *p, bool mean, int64_t most,
              struct cells *out, struct err *err);
 
@@ -37,12 +38,12 @@ int map_read(const struct trace *t, const struct map_panel *p, bool mean, int64_
  * kept region is outlined. titles[i] stands above panel i. */
 struct map_figure {
     const struct figure_args *args;
-    struct cells             *maps, *overlay; /* [n] */
-    char                    (*titles)[96];
-    int                       n, per_row;
-    const char               *title, *bar_label;
-    double                    low, high;
-    bool                      log;
+    struct cells *maps, *overlay; /* [n] */
+    char (*titles)[96];
+    int n, per_row;
+    const char *title, *bar_label;
+    double low, high;
+    bool log;
 };
 int map_draw(const struct map_figure *f, struct err *err);
 

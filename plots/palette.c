@@ -9,9 +9,8 @@
 
 void palette_viridis(struct buf *script)
 {
-    buf_puts(script,
-             "set palette defined (0 '#440154', 1 '#482878', 2 '#3e4a89', 3 '#31688e', "
-             "4 '#26828e', 5 '#1f9e89', 6 '#35b779', 7 '#6ece58', 8 '#fde725')\n");
+    buf_puts(script, "set palette defined (0 '#440154', 1 '#482878', 2 '#3e4a89', 3 '#31688e', "
+                     "4 '#26828e', 5 '#1f9e89', 6 '#35b779', 7 '#6ece58', 8 '#fde725')\n");
 }
 
 void palette_diverging(struct buf *script)
@@ -21,7 +20,7 @@ void palette_diverging(struct buf *script)
 }
 
 static const struct {
-    const char       *method;
+    const char *method;
     struct line_style style;
 } styles[] = {
 #define STYLE(method, color, point, dash) {method, {color, point, dash}},
@@ -46,9 +45,9 @@ struct line_style style_of(const char *method)
 
 void style_shade(struct line_style s, int k, int n, char color[8])
 {
-    long   rgb = strtol(s.color + 1, NULL, 16);
+    long rgb = strtol(s.color + 1, NULL, 16);
     double mix = n > 1 ? 0.6 * k / (n - 1) : 0; /* share of white */
-    int    part[3];
+    int part[3];
     for (int i = 0; i < 3; i++) {
         int c = (int)(rgb >> (16 - 8 * i)) & 255;
         part[i] = (int)(c + mix * (255 - c) + 0.5);

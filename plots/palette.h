@@ -12,8 +12,8 @@ void palette_diverging(struct buf *script);
 
 struct line_style {
     const char *color; /* "#rrggbb" */
-    int         point; /* gnuplot point type, filled; the hollow one is point - 1 */
-    int         dash;
+    int point;         /* gnuplot point type, filled; the hollow one is point - 1 */
+    int dash;
 };
 
 /* Style of a method; a name that styles.def does not list gets one from its hash. */

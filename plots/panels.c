@@ -11,8 +11,12 @@
 
 int panels_side(int count)
 {
-    return count <= 1 ? 600 : count <= 2 ? 460 : count <= 4 ? 360 : count <= 9 ? 260
-           : count <= 24 ? 190 : 150;
+    return count <= 1    ? 600
+           : count <= 2  ? 460
+           : count <= 4  ? 360
+           : count <= 9  ? 260
+           : count <= 24 ? 190
+                         : 150;
 }
 
 /* Pixels around the panels. */
@@ -47,14 +51,21 @@ int panels_check(const struct panels *p, int least, int want_width, int want_hei
                    h + p->top + p->bottom + p->rows * p->gap_y);
 }
 
-void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64_t cells_y, int side,
-                   size_t chars, int want_width, int want_height)
+void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64_t cells_y,
+                   int side, size_t chars, int want_width, int want_height)
 {
-    *p = (struct panels){.count = count, .left = LEFT, .right = RIGHT, .top = TOP, .bottom = BOTTOM,
-                         .gap_x = GAP_X, .gap_y = GAP_Y, .cells_x = cells_x, .cells_y = cells_y};
+    *p = (struct panels){.count = count,
+                         .left = LEFT,
+                         .right = RIGHT,
+                         .top = TOP,
+                         .bottom = BOTTOM,
+                         .gap_x = GAP_X,
+                         .gap_y = GAP_Y,
+                         .cells_x = cells_x,
+                         .cells_y = cells_y};
     grid(count, wish, &p->cols, &p->rows);
     int64_t longest = cells_x > cells_y ? cells_x : cells_y;
-    double  cell = round((double)side / (double)longest);
+    double cell = round((double)side / (double)longest);
     if (want_width > 0) {
         double w = (double)(want_width - p->left - p->right - (p->cols - 1) * p->gap_x) / p->cols;
         double h = (double)(want_height - p->top - p->bottom - p->rows * p->gap_y) / p->rows;
@@ -134,10 +145,11 @@ void panels_frame(const struct panels *p, const char *title, const char *x_label
 void panels_colorbox(const struct panels *p, struct gp *g)
 {
     double w = g->width, h = g->height;
-    int    x, top, high;
+    int x, top, high;
     bar_place(p, &x, &top, &high);
-    buf_printf(&g->script, "set colorbox vertical user origin screen %.6f, screen %.6f "
-                           "size screen %.6f, screen %.6f\n",
+    buf_printf(&g->script,
+               "set colorbox vertical user origin screen %.6f, screen %.6f "
+               "size screen %.6f, screen %.6f\n",
                x / w, 1 - (top + high) / h, 14 / w, high / h);
     buf_puts(&g->script, "set cbtics out nomirror\n");
 }
@@ -145,12 +157,12 @@ void panels_colorbox(const struct panels *p, struct gp *g)
 void panels_token_axes(const struct panels *p, int i, const struct cells *c, const char *title,
                        bool leftmost, bool lowest, struct gp *g)
 {
-    bool    rightmost = i % p->cols == p->cols - 1 || i == p->count - 1;
+    bool rightmost = i % p->cols == p->cols - 1 || i == p->count - 1;
     int64_t x_end = c->cols * c->tokens;
     int64_t step_x = gp_token_step(c->n_k, p->width / 58 + 2);
     int64_t step_y = gp_token_step(c->n_q, p->height / 40 + 2);
-    buf_printf(&g->script, "set xrange [0:%lld]\nset yrange [%lld:0]\n",
-               (long long)x_end, (long long)(c->rows * c->tokens));
+    buf_printf(&g->script, "set xrange [0:%lld]\nset yrange [%lld:0]\n", (long long)x_end,
+               (long long)(c->rows * c->tokens));
     if (!rightmost) /* a label at the edge would run into the next panel's 0 */
         x_end -= x_end * 30 / p->width;
     buf_printf(&g->script, "set xtics 0,%lld,%lld out nomirror format '%s'\n", (long long)step_x,
@@ -170,8 +182,9 @@ void panels_image(const struct cells *c, int i, int repeat, const char *tag, con
     buf_printf(&g->script,
                " binary skip=%lld array=(%lld,%lld) format='%s' endian=little dx=%.10g dy=%.10g "
                "origin=(%.10g,%.10g)",
-               (long long)(c->rows * c->cols * repeat * repeat) * 4 * i, (long long)c->cols * repeat,
-               (long long)c->rows * repeat, format, step, step, step / 2, step / 2);
+               (long long)(c->rows * c->cols * repeat * repeat) * 4 * i,
+               (long long)c->cols * repeat, (long long)c->rows * repeat, format, step, step,
+               step / 2, step / 2);
 }
 
 void panels_cells(const struct cells *c, int n, int repeat, size_t size, panels_put_fn *put,

@@ -11,13 +11,13 @@
 
 /* Pixels around and between the panels. */
 struct panels {
-    int     count, cols, rows;
-    int     left, right, top, bottom, gap_x, gap_y;
+    int count, cols, rows;
+    int left, right, top, bottom, gap_x, gap_y;
     int64_t cells_x, cells_y; /* of every panel */
-    int     width, height;    /* of one panel in pixels: whole multiples of the cells */
-    int     cell;             /* pixels per cell */
-    int     room;             /* pixels per cell that fit: 0 when the size is too small */
-    int     overhang;         /* of the titles, to either side of a panel */
+    int width, height;        /* of one panel in pixels: whole multiples of the cells */
+    int cell;                 /* pixels per cell */
+    int room;                 /* pixels per cell that fit: 0 when the size is too small */
+    int overhang;             /* of the titles, to either side of a panel */
 };
 
 /* Side in pixels at which this many panels are legible. */
@@ -32,10 +32,10 @@ int panels_check(const struct panels *p, int least, int want_width, int want_hei
                  struct err *err);
 
 /* Lay out `count` panels with `wish` columns (0 = square grid) of cells_x x cells_y cells; side is
- * the wished side of a panel, `chars` the length of the longest panel title. A requested figure size
- * (0 = none) decides instead. */
-void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64_t cells_y, int side,
-                   size_t chars, int want_width, int want_height);
+ * the wished side of a panel, `chars` the length of the longest panel title. A requested figure
+ * size (0 = none) decides instead. */
+void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64_t cells_y,
+                   int side, size_t chars, int want_width, int want_height);
 
 /* Size of the figure; wide enough for its title. */
 int panels_total_width(const struct panels *p, const char *title);
@@ -52,7 +52,8 @@ void panels_frame(const struct panels *p, const char *title, const char *x_label
 /* Place of the colour bar; belongs to the last panel, the others have `unset colorbox`. */
 void panels_colorbox(const struct panels *p, struct gp *g);
 
-/* Axes in tokens of map panel i, row 0 on top, tic labels on the outer panels only, and its title. */
+/* Axes in tokens of map panel i, row 0 on top, tic labels on the outer panels only, and its title.
+ */
 void panels_token_axes(const struct panels *p, int i, const struct cells *c, const char *title,
                        bool leftmost, bool lowest, struct gp *g);
 

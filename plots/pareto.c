@@ -14,17 +14,17 @@
 #include <string.h>
 
 struct point {
-    double      x, y, x_sd, y_sd;
-    int         series, scope;
-    bool        dominated;
+    double x, y, x_sd, y_sd;
+    int series, scope;
+    bool dominated;
     const char *params;
 };
 
 struct pareto {
     struct chart_groups g;
-    struct series_list  series;
-    struct point       *p; /* of one panel */
-    int64_t             n;
+    struct series_list series;
+    struct point *p; /* of one panel */
+    int64_t n;
 };
 
 static const char *const x_metric = "density_elem";
@@ -40,7 +40,7 @@ static bool same_scope(const struct chart_groups *g, const struct record *a, con
 static int make_series(struct pareto *q, struct err *err)
 {
     struct buf name = {0};
-    int        rc = 0;
+    int rc = 0;
     for (int64_t i = 0; i < q->g.gs.n; i++) {
         const struct record *r = q->g.gs.g[i].first;
         buf_reset(&name);
@@ -68,7 +68,7 @@ static void mark_dominated(struct pareto *q, bool larger)
     for (int64_t i = 0; i < q->n; i++)
         for (int64_t k = 0; k < q->n; k++) {
             const struct point *a = &q->p[i], *b = &q->p[k];
-            double              ay = larger ? -a->y : a->y, by = larger ? -b->y : b->y;
+            double ay = larger ? -a->y : a->y, by = larger ? -b->y : b->y;
             if (strcmp(q->series.s[b->series].method, "oracle") == 0)
                 continue;
             if (a->scope == b->scope && b->x <= a->x && by <= ay && (b->x < a->x || by < ay))
@@ -78,9 +78,9 @@ static void mark_dominated(struct pareto *q, bool larger)
 
 static int collect(struct pareto *q, const char *metric, struct err *err)
 {
-    struct buf   name = {0};
+    struct buf name = {0};
     struct stats x, y;
-    int          scope = 0, rc = 0;
+    int scope = 0, rc = 0;
     q->n = 0;
     for (int64_t i = 0; i < q->g.gs.n; i++) {
         const struct group *g = &q->g.gs.g[i];
@@ -92,7 +92,8 @@ static int collect(struct pareto *q, const char *metric, struct err *err)
         buf_reset(&name);
         chart_name(&q->g, g->first, NULL, &name);
         int s = series_of(&q->series, buf_str(&name), g->first->method, err);
-        q->p[q->n++] = (struct point){x.mean, y.mean, x.sd, y.sd, s, scope, false, g->first->params};
+        q->p[q->n++] =
+            (struct point){x.mean, y.mean, x.sd, y.sd, s, scope, false, g->first->params};
     }
     qsort(q->p, (size_t)q->n, sizeof *q->p, by_series);
     mark_dominated(q, metric_larger_is_better(metric));
@@ -114,8 +115,10 @@ static double log_floor(const struct pareto *q)
 /* A block per series (empty ones too, so that the index is the series). */
 static void write_points(const struct pareto *q, const char *metric, double floor_y, struct buf *b)
 {
-    buf_printf(b, "# %s: density_elem, value drawn, dominated, value, sd of density, sd of value, "
-                  "parameters\n", metric);
+    buf_printf(b,
+               "# %s: density_elem, value drawn, dominated, value, sd of density, sd of value, "
+               "parameters\n",
+               metric);
     for (int s = 0; s < q->series.n; s++) {
         buf_printf(b, "# %s\nnan nan 0\n", q->series.s[s].name);
         for (int64_t i = 0; i < q->n; i++) {
@@ -131,11 +134,13 @@ static void write_points(const struct pareto *q, const char *metric, double floo
 static void ideal_corner(struct chart *c, bool larger)
 {
     double y = larger ? 0.955 : 0.045;
-    buf_printf(&c->gp.script,
-               "set arrow 1 from graph 0.075, graph %.3f to graph 0.012, graph %.3f head filled size "
-               "graph 0.02,20 lc rgb '#2ca02c' front\n"
-               "set label 9 'ideal' at graph 0.085, graph %.3f left font ',9' tc rgb '#2ca02c' "
-               "front\n", y, larger ? 0.99 : 0.012, y);
+    buf_printf(
+        &c->gp.script,
+        "set arrow 1 from graph 0.075, graph %.3f to graph 0.012, graph %.3f head filled size "
+        "graph 0.02,20 lc rgb '#2ca02c' front\n"
+        "set label 9 'ideal' at graph 0.085, graph %.3f left font ',9' tc rgb '#2ca02c' "
+        "front\n",
+        y, larger ? 0.99 : 0.012, y);
 }
 
 static void plot_series(struct pareto *q, struct chart *c, int panel)
@@ -143,17 +148,22 @@ static void plot_series(struct pareto *q, struct chart *c, int panel)
     struct buf *s = &c->gp.script;
     for (int i = 0; i < q->series.n; i++) {
         const struct series *k = &q->series.s[i];
-        int                  index = panel * q->series.n + i;
+        int index = panel * q->series.n + i;
         buf_puts(s, i ? ", " : "plot ");
         gp_data_name(&c->gp, "dat");
         buf_printf(s, " index %d using 1:2 with lines lw 1.4 dt %d lc rgb '%s' notitle, ", index,
                    k->dash, k->color);
         gp_data_name(&c->gp, "dat");
-        buf_printf(s, " index %d using ($3==0?$1:NaN):2 with points pt %d ps 1.1*point_scale lc rgb '%s' notitle, ",
+        buf_printf(s,
+                   " index %d using ($3==0?$1:NaN):2 with points pt %d ps 1.1*point_scale lc rgb "
+                   "'%s' notitle, ",
                    index, k->point, k->color);
         gp_data_name(&c->gp, "dat");
-        buf_printf(s, " index %d using ($3==1?$1:NaN):2 with points pt %d ps 1.1*point_scale lw 1.2 lc rgb '%s' "
-                      "notitle", index, k->point - 1, k->color);
+        buf_printf(s,
+                   " index %d using ($3==1?$1:NaN):2 with points pt %d ps 1.1*point_scale lw 1.2 "
+                   "lc rgb '%s' "
+                   "notitle",
+                   index, k->point - 1, k->color);
     }
     if (panel == c->panels - 1)
         chart_legend(c, &q->series, MARK_LINE_POINT);
@@ -174,15 +184,15 @@ static void y_axis(const struct pareto *q, const char *metric, bool log, double 
                    name_matches("cra_*,err_cos*", metric) ? "*:1.02" : "*:*");
 }
 
-static int draw_panel(struct pareto *q, struct chart *c, int i, const char *metric, struct buf *data,
-                      struct err *err)
+static int draw_panel(struct pareto *q, struct chart *c, int i, const char *metric,
+                      struct buf *data, struct err *err)
 {
     struct buf label = {0};
-    double     scale;
-    int        rc = 0;
+    double scale;
+    int rc = 0;
 
     TRY(collect(q, metric, err));
-    bool   log = metric_is_log(metric);
+    bool log = metric_is_log(metric);
     double floor_y = log ? log_floor(q) : -INFINITY;
     write_points(q, metric, floor_y, data);
     chart_metric_label(metric, &label, &scale);
@@ -199,11 +209,11 @@ out:
 static int draw(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
-    struct pareto               q = {0};
-    struct chart                c = {0};
-    struct str_list             metrics = {0};
-    struct buf                  data = {0};
-    int                         rc = 0;
+    struct pareto q = {0};
+    struct chart c = {0};
+    struct str_list metrics = {0};
+    struct buf data = {0};
+    int rc = 0;
 
     TRY(metric_list(a->metric ? a->metric : "err_l1_rel,cra_mean,cra_p1", &metrics, err));
     if (metrics.n > 4)
@@ -214,7 +224,8 @@ static int draw(const struct figure_args *a, struct err *err)
     if (q.g.n_scope)
         series_shade(&q.series, true);
     TRY(chart_open(a, (int)metrics.n, metrics.n == 1 ? 560 : 330, 330, &q.series,
-                   "Density against error and recall, mean over heads; hollow: dominated", &c, err));
+                   "Density against error and recall, mean over heads; hollow: dominated", &c,
+                   err));
     for (int i = 0; i < metrics.n; i++)
         TRY(draw_panel(&q, &c, i, metrics.items[i], &data, err));
     TRY(chart_finish(&c, &data, err));

@@ -88,7 +88,7 @@ void fixture_study(struct fixture_records *f)
 {
     static const struct {
         const char *method, *params;
-        double      density, recall, error;
+        double density, recall, error;
     } runs[] = {
         {"dense", "", 1, 1, 0},
         {"sale", "", 0.5, 0.95, 0.02},
@@ -97,9 +97,9 @@ void fixture_study(struct fixture_records *f)
         {"oracle", "alpha=0.9", 0.1, 0.92, 0.05},
     };
     for (int i = 0; i < 20; i++) {
-        int            k = i % 5, layer = i / 10, head = i / 5 % 2;
+        int k = i % 5, layer = i / 10, head = i / 5 % 2;
         struct record *r = fixture_record(f, runs[k].method, runs[k].params, layer, head);
-        double         shift = k ? 0.01 * layer + 0.02 * head : 0;
+        double shift = k ? 0.01 * layer + 0.02 * head : 0;
         study_metrics(r, runs[k].density + shift, runs[k].recall - shift, runs[k].error);
         if (k == 0) {
             fixture_metric(r, "below_b16", 0.4 + 0.1 * head);

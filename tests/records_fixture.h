@@ -11,7 +11,7 @@
 /* A growing array of records; fixture_set hands it over to a recset. */
 struct fixture_records {
     struct record *r;
-    int64_t        n, cap;
+    int64_t n, cap;
 };
 
 /* A record of a 64-token causal text head: model "toy", trace "xxh3:a", status ok, no metrics. */

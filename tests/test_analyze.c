@@ -15,10 +15,10 @@
 #include <string.h>
 #include <unistd.h>
 
-static struct err             e;
+static struct err e;
 static struct fixture_records f;
-static struct recset          set;
-static struct table           t;
+static struct recset set;
+static struct table t;
 
 static void begin(void)
 {
@@ -73,7 +73,7 @@ static struct record *with(const char *method, const char *params, int layer, in
 
 START_TEST(statistics_of_four_values_by_hand)
 {
-    double       x[] = {5, 1, 4, 2};
+    double x[] = {5, 1, 4, 2};
     struct stats s;
     stats_of(x, 4, &s);
     ck_assert_int_eq(s.n, 4);
@@ -87,7 +87,7 @@ END_TEST
 
 START_TEST(statistics_of_few_or_odd_values)
 {
-    double       one[] = {7}, three[] = {9, -1, 2}, bad[] = {NAN, 3, INFINITY, 1};
+    double one[] = {7}, three[] = {9, -1, 2}, bad[] = {NAN, 3, INFINITY, 1};
     struct stats s;
     stats_of(one, 1, &s);
     ck_assert(s.n == 1 && s.mean == 7 && s.median == 7 && isnan(s.sd));
@@ -102,7 +102,7 @@ END_TEST
 
 START_TEST(a_large_common_part_does_not_eat_the_deviation)
 {
-    double       x[] = {1e9 + 1, 1e9 + 2, 1e9 + 3};
+    double x[] = {1e9 + 1, 1e9 + 2, 1e9 + 3};
     struct stats s;
     stats_of(x, 3, &s);
     ck_assert_double_eq_tol(s.sd, 1, 1e-9);
@@ -135,10 +135,11 @@ END_TEST
 START_TEST(keys_are_parsed_once_each_and_unknown_ones_named)
 {
     enum group_key keys[KEYS_MAX];
-    int            n;
+    int n;
     assert_ok(keys_parse("layer,method,layer", "--group", keys, &n, &e), &e);
     ck_assert(n == 2 && keys[0] == KEY_LAYER && keys[1] == KEY_METHOD);
-    assert_fails(keys_parse("layr", "--group", keys, &n, &e), &e, ERR_USAGE, "did you mean 'layer'");
+    assert_fails(keys_parse("layr", "--group", keys, &n, &e), &e, ERR_USAGE,
+                 "did you mean 'layer'");
     assert_fails(keys_parse("", "--group", keys, &n, &e), &e, ERR_USAGE, "no key");
 }
 END_TEST
@@ -325,7 +326,7 @@ END_TEST
 
 START_TEST(a_cell_of_two_directories_counts_once_and_the_last_wins)
 {
-    char            a[300], b[300];
+    char a[300], b[300];
     struct str_list dirs = {0};
     snprintf(a, sizeof a, "%s", tmp_path("a"));
     snprintf(b, sizeof b, "%s", tmp_path("b"));
@@ -376,11 +377,12 @@ END_TEST
 
 START_TEST(densities_name_their_denominator_and_units_are_defined)
 {
-    static const char *const names[] = {"density_elem", "density_tile", "density_exec",
-                                        "density_rect", "density_native", "density_tile@64x64",
-                                        "sparsity_qk", "sparsity_pv", "sparsity_total",
-                                        "sparsity_total_rect", "cra_min", "below_b64", "sd_sq"};
-    const char              *unit;
+    static const char *const names[] = {
+        "density_elem",   "density_tile",        "density_exec", "density_rect",
+        "density_native", "density_tile@64x64",  "sparsity_qk",  "sparsity_pv",
+        "sparsity_total", "sparsity_total_rect", "cra_min",      "below_b64",
+        "sd_sq"};
+    const char *unit;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         ck_assert_msg(metric_unit(names[i])[0] != '\0', "%s", names[i]);
         ck_assert_ptr_nonnull(metric_def_find(names[i]));
@@ -428,15 +430,14 @@ START_TEST(markdown_is_aligned_and_escaped)
     struct buf b = {0};
     sample();
     format_as("md", &b);
-    ck_assert_str_eq(buf_str(&b),
-                     "**50% of <a> & b_c**\n"
-                     "\n"
-                     "| parameters |  n | density [kept/allowed] | t [ms] |\n"
-                     "| :--------- | -: | ---------------------: | -----: |\n"
-                     "| a\\|b,\"c\"   |  3 |        0.2500 \u00b1 0.0500 | 1.5000 |\n"
-                     "| (defaults) |  2 |           0.5000 (n=1) |      - |\n"
-                     "\n"
-                     "- 1 < 2\n");
+    ck_assert_str_eq(buf_str(&b), "**50% of <a> & b_c**\n"
+                                  "\n"
+                                  "| parameters |  n | density [kept/allowed] | t [ms] |\n"
+                                  "| :--------- | -: | ---------------------: | -----: |\n"
+                                  "| a\\|b,\"c\"   |  3 |        0.2500 \u00b1 0.0500 | 1.5000 |\n"
+                                  "| (defaults) |  2 |           0.5000 (n=1) |      - |\n"
+                                  "\n"
+                                  "- 1 < 2\n");
     buf_free(&b);
 }
 END_TEST
@@ -482,7 +483,7 @@ END_TEST
 START_TEST(json_reads_back)
 {
     struct buf b = {0};
-    json_t    *doc = NULL, *row;
+    json_t *doc = NULL, *row;
     sample();
     format_as("json", &b);
     assert_ok(json_read_text(buf_str(&b), b.len, "table", &doc, &e), &e);
@@ -558,7 +559,7 @@ static void write_text(const char *path, const char *text)
 START_TEST(csv_fields_read_back_what_was_quoted)
 {
     struct csv c = {0};
-    int64_t    at;
+    int64_t at;
     write_text(tmp_path("q.csv"), "a,b\r\n\"x, \"\"y\"\"\",2\n\"two\nlines\",\n,last");
     assert_ok(csv_read(tmp_path("q.csv"), &c, &e), &e);
     ck_assert_int_eq(c.n, 4);
@@ -668,10 +669,10 @@ END_TEST
 START_TEST(no_printed_number_is_lost)
 {
     static const char *const files[] = {"fg-attn", "sale", "sampleattention", "spargeattn"};
-    int64_t                  total = 0, shown = 0;
+    int64_t total = 0, shown = 0;
     for (int i = 0; i < 4; i++) {
         struct csv c = {0};
-        char       path[64];
+        char path[64];
         snprintf(path, sizeof path, "datasets/paper/%s.csv", files[i]);
         assert_ok(csv_read(path, &c, &e), &e);
         total += c.n - 1;

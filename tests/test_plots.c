@@ -22,8 +22,8 @@
 #include <unistd.h>
 
 static struct err e;
-static struct gp  g;
-static char       dir[256];
+static struct gp g;
+static char dir[256];
 
 static void begin(void)
 {
@@ -43,7 +43,7 @@ static void end(void)
 static const char *in_dir(const char *name)
 {
     static char path[2][400];
-    static int  k;
+    static int k;
     k = !k;
     snprintf(path[k], sizeof path[k], "%s/%s", dir, name);
     return path[k];
@@ -65,7 +65,7 @@ static void read_file(const char *name, struct buf *b)
 static void png_size(const char *name, int *w, int *h)
 {
     static const unsigned char signature[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
-    struct buf                 b = {0};
+    struct buf b = {0};
     read_file(name, &b);
     ck_assert_msg(b.len > 33 && memcmp(b.data, signature, 8) == 0, "%s is not a PNG", name);
     const unsigned char *p = (const unsigned char *)b.data;
@@ -77,7 +77,7 @@ static void png_size(const char *name, int *w, int *h)
 /* Run `gnuplot SCRIPT` in the figure's directory. */
 static int rerun(const char *script)
 {
-    int   status;
+    int status;
     pid_t pid = fork();
     if (pid == 0) {
         if (chdir(dir) == 0)
@@ -117,7 +117,7 @@ END_TEST
 START_TEST(a_title_is_drawn_and_never_run)
 {
     char title[700];
-    int  w, h;
+    int w, h;
     snprintf(title, sizeof title, "a'b`touch %s/owned`\nsystem('touch %s/owned') # $(x)", dir, dir);
     simple_figure("nasty.png", title);
     assert_ok(gp_finish(&g, &e), &e);
@@ -277,7 +277,7 @@ END_TEST
 START_TEST(a_line_one_cell_wide_survives_pooling)
 {
     enum { N = 1024 };
-    float       *m = calloc(N * N, sizeof *m);
+    float *m = calloc(N * N, sizeof *m);
     struct cells c;
     ck_assert_ptr_nonnull(m);
     for (int i = 0; i < N; i++)
@@ -296,7 +296,7 @@ END_TEST
 START_TEST(means_weigh_allowed_pairs_and_the_rest_is_blank)
 {
     /* 4 x 4 tokens, causal, cells of 1 token merged by 2; sums are 1 per allowed pair. */
-    float        m[16];
+    float m[16];
     struct cells c;
     for (int i = 0; i < 16; i++)
         m[i] = i % 4 <= i / 4 ? 1 : 0;
@@ -384,19 +384,19 @@ END_TEST
 
 static struct figure_args args_for(const char *file)
 {
-    return (struct figure_args){.output = in_dir(file), .step = INT64_MIN, .low = NAN, .high = NAN,
-                                .methods = sim_methods};
+    return (struct figure_args){
+        .output = in_dir(file), .step = INT64_MIN, .low = NAN, .high = NAN, .methods = sim_methods};
 }
 
 START_TEST(every_figure_of_records_draws)
 {
     struct fixture_records f = {0};
-    struct recset          set = {0};
+    struct recset set = {0};
     fixture_study(&f);
     fixture_set(&f, &set);
     for (int i = 0; figures[i]; i++) {
         char name[64], script[64];
-        int  w, h;
+        int w, h;
         if (figures[i]->input != FIGURE_RECORDS)
             continue;
         snprintf(name, sizeof name, "%s.png", figures[i]->listed.name);
@@ -414,8 +414,8 @@ END_TEST
 START_TEST(dominated_settings_are_hollow_and_oracles_dominate_nobody)
 {
     struct fixture_records f = {0};
-    struct recset          set = {0};
-    struct buf             dat = {0};
+    struct recset set = {0};
+    struct buf dat = {0};
     fixture_study(&f);
     fixture_set(&f, &set);
     struct figure_args a = args_for("p.png");
@@ -436,8 +436,8 @@ END_TEST
 START_TEST(a_sweep_takes_the_default_from_the_method)
 {
     struct fixture_records f = {0};
-    struct recset          set = {0};
-    struct buf             dat = {0};
+    struct recset set = {0};
+    struct buf dat = {0};
     fixture_study(&f);
     fixture_set(&f, &set);
     struct figure_args a = args_for("c.png");
@@ -458,8 +458,8 @@ END_TEST
 START_TEST(differences_need_the_other_method)
 {
     struct fixture_records f = {0};
-    struct recset          set = {0};
-    struct buf             dat = {0};
+    struct recset set = {0};
+    struct buf dat = {0};
     fixture_study(&f);
     fixture_set(&f, &set);
     struct figure_args a = args_for("d.png");
@@ -480,7 +480,7 @@ END_TEST
 START_TEST(no_record_left_is_an_error)
 {
     struct fixture_records f = {0};
-    struct recset          set = {0};
+    struct recset set = {0};
     fixture_study(&f);
     fixture_set(&f, &set);
     struct figure_args a = args_for("e.png");
@@ -499,7 +499,7 @@ END_TEST
 static struct trace *small_trace(int64_t pool)
 {
     struct trace_meta m = fixture_text(DT_F32, 2, 2, 40);
-    struct trace     *t = NULL;
+    struct trace *t = NULL;
     m.pool = pool;
     assert_ok(fixture_write(in_dir("t.h5"), &m, 3, &e), &e);
     assert_ok(trace_open(in_dir("t.h5"), &t, &e), &e);
@@ -509,9 +509,9 @@ static struct trace *small_trace(int64_t pool)
 START_TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
 {
     struct trace *t = small_trace(8);
-    struct buf    bin = {0}, script = {0};
-    float         map[25], first, corner;
-    int           w, h;
+    struct buf bin = {0}, script = {0};
+    float map[25], first, corner;
+    int w, h;
     struct figure_args a = args_for("h.png");
     a.trace = t;
     a.layer = "1";
@@ -539,7 +539,7 @@ END_TEST
 
 START_TEST(maps_that_are_not_there_are_explained)
 {
-    struct trace      *t = small_trace(0);
+    struct trace *t = small_trace(0);
     struct figure_args a = args_for("h.png");
     a.trace = t;
     assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_INPUT, "--maps");
@@ -553,8 +553,8 @@ END_TEST
 static struct maskfile *small_masks(const char *trace_id)
 {
     struct maskfile *f = NULL;
-    struct record    r;
-    struct mask      m = {0};
+    struct record r;
+    struct mask m = {0};
     assert_ok(maskfile_create(in_dir("m.h5"), true, &f, &e), &e);
     for (int i = 0; i < 2; i++) {
         record_init(&r);
@@ -582,9 +582,9 @@ static struct maskfile *small_masks(const char *trace_id)
 
 START_TEST(an_overlay_veils_what_the_mask_drops)
 {
-    struct trace    *t = small_trace(8);
+    struct trace *t = small_trace(8);
     struct maskfile *m = small_masks(trace_id(t));
-    struct buf       veil = {0};
+    struct buf veil = {0};
     struct figure_args a = args_for("o.png");
     a.trace = t;
     a.masks = m;
@@ -610,8 +610,8 @@ END_TEST
 
 START_TEST(masks_of_another_trace_are_refused)
 {
-    struct trace      *t = small_trace(8);
-    struct maskfile   *m = small_masks("xxh3:00000000000000000000000000000000");
+    struct trace *t = small_trace(8);
+    struct maskfile *m = small_masks("xxh3:00000000000000000000000000000000");
     struct figure_args a = args_for("o.png");
     a.trace = t;
     a.masks = m;

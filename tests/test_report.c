@@ -17,11 +17,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct err            e;
-static struct recset         a, b;
-static struct table          t;
+static struct err e;
+static struct recset a, b;
+static struct table t;
 static struct compare_result res;
-static char                  dir[256];
+static char dir[256];
 
 static void begin(void)
 {
@@ -173,10 +173,14 @@ END_TEST
 
 START_TEST(base64_of_the_rfc)
 {
-    static const char *const cases[][2] = {{"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"},
-                                           {"foob", "Zm9vYg=="}, {"fooba", "Zm9vYmE="},
+    static const char *const cases[][2] = {{"", ""},
+                                           {"f", "Zg=="},
+                                           {"fo", "Zm8="},
+                                           {"foo", "Zm9v"},
+                                           {"foob", "Zm9vYg=="},
+                                           {"fooba", "Zm9vYmE="},
                                            {"foobar", "Zm9vYmFy"}};
-    struct buf               out = {0};
+    struct buf out = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         buf_reset(&out);
         base64(cases[i][0], strlen(cases[i][0]), &out);
@@ -201,10 +205,10 @@ END_TEST
 
 static struct report make_report(bool with_figures)
 {
-    static struct app      app = {.methods = sim_methods};
-    static char            records[300], out[300];
+    static struct app app = {.methods = sim_methods};
+    static char records[300], out[300];
     struct fixture_records f = {0};
-    struct report          r = {.app = &app, .title = "A <b> report", .figures = with_figures};
+    struct report r = {.app = &app, .title = "A <b> report", .figures = with_figures};
     snprintf(records, sizeof records, "%s/records", dir);
     snprintf(out, sizeof out, "%s/out", dir);
     fixture_study(&f);
@@ -218,9 +222,9 @@ static struct report make_report(bool with_figures)
 
 static void write_page(struct report *r, struct buf *page)
 {
-    char             path[400];
+    char path[400];
     struct manifest *m = NULL;
-    char             arg0[] = "lacuna", arg1[] = "report", *argv[] = {arg0, arg1, NULL};
+    char arg0[] = "lacuna", arg1[] = "report", *argv[] = {arg0, arg1, NULL};
     assert_ok(report_tables(r, &e), &e);
     assert_ok(report_figures(r, &e), &e);
     assert_ok(report_definitions(r, &e), &e);
@@ -243,7 +247,7 @@ static void check_references(const struct report *r, const struct buf *page)
     static const char *const attrs[] = {"href=\"", "src=\""};
     for (int k = 0; k < 2; k++)
         for (const char *p = buf_str(page); (p = strstr(p, attrs[k]));) {
-            char        path[700];
+            char path[700];
             struct stat st;
             p += strlen(attrs[k]);
             if (*p == '#' || strncmp(p, "data:image/png;base64,", 22) == 0)
@@ -258,7 +262,7 @@ static void check_references(const struct report *r, const struct buf *page)
 START_TEST(the_page_has_tables_definitions_reasons_and_manifest)
 {
     struct report r = make_report(false);
-    struct buf    page = {0};
+    struct buf page = {0};
     write_page(&r, &page);
     must_have(&page, "<title>A &lt;b&gt; report</title>");
     must_have(&page, "22 cells: 20 ok, 1 skipped, 1 failed");
@@ -277,9 +281,9 @@ END_TEST
 
 START_TEST(figures_are_inside_the_page_with_their_commands)
 {
-    struct report     r = make_report(true);
-    struct buf        page = {0};
-    char              trace[300];
+    struct report r = make_report(true);
+    struct buf page = {0};
+    char trace[300];
     struct trace_meta m = fixture_text(DT_F32, 2, 2, 40);
     m.pool = 8;
     snprintf(trace, sizeof trace, "%s/t.h5", dir);
@@ -300,8 +304,8 @@ END_TEST
 START_TEST(without_gnuplot_the_page_says_so)
 {
     struct report r = make_report(true);
-    struct buf    page = {0};
-    char         *path = strdup(getenv("PATH"));
+    struct buf page = {0};
+    char *path = strdup(getenv("PATH"));
     setenv("PATH", "", 1);
     write_page(&r, &page);
     setenv("PATH", path, 1);
@@ -318,11 +322,11 @@ END_TEST
 START_TEST(inputs_are_found_through_the_manifests)
 {
     struct report r = make_report(false);
-    char          path[400];
-    const char   *text = "{\"directory\": \"%s\", \"argv\": [\"lacuna\", \"replay\", \"t.h5\", "
-                         "\"--dump-masks\", \"m.h5\"], \"inputs\": [{\"path\": \"t.h5\"}, "
-                         "{\"path\": \"gone.h5\"}]}";
-    struct buf    doc = {0};
+    char path[400];
+    const char *text = "{\"directory\": \"%s\", \"argv\": [\"lacuna\", \"replay\", \"t.h5\", "
+                       "\"--dump-masks\", \"m.h5\"], \"inputs\": [{\"path\": \"t.h5\"}, "
+                       "{\"path\": \"gone.h5\"}]}";
+    struct buf doc = {0};
     buf_printf(&doc, text, dir);
     snprintf(path, sizeof path, "%s/records/manifest.json", dir);
     assert_ok(file_write_atomic(path, buf_str(&doc), doc.len, &e), &e);
