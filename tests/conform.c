@@ -16,6 +16,8 @@ static int n_variants;
 #define VARIANT(text)
 #define BUDGET(form, ...)
 #define MAY_BE_EMPTY(start)
+#define CALIBRATE(text)
+#define FULL_SQUARE(name)
 
 #undef VARIANT
 #define VARIANT(text) text,
@@ -38,6 +40,26 @@ const struct conform_budget conform_budgets[] = {
 #undef MAY_BE_EMPTY
 #define MAY_BE_EMPTY(start) start,
 static const char *const may_be_empty[] = {
+#include "tests/conform.def"
+    NULL,
+};
+
+#undef MAY_BE_EMPTY
+#define MAY_BE_EMPTY(start)
+
+#undef CALIBRATE
+#define CALIBRATE(text) text,
+static const char *const calibrations[] = {
+#include "tests/conform.def"
+    NULL,
+};
+
+#undef CALIBRATE
+#define CALIBRATE(text)
+
+#undef FULL_SQUARE
+#define FULL_SQUARE(name) name,
+static const char *const full_square[] = {
 #include "tests/conform.def"
     NULL,
 };
@@ -68,6 +90,22 @@ int conform_list(void)
                 add_variant(conform_extra[k]);
     }
     return n_variants;
+}
+
+const char *conform_calibration(const struct method *m)
+{
+    for (int k = 0; calibrations[k]; k++)
+        if (conform_belongs(calibrations[k], m))
+            return calibrations[k];
+    return m->name;
+}
+
+bool conform_full_on(const struct method *m, int64_t nq, int64_t nk)
+{
+    for (int k = 0; full_square[k]; k++)
+        if (strcmp(full_square[k], m->name) == 0)
+            return nq == nk;
+    return true;
 }
 
 static bool may_empty(const char *text)

@@ -25,6 +25,12 @@ extern const char *const           conform_extra[];
 /* Does the text run this method? */
 bool conform_belongs(const char *text, const struct method *m);
 
+/* Parameters for calibrating a method: its CALIBRATE line, or its defaults. */
+const char *conform_calibration(const struct method *m);
+
+/* Is budget_full full for this shape? */
+bool conform_full_on(const struct method *m, int64_t nq, int64_t nk);
+
 /* Parse one parameter set; release with method_runs_free(*runs, 1). */
 const struct method *conform_method(const char *text, struct method_run **runs);
 
