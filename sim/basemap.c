@@ -49,8 +49,8 @@ int map_rows_get(struct map_rows *m, int64_t i, const double **row, struct err *
     const struct attn_in *in = &m->ops->in;
     if (i < m->r0 || i >= m->r1) {
         int64_t r0 = i / MAP_ROWS * MAP_ROWS, r1 = MIN(r0 + MAP_ROWS, in->nq);
-        int     rc = m->lse ? attn_probs(m->ops, r0, r1, m->lse + r0, m->buf, err)
-                            : attn_scores(m->ops, r0, r1, 0, in->nk, m->buf, err);
+        int rc = m->lse ? attn_probs(m->ops, r0, r1, m->lse + r0, m->buf, err)
+                        : attn_scores(m->ops, r0, r1, 0, in->nk, m->buf, err);
         if (rc)
             return rc;
         m->r0 = r0;
@@ -87,21 +87,21 @@ static void exp_row(const double *s, int64_t n, double lse, double *p)
 
 struct group_run {
     struct map_rows rows;
-    const double   *lse;
-    double         *max, *sum, *tmp; /* [nk] */
-    bool            own;              /* lse is the head's own: p <= 1 */
+    const double *lse;
+    double *max, *sum, *tmp; /* [nk] */
+    bool own;                /* lse is the head's own: p <= 1 */
 };
 
 static int one_group(struct group_run *g, int64_t row0, int64_t row1, struct err *err)
 {
     const struct attn_in *in = &g->rows.ops->in;
-    int                   rc = 0;
+    int rc = 0;
 
     memset(g->max, 0, (size_t)in->nk * sizeof *g->max);
     memset(g->sum, 0, (size_t)in->nk * sizeof *g->sum);
     for (int64_t i = row0; i < row1; i++) {
         const double *row;
-        int64_t       n = map_limit(in, i);
+        int64_t n = map_limit(in, i);
         TRY(map_rows_get(&g->rows, i, &row, err));
         if (!g->own) {
             exp_row(row, n, g->lse[i], g->tmp);
@@ -130,8 +130,8 @@ int map_groups(const struct attn_ops *ops, const double *lse, bool own, int64_t 
                map_group_fn *fn, void *ctx, struct err *err)
 {
     const struct attn_in *in = &ops->in;
-    struct group_run      g;
-    int                   rc = 0;
+    struct group_run g;
+    int rc = 0;
 
     TRY(group_run_init(&g, ops, lse, own, err));
     for (int64_t k = 0; k * height < in->nq; k++) {
@@ -156,9 +156,9 @@ out:
 
 static const struct {
     const char *name;
-    int         level, width; /* height STRIP << level */
+    int level, width; /* height STRIP << level */
 } units[BELOW_UNITS] = {
-    {"b16", 0, 16}, {"b32", 1, 32}, {"b64", 2, 64},  {"b128", 3, 128},
+    {"b16", 0, 16}, {"b32", 1, 32}, {"b64", 2, 64}, {"b128", 3, 128},
     {"s16", 0, 1},  {"s64", 2, 1},  {"s128", 3, 1},
 };
 
@@ -168,9 +168,9 @@ const char *map_below_name(int u)
 }
 
 struct below_run {
-    struct map_below     *b;
+    struct map_below *b;
     const struct attn_in *in;
-    double               *max[LEVELS]; /* [nk] column maxima of the level's current group */
+    double *max[LEVELS]; /* [nk] column maxima of the level's current group */
 };
 
 /* Allowed pairs of rows [r0, r1) with keys [k0, k1). Causal: row i sees clamp(i + shift - k0) of
@@ -202,13 +202,13 @@ static int interval(const struct map_below *b, double x)
 static void below_group(struct below_run *g, int u, int64_t r0, int64_t r1)
 {
     const struct attn_in *in = g->in;
-    struct map_below     *b = g->b;
-    const double         *max = g->max[units[u].level];
-    int64_t               width = units[u].width, limit = map_limit(in, r1 - 1);
+    struct map_below *b = g->b;
+    const double *max = g->max[units[u].level];
+    int64_t width = units[u].width, limit = map_limit(in, r1 - 1);
 
     for (int64_t k0 = 0; k0 < limit; k0 += width) {
         int64_t k1 = MIN(k0 + width, in->nk), pairs = unit_pairs(in, r0, r1, k0, k1);
-        double  top = 0;
+        double top = 0;
         for (int64_t j = k0; j < MIN(k1, limit); j++)
             top = MAX(top, max[j]);
         int at = interval(b, top * (double)in->nk);
@@ -243,7 +243,7 @@ int map_below_run(const struct attn_ops *ops, const double *lse, struct map_belo
                   struct err *err)
 {
     struct below_run g = {.b = b, .in = &ops->in};
-    int              rc = 0;
+    int rc = 0;
 
     memset(b->units, 0, sizeof b->units);
     memset(b->pairs, 0, sizeof b->pairs);
@@ -320,7 +320,7 @@ int map_similarity(const float *x, int64_t n, int d, int64_t block, bool centre,
 {
     double *tmp = NULL, total = 0, s;
     int64_t used = 0;
-    int     rc = 0;
+    int rc = 0;
 
     *left_out = 0;
     TRY(mem_zalloc(&tmp, 2 * (int64_t)d, sizeof *tmp, "row means", err));

@@ -23,13 +23,13 @@
 
 struct map_rows {
     const struct attn_ops *ops;
-    const double          *lse; /* [nq] or NULL: rows of scaled scores, not masked */
-    int64_t                r0, r1;
-    double                *buf; /* [MAP_ROWS][nk], owned */
+    const double *lse; /* [nq] or NULL: rows of scaled scores, not masked */
+    int64_t r0, r1;
+    double *buf; /* [MAP_ROWS][nk], owned */
 };
 
-int  map_rows_init(struct map_rows *m, const struct attn_ops *ops, const double *lse,
-                   struct err *err);
+int map_rows_init(struct map_rows *m, const struct attn_ops *ops, const double *lse,
+                  struct err *err);
 void map_rows_free(struct map_rows *m); /* also of a zeroed one */
 
 /* *row = the nk values of row i (probabilities: 0 where not allowed), valid until a row of another
@@ -43,8 +43,8 @@ int64_t map_limit(const struct attn_in *in, int64_t i);
 
 /* Column maxima and sums over the rows [row0, row1) of one group. */
 struct map_group {
-    int64_t       index, row0, row1;
-    int64_t       limit;     /* keys that some row of the group may see: [0, limit) */
+    int64_t index, row0, row1;
+    int64_t limit;           /* keys that some row of the group may see: [0, limit) */
     const double *max, *sum; /* [nk]: max_i p_ij, sum_i p_ij; 0 from `limit` on */
 };
 
@@ -58,16 +58,16 @@ int map_groups(const struct attn_ops *ops, const double *lse, bool own, int64_t 
 
 /* ---- blocks and slices below c/N ------------------------------------------------------------ */
 
-#define BELOW_UNITS 7    /* blocks of 16, 32, 64, 128; slices of 16, 64, 128 rows */
+#define BELOW_UNITS 7 /* blocks of 16, 32, 64, 128; slices of 16, 64, 128 rows */
 #define BELOW_MOST_C 256
 
 struct map_below {
-    int     n_c;
-    double  c[BELOW_MOST_C];                          /* ascending, in units of 1/N_k */
-    int64_t units[BELOW_UNITS], pairs[BELOW_UNITS];   /* with an allowed pair; allowed pairs */
-    int64_t below[BELOW_UNITS][BELOW_MOST_C];         /* units with largest p < c/N */
-    int64_t below_pairs[BELOW_UNITS][BELOW_MOST_C];   /* their allowed pairs */
-    double  p_max;
+    int n_c;
+    double c[BELOW_MOST_C];                         /* ascending, in units of 1/N_k */
+    int64_t units[BELOW_UNITS], pairs[BELOW_UNITS]; /* with an allowed pair; allowed pairs */
+    int64_t below[BELOW_UNITS][BELOW_MOST_C];       /* units with largest p < c/N */
+    int64_t below_pairs[BELOW_UNITS][BELOW_MOST_C]; /* their allowed pairs */
+    double p_max;
 };
 
 /* One pass for all thresholds: every unit is put into the interval between two thresholds that its

@@ -11,20 +11,20 @@
 #define SLACK 1e-12
 
 struct gain {
-    double  value;
+    double value;
     int64_t col, round; /* round in which the value was computed */
 };
 
 struct work {
     const double *m;
-    int64_t       rows, cols;
-    double       *need;   /* [rows] still missing */
-    double       *have;   /* [rows] mass covered */
-    struct gain  *heap;   /* largest gain first, ties by lower column */
-    int64_t       n_heap;
-    int64_t      *order;  /* selected columns */
-    int64_t       n_order;
-    double       *sorted; /* [cols] scratch of the lower bound */
+    int64_t rows, cols;
+    double *need;      /* [rows] still missing */
+    double *have;      /* [rows] mass covered */
+    struct gain *heap; /* largest gain first, ties by lower column */
+    int64_t n_heap;
+    int64_t *order; /* selected columns */
+    int64_t n_order;
+    double *sorted; /* [cols] scratch of the lower bound */
 };
 
 /* ---- lower bound ---------------------------------------------------------------------------- */
@@ -38,7 +38,7 @@ static int descending(const void *a, const void *b)
 /* Fewest blocks that give row i its need. */
 static int64_t row_needs(const struct work *w, int64_t i, double need)
 {
-    double  sum = 0;
+    double sum = 0;
     int64_t k = 0;
     for (int64_t c = 0; c < w->cols; c++)
         w->sorted[c] = w->m[c * w->rows + i];
@@ -73,7 +73,7 @@ static void sift_down(struct gain *h, int64_t n, int64_t at)
 static double gain_of(const struct work *w, int64_t c)
 {
     const double *m = w->m + c * w->rows;
-    double        sum = 0;
+    double sum = 0;
     for (int64_t i = 0; i < w->rows; i++)
         sum += m[i] < w->need[i] ? m[i] : w->need[i];
     return sum;
@@ -161,8 +161,8 @@ int cover_greedy(const double *m, int64_t rows, int64_t cols, const double *need
                  struct cover *out, struct err *err)
 {
     struct work w = {.m = m, .rows = rows, .cols = cols};
-    int64_t     given = 0;
-    int         rc = 0;
+    int64_t given = 0;
+    int rc = 0;
 
     TRY(work_init(&w, err));
     memcpy(w.need, need, (size_t)rows * sizeof *need);

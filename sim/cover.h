@@ -17,8 +17,8 @@ struct cover {
 };
 
 /* m [cols][rows]: mass of row i in block c. need [rows]: mass that row i has to reach (a row whose
- * blocks hold less gets all of them). taken [cols], in: blocks kept in advance; out: the cover, which
- * contains them.
+ * blocks hold less gets all of them). taken [cols], in: blocks kept in advance; out: the cover,
+ * which contains them.
  *
  * Greedy: the block with the largest sum_i min(m_ic, what row i still needs), ties to the lower
  * block, until every row needs at most 1e-12. Gains only fall, so a heap of stale gains that

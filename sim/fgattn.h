@@ -17,21 +17,21 @@ enum fg_pool { FG_POOL_NORM, FG_POOL_LITERAL, FG_POOL_TOPK };
 enum fg_metric { FG_CRA_P1, FG_ERR_L1 };
 
 struct fg_params {
-    int     mode, norm, pool, normaliser_n;
+    int mode, norm, pool, normaliser_n;
     int64_t M, refresh, width, dense_layers, dense_steps;
-    double  tau, c1, tau1, kappa;
-    char   *permute;
-    bool    compare;
+    double tau, c1, tau1, kappa;
+    char *permute;
+    bool compare;
     /* calibration */
-    char  *cal_list;
-    int    cal_metric;
+    char *cal_list;
+    int cal_metric;
     double cal_bound;
 };
 
 /* What the threshold of the cached rule met. */
 struct fg_stats {
     int64_t ties;      /* units with |ln(a N / c)| < 1e-3: float arithmetic may decide otherwise */
-    double  margin;    /* smallest |ln(a N / c)| */
+    double margin;     /* smallest |ln(a N / c)| */
     int64_t count_min; /* fewest kept units of a group */
 };
 

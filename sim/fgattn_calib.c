@@ -1,13 +1,13 @@
 /*
  * fgattn_calib.c - parameters of FG-Attn per head (the paper has none; both searches are ours).
  *
- *   mode=cached   the largest c of a list for which the mask of the same step meets a bound on every
- *                 sample: cra_p1 >= bound (falls with c: bisection) or err_l1_rel <= bound (not
- *                 monotone: tried from the largest c down). Written as "tau"; the smallest c of the
- *                 list when none meets the bound.
- *   mode=pooled   the c1, tau1 or kappa whose density, averaged over the samples, equals that of the
- *                 cached mask with c = tau on the same samples, so that both rules can be compared
- *                 at equal cost.
+ *   mode=cached   the largest c of a list for which the mask of the same step meets a bound on
+ *                 every sample: cra_p1 >= bound (falls with c: bisection) or err_l1_rel <= bound
+ *                 (not monotone: tried from the largest c down). Written as "tau"; the smallest c
+ *                 of the list when none meets the bound.
+ *   mode=pooled   the c1, tau1 or kappa whose density, averaged over the samples, equals that of
+ *                 the cached mask with c = tau on the same samples, so that both rules can be
+ *                 compared at equal cost.
  */
 #include "sim/fgattn.h"
 
@@ -34,11 +34,11 @@ static int mask_quality(const struct slice_mask *mask, const struct head_in *in,
                         enum fg_metric metric, double *out, struct err *err)
 {
     const struct attn_in *x = &in->x;
-    bool                  want_out = metric == FG_ERR_L1;
-    double               *o = NULL, *lse = NULL, delta = 0, ref = 0;
-    int64_t               step = (CHUNK + mask->height - 1) / mask->height * mask->height;
-    struct mask           m = {0};
-    int                   rc = 0;
+    bool want_out = metric == FG_ERR_L1;
+    double *o = NULL, *lse = NULL, delta = 0, ref = 0;
+    int64_t step = (CHUNK + mask->height - 1) / mask->height * mask->height;
+    struct mask m = {0};
+    int rc = 0;
 
     TRY(mem_alloc(&lse, x->nq, sizeof *lse, "log-sum-exp", err));
     if (want_out)
@@ -72,8 +72,8 @@ static int meets(const struct fg_params *p, const struct head_in *samples, int n
     *ok = true;
     for (int k = 0; k < n && *ok && !rc; k++) {
         struct slice_mask m = {0};
-        struct fg_stats   stats;
-        double            q = 0;
+        struct fg_stats stats;
+        double q = 0;
         rc = fg_cached_mask(p, &samples[k], c, samples[k].lse, true, &m, &stats, err);
         if (!rc)
             rc = mask_quality(&m, &samples[k], (enum fg_metric)p->cal_metric, &q, err);
@@ -88,8 +88,8 @@ static int calibrate_cached(const struct fg_params *p, const struct head_in *sam
 {
     double list[LIST_MOST];
     double bound = !isnan(p->cal_bound) ? p->cal_bound : p->cal_metric == FG_CRA_P1 ? 0.95 : 0.05;
-    int    count, best = 0, rc = 0;
-    bool   ok;
+    int count, best = 0, rc = 0;
+    bool ok;
 
     TRY(num_list_parse(p->cal_list, "cal_list", 0, list, LIST_MOST, &count, err));
     qsort(list, (size_t)count, sizeof *list, ascending);
@@ -127,7 +127,7 @@ static int pooled_density(const struct fg_params *p, const struct head_in *sampl
     *mean = 0;
     for (int k = 0; k < n && !rc; k++) {
         struct slice_mask m = {0};
-        double            d = 0;
+        double d = 0;
         rc = fg_pooled_mask(p, &samples[k], &m, err);
         if (!rc)
             rc = slice_mask_density(&m, &d, err);
@@ -144,8 +144,8 @@ static int cached_density(const struct fg_params *p, const struct head_in *sampl
     *mean = 0;
     for (int k = 0; k < n && !rc; k++) {
         struct slice_mask m = {0};
-        struct fg_stats   stats;
-        double            d = 0;
+        struct fg_stats stats;
+        double d = 0;
         rc = fg_cached_mask(p, &samples[k], p->tau, samples[k].lse, true, &m, &stats, err);
         if (!rc)
             rc = slice_mask_density(&m, &d, err);
@@ -174,8 +174,8 @@ static int calibrate_pooled(const struct fg_params *given, const struct head_in 
                             struct jw *w, struct err *err)
 {
     struct fg_params p = *given;
-    double           want, d, lo, hi, d_lo = 1, d_hi = 0;
-    int              rc = 0;
+    double want, d, lo, hi, d_lo = 1, d_hi = 0;
+    int rc = 0;
 
     TRY(cached_density(&p, samples, n, &want, err));
     lo = p.pool == FG_POOL_TOPK ? -1 : -690;

@@ -4,13 +4,13 @@
  *   cached   a_gj = max over the rows i of group g of e^(s_ij - LSE_i); keep iff a_gj > c/N, strict
  *   pooled   t_gj = scale k_j . qbar_g with the mean query of the group
  *              norm     keep iff softmax_j(t_gj) >= c1/N
- *              literal  keep iff t_gj >= ln(tau1 d)       (the printed e^t/d < tau1, as a logarithm)
+ *              literal  keep iff t_gj >= ln(tau1 d)    (the printed e^t/d < tau1, as a logarithm)
  *              topk     keep the ceil(kappa N) largest
  *
- * Forced in all of them (our extension, the paper treats bidirectional video only): causal, the keys
- * at or after the group's first row; text tokens in the sequence, as keys for every group and, as
- * rows, with all keys. A group that holds a text row keeps everything, because its rows share one
- * list. Cached: one Q K pass. Pooled: N_q/M x N_k dot products.
+ * Forced in all of them (our extension, the paper treats bidirectional video only): causal, the
+ * keys at or after the group's first row; text tokens in the sequence, as keys for every group and,
+ * as rows, with all keys. A group that holds a text row keeps everything, because its rows share
+ * one list. Cached: one Q K pass. Pooled: N_q/M x N_k dot products.
  */
 #include "sim/fgattn.h"
 
@@ -59,16 +59,16 @@ static void force(struct slice_mask *m, const struct head_in *in, int64_t g)
 /* ---- cached --------------------------------------------------------------------------------- */
 
 struct cached_run {
-    struct slice_mask    *mask;
+    struct slice_mask *mask;
     const struct head_in *in;
-    struct fg_stats      *stats;
-    double                c, n;
+    struct fg_stats *stats;
+    double c, n;
 };
 
 static int cached_group(void *ctx, const struct map_group *g, struct err *err)
 {
     struct cached_run *run = ctx;
-    int64_t            width = run->mask->width;
+    int64_t width = run->mask->width;
     for (int64_t u = 0; u * width < g->limit; u++) {
         double a = 0;
         for (int64_t j = u * width; j < MIN(g->limit, (u + 1) * width); j++)
@@ -88,8 +88,8 @@ int fg_cached_mask(const struct fg_params *p, const struct head_in *in, double c
                    bool own, struct slice_mask *out, struct fg_stats *stats, struct err *err)
 {
     const struct attn_in *x = &in->x;
-    struct cached_run     run = {.mask = out, .in = in, .stats = stats, .c = c, .n = fg_n(p, in)};
-    int                   rc = 0;
+    struct cached_run run = {.mask = out, .in = in, .stats = stats, .c = c, .n = fg_n(p, in)};
+    int rc = 0;
 
     *stats = (struct fg_stats){0, INFINITY, INT64_MAX};
     TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
@@ -105,7 +105,7 @@ SIMD_CLONES
 static double dot_mixed(const double *a, const float *b, int d)
 {
     double lane[16] = {0}, sum = 0;
-    int    c = 0;
+    int c = 0;
     for (; c + 16 <= d; c += 16)
         for (int k = 0; k < 16; k++)
             lane[k] += a[c + k] * b[c + k];
@@ -133,9 +133,9 @@ int fg_pooled_values(const struct fg_params *p, const struct head_in *in,
                      int64_t *n, struct err *err)
 {
     const struct attn_in *x = &in->x;
-    int64_t               r0 = g * p->M, r1 = MIN(r0 + p->M, x->nq), limit = map_limit(x, r1 - 1);
-    double               *mean = NULL;
-    int                   rc = mem_zalloc(&mean, x->d, sizeof *mean, "mean query", err);
+    int64_t r0 = g * p->M, r1 = MIN(r0 + p->M, x->nq), limit = map_limit(x, r1 - 1);
+    double *mean = NULL;
+    int rc = mem_zalloc(&mean, x->d, sizeof *mean, "mean query", err);
     if (rc)
         return rc;
     for (int64_t i = r0; i < r1; i++)
@@ -161,9 +161,9 @@ static int pooled_group(const struct fg_params *p, const struct head_in *in, str
                         int64_t g, double *keys, double *value, struct prefix_work *work,
                         struct err *err)
 {
-    int64_t       n;
+    int64_t n;
     struct prefix top;
-    int           rc = 0;
+    int rc = 0;
 
     TRY(fg_pooled_values(p, in, m, g, keys, value, &n, err));
     if (p->pool == FG_POOL_TOPK) {
@@ -187,9 +187,9 @@ int fg_pooled_mask(const struct fg_params *p, const struct head_in *in, struct s
                    struct err *err)
 {
     const struct attn_in *x = &in->x;
-    double               *keys = NULL, *value = NULL;
-    struct prefix_work   *work = NULL;
-    int                   rc = 0;
+    double *keys = NULL, *value = NULL;
+    struct prefix_work *work = NULL;
+    int rc = 0;
 
     TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
     TRY(mem_alloc(&keys, x->nk, sizeof *keys, "pooled scores", err));

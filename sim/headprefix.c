@@ -12,22 +12,22 @@
 #define BINS 65536
 
 struct entry {
-    double  value;
+    double value;
     int64_t col, row;
 };
 
 /* The bin being narrowed down: values whose bits above `shift` equal `prefix`. */
 struct search {
-    head_row_fn   *fn;
-    void          *ctx;
-    int64_t        rows, cols;
-    double         target;
-    int            shift;
-    uint64_t       prefix;
-    double         above;       /* mass of everything larger, with the mass given in advance */
-    int64_t        count_above;
-    long double   *sum;         /* [BINS] */
-    int64_t       *count;       /* [BINS] */
+    head_row_fn *fn;
+    void *ctx;
+    int64_t rows, cols;
+    double target;
+    int shift;
+    uint64_t prefix;
+    double above; /* mass of everything larger, with the mass given in advance */
+    int64_t count_above;
+    long double *sum; /* [BINS] */
+    int64_t *count;   /* [BINS] */
 };
 
 static uint64_t bits_of(double x)
@@ -71,7 +71,7 @@ out:
 static int narrow(struct search *s, int64_t *entries, struct err *err)
 {
     long double given, total = s->above;
-    int         rc = histogram(s, &given, err);
+    int rc = histogram(s, &given, err);
     if (rc)
         return rc;
     if (s->shift == 64)
@@ -96,7 +96,7 @@ static int narrow(struct search *s, int64_t *entries, struct err *err)
 /* The whole of the current bin is the end of the prefix. */
 static void take_all(const struct search *s, struct head_prefix *out)
 {
-    double   lowest = 0;
+    double lowest = 0;
     uint64_t bits = s->shift == 64 ? 0 : s->prefix << s->shift;
     memcpy(&lowest, &bits, sizeof lowest);
     *out = (struct head_prefix){lowest, s->cols, -1, s->count_above, s->above, s->above};
@@ -115,8 +115,8 @@ static int by_order(const void *a, const void *b)
 static int collect(const struct search *s, int64_t n, struct head_prefix *out, struct err *err)
 {
     struct entry *e = NULL;
-    int64_t       k = 0;
-    int           rc = 0;
+    int64_t k = 0;
+    int rc = 0;
 
     TRY(mem_alloc(&e, n, sizeof *e, "entries at the threshold", err));
     for (int64_t r = 0; r < s->rows; r++) {
@@ -165,9 +165,9 @@ static int64_t equal_needed(double v, int64_t n, double target, double *sum, dou
 /* All n entries of the bin have the same value: find the column, then the row, of the last one. */
 static int cut_equal(const struct search *s, int64_t n, struct head_prefix *out, struct err *err)
 {
-    double   v;
+    double v;
     int64_t *per_col = NULL, left, r;
-    int      rc = 0;
+    int rc = 0;
 
     memcpy(&v, &s->prefix, sizeof v);
     *out = (struct head_prefix){v, -1, -1, s->count_above, s->above, s->above};
@@ -199,10 +199,10 @@ out:
 int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, double target,
                        int64_t buffer, struct head_prefix *out, struct err *err)
 {
-    struct search s = {.fn = fn, .ctx = ctx, .rows = rows, .cols = cols, .target = target,
-                       .shift = 64};
-    int64_t       n;
-    int           rc = 0;
+    struct search s = {
+        .fn = fn, .ctx = ctx, .rows = rows, .cols = cols, .target = target, .shift = 64};
+    int64_t n;
+    int rc = 0;
 
     TRY(mem_alloc(&s.sum, BINS, sizeof *s.sum, "histogram", err));
     TRY(mem_alloc(&s.count, BINS, sizeof *s.count, "histogram", err));

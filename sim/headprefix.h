@@ -20,17 +20,18 @@
  * towards the target in advance. v stays valid until the next call. */
 struct head_row {
     const double *v;
-    int64_t       n;
-    double        given;
+    int64_t n;
+    double given;
 };
 typedef int head_row_fn(void *ctx, int64_t r, struct head_row *row, struct err *err);
 
 /* Entry (r, c) of value v belongs to the prefix iff head_prefix_has. */
 struct head_prefix {
-    double  cut;
-    int64_t col, row; /* the last entry with value `cut`: columns before it, or in it rows up to it */
+    double cut;
+    int64_t col,
+        row; /* the last entry with value `cut`: columns before it, or in it rows up to it */
     int64_t count;
-    double  sum, before;
+    double sum, before;
 };
 
 static inline bool head_prefix_has(const struct head_prefix *p, double v, int64_t r, int64_t c)
@@ -38,8 +39,8 @@ static inline bool head_prefix_has(const struct head_prefix *p, double v, int64_
     return v > p->cut || (v == p->cut && (c < p->col || (c == p->col && r <= p->row)));
 }
 
-/* rows x cols matrix; `buffer` = entries that may be collected and sorted (24 bytes each). When even
- * all entries do not reach the target, all are taken. */
+/* rows x cols matrix; `buffer` = entries that may be collected and sorted (24 bytes each). When
+ * even all entries do not reach the target, all are taken. */
 int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, double target,
                        int64_t buffer, struct head_prefix *out, struct err *err);
 

@@ -25,7 +25,7 @@ int num_list_parse(const char *text, const char *what, double above, double *out
     const char *s = text;
     *n = 0;
     for (;;) {
-        char  *end;
+        char *end;
         double x;
         if (!one_number(s, &end, &x) || !(x > above))
             return err_set(err, ERR_USAGE,
@@ -46,9 +46,9 @@ int int_list_parse(const char *text, const char *what, int64_t above, int64_t *o
     const char *s = text;
     *n = 0;
     for (;;) {
-        char     *end;
+        char *end;
         long long x = 0;
-        bool      ok = *s >= '0' && *s <= '9';
+        bool ok = *s >= '0' && *s <= '9';
         if (ok) {
             errno = 0;
             x = strtoll(s, &end, 10);

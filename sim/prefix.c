@@ -17,17 +17,17 @@
 #define BINS 1024
 
 struct entry {
-    double  rank, mass;
+    double rank, mass;
     int64_t index;
 };
 
 struct prefix_work {
-    double        sum[BINS];
-    int64_t       count[BINS];
+    double sum[BINS];
+    int64_t count[BINS];
     struct entry *entries;
-    int64_t       cap;
-    double       *values; /* of prefix_topk */
-    int64_t       values_cap;
+    int64_t cap;
+    double *values; /* of prefix_topk */
+    int64_t values_cap;
 };
 
 int prefix_work_new(struct prefix_work **out, struct err *err)
@@ -73,7 +73,7 @@ static int finish(struct prefix_work *w, const double *rank, const double *mass,
                   struct prefix *out, struct err *err)
 {
     int64_t k = 0;
-    int     rc = mem_grow(&w->entries, &w->cap, n, sizeof *w->entries, "sorted row", err);
+    int rc = mem_grow(&w->entries, &w->cap, n, sizeof *w->entries, "sorted row", err);
     if (rc)
         return rc;
     for (int64_t j = 0; j < n; j++) {
@@ -103,9 +103,9 @@ static bool near(double x, double y, double tolerance)
 int prefix_select(struct prefix_work *w, const double *rank, const double *mass, int64_t n,
                   double start, double target, struct prefix *out, struct err *err)
 {
-    double  largest = -1, total = start;
+    double largest = -1, total = start;
     int64_t above = 0, b = 0;
-    int     rc;
+    int rc;
 
     *out = (struct prefix){INFINITY, -1, 0, start, start};
     if (start >= target)
@@ -159,7 +159,7 @@ static double kth_largest(double *x, int64_t n, int64_t k)
 {
     int64_t lo = 0, hi = n;
     for (;;) {
-        double  pivot = median3(x[lo], x[lo + (hi - lo) / 2], x[hi - 1]);
+        double pivot = median3(x[lo], x[lo + (hi - lo) / 2], x[hi - 1]);
         int64_t gt = lo, at = lo, lt = hi;
         while (at < lt) {
             double v = x[at];
@@ -186,7 +186,7 @@ int prefix_topk(struct prefix_work *w, const double *x, int64_t n, int64_t k, st
                 struct err *err)
 {
     int64_t m = 0, above = 0;
-    int     rc = mem_grow(&w->values, &w->values_cap, n, sizeof *w->values, "row copy", err);
+    int rc = mem_grow(&w->values, &w->values_cap, n, sizeof *w->values, "row copy", err);
     if (rc)
         return rc;
     for (int64_t j = 0; j < n; j++)

@@ -12,10 +12,10 @@
 
 /* Entry j belongs to the prefix iff rank_j > cut or (rank_j == cut and j <= last). */
 struct prefix {
-    double  cut;
+    double cut;
     int64_t last;
-    int64_t count;       /* entries of the prefix */
-    double  sum, before; /* mass with the prefix, and without its last entry */
+    int64_t count;      /* entries of the prefix */
+    double sum, before; /* mass with the prefix, and without its last entry */
 };
 
 static inline bool prefix_has(const struct prefix *p, double rank, int64_t j)
@@ -25,14 +25,14 @@ static inline bool prefix_has(const struct prefix *p, double rank, int64_t j)
 
 struct prefix_work; /* scratch, reusable for rows of any length */
 
-int  prefix_work_new(struct prefix_work **out, struct err *err);
+int prefix_work_new(struct prefix_work **out, struct err *err);
 void prefix_work_free(struct prefix_work *w); /* accepts NULL */
 
 /* Entries 0..n-1 with rank >= 0 (a negative rank takes an entry out) and mass >= 0. The masses are
  * summed in double in sorted order, starting from `start`; the prefix is the shortest whose sum is
- * >= target, all entries when none is. Expected O(n): a histogram over the leading bits of the ranks
- * finds the bin in which the sum crosses the target, only that bin is sorted; where rounding could
- * decide, the whole row is. */
+ * >= target, all entries when none is. Expected O(n): a histogram over the leading bits of the
+ * ranks finds the bin in which the sum crosses the target, only that bin is sorted; where rounding
+ * could decide, the whole row is. */
 int prefix_select(struct prefix_work *w, const double *rank, const double *mass, int64_t n,
                   double start, double target, struct prefix *out, struct err *err);
 

@@ -97,9 +97,9 @@ out:
 int slice_mask_density(const struct slice_mask *m, double *density, struct err *err)
 {
     int64_t kept = 0, step = (4096 + m->height - 1) / m->height * m->height;
-    int     rc = 0;
+    int rc = 0;
     for (int64_t r = 0; r < m->nq && !rc; r += step) {
-        struct mask        lists = {0};
+        struct mask lists = {0};
         struct mask_counts c;
         rc = slice_mask_lists(m, r, r + step < m->nq ? r + step : m->nq, &lists, err);
         if (!rc)

@@ -12,14 +12,14 @@
 #include <stdint.h>
 
 struct slice_mask {
-    int64_t   nq, nk, height, width;
-    bool      causal;
-    int64_t   groups, units, words; /* words: 64-bit words per group */
-    uint64_t *bits;                 /* [groups][words], owned */
+    int64_t nq, nk, height, width;
+    bool causal;
+    int64_t groups, units, words; /* words: 64-bit words per group */
+    uint64_t *bits;               /* [groups][words], owned */
 };
 
-int  slice_mask_init(struct slice_mask *m, int64_t nq, int64_t nk, bool causal, int64_t height,
-                     int64_t width, struct err *err);
+int slice_mask_init(struct slice_mask *m, int64_t nq, int64_t nk, bool causal, int64_t height,
+                    int64_t width, struct err *err);
 void slice_mask_free(struct slice_mask *m); /* also of a zeroed one; leaves it zeroed */
 
 static inline void slice_mask_set(struct slice_mask *m, int64_t g, int64_t u)

@@ -20,7 +20,7 @@ struct conform_budget {
     const char *values[8];
 };
 extern const struct conform_budget conform_budgets[];
-extern const char *const           conform_extra[];
+extern const char *const conform_extra[];
 
 /* Does the text run this method? */
 bool conform_belongs(const char *text, const struct method *m);
@@ -44,16 +44,16 @@ void conform_head(enum conform_data data, int64_t nq, int64_t nk, bool causal, e
 /* What a run left behind. */
 struct conform_result {
     struct record r;
-    int64_t       nq, nk, dv;
-    uint8_t      *bits; /* [nq][nk] */
-    double       *out;  /* [nq][dv] */
-    double       *lse;  /* [nq] */
+    int64_t nq, nk, dv;
+    uint8_t *bits; /* [nq][nk] */
+    double *out;   /* [nq][dv] */
+    double *lse;   /* [nq] */
 };
 void conform_run(const char *text, const struct head_in *in, struct carry *carry, uint64_t seed,
                  struct conform_result *res);
 void conform_result_free(struct conform_result *res);
 
-/* The head in the token order that the method asks for; false (h untouched) when it is the stored. */
+/* The head in the token order that the method asks for; false (h untouched): the stored one. */
 bool conform_reordered(const char *text, const struct head_in *in, uint64_t seed,
                        struct sim_head *h);
 
@@ -61,14 +61,14 @@ bool conform_reordered(const char *text, const struct head_in *in, uint64_t seed
  * mask, no empty row unless allowed, counts, recall and errors recomputed from the mask's bits. */
 void conform_check(const char *text, struct sim_head *h, const char *what);
 
-/* Formats only on failure, and ck_assert would note every success in a file: this runs per element. */
-#define expect(cond, ...)                                                     \
-    do {                                                                      \
-        if (!(cond)) {                                                        \
-            char expect_what[768];                                            \
-            snprintf(expect_what, sizeof expect_what, __VA_ARGS__);           \
-            ck_abort_msg("%s: %s", where, expect_what);                       \
-        }                                                                     \
+/* Runs per element: formats only on failure, while ck_assert notes every success in a file. */
+#define expect(cond, ...)                                                                          \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            char expect_what[768];                                                                 \
+            snprintf(expect_what, sizeof expect_what, __VA_ARGS__);                                \
+            ck_abort_msg("%s: %s", where, expect_what);                                            \
+        }                                                                                          \
     } while (0)
 
 void conform_finite(const char *where, const struct conform_result *res);

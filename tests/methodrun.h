@@ -19,10 +19,10 @@ static inline void run_text_carry(const char *text, const struct head_in *in, st
                                   uint64_t seed, sim_sink_fn *sink, void *sink_ctx,
                                   struct record *r)
 {
-    struct err         err = {0};
+    struct err err = {0};
     struct method_run *runs = NULL;
-    int64_t            n = 0;
-    struct method_ctx  ctx = {.seed = seed, .carry = carry};
+    int64_t n = 0;
+    struct method_ctx ctx = {.seed = seed, .carry = carry};
 
     assert_ok(method_runs_parse(sim_methods, text, &runs, &n, &err), &err);
     ck_assert_int_eq(n, 1);
@@ -51,16 +51,19 @@ static inline double metric_of(const char *text, const struct head_in *in, const
 static inline struct mask_counts shape_counts(const char *text, int64_t nq, int64_t nk, bool causal,
                                               int head, int n_heads, uint64_t seed)
 {
-    struct err         err = {0};
+    struct err err = {0};
     struct method_run *runs = NULL;
-    int64_t            n = 0;
-    void              *state = NULL;
-    struct method_ctx  ctx = {.seed = seed};
+    int64_t n = 0;
+    void *state = NULL;
+    struct method_ctx ctx = {.seed = seed};
     struct mask_counts sum = {0};
-    struct head_in     in = {.x = {.nq = nq, .nk = nk, .d = 1, .dv = 1, .scale = 1,
-                                   .causal = causal},
-                             .head = head, .kv_head = head, .n_heads = n_heads,
-                             .n_kv_heads = n_heads, .n_layers = 1, .branch = "main"};
+    struct head_in in = {.x = {.nq = nq, .nk = nk, .d = 1, .dv = 1, .scale = 1, .causal = causal},
+                         .head = head,
+                         .kv_head = head,
+                         .n_heads = n_heads,
+                         .n_kv_heads = n_heads,
+                         .n_layers = 1,
+                         .branch = "main"};
 
     assert_ok(method_runs_parse(sim_methods, text, &runs, &n, &err), &err);
     const struct method *m = runs[0].method;
@@ -68,7 +71,7 @@ static inline struct mask_counts shape_counts(const char *text, int64_t nq, int6
     int64_t unit = m->unit_rows ? m->unit_rows(state) : 1;
     int64_t step = (1024 + unit - 1) / unit * unit;
     for (int64_t r = 0; r < nq; r += step) {
-        struct mask        mask = {0};
+        struct mask mask = {0};
         struct mask_counts c;
         assert_ok(m->select(state, r, r + step < nq ? r + step : nq, &mask, &err), &err);
         assert_ok(mask_check(&mask, &err), &err);
@@ -90,8 +93,8 @@ static inline struct mask_counts shape_counts(const char *text, int64_t nq, int6
 static inline bool mask_has(const struct mask *m, int64_t i, int64_t j)
 {
     struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
-    int64_t      n = mask_row_spans(m, i, s);
-    bool         has = false;
+    int64_t n = mask_row_spans(m, i, s);
+    bool has = false;
     for (int64_t k = 0; k < n; k++)
         has = has || (j >= s[k].lo && j < s[k].hi);
     free(s);
@@ -102,7 +105,7 @@ static inline bool mask_has(const struct mask *m, int64_t i, int64_t j)
 static inline int sink_bits(void *ctx, const struct mask *m, const double *out, const double *lse,
                             struct err *err)
 {
-    uint8_t     *bits = ctx;
+    uint8_t *bits = ctx;
     struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
     for (int64_t i = m->row0; i < m->row1; i++) {
         int64_t n = mask_row_spans(m, i, s);
@@ -115,14 +118,14 @@ static inline int sink_bits(void *ctx, const struct mask *m, const double *out, 
 }
 
 /* Equal to a number printed with `digits` significant digits. */
-#define assert_printed(x, want, digits)                                                       \
-    do {                                                                                      \
-        double printed_x = (x), printed_w = (want);                                           \
-        double printed_t = printed_w == 0                                                     \
-                               ? pow(10, -(digits))                                           \
-                               : 0.5000001 * pow(10, floor(log10(fabs(printed_w))) + 1 - (digits)); \
-        ck_assert_msg(fabs(printed_x - printed_w) <= printed_t, "%s = %.12g, expected %.12g", #x, \
-                      printed_x, printed_w);                                                  \
+#define assert_printed(x, want, digits)                                                            \
+    do {                                                                                           \
+        double printed_x = (x), printed_w = (want);                                                \
+        double printed_t =                                                                         \
+            printed_w == 0 ? pow(10, -(digits))                                                    \
+                           : 0.5000001 * pow(10, floor(log10(fabs(printed_w))) + 1 - (digits));    \
+        ck_assert_msg(fabs(printed_x - printed_w) <= printed_t, "%s = %.12g, expected %.12g", #x,  \
+                      printed_x, printed_w);                                                       \
     } while (0)
 
 #endif

@@ -29,45 +29,76 @@ START_TEST(descriptions_are_complete)
 }
 END_TEST
 
-/* The canonical text of a run parses to the same run. */
-START_TEST(canonical_text_is_stable)
+/* Step *k to the next parameter set of a method. Tests loop over methods and walk through their
+ * sets, since a process per set costs more than the checks. */
+static bool next_variant(const struct method *m, int *k)
 {
-    struct method_run   *runs, *again;
-    const struct method *m = conform_method(conform_variants[_i], &runs);
-    char                 text[400];
-    snprintf(text, sizeof text, "%s:%s", m->name, runs[0].canonical);
-    ck_assert_ptr_eq(conform_method(text, &again), m);
+    while (conform_variants[++*k][0])
+        if (conform_belongs(conform_variants[*k], m))
+            return true;
+    return false;
+}
+
+static void each_variant(const struct method *m, void (*check)(const char *text))
+{
+    for (int k = -1; next_variant(m, &k);)
+        check(conform_variants[k]);
+}
+
+/* The canonical text of a run parses to the same run. */
+static void check_canonical_text_is_stable(const char *text)
+{
+    struct method_run *runs, *again;
+    const struct method *m = conform_method(text, &runs);
+    char back[400];
+    snprintf(back, sizeof back, "%s:%s", m->name, runs[0].canonical);
+    ck_assert_ptr_eq(conform_method(back, &again), m);
     ck_assert_str_eq(again[0].canonical, runs[0].canonical);
     method_runs_free(runs, 1);
     method_runs_free(again, 1);
 }
+
+START_TEST(canonical_text_is_stable)
+{
+    each_variant(sim_methods[_i], check_canonical_text_is_stable);
+}
 END_TEST
 
-static const int64_t lengths[][2] = {{1, 1},     {2, 2},     {63, 63},  {64, 64},   {65, 65},
-                                     {127, 127}, {129, 129}, {300, 300}, {1, 64},   {4, 10},
-                                     {33, 129},  {64, 200}};
+static const int64_t lengths[][2] = {{1, 1},   {2, 2},     {63, 63},   {64, 64},
+                                     {65, 65}, {127, 127}, {129, 129}, {300, 300},
+                                     {1, 64},  {4, 10},    {33, 129},  {64, 200}};
 #define N_LENGTHS ((int)(sizeof lengths / sizeof *lengths))
 
-START_TEST(metrics_recompute_from_the_mask)
+static void check_metrics_recompute_from_the_mask(const char *text)
 {
     for (int k = 0; k < 2 * N_LENGTHS; k++) {
         struct sim_head h;
         conform_head(NORMAL, lengths[k / 2][0], lengths[k / 2][1], k & 1, PREC_F64, &h);
-        conform_check(conform_variants[_i], &h, "random data");
+        conform_check(text, &h, "random data");
         sim_head_free(&h);
     }
 }
+
+START_TEST(metrics_recompute_from_the_mask)
+{
+    each_variant(sim_methods[_i], check_metrics_recompute_from_the_mask);
+}
 END_TEST
 
-START_TEST(edge_data_stays_finite)
+static void check_edge_data_stays_finite(const char *text)
 {
     for (int data = 0; data < DATA_KINDS; data++)
         for (int causal = 0; causal < 2; causal++) {
             struct sim_head h;
             conform_head((enum conform_data)data, 129, 129, causal, PREC_F64, &h);
-            conform_check(conform_variants[_i], &h, conform_data_names[data]);
+            conform_check(text, &h, conform_data_names[data]);
             sim_head_free(&h);
         }
+}
+
+START_TEST(edge_data_stays_finite)
+{
+    each_variant(sim_methods[_i], check_edge_data_stays_finite);
 }
 END_TEST
 
@@ -87,16 +118,16 @@ static bool same_result(const struct conform_result *a, const struct conform_res
     return same;
 }
 
-START_TEST(equal_seeds_give_equal_results)
+static void check_equal_seeds_give_equal_results(const char *text)
 {
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head h;
-        struct conform_result   a, b;
-        struct carry    ca = {0}, cb = {0};
+        struct conform_result a, b;
+        struct carry ca = {0}, cb = {0};
         conform_head(NORMAL, 300, 300, causal, PREC_F64, &h);
-        conform_run(conform_variants[_i], &h.in, &ca, 9, &a);
-        conform_run(conform_variants[_i], &h.in, &cb, 9, &b);
-        ck_assert_msg(same_result(&a, &b), "%s differs from run to run", conform_variants[_i]);
+        conform_run(text, &h.in, &ca, 9, &a);
+        conform_run(text, &h.in, &cb, 9, &b);
+        ck_assert_msg(same_result(&a, &b), "%s differs from run to run", text);
         conform_result_free(&a);
         conform_result_free(&b);
         if (ca.free)
@@ -106,24 +137,31 @@ START_TEST(equal_seeds_give_equal_results)
         sim_head_free(&h);
     }
 }
+
+START_TEST(equal_seeds_give_equal_results)
+{
+    each_variant(sim_methods[_i], check_equal_seeds_give_equal_results);
+}
 END_TEST
 
 /* Mask bits when select is called on ranges of `step` rows; false when the head is skipped. */
-static bool select_in_steps(const char *text, const struct head_in *in, int64_t units, uint8_t *bits)
+static bool select_in_steps(const char *text, const struct head_in *in, int64_t units,
+                            uint8_t *bits)
 {
-    struct err           err = {0};
-    struct method_run   *runs;
+    struct err err = {0};
+    struct method_run *runs;
     const struct method *m = conform_method(text, &runs);
-    struct carry         carry = {0};
-    struct method_ctx    ctx = {.seed = 9, .carry = &carry};
-    void                *state = NULL;
+    struct carry carry = {0};
+    struct method_ctx ctx = {.seed = 9, .carry = &carry};
+    void *state = NULL;
     int rc = m->flags & (in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)
-                 ? m->prepare(&ctx, runs[0].params, in, &state, &err) : METHOD_SKIP;
+                 ? m->prepare(&ctx, runs[0].params, in, &state, &err)
+                 : METHOD_SKIP;
     ck_assert_msg(rc >= 0, "%s: %s", text, err.msg);
     int64_t step = units * (rc == 0 && m->unit_rows ? m->unit_rows(state) : 1);
     for (int64_t r = 0; rc == 0 && r < in->x.nq; r += step) {
         struct mask mask = {0};
-        int64_t     end = r + step < in->x.nq ? r + step : in->x.nq;
+        int64_t end = r + step < in->x.nq ? r + step : in->x.nq;
         assert_ok(m->select(state, r, end, &mask, &err), &err);
         assert_ok(mask_check(&mask, &err), &err);
         ck_assert_msg(mask.row0 == r && mask.row1 == end, "%s: rows %lld..%lld", text,
@@ -138,15 +176,14 @@ static bool select_in_steps(const char *text, const struct head_in *in, int64_t 
     return rc == 0;
 }
 
-START_TEST(row_ranges_do_not_change_the_mask)
+static void check_row_ranges_do_not_change_the_mask(const char *text)
 {
     enum { N = 301 };
-    static uint8_t     whole[N * N], part[N * N];
-    const char        *text = conform_variants[_i];
+    static uint8_t whole[N * N], part[N * N];
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head h, other = {0};
         conform_head(NORMAL, N, N, causal, PREC_F64, &h);
-        bool                  moved = !causal && conform_reordered(text, &h.in, 9, &other);
+        bool moved = !causal && conform_reordered(text, &h.in, 9, &other);
         const struct head_in *in = moved ? &other.in : &h.in;
         if (select_in_steps(text, in, N, whole)) {
             for (int64_t units = 1; units <= 3; units += 2) {
@@ -160,18 +197,23 @@ START_TEST(row_ranges_do_not_change_the_mask)
         sim_head_free(&other);
     }
 }
+
+START_TEST(row_ranges_do_not_change_the_mask)
+{
+    each_variant(sim_methods[_i], check_row_ranges_do_not_change_the_mask);
+}
 END_TEST
 
 START_TEST(full_budget_is_dense)
 {
     const struct method *m = sim_methods[_i];
-    char                 text[160];
+    char text[160];
     if (!m->budget_full)
         return;
     snprintf(text, sizeof text, "%s%s%s", m->name, m->budget_full[0] ? ":" : "", m->budget_full);
     for (int k = 0; k < 2 * N_LENGTHS; k++) {
         struct sim_head h;
-        struct conform_result   res;
+        struct conform_result res;
         if (!(m->flags & (k & 1 ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)) ||
             !conform_full_on(m, lengths[k / 2][0], lengths[k / 2][1]))
             continue;
@@ -179,9 +221,9 @@ START_TEST(full_budget_is_dense)
         conform_run(text, &h.in, NULL, 1, &res);
         if (res.r.status == RECORD_OK) {
             const char *where = text;
-            expect(record_get(&res.r, "density_elem") == 1, "keeps %.9g of %lld x %lld, recall %.9g",
-                   record_get(&res.r, "density_elem"), (long long)res.nq, (long long)res.nk,
-                   record_get(&res.r, "cra_min"));
+            expect(record_get(&res.r, "density_elem") == 1,
+                   "keeps %.9g of %lld x %lld, recall %.9g", record_get(&res.r, "density_elem"),
+                   (long long)res.nq, (long long)res.nk, record_get(&res.r, "cra_min"));
             expect(record_get(&res.r, "err_l2_rel") <= 1e-12, "error %g",
                    record_get(&res.r, "err_l2_rel"));
             expect(fabs(record_get(&res.r, "cra_min") - 1) <= 1e-12, "recall %.17g",
@@ -197,10 +239,10 @@ START_TEST(larger_budgets_keep_more)
 {
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head h;
-        double          density = 0, recall = 0;
+        double density = 0, recall = 0;
         conform_head(NORMAL, 300, 300, causal, PREC_F64, &h);
         for (int k = 0; conform_budgets[_i].values[k]; k++) {
-            char          text[160];
+            char text[160];
             struct record r;
             snprintf(text, sizeof text, conform_budgets[_i].form, conform_budgets[_i].values[k]);
             run_text_carry(text, &h.in, NULL, 1, NULL, NULL, &r);
@@ -218,19 +260,19 @@ START_TEST(larger_budgets_keep_more)
 }
 END_TEST
 
-/* A float replay stays close to the reference: masks may differ in ties only, so recall is compared. */
-START_TEST(float_arithmetic_agrees)
+/* A float replay stays close to the reference. Masks may differ in ties: recall is compared. */
+static void check_float_arithmetic_agrees(const char *text)
 {
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head a, b;
-        struct conform_result   x, y;
+        struct conform_result x, y;
         conform_head(NORMAL, 129, 129, causal, PREC_F64, &a);
         conform_head(NORMAL, 129, 129, causal, PREC_F32, &b);
-        conform_run(conform_variants[_i], &a.in, NULL, 2, &x);
-        conform_run(conform_variants[_i], &b.in, NULL, 2, &y);
+        conform_run(text, &a.in, NULL, 2, &x);
+        conform_run(text, &b.in, NULL, 2, &y);
         ck_assert_int_eq(x.r.status, y.r.status);
         if (x.r.status == RECORD_OK) {
-            const char *where = conform_variants[_i];
+            const char *where = text;
             conform_finite(where, &y);
             expect(fabs(record_get(&x.r, "cra_mean") - record_get(&y.r, "cra_mean")) < 2e-3,
                    "mean recall %g, in float %g", record_get(&x.r, "cra_mean"),
@@ -242,35 +284,40 @@ START_TEST(float_arithmetic_agrees)
         sim_head_free(&b);
     }
 }
+
+START_TEST(float_arithmetic_agrees)
+{
+    each_variant(sim_methods[_i], check_float_arithmetic_agrees);
+}
 END_TEST
 
 /* ---- dumped masks --------------------------------------------------------------------------- */
 
 struct dump {
     struct maskfile *file;
-    struct record   *id;
-    uint8_t         *bits;
+    struct record *id;
+    uint8_t *bits;
 };
 
 static int dump_chunk(void *ctx, const struct mask *m, const double *out, const double *lse,
                       struct err *err)
 {
     struct dump *d = ctx;
-    int          rc = sink_bits(d->bits, m, out, lse, err);
+    int rc = sink_bits(d->bits, m, out, lse, err);
     return rc ? rc : maskfile_put(d->file, d->id, m, err);
 }
 
-START_TEST(dumped_masks_read_back)
+static void check_dumped_masks_read_back(const char *text)
 {
     enum { N = 300 };
     static uint8_t bits[N * N], back[N * N];
     for (int causal = 0; causal < 2; causal++) {
-        struct err      err = {0};
+        struct err err = {0};
         struct sim_head h;
-        struct record   id, r;
+        struct record id, r;
         struct maskfile *f = NULL;
-        struct mask     m = {0};
-        char            path[400];
+        struct mask m = {0};
+        char path[400];
 
         conform_head(NORMAL, N, N, causal, PREC_F64, &h);
         record_init(&id);
@@ -279,17 +326,17 @@ START_TEST(dumped_masks_read_back)
         id.params = strdup("");
         id.n_q = id.n_k = N;
         id.causal = causal;
-        snprintf(path, sizeof path, "%s/conform-%d-%d.h5", test_tmpdir(), _i, causal);
+        snprintf(path, sizeof path, "%s/conform.h5", test_tmpdir());
         assert_ok(maskfile_create(path, true, &f, &err), &err);
         struct dump d = {f, &id, bits};
-        run_text_carry(conform_variants[_i], &h.in, NULL, 4, dump_chunk, &d, &r);
+        run_text_carry(text, &h.in, NULL, 4, dump_chunk, &d, &r);
         if (r.status == RECORD_OK) {
             assert_ok(maskfile_commit(&f, &err), &err);
             assert_ok(maskfile_open(path, &f, &err), &err);
             ck_assert_int_eq(maskfile_cells(f), 1);
             assert_ok(maskfile_read(f, 0, &m, &err), &err);
             sink_bits(back, &m, NULL, NULL, &err);
-            ck_assert_msg(memcmp(bits, back, sizeof bits) == 0, "%s: the dump differs", conform_variants[_i]);
+            ck_assert_msg(memcmp(bits, back, sizeof bits) == 0, "%s: the dump differs", text);
             mask_free(&m);
             maskfile_close(&f);
         } else {
@@ -300,6 +347,11 @@ START_TEST(dumped_masks_read_back)
         sim_head_free(&h);
     }
 }
+
+START_TEST(dumped_masks_read_back)
+{
+    each_variant(sim_methods[_i], check_dumped_masks_read_back);
+}
 END_TEST
 
 /* ---- calibration ---------------------------------------------------------------------------- */
@@ -308,18 +360,18 @@ END_TEST
 START_TEST(calibration_writes_parameters)
 {
     const struct method *m = sim_methods[_i];
-    struct err           err = {0};
+    struct err err = {0};
     if (!m->calibrate)
         return;
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head    h[2];
-        struct head_in     in[2];
+        struct sim_head h[2];
+        struct head_in in[2];
         struct method_run *runs;
-        struct method_ctx  ctx = {.seed = 3};
-        struct buf         b = {0};
-        struct jw          w;
-        json_t            *doc = NULL, *v;
-        const char        *key;
+        struct method_ctx ctx = {.seed = 3};
+        struct buf b = {0};
+        struct jw w;
+        json_t *doc = NULL, *v;
+        const char *key;
 
         if (!(m->flags & (causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)))
             continue;
@@ -333,7 +385,8 @@ START_TEST(calibration_writes_parameters)
         assert_ok(m->calibrate(&ctx, runs[0].params, in, 2, &w, &err), &err);
         jw_obj_end(&w);
         assert_ok(json_read_text(buf_str(&b), b.len, m->name, &doc, &err), &err);
-        json_object_foreach(doc, key, v) {
+        json_object_foreach(doc, key, v)
+        {
             char text[64];
             if (json_is_string(v))
                 snprintf(text, sizeof text, "%s", json_string_value(v));
@@ -370,7 +423,8 @@ END_TEST
 
 Suite *make_suite(void)
 {
-    int methods = 0, budgets = 0, n_variants = conform_list();
+    int methods = 0, budgets = 0;
+    conform_list();
     while (sim_methods[methods])
         methods++;
     while (conform_budgets[budgets].form)
@@ -378,7 +432,7 @@ Suite *make_suite(void)
 
     Suite *s = suite_create("conform");
     TCase *c = tcase_create("methods");
-    tcase_set_timeout(c, 120);
+    tcase_set_timeout(c, 600);
     tcase_add_test(c, the_tables_name_methods);
     tcase_add_loop_test(c, descriptions_are_complete, 0, methods);
     tcase_add_loop_test(c, full_budget_is_dense, 0, methods);
@@ -386,14 +440,14 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, larger_budgets_keep_more, 0, budgets);
     suite_add_tcase(s, c);
     c = tcase_create("variants");
-    tcase_set_timeout(c, 120);
-    tcase_add_loop_test(c, canonical_text_is_stable, 0, n_variants);
-    tcase_add_loop_test(c, metrics_recompute_from_the_mask, 0, n_variants);
-    tcase_add_loop_test(c, edge_data_stays_finite, 0, n_variants);
-    tcase_add_loop_test(c, equal_seeds_give_equal_results, 0, n_variants);
-    tcase_add_loop_test(c, row_ranges_do_not_change_the_mask, 0, n_variants);
-    tcase_add_loop_test(c, float_arithmetic_agrees, 0, n_variants);
-    tcase_add_loop_test(c, dumped_masks_read_back, 0, n_variants);
+    tcase_set_timeout(c, 600);
+    tcase_add_loop_test(c, canonical_text_is_stable, 0, methods);
+    tcase_add_loop_test(c, metrics_recompute_from_the_mask, 0, methods);
+    tcase_add_loop_test(c, edge_data_stays_finite, 0, methods);
+    tcase_add_loop_test(c, equal_seeds_give_equal_results, 0, methods);
+    tcase_add_loop_test(c, row_ranges_do_not_change_the_mask, 0, methods);
+    tcase_add_loop_test(c, float_arithmetic_agrees, 0, methods);
+    tcase_add_loop_test(c, dumped_masks_read_back, 0, methods);
     suite_add_tcase(s, c);
     return s;
 }

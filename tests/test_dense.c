@@ -14,27 +14,37 @@ static void head_of(const float *q, const float *k, int64_t nq, int64_t nk, int 
                     bool causal, struct sim_head *h)
 {
     struct err err = {0};
-    float     *v = calloc((size_t)(nk * d), sizeof *v);
+    float *v = calloc((size_t)(nk * d), sizeof *v);
     for (int64_t j = 0; j < nk * d; j++)
         v[j] = (float)(j % 7) - 3;
-    struct head_in in = {.x = {.nq = nq, .nk = nk, .d = d, .dv = d, .q = q, .k = k, .v = v,
-                               .scale = scale, .causal = causal},
-                         .n_heads = 1, .n_kv_heads = 1, .n_layers = 1, .branch = "main"};
+    struct head_in in = {.x = {.nq = nq,
+                               .nk = nk,
+                               .d = d,
+                               .dv = d,
+                               .q = q,
+                               .k = k,
+                               .v = v,
+                               .scale = scale,
+                               .causal = causal},
+                         .n_heads = 1,
+                         .n_kv_heads = 1,
+                         .n_layers = 1,
+                         .branch = "main"};
     assert_ok(sim_head_init(h, &in, PREC_F64, &err), &err);
     free(v);
 }
 
 START_TEST(dense_is_exact)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
-    bool            causal = _i & 1;
-    int64_t         nq = _i & 2 ? 77 : 130;
+    struct record r;
+    bool causal = _i & 1;
+    int64_t nq = _i & 2 ? 77 : 130;
 
     assert_ok(random_head(3, nq, 130, 24, causal, 1, PREC_F64, &h, &err), &err);
     run_text("dense", &h.in, &r);
-    static const char *const ones[] = {"density_elem", "density_tile", "cra_min", "cra_p1",
+    static const char *const ones[] = {"density_elem", "density_tile", "cra_min",  "cra_p1",
                                        "cra_p5",       "cra_p50",      "cra_mean", "err_cos"};
     static const char *const zeros[] = {"sparsity_qk", "sparsity_pv", "sparsity_total",
                                         "err_l1_rel",  "err_l2_rel",  "err_max",
@@ -60,15 +70,15 @@ static void brute_below(const struct sim_head *h, int height, int width, double 
                         double *area)
 {
     const struct attn_in *x = &h->in.x;
-    struct err            err = {0};
-    double               *p = NULL;
-    int64_t               units = 0, below = 0, pairs = 0, pairs_below = 0;
+    struct err err = {0};
+    double *p = NULL;
+    int64_t units = 0, below = 0, pairs = 0, pairs_below = 0;
 
     assert_ok(mem_alloc(&p, x->nq * x->nk, sizeof *p, "P", &err), &err);
     assert_ok(attn_probs(&h->ops, 0, x->nq, h->lse, p, &err), &err);
     for (int64_t r = 0; r < x->nq; r += height)
         for (int64_t k = 0; k < x->nk; k += width) {
-            double  top = 0;
+            double top = 0;
             int64_t n = 0;
             for (int64_t i = r; i < r + height && i < x->nq; i++)
                 for (int64_t j = k; j < k + width && j < x->nk; j++) {
@@ -91,17 +101,17 @@ static void brute_below(const struct sim_head *h, int height, int width, double 
 
 static const struct {
     const char *name;
-    int         height, width;
-} units[] = {{"b16", 16, 16}, {"b32", 32, 32}, {"b64", 64, 64},   {"b128", 128, 128},
+    int height, width;
+} units[] = {{"b16", 16, 16}, {"b32", 32, 32}, {"b64", 64, 64}, {"b128", 128, 128},
              {"s16", 16, 1},  {"s64", 64, 1},  {"s128", 128, 1}};
 
 START_TEST(below_equals_its_definition)
 {
     static const int64_t shapes[][2] = {{150, 150}, {77, 150}, {33, 290}, {1, 1}};
-    struct err           err = {0};
-    struct sim_head      h;
-    struct record        r;
-    bool                 causal = _i & 1;
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    bool causal = _i & 1;
 
     assert_ok(random_head(17 + (uint64_t)_i, shapes[_i / 2][0], shapes[_i / 2][1], 16, causal, 1.7,
                           PREC_F64, &h, &err),
@@ -110,7 +120,7 @@ START_TEST(below_equals_its_definition)
     static const double c[] = {0.01, 0.1, 0.5, 2};
     for (int k = 0; k < 4; k++)
         for (int u = 0; u < 7; u++) {
-            char   name[48], at[16] = "";
+            char name[48], at[16] = "";
             double share, area;
             brute_below(&h, units[u].height, units[u].width, c[k], &share, &area);
             if (c[k] != 0.5)
@@ -128,8 +138,8 @@ END_TEST
 START_TEST(below_of_uniform_attention)
 {
     struct sim_head h;
-    struct record   r;
-    float           zero[200 * 4] = {0};
+    struct record r;
+    float zero[200 * 4] = {0};
     head_of(zero, zero, 200, 200, 4, 0.5, false, &h);
     run_text("dense:c=0.5+1.5", &h.in, &r);
     for (int u = 0; u < 7; u++) {
@@ -166,15 +176,15 @@ START_TEST(below_of_identity_attention)
 {
     static const struct {
         int64_t n;
-        double  skipped[4];
+        double skipped[4];
     } cases[] = {{1000, {3906, 992, 240, 56}}, {4096, {65280, 16256, 4032, 992}}};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     identity_head(cases[_i].n, &h);
     run_text("dense", &h.in, &r);
     ck_assert_double_eq_tol(record_get(&r, "p_max"), 1, 1e-12);
     for (int u = 0; u < 4; u++) {
-        char    name[48];
+        char name[48];
         int64_t nb = (cases[_i].n + units[u].width - 1) / units[u].width;
         snprintf(name, sizeof name, "below_%s", units[u].name);
         ck_assert_double_eq_tol(record_get(&r, name) * (double)(nb * nb), cases[_i].skipped[u],
@@ -186,7 +196,7 @@ START_TEST(below_of_identity_attention)
 END_TEST
 
 static const struct {
-    int    head;
+    int head;
     double b16, b32, b64, b128, s64, s128, sim_q, sim_k;
 } code[] = {
     {0, 42, 2, 0, 0, 1305, 801, 0.478953, 0.220782},
@@ -195,9 +205,9 @@ static const struct {
 
 START_TEST(golden_code_map)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(golden_code_lm(5, code[_i].head, PREC_F64, &h, &err), &err);
     run_text("dense", &h.in, &r);
     ck_assert_double_eq_tol(record_get(&r, "below_b16") * 1225, code[_i].b16, 1e-6);
@@ -221,7 +231,7 @@ END_TEST
 
 START_TEST(golden_similarity)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
     assert_ok(golden_code_lm(0, 0, PREC_F64, &h, &err), &err);
     assert_printed(metric_of("dense", &h.in, "sim_q"), 0.035800, 5);
@@ -239,7 +249,7 @@ START_TEST(golden_similarity)
 END_TEST
 
 static const struct {
-    int    step, layer, head;
+    int step, layer, head;
     double lse0, p_max;
 } video[] = {{0, 0, 0, 7.461062, 0.050610},
              {0, 0, 1, 9.551317, 0.029217},
@@ -248,7 +258,7 @@ static const struct {
 
 START_TEST(golden_normalisers_and_largest_probabilities)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
     assert_ok(golden_video(video[_i].step, video[_i].layer, video[_i].head, PREC_F64, &h, &err),
               &err);
@@ -260,7 +270,7 @@ END_TEST
 
 START_TEST(golden_code_normalisers)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
     assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
     ck_assert_double_eq_tol(h.lse[1], 11.698650, 1e-6);
@@ -273,12 +283,12 @@ END_TEST
 START_TEST(golden_video_map)
 {
     static const struct {
-        int    step, layer, head;
+        int step, layer, head;
         double b16;
     } cases[] = {{3, 5, 0, 8}, {3, 0, 1, 40}, {0, 5, 0, 17}};
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(golden_video(cases[_i].step, cases[_i].layer, cases[_i].head, PREC_F64, &h, &err),
               &err);
     run_text("dense", &h.in, &r);
@@ -294,9 +304,9 @@ END_TEST
 /* Grids that nest: a block is below only when all blocks inside are. */
 START_TEST(smaller_blocks_are_skipped_more_often)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(random_head(23, 256, 256, 16, false, 2, PREC_F64, &h, &err), &err);
     run_text("dense:c=0.3", &h.in, &r);
     for (int u = 0; u < 3; u++) {
@@ -314,9 +324,9 @@ END_TEST
 
 START_TEST(similarity_by_hand)
 {
-    struct err         err = {0};
-    double             mean;
-    int64_t            left_out;
+    struct err err = {0};
+    double mean;
+    int64_t left_out;
     static const float same[] = {1, 0, 2, 0, 3, 0, 4, 0}, turn[] = {1, 0, 0, 1, -1, 0, 0, -1};
     static const float zero[] = {1, 0, 0, 0, 3, 0, 5, 0, 1, 1};
 
@@ -343,12 +353,12 @@ END_TEST
 /* A constant added to all keys changes scores and normalisers, and no metric of a fixed mask. */
 START_TEST(a_constant_key_shifts_nothing)
 {
-    static const char *const names[] = {"pairs_kept", "cra_min",    "cra_mean", "err_l1_rel",
-                                        "err_cos",    "err_lse_mean"};
+    static const char *const names[] = {"pairs_kept", "cra_min", "cra_mean",
+                                        "err_l1_rel", "err_cos", "err_lse_mean"};
     enum { N = 90, D = 16 };
     struct sim_head a, b;
-    struct record   ra, rb;
-    float           q[N * D], k[N * D], moved[N * D];
+    struct record ra, rb;
+    float q[N * D], k[N * D], moved[N * D];
     for (int i = 0; i < N * D; i++) {
         q[i] = (float)rng_normal(5, 1, (uint64_t)i);
         k[i] = (float)(rng_below(5, 2, (uint64_t)i, 64)) / 16 - 2;
@@ -372,11 +382,11 @@ END_TEST
 
 START_TEST(options_of_dense)
 {
-    struct err         err = {0};
-    struct sim_head    h;
-    struct record      r;
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
     struct method_run *runs = NULL;
-    int64_t            n = 0;
+    int64_t n = 0;
     assert_ok(random_head(29, 140, 140, 8, false, 1, PREC_F64, &h, &err), &err);
     run_text("dense:map=0", &h.in, &r);
     ck_assert(isnan(record_get(&r, "below_b16")) && isnan(record_get(&r, "sim_q")));

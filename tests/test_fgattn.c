@@ -12,16 +12,19 @@
 
 static struct head_in shape(int64_t nq, int64_t nk, int d, double scale, bool causal)
 {
-    return (struct head_in){.x = {.nq = nq, .nk = nk, .d = d, .dv = d, .scale = scale,
-                                  .causal = causal},
-                            .n_heads = 1, .n_kv_heads = 1, .n_layers = 1, .branch = "main"};
+    return (struct head_in){
+        .x = {.nq = nq, .nk = nk, .d = d, .dv = d, .scale = scale, .causal = causal},
+        .n_heads = 1,
+        .n_kv_heads = 1,
+        .n_layers = 1,
+        .branch = "main"};
 }
 
 /* A square bidirectional head of given q, k with v = k. */
 static void head_of(const float *q, const float *k, int64_t n, int d, double scale,
                     struct sim_head *h)
 {
-    struct err     err = {0};
+    struct err err = {0};
     struct head_in in = shape(n, n, d, scale, false);
     in.x.q = q;
     in.x.k = in.x.v = k;
@@ -38,7 +41,7 @@ static void random_square(uint64_t seed, int64_t n, bool causal, struct sim_head
 static uint8_t *bits_of(const char *text, const struct sim_head *h)
 {
     struct record r;
-    uint8_t      *bits = calloc((size_t)(h->in.x.nq * h->in.x.nk), 1);
+    uint8_t *bits = calloc((size_t)(h->in.x.nq * h->in.x.nk), 1);
     run_text_carry(text, &h->in, NULL, 1, sink_bits, bits, &r);
     ck_assert_msg(r.status == RECORD_OK, "%s", r.reason);
     record_free(&r);
@@ -59,11 +62,11 @@ START_TEST(slices_follow_an_explicit_map)
 {
     enum { N = 150 };
     static const int widths[] = {1, 8, 32};
-    struct err       err = {0};
-    struct sim_head  h;
-    double           p[N * N];
-    int              width = widths[_i % 3], M = _i < 3 ? 32 : 48;
-    char             text[80];
+    struct err err = {0};
+    struct sim_head h;
+    double p[N * N];
+    int width = widths[_i % 3], M = _i < 3 ? 32 : 48;
+    char text[80];
 
     random_square(3, N, false, &h);
     assert_ok(attn_probs(&h.ops, 0, N, h.lse, p, &err), &err);
@@ -121,7 +124,7 @@ END_TEST
 START_TEST(uniform_attention_is_all_or_nothing)
 {
     struct sim_head h;
-    float           zero[200 * 4] = {0};
+    float zero[200 * 4] = {0};
     head_of(zero, zero, 200, 4, 0.5, &h);
     ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=0.999", &h.in, "density_elem"), 1);
     ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=1.001", &h.in, "density_elem"), 0);
@@ -133,10 +136,10 @@ END_TEST
 START_TEST(diagonal_attention_by_hand)
 {
     enum { D = 64 };
-    static float    x[D * D];
-    int64_t         n = _i ? 60 : 64;
+    static float x[D * D];
+    int64_t n = _i ? 60 : 64;
     struct sim_head h;
-    struct record   r;
+    struct record r;
     for (int i = 0; i < D; i++)
         x[i * D + i] = 16;
     head_of(x, x, n, D, 0.125, &h);
@@ -169,10 +172,10 @@ START_TEST(identity_attention_keeps_the_groups_own_keys)
 {
     static const struct {
         int64_t n, pairs;
-        double  elem, exec;
+        double elem, exec;
     } cases[] = {{1000, 125504, 0.125504, 0.131072}, {4096, 524288, 0.031250, 0.031250}};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     identity_head(cases[_i].n, &h);
     run_text("fg-attn:refresh=1", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)cases[_i].pairs);
@@ -188,15 +191,15 @@ START_TEST(identity_masks_at_video_lengths)
 {
     static const struct {
         int64_t n, groups, last, pairs;
-        double  elem, exec;
+        double elem, exec;
     } cases[] = {{24576, 192, 128, 3145728, 0.005208, 0.005208},
                  {32760, 256, 120, 4192320, 0.003906, 0.003908}};
-    struct err         err = {0};
-    struct slice_mask  m;
-    struct mask        lists = {0};
+    struct err err = {0};
+    struct slice_mask m;
+    struct mask lists = {0};
     struct mask_counts c;
-    int64_t            n = cases[_i].n;
-    double             density;
+    int64_t n = cases[_i].n;
+    double density;
 
     assert_ok(slice_mask_init(&m, n, n, false, 128, 1, &err), &err);
     ck_assert_int_eq(m.groups, cases[_i].groups);
@@ -218,8 +221,8 @@ END_TEST
 START_TEST(recall_respects_its_bound)
 {
     static const double taus[] = {0.1, 0.3, 0.5, 0.9};
-    struct sim_head     h;
-    struct record       r;
+    struct sim_head h;
+    struct record r;
     random_square(6, 200, _i & 1, &h);
     for (int k = 0; k < 4; k++) {
         char text[64];
@@ -240,7 +243,7 @@ START_TEST(larger_blocks_skip_less_area)
     static const char *const names[] = {"below_b16_area", "below_b32_area", "below_b64_area",
                                         "below_b128_area"};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     random_square(8, _i ? 203 : 256, false, &h);
     run_text("dense:c=0.5", &h.in, &r);
     for (int k = 0; k < 3; k++)
@@ -255,7 +258,7 @@ END_TEST
 START_TEST(causal_groups_keep_their_diagonal_block)
 {
     struct sim_head h;
-    struct record   r;
+    struct record r;
     random_square(9, 300, true, &h);
     uint8_t *bits = bits_of("fg-attn:refresh=1:tau=301", &h);
     for (int i = 0; i < 300; i++)
@@ -276,10 +279,10 @@ START_TEST(text_tokens_are_kept)
     struct sim_head h;
     random_square(10, N, false, &h);
     bool front = _i & 1;
-    h.in.geom = (struct geometry){.t = 2, .h = 7, .w = 10, .text = TEXT,
-                                  .text_place = front ? 1 : 2};
-    uint8_t *bits = bits_of(_i & 2 ? "fg-attn:mode=pooled:c1=161:M=32"
-                                   : "fg-attn:refresh=1:tau=161:M=32", &h);
+    h.in.geom =
+        (struct geometry){.t = 2, .h = 7, .w = 10, .text = TEXT, .text_place = front ? 1 : 2};
+    uint8_t *bits =
+        bits_of(_i & 2 ? "fg-attn:mode=pooled:c1=161:M=32" : "fg-attn:refresh=1:tau=161:M=32", &h);
     int first = front ? 0 : N - TEXT, last = first + TEXT;
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++) {
@@ -318,9 +321,9 @@ static void at_step(const char *text, struct sim_head *h, int step, struct carry
 START_TEST(masks_are_made_on_refresh_steps_and_reused)
 {
     struct sim_head h;
-    struct record   r;
-    struct carry    carry = {0};
-    const char     *text = "fg-attn:M=16:tau=3:refresh=4";
+    struct record r;
+    struct carry carry = {0};
+    const char *text = "fg-attn:M=16:tau=3:refresh=4";
 
     random_square(12, 96, false, &h);
     at_step(text, &h, 0, &carry, &r);
@@ -356,8 +359,8 @@ END_TEST
 START_TEST(reuse_without_a_refresh_step_is_skipped)
 {
     struct sim_head h;
-    struct record   r;
-    struct carry    carry = {0};
+    struct record r;
+    struct carry carry = {0};
     random_square(13, 64, false, &h);
     at_step("fg-attn", &h, 5, &carry, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
@@ -375,9 +378,9 @@ END_TEST
 START_TEST(dense_layers_and_steps_shift_the_schedule)
 {
     struct sim_head h;
-    struct record   r;
-    struct carry    carry = {0};
-    const char     *text = "fg-attn:M=16:tau=3:refresh=3:dense_steps=2:dense_layers=1";
+    struct record r;
+    struct carry carry = {0};
+    const char *text = "fg-attn:M=16:tau=3:refresh=3:dense_steps=2:dense_layers=1";
 
     random_square(14, 64, false, &h);
     h.in.layer = 1;
@@ -402,8 +405,8 @@ END_TEST
 START_TEST(previous_normaliser_needs_two_dense_steps)
 {
     struct sim_head h;
-    struct record   r;
-    struct carry    exact = {0}, previous = {0};
+    struct record r;
+    struct carry exact = {0}, previous = {0};
     random_square(15, 64, false, &h);
     for (int t = 0; t < 9; t++) {
         at_step("fg-attn:M=16:tau=3:refresh=4", &h, t, &exact, &r);
@@ -429,12 +432,12 @@ END_TEST
 /* A normaliser far below the scores makes p huge; it still only has to exceed c/N. */
 START_TEST(foreign_normalisers_do_not_overflow)
 {
-    struct err          err = {0};
-    struct sim_head     h;
-    struct slice_mask   m;
-    struct fg_stats     stats;
-    double              lse[64];
-    struct fg_params    p = {.M = 16, .width = 1};
+    struct err err = {0};
+    struct sim_head h;
+    struct slice_mask m;
+    struct fg_stats stats;
+    double lse[64];
+    struct fg_params p = {.M = 16, .width = 1};
     random_square(16, 64, false, &h);
     for (int i = 0; i < 64; i++)
         lse[i] = h.lse[i] - 5000;
@@ -451,7 +454,7 @@ START_TEST(pooled_equals_cached_when_rows_of_a_group_are_equal)
 {
     enum { N = 96, D = 16 };
     struct sim_head h;
-    float           q[N * D], k[N * D];
+    float q[N * D], k[N * D];
     for (int i = 0; i < N; i++)
         for (int c = 0; c < D; c++) {
             q[i * D + c] = (float)(3 * rng_normal(1, 1, (uint64_t)(i / 16 * D + c)));
@@ -476,7 +479,7 @@ END_TEST
 START_TEST(pooled_literal_by_hand)
 {
     enum { N = 40, D = 128 };
-    static float    zero[N * D];
+    static float zero[N * D];
     struct sim_head h;
     head_of(zero, zero, N, D, 1 / sqrt(D), &h);
     ck_assert_double_eq(
@@ -490,7 +493,7 @@ END_TEST
 START_TEST(pooled_topk_by_hand)
 {
     enum { N = 1000, D = 2 };
-    static float    zero[N * D];
+    static float zero[N * D];
     struct sim_head h;
     head_of(zero, zero, N, D, 1, &h);
     uint8_t *bits = bits_of("fg-attn:mode=pooled:pool=topk:kappa=0.333", &h);
@@ -507,7 +510,7 @@ END_TEST
 /* ---- golden heads --------------------------------------------------------------------------- */
 
 static const struct {
-    int    layer, M;
+    int layer, M;
     double c, slices, of, elem, margin, min, p1, p5, mean, l1, l2;
 } fresh[] = {
     {5, 16, 0.5, 5200, 9216, 0.564236, 2.6e-4, 0.969707, 0.971921, 0.983684, 0.994789, 0.00472731,
@@ -530,10 +533,10 @@ static const struct {
 
 START_TEST(golden_masks_of_the_same_step)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
-    char            text[64];
+    struct record r;
+    char text[64];
     assert_ok(golden_video(3, fresh[_i].layer, 0, PREC_F64, &h, &err), &err);
     snprintf(text, sizeof text, "fg-attn:refresh=1:M=%d:tau=%g", fresh[_i].M, fresh[_i].c);
     run_text(text, &h.in, &r);
@@ -555,14 +558,14 @@ END_TEST
 START_TEST(golden_counts_of_groups)
 {
     static const struct {
-        int     step;
+        int step;
         int64_t cnt[3];
     } cases[] = {{3, {362, 357, 362}}, {0, {373, 376, 378}}};
-    struct err        err = {0};
-    struct sim_head   h;
+    struct err err = {0};
+    struct sim_head h;
     struct slice_mask m;
-    struct fg_stats   stats;
-    struct fg_params  p = {.M = 128, .width = 1};
+    struct fg_stats stats;
+    struct fg_params p = {.M = 128, .width = 1};
     assert_ok(golden_video(cases[_i].step, 0, 0, PREC_F64, &h, &err), &err);
     assert_ok(fg_cached_mask(&p, &h.in, 0.5, h.lse, true, &m, &stats, &err), &err);
     for (int g = 0; g < 3; g++)
@@ -575,9 +578,9 @@ END_TEST
 /* The float path keeps the same slices where the margin is above 1e-4. */
 START_TEST(golden_masks_in_float_arithmetic)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    char            text[64];
+    char text[64];
     assert_ok(golden_video(3, fresh[_i].layer, 0, PREC_F32, &h, &err), &err);
     snprintf(text, sizeof text, "fg-attn:refresh=1:M=%d:tau=%g", fresh[_i].M, fresh[_i].c);
     ck_assert_double_eq(metric_of(text, &h.in, "mask_units"), fresh[_i].slices);
@@ -588,15 +591,15 @@ END_TEST
 START_TEST(golden_reuse_after_three_steps)
 {
     static const struct {
-        int    layer, head;
+        int layer, head;
         double both, either, iou, min, l1;
     } cases[] = {{0, 0, 1068, 1140, 0.936842, 0.982620, 0.0100957},
                  {5, 0, NAN, NAN, 0.998264, NAN, NAN},
                  {5, 1, NAN, NAN, 0.996528, NAN, NAN}};
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h0, h3;
-    struct record   r;
-    struct carry    carry = {0};
+    struct record r;
+    struct carry carry = {0};
     assert_ok(golden_video(0, cases[_i].layer, cases[_i].head, PREC_F64, &h0, &err), &err);
     assert_ok(golden_video(3, cases[_i].layer, cases[_i].head, PREC_F64, &h3, &err), &err);
     run_text_carry("fg-attn:compare", &h0.in, &carry, 1, NULL, NULL, &r);
@@ -622,15 +625,16 @@ END_TEST
 
 START_TEST(golden_pooled)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(golden_video(3, 0, 0, PREC_F64, &h, &err), &err);
     run_text("fg-attn:mode=pooled", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "mask_units"), 695);
     assert_printed(record_get(&r, "cra_min"), 0.777900, 6);
     record_free(&r);
-    uint8_t *pooled = bits_of("fg-attn:mode=pooled", &h), *cached = bits_of("fg-attn:refresh=1", &h);
+    uint8_t *pooled = bits_of("fg-attn:mode=pooled", &h),
+            *cached = bits_of("fg-attn:refresh=1", &h);
     ck_assert(subset(pooled, cached, 384 * 384));
     free(pooled);
     free(cached);
@@ -653,10 +657,10 @@ END_TEST
 START_TEST(token_order_changes_groups_not_attention)
 {
     static const char *const orders[] = {"column", "time", "random", "hilbert", "voxel-2x4x4"};
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
-    double          lowest = 1, highest = 0;
+    struct record r;
+    double lowest = 1, highest = 0;
     assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
     for (int k = 0; k < 5; k++) {
         char text[64];
@@ -679,14 +683,14 @@ END_TEST
 /* Run calibrate on samples and give the number written under `key`. */
 static double calibrated(const char *text, const struct head_in *samples, int n, const char *key)
 {
-    struct err         err = {0};
+    struct err err = {0};
     struct method_run *runs = NULL;
-    int64_t            count = 0;
-    struct method_ctx  ctx = {0};
-    struct buf         b = {0};
-    struct jw          w;
-    json_t            *doc = NULL;
-    double             x = NAN;
+    int64_t count = 0;
+    struct method_ctx ctx = {0};
+    struct buf b = {0};
+    struct jw w;
+    json_t *doc = NULL;
+    double x = NAN;
 
     assert_ok(method_runs_parse(sim_methods, text, &runs, &count, &err), &err);
     jw_init(&w, &b, 0);
@@ -704,10 +708,10 @@ static double calibrated(const char *text, const struct head_in *samples, int n,
 START_TEST(calibration_takes_the_largest_threshold_that_holds)
 {
     static const double list[] = {0.25, 0.5, 1, 2, 4};
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h[2];
-    struct head_in  in[2];
-    bool            by_error = _i & 1;
+    struct head_in in[2];
+    bool by_error = _i & 1;
     for (int k = 0; k < 2; k++) {
         assert_ok(golden_video(k ? 0 : 3, 0, 0, PREC_F64, &h[k], &err), &err);
         in[k] = h[k].in;
@@ -742,14 +746,17 @@ START_TEST(calibration_matches_densities_of_the_two_rules)
     } cases[] = {{"fg-attn:mode=pooled", "c1"},
                  {"fg-attn:mode=pooled:pool=literal:tau1=1", "tau1"},
                  {"fg-attn:mode=pooled:pool=topk:kappa=1", "kappa"}};
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    char            text[128];
+    char text[128];
     assert_ok(golden_video(3, 0, 0, PREC_F64, &h, &err), &err);
     double want = metric_of("fg-attn:refresh=1", &h.in, "density_elem");
     double x = calibrated(cases[_i].text, &h.in, 1, cases[_i].key);
     snprintf(text, sizeof text, "fg-attn:mode=pooled:pool=%s:%s=%.17g",
-             _i == 0 ? "norm" : _i == 1 ? "literal" : "topk", cases[_i].key, x);
+             _i == 0   ? "norm"
+             : _i == 1 ? "literal"
+                       : "topk",
+             cases[_i].key, x);
     /* One slice is 1/1152; topk moves three of them at once. */
     ck_assert_double_eq_tol(metric_of(text, &h.in, "density_elem"), want, 2.0 / 1152);
     sim_head_free(&h);
@@ -772,8 +779,8 @@ START_TEST(bad_parameters_are_refused)
         {"fg-attn:cal_list=1+", "a+b+c"},
     };
     struct method_run *runs = NULL;
-    int64_t            n = 0;
-    struct err         err = {0};
+    int64_t n = 0;
+    struct err err = {0};
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
         assert_fails(method_runs_parse(sim_methods, bad[k].text, &runs, &n, &err), &err, ERR_USAGE,
                      bad[k].want);

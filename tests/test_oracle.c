@@ -1,6 +1,6 @@
 /*
- * test_oracle.c - selection by mass, by count and by covering against brute force; the oracle method
- * against hand cases, identities and the golden heads.
+ * test_oracle.c - selection by mass, by count and by covering against brute force; the oracle
+ * method against hand cases, identities and the golden heads.
  */
 #include "core/mem.h"
 #include "core/rng.h"
@@ -15,10 +15,10 @@
 
 static int64_t prefix_count(const double *p, int64_t n, double start, double target)
 {
-    struct err          err = {0};
+    struct err err = {0};
     struct prefix_work *w = NULL;
-    struct prefix       out;
-    int64_t             kept = 0;
+    struct prefix out;
+    int64_t kept = 0;
 
     assert_ok(prefix_work_new(&w, &err), &err);
     assert_ok(prefix_select(w, p, p, n, start, target, &out, &err), &err);
@@ -47,9 +47,9 @@ END_TEST
 START_TEST(prefix_prefers_the_lower_key_among_equals)
 {
     static const double p[] = {0.125, 0.25, 0.25, 0.125, 0.25};
-    struct err          err = {0};
+    struct err err = {0};
     struct prefix_work *w = NULL;
-    struct prefix       out;
+    struct prefix out;
 
     assert_ok(prefix_work_new(&w, &err), &err);
     assert_ok(prefix_select(w, p, p, 5, 0, 0.8, &out, &err), &err);
@@ -62,7 +62,7 @@ START_TEST(prefix_prefers_the_lower_key_among_equals)
 END_TEST
 
 struct pair {
-    double  value;
+    double value;
     int64_t index;
 };
 
@@ -86,10 +86,10 @@ static void fill(double *p, int64_t n, uint64_t seed)
 START_TEST(prefix_equals_a_full_sort)
 {
     enum { N = 700 };
-    struct err          err = {0};
+    struct err err = {0};
     struct prefix_work *w = NULL;
-    double              p[N];
-    struct pair         sorted[N];
+    double p[N];
+    struct pair sorted[N];
 
     assert_ok(prefix_work_new(&w, &err), &err);
     fill(p, N, (uint64_t)_i);
@@ -101,8 +101,8 @@ START_TEST(prefix_equals_a_full_sort)
         total += sorted[j].value;
     for (int step = 1; step <= 50; step++) {
         struct prefix out;
-        double        sum = 0, target = total * step / 50;
-        int64_t       k = 0;
+        double sum = 0, target = total * step / 50;
+        int64_t k = 0;
         while (k < N && sum < target)
             sum += sorted[k++].value;
         assert_ok(prefix_select(w, p, p, N, 0, target, &out, &err), &err);
@@ -120,9 +120,9 @@ END_TEST
 START_TEST(topk_takes_any_sign_and_leaves_out_nan)
 {
     static const double x[] = {-3, NAN, -1, 0, NAN, -1};
-    struct err          err = {0};
+    struct err err = {0};
     struct prefix_work *w = NULL;
-    struct prefix       out;
+    struct prefix out;
 
     assert_ok(prefix_work_new(&w, &err), &err);
     assert_ok(prefix_topk(w, x, 6, 2, &out, &err), &err);
@@ -141,8 +141,8 @@ END_TEST
 
 struct matrix {
     const double *v;
-    int64_t       cols;
-    double        given;
+    int64_t cols;
+    double given;
 };
 
 static int matrix_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
@@ -153,7 +153,7 @@ static int matrix_row(void *ctx, int64_t r, struct head_row *row, struct err *er
 }
 
 struct cell {
-    double  value;
+    double value;
     int64_t row, col;
 };
 
@@ -167,16 +167,16 @@ static int cell_order(const void *a, const void *b)
     return (x->row > y->row) - (x->row < y->row);
 }
 
-/* Against a full sort, with buffers that force every path: collecting at once, refining, and cutting
- * a bin of equal values. */
+/* Against a full sort, with buffers that force every path: collecting at once, refining, and
+ * cutting a bin of equal values. */
 START_TEST(head_prefix_equals_a_full_sort)
 {
     enum { R = 37, C = 41 };
     static const int64_t buffers[] = {1 << 20, 100, 5, 0};
-    static double        v[R * C];
-    static struct cell   sorted[R * C];
-    struct err           err = {0};
-    double               total = 0;
+    static double v[R * C];
+    static struct cell sorted[R * C];
+    struct err err = {0};
+    double total = 0;
 
     fill(v, R * C, 100 + (uint64_t)_i);
     for (int64_t k = 0; k < R * C; k++)
@@ -185,12 +185,12 @@ START_TEST(head_prefix_equals_a_full_sort)
     for (int64_t k = 0; k < R * C; k++)
         total += sorted[k].value;
     for (int step = 1; step <= 20; step++) {
-        double  sum = 0.001 * R, target = sum + (total * 1.01) * step / 20;
+        double sum = 0.001 * R, target = sum + (total * 1.01) * step / 20;
         int64_t want = 0;
         while (want < R * C && sum < target)
             sum += sorted[want++].value;
         for (int b = 0; b < 4; b++) {
-            struct matrix      m = {v, C, 0.001};
+            struct matrix m = {v, C, 0.001};
             struct head_prefix out;
             assert_ok(head_prefix_select(matrix_row, &m, R, C, target, buffers[b], &out, &err),
                       &err);
@@ -208,9 +208,9 @@ END_TEST
 static struct cover cover_of(const double *rows, int64_t nrows, int64_t cols, double alpha,
                              bool *taken)
 {
-    struct err   err = {0};
+    struct err err = {0};
     struct cover out;
-    double       m[64], need[8];
+    double m[64], need[8];
     for (int64_t i = 0; i < nrows; i++) {
         need[i] = alpha;
         for (int64_t c = 0; c < cols; c++)
@@ -223,8 +223,8 @@ static struct cover cover_of(const double *rows, int64_t nrows, int64_t cols, do
 START_TEST(cover_by_hand)
 {
     static const double rows[] = {0.6, 0.4, 0, 0, 0.4, 0.6};
-    bool                taken[3] = {0};
-    struct cover        c = cover_of(rows, 2, 3, 0.5, taken);
+    bool taken[3] = {0};
+    struct cover c = cover_of(rows, 2, 3, 0.5, taken);
 
     ck_assert_int_eq(c.lower, 1);
     ck_assert_int_eq(c.greedy, 3);
@@ -249,7 +249,7 @@ START_TEST(cover_equals_plain_greedy)
 {
     enum { R = 6, C = 10 };
     double rows[R * C], need[R];
-    bool   taken[C] = {0}, plain[C] = {0};
+    bool taken[C] = {0}, plain[C] = {0};
     for (int i = 0; i < R; i++) {
         double sum = 0;
         for (int c = 0; c < C; c++)
@@ -260,7 +260,7 @@ START_TEST(cover_equals_plain_greedy)
     }
     int64_t steps = 0;
     for (;; steps++) {
-        int    best = -1;
+        int best = -1;
         double top = 0;
         for (int c = 0; c < C; c++) {
             double gain = 0;
@@ -300,11 +300,14 @@ END_TEST
 /* A bidirectional head with given probabilities: q_i = e_i, k_j = column j of ln P, scale 1. */
 static void head_of_probabilities(const double *p, int64_t n, struct sim_head *h)
 {
-    struct err     err = {0};
-    float          q[64] = {0}, k[64] = {0}, v[64] = {0};
+    struct err err = {0};
+    float q[64] = {0}, k[64] = {0}, v[64] = {0};
     struct head_in in = {
         .x = {.nq = n, .nk = n, .d = (int)n, .dv = (int)n, .q = q, .k = k, .v = v, .scale = 1},
-        .n_heads = 1, .n_kv_heads = 1, .n_layers = 1, .branch = "main"};
+        .n_heads = 1,
+        .n_kv_heads = 1,
+        .n_layers = 1,
+        .branch = "main"};
     for (int64_t i = 0; i < n; i++) {
         q[i * n + i] = v[i * n + i] = 1;
         for (int64_t j = 0; j < n; j++)
@@ -316,7 +319,7 @@ static void head_of_probabilities(const double *p, int64_t n, struct sim_head *h
 START_TEST(rows_and_mean_by_hand)
 {
     static const double p[] = {0.9, 0.1, 0.5, 0.5};
-    struct sim_head     h;
+    struct sim_head h;
     head_of_probabilities(p, 2, &h);
     ck_assert_double_eq(metric_of("oracle:alpha=0.7", &h.in, "pairs_kept"), 3);
     ck_assert_double_eq(metric_of("oracle:kind=mean:alpha=0.7", &h.in, "pairs_kept"), 2);
@@ -326,14 +329,17 @@ END_TEST
 
 START_TEST(uniform_attention_keeps_a_share)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    float           zero[50 * 4] = {0}, v[50 * 4];
+    float zero[50 * 4] = {0}, v[50 * 4];
     for (int k = 0; k < 200; k++)
         v[k] = (float)k;
-    struct head_in in = {.x = {.nq = 50, .nk = 50, .d = 4, .dv = 4, .q = zero, .k = zero, .v = v,
-                               .scale = 0.5},
-                         .n_heads = 1, .n_kv_heads = 1, .n_layers = 1, .branch = "main"};
+    struct head_in in = {
+        .x = {.nq = 50, .nk = 50, .d = 4, .dv = 4, .q = zero, .k = zero, .v = v, .scale = 0.5},
+        .n_heads = 1,
+        .n_kv_heads = 1,
+        .n_layers = 1,
+        .branch = "main"};
     assert_ok(sim_head_init(&h, &in, PREC_F64, &err), &err);
     ck_assert_double_eq(metric_of("oracle:alpha=0.91", &h.in, "pairs_kept"), 46 * 50);
     ck_assert_double_eq_tol(metric_of("oracle:kind=topk:k=7", &h.in, "cra_min"), 7.0 / 50, 1e-12);
@@ -343,9 +349,9 @@ START_TEST(uniform_attention_keeps_a_share)
 END_TEST
 
 static const struct {
-    int         layer;
-    double      alpha;
-    double      topp, row_min, row_max, mean, s128, s16, b64, lb, ub, greedy;
+    int layer;
+    double alpha;
+    double topp, row_min, row_max, mean, s128, s16, b64, lb, ub, greedy;
 } video[] = {
     {5, 0.9, 6972, 1, 77, 6186, 801, 2077, 32, 162, 934, 937},
     {5, 0.95, 10354, 3, 111, 9410, 912, 2834, 36, 230, 1027, 1028},
@@ -361,11 +367,11 @@ static double units(const char *text, const struct head_in *in, double of)
 
 START_TEST(golden_video_counts)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
-    char            text[96];
-    double          a = video[_i].alpha;
+    struct record r;
+    char text[96];
+    double a = video[_i].alpha;
 
     assert_ok(golden_video(3, video[_i].layer, 0, PREC_F64, &h, &err), &err);
     snprintf(text, sizeof text, "oracle:alpha=%g", a);
@@ -398,9 +404,9 @@ END_TEST
 
 START_TEST(golden_video_errors)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
 
     assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
     run_text("oracle:alpha=0.95", &h.in, &r);
@@ -438,7 +444,7 @@ START_TEST(golden_video_errors)
 END_TEST
 
 static const struct {
-    int    layer, head;
+    int layer, head;
     double entries, tri, sq;
 } code[] = {
     {5, 0, 63500, 0.786076, 0.892899},
@@ -449,9 +455,9 @@ static const struct {
 
 START_TEST(golden_code_sparsity_degree)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(golden_code_lm(code[_i].layer, code[_i].head, PREC_F64, &h, &err), &err);
     run_text("oracle", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].entries);
@@ -466,8 +472,8 @@ END_TEST
 
 struct rows {
     const double *dense; /* [rows] */
-    int64_t       kept[200]; /* entries per row */
-    double        recall[200];
+    int64_t kept[200];   /* entries per row */
+    double recall[200];
 };
 
 static int count_rows(void *ctx, const struct mask *m, const double *out, const double *lse,
@@ -488,10 +494,10 @@ static int count_rows(void *ctx, const struct mask *m, const double *out, const 
 
 START_TEST(identities_between_kinds)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
-    bool            causal = _i & 1;
+    struct record r;
+    bool causal = _i & 1;
     assert_ok(random_head(7, 97, causal ? 131 : 97, 16, causal, 1.6, PREC_F64, &h, &err), &err);
 
     double topp = metric_of("oracle:alpha=0.9", &h.in, "pairs_kept");
@@ -545,10 +551,10 @@ START_TEST(topp_bounds_every_mask)
     static const char *const masks[] = {"streaming:sink=4:window=24", "oracle:kind=topk:k=9",
                                         "oracle:kind=block-cra:unit=16x16",
                                         "oracle:kind=value:alpha=0.8"};
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
-    char            text[64];
+    struct record r;
+    char text[64];
 
     assert_ok(random_head(11, 128, 128, 16, true, 1.4, PREC_F64, &h, &err), &err);
     run_text(masks[_i], &h.in, &r);
@@ -563,15 +569,19 @@ END_TEST
 
 START_TEST(forced_entries_count_towards_the_target)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(random_head(13, 64, 64, 16, true, 1.5, PREC_F64, &h, &err), &err);
-    static const char *const texts[] = {
-        "oracle:forced=diag", "oracle:forced=sink-3", "oracle:forced=window-5",
-        "oracle:kind=mean:forced=sink-3", "oracle:kind=block:unit=16x1:forced=diag",
-        "oracle:kind=block:unit=8x8:scope=head:forced=diag", "oracle:kind=value:forced=window-2",
-        "oracle:kind=block-cra:unit=16x4:forced=sink-3", "oracle:kind=topk:k=6:forced=window-5"};
+    static const char *const texts[] = {"oracle:forced=diag",
+                                        "oracle:forced=sink-3",
+                                        "oracle:forced=window-5",
+                                        "oracle:kind=mean:forced=sink-3",
+                                        "oracle:kind=block:unit=16x1:forced=diag",
+                                        "oracle:kind=block:unit=8x8:scope=head:forced=diag",
+                                        "oracle:kind=value:forced=window-2",
+                                        "oracle:kind=block-cra:unit=16x4:forced=sink-3",
+                                        "oracle:kind=topk:k=6:forced=window-5"};
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
         struct rows rows = {.dense = h.lse};
         run_text_carry(texts[k], &h.in, NULL, 1, count_rows, &rows, &r);
@@ -593,7 +603,7 @@ END_TEST
 
 START_TEST(ranking_by_value_lowers_the_error_on_a_golden_head)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
     assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
     ck_assert_double_lt(metric_of("oracle:kind=value", &h.in, "err_l1_rel"),
@@ -607,14 +617,18 @@ START_TEST(bad_parameters_are_refused)
     static const struct {
         const char *text, *want;
     } bad[] = {
-        {"oracle:kind=topk", "k=10%"},          {"oracle:unit=0x1", "ROWSxKEYS"},
-        {"oracle:kind=block:unit=16", "ROWSxKEYS"}, {"oracle:unit=16x1", "kind=topp"},
-        {"oracle:forced=corner", "sink-N"},     {"oracle:forced=sink-0", "sink-N"},
-        {"oracle:alpha=0", "(0, 1]"},           {"oracle:alpha=1.5", "(0, 1]"},
+        {"oracle:kind=topk", "k=10%"},
+        {"oracle:unit=0x1", "ROWSxKEYS"},
+        {"oracle:kind=block:unit=16", "ROWSxKEYS"},
+        {"oracle:unit=16x1", "kind=topp"},
+        {"oracle:forced=corner", "sink-N"},
+        {"oracle:forced=sink-0", "sink-N"},
+        {"oracle:alpha=0", "(0, 1]"},
+        {"oracle:alpha=1.5", "(0, 1]"},
     };
     struct method_run *runs = NULL;
-    int64_t            n = 0;
-    struct err         err = {0};
+    int64_t n = 0;
+    struct err err = {0};
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
         assert_fails(method_runs_parse(sim_methods, bad[k].text, &runs, &n, &err), &err, ERR_USAGE,
                      bad[k].want);

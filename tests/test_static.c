@@ -15,10 +15,10 @@ static int64_t kept(const char *text, int64_t n, bool causal)
 /* The mask of a small head as bits [nq][nk]. */
 static uint8_t *bits_of(const char *text, int64_t nq, int64_t nk, bool causal, int head, int heads)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
-    uint8_t        *bits = calloc((size_t)(nq * nk), 1);
+    struct record r;
+    uint8_t *bits = calloc((size_t)(nq * nk), 1);
     assert_ok(random_head(2, nq, nk, 4, causal, 1, PREC_F64, &h, &err), &err);
     h.in.head = h.in.kv_head = head;
     h.in.n_heads = h.in.n_kv_heads = heads;
@@ -34,9 +34,9 @@ static uint8_t *bits_of(const char *text, int64_t nq, int64_t nk, bool causal, i
 START_TEST(longformer_counts)
 {
     static const struct {
-        int64_t     n;
+        int64_t n;
         const char *text;
-        int64_t     pairs;
+        int64_t pairs;
     } cases[] = {
         {1024, "longformer:window=64", 127936},
         {1024, "longformer:window=64:global=2", 131770},
@@ -56,8 +56,8 @@ START_TEST(longformer_follows_its_rule)
 {
     static const struct {
         const char *text;
-        int         window, dilation, globals[4], n_globals;
-        bool        blocks;
+        int window, dilation, globals[4], n_globals;
+        bool blocks;
     } cases[] = {
         {"longformer:window=5:dilation=3:global=2", 5, 3, {0, 1}, 2, false},
         {"longformer:window=4:global=7+30-31", 4, 1, {7, 30, 31}, 3, false},
@@ -65,15 +65,15 @@ START_TEST(longformer_follows_its_rule)
     };
     enum { NK = 61 };
     for (int shape = 0; shape < 4; shape++) {
-        bool     causal = shape & 1;
-        int64_t  nq = shape & 2 ? 20 : NK;
+        bool causal = shape & 1;
+        int64_t nq = shape & 2 ? 20 : NK;
         uint8_t *bits = bits_of(cases[_i].text, nq, NK, causal, 0, 1);
         for (int64_t i = 0; i < nq; i++)
             for (int64_t j = 0; j < NK; j++) {
                 int64_t p = i + NK - nq, w = cases[_i].window, d = llabs(p - j);
-                bool    want = cases[_i].blocks ? llabs(p / w - j / w) <= 1
-                                                : d % cases[_i].dilation == 0 &&
-                                                      d / cases[_i].dilation <= w;
+                bool want = cases[_i].blocks
+                                ? llabs(p / w - j / w) <= 1
+                                : d % cases[_i].dilation == 0 && d / cases[_i].dilation <= w;
                 for (int k = 0; k < cases[_i].n_globals; k++)
                     want = want || cases[_i].globals[k] == p || cases[_i].globals[k] == j;
                 ck_assert_int_eq(bits[i * NK + j], want && (!causal || j <= p));
@@ -99,13 +99,13 @@ static int64_t random_of(const struct mask *m, int64_t a, int64_t n, int64_t *ou
 
 static struct mask bigbird_mask(const char *text, int64_t n, uint64_t seed)
 {
-    struct err         err = {0};
+    struct err err = {0};
     struct method_run *runs = NULL;
-    int64_t            count = 0;
-    void              *state = NULL;
-    struct mask        m = {0};
-    struct method_ctx  ctx = {.seed = seed};
-    struct head_in     in = {.x = {.nq = n, .nk = n, .d = 1, .dv = 1, .scale = 1}, .n_heads = 1};
+    int64_t count = 0;
+    void *state = NULL;
+    struct mask m = {0};
+    struct method_ctx ctx = {.seed = seed};
+    struct head_in in = {.x = {.nq = n, .nk = n, .d = 1, .dv = 1, .scale = 1}, .n_heads = 1};
     assert_ok(method_runs_parse(sim_methods, text, &runs, &count, &err), &err);
     assert_ok(runs[0].method->prepare(&ctx, runs[0].params, &in, &state, &err), &err);
     assert_ok(runs[0].method->select(state, 0, n, &m, &err), &err);
@@ -125,7 +125,7 @@ START_TEST(bigbird_counts_and_places)
     int64_t n = bigbird[_i].n, blocks = n / 64;
     for (uint64_t seed = 0; seed < 20; seed++) {
         struct mask m = bigbird_mask("bigbird", n, seed);
-        int64_t     list[64], doubled = 0, total = m.ptr[blocks], highest = 0;
+        int64_t list[64], doubled = 0, total = m.ptr[blocks], highest = 0;
         for (int64_t a = 1; a < blocks - 1; a++) {
             int64_t r = random_of(&m, a, blocks, list);
             /* Only at 1024 tokens the last global block can be drawn. */
@@ -148,9 +148,9 @@ END_TEST
 
 START_TEST(bigbird_gathers_what_it_draws)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(random_head(4, 1024, 1024, 4, false, 1, PREC_F32, &h, &err), &err);
     run_text("bigbird", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "blocks_gathered"), 142);
@@ -203,7 +203,7 @@ END_TEST
 
 START_TEST(bigbird_depends_on_seed_and_head)
 {
-    struct mask        a = bigbird_mask("bigbird", 4096, 1), b = bigbird_mask("bigbird", 4096, 2);
+    struct mask a = bigbird_mask("bigbird", 4096, 1), b = bigbird_mask("bigbird", 4096, 2);
     struct mask_counts c = shape_counts("bigbird", 4096, 4096, false, 1, 4, 1);
     ck_assert_int_eq(a.ptr[64], b.ptr[64]);
     ck_assert_int_ne(memcmp(a.col, b.col, (size_t)a.ptr[64] * sizeof *a.col), 0);
@@ -217,7 +217,7 @@ START_TEST(bigbird_causal_baseline)
 {
     static const struct {
         int64_t n, pairs;
-        double  of_triangle;
+        double of_triangle;
     } cases[] = {{16384, 39522717, 0.294449},
                  {32768, 158088246, 0.294453},
                  {65536, 632237641, 0.294404},
@@ -250,13 +250,14 @@ START_TEST(bigbird_refuses_what_it_cannot_do)
 {
     static const struct {
         const char *text;
-        bool        causal;
-        int64_t     nq;
-    } cases[] = {{"bigbird", true, 64}, {"bigbird:preset=sample", false, 64}, {"bigbird", false, 40}};
+        bool causal;
+        int64_t nq;
+    } cases[] = {
+        {"bigbird", true, 64}, {"bigbird:preset=sample", false, 64}, {"bigbird", false, 40}};
     for (int k = 0; k < 3; k++) {
-        struct err      err = {0};
+        struct err err = {0};
         struct sim_head h;
-        struct record   r;
+        struct record r;
         assert_ok(random_head(4, cases[k].nq, 64, 4, cases[k].causal, 1, PREC_F32, &h, &err), &err);
         run_text_carry(cases[k].text, &h.in, NULL, 1, NULL, NULL, &r);
         ck_assert_int_eq(r.status, RECORD_SKIP);
@@ -269,10 +270,10 @@ END_TEST
 /* ---- longnet -------------------------------------------------------------------------------- */
 
 static const struct {
-    int64_t     n;
+    int64_t n;
     const char *text;
-    int         heads, first, last;
-    int64_t     sum, pairs, most, sum_causal, pairs_causal, most_causal;
+    int heads, first, last;
+    int64_t sum, pairs, most, sum_causal, pairs_causal, most_causal;
 } longnet[] = {
     {4096, "longnet:segments=2048+4096:ratios=1+2", 8, 0, 7, 12582912, 10485760, 2, 6294528,
      5244928, 2},
@@ -286,9 +287,9 @@ static const struct {
 static void longnet_counts(const char *text, int64_t n, bool causal, int head, int heads,
                            double *sum, double *pairs, double *most)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(random_head(5, n, n, 2, causal, 1, PREC_F32, &h, &err), &err);
     h.in.head = h.in.kv_head = head;
     h.in.n_heads = h.in.n_kv_heads = heads;
@@ -303,11 +304,11 @@ static void longnet_counts(const char *text, int64_t n, bool causal, int head, i
 START_TEST(longnet_multiplicities)
 {
     for (int k = 0; k < 4; k++) {
-        bool   causal = k & 1;
+        bool causal = k & 1;
         double sum, pairs, most;
         longnet_counts(longnet[_i].text, longnet[_i].n, causal,
-                       k & 2 ? longnet[_i].last : longnet[_i].first, longnet[_i].heads, &sum, &pairs,
-                       &most);
+                       k & 2 ? longnet[_i].last : longnet[_i].first, longnet[_i].heads, &sum,
+                       &pairs, &most);
         ck_assert_double_eq(sum, (double)(causal ? longnet[_i].sum_causal : longnet[_i].sum));
         ck_assert_double_eq(pairs, (double)(causal ? longnet[_i].pairs_causal : longnet[_i].pairs));
         ck_assert_double_eq(most, (double)(causal ? longnet[_i].most_causal : longnet[_i].most));
@@ -317,9 +318,9 @@ END_TEST
 
 START_TEST(longnet_rows_that_no_branch_selects)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(random_head(5, 1024, 1024, 8, false, 1, PREC_F64, &h, &err), &err);
     h.in.head = h.in.kv_head = 3;
     h.in.n_heads = h.in.n_kv_heads = 8;
@@ -339,8 +340,8 @@ START_TEST(longnet_phases_of_heads)
     static const int ratios[] = {4, 6, 12, 16};
     for (int k = 0; k < 4; k++)
         for (int head = 0; head < 12; head++) {
-            int     r = ratios[k], want = k == 0 ? head / 3 : k == 1 ? head / 2 : head;
-            char    text[64];
+            int r = ratios[k], want = k == 0 ? head / 3 : k == 1 ? head / 2 : head;
+            char text[64];
             int64_t found = -1;
             snprintf(text, sizeof text, "longnet:segments=48:ratios=%d", r);
             uint8_t *bits = bits_of(text, 48, 48, false, head, 12);
@@ -358,9 +359,9 @@ END_TEST
 
 START_TEST(longnet_one_branch_is_dense_and_two_equal_ones_weigh_double)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(random_head(6, 90, 90, 16, _i, 1.3, PREC_F64, &h, &err), &err);
     run_text("longnet:segments=90:ratios=1", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
@@ -389,7 +390,7 @@ static int keep_outputs(void *ctx, const struct mask *m, const double *out, cons
                         struct err *err)
 {
     struct outputs *o = ctx;
-    int64_t         n = m->row1 - m->row0;
+    int64_t n = m->row1 - m->row0;
     memcpy(o->out + m->row0 * 16, out, (size_t)(n * 16) * sizeof *out);
     memcpy(o->lse + m->row0, lse, (size_t)n * sizeof *lse);
     return 0;
@@ -399,7 +400,7 @@ static struct outputs outputs_of(const char *text, const struct head_in *in)
 {
     struct outputs o = {calloc((size_t)(in->x.nq * 16), sizeof(double)),
                         calloc((size_t)in->x.nq, sizeof(double))};
-    struct record  r;
+    struct record r;
     run_text_carry(text, in, NULL, 1, keep_outputs, &o, &r);
     record_free(&r);
     return o;
@@ -410,10 +411,10 @@ static struct outputs outputs_of(const char *text, const struct head_in *in)
 START_TEST(longnet_mixes_branches_by_their_normalisers)
 {
     enum { N = 100 };
-    bool            causal = _i & 1;
-    const char     *pad = _i & 2 ? ":official_pad=1" : "";
-    char            text[96];
-    struct err      err = {0};
+    bool causal = _i & 1;
+    const char *pad = _i & 2 ? ":official_pad=1" : "";
+    char text[96];
+    struct err err = {0};
     struct sim_head h;
     assert_ok(random_head(7, N, N, 16, causal, 1.2, PREC_F64, &h, &err), &err);
     h.in.head = h.in.kv_head = 1;
@@ -430,9 +431,9 @@ START_TEST(longnet_mixes_branches_by_their_normalisers)
             sum += w[b] = exp(part[b].lse[i] - top);
         ck_assert_double_eq_tol(all.lse[i], top + log(sum), 1e-12);
         for (int c = 0; c < 16; c++)
-            ck_assert_double_eq_tol(all.out[i * 16 + c],
-                                    (w[0] * part[0].out[i * 16 + c] +
-                                     w[1] * part[1].out[i * 16 + c]) / sum, 1e-12);
+            ck_assert_double_eq_tol(
+                all.out[i * 16 + c],
+                (w[0] * part[0].out[i * 16 + c] + w[1] * part[1].out[i * 16 + c]) / sum, 1e-12);
     }
     for (int b = 0; b < 2; b++) {
         free(part[b].out);
@@ -448,14 +449,17 @@ END_TEST
  * and six padded ones; every segment is padded to 9. Selected places 0, 3, 6. */
 START_TEST(longnet_counts_the_padding_of_the_code)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    float           zero[10 * 16] = {0}, v[10 * 16];
+    float zero[10 * 16] = {0}, v[10 * 16];
     for (int k = 0; k < 160; k++)
         v[k] = 1;
-    struct head_in in = {.x = {.nq = 10, .nk = 10, .d = 16, .dv = 16, .q = zero, .k = zero, .v = v,
-                               .scale = 1},
-                         .n_heads = 1, .n_kv_heads = 1, .n_layers = 1, .branch = "main"};
+    struct head_in in = {
+        .x = {.nq = 10, .nk = 10, .d = 16, .dv = 16, .q = zero, .k = zero, .v = v, .scale = 1},
+        .n_heads = 1,
+        .n_kv_heads = 1,
+        .n_layers = 1,
+        .branch = "main"};
     assert_ok(sim_head_init(&h, &in, PREC_F64, &err), &err);
     struct outputs o = outputs_of("longnet:segments=8:ratios=3:official_pad=1", &h.in);
     ck_assert_double_eq_tol(o.lse[0], log(3), 1e-12); /* 0, 3, 6 */
@@ -490,13 +494,13 @@ END_TEST
 START_TEST(sparse_transformer_fixed_blocks)
 {
     for (int head = 0; head < 5; head++) {
-        struct mask_counts c = shape_counts("sparse-transformer:pattern=fixed", 1024, 1024, true,
-                                            head, 8, 1);
+        struct mask_counts c =
+            shape_counts("sparse-transformer:pattern=fixed", 1024, 1024, true, head, 8, 1);
         ck_assert_int_eq(c.tiles_kept, 192);
         ck_assert_int_eq(c.pairs_kept, 180736);
     }
-    struct mask_counts c = shape_counts("sparse-transformer:pattern=fixed:verts=1", 1024, 1024, true,
-                                        3, 8, 1);
+    struct mask_counts c =
+        shape_counts("sparse-transformer:pattern=fixed:verts=1", 1024, 1024, true, 3, 8, 1);
     ck_assert_int_eq(c.tiles_kept, 192);
     ck_assert_int_eq(c.pairs_kept, 180736);
 }
@@ -506,8 +510,8 @@ END_TEST
 START_TEST(sparse_transformer_fixed_by_hand)
 {
     enum { N = 96, B = 8 };
-    uint8_t *bits = bits_of("sparse-transformer:pattern=fixed:stride=32:block=8:verts=2", N, N, true,
-                            1, 2);
+    uint8_t *bits =
+        bits_of("sparse-transformer:pattern=fixed:stride=32:block=8:verts=2", N, N, true, 1, 2);
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++) {
             int a = i / B, b = j / B;
@@ -520,16 +524,16 @@ END_TEST
 START_TEST(sparse_transformer_local_block_layout)
 {
     static const int64_t cases[][2] = {{32, 63}, {128, 150}};
-    struct err           err = {0};
+    struct err err = {0};
     for (int k = 0; k < 2; k++) {
         struct method_run *runs = NULL;
-        int64_t            n = 0, tiles, allowed;
-        void              *state = NULL;
-        struct mask        m = {0};
-        struct method_ctx  ctx = {0};
-        struct head_in     in = {.x = {.nq = 1024, .nk = 1024, .d = 1, .dv = 1, .causal = true},
-                                 .n_heads = 1};
-        char               text[64];
+        int64_t n = 0, tiles, allowed;
+        void *state = NULL;
+        struct mask m = {0};
+        struct method_ctx ctx = {0};
+        struct head_in in = {.x = {.nq = 1024, .nk = 1024, .d = 1, .dv = 1, .causal = true},
+                             .n_heads = 1};
+        char text[64];
         snprintf(text, sizeof text, "sparse-transformer:pattern=local:stride=%lld",
                  (long long)cases[k][0]);
         assert_ok(method_runs_parse(sim_methods, text, &runs, &n, &err), &err);
@@ -554,10 +558,11 @@ START_TEST(sparse_transformer_counts_from_absolute_positions)
         uint8_t *bits = bits_of(texts[k], NQ, NK, true, 0, 1);
         for (int i = 0; i < NQ; i++)
             for (int j = 0; j < NK; j++) {
-                int  d = i + NK - NQ - j;
+                int d = i + NK - NQ - j;
                 bool local = d >= 0 && d < L, strided = d >= 0 && d % L == 0;
-                ck_assert_int_eq(bits[i * NK + j],
-                                 k == 0 ? local : k == 1 ? strided : local || strided);
+                ck_assert_int_eq(bits[i * NK + j], k == 0   ? local
+                                                   : k == 1 ? strided
+                                                            : local || strided);
             }
         free(bits);
     }
@@ -581,8 +586,8 @@ START_TEST(bad_parameters_are_refused)
         {"sparse-transformer:pattern=fixed:verts=3:vertsize=2", "blocks of a chunk"},
     };
     struct method_run *runs = NULL;
-    int64_t            n = 0;
-    struct err         err = {0};
+    int64_t n = 0;
+    struct err err = {0};
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
         assert_fails(method_runs_parse(sim_methods, bad[k].text, &runs, &n, &err), &err, ERR_USAGE,
                      bad[k].want);

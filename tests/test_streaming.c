@@ -9,7 +9,7 @@
 static const struct {
     int64_t n, sink, window;
     int64_t pairs;
-    double  of_triangle;
+    double of_triangle;
     int64_t tiles, visible, with_last;
 } table[] = {
     {1000, 4, 64, 65722, 0.131313, 45, 136, 153972},
@@ -26,7 +26,7 @@ static const struct {
 
 START_TEST(counts_over_lengths)
 {
-    char    text[96];
+    char text[96];
     int64_t n = table[_i].n, s = table[_i].sink, w = table[_i].window;
     snprintf(text, sizeof text, "streaming:sink=%lld:window=%lld", (long long)s, (long long)w);
     struct mask_counts c = shape_counts(text, n, n, true, 0, 1, 1);
@@ -36,8 +36,8 @@ START_TEST(counts_over_lengths)
     assert_printed((double)c.pairs_kept / (double)c.pairs_allowed, table[_i].of_triangle,
                    table[_i].of_triangle < 0.1 ? 5 : 6);
     if (s + w <= n) /* closed form */
-        ck_assert_int_eq(c.pairs_kept, w * (w + 1) / 2 + (n - w) * w + s * (s - 1) / 2 +
-                                           (n - w - s + 1) * s);
+        ck_assert_int_eq(c.pairs_kept,
+                         w * (w + 1) / 2 + (n - w) * w + s * (s - 1) / 2 + (n - w - s + 1) * s);
     strcat(text, ":last=100");
     ck_assert_int_eq(shape_counts(text, n, n, true, 0, 1, 1).pairs_kept, table[_i].with_last);
 }
@@ -45,10 +45,10 @@ END_TEST
 
 START_TEST(window_is_one_wider_in_the_eager_path)
 {
-    ck_assert_int_eq(shape_counts("streaming:sink=30:window=50", 1024, 1024, true, 0, 1, 1).pairs_kept,
-                     78760);
-    ck_assert_int_eq(shape_counts("streaming:sink=30:window=51", 1024, 1024, true, 0, 1, 1).pairs_kept,
-                     79704);
+    ck_assert_int_eq(
+        shape_counts("streaming:sink=30:window=50", 1024, 1024, true, 0, 1, 1).pairs_kept, 78760);
+    ck_assert_int_eq(
+        shape_counts("streaming:sink=30:window=51", 1024, 1024, true, 0, 1, 1).pairs_kept, 79704);
 }
 END_TEST
 
@@ -92,9 +92,9 @@ END_TEST
 /* The whole mask of a small head as bits. */
 static void bits_of(const char *text, int64_t nq, int64_t nk, bool causal, uint8_t *bits)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(random_head(2, nq, nk, 4, causal, 1, PREC_F64, &h, &err), &err);
     run_text_carry(text, &h.in, NULL, 1, sink_bits, bits, &r);
     ck_assert_int_eq(r.status, RECORD_OK);
@@ -172,7 +172,7 @@ START_TEST(dilated_windows_keep_odd_distances)
     for (int64_t i = 0; i < 10; i++)
         for (int64_t j = 0; j < N; j++) {
             int64_t d = FIRST + i - j;
-            bool    want = d >= 0 && (j < 1024 || d < 2048 || (d % 2 == 1 && d <= 6143));
+            bool want = d >= 0 && (j < 1024 || d < 2048 || (d % 2 == 1 && d <= 6143));
             ck_assert_int_eq(bits[i * N + j], want);
         }
 }
@@ -181,9 +181,9 @@ END_TEST
 /* The official kernel widens every distance to 64 keys: the band is executed whole. */
 START_TEST(dilated_windows_execute_a_band)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(random_head(2, 640, 640, 4, true, 1, PREC_F32, &h, &err), &err);
     run_text("streaming:dilate=dilated1", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 64 * 64 * 55);
@@ -205,9 +205,9 @@ START_TEST(dilated_windows_execute_a_band)
 END_TEST
 
 static const struct {
-    int         head;
+    int head;
     const char *text;
-    double      pairs, min, p1, p5, p50, mean, l1, l2;
+    double pairs, min, p1, p5, p50, mean, l1, l2;
 } golden[] = {
     {0, "streaming:sink=4:window=64", 50082, 0.152683, 0.233462, 0.365734, 0.843588, 0.783557,
      0.217040, 0.291803},
@@ -221,9 +221,9 @@ static const struct {
 
 START_TEST(golden_code_head)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(golden_code_lm(5, golden[_i].head, PREC_F64, &h, &err), &err);
     run_text(golden[_i].text, &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), golden[_i].pairs);
@@ -244,23 +244,23 @@ START_TEST(golden_code_head_all_metrics)
 {
     static const struct {
         const char *name;
-        double      value;
-        int         digits;
+        double value;
+        int digits;
     } want[] = {
-        {"pairs_kept", 50082, 5},         {"density_elem", 0.168720, 6},
-        {"density_rect", 0.0844696, 6},   {"density_tile@64x64", 0.395604, 6},
-        {"density_tile", 0.395604, 6},    {"density_exec", 0.496761, 6},
-        {"cra_min", 0.152683, 6},         {"cra_p1", 0.233462, 6},
-        {"cra_p5", 0.365734, 6},          {"cra_p50", 0.843588, 6},
-        {"cra_mean", 0.783557, 6},        {"err_l1_rel", 0.217040, 6},
-        {"err_l1_tok", 6.70047, 6},       {"err_l2_rel", 0.291803, 6},
-        {"err_cos", 0.965138, 6},         {"err_rmse", 0.199071, 6},
-        {"err_max", 3.38567, 6},          {"err_lse_max", 1.879394, 7},
+        {"pairs_kept", 50082, 5},       {"density_elem", 0.168720, 6},
+        {"density_rect", 0.0844696, 6}, {"density_tile@64x64", 0.395604, 6},
+        {"density_tile", 0.395604, 6},  {"density_exec", 0.496761, 6},
+        {"cra_min", 0.152683, 6},       {"cra_p1", 0.233462, 6},
+        {"cra_p5", 0.365734, 6},        {"cra_p50", 0.843588, 6},
+        {"cra_mean", 0.783557, 6},      {"err_l1_rel", 0.217040, 6},
+        {"err_l1_tok", 6.70047, 6},     {"err_l2_rel", 0.291803, 6},
+        {"err_cos", 0.965138, 6},       {"err_rmse", 0.199071, 6},
+        {"err_max", 3.38567, 6},        {"err_lse_max", 1.879394, 7},
         {"err_lse_mean", 0.287840, 6},
     };
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
+    struct record r;
     assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
     run_text("streaming:sink=4:window=64", &h.in, &r);
     for (size_t k = 0; k < sizeof want / sizeof *want; k++)

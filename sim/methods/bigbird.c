@@ -2,15 +2,15 @@
  * bigbird.c - blocks: window of three, first and last block, and r random ones per row.
  *
  * Over n = ceil(N/B) blocks, bidirectional: block rows 0 and n-1 see all blocks; every other row a
- * sees 0, a-1, a, a+1, n-1 and r random blocks. BigBird, arXiv 2007.14062, section 2 and appendix D,
- * and its code. O(N (5 + r) B) pairs.
+ * sees 0, a-1, a, a+1, n-1 and r random blocks. BigBird, arXiv 2007.14062, section 2 and appendix
+ * D, and its code. O(N (5 + r) B) pairs.
  *
  * Where the random blocks come from (`rand_scope`):
  *   official  what the code draws. N of 1024, 2048, 3072, 4096: from the first 1024 tokens' blocks
- *             1 .. 1024/B - 1, without the row's window; for N = 1024 the last of them is the global
- *             last block, which the code then gathers twice. Other N with n > 2r + 5: from 1 .. 2r+3
- *             whatever N is (row 1 not 2r+3, row 2r+3 not 1). n <= r + 5: from 1 .. n-2 (row 1 not
- *             n-2, row n-2 not 1). Where the code cannot build a plan: as uniform.
+ *             1 .. 1024/B - 1, without the row's window; for N = 1024 the last of them is the
+ *             global last block, which the code then gathers twice. Other N with n > 2r + 5: from 1
+ *             .. 2r+3 whatever N is (row 1 not 2r+3, row 2r+3 not 1). n <= r + 5: from 1 .. n-2
+ *             (row 1 not n-2, row n-2 not 1). Where the code cannot build a plan: as uniform.
  *   uniform   from all blocks but the row's window, 0 and n-1: what the paper describes
  *
  * preset=sample is the causal baseline of SampleAttention (arXiv 2406.15486): window and global
@@ -40,10 +40,11 @@ static const char *const presets[] = {"none", "sample", NULL};
 
 struct bigbird_params {
     int64_t block, random;
-    int     rand_scope, preset;
+    int rand_scope, preset;
 };
 
 #define P(field) offsetof(struct bigbird_params, field)
+/* clang-format off */
 static const struct opt bigbird_opts[] = {
     {.name = "block", .type = OPT_INT, .offset = P(block), .def = "64", .min = 16, .max = 128,
      .unit = "tokens", .help = "block size"},
@@ -56,15 +57,16 @@ static const struct opt bigbird_opts[] = {
      .help = "sample: causal, window 8 % and global columns 8 %"},
     {0},
 };
+/* clang-format on */
 
 struct bigbird_state {
     const struct bigbird_params *params;
-    struct attn_in               x;
-    int64_t                      n, random; /* blocks; random blocks per row */
-    int64_t                      share;     /* preset=sample: window and global width */
-    uint64_t                     seed, stream;
-    int64_t                     *pool;      /* [n] scratch: blocks to draw from */
-    int64_t                      gathered;
+    struct attn_in x;
+    int64_t n, random; /* blocks; random blocks per row */
+    int64_t share;     /* preset=sample: window and global width */
+    uint64_t seed, stream;
+    int64_t *pool; /* [n] scratch: blocks to draw from */
+    int64_t gathered;
 };
 
 static void bigbird_release(void *state)
@@ -80,8 +82,8 @@ static int bigbird_prepare(struct method_ctx *ctx, const void *params, const str
                            void **state, struct err *err)
 {
     const struct bigbird_params *p = params;
-    struct bigbird_state        *s = NULL;
-    int                          rc = 0;
+    struct bigbird_state *s = NULL;
+    int rc = 0;
 
     if (in->x.causal && p->preset != PRESET_SAMPLE)
         return method_skip(ctx, "bidirectional; preset=sample is the causal form");
@@ -93,7 +95,9 @@ static int bigbird_prepare(struct method_ctx *ctx, const void *params, const str
     s->params = p;
     s->x = in->x;
     s->n = (in->x.nk + p->block - 1) / p->block;
-    s->random = p->random != INT64_MIN ? p->random : p->preset == PRESET_SAMPLE ? 0 : RANDOM_DEFAULT;
+    s->random = p->random != INT64_MIN       ? p->random
+                : p->preset == PRESET_SAMPLE ? 0
+                                             : RANDOM_DEFAULT;
     s->share = share_resolve((struct share){0.08, true}, in->x.nk);
     s->seed = ctx->seed;
     s->stream = (uint64_t)in->layer << 32 | (uint64_t)in->head;
@@ -108,11 +112,11 @@ out:
 /* ---- random blocks -------------------------------------------------------------------------- */
 
 /* Blocks [lo, hi] without the row's window and `not`, into the pool; returns their number. */
-static int64_t fill_pool(struct bigbird_state *s, int64_t a, int64_t lo, int64_t hi, int64_t not)
+static int64_t fill_pool(struct bigbird_state *s, int64_t a, int64_t lo, int64_t hi, int64_t not )
 {
     int64_t n = 0;
     for (int64_t b = lo; b <= hi; b++)
-        if ((b < a - 1 || b > a + 1) && b != not)
+        if ((b < a - 1 || b > a + 1) && b != not )
             s->pool[n++] = b;
     return n;
 }
@@ -147,7 +151,7 @@ static int64_t draw_blocks(struct bigbird_state *s, int64_t a, int64_t *draw)
     int64_t r = MIN(s->random, n);
     for (int64_t k = 0; k < r; k++) {
         uint64_t counter = (uint64_t)(a * RANDOM_MOST + k);
-        int64_t  at = k + (int64_t)rng_below(s->seed, s->stream, counter, (uint64_t)(n - k));
+        int64_t at = k + (int64_t)rng_below(s->seed, s->stream, counter, (uint64_t)(n - k));
         draw[k] = s->pool[at];
         s->pool[at] = s->pool[k];
     }
@@ -160,7 +164,7 @@ static int64_t draw_blocks(struct bigbird_state *s, int64_t a, int64_t *draw)
 static int add_row(struct bigbird_state *s, struct mask *m, int64_t g, int64_t a, struct err *err)
 {
     int64_t list[RANDOM_MOST + 5], n, kept = 0;
-    int     rc = 0;
+    int rc = 0;
 
     if (a == 0 || a == s->n - 1) {
         s->gathered += s->n;
@@ -190,7 +194,7 @@ static int add_sample_row(struct bigbird_state *s, struct mask *m, int64_t i, co
 {
     int64_t at = i + s->x.nk - s->x.nq, g = i - m->row0, block = s->params->block;
     int64_t near = MAX(0, at - s->share + 1), done = MIN(s->share, near);
-    int     rc = 0;
+    int rc = 0;
     if (at < 0)
         return 0;
     TRY(mask_lists_add_run(m, g, 0, (int32_t)done, err));
@@ -210,7 +214,7 @@ static int select_sample(struct bigbird_state *s, int64_t row0, int64_t row1, st
                          struct err *err)
 {
     int64_t draw[RANDOM_MOST], r = 0, block = -1;
-    int     rc = 0;
+    int rc = 0;
 
     if (s->random == 0) {
         mask_full(m, s->x.nq, s->x.nk, row0, row1, true);
@@ -242,8 +246,8 @@ static int bigbird_select(void *state, int64_t row0, int64_t row1, struct mask *
                           struct err *err)
 {
     struct bigbird_state *s = state;
-    int64_t               block = s->params->block;
-    int                   rc = 0;
+    int64_t block = s->params->block;
+    int rc = 0;
 
     if (s->params->preset == PRESET_SAMPLE)
         return select_sample(s, row0, row1, out, err);

@@ -3,9 +3,9 @@
  *
  * The mask is full. `report` makes one pass over the exact probabilities and gives, for every
  * threshold c of the list, the share of b x b blocks (b = 16, 32, 64, 128) and of M x 1 slices
- * (M = 16, 64, 128 queries, one key) whose largest p is below c/N_k: `below_b64`, `below_s128@0.25`,
- * each also weighted by allowed pairs (`_area`). c = 0.5 on squares is table 2 of FG-Attn
- * (arXiv 2509.16518). `sim_q` and `sim_k` are the block self-similarities of SpargeAttn
+ * (M = 16, 64, 128 queries, one key) whose largest p is below c/N_k: `below_b64`,
+ * `below_s128@0.25`, each also weighted by allowed pairs (`_area`). c = 0.5 on squares is table 2
+ * of FG-Attn (arXiv 2509.16518). `sim_q` and `sim_k` are the block self-similarities of SpargeAttn
  * (arXiv 2502.18137): 128 raw query rows, 64 keys after subtracting the mean key.
  *
  * Cost: one further Q K pass, O(N) memory; map=0 leaves it out.
@@ -20,11 +20,12 @@
 #include <stdlib.h>
 
 struct dense_params {
-    char   *c;
-    bool    map;
+    char *c;
+    bool map;
     int64_t sim_block_q, sim_block_k;
 };
 
+/* clang-format off */
 static const struct opt dense_opts[] = {
     {.name = "c", .type = OPT_STR, .offset = offsetof(struct dense_params, c), .def = "0.5",
      .unit = "1/N", .help = "thresholds of the below_* shares, a+b+c for several in one pass"},
@@ -36,10 +37,11 @@ static const struct opt dense_opts[] = {
      .def = "64", .min = 1, .max = 1 << 20, .unit = "rows", .help = "keys per sim_k block"},
     {0},
 };
+/* clang-format on */
 
 struct dense_state {
     const struct dense_params *params;
-    struct head_in             in;
+    struct head_in in;
 };
 
 static int ascending(const void *a, const void *b)
@@ -51,8 +53,8 @@ static int ascending(const void *a, const void *b)
 static int dense_validate(void *params, struct err *err)
 {
     struct dense_params *p = params;
-    double               c[BELOW_MOST_C];
-    int                  n;
+    double c[BELOW_MOST_C];
+    int n;
     return num_list_parse(p->c, "c", 0, c, BELOW_MOST_C, &n, err);
 }
 
@@ -60,7 +62,7 @@ static int dense_prepare(struct method_ctx *ctx, const void *params, const struc
                          void **state, struct err *err)
 {
     struct dense_state *s = NULL;
-    int                 rc = mem_zalloc(&s, 1, sizeof *s, "dense state", err);
+    int rc = mem_zalloc(&s, 1, sizeof *s, "dense state", err);
     if (rc)
         return rc;
     s->params = params;
@@ -82,10 +84,10 @@ static int report_similarity(const struct dense_state *s, bool keys, struct reco
     const struct attn_in *x = &s->in.x;
     int64_t block = keys ? s->params->sim_block_k : s->params->sim_block_q, left_out;
     int64_t usual = keys ? 64 : 128;
-    char    name[48], at[24] = "";
-    double  mean;
-    int     rc = map_similarity(keys ? x->k : x->q, keys ? x->nk : x->nq, x->d, block, keys, &mean,
-                                &left_out, err);
+    char name[48], at[24] = "";
+    double mean;
+    int rc = map_similarity(keys ? x->k : x->q, keys ? x->nk : x->nq, x->d, block, keys, &mean,
+                            &left_out, err);
     if (rc)
         return rc;
     if (block != usual)
@@ -102,8 +104,8 @@ static int report_similarity(const struct dense_state *s, bool keys, struct reco
 static int dense_report(void *state, struct record *r, struct err *err)
 {
     struct dense_state *s = state;
-    struct map_below   *b = NULL;
-    int                 rc = 0;
+    struct map_below *b = NULL;
+    int rc = 0;
 
     if (!s->params->map)
         return 0;

@@ -1,11 +1,12 @@
 /*
  * fgattn.c - FG-Attn: attention work is skipped in slices of M consecutive queries x one key.
  *
- * FG-Attn, arXiv 2509.16518v1, sections 4.2-4.4; v2's M x N' tiles with `width`. A slice is computed
- * when one of its M probabilities is large:
+ * FG-Attn, arXiv 2509.16518v1, sections 4.2-4.4; v2's M x N' tiles with `width`. A slice is
+ * computed when one of its M probabilities is large:
  *
  *   mode=cached   every R denoising steps attention is dense (a refresh step) and the slices with
- *                 max p > c/N are remembered; the steps in between use that list with their own q, k
+ *                 max p > c/N are remembered; the steps in between use that list, with q and k of
+ *                 their own
  *   mode=pooled   on every step the mean query of the group decides (sim/fgattn_mask.c)
  *
  * Kept keys of a group are gathered into 128-key tiles; arithmetic on kept slices is exact softmax.
@@ -15,8 +16,8 @@
  * tokens and causal attention (forced keys, sim/fgattn_mask.c), dense first layers and steps
  * (options), the guidance branches (separate masks) and the value of tau1 (must be given; the
  * default reading `norm` has the unit of the cached threshold). norm=previous takes the normaliser
- * of the refresh step before, which saves the second pass and costs a second dense step at the start.
- * refresh=1 applies each step's own mask: a bound, not a method.
+ * of the refresh step before, which saves the second pass and costs a second dense step at the
+ * start. refresh=1 applies each step's own mask: a bound, not a method.
  */
 #include "core/mem.h"
 #include "core/permute.h"
@@ -35,13 +36,14 @@ static const char *const tokens[] = {"valid", "all", NULL};
 static const char *const cal_metrics[] = {"cra_p1", "err_l1_rel", NULL};
 
 #define P(field) offsetof(struct fg_params, field)
+/* clang-format off */
 static const struct opt fg_opts[] = {
     {.name = "mode", .type = OPT_ENUM, .offset = P(mode), .def = "cached", .values = modes,
      .help = "which rule chooses slices"},
     {.name = "M", .type = OPT_INT, .offset = P(M), .def = "128", .min = 16, .max = 256,
      .unit = "rows", .help = "queries per group, a multiple of 16"},
     {.name = "tau", .type = OPT_NUM, .offset = P(tau), .def = "0.5", .min = 0, .max = INFINITY,
-     .flags = OPT_MIN_OPEN, .unit = "1/N", .help = "cached: keep iff the slice's largest p > tau/N"},
+     .flags = OPT_MIN_OPEN, .unit = "1/N", .help = "cached: keep iff a slice's largest p > tau/N"},
     {.name = "refresh", .type = OPT_INT, .offset = P(refresh), .def = "15", .min = 1, .max = 1e6,
      .unit = "steps", .help = "cached: dense step and new mask every so many steps"},
     {.name = "norm", .type = OPT_ENUM, .offset = P(norm), .def = "exact", .values = norms,
@@ -76,6 +78,7 @@ static const struct opt fg_opts[] = {
      .help = "calibrate, cached: cra_p1 at least (0.95), or err_l1_rel at most (0.05)"},
     {0},
 };
+/* clang-format on */
 
 /* Why a call runs the way it does. */
 enum call { CALL_DENSE, CALL_REFRESH, CALL_REUSE, CALL_OWN };
@@ -83,22 +86,22 @@ enum call { CALL_DENSE, CALL_REFRESH, CALL_REUSE, CALL_OWN };
 /* From step to step. */
 struct fg_carry {
     struct slice_mask mask;
-    int               made;     /* step of the mask, -1: none */
-    double           *lse;      /* [n_lse] of the last dense step, norm=previous */
-    int64_t           n_lse;
-    int               lse_step; /* -1: none */
+    int made;    /* step of the mask, -1: none */
+    double *lse; /* [n_lse] of the last dense step, norm=previous */
+    int64_t n_lse;
+    int lse_step; /* -1: none */
 };
 
 struct fg_state {
-    const struct fg_params  *params;
-    struct head_in           in;
-    enum call                call;
-    struct slice_mask        own;   /* made by this call, when it is not carried */
-    const struct slice_mask *mask;  /* applied, or made on a refresh step; NULL: neither */
-    struct slice_mask        fresh; /* compare=1 */
-    struct fg_stats          stats;
-    bool                     has_stats;
-    int                      age;
+    const struct fg_params *params;
+    struct head_in in;
+    enum call call;
+    struct slice_mask own;         /* made by this call, when it is not carried */
+    const struct slice_mask *mask; /* applied, or made on a refresh step; NULL: neither */
+    struct slice_mask fresh;       /* compare=1 */
+    struct fg_stats stats;
+    bool has_stats;
+    int age;
 };
 
 static void carry_free(void *data)
@@ -130,8 +133,8 @@ static int check_order(struct fg_params *p, struct err *err)
 static int fg_validate(void *params, struct err *err)
 {
     struct fg_params *p = params;
-    double            list[256];
-    int               n, rc = 0;
+    double list[256];
+    int n, rc = 0;
 
     if (p->M % 16)
         FAIL(err, ERR_USAGE, "M=%lld is not a multiple of 16", (long long)p->M);
@@ -177,7 +180,7 @@ static int get_carry(struct method_ctx *ctx, struct fg_carry **out, struct err *
         return 0;
     if (!ctx->carry->data) {
         struct fg_carry *c = NULL;
-        int              rc = mem_zalloc(&c, 1, sizeof *c, "masks between steps", err);
+        int rc = mem_zalloc(&c, 1, sizeof *c, "masks between steps", err);
         if (rc)
             return rc;
         c->made = c->lse_step = -1;
@@ -207,8 +210,8 @@ static int make_mask(struct fg_state *s, const struct fg_carry *c, struct slice_
                      bool *made, struct method_ctx *ctx, struct err *err)
 {
     const struct fg_params *p = s->params;
-    const double           *lse = s->in.lse;
-    bool                    own = p->norm == FG_NORM_EXACT;
+    const double *lse = s->in.lse;
+    bool own = p->norm == FG_NORM_EXACT;
     *made = true;
     if (!own) {
         int want = previous_step(p, s->in.step);
@@ -217,8 +220,10 @@ static int make_mask(struct fg_state *s, const struct fg_carry *c, struct slice_
             return 0;
         }
         if (!c || c->lse_step != want || c->n_lse != s->in.x.nq)
-            return method_skip(ctx, "no refresh step in trace (step %d needs the normaliser of "
-                               "step %d)", s->in.step, want);
+            return method_skip(ctx,
+                               "no refresh step in trace (step %d needs the normaliser of "
+                               "step %d)",
+                               s->in.step, want);
         lse = c->lse;
     }
     s->has_stats = true;
@@ -229,7 +234,7 @@ static int prepare_refresh(struct fg_state *s, struct method_ctx *ctx, struct fg
                            struct err *err)
 {
     bool made;
-    int  rc = 0;
+    int rc = 0;
     TRY(make_mask(s, c, &s->own, &made, ctx, err));
     s->call = s->params->refresh == 1 && made ? CALL_OWN : CALL_REFRESH;
     if (made)
@@ -255,9 +260,11 @@ static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, const struc
         return method_skip(ctx, "no refresh step in trace (step %d uses the mask of step %d)",
                            s->in.step, want);
     if (c->mask.nq != x->nq || c->mask.nk != x->nk || c->mask.causal != x->causal)
-        return err_set(err, ERR_INPUT, "step %d has %lld queries and %lld keys, step %d had %lld "
-                       "and %lld", s->in.step, (long long)x->nq, (long long)x->nk, want,
-                       (long long)c->mask.nq, (long long)c->mask.nk);
+        return err_set(err, ERR_INPUT,
+                       "step %d has %lld queries and %lld keys, step %d had %lld "
+                       "and %lld",
+                       s->in.step, (long long)x->nq, (long long)x->nk, want, (long long)c->mask.nq,
+                       (long long)c->mask.nk);
     s->call = CALL_REUSE;
     s->mask = &c->mask;
     s->age = s->in.step - want;
@@ -271,9 +278,9 @@ static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, const struc
 static int prepare_cached(struct fg_state *s, struct method_ctx *ctx, struct err *err)
 {
     const struct fg_params *p = s->params;
-    int64_t                 d = s->in.step - p->dense_steps;
-    struct fg_carry        *c;
-    int                     rc = get_carry(ctx, &c, err);
+    int64_t d = s->in.step - p->dense_steps;
+    struct fg_carry *c;
+    int rc = get_carry(ctx, &c, err);
     if (rc)
         return rc;
     bool second = p->norm == FG_NORM_PREVIOUS && d == 1;
@@ -290,9 +297,9 @@ static int prepare_cached(struct fg_state *s, struct method_ctx *ctx, struct err
 static int fg_prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                       void **state, struct err *err)
 {
-    struct fg_state        *s = NULL;
+    struct fg_state *s = NULL;
     const struct fg_params *p = params;
-    int                     rc = 0;
+    int rc = 0;
 
     TRY(mem_zalloc(&s, 1, sizeof *s, "fg-attn state", err));
     s->params = p;
@@ -337,7 +344,7 @@ static int report_compare(const struct fg_state *s, struct record *r, struct err
 {
     double a = (double)slice_mask_total(s->mask), b = (double)slice_mask_total(&s->fresh);
     double both = (double)slice_mask_common(s->mask, &s->fresh), either = a + b - both;
-    int    rc = 0;
+    int rc = 0;
     TRY(record_metric(r, "mask_precision", a > 0 ? both / a : 0, err));
     TRY(record_metric(r, "mask_recall", b > 0 ? both / b : 0, err));
     TRY(record_metric(r, "mask_iou", either > 0 ? both / either : 1, err));
@@ -349,7 +356,7 @@ out:
 static int report_mask(const struct fg_state *s, struct record *r, struct err *err)
 {
     double density;
-    int    rc = 0;
+    int rc = 0;
     TRY(slice_mask_density(s->mask, &density, err));
     TRY(record_metric(r, "mask_density_elem", density, err));
     TRY(record_metric(r, "mask_units", (double)slice_mask_total(s->mask), err));
@@ -369,12 +376,13 @@ out:
 static int fg_report(void *state, struct record *r, struct err *err)
 {
     const struct fg_state *s = state;
-    int                    rc = 0;
+    int rc = 0;
 
     TRY(record_metric(r, "dense_call", runs_dense(s), err));
     if (s->params->mode == FG_CACHED)
-        TRY(record_metric(r, "refresh", s->call == CALL_REFRESH ||
-                          (s->call == CALL_OWN && s->params->refresh == 1), err));
+        TRY(record_metric(
+            r, "refresh",
+            s->call == CALL_REFRESH || (s->call == CALL_OWN && s->params->refresh == 1), err));
     if (!runs_dense(s) && s->params->mode == FG_CACHED)
         TRY(record_metric(r, "mask_age", s->age, err));
     if (s->mask)

@@ -5,8 +5,8 @@
  *   causal: and j <= p                                          p = i + N_k - N_q
  *   variant=no-overlap: keep j iff |p div window - j div window| <= 1
  *
- * Longformer, arXiv 2004.05150, section 3. `window` is ONE side, as in the code (the paper's 512 are
- * 256 here). O(N (2 window + 1) + 2 g N) pairs.
+ * Longformer, arXiv 2004.05150, section 3. `window` is ONE side, as in the code (the paper's 512
+ * are 256 here). O(N (2 window + 1) + 2 g N) pairs.
  *
  * Deviations: global tokens use the same q, k, v as the others, since a trace has no separate
  * projections; N need not be a multiple of 2 window; entries outside are masked exactly, where the
@@ -28,11 +28,12 @@ static const char *const variants[] = {"sliding", "no-overlap", NULL};
 
 struct longformer_params {
     int64_t window, dilation;
-    char   *global;
-    int     variant;
+    char *global;
+    int variant;
 };
 
 #define P(field) offsetof(struct longformer_params, field)
+/* clang-format off */
 static const struct opt longformer_opts[] = {
     {.name = "window", .type = OPT_INT, .offset = P(window), .def = "256", .min = 1, .max = 1e9,
      .unit = "tokens", .help = "kept offsets on one side, or the block of variant=no-overlap"},
@@ -44,11 +45,12 @@ static const struct opt longformer_opts[] = {
      .values = variants, .help = "sliding window, or own, previous and next block"},
     {0},
 };
+/* clang-format on */
 
 struct longformer_state {
     const struct longformer_params *params;
-    struct attn_in                  x;
-    bool                           *global; /* [nk] */
+    struct attn_in x;
+    bool *global; /* [nk] */
 };
 
 static void longformer_release(void *state)
@@ -60,12 +62,12 @@ static void longformer_release(void *state)
     free(s);
 }
 
-/* Indices of `text` below n ("a+b-c", or a count) into *list; those beyond n are left out, since one
- * setting serves traces of many lengths. */
+/* Indices of `text` below n ("a+b-c", or a count) into *list; those beyond n are left out, since
+ * one setting serves traces of many lengths. */
 static int parse_global(const char *text, int64_t **list, int64_t *count, struct err *err)
 {
-    char    *copy = strdup(text), *end;
-    int      rc;
+    char *copy = strdup(text), *end;
+    int rc;
     long long g = strtoll(text, &end, 10);
 
     *list = NULL;
@@ -89,8 +91,8 @@ static int parse_global(const char *text, int64_t **list, int64_t *count, struct
 static int longformer_validate(void *params, struct err *err)
 {
     struct longformer_params *p = params;
-    int64_t                  *list, count;
-    int                       rc = parse_global(p->global, &list, &count, err);
+    int64_t *list, count;
+    int rc = parse_global(p->global, &list, &count, err);
     free(list);
     if (!rc && p->variant == NO_OVERLAP && p->dilation != 1)
         return err_set(err, ERR_USAGE, "variant=no-overlap has no dilation");
@@ -101,8 +103,8 @@ static int longformer_prepare(struct method_ctx *ctx, const void *params, const 
                               void **state, struct err *err)
 {
     struct longformer_state *s = NULL;
-    int64_t                 *list = NULL, count = 0;
-    int                      rc = 0;
+    int64_t *list = NULL, count = 0;
+    int rc = 0;
 
     TRY(mem_zalloc(&s, 1, sizeof *s, "longformer state", err));
     s->params = params;
@@ -154,7 +156,7 @@ static int longformer_row(const struct longformer_state *s, struct mask *m, int6
                           const int64_t *globals, int64_t n_globals, struct err *err)
 {
     int64_t at = i + s->x.nk - s->x.nq, limit = mask_limit(m, i), lo, hi, k = 0, g = i - m->row0;
-    int     rc = 0;
+    int rc = 0;
 
     if (at >= 0 && at < s->x.nk && s->global[at])
         return mask_lists_add_run(m, g, 0, (int32_t)limit, err);
@@ -178,8 +180,8 @@ static int longformer_select(void *state, int64_t row0, int64_t row1, struct mas
                              struct err *err)
 {
     const struct longformer_state *s = state;
-    int64_t                       *globals = NULL, n = 0;
-    int                            rc = 0;
+    int64_t *globals = NULL, n = 0;
+    int rc = 0;
 
     TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
     out->exec_bq = out->exec_bk = 1;

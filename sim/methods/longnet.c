@@ -2,10 +2,11 @@
  * longnet.c - dilated attention: segments of growing length at growing stride, mixed by their
  * softmax denominators.
  *
- * Branch b cuts the sequence into segments of w = min(w_b, N) tokens; head h takes the positions with
- * (position in segment) mod r_b = h div ceil(H/r_b), both as queries and as keys, causal by position.
- * The outputs of the branches are mixed with weights softmax_b(LSE_b). LongNet, arXiv 2307.02486,
- * equations 6-10, and its code in torchscale. With W_ij = number of branches that hold the pair:
+ * Branch b cuts the sequence into segments of w = min(w_b, N) tokens; head h takes the positions
+ * with (position in segment) mod r_b = h div ceil(H/r_b), both as queries and as keys, causal by
+ * position. The outputs of the branches are mixed with weights softmax_b(LSE_b). LongNet, arXiv
+ * 2307.02486, equations 6-10, and its code in torchscale. With W_ij = number of branches that hold
+ * the pair:
  *
  *   o_i = sum_j W_ij e^{s_ij} v_j / sum_j W_ij e^{s_ij}
  *
@@ -13,8 +14,8 @@
  * density_exec counts a pair once per branch. O(N sum_b w_b / r_b^2) pairs.
  *
  * Deviations: the code pads sequence and segments with zero keys, which take part in the softmax
- * when not causal (official_pad=1 does that; default off); a query that no branch selects is an empty
- * row; the code's replacement of an LSE of exactly 0 is not imitated.
+ * when not causal (official_pad=1 does that; default off); a query that no branch selects is an
+ * empty row; the code's replacement of an LSE of exactly 0 is not imitated.
  */
 #include "core/method.h"
 #include "core/mem.h"
@@ -32,19 +33,22 @@
 
 struct longnet_params {
     char *segments, *ratios;
-    bool  official_pad;
+    bool official_pad;
 };
 
 #define P(field) offsetof(struct longnet_params, field)
+/* clang-format off */
 static const struct opt longnet_opts[] = {
-    {.name = "segments", .type = OPT_STR, .offset = P(segments), .def = "2048+4096+8192+16384+32768",
-     .unit = "tokens", .help = "segment length of every branch, a+b+c"},
+    {.name = "segments", .type = OPT_STR, .offset = P(segments),
+     .def = "2048+4096+8192+16384+32768", .unit = "tokens",
+     .help = "segment length of every branch, a+b+c"},
     {.name = "ratios", .type = OPT_STR, .offset = P(ratios), .def = "1+2+4+6+12", .unit = "tokens",
      .help = "dilation of every branch, a+b+c"},
     {.name = "official_pad", .type = OPT_BOOL, .offset = P(official_pad), .def = "0",
      .help = "zero keys of the padding enter the softmax when not causal, as in the code"},
     {0},
 };
+/* clang-format on */
 
 struct branch {
     int64_t w, r, phase;
@@ -52,14 +56,14 @@ struct branch {
 
 struct longnet_state {
     const struct longnet_params *params;
-    struct head_in               in;
-    int                          n;
-    struct branch                b[BRANCHES_MOST];
-    double                       weight_sum; /* over the pairs of the mask */
-    int64_t                      weight_max;
-    double                      *score;      /* [nk] scratch of attend */
-    double                       est_mean, est_m2; /* of e^(LSE' - LSE), running (Welford) */
-    int64_t                      rows;
+    struct head_in in;
+    int n;
+    struct branch b[BRANCHES_MOST];
+    double weight_sum; /* over the pairs of the mask */
+    int64_t weight_max;
+    double *score;           /* [nk] scratch of attend */
+    double est_mean, est_m2; /* of e^(LSE' - LSE), running (Welford) */
+    int64_t rows;
 };
 
 static void longnet_release(void *state)
@@ -86,7 +90,7 @@ static int parse_branches(const struct longnet_params *p, int64_t *w, int64_t *r
 static int longnet_validate(void *params, struct err *err)
 {
     int64_t w[BRANCHES_MOST], r[BRANCHES_MOST];
-    int     n;
+    int n;
     return parse_branches(params, w, r, &n, err);
 }
 
@@ -94,8 +98,8 @@ static int longnet_prepare(struct method_ctx *ctx, const void *params, const str
                            void **state, struct err *err)
 {
     struct longnet_state *s = NULL;
-    int64_t               w[BRANCHES_MOST], r[BRANCHES_MOST];
-    int                   rc = 0;
+    int64_t w[BRANCHES_MOST], r[BRANCHES_MOST];
+    int rc = 0;
 
     TRY(mem_zalloc(&s, 1, sizeof *s, "longnet state", err));
     s->params = params;
@@ -126,10 +130,10 @@ static int longnet_row(struct longnet_state *s, struct mask *m, int64_t g, int64
                        struct err *err)
 {
     int64_t next[BRANCHES_MOST], end[BRANCHES_MOST];
-    int     rc = 0;
+    int rc = 0;
     for (int b = 0; b < s->n; b++) {
         const struct branch *br = &s->b[b];
-        int64_t              start = p / br->w * br->w;
+        int64_t start = p / br->w * br->w;
         next[b] = takes(br, p) ? start + br->phase : limit;
         end[b] = MIN(limit, start + br->w);
     }
@@ -158,7 +162,7 @@ static int longnet_select(void *state, int64_t row0, int64_t row1, struct mask *
 {
     struct longnet_state *s = state;
     const struct attn_in *x = &s->in.x;
-    int                   rc = 0;
+    int rc = 0;
 
     TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, 1, err));
     out->exec_bq = out->exec_bk = 1;
@@ -206,7 +210,7 @@ SIMD_CLONES
 static double dot(const float *a, const float *b, int d)
 {
     double lane[16] = {0}, sum = 0;
-    int    c = 0;
+    int c = 0;
     for (; c + 16 <= d; c += 16)
         for (int k = 0; k < 16; k++)
             lane[k] += (double)a[c + k] * b[c + k];
@@ -222,8 +226,8 @@ static double attend_row(const struct longnet_state *s, int64_t i, const int32_t
                          double *out)
 {
     const struct attn_in *x = &s->in.x;
-    int64_t               p = i + x->nk - x->nq, zeros = n ? padding_of(s, p) : 0;
-    double                top = zeros ? 0 : -INFINITY, sum;
+    int64_t p = i + x->nk - x->nq, zeros = n ? padding_of(s, p) : 0;
+    double top = zeros ? 0 : -INFINITY, sum;
 
     memset(out, 0, (size_t)x->dv * sizeof *out);
     if (n == 0)
@@ -234,7 +238,7 @@ static double attend_row(const struct longnet_state *s, int64_t i, const int32_t
     }
     sum = zeros ? (double)zeros * exp(-top) : 0;
     for (int64_t e = 0; e < n; e++) {
-        double       w = (double)weight_of(s, p, col[e]) * exp(s->score[e] - top);
+        double w = (double)weight_of(s, p, col[e]) * exp(s->score[e] - top);
         const float *v = x->v + (int64_t)col[e] * x->dv;
         sum += w;
         for (int c = 0; c < x->dv; c++)
@@ -251,8 +255,8 @@ static int longnet_attend(void *state, const struct mask *m, double *out, double
     struct longnet_state *s = state;
     for (int64_t i = m->row0; i < m->row1; i++) {
         int64_t r = i - m->row0;
-        lse[r] = attend_row(s, i, m->col + m->ptr[r], m->ptr[r + 1] - m->ptr[r],
-                            out + r * s->in.x.dv);
+        lse[r] =
+            attend_row(s, i, m->col + m->ptr[r], m->ptr[r + 1] - m->ptr[r], out + r * s->in.x.dv);
         double est = lse[r] == -INFINITY ? 0 : exp(lse[r] - s->in.lse[i]);
         double delta = est - s->est_mean;
         s->rows++;
@@ -265,10 +269,10 @@ static int longnet_attend(void *state, const struct mask *m, double *out, double
 static int longnet_report(void *state, struct record *r, struct err *err)
 {
     const struct longnet_state *s = state;
-    const struct attn_in       *x = &s->in.x;
+    const struct attn_in *x = &s->in.x;
     double allowed = (double)pairs_allowed(x->nq, x->nk, x->causal);
     double sd = s->rows > 1 ? sqrt(s->est_m2 / (double)(s->rows - 1)) : 0;
-    int    rc = 0;
+    int rc = 0;
 
     TRY(record_metric(r, "pairs_exec", s->weight_sum, err));
     TRY(record_metric(r, "density_exec", s->weight_sum / allowed, err));

@@ -11,9 +11,9 @@
  *              the mask is its upper bound (sim/cover.h)
  *   value      rows ranked by p_ij |v_j - o_i|, prefix with mass >= alpha
  *
- * CRA, cumulative residual attention, is min_i of the kept mass (SampleAttention, arXiv 2406.15486).
- * Sorting is by value descending, ties to the lower key, then the lower query block. Two Q K passes
- * (head-wide kinds up to six), a few rows of N doubles (block-cra: b_q x N/b_k).
+ * CRA, cumulative residual attention, is min_i of the kept mass (SampleAttention, arXiv
+ * 2406.15486). Sorting is by value descending, ties to the lower key, then the lower query block.
+ * Two Q K passes (head-wide kinds up to six), a few rows of N doubles (block-cra: b_q x N/b_k).
  */
 #include "core/method.h"
 #include "core/mem.h"
@@ -45,16 +45,17 @@ enum scope { SCOPE_QBLOCK, SCOPE_HEAD };
 enum forced { FORCED_NONE, FORCED_DIAG, FORCED_SINK, FORCED_WINDOW };
 
 struct oracle_params {
-    int          kind, scope;
+    int kind, scope;
     struct share k;
-    double       alpha;
-    char        *unit, *forced;
+    double alpha;
+    char *unit, *forced;
 };
 
 static const char *const kinds[] = {"topk", "topp", "mean", "block", "block-cra", "value", NULL};
 static const char *const scopes[] = {"qblock", "head", NULL};
 
 #define P(field) offsetof(struct oracle_params, field)
+/* clang-format off */
 static const struct opt oracle_opts[] = {
     {.name = "kind", .type = OPT_ENUM, .offset = P(kind), .def = "topp", .values = kinds,
      .help = "what is kept together and what is guaranteed"},
@@ -67,21 +68,22 @@ static const struct opt oracle_opts[] = {
     {.name = "scope", .type = OPT_ENUM, .offset = P(scope), .def = "qblock", .values = scopes,
      .help = "block: the target holds per query block or over the head"},
     {.name = "forced", .type = OPT_STR, .offset = P(forced), .def = "none",
-     .help = "entries kept in advance, which count towards the target: none, diag, sink-N, window-N"},
+     .help = "entries kept in advance that count towards the target: none, diag, sink-N, window-N"},
     {0},
 };
+/* clang-format on */
 
 struct parsed {
-    int64_t     bq, bk;
+    int64_t bq, bk;
     enum forced forced;
-    int64_t     forced_n;
+    int64_t forced_n;
 };
 
 static int parse_params(const struct oracle_params *p, struct parsed *out, struct err *err)
 {
     long long a, b;
-    int       end = 0;
-    char      sep[2];
+    int end = 0;
+    char sep[2];
 
     *out = (struct parsed){1, 1, FORCED_NONE, 0};
     if (sscanf(p->unit, "%9lldx%9lld%n", &a, &b, &end) != 2 || p->unit[end] || a < 1 || b < 1)
@@ -91,13 +93,14 @@ static int parse_params(const struct oracle_params *p, struct parsed *out, struc
     if (strcmp(p->forced, "diag") == 0) {
         out->forced = FORCED_DIAG;
     } else if (strcmp(p->forced, "none") != 0) {
-        bool sink = strncmp(p->forced, "sink", 4) == 0, window = strncmp(p->forced, "window", 6) == 0;
+        bool sink = strncmp(p->forced, "sink", 4) == 0,
+             window = strncmp(p->forced, "window", 6) == 0;
         const char *rest = p->forced + (sink ? 4 : window ? 6 : 0);
         end = 0;
         if ((!sink && !window) || sscanf(rest, "%1[-:]%9lld%n", sep, &a, &end) != 2 || rest[end] ||
             a < 1)
-            return err_set(err, ERR_USAGE,
-                           "forced: '%s': expected none, diag, sink-N or window-N", p->forced);
+            return err_set(err, ERR_USAGE, "forced: '%s': expected none, diag, sink-N or window-N",
+                           p->forced);
         out->forced = sink ? FORCED_SINK : FORCED_WINDOW;
         out->forced_n = a;
     }
@@ -107,16 +110,18 @@ static int parse_params(const struct oracle_params *p, struct parsed *out, struc
 static int oracle_validate(void *params, struct err *err)
 {
     struct oracle_params *p = params;
-    struct parsed         parsed;
-    int                   rc = parse_params(p, &parsed, err);
-    bool                  blocks = p->kind == KIND_BLOCK || p->kind == KIND_BLOCK_CRA;
+    struct parsed parsed;
+    int rc = parse_params(p, &parsed, err);
+    bool blocks = p->kind == KIND_BLOCK || p->kind == KIND_BLOCK_CRA;
     if (rc)
         return rc;
     if (p->kind == KIND_TOPK && isnan(p->k.value))
         return err_set(err, ERR_USAGE, "kind=topk needs k, a count or a share such as k=10%%");
     if (!blocks && (parsed.bq != 1 || parsed.bk != 1))
-        return err_set(err, ERR_USAGE, "unit=%s: kind=%s selects single entries; kind=block and "
-                       "kind=block-cra take units", p->unit, kinds[p->kind]);
+        return err_set(err, ERR_USAGE,
+                       "unit=%s: kind=%s selects single entries; kind=block and "
+                       "kind=block-cra take units",
+                       p->unit, kinds[p->kind]);
     return 0;
 }
 
@@ -124,20 +129,20 @@ static int oracle_validate(void *params, struct err *err)
 
 struct oracle_state {
     const struct oracle_params *params;
-    struct parsed               unit;
-    struct head_in              in;
-    enum kind                   kind;
-    bool                        head_wide;
-    struct map_rows             rows;
-    struct prefix_work         *work;
-    double                     *rank, *mass; /* [nk] */
-    struct head_prefix          head;
+    struct parsed unit;
+    struct head_in in;
+    enum kind kind;
+    bool head_wide;
+    struct map_rows rows;
+    struct prefix_work *work;
+    double *rank, *mass; /* [nk] */
+    struct head_prefix head;
     /* block-cra, one query block at a time */
-    double                     *cells;       /* [units][bq] */
-    double                     *need;        /* [bq] */
-    bool                       *taken;       /* [units] */
-    struct cover                cover;       /* sums over query blocks */
-    int64_t                     ties, row_min, row_max, units_allowed;
+    double *cells;      /* [units][bq] */
+    double *need;       /* [bq] */
+    bool *taken;        /* [units] */
+    struct cover cover; /* sums over query blocks */
+    int64_t ties, row_min, row_max, units_allowed;
 };
 
 static void oracle_release(void *state)
@@ -196,15 +201,15 @@ static double take_out(double *rank, const double *mass, int64_t lo, int64_t hi)
 }
 
 /* Append the units c of [0, n) with keep: a run at a time. */
-#define EMIT(m, g, n, keep, rc, err)                                                      \
-    do {                                                                                  \
-        for (int64_t c = 0, from; c < (n) && (rc) == 0;) {                                \
-            for (; c < (n) && !(keep); c++)                                               \
-                ;                                                                         \
-            for (from = c; c < (n) && (keep); c++)                                        \
-                ;                                                                         \
-            (rc) = mask_lists_add_run((m), (g), (int32_t)from, (int32_t)c, (err));        \
-        }                                                                                 \
+#define EMIT(m, g, n, keep, rc, err)                                                               \
+    do {                                                                                           \
+        for (int64_t c = 0, from; c < (n) && (rc) == 0;) {                                         \
+            for (; c < (n) && !(keep); c++)                                                        \
+                ;                                                                                  \
+            for (from = c; c < (n) && (keep); c++)                                                 \
+                ;                                                                                  \
+            (rc) = mask_lists_add_run((m), (g), (int32_t)from, (int32_t)c, (err));                 \
+        }                                                                                          \
     } while (0)
 
 /* ---- masses of units ------------------------------------------------------------------------ */
@@ -230,14 +235,14 @@ static int unit_masses(struct oracle_state *s, int64_t r0, int64_t r1, double *m
     memset(mass, 0, (size_t)*n * sizeof *mass);
     for (int64_t i = r0; i < r1; i++) {
         const double *p;
-        int64_t       limit = map_limit(&s->in.x, i);
+        int64_t limit = map_limit(&s->in.x, i);
         TRY(map_rows_get(&s->rows, i, &p, err));
         if (s->unit.bk == 1) {
             add_row(p, limit, mass);
             continue;
         }
         for (int64_t c = 0, j = 0; j < limit; c++) {
-            double  sum = 0;
+            double sum = 0;
             int64_t end = MIN(limit, j + s->unit.bk);
             for (; j < end; j++)
                 sum += p[j];
@@ -253,7 +258,7 @@ static int head_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
 {
     struct oracle_state *s = ctx;
     int64_t r0 = r * s->unit.bq, r1 = MIN(r0 + s->unit.bq, s->in.x.nq), lo, hi;
-    int     rc = unit_masses(s, r0, r1, s->mass, &row->n, err);
+    int rc = unit_masses(s, r0, r1, s->mass, &row->n, err);
     if (rc)
         return rc;
     forced_units(s, r0, r1, &lo, &hi);
@@ -291,10 +296,10 @@ static int group_by_mass(struct oracle_state *s, struct mask *m, int64_t g, int6
                          struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    double                alpha = s->params->alpha, given;
-    int64_t               n, lo, hi;
-    struct prefix         p;
-    int                   rc = 0;
+    double alpha = s->params->alpha, given;
+    int64_t n, lo, hi;
+    struct prefix p;
+    int rc = 0;
 
     TRY(unit_masses(s, r0, r1, s->mass, &n, err));
     for (int64_t c = 0; c < n; c++)
@@ -315,9 +320,9 @@ out:
 static int group_topk(struct oracle_state *s, struct mask *m, int64_t g, int64_t i, struct err *err)
 {
     const double *score;
-    int64_t       n = map_limit(&s->in.x, i), lo, hi;
+    int64_t n = map_limit(&s->in.x, i), lo, hi;
     struct prefix p;
-    int           rc = 0;
+    int rc = 0;
 
     TRY(map_rows_get(&s->rows, i, &score, err));
     memcpy(s->rank, score, (size_t)n * sizeof *s->rank);
@@ -337,8 +342,8 @@ static int group_of_head(struct oracle_state *s, struct mask *m, int64_t g, int6
                          struct err *err)
 {
     struct head_row row = {0};
-    int64_t         lo, hi, r = r0 / s->unit.bq;
-    int             rc = 0;
+    int64_t lo, hi, r = r0 / s->unit.bq;
+    int rc = 0;
 
     TRY(head_row(s, r, &row, err));
     forced_units(s, r0, r1, &lo, &hi);
@@ -350,9 +355,9 @@ out:
 static int group_cover(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
                        struct err *err)
 {
-    int64_t      rows = r1 - r0, n = units_visible(s, r1), lo, hi, ignored;
+    int64_t rows = r1 - r0, n = units_visible(s, r1), lo, hi, ignored;
     struct cover c_out;
-    int          rc = 0;
+    int rc = 0;
 
     for (int64_t i = 0; i < rows; i++) {
         /* One row at a time through the same summation, into column i of cells. */
@@ -378,8 +383,8 @@ out:
 static int prepare_storage(struct oracle_state *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    int64_t               units = (x->nk + s->unit.bk - 1) / s->unit.bk, n;
-    int                   rc = 0;
+    int64_t units = (x->nk + s->unit.bk - 1) / s->unit.bk, n;
+    int rc = 0;
 
     s->unit.bq = MIN(s->unit.bq, x->nq);
     TRY(map_rows_init(&s->rows, s->in.ops, s->kind == KIND_TOPK ? NULL : s->in.lse, err));
@@ -401,16 +406,16 @@ static int oracle_prepare(struct method_ctx *ctx, const void *params, const stru
                           void **state, struct err *err)
 {
     struct oracle_state *s = NULL;
-    int64_t              nq = in->x.nq, seeing;
-    int                  rc = 0;
+    int64_t nq = in->x.nq, seeing;
+    int rc = 0;
 
     TRY(mem_zalloc(&s, 1, sizeof *s, "oracle state", err));
     s->params = params;
     s->in = *in;
     s->kind = (enum kind)s->params->kind;
     s->row_min = INT64_MAX;
-    s->head_wide = s->kind == KIND_MEAN ||
-                   (s->kind == KIND_BLOCK && s->params->scope == SCOPE_HEAD);
+    s->head_wide =
+        s->kind == KIND_MEAN || (s->kind == KIND_BLOCK && s->params->scope == SCOPE_HEAD);
     TRY(parse_params(s->params, &s->unit, err));
     TRY(prepare_storage(s, err));
     if (s->head_wide) {
@@ -446,9 +451,9 @@ static int select_group(struct oracle_state *s, struct mask *m, int64_t g, int64
 
 static int oracle_select(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct oracle_state  *s = state;
+    struct oracle_state *s = state;
     const struct attn_in *x = &s->in.x;
-    int                   rc = 0;
+    int rc = 0;
 
     TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, s->unit.bq, s->unit.bk, err));
     out->exec = EXEC_NONE; /* nobody runs an oracle */
@@ -464,7 +469,7 @@ out:
 
 static int report_sd(const struct oracle_state *s, struct record *r, struct err *err)
 {
-    char   tri[32] = "sd_tri", sq[32] = "sd_sq";
+    char tri[32] = "sd_tri", sq[32] = "sd_sq";
     double alpha = s->params->alpha;
     if (alpha != 0.95) {
         snprintf(tri, sizeof tri, "sd_tri@%g", alpha);
@@ -477,8 +482,8 @@ static int report_sd(const struct oracle_state *s, struct record *r, struct err 
 static int oracle_report(void *state, struct record *r, struct err *err)
 {
     struct oracle_state *s = state;
-    double               units = (double)s->units_allowed;
-    int                  rc = 0;
+    double units = (double)s->units_allowed;
+    int rc = 0;
 
     if (s->kind == KIND_BLOCK_CRA) {
         TRY(record_metric(r, "oracle_lb", (double)s->cover.lower, err));

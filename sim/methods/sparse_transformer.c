@@ -11,8 +11,8 @@
  * code. Local O(N l), strided O(N^2 / 2l) pairs.
  *
  * Deviations: no divisibility limits (the code transposes to l columns for `strided`); `merged` is
- * ours, because a single head replayed with `strided` alone lacks the local context that other heads
- * or layers give it. `fixed` is executed in blocks, the others pair by pair.
+ * ours, because a single head replayed with `strided` alone lacks the local context that other
+ * heads or layers give it. `fixed` is executed in blocks, the others pair by pair.
  */
 #include "core/method.h"
 #include "core/mem.h"
@@ -27,11 +27,12 @@ enum pattern { LOCAL, STRIDED, FIXED, MERGED };
 static const char *const patterns[] = {"local", "strided", "fixed", "merged", NULL};
 
 struct st_params {
-    int     pattern;
+    int pattern;
     int64_t stride, block, verts, vertsize;
 };
 
 #define P(field) offsetof(struct st_params, field)
+/* clang-format off */
 static const struct opt st_opts[] = {
     {.name = "pattern", .type = OPT_ENUM, .offset = P(pattern), .def = "strided",
      .values = patterns, .help = "which pattern every head uses; merged = local or strided"},
@@ -45,11 +46,12 @@ static const struct opt st_opts[] = {
      .unit = "blocks", .help = "fixed: summary blocks per chunk"},
     {0},
 };
+/* clang-format on */
 
 struct st_state {
     const struct st_params *params;
-    struct attn_in          x;
-    int64_t                 turn; /* fixed: x of this head */
+    struct attn_in x;
+    int64_t turn; /* fixed: x of this head */
 };
 
 static int st_validate(void *params, struct err *err)
@@ -63,8 +65,10 @@ static int st_validate(void *params, struct err *err)
         return err_set(err, ERR_USAGE, "pattern=fixed: stride=%lld is not a multiple of block=%lld",
                        (long long)p->stride, (long long)p->block);
     if (p->verts * p->vertsize > p->stride / p->block)
-        return err_set(err, ERR_USAGE, "pattern=fixed: verts=%lld times vertsize=%lld are more than "
-                       "the %lld blocks of a chunk", (long long)p->verts, (long long)p->vertsize,
+        return err_set(err, ERR_USAGE,
+                       "pattern=fixed: verts=%lld times vertsize=%lld are more than "
+                       "the %lld blocks of a chunk",
+                       (long long)p->verts, (long long)p->vertsize,
                        (long long)(p->stride / p->block));
     return 0;
 }
@@ -73,12 +77,14 @@ static int st_prepare(struct method_ctx *ctx, const void *params, const struct h
                       void **state, struct err *err)
 {
     const struct st_params *p = params;
-    struct st_state        *s = NULL;
-    int                     rc = 0;
+    struct st_state *s = NULL;
+    int rc = 0;
 
     if (p->pattern == FIXED && (in->x.nk - in->x.nq) % p->block)
-        return method_skip(ctx, "pattern=fixed: the %lld keys before the queries are not a multiple "
-                           "of block=%lld", (long long)(in->x.nk - in->x.nq), (long long)p->block);
+        return method_skip(ctx,
+                           "pattern=fixed: the %lld keys before the queries are not a multiple "
+                           "of block=%lld",
+                           (long long)(in->x.nk - in->x.nq), (long long)p->block);
     TRY(mem_zalloc(&s, 1, sizeof *s, "sparse-transformer state", err));
     s->params = p;
     s->x = in->x;
@@ -108,7 +114,7 @@ static int select_strided(const struct st_state *s, int64_t row0, int64_t row1, 
                           struct err *err)
 {
     int64_t l = s->params->stride;
-    int     rc = 0;
+    int rc = 0;
     TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
     m->exec_bq = m->exec_bk = 1;
     for (int64_t i = row0; i < row1; i++) {
@@ -130,7 +136,7 @@ static int select_fixed(const struct st_state *s, int64_t row0, int64_t row1, st
 {
     const struct st_params *p = s->params;
     int64_t per = p->stride / p->block, last = per - s->turn * p->vertsize; /* summary end + 1 */
-    int     rc = 0;
+    int rc = 0;
     TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, p->block, p->block, err));
     for (int64_t g = 0; g < m->ngroups; g++) {
         int64_t a = (row0 + s->x.nk - s->x.nq) / p->block + g;

@@ -9,10 +9,10 @@
  *
  * Deviations: StreamingLLM proper evicts the KV cache during decoding and re-indexes positions
  * inside it; a trace whose positions are already applied cannot replay that, so this is its prefill
- * form. The symmetric bidirectional window is ours. `dilate` takes MInference's two dilated windows;
- * their slash distances are odd, so distance 0 is added lest rows lose themselves. The official
- * kernel widens every distance to a 64-key block: density_exec is that of the widened band, while
- * the mask is the exact list.
+ * form. The symmetric bidirectional window is ours. `dilate` takes MInference's two dilated
+ * windows; their slash distances are odd, so distance 0 is added lest rows lose themselves. The
+ * official kernel widens every distance to a 64-key block: density_exec is that of the widened
+ * band, while the mask is the exact list.
  */
 #include "core/method.h"
 #include "core/mem.h"
@@ -28,12 +28,12 @@ enum dilate { DILATE_NONE, DILATE_1, DILATE_2 };
 
 struct streaming_params {
     struct share sink, window, last;
-    int          dilate, preset;
+    int dilate, preset;
 };
 
 static const char *const dilates[] = {"none", "dilated1", "dilated2", NULL};
-static const char *const presets[] = {"none",   "a-shape", "tri-shape", "streamingllm",
-                                      "streamingllm-demo", "sample", NULL};
+static const char *const presets[] = {
+    "none", "a-shape", "tri-shape", "streamingllm", "streamingllm-demo", "sample", NULL};
 
 #define SINK_DEFAULT "128"
 #define WINDOW_DEFAULT "3968"
@@ -50,6 +50,7 @@ static const char *const preset_values[][3] = {
 };
 
 #define P(field) offsetof(struct streaming_params, field)
+/* clang-format off */
 static const struct opt streaming_opts[] = {
     {.name = "sink", .type = OPT_SHARE, .offset = P(sink), .def = SINK_DEFAULT, .min = 0,
      .max = 1e9, .unit = "tokens", .help = "first keys kept; a share is of N_k"},
@@ -64,11 +65,12 @@ static const struct opt streaming_opts[] = {
      .help = "published settings; they fill sink, window and last where these have their default"},
     {0},
 };
+/* clang-format on */
 
 struct streaming_state {
     struct attn_in x;
-    int64_t        sink, window, dense_from;
-    int            dilate;
+    int64_t sink, window, dense_from;
+    int dilate;
 };
 
 /* Value of field k (0 sink, 1 window, 2 last): the given one, or the preset's when it is at the
@@ -77,10 +79,10 @@ static int resolve(const struct streaming_params *p, int k, int64_t of, int64_t 
                    struct err *err)
 {
     struct streaming_params tmp = {0};
-    const struct share     *given[] = {&p->sink, &p->window, &p->last};
-    const struct share     *other[] = {&tmp.sink, &tmp.window, &tmp.last};
-    bool                    is_default;
-    int                     rc = opt_is_default(&streaming_opts[k], p, &is_default, err);
+    const struct share *given[] = {&p->sink, &p->window, &p->last};
+    const struct share *other[] = {&tmp.sink, &tmp.window, &tmp.last};
+    bool is_default;
+    int rc = opt_is_default(&streaming_opts[k], p, &is_default, err);
     if (rc)
         return rc;
     *out = share_resolve(*given[k], of);
@@ -97,9 +99,9 @@ static int streaming_prepare(struct method_ctx *ctx, const void *params, const s
                              void **state, struct err *err)
 {
     const struct streaming_params *p = params;
-    struct streaming_state        *s = NULL;
-    int64_t                        last = 0;
-    int                            rc = 0;
+    struct streaming_state *s = NULL;
+    int64_t last = 0;
+    int rc = 0;
 
     if (p->dilate != DILATE_NONE && !in->x.causal)
         return method_skip(ctx, "dilated windows are causal");
@@ -200,7 +202,7 @@ static int streaming_select(void *state, int64_t row0, int64_t row1, struct mask
 static int streaming_report(void *state, struct record *r, struct err *err)
 {
     const struct streaming_state *s = state;
-    int                           rc = 0;
+    int rc = 0;
     if (s->dilate == DILATE_NONE)
         return 0;
     double pairs = (double)dilated_exec(s);
