@@ -1,5 +1,5 @@
 /*
- * h5util.c - HDF5 types, attributes, groups and datasets, with the reasons of failures.
+ * h5util.c - HDF5 types, attributes and datasets, with the reasons of failures.
  *
  * Versioned HDF5 functions are called by their explicit names where distributions map them
  * differently (H5Dcreate2, H5Gcreate2, ...).
@@ -110,8 +110,7 @@ void h5_close(hid_t id)
     }
 }
 
-/* Path of an object inside its file, for messages. */
-static const char *where(hid_t loc, char buf[128])
+const char *h5_where(hid_t loc, char buf[128])
 {
     if (H5Iget_name(loc, buf, 128) <= 0)
         snprintf(buf, 128, "an object");
@@ -175,7 +174,7 @@ static int put_attr(hid_t loc, const char *name, hid_t type, const void *value, 
 
     attr = H5Acreate2(loc, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
     if (attr < 0 || H5Awrite(attr, type, value) < 0)
-        rc = h5_fail(err, ERR_IO, "%s: writing attribute '%s'", where(loc, buf), name);
+        rc = h5_fail(err, ERR_IO, "%s: writing attribute '%s'", h5_where(loc, buf), name);
     h5_close(attr);
     h5_close(space);
     return rc;
@@ -218,16 +217,16 @@ static int open_attr(hid_t loc, const char *name, H5T_class_t class, const char 
 
     *attr = *type = H5I_INVALID_HID;
     if (!h5_has_attr(loc, name))
-        FAIL(err, ERR_INPUT, "%s: attribute '%s' is missing", where(loc, buf), name);
+        FAIL(err, ERR_INPUT, "%s: attribute '%s' is missing", h5_where(loc, buf), name);
     *attr = H5Aopen(loc, name, H5P_DEFAULT);
     *type = *attr < 0 ? H5I_INVALID_HID : H5Aget_type(*attr);
     space = *attr < 0 ? H5I_INVALID_HID : H5Aget_space(*attr);
     if (*attr < 0 || *type < 0 || space < 0) {
-        rc = h5_fail(err, ERR_INPUT, "%s: attribute '%s'", where(loc, buf), name);
+        rc = h5_fail(err, ERR_INPUT, "%s: attribute '%s'", h5_where(loc, buf), name);
         goto out;
     }
     if (H5Tget_class(*type) != class || H5Sget_simple_extent_type(space) != H5S_SCALAR)
-        FAIL(err, ERR_INPUT, "%s: attribute '%s' is not a single %s", where(loc, buf), name,
+        FAIL(err, ERR_INPUT, "%s: attribute '%s' is not a single %s", h5_where(loc, buf), name,
              class_name);
 out:
     h5_close(space);
@@ -244,9 +243,9 @@ static int get_number(hid_t loc, const char *name, H5T_class_t class, const char
     if (rc)
         goto out;
     if (H5Tget_size(type) > 8)
-        FAIL(err, ERR_INPUT, "%s: attribute '%s' is wider than 8 bytes", where(loc, buf), name);
+        FAIL(err, ERR_INPUT, "%s: attribute '%s' is wider than 8 bytes", h5_where(loc, buf), name);
     if (H5Aread(attr, mem, out) < 0)
-        rc = h5_fail(err, ERR_INPUT, "%s: reading attribute '%s'", where(loc, buf), name);
+        rc = h5_fail(err, ERR_INPUT, "%s: reading attribute '%s'", h5_where(loc, buf), name);
 out:
     h5_close(type);
     h5_close(attr);
@@ -274,185 +273,22 @@ int h5_get_str(hid_t loc, const char *name, char *out, size_t cap, struct err *e
     size_t size = H5Tget_size(type);
     if (H5Tis_variable_str(type) > 0)
         FAIL(err, ERR_INPUT, "%s: attribute '%s' is a variable-length string, expected a fixed one",
-             where(loc, buf), name);
+             h5_where(loc, buf), name);
     if (size > 65536)
-        FAIL(err, ERR_INPUT, "%s: attribute '%s' has %zu bytes", where(loc, buf), name, size);
+        FAIL(err, ERR_INPUT, "%s: attribute '%s' has %zu bytes", h5_where(loc, buf), name, size);
     TRY(mem_zalloc(&text, (int64_t)size + 1, 1, "attribute", err));
     if (H5Aread(attr, type, text) < 0) {
-        rc = h5_fail(err, ERR_INPUT, "%s: reading attribute '%s'", where(loc, buf), name);
+        rc = h5_fail(err, ERR_INPUT, "%s: reading attribute '%s'", h5_where(loc, buf), name);
         goto out;
     }
     if (strlen(text) >= cap)
         FAIL(err, ERR_INPUT, "%s: attribute '%s' has %zu characters, at most %zu are allowed",
-             where(loc, buf), name, strlen(text), cap - 1);
+             h5_where(loc, buf), name, strlen(text), cap - 1);
     strcpy(out, text);
 out:
     free(text);
     h5_close(type);
     h5_close(attr);
-    return rc;
-}
-
-/* ---- groups ---------------------------------------------------------------------------------- */
-
-int h5_create_group(hid_t loc, const char *name, hid_t *out, struct err *err)
-{
-    char buf[128];
-    hid_t props = H5Pcreate(H5P_GROUP_CREATE);
-
-    H5Pset_obj_track_times(props, 0);
-    /* Attributes and links stay in the object header, which has a checksum: the heaps that HDF5
-     * uses otherwise have none, and the library can crash on a damaged one. The limits are never
-     * reached: moving a thousand links to a heap takes HDF5 minutes. */
-    H5Pset_attr_phase_change(props, 65535, 0);
-    H5Pset_link_phase_change(props, 65535, 0);
-    hid_t id = H5Gcreate2(loc, name, H5P_DEFAULT, props, H5P_DEFAULT);
-    h5_close(props);
-    if (id < 0)
-        return h5_fail(err, ERR_IO, "%s: creating group '%s'", where(loc, buf), name);
-    *out = id;
-    return 0;
-}
-
-#define BUCKET 1000
-
-static void numbered_names(int64_t index, char bucket[24], char name[24])
-{
-    snprintf(bucket, 24, "%03lld", (long long)(index / BUCKET));
-    snprintf(name, 24, "%06lld", (long long)index);
-}
-
-/* The bucket of an index, created when it is the first to need it. */
-static int enter_bucket(hid_t parent, const char *bucket, hid_t *out, struct err *err)
-{
-    return h5_has_link(parent, bucket) ? h5_open_group(parent, bucket, out, err)
-                                       : h5_create_group(parent, bucket, out, err);
-}
-
-int h5_create_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
-{
-    char bucket[24], name[24];
-    hid_t group = H5I_INVALID_HID;
-
-    numbered_names(index, bucket, name);
-    int rc = enter_bucket(parent, bucket, &group, err);
-    if (rc == 0)
-        rc = h5_create_group(group, name, out, err);
-    h5_close(group);
-    return rc;
-}
-
-int h5_open_numbered(hid_t parent, int64_t index, hid_t *out, struct err *err)
-{
-    char bucket[24], name[24];
-    hid_t group = H5I_INVALID_HID;
-
-    numbered_names(index, bucket, name);
-    int rc = h5_open_group(parent, bucket, &group, err);
-    if (rc == 0)
-        rc = h5_open_group(group, name, out, err);
-    h5_close(group);
-    return rc;
-}
-
-int h5_move_numbered(hid_t loc, const char *from, hid_t parent, int64_t index, struct err *err)
-{
-    char bucket[24], name[24];
-    hid_t group = H5I_INVALID_HID;
-
-    numbered_names(index, bucket, name);
-    int rc = enter_bucket(parent, bucket, &group, err);
-    if (rc == 0 && H5Lmove(loc, from, group, name, H5P_DEFAULT, H5P_DEFAULT) < 0)
-        rc = h5_fail(err, ERR_IO, "naming group %s", name);
-    h5_close(group);
-    return rc;
-}
-
-bool h5_has_link(hid_t loc, const char *name)
-{
-    return H5Lexists(loc, name, H5P_DEFAULT) > 0;
-}
-
-static int check_link(hid_t loc, const char *name, const char *kind, struct err *err)
-{
-    char buf[128];
-    H5L_info_t info;
-
-    if (!h5_has_link(loc, name))
-        return err_set(err, ERR_INPUT, "%s: %s '%s' is missing", where(loc, buf), kind, name);
-    if (H5Lget_info(loc, name, &info, H5P_DEFAULT) < 0)
-        return h5_fail(err, ERR_INPUT, "%s: link '%s'", where(loc, buf), name);
-    if (info.type != H5L_TYPE_HARD)
-        return err_set(err, ERR_INPUT,
-                       "%s: '%s' is a soft or external link; only objects of the "
-                       "file itself are read",
-                       where(loc, buf), name);
-    return 0;
-}
-
-int h5_open_group(hid_t loc, const char *name, hid_t *out, struct err *err)
-{
-    char buf[128];
-    int rc = check_link(loc, name, "group", err);
-    if (rc)
-        return rc;
-    hid_t id = H5Gopen2(loc, name, H5P_DEFAULT);
-    if (id < 0)
-        return h5_fail(err, ERR_INPUT, "%s: opening group '%s'", where(loc, buf), name);
-    *out = id;
-    return 0;
-}
-
-int h5_open_dataset(hid_t loc, const char *name, hid_t *out, struct err *err)
-{
-    char buf[128];
-    int rc = check_link(loc, name, "dataset", err);
-    if (rc)
-        return rc;
-    hid_t id = H5Dopen2(loc, name, H5P_DEFAULT);
-    if (id < 0)
-        return h5_fail(err, ERR_INPUT, "%s: opening dataset '%s'", where(loc, buf), name);
-    *out = id;
-    return 0;
-}
-
-void h5_names_free(char **names, int64_t n)
-{
-    for (int64_t i = 0; names && i < n; i++)
-        free(names[i]);
-    free(names);
-}
-
-int h5_names(hid_t group, char ***names, int64_t *n, struct err *err)
-{
-    char buf[128], name[256], **list = NULL;
-    int rc = 0;
-    int64_t count = 0;
-    H5G_info_t info;
-
-    if (H5Gget_info(group, &info) < 0)
-        return h5_fail(err, ERR_INPUT, "%s: listing the group", where(group, buf));
-    if (info.nlinks > 1000000)
-        return err_set(err, ERR_INPUT, "%s: %llu links", where(group, buf),
-                       (unsigned long long)info.nlinks);
-    TRY(mem_zalloc(&list, (int64_t)info.nlinks, sizeof *list, "names of a group", err));
-    for (; count < (int64_t)info.nlinks; count++) {
-        ssize_t len = H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, (hsize_t)count,
-                                         name, sizeof name, H5P_DEFAULT);
-        if (len < 0) {
-            rc = h5_fail(err, ERR_INPUT, "%s: listing the group", where(group, buf));
-            goto out;
-        }
-        if ((size_t)len >= sizeof name)
-            FAIL(err, ERR_INPUT, "%s: a name of %zd characters", where(group, buf), len);
-        if (!(list[count] = strdup(name)))
-            FAIL(err, ERR_NOMEM, "names of a group");
-    }
-    *names = list;
-    *n = count;
-    list = NULL;
-out:
-    h5_names_free(list, count);
     return rc;
 }
 
@@ -513,7 +349,7 @@ int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err
     hid_t props = H5Dget_create_plist(dset);
 
     memset(out, 0, sizeof *out);
-    where(dset, name);
+    h5_where(dset, name);
     if (have < 0 || want < 0 || space < 0 || props < 0) {
         rc = h5_fail(err, ERR_INPUT, "%s", name);
         goto out;
@@ -570,7 +406,7 @@ int h5_create_dataset(hid_t loc, const char *name, hid_t type, int ndim, const i
     hid_t id = H5Dcreate2(loc, name, type, space, H5P_DEFAULT, props, H5P_DEFAULT);
     h5_close(space);
     if (id < 0)
-        return h5_fail(err, ERR_IO, "%s: creating dataset '%s'", where(loc, buf), name);
+        return h5_fail(err, ERR_IO, "%s: creating dataset '%s'", h5_where(loc, buf), name);
     *out = id;
     return 0;
 }
@@ -584,7 +420,7 @@ int h5_put_array(hid_t loc, const char *name, enum dtype type, int ndim, const i
 
     TRY(h5_create_dataset(loc, name, t, ndim, dims, NULL, props, &dset, err));
     if (H5Dwrite(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
-        rc = h5_fail(err, ERR_IO, "%s: writing '%s'", where(loc, buf), name);
+        rc = h5_fail(err, ERR_IO, "%s: writing '%s'", h5_where(loc, buf), name);
 out:
     h5_close(dset);
     h5_close(props);
@@ -603,14 +439,14 @@ int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const i
     TRY(h5_open_dataset(loc, name, &dset, err));
     TRY(h5_dataset_info(dset, type, &info, err));
     if (info.ndim != ndim || info.chunked)
-        FAIL(err, ERR_INPUT, "%s: '%s' is not a contiguous array of rank %d", where(loc, buf), name,
-             ndim);
+        FAIL(err, ERR_INPUT, "%s: '%s' is not a contiguous array of rank %d", h5_where(loc, buf),
+             name, ndim);
     for (int i = 0; i < ndim; i++)
         if (info.dims[i] != dims[i])
-            FAIL(err, ERR_INPUT, "%s: dimension %d of '%s' is %lld, expected %lld", where(loc, buf),
-                 i, name, (long long)info.dims[i], (long long)dims[i]);
+            FAIL(err, ERR_INPUT, "%s: dimension %d of '%s' is %lld, expected %lld",
+                 h5_where(loc, buf), i, name, (long long)info.dims[i], (long long)dims[i]);
     if (H5Dread(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
-        rc = h5_fail(err, ERR_INPUT, "%s: reading '%s'", where(loc, buf), name);
+        rc = h5_fail(err, ERR_INPUT, "%s: reading '%s'", h5_where(loc, buf), name);
 out:
     h5_close(dset);
     h5_close(t);

@@ -26,6 +26,9 @@ void h5_unlock(void);
  * (ENOSPC, EDQUOT) becomes ERR_MACHINE whatever code was given. Returns the code. */
 int h5_fail(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* Path of an object inside its file, for messages; returns buf. */
+const char *h5_where(hid_t loc, char buf[128]);
+
 /* Close whatever kind of id it is; ids below zero (never opened) are ignored. */
 void h5_close(hid_t id);
 

@@ -102,6 +102,15 @@ void trace_dataset_path(const struct trace *t, int64_t i, const struct trace_arr
 int trace_read_rows(const struct trace *t, int64_t call, const struct trace_array *a, int64_t slice,
                     int64_t row0, int64_t n, void *dst, struct err *err);
 
+/* ---- chunks of packed datasets --------------------------------------------------------------- */
+
+/* Creation properties of a packed dataset: chunks of a->chunk_rows rows, filters of a->storage. */
+hid_t trace_packed_props(const struct trace_array *a);
+
+/* Write a whole slice into a dataset made with them. */
+int trace_write_chunks(hid_t dset, const struct trace_array *a, int jobs, int64_t slice,
+                       const void *data, struct err *err);
+
 /* ---- writer, as seen by the packer ----------------------------------------------------------- */
 
 int trace_create_storage(const char *path, const struct trace_meta *m, enum trace_storage storage,

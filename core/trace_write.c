@@ -8,9 +8,7 @@
  */
 #include "core/trace_internal.h"
 
-#include "core/h5zstd.h"
 #include "core/mem.h"
-#include "core/pool.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +19,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define ZSTD_LEVEL 1
 #define MAP_CHUNK_BYTES (256 << 10)
 
 struct array_writer {
@@ -148,20 +145,6 @@ int trace_create(const char *path, const struct trace_meta *m, int64_t n_calls, 
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-static hid_t packed_props(const struct trace_array *a, enum trace_storage storage)
-{
-    int64_t chunk[3] = {1, a->chunk_rows, a->dims[2]};
-    unsigned level = ZSTD_LEVEL;
-    hid_t props = h5_dataset_props(a->ndim, chunk);
-
-    H5Pset_shuffle(props);
-    if (storage == TRACE_ZSTD)
-        H5Pset_filter(props, H5_FILTER_ZSTD, H5Z_FLAG_MANDATORY, 1, &level);
-    else
-        H5Pset_deflate(props, level);
-    return props;
-}
-
 static void choose_chunk(struct trace_array *a, int i)
 {
     int64_t rows = i < TRACE_WHAT_COUNT ? CHUNK_TOKENS : MAP_CHUNK_BYTES / a->row_bytes + 1;
@@ -194,8 +177,8 @@ static int begin_array(struct trace_writer *w, int i, struct err *err)
     for (int64_t s = 0; s < a->slices; s++)
         TRY(hash_new(&aw->hash[s], err));
     type = a->type == w->meta.dtype ? w->type : h5_type(a->type);
-    props = w->storage == TRACE_CONTIGUOUS ? h5_dataset_props(a->ndim, NULL)
-                                           : packed_props(a, w->storage);
+    props =
+        w->storage == TRACE_CONTIGUOUS ? h5_dataset_props(a->ndim, NULL) : trace_packed_props(a);
     TRY(h5_create_dataset(w->group, a->name, type, a->ndim, a->dims, NULL, props, &aw->dset, err));
     if (w->storage == TRACE_CONTIGUOUS) {
         haddr_t at = H5Dget_offset(aw->dset);
@@ -396,95 +379,15 @@ int trace_put_map(struct trace_writer *w, int head, const float *sum, const floa
     return call_failed(w, rc, err);
 }
 
-/* ---- packed payload -------------------------------------------------------------------------- */
-
-/* Chunks of one slice, compressed side by side and then written in order, so that the file does not
- * depend on the number of threads. */
-struct packer {
-    const struct trace_array *a;
-    const char *data;
-    size_t chunk, bound, elem;
-    char *packed; /* [chunks][bound] */
-    size_t *size; /* [chunks] */
-};
-
-static int pack_chunk(void *ctx, int64_t i, int worker, struct err *err)
-{
-    struct packer *p = ctx;
-    const struct trace_array *a = p->a;
-    int64_t row = i * a->chunk_rows;
-    int64_t rows = a->rows - row < a->chunk_rows ? a->rows - row : a->chunk_rows;
-    char *plain = NULL, *scratch = NULL;
-    int rc = 0;
-
-    (void)worker;
-    TRY(mem_zalloc(&plain, (int64_t)p->chunk, 1, "chunk", err)); /* the last chunk is padded */
-    TRY(mem_alloc(&scratch, (int64_t)p->chunk, 1, "chunk", err));
-    memcpy(plain, p->data + row * a->row_bytes, (size_t)(rows * a->row_bytes));
-    TRY(chunk_pack(plain, p->chunk, p->elem, ZSTD_LEVEL, scratch, p->packed + (size_t)i * p->bound,
-                   &p->size[i], err));
-out:
-    free(scratch);
-    free(plain);
-    return rc;
-}
-
-static int put_zstd(struct trace_writer *w, struct array_writer *aw, int64_t slice,
-                    const void *data, struct err *err)
-{
-    struct trace_array *a = &aw->a;
-    struct packer p = {.a = a, .data = data, .elem = dtype_size(a->type)};
-    int64_t n = (a->rows + a->chunk_rows - 1) / a->chunk_rows;
-    int rc = 0;
-
-    p.chunk = (size_t)(a->chunk_rows * a->row_bytes);
-    p.bound = chunk_bound(p.chunk);
-    TRY(mem_alloc(&p.packed, n, p.bound, "packed chunks", err));
-    TRY(mem_alloc(&p.size, n, sizeof *p.size, "packed chunks", err));
-    TRY(pool_run(w->jobs, n, pack_chunk, &p, err));
-    h5_lock();
-    for (int64_t i = 0; i < n && rc == 0; i++) {
-        hsize_t at[3] = {(hsize_t)slice, (hsize_t)(i * a->chunk_rows), 0};
-        if (H5Dwrite_chunk(aw->dset, H5P_DEFAULT, 0, at, p.size[i],
-                           p.packed + (size_t)i * p.bound) < 0)
-            rc = h5_fail(err, ERR_IO, "writing a chunk of '%s'", a->name);
-    }
-    h5_unlock();
-out:
-    free(p.size);
-    free(p.packed);
-    return rc;
-}
-
-static int put_hdf5(struct array_writer *aw, int64_t slice, const void *data, struct err *err)
-{
-    struct trace_array *a = &aw->a;
-    hsize_t start[3] = {(hsize_t)slice, 0, 0};
-    hsize_t count[3] = {1, (hsize_t)a->rows, (hsize_t)a->dims[2]};
-    int rc = 0;
-
-    h5_lock();
-    hid_t space = H5Dget_space(aw->dset), mem = H5Screate_simple(a->ndim, count, NULL);
-    hid_t type = H5Dget_type(aw->dset);
-    if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
-        H5Dwrite(aw->dset, type, mem, space, H5P_DEFAULT, data) < 0)
-        rc = h5_fail(err, ERR_IO, "writing '%s'", a->name);
-    h5_close(type);
-    h5_close(mem);
-    h5_close(space);
-    h5_unlock();
-    return rc;
-}
+/* ---- whole slices --------------------------------------------------------------------------- */
 
 int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *data, struct err *err)
 {
     struct array_writer *aw = &w->out[i];
     int rc = put_rows(w, i, slice, 0, aw->a.rows, data, err);
 
-    if (rc == 0 && w->storage == TRACE_ZSTD)
-        rc = put_zstd(w, aw, slice, data, err);
-    else if (rc == 0 && w->storage == TRACE_GZIP)
-        rc = put_hdf5(aw, slice, data, err);
+    if (rc == 0 && w->storage != TRACE_CONTIGUOUS)
+        rc = trace_write_chunks(aw->dset, &aw->a, w->jobs, slice, data, err);
     return call_failed(w, rc, err);
 }
 
