@@ -104,6 +104,26 @@ out:
     return rc;
 }
 
+static int print_json(const struct report *r, struct err *err)
+{
+    struct buf b = {0}, page = {0};
+    struct jw w;
+    buf_printf(&page, "%s/index.html", r->dir);
+    jw_init(&w, &b, 0);
+    jw_obj(&w);
+    jw_kstr(&w, "page", buf_str(&page));
+    jw_kint(&w, "cells", r->set.n);
+    jw_kint(&w, "tables", r->n_tables);
+    jw_kint(&w, "figures", r->n_figures);
+    jw_obj_end(&w);
+    int rc = buf_check(&b, "JSON", err);
+    if (!rc && printf("%s\n", buf_str(&b)) < 0)
+        rc = err_sys(err, ERR_IO, "standard output");
+    buf_free(&b);
+    buf_free(&page);
+    return rc;
+}
+
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct report_opts o = {0};
@@ -131,6 +151,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     }
     TRY(build(&r, app->argc, app->argv, err));
     log_info("%s/index.html: %d tables, %d figures", r.dir, r.n_tables, r.n_figures);
+    if (o.common.json)
+        TRY(print_json(&r, err));
     if (r.no_gnuplot)
         FAIL(err, ERR_MACHINE,
              "%s/index.html has no figures: install gnuplot-nox and run again; "

@@ -187,6 +187,22 @@ static void command_line(const struct app *app, struct buf *b)
     }
 }
 
+static int print_json(const struct figure *f, const char *output, struct err *err)
+{
+    struct buf b = {0};
+    struct jw w;
+    jw_init(&w, &b, 0);
+    jw_obj(&w);
+    jw_kstr(&w, "figure", f->listed.name);
+    jw_kstr(&w, "output", output);
+    jw_obj_end(&w);
+    int rc = buf_check(&b, "JSON", err);
+    if (!rc && printf("%s\n", buf_str(&b)) < 0)
+        rc = err_sys(err, ERR_IO, "standard output");
+    buf_free(&b);
+    return rc;
+}
+
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct plot_opts o = {0};
@@ -224,6 +240,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     a.masks = in.masks;
     TRY(f->draw(&a, err));
     log_info("%s", o.output);
+    if (o.common.json)
+        TRY(print_json(f, o.output, err));
 out:
     close_inputs(&in);
     buf_free(&made_by);

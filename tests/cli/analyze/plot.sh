@@ -7,7 +7,7 @@ for layer in 0 1; do
         printf '"d":8,"causal":true,"status":"ok","density_elem":%s,"cra_min":%s}\n' $tau $tau
     done
 done >a/records.jsonl
-"$LACUNA" plot bars a --metric density_elem --title "it's \`touch owned\`" -o fig.png
+"$LACUNA" plot bars a --metric density_elem --title "it's \`touch owned\`" -o fig.png --json
 head -c 8 fig.png | od -An -tx1
 ls
 sed -n 's/^# made by: //p' fig.gp
