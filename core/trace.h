@@ -79,6 +79,11 @@ int64_t                  trace_calls(const struct trace *t);
 const struct trace_call *trace_call(const struct trace *t, int64_t i); /* in call order */
 int64_t trace_find(const struct trace *t, int step, const char *branch, int layer); /* or -1 */
 
+/* The model's number of a stored query or kv head: they differ where a part of the heads is stored.
+ * Users always see the model's numbers; trace_read and its like take stored ones. */
+int trace_head_number(const struct trace_meta *m, int head);
+int trace_kv_number(const struct trace_meta *m, int kv_head);
+
 /* Tokens [tok0, tok0+n) of one head of one call as float32 [n][dim]. Thread-safe (pread). */
 int trace_read(const struct trace *t, int64_t call, enum trace_what what, int head, int64_t tok0,
                int64_t n, float *dst, struct err *err);

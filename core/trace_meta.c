@@ -553,3 +553,30 @@ struct hash128 sum_from_bytes(const uint8_t in[16])
     }
     return h;
 }
+
+/* Entry `at` of a list such as "0,4-7"; `at` itself for "" or past its end. */
+static int list_entry(const char *list, int at)
+{
+    int left = at;
+    for (const char *p = list; *p;) {
+        char *end;
+        long  a = strtol(p, &end, 10), b = *end == '-' ? strtol(end + 1, &end, 10) : a;
+        if (left <= b - a)
+            return (int)(a + left);
+        left -= (int)(b - a + 1);
+        if (*end != ',')
+            break;
+        p = end + 1;
+    }
+    return at;
+}
+
+int trace_head_number(const struct trace_meta *m, int head)
+{
+    return list_entry(m->head_ids, head);
+}
+
+int trace_kv_number(const struct trace_meta *m, int kv_head)
+{
+    return list_entry(m->kv_head_ids, kv_head);
+}

@@ -53,12 +53,15 @@ static int add_panels(const struct figure_args *a, const struct map_choice *c,
         if (call->step != c->step || strcmp(call->branch, c->branch) != 0 ||
             !wanted(layers, n_layers, call->layer))
             continue;
-        for (int64_t h = 0; h < n_heads; h++) {
+        for (int h = 0; h < trace_meta(a->trace)->heads; h++) {
+            int number = trace_head_number(trace_meta(a->trace), h);
+            if (!wanted(heads, n_heads, number))
+                continue;
             if (out->n == MAPFIG_MOST)
                 FAIL(err, ERR_USAGE, "more than %d maps: choose with --layer and --head",
                      MAPFIG_MOST);
             TRY(mem_grow(&out->panel, cap, out->n + 1, sizeof *out->panel, "panels", err));
-            out->panel[out->n++] = (struct map_panel){i, call->layer, (int)heads[h]};
+            out->panel[out->n++] = (struct map_panel){i, call->layer, number, h};
         }
     }
 out:
@@ -68,8 +71,9 @@ out:
 int map_choose(const struct figure_args *a, struct map_choice *out, struct err *err)
 {
     struct map_choice c = {0};
-    int64_t *layers = NULL, *heads = NULL, n_layers = -1, n_heads, cap = 0;
-    int rc = 0;
+    int64_t          *layers = NULL, *heads = NULL, n_layers = -1, n_heads = -1, cap = 0;
+    const struct trace_meta *m = trace_meta(a->trace);
+    int               rc = 0;
 
     if (trace_calls(a->trace) == 0)
         FAIL(err, ERR_INPUT, "%s: holds no attention call", trace_path(a->trace));
@@ -78,13 +82,15 @@ int map_choose(const struct figure_args *a, struct map_choice *out, struct err *
     if (a->layer)
         TRY(index_list_parse(a->layer, trace_meta(a->trace)->layers, "--layer", &layers, &n_layers,
                              err));
-    TRY(index_list_parse(a->head ? a->head : "all", trace_meta(a->trace)->heads, "--head", &heads,
-                         &n_heads, err));
+    if (a->head)
+        TRY(index_list_parse(a->head, m->head_ids[0] ? -1 : m->heads, "--head", &heads, &n_heads, err));
     TRY(add_panels(a, &c, layers, n_layers, heads, n_heads, &cap, &c, err));
     if (c.n == 0) {
         rc = no_call(a, err);
         goto out;
     }
+    if (!heads)
+        n_heads = m->heads;
     c.per_row = c.n > n_heads && n_heads <= 16 ? (int)n_heads : 0; /* a row per layer */
     *out = c;
     c.panel = NULL;
@@ -118,7 +124,7 @@ int map_read(const struct trace *t, const struct map_panel *p, bool mean, int64_
         FAIL(err, ERR_INPUT, "%s: a map of %lld x %lld cells is too large", trace_path(t),
              (long long)rows, (long long)cols);
     TRY(mem_alloc(&map, n, sizeof *map, "pooled map", err));
-    TRY(trace_read_map(t, p->call, p->head, mean ? map : NULL, mean ? NULL : map, err));
+    TRY(trace_read_map(t, p->call, p->stored, mean ? map : NULL, mean ? NULL : map, err));
     TRY(cells_from_map(map, m->n_q, m->n_k, m->pool, m->causal, cells_factor(rows, cols, most),
                        mean ? POOL_MEAN : POOL_MAX, out, err));
 out:

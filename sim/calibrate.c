@@ -48,7 +48,8 @@ static int same_model(const struct calibrate *c, struct err *err)
                            "time", trace_path(c->traces[0]), a->name, trace_path(c->traces[t]),
                            b->name);
         if (a->layers != b->layers || a->heads != b->heads || a->kv_heads != b->kv_heads ||
-            a->head_dim != b->head_dim || a->v_dim != b->v_dim || a->causal != b->causal)
+            a->head_dim != b->head_dim || a->v_dim != b->v_dim || a->causal != b->causal ||
+            strcmp(a->head_ids, b->head_ids))
             return err_set(err, ERR_INPUT, "%s and %s differ in layers, heads or head dimension",
                            trace_path(c->traces[0]), trace_path(c->traces[t]));
     }
@@ -91,11 +92,11 @@ int calibrate_plan(struct calibrate *c, const struct calibrate_select *sel, stru
 
     TRY(same_model(c, err));
     TRY(wanted_parse(&layers, sel->layers, m->layers, "--layers", err));
-    TRY(wanted_parse(&heads, sel->heads, m->heads, "--heads", err));
+    TRY(wanted_parse(&heads, sel->heads, m->head_ids[0] ? -1 : m->heads, "--heads", err));
     TRY(wanted_parse(&steps, sel->steps, -1, "--steps", err));
     for (int l = 0; l < m->layers; l++)
         for (int h = 0; h < m->heads; h++) {
-            if (!wanted_holds(&layers, l) || !wanted_holds(&heads, h))
+            if (!wanted_holds(&layers, l) || !wanted_holds(&heads, trace_head_number(m, h)))
                 continue;
             TRY(mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err));
             struct calibrate_job *j = &c->jobs[c->n_jobs];
@@ -164,7 +165,7 @@ static int search(const struct calibrate *c, struct calibrate_job *j,
     jw_init(&w, &b, 0);
     jw_obj(&w);
     jw_kint(&w, "layer", j->layer);
-    jw_kint(&w, "head", j->head);
+    jw_kint(&w, "head", trace_head_number(trace_meta(c->traces[0]), j->head));
     rc = method->calibrate(&ctx, c->run->params, samples, (int)j->n, &w, err);
     jw_obj_end(&w);
     if (rc == METHOD_SKIP) {
@@ -187,7 +188,7 @@ static int run_job(void *ctx, int64_t item, int worker, struct err *err)
     struct sim_head      *heads = NULL;
     struct head_in       *samples = NULL;
     char                  label[64];
-    int                   rc = 0;
+    int                   rc = 0, number = trace_head_number(trace_meta(c->traces[0]), j->head);
 
     TRY(mem_zalloc(&heads, j->n, sizeof *heads, "samples", err));
     TRY(mem_zalloc(&samples, j->n, sizeof *samples, "samples", err));
@@ -196,14 +197,14 @@ static int run_job(void *ctx, int64_t item, int worker, struct err *err)
         samples[s] = heads[s].in;
     }
     TRY(search(c, j, samples, err));
-    snprintf(label, sizeof label, "layer %d head %d", j->layer, j->head);
+    snprintf(label, sizeof label, "layer %d head %d", j->layer, number);
     progress_add(x->progress, job_cost(c, j), 1, label);
 out:
     for (int64_t s = 0; heads && s < j->n; s++)
         sim_head_free(&heads[s]);
     free(heads);
     free(samples);
-    return rc ? err_prefix(err, "layer %d head %d", j->layer, j->head) : 0;
+    return rc ? err_prefix(err, "layer %d head %d", j->layer, number) : 0;
 }
 
 int calibrate_execute(struct calibrate *c, int jobs, struct err *err)

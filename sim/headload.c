@@ -67,8 +67,8 @@ static void describe(const struct trace *t, int64_t call, int head, const struct
     in->src_dtype = m->dtype;
     in->geom = trace_geometry(m);
     in->layer = c->layer;
-    in->head = head;
-    in->kv_head = head / (m->heads / m->kv_heads);
+    in->head = trace_head_number(m, head);
+    in->kv_head = trace_kv_number(m, head / (m->heads / m->kv_heads));
     in->n_heads = m->heads;
     in->n_kv_heads = m->kv_heads;
     in->n_layers = m->layers;
@@ -140,8 +140,9 @@ int head_load(const struct trace *t, int64_t call, int head, const struct head_l
     TRY(drop_padding(t, &h->in, err));
     struct attn_in *x = &h->in.x;
     TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->q, err));
-    TRY(read_tensor(t, call, TRACE_K, h->in.kv_head, x->nk, x->d, how, &h->k, err));
-    TRY(read_tensor(t, call, TRACE_V, h->in.kv_head, x->nk, x->dv, how, &h->v, err));
+    int kv = head / (trace_meta(t)->heads / trace_meta(t)->kv_heads);
+    TRY(read_tensor(t, call, TRACE_K, kv, x->nk, x->d, how, &h->k, err));
+    TRY(read_tensor(t, call, TRACE_V, kv, x->nk, x->dv, how, &h->v, err));
     TRY(apply_order(t, h, how, err));
     x->q = h->q;
     x->k = h->k;

@@ -21,7 +21,7 @@
 
 struct series {
     int      trace;            /* index into replay.traces */
-    int      layer, head;
+    int      layer, head;      /* head as stored in the trace */
     char     branch[16];
     int64_t *calls, n_calls;   /* of the trace, by step; owned */
     double   cost;             /* pairs x methods still to do */

@@ -68,7 +68,7 @@ static int plan_trace(struct replay *r, int t, const struct wanted *w, const cha
             (branch && *branch && strcmp(branch, c->branch) != 0))
             continue;
         for (int h = 0; h < trace_meta(trace)->heads; h++)
-            if (holds(w->heads, w->n_heads, h))
+            if (holds(w->heads, w->n_heads, trace_head_number(trace_meta(trace), h)))
                 TRY(add_call(r, t, i, h, err));
     }
 out:
@@ -124,7 +124,8 @@ int replay_plan(struct replay *r, const struct replay_select *sel, struct err *e
     for (int t = 0; t < r->n_traces; t++) {
         const struct trace_meta *m = trace_meta(r->traces[t]);
         TRY(parse_list(sel->layers, m->layers, "--layers", &w.layers, &w.n_layers, err));
-        TRY(parse_list(sel->heads, m->heads, "--heads", &w.heads, &w.n_heads, err));
+        TRY(parse_list(sel->heads, m->head_ids[0] ? -1 : m->heads, "--heads", &w.heads, &w.n_heads,
+                       err));
         TRY(parse_list(sel->steps, -1, "--steps", &w.steps, &w.n_steps, err));
         TRY(plan_trace(r, t, &w, sel->branch, err));
         free(w.layers);
@@ -187,8 +188,8 @@ int replay_identity(const struct replay *r, const struct series *s, int64_t call
     snprintf(rec->model, sizeof rec->model, "%.63s", m->name);
     rec->step = c->step;
     rec->layer = s->layer;
-    rec->head = s->head;
-    rec->kv_head = s->head / (m->heads / m->kv_heads);
+    rec->head = trace_head_number(m, s->head);
+    rec->kv_head = trace_kv_number(m, s->head / (m->heads / m->kv_heads));
     snprintf(rec->branch, sizeof rec->branch, "%s", c->branch);
     snprintf(rec->method, sizeof rec->method, "%s", run->method->name);
     rec->seed = r->seed;

@@ -153,7 +153,8 @@ out:
 static void progress_cell(struct replay *r, const struct series *s, const struct trace_call *c)
 {
     char text[96];
-    snprintf(text, sizeof text, "step %d layer %d head %d", c->step, s->layer, s->head);
+    snprintf(text, sizeof text, "step %d layer %d head %d", c->step, s->layer,
+             trace_head_number(trace_meta(r->traces[s->trace]), s->head));
     progress_add(r->progress, s->cost / (double)s->n_calls, r->n_runs, text);
 }
 

@@ -27,7 +27,7 @@ static const char *program(void)
 }
 
 /* A causal trace of random heads; `bad` puts a NaN into k of layer 1. */
-static void make_trace(const char *path, bool bad)
+static void make_trace_of(const char *path, bool bad, const char *ids, const char *kv_ids)
 {
     struct err           err = {0};
     struct trace_writer *w = NULL;
@@ -37,6 +37,8 @@ static void make_trace(const char *path, bool bad)
     float                x[N * HEADS * D];
     snprintf(m.name, sizeof m.name, "random");
     snprintf(m.source, sizeof m.source, "synthetic");
+    snprintf(m.head_ids, sizeof m.head_ids, "%s", ids);
+    snprintf(m.kv_head_ids, sizeof m.kv_head_ids, "%s", kv_ids);
     assert_ok(trace_create(path, &m, LAYERS, true, &w, &err), &err);
     for (int l = 0; l < LAYERS; l++) {
         struct trace_call c = {.layer = l, .branch = "main", .timestep = NAN, .sigma = NAN,
@@ -53,6 +55,11 @@ static void make_trace(const char *path, bool bad)
         assert_ok(trace_end_call(w, &err), &err);
     }
     assert_ok(trace_commit(&w, &err), &err);
+}
+
+static void make_trace(const char *path, bool bad)
+{
+    make_trace_of(path, bad, "", "");
 }
 
 /* Start the program with stdout and stderr in `log`. */
@@ -271,6 +278,25 @@ START_TEST(bad_calls_are_refused)
 }
 END_TEST
 
+/* A trace of heads 1, 4, 5 and 9 of a model, with its kv heads 0 and 2. */
+START_TEST(heads_carry_the_numbers_of_the_model)
+{
+    struct err     err = {0};
+    struct record *r = NULL;
+    int64_t        n;
+    set_up();
+    make_trace_of(trace, false, "1,4-5,9", "0,2");
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "--heads", "5", "-o", dir_a, "-q"), 0);
+    assert_ok(records_load(dir_a, &r, &n, &err), &err);
+    ck_assert_int_eq(n, LAYERS);
+    ck_assert_int_eq(r[0].head, 5);
+    ck_assert_int_eq(r[0].kv_head, 2); /* the third stored head reads the second stored kv head */
+    records_free(r, n);
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "--heads", "0", "-o", dir_b, "-q"), 2);
+    assert_log_has("--heads 0");
+}
+END_TEST
+
 START_TEST(missing_pieces_are_named)
 {
     set_up();
@@ -300,6 +326,7 @@ Suite *make_suite(void)
     tcase_add_test(t, a_changed_trace_is_refused_in_the_same_directory);
     tcase_add_test(t, non_finite_keys_are_named_and_refused);
     tcase_add_loop_test(t, bad_calls_are_refused, 0, 9);
+    tcase_add_test(t, heads_carry_the_numbers_of_the_model);
     tcase_add_test(t, missing_pieces_are_named);
     suite_add_tcase(s, t);
     return s;
