@@ -6,6 +6,7 @@
 #include "core/opt.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,6 +100,8 @@ double key_number(const struct record *r, enum group_key k)
         return r->head;
     case KEY_KV_HEAD:
         return r->kv_head;
+    case KEY_MASK_AGE:
+        return record_get(r, "mask_age");
     default:
         return 0;
     }
@@ -137,6 +140,8 @@ void key_text(const struct record *r, enum group_key k, struct buf *b)
 {
     if (k == KEY_SEED)
         buf_printf(b, "%llu", (unsigned long long)r->seed);
+    else if (info[k].number && isnan(key_number(r, k)))
+        buf_puts(b, "none");
     else if (info[k].number)
         buf_printf(b, "%.0f", key_number(r, k));
     else
@@ -177,6 +182,8 @@ int key_compare(const struct record *a, const struct record *b, enum group_key k
         return (a->seed > b->seed) - (a->seed < b->seed);
     if (info[k].number) {
         double x = key_number(a, k), y = key_number(b, k);
+        if (isnan(x) || isnan(y)) /* no value stands first */
+            return isnan(y) - isnan(x);
         return (x > y) - (x < y);
     }
     if (k == KEY_METHOD) {

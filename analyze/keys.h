@@ -30,6 +30,7 @@
     X(KEY_LAYER, "layer", true, "layer", "layer")                                                  \
     X(KEY_HEAD, "head", true, "head", "query head")                                                \
     X(KEY_KV_HEAD, "kv_head", true, "kv head", "key-value head")                                   \
+    X(KEY_MASK_AGE, "mask_age", true, "mask age [step]", "steps since a reused mask was made")     \
     X(KEY_STATUS, "status", false, "status", "ok, skip or error")                                  \
     X(KEY_REASON, "reason", false, "reason", "why a cell was skipped or failed")
 

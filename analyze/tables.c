@@ -4,6 +4,7 @@
 #include "analyze/tables.h"
 
 #include "analyze/paper.h"
+#include "analyze/video_tables.h"
 #include "core/metricdef.h"
 
 #include <math.h>
@@ -65,7 +66,12 @@ static int build_status(const struct table_def *def, const struct recset *set,
 
 #define TABLE(id, name, title, keys, metrics, flags)                                               \
     static const struct table_def table_##id = {                                                   \
-        {name, title, "rows: " keys "; metrics: " metrics}, keys, metrics, flags, build_groups};
+        {name, title, "rows: " keys "; metrics: " metrics},                                        \
+        keys,                                                                                      \
+        metrics,                                                                                   \
+        flags,                                                                                     \
+        build_groups,                                                                              \
+        NULL};
 #include "analyze/tables.def"
 #undef TABLE
 
@@ -75,7 +81,8 @@ static const struct table_def table_status = {
     "method,params",
     "",
     0,
-    build_status};
+    build_status,
+    NULL};
 static const struct table_def table_paper = {
     {"paper", "Numbers printed in the papers beside ours",
      "rows: printed numbers of FG-Attn, SALE, SampleAttention, SpargeAttn, then counts of those "
@@ -83,14 +90,14 @@ static const struct table_def table_paper = {
     "",
     "",
     0,
-    build_paper};
+    build_paper,
+    NULL};
 
 const struct table_def *const table_defs[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id,
 #include "analyze/tables.def"
 #undef TABLE
-    &table_status,
-    &table_paper,
+    &table_blocks, &table_threshold, &table_permutations, &table_judge, &table_status, &table_paper,
     NULL,
 };
 
@@ -98,6 +105,10 @@ const struct listed *const table_list[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id.listed,
 #include "analyze/tables.def"
 #undef TABLE
+    &table_blocks.listed,
+    &table_threshold.listed,
+    &table_permutations.listed,
+    &table_judge.listed,
     &table_status.listed,
     &table_paper.listed,
     NULL,
@@ -124,13 +135,23 @@ const struct table_def *table_def_find(const char *name, struct err *err)
     return NULL;
 }
 
+static void first_metric(const struct table_def *def, char first[64])
+{
+    snprintf(first, 64, "%.*s", (int)strcspn(def->metrics, ","), def->metrics);
+}
+
 bool table_has_data(const struct table_def *def, const struct recset *set)
 {
+    if (def->has_data)
+        return def->has_data(set);
     if (def->build != build_groups)
         return set->n > 0;
+    char first[64];
+    first_metric(def, first);
+    const char *patterns = def->flags & TABLE_HAVING ? first : def->metrics;
     for (int64_t i = 0; i < set->n; i++)
         for (int64_t k = 0; set->r[i].status == RECORD_OK && k < set->r[i].n_metrics; k++)
-            if (name_matches(def->metrics, set->r[i].metrics[k].name))
+            if (name_matches(patterns, set->r[i].metrics[k].name))
                 return true;
     return false;
 }
@@ -247,7 +268,8 @@ static int put_key(struct table *t, int64_t col, const struct record *r, enum gr
     struct buf b = {0};
     int rc = 0;
     if (key_is_number(k)) {
-        table_num(t, col, key_number(r, k));
+        if (!isnan(key_number(r, k)))
+            table_num(t, col, key_number(r, k));
         return 0;
     }
     key_text(r, k, &b);
@@ -390,6 +412,12 @@ out:
 
 /* ---- build --------------------------------------------------------------------------------- */
 
+/* Records that hold the metric. */
+static bool has_metric(const void *ctx, const struct record *r)
+{
+    return r->status == RECORD_OK && record_has(r, ctx);
+}
+
 /* Records that hold one of the metrics. */
 static bool is_map_record(const void *ctx, const struct record *r)
 {
@@ -418,18 +446,24 @@ static int build_groups(const struct table_def *def, const struct recset *set,
     enum group_key keys[KEYS_MAX], pivot[KEYS_MAX];
     struct grouping gs = {0};
     struct str_list metrics = {0};
-    group_filter *filter = def->flags & TABLE_PER_HEAD ? is_map_record : NULL;
+    char first[64];
+    bool having = def->flags & TABLE_HAVING;
+    group_filter *filter = having ? has_metric : def->flags & TABLE_PER_HEAD ? is_map_record : NULL;
     unsigned group_flags = (def->flags & TABLE_PER_HEAD ? GROUP_PER_HEAD : 0) |
                            (def->flags & TABLE_SPLIT_STEPS ? GROUP_SPLIT_STEPS : 0);
     int n_keys, n_pivot, rc = 0;
 
+    first_metric(def, first);
+    if (having && !table_has_data(def, set))
+        FAIL(err, ERR_INPUT, "no ok record has a metric %s", first);
     TRY(choose_keys(def, set, req, keys, &n_keys, err));
     TRY(choose_metrics(def, set, req, &metrics, err));
     if (req->pivot) {
         TRY(keys_parse(req->pivot, "--pivot", pivot, &n_pivot, err));
         TRY(build_pivot(set, keys, n_keys, pivot[0], metrics.items[0], out, err));
     } else {
-        TRY(grouping_make(set, keys, n_keys, group_flags, filter, &metrics, &gs, err));
+        const void *ctx = having ? (const void *)first : &metrics;
+        TRY(grouping_make(set, keys, n_keys, group_flags, filter, ctx, &gs, err));
         TRY(add_key_columns(out, keys, n_keys, gs.has_sparse, err));
         TRY(add_metric_columns(out, &metrics, err));
         for (int64_t i = 0; i < gs.n; i++)

@@ -18,6 +18,7 @@ struct table_request {
 enum table_flags {
     TABLE_SPLIT_STEPS = 1,
     TABLE_PER_HEAD = 2,
+    TABLE_HAVING = 4,
 };
 
 struct table_def {
@@ -26,6 +27,7 @@ struct table_def {
     unsigned flags;
     int (*build)(const struct table_def *def, const struct recset *set,
                  const struct table_request *req, struct table *out, struct err *err);
+    bool (*has_data)(const struct recset *set); /* NULL: some record has one of the metrics */
 };
 
 extern const struct table_def *const table_defs[]; /* NULL-terminated */

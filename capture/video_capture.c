@@ -31,22 +31,22 @@
 
 struct video_run {
     const struct capture_opts *o;
-    struct wan_model           model;
-    struct trace_meta          meta;
-    struct trace_writer       *writer;
-    struct progress           *progress;
-    int64_t                    t, h, w, size, grid[3]; /* latent size, values in it, token grid */
-    float                     *x, *v, *v_uncond;       /* [channels][t][h][w], owned */
-    float                     *text, *negative;        /* [n_text][text_dim], owned */
-    int64_t                    n_text;
-    double                    *sigma;                  /* [steps + 1], owned */
-    bool                      *layers, *steps;         /* wanted, owned */
-    struct head_select         heads;
-    int64_t                    n_layers, n_steps, last_step, branches;
-    struct trace_call          call;                   /* being captured */
-    double                     layer_flop, map_flop;   /* of a layer; of its maps, when stored */
-    bool                       capturing;
-    int                        order;
+    struct wan_model model;
+    struct trace_meta meta;
+    struct trace_writer *writer;
+    struct progress *progress;
+    int64_t t, h, w, size, grid[3]; /* latent size, values in it, token grid */
+    float *x, *v, *v_uncond;        /* [channels][t][h][w], owned */
+    float *text, *negative;         /* [n_text][text_dim], owned */
+    int64_t n_text;
+    double *sigma;        /* [steps + 1], owned */
+    bool *layers, *steps; /* wanted, owned */
+    struct head_select heads;
+    int64_t n_layers, n_steps, last_step, branches;
+    struct trace_call call;      /* being captured */
+    double layer_flop, map_flop; /* of a layer; of its maps, when stored */
+    bool capturing;
+    int order;
 };
 
 /* ---- input ---------------------------------------------------------------------------------- */
@@ -54,13 +54,16 @@ struct video_run {
 static int parse_size(struct video_run *r, struct err *err)
 {
     long long t, h, w;
-    char      rest;
+    char rest;
     if (!r->o->size)
-        return err_set(err, ERR_USAGE, "capture: --size TxHxW is missing (frames x height x width)");
+        return err_set(err, ERR_USAGE,
+                       "capture: --size TxHxW is missing (frames x height x width)");
     if (sscanf(r->o->size, "%lldx%lldx%lld%c", &t, &h, &w, &rest) != 3 || t > 1 << 20 ||
         h > 1 << 20 || w > 1 << 20)
-        return err_set(err, ERR_USAGE, "capture: --size %s is not of the form TxHxW, as in "
-                       "16x256x384", r->o->size);
+        return err_set(err, ERR_USAGE,
+                       "capture: --size %s is not of the form TxHxW, as in "
+                       "16x256x384",
+                       r->o->size);
     r->t = t;
     r->h = h;
     r->w = w;
@@ -74,13 +77,15 @@ static int load_text(const struct video_run *r, const char *path, int64_t index,
                      int64_t *n_text, struct err *err)
 {
     struct array a = {0};
-    int64_t      dim = r->model.c.text_dim;
-    int          rc = 0;
+    int64_t dim = r->model.c.text_dim;
+    int rc = 0;
 
     TRY(array_load(path, "text", &a, err));
     if (a.ndim < 2 || a.ndim > 3 || a.shape[a.ndim - 1] != dim || a.count == 0)
-        FAIL(err, ERR_INPUT, "%s: text embeddings must be [tokens][%lld] or "
-             "[prompts][tokens][%lld], found %s", path, (long long)dim, (long long)dim, a.text);
+        FAIL(err, ERR_INPUT,
+             "%s: text embeddings must be [tokens][%lld] or "
+             "[prompts][tokens][%lld], found %s",
+             path, (long long)dim, (long long)dim, a.text);
     int64_t prompts = a.ndim == 3 ? a.shape[0] : 1, tokens = a.shape[a.ndim - 2];
     if (index >= prompts)
         FAIL(err, ERR_USAGE, "%s: --prompt-index %lld, but there are %lld prompts (from 0)", path,
@@ -95,18 +100,20 @@ out:
 
 static int load_texts(struct video_run *r, struct err *err)
 {
-    char    path[4096];
+    char path[4096];
     int64_t n = 0;
-    int     rc = 0;
+    int rc = 0;
 
     snprintf(path, sizeof path, "%s/prompts.safetensors", r->o->model);
     if (!r->o->text && access(path, F_OK) != 0)
         FAIL(err, ERR_USAGE, "capture: --text FILE is missing, and %s holds no prompts.safetensors",
              r->o->model);
-    TRY(load_text(r, r->o->text ? r->o->text : path, r->o->prompt_index, &r->text, &r->n_text, err));
+    TRY(load_text(r, r->o->text ? r->o->text : path, r->o->prompt_index, &r->text, &r->n_text,
+                  err));
     r->branches = r->o->guidance > 1 ? 2 : 1;
     if (r->branches == 1 && r->o->negative)
-        FAIL(err, ERR_USAGE, "capture: --negative needs --guidance above 1: without guidance there is "
+        FAIL(err, ERR_USAGE,
+             "capture: --negative needs --guidance above 1: without guidance there is "
              "no unconditional branch");
     if (r->branches == 1)
         return 0;
@@ -126,8 +133,8 @@ out:
 static int load_noise(struct video_run *r, struct err *err)
 {
     const struct wan_config *c = &r->model.c;
-    struct array             a = {0};
-    int                      rc = 0;
+    struct array a = {0};
+    int rc = 0;
 
     TRY(mem_alloc(&r->x, r->size, sizeof(float), "latent", err));
     if (!r->o->noise) {
@@ -150,21 +157,21 @@ out:
 static int prepare(struct video_run *r, struct err *err)
 {
     const struct capture_opts *o = r->o;
-    int                        rc = 0;
+    int rc = 0;
 
     TRY(wan_open(o->model, CACHE_BYTES, &r->model, err));
     TRY(parse_size(r, err));
     TRY(load_texts(r, err));
     TRY(capture_choose(o->layers, r->model.c.layers, "--layers", &r->layers, &r->n_layers, err));
     TRY(head_select_parse(o->heads, r->model.c.heads, r->model.c.heads, &r->heads, err));
-    TRY(capture_choose(o->capture_steps, o->steps, "--capture-steps", &r->steps, &r->n_steps,
-                       err));
+    TRY(capture_choose(o->capture_steps, o->steps, "--capture-steps", &r->steps, &r->n_steps, err));
     for (int64_t i = 0; i < o->steps; i++)
         r->last_step = r->steps[i] ? i : r->last_step;
     if (o->save_frames || o->save_sample)
         r->last_step = o->steps - 1;
     if (o->save_frames && (r->model.c.out_channels != 3 || r->model.c.in_channels != 3))
-        FAIL(err, ERR_USAGE, "capture: --save-frames needs a model that denoises RGB pixels; this one "
+        FAIL(err, ERR_USAGE,
+             "capture: --save-frames needs a model that denoises RGB pixels; this one "
              "has %lld latent channels (use --save-sample and decode it elsewhere)",
              (long long)r->model.c.out_channels);
     if (r->model.c.out_channels != r->model.c.in_channels)
@@ -179,9 +186,9 @@ out:
 static int fill_meta(struct video_run *r, struct err *err)
 {
     const struct wan_config *c = &r->model.c;
-    struct trace_meta       *m = &r->meta;
-    char                     id[HASH_TEXT_MAX];
-    int                      rc;
+    struct trace_meta *m = &r->meta;
+    char id[HASH_TEXT_MAX];
+    int rc;
 
     capture_model_name(r->o->model, m->name, sizeof m->name);
     snprintf(m->architecture, sizeof m->architecture, "WanTransformer3DModel");
@@ -228,12 +235,12 @@ static int put_maps(struct video_run *r, const float *q, const float *k, const f
                     struct err *err)
 {
     const struct wan_config *c = &r->model.c;
-    int64_t                  n = r->meta.n_q;
-    struct nn_kv             kv = {0};
-    struct attnmap           map = {0};
-    float                   *out = NULL;
-    double                  *lse = NULL;
-    int                      jobs = cmd_jobs(&r->o->c), rc = 0;
+    int64_t n = r->meta.n_q;
+    struct nn_kv kv = {0};
+    struct attnmap map = {0};
+    float *out = NULL;
+    double *lse = NULL;
+    int jobs = cmd_jobs(&r->o->c), rc = 0;
 
     TRY(nn_kv_init(&kv, n, c->heads, c->head_dim, err));
     nn_kv_put(&kv, 0, n, k, v);
@@ -258,10 +265,10 @@ static int hook(void *ctx, int layer, const float *q, const float *k, const floa
                 struct err *err)
 {
     struct video_run *r = ctx;
-    int64_t           n = r->meta.n_q;
-    int               d = r->model.c.head_dim;
-    char              text[64];
-    int               rc = 0;
+    int64_t n = r->meta.n_q;
+    int d = r->model.c.head_dim;
+    char text[64];
+    int rc = 0;
 
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
@@ -288,8 +295,8 @@ static int evaluate(struct video_run *r, int64_t step, const char *branch, const
                     float *v, struct err *err)
 {
     struct wan_input in = {r->x, r->t, r->h, r->w, 1000 * r->sigma[step], text, r->n_text};
-    r->call = (struct trace_call){.step = (int)step, .timestep = in.timestep,
-                                  .sigma = r->sigma[step]};
+    r->call =
+        (struct trace_call){.step = (int)step, .timestep = in.timestep, .sigma = r->sigma[step]};
     snprintf(r->call.branch, sizeof r->call.branch, "%s", branch);
     r->capturing = r->steps[step];
     return wan_forward(&r->model, &in, cmd_jobs(&r->o->c), hook, r, v, err);
@@ -314,7 +321,7 @@ static int put_schedule(struct video_run *r, struct err *err)
 {
     int64_t steps = r->o->steps;
     double *timestep = NULL;
-    int     rc = 0;
+    int rc = 0;
     TRY(mem_alloc(&timestep, steps, sizeof *timestep, "schedule", err));
     for (int64_t i = 0; i < steps; i++)
         timestep[i] = 1000 * r->sigma[i];
@@ -328,7 +335,7 @@ out:
 static int save_results(struct video_run *r, struct err *err)
 {
     int64_t shape[4] = {r->model.c.in_channels, r->t, r->h, r->w};
-    int     rc = 0;
+    int rc = 0;
     if (r->o->save_sample)
         TRY(npy_write(r->o->save_sample, DT_F32, 4, shape, r->x, err));
     if (r->o->save_frames)
@@ -337,12 +344,12 @@ out:
     return rc;
 }
 
-/* Products of a layer: its weights with every token, scores and values; of the maps: three passes over
- * the scores. */
+/* Products of a layer: its weights with every token, scores and values; of the maps: three passes
+ * over the scores. */
 static void count_flop(struct video_run *r)
 {
     const struct wan_config *c = &r->model.c;
-    double                   n = (double)r->meta.n_q, weights = (double)wan_block_bytes(c) / 4;
+    double n = (double)r->meta.n_q, weights = (double)wan_block_bytes(c) / 4;
     r->layer_flop = 2 * n * weights + 4 * n * n * (double)c->dim;
     r->map_flop = r->meta.pool ? 6 * n * n * (double)c->dim : 0;
 }
@@ -357,7 +364,7 @@ static int run_model(struct video_run *r, struct err *err)
 {
     int64_t calls = r->n_steps * r->branches * r->n_layers;
     int64_t layers = (r->last_step + 1) * r->branches * r->model.c.layers;
-    int     rc = 0;
+    int rc = 0;
 
     TRY(load_noise(r, err));
     if (r->o->save_frames) /* not after hours of work */
@@ -390,10 +397,10 @@ static int summarise(struct video_run *r, double seconds, struct err *err)
 {
     int64_t calls = r->n_steps * r->branches * r->n_layers;
     int64_t memory = wan_forward_bytes(&r->model.c, r->t, r->h, r->w) + 12 * r->size;
-    struct capture_summary s = {r->o->out, NULL, r->meta.n_q, calls, trace_size(&r->meta, calls),
-                                memory, seconds, NAN};
-    char                   id[64];
-    int                    rc = 0;
+    struct capture_summary s = {r->o->out, NULL,    r->meta.n_q, calls, trace_size(&r->meta, calls),
+                                memory,    seconds, NAN};
+    char id[64];
+    int rc = 0;
     if (r->model.cached)
         s.memory_bytes += (r->model.c.layers - 1) * wan_block_bytes(&r->model.c);
     s.memory_bytes += map_bytes(r);
@@ -409,8 +416,8 @@ out:
 int video_capture(const struct capture_opts *o, struct err *err)
 {
     struct video_run r = {.o = o};
-    struct timespec  a, b;
-    int              rc = 0;
+    struct timespec a, b;
+    int rc = 0;
 
     clock_gettime(CLOCK_MONOTONIC, &a);
     TRY(prepare(&r, err));

@@ -20,38 +20,42 @@
 #define FFN_ROWS 2048
 
 struct state {
-    struct wan_model       *m;
+    struct wan_model *m;
     const struct wan_input *in;
-    int                     jobs;
-    int64_t                 grid[3], n; /* tokens */
-    float                  *h, *y, *q, *k, *v, *o; /* [n][dim] */
-    float                  *temb, *mod;            /* [dim], [6][dim] */
-    float                  *text, *k2, *v2;        /* [n_text][dim] */
-    float                  *cos, *sin;             /* [n][head_dim / 2] */
-    float                  *ffn;                   /* [FFN_ROWS][ffn_dim] */
+    int jobs;
+    int64_t grid[3], n;           /* tokens */
+    float *h, *y, *q, *k, *v, *o; /* [n][dim] */
+    float *temb, *mod;            /* [dim], [6][dim] */
+    float *text, *k2, *v2;        /* [n_text][dim] */
+    float *cos, *sin;             /* [n][head_dim / 2] */
+    float *ffn;                   /* [FFN_ROWS][ffn_dim] */
 };
 
 int wan_grid(const struct wan_config *c, int64_t t, int64_t h, int64_t w, int64_t grid[3],
              struct err *err)
 {
     static const char *const names[] = {"frames", "height", "width"};
-    const int64_t            size[] = {t, h, w};
+    const int64_t size[] = {t, h, w};
     for (int i = 0; i < 3; i++) {
         if (size[i] < 1 || size[i] % c->patch[i])
             return err_set(err, ERR_USAGE, "%s %lld is not a positive multiple of the patch, %lld",
                            names[i], (long long)size[i], (long long)c->patch[i]);
         grid[i] = size[i] / c->patch[i];
         if (grid[i] > c->rope_max)
-            return err_set(err, ERR_USAGE, "%s %lld gives %lld tokens, the model's positions end at "
-                           "%lld", names[i], (long long)size[i], (long long)grid[i],
+            return err_set(err, ERR_USAGE,
+                           "%s %lld gives %lld tokens, the model's positions end at "
+                           "%lld",
+                           names[i], (long long)size[i], (long long)grid[i],
                            (long long)c->rope_max);
     }
     /* The sizes of all activations and of the latent stay below 2^62 bytes. */
     int64_t n, widest = 16 * (c->dim + c->in_channels * c->patch[0] * c->patch[1] * c->patch[2]);
     if (!mul_ok(grid[0], grid[1], &n) || !mul_ok(n, grid[2], &n) || !mul_ok(n, widest, &n) ||
         n > INT64_MAX / 8)
-        return err_set(err, ERR_USAGE, "%lld x %lld x %lld is too large: more memory than can be "
-                       "addressed", (long long)t, (long long)h, (long long)w);
+        return err_set(err, ERR_USAGE,
+                       "%lld x %lld x %lld is too large: more memory than can be "
+                       "addressed",
+                       (long long)t, (long long)h, (long long)w);
     return 0;
 }
 
@@ -59,7 +63,7 @@ int wan_grid(const struct wan_config *c, int64_t t, int64_t h, int64_t w, int64_
 
 static void state_free(struct state *s)
 {
-    float *all[] = {s->h,    s->y,  s->q,  s->k,   s->v,   s->o,  s->temb,
+    float *all[] = {s->h,   s->y,    s->q,  s->k,  s->v,   s->o,   s->temb,
                     s->mod, s->text, s->k2, s->v2, s->cos, s->sin, s->ffn};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
@@ -68,10 +72,10 @@ static void state_free(struct state *s)
 static int state_init(struct state *s, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
-    int64_t                  nd = s->n * c->dim, td = s->in->n_text * c->dim;
-    float                  **tokens[] = {&s->h, &s->y, &s->q, &s->k, &s->v, &s->o};
-    float                  **texts[] = {&s->text, &s->k2, &s->v2};
-    int                      rc = 0;
+    int64_t nd = s->n * c->dim, td = s->in->n_text * c->dim;
+    float **tokens[] = {&s->h, &s->y, &s->q, &s->k, &s->v, &s->o};
+    float **texts[] = {&s->text, &s->k2, &s->v2};
+    int rc = 0;
 
     for (size_t i = 0; i < 6; i++)
         TRY(mem_alloc(tokens[i], nd, sizeof(float), "activations", err));
@@ -93,8 +97,8 @@ int64_t wan_forward_bytes(const struct wan_config *c, int64_t t, int64_t h, int6
     return 4 * (8 * n * c->dim + n * c->head_dim + FFN_ROWS * c->ffn_dim) + wan_block_bytes(c);
 }
 
-/* Rotary angles: of the head's channel pairs the first belong to the frame, then to the row, then to
- * the column, with 2 (d div 6) channels each for row and column and the rest for the frame. */
+/* Rotary angles: of the head's channel pairs the first belong to the frame, then to the row, then
+ * to the column, with 2 (d div 6) channels each for row and column and the rest for the frame. */
 static void rotary_tables(struct state *s)
 {
     int64_t d = s->m->c.head_dim, hw = 2 * (d / 6), half = d / 2;
@@ -118,7 +122,7 @@ static void rotate(const struct state *s, float *x)
     int64_t half = s->m->c.head_dim / 2;
     for (int64_t n = 0; n < s->n; n++)
         for (int h = 0; h < s->m->c.heads; h++) {
-            float       *p = x + n * s->m->c.dim + h * 2 * half;
+            float *p = x + n * s->m->c.dim + h * 2 * half;
             const float *c = s->cos + n * half, *z = s->sin + n * half;
             for (int64_t i = 0; i < half; i++) {
                 float a = p[2 * i], b = p[2 * i + 1];
@@ -132,9 +136,9 @@ static void rotate(const struct state *s, float *x)
 static int condition(struct state *s, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
-    float                  **w = s->m->outer, *freq = NULL, *tmp = NULL;
-    int64_t                  half = c->freq_dim / 2;
-    int                      rc = 0;
+    float **w = s->m->outer, *freq = NULL, *tmp = NULL;
+    int64_t half = c->freq_dim / 2;
+    int rc = 0;
 
     TRY(mem_alloc(&freq, c->freq_dim, sizeof *freq, "timestep frequencies", err));
     TRY(mem_alloc(&tmp, (s->in->n_text + 1) * c->dim, sizeof *tmp, "conditioning", err));
@@ -151,8 +155,8 @@ static int condition(struct state *s, struct err *err)
     memcpy(tmp, s->temb, (size_t)c->dim * sizeof *tmp);
     nn_silu(tmp, c->dim);
     nn_linear(tmp, 1, c->dim, w[WAN_TIME_PROJ], w[WAN_TIME_PROJ_B], 6 * c->dim, 1, s->mod);
-    nn_linear(s->in->text, s->in->n_text, c->text_dim, w[WAN_TEXT1], w[WAN_TEXT1_B], c->dim, s->jobs,
-              tmp);
+    nn_linear(s->in->text, s->in->n_text, c->text_dim, w[WAN_TEXT1], w[WAN_TEXT1_B], c->dim,
+              s->jobs, tmp);
     nn_gelu_tanh(tmp, s->in->n_text * c->dim);
     nn_linear(tmp, s->in->n_text, c->dim, w[WAN_TEXT2], w[WAN_TEXT2_B], c->dim, s->jobs, s->text);
 out:
@@ -162,11 +166,12 @@ out:
 }
 
 /* Position in x [channels][t][h][w] of patch n's element (channel, dt, dh, dw). */
-static int64_t pixel(const struct state *s, int64_t n, int64_t ch, int64_t dt, int64_t dh, int64_t dw)
+static int64_t pixel(const struct state *s, int64_t n, int64_t ch, int64_t dt, int64_t dh,
+                     int64_t dw)
 {
     const int64_t *p = s->m->c.patch, *g = s->grid;
-    int64_t        t = n / (g[1] * g[2]) * p[0] + dt, h = n / g[2] % g[1] * p[1] + dh;
-    int64_t        w = n % g[2] * p[2] + dw;
+    int64_t t = n / (g[1] * g[2]) * p[0] + dt, h = n / g[2] % g[1] * p[1] + dh;
+    int64_t w = n % g[2] * p[2] + dw;
     return ((ch * s->in->t + t) * s->in->h + h) * s->in->w + w;
 }
 
@@ -174,9 +179,9 @@ static int64_t pixel(const struct state *s, int64_t n, int64_t ch, int64_t dt, i
 static int patchify(struct state *s, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
-    int64_t                  size = c->in_channels * c->patch[0] * c->patch[1] * c->patch[2];
-    float                   *rows = NULL;
-    int                      rc = mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err);
+    int64_t size = c->in_channels * c->patch[0] * c->patch[1] * c->patch[2];
+    float *rows = NULL;
+    int rc = mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err);
     if (rc)
         return rc;
     float *to = rows;
@@ -217,8 +222,8 @@ static void add(const struct state *s, const float *x, const float *gate)
 static int attend(struct state *s, const float *k, const float *v, int64_t nk, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
-    struct nn_kv             kv;
-    int                      rc = nn_kv_init(&kv, nk, c->heads, c->head_dim, err);
+    struct nn_kv kv;
+    int rc = nn_kv_init(&kv, nk, c->heads, c->head_dim, err);
     if (rc)
         return rc;
     nn_kv_put(&kv, 0, nk, k, v);
@@ -232,8 +237,8 @@ static int self_attention(struct state *s, const struct wan_block *b, int layer,
                           wan_hook *hook, void *ctx, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
-    int64_t                  d = c->dim;
-    int                      rc = 0;
+    int64_t d = c->dim;
+    int rc = 0;
 
     modulate(s, mod, mod + d);
     nn_linear(s->y, s->n, d, b->t[WAN_Q1], b->t[WAN_Q1_B], d, s->jobs, s->q);
@@ -255,9 +260,9 @@ out:
 static int cross_attention(struct state *s, const struct wan_block *b, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
-    int64_t                  d = c->dim, nt = s->in->n_text;
-    const float             *x = s->h;
-    int                      rc = 0;
+    int64_t d = c->dim, nt = s->in->n_text;
+    const float *x = s->h;
+    int rc = 0;
 
     if (c->cross_attn_norm) {
         nn_layer_norm(s->h, s->n, d, b->t[WAN_NORM2], b->t[WAN_NORM2_B], c->eps, s->y);
@@ -278,7 +283,7 @@ out:
 static void feed_forward(struct state *s, const struct wan_block *b, const float *mod)
 {
     const struct wan_config *c = &s->m->c;
-    int64_t                  d = c->dim;
+    int64_t d = c->dim;
     modulate(s, mod + 3 * d, mod + 4 * d);
     for (int64_t r = 0; r < s->n; r += FFN_ROWS) {
         int64_t n = s->n - r < FFN_ROWS ? s->n - r : FFN_ROWS;
@@ -291,10 +296,10 @@ static void feed_forward(struct state *s, const struct wan_block *b, const float
 
 static int run_blocks(struct state *s, wan_hook *hook, void *ctx, struct err *err)
 {
-    int64_t          d6 = 6 * s->m->c.dim;
+    int64_t d6 = 6 * s->m->c.dim;
     struct wan_block scratch = {0};
-    float           *mod = NULL;
-    int              rc = 0;
+    float *mod = NULL;
+    int rc = 0;
 
     TRY(mem_alloc(&mod, d6, sizeof *mod, "modulation", err));
     for (int layer = 0; layer < s->m->c.layers; layer++) {
@@ -317,10 +322,10 @@ out:
 static int unpatchify(struct state *s, float *v, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
-    int64_t                  d = c->dim;
-    int64_t                  size = c->out_channels * c->patch[0] * c->patch[1] * c->patch[2];
-    float                   *rows = NULL, *mod = NULL;
-    int                      rc = 0;
+    int64_t d = c->dim;
+    int64_t size = c->out_channels * c->patch[0] * c->patch[1] * c->patch[2];
+    float *rows = NULL, *mod = NULL;
+    int rc = 0;
 
     TRY(mem_alloc(&mod, 2 * d, sizeof *mod, "modulation", err));
     TRY(mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err));
@@ -345,7 +350,7 @@ int wan_forward(struct wan_model *m, const struct wan_input *in, int jobs, wan_h
                 void *hook_ctx, float *v, struct err *err)
 {
     struct state s = {.m = m, .in = in, .jobs = jobs};
-    int          rc = 0;
+    int rc = 0;
 
     TRY(wan_grid(&m->c, in->t, in->h, in->w, s.grid, err));
     s.n = s.grid[0] * s.grid[1] * s.grid[2];

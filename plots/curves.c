@@ -4,6 +4,7 @@
  */
 #include "plots/chart.h"
 
+#include "analyze/params.h"
 #include "analyze/tables.h"
 #include "core/mem.h"
 #include "core/method.h"
@@ -37,38 +38,11 @@ static double number_of(const char *text)
     return *end == '%' ? x / 100 : x;
 }
 
-/* The parameters without one: what names a line of a sweep over it. */
-static void other_params(const char *params, const char *name, struct buf *b)
-{
-    size_t len = strlen(name);
-    for (const char *p = params ? params : ""; *p;) {
-        size_t part = strcspn(p, ":");
-        if (!(part > len && p[len] == '=' && strncmp(p, name, len) == 0)) {
-            buf_puts(b, b->len ? ":" : "");
-            buf_put(b, p, part);
-        }
-        p += part + (p[part] == ':');
-    }
-}
-
-/* Value of a parameter in canonical text, NULL when it is not set there. */
-static const char *set_value(const char *params, const char *name)
-{
-    size_t len = strlen(name);
-    for (const char *p = params ? params : ""; *p;) {
-        size_t part = strcspn(p, ":");
-        if (part > len && p[len] == '=' && strncmp(p, name, len) == 0)
-            return p + len + 1;
-        p += part + (p[part] == ':');
-    }
-    return NULL;
-}
-
 /* Does any record of the method set the parameter? Only then it is swept. */
 static bool is_swept(const struct recset *set, const char *method, const char *name)
 {
     for (int64_t i = 0; i < set->n; i++)
-        if (strcmp(set->r[i].method, method) == 0 && set_value(set->r[i].params, name))
+        if (strcmp(set->r[i].method, method) == 0 && params_value(set->r[i].params, name))
             return true;
     return false;
 }
@@ -76,7 +50,7 @@ static bool is_swept(const struct recset *set, const char *method, const char *n
 /* Value of a parameter: from the canonical text, else the method's default. */
 static double param_value(const struct figure_args *a, const struct record *r, const char *name)
 {
-    const char *v = set_value(r->params, name);
+    const char *v = params_value(r->params, name);
     if (v || !is_swept(a->set, r->method, name))
         return v ? number_of(v) : NAN;
     for (int i = 0; a->methods && a->methods[i]; i++)
@@ -104,7 +78,7 @@ static int swept_param(const struct figure_args *a, char name[64], struct err *e
             int64_t n = 0;
             snprintf(one, sizeof one, "%.*s", (int)(key < 63 ? key : 63), p);
             for (int64_t k = 0; k < g.gs.n; k++) {
-                const char *v = set_value(g.gs.g[k].first->params, one);
+                const char *v = params_value(g.gs.g[k].first->params, one);
                 n += v && !isnan(number_of(v));
             }
             if (n > most) {
@@ -120,8 +94,8 @@ static int swept_param(const struct figure_args *a, char name[64], struct err *e
 /* --x, or step when steps vary, else a swept parameter, else the layer. */
 static int choose_x(const struct figure_args *a, char x[64], enum group_key *key, struct err *err)
 {
-    static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER, KEY_HEAD,
-                                             KEY_N_Q,  KEY_N_K,   KEY_RUN};
+    static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER, KEY_HEAD,    KEY_N_Q,
+                                             KEY_N_K,  KEY_RUN,   KEY_MASK_AGE};
     int rc = 0;
     if (a->x)
         snprintf(x, 64, "%s", a->x);
@@ -157,7 +131,7 @@ static int collect(const struct chart_groups *g, const char *x, enum group_key k
         buf_reset(&name);
         buf_reset(&rest);
         if (key == KEY_COUNT)
-            other_params(r->params, x, &rest);
+            params_without(r->params, x, &rest);
         else
             buf_puts(&rest, r->params ? r->params : "");
         chart_name(g, r, buf_str(&rest), &name);

@@ -1,7 +1,7 @@
 /*
- * test_video_capture.c - `lacuna capture` from noise and text embeddings to a trace: the shipped video
- * model against two independent runs (see test_wan.c for their difference), a tiny checkpoint with the
- * structure of Wan 2.1 against a float64 run, guidance, selections, saved clips, refusals.
+ * test_video_capture.c - `lacuna capture` from noise and text embeddings to a trace: the shipped
+ * video model against two independent runs (see test_wan.c for their difference), a tiny checkpoint
+ * with the structure of Wan 2.1 against a float64 run, guidance, selections, saved clips, refusals.
  */
 #include "capture/capture.h"
 #include "capture/flow.h"
@@ -34,7 +34,7 @@ static struct err err;
 static const char *in_dir(const char *name)
 {
     static char path[8][4300];
-    static int  at;
+    static int at;
     at = (at + 1) % 8;
     snprintf(path[at], sizeof path[at], "%s/%s", test_tmpdir(), name);
     return path[at];
@@ -44,9 +44,9 @@ static const char *in_dir(const char *name)
 static int capture(const char *model, const char *out, const char *args)
 {
     static const struct command *const none[] = {NULL};
-    char                               words[20000], *argv[60];
-    struct app                         app = {.commands = none};
-    int                                argc = 0;
+    char words[20000], *argv[60];
+    struct app app = {.commands = none};
+    int argc = 0;
     snprintf(words, sizeof words, "--model %s -o %s --jobs 2 --quiet --force %s", model, out, args);
     for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
@@ -64,9 +64,9 @@ static struct trace *open_trace(const char *path)
 
 static float *read_tensor(const char *path, const char *name, int64_t count)
 {
-    struct st_file         *f = NULL;
+    struct st_file *f = NULL;
     const struct st_tensor *t;
-    float                  *x = NULL;
+    float *x = NULL;
     assert_ok(st_open(path, &f, &err), &err);
     assert_ok(st_require(f, name, -1, NULL, &t, &err), &err);
     ck_assert_int_eq(t->count, count);
@@ -79,7 +79,7 @@ static float *read_tensor(const char *path, const char *name, int64_t count)
 static float *read_npy(const char *path, int64_t count)
 {
     struct npy *n = NULL;
-    float      *x = NULL;
+    float *x = NULL;
     assert_ok(npy_open(path, true, &n, &err), &err);
     ck_assert_int_eq(n->count, count);
     assert_ok(mem_alloc(&x, count, sizeof *x, path, &err), &err);
@@ -103,8 +103,8 @@ static float *heads_of(const struct trace *t, int step, const char *branch, int 
                        enum trace_what what, int64_t *count)
 {
     struct trace_shape s = trace_shape(trace_meta(t), what);
-    float             *x = NULL;
-    int64_t            call = trace_find(t, step, branch, layer);
+    float *x = NULL;
+    int64_t call = trace_find(t, step, branch, layer);
     ck_assert_msg(call >= 0, "no call at step %d, %s, layer %d", step, branch, layer);
     *count = s.heads * s.tokens * s.dim;
     assert_ok(mem_alloc(&x, *count, sizeof *x, "heads", &err), &err);
@@ -119,9 +119,9 @@ static void check_call(const struct trace *t, int step, int layer, const char *f
 {
     for (enum trace_what w = TRACE_Q; w <= TRACE_V; w++) {
         struct trace_shape s = trace_shape(trace_meta(t), w);
-        char               name[64];
-        int64_t            count, few = s.heads * (s.tokens / stride) * s.dim;
-        float             *x = heads_of(t, step, "cond", layer, w, &count);
+        char name[64];
+        int64_t count, few = s.heads * (s.tokens / stride) * s.dim;
+        float *x = heads_of(t, step, "cond", layer, w, &count);
         snprintf(name, sizeof name, "step%d.layer%d.%s", step, layer, trace_what_name(w));
         float *want = read_tensor(file, name, few);
         for (int64_t i = 0; i < few / s.dim; i++)
@@ -139,15 +139,16 @@ static void same_call(const struct trace *a, const char *branch_a, const struct 
 {
     for (enum trace_what w = TRACE_Q; w <= TRACE_V; w++) {
         int64_t na, nb;
-        float  *x = heads_of(a, step, branch_a, layer, w, &na);
-        float  *y = heads_of(b, step, branch_b, layer, w, &nb);
+        float *x = heads_of(a, step, branch_a, layer, w, &na);
+        float *y = heads_of(b, step, branch_b, layer, w, &nb);
         ck_assert(na == nb && memcmp(x, y, (size_t)na * sizeof *x) == 0);
         free(x);
         free(y);
     }
 }
 
-/* ---- the shipped model ------------------------------------------------------------------------ */
+/* ---- the shipped model ------------------------------------------------------------------------
+ */
 
 #define DIT_RUN "--size 4x64x96 --steps 4 --noise " GOLDEN " --text " GOLDEN " "
 enum { DIT_LATENT = 3 * 4 * 64 * 96 };
@@ -155,7 +156,8 @@ enum { DIT_LATENT = 3 * 4 * 64 * 96 };
 START_TEST(float32_trace_is_the_golden_run)
 {
     char args[5000];
-    snprintf(args, sizeof args, DIT_RUN "--dtype f32 --layers 0,5 --capture-steps 0,3 --save-sample %s",
+    snprintf(args, sizeof args,
+             DIT_RUN "--dtype f32 --layers 0,5 --capture-steps 0,3 --save-sample %s",
              in_dir("x.npy"));
     assert_ok(capture(DIT, in_dir("t.h5"), args), &err);
     struct trace *t = open_trace(in_dir("t.h5"));
@@ -165,7 +167,8 @@ START_TEST(float32_trace_is_the_golden_run)
             check_call(t, step, layer, EXACT, 8, 2e-5);
             check_call(t, step, layer, GOLDEN, 1, 5e-4);
         }
-    float *x = read_npy(in_dir("x.npy"), DIT_LATENT), *want = read_tensor(EXACT, "sample", DIT_LATENT);
+    float *x = read_npy(in_dir("x.npy"), DIT_LATENT),
+          *want = read_tensor(EXACT, "sample", DIT_LATENT);
     ck_assert_double_lt(rel_l2(x, want, DIT_LATENT), 2e-5);
     free(want);
     want = read_tensor(GOLDEN, "sample", DIT_LATENT);
@@ -178,12 +181,14 @@ END_TEST
 
 START_TEST(metadata_schedule_and_call_order)
 {
-    assert_ok(capture(DIT, in_dir("t.h5"), "--size 2x16x24 --steps 4 --guidance 3 --layers 1,4 "
-                      "--capture-steps 1-2 --maps 4 --seed 9 --prompt-index 1"), &err);
-    struct trace            *t = open_trace(in_dir("t.h5"));
+    assert_ok(capture(DIT, in_dir("t.h5"),
+                      "--size 2x16x24 --steps 4 --guidance 3 --layers 1,4 "
+                      "--capture-steps 1-2 --maps 4 --seed 9 --prompt-index 1"),
+              &err);
+    struct trace *t = open_trace(in_dir("t.h5"));
     const struct trace_meta *m = trace_meta(t);
-    double                  *sigma = NULL, *time = NULL, want[5];
-    int64_t                  n;
+    double *sigma = NULL, *time = NULL, want[5];
+    int64_t n;
 
     ck_assert_str_eq(m->name, "video-dit");
     ck_assert_str_eq(m->architecture, "WanTransformer3DModel");
@@ -217,10 +222,11 @@ END_TEST
 /* Rows of the map's cells sum to the number of their queries. */
 START_TEST(maps_cover_every_pair)
 {
-    assert_ok(capture(DIT, in_dir("t.h5"), "--size 2x16x24 --steps 1 --layers 3 --maps 5 --heads 1"),
-              &err);
+    assert_ok(
+        capture(DIT, in_dir("t.h5"), "--size 2x16x24 --steps 1 --layers 3 --maps 5 --heads 1"),
+        &err);
     struct trace *t = open_trace(in_dir("t.h5"));
-    float         sum[9], max[9];
+    float sum[9], max[9];
     ck_assert_int_eq(trace_map_cells(t, true), 3);
     ck_assert_str_eq(trace_meta(t)->head_ids, "1");
     assert_ok(trace_read_map(t, 0, 0, sum, max, &err), &err);
@@ -233,7 +239,7 @@ END_TEST
 START_TEST(the_seed_decides_the_noise)
 {
     const char *run = "--size 1x16x16 --steps 1 --layers 0 ";
-    char        args[100];
+    char args[100];
     for (int i = 0; i < 3; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d.h5", i);
@@ -256,7 +262,7 @@ END_TEST
 START_TEST(steps_are_those_asked_for)
 {
     const char *run = "--size 1x16x24 --steps 6 --dtype f32 --layers 2 ";
-    char        args[5000];
+    char args[5000];
     assert_ok(capture(DIT, in_dir("all.h5"), run), &err);
     snprintf(args, sizeof args, "%s--capture-steps 1,3 --save-sample %s", run, in_dir("x.npy"));
     assert_ok(capture(DIT, in_dir("some.h5"), args), &err);
@@ -295,11 +301,12 @@ START_TEST(frames_are_the_sample_in_bytes)
 {
     char args[9000];
     enum { T = 3, H = 16, W = 24, FRAME = H * W };
-    snprintf(args, sizeof args, "--size 3x16x24 --steps 2 --layers 0 --save-sample %s --save-frames %s",
+    snprintf(args, sizeof args,
+             "--size 3x16x24 --steps 2 --layers 0 --save-sample %s --save-frames %s",
              in_dir("x.npy"), in_dir("png/clip"));
     assert_ok(capture(DIT, in_dir("t.h5"), args), &err);
     float *x = read_npy(in_dir("x.npy"), 3 * T * FRAME);
-    int    outside = 0;
+    int outside = 0;
     for (int f = 0; f < T; f++) {
         char name[32];
         snprintf(name, sizeof name, "png/clip/frame-%03d.png", f);
@@ -318,27 +325,28 @@ START_TEST(frames_are_the_sample_in_bytes)
 }
 END_TEST
 
-/* ---- guidance --------------------------------------------------------------------------------- */
+/* ---- guidance ---------------------------------------------------------------------------------
+ */
 
 static void put_npy(const char *name, int ndim, const int64_t *shape, const float *x)
 {
     assert_ok(npy_write(in_dir(name), DT_F32, ndim, shape, x, &err), &err);
 }
 
-/* One step with guidance g is x_u + g (x_c - x_u) of the steps without, and its branches hold what the
- * two runs hold. `negative`: other text for the unconditional branch, or zeros. */
+/* One step with guidance g is x_u + g (x_c - x_u) of the steps without, and its branches hold what
+ * the two runs hold. `negative`: other text for the unconditional branch, or zeros. */
 static void check_guidance(bool negative)
 {
     const char *run = "--size 1x16x24 --steps 3 --dtype f32 --layers 0,5 --capture-steps 0 ";
-    float       text[8 * 32] = {0}, *x[3];
-    char        args[3][18000];
+    float text[8 * 32] = {0}, *x[3];
+    char args[3][18000];
     for (int i = 0; negative && i < 8 * 32; i++)
         text[i] = (float)sin(i * 0.37);
     put_npy("neg.npy", 2, (int64_t[]){8, 32}, text);
     /* The last of one step is the sample. */
     snprintf(args[0], sizeof *args, "%s--steps 1 --save-sample %s", run, in_dir("0.npy"));
-    snprintf(args[1], sizeof *args, "%s--steps 1 --text %s --save-sample %s", run, in_dir("neg.npy"),
-             in_dir("1.npy"));
+    snprintf(args[1], sizeof *args, "%s--steps 1 --text %s --save-sample %s", run,
+             in_dir("neg.npy"), in_dir("1.npy"));
     snprintf(args[2], sizeof *args, "%s--steps 1 --guidance 4.5 %s %s --save-sample %s", run,
              negative ? "--negative" : "", negative ? in_dir("neg.npy") : "", in_dir("2.npy"));
     struct trace *t[3];
@@ -378,7 +386,8 @@ START_TEST(guidance_against_a_negative_prompt)
 }
 END_TEST
 
-/* ---- a checkpoint with the structure of Wan 2.1 ------------------------------------------------- */
+/* ---- a checkpoint with the structure of Wan 2.1 -------------------------------------------------
+ */
 
 static void put_wan(int shards, const char *leave_out)
 {
@@ -399,7 +408,8 @@ static void check_wan(struct trace *t, const char *sample)
     for (int step = 0; step < 4; step += 3)
         for (int layer = 0; layer < 3; layer += 2)
             check_call(t, step, layer, WAN_GOLDEN, 1, 2e-5);
-    float *x = read_npy(sample, 16 * 3 * 8 * 12), *want = read_tensor(WAN_GOLDEN, "sample", 16 * 288);
+    float *x = read_npy(sample, 16 * 3 * 8 * 12),
+          *want = read_tensor(WAN_GOLDEN, "sample", 16 * 288);
     ck_assert_double_lt(rel_l2(x, want, 16 * 288), 2e-5);
     free(x);
     free(want);
@@ -430,8 +440,8 @@ static int forward(struct wan_model *m, const float *noise, const float *text, f
 START_TEST(blocks_are_read_one_at_a_time)
 {
     enum { N = 16 * 288 };
-    float            v[2][N], *noise = read_tensor(WAN_GOLDEN, "noise", N);
-    float           *text = read_tensor(WAN_GOLDEN, "text", 120);
+    float v[2][N], *noise = read_tensor(WAN_GOLDEN, "noise", N);
+    float *text = read_tensor(WAN_GOLDEN, "text", 120);
     struct wan_model m;
     put_wan(2, NULL);
     for (int i = 0; i < 2; i++) {
@@ -456,8 +466,8 @@ END_TEST
 static void check_published(int layers, int heads, int ffn, int64_t parameters)
 {
     struct wan_config c;
-    json_t           *o = NULL;
-    int64_t           grid[3], d = 128 * heads;
+    json_t *o = NULL;
+    int64_t grid[3], d = 128 * heads;
     assert_ok(json_read_file(WAN_CONFIG, 1 << 16, &o, &err), &err);
     json_object_set_new(o, "num_layers", json_integer(layers));
     json_object_set_new(o, "num_attention_heads", json_integer(heads));
@@ -484,12 +494,13 @@ START_TEST(published_sizes)
 }
 END_TEST
 
-/* ---- refusals: none leaves a trace behind -------------------------------------------------------- */
+/* ---- refusals: none leaves a trace behind
+ * -------------------------------------------------------- */
 
 #define SMALL "--size 1x16x24 --steps 2 "
 static const struct {
     const char *args, *message;
-    int         code;
+    int code;
 } refused[] = {
     {"--steps 2", "--size TxHxW is missing", ERR_USAGE},
     {"--size 16x128", "not of the form TxHxW", ERR_USAGE},
@@ -537,10 +548,11 @@ START_TEST(checkpoints_that_do_not_fit_are_refused)
     }
     put_wan(2, NULL);
     unlink(in_dir(STEM "-00002-of-00002.safetensors"));
-    assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), WAN_RUN), &err, ERR_INPUT, "00002-of-00002");
+    assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), WAN_RUN), &err, ERR_INPUT,
+                 "00002-of-00002");
     put_wan(1, NULL);
-    assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), "--size 3x8x12 --steps 1"), &err, ERR_USAGE,
-                 "--text FILE is missing");
+    assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), "--size 3x8x12 --steps 1"), &err,
+                 ERR_USAGE, "--text FILE is missing");
     snprintf(args, sizeof args, WAN_RUN "--save-frames %s", in_dir("png"));
     assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), args), &err, ERR_USAGE, "RGB");
     assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), WAN_RUN "--size 3x9x12"), &err, ERR_USAGE,

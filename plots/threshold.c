@@ -1,0 +1,226 @@
+/*
+ * threshold.c - the figure "threshold" (figure 13 of FG-Attn, arXiv 2509.16518): what the threshold
+ * c/N leaves. Left the share of blocks and slices of the exact map below it, from records of dense;
+ * beside it density and recall of the slice masks of fg-attn, as far as records have them.
+ */
+#include "plots/chart.h"
+
+#include "analyze/params.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const units[] = {"b128", "b64", "b32", "b16", "s128", "s64", "s16"};
+static const char *const unit_names[] = {"128 x 128", "64 x 64", "32 x 32", "16 x 16",
+                                         "128 x 1",   "64 x 1",  "16 x 1"};
+static const char *const unit_colors[] = {"#440154", "#3b528b", "#21918c", "#5ec962",
+                                          "#440154", "#3b528b", "#5ec962"};
+#define N_UNITS 7
+
+struct curve_point {
+    double c, y;
+};
+
+static int by_c(const void *a, const void *b)
+{
+    const struct curve_point *p = a, *q = b;
+    return (p->c > q->c) - (p->c < q->c);
+}
+
+static void put_block(const char *name, struct curve_point *p, int64_t n, struct buf *b)
+{
+    qsort(p, (size_t)n, sizeof *p, by_c);
+    buf_printf(b, "# %s: c, mean\nnan nan\n", name);
+    for (int64_t i = 0; i < n; i++)
+        buf_printf(b, "%.10g %.10g\n", p[i].c, p[i].y);
+    buf_puts(b, "\n\n");
+}
+
+/* Share below c/N of one kind of unit, at every c of the records. */
+static int unit_block(const struct chart_groups *g, const struct str_list *names, int unit,
+                      struct buf *b, struct err *err)
+{
+    struct curve_point *p = NULL;
+    struct stats s;
+    int64_t n = 0;
+    size_t len = strlen(units[unit]);
+    int rc = mem_alloc(&p, names->n, sizeof *p, "points", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < names->n; i++) {
+        const char *rest = names->items[i] + 6;
+        if (strncmp(rest, units[unit], len) != 0 || (rest[len] && rest[len] != '@'))
+            continue;
+        TRY(group_stats(&g->gs, &g->gs.g[0], names->items[i], &s, NULL, err));
+        if (s.n)
+            p[n++] = (struct curve_point){rest[len] ? strtod(rest + len + 1, NULL) : 0.5, s.mean};
+    }
+    put_block(unit_names[unit], p, n, b);
+out:
+    free(p);
+    return rc;
+}
+
+/* The cells of the figure as one group: several models, lengths or orders would need a choice. */
+static int one_group(const struct figure_args *a, const char *metric, unsigned flags,
+                     const enum group_key *keys, int n_keys, struct chart_groups *g,
+                     struct err *err)
+{
+    int rc = chart_group(a, keys, n_keys, flags, metric, KEY_COUNT, g, err);
+    if (!rc && g->n_scope) {
+        rc = err_set(err, ERR_USAGE, "the records differ in %s: name directories that hold one",
+                     key_name(g->scope[0]));
+        chart_groups_free(g);
+    }
+    return rc;
+}
+
+static int fill_units(const struct figure_args *a, struct buf *b, bool *any, struct err *err)
+{
+    struct chart_groups g = {0};
+    struct str_list names = {0};
+    int rc = 0;
+
+    TRY(recset_metrics(a->set, "below_b*,below_s*", &names, err));
+    *any = names.n > 0;
+    if (!*any)
+        goto out;
+    TRY(one_group(a, "below_b64", GROUP_PER_HEAD, NULL, 0, &g, err));
+    for (int u = 0; u < N_UNITS; u++)
+        TRY(unit_block(&g, &names, u, b, err));
+out:
+    str_list_free(&names);
+    chart_groups_free(&g);
+    return rc;
+}
+
+static bool is_slice_mask(const struct record *r)
+{
+    return r->status == RECORD_OK && strcmp(r->method, "fg-attn") == 0 &&
+           record_get(r, "dense_call") != 1 && !params_value(r->params, "mode");
+}
+
+static const char *const mask_metrics[] = {"density_elem", "cra_mean", "cra_min"};
+
+/* A block per metric: its mean over the cells of each c. Refresh steps, which run dense, are not
+ * among them. */
+static int fill_masks(const struct figure_args *a, struct buf *b, bool *any, struct err *err)
+{
+    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
+    struct chart_groups g = {0};
+    struct curve_point *p = NULL;
+    int rc = 0;
+
+    *any = false;
+    for (int64_t i = 0; i < a->set->n; i++)
+        *any |= is_slice_mask(&a->set->r[i]) && figure_takes(a, &a->set->r[i]);
+    if (!*any)
+        return 0;
+    TRY(one_group(a, "density_elem", 0, keys, 2, &g, err));
+    TRY(mem_alloc(&p, g.gs.n, sizeof *p, "points", err));
+    for (int m = 0; m < 3; m++) {
+        int64_t n = 0;
+        for (int64_t i = 0; i < g.gs.n; i++) {
+            const struct group *grp = &g.gs.g[i];
+            double sum = 0;
+            int64_t cells = 0;
+            for (int64_t k = 0; k < grp->n; k++) {
+                const struct record *r = &a->set->r[grp->at[k]];
+                if (is_slice_mask(r) && record_has(r, mask_metrics[m])) {
+                    sum += record_value(r, mask_metrics[m]);
+                    cells++;
+                }
+            }
+            const char *tau = params_value(grp->first->params, "tau");
+            if (cells)
+                p[n++] = (struct curve_point){tau ? strtod(tau, NULL) : 0.5, sum / (double)cells};
+        }
+        put_block(mask_metrics[m], p, n, b);
+    }
+out:
+    free(p);
+    chart_groups_free(&g);
+    return rc;
+}
+
+static void plot_units(struct chart *c, int at)
+{
+    struct buf *s = &c->gp.script;
+    for (int u = 0; u < N_UNITS; u++) {
+        buf_puts(s, u ? ", " : "plot ");
+        gp_data_name(&c->gp, "dat");
+        buf_printf(
+            s,
+            " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale lc rgb "
+            "'%s' title '%s'",
+            at + u, u < 4 ? 1 : 2, u < 4 ? 7 : 9, unit_colors[u], unit_names[u]);
+    }
+    buf_puts(s, "\n");
+}
+
+static void plot_masks(struct chart *c, int at)
+{
+    static const char *const colors[] = {"#1f77b4", "#2ca02c", "#d62728"};
+    static const char *const names[] = {"density of slices", "recall, mean of rows",
+                                        "recall, worst row"};
+    struct buf *s = &c->gp.script;
+    for (int m = 0; m < 3; m++) {
+        buf_puts(s, m ? ", " : "plot ");
+        gp_data_name(&c->gp, "dat");
+        buf_printf(
+            s,
+            " index %d using 1:2 with linespoints lw 1.4 pt %d ps 0.8*point_scale lc rgb '%s' "
+            "title '%s'",
+            at + m, 5 + 2 * m, colors[m], names[m]);
+    }
+    buf_puts(s, "\n");
+}
+
+/* Each panel has its own curves, so each has its own legend inside. */
+static void start_panel(struct chart *c, int i, const char *y)
+{
+    chart_panel(c, i, "c, threshold in units of 1/N", y);
+    buf_puts(&c->gp.script,
+             "set logscale x\nset yrange [0:1.02]\n"
+             "set key inside right bottom Left reverse noenhanced samplen 2 spacing 1.1 "
+             "opaque\n");
+}
+
+static int draw_threshold(const struct figure_args *a, struct err *err)
+{
+    struct chart c = {0};
+    struct buf data = {0};
+    bool maps, masks;
+    int rc = 0;
+
+    TRY(fill_units(a, &data, &maps, err));
+    TRY(fill_masks(a, &data, &masks, err));
+    if (!maps && !masks)
+        FAIL(err, ERR_INPUT, "no record of dense with below_* and none of fg-attn is left to draw");
+    TRY(chart_open(a, maps + masks, 380, 320, NULL,
+                   "what the threshold c/N leaves, means over heads of calls", &c, err));
+    if (maps) {
+        start_panel(&c, 0, "share of units whose largest weight is below c/N");
+        buf_puts(&c.gp.script, "set key left top\n");
+        plot_units(&c, 0);
+    }
+    if (masks) {
+        start_panel(&c, maps, "slice masks of fg-attn");
+        plot_masks(&c, maps ? N_UNITS : 0);
+    }
+    TRY(chart_finish(&c, &data, err));
+out:
+    chart_free(&c);
+    buf_free(&data);
+    return rc;
+}
+
+const struct figure figure_threshold = {
+    .listed =
+        {"threshold", "share of blocks below c/N, density and recall of slice masks, against c",
+         "input: records of dense:c=a+b+... and of fg-attn:tau=a,b,...; either alone will do"},
+    .input = FIGURE_RECORDS,
+    .draw = draw_threshold,
+};
