@@ -148,6 +148,7 @@ static int draw_records(struct report *r, struct err *err)
         {{.figure = "cdf", .file = "cdf-recall", .metric = "cra_min"}, "cra_min"},
         {{.figure = "curves", .file = "curves-density", .metric = "density_elem"}, "density_elem"},
         {{.figure = "curves", .file = "curves-error", .metric = "err_l1_rel"}, "err_l1_rel"},
+        {{.figure = "stability", .file = "stability"}, "mask_iou"},
         {{.figure = "granularity", .file = "granularity"}, "below_b64"},
         {{.figure = "phases", .file = "phases"}, "time_*_ns,host_*_ns,time_*_ns_model"},
     };

@@ -388,11 +388,23 @@ static struct figure_args args_for(const char *file)
         .output = in_dir(file), .step = INT64_MIN, .low = NAN, .high = NAN, .methods = sim_methods};
 }
 
+/* A step that reuses the mask of one before. */
+static void add_reused_mask(struct fixture_records *f)
+{
+    struct record *r = fixture_record(f, "fg-attn", "compare=1", 0, 0);
+    fixture_metric(r, "density_elem", 0.4);
+    fixture_metric(r, "dense_call", 0);
+    fixture_metric(r, "mask_age", 3);
+    fixture_metric(r, "mask_iou", 0.8);
+    fixture_metric(r, "mask_recall", 0.9);
+}
+
 START_TEST(every_figure_of_records_draws)
 {
     struct fixture_records f = {0};
     struct recset set = {0};
     fixture_study(&f);
+    add_reused_mask(&f);
     fixture_set(&f, &set);
     for (int i = 0; figures[i]; i++) {
         char name[64], script[64];

@@ -7,6 +7,7 @@
 #include "core/mem.h"
 #include "plots/figure.h"
 #include "tests/records_fixture.h"
+#include "tests/trace_fixture.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -205,9 +206,9 @@ START_TEST(cells_with_and_without_the_judge_are_paired)
     sparge("tau=0.9:theta=-1", 0, 0.03, 0.3);
     sparge("tau=0.9", 1, 0.04, 0.4);
     sparge("tau=0.9:theta=-1", 1, 0.14, 0.8);
-    sparge("tau=0.9", 2, 0.5, 0.5);            /* no partner */
-    sparge("tau=0.8:theta=-1", 2, 0.5, 0.5);   /* another tau */
-    sparge("tau=0.9:theta=0.3", 1, 0.09, 0.6); /* a second judge for the same cell */
+    sparge("tau=0.9", 2, 0.5, 0.5);           /* no partner */
+    sparge("tau=0.8:theta=-1", 2, 0.5, 0.5);  /* another tau */
+    sparge("tau=0.9:theta=0.3", 1, 0.1, 0.6); /* a second judge for the same cell */
     build("judge");
     ck_assert_int_eq(t.n_rows, 2);
     ck_assert_str_eq(cell(0, "params")->text, "tau=0.9");
@@ -366,6 +367,54 @@ START_TEST(threshold_draws_what_there_is)
 }
 END_TEST
 
+/* A row per head, a column per step: as many maps in the data as panels. */
+static void draw_steps(const struct trace *trace, const char *layer, const char *head, int panels)
+{
+    char path[300], bin[300];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/steps-%d.png", test_tmpdir(), (int)getpid());
+    snprintf(bin, sizeof bin, "%s/steps-%d.bin", test_tmpdir(), (int)getpid());
+    struct figure_args a = {.output = path,
+                            .trace = trace,
+                            .layer = layer,
+                            .head = head,
+                            .step = INT64_MIN,
+                            .low = NAN,
+                            .high = NAN};
+    assert_ok(figure_find("steps", &e)->draw(&a, &e), &e);
+    int64_t cells = trace_map_cells(trace, false) * trace_map_cells(trace, true);
+    ck_assert(stat(bin, &st) == 0 && st.st_size == panels * cells * (int64_t)sizeof(float));
+}
+
+START_TEST(maps_of_a_head_over_steps)
+{
+    struct trace_meta m = fixture_video(DT_F32);
+    struct trace *trace = NULL;
+    char path[300];
+    int steps = 0, layers = 0, calls = 24;
+    m.pool = 5;
+    snprintf(path, sizeof path, "%s/v-%d.h5", test_tmpdir(), (int)getpid());
+    assert_ok(fixture_write(path, &m, calls, &e), &e);
+    assert_ok(trace_open(path, &trace, &e), &e);
+    for (int i = 0; i < calls; i++) {
+        const struct trace_call *c = trace_call(trace, i);
+        bool first_branch = strcmp(c->branch, trace_call(trace, 0)->branch) == 0;
+        steps += first_branch && c->layer == trace_call(trace, 0)->layer;
+        layers += first_branch && c->step == trace_call(trace, 0)->step;
+    }
+    ck_assert(steps > 1 && layers > 1);
+    draw_steps(trace, NULL, NULL, steps);
+    draw_steps(trace, "all", "0", steps * layers);
+    struct figure_args a = {.output = "x.png", .trace = trace, .step = 1, .low = NAN, .high = NAN};
+    assert_fails(figure_find("steps", &e)->draw(&a, &e), &e, ERR_USAGE,
+                 "--step belongs to heatmap");
+    a.step = INT64_MIN;
+    a.branch = "nobody";
+    assert_fails(figure_find("steps", &e)->draw(&a, &e), &e, ERR_INPUT, "no call of branch nobody");
+    trace_close(&trace);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("video tables");
@@ -384,6 +433,7 @@ Suite *make_suite(void)
     tcase_add_test(c, stability_is_drawn_by_layer);
     tcase_add_test(c, profile_has_a_panel_for_each_key_that_varies);
     tcase_add_test(c, threshold_draws_what_there_is);
+    tcase_add_test(c, maps_of_a_head_over_steps);
     suite_add_tcase(s, c);
     return s;
 }
