@@ -197,5 +197,22 @@ help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
 	@echo "targets: all demo check check-unit check-cli check-san check-fuzz bench fuzz deps clean"
 
+# Every header compiles alone.
+HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) tests))
+.PHONY: check-headers check-deps check-registry check-names check-sources lint
+check-headers: $(HEADERS:%=$(BUILD)/headers/%.ok)
+	@echo "check-headers: ok"
+$(BUILD)/headers/%.ok: %
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CPPFLAGS) $(FLAGS) -MMD -MP -MT $@ -MF $(@:.ok=.d) -fsyntax-only -include $< -x c /dev/null
+	@touch $@
+-include $(HEADERS:%=$(BUILD)/headers/%.d)
+
+# The dependency order of the folders, .def files against definitions, unique file names.
+check-deps check-registry check-names:
+	@sh tests/sources.sh $(@:check-%=%)
+
+check-sources: check-headers check-deps check-registry check-names
+
 clean:
 	rm -rf build build-san
