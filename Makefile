@@ -214,5 +214,17 @@ check-deps check-registry check-names:
 
 check-sources: check-headers check-deps check-registry check-names
 
+# Static analysis of the sources (.clang-tidy says of what) and of the shell scripts.
+lint: $(SRC:%=$(BUILD)/lint/%.ok) $(BUILD)/lint/core/main.c.ok
+	@command -v shellcheck >/dev/null || { echo "lint: shellcheck is missing"; exit 4; }
+	$(Q)shellcheck tests/*.sh tests/cli/*.sh
+	@echo "lint: ok"
+$(BUILD)/lint/%.ok: % .clang-tidy
+	@command -v clang-tidy >/dev/null || { echo "lint: clang-tidy is missing"; exit 4; }
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  LINT  $<")
+	$(Q)clang-tidy --quiet $< -- $(CPPFLAGS) -std=c11 2>$@.err || { cat $@.err; exit 1; }
+	@touch $@
+
 clean:
 	rm -rf build build-san

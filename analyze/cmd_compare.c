@@ -98,11 +98,10 @@ static int print_table(const struct table *t, const struct cmp_opts *o, struct e
 {
     const struct table_format *f = format_find(o->common.json ? "json" : o->format, err);
     struct buf b = {0};
-    int rc = f ? 0 : err->code;
-    if (rc)
-        return rc;
+    if (!f)
+        return err->code;
     f->write(t, &b);
-    rc = buf_check(&b, "table", err);
+    int rc = buf_check(&b, "table", err);
     if (!rc && fwrite(b.data, 1, b.len, stdout) != b.len)
         rc = err_sys(err, ERR_IO, "standard output");
     buf_free(&b);

@@ -96,7 +96,7 @@ static enum dtype descr_type(char kind, char size)
 
 static int parse_descr(struct parser *s, struct err *err)
 {
-    char d[32];
+    char d[32] = "";
     skip_space(s);
     if (s->p < s->end && (*s->p == '[' || *s->p == '('))
         return err_set(

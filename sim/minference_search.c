@@ -173,7 +173,7 @@ static int equalise(struct minf_candidate *c, const struct head_in *in, int64_t 
                     struct err *err)
 {
     int64_t *size = c->c.pattern == MINF_VS ? &c->c.s : &c->c.top, start = *size;
-    double pairs;
+    double pairs = 0;
     int rc = kernel_pairs(&c->c, in, &pairs, err);
     bool up = pairs < target;
     int64_t lo = -1, hi = up ? (c->c.n - start + step - 1) / step : (start - 1) / step;

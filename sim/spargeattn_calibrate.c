@@ -301,7 +301,7 @@ int sparge_input_size(const struct head_in *samples, int n, int first)
 static int search_head(const struct sparge_params *p, const struct head_in *samples, int n,
                        struct sparge_point *head, bool *sparse, struct err *err)
 {
-    struct sparge_point *points = NULL, *all = NULL, fresh[THETAS];
+    struct sparge_point *points = NULL, *all = NULL, fresh[THETAS] = {0};
     int64_t              n_all = 0, n_fresh = 0;
     struct input         in = {0};
     int                  rc = 0;
