@@ -1,5 +1,5 @@
 /*
- * minference.c - MInference's three patterns (arXiv:2407.02490, section 3): A-shape (sink and
+ * minference_head.c - MInference's three patterns (arXiv:2407.02490, section 3): A-shape (sink and
  * window), vertical-slash (columns and distances from the last rows), and block-sparse (products of
  * mean-pooled queries and keys). Estimation 2 last_q N d and two sorts of N values; block-sparse
  * nb^2 d.
