@@ -13,8 +13,10 @@
 #include <string.h>
 #include <time.h>
 
-/* Rows of a chunk: enough that per-chunk work vanishes, few enough that slice lists stay small. */
+/* Rows of a chunk: enough that per-chunk work vanishes; and pairs, so that even a list of single
+ * entries that keeps everything stays below a gigabyte at any length. */
 #define CHUNK_ROWS 2048
+#define CHUNK_PAIRS ((int64_t)1 << 27)
 
 static int copy_rows(float **dst, const float *src, int64_t n, int d, const char *what,
                      struct err *err)
@@ -95,7 +97,7 @@ struct run {
 };
 
 /* A common multiple of the method's groups and of the 128-row tiles that every mask is counted in,
- * at least CHUNK_ROWS. */
+ * about CHUNK_ROWS unless keys are very many. */
 static int64_t chunk_rows(const struct run *run)
 {
     int64_t unit = run->method->unit_rows ? run->method->unit_rows(run->state) : 1;
@@ -106,7 +108,9 @@ static int64_t chunk_rows(const struct run *run)
         b = t;
     }
     int64_t step = unit / a * 128;
-    return (CHUNK_ROWS + step - 1) / step * step;
+    int64_t want = CHUNK_PAIRS / run->in->x.nk < CHUNK_ROWS ? CHUNK_PAIRS / run->in->x.nk
+                                                            : CHUNK_ROWS;
+    return want <= step ? step : (want + step - 1) / step * step;
 }
 
 static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv, struct err *err)
