@@ -8,6 +8,7 @@
 #include "core/method.h"
 
 #include "core/hash.h"
+#include "core/keyset.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -435,12 +436,32 @@ out:
     return rc;
 }
 
-static bool is_repeated(const struct method_run *runs, int64_t n, const struct method_run *r)
+/* Canonical texts of the runs of one method, to find repetitions in a large sweep. */
+static int known_runs(const struct method *m, const struct method_run *runs, int64_t n,
+                      struct keyset *known, struct err *err)
 {
-    for (int64_t i = 0; i < n; i++)
-        if (runs[i].method == r->method && strcmp(runs[i].canonical, r->canonical) == 0)
-            return true;
-    return false;
+    int rc = 0;
+    for (int64_t i = 0; !rc && i < n; i++)
+        if (runs[i].method == m)
+            rc = keyset_put(known, runs[i].canonical, i, err);
+    return rc;
+}
+
+/* Append r, or release it when it is known. */
+static int keep_run(struct method_run *r, struct keyset *known, struct method_run *runs, int64_t *n,
+                    struct err *err)
+{
+    if (keyset_get(known, r->canonical) >= 0) {
+        log_debug("method %s: %s is given twice, kept once", r->method->name, r->canonical);
+        run_free(r);
+        return 0;
+    }
+    int rc = keyset_put(known, r->canonical, *n, err);
+    if (rc)
+        run_free(r);
+    else
+        runs[(*n)++] = *r;
+    return rc;
 }
 
 /* Count up the mixed-radix number `pick`, last axis fastest; false after the last. */
@@ -465,19 +486,17 @@ static int append_runs(const struct spec *s, struct method_run **runs, int64_t *
     if (!grown)
         return err_set(err, ERR_NOMEM, "%s: %lld runs: out of memory", s->who, (long long)total);
     *runs = grown;
-    do {
+    struct keyset known = {0};
+    int rc = known_runs(s->method, *runs, *n, &known, err);
+    while (!rc) {
         struct method_run r;
-        int               rc = make_run(s, pick, &r, err);
-        if (rc)
-            return rc;
-        if (is_repeated(*runs, *n, &r)) {
-            log_debug("%s: %s is given twice, kept once", s->who, r.canonical);
-            run_free(&r);
-        } else {
-            (*runs)[(*n)++] = r;
-        }
-    } while (next_pick(s, pick));
-    return 0;
+        rc = make_run(s, pick, &r, err);
+        rc = rc ? rc : keep_run(&r, &known, *runs, n, err);
+        if (!next_pick(s, pick))
+            break;
+    }
+    keyset_free(&known);
+    return rc;
 }
 
 int method_runs_parse(const struct method *const *methods, const char *text,

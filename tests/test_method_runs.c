@@ -126,6 +126,19 @@ START_TEST(linear_ranges_and_lists_mix)
 }
 END_TEST
 
+/* Finding repetitions among many runs must not take the square of their number. */
+START_TEST(large_sweeps_are_expanded_and_repetitions_of_all_texts_are_dropped)
+{
+    assert_ok(parse("plain:window=1..10000/lin10000:tau=0,0.25,0.5,0.75,1"), &e);
+    ck_assert_int_eq(n, 50000);
+    assert_ok(parse("tuned:window=1..10000/lin10000:tau=0,0.25,0.5,0.75,1"), &e);
+    ck_assert_int_eq(n, 100000);
+    assert_ok(parse("plain:tau=0.5:window=9999,10000,10001"), &e);
+    ck_assert_int_eq(n, 100001);
+    ck_assert_str_eq(runs[100000].canonical, "window=10001:tau=0.5");
+}
+END_TEST
+
 START_TEST(ranges_fall_and_round_and_carry_percent)
 {
     assert_ok(parse("plain:window=1..4/log9"), &e);
@@ -306,6 +319,7 @@ Suite *make_suite(void)
     tcase_add_test(c, sweeps_are_the_product_with_the_first_key_slowest);
     tcase_add_test(c, logarithmic_ranges_have_exact_ends);
     tcase_add_test(c, linear_ranges_and_lists_mix);
+    tcase_add_test(c, large_sweeps_are_expanded_and_repetitions_of_all_texts_are_dropped);
     tcase_add_test(c, ranges_fall_and_round_and_carry_percent);
     tcase_add_test(c, equal_runs_are_kept_once);
     tcase_add_test(c, canonical_text_parses_to_itself);
