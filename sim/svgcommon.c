@@ -3,8 +3,6 @@
  */
 #include "sim/svgcommon.h"
 
-#include "core/rng.h"
-
 #include <math.h>
 #include <stddef.h>
 
@@ -79,12 +77,4 @@ int svg_warmup(struct method_ctx *ctx, enum svg_family family, double dense_laye
     out->layers = (int64_t)(family == SVG_COG ? ceil(layers) : floor(layers));
     out->steps = (int64_t)floor(steps);
     return 0;
-}
-
-uint64_t svg_stream(uint64_t salt, const struct head_in *in)
-{
-    uint64_t h = rng_mix(salt ^ ((uint64_t)in->layer << 32 | (uint32_t)in->step));
-    for (const char *c = in->branch; c && *c; c++)
-        h = rng_mix(h + (unsigned char)*c + 0x9E3779B97F4A7C15ull);
-    return h;
 }

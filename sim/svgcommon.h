@@ -1,6 +1,6 @@
 /*
- * svgcommon.h - what the two Sparse VideoGen methods share: model families, published settings, the
- * dense warm-up and random streams (arXiv 2502.01776, 2505.18875).
+ * svgcommon.h - what the two Sparse VideoGen methods share: model families, published settings and
+ * the dense warm-up (arXiv 2502.01776, 2505.18875).
  */
 #ifndef LACUNA_SVGCOMMON_H
 #define LACUNA_SVGCOMMON_H
@@ -43,8 +43,5 @@ struct svg_warmup {
 };
 int svg_warmup(struct method_ctx *ctx, enum svg_family family, double dense_layers,
                double dense_steps, const struct head_in *in, struct svg_warmup *out);
-
-/* Random stream of one attention call: equal for equal layer, step and branch. */
-uint64_t svg_stream(uint64_t salt, const struct head_in *in);
 
 #endif

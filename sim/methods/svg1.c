@@ -17,7 +17,7 @@
  * classification mask of their own text placement are refused.
  */
 #include "core/mem.h"
-#include "core/rng.h"
+#include "sim/callrng.h"
 #include "sim/svgband.h"
 #include "sim/svgclass.h"
 #include "sim/tilecount.h"
@@ -148,7 +148,7 @@ static int sample_rows(const struct svg1_params *p, const struct method_ctx *ctx
 {
     bool     everywhere = p->profile == PROFILE_PLAIN || s->band.family == SVG_COG;
     int64_t  limit = p->row_limit != INT64_MIN ? p->row_limit : everywhere ? in->x.nq : 10000;
-    uint64_t stream = svg_stream(STREAM_ROWS, in);
+    uint64_t stream = call_stream(STREAM_ROWS, in);
     int      rc = 0;
 
     *rows = NULL;
