@@ -1,6 +1,6 @@
 /*
- * chipmunk.h - masks of Chipmunk (arXiv 2506.03275): which keys a group of 192 queries in voxel order
- * keeps. Shared by the method and its tests.
+ * chipmunk.h - masks of Chipmunk (arXiv 2506.03275): which keys a group of 192 queries in voxel
+ * order keeps. Shared by the method and its tests.
  *
  * Voxel order (permute.h, voxel:AxBxC): first the boxes of A x B x C tokens that fit into the grid,
  * then the tail tokens, then text. Group g holds the queries 192 g .. 192 g + 191; one of the first
@@ -37,8 +37,8 @@ struct chip_rule {
     uint64_t seed;
 };
 
-/* First box of the cube of `side` boxes around coordinate x of an axis of `size` boxes: centred, moved
- * inwards at the borders. A longer cube than the axis starts at 0. */
+/* First box of the cube of `side` boxes around coordinate x of an axis of `size` boxes: centred,
+ * moved inwards at the borders. A longer cube than the axis starts at 0. */
 int64_t chip_cube_start(int64_t x, int64_t size, int64_t side);
 
 /* Does the axis-wise largest cube fit into the grid of boxes? */
@@ -59,8 +59,8 @@ int64_t chip_top_keys(const struct chip_rule *r, int64_t n);
 void chip_pad(struct slice_mask *m, int64_t g, int64_t multiple);
 
 /* Mask of a head: per group the keys of largest mass m_gj = sum_i e^(s_ij - lse_i), random keys of
- * `stream`, the static ones and (not clean) the padding of the list. lse [n] is the normaliser of an
- * earlier step or the head's own. *selected = kept pairs before padding. */
+ * `stream`, the static ones and (not clean) the padding of the list. lse [n] is the normaliser of
+ * an earlier step or the head's own. *selected = kept pairs before padding. */
 int chip_mask(const struct chip_shape *s, const struct chip_rule *r, const struct head_in *in,
               const double *lse, uint64_t stream, struct slice_mask *out, int64_t *selected,
               struct err *err);

@@ -1,6 +1,6 @@
 /*
- * radialmap.c - see radialmap.h. The block rule is that of the published mask function, whose column
- * counts follow here from the limits of the band instead of an F x F matrix.
+ * radialmap.c - see radialmap.h. The block rule is that of the published mask function, whose
+ * column counts follow here from the limits of the band instead of an F x F matrix.
  */
 #include "sim/radialmap.h"
 

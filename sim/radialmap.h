@@ -36,8 +36,8 @@ bool radial_frames_kept(const struct radial_rule *r, int64_t d);
 bool radial_column_high(int64_t rows, int64_t block);
 bool radial_block_kept(int64_t high, int64_t nonzero);
 
-/* Block map of the whole sequence, ceil((F T + text) / B) blocks per side. *map is initialised here,
- * released with block_map_free. O(T^2 (F/B)^2) plus B per block on the edge of a band. */
+/* Block map of the whole sequence, ceil((F T + text) / B) blocks per side. *map is initialised
+ * here, released with block_map_free. O(T^2 (F/B)^2) plus B per block on the edge of a band. */
 int radial_map(const struct radial_rule *r, struct block_map *map, struct err *err);
 
 /* Frame pairs that lose their last query rows: a frame is cut into ceil(F/B) row blocks from the
@@ -49,7 +49,8 @@ int64_t radial_spilled_pairs(const struct radial_rule *r);
  * by ceil(2^r / F) only. -1: nothing. */
 int64_t radial_reach(const struct radial_rule *r, int64_t d);
 
-/* Video keys [*lo, *hi) of frame j that the query at position k of frame i keeps by that formula. */
+/* Video keys [*lo, *hi) of frame j that the query at position k of frame i keeps by that formula.
+ */
 void radial_row(const struct radial_rule *r, int64_t i, int64_t k, int64_t j, int64_t *lo,
                 int64_t *hi);
 

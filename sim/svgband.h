@@ -3,9 +3,9 @@
  * head. Pure geometry.
  *
  * A head's tokens stand frame by frame (spatial) or place by place (temporal: the video token of
- * frame f, place p stands at position p T + f); text tokens keep their places. A rule keeps, for the
- * query at a position, at most three runs of key positions; a temporal head's runs fall apart into
- * runs of every frame when they are written in the order of the trace.
+ * frame f, place p stands at position p T + f); text tokens keep their places. A rule keeps, for
+ * the query at a position, at most three runs of key positions; a temporal head's runs fall apart
+ * into runs of every frame when they are written in the order of the trace.
  */
 #ifndef LACUNA_SVGBAND_H
 #define LACUNA_SVGBAND_H

@@ -32,8 +32,8 @@ enum svg_family svg_family(int given, int preset, const struct head_in *in);
 const struct svg_preset *svg_preset(int given, enum svg_family family);
 const char              *svg_preset_name(const struct svg_preset *p);
 
-/* 0, or METHOD_SKIP where the head is not a video in raster order whose text stands where the family
- * has it. */
+/* 0, or METHOD_SKIP where the head is not a video in raster order whose text stands where the
+ * family has it. */
 int svg_check_head(struct method_ctx *ctx, enum svg_family family, const struct head_in *in);
 
 /* First layer and step that are not dense. A share of steps of a run whose number of steps is not

@@ -2,8 +2,8 @@
  * tilecount.h - densities of a mask whose lists are per element, but which a kernel runs in tiles.
  *
  * The framework counts tiles at the unit of a mask's lists. A method whose rule is about single
- * pairs, or about pairs in a token order of its own, counts its tiles here and puts them in place of
- * those numbers.
+ * pairs, or about pairs in a token order of its own, counts its tiles here and puts them in place
+ * of those numbers.
  */
 #ifndef LACUNA_TILECOUNT_H
 #define LACUNA_TILECOUNT_H

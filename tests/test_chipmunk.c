@@ -1,6 +1,6 @@
 /*
- * test_chipmunk.c - Chipmunk: geometry, static masks, schedules, list padding, selection, the delta,
- * state across steps, refusals.
+ * test_chipmunk.c - Chipmunk: geometry, static masks, schedules, list padding, selection, the
+ * delta, state across steps, refusals.
  */
 #include "core/permute.h"
 #include "core/rng.h"
@@ -78,8 +78,10 @@ static const struct {
     double          top;
     int64_t         official[4], clean[4], sparse; /* total, group 0, fewest, most */
 } statics[] = {
-    {{21, 30, 52, 0, 0}, 5, 0.1, {4127040, 24000, 24000, 32640}, {4112640, 24000, 24000, 32640}, 170},
-    {{21, 45, 80, 0, 0}, 5, 0.1, {9566080, 24000, 24000, 75520}, {9507520, 24000, 24000, 75520}, 393},
+    {{21, 30, 52, 0, 0}, 5, 0.1, {4127040, 24000, 24000, 32640},
+     {4112640, 24000, 24000, 32640}, 170},
+    {{21, 45, 80, 0, 0}, 5, 0.1, {9566080, 24000, 24000, 75520},
+     {9507520, 24000, 24000, 75520}, 393},
     {{33, 45, 80, 256, 2}, 0, 0.05, {504064, 448, 256, 119040}, {396544, 256, 256, 119040}, 619},
     {{16, 32, 48, 0, 0}, 3, 0.1, {704448, 5184, 5184, 24576}, {682944, 5184, 5184, 24576}, 127},
     {{8, 12, 16, 20, 2}, 0, 0.1, {3232, 212, 212, 1536}, {1696, 20, 20, 1536}, 8},

@@ -7,7 +7,8 @@
 
 #include <stdio.h>
 
-static struct radial_rule rule(int64_t F, int64_t T, int64_t B, double decay, bool sink, int64_t text)
+static struct radial_rule rule(int64_t F, int64_t T, int64_t B, double decay, bool sink,
+                               int64_t text)
 {
     return (struct radial_rule){.F = F, .T = T, .text = text, .block = B, .thin = 128,
                                 .decay = decay, .sink = sink};
@@ -125,8 +126,10 @@ START_TEST(maps_follow_the_token_masks)
         double  decay;
         bool    sink;
         int64_t text;
-    } cases[] = {{96, 5, 64, 0.7, true, 0},   {200, 6, 64, 0.3, false, 40}, {150, 7, 64, 1, true, 1},
-                 {300, 5, 128, 0.6, true, 0}, {130, 9, 128, 0.4, false, 0}, {70, 4, 64, 0.2, true, 3}};
+    } cases[] = {
+        {96, 5, 64, 0.7, true, 0},   {200, 6, 64, 0.3, false, 40}, {150, 7, 64, 1, true, 1},
+        {300, 5, 128, 0.6, true, 0}, {130, 9, 128, 0.4, false, 0}, {70, 4, 64, 0.2, true, 3},
+    };
     struct err         err = {0};
     struct block_map   m;
     struct radial_rule r = rule(cases[_i].F, cases[_i].T, cases[_i].B, cases[_i].decay,
@@ -308,7 +311,8 @@ END_TEST
 /* ---- the method ----------------------------------------------------------------------------- */
 
 /* A random video head of this grid. */
-static void video_head(int64_t t, int64_t h, int64_t w, int64_t text, int place, struct sim_head *out)
+static void video_head(int64_t t, int64_t h, int64_t w, int64_t text, int place,
+                       struct sim_head *out)
 {
     struct err err = {0};
     int64_t    n = t * h * w + text;
@@ -446,7 +450,7 @@ START_TEST(counts_of_a_run)
 }
 END_TEST
 
-/* Text behind the video; padding tokens are counted in density_native only, as the code prints it. */
+/* Text behind the video; padding tokens count in density_native only, as the code prints it. */
 START_TEST(text_and_padding)
 {
     struct sim_head h;

@@ -153,19 +153,26 @@ static bool wants_trial(const struct svg_band *b, int64_t q, int64_t k)
     if (b->family == SVG_COG && b->temporal)
         return sink || (!text_q && !text_k && llabs((q - v0) / 128 - (k - v0) / 128) < b->width);
     if (b->family == SVG_COG && !text_q && !text_k)
-        return sink || (llabs(q / 128 - k / 128) < b->width && q / 128 < blocks && k / 128 < blocks);
+        return sink || (llabs(q / 128 - k / 128) < b->width && q / 128 < blocks &&
+                        k / 128 < blocks);
     return sink || text_q || text_k || llabs(q / 128 - k / 128) < b->width;
 }
 
 START_TEST(rows_follow_the_rules)
 {
     static const struct svg_band bands[] = {
-        {SVG_WAN, 5, 60, 0, false, true, false, 128},   {SVG_WAN, 7, 45, 0, false, false, false, 77},
-        {SVG_COSMOS, 3, 100, 0, false, true, false, 0}, {SVG_HUNYUAN, 4, 70, 9, false, false, false, 128},
-        {SVG_HUNYUAN, 6, 50, 1, false, true, false, 0}, {SVG_COG, 5, 61, 12, false, false, false, 40},
-        {SVG_COG, 4, 66, 130, false, true, false, 20},  {SVG_WAN, 4, 200, 0, false, true, true, 3},
-        {SVG_WAN, 3, 50, 0, false, true, true, 0},      {SVG_HUNYUAN, 4, 150, 33, false, false, true, 1},
-        {SVG_COG, 3, 170, 70, false, false, true, 1},   {SVG_COG, 3, 170, 200, false, true, true, 2},
+        {SVG_WAN, 5, 60, 0, false, true, false, 128},
+        {SVG_WAN, 7, 45, 0, false, false, false, 77},
+        {SVG_COSMOS, 3, 100, 0, false, true, false, 0},
+        {SVG_HUNYUAN, 4, 70, 9, false, false, false, 128},
+        {SVG_HUNYUAN, 6, 50, 1, false, true, false, 0},
+        {SVG_COG, 5, 61, 12, false, false, false, 40},
+        {SVG_COG, 4, 66, 130, false, true, false, 20},
+        {SVG_WAN, 4, 200, 0, false, true, true, 3},
+        {SVG_WAN, 3, 50, 0, false, true, true, 0},
+        {SVG_HUNYUAN, 4, 150, 33, false, false, true, 1},
+        {SVG_COG, 3, 170, 70, false, false, true, 1},
+        {SVG_COG, 3, 170, 200, false, true, true, 2},
     };
     struct err      err = {0};
     struct svg_band b = bands[_i / 2];
@@ -246,7 +253,8 @@ END_TEST
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
-static void video_head(int64_t t, int64_t h, int64_t w, int64_t words, int place, struct sim_head *out)
+static void video_head(int64_t t, int64_t h, int64_t w, int64_t words, int place,
+                       struct sim_head *out)
 {
     struct err err = {0};
     int64_t    n = t * h * w + words;
@@ -320,7 +328,8 @@ END_TEST
 
 START_TEST(bad_rows_are_refused)
 {
-    static const char *const bad[] = {"svg1:rows=0", "svg1:rows=-3", "svg1:rows=some", "svg1:rows=1.5"};
+    static const char *const bad[] = {"svg1:rows=0", "svg1:rows=-3", "svg1:rows=some",
+                                      "svg1:rows=1.5"};
     struct err               err = {0};
     for (int k = 0; k < 4; k++) {
         struct method_run *runs = NULL;
@@ -360,7 +369,8 @@ static void masked_row(const struct head_in *in, const struct svg_band *b, int64
     double *s = calloc((size_t)in->x.nk, sizeof *s), sum = 0;
     for (int64_t j = 0; j < in->x.nk; j++)
         for (int c = 0; c < in->x.d; c++)
-            s[j] += in->x.scale * (double)in->x.q[i * in->x.d + c] * (double)in->x.k[j * in->x.d + c];
+            s[j] += in->x.scale * (double)in->x.q[i * in->x.d + c] *
+                    (double)in->x.k[j * in->x.d + c];
     memset(out, 0, (size_t)in->x.dv * sizeof *out);
     for (int64_t j = 0; j < in->x.nk; j++) {
         int64_t q = svg_band_position(b, i), k = svg_band_position(b, j);
@@ -503,7 +513,8 @@ START_TEST(masks_of_both_classes)
         assert_ok(svg_band_count(&b, 0, &c, &err), &err);
         double side = (double)((n + 127) / 128);
         ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)c.pairs);
-        ck_assert_double_eq_tol(record_get(&r, "density_tile"), (double)c.tiles / side / side, 1e-15);
+        ck_assert_double_eq_tol(record_get(&r, "density_tile"), (double)c.tiles / side / side,
+                                1e-15);
         ck_assert_double_eq_tol(record_get(&r, "density_native"), (double)c.tiles / side / side,
                                 1e-15);
         ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)(c.tiles * 128 * 128));

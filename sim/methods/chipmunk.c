@@ -12,11 +12,11 @@
  * Per head and branch N d numbers and N^2 / 192 bits are carried. Full step: dense, the column sums
  * in the same pass, one sparse call. Mask and recall say nothing about Delta; the error does.
  *
- * profile=official follows the published code: list padding is made of real keys, the first voxel is
- * kept by every group, the normaliser is the previous full step's. profile=clean has neither. In both
- * the masses are exact sums (the code adds 16-bit products in any order), ties go to the lower key,
- * top_keys=1 keeps everything (in the code no group would then be sparse), padding text tokens are
- * left out. Groups that would keep nearly all keys have their static set alone, as in the code.
+ * profile=official follows the published code: list padding is made of real keys, the first voxel
+ * is kept by every group, the normaliser is the previous full step's. profile=clean has neither. In
+ * both the masses are exact sums (the code adds 16-bit products in any order), ties go to the lower
+ * key, top_keys=1 keeps everything (in the code no group would then be sparse), padding text tokens
+ * are left out. Groups that would keep nearly all keys have their static set alone, as in the code.
  */
 #include "core/mem.h"
 #include "sim/callrng.h"
@@ -64,7 +64,7 @@ static const struct opt chip_opts[] = {
     {.name = "profile", .type = OPT_ENUM, .offset = P(profile), .def = "official",
      .values = profiles, .help = "the published code, or its idea without the artefacts"},
     {.name = "kind", .type = OPT_ENUM, .offset = P(kind), .def = "auto", .values = kinds,
-     .help = "model family whose settings are the defaults; auto: hunyuan with joint text, else wan"},
+     .help = "model family with these defaults; auto: hunyuan with joint text, else wan"},
     {.name = "top_keys", .type = OPT_NUM, .offset = P(top_keys), .min = 0, .max = 1,
      .flags = OPT_UNSET, .unit = "share of N",
      .help = "keys kept per group by column mass; unset = 0.1 (wan), 0.05 (hunyuan); 1 keeps all"},
@@ -74,8 +74,8 @@ static const struct opt chip_opts[] = {
      .unit = "probability", .help = "keys drawn anew with every mask"},
     {.name = "local_voxels", .type = OPT_INT, .offset = P(local_voxels), .min = 0, .max = 1001,
      .flags = OPT_UNSET, .unit = "voxels",
-     .help = "side of the cube of voxels around a group's own, odd, or 0 for none; unset = 5 (wan), "
-             "0 (hunyuan)"},
+     .help = "side of the cube of voxels around a group's own, odd, or 0 for none; unset = 5 "
+             "(wan), 0 (hunyuan)"},
     {.name = "local_1d", .type = OPT_NUM, .offset = P(local_1d), .def = "0", .min = 0, .max = 1,
      .unit = "share of video tokens", .help = "window of neighbours in voxel order"},
     {.name = "full_every", .type = OPT_INT, .offset = P(full_every), .min = 1, .max = 1e6,
@@ -211,7 +211,7 @@ static int check_head(struct method_ctx *ctx, const struct chip_state *s)
 {
     const struct head_in *in = &s->in;
     if (in->geom.text > 0 && in->geom.text_place == 1)
-        return method_skip(ctx, "text tokens stand in front of the video; the rule has them behind");
+        return method_skip(ctx, "text tokens stand in front of the video, not behind it");
     if (in->geom.t <= 0 || s->shape.n != in->x.nq || in->x.nq != in->x.nk)
         return method_skip(ctx, "%lld queries and %lld keys are not the %lldx%lldx%lld grid",
                            (long long)in->x.nq, (long long)in->x.nk, (long long)in->geom.t,
@@ -243,8 +243,8 @@ static int get_carry(struct method_ctx *ctx, const struct attn_in *x, struct chi
     }
     c = ctx->carry->data;
     if (c->n != x->nq || c->dv != x->dv)
-        FAIL(err, ERR_INPUT, "this step has %lld tokens of %d channels, an earlier one %lld of %lld",
-             (long long)x->nq, x->dv, (long long)c->n, (long long)c->dv);
+        FAIL(err, ERR_INPUT, "this step has %lld tokens of %d channels, an earlier one %lld of "
+             "%lld", (long long)x->nq, x->dv, (long long)c->n, (long long)c->dv);
     *out = c;
 out:
     return rc;
@@ -471,7 +471,7 @@ out:
 
 const struct method method_chipmunk = {
     .name = "chipmunk",
-    .summary = "video: dense on a few steps, then the heaviest key columns plus a stored difference",
+    .summary = "video: dense on a few steps, then the heaviest columns plus a stored difference",
     .paper = "Chipmunk: Training-Free Acceleration of Diffusion Transformers with Dynamic "
              "Column-Sparse Deltas, arXiv 2506.03275",
     .abi = METHOD_ABI,

@@ -6,8 +6,8 @@
  *   profile=official   |k - l| <= max(B, decay 2^bl(F) / 2^bl(d)) (all for d <= 1), frame pairs
  *                      thinned where 2^bl(F) / 2^bl(d) < 128; then cut into B x B blocks, of which
  *                      those with enough dense columns stay (sim/radialmap.c)
- *   profile=paper      |k - l| + 1 <= F / 2^floor(log2 d), frame pairs thinned where 2^r > F; element
- *                      by element, run as the B x B tiles that it touches
+ *   profile=paper      |k - l| + 1 <= F / 2^floor(log2 d), frame pairs thinned where 2^r > F;
+ *                      element by element, run as the B x B tiles that it touches
  * plus a sink (all queries see frame 0) and everything that touches text. One mask for all heads.
  * Building: O(T^2 (F/B)^2); kept pairs O(F^2 T log T).
  *
@@ -46,8 +46,8 @@ static const struct preset {
     int       dense_layers, dense_steps, block;
     double    decay;
 } preset_values[] = {
-    {KIND_AUTO, 0, 0, 128, NAN},       {KIND_WAN, 1, 12, 128, 0.2},  {KIND_WAN, 1, 11, 64, 0.8},
-    {KIND_HUNYUAN, 0, 12, 128, 0.95},  {KIND_WAN, 2, 2, 128, 0.2},   {KIND_HUNYUAN, 2, 2, 128, 0.95},
+    {KIND_AUTO, 0, 0, 128, NAN},      {KIND_WAN, 1, 12, 128, 0.2}, {KIND_WAN, 1, 11, 64, 0.8},
+    {KIND_HUNYUAN, 0, 12, 128, 0.95}, {KIND_WAN, 2, 2, 128, 0.2},  {KIND_HUNYUAN, 2, 2, 128, 0.95},
 };
 enum { PRESET_WAN21 = 1, PRESET_HUNYUAN = 3 };
 
@@ -56,7 +56,7 @@ static const struct opt radial_opts[] = {
     {.name = "profile", .type = OPT_ENUM, .offset = P(profile), .def = "official",
      .values = profiles, .help = "the published mask function, or the paper's formula per element"},
     {.name = "kind", .type = OPT_ENUM, .offset = P(kind), .def = "auto", .values = kinds,
-     .help = "model family: decides decay and sink; auto: of the preset, else wan without joint text"},
+     .help = "model family: decay and sink; auto: of the preset, else wan without joint text"},
     {.name = "decay", .type = OPT_NUM, .offset = P(decay), .min = 0, .max = 1,
      .flags = OPT_UNSET | OPT_MIN_OPEN,
      .help = "official: factor on the band width; unset = of the preset, else 0.2 (wan), "
@@ -131,7 +131,7 @@ static int check_head(struct method_ctx *ctx, const struct head_in *in)
     if (g->t <= 0)
         return method_skip(ctx, "needs a video grid");
     if (g->text > 0 && g->text_place == 1)
-        return method_skip(ctx, "text tokens stand in front of the video; the rule has them behind");
+        return method_skip(ctx, "text tokens stand in front of the video, not behind it");
     if (in->order)
         return method_skip(ctx, "needs the tokens in raster order, they are in order '%s'",
                            in->order);
@@ -256,7 +256,7 @@ out:
 
 const struct method method_radial = {
     .name = "radial",
-    .summary = "video: bands around the diagonal of frame pairs, narrower with the frames' distance",
+    .summary = "video: bands around the diagonal of frame pairs, narrower with their distance",
     .paper = "Radial Attention: O(n log n) Sparse Attention with Energy Decay for Long Video "
              "Generation, arXiv 2506.19852",
     .abi = METHOD_ABI,

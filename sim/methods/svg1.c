@@ -2,10 +2,10 @@
  * svg1.c - Sparse VideoGen: a head of a video transformer gets a band mask, either around the
  * diagonal of the tokens as they are (spatial) or of the tokens sorted by place (temporal).
  *
- * Sparse VideoGen, arXiv 2502.01776. On every call R sampled rows are computed exactly and under the
- * two masks; the smaller squared error decides (sim/svgclass.c). The band holds `target` N^2 pairs:
- * half-width N (1 - sqrt(1 - s')), rounded to 128 (sim/svgband.c). Selection R N (d + dv) and two
- * masked products; attention target N^2.
+ * Sparse VideoGen, arXiv 2502.01776. On every call R sampled rows are computed exactly and under
+ * the two masks; the smaller squared error decides (sim/svgclass.c). The band holds `target` N^2
+ * pairs: half-width N (1 - sqrt(1 - s')), rounded to 128 (sim/svgband.c). Selection R N (d + dv) and
+ * two masked products; attention target N^2.
  *
  * profile=official classifies with a fixed narrower band of 128-token blocks, whatever the target,
  * on rows of the first 10000 tokens; profile=plain with the masks that are then run, on rows of the
