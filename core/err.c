@@ -14,6 +14,13 @@ static const struct {
 #undef X
 };
 
+void text_make_plain(char *s)
+{
+    for (; *s; s++)
+        if ((unsigned char)*s < 0x20 || *s == 0x7f)
+            *s = '?';
+}
+
 static int store(struct err *err, const char *file, int line, int code, int sys, const char *fmt,
                  va_list ap)
 {
@@ -26,6 +33,7 @@ static int store(struct err *err, const char *file, int line, int code, int sys,
     err->file = file;
     err->line = line;
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+    text_make_plain(err->msg);
     return code;
 }
 
@@ -79,6 +87,7 @@ int err_prefix(struct err *err, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
+    text_make_plain(err->msg);
     if (n >= 0 && (size_t)n < sizeof err->msg)
         append(err, old);
     return err->code;

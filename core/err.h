@@ -59,6 +59,10 @@ int err_sys_at(struct err *err, const char *file, int line, int code, const char
  * the code. */
 int err_prefix(struct err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* Replace control characters by '?': names out of a file must not break a message into lines or reach
+ * a terminal as commands. Done to every stored message. */
+void text_make_plain(char *s);
+
 void        err_clear(struct err *err);
 int         err_exit_code(int code);  /* process exit code of an enum err_code; 0 for 0 */
 const char *err_text(int code);       /* generic text of a code */

@@ -3,6 +3,8 @@
  */
 #include "core/log.h"
 
+#include "core/err.h"
+
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -52,6 +54,8 @@ void log_at(enum log_level level, const char *fmt, ...)
     va_start(ap, fmt);
     n = vsnprintf(line + used, cap - used, fmt, ap);
     va_end(ap);
+    if (n >= 0)
+        text_make_plain(line + used);
     used = n < 0 ? used : used + (size_t)n < cap ? used + (size_t)n : cap - 1;
     line[used++] = '\n';
     /* Nothing can be done about a closed stderr. */

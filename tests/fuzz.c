@@ -129,6 +129,13 @@ int fuzz_wild(const char *fmt, ...)
     return 0;
 }
 
+static bool has_control(const char *s)
+{
+    while (*s && (unsigned char)*s >= 0x20 && *s != 0x7f)
+        s++;
+    return *s != '\0';
+}
+
 /* One input through the target; NULL or what is wrong with it. */
 static const char *run_case(const struct buf *x, bool show)
 {
@@ -148,6 +155,8 @@ static const char *run_case(const struct buf *x, bool show)
         snprintf(text, sizeof text, "returned %d with error code %d '%s'", rc, err.code, err.msg);
     else if (rc && !err.msg[0])
         snprintf(text, sizeof text, "error %d without a message", rc);
+    else if (has_control(err.msg))
+        snprintf(text, sizeof text, "control characters in the message '%s'", err.msg);
     else if (rc == ERR_NOMEM)
         snprintf(text, sizeof text, "asked for too much memory: %s", err.msg);
     else

@@ -7,8 +7,8 @@
  * reads it end to end. Case I of a seed is a pure function of (seed, I), so `--seed N --case I`
  * repeats it; FILE... are read as they are, without mutation. A case fails by a crash or sanitizer
  * report, by taking more than 5 s of processor time, by leaked memory, by an error without a
- * message, or when the target finds that an accepted input gave an impossible result. The failing
- * input is left in <program>.crash.
+ * message or with control characters in it, or when the target finds that an accepted input gave an
+ * impossible result. The failing input is left in <program>.crash.
  */
 #ifndef LACUNA_FUZZ_H
 #define LACUNA_FUZZ_H

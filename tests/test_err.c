@@ -39,6 +39,15 @@ START_TEST(long_messages_are_cut_not_overrun)
 }
 END_TEST
 
+START_TEST(control_characters_do_not_reach_a_message)
+{
+    struct err e = {0};
+    err_set(&e, ERR_INPUT, "tensor '%s'", "a\nb\033[2J\x7f\xc3\xa9");
+    err_prefix(&e, "%s", "x\ty");
+    ck_assert_str_eq(e.msg, "x?y: tensor 'a?b?[2J?\xc3\xa9'");
+}
+END_TEST
+
 START_TEST(system_errors_append_the_reason)
 {
     struct err e = {0};
@@ -83,6 +92,7 @@ Suite *make_suite(void)
     tcase_add_test(c, first_error_wins);
     tcase_add_test(c, prefix_goes_in_front_and_only_on_errors);
     tcase_add_test(c, long_messages_are_cut_not_overrun);
+    tcase_add_test(c, control_characters_do_not_reach_a_message);
     tcase_add_test(c, system_errors_append_the_reason);
     tcase_add_test(c, codes_have_documented_exit_statuses);
     tcase_add_test(c, null_err_is_accepted);
