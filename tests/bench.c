@@ -4,8 +4,8 @@
  *   sgemm      OpenBLAS single-precision matrix product, one per thread, before and after
  *   dense      exact dense attention in float, causal, one head per thread: 2 N^2 (d + dv) / 2 flop
  *   methods    selection and attention of every method that takes causal heads, at its defaults;
- *              "time/share" = (attention time / dense time) / (executed pairs / dense's executed
- *              pairs): 1 means that skipped work is saved in full
+ *              "time/sh" = (attention time / dense time) / (share of computed tiles): 1 means that
+ *              skipped work is saved in full
  *
  * Every line is measured in a process of its own, so that the peak memory is its own. The input is a
  * synthetic head with a sink, a column and two slashes (tests/golden.h). Not a test: nothing here
@@ -30,7 +30,7 @@
 struct result {
     double gemm;                           /* GFLOP/s of sgemm, all threads */
     double dense_s, select_s, attend_s;    /* seconds of one head with all threads busy */
-    double pairs_exec, dense_exec, density_elem;
+    double share, density_elem;            /* of computed tiles, of kept pairs */
     double rss;                            /* bytes */
     int    failed;
     char   note[256];
@@ -104,7 +104,6 @@ static int bench_item(void *ctx, int64_t item, int worker, struct err *err)
     TRY(attn_rows(&h.ops, &full, h.out, h.lse, err));
     out->dense_s = now() - t;
     TRY(mask_count(&full, &counts, err));
-    out->dense_exec = (double)counts.pairs_exec;
     if (!job->method)
         goto out;
     TRY(mem_zalloc(&params, 1, job->method->params_size + 1, "parameters", err));
@@ -118,8 +117,12 @@ static int bench_item(void *ctx, int64_t item, int worker, struct err *err)
     }
     out->select_s = 1e-9 * (record_get(&r, "host_prepare_ns") + record_get(&r, "host_select_ns"));
     out->attend_s = 1e-9 * record_get(&r, "host_attend_ns");
-    out->pairs_exec = record_get(&r, "pairs_exec");
     out->density_elem = record_get(&r, "density_elem");
+    /* What this reference multiplies: the method's tiles, or, for masks of single entries, the 64 x
+     * 64 tiles that hold one. */
+    double exec = record_get(&r, "pairs_exec");
+    out->share = exec > record_get(&r, "pairs_kept") ? exec / (double)counts.pairs_exec
+                                                     : record_get(&r, "density_tile@64x64");
 out:
     if (carry.free)
         carry.free(carry.data);
@@ -155,8 +158,7 @@ static void measure(const struct method *method, int64_t n, int threads, struct 
             memcpy(res->note, per[i].note, sizeof res->note);
         }
     }
-    res->pairs_exec = per[0].pairs_exec;
-    res->dense_exec = per[0].dense_exec;
+    res->share = per[0].share;
     res->density_elem = per[0].density_elem;
     res->rss = (double)mem_peak_rss();
 }
@@ -189,15 +191,10 @@ static void print_line(const char *name, int64_t n, const struct result *r, int 
                r->gemm, dense, dense / r->gemm, "", "", "", "", r->rss / 1e6);
         return;
     }
-    double share = r->pairs_exec / r->dense_exec, ratio = r->attend_s / r->dense_s;
-    if (isnan(share)) { /* a bound: nothing that a kernel would execute */
-        printf("%6lld  %-18s %8.1f %8s %8.3f %9.3f %9.3f %9s %8s %8.0f\n", (long long)n, name, r->gemm,
-               "-", r->density_elem, r->select_s / r->dense_s, ratio, "-", "-", r->rss / 1e6);
-        return;
-    }
-    printf("%6lld  %-18s %8.1f %8.1f %8.3f %9.3f %9.3f %9.4f %8.2f %8.0f\n", (long long)n, name,
-           r->gemm, 2.0 * 128 * r->pairs_exec / r->attend_s * 1e-9 * threads, r->density_elem,
-           r->select_s / r->dense_s, ratio, share, ratio / share, r->rss / 1e6);
+    double ratio = r->attend_s / r->dense_s;
+    printf("%6lld  %-18s %8.1f %8.1f %8.3f %9.3f %9.3f %9.4f %8.2f %8.0f\n", (long long)n, name, r->gemm,
+           dense * r->share / ratio, r->density_elem, r->select_s / r->dense_s, ratio, r->share,
+           ratio / r->share, r->rss / 1e6);
 }
 
 int main(int argc, char **argv)
@@ -219,7 +216,7 @@ int main(int argc, char **argv)
            "dense: 'rate' is GFLOP/s of dense attention, 'density' its share of sgemm\n\n",
            threads);
     printf("%6s  %-18s %8s %8s %8s %9s %9s %9s %8s %8s\n", "N", "what", "sgemm", "rate", "density",
-           "select/d", "attend/d", "exec/d", "time/sh", "peak MB");
+           "select/d", "attend/d", "tiles/d", "time/sh", "peak MB");
     for (int64_t i = 0; i < n_lengths; i++) {
         struct result r;
         if (measure_apart(NULL, lengths[i], threads, &r) == 0)
