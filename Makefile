@@ -5,7 +5,7 @@
 #   make check           all tests that need no GPU
 #   make help            the other targets and switches
 #
-# Switches: SAN=address,undefined  V=1  BUILD=dir  OUT=dir
+# Switches: SAN=address,undefined  V=1  BUILD=dir  OUT=dir  CUDA=auto|0|1  NVCC=path
 
 BUILD  ?= build
 SAN    ?=
@@ -31,6 +31,32 @@ CPPFLAGS += -DLACUNA_SANITIZE
 LDFLAGS  += -fsanitize=$(SAN)
 endif
 
+# ---- CUDA -----------------------------------------------------------------------------------
+# auto: with the toolkit where nvcc is found. cudart is linked statically; CUPTI and cuBLAS are
+# opened at run time by the files that use them, so that one binary runs with and without a GPU.
+
+CUDA ?= auto
+NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+ifeq ($(filter auto 0 1,$(CUDA)),)
+$(error CUDA=$(CUDA): expected auto, 0 or 1)
+endif
+ifeq ($(CUDA),1)
+ifeq ($(NVCC),)
+$(error CUDA=1, but nvcc was not found: install the CUDA toolkit (13.0), put nvcc on the PATH or \
+        give NVCC=path, or build with CUDA=0)
+endif
+endif
+USE_CUDA := $(if $(filter 0,$(CUDA))$(SAN),,$(if $(NVCC),1))
+
+ifneq ($(USE_CUDA),)
+CUDA_HOME   := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CPPFLAGS    += -DLACUNA_CUDA -isystem $(CUDA_HOME)/include
+CUDA_LDLIBS := $(CUDA_HOME)/lib64/libcudart_static.a -lstdc++ -ldl -lrt -lpthread
+NVFLAGS := -std=c++17 -O3 -lineinfo -I. -gencode arch=compute_90a,code=sm_90a \
+           -gencode arch=compute_80,code=compute_80 -Xptxas -Werror,-warn-spills \
+           -Xcompiler -Wall,-Wextra,-fno-exceptions
+endif
+
 BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unversioned)
 
 # ---- sources --------------------------------------------------------------------------------
@@ -38,6 +64,9 @@ BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unversione
 FOLDERS := core capture datasets sim sim/methods analyze plots
 SRC     := $(filter-out core/main.c,$(wildcard $(addsuffix /*.c,$(FOLDERS))))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
+CU_SRC  := $(if $(USE_CUDA),$(wildcard cuda/*.cu))
+CU_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(if $(USE_CUDA),$(wildcard cuda/*.c))) \
+           $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 LIB     := $(BUILD)/liblacuna.a
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 TEST_COMMON := $(addprefix $(BUILD)/tests/,check_main.o golden.o trace_fixture.o tinymodel.o records_fixture.o)
@@ -46,9 +75,9 @@ TEST_COMMON := $(addprefix $(BUILD)/tests/,check_main.o golden.o trace_fixture.o
 all: $(BUILD)/lacuna
 tests: $(TESTS)
 
-$(BUILD)/lacuna: $(BUILD)/core/main.o $(LIB)
+$(BUILD)/lacuna: $(BUILD)/core/main.o $(CU_OBJ) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CUDA_LDLIBS)
 
 $(LIB): $(OBJ)
 	$(if $(Q),@echo "  AR    $@")
@@ -58,6 +87,16 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  CC    $<")
 	$(Q)$(CC) $(CPPFLAGS) $(FLAGS) -MMD -MP -c -o $@ $<
+
+# ptxas reports serialised wgmma, ignored setmaxnreg and injected waits as mere information: they
+# fail the build here, as spills do by the flag. C7519 is harmless.
+$(BUILD)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  NVCC  $<")
+	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MT $@ -MF $(@:.o=.d) -c -o $@.tmp $< 2>$@.log; rc=$$?; \
+	    grep -v C7519 $@.log >&2; \
+	    if [ $$rc -ne 0 ] || grep -qE 'Potential Performance Loss|C7517' $@.log; then \
+	        rm -f $@.tmp; exit 1; fi; mv $@.tmp $@
 
 # The build id changes with every commit: only this file sees it, and only a change rebuilds it.
 $(BUILD)/core/version.o: CPPFLAGS += -DBUILD_ID='"$(BUILD_ID)"' -DBUILD_FLAGS='"$(CC) $(FLAGS)"'
@@ -73,7 +112,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(LIB)
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcheck_pic -lsubunit -lrt
 
 .SECONDARY:
--include $(OBJ:.o=.d) $(BUILD)/core/main.d $(wildcard $(BUILD)/tests/*.d)
+-include $(OBJ:.o=.d) $(CU_OBJ:.o=.d) $(BUILD)/core/main.d $(wildcard $(BUILD)/tests/*.d)
 
 # ---- what a machine needs -------------------------------------------------------------------
 
@@ -165,6 +204,42 @@ bench: deps
 $(BUILD)/tests/bench: $(BUILD)/tests/bench.o $(BUILD)/tests/golden.o $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+# ---- GPU ------------------------------------------------------------------------------------
+# The programs of checkcu need no package of the machine that runs them: gpu-bundle links them, and
+# lacuna, with everything but libc and libm inside; check-gpu and bench-gpu then run on the machine
+# with the GPU (GPU_BIN=dir where they lie).
+
+GPU_BIN   ?= $(BUILD)/gpu
+STATIC_LIBS := $(addprefix /usr/lib/$(ARCH)/,libhdf5_serial.a libsz.a libaec.a libpng.a libz.a \
+               libjansson.a libpcre2-8.a libutf8proc.a libzstd.a libxxhash.a \
+               openblas-pthread/libopenblas.a)
+BUNDLE_LINK = $(CXX) -static-libstdc++ -static-libgcc -o $@ $^ $(STATIC_LIBS) \
+              $(CUDA_HOME)/lib64/libcudart_static.a -ldl -lrt -lpthread -lm
+CXX ?= g++
+CHECKCU := $(addprefix $(BUILD)/tests/,checkcu_case.o checkcu_fill.cu.o)
+
+.PHONY: gpu-bundle check-gpu bench-gpu
+ifneq ($(USE_CUDA),)
+gpu-bundle: $(addprefix $(BUILD)/gpu/,lacuna checkcu benchcu)
+else
+gpu-bundle:
+	@echo "gpu-bundle needs nvcc (CUDA toolkit 13.0); none was found, or CUDA=0" >&2; exit 4
+endif
+
+$(BUILD)/gpu/lacuna: $(BUILD)/core/main.o $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/checkcu: $(BUILD)/tests/checkcu.o $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/benchcu: $(BUILD)/tests/checkcu_bench.o $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  LINK  $@")
+	$(Q)$(BUNDLE_LINK)
+
+# What lies in GPU_BIN is run as it is: a machine with a GPU needs no compiler.
+check-gpu: $(if $(wildcard $(GPU_BIN)/checkcu),,gpu-bundle)
+	@$(GPU_BIN)/checkcu
+
+bench-gpu: $(if $(wildcard $(GPU_BIN)/benchcu),,gpu-bundle)
+	@$(GPU_BIN)/benchcu $(BENCH_ARGS)
 
 # ---- fuzzers and checks of the sources ------------------------------------------------------
 

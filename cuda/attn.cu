@@ -1,0 +1,269 @@
+/*
+ * attn.cu - the attention kernels for Hopper and their launch: tensor maps, arguments, the two small
+ * kernels around the large one.
+ */
+#include "cuda/attn.h"
+
+#include "cuda/attn_sm90.cuh"
+
+#include <cudaTypedefs.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- small kernels -------------------------------------------------------------------------- */
+
+/* Combine the pieces of split rows: O = sum_i 2^(m_i - m) O_i / sum_i 2^(m_i - m) l_i. One block of
+ * D threads (a channel each) per query row, pieces in slot order. */
+template <int D>
+__global__ void combine_pieces(const int3 *splits, const float *piece_out, const float2 *piece_ml,
+                               int bm, int q_blocks, int nq, __nv_bfloat16 *out, float *lse)
+{
+    int3   s = splits[blockIdx.x];
+    int    head = s.x / q_blocks, row = (s.x - head * q_blocks) * bm + blockIdx.y;
+    float  m = -INFINITY, l = 0, sum = 0;
+    size_t at = (size_t)s.y * bm + blockIdx.y;
+
+    if (row >= nq)
+        return;
+    for (int i = 0; i < s.z; i++) {
+        float2 ml = piece_ml[at + (size_t)i * bm];
+        if (ml.y > 0)
+            m = fmaxf(m, ml.x);
+    }
+    for (int i = 0; i < s.z; i++) {
+        float2 ml = piece_ml[at + (size_t)i * bm];
+        float  weight = ml.y > 0 ? exp2f(ml.x - m) : 0;
+        l += weight * ml.y;
+        sum += weight * piece_out[(at + (size_t)i * bm) * D + threadIdx.x];
+    }
+    size_t to = (size_t)head * nq + row;
+    out[to * D + threadIdx.x] = __float2bfloat16(l > 0 ? sum / l : 0);
+    if (threadIdx.x == 0)
+        lse[to] = l > 0 ? (m + log2f(l)) * 0.69314718055994531f : -INFINITY;
+}
+
+/* Rows of tiles without a key. A block of 128 threads per row of tiles. */
+__global__ void fill_empty(const int *rows, int bm, int q_blocks, int nq, int d,
+                           __nv_bfloat16 *out, float *lse)
+{
+    int head = rows[blockIdx.x] / q_blocks, block = rows[blockIdx.x] % q_blocks;
+    for (int i = 0; i < bm && block * bm + i < nq; i++) {
+        size_t at = (size_t)head * nq + block * bm + i;
+        if ((int)threadIdx.x < d)
+            out[at * d + threadIdx.x] = __float2bfloat16(0);
+        if (threadIdx.x == 0)
+            lse[at] = -INFINITY;
+    }
+}
+
+/* ---- table ---------------------------------------------------------------------------------- */
+
+template <class T>
+static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
+{
+    const CUtensorMap *m = (const CUtensorMap *)maps;
+    attn_sm90<T><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(m[0], m[1], m[2], m[3],
+                                                                     *(const attn_args *)args);
+}
+
+template <class T>
+static constexpr attn_kernel entry(const char *name, const char *summary, attn_lists lists)
+{
+    return {name,
+            summary,
+            T::D,
+            lists,
+            {T::BM, T::BN, T::HALVES ? 2 : 1},
+            T::THREADS,
+            (int)sizeof(attn_smem<T>),
+            launch<T>,
+            (const void *)attn_sm90<T>};
+}
+
+extern "C" const struct attn_kernel attn_kernels[] = {
+    entry<dense128_wide>("bf16-hd128-dense", "head dim 128, dense, tiles 128 x 176", ATTN_DENSE),
+    entry<dense128>("bf16-hd128-dense-128", "head dim 128, dense, tiles 128 x 128", ATTN_DENSE),
+    entry<list128>("bf16-hd128-128x128", "head dim 128, lists of 128 x 128 blocks", ATTN_128x128),
+    entry<half128>("bf16-hd128-128x64", "head dim 128, lists of 128 x 64 blocks", ATTN_128x64),
+    entry<pair128>("bf16-hd128-64x64", "head dim 128, lists of 64 x 64 blocks", ATTN_64x64),
+    entry<dense64_two>("bf16-hd64-dense-128", "head dim 64, dense, tiles 128 x 128", ATTN_DENSE),
+    entry<dense64_wide>("bf16-hd64-dense-wide", "head dim 64, dense, tiles 128 x 192", ATTN_DENSE),
+    entry<list64>("bf16-hd64-128x128", "head dim 64, lists of 128 x 128 blocks", ATTN_128x128),
+    entry<half64>("bf16-hd64-128x64", "head dim 64, lists of 128 x 64 blocks", ATTN_128x64),
+    entry<pair64>("bf16-hd64-64x64", "head dim 64, lists of 64 x 64 blocks", ATTN_64x64),
+    {},
+};
+
+extern "C" int attn_kernel_find(const struct attn_problem *p, int sm, const char *name,
+                                const struct attn_kernel **out, struct err *err)
+{
+    if (sm != 90)
+        return err_set(err, ERR_MACHINE,
+                       "the attention kernels need a Hopper GPU (sm_90), this one is sm_%d", sm);
+    if (!(p->scale > 0))
+        return err_set(err, ERR_RUN, "the attention kernels need a positive softmax scale");
+    for (const attn_kernel *k = attn_kernels; k->name; k++)
+        if (k->d == p->d && k->lists == p->lists && (!name || strcmp(name, k->name) == 0)) {
+            *out = k;
+            return 0;
+        }
+    return err_set(err, ERR_RUN, "no CUDA kernel%s%s for head dim %d", name ? " " : "",
+                   name ? name : "", p->d);
+}
+
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+static int encoder(PFN_cuTensorMapEncodeTiled_v12000 *encode, struct err *err)
+{
+    int                             rc = 0;
+    cudaDriverEntryPointQueryResult found;
+    void                           *p = NULL;
+    CU(err, cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000,
+                                             cudaEnableDefault, &found));
+    if (found != cudaDriverEntryPointSuccess || !p)
+        FAIL(err, ERR_MACHINE, "the NVIDIA driver has no cuTensorMapEncodeTiled (CUDA 12.0)");
+    *encode = (PFN_cuTensorMapEncodeTiled_v12000)p;
+out:
+    return rc;
+}
+
+/* Boxes of 64 channels x `rows` tokens of x [heads][n][d]. */
+static int tensor_map(PFN_cuTensorMapEncodeTiled_v12000 encode, CUtensorMap *map, const void *x,
+                      int d, int64_t n, int heads, int rows, struct err *err)
+{
+    cuuint64_t dims[3] = {(cuuint64_t)d, (cuuint64_t)n, (cuuint64_t)heads};
+    cuuint64_t strides[2] = {(cuuint64_t)d * 2, (cuuint64_t)n * d * 2};
+    cuuint32_t box[3] = {64, (cuuint32_t)rows, 1}, steps[3] = {1, 1, 1};
+    CUresult   r = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void *>(x), dims,
+                          strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return r ? err_set(err, ERR_RUN, "tensor map of %d x %lld x %d: driver error %d", heads,
+                       (long long)n, d, (int)r)
+             : 0;
+}
+
+static int make_maps(struct attn_job *job, struct err *err)
+{
+    int                               rc = 0;
+    PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
+    const attn_problem               *p = &job->problem;
+    const attn_tile                  *t = &job->kernel->tile;
+    CUtensorMap                      *m = NULL;
+
+    TRY(encoder(&encode, err));
+    job->maps = aligned_alloc(128, 4 * sizeof *m);
+    if (!job->maps)
+        FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
+    m = (CUtensorMap *)job->maps;
+    TRY(tensor_map(encode, m, job->x.q, p->d, p->nq, p->heads, t->bm, err));
+    TRY(tensor_map(encode, m + 1, job->x.k, p->d, p->nk, p->kv_heads, t->bn / t->units, err));
+    TRY(tensor_map(encode, m + 2, job->x.v, p->d, p->nk, p->kv_heads, t->bn / t->units, err));
+    TRY(tensor_map(encode, m + 3, job->x.out, p->d, p->nq, p->heads, 64, err));
+out:
+    return rc;
+}
+
+static int upload(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
+{
+    int rc = gpu_alloc(g, bytes, dst, err);
+    return rc ? rc : gpu_put(g, *(void **)dst, src, bytes, err);
+}
+
+static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_job *job,
+                     struct err *err)
+{
+    int                 rc = 0;
+    const attn_problem *p = &job->problem;
+    int64_t             slot_rows = (int64_t)plan->n_slots * plan->tile.bm;
+    attn_args          *a = (attn_args *)calloc(1, sizeof *a);
+
+    if (!a)
+        FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
+    job->args = a;
+    TRY(upload(g, &a->items, plan->items, plan->n_items * (int64_t)sizeof(int4), err));
+    if (plan->cols)
+        TRY(upload(g, &a->cols, plan->cols, plan->n_cols * 4, err));
+    TRY(gpu_alloc(g, 256, &a->ticket, err));
+    TRY(gpu_zero(g, a->ticket, 256, err));
+    TRY(gpu_alloc(g, slot_rows * p->d * 4, &a->piece_out, err));
+    TRY(gpu_alloc(g, slot_rows * 8, &a->piece_ml, err));
+    a->lse = job->x.lse;
+    a->n_items = plan->n_items;
+    a->nq = (int)p->nq;
+    a->nk = (int)p->nk;
+    a->q_blocks = plan->q_blocks;
+    a->group = p->heads / p->kv_heads;
+    a->causal = p->causal;
+    a->offset = (int)(p->nk - p->nq);
+    a->masked_stages = plan->masked_stages;
+    a->scale_log2 = (float)(p->scale * M_LOG2E);
+out:
+    return rc;
+}
+
+extern "C" int attn_job_init(struct gpu *g, const struct attn_problem *p,
+                             const struct attn_kernel *kernel, const struct attn_plan *plan,
+                             const struct attn_tensors *x, struct attn_job *job, struct err *err)
+{
+    int rc = 0;
+
+    memset(job, 0, sizeof *job);
+    job->kernel = kernel;
+    job->problem = *p;
+    job->x = *x;
+    job->grid = plan->n_items < g->sms ? plan->n_items : g->sms;
+    job->n_splits = plan->n_splits;
+    job->n_empty = plan->n_empty;
+    TRY(make_maps(job, err));
+    TRY(make_args(g, plan, job, err));
+    TRY(upload(g, &job->splits, plan->splits, plan->n_splits * (int64_t)sizeof(int3), err));
+    TRY(upload(g, &job->empty, plan->empty, plan->n_empty * 4LL, err));
+    CU(err, cudaFuncSetAttribute(kernel->entry, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 kernel->smem_bytes));
+    TRY(gpu_sync(g, err));
+out:
+    if (rc)
+        attn_job_free(job);
+    return rc;
+}
+
+extern "C" int attn_job_launch(struct gpu *g, const struct attn_job *job, struct err *err)
+{
+    int              rc = 0;
+    const attn_args *a = (const attn_args *)job->args;
+    __nv_bfloat16   *out = (__nv_bfloat16 *)job->x.out;
+    int              bm = job->kernel->tile.bm, d = job->problem.d;
+
+    if (job->grid)
+        job->kernel->launch(job->grid, g->stream, job->maps, job->args);
+    CU_LAUNCHED(err);
+    if (job->n_splits) {
+        dim3 grid(job->n_splits, bm);
+        if (d == 128)
+            combine_pieces<128><<<grid, 128, 0, g->stream>>>((const int3 *)job->splits, a->piece_out,
+                                                             a->piece_ml, bm, a->q_blocks, a->nq,
+                                                             out, a->lse);
+        else
+            combine_pieces<64><<<grid, 64, 0, g->stream>>>((const int3 *)job->splits, a->piece_out,
+                                                           a->piece_ml, bm, a->q_blocks, a->nq, out,
+                                                           a->lse);
+        CU_LAUNCHED(err);
+    }
+    if (job->n_empty) {
+        fill_empty<<<job->n_empty, 128, 0, g->stream>>>((const int *)job->empty, bm, a->q_blocks,
+                                                        a->nq, d, out, a->lse);
+        CU_LAUNCHED(err);
+    }
+out:
+    return rc;
+}
+
+extern "C" void attn_job_free(struct attn_job *job)
+{
+    free(job->args);
+    free(job->maps);
+    memset(job, 0, sizeof *job);
+}

@@ -1,0 +1,29 @@
+/*
+ * attn_args.h - what the attention kernels are told, shared by host and device.
+ */
+#ifndef LACUNA_ATTN_ARGS_H
+#define LACUNA_ATTN_ARGS_H
+
+#include <stdint.h>
+#include <vector_types.h>
+
+/* A work item: x = head * q_blocks + query block, [y, z) = its key blocks (indices of blocks, or
+ * into cols), w = -1, or the slot of a piece of a split row. */
+
+struct attn_args {
+    const int4    *items;
+    unsigned      *ticket; /* 0 before a launch, 0 again after it */
+    const int32_t *cols;   /* NULL: dense */
+    float         *lse;    /* [heads][nq], natural log, -inf for an empty row */
+    float         *piece_out; /* [slots][rows of a tile][D]: not normalised */
+    float2        *piece_ml;  /* [slots][rows of a tile]: maximum in log2 units, sum */
+    int            n_items;
+    int            nq, nk;
+    int            q_blocks;      /* query blocks per head */
+    int            group;         /* query heads per kv head */
+    int            causal, offset; /* key j is seen by row i iff j <= i + offset, offset = nk - nq */
+    int            masked_stages; /* stages from the end of an item that may need masking, >= 1 */
+    float          scale_log2;    /* softmax scale * log2 e */
+};
+
+#endif

@@ -1,0 +1,627 @@
+/*
+ * attn_sm90.cuh - exact attention forward over dense or listed key blocks, for Hopper.
+ *
+ *   O_i = sum_j softmax_j(scale q_i . k_j) v_j      LSE_i = ln sum_j e^{scale q_i . k_j}
+ *
+ * over all keys, all keys up to the diagonal, or the key blocks of a list per query block. The CPU
+ * reference is attn_rows (core/attention.h).
+ *
+ * Tile: WG x 64 query rows against BN keys, D channels; the shapes are at the end of this file.
+ * Threads: a producer warpgroup, of which one thread issues TMA copies, and WG consumer warpgroups.
+ * Registers: 24/240 per producer and consumer thread, 40/232 where two list entries make a stage,
+ *   moved by setmaxnreg: a consumer holds BN/2 scores, BN/4 packed probabilities and D/2 outputs,
+ *   which is what limits BN.
+ * Shared memory: up to 224 KB: queries, STAGES of keys and of values, and the outgoing tile.
+ * Why this shape: 128 rows per CTA keep L2 traffic at 128 FLOP per byte, and two warpgroups that
+ *   take turns at the tensor cores hide one's softmax under the other's products.
+ *
+ * The grid is persistent. Work items (attn_item) are drawn from a counter in the order of the plan,
+ * and consumers run all their items as one stream: the last P V of an item is issued together with
+ * the first Q K of the next, so that no item pays for an empty pipeline. Keys of an item are walked
+ * from its end to its beginning: blocks on the diagonal and the ragged last block come first, and
+ * only those go through the masked copy of the softmax.
+ *
+ * A result does not depend on the schedule: an item is summed in list order by one CTA, and pieces
+ * of a split row are combined in the order of their slots.
+ */
+#ifndef LACUNA_ATTN_SM90_CUH
+#define LACUNA_ATTN_SM90_CUH
+
+#include "cuda/attn_args.h"
+#include "cuda/wgmma.cuh"
+
+#include <cuda_bf16.h>
+
+/* What the key blocks of an item are. */
+enum list_kind {
+    BLOCKS_ALL,  /* dense: blocks [beg, end) of BN keys */
+    BLOCKS_LIST, /* cols[beg .. end): blocks of BN keys */
+    BLOCKS_HALF, /* cols[beg .. end): blocks of 64 keys, two of them make a stage of BN = 128 */
+    BLOCKS_PAIR, /* the same, bits 30 and 31 say for which of the two 64-row blocks */
+};
+
+template <int D_, int BN_, int WG_, int STAGES_, int QBUFS_, int OPANELS_, list_kind KIND_>
+struct shape {
+    static constexpr int D = D_, BN = BN_, WG = WG_, STAGES = STAGES_, QBUFS = QBUFS_;
+    static constexpr int OPANELS = OPANELS_; /* 64-column panels of the outgoing tile kept at once */
+    static constexpr list_kind KIND = KIND_;
+    static constexpr bool LISTED = KIND != BLOCKS_ALL;
+    static constexpr bool HALVES = KIND == BLOCKS_HALF || KIND == BLOCKS_PAIR;
+    static constexpr int BM = 64 * WG, PANELS = D / 64, THREADS = 128 * (WG + 1);
+    static constexpr int BOX = HALVES ? 64 : BN; /* keys per TMA copy */
+    static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
+    /* setmaxnreg moves registers inside what the launch took: 168 x 3 or 128 x 4 per thread. */
+    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : HALVES ? 40 : 24;
+    static constexpr int REGS_CONSUMER = WG == 3 ? 160 : HALVES ? 232 : 240;
+};
+
+template <class T> struct attn_smem {
+    alignas(1024) uint8_t q[T::QBUFS][T::Q_BYTES];
+    alignas(1024) uint8_t k[T::STAGES][T::KV_BYTES];
+    alignas(1024) uint8_t v[T::STAGES][T::KV_BYTES];
+    alignas(1024) uint8_t o[T::WG][T::OPANELS * 64 * 128];
+    int4     work[T::QBUFS];  /* the item of each query buffer; x = -1: no more */
+    int2     keys[T::STAGES]; /* first key of each half of a stage, with bits 0 and 1 (BLOCKS_PAIR) */
+    uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
+    uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
+};
+
+/* A position in a ring of buffers; the parity is that of the consumer's wait on "full". */
+template <int N> struct ring {
+    int      at = 0;
+    uint32_t parity = 0;
+    DEVICE void next()
+    {
+        if (++at == N) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* No key can have this index: a half stage that is to be masked starts here. */
+#define NO_KEY (1 << 29)
+
+/* ---- producer ------------------------------------------------------------------------------- */
+
+template <class T> struct producer {
+    attn_smem<T>           &sm;
+    const attn_args        &a;
+    const CUtensorMap      *mq, *mk, *mv;
+    ring<T::QBUFS>          q;
+    ring<T::STAGES>         k, v;
+    int2                    keys_v; /* keys and kv head of the values that are still to be issued */
+    int                     head_v;
+
+    DEVICE void issue(const CUtensorMap *map, uint8_t *tile, uint32_t bar, int2 keys, int head)
+    {
+        mbar_expect(bar, T::KV_BYTES);
+#pragma unroll
+        for (int p = 0; p < T::PANELS; p++) {
+            uint32_t dst = smem_addr(tile) + p * T::BN * 128;
+            tma_load(dst, map, bar, p * 64, keys.x & ~3, head, L2_EVICT_LAST);
+            if (T::HALVES)
+                tma_load(dst + 64 * 128, map, bar, p * 64, keys.y & ~3, head, L2_EVICT_LAST);
+        }
+    }
+
+    DEVICE void issue_values()
+    {
+        mbar_wait(smem_addr(&sm.v_empty[v.at]), v.parity ^ 1);
+        issue(mv, sm.v[v.at], smem_addr(&sm.v_full[v.at]), keys_v, head_v);
+        v.next();
+    }
+
+    /* A list entry as its first key, the wanted bits in the low ones. */
+    static DEVICE int first_key(int entry)
+    {
+        return T::KIND == BLOCKS_PAIR ? (entry & 0x3fffffff) * 64 | (int)((uint32_t)entry >> 30)
+                                      : entry * T::BOX;
+    }
+
+    /* Stage `i` of an item, counted from its end. The odd block of a list of halves stands alone in
+     * the first stage, which is masked anyway. */
+    DEVICE int2 stage_keys(const int4 &item, int i)
+    {
+        if (!T::HALVES) {
+            int b = item.z - 1 - i;
+            return make_int2((T::LISTED ? __ldg(a.cols + b) : b) * T::BN, 0);
+        }
+        int odd = (item.z - item.y) & 1, hi = item.z - 1 + odd - 2 * i;
+        return make_int2(first_key(__ldg(a.cols + hi - 1)),
+                         odd && i == 0 ? NO_KEY : first_key(__ldg(a.cols + hi)));
+    }
+
+    DEVICE void run()
+    {
+        bool     pending = false;
+        unsigned ticket = atomicAdd(a.ticket, 1u);
+        while (ticket < (unsigned)a.n_items) {
+            int4 item = __ldg(a.items + ticket);
+            ticket = atomicAdd(a.ticket, 1u);
+            int head = item.x / a.q_blocks, row = (item.x - head * a.q_blocks) * T::BM;
+            mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
+            sm.work[q.at] = item;
+            uint32_t bar = smem_addr(&sm.q_full[q.at]);
+            mbar_expect(bar, T::Q_BYTES);
+#pragma unroll
+            for (int p = 0; p < T::PANELS; p++)
+                tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, mq, bar, p * 64, row, head,
+                         L2_EVICT_FIRST);
+            q.next();
+            int n = item.z - item.y, stages = T::HALVES ? (n + 1) / 2 : n;
+            for (int i = 0; i < stages; i++) {
+                int2 keys = stage_keys(item, i);
+                mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
+                sm.keys[k.at] = keys;
+                issue(mk, sm.k[k.at], smem_addr(&sm.k_full[k.at]), keys, head / a.group);
+                k.next();
+                if (pending)
+                    issue_values();
+                keys_v = keys;
+                head_v = head / a.group;
+                pending = true;
+            }
+        }
+        /* Every CTA draws exactly one ticket past the end; the last of them resets the counter. */
+        if (ticket == (unsigned)a.n_items + gridDim.x - 1)
+            *a.ticket = 0;
+        if (pending)
+            issue_values();
+        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
+        sm.work[q.at] = make_int4(-1, 0, 0, 0);
+        mbar_arrive(smem_addr(&sm.q_full[q.at]));
+    }
+};
+
+/* The same value in all lanes, as the compiler can see: branches on it do not diverge, which wgmma
+ * inside them needs. */
+DEVICE int uniform(int x)
+{
+    return __shfl_sync(~0u, x, 0);
+}
+
+/* ---- consumers ------------------------------------------------------------------------------ */
+
+template <class T> struct consumer {
+    static constexpr int BN = T::BN, D = T::D;
+
+    attn_smem<T>      &sm;
+    const attn_args   &a;
+    const CUtensorMap *mo;
+    int                w, t, warp, lane; /* warpgroup from 0, thread in it, its warp and lane */
+    ring<T::QBUFS>     q;
+    ring<T::STAGES>    kv;
+    int                tile, slot, n; /* of the item: x and w of its entry, stages */
+    int                row;       /* first of this thread's two query rows, the other is row + 8 */
+    bool               first_pv;  /* the next P V starts a new sum */
+    bool               have_p;    /* p holds probabilities that have not met their values */
+    float              o[D / 2], m[2], l[2];
+    uint32_t           p[BN / 4];
+
+    /* Wait for the next item; false when there is none. */
+    DEVICE bool fetch_item()
+    {
+        mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
+        return uniform(sm.work[q.at].x) >= 0;
+    }
+
+    DEVICE int first_row(int of_tile) const
+    {
+        return of_tile % a.q_blocks * T::BM + w * 64;
+    }
+
+    DEVICE void start_item()
+    {
+        int4 next = sm.work[q.at];
+        tile = uniform(next.x);
+        slot = uniform(next.w);
+        n = uniform(next.z) - uniform(next.y);
+        if (T::HALVES)
+            n = (n + 1) / 2;
+        row = first_row(tile) + warp * 16 + (lane >> 2);
+    }
+
+    /* Turns at the tensor cores. */
+    DEVICE void take_turn() { named_sync(1 + w, 256); }
+    DEVICE void pass_turn() { named_arrive(1 + (w + 1) % T::WG, 256); }
+
+    DEVICE void arrive(uint64_t *bar)
+    {
+        if (t == 0)
+            mbar_arrive(smem_addr(bar));
+    }
+
+    DEVICE void issue_qk(float (&s)[BN / 2], int stage)
+    {
+        uint32_t qa = smem_addr(sm.q[q.at]) + w * 64 * 128, ka = smem_addr(sm.k[stage]);
+        wgmma_fence();
+#pragma unroll
+        for (int kk = 0; kk < D / 16; kk++)
+            wgmma_ss<BN>(s, tile_desc(qa + kk / 4 * (T::BM * 128) + kk % 4 * 32, 16, 1024),
+                         tile_desc(ka + kk / 4 * (BN * 128) + kk % 4 * 32, 16, 1024), kk > 0);
+        wgmma_commit();
+    }
+
+    DEVICE void issue_pv(int stage)
+    {
+        uint32_t va = smem_addr(sm.v[stage]);
+        hold(o);
+        wgmma_fence();
+#pragma unroll
+        for (int kk = 0; kk < BN / 16; kk++)
+            wgmma_rs<D>(o, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
+                        tile_desc(va + kk * 2048, BN * 128, 1024), kk > 0 || !first_pv);
+        wgmma_commit();
+    }
+
+    /* Scores that row r (0 or 1) of this thread may not see become -inf. */
+    DEVICE void mask_scores(float (&s)[BN / 2], int2 keys)
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int limit = a.causal ? min(a.nk, row + 8 * r + a.offset + 1) : a.nk;
+#pragma unroll
+            for (int half = 0; half < (T::HALVES ? 2 : 1); half++) {
+                int key0 = half ? keys.y : keys.x;
+                if (T::KIND == BLOCKS_PAIR)
+                    key0 = key0 >> w & 1 ? key0 & ~3 : NO_KEY;
+                int left = limit - key0 - 2 * (lane & 3);
+#pragma unroll
+                for (int j = 0; j < (T::HALVES ? 8 : BN / 8); j++)
+#pragma unroll
+                    for (int c = 0; c < 2; c++)
+                        if (8 * j + c >= left)
+                            s[4 * (j + 8 * half) + 2 * r + c] = -INFINITY;
+            }
+        }
+    }
+
+    /* Scores to probabilities. The running maximum mx[] follows only when a score exceeds it by
+     * 2^8: until then probabilities up to 256 are as exact in bf16 as those up to 1, and the outputs
+     * need no rescaling. Returns the factors of the old outputs in c. */
+    template <bool FRESH, bool MASKED>
+    DEVICE void softmax(float (&s)[BN / 2], float (&mx)[2], float (&sum)[2], float (&c)[2])
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float top = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+            for (int j = 1; j < BN / 8; j++)
+                top = fmaxf(top, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+            float old = mx[r];
+            if (FRESH || (top - old) * a.scale_log2 > 8)
+                mx[r] = top;
+            float base = mx[r] * a.scale_log2;
+            if (MASKED && mx[r] == -INFINITY)
+                base = 0;
+            c[r] = FRESH ? 0 : exp2_fast(fmaf(old, a.scale_log2, -base));
+            float add0 = 0, add1 = 0;
+#pragma unroll
+            for (int j = 0; j < BN / 8; j++) {
+                float x = exp2_fast(fmaf(s[4 * j + 2 * r], a.scale_log2, -base));
+                float y = exp2_fast(fmaf(s[4 * j + 2 * r + 1], a.scale_log2, -base));
+                s[4 * j + 2 * r] = x;
+                s[4 * j + 2 * r + 1] = y;
+                add0 += x;
+                add1 += y;
+            }
+            sum[r] = FRESH ? add0 + add1 : fmaf(sum[r], c[r], add0 + add1);
+        }
+    }
+
+    DEVICE void pack(const float (&s)[BN / 2])
+    {
+#pragma unroll
+        for (int i = 0; i < BN / 4; i++)
+            p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+    }
+
+    DEVICE void rescale(const float (&c)[2])
+    {
+        if (__any_sync(~0u, c[0] != 1 || c[1] != 1)) {
+#pragma unroll
+            for (int i = 0; i < D / 2; i++)
+                o[i] *= c[i >> 1 & 1];
+        }
+    }
+
+    /* One stage inside an item: Q K of this one, P V of the one before it, if that is pending. */
+    template <bool MASKED, bool PENDING> DEVICE void step(bool last)
+    {
+        float           s[BN / 2], c[2];
+        ring<T::STAGES> before = kv;
+        kv.next();
+        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        int2 keys = MASKED ? sm.keys[kv.at] : make_int2(0, 0);
+        take_turn();
+        issue_qk(s, kv.at);
+        if (PENDING) {
+            mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
+            issue_pv(before.at);
+        }
+        pass_turn();
+        wgmma_wait<PENDING ? 1 : 0>();
+        hold(s);
+        arrive(&sm.k_empty[kv.at]);
+        if (last)
+            arrive(&sm.q_empty[q.at]);
+        if (MASKED)
+            mask_scores(s, keys);
+        softmax<false, MASKED>(s, m, l, c);
+        if (PENDING) {
+            wgmma_wait<0>();
+            hold(o);
+            arrive(&sm.v_empty[before.at]);
+            first_pv = false;
+        }
+        pack(s);
+        rescale(c);
+        have_p = true;
+    }
+
+    /* P V of the stage at hand, alone; its values are released. */
+    DEVICE void flush()
+    {
+        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
+        issue_pv(kv.at);
+        wgmma_wait<0>();
+        hold(o);
+        arrive(&sm.v_empty[kv.at]);
+        first_pv = false;
+        have_p = false;
+    }
+
+    /* A stage that this warpgroup does not want (BLOCKS_PAIR): it waits for the copies and returns
+     * the buffers, so that the barriers count right. */
+    DEVICE void skip(bool last)
+    {
+        take_turn();
+        if (have_p)
+            flush();
+        pass_turn();
+        kv.next();
+        arrive(&sm.k_empty[kv.at]);
+        if (last)
+            arrive(&sm.q_empty[q.at]);
+        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
+        arrive(&sm.v_empty[kv.at]);
+    }
+
+    /* A stage of a pair list, which may be wanted in full, in part or not at all. */
+    DEVICE void step_pair(bool masked, bool last)
+    {
+        ring<T::STAGES> here = kv;
+        here.next();
+        mbar_wait(smem_addr(&sm.k_full[here.at]), here.parity);
+        int2 keys = sm.keys[here.at];
+        int  wanted = (keys.x >> w & 1) + (keys.y >> w & 1);
+        wanted = uniform(wanted);
+        if (wanted == 0)
+            skip(last);
+        else if (!have_p)
+            step<true, false>(last);
+        else if (wanted == 2 && !masked)
+            step<false, true>(last);
+        else
+            step<true, true>(last);
+    }
+
+    /* First stage of an item, issued together with the last P V of the one before it (PENDING);
+     * then that one is finished (PREVIOUS). `before` is the stage of the pending values. */
+    template <bool PREVIOUS, bool PENDING> DEVICE void first_step(const ring<T::STAGES> &before)
+    {
+        float s[BN / 2], c[2], m_new[2], l_new[2];
+        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        int2 keys = sm.keys[kv.at];
+        take_turn();
+        issue_qk(s, kv.at);
+        if (PENDING) {
+            mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
+            issue_pv(before.at);
+        }
+        pass_turn();
+        wgmma_wait<PENDING ? 1 : 0>();
+        hold(s);
+        arrive(&sm.k_empty[kv.at]);
+        int tile_done = tile, slot_done = slot;
+        start_item();
+        if (n == 1)
+            arrive(&sm.q_empty[q.at]);
+        mask_scores(s, keys);
+        softmax<true, true>(s, m_new, l_new, c);
+        if (PENDING) {
+            wgmma_wait<0>();
+            hold(o);
+            arrive(&sm.v_empty[before.at]);
+        }
+        pack(s);
+        if (PREVIOUS)
+            finish(tile_done, slot_done);
+        m[0] = m_new[0], m[1] = m_new[1];
+        l[0] = l_new[0], l[1] = l_new[1];
+        first_pv = have_p = true;
+    }
+
+    /* Normalise and store the outputs of an item; a piece of a split row goes to its slot. */
+    DEVICE void finish(int tile_done, int slot_done)
+    {
+        float inv[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            l[r] += __shfl_xor_sync(~0u, l[r], 1);
+            l[r] += __shfl_xor_sync(~0u, l[r], 2);
+            inv[r] = l[r] > 0 ? 1 / l[r] : 0;
+        }
+        if (slot_done >= 0)
+            store_piece(slot_done);
+        else
+            store_rows(tile_done / a.q_blocks, first_row(tile_done), inv);
+    }
+
+    DEVICE void store_piece(int to)
+    {
+        int    first = w * 64 + warp * 16 + (lane >> 2);
+        float *dst = a.piece_out + ((size_t)to * T::BM + first) * D + 2 * (lane & 3);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+#pragma unroll
+            for (int j = 0; j < D / 8; j++)
+                *(float2 *)(dst + 8 * r * D + 8 * j) =
+                    make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
+            if ((lane & 3) == 0)
+                a.piece_ml[(size_t)to * T::BM + first + 8 * r] =
+                    make_float2(m[r] * a.scale_log2, l[r]);
+        }
+    }
+
+    DEVICE void store_rows(int head, int row0, const float (&inv)[2])
+    {
+        const float ln2 = 0.69314718055994531f;
+        const int   mine = row0 + warp * 16 + (lane >> 2);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            if ((lane & 3) == 0 && mine + 8 * r < a.nq)
+                a.lse[(size_t)head * a.nq + mine + 8 * r] =
+                    l[r] > 0 ? (m[r] * a.scale_log2 + __log2f(l[r])) * ln2 : -INFINITY;
+        int      in_warp = (lane & 7) + 8 * (lane >> 3 & 1), row_wg = warp * 16 + in_warp;
+        uint32_t base = smem_addr(sm.o[w]);
+#pragma unroll
+        for (int panel = 0; panel < T::PANELS; panel++) {
+            uint32_t dst = base + panel % T::OPANELS * (64 * 128);
+            if (panel % T::OPANELS == 0) { /* the buffer's last store must have been read */
+                if (t == 0)
+                    tma_store_wait_read();
+                named_sync(1 + T::WG + w, 128);
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j += 2) {
+                int e = 4 * (panel * 8 + j);
+                int chunk = (j + (lane >> 4)) ^ (row_wg & 7);
+                stmatrix_x4(dst + row_wg * 128 + chunk * 16,
+                            pack_bf16(o[e] * inv[0], o[e + 1] * inv[0]),
+                            pack_bf16(o[e + 2] * inv[1], o[e + 3] * inv[1]),
+                            pack_bf16(o[e + 4] * inv[0], o[e + 5] * inv[0]),
+                            pack_bf16(o[e + 6] * inv[1], o[e + 7] * inv[1]));
+            }
+            async_proxy_fence();
+            named_sync(1 + T::WG + w, 128);
+            if (t == 0) {
+                tma_store(mo, dst, panel * 64, row0, head);
+                tma_store_commit();
+            }
+        }
+    }
+
+    DEVICE void run_stages()
+    {
+        int masked = min(n, a.masked_stages), i = 1;
+        if constexpr (T::KIND == BLOCKS_PAIR) {
+#pragma unroll 1
+            for (; i < n; i++)
+                step_pair(i < masked, i == n - 1);
+        } else {
+#pragma unroll 1
+            for (; i < masked; i++)
+                step<true, true>(i == n - 1);
+#pragma unroll 1
+            for (; i < n; i++)
+                step<false, true>(i == n - 1);
+        }
+    }
+
+    DEVICE void run()
+    {
+        ring<T::STAGES> before;
+#pragma unroll
+        for (int i = 0; i < D / 2; i++)
+            o[i] = 0;
+        if (w == T::WG - 1) /* the last warpgroup hands the first turn to the first */
+            pass_turn();
+        if (fetch_item()) {
+            first_step<false, false>(before);
+            for (;;) {
+                run_stages();
+                before = kv;
+                kv.next();
+                q.next();
+                if (!fetch_item())
+                    break;
+                if (T::KIND == BLOCKS_PAIR && !have_p)
+                    first_step<true, false>(before);
+                else
+                    first_step<true, true>(before);
+            }
+            kv = before;
+            if (T::KIND != BLOCKS_PAIR || have_p)
+                flush();
+            finish(tile, slot);
+        }
+        if (t == 0)
+            tma_store_wait_read();
+    }
+};
+
+/* ---- kernel --------------------------------------------------------------------------------- */
+
+template <class T>
+__global__ void __launch_bounds__(T::THREADS, 1)
+    attn_sm90(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
+              const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap mo,
+              const __grid_constant__ attn_args a)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    extern __shared__ __align__(1024) uint8_t raw[];
+    attn_smem<T>                             &sm = *(attn_smem<T> *)raw;
+    int                                       group = threadIdx.x >> 7;
+
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < T::QBUFS; i++) {
+            mbar_init(smem_addr(&sm.q_full[i]), 1);
+            mbar_init(smem_addr(&sm.q_empty[i]), T::WG);
+        }
+        for (int i = 0; i < T::STAGES; i++) {
+            mbar_init(smem_addr(&sm.k_full[i]), 1);
+            mbar_init(smem_addr(&sm.v_full[i]), 1);
+            mbar_init(smem_addr(&sm.k_empty[i]), T::WG);
+            mbar_init(smem_addr(&sm.v_empty[i]), T::WG);
+        }
+        mbar_init_fence();
+        tma_prefetch(&mq);
+        tma_prefetch(&mk);
+        tma_prefetch(&mv);
+        tma_prefetch(&mo);
+    }
+    __syncthreads();
+    if (group == 0) {
+        regs_dec<T::REGS_PRODUCER>();
+        if (threadIdx.x == 0) {
+            producer<T> p = {sm, a, &mq, &mk, &mv};
+            p.run();
+        }
+    } else {
+        regs_inc<T::REGS_CONSUMER>();
+        int         t = threadIdx.x & 127;
+        consumer<T> c = {sm, a, &mo, uniform(group - 1), t, uniform(t >> 5), t & 31};
+        c.run();
+    }
+#endif
+}
+
+/* ---- shapes --------------------------------------------------------------------------------- */
+
+/*                        D   BN  WG ST QB OP */
+using dense128_wide = shape<128, 176, 2, 2, 1, 1, BLOCKS_ALL>;
+using dense128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_ALL>;
+using list128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_LIST>;
+using half128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_HALF>;
+using pair128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_PAIR>;
+using dense64_two = shape<64, 128, 2, 4, 2, 1, BLOCKS_ALL>;
+using dense64_wide = shape<64, 192, 2, 3, 2, 1, BLOCKS_ALL>;
+using list64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_LIST>;
+using half64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_HALF>;
+using pair64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_PAIR>;
+
+#endif

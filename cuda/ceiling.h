@@ -1,0 +1,27 @@
+/*
+ * ceiling.h - what the machine can do at best, measured in the same run as the kernels: a bf16
+ * matrix product of cuBLAS and a device-to-device copy.
+ */
+#ifndef LACUNA_CEILING_H
+#define LACUNA_CEILING_H
+
+#include "cuda/timer.h"
+
+struct ceiling; /* operands of the product and of the copy on the device */
+
+/* Product of n x n x n (8192) and copy of `bytes`. `random` is called to fill the operands: a
+ * product of zeros would run faster than any real one. cuBLAS is opened at run time; without it
+ * ERR_MACHINE. Memory comes from the arena. */
+typedef int fill_fn(struct gpu *g, void *x, int64_t n, uint32_t seed, struct err *err);
+int  ceiling_open(struct gpu *g, int64_t n, int64_t bytes, fill_fn *random, struct ceiling **out,
+                  struct err *err);
+void ceiling_close(struct ceiling **c);
+
+/* Launch one; the caller times it. */
+int ceiling_matmul(struct ceiling *c, struct gpu *g, struct err *err);
+int ceiling_copy(struct ceiling *c, struct gpu *g, struct err *err);
+
+double ceiling_matmul_flop(const struct ceiling *c);
+double ceiling_copy_bytes(const struct ceiling *c); /* read + written */
+
+#endif

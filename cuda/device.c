@@ -1,0 +1,231 @@
+/*
+ * device.c - the CUDA runtime behind struct err, and an arena of device memory (device.h).
+ */
+#include "cuda/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Small enough to fit beside other users of the GPU, large enough that a head needs a few. */
+#define CHUNK_BYTES (64LL << 20)
+
+struct gpu_chunk {
+    struct gpu_chunk *next;
+    char             *base;
+    int64_t           size, used;
+};
+
+static int error_class(cudaError_t status)
+{
+    switch (status) {
+    case cudaErrorMemoryAllocation:
+        return ERR_NOMEM;
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorInitializationError:
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+    case cudaErrorECCUncorrectable:
+        return ERR_MACHINE;
+    default:
+        return ERR_RUN;
+    }
+}
+
+int gpu_error(struct err *err, const char *file, int line, const char *call, cudaError_t status)
+{
+    return err_set_at(err, file, line, error_class(status), "%.*s: %s (%s)",
+                      (int)strcspn(call, "("), call, cudaGetErrorString(status),
+                      cudaGetErrorName(status));
+}
+
+/* A driver that is missing or too old is the usual reason on a new machine: say it in words. */
+static int check_driver(struct gpu *g, struct err *err)
+{
+    int rc = 0;
+    CU(err, cudaRuntimeGetVersion(&g->runtime));
+    CU(err, cudaDriverGetVersion(&g->driver));
+    if (g->driver == 0)
+        FAIL(err, ERR_MACHINE, "no NVIDIA driver was found on this machine; use --backend cpu");
+    if (g->driver / 1000 < g->runtime / 1000)
+        FAIL(err, ERR_MACHINE,
+             "the NVIDIA driver supports CUDA %d.%d, this program needs CUDA %d: update the driver",
+             g->driver / 1000, g->driver % 1000 / 10, g->runtime / 1000);
+out:
+    return rc;
+}
+
+static int describe(int device, struct gpu *g, struct err *err)
+{
+    int                   rc = 0;
+    struct cudaDeviceProp p;
+    CU(err, cudaGetDeviceProperties(&p, device));
+    g->device = device;
+    g->sm = p.major * 10 + p.minor;
+    g->sms = p.multiProcessorCount;
+    g->l2_bytes = p.l2CacheSize;
+    g->memory_bytes = (int64_t)p.totalGlobalMem;
+    snprintf(g->name, sizeof g->name, "%.120s", p.name);
+out:
+    return rc;
+}
+
+int gpu_open(int local_rank, struct gpu *g, struct err *err)
+{
+    int rc = 0, count = 0;
+
+    memset(g, 0, sizeof *g);
+    TRY(check_driver(g, err));
+    cudaError_t status = cudaGetDeviceCount(&count);
+    if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
+        FAIL(err, ERR_MACHINE, "no CUDA GPU was found on this machine; use --backend cpu");
+    CU(err, status);
+    TRY(describe((local_rank < 0 ? 0 : local_rank) % count, g, err));
+    CU(err, cudaSetDevice(g->device));
+    CU(err, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking));
+out:
+    if (rc)
+        gpu_close(g);
+    return rc;
+}
+
+void gpu_close(struct gpu *g)
+{
+    while (g->chunks) {
+        struct gpu_chunk *c = g->chunks;
+        g->chunks = c->next;
+        cudaFree(c->base);
+        free(c);
+    }
+    if (g->stream)
+        cudaStreamDestroy(g->stream);
+    memset(g, 0, sizeof *g);
+}
+
+/* ---- arena ---------------------------------------------------------------------------------- */
+
+static int add_chunk(struct gpu *g, int64_t bytes, struct err *err)
+{
+    int               rc = 0;
+    struct gpu_chunk *c = calloc(1, sizeof *c);
+    if (!c)
+        FAIL(err, ERR_NOMEM, "device memory: out of memory");
+    c->size = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
+    CU(err, cudaMalloc((void **)&c->base, (size_t)c->size));
+    c->next = g->chunks;
+    g->chunks = c;
+    c = NULL;
+out:
+    free(c);
+    return rc ? err_prefix(err, "%.1f MB of GPU memory", (double)bytes / 1e6) : 0;
+}
+
+int gpu_alloc(struct gpu *g, int64_t bytes, void *out, struct err *err)
+{
+    int     rc = 0;
+    int64_t need;
+    if (bytes < 0 || __builtin_add_overflow(bytes, 255, &need))
+        FAIL(err, ERR_RUN, "GPU memory: impossible size");
+    need &= ~255LL;
+    if (!g->chunks || g->chunks->size - g->chunks->used < need)
+        TRY(add_chunk(g, need, err));
+    *(void **)out = g->chunks->base + g->chunks->used;
+    g->chunks->used += need;
+out:
+    return rc;
+}
+
+struct gpu_mark gpu_mark(const struct gpu *g)
+{
+    return (struct gpu_mark){g->chunks, g->chunks ? g->chunks->used : 0};
+}
+
+void gpu_release(struct gpu *g, struct gpu_mark mark)
+{
+    while (g->chunks && g->chunks != mark.chunk && g->chunks->next) {
+        struct gpu_chunk *c = g->chunks;
+        g->chunks = c->next;
+        cudaFree(c->base);
+        free(c);
+    }
+    if (g->chunks)
+        g->chunks->used = g->chunks == mark.chunk ? mark.used : 0;
+}
+
+int64_t gpu_bytes_held(const struct gpu *g)
+{
+    int64_t sum = 0;
+    for (const struct gpu_chunk *c = g->chunks; c; c = c->next)
+        sum += c->size;
+    return sum;
+}
+
+/* ---- copies --------------------------------------------------------------------------------- */
+
+int gpu_put(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
+{
+    int rc = 0;
+    if (bytes)
+        CU(err, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyHostToDevice, g->stream));
+out:
+    return rc;
+}
+
+int gpu_get(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
+{
+    int rc = 0;
+    if (bytes)
+        CU(err, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToHost, g->stream));
+    CU(err, cudaStreamSynchronize(g->stream));
+out:
+    return rc;
+}
+
+int gpu_zero(struct gpu *g, void *dst, int64_t bytes, struct err *err)
+{
+    int rc = 0;
+    if (bytes)
+        CU(err, cudaMemsetAsync(dst, 0, (size_t)bytes, g->stream));
+out:
+    return rc;
+}
+
+int gpu_sync(struct gpu *g, struct err *err)
+{
+    int rc = 0;
+    CU(err, cudaStreamSynchronize(g->stream));
+out:
+    return rc;
+}
+
+/* ---- list ----------------------------------------------------------------------------------- */
+
+int gpu_list(struct jw *w, struct err *err)
+{
+    int rc = 0, count = 0, driver = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0 ||
+        cudaGetDeviceCount(&count) != cudaSuccess)
+        return 0;
+    for (int i = 0; i < count; i++) {
+        struct gpu g = {0};
+        char       text[160];
+        TRY(describe(i, &g, err));
+        snprintf(text, sizeof text, "sm_%d, %d multiprocessors, %.0f GB", g.sm, g.sms,
+                 (double)g.memory_bytes / 1e9);
+        jw_obj(w);
+        jw_kstr(w, "name", g.name);
+        jw_kstr(w, "summary", text);
+        jw_kint(w, "index", i);
+        jw_kint(w, "sm", g.sm);
+        jw_kint(w, "multiprocessors", g.sms);
+        jw_kint(w, "memory_bytes", g.memory_bytes);
+        jw_kint(w, "l2_bytes", g.l2_bytes);
+        jw_kint(w, "cuda_driver", driver);
+        jw_obj_end(w);
+    }
+out:
+    return rc;
+}

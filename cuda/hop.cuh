@@ -1,0 +1,188 @@
+/*
+ * hop.cuh - thin wrappers around the Hopper instructions that CUDA C++ has no words for: TMA copies,
+ * mbarriers, named barriers, register reallocation, shared-memory descriptors, stmatrix. One
+ * instruction each, no policy. PTX ISA 8.x, target sm_90a.
+ */
+#ifndef LACUNA_HOP_CUH
+#define LACUNA_HOP_CUH
+
+#include <cuda.h>
+#include <stdint.h>
+
+#define DEVICE __device__ __forceinline__
+
+DEVICE uint32_t smem_addr(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- mbarriers ------------------------------------------------------------------------------ */
+
+DEVICE void mbar_init(uint32_t bar, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals));
+}
+
+DEVICE void mbar_init_fence()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* Arrive and announce `bytes` of copies that belong to this phase. */
+DEVICE void mbar_expect(uint32_t bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes)
+                 : "memory");
+}
+
+DEVICE void mbar_arrive(uint32_t bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+
+/* Wait until the phase with this parity is over. A wait of some seconds can only be a deadlock: it
+ * traps, so that a fault in a kernel is an error message and not a hung machine. The counter lives
+ * inside the PTX loop because anything written in C here makes ptxas serialise the wgmma around. */
+DEVICE void mbar_wait(uint32_t bar, uint32_t parity)
+{
+    asm volatile("{\n"
+                 ".reg .pred P, Q;\n"
+                 ".reg .u32 n;\n"
+                 "mov.u32 n, 0;\n"
+                 "W: mbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1;\n"
+                 "@P bra.uni E;\n"
+                 "add.u32 n, n, 1;\n"
+                 "setp.gt.u32 Q, n, 4000000;\n"
+                 "@Q trap;\n"
+                 "bra.uni W;\n"
+                 "E:\n"
+                 "}" ::"r"(bar), "r"(parity)
+                 : "memory");
+}
+
+/* ---- named barriers (id 0 is __syncthreads) -------------------------------------------------- */
+
+DEVICE void named_sync(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+DEVICE void named_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* ---- TMA ------------------------------------------------------------------------------------ */
+
+/* L2 policies: queries are read once per tile, keys and values by every tile of the head. */
+#define L2_EVICT_FIRST 0x12F0000000000000ull
+#define L2_EVICT_LAST 0x14F0000000000000ull
+
+DEVICE void tma_prefetch(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* Box at element x, row y, head z of the tensor; completes on `bar`. */
+DEVICE void tma_load(uint32_t dst, const CUtensorMap *map, uint32_t bar, int x, int y, int z,
+                     uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(dst),
+                 "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "l"(policy)
+                 : "memory");
+}
+
+/* Rows outside the tensor are not written. */
+DEVICE void tma_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], "
+                 "[%1];" ::"l"(map), "r"(src), "r"(x), "r"(y), "r"(z)
+                 : "memory");
+}
+
+DEVICE void tma_store_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* The stores issued so far by this thread have read their shared memory. */
+DEVICE void tma_store_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/* Ordinary shared-memory writes before become visible to TMA and wgmma after. */
+DEVICE void async_proxy_fence()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- wgmma control -------------------------------------------------------------------------- */
+
+DEVICE void wgmma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+DEVICE void wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int PENDING> DEVICE void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Keeps the compiler from moving uses of accumulators across a wait. */
+template <int N> DEVICE void hold(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/* Descriptor of a 128-byte-swizzled tile: `lbo` and `sbo` are byte distances (kernels read keys
+ * K-major: lbo ignored, sbo 1024; values MN-major: lbo = bytes of a 64-column panel, sbo 1024). */
+DEVICE uint64_t tile_desc(uint32_t addr, uint32_t lbo, uint32_t sbo)
+{
+    return (uint64_t)((addr & 0x3ffff) >> 4) | (uint64_t)(lbo >> 4) << 16 |
+           (uint64_t)(sbo >> 4) << 32 | 1ull << 62;
+}
+
+/* ---- registers and small arithmetic ---------------------------------------------------------- */
+
+template <int N> DEVICE void regs_inc()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> DEVICE void regs_dec()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+DEVICE float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE uint32_t pack_bf16(float lo, float hi)
+{
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+
+/* Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8. */
+DEVICE void stmatrix_x4(uint32_t addr, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr),
+                 "r"(a), "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+#endif

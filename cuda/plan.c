@@ -1,0 +1,366 @@
+/*
+ * plan.c - lists to work items: union of row pairs, order, splitting (plan.h). O(n log n) in the
+ * number of rows of tiles.
+ */
+#include "cuda/plan.h"
+
+#include "core/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Keys and values of a section: half of the 60 MB L2 of an H200, the rest is for queries, outputs
+ * and the section that comes next. */
+#define SECTION_BYTES (32LL << 20)
+
+/* A piece below this many stages costs more to combine than it balances. */
+#define MIN_PIECE 4
+
+/* Start and end of an item, in stages: the first scores and the stores that nothing hides. */
+#define ITEM_COST 1
+
+int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile)
+{
+    return lists == ATTN_DENSE ? tile->bm : lists == ATTN_64x64 ? 64 : 128;
+}
+
+int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile)
+{
+    return lists == ATTN_DENSE ? tile->bn : lists == ATTN_128x128 ? 128 : 64;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int32_t stages_of(const struct attn_plan *plan, const struct attn_item *it)
+{
+    return (it->end - it->beg + plan->tile.units - 1) / plan->tile.units;
+}
+
+/* ---- rows to items -------------------------------------------------------------------------- */
+
+/* Key tiles that a dense row of tiles needs. */
+static int32_t dense_blocks(const struct attn_problem *p, const struct attn_tile *t, int64_t block)
+{
+    int64_t last = (block + 1) * t->bm < p->nq ? (block + 1) * t->bm : p->nq;
+    int64_t keys = p->causal ? last + p->nk - p->nq : p->nk;
+    keys = keys < 0 ? 0 : keys > p->nk ? p->nk : keys;
+    return (int32_t)ceil_div(keys, t->bn);
+}
+
+static void add_item(struct attn_plan *plan, int32_t row, int64_t beg, int64_t end)
+{
+    if (beg == end)
+        plan->empty[plan->n_empty++] = row;
+    else
+        plan->items[plan->n_items++] = (struct attn_item){row, (int32_t)beg, (int32_t)end, -1};
+}
+
+static void dense_items(const struct attn_problem *p, struct attn_plan *plan)
+{
+    for (int32_t h = 0; h < p->heads; h++)
+        for (int32_t b = 0; b < plan->q_blocks; b++) {
+            int32_t n = dense_blocks(p, &plan->tile, b);
+            plan->blocks += n;
+            add_item(plan, h * plan->q_blocks + b, 0, n);
+        }
+}
+
+/* Union of the lists of two 64-row blocks; bits 30 and 31 of an entry say who wants it. */
+static int64_t merge_pair(const int32_t *a, const int32_t *a_end, const int32_t *b,
+                          const int32_t *b_end, int32_t *out)
+{
+    int64_t n = 0;
+    while (a < a_end || b < b_end) {
+        bool     first = b == b_end || (a < a_end && *a <= *b);
+        bool     second = a == a_end || (b < b_end && *b <= *a);
+        uint32_t col = (uint32_t)(first ? *a : *b);
+        out[n++] = (int32_t)(col | (uint32_t)first << 30 | (uint32_t)second << 31);
+        a += first;
+        b += second;
+    }
+    return n;
+}
+
+static int pair_items(const struct attn_problem *p, const struct attn_csr *csr,
+                      struct attn_plan *plan, struct err *err)
+{
+    int64_t blocks = ceil_div(p->nq, 64), n = csr->ptr[p->heads * blocks], at = 0;
+    int     rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
+    for (int32_t h = 0; h < p->heads && !rc; h++)
+        for (int32_t b = 0; b < plan->q_blocks; b++) {
+            const int64_t *r = csr->ptr + h * blocks + 2 * b;
+            int64_t        last = 2 * b + 1 < blocks ? r[2] : r[1];
+            int64_t got = merge_pair(csr->col + r[0], csr->col + r[1], csr->col + r[1],
+                                     csr->col + last, plan->cols + at);
+            add_item(plan, h * plan->q_blocks + b, at, at + got);
+            at += got;
+        }
+    plan->blocks = n;
+    plan->n_cols = at;
+    return rc;
+}
+
+static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
+                      struct attn_plan *plan, struct err *err)
+{
+    int64_t n = csr->ptr[(int64_t)p->heads * plan->q_blocks];
+    int     rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
+    if (rc)
+        return rc;
+    memcpy(plan->cols, csr->col, (size_t)n * sizeof(int32_t));
+    for (int32_t r = 0; r < p->heads * plan->q_blocks; r++)
+        add_item(plan, r, csr->ptr[r], csr->ptr[r + 1]);
+    plan->blocks = plan->n_cols = n;
+    return 0;
+}
+
+/* Stages, from the end of a row's list, that may hold keys which some row of the tile does not see:
+ * the ragged last block is always in the first; causal, the blocks that the diagonal crosses. */
+static int32_t masked_stages(const struct attn_problem *p, const struct attn_plan *plan)
+{
+    int keys = plan->tile.bn / plan->tile.units, most = 1;
+    if (!p->causal)
+        return 1;
+    for (int64_t b = 0; b < plan->q_blocks && b < keys; b++) {
+        int64_t first = b * plan->tile.bm + p->nk - p->nq + 1, last = first + plan->tile.bm - 2;
+        if (last < 0)
+            continue;
+        int64_t blocks = last / keys - (first < 0 ? 0 : first / keys) + 1;
+        most = blocks > most ? (int)blocks : most;
+    }
+    return plan->tile.units == 1 ? most : 1 + most / 2;
+}
+
+/* ---- order ---------------------------------------------------------------------------------- */
+
+struct order_key {
+    int32_t          section, stages;
+    struct attn_item item;
+};
+
+static int by_order(const void *x, const void *y)
+{
+    const struct order_key *a = x, *b = y;
+    if (a->section != b->section)
+        return a->section < b->section ? -1 : 1;
+    if (a->stages != b->stages)
+        return a->stages > b->stages ? -1 : 1;
+    return a->item.row < b->item.row ? -1 : a->item.row > b->item.row;
+}
+
+static int order_items(const struct attn_problem *p, struct attn_plan *plan, struct err *err)
+{
+    struct order_key *keys = NULL;
+    int64_t           kv = SECTION_BYTES / (p->nk * p->d * 4);
+    int               rc = mem_alloc(&keys, plan->n_items, sizeof *keys, "work items", err);
+    if (rc)
+        return rc;
+    kv = kv < 1 || (p->lists == ATTN_DENSE && !p->causal) ? 1 : kv;
+    int64_t per_section = kv * (p->heads / p->kv_heads) * plan->q_blocks;
+    for (int32_t i = 0; i < plan->n_items; i++)
+        keys[i] = (struct order_key){(int32_t)(plan->items[i].row / per_section),
+                                     stages_of(plan, plan->items + i), plan->items[i]};
+    qsort(keys, (size_t)plan->n_items, sizeof *keys, by_order);
+    for (int32_t i = 0; i < plan->n_items; i++)
+        plan->items[i] = keys[i].item;
+    free(keys);
+    return 0;
+}
+
+/* ---- balance -------------------------------------------------------------------------------- */
+
+/* Smallest element of a binary heap grows by `cost`. */
+static void heap_push_down(int64_t *heap, int n, int64_t cost)
+{
+    int64_t x = heap[0] + cost;
+    int     i = 0;
+    for (;;) {
+        int child = 2 * i + 1;
+        if (child >= n)
+            break;
+        if (child + 1 < n && heap[child + 1] < heap[child])
+            child++;
+        if (heap[child] >= x)
+            break;
+        heap[i] = heap[child];
+        i = child;
+    }
+    heap[i] = x;
+}
+
+/* Greedy assignment in list order, as the grid does it. Returns the time at which the last
+ * multiprocessor ends; finish[i] (may be NULL) = when item i ends. */
+static int64_t assign(const struct attn_plan *plan, int sms, int64_t *heap, int64_t *finish)
+{
+    int64_t latest = 0;
+    memset(heap, 0, (size_t)sms * sizeof *heap);
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        int64_t cost = stages_of(plan, plan->items + i) + ITEM_COST, end = heap[0] + cost;
+        if (finish)
+            finish[i] = end;
+        latest = end > latest ? end : latest;
+        heap_push_down(heap, sms, cost);
+    }
+    return latest;
+}
+
+static int64_t total_cost(const struct attn_plan *plan)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; i < plan->n_items; i++)
+        sum += stages_of(plan, plan->items + i) + ITEM_COST;
+    return sum;
+}
+
+static int longer_first(const void *x, const void *y)
+{
+    const struct attn_item *a = x, *b = y;
+    int32_t                 na = a->end - a->beg, nb = b->end - b->beg;
+    if (na != nb)
+        return na > nb ? -1 : 1;
+    return a->slot < b->slot ? -1 : a->slot > b->slot;
+}
+
+/* Cut an item into pieces of `stages` from its end, where its order begins; the last takes what is
+ * left when that is too little for one more. */
+static void cut(struct attn_plan *plan, struct attn_item it, int32_t stages, struct attn_item *to,
+                int32_t *n)
+{
+    struct attn_split *s = plan->splits + plan->n_splits;
+    *s = (struct attn_split){it.row, plan->n_slots, 0};
+    for (int32_t end = it.end; end > it.beg;) {
+        int32_t left = (end - it.beg + plan->tile.units - 1) / plan->tile.units;
+        int32_t take = left < stages + MIN_PIECE ? left : stages;
+        int32_t beg = end - take * plan->tile.units;
+        beg = beg < it.beg ? it.beg : beg;
+        to[(*n)++] = (struct attn_item){it.row, beg, end, plan->n_slots + s->n++};
+        end = beg;
+    }
+    if (s->n == 1) {
+        to[*n - 1].slot = -1;
+        return;
+    }
+    plan->n_slots += s->n;
+    plan->n_splits++;
+}
+
+/* Pieces that an item of `n` stages is cut into, at most. */
+static int64_t pieces_of(int32_t n, int32_t stages)
+{
+    return n / stages + 1;
+}
+
+/* Split every item that ends after the bound; the pieces go last, longest first. */
+static int split_late(struct attn_plan *plan, int64_t bound, const int64_t *finish, int sms,
+                      struct attn_plan *out, struct err *err)
+{
+    int     rc = 0;
+    int64_t work = 0, pieces = 0, late = 0;
+    int32_t n_piece = 0;
+
+    for (int32_t i = 0; i < plan->n_items; i++)
+        if (finish[i] > bound)
+            work += stages_of(plan, plan->items + i);
+    int32_t size = (int32_t)ceil_div(work, sms);
+    size = size < MIN_PIECE ? MIN_PIECE : size;
+    for (int32_t i = 0; i < plan->n_items; i++)
+        if (finish[i] > bound) {
+            late++;
+            pieces += pieces_of(stages_of(plan, plan->items + i), size);
+        }
+    *out = *plan;
+    out->items = NULL;
+    out->splits = NULL;
+    TRY(mem_alloc(&out->items, plan->n_items + pieces, sizeof *out->items, "work items", err));
+    TRY(mem_alloc(&out->splits, late + 1, sizeof *out->splits, "split rows", err));
+    out->n_items = 0;
+    for (int32_t i = 0; i < plan->n_items; i++)
+        if (finish[i] <= bound)
+            out->items[out->n_items++] = plan->items[i];
+    for (int32_t i = 0; i < plan->n_items; i++)
+        if (finish[i] > bound)
+            cut(out, plan->items[i], size, out->items + out->n_items, &n_piece);
+    qsort(out->items + out->n_items, (size_t)n_piece, sizeof *out->items, longer_first);
+    out->n_items += n_piece;
+out:
+    if (rc) {
+        free(out->items);
+        free(out->splits);
+    }
+    return rc;
+}
+
+/* Take the split plan if it ends clearly earlier: combining is not free. */
+static int balance(struct attn_plan *plan, int sms, bool split, struct err *err)
+{
+    struct attn_plan cand = {0};
+    int64_t         *heap = NULL, *finish = NULL;
+    int              rc = 0;
+
+    plan->balance = 1;
+    if (plan->n_items == 0)
+        return 0;
+    TRY(mem_alloc(&heap, sms, sizeof *heap, "schedule", err));
+    TRY(mem_alloc(&finish, plan->n_items, sizeof *finish, "schedule", err));
+    int64_t ends = assign(plan, sms, heap, finish), bound = ceil_div(total_cost(plan), sms);
+    if (split && (double)ends > 1.01 * (double)bound) {
+        TRY(split_late(plan, bound, finish, sms, &cand, err));
+        int64_t cand_ends = assign(&cand, sms, heap, NULL);
+        bool    better = (double)cand_ends < 0.985 * (double)ends;
+        struct attn_plan *worse = better ? plan : &cand;
+        free(worse->items);
+        free(worse->splits);
+        if (better) {
+            *plan = cand;
+            ends = cand_ends;
+        }
+    }
+    plan->balance = (double)ends / (double)bound;
+out:
+    free(heap);
+    free(finish);
+    return rc;
+}
+
+int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
+                   const struct attn_csr *csr, int sms, bool split, struct attn_plan *plan,
+                   struct err *err)
+{
+    int     rc = 0;
+    int64_t blocks = ceil_div(p->nq, tile->bm), rows;
+
+    memset(plan, 0, sizeof *plan);
+    plan->tile = *tile;
+    if (!mul_ok(p->heads, blocks, &rows) || rows > INT32_MAX / 2 || p->nk > INT32_MAX / 4 ||
+        (csr && csr->ptr[p->heads * ceil_div(p->nq, attn_block_rows(p->lists, tile))] > INT32_MAX))
+        FAIL(err, ERR_RUN, "attention of %d heads over %lld keys is too large for one launch",
+             p->heads, (long long)p->nk);
+    plan->q_blocks = (int32_t)blocks;
+    TRY(mem_alloc(&plan->items, rows, sizeof *plan->items, "work items", err));
+    TRY(mem_alloc(&plan->empty, rows, sizeof *plan->empty, "empty rows", err));
+    if (!csr)
+        dense_items(p, plan);
+    else if (p->lists == ATTN_64x64)
+        TRY(pair_items(p, csr, plan, err));
+    else
+        TRY(list_items(p, csr, plan, err));
+    plan->masked_stages = masked_stages(p, plan);
+    TRY(order_items(p, plan, err));
+    TRY(balance(plan, sms, split, err));
+out:
+    if (rc)
+        attn_plan_free(plan);
+    return rc;
+}
+
+void attn_plan_free(struct attn_plan *plan)
+{
+    free(plan->items);
+    free(plan->cols);
+    free(plan->splits);
+    free(plan->empty);
+    memset(plan, 0, sizeof *plan);
+}

@@ -1,0 +1,86 @@
+/*
+ * plan.h - the work of an attention launch as a list of items in the order in which thread blocks
+ * take them, made on the host.
+ *
+ * Rows of tiles are grouped into sections of heads whose keys and values stay in L2, and within a
+ * section the longest come first. What a greedy assignment would leave hanging over the balanced
+ * bound (total stages / multiprocessors) is cut into pieces, whose partial results are combined.
+ */
+#ifndef LACUNA_PLAN_H
+#define LACUNA_PLAN_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Geometry of the lists: query rows and keys of a block. */
+enum attn_lists { ATTN_DENSE, ATTN_128x128, ATTN_128x64, ATTN_64x64, ATTN_LISTS_COUNT };
+
+/* What is to be computed: q [heads][nq][d], k, v [kv_heads][nk][d]. */
+struct attn_problem {
+    int             heads, kv_heads, d;
+    int64_t         nq, nk;
+    double          scale;
+    bool            causal; /* key j is seen by row i iff j <= i + nk - nq */
+    enum attn_lists lists;
+};
+
+/* Block lists of all heads: row r = head * ceil(nq / rows of a block) + block has the key blocks
+ * col[ptr[r] .. ptr[r + 1]), ascending and unique. */
+struct attn_csr {
+    const int64_t *ptr;
+    const int32_t *col;
+};
+
+/* Tile of a kernel as the plan sees it. */
+struct attn_tile {
+    int bm;    /* query rows */
+    int bn;    /* keys of a stage */
+    int units; /* list entries of a stage: 1 or 2 */
+};
+
+struct attn_item {
+    int32_t row, beg, end, slot; /* int4 of attn_args.h */
+};
+
+/* A split row: pieces in the slots [slot, slot + n). */
+struct attn_split {
+    int32_t row, slot, n;
+};
+
+struct attn_plan {
+    struct attn_tile   tile;
+    int32_t            q_blocks; /* per head */
+    struct attn_item  *items;    /* owned */
+    int32_t            n_items;
+    int32_t           *cols;     /* owned; NULL when dense */
+    int64_t            n_cols;
+    struct attn_split *splits;   /* owned */
+    int32_t            n_splits, n_slots;
+    int32_t           *empty;    /* owned: rows without a key */
+    int32_t            n_empty;
+    int32_t            masked_stages;
+    int64_t            blocks;   /* bq x bk blocks (dense: tiles) that are multiplied */
+    double             balance;  /* longest multiprocessor / balanced bound, as planned */
+};
+
+/* csr is NULL when dense. sms = multiprocessors. split = false keeps every row whole. */
+int  attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
+                    const struct attn_csr *csr, int sms, bool split, struct attn_plan *plan,
+                    struct err *err);
+void attn_plan_free(struct attn_plan *plan);
+
+/* Rows and keys of a list's block; dense: those of `tile`. */
+int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile);
+int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,380 @@
+/*
+ * timer.c - CUPTI activity records joined with spans; CUDA events without CUPTI (timer.h).
+ *
+ * libcupti is opened at run time. Its records arrive on a thread of its own, so the callback only
+ * appends to a locked list; kernels and spans meet after a flush, on the correlation id that the
+ * launch and its external-correlation record share.
+ */
+#include "cuda/timer.h"
+
+#include "core/mem.h"
+
+#include <cupti.h>
+#include <dlfcn.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUFFER_BYTES (8u << 20)
+
+#if CUPTI_API_VERSION >= 130000
+typedef CUpti_ActivityKernel10 kernel_record;
+#else
+typedef CUpti_ActivityKernel9 kernel_record;
+#endif
+
+#define CUPTI_CALLS(X)                                                                             \
+    X(cuptiGetVersion)                                                                             \
+    X(cuptiActivityRegisterCallbacks)                                                              \
+    X(cuptiActivityEnable)                                                                         \
+    X(cuptiActivityDisable)                                                                        \
+    X(cuptiActivityEnableRuntimeApi)                                                               \
+    X(cuptiActivityEnableDriverApi)                                                                \
+    X(cuptiActivityGetNextRecord)                                                                  \
+    X(cuptiActivityGetNumDroppedRecords)                                                           \
+    X(cuptiActivityFlushAll)                                                                       \
+    X(cuptiActivityPushExternalCorrelationId)                                                      \
+    X(cuptiActivityPopExternalCorrelationId)
+
+static struct {
+#define X(name) __typeof__(&name) name;
+    CUPTI_CALLS(X)
+#undef X
+    void *lib;
+} cupti;
+
+struct work_record { /* a kernel, memset or copy */
+    uint64_t start, end;
+    uint32_t correlation;
+};
+
+struct link_record { /* external id of a launch */
+    uint64_t id;
+    uint32_t correlation;
+};
+
+/* What the callback fills. CUPTI gives it no user pointer, hence one of them. */
+static struct {
+    pthread_mutex_t     lock;
+    struct work_record *work;
+    struct link_record *links;
+    int64_t             n_work, cap_work, n_links, cap_links;
+    int64_t             lost; /* dropped by CUPTI, without times, or out of memory */
+} collected = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+struct span {
+    cudaEvent_t      begin, end;
+    struct span_time time;
+    uint64_t         first, last;
+};
+
+struct timer {
+    bool         cupti;
+    char         reason[160];
+    struct span *spans;
+    int64_t      n, cap;
+    int64_t      other;
+};
+
+/* ---- CUPTI callbacks ------------------------------------------------------------------------ */
+
+static void CUPTIAPI request_buffer(uint8_t **buffer, size_t *size, size_t *max_records)
+{
+    *buffer = aligned_alloc(8, BUFFER_BYTES);
+    *size = *buffer ? BUFFER_BYTES : 0;
+    *max_records = 0;
+}
+
+static void add_work(uint64_t start, uint64_t end, uint32_t correlation)
+{
+    if ((start == 0 && end == 0) ||
+        mem_grow(&collected.work, &collected.cap_work, collected.n_work + 1,
+                 sizeof *collected.work, "kernel records", NULL)) {
+        collected.lost++;
+        return;
+    }
+    collected.work[collected.n_work++] = (struct work_record){start, end, correlation};
+}
+
+static void add_link(uint64_t id, uint32_t correlation)
+{
+    if (mem_grow(&collected.links, &collected.cap_links, collected.n_links + 1,
+                 sizeof *collected.links, "correlation records", NULL))
+        collected.lost++;
+    else
+        collected.links[collected.n_links++] = (struct link_record){id, correlation};
+}
+
+static void take_record(const CUpti_Activity *r)
+{
+    if (r->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
+        const kernel_record *k = (const kernel_record *)r;
+        add_work(k->start, k->end, k->correlationId);
+    } else if (r->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
+        const CUpti_ActivityMemset4 *m = (const CUpti_ActivityMemset4 *)r;
+        add_work(m->start, m->end, m->correlationId);
+    } else if (r->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
+        const CUpti_ActivityMemcpy6 *m = (const CUpti_ActivityMemcpy6 *)r;
+        add_work(m->start, m->end, m->correlationId);
+    } else if (r->kind == CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION) {
+        const CUpti_ActivityExternalCorrelation *e = (const CUpti_ActivityExternalCorrelation *)r;
+        add_link(e->externalId, e->correlationId);
+    }
+}
+
+static void CUPTIAPI buffer_done(CUcontext ctx, uint32_t stream, uint8_t *buffer, size_t size,
+                                 size_t valid)
+{
+    CUpti_Activity *r = NULL;
+    size_t          dropped = 0;
+    pthread_mutex_lock(&collected.lock);
+    while (valid && cupti.cuptiActivityGetNextRecord(buffer, valid, &r) == CUPTI_SUCCESS)
+        take_record(r);
+    if (cupti.cuptiActivityGetNumDroppedRecords(ctx, stream, &dropped) == CUPTI_SUCCESS)
+        collected.lost += (int64_t)dropped;
+    pthread_mutex_unlock(&collected.lock);
+    free(buffer);
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static bool load_cupti(char *why, size_t size)
+{
+    static const char *const names[] = {"libcupti.so.13", "/usr/local/cuda/lib64/libcupti.so.13",
+                                        "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13"};
+    for (size_t i = 0; i < sizeof names / sizeof *names && !cupti.lib; i++)
+        cupti.lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!cupti.lib) {
+        snprintf(why, size, "libcupti.so.13 was not found");
+        return false;
+    }
+#define X(name)                                                                                    \
+    if (!(*(void **)&cupti.name = dlsym(cupti.lib, #name))) {                                      \
+        snprintf(why, size, "libcupti has no %s", #name);                                          \
+        return false;                                                                              \
+    }
+    CUPTI_CALLS(X)
+#undef X
+    return true;
+}
+
+/* Launches only: external-correlation records come with API records, and these cost time. */
+static CUptiResult enable_apis(void)
+{
+    static const CUpti_CallbackId runtime[] = {
+        CUPTI_RUNTIME_TRACE_CBID___cudaLaunchKernel_v13000,
+        CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000,
+        CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernelExC_v11060,
+        CUPTI_RUNTIME_TRACE_CBID_cudaMemcpyAsync_v3020,
+        CUPTI_RUNTIME_TRACE_CBID_cudaMemsetAsync_v3020,
+    };
+    static const CUpti_CallbackId driver[] = {CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
+                                              CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx};
+    CUptiResult                   r = CUPTI_SUCCESS;
+    for (size_t i = 0; i < sizeof runtime / sizeof *runtime && !r; i++)
+        r = cupti.cuptiActivityEnableRuntimeApi(runtime[i], 1);
+    for (size_t i = 0; i < sizeof driver / sizeof *driver && !r; i++)
+        r = cupti.cuptiActivityEnableDriverApi(driver[i], 1);
+    return r;
+}
+
+static bool start_cupti(char *why, size_t size)
+{
+    static const CUpti_ActivityKind kinds[] = {
+        CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMSET,
+        CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION};
+    uint32_t version = 0;
+
+    if (!load_cupti(why, size))
+        return false;
+    CUptiResult r = cupti.cuptiGetVersion(&version);
+    if (r || version / 10000 != CUPTI_API_VERSION / 10000) {
+        snprintf(why, size, "libcupti is version %u, this program was built with %d", version,
+                 CUPTI_API_VERSION);
+        return false;
+    }
+    r = cupti.cuptiActivityRegisterCallbacks(request_buffer, buffer_done);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds && !r; i++)
+        r = cupti.cuptiActivityEnable(kinds[i]);
+    if (!r)
+        r = enable_apis();
+    if (r)
+        snprintf(why, size, "CUPTI refused with code %d", (int)r);
+    return r == CUPTI_SUCCESS;
+}
+
+int timer_open(bool want_cupti, struct timer **out, struct err *err)
+{
+    struct timer *t = calloc(1, sizeof *t);
+    if (!t)
+        return err_set(err, ERR_NOMEM, "timer: out of memory");
+    if (want_cupti)
+        t->cupti = start_cupti(t->reason, sizeof t->reason);
+    else
+        snprintf(t->reason, sizeof t->reason, "events were asked for");
+    *out = t;
+    return 0;
+}
+
+void timer_close(struct timer **t)
+{
+    if (!*t)
+        return;
+    timer_reset(*t);
+    free((*t)->spans);
+    free(*t);
+    *t = NULL;
+    free(collected.work);
+    free(collected.links);
+    collected.work = NULL;
+    collected.links = NULL;
+    collected.cap_work = collected.cap_links = 0;
+}
+
+const char *timer_name(const struct timer *t)
+{
+    return t->cupti ? "cupti" : "events";
+}
+
+const char *timer_reason(const struct timer *t)
+{
+    return t->reason;
+}
+
+/* ---- spans ---------------------------------------------------------------------------------- */
+
+int timer_begin(struct timer *t, struct gpu *g, int64_t *id, struct err *err)
+{
+    int rc = 0;
+    TRY(mem_grow(&t->spans, &t->cap, t->n + 1, sizeof *t->spans, "timed spans", err));
+    struct span *s = t->spans + t->n;
+    memset(s, 0, sizeof *s);
+    s->first = UINT64_MAX;
+    if (t->cupti) {
+        if (cupti.cuptiActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0,
+                                                         (uint64_t)t->n))
+            FAIL(err, ERR_RUN, "CUPTI refused a correlation id");
+    } else {
+        CU(err, cudaEventCreate(&s->begin));
+        CU(err, cudaEventCreate(&s->end));
+        CU(err, cudaEventRecord(s->begin, g->stream));
+    }
+    *id = t->n++;
+out:
+    return rc;
+}
+
+int timer_end(struct timer *t, struct gpu *g, struct err *err)
+{
+    int      rc = 0;
+    uint64_t last;
+    if (!t->cupti)
+        CU(err, cudaEventRecord(t->spans[t->n - 1].end, g->stream));
+    else if (cupti.cuptiActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0,
+                                                         &last))
+        FAIL(err, ERR_RUN, "CUPTI lost a correlation id");
+out:
+    return rc;
+}
+
+static int by_correlation(const void *x, const void *y)
+{
+    const struct link_record *a = x, *b = y;
+    return a->correlation < b->correlation ? -1 : a->correlation > b->correlation;
+}
+
+static void add_to_span(struct timer *t, const struct work_record *w, const struct link_record *l)
+{
+    if (!l || l->id >= (uint64_t)t->n) {
+        t->other++;
+        return;
+    }
+    struct span *s = t->spans + l->id;
+    s->time.kernel_ns += (double)(w->end - w->start);
+    s->time.kernels++;
+    s->first = w->start < s->first ? w->start : s->first;
+    s->last = w->end > s->last ? w->end : s->last;
+    s->time.span_ns = (double)(s->last - s->first);
+}
+
+static int collect_cupti(struct timer *t, struct err *err)
+{
+    int rc = 0;
+    if (cupti.cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED))
+        return err_set(err, ERR_RUN, "CUPTI could not be flushed");
+    pthread_mutex_lock(&collected.lock);
+    qsort(collected.links, (size_t)collected.n_links, sizeof *collected.links, by_correlation);
+    for (int64_t i = 0; i < collected.n_work; i++) {
+        struct link_record key = {0, collected.work[i].correlation};
+        add_to_span(t, collected.work + i,
+                    collected.n_links ? bsearch(&key, collected.links, (size_t)collected.n_links,
+                                                sizeof key, by_correlation)
+                                      : NULL);
+    }
+    collected.n_work = collected.n_links = 0;
+    if (collected.lost)
+        rc = err_set(err, ERR_RUN, "CUPTI lost %lld records: times of this run are not valid",
+                     (long long)collected.lost);
+    pthread_mutex_unlock(&collected.lock);
+    for (int64_t i = 0; i < t->n && !rc; i++)
+        if (t->spans[i].time.kernels == 0)
+            rc = err_set(err, ERR_RUN, "CUPTI has no record of the timed work %lld", (long long)i);
+    return rc;
+}
+
+static int collect_events(struct timer *t, struct err *err)
+{
+    int rc = 0;
+    for (int64_t i = 0; i < t->n; i++) {
+        float ms;
+        CU(err, cudaEventElapsedTime(&ms, t->spans[i].begin, t->spans[i].end));
+        t->spans[i].time.kernel_ns = t->spans[i].time.span_ns = 1e6 * (double)ms;
+    }
+out:
+    return rc;
+}
+
+int timer_collect(struct timer *t, struct gpu *g, struct err *err)
+{
+    int rc = gpu_sync(g, err);
+    if (rc)
+        return rc;
+    return t->cupti ? collect_cupti(t, err) : collect_events(t, err);
+}
+
+struct span_time timer_span(const struct timer *t, int64_t id)
+{
+    return t->spans[id].time;
+}
+
+int64_t timer_other(const struct timer *t)
+{
+    return t->other;
+}
+
+void timer_reset(struct timer *t)
+{
+    for (int64_t i = 0; i < t->n; i++)
+        if (t->spans[i].begin) {
+            cudaEventDestroy(t->spans[i].begin);
+            cudaEventDestroy(t->spans[i].end);
+        }
+    t->n = 0;
+}
+
+/* ---- statistics ----------------------------------------------------------------------------- */
+
+static int by_value(const void *x, const void *y)
+{
+    double a = *(const double *)x, b = *(const double *)y;
+    return a < b ? -1 : a > b;
+}
+
+struct quartiles quartiles_of(double *x, int64_t n)
+{
+    if (n == 0)
+        return (struct quartiles){NAN, NAN, NAN};
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    return (struct quartiles){x[(n + 3) / 4 - 1], x[(n + 1) / 2 - 1], x[(3 * n + 3) / 4 - 1]};
+}

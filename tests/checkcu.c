@@ -1,0 +1,174 @@
+/*
+ * checkcu.c - every attention kernel against the CPU reference, on random and edge-biased data.
+ *
+ * A program of its own and not a Check suite: one CUDA context for all cases, no fork. A check
+ * passes when outputs are within 5e-3 (relative L2 against double on sampled rows), LSE within 1e-3
+ * (or 2e-6 of the largest score, which is what float scores can carry), and a second launch gives
+ * the same bits. Exit code 1 when a check failed or none ran, 4 without a GPU.
+ *
+ *   checkcu [TEXT]   only kernels whose name contains TEXT
+ */
+#include "core/log.h"
+#include "tests/checkcu_case.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static int64_t n_checks, n_failures;
+
+static void report(const struct cu_case *c, const char *kernel, const struct cu_errors *e, int rc,
+                   const struct err *err)
+{
+    const struct attn_problem *p = &c->problem;
+    double tolerance = 2e-6 * e->lse_ref > 1e-3 ? 2e-6 * e->lse_ref : 1e-3;
+    bool   ok = rc == 0 && e->l2_rel <= 5e-3 && e->lse_max <= tolerance && e->same;
+    n_checks++;
+    if (ok)
+        return;
+    n_failures++;
+    printf("FAIL %s: %d/%d heads, %lld x %lld%s, data %s, pattern %d density %g%s: ", kernel,
+           p->heads, p->kv_heads, (long long)p->nq, (long long)p->nk, p->causal ? " causal" : "",
+           cu_data_names[c->data], c->pattern, c->density, c->split ? "" : ", unsplit");
+    if (rc)
+        printf("%s\n", err->msg);
+    else
+        printf("output %.2e, lse %.2e of %.1f, repeatable %d\n", e->l2_rel, e->lse_max, e->lse_ref,
+               e->same);
+}
+
+/* Returns nonzero when the GPU can no longer be used. */
+static int check(struct gpu *g, struct cu_case c)
+{
+    struct cu_run    r;
+    struct cu_errors e = {0};
+    struct err       err = {0};
+
+    c.seed = (uint64_t)n_checks + 1;
+    c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
+    int rc = cu_run_init(g, &c, &r, &err);
+    if (!rc) {
+        rc = cu_run_check(g, &r, &e, &err);
+        cu_run_free(g, &r);
+    }
+    report(&c, c.kernel, &e, rc, &err);
+    return rc && cudaGetLastError() != cudaSuccess;
+}
+
+static int check_lengths(struct gpu *g, struct cu_case c)
+{
+    static const int64_t lengths[] = {1, 63, 64, 65, 127, 128, 129, 191, 1000, 2300, 4097};
+    static const struct {
+        int heads, kv;
+    } groups[] = {{1, 1}, {4, 1}, {8, 2}};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        for (int causal = 0; causal < 2; causal++) {
+            c.problem.nq = c.problem.nk = lengths[i];
+            c.problem.causal = causal;
+            c.problem.heads = groups[i % 3].heads;
+            c.problem.kv_heads = groups[i % 3].kv;
+            c.split = i % 2;
+            if (check(g, c))
+                return 1;
+        }
+    return 0;
+}
+
+static int check_rectangles(struct gpu *g, struct cu_case c)
+{
+    static const int64_t shapes[][2] = {{1, 500}, {77, 1000}, {300, 1111}, {1000, 129}, {640, 200}};
+    c.problem.heads = 2;
+    c.problem.kv_heads = 1;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int causal = 0; causal < 2; causal++) {
+            c.problem.nq = shapes[i][0];
+            c.problem.nk = shapes[i][1];
+            c.problem.causal = causal;
+            c.split = true;
+            if (check(g, c))
+                return 1;
+        }
+    return 0;
+}
+
+static int check_data(struct gpu *g, struct cu_case c)
+{
+    for (int data = 0; data < DATA_COUNT; data++)
+        for (int causal = 0; causal < 2; causal++) {
+            c.data = (enum cu_data)data;
+            c.problem.nq = c.problem.nk = 1500;
+            c.problem.heads = 3;
+            c.problem.kv_heads = 3;
+            c.problem.causal = causal;
+            c.split = causal;
+            if (check(g, c))
+                return 1;
+        }
+    return 0;
+}
+
+/* Many heads, so that a thread block works through many items, split rows among them. */
+static int check_many_items(struct gpu *g, struct cu_case c)
+{
+    c.problem.heads = 48;
+    c.problem.kv_heads = 12;
+    for (int causal = 0; causal < 2; causal++) {
+        c.problem.nq = c.problem.nk = 2500;
+        c.problem.causal = causal;
+        c.split = true;
+        if (check(g, c))
+            return 1;
+    }
+    return 0;
+}
+
+static int check_kernel(struct gpu *g, const struct attn_kernel *k)
+{
+    static const struct {
+        enum cu_pattern pattern;
+        double          density;
+    } lists[] = {{KEEP_RANDOM, 0.4},   {KEEP_ALL, 1},         {KEEP_FIRST, 1},
+                 {KEEP_DIAGONAL, 1},   {KEEP_SOME_ROWS, 0.3}, {KEEP_SKEWED, 0.1},
+                 {KEEP_RANDOM, 0.05}};
+    struct cu_case c = {.problem = {.d = k->d, .lists = k->lists}, .kernel = k->name};
+    int            n = k->lists == ATTN_DENSE ? 1 : (int)(sizeof lists / sizeof *lists);
+    int64_t        before = n_checks, failed = n_failures;
+
+    for (int i = 0; i < n; i++) {
+        c.pattern = lists[i].pattern;
+        c.density = lists[i].density;
+        if (check_lengths(g, c) || check_rectangles(g, c) || check_many_items(g, c))
+            return 1;
+    }
+    c.pattern = KEEP_RANDOM;
+    c.density = 0.4;
+    if (check_data(g, c))
+        return 1;
+    printf("  %-5s %s: %lld checks\n", n_failures > failed ? "FAIL" : "ok", k->name,
+           (long long)(n_checks - before));
+    fflush(stdout);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct gpu g = {0};
+    struct err err = {0};
+
+    alarm(480);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (gpu_open(0, &g, &err)) {
+        fprintf(stderr, "checkcu: %s\n", err.msg);
+        return err_exit_code(err.code);
+    }
+    printf("%s, sm_%d\n", g.name, g.sm);
+    for (const struct attn_kernel *k = attn_kernels; k->name; k++)
+        if ((argc < 2 || strstr(k->name, argv[1])) && check_kernel(&g, k)) {
+            printf("the GPU is lost after this failure; the rest did not run\n");
+            n_failures++;
+            break;
+        }
+    printf("%lld passed, %lld failed\n", (long long)(n_checks - n_failures), (long long)n_failures);
+    gpu_close(&g);
+    return n_checks == 0 || n_failures ? 1 : 0;
+}

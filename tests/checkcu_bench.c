@@ -1,0 +1,258 @@
+/*
+ * checkcu_bench.c - speed of the attention kernels as a share of a cuBLAS product in the same run.
+ *
+ * Every sample of a kernel is taken between samples of the 8192^3 bf16 product, on random normal
+ * data, after a second of warm-up; L2 is left as the previous launch leaves it (warm). Printed are
+ * medians: TFLOP/s by the formula of doc/performance.md (dense: 4 N^2 D per head, half when causal;
+ * lists: blocks that are multiplied), and their ratio to the product's median.
+ *
+ *   benchcu [--samples N] [--raw FILE] [--events] [TEXT]   only lines whose text contains TEXT
+ */
+#include "core/mem.h"
+#include "cuda/ceiling.h"
+#include "tests/checkcu_case.h"
+#include "tests/checkcu_fill.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct bench {
+    struct gpu      gpu;
+    struct timer   *timer;
+    struct ceiling *ceiling;
+    int             samples;
+    const char     *only;
+    FILE           *raw;
+    int             lines;
+};
+
+struct series { /* samples of one thing, ns */
+    double ns[256];
+    int    n;
+};
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void raw_samples(struct bench *b, const char *name, const struct series *s, double flop)
+{
+    if (!b->raw)
+        return;
+    fprintf(b->raw, "{\"name\":\"%s\",\"flop\":%.17g,\"timer\":\"%s\",\"ns\":[", name, flop,
+            timer_name(b->timer));
+    for (int i = 0; i < s->n; i++)
+        fprintf(b->raw, "%s%.0f", i ? "," : "", s->ns[i]);
+    fprintf(b->raw, "]}\n");
+    fflush(b->raw);
+}
+
+/* One launch of the product (job NULL) or of a job, timed. */
+static int timed(struct bench *b, const struct attn_job *job, int64_t *id, struct err *err)
+{
+    int rc = 0;
+    TRY(timer_begin(b->timer, &b->gpu, id, err));
+    if (job)
+        TRY(attn_job_launch(&b->gpu, job, err));
+    else
+        TRY(ceiling_matmul(b->ceiling, &b->gpu, err));
+    TRY(timer_end(b->timer, &b->gpu, err));
+out:
+    return rc;
+}
+
+static int warm_up(struct bench *b, const struct attn_job *job, double for_seconds, struct err *err)
+{
+    double end = seconds() + for_seconds;
+    int    rc = 0;
+    do {
+        for (int i = 0; i < 3 && !rc; i++)
+            rc = attn_job_launch(&b->gpu, job, err);
+        if (!rc)
+            rc = gpu_sync(&b->gpu, err);
+    } while (!rc && seconds() < end);
+    return rc;
+}
+
+static int sample(struct bench *b, const struct attn_job *job, struct series *matmul,
+                  struct series *kernel, struct err *err)
+{
+    int64_t ids[2 * 256];
+    int     rc = 0;
+
+    timer_reset(b->timer);
+    for (int i = 0; i < b->samples; i++) {
+        TRY(timed(b, NULL, &ids[2 * i], err));
+        TRY(timed(b, job, &ids[2 * i + 1], err));
+    }
+    TRY(timer_collect(b->timer, &b->gpu, err));
+    for (int i = 0; i < b->samples; i++) {
+        matmul->ns[i] = timer_span(b->timer, ids[2 * i]).kernel_ns;
+        kernel->ns[i] = timer_span(b->timer, ids[2 * i + 1]).kernel_ns;
+    }
+    matmul->n = kernel->n = b->samples;
+out:
+    return rc;
+}
+
+/* One line of the table. */
+static int line(struct bench *b, const char *text, const struct cu_case *c, struct err *err)
+{
+    struct cu_run r = {0};
+    struct series matmul, kernel;
+    char          name[160];
+    int           rc = 0;
+
+    if (b->only && !strstr(text, b->only) && !strstr(c->kernel, b->only))
+        return 0;
+    TRY(cu_run_init(&b->gpu, c, &r, err));
+    TRY(warm_up(b, &r.job, 0.3, err));
+    TRY(sample(b, &r.job, &matmul, &kernel, err));
+    double flop = c->problem.lists == ATTN_DENSE ? cu_flop_dense(&c->problem) : cu_flop_blocks(&r);
+    snprintf(name, sizeof name, "%s %s", text, r.kernel->name);
+    raw_samples(b, "matmul", &matmul, ceiling_matmul_flop(b->ceiling));
+    raw_samples(b, name, &kernel, flop);
+    struct quartiles m = quartiles_of(matmul.ns, matmul.n), k = quartiles_of(kernel.ns, kernel.n);
+    double top = ceiling_matmul_flop(b->ceiling) / m.median * 1e-3, got = flop / k.median * 1e-3;
+    printf("%-34s %-22s %10.1f us %5.1f%% %7.1f %7.1f %6.3f  %5.3f %d\n", text, r.kernel->name + 5,
+           k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, got, top, got / top, r.plan.balance,
+           r.plan.n_splits);
+    fflush(stdout);
+    b->lines++;
+out:
+    cu_run_free(&b->gpu, &r);
+    return rc < 0 ? err_prefix(err, "%s", text) : rc;
+}
+
+static struct cu_case make_case(int d, int64_t n, int heads, int kv, bool causal,
+                                enum attn_lists lists, const char *kernel)
+{
+    return (struct cu_case){.problem = {heads, kv, d, n, n, d == 64 ? 0.125 : 0.08838834764831845,
+                                        causal, lists},
+                            .kernel = kernel, .split = true, .seed = 1, .on_device = true,
+                            .density = 1};
+}
+
+static int bench_dense(struct bench *b, struct err *err)
+{
+    static const int64_t lengths[] = {4096, 8192, 16384, 32768, 65536, 131072};
+    char text[96];
+    int  rc = 0;
+    for (int d = 128; d >= 64; d /= 2)
+        for (int causal = 0; causal < 2; causal++)
+            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+                for (const struct attn_kernel *k = attn_kernels; k->name; k++) {
+                    if (k->d != d || k->lists != ATTN_DENSE)
+                        continue;
+                    struct cu_case c = make_case(d, lengths[i], causal ? 32 : 16, causal ? 8 : 16,
+                                                 causal, ATTN_DENSE, k->name);
+                    snprintf(text, sizeof text, "hd%d %lldK %s %d/%d", d,
+                             (long long)lengths[i] / 1024, causal ? "causal" : "full",
+                             c.problem.heads, c.problem.kv_heads);
+                    TRY(line(b, text, &c, err));
+                }
+out:
+    return rc;
+}
+
+static int bench_lists(struct bench *b, struct err *err)
+{
+    static const double densities[] = {1, 0.5, 0.25, 0.1};
+    static const char *const geometry[] = {"", "128x128", "128x64", "64x64"};
+    char text[96];
+    int  rc = 0;
+    for (const struct attn_kernel *k = attn_kernels; k->name; k++)
+        for (size_t i = 0; i < sizeof densities / sizeof *densities && k->lists; i++) {
+            struct cu_case c = make_case(k->d, 32768, 16, 16, false, k->lists, k->name);
+            c.density = densities[i];
+            c.pattern = KEEP_RANDOM;
+            snprintf(text, sizeof text, "hd%d 32K list %s %.0f%%", k->d, geometry[k->lists],
+                     100 * c.density);
+            TRY(line(b, text, &c, err));
+        }
+    for (int split = 0; split < 2; split++) {
+        struct cu_case c = make_case(128, 32768, 4, 4, false, ATTN_128x128, "bf16-hd128-128x128");
+        c.pattern = KEEP_SKEWED;
+        c.density = 0.02;
+        c.split = split;
+        TRY(line(b, split ? "hd128 32K list skewed, split" : "hd128 32K list skewed, whole", &c,
+                 err));
+    }
+out:
+    return rc;
+}
+
+static int copy_speed(struct bench *b, struct err *err)
+{
+    struct series s = {.n = 10};
+    int64_t       ids[10];
+    int           rc = 0;
+    timer_reset(b->timer);
+    for (int i = 0; i < s.n; i++) {
+        TRY(timer_begin(b->timer, &b->gpu, &ids[i], err));
+        TRY(ceiling_copy(b->ceiling, &b->gpu, err));
+        TRY(timer_end(b->timer, &b->gpu, err));
+    }
+    TRY(timer_collect(b->timer, &b->gpu, err));
+    for (int i = 0; i < s.n; i++)
+        s.ns[i] = timer_span(b->timer, ids[i]).kernel_ns;
+    raw_samples(b, "copy", &s, 0);
+    printf("copy %.2f TB/s (read + written), timer %s%s%s\n\n",
+           ceiling_copy_bytes(b->ceiling) / quartiles_of(s.ns, s.n).median * 1e-3,
+           timer_name(b->timer), *timer_reason(b->timer) ? ": " : "", timer_reason(b->timer));
+out:
+    return rc;
+}
+
+static int run(struct bench *b, bool cupti, struct err *err)
+{
+    int rc = 0;
+    TRY(timer_open(cupti, &b->timer, err));
+    TRY(gpu_open(0, &b->gpu, err));
+    TRY(ceiling_open(&b->gpu, 8192, 4LL << 30, gpu_fill_normal, &b->ceiling, err));
+    printf("%s, driver CUDA %d.%d, %d multiprocessors\n", b->gpu.name, b->gpu.driver / 1000,
+           b->gpu.driver % 1000 / 10, b->gpu.sms);
+    TRY(copy_speed(b, err));
+    printf("%-34s %-22s %13s %6s %7s %7s %6s  %5s %s\n", "case", "kernel", "median", "iqr", "TFLOP/s",
+           "matmul", "ratio", "plan", "split rows");
+    TRY(bench_dense(b, err));
+    TRY(bench_lists(b, err));
+    if (!b->lines)
+        FAIL(err, ERR_USAGE, "no line contains '%s'", b->only);
+out:
+    ceiling_close(&b->ceiling);
+    timer_close(&b->timer);
+    gpu_close(&b->gpu);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = {.samples = 20};
+    struct err   err = {0};
+    bool         cupti = true;
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--samples") == 0 && i + 1 < argc)
+            b.samples = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--raw") == 0 && i + 1 < argc)
+            b.raw = fopen(argv[++i], "w");
+        else if (strcmp(argv[i], "--events") == 0)
+            cupti = false;
+        else
+            b.only = argv[i];
+    }
+    b.samples = b.samples < 1 ? 1 : b.samples > 256 ? 256 : b.samples;
+    int rc = run(&b, cupti, &err);
+    if (rc)
+        fprintf(stderr, "benchcu: %s\n", err.msg);
+    if (b.raw)
+        fclose(b.raw);
+    return err_exit_code(rc);
+}

@@ -1,0 +1,57 @@
+/*
+ * checkcu_case.h - one attention problem for the GPU checks and benchmarks: data, lists, launch, and
+ * comparison with the CPU reference (attn_rows in double) on sampled blocks of rows.
+ */
+#ifndef LACUNA_CHECKCU_CASE_H
+#define LACUNA_CHECKCU_CASE_H
+
+#include "cuda/attn.h"
+
+enum cu_data { DATA_NORMAL, DATA_EQUAL, DATA_HUGE, DATA_TINY, DATA_ONE_HOT, DATA_OFFSET, DATA_COUNT };
+extern const char *const cu_data_names[];
+
+/* Which blocks a list keeps, of those with an allowed pair. */
+enum cu_pattern { KEEP_RANDOM, KEEP_ALL, KEEP_FIRST, KEEP_DIAGONAL, KEEP_SOME_ROWS, KEEP_SKEWED };
+
+struct cu_case {
+    struct attn_problem problem;
+    enum cu_data        data;
+    enum cu_pattern     pattern;
+    double              density; /* of KEEP_RANDOM, KEEP_SOME_ROWS, KEEP_SKEWED */
+    const char         *kernel;  /* NULL = the default one */
+    bool                split;
+    uint64_t            seed;
+    bool                on_device; /* normal data made on the GPU: no comparison possible */
+};
+
+/* A case on the device. */
+struct cu_run {
+    struct cu_case            c;
+    const struct attn_kernel *kernel;
+    float                    *q, *k, *v;         /* host, values representable in bf16, owned */
+    int64_t                  *ptr;               /* lists, owned; NULL when dense */
+    int32_t                  *col;
+    struct attn_plan          plan;
+    struct attn_job           job;
+    struct gpu_mark           mark;
+};
+
+int  cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct err *err);
+void cu_run_free(struct gpu *g, struct cu_run *r);
+
+/* Floating-point operations of the pairs that the problem allows (dense), and of the computed
+ * blocks. */
+double cu_flop_dense(const struct attn_problem *p);
+double cu_flop_blocks(const struct cu_run *r);
+
+struct cu_errors {
+    double l2_rel;  /* of the outputs of the sampled rows together */
+    double lse_max; /* largest absolute difference; inf where only one is -inf */
+    double lse_ref; /* largest |LSE| among them */
+    bool   same;    /* a second launch gave the same bits */
+};
+
+/* Launch twice on poisoned outputs and compare. */
+int cu_run_check(struct gpu *g, struct cu_run *r, struct cu_errors *e, struct err *err);
+
+#endif

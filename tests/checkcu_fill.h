@@ -1,0 +1,20 @@
+/*
+ * checkcu_fill.h - random data made on the GPU, for benchmarks whose tensors are large.
+ */
+#ifndef LACUNA_CHECKCU_FILL_H
+#define LACUNA_CHECKCU_FILL_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "cuda/device.h"
+
+/* n standard normal bf16 values, a pure function of (seed, index). */
+int gpu_fill_normal(struct gpu *g, void *x, int64_t n, uint32_t seed, struct err *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
