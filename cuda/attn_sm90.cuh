@@ -174,11 +174,12 @@ template <class T> struct producer {
     }
 };
 
-/* The same value in all lanes, as the compiler can see: branches on it do not diverge, which wgmma
- * inside them needs. */
+/* The same value in all lanes, in a way that ptxas can see (REDUX writes a uniform register): what is
+ * derived from it, loop bounds, ring positions and descriptors, stays on the uniform datapath. With
+ * a shuffle instead, each descriptor costs vector arithmetic and two moves in front of its wgmma. */
 DEVICE int uniform(int x)
 {
-    return __shfl_sync(~0u, x, 0);
+    return (int)__reduce_or_sync(~0u, (unsigned)x);
 }
 
 /* ---- consumers ------------------------------------------------------------------------------ */
@@ -232,26 +233,39 @@ template <class T> struct consumer {
             mbar_arrive(smem_addr(bar));
     }
 
-    DEVICE void issue_qk(float (&s)[BN / 2], int stage)
+    /* Descriptors are made from uniform addresses before a wait, and advanced by constants after it:
+     * the address bits stay in place. */
+    DEVICE uint64_t q_desc() const
     {
-        uint32_t qa = smem_addr(sm.q[q.at]) + w * 64 * 128, ka = smem_addr(sm.k[stage]);
+        return tile_desc(uniform(smem_addr(sm.q[q.at]) + w * 64 * 128), 16, 1024);
+    }
+    DEVICE uint64_t k_desc(int stage) const
+    {
+        return tile_desc(uniform(smem_addr(sm.k[stage])), 16, 1024);
+    }
+    DEVICE uint64_t v_desc(int stage) const
+    {
+        return tile_desc(uniform(smem_addr(sm.v[stage])), BN * 128, 1024);
+    }
+
+    DEVICE void issue_qk(float (&s)[BN / 2], uint64_t qd, uint64_t kd)
+    {
         wgmma_fence();
 #pragma unroll
         for (int kk = 0; kk < D / 16; kk++)
-            wgmma_ss<BN>(s, tile_desc(qa + kk / 4 * (T::BM * 128) + kk % 4 * 32, 16, 1024),
-                         tile_desc(ka + kk / 4 * (BN * 128) + kk % 4 * 32, 16, 1024), kk > 0);
+            wgmma_ss<BN>(s, qd + (kk / 4 * (T::BM * 128) + kk % 4 * 32) / 16,
+                         kd + (kk / 4 * (BN * 128) + kk % 4 * 32) / 16, kk > 0);
         wgmma_commit();
     }
 
-    DEVICE void issue_pv(int stage)
+    DEVICE void issue_pv(uint64_t vd)
     {
-        uint32_t va = smem_addr(sm.v[stage]);
         hold(o);
         wgmma_fence();
 #pragma unroll
         for (int kk = 0; kk < BN / 16; kk++)
             wgmma_rs<D>(o, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
-                        tile_desc(va + kk * 2048, BN * 128, 1024), kk > 0 || !first_pv);
+                        vd + kk * 2048 / 16, kk > 0 || !first_pv);
         wgmma_commit();
     }
 
@@ -334,13 +348,14 @@ template <class T> struct consumer {
         float           s[BN / 2], c[2];
         ring<T::STAGES> before = kv;
         kv.next();
+        uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         int2 keys = MASKED ? sm.keys[kv.at] : make_int2(0, 0);
         take_turn();
-        issue_qk(s, kv.at);
+        issue_qk(s, qd, kd);
         if (PENDING) {
             mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
-            issue_pv(before.at);
+            issue_pv(vd);
         }
         pass_turn();
         wgmma_wait<PENDING ? 1 : 0>();
@@ -366,7 +381,7 @@ template <class T> struct consumer {
     DEVICE void flush()
     {
         mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
-        issue_pv(kv.at);
+        issue_pv(v_desc(kv.at));
         wgmma_wait<0>();
         hold(o);
         arrive(&sm.v_empty[kv.at]);
@@ -413,14 +428,15 @@ template <class T> struct consumer {
      * then that one is finished (PREVIOUS). `before` is the stage of the pending values. */
     template <bool PREVIOUS, bool PENDING> DEVICE void first_step(const ring<T::STAGES> &before)
     {
-        float s[BN / 2], c[2], m_new[2], l_new[2];
+        float    s[BN / 2], c[2], m_new[2], l_new[2];
+        uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         int2 keys = sm.keys[kv.at];
         take_turn();
-        issue_qk(s, kv.at);
+        issue_qk(s, qd, kd);
         if (PENDING) {
             mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
-            issue_pv(before.at);
+            issue_pv(vd);
         }
         pass_turn();
         wgmma_wait<PENDING ? 1 : 0>();

@@ -68,6 +68,23 @@ static void dense_items(const struct attn_problem *p, struct attn_plan *plan)
         }
 }
 
+/* Stages, from the end of a row's list, that may hold keys which some row of the tile does not see:
+ * the ragged last block is always in the first; causal, the blocks that the diagonal crosses. */
+static int32_t masked_stages(const struct attn_problem *p, const struct attn_plan *plan)
+{
+    int keys = plan->tile.bn / plan->tile.units, most = 1;
+    if (!p->causal)
+        return 1;
+    for (int64_t b = 0; b < plan->q_blocks && b < keys; b++) {
+        int64_t first = b * plan->tile.bm + p->nk - p->nq + 1, last = first + plan->tile.bm - 2;
+        if (last < 0)
+            continue;
+        int64_t blocks = last / keys - (first < 0 ? 0 : first / keys) + 1;
+        most = blocks > most ? (int)blocks : most;
+    }
+    return plan->tile.units == 1 ? most : 1 + most / 2;
+}
+
 /* Union of the lists of two 64-row blocks; bits 30 and 31 of an entry say who wants it. */
 static int64_t merge_pair(const int32_t *a, const int32_t *a_end, const int32_t *b,
                           const int32_t *b_end, int32_t *out)
@@ -84,20 +101,71 @@ static int64_t merge_pair(const int32_t *a, const int32_t *a_end, const int32_t 
     return n;
 }
 
+/* Entries of one kind that still have to be placed. */
+struct kind {
+    const int32_t *e;
+    int64_t        n;
+};
+
+static int64_t take(struct kind *k, int64_t n, int32_t *out)
+{
+    n = n < k->n ? n : k->n;
+    memcpy(out, k->e, (size_t)n * sizeof *out);
+    k->e += n;
+    k->n -= n;
+    return n;
+}
+
+/* Order the entries of a pair list, `n` of them, so that the two blocks of a stage are wanted by the
+ * same warpgroups as far as possible: a stage that is wanted in part costs a warpgroup as much as a
+ * full one. Stages for one warpgroup alternate with stages for the other, so that both have work.
+ * The last `fixed` entries stay where they are: only they may need masking. */
+static void arrange_pairs(int32_t *e, int64_t n, int64_t fixed, int32_t *scratch)
+{
+    int64_t     count[3] = {0, 0, 0}, at = 0;
+    struct kind kinds[3];
+    n -= fixed;
+    if (n <= 0)
+        return;
+    n -= n & 1;
+    for (int k = 0; k < 3; k++) {
+        kinds[k].e = scratch + at;
+        for (int64_t i = 0; i < n; i++)
+            if ((int)((uint32_t)e[i] >> 30) == k + 1)
+                scratch[at++] = e[i];
+        kinds[k].n = scratch + at - kinds[k].e;
+        count[k] = kinds[k].n;
+    }
+    at = 0;
+    while (kinds[2].n > 1)
+        at += take(&kinds[2], 2, e + at);
+    while (kinds[0].n > 1 || kinds[1].n > 1) {
+        at += kinds[0].n > 1 ? take(&kinds[0], 2, e + at) : 0;
+        at += kinds[1].n > 1 ? take(&kinds[1], 2, e + at) : 0;
+    }
+    for (int k = 0; k < 3; k++)
+        at += take(&kinds[k], count[k], e + at);
+}
+
 static int pair_items(const struct attn_problem *p, const struct attn_csr *csr,
                       struct attn_plan *plan, struct err *err)
 {
     int64_t blocks = ceil_div(p->nq, 64), n = csr->ptr[p->heads * blocks], at = 0;
-    int     rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
+    int32_t *scratch = NULL;
+    int      rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
+    if (!rc)
+        rc = mem_alloc(&scratch, ceil_div(p->nk, 64), sizeof(int32_t), "block lists", err);
     for (int32_t h = 0; h < p->heads && !rc; h++)
         for (int32_t b = 0; b < plan->q_blocks; b++) {
             const int64_t *r = csr->ptr + h * blocks + 2 * b;
             int64_t        last = 2 * b + 1 < blocks ? r[2] : r[1];
             int64_t got = merge_pair(csr->col + r[0], csr->col + r[1], csr->col + r[1],
                                      csr->col + last, plan->cols + at);
+            arrange_pairs(plan->cols + at, got, 2 * masked_stages(p, plan), scratch);
             add_item(plan, h * plan->q_blocks + b, at, at + got);
             at += got;
         }
+    free(scratch);
     plan->blocks = n;
     plan->n_cols = at;
     return rc;
@@ -115,23 +183,6 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
         add_item(plan, r, csr->ptr[r], csr->ptr[r + 1]);
     plan->blocks = plan->n_cols = n;
     return 0;
-}
-
-/* Stages, from the end of a row's list, that may hold keys which some row of the tile does not see:
- * the ragged last block is always in the first; causal, the blocks that the diagonal crosses. */
-static int32_t masked_stages(const struct attn_problem *p, const struct attn_plan *plan)
-{
-    int keys = plan->tile.bn / plan->tile.units, most = 1;
-    if (!p->causal)
-        return 1;
-    for (int64_t b = 0; b < plan->q_blocks && b < keys; b++) {
-        int64_t first = b * plan->tile.bm + p->nk - p->nq + 1, last = first + plan->tile.bm - 2;
-        if (last < 0)
-            continue;
-        int64_t blocks = last / keys - (first < 0 ? 0 : first / keys) + 1;
-        most = blocks > most ? (int)blocks : most;
-    }
-    return plan->tile.units == 1 ? most : 1 + most / 2;
 }
 
 /* ---- order ---------------------------------------------------------------------------------- */
@@ -233,8 +284,9 @@ static void cut(struct attn_plan *plan, struct attn_item it, int32_t stages, str
     *s = (struct attn_split){it.row, plan->n_slots, 0};
     for (int32_t end = it.end; end > it.beg;) {
         int32_t left = (end - it.beg + plan->tile.units - 1) / plan->tile.units;
-        int32_t take = left < stages + MIN_PIECE ? left : stages;
-        int32_t beg = end - take * plan->tile.units;
+        int32_t take_n = left < stages + MIN_PIECE ? left : stages;
+        int32_t odd = (end - it.beg) % plan->tile.units; /* alone in the first stage */
+        int32_t beg = end - take_n * plan->tile.units + odd;
         beg = beg < it.beg ? it.beg : beg;
         to[(*n)++] = (struct attn_item){it.row, beg, end, plan->n_slots + s->n++};
         end = beg;
