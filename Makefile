@@ -35,6 +35,7 @@ endif
 # auto: with the toolkit where nvcc is found. cudart is linked statically; CUPTI and cuBLAS are
 # opened at run time by the files that use them, so that one binary runs with and without a GPU.
 
+.DEFAULT_GOAL := all
 CUDA ?= auto
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 ifeq ($(filter auto 0 1,$(CUDA)),)
@@ -50,7 +51,8 @@ USE_CUDA := $(if $(filter 0,$(CUDA))$(SAN),,$(if $(NVCC),1))
 
 ifneq ($(USE_CUDA),)
 CUDA_HOME   := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CPPFLAGS    += -DLACUNA_CUDA -isystem $(CUDA_HOME)/include
+$(BUILD)/core/main.o: CPPFLAGS += -DLACUNA_CUDA
+$(BUILD)/cuda/%.o $(BUILD)/tests/checkcu%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
 CUDA_LDLIBS := $(CUDA_HOME)/lib64/libcudart_static.a -lstdc++ -ldl -lrt -lpthread
 NVFLAGS := -std=c++17 -O3 -lineinfo -I. -gencode arch=compute_90a,code=sm_90a \
            -gencode arch=compute_80,code=compute_80 -Xptxas -Werror,-warn-spills \
@@ -204,6 +206,7 @@ bench: deps
 $(BUILD)/tests/bench: $(BUILD)/tests/bench.o $(BUILD)/tests/golden.o $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
 # ---- GPU ------------------------------------------------------------------------------------
 # The programs of checkcu need no package of the machine that runs them: gpu-bundle links them, and
 # lacuna, with everything but libc and libm inside; check-gpu and bench-gpu then run on the machine
@@ -271,6 +274,7 @@ check-fuzz:
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
 	@echo "targets: all demo check check-unit check-cli check-san check-fuzz bench fuzz deps clean"
+	@echo "         gpu-bundle check-gpu bench-gpu"
 
 # Every header compiles alone.
 HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) tests))
