@@ -68,8 +68,10 @@ static int parse_size(struct video_run *r, struct err *err)
     r->h = h;
     r->w = w;
     int rc = wan_grid(&r->model.c, t, h, w, r->grid, err);
-    r->size = rc ? 0 : r->model.c.in_channels * t * h * w;
-    return rc;
+    if (rc)
+        return err_prefix(err, "capture: --size %s", r->o->size);
+    r->size = r->model.c.in_channels * t * h * w;
+    return 0;
 }
 
 /* Text embeddings [tokens][text_dim], or prompt `index` of [prompts][tokens][text_dim]. */

@@ -163,6 +163,7 @@ static int draw_panels(const struct figure_args *a, struct panel *p, int n,
                     i && strcmp(p[i].metric, p[0].metric) == 0 ? "" : buf_str(&label));
         buf_printf(&c.gp.script, "set yrange [%s]\n", range);
         plot_panel(&c, &p[i], i, l, spread, i == n - 1);
+        buf_puts(&c.gp.script, "unset label\n"); /* the title is drawn once */
     }
     TRY(chart_finish(&c, &data, err));
 out:

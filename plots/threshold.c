@@ -157,7 +157,7 @@ static void plot_units(struct chart *c, int at)
             "'%s' title '%s'",
             at + u, u < 4 ? 1 : 2, u < 4 ? 7 : 9, unit_colors[u], unit_names[u]);
     }
-    buf_puts(s, "\n");
+    buf_puts(s, "\nunset label\n"); /* the title is drawn once */
 }
 
 static void plot_masks(struct chart *c, int at)
@@ -184,6 +184,7 @@ static void start_panel(struct chart *c, int i, const char *y)
     chart_panel(c, i, "c, threshold in units of 1/N", y);
     buf_puts(&c->gp.script,
              "set logscale x\nset yrange [0:1.02]\n"
+             "set xtics (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)\n"
              "set key inside right bottom Left reverse noenhanced samplen 2 spacing 1.1 "
              "opaque\n");
 }
