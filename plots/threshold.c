@@ -104,11 +104,74 @@ static bool is_slice_mask(const struct record *r)
 
 static const char *const mask_metrics[] = {"density_elem", "cra_mean", "cra_min"};
 
-/* A block per metric: its mean over the cells of each c. Refresh steps, which run dense, are not
- * among them. */
-static int fill_masks(const struct figure_args *a, struct buf *b, bool *any, struct err *err)
+/* The parameters beside tau of the setting that was swept over most thresholds. */
+static int swept_setting(const struct chart_groups *g, struct buf *best, struct err *err)
+{
+    struct buf rest = {0}, other = {0};
+    int64_t most = 0;
+    int rc = 0;
+    for (int64_t i = 0; i < g->gs.n; i++) {
+        int64_t n = 0;
+        buf_reset(&rest);
+        params_without(g->gs.g[i].first->params, "tau", &rest);
+        for (int64_t k = 0; k < g->gs.n; k++) {
+            buf_reset(&other);
+            params_without(g->gs.g[k].first->params, "tau", &other);
+            n += strcmp(buf_str(&rest), buf_str(&other)) == 0;
+        }
+        if (n > most) {
+            most = n;
+            buf_reset(best);
+            buf_puts(best, buf_str(&rest));
+        }
+    }
+    rc = buf_check(best, "setting", err);
+    buf_free(&rest);
+    buf_free(&other);
+    return rc;
+}
+
+/* Mean of a metric over the slice masks of a group; refresh steps, which run dense, are none. */
+static bool mask_mean(const struct recset *set, const struct group *g, const char *metric,
+                      double *mean)
+{
+    double sum = 0;
+    int64_t n = 0;
+    for (int64_t k = 0; k < g->n; k++) {
+        const struct record *r = &set->r[g->at[k]];
+        if (is_slice_mask(r) && record_has(r, metric)) {
+            sum += record_value(r, metric);
+            n++;
+        }
+    }
+    *mean = sum / (double)n;
+    return n > 0;
+}
+
+static void mask_block(const struct figure_args *a, const struct chart_groups *g,
+                       const char *setting, const char *metric, struct curve_point *p,
+                       struct buf *b)
+{
+    struct buf rest = {0};
+    int64_t n = 0;
+    for (int64_t i = 0; i < g->gs.n; i++) {
+        const char *params = g->gs.g[i].first->params, *tau = params_value(params, "tau");
+        double mean;
+        buf_reset(&rest);
+        params_without(params, "tau", &rest);
+        if (strcmp(buf_str(&rest), setting) == 0 && mask_mean(a->set, &g->gs.g[i], metric, &mean))
+            p[n++] = (struct curve_point){tau ? strtod(tau, NULL) : 0.5, mean};
+    }
+    put_block(metric, p, n, b);
+    buf_free(&rest);
+}
+
+/* A block per metric; *setting becomes the parameters beside tau. */
+static int fill_masks(const struct figure_args *a, struct buf *b, struct buf *setting, bool *any,
+                      struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
+    struct figure_args own = *a;
     struct chart_groups g = {0};
     struct curve_point *p = NULL;
     int rc = 0;
@@ -118,27 +181,12 @@ static int fill_masks(const struct figure_args *a, struct buf *b, bool *any, str
         *any |= is_slice_mask(&a->set->r[i]) && figure_takes(a, &a->set->r[i]);
     if (!*any)
         return 0;
-    TRY(one_group(a, "density_elem", 0, keys, 2, &g, err));
+    own.method = "fg-attn";
+    TRY(one_group(&own, "density_elem", 0, keys, 2, &g, err));
     TRY(mem_alloc(&p, g.gs.n, sizeof *p, "points", err));
-    for (int m = 0; m < 3; m++) {
-        int64_t n = 0;
-        for (int64_t i = 0; i < g.gs.n; i++) {
-            const struct group *grp = &g.gs.g[i];
-            double sum = 0;
-            int64_t cells = 0;
-            for (int64_t k = 0; k < grp->n; k++) {
-                const struct record *r = &a->set->r[grp->at[k]];
-                if (is_slice_mask(r) && record_has(r, mask_metrics[m])) {
-                    sum += record_value(r, mask_metrics[m]);
-                    cells++;
-                }
-            }
-            const char *tau = params_value(grp->first->params, "tau");
-            if (cells)
-                p[n++] = (struct curve_point){tau ? strtod(tau, NULL) : 0.5, sum / (double)cells};
-        }
-        put_block(mask_metrics[m], p, n, b);
-    }
+    TRY(swept_setting(&g, setting, err));
+    for (int m = 0; m < 3; m++)
+        mask_block(a, &g, buf_str(setting), mask_metrics[m], p, b);
 out:
     free(p);
     chart_groups_free(&g);
@@ -192,12 +240,12 @@ static void start_panel(struct chart *c, int i, const char *y)
 static int draw_threshold(const struct figure_args *a, struct err *err)
 {
     struct chart c = {0};
-    struct buf data = {0};
+    struct buf data = {0}, setting = {0}, label = {0};
     bool maps, masks;
     int rc = 0;
 
     TRY(fill_units(a, &data, &maps, err));
-    TRY(fill_masks(a, &data, &masks, err));
+    TRY(fill_masks(a, &data, &setting, &masks, err));
     if (!maps && !masks)
         FAIL(err, ERR_INPUT, "no record of dense with below_* and none of fg-attn is left to draw");
     TRY(chart_open(a, maps + masks, 380, 320, NULL,
@@ -208,13 +256,17 @@ static int draw_threshold(const struct figure_args *a, struct err *err)
         plot_units(&c, 0);
     }
     if (masks) {
-        start_panel(&c, maps, "slice masks of fg-attn");
+        buf_printf(&label, "slice masks of fg-attn %s", buf_str(&setting));
+        TRY(buf_check(&label, "label", err));
+        start_panel(&c, maps, buf_str(&label));
         plot_masks(&c, maps ? N_UNITS : 0);
     }
     TRY(chart_finish(&c, &data, err));
 out:
     chart_free(&c);
     buf_free(&data);
+    buf_free(&setting);
+    buf_free(&label);
     return rc;
 }
 

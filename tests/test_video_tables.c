@@ -358,6 +358,7 @@ START_TEST(threshold_draws_what_there_is)
     slice("refresh=1:tau=0.25", 0, 0.6, false);
     slice("refresh=1", 0, 0.4, false);
     slice("refresh=1", 1, 1, true);
+    slice("", 1, 0.7, false); /* another setting, at one threshold: not on this curve */
     fixture_set(&f, &set);
     draw("threshold", &data);
     ck_assert_ptr_nonnull(
