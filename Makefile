@@ -268,7 +268,7 @@ fuzz:
 
 check-fuzz:
 	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g' run-fuzzers \
-	    FUZZ_ARGS='--seed 1 --cases 5000 --seconds 6'
+	    FUZZ_ARGS='--seed 1 --cases 5000 --seconds 5'
 
 .PHONY: help
 help:

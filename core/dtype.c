@@ -5,15 +5,10 @@
  * They assume the default IEEE environment (round to nearest even, subnormals kept).
  */
 #include "core/dtype.h"
+#include "core/simd.h"
 
 #include <math.h>
 #include <strings.h>
-
-#if defined(__x86_64__) && !defined(LACUNA_SANITIZE)
-#define HOT __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define HOT
-#endif
 
 static const struct {
     size_t size;
@@ -139,7 +134,7 @@ float dtype_round(enum dtype t, float f)
 enum { BLOCK = 32 };
 
 #define WIDEN(fn, type, expr)                                                                      \
-    HOT static void fn(const unsigned char *restrict src, float *restrict dst, int64_t n)          \
+    SIMD_CLONES static void fn(const unsigned char *restrict src, float *restrict dst, int64_t n)  \
     {                                                                                              \
         int64_t i = 0;                                                                             \
         for (; i + BLOCK <= n; i += BLOCK)                                                         \
@@ -156,7 +151,7 @@ enum { BLOCK = 32 };
     }
 
 #define NARROW(fn, type, expr)                                                                     \
-    HOT static void fn(const float *restrict src, unsigned char *restrict dst, int64_t n)          \
+    SIMD_CLONES static void fn(const float *restrict src, unsigned char *restrict dst, int64_t n)  \
     {                                                                                              \
         int64_t i = 0;                                                                             \
         for (; i + BLOCK <= n; i += BLOCK)                                                         \
