@@ -182,7 +182,7 @@ demo-run:
 .PHONY: check check-unit check-cli check-san
 check: deps
 	@$(MAKE) --no-print-directory -j2 all tests
-	@$(MAKE) --no-print-directory check-unit check-cli
+	@$(MAKE) --no-print-directory check-sources check-unit check-cli
 	@$(MAKE) --no-print-directory check-san check-fuzz
 
 check-unit: all tests
