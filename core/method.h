@@ -32,6 +32,7 @@ enum method_flags {
     METHOD_CALIBRATED = 16,   /* has a calibrate callback */
     METHOD_CHANGES_MATH = 32, /* attend may change the arithmetic on kept pairs */
     METHOD_MONOTONE = 64,     /* has budget parameters: see `budget_full` */
+    METHOD_SHARES_BRANCHES = 128, /* may keep state that the guidance branches of a head share */
 };
 
 /* Video geometry of a token sequence; all zero for text. */
@@ -69,6 +70,8 @@ struct carry {
 struct method_ctx {
     uint64_t      seed;
     struct carry *carry;      /* NULL when the method does not need steps */
+    struct carry *shared;     /* the same slot for all branches of a head, which then come in call
+                               * order; NULL without METHOD_SHARES_BRANCHES */
     char          skip[256];  /* reason of METHOD_SKIP */
 };
 

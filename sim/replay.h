@@ -1,9 +1,10 @@
 /*
  * replay.h - many methods over many heads: the plan (which cells), and its execution.
  *
- * A cell is (trace, step, branch, layer, head, method with parameters). Cells of one (trace, branch,
- * layer, head) form a series that is worked through in step order by one thread, because methods
- * may carry state from step to step; series are independent of each other.
+ * A cell is (trace, step, branch, layer, head, method with parameters). Cells of one (trace,
+ * branch, layer, head) form a series that is worked through in call order by one thread, because
+ * methods may carry state from step to step; series are independent of each other. When one of the
+ * methods may share state between guidance branches, a series holds all branches of its head.
  */
 #ifndef LACUNA_REPLAY_H
 #define LACUNA_REPLAY_H
@@ -22,7 +23,7 @@
 struct series {
     int      trace;            /* index into replay.traces */
     int      layer, head;      /* head as stored in the trace */
-    char     branch[16];
+    char     branch[16];       /* "" when it holds all branches */
     int64_t *calls, n_calls;   /* of the trace, by step; owned */
     double   cost;             /* pairs x methods still to do */
     int64_t  cells, todo;      /* all cells; those without a record */

@@ -23,12 +23,21 @@ static bool holds(const int64_t *list, int64_t n, int64_t x)
     return false;
 }
 
+/* Do the branches of a head have to be worked through together? */
+static bool joins_branches(const struct replay *r)
+{
+    for (int64_t k = 0; k < r->n_runs; k++)
+        if (r->runs[k].method->flags & METHOD_SHARES_BRANCHES)
+            return true;
+    return false;
+}
+
 static struct series *find_series(struct replay *r, int trace, const struct trace_call *c, int head)
 {
     for (int64_t i = r->n_series - 1; i >= 0; i--) {
         struct series *s = r->series + i;
         if (s->trace == trace && s->layer == c->layer && s->head == head &&
-            strcmp(s->branch, c->branch) == 0)
+            (!s->branch[0] || strcmp(s->branch, c->branch) == 0))
             return s;
     }
     return NULL;
@@ -46,7 +55,8 @@ static int add_call(struct replay *r, int trace, int64_t call, int head, struct 
         s->trace = trace;
         s->layer = c->layer;
         s->head = head;
-        snprintf(s->branch, sizeof s->branch, "%s", c->branch);
+        if (!joins_branches(r))
+            snprintf(s->branch, sizeof s->branch, "%s", c->branch);
     }
     int64_t *grown = realloc(s->calls, (size_t)(s->n_calls + 1) * sizeof *grown);
     if (!grown)

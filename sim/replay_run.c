@@ -91,10 +91,15 @@ static int deliver(struct replay *r, const struct record *rec, struct err *err)
     return record_file_append(r->records, rec, err);
 }
 
+/* What one method run carries from call to call: for the branch at hand, and for all branches. */
+struct slots {
+    struct carry *branch, *shared; /* NULL: the method has no such state */
+};
+
 static int run_cell(struct replay *r, const struct method_run *run, const struct head_in *in,
-                    struct carry *carry, struct record *rec, struct err *err)
+                    struct slots slots, struct record *rec, struct err *err)
 {
-    struct method_ctx    ctx = {.seed = r->seed, .carry = carry};
+    struct method_ctx    ctx = {.seed = r->seed, .carry = slots.branch, .shared = slots.shared};
     struct dump          dump = {0};
     const struct method *method = run->method;
     void                *params = NULL;
@@ -115,7 +120,7 @@ out:
 /* Run one method on a loaded head unless its record exists. A method that carries state is run
  * again after an interruption, silently, so that later steps find what they expect. */
 static int do_cell(struct replay *r, const struct series *s, int64_t call, int64_t run_index,
-                   const struct sim_head *h, struct carry *carry, struct err *err)
+                   const struct sim_head *h, struct slots slots, struct err *err)
 {
     const struct method_run *run = r->runs + run_index;
     struct record            rec;
@@ -129,11 +134,15 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
     TRY(buf_check(&key, "record key", err));
     bool done = record_file_has(r->records, buf_str(&key));
     bool carries = run->method->flags & METHOD_NEEDS_STEPS;
+    if (!carries)
+        slots.branch = NULL;
+    if (!(run->method->flags & METHOD_SHARES_BRANCHES))
+        slots.shared = NULL;
     if (done && !carries && !r->masks && !r->outputs)
         goto out;
     rec.n_q = h->in.x.nq;
     rec.n_k = h->in.x.nk;
-    if (run_cell(r, run, &h->in, carries ? carry : NULL, &rec, &cell) < 0) {
+    if (run_cell(r, run, &h->in, slots, &rec, &cell) < 0) {
         if (cell.code == ERR_IO || cell.code == ERR_MACHINE || cell.code == ERR_USAGE) {
             *err = cell;
             rc = cell.code;
@@ -179,19 +188,66 @@ static int call_needed(const struct replay *r, const struct series *s, int64_t c
     return rc;
 }
 
-static int do_call(struct replay *r, const struct series *s, int64_t call, struct carry *carry,
+/* State of a series: one slot per run and branch, and one per run for all branches. */
+struct states {
+    struct branch_state {
+        char          name[16];
+        struct carry *carry; /* [n_runs], owned */
+    } *branches;
+    int64_t       n, cap, n_runs;
+    struct carry *shared; /* [n_runs], owned */
+};
+
+static void slots_free(struct carry *c, int64_t n)
+{
+    for (int64_t k = 0; c && k < n; k++)
+        if (c[k].free)
+            c[k].free(c[k].data);
+    free(c);
+}
+
+static void states_free(struct states *st)
+{
+    for (int64_t b = 0; b < st->n; b++)
+        slots_free(st->branches[b].carry, st->n_runs);
+    slots_free(st->shared, st->n_runs);
+    free(st->branches);
+}
+
+static int states_branch(struct states *st, const char *name, struct carry **out, struct err *err)
+{
+    int rc = 0;
+    for (int64_t b = 0; b < st->n; b++)
+        if (strcmp(st->branches[b].name, name) == 0) {
+            *out = st->branches[b].carry;
+            return 0;
+        }
+    TRY(mem_grow(&st->branches, &st->cap, st->n + 1, sizeof *st->branches, "branches", err));
+    struct branch_state *b = &st->branches[st->n];
+    memset(b, 0, sizeof *b);
+    snprintf(b->name, sizeof b->name, "%s", name);
+    TRY(mem_zalloc(&b->carry, st->n_runs, sizeof *b->carry, "state across steps", err));
+    st->n++;
+    *out = b->carry;
+out:
+    return rc;
+}
+
+static int do_call(struct replay *r, const struct series *s, int64_t call, struct states *st,
                    struct err *err)
 {
     struct sim_head h = {0};
+    struct carry   *carry;
     bool            needed;
     int             rc = 0;
 
     TRY(call_needed(r, s, call, &needed, err));
     if (!needed)
         return 0;
+    TRY(states_branch(st, trace_call(r->traces[s->trace], call)->branch, &carry, err));
     TRY(head_load(r->traces[s->trace], call, s->head, &r->load, &h, err));
     for (int64_t k = 0; k < r->n_runs; k++)
-        TRY(do_cell(r, s, call, k, &h, carry + k, err));
+        TRY(do_cell(r, s, call, k, &h, (struct slots){carry + k, st->shared + k}, err));
     progress_cell(r, s, trace_call(r->traces[s->trace], call));
 out:
     sim_head_free(&h);
@@ -202,23 +258,20 @@ static int do_series(void *ctx, int64_t item, int worker, struct err *err)
 {
     struct replay *r = ctx;
     struct series *s = r->series + item;
-    struct carry  *carry = NULL;
+    struct states  st = {.n_runs = r->n_runs};
     int            rc = 0;
 
     if (s->todo == 0 && !r->masks && !r->outputs)
         return 0;
-    TRY(mem_zalloc(&carry, r->n_runs, sizeof *carry, "state across steps", err));
+    TRY(mem_zalloc(&st.shared, r->n_runs, sizeof *st.shared, "state across branches", err));
     for (int64_t c = 0; c < s->n_calls; c++) {
         if (interrupted())
             FAIL(err, ERR_INTERRUPTED, "interrupted; finished cells are kept, the same command "
                                        "continues");
-        TRY(do_call(r, s, s->calls[c], carry, err));
+        TRY(do_call(r, s, s->calls[c], &st, err));
     }
 out:
-    for (int64_t k = 0; carry && k < r->n_runs; k++)
-        if (carry[k].free)
-            carry[k].free(carry[k].data);
-    free(carry);
+    states_free(&st);
     return rc;
 }
 
