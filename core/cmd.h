@@ -5,6 +5,7 @@
 #define LACUNA_CMD_H
 
 #include "core/err.h"
+#include "core/kernel.h"
 #include "core/method.h"
 #include "core/opt.h"
 
@@ -39,6 +40,7 @@ struct app {
      * "summary", into the open array of w. NULL with CUDA=0. */
     int (*list_kernels)(struct jw *w, struct err *err);
     int (*list_gpus)(struct jw *w, struct err *err);
+    const struct accel *accel; /* the GPU back end; NULL with CUDA=0 */
 };
 
 /* Find and run the command that app->argv names. No command, --help and --version are handled here;

@@ -5,6 +5,9 @@
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/pool.h"
+#ifdef LACUNA_CUDA
+#include "cuda/backend.h"
+#endif
 #include "plots/figure.h"
 #include "sim/registry.h"
 
@@ -42,6 +45,11 @@ int main(int argc, char **argv)
         .argv = argv,
         .tables = table_list,
         .figures = figure_list,
+#ifdef LACUNA_CUDA
+        .list_kernels = cuda_list_kernels,
+        .list_gpus = cuda_list_gpus,
+        .accel = &cuda_accel,
+#endif
     };
     struct err err = {0};
 

@@ -67,12 +67,19 @@ struct carry {
     void (*free)(void *data);
 };
 
+struct accel;
+struct accel_session;
+
 struct method_ctx {
     uint64_t      seed;
     struct carry *carry;      /* NULL when the method does not need steps */
     struct carry *shared;     /* the same slot for all branches of a head, which then come in call
                                * order; NULL without METHOD_SHARES_BRANCHES */
     char          skip[256];  /* reason of METHOD_SKIP */
+
+    /* The framework's: attention over the mask on a GPU (core/kernel.h); NULL = on the CPU. */
+    const struct accel   *accel;
+    struct accel_session *session;
 };
 
 /* Set ctx->skip and return METHOD_SKIP. */

@@ -31,7 +31,7 @@ struct attn_problem {
 };
 
 /* Block lists of all heads: row r = head * ceil(nq / rows of a block) + block has the key blocks
- * col[ptr[r] .. ptr[r + 1]), ascending and unique. */
+ * col[ptr[r] .. ptr[r + 1]), ascending, unique, each with a pair that is allowed. */
 struct attn_csr {
     const int64_t *ptr;
     const int32_t *col;

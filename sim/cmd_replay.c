@@ -18,13 +18,16 @@
 struct replay_opts {
     struct common_opts c;
     struct str_list    methods;
-    int                backend, precision;
+    int                backend, precision, l2, timer;
+    int64_t            samples;
     char              *layers, *heads, *steps, *branch, *permute, *shard;
     char              *dump_masks, *dump_outputs, *out;
     bool               allow_nonfinite;
 };
 
 static const char *const backends[] = {"cpu", "cuda", NULL};
+static const char *const l2_states[] = {"warm", "cold", NULL};
+static const char *const timers[] = {"cupti", "events", NULL};
 static const char *const precisions[] = {"f64", "f32", NULL};
 
 #define AT(field) offsetof(struct replay_opts, field)
@@ -41,6 +44,14 @@ static const struct opt options[] = {
      "Arithmetic of the exact reference: f64 (as the metrics are defined) or f32 (faster, agrees to "
      "about 1e-6).",
      precisions, 0, NULL},
+    {"samples", OPT_INT, AT(samples), "20", 0, 1000, 0, "",
+     "With cuda: timed launches of the mask's kernel and of the dense one, in turns; 0 = no times.",
+     NULL, 0, "N"},
+    {"l2", OPT_ENUM, AT(l2), "warm", 0, 0, 0, "",
+     "With cuda: state of the L2 cache before a timed launch, as the last one left it or overwritten.",
+     l2_states, 0, NULL},
+    {"timer", OPT_ENUM, AT(timer), "cupti", 0, 0, 0, "",
+     "With cuda: kernel times from CUPTI (events without it) or from CUDA events.", timers, 0, NULL},
     {"layers", OPT_STR, AT(layers), "all", 0, 0, 0, "", "Layers, as in 0,4-7.", NULL, 0, "LIST"},
     {"heads", OPT_STR, AT(heads), "all", 0, 0, 0, "", "Query heads.", NULL, 0, "LIST"},
     {"steps", OPT_STR, AT(steps), "all", 0, 0, 0, "", "Denoising steps.", NULL, 0, "LIST"},
@@ -264,6 +275,42 @@ static int end_outputs(struct replay *r, struct manifest **manifest, int run_rc,
     return rc;
 }
 
+/* GPU, driver, timer and ceilings of this run into the manifest. */
+static int describe_gpu(const struct replay *r, struct manifest *manifest, struct err *err)
+{
+    struct buf b = {0};
+    struct jw  w;
+    json_t    *gpu = NULL;
+    int        rc = 0;
+
+    if (!r->accel)
+        return 0;
+    jw_init(&w, &b, 0);
+    jw_obj(&w);
+    TRY(r->accel->describe(r->session, &w, err));
+    jw_obj_end(&w);
+    TRY(buf_check(&b, "description of the GPU", err));
+    TRY(json_read_text(buf_str(&b), b.len, "description of the GPU", &gpu, err));
+    manifest_json(manifest, "gpu", gpu);
+out:
+    buf_free(&b);
+    return rc;
+}
+
+static int open_backend(const struct app *app, const struct replay_opts *o, struct replay *r,
+                        const struct shard *shard, struct err *err)
+{
+    struct accel_options how = {.local_rank = shard->local, .samples = (int)o->samples,
+                                .l2_cold = o->l2 == 1, .events = o->timer == 1};
+    if (o->backend == 0)
+        return 0;
+    if (!app->accel)
+        return err_set(err, ERR_MACHINE,
+                       "replay: --backend cuda needs a build with CUDA (make CUDA=1)");
+    r->accel = app->accel;
+    return o->c.dry_run ? 0 : r->accel->open(&how, &r->session, err);
+}
+
 static int replay_run(const struct app *app, const struct replay_opts *o, struct replay *r,
                       struct err *err)
 {
@@ -274,6 +321,7 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     int64_t              before = 0;
 
     TRY(shard_from_env(o->shard, &shard, err));
+    TRY(open_backend(app, o, r, &shard, err));
     if (!o->out && !o->c.dry_run)
         FAIL(err, ERR_USAGE, "replay: -o DIR is missing");
     if (!o->c.dry_run)
@@ -286,6 +334,7 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     before = t.cells - t.todo;
     manifest_num(manifest, "seed", (double)r->seed);
     manifest_num(manifest, "cells", (double)t.cells);
+    TRY(describe_gpu(r, manifest, err));
     TRY(replay_execute(r, cmd_jobs(&o->c), err));
 out:
     rc = end_outputs(r, &manifest, rc, err);
@@ -320,8 +369,6 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(cmd_begin(&cmd_replay, &o, argc, argv, &paths, &done, err));
     if (done)
         goto out;
-    if (o.backend != 0)
-        FAIL(err, ERR_MACHINE, "replay: --backend cuda needs a build with CUDA (make CUDA=1)");
     TRY(permute_check(o.permute, err));
     r.seed = (uint64_t)o.c.seed;
     r.load.precision = o.precision == 0 ? PREC_F64 : PREC_F32;
@@ -332,6 +379,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(open_traces(&r, &paths, err));
     TRY(replay_run(app, &o, &r, err));
 out:
+    if (r.accel)
+        r.accel->close(&r.session);
     method_runs_free(r.runs, r.n_runs);
     replay_free(&r);
     opt_free(options, &o);

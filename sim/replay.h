@@ -9,6 +9,7 @@
 #ifndef LACUNA_REPLAY_H
 #define LACUNA_REPLAY_H
 
+#include "core/kernel.h"
 #include "core/maskfile.h"
 #include "core/method.h"
 #include "core/progress.h"
@@ -35,6 +36,8 @@ struct replay {
     struct method_run *runs;   /* borrowed */
     int64_t            n_runs;
     struct head_load   load;
+    const struct accel   *accel;   /* NULL: on the CPU */
+    struct accel_session *session; /* owned by the command */
     uint64_t           seed;
     struct series     *series; /* owned */
     int64_t            n_series, cap_series;

@@ -203,7 +203,7 @@ int replay_identity(const struct replay *r, const struct series *s, int64_t call
     snprintf(rec->branch, sizeof rec->branch, "%s", c->branch);
     snprintf(rec->method, sizeof rec->method, "%s", run->method->name);
     rec->seed = r->seed;
-    snprintf(rec->backend, sizeof rec->backend, "cpu");
+    snprintf(rec->backend, sizeof rec->backend, "%s", r->accel ? r->accel->name : "cpu");
     snprintf(rec->precision, sizeof rec->precision, "%s",
              r->load.precision == PREC_F64 ? "f64" : "f32");
     snprintf(rec->permute, sizeof rec->permute, "%s", r->load.permute ? r->load.permute : "none");

@@ -4,7 +4,9 @@
  */
 #include "sim/simulate.h"
 
+#include "core/kernel.h"
 #include "core/mem.h"
+#include "sim/accelattend.h"
 #include "sim/metrics.h"
 #include "sim/reorder.h"
 
@@ -173,6 +175,115 @@ out:
     return rc;
 }
 
+/* ---- attention on a GPU ---------------------------------------------------------------------- */
+
+static int record_time(struct record *r, const char *name, const struct accel_time *t,
+                       struct err *err)
+{
+    char key[48];
+    int  rc = 0;
+    TRY(record_metric(r, name, t->median, err));
+    snprintf(key, sizeof key, "%s_q1", name);
+    TRY(record_metric(r, key, t->q1, err));
+    snprintf(key, sizeof key, "%s_q3", name);
+    TRY(record_metric(r, key, t->q3, err));
+out:
+    return rc;
+}
+
+/* Selection ran on the CPU, so there is no total time, except where nothing is selected. */
+static int record_times(const struct run *run, const struct accel_result *res, struct record *r,
+                        struct err *err)
+{
+    const struct attn_in *x = &run->in->x;
+    int                   rc = 0;
+    bool                  dense = strcmp(run->method->name, "dense") == 0;
+
+    record_note(r, "select_backend=%s;kernel=%s;dense_kernel=%s;operands=bf16",
+                dense ? "none" : "cpu", res->kernel, res->dense_kernel);
+    if (!res->attend.samples)
+        return 0;
+    TRY(record_time(r, "time_attend_ns", &res->attend, err));
+    TRY(record_time(r, "time_dense_ns", &res->dense, err));
+    TRY(record_metric(r, "samples", (double)res->attend.samples, err));
+    TRY(record_metric(r, "speed_exec",
+                      4e-3 * x->d * (double)res->pairs_exec / res->attend.median, err));
+    if (dense) {
+        TRY(record_time(r, "time_total_ns", &res->attend, err));
+        TRY(record_metric(r, "speedup", res->dense.median / res->attend.median, err));
+        TRY(record_metric(r, "speed_dense_eq",
+                          4e-3 * x->d * (double)pairs_allowed(x->nq, x->nk, x->causal) /
+                              res->attend.median, err));
+    }
+out:
+    return rc;
+}
+
+/* Errors are those of the output as the GPU delivers it; recall is the mask's, by the reference. */
+static int add_chunk(struct run *run, const struct mask *m, const struct accel_result *res,
+                     struct err *err)
+{
+    int64_t dv = run->in->x.dv;
+    int     rc = 0;
+    TRY(attn_rows(run->in->ops, m, NULL, run->lse_mask, err));
+    metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, res->out + m->row0 * dv,
+                     run->in->out + m->row0 * dv, run->lse_mask, res->lse + m->row0,
+                     run->in->lse + m->row0);
+    TRY(metrics_add_mask(&run->acc, m, -1, err));
+    if (run->sink)
+        TRY(run->sink(run->sink_ctx, m, res->out + m->row0 * dv, res->lse + m->row0, err));
+out:
+    return rc;
+}
+
+static int select_all(struct run *run, int64_t step, struct mask *masks, struct err *err)
+{
+    int64_t nq = run->in->x.nq, n = 0;
+    int     rc = 0;
+    double  t = now_ns();
+    for (int64_t r = 0; r < nq; r += step, n++) {
+        TRY(run->method->select(run->state, r, r + step < nq ? r + step : nq, masks + n, err));
+        TRY(mask_check(masks + n, err));
+    }
+    run->ns_select = now_ns() - t;
+out:
+    return rc;
+}
+
+/* All rows are selected first, because the GPU takes a head at once. */
+static int run_on_accel(struct run *run, struct method_ctx *ctx, struct record *r, struct err *err)
+{
+    const struct attn_in *x = &run->in->x;
+    struct accel_result   res = {0};
+    struct mask          *masks = NULL;
+    char                  why[160] = "";
+    int64_t               step = chunk_rows(run), n = (x->nq + step - 1) / step;
+    int                   rc = 0;
+
+    if (run->method->attend && (!run->method->attends || run->method->attends(run->state)))
+        return method_skip(ctx, "the method's own arithmetic has no CUDA kernel");
+    TRY(mem_zalloc(&masks, n, sizeof *masks, "masks", err));
+    TRY(mem_alloc(&res.out, x->nq * x->dv, sizeof(double), "method output", err));
+    TRY(mem_alloc(&res.lse, x->nq, sizeof(double), "method log-sum-exp", err));
+    TRY(mem_alloc(&run->lse_mask, step < x->nq ? step : x->nq, sizeof(double), "mask log-sum-exp",
+                  err));
+    TRY(select_all(run, step, masks, err));
+    rc = accel_attend_masks(ctx->accel, ctx->session, x, masks, n, &res, why, err);
+    if (rc == METHOD_SKIP)
+        method_skip(ctx, "%s", why);
+    TRY(rc);
+    for (int64_t i = 0; i < n; i++)
+        TRY(add_chunk(run, masks + i, &res, err));
+    TRY(record_times(run, &res, r, err));
+out:
+    for (int64_t i = 0; masks && i < n; i++)
+        mask_free(masks + i);
+    free(masks);
+    free(res.out);
+    free(res.lse);
+    return rc;
+}
+
 static int run_prepare(struct run *run, const void *params, struct method_ctx *ctx, struct err *err)
 {
     unsigned need = run->in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
@@ -192,7 +303,8 @@ static int run_record(struct run *run, struct record *r, struct err *err)
         TRY(run->method->report(run->state, r, err));
     TRY(record_metric(r, "host_prepare_ns", run->ns_prepare, err));
     TRY(record_metric(r, "host_select_ns", run->ns_select, err));
-    TRY(record_metric(r, "host_attend_ns", run->ns_attend, err));
+    if (run->out)
+        TRY(record_metric(r, "host_attend_ns", run->ns_attend, err));
     r->status = RECORD_OK;
 out:
     return rc;
@@ -205,17 +317,17 @@ static int run_method(const struct method *method, const void *params, struct me
     struct run run = {.method = method, .in = in, .sink = sink, .sink_ctx = sink_ctx};
     int        rc = run_prepare(&run, params, ctx, err);
 
-    if (rc == METHOD_SKIP) {
-        r->status = RECORD_SKIP;
-        snprintf(r->reason, sizeof r->reason, "%s", ctx->skip);
-        return 0;
-    }
     if (rc)
         goto out;
     TRY(metrics_init(&run.acc, in->x.nq, in->x.dv, err));
-    TRY(run_chunks(&run, err));
+    TRY(ctx->accel ? run_on_accel(&run, ctx, r, err) : run_chunks(&run, err));
     TRY(run_record(&run, r, err));
 out:
+    if (rc == METHOD_SKIP) {
+        r->status = RECORD_SKIP;
+        snprintf(r->reason, sizeof r->reason, "%s", ctx->skip);
+        rc = 0;
+    }
     if (run.method->release)
         run.method->release(run.state);
     metrics_free(&run.acc);

@@ -11,7 +11,7 @@
 #include "core/mem.h"
 #include "cuda/ceiling.h"
 #include "tests/checkcu_case.h"
-#include "tests/checkcu_fill.h"
+#include "cuda/fill.h"
 
 #include <stdio.h>
 #include <stdlib.h>

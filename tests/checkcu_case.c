@@ -7,7 +7,7 @@
 #include "core/dtype.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "tests/checkcu_fill.h"
+#include "cuda/fill.h"
 
 #include <math.h>
 #include <stdlib.h>

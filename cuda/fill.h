@@ -1,8 +1,8 @@
 /*
- * checkcu_fill.h - random data made on the GPU, for benchmarks whose tensors are large.
+ * fill.h - random data made on the GPU, for ceilings and benchmarks whose tensors are large.
  */
-#ifndef LACUNA_CHECKCU_FILL_H
-#define LACUNA_CHECKCU_FILL_H
+#ifndef LACUNA_FILL_H
+#define LACUNA_FILL_H
 
 #ifdef __cplusplus
 extern "C" {

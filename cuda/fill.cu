@@ -1,7 +1,7 @@
 /*
- * checkcu_fill.cu - Box-Muller on a counter hash (checkcu_fill.h).
+ * fill.cu - Box-Muller on a counter hash (fill.h).
  */
-#include "tests/checkcu_fill.h"
+#include "cuda/fill.h"
 
 #include <cuda_bf16.h>
 

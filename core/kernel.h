@@ -1,0 +1,70 @@
+/*
+ * kernel.h - what a GPU back end offers to the rest: attention of one head over a block mask, its
+ * device time, and what the machine is. sim and cuda both see this header and never each other;
+ * core/main.c puts the back end into struct app.
+ */
+#ifndef LACUNA_KERNEL_H
+#define LACUNA_KERNEL_H
+
+#include "core/attention.h"
+#include "core/err.h"
+#include "core/json.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Attention of one head. A block list has, for each group of bq query rows, the blocks
+ * col[ptr[g] .. ptr[g + 1]) of bk keys, ascending, unique and each with an allowed pair; ptr NULL =
+ * every allowed pair. */
+struct accel_head {
+    const struct attn_in *x;
+    int                   bq, bk;
+    const int64_t        *ptr;
+    const int32_t        *col;
+};
+
+/* Medians and quartiles over `samples` launches, in ns of device time. */
+struct accel_time {
+    double  median, q1, q3;
+    int64_t samples;
+};
+
+struct accel_result {
+    double *out;  /* [nq][dv], given by the caller: as the device delivers it, in bf16 */
+    double *lse;  /* [nq], natural log, -inf for an empty row */
+    struct accel_time attend, dense; /* of the mask and of dense attention, interleaved */
+    int64_t           pairs_exec;    /* pairs that the kernel multiplied */
+    char              kernel[64], dense_kernel[64];
+};
+
+struct accel_options {
+    int  local_rank; /* picks the GPU */
+    int  samples;    /* timed launches of each kernel; 0 = none */
+    bool l2_cold;    /* overwrite L2 before every sample */
+    bool events;     /* CUDA events although CUPTI is there */
+};
+
+struct accel_session;
+
+struct accel {
+    const char *name; /* of the record's backend: "cuda" */
+
+    /* Take a GPU. No GPU, no driver, too old a driver: ERR_MACHINE. Before the first other use of
+     * the GPU in the process, because of the timer. */
+    int (*open)(const struct accel_options *o, struct accel_session **out, struct err *err);
+    void (*close)(struct accel_session **s); /* accepts NULL inside */
+
+    /* The block geometry in which the device takes lists of bq x bk units: *bq and *bk are replaced
+     * by divisors of them. False with a reason when there is none. */
+    bool (*supports)(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
+                     int64_t *bk, char why[160]);
+
+    /* Thread-safe; one head at a time is on the device. Operands are rounded to bf16. */
+    int (*attend)(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
+                  struct err *err);
+
+    /* GPU, driver, timer, ceilings measured in this session: members of the open object of w. */
+    int (*describe)(struct accel_session *s, struct jw *w, struct err *err);
+};
+
+#endif

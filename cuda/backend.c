@@ -1,0 +1,365 @@
+/*
+ * backend.c - one head at a time on the GPU: upload, plan, launch, time, fetch (core/kernel.h).
+ *
+ * A head of 128K tokens and 128 channels needs 0.2 GB of device memory; heads follow each other
+ * through the same arena.
+ */
+#include "cuda/backend.h"
+
+#include "core/dtype.h"
+#include "core/mem.h"
+#include "cuda/attn.h"
+#include "cuda/ceiling.h"
+#include "cuda/fill.h"
+#include "cuda/timer.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MAX_SAMPLES 1000
+#define CEILING_N 8192
+#define CEILING_BYTES (4LL << 30)
+#define CEILING_SAMPLES 11
+
+struct accel_session {
+    struct accel_options options;
+    struct gpu           gpu;
+    struct timer        *timer;
+    pthread_mutex_t      lock;
+    bool                 warm;
+    void                *flush; /* twice the L2, overwritten with l2_cold */
+    double               matmul_tflops, copy_tbs; /* NAN until measured */
+};
+
+/* ---- session -------------------------------------------------------------------------------- */
+
+static void session_close(struct accel_session **s)
+{
+    if (!*s)
+        return;
+    timer_close(&(*s)->timer);
+    gpu_close(&(*s)->gpu);
+    pthread_mutex_destroy(&(*s)->lock);
+    free(*s);
+    *s = NULL;
+}
+
+static int session_open(const struct accel_options *o, struct accel_session **out, struct err *err)
+{
+    int                   rc = 0;
+    struct accel_session *s = calloc(1, sizeof *s);
+    if (!s)
+        return err_set(err, ERR_NOMEM, "GPU session: out of memory");
+    pthread_mutex_init(&s->lock, NULL);
+    s->options = *o;
+    s->options.samples = o->samples > MAX_SAMPLES ? MAX_SAMPLES : o->samples;
+    s->matmul_tflops = s->copy_tbs = NAN;
+    TRY(timer_open(!o->events, &s->timer, err));
+    TRY(gpu_open(o->local_rank, &s->gpu, err));
+    if (o->l2_cold)
+        TRY(gpu_alloc(&s->gpu, 2 * s->gpu.l2_bytes, &s->flush, err));
+    *out = s;
+    s = NULL;
+out:
+    session_close(&s);
+    return rc;
+}
+
+/* ---- a head on the device ------------------------------------------------------------------- */
+
+static bool session_supports(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
+                             int64_t *bk, char why[160])
+{
+    struct err e = {0};
+    struct attn_problem p = {1, 1, x->d, x->nq, x->nk, x->scale, x->causal, ATTN_DENSE};
+    const struct attn_kernel *k;
+    if (attn_kernel_find(&p, s->gpu.sm, NULL, &k, &e)) {
+        snprintf(why, 160, "%.150s", e.msg);
+        return false;
+    }
+    if (x->d != x->dv) {
+        snprintf(why, 160, "the kernels want values as wide as keys, found %d and %d", x->dv, x->d);
+        return false;
+    }
+    if (*bq % 64 || *bk % 64) {
+        snprintf(why, 160, "no CUDA kernel for mask units of %lld x %lld", (long long)*bq,
+                 (long long)*bk);
+        return false;
+    }
+    *bq = *bq % 128 ? 64 : 128;
+    *bk = *bq == 128 && *bk % 128 == 0 ? 128 : 64;
+    return true;
+}
+
+static int upload_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err)
+{
+    uint16_t *narrow = NULL;
+    void     *dev = NULL;
+    int       rc = 0;
+    TRY(mem_alloc(&narrow, n, sizeof *narrow, "bf16 copy", err));
+    for (int64_t i = 0; i < n; i++)
+        narrow[i] = f32_to_bf16(x[i]);
+    TRY(gpu_alloc(g, n * 2, &dev, err));
+    TRY(gpu_put(g, dev, narrow, n * 2, err));
+    TRY(gpu_sync(g, err));
+    *out = dev;
+out:
+    free(narrow);
+    return rc;
+}
+
+static int fetch(struct gpu *g, const struct attn_tensors *t, const struct attn_in *x,
+                 struct accel_result *r, struct err *err)
+{
+    uint16_t *out = NULL;
+    float    *lse = NULL;
+    int       rc = 0;
+    TRY(mem_alloc(&out, x->nq * x->dv, sizeof *out, "output", err));
+    TRY(mem_alloc(&lse, x->nq, sizeof *lse, "log-sum-exp", err));
+    TRY(gpu_get(g, out, t->out, x->nq * x->dv * 2, err));
+    TRY(gpu_get(g, lse, t->lse, x->nq * 4, err));
+    for (int64_t i = 0; i < x->nq * x->dv; i++)
+        r->out[i] = bf16_to_f32(out[i]);
+    for (int64_t i = 0; i < x->nq; i++)
+        r->lse[i] = lse[i];
+out:
+    free(out);
+    free(lse);
+    return rc;
+}
+
+/* The list kernel (or the dense one) with its plan, on tensors that are already there. */
+static int make_job(struct accel_session *s, const struct accel_head *h, bool dense,
+                    const struct attn_tensors *t, struct attn_job *job, int64_t *pairs,
+                    struct err *err)
+{
+    const struct attn_in     *x = h->x;
+    const struct attn_kernel *k = NULL;
+    struct attn_plan          plan = {0};
+    struct attn_csr           csr = {h->ptr, h->col};
+    struct attn_problem       p = {1, 1, x->d, x->nq, x->nk, x->scale, x->causal, ATTN_DENSE};
+    int                       rc = 0;
+
+    if (!dense)
+        p.lists = h->bq == 64 ? ATTN_64x64 : h->bk == 64 ? ATTN_128x64 : ATTN_128x128;
+    TRY(attn_kernel_find(&p, s->gpu.sm, NULL, &k, err));
+    TRY(attn_plan_make(&p, &k->tile, dense ? NULL : &csr, s->gpu.sms, true, &plan, err));
+    *pairs = plan.blocks * attn_block_rows(p.lists, &k->tile) * attn_block_keys(p.lists, &k->tile);
+    TRY(attn_job_init(&s->gpu, &p, k, &plan, t, job, err));
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Clocks and temperature settle in a second; done once per session, with the kernels themselves. */
+static int warm_up(struct accel_session *s, const struct attn_job *job, struct err *err)
+{
+    double end = seconds() + (s->warm ? 0.01 : 1);
+    int    rc = 0;
+    do {
+        for (int i = 0; i < 3 && !rc; i++)
+            rc = attn_job_launch(&s->gpu, job, err);
+        if (!rc)
+            rc = gpu_sync(&s->gpu, err);
+    } while (!rc && seconds() < end);
+    s->warm = true;
+    return rc;
+}
+
+static int sample(struct accel_session *s, const struct attn_job *job, int64_t *id, struct err *err)
+{
+    int rc = 0;
+    if (s->flush)
+        CU(err, cudaMemsetAsync(s->flush, 0x5a, (size_t)(2 * s->gpu.l2_bytes), s->gpu.stream));
+    TRY(timer_begin(s->timer, &s->gpu, id, err));
+    TRY(attn_job_launch(&s->gpu, job, err));
+    TRY(timer_end(s->timer, &s->gpu, err));
+out:
+    return rc;
+}
+
+static struct accel_time summary(const struct timer *t, int64_t first, int n)
+{
+    double ns[MAX_SAMPLES];
+    for (int i = 0; i < n; i++)
+        ns[i] = timer_span(t, first + 2 * i).kernel_ns;
+    struct quartiles q = quartiles_of(ns, n);
+    return (struct accel_time){q.median, q.q1, q.q3, n};
+}
+
+/* Samples of the mask's kernel and of the dense one in turns. */
+static int time_jobs(struct accel_session *s, const struct attn_job *job,
+                     const struct attn_job *dense, struct accel_result *r, struct err *err)
+{
+    int     rc = 0, n = s->options.samples;
+    int64_t id;
+
+    timer_reset(s->timer);
+    TRY(warm_up(s, dense, err));
+    TRY(warm_up(s, job, err));
+    for (int i = 0; i < n; i++) {
+        TRY(sample(s, job, &id, err));
+        TRY(sample(s, dense, &id, err));
+    }
+    TRY(timer_collect(s->timer, &s->gpu, err));
+    r->attend = summary(s->timer, 0, n);
+    r->dense = summary(s->timer, 1, n);
+out:
+    return rc;
+}
+
+static int attend_locked(struct accel_session *s, const struct accel_head *h,
+                         struct accel_result *r, struct err *err)
+{
+    const struct attn_in *x = h->x;
+    struct gpu           *g = &s->gpu;
+    struct gpu_mark       mark = gpu_mark(g);
+    struct attn_tensors   t = {0}, spare;
+    struct attn_job       job = {0}, dense = {0};
+    int64_t               dense_pairs;
+    int                   rc = 0;
+
+    TRY(upload_bf16(g, x->q, x->nq * x->d, &t.q, err));
+    TRY(upload_bf16(g, x->k, x->nk * x->d, &t.k, err));
+    TRY(upload_bf16(g, x->v, x->nk * x->d, &t.v, err));
+    TRY(gpu_alloc(g, x->nq * x->d * 2, &t.out, err));
+    TRY(gpu_alloc(g, x->nq * 4, &t.lse, err));
+    spare = t;
+    TRY(gpu_alloc(g, x->nq * x->d * 2, &spare.out, err));
+    TRY(gpu_alloc(g, x->nq * 4, &spare.lse, err));
+    TRY(make_job(s, h, h->ptr == NULL, &t, &job, &r->pairs_exec, err));
+    TRY(make_job(s, h, true, &spare, &dense, &dense_pairs, err));
+    snprintf(r->kernel, sizeof r->kernel, "%s", job.kernel->name);
+    snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", dense.kernel->name);
+    TRY(attn_job_launch(g, &job, err));
+    TRY(fetch(g, &t, x, r, err));
+    if (s->options.samples > 0)
+        TRY(time_jobs(s, &job, &dense, r, err));
+out:
+    attn_job_free(&job);
+    attn_job_free(&dense);
+    gpu_release(g, mark);
+    return rc;
+}
+
+static int session_attend(struct accel_session *s, const struct accel_head *h,
+                          struct accel_result *r, struct err *err)
+{
+    int rc = 0;
+    pthread_mutex_lock(&s->lock);
+    CU(err, cudaSetDevice(s->gpu.device));
+    r->attend = r->dense = (struct accel_time){NAN, NAN, NAN, 0};
+    rc = attend_locked(s, h, r, err);
+out:
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+/* ---- description ---------------------------------------------------------------------------- */
+
+static int measure_ceilings(struct accel_session *s, struct err *err)
+{
+    struct ceiling *c = NULL;
+    struct gpu_mark mark = gpu_mark(&s->gpu);
+    double          matmul[CEILING_SAMPLES], copy[CEILING_SAMPLES];
+    int64_t         id;
+    int             rc = 0;
+
+    TRY(ceiling_open(&s->gpu, CEILING_N, CEILING_BYTES, gpu_fill_normal, &c, err));
+    timer_reset(s->timer);
+    for (int i = 0; i < CEILING_SAMPLES; i++) {
+        TRY(timer_begin(s->timer, &s->gpu, &id, err));
+        TRY(ceiling_matmul(c, &s->gpu, err));
+        TRY(timer_end(s->timer, &s->gpu, err));
+        TRY(timer_begin(s->timer, &s->gpu, &id, err));
+        TRY(ceiling_copy(c, &s->gpu, err));
+        TRY(timer_end(s->timer, &s->gpu, err));
+    }
+    TRY(timer_collect(s->timer, &s->gpu, err));
+    for (int i = 0; i < CEILING_SAMPLES; i++) {
+        matmul[i] = timer_span(s->timer, 2 * i).kernel_ns;
+        copy[i] = timer_span(s->timer, 2 * i + 1).kernel_ns;
+    }
+    s->matmul_tflops = ceiling_matmul_flop(c) / quartiles_of(matmul, CEILING_SAMPLES).median * 1e-3;
+    s->copy_tbs = ceiling_copy_bytes(c) / quartiles_of(copy, CEILING_SAMPLES).median * 1e-3;
+out:
+    ceiling_close(&c);
+    gpu_release(&s->gpu, mark);
+    return rc;
+}
+
+/* Without cuBLAS the ceilings stay unknown, and the reason is told instead. */
+static int session_describe(struct accel_session *s, struct jw *w, struct err *err)
+{
+    struct err own = {0};
+    int        rc = 0;
+
+    pthread_mutex_lock(&s->lock);
+    rc = measure_ceilings(s, &own);
+    pthread_mutex_unlock(&s->lock);
+    jw_kstr(w, "name", s->gpu.name);
+    jw_kint(w, "sm", s->gpu.sm);
+    jw_kint(w, "multiprocessors", s->gpu.sms);
+    jw_kint(w, "cuda_driver", s->gpu.driver);
+    jw_kint(w, "cuda_runtime", s->gpu.runtime);
+    jw_kstr(w, "timer", timer_name(s->timer));
+    if (*timer_reason(s->timer))
+        jw_kstr(w, "timer_reason", timer_reason(s->timer));
+    jw_kstr(w, "l2", s->options.l2_cold ? "cold" : "warm");
+    jw_kint(w, "samples", s->options.samples);
+    if (rc == 0) {
+        jw_knum(w, "matmul_8192_tflops", s->matmul_tflops);
+        jw_knum(w, "copy_tb_per_s", s->copy_tbs);
+    } else if (rc == ERR_MACHINE || rc == ERR_NOMEM) {
+        jw_kstr(w, "ceilings", own.msg);
+        rc = 0;
+    } else {
+        *err = own;
+    }
+    return rc;
+}
+
+const struct accel cuda_accel = {
+    .name = "cuda",
+    .open = session_open,
+    .close = session_close,
+    .supports = session_supports,
+    .attend = session_attend,
+    .describe = session_describe,
+};
+
+/* ---- lists ---------------------------------------------------------------------------------- */
+
+int cuda_list_kernels(struct jw *w, struct err *err)
+{
+    for (const struct attn_kernel *k = attn_kernels; k->name; k++) {
+        jw_obj(w);
+        jw_kstr(w, "name", k->name);
+        jw_kstr(w, "summary", k->summary);
+        jw_kint(w, "sm", 90);
+        jw_kint(w, "query_rows", k->tile.bm);
+        jw_kint(w, "keys", k->tile.bn);
+        jw_kint(w, "threads", k->threads);
+        jw_kint(w, "shared_memory_bytes", k->smem_bytes);
+        jw_obj_end(w);
+    }
+    return 0;
+}
+
+int cuda_list_gpus(struct jw *w, struct err *err)
+{
+    return gpu_list(w, err);
+}

@@ -1,0 +1,15 @@
+/*
+ * backend.h - the CUDA back end as core/kernel.h has it.
+ */
+#ifndef LACUNA_BACKEND_H
+#define LACUNA_BACKEND_H
+
+#include "core/kernel.h"
+
+extern const struct accel cuda_accel;
+
+/* For `lacuna list kernels` and `gpus` (core/cmd.h). */
+int cuda_list_kernels(struct jw *w, struct err *err);
+int cuda_list_gpus(struct jw *w, struct err *err);
+
+#endif

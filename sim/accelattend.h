@@ -1,0 +1,16 @@
+/*
+ * accelattend.h - attention over a head's masks on a GPU back end (core/kernel.h).
+ */
+#ifndef LACUNA_ACCELATTEND_H
+#define LACUNA_ACCELATTEND_H
+
+#include "core/kernel.h"
+#include "core/mask.h"
+
+/* masks[0..n) cover all rows of the head in order. Fills r (r->out and r->lse are the caller's).
+ * Returns METHOD_SKIP with `why` when the back end has no kernel for such masks. */
+int accel_attend_masks(const struct accel *a, struct accel_session *s, const struct attn_in *x,
+                       const struct mask *masks, int64_t n, struct accel_result *r, char why[160],
+                       struct err *err);
+
+#endif
