@@ -218,7 +218,8 @@ static int check_head(struct method_ctx *ctx, const struct chip_state *s)
                            (long long)in->geom.h, (long long)in->geom.w);
     if (!s->rule.clean && !chip_cube_fits(&s->shape, &s->rule))
         return method_skip(ctx, "local_voxels=%lld is more than the %lldx%lldx%lld voxels of the "
-                           "video", (long long)s->rule.local_voxels, (long long)s->shape.grid[0],
+                           "video; give fewer (0 for none) or profile=clean",
+                           (long long)s->rule.local_voxels, (long long)s->shape.grid[0],
                            (long long)s->shape.grid[1], (long long)s->shape.grid[2]);
     return 0;
 }
