@@ -402,6 +402,13 @@ out:
     return rc;
 }
 
+/* Column-sparse attention alone is exact softmax over the mask. */
+static bool chip_attends(const void *state)
+{
+    const struct chip_state *s = state;
+    return s->call != CALL_SPARSE || s->params->delta;
+}
+
 /* A full step's output is dense attention, which the head brings along: no second computation with
  * another order of sums. */
 static int chip_attend(void *state, const struct mask *m, double *out, double *lse,
@@ -417,7 +424,7 @@ static int chip_attend(void *state, const struct mask *m, double *out, double *l
         return 0;
     }
     TRY(attn_rows(s->in.ops, m, out, lse, err));
-    for (int64_t k = 0; s->params->delta && k < rows * dv; k++)
+    for (int64_t k = 0; k < rows * dv; k++)
         out[k] += s->carry->delta[m->row0 * dv + k];
 out:
     return rc;
@@ -485,6 +492,7 @@ const struct method method_chipmunk = {
     .prepare = chip_prepare,
     .unit_rows = chip_unit_rows,
     .select = chip_select,
+    .attends = chip_attends,
     .attend = chip_attend,
     .report = chip_report,
     .release = chip_release,
