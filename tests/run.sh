@@ -2,6 +2,8 @@
 # run.sh PROGRAM... - run test programs from the repository root, two at a time, show a line for
 # each and the output of those that fail, and close with the plain "N passed, N failed".
 set -u
+# Time limits are there for hangs; a loaded machine must not look like one.
+export CK_DEFAULT_TIMEOUT="${CK_DEFAULT_TIMEOUT:-120}" CK_TIMEOUT_MULTIPLIER="${CK_TIMEOUT_MULTIPLIER:-3}"
 one() {
     name=$(basename "$1")
     start=$(date +%s)
