@@ -88,6 +88,7 @@ extern "C" const struct attn_kernel attn_kernels[] = {
     entry<list128>("bf16-hd128-128x128", "head dim 128, lists of 128 x 128 blocks", ATTN_128x128),
     entry<half128>("bf16-hd128-128x64", "head dim 128, lists of 128 x 64 blocks", ATTN_128x64),
     entry<pair128>("bf16-hd128-64x64", "head dim 128, lists of 64 x 64 blocks", ATTN_64x64),
+    entry<dense64>("bf16-hd64-dense", "head dim 64, dense, tiles 192 x 128", ATTN_DENSE),
     entry<dense64_two>("bf16-hd64-dense-128", "head dim 64, dense, tiles 128 x 128", ATTN_DENSE),
     entry<dense64_wide>("bf16-hd64-dense-wide", "head dim 64, dense, tiles 128 x 192", ATTN_DENSE),
     entry<list64>("bf16-hd64-128x128", "head dim 64, lists of 128 x 128 blocks", ATTN_128x128),

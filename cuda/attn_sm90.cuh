@@ -190,15 +190,19 @@ template <class T> struct consumer {
     attn_smem<T>      &sm;
     const attn_args   &a;
     const CUtensorMap *mo;
-    int                w, t, warp, lane; /* warpgroup from 0, thread in it, its warp and lane */
+    int                w; /* warpgroup, from 0 */
     ring<T::QBUFS>     q;
     ring<T::STAGES>    kv;
     int                tile, slot, n; /* of the item: x and w of its entry, stages */
-    int                row;       /* first of this thread's two query rows, the other is row + 8 */
-    bool               first_pv;  /* the next P V starts a new sum */
+    int                first;     /* first query row of the warpgroup */
     bool               have_p;    /* p holds probabilities that have not met their values */
     float              o[D / 2], m[2], l[2];
     uint32_t           p[BN / 4];
+
+    /* Thread of the warpgroup, its warp and lane: read again where used, registers are scarce. */
+    static DEVICE int t() { return threadIdx.x & 127; }
+    static DEVICE int warp() { return threadIdx.x >> 5 & 3; }
+    static DEVICE int lane() { return threadIdx.x & 31; }
 
     /* Wait for the next item; false when there is none. */
     DEVICE bool fetch_item()
@@ -220,7 +224,7 @@ template <class T> struct consumer {
         n = uniform(next.z) - uniform(next.y);
         if (T::HALVES)
             n = (n + 1) / 2;
-        row = first_row(tile) + warp * 16 + (lane >> 2);
+        first = first_row(tile);
     }
 
     /* Turns at the tensor cores. */
@@ -229,7 +233,7 @@ template <class T> struct consumer {
 
     DEVICE void arrive(uint64_t *bar)
     {
-        if (t == 0)
+        if (t() == 0)
             mbar_arrive(smem_addr(bar));
     }
 
@@ -265,13 +269,16 @@ template <class T> struct consumer {
 #pragma unroll
         for (int kk = 0; kk < BN / 16; kk++)
             wgmma_rs<D>(o, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
-                        vd + kk * 2048 / 16, kk > 0 || !first_pv);
+                        vd + kk * 2048 / 16);
         wgmma_commit();
     }
 
     /* Scores that row r (0 or 1) of this thread may not see become -inf. */
     DEVICE void mask_scores(float (&s)[BN / 2], int2 keys)
     {
+        int row = warp() * 16 + (lane() >> 2);
+        asm volatile("" : "+r"(row)); /* computed here, not kept from stage to stage */
+        row += first;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             int limit = a.causal ? min(a.nk, row + 8 * r + a.offset + 1) : a.nk;
@@ -280,7 +287,7 @@ template <class T> struct consumer {
                 int key0 = half ? keys.y : keys.x;
                 if (T::KIND == BLOCKS_PAIR)
                     key0 = key0 >> w & 1 ? key0 & ~3 : NO_KEY;
-                int left = limit - key0 - 2 * (lane & 3);
+                int left = limit - key0 - 2 * (lane() & 3);
 #pragma unroll
                 for (int j = 0; j < (T::HALVES ? 8 : BN / 8); j++)
 #pragma unroll
@@ -342,6 +349,13 @@ template <class T> struct consumer {
         }
     }
 
+    DEVICE void clear_outputs()
+    {
+#pragma unroll
+        for (int i = 0; i < D / 2; i++)
+            o[i] = 0;
+    }
+
     /* One stage inside an item: Q K of this one, P V of the one before it, if that is pending. */
     template <bool MASKED, bool PENDING> DEVICE void step(bool last)
     {
@@ -370,7 +384,6 @@ template <class T> struct consumer {
             wgmma_wait<0>();
             hold(o);
             arrive(&sm.v_empty[before.at]);
-            first_pv = false;
         }
         pack(s);
         rescale(c);
@@ -385,7 +398,6 @@ template <class T> struct consumer {
         wgmma_wait<0>();
         hold(o);
         arrive(&sm.v_empty[kv.at]);
-        first_pv = false;
         have_p = false;
     }
 
@@ -456,9 +468,10 @@ template <class T> struct consumer {
         pack(s);
         if (PREVIOUS)
             finish(tile_done, slot_done);
+        clear_outputs();
         m[0] = m_new[0], m[1] = m_new[1];
         l[0] = l_new[0], l[1] = l_new[1];
-        first_pv = have_p = true;
+        have_p = true;
     }
 
     /* Normalise and store the outputs of an item; a piece of a split row goes to its slot. */
@@ -479,16 +492,17 @@ template <class T> struct consumer {
 
     DEVICE void store_piece(int to)
     {
-        int    first = w * 64 + warp * 16 + (lane >> 2);
-        float *dst = a.piece_out + ((size_t)to * T::BM + first) * D + 2 * (lane & 3);
+        int in_tile = w * 64 + warp() * 16 + (lane() >> 2);
+        asm volatile("" : "+r"(in_tile)); /* computed here, not kept from item to item */
+        float *dst = a.piece_out + ((size_t)to * T::BM + in_tile) * D + 2 * (lane() & 3);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
 #pragma unroll
             for (int j = 0; j < D / 8; j++)
                 *(float2 *)(dst + 8 * r * D + 8 * j) =
                     make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
-            if ((lane & 3) == 0)
-                a.piece_ml[(size_t)to * T::BM + first + 8 * r] =
+            if ((lane() & 3) == 0)
+                a.piece_ml[(size_t)to * T::BM + in_tile + 8 * r] =
                     make_float2(m[r] * a.scale_log2, l[r]);
         }
     }
@@ -496,26 +510,29 @@ template <class T> struct consumer {
     DEVICE void store_rows(int head, int row0, const float (&inv)[2])
     {
         const float ln2 = 0.69314718055994531f;
-        const int   mine = row0 + warp * 16 + (lane >> 2);
+        int         mine = warp() * 16 + (lane() >> 2);
+        asm volatile("" : "+r"(mine));
+        mine += row0;
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            if ((lane & 3) == 0 && mine + 8 * r < a.nq)
+            if ((lane() & 3) == 0 && mine + 8 * r < a.nq)
                 a.lse[(size_t)head * a.nq + mine + 8 * r] =
                     l[r] > 0 ? (m[r] * a.scale_log2 + __log2f(l[r])) * ln2 : -INFINITY;
-        int      in_warp = (lane & 7) + 8 * (lane >> 3 & 1), row_wg = warp * 16 + in_warp;
+        int      in_warp = (lane() & 7) + 8 * (lane() >> 3 & 1), row_wg = warp() * 16 + in_warp;
         uint32_t base = smem_addr(sm.o[w]);
+        asm volatile("" : "+r"(row_wg), "+r"(base)); /* not to be kept from item to item */
 #pragma unroll
         for (int panel = 0; panel < T::PANELS; panel++) {
             uint32_t dst = base + panel % T::OPANELS * (64 * 128);
             if (panel % T::OPANELS == 0) { /* the buffer's last store must have been read */
-                if (t == 0)
+                if (t() == 0)
                     tma_store_wait_read();
                 named_sync(1 + T::WG + w, 128);
             }
 #pragma unroll
             for (int j = 0; j < 8; j += 2) {
                 int e = 4 * (panel * 8 + j);
-                int chunk = (j + (lane >> 4)) ^ (row_wg & 7);
+                int chunk = (j + (lane() >> 4)) ^ (row_wg & 7);
                 stmatrix_x4(dst + row_wg * 128 + chunk * 16,
                             pack_bf16(o[e] * inv[0], o[e + 1] * inv[0]),
                             pack_bf16(o[e + 2] * inv[1], o[e + 3] * inv[1]),
@@ -524,7 +541,7 @@ template <class T> struct consumer {
             }
             async_proxy_fence();
             named_sync(1 + T::WG + w, 128);
-            if (t == 0) {
+            if (t() == 0) {
                 tma_store(mo, dst, panel * 64, row0, head);
                 tma_store_commit();
             }
@@ -551,9 +568,6 @@ template <class T> struct consumer {
     DEVICE void run()
     {
         ring<T::STAGES> before;
-#pragma unroll
-        for (int i = 0; i < D / 2; i++)
-            o[i] = 0;
         if (w == T::WG - 1) /* the last warpgroup hands the first turn to the first */
             pass_turn();
         if (fetch_item()) {
@@ -575,7 +589,7 @@ template <class T> struct consumer {
                 flush();
             finish(tile, slot);
         }
-        if (t == 0)
+        if (t() == 0)
             tma_store_wait_read();
     }
 };
@@ -619,8 +633,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         }
     } else {
         regs_inc<T::REGS_CONSUMER>();
-        int         t = threadIdx.x & 127;
-        consumer<T> c = {sm, a, &mo, uniform(group - 1), t, uniform(t >> 5), t & 31};
+        consumer<T> c = {sm, a, &mo, uniform(group - 1)};
         c.run();
     }
 #endif
@@ -634,6 +647,7 @@ using dense128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_ALL>;
 using list128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_LIST>;
 using half128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_HALF>;
 using pair128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_PAIR>;
+using dense64 = shape<64, 128, 3, 3, 2, 1, BLOCKS_ALL>;
 using dense64_two = shape<64, 128, 2, 4, 2, 1, BLOCKS_ALL>;
 using dense64_wide = shape<64, 192, 2, 3, 2, 1, BLOCKS_ALL>;
 using list64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_LIST>;

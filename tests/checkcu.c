@@ -6,7 +6,8 @@
  * (or 2e-6 of the largest score, which is what float scores can carry), and a second launch gives
  * the same bits. Exit code 1 when a check failed or none ran, 4 without a GPU.
  *
- *   checkcu [TEXT]   only kernels whose name contains TEXT
+ *   checkcu [--small] [TEXT]   only kernels whose name contains TEXT; --small: short sequences only,
+ *                              for compute-sanitizer
  */
 #include "core/log.h"
 #include "tests/checkcu_case.h"
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 static int64_t n_checks, n_failures;
+static bool    small;
 
 static void report(const struct cu_case *c, const char *kernel, const struct cu_errors *e, int rc,
                    const struct err *err)
@@ -61,7 +63,7 @@ static int check_lengths(struct gpu *g, struct cu_case c)
     static const struct {
         int heads, kv;
     } groups[] = {{1, 1}, {4, 1}, {8, 2}};
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+    for (size_t i = 0; i < (small ? 7 : sizeof lengths / sizeof *lengths); i++)
         for (int causal = 0; causal < 2; causal++) {
             c.problem.nq = c.problem.nk = lengths[i];
             c.problem.causal = causal;
@@ -96,7 +98,7 @@ static int check_data(struct gpu *g, struct cu_case c)
     for (int data = 0; data < DATA_COUNT; data++)
         for (int causal = 0; causal < 2; causal++) {
             c.data = (enum cu_data)data;
-            c.problem.nq = c.problem.nk = 1500;
+            c.problem.nq = c.problem.nk = small ? 300 : 1500;
             c.problem.heads = 3;
             c.problem.kv_heads = 3;
             c.problem.causal = causal;
@@ -113,7 +115,7 @@ static int check_many_items(struct gpu *g, struct cu_case c)
     c.problem.heads = 48;
     c.problem.kv_heads = 12;
     for (int causal = 0; causal < 2; causal++) {
-        c.problem.nq = c.problem.nk = 2500;
+        c.problem.nq = c.problem.nk = small ? 700 : 2500;
         c.problem.causal = causal;
         c.split = true;
         if (check(g, c))
@@ -131,7 +133,7 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
                  {KEEP_DIAGONAL, 1},   {KEEP_SOME_ROWS, 0.3}, {KEEP_SKEWED, 0.1},
                  {KEEP_RANDOM, 0.05}};
     struct cu_case c = {.problem = {.d = k->d, .lists = k->lists}, .kernel = k->name};
-    int            n = k->lists == ATTN_DENSE ? 1 : (int)(sizeof lists / sizeof *lists);
+    int            n = k->lists == ATTN_DENSE || small ? 1 : (int)(sizeof lists / sizeof *lists);
     int64_t        before = n_checks, failed = n_failures;
 
     for (int i = 0; i < n; i++) {
@@ -162,8 +164,10 @@ int main(int argc, char **argv)
         return err_exit_code(err.code);
     }
     printf("%s, sm_%d\n", g.name, g.sm);
+    small = argc > 1 && strcmp(argv[1], "--small") == 0;
+    const char *only = argc > 1 + small ? argv[1 + small] : "";
     for (const struct attn_kernel *k = attn_kernels; k->name; k++)
-        if ((argc < 2 || strstr(k->name, argv[1])) && check_kernel(&g, k)) {
+        if (strstr(k->name, only) && check_kernel(&g, k)) {
             printf("the GPU is lost after this failure; the rest did not run\n");
             n_failures++;
             break;
