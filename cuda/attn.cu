@@ -1,6 +1,6 @@
 /*
- * attn.cu - the attention kernels for Hopper and their launch: tensor maps, arguments, the two small
- * kernels around the large one.
+ * attn.cu - the attention kernels for Hopper and their launch: tensor maps, arguments, the two
+ * small kernels around the large one.
  */
 #include "cuda/attn.h"
 
@@ -244,13 +244,13 @@ extern "C" int attn_job_launch(struct gpu *g, const struct attn_job *job, struct
     if (job->n_splits) {
         dim3 grid(job->n_splits, bm);
         if (d == 128)
-            combine_pieces<128><<<grid, 128, 0, g->stream>>>((const int3 *)job->splits, a->piece_out,
-                                                             a->piece_ml, bm, a->q_blocks, a->nq,
-                                                             out, a->lse);
+            combine_pieces<128><<<grid, 128, 0, g->stream>>>(
+                (const int3 *)job->splits, a->piece_out, a->piece_ml, bm, a->q_blocks, a->nq, out,
+                a->lse);
         else
-            combine_pieces<64><<<grid, 64, 0, g->stream>>>((const int3 *)job->splits, a->piece_out,
-                                                           a->piece_ml, bm, a->q_blocks, a->nq, out,
-                                                           a->lse);
+            combine_pieces<64><<<grid, 64, 0, g->stream>>>(
+                (const int3 *)job->splits, a->piece_out, a->piece_ml, bm, a->q_blocks, a->nq, out,
+                a->lse);
         CU_LAUNCHED(err);
     }
     if (job->n_empty) {

@@ -21,7 +21,7 @@ struct attn_args {
     int            nq, nk;
     int            q_blocks;      /* query blocks per head */
     int            group;         /* query heads per kv head */
-    int            causal, offset; /* key j is seen by row i iff j <= i + offset, offset = nk - nq */
+    int            causal, offset; /* row i sees key j iff j <= i + offset, offset = nk - nq */
     int            masked_stages; /* stages from the end of an item that may need masking, >= 1 */
     float          scale_log2;    /* softmax scale * log2 e */
 };

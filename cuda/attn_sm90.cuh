@@ -43,7 +43,7 @@ enum list_kind {
 template <int D_, int BN_, int WG_, int STAGES_, int QBUFS_, int OPANELS_, list_kind KIND_>
 struct shape {
     static constexpr int D = D_, BN = BN_, WG = WG_, STAGES = STAGES_, QBUFS = QBUFS_;
-    static constexpr int OPANELS = OPANELS_; /* 64-column panels of the outgoing tile kept at once */
+    static constexpr int OPANELS = OPANELS_; /* 64-column panels of the outgoing tile at once */
     static constexpr list_kind KIND = KIND_;
     static constexpr bool LISTED = KIND != BLOCKS_ALL;
     static constexpr bool HALVES = KIND == BLOCKS_HALF || KIND == BLOCKS_PAIR;
@@ -61,7 +61,7 @@ template <class T> struct attn_smem {
     alignas(1024) uint8_t v[T::STAGES][T::KV_BYTES];
     alignas(1024) uint8_t o[T::WG][T::OPANELS * 64 * 128];
     int4     work[T::QBUFS];  /* the item of each query buffer; x = -1: no more */
-    int2     keys[T::STAGES]; /* first key of each half of a stage, with bits 0 and 1 (BLOCKS_PAIR) */
+    int2     keys[T::STAGES]; /* first key of each half of a stage; BLOCKS_PAIR: bits 0 and 1 */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
 };
@@ -138,7 +138,6 @@ template <class T> struct producer {
         unsigned ticket = atomicAdd(a.ticket, 1u);
         while (ticket < (unsigned)a.n_items) {
             int4 item = __ldg(a.items + ticket);
-            ticket = atomicAdd(a.ticket, 1u);
             int head = item.x / a.q_blocks, row = (item.x - head * a.q_blocks) * T::BM;
             mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
             sm.work[q.at] = item;
@@ -162,6 +161,9 @@ template <class T> struct producer {
                 head_v = head / a.group;
                 pending = true;
             }
+            /* Not earlier: a thread block must not sit on a second long item while others idle. The
+             * stages in flight hide the latency. */
+            ticket = atomicAdd(a.ticket, 1u);
         }
         /* Every CTA draws exactly one ticket past the end; the last of them resets the counter. */
         if (ticket == (unsigned)a.n_items + gridDim.x - 1)
@@ -174,9 +176,9 @@ template <class T> struct producer {
     }
 };
 
-/* The same value in all lanes, in a way that ptxas can see (REDUX writes a uniform register): what is
- * derived from it, loop bounds, ring positions and descriptors, stays on the uniform datapath. With
- * a shuffle instead, each descriptor costs vector arithmetic and two moves in front of its wgmma. */
+/* The same value in all lanes, in a way that ptxas can see: REDUX writes a uniform register, and
+ * what is derived from it nearby stays on the uniform datapath. A descriptor made from other registers
+ * costs vector arithmetic and two moves in front of its wgmma. */
 DEVICE int uniform(int x)
 {
     return (int)__reduce_or_sync(~0u, (unsigned)x);
@@ -204,11 +206,14 @@ template <class T> struct consumer {
     static DEVICE int warp() { return threadIdx.x >> 5 & 3; }
     static DEVICE int lane() { return threadIdx.x & 31; }
 
-    /* Wait for the next item; false when there is none. */
-    DEVICE bool fetch_item()
+    /* Wait for the next item; false when there is none. All threads read it before the barrier of
+     * the next turn, so that its buffer may be released after that. */
+    DEVICE bool fetch_item(int4 &next)
     {
         mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
-        return uniform(sm.work[q.at].x) >= 0;
+        int4 x = sm.work[q.at];
+        next = make_int4(uniform(x.x), uniform(x.y), uniform(x.z), uniform(x.w));
+        return next.x >= 0;
     }
 
     DEVICE int first_row(int of_tile) const
@@ -216,12 +221,11 @@ template <class T> struct consumer {
         return of_tile % a.q_blocks * T::BM + w * 64;
     }
 
-    DEVICE void start_item()
+    DEVICE void start_item(const int4 &next)
     {
-        int4 next = sm.work[q.at];
-        tile = uniform(next.x);
-        slot = uniform(next.w);
-        n = uniform(next.z) - uniform(next.y);
+        tile = next.x;
+        slot = next.w;
+        n = next.z - next.y;
         if (T::HALVES)
             n = (n + 1) / 2;
         first = first_row(tile);
@@ -237,8 +241,8 @@ template <class T> struct consumer {
             mbar_arrive(smem_addr(bar));
     }
 
-    /* Descriptors are made from uniform addresses before a wait, and advanced by constants after it:
-     * the address bits stay in place. */
+    /* Descriptors are made from uniform addresses before a wait, and advanced by constants after
+     * it: the address bits stay in place. */
     DEVICE uint64_t q_desc() const
     {
         return tile_desc(uniform(smem_addr(sm.q[q.at]) + w * 64 * 128), 16, 1024);
@@ -299,8 +303,8 @@ template <class T> struct consumer {
     }
 
     /* Scores to probabilities. The running maximum mx[] follows only when a score exceeds it by
-     * 2^8: until then probabilities up to 256 are as exact in bf16 as those up to 1, and the outputs
-     * need no rescaling. Returns the factors of the old outputs in c. */
+     * 2^8: until then probabilities up to 256 are as exact in bf16 as those up to 1, and the
+     * outputs need no rescaling. Returns the factors of the old outputs in c. */
     template <bool FRESH, bool MASKED>
     DEVICE void softmax(float (&s)[BN / 2], float (&mx)[2], float (&sum)[2], float (&c)[2])
     {
@@ -438,7 +442,8 @@ template <class T> struct consumer {
 
     /* First stage of an item, issued together with the last P V of the one before it (PENDING);
      * then that one is finished (PREVIOUS). `before` is the stage of the pending values. */
-    template <bool PREVIOUS, bool PENDING> DEVICE void first_step(const ring<T::STAGES> &before)
+    template <bool PREVIOUS, bool PENDING>
+    DEVICE void first_step(const int4 &next, const ring<T::STAGES> &before)
     {
         float    s[BN / 2], c[2], m_new[2], l_new[2];
         uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
@@ -455,7 +460,7 @@ template <class T> struct consumer {
         hold(s);
         arrive(&sm.k_empty[kv.at]);
         int tile_done = tile, slot_done = slot;
-        start_item();
+        start_item(next);
         if (n == 1)
             arrive(&sm.q_empty[q.at]);
         mask_scores(s, keys);
@@ -567,22 +572,23 @@ template <class T> struct consumer {
 
     DEVICE void run()
     {
+        int4            next;
         ring<T::STAGES> before;
         if (w == T::WG - 1) /* the last warpgroup hands the first turn to the first */
             pass_turn();
-        if (fetch_item()) {
-            first_step<false, false>(before);
+        if (fetch_item(next)) {
+            first_step<false, false>(next, before);
             for (;;) {
                 run_stages();
                 before = kv;
                 kv.next();
                 q.next();
-                if (!fetch_item())
+                if (!fetch_item(next))
                     break;
                 if (T::KIND == BLOCKS_PAIR && !have_p)
-                    first_step<true, false>(before);
+                    first_step<true, false>(next, before);
                 else
-                    first_step<true, true>(before);
+                    first_step<true, true>(next, before);
             }
             kv = before;
             if (T::KIND != BLOCKS_PAIR || have_p)

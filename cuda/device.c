@@ -49,7 +49,8 @@ static int check_driver(struct gpu *g, struct err *err)
     CU(err, cudaRuntimeGetVersion(&g->runtime));
     CU(err, cudaDriverGetVersion(&g->driver));
     if (g->driver == 0)
-        FAIL(err, ERR_MACHINE, "CUDA: no NVIDIA driver was found on this machine; use --backend cpu");
+        FAIL(err, ERR_MACHINE,
+             "CUDA: no NVIDIA driver was found on this machine; use --backend cpu");
     if (g->driver / 1000 < g->runtime / 1000)
         FAIL(err, ERR_MACHINE,
              "the NVIDIA driver supports CUDA %d.%d, this program needs CUDA %d: update the driver",

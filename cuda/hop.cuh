@@ -1,6 +1,6 @@
 /*
- * hop.cuh - thin wrappers around the Hopper instructions that CUDA C++ has no words for: TMA copies,
- * mbarriers, named barriers, register reallocation, shared-memory descriptors, stmatrix. One
+ * hop.cuh - thin wrappers around the Hopper instructions that CUDA C++ has no words for: TMA
+ * copies, mbarriers, named barriers, register reallocation, shared-memory descriptors, stmatrix. One
  * instruction each, no policy. PTX ISA 8.x, target sm_90a.
  */
 #ifndef LACUNA_HOP_CUH

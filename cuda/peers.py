@@ -3,7 +3,7 @@
 
 Every sample of a kernel is taken between samples of an 8192^3 bf16 product, on random normal data,
 after 0.3 s of warm-up, with CUDA events; medians, and their ratio to the product's median. FLOP by
-the same formulas: dense 4 N^2 D per head, half when causal; block masks: blocks that are multiplied.
+the same formulas: dense 4 N^2 D per head, half when causal; block masks: blocks multiplied.
 
 Needs PyTorch. Nothing of it is used by the product; the numbers are a yardstick.
 
@@ -48,8 +48,8 @@ def line(args, text, name, run, matmul, flop):
         return
     mid = lambda x: x[(len(x) + 1) // 2 - 1]
     tops, speed = 2 * 8192**3 / mid(top) * 1e-9, flop / mid(got) * 1e-9
-    print(f"{text:34} {name:22} {mid(got) * 1e3:10.1f} us {speed:14.1f} {tops:7.1f} {speed / tops:6.3f}",
-          flush=True)
+    print(f"{text:34} {name:22} {mid(got) * 1e3:10.1f} us {speed:14.1f} {tops:7.1f} "
+          f"{speed / tops:6.3f}", flush=True)
     if args.raw:
         args.raw.write(json.dumps({"name": f"{text} {name}", "flop": flop,
                                    "ns": [x * 1e6 for x in got]}) + "\n")

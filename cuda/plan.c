@@ -116,8 +116,8 @@ static int64_t take(struct kind *k, int64_t n, int32_t *out)
     return n;
 }
 
-/* Order the entries of a pair list, `n` of them, so that the two blocks of a stage are wanted by the
- * same warpgroups as far as possible: a stage that is wanted in part costs a warpgroup as much as a
+/* Order the entries of a pair list, `n` of them, so that the two blocks of a stage are wanted by
+ * the same warpgroups as far as possible: a stage that is wanted in part costs a warpgroup as much as a
  * full one. Stages for one warpgroup alternate with stages for the other, so that both have work.
  * The last `fixed` entries stay where they are: only they may need masking. */
 static void arrange_pairs(int32_t *e, int64_t n, int64_t fixed, int32_t *scratch)

@@ -6,7 +6,7 @@
  * (or 2e-6 of the largest score, which is what float scores can carry), and a second launch gives
  * the same bits. Exit code 1 when a check failed or none ran, 4 without a GPU.
  *
- *   checkcu [--small] [TEXT]   only kernels whose name contains TEXT; --small: short sequences only,
+ *   checkcu [--small] [TEXT]   only kernels whose name contains TEXT; --small: short sequences,
  *                              for compute-sanitizer
  */
 #include "core/log.h"

@@ -6,7 +6,9 @@
  * medians: TFLOP/s by the formula of doc/performance.md (dense: 4 N^2 D per head, half when causal;
  * lists: blocks that are multiplied), and their ratio to the product's median.
  *
- *   benchcu [--samples N] [--raw FILE] [--events] [TEXT]   only lines whose text contains TEXT
+ *   benchcu [--samples N] [--raw FILE] [--events] [--all] [TEXT]
+ *
+ * --all also measures the kernels that are no default; TEXT keeps only lines that contain it.
  */
 #include "core/mem.h"
 #include "cuda/ceiling.h"
@@ -26,6 +28,7 @@ struct bench {
     const char     *only;
     FILE           *raw;
     int             lines;
+    bool            all;
 };
 
 struct series { /* samples of one thing, ns */
@@ -138,6 +141,15 @@ static struct cu_case make_case(int d, int64_t n, int heads, int kv, bool causal
                             .density = 1};
 }
 
+/* The first kernel of the table for the same problems. */
+static const struct attn_kernel *attn_kernel_default(const struct attn_kernel *like)
+{
+    const struct attn_kernel *k = attn_kernels;
+    while (k->d != like->d || k->lists != like->lists)
+        k++;
+    return k;
+}
+
 static int bench_dense(struct bench *b, struct err *err)
 {
     static const int64_t lengths[] = {4096, 8192, 16384, 32768, 65536, 131072};
@@ -147,7 +159,8 @@ static int bench_dense(struct bench *b, struct err *err)
         for (int causal = 0; causal < 2; causal++)
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
                 for (const struct attn_kernel *k = attn_kernels; k->name; k++) {
-                    if (k->d != d || k->lists != ATTN_DENSE)
+                    if (k->d != d || k->lists != ATTN_DENSE ||
+                        (!b->all && attn_kernel_default(k) != k))
                         continue;
                     struct cu_case c = make_case(d, lengths[i], causal ? 32 : 16, causal ? 8 : 16,
                                                  causal, ATTN_DENSE, k->name);
@@ -218,8 +231,8 @@ static int run(struct bench *b, bool cupti, struct err *err)
     printf("%s, driver CUDA %d.%d, %d multiprocessors\n", b->gpu.name, b->gpu.driver / 1000,
            b->gpu.driver % 1000 / 10, b->gpu.sms);
     TRY(copy_speed(b, err));
-    printf("%-34s %-22s %13s %6s %7s %7s %6s  %5s %s\n", "case", "kernel", "median", "iqr", "TFLOP/s",
-           "matmul", "ratio", "plan", "split rows");
+    printf("%-34s %-22s %13s %6s %7s %7s %6s  %5s %s\n", "case", "kernel", "median", "iqr",
+           "TFLOP/s", "matmul", "ratio", "plan", "split rows");
     TRY(bench_dense(b, err));
     TRY(bench_lists(b, err));
     if (!b->lines)
@@ -245,6 +258,8 @@ int main(int argc, char **argv)
             b.raw = fopen(argv[++i], "w");
         else if (strcmp(argv[i], "--events") == 0)
             cupti = false;
+        else if (strcmp(argv[i], "--all") == 0)
+            b.all = true;
         else
             b.only = argv[i];
     }

@@ -121,7 +121,8 @@ static int make_lists(struct cu_run *r, struct err *err)
 {
     const struct attn_problem *p = &r->c.problem;
     int     bq = attn_block_rows(p->lists, NULL), bk = attn_block_keys(p->lists, NULL), rc = 0;
-    int64_t blocks = (p->nq + bq - 1) / bq, cap = p->heads * blocks * ((p->nk + bk - 1) / bk), at = 0;
+    int64_t blocks = (p->nq + bq - 1) / bq, at = 0;
+    int64_t cap = p->heads * blocks * ((p->nk + bk - 1) / bk);
 
     TRY(mem_alloc(&r->ptr, p->heads * blocks + 1, sizeof *r->ptr, "lists", err));
     TRY(mem_alloc(&r->col, cap, sizeof *r->col, "lists", err));
@@ -210,8 +211,8 @@ static void compare_lse(double ref, double got, struct cu_errors *e)
 }
 
 /* Rows of one block of one head against the CPU. */
-static int compare_block(const struct cu_run *r, const struct attn_ops *ops, int head, int64_t block,
-                         const uint16_t *out, const float *lse, struct sums *s, struct cu_errors *e,
+static int compare_block(const struct cu_run *r, const struct attn_ops *ops, int head,
+                         int64_t block, const uint16_t *out, const float *lse, struct sums *s, struct cu_errors *e,
                          struct err *err)
 {
     const struct attn_problem *p = &r->c.problem;

@@ -1,13 +1,15 @@
 /*
- * checkcu_case.h - one attention problem for the GPU checks and benchmarks: data, lists, launch, and
- * comparison with the CPU reference (attn_rows in double) on sampled blocks of rows.
+ * checkcu_case.h - one attention problem for the GPU checks and benchmarks: data, lists, launch,
+ * and comparison with the CPU reference (attn_rows in double) on sampled blocks of rows.
  */
 #ifndef LACUNA_CHECKCU_CASE_H
 #define LACUNA_CHECKCU_CASE_H
 
 #include "cuda/attn.h"
 
-enum cu_data { DATA_NORMAL, DATA_EQUAL, DATA_HUGE, DATA_TINY, DATA_ONE_HOT, DATA_OFFSET, DATA_COUNT };
+enum cu_data {
+    DATA_NORMAL, DATA_EQUAL, DATA_HUGE, DATA_TINY, DATA_ONE_HOT, DATA_OFFSET, DATA_COUNT
+};
 extern const char *const cu_data_names[];
 
 /* Which blocks a list keeps, of those with an allowed pair. */
