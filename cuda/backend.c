@@ -11,63 +11,16 @@
 #include "cuda/attn.h"
 #include "cuda/ceiling.h"
 #include "cuda/fill.h"
-#include "cuda/timer.h"
+#include "cuda/session.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define MAX_SAMPLES 1000
 #define CEILING_N 8192
 #define CEILING_BYTES (4LL << 30)
 #define CEILING_SAMPLES 11
-
-struct accel_session {
-    struct accel_options options;
-    struct gpu           gpu;
-    struct timer        *timer;
-    pthread_mutex_t      lock;
-    bool                 warm;
-    void                *flush; /* twice the L2, overwritten with l2_cold */
-    double               matmul_tflops, copy_tbs; /* NAN until measured */
-};
-
-/* ---- session -------------------------------------------------------------------------------- */
-
-static void session_close(struct accel_session **s)
-{
-    if (!*s)
-        return;
-    timer_close(&(*s)->timer);
-    gpu_close(&(*s)->gpu);
-    pthread_mutex_destroy(&(*s)->lock);
-    free(*s);
-    *s = NULL;
-}
-
-static int session_open(const struct accel_options *o, struct accel_session **out, struct err *err)
-{
-    int                   rc = 0;
-    struct accel_session *s = calloc(1, sizeof *s);
-    if (!s)
-        return err_set(err, ERR_NOMEM, "GPU session: out of memory");
-    pthread_mutex_init(&s->lock, NULL);
-    s->options = *o;
-    s->options.samples = o->samples > MAX_SAMPLES ? MAX_SAMPLES : o->samples;
-    s->matmul_tflops = s->copy_tbs = NAN;
-    TRY(timer_open(!o->events, &s->timer, err));
-    TRY(gpu_open(o->local_rank, &s->gpu, err));
-    if (o->l2_cold)
-        TRY(gpu_alloc(&s->gpu, 2 * s->gpu.l2_bytes, &s->flush, err));
-    *out = s;
-    s = NULL;
-out:
-    session_close(&s);
-    return rc;
-}
 
 /* ---- a head on the device ------------------------------------------------------------------- */
 
@@ -93,23 +46,6 @@ static bool session_supports(const struct accel_session *s, const struct attn_in
     *bq = *bq % 128 ? 64 : 128;
     *bk = *bq == 128 && *bk % 128 == 0 ? 128 : 64;
     return true;
-}
-
-static int upload_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err)
-{
-    uint16_t *narrow = NULL;
-    void     *dev = NULL;
-    int       rc = 0;
-    TRY(mem_alloc(&narrow, n, sizeof *narrow, "bf16 copy", err));
-    for (int64_t i = 0; i < n; i++)
-        narrow[i] = f32_to_bf16(x[i]);
-    TRY(gpu_alloc(g, n * 2, &dev, err));
-    TRY(gpu_put(g, dev, narrow, n * 2, err));
-    TRY(gpu_sync(g, err));
-    *out = dev;
-out:
-    free(narrow);
-    return rc;
 }
 
 static int fetch(struct gpu *g, const struct attn_tensors *t, const struct attn_in *x,
@@ -155,70 +91,23 @@ out:
     return rc;
 }
 
-/* ---- time ----------------------------------------------------------------------------------- */
-
-static double seconds(void)
+static int launch_job(struct gpu *g, const void *job, struct err *err)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* Clocks and temperature settle in a second; done once per session, with the kernels themselves. */
-static int warm_up(struct accel_session *s, const struct attn_job *job, struct err *err)
-{
-    double end = seconds() + (s->warm ? 0.01 : 1);
-    int    rc = 0;
-    do {
-        for (int i = 0; i < 3 && !rc; i++)
-            rc = attn_job_launch(&s->gpu, job, err);
-        if (!rc)
-            rc = gpu_sync(&s->gpu, err);
-    } while (!rc && seconds() < end);
-    s->warm = true;
-    return rc;
-}
-
-static int sample(struct accel_session *s, const struct attn_job *job, int64_t *id, struct err *err)
-{
-    int rc = 0;
-    if (s->flush)
-        CU(err, cudaMemsetAsync(s->flush, 0x5a, (size_t)(2 * s->gpu.l2_bytes), s->gpu.stream));
-    TRY(timer_begin(s->timer, &s->gpu, id, err));
-    TRY(attn_job_launch(&s->gpu, job, err));
-    TRY(timer_end(s->timer, &s->gpu, err));
-out:
-    return rc;
-}
-
-static struct accel_time summary(const struct timer *t, int64_t first, int n)
-{
-    double ns[MAX_SAMPLES];
-    for (int i = 0; i < n; i++)
-        ns[i] = timer_span(t, first + 2 * i).kernel_ns;
-    struct quartiles q = quartiles_of(ns, n);
-    return (struct accel_time){q.median, q.q1, q.q3, n};
+    return attn_job_launch(g, job, err);
 }
 
 /* Samples of the mask's kernel and of the dense one in turns. */
 static int time_jobs(struct accel_session *s, const struct attn_job *job,
                      const struct attn_job *dense, struct accel_result *r, struct err *err)
 {
-    int     rc = 0, n = s->options.samples;
-    int64_t id;
-
-    timer_reset(s->timer);
-    TRY(warm_up(s, dense, err));
-    TRY(warm_up(s, job, err));
-    for (int i = 0; i < n; i++) {
-        TRY(sample(s, job, &id, err));
-        TRY(sample(s, dense, &id, err));
-    }
-    TRY(timer_collect(s->timer, &s->gpu, err));
-    r->attend = summary(s->timer, 0, n);
-    r->dense = summary(s->timer, 1, n);
-out:
-    return rc;
+    const struct session_work work[] = {{launch_job, job}, {launch_job, dense}};
+    struct accel_time         times[2];
+    int                       rc = session_time(s, work, 2, times, err);
+    if (rc)
+        return rc;
+    r->attend = times[0];
+    r->dense = times[1];
+    return 0;
 }
 
 static int attend_locked(struct accel_session *s, const struct accel_head *h,
@@ -232,9 +121,9 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     int64_t               dense_pairs;
     int                   rc = 0;
 
-    TRY(upload_bf16(g, x->q, x->nq * x->d, &t.q, err));
-    TRY(upload_bf16(g, x->k, x->nk * x->d, &t.k, err));
-    TRY(upload_bf16(g, x->v, x->nk * x->d, &t.v, err));
+    TRY(session_put_bf16(g, x->q, x->nq * x->d, &t.q, err));
+    TRY(session_put_bf16(g, x->k, x->nk * x->d, &t.k, err));
+    TRY(session_put_bf16(g, x->v, x->nk * x->d, &t.v, err));
     TRY(gpu_alloc(g, x->nq * x->d * 2, &t.out, err));
     TRY(gpu_alloc(g, x->nq * 4, &t.lse, err));
     spare = t;

@@ -1,0 +1,127 @@
+/*
+ * session.c - the GPU, its timer and its samples (session.h).
+ *
+ * Every sample of a work is taken between samples of the others, so that a drift of clocks or
+ * temperature meets all of them alike.
+ */
+#include "cuda/session.h"
+
+#include "core/dtype.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+void session_close(struct accel_session **s)
+{
+    if (!*s)
+        return;
+    timer_close(&(*s)->timer);
+    gpu_close(&(*s)->gpu);
+    pthread_mutex_destroy(&(*s)->lock);
+    free(*s);
+    *s = NULL;
+}
+
+int session_open(const struct accel_options *o, struct accel_session **out, struct err *err)
+{
+    int                   rc = 0;
+    struct accel_session *s = calloc(1, sizeof *s);
+    if (!s)
+        return err_set(err, ERR_NOMEM, "GPU session: out of memory");
+    pthread_mutex_init(&s->lock, NULL);
+    s->options = *o;
+    s->options.samples = o->samples > SESSION_MAX_SAMPLES ? SESSION_MAX_SAMPLES : o->samples;
+    s->matmul_tflops = s->copy_tbs = NAN;
+    TRY(timer_open(!o->events, &s->timer, err));
+    TRY(gpu_open(o->local_rank, &s->gpu, err));
+    if (o->l2_cold)
+        TRY(gpu_alloc(&s->gpu, 2 * s->gpu.l2_bytes, &s->flush, err));
+    *out = s;
+    s = NULL;
+out:
+    session_close(&s);
+    return rc;
+}
+
+int session_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err)
+{
+    uint16_t *narrow = NULL;
+    void     *dev = NULL;
+    int       rc = 0;
+    TRY(mem_alloc(&narrow, n, sizeof *narrow, "bf16 copy", err));
+    for (int64_t i = 0; i < n; i++)
+        narrow[i] = f32_to_bf16(x[i]);
+    TRY(gpu_alloc(g, n * 2, &dev, err));
+    TRY(gpu_put(g, dev, narrow, n * 2, err));
+    TRY(gpu_sync(g, err));
+    *out = dev;
+out:
+    free(narrow);
+    return rc;
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Clocks and temperature settle in a second; done once per session, with the kernels themselves. */
+static int warm_up(struct accel_session *s, const struct session_work *work, struct err *err)
+{
+    double end = seconds() + (s->warm ? 0.01 : 1);
+    int    rc = 0;
+    do {
+        for (int i = 0; i < 3 && !rc; i++)
+            rc = work->launch(&s->gpu, work->job, err);
+        if (!rc)
+            rc = gpu_sync(&s->gpu, err);
+    } while (!rc && seconds() < end);
+    s->warm = true;
+    return rc;
+}
+
+static int sample(struct accel_session *s, const struct session_work *work, struct err *err)
+{
+    int64_t id;
+    int     rc = 0;
+    if (s->flush)
+        CU(err, cudaMemsetAsync(s->flush, 0x5a, (size_t)(2 * s->gpu.l2_bytes), s->gpu.stream));
+    TRY(timer_begin(s->timer, &s->gpu, &id, err));
+    TRY(work->launch(&s->gpu, work->job, err));
+    TRY(timer_end(s->timer, &s->gpu, err));
+out:
+    return rc;
+}
+
+static struct accel_time summary(const struct timer *t, int first, int step, int n)
+{
+    double ns[SESSION_MAX_SAMPLES];
+    for (int i = 0; i < n; i++)
+        ns[i] = timer_span(t, first + (int64_t)step * i).kernel_ns;
+    struct quartiles q = quartiles_of(ns, n);
+    return (struct accel_time){q.median, q.q1, q.q3, n};
+}
+
+int session_time(struct accel_session *s, const struct session_work *work, int n,
+                 struct accel_time *times, struct err *err)
+{
+    int rc = 0, samples = s->options.samples;
+
+    timer_reset(s->timer);
+    for (int i = n - 1; i >= 0; i--)
+        TRY(warm_up(s, work + i, err));
+    for (int k = 0; k < samples; k++)
+        for (int i = 0; i < n; i++)
+            TRY(sample(s, work + i, err));
+    TRY(timer_collect(s->timer, &s->gpu, err));
+    for (int i = 0; i < n; i++)
+        times[i] = summary(s->timer, i, n, samples);
+out:
+    return rc;
+}

@@ -1,0 +1,43 @@
+/*
+ * session.h - what everything that runs on the GPU of a replay shares: the device, the timer, the
+ * lock that lets one head at a time onto it, warm-up and samples.
+ */
+#ifndef LACUNA_SESSION_H
+#define LACUNA_SESSION_H
+
+#include "core/kernel.h"
+#include "cuda/timer.h"
+
+#include <pthread.h>
+
+#define SESSION_MAX_SAMPLES 1000
+
+struct accel_session {
+    struct accel_options options;
+    struct gpu           gpu;
+    struct timer        *timer;
+    pthread_mutex_t      lock; /* held while a head's memory is in the arena */
+    bool                 warm;
+    void                *flush; /* twice the L2, overwritten with l2_cold */
+    double               matmul_tflops, copy_tbs; /* NAN until measured */
+};
+
+/* struct accel's open and close. */
+int  session_open(const struct accel_options *o, struct accel_session **out, struct err *err);
+void session_close(struct accel_session **s);
+
+/* n floats, rounded to bf16, into new arena memory. */
+int session_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err);
+
+/* Launches that make one sample: on the session's stream, repeatable. */
+struct session_work {
+    int (*launch)(struct gpu *g, const void *job, struct err *err);
+    const void *job;
+};
+
+/* options.samples samples of each of n works in turns, after a warm-up
+ * with the same works; times[n]. */
+int session_time(struct accel_session *s, const struct session_work *work, int n,
+                 struct accel_time *times, struct err *err);
+
+#endif
