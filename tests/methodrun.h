@@ -4,6 +4,8 @@
 #ifndef LACUNA_METHODRUN_H
 #define LACUNA_METHODRUN_H
 
+#include "core/buf.h"
+#include "core/json.h"
 #include "sim/registry.h"
 #include "sim/simulate.h"
 #include "tests/golden.h"
@@ -35,6 +37,49 @@ static inline void run_text(const char *text, const struct head_in *in, struct r
 {
     run_text_carry(text, in, NULL, 1, NULL, NULL, r);
     ck_assert_msg(r->status == RECORD_OK, "%s: skipped: %s", text, r->reason);
+}
+
+/* The method does not apply to this head, and says why. */
+static inline void assert_skips(const char *text, const struct head_in *in, const char *why)
+{
+    struct record r;
+    run_text_carry(text, in, NULL, 1, NULL, NULL, &r);
+    ck_assert_int_eq(r.status, RECORD_SKIP);
+    ck_assert_msg(strstr(r.reason, why) != NULL, "'%s' (wanted '%s')", r.reason, why);
+    record_free(&r);
+}
+
+/* These parameters are a usage error whose message contains `why`. */
+static inline void assert_refused(const char *text, const char *why)
+{
+    struct err err = {0};
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    assert_fails(method_runs_parse(sim_methods, text, &runs, &n, &err), &err, ERR_USAGE, why);
+    method_runs_free(runs, n);
+}
+
+/* Calibrate a method given as text on n samples of one head: 0 and what it chose in *doc (released
+ * by the caller with json_decref), or the method's own error. */
+static inline int calibrate_text(const char *text, const struct head_in *in, int n, json_t **doc,
+                                 struct err *err)
+{
+    struct err e = {0};
+    struct method_run *runs = NULL;
+    struct method_ctx ctx = {0};
+    struct buf b = {0};
+    struct jw w;
+    int64_t n_runs = 0;
+    assert_ok(method_runs_parse(sim_methods, text, &runs, &n_runs, &e), &e);
+    jw_init(&w, &b, 0);
+    jw_obj(&w);
+    int rc = runs[0].method->calibrate(&ctx, runs[0].params, in, n, &w, err);
+    jw_obj_end(&w);
+    if (rc == 0)
+        assert_ok(json_read_text(buf_str(&b), b.len, "calibration", doc, &e), &e);
+    buf_free(&b);
+    method_runs_free(runs, n_runs);
+    return rc;
 }
 
 /* One metric of a method on a head. */

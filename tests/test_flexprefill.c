@@ -567,24 +567,15 @@ END_TEST
 START_TEST(calibrated_setting_meets_the_target)
 {
     struct sim_head h;
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {0};
     struct err err = {0};
     struct record r;
-    struct buf b = {0};
-    struct jw w;
     json_t *doc = NULL;
-    int64_t n = 0, min_budget;
+    int64_t min_budget;
     double gamma;
     char text[160];
     assert_ok(golden_sample(2100, PREC_F64, &h, &err), &err);
-    assert_ok(method_runs_parse(sim_methods, "flexprefill:profile=paper:tau=0:target_p1=0.7:"
-                                "target_err=0.2", &runs, &n, &err), &err);
-    jw_init(&w, &b, 0);
-    jw_obj(&w);
-    assert_ok(runs[0].method->calibrate(&ctx, runs[0].params, &h.in, 1, &w, &err), &err);
-    jw_obj_end(&w);
-    assert_ok(json_read_text(buf_str(&b), b.len, "calibration", &doc, &err), &err);
+    assert_ok(calibrate_text("flexprefill:profile=paper:tau=0:target_p1=0.7:target_err=0.2", &h.in, 1,
+                             &doc, &err), &err);
     assert_ok(jget_num(doc, "gamma", "calibration", &gamma, &err), &err);
     assert_ok(jget_int(doc, "min_budget", "calibration", &min_budget, &err), &err);
     snprintf(text, sizeof text, "flexprefill:profile=paper:tau=0:gamma=%g:min_budget=%d", gamma,
@@ -595,8 +586,6 @@ START_TEST(calibrated_setting_meets_the_target)
     ck_assert_double_lt(record_get(&r, "density_elem"), 1);
     record_free(&r);
     json_decref(doc);
-    buf_free(&b);
-    method_runs_free(runs, n);
     sim_head_free(&h);
 }
 END_TEST

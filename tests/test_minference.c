@@ -518,29 +518,17 @@ END_TEST
 static int calibrated(const char *text, const struct head_in *in, int n, char *pattern, int64_t *v,
                       int64_t *s, struct err *err)
 {
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {0};
-    struct buf b = {0};
-    struct jw w;
     json_t *doc = NULL;
-    int64_t n_runs = 0;
     const char *name;
     struct err e = {0};
-    assert_ok(method_runs_parse(sim_methods, text, &runs, &n_runs, &e), &e);
-    jw_init(&w, &b, 0);
-    jw_obj(&w);
-    int rc = runs[0].method->calibrate(&ctx, runs[0].params, in, n, &w, err);
-    jw_obj_end(&w);
+    int rc = calibrate_text(text, in, n, &doc, err);
     if (rc == 0) {
-        assert_ok(json_read_text(buf_str(&b), b.len, "calibration", &doc, &e), &e);
         assert_ok(jget_str(doc, "pattern", "calibration", &name, &e), &e);
         snprintf(pattern, 16, "%s", name);
         assert_ok(jget_int_opt(doc, "v", "calibration", v, &e), &e);
         assert_ok(jget_int_opt(doc, "s", "calibration", s, &e), &e);
         json_decref(doc);
     }
-    buf_free(&b);
-    method_runs_free(runs, n_runs);
     return rc;
 }
 

@@ -626,13 +626,8 @@ START_TEST(bad_parameters_are_refused)
         {"oracle:alpha=0", "(0, 1]"},
         {"oracle:alpha=1.5", "(0, 1]"},
     };
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    struct err err = {0};
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
-        assert_fails(method_runs_parse(sim_methods, bad[k].text, &runs, &n, &err), &err, ERR_USAGE,
-                     bad[k].want);
-    method_runs_free(runs, n);
+        assert_refused(bad[k].text, bad[k].want);
 }
 END_TEST
 

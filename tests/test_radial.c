@@ -321,15 +321,6 @@ static void video_head(int64_t t, int64_t h, int64_t w, int64_t text, int place,
     out->in.n_layers = 6;
 }
 
-static void assert_skips(const char *text, const struct head_in *in, const char *why)
-{
-    struct record r;
-    run_text_carry(text, in, NULL, 1, NULL, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_msg(strstr(r.reason, why) != NULL, "'%s'", r.reason);
-    record_free(&r);
-}
-
 START_TEST(other_inputs_are_skipped)
 {
     struct err      err = {0};

@@ -716,24 +716,12 @@ END_TEST
 
 static double calibrated_tau(const char *text, const struct head_in *in, int n)
 {
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {0};
     struct err err = {0};
-    struct buf b = {0};
-    struct jw w;
     json_t *doc = NULL;
-    int64_t n_runs = 0;
     double tau;
-    assert_ok(method_runs_parse(sim_methods, text, &runs, &n_runs, &err), &err);
-    jw_init(&w, &b, 0);
-    jw_obj(&w);
-    assert_ok(runs[0].method->calibrate(&ctx, runs[0].params, in, n, &w, &err), &err);
-    jw_obj_end(&w);
-    assert_ok(json_read_text(buf_str(&b), b.len, "calibration", &doc, &err), &err);
+    assert_ok(calibrate_text(text, in, n, &doc, &err), &err);
     assert_ok(jget_num(doc, "tau", "calibration", &tau, &err), &err);
     json_decref(doc);
-    buf_free(&b);
-    method_runs_free(runs, n_runs);
     return tau;
 }
 

@@ -660,34 +660,22 @@ END_TEST
 START_TEST(calibrate_writes_a_triple)
 {
     struct sim_head h[2];
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {0};
     struct err err = {0};
-    struct buf b = {0};
-    struct jw w;
     json_t *doc = NULL;
-    int64_t n = 0, chunks;
+    int64_t chunks;
     double alpha_c, alpha_s;
     struct head_in in[2];
     for (int i = 0; i < 2; i++) {
         assert_ok(random_head(7 + i, 600, 600, 16, true, 2, PREC_F32, &h[i], &err), &err);
         in[i] = h[i].in;
     }
-    assert_ok(method_runs_parse(sim_methods, "sampleattention:target=spd:target_mean=0.8", &runs,
-                                &n, &err), &err);
-    jw_init(&w, &b, 0);
-    jw_obj(&w);
-    assert_ok(runs[0].method->calibrate(&ctx, runs[0].params, in, 2, &w, &err), &err);
-    jw_obj_end(&w);
-    assert_ok(json_read_text(buf_str(&b), b.len, "calibration", &doc, &err), &err);
+    assert_ok(calibrate_text("sampleattention:target=spd:target_mean=0.8", in, 2, &doc, &err), &err);
     assert_ok(jget_num(doc, "alpha_c", "calibration", &alpha_c, &err), &err);
     assert_ok(jget_num(doc, "alpha_s", "calibration", &alpha_s, &err), &err);
     assert_ok(jget_int(doc, "chunks", "calibration", &chunks, &err), &err);
     ck_assert(alpha_c >= 0.8 && alpha_c <= 1 && alpha_s >= 0.8 && alpha_s <= 1);
     ck_assert(chunks == 1 || chunks == 2 || chunks == 4);
     json_decref(doc);
-    buf_free(&b);
-    method_runs_free(runs, n);
     for (int i = 0; i < 2; i++)
         sim_head_free(&h[i]);
 }

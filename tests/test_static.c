@@ -585,13 +585,8 @@ START_TEST(bad_parameters_are_refused)
         {"sparse-transformer:pattern=fixed:stride=100", "multiple of block"},
         {"sparse-transformer:pattern=fixed:verts=3:vertsize=2", "blocks of a chunk"},
     };
-    struct method_run *runs = NULL;
-    int64_t n = 0;
-    struct err err = {0};
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
-        assert_fails(method_runs_parse(sim_methods, bad[k].text, &runs, &n, &err), &err, ERR_USAGE,
-                     bad[k].want);
-    method_runs_free(runs, n);
+        assert_refused(bad[k].text, bad[k].want);
 }
 END_TEST
 

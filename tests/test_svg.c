@@ -267,15 +267,6 @@ static void video_head(int64_t t, int64_t h, int64_t w, int64_t words, int place
     out->in.branch = "cond";
 }
 
-static void assert_skips(const char *method, const struct head_in *in, const char *why)
-{
-    struct record r;
-    run_text_carry(method, in, NULL, 1, NULL, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_msg(strstr(r.reason, why) != NULL, "'%s'", r.reason);
-    record_free(&r);
-}
-
 START_TEST(other_inputs_are_skipped)
 {
     struct err      err = {0};
@@ -330,14 +321,8 @@ START_TEST(bad_rows_are_refused)
 {
     static const char *const bad[] = {"svg1:rows=0", "svg1:rows=-3", "svg1:rows=some",
                                       "svg1:rows=1.5"};
-    struct err               err = {0};
-    for (int k = 0; k < 4; k++) {
-        struct method_run *runs = NULL;
-        int64_t            n = 0;
-        assert_fails(method_runs_parse(sim_methods, bad[k], &runs, &n, &err), &err, ERR_USAGE,
-                     "a number of rows");
-        method_runs_free(runs, n);
-    }
+    for (int k = 0; k < 4; k++)
+        assert_refused(bad[k], "a number of rows");
 }
 END_TEST
 

@@ -453,14 +453,8 @@ START_TEST(bad_chunks_are_refused)
 {
     const char *bad[] = {"xattention:chunk=100", "xattention:chunk=0", "xattention:chunk=-128",
                          "xattention:chunk=128x", "xattention:chunk=many"};
-    for (int i = 0; i < 5; i++) {
-        struct method_run *runs = NULL;
-        int64_t n = 0;
-        struct err err = {0};
-        assert_fails(method_runs_parse(sim_methods, bad[i], &runs, &n, &err), &err, ERR_USAGE,
-                     "neither auto nor a multiple of 128");
-        method_runs_free(runs, n);
-    }
+    for (int i = 0; i < 5; i++)
+        assert_refused(bad[i], "neither auto nor a multiple of 128");
 }
 END_TEST
 
@@ -520,24 +514,12 @@ END_TEST
 
 static double calibrated_tau(const char *text, const struct head_in *in)
 {
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {0};
     struct err err = {0};
-    struct buf b = {0};
-    struct jw w;
     json_t *doc = NULL;
-    int64_t n = 0;
     double tau;
-    assert_ok(method_runs_parse(sim_methods, text, &runs, &n, &err), &err);
-    jw_init(&w, &b, 0);
-    jw_obj(&w);
-    assert_ok(runs[0].method->calibrate(&ctx, runs[0].params, in, 1, &w, &err), &err);
-    jw_obj_end(&w);
-    assert_ok(json_read_text(buf_str(&b), b.len, "calibration", &doc, &err), &err);
+    assert_ok(calibrate_text(text, in, 1, &doc, &err), &err);
     assert_ok(jget_num(doc, "tau", "calibration", &tau, &err), &err);
     json_decref(doc);
-    buf_free(&b);
-    method_runs_free(runs, n);
     return tau;
 }
 
