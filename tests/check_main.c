@@ -25,6 +25,15 @@ const char *test_tmpdir(void)
     return tmpdir;
 }
 
+const char *test_path(const char *name)
+{
+    static char path[8][4300];
+    static int at;
+    at = (at + 1) % 8;
+    snprintf(path[at], sizeof path[at], "%s/%s", tmpdir, name);
+    return path[at];
+}
+
 int main(void)
 {
     const char *base = getenv("TMPDIR");

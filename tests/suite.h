@@ -31,4 +31,7 @@ Suite *make_suite(void);
 /* A fresh directory below $TMPDIR or build/tmp, removed at exit of the test process. */
 const char *test_tmpdir(void);
 
+/* A name in it. The text stays valid for the next seven calls. */
+const char *test_path(const char *name);
+
 #endif

@@ -6,6 +6,7 @@
 #include "capture/headsel.h"
 #include "core/mem.h"
 #include "core/safetensors.h"
+#include "tests/capturerun.h"
 #include "tests/suite.h"
 #include "tests/tinymodel.h"
 
@@ -18,44 +19,16 @@
 #define CODE_LM "datasets/models/code-lm"
 #define PROMPT "tests/data/code-lm-a.txt"
 
-extern const struct command cmd_capture;
-
 static struct err err;
 
-static const char *in_dir(const char *name)
+static int capture(const char *model, const char *out, const char *args)
 {
-    static char path[4][4300];
-    static int  at;
-    at = (at + 1) % 4;
-    snprintf(path[at], sizeof path[at], "%s/%s", test_tmpdir(), name);
-    return path[at];
+    return capture_run(model, out, "--jobs 1", args, &err);
 }
 
 static void put_file(const char *name, const char *text)
 {
-    assert_ok(file_write_atomic(in_dir(name), text, strlen(text), &err), &err);
-}
-
-/* capture --model MODEL -o OUT and the words of `args`, single-threaded and quiet. */
-static int capture(const char *model, const char *out, const char *args)
-{
-    static const struct command *const none[] = {NULL};
-    char                               words[10000], *argv[40];
-    struct app                         app = {.commands = none};
-    int                                argc = 0;
-    snprintf(words, sizeof words, "--model %s -o %s --jobs 1 --quiet %s", model, out, args);
-    for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
-        argv[argc++] = w;
-    app.argc = argc;
-    app.argv = argv;
-    return cmd_capture.run(&app, argc, argv, &err);
-}
-
-static struct trace *open_trace(const char *path)
-{
-    struct trace *t = NULL;
-    assert_ok(trace_open(path, &t, &err), &err);
-    return t;
+    assert_ok(file_write_atomic(test_path(name), text, strlen(text), &err), &err);
 }
 
 /* A fresh trace of code-lm over the golden prompt. */
@@ -63,8 +36,8 @@ static struct trace *code_lm(const char *name, const char *args)
 {
     char all[512];
     snprintf(all, sizeof all, "--prompt " PROMPT " --force %s", args);
-    assert_ok(capture(CODE_LM, in_dir(name), all), &err);
-    return open_trace(in_dir(name));
+    assert_ok(capture(CODE_LM, test_path(name), all), &err);
+    return open_trace(test_path(name));
 }
 
 /* All rows of a head of a layer. */
@@ -360,14 +333,14 @@ static void check_tokens(const char *path, int64_t want_n, const int32_t *want)
 START_TEST(prompt_and_token_file_give_the_same_run)
 {
     put_file("p.txt", "int main");
-    assert_ok(capture(CODE_LM, in_dir("a.h5"), "--prompt " PROMPT " --tokens 5 --dtype f32"), &err);
-    check_tokens(in_dir("a.h5"), 5, (int32_t[]){0, 878, 411, 2415, 15});
+    assert_ok(capture(CODE_LM, test_path("a.h5"), "--prompt " PROMPT " --tokens 5 --dtype f32"), &err);
+    check_tokens(test_path("a.h5"), 5, (int32_t[]){0, 878, 411, 2415, 15});
     put_file("ids.txt", "0 878,\n411\t2415 15\n");
     char args[512];
-    snprintf(args, sizeof args, "--tokens-file %s --dtype f32", in_dir("ids.txt"));
-    assert_ok(capture(CODE_LM, in_dir("b.h5"), args), &err);
-    check_tokens(in_dir("b.h5"), 5, (int32_t[]){0, 878, 411, 2415, 15});
-    struct trace *a = open_trace(in_dir("a.h5")), *b = open_trace(in_dir("b.h5"));
+    snprintf(args, sizeof args, "--tokens-file %s --dtype f32", test_path("ids.txt"));
+    assert_ok(capture(CODE_LM, test_path("b.h5"), args), &err);
+    check_tokens(test_path("b.h5"), 5, (int32_t[]){0, 878, 411, 2415, 15});
+    struct trace *a = open_trace(test_path("a.h5")), *b = open_trace(test_path("b.h5"));
     same_rows(a, 2, b, 2, 5, TRACE_Q);
     ck_assert_str_ne(trace_meta(a)->prompt_id, trace_meta(b)->prompt_id);
     trace_close(&a);
@@ -377,15 +350,15 @@ END_TEST
 
 START_TEST(bos_can_be_asked_for_and_left_out)
 {
-    assert_ok(capture(CODE_LM, in_dir("no.h5"), "--prompt " PROMPT " --tokens 4 --bos no"), &err);
-    check_tokens(in_dir("no.h5"), 4, (int32_t[]){878, 411, 2415, 15});
-    assert_ok(capture(CODE_LM, in_dir("yes.h5"), "--prompt " PROMPT " --tokens 2 --bos yes"), &err);
-    check_tokens(in_dir("yes.h5"), 2, (int32_t[]){0, 878});
+    assert_ok(capture(CODE_LM, test_path("no.h5"), "--prompt " PROMPT " --tokens 4 --bos no"), &err);
+    check_tokens(test_path("no.h5"), 4, (int32_t[]){878, 411, 2415, 15});
+    assert_ok(capture(CODE_LM, test_path("yes.h5"), "--prompt " PROMPT " --tokens 2 --bos yes"), &err);
+    check_tokens(test_path("yes.h5"), 2, (int32_t[]){0, 878});
     put_file("empty.txt", "");
     char args[512];
-    snprintf(args, sizeof args, "--prompt %s", in_dir("empty.txt"));
-    assert_ok(capture(CODE_LM, in_dir("one.h5"), args), &err);
-    check_tokens(in_dir("one.h5"), 1, (int32_t[]){0});
+    snprintf(args, sizeof args, "--prompt %s", test_path("empty.txt"));
+    assert_ok(capture(CODE_LM, test_path("one.h5"), args), &err);
+    check_tokens(test_path("one.h5"), 1, (int32_t[]){0});
 }
 END_TEST
 
@@ -406,9 +379,9 @@ START_TEST(tiny_checkpoints_of_other_families_are_captured)
     tiny_put_config(test_tmpdir(), c);
     tiny_put_weights(test_tmpdir(), variants[_i], 1, NULL);
     json_decref(c);
-    snprintf(args, sizeof args, "--tokens-file %s --maps 16 --force", in_dir("ids.txt"));
-    assert_ok(capture(test_tmpdir(), in_dir("t.h5"), args), &err);
-    struct trace *t = open_trace(in_dir("t.h5"));
+    snprintf(args, sizeof args, "--tokens-file %s --maps 16 --force", test_path("ids.txt"));
+    assert_ok(capture(test_tmpdir(), test_path("t.h5"), args), &err);
+    struct trace *t = open_trace(test_path("t.h5"));
     ck_assert_int_eq(trace_meta(t)->dtype, DT_BF16);
     ck_assert_int_eq(trace_calls(t), TINY_LAYERS);
     ck_assert_int_eq(trace_map_cells(t, true), 3);
@@ -441,9 +414,9 @@ static const struct {
 
 START_TEST(what_cannot_be_done_is_refused_without_a_trace)
 {
-    assert_fails(capture(CODE_LM, in_dir("bad.h5"), refused[_i].args), &err, refused[_i].code,
+    assert_fails(capture(CODE_LM, test_path("bad.h5"), refused[_i].args), &err, refused[_i].code,
                  refused[_i].message);
-    ck_assert(access(in_dir("bad.h5"), F_OK) != 0 && access(in_dir("bad.h5.part"), F_OK) != 0);
+    ck_assert(access(test_path("bad.h5"), F_OK) != 0 && access(test_path("bad.h5.part"), F_OK) != 0);
 }
 END_TEST
 
@@ -451,11 +424,11 @@ START_TEST(failures_in_the_run_remove_the_part)
 {
     char args[512];
     put_file("ids.txt", "1 2 4096");
-    snprintf(args, sizeof args, "--tokens-file %s", in_dir("ids.txt"));
-    assert_fails(capture(CODE_LM, in_dir("bad.h5"), args), &err, ERR_INPUT,
+    snprintf(args, sizeof args, "--tokens-file %s", test_path("ids.txt"));
+    assert_fails(capture(CODE_LM, test_path("bad.h5"), args), &err, ERR_INPUT,
                  "token 2 is 4096, the model's vocabulary is 0..4095");
-    ck_assert(access(in_dir("bad.h5"), F_OK) != 0 && access(in_dir("bad.h5.part"), F_OK) != 0);
-    assert_fails(capture("no/such/model", in_dir("bad.h5"), "--prompt " PROMPT), &err, ERR_INPUT,
+    ck_assert(access(test_path("bad.h5"), F_OK) != 0 && access(test_path("bad.h5.part"), F_OK) != 0);
+    assert_fails(capture("no/such/model", test_path("bad.h5"), "--prompt " PROMPT), &err, ERR_INPUT,
                  "no/such/model/config.json");
 }
 END_TEST
@@ -463,15 +436,15 @@ END_TEST
 START_TEST(an_existing_trace_is_kept_unless_forced)
 {
     const char *args = "--prompt " PROMPT " --tokens 8 --layers 0 --no-nll";
-    assert_ok(capture(CODE_LM, in_dir("keep.h5"), args), &err);
-    assert_fails(capture(CODE_LM, in_dir("keep.h5"), args), &err, ERR_USAGE, "keep.h5");
-    struct trace *t = open_trace(in_dir("keep.h5"));
+    assert_ok(capture(CODE_LM, test_path("keep.h5"), args), &err);
+    assert_fails(capture(CODE_LM, test_path("keep.h5"), args), &err, ERR_USAGE, "keep.h5");
+    struct trace *t = open_trace(test_path("keep.h5"));
     char          id[64];
     snprintf(id, sizeof id, "%s", trace_id(t));
     trace_close(&t);
-    assert_ok(capture(CODE_LM, in_dir("keep.h5"), "--prompt " PROMPT
+    assert_ok(capture(CODE_LM, test_path("keep.h5"), "--prompt " PROMPT
                       " --tokens 8 --layers 0 --no-nll --force"), &err);
-    t = open_trace(in_dir("keep.h5"));
+    t = open_trace(test_path("keep.h5"));
     ck_assert_str_eq(trace_id(t), id); /* the same run is the same trace */
     trace_close(&t);
 }

@@ -13,16 +13,9 @@
 
 static struct err err;
 
-static const char *in_dir(const char *name)
-{
-    static char path[4200];
-    snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
-    return path;
-}
-
 static void put_file(const char *name, const char *text)
 {
-    assert_ok(file_write_atomic(in_dir(name), text, strlen(text), &err), &err);
+    assert_ok(file_write_atomic(test_path(name), text, strlen(text), &err), &err);
 }
 
 /* A tokenizer from the text of tokenizer.json and of tokenizer_config.json (may be NULL). */
@@ -32,7 +25,7 @@ static int open_text(const char *json, const char *config, struct tokenizer **t)
     if (config)
         put_file("tokenizer_config.json", config);
     else
-        unlink(in_dir("tokenizer_config.json"));
+        unlink(test_path("tokenizer_config.json"));
     return tokenizer_open(test_tmpdir(), t, &err);
 }
 
@@ -346,7 +339,7 @@ START_TEST(messages_name_the_file)
     char              path[4300];
     snprintf(path, sizeof path, "%s/tokenizer.json: model", test_tmpdir());
     assert_fails(open_text("{\"model\":{\"type\":\"WordLevel\"}}", NULL, &t), &err, ERR_INPUT, path);
-    unlink(in_dir("tokenizer.json"));
+    unlink(test_path("tokenizer.json"));
     assert_fails(tokenizer_open(test_tmpdir(), &t, &err), &err, ERR_INPUT,
                  "tokenizer.json does not exist");
 }

@@ -9,6 +9,7 @@
 #include "core/mem.h"
 #include "core/npy.h"
 #include "core/safetensors.h"
+#include "tests/capturerun.h"
 #include "tests/suite.h"
 #include "tests/tinymodel.h"
 
@@ -27,39 +28,11 @@
 #define WAN_GOLDEN "tests/data/tiny/wan-golden.safetensors"
 #define STEM "diffusion_pytorch_model"
 
-extern const struct command cmd_capture;
-
 static struct err err;
 
-static const char *in_dir(const char *name)
-{
-    static char path[8][4300];
-    static int at;
-    at = (at + 1) % 8;
-    snprintf(path[at], sizeof path[at], "%s/%s", test_tmpdir(), name);
-    return path[at];
-}
-
-/* capture --model MODEL -o OUT and the words of `args`, quiet. */
 static int capture(const char *model, const char *out, const char *args)
 {
-    static const struct command *const none[] = {NULL};
-    char words[20000], *argv[60];
-    struct app app = {.commands = none};
-    int argc = 0;
-    snprintf(words, sizeof words, "--model %s -o %s --jobs 2 --quiet --force %s", model, out, args);
-    for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
-        argv[argc++] = w;
-    app.argc = argc;
-    app.argv = argv;
-    return cmd_capture.run(&app, argc, argv, &err);
-}
-
-static struct trace *open_trace(const char *path)
-{
-    struct trace *t = NULL;
-    assert_ok(trace_open(path, &t, &err), &err);
-    return t;
+    return capture_run(model, out, "--jobs 2 --force", args, &err);
 }
 
 static float *read_tensor(const char *path, const char *name, int64_t count)
@@ -158,16 +131,16 @@ START_TEST(float32_trace_is_the_golden_run)
     char args[5000];
     snprintf(args, sizeof args,
              DIT_RUN "--dtype f32 --layers 0,5 --capture-steps 0,3 --save-sample %s",
-             in_dir("x.npy"));
-    assert_ok(capture(DIT, in_dir("t.h5"), args), &err);
-    struct trace *t = open_trace(in_dir("t.h5"));
+             test_path("x.npy"));
+    assert_ok(capture(DIT, test_path("t.h5"), args), &err);
+    struct trace *t = open_trace(test_path("t.h5"));
     ck_assert_int_eq(trace_calls(t), 4);
     for (int step = 0; step < 4; step += 3)
         for (int layer = 0; layer < 6; layer += 5) {
             check_call(t, step, layer, EXACT, 8, 2e-5);
             check_call(t, step, layer, GOLDEN, 1, 5e-4);
         }
-    float *x = read_npy(in_dir("x.npy"), DIT_LATENT),
+    float *x = read_npy(test_path("x.npy"), DIT_LATENT),
           *want = read_tensor(EXACT, "sample", DIT_LATENT);
     ck_assert_double_lt(rel_l2(x, want, DIT_LATENT), 2e-5);
     free(want);
@@ -181,11 +154,11 @@ END_TEST
 
 START_TEST(metadata_schedule_and_call_order)
 {
-    assert_ok(capture(DIT, in_dir("t.h5"),
+    assert_ok(capture(DIT, test_path("t.h5"),
                       "--size 2x16x24 --steps 4 --guidance 3 --layers 1,4 "
                       "--capture-steps 1-2 --maps 4 --seed 9 --prompt-index 1"),
               &err);
-    struct trace *t = open_trace(in_dir("t.h5"));
+    struct trace *t = open_trace(test_path("t.h5"));
     const struct trace_meta *m = trace_meta(t);
     double *sigma = NULL, *time = NULL, want[5];
     int64_t n;
@@ -223,9 +196,9 @@ END_TEST
 START_TEST(maps_cover_every_pair)
 {
     assert_ok(
-        capture(DIT, in_dir("t.h5"), "--size 2x16x24 --steps 1 --layers 3 --maps 5 --heads 1"),
+        capture(DIT, test_path("t.h5"), "--size 2x16x24 --steps 1 --layers 3 --maps 5 --heads 1"),
         &err);
-    struct trace *t = open_trace(in_dir("t.h5"));
+    struct trace *t = open_trace(test_path("t.h5"));
     float sum[9], max[9];
     ck_assert_int_eq(trace_map_cells(t, true), 3);
     ck_assert_str_eq(trace_meta(t)->head_ids, "1");
@@ -244,10 +217,10 @@ START_TEST(the_seed_decides_the_noise)
         char name[16];
         snprintf(name, sizeof name, "%d.h5", i);
         snprintf(args, sizeof args, "%s--seed %d", run, i / 2);
-        assert_ok(capture(DIT, in_dir(name), args), &err);
+        assert_ok(capture(DIT, test_path(name), args), &err);
     }
-    struct trace *a = open_trace(in_dir("0.h5")), *b = open_trace(in_dir("1.h5")),
-                 *c = open_trace(in_dir("2.h5"));
+    struct trace *a = open_trace(test_path("0.h5")), *b = open_trace(test_path("1.h5")),
+                 *c = open_trace(test_path("2.h5"));
     ck_assert_str_eq(trace_id(a), trace_id(b));
     same_call(a, "cond", b, "cond", 0, 0);
     ck_assert_str_ne(trace_id(a), trace_id(c));
@@ -263,18 +236,18 @@ START_TEST(steps_are_those_asked_for)
 {
     const char *run = "--size 1x16x24 --steps 6 --dtype f32 --layers 2 ";
     char args[5000];
-    assert_ok(capture(DIT, in_dir("all.h5"), run), &err);
-    snprintf(args, sizeof args, "%s--capture-steps 1,3 --save-sample %s", run, in_dir("x.npy"));
-    assert_ok(capture(DIT, in_dir("some.h5"), args), &err);
-    struct trace *all = open_trace(in_dir("all.h5")), *some = open_trace(in_dir("some.h5"));
+    assert_ok(capture(DIT, test_path("all.h5"), run), &err);
+    snprintf(args, sizeof args, "%s--capture-steps 1,3 --save-sample %s", run, test_path("x.npy"));
+    assert_ok(capture(DIT, test_path("some.h5"), args), &err);
+    struct trace *all = open_trace(test_path("all.h5")), *some = open_trace(test_path("some.h5"));
     ck_assert(trace_calls(all) == 6 && trace_calls(some) == 2);
     same_call(all, "cond", some, "cond", 1, 2);
     same_call(all, "cond", some, "cond", 3, 2);
     ck_assert(trace_find(some, 0, "cond", 2) < 0 && trace_find(some, 5, "cond", 2) < 0);
-    float *x = read_npy(in_dir("x.npy"), 3 * 16 * 24);
-    snprintf(args, sizeof args, "%s--save-sample %s", run, in_dir("y.npy"));
-    assert_ok(capture(DIT, in_dir("all.h5"), args), &err);
-    float *y = read_npy(in_dir("y.npy"), 3 * 16 * 24);
+    float *x = read_npy(test_path("x.npy"), 3 * 16 * 24);
+    snprintf(args, sizeof args, "%s--save-sample %s", run, test_path("y.npy"));
+    assert_ok(capture(DIT, test_path("all.h5"), args), &err);
+    float *y = read_npy(test_path("y.npy"), 3 * 16 * 24);
     ck_assert(memcmp(x, y, 3 * 16 * 24 * sizeof *x) == 0);
     free(x);
     free(y);
@@ -303,14 +276,14 @@ START_TEST(frames_are_the_sample_in_bytes)
     enum { T = 3, H = 16, W = 24, FRAME = H * W };
     snprintf(args, sizeof args,
              "--size 3x16x24 --steps 2 --layers 0 --save-sample %s --save-frames %s",
-             in_dir("x.npy"), in_dir("png/clip"));
-    assert_ok(capture(DIT, in_dir("t.h5"), args), &err);
-    float *x = read_npy(in_dir("x.npy"), 3 * T * FRAME);
+             test_path("x.npy"), test_path("png/clip"));
+    assert_ok(capture(DIT, test_path("t.h5"), args), &err);
+    float *x = read_npy(test_path("x.npy"), 3 * T * FRAME);
     int outside = 0;
     for (int f = 0; f < T; f++) {
         char name[32];
         snprintf(name, sizeof name, "png/clip/frame-%03d.png", f);
-        unsigned char *rgb = read_png(in_dir(name), W, H);
+        unsigned char *rgb = read_png(test_path(name), W, H);
         for (int i = 0; i < FRAME; i++)
             for (int c = 0; c < 3; c++) {
                 double want = (x[(c * T + f) * FRAME + i] + 1) * 127.5;
@@ -320,7 +293,7 @@ START_TEST(frames_are_the_sample_in_bytes)
         free(rgb);
     }
     ck_assert_int_gt(outside, 0);
-    ck_assert(access(in_dir("png/clip/frame-003.png"), F_OK) != 0);
+    ck_assert(access(test_path("png/clip/frame-003.png"), F_OK) != 0);
     free(x);
 }
 END_TEST
@@ -330,7 +303,7 @@ END_TEST
 
 static void put_npy(const char *name, int ndim, const int64_t *shape, const float *x)
 {
-    assert_ok(npy_write(in_dir(name), DT_F32, ndim, shape, x, &err), &err);
+    assert_ok(npy_write(test_path(name), DT_F32, ndim, shape, x, &err), &err);
 }
 
 /* One step with guidance g is x_u + g (x_c - x_u) of the steps without, and its branches hold what
@@ -344,19 +317,19 @@ static void check_guidance(bool negative)
         text[i] = (float)sin(i * 0.37);
     put_npy("neg.npy", 2, (int64_t[]){8, 32}, text);
     /* The last of one step is the sample. */
-    snprintf(args[0], sizeof *args, "%s--steps 1 --save-sample %s", run, in_dir("0.npy"));
+    snprintf(args[0], sizeof *args, "%s--steps 1 --save-sample %s", run, test_path("0.npy"));
     snprintf(args[1], sizeof *args, "%s--steps 1 --text %s --save-sample %s", run,
-             in_dir("neg.npy"), in_dir("1.npy"));
+             test_path("neg.npy"), test_path("1.npy"));
     snprintf(args[2], sizeof *args, "%s--steps 1 --guidance 4.5 %s %s --save-sample %s", run,
-             negative ? "--negative" : "", negative ? in_dir("neg.npy") : "", in_dir("2.npy"));
+             negative ? "--negative" : "", negative ? test_path("neg.npy") : "", test_path("2.npy"));
     struct trace *t[3];
     for (int i = 0; i < 3; i++) {
         char h5[16], npy[16];
         snprintf(h5, sizeof h5, "%d.h5", i);
         snprintf(npy, sizeof npy, "%d.npy", i);
-        assert_ok(capture(DIT, in_dir(h5), args[i]), &err);
-        t[i] = open_trace(in_dir(h5));
-        x[i] = read_npy(in_dir(npy), 3 * 16 * 24);
+        assert_ok(capture(DIT, test_path(h5), args[i]), &err);
+        t[i] = open_trace(test_path(h5));
+        x[i] = read_npy(test_path(npy), 3 * 16 * 24);
     }
     ck_assert(trace_calls(t[0]) == 2 && trace_calls(t[2]) == 4);
     for (int layer = 0; layer < 6; layer += 5) {
@@ -420,12 +393,12 @@ START_TEST(sixteen_channels_in_patches_are_the_exact_run)
 {
     char args[5000];
     put_wan(_i ? 3 : 1, NULL);
-    ck_assert(!_i || access(in_dir(STEM "-00002-of-00003.safetensors"), F_OK) == 0);
-    snprintf(args, sizeof args, WAN_RUN "--dtype f32 --save-sample %s", in_dir("x.npy"));
-    assert_ok(capture(test_tmpdir(), in_dir("t.h5"), args), &err);
-    struct trace *t = open_trace(in_dir("t.h5"));
+    ck_assert(!_i || access(test_path(STEM "-00002-of-00003.safetensors"), F_OK) == 0);
+    snprintf(args, sizeof args, WAN_RUN "--dtype f32 --save-sample %s", test_path("x.npy"));
+    assert_ok(capture(test_tmpdir(), test_path("t.h5"), args), &err);
+    struct trace *t = open_trace(test_path("t.h5"));
     ck_assert_int_eq(trace_calls(t), 12);
-    check_wan(t, in_dir("x.npy"));
+    check_wan(t, test_path("x.npy"));
     trace_close(&t);
 }
 END_TEST
@@ -531,9 +504,9 @@ static const struct {
 
 START_TEST(what_cannot_be_done_is_refused_without_a_trace)
 {
-    assert_fails(capture(DIT, in_dir("bad.h5"), refused[_i].args), &err, refused[_i].code,
+    assert_fails(capture(DIT, test_path("bad.h5"), refused[_i].args), &err, refused[_i].code,
                  refused[_i].message);
-    ck_assert(access(in_dir("bad.h5"), F_OK) != 0 && access(in_dir("bad.h5.part"), F_OK) != 0);
+    ck_assert(access(test_path("bad.h5"), F_OK) != 0 && access(test_path("bad.h5.part"), F_OK) != 0);
 }
 END_TEST
 
@@ -544,20 +517,20 @@ START_TEST(checkpoints_that_do_not_fit_are_refused)
     char args[5000];
     for (size_t i = 0; i < 3; i++) {
         put_wan(1, names[i]);
-        assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), WAN_RUN), &err, ERR_INPUT, names[i]);
+        assert_fails(capture(test_tmpdir(), test_path("bad.h5"), WAN_RUN), &err, ERR_INPUT, names[i]);
     }
     put_wan(2, NULL);
-    unlink(in_dir(STEM "-00002-of-00002.safetensors"));
-    assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), WAN_RUN), &err, ERR_INPUT,
+    unlink(test_path(STEM "-00002-of-00002.safetensors"));
+    assert_fails(capture(test_tmpdir(), test_path("bad.h5"), WAN_RUN), &err, ERR_INPUT,
                  "00002-of-00002");
     put_wan(1, NULL);
-    assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), "--size 3x8x12 --steps 1"), &err,
+    assert_fails(capture(test_tmpdir(), test_path("bad.h5"), "--size 3x8x12 --steps 1"), &err,
                  ERR_USAGE, "--text FILE is missing");
-    snprintf(args, sizeof args, WAN_RUN "--save-frames %s", in_dir("png"));
-    assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), args), &err, ERR_USAGE, "RGB");
-    assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), WAN_RUN "--size 3x9x12"), &err, ERR_USAGE,
+    snprintf(args, sizeof args, WAN_RUN "--save-frames %s", test_path("png"));
+    assert_fails(capture(test_tmpdir(), test_path("bad.h5"), args), &err, ERR_USAGE, "RGB");
+    assert_fails(capture(test_tmpdir(), test_path("bad.h5"), WAN_RUN "--size 3x9x12"), &err, ERR_USAGE,
                  "height 9 is not a positive multiple of the patch, 2");
-    ck_assert(access(in_dir("bad.h5"), F_OK) != 0 && access(in_dir("bad.h5.part"), F_OK) != 0);
+    ck_assert(access(test_path("bad.h5"), F_OK) != 0 && access(test_path("bad.h5.part"), F_OK) != 0);
 }
 END_TEST
 
@@ -568,7 +541,7 @@ static void check_config(const char *key, json_t *value, const char *message)
     json_object_set_new(c, key, value);
     tiny_put_config(test_tmpdir(), c);
     json_decref(c);
-    assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), WAN_RUN), &err, ERR_INPUT, message);
+    assert_fails(capture(test_tmpdir(), test_path("bad.h5"), WAN_RUN), &err, ERR_INPUT, message);
 }
 
 START_TEST(configurations_of_other_variants_are_refused)
@@ -595,7 +568,7 @@ START_TEST(absurd_sizes_are_refused)
     json_object_set_new(c, "rope_max_seq_len", json_integer(INT64_MAX));
     tiny_put_config(test_tmpdir(), c);
     json_decref(c);
-    assert_fails(capture(test_tmpdir(), in_dir("bad.h5"), WAN_RUN "--size 1048576x1048576x1048576"),
+    assert_fails(capture(test_tmpdir(), test_path("bad.h5"), WAN_RUN "--size 1048576x1048576x1048576"),
                  &err, ERR_USAGE, "too large");
 }
 END_TEST
