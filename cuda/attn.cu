@@ -5,8 +5,8 @@
 #include "cuda/attn.h"
 
 #include "cuda/attn_sm90.cuh"
+#include "cuda/tensormap.h"
 
-#include <cudaTypedefs.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,53 +116,21 @@ extern "C" int attn_kernel_find(const struct attn_problem *p, int sm, const char
 
 /* ---- jobs ----------------------------------------------------------------------------------- */
 
-static int encoder(PFN_cuTensorMapEncodeTiled_v12000 *encode, struct err *err)
-{
-    int                             rc = 0;
-    cudaDriverEntryPointQueryResult found;
-    void                           *p = NULL;
-    CU(err, cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000,
-                                             cudaEnableDefault, &found));
-    if (found != cudaDriverEntryPointSuccess || !p)
-        FAIL(err, ERR_MACHINE, "the NVIDIA driver has no cuTensorMapEncodeTiled (CUDA 12.0)");
-    *encode = (PFN_cuTensorMapEncodeTiled_v12000)p;
-out:
-    return rc;
-}
-
-/* Boxes of 64 channels x `rows` tokens of x [heads][n][d]. */
-static int tensor_map(PFN_cuTensorMapEncodeTiled_v12000 encode, CUtensorMap *map, const void *x,
-                      int d, int64_t n, int heads, int rows, struct err *err)
-{
-    cuuint64_t dims[3] = {(cuuint64_t)d, (cuuint64_t)n, (cuuint64_t)heads};
-    cuuint64_t strides[2] = {(cuuint64_t)d * 2, (cuuint64_t)n * d * 2};
-    cuuint32_t box[3] = {64, (cuuint32_t)rows, 1}, steps[3] = {1, 1, 1};
-    CUresult   r = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void *>(x), dims,
-                          strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    return r ? err_set(err, ERR_RUN, "tensor map of %d x %lld x %d: driver error %d", heads,
-                       (long long)n, d, (int)r)
-             : 0;
-}
-
 static int make_maps(struct attn_job *job, struct err *err)
 {
-    int                               rc = 0;
-    PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
-    const attn_problem               *p = &job->problem;
-    const attn_tile                  *t = &job->kernel->tile;
-    CUtensorMap                      *m = NULL;
+    int                 rc = 0;
+    const attn_problem *p = &job->problem;
+    const attn_tile    *t = &job->kernel->tile;
+    CUtensorMap        *m = NULL;
 
-    TRY(encoder(&encode, err));
     job->maps = aligned_alloc(128, 4 * sizeof *m);
     if (!job->maps)
         FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
     m = (CUtensorMap *)job->maps;
-    TRY(tensor_map(encode, m, job->x.q, p->d, p->nq, p->heads, t->bm, err));
-    TRY(tensor_map(encode, m + 1, job->x.k, p->d, p->nk, p->kv_heads, t->bn / t->units, err));
-    TRY(tensor_map(encode, m + 2, job->x.v, p->d, p->nk, p->kv_heads, t->bn / t->units, err));
-    TRY(tensor_map(encode, m + 3, job->x.out, p->d, p->nq, p->heads, 64, err));
+    TRY(tensor_map(m, job->x.q, p->d, p->nq, p->heads, t->bm, err));
+    TRY(tensor_map(m + 1, job->x.k, p->d, p->nk, p->kv_heads, t->bn / t->units, err));
+    TRY(tensor_map(m + 2, job->x.v, p->d, p->nk, p->kv_heads, t->bn / t->units, err));
+    TRY(tensor_map(m + 3, job->x.out, p->d, p->nq, p->heads, 64, err));
 out:
     return rc;
 }

@@ -66,19 +66,6 @@ template <class T> struct attn_smem {
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
 };
 
-/* A position in a ring of buffers; the parity is that of the consumer's wait on "full". */
-template <int N> struct ring {
-    int      at = 0;
-    uint32_t parity = 0;
-    DEVICE void next()
-    {
-        if (++at == N) {
-            at = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 /* No key can have this index: a half stage that is to be masked starts here. */
 #define NO_KEY (1 << 29)
 
@@ -175,14 +162,6 @@ template <class T> struct producer {
         mbar_arrive(smem_addr(&sm.q_full[q.at]));
     }
 };
-
-/* The same value in all lanes, in a way that ptxas can see: REDUX writes a uniform register, and
- * what is derived from it nearby stays on the uniform datapath. A descriptor made from other registers
- * costs vector arithmetic and two moves in front of its wgmma. */
-DEVICE int uniform(int x)
-{
-    return (int)__reduce_or_sync(~0u, (unsigned)x);
-}
 
 /* ---- consumers ------------------------------------------------------------------------------ */
 

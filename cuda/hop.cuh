@@ -60,6 +60,19 @@ DEVICE void mbar_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
+/* A position in a ring of buffers; the parity is that of the consumer's wait on "full". */
+template <int N> struct ring {
+    int      at = 0;
+    uint32_t parity = 0;
+    DEVICE void next()
+    {
+        if (++at == N) {
+            at = 0;
+            parity ^= 1;
+        }
+    }
+};
+
 /* ---- named barriers (id 0 is __syncthreads) -------------------------------------------------- */
 
 DEVICE void named_sync(int id, int threads)
@@ -149,6 +162,14 @@ DEVICE uint64_t tile_desc(uint32_t addr, uint32_t lbo, uint32_t sbo)
 {
     return (uint64_t)((addr & 0x3ffff) >> 4) | (uint64_t)(lbo >> 4) << 16 |
            (uint64_t)(sbo >> 4) << 32 | 1ull << 62;
+}
+
+/* The same value in all lanes, in a way that ptxas can see: REDUX writes a uniform register, and
+ * what is derived from it nearby stays on the uniform datapath. A descriptor made from other registers
+ * costs vector arithmetic and two moves in front of its wgmma. */
+DEVICE int uniform(int x)
+{
+    return (int)__reduce_or_sync(~0u, (unsigned)x);
 }
 
 /* ---- registers and small arithmetic ---------------------------------------------------------- */

@@ -1,0 +1,25 @@
+/*
+ * tensormap.h - descriptors for TMA copies of bf16 tensors.
+ */
+#ifndef LACUNA_TENSORMAP_H
+#define LACUNA_TENSORMAP_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "core/err.h"
+
+#include <cuda.h>
+#include <stdint.h>
+
+/* Boxes of 64 channels x `rows` tokens of x [heads][n][d], 128-byte swizzle; what lies outside the
+ * tensor reads as zero. *map is 128-byte aligned. */
+int tensor_map(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
+               struct err *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
