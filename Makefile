@@ -276,8 +276,11 @@ help:
 	@echo "targets: all demo check check-unit check-cli check-san check-fuzz bench fuzz deps clean"
 	@echo "         gpu-bundle check-gpu bench-gpu"
 
-# Every header compiles alone.
-HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) tests))
+# Every header compiles alone; those of the GPU where its toolkit is.
+HEADERS := $(filter-out tests/checkcu%,$(wildcard $(addsuffix /*.h,$(FOLDERS) tests)))
+GPU_HEADERS := $(if $(USE_CUDA),$(wildcard cuda/*.h tests/checkcu*.h))
+$(GPU_HEADERS:%=$(BUILD)/headers/%.ok): CPPFLAGS += -isystem $(CUDA_HOME)/include
+HEADERS += $(GPU_HEADERS)
 .PHONY: check-headers check-deps check-registry check-names check-sources lint
 check-headers: $(HEADERS:%=$(BUILD)/headers/%.ok)
 	@echo "check-headers: ok"
