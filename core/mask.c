@@ -135,14 +135,31 @@ static int64_t span_push(struct span *out, int64_t n, int64_t lo, int64_t hi)
     return n + 1;
 }
 
+/* End of the run of consecutive units that starts at entry e < end. Units ascend, so entry e + k
+ * is in the run iff col[e + k] = col[e] + k: doubling steps, then halving ones. Windows are long
+ * runs of single keys, and going through them key by key costs as much as their products. */
+static int64_t run_end(const int32_t *col, int64_t e, int64_t end)
+{
+    int64_t in = 1, step = 1;
+    while (e + in + step <= end && col[e + in + step - 1] - col[e] == in + step - 1) {
+        in += step;
+        step *= 2;
+    }
+    for (; step; step /= 2)
+        if (e + in + step <= end && col[e + in + step - 1] - col[e] == in + step - 1)
+            in += step;
+    return e + in;
+}
+
 static int64_t group_spans(const struct mask *m, int64_t g, int64_t limit, struct span *out)
 {
-    int64_t n = 0;
-    for (int64_t e = m->ptr[g]; e < m->ptr[g + 1]; e++) {
+    int64_t n = 0, next;
+    for (int64_t e = m->ptr[g]; e < m->ptr[g + 1]; e = next) {
         int64_t lo = m->col[e] * m->bk;
         if (lo >= limit)
             break;
-        n = span_push(out, n, lo, MIN(lo + m->bk, limit));
+        next = run_end(m->col, e, m->ptr[g + 1]);
+        n = span_push(out, n, lo, MIN(lo + (next - e) * m->bk, limit));
     }
     return n;
 }
@@ -198,15 +215,32 @@ int64_t mask_union_max(const struct mask *m, int64_t r0, int64_t r1)
     return MAX(1, MIN(m->ptr[g1] - m->ptr[g0], m->nk / 2 + 1));
 }
 
-/* Spans of the set bits of a bitmap over the units 0..units-1 of width bk. */
+/* Set the bits [a, b), a < b. */
+static void bitmap_fill(uint64_t *bits, int64_t a, int64_t b)
+{
+    uint64_t first = ~0ull << (a % 64), last = ~0ull >> (63 - (b - 1) % 64);
+    if (a / 64 == (b - 1) / 64) {
+        bits[a / 64] |= first & last;
+        return;
+    }
+    bits[a / 64] |= first;
+    for (int64_t w = a / 64 + 1; w < (b - 1) / 64; w++)
+        bits[w] = ~0ull;
+    bits[(b - 1) / 64] |= last;
+}
+
+/* Spans of the set bits of a bitmap over the units 0..units-1 of width bk. Runs end with their word
+ * and span_push joins them again. */
 static int64_t bitmap_spans(const uint64_t *bits, int64_t units, int64_t bk, int64_t limit,
                             struct span *out)
 {
     int64_t n = 0;
     for (int64_t w = 0; w * 64 < units; w++)
-        for (uint64_t b = bits[w]; b; b &= b - 1) {
-            int64_t lo = (w * 64 + __builtin_ctzll(b)) * bk;
-            n = span_push(out, n, lo, MIN(lo + bk, limit));
+        for (uint64_t b = bits[w]; b;) {
+            int     at = __builtin_ctzll(b);
+            int64_t len = ~(b >> at) ? __builtin_ctzll(~(b >> at)) : 64, lo = (w * 64 + at) * bk;
+            n = span_push(out, n, lo, MIN(lo + len * bk, limit));
+            b = at + len < 64 ? b & ~0ull << (at + len) : 0;
         }
     return n;
 }
@@ -229,9 +263,12 @@ int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct sp
         return rc;
     for (int64_t g = g0; g <= g1; g++) {
         /* Inside a group the last row sees the most. */
-        int64_t limit = mask_limit(m, MIN(r1, m->row0 + (g + 1) * m->bq) - 1);
-        for (int64_t e = m->ptr[g]; e < m->ptr[g + 1] && m->col[e] * m->bk < limit; e++)
-            bits[m->col[e] / 64] |= 1ull << (m->col[e] % 64);
+        int64_t last = MIN(r1, m->row0 + (g + 1) * m->bq) - 1, next;
+        int64_t limit = ceil_div(mask_limit(m, last), m->bk);
+        for (int64_t e = m->ptr[g]; e < m->ptr[g + 1] && m->col[e] < limit; e = next) {
+            next = run_end(m->col, e, m->ptr[g + 1]);
+            bitmap_fill(bits, m->col[e], MIN(m->col[e] + next - e, limit));
+        }
     }
     int64_t n = bitmap_spans(bits, units, m->bk, mask_limit(m, r1 - 1), out);
     free(bits);

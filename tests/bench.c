@@ -11,7 +11,7 @@
  * synthetic head with a sink, a column and two slashes (tests/golden.h). Not a test: nothing here
  * passes or fails.
  *
- *   bench [--threads T] [N...]
+ *   bench [--threads T] [--method NAME] [N...]
  */
 #include "core/pool.h"
 #include "core/mem.h"
@@ -199,13 +199,16 @@ static void print_line(const char *name, int64_t n, const struct result *r, int 
 
 int main(int argc, char **argv)
 {
-    int64_t lengths[16] = {4096, 16384, 32768}, n_lengths = 3, given = 0;
-    int     threads = cpu_count();
+    int64_t     lengths[16] = {4096, 16384, 32768}, n_lengths = 3, given = 0;
+    int         threads = cpu_count();
+    const char *only = NULL;
 
     openblas_set_num_threads(1);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
             threads = atoi(argv[++i]);
+        else if (strcmp(argv[i], "--method") == 0 && i + 1 < argc)
+            only = argv[++i];
         else if (given < 16)
             lengths[given++] = atoll(argv[i]);
     }
@@ -222,7 +225,8 @@ int main(int argc, char **argv)
         if (measure_apart(NULL, lengths[i], threads, &r) == 0)
             print_line("(none)", lengths[i], &r, threads);
         for (int k = 0; sim_methods[k]; k++) {
-            if (!(sim_methods[k]->flags & METHOD_CAUSAL))
+            if (!(sim_methods[k]->flags & METHOD_CAUSAL) ||
+                (only && strcmp(only, sim_methods[k]->name) != 0))
                 continue;
             if (measure_apart(sim_methods[k], lengths[i], threads, &r) || r.failed)
                 printf("%6lld  %-18s (%s)\n", (long long)lengths[i], sim_methods[k]->name,
