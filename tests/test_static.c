@@ -445,6 +445,70 @@ START_TEST(longnet_mixes_branches_by_their_normalisers)
 }
 END_TEST
 
+/* Number of branches (w, r) in which positions i and j meet, phases of head 3 of 4. */
+static int multiplicity(const int64_t (*branch)[2], int64_t n, int64_t i, int64_t j)
+{
+    int count = 0;
+    for (int b = 0; b < 2; b++) {
+        int64_t w = branch[b][0] < n ? branch[b][0] : n, r = branch[b][1];
+        int64_t phase = 3 / ((4 + r - 1) / r);
+        count += i / w == j / w && i % w % r == phase && j % w % r == phase;
+    }
+    return count;
+}
+
+/* Rows in several chunks, rectangles either way, both precisions. */
+START_TEST(longnet_is_softmax_with_multiplicities)
+{
+    static const struct {
+        int64_t nq, nk, branch[2][2];
+        bool causal;
+        enum precision prec;
+    } cases[] = {{2200, 2200, {{600, 1}, {3000, 3}}, true, PREC_F32},
+                 {2200, 2200, {{600, 2}, {1500, 3}}, false, PREC_F64},
+                 {150, 210, {{24, 1}, {70, 7}}, true, PREC_F64},
+                 {150, 210, {{24, 2}, {70, 3}}, false, PREC_F64},
+                 {210, 150, {{24, 1}, {70, 3}}, true, PREC_F64}};
+    int64_t nq = cases[_i].nq, nk = cases[_i].nk;
+    const int64_t(*branch)[2] = cases[_i].branch;
+    double tol = cases[_i].prec == PREC_F64 ? 1e-12 : 2e-5;
+    char text[96];
+    struct err err = {0};
+    struct sim_head h;
+    assert_ok(random_head(9, nq, nk, 16, cases[_i].causal, 1.2, cases[_i].prec, &h, &err), &err);
+    h.in.head = h.in.kv_head = 3;
+    h.in.n_heads = h.in.n_kv_heads = 4;
+    snprintf(text, sizeof text, "longnet:segments=%d+%d:ratios=%d+%d", (int)branch[0][0],
+             (int)branch[1][0], (int)branch[0][1], (int)branch[1][1]);
+    struct outputs got = outputs_of(text, &h.in);
+    for (int64_t i = 0; i < nq; i++) {
+        double sum = 0, out[16] = {0};
+        int64_t p = i + nk - nq;
+        for (int64_t j = 0; p >= 0 && j < (cases[_i].causal ? p + 1 : nk); j++) {
+            int w = multiplicity(branch, nk, p, j);
+            if (!w)
+                continue;
+            double dot = 0;
+            for (int c = 0; c < 16; c++)
+                dot += (double)h.q[i * 16 + c] * h.k[j * 16 + c];
+            double e = w * exp(h.in.x.scale * dot);
+            sum += e;
+            for (int c = 0; c < 16; c++)
+                out[c] += e * h.v[j * 16 + c];
+        }
+        if (sum == 0)
+            ck_assert(isinf(got.lse[i]));
+        else
+            ck_assert_double_eq_tol(got.lse[i], log(sum), tol);
+        for (int c = 0; c < 16; c++)
+            ck_assert_double_eq_tol(got.out[i * 16 + c], sum > 0 ? out[c] / sum : 0, tol);
+    }
+    free(got.out);
+    free(got.lse);
+    sim_head_free(&h);
+}
+END_TEST
+
 /* 10 tokens in segments of 8 with ratio 3, one head: phase 0. The second segment holds tokens 8, 9
  * and six padded ones; every segment is padded to 9. Selected places 0, 3, 6. */
 START_TEST(longnet_counts_the_padding_of_the_code)
@@ -612,6 +676,7 @@ Suite *make_suite(void)
     tcase_add_test(c, longnet_rows_that_no_branch_selects);
     tcase_add_test(c, longnet_phases_of_heads);
     tcase_add_loop_test(c, longnet_one_branch_is_dense_and_two_equal_ones_weigh_double, 0, 2);
+    tcase_add_loop_test(c, longnet_is_softmax_with_multiplicities, 0, 5);
     tcase_add_loop_test(c, longnet_mixes_branches_by_their_normalisers, 0, 4);
     tcase_add_test(c, longnet_counts_the_padding_of_the_code);
     tcase_add_loop_test(c, sparse_transformer_counts, 0, 4);

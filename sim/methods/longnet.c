@@ -10,8 +10,9 @@
  *
  *   o_i = sum_j W_ij e^{s_ij} v_j / sum_j W_ij e^{s_ij}
  *
- * so this is a mask with multiplicities: the mask is the support {W > 0}, attend applies W, and
- * density_exec counts a pair once per branch. O(N sum_b w_b / r_b^2) pairs.
+ * so this is a mask with multiplicities: the mask is the support {W > 0}, attend mixes the branches
+ * (each segment of each is a dense problem on gathered rows), and density_exec counts a pair once
+ * per branch. O(N sum_b w_b / r_b^2) pairs.
  *
  * Deviations: the code pads sequence and segments with zero keys, which take part in the softmax
  * when not causal (official_pad=1 does that; default off); a query that no branch selects is an
@@ -19,7 +20,6 @@
  */
 #include "core/method.h"
 #include "core/mem.h"
-#include "core/simd.h"
 #include "sim/numlist.h"
 
 #include <math.h>
@@ -54,6 +54,13 @@ struct branch {
     int64_t w, r, phase;
 };
 
+/* One branch's problem on a segment: gathered operands, its output and log-sum-exps. */
+struct branch_buf {
+    float *q, *k, *v;
+    double *out, *lse;
+    int64_t q_cap, k_cap, v_cap, out_cap, lse_cap;
+};
+
 struct longnet_state {
     const struct longnet_params *params;
     struct head_in in;
@@ -61,7 +68,7 @@ struct longnet_state {
     struct branch b[BRANCHES_MOST];
     double weight_sum; /* over the pairs of the mask */
     int64_t weight_max;
-    double *score;           /* [nk] scratch of attend */
+    struct branch_buf buf;
     double est_mean, est_m2; /* of e^(LSE' - LSE), running (Welford) */
     int64_t rows;
 };
@@ -71,7 +78,11 @@ static void longnet_release(void *state)
     struct longnet_state *s = state;
     if (!s)
         return;
-    free(s->score);
+    free(s->buf.q);
+    free(s->buf.k);
+    free(s->buf.v);
+    free(s->buf.out);
+    free(s->buf.lse);
     free(s);
 }
 
@@ -109,7 +120,6 @@ static int longnet_prepare(struct method_ctx *ctx, const void *params, const str
         int64_t per_phase = (in->n_heads + r[b] - 1) / r[b];
         s->b[b] = (struct branch){MIN(w[b], in->x.nk), r[b], in->head / per_phase};
     }
-    TRY(mem_alloc(&s->score, in->x.nk, sizeof *s->score, "scores of a row", err));
     *state = s;
     s = NULL;
 out:
@@ -121,6 +131,12 @@ out:
 static bool takes(const struct branch *b, int64_t p)
 {
     return p % b->w % b->r == b->phase;
+}
+
+/* Number of places that the branch selects among the first x of a segment. */
+static int64_t places_below(const struct branch *b, int64_t x)
+{
+    return x > b->phase ? (x - b->phase + b->r - 1) / b->r : 0;
 }
 
 /* ---- the support ---------------------------------------------------------------------------- */
@@ -176,94 +192,134 @@ out:
     return rc;
 }
 
-/* ---- weighted softmax ----------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------ */
 
-static int64_t weight_of(const struct longnet_state *s, int64_t p, int64_t j)
+/* Zero keys that the code's padding gives the queries of the segment at `start`. */
+static int64_t padding_of(const struct longnet_state *s, const struct branch *b, int64_t start)
 {
-    int64_t n = 0;
-    for (int b = 0; b < s->n; b++) {
-        const struct branch *br = &s->b[b];
-        n += p / br->w == j / br->w && takes(br, p) && takes(br, j);
-    }
-    return n;
-}
-
-/* Zero keys that the code's padding gives the row at position p. */
-static int64_t padding_of(const struct longnet_state *s, int64_t p)
-{
-    int64_t count = 0;
+    int64_t valid = MIN(b->w, s->in.x.nk - start), padded = (b->w + b->r - 1) / b->r * b->r;
     if (!s->params->official_pad || s->in.x.causal)
         return 0;
-    for (int b = 0; b < s->n; b++) {
-        const struct branch *br = &s->b[b];
-        int64_t valid = MIN(br->w, s->in.x.nk - p / br->w * br->w);
-        int64_t padded = (br->w + br->r - 1) / br->r * br->r;
-        if (!takes(br, p))
-            continue;
-        for (int64_t t = valid; t < padded; t++)
-            count += t % br->r == br->phase;
-    }
-    return count;
+    return places_below(b, padded) - places_below(b, valid);
 }
 
-SIMD_CLONES
-static double dot(const float *a, const float *b, int d)
+/* Rows x[first + step t], t = 0..n-1, in place or gathered into *buf. */
+static int strided_rows(const float *x, int d, int64_t first, int64_t step, int64_t n, float **buf,
+                        int64_t *cap, const float **rows, struct err *err)
 {
-    double lane[16] = {0}, sum = 0;
-    int c = 0;
-    for (; c + 16 <= d; c += 16)
-        for (int k = 0; k < 16; k++)
-            lane[k] += (double)a[c + k] * b[c + k];
-    for (; c < d; c++)
-        sum += (double)a[c] * b[c];
-    for (int k = 0; k < 16; k++)
-        sum += lane[k];
-    return sum;
+    int rc = 0;
+    if (step == 1) {
+        *rows = x + first * d;
+        return 0;
+    }
+    TRY(mem_grow(buf, cap, n * d, sizeof **buf, "rows of a branch", err));
+    for (int64_t t = 0; t < n; t++)
+        memcpy(*buf + t * d, x + (first + step * t) * d, (size_t)d * sizeof **buf);
+    *rows = *buf;
+out:
+    return rc;
 }
 
-/* One row over the keys col[0..n): out [dv], returns LSE' (-inf without keys). */
-static double attend_row(const struct longnet_state *s, int64_t i, const int32_t *col, int64_t n,
-                         double *out)
+/* The union of two sets of keys (a key of both counts twice): `out` with the log-sum-exp *lse
+ * becomes the softmax average over its own keys and those of `more`, lse_more. more NULL: values of
+ * 0. */
+static void merge(double *out, double *lse, const double *more, double lse_more, int dv)
+{
+    double top = MAX(*lse, lse_more);
+    if (lse_more == -INFINITY)
+        return;
+    double a = exp(*lse - top), b = exp(lse_more - top), sum = a + b;
+    for (int c = 0; c < dv; c++)
+        out[c] = (a * out[c] + (more ? b * more[c] : 0)) / sum;
+    *lse = top + log(sum);
+}
+
+/* Queries of places [t0, t1) of the segment at `start` and the keys that they see are a dense
+ * problem of their own, t1 - t0 rows standing at the end of n keys when causal. */
+static int attend_places(struct longnet_state *s, const struct branch *b, int64_t start, int64_t t0,
+                         int64_t t1, int64_t n, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    int64_t p = i + x->nk - x->nq, zeros = n ? padding_of(s, p) : 0;
-    double top = zeros ? 0 : -INFINITY, sum;
+    struct branch_buf *w = &s->buf;
+    struct attn_in in = *x;
+    struct attn_ops ops = {0};
+    struct mask full;
+    int64_t first = start + b->phase, shift = x->nk - x->nq;
+    int rc = 0;
 
-    memset(out, 0, (size_t)x->dv * sizeof *out);
-    if (n == 0)
-        return -INFINITY;
-    for (int64_t e = 0; e < n; e++) {
-        s->score[e] = x->scale * dot(x->q + i * x->d, x->k + (int64_t)col[e] * x->d, x->d);
-        top = MAX(top, s->score[e]);
+    in.nq = t1 - t0;
+    in.nk = n;
+    TRY(strided_rows(x->q, x->d, first + b->r * t0 - shift, b->r, in.nq, &w->q, &w->q_cap, &in.q,
+                     err));
+    TRY(strided_rows(x->k, x->d, first, b->r, n, &w->k, &w->k_cap, &in.k, err));
+    TRY(strided_rows(x->v, x->dv, first, b->r, n, &w->v, &w->v_cap, &in.v, err));
+    TRY(mem_grow(&w->out, &w->out_cap, in.nq * x->dv, sizeof *w->out, "output of a branch", err));
+    TRY(mem_grow(&w->lse, &w->lse_cap, in.nq, sizeof *w->lse, "log-sum-exp of a branch", err));
+    TRY(attn_prepare(&ops, &in, s->in.ops->prec, err));
+    mask_full(&full, in.nq, n, 0, in.nq, x->causal);
+    TRY(attn_rows(&ops, &full, w->out, w->lse, err));
+out:
+    attn_release(&ops);
+    return rc;
+}
+
+/* Merge what branch b gives the queries at positions [p0, p1), all of the segment at `start`, into
+ * the rows from row0 on. */
+static int attend_segment(struct longnet_state *s, const struct branch *b, int64_t start,
+                          int64_t p0, int64_t p1, int64_t row0, double *out, double *lse,
+                          struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    int64_t t0 = places_below(b, p0 - start), t1 = places_below(b, p1 - start);
+    int64_t n = x->causal ? t1 : places_below(b, MIN(b->w, x->nk - start));
+    int64_t zeros = padding_of(s, b, start);
+    int rc = 0;
+
+    if (t1 == t0)
+        return 0;
+    TRY(attend_places(s, b, start, t0, t1, n, err));
+    for (int64_t t = t0; t < t1; t++) {
+        int64_t r = start + b->phase + b->r * t - (x->nk - x->nq) - row0;
+        merge(out + r * x->dv, lse + r, s->buf.out + (t - t0) * x->dv, s->buf.lse[t - t0], x->dv);
+        if (zeros)
+            merge(out + r * x->dv, lse + r, NULL, log((double)zeros), x->dv);
     }
-    sum = zeros ? (double)zeros * exp(-top) : 0;
-    for (int64_t e = 0; e < n; e++) {
-        double w = (double)weight_of(s, p, col[e]) * exp(s->score[e] - top);
-        const float *v = x->v + (int64_t)col[e] * x->dv;
-        sum += w;
-        for (int c = 0; c < x->dv; c++)
-            out[c] += w * v[c];
+out:
+    return rc;
+}
+
+/* Softmax sums per row beside the dense ones, running over the rows. */
+static void count_estimates(struct longnet_state *s, const struct mask *m, const double *lse)
+{
+    for (int64_t i = m->row0; i < m->row1; i++) {
+        double l = lse[i - m->row0], est = l == -INFINITY ? 0 : exp(l - s->in.lse[i]);
+        double delta = est - s->est_mean;
+        s->rows++;
+        s->est_mean += delta / (double)s->rows;
+        s->est_m2 += delta * (est - s->est_mean);
     }
-    for (int c = 0; c < x->dv; c++)
-        out[c] /= sum;
-    return top + log(sum);
 }
 
 static int longnet_attend(void *state, const struct mask *m, double *out, double *lse,
                           struct attend_stats *stats, struct err *err)
 {
     struct longnet_state *s = state;
-    for (int64_t i = m->row0; i < m->row1; i++) {
-        int64_t r = i - m->row0;
-        lse[r] =
-            attend_row(s, i, m->col + m->ptr[r], m->ptr[r + 1] - m->ptr[r], out + r * s->in.x.dv);
-        double est = lse[r] == -INFINITY ? 0 : exp(lse[r] - s->in.lse[i]);
-        double delta = est - s->est_mean;
-        s->rows++;
-        s->est_mean += delta / (double)s->rows;
-        s->est_m2 += delta * (est - s->est_mean);
+    const struct attn_in *x = &s->in.x;
+    int64_t p0 = MAX(0, m->row0 + x->nk - x->nq), p1 = m->row1 + x->nk - x->nq;
+    int rc = 0;
+
+    memset(out, 0, (size_t)((m->row1 - m->row0) * x->dv) * sizeof *out);
+    for (int64_t r = 0; r < m->row1 - m->row0; r++)
+        lse[r] = -INFINITY;
+    for (int b = 0; b < s->n; b++) {
+        int64_t w = s->b[b].w;
+        for (int64_t start = p0 / w * w; start < p1; start += w)
+            TRY(attend_segment(s, &s->b[b], start, MAX(p0, start), MIN(p1, start + w), m->row0, out,
+                               lse, err));
     }
-    return 0;
+    count_estimates(s, m, lse);
+out:
+    return rc;
 }
 
 static int longnet_report(void *state, struct record *r, struct err *err)
