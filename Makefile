@@ -66,7 +66,7 @@ BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unversione
 FOLDERS := core capture datasets sim sim/methods analyze plots
 SRC     := $(filter-out core/main.c,$(wildcard $(addsuffix /*.c,$(FOLDERS))))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
-CU_SRC  := $(if $(USE_CUDA),$(wildcard cuda/*.cu))
+CU_SRC  := $(if $(USE_CUDA),$(wildcard cuda/*.cu cuda/methods/*.cu))
 CU_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(if $(USE_CUDA),$(wildcard cuda/*.c))) \
            $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 LIB     := $(BUILD)/liblacuna.a
@@ -230,7 +230,7 @@ gpu-bundle:
 endif
 
 $(BUILD)/gpu/lacuna: $(BUILD)/core/main.o $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/checkcu: $(BUILD)/tests/checkcu.o $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/checkcu: $(BUILD)/tests/checkcu.o $(BUILD)/tests/checkcu_select.o $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/benchcu: $(BUILD)/tests/checkcu_bench.o $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)

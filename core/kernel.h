@@ -1,6 +1,6 @@
 /*
- * kernel.h - what a GPU back end offers to the rest: attention of one head over a block mask, its
- * device time, and what the machine is. sim and cuda both see this header and never each other;
+ * kernel.h - what a GPU back end offers to the rest: attention of one head over a block mask, the
+ * selection of some methods, device times, and what the machine is. sim and cuda both see this header and never each other;
  * core/main.c puts the back end into struct app.
  */
 #ifndef LACUNA_KERNEL_H
@@ -9,6 +9,8 @@
 #include "core/attention.h"
 #include "core/err.h"
 #include "core/json.h"
+#include "core/mask.h"
+#include "core/opt.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,6 +39,18 @@ struct accel_result {
     char              kernel[64], dense_kernel[64];
 };
 
+/* A method with its parameters, for one head. */
+struct accel_choice {
+    const char           *method;  /* public name */
+    const struct opt     *options; /* the method's table over params */
+    const void           *params;
+    uint64_t              seed;
+    const struct attn_in *x;
+};
+
+/* Answer of `select`: the back end does not select for this method with these parameters. */
+#define ACCEL_NO_SELECT 1
+
 struct accel_options {
     int  local_rank; /* picks the GPU */
     int  samples;    /* timed launches of each kernel; 0 = none */
@@ -62,6 +76,12 @@ struct accel {
     /* Thread-safe; one head at a time is on the device. Operands are rounded to bf16. */
     int (*attend)(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
                   struct err *err);
+
+    /* What the method keeps, chosen on the device from q and k rounded to bf16: lists over the whole
+     * head (*m is released by the caller with mask_free), and the device time of choosing them.
+     * Returns ACCEL_NO_SELECT with a reason. Thread-safe. NULL: never. */
+    int (*select)(struct accel_session *s, const struct accel_choice *c, struct mask *m,
+                  struct accel_time *time, char why[160], struct err *err);
 
     /* GPU, driver, timer, ceilings measured in this session: members of the open object of w. */
     int (*describe)(struct accel_session *s, struct jw *w, struct err *err);

@@ -70,6 +70,9 @@ struct carry {
 struct accel;
 struct accel_session;
 
+/* With a GPU back end: where masks are chosen. auto = on the GPU where the back end can. */
+enum select_where { SELECT_AUTO, SELECT_CPU, SELECT_GPU };
+
 struct method_ctx {
     uint64_t      seed;
     struct carry *carry;      /* NULL when the method does not need steps */
@@ -80,6 +83,7 @@ struct method_ctx {
     /* The framework's: attention over the mask on a GPU (core/kernel.h); NULL = on the CPU. */
     const struct accel   *accel;
     struct accel_session *session;
+    enum select_where     select;
 };
 
 /* Set ctx->skip and return METHOD_SKIP. */

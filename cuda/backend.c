@@ -227,6 +227,7 @@ const struct accel cuda_accel = {
     .close = session_close,
     .supports = session_supports,
     .attend = session_attend,
+    .select = session_select,
     .describe = session_describe,
 };
 

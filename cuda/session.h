@@ -40,4 +40,8 @@ struct session_work {
 int session_time(struct accel_session *s, const struct session_work *work, int n,
                  struct accel_time *times, struct err *err);
 
+/* struct accel's select (select_session.c). */
+int session_select(struct accel_session *s, const struct accel_choice *c, struct mask *m,
+                   struct accel_time *time, char why[160], struct err *err);
+
 #endif

@@ -18,7 +18,7 @@
 struct replay_opts {
     struct common_opts c;
     struct str_list    methods;
-    int                backend, precision, l2, timer;
+    int                backend, select_backend, precision, l2, timer;
     int64_t            samples;
     char              *layers, *heads, *steps, *branch, *permute, *shard;
     char              *dump_masks, *dump_outputs, *out;
@@ -26,6 +26,7 @@ struct replay_opts {
 };
 
 static const char *const backends[] = {"cpu", "cuda", NULL};
+static const char *const select_backends[] = {"auto", "cpu", "cuda", NULL};
 static const char *const l2_states[] = {"warm", "cold", NULL};
 static const char *const timers[] = {"cupti", "events", NULL};
 static const char *const precisions[] = {"f64", "f32", NULL};
@@ -40,6 +41,9 @@ static const struct opt options[] = {
      'o', "DIR"},
     {"backend", OPT_ENUM, AT(backend), "cpu", 0, 0, 0, "", "Where the methods run.", backends, 0,
      NULL},
+    {"select-backend", OPT_ENUM, AT(select_backend), "auto", 0, 0, 0, "",
+     "With cuda: where masks are chosen; auto = on the GPU where the method has a GPU side.",
+     select_backends, 0, NULL},
     {"precision", OPT_ENUM, AT(precision), "f64", 0, 0, 0, "",
      "Arithmetic of the exact reference: f64 (as the metrics are defined) or f32 (faster, agrees to "
      "about 1e-6).",
@@ -303,7 +307,10 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
     struct accel_options how = {.local_rank = shard->local, .samples = (int)o->samples,
                                 .l2_cold = o->l2 == 1, .events = o->timer == 1};
     if (o->backend == 0)
-        return 0;
+        return o->select_backend != SELECT_GPU
+                   ? 0
+                   : err_set(err, ERR_USAGE, "replay: --select-backend cuda needs --backend cuda");
+    r->select = (enum select_where)o->select_backend;
     if (!app->accel)
         return err_set(err, ERR_MACHINE,
                        "replay: --backend cuda needs a build with CUDA (make CUDA=1)");

@@ -38,6 +38,7 @@ struct replay {
     struct head_load   load;
     const struct accel   *accel;   /* NULL: on the CPU */
     struct accel_session *session; /* owned by the command */
+    enum select_where     select;
     uint64_t           seed;
     struct series     *series; /* owned */
     int64_t            n_series, cap_series;

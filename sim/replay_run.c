@@ -100,7 +100,8 @@ static int run_cell(struct replay *r, const struct method_run *run, const struct
                     struct slots slots, struct record *rec, struct err *err)
 {
     struct method_ctx    ctx = {.seed = r->seed, .carry = slots.branch, .shared = slots.shared,
-                                .accel = r->accel, .session = r->session};
+                                .accel = r->accel, .session = r->session,
+                                .select = r->select};
     struct dump          dump = {0};
     const struct method *method = run->method;
     void                *params = NULL;

@@ -191,30 +191,52 @@ out:
     return rc;
 }
 
-/* Selection ran on the CPU, so there is no total time, except where nothing is selected. */
-static int record_times(const struct run *run, const struct accel_result *res, struct record *r,
-                        struct err *err)
+/* Where a head's mask was chosen. */
+struct selected {
+    bool              none, gpu; /* nothing to choose; chosen on the GPU */
+    struct accel_time time;      /* on the GPU */
+    int64_t           differs;   /* units in which the GPU's mask and the reference's differ */
+};
+
+static int record_total(const struct attn_in *x, const struct accel_result *res,
+                        const struct selected *sel, struct record *r, struct err *err)
+{
+    double total = res->attend.median + (sel->none ? 0 : sel->time.median);
+    double pairs = (double)pairs_allowed(x->nq, x->nk, x->causal);
+    int    rc = 0;
+    if (sel->none) {
+        TRY(record_time(r, "time_total_ns", &res->attend, err));
+    } else {
+        TRY(record_time(r, "time_select_ns", &sel->time, err));
+        TRY(record_metric(r, "time_total_ns", total, err));
+        TRY(record_metric(r, "select_share", sel->time.median / total, err));
+    }
+    TRY(record_metric(r, "speedup", res->dense.median / total, err));
+    TRY(record_metric(r, "speed_dense_eq", 4e-3 * x->d * pairs / total, err));
+out:
+    return rc;
+}
+
+/* A total only where everything from q, k, v to the output ran on the GPU. */
+static int record_times(const struct run *run, const struct accel_result *res,
+                        const struct selected *sel, struct record *r, struct err *err)
 {
     const struct attn_in *x = &run->in->x;
     int                   rc = 0;
-    bool                  dense = strcmp(run->method->name, "dense") == 0;
 
     record_note(r, "select_backend=%s;kernel=%s;dense_kernel=%s;operands=bf16",
-                dense ? "none" : "cpu", res->kernel, res->dense_kernel);
+                sel->none ? "none" : sel->gpu ? "cuda" : "cpu", res->kernel, res->dense_kernel);
+    if (sel->gpu)
+        TRY(record_metric(r, "mask_diff", (double)sel->differs, err));
     if (!res->attend.samples)
-        return 0;
+        return rc;
     TRY(record_time(r, "time_attend_ns", &res->attend, err));
     TRY(record_time(r, "time_dense_ns", &res->dense, err));
     TRY(record_metric(r, "samples", (double)res->attend.samples, err));
     TRY(record_metric(r, "speed_exec",
                       4e-3 * x->d * (double)res->pairs_exec / res->attend.median, err));
-    if (dense) {
-        TRY(record_time(r, "time_total_ns", &res->attend, err));
-        TRY(record_metric(r, "speedup", res->dense.median / res->attend.median, err));
-        TRY(record_metric(r, "speed_dense_eq",
-                          4e-3 * x->d * (double)pairs_allowed(x->nq, x->nk, x->causal) /
-                              res->attend.median, err));
-    }
+    if (sel->none || sel->gpu)
+        TRY(record_total(x, res, sel, r, err));
 out:
     return rc;
 }
@@ -250,11 +272,76 @@ out:
     return rc;
 }
 
-/* All rows are selected first, because the GPU takes a head at once. */
-static int run_on_accel(struct run *run, struct method_ctx *ctx, struct record *r, struct err *err)
+/* The rows of chunk *m, as the lists of the whole head have them, in the place of *m. Counts what
+ * differs. */
+static int take_rows(const struct mask *whole, struct mask *m, int64_t *differs, struct err *err)
+{
+    struct mask part = {0};
+    int64_t     g0 = m->row0 / m->bq;
+    int         rc = 0;
+
+    TRY(mask_lists_init(&part, m->nq, m->nk, m->row0, m->row1, m->causal, m->bq, m->bk, err));
+    part.exec = m->exec;
+    part.exec_bq = m->exec_bq;
+    part.exec_bk = m->exec_bk;
+    for (int64_t g = 0; g < m->ngroups; g++) {
+        int64_t a = whole->ptr[g0 + g], end = whole->ptr[g0 + g + 1];
+        int64_t b = m->ptr[g], b_end = m->ptr[g + 1];
+        while (a < end || b < b_end) {
+            bool here = a < end && (b == b_end || whole->col[a] <= m->col[b]);
+            bool there = b < b_end && (a == end || m->col[b] <= whole->col[a]);
+            if (here)
+                TRY(mask_lists_add(&part, g, whole->col[a], err));
+            *differs += here != there;
+            a += here;
+            b += there;
+        }
+    }
+    mask_lists_finish(&part);
+    mask_free(m);
+    *m = part;
+    part = (struct mask){0};
+out:
+    mask_free(&part);
+    return rc;
+}
+
+/* Replace the reference's masks by those that the GPU chooses. METHOD_SKIP with the reason when it
+ * does not choose for this method, or masks of this form. */
+static int select_on_accel(struct run *run, const void *params, struct method_ctx *ctx,
+                           struct mask *masks, int64_t n, struct selected *sel, struct err *err)
+{
+    struct accel_choice c = {run->method->name, run->method->params, params, ctx->seed,
+                             &run->in->x};
+    struct mask         whole = {0};
+    char                why[160] = "the back end does not select";
+    int                 rc = ctx->accel->select
+                                 ? ctx->accel->select(ctx->session, &c, &whole, &sel->time, why, err)
+                                 : ACCEL_NO_SELECT;
+
+    if (rc == ACCEL_NO_SELECT)
+        return method_skip(ctx, "%s", why);
+    TRY(rc);
+    for (int64_t i = 0; i < n; i++) {
+        if (masks[i].form != MASK_LISTS || masks[i].bq != whole.bq || masks[i].bk != whole.bk)
+            FAIL(err, ERR_RUN, "the GPU selects units of %lld x %lld, the reference does not",
+                 (long long)whole.bq, (long long)whole.bk);
+        TRY(take_rows(&whole, masks + i, &sel->differs, err));
+    }
+    sel->gpu = true;
+out:
+    mask_free(&whole);
+    return rc;
+}
+
+/* All rows are selected first, because the GPU takes a head at once. The reference selects in any
+ * case: a method's own numbers come from there, and so does the count of differences. */
+static int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx,
+                        struct record *r, struct err *err)
 {
     const struct attn_in *x = &run->in->x;
     struct accel_result   res = {0};
+    struct selected       sel = {.none = strcmp(run->method->name, "dense") == 0};
     struct mask          *masks = NULL;
     char                  why[160] = "";
     int64_t               step = chunk_rows(run), n = (x->nq + step - 1) / step;
@@ -268,13 +355,18 @@ static int run_on_accel(struct run *run, struct method_ctx *ctx, struct record *
     TRY(mem_alloc(&run->lse_mask, step < x->nq ? step : x->nq, sizeof(double), "mask log-sum-exp",
                   err));
     TRY(select_all(run, step, masks, err));
+    if (!sel.none && ctx->select != SELECT_CPU) {
+        rc = select_on_accel(run, params, ctx, masks, n, &sel, err);
+        if (rc < 0 || (rc == METHOD_SKIP && ctx->select == SELECT_GPU))
+            goto out;
+    }
     rc = accel_attend_masks(ctx->accel, ctx->session, x, masks, n, &res, why, err);
     if (rc == METHOD_SKIP)
         method_skip(ctx, "%s", why);
     TRY(rc);
     for (int64_t i = 0; i < n; i++)
         TRY(add_chunk(run, masks + i, &res, err));
-    TRY(record_times(run, &res, r, err));
+    TRY(record_times(run, &res, &sel, r, err));
 out:
     for (int64_t i = 0; masks && i < n; i++)
         mask_free(masks + i);
@@ -320,7 +412,7 @@ static int run_method(const struct method *method, const void *params, struct me
     if (rc)
         goto out;
     TRY(metrics_init(&run.acc, in->x.nq, in->x.dv, err));
-    TRY(ctx->accel ? run_on_accel(&run, ctx, r, err) : run_chunks(&run, err));
+    TRY(ctx->accel ? run_on_accel(&run, params, ctx, r, err) : run_chunks(&run, err));
     TRY(run_record(&run, r, err));
 out:
     if (rc == METHOD_SKIP) {

@@ -1,16 +1,18 @@
 /*
- * checkcu.c - every attention kernel against the CPU reference, on random and edge-biased data.
+ * checkcu.c - every attention kernel, and every method's selection (checkcu_select.c), against the
+ * CPU reference, on random and edge-biased data.
  *
  * A program of its own and not a Check suite: one CUDA context for all cases, no fork. A check
  * passes when outputs are within 5e-3 (relative L2 against double on sampled rows), LSE within 1e-3
  * (or 2e-6 of the largest score, which is what float scores can carry), and a second launch gives
  * the same bits. Exit code 1 when a check failed or none ran, 4 without a GPU.
  *
- *   checkcu [--small] [TEXT]   only kernels whose name contains TEXT; --small: short sequences,
- *                              for compute-sanitizer
+ *   checkcu [--small] [TEXT]   only kernels and settings whose name contains TEXT; --small:
+ *                              short sequences, for compute-sanitizer
  */
 #include "core/log.h"
 #include "tests/checkcu_case.h"
+#include "tests/checkcu_select.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -156,6 +158,7 @@ int main(int argc, char **argv)
 {
     struct gpu g = {0};
     struct err err = {0};
+    bool       lost = false;
 
     alarm(480);
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -170,8 +173,11 @@ int main(int argc, char **argv)
         if (strstr(k->name, only) && check_kernel(&g, k)) {
             printf("the GPU is lost after this failure; the rest did not run\n");
             n_failures++;
+            lost = true;
             break;
         }
+    if (!lost && check_selections(&g, only, small, &n_checks, &n_failures))
+        printf("the GPU is lost after this failure; the rest did not run\n");
     printf("%lld passed, %lld failed\n", (long long)(n_checks - n_failures), (long long)n_failures);
     gpu_close(&g);
     return n_checks == 0 || n_failures ? 1 : 0;

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const cu_data_names[] = {"normal", "equal", "huge", "tiny", "one-hot", "offset"};
+const char *const cu_data_names[] = {"normal", "equal", "huge", "tiny", "one-hot", "offset",
+                                     "smooth"};
 
 static float round_bf16(double x)
 {
@@ -40,12 +41,14 @@ static void fill_token(const struct cu_case *k, int which, int64_t at, int64_t i
             y = score ? (c == (int)(i * 13 % d) ? 16 : 0) : z;
         else if (data == DATA_OFFSET)
             y = z + (c % 5 == 0 ? 4 : 0);
+        else if (data == DATA_SMOOTH)
+            y = 0.5 * z + (score ? 1.5 * cos(0.01 * (double)i + c * c) : 0);
         x[c] = round_bf16(y);
     }
 }
 
-static int make_tensor(const struct cu_case *c, int which, int heads, int64_t n, float **out,
-                       struct err *err)
+int cu_make_tensor(const struct cu_case *c, int which, int heads, int64_t n, float **out,
+                   struct err *err)
 {
     int d = c->problem.d, rc = mem_alloc(out, heads * n * d, sizeof(float), "test data", err);
     for (int64_t i = 0; i < heads * n && !rc; i++)
@@ -53,7 +56,7 @@ static int make_tensor(const struct cu_case *c, int which, int heads, int64_t n,
     return rc;
 }
 
-static int upload_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err)
+int cu_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err)
 {
     uint16_t *narrow = NULL;
     void     *dev = NULL;
@@ -82,8 +85,8 @@ static int place(struct gpu *g, const struct cu_case *c, int which, int heads, i
         TRY(gpu_fill_normal(g, dev, count, (uint32_t)(c->seed * 3) + (uint32_t)which, err));
         *out = dev;
     } else {
-        TRY(make_tensor(c, which, heads, n, host, err));
-        TRY(upload_bf16(g, *host, count, out, err));
+        TRY(cu_make_tensor(c, which, heads, n, host, err));
+        TRY(cu_put_bf16(g, *host, count, out, err));
     }
 out:
     return rc;

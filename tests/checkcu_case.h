@@ -8,7 +8,9 @@
 #include "cuda/attn.h"
 
 enum cu_data {
-    DATA_NORMAL, DATA_EQUAL, DATA_HUGE, DATA_TINY, DATA_ONE_HOT, DATA_OFFSET, DATA_COUNT
+    DATA_NORMAL, DATA_EQUAL, DATA_HUGE, DATA_TINY, DATA_ONE_HOT, DATA_OFFSET,
+    DATA_SMOOTH, /* neighbouring tokens resemble each other */
+    DATA_COUNT
 };
 extern const char *const cu_data_names[];
 
@@ -40,6 +42,12 @@ struct cu_run {
 
 int  cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct err *err);
 void cu_run_free(struct gpu *g, struct cu_run *r);
+
+/* q, k or v (which = 0, 1, 2) of the case: values representable in bf16, [heads][n][d]; the caller
+ * owns *out. cu_put_bf16 takes such values to the device. */
+int cu_make_tensor(const struct cu_case *c, int which, int heads, int64_t n, float **out,
+                   struct err *err);
+int cu_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err);
 
 /* Floating-point operations of the pairs that the problem allows (dense), and of the computed
  * blocks. */

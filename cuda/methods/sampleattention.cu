@@ -1,0 +1,515 @@
+/*
+ * sampleattention.cu - SampleAttention's selection (arXiv:2406.15486, algorithm 1): score lists of
+ * the sampled slices, find_k, block map. The CPU side is sim/sampleattention_scores.c and _plan.c.
+ *
+ * Keys are read once. For every unit of B/2 keys and every sampled row the kernel keeps the largest
+ * score and the sums of e^(s - largest) on both sides of the one bin boundary that a unit can hold;
+ * with these, once a row's log-sum-exp is known, block columns and distance bins are sums over
+ * rows. Scores come from bf16 products summed in float, everything behind them is in double.
+ *
+ * 2 B N d FLOP per slice and head; the records take 32 N bytes per slice and head.
+ */
+#include "cuda/lists.h"
+#include "cuda/mma.cuh"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_CHUNKS 64
+#define MAX_BLOCKS 24576 /* a list of scores in shared memory */
+#define THREADS 256
+#define MOST_TILES 8     /* tiles of keys that a thread block walks */
+
+enum merge { MERGE_PERCHUNK, MERGE_UNION, MERGE_MEAN };
+
+struct sample_args {
+    int64_t nq, nk;
+    int     heads, per_kv, nb, chunks, lists, units, tiles_per_block;
+    int     centred, cover2, merge, keep_diag, keep_sink;
+    int     mask_unit, groups, words;
+    double  alpha_c, alpha_s;
+    float   scale_log2;
+    int     end[MAX_CHUNKS + 1]; /* chunk i covers positions [end[i], end[i + 1]) */
+
+    const uint4 *q, *k;
+    float4      *part;       /* [heads][chunks][units][B]: largest, sum of the higher bin, of the lower */
+    double      *lse;        /* [heads][chunks][B], base 2 */
+    double      *col, *slash; /* [heads][chunks][nb] */
+    uint8_t     *cols, *diags; /* [heads][lists][nb], [heads][lists][nb + 1] */
+    uint32_t    *map;
+    int32_t     *count;
+};
+
+/* Distance d lies in bin (d + offset) / B. */
+template <int B> static __device__ __forceinline__ int bin_offset(const sample_args &a)
+{
+    return a.centred ? B / 2 : 0;
+}
+
+/* ---- scores --------------------------------------------------------------------------------- */
+
+/* The records of 16 MT rows and one unit from the scores of a warp. */
+template <int B, int MT, int NT>
+static __device__ __forceinline__ void reduce_unit(const sample_args &a, float (&acc)[MT][NT][4],
+                                                   int row0, int pos0, int key0, float4 *part)
+{
+    int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            int   row = row0 + 16 * m + 8 * h + (lane >> 2), reach = pos0 + row - key0;
+            int   edge = reach < 0 ? -1 : (reach + bin_offset<B>(a)) % B;
+            float top = -INFINITY, high = 0, low = 0;
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    int    c = 8 * n + 2 * (lane & 3) + e;
+                    float &s = acc[m][n][2 * h + e];
+                    s = c <= reach ? s * a.scale_log2 : -INFINITY;
+                    top = fmaxf(top, s);
+                }
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+            float base = top == -INFINITY ? 0 : top;
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float p = exp2f(acc[m][n][2 * h + e] - base);
+                    bool  higher = 8 * n + 2 * (lane & 3) + e <= edge;
+                    high += higher ? p : 0;
+                    low += higher ? 0 : p;
+                }
+#pragma unroll
+            for (int step = 1; step < 4; step *= 2) {
+                high += __shfl_xor_sync(~0u, high, step);
+                low += __shfl_xor_sync(~0u, low, step);
+            }
+            if ((lane & 3) == 0)
+                part[row] = make_float4(top, high, low, 0);
+        }
+}
+
+/* Slice blockIdx.y of head blockIdx.z against tiles_per_block tiles of B keys. Warp w: rows of
+ * quarter w % 4, keys of half w / 4. */
+template <int D, int B>
+static __global__ void __launch_bounds__(THREADS, 2) score_units(const sample_args a)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    constexpr int TILE = B * D * 2, MT = B / 64, NT = B / 16;
+    int           slice = blockIdx.y, head = blockIdx.z, warp = threadIdx.x >> 5;
+    int           last = a.end[slice + 1], pos0 = last - B;
+    int           t0 = blockIdx.x * a.tiles_per_block;
+    int           t1 = min(t0 + a.tiles_per_block, (last + B - 1) / B);
+    uint32_t      q = shared_addr(shared), k = q + TILE;
+    const uint4  *keys = a.k + (int64_t)(head / a.per_kv) * a.nk * (D / 8);
+    float4       *part = a.part + ((int64_t)head * a.chunks + slice) * a.units * B;
+
+    if (t0 >= t1)
+        return;
+    copy_tile<D, B, THREADS>(q, a.q + (int64_t)head * a.nq * (D / 8), pos0 - (a.nk - a.nq), a.nq);
+    copy_tile<D, B, THREADS>(k, keys, (int64_t)t0 * B, a.nk);
+    copy_commit();
+    for (int t = t0; t < t1; t++) {
+        if (t + 1 < t1)
+            copy_tile<D, B, THREADS>(k + (t + 1 - t0) % 2 * TILE, keys, (int64_t)(t + 1) * B, a.nk);
+        copy_commit();
+        copy_wait<1>();
+        __syncthreads();
+        float acc[MT][NT][4];
+        int   row0 = warp % 4 * (B / 4), half = warp / 4;
+        warp_scores<D, MT, NT>(q, row0, k + (t - t0) % 2 * TILE, half * (B / 2), acc);
+        reduce_unit<B, MT, NT>(a, acc, row0, pos0, t * B + half * (B / 2),
+                               part + (int64_t)(2 * t + half) * B);
+        __syncthreads();
+    }
+}
+
+static __device__ __forceinline__ int units_of(const sample_args &a, int slice, int b)
+{
+    return (a.end[slice + 1] + b - 1) / b * 2;
+}
+
+/* Log-sum-exp of the sampled rows: 1024 / B threads share a row. */
+template <int B> static __global__ void __launch_bounds__(1024) row_sums(const sample_args a)
+{
+    constexpr int     SHARES = 1024 / B;
+    __shared__ double sums[SHARES][B];
+    __shared__ float  tops[SHARES][B];
+    int               row = threadIdx.x % B, share = threadIdx.x / B;
+    int               units = units_of(a, blockIdx.x, B);
+    int64_t           at = (int64_t)blockIdx.y * a.chunks + blockIdx.x;
+    const float4     *part = a.part + at * a.units * B + row;
+    float             top = -INFINITY;
+    double            sum = 0;
+    for (int u = share; u < units; u += SHARES)
+        top = fmaxf(top, part[(int64_t)u * B].x);
+    tops[share][row] = top;
+    __syncthreads();
+    for (int s = 0; s < SHARES; s++)
+        top = fmaxf(top, tops[s][row]);
+    for (int u = share; u < units; u += SHARES) {
+        float4 x = part[(int64_t)u * B];
+        sum += (double)(x.y + x.z) * exp2f(x.x - top);
+    }
+    sums[share][row] = sum;
+    __syncthreads();
+    if (share == 0) {
+        sum = 0;
+        for (int s = 0; s < SHARES; s++)
+            sum += sums[s][row];
+        a.lse[at * B + row] = top + log2(sum);
+    }
+}
+
+/* Sum over the B threads of a block in a fixed order, valid in thread 0. */
+template <int B> static __device__ double rows_sum(double x, double *shared)
+{
+    for (int step = 16; step; step /= 2)
+        x += __shfl_xor_sync(~0u, x, step);
+    if ((threadIdx.x & 31) == 0)
+        shared[threadIdx.x >> 5] = x;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int w = 1; w < B / 32; w++)
+            x += shared[w];
+    __syncthreads();
+    return x;
+}
+
+/* Mass of the row at position pos in bin x, of the units that the bin's keys touch. */
+template <int B>
+static __device__ double bin_mass(const sample_args &a, const float4 *part, int pos, int x, float lse)
+{
+    int    offset = bin_offset<B>(a);
+    int    high = pos - x * B + offset, low = max(high - B + 1, 0);
+    double sum = 0;
+    high = min(high, pos);
+    if (high < 0)
+        return 0;
+    for (int u = low / (B / 2); u <= high / (B / 2); u++) {
+        float4 r = part[(int64_t)u * B];
+        int    upper = (pos - u * (B / 2) + offset) / B;
+        float  mass = upper == x ? r.y : upper == x + 1 ? r.z : 0;
+        sum += mass * exp2f(r.x - lse);
+    }
+    return sum;
+}
+
+/* Column block blockIdx.x and bin blockIdx.x of a slice. */
+template <int B> static __global__ void __launch_bounds__(B) add_rows(const sample_args a)
+{
+    __shared__ double shared[B / 32];
+    int               j = blockIdx.x, slice = blockIdx.y, row = threadIdx.x;
+    int64_t           at = (int64_t)blockIdx.z * a.chunks + slice;
+    const float4     *part = a.part + at * a.units * B + row;
+    int               pos = a.end[slice + 1] - B + row, units = units_of(a, slice, B);
+    float             lse = (float)a.lse[at * B + row];
+    double            col = 0, slash = 0;
+    for (int u = 2 * j; u < 2 * j + 2 && u < units; u++) {
+        float4 r = part[(int64_t)u * B];
+        col += (double)(r.y + r.z) * exp2f(r.x - lse);
+    }
+    slash = bin_mass<B>(a, part, pos, j, lse);
+    if (a.centred && j == a.nb - 1) /* bins past the last one count as the last */
+        slash += bin_mass<B>(a, part, pos, j + 1, lse);
+    col = rows_sum<B>(col, shared);
+    slash = rows_sum<B>(slash, shared);
+    if (row == 0) {
+        a.col[at * a.nb + j] = col / B;
+        a.slash[at * a.nb + j] = slash / B;
+    }
+}
+
+/* ---- find_k --------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ double warp_add(double x)
+{
+    for (int step = 16; step; step /= 2)
+        x += __shfl_xor_sync(~0u, x, step);
+    return x;
+}
+
+static __device__ double mass_from(const double *v, int n, double t, bool equal, int *number)
+{
+    double sum = 0;
+    int    count = 0;
+    for (int x = threadIdx.x; x < n; x += 32)
+        if (v[x] > t || (equal && v[x] == t)) {
+            sum += v[x];
+            count++;
+        }
+    *number = __reduce_add_sync(~0u, count);
+    return warp_add(sum);
+}
+
+/* The fewest entries, largest first and ties by index, that reach alpha of the total: those above t
+ * and the first m equal to it. Scores are not negative, so their bits sort as they do. */
+static __device__ void find_k(const double *v, int n, double alpha, double *t, int *m)
+{
+    int    number, equal;
+    double total = mass_from(v, n, 0, true, &number), need = alpha * total, top = 0;
+    *t = -1;
+    *m = 0;
+    if (alpha >= 1)
+        return;
+    for (int x = threadIdx.x; x < n; x += 32)
+        top = fmax(top, v[x]);
+    for (int step = 16; step; step /= 2)
+        top = fmax(top, __shfl_xor_sync(~0u, top, step));
+    if (need > total)
+        return;
+    uint64_t bits = 0;
+    for (uint64_t bit = 1ull << 62; bit; bit >>= 1) {
+        double from = __longlong_as_double((long long)(bits | bit));
+        if (from <= top && mass_from(v, n, from, true, &number) >= need)
+            bits |= bit;
+    }
+    *t = __longlong_as_double((long long)bits);
+    mass_from(v, n, *t, true, &equal);
+    double above = mass_from(v, n, *t, false, &number);
+    equal -= number;
+    int taken = number == 0 ? 1 : 0;
+    while (taken < equal && above + taken * *t < need)
+        taken++;
+    *m = taken;
+}
+
+/* blockIdx.x: slice (or the mean of all); blockIdx.y: head; blockIdx.z: 0 columns, 1 bins. */
+static __global__ void __launch_bounds__(32) choose(const sample_args a)
+{
+    extern __shared__ double values[];
+    int           lane = threadIdx.x, nb = a.nb;
+    int           list = a.merge == MERGE_PERCHUNK ? blockIdx.x : 0;
+    const double *score = (blockIdx.z ? a.slash : a.col) + (int64_t)blockIdx.y * a.chunks * nb;
+    double        t;
+    int           m, seen = 0;
+
+    for (int x = lane; x < nb; x += 32) {
+        double sum = 0;
+        if (a.merge == MERGE_MEAN) {
+            for (int i = 0; i < a.chunks; i++)
+                sum += score[(int64_t)i * nb + x];
+            sum /= a.chunks;
+        } else {
+            sum = score[(int64_t)blockIdx.x * nb + x];
+        }
+        values[x] = sum;
+    }
+    __syncwarp();
+    find_k(values, nb, blockIdx.z ? a.alpha_s : a.alpha_c, &t, &m);
+    uint8_t *cols = a.cols + ((int64_t)blockIdx.y * a.lists + list) * nb;
+    uint8_t *diags = a.diags + ((int64_t)blockIdx.y * a.lists + list) * (nb + 1);
+    for (int x0 = 0; x0 < nb; x0 += 32) {
+        int      x = x0 + lane;
+        bool     tie = x < nb && values[x] == t;
+        uint32_t ties = __ballot_sync(~0u, tie);
+        bool     take = x < nb && (values[x] > t ||
+                               (tie && seen + __popc(ties & ((1u << lane) - 1)) < m));
+        seen += __popc(ties);
+        if (take && blockIdx.z == 0)
+            cols[x] = 1;
+        if (take && blockIdx.z == 1) {
+            diags[x] = 1;
+            if (a.cover2)
+                diags[x + 1] = 1;
+        }
+    }
+}
+
+/* ---- map ------------------------------------------------------------------------------------ */
+
+/* A warp per row of the map; `b` is the block size. */
+static __global__ void fill_map(const sample_args a, int b, int64_t rows)
+{
+    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
+    int     lane = threadIdx.x & 31, kept = 0, l = 0;
+    if (row >= rows)
+        return;
+    int64_t head = row / a.groups;
+    int     i = (int)((row % a.groups * a.mask_unit + a.nk - a.nq) / b);
+    int     last = (int)min((int64_t)(i + 1) * b, a.nk) - 1;
+    while (l < a.lists - 1 && a.end[l + 1] <= last)
+        l++;
+    const uint8_t *cols = a.cols + (head * a.lists + l) * a.nb;
+    const uint8_t *diags = a.diags + (head * a.lists + l) * (a.nb + 1);
+    for (int j0 = 0; j0 < a.words * 32; j0 += 32) {
+        int  j = j0 + lane;
+        bool keep = j <= i && j < a.nb &&
+                    (cols[j] || diags[i - j] || (a.keep_diag && i == j) || (a.keep_sink && j == 0));
+        uint32_t word = __ballot_sync(~0u, keep);
+        kept += __popc(word);
+        if (lane == 0)
+            a.map[row * a.words + j0 / 32] = word;
+    }
+    if (lane == 0)
+        a.count[row] = kept;
+}
+
+/* ---- launches ------------------------------------------------------------------------------- */
+
+struct sample_state {
+    int         block;
+    sample_args args;
+};
+
+template <int D, int B>
+static int launch_scores(struct gpu *g, const sample_args &a, struct err *err)
+{
+    int  rc = 0, smem = 3 * B * D * 2;
+    int  blocks = (a.nb + a.tiles_per_block - 1) / a.tiles_per_block;
+    CU(err, cudaFuncSetAttribute((const void *)score_units<D, B>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+    score_units<D, B><<<dim3(blocks, a.chunks, a.heads), THREADS, smem, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    row_sums<B><<<dim3(a.chunks, a.heads), 1024, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    add_rows<B><<<dim3(a.nb, a.chunks, a.heads), B, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static int launch(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    const sample_state *s = (const sample_state *)job->state;
+    const sample_args  &a = s->args;
+    int64_t             flags = (int64_t)a.heads * a.lists, rows = job->lists.rows;
+    int                 rc = 0, d = job->problem.d;
+
+    if (d == 128)
+        TRY((s->block == 128 ? launch_scores<128, 128>(g, a, err)
+                             : launch_scores<128, 64>(g, a, err)));
+    else
+        TRY((s->block == 128 ? launch_scores<64, 128>(g, a, err)
+                             : launch_scores<64, 64>(g, a, err)));
+    CU(err, cudaMemsetAsync(a.cols, 0, (size_t)(flags * (2 * a.nb + 1)), g->stream));
+    CU(err, cudaFuncSetAttribute((const void *)choose, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 a.nb * 8));
+    choose<<<dim3(a.merge == MERGE_MEAN ? 1 : a.chunks, a.heads, 2), 32, a.nb * 8, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    fill_map<<<(unsigned)((rows + 7) / 8), 256, 0, g->stream>>>(a, s->block, rows);
+    CU_LAUNCHED(err);
+    TRY(lists_make(g, &job->lists, err));
+out:
+    return rc;
+}
+
+/* ---- set-up --------------------------------------------------------------------------------- */
+
+/* alpha_c, alpha_s and chunks as given; their defaults are those of the method without a preset. */
+static double alpha(const struct select_problem *p, const char *name)
+{
+    double a = select_num(p, name);
+    return isnan(a) ? 0.95 : a;
+}
+
+static int chunks_of(const struct select_problem *p)
+{
+    int64_t n = select_int(p, "chunks");
+    return n == INT64_MIN ? 1 : (int)n;
+}
+
+static int block_of(const struct select_problem *p)
+{
+    return select_is(p, "block", "64") ? 64 : 128;
+}
+
+static bool fits(const struct select_problem *p, char why[160])
+{
+    int64_t b = block_of(p), chunks = chunks_of(p);
+    if (p->d != 64 && p->d != 128)
+        snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
+    else if (select_is(p, "profile", "v2") || select_is(p, "reduce", "max"))
+        snprintf(why, 160, "profile=v2 and reduce=max have no GPU side");
+    else if (!select_is(p, "preset", "none"))
+        snprintf(why, 160, "presets have no GPU side; give alpha_c, alpha_s and chunks");
+    else if (p->nq < 2 * b || chunks * b >= p->nq)
+        snprintf(why, 160, "too short for the slices");
+    else if ((p->nk + b - 1) / b > MAX_BLOCKS)
+        snprintf(why, 160, "the GPU side takes up to %d blocks of keys", MAX_BLOCKS);
+    else
+        return true;
+    return false;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t t = a % b;
+        a = b;
+        b = t;
+    }
+    return a;
+}
+
+static void resolve(const struct gpu *g, const struct select_problem *p, sample_state *s)
+{
+    sample_args *a = &s->args;
+    int64_t      b = s->block, shift = p->nk - p->nq;
+    bool         strict = select_is(p, "profile", "strict"), safe = select_is(p, "profile", "safe");
+    a->nq = p->nq;
+    a->nk = p->nk;
+    a->heads = p->heads;
+    a->per_kv = p->heads / p->kv_heads;
+    a->nb = (int)((p->nk + b - 1) / b);
+    a->chunks = chunks_of(p);
+    a->units = 2 * a->nb;
+    a->alpha_c = alpha(p, "alpha_c");
+    a->alpha_s = alpha(p, "alpha_s");
+    a->centred = select_is(p, "extend", "centred");
+    a->cover2 = select_is(p, "extend", "cover2");
+    a->merge = select_is(p, "merge", "perchunk") ? MERGE_PERCHUNK
+               : select_is(p, "merge", "union")  ? MERGE_UNION
+                                                 : MERGE_MEAN;
+    a->lists = a->merge == MERGE_PERCHUNK ? a->chunks : 1;
+    a->keep_diag = select_is(p, "keep_diag", "profile") ? !strict : select_is(p, "keep_diag", "1");
+    a->keep_sink = select_is(p, "keep_sink", "profile") ? safe : select_is(p, "keep_sink", "1");
+    a->scale_log2 = (float)(p->scale * M_LOG2E);
+    a->end[0] = (int)shift;
+    for (int i = 1; i < a->chunks; i++)
+        a->end[i] = (int)((shift + i * p->nq / a->chunks + b - 1) / b * b);
+    a->end[a->chunks] = (int)p->nk;
+    a->mask_unit = (int)common_divisor(b, shift % b);
+    int64_t tiles = (int64_t)a->nb * a->chunks * a->heads / (2 * g->sms);
+    a->tiles_per_block = (int)(tiles < 1 ? 1 : tiles > MOST_TILES ? MOST_TILES : tiles);
+    a->q = (const uint4 *)p->q;
+    a->k = (const uint4 *)p->k;
+}
+
+static int init(struct gpu *g, struct select_job *job, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    sample_state                *s = (sample_state *)calloc(1, sizeof *s);
+    int                          rc = 0;
+
+    job->state = s;
+    if (!s)
+        FAIL(err, ERR_NOMEM, "sampleattention on the GPU: out of memory");
+    s->block = block_of(p);
+    resolve(g, p, s);
+    {
+        sample_args *a = &s->args;
+        int64_t      slices = (int64_t)a->heads * a->chunks;
+        TRY(select_lists_init(g, job, a->mask_unit, s->block, err));
+        a->groups = (int)job->lists.groups;
+        a->words = (int)job->lists.words;
+        a->map = job->lists.map;
+        a->count = job->lists.count;
+        TRY(gpu_alloc(g, slices * a->units * s->block * 16, &a->part, err));
+        TRY(gpu_alloc(g, slices * s->block * 8, &a->lse, err));
+        TRY(gpu_alloc(g, slices * a->nb * 8, &a->col, err));
+        TRY(gpu_alloc(g, slices * a->nb * 8, &a->slash, err));
+        TRY(gpu_alloc(g, (int64_t)a->heads * a->lists * (2 * a->nb + 1), &a->cols, err));
+        a->diags = a->cols + (int64_t)a->heads * a->lists * a->nb;
+    }
+out:
+    return rc;
+}
+
+extern "C" const struct select_method select_sampleattention = {
+    "sampleattention", fits, init, launch, NULL,
+};

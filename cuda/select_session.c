@@ -1,0 +1,90 @@
+/*
+ * select_session.c - a replay's selections on the GPU: upload of q and k, launch, lists to the host,
+ * time (core/kernel.h).
+ */
+#include "core/mem.h"
+#include "cuda/select.h"
+#include "cuda/session.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The lists of one head as a mask; takes ptr and col. */
+static int make_mask(const struct select_job *job, int64_t *ptr, int32_t *col, struct mask *m,
+                     struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    const struct select_lists   *l = &job->lists;
+    int rc = mask_lists_init(m, p->nq, p->nk, 0, p->nq, p->causal, l->bq, l->bk, err);
+    if (rc) {
+        free(ptr);
+        free(col);
+        return rc;
+    }
+    free(m->ptr);
+    m->ptr = ptr;
+    m->col = col;
+    m->col_cap = ptr[l->rows];
+    return mask_check(m, err);
+}
+
+static int launch(struct gpu *g, const void *job, struct err *err)
+{
+    const struct select_job *j = job;
+    return j->method->launch(g, j, err);
+}
+
+static int select_locked(struct accel_session *s, const struct select_method *method,
+                         struct select_problem *p, const struct attn_in *x, struct mask *m,
+                         struct accel_time *time, struct err *err)
+{
+    struct gpu       *g = &s->gpu;
+    struct gpu_mark   mark = gpu_mark(g);
+    struct select_job job = {0};
+    int64_t          *ptr = NULL;
+    int32_t          *col = NULL;
+    int               rc = 0;
+
+    CU(err, cudaSetDevice(g->device));
+    TRY(session_put_bf16(g, x->q, x->nq * x->d, &p->q, err));
+    TRY(session_put_bf16(g, x->k, x->nk * x->d, &p->k, err));
+    TRY(select_job_init(g, method, p, &job, err));
+    TRY(method->launch(g, &job, err));
+    TRY(select_fetch(g, &job, &ptr, &col, err));
+    rc = make_mask(&job, ptr, col, m, err);
+    ptr = NULL;
+    col = NULL;
+    TRY(rc);
+    if (s->options.samples > 0) {
+        struct session_work work = {launch, &job};
+        TRY(session_time(s, &work, 1, time, err));
+    }
+out:
+    free(ptr);
+    free(col);
+    select_job_free(&job);
+    gpu_release(g, mark);
+    return rc;
+}
+
+int session_select(struct accel_session *s, const struct accel_choice *c, struct mask *m,
+                   struct accel_time *time, char why[160], struct err *err)
+{
+    const struct attn_in       *x = c->x;
+    const struct select_method *method = select_find(c->method);
+    struct select_problem       p = {.heads = 1, .kv_heads = 1, .d = x->d, .nq = x->nq, .nk = x->nk,
+                                     .scale = x->scale, .causal = x->causal, .seed = c->seed,
+                                     .options = c->options, .params = c->params};
+    *time = (struct accel_time){NAN, NAN, NAN, 0};
+    if (!method) {
+        snprintf(why, 160, "method %s has no GPU side", c->method);
+        return ACCEL_NO_SELECT;
+    }
+    if (!method->fits(&p, why))
+        return ACCEL_NO_SELECT;
+    pthread_mutex_lock(&s->lock);
+    int rc = select_locked(s, method, &p, x, m, time, err);
+    pthread_mutex_unlock(&s->lock);
+    return rc < 0 ? err_prefix(err, "%s on the GPU", c->method) : rc;
+}
