@@ -115,21 +115,26 @@ void capture_model_name(const char *dir, char *name, size_t size)
 
 double capture_rate(int jobs)
 {
-    enum { N = 768 };
-    float          *x = NULL, *y = NULL;
+    enum { N = 512, MOST = 64 }; /* MOST bounds the memory; beyond it the rate is scaled */
+    int threads = jobs < 1 ? 1 : jobs < MOST ? jobs : MOST;
+    int64_t rows = (int64_t)threads * NN_LINEAR_ROWS;
+    float *x = NULL, *w = NULL, *y = NULL;
     struct timespec a, b;
-    double          rate = 1e9;
+    double rate = 1e9;
 
-    if (mem_zalloc(&x, N * N, sizeof *x, "rate probe", NULL) == 0 &&
-        mem_alloc(&y, N * N, sizeof *y, "rate probe", NULL) == 0)
+    if (mem_zalloc(&x, rows * N, sizeof *x, "rate probe", NULL) == 0 &&
+        mem_zalloc(&w, N * N, sizeof *w, "rate probe", NULL) == 0 &&
+        mem_alloc(&y, rows * N, sizeof *y, "rate probe", NULL) == 0)
         for (int k = 0; k < 2; k++) { /* the first one warms up */
             clock_gettime(CLOCK_MONOTONIC, &a);
-            nn_linear(x, N, N, x, NULL, N, jobs, y);
+            if (nn_linear(x, rows, N, w, NULL, N, threads, y, NULL))
+                break;
             clock_gettime(CLOCK_MONOTONIC, &b);
-            rate = 2.0 * N * N * N /
+            rate = 2.0 * (double)rows * N * N * jobs / threads /
                    ((double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec));
         }
     free(x);
+    free(w);
     free(y);
     return rate;
 }

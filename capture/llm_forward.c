@@ -100,16 +100,16 @@ out:
 /* ---- one layer ------------------------------------------------------------------------------ */
 
 /* q, k, v of a chunk with norm and position applied, k and v added to the layer's. */
-static void project(struct state *s, int64_t t0, int64_t n)
+static int project(struct state *s, int64_t t0, int64_t n, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
     float                  **w = s->w.t;
-    int                      jobs = s->run->jobs;
+    int                      jobs = s->run->jobs, rc = 0;
 
     nn_rms_norm(s->h + t0 * c->hidden, n, c->hidden, w[LLM_NORM1], c->eps, s->x);
-    nn_linear(s->x, n, c->hidden, w[LLM_Q], w[LLM_Q_B], s->qdim, jobs, s->q);
-    nn_linear(s->x, n, c->hidden, w[LLM_K], w[LLM_K_B], s->kvdim, jobs, s->k);
-    nn_linear(s->x, n, c->hidden, w[LLM_V], w[LLM_V_B], s->kvdim, jobs, s->v);
+    TRY(nn_linear(s->x, n, c->hidden, w[LLM_Q], w[LLM_Q_B], s->qdim, jobs, s->q, err));
+    TRY(nn_linear(s->x, n, c->hidden, w[LLM_K], w[LLM_K_B], s->kvdim, jobs, s->k, err));
+    TRY(nn_linear(s->x, n, c->hidden, w[LLM_V], w[LLM_V_B], s->kvdim, jobs, s->v, err));
     if (c->qk_norm) {
         nn_rms_norm(s->q, n * c->heads, c->head_dim, w[LLM_QN], c->eps, s->q);
         nn_rms_norm(s->k, n * c->kv_heads, c->head_dim, w[LLM_KN], c->eps, s->k);
@@ -117,6 +117,8 @@ static void project(struct state *s, int64_t t0, int64_t n)
     rope_apply(s->q, n, c->heads, c->head_dim, t0, s->inv_freq, s->rope_factor);
     rope_apply(s->k, n, c->kv_heads, c->head_dim, t0, s->inv_freq, s->rope_factor);
     nn_kv_put(&s->kv, t0, n, s->k, s->v);
+out:
+    return rc;
 }
 
 static void add(float *h, const float *x, int64_t n)
@@ -125,20 +127,22 @@ static void add(float *h, const float *x, int64_t n)
         h[i] += x[i];
 }
 
-static void feed_forward(struct state *s, int64_t t0, int64_t n)
+static int feed_forward(struct state *s, int64_t t0, int64_t n, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
     float                  **w = s->w.t, *h = s->h + t0 * c->hidden;
-    int                      jobs = s->run->jobs;
+    int                      jobs = s->run->jobs, rc = 0;
 
     nn_rms_norm(h, n, c->hidden, w[LLM_NORM2], c->eps, s->x);
-    nn_linear(s->x, n, c->hidden, w[LLM_GATE], w[LLM_GATE_B], c->ffn, jobs, s->gate);
-    nn_linear(s->x, n, c->hidden, w[LLM_UP], w[LLM_UP_B], c->ffn, jobs, s->up);
+    TRY(nn_linear(s->x, n, c->hidden, w[LLM_GATE], w[LLM_GATE_B], c->ffn, jobs, s->gate, err));
+    TRY(nn_linear(s->x, n, c->hidden, w[LLM_UP], w[LLM_UP_B], c->ffn, jobs, s->up, err));
     nn_silu(s->gate, n * c->ffn);
     for (int64_t i = 0; i < n * c->ffn; i++)
         s->gate[i] *= s->up[i];
-    nn_linear(s->gate, n, c->ffn, w[LLM_DOWN], w[LLM_DOWN_B], c->hidden, jobs, s->x);
+    TRY(nn_linear(s->gate, n, c->ffn, w[LLM_DOWN], w[LLM_DOWN_B], c->hidden, jobs, s->x, err));
     add(h, s->x, n * c->hidden);
+out:
+    return rc;
 }
 
 static int run_chunk(struct state *s, int layer, int64_t t0, int64_t n, struct attnmap *map,
@@ -150,16 +154,17 @@ static int run_chunk(struct state *s, int layer, int64_t t0, int64_t n, struct a
 
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
-    project(s, t0, n);
+    TRY(project(s, t0, n, err));
     if (s->hooks->rows)
         TRY(s->hooks->rows(s->hooks->ctx, layer, t0, n, s->q, s->k, s->v, err));
     TRY(nn_attention(s->q, &s->kv, n, t0 + n, c->heads, scale, true, s->run->jobs, s->o, s->lse,
                      err));
     if (map)
         TRY(attnmap_rows(map, s->q, &s->kv, t0, n, t0 + n, scale, true, s->lse, s->run->jobs, err));
-    nn_linear(s->o, n, s->qdim, s->w.t[LLM_O], s->w.t[LLM_O_B], c->hidden, s->run->jobs, s->x);
+    TRY(nn_linear(s->o, n, s->qdim, s->w.t[LLM_O], s->w.t[LLM_O_B], c->hidden, s->run->jobs, s->x,
+                  err));
     add(s->h + t0 * c->hidden, s->x, n * c->hidden);
-    feed_forward(s, t0, n);
+    TRY(feed_forward(s, t0, n, err));
 out:
     return rc;
 }
@@ -219,13 +224,13 @@ static int vocab_chunk(struct state *s, int64_t v0, int64_t nv, float *w, float 
     TRY(st_read_f32(s->m->file, s->m->head, v0 * c->hidden, nv * c->hidden, w, err));
     for (int64_t r = 0; run->nll && r < run->n - 1; r += LOGIT_ROWS) {
         int64_t n = run->n - 1 - r < LOGIT_ROWS ? run->n - 1 - r : LOGIT_ROWS;
-        nn_linear(s->h + r * c->hidden, n, c->hidden, w, NULL, nv, run->jobs, logits);
+        TRY(nn_linear(s->h + r * c->hidden, n, c->hidden, w, NULL, nv, run->jobs, logits, err));
         for (int64_t i = 0; i < n; i++)
             tally_row(t, r + i, logits + i * nv, nv, v0, run->tokens[r + i + 1]);
     }
     if (run->last_logits)
-        nn_linear(s->h + (run->n - 1) * c->hidden, 1, c->hidden, w, NULL, nv, run->jobs,
-                  run->last_logits + v0);
+        TRY(nn_linear(s->h + (run->n - 1) * c->hidden, 1, c->hidden, w, NULL, nv, run->jobs,
+                      run->last_logits + v0, err));
 out:
     return rc;
 }

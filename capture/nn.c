@@ -5,21 +5,45 @@
 
 #include "core/mem.h"
 #include "core/pool.h"
+#include "core/simd.h"
 
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-void nn_linear(const float *x, int64_t n, int64_t in, const float *w, const float *b, int64_t out,
-               int jobs, float *y)
+/* Rows and columns of y that one item computes. Fixed, so that a value is the same sum however many
+ * threads there are; BLAS threads are not used, whose idle ones would spin on the pool's processors. */
+#define LINEAR_COLS 512
+
+struct linear_job {
+    const float *x, *w, *b;
+    int64_t n, in, out, row_blocks;
+    float *y;
+};
+
+static int linear_item(void *ctx, int64_t item, int worker, struct err *err)
 {
-    for (int64_t r = 0; b && r < n; r++)
-        memcpy(y + r * out, b, (size_t)out * sizeof *y);
-    openblas_set_num_threads(jobs);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)n, (int)out, (int)in, 1, x, (int)in, w,
-                (int)in, b ? 1 : 0, y, (int)out);
-    openblas_set_num_threads(1);
+    const struct linear_job *j = ctx;
+    int64_t r0 = item % j->row_blocks * NN_LINEAR_ROWS, c0 = item / j->row_blocks * LINEAR_COLS;
+    int64_t rows = j->n - r0 < NN_LINEAR_ROWS ? j->n - r0 : NN_LINEAR_ROWS;
+    int64_t cols = j->out - c0 < LINEAR_COLS ? j->out - c0 : LINEAR_COLS;
+    float *y = j->y + r0 * j->out + c0;
+    for (int64_t r = 0; j->b && r < rows; r++)
+        memcpy(y + r * j->out, j->b + c0, (size_t)cols * sizeof *y);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)cols, (int)j->in, 1,
+                j->x + r0 * j->in, (int)j->in, j->w + c0 * j->in, (int)j->in, j->b ? 1 : 0, y,
+                (int)j->out);
+    return 0;
+}
+
+int nn_linear(const float *x, int64_t n, int64_t in, const float *w, const float *b, int64_t out,
+              int jobs, float *y, struct err *err)
+{
+    int64_t row_blocks = (n + NN_LINEAR_ROWS - 1) / NN_LINEAR_ROWS;
+    struct linear_job j = {x, w, b, n, in, out, row_blocks, y};
+    return pool_run(jobs, row_blocks * ((out + LINEAR_COLS - 1) / LINEAR_COLS), linear_item, &j,
+                    err);
 }
 
 void nn_layer_norm(const float *x, int64_t n, int64_t d, const float *w, const float *b, double eps,
@@ -61,11 +85,25 @@ void nn_silu(float *x, int64_t n)
         x[i] = x[i] / (1 + expf(-x[i]));
 }
 
+/* (1 + tanh u) / 2 = 1 / (1 + e^(-2u)), with e^z = 2^k e^r: k = rint(z log2 e) by adding a constant
+ * whose last mantissa bit is worth 1, |r| <= ln 2 / 2 and a Taylor polynomial of degree 7. At |2u|
+ * above 87 the factor is 0 or 1 in float. */
+SIMD_CLONES
 void nn_gelu_tanh(float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
-        float u = 0.7978845608028654f * (x[i] + 0.044715f * x[i] * x[i] * x[i]);
-        x[i] = 0.5f * x[i] * (1 + tanhf(u));
+        float z = -1.5957691216057308f * (x[i] + 0.044715f * x[i] * x[i] * x[i]), scale;
+        z = z > -87 ? z : -87;
+        z = z < 87 ? z : 87;
+        float t = z * 1.44269504f + 12582912.0f, k = t - 12582912.0f;
+        uint32_t bits;
+        memcpy(&bits, &t, sizeof bits);
+        bits = (bits << 23) + 0x3f800000u;
+        memcpy(&scale, &bits, sizeof scale);
+        float r = (z - k * 0.693359375f) - k * -2.12194440e-4f;
+        float p = 1.0f / 120 + r * (1.0f / 720 + r * (1.0f / 5040));
+        p = 1 + r * (1 + r * (0.5f + r * (1.0f / 6 + r * (1.0f / 24 + r * p))));
+        x[i] = x[i] / (1 + p * scale);
     }
 }
 

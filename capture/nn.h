@@ -11,9 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* y [n][out] = x [n][in] w^T + b; w [out][in], b [out] or NULL. Uses `jobs` BLAS threads. */
-void nn_linear(const float *x, int64_t n, int64_t in, const float *w, const float *b, int64_t out,
-               int jobs, float *y);
+/* Rows that one item of nn_linear computes; probes of the speed use whole items. */
+#define NN_LINEAR_ROWS 512
+
+/* y [n][out] = x [n][in] w^T + b on `jobs` threads; w [out][in], b [out] or NULL. y does not depend
+ * on jobs. ERR_INTERRUPTED and ERR_NOMEM leave y incomplete. */
+int nn_linear(const float *x, int64_t n, int64_t in, const float *w, const float *b, int64_t out,
+              int jobs, float *y, struct err *err);
 
 /* y = (x - mean) / sqrt(var + eps) per row; times w plus b when given. y may be x. */
 void nn_layer_norm(const float *x, int64_t n, int64_t d, const float *w, const float *b, double eps,

@@ -11,13 +11,17 @@
 #include "capture/nn.h"
 #include "capture/wan_model.h"
 #include "core/mem.h"
+#include "core/pool.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Tokens whose feed-forward activations exist at a time. */
-#define FFN_ROWS 2048
+#define FFN_ROWS 4096
+
+/* Tokens of a work item outside products: fixed, although rows are independent. */
+#define BLOCK_ROWS 128
 
 struct state {
     struct wan_model *m;
@@ -27,8 +31,9 @@ struct state {
     float *h, *y, *q, *k, *v, *o; /* [n][dim] */
     float *temb, *mod;            /* [dim], [6][dim] */
     float *text, *k2, *v2;        /* [n_text][dim] */
-    float *cos, *sin;             /* [n][head_dim / 2] */
-    float *ffn;                   /* [FFN_ROWS][ffn_dim] */
+    float *cos[3], *sin[3];       /* per axis [grid[axis]][rotary_pairs(axis)] */
+    float *ffn;                   /* [ffn_rows][ffn_dim] */
+    int64_t ffn_rows;
 };
 
 int wan_grid(const struct wan_config *c, int64_t t, int64_t h, int64_t w, int64_t grid[3],
@@ -64,9 +69,21 @@ int wan_grid(const struct wan_config *c, int64_t t, int64_t h, int64_t w, int64_
 static void state_free(struct state *s)
 {
     float *all[] = {s->h,   s->y,    s->q,  s->k,  s->v,   s->o,   s->temb,
-                    s->mod, s->text, s->k2, s->v2, s->cos, s->sin, s->ffn};
+                    s->mod, s->text, s->k2, s->v2, s->ffn};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
+    for (int axis = 0; axis < 3; axis++) {
+        free(s->cos[axis]);
+        free(s->sin[axis]);
+    }
+}
+
+/* Channel pairs of a head that an axis turns: 2 (d div 6) channels each belong to row and column, the
+ * rest, which stands first, to the frame. */
+static int64_t rotary_pairs(const struct wan_config *c, int axis)
+{
+    int64_t hw = c->head_dim / 6;
+    return axis ? hw : c->head_dim / 2 - 2 * hw;
 }
 
 static int state_init(struct state *s, struct err *err)
@@ -83,9 +100,13 @@ static int state_init(struct state *s, struct err *err)
         TRY(mem_alloc(texts[i], td, sizeof(float), "text activations", err));
     TRY(mem_alloc(&s->temb, c->dim, sizeof(float), "timestep embedding", err));
     TRY(mem_alloc(&s->mod, 6 * c->dim, sizeof(float), "modulation", err));
-    TRY(mem_alloc(&s->cos, s->n * c->head_dim / 2, sizeof(float), "rotary table", err));
-    TRY(mem_alloc(&s->sin, s->n * c->head_dim / 2, sizeof(float), "rotary table", err));
-    TRY(mem_alloc(&s->ffn, FFN_ROWS * c->ffn_dim, sizeof(float), "feed-forward", err));
+    for (int axis = 0; axis < 3; axis++) {
+        int64_t count = s->grid[axis] * rotary_pairs(c, axis);
+        TRY(mem_alloc(&s->cos[axis], count, sizeof(float), "rotary table", err));
+        TRY(mem_alloc(&s->sin[axis], count, sizeof(float), "rotary table", err));
+    }
+    s->ffn_rows = s->n < FFN_ROWS ? s->n : FFN_ROWS;
+    TRY(mem_alloc(&s->ffn, s->ffn_rows * c->ffn_dim, sizeof(float), "feed-forward", err));
 out:
     return rc;
 }
@@ -93,43 +114,71 @@ out:
 int64_t wan_forward_bytes(const struct wan_config *c, int64_t t, int64_t h, int64_t w)
 {
     int64_t n = t / c->patch[0] * (h / c->patch[1]) * (w / c->patch[2]);
-    /* six activations, keys and values by head inside attention, two rotary tables */
-    return 4 * (8 * n * c->dim + n * c->head_dim + FFN_ROWS * c->ffn_dim) + wan_block_bytes(c);
+    int64_t rows = n < FFN_ROWS ? n : FFN_ROWS;
+    /* six activations, keys and values by head inside attention */
+    return 4 * (8 * n * c->dim + rows * c->ffn_dim) + wan_block_bytes(c);
 }
 
-/* Rotary angles: of the head's channel pairs the first belong to the frame, then to the row, then
- * to the column, with 2 (d div 6) channels each for row and column and the rest for the frame. */
 static void rotary_tables(struct state *s)
 {
-    int64_t d = s->m->c.head_dim, hw = 2 * (d / 6), half = d / 2;
-    int64_t width[3] = {d - 2 * hw, hw, hw};
-    int64_t at = 0;
-    for (int axis = 0; axis < 3; at += width[axis++] / 2)
-        for (int64_t i = 0; i < width[axis] / 2; i++) {
-            double freq = 1 / pow(10000, 2.0 * (double)i / (double)width[axis]);
-            for (int64_t n = 0; n < s->n; n++) {
-                int64_t pos[3] = {n / (s->grid[1] * s->grid[2]), n / s->grid[2] % s->grid[1],
-                                  n % s->grid[2]};
-                s->cos[n * half + at + i] = (float)cos((double)pos[axis] * freq);
-                s->sin[n * half + at + i] = (float)sin((double)pos[axis] * freq);
+    for (int axis = 0; axis < 3; axis++) {
+        int64_t pairs = rotary_pairs(&s->m->c, axis);
+        for (int64_t i = 0; i < pairs; i++) {
+            double freq = 1 / pow(10000, (double)i / (double)pairs);
+            for (int64_t pos = 0; pos < s->grid[axis]; pos++) {
+                s->cos[axis][pos * pairs + i] = (float)cos((double)pos * freq);
+                s->sin[axis][pos * pairs + i] = (float)sin((double)pos * freq);
             }
+        }
+    }
+}
+
+static void rotate_pairs(float *p, const float *c, const float *z, int64_t pairs)
+{
+    for (int64_t i = 0; i < pairs; i++) {
+        float a = p[2 * i], b = p[2 * i + 1];
+        p[2 * i] = a * c[i] - b * z[i];
+        p[2 * i + 1] = a * z[i] + b * c[i];
+    }
+}
+
+/* Rotate adjacent channel pairs of every head of token n, x [dim]. */
+static void rotate(const struct state *s, int64_t n, float *x)
+{
+    const int64_t *g = s->grid, pos[3] = {n / (g[1] * g[2]), n / g[2] % g[1], n % g[2]};
+    for (int h = 0; h < s->m->c.heads; h++)
+        for (int axis = 0; axis < 3; axis++) {
+            int64_t pairs = rotary_pairs(&s->m->c, axis), at = pos[axis] * pairs;
+            rotate_pairs(x, s->cos[axis] + at, s->sin[axis] + at, pairs);
+            x += 2 * pairs;
         }
 }
 
-/* Rotate adjacent channel pairs of every head of x [n][dim]. */
-static void rotate(const struct state *s, float *x)
+/* ---- rows on several threads ---------------------------------------------------------------- */
+
+/* Work on the tokens [a, b); rows are independent of each other. */
+typedef void rows_fn(const struct state *s, const void *arg, int64_t a, int64_t b);
+
+struct rows_job {
+    const struct state *s;
+    rows_fn *fn;
+    const void *arg;
+    int64_t n;
+};
+
+static int rows_item(void *ctx, int64_t item, int worker, struct err *err)
 {
-    int64_t half = s->m->c.head_dim / 2;
-    for (int64_t n = 0; n < s->n; n++)
-        for (int h = 0; h < s->m->c.heads; h++) {
-            float *p = x + n * s->m->c.dim + h * 2 * half;
-            const float *c = s->cos + n * half, *z = s->sin + n * half;
-            for (int64_t i = 0; i < half; i++) {
-                float a = p[2 * i], b = p[2 * i + 1];
-                p[2 * i] = a * c[i] - b * z[i];
-                p[2 * i + 1] = a * z[i] + b * c[i];
-            }
-        }
+    const struct rows_job *j = ctx;
+    int64_t a = item * BLOCK_ROWS, b = a + BLOCK_ROWS < j->n ? a + BLOCK_ROWS : j->n;
+    j->fn(j->s, j->arg, a, b);
+    return 0;
+}
+
+static int each_rows(const struct state *s, int64_t n, rows_fn *fn, const void *arg,
+                     struct err *err)
+{
+    struct rows_job j = {s, fn, arg, n};
+    return pool_run(s->jobs, (n + BLOCK_ROWS - 1) / BLOCK_ROWS, rows_item, &j, err);
 }
 
 /* e and the six modulation vectors' common part; the text through its MLP. */
@@ -149,16 +198,18 @@ static int condition(struct state *s, struct err *err)
         freq[i] = cosf(a);
         freq[half + i] = sinf(a);
     }
-    nn_linear(freq, 1, c->freq_dim, w[WAN_TIME1], w[WAN_TIME1_B], c->dim, 1, tmp);
+    TRY(nn_linear(freq, 1, c->freq_dim, w[WAN_TIME1], w[WAN_TIME1_B], c->dim, s->jobs, tmp, err));
     nn_silu(tmp, c->dim);
-    nn_linear(tmp, 1, c->dim, w[WAN_TIME2], w[WAN_TIME2_B], c->dim, 1, s->temb);
+    TRY(nn_linear(tmp, 1, c->dim, w[WAN_TIME2], w[WAN_TIME2_B], c->dim, s->jobs, s->temb, err));
     memcpy(tmp, s->temb, (size_t)c->dim * sizeof *tmp);
     nn_silu(tmp, c->dim);
-    nn_linear(tmp, 1, c->dim, w[WAN_TIME_PROJ], w[WAN_TIME_PROJ_B], 6 * c->dim, 1, s->mod);
-    nn_linear(s->in->text, s->in->n_text, c->text_dim, w[WAN_TEXT1], w[WAN_TEXT1_B], c->dim,
-              s->jobs, tmp);
+    TRY(nn_linear(tmp, 1, c->dim, w[WAN_TIME_PROJ], w[WAN_TIME_PROJ_B], 6 * c->dim, s->jobs,
+                  s->mod, err));
+    TRY(nn_linear(s->in->text, s->in->n_text, c->text_dim, w[WAN_TEXT1], w[WAN_TEXT1_B], c->dim,
+                  s->jobs, tmp, err));
     nn_gelu_tanh(tmp, s->in->n_text * c->dim);
-    nn_linear(tmp, s->in->n_text, c->dim, w[WAN_TEXT2], w[WAN_TEXT2_B], c->dim, s->jobs, s->text);
+    TRY(nn_linear(tmp, s->in->n_text, c->dim, w[WAN_TEXT2], w[WAN_TEXT2_B], c->dim, s->jobs,
+                  s->text, err));
 out:
     free(freq);
     free(tmp);
@@ -175,47 +226,105 @@ static int64_t pixel(const struct state *s, int64_t n, int64_t ch, int64_t dt, i
     return ((ch * s->in->t + t) * s->in->h + h) * s->in->w + w;
 }
 
-/* The convolution with stride = kernel is a linear map of each patch. */
-static int patchify(struct state *s, struct err *err)
+static int64_t patch_size(const struct wan_config *c, int64_t channels)
+{
+    return channels * c->patch[0] * c->patch[1] * c->patch[2];
+}
+
+/* rows [n][patch] <- latent */
+static void gather_rows(const struct state *s, const void *arg, int64_t a, int64_t b)
 {
     const struct wan_config *c = &s->m->c;
-    int64_t size = c->in_channels * c->patch[0] * c->patch[1] * c->patch[2];
-    float *rows = NULL;
-    int rc = mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err);
-    if (rc)
-        return rc;
-    float *to = rows;
-    for (int64_t n = 0; n < s->n; n++)
+    float *to = *(float *const *)arg + a * patch_size(c, c->in_channels);
+    for (int64_t n = a; n < b; n++)
         for (int64_t ch = 0; ch < c->in_channels; ch++)
             for (int64_t dt = 0; dt < c->patch[0]; dt++)
                 for (int64_t dh = 0; dh < c->patch[1]; dh++)
                     for (int64_t dw = 0; dw < c->patch[2]; dw++)
                         *to++ = s->in->x[pixel(s, n, ch, dt, dh, dw)];
-    nn_linear(rows, s->n, size, s->m->outer[WAN_PATCH], s->m->outer[WAN_PATCH_B], c->dim, s->jobs,
-              s->h);
+}
+
+/* The convolution with stride = kernel is a linear map of each patch. */
+static int patchify(struct state *s, struct err *err)
+{
+    const struct wan_config *c = &s->m->c;
+    int64_t size = patch_size(c, c->in_channels);
+    float *rows = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err));
+    TRY(each_rows(s, s->n, gather_rows, &rows, err));
+    TRY(nn_linear(rows, s->n, size, s->m->outer[WAN_PATCH], s->m->outer[WAN_PATCH_B], c->dim,
+                  s->jobs, s->h, err));
+out:
     free(rows);
-    return 0;
+    return rc;
 }
 
 /* ---- blocks --------------------------------------------------------------------------------- */
 
-/* y = LN(h) (1 + scale) + shift */
-static void modulate(const struct state *s, const float *shift, const float *scale)
+struct shift_scale {
+    const float *shift, *scale; /* [dim] */
+};
+
+static void modulate_rows(const struct state *s, const void *arg, int64_t a, int64_t b)
 {
+    const struct shift_scale *m = arg;
     int64_t d = s->m->c.dim;
-    nn_layer_norm(s->h, s->n, d, NULL, NULL, s->m->c.eps, s->y);
-    for (int64_t n = 0; n < s->n; n++)
+    nn_layer_norm(s->h + a * d, b - a, d, NULL, NULL, s->m->c.eps, s->y + a * d);
+    for (int64_t n = a; n < b; n++)
         for (int64_t i = 0; i < d; i++)
-            s->y[n * d + i] = s->y[n * d + i] * (1 + scale[i]) + shift[i];
+            s->y[n * d + i] = s->y[n * d + i] * (1 + m->scale[i]) + m->shift[i];
 }
 
-/* h += gate * x; gate NULL = 1. */
-static void add(const struct state *s, const float *x, const float *gate)
+/* y = LN(h) (1 + scale) + shift */
+static int modulate(const struct state *s, const float *shift, const float *scale, struct err *err)
 {
+    return each_rows(s, s->n, modulate_rows, &(struct shift_scale){shift, scale}, err);
+}
+
+/* h += gate * o; gate NULL = 1. */
+static void add_rows(const struct state *s, const void *arg, int64_t a, int64_t b)
+{
+    const float *gate = arg;
     int64_t d = s->m->c.dim;
-    for (int64_t n = 0; n < s->n; n++)
+    for (int64_t n = a; n < b; n++)
         for (int64_t i = 0; i < d; i++)
-            s->h[n * d + i] += gate ? gate[i] * x[n * d + i] : x[n * d + i];
+            s->h[n * d + i] += gate ? gate[i] * s->o[n * d + i] : s->o[n * d + i];
+}
+
+/* q and k of self-attention: RMS norm over all heads, rotation. */
+static void qk_rows(const struct state *s, const void *arg, int64_t a, int64_t b)
+{
+    const struct wan_block *w = arg;
+    int64_t d = s->m->c.dim;
+    nn_rms_norm(s->q + a * d, b - a, d, w->t[WAN_NQ1], s->m->c.eps, s->q + a * d);
+    nn_rms_norm(s->k + a * d, b - a, d, w->t[WAN_NK1], s->m->c.eps, s->k + a * d);
+    for (int64_t n = a; n < b; n++) {
+        rotate(s, n, s->q + n * d);
+        rotate(s, n, s->k + n * d);
+    }
+}
+
+/* Norm before cross-attention, and of its queries. */
+static void norm2_rows(const struct state *s, const void *arg, int64_t a, int64_t b)
+{
+    const struct wan_block *w = arg;
+    int64_t d = s->m->c.dim;
+    nn_layer_norm(s->h + a * d, b - a, d, w->t[WAN_NORM2], w->t[WAN_NORM2_B], s->m->c.eps,
+                  s->y + a * d);
+}
+
+static void q2_rows(const struct state *s, const void *arg, int64_t a, int64_t b)
+{
+    const struct wan_block *w = arg;
+    int64_t d = s->m->c.dim;
+    nn_rms_norm(s->q + a * d, b - a, d, w->t[WAN_NQ2], s->m->c.eps, s->q + a * d);
+}
+
+static void gelu_rows(const struct state *s, const void *arg, int64_t a, int64_t b)
+{
+    nn_gelu_tanh(s->ffn + a * s->m->c.ffn_dim, (b - a) * s->m->c.ffn_dim);
 }
 
 /* y = attention of q over k, v [nk][dim]. */
@@ -240,19 +349,16 @@ static int self_attention(struct state *s, const struct wan_block *b, int layer,
     int64_t d = c->dim;
     int rc = 0;
 
-    modulate(s, mod, mod + d);
-    nn_linear(s->y, s->n, d, b->t[WAN_Q1], b->t[WAN_Q1_B], d, s->jobs, s->q);
-    nn_linear(s->y, s->n, d, b->t[WAN_K1], b->t[WAN_K1_B], d, s->jobs, s->k);
-    nn_linear(s->y, s->n, d, b->t[WAN_V1], b->t[WAN_V1_B], d, s->jobs, s->v);
-    nn_rms_norm(s->q, s->n, d, b->t[WAN_NQ1], c->eps, s->q);
-    nn_rms_norm(s->k, s->n, d, b->t[WAN_NK1], c->eps, s->k);
-    rotate(s, s->q);
-    rotate(s, s->k);
+    TRY(modulate(s, mod, mod + d, err));
+    TRY(nn_linear(s->y, s->n, d, b->t[WAN_Q1], b->t[WAN_Q1_B], d, s->jobs, s->q, err));
+    TRY(nn_linear(s->y, s->n, d, b->t[WAN_K1], b->t[WAN_K1_B], d, s->jobs, s->k, err));
+    TRY(nn_linear(s->y, s->n, d, b->t[WAN_V1], b->t[WAN_V1_B], d, s->jobs, s->v, err));
+    TRY(each_rows(s, s->n, qk_rows, b, err));
     if (hook)
         TRY(hook(ctx, layer, s->q, s->k, s->v, err));
     TRY(attend(s, s->k, s->v, s->n, err));
-    nn_linear(s->y, s->n, d, b->t[WAN_O1], b->t[WAN_O1_B], d, s->jobs, s->o);
-    add(s, s->o, mod + 2 * d);
+    TRY(nn_linear(s->y, s->n, d, b->t[WAN_O1], b->t[WAN_O1_B], d, s->jobs, s->o, err));
+    TRY(each_rows(s, s->n, add_rows, mod + 2 * d, err));
 out:
     return rc;
 }
@@ -265,33 +371,40 @@ static int cross_attention(struct state *s, const struct wan_block *b, struct er
     int rc = 0;
 
     if (c->cross_attn_norm) {
-        nn_layer_norm(s->h, s->n, d, b->t[WAN_NORM2], b->t[WAN_NORM2_B], c->eps, s->y);
+        TRY(each_rows(s, s->n, norm2_rows, b, err));
         x = s->y;
     }
-    nn_linear(x, s->n, d, b->t[WAN_Q2], b->t[WAN_Q2_B], d, s->jobs, s->q);
-    nn_rms_norm(s->q, s->n, d, b->t[WAN_NQ2], c->eps, s->q);
-    nn_linear(s->text, nt, d, b->t[WAN_K2], b->t[WAN_K2_B], d, s->jobs, s->k2);
+    TRY(nn_linear(x, s->n, d, b->t[WAN_Q2], b->t[WAN_Q2_B], d, s->jobs, s->q, err));
+    TRY(each_rows(s, s->n, q2_rows, b, err));
+    TRY(nn_linear(s->text, nt, d, b->t[WAN_K2], b->t[WAN_K2_B], d, s->jobs, s->k2, err));
     nn_rms_norm(s->k2, nt, d, b->t[WAN_NK2], c->eps, s->k2);
-    nn_linear(s->text, nt, d, b->t[WAN_V2], b->t[WAN_V2_B], d, s->jobs, s->v2);
+    TRY(nn_linear(s->text, nt, d, b->t[WAN_V2], b->t[WAN_V2_B], d, s->jobs, s->v2, err));
     TRY(attend(s, s->k2, s->v2, nt, err));
-    nn_linear(s->y, s->n, d, b->t[WAN_O2], b->t[WAN_O2_B], d, s->jobs, s->o);
-    add(s, s->o, NULL);
+    TRY(nn_linear(s->y, s->n, d, b->t[WAN_O2], b->t[WAN_O2_B], d, s->jobs, s->o, err));
+    TRY(each_rows(s, s->n, add_rows, NULL, err));
 out:
     return rc;
 }
 
-static void feed_forward(struct state *s, const struct wan_block *b, const float *mod)
+static int feed_forward(struct state *s, const struct wan_block *b, const float *mod,
+                        struct err *err)
 {
     const struct wan_config *c = &s->m->c;
     int64_t d = c->dim;
-    modulate(s, mod + 3 * d, mod + 4 * d);
-    for (int64_t r = 0; r < s->n; r += FFN_ROWS) {
-        int64_t n = s->n - r < FFN_ROWS ? s->n - r : FFN_ROWS;
-        nn_linear(s->y + r * d, n, d, b->t[WAN_F0], b->t[WAN_F0_B], c->ffn_dim, s->jobs, s->ffn);
-        nn_gelu_tanh(s->ffn, n * c->ffn_dim);
-        nn_linear(s->ffn, n, c->ffn_dim, b->t[WAN_F2], b->t[WAN_F2_B], d, s->jobs, s->o + r * d);
+    int rc = 0;
+
+    TRY(modulate(s, mod + 3 * d, mod + 4 * d, err));
+    for (int64_t r = 0; r < s->n; r += s->ffn_rows) {
+        int64_t n = s->n - r < s->ffn_rows ? s->n - r : s->ffn_rows;
+        TRY(nn_linear(s->y + r * d, n, d, b->t[WAN_F0], b->t[WAN_F0_B], c->ffn_dim, s->jobs,
+                      s->ffn, err));
+        TRY(each_rows(s, n, gelu_rows, NULL, err));
+        TRY(nn_linear(s->ffn, n, c->ffn_dim, b->t[WAN_F2], b->t[WAN_F2_B], d, s->jobs,
+                      s->o + r * d, err));
     }
-    add(s, s->o, mod + 5 * d);
+    TRY(each_rows(s, s->n, add_rows, mod + 5 * d, err));
+out:
+    return rc;
 }
 
 static int run_blocks(struct state *s, wan_hook *hook, void *ctx, struct err *err)
@@ -309,7 +422,7 @@ static int run_blocks(struct state *s, wan_hook *hook, void *ctx, struct err *er
             mod[i] = b->t[WAN_MOD][i] + s->mod[i];
         TRY(self_attention(s, b, layer, mod, hook, ctx, err));
         TRY(cross_attention(s, b, err));
-        feed_forward(s, b, mod);
+        TRY(feed_forward(s, b, mod, err));
     }
 out:
     wan_block_free(&scratch);
@@ -319,11 +432,28 @@ out:
 
 /* ---- output --------------------------------------------------------------------------------- */
 
+struct pixels {
+    const float *rows; /* [n][patch] */
+    float *v;
+};
+
+static void scatter_rows(const struct state *s, const void *arg, int64_t a, int64_t b)
+{
+    const struct wan_config *c = &s->m->c;
+    const struct pixels *p = arg;
+    const float *from = p->rows + a * patch_size(c, c->out_channels);
+    for (int64_t n = a; n < b; n++)
+        for (int64_t dt = 0; dt < c->patch[0]; dt++)
+            for (int64_t dh = 0; dh < c->patch[1]; dh++)
+                for (int64_t dw = 0; dw < c->patch[2]; dw++)
+                    for (int64_t ch = 0; ch < c->out_channels; ch++)
+                        p->v[pixel(s, n, ch, dt, dh, dw)] = *from++;
+}
+
 static int unpatchify(struct state *s, float *v, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
-    int64_t d = c->dim;
-    int64_t size = c->out_channels * c->patch[0] * c->patch[1] * c->patch[2];
+    int64_t d = c->dim, size = patch_size(c, c->out_channels);
     float *rows = NULL, *mod = NULL;
     int rc = 0;
 
@@ -331,15 +461,10 @@ static int unpatchify(struct state *s, float *v, struct err *err)
     TRY(mem_alloc(&rows, s->n * size, sizeof *rows, "patches", err));
     for (int64_t i = 0; i < 2 * d; i++)
         mod[i] = s->m->outer[WAN_OUT_MOD][i] + s->temb[i % d];
-    modulate(s, mod, mod + d);
-    nn_linear(s->y, s->n, d, s->m->outer[WAN_OUT], s->m->outer[WAN_OUT_B], size, s->jobs, rows);
-    const float *from = rows;
-    for (int64_t n = 0; n < s->n; n++)
-        for (int64_t dt = 0; dt < c->patch[0]; dt++)
-            for (int64_t dh = 0; dh < c->patch[1]; dh++)
-                for (int64_t dw = 0; dw < c->patch[2]; dw++)
-                    for (int64_t ch = 0; ch < c->out_channels; ch++)
-                        v[pixel(s, n, ch, dt, dh, dw)] = *from++;
+    TRY(modulate(s, mod, mod + d, err));
+    TRY(nn_linear(s->y, s->n, d, s->m->outer[WAN_OUT], s->m->outer[WAN_OUT_B], size, s->jobs, rows,
+                  err));
+    TRY(each_rows(s, s->n, scatter_rows, &(struct pixels){rows, v}, err));
 out:
     free(rows);
     free(mod);

@@ -12,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows and keys of a tile: large enough for GEMM efficiency, small enough that scores stay in L2. */
-#define ROWS 128
+/* Rows and keys of a tile: large enough that packing them is small beside the product, small enough
+ * that scores stay in L2. */
+#define ROWS 256
 #define TILE 512
 
 /* ---- float ---------------------------------------------------------------------------------- */

@@ -3,8 +3,10 @@
  * tests/data/video-dit-a.safetensors (float32 with TF32 products, itself 1e-4 to 3e-4 off the first;
  * make_video_exact.py prints the differences). */
 #include "capture/flow.h"
+#include "capture/nn.h"
 #include "capture/wan_model.h"
 #include "core/mem.h"
+#include "core/rng.h"
 #include "tests/suite.h"
 
 #include <math.h>
@@ -139,6 +141,44 @@ START_TEST(golden_run_reading_weights_layer_by_layer)
 }
 END_TEST
 
+/* Seven rows, 13 columns and 11 frames of patches: no count of blocks is whole. */
+START_TEST(velocity_does_not_depend_on_the_number_of_threads)
+{
+    enum { FRAMES = 11, HIGH = 56, WIDE = 104, COUNT = 3 * FRAMES * HIGH * WIDE };
+    static float x[COUNT], text[8 * 32], one[COUNT], many[COUNT];
+    struct err err = {0};
+    struct wan_model m;
+
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (float)rng_normal(5, 1, (uint64_t)i);
+    for (int i = 0; i < 8 * 32; i++)
+        text[i] = (float)rng_normal(5, 2, (uint64_t)i);
+    assert_ok(wan_open(MODEL, (int64_t)1 << 30, &m, &err), &err);
+    struct wan_input in = {x, FRAMES, HIGH, WIDE, 700, text, 8};
+    assert_ok(wan_forward(&m, &in, 1, NULL, NULL, one, &err), &err);
+    assert_ok(wan_forward(&m, &in, 5, NULL, NULL, many, &err), &err);
+    ck_assert_mem_eq(one, many, sizeof one);
+    wan_close(&m);
+}
+END_TEST
+
+START_TEST(gelu_is_that_of_libm_to_float_rounding)
+{
+    enum { COUNT = 40001 };
+    static float x[COUNT], y[COUNT];
+    for (int i = 0; i < COUNT; i++)
+        x[i] = y[i] = (float)(i - COUNT / 2) / 1000;
+    nn_gelu_tanh(y, COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        double z = x[i], u = sqrt(2 / acos(-1)) * (z + 0.044715 * z * z * z);
+        double want = z / (1 + exp(-2 * u));
+        /* The exponent's own rounding grows with it. */
+        ck_assert_double_le(fabs(y[i] - want), 2e-7 * (1 + fabs(2 * u)) * fabs(want) + 1e-36);
+    }
+    ck_assert_float_eq(y[COUNT - 1], x[COUNT - 1]);
+}
+END_TEST
+
 START_TEST(schedule_with_shift)
 {
     double s[51];
@@ -181,6 +221,8 @@ Suite *make_suite(void)
     tcase_set_timeout(t, 300);
     tcase_add_test(t, golden_run_with_weights_in_memory);
     tcase_add_test(t, golden_run_reading_weights_layer_by_layer);
+    tcase_add_test(t, velocity_does_not_depend_on_the_number_of_threads);
+    tcase_add_test(t, gelu_is_that_of_libm_to_float_rounding);
     tcase_add_test(t, schedule_with_shift);
     tcase_add_test(t, guidance_extrapolates);
     tcase_add_test(t, sizes_are_checked);
