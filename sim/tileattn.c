@@ -1,58 +1,27 @@
 /*
- * tileattn.c - see tileattn.h. 4 bq bk d operations per tile, 2 bq bk d where P.V is skipped.
+ * tileattn.c - what the exact and the quantised arithmetic of tileattn.h share: the walk over a
+ * mask, rows that see no key, the dtype of the output.
  */
-#include "sim/tileattn.h"
+#include "sim/tileattn_impl.h"
 
 #include "core/mem.h"
-#include "core/simd.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LOG2E 1.4426950408889634074
-#define LN2 0.69314718055994530942
-#define F16_CHAIN 64
-
 struct tile_work {
-    double *s;             /* [bq][bk] scores in log2 units */
-    double *p64;           /* [bq][bk] P, exact in double */
-    float  *p;             /* [bq][bk] P otherwise; also the integer dots */
-    float  *acc;           /* [bq][dv] one tile's P.V */
-    float  *q, *k;         /* [bq][d], [bk][d] integers as floats */
-    float  *q_scale;       /* [bq] */
-    float  *k_scale, *bias;/* [bk] */
-    double *q64;           /* [bq][d] */
-    double *m, *l, *o;     /* [bq], [bq], [bq][dv] */
-    double *gap;           /* [bq] */
-    int64_t *visible;      /* [bq] visible keys of the tile */
-    bool   *computed;      /* [bq / scope] */
+    struct tile_exact *exact; /* one of the two */
+    struct tile_quant *quant;
 };
 
 int tile_work_new(const struct tile_attn *t, struct tile_work **out, struct err *err)
 {
     struct tile_work *w = NULL;
-    int               rc = 0;
-    int64_t           bq = t->bq, bk = t->bk;
+    int rc = 0;
 
     TRY(mem_zalloc(&w, 1, sizeof *w, "tile buffers", err));
-    TRY(mem_alloc(&w->s, bq * bk, sizeof *w->s, "score tile", err));
-    TRY(mem_alloc(&w->p64, bq * bk, sizeof *w->p64, "probability tile", err));
-    TRY(mem_alloc(&w->p, bq * bk, sizeof *w->p, "probability tile", err));
-    TRY(mem_alloc(&w->acc, bq * t->dv, sizeof *w->acc, "product tile", err));
-    TRY(mem_alloc(&w->q, bq * t->d, sizeof *w->q, "query tile", err));
-    TRY(mem_alloc(&w->k, bk * t->d, sizeof *w->k, "key tile", err));
-    TRY(mem_alloc(&w->q_scale, bq, sizeof *w->q_scale, "query scales", err));
-    TRY(mem_alloc(&w->k_scale, bk, sizeof *w->k_scale, "key scales", err));
-    TRY(mem_alloc(&w->bias, bk, sizeof *w->bias, "score bias", err));
-    TRY(mem_alloc(&w->q64, bq * t->d, sizeof *w->q64, "query tile", err));
-    TRY(mem_alloc(&w->m, bq, sizeof *w->m, "row maxima", err));
-    TRY(mem_alloc(&w->l, bq, sizeof *w->l, "row sums", err));
-    TRY(mem_alloc(&w->o, bq * t->dv, sizeof *w->o, "output tile", err));
-    TRY(mem_alloc(&w->gap, bq, sizeof *w->gap, "row gaps", err));
-    TRY(mem_alloc(&w->visible, bq, sizeof *w->visible, "visible keys", err));
-    TRY(mem_alloc(&w->computed, bq, sizeof *w->computed, "computed scopes", err));
+    TRY(t->q ? tile_quant_new(t, &w->quant, err) : tile_exact_new(t, &w->exact, err));
     *out = w;
     return 0;
 out:
@@ -64,317 +33,10 @@ void tile_work_free(struct tile_work *w)
 {
     if (!w)
         return;
-    void *all[] = {w->s,       w->p64,  w->p,   w->acc, w->q, w->k, w->q_scale, w->k_scale,
-                   w->bias,    w->q64,  w->m,   w->l,   w->o, w->gap, w->visible, w->computed};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
+    tile_exact_free(w->exact);
+    tile_quant_free(w->quant);
     free(w);
 }
-
-/* ---- rows ----------------------------------------------------------------------------------- */
-
-SIMD_CLONES
-static double row_max(const double *s, int64_t n)
-{
-    double lane[8], best = -INFINITY;
-    for (int k = 0; k < 8; k++)
-        lane[k] = -INFINITY;
-    int64_t j = 0;
-    for (; j + 8 <= n; j += 8)
-        for (int k = 0; k < 8; k++)
-            lane[k] = s[j + k] > lane[k] ? s[j + k] : lane[k];
-    for (; j < n; j++)
-        best = s[j] > best ? s[j] : best;
-    for (int k = 0; k < 8; k++)
-        best = lane[k] > best ? lane[k] : best;
-    return best;
-}
-
-/* 2^(s_j - m) in double: 2^n e^(r), n = rint, |r| <= ln 2 / 2; 0 below 2^-1022. Returns the sum. */
-SIMD_CLONES
-static double exp2_row_f64(const double *s, int64_t n, double m, double *p)
-{
-    double lane[8] = {0}, total = 0;
-    for (int64_t j = 0; j < n; j++) {
-        double   x = s[j] - m, c = x > -1022 ? x : -1022;
-        double   t = c + 0x1.8p52, k = t - 0x1.8p52, r = (c - k) * LN2, h, e, f;
-        uint64_t bits;
-        memcpy(&bits, &t, sizeof bits);
-        bits = (bits << 52) + 0x3ff0000000000000ull;
-        memcpy(&f, &bits, sizeof f);
-        h = 1.0 / 5040 +
-            r * (1.0 / 40320 +
-                 r * (1.0 / 362880 + r * (1.0 / 3628800 + r * (1.0 / 39916800 +
-                                                               r * (1.0 / 479001600)))));
-        e = 1 + r * (1 + r * (1.0 / 2 + r * (1.0 / 6 + r * (1.0 / 24 +
-                                                            r * (1.0 / 120 +
-                                                                 r * (1.0 / 720 + r * h))))));
-        p[j] = x > -1022 ? e * f : 0;
-    }
-    int64_t j = 0;
-    for (; j + 8 <= n; j += 8)
-        for (int k = 0; k < 8; k++)
-            lane[k] += p[j + k];
-    for (; j < n; j++)
-        lane[0] += p[j];
-    for (int k = 0; k < 8; k++)
-        total += lane[k];
-    return total;
-}
-
-/* 2^(s_j - m + offset) * factor in float, results below 2^-126 flushed to 0 as by the GPU's ex2. */
-SIMD_CLONES
-static void exp2_row_f32(const double *s, int64_t n, double m, float offset, float factor, float *p)
-{
-    for (int64_t j = 0; j < n; j++) {
-        float    x = (float)(s[j] - m) + offset, c = x > -126 ? x : -126;
-        float    t = c + 0x1.8p23f, k = t - 0x1.8p23f, r = (c - k) * (float)LN2, e, f;
-        uint32_t bits;
-        memcpy(&bits, &t, sizeof bits);
-        bits = (bits << 23) + 0x3f800000u;
-        memcpy(&f, &bits, sizeof f);
-        e = 1 + r * (1 + r * (1.0f / 2 +
-                              r * (1.0f / 6 + r * (1.0f / 24 + r * (1.0f / 120 +
-                                                                    r * (1.0f / 720))))));
-        p[j] = x > -126 ? e * f * factor : 0;
-    }
-}
-
-SIMD_CLONES
-static void round_f16(float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = f16_round(x[i]);
-}
-
-SIMD_CLONES
-static void round_e4m3(float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = e4m3_round(x[i]);
-}
-
-SIMD_CLONES
-static void cut_fp22(float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        x[i] = fp22_cut(x[i]);
-}
-
-SIMD_CLONES
-static float sum_f32(const float *x, int64_t n)
-{
-    float   lane[8] = {0}, total = 0;
-    int64_t j = 0;
-    for (; j + 8 <= n; j += 8)
-        for (int k = 0; k < 8; k++)
-            lane[k] += x[j + k];
-    for (; j < n; j++)
-        lane[0] += x[j];
-    for (int k = 0; k < 8; k++)
-        total += lane[k];
-    return total;
-}
-
-/* ---- scores --------------------------------------------------------------------------------- */
-
-static void load_queries(const struct tile_attn *t, struct tile_work *w, int64_t row0, int64_t rows)
-{
-    if (t->q) {
-        for (int64_t i = 0; i < rows * t->d; i++)
-            w->q[i] = (float)t->q->q[row0 * t->d + i];
-        for (int64_t r = 0; r < rows; r++)
-            w->q_scale[r] = t->score_scale * quant_scale_of(t->q, row0 + r);
-    } else if (t->ops->prec == PREC_F64) {
-        for (int64_t i = 0; i < rows * t->d; i++)
-            w->q64[i] = t->ops->in.q[row0 * t->d + i];
-    }
-}
-
-static void scores_int(const struct tile_attn *t, struct tile_work *w, int64_t row0, int64_t rows,
-                       int64_t key0, int64_t keys)
-{
-    for (int64_t i = 0; i < keys * t->d; i++)
-        w->k[i] = (float)t->k->q[key0 * t->d + i];
-    for (int64_t j = 0; j < keys; j++)
-        w->k_scale[j] = quant_scale_of(t->k, key0 + j);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)keys, t->d, 1, w->q, t->d,
-                w->k, t->d, 0, w->p, (int)keys);
-    memset(w->bias, 0, (size_t)keys * sizeof *w->bias);
-    if (t->qbar)
-        cblas_sgemv(CblasRowMajor, CblasNoTrans, (int)keys, t->d, t->bias_scale,
-                    t->k_bias + key0 * t->d, t->d, t->qbar + row0 / t->bq * t->d, 1, 0, w->bias, 1);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t j = 0; j < keys; j++) {
-            float s = w->p[r * keys + j] * (w->q_scale[r] * w->k_scale[j]);
-            w->s[r * keys + j] = s + w->bias[j];
-        }
-}
-
-static void scores_exact(const struct tile_attn *t, struct tile_work *w, int64_t row0, int64_t rows,
-                         int64_t key0, int64_t keys)
-{
-    const struct attn_in *in = &t->ops->in;
-    if (t->ops->prec == PREC_F64) {
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)keys, t->d,
-                    in->scale * LOG2E, w->q64, t->d, t->ops->k64 + key0 * t->d, t->d, 0, w->s,
-                    (int)keys);
-        return;
-    }
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)keys, t->d,
-                (float)(in->scale * LOG2E), in->q + row0 * t->d, t->d, in->k + key0 * t->d, t->d, 0,
-                w->p, (int)keys);
-    for (int64_t i = 0; i < rows * keys; i++)
-        w->s[i] = w->p[i];
-}
-
-/* ---- one tile ------------------------------------------------------------------------------- */
-
-/* Float state where the kernel's is float. */
-static double state(const struct tile_attn *t, double x)
-{
-    return t->q ? (double)(float)x : x;
-}
-
-static int64_t visible_keys(const struct tile_attn *t, int64_t row, int64_t key0, int64_t keys)
-{
-    int64_t n = t->causal ? row + t->nk - t->nq + 1 - key0 : keys;
-    return n < 0 ? 0 : n > keys ? keys : n;
-}
-
-/* New maxima, gaps, rescaling of l and O. */
-static void update_maxima(const struct tile_attn *t, struct tile_work *w, int64_t row0,
-                          int64_t rows, int64_t key0, int64_t keys)
-{
-    for (int64_t r = 0; r < rows; r++) {
-        w->visible[r] = visible_keys(t, row0 + r, key0, keys);
-        double top = row_max(w->s + r * keys, w->visible[r]), m = w->m[r];
-        w->gap[r] = top == -INFINITY ? -INFINITY : top - m;
-        if (top <= m)
-            continue;
-        w->m[r] = top;
-        if (w->l[r] == 0)
-            continue;
-        double f = t->q ? (double)exp2f((float)(m - top)) : exp2(m - top);
-        w->l[r] = state(t, w->l[r] * f);
-        for (int c = 0; c < t->dv; c++)
-            w->o[r * t->dv + c] = state(t, w->o[r * t->dv + c] * f);
-    }
-}
-
-/* P of one row into the buffer of the P.V product, l updated. */
-static void softmax_row(const struct tile_attn *t, struct tile_work *w, int64_t r, int64_t keys)
-{
-    const double *s = w->s + r * keys;
-    double       *p64 = w->p64 + r * keys;
-    float        *p = w->p + r * keys;
-    int64_t       n = w->m[r] == -INFINITY ? 0 : w->visible[r];
-
-    if (!t->q) {
-        w->l[r] += exp2_row_f64(s, n, w->m[r], p64);
-        memset(p64 + n, 0, (size_t)(keys - n) * sizeof *p64);
-        for (int64_t j = 0; j < keys; j++)
-            p[j] = (float)p64[j];
-        return;
-    }
-    exp2_row_f32(s, n, w->m[r], t->p_offset, t->p_factor, p);
-    memset(p + n, 0, (size_t)(keys - n) * sizeof *p);
-    float sum = t->l_rounded ? 0 : sum_f32(p, n);
-    if (t->p_type == TILE_P_F16)
-        round_f16(p, n);
-    else if (t->p_type == TILE_P_E4M3)
-        round_e4m3(p, n);
-    if (t->l_rounded)
-        sum = sum_f32(p, n);
-    w->l[r] = state(t, w->l[r] + sum);
-}
-
-static void gemm_pv(const struct tile_attn *t, struct tile_work *w, int64_t r0, int64_t rows,
-                    const float *v, int64_t keys, int64_t k0, int64_t k1, float beta)
-{
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, t->dv, (int)(k1 - k0), 1,
-                w->p + r0 * keys + k0, (int)keys, v + k0 * t->dv, t->dv, beta, w->acc, t->dv);
-}
-
-static void add_acc(const struct tile_attn *t, struct tile_work *w, int64_t r0, int64_t rows)
-{
-    for (int64_t i = 0; i < rows * t->dv; i++)
-        w->o[r0 * t->dv + i] = state(t, w->o[r0 * t->dv + i] + w->acc[i]);
-}
-
-/* O += P V for rows [r0, r0 + rows) of the block. */
-static void product(const struct tile_attn *t, struct tile_work *w, int64_t r0, int64_t rows,
-                    int64_t key0, int64_t keys)
-{
-    if (!t->q && t->ops->prec == PREC_F64) {
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, t->dv, (int)keys, 1,
-                    w->p64 + r0 * keys, (int)keys, t->ops->v64 + key0 * t->dv, t->dv, 1,
-                    w->o + r0 * t->dv, t->dv);
-        return;
-    }
-    const float *v = (t->q ? t->v : t->ops->in.v) + key0 * t->dv;
-    if (!t->q || t->acc == TILE_ACC_F32) {
-        gemm_pv(t, w, r0, rows, v, keys, 0, keys, 0);
-        add_acc(t, w, r0, rows);
-        return;
-    }
-    int64_t chain = t->acc == TILE_ACC_F16 ? F16_CHAIN : keys;
-    for (int64_t c = 0; c < keys; c += chain) {
-        int64_t end = c + chain < keys ? c + chain : keys;
-        for (int64_t k = c; k < end; k += t->mma_keys) {
-            gemm_pv(t, w, r0, rows, v, keys, k, k + t->mma_keys < end ? k + t->mma_keys : end,
-                    k > c);
-            if (t->acc == TILE_ACC_F16)
-                round_f16(w->acc, rows * t->dv);
-            else
-                cut_fp22(w->acc, rows * t->dv);
-        }
-        add_acc(t, w, r0, rows);
-    }
-}
-
-/* Which scopes compute P.V. Returns their number. */
-static int64_t vote(const struct tile_attn *t, struct tile_work *w, int64_t rows, bool exempt)
-{
-    int64_t n = 0;
-    for (int64_t g = 0; g * t->scope < rows; g++) {
-        double gap = -INFINITY;
-        for (int64_t r = g * t->scope; r < rows && r < (g + 1) * t->scope; r++)
-            gap = w->gap[r] > gap ? w->gap[r] : gap;
-        w->computed[g] = exempt || t->pv == INFINITY || gap + t->pv > 0;
-        n += w->computed[g];
-    }
-    return n;
-}
-
-static void attend_tile(const struct tile_attn *t, struct tile_work *w, int64_t row0, int64_t rows,
-                        int64_t key0, bool exempt, double *tiles_pv)
-{
-    int64_t keys = t->nk - key0 < t->bk ? t->nk - key0 : t->bk;
-    int64_t scopes = (rows + t->scope - 1) / t->scope;
-
-    if (t->q)
-        scores_int(t, w, row0, rows, key0, keys);
-    else
-        scores_exact(t, w, row0, rows, key0, keys);
-    update_maxima(t, w, row0, rows, key0, keys);
-    int64_t n = vote(t, w, rows, exempt);
-    if (tiles_pv)
-        *tiles_pv += (double)n / (double)scopes;
-    for (int64_t r = 0; r < rows; r++)
-        if (t->keep_denominator || w->computed[r / t->scope])
-            softmax_row(t, w, r, keys);
-    for (int64_t g = 0; g < scopes; g++) {
-        int64_t g0 = g;
-        while (g < scopes && w->computed[g])
-            g++;
-        int64_t r0 = g0 * t->scope, r1 = g * t->scope < rows ? g * t->scope : rows;
-        if (r1 > r0)
-            product(t, w, r0, r1 - r0, key0, keys);
-    }
-}
-
-/* ---- one query block ------------------------------------------------------------------------ */
 
 static void dead_row(const struct tile_attn *t, const int32_t *col, int64_t n, double *out)
 {
@@ -390,48 +52,17 @@ static void dead_row(const struct tile_attn *t, const int32_t *col, int64_t n, d
         out[c] /= (double)count;
 }
 
-static void finish_row(const struct tile_attn *t, const struct tile_work *w, int64_t row, int64_t r,
-                       double *out, double *lse)
-{
-    const double *o = w->o + r * t->dv;
-    double        l = w->l[r];
-    for (int c = 0; c < t->dv; c++) {
-        double x = state(t, o[c] / l);
-        if (t->q && t->v_scale)
-            x = state(t, x * t->v_scale[c]);
-        if (t->q && t->v_mean)
-            x = state(t, x + t->v_mean[c]);
-        out[c] = x;
-    }
-    double top = (t->q ? (double)t->p_offset + log2(t->p_factor) : 0);
-    *lse = (w->m[r] + log2(l) - top) * LN2;
-    if (t->q && t->kbar) {
-        double dot = 0;
-        for (int c = 0; c < t->d; c++)
-            dot += (double)t->ops->in.q[row * t->d + c] * t->kbar[c];
-        *lse += t->ops->in.scale * dot;
-    }
-}
-
 void tile_attn_block(const struct tile_attn *t, struct tile_work *w, int64_t row0, int64_t rows,
                      const int32_t *col, int64_t n, double *out, double *lse, double *tiles_pv)
 {
-    load_queries(t, w, row0, rows);
-    for (int64_t r = 0; r < rows; r++) {
-        w->m[r] = -INFINITY;
-        w->l[r] = 0;
-    }
-    memset(w->o, 0, (size_t)(rows * t->dv) * sizeof *w->o);
-    for (int64_t e = 0; e < n; e++)
-        attend_tile(t, w, row0, rows, col[e] * t->bk, e >= n - t->tail, tiles_pv);
+    if (t->q)
+        tile_quant_block(t, w->quant, row0, rows, col, n, out, lse, tiles_pv);
+    else
+        tile_exact_block(t, w->exact, row0, rows, col, n, out, lse, tiles_pv);
     for (int64_t r = 0; r < rows; r++) {
         double *o = out + r * t->dv;
-        if (w->m[r] == -INFINITY) {
+        if (lse[r] == -INFINITY)
             dead_row(t, col, n, o);
-            lse[r] = -INFINITY;
-        } else {
-            finish_row(t, w, row0 + r, r, o, &lse[r]);
-        }
         for (int c = 0; t->out_dtype != DT_NONE && c < t->dv; c++)
             o[c] = dtype_round(t->out_dtype, (float)o[c]);
     }
@@ -441,18 +72,18 @@ int tile_attn_rows(const struct tile_attn *t, const struct mask *m, double *out,
                    double *tiles_pv, struct err *err)
 {
     struct tile_work *w = NULL;
-    int32_t          *all = NULL;
-    int64_t           units = (t->nk + t->bk - 1) / t->bk;
-    int               rc = 0;
+    int32_t *all = NULL;
+    int64_t units = (t->nk + t->bk - 1) / t->bk;
+    int rc = 0;
 
     TRY(tile_work_new(t, &w, err));
     TRY(mem_alloc(&all, units, sizeof *all, "tile list", err));
     for (int64_t i = 0; i < units; i++)
         all[i] = (int32_t)i;
     for (int64_t r = m->row0; r < m->row1; r += t->bq) {
-        int64_t        rows = m->row1 - r < t->bq ? m->row1 - r : t->bq, g = (r - m->row0) / t->bq;
+        int64_t rows = m->row1 - r < t->bq ? m->row1 - r : t->bq, g = (r - m->row0) / t->bq;
         const int32_t *col = all;
-        int64_t        n = (mask_limit(m, r + rows - 1) + t->bk - 1) / t->bk;
+        int64_t n = (mask_limit(m, r + rows - 1) + t->bk - 1) / t->bk;
         if (m->form == MASK_LISTS) {
             col = m->col + m->ptr[g];
             n = m->ptr[g + 1] - m->ptr[g];

@@ -6,7 +6,7 @@
  *   whose tokens do not resemble each other (s(X) <= theta) are not judged by their mean and always
  *   kept (spargeattn_select.c).
  *   Filter 2, inside the online softmax: P.V of a tile is skipped when no row comes within `pv`
- *   (log2 units) of its running maximum (tileattn.c).
+ *   (log2 units) of its running maximum (tileattn.h).
  *
  * Shapes: q [nq][d], k [nk][d], v [nk][dv] of one query head; N = nq = nk when causal. O(N d) to
  * prepare, 2 n_q n_k d for the coarse map, 4 bq bk d per kept tile.
