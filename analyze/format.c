@@ -2,13 +2,15 @@
  * format.c - the registry of table formats, numbers for people, Markdown and CSV (RFC 4180).
  *
  * People's formats round: four significant digits of the largest value of a column, the same number
- * of decimals in all its rows. CSV and JSON carry every digit, and of a group mean, standard
- * deviation, n, minimum, median and maximum in columns of their own.
+ * of decimals in all its rows, and a deviation that is rounding of the values is 0. CSV and JSON
+ * carry every digit, and of a group mean, standard deviation, n, minimum, median and maximum in
+ * columns of their own.
  */
 #include "analyze/format.h"
 
 #include "analyze/format_impl.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +100,15 @@ static void put_number(double x, struct digits d, struct buf *b)
         buf_printf(b, "%.*f", d.decimals, x);
 }
 
+/* Values that differ in their last bits, such as sums in another order, agree: a deviation of 1e-16
+ * beside 0.3 says nothing. It is judged by the values, so that the deviation of values that are
+ * small themselves stays. */
+static double shown_sd(const struct stats *s)
+{
+    double largest = fmax(fabs(s->min), fabs(s->max));
+    return s->sd <= 64 * DBL_EPSILON * largest ? 0 : s->sd;
+}
+
 static void put_stats(const struct table *t, int64_t row, int64_t col, struct digits d,
                       const char *pm, struct buf *b)
 {
@@ -111,7 +122,7 @@ static void put_stats(const struct table *t, int64_t row, int64_t col, struct di
     put_number(s->mean * scale, d, b);
     if (!isnan(s->sd)) {
         buf_puts(b, pm);
-        put_number(s->sd * scale, d, b);
+        put_number(shown_sd(s) * scale, d, b);
     }
     if (n_col >= 0 && table_cell(t, row, n_col)->num != (double)s->n)
         buf_printf(b, " (n=%lld)", (long long)s->n);

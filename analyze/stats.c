@@ -1,7 +1,7 @@
 /*
  * stats.c - mean with equal weights, standard deviation with n - 1, extremes, median (mean of the
  * two middle values when n is even). Two passes, so that values with a large common part keep their
- * digits. O(n log n).
+ * digits; equal values deviate by exactly 0, which the rounded mean would not give. O(n log n).
  */
 #include "analyze/stats.h"
 
@@ -32,7 +32,7 @@ void stats_of(double *x, int64_t n, struct stats *out)
     for (int64_t i = 0; i < m; i++)
         square += (x[i] - out->mean) * (x[i] - out->mean);
     if (m > 1)
-        out->sd = sqrt(square / (double)(m - 1));
+        out->sd = x[0] == x[m - 1] ? 0 : sqrt(square / (double)(m - 1));
     out->min = x[0];
     out->max = x[m - 1];
     out->median = m % 2 ? x[m / 2] : (x[m / 2 - 1] + x[m / 2]) / 2;

@@ -442,6 +442,35 @@ START_TEST(markdown_is_aligned_and_escaped)
 }
 END_TEST
 
+/* Rounding beside the values is 0 for people; a small deviation of small values is not, and no
+ * digit is lost for programs. */
+START_TEST(deviations_that_are_rounding_are_shown_as_zero)
+{
+    struct buf b = {0};
+    sample();
+    struct stats *s = &table_cell(&t, 0, 2)->stats;
+    *s = (struct stats){3, 0, 0.3, 1.1e-16, 0.3, 0.3, 0.3};
+    table_cell(&t, 1, 2)->stats = (struct stats){3, 0, 2e-16, 1e-16, 1e-16, 2e-16, 3e-16};
+    format_as("md", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "3.000e-01 \u00b1 0 |"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "2.000e-16 \u00b1 1.000e-16"));
+    b.len = 0;
+    *s = (struct stats){3, 0, 0.3, 1e-13, 0.3, 0.3, 0.3};
+    format_as("md", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "3.000e-01 \u00b1 1.000e-13"));
+    b.len = 0;
+    s->sd = 1.1e-16;
+    format_as("csv", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "1.1e-16"));
+    buf_free(&b);
+
+    double equal[] = {0.1, 0.1, 0.1}; /* their sum is not 3 x 0.1 in double */
+    struct stats of;
+    stats_of(equal, 3, &of);
+    ck_assert_double_eq(of.sd, 0);
+}
+END_TEST
+
 START_TEST(csv_follows_rfc_4180_with_all_digits)
 {
     struct buf b = {0};
@@ -728,6 +757,7 @@ Suite *make_suite(void)
     tcase_add_test(c, every_table_builds_or_says_what_is_missing);
     tcase_add_test(c, densities_name_their_denominator_and_units_are_defined);
     tcase_add_test(c, markdown_is_aligned_and_escaped);
+    tcase_add_test(c, deviations_that_are_rounding_are_shown_as_zero);
     tcase_add_test(c, csv_follows_rfc_4180_with_all_digits);
     tcase_add_test(c, latex_has_no_bare_special_character);
     tcase_add_test(c, json_reads_back);
