@@ -6,9 +6,11 @@
  */
 #include "core/cmd.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/metricdef.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct list_opts {
@@ -101,13 +103,13 @@ static int list_gpus(const struct app *app, struct jw *w, struct err *err)
 }
 
 static const struct topic {
-    const char *name;
+    const char *name, *entry; /* of the whole, of one */
     int (*list)(const struct app *app, struct jw *w, struct err *err);
     bool needs_cuda;
 } topics[] = {
-    {"methods", list_methods, false}, {"metrics", list_metrics, false},
-    {"tables", list_tables, false},   {"figures", list_figures, false},
-    {"kernels", list_kernels, true},  {"gpus", list_gpus, true},
+    {"methods", "method", list_methods, false}, {"metrics", "metric", list_metrics, false},
+    {"tables", "table", list_tables, false},    {"figures", "figure", list_figures, false},
+    {"kernels", "kernel", list_kernels, true},  {"gpus", "gpu", list_gpus, true},
 };
 
 /* ---- text ----------------------------------------------------------------------------------- */
@@ -206,29 +208,75 @@ static void print_text(const struct app *app, const struct topic *t, const json_
     }
 }
 
+static int unknown(const char *what, const char *name, const char *const *names, struct err *err)
+{
+    const char *near = nearest_name(name, names);
+    return err_set(err, ERR_USAGE, "list: unknown %s '%s'%s%s%s", what, name,
+                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+/* Every name (or alias) must be there; the entries that were not asked for are removed. */
+static int keep_named(const struct topic *t, json_t *list, const struct str_list *wanted,
+                      struct err *err)
+{
+    int          rc = 0;
+    size_t       n = json_array_size(list);
+    const char **names = NULL;
+    bool        *keep = NULL;
+
+    TRY(mem_zalloc(&names, (int64_t)n + 1, sizeof *names, "names", err));
+    TRY(mem_zalloc(&keep, (int64_t)n + 1, sizeof *keep, "names", err));
+    for (size_t i = 0; i < n; i++)
+        names[i] = text_of(json_array_get(list, i), "name");
+    for (int64_t k = 0; k < wanted->n; k++) {
+        bool found = false;
+        for (size_t i = 0; i < n; i++) {
+            const char *alias = text_of(json_array_get(list, i), "alias");
+            bool        same = strcmp(wanted->items[k], names[i]) == 0 ||
+                        (alias[0] && strcmp(wanted->items[k], alias) == 0);
+            keep[i] |= same;
+            found |= same;
+        }
+        if (!found)
+            TRY(unknown(t->entry, wanted->items[k], names, err));
+    }
+    for (size_t i = n; i-- > 0;)
+        if (!keep[i])
+            json_array_remove(list, i);
+out:
+    free(names);
+    free(keep);
+    return rc;
+}
+
+/* All entries of the topic, or, with names, those in full. */
 static int print_topic(const struct app *app, const struct topic *t, const struct common_opts *c,
-                       struct err *err)
+                       const struct str_list *names, struct err *err)
 {
     int        rc = 0;
     json_t    *list = NULL;
     struct buf json = {0}, text = {0};
     struct jw  w;
 
-    jw_init(&w, &json, c->json ? 2 : 0);
+    jw_init(&w, &json, 0);
     jw_arr(&w);
     TRY(t->list(app, &w, err));
     jw_arr_end(&w);
     TRY(buf_check(&json, t->name, err));
     if (t->needs_cuda && !app->list_kernels)
         log_info("built without CUDA");
+    TRY(json_read_text(buf_str(&json), json.len, t->name, &list, err));
+    if (names->n)
+        TRY(keep_named(t, list, names, err));
     if (c->json) {
-        puts(buf_str(&json));
+        jw_init(&w, &text, 2);
+        jw_value(&w, list);
+        buf_puts(&text, "\n");
     } else {
-        TRY(json_read_text(buf_str(&json), json.len, t->name, &list, err));
-        print_text(app, t, list, c->verbose, &text);
-        TRY(buf_check(&text, t->name, err));
-        fputs(buf_str(&text), stdout);
+        print_text(app, t, list, c->verbose || names->n, &text);
     }
+    TRY(buf_check(&text, t->name, err));
+    fputs(buf_str(&text), stdout);
 out:
     json_decref(list);
     buf_free(&json);
@@ -246,9 +294,7 @@ static int find_topic(const char *name, const struct topic **out, struct err *er
             return 0;
         }
     }
-    const char *near = nearest_name(name, names);
-    return err_set(err, ERR_USAGE, "list: unknown topic '%s'%s%s%s", name,
-                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return unknown("topic", name, names, err);
 }
 
 extern const struct command cmd_list;
@@ -256,7 +302,7 @@ extern const struct command cmd_list;
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct list_opts    o = {0};
-    struct str_list     rest = {0};
+    struct str_list     rest = {0}, names;
     const struct topic *t = NULL;
     bool                done;
     int                 rc = 0;
@@ -264,12 +310,12 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(cmd_begin(&cmd_list, &o, argc, argv, &rest, &done, err));
     if (done)
         goto out;
-    if (rest.n != 1)
+    if (rest.n == 0)
         FAIL(err, ERR_USAGE,
-             "list: one of methods, metrics, tables, figures, kernels, gpus was expected, found "
-             "%lld words", (long long)rest.n);
+             "list: one of methods, metrics, tables, figures, kernels, gpus was expected");
     TRY(find_topic(rest.items[0], &t, err));
-    TRY(print_topic(app, t, &o.common, err));
+    names = (struct str_list){.n = rest.n - 1, .items = rest.items + 1};
+    TRY(print_topic(app, t, &o.common, &names, err));
 out:
     opt_free(list_options, &o);
     str_list_free(&rest);
@@ -278,13 +324,14 @@ out:
 
 const struct command cmd_list = {
     .name = "list",
-    .usage = "list methods|metrics|tables|figures|kernels|gpus",
+    .usage = "list methods|metrics|tables|figures|kernels|gpus [NAME...]",
     .summary = "Show what there is to choose from",
     .run = run,
     .options = list_options,
     .details = "-v adds everything known about each entry: parameters with defaults, ranges and\n"
-               "units, the paper, the formula.\n"
+               "units, the paper, the formula. With names, those entries alone, in full.\n"
                "\n"
                "  lacuna list methods -v          parameters of every method\n"
+               "  lacuna list methods spargeattn  parameters of one\n"
                "  lacuna list metrics --json      definitions for other programs\n",
 };

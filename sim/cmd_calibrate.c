@@ -50,7 +50,8 @@ const struct command cmd_calibrate = {
     run,
     options,
     "Every (layer, head) of the traces is searched on its own, over all captured inputs of it,\n"
-    "with the method's search options (lacuna list methods -v). All traces must be of one model.\n"
+    "with the method's search options: `lacuna list methods METHOD` shows them, with defaults and\n"
+    "ranges. All traces must be of one model.\n"
     "The result is applied by a replay with METHOD:calib=CALIB.json; heads that are not in the\n"
     "file keep the parameters given there.\n\n"
     "Examples:\n"
