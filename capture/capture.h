@@ -30,8 +30,9 @@ extern const char *const capture_dtypes[];
 /* dtype to store: the option or `native`. */
 enum dtype capture_dtype(const struct capture_opts *o, enum dtype native);
 
-/* Run a language model over a prompt. */
-int text_capture(const struct capture_opts *o, struct err *err);
+/* Run a language model over a prompt, on `device` unless that is NULL. */
+int text_capture(const struct capture_opts *o, const struct decoder_accel *device,
+                 struct err *err);
 
 /* Run a video diffusion transformer through its sampler. */
 int video_capture(const struct capture_opts *o, struct err *err);
@@ -49,6 +50,7 @@ struct capture_summary {
     int64_t     tokens, calls, file_bytes, memory_bytes;
     double      seconds;          /* estimated, or taken */
     double      nll;              /* mean per token, NAN if none */
+    double      device_seconds;   /* time on the GPU, NAN if none */
 };
 int capture_print(const struct capture_opts *o, const struct capture_summary *s, struct err *err);
 

@@ -163,6 +163,8 @@ static void print_json(const struct capture_summary *s)
     jw_kint(&w, "file_bytes", s->file_bytes);
     jw_kint(&w, "memory_bytes", s->memory_bytes);
     jw_knum(&w, s->trace_id ? "seconds" : "estimated_seconds", s->seconds);
+    if (!isnan(s->device_seconds))
+        jw_knum(&w, "device_seconds", s->device_seconds);
     if (!isnan(s->nll))
         jw_knum(&w, "mean_nll", s->nll);
     jw_obj_end(&w);
@@ -177,23 +179,33 @@ int capture_print(const struct capture_opts *o, const struct capture_summary *s,
         return 0;
     }
     if (!s->trace_id) {
-        printf("%s: %lld attention calls of %lld tokens, %.1f MB; about %.0f MB of memory, %.0f s\n",
-               s->path, (long long)s->calls, (long long)s->tokens, (double)s->file_bytes / 1e6,
-               (double)s->memory_bytes / 1e6, s->seconds);
+        printf("%s: %lld attention calls of %lld tokens, %.1f MB; about %.0f MB of memory", s->path,
+               (long long)s->calls, (long long)s->tokens, (double)s->file_bytes / 1e6,
+               (double)s->memory_bytes / 1e6);
+        if (!isnan(s->seconds)) /* unknown on a device */
+            printf(", %.0f s", s->seconds);
+        putchar('\n');
         return 0;
     }
     log_info("%s: %lld attention calls of %lld tokens, %.1f MB, %.1f s", s->path,
              (long long)s->calls, (long long)s->tokens, (double)s->file_bytes / 1e6, s->seconds);
+    if (!isnan(s->device_seconds))
+        log_info("%.3f s of them on the GPU, %.0f tokens/s", s->device_seconds,
+                 (double)s->tokens / s->device_seconds);
     if (!isnan(s->nll))
         log_info("mean negative log-likelihood %.4f nat/token", s->nll);
     return 0;
 }
 
-static int check_options(const struct capture_opts *o, bool video, struct err *err)
+static int check_options(const struct app *app, const struct capture_opts *o, bool video,
+                         struct err *err)
 {
     if (!o->out)
         return err_set(err, ERR_USAGE, "capture: -o FILE is missing");
-    if (o->device != 0)
+    if (o->device != 0 && video)
+        return err_set(err, ERR_USAGE, "capture: --device cuda runs language models; %s is a video "
+                       "model: use --device cpu", o->model);
+    if (o->device != 0 && !app->decoder)
         return err_set(err, ERR_MACHINE, "capture: --device cuda needs a build with CUDA");
     if (video && (o->prompt || o->tokens_file || o->tokens != INT64_MIN))
         return err_set(err, ERR_USAGE, "capture: --prompt, --tokens and --tokens-file belong to "
@@ -215,7 +227,9 @@ const struct command cmd_capture = {
     run,
     options,
     "The model runs in float32 on the CPU, weights one layer at a time. q and k are stored after\n"
-    "normalisation and position encoding. The file appears under its name when it is complete.\n\n"
+    "normalisation and position encoding. The file appears under its name when it is complete.\n"
+    "--device cuda runs language models on a GPU: linear layers to float32 accuracy, attention\n"
+    "with operands rounded to float16.\n\n"
     "Examples:\n"
     "  lacuna capture --model datasets/models/code-lm --prompt core/mask.c -o mask.h5\n"
     "  lacuna capture --model datasets/models/video-dit --size 16x128x192 --steps 50 \\\n"
@@ -237,8 +251,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     if (!o.model)
         FAIL(err, ERR_USAGE, "capture: --model DIR is missing");
     bool video = wan_config_is(o.model);
-    TRY(check_options(&o, video, err));
-    TRY(video ? video_capture(&o, err) : text_capture(&o, err));
+    TRY(check_options(app, &o, video, err));
+    TRY(video ? video_capture(&o, err) : text_capture(&o, o.device ? app->decoder : NULL, err));
 out:
     opt_free(options, &o);
     str_list_free(&rest);

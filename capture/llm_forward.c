@@ -8,6 +8,7 @@
  * Layers outside, chunks of tokens inside: a layer's weights are read once, and chunk i attends to the
  * keys of chunks 0..i of the same layer.
  */
+#include "capture/llm_device.h"
 #include "capture/llm_weights.h"
 #include "core/mem.h"
 #include "core/pool.h"
@@ -303,6 +304,8 @@ int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm
     int                           rc = 0;
 
     TRY(llm_check_tokens(&m->c, run->tokens, run->n, err));
+    if (run->device)
+        return llm_forward_device(m, run, s.hooks, err);
     s.chunk = chunk_tokens(run->chunk, run->n, run->pool);
     TRY(state_init(&s, err));
     TRY(embed(&s, err));

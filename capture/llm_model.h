@@ -9,6 +9,7 @@
 
 #include "capture/attnmap.h"
 #include "capture/llm_config.h"
+#include "core/decoder.h"
 #include "core/safetensors.h"
 
 struct llm_model {
@@ -30,12 +31,14 @@ int llm_check_tokens(const struct llm_config *c, const int32_t *tokens, int64_t 
 struct llm_hooks {
     void *ctx;
     int (*begin_layer)(void *ctx, int layer, struct err *err);
-    /* Tokens [tok0, tok0 + n): q [n][heads * d], k and v [n][kv_heads * d], positions applied. */
+    /* Tokens [tok0, tok0 + n): q [n][heads * d], k and v [n][kv_heads * d], positions applied; a
+     * device leaves them NULL where wants_rows says no. */
     int (*rows)(void *ctx, int layer, int64_t tok0, int64_t n, const float *q, const float *k,
                 const float *v, struct err *err);
     /* The layer is done; map is NULL without pool. */
     int (*end_layer)(void *ctx, int layer, const struct attnmap *map, struct err *err);
     bool (*wants_map)(void *ctx, int layer);
+    bool (*wants_rows)(void *ctx, int layer);
 };
 
 struct llm_run {
@@ -46,7 +49,10 @@ struct llm_run {
     int            jobs;
     int            layers; /* layers to run, 0 = all; fewer leave nll and last_logits meaningless */
     float         *nll;    /* [n - 1]: -ln p(token i+1 | tokens 0..i), nat; NULL = not wanted */
-    float         *last_logits; /* [vocab], NULL = not wanted */
+    float         *last_logits; /* [vocab], NULL = not wanted; not on a device */
+    const struct decoder_accel *device; /* NULL = this processor; then chunk and jobs are its own */
+    int            local_rank;          /* picks the GPU */
+    double        *device_seconds;      /* time on the device, NULL = not wanted */
 };
 
 int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm_hooks *hooks,

@@ -117,6 +117,47 @@ void llm_layer_free(struct llm_layer *l)
     memset(l, 0, sizeof *l);
 }
 
+int llm_raw_tensor(const struct llm_model *m, const struct st_tensor *t, struct decoder_tensor *out,
+                   struct err *err)
+{
+    bool  wide = t->dtype == DT_F64;
+    void *data = NULL;
+    int   rc = 0;
+    TRY(mem_alloc(&data, t->count, wide ? sizeof(float) : dtype_size(t->dtype), t->name, err));
+    TRY(wide ? st_read_f32(m->file, t, 0, t->count, data, err)
+             : st_read_raw(m->file, t, 0, t->count, data, err));
+    *out = (struct decoder_tensor){data, wide ? DT_F32 : t->dtype, t->shape[0],
+                                   t->ndim == 2 ? t->shape[1] : 1};
+    data = NULL;
+out:
+    free(data);
+    return rc;
+}
+
+int llm_raw_load(const struct llm_model *m, int layer, struct llm_raw_layer *l, struct err *err)
+{
+    int rc = 0;
+    llm_raw_free(l);
+    for (int i = 0; i < LLM_LAYER_TENSORS; i++) {
+        const struct st_tensor *t;
+        if (!has_tensor(&m->c, i))
+            continue;
+        TRY(find(m, layer, i, &t, err));
+        TRY(llm_raw_tensor(m, t, &l->t[i], err));
+    }
+out:
+    if (rc)
+        llm_raw_free(l);
+    return rc;
+}
+
+void llm_raw_free(struct llm_raw_layer *l)
+{
+    for (int i = 0; i < LLM_LAYER_TENSORS; i++)
+        free((void *)(uintptr_t)l->t[i].data);
+    memset(l, 0, sizeof *l);
+}
+
 int64_t llm_layer_bytes(const struct llm_config *c)
 {
     int64_t n = 0;

@@ -5,13 +5,7 @@
 #define LACUNA_LLM_WEIGHTS_H
 
 #include "capture/llm_model.h"
-
-/* Order of the table in llm_weights.c. A bias stands behind its weight. */
-enum llm_tensor {
-    LLM_NORM1, LLM_Q, LLM_Q_B, LLM_K, LLM_K_B, LLM_V, LLM_V_B, LLM_O, LLM_O_B, LLM_QN, LLM_KN,
-    LLM_NORM2, LLM_GATE, LLM_GATE_B, LLM_UP, LLM_UP_B, LLM_DOWN, LLM_DOWN_B,
-    LLM_LAYER_TENSORS
-};
+#include "core/decoder.h"
 
 struct llm_layer {
     float *t[LLM_LAYER_TENSORS]; /* owned; NULL where the architecture has none */
@@ -27,6 +21,18 @@ int llm_layer_check(const struct llm_model *m, int layer, struct err *err);
 /* Read a layer into *l (freed and reused). */
 int     llm_layer_load(const struct llm_model *m, int layer, struct llm_layer *l, struct err *err);
 void    llm_layer_free(struct llm_layer *l);
+
+/* The same layer as stored (float64 becomes float32), for a device: t[i].data is owned. */
+struct llm_raw_layer {
+    struct decoder_tensor t[LLM_LAYER_TENSORS];
+};
+int  llm_raw_load(const struct llm_model *m, int layer, struct llm_raw_layer *l, struct err *err);
+void llm_raw_free(struct llm_raw_layer *l);
+
+/* Any tensor in that form; the caller frees out->data. */
+int llm_raw_tensor(const struct llm_model *m, const struct st_tensor *t, struct decoder_tensor *out,
+                   struct err *err);
+
 int64_t llm_layer_bytes(const struct llm_config *c);
 
 #endif

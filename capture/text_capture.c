@@ -3,6 +3,7 @@
  */
 #include "capture/capture.h"
 #include "capture/headsel.h"
+#include "capture/llm_device.h"
 #include "capture/llm_weights.h"
 #include "capture/tokenizer.h"
 #include "core/hash.h"
@@ -36,6 +37,8 @@ struct text_run {
     struct head_select         heads;
     float                     *nll;     /* owned */
     bool                       open_call;
+    const struct decoder_accel *device;        /* NULL: the CPU */
+    double                     device_seconds; /* NAN on the CPU */
 };
 
 /* ---- the prompt ----------------------------------------------------------------------------- */
@@ -154,7 +157,7 @@ static int fill_meta(struct text_run *r, struct err *err)
     m->causal = m->positions_applied = true;
     snprintf(m->positions, sizeof m->positions, "rope");
     m->dtype = capture_dtype(r->o, c->dtype);
-    snprintf(m->compute, sizeof m->compute, "float32");
+    snprintf(m->compute, sizeof m->compute, "%s", r->device ? r->device->arithmetic : "float32");
     snprintf(m->source, sizeof m->source, "capture");
     snprintf(m->prompt_id, sizeof m->prompt_id, "%s", r->prompt_id);
     m->n_q = m->n_k = r->n;
@@ -176,7 +179,7 @@ out:
     return rc;
 }
 
-static bool wants_map(void *ctx, int layer)
+static bool wants_layer(void *ctx, int layer)
 {
     return ((struct text_run *)ctx)->wanted[layer];
 }
@@ -225,10 +228,13 @@ out:
 static int run_model(struct text_run *r, struct err *err)
 {
     struct llm_run   run = {.tokens = r->tokens, .n = r->n, .layers = r->run_layers,
-                            .pool = r->meta.pool, .jobs = cmd_jobs(&r->o->c)};
-    struct llm_hooks hooks = {r, begin_layer, put_rows, end_layer, wants_map};
+                            .pool = r->meta.pool, .jobs = cmd_jobs(&r->o->c),
+                            .device = r->device};
+    struct llm_hooks hooks = {r, begin_layer, put_rows, end_layer, wants_layer, wants_layer};
     int              rc = 0;
 
+    if (r->device)
+        run.device_seconds = &r->device_seconds;
     if (r->n > 1 && r->o->nll) {
         TRY(mem_alloc(&r->nll, r->n - 1, sizeof *r->nll, "likelihoods", err));
         run.nll = r->nll;
@@ -254,6 +260,8 @@ static double estimate_seconds(const struct text_run *r)
     double weights = (double)llm_layer_bytes(c) / 4;
     double attention = n * n * qdim * (r->meta.pool ? 3 : 2); /* causal: q k, p v, map's q k */
     double logits = r->o->nll ? 2 * n * (double)(c->vocab * c->hidden) : 0;
+    if (r->device) /* not opened for a dry run */
+        return NAN;
     double flop = r->run_layers * (2 * n * weights + attention) + logits;
     return flop / capture_rate(cmd_jobs(&r->o->c));
 }
@@ -262,7 +270,9 @@ static int summarise(struct text_run *r, double seconds, struct err *err)
 {
     struct capture_summary s = {r->o->out, NULL, r->n, r->n_wanted,
                                 trace_size(&r->meta, r->n_wanted),
-                                llm_forward_bytes(&r->model.c, r->n, 0, r->meta.pool), seconds, NAN};
+                                r->device ? llm_device_bytes(&r->model.c, r->n, r->meta.pool)
+                                          : llm_forward_bytes(&r->model.c, r->n, 0, r->meta.pool),
+                                seconds, NAN, r->device_seconds};
     char                   id[64];
     int                    rc = 0;
     if (r->nll) {
@@ -280,9 +290,10 @@ out:
     return rc;
 }
 
-int text_capture(const struct capture_opts *o, struct err *err)
+int text_capture(const struct capture_opts *o, const struct decoder_accel *device,
+                 struct err *err)
 {
-    struct text_run r = {.o = o};
+    struct text_run r = {.o = o, .device = device, .device_seconds = NAN};
     struct timespec a, b;
     int             rc = 0;
 

@@ -49,6 +49,7 @@ int main(int argc, char **argv)
         .list_kernels = cuda_list_kernels,
         .list_gpus = cuda_list_gpus,
         .accel = &cuda_accel,
+        .decoder = &cuda_decoder,
 #endif
     };
     struct err err = {0};

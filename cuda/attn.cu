@@ -5,8 +5,10 @@
 #include "cuda/attn.h"
 
 #include "cuda/attn_sm90.cuh"
+#include "cuda/attn_table.h"
 #include "cuda/tensormap.h"
 
+#include <cuda_fp16.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +20,7 @@
  * D threads (a channel each) per query row, pieces in slot order. */
 template <int D>
 __global__ void combine_pieces(const int3 *splits, const float *piece_out, const float2 *piece_ml,
-                               int bm, int q_blocks, int nq, __nv_bfloat16 *out, float *lse)
+                               int bm, int q_blocks, int nq, bool half, uint16_t *out, float *lse)
 {
     int3   s = splits[blockIdx.x];
     int    head = s.x / q_blocks, row = (s.x - head * q_blocks) * bm + blockIdx.y;
@@ -39,20 +41,22 @@ __global__ void combine_pieces(const int3 *splits, const float *piece_out, const
         sum += weight * piece_out[(at + (size_t)i * bm) * D + threadIdx.x];
     }
     size_t to = (size_t)head * nq + row;
-    out[to * D + threadIdx.x] = __float2bfloat16(l > 0 ? sum / l : 0);
+    float y = l > 0 ? sum / l : 0;
+    out[to * D + threadIdx.x] =
+        half ? __half_as_ushort(__float2half(y)) : __bfloat16_as_ushort(__float2bfloat16(y));
     if (threadIdx.x == 0)
         lse[to] = l > 0 ? (m + log2f(l)) * 0.69314718055994531f : -INFINITY;
 }
 
 /* Rows of tiles without a key. A block of 128 threads per row of tiles. */
 __global__ void fill_empty(const int *rows, int bm, int q_blocks, int nq, int d,
-                           __nv_bfloat16 *out, float *lse)
+                           uint16_t *out, float *lse)
 {
     int head = rows[blockIdx.x] / q_blocks, block = rows[blockIdx.x] % q_blocks;
     for (int i = 0; i < bm && block * bm + i < nq; i++) {
         size_t at = (size_t)head * nq + block * bm + i;
         if ((int)threadIdx.x < d)
-            out[at * d + threadIdx.x] = __float2bfloat16(0);
+            out[at * d + threadIdx.x] = 0;
         if (threadIdx.x == 0)
             lse[at] = -INFINITY;
     }
@@ -76,11 +80,21 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             T::D,
             lists,
             {T::BM, T::BN, T::HALVES ? 2 : 1},
+            ATTN_BF16,
+            90,
             T::THREADS,
             (int)sizeof(attn_smem<T>),
             launch<T>,
             (const void *)attn_sm90<T>};
 }
+
+#define HALF(name, d, rows, keys, threads, summary)                                                \
+    {name, summary, d, ATTN_DENSE, {rows, keys, 1}, ATTN_F16, 90, threads, attn_half_smem(d),      \
+     attn_half_launch##d, NULL}
+
+#define PORTABLE(name, d, lists, rows, keys, element, summary)                                     \
+    {name, summary, d, lists, {rows, keys ? keys : 64, 1}, element, 80, 2 * rows,                  \
+     attn_portable_smem(d, rows), attn_portable_##rows##_##d##_##keys, NULL}
 
 extern "C" const struct attn_kernel attn_kernels[] = {
     entry<dense128_wide>("bf16-hd128-dense", "head dim 128, dense, tiles 128 x 176", ATTN_DENSE),
@@ -94,24 +108,64 @@ extern "C" const struct attn_kernel attn_kernels[] = {
     entry<list64>("bf16-hd64-128x128", "head dim 64, lists of 128 x 128 blocks", ATTN_128x128),
     entry<half64>("bf16-hd64-128x64", "head dim 64, lists of 128 x 64 blocks", ATTN_128x64),
     entry<pair64>("bf16-hd64-64x64", "head dim 64, lists of 64 x 64 blocks", ATTN_64x64),
+    HALF("f16-hd128-dense", 128, 128, 128, 384, "head dim 128, dense, float16"),
+    HALF("f16-hd64-dense", 64, 192, 128, 512, "head dim 64, dense, float16"),
+    PORTABLE("portable-hd128-dense", 128, ATTN_DENSE, 128, 64, ATTN_BF16,
+             "head dim 128, dense, mma.sync"),
+    PORTABLE("portable-hd128-128x128", 128, ATTN_128x128, 128, 128, ATTN_BF16,
+             "head dim 128, lists of 128 x 128 blocks, mma.sync"),
+    PORTABLE("portable-hd128-128x64", 128, ATTN_128x64, 128, 64, ATTN_BF16,
+             "head dim 128, lists of 128 x 64 blocks, mma.sync"),
+    PORTABLE("portable-hd128-64x64", 128, ATTN_64x64, 64, 64, ATTN_BF16,
+             "head dim 128, lists of 64 x 64 blocks, mma.sync"),
+    PORTABLE("portable-hd64-dense", 64, ATTN_DENSE, 128, 64, ATTN_BF16,
+             "head dim 64, dense, mma.sync"),
+    PORTABLE("portable-hd64-128x128", 64, ATTN_128x128, 128, 128, ATTN_BF16,
+             "head dim 64, lists of 128 x 128 blocks, mma.sync"),
+    PORTABLE("portable-hd64-128x64", 64, ATTN_128x64, 128, 64, ATTN_BF16,
+             "head dim 64, lists of 128 x 64 blocks, mma.sync"),
+    PORTABLE("portable-hd64-64x64", 64, ATTN_64x64, 64, 64, ATTN_BF16,
+             "head dim 64, lists of 64 x 64 blocks, mma.sync"),
+    PORTABLE("portable-f16-hd128-dense", 128, ATTN_DENSE, 128, 0, ATTN_F16,
+             "head dim 128, dense, float16, mma.sync"),
+    PORTABLE("portable-f16-hd64-dense", 64, ATTN_DENSE, 128, 0, ATTN_F16,
+             "head dim 64, dense, float16, mma.sync"),
     {},
 };
+
+static bool runs_on(const attn_kernel *k, int sm)
+{
+    return k->sm == 90 ? sm == 90 : sm >= k->sm;
+}
+
+static int find_kernel(const struct attn_problem *p, int sm, const char *name, int element,
+                       const struct attn_kernel **out, struct err *err)
+{
+    if (sm < 80)
+        return err_set(err, ERR_MACHINE,
+                       "the attention kernels need a GPU of sm_80 or later, this one is sm_%d", sm);
+    if (!(p->scale > 0))
+        return err_set(err, ERR_RUN, "the attention kernels need a positive softmax scale");
+    for (const attn_kernel *k = attn_kernels; k->name; k++)
+        if (k->d == p->d && k->lists == p->lists && runs_on(k, sm) &&
+            (name ? strcmp(name, k->name) == 0 : k->element == element)) {
+            *out = k;
+            return 0;
+        }
+    return err_set(err, ERR_RUN, "no CUDA kernel%s%s for head dim %d on sm_%d", name ? " " : "",
+                   name ? name : "", p->d, sm);
+}
 
 extern "C" int attn_kernel_find(const struct attn_problem *p, int sm, const char *name,
                                 const struct attn_kernel **out, struct err *err)
 {
-    if (sm != 90)
-        return err_set(err, ERR_MACHINE,
-                       "the attention kernels need a Hopper GPU (sm_90), this one is sm_%d", sm);
-    if (!(p->scale > 0))
-        return err_set(err, ERR_RUN, "the attention kernels need a positive softmax scale");
-    for (const attn_kernel *k = attn_kernels; k->name; k++)
-        if (k->d == p->d && k->lists == p->lists && (!name || strcmp(name, k->name) == 0)) {
-            *out = k;
-            return 0;
-        }
-    return err_set(err, ERR_RUN, "no CUDA kernel%s%s for head dim %d", name ? " " : "",
-                   name ? name : "", p->d);
+    return find_kernel(p, sm, name, ATTN_BF16, out, err);
+}
+
+extern "C" int attn_kernel_for(const struct attn_problem *p, int sm, enum attn_element element,
+                               const struct attn_kernel **out, struct err *err)
+{
+    return find_kernel(p, sm, NULL, element, out, err);
 }
 
 /* ---- jobs ----------------------------------------------------------------------------------- */
@@ -133,6 +187,17 @@ static int make_maps(struct attn_job *job, struct err *err)
     TRY(tensor_map(m + 3, job->x.out, p->d, p->nq, p->heads, 64, err));
 out:
     return rc;
+}
+
+/* The portable kernels take the tensors as they are. */
+static int keep_tensors(struct attn_job *job, struct err *err)
+{
+    struct attn_tensors *x = (struct attn_tensors *)malloc(sizeof *x);
+    if (!x)
+        return err_set(err, ERR_NOMEM, "kernel arguments: out of memory");
+    *x = job->x;
+    job->maps = x;
+    return 0;
 }
 
 static int upload(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
@@ -186,12 +251,13 @@ extern "C" int attn_job_init(struct gpu *g, const struct attn_problem *p,
     job->grid = plan->n_items < g->sms ? plan->n_items : g->sms;
     job->n_splits = plan->n_splits;
     job->n_empty = plan->n_empty;
-    TRY(make_maps(job, err));
+    TRY(kernel->sm == 90 ? make_maps(job, err) : keep_tensors(job, err));
     TRY(make_args(g, plan, job, err));
     TRY(upload(g, &job->splits, plan->splits, plan->n_splits * (int64_t)sizeof(int3), err));
     TRY(upload(g, &job->empty, plan->empty, plan->n_empty * 4LL, err));
-    CU(err, cudaFuncSetAttribute(kernel->entry, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 kernel->smem_bytes));
+    if (kernel->entry)
+        CU(err, cudaFuncSetAttribute(kernel->entry, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     kernel->smem_bytes));
     TRY(gpu_sync(g, err));
 out:
     if (rc)
@@ -203,7 +269,8 @@ extern "C" int attn_job_launch(struct gpu *g, const struct attn_job *job, struct
 {
     int              rc = 0;
     const attn_args *a = (const attn_args *)job->args;
-    __nv_bfloat16   *out = (__nv_bfloat16 *)job->x.out;
+    uint16_t        *out = (uint16_t *)job->x.out;
+    bool             half = job->kernel->element == ATTN_F16;
     int              bm = job->kernel->tile.bm, d = job->problem.d;
 
     if (job->grid)
@@ -213,12 +280,12 @@ extern "C" int attn_job_launch(struct gpu *g, const struct attn_job *job, struct
         dim3 grid(job->n_splits, bm);
         if (d == 128)
             combine_pieces<128><<<grid, 128, 0, g->stream>>>(
-                (const int3 *)job->splits, a->piece_out, a->piece_ml, bm, a->q_blocks, a->nq, out,
-                a->lse);
+                (const int3 *)job->splits, a->piece_out, a->piece_ml, bm, a->q_blocks, a->nq, half,
+                out, a->lse);
         else
             combine_pieces<64><<<grid, 64, 0, g->stream>>>(
-                (const int3 *)job->splits, a->piece_out, a->piece_ml, bm, a->q_blocks, a->nq, out,
-                a->lse);
+                (const int3 *)job->splits, a->piece_out, a->piece_ml, bm, a->q_blocks, a->nq, half,
+                out, a->lse);
         CU_LAUNCHED(err);
     }
     if (job->n_empty) {

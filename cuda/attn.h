@@ -12,26 +12,35 @@ extern "C" {
 #include "cuda/device.h"
 #include "cuda/plan.h"
 
+/* Of q, k, v and out. */
+enum attn_element { ATTN_BF16, ATTN_F16 };
+
 struct attn_kernel {
     const char     *name, *summary;
     int             d;
     enum attn_lists lists;
     struct attn_tile tile;
+    enum attn_element element;
+    int             sm; /* compute capability: 90 is Hopper alone, 80 everything from there on */
     int             threads, smem_bytes;
     void (*launch)(int grid, cudaStream_t stream, const void *maps, const void *args);
-    const void     *entry; /* for cudaFuncSetAttribute */
+    const void     *entry; /* for cudaFuncSetAttribute; NULL: launch does it */
 };
 
 /* Every kernel, NULL-terminated by name; the first that fits is the default. */
 extern const struct attn_kernel attn_kernels[];
 
-/* Kernel for a problem on a device of compute capability `sm`, by name or the default one (NULL).
- * None: ERR_RUN with the reason. */
+/* Kernel for a problem on a device of compute capability `sm`, by name (then of any element) or the
+ * default one for bf16 (NULL). None: ERR_RUN with the reason; too old a GPU: ERR_MACHINE. */
 int attn_kernel_find(const struct attn_problem *p, int sm, const char *name,
                      const struct attn_kernel **out, struct err *err);
 
-/* Device side of a launch. q, k, v, out are bf16 [heads][n][d], lse float [heads][nq] in natural
- * log; an empty row gets out 0 and lse -inf. */
+/* The default one for operands of `element`. */
+int attn_kernel_for(const struct attn_problem *p, int sm, enum attn_element element,
+                    const struct attn_kernel **out, struct err *err);
+
+/* Device side of a launch. q, k, v, out are [heads][n][d] of the kernel's element, lse float
+ * [heads][nq] in natural log; an empty row gets out 0 and lse -inf. */
 struct attn_tensors {
     const void *q, *k, *v;
     void       *out;

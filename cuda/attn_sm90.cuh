@@ -320,7 +320,7 @@ template <class T> struct consumer {
     {
 #pragma unroll
         for (int i = 0; i < BN / 4; i++)
-            p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+            p[i] = pack_pair(s[2 * i], s[2 * i + 1]);
     }
 
     DEVICE void rescale(const float (&c)[2])
@@ -518,10 +518,10 @@ template <class T> struct consumer {
                 int e = 4 * (panel * 8 + j);
                 int chunk = (j + (lane() >> 4)) ^ (row_wg & 7);
                 stmatrix_x4(dst + row_wg * 128 + chunk * 16,
-                            pack_bf16(o[e] * inv[0], o[e + 1] * inv[0]),
-                            pack_bf16(o[e + 2] * inv[1], o[e + 3] * inv[1]),
-                            pack_bf16(o[e + 4] * inv[0], o[e + 5] * inv[0]),
-                            pack_bf16(o[e + 6] * inv[1], o[e + 7] * inv[1]));
+                            pack_pair(o[e] * inv[0], o[e + 1] * inv[0]),
+                            pack_pair(o[e + 2] * inv[1], o[e + 3] * inv[1]),
+                            pack_pair(o[e + 4] * inv[0], o[e + 5] * inv[0]),
+                            pack_pair(o[e + 6] * inv[1], o[e + 7] * inv[1]));
             }
             async_proxy_fence();
             named_sync(1 + T::WG + w, 128);

@@ -1,12 +1,14 @@
 /*
- * backend.h - the CUDA back end as core/kernel.h has it.
+ * backend.h - the CUDA back end as core/kernel.h and core/decoder.h have it.
  */
 #ifndef LACUNA_BACKEND_H
 #define LACUNA_BACKEND_H
 
+#include "core/decoder.h"
 #include "core/kernel.h"
 
-extern const struct accel cuda_accel;
+extern const struct accel         cuda_accel;
+extern const struct decoder_accel cuda_decoder;
 
 /* For `lacuna list kernels` and `gpus` (core/cmd.h). */
 int cuda_list_kernels(struct jw *w, struct err *err);

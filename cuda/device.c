@@ -50,7 +50,7 @@ static int check_driver(struct gpu *g, struct err *err)
     CU(err, cudaDriverGetVersion(&g->driver));
     if (g->driver == 0)
         FAIL(err, ERR_MACHINE,
-             "CUDA: no NVIDIA driver was found on this machine; use --backend cpu");
+             "CUDA: no NVIDIA driver was found on this machine");
     if (g->driver / 1000 < g->runtime / 1000)
         FAIL(err, ERR_MACHINE,
              "the NVIDIA driver supports CUDA %d.%d, this program needs CUDA %d: update the driver",
@@ -82,7 +82,7 @@ int gpu_open(int local_rank, struct gpu *g, struct err *err)
     TRY(check_driver(g, err));
     cudaError_t status = cudaGetDeviceCount(&count);
     if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
-        FAIL(err, ERR_MACHINE, "no CUDA GPU was found on this machine; use --backend cpu");
+        FAIL(err, ERR_MACHINE, "no CUDA GPU was found on this machine");
     CU(err, status);
     TRY(describe((local_rank < 0 ? 0 : local_rank) % count, g, err));
     CU(err, cudaSetDevice(g->device));

@@ -11,6 +11,11 @@
 
 #define DEVICE __device__ __forceinline__
 
+/* The 16-bit float of this file: "bf16", or "f16" where that is defined before. */
+#ifndef ATTN_ELEMENT
+#define ATTN_ELEMENT "bf16"
+#endif
+
 DEVICE uint32_t smem_addr(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
@@ -191,10 +196,11 @@ DEVICE float exp2_fast(float x)
     return y;
 }
 
-DEVICE uint32_t pack_bf16(float lo, float hi)
+/* To a pair of ATTN_ELEMENT. */
+DEVICE uint32_t pack_pair(float lo, float hi)
 {
     uint32_t r;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    asm("cvt.rn." ATTN_ELEMENT "x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
     return r;
 }
 

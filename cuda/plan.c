@@ -395,7 +395,7 @@ int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
     TRY(mem_alloc(&plan->empty, rows, sizeof *plan->empty, "empty rows", err));
     if (!csr)
         dense_items(p, plan);
-    else if (p->lists == ATTN_64x64)
+    else if (p->lists == ATTN_64x64 && tile->bm == 128)
         TRY(pair_items(p, csr, plan, err));
     else
         TRY(list_items(p, csr, plan, err));

@@ -1,5 +1,5 @@
 /*
- * wgmma.cuh - wgmma.mma_async for bf16 with fp32 accumulators, one wrapper per shape in use.
+ * wgmma.cuh - wgmma.mma_async for 16-bit floats (ATTN_ELEMENT) with fp32 accumulators, one wrapper per shape in use.
  *
  *   wgmma_ss<N>  D[64][N] (+)= A[64][16] B[N][16]^T   A and B in shared memory, both K-major
  *   wgmma_rs<N>  D[64][N] (+)= A[64][16] B[16][N]     A in registers, B in shared memory MN-major
@@ -19,7 +19,7 @@ template <> struct wgmma<64> {
     static DEVICE void rs(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                           uint64_t b)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." ATTN_ELEMENT "." ATTN_ELEMENT " {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
                      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
                      "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"
@@ -38,7 +38,7 @@ template <> struct wgmma<128> {
     static DEVICE void ss(float (&d)[64], uint64_t a, uint64_t b, int add)
     {
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." ATTN_ELEMENT "." ATTN_ELEMENT " {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
                      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
@@ -63,7 +63,7 @@ template <> struct wgmma<128> {
     static DEVICE void rs(float (&d)[64], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                           uint64_t b)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." ATTN_ELEMENT "." ATTN_ELEMENT " {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
                      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
@@ -90,7 +90,7 @@ template <> struct wgmma<176> {
     static DEVICE void ss(float (&d)[88], uint64_t a, uint64_t b, int add)
     {
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %90, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n176k16.f32.bf16.bf16 {"
+                     "wgmma.mma_async.sync.aligned.m64n176k16.f32." ATTN_ELEMENT "." ATTN_ELEMENT " {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
                      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
@@ -122,7 +122,7 @@ template <> struct wgmma<192> {
     static DEVICE void ss(float (&d)[96], uint64_t a, uint64_t b, int add)
     {
         asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+                     "wgmma.mma_async.sync.aligned.m64n192k16.f32." ATTN_ELEMENT "." ATTN_ELEMENT " {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
                      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "

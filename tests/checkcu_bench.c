@@ -126,7 +126,7 @@ static int line(struct bench *b, const char *text, const struct cu_case *c, stru
     raw_samples(b, name, &kernel, flop);
     struct quartiles m = quartiles_of(matmul.ns, matmul.n), k = quartiles_of(kernel.ns, kernel.n);
     double top = ceiling_matmul_flop(b->ceiling) / m.median * 1e-3, got = flop / k.median * 1e-3;
-    printf("%-34s %-22s %10.1f us %5.1f%% %7.1f %7.1f %6.3f  %5.3f %d\n", text, r.kernel->name + 5,
+    printf("%-34s %-22s %10.1f us %5.1f%% %7.1f %7.1f %6.3f  %5.3f %d\n", text, strncmp(r.kernel->name, "bf16-", 5) ? r.kernel->name : r.kernel->name + 5,
            k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, got, top, got / top, r.plan.balance,
            r.plan.n_splits);
     fflush(stdout);
@@ -185,6 +185,8 @@ static int bench_lists(struct bench *b, struct err *err)
     int  rc = 0;
     for (const struct attn_kernel *k = attn_kernels; k->name; k++)
         for (size_t i = 0; i < sizeof densities / sizeof *densities && k->lists; i++) {
+            if (k->sm != 90 && !b->all && b->gpu.sm == 90)
+                continue;
             struct cu_case c = make_case(k->d, 32768, 16, 16, false, k->lists, k->name);
             c.density = densities[i];
             c.pattern = KEEP_RANDOM;

@@ -56,14 +56,15 @@ int cu_make_tensor(const struct cu_case *c, int which, int heads, int64_t n, flo
     return rc;
 }
 
-int cu_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err)
+static int upload_narrow(struct gpu *g, enum attn_element type, const float *x, int64_t n,
+                         const void **out, struct err *err)
 {
     uint16_t *narrow = NULL;
     void     *dev = NULL;
     int       rc = 0;
     TRY(mem_alloc(&narrow, n, sizeof *narrow, "test data", err));
     for (int64_t i = 0; i < n; i++)
-        narrow[i] = f32_to_bf16(x[i]);
+        narrow[i] = type == ATTN_F16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
     TRY(gpu_alloc(g, n * 2, &dev, err));
     TRY(gpu_put(g, dev, narrow, n * 2, err));
     TRY(gpu_sync(g, err));
@@ -73,20 +74,26 @@ out:
     return rc;
 }
 
+int cu_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err)
+{
+    return upload_narrow(g, ATTN_BF16, x, n, out, err);
+}
+
 /* q, k or v on the device; the host copy is what the reference computes with. */
-static int place(struct gpu *g, const struct cu_case *c, int which, int heads, int64_t n,
+static int place(struct gpu *g, const struct cu_run *r, int which, int heads, int64_t n,
                  float **host, const void **out, struct err *err)
 {
-    int64_t count = heads * n * c->problem.d;
-    void   *dev = NULL;
-    int     rc = 0;
+    const struct cu_case *c = &r->c;
+    int64_t               count = heads * n * c->problem.d;
+    void                 *dev = NULL;
+    int                   rc = 0;
     if (c->on_device) {
         TRY(gpu_alloc(g, count * 2, &dev, err));
         TRY(gpu_fill_normal(g, dev, count, (uint32_t)(c->seed * 3) + (uint32_t)which, err));
         *out = dev;
     } else {
         TRY(cu_make_tensor(c, which, heads, n, host, err));
-        TRY(cu_put_bf16(g, *host, count, out, err));
+        TRY(upload_narrow(g, r->kernel->element, *host, count, out, err));
     }
 out:
     return rc;
@@ -154,9 +161,9 @@ int cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct
     r->c = *c;
     r->mark = gpu_mark(g);
     TRY(attn_kernel_find(p, g->sm, c->kernel, &r->kernel, err));
-    TRY(place(g, c, 0, p->heads, p->nq, &r->q, &x.q, err));
-    TRY(place(g, c, 1, p->kv_heads, p->nk, &r->k, &x.k, err));
-    TRY(place(g, c, 2, p->kv_heads, p->nk, &r->v, &x.v, err));
+    TRY(place(g, r, 0, p->heads, p->nq, &r->q, &x.q, err));
+    TRY(place(g, r, 1, p->kv_heads, p->nk, &r->k, &x.k, err));
+    TRY(place(g, r, 2, p->kv_heads, p->nk, &r->v, &x.v, err));
     TRY(gpu_alloc(g, nq * p->d * 2, &x.out, err));
     TRY(gpu_alloc(g, nq * 4, &x.lse, err));
     if (p->lists != ATTN_DENSE)
@@ -222,6 +229,7 @@ static int compare_block(const struct cu_run *r, const struct attn_ops *ops, int
     int         bq = p->lists == ATTN_DENSE ? 128 : attn_block_rows(p->lists, NULL), rc = 0;
     int64_t     row0 = block * bq, row1 = row0 + bq < p->nq ? row0 + bq : p->nq;
     int64_t     blocks = (p->nq + bq - 1) / bq;
+    bool        half = r->kernel->element == ATTN_F16;
     struct mask m = {0};
     double      ref[128 * 128], ref_lse[128];
 
@@ -240,7 +248,8 @@ static int compare_block(const struct cu_run *r, const struct attn_ops *ops, int
         compare_lse(ref_lse[i - row0], lse[head * p->nq + i], e);
         for (int c = 0; c < p->d; c++) {
             double want = ref[(i - row0) * p->d + c];
-            double delta = bf16_to_f32(out[(head * p->nq + i) * p->d + c]) - want;
+            uint16_t got = out[(head * p->nq + i) * p->d + c];
+            double   delta = (half ? f16_to_f32(got) : bf16_to_f32(got)) - want;
             s->delta += delta * delta;
             s->ref += want * want;
         }

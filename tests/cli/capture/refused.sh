@@ -13,6 +13,6 @@ rm bert/model-00002-of-00002.safetensors
 echo $?
 "$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt p.txt --tokens 1000000 -o t.h5
 echo $?
-"$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt p.txt --device cuda -o t.h5
+"$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt p.txt --device cuda -o t.h5 2>/dev/null # no CUDA here, or no GPU
 echo $?
 ls

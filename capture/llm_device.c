@@ -1,0 +1,154 @@
+/*
+ * llm_device.c - weights to a device layer by layer, and what it hands out to the hooks
+ * (llm_device.h).
+ */
+#include "capture/llm_device.h"
+
+#include "capture/llm_weights.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/pool.h"
+
+#include <stdlib.h>
+
+#define EMBED_ROWS 1024
+
+struct device_run {
+    struct llm_model           *m;
+    const struct llm_run       *run;
+    const struct llm_hooks     *hooks;
+    const struct decoder_accel *on;
+    struct decoder             *d;
+    struct llm_raw_layer        w;
+    int                         layer;
+};
+
+int64_t llm_device_bytes(const struct llm_config *c, int64_t n, int64_t pool)
+{
+    int64_t cells = pool ? (n + pool - 1) / pool : 0;
+    int64_t row = ((int64_t)c->heads + 2 * c->kv_heads) * c->head_dim;
+    return 4 * (n * row + 2 * c->heads * cells * cells) + llm_layer_bytes(c) +
+           4 * EMBED_ROWS * c->hidden;
+}
+
+static int open_device(struct device_run *r, struct err *err)
+{
+    const struct llm_config *c = &r->m->c;
+    double                  *inv_freq = NULL;
+    int                      rc = 0;
+
+    TRY(mem_alloc(&inv_freq, c->head_dim / 2, sizeof *inv_freq, "rotary table", err));
+    struct decoder_shape shape = {r->run->n, c->hidden, c->ffn, c->vocab, c->heads, c->kv_heads,
+                                  c->head_dim, c->eps, inv_freq, 1};
+    shape.rope_factor = rope_frequencies(&c->rope, c->head_dim, inv_freq);
+    rc = r->on->open(r->run->local_rank, &shape, &r->d, err);
+    if (rc) {
+        err_prefix(err, "--device %s", r->on->name);
+        goto out;
+    }
+    log_info("the model runs on %s", r->on->device(r->d));
+out:
+    free(inv_freq);
+    return rc;
+}
+
+static int embed(struct device_run *r, struct err *err)
+{
+    int64_t d = r->m->c.hidden, n = r->run->n;
+    float  *h = NULL;
+    int     rc = 0;
+
+    TRY(mem_alloc(&h, EMBED_ROWS * d, sizeof *h, "embeddings", err));
+    for (int64_t t = 0; t < n; t += EMBED_ROWS) {
+        int64_t rows = n - t < EMBED_ROWS ? n - t : EMBED_ROWS;
+        for (int64_t i = 0; i < rows; i++)
+            TRY(st_read_f32(r->m->file, r->m->embed, r->run->tokens[t + i] * d, d, h + i * d, err));
+        TRY(r->on->put_hidden(r->d, t, rows, h, err));
+    }
+out:
+    free(h);
+    return rc;
+}
+
+static int take_rows(void *ctx, int64_t tok0, int64_t n, const float *q, const float *k,
+                     const float *v, struct err *err)
+{
+    struct device_run *r = ctx;
+    return r->hooks->rows(r->hooks->ctx, r->layer, tok0, n, q, k, v, err);
+}
+
+static bool wanted(bool (*ask)(void *ctx, int layer), void *ctx, int layer)
+{
+    return !ask || ask(ctx, layer);
+}
+
+static int run_layer(struct device_run *r, struct err *err)
+{
+    const struct llm_hooks *hooks = r->hooks;
+    struct decoder_sink     sink = {.ctx = r};
+    struct attnmap          map = {0};
+    int64_t                 n = r->run->n;
+    bool maps = r->run->pool > 0 && wanted(hooks->wants_map, hooks->ctx, r->layer);
+    int  rc = 0;
+
+    if (interrupted())
+        FAIL(err, ERR_INTERRUPTED, "interrupted");
+    TRY(llm_raw_load(r->m, r->layer, &r->w, err));
+    if (maps) {
+        TRY(attnmap_init(&map, r->m->c.heads, n, n, r->run->pool, err));
+        sink.pool = r->run->pool;
+        sink.map_sum = map.sum;
+        sink.map_max = map.max;
+    }
+    if (hooks->rows && wanted(hooks->wants_rows, hooks->ctx, r->layer))
+        sink.rows = take_rows;
+    if (hooks->begin_layer)
+        TRY(hooks->begin_layer(hooks->ctx, r->layer, err));
+    TRY(r->on->layer(r->d, r->w.t, &sink, err));
+    if (hooks->rows && !sink.rows)
+        TRY(hooks->rows(hooks->ctx, r->layer, 0, n, NULL, NULL, NULL, err));
+    if (hooks->end_layer)
+        TRY(hooks->end_layer(hooks->ctx, r->layer, maps ? &map : NULL, err));
+out:
+    attnmap_free(&map);
+    return rc;
+}
+
+static int likelihoods(struct device_run *r, struct err *err)
+{
+    struct decoder_tensor norm = {0}, head = {0};
+    int                   rc = 0;
+    TRY(llm_raw_tensor(r->m, r->m->norm, &norm, err));
+    TRY(llm_raw_tensor(r->m, r->m->head, &head, err));
+    TRY(r->on->likelihoods(r->d, &norm, &head, r->run->tokens, r->run->nll, err));
+out:
+    free((void *)(uintptr_t)norm.data);
+    free((void *)(uintptr_t)head.data);
+    return rc;
+}
+
+int llm_forward_device(struct llm_model *m, const struct llm_run *run,
+                       const struct llm_hooks *hooks, struct err *err)
+{
+    struct device_run r = {.m = m, .run = run, .hooks = hooks, .on = run->device};
+    int layers = run->layers > 0 && run->layers < m->c.layers ? run->layers : m->c.layers;
+    int rc = 0;
+
+    TRY(open_device(&r, err));
+    TRY(embed(&r, err));
+    for (r.layer = 0; r.layer < layers; r.layer++) {
+        rc = run_layer(&r, err);
+        if (rc) {
+            err_prefix(err, "layer %d", r.layer);
+            goto out;
+        }
+    }
+    if (run->nll)
+        TRY(likelihoods(&r, err));
+    if (run->device_seconds)
+        *run->device_seconds = r.on->seconds(r.d);
+out:
+    llm_raw_free(&r.w);
+    r.on->close(&r.d);
+    return rc;
+}

@@ -1,0 +1,27 @@
+/*
+ * attn_table.h - kernels of other files that the table in attn.cu lists: Hopper's with float16
+ * operands, and the portable ones. Launches as in struct attn_kernel.
+ */
+#ifndef LACUNA_ATTN_TABLE_H
+#define LACUNA_ATTN_TABLE_H
+
+#include "cuda/attn.h"
+
+/* attn_half.cu: shapes of the default dense kernels of attn_sm90.cuh. */
+int  attn_half_smem(int d);
+void attn_half_launch128(int grid, cudaStream_t stream, const void *maps, const void *args);
+void attn_half_launch64(int grid, cudaStream_t stream, const void *maps, const void *args);
+
+/* attn_portable.cu: query rows of a thread block and head dim in the name, then the keys of a list's
+ * block (0: float16 operands, dense). `maps` is a struct attn_tensors. */
+int attn_portable_smem(int d, int rows);
+#define PORTABLE_LAUNCHES(X)                                                                       \
+    X(128, 64, 64) X(128, 64, 128) X(64, 64, 64) X(128, 64, 0)                                     \
+    X(128, 128, 64) X(128, 128, 128) X(64, 128, 64) X(128, 128, 0)
+#define X(rows, d, keys)                                                                           \
+    void attn_portable_##rows##_##d##_##keys(int grid, cudaStream_t stream, const void *maps,      \
+                                             const void *args);
+PORTABLE_LAUNCHES(X)
+#undef X
+
+#endif

@@ -1,0 +1,525 @@
+/*
+ * decoder.c - a Llama-family decoder on the GPU (core/decoder.h).
+ *
+ * Device memory: the hidden state of all tokens, q, k, v and the attention's output by head in
+ * float16, one layer's weights as bf16 terms (decoder_ops.h), and the activations of a chunk of
+ * tokens. Linear layers and residuals are exact to about 1e-5; attention takes operands rounded to
+ * float16 (2^-12 each) and accumulates in float32.
+ */
+#include "cuda/attn.h"
+#include "cuda/backend.h"
+#include "cuda/blas.h"
+#include "cuda/decoder_ops.h"
+
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK_BYTES (1LL << 30) /* of activations */
+#define LOGIT_BYTES (512LL << 20)
+#define MIN_ROWS 256
+
+/* Matrices that are multiplied as one. */
+enum { QKV, OUT, GATE_UP, DOWN, MATRICES };
+
+struct matrix {
+    void   *w; /* bf16 [rows][terms * cols] */
+    int64_t rows, cols;
+    int     terms;
+};
+
+struct decoder {
+    struct gpu          gpu;
+    struct blas        *blas;
+    struct decoder_shape shape;
+    struct attn_job     attend;
+    int64_t             rows;   /* tokens of a chunk */
+    int64_t             qdim, kvdim, padded;
+    float              *h;      /* [tokens][hidden] */
+    float              *y;      /* [rows][widest output] */
+    void               *x;      /* bf16 [rows][3 * widest input] */
+    void               *q, *k, *v, *o; /* float16 [heads][tokens][padded] */
+    float              *lse, *rope;
+    int                *overflow;
+    struct matrix       m[MATRICES];
+    float              *vector[LLM_LAYER_TENSORS]; /* norms and biases; NULL = none of them */
+    bool                has[LLM_LAYER_TENSORS];
+    void               *raw;    /* a tensor as stored, on the device */
+    int64_t             raw_bytes;
+    float              *host;   /* [rows][qdim + 2 kvdim] by tensor */
+    cudaEvent_t         begin, end;
+    double              seconds;
+};
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int check_shape(struct decoder *d, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    if (s->head_dim > 128)
+        return err_set(err, ERR_MACHINE, "the GPU's attention kernels have head dims up to 128, the "
+                       "model has %d: use --device cpu", s->head_dim);
+    d->padded = s->head_dim <= 64 ? 64 : 128;
+    d->qdim = (int64_t)s->heads * s->head_dim;
+    d->kvdim = (int64_t)s->kv_heads * s->head_dim;
+    int64_t wide = larger(d->qdim + 2 * d->kvdim, 2 * s->ffn);
+    d->rows = CHUNK_BYTES / (4 * wide + 6 * larger(larger(s->hidden, d->qdim), s->ffn));
+    d->rows = d->rows < MIN_ROWS ? MIN_ROWS : d->rows;
+    d->rows = d->rows < s->tokens ? d->rows : s->tokens;
+    return 0;
+}
+
+static int alloc_activations(struct decoder *d, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct gpu                 *g = &d->gpu;
+    int64_t wide_in = larger(larger(s->hidden, d->qdim), s->ffn), n = s->tokens;
+    int64_t wide_out = larger(d->qdim + 2 * d->kvdim, 2 * s->ffn);
+    int     rc = 0;
+
+    TRY(gpu_alloc(g, n * s->hidden * 4, &d->h, err));
+    TRY(gpu_alloc(g, d->rows * wide_out * 4, &d->y, err));
+    TRY(gpu_alloc(g, d->rows * wide_in * 6, &d->x, err));
+    TRY(gpu_alloc(g, s->heads * n * d->padded * 2, &d->q, err));
+    TRY(gpu_alloc(g, s->heads * n * d->padded * 2, &d->o, err));
+    TRY(gpu_alloc(g, s->kv_heads * n * d->padded * 2, &d->k, err));
+    TRY(gpu_alloc(g, s->kv_heads * n * d->padded * 2, &d->v, err));
+    TRY(gpu_alloc(g, s->heads * n * 4, &d->lse, err));
+    TRY(gpu_alloc(g, n * (s->head_dim / 2) * 8, &d->rope, err));
+    TRY(gpu_alloc(g, 4, &d->overflow, err));
+    TRY(gpu_zero(g, d->overflow, 4, err));
+    TRY(mem_alloc(&d->host, d->rows * (d->qdim + 2 * d->kvdim), sizeof *d->host,
+                  "queries, keys and values", err));
+out:
+    return rc;
+}
+
+static int alloc_weights(struct decoder *d, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    const int64_t rows[MATRICES] = {d->qdim + 2 * d->kvdim, s->hidden, 2 * s->ffn, s->hidden};
+    const int64_t cols[MATRICES] = {s->hidden, d->qdim, s->hidden, s->ffn};
+    int64_t       wide = larger(larger(d->qdim, s->ffn), s->hidden);
+    int           rc = 0;
+
+    for (int i = 0; i < MATRICES; i++) {
+        d->m[i] = (struct matrix){NULL, rows[i], cols[i], 2};
+        TRY(gpu_alloc(&d->gpu, rows[i] * cols[i] * 6, &d->m[i].w, err));
+    }
+    for (int i = 0; i < LLM_LAYER_TENSORS; i++)
+        TRY(gpu_alloc(&d->gpu, wide * 4, &d->vector[i], err));
+    d->raw_bytes = 4 * s->hidden * wide;
+    TRY(gpu_alloc(&d->gpu, d->raw_bytes, &d->raw, err));
+out:
+    return rc;
+}
+
+static int make_rope(struct decoder *d, struct err *err)
+{
+    int             half = d->shape.head_dim / 2, rc = 0;
+    struct gpu_mark mark = gpu_mark(&d->gpu);
+    double         *freq = NULL;
+    TRY(gpu_alloc(&d->gpu, half * 8, &freq, err));
+    TRY(gpu_put(&d->gpu, freq, d->shape.inv_freq, half * 8, err));
+    TRY(ops_rope_table(&d->gpu, freq, half, d->shape.tokens, d->shape.rope_factor, d->rope, err));
+    TRY(gpu_sync(&d->gpu, err));
+out:
+    gpu_release(&d->gpu, mark);
+    return rc;
+}
+
+static int make_attention(struct decoder *d, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct attn_problem p = {s->heads, s->kv_heads, (int)d->padded, s->tokens, s->tokens,
+                             1 / sqrt(s->head_dim), true, ATTN_DENSE};
+    struct attn_tensors x = {d->q, d->k, d->v, d->o, d->lse};
+    const struct attn_kernel *kernel;
+    struct attn_plan          plan = {0};
+    int                       rc = 0;
+
+    TRY(attn_kernel_for(&p, d->gpu.sm, ATTN_F16, &kernel, err));
+    TRY(attn_plan_make(&p, &kernel->tile, NULL, d->gpu.sms, true, &plan, err));
+    TRY(attn_job_init(&d->gpu, &p, kernel, &plan, &x, &d->attend, err));
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
+static void decoder_close(struct decoder **out)
+{
+    struct decoder *d = *out;
+    if (!d)
+        return;
+    attn_job_free(&d->attend);
+    blas_close(&d->blas);
+    if (d->begin)
+        cudaEventDestroy(d->begin);
+    if (d->end)
+        cudaEventDestroy(d->end);
+    gpu_close(&d->gpu);
+    free(d->host);
+    free(d);
+    *out = NULL;
+}
+
+static int decoder_open(int local_rank, const struct decoder_shape *s, struct decoder **out,
+                        struct err *err)
+{
+    int             rc = 0;
+    struct decoder *d = calloc(1, sizeof *d);
+    if (!d)
+        return err_set(err, ERR_NOMEM, "decoder: out of memory");
+    d->shape = *s;
+    TRY(check_shape(d, err));
+    TRY(gpu_open(local_rank, &d->gpu, err));
+    TRY(blas_open(&d->gpu, &d->blas, err));
+    TRY(alloc_activations(d, err));
+    TRY(alloc_weights(d, err));
+    TRY(make_rope(d, err));
+    TRY(make_attention(d, err));
+    CU(err, cudaEventCreate(&d->begin));
+    CU(err, cudaEventCreate(&d->end));
+    d->shape.inv_freq = NULL;
+    *out = d;
+    d = NULL;
+out:
+    decoder_close(&d);
+    return rc;
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+static int span_begin(struct decoder *d, struct err *err)
+{
+    int rc = 0;
+    CU(err, cudaEventRecord(d->begin, d->gpu.stream));
+out:
+    return rc;
+}
+
+/* Waits for the device. */
+static int span_end(struct decoder *d, struct err *err)
+{
+    float ms = 0;
+    int   rc = 0;
+    CU(err, cudaEventRecord(d->end, d->gpu.stream));
+    CU(err, cudaEventSynchronize(d->end));
+    CU(err, cudaEventElapsedTime(&ms, d->begin, d->end));
+    d->seconds += 1e-3 * (double)ms;
+out:
+    return rc;
+}
+
+/* ---- weights -------------------------------------------------------------------------------- */
+
+static int64_t count(const struct decoder_tensor *t)
+{
+    return t->rows * t->cols;
+}
+
+static int put_raw(struct decoder *d, const struct decoder_tensor *t, struct err *err)
+{
+    int64_t bytes = count(t) * (int64_t)dtype_size(t->dtype);
+    if (bytes > d->raw_bytes)
+        return err_set(err, ERR_RUN, "a weight of %lld bytes is larger than the model's shape says",
+                       (long long)bytes);
+    return gpu_put(&d->gpu, d->raw, t->data, bytes, err);
+}
+
+/* The tensors t[first], t[first + step].. become the rows of a matrix. Biases lie between them. */
+static int put_matrix(struct decoder *d, const struct decoder_tensor *t, int first, int n,
+                      struct matrix *m, struct err *err)
+{
+    int64_t at = 0;
+    int     rc = 0;
+
+    m->terms = 2;
+    for (int i = 0; i < n; i++)
+        m->terms = t[first + 2 * i].dtype == DT_BF16 ? m->terms : 3;
+    for (int i = 0; i < n; i++) {
+        const struct decoder_tensor *w = t + first + 2 * i;
+        if (w->cols != m->cols || at + w->rows > m->rows)
+            FAIL(err, ERR_RUN, "a weight does not have the shape that the model's sizes say");
+        TRY(put_raw(d, w, err));
+        TRY(ops_split_weights(&d->gpu, d->raw, w->dtype, w->rows, w->cols, m->terms,
+                              (char *)m->w + 2 * at * m->cols * m->terms, err));
+        at += w->rows;
+    }
+out:
+    return rc;
+}
+
+static int put_vector(struct decoder *d, const struct decoder_tensor *t, float *to,
+                      struct err *err)
+{
+    int rc = put_raw(d, t, err);
+    return rc ? rc : ops_widen(&d->gpu, d->raw, t->dtype, count(t), to, err);
+}
+
+static int put_weights(struct decoder *d, const struct decoder_tensor *w, struct err *err)
+{
+    int rc = 0;
+    TRY(put_matrix(d, w, LLM_Q, 3, &d->m[QKV], err));
+    TRY(put_matrix(d, w, LLM_O, 1, &d->m[OUT], err));
+    TRY(put_matrix(d, w, LLM_GATE, 2, &d->m[GATE_UP], err));
+    TRY(put_matrix(d, w, LLM_DOWN, 1, &d->m[DOWN], err));
+    for (int i = 0; i < LLM_LAYER_TENSORS; i++) {
+        d->has[i] = w[i].data && w[i].cols == 1;
+        if (d->has[i])
+            TRY(put_vector(d, w + i, d->vector[i], err));
+    }
+    TRY(gpu_sync(&d->gpu, err));
+out:
+    return rc;
+}
+
+/* ---- a layer -------------------------------------------------------------------------------- */
+
+static int add_bias(struct decoder *d, int which, float *y, int64_t n, int64_t width, int64_t ld,
+                    struct err *err)
+{
+    return d->has[which] ? ops_add_bias(&d->gpu, y, n, width, ld, d->vector[which], err) : 0;
+}
+
+/* y [n][rows of m] = x m^T + beta y. */
+static int multiply(struct decoder *d, const struct matrix *m, int64_t n, float beta, float *y,
+                    struct err *err)
+{
+    return blas_bf16(d->blas, n, m->rows, m->cols * m->terms, d->x, m->w, beta, y, m->rows, err);
+}
+
+/* q, k, v of a chunk in y, and by head as the attention's operands. */
+static int project(struct decoder *d, int64_t t0, int64_t n, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct gpu                 *g = &d->gpu;
+    int64_t                     ld = d->qdim + 2 * d->kvdim;
+    int                         rc = 0;
+
+    TRY(ops_rms_norm(g, d->h + t0 * s->hidden, n, s->hidden, d->vector[LLM_NORM1], s->eps,
+                     d->m[QKV].terms, d->x, err));
+    TRY(multiply(d, &d->m[QKV], n, 0, d->y, err));
+    TRY(add_bias(d, LLM_Q_B, d->y, n, d->qdim, ld, err));
+    TRY(add_bias(d, LLM_K_B, d->y + d->qdim, n, d->kvdim, ld, err));
+    TRY(add_bias(d, LLM_V_B, d->y + d->qdim + d->kvdim, n, d->kvdim, ld, err));
+    struct ops_heads heads = {
+        .heads = s->heads, .kv_heads = s->kv_heads, .d = s->head_dim, .padded = (int)d->padded,
+        .n = n, .tok0 = t0, .tokens = s->tokens,
+        .q_norm = d->has[LLM_QN] ? d->vector[LLM_QN] : NULL,
+        .k_norm = d->has[LLM_KN] ? d->vector[LLM_KN] : NULL,
+        .eps = s->eps, .rope = d->rope, .q = d->q, .k = d->k, .v = d->v, .overflow = d->overflow};
+    TRY(ops_split_heads(g, &heads, d->y, err));
+out:
+    return rc;
+}
+
+static int finish_chunk(struct decoder *d, int64_t t0, int64_t n, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct gpu                 *g = &d->gpu;
+    float                      *h = d->h + t0 * s->hidden;
+    int                         rc = 0;
+
+    TRY(ops_join_heads(g, d->o, s->heads, s->tokens, s->head_dim, (int)d->padded, t0, n,
+                       d->m[OUT].terms, d->x, err));
+    TRY(multiply(d, &d->m[OUT], n, 1, h, err));
+    TRY(add_bias(d, LLM_O_B, h, n, s->hidden, s->hidden, err));
+    TRY(ops_rms_norm(g, h, n, s->hidden, d->vector[LLM_NORM2], s->eps, d->m[GATE_UP].terms, d->x,
+                     err));
+    TRY(multiply(d, &d->m[GATE_UP], n, 0, d->y, err));
+    TRY(add_bias(d, LLM_GATE_B, d->y, n, s->ffn, 2 * s->ffn, err));
+    TRY(add_bias(d, LLM_UP_B, d->y + s->ffn, n, s->ffn, 2 * s->ffn, err));
+    TRY(ops_silu_gate(g, d->y, n, s->ffn, d->m[DOWN].terms, d->x, err));
+    TRY(multiply(d, &d->m[DOWN], n, 1, h, err));
+    TRY(add_bias(d, LLM_DOWN_B, h, n, s->hidden, s->hidden, err));
+out:
+    return rc;
+}
+
+/* Columns [at, at + width) of y [n][ld] to the host. */
+static int fetch_columns(struct decoder *d, int64_t n, int64_t at, int64_t width, float *to,
+                         struct err *err)
+{
+    int64_t ld = d->qdim + 2 * d->kvdim;
+    int     rc = 0;
+    CU(err, cudaMemcpy2DAsync(to, (size_t)width * 4, d->y + at, (size_t)ld * 4, (size_t)width * 4,
+                              (size_t)n, cudaMemcpyDeviceToHost, d->gpu.stream));
+out:
+    return rc;
+}
+
+static int hand_out(struct decoder *d, const struct decoder_sink *sink, int64_t t0, int64_t n,
+                    struct err *err)
+{
+    float *q = d->host, *k = q + n * d->qdim, *v = k + n * d->kvdim;
+    int    rc = 0;
+    TRY(fetch_columns(d, n, 0, d->qdim, q, err));
+    TRY(fetch_columns(d, n, d->qdim, d->kvdim, k, err));
+    TRY(fetch_columns(d, n, d->qdim + d->kvdim, d->kvdim, v, err));
+    TRY(gpu_sync(&d->gpu, err));
+    TRY(sink->rows(sink->ctx, t0, n, q, k, v, err));
+out:
+    return rc;
+}
+
+static int check_overflow(struct decoder *d, struct err *err)
+{
+    int flag = 0, rc = gpu_get(&d->gpu, &flag, d->overflow, 4, err);
+    if (!rc && flag)
+        rc = err_set(err, ERR_RUN, "q, k or v is beyond float16's range (65504) or not a number: "
+                     "use --device cpu");
+    return rc;
+}
+
+static int make_map(struct decoder *d, const struct decoder_sink *sink, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    int64_t         cells = (s->tokens + sink->pool - 1) / sink->pool;
+    int64_t         bytes = 4 * s->heads * cells * cells;
+    struct gpu_mark mark = gpu_mark(&d->gpu);
+    float          *sum = NULL, *max = NULL;
+    int             rc = 0;
+
+    TRY(gpu_alloc(&d->gpu, bytes, &sum, err));
+    TRY(gpu_alloc(&d->gpu, bytes, &max, err));
+    TRY(span_begin(d, err));
+    TRY(ops_pool_map(&d->gpu, d->q, d->k, d->lse, s->heads, s->kv_heads, s->tokens, (int)d->padded,
+                     1 / sqrt(s->head_dim), sink->pool, sum, max, err));
+    TRY(span_end(d, err));
+    TRY(gpu_get(&d->gpu, sink->map_sum, sum, bytes, err));
+    TRY(gpu_get(&d->gpu, sink->map_max, max, bytes, err));
+out:
+    gpu_release(&d->gpu, mark);
+    return rc;
+}
+
+static int decoder_layer(struct decoder *d, const struct decoder_tensor *w,
+                         const struct decoder_sink *sink, struct err *err)
+{
+    int64_t tokens = d->shape.tokens;
+    int     rc = 0;
+
+    TRY(put_weights(d, w, err));
+    for (int64_t t = 0; t < tokens; t += d->rows) {
+        int64_t n = tokens - t < d->rows ? tokens - t : d->rows;
+        TRY(span_begin(d, err));
+        TRY(project(d, t, n, err));
+        TRY(span_end(d, err));
+        if (sink->rows)
+            TRY(hand_out(d, sink, t, n, err));
+    }
+    TRY(check_overflow(d, err));
+    TRY(span_begin(d, err));
+    TRY(attn_job_launch(&d->gpu, &d->attend, err));
+    for (int64_t t = 0; t < tokens; t += d->rows)
+        TRY(finish_chunk(d, t, tokens - t < d->rows ? tokens - t : d->rows, err));
+    TRY(span_end(d, err));
+    if (sink->pool)
+        TRY(make_map(d, sink, err));
+out:
+    return rc;
+}
+
+static int put_hidden(struct decoder *d, int64_t tok0, int64_t n, const float *h, struct err *err)
+{
+    int64_t width = d->shape.hidden;
+    int     rc = gpu_put(&d->gpu, d->h + tok0 * width, h, n * width * 4, err);
+    return rc ? rc : gpu_sync(&d->gpu, err);
+}
+
+/* ---- likelihoods ---------------------------------------------------------------------------- */
+
+/* The head's weights in pieces that fit the staging buffer. */
+static int put_head(struct decoder *d, const struct decoder_tensor *head, int terms, void *w,
+                    struct err *err)
+{
+    int64_t row = head->cols * (int64_t)dtype_size(head->dtype), step = d->raw_bytes / row;
+    int     rc = 0;
+    for (int64_t r = 0; r < head->rows; r += step) {
+        struct decoder_tensor part = *head;
+        part.data = (const char *)head->data + r * row;
+        part.rows = head->rows - r < step ? head->rows - r : step;
+        TRY(put_raw(d, &part, err));
+        TRY(ops_split_weights(&d->gpu, d->raw, part.dtype, part.rows, part.cols, terms,
+                              (char *)w + 2 * r * part.cols * terms, err));
+    }
+out:
+    return rc;
+}
+
+static int likelihood_rows(struct decoder *d, int64_t rows, const void *w, int terms, float *logits,
+                           const int32_t *tokens, float *nll, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    int                         rc = 0;
+    for (int64_t t = 0; t < s->tokens - 1; t += rows) {
+        int64_t n = s->tokens - 1 - t < rows ? s->tokens - 1 - t : rows;
+        TRY(ops_rms_norm(&d->gpu, d->h + t * s->hidden, n, s->hidden, d->vector[LLM_NORM1], s->eps,
+                         terms, d->x, err));
+        TRY(blas_bf16(d->blas, n, s->vocab, s->hidden * terms, d->x, w, 0, logits, s->vocab, err));
+        TRY(ops_nll(&d->gpu, logits, n, s->vocab, tokens + t + 1, nll + t, err));
+    }
+out:
+    return rc;
+}
+
+static int likelihoods(struct decoder *d, const struct decoder_tensor *norm,
+                       const struct decoder_tensor *head, const int32_t *tokens, float *nll,
+                       struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct gpu                 *g = &d->gpu;
+    struct gpu_mark             mark = gpu_mark(g);
+    int     terms = head->dtype == DT_BF16 ? 2 : 3, rc = 0;
+    int64_t rows = LOGIT_BYTES / (4 * s->vocab);
+    void   *w = NULL;
+    float  *logits = NULL, *out = NULL;
+    int32_t *ids = NULL;
+
+    rows = rows < 1 ? 1 : rows < d->rows ? rows : d->rows;
+    TRY(gpu_alloc(g, head->rows * head->cols * 2 * terms, &w, err));
+    TRY(gpu_alloc(g, rows * s->vocab * 4, &logits, err));
+    TRY(gpu_alloc(g, s->tokens * 4, &ids, err));
+    TRY(gpu_alloc(g, s->tokens * 4, &out, err));
+    TRY(put_head(d, head, terms, w, err));
+    TRY(put_vector(d, norm, d->vector[LLM_NORM1], err));
+    TRY(gpu_put(g, ids, tokens, s->tokens * 4, err));
+    TRY(gpu_sync(g, err));
+    TRY(span_begin(d, err));
+    TRY(likelihood_rows(d, rows, w, terms, logits, ids, out, err));
+    TRY(span_end(d, err));
+    TRY(gpu_get(g, nll, out, (s->tokens - 1) * 4, err));
+out:
+    gpu_release(g, mark);
+    return rc;
+}
+
+static double seconds(const struct decoder *d)
+{
+    return d->seconds;
+}
+
+static const char *device(const struct decoder *d)
+{
+    return d->gpu.name;
+}
+
+const struct decoder_accel cuda_decoder = {
+    .name = "cuda",
+    .arithmetic = "float32, attention float16",
+    .open = decoder_open,
+    .close = decoder_close,
+    .put_hidden = put_hidden,
+    .layer = decoder_layer,
+    .likelihoods = likelihoods,
+    .seconds = seconds,
+    .device = device,
+};

@@ -1,0 +1,414 @@
+/*
+ * decoder_ops.cu - see decoder_ops.h. All of these are bound by memory but the pooled maps, which
+ * multiply on the float32 units: O(N^2 d / 2) per head.
+ */
+#include "cuda/decoder_ops.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math.h>
+
+#define THREADS 256
+
+static int64_t blocks_of(int64_t n)
+{
+    return (n + THREADS - 1) / THREADS;
+}
+
+/* hi, lo (and hi again) of x at column c of a row of `d` columns. */
+static __device__ __forceinline__ void put_split(__nv_bfloat16 *row, int64_t d, int64_t c,
+                                                 int terms, float x)
+{
+    __nv_bfloat16 hi = __float2bfloat16(x);
+    row[c] = hi;
+    row[d + c] = __float2bfloat16(x - __bfloat162float(hi));
+    if (terms == 3)
+        row[2 * d + c] = hi;
+}
+
+static __device__ __forceinline__ float load_as_float(const void *x, int type, int64_t i)
+{
+    if (type == DT_BF16)
+        return __bfloat162float(((const __nv_bfloat16 *)x)[i]);
+    if (type == DT_F16)
+        return __half2float(((const __half *)x)[i]);
+    return ((const float *)x)[i];
+}
+
+/* Sum over a block of THREADS, in all threads. */
+static __device__ float block_sum(float x)
+{
+    __shared__ float part[THREADS / 32];
+    for (int m = 16; m; m >>= 1)
+        x += __shfl_xor_sync(~0u, x, m);
+    if ((threadIdx.x & 31) == 0)
+        part[threadIdx.x >> 5] = x;
+    __syncthreads();
+    x = part[threadIdx.x & (THREADS / 32 - 1)];
+    for (int m = THREADS / 64; m; m >>= 1)
+        x += __shfl_xor_sync(~0u, x, m);
+    __syncthreads();
+    return x;
+}
+
+static __device__ float block_max(float x)
+{
+    __shared__ float part[THREADS / 32];
+    for (int m = 16; m; m >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, m));
+    if ((threadIdx.x & 31) == 0)
+        part[threadIdx.x >> 5] = x;
+    __syncthreads();
+    x = part[threadIdx.x & (THREADS / 32 - 1)];
+    for (int m = THREADS / 64; m; m >>= 1)
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, m));
+    __syncthreads();
+    return x;
+}
+
+/* ---- weights -------------------------------------------------------------------------------- */
+
+static __global__ void split_weights(const void *w, int type, int64_t n, int64_t cols, int terms,
+                                     __nv_bfloat16 *out)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n)
+        return;
+    float          x = load_as_float(w, type, i);
+    __nv_bfloat16  hi = __float2bfloat16(x);
+    __nv_bfloat16 *row = out + i / cols * cols * terms + i % cols;
+    row[0] = hi;
+    row[cols] = hi;
+    if (terms == 3)
+        row[2 * cols] = __float2bfloat16(x - __bfloat162float(hi));
+}
+
+extern "C" int ops_split_weights(struct gpu *g, const void *w, enum dtype type, int64_t rows,
+                                 int64_t cols, int terms, void *out, struct err *err)
+{
+    int rc = 0;
+    split_weights<<<(unsigned)blocks_of(rows * cols), THREADS, 0, g->stream>>>(
+        w, type, rows * cols, cols, terms, (__nv_bfloat16 *)out);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static __global__ void widen(const void *x, int type, int64_t n, float *out)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n)
+        out[i] = load_as_float(x, type, i);
+}
+
+extern "C" int ops_widen(struct gpu *g, const void *x, enum dtype type, int64_t n, float *out,
+                         struct err *err)
+{
+    int rc = 0;
+    widen<<<(unsigned)blocks_of(n), THREADS, 0, g->stream>>>(x, type, n, out);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+static __global__ void rms_norm(const float *x, int64_t d, const float *w, float eps, int terms,
+                                __nv_bfloat16 *out)
+{
+    const float   *row = x + blockIdx.x * d;
+    __nv_bfloat16 *to = out + blockIdx.x * d * terms;
+    float          sq = 0;
+    for (int64_t c = threadIdx.x; c < d; c += THREADS)
+        sq += row[c] * row[c];
+    float inv = 1 / sqrtf(block_sum(sq) / (float)d + eps);
+    for (int64_t c = threadIdx.x; c < d; c += THREADS)
+        put_split(to, d, c, terms, row[c] * inv * w[c]);
+}
+
+extern "C" int ops_rms_norm(struct gpu *g, const float *x, int64_t n, int64_t d, const float *w,
+                            double eps, int terms, void *out, struct err *err)
+{
+    int rc = 0;
+    rms_norm<<<(unsigned)n, THREADS, 0, g->stream>>>(x, d, w, (float)eps, terms,
+                                                     (__nv_bfloat16 *)out);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static __global__ void add_bias(float *y, int64_t n, int64_t d, int64_t ld, const float *b)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n)
+        y[i / d * ld + i % d] += b[i % d];
+}
+
+extern "C" int ops_add_bias(struct gpu *g, float *y, int64_t n, int64_t d, int64_t ld,
+                            const float *b, struct err *err)
+{
+    int rc = 0;
+    add_bias<<<(unsigned)blocks_of(n * d), THREADS, 0, g->stream>>>(y, n * d, d, ld, b);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static __global__ void silu_gate(const float *y, int64_t n, int64_t d, int terms,
+                                 __nv_bfloat16 *out)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n)
+        return;
+    int64_t r = i / d, c = i - r * d;
+    float   gate = y[r * 2 * d + c], up = y[r * 2 * d + d + c];
+    put_split(out + r * d * terms, d, c, terms, gate / (1 + expf(-gate)) * up);
+}
+
+extern "C" int ops_silu_gate(struct gpu *g, const float *y, int64_t n, int64_t d, int terms,
+                             void *out, struct err *err)
+{
+    int rc = 0;
+    silu_gate<<<(unsigned)blocks_of(n * d), THREADS, 0, g->stream>>>(y, n * d, d, terms,
+                                                                     (__nv_bfloat16 *)out);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* ---- heads ---------------------------------------------------------------------------------- */
+
+static __global__ void rope_table(const double *inv_freq, int half, int64_t n, double factor,
+                                  float2 *table)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n)
+        return;
+    double s, c;
+    sincos((double)(i / half) * inv_freq[i % half], &s, &c);
+    table[i] = make_float2((float)(c * factor), (float)(s * factor));
+}
+
+extern "C" int ops_rope_table(struct gpu *g, const double *inv_freq, int half, int64_t n,
+                              double factor, float *table, struct err *err)
+{
+    int rc = 0;
+    rope_table<<<(unsigned)blocks_of(n * half), THREADS, 0, g->stream>>>(inv_freq, half, n * half,
+                                                                         factor, (float2 *)table);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* A warp per head of a token. */
+static __global__ void split_heads(const ops_heads h, float *y, int64_t n)
+{
+    int     lane = threadIdx.x & 31, all = h.heads + 2 * h.kv_heads, half = h.d / 2;
+    int64_t item = ((int64_t)blockIdx.x * THREADS + threadIdx.x) >> 5;
+    if (item >= n)
+        return;
+    int64_t      token = item / all;
+    int          head = (int)(item - token * all);
+    bool         is_q = head < h.heads, is_v = head >= h.heads + h.kv_heads;
+    float       *x = y + item * h.d;
+    const float *w = is_v ? NULL : is_q ? h.q_norm : h.k_norm;
+    int          own = is_q ? head : is_v ? head - h.heads - h.kv_heads : head - h.heads;
+    __half *to = (__half *)(is_q ? h.q : is_v ? h.v : h.k) +
+                 ((int64_t)own * h.tokens + h.tok0 + token) * h.padded;
+    float inv = 1;
+    bool  big = false;
+
+    if (w) {
+        float sq = 0;
+        for (int c = lane; c < h.d; c += 32)
+            sq += x[c] * x[c];
+        for (int m = 16; m; m >>= 1)
+            sq += __shfl_xor_sync(~0u, sq, m);
+        inv = 1 / sqrtf(sq / (float)h.d + (float)h.eps);
+    }
+    for (int c = lane; c < half; c += 32) {
+        float a = x[c], b = x[c + half];
+        if (w) {
+            a *= inv * w[c];
+            b *= inv * w[c + half];
+        }
+        if (!is_v) {
+            float2 r = ((const float2 *)h.rope)[(h.tok0 + token) * half + c];
+            float  turned = a * r.x - b * r.y;
+            b = b * r.x + a * r.y;
+            a = turned;
+            x[c] = a;
+            x[c + half] = b;
+        }
+        big = big || !(fabsf(a) <= 65504) || !(fabsf(b) <= 65504);
+        to[c] = __float2half(a);
+        to[c + half] = __float2half(b);
+    }
+    for (int c = h.d + lane; c < h.padded; c += 32)
+        to[c] = __float2half(0);
+    if (big)
+        *h.overflow = 1;
+}
+
+extern "C" int ops_split_heads(struct gpu *g, const struct ops_heads *h, float *y,
+                               struct err *err)
+{
+    int     rc = 0;
+    int64_t n = h->n * (h->heads + 2 * h->kv_heads);
+    split_heads<<<(unsigned)blocks_of(32 * n), THREADS, 0, g->stream>>>(*h, y, n);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static __global__ void join_heads(const __half *x, int heads, int64_t tokens, int d, int padded,
+                                  int64_t tok0, int64_t n, int terms, __nv_bfloat16 *out)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, width = (int64_t)heads * d;
+    if (i >= n)
+        return;
+    int64_t token = i / width;
+    int     c = (int)(i - token * width), head = c / d;
+    float   v = __half2float(x[(head * tokens + tok0 + token) * padded + c - head * d]);
+    put_split(out + token * width * terms, width, c, terms, v);
+}
+
+extern "C" int ops_join_heads(struct gpu *g, const void *x, int heads, int64_t tokens, int d,
+                              int padded, int64_t tok0, int64_t n, int terms, void *out,
+                              struct err *err)
+{
+    int     rc = 0;
+    int64_t all = n * heads * d;
+    join_heads<<<(unsigned)blocks_of(all), THREADS, 0, g->stream>>>(
+        (const __half *)x, heads, tokens, d, padded, tok0, all, terms, (__nv_bfloat16 *)out);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* ---- pooled maps ---------------------------------------------------------------------------- */
+
+#define TILE 64
+#define DEPTH 32 /* channels in shared memory at a time */
+
+struct map_args {
+    const __half *q, *k;
+    const float  *lse;
+    int           group, padded;
+    int64_t       tokens, pool;
+    float         scale;
+    float        *sum, *max;
+};
+
+/* 64 x 64 scores from row q0 and key k0 on: a thread has rows 4 ty.. and keys 4 tx... */
+static __device__ void tile_scores(const __half *q, const __half *k, int64_t q0, int64_t k0,
+                                   int64_t tokens, int padded, float (*qs)[TILE + 4],
+                                   float (*ks)[TILE + 4], float (&s)[4][4])
+{
+    int tx = threadIdx.x & 15, ty = threadIdx.x >> 4;
+    for (int i = 0; i < 16; i++)
+        s[i >> 2][i & 3] = 0;
+    for (int c0 = 0; c0 < padded; c0 += DEPTH) {
+        for (int i = threadIdx.x; i < TILE * DEPTH; i += THREADS) {
+            int c = i % DEPTH, r = i / DEPTH;
+            qs[c][r] = q0 + r < tokens ? __half2float(q[(q0 + r) * padded + c0 + c]) : 0;
+            ks[c][r] = k0 + r < tokens ? __half2float(k[(k0 + r) * padded + c0 + c]) : 0;
+        }
+        __syncthreads();
+#pragma unroll 8
+        for (int c = 0; c < DEPTH; c++) {
+            float4 a = *(const float4 *)&qs[c][4 * ty], b = *(const float4 *)&ks[c][4 * tx];
+            float  av[4] = {a.x, a.y, a.z, a.w}, bv[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+            for (int i = 0; i < 16; i++)
+                s[i >> 2][i & 3] = fmaf(av[i >> 2], bv[i & 3], s[i >> 2][i & 3]);
+        }
+        __syncthreads();
+    }
+}
+
+/* A block per cell: (key cell, query cell, head). */
+static __global__ void __launch_bounds__(THREADS) pool_cells(const map_args m)
+{
+    __shared__ __align__(16) float qs[DEPTH][TILE + 4], ks[DEPTH][TILE + 4];
+    int64_t a = blockIdx.y, b = blockIdx.x, cells = gridDim.x, head = blockIdx.z;
+    int64_t at = (head * cells + a) * cells + b;
+    float   sum = 0, top = 0, s[4][4];
+    if (b > a) {
+        if (threadIdx.x == 0)
+            m.sum[at] = m.max[at] = 0;
+        return;
+    }
+    const __half *q = m.q + head * m.tokens * m.padded;
+    const __half *k = m.k + head / m.group * m.tokens * m.padded;
+    int64_t       q_end = min((a + 1) * m.pool, m.tokens), k_end = min((b + 1) * m.pool, m.tokens);
+    for (int64_t q0 = a * m.pool; q0 < q_end; q0 += TILE)
+        for (int64_t k0 = b * m.pool; k0 < min(k_end, q0 + TILE); k0 += TILE) {
+            float part = 0;
+            tile_scores(q, k, q0, k0, m.tokens, m.padded, qs, ks, s);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int64_t row = q0 + 4 * (threadIdx.x >> 4) + i;
+                float   lse = row < q_end ? m.lse[head * m.tokens + row] : 0;
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    int64_t key = k0 + 4 * (threadIdx.x & 15) + j;
+                    bool    in = row < q_end && key < k_end && key <= row;
+                    float   p = in ? expf(fmaf(s[i][j], m.scale, -lse)) : 0;
+                    part += p;
+                    top = fmaxf(top, p);
+                }
+            }
+            sum += part;
+        }
+    sum = block_sum(sum);
+    top = block_max(top);
+    if (threadIdx.x == 0) {
+        m.sum[at] = sum;
+        m.max[at] = top;
+    }
+}
+
+extern "C" int ops_pool_map(struct gpu *g, const void *q, const void *k, const float *lse,
+                            int heads, int kv_heads, int64_t tokens, int padded, double scale,
+                            int64_t pool, float *sum, float *max, struct err *err)
+{
+    int      rc = 0;
+    int64_t  cells = (tokens + pool - 1) / pool;
+    map_args m = {(const __half *)q, (const __half *)k, lse, heads / kv_heads, padded, tokens,
+                  pool, (float)scale, sum, max};
+    if (cells > 65535)
+        FAIL(err, ERR_RUN, "%lld cells a row are more than the GPU's maps can have (65535): use a "
+             "larger --maps", (long long)cells);
+    pool_cells<<<dim3((unsigned)cells, (unsigned)cells, (unsigned)heads), THREADS, 0, g->stream>>>(
+        m);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* ---- likelihood ----------------------------------------------------------------------------- */
+
+static __global__ void nll_rows(const float *x, int64_t vocab, const int32_t *target, float *nll)
+{
+    const float *row = x + blockIdx.x * vocab;
+    float        top = -INFINITY, sum = 0;
+    for (int64_t c = threadIdx.x; c < vocab; c += THREADS)
+        top = fmaxf(top, row[c]);
+    top = block_max(top);
+    for (int64_t c = threadIdx.x; c < vocab; c += THREADS)
+        sum += expf(row[c] - top);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        nll[blockIdx.x] = (float)((double)top - row[target[blockIdx.x]] + log((double)sum));
+}
+
+extern "C" int ops_nll(struct gpu *g, const float *x, int64_t n, int64_t vocab,
+                       const int32_t *target, float *nll, struct err *err)
+{
+    int rc = 0;
+    nll_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(x, vocab, target, nll);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}

@@ -1,0 +1,82 @@
+/*
+ * decoder_ops.h - the small kernels of a decoder layer. Everything lies on the device and runs on
+ * g's stream; matrices are row-major.
+ *
+ * Linear layers multiply bf16 with float32 sums, but to float32 accuracy: a float x is the sum of
+ * the bf16 numbers hi = bf16(x) and lo = bf16(x - hi) up to 2^-17 |x|, and a product over rows
+ *
+ *   x' = [hi | lo]        w' = [w | w]               weights that are bf16 as they stand (terms 2)
+ *   x' = [hi | lo | hi]   w' = [w_hi | w_hi | w_lo]  all others (terms 3)
+ *
+ * is one product with a longer sum.
+ */
+#ifndef LACUNA_DECODER_OPS_H
+#define LACUNA_DECODER_OPS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "core/dtype.h"
+#include "cuda/device.h"
+
+/* w [rows][cols] as stored (F32, BF16, F16) -> out bf16 [rows][terms * cols]. */
+int ops_split_weights(struct gpu *g, const void *w, enum dtype type, int64_t rows, int64_t cols,
+                      int terms, void *out, struct err *err);
+/* n values as float. */
+int ops_widen(struct gpu *g, const void *x, enum dtype type, int64_t n, float *out,
+              struct err *err);
+
+/* y = x / sqrt(mean(x^2) + eps) * w of n rows of d -> out bf16 [n][terms * d]. */
+int ops_rms_norm(struct gpu *g, const float *x, int64_t n, int64_t d, const float *w, double eps,
+                 int terms, void *out, struct err *err);
+
+/* y [n][ld], columns [0, d) += b. */
+int ops_add_bias(struct gpu *g, float *y, int64_t n, int64_t d, int64_t ld, const float *b,
+                 struct err *err);
+
+/* silu(y[0, d)) * y[d, 2 d) of y [n][2 d] -> out bf16 [n][terms * d]. */
+int ops_silu_gate(struct gpu *g, const float *y, int64_t n, int64_t d, int terms, void *out,
+                  struct err *err);
+
+/* cos and sin of pos * inv_freq times factor for n positions: table [n][half][2]. */
+int ops_rope_table(struct gpu *g, const double *inv_freq, int half, int64_t n, double factor,
+                   float *table, struct err *err);
+
+/* Heads of q, k and v of a chunk of tokens. */
+struct ops_heads {
+    int          heads, kv_heads, d;
+    int          padded;   /* channels of the attention's operands: d or more, the rest is 0 */
+    int64_t      n, tok0;  /* tokens of y; of the first one */
+    int64_t      tokens;   /* of the operands */
+    const float *q_norm, *k_norm; /* [d], NULL = no norm */
+    double       eps;
+    const float *rope;     /* ops_rope_table of all tokens */
+    void        *q, *k, *v; /* float16 [heads or kv_heads][tokens][padded] */
+    int         *overflow;  /* becomes 1 when a value is beyond float16 */
+};
+
+/* Norm and rotate q and k in place in y [n][(heads + 2 kv_heads) d], and copy q, k, v as float16
+ * by head. */
+int ops_split_heads(struct gpu *g, const struct ops_heads *h, float *y, struct err *err);
+
+/* Attention outputs x, float16 [heads][tokens][padded], of the tokens [tok0, tok0 + n) -> bf16
+ * [n][terms * heads * d]. */
+int ops_join_heads(struct gpu *g, const void *x, int heads, int64_t tokens, int d, int padded,
+                   int64_t tok0, int64_t n, int terms, void *out, struct err *err);
+
+/* Pooled maps (core/poolmap.h) of causal attention from its operands and log-sum-exps lse
+ * [heads][tokens]: sum and max [heads][cells][cells], cells above the diagonal 0. */
+int ops_pool_map(struct gpu *g, const void *q, const void *k, const float *lse, int heads,
+                 int kv_heads, int64_t tokens, int padded, double scale, int64_t pool, float *sum,
+                 float *max, struct err *err);
+
+/* nll[i] = ln sum_j e^{x_ij} - x_i,target[i] of x [n][vocab]. */
+int ops_nll(struct gpu *g, const float *x, int64_t n, int64_t vocab, const int32_t *target,
+            float *nll, struct err *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
