@@ -95,10 +95,12 @@ static int check_rectangles(struct gpu *g, struct cu_case c)
     return 0;
 }
 
-static int check_data(struct gpu *g, struct cu_case c)
+static int check_data(struct gpu *g, const struct attn_kernel *k, struct cu_case c)
 {
     for (int data = 0; data < DATA_COUNT; data++)
         for (int causal = 0; causal < 2; causal++) {
+            if (data == DATA_TINY && k->element == ATTN_F16)
+                continue; /* outputs of 1e-6 are below what float16 resolves */
             c.data = (enum cu_data)data;
             c.problem.nq = c.problem.nk = small ? 300 : 1500;
             c.problem.heads = 3;
@@ -146,7 +148,7 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
     }
     c.pattern = KEEP_RANDOM;
     c.density = 0.4;
-    if (check_data(g, c))
+    if (check_data(g, k, c))
         return 1;
     printf("  %-5s %s: %lld checks\n", n_failures > failed ? "FAIL" : "ok", k->name,
            (long long)(n_checks - before));
