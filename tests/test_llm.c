@@ -136,7 +136,7 @@ static void check_run(int64_t chunk)
     assert_ok(llm_open(MODEL, &m, &err), &err);
     struct llm_run   run = {.tokens = ids, .n = N, .chunk = chunk, .pool = 64, .jobs = 2, .nll = nll,
                             .last_logits = logits};
-    struct llm_hooks hooks = {&s, NULL, keep_rows, keep_map, NULL};
+    struct llm_hooks hooks = {.ctx = &s, .rows = keep_rows, .end_layer = keep_map};
     assert_ok(llm_forward(&m, &run, &hooks, &err), &err);
     llm_close(&m);
 

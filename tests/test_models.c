@@ -51,7 +51,7 @@ static void run_model(const char *dir, int64_t chunk, int64_t pool, struct seen 
     ck_assert_int_le(s->heads * s->d, MAX_ROW);
     struct llm_run   run = {.tokens = ids, .n = N, .chunk = chunk, .pool = pool, .jobs = 1,
                             .nll = s->nll, .last_logits = s->logits};
-    struct llm_hooks hooks = {s, NULL, keep_rows, NULL, NULL};
+    struct llm_hooks hooks = {.ctx = s, .rows = keep_rows};
     assert_ok(llm_forward(&m, &run, &hooks, &err), &err);
     llm_close(&m);
 }
