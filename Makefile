@@ -219,7 +219,7 @@ STATIC_LIBS := $(addprefix /usr/lib/$(ARCH)/,libhdf5_serial.a libsz.a libaec.a l
 BUNDLE_LINK = $(CXX) -static-libstdc++ -static-libgcc -o $@ $^ $(STATIC_LIBS) \
               $(CUDA_HOME)/lib64/libcudart_static.a -ldl -lrt -lpthread -lm
 CXX ?= g++
-CHECKCU := $(BUILD)/tests/checkcu_case.o
+CHECKCU := $(addprefix $(BUILD)/tests/,checkcu_case.o)
 
 .PHONY: gpu-bundle check-gpu bench-gpu
 ifneq ($(USE_CUDA),)
@@ -230,7 +230,7 @@ gpu-bundle:
 endif
 
 $(BUILD)/gpu/lacuna: $(BUILD)/core/main.o $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/checkcu: $(BUILD)/tests/checkcu.o $(BUILD)/tests/checkcu_select.o $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/checkcu: $(addprefix $(BUILD)/tests/,checkcu.o checkcu_select.o checkcu_metrics.o) $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/benchcu: $(BUILD)/tests/checkcu_bench.o $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)

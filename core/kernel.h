@@ -31,6 +31,14 @@ struct accel_time {
     int64_t samples;
 };
 
+/* Of one row, over the channels of a method's output as delivered and of the dense reference. */
+struct accel_row {
+    float abs_delta, sq_delta, abs_ref, sq_ref, sq_out, dot, max_delta;
+};
+
+/* Blocks of 16, 32, 64, 128, slices of 16, 64, 128 rows, as in sim/basemap.h. */
+#define ACCEL_UNITS 7
+
 struct accel_result {
     double *out;  /* [nq][dv], given by the caller: as the device delivers it, in bf16 */
     double *lse;  /* [nq], natural log, -inf for an empty row */

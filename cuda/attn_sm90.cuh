@@ -298,10 +298,11 @@ template <class T> struct consumer {
             float old = mx[r];
             if (FRESH || (top - old) * a.scale_log2 > 8)
                 mx[r] = top;
-            float base = mx[r] * a.scale_log2;
+            /* Both products are rounded alike: the factor of an unchanged maximum is exactly 1. */
+            float base = __fmul_rn(mx[r], a.scale_log2);
             if (MASKED && mx[r] == -INFINITY)
                 base = 0;
-            c[r] = FRESH ? 0 : exp2_fast(fmaf(old, a.scale_log2, -base));
+            c[r] = FRESH ? 0 : exp2_fast(__fmul_rn(old, a.scale_log2) - base);
             float add0 = 0, add1 = 0;
 #pragma unroll
             for (int j = 0; j < BN / 8; j++) {

@@ -1,14 +1,14 @@
 /*
- * checkcu.c - every attention kernel, and every method's selection (checkcu_select.c), against the
- * CPU reference, on random and edge-biased data.
+ * checkcu.c - every attention kernel, the metrics (checkcu_metrics.c) and every method's selection
+ * (checkcu_select.c), against the CPU reference, on random and edge-biased data.
  *
  * A program of its own and not a Check suite: one CUDA context for all cases, no fork. A check
  * passes when outputs are within 5e-3 (relative L2 against double on sampled rows), LSE within 1e-3
  * (or 2e-6 of the largest score, which is what float scores can carry), and a second launch gives
  * the same bits. Exit code 1 when a check failed or none ran, 4 without a GPU.
  *
- *   checkcu [--small] [TEXT]   only kernels and settings whose name contains TEXT; --small:
- *                              short sequences, for compute-sanitizer
+ *   checkcu [--small] [TEXT]   only kernels and settings whose name contains TEXT, or `metrics`;
+ *                              --small: short sequences, for compute-sanitizer
  */
 #include "core/log.h"
 #include "tests/checkcu_case.h"
@@ -156,6 +156,65 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
     return 0;
 }
 
+/* ---- metrics -------------------------------------------------------------------------------- */
+
+static int check_metrics_case(struct gpu *g, struct cu_case c)
+{
+    struct cu_run r;
+    struct err    err = {0};
+    char          what[200] = "";
+
+    c.seed = (uint64_t)n_checks + 1;
+    c.problem.heads = c.problem.kv_heads = 1;
+    c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
+    int rc = cu_run_init(g, &c, &r, &err);
+    if (!rc) {
+        rc = cu_metrics_check(g, &r, what, &err);
+        cu_run_free(g, &r);
+    }
+    n_checks++;
+    if (rc || what[0]) {
+        n_failures++;
+        printf("FAIL metrics hd%d: %lld x %lld%s, data %s, lists %d, pattern %d: %s\n",
+               c.problem.d, (long long)c.problem.nq, (long long)c.problem.nk,
+               c.problem.causal ? " causal" : "", cu_data_names[c.data], (int)c.problem.lists,
+               c.pattern, rc ? err.msg : what);
+    }
+    return rc && cudaGetLastError() != cudaSuccess;
+}
+
+static int check_metrics(struct gpu *g, int d)
+{
+    static const int64_t shapes[][2] = {{1, 1},     {17, 17},   {64, 64},   {65, 65},  {127, 127},
+                                        {128, 128}, {129, 129}, {200, 200}, {383, 383}, {513, 513},
+                                        {1, 300},   {77, 500},  {300, 77},  {260, 131}, {1100, 1100}};
+    struct cu_case c = {.problem = {.d = d}, .density = 0.4};
+    int64_t        before = n_checks, failed = n_failures;
+
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes - small; i++)
+        for (int k = 0; k < 2 * 3; k++) {
+            c.problem.nq = shapes[i][0];
+            c.problem.nk = shapes[i][1];
+            c.problem.causal = k % 2;
+            c.problem.lists = (enum attn_lists)(ATTN_128x128 + k / 2);
+            c.pattern = (enum cu_pattern)((i + (size_t)k) % 6);
+            if (check_metrics_case(g, c))
+                return 1;
+        }
+    for (int k = 0; k < 2 * DATA_COUNT; k++) {
+        c.data = (enum cu_data)(k / 2);
+        c.problem.causal = k % 2;
+        c.problem.nq = c.problem.nk = small ? 200 : 700;
+        c.problem.lists = (enum attn_lists)(ATTN_128x128 + k % 3);
+        c.pattern = KEEP_RANDOM;
+        if (check_metrics_case(g, c))
+            return 1;
+    }
+    printf("  %-5s metrics-hd%d: %lld checks\n", n_failures > failed ? "FAIL" : "ok", d,
+           (long long)(n_checks - before));
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct gpu g = {0};
@@ -177,6 +236,12 @@ int main(int argc, char **argv)
             n_failures++;
             lost = true;
             break;
+        }
+    for (int d = 128; d >= 64 && !lost; d /= 2)
+        if (strstr("metrics", only) && check_metrics(&g, d)) {
+            printf("the GPU is lost after this failure; the rest did not run\n");
+            n_failures++;
+            lost = true;
         }
     if (!lost && check_selections(&g, only, small, &n_checks, &n_failures))
         printf("the GPU is lost after this failure; the rest did not run\n");

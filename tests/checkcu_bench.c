@@ -14,6 +14,7 @@
  */
 #include "core/mem.h"
 #include "cuda/ceiling.h"
+#include "cuda/metrics.h"
 #include "cuda/fill.h"
 #include "cuda/select.h"
 #include "sim/registry.h"
@@ -59,13 +60,24 @@ static void raw_samples(struct bench *b, const char *name, const struct series *
     fflush(b->raw);
 }
 
-/* One launch of the product (job NULL) or of a job, timed. */
-static int timed(struct bench *b, const struct attn_job *job, int64_t *id, struct err *err)
+/* What is timed. */
+struct work {
+    int (*launch)(struct gpu *g, const void *job, struct err *err);
+    const void *job;
+};
+
+static int launch_attn(struct gpu *g, const void *job, struct err *err)
+{
+    return attn_job_launch(g, job, err);
+}
+
+/* One launch of the product (work NULL) or of a work, timed. */
+static int timed(struct bench *b, const struct work *work, int64_t *id, struct err *err)
 {
     int rc = 0;
     TRY(timer_begin(b->timer, &b->gpu, id, err));
-    if (job)
-        TRY(attn_job_launch(&b->gpu, job, err));
+    if (work)
+        TRY(work->launch(&b->gpu, work->job, err));
     else
         TRY(ceiling_matmul(b->ceiling, &b->gpu, err));
     TRY(timer_end(b->timer, &b->gpu, err));
@@ -73,20 +85,20 @@ out:
     return rc;
 }
 
-static int warm_up(struct bench *b, const struct attn_job *job, double for_seconds, struct err *err)
+static int warm_up(struct bench *b, const struct work *work, double for_seconds, struct err *err)
 {
     double end = seconds() + for_seconds;
     int    rc = 0;
     do {
         for (int i = 0; i < 3 && !rc; i++)
-            rc = attn_job_launch(&b->gpu, job, err);
+            rc = work->launch(&b->gpu, work->job, err);
         if (!rc)
             rc = gpu_sync(&b->gpu, err);
     } while (!rc && seconds() < end);
     return rc;
 }
 
-static int sample(struct bench *b, const struct attn_job *job, struct series *matmul,
+static int sample(struct bench *b, const struct work *work, struct series *matmul,
                   struct series *kernel, struct err *err)
 {
     int64_t ids[2 * 256];
@@ -95,7 +107,7 @@ static int sample(struct bench *b, const struct attn_job *job, struct series *ma
     timer_reset(b->timer);
     for (int i = 0; i < b->samples; i++) {
         TRY(timed(b, NULL, &ids[2 * i], err));
-        TRY(timed(b, job, &ids[2 * i + 1], err));
+        TRY(timed(b, work, &ids[2 * i + 1], err));
     }
     TRY(timer_collect(b->timer, &b->gpu, err));
     for (int i = 0; i < b->samples; i++) {
@@ -118,8 +130,9 @@ static int line(struct bench *b, const char *text, const struct cu_case *c, stru
     if (b->only && !strstr(text, b->only) && !strstr(c->kernel, b->only))
         return 0;
     TRY(cu_run_init(&b->gpu, c, &r, err));
-    TRY(warm_up(b, &r.job, 0.3, err));
-    TRY(sample(b, &r.job, &matmul, &kernel, err));
+    struct work work = {launch_attn, &r.job};
+    TRY(warm_up(b, &work, 0.3, err));
+    TRY(sample(b, &work, &matmul, &kernel, err));
     double flop = c->problem.lists == ATTN_DENSE ? cu_flop_dense(&c->problem) : cu_flop_blocks(&r);
     snprintf(name, sizeof name, "%s %s", text, r.kernel->name);
     raw_samples(b, "matmul", &matmul, ceiling_matmul_flop(b->ceiling));
@@ -220,7 +233,7 @@ static int sample_select(struct bench *b, const struct attn_job *dense,
 
     timer_reset(b->timer);
     for (int i = 0; i < b->samples; i++) {
-        TRY(timed(b, dense, &ids[2 * i], err));
+        TRY(timed(b, &(struct work){launch_attn, dense}, &ids[2 * i], err));
         TRY(timer_begin(b->timer, &b->gpu, &ids[2 * i + 1], err));
         TRY(launch(&b->gpu, job, err));
         TRY(timer_end(b->timer, &b->gpu, err));
@@ -244,7 +257,7 @@ static int select_line(struct bench *b, const char *text, const char *phase,
     int           rc = 0;
 
     snprintf(name, sizeof name, "%s: %s", text, phase);
-    TRY(warm_up(b, dense, 0.2, err));
+    TRY(warm_up(b, &(struct work){launch_attn, dense}, 0.2, err));
     for (int i = 0; i < 3; i++)
         TRY(launch(&b->gpu, job, err));
     TRY(sample_select(b, dense, job, launch, times, err));
@@ -316,6 +329,101 @@ out:
     return rc;
 }
 
+/* ---- metrics -------------------------------------------------------------------------------- */
+
+struct metrics_job {
+    const struct metrics_ref  *ref; /* NULL: not launched */
+    const struct metrics_pass *pass;
+};
+
+static int launch_metrics(struct gpu *g, const void *job, struct err *err)
+{
+    const struct metrics_job *m = job;
+    int                       rc = m->ref ? metrics_ref_launch(g, m->ref, err) : 0;
+    return rc || !m->pass ? rc : metrics_pass_launch(g, m->pass, err);
+}
+
+static int metrics_line(struct bench *b, const char *text, const char *what,
+                        const struct work *work, double *dense_ns, double flop, struct err *err)
+{
+    struct series matmul, s;
+    char          name[160];
+    int           rc = 0;
+
+    TRY(warm_up(b, work, 0.2, err));
+    TRY(sample(b, work, &matmul, &s, err));
+    snprintf(name, sizeof name, "%s %s", text, what);
+    raw_samples(b, "matmul", &matmul, ceiling_matmul_flop(b->ceiling));
+    raw_samples(b, name, &s, flop);
+    struct quartiles m = quartiles_of(matmul.ns, matmul.n), k = quartiles_of(s.ns, s.n);
+    double top = ceiling_matmul_flop(b->ceiling) / m.median * 1e-3;
+    if (*dense_ns == 0)
+        *dense_ns = k.median;
+    printf("%-34s %-22s %10.1f us %5.1f%%  product %7.1f TFLOP/s, %.3f of dense\n", text, what,
+           k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, top, k.median / *dense_ns);
+    b->lines++;
+out:
+    return rc;
+}
+
+/* Dense attention of one head, then the metrics of it in their parts and together. */
+static int bench_metrics_case(struct bench *b, const char *text, const struct cu_case *c,
+                              struct err *err)
+{
+    static const double  levels[METRICS_C] = {0.02, 0.1, 0.25, 0.5, 1, 2, 4, 8};
+    static const struct metrics_mask all = {128, 128, NULL, NULL};
+    struct cu_run        r = {0};
+    struct metrics_ref   ref = {0};
+    struct metrics_pass  mass = {0}, one = {0}, eight = {0};
+    double               dense_ns = 0, flop = cu_flop_dense(&c->problem);
+    const struct attn_problem *p = &c->problem;
+    int                  rc = 0;
+
+    if (b->only && !strstr(text, b->only))
+        return 0;
+    TRY(cu_run_init(&b->gpu, c, &r, err));
+    TRY(metrics_ref_init(&b->gpu, p, &r.job.x, &ref, err));
+    TRY(metrics_pass_init(&b->gpu, p, &r.job.x, &ref, &all, NULL, 0, false, &mass, err));
+    TRY(metrics_pass_init(&b->gpu, p, &r.job.x, &ref, &all, levels + 3, 1, false, &one, err));
+    TRY(metrics_pass_init(&b->gpu, p, &r.job.x, &ref, &all, levels, METRICS_C, true, &eight, err));
+    struct metrics_job jobs[] = {{&ref, NULL}, {NULL, &mass}, {NULL, &one}, {NULL, &eight},
+                                 {&ref, &one}, {&ref, &eight}};
+    static const char *const names[] = {"reference", "mass", "statistics", "8 thresholds, maps",
+                                        "all, 1 threshold", "all, 8, maps"};
+    struct work dense = {launch_attn, &r.job};
+    TRY(metrics_line(b, text, "dense attention", &dense, &dense_ns, flop, err));
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+        struct work work = {launch_metrics, jobs + i};
+        TRY(metrics_line(b, text, names[i], &work, &dense_ns, flop, err));
+    }
+out:
+    metrics_pass_free(&mass);
+    metrics_pass_free(&one);
+    metrics_pass_free(&eight);
+    metrics_ref_free(&ref);
+    cu_run_free(&b->gpu, &r);
+    return rc;
+}
+
+static int bench_metrics(struct bench *b, struct err *err)
+{
+    static const int64_t lengths[] = {32768, 131072};
+    char text[96];
+    int  rc = 0;
+    for (int d = 128; d >= 64; d /= 2)
+        for (int causal = 0; causal < 2; causal++)
+            for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+                struct cu_case c = make_case(d, lengths[i], 1, 1, causal, ATTN_DENSE, NULL);
+                if (d == 64 && !b->all)
+                    continue;
+                snprintf(text, sizeof text, "metrics hd%d %lldK %s", d,
+                         (long long)lengths[i] / 1024, causal ? "causal" : "full");
+                TRY(bench_metrics_case(b, text, &c, err));
+            }
+out:
+    return rc;
+}
+
 static int copy_speed(struct bench *b, struct err *err)
 {
     struct series s = {.n = 10};
@@ -352,6 +460,7 @@ static int run(struct bench *b, bool cupti, struct err *err)
     TRY(bench_dense(b, err));
     TRY(bench_lists(b, err));
     TRY(bench_selections(b, err));
+    TRY(bench_metrics(b, err));
     if (!b->lines)
         FAIL(err, ERR_USAGE, "no line contains '%s'", b->only);
 out:
