@@ -45,6 +45,7 @@ struct video_run {
     int64_t n_layers, n_steps, last_step, branches;
     struct trace_call call;      /* being captured */
     double layer_flop, map_flop; /* of a layer; of its maps, when stored */
+    double begun;                /* of the layer that runs now */
     bool capturing;
     int order;
 };
@@ -276,7 +277,8 @@ static int hook(void *ctx, int layer, const float *q, const float *k, const floa
         FAIL(err, ERR_INTERRUPTED, "interrupted");
     snprintf(text, sizeof text, "step %d %s layer %d", r->call.step, r->call.branch, layer);
     bool store = r->capturing && r->layers[layer];
-    progress_add(r->progress, r->layer_flop + (store ? r->map_flop : 0), 1, text);
+    progress_add(r->progress, r->begun, r->begun > 0, text);
+    r->begun = r->layer_flop + (store ? r->map_flop : 0);
     if (!store)
         return 0;
     r->call.layer = layer;
@@ -301,7 +303,11 @@ static int evaluate(struct video_run *r, int64_t step, const char *branch, const
         (struct trace_call){.step = (int)step, .timestep = in.timestep, .sigma = r->sigma[step]};
     snprintf(r->call.branch, sizeof r->call.branch, "%s", branch);
     r->capturing = r->steps[step];
-    return wan_forward(&r->model, &in, cmd_jobs(&r->o->c), hook, r, v, err);
+    int rc = wan_forward(&r->model, &in, cmd_jobs(&r->o->c), hook, r, v, err);
+    if (rc == 0)
+        progress_add(r->progress, r->begun, 1, NULL);
+    r->begun = 0;
+    return rc;
 }
 
 static int denoise(struct video_run *r, struct err *err)
