@@ -1,7 +1,7 @@
 /*
  * judge_table.c - SpargeAttn's table 10: what the judge of self-similarity is worth. Cells that
- * differ in theta alone are compared one by one: theta = -1 accepts every block as similar
- * ("without").
+ * differ in theta or judge alone are compared one by one: theta = -1 and judge=0 (which keeps a
+ * calibration's other parameters) accept every block as similar ("without").
  *
  * Sorting by everything but theta brings partners together: O(n log n).
  */
@@ -16,8 +16,8 @@
 
 struct judged {
     const struct record *r;
-    struct buf cell; /* the record's identity without theta */
-    bool with;       /* theta >= 0 or the rule set's own */
+    struct buf cell; /* the record's identity without theta and judge */
+    bool with;       /* theta >= 0, the rule set's own or a calibration's */
 };
 
 static bool is_judged(const struct record *r)
@@ -28,23 +28,26 @@ static bool is_judged(const struct record *r)
 
 static bool has_judge(const struct record *r)
 {
-    const char *theta = params_value(r->params, "theta");
-    return !theta || strtod(theta, NULL) >= 0;
+    const char *theta = params_value(r->params, "theta"), *judge = params_value(r->params, "judge");
+    return (!judge || *judge != '0') && (!theta || strtod(theta, NULL) >= 0);
 }
 
 static int judged_init(struct judged *j, const struct record *r, struct err *err)
 {
     struct record other = *r;
-    struct buf rest = {0};
+    struct buf judged = {0}, rest = {0};
     int rc = 0;
     j->r = r;
     j->with = has_judge(r);
-    params_without(r->params, "theta", &rest);
+    params_without(r->params, "judge", &judged);
+    TRY(buf_check(&judged, "parameters", err));
+    params_without(buf_str(&judged), "theta", &rest);
     TRY(buf_check(&rest, "parameters", err));
     other.params = (char *)(uintptr_t)buf_str(&rest);
     record_key(&other, &j->cell);
     TRY(buf_check(&j->cell, "cell", err));
 out:
+    buf_free(&judged);
     buf_free(&rest);
     return rc;
 }
@@ -99,7 +102,7 @@ out:
     return rc;
 }
 
-/* Of the cells j[0..n) that differ in theta alone the first ones have no judge. */
+/* Of the cells j[0..n) that differ in theta or judge alone the first ones have no judge. */
 static int pair_cells(const struct judged *j, int64_t n, struct pairs *p, struct err *err)
 {
     int rc = 0;
@@ -222,8 +225,8 @@ static int build_judge(const struct table_def *def, const struct recset *set,
     TRY(find_pairs(set, &p, err));
     if (p.set.n == 0)
         FAIL(err, ERR_INPUT,
-             "no cell of spargeattn has a partner that differs in theta alone: replay "
-             "spargeattn:theta=-1 beside the setting");
+             "no cell of spargeattn has a partner that differs in theta or judge alone: replay "
+             "spargeattn:theta=-1 or judge=0 beside the setting");
     TRY(recset_scope(&p.set, keys, &n, err));
     bool permuted = false;
     for (int i = 0; i < n; i++)
@@ -236,7 +239,7 @@ static int build_judge(const struct table_def *def, const struct recset *set,
     for (int64_t i = 0; i < gs.n; i++)
         TRY(put_row(out, &gs, &gs.g[i], keys, n, err));
     table_note(out,
-               "without: theta=-1; filtered: pairs whose err_l1_rel differ by more than %g; %lld "
+               "without: theta=-1 or judge=0; filtered: pairs whose err_l1_rel differ by more than %g; %lld "
                "cells have no partner",
                JUDGE_FILTER, (long long)p.unpaired);
 out:
@@ -247,7 +250,7 @@ out:
 
 const struct table_def table_judge = {
     {"judge", "SpargeAttn with and without the judge of self-similarity (SpargeAttn, table 10)",
-     "rows: settings of spargeattn that were replayed with theta=-1 as well"},
+     "rows: settings of spargeattn that were replayed with theta=-1 or judge=0 as well"},
     "params",
     "",
     0,

@@ -20,6 +20,7 @@ enum sparge_bin { SPARGE_BIN_SUM, SPARGE_BIN_MEAN };
 /* Unset: -1 for enums, NAN, INT64_MIN. */
 struct sparge_params {
     int     profile, arch, tile, select;
+    bool    judge;
     double  theta, tau, topk, pv, lambda;
     int     pv_scope;
     int64_t pv_tail;

@@ -338,6 +338,8 @@ int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct he
 
     if (p->select == SPARGE_TOPK)
         return err_set(err, ERR_USAGE, "calibrate searches tau: it needs select=cdf");
+    if (!p->judge)
+        return err_set(err, ERR_USAGE, "calibrate searches theta: it needs judge=1");
     for (int i = 0; i < n; i++) {
         const struct head_in *h = &samples[i];
         if (h->x.causal && h->x.nq != h->x.nk)

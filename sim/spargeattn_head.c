@@ -35,7 +35,9 @@ void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r
         .smooth_k = p->smooth_k,
         .bq = presets[p->arch].bq,
         .bk = presets[p->arch].bk,
-        .theta = isnan(p->theta) ? (p->select == SPARGE_TOPK ? -0.1 : 0.6) : p->theta,
+        .theta = !p->judge         ? -1
+                 : !isnan(p->theta) ? p->theta
+                                    : (p->select == SPARGE_TOPK ? -0.1 : 0.6),
         .tau = p->tau,
         .topk = p->topk,
         .pv = p->dense ? INFINITY : p->pv,

@@ -106,6 +106,8 @@ START_TEST(zero_rows_and_partial_blocks_are_never_similar)
     x[3] = 1;
     block_cosine(x, 2, 2, &zero);
     ck_assert(!zero);
+    struct sparge_rules bare = rules_of("theta=0.4:judge=0", 64);
+    ck_assert_double_eq(bare.theta, -1);
     struct sparge_rules r = rules_of("theta=-1", 64), paper = rules_of("profile=paper:theta=0", 64);
     ck_assert(!sparge_similar(&r, 1, false));
     ck_assert(sparge_similar(&paper, 1, false));

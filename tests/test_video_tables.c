@@ -227,6 +227,20 @@ START_TEST(cells_with_and_without_the_judge_are_paired)
 }
 END_TEST
 
+START_TEST(calibrated_cells_are_paired_by_judge)
+{
+    sparge("calib=abc", 0, 0.02, 0.2);
+    sparge("judge=0:calib=abc", 0, 0.09, 0.3);
+    sparge("calib=xyz", 0, 0.5, 0.5); /* another calibration */
+    build("judge");
+    ck_assert_int_eq(t.n_rows, 1);
+    ck_assert_str_eq(cell(0, "params")->text, "calib=abc");
+    is_mean(0, "l1_with", 1, 0.02);
+    is_mean(0, "l1_without", 1, 0.09);
+    is_number(0, "n_filtered", 1);
+}
+END_TEST
+
 START_TEST(without_pairs_there_is_no_judge_table)
 {
     sparge("tau=0.9", 0, 0.02, 0.2);
@@ -427,6 +441,7 @@ Suite *make_suite(void)
     tcase_add_test(c, thresholds_come_in_order_without_refresh_steps_and_pooled_masks);
     tcase_add_test(c, similarities_stand_beside_the_methods_in_the_same_order);
     tcase_add_test(c, cells_with_and_without_the_judge_are_paired);
+    tcase_add_test(c, calibrated_cells_are_paired_by_judge);
     tcase_add_test(c, without_pairs_there_is_no_judge_table);
     tcase_add_test(c, stability_goes_by_layer_and_age);
     tcase_add_test(c, tables_of_other_records_say_what_is_missing);

@@ -722,6 +722,8 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->theta = select_num(p, "theta");
     if (isnan(s->theta))
         s->theta = s->topk_cut ? -0.1 : 0.6;
+    if (!select_flag(p, "judge"))
+        s->theta = -1;
     s->tau = select_num(p, "tau");
     s->topk = select_num(p, "topk");
     s->v_top = select_is(p, "v_max", "2.25") ? 2.25f : 448.0f;

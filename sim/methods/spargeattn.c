@@ -53,6 +53,8 @@ const struct opt sparge_options[] = {
     {"theta", OPT_NUM, AT(theta), NULL, -1, 1, OPT_UNSET, "cosine",
      "A block is self-similar above it, below 0 all are; unset = 0.6 (cdf), -0.1 (topk).", NULL, 0,
      NULL},
+    {"judge", OPT_BOOL, AT(judge), "1", 0, 1, 0, "",
+     "Judge self-similarity; 0 = theta is -1, that of a calibration file too.", NULL, 0, NULL},
     {"tau", OPT_NUM, AT(tau), "0.98", 0, 1, 0, "probability",
      "Coarse mass that filter 1 keeps at most.", NULL, 0, NULL},
     {"topk", OPT_NUM, AT(topk), "0.5", 0, 1, OPT_MIN_OPEN, "share of key blocks",
