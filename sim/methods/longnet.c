@@ -66,6 +66,7 @@ struct longnet_state {
     struct head_in in;
     int n;
     struct branch b[BRANCHES_MOST];
+    uint8_t *weight;   /* [nk] branches that hold the pair, of one row */
     double weight_sum; /* over the pairs of the mask */
     int64_t weight_max;
     struct branch_buf buf;
@@ -78,6 +79,7 @@ static void longnet_release(void *state)
     struct longnet_state *s = state;
     if (!s)
         return;
+    free(s->weight);
     free(s->buf.q);
     free(s->buf.k);
     free(s->buf.v);
@@ -120,6 +122,7 @@ static int longnet_prepare(struct method_ctx *ctx, const void *params, const str
         int64_t per_phase = (in->n_heads + r[b] - 1) / r[b];
         s->b[b] = (struct branch){MIN(w[b], in->x.nk), r[b], in->head / per_phase};
     }
+    TRY(mem_alloc(&s->weight, in->x.nk, sizeof *s->weight, "branches of a row", err));
     *state = s;
     s = NULL;
 out:
@@ -141,34 +144,47 @@ static int64_t places_below(const struct branch *b, int64_t x)
 
 /* ---- the support ---------------------------------------------------------------------------- */
 
-/* Keys of the row at position p below `limit`: the branches' sequences merged. */
+/* Count the branches of every key of the row at position p below `limit`; the counted keys are
+ * [*lo, *hi). */
+static void count_branches(struct longnet_state *s, int64_t p, int64_t limit, int64_t *lo,
+                           int64_t *hi)
+{
+    *lo = limit;
+    *hi = 0;
+    for (int b = 0; b < s->n; b++) {
+        int64_t start = p / s->b[b].w * s->b[b].w;
+        if (takes(&s->b[b], p)) {
+            *lo = MIN(*lo, start);
+            *hi = MAX(*hi, MIN(limit, start + s->b[b].w));
+        }
+    }
+    if (*hi > *lo)
+        memset(s->weight + *lo, 0, (size_t)(*hi - *lo) * sizeof *s->weight);
+    for (int b = 0; b < s->n; b++) {
+        const struct branch *br = &s->b[b];
+        int64_t start = p / br->w * br->w, end = MIN(limit, start + br->w);
+        if (!takes(br, p))
+            continue;
+        for (int64_t j = start + br->phase; j < end; j += br->r)
+            s->weight[j]++;
+    }
+}
+
 static int longnet_row(struct longnet_state *s, struct mask *m, int64_t g, int64_t p, int64_t limit,
                        struct err *err)
 {
-    int64_t next[BRANCHES_MOST], end[BRANCHES_MOST];
+    int64_t lo, hi, sum = 0;
     int rc = 0;
-    for (int b = 0; b < s->n; b++) {
-        const struct branch *br = &s->b[b];
-        int64_t start = p / br->w * br->w;
-        next[b] = takes(br, p) ? start + br->phase : limit;
-        end[b] = MIN(limit, start + br->w);
+    count_branches(s, p, limit, &lo, &hi);
+    for (int64_t j = lo; j < hi; j++) {
+        int64_t first = j;
+        for (; j < hi && s->weight[j]; j++) {
+            sum += s->weight[j];
+            s->weight_max = MAX(s->weight_max, s->weight[j]);
+        }
+        TRY(mask_lists_add_run(m, g, (int32_t)first, (int32_t)j, err));
     }
-    for (;;) {
-        int64_t j = limit, weight = 0;
-        for (int b = 0; b < s->n; b++)
-            if (next[b] < end[b])
-                j = MIN(j, next[b]);
-        if (j == limit)
-            break;
-        for (int b = 0; b < s->n; b++)
-            if (next[b] == j && j < end[b]) {
-                next[b] += s->b[b].r;
-                weight++;
-            }
-        s->weight_sum += (double)weight;
-        s->weight_max = MAX(s->weight_max, weight);
-        TRY(mask_lists_add(m, g, (int32_t)j, err));
-    }
+    s->weight_sum += (double)sum;
 out:
     return rc;
 }
