@@ -230,8 +230,8 @@ gpu-bundle:
 endif
 
 $(BUILD)/gpu/lacuna: $(BUILD)/core/main.o $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/checkcu: $(addprefix $(BUILD)/tests/,checkcu.o checkcu_select.o checkcu_metrics.o) $(CHECKCU) $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/benchcu: $(BUILD)/tests/checkcu_bench.o $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/checkcu: $(addprefix $(BUILD)/tests/checkcu,.o _select.o _metrics.o _blas.o) $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/benchcu: $(addprefix $(BUILD)/tests/checkcu,_bench.o _prefill.o) $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  LINK  $@")

@@ -137,40 +137,37 @@ out:
     return rc;
 }
 
-static __global__ void add_bias(float *y, int64_t n, int64_t d, int64_t ld, const float *b)
+/* A block per row. */
+static __global__ void add_bias(float *y, int64_t d, int64_t ld, const float *b)
 {
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < n)
-        y[i / d * ld + i % d] += b[i % d];
+    float *row = y + blockIdx.x * ld;
+    for (int64_t c = threadIdx.x; c < d; c += THREADS)
+        row[c] += b[c];
 }
 
 extern "C" int ops_add_bias(struct gpu *g, float *y, int64_t n, int64_t d, int64_t ld,
                             const float *b, struct err *err)
 {
     int rc = 0;
-    add_bias<<<(unsigned)blocks_of(n * d), THREADS, 0, g->stream>>>(y, n * d, d, ld, b);
+    add_bias<<<(unsigned)n, THREADS, 0, g->stream>>>(y, d, ld, b);
     CU_LAUNCHED(err);
 out:
     return rc;
 }
 
-static __global__ void silu_gate(const float *y, int64_t n, int64_t d, int terms,
-                                 __nv_bfloat16 *out)
+static __global__ void silu_gate(const float *y, int64_t d, int terms, __nv_bfloat16 *out)
 {
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= n)
-        return;
-    int64_t r = i / d, c = i - r * d;
-    float   gate = y[r * 2 * d + c], up = y[r * 2 * d + d + c];
-    put_split(out + r * d * terms, d, c, terms, gate / (1 + expf(-gate)) * up);
+    const float   *gate = y + blockIdx.x * 2 * d, *up = gate + d;
+    __nv_bfloat16 *to = out + blockIdx.x * d * terms;
+    for (int64_t c = threadIdx.x; c < d; c += THREADS)
+        put_split(to, d, c, terms, gate[c] / (1 + expf(-gate[c])) * up[c]);
 }
 
 extern "C" int ops_silu_gate(struct gpu *g, const float *y, int64_t n, int64_t d, int terms,
                              void *out, struct err *err)
 {
     int rc = 0;
-    silu_gate<<<(unsigned)blocks_of(n * d), THREADS, 0, g->stream>>>(y, n * d, d, terms,
-                                                                     (__nv_bfloat16 *)out);
+    silu_gate<<<(unsigned)n, THREADS, 0, g->stream>>>(y, d, terms, (__nv_bfloat16 *)out);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -200,17 +197,11 @@ out:
     return rc;
 }
 
-/* A warp per head of a token. */
-static __global__ void split_heads(const ops_heads h, float *y, int64_t n)
+/* One head of q, k or v by a warp. */
+static __device__ void split_head(const ops_heads &h, float *x, int64_t token, int head)
 {
-    int     lane = threadIdx.x & 31, all = h.heads + 2 * h.kv_heads, half = h.d / 2;
-    int64_t item = ((int64_t)blockIdx.x * THREADS + threadIdx.x) >> 5;
-    if (item >= n)
-        return;
-    int64_t      token = item / all;
-    int          head = (int)(item - token * all);
+    int          lane = threadIdx.x & 31, half = h.d / 2;
     bool         is_q = head < h.heads, is_v = head >= h.heads + h.kv_heads;
-    float       *x = y + item * h.d;
     const float *w = is_v ? NULL : is_q ? h.q_norm : h.k_norm;
     int          own = is_q ? head : is_v ? head - h.heads - h.kv_heads : head - h.heads;
     __half *to = (__half *)(is_q ? h.q : is_v ? h.v : h.k) +
@@ -250,37 +241,45 @@ static __global__ void split_heads(const ops_heads h, float *y, int64_t n)
         *h.overflow = 1;
 }
 
+/* A block per token. */
+static __global__ void split_heads(const ops_heads h, float *y)
+{
+    int     all = h.heads + 2 * h.kv_heads;
+    int64_t token = blockIdx.x;
+    for (int head = threadIdx.x >> 5; head < all; head += THREADS / 32)
+        split_head(h, y + (token * all + head) * h.d, token, head);
+}
+
 extern "C" int ops_split_heads(struct gpu *g, const struct ops_heads *h, float *y,
                                struct err *err)
 {
-    int     rc = 0;
-    int64_t n = h->n * (h->heads + 2 * h->kv_heads);
-    split_heads<<<(unsigned)blocks_of(32 * n), THREADS, 0, g->stream>>>(*h, y, n);
+    int rc = 0;
+    split_heads<<<(unsigned)h->n, THREADS, 0, g->stream>>>(*h, y);
     CU_LAUNCHED(err);
 out:
     return rc;
 }
 
 static __global__ void join_heads(const __half *x, int heads, int64_t tokens, int d, int padded,
-                                  int64_t tok0, int64_t n, int terms, __nv_bfloat16 *out)
+                                  int64_t tok0, int terms, __nv_bfloat16 *out)
 {
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, width = (int64_t)heads * d;
-    if (i >= n)
-        return;
-    int64_t token = i / width;
-    int     c = (int)(i - token * width), head = c / d;
-    float   v = __half2float(x[(head * tokens + tok0 + token) * padded + c - head * d]);
-    put_split(out + token * width * terms, width, c, terms, v);
+    int            width = heads * d;
+    int64_t        token = blockIdx.x;
+    __nv_bfloat16 *to = out + token * width * terms;
+    for (int c = threadIdx.x; c < width; c += THREADS) {
+        int head = c / d;
+        put_split(to, width, c, terms,
+                  __half2float(x[(head * tokens + tok0 + token) * padded + c - head * d]));
+    }
 }
 
 extern "C" int ops_join_heads(struct gpu *g, const void *x, int heads, int64_t tokens, int d,
                               int padded, int64_t tok0, int64_t n, int terms, void *out,
                               struct err *err)
 {
-    int     rc = 0;
-    int64_t all = n * heads * d;
-    join_heads<<<(unsigned)blocks_of(all), THREADS, 0, g->stream>>>(
-        (const __half *)x, heads, tokens, d, padded, tok0, all, terms, (__nv_bfloat16 *)out);
+    int rc = 0;
+    join_heads<<<(unsigned)n, THREADS, 0, g->stream>>>((const __half *)x, heads, tokens, d, padded,
+                                                       tok0, terms, (__nv_bfloat16 *)out);
     CU_LAUNCHED(err);
 out:
     return rc;

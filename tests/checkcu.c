@@ -11,9 +11,11 @@
  *                              --small: short sequences, for compute-sanitizer
  */
 #include "core/log.h"
+#include "tests/checkcu_blas.h"
 #include "tests/checkcu_case.h"
 #include "tests/checkcu_select.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -215,6 +217,23 @@ static int check_metrics(struct gpu *g, int d)
     return 0;
 }
 
+/* Scores by cuBLAS, one case per head dim. */
+static void check_scores(struct gpu *g, const char *only)
+{
+    for (int d = 64; d <= 128 && strstr("cublas-scores", only); d *= 2) {
+        struct cu_case   c = {.problem = {4, 2, d, 700, 900, 1 / sqrt(d), false, ATTN_DENSE},
+                              .split = true, .seed = 77};
+        struct cu_errors e = {0};
+        struct err       err = {0};
+        int64_t          failed = n_failures;
+        e.same = true;
+        int rc = cu_check_scores(g, &c, &e, &err);
+        report(&c, "cublas-scores", &e, rc, &err);
+        printf("  %-5s cublas-scores hd%d: output %.1e, lse %.1e\n",
+               n_failures > failed ? "FAIL" : "ok", d, e.l2_rel, e.lse_max);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct gpu g = {0};
@@ -237,6 +256,8 @@ int main(int argc, char **argv)
             lost = true;
             break;
         }
+    if (!lost)
+        check_scores(&g, only);
     for (int d = 128; d >= 64 && !lost; d /= 2)
         if (strstr("metrics", only) && check_metrics(&g, d)) {
             printf("the GPU is lost after this failure; the rest did not run\n");

@@ -7,6 +7,7 @@
  * lists: blocks that are multiplied), and their ratio to the product's median.
  *
  *   benchcu [--samples N] [--raw FILE] [--events] [--all] [TEXT]
+ *   benchcu [--samples N] --prefill MODEL PROMPT TOKENS      a language model's run instead
  *
  * Selections stand beside dense attention of the same problem, sampled in turns.
  *
@@ -19,6 +20,7 @@
 #include "cuda/select.h"
 #include "sim/registry.h"
 #include "tests/checkcu_case.h"
+#include "tests/checkcu_prefill.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -475,6 +477,7 @@ int main(int argc, char **argv)
     struct bench b = {.samples = 20};
     struct err   err = {0};
     bool         cupti = true;
+    char       **prefill = NULL;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
@@ -482,6 +485,8 @@ int main(int argc, char **argv)
             b.samples = atoi(argv[++i]);
         else if (strcmp(argv[i], "--raw") == 0 && i + 1 < argc)
             b.raw = fopen(argv[++i], "w");
+        else if (strcmp(argv[i], "--prefill") == 0 && i + 3 < argc)
+            prefill = argv + i + 1, i += 3;
         else if (strcmp(argv[i], "--events") == 0)
             cupti = false;
         else if (strcmp(argv[i], "--all") == 0)
@@ -490,7 +495,8 @@ int main(int argc, char **argv)
             b.only = argv[i];
     }
     b.samples = b.samples < 1 ? 1 : b.samples > 256 ? 256 : b.samples;
-    int rc = run(&b, cupti, &err);
+    int rc = prefill ? bench_prefill(prefill[0], prefill[1], atoll(prefill[2]), b.samples, &err)
+                     : run(&b, cupti, &err);
     if (rc)
         fprintf(stderr, "benchcu: %s\n", err.msg);
     if (b.raw)
