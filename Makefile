@@ -53,6 +53,7 @@ ifneq ($(USE_CUDA),)
 CUDA_HOME   := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 $(BUILD)/core/main.o: CPPFLAGS += -DLACUNA_CUDA
 $(BUILD)/cuda/%.o $(BUILD)/tests/checkcu%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
+$(BUILD)/cuda/counters.o: CPPFLAGS += -Icuda/cupti
 CUDA_LDLIBS := $(CUDA_HOME)/lib64/libcudart_static.a -lstdc++ -ldl -lrt -lpthread
 NVFLAGS := -std=c++17 -O3 -lineinfo -I. -gencode arch=compute_90a,code=sm_90a \
            -gencode arch=compute_80,code=compute_80 -Xptxas -Werror,-warn-spills \

@@ -39,11 +39,19 @@ struct accel_row {
 /* Blocks of 16, 32, 64, 128, slices of 16, 64, 128 rows, as in sim/basemap.h. */
 #define ACCEL_UNITS 7
 
+/* Hardware counters of one launch over the mask; NAN with the reason in `why` without them. */
+struct accel_counters {
+    double tensor_pipe_pct;                  /* of the cycles in which a multiprocessor worked */
+    double dram_read_bytes, dram_write_bytes;
+    char   why[160];
+};
+
 struct accel_result {
     double *out;  /* [nq][dv], given by the caller: as the device delivers it, in bf16 */
     double *lse;  /* [nq], natural log, -inf for an empty row */
     struct accel_time attend, dense; /* of the mask and of dense attention, interleaved */
     int64_t           pairs_exec;    /* pairs that the kernel multiplied */
+    struct accel_counters counters;  /* with accel_options.counters */
     char              kernel[64], dense_kernel[64];
 };
 
@@ -64,6 +72,7 @@ struct accel_options {
     int  samples;    /* timed launches of each kernel; 0 = none */
     bool l2_cold;    /* overwrite L2 before every sample */
     bool events;     /* CUDA events although CUPTI is there */
+    bool counters;   /* read hardware counters; nothing is timed then */
 };
 
 struct accel_session;

@@ -137,6 +137,8 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     TRY(fetch(g, &t, x, r, err));
     if (s->options.samples > 0)
         TRY(time_jobs(s, &job, &dense, r, err));
+    if (s->counters)
+        TRY(counters_measure(s->counters, g, launch_job, &job, &r->counters, err));
 out:
     attn_job_free(&job);
     attn_job_free(&dense);
@@ -151,6 +153,8 @@ static int session_attend(struct accel_session *s, const struct accel_head *h,
     pthread_mutex_lock(&s->lock);
     CU(err, cudaSetDevice(s->gpu.device));
     r->attend = r->dense = (struct accel_time){NAN, NAN, NAN, 0};
+    r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
+    memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);
     rc = attend_locked(s, h, r, err);
 out:
     pthread_mutex_unlock(&s->lock);

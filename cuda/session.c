@@ -17,6 +17,7 @@ void session_close(struct accel_session **s)
 {
     if (!*s)
         return;
+    counters_close(&(*s)->counters);
     timer_close(&(*s)->timer);
     gpu_close(&(*s)->gpu);
     pthread_mutex_destroy(&(*s)->lock);
@@ -34,8 +35,13 @@ int session_open(const struct accel_options *o, struct accel_session **out, stru
     s->options = *o;
     s->options.samples = o->samples > SESSION_MAX_SAMPLES ? SESSION_MAX_SAMPLES : o->samples;
     s->matmul_tflops = s->copy_tbs = NAN;
-    TRY(timer_open(!o->events, &s->timer, err));
+    /* The profiler does not share CUPTI with activity records, and what it does costs time. */
+    if (o->counters)
+        s->options.samples = 0;
+    TRY(timer_open(!o->events && !o->counters, &s->timer, err));
     TRY(gpu_open(o->local_rank, &s->gpu, err));
+    if (o->counters)
+        s->counters = counters_open(&s->gpu, s->no_counters);
     if (o->l2_cold)
         TRY(gpu_alloc(&s->gpu, 2 * s->gpu.l2_bytes, &s->flush, err));
     *out = s;

@@ -6,6 +6,7 @@
 #define LACUNA_SESSION_H
 
 #include "core/kernel.h"
+#include "cuda/counters.h"
 #include "cuda/timer.h"
 
 #include <pthread.h>
@@ -16,6 +17,8 @@ struct accel_session {
     struct accel_options options;
     struct gpu           gpu;
     struct timer        *timer;
+    struct counters     *counters; /* NULL: not asked for, or not to be had */
+    char                 no_counters[160];
     pthread_mutex_t      lock; /* held while a head's memory is in the arena */
     bool                 warm;
     void                *flush; /* twice the L2, overwritten with l2_cold */

@@ -8,9 +8,9 @@
 #include "cuda/timer.h"
 
 #include "core/mem.h"
+#include "cuda/cuptilib.h"
 
 #include <cupti.h>
-#include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -141,22 +141,10 @@ static void CUPTIAPI buffer_done(CUcontext ctx, uint32_t stream, uint8_t *buffer
 
 static bool load_cupti(char *why, size_t size)
 {
-    static const char *const names[] = {"libcupti.so.13", "/usr/local/cuda/lib64/libcupti.so.13",
-                                        "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13"};
-    for (size_t i = 0; i < sizeof names / sizeof *names && !cupti.lib; i++)
-        cupti.lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (!cupti.lib) {
-        snprintf(why, size, "libcupti.so.13 was not found");
-        return false;
-    }
-#define X(name)                                                                                    \
-    if (!(*(void **)&cupti.name = dlsym(cupti.lib, #name))) {                                      \
-        snprintf(why, size, "libcupti has no %s", #name);                                          \
-        return false;                                                                              \
-    }
-    CUPTI_CALLS(X)
+    cupti.lib = cupti_library(why, size);
+#define X(name) &&cupti_symbol(cupti.lib, #name, &cupti.name, why, size)
+    return cupti.lib CUPTI_CALLS(X);
 #undef X
-    return true;
 }
 
 /* Launches only: external-correlation records come with API records, and these cost time. */

@@ -22,7 +22,7 @@ struct replay_opts {
     int64_t            samples;
     char              *layers, *heads, *steps, *branch, *permute, *shard;
     char              *dump_masks, *dump_outputs, *out;
-    bool               allow_nonfinite;
+    bool               allow_nonfinite, counters;
 };
 
 static const char *const backends[] = {"cpu", "cuda", NULL};
@@ -51,6 +51,9 @@ static const struct opt options[] = {
     {"samples", OPT_INT, AT(samples), "20", 0, 1000, 0, "",
      "With cuda: timed launches of the mask's kernel and of the dense one, in turns; 0 = no times.",
      NULL, 0, "N"},
+    {"counters", OPT_BOOL, AT(counters), "0", 0, 1, 0, "",
+     "With cuda: read hardware counters of each attention (tensor pipe, bytes of GPU memory) instead "
+     "of timing it; where that is not permitted, a note in the record says so.", NULL, 0, NULL},
     {"l2", OPT_ENUM, AT(l2), "warm", 0, 0, 0, "",
      "With cuda: state of the L2 cache before a timed launch, as the last one left it or overwritten.",
      l2_states, 0, NULL},
@@ -305,7 +308,10 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
                         const struct shard *shard, struct err *err)
 {
     struct accel_options how = {.local_rank = shard->local, .samples = (int)o->samples,
-                                .l2_cold = o->l2 == 1, .events = o->timer == 1};
+                                .l2_cold = o->l2 == 1, .events = o->timer == 1,
+                                .counters = o->counters};
+    if (o->backend == 0 && o->counters)
+        return err_set(err, ERR_USAGE, "replay: --counters needs --backend cuda");
     if (o->backend == 0)
         return o->select_backend != SELECT_GPU
                    ? 0

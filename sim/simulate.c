@@ -218,6 +218,21 @@ out:
 }
 
 /* A total only where everything from q, k, v to the output ran on the GPU. */
+/* Nothing where counters were not asked for. */
+static int record_counters(const struct accel_counters *c, struct record *r, struct err *err)
+{
+    int rc = 0;
+    if (*c->why)
+        record_note(r, "counters=%s", c->why);
+    if (isnan(c->tensor_pipe_pct))
+        return 0;
+    TRY(record_metric(r, "tensor_pipe_pct", c->tensor_pipe_pct, err));
+    TRY(record_metric(r, "dram_read_bytes", c->dram_read_bytes, err));
+    TRY(record_metric(r, "dram_write_bytes", c->dram_write_bytes, err));
+out:
+    return rc;
+}
+
 static int record_times(const struct run *run, const struct accel_result *res,
                         const struct selected *sel, struct record *r, struct err *err)
 {
@@ -228,6 +243,7 @@ static int record_times(const struct run *run, const struct accel_result *res,
                 sel->none ? "none" : sel->gpu ? "cuda" : "cpu", res->kernel, res->dense_kernel);
     if (sel->gpu)
         TRY(record_metric(r, "mask_diff", (double)sel->differs, err));
+    TRY(record_counters(&res->counters, r, err));
     if (!res->attend.samples)
         return rc;
     TRY(record_time(r, "time_attend_ns", &res->attend, err));

@@ -1,0 +1,16 @@
+/*
+ * cuptilib.h - libcupti, opened at run time.
+ */
+#ifndef LACUNA_CUPTILIB_H
+#define LACUNA_CUPTILIB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* The library, opened once and never closed: it has threads. NULL with the reason in `why`. */
+void *cupti_library(char *why, size_t size);
+
+/* A function of it; false with the reason. */
+bool cupti_symbol(void *lib, const char *name, void *function, char *why, size_t size);
+
+#endif
