@@ -6,31 +6,44 @@
 
 #define SCAN_THREADS 1024
 
-/* ptr[r] = count[0] + ... + count[r - 1], r = 0 .. rows. */
+/* ptr[r] = count[0] + ... + count[r - 1], r = 0 .. rows, four rows to a thread at a time. */
 static __global__ void __launch_bounds__(SCAN_THREADS)
     scan_counts(const int32_t *count, int64_t rows, int64_t *ptr)
 {
-    __shared__ int64_t warp_sum[32];
-    int     lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    __shared__ int64_t warp_sum[2][32];
+    int     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, turn = 0;
     int64_t base = 0;
-    for (int64_t from = 0; from < rows; from += SCAN_THREADS) {
-        int64_t r = from + threadIdx.x, own = r < rows ? count[r] : 0, sum = own;
+    for (int64_t from = 0; from < rows; from += 4 * SCAN_THREADS, turn ^= 1) {
+        int64_t r = from + 4 * (int64_t)threadIdx.x, own[4], sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            own[i] = r + i < rows ? count[r + i] : 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sum += own[i];
+        int64_t all = sum;
+#pragma unroll
         for (int step = 1; step < 32; step *= 2) {
             int64_t left = __shfl_up_sync(~0u, sum, step);
             sum += lane >= step ? left : 0;
         }
         if (lane == 31)
-            warp_sum[warp] = sum;
+            warp_sum[turn][warp] = sum;
         __syncthreads();
-        int64_t before = 0, total = 0;
-        for (int w = 0; w < 32; w++) {
-            before += w < warp ? warp_sum[w] : 0;
-            total += warp_sum[w];
+        int64_t others = warp_sum[turn][lane], before = lane < warp ? others : 0;
+#pragma unroll
+        for (int step = 16; step; step /= 2) {
+            before += __shfl_xor_sync(~0u, before, step);
+            others += __shfl_xor_sync(~0u, others, step);
         }
-        if (r < rows)
-            ptr[r] = base + before + sum - own;
-        base += total;
-        __syncthreads();
+        before += base + sum - all;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (r + i < rows)
+                ptr[r + i] = before;
+            before += own[i];
+        }
+        base += others;
     }
     if (threadIdx.x == 0)
         ptr[rows] = base;
@@ -45,16 +58,14 @@ static __global__ void fill_columns(const uint32_t *map, int64_t rows, int64_t w
         return;
     int64_t at = ptr[r];
     for (int64_t w0 = 0; w0 < words; w0 += 32) {
-        uint32_t bits = w0 + lane < words ? map[r * words + w0 + lane] : 0;
-        int      n = __popc(bits), sum = n;
-        for (int step = 1; step < 32; step *= 2) {
-            int left = __shfl_up_sync(~0u, sum, step);
-            sum += lane >= step ? left : 0;
+        uint32_t mine = w0 + lane < words ? map[r * words + w0 + lane] : 0;
+        int      n = (int)min(words - w0, (int64_t)32);
+        for (int w = 0; w < n; w++) {
+            uint32_t bits = __shfl_sync(~0u, mine, w);
+            if (bits >> lane & 1)
+                col[at + __popc(bits & ((1u << lane) - 1))] = (int32_t)((w0 + w) * 32 + lane);
+            at += __popc(bits);
         }
-        int64_t to = at + sum - n;
-        for (; bits; bits &= bits - 1)
-            col[to++] = (int32_t)((w0 + lane) * 32 + __ffs((int)bits) - 1);
-        at += __shfl_sync(~0u, sum, 31);
     }
 }
 

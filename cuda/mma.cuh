@@ -86,18 +86,11 @@ static __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* acc = scores of MT x 16 rows of the tile q against NT x 8 rows of the tile k. */
+/* acc += products of MT x 16 rows of the tile q with NT x 8 rows of the tile k. */
 template <int D, int MT, int NT>
-static __device__ __forceinline__ void warp_scores(uint32_t q, int q_row, uint32_t k, int k_row,
-                                                   float (&acc)[MT][NT][4])
+static __device__ __forceinline__ void add_scores(uint32_t q, int q_row, uint32_t k, int k_row,
+                                                  float (&acc)[MT][NT][4])
 {
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                acc[m][n][i] = 0;
 #pragma unroll
     for (int kk = 0; kk < D / 16; kk++) {
         uint32_t a[MT][4];

@@ -57,6 +57,12 @@ bool select_flag(const struct select_problem *p, const char *name)
     return *(const bool *)field(p, name, OPT_BOOL, &o);
 }
 
+const char *select_text(const struct select_problem *p, const char *name)
+{
+    const struct opt *o;
+    return *(char *const *)field(p, name, OPT_STR, &o);
+}
+
 const char *select_word(const struct select_problem *p, const char *name)
 {
     const struct opt *o;

@@ -97,6 +97,7 @@ int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int
 double      select_num(const struct select_problem *p, const char *name);
 int64_t     select_int(const struct select_problem *p, const char *name);
 bool        select_flag(const struct select_problem *p, const char *name);
+const char *select_text(const struct select_problem *p, const char *name);
 const char *select_word(const struct select_problem *p, const char *name);
 bool        select_is(const struct select_problem *p, const char *name, const char *word);
 

@@ -2,8 +2,8 @@
  * checkcu_select.c - every method's GPU selection against its CPU side on the same bf16 values: the
  * units that only one of them keeps are counted and must stay below 1 in 10^4 of the units with an
  * allowed pair, over all cases of a setting; a second launch must give the same bits. Where all
- * tokens are equal or one-hot many scores are the same number and rounding alone orders them: such
- * differences are counted apart. 8-bit operands are compared with sim/quant.h in the same way.
+ * tokens are equal, one-hot or tiny the scores are the same number to the precision of a float and
+ * rounding alone orders them: such differences are printed, but no failure. 8-bit operands are compared with sim/quant.h in the same way.
  */
 #include "tests/checkcu_select.h"
 
@@ -33,6 +33,10 @@ static const char *const settings[] = {
     "sampleattention:merge=union:chunks=3:extend=cover1:alpha_s=0.5",
     "sampleattention:merge=mean:chunks=4:profile=safe:alpha_c=0.7",
     "sampleattention:profile=strict:alpha_c=0.3:alpha_s=0",
+    "xattention",
+    "xattention:stride=8:tau=0.6:profile=clean",
+    "xattention:stride=4:tau=0.3:chunk=256",
+    "xattention:stride=64:profile=paper:norm=0.5",
 };
 
 struct tally {
@@ -40,7 +44,7 @@ struct tally {
     int64_t codes, codes_differ;  /* 8-bit operands */
     int64_t unlike;               /* cases whose second launch gave other bits */
     int64_t worst;                /* most differing units of a head */
-    int64_t tied;                 /* differing units of cases whose scores tie by construction */
+    int64_t by_data[DATA_COUNT];  /* differing units */
 };
 
 struct selection {
@@ -115,10 +119,9 @@ static int compare_masks(const struct selection *s, int head, const struct mask 
     }
     if (t->differ - before > t->worst)
         t->worst = t->differ - before;
-    if (s->c.data == DATA_EQUAL || s->c.data == DATA_ONE_HOT) {
-        t->tied += t->differ - before;
+    t->by_data[s->c.data] += t->differ - before;
+    if (s->c.data == DATA_EQUAL || s->c.data == DATA_ONE_HOT || s->c.data == DATA_TINY)
         t->differ = before;
-    }
     return 0;
 }
 
@@ -360,8 +363,9 @@ int check_selections(struct gpu *g, const char *only, bool small, int64_t *check
         printf("  %-5s %s: %lld cases, %lld of %lld units differ (at most %lld in a head)",
                ok ? "ok" : "FAIL", settings[i], (long long)t.cases, (long long)t.differ,
                (long long)t.units, (long long)t.worst);
-        if (t.tied)
-            printf(", %lld among tied scores", (long long)t.tied);
+        for (int d = 0; d < DATA_COUNT; d++)
+            if (t.by_data[d])
+                printf(", %lld with data %s", (long long)t.by_data[d], cu_data_names[d]);
         if (t.codes)
             printf(", %lld of %lld 8-bit values", (long long)t.codes_differ, (long long)t.codes);
         printf("%s%s%s\n", t.unlike ? ", not repeatable" : "", rc ? ": " : "", rc ? err.msg : "");

@@ -9,6 +9,7 @@
  *
  * 2 B N d FLOP per slice and head; the records take 32 N bytes per slice and head.
  */
+#include "cuda/cut.cuh"
 #include "cuda/lists.h"
 #include "cuda/mma.cuh"
 
@@ -33,7 +34,7 @@ struct sample_args {
     int     end[MAX_CHUNKS + 1]; /* chunk i covers positions [end[i], end[i + 1]) */
 
     const uint4 *q, *k;
-    float4      *part;       /* [heads][chunks][units][B]: largest, sum of the higher bin, of the lower */
+    float4      *part;       /* [heads][chunks][units][B]: largest, sum, sum of the lower bin */
     double      *lse;        /* [heads][chunks][B], base 2 */
     double      *col, *slash; /* [heads][chunks][nb] */
     uint8_t     *cols, *diags; /* [heads][lists][nb], [heads][lists][nb + 1] */
@@ -49,6 +50,13 @@ template <int B> static __device__ __forceinline__ int bin_offset(const sample_a
 
 /* ---- scores --------------------------------------------------------------------------------- */
 
+static __device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* The records of 16 MT rows and one unit from the scores of a warp. */
 template <int B, int MT, int NT>
 static __device__ __forceinline__ void reduce_unit(const sample_args &a, float (&acc)[MT][NT][4],
@@ -61,35 +69,37 @@ static __device__ __forceinline__ void reduce_unit(const sample_args &a, float (
         for (int h = 0; h < 2; h++) {
             int   row = row0 + 16 * m + 8 * h + (lane >> 2), reach = pos0 + row - key0;
             int   edge = reach < 0 ? -1 : (reach + bin_offset<B>(a)) % B;
-            float top = -INFINITY, high = 0, low = 0;
+            float top = -INFINITY, all = 0, low = 0;
+            if (reach < 8 * NT - 1)
+#pragma unroll
+                for (int n = 0; n < NT; n++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++)
+                        if (8 * n + 2 * (lane & 3) + e > reach)
+                            acc[m][n][2 * h + e] = -INFINITY;
 #pragma unroll
             for (int n = 0; n < NT; n++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    int    c = 8 * n + 2 * (lane & 3) + e;
-                    float &s = acc[m][n][2 * h + e];
-                    s = c <= reach ? s * a.scale_log2 : -INFINITY;
-                    top = fmaxf(top, s);
-                }
+                top = fmaxf(top, fmaxf(acc[m][n][2 * h], acc[m][n][2 * h + 1]));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+            top *= a.scale_log2;
             float base = top == -INFINITY ? 0 : top;
+            edge -= 2 * (lane & 3);
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    float p = exp2f(acc[m][n][2 * h + e] - base);
-                    bool  higher = 8 * n + 2 * (lane & 3) + e <= edge;
-                    high += higher ? p : 0;
-                    low += higher ? 0 : p;
+                    float p = exp2_fast(fmaf(acc[m][n][2 * h + e], a.scale_log2, -base));
+                    all += p;
+                    low += 8 * n + e > edge ? p : 0;
                 }
 #pragma unroll
             for (int step = 1; step < 4; step *= 2) {
-                high += __shfl_xor_sync(~0u, high, step);
+                all += __shfl_xor_sync(~0u, all, step);
                 low += __shfl_xor_sync(~0u, low, step);
             }
             if ((lane & 3) == 0)
-                part[row] = make_float4(top, high, low, 0);
+                part[row] = make_float4(top, all, low, 0);
         }
 }
 
@@ -119,9 +129,9 @@ static __global__ void __launch_bounds__(THREADS, 2) score_units(const sample_ar
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        float acc[MT][NT][4];
+        float acc[MT][NT][4] = {{{0}}};
         int   row0 = warp % 4 * (B / 4), half = warp / 4;
-        warp_scores<D, MT, NT>(q, row0, k + (t - t0) % 2 * TILE, half * (B / 2), acc);
+        add_scores<D, MT, NT>(q, row0, k + (t - t0) % 2 * TILE, half * (B / 2), acc);
         reduce_unit<B, MT, NT>(a, acc, row0, pos0, t * B + half * (B / 2),
                                part + (int64_t)(2 * t + half) * B);
         __syncthreads();
@@ -133,34 +143,34 @@ static __device__ __forceinline__ int units_of(const sample_args &a, int slice, 
     return (a.end[slice + 1] + b - 1) / b * 2;
 }
 
-/* Log-sum-exp of the sampled rows: 1024 / B threads share a row. */
+/* Log-sum-exp of 32 sampled rows: a lane per row, the units dealt out to 32 warps. */
 template <int B> static __global__ void __launch_bounds__(1024) row_sums(const sample_args a)
 {
-    constexpr int     SHARES = 1024 / B;
-    __shared__ double sums[SHARES][B];
-    __shared__ float  tops[SHARES][B];
-    int               row = threadIdx.x % B, share = threadIdx.x / B;
+    __shared__ double sums[32][32];
+    __shared__ float  tops[32][32];
+    int               lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.z * 32 + lane;
     int               units = units_of(a, blockIdx.x, B);
     int64_t           at = (int64_t)blockIdx.y * a.chunks + blockIdx.x;
     const float4     *part = a.part + at * a.units * B + row;
     float             top = -INFINITY;
     double            sum = 0;
-    for (int u = share; u < units; u += SHARES)
+#pragma unroll 4
+    for (int u = warp; u < units; u += 32)
         top = fmaxf(top, part[(int64_t)u * B].x);
-    tops[share][row] = top;
+    tops[warp][lane] = top;
     __syncthreads();
-    for (int s = 0; s < SHARES; s++)
-        top = fmaxf(top, tops[s][row]);
-    for (int u = share; u < units; u += SHARES) {
+    for (int w = 0; w < 32; w++)
+        top = fmaxf(top, tops[w][lane]);
+#pragma unroll 4
+    for (int u = warp; u < units; u += 32) {
         float4 x = part[(int64_t)u * B];
-        sum += (double)(x.y + x.z) * exp2f(x.x - top);
+        sum += (double)x.y * exp2f(x.x - top);
     }
-    sums[share][row] = sum;
+    sums[warp][lane] = sum;
     __syncthreads();
-    if (share == 0) {
-        sum = 0;
-        for (int s = 0; s < SHARES; s++)
-            sum += sums[s][row];
+    if (warp == 0) {
+        for (int w = 1; w < 32; w++)
+            sum += sums[w][lane];
         a.lse[at * B + row] = top + log2(sum);
     }
 }
@@ -193,7 +203,7 @@ static __device__ double bin_mass(const sample_args &a, const float4 *part, int 
     for (int u = low / (B / 2); u <= high / (B / 2); u++) {
         float4 r = part[(int64_t)u * B];
         int    upper = (pos - u * (B / 2) + offset) / B;
-        float  mass = upper == x ? r.y : upper == x + 1 ? r.z : 0;
+        float  mass = upper == x ? r.y - r.z : upper == x + 1 ? r.z : 0;
         sum += mass * exp2f(r.x - lse);
     }
     return sum;
@@ -211,7 +221,7 @@ template <int B> static __global__ void __launch_bounds__(B) add_rows(const samp
     double            col = 0, slash = 0;
     for (int u = 2 * j; u < 2 * j + 2 && u < units; u++) {
         float4 r = part[(int64_t)u * B];
-        col += (double)(r.y + r.z) * exp2f(r.x - lse);
+        col += (double)r.y * exp2f(r.x - lse);
     }
     slash = bin_mass<B>(a, part, pos, j, lse);
     if (a.centred && j == a.nb - 1) /* bins past the last one count as the last */
@@ -226,67 +236,14 @@ template <int B> static __global__ void __launch_bounds__(B) add_rows(const samp
 
 /* ---- find_k --------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ double warp_add(double x)
-{
-    for (int step = 16; step; step /= 2)
-        x += __shfl_xor_sync(~0u, x, step);
-    return x;
-}
-
-static __device__ double mass_from(const double *v, int n, double t, bool equal, int *number)
-{
-    double sum = 0;
-    int    count = 0;
-    for (int x = threadIdx.x; x < n; x += 32)
-        if (v[x] > t || (equal && v[x] == t)) {
-            sum += v[x];
-            count++;
-        }
-    *number = __reduce_add_sync(~0u, count);
-    return warp_add(sum);
-}
-
-/* The fewest entries, largest first and ties by index, that reach alpha of the total: those above t
- * and the first m equal to it. Scores are not negative, so their bits sort as they do. */
-static __device__ void find_k(const double *v, int n, double alpha, double *t, int *m)
-{
-    int    number, equal;
-    double total = mass_from(v, n, 0, true, &number), need = alpha * total, top = 0;
-    *t = -1;
-    *m = 0;
-    if (alpha >= 1)
-        return;
-    for (int x = threadIdx.x; x < n; x += 32)
-        top = fmax(top, v[x]);
-    for (int step = 16; step; step /= 2)
-        top = fmax(top, __shfl_xor_sync(~0u, top, step));
-    if (need > total)
-        return;
-    uint64_t bits = 0;
-    for (uint64_t bit = 1ull << 62; bit; bit >>= 1) {
-        double from = __longlong_as_double((long long)(bits | bit));
-        if (from <= top && mass_from(v, n, from, true, &number) >= need)
-            bits |= bit;
-    }
-    *t = __longlong_as_double((long long)bits);
-    mass_from(v, n, *t, true, &equal);
-    double above = mass_from(v, n, *t, false, &number);
-    equal -= number;
-    int taken = number == 0 ? 1 : 0;
-    while (taken < equal && above + taken * *t < need)
-        taken++;
-    *m = taken;
-}
-
 /* blockIdx.x: slice (or the mean of all); blockIdx.y: head; blockIdx.z: 0 columns, 1 bins. */
 static __global__ void __launch_bounds__(32) choose(const sample_args a)
 {
     extern __shared__ double values[];
     int           lane = threadIdx.x, nb = a.nb;
-    int           list = a.merge == MERGE_PERCHUNK ? blockIdx.x : 0;
+    int           to = a.merge == MERGE_PERCHUNK ? blockIdx.x : 0;
     const double *score = (blockIdx.z ? a.slash : a.col) + (int64_t)blockIdx.y * a.chunks * nb;
-    double        t;
-    int           m, seen = 0;
+    int           seen = 0, number;
 
     for (int x = lane; x < nb; x += 32) {
         double sum = 0;
@@ -300,16 +257,16 @@ static __global__ void __launch_bounds__(32) choose(const sample_args a)
         values[x] = sum;
     }
     __syncwarp();
-    find_k(values, nb, blockIdx.z ? a.alpha_s : a.alpha_c, &t, &m);
-    uint8_t *cols = a.cols + ((int64_t)blockIdx.y * a.lists + list) * nb;
-    uint8_t *diags = a.diags + ((int64_t)blockIdx.y * a.lists + list) * (nb + 1);
+    list_shared list = {values, nb};
+    double alpha = blockIdx.z ? a.alpha_s : a.alpha_c;
+    cut    c = {-0.5, 0}; /* alpha = 1 takes all */
+    if (alpha < 1)
+        c = cut_reach(list, nb, alpha * cut_mass(list, 0, true, &number), 1);
+    uint8_t *cols = a.cols + ((int64_t)blockIdx.y * a.lists + to) * nb;
+    uint8_t *diags = a.diags + ((int64_t)blockIdx.y * a.lists + to) * (nb + 1);
     for (int x0 = 0; x0 < nb; x0 += 32) {
-        int      x = x0 + lane;
-        bool     tie = x < nb && values[x] == t;
-        uint32_t ties = __ballot_sync(~0u, tie);
-        bool     take = x < nb && (values[x] > t ||
-                               (tie && seen + __popc(ties & ((1u << lane) - 1)) < m));
-        seen += __popc(ties);
+        int  x = x0 + lane;
+        bool take = cut_has(c, x < nb ? values[x] : 0, x < nb, &seen);
         if (take && blockIdx.z == 0)
             cols[x] = 1;
         if (take && blockIdx.z == 1) {
@@ -365,7 +322,7 @@ static int launch_scores(struct gpu *g, const sample_args &a, struct err *err)
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
     score_units<D, B><<<dim3(blocks, a.chunks, a.heads), THREADS, smem, g->stream>>>(a);
     CU_LAUNCHED(err);
-    row_sums<B><<<dim3(a.chunks, a.heads), 1024, 0, g->stream>>>(a);
+    row_sums<B><<<dim3(a.chunks, a.heads, B / 32), 1024, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     add_rows<B><<<dim3(a.nb, a.chunks, a.heads), B, 0, g->stream>>>(a);
     CU_LAUNCHED(err);

@@ -12,6 +12,7 @@
  * Bytes: K twice and Q once for the selection (K for its mean first), 0.2 ms for 32 heads of 32K x
  * 128 at 4 TB/s; the quantised operands are written in the same passes, V is read twice.
  */
+#include "cuda/cut.cuh"
 #include "cuda/lists.h"
 
 #include <cuda_bf16.h>
@@ -20,6 +21,7 @@
 #include <stdio.h>
 
 #define THREADS 256
+#define MEAN_GROUPS 8
 #define MEAN_ROWS 512 /* keys of a thread block's share of the token mean */
 #define ROW_WARPS 8
 #define MAX_UNITS 24576 /* of a row whose probabilities fit into shared memory */
@@ -108,16 +110,26 @@ static __global__ void __launch_bounds__(THREADS)
         partial[(head * shares + blockIdx.x) * D + threadIdx.x] = total;
 }
 
-/* Also clears the maxima of V, which the next kernels raise. */
-static __global__ void finish_mean(const double *partial, int64_t shares, int64_t nk, int smooth,
-                                   float *kbar, unsigned *v_max)
+/* D x MEAN_GROUPS threads; the groups' sums are added in order. Also clears the maxima of V, which
+ * later kernels raise. */
+template <int D>
+static __global__ void __launch_bounds__(D *MEAN_GROUPS)
+    finish_mean(const double *partial, int64_t shares, int64_t nk, int smooth, float *kbar,
+                unsigned *v_max)
 {
-    int    d = blockDim.x;
+    __shared__ double shared[MEAN_GROUPS][D];
+    int    c = threadIdx.x % D, group = threadIdx.x / D;
     double sum = 0;
-    for (int64_t s = 0; s < shares && smooth; s++)
-        sum += partial[(blockIdx.x * shares + s) * d + threadIdx.x];
-    kbar[blockIdx.x * d + threadIdx.x] = (float)(sum / (double)nk);
-    v_max[blockIdx.x * d + threadIdx.x] = 0;
+    for (int64_t s = group; s < shares && smooth; s += MEAN_GROUPS)
+        sum += partial[(blockIdx.x * shares + s) * D + c];
+    shared[group][c] = sum;
+    __syncthreads();
+    if (group > 0)
+        return;
+    for (int i = 1; i < MEAN_GROUPS; i++)
+        sum += shared[i][c];
+    kbar[blockIdx.x * D + c] = (float)(sum / (double)nk);
+    v_max[blockIdx.x * D + c] = 0;
 }
 
 /* ---- blocks --------------------------------------------------------------------------------- */
@@ -134,69 +146,43 @@ struct block_args {
     float         *scale; /* [heads][blocks] */
 };
 
-/* amax/127 + 1e-7, half away from zero; a quotient near a half is divided in full, so that the
- * integers are those of x / delta. */
-static __device__ __forceinline__ int quantised(float x, float delta, float inverse)
-{
-    float t = fmaf(fabsf(x), inverse, 0.5f), n = truncf(t), part = t - n;
-    if (part < 1e-4f || part > 1 - 1e-4f)
-        n = truncf(fabsf(x) / delta + 0.5f);
-    n = fminf(n, 127.0f);
-    return (int)copysignf(n, x);
-}
-
-template <int D, int ROWS>
-static __device__ void quantise_block(const block_args &a, const uint4 (&raw)[ROWS],
-                                      const float (&kbar)[8], float amax, int64_t first, int rows)
+/* round(x / (amax/127 + 1e-7)) of the rows of a block: adding 1.5 2^23 leaves the integer in the low
+ * bits. The reference divides and rounds halves away from zero; a quotient within 1e-5 of a half can
+ * come out one apart. */
+template <int D, int ROWS, bool KEYS>
+static __device__ __forceinline__ void quantise_block(const block_args &a, const uint4 (&raw)[ROWS],
+                                                      float amax, int64_t head, int64_t first,
+                                                      int rows, int64_t at)
 {
     constexpr int LANES = D / 8, STEP = THREADS / LANES;
-    float         delta = amax / 127.0f + 1e-7f, inverse = 1 / delta;
+    float         delta = __fdividef(amax, 127.0f) + 1e-7f, inverse = __fdividef(1, delta), kbar[8] = {0};
+    if (KEYS) /* read again: registers are scarce */
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            kbar[c] = a.kbar[head * D + threadIdx.x % LANES * 8 + c];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         int r = threadIdx.x / LANES + i * STEP;
         if (r >= rows)
             break;
-        float x[8];
+        float    x[8];
+        uint32_t n[8];
         unpack(raw[i], x);
-        uint32_t w[2] = {0, 0};
 #pragma unroll
         for (int c = 0; c < 8; c++)
-            w[c / 4] |= ((uint32_t)quantised(x[c] - kbar[c], delta, inverse) & 0xff) << c % 4 * 8;
-        a.q8[(first + r) * LANES + threadIdx.x % LANES] = make_uint2(w[0], w[1]);
+            n[c] = __float_as_uint(fmaf(x[c] - kbar[c], inverse, 12582912.0f));
+        a.q8[(first + r) * LANES + threadIdx.x % LANES] =
+            make_uint2(__byte_perm(__byte_perm(n[0], n[1], 0x40), __byte_perm(n[2], n[3], 0x40),
+                                   0x5410),
+                       __byte_perm(__byte_perm(n[4], n[5], 0x40), __byte_perm(n[6], n[7], 0x40),
+                                   0x5410));
     }
     if (threadIdx.x == 0)
-        a.scale[blockIdx.y * a.blocks + blockIdx.x] = delta;
+        a.scale[at] = delta;
 }
 
-/* Largest over the block, in all threads. */
-static __device__ float block_max(float x, float *shared)
-{
-    for (int step = 16; step; step /= 2)
-        x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
-    __syncthreads();
-    if ((threadIdx.x & 31) == 0)
-        shared[threadIdx.x >> 5] = x;
-    __syncthreads();
-    for (int w = 0; w < THREADS / 32; w++)
-        x = fmaxf(x, shared[w]);
-    return x;
-}
-
-/* Sum over the block in a fixed order, valid in thread 0. */
-static __device__ double block_sum(double x, double *shared)
-{
-    for (int step = 16; step; step /= 2)
-        x += __shfl_xor_sync(~0u, x, step);
-    __syncthreads();
-    if ((threadIdx.x & 31) == 0)
-        shared[threadIdx.x >> 5] = x;
-    __syncthreads();
-    for (int w = 1; w < THREADS / 32 && threadIdx.x == 0; w++)
-        x += shared[w];
-    return x;
-}
-
-/* |x| over the D / 8 lanes of a row, away from where squares leave the range of float. */
+/* |x|^2 over the D / 8 lanes of a row, times up^2: away from where squares leave the range of
+ * float up is 1. */
 template <int D> static __device__ __forceinline__ float row_norm2(const float (&x)[8], float &up)
 {
     float n2 = 0;
@@ -221,73 +207,110 @@ template <int D> static __device__ __forceinline__ float row_norm2(const float (
     return n2;
 }
 
-/* Mean and self-similarity of one block; its integers where a.q8 is given. */
-template <int D, int BLOCK>
-static __global__ void __launch_bounds__(THREADS) judge_blocks(const block_args a)
+/* Mean and self-similarity of one block; its integers with QUANT. A thread adds its rows in float,
+ * the warps' sums are added in double. */
+template <int D, int BLOCK, bool KEYS, bool QUANT>
+static __global__ void __launch_bounds__(THREADS, (BLOCK == 64 ? 4 : 3) - QUANT)
+    judge_blocks(const block_args a)
 {
-    constexpr int     LANES = D / 8, STEP = THREADS / LANES, ROWS = BLOCK / STEP;
-    __shared__ double wide[THREADS / 32 * D];
-    __shared__ float  narrow[THREADS / 32 * D];
-    int64_t           first = blockIdx.y * a.n + blockIdx.x * (int64_t)BLOCK;
-    int               rows = (int)min((int64_t)BLOCK, a.n - blockIdx.x * (int64_t)BLOCK);
-    int               lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
-    uint4             raw[ROWS];
-    float             kbar[8], unit[8] = {0}, amax = 0, longest = 0;
-    double            sum[8] = {0};
-    bool              zero = false;
+    constexpr int    LANES = D / 8, STEP = THREADS / LANES, ROWS = BLOCK / STEP, WARPS = THREADS / 32;
+    __shared__ float sums[WARPS][D], units[WARPS][D], tops[2][WARPS];
+    __shared__ double square[WARPS];
+    int64_t          block = KEYS ? a.blocks - 1 - blockIdx.x : blockIdx.x; /* the mean ended there */
+    int64_t          head = KEYS ? gridDim.y - 1 - blockIdx.y : blockIdx.y;
+    int64_t          first = head * a.n + block * BLOCK, at = head * a.blocks + block;
+    int              rows = (int)min((int64_t)BLOCK, a.n - block * BLOCK);
+    int              lane = threadIdx.x % LANES, row = threadIdx.x / LANES, warp = threadIdx.x >> 5;
+    uint4            raw[ROWS];
+    float            kbar[8] = {0}, unit[8] = {0}, sum[8] = {0}, amax = 0, longest = 0;
+    bool             zero = false;
 
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
-        if (row + i * STEP < rows)
-            raw[i] = a.x[(first + row + i * STEP) * LANES + lane];
-#pragma unroll
-    for (int c = 0; c < 8; c++)
-        kbar[c] = a.kbar ? a.kbar[blockIdx.y * D + lane * 8 + c] : 0;
-#pragma unroll
-    for (int i = 0; i < ROWS; i += 2) {
-        float pair[8] = {0};
-#pragma unroll
-        for (int j = i; j < i + 2 && j < ROWS; j++) {
-            float x[8] = {0}, up;
-            if (row + j * STEP < rows) {
-                unpack(raw[j], x);
-#pragma unroll
-                for (int c = 0; c < 8; c++)
-                    x[c] -= kbar[c];
-            }
-            float n2 = row_norm2<D>(x, up), inverse = n2 > 0 ? up / sqrtf(n2) : 0;
-            zero = zero || (n2 == 0 && row + j * STEP < rows);
-            longest = fmaxf(longest, n2 / (up * up));
-#pragma unroll
-            for (int c = 0; c < 8; c++) {
-                unit[c] = fmaf(x[c], inverse, unit[c]);
-                pair[c] += x[c];
-                amax = fmaxf(amax, fabsf(x[c]));
-            }
-        }
+        raw[i] = row + i * STEP < rows ? a.x[(first + row + i * STEP) * LANES + lane]
+                                       : make_uint4(0, 0, 0, 0);
+    if (KEYS)
 #pragma unroll
         for (int c = 0; c < 8; c++)
-            sum[c] += pair[c];
+            kbar[c] = a.kbar[head * D + lane * 8 + c];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        bool  real = row + i * STEP < rows;
+        float x[8], up;
+        unpack(raw[i], x);
+        if (KEYS && real)
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+                x[c] -= kbar[c];
+        float n2 = row_norm2<D>(x, up), inverse = n2 > 0 ? up * rsqrtf(n2) : 0;
+        zero = zero || (n2 == 0 && real);
+        if (a.paper) {
+            float down = up == 1 ? 1 : up > 1 ? 0x1p-64f : 0x1p+64f;
+            longest = fmaxf(longest, n2 * down * down);
+        }
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            unit[c] = fmaf(x[c], inverse, unit[c]);
+            sum[c] += x[c];
+            if (QUANT)
+                amax = fmaxf(amax, fabsf(x[c]));
+        }
     }
-    if (a.q8) {
-        amax = block_max(amax, narrow);
-        quantise_block<D, ROWS>(a, raw, kbar, amax, first, rows);
+#pragma unroll
+    for (int step = LANES; step < 32; step *= 2)
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            unit[c] += __shfl_xor_sync(~0u, unit[c], step);
+            sum[c] += __shfl_xor_sync(~0u, sum[c], step);
+        }
+    if (QUANT || a.paper)
+        for (int step = 16; step; step /= 2) {
+            amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, step));
+            longest = fmaxf(longest, __shfl_xor_sync(~0u, longest, step));
+        }
+    if ((threadIdx.x & 31) < LANES)
+#pragma unroll
+        for (int c = 0; c < 8; c += 4) {
+            *(float4 *)&sums[warp][lane * 8 + c] =
+                make_float4(sum[c], sum[c + 1], sum[c + 2], sum[c + 3]);
+            *(float4 *)&units[warp][lane * 8 + c] =
+                make_float4(unit[c], unit[c + 1], unit[c + 2], unit[c + 3]);
+        }
+    if ((threadIdx.x & 31) == 0) {
+        tops[0][warp] = amax;
+        tops[1][warp] = longest;
     }
-    int64_t at = blockIdx.y * a.blocks + blockIdx.x;
-    double  total = sum_columns<D>(sum, wide);
-    double  direction = sum_columns<D>(unit, narrow);
-    if (threadIdx.x < D)
+    int whole = !__syncthreads_or(zero) && rows == BLOCK;
+    if (QUANT) {
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            amax = fmaxf(amax, tops[0][w]);
+        quantise_block<D, ROWS, KEYS>(a, raw, amax, head, first, rows, at);
+    }
+    double s = 0;
+    if (threadIdx.x < D) {
+        double total = 0, direction = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            total += sums[w][threadIdx.x];
+            direction += units[w][threadIdx.x];
+        }
         a.mean[at * D + threadIdx.x] = (float)(total / rows);
-    if (a.paper) {
-        longest = block_max(longest, narrow);
-        direction = total;
+        s = a.paper ? total * total : direction * direction;
+        for (int step = 16; step; step /= 2)
+            s += __shfl_xor_sync(~0u, s, step);
+        square[warp] = s;
     }
-    double s = block_sum(threadIdx.x < D ? direction * direction : 0, wide);
-    int    whole = !__syncthreads_or(zero) && rows == BLOCK;
+    __syncthreads();
     if (threadIdx.x == 0) {
+        for (int w = 1; w < D / 32; w++)
+            s += square[w];
         s /= (double)rows * rows;
-        if (a.paper)
+        if (a.paper) {
+            for (int w = 1; w < WARPS; w++)
+                longest = fmaxf(longest, tops[1][w]);
             s = longest > 0 ? s / longest : 1;
+        }
         s = fmin(s, 1.0);
         a.like[at] = a.paper ? s >= a.theta : whole && s > a.theta;
     }
@@ -297,17 +320,40 @@ static __global__ void __launch_bounds__(THREADS) judge_blocks(const block_args 
 
 #define SCORE_TILE 64
 #define SCORE_STEP 32
+#define SCORE_PITCH (SCORE_STEP + 4) /* so that 8 rows of 4 channels lie in different banks */
 
-/* score[head][i][j] = q_mean_i . k_mean_j scale for a tile of 64 x 64 blocks, in double. Tiles
- * without an admissible pair are left alone. */
-static __global__ void __launch_bounds__(256)
+/* d (+)= A B^T, 8 x 4 and 8 x 4, in double: lane / 4 is the row of A and of B, lane % 4 the channel;
+ * d: row lane / 4, columns 2 (lane % 4) and the next. */
+static __device__ __forceinline__ void mma_f64(double (&d)[2], double a, double b)
+{
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+d"(d[0]), "+d"(d[1])
+                 : "d"(a), "d"(b));
+}
+
+static __device__ __forceinline__ void load_means(const float *x, int row0, int n, int d, int c0,
+                                                  float (*tile)[SCORE_PITCH])
+{
+#pragma unroll
+    for (int e = threadIdx.x; e < SCORE_TILE * SCORE_STEP / 4; e += 128) {
+        int r = e / (SCORE_STEP / 4), c = e % (SCORE_STEP / 4) * 4;
+        *(float4 *)&tile[r][c] = row0 + r < n
+                                     ? *(const float4 *)(x + (int64_t)(row0 + r) * d + c0 + c)
+                                     : make_float4(0, 0, 0, 0);
+    }
+}
+
+/* score[head][i][j] = q_mean_i . k_mean_j scale for a tile of 64 x 64 blocks, in double, a warp for
+ * each quarter. Tiles without an admissible pair are left alone. */
+static __global__ void __launch_bounds__(128)
     score_means(const float *q, const float *k, int d, int groups, int units, int per_kv, double scale,
                 int causal, int bq, int bk, double *score)
 {
-    __shared__ double a[SCORE_STEP][SCORE_TILE + 2], b[SCORE_STEP][SCORE_TILE + 2];
+    __shared__ alignas(16) float a[SCORE_TILE][SCORE_PITCH], b[SCORE_TILE][SCORE_PITCH];
     int     i0 = blockIdx.y * SCORE_TILE, j0 = blockIdx.x * SCORE_TILE, head = blockIdx.z;
-    int     tx = threadIdx.x & 15, ty = threadIdx.x >> 4;
-    double  acc[4][4] = {{0}};
+    int     lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int     row = warp / 2 * 32 + (lane >> 2), col = warp % 2 * 32 + (lane >> 2);
+    double  acc[4][4][2] = {{{0}}};
     int64_t last = (int64_t)min(i0 + SCORE_TILE, groups) * bq;
 
     if (causal && (int64_t)j0 * bk >= last)
@@ -315,36 +361,35 @@ static __global__ void __launch_bounds__(256)
     q += (int64_t)head * groups * d;
     k += (int64_t)(head / per_kv) * units * d;
     for (int c0 = 0; c0 < d; c0 += SCORE_STEP) {
-        for (int e = threadIdx.x; e < SCORE_TILE * SCORE_STEP; e += 256) {
-            int r = e / SCORE_STEP, c = e % SCORE_STEP;
-            a[c][r] = i0 + r < groups ? q[(int64_t)(i0 + r) * d + c0 + c] : 0;
-            b[c][r] = j0 + r < units ? k[(int64_t)(j0 + r) * d + c0 + c] : 0;
-        }
+        load_means(q, i0, groups, d, c0, a);
+        load_means(k, j0, units, d, c0, b);
         __syncthreads();
-#pragma unroll 8
-        for (int c = 0; c < SCORE_STEP; c++) {
+#pragma unroll
+        for (int c = lane & 3; c < SCORE_STEP; c += 4) {
             double x[4], y[4];
 #pragma unroll
             for (int u = 0; u < 4; u++) {
-                x[u] = a[c][ty + 16 * u];
-                y[u] = b[c][tx + 16 * u];
+                x[u] = a[row + 8 * u][c];
+                y[u] = b[col + 8 * u][c];
             }
 #pragma unroll
             for (int u = 0; u < 4; u++)
 #pragma unroll
                 for (int v = 0; v < 4; v++)
-                    acc[u][v] = fma(x[u], y[v], acc[u][v]);
+                    mma_f64(acc[u][v], x[u], y[v]);
         }
         __syncthreads();
     }
 #pragma unroll
     for (int u = 0; u < 4; u++)
 #pragma unroll
-        for (int v = 0; v < 4; v++) {
-            int i = i0 + ty + 16 * u, j = j0 + tx + 16 * v;
-            if (i < groups && j < units)
-                score[((int64_t)head * groups + i) * units + j] = acc[u][v] * scale;
-        }
+        for (int v = 0; v < 4; v++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                int i = i0 + row + 8 * u, j = j0 + warp % 2 * 32 + 8 * v + 2 * (lane & 3) + e;
+                if (i < groups && j < units)
+                    score[((int64_t)head * groups + i) * units + j] = acc[u][v][e] * scale;
+            }
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -362,20 +407,38 @@ struct row_args {
     int32_t       *count;
 };
 
-static __device__ __forceinline__ double warp_add(double x)
+/* Probabilities over the judged, admissible blocks, rounded to float; false when there is none. Of a
+ * row in registers, lane l has the blocks l, l + 32, ... */
+template <int N>
+static __device__ bool coarse_row(const row_args &a, int64_t row, int i, const uint8_t *k_like,
+                                  list_registers<N> &p)
 {
-    for (int step = 16; step; step /= 2)
-        x += __shfl_xor_sync(~0u, x, step);
-    return x;
+    int    lane = threadIdx.x & 31;
+    double top = -INFINITY, sum = 0;
+#pragma unroll
+    for (int u = 0; u < N; u++) {
+        int  j = u * 32 + lane;
+        bool judged = j < a.units && k_like[j] &&
+                      (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
+        p.v[u] = judged ? a.score[row * a.units + j] : -INFINITY;
+        top = p.v[u] > top ? p.v[u] : top;
+    }
+    top = warp_max(top);
+    if (top == -INFINITY)
+        return false;
+#pragma unroll
+    for (int u = 0; u < N; u++) {
+        p.v[u] = p.v[u] == -INFINITY ? 0 : exp(p.v[u] - top);
+        sum += p.v[u];
+    }
+    sum = warp_add(sum);
+#pragma unroll
+    for (int u = 0; u < N; u++)
+        p.v[u] = u * 32 + lane < a.units ? (float)(p.v[u] / sum) : -1;
+    return true;
 }
 
-static __device__ __forceinline__ int warp_add(int x)
-{
-    return __reduce_add_sync(~0u, x);
-}
-
-/* Probabilities of a row over its judged, admissible blocks into p [units], rounded to float.
- * False when there is none. */
+/* The same in shared memory. */
 static __device__ bool coarse_row(const row_args &a, int64_t row, int i, const uint8_t *k_like,
                                   double *p)
 {
@@ -384,10 +447,9 @@ static __device__ bool coarse_row(const row_args &a, int64_t row, int i, const u
     for (int j = lane; j < a.units; j += 32) {
         bool judged = k_like[j] && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
         p[j] = judged ? a.score[row * a.units + j] : -INFINITY;
-        top = fmax(top, p[j]);
+        top = p[j] > top ? p[j] : top;
     }
-    for (int step = 16; step; step /= 2)
-        top = fmax(top, __shfl_xor_sync(~0u, top, step));
+    top = warp_max(top);
     if (top == -INFINITY)
         return false;
     for (int j = lane; j < a.units; j += 32) {
@@ -400,93 +462,81 @@ static __device__ bool coarse_row(const row_args &a, int64_t row, int i, const u
     return true;
 }
 
-/* Sum and number of the entries above t, or of those equal to it as well. */
-static __device__ void mass_from(const double *p, int n, double t, bool equal, double *mass,
-                                 int *number)
+/* The cut of a row: sorted by (probability descending, block ascending), the longest prefix whose
+ * sum, as a float, stays at or below the bound; or the `top` largest. */
+template <class L> static __device__ __forceinline__ cut cut_row(const row_args &a, const L &p)
 {
-    double sum = 0;
-    int    count = 0;
-    for (int j = threadIdx.x & 31; j < n; j += 32)
-        if (p[j] > t || (equal && p[j] == t)) {
-            sum += p[j];
-            count++;
-        }
-    *mass = warp_add(sum);
-    *number = warp_add(count);
-}
-
-/* The cut of a row: all entries above t are taken, and the first m of those equal to it. Sorted by
- * (probability descending, block ascending) that is the longest prefix whose sum, as a float, stays
- * at or below the bound; t is found bit by bit, without sorting. */
-static __device__ void cut_row(const row_args &a, const double *p, double *t, int *m)
-{
-    double mass;
-    int    number;
-    float  bound = a.tau;
-    mass_from(p, a.units, 0, true, &mass, &number);
-    if (a.paper)
-        bound = (float)(a.tau_wide * mass);
-    *t = -1;
-    *m = 0;
+    int    number, equal;
+    double mass = cut_mass(p, 0, true, &number);
+    float  bound = a.paper ? (float)(a.tau_wide * mass) : a.tau;
     if (!a.topk_cut && (float)mass <= bound)
-        return;
-    uint32_t bits = 0;
-    for (uint32_t bit = 1u << 30; bit; bit >>= 1) {
-        mass_from(p, a.units, __uint_as_float(bits | bit), true, &mass, &number);
-        if (a.topk_cut ? number >= a.top : (float)mass > bound)
-            bits |= bit;
-    }
-    *t = __uint_as_float(bits);
-    int equal;
-    mass_from(p, a.units, *t, true, &mass, &equal);
-    mass_from(p, a.units, *t, false, &mass, &number);
+        return {-0.5, 0};
+    double guess = a.topk_cut ? 0 : (mass - bound) / a.units;
+    double t = cut_find(p, guess, [&](double sum, int n) {
+        return a.topk_cut ? n >= a.top : (float)sum > bound;
+    });
+    cut_mass(p, t, true, &equal);
+    mass = cut_mass(p, t, false, &number);
     equal -= number;
-    if (a.topk_cut) {
-        *m = a.top - number;
-        return;
-    }
-    int fits = *t > 0 ? (int)fmin((bound - mass) / *t, (double)equal) : equal;
-    fits = max(fits, 0);
-    while (fits < equal && (float)(mass + (fits + 1) * *t) <= bound)
-        fits++;
-    while (fits > 0 && (float)(mass + fits * *t) > bound)
-        fits--;
-    *m = number + fits == 0 && !a.paper ? 1 : fits;
+    if (a.topk_cut)
+        return {t, a.top - number};
+    int m = t > 0 ? (int)fmin((bound - mass) / t, (double)equal) : equal;
+    m = max(m, 0);
+    while (m < equal && (float)(mass + (m + 1) * t) <= bound)
+        m++;
+    while (m > 0 && (float)(mass + m * t) > bound)
+        m--;
+    return {t, number + m == 0 && !a.paper ? 1 : m};
 }
 
-static __global__ void select_rows(const row_args a)
+/* 32 blocks of a row, from j0 on: what is kept, into the map. `p` is the lane's probability, cut
+ * says that the row was cut at all. */
+static __device__ __forceinline__ void keep_blocks(const row_args &a, int64_t row, int i, int j0,
+                                                   const uint8_t *k_like, bool all, bool judged,
+                                                   const cut &c, double p, int *seen, int *kept)
+{
+    int      j = j0 + (threadIdx.x & 31);
+    bool     in = j < a.units && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
+    bool     taken = cut_has(c, p, judged && j < a.units, seen);
+    bool     keep = in && (all || taken || !k_like[j] || (a.sink && j == 0));
+    uint32_t word = __ballot_sync(~0u, keep);
+    *kept += __popc(word);
+    if ((threadIdx.x & 31) == 0)
+        a.map[row * a.words + j0 / 32] = word;
+}
+
+/* A warp per row of up to 32 N blocks; N = 0: of any number, in shared memory. */
+template <int N> static __global__ void __launch_bounds__(32 * ROW_WARPS) select_rows(const row_args a)
 {
     extern __shared__ double shared[];
-    int     lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + warp;
+    int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);
     if (row >= a.rows)
         return;
-    double        *p = shared + (int64_t)warp * a.units;
-    int            head = (int)(row / a.groups), i = (int)(row % a.groups), m = 0;
+    int            head = (int)(row / a.groups), i = (int)(row % a.groups), seen = 0, kept = 0;
     const uint8_t *k_like = a.k_like + (int64_t)(head / a.per_kv) * a.units;
-    bool           all = a.dense || !a.q_like[row], none = true;
-    double         t = 0;
-    if (!all && coarse_row(a, row, i, k_like, p)) {
-        none = false;
-        __syncwarp();
-        cut_row(a, p, &t, &m);
+    bool           all = a.dense || !a.q_like[row], judged = false;
+    cut            c = {0, 0};
+    if constexpr (N > 0) {
+        list_registers<N> p;
+        judged = !all && coarse_row(a, row, i, k_like, p);
+        if (judged)
+            c = cut_row(a, p);
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            if (u * 32 < a.units)
+                keep_blocks(a, row, i, u * 32, k_like, all, judged, c, judged ? p.v[u] : 0, &seen, &kept);
+    } else {
+        double *p = shared + (int64_t)(threadIdx.x >> 5) * a.units;
+        judged = !all && coarse_row(a, row, i, k_like, p);
+        if (judged)
+            c = cut_row(a, list_shared{p, a.units});
+        for (int j0 = 0; j0 < a.units; j0 += 32) {
+            int j = j0 + (threadIdx.x & 31);
+            keep_blocks(a, row, i, j0, k_like, all, judged, c, judged && j < a.units ? p[j] : 0, &seen,
+                        &kept);
+        }
     }
-    int equal = 0, kept = 0;
-    for (int j0 = 0; j0 < a.units; j0 += 32) {
-        int  j = j0 + lane;
-        bool in = j < a.units && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
-        bool tie = !all && !none && j < a.units && p[j] == t;
-        uint32_t ties = __ballot_sync(~0u, tie);
-        bool taken = !all && !none && j < a.units &&
-                     (p[j] > t || (tie && equal + __popc(ties & ((1u << lane) - 1)) < m));
-        equal += __popc(ties);
-        bool     keep = in && (all || !k_like[j] || taken || (a.sink && j == 0));
-        uint32_t word = __ballot_sync(~0u, keep);
-        kept += __popc(word);
-        if (lane == 0)
-            a.map[row * a.words + j0 / 32] = word;
-    }
-    if (lane == 0)
+    if ((threadIdx.x & 31) == 0)
         a.count[row] = kept;
 }
 
@@ -534,18 +584,19 @@ static __global__ void __launch_bounds__(THREADS)
     quantise_values(const uint4 *v, int64_t nk, int64_t v_keys, float v_top, const unsigned *v_max,
                     uint8_t *out, float *scale)
 {
-    constexpr int                       LANES = D / 8;
-    __shared__ alignas(16) uint16_t tile[128][D + 8];
-    int64_t                             row0 = blockIdx.x * 128ll, head = blockIdx.y;
-    int                                 rows = (int)min((int64_t)128, nk - row0);
+    constexpr int                   LANES = D / 8;
+    __shared__ alignas(16) uint16_t tile[128][D]; /* 16-byte chunks XORed with the key's sixteen */
+    int64_t                         row0 = blockIdx.x * 128ll, head = blockIdx.y;
+    int                             rows = (int)min((int64_t)128, nk - row0);
+#pragma unroll
     for (int e = threadIdx.x; e < 128 * LANES; e += THREADS) {
         int r = e / LANES, c = e % LANES;
-        *(uint4 *)&tile[r][c * 8] =
+        *(uint4 *)&tile[r][(c ^ (r >> 4)) * 8] =
             r < rows ? v[(head * nk + row0 + r) * LANES + c] : make_uint4(0, 0, 0, 0);
     }
     __syncthreads();
     for (int e = threadIdx.x; e < D * 8; e += THREADS) {
-        int      c = e % D, part = e / D;
+        int      c = e / 8, part = e % 8, at = (c / 8 ^ part) * 8 + c % 8;
         float    most = __uint_as_float(v_max[head * D + c]);
         float    factor = most > 0 ? v_top / most : 0;
         uint32_t w[4];
@@ -554,8 +605,8 @@ static __global__ void __launch_bounds__(THREADS)
             float x[4];
 #pragma unroll
             for (int u = 0; u < 4; u++)
-                x[u] = __uint_as_float((uint32_t)tile[part * 16 + 2 * i + u % 2 + u / 2 * 8][c] << 16) *
-                       factor;
+                x[u] = factor * __uint_as_float(
+                                    (uint32_t)tile[part * 16 + 2 * i + u % 2 + u / 2 * 8][at] << 16);
             w[i] = __nv_cvt_float2_to_fp8x2(make_float2(x[0], x[1]), __NV_SATFINITE, __NV_E4M3) |
                    (uint32_t)__nv_cvt_float2_to_fp8x2(make_float2(x[2], x[3]), __NV_SATFINITE,
                                                       __NV_E4M3)
@@ -570,15 +621,19 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-template <int D>
+template <int D, bool KEYS>
 static int launch_blocks(struct gpu *g, int heads, int block, const block_args &a, struct err *err)
 {
     int  rc = 0;
     dim3 grid((unsigned)a.blocks, heads);
-    if (block == 64)
-        judge_blocks<D, 64><<<grid, THREADS, 0, g->stream>>>(a);
+    if (block == 64 && a.q8)
+        judge_blocks<D, 64, KEYS, true><<<grid, THREADS, 0, g->stream>>>(a);
+    else if (block == 64)
+        judge_blocks<D, 64, KEYS, false><<<grid, THREADS, 0, g->stream>>>(a);
+    else if (a.q8)
+        judge_blocks<D, 128, KEYS, true><<<grid, THREADS, 0, g->stream>>>(a);
     else
-        judge_blocks<D, 128><<<grid, THREADS, 0, g->stream>>>(a);
+        judge_blocks<D, 128, KEYS, false><<<grid, THREADS, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -600,11 +655,11 @@ static int launch_pooling(struct gpu *g, const struct select_job *job, bool quan
         sum_keys<D><<<dim3((unsigned)s->shares, p->kv_heads), THREADS, 0, g->stream>>>(
             (const uint4 *)p->k, p->nk, s->shares, s->partial);
     CU_LAUNCHED(err);
-    finish_mean<<<p->kv_heads, D, 0, g->stream>>>(s->partial, s->shares, p->nk, s->smooth_k,
-                                                  s->kbar, s->v_max);
+    finish_mean<D><<<p->kv_heads, D * MEAN_GROUPS, 0, g->stream>>>(
+        s->partial, s->shares, p->nk, s->smooth_k, s->kbar, s->v_max);
     CU_LAUNCHED(err);
-    TRY(launch_blocks<D>(g, p->kv_heads, s->bk, k, err));
-    TRY(launch_blocks<D>(g, p->heads, s->bq, q, err));
+    TRY((launch_blocks<D, true>(g, p->kv_heads, s->bk, k, err)));
+    TRY((launch_blocks<D, false>(g, p->heads, s->bq, q, err)));
     if (!quantise)
         goto out;
     max_values<D><<<dim3((unsigned)s->shares, p->kv_heads), THREADS, 0, g->stream>>>(
@@ -617,30 +672,46 @@ out:
     return rc;
 }
 
+static int launch_select(struct gpu *g, const row_args &a, struct err *err)
+{
+    int      rc = 0, warps = ROW_WARPS;
+    unsigned blocks = (unsigned)((a.rows + ROW_WARPS - 1) / ROW_WARPS);
+    if (a.units <= 256) {
+        select_rows<8><<<blocks, 32 * ROW_WARPS, 0, g->stream>>>(a);
+    } else if (a.units <= 512) {
+        select_rows<16><<<blocks, 32 * ROW_WARPS, 0, g->stream>>>(a);
+    } else {
+        while (warps > 1 && warps * a.units * 8 > 48 * 1024)
+            warps /= 2;
+        CU(err, cudaFuncSetAttribute((const void *)select_rows<0>,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     warps * a.units * 8));
+        select_rows<0><<<(unsigned)((a.rows + warps - 1) / warps), 32 * warps, warps * a.units * 8,
+                         g->stream>>>(a);
+    }
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
 static int launch_rows(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
     const struct select_lists   *l = &job->lists;
     const sparge_state          *s = (const sparge_state *)job->state;
-    int      rc = 0, n = (int)l->units, per_kv = p->heads / p->kv_heads, warps = ROW_WARPS;
+    int      rc = 0, n = (int)l->units, per_kv = p->heads / p->kv_heads;
     int64_t  top = (int64_t)((float)s->topk * (float)n);
     row_args a = {s->score,  s->q_like, s->k_like, (int)l->groups, n,      per_kv,       p->causal,
                   s->bq,     s->bk,     s->paper,  s->topk_cut,    s->dense, s->sink,
                   (float)s->tau, s->tau, (int)(top < 1 ? 1 : top > n ? n : top), l->rows, l->words,
                   l->map,    l->count};
-    while (warps > 1 && warps * n * 8 > 48 * 1024)
-        warps /= 2;
-    int smem = warps * n * 8;
     if (!s->dense)
         score_means<<<dim3((n + SCORE_TILE - 1) / SCORE_TILE,
                            ((unsigned)l->groups + SCORE_TILE - 1) / SCORE_TILE, p->heads),
-                      256, 0, g->stream>>>(s->q_mean, s->k_mean, p->d, (int)l->groups, n, per_kv,
+                      128, 0, g->stream>>>(s->q_mean, s->k_mean, p->d, (int)l->groups, n, per_kv,
                                            p->scale, p->causal, s->bq, s->bk, s->score);
     CU_LAUNCHED(err);
-    CU(err, cudaFuncSetAttribute((const void *)select_rows,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    select_rows<<<(unsigned)((l->rows + warps - 1) / warps), 32 * warps, smem, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    TRY(launch_select(g, a, err));
     TRY(lists_make(g, l, err));
 out:
     return rc;

@@ -1,0 +1,380 @@
+/*
+ * xattention.cu - XAttention's selection (arXiv:2503.16428): antidiagonal scores of strided cells,
+ * block masses, and per row block the most massive blocks up to a share tau. The CPU side is
+ * sim/xattention_scores.c.
+ *
+ *   s[r][j] = sum_t Q[S r + S - 1 - t] . K[S j + t]
+ *
+ * is a product of depth S d over N / S reduced rows and columns: N^2 d / S FLOP causal. A thread
+ * block makes 128 x 128 of them, keeps each row's largest and the sums of e^(s - largest) per column
+ * block of 128 / S; the row kernel brings the tiles of a row together. Scores are bf16 products
+ * summed in float, masses and cuts are in double.
+ */
+#include "cuda/cut.cuh"
+#include "cuda/lists.h"
+#include "cuda/mma.cuh"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define BLOCK 128  /* tokens of a mask unit, both ways */
+#define TILE 128   /* reduced rows and columns of a thread block */
+#define PITCH 129  /* floats of a row of scores in shared memory: rows in different banks */
+#define THREADS 256
+#define MAX_COLS 20480 /* masses of a row in shared memory */
+
+enum profile { PROFILE_OFFICIAL, PROFILE_CLEAN, PROFILE_PAPER };
+
+struct xattn_args {
+    int64_t nq, nk, shift; /* query row q stands at position q + shift */
+    int     heads, per_kv, stride, per_block; /* per_block: reduced rows of a block, 128 / S */
+    int     profile, causal;
+    int     rows, keys;       /* reduced rows and columns with a real token */
+    int     tiles;            /* of reduced columns */
+    int     row_blocks, key_blocks, cols; /* cols: column blocks, padded ones included */
+    int     chunk_blocks;     /* row blocks of a pass, official */
+    int     words;
+    double  tau;
+    float   factor;           /* temperature * log2 e */
+
+    const uint4 *q, *k;
+    float       *top; /* [heads][rows][tiles]: largest score of a tile, in base 2 */
+    float       *sum; /* [heads][rows][key_blocks] */
+    uint32_t    *map;
+    int32_t     *count;
+};
+
+/* Reduced columns that reduced row r may see, padded ones included. */
+static __device__ __forceinline__ int64_t columns(const xattn_args &a, int r)
+{
+    int64_t n = a.profile == PROFILE_OFFICIAL ? (int64_t)a.cols * a.per_block : a.keys;
+    if (!a.causal)
+        return n;
+    int64_t limit = ((int64_t)r * a.stride + a.stride - 1 + a.shift) / a.stride + 1;
+    return limit < n ? limit : n;
+}
+
+/* ---- scores --------------------------------------------------------------------------------- */
+
+#define DEPTH 64  /* channels of a stage */
+#define STAGES 3
+#define BYTES (TILE * DEPTH * 2)
+
+/* Rows S (r0 + i) + t, i = 0 .. 127, of x [n][D], channels of part `part`. */
+template <int D>
+static __device__ __forceinline__ void copy_strided(uint32_t dst, const uint4 *x, int64_t r0, int t,
+                                                    int part, int stride, int64_t n)
+{
+#pragma unroll
+    for (int e = threadIdx.x; e < TILE * (DEPTH / 8); e += THREADS) {
+        int     r = e / (DEPTH / 8), c = e % (DEPTH / 8);
+        int64_t row = (r0 + r) * stride + t;
+        bool    valid = row < n;
+        copy_async(dst + chunk_at<DEPTH>(r, c),
+                   x + (valid ? row : 0) * (D / 8) + part * (DEPTH / 8) + c, valid);
+    }
+}
+
+/* Stage s of a tile: offset s / (D / 64) of the runs, channels of part s % (D / 64). */
+template <int D>
+static __device__ __forceinline__ void copy_stage(const xattn_args &a, uint32_t base, const uint4 *q,
+                                                  const uint4 *k, int r0, int j0, int s)
+{
+    constexpr int PARTS = D / DEPTH;
+    uint32_t      to = base + s % STAGES * 2 * BYTES;
+    if (s < a.stride * PARTS) {
+        copy_strided<D>(to, q, r0, a.stride - 1 - s / PARTS, s % PARTS, a.stride, a.nq);
+        copy_strided<D>(to + BYTES, k, j0, s / PARTS, s % PARTS, a.stride, a.nk);
+    }
+    copy_commit();
+}
+
+/* From the scores of a tile in shared memory: two threads a row. */
+static __device__ void reduce_tile(const xattn_args &a, const float *s, int head, int r0, int j0)
+{
+    int     r = threadIdx.x / 2, half = threadIdx.x % 2, row = r0 + r;
+    int64_t limit = row < a.rows ? columns(a, row) : 0;
+    int     n = (int)min(max(min(limit, (int64_t)a.keys) - j0, (int64_t)0), (int64_t)TILE);
+    float   top = -INFINITY;
+    for (int j = half; j < n; j += 2)
+        top = fmaxf(top, s[r * PITCH + j]);
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1)) * a.factor;
+    if (row >= a.rows)
+        return;
+    int64_t at = (int64_t)head * a.rows + row;
+    if (half == 0)
+        a.top[at * a.tiles + j0 / TILE] = n > 0 ? top : -INFINITY;
+    for (int b = half; b < a.stride; b += 2) {
+        int   block = j0 / a.per_block + b;
+        float sum = 0;
+        if (block >= a.key_blocks)
+            break;
+        for (int j = b * a.per_block; j < (b + 1) * a.per_block; j++)
+            sum += j < n ? exp2f(fmaf(s[r * PITCH + j], a.factor, -top)) : 0;
+        a.sum[at * a.key_blocks + block] = sum;
+    }
+}
+
+/* Warp w: reduced rows of quarter w % 4, columns of half w / 4. */
+template <int D> static __global__ void __launch_bounds__(THREADS, 2) score_tiles(const xattn_args a)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    int          j0 = blockIdx.x * TILE, r0 = blockIdx.y * TILE, head = blockIdx.z;
+    int          warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n = a.stride * (D / DEPTH);
+    const uint4 *q = a.q + (int64_t)head * a.nq * (D / 8);
+    const uint4 *k = a.k + (int64_t)(head / a.per_kv) * a.nk * (D / 8);
+    uint32_t     base = shared_addr(shared);
+    float        acc[2][8][4] = {{{0}}};
+
+    if (j0 >= columns(a, min(r0 + TILE, a.rows) - 1))
+        return;
+    for (int s = 0; s < STAGES - 1; s++)
+        copy_stage<D>(a, base, q, k, r0, j0, s);
+    for (int s = 0; s < n; s++) {
+        uint32_t here = base + s % STAGES * 2 * BYTES;
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+        copy_stage<D>(a, base, q, k, r0, j0, s + STAGES - 1);
+        add_scores<DEPTH, 2, 8>(here, warp % 4 * 32, here + BYTES, warp / 4 * 64, acc);
+    }
+    __syncthreads();
+    float *s = (float *)shared;
+    copy_wait<0>();
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[(warp % 4 * 32 + 16 * m + (lane >> 2) + 8 * (i / 2)) * PITCH + warp / 4 * 64 + 8 * n +
+                  2 * (lane & 3) + i % 2] = acc[m][n][i];
+    __syncthreads();
+    reduce_tile(a, s, head, r0, j0);
+}
+
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+/* Masses of row block i over all columns, padded ones (logit 0) included. */
+static __device__ void block_masses(const xattn_args &a, int head, int i, double *mass)
+{
+    int lane = threadIdx.x & 31;
+    for (int j = lane; j < a.cols; j += 32)
+        mass[j] = 0;
+    for (int r = i * a.per_block; r < (i + 1) * a.per_block && r < a.rows; r++) {
+        int64_t      limit = columns(a, r), at = (int64_t)head * a.rows + r;
+        int          real = (int)min(limit, (int64_t)a.keys);
+        int          tiles = (real + TILE - 1) / TILE, blocks = (real + a.per_block - 1) / a.per_block;
+        const float *tops = a.top + at * a.tiles, *sums = a.sum + at * a.key_blocks;
+        float        top = limit > a.keys ? 0 : -INFINITY;
+        double       all = 0;
+        for (int t = lane; t < tiles; t += 32)
+            top = fmaxf(top, tops[t]);
+        for (int step = 16; step; step /= 2)
+            top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
+        for (int j = lane; j < blocks; j += 32)
+            all += (double)sums[j] * exp2f(tops[j / a.stride] - top);
+        double pad = exp2f(-top);
+        all = warp_add(all) + (limit > a.keys ? (double)(limit - a.keys) * pad : 0);
+        double share = 1 / all;
+        for (int j = lane; j < blocks; j += 32)
+            mass[j] += (double)sums[j] * exp2f(tops[j / a.stride] - top) * share;
+        for (int64_t j = a.keys / a.per_block / 32 * 32 + lane; j * a.per_block < limit; j += 32) {
+            if ((j + 1) * a.per_block <= a.keys)
+                continue;
+            int64_t from = max(j * a.per_block, (int64_t)a.keys);
+            int64_t to = min((j + 1) * a.per_block, limit);
+            mass[j] += from < to ? (double)(to - from) * pad * share : 0;
+        }
+    }
+    __syncwarp();
+}
+
+/* One entry more than the cut has: the next in order. */
+static __device__ cut cut_one_more(const list_shared &list, const cut &c)
+{
+    int equal, above;
+    cut_mass(list, c.t, true, &equal);
+    cut_mass(list, c.t, false, &above);
+    if (c.m < equal - above)
+        return {c.t, c.m + 1};
+    return {cut_below(list, c.t), 1};
+}
+
+/* A warp per row block. Blocks that are kept anyway are set to -1 before the others are cut. */
+static __global__ void select_rows(const xattn_args a)
+{
+    extern __shared__ double masses[];
+    int     lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + warp;
+    if (row >= (int64_t)a.heads * a.row_blocks)
+        return;
+    double *mass = masses + (int64_t)warp * a.cols;
+    int     head = (int)(row / a.row_blocks), i = (int)(row % a.row_blocks), number;
+    int64_t end = min((int64_t)(i + 1) * BLOCK, a.nq);
+    int     own = (int)((i * (int64_t)BLOCK + a.shift) / BLOCK);
+    int     last = (int)((end - 1 + a.shift) / BLOCK);
+    int     n = a.causal ? last + 1 : a.cols;
+    bool    forced = a.causal && a.profile != PROFILE_PAPER;
+    bool    first = a.causal && a.profile == PROFILE_OFFICIAL &&
+                 a.shift / BLOCK + i / a.chunk_blocks * a.chunk_blocks == 0;
+    block_masses(a, head, i, mass);
+    list_shared list = {mass, n};
+    double      need = a.tau * cut_mass(list, 0, true, &number), taken = 0;
+    cut    c;
+    if (first) { /* the best other block always, and one more than reaches the need */
+        taken = mass[last];
+        __syncwarp();
+        if (lane == 0)
+            mass[last] = -1;
+        __syncwarp();
+        c = cut_one_more(list, cut_reach(list, n, need - taken, 0));
+    } else {
+        for (int j = lane; forced && j < n; j += 32)
+            if (j == 0 || j >= own) {
+                taken += mass[j];
+                mass[j] = -1;
+            }
+        taken = warp_add(taken);
+        __syncwarp();
+        c = cut_reach(list, n, need - taken, 0);
+    }
+    int seen = 0, kept = 0, limit = min(n, a.key_blocks);
+    for (int j0 = 0; j0 < a.words * 32; j0 += 32) {
+        int      j = j0 + lane;
+        bool     keep = cut_has(c, j < n ? mass[j] : -1, j < n && mass[j] >= 0, &seen);
+        keep = keep || (forced && (j == 0 || (j >= own && j <= last))) ||
+               (!a.causal && a.profile == PROFILE_OFFICIAL && j == 0);
+        uint32_t word = __ballot_sync(~0u, keep && j < limit);
+        kept += __popc(word);
+        if (lane == 0)
+            a.map[row * a.words + j0 / 32] = word;
+    }
+    if (lane == 0)
+        a.count[row] = kept;
+}
+
+/* ---- launches ------------------------------------------------------------------------------- */
+
+template <int D> static int launch_tiles(struct gpu *g, const xattn_args &a, struct err *err)
+{
+    int rc = 0, smem = STAGES * 2 * BYTES; /* more than the TILE x PITCH scores take */
+    CU(err, cudaFuncSetAttribute((const void *)score_tiles<D>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+    score_tiles<D><<<dim3(a.tiles, (a.rows + TILE - 1) / TILE, a.heads), THREADS, smem, g->stream>>>(a);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static int launch(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    const xattn_args &a = *(const xattn_args *)job->state;
+    int64_t           rows = job->lists.rows;
+    int               rc = 0, warps = 8;
+
+    TRY(job->problem.d == 128 ? launch_tiles<128>(g, a, err) : launch_tiles<64>(g, a, err));
+    while (warps > 1 && warps * a.cols * 8 > 48 * 1024)
+        warps /= 2;
+    CU(err, cudaFuncSetAttribute((const void *)select_rows,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, warps * a.cols * 8));
+    select_rows<<<(unsigned)((rows + warps - 1) / warps), 32 * warps, warps * a.cols * 8,
+                  g->stream>>>(a);
+    CU_LAUNCHED(err);
+    TRY(lists_make(g, &job->lists, err));
+out:
+    return rc;
+}
+
+/* ---- set-up --------------------------------------------------------------------------------- */
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Rows of a pass of the published code: as given, or its own choice for nk keys. */
+static int64_t chunk_of(const struct select_problem *p)
+{
+    const char *text = select_text(p, "chunk");
+    int64_t     n = 1;
+    if (text && strcmp(text, "auto") != 0)
+        return strtoll(text, NULL, 10);
+    while (n < p->nk)
+        n *= 2;
+    int64_t most = ((int64_t)1 << 28) / n, chunk = n > 2048 ? n : 2048;
+    chunk = chunk < most ? chunk : most;
+    return chunk > 2048 ? chunk : 2048;
+}
+
+static void resolve(const struct select_problem *p, xattn_args *a)
+{
+    const char *stride = select_word(p, "stride");
+    a->profile = select_is(p, "profile", "official") ? PROFILE_OFFICIAL
+                 : select_is(p, "profile", "clean")  ? PROFILE_CLEAN
+                                                     : PROFILE_PAPER;
+    a->nq = p->nq;
+    a->nk = p->nk;
+    a->heads = p->heads;
+    a->per_kv = p->heads / p->kv_heads;
+    a->stride = stride ? (int)strtol(stride, NULL, 10) : 16;
+    a->per_block = BLOCK / a->stride;
+    a->causal = p->causal;
+    a->rows = (int)ceil_div(p->nq, a->stride);
+    a->keys = (int)ceil_div(p->nk, a->stride);
+    a->tiles = (int)ceil_div(a->keys, TILE);
+    a->row_blocks = (int)ceil_div(p->nq, BLOCK);
+    a->key_blocks = (int)ceil_div(p->nk, BLOCK);
+    bool    official = a->profile == PROFILE_OFFICIAL;
+    int64_t unit = official ? chunk_of(p) : BLOCK;
+    a->cols = (int)(ceil_div(p->nk, unit) * (unit / BLOCK));
+    a->shift = official ? (int64_t)a->cols * BLOCK - ceil_div(p->nq, unit) * unit : p->nk - p->nq;
+    a->chunk_blocks = official ? (int)(unit / BLOCK) : 1;
+    a->tau = select_num(p, "tau");
+    double s = a->profile == PROFILE_PAPER ? sqrt(a->stride) : a->stride;
+    a->factor = (float)(p->scale / (s * select_num(p, "norm")) * M_LOG2E);
+    a->q = (const uint4 *)p->q;
+    a->k = (const uint4 *)p->k;
+}
+
+static bool fits(const struct select_problem *p, char why[160])
+{
+    xattn_args a;
+    double     tau = select_num(p, "tau");
+    resolve(p, &a);
+    if (p->d != 64 && p->d != 128)
+        snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
+    else if (!select_is(p, "emulate", "none"))
+        snprintf(why, 160, "the GPU side has emulate=none");
+    else if (tau <= 0 || tau >= 1)
+        snprintf(why, 160, "the GPU side has 0 < tau < 1");
+    else if (a.cols > MAX_COLS)
+        snprintf(why, 160, "the GPU side takes up to %d blocks of keys", MAX_COLS);
+    else
+        return true;
+    return false;
+}
+
+static int init(struct gpu *g, struct select_job *job, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    xattn_args                  *a = (xattn_args *)calloc(1, sizeof *a);
+    int                          rc = 0;
+
+    job->state = a;
+    if (!a)
+        FAIL(err, ERR_NOMEM, "xattention on the GPU: out of memory");
+    resolve(p, a);
+    TRY(select_lists_init(g, job, BLOCK, BLOCK, err));
+    a->words = (int)job->lists.words;
+    a->map = job->lists.map;
+    a->count = job->lists.count;
+    TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->tiles * 4, &a->top, err));
+    TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->key_blocks * 4, &a->sum, err));
+out:
+    return rc;
+}
+
+extern "C" const struct select_method select_xattention = {
+    "xattention", fits, init, launch, NULL,
+};
