@@ -37,6 +37,8 @@ static const char *const settings[] = {
     "xattention:stride=8:tau=0.6:profile=clean",
     "xattention:stride=4:tau=0.3:chunk=256",
     "xattention:stride=64:profile=paper:norm=0.5",
+    "minference:pattern=block:top=3",
+    "minference:pattern=block:profile=paper:top=20",
 };
 
 struct tally {
