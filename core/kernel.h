@@ -46,13 +46,32 @@ struct accel_counters {
     char   why[160];
 };
 
+/* Arrays are the caller's. */
 struct accel_result {
-    double *out;  /* [nq][dv], given by the caller: as the device delivers it, in bf16 */
+    double *out;  /* [nq][dv] or NULL: as the device delivers it, in bf16 */
     double *lse;  /* [nq], natural log, -inf for an empty row */
+
+    /* NULL together: the metrics of the head, measured on the device against dense attention with
+     * the same operands and fp32 outputs. mass = sum of dense p over the kept pairs of a row. */
+    struct accel_row *rows;             /* [nq] */
+    double           *mass, *dense_lse; /* [nq] */
+
+    struct accel_time metrics; /* dense reference, kept mass, errors; with rows */
     struct accel_time attend, dense; /* of the mask and of dense attention, interleaved */
     int64_t           pairs_exec;    /* pairs that the kernel multiplied */
     struct accel_counters counters;  /* with accel_options.counters */
     char              kernel[64], dense_kernel[64];
+};
+
+/* How sparse the exact map is: units (order of sim/basemap.h) whose largest p is below c / nk, and
+ * their allowed pairs, for n_c thresholds. Arrays are the caller's, [ACCEL_UNITS][n_c]. */
+struct accel_map {
+    int               n_c;
+    const double     *c;
+    int64_t          *units, *pairs;
+    double            p_max;
+    double            sum_err; /* largest |sum_j p_ij - 1| over rows that see a key */
+    struct accel_time time;    /* of the pass, without the dense reference */
 };
 
 /* A method with its parameters, for one head. */
@@ -99,6 +118,13 @@ struct accel {
      * Returns ACCEL_NO_SELECT with a reason. Thread-safe. NULL: never. */
     int (*select)(struct accel_session *s, const struct accel_choice *c, struct mask *m,
                   struct accel_time *time, char why[160], struct err *err);
+
+    /* One pass over the exact map. The same sizes as `attend`. Thread-safe. */
+    int (*map)(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
+               struct err *err);
+
+    /* Most device memory held at a time so far. */
+    int64_t (*bytes_peak)(const struct accel_session *s);
 
     /* GPU, driver, timer, ceilings measured in this session: members of the open object of w. */
     int (*describe)(struct accel_session *s, struct jw *w, struct err *err);

@@ -33,6 +33,7 @@ enum method_flags {
     METHOD_CHANGES_MATH = 32, /* attend may change the arithmetic on kept pairs */
     METHOD_MONOTONE = 64,     /* has budget parameters: see `budget_full` */
     METHOD_SHARES_BRANCHES = 128, /* may keep state that the guidance branches of a head share */
+    METHOD_NO_REFERENCE = 256, /* prepare, select and report never look at head_in.lse and .out */
 };
 
 /* Video geometry of a token sequence; all zero for text. */
@@ -54,8 +55,9 @@ struct head_in {
     double               timestep;  /* the sampler's timestep value, NAN for text */
     const char          *branch;    /* "main", "cond", "uncond" */
     const struct attn_ops *ops;     /* operands prepared for attn_*; never NULL */
-    const double        *lse;       /* [nq] dense log-sum-exp, never NULL in replay */
-    const double        *out;       /* [nq][dv] dense output, never NULL in replay */
+    const double        *lse;       /* [nq] dense log-sum-exp */
+    const double        *out;       /* [nq][dv] dense output; both may be NULL in a replay whose
+                                     * methods are all METHOD_NO_REFERENCE */
     int64_t              n_padding; /* padding tokens of the sequence that were left out of x */
     const char          *order;     /* token order of the video (permute.h); NULL: raster */
 };
@@ -84,6 +86,7 @@ struct method_ctx {
     const struct accel   *accel;
     struct accel_session *session;
     enum select_where     select;
+    bool                  accel_metrics; /* metrics are measured there too */
 };
 
 /* Set ctx->skip and return METHOD_SKIP. */

@@ -54,12 +54,14 @@ static int fetch(struct gpu *g, const struct attn_tensors *t, const struct attn_
     uint16_t *out = NULL;
     float    *lse = NULL;
     int       rc = 0;
-    TRY(mem_alloc(&out, x->nq * x->dv, sizeof *out, "output", err));
+    if (r->out) {
+        TRY(mem_alloc(&out, x->nq * x->dv, sizeof *out, "output", err));
+        TRY(gpu_get(g, out, t->out, x->nq * x->dv * 2, err));
+        for (int64_t i = 0; i < x->nq * x->dv; i++)
+            r->out[i] = bf16_to_f32(out[i]);
+    }
     TRY(mem_alloc(&lse, x->nq, sizeof *lse, "log-sum-exp", err));
-    TRY(gpu_get(g, out, t->out, x->nq * x->dv * 2, err));
     TRY(gpu_get(g, lse, t->lse, x->nq * 4, err));
-    for (int64_t i = 0; i < x->nq * x->dv; i++)
-        r->out[i] = bf16_to_f32(out[i]);
     for (int64_t i = 0; i < x->nq; i++)
         r->lse[i] = lse[i];
 out:
@@ -96,17 +98,21 @@ static int launch_job(struct gpu *g, const void *job, struct err *err)
     return attn_job_launch(g, job, err);
 }
 
-/* Samples of the mask's kernel and of the dense one in turns. */
+/* Samples of the mask's kernel, of the dense one and, if wanted, of the metrics, in turns. */
 static int time_jobs(struct accel_session *s, const struct attn_job *job,
-                     const struct attn_job *dense, struct accel_result *r, struct err *err)
+                     const struct attn_job *dense, const struct session_metrics *metrics,
+                     struct accel_result *r, struct err *err)
 {
-    const struct session_work work[] = {{launch_job, job}, {launch_job, dense}};
-    struct accel_time         times[2];
-    int                       rc = session_time(s, work, 2, times, err);
+    const struct session_work work[] = {{launch_job, job}, {launch_job, dense},
+                                        {session_metrics_launch, metrics}};
+    struct accel_time         times[3];
+    int                       rc = session_time(s, work, r->rows ? 3 : 2, times, err);
     if (rc)
         return rc;
     r->attend = times[0];
     r->dense = times[1];
+    if (r->rows)
+        r->metrics = times[2];
     return 0;
 }
 
@@ -118,6 +124,7 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     struct gpu_mark       mark = gpu_mark(g);
     struct attn_tensors   t = {0}, spare;
     struct attn_job       job = {0}, dense = {0};
+    struct session_metrics metrics = {0};
     int64_t               dense_pairs;
     int                   rc = 0;
 
@@ -135,11 +142,17 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", dense.kernel->name);
     TRY(attn_job_launch(g, &job, err));
     TRY(fetch(g, &t, x, r, err));
+    if (r->rows) {
+        TRY(session_metrics_init(s, h, &t, &spare, &metrics, err));
+        TRY(session_metrics_launch(g, &metrics, err));
+        TRY(session_metrics_fetch(s, &metrics, r, err));
+    }
     if (s->options.samples > 0)
-        TRY(time_jobs(s, &job, &dense, r, err));
+        TRY(time_jobs(s, &job, &dense, &metrics, r, err));
     if (s->counters)
         TRY(counters_measure(s->counters, g, launch_job, &job, &r->counters, err));
 out:
+    session_metrics_free(&metrics);
     attn_job_free(&job);
     attn_job_free(&dense);
     gpu_release(g, mark);
@@ -152,7 +165,7 @@ static int session_attend(struct accel_session *s, const struct accel_head *h,
     int rc = 0;
     pthread_mutex_lock(&s->lock);
     CU(err, cudaSetDevice(s->gpu.device));
-    r->attend = r->dense = (struct accel_time){NAN, NAN, NAN, 0};
+    r->attend = r->dense = r->metrics = (struct accel_time){NAN, NAN, NAN, 0};
     r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
     memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);
     rc = attend_locked(s, h, r, err);
@@ -225,6 +238,11 @@ static int session_describe(struct accel_session *s, struct jw *w, struct err *e
     return rc;
 }
 
+static int64_t session_bytes_peak(const struct accel_session *s)
+{
+    return s->gpu.bytes_peak;
+}
+
 const struct accel cuda_accel = {
     .name = "cuda",
     .open = session_open,
@@ -232,6 +250,8 @@ const struct accel cuda_accel = {
     .supports = session_supports,
     .attend = session_attend,
     .select = session_select,
+    .map = session_map,
+    .bytes_peak = session_bytes_peak,
     .describe = session_describe,
 };
 

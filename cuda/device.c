@@ -119,6 +119,7 @@ static int add_chunk(struct gpu *g, int64_t bytes, struct err *err)
     c->next = g->chunks;
     g->chunks = c;
     c = NULL;
+    g->bytes_peak = gpu_bytes_held(g) > g->bytes_peak ? gpu_bytes_held(g) : g->bytes_peak;
 out:
     free(c);
     return rc ? err_prefix(err, "%.1f MB of GPU memory", (double)bytes / 1e6) : 0;

@@ -40,6 +40,7 @@ struct gpu {
     int               driver, runtime; /* versions as 13000 */
     cudaStream_t      stream;
     struct gpu_chunk *chunks;      /* newest first */
+    int64_t           bytes_peak;  /* most bytes held at a time */
 };
 
 /* Take GPU `local_rank` modulo their number. None, or a driver older than the runtime that this

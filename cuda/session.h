@@ -43,6 +43,28 @@ struct session_work {
 int session_time(struct accel_session *s, const struct session_work *work, int n,
                  struct accel_time *times, struct err *err);
 
+/* struct accel's map, and the metrics of `attend` (metrics_session.c): r->rows, r->mass and
+ * r->dense_lse of the outputs in t->out, with `spare` for what the dense kernel would write. work
+ * is what a sample launches; valid until session_metrics_free. */
+struct session_metrics {
+    struct metrics_ref  *ref;
+    struct metrics_pass *pass;
+    struct accel_row    *rows;
+    const void          *out;
+    int64_t              nq;
+    int                  d;
+};
+struct attn_tensors;
+int  session_metrics_init(struct accel_session *s, const struct accel_head *h,
+                          const struct attn_tensors *t, const struct attn_tensors *spare,
+                          struct session_metrics *m, struct err *err);
+int  session_metrics_launch(struct gpu *g, const void *metrics, struct err *err);
+int  session_metrics_fetch(struct accel_session *s, const struct session_metrics *m,
+                           struct accel_result *r, struct err *err);
+void session_metrics_free(struct session_metrics *m);
+int  session_map(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
+                 struct err *err);
+
 /* struct accel's select (select_session.c). */
 int session_select(struct accel_session *s, const struct accel_choice *c, struct mask *m,
                    struct accel_time *time, char why[160], struct err *err);

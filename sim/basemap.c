@@ -265,6 +265,42 @@ out:
     return rc;
 }
 
+/* Units with an allowed pair: of every group of rows those up to its last row's last key. */
+static int64_t count_units(const struct attn_in *in, int u)
+{
+    int64_t height = (int64_t)STRIP << units[u].level, width = units[u].width, n = 0;
+    for (int64_t r0 = 0; r0 < in->nq; r0 += height)
+        n += (map_limit(in, MIN(r0 + height, in->nq) - 1) + width - 1) / width;
+    return n;
+}
+
+_Static_assert(ACCEL_UNITS == BELOW_UNITS, "the back end counts the same units");
+
+int map_below_accel(const struct accel *a, struct accel_session *s, const struct attn_in *in,
+                    struct map_below *b, struct accel_map *m, struct err *err)
+{
+    int rc = 0;
+
+    *m = (struct accel_map){.n_c = b->n_c, .c = b->c};
+    TRY(mem_zalloc(&m->units, BELOW_UNITS * (int64_t)b->n_c, sizeof *m->units, "counts", err));
+    TRY(mem_zalloc(&m->pairs, BELOW_UNITS * (int64_t)b->n_c, sizeof *m->pairs, "counts", err));
+    TRY(a->map(s, in, m, err));
+    for (int u = 0; u < BELOW_UNITS; u++) {
+        b->units[u] = count_units(in, u);
+        b->pairs[u] = pairs_allowed(in->nq, in->nk, in->causal);
+        for (int k = 0; k < b->n_c; k++) {
+            b->below[u][k] = m->units[u * b->n_c + k];
+            b->below_pairs[u][k] = m->pairs[u * b->n_c + k];
+        }
+    }
+    b->p_max = m->p_max;
+out:
+    free(m->units);
+    free(m->pairs);
+    m->units = m->pairs = NULL;
+    return rc;
+}
+
 static double share_of(int64_t part, int64_t whole)
 {
     return whole ? (double)part / (double)whole : 0;

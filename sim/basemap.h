@@ -9,6 +9,7 @@
 #define LACUNA_BASEMAP_H
 
 #include "core/attention.h"
+#include "core/kernel.h"
 #include "core/record.h"
 
 #include <stdbool.h>
@@ -74,6 +75,10 @@ struct map_below {
  * maximum falls into. b->n_c and b->c are given, the rest is filled. */
 int map_below_run(const struct attn_ops *ops, const double *lse, struct map_below *b,
                   struct err *err);
+
+/* The same from a back end (core/kernel.h), and how long its pass took. */
+int map_below_accel(const struct accel *a, struct accel_session *s, const struct attn_in *in,
+                    struct map_below *b, struct accel_map *m, struct err *err);
 
 /* Public name of unit u: "b16", ..., "s128". */
 const char *map_below_name(int u);

@@ -18,7 +18,7 @@
 struct replay_opts {
     struct common_opts c;
     struct str_list    methods;
-    int                backend, select_backend, precision, l2, timer;
+    int                backend, select_backend, metrics_backend, precision, l2, timer;
     int64_t            samples;
     char              *layers, *heads, *steps, *branch, *permute, *shard;
     char              *dump_masks, *dump_outputs, *out;
@@ -27,6 +27,7 @@ struct replay_opts {
 
 static const char *const backends[] = {"cpu", "cuda", NULL};
 static const char *const select_backends[] = {"auto", "cpu", "cuda", NULL};
+static const char *const metrics_backends[] = {"auto", "cpu", "cuda", NULL};
 static const char *const l2_states[] = {"warm", "cold", NULL};
 static const char *const timers[] = {"cupti", "events", NULL};
 static const char *const precisions[] = {"f64", "f32", NULL};
@@ -44,6 +45,10 @@ static const struct opt options[] = {
     {"select-backend", OPT_ENUM, AT(select_backend), "auto", 0, 0, 0, "",
      "With cuda: where masks are chosen; auto = on the GPU where the method has a GPU side.",
      select_backends, 0, NULL},
+    {"metrics-backend", OPT_ENUM, AT(metrics_backend), "auto", 0, 0, 0, "",
+     "With cuda: where recall, errors and the statistics of the exact map are computed; auto = on the "
+     "GPU, cpu = against the exact reference.",
+     metrics_backends, 0, NULL},
     {"precision", OPT_ENUM, AT(precision), "f64", 0, 0, 0, "",
      "Arithmetic of the exact reference: f64 (as the metrics are defined) or f32 (faster, agrees to "
      "about 1e-6).",
@@ -312,11 +317,14 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
                                 .counters = o->counters};
     if (o->backend == 0 && o->counters)
         return err_set(err, ERR_USAGE, "replay: --counters needs --backend cuda");
+    if (o->backend == 0 && o->metrics_backend == 2)
+        return err_set(err, ERR_USAGE, "replay: --metrics-backend cuda needs --backend cuda");
     if (o->backend == 0)
         return o->select_backend != SELECT_GPU
                    ? 0
                    : err_set(err, ERR_USAGE, "replay: --select-backend cuda needs --backend cuda");
     r->select = (enum select_where)o->select_backend;
+    r->accel_metrics = o->metrics_backend != 1;
     if (!app->accel)
         return err_set(err, ERR_MACHINE,
                        "replay: --backend cuda needs a build with CUDA (make CUDA=1)");
@@ -349,6 +357,8 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     manifest_num(manifest, "cells", (double)t.cells);
     TRY(describe_gpu(r, manifest, err));
     TRY(replay_execute(r, cmd_jobs(&o->c), err));
+    if (r->accel)
+        manifest_num(manifest, "gpu_bytes_peak", (double)r->accel->bytes_peak(r->session));
 out:
     rc = end_outputs(r, &manifest, rc, err);
     return rc ? rc : o->c.dry_run ? 0 : print_result(r, o, before, err);

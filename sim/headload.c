@@ -147,7 +147,8 @@ int head_load(const struct trace *t, int64_t call, int head, const struct head_l
     x->q = h->q;
     x->k = h->k;
     x->v = h->v;
-    TRY(sim_head_reference(h, how->precision, err));
+    TRY(how->no_reference ? sim_head_operands(h, how->precision, err)
+                          : sim_head_reference(h, how->precision, err));
 out:
     if (rc)
         sim_head_free(h);

@@ -65,6 +65,16 @@ static void add_row_errors(struct metrics_acc *a, const double *out, const doubl
     keep_min(&a->min_row_cos, cosine(dot, sq_out, sq_ref));
 }
 
+static void add_row_lse(struct metrics_acc *a, double out, double ref)
+{
+    if (out == -INFINITY || ref == -INFINITY)
+        return;
+    double d = fabs(out - ref);
+    a->sum_lse += d;
+    a->rows_lse++;
+    keep_max(&a->max_lse, d);
+}
+
 void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const double *out,
                       const double *ref, const double *lse_mask, const double *lse_out,
                       const double *lse_ref)
@@ -74,12 +84,25 @@ void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const doub
         bool empty = lse_mask[i] == -INFINITY;
         a->recall[row0 + i] = empty ? 0 : exp(lse_mask[i] - lse_ref[i]);
         a->rows_empty += empty;
-        if (lse_out[i] == -INFINITY || lse_ref[i] == -INFINITY)
-            continue;
-        double d = fabs(lse_out[i] - lse_ref[i]);
-        a->sum_lse += d;
-        a->rows_lse++;
-        keep_max(&a->max_lse, d);
+        add_row_lse(a, lse_out[i], lse_ref[i]);
+    }
+}
+
+void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r)
+{
+    for (int64_t i = 0; i < a->n; i++) {
+        const struct accel_row *e = r->rows + i;
+        a->sum_abs_delta += e->abs_delta;
+        a->sum_sq_delta += e->sq_delta;
+        a->sum_abs_ref += e->abs_ref;
+        a->sum_sq_ref += e->sq_ref;
+        a->sum_sq_out += e->sq_out;
+        a->dot += e->dot;
+        keep_max(&a->max_delta, e->max_delta);
+        keep_min(&a->min_row_cos, cosine(e->dot, e->sq_out, e->sq_ref));
+        a->recall[i] = r->mass[i];
+        a->rows_empty += r->lse[i] == -INFINITY;
+        add_row_lse(a, r->lse[i], r->dense_lse[i]);
     }
 }
 

@@ -5,6 +5,7 @@
 #ifndef LACUNA_METRICS_H
 #define LACUNA_METRICS_H
 
+#include "core/kernel.h"
 #include "core/mask.h"
 #include "core/record.h"
 
@@ -31,6 +32,10 @@ void metrics_free(struct metrics_acc *a);
 void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const double *out,
                       const double *ref, const double *lse_mask, const double *lse_out,
                       const double *lse_ref);
+
+/* The same of all rows of a head, as a back end measured them: r->rows, r->mass, r->lse of the
+ * output, r->dense_lse. */
+void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r);
 
 /* Counts of a chunk's mask; tiles_pv < 0: the same tiles as in Q K. */
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err);

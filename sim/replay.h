@@ -39,6 +39,7 @@ struct replay {
     const struct accel   *accel;   /* NULL: on the CPU */
     struct accel_session *session; /* owned by the command */
     enum select_where     select;
+    bool                  accel_metrics; /* the back end measures the metrics too */
     uint64_t           seed;
     struct series     *series; /* owned */
     int64_t            n_series, cap_series;

@@ -101,7 +101,7 @@ static int run_cell(struct replay *r, const struct method_run *run, const struct
 {
     struct method_ctx    ctx = {.seed = r->seed, .carry = slots.branch, .shared = slots.shared,
                                 .accel = r->accel, .session = r->session,
-                                .select = r->select};
+                                .select = r->select, .accel_metrics = r->accel_metrics};
     struct dump          dump = {0};
     const struct method *method = run->method;
     void                *params = NULL;
@@ -235,19 +235,30 @@ out:
     return rc;
 }
 
+/* The CPU's exact attention, O(N^2): left out where the device measures and no method asks for it. */
+static bool reference_needed(const struct replay *r)
+{
+    for (int64_t k = 0; k < r->n_runs; k++)
+        if (!(r->runs[k].method->flags & METHOD_NO_REFERENCE))
+            return true;
+    return !r->accel_metrics;
+}
+
 static int do_call(struct replay *r, const struct series *s, int64_t call, struct states *st,
                    struct err *err)
 {
-    struct sim_head h = {0};
-    struct carry   *carry;
-    bool            needed;
-    int             rc = 0;
+    struct sim_head  h = {0};
+    struct head_load how = r->load;
+    struct carry    *carry;
+    bool             needed;
+    int              rc = 0;
 
+    how.no_reference = !reference_needed(r);
     TRY(call_needed(r, s, call, &needed, err));
     if (!needed)
         return 0;
     TRY(states_branch(st, trace_call(r->traces[s->trace], call)->branch, &carry, err));
-    TRY(head_load(r->traces[s->trace], call, s->head, &r->load, &h, err));
+    TRY(head_load(r->traces[s->trace], call, s->head, &how, &h, err));
     for (int64_t k = 0; k < r->n_runs; k++)
         TRY(do_cell(r, s, call, k, &h, (struct slots){carry + k, st->shared + k}, err));
     progress_cell(r, s, trace_call(r->traces[s->trace], call));

@@ -29,18 +29,23 @@ static int copy_rows(float **dst, const float *src, int64_t n, int d, const char
     return rc;
 }
 
+int sim_head_operands(struct sim_head *h, enum precision prec, struct err *err)
+{
+    h->in.ops = &h->ops;
+    return attn_prepare(&h->ops, &h->in.x, prec, err);
+}
+
 int sim_head_reference(struct sim_head *h, enum precision prec, struct err *err)
 {
     int                   rc = 0;
     const struct attn_in *x = &h->in.x;
     struct mask           full;
 
-    TRY(attn_prepare(&h->ops, x, prec, err));
+    TRY(sim_head_operands(h, prec, err));
     TRY(mem_alloc(&h->out, x->nq * x->dv, sizeof(double), "dense output", err));
     TRY(mem_alloc(&h->lse, x->nq, sizeof(double), "dense log-sum-exp", err));
     mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
     TRY(attn_rows(&h->ops, &full, h->out, h->lse, err));
-    h->in.ops = &h->ops;
     h->in.out = h->out;
     h->in.lse = h->lse;
 out:
@@ -241,6 +246,8 @@ static int record_times(const struct run *run, const struct accel_result *res,
 
     record_note(r, "select_backend=%s;kernel=%s;dense_kernel=%s;operands=bf16",
                 sel->none ? "none" : sel->gpu ? "cuda" : "cpu", res->kernel, res->dense_kernel);
+    record_note(r, res->rows ? "metrics_backend=cuda;reference=dense-fp32"
+                             : "metrics_backend=cpu");
     if (sel->gpu)
         TRY(record_metric(r, "mask_diff", (double)sel->differs, err));
     TRY(record_counters(&res->counters, r, err));
@@ -248,6 +255,8 @@ static int record_times(const struct run *run, const struct accel_result *res,
         return rc;
     TRY(record_time(r, "time_attend_ns", &res->attend, err));
     TRY(record_time(r, "time_dense_ns", &res->dense, err));
+    if (res->rows)
+        TRY(record_time(r, "time_metrics_ns", &res->metrics, err));
     TRY(record_metric(r, "samples", (double)res->attend.samples, err));
     TRY(record_metric(r, "speed_exec",
                       4e-3 * x->d * (double)res->pairs_exec / res->attend.median, err));
@@ -257,16 +266,19 @@ out:
     return rc;
 }
 
-/* Errors are those of the output as the GPU delivers it; recall is the mask's, by the reference. */
+/* Errors are those of the output as the GPU delivers it; recall is the mask's, by the reference,
+ * unless the device measured both. */
 static int add_chunk(struct run *run, const struct mask *m, const struct accel_result *res,
                      struct err *err)
 {
     int64_t dv = run->in->x.dv;
     int     rc = 0;
-    TRY(attn_rows(run->in->ops, m, NULL, run->lse_mask, err));
-    metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, res->out + m->row0 * dv,
-                     run->in->out + m->row0 * dv, run->lse_mask, res->lse + m->row0,
-                     run->in->lse + m->row0);
+    if (!res->rows) {
+        TRY(attn_rows(run->in->ops, m, NULL, run->lse_mask, err));
+        metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, res->out + m->row0 * dv,
+                         run->in->out + m->row0 * dv, run->lse_mask, res->lse + m->row0,
+                         run->in->lse + m->row0);
+    }
     TRY(metrics_add_mask(&run->acc, m, -1, err));
     if (run->sink)
         TRY(run->sink(run->sink_ctx, m, res->out + m->row0 * dv, res->lse + m->row0, err));
@@ -350,6 +362,35 @@ out:
     return rc;
 }
 
+/* rows: of a chunk. measure: the device does the metrics. */
+static int result_init(struct run *run, bool measure, int64_t rows, struct accel_result *res,
+                       struct err *err)
+{
+    const struct attn_in *x = &run->in->x;
+    int                   rc = 0;
+    TRY(mem_alloc(&res->lse, x->nq, sizeof(double), "method log-sum-exp", err));
+    if (run->sink || !measure)
+        TRY(mem_alloc(&res->out, x->nq * x->dv, sizeof(double), "method output", err));
+    if (measure) {
+        TRY(mem_alloc(&res->rows, x->nq, sizeof *res->rows, "errors of rows", err));
+        TRY(mem_alloc(&res->mass, x->nq, sizeof(double), "kept mass of rows", err));
+        TRY(mem_alloc(&res->dense_lse, x->nq, sizeof(double), "dense log-sum-exp", err));
+    } else {
+        TRY(mem_alloc(&run->lse_mask, rows, sizeof(double), "mask log-sum-exp", err));
+    }
+out:
+    return rc;
+}
+
+static void result_free(struct accel_result *res)
+{
+    free(res->out);
+    free(res->lse);
+    free(res->rows);
+    free(res->mass);
+    free(res->dense_lse);
+}
+
 /* All rows are selected first, because the GPU takes a head at once. The reference selects in any
  * case: a method's own numbers come from there, and so does the count of differences. */
 static int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx,
@@ -366,10 +407,7 @@ static int run_on_accel(struct run *run, const void *params, struct method_ctx *
     if (run->method->attend && (!run->method->attends || run->method->attends(run->state)))
         return method_skip(ctx, "the method's own arithmetic has no CUDA kernel");
     TRY(mem_zalloc(&masks, n, sizeof *masks, "masks", err));
-    TRY(mem_alloc(&res.out, x->nq * x->dv, sizeof(double), "method output", err));
-    TRY(mem_alloc(&res.lse, x->nq, sizeof(double), "method log-sum-exp", err));
-    TRY(mem_alloc(&run->lse_mask, step < x->nq ? step : x->nq, sizeof(double), "mask log-sum-exp",
-                  err));
+    TRY(result_init(run, ctx->accel_metrics, step < x->nq ? step : x->nq, &res, err));
     TRY(select_all(run, step, masks, err));
     if (!sel.none && ctx->select != SELECT_CPU) {
         rc = select_on_accel(run, params, ctx, masks, n, &sel, err);
@@ -382,13 +420,14 @@ static int run_on_accel(struct run *run, const void *params, struct method_ctx *
     TRY(rc);
     for (int64_t i = 0; i < n; i++)
         TRY(add_chunk(run, masks + i, &res, err));
+    if (res.rows)
+        metrics_add_measured(&run->acc, &res);
     TRY(record_times(run, &res, &sel, r, err));
 out:
     for (int64_t i = 0; masks && i < n; i++)
         mask_free(masks + i);
     free(masks);
-    free(res.out);
-    free(res.lse);
+    result_free(&res);
     return rc;
 }
 

@@ -21,6 +21,8 @@ int  sim_head_init(struct sim_head *h, const struct head_in *in, enum precision 
 
 /* The same for a head whose q, k, v (owned by *h) and h->in are already in place. */
 int  sim_head_reference(struct sim_head *h, enum precision prec, struct err *err);
+/* Without the reference: out and lse stay NULL. */
+int  sim_head_operands(struct sim_head *h, enum precision prec, struct err *err);
 void sim_head_free(struct sim_head *h);
 
 /* Called with each row chunk's mask (covering [m->row0, m->row1)) and the method's output rows. */

@@ -8,10 +8,12 @@
  * of FG-Attn (arXiv 2509.16518). `sim_q` and `sim_k` are the block self-similarities of SpargeAttn
  * (arXiv 2502.18137): 128 raw query rows, 64 keys after subtracting the mean key.
  *
- * Cost: one further Q K pass, O(N) memory; map=0 leaves it out.
+ * Cost: one further Q K pass, O(N) memory, on the GPU where the metrics are measured there; map=0
+ * leaves it out.
  */
-#include "core/method.h"
+#include "core/kernel.h"
 #include "core/mem.h"
+#include "core/method.h"
 #include "sim/basemap.h"
 #include "sim/numlist.h"
 
@@ -42,6 +44,8 @@ static const struct opt dense_opts[] = {
 struct dense_state {
     const struct dense_params *params;
     struct head_in in;
+    const struct accel *accel; /* measures the map; NULL: the CPU does */
+    struct accel_session *session;
 };
 
 static int ascending(const void *a, const void *b)
@@ -67,6 +71,8 @@ static int dense_prepare(struct method_ctx *ctx, const void *params, const struc
         return rc;
     s->params = params;
     s->in = *in;
+    s->accel = ctx->accel_metrics ? ctx->accel : NULL;
+    s->session = ctx->session;
     *state = s;
     return 0;
 }
@@ -101,6 +107,22 @@ static int report_similarity(const struct dense_state *s, bool keys, struct reco
     return record_metric(r, name, (double)left_out, err);
 }
 
+static int map_on_accel(const struct dense_state *s, struct map_below *b, struct record *r,
+                        struct err *err)
+{
+    struct accel_map m;
+    int rc = 0;
+    TRY(map_below_accel(s->accel, s->session, &s->in.x, b, &m, err));
+    TRY(record_metric(r, "p_sum_err", m.sum_err, err));
+    if (m.time.samples) {
+        TRY(record_metric(r, "time_map_ns", m.time.median, err));
+        TRY(record_metric(r, "time_map_ns_q1", m.time.q1, err));
+        TRY(record_metric(r, "time_map_ns_q3", m.time.q3, err));
+    }
+out:
+    return rc;
+}
+
 static int dense_report(void *state, struct record *r, struct err *err)
 {
     struct dense_state *s = state;
@@ -112,7 +134,10 @@ static int dense_report(void *state, struct record *r, struct err *err)
     TRY(mem_zalloc(&b, 1, sizeof *b, "map statistics", err));
     TRY(num_list_parse(s->params->c, "c", 0, b->c, BELOW_MOST_C, &b->n_c, err));
     qsort(b->c, (size_t)b->n_c, sizeof *b->c, ascending);
-    TRY(map_below_run(s->in.ops, s->in.lse, b, err));
+    if (s->accel)
+        TRY(map_on_accel(s, b, r, err));
+    else
+        TRY(map_below_run(s->in.ops, s->in.lse, b, err));
     TRY(map_below_report(b, r, err));
     TRY(report_similarity(s, false, r, err));
     TRY(report_similarity(s, true, r, err));
@@ -126,7 +151,7 @@ const struct method method_dense = {
     .summary = "every allowed pair; reports how sparse the exact attention map is",
     .paper = "Vaswani et al., Attention Is All You Need, arXiv 1706.03762",
     .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NO_REFERENCE,
     .params_size = sizeof(struct dense_params),
     .params = dense_opts,
     .budget_full = "",

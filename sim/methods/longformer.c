@@ -202,7 +202,7 @@ const struct method method_longformer = {
     .summary = "window on both sides, optionally dilated, and global tokens",
     .paper = "Beltagy et al., Longformer: The Long-Document Transformer, arXiv 2004.05150",
     .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_MONOTONE,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_MONOTONE | METHOD_NO_REFERENCE,
     .params_size = sizeof(struct longformer_params),
     .params = longformer_opts,
     .budget_full = "window=1000000000",

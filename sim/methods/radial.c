@@ -260,7 +260,7 @@ const struct method method_radial = {
     .paper = "Radial Attention: O(n log n) Sparse Attention with Energy Decay for Long Video "
              "Generation, arXiv 2506.19852",
     .abi = METHOD_ABI,
-    .flags = METHOD_BIDIRECTIONAL,
+    .flags = METHOD_BIDIRECTIONAL | METHOD_NO_REFERENCE,
     .params_size = sizeof(struct radial_params),
     .params = radial_opts,
     .prepare = radial_prepare,

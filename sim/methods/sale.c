@@ -306,7 +306,8 @@ const struct method method_sale = {
     .summary = "blocks tested pair by pair with 4-bit queries and keys",
     .paper = "SALE, arXiv:2505.24179",
     .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_CHANGES_MATH | METHOD_MONOTONE,
+    .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_CHANGES_MATH | METHOD_MONOTONE |
+             METHOD_NO_REFERENCE,
     .params_size = sizeof(struct params),
     .params = PARAMS,
     .budget_full = "tau=0",

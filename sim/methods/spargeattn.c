@@ -241,7 +241,8 @@ const struct method method_spargeattn = {
     .alias = "sparge",
     .abi = METHOD_ABI,
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_CHANGES_MATH |
-             METHOD_RANDOM | METHOD_MONOTONE,
+             METHOD_RANDOM | METHOD_MONOTONE |
+             METHOD_NO_REFERENCE,
     .params_size = sizeof(struct sparge_params),
     .params = sparge_options,
     .budget_full = "theta=1:pv=off",

@@ -169,7 +169,7 @@ const struct method method_sparse_transformer = {
     .summary = "local, strided and fixed patterns of the Sparse Transformer",
     .paper = "Child et al., Generating Long Sequences with Sparse Transformers, arXiv 1904.10509",
     .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL,
+    .flags = METHOD_CAUSAL | METHOD_NO_REFERENCE,
     .params_size = sizeof(struct st_params),
     .params = st_opts,
     .budget_full = "stride=1",

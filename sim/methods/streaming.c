@@ -220,7 +220,7 @@ const struct method method_streaming = {
     .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks, "
              "arXiv 2309.17453",
     .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_MONOTONE,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_MONOTONE | METHOD_NO_REFERENCE,
     .params_size = sizeof(struct streaming_params),
     .params = streaming_opts,
     .budget_full = "window=100%",

@@ -392,7 +392,8 @@ const struct method method_svg2 = {
              "Semantic-Aware Permutation, arXiv 2505.18875",
     .abi = METHOD_ABI,
     .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM | METHOD_MONOTONE |
-             METHOD_SHARES_BRANCHES,
+             METHOD_SHARES_BRANCHES |
+             METHOD_NO_REFERENCE,
     .params_size = sizeof(struct svg2_params),
     .params = svg2_opts,
     .budget_full = "top_p=1:qc=1:kc=1:dense_steps=0",

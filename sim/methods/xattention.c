@@ -203,7 +203,7 @@ const struct method method_xattention = {
     .summary = "blocks scored along antidiagonals, kept up to a share of each row's mass",
     .paper = "XAttention, arXiv:2503.16428",
     .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_MONOTONE,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_MONOTONE | METHOD_NO_REFERENCE,
     .params_size = sizeof(struct params),
     .params = PARAMS,
     .budget_full = "profile=clean:tau=1", /* official may misplace prompt chunks */

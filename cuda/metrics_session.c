@@ -1,0 +1,176 @@
+/*
+ * metrics_session.c - metrics of a head in a replay's session: in what order, and back to the host.
+ */
+#include "core/mem.h"
+#include "cuda/metrics.h"
+#include "cuda/session.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct attn_problem dense_problem(const struct attn_in *x)
+{
+    return (struct attn_problem){1, 1, x->d, x->nq, x->nk, x->scale, x->causal, ATTN_DENSE};
+}
+
+/* ---- of an output --------------------------------------------------------------------------- */
+
+int session_metrics_init(struct accel_session *s, const struct accel_head *h,
+                         const struct attn_tensors *t, const struct attn_tensors *spare,
+                         struct session_metrics *m, struct err *err)
+{
+    struct attn_problem p = dense_problem(h->x);
+    struct metrics_mask mask = {h->bq, h->bk, h->ptr, h->col};
+    int                 rc = 0;
+
+    memset(m, 0, sizeof *m);
+    m->out = t->out;
+    m->nq = p.nq;
+    m->d = p.d;
+    TRY(mem_zalloc(&m->ref, 1, sizeof *m->ref, "dense reference", err));
+    TRY(mem_zalloc(&m->pass, 1, sizeof *m->pass, "metrics", err));
+    TRY(metrics_ref_init(&s->gpu, &p, spare, m->ref, err));
+    TRY(metrics_pass_init(&s->gpu, &p, t, m->ref, &mask, NULL, 0, false, m->pass, err));
+    TRY(gpu_alloc(&s->gpu, p.nq * (int64_t)sizeof *m->rows, &m->rows, err));
+out:
+    if (rc)
+        session_metrics_free(m);
+    return rc;
+}
+
+void session_metrics_free(struct session_metrics *m)
+{
+    if (m->ref)
+        metrics_ref_free(m->ref);
+    if (m->pass)
+        metrics_pass_free(m->pass);
+    free(m->ref);
+    free(m->pass);
+    memset(m, 0, sizeof *m);
+}
+
+int session_metrics_launch(struct gpu *g, const void *metrics, struct err *err)
+{
+    const struct session_metrics *m = metrics;
+    int                           rc = 0;
+    TRY(metrics_ref_launch(g, m->ref, err));
+    TRY(metrics_pass_launch(g, m->pass, err));
+    TRY(metrics_errors(g, m->nq, m->d, m->out, m->ref->out, m->rows, err));
+out:
+    return rc;
+}
+
+int session_metrics_fetch(struct accel_session *s, const struct session_metrics *m,
+                          struct accel_result *r, struct err *err)
+{
+    int rc = 0;
+    TRY(gpu_get(&s->gpu, r->rows, m->rows, m->nq * (int64_t)sizeof *m->rows, err));
+    TRY(gpu_get(&s->gpu, r->dense_lse, m->ref->lse, m->nq * 8, err));
+    TRY(metrics_pass_mass(&s->gpu, m->pass, NULL, r->mass, err));
+out:
+    return rc;
+}
+
+/* ---- of the exact map ----------------------------------------------------------------------- */
+
+static int launch_pass(struct gpu *g, const void *pass, struct err *err)
+{
+    return metrics_pass_launch(g, pass, err);
+}
+
+/* Thresholds [c0, c0 + n) of m in one pass. */
+static int map_levels(struct accel_session *s, const struct metrics_pass *pass, int c0, int n,
+                      struct accel_map *m, struct err *err)
+{
+    struct metrics_below below;
+    struct accel_time    time;
+    struct session_work  work = {launch_pass, pass};
+    int                  rc = 0;
+
+    TRY(metrics_pass_launch(&s->gpu, pass, err));
+    TRY(metrics_pass_below(&s->gpu, pass, &below, err));
+    for (int u = 0; u < ACCEL_UNITS; u++)
+        for (int i = 0; i < n; i++) {
+            m->units[u * m->n_c + c0 + i] = below.units[u][i];
+            m->pairs[u * m->n_c + c0 + i] = below.pairs[u][i];
+        }
+    m->p_max = below.p_max;
+    if (s->options.samples > 0) {
+        TRY(session_time(s, &work, 1, &time, err));
+        m->time.median += time.median;
+        m->time.q1 += time.q1;
+        m->time.q3 += time.q3;
+        m->time.samples = time.samples;
+    }
+out:
+    return rc;
+}
+
+static int sum_error(struct accel_session *s, const struct metrics_pass *pass,
+                     const struct attn_in *x, struct accel_map *m, struct err *err)
+{
+    double *sum = NULL;
+    int     rc = 0;
+    TRY(mem_alloc(&sum, x->nq, sizeof *sum, "sums of rows", err));
+    TRY(metrics_pass_mass(&s->gpu, pass, sum, NULL, err));
+    m->sum_err = 0;
+    for (int64_t i = 0; i < x->nq; i++) {
+        bool   sees = !x->causal || i + x->nk - x->nq >= 0;
+        double e = fabs(sum[i] - (sees ? 1 : 0));
+        if (!(e <= m->sum_err)) /* NaN stays */
+            m->sum_err = e;
+    }
+out:
+    free(sum);
+    return rc;
+}
+
+static int map_locked(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
+                      struct err *err)
+{
+    struct gpu         *g = &s->gpu;
+    struct gpu_mark     mark = gpu_mark(g), inner;
+    struct attn_problem p = dense_problem(x);
+    struct attn_tensors t = {0};
+    struct metrics_ref  ref = {0};
+    struct metrics_mask all = {128, 128, NULL, NULL};
+    struct metrics_pass pass = {0};
+    int                 rc = 0;
+
+    TRY(session_put_bf16(g, x->q, x->nq * x->d, &t.q, err));
+    TRY(session_put_bf16(g, x->k, x->nk * x->d, &t.k, err));
+    TRY(session_put_bf16(g, x->v, x->nk * x->d, &t.v, err));
+    TRY(gpu_alloc(g, x->nq * x->d * 2, &t.out, err));
+    TRY(gpu_alloc(g, x->nq * 4, &t.lse, err));
+    TRY(metrics_ref_init(g, &p, &t, &ref, err));
+    TRY(metrics_ref_launch(g, &ref, err));
+    inner = gpu_mark(g);
+    for (int c0 = 0; c0 < m->n_c; c0 += METRICS_C) {
+        int n = m->n_c - c0 < METRICS_C ? m->n_c - c0 : METRICS_C;
+        TRY(metrics_pass_init(g, &p, &t, &ref, &all, m->c + c0, n, false, &pass, err));
+        TRY(map_levels(s, &pass, c0, n, m, err));
+        if (c0 == 0)
+            TRY(sum_error(s, &pass, x, m, err));
+        metrics_pass_free(&pass);
+        gpu_release(g, inner);
+    }
+out:
+    metrics_pass_free(&pass);
+    metrics_ref_free(&ref);
+    gpu_release(g, mark);
+    return rc;
+}
+
+int session_map(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
+                struct err *err)
+{
+    int rc = 0;
+    pthread_mutex_lock(&s->lock);
+    CU(err, cudaSetDevice(s->gpu.device));
+    m->time = (struct accel_time){0, 0, 0, 0};
+    rc = map_locked(s, x, m, err);
+out:
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
