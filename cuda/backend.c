@@ -181,6 +181,7 @@ static int measure_ceilings(struct accel_session *s, struct err *err)
     struct ceiling *c = NULL;
     struct gpu_mark mark = gpu_mark(&s->gpu);
     double          matmul[CEILING_SAMPLES], copy[CEILING_SAMPLES];
+    int64_t         peak = s->gpu.bytes_peak; /* of the heads, not of this */
     int64_t         id;
     int             rc = 0;
 
@@ -204,6 +205,7 @@ static int measure_ceilings(struct accel_session *s, struct err *err)
 out:
     ceiling_close(&c);
     gpu_release(&s->gpu, mark);
+    s->gpu.bytes_peak = peak;
     return rc;
 }
 

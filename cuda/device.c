@@ -9,6 +9,8 @@
 
 /* Small enough to fit beside other users of the GPU, large enough that a head needs a few. */
 #define CHUNK_BYTES (64LL << 20)
+/* A larger oldest chunk goes back like the others: the ceilings take gigabytes, once. */
+#define KEEP_BYTES (1LL << 30)
 
 struct gpu_chunk {
     struct gpu_chunk *next;
@@ -147,7 +149,8 @@ struct gpu_mark gpu_mark(const struct gpu *g)
 
 void gpu_release(struct gpu *g, struct gpu_mark mark)
 {
-    while (g->chunks && g->chunks != mark.chunk && g->chunks->next) {
+    while (g->chunks && g->chunks != mark.chunk &&
+           (g->chunks->next || g->chunks->size > KEEP_BYTES)) {
         struct gpu_chunk *c = g->chunks;
         g->chunks = c->next;
         cudaFree(c->base);

@@ -49,7 +49,7 @@ int  gpu_open(int local_rank, struct gpu *g, struct err *err);
 void gpu_close(struct gpu *g); /* also of a zeroed one */
 
 /* Arena: 256-byte aligned device memory that lives until gpu_release of an older mark. The
- * oldest chunk is kept for reuse. */
+ * oldest chunk is kept for reuse unless it is large. */
 struct gpu_mark {
     struct gpu_chunk *chunk;
     int64_t           used;
