@@ -4,6 +4,7 @@
 #include "core/cmd.h"
 #include "core/manifest.h"
 
+#include <cblas.h>
 #include <stdio.h>
 
 static const struct opt version_options[] = {
@@ -19,8 +20,8 @@ static void print_version(const struct app *app, bool as_json)
     struct jw  w;
     bool       cuda = app->kernels != NULL;
     if (!as_json) {
-        printf("lacuna %s\nbuild %s\ncuda %s\n", lacuna_version(), lacuna_build_id(),
-               cuda ? "yes" : "no");
+        printf("lacuna %s\nbuild %s\ncuda %s\nblas kernels %s\n", lacuna_version(),
+               lacuna_build_id(), cuda ? "yes" : "no", openblas_get_corename());
         return;
     }
     jw_init(&w, &b, 2);
@@ -28,6 +29,7 @@ static void print_version(const struct app *app, bool as_json)
     jw_kstr(&w, "version", lacuna_version());
     jw_kstr(&w, "build", lacuna_build_id());
     jw_kbool(&w, "cuda", cuda);
+    jw_kstr(&w, "blas_kernels", openblas_get_corename());
     jw_obj_end(&w);
     puts(buf_str(&b));
     buf_free(&b);

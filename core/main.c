@@ -54,8 +54,7 @@ int main(int argc, char **argv)
     };
     struct err err = {0};
 
-    /* Work is spread over heads and rows by our own threads; a command that wants a threaded
-     * matrix product asks for it. */
+    /* Work is spread over heads and rows by our own threads. */
     openblas_set_num_threads(1);
     hold_standard_streams();
     interrupt_install();
