@@ -208,6 +208,11 @@ $(BUILD)/tests/bench: $(BUILD)/tests/bench.o $(BUILD)/tests/golden.o $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
+# Writes checkpoints of the published sizes with random weights (2.8 and 28.6 GB).
+$(BUILD)/tests/makewan: $(BUILD)/tests/makewan.o $(LIB)
+	$(if $(Q),@echo "  LINK  $@")
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
 # ---- GPU ------------------------------------------------------------------------------------
 # The programs of checkcu need no package of the machine that runs them: gpu-bundle links them, and
 # lacuna, with everything but libc and libm inside; check-gpu and bench-gpu then run on the machine
