@@ -1,14 +1,14 @@
 /*
- * makewan.c - a Wan 2.1 checkpoint of a published size with random weights, to try the runner at the
- * size of the real models where these cannot be had.
+ * makewan.c - a Wan 2.1 checkpoint of a published size with random weights, to try the runner at
+ * the size of the real models where these cannot be had.
  *
  *   makewan 1.3b|14b DIR [LAYERS [sparse]]
  *
  * Writes DIR/config.json, diffusion_pytorch_model.safetensors.index.json, one shard per layer and
  * one for the rest, and text.npy (8 text tokens). Weights are bfloat16 +-(1..2) 2^-6: what a matrix
- * of width 1536 to 5120 makes of values of order 1 is of order 1. With "sparse" only the first 512 KiB of a tensor are written and
- * the rest is a hole in the file, zero when read: the 28.6 GB of the large model then take 0.2 GB of
- * disk. Memory: one chunk of 512 KiB.
+ * of width 1536 to 5120 makes of values of order 1 is of order 1. With "sparse" only the first 512
+ * KiB of a tensor are written and the rest is a hole in the file, zero when read: the 28.6 GB of
+ * the large model then take 0.2 GB of disk. Memory: one chunk of 512 KiB.
  */
 #include "core/buf.h"
 #include "core/dtype.h"
@@ -40,21 +40,20 @@ struct spec {
 };
 
 static const struct spec block[] = {
-    {"scale_shift_table", "1sd"},
-    {"attn1.to_q.weight", "dd"},       {"attn1.to_q.bias", "d"},
-    {"attn1.to_k.weight", "dd"},       {"attn1.to_k.bias", "d"},
-    {"attn1.to_v.weight", "dd"},       {"attn1.to_v.bias", "d"},
-    {"attn1.to_out.0.weight", "dd"},   {"attn1.to_out.0.bias", "d"},
-    {"attn1.norm_q.weight", "d"},      {"attn1.norm_k.weight", "d"},
-    {"attn2.to_q.weight", "dd"},       {"attn2.to_q.bias", "d"},
-    {"attn2.to_k.weight", "dd"},       {"attn2.to_k.bias", "d"},
-    {"attn2.to_v.weight", "dd"},       {"attn2.to_v.bias", "d"},
-    {"attn2.to_out.0.weight", "dd"},   {"attn2.to_out.0.bias", "d"},
-    {"attn2.norm_q.weight", "d"},      {"attn2.norm_k.weight", "d"},
-    {"ffn.net.0.proj.weight", "fd"},   {"ffn.net.0.proj.bias", "f"},
-    {"ffn.net.2.weight", "df"},        {"ffn.net.2.bias", "d"},
-    {"norm2.weight", "d"},             {"norm2.bias", "d"},
-    {NULL, NULL},
+    {"scale_shift_table", "1sd"}, {"attn1.to_q.weight", "dd"},
+    {"attn1.to_q.bias", "d"},     {"attn1.to_k.weight", "dd"},
+    {"attn1.to_k.bias", "d"},     {"attn1.to_v.weight", "dd"},
+    {"attn1.to_v.bias", "d"},     {"attn1.to_out.0.weight", "dd"},
+    {"attn1.to_out.0.bias", "d"}, {"attn1.norm_q.weight", "d"},
+    {"attn1.norm_k.weight", "d"}, {"attn2.to_q.weight", "dd"},
+    {"attn2.to_q.bias", "d"},     {"attn2.to_k.weight", "dd"},
+    {"attn2.to_k.bias", "d"},     {"attn2.to_v.weight", "dd"},
+    {"attn2.to_v.bias", "d"},     {"attn2.to_out.0.weight", "dd"},
+    {"attn2.to_out.0.bias", "d"}, {"attn2.norm_q.weight", "d"},
+    {"attn2.norm_k.weight", "d"}, {"ffn.net.0.proj.weight", "fd"},
+    {"ffn.net.0.proj.bias", "f"}, {"ffn.net.2.weight", "df"},
+    {"ffn.net.2.bias", "d"},      {"norm2.weight", "d"},
+    {"norm2.bias", "d"},          {NULL, NULL},
 };
 
 #define EMBED "condition_embedder."
@@ -81,16 +80,26 @@ static int64_t side(const struct size *s, char c)
 {
     int64_t d = 128 * s->heads;
     switch (c) {
-    case 'd': return d;
-    case '6': return 6 * d;
-    case 'f': return s->ffn;
-    case 'q': return 256;
-    case 't': return 4096;
-    case 'p': return 64;
-    case 's': return 6;
-    case 'c': return 16;
-    case '2': return 2;
-    default: return 1;
+    case 'd':
+        return d;
+    case '6':
+        return 6 * d;
+    case 'f':
+        return s->ffn;
+    case 'q':
+        return 256;
+    case 't':
+        return 4096;
+    case 'p':
+        return 64;
+    case 's':
+        return 6;
+    case 'c':
+        return 16;
+    case '2':
+        return 2;
+    default:
+        return 1;
     }
 }
 
