@@ -46,7 +46,7 @@ static int open_device(struct device_run *r, struct err *err)
         err_prefix(err, "--device %s", r->on->name);
         goto out;
     }
-    log_info("the model runs on %s", r->on->device(r->d));
+    log_debug("the model runs on %s", r->on->device(r->d));
 out:
     free(inv_freq);
     return rc;

@@ -265,7 +265,7 @@ int cuda_list_kernels(struct jw *w, struct err *err)
         jw_obj(w);
         jw_kstr(w, "name", k->name);
         jw_kstr(w, "summary", k->summary);
-        jw_kint(w, "sm", 90);
+        jw_kint(w, "sm", k->sm);
         jw_kint(w, "query_rows", k->tile.bm);
         jw_kint(w, "keys", k->tile.bn);
         jw_kint(w, "threads", k->threads);

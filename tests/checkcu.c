@@ -11,8 +11,10 @@
  *                              --small: short sequences, for compute-sanitizer
  */
 #include "core/log.h"
+#include "cuda/backend.h"
 #include "tests/checkcu_blas.h"
 #include "tests/checkcu_case.h"
+#include "tests/checkcu_decoder.h"
 #include "tests/checkcu_select.h"
 
 #include <math.h>
@@ -258,6 +260,8 @@ int main(int argc, char **argv)
         }
     if (!lost)
         check_scores(&g, only);
+    if (!lost && strstr("decoder", only))
+        check_decoder(&cuda_decoder, &n_checks, &n_failures);
     for (int d = 128; d >= 64 && !lost; d /= 2)
         if (strstr("metrics", only) && check_metrics(&g, d)) {
             printf("the GPU is lost after this failure; the rest did not run\n");
