@@ -16,16 +16,27 @@
 
 /* ---- small kernels -------------------------------------------------------------------------- */
 
-/* Combine the pieces of split rows: O = sum_i 2^(m_i - m) O_i / sum_i 2^(m_i - m) l_i. One block of
- * D threads (a channel each) per query row, pieces in slot order. */
+#define COMBINE_THREADS 256
+
+static DEVICE uint32_t pair_f16(float lo, float hi)
+{
+    return (uint32_t)__half_as_ushort(__float2half(lo)) |
+           (uint32_t)__half_as_ushort(__float2half(hi)) << 16;
+}
+
+/* Combine the pieces of split rows: O = sum_i 2^(m_i - m) O_i / sum_i 2^(m_i - m) l_i, pieces in
+ * slot order. A thread has four channels of a query row, a block 256 / (D / 4) rows. */
 template <int D>
 __global__ void combine_pieces(const int3 *splits, const float *piece_out, const float2 *piece_ml,
                                int bm, int q_blocks, int nq, bool half, uint16_t *out, float *lse)
 {
     int3   s = splits[blockIdx.x];
-    int    head = s.x / q_blocks, row = (s.x - head * q_blocks) * bm + blockIdx.y;
-    float  m = -INFINITY, l = 0, sum = 0;
-    size_t at = (size_t)s.y * bm + blockIdx.y;
+    int    in_tile = blockIdx.y * (4 * COMBINE_THREADS / D) + threadIdx.x / (D / 4);
+    int    head = s.x / q_blocks, row = (s.x - head * q_blocks) * bm + in_tile;
+    int    channel = threadIdx.x % (D / 4) * 4;
+    float  m = -INFINITY, l = 0;
+    float4 sum = make_float4(0, 0, 0, 0);
+    size_t at = (size_t)s.y * bm + in_tile;
 
     if (row >= nq)
         return;
@@ -34,17 +45,23 @@ __global__ void combine_pieces(const int3 *splits, const float *piece_out, const
         if (ml.y > 0)
             m = fmaxf(m, ml.x);
     }
+#pragma unroll 4
     for (int i = 0; i < s.z; i++) {
         float2 ml = piece_ml[at + (size_t)i * bm];
+        float4 o = *(const float4 *)(piece_out + (at + (size_t)i * bm) * D + channel);
         float  weight = ml.y > 0 ? exp2f(ml.x - m) : 0;
         l += weight * ml.y;
-        sum += weight * piece_out[(at + (size_t)i * bm) * D + threadIdx.x];
+        sum.x += weight * o.x;
+        sum.y += weight * o.y;
+        sum.z += weight * o.z;
+        sum.w += weight * o.w;
     }
+    float  inv = l > 0 ? 1 / l : 0;
     size_t to = (size_t)head * nq + row;
-    float y = l > 0 ? sum / l : 0;
-    out[to * D + threadIdx.x] =
-        half ? __half_as_ushort(__float2half(y)) : __bfloat16_as_ushort(__float2bfloat16(y));
-    if (threadIdx.x == 0)
+    float4 y = make_float4(sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv);
+    *(uint2 *)(out + to * D + channel) = half ? make_uint2(pair_f16(y.x, y.y), pair_f16(y.z, y.w))
+                                              : make_uint2(pack_pair(y.x, y.y), pack_pair(y.z, y.w));
+    if (channel == 0)
         lse[to] = l > 0 ? (m + log2f(l)) * 0.69314718055994531f : -INFINITY;
 }
 
@@ -234,6 +251,7 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     a->offset = (int)(p->nk - p->nq);
     a->masked_stages = plan->masked_stages;
     a->scale_log2 = (float)(p->scale * M_LOG2E);
+    a->grow = 8 / a->scale_log2;
 out:
     return rc;
 }
@@ -277,15 +295,11 @@ extern "C" int attn_job_launch(struct gpu *g, const struct attn_job *job, struct
         job->kernel->launch(job->grid, g->stream, job->maps, job->args);
     CU_LAUNCHED(err);
     if (job->n_splits) {
-        dim3 grid(job->n_splits, bm);
-        if (d == 128)
-            combine_pieces<128><<<grid, 128, 0, g->stream>>>(
-                (const int3 *)job->splits, a->piece_out, a->piece_ml, bm, a->q_blocks, a->nq, half,
-                out, a->lse);
-        else
-            combine_pieces<64><<<grid, 64, 0, g->stream>>>(
-                (const int3 *)job->splits, a->piece_out, a->piece_ml, bm, a->q_blocks, a->nq, half,
-                out, a->lse);
+        auto combine = d == 128 ? combine_pieces<128> : combine_pieces<64>;
+        dim3 grid(job->n_splits, bm * d / (4 * COMBINE_THREADS));
+        combine<<<grid, COMBINE_THREADS, 0, g->stream>>>((const int3 *)job->splits, a->piece_out,
+                                                         a->piece_ml, bm, a->q_blocks, a->nq, half,
+                                                         out, a->lse);
         CU_LAUNCHED(err);
     }
     if (job->n_empty) {

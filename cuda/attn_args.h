@@ -24,6 +24,7 @@ struct attn_args {
     int            causal, offset; /* row i sees key j iff j <= i + offset, offset = nk - nq */
     int            masked_stages; /* stages from the end of an item that may need masking, >= 1 */
     float          scale_log2;    /* softmax scale * log2 e */
+    float          grow;          /* 8 / scale_log2: how far scores may pass the maximum in use */
 };
 
 #endif

@@ -40,11 +40,13 @@ enum list_kind {
     BLOCKS_PAIR, /* the same, bits 30 and 31 say for which of the two 64-row blocks */
 };
 
-template <int D_, int BN_, int WG_, int STAGES_, int QBUFS_, int OPANELS_, list_kind KIND_>
+template <int D_, int BN_, int WG_, int STAGES_, int QBUFS_, int OPANELS_, list_kind KIND_,
+          bool TURNS_ = true>
 struct shape {
     static constexpr int D = D_, BN = BN_, WG = WG_, STAGES = STAGES_, QBUFS = QBUFS_;
     static constexpr int OPANELS = OPANELS_; /* 64-column panels of the outgoing tile at once */
     static constexpr list_kind KIND = KIND_;
+    static constexpr bool TURNS = TURNS_; /* warpgroups take turns at the tensor cores */
     static constexpr bool LISTED = KIND != BLOCKS_ALL;
     static constexpr bool HALVES = KIND == BLOCKS_HALF || KIND == BLOCKS_PAIR;
     static constexpr int BM = 64 * WG, PANELS = D / 64, THREADS = 128 * (WG + 1);
@@ -122,7 +124,7 @@ template <class T> struct producer {
     DEVICE void run()
     {
         bool     pending = false;
-        unsigned ticket = atomicAdd(a.ticket, 1u);
+        unsigned ticket = blockIdx.x; /* the first is not drawn */
         while (ticket < (unsigned)a.n_items) {
             int4 item = __ldg(a.items + ticket);
             int head = item.x / a.q_blocks, row = (item.x - head * a.q_blocks) * T::BM;
@@ -150,7 +152,7 @@ template <class T> struct producer {
             }
             /* Not earlier: a thread block must not sit on a second long item while others idle. The
              * stages in flight hide the latency. */
-            ticket = atomicAdd(a.ticket, 1u);
+            ticket = gridDim.x + atomicAdd(a.ticket, 1u);
         }
         /* Every CTA draws exactly one ticket past the end; the last of them resets the counter. */
         if (ticket == (unsigned)a.n_items + gridDim.x - 1)
@@ -211,8 +213,16 @@ template <class T> struct consumer {
     }
 
     /* Turns at the tensor cores. */
-    DEVICE void take_turn() { named_sync(1 + w, 256); }
-    DEVICE void pass_turn() { named_arrive(1 + (w + 1) % T::WG, 256); }
+    DEVICE void take_turn()
+    {
+        if (T::TURNS)
+            named_sync(1 + w, 256);
+    }
+    DEVICE void pass_turn()
+    {
+        if (T::TURNS)
+            named_arrive(1 + (w + 1) % T::WG, 256);
+    }
 
     DEVICE void arrive(uint64_t *bar)
     {
@@ -256,6 +266,11 @@ template <class T> struct consumer {
         wgmma_commit();
     }
 
+    static DEVICE int last_key(int2 keys)
+    {
+        return (T::HALVES ? max(keys.x, keys.y) : keys.x) + T::BOX - 1;
+    }
+
     /* Scores that row r (0 or 1) of this thread may not see become -inf. */
     DEVICE void mask_scores(float (&s)[BN / 2], int2 keys)
     {
@@ -281,40 +296,82 @@ template <class T> struct consumer {
         }
     }
 
-    /* Scores to probabilities. The running maximum mx[] follows only when a score exceeds it by
-     * 2^8: until then probabilities up to 256 are as exact in bf16 as those up to 1, and the
-     * outputs need no rescaling. Returns the factors of the old outputs in c. */
-    template <bool FRESH, bool MASKED>
-    DEVICE void softmax(float (&s)[BN / 2], float (&mx)[2], float (&sum)[2], float (&c)[2])
+    /* Whether a score may exceed its row's limit, by the bits: those of floats above a limit that is
+     * not negative order like integers, and integers have a maximum of three. A negative limit says
+     * yes without looking. */
+    static DEVICE bool may_exceed(const float (&s)[BN / 2], const float (&limit)[2])
+    {
+        int top[2];
+#pragma unroll
+        for (int i = 0; i < BN / 2; i += 2) {
+            const int r = i >> 1 & 1;
+            int       x = __float_as_int(s[i]), y = __float_as_int(s[i + 1]);
+            top[r] = i < 4 ? max(x, y) : __vimax3_s32(top[r], x, y);
+        }
+        return limit[0] < 0 || limit[1] < 0 || top[0] > __float_as_int(limit[0]) ||
+               top[1] > __float_as_int(limit[1]);
+    }
+
+    /* Largest scores of the thread's two rows, over the four lanes that share them. */
+    static DEVICE void row_tops(const float (&s)[BN / 2], float (&top)[2])
     {
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float top = fmaxf(s[2 * r], s[2 * r + 1]);
-#pragma unroll
-            for (int j = 1; j < BN / 8; j++)
-                top = fmaxf(top, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-            float old = mx[r];
-            if (FRESH || (top - old) * a.scale_log2 > 8)
-                mx[r] = top;
-            /* Both products are rounded alike: the factor of an unchanged maximum is exactly 1. */
-            float base = __fmul_rn(mx[r], a.scale_log2);
-            if (MASKED && mx[r] == -INFINITY)
-                base = 0;
-            c[r] = FRESH ? 0 : exp2_fast(__fmul_rn(old, a.scale_log2) - base);
-            float add0 = 0, add1 = 0;
-#pragma unroll
-            for (int j = 0; j < BN / 8; j++) {
-                float x = exp2_fast(fmaf(s[4 * j + 2 * r], a.scale_log2, -base));
-                float y = exp2_fast(fmaf(s[4 * j + 2 * r + 1], a.scale_log2, -base));
-                s[4 * j + 2 * r] = x;
-                s[4 * j + 2 * r + 1] = y;
-                add0 += x;
-                add1 += y;
-            }
-            sum[r] = FRESH ? add0 + add1 : fmaf(sum[r], c[r], add0 + add1);
+        for (int i = 0; i < BN / 2; i += 2) {
+            const int r = i >> 1 & 1;
+            float     x = fmaxf(s[i], s[i + 1]);
+            top[r] = i < 4 ? x : fmaxf(top[r], x);
         }
+#pragma unroll
+        for (int lanes = 1; lanes < 4; lanes *= 2)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], lanes));
+    }
+
+    /* Raise the maxima of the rows whose scores exceed them by 2^8: scales the sums, and returns the
+     * factors of the outputs. */
+    DEVICE void raise(const float (&s)[BN / 2], const float (&limit)[2], float (&c)[2])
+    {
+        float top[2];
+        row_tops(s, top);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            c[r] = 1;
+            if (top[r] > limit[r]) {
+                c[r] = exp2_fast((m[r] - top[r]) * a.scale_log2);
+                m[r] = top[r];
+            }
+            l[r] *= c[r];
+        }
+    }
+
+    DEVICE void rescale(const float (&c)[2])
+    {
+#pragma unroll
+        for (int i = 0; i < D / 2; i++)
+            o[i] *= c[i >> 1 & 1];
+    }
+
+    /* Scores to probabilities, which are added to sum[]. */
+    template <bool MASKED>
+    DEVICE void exponentials(float (&s)[BN / 2], const float (&mx)[2], float (&sum)[2])
+    {
+        float base[2], add[2][2] = {{0, 0}, {0, 0}};
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            base[r] = mx[r] * a.scale_log2;
+            if (MASKED && mx[r] == -INFINITY)
+                base[r] = 0;
+        }
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++) {
+            const int r = i >> 1 & 1;
+            s[i] = exp2_fast(fmaf(s[i], a.scale_log2, -base[r]));
+            add[r][i & 1] += s[i];
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            sum[r] += add[r][0] + add[r][1];
     }
 
     DEVICE void pack(const float (&s)[BN / 2])
@@ -322,15 +379,6 @@ template <class T> struct consumer {
 #pragma unroll
         for (int i = 0; i < BN / 4; i++)
             p[i] = pack_pair(s[2 * i], s[2 * i + 1]);
-    }
-
-    DEVICE void rescale(const float (&c)[2])
-    {
-        if (__any_sync(~0u, c[0] != 1 || c[1] != 1)) {
-#pragma unroll
-            for (int i = 0; i < D / 2; i++)
-                o[i] *= c[i >> 1 & 1];
-        }
     }
 
     DEVICE void clear_outputs()
@@ -343,7 +391,7 @@ template <class T> struct consumer {
     /* One stage inside an item: Q K of this one, P V of the one before it, if that is pending. */
     template <bool MASKED, bool PENDING> DEVICE void step(bool last)
     {
-        float           s[BN / 2], c[2];
+        float           s[BN / 2];
         ring<T::STAGES> before = kv;
         kv.next();
         uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
@@ -363,14 +411,19 @@ template <class T> struct consumer {
             arrive(&sm.q_empty[q.at]);
         if (MASKED)
             mask_scores(s, keys);
-        softmax<false, MASKED>(s, m, l, c);
+        float limit[2] = {m[0] + a.grow, m[1] + a.grow}, c[2];
+        bool  grows = __any_sync(~0u, may_exceed(s, limit));
+        if (grows) /* a branch here also keeps ptxas from waiting before the maximum is known */
+            raise(s, limit, c);
         if (PENDING) {
             wgmma_wait<0>();
             hold(o);
             arrive(&sm.v_empty[before.at]);
         }
+        exponentials<MASKED>(s, m, l);
         pack(s);
-        rescale(c);
+        if (grows)
+            rescale(c);
         have_p = true;
     }
 
@@ -425,7 +478,7 @@ template <class T> struct consumer {
     template <bool PREVIOUS, bool PENDING>
     DEVICE void first_step(const int4 &next, const ring<T::STAGES> &before)
     {
-        float    s[BN / 2], c[2], m_new[2], l_new[2];
+        float    s[BN / 2], m_new[2], l_new[2] = {0, 0};
         uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         int2 keys = sm.keys[kv.at];
@@ -443,8 +496,11 @@ template <class T> struct consumer {
         start_item(next);
         if (n == 1)
             arrive(&sm.q_empty[q.at]);
-        mask_scores(s, keys);
-        softmax<true, true>(s, m_new, l_new, c);
+        /* three warpgroups have no register left for the condition */
+        if (T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal || last_key(keys) >= a.nk)
+            mask_scores(s, keys);
+        row_tops(s, m_new);
+        exponentials<true>(s, m_new, l_new);
         if (PENDING) {
             wgmma_wait<0>();
             hold(o);
@@ -632,12 +688,12 @@ using dense128_wide = shape<128, 176, 2, 2, 1, 1, BLOCKS_ALL>;
 using dense128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_ALL>;
 using list128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_LIST>;
 using half128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_HALF>;
-using pair128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_PAIR>;
+using pair128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_PAIR, false>;
 using dense64 = shape<64, 128, 3, 3, 2, 1, BLOCKS_ALL>;
 using dense64_two = shape<64, 128, 2, 4, 2, 1, BLOCKS_ALL>;
 using dense64_wide = shape<64, 192, 2, 3, 2, 1, BLOCKS_ALL>;
 using list64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_LIST>;
 using half64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_HALF>;
-using pair64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_PAIR>;
+using pair64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_PAIR, false>;
 
 #endif
