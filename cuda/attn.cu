@@ -31,10 +31,10 @@ __global__ void combine_pieces(const int3 *splits, const float *piece_out, const
                                int bm, int q_blocks, int nq, bool half, uint16_t *out, float *lse)
 {
     int3   s = splits[blockIdx.x];
-    int    in_tile = blockIdx.y * (4 * COMBINE_THREADS / D) + threadIdx.x / (D / 4);
-    int    head = s.x / q_blocks, row = (s.x - head * q_blocks) * bm + in_tile;
-    int    channel = threadIdx.x % (D / 4) * 4;
-    float  m = -INFINITY, l = 0;
+    int in_tile = blockIdx.y * (4 * COMBINE_THREADS / D) + threadIdx.x / (D / 4);
+    int head = s.x / q_blocks, row = (s.x - head * q_blocks) * bm + in_tile;
+    int channel = threadIdx.x % (D / 4) * 4;
+    float m = -INFINITY, l = 0;
     float4 sum = make_float4(0, 0, 0, 0);
     size_t at = (size_t)s.y * bm + in_tile;
 
@@ -56,11 +56,12 @@ __global__ void combine_pieces(const int3 *splits, const float *piece_out, const
         sum.z += weight * o.z;
         sum.w += weight * o.w;
     }
-    float  inv = l > 0 ? 1 / l : 0;
+    float inv = l > 0 ? 1 / l : 0;
     size_t to = (size_t)head * nq + row;
     float4 y = make_float4(sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv);
-    *(uint2 *)(out + to * D + channel) = half ? make_uint2(pair_f16(y.x, y.y), pair_f16(y.z, y.w))
-                                              : make_uint2(pack_pair(y.x, y.y), pack_pair(y.z, y.w));
+    *(uint2 *)(out + to * D + channel) = half
+                                             ? make_uint2(pair_f16(y.x, y.y), pair_f16(y.z, y.w))
+                                             : make_uint2(pack_pair(y.x, y.y), pack_pair(y.z, y.w));
     if (channel == 0)
         lse[to] = l > 0 ? (m + log2f(l)) * 0.69314718055994531f : -INFINITY;
 }

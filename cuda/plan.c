@@ -289,8 +289,8 @@ static int earlier(const void *x, const void *y)
 /* State of the cut: what is left of the gap of multiprocessor `at`. */
 struct gaps {
     const int64_t *free_at; /* ascending, one per multiprocessor */
-    int64_t        level, left;
-    int            at, sms;
+    int64_t level, left;
+    int at, sms;
 };
 
 static void next_gap(struct gaps *g)
@@ -372,8 +372,9 @@ out:
     return rc;
 }
 
-/* Take the split plan that ends first, if that pays for combining. Each cut adds an item, and pieces
- * are whole stages: how much slack lets the greedy order place them all is found by trying. */
+/* Take the split plan that ends first, if that pays for combining. Each cut adds an item, and
+ * pieces are whole stages: how much slack lets the greedy order place them all is found by trying.
+ */
 static int balance(struct attn_plan *plan, int sms, bool split, struct err *err)
 {
     struct attn_plan best = *plan;
@@ -390,8 +391,8 @@ static int balance(struct attn_plan *plan, int sms, bool split, struct err *err)
     for (int slack = 0; slack < 4 && split && first > bound; slack++) {
         struct attn_plan cand = {0};
         TRY(split_late(plan, bound, finish, sms, slack, heap, &cand, err));
-        int64_t           cand_ends = assign(&cand, sms, heap, NULL);
-        bool              better = cand_ends < first;
+        int64_t cand_ends = assign(&cand, sms, heap, NULL);
+        bool better = cand_ends < first;
         struct attn_plan *worse = better ? &best : &cand;
         if (worse->items != plan->items) {
             free(worse->items);
