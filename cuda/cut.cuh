@@ -1,7 +1,7 @@
 /*
- * cut.cuh - how many of a list's largest values reach a sum: by bisection over the values' bits, one
- * warp per list, no sorting. Values are doubles >= 0, whose bits order as they do; negative ones do
- * not take part. Sorted order is by value descending, ties by index.
+ * cut.cuh - how many of a list's largest values reach a sum: by bisection over the values' bits,
+ * one warp per list, no sorting. Values are doubles >= 0, whose bits order as they do; negative
+ * ones do not take part. Sorted order is by value descending, ties by index.
  *
  * A cut is {t, m}: the entries above t and the first m of those equal to t.
  */
@@ -12,13 +12,13 @@
 
 struct cut {
     double t;
-    int    m;
+    int m;
 };
 
 /* A list in shared memory: lane l has the entries l, l + 32, ... */
 struct list_shared {
     const double *v;
-    int           n;
+    int n;
     template <class F> __device__ __forceinline__ void each(F f) const
     {
         for (int x = threadIdx.x & 31; x < n; x += 32)
@@ -60,7 +60,7 @@ template <class L>
 static __device__ __forceinline__ double cut_mass(const L &list, double t, bool equal, int *number)
 {
     double sum = 0;
-    int    count = 0;
+    int count = 0;
     if (equal)
         list.each([&](double v) {
             if (v >= t) {
@@ -95,9 +95,9 @@ template <class L> static __device__ __forceinline__ double cut_below(const L &l
 template <class L, class F>
 static __device__ __forceinline__ double cut_find(const L &list, double guess, F enough)
 {
-    double   top = cut_below(list, INFINITY), mass;
+    double top = cut_below(list, INFINITY), mass;
     uint64_t low = 0, high = (uint64_t)__double_as_longlong(top > 0 ? top : 0) + 1;
-    int      number, at_high = 0, at_low;
+    int number, at_high = 0, at_low;
     guess = guess < 0 ? 0 : guess > top ? top : guess;
     mass = cut_mass(list, guess, true, &at_low);
     if (enough(mass, at_low))
@@ -121,7 +121,7 @@ static __device__ __forceinline__ double cut_find(const L &list, double guess, F
 template <class L>
 static __device__ __forceinline__ cut cut_reach(const L &list, int n, double need, int least)
 {
-    int    number, equal;
+    int number, equal;
     double total = cut_mass(list, 0, true, &number);
     if (need > total)
         return {-0.5, 0}; /* above it lies everything that takes part */
@@ -130,7 +130,7 @@ static __device__ __forceinline__ cut cut_reach(const L &list, int n, double nee
     double t = cut_find(list, (total - need) / n, [=](double mass, int) { return mass >= need; });
     cut_mass(list, t, true, &equal);
     double above = cut_mass(list, t, false, &number);
-    int    m = number == 0 && least ? 1 : 0;
+    int m = number == 0 && least ? 1 : 0;
     while (m < equal - number && above + m * t < need)
         m++;
     return {t, m};
@@ -140,9 +140,9 @@ static __device__ __forceinline__ cut cut_reach(const L &list, int n, double nee
  * `seen` counts the entries equal to t so far and starts at 0. */
 static __device__ __forceinline__ bool cut_has(const cut &c, double value, bool valid, int *seen)
 {
-    bool     tie = valid && value == c.t;
+    bool tie = valid && value == c.t;
     uint32_t ties = __ballot_sync(~0u, tie), before = (1u << (threadIdx.x & 31)) - 1;
-    bool     in = valid && (value > c.t || (tie && *seen + __popc(ties & before) < c.m));
+    bool in = valid && (value > c.t || (tie && *seen + __popc(ties & before) < c.m));
     *seen += __popc(ties);
     return in;
 }

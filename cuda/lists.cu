@@ -11,7 +11,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
     scan_counts(const int32_t *count, int64_t rows, int64_t *ptr)
 {
     __shared__ int64_t warp_sum[2][32];
-    int     lane = threadIdx.x & 31, warp = threadIdx.x >> 5, turn = 0;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, turn = 0;
     int64_t base = 0;
     for (int64_t from = 0; from < rows; from += 4 * SCAN_THREADS, turn ^= 1) {
         int64_t r = from + 4 * (int64_t)threadIdx.x, own[4], sum = 0;
@@ -53,13 +53,13 @@ static __global__ void fill_columns(const uint32_t *map, int64_t rows, int64_t w
                                     const int64_t *ptr, int32_t *col)
 {
     int64_t r = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
-    int     lane = threadIdx.x & 31;
+    int lane = threadIdx.x & 31;
     if (r >= rows)
         return;
     int64_t at = ptr[r];
     for (int64_t w0 = 0; w0 < words; w0 += 32) {
         uint32_t mine = w0 + lane < words ? map[r * words + w0 + lane] : 0;
-        int      n = (int)min(words - w0, (int64_t)32);
+        int n = (int)min(words - w0, (int64_t)32);
         for (int w = 0; w < n; w++) {
             uint32_t bits = __shfl_sync(~0u, mine, w);
             if (bits >> lane & 1)
@@ -75,7 +75,7 @@ extern "C" int lists_make(struct gpu *g, const struct select_lists *l, struct er
     scan_counts<<<1, SCAN_THREADS, 0, g->stream>>>(l->count, l->rows, l->ptr);
     CU_LAUNCHED(err);
     fill_columns<<<(unsigned)((l->rows + 7) / 8), 256, 0, g->stream>>>(l->map, l->rows, l->words,
-                                                                      l->ptr, l->col);
+                                                                       l->ptr, l->col);
     CU_LAUNCHED(err);
 out:
     return rc;

@@ -18,18 +18,18 @@ static __device__ __forceinline__ void unpack(const uint4 &raw, float (&x)[8])
     }
 }
 
-/* mean[head][block] of `block` rows of x [heads][n][D], summed in double; of a ragged last block over
- * its rows, or with `padded` as if zero rows followed. Grid (blocks, heads), 256 threads. */
+/* mean[head][block] of `block` rows of x [heads][n][D], summed in double; of a ragged last block
+ * over its rows, or with `padded` as if zero rows followed. Grid (blocks, heads), 256 threads. */
 template <int D>
 static __global__ void __launch_bounds__(256)
     mean_blocks(const uint4 *x, int64_t n, int block, int padded, float *mean)
 {
-    constexpr int     LANES = D / 8, STEP = 256 / LANES;
+    constexpr int LANES = D / 8, STEP = 256 / LANES;
     __shared__ double shared[STEP][D + 1];
-    int64_t           row0 = blockIdx.x * (int64_t)block;
-    int               rows = (int)min((int64_t)block, n - row0);
-    int               lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
-    double            sum[8] = {0};
+    int64_t row0 = blockIdx.x * (int64_t)block;
+    int rows = (int)min((int64_t)block, n - row0);
+    int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
+    double sum[8] = {0};
     for (int r = group; r < rows; r += STEP) {
         float v[8];
         unpack(x[(blockIdx.y * n + row0 + r) * LANES + lane], v);
@@ -54,8 +54,8 @@ static __global__ void __launch_bounds__(256)
 #define SCORE_STEP 32
 #define SCORE_PITCH (SCORE_STEP + 4) /* so that 8 rows of 4 channels lie in different banks */
 
-/* d (+)= A B^T, 8 x 4 and 8 x 4, in double: lane / 4 is the row of A and of B, lane % 4 the channel;
- * d: row lane / 4, columns 2 (lane % 4) and the next. */
+/* d (+)= A B^T, 8 x 4 and 8 x 4, in double: lane / 4 is the row of A and of B, lane % 4 the
+ * channel; d: row lane / 4, columns 2 (lane % 4) and the next. */
 static __device__ __forceinline__ void mma_f64(double (&d)[2], double a, double b)
 {
     asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
@@ -78,14 +78,14 @@ static __device__ __forceinline__ void load_means(const float *x, int row0, int 
 /* score[head][i][j] = q_mean_i . k_mean_j scale for a tile of 64 x 64 blocks, in double, a warp for
  * each quarter. Tiles without an admissible pair are left alone. */
 static __global__ void __launch_bounds__(128)
-    score_means(const float *q, const float *k, int d, int groups, int units, int per_kv, double scale,
-                int causal, int bq, int bk, double *score)
+    score_means(const float *q, const float *k, int d, int groups, int units, int per_kv,
+                double scale, int causal, int bq, int bk, double *score)
 {
     __shared__ alignas(16) float a[SCORE_TILE][SCORE_PITCH], b[SCORE_TILE][SCORE_PITCH];
-    int     i0 = blockIdx.y * SCORE_TILE, j0 = blockIdx.x * SCORE_TILE, head = blockIdx.z;
-    int     lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int     row = warp / 2 * 32 + (lane >> 2), col = warp % 2 * 32 + (lane >> 2);
-    double  acc[4][4][2] = {{{0}}};
+    int i0 = blockIdx.y * SCORE_TILE, j0 = blockIdx.x * SCORE_TILE, head = blockIdx.z;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int row = warp / 2 * 32 + (lane >> 2), col = warp % 2 * 32 + (lane >> 2);
+    double acc[4][4][2] = {{{0}}};
     int64_t last = (int64_t)min(i0 + SCORE_TILE, groups) * bq;
 
     if (causal && (int64_t)j0 * bk >= last)

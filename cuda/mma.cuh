@@ -2,8 +2,8 @@
  * mma.cuh - warp-level bf16 products for selection kernels: tiles of rows in shared memory, 16-byte
  * chunks XORed with the row so that ldmatrix has no bank conflicts, cp.async, mma.sync m16n8k16.
  *
- * A selection kernel reads its keys once and is bound by memory, so the synchronous product does and
- * its tiles can have any height.
+ * A selection kernel reads its keys once and is bound by memory, so the synchronous product does
+ * and its tiles can have any height.
  */
 #ifndef LACUNA_MMA_CUH
 #define LACUNA_MMA_CUH
@@ -41,11 +41,12 @@ template <int PENDING> static __device__ __forceinline__ void copy_wait()
 
 /* ROWS x D of x from row0 on, rows past n as zeros, by THREADS threads. */
 template <int D, int ROWS, int THREADS>
-static __device__ __forceinline__ void copy_tile(uint32_t dst, const uint4 *x, int64_t row0, int64_t n)
+static __device__ __forceinline__ void copy_tile(uint32_t dst, const uint4 *x, int64_t row0,
+                                                 int64_t n)
 {
 #pragma unroll 2
     for (int e = threadIdx.x; e < ROWS * (D / 8); e += THREADS) {
-        int  r = e / (D / 8), c = e % (D / 8);
+        int r = e / (D / 8), c = e % (D / 8);
         bool valid = row0 + r < n;
         copy_async(dst + chunk_at<D>(r, c), x + (valid ? row0 + r : 0) * (D / 8) + c, valid);
     }

@@ -66,7 +66,7 @@ const char *select_text(const struct select_problem *p, const char *name)
 const char *select_word(const struct select_problem *p, const char *name)
 {
     const struct opt *o;
-    int               i = *(const int *)field(p, name, OPT_ENUM, &o);
+    int i = *(const int *)field(p, name, OPT_ENUM, &o);
     return i < 0 ? NULL : o->values[i];
 }
 
@@ -82,12 +82,12 @@ int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t
                       struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    struct select_lists         *l = &job->lists;
-    int64_t                      cells;
-    int                          rc = 0;
+    struct select_lists *l = &job->lists;
+    int64_t cells;
+    int rc = 0;
 
-    *l = (struct select_lists){.bq = bq, .bk = bk, .groups = (p->nq + bq - 1) / bq,
-                               .units = (p->nk + bk - 1) / bk};
+    *l = (struct select_lists){
+        .bq = bq, .bk = bk, .groups = (p->nq + bq - 1) / bq, .units = (p->nk + bk - 1) / bk};
     l->rows = p->heads * l->groups;
     l->words = (l->units + 31) / 32;
     if (!mul_ok(l->rows, l->units, &cells) || cells > INT64_MAX / 4)
@@ -122,7 +122,7 @@ int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int
                  struct err *err)
 {
     const struct select_lists *l = &job->lists;
-    int                        rc = 0;
+    int rc = 0;
     TRY(mem_alloc(ptr, l->rows + 1, sizeof **ptr, "block lists", err));
     TRY(gpu_get(g, *ptr, l->ptr, (l->rows + 1) * 8, err));
     int64_t n = (*ptr)[l->rows];

@@ -19,42 +19,42 @@ extern "C" {
 #include <stdint.h>
 
 struct select_problem {
-    int               heads, kv_heads, d;
-    int64_t           nq, nk;
-    double            scale;
-    bool              causal;      /* key j is seen by row i iff j <= i + nk - nq */
-    const void       *q, *k, *v;   /* on the device, bf16 [heads][nq][d], [kv_heads][nk][d] */
-    uint64_t          seed;
-    const struct opt *options;     /* of the method, with its parameters */
-    const void       *params;
+    int heads, kv_heads, d;
+    int64_t nq, nk;
+    double scale;
+    bool causal;           /* key j is seen by row i iff j <= i + nk - nq */
+    const void *q, *k, *v; /* on the device, bf16 [heads][nq][d], [kv_heads][nk][d] */
+    uint64_t seed;
+    const struct opt *options; /* of the method, with its parameters */
+    const void *params;
 };
 
 /* What is chosen. Row r = head * groups + group of the map has a bit for each unit of bk keys; the
  * kernels of a method fill map and count, lists_make (lists.h) makes CSR of them. */
 struct select_lists {
-    int64_t   bq, bk, groups, units; /* groups = ceil(nq / bq), units = ceil(nk / bk), per head */
-    int64_t   rows, words;           /* heads * groups; 32-bit words of a row of the map */
-    uint32_t *map;                   /* [rows][words], on the device as all below */
-    int32_t  *count;                 /* [rows] bits set */
-    int64_t  *ptr;                   /* [rows + 1] */
-    int32_t  *col;                   /* [rows * units], ascending in each row */
+    int64_t bq, bk, groups, units; /* groups = ceil(nq / bq), units = ceil(nk / bk), per head */
+    int64_t rows, words;           /* heads * groups; 32-bit words of a row of the map */
+    uint32_t *map;                 /* [rows][words], on the device as all below */
+    int32_t *count;                /* [rows] bits set */
+    int64_t *ptr;                  /* [rows + 1] */
+    int32_t *col;                  /* [rows * units], ascending in each row */
 };
 
 /* 8-bit operands of a method's own attention; scales are per block of the lists' unit. */
 struct select_operands {
-    int8_t  *q, *k;             /* [heads][nq][d], [kv_heads][nk][d] */
-    float   *q_scale, *k_scale; /* [heads][groups], [kv_heads][units] */
-    uint8_t *v;       /* e4m3 [kv_heads][d][v_keys], keys permuted inside each 16 for the MMA */
-    float   *v_scale; /* [kv_heads][d] */
-    int64_t  v_keys;  /* nk rounded up to 128; 0 past nk */
+    int8_t *q, *k;            /* [heads][nq][d], [kv_heads][nk][d] */
+    float *q_scale, *k_scale; /* [heads][groups], [kv_heads][units] */
+    uint8_t *v;     /* e4m3 [kv_heads][d][v_keys], keys permuted inside each 16 for the MMA */
+    float *v_scale; /* [kv_heads][d] */
+    int64_t v_keys; /* nk rounded up to 128; 0 past nk */
 };
 
 struct select_job {
     const struct select_method *method;
-    struct select_problem       problem;
-    struct select_lists         lists;
-    struct select_operands      operands; /* where launch_quantised is there */
-    void                       *state; /* host, from calloc, owned by the job */
+    struct select_problem problem;
+    struct select_lists lists;
+    struct select_operands operands; /* where launch_quantised is there */
+    void *state;                     /* host, from calloc, owned by the job */
 };
 
 struct select_method {
@@ -80,8 +80,8 @@ extern const struct select_method *const select_methods[];
 const struct select_method *select_find(const char *name); /* NULL: none */
 
 /* Memory comes from the arena and lives until its release; select_job_free frees the host's. */
-int  select_job_init(struct gpu *g, const struct select_method *method,
-                     const struct select_problem *p, struct select_job *job, struct err *err);
+int select_job_init(struct gpu *g, const struct select_method *method,
+                    const struct select_problem *p, struct select_job *job, struct err *err);
 void select_job_free(struct select_job *job);
 
 /* Geometry and memory of the lists of a job whose unit is bq x bk. */
@@ -94,12 +94,12 @@ int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int
 
 /* Parameters by name; the option has to be in the table and of this type. Enums as their word, NULL
  * when not given. */
-double      select_num(const struct select_problem *p, const char *name);
-int64_t     select_int(const struct select_problem *p, const char *name);
-bool        select_flag(const struct select_problem *p, const char *name);
+double select_num(const struct select_problem *p, const char *name);
+int64_t select_int(const struct select_problem *p, const char *name);
+bool select_flag(const struct select_problem *p, const char *name);
 const char *select_text(const struct select_problem *p, const char *name);
 const char *select_word(const struct select_problem *p, const char *name);
-bool        select_is(const struct select_problem *p, const char *name, const char *word);
+bool select_is(const struct select_problem *p, const char *name, const char *word);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /*
- * select_session.c - a replay's selections on the GPU: upload of q and k, launch, lists to the host,
- * time (core/kernel.h).
+ * select_session.c - a replay's selections on the GPU: upload of q and k, launch, lists to the
+ * host, time (core/kernel.h).
  */
 #include "core/mem.h"
 #include "cuda/select.h"
@@ -15,7 +15,7 @@ static int make_mask(const struct select_job *job, int64_t *ptr, int32_t *col, s
                      struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    const struct select_lists   *l = &job->lists;
+    const struct select_lists *l = &job->lists;
     int rc = mask_lists_init(m, p->nq, p->nk, 0, p->nq, p->causal, l->bq, l->bk, err);
     if (rc) {
         free(ptr);
@@ -39,12 +39,12 @@ static int select_locked(struct accel_session *s, const struct select_method *me
                          struct select_problem *p, const struct attn_in *x, struct mask *m,
                          struct accel_time *time, struct err *err)
 {
-    struct gpu       *g = &s->gpu;
-    struct gpu_mark   mark = gpu_mark(g);
+    struct gpu *g = &s->gpu;
+    struct gpu_mark mark = gpu_mark(g);
     struct select_job job = {0};
-    int64_t          *ptr = NULL;
-    int32_t          *col = NULL;
-    int               rc = 0;
+    int64_t *ptr = NULL;
+    int32_t *col = NULL;
+    int rc = 0;
 
     CU(err, cudaSetDevice(g->device));
     TRY(session_put_bf16(g, x->q, x->nq * x->d, &p->q, err));
@@ -71,11 +71,18 @@ out:
 int session_select(struct accel_session *s, const struct accel_choice *c, struct mask *m,
                    struct accel_time *time, char why[160], struct err *err)
 {
-    const struct attn_in       *x = c->x;
+    const struct attn_in *x = c->x;
     const struct select_method *method = select_find(c->method);
-    struct select_problem       p = {.heads = 1, .kv_heads = 1, .d = x->d, .nq = x->nq, .nk = x->nk,
-                                     .scale = x->scale, .causal = x->causal, .seed = c->seed,
-                                     .options = c->options, .params = c->params};
+    struct select_problem p = {.heads = 1,
+                               .kv_heads = 1,
+                               .d = x->d,
+                               .nq = x->nq,
+                               .nk = x->nk,
+                               .scale = x->scale,
+                               .causal = x->causal,
+                               .seed = c->seed,
+                               .options = c->options,
+                               .params = c->params};
     *time = (struct accel_time){NAN, NAN, NAN, 0};
     if (!method) {
         snprintf(why, 160, "method %s has no GPU side", c->method);

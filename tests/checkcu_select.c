@@ -2,9 +2,9 @@
  * checkcu_select.c - every method's GPU selection against its CPU side on the same bf16 values: the
  * units that only one of them keeps are counted and must stay below 1 in 10^4 of the units with an
  * allowed pair, over all cases of a setting; a second launch must give the same bits. Where all
- * tokens are equal, one-hot or tiny the scores are one number to the precision of a float, and scores
- * of 1e4 carry an error of 1e-3 there: rounding orders the units, and such differences are printed,
- * but no failure. 8-bit operands are compared with sim/quant.h in the same way.
+ * tokens are equal, one-hot or tiny the scores are one number to the precision of a float, and
+ * scores of 1e4 carry an error of 1e-3 there: rounding orders the units, and such differences are
+ * printed, but no failure. 8-bit operands are compared with sim/quant.h in the same way.
  */
 #include "tests/checkcu_select.h"
 
@@ -52,11 +52,11 @@ struct tally {
 
 struct selection {
     const struct method_run *run;
-    struct cu_case           c;
-    float                   *q, *k, *v;
-    struct select_job        job;
-    int64_t                 *ptr[2];
-    int32_t                 *col[2];
+    struct cu_case c;
+    float *q, *k, *v;
+    struct select_job job;
+    int64_t *ptr[2];
+    int32_t *col[2];
 };
 
 /* ---- the CPU side --------------------------------------------------------------------------- */
@@ -64,9 +64,15 @@ struct selection {
 static struct attn_in view(const struct selection *s, int head)
 {
     const struct attn_problem *p = &s->c.problem;
-    int                        kv = head * p->kv_heads / p->heads;
-    return (struct attn_in){p->nq, p->nk, p->d, p->d, s->q + head * p->nq * p->d,
-                            s->k + kv * p->nk * p->d, s->v + kv * p->nk * p->d, p->scale,
+    int kv = head * p->kv_heads / p->heads;
+    return (struct attn_in){p->nq,
+                            p->nk,
+                            p->d,
+                            p->d,
+                            s->q + head * p->nq * p->d,
+                            s->k + kv * p->nk * p->d,
+                            s->v + kv * p->nk * p->d,
+                            p->scale,
                             p->causal};
 }
 
@@ -74,13 +80,18 @@ static struct attn_in view(const struct selection *s, int head)
 static int reference_mask(const struct selection *s, int head, struct mask *m, struct err *err)
 {
     const struct method *me = s->run->method;
-    struct attn_ops      ops = {0};
-    struct method_ctx    ctx = {.seed = s->c.seed};
-    struct head_in       in = {.x = view(s, head), .src_dtype = DT_BF16, .branch = "main",
-                               .n_heads = s->c.problem.heads, .n_kv_heads = s->c.problem.kv_heads,
-                               .n_layers = 1, .timestep = NAN, .ops = &ops};
-    void                *state = NULL;
-    int                  rc = 0;
+    struct attn_ops ops = {0};
+    struct method_ctx ctx = {.seed = s->c.seed};
+    struct head_in in = {.x = view(s, head),
+                         .src_dtype = DT_BF16,
+                         .branch = "main",
+                         .n_heads = s->c.problem.heads,
+                         .n_kv_heads = s->c.problem.kv_heads,
+                         .n_layers = 1,
+                         .timestep = NAN,
+                         .ops = &ops};
+    void *state = NULL;
+    int rc = 0;
 
     TRY(attn_prepare(&ops, &in.x, PREC_F64, err));
     TRY(me->prepare(&ctx, s->run->params, &in, &state, err));
@@ -104,13 +115,13 @@ static int compare_masks(const struct selection *s, int head, const struct mask 
                          struct err *err)
 {
     const struct select_lists *l = &s->job.lists;
-    int64_t                    before = t->differ;
+    int64_t before = t->differ;
     if (m->form != MASK_LISTS || m->bq != l->bq || m->bk != l->bk || m->ngroups != l->groups)
         return err_set(err, ERR_RUN, "the CPU keeps units of %lld x %lld, the GPU of %lld x %lld",
                        (long long)m->bq, (long long)m->bk, (long long)l->bq, (long long)l->bk);
     for (int64_t g = 0; g < m->ngroups; g++) {
         const int64_t *row = s->ptr[0] + head * l->groups + g;
-        int64_t        a = row[0], b = m->ptr[g];
+        int64_t a = row[0], b = m->ptr[g];
         t->units += allowed_units(m, g);
         while (a < row[1] || b < m->ptr[g + 1]) {
             bool here = a < row[1] && (b == m->ptr[g + 1] || s->col[0][a] <= m->col[b]);
@@ -139,7 +150,7 @@ static int launch_and_fetch(struct gpu *g, struct selection *s, int i, bool quan
                             struct err *err)
 {
     const struct select_method *me = s->job.method;
-    int                         rc = 0;
+    int rc = 0;
     free(s->ptr[i]);
     free(s->col[i]);
     s->ptr[i] = NULL;
@@ -157,10 +168,10 @@ static int compare_integers(struct gpu *g, const float *x, int64_t n, int d, int
                             struct err *err)
 {
     struct quant_groups groups = {QUANT_BLOCK, keys, block, 0};
-    struct quant        want = {0};
-    int8_t             *got = NULL;
-    float              *got_scale = NULL;
-    int                 rc = 0;
+    struct quant want = {0};
+    int8_t *got = NULL;
+    float *got_scale = NULL;
+    int rc = 0;
 
     TRY(quant_int(&want, x, n, d, &groups, 127, QUANT_RHA_EPS, err));
     TRY(mem_alloc(&got, n * d, 1, "codes", err));
@@ -181,7 +192,7 @@ out:
 
 static float e4m3_value(uint8_t x)
 {
-    int   e = x >> 3 & 15, m = x & 7;
+    int e = x >> 3 & 15, m = x & 7;
     float y = e ? ldexpf((float)(8 + m), e - 10) : ldexpf((float)m, -9);
     return x & 0x80 ? -y : y;
 }
@@ -189,9 +200,9 @@ static float e4m3_value(uint8_t x)
 static int compare_values(struct gpu *g, const float *v, int64_t n, int d,
                           const struct select_operands *o, int kv, struct tally *t, struct err *err)
 {
-    float   *want = NULL, *scale = NULL;
+    float *want = NULL, *scale = NULL;
     uint8_t *got = NULL;
-    int      rc = 0;
+    int rc = 0;
     TRY(mem_alloc(&want, n * d, 4, "values", err));
     TRY(mem_alloc(&scale, d, 4, "values", err));
     TRY(mem_alloc(&got, d * o->v_keys, 1, "values", err));
@@ -212,11 +223,11 @@ out:
 
 static int compare_operands(struct gpu *g, struct selection *s, struct tally *t, struct err *err)
 {
-    const struct attn_problem    *p = &s->c.problem;
-    const struct select_lists    *l = &s->job.lists;
+    const struct attn_problem *p = &s->c.problem;
+    const struct select_lists *l = &s->job.lists;
     const struct select_operands *o = &s->job.operands;
-    float                        *k = NULL, *kbar = NULL;
-    int                           rc = 0;
+    float *k = NULL, *kbar = NULL;
+    int rc = 0;
 
     TRY(launch_and_fetch(g, s, 1, true, err));
     t->unlike += !same_bits(s);
@@ -245,7 +256,7 @@ out:
 static int upload(struct gpu *g, struct selection *s, struct select_problem *q, struct err *err)
 {
     const struct attn_problem *p = &s->c.problem;
-    int                        rc = 0;
+    int rc = 0;
     TRY(cu_make_tensor(&s->c, 0, p->heads, p->nq, &s->q, err));
     TRY(cu_make_tensor(&s->c, 1, p->kv_heads, p->nk, &s->k, err));
     TRY(cu_make_tensor(&s->c, 2, p->kv_heads, p->nk, &s->v, err));
@@ -259,13 +270,14 @@ out:
 /* METHOD_SKIP where the method, or its GPU side, does not apply. */
 static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct err *err)
 {
-    const struct attn_problem  *p = &s->c.problem;
+    const struct attn_problem *p = &s->c.problem;
     const struct select_method *me = select_find(s->run->method->name);
-    struct select_problem       q = {p->heads, p->kv_heads, p->d, p->nq, p->nk, p->scale, p->causal,
-                                     NULL, NULL, NULL, s->c.seed, s->run->method->params,
-                                     s->run->params};
-    char                        why[160];
-    int                         rc = 0;
+    struct select_problem q = {p->heads,      p->kv_heads, p->d,      p->nq,
+                               p->nk,         p->scale,    p->causal, NULL,
+                               NULL,          NULL,        s->c.seed, s->run->method->params,
+                               s->run->params};
+    char why[160];
+    int rc = 0;
 
     if (!me || !me->fits(&q, why))
         return METHOD_SKIP;
@@ -294,9 +306,9 @@ static int check_case(struct gpu *g, const struct method_run *run, struct cu_cas
                       struct tally *t, struct err *err)
 {
     struct selection s = {.run = run, .c = c};
-    struct gpu_mark  mark = gpu_mark(g);
-    unsigned         need = c.problem.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
-    int              rc = METHOD_SKIP;
+    struct gpu_mark mark = gpu_mark(g);
+    unsigned need = c.problem.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
+    int rc = METHOD_SKIP;
 
     s.c.seed = (uint64_t)(c.problem.nq * 3 + c.problem.d + c.data);
     s.c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
@@ -321,14 +333,14 @@ static int check_setting(struct gpu *g, const struct method_run *run, bool small
                          struct err *err)
 {
     static const int64_t shapes[][2] = {
-        {1, 1},       {63, 63},     {64, 64},     {65, 65},   {127, 127},   {128, 128}, {129, 129},
-        {300, 300},   {77, 1000},   {640, 1100},  {257, 400}, {1000, 1000}, {2300, 2300},
-        {2048, 2048}, {1500, 4000}, {4097, 4097},
+        {1, 1},       {63, 63},     {64, 64},     {65, 65},     {127, 127}, {128, 128},
+        {129, 129},   {300, 300},   {77, 1000},   {640, 1100},  {257, 400}, {1000, 1000},
+        {2300, 2300}, {2048, 2048}, {1500, 4000}, {4097, 4097},
     };
     static const int heads[][2] = {{1, 1}, {4, 1}, {2, 2}};
-    int              rc = 0, n = small ? 12 : (int)(sizeof shapes / sizeof *shapes);
+    int rc = 0, n = small ? 12 : (int)(sizeof shapes / sizeof *shapes);
     for (int i = 0; i < 2 * n; i++) {
-        int            h = i % 3, causal = i % 2;
+        int h = i % 3, causal = i % 2;
         struct cu_case c = {.problem = {heads[h][0], heads[h][1], i / 2 % 2 ? 64 : 128,
                                         shapes[i / 2][0], shapes[i / 2][1], 0, causal, 0},
                             .data = i % 4 < 2 ? DATA_NORMAL : DATA_SMOOTH};
@@ -350,9 +362,9 @@ int check_selections(struct gpu *g, const char *only, bool small, int64_t *check
 {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         struct method_run *runs = NULL;
-        struct tally       t = {0};
-        struct err         err = {0};
-        int64_t            n = 0;
+        struct tally t = {0};
+        struct err err = {0};
+        int64_t n = 0;
         if (!strstr(settings[i], only))
             continue;
         int rc = method_runs_parse(sim_methods, settings[i], &runs, &n, &err);

@@ -19,9 +19,9 @@
 #define MAX_UNITS 24576 /* of a row in shared memory */
 
 struct minference_state {
-    int     top;
-    float  *q_mean, *k_mean; /* [heads][groups][d], [kv_heads][units][d] */
-    double *score;           /* [heads][groups][units] */
+    int top;
+    float *q_mean, *k_mean; /* [heads][groups][d], [kv_heads][units][d] */
+    double *score;          /* [heads][groups][units] */
 };
 
 /* Scores as numbers >= 0 that order alike. */
@@ -38,25 +38,25 @@ static __global__ void __launch_bounds__(32 * ROW_WARPS)
 {
     extern __shared__ double shared[];
     int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);
-    int     lane = threadIdx.x & 31, seen = 0, kept = 0;
+    int lane = threadIdx.x & 31, seen = 0, kept = 0;
     if (row >= rows)
         return;
-    double     *rank = shared + (int64_t)(threadIdx.x >> 5) * units;
-    int         n = (int)(row % units) + 1;
+    double *rank = shared + (int64_t)(threadIdx.x >> 5) * units;
+    int n = (int)(row % units) + 1;
     list_shared list = {rank, n};
-    cut         c = {-0.5, 0};
+    cut c = {-0.5, 0};
     if (n > top) {
         for (int j = lane; j < n; j += 32)
             rank[j] = rank_of((float)score[row * units + j]);
         __syncwarp();
         double t = cut_find(list, 0, [=](double, int number) { return number >= top; });
-        int    above;
+        int above;
         cut_mass(list, t, false, &above);
         c = {t, top - above};
     }
     for (int j0 = 0; j0 < words * 32; j0 += 32) {
-        int      j = j0 + lane;
-        bool     in = cut_has(c, n > top && j < n ? rank[j] : 0, j < n, &seen);
+        int j = j0 + lane;
+        bool in = cut_has(c, n > top && j < n ? rank[j] : 0, j < n, &seen);
         uint32_t word = __ballot_sync(~0u, in);
         kept += __popc(word);
         if (lane == 0)
@@ -68,18 +68,19 @@ static __global__ void __launch_bounds__(32 * ROW_WARPS)
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-template <int D> static int launch_means(struct gpu *g, const struct select_job *job, struct err *err)
+template <int D>
+static int launch_means(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    const struct select_lists   *l = &job->lists;
-    const minference_state      *s = (const minference_state *)job->state;
-    int      rc = 0, n = (int)l->units;
+    const struct select_lists *l = &job->lists;
+    const minference_state *s = (const minference_state *)job->state;
+    int rc = 0, n = (int)l->units;
     unsigned tiles = (unsigned)((n + SCORE_TILE - 1) / SCORE_TILE);
-    mean_blocks<D><<<dim3(n, p->heads), 256, 0, g->stream>>>((const uint4 *)p->q, p->nq, BLOCK, 1,
-                                                             s->q_mean);
+    mean_blocks<D>
+        <<<dim3(n, p->heads), 256, 0, g->stream>>>((const uint4 *)p->q, p->nq, BLOCK, 1, s->q_mean);
     CU_LAUNCHED(err);
-    mean_blocks<D><<<dim3(n, p->kv_heads), 256, 0, g->stream>>>((const uint4 *)p->k, p->nk, BLOCK, 1,
-                                                                s->k_mean);
+    mean_blocks<D><<<dim3(n, p->kv_heads), 256, 0, g->stream>>>((const uint4 *)p->k, p->nk, BLOCK,
+                                                                1, s->k_mean);
     CU_LAUNCHED(err);
     score_means<<<dim3(tiles, tiles, p->heads), 128, 0, g->stream>>>(
         s->q_mean, s->k_mean, D, n, n, p->heads / p->kv_heads, 1, 1, BLOCK, BLOCK, s->score);
@@ -91,7 +92,7 @@ out:
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const struct select_lists *l = &job->lists;
-    const minference_state    *s = (const minference_state *)job->state;
+    const minference_state *s = (const minference_state *)job->state;
     int rc = 0, warps = ROW_WARPS, n = (int)l->units;
 
     TRY(job->problem.d == 128 ? launch_means<128>(g, job, err) : launch_means<64>(g, job, err));
@@ -99,8 +100,8 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
         warps /= 2;
     CU(err, cudaFuncSetAttribute((const void *)best_blocks,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, warps * n * 8));
-    best_blocks<<<(unsigned)((l->rows + warps - 1) / warps), 32 * warps, warps * n * 8, g->stream>>>(
-        s->score, l->rows, n, s->top, (int)l->words, l->map, l->count);
+    best_blocks<<<(unsigned)((l->rows + warps - 1) / warps), 32 * warps, warps * n * 8,
+                  g->stream>>>(s->score, l->rows, n, s->top, (int)l->words, l->map, l->count);
     CU_LAUNCHED(err);
     TRY(lists_make(g, l, err));
 out:
@@ -127,10 +128,10 @@ static bool fits(const struct select_problem *p, char why[160])
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    const struct select_lists   *l = &job->lists;
-    minference_state            *s = (minference_state *)calloc(1, sizeof *s);
-    int64_t                      top = select_int(p, "top");
-    int                          rc = 0;
+    const struct select_lists *l = &job->lists;
+    minference_state *s = (minference_state *)calloc(1, sizeof *s);
+    int64_t top = select_int(p, "top");
+    int rc = 0;
 
     job->state = s;
     if (!s)

@@ -20,26 +20,26 @@
 #define MAX_CHUNKS 64
 #define MAX_BLOCKS 24576 /* a list of scores in shared memory */
 #define THREADS 256
-#define MOST_TILES 8     /* tiles of keys that a thread block walks */
+#define MOST_TILES 8 /* tiles of keys that a thread block walks */
 
 enum merge { MERGE_PERCHUNK, MERGE_UNION, MERGE_MEAN };
 
 struct sample_args {
     int64_t nq, nk;
-    int     heads, per_kv, nb, chunks, lists, units, tiles_per_block;
-    int     centred, cover2, merge, keep_diag, keep_sink;
-    int     mask_unit, groups, words;
-    double  alpha_c, alpha_s;
-    float   scale_log2;
-    int     end[MAX_CHUNKS + 1]; /* chunk i covers positions [end[i], end[i + 1]) */
+    int heads, per_kv, nb, chunks, lists, units, tiles_per_block;
+    int centred, cover2, merge, keep_diag, keep_sink;
+    int mask_unit, groups, words;
+    double alpha_c, alpha_s;
+    float scale_log2;
+    int end[MAX_CHUNKS + 1]; /* chunk i covers positions [end[i], end[i + 1]) */
 
     const uint4 *q, *k;
-    float4      *part;       /* [heads][chunks][units][B]: largest, sum, sum of the lower bin */
-    double      *lse;        /* [heads][chunks][B], base 2 */
-    double      *col, *slash; /* [heads][chunks][nb] */
-    uint8_t     *cols, *diags; /* [heads][lists][nb], [heads][lists][nb + 1] */
-    uint32_t    *map;
-    int32_t     *count;
+    float4 *part;          /* [heads][chunks][units][B]: largest, sum, sum of the lower bin */
+    double *lse;           /* [heads][chunks][B], base 2 */
+    double *col, *slash;   /* [heads][chunks][nb] */
+    uint8_t *cols, *diags; /* [heads][lists][nb], [heads][lists][nb + 1] */
+    uint32_t *map;
+    int32_t *count;
 };
 
 /* Distance d lies in bin (d + offset) / B. */
@@ -67,8 +67,8 @@ static __device__ __forceinline__ void reduce_unit(const sample_args &a, float (
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            int   row = row0 + 16 * m + 8 * h + (lane >> 2), reach = pos0 + row - key0;
-            int   edge = reach < 0 ? -1 : (reach + bin_offset<B>(a)) % B;
+            int row = row0 + 16 * m + 8 * h + (lane >> 2), reach = pos0 + row - key0;
+            int edge = reach < 0 ? -1 : (reach + bin_offset<B>(a)) % B;
             float top = -INFINITY, all = 0, low = 0;
             if (reach < 8 * NT - 1)
 #pragma unroll
@@ -110,13 +110,13 @@ static __global__ void __launch_bounds__(THREADS, 2) score_units(const sample_ar
 {
     extern __shared__ __align__(128) uint8_t shared[];
     constexpr int TILE = B * D * 2, MT = B / 64, NT = B / 16;
-    int           slice = blockIdx.y, head = blockIdx.z, warp = threadIdx.x >> 5;
-    int           last = a.end[slice + 1], pos0 = last - B;
-    int           t0 = blockIdx.x * a.tiles_per_block;
-    int           t1 = min(t0 + a.tiles_per_block, (last + B - 1) / B);
-    uint32_t      q = shared_addr(shared), k = q + TILE;
-    const uint4  *keys = a.k + (int64_t)(head / a.per_kv) * a.nk * (D / 8);
-    float4       *part = a.part + ((int64_t)head * a.chunks + slice) * a.units * B;
+    int slice = blockIdx.y, head = blockIdx.z, warp = threadIdx.x >> 5;
+    int last = a.end[slice + 1], pos0 = last - B;
+    int t0 = blockIdx.x * a.tiles_per_block;
+    int t1 = min(t0 + a.tiles_per_block, (last + B - 1) / B);
+    uint32_t q = shared_addr(shared), k = q + TILE;
+    const uint4 *keys = a.k + (int64_t)(head / a.per_kv) * a.nk * (D / 8);
+    float4 *part = a.part + ((int64_t)head * a.chunks + slice) * a.units * B;
 
     if (t0 >= t1)
         return;
@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(THREADS, 2) score_units(const sample_ar
         copy_wait<1>();
         __syncthreads();
         float acc[MT][NT][4] = {{{0}}};
-        int   row0 = warp % 4 * (B / 4), half = warp / 4;
+        int row0 = warp % 4 * (B / 4), half = warp / 4;
         add_scores<D, MT, NT>(q, row0, k + (t - t0) % 2 * TILE, half * (B / 2), acc);
         reduce_unit<B, MT, NT>(a, acc, row0, pos0, t * B + half * (B / 2),
                                part + (int64_t)(2 * t + half) * B);
@@ -147,13 +147,13 @@ static __device__ __forceinline__ int units_of(const sample_args &a, int slice, 
 template <int B> static __global__ void __launch_bounds__(1024) row_sums(const sample_args a)
 {
     __shared__ double sums[32][32];
-    __shared__ float  tops[32][32];
-    int               lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.z * 32 + lane;
-    int               units = units_of(a, blockIdx.x, B);
-    int64_t           at = (int64_t)blockIdx.y * a.chunks + blockIdx.x;
-    const float4     *part = a.part + at * a.units * B + row;
-    float             top = -INFINITY;
-    double            sum = 0;
+    __shared__ float tops[32][32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.z * 32 + lane;
+    int units = units_of(a, blockIdx.x, B);
+    int64_t at = (int64_t)blockIdx.y * a.chunks + blockIdx.x;
+    const float4 *part = a.part + at * a.units * B + row;
+    float top = -INFINITY;
+    double sum = 0;
 #pragma unroll 4
     for (int u = warp; u < units; u += 32)
         top = fmaxf(top, part[(int64_t)u * B].x);
@@ -192,18 +192,19 @@ template <int B> static __device__ double rows_sum(double x, double *shared)
 
 /* Mass of the row at position pos in bin x, of the units that the bin's keys touch. */
 template <int B>
-static __device__ double bin_mass(const sample_args &a, const float4 *part, int pos, int x, float lse)
+static __device__ double bin_mass(const sample_args &a, const float4 *part, int pos, int x,
+                                  float lse)
 {
-    int    offset = bin_offset<B>(a);
-    int    high = pos - x * B + offset, low = max(high - B + 1, 0);
+    int offset = bin_offset<B>(a);
+    int high = pos - x * B + offset, low = max(high - B + 1, 0);
     double sum = 0;
     high = min(high, pos);
     if (high < 0)
         return 0;
     for (int u = low / (B / 2); u <= high / (B / 2); u++) {
         float4 r = part[(int64_t)u * B];
-        int    upper = (pos - u * (B / 2) + offset) / B;
-        float  mass = upper == x ? r.y - r.z : upper == x + 1 ? r.z : 0;
+        int upper = (pos - u * (B / 2) + offset) / B;
+        float mass = upper == x ? r.y - r.z : upper == x + 1 ? r.z : 0;
         sum += mass * exp2f(r.x - lse);
     }
     return sum;
@@ -213,12 +214,12 @@ static __device__ double bin_mass(const sample_args &a, const float4 *part, int 
 template <int B> static __global__ void __launch_bounds__(B) add_rows(const sample_args a)
 {
     __shared__ double shared[B / 32];
-    int               j = blockIdx.x, slice = blockIdx.y, row = threadIdx.x;
-    int64_t           at = (int64_t)blockIdx.z * a.chunks + slice;
-    const float4     *part = a.part + at * a.units * B + row;
-    int               pos = a.end[slice + 1] - B + row, units = units_of(a, slice, B);
-    float             lse = (float)a.lse[at * B + row];
-    double            col = 0, slash = 0;
+    int j = blockIdx.x, slice = blockIdx.y, row = threadIdx.x;
+    int64_t at = (int64_t)blockIdx.z * a.chunks + slice;
+    const float4 *part = a.part + at * a.units * B + row;
+    int pos = a.end[slice + 1] - B + row, units = units_of(a, slice, B);
+    float lse = (float)a.lse[at * B + row];
+    double col = 0, slash = 0;
     for (int u = 2 * j; u < 2 * j + 2 && u < units; u++) {
         float4 r = part[(int64_t)u * B];
         col += (double)r.y * exp2f(r.x - lse);
@@ -240,10 +241,10 @@ template <int B> static __global__ void __launch_bounds__(B) add_rows(const samp
 static __global__ void __launch_bounds__(32) choose(const sample_args a)
 {
     extern __shared__ double values[];
-    int           lane = threadIdx.x, nb = a.nb;
-    int           to = a.merge == MERGE_PERCHUNK ? blockIdx.x : 0;
+    int lane = threadIdx.x, nb = a.nb;
+    int to = a.merge == MERGE_PERCHUNK ? blockIdx.x : 0;
     const double *score = (blockIdx.z ? a.slash : a.col) + (int64_t)blockIdx.y * a.chunks * nb;
-    int           seen = 0, number;
+    int seen = 0, number;
 
     for (int x = lane; x < nb; x += 32) {
         double sum = 0;
@@ -259,13 +260,13 @@ static __global__ void __launch_bounds__(32) choose(const sample_args a)
     __syncwarp();
     list_shared list = {values, nb};
     double alpha = blockIdx.z ? a.alpha_s : a.alpha_c;
-    cut    c = {-0.5, 0}; /* alpha = 1 takes all */
+    cut c = {-0.5, 0}; /* alpha = 1 takes all */
     if (alpha < 1)
         c = cut_reach(list, nb, alpha * cut_mass(list, 0, true, &number), 1);
     uint8_t *cols = a.cols + ((int64_t)blockIdx.y * a.lists + to) * nb;
     uint8_t *diags = a.diags + ((int64_t)blockIdx.y * a.lists + to) * (nb + 1);
     for (int x0 = 0; x0 < nb; x0 += 32) {
-        int  x = x0 + lane;
+        int x = x0 + lane;
         bool take = cut_has(c, x < nb ? values[x] : 0, x < nb, &seen);
         if (take && blockIdx.z == 0)
             cols[x] = 1;
@@ -283,18 +284,18 @@ static __global__ void __launch_bounds__(32) choose(const sample_args a)
 static __global__ void fill_map(const sample_args a, int b, int64_t rows)
 {
     int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
-    int     lane = threadIdx.x & 31, kept = 0, l = 0;
+    int lane = threadIdx.x & 31, kept = 0, l = 0;
     if (row >= rows)
         return;
     int64_t head = row / a.groups;
-    int     i = (int)((row % a.groups * a.mask_unit + a.nk - a.nq) / b);
-    int     last = (int)min((int64_t)(i + 1) * b, a.nk) - 1;
+    int i = (int)((row % a.groups * a.mask_unit + a.nk - a.nq) / b);
+    int last = (int)min((int64_t)(i + 1) * b, a.nk) - 1;
     while (l < a.lists - 1 && a.end[l + 1] <= last)
         l++;
     const uint8_t *cols = a.cols + (head * a.lists + l) * a.nb;
     const uint8_t *diags = a.diags + (head * a.lists + l) * (a.nb + 1);
     for (int j0 = 0; j0 < a.words * 32; j0 += 32) {
-        int  j = j0 + lane;
+        int j = j0 + lane;
         bool keep = j <= i && j < a.nb &&
                     (cols[j] || diags[i - j] || (a.keep_diag && i == j) || (a.keep_sink && j == 0));
         uint32_t word = __ballot_sync(~0u, keep);
@@ -309,15 +310,15 @@ static __global__ void fill_map(const sample_args a, int b, int64_t rows)
 /* ---- launches ------------------------------------------------------------------------------- */
 
 struct sample_state {
-    int         block;
+    int block;
     sample_args args;
 };
 
 template <int D, int B>
 static int launch_scores(struct gpu *g, const sample_args &a, struct err *err)
 {
-    int  rc = 0, smem = 3 * B * D * 2;
-    int  blocks = (a.nb + a.tiles_per_block - 1) / a.tiles_per_block;
+    int rc = 0, smem = 3 * B * D * 2;
+    int blocks = (a.nb + a.tiles_per_block - 1) / a.tiles_per_block;
     CU(err, cudaFuncSetAttribute((const void *)score_units<D, B>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
     score_units<D, B><<<dim3(blocks, a.chunks, a.heads), THREADS, smem, g->stream>>>(a);
@@ -333,9 +334,9 @@ out:
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const sample_state *s = (const sample_state *)job->state;
-    const sample_args  &a = s->args;
-    int64_t             flags = (int64_t)a.heads * a.lists, rows = job->lists.rows;
-    int                 rc = 0, d = job->problem.d;
+    const sample_args &a = s->args;
+    int64_t flags = (int64_t)a.heads * a.lists, rows = job->lists.rows;
+    int rc = 0, d = job->problem.d;
 
     if (d == 128)
         TRY((s->block == 128 ? launch_scores<128, 128>(g, a, err)
@@ -406,8 +407,8 @@ static int64_t common_divisor(int64_t a, int64_t b)
 static void resolve(const struct gpu *g, const struct select_problem *p, sample_state *s)
 {
     sample_args *a = &s->args;
-    int64_t      b = s->block, shift = p->nk - p->nq;
-    bool         strict = select_is(p, "profile", "strict"), safe = select_is(p, "profile", "safe");
+    int64_t b = s->block, shift = p->nk - p->nq;
+    bool strict = select_is(p, "profile", "strict"), safe = select_is(p, "profile", "safe");
     a->nq = p->nq;
     a->nk = p->nk;
     a->heads = p->heads;
@@ -440,8 +441,8 @@ static void resolve(const struct gpu *g, const struct select_problem *p, sample_
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    sample_state                *s = (sample_state *)calloc(1, sizeof *s);
-    int                          rc = 0;
+    sample_state *s = (sample_state *)calloc(1, sizeof *s);
+    int rc = 0;
 
     job->state = s;
     if (!s)
@@ -450,7 +451,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     resolve(g, p, s);
     {
         sample_args *a = &s->args;
-        int64_t      slices = (int64_t)a->heads * a->chunks;
+        int64_t slices = (int64_t)a->heads * a->chunks;
         TRY(select_lists_init(g, job, a->mask_unit, s->block, err));
         a->groups = (int)job->lists.groups;
         a->words = (int)job->lists.words;

@@ -28,16 +28,16 @@
 #define MAX_UNITS 24576 /* of a row whose probabilities fit into shared memory */
 
 struct sparge_state {
-    bool     paper, topk_cut, dense, sink, smooth_k;
-    int      bq, bk;
-    double   theta, tau, topk;
-    float    v_top;
-    int64_t  shares;          /* of the token mean */
-    double  *partial;         /* [kv_heads][shares][d] */
-    float   *kbar;            /* [kv_heads][d] */
-    float   *q_mean, *k_mean; /* [heads][groups][d], [kv_heads][units][d] */
+    bool paper, topk_cut, dense, sink, smooth_k;
+    int bq, bk;
+    double theta, tau, topk;
+    float v_top;
+    int64_t shares;           /* of the token mean */
+    double *partial;          /* [kv_heads][shares][d] */
+    float *kbar;              /* [kv_heads][d] */
+    float *q_mean, *k_mean;   /* [heads][groups][d], [kv_heads][units][d] */
     uint8_t *q_like, *k_like; /* self-similar */
-    double  *score;           /* [heads][groups][units] */
+    double *score;            /* [heads][groups][units] */
     unsigned *v_max;          /* [kv_heads][d]: bits of max |v| */
 };
 
@@ -48,7 +48,7 @@ struct sparge_state {
 template <int D, class T> static __device__ T sum_columns(T (&a)[8], T *shared)
 {
     constexpr int LANES = D / 8;
-    int           lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
 #pragma unroll
     for (int i = 0; i < 8; i++)
 #pragma unroll
@@ -73,13 +73,13 @@ template <int D>
 static __global__ void __launch_bounds__(THREADS)
     sum_keys(const uint4 *k, int64_t nk, int64_t shares, double *partial)
 {
-    constexpr int     LANES = D / 8, STEP = THREADS / LANES;
+    constexpr int LANES = D / 8, STEP = THREADS / LANES;
     __shared__ double shared[THREADS / 32 * D];
-    int64_t           head = blockIdx.y, row0 = blockIdx.x * (int64_t)MEAN_ROWS;
-    const uint4      *at = k + (head * nk + row0) * LANES + threadIdx.x;
-    int               rows = (int)min((int64_t)MEAN_ROWS, nk - row0);
-    int               row = threadIdx.x / LANES;
-    double            sum[8] = {0};
+    int64_t head = blockIdx.y, row0 = blockIdx.x * (int64_t)MEAN_ROWS;
+    const uint4 *at = k + (head * nk + row0) * LANES + threadIdx.x;
+    int rows = (int)min((int64_t)MEAN_ROWS, nk - row0);
+    int row = threadIdx.x / LANES;
+    double sum[8] = {0};
 
     for (int r = row; r < rows; r += 4 * STEP, at += 4 * STEP * LANES) {
         uint4 raw[4];
@@ -109,7 +109,7 @@ static __global__ void __launch_bounds__(D *MEAN_GROUPS)
                 unsigned *v_max)
 {
     __shared__ double shared[MEAN_GROUPS][D];
-    int    c = threadIdx.x % D, group = threadIdx.x / D;
+    int c = threadIdx.x % D, group = threadIdx.x / D;
     double sum = 0;
     for (int64_t s = group; s < shares && smooth; s += MEAN_GROUPS)
         sum += partial[(blockIdx.x * shares + s) * D + c];
@@ -126,27 +126,27 @@ static __global__ void __launch_bounds__(D *MEAN_GROUPS)
 /* ---- blocks --------------------------------------------------------------------------------- */
 
 struct block_args {
-    const uint4   *x;     /* [heads][n][d] */
-    const float   *kbar;  /* [heads][d] or NULL */
-    int64_t        n, blocks;
-    double         theta;
-    int            paper;
-    float         *mean;  /* [heads][blocks][d] */
-    uint8_t       *like;  /* [heads][blocks] */
-    uint2         *q8;    /* [heads][n][d], NULL: not quantised */
-    float         *scale; /* [heads][blocks] */
+    const uint4 *x;    /* [heads][n][d] */
+    const float *kbar; /* [heads][d] or NULL */
+    int64_t n, blocks;
+    double theta;
+    int paper;
+    float *mean;   /* [heads][blocks][d] */
+    uint8_t *like; /* [heads][blocks] */
+    uint2 *q8;     /* [heads][n][d], NULL: not quantised */
+    float *scale;  /* [heads][blocks] */
 };
 
-/* round(x / (amax/127 + 1e-7)) of the rows of a block: adding 1.5 2^23 leaves the integer in the low
- * bits. The reference divides and rounds halves away from zero; a quotient within 1e-5 of a half can
- * come out one apart. */
+/* round(x / (amax/127 + 1e-7)) of the rows of a block: adding 1.5 2^23 leaves the integer in the
+ * low bits. The reference divides and rounds halves away from zero; a quotient within 1e-5 of a
+ * half can come out one apart. */
 template <int D, int ROWS, bool KEYS>
 static __device__ __forceinline__ void quantise_block(const block_args &a, const uint4 (&raw)[ROWS],
                                                       float amax, int64_t head, int64_t first,
                                                       int rows, int64_t at)
 {
     constexpr int LANES = D / 8, STEP = THREADS / LANES;
-    float         delta = __fdividef(amax, 127.0f) + 1e-7f, inverse = __fdividef(1, delta), kbar[8] = {0};
+    float delta = __fdividef(amax, 127.0f) + 1e-7f, inverse = __fdividef(1, delta), kbar[8] = {0};
     if (KEYS) /* read again: registers are scarce */
 #pragma unroll
         for (int c = 0; c < 8; c++)
@@ -156,17 +156,15 @@ static __device__ __forceinline__ void quantise_block(const block_args &a, const
         int r = threadIdx.x / LANES + i * STEP;
         if (r >= rows)
             break;
-        float    x[8];
+        float x[8];
         uint32_t n[8];
         unpack(raw[i], x);
 #pragma unroll
         for (int c = 0; c < 8; c++)
             n[c] = __float_as_uint(fmaf(x[c] - kbar[c], inverse, 12582912.0f));
-        a.q8[(first + r) * LANES + threadIdx.x % LANES] =
-            make_uint2(__byte_perm(__byte_perm(n[0], n[1], 0x40), __byte_perm(n[2], n[3], 0x40),
-                                   0x5410),
-                       __byte_perm(__byte_perm(n[4], n[5], 0x40), __byte_perm(n[6], n[7], 0x40),
-                                   0x5410));
+        a.q8[(first + r) * LANES + threadIdx.x % LANES] = make_uint2(
+            __byte_perm(__byte_perm(n[0], n[1], 0x40), __byte_perm(n[2], n[3], 0x40), 0x5410),
+            __byte_perm(__byte_perm(n[4], n[5], 0x40), __byte_perm(n[6], n[7], 0x40), 0x5410));
     }
     if (threadIdx.x == 0)
         a.scale[at] = delta;
@@ -204,17 +202,17 @@ template <int D, int BLOCK, bool KEYS, bool QUANT>
 static __global__ void __launch_bounds__(THREADS, (BLOCK == 64 ? 4 : 3) - QUANT)
     judge_blocks(const block_args a)
 {
-    constexpr int    LANES = D / 8, STEP = THREADS / LANES, ROWS = BLOCK / STEP, WARPS = THREADS / 32;
+    constexpr int LANES = D / 8, STEP = THREADS / LANES, ROWS = BLOCK / STEP, WARPS = THREADS / 32;
     __shared__ float sums[WARPS][D], units[WARPS][D], tops[2][WARPS];
     __shared__ double square[WARPS];
-    int64_t          block = KEYS ? a.blocks - 1 - blockIdx.x : blockIdx.x; /* the mean ended there */
-    int64_t          head = KEYS ? gridDim.y - 1 - blockIdx.y : blockIdx.y;
-    int64_t          first = head * a.n + block * BLOCK, at = head * a.blocks + block;
-    int              rows = (int)min((int64_t)BLOCK, a.n - block * BLOCK);
-    int              lane = threadIdx.x % LANES, row = threadIdx.x / LANES, warp = threadIdx.x >> 5;
-    uint4            raw[ROWS];
-    float            kbar[8] = {0}, unit[8] = {0}, sum[8] = {0}, amax = 0, longest = 0;
-    bool             zero = false;
+    int64_t block = KEYS ? a.blocks - 1 - blockIdx.x : blockIdx.x; /* the mean ended there */
+    int64_t head = KEYS ? gridDim.y - 1 - blockIdx.y : blockIdx.y;
+    int64_t first = head * a.n + block * BLOCK, at = head * a.blocks + block;
+    int rows = (int)min((int64_t)BLOCK, a.n - block * BLOCK);
+    int lane = threadIdx.x % LANES, row = threadIdx.x / LANES, warp = threadIdx.x >> 5;
+    uint4 raw[ROWS];
+    float kbar[8] = {0}, unit[8] = {0}, sum[8] = {0}, amax = 0, longest = 0;
+    bool zero = false;
 
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
@@ -226,7 +224,7 @@ static __global__ void __launch_bounds__(THREADS, (BLOCK == 64 ? 4 : 3) - QUANT)
             kbar[c] = a.kbar[head * D + lane * 8 + c];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-        bool  real = row + i * STEP < rows;
+        bool real = row + i * STEP < rows;
         float x[8], up;
         unpack(raw[i], x);
         if (KEYS && real)
@@ -310,31 +308,31 @@ static __global__ void __launch_bounds__(THREADS, (BLOCK == 64 ? 4 : 3) - QUANT)
 /* ---- rows ----------------------------------------------------------------------------------- */
 
 struct row_args {
-    const double  *score;
+    const double *score;
     const uint8_t *q_like, *k_like;
-    int            groups, units, per_kv, causal, bq, bk;
-    int            paper, topk_cut, dense, sink;
-    float          tau;
-    double         tau_wide;
-    int            top; /* entries of select=topk */
-    int64_t        rows, words;
-    uint32_t      *map;
-    int32_t       *count;
+    int groups, units, per_kv, causal, bq, bk;
+    int paper, topk_cut, dense, sink;
+    float tau;
+    double tau_wide;
+    int top; /* entries of select=topk */
+    int64_t rows, words;
+    uint32_t *map;
+    int32_t *count;
 };
 
-/* Probabilities over the judged, admissible blocks, rounded to float; false when there is none. Of a
- * row in registers, lane l has the blocks l, l + 32, ... */
+/* Probabilities over the judged, admissible blocks, rounded to float; false when there is none. Of
+ * a row in registers, lane l has the blocks l, l + 32, ... */
 template <int N>
 static __device__ bool coarse_row(const row_args &a, int64_t row, int i, const uint8_t *k_like,
                                   list_registers<N> &p)
 {
-    int    lane = threadIdx.x & 31;
+    int lane = threadIdx.x & 31;
     double top = -INFINITY, sum = 0;
 #pragma unroll
     for (int u = 0; u < N; u++) {
-        int  j = u * 32 + lane;
-        bool judged = j < a.units && k_like[j] &&
-                      (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
+        int j = u * 32 + lane;
+        bool judged =
+            j < a.units && k_like[j] && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
         p.v[u] = judged ? a.score[row * a.units + j] : -INFINITY;
         top = p.v[u] > top ? p.v[u] : top;
     }
@@ -357,7 +355,7 @@ static __device__ bool coarse_row(const row_args &a, int64_t row, int i, const u
 static __device__ bool coarse_row(const row_args &a, int64_t row, int i, const uint8_t *k_like,
                                   double *p)
 {
-    int    lane = threadIdx.x & 31;
+    int lane = threadIdx.x & 31;
     double top = -INFINITY, sum = 0;
     for (int j = lane; j < a.units; j += 32) {
         bool judged = k_like[j] && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
@@ -381,15 +379,14 @@ static __device__ bool coarse_row(const row_args &a, int64_t row, int i, const u
  * sum, as a float, stays at or below the bound; or the `top` largest. */
 template <class L> static __device__ __forceinline__ cut cut_row(const row_args &a, const L &p)
 {
-    int    number, equal;
+    int number, equal;
     double mass = cut_mass(p, 0, true, &number);
-    float  bound = a.paper ? (float)(a.tau_wide * mass) : a.tau;
+    float bound = a.paper ? (float)(a.tau_wide * mass) : a.tau;
     if (!a.topk_cut && (float)mass <= bound)
         return {-0.5, 0};
     double guess = a.topk_cut ? 0 : (mass - bound) / a.units;
-    double t = cut_find(p, guess, [&](double sum, int n) {
-        return a.topk_cut ? n >= a.top : (float)sum > bound;
-    });
+    double t = cut_find(
+        p, guess, [&](double sum, int n) { return a.topk_cut ? n >= a.top : (float)sum > bound; });
     cut_mass(p, t, true, &equal);
     mass = cut_mass(p, t, false, &number);
     equal -= number;
@@ -410,10 +407,10 @@ static __device__ __forceinline__ void keep_blocks(const row_args &a, int64_t ro
                                                    const uint8_t *k_like, bool all, bool judged,
                                                    const cut &c, double p, int *seen, int *kept)
 {
-    int      j = j0 + (threadIdx.x & 31);
-    bool     in = j < a.units && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
-    bool     taken = cut_has(c, p, judged && j < a.units, seen);
-    bool     keep = in && (all || taken || !k_like[j] || (a.sink && j == 0));
+    int j = j0 + (threadIdx.x & 31);
+    bool in = j < a.units && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
+    bool taken = cut_has(c, p, judged && j < a.units, seen);
+    bool keep = in && (all || taken || !k_like[j] || (a.sink && j == 0));
     uint32_t word = __ballot_sync(~0u, keep);
     *kept += __popc(word);
     if ((threadIdx.x & 31) == 0)
@@ -421,16 +418,17 @@ static __device__ __forceinline__ void keep_blocks(const row_args &a, int64_t ro
 }
 
 /* A warp per row of up to 32 N blocks; N = 0: of any number, in shared memory. */
-template <int N> static __global__ void __launch_bounds__(32 * ROW_WARPS) select_rows(const row_args a)
+template <int N>
+static __global__ void __launch_bounds__(32 * ROW_WARPS) select_rows(const row_args a)
 {
     extern __shared__ double shared[];
     int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);
     if (row >= a.rows)
         return;
-    int            head = (int)(row / a.groups), i = (int)(row % a.groups), seen = 0, kept = 0;
+    int head = (int)(row / a.groups), i = (int)(row % a.groups), seen = 0, kept = 0;
     const uint8_t *k_like = a.k_like + (int64_t)(head / a.per_kv) * a.units;
-    bool           all = a.dense || !a.q_like[row], judged = false;
-    cut            c = {0, 0};
+    bool all = a.dense || !a.q_like[row], judged = false;
+    cut c = {0, 0};
     if constexpr (N > 0) {
         list_registers<N> p;
         judged = !all && coarse_row(a, row, i, k_like, p);
@@ -439,7 +437,8 @@ template <int N> static __global__ void __launch_bounds__(32 * ROW_WARPS) select
 #pragma unroll
         for (int u = 0; u < N; u++)
             if (u * 32 < a.units)
-                keep_blocks(a, row, i, u * 32, k_like, all, judged, c, judged ? p.v[u] : 0, &seen, &kept);
+                keep_blocks(a, row, i, u * 32, k_like, all, judged, c, judged ? p.v[u] : 0, &seen,
+                            &kept);
     } else {
         double *p = shared + (int64_t)(threadIdx.x >> 5) * a.units;
         judged = !all && coarse_row(a, row, i, k_like, p);
@@ -447,8 +446,8 @@ template <int N> static __global__ void __launch_bounds__(32 * ROW_WARPS) select
             c = cut_row(a, list_shared{p, a.units});
         for (int j0 = 0; j0 < a.units; j0 += 32) {
             int j = j0 + (threadIdx.x & 31);
-            keep_blocks(a, row, i, j0, k_like, all, judged, c, judged && j < a.units ? p[j] : 0, &seen,
-                        &kept);
+            keep_blocks(a, row, i, j0, k_like, all, judged, c, judged && j < a.units ? p[j] : 0,
+                        &seen, &kept);
         }
     }
     if ((threadIdx.x & 31) == 0)
@@ -461,12 +460,12 @@ template <int D>
 static __global__ void __launch_bounds__(THREADS)
     max_values(const uint4 *v, int64_t nk, unsigned *v_max)
 {
-    constexpr int    LANES = D / 8, STEP = THREADS / LANES;
+    constexpr int LANES = D / 8, STEP = THREADS / LANES;
     __shared__ float shared[THREADS / 32][D];
-    int64_t          row0 = blockIdx.x * (int64_t)MEAN_ROWS;
-    int              rows = (int)min((int64_t)MEAN_ROWS, nk - row0);
-    int              lane = threadIdx.x & 31;
-    float            top[8] = {0};
+    int64_t row0 = blockIdx.x * (int64_t)MEAN_ROWS;
+    int rows = (int)min((int64_t)MEAN_ROWS, nk - row0);
+    int lane = threadIdx.x & 31;
+    float top[8] = {0};
     for (int r = threadIdx.x / LANES; r < rows; r += STEP) {
         float x[8];
         unpack(v[(blockIdx.y * nk + row0 + r) * LANES + threadIdx.x % LANES], x);
@@ -499,10 +498,10 @@ static __global__ void __launch_bounds__(THREADS)
     quantise_values(const uint4 *v, int64_t nk, int64_t v_keys, float v_top, const unsigned *v_max,
                     uint8_t *out, float *scale)
 {
-    constexpr int                   LANES = D / 8;
+    constexpr int LANES = D / 8;
     __shared__ alignas(16) uint16_t tile[128][D]; /* 16-byte chunks XORed with the key's sixteen */
-    int64_t                         row0 = blockIdx.x * 128ll, head = blockIdx.y;
-    int                             rows = (int)min((int64_t)128, nk - row0);
+    int64_t row0 = blockIdx.x * 128ll, head = blockIdx.y;
+    int rows = (int)min((int64_t)128, nk - row0);
 #pragma unroll
     for (int e = threadIdx.x; e < 128 * LANES; e += THREADS) {
         int r = e / LANES, c = e % LANES;
@@ -511,17 +510,18 @@ static __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
     for (int e = threadIdx.x; e < D * 8; e += THREADS) {
-        int      c = e / 8, part = e % 8, at = (c / 8 ^ part) * 8 + c % 8;
-        float    most = __uint_as_float(v_max[head * D + c]);
-        float    factor = most > 0 ? v_top / most : 0;
+        int c = e / 8, part = e % 8, at = (c / 8 ^ part) * 8 + c % 8;
+        float most = __uint_as_float(v_max[head * D + c]);
+        float factor = most > 0 ? v_top / most : 0;
         uint32_t w[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float x[4];
 #pragma unroll
             for (int u = 0; u < 4; u++)
-                x[u] = factor * __uint_as_float(
-                                    (uint32_t)tile[part * 16 + 2 * i + u % 2 + u / 2 * 8][at] << 16);
+                x[u] = factor *
+                       __uint_as_float((uint32_t)tile[part * 16 + 2 * i + u % 2 + u / 2 * 8][at]
+                                       << 16);
             w[i] = __nv_cvt_float2_to_fp8x2(make_float2(x[0], x[1]), __NV_SATFINITE, __NV_E4M3) |
                    (uint32_t)__nv_cvt_float2_to_fp8x2(make_float2(x[2], x[3]), __NV_SATFINITE,
                                                       __NV_E4M3)
@@ -539,7 +539,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <int D, bool KEYS>
 static int launch_blocks(struct gpu *g, int heads, int block, const block_args &a, struct err *err)
 {
-    int  rc = 0;
+    int rc = 0;
     dim3 grid((unsigned)a.blocks, heads);
     if (block == 64 && a.q8)
         judge_blocks<D, 64, KEYS, true><<<grid, THREADS, 0, g->stream>>>(a);
@@ -555,23 +555,34 @@ out:
 }
 
 template <int D>
-static int launch_pooling(struct gpu *g, const struct select_job *job, bool quantise, struct err *err)
+static int launch_pooling(struct gpu *g, const struct select_job *job, bool quantise,
+                          struct err *err)
 {
-    const struct select_problem  *p = &job->problem;
-    const struct select_lists    *l = &job->lists;
+    const struct select_problem *p = &job->problem;
+    const struct select_lists *l = &job->lists;
     const struct select_operands *o = &job->operands;
-    const sparge_state           *s = (const sparge_state *)job->state;
-    int                           rc = 0;
-    block_args q = {(const uint4 *)p->q, NULL, p->nq, l->groups, s->theta, s->paper, s->q_mean,
-                    s->q_like, quantise ? (uint2 *)o->q : NULL, o->q_scale};
-    block_args k = {(const uint4 *)p->k, s->kbar, p->nk, l->units, s->theta, s->paper, s->k_mean,
-                    s->k_like, quantise ? (uint2 *)o->k : NULL, o->k_scale};
+    const sparge_state *s = (const sparge_state *)job->state;
+    int rc = 0;
+    block_args q = {(const uint4 *)p->q, NULL,      p->nq,
+                    l->groups,           s->theta,  s->paper,
+                    s->q_mean,           s->q_like, quantise ? (uint2 *)o->q : NULL,
+                    o->q_scale};
+    block_args k = {(const uint4 *)p->k,
+                    s->kbar,
+                    p->nk,
+                    l->units,
+                    s->theta,
+                    s->paper,
+                    s->k_mean,
+                    s->k_like,
+                    quantise ? (uint2 *)o->k : NULL,
+                    o->k_scale};
     if (s->smooth_k)
         sum_keys<D><<<dim3((unsigned)s->shares, p->kv_heads), THREADS, 0, g->stream>>>(
             (const uint4 *)p->k, p->nk, s->shares, s->partial);
     CU_LAUNCHED(err);
-    finish_mean<D><<<p->kv_heads, D * MEAN_GROUPS, 0, g->stream>>>(
-        s->partial, s->shares, p->nk, s->smooth_k, s->kbar, s->v_max);
+    finish_mean<D><<<p->kv_heads, D * MEAN_GROUPS, 0, g->stream>>>(s->partial, s->shares, p->nk,
+                                                                   s->smooth_k, s->kbar, s->v_max);
     CU_LAUNCHED(err);
     TRY((launch_blocks<D, true>(g, p->kv_heads, s->bk, k, err)));
     TRY((launch_blocks<D, false>(g, p->heads, s->bq, q, err)));
@@ -589,7 +600,7 @@ out:
 
 static int launch_select(struct gpu *g, const row_args &a, struct err *err)
 {
-    int      rc = 0, warps = ROW_WARPS;
+    int rc = 0, warps = ROW_WARPS;
     unsigned blocks = (unsigned)((a.rows + ROW_WARPS - 1) / ROW_WARPS);
     if (a.units <= 256) {
         select_rows<8><<<blocks, 32 * ROW_WARPS, 0, g->stream>>>(a);
@@ -598,9 +609,9 @@ static int launch_select(struct gpu *g, const row_args &a, struct err *err)
     } else {
         while (warps > 1 && warps * a.units * 8 > 48 * 1024)
             warps /= 2;
-        CU(err, cudaFuncSetAttribute((const void *)select_rows<0>,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     warps * a.units * 8));
+        CU(err,
+           cudaFuncSetAttribute((const void *)select_rows<0>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, warps * a.units * 8));
         select_rows<0><<<(unsigned)((a.rows + warps - 1) / warps), 32 * warps, warps * a.units * 8,
                          g->stream>>>(a);
     }
@@ -612,14 +623,15 @@ out:
 static int launch_rows(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    const struct select_lists   *l = &job->lists;
-    const sparge_state          *s = (const sparge_state *)job->state;
-    int      rc = 0, n = (int)l->units, per_kv = p->heads / p->kv_heads;
-    int64_t  top = (int64_t)((float)s->topk * (float)n);
-    row_args a = {s->score,  s->q_like, s->k_like, (int)l->groups, n,      per_kv,       p->causal,
-                  s->bq,     s->bk,     s->paper,  s->topk_cut,    s->dense, s->sink,
-                  (float)s->tau, s->tau, (int)(top < 1 ? 1 : top > n ? n : top), l->rows, l->words,
-                  l->map,    l->count};
+    const struct select_lists *l = &job->lists;
+    const sparge_state *s = (const sparge_state *)job->state;
+    int rc = 0, n = (int)l->units, per_kv = p->heads / p->kv_heads;
+    int64_t top = (int64_t)((float)s->topk * (float)n);
+    row_args a = {s->score, s->q_like,     s->k_like,   (int)l->groups,
+                  n,        per_kv,        p->causal,   s->bq,
+                  s->bk,    s->paper,      s->topk_cut, s->dense,
+                  s->sink,  (float)s->tau, s->tau,      (int)(top < 1 ? 1 : top > n ? n : top),
+                  l->rows,  l->words,      l->map,      l->count};
     if (!s->dense)
         score_means<<<dim3((n + SCORE_TILE - 1) / SCORE_TILE,
                            ((unsigned)l->groups + SCORE_TILE - 1) / SCORE_TILE, p->heads),
@@ -652,7 +664,7 @@ static int launch_quantised(struct gpu *g, const struct select_job *job, struct 
 static void tile_of(const struct select_problem *p, int *bq, int *bk)
 {
     const char *tile = select_word(p, "tile");
-    bool        wide = tile ? tile[0] == '6' : select_is(p, "arch", "sm90");
+    bool wide = tile ? tile[0] == '6' : select_is(p, "arch", "sm90");
     *bq = wide ? 64 : 128;
     *bk = wide ? 128 : 64;
 }
@@ -675,9 +687,9 @@ static bool fits(const struct select_problem *p, char why[160])
 static int init_operands(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    const struct select_lists   *l = &job->lists;
-    struct select_operands      *o = &job->operands;
-    int                          rc = 0;
+    const struct select_lists *l = &job->lists;
+    struct select_operands *o = &job->operands;
+    int rc = 0;
     o->v_keys = (p->nk + 127) / 128 * 128;
     TRY(gpu_alloc(g, p->heads * p->nq * p->d, &o->q, err));
     TRY(gpu_alloc(g, p->kv_heads * p->nk * p->d, &o->k, err));
@@ -692,9 +704,9 @@ out:
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    const struct select_lists   *l = &job->lists;
-    sparge_state                *s = (sparge_state *)calloc(1, sizeof *s);
-    int                          rc = 0;
+    const struct select_lists *l = &job->lists;
+    sparge_state *s = (sparge_state *)calloc(1, sizeof *s);
+    int rc = 0;
 
     job->state = s;
     if (!s)

@@ -6,9 +6,9 @@
  *   s[r][j] = sum_t Q[S r + S - 1 - t] . K[S j + t]
  *
  * is a product of depth S d over N / S reduced rows and columns: N^2 d / S FLOP causal. A thread
- * block makes 128 x 128 of them, keeps each row's largest and the sums of e^(s - largest) per column
- * block of 128 / S; the row kernel brings the tiles of a row together. Scores are bf16 products
- * summed in float, masses and cuts are in double.
+ * block makes 128 x 128 of them, keeps each row's largest and the sums of e^(s - largest) per
+ * column block of 128 / S; the row kernel brings the tiles of a row together. Scores are bf16
+ * products summed in float, masses and cuts are in double.
  */
 #include "cuda/cut.cuh"
 #include "cuda/lists.h"
@@ -18,31 +18,31 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BLOCK 128  /* tokens of a mask unit, both ways */
-#define TILE 128   /* reduced rows and columns of a thread block */
-#define PITCH 129  /* floats of a row of scores in shared memory: rows in different banks */
+#define BLOCK 128 /* tokens of a mask unit, both ways */
+#define TILE 128  /* reduced rows and columns of a thread block */
+#define PITCH 129 /* floats of a row of scores in shared memory: rows in different banks */
 #define THREADS 256
 #define MAX_COLS 20480 /* masses of a row in shared memory */
 
 enum profile { PROFILE_OFFICIAL, PROFILE_CLEAN, PROFILE_PAPER };
 
 struct xattn_args {
-    int64_t nq, nk, shift; /* query row q stands at position q + shift */
-    int     heads, per_kv, stride, per_block; /* per_block: reduced rows of a block, 128 / S */
-    int     profile, causal;
-    int     rows, keys;       /* reduced rows and columns with a real token */
-    int     tiles;            /* of reduced columns */
-    int     row_blocks, key_blocks, cols; /* cols: column blocks, padded ones included */
-    int     chunk_blocks;     /* row blocks of a pass, official */
-    int     words;
-    double  tau;
-    float   factor;           /* temperature * log2 e */
+    int64_t nq, nk, shift;                /* query row q stands at position q + shift */
+    int heads, per_kv, stride, per_block; /* per_block: reduced rows of a block, 128 / S */
+    int profile, causal;
+    int rows, keys;                   /* reduced rows and columns with a real token */
+    int tiles;                        /* of reduced columns */
+    int row_blocks, key_blocks, cols; /* cols: column blocks, padded ones included */
+    int chunk_blocks;                 /* row blocks of a pass, official */
+    int words;
+    double tau;
+    float factor; /* temperature * log2 e */
 
     const uint4 *q, *k;
-    float       *top; /* [heads][rows][tiles]: largest score of a tile, in base 2 */
-    float       *sum; /* [heads][rows][key_blocks] */
-    uint32_t    *map;
-    int32_t     *count;
+    float *top; /* [heads][rows][tiles]: largest score of a tile, in base 2 */
+    float *sum; /* [heads][rows][key_blocks] */
+    uint32_t *map;
+    int32_t *count;
 };
 
 /* Reduced columns that reduced row r may see, padded ones included. */
@@ -57,7 +57,7 @@ static __device__ __forceinline__ int64_t columns(const xattn_args &a, int r)
 
 /* ---- scores --------------------------------------------------------------------------------- */
 
-#define DEPTH 64  /* channels of a stage */
+#define DEPTH 64 /* channels of a stage */
 #define STAGES 3
 #define BYTES (TILE * DEPTH * 2)
 
@@ -68,9 +68,9 @@ static __device__ __forceinline__ void copy_strided(uint32_t dst, const uint4 *x
 {
 #pragma unroll
     for (int e = threadIdx.x; e < TILE * (DEPTH / 8); e += THREADS) {
-        int     r = e / (DEPTH / 8), c = e % (DEPTH / 8);
+        int r = e / (DEPTH / 8), c = e % (DEPTH / 8);
         int64_t row = (r0 + r) * stride + t;
-        bool    valid = row < n;
+        bool valid = row < n;
         copy_async(dst + chunk_at<DEPTH>(r, c),
                    x + (valid ? row : 0) * (D / 8) + part * (DEPTH / 8) + c, valid);
     }
@@ -78,11 +78,12 @@ static __device__ __forceinline__ void copy_strided(uint32_t dst, const uint4 *x
 
 /* Stage s of a tile: offset s / (D / 64) of the runs, channels of part s % (D / 64). */
 template <int D>
-static __device__ __forceinline__ void copy_stage(const xattn_args &a, uint32_t base, const uint4 *q,
-                                                  const uint4 *k, int r0, int j0, int s)
+static __device__ __forceinline__ void copy_stage(const xattn_args &a, uint32_t base,
+                                                  const uint4 *q, const uint4 *k, int r0, int j0,
+                                                  int s)
 {
     constexpr int PARTS = D / DEPTH;
-    uint32_t      to = base + s % STAGES * 2 * BYTES;
+    uint32_t to = base + s % STAGES * 2 * BYTES;
     if (s < a.stride * PARTS) {
         copy_strided<D>(to, q, r0, a.stride - 1 - s / PARTS, s % PARTS, a.stride, a.nq);
         copy_strided<D>(to + BYTES, k, j0, s / PARTS, s % PARTS, a.stride, a.nk);
@@ -93,10 +94,10 @@ static __device__ __forceinline__ void copy_stage(const xattn_args &a, uint32_t 
 /* From the scores of a tile in shared memory: two threads a row. */
 static __device__ void reduce_tile(const xattn_args &a, const float *s, int head, int r0, int j0)
 {
-    int     r = threadIdx.x / 2, half = threadIdx.x % 2, row = r0 + r;
+    int r = threadIdx.x / 2, half = threadIdx.x % 2, row = r0 + r;
     int64_t limit = row < a.rows ? columns(a, row) : 0;
-    int     n = (int)min(max(min(limit, (int64_t)a.keys) - j0, (int64_t)0), (int64_t)TILE);
-    float   top = -INFINITY;
+    int n = (int)min(max(min(limit, (int64_t)a.keys) - j0, (int64_t)0), (int64_t)TILE);
+    float top = -INFINITY;
     for (int j = half; j < n; j += 2)
         top = fmaxf(top, s[r * PITCH + j]);
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1)) * a.factor;
@@ -106,7 +107,7 @@ static __device__ void reduce_tile(const xattn_args &a, const float *s, int head
     if (half == 0)
         a.top[at * a.tiles + j0 / TILE] = n > 0 ? top : -INFINITY;
     for (int b = half; b < a.stride; b += 2) {
-        int   block = j0 / a.per_block + b;
+        int block = j0 / a.per_block + b;
         float sum = 0;
         if (block >= a.key_blocks)
             break;
@@ -117,15 +118,16 @@ static __device__ void reduce_tile(const xattn_args &a, const float *s, int head
 }
 
 /* Warp w: reduced rows of quarter w % 4, columns of half w / 4. */
-template <int D> static __global__ void __launch_bounds__(THREADS, 2) score_tiles(const xattn_args a)
+template <int D>
+static __global__ void __launch_bounds__(THREADS, 2) score_tiles(const xattn_args a)
 {
     extern __shared__ __align__(128) uint8_t shared[];
-    int          j0 = blockIdx.x * TILE, r0 = blockIdx.y * TILE, head = blockIdx.z;
-    int          warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n = a.stride * (D / DEPTH);
+    int j0 = blockIdx.x * TILE, r0 = blockIdx.y * TILE, head = blockIdx.z;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n = a.stride * (D / DEPTH);
     const uint4 *q = a.q + (int64_t)head * a.nq * (D / 8);
     const uint4 *k = a.k + (int64_t)(head / a.per_kv) * a.nk * (D / 8);
-    uint32_t     base = shared_addr(shared);
-    float        acc[2][8][4] = {{{0}}};
+    uint32_t base = shared_addr(shared);
+    float acc[2][8][4] = {{{0}}};
 
     if (j0 >= columns(a, min(r0 + TILE, a.rows) - 1))
         return;
@@ -147,8 +149,8 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 2) score_tile
         for (int n = 0; n < 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                s[(warp % 4 * 32 + 16 * m + (lane >> 2) + 8 * (i / 2)) * PITCH + warp / 4 * 64 + 8 * n +
-                  2 * (lane & 3) + i % 2] = acc[m][n][i];
+                s[(warp % 4 * 32 + 16 * m + (lane >> 2) + 8 * (i / 2)) * PITCH + warp / 4 * 64 +
+                  8 * n + 2 * (lane & 3) + i % 2] = acc[m][n][i];
     __syncthreads();
     reduce_tile(a, s, head, r0, j0);
 }
@@ -162,12 +164,12 @@ static __device__ void block_masses(const xattn_args &a, int head, int i, double
     for (int j = lane; j < a.cols; j += 32)
         mass[j] = 0;
     for (int r = i * a.per_block; r < (i + 1) * a.per_block && r < a.rows; r++) {
-        int64_t      limit = columns(a, r), at = (int64_t)head * a.rows + r;
-        int          real = (int)min(limit, (int64_t)a.keys);
-        int          tiles = (real + TILE - 1) / TILE, blocks = (real + a.per_block - 1) / a.per_block;
+        int64_t limit = columns(a, r), at = (int64_t)head * a.rows + r;
+        int real = (int)min(limit, (int64_t)a.keys);
+        int tiles = (real + TILE - 1) / TILE, blocks = (real + a.per_block - 1) / a.per_block;
         const float *tops = a.top + at * a.tiles, *sums = a.sum + at * a.key_blocks;
-        float        top = limit > a.keys ? 0 : -INFINITY;
-        double       all = 0;
+        float top = limit > a.keys ? 0 : -INFINITY;
+        double all = 0;
         for (int t = lane; t < tiles; t += 32)
             top = fmaxf(top, tops[t]);
         for (int step = 16; step; step /= 2)
@@ -205,23 +207,23 @@ static __device__ cut cut_one_more(const list_shared &list, const cut &c)
 static __global__ void select_rows(const xattn_args a)
 {
     extern __shared__ double masses[];
-    int     lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + warp;
     if (row >= (int64_t)a.heads * a.row_blocks)
         return;
     double *mass = masses + (int64_t)warp * a.cols;
-    int     head = (int)(row / a.row_blocks), i = (int)(row % a.row_blocks), number;
+    int head = (int)(row / a.row_blocks), i = (int)(row % a.row_blocks), number;
     int64_t end = min((int64_t)(i + 1) * BLOCK, a.nq);
-    int     own = (int)((i * (int64_t)BLOCK + a.shift) / BLOCK);
-    int     last = (int)((end - 1 + a.shift) / BLOCK);
-    int     n = a.causal ? last + 1 : a.cols;
-    bool    forced = a.causal && a.profile != PROFILE_PAPER;
-    bool    first = a.causal && a.profile == PROFILE_OFFICIAL &&
+    int own = (int)((i * (int64_t)BLOCK + a.shift) / BLOCK);
+    int last = (int)((end - 1 + a.shift) / BLOCK);
+    int n = a.causal ? last + 1 : a.cols;
+    bool forced = a.causal && a.profile != PROFILE_PAPER;
+    bool first = a.causal && a.profile == PROFILE_OFFICIAL &&
                  a.shift / BLOCK + i / a.chunk_blocks * a.chunk_blocks == 0;
     block_masses(a, head, i, mass);
     list_shared list = {mass, n};
-    double      need = a.tau * cut_mass(list, 0, true, &number), taken = 0;
-    cut    c;
+    double need = a.tau * cut_mass(list, 0, true, &number), taken = 0;
+    cut c;
     if (first) { /* the best other block always, and one more than reaches the need */
         taken = mass[last];
         __syncwarp();
@@ -241,8 +243,8 @@ static __global__ void select_rows(const xattn_args a)
     }
     int seen = 0, kept = 0, limit = min(n, a.key_blocks);
     for (int j0 = 0; j0 < a.words * 32; j0 += 32) {
-        int      j = j0 + lane;
-        bool     keep = cut_has(c, j < n ? mass[j] : -1, j < n && mass[j] >= 0, &seen);
+        int j = j0 + lane;
+        bool keep = cut_has(c, j < n ? mass[j] : -1, j < n && mass[j] >= 0, &seen);
         keep = keep || (forced && (j == 0 || (j >= own && j <= last))) ||
                (!a.causal && a.profile == PROFILE_OFFICIAL && j == 0);
         uint32_t word = __ballot_sync(~0u, keep && j < limit);
@@ -261,7 +263,8 @@ template <int D> static int launch_tiles(struct gpu *g, const xattn_args &a, str
     int rc = 0, smem = STAGES * 2 * BYTES; /* more than the TILE x PITCH scores take */
     CU(err, cudaFuncSetAttribute((const void *)score_tiles<D>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    score_tiles<D><<<dim3(a.tiles, (a.rows + TILE - 1) / TILE, a.heads), THREADS, smem, g->stream>>>(a);
+    score_tiles<D>
+        <<<dim3(a.tiles, (a.rows + TILE - 1) / TILE, a.heads), THREADS, smem, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -270,8 +273,8 @@ out:
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const xattn_args &a = *(const xattn_args *)job->state;
-    int64_t           rows = job->lists.rows;
-    int               rc = 0, warps = 8;
+    int64_t rows = job->lists.rows;
+    int rc = 0, warps = 8;
 
     TRY(job->problem.d == 128 ? launch_tiles<128>(g, a, err) : launch_tiles<64>(g, a, err));
     while (warps > 1 && warps * a.cols * 8 > 48 * 1024)
@@ -297,7 +300,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
 static int64_t chunk_of(const struct select_problem *p)
 {
     const char *text = select_text(p, "chunk");
-    int64_t     n = 1;
+    int64_t n = 1;
     if (text && strcmp(text, "auto") != 0)
         return strtoll(text, NULL, 10);
     while (n < p->nk)
@@ -325,7 +328,7 @@ static void resolve(const struct select_problem *p, xattn_args *a)
     a->tiles = (int)ceil_div(a->keys, TILE);
     a->row_blocks = (int)ceil_div(p->nq, BLOCK);
     a->key_blocks = (int)ceil_div(p->nk, BLOCK);
-    bool    official = a->profile == PROFILE_OFFICIAL;
+    bool official = a->profile == PROFILE_OFFICIAL;
     int64_t unit = official ? chunk_of(p) : BLOCK;
     a->cols = (int)(ceil_div(p->nk, unit) * (unit / BLOCK));
     a->shift = official ? (int64_t)a->cols * BLOCK - ceil_div(p->nq, unit) * unit : p->nk - p->nq;
@@ -340,7 +343,7 @@ static void resolve(const struct select_problem *p, xattn_args *a)
 static bool fits(const struct select_problem *p, char why[160])
 {
     xattn_args a;
-    double     tau = select_num(p, "tau");
+    double tau = select_num(p, "tau");
     resolve(p, &a);
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
@@ -358,8 +361,8 @@ static bool fits(const struct select_problem *p, char why[160])
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    xattn_args                  *a = (xattn_args *)calloc(1, sizeof *a);
-    int                          rc = 0;
+    xattn_args *a = (xattn_args *)calloc(1, sizeof *a);
+    int rc = 0;
 
     job->state = a;
     if (!a)

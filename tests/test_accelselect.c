@@ -1,0 +1,239 @@
+/*
+ * test_accelselect.c - a replay whose masks are chosen by a back end: whose mask is attended to and
+ * counted, what is recorded, and who chooses where the back end does not. The back end here chooses
+ * what the method's CPU side chooses, or that with given changes.
+ */
+#include "core/kernel.h"
+#include "tests/methodrun.h"
+
+#include <math.h>
+
+/* ---- a back end ----------------------------------------------------------------------------- */
+
+enum answer { SAME, CHANGED, REFUSES, OTHER_UNIT };
+
+struct accel_session {
+    const struct head_in *in;
+    enum answer           answer;
+    int                   selections;
+    int64_t               attended; /* blocks that attend was asked for */
+};
+
+static bool supports_all(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
+                         int64_t *bk, char why[160])
+{
+    return true;
+}
+
+static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
+                         struct accel_result *r, struct err *err)
+{
+    const struct attn_in *x = h->x;
+    struct attn_ops       ops = {0};
+    struct mask           m = {0};
+    ck_assert_ptr_nonnull(h->ptr);
+    assert_ok(mask_lists_init(&m, x->nq, x->nk, 0, x->nq, x->causal, h->bq, h->bk, err), err);
+    for (int64_t g = 0; g < m.ngroups; g++)
+        for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
+            assert_ok(mask_lists_add(&m, g, h->col[i], err), err);
+    mask_lists_finish(&m);
+    assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
+    assert_ok(attn_rows(&ops, &m, r->out, r->lse, err), err);
+    s->attended = h->ptr[m.ngroups];
+    r->attend = (struct accel_time){300, 290, 310, 5};
+    r->dense = (struct accel_time){1200, 1190, 1210, 5};
+    r->pairs_exec = 1;
+    mask_free(&m);
+    attn_release(&ops);
+    return 0;
+}
+
+/* The mask of a method with other parameters than those asked for would not do. */
+static void select_on_cpu(const struct accel_choice *c, const struct head_in *in, struct mask *m,
+                          struct err *err)
+{
+    const struct method *me = method_find(sim_methods, c->method, err);
+    struct method_ctx    ctx = {.seed = c->seed};
+    void                *state = NULL;
+    ck_assert_ptr_eq(c->options, me->params);
+    ck_assert_ptr_eq(c->x->q, in->x.q);
+    assert_ok(me->prepare(&ctx, c->params, in, &state, err), err);
+    assert_ok(me->select(state, 0, in->x.nq, m, err), err);
+    me->release(state);
+}
+
+/* Group 1 loses its first block, and the last group gets all that it may see. */
+static void change(const struct mask *m, struct mask *out, struct err *err)
+{
+    int64_t bq = m->bq, last = m->ngroups - 1;
+    assert_ok(mask_lists_init(out, m->nq, m->nk, 0, m->nq, m->causal, bq, m->bk, err), err);
+    for (int64_t g = 0; g < last; g++)
+        for (int64_t i = m->ptr[g] + (g == 1); i < m->ptr[g + 1]; i++)
+            assert_ok(mask_lists_add(out, g, m->col[i], err), err);
+    assert_ok(mask_lists_add_run(out, last, 0, (int32_t)((m->nk + m->bk - 1) / m->bk), err), err);
+    mask_lists_finish(out);
+}
+
+static int select_head(struct accel_session *s, const struct accel_choice *c, struct mask *m,
+                       struct accel_time *time, char why[160], struct err *err)
+{
+    struct mask own = {0};
+    s->selections++;
+    *time = (struct accel_time){100, 90, 110, 5};
+    if (s->answer == REFUSES) {
+        snprintf(why, 160, "%s has no GPU side here", c->method);
+        return ACCEL_NO_SELECT;
+    }
+    if (s->answer == OTHER_UNIT)
+        return mask_lists_init(m, c->x->nq, c->x->nk, 0, c->x->nq, c->x->causal, 64, 64, err);
+    select_on_cpu(c, s->in, s->answer == CHANGED ? &own : m, err);
+    if (s->answer == CHANGED)
+        change(&own, m, err);
+    mask_free(&own);
+    return 0;
+}
+
+static const struct accel on_cpu = {
+    .name = "cpu", .supports = supports_all, .attend = attend_on_cpu, .select = select_head};
+
+/* ---- runs ----------------------------------------------------------------------------------- */
+
+#define METHOD "xattention:stride=8:tau=0.5"
+#define N 2700 /* more rows than a chunk of the reference */
+
+static void make_head(struct sim_head *h)
+{
+    enum { D = 16 };
+    struct err err = {0};
+    float     *x = calloc((size_t)(3 * N * D), sizeof *x);
+    for (int64_t i = 0; i < 3 * N * D; i++)
+        x[i] = (float)(2 * sin(0.37 * (double)i + (double)(i % 97)) + cos(0.013 * (double)(i / D)));
+    struct head_in in = {.x = {N, N, D, D, x, x + N * D, x + 2 * N * D, 0.25, true},
+                         .src_dtype = DT_F32,
+                         .n_heads = 1,
+                         .n_kv_heads = 1,
+                         .n_layers = 1,
+                         .timestep = NAN,
+                         .branch = "main"};
+    assert_ok(sim_head_init(h, &in, PREC_F64, &err), &err);
+    free(x);
+}
+
+static int run(struct accel_session *s, const struct sim_head *h, enum select_where where,
+               const char *text, struct record *r, struct err *err)
+{
+    struct method_run *runs = NULL;
+    struct method_ctx  ctx = {.seed = 1, .accel = &on_cpu, .session = s, .select = where};
+    int64_t            n = 0;
+    s->in = &h->in;
+    assert_ok(method_runs_parse(sim_methods, text, &runs, &n, err), err);
+    record_init(r);
+    int rc = sim_run(runs->method, runs->params, &ctx, &h->in, NULL, NULL, r, err);
+    method_runs_free(runs, n);
+    return rc;
+}
+
+static bool has_note(const struct record *r, const char *note)
+{
+    return strstr(buf_str(&r->notes), note) != NULL;
+}
+
+START_TEST(same_mask_and_total_time)
+{
+    struct sim_head      h;
+    struct accel_session s = {.answer = SAME};
+    struct record        r, cpu;
+    struct err           err = {0};
+    make_head(&h);
+    assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err);
+    run_text(METHOD, &h.in, &cpu);
+    ck_assert_int_eq(s.selections, 1);
+    ck_assert(has_note(&r, "select_backend=cuda"));
+    ck_assert_double_eq(record_get(&r, "mask_diff"), 0);
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), record_get(&cpu, "pairs_kept"));
+    ck_assert_double_lt(record_get(&cpu, "density_tile"), 1);
+    ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), record_get(&cpu, "err_l2_rel"), 1e-12);
+    ck_assert_double_eq(record_get(&r, "time_select_ns"), 100);
+    ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
+    ck_assert_double_eq(record_get(&r, "select_share"), 0.25);
+    ck_assert_double_eq(record_get(&r, "speedup"), 3);
+    record_free(&r);
+    record_free(&cpu);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(changed_mask_is_the_one_that_counts)
+{
+    struct sim_head      h;
+    struct accel_session s = {.answer = SAME};
+    struct record        same, r;
+    struct err           err = {0};
+    make_head(&h);
+    assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &same, &err), &err);
+    int64_t before = s.attended;
+    s.answer = CHANGED;
+    assert_ok(run(&s, &h, SELECT_GPU, METHOD, &r, &err), &err);
+    int64_t gained = s.attended + 1 - before; /* blocks of the last group that were left out */
+    ck_assert_int_gt(gained, 0);
+    ck_assert_double_eq(record_get(&r, "mask_diff"), (double)(gained + 1));
+    double pairs = record_get(&r, "pairs_kept") - record_get(&same, "pairs_kept");
+    ck_assert_double_eq(pairs, (double)(N % 128 * 128 * gained - 128 * 128));
+    ck_assert_double_ne(record_get(&r, "err_l2_rel"), record_get(&same, "err_l2_rel"));
+    record_free(&same);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(without_gpu_side)
+{
+    struct sim_head      h;
+    struct accel_session s = {.answer = REFUSES};
+    struct record        r;
+    struct err           err = {0};
+    make_head(&h);
+    assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err);
+    ck_assert_int_eq(r.status, RECORD_OK);
+    ck_assert(has_note(&r, "select_backend=cpu"));
+    ck_assert(isnan(record_get(&r, "time_total_ns")));
+    ck_assert(isnan(record_get(&r, "mask_diff")));
+    ck_assert_double_eq(record_get(&r, "time_attend_ns"), 300);
+    record_free(&r);
+    assert_ok(run(&s, &h, SELECT_GPU, METHOD, &r, &err), &err);
+    ck_assert_int_eq(r.status, RECORD_SKIP);
+    ck_assert_str_eq(r.reason, "xattention has no GPU side here");
+    record_free(&r);
+    ck_assert_int_eq(s.selections, 2);
+    assert_ok(run(&s, &h, SELECT_CPU, METHOD, &r, &err), &err);
+    ck_assert(has_note(&r, "select_backend=cpu"));
+    ck_assert_int_eq(s.selections, 2); /* it was not asked */
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(other_units_are_an_error)
+{
+    struct sim_head      h;
+    struct accel_session s = {.answer = OTHER_UNIT};
+    struct record        r;
+    struct err           err = {0};
+    make_head(&h);
+    assert_fails(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err, ERR_RUN, "units of 64 x 64");
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("accelselect");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, same_mask_and_total_time);
+    tcase_add_test(t, changed_mask_is_the_one_that_counts);
+    tcase_add_test(t, without_gpu_side);
+    tcase_add_test(t, other_units_are_an_error);
+    suite_add_tcase(s, t);
+    return s;
+}
