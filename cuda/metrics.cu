@@ -24,8 +24,8 @@ static int put(struct gpu *g, const void *src, int64_t bytes, void *dst, struct 
 
 /* ---- dense reference ------------------------------------------------------------------------ */
 
-/* Pieces of a row become O = sum_i 2^(m_i - m) O_i / sum_i 2^(m_i - m) l_i in fp32, the natural LSE,
- * and the normaliser: b = LSE in base 2, rounded, and 2^(b - LSE). A warp per row. */
+/* Pieces of a row become O = sum_i 2^(m_i - m) O_i / sum_i 2^(m_i - m) l_i in fp32, the natural
+ * LSE, and the normaliser: b = LSE in base 2, rounded, and 2^(b - LSE). A warp per row. */
 template <int D>
 __global__ void finish_reference(const int2 *rows, const float *piece_out, const float2 *piece_ml,
                                  int bm, int nq, float *out, double *lse, float2 *norm)
@@ -33,9 +33,9 @@ __global__ void finish_reference(const int2 *rows, const float *piece_out, const
     int row = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
     if (row >= nq)
         return;
-    int2   slots = rows[row / bm];
+    int2 slots = rows[row / bm];
     size_t at = (size_t)slots.x * bm + row % bm;
-    float  m = -INFINITY, l = 0, o[D / 32] = {};
+    float m = -INFINITY, l = 0, o[D / 32] = {};
 
     for (int i = 0; i < slots.y; i++) {
         float2 ml = piece_ml[at + (size_t)i * bm];
@@ -44,7 +44,7 @@ __global__ void finish_reference(const int2 *rows, const float *piece_out, const
     }
     for (int i = 0; i < slots.y; i++) {
         float2 ml = piece_ml[at + (size_t)i * bm];
-        float  weight = ml.y > 0 ? exp2f(ml.x - m) : 0;
+        float weight = ml.y > 0 ? exp2f(ml.x - m) : 0;
         l += weight * ml.y;
         for (int c = 0; c < D / 32; c++)
             o[c] += weight * piece_out[(at + (size_t)i * bm) * D + lane + 32 * c];
@@ -54,7 +54,7 @@ __global__ void finish_reference(const int2 *rows, const float *piece_out, const
     if (lane)
         return;
     double exact = (double)m + log2((double)l);
-    float  b = (float)exact;
+    float b = (float)exact;
     lse[row] = l > 0 ? exact * 0.693147180559945309417 : -INFINITY;
     norm[row] = l > 0 ? make_float2(b, (float)exp2((double)b - exact)) : make_float2(INFINITY, 0);
 }
@@ -80,10 +80,10 @@ extern "C" int metrics_ref_init(struct gpu *g, const struct attn_problem *p,
                                 const struct attn_tensors *x, struct metrics_ref *r,
                                 struct err *err)
 {
-    int                       rc = 0;
-    struct attn_plan          plan = {};
+    int rc = 0;
+    struct attn_plan plan = {};
     const struct attn_kernel *k = NULL;
-    int2                     *rows = NULL;
+    int2 *rows = NULL;
 
     memset(r, 0, sizeof *r);
     TRY(attn_kernel_find(p, g->sm, NULL, &k, err));
@@ -105,11 +105,11 @@ out:
 
 extern "C" int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *err)
 {
-    int              rc = 0;
+    int rc = 0;
     const attn_args *a = (const attn_args *)r->job.args;
-    int              bm = r->job.kernel->tile.bm, d = r->job.problem.d;
-    int              nq = (int)r->job.problem.nq;
-    unsigned         blocks = ((unsigned)nq + 7) / 8;
+    int bm = r->job.kernel->tile.bm, d = r->job.problem.d;
+    int nq = (int)r->job.problem.nq;
+    unsigned blocks = ((unsigned)nq + 7) / 8;
 
     TRY(attn_job_launch(g, &r->job, err));
     if (d == 128)
@@ -134,7 +134,7 @@ extern "C" void metrics_ref_free(struct metrics_ref *r)
 /* ---- second pass ---------------------------------------------------------------------------- */
 
 struct pass_kernel {
-    int         d, n_c, smem;
+    int d, n_c, smem;
     const void *entry;
     void (*launch)(int grid, cudaStream_t stream, const CUtensorMap *maps, const metrics_args *a);
 };
@@ -218,7 +218,7 @@ static int pass_args(struct metrics_pass *pass, const struct metrics_ref *ref, c
                      metrics_args **out, struct err *err)
 {
     const struct attn_problem *p = &pass->problem;
-    metrics_args              *a = (metrics_args *)calloc(1, sizeof *a);
+    metrics_args *a = (metrics_args *)calloc(1, sizeof *a);
     if (!a)
         return err_set(err, ERR_NOMEM, "kernel arguments: out of memory");
     pass->args = a;
@@ -239,10 +239,10 @@ extern "C" int metrics_pass_init(struct gpu *g, const struct attn_problem *p,
                                  const struct metrics_mask *mask, const double *c, int n_c,
                                  bool cells, struct metrics_pass *pass, struct err *err)
 {
-    int                 rc = 0;
+    int rc = 0;
     struct metrics_plan plan = {};
-    metrics_args       *a = NULL;
-    CUtensorMap        *maps = NULL;
+    metrics_args *a = NULL;
+    CUtensorMap *maps = NULL;
 
     memset(pass, 0, sizeof *pass);
     pass->problem = *p;
@@ -273,8 +273,8 @@ out:
 extern "C" int metrics_pass_launch(struct gpu *g, const struct metrics_pass *pass, struct err *err)
 {
     const metrics_args *a = (const metrics_args *)pass->args;
-    int64_t             n = (pass->problem.nq + METRICS_CELL - 1) / METRICS_CELL * a->cells;
-    int                 rc = 0;
+    int64_t n = (pass->problem.nq + METRICS_CELL - 1) / METRICS_CELL * a->cells;
+    int rc = 0;
 
     if (pass->n_c)
         TRY(gpu_zero(g, pass->counts, sizeof(metrics_counts), err));
@@ -300,12 +300,13 @@ extern "C" void metrics_pass_free(struct metrics_pass *pass)
 extern "C" int metrics_pass_mass(struct gpu *g, const struct metrics_pass *pass, double *sum,
                                  double *mass, struct err *err)
 {
-    int     rc = 0;
+    int rc = 0;
     int64_t nq = pass->problem.nq;
     float2 *parts = NULL;
 
     TRY(mem_alloc(&parts, pass->n_items * (int64_t)METRICS_BM, sizeof *parts, "mass of rows", err));
-    TRY(gpu_get(g, parts, pass->parts, pass->n_items * (int64_t)METRICS_BM * (int64_t)sizeof *parts, err));
+    TRY(gpu_get(g, parts, pass->parts, pass->n_items * (int64_t)METRICS_BM * (int64_t)sizeof *parts,
+                err));
     for (int64_t i = 0; i < nq; i++) {
         if (sum)
             sum[i] = 0;
@@ -337,15 +338,16 @@ extern "C" int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass
                                   struct metrics_below *out, struct err *err)
 {
     metrics_counts n = {};
-    int            rc = 0;
-    float          top;
+    int rc = 0;
+    float top;
 
     memset(out, 0, sizeof *out);
     TRY(gpu_get(g, &n, pass->counts, sizeof n, err));
     for (int u = 0; u < ACCEL_UNITS; u++)
         for (int c = 0; c < pass->n_c; c++) {
             out->units[u][c] = (int64_t)(n.whole[u][c] + n.part[u][c]);
-            out->pairs[u][c] = (int64_t)n.whole[u][c] * whole_pairs(u) + (int64_t)n.part_pairs[u][c];
+            out->pairs[u][c] =
+                (int64_t)n.whole[u][c] * whole_pairs(u) + (int64_t)n.part_pairs[u][c];
         }
     memcpy(&top, &n.p_max, sizeof top);
     out->p_max = top;
@@ -369,9 +371,9 @@ extern "C" int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass
     int64_t cells = ((const metrics_args *)pass->args)->cells, by = pool / METRICS_CELL;
     int64_t rows = (pass->problem.nq + METRICS_CELL - 1) / METRICS_CELL;
     int64_t width = (cells + by - 1) / by;
-    float  *row = NULL;
+    float *row = NULL;
     double *acc = NULL;
-    int     rc = 0;
+    int rc = 0;
 
     TRY(mem_alloc(&row, rows * cells * 2, sizeof *row, "cells of a map", err));
     TRY(mem_alloc(&acc, width, sizeof *acc, "cells of a map", err));
@@ -431,8 +433,8 @@ __global__ void row_errors(const __nv_bfloat16 *out, const float *ref, int nq, a
 extern "C" int metrics_errors(struct gpu *g, int64_t nq, int d, const void *out, const float *ref,
                               struct accel_row *rows, struct err *err)
 {
-    int                  rc = 0;
-    unsigned             blocks = (unsigned)((nq + 7) / 8);
+    int rc = 0;
+    unsigned blocks = (unsigned)((nq + 7) / 8);
     const __nv_bfloat16 *x = (const __nv_bfloat16 *)out;
     if (d == 128)
         row_errors<128><<<blocks, 256, 0, g->stream>>>(x, ref, (int)nq, rows);

@@ -24,16 +24,17 @@ extern "C" {
 
 struct metrics_ref {
     struct attn_job job;
-    void           *rows;  /* device: first slot and number of pieces of a row of tiles */
-    float          *out;   /* device [nq][d] */
-    double         *lse;   /* device [nq], natural log, -inf for a row without an allowed key */
-    void           *norm;  /* device: float2 [nq], see metrics_sm90.cuh */
+    void *rows;  /* device: first slot and number of pieces of a row of tiles */
+    float *out;  /* device [nq][d] */
+    double *lse; /* device [nq], natural log, -inf for a row without an allowed key */
+    void *norm;  /* device: float2 [nq], see metrics_sm90.cuh */
 };
 
-/* One head (p->heads = 1, dense). x->out and x->lse are not written. Memory comes from the arena. */
-int  metrics_ref_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
-                      struct metrics_ref *r, struct err *err);
-int  metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *err);
+/* One head (p->heads = 1, dense). x->out and x->lse are not written. Memory comes from the arena.
+ */
+int metrics_ref_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
+                     struct metrics_ref *r, struct err *err);
+int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *err);
 void metrics_ref_free(struct metrics_ref *r);
 
 /* ---- second pass ---------------------------------------------------------------------------- */
@@ -45,29 +46,29 @@ void metrics_ref_free(struct metrics_ref *r);
 
 /* The mask: blocks of bq x bk (64 or 128) in lists as in core/kernel.h; ptr NULL = every pair. */
 struct metrics_mask {
-    int            bq, bk;
+    int bq, bk;
     const int64_t *ptr;
     const int32_t *col;
 };
 
 struct metrics_pass {
     struct attn_problem problem;
-    int                 n_c;    /* 0: mass only, and only the listed tiles are visited */
-    int                 grid;
-    int32_t             n_items;
-    int32_t            *item_rows; /* host: row of tiles of an item, owned */
-    void               *args, *maps; /* host, owned */
-    void               *parts;       /* device: float2 [items][METRICS_BM], sum and kept mass */
-    void               *counts;      /* device: struct metrics_counts */
-    float              *cell_sum, *cell_max; /* device, NULL without maps */
+    int n_c; /* 0: mass only, and only the listed tiles are visited */
+    int grid;
+    int32_t n_items;
+    int32_t *item_rows;         /* host: row of tiles of an item, owned */
+    void *args, *maps;          /* host, owned */
+    void *parts;                /* device: float2 [items][METRICS_BM], sum and kept mass */
+    void *counts;               /* device: struct metrics_counts */
+    float *cell_sum, *cell_max; /* device, NULL without maps */
 };
 
 /* c[n_c] in units of 1/nk. cells: also maps. q and k as in attn_tensors. */
-int  metrics_pass_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
-                       const struct metrics_ref *ref, const struct metrics_mask *mask,
-                       const double *c, int n_c, bool cells, struct metrics_pass *pass,
-                       struct err *err);
-int  metrics_pass_launch(struct gpu *g, const struct metrics_pass *pass, struct err *err);
+int metrics_pass_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
+                      const struct metrics_ref *ref, const struct metrics_mask *mask,
+                      const double *c, int n_c, bool cells, struct metrics_pass *pass,
+                      struct err *err);
+int metrics_pass_launch(struct gpu *g, const struct metrics_pass *pass, struct err *err);
 void metrics_pass_free(struct metrics_pass *pass);
 
 /* After a launch: per row the sum of p over the visited tiles (1 when all were), and over kept
@@ -79,7 +80,7 @@ int metrics_pass_mass(struct gpu *g, const struct metrics_pass *pass, double *su
  * thresholds, and their allowed pairs; needs n_c > 0. */
 struct metrics_below {
     int64_t units[ACCEL_UNITS][METRICS_C], pairs[ACCEL_UNITS][METRICS_C];
-    double  p_max;
+    double p_max;
 };
 int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass, struct metrics_below *out,
                        struct err *err);
@@ -103,13 +104,13 @@ int metrics_errors(struct gpu *g, int64_t nq, int d, const void *out, const floa
 struct metrics_plan {
     struct metrics_item {
         int32_t row, beg, end, pad;
-    } *items;
-    int32_t   n_items;
+    } * items;
+    int32_t n_items;
     uint32_t *tiles;
-    int64_t   n_tiles;
+    int64_t n_tiles;
 };
-int  metrics_plan_make(const struct attn_problem *p, const struct metrics_mask *mask, bool all,
-                       int sms, struct metrics_plan *plan, struct err *err);
+int metrics_plan_make(const struct attn_problem *p, const struct metrics_mask *mask, bool all,
+                      int sms, struct metrics_plan *plan, struct err *err);
 void metrics_plan_free(struct metrics_plan *plan);
 
 #ifdef __cplusplus

@@ -22,7 +22,7 @@ int session_metrics_init(struct accel_session *s, const struct accel_head *h,
 {
     struct attn_problem p = dense_problem(h->x);
     struct metrics_mask mask = {h->bq, h->bk, h->ptr, h->col};
-    int                 rc = 0;
+    int rc = 0;
 
     memset(m, 0, sizeof *m);
     m->out = t->out;
@@ -53,7 +53,7 @@ void session_metrics_free(struct session_metrics *m)
 int session_metrics_launch(struct gpu *g, const void *metrics, struct err *err)
 {
     const struct session_metrics *m = metrics;
-    int                           rc = 0;
+    int rc = 0;
     TRY(metrics_ref_launch(g, m->ref, err));
     TRY(metrics_pass_launch(g, m->pass, err));
     TRY(metrics_errors(g, m->nq, m->d, m->out, m->ref->out, m->rows, err));
@@ -84,9 +84,9 @@ static int map_levels(struct accel_session *s, const struct metrics_pass *pass, 
                       struct accel_map *m, struct err *err)
 {
     struct metrics_below below;
-    struct accel_time    time;
-    struct session_work  work = {launch_pass, pass};
-    int                  rc = 0;
+    struct accel_time time;
+    struct session_work work = {launch_pass, pass};
+    int rc = 0;
 
     TRY(metrics_pass_launch(&s->gpu, pass, err));
     TRY(metrics_pass_below(&s->gpu, pass, &below, err));
@@ -111,12 +111,12 @@ static int sum_error(struct accel_session *s, const struct metrics_pass *pass,
                      const struct attn_in *x, struct accel_map *m, struct err *err)
 {
     double *sum = NULL;
-    int     rc = 0;
+    int rc = 0;
     TRY(mem_alloc(&sum, x->nq, sizeof *sum, "sums of rows", err));
     TRY(metrics_pass_mass(&s->gpu, pass, sum, NULL, err));
     m->sum_err = 0;
     for (int64_t i = 0; i < x->nq; i++) {
-        bool   sees = !x->causal || i + x->nk - x->nq >= 0;
+        bool sees = !x->causal || i + x->nk - x->nq >= 0;
         double e = fabs(sum[i] - (sees ? 1 : 0));
         if (!(e <= m->sum_err)) /* NaN stays */
             m->sum_err = e;
@@ -129,14 +129,14 @@ out:
 static int map_locked(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
                       struct err *err)
 {
-    struct gpu         *g = &s->gpu;
-    struct gpu_mark     mark = gpu_mark(g), inner;
+    struct gpu *g = &s->gpu;
+    struct gpu_mark mark = gpu_mark(g), inner;
     struct attn_problem p = dense_problem(x);
     struct attn_tensors t = {0};
-    struct metrics_ref  ref = {0};
+    struct metrics_ref ref = {0};
     struct metrics_mask all = {128, 128, NULL, NULL};
     struct metrics_pass pass = {0};
-    int                 rc = 0;
+    int rc = 0;
 
     TRY(session_put_bf16(g, x->q, x->nq * x->d, &t.q, err));
     TRY(session_put_bf16(g, x->k, x->nk * x->d, &t.k, err));

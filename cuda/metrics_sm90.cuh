@@ -3,18 +3,17 @@
  * Hopper. The CPU's are map_below_run (sim/basemap.h), pool_map (core/poolmap.h), attn_rows.
  *
  * Tile: 256 queries x 128 keys; each of two consumer warpgroups takes 128 rows, so that every block
- *   and slice lies inside a warpgroup, and the keys are read once for both. Scores are 128 registers
- *   per thread, in an upper and a lower half of 64 rows: the products of one half run under the
- *   exponentials and reductions of the other, also from tile to tile.
- * p = 2^(s c - b): b is the row's base-2 LSE rounded to fp32, and `norm.y`, 2^(b - LSE), corrects
- *   row sums for the rounding. Thresholds see p without that factor, which is within 6e-8 |LSE| of
- *   1: less than what fp32 scores of that size are known to.
- * Reductions: row sums in the thread and its quad. Column maxima: a thread's two rows, then the 8
- *   rows of lanes with a transposing butterfly (28 shuffles for 64 scores), so that a warp ends
- *   with the maxima of its strip of 16 rows; strips meet in shared memory, where each thread takes
- *   a column through slices of 16 to 128 rows, and each warp 32 columns through blocks.
- * Counts are integers and row sums are added in a fixed order: a result has the same bits on every
- * launch.
+ *   and slice lies inside a warpgroup, and the keys are read once for both. Scores are 128
+ * registers per thread, in an upper and a lower half of 64 rows: the products of one half run under
+ * the exponentials and reductions of the other, also from tile to tile. p = 2^(s c - b): b is the
+ * row's base-2 LSE rounded to fp32, and `norm.y`, 2^(b - LSE), corrects row sums for the rounding.
+ * Thresholds see p without that factor, which is within 6e-8 |LSE| of 1: less than what fp32 scores
+ * of that size are known to. Reductions: row sums in the thread and its quad. Column maxima: a
+ * thread's two rows, then the 8 rows of lanes with a transposing butterfly (28 shuffles for 64
+ * scores), so that a warp ends with the maxima of its strip of 16 rows; strips meet in shared
+ * memory, where each thread takes a column through slices of 16 to 128 rows, and each warp 32
+ * columns through blocks. Counts are integers and row sums are added in a fixed order: a result has
+ * the same bits on every launch.
  */
 #ifndef LACUNA_METRICS_SM90_CUH
 #define LACUNA_METRICS_SM90_CUH
@@ -25,20 +24,20 @@
 struct metrics_counts { /* of whole units; of units on the diagonal or an edge, and their pairs */
     unsigned long long whole[ACCEL_UNITS][METRICS_C];
     unsigned long long part[ACCEL_UNITS][METRICS_C], part_pairs[ACCEL_UNITS][METRICS_C];
-    unsigned           p_max; /* bits of a float */
+    unsigned p_max; /* bits of a float */
 };
 
 struct metrics_args {
-    const int4      *items;
-    const uint32_t  *tiles; /* NULL: see struct metrics_plan */
-    unsigned        *ticket; /* 0 before a launch, 0 again after it */
-    const float2    *norm;
-    float2          *parts;
-    metrics_counts  *counts;
-    float           *cell_sum, *cell_max;
-    int              n_items, nq, nk, causal, offset, cells; /* cells: per row of the maps */
-    float            scale_log2;
-    float            below[METRICS_C]; /* c / N */
+    const int4 *items;
+    const uint32_t *tiles; /* NULL: see struct metrics_plan */
+    unsigned *ticket;      /* 0 before a launch, 0 again after it */
+    const float2 *norm;
+    float2 *parts;
+    metrics_counts *counts;
+    float *cell_sum, *cell_max;
+    int n_items, nq, nk, causal, offset, cells; /* cells: per row of the maps */
+    float scale_log2;
+    float below[METRICS_C]; /* c / N */
 };
 
 enum { B16, B32, B64, B128, S16, S64, S128 };
@@ -51,10 +50,10 @@ template <int D_, int NC_> struct metrics_shape {
 template <class T> struct metrics_smem {
     alignas(1024) uint8_t q[T::Q_BYTES];
     alignas(1024) uint8_t k[T::STAGES][T::K_BYTES];
-    float    strip[T::WG][8][T::BN];   /* column maxima of 16 rows */
-    float    rect[T::WG][4][2];        /* maxima of 64 rows x the 32 keys of a warp */
-    float    cell[T::WG][4][4];        /* sums of a warp over the quarters of a tile */
-    int4     work;                     /* the item, its index in w; x = -1: no more */
+    float strip[T::WG][8][T::BN]; /* column maxima of 16 rows */
+    float rect[T::WG][4][2];      /* maxima of 64 rows x the 32 keys of a warp */
+    float cell[T::WG][4][4];      /* sums of a warp over the quarters of a tile */
+    int4 work;                    /* the item, its index in w; x = -1: no more */
     uint32_t tile[T::STAGES];
     uint64_t q_full, q_empty, k_full[T::STAGES], k_empty[T::STAGES];
 };
@@ -77,18 +76,18 @@ template <class T>
 DEVICE void metrics_produce(metrics_smem<T> &sm, const metrics_args &a, const CUtensorMap *mq,
                             const CUtensorMap *mk)
 {
-    ring<1>         q;
+    ring<1> q;
     ring<T::STAGES> k;
-    unsigned        ticket = atomicAdd(a.ticket, 1u);
+    unsigned ticket = atomicAdd(a.ticket, 1u);
     while (ticket < (unsigned)a.n_items) {
         int4 item = __ldg(a.items + ticket);
-        int  early = min(item.y + 2, item.z) - 1;
+        int early = min(item.y + 2, item.z) - 1;
         for (int i = item.y; i < item.z; i++) {
             uint32_t tile = a.tiles ? __ldg(a.tiles + i) : (uint32_t)i | 255u << 24;
             mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
             sm.tile[k.at] = tile;
-            metrics_load<T, T::BN>(mk, sm.k[k.at], &sm.k_full[k.at],
-                                   (int)(tile & 0xffffff) * T::BN, L2_EVICT_LAST);
+            metrics_load<T, T::BN>(mk, sm.k[k.at], &sm.k_full[k.at], (int)(tile & 0xffffff) * T::BN,
+                                   L2_EVICT_LAST);
             k.next();
             if (i == early) {
                 mbar_wait(smem_addr(&sm.q_empty), q.parity ^ 1);
@@ -112,24 +111,36 @@ DEVICE void metrics_produce(metrics_smem<T> &sm, const metrics_args &a, const CU
 template <class T> struct metrics_consumer {
     static constexpr int NC = T::NC, CELLS = NC ? NC : 1;
 
-    metrics_smem<T>    &sm;
+    metrics_smem<T> &sm;
     const metrics_args &a;
-    int                 w;
-    ring<1>             q;
-    ring<T::STAGES>     k;
-    int                 row0;              /* of the warpgroup */
-    float               norm[2][2];        /* of the thread's rows 64 h + 16 warp + lane / 4 + 8 r */
-    float               sum[2][2], kept[2][2];
-    float               top;               /* largest p of the thread's columns */
-    int                 counted;           /* tiles in cnt */
+    int w;
+    ring<1> q;
+    ring<T::STAGES> k;
+    int row0;         /* of the warpgroup */
+    float norm[2][2]; /* of the thread's rows 64 h + 16 warp + lane / 4 + 8 r */
+    float sum[2][2], kept[2][2];
+    float top;   /* largest p of the thread's columns */
+    int counted; /* tiles in cnt */
     /* Units below each threshold, in 16 bits each: S16 and S64, S128 and B16, B32 and B64, B128. */
-    uint32_t            cnt[CELLS][4];
+    uint32_t cnt[CELLS][4];
 
-    static DEVICE int t() { return threadIdx.x & 127; }
-    static DEVICE int warp() { return threadIdx.x >> 5 & 3; }
-    static DEVICE int lane() { return threadIdx.x & 31; }
+    static DEVICE int t()
+    {
+        return threadIdx.x & 127;
+    }
+    static DEVICE int warp()
+    {
+        return threadIdx.x >> 5 & 3;
+    }
+    static DEVICE int lane()
+    {
+        return threadIdx.x & 31;
+    }
 
-    DEVICE void sync() { named_sync(1 + w, 128); }
+    DEVICE void sync()
+    {
+        named_sync(1 + w, 128);
+    }
     DEVICE void arrive(uint64_t *bar)
     {
         if (t() == 0)
@@ -203,9 +214,9 @@ template <class T> struct metrics_consumer {
         fold<32>(v, 16);
         fold<16>(v, 8);
         fold<8>(v, 4);
-        int    l = lane();
-        float *to = sm.strip[w][4 * h + warp()] + (l & 16) * 4 + (l & 8) * 4 + (l & 4) * 4 +
-                    2 * (l & 3);
+        int l = lane();
+        float *to =
+            sm.strip[w][4 * h + warp()] + (l & 16) * 4 + (l & 8) * 4 + (l & 4) * 4 + 2 * (l & 3);
         *(float2 *)to = make_float2(v[0], v[1]);
         *(float2 *)(to + 8) = make_float2(v[2], v[3]);
     }
@@ -271,9 +282,9 @@ template <class T> struct metrics_consumer {
         } else {
 #pragma unroll
             for (int c = 0; c < NC; c++) {
-                float    low = a.below[c];
+                float low = a.below[c];
                 uint32_t n = 0;
-    #pragma unroll
+#pragma unroll
                 for (int i = 0; i < 8; i++)
                     n += v[i] < low;
                 n += (m64[0] < low ? 0x10000u : 0u) + (m64[1] < low ? 0x10000u : 0u);
@@ -290,7 +301,7 @@ template <class T> struct metrics_consumer {
         fold<8>(v, 1);
         fold<4>(v, 2);
         fold<2>(v, 4);
-        int   strip = 4 * (l & 1) + (l & 2) + (l >> 2 & 1);
+        int strip = 4 * (l & 1) + (l & 2) + (l >> 2 & 1);
         float b16[1] = {fmaxf(v[0], __shfl_xor_sync(~0u, v[0], 8))}, b32[1];
         b32[0] = fmaxf(b16[0], __shfl_xor_sync(~0u, b16[0], 16));
         b32[0] = fmaxf(b32[0], __shfl_xor_sync(~0u, b32[0], 4));
@@ -313,7 +324,7 @@ template <class T> struct metrics_consumer {
     /* Sums of a warp over the quarters: lane l < 4 gets rows 64 (l & 1), keys 64 (l >> 1). */
     DEVICE void store_cells(const float (&part)[2][2])
     {
-        bool  lower = lane() & 1, right = lane() & 2;
+        bool lower = lane() & 1, right = lane() & 2;
         float x[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -330,7 +341,7 @@ template <class T> struct metrics_consumer {
     /* Blocks of 64 and 128 and the cells of the maps, by the first warp. */
     template <bool EDGE> DEVICE void count_large(int key0)
     {
-        int   l = lane(), lower = l & 1, right = l >> 1 & 1;
+        int l = lane(), lower = l & 1, right = l >> 1 & 1;
         float b64[1] = {fmaxf(sm.rect[w][2 * right][lower], sm.rect[w][2 * right + 1][lower])};
         float b128[1] = {fmaxf(b64[0], __shfl_xor_sync(~0u, b64[0], 1))};
         b128[0] = fmaxf(b128[0], __shfl_xor_sync(~0u, b128[0], 2));
@@ -338,8 +349,8 @@ template <class T> struct metrics_consumer {
         if (a.cell_max && l < 4 && row < a.nq && key < a.nk) {
             size_t at = (size_t)(row / 64) * a.cells + key / 64;
             a.cell_max[at] = b64[0];
-            a.cell_sum[at] = (sm.cell[w][0][l] + sm.cell[w][1][l]) +
-                             (sm.cell[w][2][l] + sm.cell[w][3][l]);
+            a.cell_sum[at] =
+                (sm.cell[w][0][l] + sm.cell[w][1][l]) + (sm.cell[w][2][l] + sm.cell[w][3][l]);
         }
         if constexpr (EDGE) {
             count_edge<1>(B64, b64, row, 64, key, 64, l < 4);
@@ -390,9 +401,9 @@ template <class T> struct metrics_consumer {
             store_strip(s, h);
     }
 
-    /* The tiles of an item. At most one product is under way, of the half that is not at hand. One is
-     * issued for a next tile even after the last, because ptxas serialises what it finds under way
-     * on one path only; it may read what is being replaced, and nobody looks at it. */
+    /* The tiles of an item. At most one product is under way, of the half that is not at hand. One
+     * is issued for a next tile even after the last, because ptxas serialises what it finds under
+     * way on one path only; it may read what is being replaced, and nobody looks at it. */
     DEVICE void tiles(int n)
     {
         float upper[64], lower[64], part[2][2];
@@ -400,10 +411,9 @@ template <class T> struct metrics_consumer {
         issue_scores(upper, q_desc(0), k_desc(k.at));
 #pragma unroll 1
         for (int i = 0; i < n; i++) {
-            uint32_t        entry = (uint32_t)uniform((int)sm.tile[k.at]), keep = entry >> (24 + 4 * w);
-            int             key0 = (int)(entry & 0xffffff) * T::BN, last = key0 + T::BN - 1;
-            bool            edge = row0 + 128 > a.nq || last >= a.nk ||
-                                   (a.causal && last > row0 + a.offset);
+            uint32_t entry = (uint32_t)uniform((int)sm.tile[k.at]), keep = entry >> (24 + 4 * w);
+            int key0 = (int)(entry & 0xffffff) * T::BN, last = key0 + T::BN - 1;
+            bool edge = row0 + 128 > a.nq || last >= a.nk || (a.causal && last > row0 + a.offset);
             ring<T::STAGES> before = k;
             wgmma_wait<0>();
             hold(upper);
@@ -523,8 +533,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t raw[];
-    metrics_smem<T>                          &sm = *(metrics_smem<T> *)raw;
-    int                                       group = threadIdx.x >> 7;
+    metrics_smem<T> &sm = *(metrics_smem<T> *)raw;
+    int group = threadIdx.x >> 7;
 
     if (threadIdx.x == 0) {
         mbar_init(smem_addr(&sm.q_full), 1);

@@ -31,8 +31,8 @@ static void mark_group(const struct metrics_mask *m, int64_t group, int from, in
                        uint8_t *bits)
 {
     for (int64_t i = m->ptr[group]; i < m->ptr[group + 1]; i++) {
-        bool     wide = m->bk == METRICS_BN;
-        int64_t  tile = wide ? m->col[i] : m->col[i] / 2;
+        bool wide = m->bk == METRICS_BN;
+        int64_t tile = wide ? m->col[i] : m->col[i] / 2;
         uint32_t keys = wide ? 3u : 1u << (m->col[i] & 1);
         if (tile < limit)
             bits[tile] |= (uint8_t)((m->bq == 64 ? keys : keys * 5) << (2 * from));
@@ -52,9 +52,9 @@ static void mark_row(const struct attn_problem *p, const struct metrics_mask *m,
 static int list_tiles(const struct attn_problem *p, const struct metrics_mask *m, bool all,
                       int64_t rows, int64_t *len, struct metrics_plan *plan, struct err *err)
 {
-    int64_t  cap = 0;
+    int64_t cap = 0;
     uint8_t *bits = NULL;
-    int      rc = 0;
+    int rc = 0;
 
     TRY(mem_alloc(&bits, ceil_div(p->nk, METRICS_BN), 1, "tiles of a row", err));
     for (int64_t r = 0; r < rows; r++) {
@@ -78,7 +78,7 @@ out:
 static int longer_first(const void *x, const void *y)
 {
     const struct metrics_item *a = x, *b = y;
-    int32_t                    na = a->end - a->beg, nb = b->end - b->beg;
+    int32_t na = a->end - a->beg, nb = b->end - b->beg;
     if (na != nb)
         return na > nb ? -1 : 1;
     return a->row != b->row ? (a->row < b->row ? -1 : 1) : (a->beg > b->beg) - (a->beg < b->beg);
@@ -89,7 +89,7 @@ static int cut_items(const int64_t *len, int64_t rows, int64_t most, struct metr
                      struct err *err)
 {
     int64_t cap = 0, at = 0;
-    int     rc = 0;
+    int rc = 0;
     for (int64_t r = 0; r < rows; r++) {
         int64_t pieces = ceil_div(len[r], most), beg = plan->tiles ? at : 0;
         TRY(mem_grow(&plan->items, &cap, plan->n_items + pieces, sizeof *plan->items, "work items",
@@ -109,9 +109,9 @@ out:
 int metrics_plan_make(const struct attn_problem *p, const struct metrics_mask *mask, bool all,
                       int sms, struct metrics_plan *plan, struct err *err)
 {
-    int64_t  rows = ceil_div(p->nq, METRICS_BM), total = 0, most;
+    int64_t rows = ceil_div(p->nq, METRICS_BM), total = 0, most;
     int64_t *len = NULL;
-    int      rc = 0;
+    int rc = 0;
 
     memset(plan, 0, sizeof *plan);
     if (p->nk >> 24 >= METRICS_BN || p->nq > INT32_MAX / 4)

@@ -27,7 +27,7 @@ void session_close(struct accel_session **s)
 
 int session_open(const struct accel_options *o, struct accel_session **out, struct err *err)
 {
-    int                   rc = 0;
+    int rc = 0;
     struct accel_session *s = calloc(1, sizeof *s);
     if (!s)
         return err_set(err, ERR_NOMEM, "GPU session: out of memory");
@@ -54,8 +54,8 @@ out:
 int session_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err)
 {
     uint16_t *narrow = NULL;
-    void     *dev = NULL;
-    int       rc = 0;
+    void *dev = NULL;
+    int rc = 0;
     TRY(mem_alloc(&narrow, n, sizeof *narrow, "bf16 copy", err));
     for (int64_t i = 0; i < n; i++)
         narrow[i] = f32_to_bf16(x[i]);
@@ -81,7 +81,7 @@ static double seconds(void)
 static int warm_up(struct accel_session *s, const struct session_work *work, struct err *err)
 {
     double end = seconds() + (s->warm ? 0.01 : 1);
-    int    rc = 0;
+    int rc = 0;
     do {
         for (int i = 0; i < 3 && !rc; i++)
             rc = work->launch(&s->gpu, work->job, err);
@@ -95,7 +95,7 @@ static int warm_up(struct accel_session *s, const struct session_work *work, str
 static int sample(struct accel_session *s, const struct session_work *work, struct err *err)
 {
     int64_t id;
-    int     rc = 0;
+    int rc = 0;
     if (s->flush)
         CU(err, cudaMemsetAsync(s->flush, 0x5a, (size_t)(2 * s->gpu.l2_bytes), s->gpu.stream));
     TRY(timer_begin(s->timer, &s->gpu, &id, err));

@@ -15,18 +15,18 @@
 
 struct accel_session {
     struct accel_options options;
-    struct gpu           gpu;
-    struct timer        *timer;
-    struct counters     *counters; /* NULL: not asked for, or not to be had */
-    char                 no_counters[160];
-    pthread_mutex_t      lock; /* held while a head's memory is in the arena */
-    bool                 warm;
-    void                *flush; /* twice the L2, overwritten with l2_cold */
-    double               matmul_tflops, copy_tbs; /* NAN until measured */
+    struct gpu gpu;
+    struct timer *timer;
+    struct counters *counters; /* NULL: not asked for, or not to be had */
+    char no_counters[160];
+    pthread_mutex_t lock; /* held while a head's memory is in the arena */
+    bool warm;
+    void *flush;                    /* twice the L2, overwritten with l2_cold */
+    double matmul_tflops, copy_tbs; /* NAN until measured */
 };
 
 /* struct accel's open and close. */
-int  session_open(const struct accel_options *o, struct accel_session **out, struct err *err);
+int session_open(const struct accel_options *o, struct accel_session **out, struct err *err);
 void session_close(struct accel_session **s);
 
 /* n floats, rounded to bf16, into new arena memory. */
@@ -47,23 +47,23 @@ int session_time(struct accel_session *s, const struct session_work *work, int n
  * r->dense_lse of the outputs in t->out, with `spare` for what the dense kernel would write. work
  * is what a sample launches; valid until session_metrics_free. */
 struct session_metrics {
-    struct metrics_ref  *ref;
+    struct metrics_ref *ref;
     struct metrics_pass *pass;
-    struct accel_row    *rows;
-    const void          *out;
-    int64_t              nq;
-    int                  d;
+    struct accel_row *rows;
+    const void *out;
+    int64_t nq;
+    int d;
 };
 struct attn_tensors;
-int  session_metrics_init(struct accel_session *s, const struct accel_head *h,
-                          const struct attn_tensors *t, const struct attn_tensors *spare,
-                          struct session_metrics *m, struct err *err);
-int  session_metrics_launch(struct gpu *g, const void *metrics, struct err *err);
-int  session_metrics_fetch(struct accel_session *s, const struct session_metrics *m,
-                           struct accel_result *r, struct err *err);
+int session_metrics_init(struct accel_session *s, const struct accel_head *h,
+                         const struct attn_tensors *t, const struct attn_tensors *spare,
+                         struct session_metrics *m, struct err *err);
+int session_metrics_launch(struct gpu *g, const void *metrics, struct err *err);
+int session_metrics_fetch(struct accel_session *s, const struct session_metrics *m,
+                          struct accel_result *r, struct err *err);
 void session_metrics_free(struct session_metrics *m);
-int  session_map(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
-                 struct err *err);
+int session_map(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
+                struct err *err);
 
 /* struct accel's select (select_session.c). */
 int session_select(struct accel_session *s, const struct accel_choice *c, struct mask *m,

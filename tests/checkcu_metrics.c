@@ -24,20 +24,20 @@
 static const double levels[METRICS_C] = {0.02, 0.25, 0.5, 1, 1.5, 4, 16, 100};
 
 struct metrics_check {
-    struct gpu          *g;
+    struct gpu *g;
     const struct cu_run *r;
-    struct attn_problem  p; /* dense */
-    struct attn_ops      ops;
-    double              *lse, *out; /* of the CPU */
-    double               tolerance;
-    char                 what[200]; /* first complaint */
+    struct attn_problem p; /* dense */
+    struct attn_ops ops;
+    double *lse, *out; /* of the CPU */
+    double tolerance;
+    char what[200]; /* first complaint */
 };
 
 static bool complain(struct metrics_check *k, const char *what, double got, double want)
 {
     if (!k->what[0])
-        snprintf(k->what, sizeof k->what, "%s: %.9g, expected %.9g (tolerance of p %.1e)", what, got,
-                 want, k->tolerance);
+        snprintf(k->what, sizeof k->what, "%s: %.9g, expected %.9g (tolerance of p %.1e)", what,
+                 got, want, k->tolerance);
     return false;
 }
 
@@ -50,9 +50,9 @@ static int cpu_reference(struct metrics_check *k, struct err *err)
 {
     const struct attn_problem *p = &k->p;
     struct attn_in in = {p->nq, p->nk, p->d, p->d, k->r->q, k->r->k, k->r->v, p->scale, p->causal};
-    struct mask    full;
-    double         most = 0;
-    int            rc = 0;
+    struct mask full;
+    double most = 0;
+    int rc = 0;
 
     TRY(attn_prepare(&k->ops, &in, PREC_F64, err));
     TRY(mem_alloc(&k->lse, p->nq, sizeof(double), "log-sum-exp", err));
@@ -72,9 +72,9 @@ out:
 static int check_reference(struct metrics_check *k, const struct metrics_ref *ref, struct err *err)
 {
     int64_t n = k->p.nq * k->p.d;
-    float  *out = NULL;
+    float *out = NULL;
     double *lse = NULL, delta = 0, size = 0;
-    int     rc = 0;
+    int rc = 0;
 
     TRY(mem_alloc(&out, n, sizeof *out, "output", err));
     TRY(mem_alloc(&lse, k->p.nq, sizeof *lse, "log-sum-exp", err));
@@ -99,14 +99,14 @@ static int check_mass(struct metrics_check *k, const struct metrics_pass *pass, 
 {
     const struct attn_problem *p = &k->r->c.problem;
     struct mask m = {0};
-    double     *sum = NULL, *mass = NULL, *kept = NULL;
-    int         bq = attn_block_rows(p->lists, NULL), rc = 0;
+    double *sum = NULL, *mass = NULL, *kept = NULL;
+    int bq = attn_block_rows(p->lists, NULL), rc = 0;
 
     TRY(mem_alloc(&sum, p->nq, sizeof *sum, "sums", err));
     TRY(mem_alloc(&mass, p->nq, sizeof *mass, "mass", err));
     TRY(mem_alloc(&kept, p->nq, sizeof *kept, "mass", err));
-    TRY(mask_lists_init(&m, p->nq, p->nk, 0, p->nq, p->causal, bq,
-                        attn_block_keys(p->lists, NULL), err));
+    TRY(mask_lists_init(&m, p->nq, p->nk, 0, p->nq, p->causal, bq, attn_block_keys(p->lists, NULL),
+                        err));
     for (int64_t b = 0; b * bq < p->nq; b++)
         for (int64_t i = k->r->ptr[b]; i < k->r->ptr[b + 1]; i++)
             TRY(mask_lists_add(&m, b, k->r->col[i], err));
@@ -141,8 +141,8 @@ static int check_below(struct metrics_check *k, const struct metrics_pass *pass,
                        int n_c, struct err *err)
 {
     struct metrics_below got;
-    struct map_below    *want = NULL;
-    int                  rc = 0;
+    struct map_below *want = NULL;
+    int rc = 0;
 
     TRY(mem_zalloc(&want, 1, sizeof *want, "map statistics", err));
     for (int i = 0; i < n_c; i++) {
@@ -169,14 +169,15 @@ static int check_cells(struct metrics_check *k, const struct metrics_pass *pass,
                        struct err *err)
 {
     int64_t n = (k->p.nq + pool - 1) / pool * ((k->p.nk + pool - 1) / pool);
-    float  *x = NULL; /* sum, max of the GPU; sum, max of the CPU */
-    int     rc = 0;
+    float *x = NULL; /* sum, max of the GPU; sum, max of the CPU */
+    int rc = 0;
 
     TRY(mem_alloc(&x, 4 * n, sizeof *x, "maps", err));
     TRY(metrics_pass_cells(k->g, pass, pool, x, x + n, err));
     TRY(pool_map(&k->ops, k->lse, pool, x + 2 * n, x + 3 * n, err));
     for (int64_t i = 0; i < n; i++)
-        if (!near(k, "sum of a cell", x[i], x[2 * n + i], k->tolerance * fmax(1e-3, x[2 * n + i])) ||
+        if (!near(k, "sum of a cell", x[i], x[2 * n + i],
+                  k->tolerance * fmax(1e-3, x[2 * n + i])) ||
             !near(k, "maximum of a cell", x[n + i], x[3 * n + i],
                   k->tolerance * fmax(1e-3, x[3 * n + i])))
             break;
@@ -211,11 +212,11 @@ static bool row_agrees(struct metrics_check *k, const uint16_t *out, const float
 
 static int check_errors(struct metrics_check *k, const struct metrics_ref *ref, struct err *err)
 {
-    int64_t           n = k->p.nq * k->p.d;
-    uint16_t         *out = NULL;
-    float            *want = NULL;
+    int64_t n = k->p.nq * k->p.d;
+    uint16_t *out = NULL;
+    float *want = NULL;
     struct accel_row *rows = NULL, *dev = NULL;
-    int               rc = 0;
+    int rc = 0;
 
     TRY(mem_alloc(&out, n, sizeof *out, "output", err));
     TRY(mem_alloc(&want, n, sizeof *want, "output", err));
@@ -259,7 +260,7 @@ out:
 static int check_repeat(struct metrics_check *k, const struct metrics_pass *pass, struct err *err)
 {
     double *a = NULL, *b = NULL;
-    int     rc = 0;
+    int rc = 0;
     TRY(fingerprint(k, pass, &a, err));
     TRY(metrics_pass_launch(k->g, pass, err));
     TRY(fingerprint(k, pass, &b, err));
@@ -278,9 +279,9 @@ static int check_pass(struct metrics_check *k, const struct metrics_ref *ref, in
     struct metrics_mask mask = {attn_block_rows(p->lists, NULL), attn_block_keys(p->lists, NULL),
                                 k->r->ptr, k->r->col};
     struct metrics_pass pass = {0};
-    const double       *c = n_c == 1 ? levels + 2 : levels;
-    struct gpu_mark     mark = gpu_mark(k->g);
-    int                 rc = 0;
+    const double *c = n_c == 1 ? levels + 2 : levels;
+    struct gpu_mark mark = gpu_mark(k->g);
+    int rc = 0;
 
     TRY(metrics_pass_init(k->g, &k->p, &k->r->job.x, ref, &mask, c, n_c, cells, &pass, err));
     CU(err, cudaMemsetAsync(pass.parts, 0xff, (size_t)pass.n_items * 2048, k->g->stream));
@@ -302,9 +303,9 @@ out:
 int cu_metrics_check(struct gpu *g, const struct cu_run *r, char what[200], struct err *err)
 {
     struct metrics_check k = {.g = g, .r = r, .p = r->c.problem};
-    struct metrics_ref   ref = {0};
-    struct gpu_mark      mark = gpu_mark(g);
-    int                  rc = 0;
+    struct metrics_ref ref = {0};
+    struct gpu_mark mark = gpu_mark(g);
+    int rc = 0;
 
     k.p.lists = ATTN_DENSE;
     TRY(cpu_reference(&k, err));

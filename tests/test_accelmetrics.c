@@ -59,8 +59,8 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
                          struct accel_result *r, struct err *err)
 {
     const struct attn_in *x = h->x;
-    struct attn_ops       ops = {0};
-    struct mask           m = {0}, full;
+    struct attn_ops ops = {0};
+    struct mask m = {0}, full;
     double *out = calloc((size_t)(x->nq * x->dv), sizeof *out);
     double *ref = calloc((size_t)(x->nq * x->dv), sizeof *ref);
 
@@ -87,10 +87,10 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
 static int map_on_cpu(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
                       struct err *err)
 {
-    struct attn_ops   ops = {0};
-    struct mask       full;
+    struct attn_ops ops = {0};
+    struct mask full;
     struct map_below *b = calloc(1, sizeof *b);
-    double           *lse = calloc((size_t)x->nq, sizeof *lse);
+    double *lse = calloc((size_t)x->nq, sizeof *lse);
 
     assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
     mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
@@ -120,9 +120,10 @@ static void make_head(int64_t n, bool causal, struct sim_head *h)
 {
     enum { D = 64 };
     struct err err = {0};
-    float     *x = calloc((size_t)(3 * n * D), sizeof *x);
+    float *x = calloc((size_t)(3 * n * D), sizeof *x);
     for (int64_t i = 0; i < 3 * n * D; i++)
-        x[i] = (float)(1.5 * sin(0.37 * (double)i + (double)(i % 97)) + cos(0.013 * (double)(i / D)));
+        x[i] =
+            (float)(1.5 * sin(0.37 * (double)i + (double)(i % 97)) + cos(0.013 * (double)(i / D)));
     struct head_in in = {.x = {n, n, D, D, x, x + n * D, x + 2 * n * D, 0.125, causal},
                          .src_dtype = DT_F32,
                          .n_heads = 1,
@@ -151,14 +152,14 @@ static void compare_records(const char *text, const struct head_in *in, const st
     int compared = 0;
     for (int64_t i = 0; i < without->n_metrics; i++) {
         const char *name = without->metrics[i].name;
-        double      a = without->metrics[i].value, b = NAN;
+        double a = without->metrics[i].value, b = NAN;
         if (strncmp(name, "host_", 5) == 0)
             continue;
         for (int64_t k = 0; k < with->n_metrics; k++)
             if (strcmp(with->metrics[k].name, name) == 0)
                 b = with->metrics[k].value;
-        ck_assert_msg(fabs(a - b) <= 1e-6 * (1 + fabs(a)), "%s%s: %s is %.9g, without it %.9g", text,
-                      in->x.causal ? " causal" : "", name, b, a);
+        ck_assert_msg(fabs(a - b) <= 1e-6 * (1 + fabs(a)), "%s%s: %s is %.9g, without it %.9g",
+                      text, in->x.causal ? " causal" : "", name, b, a);
         compared++;
     }
     ck_assert_int_gt(compared, 20);
@@ -167,13 +168,13 @@ static void compare_records(const char *text, const struct head_in *in, const st
 static void same_record(const char *text, const struct sim_head *h, bool maps)
 {
     struct accel_session session = {0};
-    struct err           err = {0};
-    struct method_run   *runs = NULL;
-    struct record        with, without;
-    struct head_in       in = without_reference(h);
-    struct method_ctx    ctx = {.seed = 1, .accel = &on_cpu, .session = &session,
-                                .accel_metrics = true};
-    int64_t              n = 0;
+    struct err err = {0};
+    struct method_run *runs = NULL;
+    struct record with, without;
+    struct head_in in = without_reference(h);
+    struct method_ctx ctx = {
+        .seed = 1, .accel = &on_cpu, .session = &session, .accel_metrics = true};
+    int64_t n = 0;
 
     assert_ok(method_runs_parse(sim_methods, text, &runs, &n, &err), &err);
     record_init(&with);
@@ -206,9 +207,9 @@ static void select_whole(const struct method_run *run, const struct head_in *in,
                          bool *applies)
 {
     struct method_ctx ctx = {.seed = 1};
-    struct carry      carry = {0}, shared = {0};
-    struct err        err = {0};
-    void             *state = NULL;
+    struct carry carry = {0}, shared = {0};
+    struct err err = {0};
+    void *state = NULL;
 
     ctx.carry = run->method->flags & METHOD_NEEDS_STEPS ? &carry : NULL;
     ctx.shared = run->method->flags & METHOD_SHARES_BRANCHES ? &shared : NULL;
@@ -227,7 +228,7 @@ static void select_whole(const struct method_run *run, const struct head_in *in,
 
 static void assert_same_mask(const char *name, const struct mask *a, const struct mask *b)
 {
-    int64_t      room = mask_max_spans(a) > mask_max_spans(b) ? mask_max_spans(a) : mask_max_spans(b);
+    int64_t room = mask_max_spans(a) > mask_max_spans(b) ? mask_max_spans(a) : mask_max_spans(b);
     struct span *x = calloc((size_t)(2 * room), sizeof *x);
     for (int64_t i = 0; i < a->nq; i++) {
         int64_t n = mask_row_spans(a, i, x), k = mask_row_spans(b, i, x + room);
@@ -240,16 +241,16 @@ static void assert_same_mask(const char *name, const struct mask *a, const struc
 START_TEST(masks_need_no_reference)
 {
     struct sim_head h;
-    int             tried = 0;
+    int tried = 0;
     make_head(448, _i, &h);
     for (const struct method *const *m = sim_methods; *m; m++) {
-        unsigned           need = _i ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
-        struct head_in     in = without_reference(&h);
-        struct mask        a = {0}, b = {0};
+        unsigned need = _i ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
+        struct head_in in = without_reference(&h);
+        struct mask a = {0}, b = {0};
         struct method_run *runs = NULL;
-        struct err         err = {0};
-        bool               applies;
-        int64_t            n = 0;
+        struct err err = {0};
+        bool applies;
+        int64_t n = 0;
         if (!((*m)->flags & METHOD_NO_REFERENCE) || !((*m)->flags & need))
             continue;
         assert_ok(method_runs_parse(sim_methods, (*m)->name, &runs, &n, &err), &err);
