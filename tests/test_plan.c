@@ -1,0 +1,151 @@
+/*
+ * test_plan.c - the work items of the attention kernels (cuda/plan.c), which need no GPU: whatever
+ * is asked for is covered once, and splitting rows never makes a plan longer.
+ */
+#include "core/rng.h"
+#include "cuda/plan.h"
+#include "tests/suite.h"
+
+#include <stdlib.h>
+
+/* Random lists of a problem: about a share of the blocks, every 16th row full. */
+static void make_lists(const struct attn_problem *p, const struct attn_tile *t, double share,
+                       uint64_t seed, int64_t **ptr, int32_t **col)
+{
+    int bq = attn_block_rows(p->lists, t), bk = attn_block_keys(p->lists, t);
+    int64_t rows = p->heads * ((p->nq + bq - 1) / bq), blocks = (p->nk + bk - 1) / bk, at = 0;
+
+    *ptr = malloc((size_t)(rows + 1) * sizeof **ptr);
+    *col = malloc((size_t)(rows * blocks) * sizeof **col);
+    ck_assert(*ptr && *col);
+    for (int64_t r = 0; r < rows; r++) {
+        (*ptr)[r] = at;
+        for (int64_t b = 0; b < blocks; b++)
+            if (r % 16 == 3 || rng_uniform(seed, (uint64_t)r, (uint64_t)b) < share)
+                (*col)[at++] = (int32_t)b;
+    }
+    (*ptr)[rows] = at;
+}
+
+/* Blocks of row `row`: how many work items and empty rows cover, or -1 when a piece overlaps
+ * another, lies outside, or stands in a slot that its row does not own. */
+static int64_t covered(const struct attn_plan *plan, int32_t row)
+{
+    int64_t sum = 0;
+    int32_t next_end = -1;
+
+    for (int32_t i = 0; i < plan->n_empty; i++)
+        if (plan->empty[i] == row)
+            return 0;
+    for (int32_t s = 0; s < plan->n_splits; s++) {
+        if (plan->splits[s].row != row)
+            continue;
+        for (int32_t k = 0; k < plan->splits[s].n; k++) {
+            int32_t slot = plan->splits[s].slot + k, found = 0;
+            for (int32_t i = 0; i < plan->n_items; i++) {
+                const struct attn_item *it = plan->items + i;
+                if (it->slot != slot)
+                    continue;
+                if (it->row != row || it->end <= it->beg || (k && it->end != next_end))
+                    return -1;
+                next_end = it->beg; /* the slots of a row go from its end to its beginning */
+                sum += it->end - it->beg;
+                found++;
+            }
+            if (found != 1)
+                return -1;
+        }
+        return sum;
+    }
+    for (int32_t i = 0; i < plan->n_items; i++)
+        if (plan->items[i].row == row) {
+            if (plan->items[i].slot != -1 || sum)
+                return -1;
+            sum = plan->items[i].end - plan->items[i].beg;
+        }
+    return sum;
+}
+
+static void check_covered(const struct attn_plan *whole, const struct attn_plan *split, int heads)
+{
+    int32_t slots = 0;
+    for (int32_t row = 0; row < heads * whole->q_blocks; row++) {
+        int64_t want = covered(whole, row);
+        ck_assert_int_ge(want, 0);
+        ck_assert_int_eq(covered(split, row), want);
+    }
+    for (int32_t i = 0; i < split->n_items; i++)
+        slots += split->items[i].slot >= 0;
+    ck_assert_int_eq(slots, split->n_slots);
+    ck_assert_int_eq(split->blocks, whole->blocks);
+}
+
+START_TEST(every_block_once)
+{
+    static const struct attn_tile tiles[] = {{128, 176, 1}, {128, 128, 1}, {192, 128, 1}};
+    static const struct attn_tile listed[] = {{128, 128, 1}, {128, 128, 2}, {128, 128, 2}};
+    struct err err = {0};
+
+    for (int k = 0; k < 48; k++) {
+        struct attn_problem p = {3,
+                                 1,
+                                 128,
+                                 700 + 517 * (k % 9),
+                                 1000 + 3011 * (k % 7),
+                                 0.1,
+                                 k % 2,
+                                 (enum attn_lists)(k % ATTN_LISTS_COUNT)};
+        const struct attn_tile *t =
+            p.lists == ATTN_DENSE ? tiles + k / 4 % 3 : listed + p.lists - ATTN_128x128;
+        struct attn_plan whole, split;
+        int64_t *ptr = NULL;
+        int32_t *col = NULL;
+        if (p.lists != ATTN_DENSE)
+            make_lists(&p, t, 0.02 * (k % 5), (uint64_t)k, &ptr, &col);
+        struct attn_csr csr = {ptr, col}, *lists = ptr ? &csr : NULL;
+        int sms = 4 + 9 * (k % 3);
+        assert_ok(attn_plan_make(&p, t, lists, sms, false, &whole, &err), &err);
+        assert_ok(attn_plan_make(&p, t, lists, sms, true, &split, &err), &err);
+        ck_assert_int_eq(whole.n_splits, 0);
+        check_covered(&whole, &split, p.heads);
+        ck_assert_double_le(split.balance, whole.balance);
+        attn_plan_free(&whole);
+        attn_plan_free(&split);
+        free(ptr);
+        free(col);
+    }
+}
+END_TEST
+
+/* 2048 rows of tiles on 132 multiprocessors are 15.5 waves: pieces fill the last one. 512 rows are
+ * 3.9 waves of short rows, where pieces would cost more than they balance. */
+START_TEST(last_wave)
+{
+    static const struct attn_tile t = {128, 176, 1};
+    struct attn_problem p = {16, 16, 128, 16384, 16384, 0.1, false, ATTN_DENSE};
+    struct attn_plan plan;
+    struct err err = {0};
+
+    assert_ok(attn_plan_make(&p, &t, NULL, 132, false, &plan, &err), &err);
+    ck_assert_double_gt(plan.balance, 1.03);
+    attn_plan_free(&plan);
+    assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+    ck_assert_double_lt(plan.balance, 1.005);
+    ck_assert_int_eq(plan.n_splits, 2048 - 15 * 132);
+    attn_plan_free(&plan);
+    p.nq = p.nk = 4096;
+    assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+    ck_assert_int_eq(plan.n_splits, 0);
+    attn_plan_free(&plan);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("plan");
+    TCase *tc = tcase_create("plan");
+    tcase_add_test(tc, every_block_once);
+    tcase_add_test(tc, last_wave);
+    suite_add_tcase(s, tc);
+    return s;
+}
