@@ -101,6 +101,12 @@ $(BUILD)/%.cu.o: %.cu
 	    if [ $$rc -ne 0 ] || grep -qE 'Potential Performance Loss|C7517' $@.log; then \
 	        rm -f $@.tmp; exit 1; fi; mv $@.tmp $@
 
+# The one file that knows whether there is a GPU back end follows the switch.
+$(BUILD)/core/main.o: $(BUILD)/with-cuda
+$(BUILD)/with-cuda: FORCE
+	@mkdir -p $(@D)
+	@echo '$(USE_CUDA)' | cmp -s - $@ || echo '$(USE_CUDA)' > $@
+
 # The build id changes with every commit: only this file sees it, and only a change rebuilds it.
 $(BUILD)/core/version.o: CPPFLAGS += -DBUILD_ID='"$(BUILD_ID)"' -DBUILD_FLAGS='"$(CC) $(FLAGS)"'
 $(BUILD)/core/version.o: $(BUILD)/build-id
