@@ -452,6 +452,8 @@ template <class T> struct consumer {
         if (have_p)
             flush();
         pass_turn();
+        if (!T::TURNS) /* no product keeps the warps together: all have read the stage's keys */
+            named_sync(1 + T::WG + w, 128);
         kv.next();
         arrive(&sm.k_empty[kv.at]);
         if (last)
