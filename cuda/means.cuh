@@ -18,21 +18,19 @@ static __device__ __forceinline__ void unpack(const uint4 &raw, float (&x)[8])
     }
 }
 
-/* mean[head][block] of `block` rows of x [heads][n][D], summed in double; of a ragged last block
- * over its rows, or with `padded` as if zero rows followed. Grid (blocks, heads), 256 threads. */
+/* Mean of rows [row0, row0 + rows) of a head, summed in double and divided by `by`, into mean [D];
+ * 256 threads. */
 template <int D>
-static __global__ void __launch_bounds__(256)
-    mean_blocks(const uint4 *x, int64_t n, int block, int padded, float *mean)
+static __device__ __forceinline__ void mean_of(const uint4 *x, int64_t row0, int rows, int by,
+                                               float *mean)
 {
     constexpr int LANES = D / 8, STEP = 256 / LANES;
     __shared__ double shared[STEP][D + 1];
-    int64_t row0 = blockIdx.x * (int64_t)block;
-    int rows = (int)min((int64_t)block, n - row0);
     int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
     double sum[8] = {0};
     for (int r = group; r < rows; r += STEP) {
         float v[8];
-        unpack(x[(blockIdx.y * n + row0 + r) * LANES + lane], v);
+        unpack(x[(row0 + r) * LANES + lane], v);
 #pragma unroll
         for (int c = 0; c < 8; c++)
             sum[c] += v[c];
@@ -46,8 +44,27 @@ static __global__ void __launch_bounds__(256)
     double all = 0;
     for (int i = 0; i < STEP; i++)
         all += shared[i][threadIdx.x];
-    mean[(blockIdx.y * (int64_t)gridDim.x + blockIdx.x) * D + threadIdx.x] =
-        (float)(all / (padded ? block : rows));
+    mean[threadIdx.x] = (float)(all / by);
+}
+
+/* mean[head][block] of `block` rows of x [heads][n][D]; of a ragged last block over its rows, or
+ * with `padded` as if zero rows followed. Grid (blocks, heads). */
+template <int D>
+static __global__ void __launch_bounds__(256)
+    mean_blocks(const uint4 *x, int64_t n, int block, int padded, float *mean)
+{
+    int64_t row0 = blockIdx.x * (int64_t)block;
+    int rows = (int)min((int64_t)block, n - row0);
+    mean_of<D>(x, blockIdx.y * n + row0, rows, padded ? block : rows,
+               mean + (blockIdx.y * (int64_t)gridDim.x + blockIdx.x) * D);
+}
+
+/* mean[head] of `rows` rows from row0 on. Grid (heads). */
+template <int D>
+static __global__ void __launch_bounds__(256)
+    mean_rows(const uint4 *x, int64_t n, int64_t row0, int rows, float *mean)
+{
+    mean_of<D>(x, blockIdx.x * n + row0, rows, rows, mean + (int64_t)blockIdx.x * D);
 }
 
 #define SCORE_TILE 64

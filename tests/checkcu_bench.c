@@ -321,6 +321,7 @@ static int bench_selections(struct bench *b, struct err *err)
         {"sampleattention:chunks=4", false, true, 8},
         {"xattention", false, true, 8},
         {"xattention:stride=8", false, true, 8},
+        {"flexprefill", false, true, 8},
         {"minference:pattern=block", false, true, 8},
     };
     int rc = 0;

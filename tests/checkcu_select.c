@@ -38,6 +38,9 @@ static const char *const settings[] = {
     "xattention:stride=8:tau=0.6:profile=clean",
     "xattention:stride=4:tau=0.3:chunk=256",
     "xattention:stride=64:profile=paper:norm=0.5",
+    "flexprefill:min_budget=128",
+    "flexprefill:gamma=0.7:tau=0.5:min_budget=0:block=64",
+    "flexprefill:gamma=0.5:tau=0.8:min_budget=0",
     "minference:pattern=block:top=3",
     "minference:pattern=block:profile=paper:top=20",
 };
@@ -76,6 +79,23 @@ static struct attn_in view(const struct selection *s, int head)
                             p->causal};
 }
 
+/* Dense log-sum-exp of the last rows, which is what methods that look at the end of a prompt read
+ * of in->lse; the other rows hold NAN. */
+#define LAST_ROWS 512
+
+static int last_lse(const struct attn_ops *ops, double **out, struct err *err)
+{
+    int64_t nq = ops->in.nq, r0 = nq > LAST_ROWS ? nq - LAST_ROWS : 0;
+    struct mask full;
+    int rc = mem_alloc(out, nq, sizeof **out, "log-sum-exp", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < r0; i++)
+        (*out)[i] = NAN;
+    mask_full(&full, nq, ops->in.nk, r0, nq, ops->in.causal);
+    return attn_rows(ops, &full, NULL, *out + r0, err);
+}
+
 /* The mask of all rows of a head; METHOD_SKIP when the method does not apply. */
 static int reference_mask(const struct selection *s, int head, struct mask *m, struct err *err)
 {
@@ -91,15 +111,20 @@ static int reference_mask(const struct selection *s, int head, struct mask *m, s
                          .timestep = NAN,
                          .ops = &ops};
     void *state = NULL;
+    double *lse = NULL;
     int rc = 0;
 
     TRY(attn_prepare(&ops, &in.x, PREC_F64, err));
+    if (strcmp(me->name, "flexprefill") == 0)
+        TRY(last_lse(&ops, &lse, err));
+    in.lse = lse;
     TRY(me->prepare(&ctx, s->run->params, &in, &state, err));
     TRY(me->select(state, 0, in.x.nq, m, err));
 out:
     if (me->release)
         me->release(state);
     attn_release(&ops);
+    free(lse);
     return rc;
 }
 
