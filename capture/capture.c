@@ -1,0 +1,136 @@
+/*
+ * capture.c - what the runners of `lacuna capture` share: choices, names, plan and summary.
+ */
+#include "capture/capture.h"
+
+#include "capture/nn.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const char *const capture_dtypes[] = {"model", "bf16", "f16", "f32", NULL};
+
+enum dtype capture_dtype(const struct capture_opts *o, enum dtype native)
+{
+    static const enum dtype types[] = {DT_NONE, DT_BF16, DT_F16, DT_F32};
+    return o->dtype ? types[o->dtype] : native;
+}
+
+int capture_choose(const char *list, int64_t n, const char *option, bool **flags, int64_t *count,
+                   struct err *err)
+{
+    int64_t *index = NULL, picked = -1;
+    int      rc = 0;
+    TRY(mem_zalloc(flags, n, sizeof **flags, option, err));
+    TRY(index_list_parse(list, n, option, &index, &picked, err));
+    for (int64_t i = 0; !index && i < n; i++)
+        (*flags)[i] = true;
+    for (int64_t i = 0; index && i < picked; i++)
+        (*flags)[index[i]] = true;
+    *count = index ? picked : n;
+out:
+    free(index);
+    return rc;
+}
+
+void capture_model_name(const char *dir, char *name, size_t size)
+{
+    char  *real = realpath(dir, NULL);
+    char  *path = real ? real : (char *)(uintptr_t)dir;
+    size_t n = strlen(path), a;
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    for (a = n; a > 0 && path[a - 1] != '/'; a--)
+        ;
+    snprintf(name, size, "%.*s", (int)(n - a), path + a);
+    free(real);
+}
+
+double capture_rate(int jobs)
+{
+    enum { N = 512, MOST = 64 }; /* MOST bounds the memory; beyond it the rate is scaled */
+    int threads = jobs < 1 ? 1 : jobs < MOST ? jobs : MOST;
+    int64_t rows = (int64_t)threads * NN_LINEAR_ROWS;
+    float *x = NULL, *w = NULL, *y = NULL;
+    struct timespec a, b;
+    double rate = 1e9;
+
+    if (mem_zalloc(&x, rows * N, sizeof *x, "rate probe", NULL) == 0 &&
+        mem_zalloc(&w, N * N, sizeof *w, "rate probe", NULL) == 0 &&
+        mem_alloc(&y, rows * N, sizeof *y, "rate probe", NULL) == 0)
+        for (int k = 0; k < 2; k++) { /* the first one warms up */
+            clock_gettime(CLOCK_MONOTONIC, &a);
+            if (nn_linear(x, rows, N, w, NULL, N, threads, y, NULL))
+                break;
+            clock_gettime(CLOCK_MONOTONIC, &b);
+            rate = 2.0 * (double)rows * N * N * jobs / threads /
+                   ((double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec));
+        }
+    free(x);
+    free(w);
+    free(y);
+    return rate;
+}
+
+int capture_trace_id(const char *path, char id[64], struct err *err)
+{
+    struct trace *t = NULL;
+    int           rc = trace_open(path, &t, err);
+    if (!rc)
+        snprintf(id, 64, "%.63s", trace_id(t));
+    trace_close(&t);
+    return rc;
+}
+
+static void print_json(const struct capture_summary *s)
+{
+    struct buf b = {0};
+    struct jw  w;
+    jw_init(&w, &b, 2);
+    jw_obj(&w);
+    jw_kstr(&w, "trace", s->path);
+    if (s->trace_id)
+        jw_kstr(&w, "trace_id", s->trace_id);
+    jw_kint(&w, "tokens", s->tokens);
+    jw_kint(&w, "calls", s->calls);
+    jw_kint(&w, "file_bytes", s->file_bytes);
+    jw_kint(&w, "memory_bytes", s->memory_bytes);
+    jw_knum(&w, s->trace_id ? "seconds" : "estimated_seconds", s->seconds);
+    if (!isnan(s->device_seconds))
+        jw_knum(&w, "device_seconds", s->device_seconds);
+    if (!isnan(s->nll))
+        jw_knum(&w, "mean_nll", s->nll);
+    jw_obj_end(&w);
+    printf("%s\n", buf_str(&b));
+    buf_free(&b);
+}
+
+int capture_print(const struct capture_opts *o, const struct capture_summary *s, struct err *err)
+{
+    if (o->c.json) {
+        print_json(s);
+        return 0;
+    }
+    if (!s->trace_id) {
+        printf("%s: %lld attention calls of %lld tokens, %.1f MB; about %.0f MB of memory", s->path,
+               (long long)s->calls, (long long)s->tokens, (double)s->file_bytes / 1e6,
+               (double)s->memory_bytes / 1e6);
+        if (!isnan(s->seconds)) /* unknown on a device */
+            printf(", %.0f s", s->seconds);
+        putchar('\n');
+        return 0;
+    }
+    log_info("%s: %lld attention calls of %lld tokens, %.1f MB, %.1f s", s->path,
+             (long long)s->calls, (long long)s->tokens, (double)s->file_bytes / 1e6, s->seconds);
+    if (!isnan(s->device_seconds))
+        log_info("%.3f s of them on the GPU, %.0f tokens/s", s->device_seconds,
+                 (double)s->tokens / s->device_seconds);
+    if (!isnan(s->nll))
+        log_info("mean negative log-likelihood %.4f nat/token", s->nll);
+    return 0;
+}
