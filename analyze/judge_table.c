@@ -239,7 +239,8 @@ static int build_judge(const struct table_def *def, const struct recset *set,
     for (int64_t i = 0; i < gs.n; i++)
         TRY(put_row(out, &gs, &gs.g[i], keys, n, err));
     table_note(out,
-               "without: theta=-1 or judge=0; filtered: pairs whose err_l1_rel differ by more than %g; %lld "
+               "without: theta=-1 or judge=0; filtered: pairs whose err_l1_rel differ by more than "
+               "%g; %lld "
                "cells have no partner",
                JUDGE_FILTER, (long long)p.unpaired);
 out:

@@ -1,6 +1,6 @@
 /*
- * addedtokens.c - see addedtokens.h. Tokens are sorted by first byte, longest first, so that the first
- * one that fits at a place is the longest. O(text x tokens with that first byte).
+ * addedtokens.c - see addedtokens.h. Tokens are sorted by first byte, longest first, so that the
+ * first one that fits at a place is the longest. O(text x tokens with that first byte).
  */
 #include "capture/addedtokens.h"
 
@@ -13,17 +13,17 @@
 #define MAX_ID (1 << 24)
 
 struct added {
-    char   *text;  /* as written in the file */
-    char   *match; /* as looked for: normalised if `normalized` */
-    size_t  len;   /* of match */
+    char *text;  /* as written in the file */
+    char *match; /* as looked for: normalised if `normalized` */
+    size_t len;  /* of match */
     int32_t id;
-    bool    single_word, lstrip, rstrip, normalized;
+    bool single_word, lstrip, rstrip, normalized;
 };
 
 struct added_tokens {
-    struct added *v;          /* owned, by first byte of match, longest first */
-    int64_t       n;
-    int64_t       first[257]; /* tokens that begin with byte b: [first[b], first[b + 1]) */
+    struct added *v; /* owned, by first byte of match, longest first */
+    int64_t n;
+    int64_t first[257]; /* tokens that begin with byte b: [first[b], first[b + 1]) */
 };
 
 void added_free(struct added_tokens *a)
@@ -68,10 +68,10 @@ static int read_one(const json_t *v, const char *where, const struct bpe *bpe,
                     const struct normalizer *norm, struct added *t, struct err *err)
 {
     const char *text;
-    int64_t     id;
-    bool        special = false;
-    struct buf  b = {0};
-    int         rc = 0;
+    int64_t id;
+    bool special = false;
+    struct buf b = {0};
+    int rc = 0;
 
     TRY(jget_str(v, "content", where, &text, err));
     TRY(jget_int(v, "id", where, &id, err));
@@ -103,7 +103,7 @@ out:
 static int by_first_byte(const void *pa, const void *pb)
 {
     const struct added *a = pa, *b = pb;
-    unsigned char       ca = (unsigned char)a->match[0], cb = (unsigned char)b->match[0];
+    unsigned char ca = (unsigned char)a->match[0], cb = (unsigned char)b->match[0];
     if (ca != cb)
         return ca < cb ? -1 : 1;
     if (a->len != b->len)
@@ -115,8 +115,8 @@ int added_read(const json_t *list, const char *where, const struct bpe *bpe,
                const struct normalizer *norm, struct added_tokens **out, struct err *err)
 {
     struct added_tokens *a = NULL;
-    size_t               n = json_array_size(list);
-    int                  rc = 0;
+    size_t n = json_array_size(list);
+    int rc = 0;
 
     TRY(mem_zalloc(&a, 1, sizeof *a, "added tokens", err));
     if (list && !json_is_null(list) && !json_is_array(list))
@@ -144,8 +144,8 @@ out:
 static utf8proc_int32_t char_at(const char *s, size_t len, size_t at, size_t *next)
 {
     utf8proc_int32_t c = -1;
-    utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s + at,
-                                          (utf8proc_ssize_t)(len - at), &c);
+    utf8proc_ssize_t n =
+        utf8proc_iterate((const utf8proc_uint8_t *)s + at, (utf8proc_ssize_t)(len - at), &c);
     *next = at + (n > 0 ? (size_t)n : 1);
     return c;
 }
@@ -225,7 +225,7 @@ int added_split(const struct added_tokens *a, bool normalized, const char *text,
                 struct stretches *out, struct err *err)
 {
     size_t done = 0, at = 0;
-    int    rc = 0;
+    int rc = 0;
 
     out->n = 0;
     while (at < len) {

@@ -10,7 +10,7 @@
 static int from_npy(const char *path, struct array *a, struct err *err)
 {
     struct npy *n = NULL;
-    int         rc = 0;
+    int rc = 0;
     TRY(npy_open(path, true, &n, err));
     a->ndim = n->ndim;
     memcpy(a->shape, n->shape, sizeof n->shape);
@@ -24,9 +24,9 @@ out:
 
 static int from_safetensors(const char *path, const char *tensor, struct array *a, struct err *err)
 {
-    struct st_file         *f = NULL;
+    struct st_file *f = NULL;
     const struct st_tensor *t;
-    int                     rc = 0;
+    int rc = 0;
     TRY(st_open(path, &f, err));
     TRY(st_require(f, tensor, -1, NULL, &t, err));
     a->ndim = t->ndim;

@@ -10,14 +10,15 @@
 #include <stdint.h>
 
 struct array {
-    float  *data;                 /* [count], owned */
-    int     ndim;
+    float *data; /* [count], owned */
+    int ndim;
     int64_t shape[ST_MAX_DIMS], count;
-    char    text[128];            /* "[4][8][32]", for messages */
+    char text[128]; /* "[4][8][32]", for messages */
 };
 
-/* By the file's ending; `tensor` names the tensor of a .safetensors file. Release with array_free. */
-int  array_load(const char *path, const char *tensor, struct array *a, struct err *err);
+/* By the file's ending; `tensor` names the tensor of a .safetensors file. Release with array_free.
+ */
+int array_load(const char *path, const char *tensor, struct array *a, struct err *err);
 void array_free(struct array *a);
 
 #endif

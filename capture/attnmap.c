@@ -15,7 +15,8 @@ int attnmap_init(struct attnmap *m, int heads, int64_t n_q, int64_t n_k, int64_t
                  struct err *err)
 {
     int rc = 0;
-    *m = (struct attnmap){pool, (n_q + pool - 1) / pool, (n_k + pool - 1) / pool, heads, NULL, NULL};
+    *m =
+        (struct attnmap){pool, (n_q + pool - 1) / pool, (n_k + pool - 1) / pool, heads, NULL, NULL};
     int64_t cells = heads * m->cells_q * m->cells_k;
     TRY(mem_zalloc(&m->sum, cells, sizeof(float), "map sums", err));
     TRY(mem_zalloc(&m->max, cells, sizeof(float), "map maxima", err));
@@ -33,28 +34,28 @@ void attnmap_free(struct attnmap *m)
 }
 
 struct map_job {
-    struct attnmap     *m;
-    const float        *q;
+    struct attnmap *m;
+    const float *q;
     const struct nn_kv *kv;
-    int64_t             row0, n, nk, cell_rows;
-    double              scale;
-    bool                causal;
-    const double       *lse;
+    int64_t row0, n, nk, cell_rows;
+    double scale;
+    bool causal;
+    const double *lse;
 };
 
 /* One row of cells of one head. */
 static int map_item(void *ctx, int64_t item, int worker, struct err *err)
 {
     const struct map_job *j = ctx;
-    struct attnmap       *m = j->m;
-    const struct nn_kv   *kv = j->kv;
-    int64_t               head = item / j->cell_rows, cell = item % j->cell_rows;
-    int64_t               a = cell * m->pool, b = a + m->pool < j->n ? a + m->pool : j->n, d = kv->d;
-    int64_t               kv_at = head / (m->heads / kv->heads) * kv->n * d;
+    struct attnmap *m = j->m;
+    const struct nn_kv *kv = j->kv;
+    int64_t head = item / j->cell_rows, cell = item % j->cell_rows;
+    int64_t a = cell * m->pool, b = a + m->pool < j->n ? a + m->pool : j->n, d = kv->d;
+    int64_t kv_at = head / (m->heads / kv->heads) * kv->n * d;
     int64_t at = (head * m->cells_q + j->row0 / m->pool + cell) * m->cells_k;
-    float                *q = NULL;
-    struct attn_ops       ops = {0};
-    int                   rc = 0;
+    float *q = NULL;
+    struct attn_ops ops = {0};
+    int rc = 0;
 
     /* These rows against the keys up to their end are a head of their own. */
     int64_t nk = j->causal ? b + j->nk - j->n : j->nk;

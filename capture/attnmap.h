@@ -1,7 +1,7 @@
 /*
- * attnmap.h - pooled attention maps: per head the sums and the maxima of the exact softmax over cells
- * of P x P (query, key) pairs (core/poolmap.h), from a second pass over the scores with the known
- * normalisers, for all heads of a layer in parallel.
+ * attnmap.h - pooled attention maps: per head the sums and the maxima of the exact softmax over
+ * cells of P x P (query, key) pairs (core/poolmap.h), from a second pass over the scores with the
+ * known normalisers, for all heads of a layer in parallel.
  */
 #ifndef LACUNA_ATTNMAP_H
 #define LACUNA_ATTNMAP_H
@@ -11,12 +11,12 @@
 /* Cells of all heads of a layer. Edge cells cover the pairs that exist. */
 struct attnmap {
     int64_t pool, cells_q, cells_k;
-    int     heads;
-    float  *sum, *max; /* [heads][cells_q][cells_k], owned */
+    int heads;
+    float *sum, *max; /* [heads][cells_q][cells_k], owned */
 };
 
-int  attnmap_init(struct attnmap *m, int heads, int64_t n_q, int64_t n_k, int64_t pool,
-                  struct err *err);
+int attnmap_init(struct attnmap *m, int heads, int64_t n_q, int64_t n_k, int64_t pool,
+                 struct err *err);
 void attnmap_free(struct attnmap *m);
 
 /* Fill the cell rows of the queries [row0, row0 + n): row0 is a multiple of the pool and the range

@@ -25,7 +25,7 @@ int capture_choose(const char *list, int64_t n, const char *option, bool **flags
                    struct err *err)
 {
     int64_t *index = NULL, picked = -1;
-    int      rc = 0;
+    int rc = 0;
     TRY(mem_zalloc(flags, n, sizeof **flags, option, err));
     TRY(index_list_parse(list, n, option, &index, &picked, err));
     for (int64_t i = 0; !index && i < n; i++)
@@ -40,8 +40,8 @@ out:
 
 void capture_model_name(const char *dir, char *name, size_t size)
 {
-    char  *real = realpath(dir, NULL);
-    char  *path = real ? real : (char *)(uintptr_t)dir;
+    char *real = realpath(dir, NULL);
+    char *path = real ? real : (char *)(uintptr_t)dir;
     size_t n = strlen(path), a;
     while (n > 1 && path[n - 1] == '/')
         n--;
@@ -80,7 +80,7 @@ double capture_rate(int jobs)
 int capture_trace_id(const char *path, char id[64], struct err *err)
 {
     struct trace *t = NULL;
-    int           rc = trace_open(path, &t, err);
+    int rc = trace_open(path, &t, err);
     if (!rc)
         snprintf(id, 64, "%.63s", trace_id(t));
     trace_close(&t);
@@ -90,7 +90,7 @@ int capture_trace_id(const char *path, char id[64], struct err *err)
 static void print_json(const struct capture_summary *s)
 {
     struct buf b = {0};
-    struct jw  w;
+    struct jw w;
     jw_init(&w, &b, 2);
     jw_obj(&w);
     jw_kstr(&w, "trace", s->path);

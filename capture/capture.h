@@ -9,20 +9,20 @@
 
 struct capture_opts {
     struct common_opts c;
-    char   *model, *out;
-    char   *layers, *heads;  /* "all" or a list */
-    int     dtype;           /* index into capture_dtypes; 0 = the checkpoint's */
-    int     device;          /* 0 cpu, 1 cuda */
-    int64_t maps;            /* cell size, 0 = none; INT64_MIN = the runner's default */
+    char *model, *out;
+    char *layers, *heads; /* "all" or a list */
+    int dtype;            /* index into capture_dtypes; 0 = the checkpoint's */
+    int device;           /* 0 cpu, 1 cuda */
+    int64_t maps;         /* cell size, 0 = none; INT64_MIN = the runner's default */
     /* text */
-    char   *prompt, *tokens_file;
-    int64_t tokens;          /* INT64_MIN = all */
-    int     bos;             /* auto, yes, no */
-    bool    nll;             /* run to the end for the likelihoods */
+    char *prompt, *tokens_file;
+    int64_t tokens; /* INT64_MIN = all */
+    int bos;        /* auto, yes, no */
+    bool nll;       /* run to the end for the likelihoods */
     /* video */
-    char   *size, *capture_steps, *noise, *text, *negative, *save_frames, *save_sample;
+    char *size, *capture_steps, *noise, *text, *negative, *save_frames, *save_sample;
     int64_t steps, prompt_index;
-    double  shift, guidance;
+    double shift, guidance;
 };
 
 extern const char *const capture_dtypes[];
@@ -31,8 +31,7 @@ extern const char *const capture_dtypes[];
 enum dtype capture_dtype(const struct capture_opts *o, enum dtype native);
 
 /* Run a language model over a prompt, on `device` unless that is NULL. */
-int text_capture(const struct capture_opts *o, const struct decoder_accel *device,
-                 struct err *err);
+int text_capture(const struct capture_opts *o, const struct decoder_accel *device, struct err *err);
 
 /* Run a video diffusion transformer through its sampler. */
 int video_capture(const struct capture_opts *o, struct err *err);
@@ -46,11 +45,11 @@ void capture_model_name(const char *dir, char *name, size_t size);
 
 /* The plan of a dry run, or the summary after a run: numbers as text or (with --json) as JSON. */
 struct capture_summary {
-    const char *path, *trace_id;  /* trace_id NULL in a dry run */
-    int64_t     tokens, calls, file_bytes, memory_bytes;
-    double      seconds;          /* estimated, or taken */
-    double      nll;              /* mean per token, NAN if none */
-    double      device_seconds;   /* time on the GPU, NAN if none */
+    const char *path, *trace_id; /* trace_id NULL in a dry run */
+    int64_t tokens, calls, file_bytes, memory_bytes;
+    double seconds;        /* estimated, or taken */
+    double nll;            /* mean per token, NAN if none */
+    double device_seconds; /* time on the GPU, NAN if none */
 };
 int capture_print(const struct capture_opts *o, const struct capture_summary *s, struct err *err);
 

@@ -17,8 +17,8 @@ static unsigned char to_byte(float x)
 int frames_write(const char *dir, const float *x, int64_t t, int64_t h, int64_t w, struct err *err)
 {
     unsigned char *rgb = NULL;
-    char           path[4096];
-    int            rc = 0;
+    char path[4096];
+    int rc = 0;
 
     TRY(make_dirs(dir, err));
     TRY(mem_alloc(&rgb, 3 * h * w, 1, "frame", err));

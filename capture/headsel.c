@@ -20,7 +20,7 @@ void head_select_free(struct head_select *s)
 /* The kv heads of the chosen heads: each once if all are used equally often, else one per head. */
 static void choose_kv(struct head_select *s)
 {
-    int  group = s->model_heads / s->model_kv, at = 0;
+    int group = s->model_heads / s->model_kv, at = 0;
     bool even = true;
 
     for (int i = 0; i < s->n; i++) {
@@ -45,7 +45,7 @@ int head_select_parse(const char *list, int heads, int kv_heads, struct head_sel
                       struct err *err)
 {
     int64_t *index = NULL, n = -1;
-    int      rc = 0;
+    int rc = 0;
 
     memset(s, 0, sizeof *s);
     s->model_heads = heads;
@@ -69,7 +69,7 @@ out:
 static int ids_text(const int *id, int n, char *text, size_t size, struct err *err)
 {
     struct buf b = {0};
-    int        rc = 0;
+    int rc = 0;
     for (int i = 0, last; i < n; i = last + 1) {
         for (last = i; last + 1 < n && id[last + 1] == id[last] + 1; last++)
             ;
@@ -77,7 +77,8 @@ static int ids_text(const int *id, int n, char *text, size_t size, struct err *e
     }
     TRY(buf_check(&b, "head numbers", err));
     if (b.len >= size)
-        FAIL(err, ERR_USAGE, "--heads: the list of %d heads is too long for a trace; choose ranges", n);
+        FAIL(err, ERR_USAGE, "--heads: the list of %d heads is too long for a trace; choose ranges",
+             n);
     memcpy(text, buf_str(&b), b.len + 1);
 out:
     buf_free(&b);
@@ -100,11 +101,11 @@ out:
 int head_select_put(const struct head_select *s, struct trace_writer *w, enum trace_what what,
                     int64_t tok0, int64_t n, const float *x, int dim, struct err *err)
 {
-    bool       query = what == TRACE_Q;
-    int        total = query ? s->model_heads : s->model_kv, count = query ? s->n : s->n_kv;
+    bool query = what == TRACE_Q;
+    int total = query ? s->model_heads : s->model_kv, count = query ? s->n : s->n_kv;
     const int *head = query ? s->head : s->kv;
-    float     *rows = NULL;
-    int        rc = 0;
+    float *rows = NULL;
+    int rc = 0;
 
     if (s->all)
         return trace_put(w, what, tok0, n, x, (int64_t)total * dim, err);

@@ -1,10 +1,10 @@
 /*
  * headsel.h - `--heads`: storing some of a model's query heads.
  *
- * A trace needs head h to read kv head h div (heads / kv_heads). Where the chosen heads use every kv
- * head that they use equally often, each of these is stored once; otherwise each query head gets its
- * kv head beside it (some are then stored more than once). The trace says which heads of the model
- * its heads are (head_ids, kv_head_ids).
+ * A trace needs head h to read kv head h div (heads / kv_heads). Where the chosen heads use every
+ * kv head that they use equally often, each of these is stored once; otherwise each query head gets
+ * its kv head beside it (some are then stored more than once). The trace says which heads of the
+ * model its heads are (head_ids, kv_head_ids).
  */
 #ifndef LACUNA_HEADSEL_H
 #define LACUNA_HEADSEL_H
@@ -12,15 +12,15 @@
 #include "core/trace.h"
 
 struct head_select {
-    int    model_heads, model_kv; /* of the model */
-    int    n, n_kv;               /* stored */
-    int   *head, *kv;             /* [n], [n_kv]: heads of the model, ascending; owned */
-    bool   all;
+    int model_heads, model_kv; /* of the model */
+    int n, n_kv;               /* stored */
+    int *head, *kv;            /* [n], [n_kv]: heads of the model, ascending; owned */
+    bool all;
 };
 
 /* list: "all" or as in 0,4-7. */
-int  head_select_parse(const char *list, int heads, int kv_heads, struct head_select *s,
-                       struct err *err);
+int head_select_parse(const char *list, int heads, int kv_heads, struct head_select *s,
+                      struct err *err);
 void head_select_free(struct head_select *s);
 
 /* heads, kv_heads, head_ids and kv_head_ids of the metadata. */

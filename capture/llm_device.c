@@ -14,13 +14,13 @@
 #define EMBED_ROWS 1024
 
 struct device_run {
-    struct llm_model           *m;
-    const struct llm_run       *run;
-    const struct llm_hooks     *hooks;
+    struct llm_model *m;
+    const struct llm_run *run;
+    const struct llm_hooks *hooks;
     const struct decoder_accel *on;
-    struct decoder             *d;
-    struct llm_raw_layer        w;
-    int                         layer;
+    struct decoder *d;
+    struct llm_raw_layer w;
+    int layer;
 };
 
 int64_t llm_device_bytes(const struct llm_config *c, int64_t n, int64_t pool)
@@ -34,12 +34,12 @@ int64_t llm_device_bytes(const struct llm_config *c, int64_t n, int64_t pool)
 static int open_device(struct device_run *r, struct err *err)
 {
     const struct llm_config *c = &r->m->c;
-    double                  *inv_freq = NULL;
-    int                      rc = 0;
+    double *inv_freq = NULL;
+    int rc = 0;
 
     TRY(mem_alloc(&inv_freq, c->head_dim / 2, sizeof *inv_freq, "rotary table", err));
-    struct decoder_shape shape = {r->run->n, c->hidden, c->ffn, c->vocab, c->heads, c->kv_heads,
-                                  c->head_dim, c->eps, inv_freq, 1};
+    struct decoder_shape shape = {r->run->n,   c->hidden,   c->ffn, c->vocab, c->heads,
+                                  c->kv_heads, c->head_dim, c->eps, inv_freq, 1};
     shape.rope_factor = rope_frequencies(&c->rope, c->head_dim, inv_freq);
     rc = r->on->open(r->run->local_rank, &shape, &r->d, err);
     if (rc) {
@@ -55,8 +55,8 @@ out:
 static int embed(struct device_run *r, struct err *err)
 {
     int64_t d = r->m->c.hidden, n = r->run->n;
-    float  *h = NULL;
-    int     rc = 0;
+    float *h = NULL;
+    int rc = 0;
 
     TRY(mem_alloc(&h, EMBED_ROWS * d, sizeof *h, "embeddings", err));
     for (int64_t t = 0; t < n; t += EMBED_ROWS) {
@@ -85,11 +85,11 @@ static bool wanted(bool (*ask)(void *ctx, int layer), void *ctx, int layer)
 static int run_layer(struct device_run *r, struct err *err)
 {
     const struct llm_hooks *hooks = r->hooks;
-    struct decoder_sink     sink = {.ctx = r};
-    struct attnmap          map = {0};
-    int64_t                 n = r->run->n;
+    struct decoder_sink sink = {.ctx = r};
+    struct attnmap map = {0};
+    int64_t n = r->run->n;
     bool maps = r->run->pool > 0 && wanted(hooks->wants_map, hooks->ctx, r->layer);
-    int  rc = 0;
+    int rc = 0;
 
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
@@ -117,7 +117,7 @@ out:
 static int likelihoods(struct device_run *r, struct err *err)
 {
     struct decoder_tensor norm = {0}, head = {0};
-    int                   rc = 0;
+    int rc = 0;
     TRY(llm_raw_tensor(r->m, r->m->norm, &norm, err));
     TRY(llm_raw_tensor(r->m, r->m->head, &head, err));
     TRY(r->on->likelihoods(r->d, &norm, &head, r->run->tokens, r->run->nll, err));

@@ -1,12 +1,13 @@
 /*
- * llm_forward.c - the forward pass of a Llama-family decoder (llm_model.h), pre-norm residual blocks:
+ * llm_forward.c - the forward pass of a Llama-family decoder (llm_model.h), pre-norm residual
+ * blocks:
  *
  *   h += O(attention(rope(norm(Q x)), rope(norm(K x)), V x))     x = RMSNorm(h)
  *   h += Down(silu(Gate x) * Up x)                               x = RMSNorm(h)
  *   logits = Head RMSNorm(h)
  *
- * Layers outside, chunks of tokens inside: a layer's weights are read once, and chunk i attends to the
- * keys of chunks 0..i of the same layer.
+ * Layers outside, chunks of tokens inside: a layer's weights are read once, and chunk i attends to
+ * the keys of chunks 0..i of the same layer.
  */
 #include "capture/llm_device.h"
 #include "capture/llm_weights.h"
@@ -22,16 +23,16 @@
 #define LOGIT_ROWS 512
 
 struct state {
-    struct llm_model       *m;
-    const struct llm_run   *run;
+    struct llm_model *m;
+    const struct llm_run *run;
     const struct llm_hooks *hooks;
-    int64_t                 chunk, qdim, kvdim;
-    float                  *h;                      /* [n][hidden] */
-    float                  *x, *q, *k, *v, *o, *gate, *up; /* of a chunk */
-    double                 *lse;                    /* [heads][chunk] */
-    double                 *inv_freq, rope_factor;
-    struct nn_kv            kv;
-    struct llm_layer        w;
+    int64_t chunk, qdim, kvdim;
+    float *h;                             /* [n][hidden] */
+    float *x, *q, *k, *v, *o, *gate, *up; /* of a chunk */
+    double *lse;                          /* [heads][chunk] */
+    double *inv_freq, rope_factor;
+    struct nn_kv kv;
+    struct llm_layer w;
 };
 
 static int64_t chunk_tokens(int64_t chunk, int64_t n, int64_t pool)
@@ -67,8 +68,8 @@ static void state_free(struct state *s)
 static int state_init(struct state *s, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
-    int64_t                  r = s->chunk;
-    int                      rc = 0;
+    int64_t r = s->chunk;
+    int rc = 0;
 
     s->qdim = (int64_t)c->heads * c->head_dim;
     s->kvdim = (int64_t)c->kv_heads * c->head_dim;
@@ -91,7 +92,7 @@ out:
 static int embed(struct state *s, struct err *err)
 {
     int64_t d = s->m->c.hidden;
-    int     rc = 0;
+    int rc = 0;
     for (int64_t i = 0; i < s->run->n; i++)
         TRY(st_read_f32(s->m->file, s->m->embed, s->run->tokens[i] * d, d, s->h + i * d, err));
 out:
@@ -104,8 +105,8 @@ out:
 static int project(struct state *s, int64_t t0, int64_t n, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
-    float                  **w = s->w.t;
-    int                      jobs = s->run->jobs, rc = 0;
+    float **w = s->w.t;
+    int jobs = s->run->jobs, rc = 0;
 
     nn_rms_norm(s->h + t0 * c->hidden, n, c->hidden, w[LLM_NORM1], c->eps, s->x);
     TRY(nn_linear(s->x, n, c->hidden, w[LLM_Q], w[LLM_Q_B], s->qdim, jobs, s->q, err));
@@ -131,8 +132,8 @@ static void add(float *h, const float *x, int64_t n)
 static int feed_forward(struct state *s, int64_t t0, int64_t n, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
-    float                  **w = s->w.t, *h = s->h + t0 * c->hidden;
-    int                      jobs = s->run->jobs, rc = 0;
+    float **w = s->w.t, *h = s->h + t0 * c->hidden;
+    int jobs = s->run->jobs, rc = 0;
 
     nn_rms_norm(h, n, c->hidden, w[LLM_NORM2], c->eps, s->x);
     TRY(nn_linear(s->x, n, c->hidden, w[LLM_GATE], w[LLM_GATE_B], c->ffn, jobs, s->gate, err));
@@ -150,8 +151,8 @@ static int run_chunk(struct state *s, int layer, int64_t t0, int64_t n, struct a
                      struct err *err)
 {
     const struct llm_config *c = &s->m->c;
-    double                   scale = 1 / sqrt(c->head_dim);
-    int                      rc = 0;
+    double scale = 1 / sqrt(c->head_dim);
+    int rc = 0;
 
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
@@ -173,11 +174,10 @@ out:
 static int run_layer(struct state *s, int layer, struct err *err)
 {
     const struct llm_hooks *hooks = s->hooks;
-    struct attnmap          map = {0};
-    int64_t                 n = s->run->n;
-    bool                    maps = s->run->pool > 0 &&
-                (!hooks->wants_map || hooks->wants_map(hooks->ctx, layer));
-    int                     rc = 0;
+    struct attnmap map = {0};
+    int64_t n = s->run->n;
+    bool maps = s->run->pool > 0 && (!hooks->wants_map || hooks->wants_map(hooks->ctx, layer));
+    int rc = 0;
 
     TRY(llm_layer_load(s->m, layer, &s->w, err));
     if (maps)
@@ -219,8 +219,8 @@ static int vocab_chunk(struct state *s, int64_t v0, int64_t nv, float *w, float 
                        struct tally *t, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
-    const struct llm_run    *run = s->run;
-    int                      rc = 0;
+    const struct llm_run *run = s->run;
+    int rc = 0;
 
     TRY(st_read_f32(s->m->file, s->m->head, v0 * c->hidden, nv * c->hidden, w, err));
     for (int64_t r = 0; run->nll && r < run->n - 1; r += LOGIT_ROWS) {
@@ -239,8 +239,8 @@ out:
 static int final_norm(struct state *s, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
-    float                   *w = NULL;
-    int                      rc = 0;
+    float *w = NULL;
+    int rc = 0;
     TRY(mem_alloc(&w, c->hidden, sizeof *w, "final norm", err));
     TRY(st_read_f32(s->m->file, s->m->norm, 0, c->hidden, w, err));
     nn_rms_norm(s->h, s->run->n, c->hidden, w, c->eps, s->h);
@@ -252,10 +252,10 @@ out:
 static int likelihoods(struct state *s, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
-    int64_t                  n = s->run->n;
-    float                   *w = NULL, *logits = NULL;
-    struct tally             t = {0};
-    int                      rc = 0;
+    int64_t n = s->run->n;
+    float *w = NULL, *logits = NULL;
+    struct tally t = {0};
+    int rc = 0;
 
     TRY(final_norm(s, err));
     TRY(mem_alloc(&w, VOCAB_CHUNK * c->hidden, sizeof *w, "output weights", err));
@@ -266,8 +266,8 @@ static int likelihoods(struct state *s, struct err *err)
     for (int64_t i = 0; i < n; i++)
         t.top[i] = -INFINITY;
     for (int64_t v = 0; v < c->vocab; v += VOCAB_CHUNK)
-        TRY(vocab_chunk(s, v, c->vocab - v < VOCAB_CHUNK ? c->vocab - v : VOCAB_CHUNK, w, logits, &t,
-                        err));
+        TRY(vocab_chunk(s, v, c->vocab - v < VOCAB_CHUNK ? c->vocab - v : VOCAB_CHUNK, w, logits,
+                        &t, err));
     for (int64_t i = 0; s->run->nll && i < n - 1; i++)
         s->run->nll[i] = (float)(t.top[i] + log(t.sum[i]) - t.target[i]);
 out:
@@ -286,7 +286,8 @@ int llm_check_tokens(const struct llm_config *c, const int32_t *tokens, int64_t 
     if (n < 1)
         return err_set(err, ERR_USAGE, "the prompt is empty");
     if (c->window && n > c->window)
-        return err_set(err, ERR_USAGE, "%lld tokens are more than the model's sliding window of %lld; "
+        return err_set(err, ERR_USAGE,
+                       "%lld tokens are more than the model's sliding window of %lld; "
                        "beyond it attention is not plain causal: use --tokens %lld or fewer",
                        (long long)n, (long long)c->window, (long long)c->window);
     for (int64_t i = 0; i < n; i++)
@@ -300,8 +301,8 @@ int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm
                 struct err *err)
 {
     static const struct llm_hooks none = {0};
-    struct state                  s = {.m = m, .run = run, .hooks = hooks ? hooks : &none};
-    int                           rc = 0;
+    struct state s = {.m = m, .run = run, .hooks = hooks ? hooks : &none};
+    int rc = 0;
 
     TRY(llm_check_tokens(&m->c, run->tokens, run->n, err));
     if (run->device)

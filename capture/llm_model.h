@@ -13,18 +13,19 @@
 #include "core/safetensors.h"
 
 struct llm_model {
-    struct llm_config       c;
-    struct st_file         *file; /* owned */
+    struct llm_config c;
+    struct st_file *file;                 /* owned */
     const struct st_tensor *embed, *head; /* [vocab][hidden]; the same tensor when tied */
     const struct st_tensor *norm;         /* [hidden], the last one */
 };
 
 /* Open DIR (config.json and the weights); every tensor must be there with its shape. */
-int  llm_open(const char *dir, struct llm_model *m, struct err *err);
+int llm_open(const char *dir, struct llm_model *m, struct err *err);
 void llm_close(struct llm_model *m);
 
-/* Can the model be run over these tokens? ERR_USAGE for none and for more than a sliding window holds
- * (beyond it attention is a band, which a trace cannot say), ERR_INPUT for ids it does not know. */
+/* Can the model be run over these tokens? ERR_USAGE for none and for more than a sliding window
+ * holds (beyond it attention is a band, which a trace cannot say), ERR_INPUT for ids it does not
+ * know. */
 int llm_check_tokens(const struct llm_config *c, const int32_t *tokens, int64_t n, struct err *err);
 
 /* What a run hands out. Each may be NULL. A non-zero return ends the run. */
@@ -43,16 +44,16 @@ struct llm_hooks {
 
 struct llm_run {
     const int32_t *tokens; /* [n] */
-    int64_t        n;
-    int64_t        chunk;  /* tokens of a chunk, 0 = default */
-    int64_t        pool;   /* cell size of the maps, 0 = none */
-    int            jobs;
-    int            layers; /* layers to run, 0 = all; fewer leave nll and last_logits meaningless */
-    float         *nll;    /* [n - 1]: -ln p(token i+1 | tokens 0..i), nat; NULL = not wanted */
-    float         *last_logits; /* [vocab], NULL = not wanted; not on a device */
+    int64_t n;
+    int64_t chunk; /* tokens of a chunk, 0 = default */
+    int64_t pool;  /* cell size of the maps, 0 = none */
+    int jobs;
+    int layers;         /* layers to run, 0 = all; fewer leave nll and last_logits meaningless */
+    float *nll;         /* [n - 1]: -ln p(token i+1 | tokens 0..i), nat; NULL = not wanted */
+    float *last_logits; /* [vocab], NULL = not wanted; not on a device */
     const struct decoder_accel *device; /* NULL = this processor; then chunk and jobs are its own */
-    int            local_rank;          /* picks the GPU */
-    double        *device_seconds;      /* time on the device, NULL = not wanted */
+    int local_rank;                     /* picks the GPU */
+    double *device_seconds;             /* time on the device, NULL = not wanted */
 };
 
 int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm_hooks *hooks,

@@ -11,7 +11,8 @@ struct llm_layer {
     float *t[LLM_LAYER_TENSORS]; /* owned; NULL where the architecture has none */
 };
 
-/* A tensor by name; ERR_INPUT unless it is there with this shape and holds floating-point numbers. */
+/* A tensor by name; ERR_INPUT unless it is there with this shape and holds floating-point numbers.
+ */
 int llm_tensor_require(const struct llm_model *m, const char *name, int ndim, const int64_t *shape,
                        const struct st_tensor **t, struct err *err);
 
@@ -19,14 +20,14 @@ int llm_tensor_require(const struct llm_model *m, const char *name, int ndim, co
 int llm_layer_check(const struct llm_model *m, int layer, struct err *err);
 
 /* Read a layer into *l (freed and reused). */
-int     llm_layer_load(const struct llm_model *m, int layer, struct llm_layer *l, struct err *err);
-void    llm_layer_free(struct llm_layer *l);
+int llm_layer_load(const struct llm_model *m, int layer, struct llm_layer *l, struct err *err);
+void llm_layer_free(struct llm_layer *l);
 
 /* The same layer as stored (float64 becomes float32), for a device: t[i].data is owned. */
 struct llm_raw_layer {
     struct decoder_tensor t[LLM_LAYER_TENSORS];
 };
-int  llm_raw_load(const struct llm_model *m, int layer, struct llm_raw_layer *l, struct err *err);
+int llm_raw_load(const struct llm_model *m, int layer, struct llm_raw_layer *l, struct err *err);
 void llm_raw_free(struct llm_raw_layer *l);
 
 /* Any tensor in that form; the caller frees out->data. */

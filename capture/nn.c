@@ -13,7 +13,8 @@
 #include <string.h>
 
 /* Rows and columns of y that one item computes. Fixed, so that a value is the same sum however many
- * threads there are; BLAS threads are not used, whose idle ones would spin on the pool's processors. */
+ * threads there are; BLAS threads are not used, whose idle ones would spin on the pool's
+ * processors. */
 #define LINEAR_COLS 512
 
 struct linear_job {
@@ -51,8 +52,8 @@ void nn_layer_norm(const float *x, int64_t n, int64_t d, const float *w, const f
 {
     for (int64_t r = 0; r < n; r++) {
         const float *in = x + r * d;
-        float       *to = y + r * d;
-        double       sum = 0, sq = 0;
+        float *to = y + r * d;
+        double sum = 0, sq = 0;
         for (int64_t c = 0; c < d; c++)
             sum += in[c];
         double mean = sum / (double)d;
@@ -70,7 +71,7 @@ void nn_rms_norm(const float *x, int64_t n, int64_t d, const float *w, double ep
 {
     for (int64_t r = 0; r < n; r++) {
         const float *in = x + r * d;
-        double       sq = 0;
+        double sq = 0;
         for (int64_t c = 0; c < d; c++)
             sq += (double)in[c] * in[c];
         double inv = 1 / sqrt(sq / (double)d + eps);
@@ -146,28 +147,28 @@ void nn_kv_put(struct nn_kv *kv, int64_t tok0, int64_t n, const float *k, const 
 #define CHUNK 1024
 
 struct attend_job {
-    const float        *q;
+    const float *q;
     const struct nn_kv *kv;
-    int64_t             nq, nk, chunks;
-    int                 heads;
-    double              scale;
-    bool                causal;
-    float              *out;
-    double             *lse;
+    int64_t nq, nk, chunks;
+    int heads;
+    double scale;
+    bool causal;
+    float *out;
+    double *lse;
 };
 
 static int attend_item(void *ctx, int64_t item, int worker, struct err *err)
 {
     const struct attend_job *j = ctx;
-    const struct nn_kv      *kv = j->kv;
-    int64_t                  head = item / j->chunks, r0 = item % j->chunks * CHUNK, d = kv->d;
-    int64_t                  n = j->nq - r0 < CHUNK ? j->nq - r0 : CHUNK;
-    int64_t                  kv_at = head / (j->heads / kv->heads) * kv->n * d;
-    float                   *q = NULL;
-    double                  *out = NULL, *lse = NULL;
-    struct attn_ops          ops = {0};
-    struct mask              m;
-    int                      rc = 0;
+    const struct nn_kv *kv = j->kv;
+    int64_t head = item / j->chunks, r0 = item % j->chunks * CHUNK, d = kv->d;
+    int64_t n = j->nq - r0 < CHUNK ? j->nq - r0 : CHUNK;
+    int64_t kv_at = head / (j->heads / kv->heads) * kv->n * d;
+    float *q = NULL;
+    double *out = NULL, *lse = NULL;
+    struct attn_ops ops = {0};
+    struct mask m;
+    int rc = 0;
 
     /* A chunk of rows is a head of its own whose last query stands at its absolute position. */
     int64_t nk = j->causal ? r0 + n + j->nk - j->nq : j->nk;

@@ -31,11 +31,11 @@ void nn_gelu_tanh(float *x, int64_t n);
 
 /* Keys and values of a layer, by head. */
 struct nn_kv {
-    int64_t n;        /* tokens that fit */
-    int     heads, d;
-    float  *k, *v;    /* [heads][n][d], owned */
+    int64_t n; /* tokens that fit */
+    int heads, d;
+    float *k, *v; /* [heads][n][d], owned */
 };
-int  nn_kv_init(struct nn_kv *kv, int64_t n, int heads, int d, struct err *err);
+int nn_kv_init(struct nn_kv *kv, int64_t n, int heads, int d, struct err *err);
 void nn_kv_free(struct nn_kv *kv);
 
 /* Tokens [tok0, tok0 + n) from k, v [n][heads * d]. */
@@ -44,9 +44,9 @@ void nn_kv_put(struct nn_kv *kv, int64_t tok0, int64_t n, const float *k, const 
 /* x [n][heads * d], head h -> to [n][d]. */
 void nn_take_head(const float *x, int64_t n, int heads, int d, int head, float *to);
 
-/* Softmax attention of all heads on `jobs` threads, in float: q [nq][heads * d] against the first nk
- * tokens of kv -> out [nq][heads * d]; causal: the last query sees the last of the nk keys.
- * lse [heads][nq] may be NULL. */
+/* Softmax attention of all heads on `jobs` threads, in float: q [nq][heads * d] against the first
+ * nk tokens of kv -> out [nq][heads * d]; causal: the last query sees the last of the nk keys. lse
+ * [heads][nq] may be NULL. */
 int nn_attention(const float *q, const struct nn_kv *kv, int64_t nq, int64_t nk, int heads,
                  double scale, bool causal, int jobs, float *out, double *lse, struct err *err);
 

@@ -13,15 +13,15 @@
 enum kind { FORM, PREPEND, REPLACE, REPLACE_REGEX };
 
 struct step {
-    enum kind         kind;
-    utf8proc_option_t form;          /* FORM */
-    char             *text, *with;   /* PREPEND: text. REPLACE: text (pattern) by `with` */
-    struct regex     *regex;
+    enum kind kind;
+    utf8proc_option_t form; /* FORM */
+    char *text, *with;      /* PREPEND: text. REPLACE: text (pattern) by `with` */
+    struct regex *regex;
 };
 
 struct normalizer {
     struct step *steps; /* owned */
-    int64_t      n, cap;
+    int64_t n, cap;
 };
 
 void normalizer_free(struct normalizer *n)
@@ -40,7 +40,7 @@ void normalizer_free(struct normalizer *n)
 /* ---- reading --------------------------------------------------------------------------------- */
 
 static const struct {
-    const char       *name;
+    const char *name;
     utf8proc_option_t form;
 } forms[] = {
     {"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE},
@@ -53,7 +53,7 @@ static int copy_text(const json_t *v, const char *key, const char *where, char *
                      struct err *err)
 {
     const char *s;
-    int         rc = jget_str(v, key, where, &s, err);
+    int rc = jget_str(v, key, where, &s, err);
     if (rc)
         return rc;
     *out = strdup(s);
@@ -63,8 +63,8 @@ static int copy_text(const json_t *v, const char *key, const char *where, char *
 static int read_replace(const json_t *v, const char *where, struct step *s, struct err *err)
 {
     const json_t *pattern = json_object_get(v, "pattern");
-    const char   *regex = NULL;
-    int           rc = 0;
+    const char *regex = NULL;
+    int rc = 0;
 
     TRY(copy_text(v, "content", where, &s->with, err));
     TRY(jget_str_opt(pattern, "Regex", where, &regex, err));
@@ -80,14 +80,16 @@ static int read_steps(const json_t *v, const char *where, int depth, struct norm
                       struct err *err)
 {
     const char *type;
-    int         rc = 0;
+    int rc = 0;
 
     TRY(jget_str(v, "type", where, &type, err));
     if (strcmp(type, "Sequence") == 0) {
         const json_t *list = json_object_get(v, "normalizers");
         if (!json_is_array(list) || depth > 8)
-            FAIL(err, ERR_INPUT, "%s: normalizer Sequence: \"normalizers\" must be an array, nested "
-                 "at most 8 deep", where);
+            FAIL(err, ERR_INPUT,
+                 "%s: normalizer Sequence: \"normalizers\" must be an array, nested "
+                 "at most 8 deep",
+                 where);
         for (size_t i = 0; i < json_array_size(list); i++)
             TRY(read_steps(json_array_get(list, i), where, depth + 1, n, err));
         return 0;
@@ -106,8 +108,10 @@ static int read_steps(const json_t *v, const char *where, int depth, struct norm
     } else if (strcmp(type, "Replace") == 0) {
         TRY(read_replace(v, where, s, err));
     } else {
-        FAIL(err, ERR_INPUT, "%s: normalizer %.60s is not supported; supported: Sequence, NFC, NFD, "
-             "NFKC, NFKD, Prepend, Replace", where, type);
+        FAIL(err, ERR_INPUT,
+             "%s: normalizer %.60s is not supported; supported: Sequence, NFC, NFD, "
+             "NFKC, NFKD, Prepend, Replace",
+             where, type);
     }
 out:
     return rc;
@@ -116,7 +120,7 @@ out:
 int normalizer_read(const json_t *v, const char *where, struct normalizer **out, struct err *err)
 {
     struct normalizer *n = NULL;
-    int                rc = 0;
+    int rc = 0;
 
     TRY(mem_zalloc(&n, 1, sizeof *n, "normalizer", err));
     if (v && !json_is_null(v))
@@ -134,8 +138,8 @@ static int run_form(const struct step *s, const char *text, size_t len, struct b
                     struct err *err)
 {
     utf8proc_uint8_t *form = NULL;
-    utf8proc_ssize_t  n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)len, &form,
-                                       s->form);
+    utf8proc_ssize_t n =
+        utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)len, &form, s->form);
     if (n < 0)
         return err_set(err, n == UTF8PROC_ERROR_NOMEM ? ERR_NOMEM : ERR_INPUT,
                        "normalising %zu bytes of text: %s", len, utf8proc_errmsg(n));
@@ -146,7 +150,7 @@ static int run_form(const struct step *s, const char *text, size_t len, struct b
 
 static void run_replace(const struct step *s, const char *text, size_t len, struct buf *out)
 {
-    size_t      k = strlen(s->text);
+    size_t k = strlen(s->text);
     const char *at = text, *end = text + len, *hit;
     while (k && (hit = memmem(at, (size_t)(end - at), s->text, k)) != NULL) {
         buf_put(out, at, (size_t)(hit - at));
@@ -160,7 +164,7 @@ static int run_regex(const struct step *s, const char *text, size_t len, struct 
                      struct err *err)
 {
     size_t at = 0, from = 0, lo, hi;
-    int    rc = 0;
+    int rc = 0;
     while (from <= len && (rc = regex_find(s->regex, text, len, from, &lo, &hi, err)) > 0) {
         buf_put(out, text + at, lo - at);
         buf_puts(out, s->with);
@@ -178,13 +182,13 @@ int normalizer_run(const struct normalizer *n, const char *text, size_t len, str
                    struct err *err)
 {
     struct buf in = {0};
-    int        rc = 0;
+    int rc = 0;
 
     buf_reset(out);
     buf_put(out, text, len);
     for (int64_t i = 0; i < n->n; i++) {
         const struct step *s = n->steps + i;
-        struct buf         swap = in;
+        struct buf swap = in;
         in = *out;
         *out = swap;
         buf_reset(out);

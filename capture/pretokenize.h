@@ -1,6 +1,6 @@
 /*
- * pretokenize.h - the text-to-text half of a tokenizer: normalisers and pre-tokenizers, as described
- * in tokenizer.json.
+ * pretokenize.h - the text-to-text half of a tokenizer: normalisers and pre-tokenizers, as
+ * described in tokenizer.json.
  *
  * Normalisers: Sequence, NFC, NFD, NFKC, NFKD, Prepend, Replace.
  * Pre-tokenizers: Sequence, Split (all behaviours), ByteLevel, Digits, Metaspace.
@@ -19,12 +19,12 @@
 /* A text cut into pieces: piece i is text[end[i-1], end[i]). No piece is empty. */
 struct pieces {
     struct buf text;
-    int64_t   *end; /* owned */
-    int64_t    n, cap;
-    bool       at_start; /* piece 0 begins at the start of the input */
+    int64_t *end; /* owned */
+    int64_t n, cap;
+    bool at_start; /* piece 0 begins at the start of the input */
 };
 
-int  pieces_add(struct pieces *p, const char *s, size_t len, struct err *err); /* "" is left out */
+int pieces_add(struct pieces *p, const char *s, size_t len, struct err *err); /* "" is left out */
 void pieces_reset(struct pieces *p);
 void pieces_free(struct pieces *p);
 
@@ -38,12 +38,12 @@ static inline const char *piece(const struct pieces *p, int64_t i, size_t *len)
 struct normalizer;
 struct pretokenizer;
 
-/* From the value of "normalizer" / "pre_tokenizer"; NULL or null gives one that does nothing. `where`
- * names the file. */
-int  normalizer_read(const json_t *v, const char *where, struct normalizer **out, struct err *err);
+/* From the value of "normalizer" / "pre_tokenizer"; NULL or null gives one that does nothing.
+ * `where` names the file. */
+int normalizer_read(const json_t *v, const char *where, struct normalizer **out, struct err *err);
 void normalizer_free(struct normalizer *n);
-int  pretokenizer_read(const json_t *v, const char *where, struct pretokenizer **out,
-                       struct err *err);
+int pretokenizer_read(const json_t *v, const char *where, struct pretokenizer **out,
+                      struct err *err);
 void pretokenizer_free(struct pretokenizer *p);
 
 /* out (reset first) = normal form of text. */

@@ -1,8 +1,8 @@
 /*
  * regex.h - regular expressions of tokenizers, through PCRE2 with JIT.
  *
- * Patterns are written for Oniguruma in tokenizer.json; those that occur there mean the same in PCRE2
- * with Unicode classes and multi-line anchors.
+ * Patterns are written for Oniguruma in tokenizer.json; those that occur there mean the same in
+ * PCRE2 with Unicode classes and multi-line anchors.
  */
 #ifndef LACUNA_REGEX_H
 #define LACUNA_REGEX_H
@@ -14,7 +14,7 @@
 struct regex;
 
 /* ERR_INPUT naming `where`, the pattern and the position that PCRE2 objects to. */
-int  regex_compile(const char *pattern, const char *where, struct regex **out, struct err *err);
+int regex_compile(const char *pattern, const char *where, struct regex **out, struct err *err);
 void regex_free(struct regex *r); /* accepts NULL */
 
 /* First match in text[from, len): 1 with [*lo, *hi), 0 if there is none, negative on failure. The

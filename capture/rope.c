@@ -1,6 +1,7 @@
 /*
- * rope.c - frequencies of every scaling and the rotation itself (rope.h). Frequencies and angles are
- * carried in double; implementations that multiply them in float32 differ by up to 5e-7 of the angle.
+ * rope.c - frequencies of every scaling and the rotation itself (rope.h). Frequencies and angles
+ * are carried in double; implementations that multiply them in float32 differ by up to 5e-7 of the
+ * angle.
  */
 #include "capture/rope.h"
 
@@ -78,10 +79,10 @@ void rope_apply(float *x, int64_t n, int heads, int d, int64_t pos0, const doubl
     for (int64_t t = 0; t < n; t++)
         for (int i = 0; i < half; i++) {
             double a = (double)(pos0 + t) * inv_freq[i];
-            float  c = (float)(cos(a) * factor), s = (float)(sin(a) * factor);
+            float c = (float)(cos(a) * factor), s = (float)(sin(a) * factor);
             for (int h = 0; h < heads; h++) {
                 float *p = x + (t * heads + h) * d;
-                float  u = p[i], w = p[i + half];
+                float u = p[i], w = p[i + half];
                 p[i] = u * c - w * s;
                 p[i + half] = w * c + u * s;
             }

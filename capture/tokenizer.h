@@ -1,9 +1,9 @@
 /*
  * tokenizer.h - text to token ids by a checkpoint's tokenizer.json.
  *
- * In order: added tokens are cut out, the rest is normalised, cut into pieces by the pre-tokenizers,
- * and every piece is spelled by byte-pair encoding. Special tokens of the whole text (its beginning
- * and, rarely, its end) come from, in this order:
+ * In order: added tokens are cut out, the rest is normalised, cut into pieces by the
+ * pre-tokenizers, and every piece is spelled by byte-pair encoding. Special tokens of the whole
+ * text (its beginning and, rarely, its end) come from, in this order:
  *
  *   1. tokenizer_config.json, where it has add_bos_token or add_eos_token (Mistral: yes, Qwen: no);
  *   2. post_processor's template (Llama 3);
@@ -11,8 +11,9 @@
  *      model was trained on what its config.json calls bos_token_id, if it has one:
  *      tokenizer_wants_bos() is then true, and the caller, who knows config.json, puts it in front.
  *
- * Whatever would give other ids than the checkpoint's own tokenizer is refused by name: models other
- * than BPE, and normalisers, pre-tokenizers and post-processors that pretokenize.h does not list.
+ * Whatever would give other ids than the checkpoint's own tokenizer is refused by name: models
+ * other than BPE, and normalisers, pre-tokenizers and post-processors that pretokenize.h does not
+ * list.
  */
 #ifndef LACUNA_TOKENIZER_H
 #define LACUNA_TOKENIZER_H
@@ -27,12 +28,12 @@
 struct tokenizer;
 
 /* Read DIR/tokenizer.json and, if it is there, DIR/tokenizer_config.json. */
-int  tokenizer_open(const char *dir, struct tokenizer **out, struct err *err);
+int tokenizer_open(const char *dir, struct tokenizer **out, struct err *err);
 void tokenizer_close(struct tokenizer **t);
 
 /* Ids of a text, special tokens by rules 1 and 2 included: malloc'd *ids of *n. *added_bos (may be
- * NULL) says whether ids[0] is a special token that the text did not contain. Text that is not UTF-8
- * is ERR_INPUT with the offset of the first bad byte. One thread at a time. */
+ * NULL) says whether ids[0] is a special token that the text did not contain. Text that is not
+ * UTF-8 is ERR_INPUT with the offset of the first bad byte. One thread at a time. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool *added_bos,
                      int32_t **ids, int64_t *n, struct err *err);
 
@@ -42,8 +43,8 @@ bool tokenizer_wants_bos(const struct tokenizer *t);
 /* Largest id that encoding can give. */
 int64_t tokenizer_max_id(const struct tokenizer *t);
 
-/* Append the text of n ids for people to read: bytes that are no complete character, and ids that the
- * tokenizer does not know, become U+FFFD. */
+/* Append the text of n ids for people to read: bytes that are no complete character, and ids that
+ * the tokenizer does not know, become U+FFFD. */
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, struct buf *out);
 
 #endif

@@ -406,7 +406,7 @@ static int summarise(struct video_run *r, double seconds, struct err *err)
     int64_t calls = r->n_steps * r->branches * r->n_layers;
     int64_t memory = wan_forward_bytes(&r->model.c, r->t, r->h, r->w) + 12 * r->size;
     struct capture_summary s = {r->o->out, NULL,    r->meta.n_q, calls, trace_size(&r->meta, calls),
-                                memory,    seconds, NAN, NAN};
+                                memory,    seconds, NAN,         NAN};
     char id[64];
     int rc = 0;
     if (r->model.cached)

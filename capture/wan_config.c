@@ -15,11 +15,11 @@ static int read_config(const char *dir, char *path, size_t size, json_t **o, str
 
 bool wan_config_is(const char *dir)
 {
-    char        path[4096];
-    json_t     *o = NULL;
+    char path[4096];
+    json_t *o = NULL;
     const char *name = NULL;
-    struct err  ignored = {0};
-    bool        is = read_config(dir, path, sizeof path, &o, &ignored) == 0 &&
+    struct err ignored = {0};
+    bool is = read_config(dir, path, sizeof path, &o, &ignored) == 0 &&
               jget_str_opt(o, "_class_name", path, &name, &ignored) == 0 && name &&
               strcmp(name, "WanTransformer3DModel") == 0;
     json_decref(o);
@@ -51,18 +51,21 @@ static int get_patch(const json_t *o, const char *path, int64_t patch[3], struct
     return 0;
 }
 
-/* Features of the image-to-video variants change the attention; a run without them would be wrong. */
+/* Features of the image-to-video variants change the attention; a run without them would be wrong.
+ */
 static int refuse_variants(const json_t *o, const char *path, struct err *err)
 {
     static const char *const keys[] = {"image_dim", "added_kv_proj_dim", "pos_embed_seq_len"};
     for (size_t i = 0; i < 3; i++) {
         const json_t *v = json_object_get(o, keys[i]);
         if (v && !json_is_null(v))
-            return err_set(err, ERR_INPUT, "%s: %s is set: image-to-video models are not supported, "
-                           "only text-to-video", path, keys[i]);
+            return err_set(err, ERR_INPUT,
+                           "%s: %s is set: image-to-video models are not supported, "
+                           "only text-to-video",
+                           path, keys[i]);
     }
     const json_t *norm = json_object_get(o, "qk_norm");
-    const char   *name = json_is_string(norm) ? json_string_value(norm) : "null";
+    const char *name = json_is_string(norm) ? json_string_value(norm) : "null";
     if (strcmp(name, "rms_norm_across_heads") != 0)
         return err_set(err, ERR_INPUT, "%s: qk_norm is %s, supported: rms_norm_across_heads", path,
                        name);
@@ -71,11 +74,11 @@ static int refuse_variants(const json_t *o, const char *path, struct err *err)
 
 int wan_config_read(const char *dir, struct wan_config *c, struct err *err)
 {
-    char        path[4096];
-    json_t     *o = NULL;
+    char path[4096];
+    json_t *o = NULL;
     const char *name = NULL;
-    int64_t     layers, heads, head_dim;
-    int         rc = 0;
+    int64_t layers, heads, head_dim;
+    int rc = 0;
 
     memset(c, 0, sizeof *c);
     TRY(read_config(dir, path, sizeof path, &o, err));
@@ -99,8 +102,8 @@ int wan_config_read(const char *dir, struct wan_config *c, struct err *err)
     TRY(jget_num_opt(o, "eps", path, &c->eps, err));
     TRY(jget_bool_opt(o, "cross_attn_norm", path, &c->cross_attn_norm, err));
     if (c->eps < 0 || c->rope_max < 1)
-        FAIL(err, ERR_INPUT, "%s: eps %g is negative or rope_max_seq_len %lld is not positive", path,
-             c->eps, (long long)c->rope_max);
+        FAIL(err, ERR_INPUT, "%s: eps %g is negative or rope_max_seq_len %lld is not positive",
+             path, c->eps, (long long)c->rope_max);
     if (head_dim % 2 || c->freq_dim % 2)
         FAIL(err, ERR_INPUT, "%s: attention_head_dim and freq_dim must be even", path);
     c->layers = (int)layers;

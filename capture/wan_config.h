@@ -11,13 +11,13 @@
 #include <stdint.h>
 
 struct wan_config {
-    int     layers, heads, head_dim; /* model width = heads * head_dim */
+    int layers, heads, head_dim; /* model width = heads * head_dim */
     int64_t dim, ffn_dim, freq_dim, text_dim;
     int64_t in_channels, out_channels;
-    int64_t patch[3];                /* frames, height, width of a patch */
-    int64_t rope_max;                /* positions per axis that the rotary table covers */
-    double  eps;
-    bool    cross_attn_norm;         /* affine layer norm before cross-attention */
+    int64_t patch[3]; /* frames, height, width of a patch */
+    int64_t rope_max; /* positions per axis that the rotary table covers */
+    double eps;
+    bool cross_attn_norm; /* affine layer norm before cross-attention */
 };
 
 /* Read DIR/config.json; anything that this runner does not do exactly is ERR_INPUT by name. */

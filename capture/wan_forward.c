@@ -68,8 +68,8 @@ int wan_grid(const struct wan_config *c, int64_t t, int64_t h, int64_t w, int64_
 
 static void state_free(struct state *s)
 {
-    float *all[] = {s->h,   s->y,    s->q,  s->k,  s->v,   s->o,   s->temb,
-                    s->mod, s->text, s->k2, s->v2, s->ffn};
+    float *all[] = {s->h,    s->y,   s->q,    s->k,  s->v,  s->o,
+                    s->temb, s->mod, s->text, s->k2, s->v2, s->ffn};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     for (int axis = 0; axis < 3; axis++) {
@@ -78,8 +78,8 @@ static void state_free(struct state *s)
     }
 }
 
-/* Channel pairs of a head that an axis turns: 2 (d div 6) channels each belong to row and column, the
- * rest, which stands first, to the frame. */
+/* Channel pairs of a head that an axis turns: 2 (d div 6) channels each belong to row and column,
+ * the rest, which stands first, to the frame. */
 static int64_t rotary_pairs(const struct wan_config *c, int axis)
 {
     int64_t hw = c->head_dim / 6;
@@ -203,8 +203,8 @@ static int condition(struct state *s, struct err *err)
     TRY(nn_linear(tmp, 1, c->dim, w[WAN_TIME2], w[WAN_TIME2_B], c->dim, s->jobs, s->temb, err));
     memcpy(tmp, s->temb, (size_t)c->dim * sizeof *tmp);
     nn_silu(tmp, c->dim);
-    TRY(nn_linear(tmp, 1, c->dim, w[WAN_TIME_PROJ], w[WAN_TIME_PROJ_B], 6 * c->dim, s->jobs,
-                  s->mod, err));
+    TRY(nn_linear(tmp, 1, c->dim, w[WAN_TIME_PROJ], w[WAN_TIME_PROJ_B], 6 * c->dim, s->jobs, s->mod,
+                  err));
     TRY(nn_linear(s->in->text, s->in->n_text, c->text_dim, w[WAN_TEXT1], w[WAN_TEXT1_B], c->dim,
                   s->jobs, tmp, err));
     nn_gelu_tanh(tmp, s->in->n_text * c->dim);
@@ -396,11 +396,11 @@ static int feed_forward(struct state *s, const struct wan_block *b, const float 
     TRY(modulate(s, mod + 3 * d, mod + 4 * d, err));
     for (int64_t r = 0; r < s->n; r += s->ffn_rows) {
         int64_t n = s->n - r < s->ffn_rows ? s->n - r : s->ffn_rows;
-        TRY(nn_linear(s->y + r * d, n, d, b->t[WAN_F0], b->t[WAN_F0_B], c->ffn_dim, s->jobs,
-                      s->ffn, err));
+        TRY(nn_linear(s->y + r * d, n, d, b->t[WAN_F0], b->t[WAN_F0_B], c->ffn_dim, s->jobs, s->ffn,
+                      err));
         TRY(each_rows(s, n, gelu_rows, NULL, err));
-        TRY(nn_linear(s->ffn, n, c->ffn_dim, b->t[WAN_F2], b->t[WAN_F2_B], d, s->jobs,
-                      s->o + r * d, err));
+        TRY(nn_linear(s->ffn, n, c->ffn_dim, b->t[WAN_F2], b->t[WAN_F2_B], d, s->jobs, s->o + r * d,
+                      err));
     }
     TRY(each_rows(s, s->n, add_rows, mod + 5 * d, err));
 out:

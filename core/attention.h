@@ -1,11 +1,12 @@
 /*
  * attention.h - exact softmax attention over the pairs of a mask, in tiles, without N x N storage.
  *
- *   s_ij = scale q_i . k_j     LSE_i = ln sum_{j kept} e^{s_ij}     O_i = sum_j e^{s_ij - LSE_i} v_j
+ *   s_ij = scale q_i . k_j     LSE_i = ln sum_{j kept} e^{s_ij}     O_i = sum_j e^{s_ij - LSE_i}
+ * v_j
  *
  * The same code serves dense attention (MASK_FULL), masked replay and capture. Two precisions:
- * PREC_F64 does products and sums in double (the reference of metrics.md); PREC_F32 does products in
- * float through BLAS with the row sums carried in double (fast; differs by about 1e-6 relative).
+ * PREC_F64 does products and sums in double (the reference of metrics.md); PREC_F32 does products
+ * in float through BLAS with the row sums carried in double (fast; differs by about 1e-6 relative).
  * Single-threaded; parallelism is over heads or row ranges.
  */
 #ifndef LACUNA_ATTENTION_H
@@ -21,12 +22,12 @@ enum precision { PREC_F64, PREC_F32 };
 
 /* Key and value matrices of one head in the working precision, contiguous [n][d]. */
 struct attn_in {
-    int64_t        nq, nk;
-    int            d;       /* head dim of q and k */
-    int            dv;      /* head dim of v */
-    const float   *q, *k, *v; /* [nq][d], [nk][d], [nk][dv]; v may be NULL with out = NULL */
-    double         scale;
-    bool           causal;
+    int64_t nq, nk;
+    int d;                  /* head dim of q and k */
+    int dv;                 /* head dim of v */
+    const float *q, *k, *v; /* [nq][d], [nk][d], [nk][dv]; v may be NULL with out = NULL */
+    double scale;
+    bool causal;
 };
 
 /* An operand bundle prepared once per head: for PREC_F64 it holds double copies of k and v, for
@@ -34,10 +35,10 @@ struct attn_in {
 struct attn_ops {
     struct attn_in in;
     enum precision prec;
-    double        *k64, *v64; /* owned, PREC_F64 only */
+    double *k64, *v64; /* owned, PREC_F64 only */
 };
-int  attn_prepare(struct attn_ops *ops, const struct attn_in *in, enum precision prec,
-                  struct err *err);
+int attn_prepare(struct attn_ops *ops, const struct attn_in *in, enum precision prec,
+                 struct err *err);
 void attn_release(struct attn_ops *ops);
 
 /* Attention of the rows m->row0 .. m->row1 over the pairs of m.

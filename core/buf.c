@@ -120,9 +120,9 @@ int buf_read_file(struct buf *b, const char *path, size_t max, struct err *err)
     if (strcmp(path, "-") == 0)
         return read_fd(STDIN_FILENO, b, "standard input", max, err);
 
-    int         rc = 0;
+    int rc = 0;
     struct stat st;
-    int         fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_sys(err, ERR_INPUT, "%s: cannot open", path);
     if (fstat(fd, &st) != 0) {
@@ -160,7 +160,7 @@ static int write_all(int fd, const char *data, size_t len)
 
 int file_write_atomic(const char *path, const void *data, size_t len, struct err *err)
 {
-    int        rc = 0, fd = -1;
+    int rc = 0, fd = -1;
     struct buf part = {0};
 
     buf_printf(&part, "%s.part", path);
@@ -204,7 +204,7 @@ static int make_one(const char *path, struct err *err)
 
 int make_dirs(const char *path, struct err *err)
 {
-    int   rc = 0;
+    int rc = 0;
     char *copy = strdup(path);
     if (!copy)
         return err_set(err, ERR_NOMEM, "%s: out of memory", path);

@@ -13,18 +13,18 @@
 #include <stddef.h>
 
 struct buf {
-    char  *data; /* NULL until the first append */
+    char *data; /* NULL until the first append */
     size_t len, cap;
-    bool   failed;
+    bool failed;
 };
 
-void        buf_put(struct buf *b, const void *data, size_t len);
-void        buf_puts(struct buf *b, const char *s);
-void        buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void        buf_reset(struct buf *b); /* empty, memory kept */
-void        buf_free(struct buf *b);
+void buf_put(struct buf *b, const void *data, size_t len);
+void buf_puts(struct buf *b, const char *s);
+void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void buf_reset(struct buf *b); /* empty, memory kept */
+void buf_free(struct buf *b);
 const char *buf_str(const struct buf *b); /* never NULL */
-int         buf_check(const struct buf *b, const char *what, struct err *err);
+int buf_check(const struct buf *b, const char *what, struct err *err);
 
 /* Append a whole file to b (binary safe); "-" is standard input. Refuses files larger than `max`
  * bytes with ERR_INPUT. */

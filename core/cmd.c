@@ -20,7 +20,7 @@ const char *const progress_mode_names[] = {
 const struct command *app_command(const struct app *app, const char *name, struct err *err)
 {
     const char *names[65];
-    int         n = 0;
+    int n = 0;
     for (const struct command *const *c = app->commands; *c; c++) {
         if (strcmp((*c)->name, name) == 0)
             return *c;
@@ -54,7 +54,7 @@ int app_run(const struct app *app, struct err *err)
     static char buffer[1 << 18];
     setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     const char *name = app->argc > 1 ? app->argv[1] : "help";
-    int         argc = app->argc > 2 ? app->argc - 2 : 0;
+    int argc = app->argc > 2 ? app->argc - 2 : 0;
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         name = "help";
     else if (strcmp(name, "--version") == 0)
@@ -73,7 +73,7 @@ int app_run(const struct app *app, struct err *err)
 bool opt_is_common(const struct opt *o)
 {
     static const struct opt common[] = {COMMON_OPTS, {.type = OPT_END}};
-    const struct opt       *c = opt_find(common, o->name);
+    const struct opt *c = opt_find(common, o->name);
     return c && c->offset == o->offset && c->type == o->type;
 }
 
@@ -87,7 +87,8 @@ void cmd_summary(const struct command *cmd, struct buf *b)
     buf_put(b, cmd->summary + 1, n - 1 - (cmd->summary[n - 1] == '.'));
 }
 
-/* Every form of a command's usage on a line of its own, whether the table repeats its name or not. */
+/* Every form of a command's usage on a line of its own, whether the table repeats its name or not.
+ */
 void cmd_usage(const struct command *cmd, const char *first, const char *next, struct buf *b)
 {
     size_t len = strlen(cmd->name);
@@ -97,8 +98,8 @@ void cmd_usage(const struct command *cmd, const char *first, const char *next, s
             line += 7;
             n -= 7;
         }
-        bool named = n >= len && strncmp(line, cmd->name, len) == 0 &&
-                     (n == len || line[len] == ' ');
+        bool named =
+            n >= len && strncmp(line, cmd->name, len) == 0 && (n == len || line[len] == ' ');
         buf_printf(b, "%slacuna %s%s%.*s\n", p, named ? "" : cmd->name, named || !n ? "" : " ",
                    (int)n, line);
         line += n + (line[n] != '\0');
@@ -108,7 +109,7 @@ void cmd_usage(const struct command *cmd, const char *first, const char *next, s
 static void print_help(const struct command *cmd, bool brief)
 {
     struct opt own[OPT_TABLE_MAX + 1], common[OPT_TABLE_MAX + 1];
-    int        n_own = 0, n_common = 0;
+    int n_own = 0, n_common = 0;
     struct buf b = {0};
 
     for (const struct opt *o = cmd->options; o && o->type != OPT_END; o++) {
@@ -163,9 +164,9 @@ static bool in_config(const struct opt *o)
 static int set_from_json(const struct opt *o, void *obj, const char *label, const json_t *v,
                          bool append, struct err *err)
 {
-    char        number[32];
+    char number[32];
     const char *text = json_is_true(v) ? "1" : json_is_false(v) ? "0" : json_string_value(v);
-    struct err  why = {0};
+    struct err why = {0};
     if (json_is_integer(v))
         snprintf(number, sizeof number, "%lld", (long long)json_integer_value(v));
     else if (json_is_real(v))
@@ -183,10 +184,10 @@ static int set_from_json(const struct opt *o, void *obj, const char *label, cons
 static int config_key(const struct command *cmd, void *obj, const char *path, const char *key,
                       const json_t *v, struct err *err)
 {
-    char              label[512];
-    struct err        why = {0};
-    size_t            i;
-    json_t           *item;
+    char label[512];
+    struct err why = {0};
+    size_t i;
+    json_t *item;
     const struct opt *o = opt_find_or_fail(cmd->options, path, "--", key, &why);
     if (!o)
         return err_set(err, ERR_INPUT, "%s", why.msg);
@@ -198,7 +199,8 @@ static int config_key(const struct command *cmd, void *obj, const char *path, co
     if (o->type != OPT_LIST)
         return err_set(err, ERR_INPUT, "%s: takes one value, not a list", label);
     str_list_free((struct str_list *)((char *)obj + o->offset));
-    json_array_foreach(v, i, item) {
+    json_array_foreach(v, i, item)
+    {
         int rc = set_from_json(o, obj, label, item, true, err);
         if (rc)
             return rc;
@@ -209,11 +211,12 @@ static int config_key(const struct command *cmd, void *obj, const char *path, co
 static int config_arguments(const char *path, const json_t *v, struct str_list *args,
                             struct err *err)
 {
-    size_t  i;
+    size_t i;
     json_t *item;
     if (!json_is_array(v))
         return err_set(err, ERR_INPUT, "%s: \"arguments\": a list was expected", path);
-    json_array_foreach(v, i, item) {
+    json_array_foreach(v, i, item)
+    {
         if (!json_is_string(item))
             return err_set(err, ERR_INPUT, "%s: \"arguments\": texts were expected", path);
         str_list_add(args, json_string_value(item));
@@ -224,14 +227,15 @@ static int config_arguments(const char *path, const json_t *v, struct str_list *
 static int apply_config(const struct command *cmd, void *obj, const char *path,
                         struct str_list *args, struct err *err)
 {
-    json_t     *doc = NULL, *v;
+    json_t *doc = NULL, *v;
     const char *key, *name;
-    int         rc = 0;
+    int rc = 0;
 
     TRY(json_read_file(path, (size_t)16 << 20, &doc, err));
     if (!json_is_object(doc))
         FAIL(err, ERR_INPUT, "%s: an object of options was expected", path);
-    json_object_foreach(doc, key, v) {
+    json_object_foreach(doc, key, v)
+    {
         if (strcmp(key, "arguments") == 0) {
             TRY(config_arguments(path, v, args, err));
         } else if (strcmp(key, "command") == 0) {
@@ -260,7 +264,7 @@ static const char *env_of(const struct opt *o, char name[96])
 static int apply_environment(const struct command *cmd, void *obj, struct err *err)
 {
     for (const struct opt *o = cmd->options; o && o->type != OPT_END; o++) {
-        char        name[96], label[192];
+        char name[96], label[192];
         const char *value = env_of(o, name);
         if (!value || strcmp(o->name, "help") == 0 || strcmp(o->name, "config") == 0)
             continue;
@@ -275,7 +279,7 @@ static int apply_environment(const struct command *cmd, void *obj, struct err *e
 static void print_config(const struct command *cmd, const void *obj, const struct str_list *rest)
 {
     struct buf b = {0};
-    struct jw  w;
+    struct jw w;
     jw_init(&w, &b, 2);
     jw_obj(&w);
     jw_kstr(&w, "command", cmd->name);
@@ -301,7 +305,7 @@ static void print_config(const struct command *cmd, const void *obj, const struc
 static int gather(const struct command *cmd, void *obj, const char *path, int argc, char **argv,
                   struct str_list *rest, struct err *err)
 {
-    int             rc = 0;
+    int rc = 0;
     struct str_list args = {0};
 
     opt_free(cmd->options, obj);
@@ -324,8 +328,8 @@ int cmd_begin(const struct command *cmd, void *obj, int argc, char **argv, struc
               bool *done, struct err *err)
 {
     struct common_opts *c = obj;
-    int                 rc = 0;
-    char               *path = NULL;
+    int rc = 0;
+    char *path = NULL;
 
     *done = false;
     /* The first pass over argv is for --help and --config. */

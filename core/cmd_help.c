@@ -9,8 +9,8 @@
 
 struct help_opts {
     struct common_opts common;
-    bool               man;
-    char              *completion;
+    bool man;
+    char *completion;
 };
 
 static const struct opt help_options[] = {
@@ -44,8 +44,8 @@ static void print_overview(const struct app *app)
 
 static int help_of(const struct app *app, const char *name, struct err *err)
 {
-    static char           flag[] = "--help";
-    char                 *argv[] = {flag, NULL};
+    static char flag[] = "--help";
+    char *argv[] = {flag, NULL};
     const struct command *c = app_command(app, name, err);
     return c ? c->run(app, 1, argv, err) : ERR_USAGE;
 }
@@ -65,9 +65,9 @@ static int print_page(const struct app *app, int (*write)(const struct app *, st
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct help_opts o = {0};
-    struct str_list  rest = {0};
-    bool             done;
-    int              rc = 0;
+    struct str_list rest = {0};
+    bool done;
+    int rc = 0;
 
     TRY(cmd_begin(&cmd_help, &o, argc, argv, &rest, &done, err));
     if (done)

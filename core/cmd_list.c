@@ -25,7 +25,7 @@ static const struct opt list_options[] = {
 /* ---- registries as JSON --------------------------------------------------------------------- */
 
 static const struct {
-    unsigned    flag;
+    unsigned flag;
     const char *name;
 } flag_names[] = {
     {METHOD_CAUSAL, "causal"},           {METHOD_BIDIRECTIONAL, "bidirectional"},
@@ -124,12 +124,13 @@ static const char *text_of(const json_t *o, const char *key)
 static void value_text(const json_t *v, struct buf *b)
 {
     struct jw w;
-    size_t    i;
-    json_t   *item;
+    size_t i;
+    json_t *item;
     if (json_is_string(v)) {
         buf_puts(b, json_string_value(v));
     } else if (json_is_array(v)) {
-        json_array_foreach(v, i, item) {
+        json_array_foreach(v, i, item)
+        {
             buf_puts(b, i ? ", " : "");
             value_text(item, b);
         }
@@ -144,7 +145,7 @@ static void print_parameters(const struct opt *table, struct buf *b)
     enum { COLUMN = 26, WIDTH = 100 };
     for (const struct opt *o = table; o && o->type != OPT_END; o++) {
         struct buf text = {0};
-        size_t     start = b->len;
+        size_t start = b->len;
         buf_printf(b, "      %s=%s", o->name, o->type == OPT_BOOL ? "0|1" : opt_arg_name(o));
         int used = (int)(b->len - start);
         buf_printf(b, "%*s", used + 2 > COLUMN ? 2 : COLUMN - used, "");
@@ -161,8 +162,9 @@ static void print_details(const struct app *app, const struct topic *t, const js
                           struct buf *b)
 {
     const char *key;
-    json_t     *v;
-    json_object_foreach((json_t *)(uintptr_t)entry, key, v) {
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)entry, key, v)
+    {
         if (strcmp(key, "name") == 0 || strcmp(key, "summary") == 0 ||
             strcmp(key, "parameters") == 0)
             continue;
@@ -187,15 +189,17 @@ static void print_details(const struct app *app, const struct topic *t, const js
 static void print_text(const struct app *app, const struct topic *t, const json_t *list,
                        bool verbose, struct buf *b)
 {
-    size_t  i;
-    int     width = 0;
+    size_t i;
+    int width = 0;
     json_t *entry;
-    json_array_foreach(list, i, entry) {
+    json_array_foreach(list, i, entry)
+    {
         int n = (int)strlen(text_of(entry, "name"));
         width = n > width ? n : width;
     }
-    json_array_foreach(list, i, entry) {
-        struct buf  text = {0};
+    json_array_foreach(list, i, entry)
+    {
+        struct buf text = {0};
         const char *unit = text_of(entry, "unit");
         buf_printf(b, "%-*s  ", width, text_of(entry, "name"));
         buf_puts(&text, text_of(entry, "summary"));
@@ -219,10 +223,10 @@ static int unknown(const char *what, const char *name, const char *const *names,
 static int keep_named(const struct topic *t, json_t *list, const struct str_list *wanted,
                       struct err *err)
 {
-    int          rc = 0;
-    size_t       n = json_array_size(list);
+    int rc = 0;
+    size_t n = json_array_size(list);
     const char **names = NULL;
-    bool        *keep = NULL;
+    bool *keep = NULL;
 
     TRY(mem_zalloc(&names, (int64_t)n + 1, sizeof *names, "names", err));
     TRY(mem_zalloc(&keep, (int64_t)n + 1, sizeof *keep, "names", err));
@@ -232,7 +236,7 @@ static int keep_named(const struct topic *t, json_t *list, const struct str_list
         bool found = false;
         for (size_t i = 0; i < n; i++) {
             const char *alias = text_of(json_array_get(list, i), "alias");
-            bool        same = strcmp(wanted->items[k], names[i]) == 0 ||
+            bool same = strcmp(wanted->items[k], names[i]) == 0 ||
                         (alias[0] && strcmp(wanted->items[k], alias) == 0);
             keep[i] |= same;
             found |= same;
@@ -253,10 +257,10 @@ out:
 static int print_topic(const struct app *app, const struct topic *t, const struct common_opts *c,
                        const struct str_list *names, struct err *err)
 {
-    int        rc = 0;
-    json_t    *list = NULL;
+    int rc = 0;
+    json_t *list = NULL;
     struct buf json = {0}, text = {0};
-    struct jw  w;
+    struct jw w;
 
     jw_init(&w, &json, 0);
     jw_arr(&w);
@@ -301,11 +305,11 @@ extern const struct command cmd_list;
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
-    struct list_opts    o = {0};
-    struct str_list     rest = {0}, names;
+    struct list_opts o = {0};
+    struct str_list rest = {0}, names;
     const struct topic *t = NULL;
-    bool                done;
-    int                 rc = 0;
+    bool done;
+    int rc = 0;
 
     TRY(cmd_begin(&cmd_list, &o, argc, argv, &rest, &done, err));
     if (done)

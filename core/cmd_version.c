@@ -17,8 +17,8 @@ extern const struct command cmd_version;
 static void print_version(const struct app *app, bool as_json)
 {
     struct buf b = {0};
-    struct jw  w;
-    bool       cuda = app->kernels != NULL;
+    struct jw w;
+    bool cuda = app->kernels != NULL;
     if (!as_json) {
         printf("lacuna %s\nbuild %s\ncuda %s\nblas kernels %s\n", lacuna_version(),
                lacuna_build_id(), cuda ? "yes" : "no", openblas_get_corename());
@@ -38,9 +38,9 @@ static void print_version(const struct app *app, bool as_json)
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct common_opts o = {0};
-    struct str_list    rest = {0};
-    bool               done;
-    int                rc = 0;
+    struct str_list rest = {0};
+    bool done;
+    int rc = 0;
     TRY(cmd_begin(&cmd_version, &o, argc, argv, &rest, &done, err));
     if (!done && rest.n)
         FAIL(err, ERR_USAGE, "version: takes no argument, found '%s'", rest.items[0]);

@@ -29,14 +29,14 @@ enum dtype {
     DT_COUNT
 };
 
-size_t      dtype_size(enum dtype t);            /* bytes per element, 0 for DT_NONE */
-const char *dtype_name(enum dtype t);            /* "float32", "bfloat16", ... */
-enum dtype  dtype_from_name(const char *name);   /* also "fp32", "bf16", "F32"; DT_NONE if unknown */
+size_t dtype_size(enum dtype t);              /* bytes per element, 0 for DT_NONE */
+const char *dtype_name(enum dtype t);         /* "float32", "bfloat16", ... */
+enum dtype dtype_from_name(const char *name); /* also "fp32", "bf16", "F32"; DT_NONE if unknown */
 
 static inline float bf16_to_f32(uint16_t x)
 {
     uint32_t u = (uint32_t)x << 16;
-    float    f;
+    float f;
     memcpy(&f, &u, sizeof f);
     return f;
 }
@@ -50,9 +50,9 @@ static inline uint16_t f32_to_bf16(float f)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
-float    f16_to_f32(uint16_t x);
+float f16_to_f32(uint16_t x);
 uint16_t f32_to_f16(float f);
-int8_t   f32_to_i8(float f);   /* nearest even, saturating to [-128, 127] */
+int8_t f32_to_i8(float f); /* nearest even, saturating to [-128, 127] */
 
 /* Round a float to the grid of a narrower type and back (identity for DT_F32). */
 float dtype_round(enum dtype t, float f);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const struct {
-    int         exit_code;
+    int exit_code;
     const char *text;
 } table[ERR_COUNT] = {
 #define X(id, exit_code, text) {exit_code, text},
@@ -41,7 +41,7 @@ static int store(struct err *err, const char *file, int line, int code, int sys,
 static void append(struct err *err, const char *text)
 {
     const char *parts[] = {": ", text};
-    size_t      used = strlen(err->msg), room = sizeof err->msg - 1 - used;
+    size_t used = strlen(err->msg), room = sizeof err->msg - 1 - used;
     for (int i = 0; i < 2; i++) {
         size_t n = strlen(parts[i]) < room ? strlen(parts[i]) : room;
         memcpy(err->msg + used, parts[i], n);
@@ -81,7 +81,7 @@ int err_prefix(struct err *err, const char *fmt, ...)
 {
     if (!err || !err->code)
         return err ? err->code : 0;
-    char    old[sizeof err->msg];
+    char old[sizeof err->msg];
     va_list ap;
     memcpy(old, err->msg, sizeof old);
     va_start(ap, fmt);

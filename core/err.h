@@ -12,21 +12,21 @@
 #include <stddef.h>
 
 /* X(identifier, process exit code, text) */
-#define ERR_CODES(X)                                        \
-    X(ERR_CHECK, 1, "check failed")                         \
-    X(ERR_USAGE, 2, "usage")                                \
-    X(ERR_INPUT, 3, "bad input")                            \
-    X(ERR_MACHINE, 4, "the machine lacks something")        \
-    X(ERR_NOMEM, 4, "out of memory")                        \
-    X(ERR_IO, 5, "I/O failure")                             \
-    X(ERR_RUN, 5, "run-time failure")                       \
+#define ERR_CODES(X)                                                                               \
+    X(ERR_CHECK, 1, "check failed")                                                                \
+    X(ERR_USAGE, 2, "usage")                                                                       \
+    X(ERR_INPUT, 3, "bad input")                                                                   \
+    X(ERR_MACHINE, 4, "the machine lacks something")                                               \
+    X(ERR_NOMEM, 4, "out of memory")                                                               \
+    X(ERR_IO, 5, "I/O failure")                                                                    \
+    X(ERR_RUN, 5, "run-time failure")                                                              \
     X(ERR_INTERRUPTED, 130, "interrupted")
 
 enum err_index {
 #define X(id, exit_code, text) id##_INDEX,
     ERR_CODES(X)
 #undef X
-    ERR_COUNT
+        ERR_COUNT
 };
 
 enum err_code {
@@ -37,11 +37,11 @@ enum err_code {
 };
 
 struct err {
-    int         code;     /* enum err_code, 0 = no error */
-    int         sys;      /* errno at the time, 0 if none */
-    const char *file;     /* origin */
-    int         line;
-    char        msg[768]; /* complete sentence without a final full stop */
+    int code;         /* enum err_code, 0 = no error */
+    int sys;          /* errno at the time, 0 if none */
+    const char *file; /* origin */
+    int line;
+    char msg[768]; /* complete sentence without a final full stop */
 };
 
 /* Store an error unless one is already stored; returns err's code (negative). err may be NULL. */
@@ -59,13 +59,13 @@ int err_sys_at(struct err *err, const char *file, int line, int code, const char
  * the code. */
 int err_prefix(struct err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Replace control characters by '?': names out of a file must not break a message into lines or reach
- * a terminal as commands. Done to every stored message. */
+/* Replace control characters by '?': names out of a file must not break a message into lines or
+ * reach a terminal as commands. Done to every stored message. */
 void text_make_plain(char *s);
 
-void        err_clear(struct err *err);
-int         err_exit_code(int code);  /* process exit code of an enum err_code; 0 for 0 */
-const char *err_text(int code);       /* generic text of a code */
+void err_clear(struct err *err);
+int err_exit_code(int code);    /* process exit code of an enum err_code; 0 for 0 */
+const char *err_text(int code); /* generic text of a code */
 
 /* A static analyser sees one file at a time: there an error code must be known not to be 0. */
 #ifdef __clang_analyzer__
@@ -76,17 +76,17 @@ const char *err_text(int code);       /* generic text of a code */
 #endif
 
 /* Run a call; on failure remember its code in `rc` and go to the function's one `out:` label. */
-#define TRY(call)                       \
-    do {                                \
-        if ((rc = (call)) != 0)         \
-            goto out;                   \
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        if ((rc = (call)) != 0)                                                                    \
+            goto out;                                                                              \
     } while (0)
 
 /* Fail with a message from inside a function that has `rc` and `out:`. */
-#define FAIL(err, code, ...)                        \
-    do {                                            \
-        rc = err_set((err), (code), __VA_ARGS__);   \
-        goto out;                                   \
+#define FAIL(err, code, ...)                                                                       \
+    do {                                                                                           \
+        rc = err_set((err), (code), __VA_ARGS__);                                                  \
+        goto out;                                                                                  \
     } while (0)
 
 #endif

@@ -28,7 +28,7 @@ struct hash128 hash_bytes(const void *data, size_t len)
 int hash_new(struct hash_state **out, struct err *err)
 {
     struct hash_state *s = malloc(sizeof *s);
-    XXH3_state_t      *xxh = s ? XXH3_createState() : NULL;
+    XXH3_state_t *xxh = s ? XXH3_createState() : NULL;
     if (!xxh) {
         free(s);
         return err_set(err, ERR_NOMEM, "hash state: out of memory");
@@ -67,10 +67,10 @@ void hash_text(struct hash128 h, char text[HASH_TEXT_MAX])
 int hash_file(const char *path, struct hash128 *out, struct err *err)
 {
     enum { CHUNK = 1 << 20 };
-    int                rc = 0;
+    int rc = 0;
     struct hash_state *s = NULL;
-    char              *chunk = NULL;
-    int                fd = open(path, O_RDONLY | O_CLOEXEC);
+    char *chunk = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return err_sys(err, ERR_INPUT, "%s: cannot open", path);
     TRY(hash_new(&s, err));

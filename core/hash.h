@@ -18,11 +18,11 @@ struct hash128 {
 struct hash_state; /* streaming */
 
 struct hash128 hash_bytes(const void *data, size_t len);
-int            hash_new(struct hash_state **out, struct err *err);
-void           hash_update(struct hash_state *s, const void *data, size_t len);
+int hash_new(struct hash_state **out, struct err *err);
+void hash_update(struct hash_state *s, const void *data, size_t len);
 struct hash128 hash_digest(const struct hash_state *s);
-void           hash_free(struct hash_state *s); /* accepts NULL */
-void           hash_text(struct hash128 h, char text[HASH_TEXT_MAX]);
-int            hash_file(const char *path, struct hash128 *out, struct err *err);
+void hash_free(struct hash_state *s); /* accepts NULL */
+void hash_text(struct hash128 h, char text[HASH_TEXT_MAX]);
+int hash_file(const char *path, struct hash128 *out, struct err *err);
 
 #endif

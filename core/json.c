@@ -13,7 +13,7 @@
 int json_read_text(const char *text, size_t len, const char *name, json_t **out, struct err *err)
 {
     json_error_t e;
-    json_t      *doc = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
+    json_t *doc = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
     if (!doc)
         return err_set(err, ERR_INPUT, "%s: line %d column %d: not valid JSON: %s", name, e.line,
                        e.column, e.text);
@@ -23,7 +23,7 @@ int json_read_text(const char *text, size_t len, const char *name, json_t **out,
 
 int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err)
 {
-    int        rc = 0;
+    int rc = 0;
     struct buf b = {0};
     TRY(buf_read_file(&b, path, max_bytes, err));
     TRY(json_read_text(buf_str(&b), b.len, path, out, err));
@@ -60,8 +60,8 @@ static int look_up(const json_t *o, const char *key, const char *where, bool opt
 {
     *out = NULL;
     if (!json_is_object(o))
-        return err_set(err, ERR_INPUT, "%s: an object with key \"%s\" was expected, found %s", where,
-                       key, o ? type_text(o) : "nothing");
+        return err_set(err, ERR_INPUT, "%s: an object with key \"%s\" was expected, found %s",
+                       where, key, o ? type_text(o) : "nothing");
     const json_t *v = json_object_get(o, key);
     if (optional && (!v || json_is_null(v)))
         return 0;
@@ -82,7 +82,7 @@ static int get_int(const json_t *o, const char *key, const char *where, bool opt
                    struct err *err)
 {
     const json_t *v;
-    int           rc = look_up(o, key, where, optional, &v, err);
+    int rc = look_up(o, key, where, optional, &v, err);
     if (rc || !v)
         return rc;
     if (!json_is_integer(v))
@@ -105,7 +105,7 @@ static int get_num(const json_t *o, const char *key, const char *where, bool opt
                    struct err *err)
 {
     const json_t *v;
-    int           rc = look_up(o, key, where, optional, &v, err);
+    int rc = look_up(o, key, where, optional, &v, err);
     if (rc || !v)
         return rc;
     if (!json_is_number(v))
@@ -128,7 +128,7 @@ static int get_str(const json_t *o, const char *key, const char *where, bool opt
                    const char **out, struct err *err)
 {
     const json_t *v;
-    int           rc = look_up(o, key, where, optional, &v, err);
+    int rc = look_up(o, key, where, optional, &v, err);
     if (rc || !v)
         return rc;
     if (!json_is_string(v))
@@ -151,7 +151,7 @@ int jget_str_opt(const json_t *o, const char *key, const char *where, const char
 int jget_bool_opt(const json_t *o, const char *key, const char *where, bool *out, struct err *err)
 {
     const json_t *v;
-    int           rc = look_up(o, key, where, true, &v, err);
+    int rc = look_up(o, key, where, true, &v, err);
     if (rc || !v)
         return rc;
     if (!json_is_boolean(v))
@@ -234,8 +234,10 @@ static int utf8_length(const unsigned char *s)
 {
     if (s[0] < 0x80)
         return 1;
-    int n = s[0] >= 0xC2 && s[0] <= 0xDF ? 2 : (s[0] & 0xF0) == 0xE0 ? 3 :
-            s[0] >= 0xF0 && s[0] <= 0xF4 ? 4 : 0;
+    int n = s[0] >= 0xC2 && s[0] <= 0xDF   ? 2
+            : (s[0] & 0xF0) == 0xE0        ? 3
+            : s[0] >= 0xF0 && s[0] <= 0xF4 ? 4
+                                           : 0;
     for (int i = 1; i < n; i++)
         if ((s[i] & 0xC0) != 0x80)
             return 0;
@@ -249,7 +251,7 @@ static int utf8_length(const unsigned char *s)
 static void escape(struct buf *b, unsigned char c)
 {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
-    const char       *at = strchr(from, c);
+    const char *at = strchr(from, c);
     if (at && c)
         buf_printf(b, "\\%c", to[at - from]);
     else
@@ -348,12 +350,13 @@ static void put_real(struct jw *w, double x)
 void jw_value(struct jw *w, const json_t *v)
 {
     const char *key;
-    json_t     *child;
-    size_t      i;
+    json_t *child;
+    size_t i;
     switch (v ? json_typeof(v) : JSON_NULL) {
     case JSON_OBJECT:
         jw_obj(w);
-        json_object_foreach((json_t *)(uintptr_t)v, key, child) {
+        json_object_foreach((json_t *)(uintptr_t)v, key, child)
+        {
             jw_key(w, key);
             jw_value(w, child);
         }

@@ -23,10 +23,12 @@ int json_read_text(const char *text, size_t len, const char *name, json_t **out,
  * its value when the key is absent or null; the others fail with ERR_INPUT. A wrong type always
  * fails. Strings are borrowed from the object. */
 int jget_int(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err);
-int jget_int_opt(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err);
+int jget_int_opt(const json_t *o, const char *key, const char *where, int64_t *out,
+                 struct err *err);
 int jget_num(const json_t *o, const char *key, const char *where, double *out, struct err *err);
 int jget_num_opt(const json_t *o, const char *key, const char *where, double *out, struct err *err);
-int jget_str(const json_t *o, const char *key, const char *where, const char **out, struct err *err);
+int jget_str(const json_t *o, const char *key, const char *where, const char **out,
+             struct err *err);
 int jget_str_opt(const json_t *o, const char *key, const char *where, const char **out,
                  struct err *err);
 int jget_bool_opt(const json_t *o, const char *key, const char *where, bool *out, struct err *err);
@@ -36,18 +38,18 @@ int jget_bool_opt(const json_t *o, const char *key, const char *where, bool *out
 /* A writer that appends to a buf. Commas are placed by the writer. `indent` > 0 pretty-prints. */
 struct jw {
     struct buf *b;
-    int         indent, depth;
-    bool        comma, after_key;
+    int indent, depth;
+    bool comma, after_key;
 };
 
 void jw_init(struct jw *w, struct buf *b, int indent);
-void jw_obj(struct jw *w);      /* { */
-void jw_obj_end(struct jw *w);  /* } */
+void jw_obj(struct jw *w);     /* { */
+void jw_obj_end(struct jw *w); /* } */
 void jw_arr(struct jw *w);
 void jw_arr_end(struct jw *w);
 void jw_key(struct jw *w, const char *key);
-void jw_str(struct jw *w, const char *s);  /* NULL -> null; invalid UTF-8 bytes become U+FFFD */
-void jw_num(struct jw *w, double x);       /* %.17g shortest that round-trips; non-finite -> null */
+void jw_str(struct jw *w, const char *s); /* NULL -> null; invalid UTF-8 bytes become U+FFFD */
+void jw_num(struct jw *w, double x);      /* %.17g shortest that round-trips; non-finite -> null */
 void jw_int(struct jw *w, int64_t x);
 void jw_bool(struct jw *w, bool x);
 void jw_null(struct jw *w);

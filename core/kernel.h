@@ -1,7 +1,7 @@
 /*
  * kernel.h - what a GPU back end offers to the rest: attention of one head over a block mask, the
- * selection of some methods, device times, and what the machine is. sim and cuda both see this header and never each other;
- * core/main.c puts the back end into struct app.
+ * selection of some methods, device times, and what the machine is. sim and cuda both see this
+ * header and never each other; core/main.c puts the back end into struct app.
  */
 #ifndef LACUNA_KERNEL_H
 #define LACUNA_KERNEL_H
@@ -20,14 +20,14 @@
  * every allowed pair. */
 struct accel_head {
     const struct attn_in *x;
-    int                   bq, bk;
-    const int64_t        *ptr;
-    const int32_t        *col;
+    int bq, bk;
+    const int64_t *ptr;
+    const int32_t *col;
 };
 
 /* Medians and quartiles over `samples` launches, in ns of device time. */
 struct accel_time {
-    double  median, q1, q3;
+    double median, q1, q3;
     int64_t samples;
 };
 
@@ -41,45 +41,45 @@ struct accel_row {
 
 /* Hardware counters of one launch over the mask; NAN with the reason in `why` without them. */
 struct accel_counters {
-    double tensor_pipe_pct;                  /* of the cycles in which a multiprocessor worked */
+    double tensor_pipe_pct; /* of the cycles in which a multiprocessor worked */
     double dram_read_bytes, dram_write_bytes;
-    char   why[160];
+    char why[160];
 };
 
 /* Arrays are the caller's. */
 struct accel_result {
-    double *out;  /* [nq][dv] or NULL: as the device delivers it, in bf16 */
-    double *lse;  /* [nq], natural log, -inf for an empty row */
+    double *out; /* [nq][dv] or NULL: as the device delivers it, in bf16 */
+    double *lse; /* [nq], natural log, -inf for an empty row */
 
     /* NULL together: the metrics of the head, measured on the device against dense attention with
      * the same operands and fp32 outputs. mass = sum of dense p over the kept pairs of a row. */
-    struct accel_row *rows;             /* [nq] */
-    double           *mass, *dense_lse; /* [nq] */
+    struct accel_row *rows;   /* [nq] */
+    double *mass, *dense_lse; /* [nq] */
 
-    struct accel_time metrics; /* dense reference, kept mass, errors; with rows */
+    struct accel_time metrics;       /* dense reference, kept mass, errors; with rows */
     struct accel_time attend, dense; /* of the mask and of dense attention, interleaved */
-    int64_t           pairs_exec;    /* pairs that the kernel multiplied */
+    int64_t pairs_exec;              /* pairs that the kernel multiplied */
     struct accel_counters counters;  /* with accel_options.counters */
-    char              kernel[64], dense_kernel[64];
+    char kernel[64], dense_kernel[64];
 };
 
 /* How sparse the exact map is: units (order of sim/basemap.h) whose largest p is below c / nk, and
  * their allowed pairs, for n_c thresholds. Arrays are the caller's, [ACCEL_UNITS][n_c]. */
 struct accel_map {
-    int               n_c;
-    const double     *c;
-    int64_t          *units, *pairs;
-    double            p_max;
-    double            sum_err; /* largest |sum_j p_ij - 1| over rows that see a key */
-    struct accel_time time;    /* of the pass, without the dense reference */
+    int n_c;
+    const double *c;
+    int64_t *units, *pairs;
+    double p_max;
+    double sum_err;         /* largest |sum_j p_ij - 1| over rows that see a key */
+    struct accel_time time; /* of the pass, without the dense reference */
 };
 
 /* A method with its parameters, for one head. */
 struct accel_choice {
-    const char           *method;  /* public name */
-    const struct opt     *options; /* the method's table over params */
-    const void           *params;
-    uint64_t              seed;
+    const char *method;        /* public name */
+    const struct opt *options; /* the method's table over params */
+    const void *params;
+    uint64_t seed;
     const struct attn_in *x;
 };
 
@@ -87,11 +87,11 @@ struct accel_choice {
 #define ACCEL_NO_SELECT 1
 
 struct accel_options {
-    int  local_rank; /* picks the GPU */
-    int  samples;    /* timed launches of each kernel; 0 = none */
-    bool l2_cold;    /* overwrite L2 before every sample */
-    bool events;     /* CUDA events although CUPTI is there */
-    bool counters;   /* read hardware counters; nothing is timed then */
+    int local_rank; /* picks the GPU */
+    int samples;    /* timed launches of each kernel; 0 = none */
+    bool l2_cold;   /* overwrite L2 before every sample */
+    bool events;    /* CUDA events although CUPTI is there */
+    bool counters;  /* read hardware counters; nothing is timed then */
 };
 
 struct accel_session;
@@ -113,9 +113,9 @@ struct accel {
     int (*attend)(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
                   struct err *err);
 
-    /* What the method keeps, chosen on the device from q and k rounded to bf16: lists over the whole
-     * head (*m is released by the caller with mask_free), and the device time of choosing them.
-     * Returns ACCEL_NO_SELECT with a reason. Thread-safe. NULL: never. */
+    /* What the method keeps, chosen on the device from q and k rounded to bf16: lists over the
+     * whole head (*m is released by the caller with mask_free), and the device time of choosing
+     * them. Returns ACCEL_NO_SELECT with a reason. Thread-safe. NULL: never. */
     int (*select)(struct accel_session *s, const struct accel_choice *c, struct mask *m,
                   struct accel_time *time, char why[160], struct err *err);
 

@@ -26,7 +26,7 @@ static int64_t slot_of(const struct keyset *s, struct hash128 h)
 
 static int grow(struct keyset *s, struct err *err)
 {
-    int           rc = 0;
+    int rc = 0;
     struct keyset bigger = {.n = s->n, .cap = s->cap ? 2 * s->cap : 64};
     TRY(mem_alloc(&bigger.keys, bigger.cap, sizeof *bigger.keys, "key set", err));
     TRY(mem_alloc(&bigger.values, bigger.cap, sizeof *bigger.values, "key set", err));
@@ -60,7 +60,7 @@ int keyset_put(struct keyset *s, const char *text, int64_t value, struct err *er
             return rc;
     }
     struct hash128 h = hash_bytes(text, strlen(text));
-    int64_t        at = slot_of(s, h);
+    int64_t at = slot_of(s, h);
     s->n += s->values[at] < 0;
     s->keys[at] = h;
     s->values[at] = value;

@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 struct keyset {
-    struct hash128 *keys;   /* owned, [cap] */
-    int64_t        *values; /* owned, [cap], -1 = free slot */
-    int64_t         n, cap; /* cap is 0 or a power of two */
+    struct hash128 *keys; /* owned, [cap] */
+    int64_t *values;      /* owned, [cap], -1 = free slot */
+    int64_t n, cap;       /* cap is 0 or a power of two */
 };
 
 void keyset_free(struct keyset *s);

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static _Atomic int  level_now = LOG_INFO;
+static _Atomic int level_now = LOG_INFO;
 static _Atomic bool line_pending;
 
 void log_set_level(enum log_level level)
@@ -42,15 +42,15 @@ void log_at(enum log_level level, const char *fmt, ...)
 {
     if (level > log_get_level())
         return;
-    bool        tty = isatty(STDERR_FILENO);
+    bool tty = isatty(STDERR_FILENO);
     const char *no_color = getenv("NO_COLOR");
-    char        line[2048];
-    size_t      cap = sizeof line - 1;
-    int         n = snprintf(line, cap, "%slacuna: %s",
-                             atomic_exchange(&line_pending, false) ? "\r\033[K" : "",
-                             prefix_of(level, tty && !(no_color && no_color[0])));
-    size_t      used = (size_t)n;
-    va_list     ap;
+    char line[2048];
+    size_t cap = sizeof line - 1;
+    int n =
+        snprintf(line, cap, "%slacuna: %s", atomic_exchange(&line_pending, false) ? "\r\033[K" : "",
+                 prefix_of(level, tty && !(no_color && no_color[0])));
+    size_t used = (size_t)n;
+    va_list ap;
     va_start(ap, fmt);
     n = vsnprintf(line + used, cap - used, fmt, ap);
     va_end(ap);

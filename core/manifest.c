@@ -26,23 +26,23 @@
 #define MOST_HISTORY 50
 
 struct manifest {
-    char           *path;
-    char          **argv; /* borrowed */
-    int             argc;
-    json_t         *inputs;  /* [{"path": ..., "id": ...}] */
-    json_t         *values;  /* manifest_str, manifest_num */
-    json_t         *history; /* earlier manifests, newest first */
+    char *path;
+    char **argv; /* borrowed */
+    int argc;
+    json_t *inputs;  /* [{"path": ..., "id": ...}] */
+    json_t *values;  /* manifest_str, manifest_num */
+    json_t *history; /* earlier manifests, newest first */
     struct timespec start;
-    char            started[40];
-    bool            changes_accepted;
+    char started[40];
+    bool changes_accepted;
 };
 
 /* "2025-01-31T12:00:00Z"; SOURCE_DATE_EPOCH makes it reproducible. */
 static void time_text(char text[40])
 {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
-    time_t      t = epoch && epoch[0] ? (time_t)strtoll(epoch, NULL, 10) : time(NULL);
-    struct tm   tm;
+    time_t t = epoch && epoch[0] ? (time_t)strtoll(epoch, NULL, 10) : time(NULL);
+    struct tm tm;
     gmtime_r(&t, &tm);
     strftime(text, 40, "%Y-%m-%dT%H:%M:%SZ", &tm);
 }
@@ -87,7 +87,7 @@ static int load_history(struct manifest *m, struct err *err)
 /* Value of "model name" in /proc/cpuinfo, "unknown" where there is none. */
 static void cpu_model(char text[128])
 {
-    char  line[256];
+    char line[256];
     FILE *f = fopen("/proc/cpuinfo", "re");
     snprintf(text, 128, "unknown");
     while (f && fgets(line, sizeof line, f)) {
@@ -104,7 +104,7 @@ static void cpu_model(char text[128])
 
 static void put_host(struct jw *w)
 {
-    char           cpu[128];
+    char cpu[128];
     struct utsname u;
     cpu_model(cpu);
     jw_key(w, "host");
@@ -123,7 +123,7 @@ static void put_host(struct jw *w)
 
 static void put_libraries(struct jw *w)
 {
-    char     text[64];
+    char text[64];
     unsigned major, minor, release, xxh = XXH_versionNumber();
     jw_key(w, "libraries");
     jw_obj(w);
@@ -142,10 +142,9 @@ static void put_libraries(struct jw *w)
 /* What the run depends on that the shell set. */
 static void put_environment(struct jw *w)
 {
-    static const char *const names[] = {"OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS",
-                                        "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID",
-                                        "SLURM_ARRAY_TASK_ID",  "SLURM_PROCID",
-                                        "OMPI_COMM_WORLD_RANK", NULL};
+    static const char *const names[] = {
+        "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID",
+        "SLURM_ARRAY_TASK_ID",  "SLURM_PROCID",    "OMPI_COMM_WORLD_RANK", NULL};
     extern char **environ;
     jw_key(w, "environment");
     jw_obj(w);
@@ -153,7 +152,7 @@ static void put_environment(struct jw *w)
         if (getenv(names[i]))
             jw_kstr(w, names[i], getenv(names[i]));
     for (char **e = environ; e && *e; e++) {
-        char   name[128];
+        char name[128];
         size_t n = strcspn(*e, "=");
         if (strncmp(*e, "LACUNA_", 7) != 0 || n >= sizeof name)
             continue;
@@ -166,7 +165,7 @@ static void put_environment(struct jw *w)
 
 static void put_times(const struct manifest *m, struct jw *w, bool finished)
 {
-    char            end[40];
+    char end[40];
     struct timespec t;
     jw_kstr(w, "start", m->started);
     if (!finished)
@@ -174,16 +173,16 @@ static void put_times(const struct manifest *m, struct jw *w, bool finished)
     time_text(end);
     clock_gettime(CLOCK_MONOTONIC, &t);
     jw_kstr(w, "end", end);
-    jw_knum(w, "elapsed_s", (double)(t.tv_sec - m->start.tv_sec) +
-                                1e-9 * (double)(t.tv_nsec - m->start.tv_nsec));
+    jw_knum(w, "elapsed_s",
+            (double)(t.tv_sec - m->start.tv_sec) + 1e-9 * (double)(t.tv_nsec - m->start.tv_nsec));
     jw_kint(w, "peak_memory_bytes", mem_peak_rss());
 }
 
 static void put_all(const struct manifest *m, struct jw *w, const char *status, bool finished)
 {
     const char *key;
-    json_t     *v;
-    char       *cwd = getcwd(NULL, 0);
+    json_t *v;
+    char *cwd = getcwd(NULL, 0);
 
     jw_obj(w);
     jw_kstr(w, "program", "lacuna");
@@ -200,7 +199,8 @@ static void put_all(const struct manifest *m, struct jw *w, const char *status, 
     put_environment(w);
     put_host(w);
     put_libraries(w);
-    json_object_foreach(m->values, key, v) {
+    json_object_foreach(m->values, key, v)
+    {
         jw_key(w, key);
         jw_value(w, v);
     }
@@ -215,7 +215,7 @@ static void put_all(const struct manifest *m, struct jw *w, const char *status, 
 static int save(const struct manifest *m, const char *status, bool finished, struct err *err)
 {
     struct buf b = {0};
-    struct jw  w;
+    struct jw w;
     jw_init(&w, &b, 2);
     put_all(m, &w, status, finished);
     buf_puts(&b, "\n");
@@ -229,8 +229,8 @@ static int save(const struct manifest *m, const char *status, bool finished, str
 int manifest_start_as(const char *dir, const char *name, int argc, char **argv,
                       struct manifest **out, struct err *err)
 {
-    int              rc = 0;
-    struct buf       path = {0};
+    int rc = 0;
+    struct buf path = {0};
     struct manifest *m = calloc(1, sizeof *m);
 
     if (!m)
@@ -272,10 +272,12 @@ void manifest_accept_changes(struct manifest *m)
 /* The id under which the newest earlier run saw a path, or NULL. */
 static const char *earlier_id(const struct manifest *m, const char *path)
 {
-    size_t  i, k;
+    size_t i, k;
     json_t *run, *input;
-    json_array_foreach(m->history, i, run) {
-        json_array_foreach(json_object_get(run, "inputs"), k, input) {
+    json_array_foreach(m->history, i, run)
+    {
+        json_array_foreach(json_object_get(run, "inputs"), k, input)
+        {
             const char *p = json_string_value(json_object_get(input, "path"));
             if (p && strcmp(p, path) == 0)
                 return json_string_value(json_object_get(input, "id"));
@@ -290,7 +292,8 @@ int manifest_input(struct manifest *m, const char *path, const char *content_id,
     if (before && strcmp(before, content_id) != 0 && !m->changes_accepted)
         return err_set(err, ERR_INPUT,
                        "%s: changed since the earlier run into this directory (%s was %s); use "
-                       "--force or another output directory", path, content_id, before);
+                       "--force or another output directory",
+                       path, content_id, before);
     json_t *input = json_pack("{s:s, s:s}", "path", path, "id", content_id);
     if (!input || json_array_append_new(m->inputs, input) != 0)
         return err_set(err, ERR_NOMEM, "%s: out of memory (or the path is not UTF-8)", path);

@@ -237,7 +237,7 @@ static int64_t bitmap_spans(const uint64_t *bits, int64_t units, int64_t bk, int
     int64_t n = 0;
     for (int64_t w = 0; w * 64 < units; w++)
         for (uint64_t b = bits[w]; b;) {
-            int     at = __builtin_ctzll(b);
+            int at = __builtin_ctzll(b);
             int64_t len = ~(b >> at) ? __builtin_ctzll(~(b >> at)) : 64, lo = (w * 64 + at) * bk;
             n = span_push(out, n, lo, MIN(lo + len * bk, limit));
             b = at + len < 64 ? b & ~0ull << (at + len) : 0;
@@ -256,9 +256,9 @@ int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct sp
     if (g0 == g1)
         return group_spans(m, g0, mask_limit(m, r1 - 1), out);
 
-    int64_t   units = ceil_div(m->nk, m->bk);
+    int64_t units = ceil_div(m->nk, m->bk);
     uint64_t *bits = NULL;
-    int       rc = mem_zalloc(&bits, ceil_div(units, 64), sizeof *bits, "mask union", err);
+    int rc = mem_zalloc(&bits, ceil_div(units, 64), sizeof *bits, "mask union", err);
     if (rc)
         return rc;
     for (int64_t g = g0; g <= g1; g++) {
@@ -299,9 +299,9 @@ static int64_t span_pairs(const struct mask *m, int64_t r0, int64_t r1, int64_t 
 {
     if (!m->causal)
         return (r1 - r0) * (hi - lo);
-    int64_t shift = m->nk - m->nq + 1;        /* limit of row i = i + shift, at most nk */
-    int64_t a = MAX(r0, lo - shift + 1);      /* first row that sees key lo */
-    int64_t b = MAX(a, MIN(r1, hi - shift));  /* first row that sees all of it */
+    int64_t shift = m->nk - m->nq + 1;       /* limit of row i = i + shift, at most nk */
+    int64_t a = MAX(r0, lo - shift + 1);     /* first row that sees key lo */
+    int64_t b = MAX(a, MIN(r1, hi - shift)); /* first row that sees all of it */
     if (a >= r1)
         return 0;
     int64_t part = (a + shift - lo + b - 1 + shift - lo) * (b - a) / 2;
@@ -381,9 +381,9 @@ static int64_t tiles_touched(const struct span *s, int64_t n, int64_t bk)
 int mask_tiles_kept(const struct mask *m, int64_t bq, int64_t bk, int64_t *kept, int64_t *allowed,
                     struct err *err)
 {
-    int          rc = 0;
+    int rc = 0;
     struct span *s = NULL;
-    int64_t      cap = 0;
+    int64_t cap = 0;
     *kept = *allowed = 0;
     if (m->row0 % bq)
         FAIL(err, ERR_RUN, "tiles of %lld rows in a mask that starts at row %lld", (long long)bq,

@@ -33,7 +33,7 @@ struct mask {
     enum mask_form form;
     int64_t nq, nk;     /* of the head */
     int64_t row0, row1; /* query rows covered */
-    bool    causal;
+    bool causal;
 
     /* Mask unit: tiles of density_tile and of the sparsities are bq x bk. MASK_LISTS: also the
      * geometry of the lists. MASK_FULL and MASK_BAND: the tile to count in (64 x 64). */
@@ -41,10 +41,10 @@ struct mask {
 
     /* MASK_LISTS: group g (0 = the group of row0) has units col[ptr[g] .. ptr[g+1]), ascending and
      * unique. */
-    int64_t  ngroups;
-    int64_t *ptr;      /* [ngroups + 1], owned */
-    int32_t *col;      /* [ptr[ngroups]], owned */
-    int64_t  col_cap;
+    int64_t ngroups;
+    int64_t *ptr; /* [ngroups + 1], owned */
+    int32_t *col; /* [ptr[ngroups]], owned */
+    int64_t col_cap;
 
     /* MASK_BAND: key j of query at position p is kept iff 0 <= p - j < window or j < sink
      * (bidirectional: |p - j| < window or j < sink); rows >= dense_from keep everything. */

@@ -1,5 +1,6 @@
 /*
- * maskfile.h - dumped masks (HDF5, doc/trace-format.md): one group per cell, in the mask's own form.
+ * maskfile.h - dumped masks (HDF5, doc/trace-format.md): one group per cell, in the mask's own
+ * form.
  */
 #ifndef LACUNA_MASKFILE_H
 #define LACUNA_MASKFILE_H
@@ -14,24 +15,24 @@
 struct maskfile;
 
 /* Create path.part (maskfile_commit renames) or open an existing file for reading. */
-int  maskfile_create(const char *path, bool force, struct maskfile **out, struct err *err);
-int  maskfile_open(const char *path, struct maskfile **out, struct err *err);
+int maskfile_create(const char *path, bool force, struct maskfile **out, struct err *err);
+int maskfile_open(const char *path, struct maskfile **out, struct err *err);
 
 /* Append the mask of a row range of the cell r; ranges of one cell come in ascending order, cells
  * one after the other or interleaved (thread-safe). The last range is the one with row1 == nq; a
  * cell that never gets it is not in the file. A range that starts at row 0 again starts the cell
  * afresh. All ranges of a cell have one form and geometry, but MASK_FULL goes with any MASK_LISTS
  * (it is written as lists of all units); anything else is ERR_RUN. */
-int  maskfile_put(struct maskfile *f, const struct record *r, const struct mask *m, struct err *err);
+int maskfile_put(struct maskfile *f, const struct record *r, const struct mask *m, struct err *err);
 
-int  maskfile_commit(struct maskfile **f, struct err *err);
+int maskfile_commit(struct maskfile **f, struct err *err);
 void maskfile_abort(struct maskfile **f);
 void maskfile_close(struct maskfile **f); /* of a file opened for reading */
 
 /* Cells of a file, and the whole mask of one. The record's identity fields are filled (release with
  * record_free, the mask with mask_free). A mask whose checksum or lists are wrong is ERR_INPUT. */
 int64_t maskfile_cells(const struct maskfile *f);
-int     maskfile_cell(const struct maskfile *f, int64_t i, struct record *id, struct err *err);
-int     maskfile_read(const struct maskfile *f, int64_t i, struct mask *out, struct err *err);
+int maskfile_cell(const struct maskfile *f, int64_t i, struct record *id, struct err *err);
+int maskfile_read(const struct maskfile *f, int64_t i, struct mask *out, struct err *err);
 
 #endif

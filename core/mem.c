@@ -26,7 +26,7 @@ int mem_alloc(void *out, int64_t n, size_t size, const char *what, struct err *e
 int mem_zalloc(void *out, int64_t n, size_t size, const char *what, struct err *err)
 {
     void *p = NULL;
-    int   rc = mem_alloc(&p, n, size, what, err);
+    int rc = mem_alloc(&p, n, size, what, err);
     if (rc)
         return rc;
     memset(p, 0, (size_t)n * size);

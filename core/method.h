@@ -21,45 +21,46 @@
 
 #define METHOD_ABI 1
 
-/* A normal answer of prepare: the method does not apply here; the reason is set with method_skip. */
+/* A normal answer of prepare: the method does not apply here; the reason is set with method_skip.
+ */
 #define METHOD_SKIP 1
 
 enum method_flags {
-    METHOD_CAUSAL = 1,        /* handles causal traces */
-    METHOD_BIDIRECTIONAL = 2, /* handles bidirectional traces */
-    METHOD_NEEDS_STEPS = 4,   /* keeps state across denoising steps (carry) */
-    METHOD_RANDOM = 8,        /* depends on the seed */
-    METHOD_CALIBRATED = 16,   /* has a calibrate callback */
-    METHOD_CHANGES_MATH = 32, /* attend may change the arithmetic on kept pairs */
-    METHOD_MONOTONE = 64,     /* has budget parameters: see `budget_full` */
+    METHOD_CAUSAL = 1,            /* handles causal traces */
+    METHOD_BIDIRECTIONAL = 2,     /* handles bidirectional traces */
+    METHOD_NEEDS_STEPS = 4,       /* keeps state across denoising steps (carry) */
+    METHOD_RANDOM = 8,            /* depends on the seed */
+    METHOD_CALIBRATED = 16,       /* has a calibrate callback */
+    METHOD_CHANGES_MATH = 32,     /* attend may change the arithmetic on kept pairs */
+    METHOD_MONOTONE = 64,         /* has budget parameters: see `budget_full` */
     METHOD_SHARES_BRANCHES = 128, /* may keep state that the guidance branches of a head share */
     METHOD_NO_REFERENCE = 256, /* prepare, select and report never look at head_in.lse and .out */
 };
 
 /* Video geometry of a token sequence; all zero for text. */
 struct geometry {
-    int64_t t, h, w;             /* latent grid in tokens; n_video = t*h*w */
-    int64_t text;                /* text tokens in the sequence */
-    int     text_place;          /* 0 none, 1 front, 2 back */
+    int64_t t, h, w; /* latent grid in tokens; n_video = t*h*w */
+    int64_t text;    /* text tokens in the sequence */
+    int text_place;  /* 0 none, 1 front, 2 back */
 };
 
 /* One head of one attention call. All views are contiguous [token][dim] floats widened from the
  * trace's own dtype; owned by the caller. */
 struct head_in {
-    struct attn_in       x;         /* q, k, v, scale, causal */
-    enum dtype           src_dtype; /* dtype of q, k, v in the trace */
-    struct geometry      geom;
-    int                  layer, head, kv_head, n_heads, n_kv_heads, n_layers;
-    int                  step;      /* denoising step index from 0; 0 for text */
-    int                  n_steps;   /* steps of the run, 0 if unknown */
-    double               timestep;  /* the sampler's timestep value, NAN for text */
-    const char          *branch;    /* "main", "cond", "uncond" */
-    const struct attn_ops *ops;     /* operands prepared for attn_*; never NULL */
-    const double        *lse;       /* [nq] dense log-sum-exp */
-    const double        *out;       /* [nq][dv] dense output; both may be NULL in a replay whose
-                                     * methods are all METHOD_NO_REFERENCE */
-    int64_t              n_padding; /* padding tokens of the sequence that were left out of x */
-    const char          *order;     /* token order of the video (permute.h); NULL: raster */
+    struct attn_in x;     /* q, k, v, scale, causal */
+    enum dtype src_dtype; /* dtype of q, k, v in the trace */
+    struct geometry geom;
+    int layer, head, kv_head, n_heads, n_kv_heads, n_layers;
+    int step;                   /* denoising step index from 0; 0 for text */
+    int n_steps;                /* steps of the run, 0 if unknown */
+    double timestep;            /* the sampler's timestep value, NAN for text */
+    const char *branch;         /* "main", "cond", "uncond" */
+    const struct attn_ops *ops; /* operands prepared for attn_*; never NULL */
+    const double *lse;          /* [nq] dense log-sum-exp */
+    const double *out;          /* [nq][dv] dense output; both may be NULL in a replay whose
+                                 * methods are all METHOD_NO_REFERENCE */
+    int64_t n_padding;          /* padding tokens of the sequence that were left out of x */
+    const char *order;          /* token order of the video (permute.h); NULL: raster */
 };
 
 /* State that a METHOD_NEEDS_STEPS method carries from step to step, one slot per (method,
@@ -76,17 +77,17 @@ struct accel_session;
 enum select_where { SELECT_AUTO, SELECT_CPU, SELECT_GPU };
 
 struct method_ctx {
-    uint64_t      seed;
-    struct carry *carry;      /* NULL when the method does not need steps */
-    struct carry *shared;     /* the same slot for all branches of a head, which then come in call
-                               * order; NULL without METHOD_SHARES_BRANCHES */
-    char          skip[256];  /* reason of METHOD_SKIP */
+    uint64_t seed;
+    struct carry *carry;  /* NULL when the method does not need steps */
+    struct carry *shared; /* the same slot for all branches of a head, which then come in call
+                           * order; NULL without METHOD_SHARES_BRANCHES */
+    char skip[256];       /* reason of METHOD_SKIP */
 
     /* The framework's: attention over the mask on a GPU (core/kernel.h); NULL = on the CPU. */
-    const struct accel   *accel;
+    const struct accel *accel;
     struct accel_session *session;
-    enum select_where     select;
-    bool                  accel_metrics; /* metrics are measured there too */
+    enum select_where select;
+    bool accel_metrics; /* metrics are measured there too */
 };
 
 /* Set ctx->skip and return METHOD_SKIP. */
@@ -94,17 +95,17 @@ int method_skip(struct method_ctx *ctx, const char *fmt, ...) __attribute__((for
 
 /* What a method's own attend returns beside the output. */
 struct attend_stats {
-    double  tiles_pv;    /* mask units whose P.V was computed (fractions with per-warp filters) */
+    double tiles_pv; /* mask units whose P.V was computed (fractions with per-warp filters) */
     int64_t rows_empty;
 };
 
 struct method {
-    const char       *name, *summary, *paper; /* public name; one line; citation with arXiv id */
-    const char       *alias;                  /* other name accepted on input, or NULL */
-    int               abi;                    /* METHOD_ABI */
-    unsigned          flags;
-    size_t            params_size;
-    const struct opt *params;                 /* table over the parameter struct */
+    const char *name, *summary, *paper; /* public name; one line; citation with arXiv id */
+    const char *alias;                  /* other name accepted on input, or NULL */
+    int abi;                            /* METHOD_ABI */
+    unsigned flags;
+    size_t params_size;
+    const struct opt *params; /* table over the parameter struct */
 
     /* Parameter text that makes the mask full ("alpha_c=1"), for the conformance suite; NULL when
      * the method has no such setting. */
@@ -161,16 +162,16 @@ const struct method *method_find(const struct method *const *methods, const char
 /* A method with one concrete set of parameters. */
 struct method_run {
     const struct method *method;
-    void                *params;    /* owned */
-    char                *canonical; /* owned; "" when all defaults */
-    char                *calib;     /* owned path of calib=FILE or NULL */
-    json_t              *calib_doc; /* owned or NULL */
+    void *params;      /* owned */
+    char *canonical;   /* owned; "" when all defaults */
+    char *calib;       /* owned path of calib=FILE or NULL */
+    json_t *calib_doc; /* owned or NULL */
 };
 
 /* Parse "name:key=v1,v2:key=value" and append the Cartesian product of its lists to *runs. A range
  * "a..b/logN" or "a..b/linN" is N values. */
-int  method_runs_parse(const struct method *const *methods, const char *text,
-                       struct method_run **runs, int64_t *n, struct err *err);
+int method_runs_parse(const struct method *const *methods, const char *text,
+                      struct method_run **runs, int64_t *n, struct err *err);
 void method_runs_free(struct method_run *runs, int64_t n);
 
 /* Parameters of one head: a copy of run->params with the calibration file's overrides for (layer,

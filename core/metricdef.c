@@ -24,7 +24,7 @@ static const struct metric_def *find(const char *name, size_t len)
 const struct metric_def *metric_def_find(const char *name)
 {
     static const char modelled[] = "_model"; /* a cost model's value of the same number */
-    size_t            len = strcspn(name, "@"), tail = sizeof modelled - 1;
+    size_t len = strcspn(name, "@"), tail = sizeof modelled - 1;
     const struct metric_def *m = find(name, len);
     if (!m && len > tail && strncmp(name + len - tail, modelled, tail) == 0)
         m = find(name, len - tail);

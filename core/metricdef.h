@@ -10,8 +10,8 @@ struct metric_def {
 
 extern const struct metric_def metric_defs[]; /* the last entry's name is NULL */
 
-/* Definition of a recorded name: "density_tile@128x64" is found as "density_tile", "x_model" as "x".
- * NULL if there is none. */
+/* Definition of a recorded name: "density_tile@128x64" is found as "density_tile", "x_model" as
+ * "x". NULL if there is none. */
 const struct metric_def *metric_def_find(const char *name);
 
 #endif

@@ -14,28 +14,28 @@
 
 struct npy {
     enum dtype dtype;
-    int        ndim;
-    int64_t    shape[NPY_MAX_DIMS];
-    int64_t    count;
-    bool       fortran, swap; /* column-major; other byte order */
-    int64_t    data_offset, file_size;
-    int        fd;
-    char      *path;
+    int ndim;
+    int64_t shape[NPY_MAX_DIMS];
+    int64_t count;
+    bool fortran, swap; /* column-major; other byte order */
+    int64_t data_offset, file_size;
+    int fd;
+    char *path;
 };
 
 /* Open and check; v2_as_bf16 accepts descr '<V2' as bfloat16 (what ml_dtypes writes). */
-int  npy_open(const char *path, bool v2_as_bf16, struct npy **out, struct err *err);
+int npy_open(const char *path, bool v2_as_bf16, struct npy **out, struct err *err);
 void npy_close(struct npy **n);
 
 /* The whole array in C order as float32; Fortran order is transposed, bytes swapped. */
-int  npy_read_f32(const struct npy *n, float *dst, struct err *err);
+int npy_read_f32(const struct npy *n, float *dst, struct err *err);
 
 /* Elements [first, first + n) of an array in C order, counted in row-major order. Thread-safe. */
-int  npy_read_range_f32(const struct npy *n, int64_t first, int64_t count, float *dst,
-                        struct err *err);
+int npy_read_range_f32(const struct npy *n, int64_t first, int64_t count, float *dst,
+                       struct err *err);
 
 /* Write a C-ordered array (version 1.0); bf16 is written as '<V2'. */
-int  npy_write(const char *path, enum dtype t, int ndim, const int64_t *shape, const void *data,
-               struct err *err);
+int npy_write(const char *path, enum dtype t, int ndim, const int64_t *shape, const void *data,
+              struct err *err);
 
 #endif

@@ -39,7 +39,7 @@ void str_list_free(struct str_list *l)
 /* A finite decimal number that takes the whole of [s, end). */
 static bool decimal(const char *s, const char *end, double *out)
 {
-    char   tmp[64], *stop;
+    char tmp[64], *stop;
     size_t n = (size_t)(end - s);
     if (n == 0 || n >= sizeof tmp)
         return false;
@@ -69,12 +69,12 @@ static bool byte_size(const char *s, int64_t *out)
 {
     static const struct {
         const char *text;
-        double      factor;
-    } units[] = {{"", 1},     {"B", 1},       {"K", 1e3},     {"KB", 1e3},  {"KiB", 0x1p10},
-                 {"M", 1e6},  {"MB", 1e6},    {"MiB", 0x1p20}, {"G", 1e9},  {"GB", 1e9},
-                 {"GiB", 0x1p30}, {"T", 1e12}, {"TB", 1e12},   {"TiB", 0x1p40}};
+        double factor;
+    } units[] = {{"", 1},         {"B", 1},    {"K", 1e3},      {"KB", 1e3},    {"KiB", 0x1p10},
+                 {"M", 1e6},      {"MB", 1e6}, {"MiB", 0x1p20}, {"G", 1e9},     {"GB", 1e9},
+                 {"GiB", 0x1p30}, {"T", 1e12}, {"TB", 1e12},    {"TiB", 0x1p40}};
     const char *end = s;
-    double      x;
+    double x;
     while (isdigit((unsigned char)*end) || *end == '.')
         end++;
     if (!decimal(s, end, &x))
@@ -140,9 +140,9 @@ static bool share_in_range(const struct opt *o, struct share s)
 void opt_range_text(const struct opt *o, struct buf *b)
 {
     const double huge = 8e15; /* bounds beyond it say only that the type has an end */
-    char         low[32], high[32];
-    if (!opt_has_range(o) || (o->max > huge && o->min < -huge) || o->type == OPT_BOOL || o->type == OPT_ENUM || o->type == OPT_STR ||
-        o->type == OPT_LIST)
+    char low[32], high[32];
+    if (!opt_has_range(o) || (o->max > huge && o->min < -huge) || o->type == OPT_BOOL ||
+        o->type == OPT_ENUM || o->type == OPT_STR || o->type == OPT_LIST)
         return;
     num_text(o->min, low);
     num_text(o->max, high);
@@ -295,8 +295,8 @@ static bool parse_plain(const struct opt *o, const char *s, void *p)
     case OPT_INT:
     case OPT_BYTES:
         /* INT64_MIN stands for "not given" */
-        if ((o->type == OPT_INT ? whole_number(s, &v.i) : byte_size(s, &v.i)) &&
-            v.i != INT64_MIN && in_range(o, (double)v.i))
+        if ((o->type == OPT_INT ? whole_number(s, &v.i) : byte_size(s, &v.i)) && v.i != INT64_MIN &&
+            in_range(o, (double)v.i))
             return *(int64_t *)p = v.i, true;
         return false;
     case OPT_NUM:
@@ -350,9 +350,9 @@ int opt_set_field(const struct opt *o, void *obj, const char *label, const char 
     struct buf want = {0};
     expected_text(o, &want);
     const char *near = o->type == OPT_ENUM ? nearest_name(value, o->values) : NULL;
-    int rc = err_set(err, ERR_USAGE, "%s: '%s' is not valid: expected %s%s%s%s", label, value,
-                     buf_str(&want), near ? "; did you mean '" : "", near ? near : "",
-                     near ? "'?" : "");
+    int rc =
+        err_set(err, ERR_USAGE, "%s: '%s' is not valid: expected %s%s%s%s", label, value,
+                buf_str(&want), near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
     buf_free(&want);
     return rc;
 }
@@ -412,7 +412,7 @@ static size_t field_size(enum opt_type t)
 static int copy_field(const struct opt *o, const void *src, void *dst, struct err *err)
 {
     const void *s = opt_cfield(o, src);
-    void       *d = opt_field(o, dst);
+    void *d = opt_field(o, dst);
     if (o->type == OPT_STR) {
         const char *text = *(char *const *)s;
         *(char **)d = text ? strdup(text) : NULL;
@@ -420,7 +420,7 @@ static int copy_field(const struct opt *o, const void *src, void *dst, struct er
             return err_set(err, ERR_NOMEM, "option %s: out of memory", o->name);
     } else if (o->type == OPT_LIST) {
         const struct str_list *from = s;
-        struct str_list       *to = d;
+        struct str_list *to = d;
         memset(to, 0, sizeof *to);
         for (int64_t i = 0; i < from->n; i++)
             str_list_add(to, from->items[i]);
@@ -455,8 +455,8 @@ const struct opt *opt_find(const struct opt *table, const char *name)
 const struct opt *opt_find_or_fail(const struct opt *table, const char *who, const char *prefix,
                                    const char *name, struct err *err)
 {
-    const char       *names[129];
-    int               n = 0;
+    const char *names[129];
+    int n = 0;
     const struct opt *o = opt_find(table, name);
     if (o)
         return o;
@@ -477,7 +477,7 @@ const struct opt *opt_find_or_fail(const struct opt *table, const char *who, con
 int opt_set(const struct opt *table, void *obj, const char *who, const char *key, const char *value,
             struct err *err)
 {
-    char              label[256];
+    char label[256];
     const struct opt *o = opt_find_or_fail(table, who, "", key, err);
     if (!o)
         return ERR_USAGE;
@@ -485,8 +485,8 @@ int opt_set(const struct opt *table, void *obj, const char *who, const char *key
     return opt_set_field(o, obj, label, value, false, err);
 }
 
-int opt_check_required(const struct opt *table, const void *obj, const char *who, const char *prefix,
-                       struct err *err)
+int opt_check_required(const struct opt *table, const void *obj, const char *who,
+                       const char *prefix, struct err *err)
 {
     for (const struct opt *o = table; o && o->type != OPT_END; o++)
         if (o->flags & OPT_REQUIRED && opt_is_unset(o, obj))

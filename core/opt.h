@@ -22,47 +22,48 @@ enum opt_type {
     OPT_STR,   /* char *, owned by the struct (opt_free) */
     OPT_SHARE, /* struct share: a count, or a percentage "8%" */
     OPT_LIST,  /* struct str_list: repeatable on the command line; otherwise one string */
-    OPT_BYTES, /* int64_t; "64", "4K", "16KiB", "1.5MiB", "2G": K, M, G = powers of 1000, Ki.. 1024 */
+    OPT_BYTES, /* int64_t; "64", "4K", "16KiB", "1.5MiB", "2G": K, M, G = powers of 1000, Ki.. 1024
+                */
 };
 
 /* A count or a share of something that is known later. */
 struct share {
-    double value;    /* count, or 0..1 when is_share */
-    bool   is_share; /* written "8%" */
+    double value;  /* count, or 0..1 when is_share */
+    bool is_share; /* written "8%" */
 };
 
 /* ceil(share * of), or the count itself. */
 int64_t share_resolve(struct share s, int64_t of);
 
 struct str_list {
-    char  **items; /* owned */
+    char **items; /* owned */
     int64_t n, cap;
-    bool    failed; /* an addition found no memory */
+    bool failed; /* an addition found no memory */
 };
 
 enum opt_flags {
-    OPT_REQUIRED = 1,   /* no default; must be given */
-    OPT_UNSET = 2,      /* default is "not given": OPT_NUM NAN, OPT_INT and OPT_BYTES INT64_MIN,
-                         * OPT_STR NULL, OPT_ENUM -1, OPT_SHARE NAN, OPT_LIST empty */
-    OPT_MIN_OPEN = 4,   /* value must be > min (not >=) */
-    OPT_MAX_OPEN = 8,   /* value must be < max */
-    OPT_OFF = 16,       /* OPT_NUM: the word "off" means INFINITY */
+    OPT_REQUIRED = 1,      /* no default; must be given */
+    OPT_UNSET = 2,         /* default is "not given": OPT_NUM NAN, OPT_INT and OPT_BYTES INT64_MIN,
+                            * OPT_STR NULL, OPT_ENUM -1, OPT_SHARE NAN, OPT_LIST empty */
+    OPT_MIN_OPEN = 4,      /* value must be > min (not >=) */
+    OPT_MAX_OPEN = 8,      /* value must be < max */
+    OPT_OFF = 16,          /* OPT_NUM: the word "off" means INFINITY */
     OPT_IDENTITY_NOT = 32, /* does not enter the canonical form (paths, thread counts) */
 };
 
 struct opt {
-    const char        *name;       /* long name without dashes; parameter key */
-    enum opt_type      type;
-    size_t             offset;     /* of the field in the struct */
-    const char        *def;        /* default as text, parsed by the same code; NULL with OPT_UNSET */
-    double             min, max;   /* numeric range, inclusive unless a flag says otherwise; none
-                                    * when both are 0. OPT_SHARE: range of a count */
-    unsigned           flags;
-    const char        *unit;       /* "tokens", "mass share", "" */
-    const char        *help;       /* one sentence */
-    const char *const *values;     /* OPT_ENUM: NULL-terminated names */
-    char               short_name; /* command lines only, 0 = none */
-    const char        *arg;        /* command lines only: "FILE", "N"; NULL: from the type */
+    const char *name; /* long name without dashes; parameter key */
+    enum opt_type type;
+    size_t offset;   /* of the field in the struct */
+    const char *def; /* default as text, parsed by the same code; NULL with OPT_UNSET */
+    double min, max; /* numeric range, inclusive unless a flag says otherwise; none
+                      * when both are 0. OPT_SHARE: range of a count */
+    unsigned flags;
+    const char *unit;          /* "tokens", "mass share", "" */
+    const char *help;          /* one sentence */
+    const char *const *values; /* OPT_ENUM: NULL-terminated names */
+    char short_name;           /* command lines only, 0 = none */
+    const char *arg;           /* command lines only: "FILE", "N"; NULL: from the type */
 };
 
 /* Fill every field from its default. obj must be zeroed or fresh memory. */
@@ -74,8 +75,8 @@ void opt_free(const struct opt *table, void *obj);
 /* Deep copy of all fields of the table from src to dst (dst zeroed). */
 int opt_copy(const struct opt *table, const void *src, void *dst, struct err *err);
 
-/* Set one field from text; a list becomes this one item. Unknown key or bad value: ERR_USAGE naming `who` ("method sale"), the
- * key, what was expected, and the nearest key or value. */
+/* Set one field from text; a list becomes this one item. Unknown key or bad value: ERR_USAGE naming
+ * `who` ("method sale"), the key, what was expected, and the nearest key or value. */
 int opt_set(const struct opt *table, void *obj, const char *who, const char *key, const char *value,
             struct err *err);
 
@@ -93,8 +94,8 @@ int opt_set_field(const struct opt *o, void *obj, const char *label, const char 
 bool opt_is_unset(const struct opt *o, const void *obj);
 
 /* ERR_USAGE naming the first OPT_REQUIRED field that was not given. */
-int opt_check_required(const struct opt *table, const void *obj, const char *who, const char *prefix,
-                       struct err *err);
+int opt_check_required(const struct opt *table, const void *obj, const char *who,
+                       const char *prefix, struct err *err);
 
 /* Does the field hold its default? */
 int opt_is_default(const struct opt *o, const void *obj, bool *out, struct err *err);
@@ -102,8 +103,8 @@ int opt_is_default(const struct opt *o, const void *obj, bool *out, struct err *
 /* Append the value of one field as text that opt_set reads back. */
 void opt_value_text(const struct opt *o, const void *obj, struct buf *b);
 
-/* Append "key=value:key=value" of all fields that differ from their default, in table order, without
- * OPT_IDENTITY_NOT ones. "" when all are at their default. */
+/* Append "key=value:key=value" of all fields that differ from their default, in table order,
+ * without OPT_IDENTITY_NOT ones. "" when all are at their default. */
 int opt_canonical(const struct opt *table, const void *obj, struct buf *b, struct err *err);
 
 /* Write every field into the open JSON object of w. */

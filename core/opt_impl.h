@@ -8,12 +8,12 @@
 
 /* One field of any type, to hold a default for comparison. */
 union opt_value {
-    bool            b;
-    int64_t         i;
-    double          x;
-    int             e;
-    char           *s;
-    struct share    share;
+    bool b;
+    int64_t i;
+    double x;
+    int e;
+    char *s;
+    struct share share;
     struct str_list list;
 };
 

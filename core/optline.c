@@ -16,18 +16,18 @@
 
 struct line {
     const struct opt *table;
-    void             *obj;
-    const char       *who;
-    int               argc, at;
-    char            **argv;
-    bool              seen[OPT_TABLE_MAX]; /* a list starts anew at its first use here */
+    void *obj;
+    const char *who;
+    int argc, at;
+    char **argv;
+    bool seen[OPT_TABLE_MAX]; /* a list starts anew at its first use here */
 };
 
 static int give(struct line *l, const struct opt *o, const char *label, const char *value,
                 struct err *err)
 {
     size_t i = (size_t)(o - l->table);
-    bool   append = i < OPT_TABLE_MAX && l->seen[i];
+    bool append = i < OPT_TABLE_MAX && l->seen[i];
     if (i < OPT_TABLE_MAX)
         l->seen[i] = true;
     if (o->type == OPT_LIST && !append)
@@ -36,8 +36,8 @@ static int give(struct line *l, const struct opt *o, const char *label, const ch
 }
 
 /* The option's value: what follows '=' or the next word. */
-static int value_of(struct line *l, const struct opt *o, const char *label, const char *inline_value,
-                    struct err *err)
+static int value_of(struct line *l, const struct opt *o, const char *label,
+                    const char *inline_value, struct err *err)
 {
     if (inline_value)
         return give(l, o, label, inline_value, err);
@@ -51,9 +51,9 @@ static int value_of(struct line *l, const struct opt *o, const char *label, cons
 
 static int long_option(struct line *l, const char *word, struct err *err)
 {
-    char              name[128], label[256];
-    const char       *eq = strchr(word, '=');
-    size_t            len = eq ? (size_t)(eq - word) : strlen(word);
+    char name[128], label[256];
+    const char *eq = strchr(word, '=');
+    size_t len = eq ? (size_t)(eq - word) : strlen(word);
     const struct opt *o;
 
     snprintf(name, sizeof name, "%.*s", (int)(len < sizeof name ? len : sizeof name - 1), word);
@@ -71,7 +71,7 @@ static int long_option(struct line *l, const char *word, struct err *err)
 static int short_options(struct line *l, const char *word, struct err *err)
 {
     for (const char *c = word; *c; c++) {
-        char              label[128];
+        char label[128];
         const struct opt *o = l->table;
         while (o && o->type != OPT_END && o->short_name != *c)
             o++;
@@ -92,10 +92,10 @@ int opt_parse_argv(const struct opt *table, void *obj, const char *who, int argc
                    struct str_list *rest, struct err *err)
 {
     struct line l = {.table = table, .obj = obj, .who = who, .argc = argc, .argv = argv};
-    bool        options = true;
+    bool options = true;
     for (; l.at < argc; l.at++) {
         const char *w = argv[l.at];
-        int         rc = 0;
+        int rc = 0;
         if (options && strcmp(w, "--") == 0)
             options = false;
         else if (options && strncmp(w, "--", 2) == 0)
@@ -115,8 +115,8 @@ int opt_parse_argv(const struct opt *table, void *obj, const char *who, int argc
 const char *opt_arg_name(const struct opt *o)
 {
     static const char *const by_type[] = {
-        [OPT_BOOL] = "",      [OPT_INT] = "N",    [OPT_NUM] = "X",     [OPT_ENUM] = "NAME",
-        [OPT_STR] = "TEXT",   [OPT_SHARE] = "N|P%", [OPT_LIST] = "TEXT", [OPT_BYTES] = "SIZE",
+        [OPT_BOOL] = "",    [OPT_INT] = "N",      [OPT_NUM] = "X",     [OPT_ENUM] = "NAME",
+        [OPT_STR] = "TEXT", [OPT_SHARE] = "N|P%", [OPT_LIST] = "TEXT", [OPT_BYTES] = "SIZE",
     };
     return o->type == OPT_BOOL ? "" : o->arg ? o->arg : by_type[o->type];
 }
@@ -134,7 +134,7 @@ void opt_describe(const struct opt *o, struct buf *b)
     }
     opt_range_text(o, &range);
     const char *parts[4], *heads[4] = {"", "", "", "default "};
-    int         n = 0;
+    int n = 0;
     const char *unit = o->unit ? o->unit : "";
     parts[0] = o->flags & OPT_REQUIRED ? "required" : "";
     parts[1] = o->type == OPT_BOOL ? "" : unit;
@@ -172,9 +172,9 @@ void opt_help(const struct opt *table, struct buf *b)
 {
     enum { COLUMN = 28, WIDTH = 100 };
     for (const struct opt *o = table; o && o->type != OPT_END; o++) {
-        struct buf  text = {0};
+        struct buf text = {0};
         const char *arg = opt_arg_name(o);
-        size_t      start = b->len;
+        size_t start = b->len;
         if (o->short_name)
             buf_printf(b, "  -%c, --%s", o->short_name, o->name);
         else
@@ -225,8 +225,8 @@ static int edit_distance(const char *a, const char *b)
 const char *nearest_name(const char *word, const char *const *names)
 {
     const char *best = NULL;
-    size_t      len = strlen(word);
-    int         limit = (int)(len + 2) / 3, best_distance = limit + 1;
+    size_t len = strlen(word);
+    int limit = (int)(len + 2) / 3, best_distance = limit + 1;
     for (; *names; names++) {
         int distance = edit_distance(word, *names);
         /* "calib" for "calibrate": a beginning of a name is close whatever is missing. */
@@ -284,9 +284,9 @@ int index_list_parse(const char *text, int64_t n, const char *what, int64_t **ou
                      struct err *err)
 {
     enum { MOST = 1 << 24 };
-    int      rc = 0;
+    int rc = 0;
     int64_t *list = NULL, used = 0, cap = 0, kept = 0;
-    char     all[32];
+    char all[32];
 
     if (strcmp(text, "all") == 0 && n < 0) {
         *out = NULL;

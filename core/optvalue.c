@@ -72,9 +72,9 @@ void opt_value_text(const struct opt *o, const void *obj, struct buf *b)
 
 int opt_is_default(const struct opt *o, const void *obj, bool *out, struct err *err)
 {
-    struct opt  alone[2] = {*o, {.type = OPT_END}};
+    struct opt alone[2] = {*o, {.type = OPT_END}};
     union opt_value v = {0};
-    struct buf  now = {0}, def = {0};
+    struct buf now = {0}, def = {0};
 
     alone[0].offset = 0;
     int rc = opt_defaults(alone, &v, err);
@@ -146,7 +146,7 @@ void opt_json(const struct opt *table, const void *obj, struct jw *w)
 /* The default as a typed JSON value. */
 static void default_json(const struct opt *o, struct jw *w)
 {
-    struct opt  alone[2] = {*o, {.type = OPT_END}};
+    struct opt alone[2] = {*o, {.type = OPT_END}};
     union opt_value v = {0};
     alone[0].offset = 0;
     if (opt_defaults(alone, &v, NULL) == 0)
@@ -167,8 +167,8 @@ static void bound_json(double x, struct jw *w)
 void opt_table_json(const struct opt *table, struct jw *w)
 {
     static const char *const types[] = {
-        [OPT_BOOL] = "bool",   [OPT_INT] = "int",     [OPT_NUM] = "number", [OPT_ENUM] = "enum",
-        [OPT_STR] = "string",  [OPT_SHARE] = "share", [OPT_LIST] = "list",  [OPT_BYTES] = "bytes",
+        [OPT_BOOL] = "bool",  [OPT_INT] = "int",     [OPT_NUM] = "number", [OPT_ENUM] = "enum",
+        [OPT_STR] = "string", [OPT_SHARE] = "share", [OPT_LIST] = "list",  [OPT_BYTES] = "bytes",
     };
     jw_arr(w);
     for (const struct opt *o = table; o && o->type != OPT_END; o++) {

@@ -40,7 +40,7 @@ bool interrupted(void)
 /* Whole processors of a cgroup v2 quota ("max 100000" or "150000 100000"), 0 when there is none. */
 static int cgroup_quota(void)
 {
-    long  quota = 0, period = 0;
+    long quota = 0, period = 0;
     FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
     if (!f)
         return 0;
@@ -52,29 +52,29 @@ static int cgroup_quota(void)
 int cpu_count(void)
 {
     cpu_set_t set;
-    long      n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
-                                                              : sysconf(_SC_NPROCESSORS_ONLN);
-    int       quota = cgroup_quota();
+    long n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                         : sysconf(_SC_NPROCESSORS_ONLN);
+    int quota = cgroup_quota();
     if (quota > 0 && quota < n)
         n = quota;
     return n > 0 ? (int)n : 1;
 }
 
 struct pool {
-    pool_fn        *fn;
-    void           *ctx;
-    int64_t         n;
+    pool_fn *fn;
+    void *ctx;
+    int64_t n;
     _Atomic int64_t next;
-    _Atomic bool    stop;
+    _Atomic bool stop;
     pthread_mutex_t lock;
-    struct err      first; /* guarded by lock */
+    struct err first; /* guarded by lock */
 };
 
 struct worker {
     struct pool *pool;
-    pthread_t    thread;
-    int          index;
-    bool         started;
+    pthread_t thread;
+    int index;
+    bool started;
 };
 
 static void fail(struct pool *p, int rc, const struct err *e)
@@ -93,7 +93,7 @@ static void work(struct pool *p, int index)
 {
     while (!atomic_load(&p->stop)) {
         struct err e = {0};
-        int64_t    item = atomic_fetch_add(&p->next, 1);
+        int64_t item = atomic_fetch_add(&p->next, 1);
         if (item >= p->n)
             return;
         int rc = interrupted() ? err_set(&e, ERR_INTERRUPTED, "interrupted")
@@ -112,7 +112,7 @@ static void *worker_main(void *arg)
 
 int pool_run(int jobs, int64_t n, pool_fn *fn, void *ctx, struct err *err)
 {
-    struct pool    p = {.fn = fn, .ctx = ctx, .n = n, .lock = PTHREAD_MUTEX_INITIALIZER};
+    struct pool p = {.fn = fn, .ctx = ctx, .n = n, .lock = PTHREAD_MUTEX_INITIALIZER};
     struct worker *workers = NULL;
 
     if (jobs > n)
@@ -123,7 +123,8 @@ int pool_run(int jobs, int64_t n, pool_fn *fn, void *ctx, struct err *err)
     for (int i = 1; i < jobs; i++) {
         workers[i].pool = &p;
         workers[i].index = i;
-        workers[i].started = pthread_create(&workers[i].thread, NULL, worker_main, &workers[i]) == 0;
+        workers[i].started =
+            pthread_create(&workers[i].thread, NULL, worker_main, &workers[i]) == 0;
     }
     work(&p, 0);
     for (int i = 1; i < jobs; i++)

@@ -21,11 +21,11 @@ static _Atomic int mode_now = PROGRESS_AUTO;
 
 struct progress {
     pthread_mutex_t lock;
-    char            what[64];
-    double          total, done; /* cost */
-    int64_t         items, items_done;
-    double          start, last; /* seconds */
-    bool            tty, drawn;
+    char what[64];
+    double total, done; /* cost */
+    int64_t items, items_done;
+    double start, last; /* seconds */
+    bool tty, drawn;
 };
 
 void progress_set_mode(enum progress_mode mode)
@@ -69,7 +69,7 @@ void duration_text(double seconds, char text[24])
 static void describe(const struct progress *p, double t, const char *current, struct buf *b)
 {
     double elapsed = t - p->start, share = p->total > 0 ? p->done / p->total : 0;
-    char   eta[24];
+    char eta[24];
     if (share > 1)
         share = 1;
     buf_printf(b, "%s %lld/%lld (%.0f %%)", p->what, (long long)p->items_done, (long long)p->items,
@@ -87,10 +87,9 @@ static void describe(const struct progress *p, double t, const char *current, st
 static void draw_tty(struct progress *p, double t, const char *current)
 {
     struct winsize size;
-    struct buf     b = {0};
-    int            width = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1
-                               ? size.ws_col - 1
-                               : 79;
+    struct buf b = {0};
+    int width =
+        ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
     describe(p, t, current, &b);
     fprintf(stderr, "\r\033[K%.*s", width, buf_str(&b));
     fflush(stderr);
@@ -102,7 +101,7 @@ static void draw_tty(struct progress *p, double t, const char *current)
 static void draw_json(const struct progress *p, double t, const char *current)
 {
     struct buf b = {0};
-    struct jw  w;
+    struct jw w;
     jw_init(&w, &b, 0);
     jw_obj(&w);
     jw_kstr(&w, "progress", p->what);
@@ -129,8 +128,8 @@ static void draw_log(const struct progress *p, double t, const char *current)
 static void draw_if_due(struct progress *p, const char *current)
 {
     enum progress_mode mode = (enum progress_mode)atomic_load(&mode_now);
-    double             t = now();
-    bool               quiet = log_get_level() < LOG_INFO;
+    double t = now();
+    bool quiet = log_get_level() < LOG_INFO;
 
     if (mode == PROGRESS_JSON) {
         if (t - p->last >= 1 || p->items_done >= p->items) {

@@ -18,8 +18,8 @@ struct progress;
 
 /* total: cost of all the work; items: number of items behind it. NULL is accepted by all calls. */
 struct progress *progress_start(const char *what, double total, int64_t items);
-void             progress_add(struct progress *p, double cost, int64_t items, const char *current);
-void             progress_end(struct progress **p);
+void progress_add(struct progress *p, double cost, int64_t items, const char *current);
+void progress_end(struct progress **p);
 
 /* "16 s", "3:05 min", "2:10 h". */
 void duration_text(double seconds, char text[24]);

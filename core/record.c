@@ -19,9 +19,9 @@ static const char *const status_names[] = {"ok", "skip", "error"};
 
 /* Keys that are not metrics. */
 static const char *const fixed_keys[] = {
-    "trace",    "model",  "run",   "step",     "branch",  "timestep", "layer", "head",
-    "kv_head",  "method", "params", "seed",    "backend", "precision", "permute", "n_q",
-    "n_k",      "d",      "causal", "status",  "reason",  "notes",    "inf",   NULL};
+    "trace",   "model",  "run",    "step",   "branch",  "timestep",  "layer",   "head",
+    "kv_head", "method", "params", "seed",   "backend", "precision", "permute", "n_q",
+    "n_k",     "d",      "causal", "status", "reason",  "notes",     "inf",     NULL};
 
 static bool is_fixed_key(const char *name)
 {
@@ -83,7 +83,7 @@ double record_get(const struct record *r, const char *name)
 
 void record_note(struct record *r, const char *fmt, ...)
 {
-    char    text[1024];
+    char text[1024];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
@@ -162,7 +162,7 @@ static int parse_text(const json_t *o, const char *key, const char *where, char 
                       struct err *err)
 {
     const char *s = NULL;
-    int         rc = jget_str(o, key, where, &s, err);
+    int rc = jget_str(o, key, where, &s, err);
     if (rc)
         return rc;
     if (strlen(s) >= size)
@@ -176,7 +176,7 @@ static int parse_index(const json_t *o, const char *key, const char *where, int 
                        struct err *err)
 {
     int64_t v = 0;
-    int     rc = jget_int(o, key, where, &v, err);
+    int rc = jget_int(o, key, where, &v, err);
     if (rc)
         return rc;
     if (v < 0 || v > INT32_MAX)
@@ -188,8 +188,8 @@ static int parse_index(const json_t *o, const char *key, const char *where, int 
 
 static int parse_identity(const json_t *o, const char *where, struct record *r, struct err *err)
 {
-    int         rc = 0;
-    int64_t     seed = 0;
+    int rc = 0;
+    int64_t seed = 0;
     const char *params = NULL;
     TRY(parse_text(o, "trace", where, r->trace, sizeof r->trace, err));
     TRY(parse_text(o, "model", where, r->model, sizeof r->model, err));
@@ -221,7 +221,7 @@ out:
 static int parse_outcome(const json_t *o, const char *where, struct record *r, struct err *err)
 {
     const char *status = NULL, *notes = NULL, *reason = NULL;
-    int         rc = 0, i = 0;
+    int rc = 0, i = 0;
     TRY(jget_str(o, "status", where, &status, err));
     TRY(jget_str_opt(o, "reason", where, &reason, err));
     TRY(jget_str_opt(o, "notes", where, &notes, err));
@@ -246,9 +246,10 @@ out:
 static int parse_metrics(const json_t *o, const char *where, struct record *r, struct err *err)
 {
     const char *key;
-    json_t     *v;
-    size_t      i;
-    json_object_foreach((json_t *)(uintptr_t)o, key, v) {
+    json_t *v;
+    size_t i;
+    json_object_foreach((json_t *)(uintptr_t)o, key, v)
+    {
         if (is_fixed_key(key) || !(json_is_number(v) || json_is_null(v)))
             continue;
         struct err why = {0};
@@ -256,7 +257,8 @@ static int parse_metrics(const json_t *o, const char *where, struct record *r, s
             return err_set(err, why.code == ERR_NOMEM ? ERR_NOMEM : ERR_INPUT, "%s: %s", where,
                            why.msg);
     }
-    json_array_foreach(json_object_get(o, "inf"), i, v) {
+    json_array_foreach(json_object_get(o, "inf"), i, v)
+    {
         struct metric *m = json_is_string(v) ? find_metric(r, json_string_value(v)) : NULL;
         if (!m)
             return err_set(err, ERR_INPUT, "%s: \"inf\" names no metric of this record", where);
@@ -268,9 +270,9 @@ static int parse_metrics(const json_t *o, const char *where, struct record *r, s
 int record_parse(const char *line, size_t len, const char *where, struct record *out,
                  struct err *err)
 {
-    json_t       *o = NULL;
+    json_t *o = NULL;
     struct record r;
-    int           rc = 0;
+    int rc = 0;
 
     record_init(&r);
     TRY(json_read_text(line, len, where, &o, err));

@@ -30,18 +30,18 @@ typedef int record_sink(void *ctx, struct record *r, struct err *err);
 static int each_record(const char *path, record_sink *sink, void *ctx, int64_t *torn_at,
                        struct err *err)
 {
-    int     rc = 0;
-    char   *line = NULL;
-    size_t  cap = 0;
+    int rc = 0;
+    char *line = NULL;
+    size_t cap = 0;
     int64_t number = 0, offset = 0;
     ssize_t len;
-    FILE   *f = fopen(path, "re");
+    FILE *f = fopen(path, "re");
 
     *torn_at = -1;
     if (!f)
         return err_sys(err, ERR_INPUT, "%s: cannot open", path);
     while ((len = getline(&line, &cap, f)) > 0) {
-        char          where[512];
+        char where[512];
         struct record r;
         number++;
         if (line[len - 1] != '\n') {
@@ -63,16 +63,16 @@ out:
 
 struct loaded {
     struct record *list;
-    int64_t        n, cap;
-    struct keyset  index;
-    struct buf     key;
+    int64_t n, cap;
+    struct keyset index;
+    struct buf key;
 };
 
 /* Keep the record at the place of an older one with the same key, or at the end. */
 static int keep_record(void *ctx, struct record *r, struct err *err)
 {
     struct loaded *l = ctx;
-    int            rc = 0;
+    int rc = 0;
     buf_reset(&l->key);
     record_key(r, &l->key);
     TRY(buf_check(&l->key, "record key", err));
@@ -99,7 +99,7 @@ static int is_record_file(const struct dirent *e)
 static int load_dir(const char *dir, struct loaded *l, struct err *err)
 {
     struct dirent **names = NULL;
-    int             rc = 0, n = scandir(dir, &names, is_record_file, alphasort);
+    int rc = 0, n = scandir(dir, &names, is_record_file, alphasort);
     if (n < 0)
         return err_sys(err, ERR_INPUT, "%s: cannot list the directory", dir);
     if (n == 0)
@@ -107,7 +107,7 @@ static int load_dir(const char *dir, struct loaded *l, struct err *err)
                      dir);
     for (int i = 0; i < n; i++) {
         struct buf path = {0};
-        int64_t    torn;
+        int64_t torn;
         buf_printf(&path, "%s/%s", dir, names[i]->d_name);
         if (rc == 0)
             rc = buf_check(&path, dir, err);
@@ -123,9 +123,9 @@ static int load_dir(const char *dir, struct loaded *l, struct err *err)
 int records_load(const char *path, struct record **out, int64_t *n, struct err *err)
 {
     struct loaded l = {0};
-    struct stat   st;
-    int64_t       torn;
-    int           rc = 0;
+    struct stat st;
+    int64_t torn;
+    int rc = 0;
 
     if (stat(path, &st) != 0)
         return err_sys(err, ERR_INPUT, "%s: cannot open", path);
@@ -152,11 +152,11 @@ void records_free(struct record *r, int64_t n)
 /* ---- appending ------------------------------------------------------------------------------ */
 
 struct record_file {
-    char           *path;
-    int             fd;
+    char *path;
+    int fd;
     pthread_mutex_t lock; /* guards done and the file */
-    struct keyset   done; /* keys of finished cells */
-    struct buf      line, key;
+    struct keyset done;   /* keys of finished cells */
+    struct buf line, key;
 };
 
 /* A cell whose last record is an error is not finished. */
@@ -179,7 +179,8 @@ static int cut_torn_line(struct record_file *f, int64_t torn_at, struct err *err
 {
     if (torn_at < 0)
         return 0;
-    log_warn("%s: the last line is incomplete and is dropped; its cell will be done again", f->path);
+    log_warn("%s: the last line is incomplete and is dropped; its cell will be done again",
+             f->path);
     if (ftruncate(f->fd, torn_at) != 0)
         return err_sys(err, ERR_IO, "%s: cannot cut off the incomplete last line", f->path);
     return 0;
@@ -187,8 +188,8 @@ static int cut_torn_line(struct record_file *f, int64_t torn_at, struct err *err
 
 int record_file_open(const char *path, struct record_file **out, struct err *err)
 {
-    int                 rc = 0;
-    int64_t             torn;
+    int rc = 0;
+    int64_t torn;
     struct record_file *f = calloc(1, sizeof *f);
     if (!f)
         return err_set(err, ERR_NOMEM, "%s: out of memory", path);
@@ -225,7 +226,7 @@ bool record_file_has(const struct record_file *f, const char *key)
 /* The whole line or nothing: what a full disk cut short is removed again. */
 static int write_line(struct record_file *f, struct err *err)
 {
-    size_t      put = 0;
+    size_t put = 0;
     struct stat before;
     if (fstat(f->fd, &before) != 0)
         return err_sys(err, ERR_IO, "%s: cannot stat", f->path);

@@ -21,8 +21,9 @@ static inline uint64_t rng_mix(uint64_t x)
 /* 64 random bits. */
 static inline uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t counter)
 {
-    return rng_mix(rng_mix(rng_mix(seed + 0x9E3779B97F4A7C15ull) ^ (stream * 0xD1B54A32D192ED03ull)) +
-                   0x9E3779B97F4A7C15ull * (counter + 1));
+    return rng_mix(
+        rng_mix(rng_mix(seed + 0x9E3779B97F4A7C15ull) ^ (stream * 0xD1B54A32D192ED03ull)) +
+        0x9E3779B97F4A7C15ull * (counter + 1));
 }
 
 /* Uniform in [0, 1) with 53 bits. */
@@ -40,7 +41,8 @@ static inline uint64_t rng_below(uint64_t seed, uint64_t stream, uint64_t counte
 /* Standard normal (Box-Muller; uses counters 2c and 2c+1 of the stream). */
 static inline double rng_normal(uint64_t seed, uint64_t stream, uint64_t counter)
 {
-    double u = rng_uniform(seed, stream, 2 * counter), v = rng_uniform(seed, stream, 2 * counter + 1);
+    double u = rng_uniform(seed, stream, 2 * counter),
+           v = rng_uniform(seed, stream, 2 * counter + 1);
     return sqrt(-2.0 * log(1.0 - u)) * cos(6.283185307179586476925286766559 * v);
 }
 

@@ -17,13 +17,13 @@
 
 struct st_tensor {
     const char *name;
-    enum dtype  dtype;        /* DT_NONE for a known safetensors type that lacuna cannot convert */
-    char        dtype_text[16];
-    int         ndim;
-    int64_t     shape[ST_MAX_DIMS];
-    int64_t     count, bytes; /* elements, bytes */
-    int         shard;
-    int64_t     offset;       /* in its shard file */
+    enum dtype dtype; /* DT_NONE for a known safetensors type that lacuna cannot convert */
+    char dtype_text[16];
+    int ndim;
+    int64_t shape[ST_MAX_DIMS];
+    int64_t count, bytes; /* elements, bytes */
+    int shard;
+    int64_t offset; /* in its shard file */
 };
 
 struct st_file;
@@ -35,9 +35,9 @@ int st_open(const char *path, struct st_file **out, struct err *err);
  * `stem` instead of "model" (diffusers: "diffusion_pytorch_model"). */
 int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct err *err);
 
-void                    st_close(struct st_file **f);
-int64_t                 st_count(const struct st_file *f);
-const struct st_tensor *st_at(const struct st_file *f, int64_t i); /* sorted by name */
+void st_close(struct st_file **f);
+int64_t st_count(const struct st_file *f);
+const struct st_tensor *st_at(const struct st_file *f, int64_t i);          /* sorted by name */
 const struct st_tensor *st_find(const struct st_file *f, const char *name); /* NULL if absent */
 
 /* Like st_find but fails with ERR_INPUT naming the directory, the tensor and, when dims are given
@@ -64,9 +64,9 @@ int st_content_id(const struct st_file *f, char text[40], struct err *err);
 /* Write float32 / bf16 / ... tensors: used by `trace export`. data[i] are in the tensors' dtype. */
 struct st_out {
     const char *name;
-    enum dtype  dtype;
-    int         ndim;
-    int64_t     shape[ST_MAX_DIMS];
+    enum dtype dtype;
+    int ndim;
+    int64_t shape[ST_MAX_DIMS];
     const void *data;
 };
 int st_write(const char *path, const struct st_out *tensors, int64_t n, struct err *err);

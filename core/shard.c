@@ -43,10 +43,10 @@ static int env_number(const char *name, int64_t *out, bool *found, struct err *e
 
 static int parse_option(const char *opt, struct shard *out, struct err *err)
 {
-    char        left[32];
-    int64_t     i, n;
+    char left[32];
+    int64_t i, n;
     const char *slash = strchr(opt, '/');
-    size_t      len = slash ? (size_t)(slash - opt) : sizeof left;
+    size_t len = slash ? (size_t)(slash - opt) : sizeof left;
     if (len < sizeof left) {
         memcpy(left, opt, len);
         left[len] = '\0';
@@ -70,8 +70,8 @@ static int launcher_rank(int64_t *rank, int64_t *size, struct err *err)
     *size = 1;
     for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++) {
         int64_t r, n;
-        bool    has_r, has_n;
-        int     rc = env_number(pairs[k][0], &r, &has_r, err);
+        bool has_r, has_n;
+        int rc = env_number(pairs[k][0], &r, &has_r, err);
         if (rc == 0)
             rc = env_number(pairs[k][1], &n, &has_n, err);
         if (rc)
@@ -98,8 +98,8 @@ static int irregular(struct err *err)
 static int array_index(int64_t *index, int64_t *count, struct err *err)
 {
     int64_t id, min = 0, max = 0, step = 1, n = 0;
-    bool    has_id, has_min, has_max, has_step, has_count;
-    int     rc = 0;
+    bool has_id, has_min, has_max, has_step, has_count;
+    int rc = 0;
 
     *index = 0;
     *count = 1;
@@ -132,8 +132,8 @@ static int local_rank(int *out, struct err *err)
     *out = 0;
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
         int64_t v;
-        bool    found;
-        int     rc = env_number(names[k], &v, &found, err);
+        bool found;
+        int rc = env_number(names[k], &v, &found, err);
         if (rc)
             return rc;
         if (found && v <= INT32_MAX) {
@@ -146,9 +146,9 @@ static int local_rank(int *out, struct err *err)
 
 int shard_from_env(const char *opt, struct shard *out, struct err *err)
 {
-    int          rc = 0;
+    int rc = 0;
     struct shard s = {0, 1, 0};
-    int64_t      rank, size, index, count;
+    int64_t rank, size, index, count;
 
     TRY(local_rank(&s.local, err));
     if (opt && opt[0]) {
@@ -178,7 +178,7 @@ void shard_file_name(const struct shard *s, const char *stem, const char *ext, c
 /* ---- balance -------------------------------------------------------------------------------- */
 
 struct item {
-    double  cost;
+    double cost;
     int64_t index;
 };
 
@@ -191,7 +191,7 @@ static int by_cost(const void *a, const void *b)
 }
 
 struct load {
-    double  sum;
+    double sum;
     int64_t items, shard;
 };
 
@@ -223,7 +223,7 @@ static void sift_down(struct load *heap, int64_t n)
 
 int shard_assign(const double *cost, int64_t n, int64_t count, int64_t *owner, struct err *err)
 {
-    int          rc = 0;
+    int rc = 0;
     struct item *items = NULL;
     struct load *heap = NULL;
     TRY(mem_alloc(&items, n, sizeof *items, "cells", err));

@@ -11,7 +11,7 @@
 
 struct shard {
     int64_t index, count; /* 0 <= index < count */
-    int     local;        /* rank on this host: picks the GPU */
+    int local;            /* rank on this host: picks the GPU */
 };
 
 /* opt: "i/n" (0 <= i < n) overrides the environment; NULL or "" reads it; without a launcher 0/1.
@@ -25,7 +25,8 @@ void shard_file_name(const struct shard *s, const char *stem, const char *ext, c
 
 /* owner[i] = the shard that does item i, so that the shards' sums of cost are balanced: items in
  * descending order of cost (ties: lower index first), each to the least loaded shard (ties: fewer
- * items, lower shard). The same input gives the same answer in every process. O(n log n + n log count). */
+ * items, lower shard). The same input gives the same answer in every process. O(n log n + n log
+ * count). */
 int shard_assign(const double *cost, int64_t n, int64_t count, int64_t *owner, struct err *err);
 
 #endif

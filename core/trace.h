@@ -21,44 +21,44 @@
 
 struct trace_meta {
     /* model */
-    char    name[128], architecture[64], weights_id[40]; /* weights_id "xxh3:..." or "" */
-    int     layers, heads, kv_heads, head_dim, v_dim;
-    double  scale;
-    bool    causal, positions_applied; /* positions are already in q and k */
-    char    positions[32];       /* their kind: "rope", "rope-3d", "" unknown */
-    enum dtype dtype;            /* of q, k, v, out: DT_F32, DT_BF16 or DT_F16 */
-    char    compute[32];         /* arithmetic of the capture: "float32" */
-    char    head_ids[512], kv_head_ids[512]; /* where a part of the model's heads is stored: which
-                                              * ones, as in "0,4-7"; "" = all */
+    char name[128], architecture[64], weights_id[40]; /* weights_id "xxh3:..." or "" */
+    int layers, heads, kv_heads, head_dim, v_dim;
+    double scale;
+    bool causal, positions_applied;       /* positions are already in q and k */
+    char positions[32];                   /* their kind: "rope", "rope-3d", "" unknown */
+    enum dtype dtype;                     /* of q, k, v, out: DT_F32, DT_BF16 or DT_F16 */
+    char compute[32];                     /* arithmetic of the capture: "float32" */
+    char head_ids[512], kv_head_ids[512]; /* where a part of the model's heads is stored: which
+                                           * ones, as in "0,4-7"; "" = all */
     /* run */
-    char    source[32];          /* "capture", "import", "synthetic" */
-    char    prompt_id[40];       /* "xxh3:..." of the prompt text or conditioning tensor, or "" */
-    char    negative_id[40];     /* the same of the negative prompt, or "" */
-    int64_t n_q, n_k;            /* tokens of every call; n_q == n_k except for imports */
+    char source[32];      /* "capture", "import", "synthetic" */
+    char prompt_id[40];   /* "xxh3:..." of the prompt text or conditioning tensor, or "" */
+    char negative_id[40]; /* the same of the negative prompt, or "" */
+    int64_t n_q, n_k;     /* tokens of every call; n_q == n_k except for imports */
     int64_t seed;
     /* video; grid_t = 0 for text */
-    int64_t grid_t, grid_h, grid_w;     /* latent grid in tokens */
-    int64_t frames, height, width;      /* pixels */
-    int64_t text_tokens, text_valid;    /* text tokens in the sequence; valid ones */
-    char    text_place[8];              /* "none", "front", "back" */
-    char    token_order[32];            /* "raster" */
-    char    sampler[32];
-    int64_t steps;                      /* denoising steps of the run, 0 for text */
-    double  shift, guidance, fps;       /* 0 = unknown or none */
-    int64_t vae_t, vae_h, vae_w;        /* VAE strides, 0 = no VAE */
-    int64_t patch_t, patch_h, patch_w;  /* patch sizes, 0 = unknown */
+    int64_t grid_t, grid_h, grid_w;  /* latent grid in tokens */
+    int64_t frames, height, width;   /* pixels */
+    int64_t text_tokens, text_valid; /* text tokens in the sequence; valid ones */
+    char text_place[8];              /* "none", "front", "back" */
+    char token_order[32];            /* "raster" */
+    char sampler[32];
+    int64_t steps;                     /* denoising steps of the run, 0 for text */
+    double shift, guidance, fps;       /* 0 = unknown or none */
+    int64_t vae_t, vae_h, vae_w;       /* VAE strides, 0 = no VAE */
+    int64_t patch_t, patch_h, patch_w; /* patch sizes, 0 = unknown */
     /* maps */
-    int64_t pool;                       /* cell size P of the pooled maps, 0 = no maps */
+    int64_t pool; /* cell size P of the pooled maps, 0 = no maps */
 };
 
 /* One captured attention call. */
 struct trace_call {
-    int     step, layer;
-    char    branch[16];      /* letters, digits, '-', '_' */
-    double  timestep, sigma; /* NAN for text */
-    int     order;           /* call order within the run; ascends from call to call */
-    char    block[16];       /* "self", "double", "single"; "" = "self" */
-    bool    has_map, has_out, has_lse;
+    int step, layer;
+    char branch[16];        /* letters, digits, '-', '_' */
+    double timestep, sigma; /* NAN for text */
+    int order;              /* call order within the run; ascends from call to call */
+    char block[16];         /* "self", "double", "single"; "" = "self" */
+    bool has_map, has_out, has_lse;
 };
 
 /* q [heads][n_q][head_dim]; k [kv_heads][n_k][head_dim]; v [kv_heads][n_k][v_dim];
@@ -69,13 +69,13 @@ struct trace;
 
 /* Open for reading. Not HDF5, a newer major version, a missing or inconsistent dataset: ERR_INPUT
  * naming file and object; an unfinished ".part" file is refused with an explanation. */
-int  trace_open(const char *path, struct trace **out, struct err *err);
+int trace_open(const char *path, struct trace **out, struct err *err);
 void trace_close(struct trace **t);
 
 const struct trace_meta *trace_meta(const struct trace *t);
-const char              *trace_path(const struct trace *t);
-const char              *trace_id(const struct trace *t); /* "xxh3:..." over identity and payload hashes */
-int64_t                  trace_calls(const struct trace *t);
+const char *trace_path(const struct trace *t);
+const char *trace_id(const struct trace *t); /* "xxh3:..." over identity and payload hashes */
+int64_t trace_calls(const struct trace *t);
 const struct trace_call *trace_call(const struct trace *t, int64_t i); /* in call order */
 int64_t trace_find(const struct trace *t, int step, const char *branch, int layer); /* or -1 */
 
@@ -99,22 +99,25 @@ int trace_nonfinite(const struct trace *t, int64_t call, enum trace_what what, i
 
 /* Shape of a tensor of this trace. */
 struct trace_shape {
-    int64_t    heads, tokens, dim;
+    int64_t heads, tokens, dim;
     enum dtype dtype;
 };
 struct trace_shape trace_shape(const struct trace_meta *m, enum trace_what what);
-const char        *trace_what_name(enum trace_what what); /* "q", "k", ... */
+const char *trace_what_name(enum trace_what what); /* "q", "k", ... */
 
-/* Where a head's payload lies in the file: for pread or mmap by the user. Fails for packed files. */
+/* Where a head's payload lies in the file: for pread or mmap by the user. Fails for packed files.
+ */
 int trace_locate(const struct trace *t, int64_t call, enum trace_what what, int head,
                  int64_t *offset, int64_t *bytes, struct err *err);
 
-/* Pooled maps of a head: sum and max [cells_q][cells_k] of the exact softmax; either may be NULL. */
-int     trace_read_map(const struct trace *t, int64_t call, int head, float *sum, float *max,
-                       struct err *err);
+/* Pooled maps of a head: sum and max [cells_q][cells_k] of the exact softmax; either may be NULL.
+ */
+int trace_read_map(const struct trace *t, int64_t call, int head, float *sum, float *max,
+                   struct err *err);
 int64_t trace_map_cells(const struct trace *t, bool keys); /* ceil(n / pool) */
 
-/* Token ids [n_k] and negative log-likelihoods [n_k - 1]; *n = 0 when absent. Arrays are malloc'd. */
+/* Token ids [n_k] and negative log-likelihoods [n_k - 1]; *n = 0 when absent. Arrays are malloc'd.
+ */
 int trace_tokens(const struct trace *t, int32_t **ids, int64_t *n, struct err *err);
 int trace_nll(const struct trace *t, float **nll, int64_t *n, struct err *err);
 
@@ -152,7 +155,8 @@ struct trace_writer;
 int64_t trace_size(const struct trace_meta *m, int64_t n_calls);
 int64_t trace_call_size(const struct trace_meta *m, const struct trace_call *c);
 
-/* All metadata as JSON objects "model", "run" and, for video, "video" inside the open object of w. */
+/* All metadata as JSON objects "model", "run" and, for video, "video" inside the open object of w.
+ */
 void trace_meta_json(const struct trace_meta *m, struct jw *w);
 
 /* Complete and check metadata (ERR_USAGE naming the field): v_dim 0 becomes head_dim, text_place ""
@@ -168,9 +172,9 @@ int trace_create(const char *path, const struct trace_meta *m, int64_t n_calls, 
 /* Start the next call (layer of a step). Datasets are laid out at once. */
 int trace_begin_call(struct trace_writer *w, const struct trace_call *c, struct err *err);
 
-/* Tokens [tok0, tok0+n) of all heads from x[n][heads*dim] (row stride `ld` floats): converted to the
- * trace's dtype and stored as [head][token][dim]. Ranges of a head come in ascending order without
- * gaps. */
+/* Tokens [tok0, tok0+n) of all heads from x[n][heads*dim] (row stride `ld` floats): converted to
+ * the trace's dtype and stored as [head][token][dim]. Ranges of a head come in ascending order
+ * without gaps. */
 int trace_put(struct trace_writer *w, enum trace_what what, int64_t tok0, int64_t n, const float *x,
               int64_t ld, struct err *err);
 
@@ -191,7 +195,7 @@ int trace_put_timesteps(struct trace_writer *w, const double *t, int64_t n, stru
 int trace_put_sigmas(struct trace_writer *w, const double *s, int64_t n, struct err *err);
 
 /* Close, fsync, rename to the final name. On failure the .part file is removed. */
-int  trace_commit(struct trace_writer **w, struct err *err);
+int trace_commit(struct trace_writer **w, struct err *err);
 void trace_abort(struct trace_writer **w); /* removes the .part file; accepts NULL */
 
 /* ---- packing -------------------------------------------------------------------------------- */
@@ -203,7 +207,7 @@ enum trace_storage {
 };
 
 enum trace_storage trace_storage(const struct trace *t);
-const char        *trace_storage_name(enum trace_storage s);
+const char *trace_storage_name(enum trace_storage s);
 
 /* Copy a trace into another storage form; both have the same trace_id. Payload that does not match
  * its checksum is refused. */

@@ -560,7 +560,7 @@ static int list_entry(const char *list, int at)
     int left = at;
     for (const char *p = list; *p;) {
         char *end;
-        long  a = strtol(p, &end, 10), b = *end == '-' ? strtol(end + 1, &end, 10) : a;
+        long a = strtol(p, &end, 10), b = *end == '-' ? strtol(end + 1, &end, 10) : a;
         if (left <= b - a)
             return (int)(a + left);
         left -= (int)(b - a + 1);

@@ -71,9 +71,9 @@ out:
 int map_choose(const struct figure_args *a, struct map_choice *out, struct err *err)
 {
     struct map_choice c = {0};
-    int64_t          *layers = NULL, *heads = NULL, n_layers = -1, n_heads = -1, cap = 0;
+    int64_t *layers = NULL, *heads = NULL, n_layers = -1, n_heads = -1, cap = 0;
     const struct trace_meta *m = trace_meta(a->trace);
-    int               rc = 0;
+    int rc = 0;
 
     if (trace_calls(a->trace) == 0)
         FAIL(err, ERR_INPUT, "%s: holds no attention call", trace_path(a->trace));
@@ -83,7 +83,8 @@ int map_choose(const struct figure_args *a, struct map_choice *out, struct err *
         TRY(index_list_parse(a->layer, trace_meta(a->trace)->layers, "--layer", &layers, &n_layers,
                              err));
     if (a->head)
-        TRY(index_list_parse(a->head, m->head_ids[0] ? -1 : m->heads, "--head", &heads, &n_heads, err));
+        TRY(index_list_parse(a->head, m->head_ids[0] ? -1 : m->heads, "--head", &heads, &n_heads,
+                             err));
     TRY(add_panels(a, &c, layers, n_layers, heads, n_heads, &cap, &c, err));
     if (c.n == 0) {
         rc = no_call(a, err);

@@ -13,8 +13,8 @@
 /* One head of one call. */
 struct map_panel {
     int64_t call;
-    int     layer, head; /* the model's number */
-    int     stored;      /* the trace's */
+    int layer, head; /* the model's number */
+    int stored;      /* the trace's */
 };
 
 struct map_choice {

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 
 struct lists {
-    int64_t  bq, bk;    /* blocks of the kernel */
-    int64_t *ptr;       /* owned */
-    int32_t *col;       /* owned */
-    int64_t  n_groups;
+    int64_t bq, bk; /* blocks of the kernel */
+    int64_t *ptr;   /* owned */
+    int32_t *col;   /* owned */
+    int64_t n_groups;
 };
 
 static void lists_free(struct lists *l)
@@ -98,13 +98,13 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
                        const struct mask *masks, int64_t n, struct accel_result *r, char why[160],
                        struct err *err)
 {
-    struct lists      l = {0};
+    struct lists l = {0};
     struct accel_head h = {.x = x};
-    int               rc = 0;
+    int rc = 0;
 
     if (!common_unit(masks, n, &l, why))
         return METHOD_SKIP;
-    bool    full = l.bq == 0;
+    bool full = l.bq == 0;
     int64_t bq = full ? 128 : l.bq, bk = full ? 128 : l.bk;
     if (!a->supports(s, x, &bq, &bk, why))
         return METHOD_SKIP;

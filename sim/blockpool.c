@@ -44,7 +44,7 @@ static double norm2(const float *x, int d)
 double block_cosine(const float *x, int64_t n, int d, bool *zero_row)
 {
     double sum[BLOCKPOOL_MAX_D] = {0}, s = 0;
-    bool   zero = false;
+    bool zero = false;
     assert(d <= BLOCKPOOL_MAX_D && n > 0);
     for (int64_t a = 0; a < n; a++) {
         double len = sqrt(norm2(x + a * d, d));

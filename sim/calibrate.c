@@ -44,9 +44,10 @@ static int same_model(const struct calibrate *c, struct err *err)
     for (int64_t t = 1; t < c->n_traces; t++) {
         const struct trace_meta *b = trace_meta(c->traces[t]);
         if (strcmp(a->name, b->name) || strcmp(a->weights_id, b->weights_id))
-            return err_set(err, ERR_INPUT, "%s is of model %s, %s of %s: calibrate one model at a "
-                           "time", trace_path(c->traces[0]), a->name, trace_path(c->traces[t]),
-                           b->name);
+            return err_set(err, ERR_INPUT,
+                           "%s is of model %s, %s of %s: calibrate one model at a "
+                           "time",
+                           trace_path(c->traces[0]), a->name, trace_path(c->traces[t]), b->name);
         if (a->layers != b->layers || a->heads != b->heads || a->kv_heads != b->kv_heads ||
             a->head_dim != b->head_dim || a->v_dim != b->v_dim || a->causal != b->causal ||
             strcmp(a->head_ids, b->head_ids))
@@ -87,8 +88,8 @@ static int fill_job(const struct calibrate *c, const struct wanted *steps, const
 int calibrate_plan(struct calibrate *c, const struct calibrate_select *sel, struct err *err)
 {
     const struct trace_meta *m = trace_meta(c->traces[0]);
-    struct wanted            layers = {0}, heads = {0}, steps = {0};
-    int                      rc = 0;
+    struct wanted layers = {0}, heads = {0}, steps = {0};
+    int rc = 0;
 
     TRY(same_model(c, err));
     TRY(wanted_parse(&layers, sel->layers, m->layers, "--layers", err));
@@ -124,7 +125,7 @@ struct calibrate_cost calibrate_costs(const struct calibrate *c)
     struct calibrate_cost cost = {0};
     for (int64_t i = 0; i < c->n_jobs; i++) {
         const struct calibrate_job *j = &c->jobs[i];
-        int64_t                     memory = 0;
+        int64_t memory = 0;
         for (int64_t s = 0; s < j->n; s++) {
             const struct trace_meta *m = trace_meta(c->traces[j->trace[s]]);
             memory += head_load_memory(m, c->load.precision);
@@ -140,7 +141,7 @@ struct calibrate_cost calibrate_costs(const struct calibrate *c)
 
 struct execution {
     struct calibrate *c;
-    struct progress  *progress;
+    struct progress *progress;
 };
 
 static double job_cost(const struct calibrate *c, const struct calibrate_job *j)
@@ -153,14 +154,14 @@ static double job_cost(const struct calibrate *c, const struct calibrate_job *j)
     return pairs;
 }
 
-static int search(const struct calibrate *c, struct calibrate_job *j,
-                  const struct head_in *samples, struct err *err)
+static int search(const struct calibrate *c, struct calibrate_job *j, const struct head_in *samples,
+                  struct err *err)
 {
     const struct method *method = c->run->method;
-    struct method_ctx    ctx = {.seed = c->load.seed};
-    struct buf           b = {0};
-    struct jw            w;
-    int                  rc;
+    struct method_ctx ctx = {.seed = c->load.seed};
+    struct buf b = {0};
+    struct jw w;
+    int rc;
 
     jw_init(&w, &b, 0);
     jw_obj(&w);
@@ -182,13 +183,13 @@ static int search(const struct calibrate *c, struct calibrate_job *j,
 
 static int run_job(void *ctx, int64_t item, int worker, struct err *err)
 {
-    struct execution     *x = ctx;
-    struct calibrate     *c = x->c;
+    struct execution *x = ctx;
+    struct calibrate *c = x->c;
     struct calibrate_job *j = &c->jobs[item];
-    struct sim_head      *heads = NULL;
-    struct head_in       *samples = NULL;
-    char                  label[64];
-    int                   rc = 0, number = trace_head_number(trace_meta(c->traces[0]), j->head);
+    struct sim_head *heads = NULL;
+    struct head_in *samples = NULL;
+    char label[64];
+    int rc = 0, number = trace_head_number(trace_meta(c->traces[0]), j->head);
 
     TRY(mem_zalloc(&heads, j->n, sizeof *heads, "samples", err));
     TRY(mem_zalloc(&samples, j->n, sizeof *samples, "samples", err));
@@ -213,7 +214,7 @@ int calibrate_execute(struct calibrate *c, int jobs, struct err *err)
     for (int64_t i = 0; i < c->n_jobs; i++)
         total += job_cost(c, &c->jobs[i]);
     struct execution x = {c, progress_start("calibrate", total, c->n_jobs)};
-    int              rc = pool_run(jobs, c->n_jobs, run_job, &x, err);
+    int rc = pool_run(jobs, c->n_jobs, run_job, &x, err);
     progress_end(&x.progress);
     return rc;
 }

@@ -15,20 +15,20 @@
 #include <stdint.h>
 
 struct calibrate_job {
-    int      layer, head;
-    int64_t *trace, *call;     /* [n], owned: where the samples are */
-    int64_t  n, cap_trace, cap_call;
-    char    *text;             /* result, owned: a JSON object with layer, head and parameters */
-    char    *skip;             /* or why there is none, owned */
+    int layer, head;
+    int64_t *trace, *call; /* [n], owned: where the samples are */
+    int64_t n, cap_trace, cap_call;
+    char *text; /* result, owned: a JSON object with layer, head and parameters */
+    char *skip; /* or why there is none, owned */
 };
 
 struct calibrate {
     const struct method_run *run; /* borrowed */
-    struct trace           **traces;
-    int64_t                  n_traces;
-    struct head_load         load;
-    struct calibrate_job    *jobs; /* owned, by layer, then head */
-    int64_t                  n_jobs, cap_jobs;
+    struct trace **traces;
+    int64_t n_traces;
+    struct head_load load;
+    struct calibrate_job *jobs; /* owned, by layer, then head */
+    int64_t n_jobs, cap_jobs;
 };
 
 /* What to take: index lists, NULL or "all"; branch "" = all. */

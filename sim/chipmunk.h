@@ -19,21 +19,21 @@
 #define CHIP_TILE 128 /* keys of the kernel's tile */
 
 struct chip_shape {
-    int64_t n, video, text;      /* tokens */
-    int64_t grid[3];             /* boxes in time, height, width */
+    int64_t n, video, text; /* tokens */
+    int64_t grid[3];        /* boxes in time, height, width */
     int64_t voxels, groups;
 };
 
 void chip_shape_of(const struct geometry *g, const int64_t voxel[3], struct chip_shape *out);
 
 struct chip_rule {
-    double   top_keys;     /* share of keys kept by column mass; 1 = all */
-    double   random_keys;  /* probability of a key of the static mask */
-    double   redraw;       /* probability of a key drawn anew with every mask */
-    double   local_1d;     /* share of video tokens around the group */
-    int64_t  local_voxels; /* side of the cube of boxes around the group's own, 0 = none */
-    int64_t  multiple;     /* key counts are rounded to this */
-    bool     clean;        /* without the published code's artefacts */
+    double top_keys;      /* share of keys kept by column mass; 1 = all */
+    double random_keys;   /* probability of a key of the static mask */
+    double redraw;        /* probability of a key drawn anew with every mask */
+    double local_1d;      /* share of video tokens around the group */
+    int64_t local_voxels; /* side of the cube of boxes around the group's own, 0 = none */
+    int64_t multiple;     /* key counts are rounded to this */
+    bool clean;           /* without the published code's artefacts */
     uint64_t seed;
 };
 
@@ -67,11 +67,11 @@ int chip_mask(const struct chip_shape *s, const struct chip_rule *r, const struc
 
 /* Full steps: those of the list, or 0, 1 and the multiples of `every`. */
 struct chip_schedule {
-    int64_t        every;
+    int64_t every;
     const int64_t *list; /* NULL: by every */
-    int            n;
+    int n;
 };
-bool    chip_full_step(const struct chip_schedule *s, int64_t t);
+bool chip_full_step(const struct chip_schedule *s, int64_t t);
 int64_t chip_full_before(const struct chip_schedule *s, int64_t t); /* last one < t, or -1 */
 
 #endif

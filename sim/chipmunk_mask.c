@@ -115,7 +115,7 @@ int chip_static(const struct chip_shape *s, const struct chip_rule *r, struct sl
 {
     int64_t last = s->groups - (s->text / CHIP_ROWS + 1); /* groups from here on see nearly all */
     int64_t window = (int64_t)(r->local_1d * (double)s->video) / 2;
-    int     rc = slice_mask_init(out, s->n, s->n, false, CHIP_ROWS, 1, err);
+    int rc = slice_mask_init(out, s->n, s->n, false, CHIP_ROWS, 1, err);
     if (rc)
         return rc;
     for (int64_t g = 0; g < s->groups; g++) {
@@ -158,18 +158,18 @@ void chip_pad(struct slice_mask *m, int64_t g, int64_t multiple)
 
 struct chip_run {
     const struct chip_shape *shape;
-    const struct chip_rule  *rule;
-    struct slice_mask       *mask;
-    struct prefix_work      *work;
-    uint64_t                 stream;
-    int64_t                  top, selected;
+    const struct chip_rule *rule;
+    struct slice_mask *mask;
+    struct prefix_work *work;
+    uint64_t stream;
+    int64_t top, selected;
 };
 
 static int add_selected(struct chip_run *run, const struct map_group *g, struct err *err)
 {
-    int64_t       n = run->shape->n;
+    int64_t n = run->shape->n;
     struct prefix best;
-    int           rc = prefix_topk(run->work, g->sum, n, run->top, &best, err);
+    int rc = prefix_topk(run->work, g->sum, n, run->top, &best, err);
     if (rc)
         return rc;
     for (int64_t j = 0; j < n; j++) {
@@ -184,8 +184,8 @@ static int add_selected(struct chip_run *run, const struct map_group *g, struct 
 static int chip_group(void *ctx, const struct map_group *g, struct err *err)
 {
     struct chip_run *run = ctx;
-    int64_t          fixed = slice_mask_count(run->mask, g->index);
-    int              rc = 0;
+    int64_t fixed = slice_mask_count(run->mask, g->index);
+    int rc = 0;
 
     if (run->rule->top_keys == 1)
         keep_range(run->mask, g->index, 0, run->shape->n);
@@ -204,7 +204,7 @@ static void raise_normalisers(const struct head_in *in, const double *lse, doubl
 {
     for (int64_t r0 = 0; r0 < in->x.nq; r0 += CHIP_ROWS) {
         int64_t r1 = MIN(r0 + CHIP_ROWS, in->x.nq);
-        double  most = 0;
+        double most = 0;
         for (int64_t i = r0; i < r1; i++)
             most = fmax(most, in->lse[i] - lse[i]);
         for (int64_t i = r0; i < r1; i++)
@@ -216,10 +216,10 @@ int chip_mask(const struct chip_shape *s, const struct chip_rule *r, const struc
               const double *lse, uint64_t stream, struct slice_mask *out, int64_t *selected,
               struct err *err)
 {
-    struct chip_run run = {.shape = s, .rule = r, .mask = out, .stream = stream,
-                           .top = chip_top_keys(r, s->n)};
-    double         *raised = NULL;
-    int             rc = 0;
+    struct chip_run run = {
+        .shape = s, .rule = r, .mask = out, .stream = stream, .top = chip_top_keys(r, s->n)};
+    double *raised = NULL;
+    int rc = 0;
 
     TRY(chip_static(s, r, out, err));
     TRY(mem_alloc(&raised, in->x.nq, sizeof *raised, "normalisers", err));

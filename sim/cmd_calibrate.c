@@ -13,9 +13,9 @@
 
 struct calibrate_opts {
     struct common_opts c;
-    int                precision;
-    char              *out, *layers, *heads, *steps, *branch, *permute;
-    bool               allow_nonfinite;
+    int precision;
+    char *out, *layers, *heads, *steps, *branch, *permute;
+    bool allow_nonfinite;
 };
 
 static const char *const precisions[] = {"f64", "f32", NULL};
@@ -69,7 +69,7 @@ static int parse_method(const struct app *app, const char *text, struct method_r
         return rc;
     const struct method *m = (*runs)[0].method;
     if (!m->calibrate) {
-        char   names[256] = "";
+        char names[256] = "";
         size_t used = 0;
         for (const struct method *const *k = app->methods; *k; k++)
             if ((*k)->calibrate && used < sizeof names)
@@ -104,7 +104,7 @@ out:
 static int choose_order(struct calibrate *c, const struct calibrate_opts *o, struct err *err)
 {
     const struct method *m = c->run->method;
-    const char          *own = m->order ? m->order(c->run->params) : NULL;
+    const char *own = m->order ? m->order(c->run->params) : NULL;
     c->load.permute = o->permute;
     if (!own || !strcmp(own, "none"))
         return 0;
@@ -130,9 +130,9 @@ static int check_output(const struct calibrate_opts *o, struct err *err)
 static int print_plan(const struct calibrate *c, const struct calibrate_opts *o, struct err *err)
 {
     struct calibrate_cost cost = calibrate_costs(c);
-    struct buf            b = {0};
-    struct jw             w;
-    int                   jobs = cmd_jobs(&o->c), rc;
+    struct buf b = {0};
+    struct jw w;
+    int jobs = cmd_jobs(&o->c), rc;
 
     jobs = jobs > c->n_jobs ? (int)c->n_jobs : jobs;
     jw_init(&w, &b, 2);
@@ -168,9 +168,9 @@ static void report_skips(const struct calibrate *c)
 static int write_result(const struct calibrate *c, const struct calibrate_opts *o, struct err *err)
 {
     struct buf b = {0}, summary = {0};
-    struct jw  w;
-    int64_t    skipped = calibrate_skipped(c);
-    int        rc = 0;
+    struct jw w;
+    int64_t skipped = calibrate_skipped(c);
+    int rc = 0;
 
     report_skips(c);
     if (skipped == c->n_jobs)
@@ -203,12 +203,12 @@ out:
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct calibrate_opts o;
-    struct calibrate      c = {0};
-    struct str_list       args = {0};
-    struct method_run    *runs = NULL;
-    int64_t               n_runs = 0;
-    bool                  done = false;
-    int                   rc = 0;
+    struct calibrate c = {0};
+    struct str_list args = {0};
+    struct method_run *runs = NULL;
+    int64_t n_runs = 0;
+    bool done = false;
+    int rc = 0;
 
     TRY(cmd_begin(&cmd_calibrate, &o, argc, argv, &args, &done, err));
     if (done)

@@ -9,10 +9,10 @@
 
 struct head_load {
     enum precision precision;
-    const char    *permute;         /* token order, "none" = as stored; core/permute.h names */
-    uint64_t       seed;            /* of permute=random */
-    bool           allow_nonfinite; /* let NaN and infinity pass */
-    bool           no_reference;    /* in.out and in.lse stay NULL */
+    const char *permute;  /* token order, "none" = as stored; core/permute.h names */
+    uint64_t seed;        /* of permute=random */
+    bool allow_nonfinite; /* let NaN and infinity pass */
+    bool no_reference;    /* in.out and in.lse stay NULL */
 };
 
 /* Read q, k, v of one head of one call, apply the token order, compute the dense reference. The

@@ -36,11 +36,11 @@ void kmeans_free(struct kmeans *m)
 }
 
 struct scratch {
-    float  *dots;       /* [TILE][k] */
-    float  *token_sq;   /* [n] */
-    float  *centroid_sq; /* [k] */
+    float *dots;        /* [TILE][k] */
+    float *token_sq;    /* [n] */
+    float *centroid_sq; /* [k] */
     double *sums;       /* [k][d] */
-    float  *next;       /* [k][d] */
+    float *next;        /* [k][d] */
 };
 
 static void scratch_free(struct scratch *w)
@@ -118,9 +118,9 @@ static double update(const struct kmeans *m, const float *x, struct scratch *w)
     for (int64_t j = 0; j < m->k; j++) {
         double moved = 0;
         for (int64_t c = j * m->d; c < (j + 1) * m->d; c++) {
-            w->next[c] = m->sizes[j] == 0 ? m->centroids[c]
-                                          : dtype_round(m->dtype, (float)(w->sums[c] /
-                                                                          (double)m->sizes[j]));
+            w->next[c] = m->sizes[j] == 0
+                             ? m->centroids[c]
+                             : dtype_round(m->dtype, (float)(w->sums[c] / (double)m->sizes[j]));
             moved += pow((double)w->next[c] - m->centroids[c], 2);
         }
         shift = fmax(shift, sqrt(moved));
@@ -131,7 +131,7 @@ static double update(const struct kmeans *m, const float *x, struct scratch *w)
 int kmeans_run(struct kmeans *m, const float *x, int64_t most, double tol, struct err *err)
 {
     struct scratch w = {0};
-    int            rc = 0;
+    int rc = 0;
 
     TRY(scratch_init(&w, m, err));
     squares(x, m->n, m->d, w.token_sq);

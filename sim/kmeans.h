@@ -2,8 +2,8 @@
  * kmeans.h - Lloyd's k-means with given centroids, in the arithmetic of a 32-bit kernel on tensors
  * of a narrower type.
  *
- *   assign  label = centroid of the smallest max(0, |x|^2 + |c|^2 - 2 x.c) in float, the lower of two
- *   update  mean of the tokens of a cluster, rounded to the tensors' type; an empty one stays
+ *   assign  label = centroid of the smallest max(0, |x|^2 + |c|^2 - 2 x.c) in float, the lower of
+ * two update  mean of the tokens of a cluster, rounded to the tensors' type; an empty one stays
  */
 #ifndef LACUNA_KMEANS_H
 #define LACUNA_KMEANS_H
@@ -14,18 +14,18 @@
 #include <stdint.h>
 
 struct kmeans {
-    int64_t    n, k;      /* tokens, centroids */
-    int        d;
-    enum dtype dtype;     /* of tokens and centroids: DT_F32, DT_BF16 or DT_F16 */
-    float     *centroids; /* [k][d], in and out */
-    int32_t   *labels;    /* [n], of the last assignment */
-    int64_t   *sizes;     /* [k], of the last assignment */
-    int64_t    iterations;
-    double     shift;     /* largest centroid movement of the last update */
+    int64_t n, k; /* tokens, centroids */
+    int d;
+    enum dtype dtype; /* of tokens and centroids: DT_F32, DT_BF16 or DT_F16 */
+    float *centroids; /* [k][d], in and out */
+    int32_t *labels;  /* [n], of the last assignment */
+    int64_t *sizes;   /* [k], of the last assignment */
+    int64_t iterations;
+    double shift; /* largest centroid movement of the last update */
 };
 
 /* Allocate for n tokens; centroids, labels and sizes are owned, release with kmeans_free. */
-int  kmeans_init(struct kmeans *m, int64_t n, int64_t k, int d, enum dtype dtype, struct err *err);
+int kmeans_init(struct kmeans *m, int64_t n, int64_t k, int d, enum dtype dtype, struct err *err);
 void kmeans_free(struct kmeans *m); /* also of a zeroed one */
 
 /* Up to `most` iterations on x [n][d] from m->centroids. When an update moves no centroid by `tol`

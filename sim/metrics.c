@@ -109,8 +109,8 @@ void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r)
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err)
 {
     struct mask_counts c;
-    int64_t            kept, allowed;
-    int                rc = 0;
+    int64_t kept, allowed;
+    int rc = 0;
 
     TRY(mask_count(m, &c, err));
     a->counts.pairs_kept += c.pairs_kept;
@@ -149,7 +149,7 @@ static int ascending(const void *a, const void *b)
 
 struct named {
     const char *name;
-    double      value;
+    double value;
 };
 
 static int put_all(struct record *r, const struct named *v, size_t n, struct err *err)
@@ -193,10 +193,9 @@ static int put_counts(const struct metrics_acc *a, double nq, double nk, struct 
     return put_all(r, e, 2, err);
 }
 
-int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
-                   struct err *err)
+int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r, struct err *err)
 {
-    int    rc = 0;
+    int rc = 0;
     double sum = 0, n = (double)a->n;
 
     TRY(put_counts(a, (double)nq, (double)nk, r, err));

@@ -12,23 +12,23 @@
 #include <stdint.h>
 
 struct metrics_acc {
-    int64_t n, dv;      /* rows, channels */
-    double *recall;     /* [n], owned: mass of dense attention that row i keeps */
-    double  sum_abs_delta, sum_abs_ref, sum_sq_delta, sum_sq_ref, sum_sq_out, dot;
-    double  max_delta, min_row_cos;
-    double  sum_lse, max_lse;
+    int64_t n, dv;  /* rows, channels */
+    double *recall; /* [n], owned: mass of dense attention that row i keeps */
+    double sum_abs_delta, sum_abs_ref, sum_sq_delta, sum_sq_ref, sum_sq_out, dot;
+    double max_delta, min_row_cos;
+    double sum_lse, max_lse;
     int64_t rows_lse, rows_empty;
 
-    struct mask_counts counts;    /* sums over chunks */
-    double             tiles_pv;
-    int64_t            kept64, allowed64, kept128, allowed128; /* tiles of 64 x 64, 128 x 128 */
+    struct mask_counts counts; /* sums over chunks */
+    double tiles_pv;
+    int64_t kept64, allowed64, kept128, allowed128; /* tiles of 64 x 64, 128 x 128 */
 };
 
-int  metrics_init(struct metrics_acc *a, int64_t nq, int64_t dv, struct err *err);
+int metrics_init(struct metrics_acc *a, int64_t nq, int64_t dv, struct err *err);
 void metrics_free(struct metrics_acc *a);
 
-/* Rows [row0, row0+n): out, ref [n][dv]; lse_mask = ln of the kept exact mass (recall), lse_out = the
- * method's own normaliser (LSE error), lse_ref = dense. -inf marks an empty row. */
+/* Rows [row0, row0+n): out, ref [n][dv]; lse_mask = ln of the kept exact mass (recall), lse_out =
+ * the method's own normaliser (LSE error), lse_ref = dense. -inf marks an empty row. */
 void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const double *out,
                       const double *ref, const double *lse_mask, const double *lse_out,
                       const double *lse_ref);

@@ -14,21 +14,21 @@
 
 /* A cell whose rows are still coming. */
 struct open_cell {
-    char *key;         /* record_key, owned */
-    hid_t out, lse;    /* datasets */
+    char *key;      /* record_key, owned */
+    hid_t out, lse; /* datasets */
 };
 
 struct outfile {
-    struct h5_part    part;
-    hid_t             cells; /* group */
+    struct h5_part part;
+    hid_t cells; /* group */
     struct open_cell *open;
-    int64_t           n_open, cap_open, n_cells;
-    pthread_mutex_t   lock;
+    int64_t n_open, cap_open, n_cells;
+    pthread_mutex_t lock;
 };
 
 int outfile_create(const char *path, bool force, struct outfile **out, struct err *err)
 {
-    int             rc = 0;
+    int rc = 0;
     struct outfile *f = NULL;
 
     TRY(mem_zalloc(&f, 1, sizeof *f, "output file", err));
@@ -67,9 +67,9 @@ out:
 static int begin_cell(struct outfile *f, const struct record *r, const char *key, int64_t dv,
                       struct open_cell **cell, struct err *err)
 {
-    int     rc = 0;
-    hid_t   g = H5I_INVALID_HID, f32 = h5_type(DT_F32), f64 = h5_type(DT_F64);
-    hid_t   props = h5_dataset_props(2, NULL), props1 = h5_dataset_props(1, NULL);
+    int rc = 0;
+    hid_t g = H5I_INVALID_HID, f32 = h5_type(DT_F32), f64 = h5_type(DT_F64);
+    hid_t props = h5_dataset_props(2, NULL), props1 = h5_dataset_props(1, NULL);
     int64_t dims[2] = {r->n_q, dv};
 
     struct open_cell c = {NULL, H5I_INVALID_HID, H5I_INVALID_HID};
@@ -102,8 +102,8 @@ static int write_rows(hid_t dset, int ndim, int64_t row0, int64_t n, int64_t wid
                       const void *data, struct err *err)
 {
     hsize_t start[2] = {(hsize_t)row0, 0}, count[2] = {(hsize_t)n, (hsize_t)width};
-    hid_t   file = H5Dget_space(dset), memory = H5Screate_simple(ndim, count, NULL);
-    int     rc = 0;
+    hid_t file = H5Dget_space(dset), memory = H5Screate_simple(ndim, count, NULL);
+    int rc = 0;
     if (file < 0 || memory < 0 ||
         H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
         H5Dwrite(dset, memtype, memory, file, H5P_DEFAULT, data) < 0)
@@ -133,11 +133,11 @@ static void end_cell(struct outfile *f, struct open_cell *c)
 int outfile_put(struct outfile *f, const struct record *r, int64_t dv, int64_t row0, int64_t row1,
                 const double *out, const double *lse, struct err *err)
 {
-    int               rc = 0;
-    struct buf        key = {0};
-    float            *rows = NULL;
+    int rc = 0;
+    struct buf key = {0};
+    float *rows = NULL;
     struct open_cell *c;
-    int64_t           n = row1 - row0;
+    int64_t n = row1 - row0;
 
     pthread_mutex_lock(&f->lock);
     h5_lock();

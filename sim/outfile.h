@@ -19,7 +19,7 @@ int outfile_create(const char *path, bool force, struct outfile **out, struct er
 int outfile_put(struct outfile *f, const struct record *r, int64_t dv, int64_t row0, int64_t row1,
                 const double *out, const double *lse, struct err *err);
 
-int  outfile_commit(struct outfile **f, struct err *err);
+int outfile_commit(struct outfile **f, struct err *err);
 void outfile_abort(struct outfile **f); /* accepts NULL */
 
 #endif

@@ -78,7 +78,7 @@ static void group_maxima(const float *x, int64_t n, int d, const struct quant_gr
 {
     for (int64_t t = 0; t < n; t++) {
         const float *row = x + t * d;
-        float        a = 0;
+        float a = 0;
         for (int c = 0; c < d; c++)
             a = fmaxf(a, fabsf(row[c]));
         float *m = &amax[quant_group_of(g, t)];
@@ -89,7 +89,7 @@ static void group_maxima(const float *x, int64_t n, int d, const struct quant_gr
 int quant_int(struct quant *out, const float *x, int64_t n, int d, const struct quant_groups *g,
               int levels, enum quant_round r, struct err *err)
 {
-    int          rc;
+    int rc;
     struct quant q = {n, d, levels, *g, quant_group_count(g, n), NULL, NULL, NULL};
     TRY(mem_alloc(&q.q, n * d, sizeof *q.q, "quantised operand", err));
     TRY(mem_zalloc(&q.amax, q.n_groups, sizeof *q.amax, "quantisation maxima", err));

@@ -30,8 +30,8 @@ enum quant_gran { QUANT_TENSOR, QUANT_BLOCK, QUANT_WARP, QUANT_THREAD, QUANT_TOK
  */
 struct quant_groups {
     enum quant_gran gran;
-    bool            keys;
-    int64_t         block, warp;
+    bool keys;
+    int64_t block, warp;
 };
 
 /* Number of scales of n tokens, those of tokens past n in the last block included. */
@@ -39,23 +39,23 @@ int64_t quant_group_count(const struct quant_groups *g, int64_t n);
 int64_t quant_group_of(const struct quant_groups *g, int64_t token);
 
 /* The rules for one group and one value. */
-float   quant_delta(enum quant_round r, int levels, float amax);
+float quant_delta(enum quant_round r, int levels, float amax);
 int32_t quant_value(enum quant_round r, int levels, float amax, float x);
 
 /* An integer matrix. Release with quant_free. */
 struct quant {
-    int64_t             n;
-    int                 d, levels;
+    int64_t n;
+    int d, levels;
     struct quant_groups groups;
-    int64_t             n_groups;
-    int8_t             *q;     /* [n][d], owned */
-    float              *amax;  /* [n_groups], 0 for groups without a token; owned */
-    float              *scale; /* [n_groups] delta, owned */
+    int64_t n_groups;
+    int8_t *q;    /* [n][d], owned */
+    float *amax;  /* [n_groups], 0 for groups without a token; owned */
+    float *scale; /* [n_groups] delta, owned */
 };
 
 /* Quantise x [n][d] (finite values). */
-int  quant_int(struct quant *out, const float *x, int64_t n, int d, const struct quant_groups *g,
-               int levels, enum quant_round r, struct err *err);
+int quant_int(struct quant *out, const float *x, int64_t n, int d, const struct quant_groups *g,
+              int levels, enum quant_round r, struct err *err);
 void quant_free(struct quant *q); /* also of a zeroed one */
 
 static inline float quant_scale_of(const struct quant *q, int64_t token)
@@ -86,7 +86,7 @@ static inline float e4m3_round(float x)
         return x;
     float a;
     memcpy(&a, &u, sizeof a);
-    float    tiny = (a + 0x1p14f) - 0x1p14f; /* multiples of 2^-9 below 2^-6 */
+    float tiny = (a + 0x1p14f) - 0x1p14f; /* multiples of 2^-9 below 2^-6 */
     uint32_t r = (u + 0x7ffffu + (u >> 20 & 1)) & 0xfff00000u;
     if (r > 0x43e00000u)
         r = 0x43e00000u;
@@ -109,7 +109,7 @@ static inline float f16_round(float x)
         return x;
     float a;
     memcpy(&a, &u, sizeof a);
-    float    tiny = (a + 0.5f) - 0.5f; /* multiples of 2^-24 below 2^-14 */
+    float tiny = (a + 0.5f) - 0.5f; /* multiples of 2^-24 below 2^-14 */
     uint32_t r = (u + 0xfffu + (u >> 13 & 1)) & 0xffffe000u;
     if (r >= 0x47800000u)
         r = 0x7f800000u;

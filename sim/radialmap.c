@@ -71,11 +71,11 @@ static bool pair_block(const struct frame_pair *p, int64_t r, int64_t c)
 
 static void add_pair(const struct radial_rule *r, int64_t i, int64_t j, struct block_map *map)
 {
-    int64_t           B = r->block, blocks = (r->F + B - 1) / B;
-    bool              all = r->sink && j == 0;
+    int64_t B = r->block, blocks = (r->F + B - 1) / B;
+    bool all = r->sink && j == 0;
     struct frame_pair p = {r->F, B, i * r->F % B, j * r->F % B,
                            all ? r->F : (int64_t)floor(radial_width(r, llabs(i - j)))};
-    int64_t           row0 = i * r->F / B, col0 = j * r->F / B;
+    int64_t row0 = i * r->F / B, col0 = j * r->F / B;
 
     if (!all && !radial_frames_kept(r, llabs(i - j)))
         return;
@@ -88,7 +88,7 @@ static void add_pair(const struct radial_rule *r, int64_t i, int64_t j, struct b
 int radial_map(const struct radial_rule *r, struct block_map *map, struct err *err)
 {
     int64_t video = r->F * r->T, n = video + r->text;
-    int     rc = block_map_init(map, n, n, r->block, false, err);
+    int rc = block_map_init(map, n, n, r->block, false, err);
     if (rc)
         return rc;
     for (int64_t i = 0; i < r->T; i++)

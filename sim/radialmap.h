@@ -19,8 +19,8 @@ struct radial_rule {
     int64_t text;  /* text tokens after the video, padding included */
     int64_t block; /* B */
     int64_t thin;  /* band length below which frame pairs are thinned */
-    double  decay;
-    bool    sink;  /* all queries see frame 0 */
+    double decay;
+    bool sink; /* all queries see frame 0 */
 };
 
 /* Keys of frame j around position k that a query of frame i keeps are |k - l| <= width. A real

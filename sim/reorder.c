@@ -31,8 +31,8 @@ int sim_head_reorder(const struct head_in *in, const char *order, uint64_t seed,
                      struct err *err)
 {
     const struct attn_in *x = &in->x;
-    int64_t              *perm = NULL, n = x->nq;
-    int                   rc = 0;
+    int64_t *perm = NULL, n = x->nq;
+    int rc = 0;
 
     memset(h, 0, sizeof *h);
     if (x->causal || x->nq != x->nk)

@@ -22,32 +22,32 @@
 #include <stdint.h>
 
 struct series {
-    int      trace;            /* index into replay.traces */
-    int      layer, head;      /* head as stored in the trace */
-    char     branch[16];       /* "" when it holds all branches */
-    int64_t *calls, n_calls;   /* of the trace, by step; owned */
-    double   cost;             /* pairs x methods still to do */
-    int64_t  cells, todo;      /* all cells; those without a record */
+    int trace;               /* index into replay.traces */
+    int layer, head;         /* head as stored in the trace */
+    char branch[16];         /* "" when it holds all branches */
+    int64_t *calls, n_calls; /* of the trace, by step; owned */
+    double cost;             /* pairs x methods still to do */
+    int64_t cells, todo;     /* all cells; those without a record */
 };
 
 struct replay {
-    struct trace     **traces; /* owned, open */
-    int64_t            n_traces;
-    struct method_run *runs;   /* borrowed */
-    int64_t            n_runs;
-    struct head_load   load;
-    const struct accel   *accel;   /* NULL: on the CPU */
+    struct trace **traces; /* owned, open */
+    int64_t n_traces;
+    struct method_run *runs; /* borrowed */
+    int64_t n_runs;
+    struct head_load load;
+    const struct accel *accel;     /* NULL: on the CPU */
     struct accel_session *session; /* owned by the command */
-    enum select_where     select;
-    bool                  accel_metrics; /* the back end measures the metrics too */
-    uint64_t           seed;
-    struct series     *series; /* owned */
-    int64_t            n_series, cap_series;
-    struct record_file *records;  /* NULL in a dry run */
-    struct maskfile    *masks;    /* NULL: not dumped */
-    struct outfile     *outputs;  /* NULL: not dumped */
-    struct progress    *progress;
-    int64_t             done_ok, done_skip, done_error; /* atomic adds */
+    enum select_where select;
+    bool accel_metrics; /* the back end measures the metrics too */
+    uint64_t seed;
+    struct series *series; /* owned */
+    int64_t n_series, cap_series;
+    struct record_file *records; /* NULL in a dry run */
+    struct maskfile *masks;      /* NULL: not dumped */
+    struct outfile *outputs;     /* NULL: not dumped */
+    struct progress *progress;
+    int64_t done_ok, done_skip, done_error; /* atomic adds */
 };
 
 /* What to take from the traces: index lists, NULL = all. */

@@ -45,9 +45,9 @@ static struct series *find_series(struct replay *r, int trace, const struct trac
 
 static int add_call(struct replay *r, int trace, int64_t call, int head, struct err *err)
 {
-    int                      rc = 0;
+    int rc = 0;
     const struct trace_call *c = trace_call(r->traces[trace], call);
-    struct series           *s = find_series(r, trace, c, head);
+    struct series *s = find_series(r, trace, c, head);
     if (!s) {
         TRY(mem_grow(&r->series, &r->cap_series, r->n_series + 1, sizeof *s, "series", err));
         s = r->series + r->n_series++;
@@ -70,7 +70,7 @@ out:
 static int plan_trace(struct replay *r, int t, const struct wanted *w, const char *branch,
                       struct err *err)
 {
-    int                 rc = 0;
+    int rc = 0;
     const struct trace *trace = r->traces[t];
     for (int64_t i = 0; i < trace_calls(trace); i++) {
         const struct trace_call *c = trace_call(trace, i);
@@ -98,10 +98,10 @@ static int parse_list(const char *text, int64_t limit, const char *what, int64_t
 /* Cells without a record, and what they cost. */
 static int count_todo(struct replay *r, struct err *err)
 {
-    int        rc = 0;
+    int rc = 0;
     struct buf key = {0};
     for (int64_t i = 0; i < r->n_series; i++) {
-        struct series           *s = r->series + i;
+        struct series *s = r->series + i;
         const struct trace_meta *m = trace_meta(r->traces[s->trace]);
         double pairs = (double)pairs_allowed(m->n_q, m->n_k, m->causal);
         for (int64_t c = 0; c < s->n_calls; c++)
@@ -128,7 +128,7 @@ out:
 
 int replay_plan(struct replay *r, const struct replay_select *sel, struct err *err)
 {
-    int           rc = 0;
+    int rc = 0;
     struct wanted w = {0};
 
     for (int t = 0; t < r->n_traces; t++) {
@@ -160,8 +160,8 @@ out:
  * same split. */
 int replay_shard(struct replay *r, const struct shard *shard, struct err *err)
 {
-    int      rc = 0;
-    double  *cost = NULL;
+    int rc = 0;
+    double *cost = NULL;
     int64_t *owner = NULL, kept = 0;
 
     if (shard->count <= 1)
@@ -190,7 +190,7 @@ out:
 int replay_identity(const struct replay *r, const struct series *s, int64_t call,
                     const struct method_run *run, struct record *rec, struct err *err)
 {
-    const struct trace      *t = r->traces[s->trace];
+    const struct trace *t = r->traces[s->trace];
     const struct trace_meta *m = trace_meta(t);
     const struct trace_call *c = trace_call(t, call);
 

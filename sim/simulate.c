@@ -37,9 +37,9 @@ int sim_head_operands(struct sim_head *h, enum precision prec, struct err *err)
 
 int sim_head_reference(struct sim_head *h, enum precision prec, struct err *err)
 {
-    int                   rc = 0;
+    int rc = 0;
     const struct attn_in *x = &h->in.x;
-    struct mask           full;
+    struct mask full;
 
     TRY(sim_head_operands(h, prec, err));
     TRY(mem_alloc(&h->out, x->nq * x->dv, sizeof(double), "dense output", err));
@@ -55,7 +55,7 @@ out:
 int sim_head_init(struct sim_head *h, const struct head_in *in, enum precision prec,
                   struct err *err)
 {
-    int                   rc = 0;
+    int rc = 0;
     const struct attn_in *x = &in->x;
 
     memset(h, 0, sizeof *h);
@@ -93,14 +93,14 @@ static double now_ns(void)
 
 /* One method on one head, while it runs. */
 struct run {
-    const struct method  *method;
+    const struct method *method;
     const struct head_in *in;
-    void                 *state;
-    struct metrics_acc    acc;
-    double               *out, *lse, *lse_mask; /* of a chunk */
-    double                ns_prepare, ns_select, ns_attend;
-    sim_sink_fn          *sink;
-    void                 *sink_ctx;
+    void *state;
+    struct metrics_acc acc;
+    double *out, *lse, *lse_mask; /* of a chunk */
+    double ns_prepare, ns_select, ns_attend;
+    sim_sink_fn *sink;
+    void *sink_ctx;
 };
 
 /* A common multiple of the method's groups and of the 128-row tiles that every mask is counted in,
@@ -115,17 +115,17 @@ static int64_t chunk_rows(const struct run *run)
         b = t;
     }
     int64_t step = unit / a * 128;
-    int64_t want = CHUNK_PAIRS / run->in->x.nk < CHUNK_ROWS ? CHUNK_PAIRS / run->in->x.nk
-                                                            : CHUNK_ROWS;
+    int64_t want =
+        CHUNK_PAIRS / run->in->x.nk < CHUNK_ROWS ? CHUNK_PAIRS / run->in->x.nk : CHUNK_ROWS;
     return want <= step ? step : (want + step - 1) / step * step;
 }
 
 static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv, struct err *err)
 {
     const struct method *me = run->method;
-    struct attend_stats  stats = {-1, 0};
-    bool                 own = me->attend && (!me->attends || me->attends(run->state));
-    int                  rc = 0;
+    struct attend_stats stats = {-1, 0};
+    bool own = me->attend && (!me->attends || me->attends(run->state));
+    int rc = 0;
 
     double t = now_ns();
     if (own)
@@ -147,8 +147,8 @@ out:
 static int run_chunk(struct run *run, int64_t row0, int64_t row1, struct err *err)
 {
     struct mask m = {0};
-    double      tiles_pv, t = now_ns();
-    int         rc = 0;
+    double tiles_pv, t = now_ns();
+    int rc = 0;
 
     TRY(run->method->select(run->state, row0, row1, &m, err));
     run->ns_select += now_ns() - t;
@@ -168,8 +168,8 @@ out:
 static int run_chunks(struct run *run, struct err *err)
 {
     const struct attn_in *x = &run->in->x;
-    int64_t               step = chunk_rows(run), rows = step < x->nq ? step : x->nq;
-    int                   rc = 0;
+    int64_t step = chunk_rows(run), rows = step < x->nq ? step : x->nq;
+    int rc = 0;
 
     TRY(mem_alloc(&run->out, rows * x->dv, sizeof(double), "method output", err));
     TRY(mem_alloc(&run->lse, rows, sizeof(double), "method log-sum-exp", err));
@@ -186,7 +186,7 @@ static int record_time(struct record *r, const char *name, const struct accel_ti
                        struct err *err)
 {
     char key[48];
-    int  rc = 0;
+    int rc = 0;
     TRY(record_metric(r, name, t->median, err));
     snprintf(key, sizeof key, "%s_q1", name);
     TRY(record_metric(r, key, t->q1, err));
@@ -198,9 +198,9 @@ out:
 
 /* Where a head's mask was chosen. */
 struct selected {
-    bool              none, gpu; /* nothing to choose; chosen on the GPU */
-    struct accel_time time;      /* on the GPU */
-    int64_t           differs;   /* units in which the GPU's mask and the reference's differ */
+    bool none, gpu;         /* nothing to choose; chosen on the GPU */
+    struct accel_time time; /* on the GPU */
+    int64_t differs;        /* units in which the GPU's mask and the reference's differ */
 };
 
 static int record_total(const struct attn_in *x, const struct accel_result *res,
@@ -208,7 +208,7 @@ static int record_total(const struct attn_in *x, const struct accel_result *res,
 {
     double total = res->attend.median + (sel->none ? 0 : sel->time.median);
     double pairs = (double)pairs_allowed(x->nq, x->nk, x->causal);
-    int    rc = 0;
+    int rc = 0;
     if (sel->none) {
         TRY(record_time(r, "time_total_ns", &res->attend, err));
     } else {
@@ -242,12 +242,14 @@ static int record_times(const struct run *run, const struct accel_result *res,
                         const struct selected *sel, struct record *r, struct err *err)
 {
     const struct attn_in *x = &run->in->x;
-    int                   rc = 0;
+    int rc = 0;
 
     record_note(r, "select_backend=%s;kernel=%s;dense_kernel=%s;operands=bf16",
-                sel->none ? "none" : sel->gpu ? "cuda" : "cpu", res->kernel, res->dense_kernel);
-    record_note(r, res->rows ? "metrics_backend=cuda;reference=dense-fp32"
-                             : "metrics_backend=cpu");
+                sel->none  ? "none"
+                : sel->gpu ? "cuda"
+                           : "cpu",
+                res->kernel, res->dense_kernel);
+    record_note(r, res->rows ? "metrics_backend=cuda;reference=dense-fp32" : "metrics_backend=cpu");
     if (sel->gpu)
         TRY(record_metric(r, "mask_diff", (double)sel->differs, err));
     TRY(record_counters(&res->counters, r, err));
@@ -258,8 +260,8 @@ static int record_times(const struct run *run, const struct accel_result *res,
     if (res->rows)
         TRY(record_time(r, "time_metrics_ns", &res->metrics, err));
     TRY(record_metric(r, "samples", (double)res->attend.samples, err));
-    TRY(record_metric(r, "speed_exec",
-                      4e-3 * x->d * (double)res->pairs_exec / res->attend.median, err));
+    TRY(record_metric(r, "speed_exec", 4e-3 * x->d * (double)res->pairs_exec / res->attend.median,
+                      err));
     if (sel->none || sel->gpu)
         TRY(record_total(x, res, sel, r, err));
 out:
@@ -272,7 +274,7 @@ static int add_chunk(struct run *run, const struct mask *m, const struct accel_r
                      struct err *err)
 {
     int64_t dv = run->in->x.dv;
-    int     rc = 0;
+    int rc = 0;
     if (!res->rows) {
         TRY(attn_rows(run->in->ops, m, NULL, run->lse_mask, err));
         metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, res->out + m->row0 * dv,
@@ -289,8 +291,8 @@ out:
 static int select_all(struct run *run, int64_t step, struct mask *masks, struct err *err)
 {
     int64_t nq = run->in->x.nq, n = 0;
-    int     rc = 0;
-    double  t = now_ns();
+    int rc = 0;
+    double t = now_ns();
     for (int64_t r = 0; r < nq; r += step, n++) {
         TRY(run->method->select(run->state, r, r + step < nq ? r + step : nq, masks + n, err));
         TRY(mask_check(masks + n, err));
@@ -305,8 +307,8 @@ out:
 static int take_rows(const struct mask *whole, struct mask *m, int64_t *differs, struct err *err)
 {
     struct mask part = {0};
-    int64_t     g0 = m->row0 / m->bq;
-    int         rc = 0;
+    int64_t g0 = m->row0 / m->bq;
+    int rc = 0;
 
     TRY(mask_lists_init(&part, m->nq, m->nk, m->row0, m->row1, m->causal, m->bq, m->bk, err));
     part.exec = m->exec;
@@ -341,11 +343,10 @@ static int select_on_accel(struct run *run, const void *params, struct method_ct
 {
     struct accel_choice c = {run->method->name, run->method->params, params, ctx->seed,
                              &run->in->x};
-    struct mask         whole = {0};
-    char                why[160] = "the back end does not select";
-    int                 rc = ctx->accel->select
-                                 ? ctx->accel->select(ctx->session, &c, &whole, &sel->time, why, err)
-                                 : ACCEL_NO_SELECT;
+    struct mask whole = {0};
+    char why[160] = "the back end does not select";
+    int rc = ctx->accel->select ? ctx->accel->select(ctx->session, &c, &whole, &sel->time, why, err)
+                                : ACCEL_NO_SELECT;
 
     if (rc == ACCEL_NO_SELECT)
         return method_skip(ctx, "%s", why);
@@ -367,7 +368,7 @@ static int result_init(struct run *run, bool measure, int64_t rows, struct accel
                        struct err *err)
 {
     const struct attn_in *x = &run->in->x;
-    int                   rc = 0;
+    int rc = 0;
     TRY(mem_alloc(&res->lse, x->nq, sizeof(double), "method log-sum-exp", err));
     if (run->sink || !measure)
         TRY(mem_alloc(&res->out, x->nq * x->dv, sizeof(double), "method output", err));
@@ -397,12 +398,12 @@ static int run_on_accel(struct run *run, const void *params, struct method_ctx *
                         struct record *r, struct err *err)
 {
     const struct attn_in *x = &run->in->x;
-    struct accel_result   res = {0};
-    struct selected       sel = {.none = strcmp(run->method->name, "dense") == 0};
-    struct mask          *masks = NULL;
-    char                  why[160] = "";
-    int64_t               step = chunk_rows(run), n = (x->nq + step - 1) / step;
-    int                   rc = 0;
+    struct accel_result res = {0};
+    struct selected sel = {.none = strcmp(run->method->name, "dense") == 0};
+    struct mask *masks = NULL;
+    char why[160] = "";
+    int64_t step = chunk_rows(run), n = (x->nq + step - 1) / step;
+    int rc = 0;
 
     if (run->method->attend && (!run->method->attends || run->method->attends(run->state)))
         return method_skip(ctx, "the method's own arithmetic has no CUDA kernel");
@@ -437,7 +438,7 @@ static int run_prepare(struct run *run, const void *params, struct method_ctx *c
     if (!(run->method->flags & need))
         return method_skip(ctx, run->in->x.causal ? "bidirectional only" : "causal only");
     double t = now_ns();
-    int    rc = run->method->prepare(ctx, params, run->in, &run->state, err);
+    int rc = run->method->prepare(ctx, params, run->in, &run->state, err);
     run->ns_prepare = now_ns() - t;
     return rc;
 }
@@ -458,11 +459,11 @@ out:
 }
 
 static int run_method(const struct method *method, const void *params, struct method_ctx *ctx,
-                      const struct head_in *in, sim_sink_fn *sink, void *sink_ctx,
-                      struct record *r, struct err *err)
+                      const struct head_in *in, sim_sink_fn *sink, void *sink_ctx, struct record *r,
+                      struct err *err)
 {
     struct run run = {.method = method, .in = in, .sink = sink, .sink_ctx = sink_ctx};
-    int        rc = run_prepare(&run, params, ctx, err);
+    int rc = run_prepare(&run, params, ctx, err);
 
     if (rc)
         goto out;
@@ -490,7 +491,7 @@ static int run_reordered(const struct method *method, const void *params, struct
                          struct record *r, struct err *err)
 {
     struct sim_head h = {0};
-    int             rc = 0;
+    int rc = 0;
 
     if (!in->geom.t || in->x.causal || in->x.nq != in->x.nk) {
         r->status = RECORD_SKIP;
@@ -500,8 +501,10 @@ static int run_reordered(const struct method *method, const void *params, struct
     }
     if (in->order) {
         r->status = RECORD_SKIP;
-        snprintf(r->reason, sizeof r->reason, "token order '%s' of tokens that are already in order "
-                 "'%s'", method->order(params), in->order);
+        snprintf(r->reason, sizeof r->reason,
+                 "token order '%s' of tokens that are already in order "
+                 "'%s'",
+                 method->order(params), in->order);
         return 0;
     }
     TRY(sim_head_reorder(in, method->order(params), ctx->seed, &h, err));

@@ -8,21 +8,21 @@
 
 /* A head with its own storage and its dense reference. */
 struct sim_head {
-    struct head_in  in;   /* views into the members below */
+    struct head_in in; /* views into the members below */
     struct attn_ops ops;
-    float          *q, *k, *v; /* owned */
-    double         *out, *lse; /* owned: dense reference [nq][dv], [nq] */
+    float *q, *k, *v;  /* owned */
+    double *out, *lse; /* owned: dense reference [nq][dv], [nq] */
 };
 
 /* Take copies of q [nq][d], k [nk][d], v [nk][dv] and compute the dense reference. in->x gives the
  * shapes, scale and causality; all other fields of `in` are taken over (branch is borrowed). */
-int  sim_head_init(struct sim_head *h, const struct head_in *in, enum precision prec,
-                   struct err *err);
+int sim_head_init(struct sim_head *h, const struct head_in *in, enum precision prec,
+                  struct err *err);
 
 /* The same for a head whose q, k, v (owned by *h) and h->in are already in place. */
-int  sim_head_reference(struct sim_head *h, enum precision prec, struct err *err);
+int sim_head_reference(struct sim_head *h, enum precision prec, struct err *err);
 /* Without the reference: out and lse stay NULL. */
-int  sim_head_operands(struct sim_head *h, enum precision prec, struct err *err);
+int sim_head_operands(struct sim_head *h, enum precision prec, struct err *err);
 void sim_head_free(struct sim_head *h);
 
 /* Called with each row chunk's mask (covering [m->row0, m->row1)) and the method's output rows. */

@@ -19,18 +19,18 @@ enum sparge_bin { SPARGE_BIN_SUM, SPARGE_BIN_MEAN };
 
 /* Unset: -1 for enums, NAN, INT64_MIN. */
 struct sparge_params {
-    int     profile, arch, tile, select;
-    bool    judge;
-    double  theta, tau, topk, pv, lambda;
-    int     pv_scope;
+    int profile, arch, tile, select;
+    bool judge;
+    double theta, tau, topk, pv, lambda;
+    int pv_scope;
     int64_t pv_tail;
-    bool    sink, smooth_k;
-    int     map_dtype, cdf_dtype, arith, quant, v_max, dead, permute;
-    bool    dense;
+    bool sink, smooth_k;
+    int map_dtype, cdf_dtype, arith, quant, v_max, dead, permute;
+    bool dense;
     /* search of per-head parameters only */
-    int    search, bin;
+    int search, bin;
     double l1, l2;
-    bool   tune_pv;
+    bool tune_pv;
 };
 
 extern const struct opt sparge_options[];
@@ -39,16 +39,16 @@ int sparge_validate(void *params, struct err *err);
 
 /* Parameters with presets and profile filled in, for head dimension d. */
 struct sparge_rules {
-    bool       paper, topk_cut, dense, sink, smooth_k;
-    int64_t    bq, bk, scope;
-    int        tail;
-    double     theta, tau, topk, pv;
-    bool       map_input;  /* round pooled values to the input dtype */
-    enum dtype cdf;        /* DT_F32, DT_F16, DT_BF16 */
+    bool paper, topk_cut, dense, sink, smooth_k;
+    int64_t bq, bk, scope;
+    int tail;
+    double theta, tau, topk, pv;
+    bool map_input; /* round pooled values to the input dtype */
+    enum dtype cdf; /* DT_F32, DT_F16, DT_BF16 */
     enum sparge_arith arith;
-    enum sparge_arch  arch;
-    float      v_max;
-    bool       dead_mean;
+    enum sparge_arch arch;
+    float v_max;
+    bool dead_mean;
 };
 
 void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r);
@@ -56,10 +56,10 @@ void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r
 /* Blocks of one side of the head. */
 struct sparge_blocks {
     int64_t n;
-    float  *mean;    /* [n][d], owned */
-    double *s;       /* [n], owned */
-    bool   *whole;   /* [n] full block without a zero row (official: others are never similar) */
-    bool   *similar; /* [n] by the current theta */
+    float *mean;   /* [n][d], owned */
+    double *s;     /* [n], owned */
+    bool *whole;   /* [n] full block without a zero row (official: others are never similar) */
+    bool *similar; /* [n] by the current theta */
 };
 
 /* One query block's buffers for filter 1. */
@@ -67,26 +67,26 @@ struct sparge_row;
 
 /* A head prepared for any theta, tau, pv. */
 struct sparge {
-    struct sparge_rules  rules;
-    struct head_in       in;
-    int64_t              nq_blocks, nk_blocks;
-    float               *q_owned;   /* q in the input dtype where that differs, or NULL */
-    const float         *q;         /* [nq][d] */
-    float               *k, *kbar;  /* [nk][d] smoothed, [d]; owned */
-    enum dtype           map;       /* grid of pooled values */
+    struct sparge_rules rules;
+    struct head_in in;
+    int64_t nq_blocks, nk_blocks;
+    float *q_owned;  /* q in the input dtype where that differs, or NULL */
+    const float *q;  /* [nq][d] */
+    float *k, *kbar; /* [nk][d] smoothed, [d]; owned */
+    enum dtype map;  /* grid of pooled values */
     struct sparge_blocks qb, kb;
-    struct quant         qi, ki;    /* quantised arithmetic only */
-    float               *v, *v_scale; /* owned, the same */
-    struct tile_attn     tile;
-    struct sparge_row   *row;
+    struct quant qi, ki; /* quantised arithmetic only */
+    float *v, *v_scale;  /* owned, the same */
+    struct tile_attn tile;
+    struct sparge_row *row;
     /* counts over the rows selected so far */
     int64_t kept, dead_rows, cut_rows;
-    double  cut_mass, tiles_pv;
+    double cut_mass, tiles_pv;
 };
 
 /* in is copied (views stay the caller's). ops may be NULL while no attention is computed. */
-int  sparge_new(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
-                struct err *err);
+int sparge_new(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
+               struct err *err);
 void sparge_free(struct sparge *s); /* accepts NULL */
 
 /* Change what a search varies. theta decides again which blocks are similar; true when that changed
@@ -112,12 +112,12 @@ int64_t sparge_cut(const struct sparge_rules *r, const float *p, int64_t n, doub
 
 /* Sort [n] entries by probability descending, ties: lower block first. */
 struct sparge_entry {
-    float   p;
+    float p;
     int32_t j;
 };
 void sparge_sort(struct sparge_entry *e, int64_t n);
 
-int  sparge_row_new(int64_t n, struct sparge_row **out, struct err *err);
+int sparge_row_new(int64_t n, struct sparge_row **out, struct err *err);
 void sparge_row_free(struct sparge_row *w);
 
 /* Kept key blocks of query block i, ascending, into col [nk_blocks]; returns their number. *mass =

@@ -84,7 +84,7 @@ static int grid_pv(sparge_eval_fn *eval, void *ctx, double l2, double tau, doubl
 {
     for (int i = 1; i <= 20; i++) {
         double error, sparsity;
-        int    rc = eval(ctx, tau, i * 2.5, &error, &sparsity, err);
+        int rc = eval(ctx, tau, i * 2.5, &error, &sparsity, err);
         if (rc)
             return rc;
         *pv = i * 2.5;
@@ -103,10 +103,10 @@ void sparge_pick(const struct sparge_point *points, int64_t n, enum sparge_bin h
                  struct sparge_point *best)
 {
     double rank = -INFINITY;
-    int    chosen = 0;
+    int chosen = 0;
     for (int64_t i = 0; i < n; i++) {
         double sum = 0, count = 0;
-        int    bin = bin_of(points[i].theta);
+        int bin = bin_of(points[i].theta);
         for (int64_t k = 0; k < n; k++)
             if (bin_of(points[k].theta) == bin) {
                 sum += points[k].sparsity;
@@ -132,13 +132,13 @@ void sparge_pick(const struct sparge_point *points, int64_t n, enum sparge_bin h
 /* The calls that are judged together: the guidance branches of one step. */
 struct input {
     const struct sparge_params *p;
-    int                         n;
-    struct sparge             **s;    /* [n], owned */
-    struct tile_work          **work; /* [n], owned */
-    int32_t                    *col;
-    double                     *out, *lse; /* of a query block */
-    double                      ref;       /* sum |O_ref| over all calls */
-    double                      bound;     /* of the search under way: errors beyond it are alike */
+    int n;
+    struct sparge **s;       /* [n], owned */
+    struct tile_work **work; /* [n], owned */
+    int32_t *col;
+    double *out, *lse; /* of a query block */
+    double ref;        /* sum |O_ref| over all calls */
+    double bound;      /* of the search under way: errors beyond it are alike */
 };
 
 static void input_free(struct input *in)
@@ -160,7 +160,7 @@ static void input_free(struct input *in)
 static int input_init(struct input *in, const struct sparge_params *p,
                       const struct head_in *samples, int n, struct err *err)
 {
-    int                  rc = 0;
+    int rc = 0;
     struct sparge_params open = *p;
 
     memset(in, 0, sizeof *in);
@@ -206,10 +206,10 @@ static double relative_l1(const struct input *in, double delta)
  * failed, and the official sparsity needs no more than the lists of the blocks that are left. */
 static void run_call(struct input *in, int c, struct sums *t)
 {
-    bool                  lists_suffice = in->p->profile != SPARGE_PAPER;
-    struct sparge        *s = in->s[c];
+    bool lists_suffice = in->p->profile != SPARGE_PAPER;
+    struct sparge *s = in->s[c];
     const struct attn_in *x = &s->in.x;
-    double                mass;
+    double mass;
     for (int64_t i = 0; i < s->nq_blocks; i++) {
         int64_t row0 = i * s->rules.bq, rows = x->nq - row0;
         rows = rows < s->rules.bq ? rows : s->rules.bq;
@@ -230,7 +230,7 @@ static void run_call(struct input *in, int c, struct sums *t)
 static int evaluate(void *ctx, double tau, double pv, double *l1, double *sparsity, struct err *err)
 {
     struct input *in = ctx;
-    struct sums   t = {0};
+    struct sums t = {0};
     if (interrupted())
         return err_set(err, ERR_INTERRUPTED, "calibration interrupted");
     for (int c = 0; c < in->n; c++) {
@@ -247,8 +247,8 @@ static int evaluate(void *ctx, double tau, double pv, double *l1, double *sparsi
 static int search_theta(struct input *in, struct sparge_point *point, struct err *err)
 {
     const struct sparge_params *p = in->p;
-    bool                        grid = p->search == SPARGE_GRID;
-    int                         rc = 0;
+    bool grid = p->search == SPARGE_GRID;
+    int rc = 0;
 
     in->bound = p->l1;
     TRY((grid ? grid_tau : sparge_bisect_tau)(evaluate, in, p->l1, &point->tau, &point->sparsity,
@@ -267,7 +267,7 @@ static int search_input(struct input *in, struct sparge_point points[THETAS], in
 {
     for (int i = 0; i < THETAS; i++) {
         double theta = -1 + i * (2.0 / THETAS);
-        bool   changed = i == 0;
+        bool changed = i == 0;
         for (int c = 0; c < in->n; c++)
             changed = sparge_set_theta(in->s[c], theta) || changed;
         if (changed) {
@@ -302,9 +302,9 @@ static int search_head(const struct sparge_params *p, const struct head_in *samp
                        struct sparge_point *head, bool *sparse, struct err *err)
 {
     struct sparge_point *points = NULL, *all = NULL, fresh[THETAS] = {0};
-    int64_t              n_all = 0, n_fresh = 0;
-    struct input         in = {0};
-    int                  rc = 0;
+    int64_t n_all = 0, n_fresh = 0;
+    struct input in = {0};
+    int rc = 0;
 
     *sparse = true;
     TRY(mem_alloc(&all, (int64_t)n * THETAS, sizeof *all, "calibration points", err));
@@ -333,8 +333,8 @@ int sparge_calibrate(struct method_ctx *ctx, const void *params, const struct he
                      int n, struct jw *w, struct err *err)
 {
     const struct sparge_params *p = params;
-    struct sparge_point         head = {0};
-    bool                        sparse;
+    struct sparge_point head = {0};
+    bool sparse;
 
     if (p->select == SPARGE_TOPK)
         return err_set(err, ERR_USAGE, "calibrate searches tau: it needs select=cdf");

@@ -17,7 +17,7 @@
 /* Tile, warps and exempt tail of the official kernels. */
 static const struct {
     int64_t bq, bk;
-    int     tail;
+    int tail;
 } presets[] = {
     [SPARGE_SM80] = {128, 64, 2},
     [SPARGE_SM89] = {128, 64, 2},
@@ -35,7 +35,7 @@ void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r
         .smooth_k = p->smooth_k,
         .bq = presets[p->arch].bq,
         .bk = presets[p->arch].bk,
-        .theta = !p->judge         ? -1
+        .theta = !p->judge          ? -1
                  : !isnan(p->theta) ? p->theta
                                     : (p->select == SPARGE_TOPK ? -0.1 : 0.6),
         .tau = p->tau,
@@ -53,7 +53,7 @@ void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r
         r->bk = p->tile ? 128 : 64;
     }
     r->tail = p->pv_tail != INT64_MIN ? (int)p->pv_tail : r->paper ? 0 : presets[p->arch].tail;
-    bool    warp = p->pv_scope >= 0 ? p->pv_scope == 1 : r->paper;
+    bool warp = p->pv_scope >= 0 ? p->pv_scope == 1 : r->paper;
     int64_t warps = p->arch == SPARGE_SM80 && d > 64 ? 8 : 4;
     r->scope = warp ? r->bq / warps : r->bq;
 }
@@ -80,8 +80,8 @@ static int blocks_make(struct sparge_blocks *b, const struct sparge_rules *r, co
     TRY(mem_zalloc(&b->similar, b->n, sizeof *b->similar, "block flags", err));
     for (int64_t i = 0; i < b->n; i++) {
         const float *rows = x + i * size * d;
-        int64_t      count = n - i * size < size ? n - i * size : size;
-        bool         zero;
+        int64_t count = n - i * size < size ? n - i * size : size;
+        bool zero;
         block_mean(rows, count, d, map, b->mean + i * d);
         b->s[i] = block_cosine(rows, count, d, &zero);
         b->whole[i] = count == size && !zero;
@@ -126,7 +126,7 @@ void sparge_set_pv(struct sparge *s, double pv)
 static int smooth(struct sparge *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    int                   rc = 0;
+    int rc = 0;
 
     s->q = x->q;
     TRY(mem_alloc(&s->k, x->nk * x->d, sizeof *s->k, "smoothed keys", err));
@@ -151,10 +151,10 @@ out:
 static int quantise(struct sparge *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    struct tile_attn     *t = &s->tile;
-    struct quant_groups   gq = {QUANT_BLOCK, false, s->rules.bq, 0};
-    struct quant_groups   gk = {QUANT_BLOCK, true, s->rules.bk, 0};
-    int                   rc = 0;
+    struct tile_attn *t = &s->tile;
+    struct quant_groups gq = {QUANT_BLOCK, false, s->rules.bq, 0};
+    struct quant_groups gk = {QUANT_BLOCK, true, s->rules.bk, 0};
+    int rc = 0;
 
     TRY(quant_int(&s->qi, s->q, x->nq, x->d, &gq, 127, QUANT_RHA_EPS, err));
     TRY(quant_int(&s->ki, s->k, x->nk, x->d, &gk, 127, QUANT_RHA_EPS, err));
@@ -193,9 +193,9 @@ out:
 
 static int prepare_head(struct sparge *s, struct err *err)
 {
-    const struct attn_in      *x = &s->in.x;
+    const struct attn_in *x = &s->in.x;
     const struct sparge_rules *r = &s->rules;
-    int                        rc = 0;
+    int rc = 0;
 
     s->map = !r->map_input ? DT_F32 : s->in.src_dtype == DT_BF16 ? DT_BF16 : DT_F16;
     TRY(smooth(s, err));
@@ -232,7 +232,7 @@ int sparge_new(const struct sparge_params *p, const struct head_in *in, struct s
                struct err *err)
 {
     struct sparge *s = NULL;
-    int            rc = mem_zalloc(&s, 1, sizeof *s, "spargeattn state", err);
+    int rc = mem_zalloc(&s, 1, sizeof *s, "spargeattn state", err);
     if (rc)
         return rc;
     s->in = *in;

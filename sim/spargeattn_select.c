@@ -17,16 +17,16 @@
 #include <string.h>
 
 struct sparge_row {
-    double              *score; /* [n] */
-    struct sparge_entry *e;     /* [n] */
-    float               *p;     /* [n] sorted */
-    bool                *keep;  /* [n] */
+    double *score;          /* [n] */
+    struct sparge_entry *e; /* [n] */
+    float *p;               /* [n] sorted */
+    bool *keep;             /* [n] */
 };
 
 int sparge_row_new(int64_t n, struct sparge_row **out, struct err *err)
 {
     struct sparge_row *w = NULL;
-    int                rc = 0;
+    int rc = 0;
     TRY(mem_zalloc(&w, 1, sizeof *w, "block row", err));
     TRY(mem_alloc(&w->score, n, sizeof *w->score, "block scores", err));
     TRY(mem_alloc(&w->e, n, sizeof *w->e, "block row", err));
@@ -106,9 +106,9 @@ int64_t sparge_cut(const struct sparge_rules *r, const float *p, int64_t n, doub
 /* Scaled product of two block means on the grid of the map. */
 static double coarse_score(const struct sparge *s, int64_t i, int64_t j)
 {
-    int          d = s->in.x.d;
+    int d = s->in.x.d;
     const float *a = s->qb.mean + i * d, *b = s->kb.mean + j * d;
-    double       dot = 0;
+    double dot = 0;
     for (int c = 0; c < d; c++)
         dot += (double)a[c] * b[c];
     if (s->map == DT_F32)
@@ -133,8 +133,8 @@ static bool coarse_row(const struct sparge *s, struct sparge_row *w, int64_t i)
         sum += w->score[j];
     }
     for (int64_t j = 0; j < s->nk_blocks; j++)
-        w->e[j] = (struct sparge_entry){dtype_round(s->map, (float)(w->score[j] / sum)),
-                                        (int32_t)j};
+        w->e[j] =
+            (struct sparge_entry){dtype_round(s->map, (float)(w->score[j] / sum)), (int32_t)j};
     return true;
 }
 

@@ -11,7 +11,7 @@
 void svg2_weights(const float *query, const struct kmeans *keys, double scale, enum dtype dtype,
                   float *p)
 {
-    float  top = -INFINITY;
+    float top = -INFINITY;
     double sum = 0;
     for (int64_t b = 0; b < keys->k; b++) {
         double dot = 0;
@@ -31,7 +31,7 @@ void svg2_weights(const float *query, const struct kmeans *keys, double scale, e
 int64_t svg2_prefix(const struct svg2_cut *cut, const float *sorted, int64_t n)
 {
     int64_t least = (int64_t)(cut->min_share * (double)n), kept = 0;
-    float   sum = 0;
+    float sum = 0;
     if (cut->top_p >= 1)
         return n;
     while (kept < n && (kept == 0 || sum <= (float)cut->top_p)) {
@@ -42,7 +42,7 @@ int64_t svg2_prefix(const struct svg2_cut *cut, const float *sorted, int64_t n)
 }
 
 struct entry {
-    float   p;
+    float p;
     int32_t b;
 };
 
@@ -58,10 +58,10 @@ int svg2_map(const struct kmeans *queries, const struct kmeans *keys, double sca
              const struct svg2_cut *cut, uint8_t **map, struct err *err)
 {
     struct entry *e = NULL;
-    float        *p = NULL;
-    uint8_t      *out = NULL;
-    int64_t       k = keys->k;
-    int           rc = 0;
+    float *p = NULL;
+    uint8_t *out = NULL;
+    int64_t k = keys->k;
+    int rc = 0;
 
     TRY(mem_zalloc(&out, queries->k * k, 1, "cluster map", err));
     TRY(mem_alloc(&e, k, sizeof *e, "sorted clusters", err));

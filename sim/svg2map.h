@@ -14,10 +14,10 @@
 #include <stdint.h>
 
 struct svg2_cut {
-    double     top_p;      /* mass to exceed; 1 keeps everything */
-    double     min_share;  /* of the clusters, always kept */
-    enum dtype dtype;      /* P is rounded to it */
-    bool       bf16_sums;  /* so is the running sum, to bf16 */
+    double top_p;     /* mass to exceed; 1 keeps everything */
+    double min_share; /* of the clusters, always kept */
+    enum dtype dtype; /* P is rounded to it */
+    bool bf16_sums;   /* so is the running sum, to bf16 */
 };
 
 /* P of one query cluster: p [k]. Row maximum subtracted, denominator at least 1e-12. */

@@ -93,7 +93,7 @@ static int64_t trial_positions(const struct svg_band *b, int64_t x, struct span 
 {
     int64_t video = b->T * b->F, n = svg_band_tokens(b), v0 = video_start(b);
     int64_t blocks = (video + SVG_BLOCK - 1) / SVG_BLOCK, count;
-    bool    text = x < v0 || x >= v0 + video;
+    bool text = x < v0 || x >= v0 + video;
 
     if (b->family == SVG_COG && b->temporal)
         return text ? 0 : trial_band(b, x, blocks, v0, n, out);
@@ -144,7 +144,7 @@ static int64_t push(struct span *out, int64_t n, int64_t lo, int64_t hi)
 int64_t svg_band_row(const struct svg_band *b, int64_t token, struct span *out)
 {
     struct span run[3];
-    int64_t     v0 = video_start(b), v1 = v0 + b->T * b->F, n = 0;
+    int64_t v0 = video_start(b), v1 = v0 + b->T * b->F, n = 0;
     if (!b->temporal)
         return svg_band_positions(b, token, out);
     int64_t runs = svg_band_positions(b, svg_band_position(b, token), run);
@@ -166,9 +166,9 @@ int64_t svg_band_row(const struct svg_band *b, int64_t token, struct span *out)
 int svg_band_mask(const struct svg_band *b, int64_t row0, int64_t row1, struct mask *m,
                   struct err *err)
 {
-    int64_t      n = svg_band_tokens(b);
+    int64_t n = svg_band_tokens(b);
     struct span *s = NULL;
-    int          rc = 0;
+    int rc = 0;
 
     TRY(mem_alloc(&s, svg_band_max_spans(b), sizeof *s, "band of a row", err));
     TRY(mask_lists_init(m, n, n, row0, row1, false, 1, 1, err));
@@ -198,10 +198,10 @@ static void count_row(const struct span *s, int64_t n, uint8_t *hit, struct svg_
 
 int svg_band_count(const struct svg_band *b, int64_t padding, struct svg_count *c, struct err *err)
 {
-    int64_t     n = svg_band_tokens(b), all = n + padding, tiles = ceil_div(all, SVG_BLOCK);
-    uint8_t    *hit = NULL;
+    int64_t n = svg_band_tokens(b), all = n + padding, tiles = ceil_div(all, SVG_BLOCK);
+    uint8_t *hit = NULL;
     struct span s[3], pad = {(int32_t)n, (int32_t)all};
-    int         rc = 0;
+    int rc = 0;
 
     *c = (struct svg_count){0};
     TRY(mem_alloc(&hit, tiles, 1, "tiles of a row", err));

@@ -32,12 +32,12 @@ int64_t svg_trial_limit(enum svg_family family, int64_t F);
 
 struct svg_band {
     enum svg_family family;
-    int64_t         T, F;
-    int64_t         text;     /* valid text tokens; in front with family cog, else behind */
-    bool            temporal;
-    bool            sink;     /* columns of the first F positions (cog: behind the text) */
-    bool            trial;    /* the fixed block band that heads are classified with */
-    int64_t         width;    /* executed: half-width in tokens; trial: limit in blocks */
+    int64_t T, F;
+    int64_t text; /* valid text tokens; in front with family cog, else behind */
+    bool temporal;
+    bool sink;     /* columns of the first F positions (cog: behind the text) */
+    bool trial;    /* the fixed block band that heads are classified with */
+    int64_t width; /* executed: half-width in tokens; trial: limit in blocks */
 };
 
 static inline int64_t svg_band_tokens(const struct svg_band *b)

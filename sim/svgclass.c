@@ -24,9 +24,9 @@ static double squared_error(const double *a, const double *b, int64_t n)
 static int exact_error(const struct head_in *in, const struct svg_band *trial, int64_t row0,
                        int64_t row1, double *out, double *lse, double *sum, struct err *err)
 {
-    int64_t     dv = in->x.dv;
+    int64_t dv = in->x.dv;
     struct mask m = {0};
-    int         rc = 0;
+    int rc = 0;
     TRY(svg_band_mask(trial, row0, row1, &m, err));
     TRY(attn_rows(in->ops, &m, out, lse, err));
     *sum += squared_error(out, in->out + row0 * dv, (row1 - row0) * dv);
@@ -40,7 +40,7 @@ static int classify_exact(const struct head_in *in, const struct svg_band trial[
 {
     double *out = NULL, *lse = NULL;
     int64_t step = rows ? 1 : STRETCH;
-    int     rc = 0;
+    int rc = 0;
 
     TRY(mem_alloc(&out, step * in->x.dv, sizeof *out, "trial output", err));
     TRY(mem_alloc(&lse, step, sizeof *lse, "trial normaliser", err));
@@ -87,8 +87,8 @@ static void rounded_row(const struct attn_in *x, const float *s, const struct sp
 }
 
 struct rounded {
-    double      *scores, *sums; /* [nk], [dv] */
-    float       *s, *golden, *out;
+    double *scores, *sums; /* [nk], [dv] */
+    float *s, *golden, *out;
     struct span *spans;
 };
 
@@ -96,7 +96,7 @@ static int rounded_init(struct rounded *w, const struct attn_in *x, const struct
                         struct err *err)
 {
     int64_t a = svg_band_max_spans(&trial[0]), b = svg_band_max_spans(&trial[1]);
-    int     rc = 0;
+    int rc = 0;
     TRY(mem_alloc(&w->scores, x->nk, sizeof *w->scores, "scores of a row", err));
     TRY(mem_alloc(&w->s, x->nk, sizeof *w->s, "rounded scores", err));
     TRY(mem_alloc(&w->sums, x->dv, sizeof *w->sums, "trial output", err));
@@ -121,9 +121,9 @@ static int classify_bf16(const struct head_in *in, const struct svg_band trial[2
                          const int64_t *rows, int64_t n_rows, double sum[2], struct err *err)
 {
     const struct attn_in *x = &in->x;
-    struct rounded        w = {0};
-    struct span           all = {0, (int32_t)x->nk};
-    int                   rc = 0;
+    struct rounded w = {0};
+    struct span all = {0, (int32_t)x->nk};
+    int rc = 0;
 
     TRY(rounded_init(&w, x, trial, err));
     for (int64_t r = 0; r < n_rows; r++) {
@@ -150,7 +150,7 @@ int svg_classify(const struct head_in *in, const struct svg_band trial[2], const
 {
     double sum[2] = {0};
     double n = (double)((rows ? n_rows : in->x.nq) * in->x.dv);
-    int    rc = 0;
+    int rc = 0;
 
     if (bf16)
         TRY(classify_bf16(in, trial, rows, rows ? n_rows : in->x.nq, sum, err));

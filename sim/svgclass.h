@@ -12,8 +12,8 @@
 #include <stdint.h>
 
 struct svg_class {
-    double mse[2];   /* spatial, temporal: mean squared error over the rows and channels */
-    bool   temporal; /* the smaller one; a tie is spatial */
+    double mse[2]; /* spatial, temporal: mean squared error over the rows and channels */
+    bool temporal; /* the smaller one; a tie is spatial */
 };
 
 /* rows [n_rows] are query rows, repetitions counted; NULL: all rows of the head once. trial[0] is

@@ -8,9 +8,9 @@
 
 const char *const svg_families[] = {"auto", "wan", "cosmos", "hunyuan", "cog", NULL};
 
-const char *const svg_presets[] = {"none",          "wan-t2v-720p", "wan-i2v-480p", "wan-i2v-720p",
-                                   "hunyuan-720p",  "hunyuan-480p", "cosmos-720p",  "cog-v1.5",
-                                   NULL};
+const char *const svg_presets[] = {"none",         "wan-t2v-720p", "wan-i2v-480p",
+                                   "wan-i2v-720p", "hunyuan-720p", "hunyuan-480p",
+                                   "cosmos-720p",  "cog-v1.5",     NULL};
 
 static const struct svg_preset presets[] = {
     {SVG_AUTO, 0, 0, NAN, 64, 200, false},         {SVG_WAN, 0.2, 0.03, 0.3, 64, 300, false},
@@ -47,10 +47,10 @@ int svg_check_head(struct method_ctx *ctx, enum svg_family family, const struct 
 {
     static const char *const wanted[] = {"", "no text", "no text", "text behind the video",
                                          "text in front of the video"};
-    const struct geometry   *g = &in->geom;
-    int64_t                  text = g->text + in->n_padding;
-    bool                     fits = text == 0 || (family == SVG_HUNYUAN && g->text_place != 1) ||
-                                    (family == SVG_COG && g->text_place == 1);
+    const struct geometry *g = &in->geom;
+    int64_t text = g->text + in->n_padding;
+    bool fits = text == 0 || (family == SVG_HUNYUAN && g->text_place != 1) ||
+                (family == SVG_COG && g->text_place == 1);
     if (g->t <= 0)
         return method_skip(ctx, "needs a video grid");
     if (in->order)
@@ -72,7 +72,7 @@ int svg_warmup(struct method_ctx *ctx, enum svg_family family, double dense_laye
     double layers = dense_layers * in->n_layers, steps = dense_steps * in->n_steps;
     if (dense_steps > 0 && in->n_steps <= 0)
         return method_skip(ctx, "the trace does not say how many steps the run has; give "
-                           "dense_steps=0");
+                                "dense_steps=0");
     /* The code of CogVideoX compares the layer with the fraction itself. */
     out->layers = (int64_t)(family == SVG_COG ? ceil(layers) : floor(layers));
     out->steps = (int64_t)floor(steps);

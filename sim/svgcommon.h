@@ -16,11 +16,11 @@ extern const char *const svg_families[];
 /* Index 0 is "none": no dense layers or steps, targets of the family. */
 struct svg_preset {
     enum svg_family family;
-    double          dense_steps, dense_layers; /* shares of steps and layers */
-    double          target;                    /* svg1 */
-    int             rows;                      /* svg1 */
-    int             qc;                        /* svg2; 0: the method is not used there */
-    bool            warm;                      /* svg2 */
+    double dense_steps, dense_layers; /* shares of steps and layers */
+    double target;                    /* svg1 */
+    int rows;                         /* svg1 */
+    int qc;                           /* svg2; 0: the method is not used there */
+    bool warm;                        /* svg2 */
 };
 extern const char *const svg_presets[];
 
@@ -30,7 +30,7 @@ enum svg_family svg_family(int given, int preset, const struct head_in *in);
 
 /* Preset of that index; -1: the family's own 720p setting. */
 const struct svg_preset *svg_preset(int given, enum svg_family family);
-const char              *svg_preset_name(const struct svg_preset *p);
+const char *svg_preset_name(const struct svg_preset *p);
 
 /* 0, or METHOD_SKIP where the head is not a video in raster order whose text stands where the
  * family has it. */

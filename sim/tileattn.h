@@ -43,42 +43,42 @@ enum tile_acc {
 
 struct tile_attn {
     int64_t nq, nk;
-    int     d, dv;
-    bool    causal;
+    int d, dv;
+    bool causal;
     int64_t bq, bk;
 
     const struct attn_ops *ops; /* exact arithmetic in the precision of ops; its raw v always */
 
     /* Quantised arithmetic iff q is set: score = dot * (score_scale * delta_q * delta_k) + bias */
     const struct quant *q, *k;
-    float               score_scale;    /* softmax scale * log2 e; 1 when Q already holds it */
-    const float        *qbar, *k_bias;  /* smoothed Q: block means [ceil(nq/bq)][d] and the keys
-                                         * [nk][d] of bias = (qbar . k) * bias_scale; or NULL */
-    float               bias_scale;
-    const float        *v;              /* [nk][dv] as the product sees it (fp16 or e4m3 values) */
-    const float        *v_scale, *v_mean; /* [dv] or NULL: O * v_scale + v_mean */
-    enum tile_p         p_type;
-    float               p_offset;       /* exponent offset of P, log2 units */
-    float               p_factor;       /* factor on P after exp2; 1 = none */
-    enum tile_acc       acc;
-    int                 mma_keys;       /* keys of one MMA step: 16 (fp16), 32 (8 bit) */
-    bool                l_rounded;      /* l sums P after rounding */
-    const float        *kbar;           /* [d] subtracted from K before quantisation, or NULL: the
-                                         * log-sum-exp gets scale * (q . kbar) back */
+    float score_scale;          /* softmax scale * log2 e; 1 when Q already holds it */
+    const float *qbar, *k_bias; /* smoothed Q: block means [ceil(nq/bq)][d] and the keys
+                                 * [nk][d] of bias = (qbar . k) * bias_scale; or NULL */
+    float bias_scale;
+    const float *v;                /* [nk][dv] as the product sees it (fp16 or e4m3 values) */
+    const float *v_scale, *v_mean; /* [dv] or NULL: O * v_scale + v_mean */
+    enum tile_p p_type;
+    float p_offset; /* exponent offset of P, log2 units */
+    float p_factor; /* factor on P after exp2; 1 = none */
+    enum tile_acc acc;
+    int mma_keys;      /* keys of one MMA step: 16 (fp16), 32 (8 bit) */
+    bool l_rounded;    /* l sums P after rounding */
+    const float *kbar; /* [d] subtracted from K before quantisation, or NULL: the
+                        * log-sum-exp gets scale * (q . kbar) back */
 
     /* Filter on P.V */
-    double  pv;                         /* distance in log2 units, INFINITY = never skip */
-    int64_t scope;                      /* rows that vote together; divides bq */
-    int     tail;                       /* last tiles of a list that are never skipped */
-    bool    keep_denominator;
+    double pv;     /* distance in log2 units, INFINITY = never skip */
+    int64_t scope; /* rows that vote together; divides bq */
+    int tail;      /* last tiles of a list that are never skipped */
+    bool keep_denominator;
 
-    bool       dead_mean;               /* row without a visible key: mean of V over its tiles */
-    enum dtype out_dtype;               /* output rounded to it; DT_NONE = not rounded */
+    bool dead_mean;       /* row without a visible key: mean of V over its tiles */
+    enum dtype out_dtype; /* output rounded to it; DT_NONE = not rounded */
 };
 
 /* Buffers for one caller. */
 struct tile_work;
-int  tile_work_new(const struct tile_attn *t, struct tile_work **out, struct err *err);
+int tile_work_new(const struct tile_attn *t, struct tile_work **out, struct err *err);
 void tile_work_free(struct tile_work *w); /* accepts NULL */
 
 /* One query block: rows [row0, row0 + rows), row0 a multiple of bq, tiles col[0..n) ascending.

@@ -6,7 +6,7 @@
 int tile_count_add(struct tile_count *t, const struct mask *m, struct err *err)
 {
     int64_t kept, allowed;
-    int     rc = mask_tiles_kept(m, t->bq, t->bk, &kept, &allowed, err);
+    int rc = mask_tiles_kept(m, t->bq, t->bk, &kept, &allowed, err);
     if (rc)
         return rc;
     t->kept += kept;
@@ -20,7 +20,7 @@ int tile_count_report(const struct tile_count *t, struct record *r, struct err *
     double density = (double)t->kept / (double)t->allowed;
     double rect = (double)t->kept / (double)t->rect;
     double exec = (double)(t->kept * t->bq * t->bk);
-    int    rc = 0;
+    int rc = 0;
 
     TRY(record_metric(r, "density_tile", density, err));
     TRY(record_metric(r, "sparsity_qk", 1 - density, err));

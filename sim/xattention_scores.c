@@ -1,7 +1,7 @@
 /*
- * xattention_scores.c - see xattention.h. With the queries of a run in reverse order the antidiagonal sum
- * is one matrix product of depth S d over reduced rows: N^2 d / S FLOP causal. The masses of a row
- * block are computed and used one row block at a time, so memory is linear in N.
+ * xattention_scores.c - see xattention.h. With the queries of a run in reverse order the
+ * antidiagonal sum is one matrix product of depth S d over reduced rows: N^2 d / S FLOP causal. The
+ * masses of a row block are computed and used one row block at a time, so memory is linear in N.
  */
 #include "sim/xattention.h"
 

@@ -7,8 +7,8 @@
  *              "time/sh" = (attention time / dense time) / (share of computed tiles): 1 means that
  *              skipped work is saved in full
  *
- * Every line is measured in a process of its own, so that the peak memory is its own. The input is a
- * synthetic head with a sink, a column and two slashes (tests/golden.h). Not a test: nothing here
+ * Every line is measured in a process of its own, so that the peak memory is its own. The input is
+ * a synthetic head with a sink, a column and two slashes (tests/golden.h). Not a test: nothing here
  * passes or fails.
  *
  *   bench [--threads T] [--method NAME] [N...]
@@ -28,12 +28,12 @@
 #include <unistd.h>
 
 struct result {
-    double gemm;                           /* GFLOP/s of sgemm, all threads */
-    double dense_s, select_s, attend_s;    /* seconds of one head with all threads busy */
-    double share, density_elem;            /* of computed tiles, of kept pairs */
-    double rss;                            /* bytes */
-    int    failed;
-    char   note[256];
+    double gemm;                        /* GFLOP/s of sgemm, all threads */
+    double dense_s, select_s, attend_s; /* seconds of one head with all threads busy */
+    double share, density_elem;         /* of computed tiles, of kept pairs */
+    double rss;                         /* bytes */
+    int failed;
+    char note[256];
 };
 
 static double now(void)
@@ -50,7 +50,7 @@ enum { GEMM_N = 1536 };
 static int gemm_item(void *ctx, int64_t item, int worker, struct err *err)
 {
     float *x = ctx, *c = NULL;
-    int    rc = mem_alloc(&c, GEMM_N * GEMM_N, sizeof *c, "product", err);
+    int rc = mem_alloc(&c, GEMM_N * GEMM_N, sizeof *c, "product", err);
     for (int k = 0; !rc && k < 4; k++)
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, GEMM_N, GEMM_N, GEMM_N, 1, x, GEMM_N,
                     x, GEMM_N, 0, c, GEMM_N);
@@ -77,24 +77,24 @@ static double gemm_rate(int threads, struct err *err)
 
 struct job {
     const struct method *method; /* NULL: dense only */
-    int64_t              n;
-    int                  threads;
-    struct result       *per_thread;
+    int64_t n;
+    int threads;
+    struct result *per_thread;
 };
 
 /* q, k, v and the dense reference of one head; the reference is what "dense" times. */
 static int bench_item(void *ctx, int64_t item, int worker, struct err *err)
 {
-    struct job       *job = ctx;
-    struct result    *out = job->per_thread + item;
-    struct sim_head   h = {0};
-    struct record     r;
+    struct job *job = ctx;
+    struct result *out = job->per_thread + item;
+    struct sim_head h = {0};
+    struct record r;
     struct method_ctx mctx = {0};
-    struct carry      carry = {0};
-    void             *params = NULL;
-    struct mask       full;
+    struct carry carry = {0};
+    void *params = NULL;
+    struct mask full;
     struct mask_counts counts;
-    int               rc = 0;
+    int rc = 0;
 
     record_init(&r);
     double t = now();
@@ -136,9 +136,9 @@ out:
 
 static void measure(const struct method *method, int64_t n, int threads, struct result *res)
 {
-    struct err    err = {0};
+    struct err err = {0};
     struct result per[64];
-    struct job    job = {method, n, threads, per};
+    struct job job = {method, n, threads, per};
 
     memset(per, 0, sizeof per);
     memset(res, 0, sizeof *res);
@@ -192,15 +192,15 @@ static void print_line(const char *name, int64_t n, const struct result *r, int 
         return;
     }
     double ratio = r->attend_s / r->dense_s;
-    printf("%6lld  %-18s %8.1f %8.1f %8.3f %9.3f %9.3f %9.4f %8.2f %8.0f\n", (long long)n, name, r->gemm,
-           dense * r->share / ratio, r->density_elem, r->select_s / r->dense_s, ratio, r->share,
-           ratio / r->share, r->rss / 1e6);
+    printf("%6lld  %-18s %8.1f %8.1f %8.3f %9.3f %9.3f %9.4f %8.2f %8.0f\n", (long long)n, name,
+           r->gemm, dense * r->share / ratio, r->density_elem, r->select_s / r->dense_s, ratio,
+           r->share, ratio / r->share, r->rss / 1e6);
 }
 
 int main(int argc, char **argv)
 {
-    int64_t     lengths[16] = {4096, 16384, 32768}, n_lengths = 3, given = 0;
-    int         threads = cpu_count();
+    int64_t lengths[16] = {4096, 16384, 32768}, n_lengths = 3, given = 0;
+    int threads = cpu_count();
     const char *only = NULL;
 
     openblas_set_num_threads(1);

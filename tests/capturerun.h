@@ -21,8 +21,8 @@ static inline int capture_run(const char *model, const char *out, const char *co
     char words[64000], *argv[60];
     struct app app = {.commands = none};
     int argc = 0;
-    int len = snprintf(words, sizeof words, "--model %s -o %s --quiet %s %s", model, out, common,
-                       args);
+    int len =
+        snprintf(words, sizeof words, "--model %s -o %s --quiet %s %s", model, out, common, args);
     ck_assert_int_lt(len, sizeof words);
     for (char *w = strtok(words, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;

@@ -23,14 +23,14 @@
 #include <unistd.h>
 
 static int64_t n_checks, n_failures;
-static bool    small;
+static bool small;
 
 static void report(const struct cu_case *c, const char *kernel, const struct cu_errors *e, int rc,
                    const struct err *err)
 {
     const struct attn_problem *p = &c->problem;
     double tolerance = 2e-6 * e->lse_ref > 1e-3 ? 2e-6 * e->lse_ref : 1e-3;
-    bool   ok = rc == 0 && e->l2_rel <= 5e-3 && e->lse_max <= tolerance && e->same;
+    bool ok = rc == 0 && e->l2_rel <= 5e-3 && e->lse_max <= tolerance && e->same;
     n_checks++;
     if (ok)
         return;
@@ -48,9 +48,9 @@ static void report(const struct cu_case *c, const char *kernel, const struct cu_
 /* Returns nonzero when the GPU can no longer be used. */
 static int check(struct gpu *g, struct cu_case c)
 {
-    struct cu_run    r;
+    struct cu_run r;
     struct cu_errors e = {0};
-    struct err       err = {0};
+    struct err err = {0};
 
     c.seed = (uint64_t)n_checks + 1;
     c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
@@ -136,13 +136,12 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
 {
     static const struct {
         enum cu_pattern pattern;
-        double          density;
-    } lists[] = {{KEEP_RANDOM, 0.4},   {KEEP_ALL, 1},         {KEEP_FIRST, 1},
-                 {KEEP_DIAGONAL, 1},   {KEEP_SOME_ROWS, 0.3}, {KEEP_SKEWED, 0.1},
-                 {KEEP_RANDOM, 0.05}};
+        double density;
+    } lists[] = {{KEEP_RANDOM, 0.4},    {KEEP_ALL, 1},      {KEEP_FIRST, 1},    {KEEP_DIAGONAL, 1},
+                 {KEEP_SOME_ROWS, 0.3}, {KEEP_SKEWED, 0.1}, {KEEP_RANDOM, 0.05}};
     struct cu_case c = {.problem = {.d = k->d, .lists = k->lists}, .kernel = k->name};
-    int            n = k->lists == ATTN_DENSE || small ? 1 : (int)(sizeof lists / sizeof *lists);
-    int64_t        before = n_checks, failed = n_failures;
+    int n = k->lists == ATTN_DENSE || small ? 1 : (int)(sizeof lists / sizeof *lists);
+    int64_t before = n_checks, failed = n_failures;
 
     for (int i = 0; i < n; i++) {
         c.pattern = lists[i].pattern;
@@ -165,8 +164,8 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
 static int check_metrics_case(struct gpu *g, struct cu_case c)
 {
     struct cu_run r;
-    struct err    err = {0};
-    char          what[200] = "";
+    struct err err = {0};
+    char what[200] = "";
 
     c.seed = (uint64_t)n_checks + 1;
     c.problem.heads = c.problem.kv_heads = 1;
@@ -179,21 +178,21 @@ static int check_metrics_case(struct gpu *g, struct cu_case c)
     n_checks++;
     if (rc || what[0]) {
         n_failures++;
-        printf("FAIL metrics hd%d: %lld x %lld%s, data %s, lists %d, pattern %d: %s\n",
-               c.problem.d, (long long)c.problem.nq, (long long)c.problem.nk,
-               c.problem.causal ? " causal" : "", cu_data_names[c.data], (int)c.problem.lists,
-               c.pattern, rc ? err.msg : what);
+        printf("FAIL metrics hd%d: %lld x %lld%s, data %s, lists %d, pattern %d: %s\n", c.problem.d,
+               (long long)c.problem.nq, (long long)c.problem.nk, c.problem.causal ? " causal" : "",
+               cu_data_names[c.data], (int)c.problem.lists, c.pattern, rc ? err.msg : what);
     }
     return rc && cudaGetLastError() != cudaSuccess;
 }
 
 static int check_metrics(struct gpu *g, int d)
 {
-    static const int64_t shapes[][2] = {{1, 1},     {17, 17},   {64, 64},   {65, 65},  {127, 127},
-                                        {128, 128}, {129, 129}, {200, 200}, {383, 383}, {513, 513},
-                                        {1, 300},   {77, 500},  {300, 77},  {260, 131}, {1100, 1100}};
+    static const int64_t shapes[][2] = {{1, 1},     {17, 17},   {64, 64},    {65, 65},
+                                        {127, 127}, {128, 128}, {129, 129},  {200, 200},
+                                        {383, 383}, {513, 513}, {1, 300},    {77, 500},
+                                        {300, 77},  {260, 131}, {1100, 1100}};
     struct cu_case c = {.problem = {.d = d}, .density = 0.4};
-    int64_t        before = n_checks, failed = n_failures;
+    int64_t before = n_checks, failed = n_failures;
 
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes - small; i++)
         for (int k = 0; k < 2 * 3; k++) {
@@ -223,11 +222,12 @@ static int check_metrics(struct gpu *g, int d)
 static void check_scores(struct gpu *g, const char *only)
 {
     for (int d = 64; d <= 128 && strstr("cublas-scores", only); d *= 2) {
-        struct cu_case   c = {.problem = {4, 2, d, 700, 900, 1 / sqrt(d), false, ATTN_DENSE},
-                              .split = true, .seed = 77};
+        struct cu_case c = {.problem = {4, 2, d, 700, 900, 1 / sqrt(d), false, ATTN_DENSE},
+                            .split = true,
+                            .seed = 77};
         struct cu_errors e = {0};
-        struct err       err = {0};
-        int64_t          failed = n_failures;
+        struct err err = {0};
+        int64_t failed = n_failures;
         e.same = true;
         int rc = cu_check_scores(g, &c, &e, &err);
         report(&c, "cublas-scores", &e, rc, &err);
@@ -240,7 +240,7 @@ int main(int argc, char **argv)
 {
     struct gpu g = {0};
     struct err err = {0};
-    bool       lost = false;
+    bool lost = false;
 
     alarm(480);
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -13,11 +13,11 @@
 
 struct check {
     struct cu_run r;
-    float        *s;   /* [nq][nk] */
-    uint16_t     *out; /* [heads][nq][d] */
-    float        *lse;
-    double       *p;   /* [nk] */
-    double        delta, ref;
+    float *s;      /* [nq][nk] */
+    uint16_t *out; /* [heads][nq][d] */
+    float *lse;
+    double *p; /* [nk] */
+    double delta, ref;
 };
 
 static void compare_row(struct check *k, int head, int64_t i, struct cu_errors *e)
@@ -25,8 +25,8 @@ static void compare_row(struct check *k, int head, int64_t i, struct cu_errors *
     const struct attn_problem *p = &k->r.c.problem;
     const float *v = k->r.v + head / (p->heads / p->kv_heads) * p->nk * p->d;
     const float *s = k->s + i * p->nk;
-    int64_t      row = head * p->nq + i;
-    double       top = -INFINITY, sum = 0;
+    int64_t row = head * p->nq + i;
+    double top = -INFINITY, sum = 0;
 
     for (int64_t j = 0; j < p->nk; j++)
         top = fmax(top, p->scale * s[j]);
@@ -49,15 +49,15 @@ static void compare_row(struct check *k, int head, int64_t i, struct cu_errors *
 static int compare(struct gpu *g, struct check *k, struct cu_errors *e, struct err *err)
 {
     const struct attn_problem *p = &k->r.c.problem;
-    struct blas               *blas = NULL;
-    float                     *s = NULL;
-    int                        rc = 0;
+    struct blas *blas = NULL;
+    float *s = NULL;
+    int rc = 0;
 
     TRY(blas_open(g, &blas, err));
     TRY(gpu_alloc(g, p->nq * p->nk * 4, &s, err));
     for (int h = 0; h < p->heads; h++) {
         const uint16_t *q = k->r.job.x.q, *key = k->r.job.x.k;
-        int64_t         kv = h / (p->heads / p->kv_heads);
+        int64_t kv = h / (p->heads / p->kv_heads);
         TRY(blas_bf16(blas, p->nq, p->nk, p->d, q + h * p->nq * p->d, key + kv * p->nk * p->d, 0, s,
                       p->nk, err));
         TRY(gpu_get(g, k->s, s, p->nq * p->nk * 4, err));
@@ -73,9 +73,9 @@ out:
 int cu_check_scores(struct gpu *g, const struct cu_case *c, struct cu_errors *e, struct err *err)
 {
     const struct attn_problem *p = &c->problem;
-    int64_t                    rows = p->heads * p->nq;
-    struct check               k = {0};
-    int                        rc = 0;
+    int64_t rows = p->heads * p->nq;
+    struct check k = {0};
+    int rc = 0;
 
     TRY(cu_run_init(g, c, &k.r, err));
     TRY(mem_alloc(&k.s, p->nq * p->nk, sizeof *k.s, "scores", err));

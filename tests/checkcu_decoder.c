@@ -1,9 +1,9 @@
 /*
  * checkcu_decoder.c - random checkpoints, run on both sides (checkcu_decoder.h).
  *
- * Attention on the GPU rounds its operands and its output to float16, a relative error of about 3e-4
- * that the following layers see; everything else is float32 on both sides. Bounds: 2e-3 relative L2 of
- * q, k, v and maps, 5e-3 nat of a token's likelihood.
+ * Attention on the GPU rounds its operands and its output to float16, a relative error of about
+ * 3e-4 that the following layers see; everything else is float32 on both sides. Bounds: 2e-3
+ * relative L2 of q, k, v and maps, 5e-3 nat of a token's likelihood.
  */
 #include "tests/checkcu_decoder.h"
 
@@ -22,9 +22,9 @@ enum { CELLS = (TOKENS + POOL - 1) / POOL, MAX_TENSORS = 18 * LAYERS + 3 };
 
 static const struct model {
     const char *text, *architecture, *extra; /* keys of config.json */
-    int         heads, kv_heads, d;
-    enum dtype  dtype;
-    bool        qkv_bias, o_bias, mlp_bias, qk_norm, tied;
+    int heads, kv_heads, d;
+    enum dtype dtype;
+    bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
 } models[] = {
     {"llama, bf16", "LlamaForCausalLM", "", 4, 2, 64, DT_BF16, false, false, false, false, true},
     {"llama, biases, f32, rope llama3", "LlamaForCausalLM",
@@ -43,9 +43,9 @@ static const struct model {
 
 struct writer {
     const struct model *m;
-    struct st_out       t[MAX_TENSORS];
-    char                names[MAX_TENSORS][96];
-    int                 n;
+    struct st_out t[MAX_TENSORS];
+    char names[MAX_TENSORS][96];
+    int n;
 };
 
 /* Normal values: vectors around `mean`, matrices of a size that keeps activations near 1. */
@@ -53,10 +53,10 @@ static int add(struct writer *w, const char *name, int64_t rows, int64_t cols, d
                struct err *err)
 {
     struct st_out *t = w->t + w->n;
-    int64_t        count = rows * (cols ? cols : 1);
-    double         scale = cols ? 1.5 / sqrt((double)cols) : 0.2;
-    void          *data = NULL;
-    int            rc = mem_alloc(&data, count, dtype_size(w->m->dtype), name, err);
+    int64_t count = rows * (cols ? cols : 1);
+    double scale = cols ? 1.5 / sqrt((double)cols) : 0.2;
+    void *data = NULL;
+    int rc = mem_alloc(&data, count, dtype_size(w->m->dtype), name, err);
     if (rc)
         return rc;
     for (int64_t i = 0; i < count; i++) {
@@ -76,7 +76,7 @@ static int add_linear(struct writer *w, int layer, const char *name, int64_t row
                       bool bias, struct err *err)
 {
     char text[96];
-    int  rc = 0;
+    int rc = 0;
     snprintf(text, sizeof text, "model.layers.%d.%s.weight", layer, name);
     TRY(add(w, text, rows, cols, 0, err));
     snprintf(text, sizeof text, "model.layers.%d.%s.bias", layer, name);
@@ -96,8 +96,8 @@ static int add_norm(struct writer *w, int layer, const char *name, int64_t n, st
 static int add_layer(struct writer *w, int l, struct err *err)
 {
     const struct model *m = w->m;
-    int64_t             qd = (int64_t)m->heads * m->d, kd = (int64_t)m->kv_heads * m->d;
-    int                 rc = 0;
+    int64_t qd = (int64_t)m->heads * m->d, kd = (int64_t)m->kv_heads * m->d;
+    int rc = 0;
     TRY(add_norm(w, l, "input_layernorm", HIDDEN, err));
     TRY(add_norm(w, l, "post_attention_layernorm", HIDDEN, err));
     TRY(add_linear(w, l, "self_attn.q_proj", qd, HIDDEN, m->qkv_bias, err));
@@ -118,7 +118,7 @@ out:
 static int put_weights(const struct model *m, const char *path, struct err *err)
 {
     struct writer w = {.m = m};
-    int           rc = 0;
+    int rc = 0;
     TRY(add(&w, "model.embed_tokens.weight", VOCAB, HIDDEN, 0, err));
     TRY(add(&w, "model.norm.weight", HIDDEN, 0, 1, err));
     if (!m->tied)
@@ -151,9 +151,9 @@ static int put_config(const struct model *m, const char *path, struct err *err)
 
 struct seen {
     const struct model *m;
-    float              *x[4]; /* [layers]: q, k, v of all tokens; map sums and maxima */
-    int64_t             width[4];
-    float               nll[TOKENS - 1];
+    float *x[4]; /* [layers]: q, k, v of all tokens; map sums and maxima */
+    int64_t width[4];
+    float nll[TOKENS - 1];
 };
 
 static int take_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q, const float *k,
@@ -171,7 +171,7 @@ static int take_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q
 static int take_map(void *ctx, int layer, const struct attnmap *map, struct err *err)
 {
     struct seen *s = ctx;
-    int64_t      half = s->width[3] / 2;
+    int64_t half = s->width[3] / 2;
     memcpy(s->x[3] + layer * s->width[3], map->sum, (size_t)half * sizeof *map->sum);
     memcpy(s->x[3] + layer * s->width[3] + half, map->max, (size_t)half * sizeof *map->max);
     return 0;
@@ -182,8 +182,8 @@ static int run_model(const char *dir, const struct model *m, const struct decode
 {
     struct llm_model llm = {0};
     struct llm_hooks hooks = {.ctx = s, .rows = take_rows, .end_layer = take_map};
-    int32_t          tokens[TOKENS];
-    int              rc = 0;
+    int32_t tokens[TOKENS];
+    int rc = 0;
 
     s->m = m;
     s->width[0] = (int64_t)TOKENS * m->heads * m->d;
@@ -193,8 +193,8 @@ static int run_model(const char *dir, const struct model *m, const struct decode
         TRY(mem_alloc(&s->x[i], LAYERS * s->width[i], sizeof(float), "rows of a run", err));
     for (int i = 0; i < TOKENS; i++)
         tokens[i] = (int32_t)(rng_uniform(9, 0, (uint64_t)i) * VOCAB);
-    struct llm_run run = {.tokens = tokens, .n = TOKENS, .pool = POOL, .jobs = 1, .nll = s->nll,
-                          .device = device};
+    struct llm_run run = {
+        .tokens = tokens, .n = TOKENS, .pool = POOL, .jobs = 1, .nll = s->nll, .device = device};
     TRY(llm_open(dir, &llm, err));
     TRY(llm_forward(&llm, &run, &hooks, err));
 out:
@@ -219,7 +219,7 @@ static void compare(const struct seen *got, const struct seen *ref, double *rows
     for (int i = 0; i < 4; i++)
         for (int l = 0; l < LAYERS; l++) {
             int64_t at = l * ref->width[i];
-            double  e = relative(got->x[i] + at, ref->x[i] + at, ref->width[i]);
+            double e = relative(got->x[i] + at, ref->x[i] + at, ref->width[i]);
             *rows = isnan(e) || e > *rows ? e : *rows;
         }
     for (int i = 0; i < TOKENS - 1; i++) {
@@ -232,8 +232,8 @@ static int check_model(const char *dir, const struct model *m, const struct deco
                        double *rows, double *nll, struct err *err)
 {
     static struct seen got, ref;
-    char               config[300], weights[300];
-    int                rc = 0;
+    char config[300], weights[300];
+    int rc = 0;
 
     memset(&got, 0, sizeof got);
     memset(&ref, 0, sizeof ref);
@@ -257,15 +257,15 @@ out:
 void check_decoder(const struct decoder_accel *device, int64_t *n_checks, int64_t *n_failures)
 {
     const char *tmp = getenv("TMPDIR");
-    char        dir[256];
+    char dir[256];
     snprintf(dir, sizeof dir, "%s/lacuna-check-XXXXXX", tmp ? tmp : "/tmp");
     bool made = mkdtemp(dir) != NULL;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         struct err err = {0};
-        double     rows = NAN, nll = NAN;
-        int        rc = made ? check_model(dir, models + i, device, &rows, &nll, &err)
-                             : err_sys(&err, ERR_IO, "%s", dir);
-        bool       ok = !rc && rows <= 2e-3 && nll <= 5e-3;
+        double rows = NAN, nll = NAN;
+        int rc = made ? check_model(dir, models + i, device, &rows, &nll, &err)
+                      : err_sys(&err, ERR_IO, "%s", dir);
+        bool ok = !rc && rows <= 2e-3 && nll <= 5e-3;
         ++*n_checks;
         *n_failures += !ok;
         printf("  %-5s decoder %s: q, k, v, maps %.1e, nll %.1e %s\n", ok ? "ok" : "FAIL",

@@ -6,8 +6,8 @@
 
 #include "core/decoder.h"
 
-/* Random checkpoints of every family and type of weights, in a temporary directory; q, k, v of every
- * layer, pooled maps and likelihoods compared. Adds to the counts and prints a line. */
+/* Random checkpoints of every family and type of weights, in a temporary directory; q, k, v of
+ * every layer, pooled maps and likelihoods compared. Adds to the counts and prints a line. */
 void check_decoder(const struct decoder_accel *device, int64_t *n_checks, int64_t *n_failures);
 
 #endif

@@ -19,9 +19,9 @@
 static int encode(const char *dir, const char *prompt, int32_t **ids, int64_t *n, struct err *err)
 {
     struct tokenizer *tok = NULL;
-    struct buf        text = {0};
-    bool              bos = false;
-    int               rc = 0;
+    struct buf text = {0};
+    bool bos = false;
+    int rc = 0;
     TRY(tokenizer_open(dir, &tok, err));
     TRY(buf_read_file(&text, prompt, MAX_PROMPT, err));
     TRY(tokenizer_encode(tok, buf_str(&text), text.len, &bos, ids, n, err));
@@ -35,7 +35,7 @@ static int median_seconds(struct llm_model *m, struct llm_run *run, int samples,
                           struct err *err)
 {
     double times[MAX_SAMPLES], warm;
-    int    rc = 0;
+    int rc = 0;
     run->device_seconds = &warm;
     TRY(llm_forward(m, run, NULL, err));
     for (int i = 0; i < samples; i++) {
@@ -50,11 +50,11 @@ out:
 int bench_prefill(const char *dir, const char *prompt, int64_t n, int samples, struct err *err)
 {
     struct llm_model m = {0};
-    int32_t         *ids = NULL;
-    float           *nll = NULL;
-    int64_t          got = 0;
-    double           plain = 0, loss = 0;
-    int              rc = 0;
+    int32_t *ids = NULL;
+    float *nll = NULL;
+    int64_t got = 0;
+    double plain = 0, loss = 0;
+    int rc = 0;
 
     samples = samples > MAX_SAMPLES ? MAX_SAMPLES : samples;
     TRY(llm_open(dir, &m, err));
@@ -67,8 +67,9 @@ int bench_prefill(const char *dir, const char *prompt, int64_t n, int samples, s
     TRY(median_seconds(&m, &run, samples, &plain, err));
     run.nll = nll;
     TRY(median_seconds(&m, &run, samples, &loss, err));
-    printf("%s, %lld tokens: prefill %.2f ms, with the loss of all tokens %.2f ms (medians of %d)\n",
-           dir, (long long)n, 1e3 * plain, 1e3 * loss, samples);
+    printf(
+        "%s, %lld tokens: prefill %.2f ms, with the loss of all tokens %.2f ms (medians of %d)\n",
+        dir, (long long)n, 1e3 * plain, 1e3 * loss, samples);
 out:
     free(ids);
     free(nll);

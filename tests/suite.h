@@ -12,20 +12,20 @@
 Suite *make_suite(void);
 
 /* Fail with the error's message unless the call returned 0. */
-#define assert_ok(call, err)                                                                \
-    do {                                                                                    \
-        int assert_ok_rc = (call);                                                          \
-        ck_assert_msg(assert_ok_rc == 0, "%s -> %d: %s", #call, assert_ok_rc, (err)->msg);  \
+#define assert_ok(call, err)                                                                       \
+    do {                                                                                           \
+        int assert_ok_rc = (call);                                                                 \
+        ck_assert_msg(assert_ok_rc == 0, "%s -> %d: %s", #call, assert_ok_rc, (err)->msg);         \
     } while (0)
 
 /* Demand this error code and that the message contains `text`. */
-#define assert_fails(call, err, want_code, text)                                               \
-    do {                                                                                       \
-        int assert_fails_rc = (call);                                                          \
-        ck_assert_msg(assert_fails_rc == (want_code) && strstr((err)->msg, (text)) != NULL,    \
-                      "%s -> %d: '%s' (wanted %d and '%s')", #call, assert_fails_rc,           \
-                      (err)->msg, (int)(want_code), (text));                                   \
-        err_clear(err);                                                                        \
+#define assert_fails(call, err, want_code, text)                                                   \
+    do {                                                                                           \
+        int assert_fails_rc = (call);                                                              \
+        ck_assert_msg(assert_fails_rc == (want_code) && strstr((err)->msg, (text)) != NULL,        \
+                      "%s -> %d: '%s' (wanted %d and '%s')", #call, assert_fails_rc, (err)->msg,   \
+                      (int)(want_code), (text));                                                   \
+        err_clear(err);                                                                            \
     } while (0)
 
 /* A fresh directory below $TMPDIR or build/tmp, removed at exit of the test process. */

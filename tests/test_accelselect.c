@@ -14,9 +14,9 @@ enum answer { SAME, CHANGED, REFUSES, OTHER_UNIT };
 
 struct accel_session {
     const struct head_in *in;
-    enum answer           answer;
-    int                   selections;
-    int64_t               attended; /* blocks that attend was asked for */
+    enum answer answer;
+    int selections;
+    int64_t attended; /* blocks that attend was asked for */
 };
 
 static bool supports_all(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
@@ -29,8 +29,8 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
                          struct accel_result *r, struct err *err)
 {
     const struct attn_in *x = h->x;
-    struct attn_ops       ops = {0};
-    struct mask           m = {0};
+    struct attn_ops ops = {0};
+    struct mask m = {0};
     ck_assert_ptr_nonnull(h->ptr);
     assert_ok(mask_lists_init(&m, x->nq, x->nk, 0, x->nq, x->causal, h->bq, h->bk, err), err);
     for (int64_t g = 0; g < m.ngroups; g++)
@@ -53,8 +53,8 @@ static void select_on_cpu(const struct accel_choice *c, const struct head_in *in
                           struct err *err)
 {
     const struct method *me = method_find(sim_methods, c->method, err);
-    struct method_ctx    ctx = {.seed = c->seed};
-    void                *state = NULL;
+    struct method_ctx ctx = {.seed = c->seed};
+    void *state = NULL;
     ck_assert_ptr_eq(c->options, me->params);
     ck_assert_ptr_eq(c->x->q, in->x.q);
     assert_ok(me->prepare(&ctx, c->params, in, &state, err), err);
@@ -105,7 +105,7 @@ static void make_head(struct sim_head *h)
 {
     enum { D = 16 };
     struct err err = {0};
-    float     *x = calloc((size_t)(3 * N * D), sizeof *x);
+    float *x = calloc((size_t)(3 * N * D), sizeof *x);
     for (int64_t i = 0; i < 3 * N * D; i++)
         x[i] = (float)(2 * sin(0.37 * (double)i + (double)(i % 97)) + cos(0.013 * (double)(i / D)));
     struct head_in in = {.x = {N, N, D, D, x, x + N * D, x + 2 * N * D, 0.25, true},
@@ -123,8 +123,8 @@ static int run(struct accel_session *s, const struct sim_head *h, enum select_wh
                const char *text, struct record *r, struct err *err)
 {
     struct method_run *runs = NULL;
-    struct method_ctx  ctx = {.seed = 1, .accel = &on_cpu, .session = s, .select = where};
-    int64_t            n = 0;
+    struct method_ctx ctx = {.seed = 1, .accel = &on_cpu, .session = s, .select = where};
+    int64_t n = 0;
     s->in = &h->in;
     assert_ok(method_runs_parse(sim_methods, text, &runs, &n, err), err);
     record_init(r);
@@ -140,10 +140,10 @@ static bool has_note(const struct record *r, const char *note)
 
 START_TEST(same_mask_and_total_time)
 {
-    struct sim_head      h;
+    struct sim_head h;
     struct accel_session s = {.answer = SAME};
-    struct record        r, cpu;
-    struct err           err = {0};
+    struct record r, cpu;
+    struct err err = {0};
     make_head(&h);
     assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err);
     run_text(METHOD, &h.in, &cpu);
@@ -165,10 +165,10 @@ END_TEST
 
 START_TEST(changed_mask_is_the_one_that_counts)
 {
-    struct sim_head      h;
+    struct sim_head h;
     struct accel_session s = {.answer = SAME};
-    struct record        same, r;
-    struct err           err = {0};
+    struct record same, r;
+    struct err err = {0};
     make_head(&h);
     assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &same, &err), &err);
     int64_t before = s.attended;
@@ -188,10 +188,10 @@ END_TEST
 
 START_TEST(without_gpu_side)
 {
-    struct sim_head      h;
+    struct sim_head h;
     struct accel_session s = {.answer = REFUSES};
-    struct record        r;
-    struct err           err = {0};
+    struct record r;
+    struct err err = {0};
     make_head(&h);
     assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err);
     ck_assert_int_eq(r.status, RECORD_OK);
@@ -215,10 +215,10 @@ END_TEST
 
 START_TEST(other_units_are_an_error)
 {
-    struct sim_head      h;
+    struct sim_head h;
     struct accel_session s = {.answer = OTHER_UNIT};
-    struct record        r;
-    struct err           err = {0};
+    struct record r;
+    struct err err = {0};
     make_head(&h);
     assert_fails(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err, ERR_RUN, "units of 64 x 64");
     record_free(&r);

@@ -10,7 +10,7 @@
 
 struct data {
     struct attn_in in;
-    float         *q, *k, *v;
+    float *q, *k, *v;
 };
 
 static void make_data(struct data *x, int64_t nq, int64_t nk, int d, int dv, bool causal,
@@ -49,8 +49,8 @@ static void brute_row(const struct attn_in *in, const struct mask *m, int64_t i,
                       double *lse)
 {
     struct span *s = malloc((size_t)mask_max_spans(m) * sizeof *s);
-    int64_t      n = mask_row_spans(m, i, s);
-    double       top = -INFINITY, sum = 0;
+    int64_t n = mask_row_spans(m, i, s);
+    double top = -INFINITY, sum = 0;
     memset(o, 0, (size_t)in->dv * sizeof *o);
     for (int64_t k = 0; k < n; k++)
         for (int64_t j = s[k].lo; j < s[k].hi; j++)
@@ -70,11 +70,11 @@ static void brute_row(const struct attn_in *in, const struct mask *m, int64_t i,
 
 static void check(const struct data *x, const struct mask *m, enum precision prec, double tol)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct attn_ops ops;
-    int64_t         rows = m->row1 - m->row0;
-    double         *out = malloc((size_t)(rows * x->in.dv) * sizeof *out);
-    double         *lse = malloc((size_t)rows * sizeof *lse), want, o[160];
+    int64_t rows = m->row1 - m->row0;
+    double *out = malloc((size_t)(rows * x->in.dv) * sizeof *out);
+    double *lse = malloc((size_t)rows * sizeof *lse), want, o[160];
     assert_ok(attn_prepare(&ops, &x->in, prec, &err), &err);
     assert_ok(attn_rows(&ops, m, out, lse, &err), &err);
     int64_t step = rows > 200 ? 17 : 1;
@@ -86,8 +86,8 @@ static void check(const struct data *x, const struct mask *m, enum precision pre
             ck_assert_msg(fabs(lse[r] - want) <= tol * (1 + fabs(want)), "lse row %d: %.17g %.17g",
                           (int)r, lse[r], want);
         for (int c = 0; c < x->in.dv; c++)
-            ck_assert_msg(fabs(out[r * x->in.dv + c] - o[c]) <= tol * 4, "row %d channel %d", (int)r,
-                          c);
+            ck_assert_msg(fabs(out[r * x->in.dv + c] - o[c]) <= tol * 4, "row %d channel %d",
+                          (int)r, c);
     }
     attn_release(&ops);
     free(out);
@@ -98,13 +98,13 @@ static const double tolerance[] = {[PREC_F64] = 1e-12, [PREC_F32] = 5e-5};
 
 START_TEST(dense_matches_the_definition)
 {
-    static const int64_t n[][2] = {{1, 1},     {2, 2},     {63, 63},   {64, 64},   {65, 65},
+    static const int64_t n[][2] = {{1, 1},     {2, 2},     {63, 63},   {64, 64},  {65, 65},
                                    {129, 129}, {700, 700}, {40, 1100}, {300, 100}};
     struct data x;
     struct mask m;
     const int64_t *s = n[_i / 4];
     enum precision prec = _i % 2 ? PREC_F32 : PREC_F64;
-    bool           causal = _i / 2 % 2;
+    bool causal = _i / 2 % 2;
     make_data(&x, s[0], s[1], 64, 48, causal, 1.5);
     mask_full(&m, s[0], s[1], 0, s[0], causal);
     check(&x, &m, prec, tolerance[prec]);
@@ -115,12 +115,12 @@ END_TEST
 START_TEST(lists_match_the_definition)
 {
     static const int64_t unit[][2] = {{1, 1}, {16, 1}, {128, 1}, {64, 32}, {128, 64}, {48, 16}};
-    struct err  err = {0};
+    struct err err = {0};
     struct data x;
     struct mask m;
     const int64_t *u = unit[_i / 4];
     enum precision prec = _i % 2 ? PREC_F32 : PREC_F64;
-    bool           causal = _i / 2 % 2;
+    bool causal = _i / 2 % 2;
     make_data(&x, 500, 500, 64, 64, causal, 1);
     assert_ok(mask_lists_init(&m, 500, 500, 0, 500, causal, u[0], u[1], &err), &err);
     for (int64_t g = 0; g < m.ngroups; g++)
@@ -138,7 +138,7 @@ START_TEST(band_matches_the_definition)
 {
     struct data x;
     struct mask m;
-    bool        causal = _i % 2;
+    bool causal = _i % 2;
     make_data(&x, 400, 400, 32, 32, causal, 1);
     mask_full(&m, 400, 400, 128, 400, causal);
     m.form = MASK_BAND;
@@ -154,10 +154,10 @@ END_TEST
 /* Values at the edges: all equal, one huge, tiny, zero. None may give NaN or a row sum off 1. */
 START_TEST(extreme_scores_stay_finite)
 {
-    struct err  err = {0};
+    struct err err = {0};
     struct data x;
     struct mask m;
-    double      out[96 * 16], lse[96];
+    double out[96 * 16], lse[96];
     for (int kind = 0; kind < 4; kind++) {
         make_data(&x, 96, 96, 16, 16, true, kind == 2 ? 1e-20 : 1);
         for (int i = 0; i < 96 * 16; i++) {
@@ -185,11 +185,11 @@ END_TEST
 
 START_TEST(probabilities_sum_to_one_and_scores_agree)
 {
-    struct err      err = {0};
-    struct data     x;
-    struct mask     m;
+    struct err err = {0};
+    struct data x;
+    struct mask m;
     struct attn_ops ops;
-    double         *p = malloc(300 * 300 * sizeof *p), *s = malloc(300 * 300 * sizeof *s), lse[300];
+    double *p = malloc(300 * 300 * sizeof *p), *s = malloc(300 * 300 * sizeof *s), lse[300];
     make_data(&x, 300, 300, 64, 64, true, 1.5);
     mask_full(&m, 300, 300, 0, 300, true);
     assert_ok(attn_prepare(&ops, &x.in, PREC_F64, &err), &err);

@@ -46,7 +46,7 @@ END_TEST
 
 START_TEST(files_are_read_whole_and_binary_safe)
 {
-    char       path[512];
+    char path[512];
     struct buf b = {0};
     struct err e = {0};
     path_in_tmp(path, "read");
@@ -81,7 +81,7 @@ END_TEST
 
 START_TEST(a_failed_write_leaves_the_old_file_and_no_part)
 {
-    char       path[512], part[512];
+    char path[512], part[512];
     struct buf b = {0};
     struct err e = {0};
     path_in_tmp(path, "keep");
@@ -99,9 +99,9 @@ END_TEST
 
 START_TEST(directories_are_made_with_parents)
 {
-    char        path[512];
+    char path[512];
     struct stat st;
-    struct err  e = {0};
+    struct err e = {0};
     path_in_tmp(path, "a/b/c/");
     assert_ok(make_dirs(path, &e), &e);
     assert_ok(make_dirs(path, &e), &e);

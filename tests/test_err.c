@@ -29,7 +29,7 @@ END_TEST
 START_TEST(long_messages_are_cut_not_overrun)
 {
     struct err e = {0};
-    char       text[4 * sizeof e.msg];
+    char text[4 * sizeof e.msg];
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     err_set(&e, ERR_RUN, "%s", text);
@@ -66,9 +66,9 @@ END_TEST
 
 START_TEST(codes_have_documented_exit_statuses)
 {
-    static const int want[][2] = {{0, 0},           {ERR_CHECK, 1}, {ERR_USAGE, 2},
-                                  {ERR_INPUT, 3},   {ERR_MACHINE, 4}, {ERR_NOMEM, 4},
-                                  {ERR_IO, 5},      {ERR_RUN, 5},   {ERR_INTERRUPTED, 130}};
+    static const int want[][2] = {{0, 0},         {ERR_CHECK, 1},   {ERR_USAGE, 2},
+                                  {ERR_INPUT, 3}, {ERR_MACHINE, 4}, {ERR_NOMEM, 4},
+                                  {ERR_IO, 5},    {ERR_RUN, 5},     {ERR_INTERRUPTED, 130}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         ck_assert_int_eq(err_exit_code(want[i][0]), want[i][1]);
         ck_assert_uint_gt(strlen(err_text(want[i][0])), 0);

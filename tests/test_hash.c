@@ -30,7 +30,7 @@ START_TEST(streaming_in_any_pieces_equals_one_call)
 {
     enum { N = 5000 };
     unsigned char data[N];
-    struct err    e = {0};
+    struct err e = {0};
     for (int i = 0; i < N; i++)
         data[i] = (unsigned char)(i * 7 + i / 256);
     struct hash128 want = hash_bytes(data, N);
@@ -49,8 +49,8 @@ END_TEST
 
 START_TEST(files_hash_like_their_bytes)
 {
-    char           path[512];
-    struct err     e = {0};
+    char path[512];
+    struct err e = {0};
     struct hash128 got, want = hash_bytes("some data\n", 10);
     snprintf(path, sizeof path, "%s/h", test_tmpdir());
     assert_ok(file_write_atomic(path, "some data\n", 10, &e), &e);
@@ -64,8 +64,8 @@ START_TEST(key_set_finds_what_was_put_and_nothing_else)
 {
     enum { N = 20000 };
     struct keyset s = {0};
-    struct err    e = {0};
-    char          text[32];
+    struct err e = {0};
+    char text[32];
     ck_assert_int_eq(keyset_get(&s, "none"), -1);
     for (int i = 0; i < N; i++) {
         snprintf(text, sizeof text, "key %d", i);

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 static struct err e;
-static char       dir[300], path[340];
-static char       word0[] = "lacuna", word1[] = "replay", word2[] = "t.h5";
-static char      *argv[] = {word0, word1, word2};
+static char dir[300], path[340];
+static char word0[] = "lacuna", word1[] = "replay", word2[] = "t.h5";
+static char *argv[] = {word0, word1, word2};
 
 static void begin(void)
 {

@@ -32,9 +32,9 @@ static void brute(const struct mask *m)
 
 static void check_against_brute(const struct mask *m)
 {
-    struct err         err = {0};
+    struct err err = {0};
     struct mask_counts c, want = {0};
-    struct span        s[MAXN];
+    struct span s[MAXN];
     brute(m);
     assert_ok(mask_check(m, &err), &err);
     for (int64_t i = m->row0; i < m->row1; i++) {
@@ -80,7 +80,7 @@ static void check_against_brute(const struct mask *m)
 /* Union of rows r0..r1 against the matrix. */
 static void check_union(const struct mask *m, int64_t r0, int64_t r1)
 {
-    struct err  err = {0};
+    struct err err = {0};
     struct span s[MAXN + 2];
     brute(m);
     int64_t n = mask_union_spans(m, r0, r1, s, &err), at = 0;
@@ -114,8 +114,8 @@ START_TEST(lists_match_brute_force)
                                        {127, 200, 32, 1}, {200, 127, 1, 1}, {129, 129, 128, 64},
                                        {40, 300, 64, 32}};
     const int64_t *s = shape[_i / 8];
-    struct mask    m;
-    double         density = (double[]){0.0, 0.3, 0.96, 1.0}[_i % 4];
+    struct mask m;
+    double density = (double[]){0.0, 0.3, 0.96, 1.0}[_i % 4];
     random_lists(&m, 7 + (uint64_t)_i, s[0], s[1], _i / 4 % 2, s[2], s[3], density);
     check_against_brute(&m);
     check_union(&m, 0, m.nq);
@@ -126,11 +126,10 @@ END_TEST
 
 START_TEST(band_matches_brute_force)
 {
-    static const int64_t shape[][4] = {
-        {10, 10, 1, 3}, {4, 10, 1, 3}, {100, 100, 4, 16}, {130, 130, 0, 1}, {90, 60, 8, 30},
-        {65, 65, 100, 200}};
+    static const int64_t shape[][4] = {{10, 10, 1, 3},   {4, 10, 1, 3},   {100, 100, 4, 16},
+                                       {130, 130, 0, 1}, {90, 60, 8, 30}, {65, 65, 100, 200}};
     const int64_t *s = shape[_i / 4];
-    struct mask    m;
+    struct mask m;
     mask_full(&m, s[0], s[1], 0, s[0], _i % 2);
     m.form = MASK_BAND;
     m.sink = s[2];
@@ -156,7 +155,7 @@ START_TEST(window_edge_of_ten_tokens)
     ck_assert_int_eq(mask_row_spans(&m, 4, s), 2);
     ck_assert(s[0].lo == 0 && s[0].hi == 1 && s[1].lo == 2 && s[1].hi == 5);
     struct mask_counts c;
-    struct err         err = {0};
+    struct err err = {0};
     assert_ok(mask_count(&m, &c, &err), &err);
     ck_assert_int_eq(c.pairs_kept, 34);
 }
@@ -164,9 +163,9 @@ END_TEST
 
 START_TEST(chunks_add_up_to_the_whole)
 {
-    struct mask        whole, part;
+    struct mask whole, part;
     struct mask_counts w, p, sum = {0};
-    struct err         err = {0};
+    struct err err = {0};
     random_lists(&whole, 3, 300, 300, true, 32, 16, 0.4);
     assert_ok(mask_count(&whole, &w, &err), &err);
     for (int64_t r = 0; r < 300; r += 96) {
@@ -201,9 +200,9 @@ START_TEST(allowed_pairs_and_tiles)
     ck_assert_int_eq(pairs_allowed(131072, 131072, true), 8590000128);
     ck_assert_int_eq(pairs_allowed(10, 4, true), 10);
 
-    struct err  err = {0};
+    struct err err = {0};
     struct mask m;
-    int64_t     kept_tiles, tiles;
+    int64_t kept_tiles, tiles;
     mask_full(&m, 770, 770, 0, 770, true);
     assert_ok(mask_tiles_kept(&m, 64, 64, &kept_tiles, &tiles, &err), &err);
     ck_assert_int_eq(tiles, 91);
@@ -218,8 +217,8 @@ END_TEST
 
 START_TEST(executed_pairs_of_gathered_slices_are_padded)
 {
-    struct err         err = {0};
-    struct mask        m;
+    struct err err = {0};
+    struct mask m;
     struct mask_counts c;
     assert_ok(mask_lists_init(&m, 200, 400, 0, 200, false, 128, 1, &err), &err);
     assert_ok(mask_lists_add_run(&m, 0, 0, 129, &err), &err);
@@ -234,7 +233,7 @@ END_TEST
 
 START_TEST(bad_lists_are_found)
 {
-    struct err  err = {0};
+    struct err err = {0};
     struct mask m;
     assert_ok(mask_lists_init(&m, 64, 64, 0, 64, false, 16, 16, &err), &err);
     assert_ok(mask_lists_add(&m, 0, 2, &err), &err);

@@ -13,7 +13,7 @@ START_TEST(definitions_are_complete_and_unique)
 {
     for (const struct metric_def *m = metric_defs; m->name; m++) {
         ck_assert_msg(m->name[0] && m->unit[0] && m->definition[0] && m->section[0], "%s", m->name);
-        ck_assert_msg(strlen(m->name) < sizeof ((struct metric *)0)->name, "%s", m->name);
+        ck_assert_msg(strlen(m->name) < sizeof((struct metric *)0)->name, "%s", m->name);
         ck_assert_msg(metric_def_find(m->name) == m, "%s is defined twice", m->name);
     }
 }
@@ -34,12 +34,12 @@ END_TEST
 
 static void check_head(const struct method *m, const struct head_in *in)
 {
-    struct err         e = {0};
-    struct record      r;
+    struct err e = {0};
+    struct record r;
     struct method_run *runs = NULL;
-    struct carry       carry = {0};
-    struct method_ctx  ctx = {.carry = m->flags & METHOD_NEEDS_STEPS ? &carry : NULL};
-    int64_t            n = 0;
+    struct carry carry = {0};
+    struct method_ctx ctx = {.carry = m->flags & METHOD_NEEDS_STEPS ? &carry : NULL};
+    int64_t n = 0;
 
     record_init(&r);
     assert_ok(method_runs_parse(sim_methods, m->name, &runs, &n, &e), &e);
@@ -57,7 +57,7 @@ static void check_head(const struct method *m, const struct head_in *in)
 START_TEST(every_recorded_number_is_defined)
 {
     struct sim_head text, video;
-    struct err      e = {0};
+    struct err e = {0};
     assert_ok(golden_code_lm(5, 0, PREC_F32, &text, &e), &e);
     assert_ok(golden_video(0, 5, 0, PREC_F32, &video, &e), &e);
     for (const struct method *const *m = sim_methods; *m; m++) {

@@ -43,7 +43,7 @@ static void feed(struct metrics_acc *a, int64_t n, const double *out, const doub
 
 static struct record finish(struct metrics_acc *a, const struct mask *m)
 {
-    struct err    err = {0};
+    struct err err = {0};
     struct record r;
     record_init(&r);
     assert_ok(metrics_add_mask(a, m, -1, &err), &err);
@@ -57,8 +57,8 @@ static struct record finish(struct metrics_acc *a, const struct mask *m)
 START_TEST(dense_is_perfect)
 {
     struct metrics_acc a;
-    struct mask        m;
-    double             out[20], lse[10];
+    struct mask m;
+    double out[20], lse[10];
     for (int i = 0; i < 20; i++)
         out[i] = rng_normal(1, 1, (uint64_t)i);
     for (int i = 0; i < 10; i++)
@@ -66,11 +66,12 @@ START_TEST(dense_is_perfect)
     feed(&a, 10, out, out, lse, lse, lse);
     mask_full(&m, 10, 10, 0, 10, true);
     struct record r = finish(&a, &m);
-    static const char *const ones[] = {"density_elem", "density_tile", "cra_min", "cra_p1", "cra_p5",
-                                       "cra_p50", "cra_mean", "err_cos", "err_cos_row_min"};
-    static const char *const zeros[] = {"sparsity_qk", "sparsity_pv", "sparsity_total", "err_l1_rel",
-                                        "err_l1_tok", "err_l2_rel", "err_rmse", "err_max",
-                                        "err_lse_mean", "err_lse_max", "rows_empty"};
+    static const char *const ones[] = {"density_elem", "density_tile", "cra_min",
+                                       "cra_p1",       "cra_p5",       "cra_p50",
+                                       "cra_mean",     "err_cos",      "err_cos_row_min"};
+    static const char *const zeros[] = {
+        "sparsity_qk", "sparsity_pv", "sparsity_total", "err_l1_rel",  "err_l1_tok", "err_l2_rel",
+        "err_rmse",    "err_max",     "err_lse_mean",   "err_lse_max", "rows_empty"};
     for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
         assert_metric(r, ones[i], 1);
     for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++)
@@ -83,10 +84,10 @@ END_TEST
 
 START_TEST(empty_mask_keeps_nothing)
 {
-    struct err         err = {0};
+    struct err err = {0};
     struct metrics_acc a;
-    struct mask        m;
-    double             ref[20], zero[20] = {0}, lse[10] = {0}, none[10];
+    struct mask m;
+    double ref[20], zero[20] = {0}, lse[10] = {0}, none[10];
     for (int i = 0; i < 20; i++)
         ref[i] = 1 + i;
     for (int i = 0; i < 10; i++)
@@ -113,7 +114,7 @@ END_TEST
 START_TEST(errors_by_hand)
 {
     struct metrics_acc a;
-    struct mask        m;
+    struct mask m;
     /* Two rows of two channels: delta = (1, 0), (0, -2). */
     const double out[] = {2, 1, 3, 2}, ref[] = {1, 1, 3, 4};
     const double half = log(0.5), mask_lse[] = {half, half}, zero[] = {0, 0};
@@ -135,11 +136,11 @@ END_TEST
 
 START_TEST(two_products_have_their_own_sparsity)
 {
-    struct err         err = {0};
+    struct err err = {0};
     struct metrics_acc a;
-    struct mask        m;
-    struct record      r;
-    double             zero[8] = {0};
+    struct mask m;
+    struct record r;
+    double zero[8] = {0};
     record_init(&r);
     feed(&a, 4, zero, zero, zero, zero, zero);
     assert_ok(mask_lists_init(&m, 4, 8, 0, 4, false, 2, 2, &err), &err);
@@ -160,8 +161,8 @@ END_TEST
 START_TEST(nan_output_is_not_hidden)
 {
     struct metrics_acc a;
-    struct mask        m;
-    const double       out[] = {1, NAN, 1, 1}, ref[] = {1, 1, 1, 1}, zero[] = {0, 0};
+    struct mask m;
+    const double out[] = {1, NAN, 1, 1}, ref[] = {1, 1, 1, 1}, zero[] = {0, 0};
     feed(&a, 2, out, ref, zero, zero, zero);
     mask_full(&m, 2, 2, 0, 2, false);
     struct record r = finish(&a, &m);

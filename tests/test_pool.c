@@ -16,11 +16,11 @@ struct work {
     _Atomic int in_worker[16];
     _Atomic int started, fail_at, raise_at;
     _Atomic int64_t last; /* jobs = 1 only: items in order */
-    _Atomic bool    ordered;
+    _Atomic bool ordered;
 };
 
 static struct work w;
-static struct err  e;
+static struct err e;
 
 static void begin(void)
 {
@@ -111,7 +111,7 @@ END_TEST
 
 START_TEST(the_second_sigint_kills)
 {
-    int   status = 0;
+    int status = 0;
     pid_t child = fork();
     if (child == 0) {
         interrupt_install();

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 static struct err e;
-static int        saved_stderr;
-static char       path[300];
+static int saved_stderr;
+static char path[300];
 
 /* Standard error goes to a file until caught(). */
 static void catch_stderr(void)
@@ -40,7 +40,7 @@ static void caught(struct buf *b)
 START_TEST(log_lines_have_a_level_and_one_newline)
 {
     struct buf b = {0};
-    char       text[5000];
+    char text[5000];
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
     catch_stderr();
@@ -84,7 +84,7 @@ END_TEST
 START_TEST(json_progress_is_one_object_a_line)
 {
     struct buf b = {0};
-    json_t    *v = NULL;
+    json_t *v = NULL;
     catch_stderr();
     progress_set_mode(PROGRESS_JSON);
     struct progress *p = progress_start("replay", 8, 2);
@@ -109,9 +109,9 @@ END_TEST
 START_TEST(durations_read_well)
 {
     static const struct {
-        double      seconds;
+        double seconds;
         const char *text;
-    } want[] = {{0, "0 s"},        {-3, "0 s"},        {59.4, "59 s"},
+    } want[] = {{0, "0 s"},         {-3, "0 s"},       {59.4, "59 s"},
                 {59.6, "1:00 min"}, {185, "3:05 min"}, {7800, "2:10 h"}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         char text[24];

@@ -10,18 +10,18 @@
 static struct radial_rule rule(int64_t F, int64_t T, int64_t B, double decay, bool sink,
                                int64_t text)
 {
-    return (struct radial_rule){.F = F, .T = T, .text = text, .block = B, .thin = 128,
-                                .decay = decay, .sink = sink};
+    return (struct radial_rule){
+        .F = F, .T = T, .text = text, .block = B, .thin = 128, .decay = decay, .sink = sink};
 }
 
 /* ---- block maps ----------------------------------------------------------------------------- */
 
 static const struct {
     int64_t F, T, B;
-    double  decay;
-    bool    wan;
+    double decay;
+    bool wan;
     int64_t text, side, kept;
-    double  density;
+    double density;
     int64_t spilled;
 } counts[] = {
     {96, 4, 64, 0.5, true, 0, 6, 21, 0.583333, 0},
@@ -49,11 +49,11 @@ static const struct {
 
 START_TEST(kept_blocks)
 {
-    struct err         err = {0};
-    struct block_map   m;
+    struct err err = {0};
+    struct block_map m;
     struct radial_rule r = rule(counts[_i].F, counts[_i].T, counts[_i].B, counts[_i].decay,
                                 counts[_i].wan, counts[_i].text);
-    int32_t           *cols = calloc((size_t)counts[_i].side, sizeof *cols);
+    int32_t *cols = calloc((size_t)counts[_i].side, sizeof *cols);
 
     assert_ok(radial_map(&r, &m, &err), &err);
     ck_assert_int_eq(m.rows, counts[_i].side);
@@ -71,7 +71,7 @@ END_TEST
 
 static void assert_map(const struct radial_rule *r, const char *const *rows)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct block_map m;
     assert_ok(radial_map(r, &m, &err), &err);
     for (int64_t i = 0; i < m.rows; i++) {
@@ -104,8 +104,8 @@ END_TEST
 /* One block per frame pair: the first frame, and distances 0, 1, 2, 4, 8. */
 START_TEST(one_block_per_frame)
 {
-    struct err         err = {0};
-    struct block_map   m;
+    struct err err = {0};
+    struct block_map m;
     struct radial_rule r = rule(128, 9, 128, 1, true, 0);
     assert_ok(radial_map(&r, &m, &err), &err);
     for (int i = 0; i < 9; i++)
@@ -123,20 +123,20 @@ START_TEST(maps_follow_the_token_masks)
 {
     static const struct {
         int64_t F, T, B;
-        double  decay;
-        bool    sink;
+        double decay;
+        bool sink;
         int64_t text;
     } cases[] = {
         {96, 5, 64, 0.7, true, 0},   {200, 6, 64, 0.3, false, 40}, {150, 7, 64, 1, true, 1},
         {300, 5, 128, 0.6, true, 0}, {130, 9, 128, 0.4, false, 0}, {70, 4, 64, 0.2, true, 3},
     };
-    struct err         err = {0};
-    struct block_map   m;
+    struct err err = {0};
+    struct block_map m;
     struct radial_rule r = rule(cases[_i].F, cases[_i].T, cases[_i].B, cases[_i].decay,
                                 cases[_i].sink, cases[_i].text);
-    int64_t            F = r.F, B = r.block, video = r.F * r.T, n = video + r.text;
-    int64_t            side = (n + B - 1) / B, blocks = (F + B - 1) / B;
-    uint8_t           *want = calloc((size_t)(side * side), 1);
+    int64_t F = r.F, B = r.block, video = r.F * r.T, n = video + r.text;
+    int64_t side = (n + B - 1) / B, blocks = (F + B - 1) / B;
+    uint8_t *want = calloc((size_t)(side * side), 1);
 
     for (int64_t i = 0; i < r.T; i++)
         for (int64_t j = 0; j < r.T; j++)
@@ -147,10 +147,10 @@ START_TEST(maps_follow_the_token_masks)
                         int64_t l = c - j * F % B, rows = 0;
                         for (int64_t x = a * B; x < (a + 1) * B; x++) {
                             int64_t k = x - i * F % B;
-                            bool    band = fabs((double)(k - l)) <= radial_width(&r, d) &&
-                                           radial_frames_kept(&r, d);
-                            rows += k >= 0 && k < F && l >= 0 && l < F &&
-                                    (band || (r.sink && j == 0));
+                            bool band = fabs((double)(k - l)) <= radial_width(&r, d) &&
+                                        radial_frames_kept(&r, d);
+                            rows +=
+                                k >= 0 && k < F && l >= 0 && l < F && (band || (r.sink && j == 0));
                         }
                         nonzero += rows > 0;
                         high += radial_column_high(rows, B);
@@ -213,8 +213,8 @@ END_TEST
  * and goes, the first neighbour at width 128 has 86 of 128 and stays. */
 START_TEST(slivers_at_the_edge_of_the_band_go)
 {
-    struct err         err = {0};
-    struct block_map   m;
+    struct err err = {0};
+    struct block_map m;
     struct radial_rule r = rule(3840, 5, 128, 0.2, false, 0);
     assert_ok(radial_map(&r, &m, &err), &err);
     int64_t i = 5, two = 2 * 30, four = 4 * 30;
@@ -228,8 +228,8 @@ END_TEST
 
 START_TEST(symmetric_where_frames_are_whole_blocks)
 {
-    struct err         err = {0};
-    struct block_map   m;
+    struct err err = {0};
+    struct block_map m;
     struct radial_rule r = rule(256, 9, 64, 0.3, false, 100);
     assert_ok(radial_map(&r, &m, &err), &err);
     for (int64_t i = 0; i < m.rows; i++)
@@ -259,7 +259,7 @@ START_TEST(paper_pairs)
 {
     for (int sink = 0; sink < 2; sink++) {
         struct radial_rule r = rule(paper[_i].F, paper[_i].T, 128, 1, sink, 0);
-        int64_t            sum = 0, lo, hi;
+        int64_t sum = 0, lo, hi;
         for (int64_t i = 0; i < r.T; i++)
             for (int64_t k = 0; k < r.F; k++)
                 for (int64_t j = 0; j < r.T; j++) {
@@ -276,7 +276,7 @@ END_TEST
 START_TEST(paper_rows_follow_the_formula)
 {
     static const int64_t sizes[][2] = {{7, 20}, {4, 40}, {1, 9}, {33, 6}};
-    struct radial_rule   r = rule(sizes[_i][0], sizes[_i][1], 64, 1, false, 0);
+    struct radial_rule r = rule(sizes[_i][0], sizes[_i][1], 64, 1, false, 0);
     for (int64_t i = 0; i < r.T; i++)
         for (int64_t j = 0; j < r.T; j++)
             for (int64_t k = 0; k < r.F; k++) {
@@ -315,7 +315,7 @@ static void video_head(int64_t t, int64_t h, int64_t w, int64_t text, int place,
                        struct sim_head *out)
 {
     struct err err = {0};
-    int64_t    n = t * h * w + text;
+    int64_t n = t * h * w + text;
     assert_ok(random_head(3, n, n, 8, false, 1, PREC_F64, out, &err), &err);
     out->in.geom = (struct geometry){t, h, w, text, text ? place : 0};
     out->in.n_layers = 6;
@@ -323,7 +323,7 @@ static void video_head(int64_t t, int64_t h, int64_t w, int64_t text, int place,
 
 START_TEST(other_inputs_are_skipped)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
     video_head(3, 4, 5, 0, 0, &h);
     assert_skips("radial:pad=official", &h.in, "no multiple of the block");
@@ -351,15 +351,16 @@ START_TEST(ragged_videos_need_our_padding)
     static const struct geometry grids[] = {{21, 30, 52, 0, 0}, {21, 45, 80, 0, 0}};
     for (int k = 0; k < 2; k++)
         for (int official = 0; official < 2; official++) {
-            struct err         err = {0};
+            struct err err = {0};
             struct method_run *runs = NULL;
-            struct method_ctx  ctx = {0};
-            int64_t            n = grids[k].t * grids[k].h * grids[k].w, count = 0;
-            struct head_in     in = {.x = {.nq = n, .nk = n, .d = 1, .dv = 1}, .geom = grids[k],
-                                     .layer = 3, .step = 20};
-            void              *state = NULL;
+            struct method_ctx ctx = {0};
+            int64_t n = grids[k].t * grids[k].h * grids[k].w, count = 0;
+            struct head_in in = {
+                .x = {.nq = n, .nk = n, .d = 1, .dv = 1}, .geom = grids[k], .layer = 3, .step = 20};
+            void *state = NULL;
             assert_ok(method_runs_parse(sim_methods, official ? "radial:pad=official" : "radial",
-                                        &runs, &count, &err), &err);
+                                        &runs, &count, &err),
+                      &err);
             int rc = runs[0].method->prepare(&ctx, runs[0].params, &in, &state, &err);
             ck_assert_int_eq(rc, official ? METHOD_SKIP : 0);
             runs[0].method->release(state);
@@ -379,7 +380,7 @@ START_TEST(presets_keep_layers_and_steps_dense)
 {
     static const struct {
         const char *text;
-        int         layers, steps;
+        int layers, steps;
     } cases[] = {{"radial", 1, 12},
                  {"radial:preset=wan22", 1, 11},
                  {"radial:kind=hunyuan", 0, 12},
@@ -410,8 +411,7 @@ START_TEST(presets_are_their_parameters)
          "radial:preset=none:kind=wan:decay=0.2:sink=1:block=128"},
         {"radial:preset=wan22:dense_layers=0:dense_steps=0",
          "radial:preset=none:decay=0.8:sink=1:block=64"},
-        {"radial:preset=hunyuan:dense_steps=0",
-         "radial:preset=none:decay=0.95:sink=0:block=128"},
+        {"radial:preset=hunyuan:dense_steps=0", "radial:preset=none:decay=0.95:sink=0:block=128"},
         {"radial:kind=hunyuan:dense_steps=0", "radial:preset=none:kind=hunyuan"},
     };
     struct sim_head h;
@@ -429,7 +429,7 @@ END_TEST
 START_TEST(counts_of_a_run)
 {
     struct sim_head h;
-    struct record   r;
+    struct record r;
     video_head(5, 10, 10, 0, 0, &h);
     run_text("radial:preset=none:block=64:decay=0.5", &h.in, &r);
     ck_assert_double_eq_tol(record_get(&r, "density_native"), 28.0 / 64, 1e-15);
@@ -445,7 +445,7 @@ END_TEST
 START_TEST(text_and_padding)
 {
     struct sim_head h;
-    struct record   r;
+    struct record r;
     video_head(8, 8, 12, 64, 2, &h);
     run_text("radial:preset=none:block=64:decay=0.25", &h.in, &r);
     ck_assert_double_eq_tol(record_get(&r, "density_native"), 53.0 / 169, 1e-15);
@@ -476,7 +476,7 @@ END_TEST
 START_TEST(paper_profile_counts_pairs_and_tiles)
 {
     struct sim_head h;
-    struct record   r;
+    struct record r;
     video_head(4, 8, 12, 0, 0, &h);
     run_text("radial:preset=none:profile=paper", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 138048);
@@ -496,18 +496,18 @@ START_TEST(golden_heads)
 {
     static const struct {
         const char *kind;
-        int         layer;
-        double      min, p1, p5, p50, mean, l1, l2;
+        int layer;
+        double min, p1, p5, p50, mean, l1, l2;
     } cases[] = {
         {"wan", 5, 0.179588, 0.269384, 0.385759, 0.708063, 0.704505, 0.255154, 0.311807},
         {"wan", 0, 0.284978, 0.293184, 0.319894, 0.560962, 0.573135, 0.273619, 0.294487},
         {"hunyuan", 5, 0.145086, 0.182113, 0.282748, 0.582102, 0.572750, 0.367934, 0.408873},
         {"hunyuan", 0, 0.226536, 0.238915, 0.286199, 0.397835, 0.417895, 0.356557, 0.360828},
     };
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
-    char            text[80];
+    struct record r;
+    char text[80];
     assert_ok(golden_video(3, cases[_i].layer, 0, PREC_F64, &h, &err), &err);
     snprintf(text, sizeof text, "radial:preset=none:kind=%s:block=64:decay=0.5", cases[_i].kind);
     run_text(text, &h.in, &r);

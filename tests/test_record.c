@@ -15,9 +15,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct err    e;
+static struct err e;
 static struct record r;
-static char          dir[256], path[300];
+static char dir[256], path[300];
 
 static void begin(void)
 {
@@ -64,7 +64,7 @@ static void line_of(const struct record *x, struct buf *b)
 START_TEST(a_line_reads_back_as_the_same_record)
 {
     struct record back;
-    struct buf    a = {0}, b = {0};
+    struct buf a = {0}, b = {0};
     metric("density_elem", 0.1687201);
     metric("cra_min", 1.0 / 3);
     metric("err_l1_rel", INFINITY);
@@ -100,8 +100,9 @@ START_TEST(a_metric_is_replaced_and_cannot_shadow_the_identity)
     ck_assert(record_get(&r, "density_elem") == 2);
     assert_fails(record_metric(&r, "layer", 1, &e), &e, ERR_RUN, "layer");
     assert_fails(record_metric(&r, "", 1, &e), &e, ERR_RUN, "''");
-    assert_fails(record_metric(&r, "a_name_that_is_longer_than_the_forty_seven_bytes_allowed", 1, &e),
-                 &e, ERR_RUN, "a_name");
+    assert_fails(
+        record_metric(&r, "a_name_that_is_longer_than_the_forty_seven_bytes_allowed", 1, &e), &e,
+        ERR_RUN, "a_name");
 }
 END_TEST
 
@@ -122,10 +123,10 @@ START_TEST(the_key_depends_on_identity_only)
     snprintf(r.model, sizeof r.model, "renamed");
     key_of(&r, other);
     ck_assert_str_eq(base, other);
-#define CHANGES(statement, undo)      \
-    statement;                        \
-    key_of(&r, other);                \
-    ck_assert_str_ne(base, other);    \
+#define CHANGES(statement, undo)                                                                   \
+    statement;                                                                                     \
+    key_of(&r, other);                                                                             \
+    ck_assert_str_ne(base, other);                                                                 \
     undo;
     CHANGES(r.layer = 4, r.layer = 3)
     CHANGES(r.head = 1, r.head = 7)
@@ -153,14 +154,15 @@ static const struct {
     {"\"layer\":3", "\"layer\":3.5", "\"layer\""},
     {"\"status\":\"ok\"", "\"status\":\"good\"", "\"status\""},
     {"\"head\":7", "\"head\":7,\"head\":8", "duplicate"},
-    {"\"method\":\"streaming\"", "\"method\":\"a name of more than thirty-two bytes ...\"", "at most"},
+    {"\"method\":\"streaming\"", "\"method\":\"a name of more than thirty-two bytes ...\"",
+     "at most"},
     {"\"causal\":true", "\"causal\":1", "\"causal\""},
     {"\"status\":\"ok\"", "\"status\":\"ok\",\"inf\":[\"nothing\"]", "\"inf\""},
 };
 
 START_TEST(damaged_records_are_refused)
 {
-    struct buf    b = {0}, bad = {0};
+    struct buf b = {0}, bad = {0};
     struct record back;
     line_of(&r, &b);
     char *at = strstr(b.data, damage[_i].from);
@@ -201,8 +203,8 @@ static int64_t file_size(void)
 START_TEST(a_stopped_run_continues)
 {
     struct record_file *f = NULL;
-    struct record      *list = NULL;
-    int64_t             n = 0;
+    struct record *list = NULL;
+    int64_t n = 0;
     assert_ok(record_file_open(path, &f, &e), &e);
     append_heads(f, 0, 3);
     ck_assert(has_head(f, 2) && !has_head(f, 3));
@@ -223,8 +225,8 @@ END_TEST
 START_TEST(errors_are_tried_again_and_the_last_record_wins)
 {
     struct record_file *f = NULL;
-    struct record      *list = NULL;
-    int64_t             n = 0;
+    struct record *list = NULL;
+    int64_t n = 0;
     assert_ok(record_file_open(path, &f, &e), &e);
     r.status = RECORD_ERROR;
     append_heads(f, 0, 1);
@@ -245,7 +247,7 @@ END_TEST
 START_TEST(a_torn_last_line_is_dropped_at_any_length)
 {
     struct record_file *f = NULL;
-    struct buf          two = {0}, b = {0};
+    struct buf two = {0}, b = {0};
     line_of(&r, &b);
     r.head = 8;
     buf_put(&two, b.data, b.len);
@@ -253,7 +255,7 @@ START_TEST(a_torn_last_line_is_dropped_at_any_length)
     line_of(&r, &second);
     for (size_t cut = 1; cut < second.len; cut++) {
         struct record *list = NULL;
-        int64_t        n = 0;
+        int64_t n = 0;
         two.len = b.len;
         buf_put(&two, second.data, cut);
         assert_ok(file_write_atomic(path, two.data, two.len, &e), &e);
@@ -279,10 +281,10 @@ END_TEST
 
 START_TEST(a_bad_line_in_the_middle_is_named)
 {
-    struct buf          b = {0}, all = {0};
+    struct buf b = {0}, all = {0};
     struct record_file *f = NULL;
-    struct record      *list = NULL;
-    int64_t             n = 0;
+    struct record *list = NULL;
+    int64_t n = 0;
     line_of(&r, &b);
     buf_puts(&all, buf_str(&b));
     buf_puts(&all, "{\"trace\":\n");
@@ -298,8 +300,8 @@ END_TEST
 
 START_TEST(shards_of_a_directory_are_read_together)
 {
-    struct record      *list = NULL;
-    int64_t             n = 0;
+    struct record *list = NULL;
+    int64_t n = 0;
     struct record_file *f = NULL;
     for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof path, "%s/records.%d-of-3.jsonl", dir, i);
@@ -316,7 +318,7 @@ END_TEST
 START_TEST(a_directory_without_records_is_bad_input)
 {
     struct record *list = NULL;
-    int64_t        n = 0;
+    int64_t n = 0;
     assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "no records*.jsonl");
     assert_fails(records_load("no/such", &list, &n, &e), &e, ERR_INPUT, "no/such");
 }
@@ -325,7 +327,7 @@ END_TEST
 START_TEST(a_second_process_is_kept_out)
 {
     struct record_file *f = NULL;
-    int                 status = 0;
+    int status = 0;
     assert_ok(record_file_open(path, &f, &e), &e);
     pid_t child = fork();
     if (child == 0) {
@@ -345,7 +347,7 @@ struct shared {
 static int append_one(void *ctx, int64_t item, int worker, struct err *err)
 {
     struct shared *s = ctx;
-    struct record  mine;
+    struct record mine;
     record_init(&mine);
     snprintf(mine.trace, sizeof mine.trace, "t");
     snprintf(mine.method, sizeof mine.method, "m");
@@ -359,9 +361,9 @@ static int append_one(void *ctx, int64_t item, int worker, struct err *err)
 START_TEST(threads_append_whole_lines)
 {
     enum { N = 400 };
-    struct shared  s = {NULL};
+    struct shared s = {NULL};
     struct record *list = NULL;
-    int64_t        n = 0;
+    int64_t n = 0;
     assert_ok(record_file_open(path, &s.file, &e), &e);
     assert_ok(pool_run(8, N, append_one, &s, &e), &e);
     record_file_close(&s.file);

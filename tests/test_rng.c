@@ -1,4 +1,5 @@
-/* Counter-based random numbers: fixed values (records depend on them), distribution, independence. */
+/* Counter-based random numbers: fixed values (records depend on them), distribution, independence.
+ */
 #include "tests/suite.h"
 
 #include "core/rng.h"
@@ -29,7 +30,7 @@ END_TEST
 START_TEST(seed_stream_and_counter_all_matter)
 {
     uint64_t seen[512];
-    int      n = 0;
+    int n = 0;
     for (uint64_t s = 0; s < 8; s++)
         for (uint64_t t = 0; t < 8; t++)
             for (uint64_t c = 0; c < 8; c++)
@@ -43,7 +44,7 @@ END_TEST
 START_TEST(uniform_fills_the_unit_interval_evenly)
 {
     enum { N = 200000, BINS = 20 };
-    int    count[BINS] = {0};
+    int count[BINS] = {0};
     double sum = 0;
     for (uint64_t i = 0; i < N; i++) {
         double u = rng_uniform(3, 5, i);

@@ -26,7 +26,7 @@ static const char *const names[] = {"code-lm", "linear", "llama31", "qwen25-yarn
 static struct llm_config read_config(const char *name, int64_t *positions, int64_t *n)
 {
     struct llm_config c;
-    json_t           *all = NULL;
+    json_t *all = NULL;
     assert_ok(json_read_file("tests/data/tiny/rope.json", 1 << 20, &all, &err), &err);
     tiny_put_config(test_tmpdir(), json_object_get(json_object_get(all, "configs"), name));
     assert_ok(llm_config_read(test_tmpdir(), &c, &err), &err);
@@ -41,10 +41,10 @@ static struct llm_config read_config(const char *name, int64_t *positions, int64
 
 static float *golden(const char *name, const char *what, int64_t count)
 {
-    struct st_file         *f = NULL;
+    struct st_file *f = NULL;
     const struct st_tensor *t;
-    char                    full[96];
-    float                  *x = NULL;
+    char full[96];
+    float *x = NULL;
     snprintf(full, sizeof full, "rope.%s.%s", name, what);
     assert_ok(st_open("tests/data/tiny/golden.safetensors", &f, &err), &err);
     assert_ok(st_require(f, full, -1, NULL, &t, &err), &err);
@@ -60,26 +60,26 @@ static float *golden(const char *name, const char *what, int64_t count)
 START_TEST(frequencies_are_those_of_the_reference)
 {
     struct llm_config c = read_config(names[_i], NULL, NULL);
-    double            freq[MAX_D / 2];
-    float            *want = golden(names[_i], "inv_freq", c.head_dim / 2);
+    double freq[MAX_D / 2];
+    float *want = golden(names[_i], "inv_freq", c.head_dim / 2);
     rope_frequencies(&c.rope, c.head_dim, freq);
     for (int i = 0; i < c.head_dim / 2; i++)
-        ck_assert_msg(fabs(freq[i] / want[i] - 1) < 4e-7, "%s %d: %.9g, expected %.9g", names[_i], i,
-                      freq[i], want[i]);
+        ck_assert_msg(fabs(freq[i] / want[i] - 1) < 4e-7, "%s %d: %.9g, expected %.9g", names[_i],
+                      i, freq[i], want[i]);
     free(want);
 }
 END_TEST
 
-/* Rotating (1, 0) shows cos and sin. The reference multiplies position and frequency in float32: the
- * angle differs by up to 5e-7 of itself, its rounding and that of the frequencies. */
+/* Rotating (1, 0) shows cos and sin. The reference multiplies position and frequency in float32:
+ * the angle differs by up to 5e-7 of itself, its rounding and that of the frequencies. */
 START_TEST(angles_are_those_of_the_reference)
 {
-    int64_t           pos[16], n = 0;
+    int64_t pos[16], n = 0;
     struct llm_config c = read_config(names[_i], pos, &n);
-    int               d = c.head_dim, half = d / 2;
-    double            freq[MAX_D / 2], factor = rope_frequencies(&c.rope, d, freq);
-    float            *want_cos = golden(names[_i], "cos", n * d), *x = malloc(sizeof *x * MAX_D);
-    float            *want_sin = golden(names[_i], "sin", n * d);
+    int d = c.head_dim, half = d / 2;
+    double freq[MAX_D / 2], factor = rope_frequencies(&c.rope, d, freq);
+    float *want_cos = golden(names[_i], "cos", n * d), *x = malloc(sizeof *x * MAX_D);
+    float *want_sin = golden(names[_i], "sin", n * d);
 
     for (int64_t p = 0; p < n; p++) {
         for (int i = 0; i < d; i++)
@@ -102,9 +102,9 @@ START_TEST(products_depend_on_the_distance_alone)
 {
     enum { D = 64 };
     struct rope_config c = {.theta = 500000, .factor = 1};
-    double             freq[D / 2];
-    float              q[D], k[D], a[D], b[D];
-    double             first = 0;
+    double freq[D / 2];
+    float q[D], k[D], a[D], b[D];
+    double first = 0;
 
     ck_assert(rope_frequencies(&c, D, freq) == 1);
     for (int i = 0; i < D; i++) {
@@ -133,8 +133,8 @@ START_TEST(position_zero_is_left_alone_and_heads_turn_alike)
 {
     enum { D = 8, HEADS = 3, N = 4 };
     struct rope_config c = {.theta = 10000, .factor = 1};
-    double             freq[D / 2];
-    float              x[N][HEADS][D];
+    double freq[D / 2];
+    float x[N][HEADS][D];
 
     rope_frequencies(&c, D, freq);
     for (int t = 0; t < N; t++)

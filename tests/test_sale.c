@@ -14,9 +14,9 @@ START_TEST(regions_of_query_blocks)
 {
     const struct {
         int64_t tokens, m, w, n, n_local, mid;
-    } c[] = {{2048, 0, 4, 2, 5, 0},    {2048, 1, 4, 4, 7, 0},    {2048, 2, 4, 6, 5, 0},
-             {2048, 3, 4, 8, 7, 0},    {2048, 4, 4, 10, 5, 4},   {2048, 5, 4, 12, 7, 4},
-             {2048, 30, 4, 62, 5, 56}, {2048, 31, 4, 64, 7, 56}, {2048, 30, 8, 62, 9, 52},
+    } c[] = {{2048, 0, 4, 2, 5, 0},     {2048, 1, 4, 4, 7, 0},    {2048, 2, 4, 6, 5, 0},
+             {2048, 3, 4, 8, 7, 0},     {2048, 4, 4, 10, 5, 4},   {2048, 5, 4, 12, 7, 4},
+             {2048, 30, 4, 62, 5, 56},  {2048, 31, 4, 64, 7, 56}, {2048, 30, 8, 62, 9, 52},
              {2048, 31, 8, 64, 11, 52}, {2000, 31, 4, 63, 6, 56}, {2049, 32, 4, 65, 4, 60},
              {2100, 32, 4, 66, 5, 60}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
@@ -47,12 +47,9 @@ START_TEST(tile_totals_and_ceilings)
     const struct {
         int64_t tokens, tiles, always4, always8;
         double ceiling;
-    } c[] = {{2048, 1056, 216, 328, 0.79545},
-             {8192, 16512, 888, 1384, 0.94622},
-             {16384, 65792, 1784, 2792, 0.97288},
-             {32768, 262656, 3576, 5608, 0.98639},
-             {65536, 1049600, 7160, 11240, 0.99318},
-             {131072, 4196352, 14328, 22504, 0.99659}};
+    } c[] = {{2048, 1056, 216, 328, 0.79545},        {8192, 16512, 888, 1384, 0.94622},
+             {16384, 65792, 1784, 2792, 0.97288},    {32768, 262656, 3576, 5608, 0.98639},
+             {65536, 1049600, 7160, 11240, 0.99318}, {131072, 4196352, 14328, 22504, 0.99659}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         int64_t always[2] = {0, 0};
         for (int64_t m = 0; m < c[i].tokens / 64; m++)
@@ -267,8 +264,13 @@ END_TEST
 
 static struct sale_config official(double tau, double scale)
 {
-    return (struct sale_config){.tau = tau, .scale = scale, .bits = 4, .w = 4, .f16 = true,
-                                .strict = true, .causal_stats = true};
+    return (struct sale_config){.tau = tau,
+                                .scale = scale,
+                                .bits = 4,
+                                .w = 4,
+                                .f16 = true,
+                                .strict = true,
+                                .causal_stats = true};
 }
 
 static void select_all(const struct sim_head *h, const struct sale_config *c, struct sale_head *s,

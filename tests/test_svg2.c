@@ -16,7 +16,7 @@
 
 static struct kmeans line_of(const float *centroids, int64_t n, int64_t k)
 {
-    struct err    err = {0};
+    struct err err = {0};
     struct kmeans m;
     assert_ok(kmeans_init(&m, n, k, 1, DT_F32, &err), &err);
     memcpy(m.centroids, centroids, (size_t)k * sizeof *centroids);
@@ -26,8 +26,8 @@ static struct kmeans line_of(const float *centroids, int64_t n, int64_t k)
 START_TEST(kmeans_by_hand)
 {
     static const float x[] = {0, 1, 10, 11}, start[] = {0, 10};
-    struct err         err = {0};
-    struct kmeans      m = line_of(start, 4, 2);
+    struct err err = {0};
+    struct kmeans m = line_of(start, 4, 2);
 
     assert_ok(kmeans_run(&m, x, 1, 1e-4, &err), &err);
     ck_assert_int_eq(m.iterations, 1);
@@ -51,8 +51,8 @@ END_TEST
 START_TEST(equal_centroids_leave_one_empty)
 {
     static const float x[] = {0, 1, 10, 11}, start[] = {0, 0};
-    struct err         err = {0};
-    struct kmeans      m = line_of(start, 4, 2);
+    struct err err = {0};
+    struct kmeans m = line_of(start, 4, 2);
     assert_ok(kmeans_run(&m, x, 1, 1e-4, &err), &err);
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(m.labels[i], 0);
@@ -68,8 +68,8 @@ END_TEST
 START_TEST(small_movements_are_dropped)
 {
     static const float x[] = {0, 1, 10, 11}, start[] = {0, 10};
-    struct err         err = {0};
-    struct kmeans      m = line_of(start, 4, 2);
+    struct err err = {0};
+    struct kmeans m = line_of(start, 4, 2);
     assert_ok(kmeans_run(&m, x, 50, 0.6, &err), &err);
     ck_assert_int_eq(m.iterations, 1);
     ck_assert_float_eq(m.centroids[0], 0);
@@ -84,18 +84,18 @@ START_TEST(kmeans_follows_the_plain_algorithm)
 {
     enum { N = 700, K = 9, D = 5 };
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
-    struct err              err = {0};
-    struct kmeans           m;
-    float                   x[N * D], c[K * D];
+    struct err err = {0};
+    struct kmeans m;
+    float x[N * D], c[K * D];
     for (int i = 0; i < N * D; i++)
         x[i] = (float)(rng_u64(5, 1, (uint64_t)i) % 65) / 8 - 4;
     assert_ok(kmeans_init(&m, N, K, D, types[_i], &err), &err);
     for (int j = 0; j < K * D; j++)
         c[j] = m.centroids[j] = x[j * 7];
     for (int t = 0; t < 6; t++) {
-        double  sum[K * D] = {0};
+        double sum[K * D] = {0};
         int64_t size[K] = {0};
-        int     label[N];
+        int label[N];
         for (int i = 0; i < N; i++) {
             double best = INFINITY;
             for (int j = 0; j < K; j++) {
@@ -133,9 +133,9 @@ END_TEST
 START_TEST(prefixes_by_hand)
 {
     static const struct {
-        float   p[4];
-        int     n;
-        double  top_p;
+        float p[4];
+        int n;
+        double top_p;
         int64_t kept;
     } cases[] = {
         {{0.5f, 0.3f, 0.15f, 0.05f}, 4, 0.9, 3}, {{0.5f, 0.25f, 0.25f}, 3, 0.75, 3},
@@ -151,7 +151,7 @@ END_TEST
 
 START_TEST(a_share_of_clusters_is_always_kept)
 {
-    static float    p[1000] = {1};
+    static float p[1000] = {1};
     struct svg2_cut cut = {0.9, 0.10, DT_F32, false};
     ck_assert_int_eq(svg2_prefix(&cut, p, 1000), 100);
     ck_assert_int_eq(svg2_prefix(&cut, p, 15), 1);
@@ -164,7 +164,7 @@ END_TEST
 /* 1 + 1/512 is 1 in bfloat16: the running sum stands still. */
 START_TEST(running_sums_in_bf16)
 {
-    float           p[257];
+    float p[257];
     struct svg2_cut cut = {0.95, 0, DT_F32, true};
     p[0] = 0.75f;
     for (int i = 1; i < 257; i++)
@@ -177,8 +177,8 @@ END_TEST
 
 START_TEST(weights_count_the_tokens_of_a_cluster)
 {
-    struct err    err = {0};
-    float         q[] = {1, 2}, p[2];
+    struct err err = {0};
+    float q[] = {1, 2}, p[2];
     struct kmeans keys;
     assert_ok(kmeans_init(&keys, 4, 2, 2, DT_F32, &err), &err);
     keys.sizes[0] = 3;
@@ -201,10 +201,10 @@ END_TEST
 
 START_TEST(ties_of_the_map_go_to_the_lower_cluster)
 {
-    struct err      err = {0};
-    struct kmeans   q, k;
+    struct err err = {0};
+    struct kmeans q, k;
     struct svg2_cut cut = {0.4, 0, DT_F32, false};
-    uint8_t        *map = NULL;
+    uint8_t *map = NULL;
     assert_ok(kmeans_init(&q, 4, 2, 2, DT_F32, &err), &err);
     assert_ok(kmeans_init(&k, 4, 4, 2, DT_F32, &err), &err);
     for (int b = 0; b < 4; b++)
@@ -226,7 +226,7 @@ END_TEST
 static void video_head(uint64_t seed, int64_t words, int place, struct sim_head *out)
 {
     struct err err = {0};
-    int64_t    n = 4 * 6 * 8 + words;
+    int64_t n = 4 * 6 * 8 + words;
     assert_ok(random_head(seed, n, n, 16, false, 1.5, PREC_F64, out, &err), &err);
     out->in.geom = (struct geometry){4, 6, 8, words, words ? place : 0};
     out->in.n_layers = 40;
@@ -261,14 +261,14 @@ static void assert_skipped(struct record *r, const char *why)
 /* The mask from clusters that are made here with the same start. */
 START_TEST(masks_follow_the_clusters)
 {
-    struct err      err = {0};
+    struct err err = {0};
     struct sim_head h;
-    struct record   r;
-    struct kmeans   q, k;
-    uint8_t        *map = NULL;
+    struct record r;
+    struct kmeans q, k;
+    uint8_t *map = NULL;
     struct svg2_cut cut = {0.5, 0.10, DT_F32, false};
-    int64_t         video = 192, text = _i ? 11 : 0, n = video + text, pairs = 0;
-    uint8_t        *bits = calloc((size_t)(n * n), 1);
+    int64_t video = 192, text = _i ? 11 : 0, n = video + text, pairs = 0;
+    uint8_t *bits = calloc((size_t)(n * n), 1);
 
     video_head(3, text, 2, &h);
     h.in.head = 5;
@@ -324,8 +324,8 @@ START_TEST(one_cluster_or_all_mass_is_dense)
     static const char *const texts[] = {"svg2:preset=none:qc=1:kc=1", RULE ":top_p=1",
                                         RULE ":min_kc=1"};
     struct sim_head h;
-    struct record   r;
-    char            text[120];
+    struct record r;
+    char text[120];
     video_head(4, 0, 0, &h);
     snprintf(text, sizeof text, "%s", texts[_i]);
     if (_i == 1)
@@ -343,9 +343,9 @@ END_TEST
 START_TEST(text_is_kept_and_padding_counts_in_the_published_number)
 {
     struct sim_head h;
-    struct record   r;
-    int64_t         n = 200;
-    uint8_t        *bits = calloc((size_t)(n * n), 1);
+    struct record r;
+    int64_t n = 200;
+    uint8_t *bits = calloc((size_t)(n * n), 1);
     video_head(5, 8, 2, &h);
     h.in.n_padding = 24;
     run_text_carry(RULE, &h.in, NULL, 1, sink_bits, bits, &r);
@@ -366,10 +366,10 @@ END_TEST
 START_TEST(keys_are_clustered_once_per_key_head)
 {
     struct sim_head h;
-    struct record   r;
-    int64_t         n = 192;
-    uint8_t        *a = calloc((size_t)(n * n), 1), *b = calloc((size_t)(n * n), 1);
-    const char     *text = "svg2:preset=none:qc=1:kc=12:top_p=0.5";
+    struct record r;
+    int64_t n = 192;
+    uint8_t *a = calloc((size_t)(n * n), 1), *b = calloc((size_t)(n * n), 1);
+    const char *text = "svg2:preset=none:qc=1:kc=12:top_p=0.5";
     video_head(6, 0, 0, &h);
     for (int64_t i = 0; i < n * 16; i++)
         h.q[i] += 1;
@@ -394,8 +394,8 @@ END_TEST
 START_TEST(later_steps_start_from_the_last_centroids)
 {
     struct sim_head h;
-    struct record   r;
-    struct carry    carry = {0};
+    struct record r;
+    struct carry carry = {0};
     video_head(7, 0, 0, &h);
     for (int t = 0; t < 4; t++) {
         at_step(RULE, &h, t, &carry, &r);
@@ -426,8 +426,8 @@ END_TEST
 START_TEST(iterations_are_limited)
 {
     struct sim_head h;
-    struct record   r;
-    struct carry    carry = {0};
+    struct record r;
+    struct carry carry = {0};
     for (int t = 0; t < 3; t++) {
         video_head(50 + (uint64_t)t, 0, 0, &h);
         at_step(RULE ":iter_init=3:iter_step=2:tol=0", &h, t, &carry, &r);
@@ -444,8 +444,8 @@ START_TEST(first_steps_and_layers_are_dense)
     static const char *const rule = "svg2:qc=6:kc=12"; /* wan-t2v-720p: 10 of 50 steps, no warm */
     static const char *const warm = "svg2:preset=wan-i2v-480p:qc=6:kc=12";
     struct sim_head h;
-    struct record   r;
-    struct carry    carry = {0};
+    struct record r;
+    struct carry carry = {0};
     video_head(8, 0, 0, &h);
     at_step(rule, &h, 9, &carry, &r);
     ck_assert_double_eq(record_get(&r, "dense_call"), 1);
@@ -487,7 +487,7 @@ END_TEST
 START_TEST(other_inputs_are_skipped)
 {
     struct sim_head h;
-    struct record   r;
+    struct record r;
     video_head(9, 0, 0, &h);
     at_step("svg2:preset=none:qc=6", &h, 0, NULL, &r);
     assert_skipped(&r, "kc=1000 clusters of 192 tokens");
@@ -510,17 +510,16 @@ END_TEST
 static int64_t replay_fixture(const char *text, const char *other, const char *branch, int calls,
                               struct record **records)
 {
-    static int           times;
-    struct err           err = {0};
-    struct trace_meta    m = fixture_video(DT_F32);
-    char                 path[400], file[400];
-    struct replay        r = {.load = {.precision = PREC_F64}, .seed = 1};
+    static int times;
+    struct err err = {0};
+    struct trace_meta m = fixture_video(DT_F32);
+    char path[400], file[400];
+    struct replay r = {.load = {.precision = PREC_F64}, .seed = 1};
     struct replay_select sel = {.branch = branch};
-    int64_t              n;
+    int64_t n;
 
     snprintf(path, sizeof path, "%s/video-%d-%d.h5", test_tmpdir(), (int)getpid(), times);
-    snprintf(file, sizeof file, "%s/records-%d-%d.jsonl", test_tmpdir(), (int)getpid(),
-             times++);
+    snprintf(file, sizeof file, "%s/records-%d-%d.jsonl", test_tmpdir(), (int)getpid(), times++);
     assert_ok(fixture_write(path, &m, calls, &err), &err);
     r.traces = calloc(1, sizeof *r.traces);
     r.n_traces = 1;
@@ -541,8 +540,8 @@ static int64_t replay_fixture(const char *text, const char *other, const char *b
 static double cold_starts(const char *text, const char *branch, int64_t want)
 {
     struct record *records;
-    int64_t        n = replay_fixture(text, NULL, branch, 6, &records);
-    double         sum = 0;
+    int64_t n = replay_fixture(text, NULL, branch, 6, &records);
+    double sum = 0;
     ck_assert_int_eq(n, want);
     for (int64_t i = 0; i < n; i++) {
         ck_assert_msg(records[i].status == RECORD_OK, "%s", records[i].reason);
@@ -577,11 +576,11 @@ static const struct record *find(const struct record *r, int64_t n, const struct
 /* Another method's masks stay with their branch when the branches are worked through together. */
 START_TEST(other_methods_keep_their_branches_apart)
 {
-    const char    *mask = "fg-attn:refresh=30:M=16:tau=1.5";
+    const char *mask = "fg-attn:refresh=30:M=16:tau=1.5";
     struct record *alone, *joined;
-    const char    *clusters = "svg2:preset=none:qc=3:kc=4:cold=1";
-    int64_t        n = replay_fixture(mask, NULL, NULL, 12, &alone), reused = 0;
-    int64_t        both = replay_fixture(clusters, mask, NULL, 12, &joined);
+    const char *clusters = "svg2:preset=none:qc=3:kc=4:cold=1";
+    int64_t n = replay_fixture(mask, NULL, NULL, 12, &alone), reused = 0;
+    int64_t both = replay_fixture(clusters, mask, NULL, 12, &joined);
 
     ck_assert_int_eq(n, 24);
     ck_assert_int_eq(both, 48);

@@ -1,7 +1,7 @@
 /* The Wan 2.1 runner against two independent runs of the shipped model on a 4 x 64 x 96 clip, four
  * steps: tests/data/video-dit-exact.safetensors (float64, every eighth token of q, k, v) and
- * tests/data/video-dit-a.safetensors (float32 with TF32 products, itself 1e-4 to 3e-4 off the first;
- * make_video_exact.py prints the differences). */
+ * tests/data/video-dit-a.safetensors (float32 with TF32 products, itself 1e-4 to 3e-4 off the
+ * first; make_video_exact.py prints the differences). */
 #include "capture/flow.h"
 #include "capture/nn.h"
 #include "capture/wan_model.h"
@@ -22,9 +22,9 @@ enum { T = 4, H = 64, W = 96, SIZE = 3 * T * H * W, STEPS = 4, N = 384, DIM = 25
 
 static float *read_golden(const struct st_file *f, const char *name, int64_t count)
 {
-    struct err              err = {0};
+    struct err err = {0};
     const struct st_tensor *t = st_find(f, name);
-    float                  *x = NULL;
+    float *x = NULL;
     ck_assert_msg(t && t->count == count, "%s", name);
     assert_ok(mem_alloc(&x, count, sizeof *x, name, &err), &err);
     assert_ok(st_read_f32(f, t, 0, count, x, &err), &err);
@@ -43,7 +43,7 @@ static double rel_l2(const float *x, const float *want, int64_t n)
 
 struct probe {
     const struct st_file *golden, *exact;
-    int                   step, compared;
+    int step, compared;
 };
 
 /* Stored as [head][token][dim], every stride-th token; x is [token][head * dim]. */
@@ -51,7 +51,7 @@ static void compare_heads(struct probe *p, const struct st_file *f, int stride, 
                           int layer, const char *what, const float *x)
 {
     char name[64];
-    int  n = N / stride;
+    int n = N / stride;
     snprintf(name, sizeof name, "step%d.layer%d.%s", p->step, layer, what);
     if (!st_find(f, name))
         return;
@@ -94,12 +94,12 @@ static int probe_hook(void *ctx, int layer, const float *q, const float *k, cons
 
 static void check_run(int64_t cache_bytes)
 {
-    struct err       err = {0};
+    struct err err = {0};
     struct wan_model m;
-    struct st_file  *golden = NULL, *exact = NULL;
-    struct probe     probe = {0};
-    double           sigma[STEPS + 1];
-    char             name[64];
+    struct st_file *golden = NULL, *exact = NULL;
+    struct probe probe = {0};
+    double sigma[STEPS + 1];
+    char name[64];
 
     assert_ok(st_open(GOLDEN, &golden, &err), &err);
     assert_ok(st_open(EXACT, &exact, &err), &err);
@@ -202,15 +202,16 @@ END_TEST
 
 START_TEST(sizes_are_checked)
 {
-    struct err        err = {0};
+    struct err err = {0};
     struct wan_config c;
-    int64_t           grid[3];
+    int64_t grid[3];
     assert_ok(wan_config_read(MODEL, &c, &err), &err);
     assert_ok(wan_grid(&c, 16, 256, 384, grid, &err), &err);
     ck_assert_int_eq(grid[0] * grid[1] * grid[2], 24576);
     assert_fails(wan_grid(&c, 16, 250, 384, grid, &err), &err, ERR_USAGE, "height 250");
     assert_fails(wan_grid(&c, 0, 256, 384, grid, &err), &err, ERR_USAGE, "frames 0");
-    assert_fails(wan_grid(&c, 16, 16384, 384, grid, &err), &err, ERR_USAGE, "positions end at 1024");
+    assert_fails(wan_grid(&c, 16, 16384, 384, grid, &err), &err, ERR_USAGE,
+                 "positions end at 1024");
 }
 END_TEST
 

@@ -33,9 +33,9 @@ json_t *tiny_config(const char *variant)
 const char *tiny_variant(int i)
 {
     static char name[64];
-    json_t     *all = read_json(TINY "configs.json"), *v;
+    json_t *all = read_json(TINY "configs.json"), *v;
     const char *key;
-    int         at = 0;
+    int at = 0;
     ck_assert_uint_eq(json_object_size(all), TINY_VARIANTS);
     json_object_foreach(all, key, v) if (at++ == i) snprintf(name, sizeof name, "%s", key);
     json_decref(all);
@@ -71,8 +71,8 @@ static void put_shard(const char *dir, const char *file, const struct st_out *al
                       int shards, struct jw *map)
 {
     struct st_out some[MAX_TENSORS];
-    int64_t       k = 0;
-    char          path[4300];
+    int64_t k = 0;
+    char path[4300];
     for (int64_t i = s; i < n; i += shards) {
         some[k++] = all[i];
         jw_kstr(map, all[i].name, file);
@@ -86,7 +86,7 @@ static int64_t read_tensors(const struct st_file *f, const char *leave_out, stru
     int64_t n = 0;
     for (int64_t i = 0; i < st_count(f); i++) {
         const struct st_tensor *t = st_at(f, i);
-        void                   *data = NULL;
+        void *data = NULL;
         if (leave_out && strcmp(t->name, leave_out) == 0)
             continue;
         ck_assert_int_lt(n, MAX_TENSORS);
@@ -102,10 +102,10 @@ void tiny_put_checkpoint(const char *dir, const char *source, const char *stem, 
                          const char *leave_out)
 {
     struct st_file *f = NULL;
-    struct st_out   all[MAX_TENSORS];
-    struct buf      index = {0};
-    struct jw       w;
-    char            name[128];
+    struct st_out all[MAX_TENSORS];
+    struct buf index = {0};
+    struct jw w;
+    char name[128];
 
     assert_ok(st_open(source, &f, &err), &err);
     int64_t n = read_tensors(f, leave_out, all);

@@ -1,5 +1,6 @@
 /*
- * tinymodel.h - the tiny checkpoints of tests/data/tiny as directories, with any part of them changed.
+ * tinymodel.h - the tiny checkpoints of tests/data/tiny as directories, with any part of them
+ * changed.
  */
 #ifndef LACUNA_TINYMODEL_H
 #define LACUNA_TINYMODEL_H
@@ -24,12 +25,12 @@ void tiny_tokens(int32_t ids[TINY_TOKENS]);
 /* Write DIR/config.json. */
 void tiny_put_config(const char *dir, const json_t *config);
 
-/* Write the weights of a variant to DIR in `shards` files (1: model.safetensors), without the tensor
- * `leave_out` (NULL: all). */
+/* Write the weights of a variant to DIR in `shards` files (1: model.safetensors), without the
+ * tensor `leave_out` (NULL: all). */
 void tiny_put_weights(const char *dir, const char *variant, int shards, const char *leave_out);
 
-/* The tensors of the file `source` as the checkpoint DIR/STEM... of `shards` files, without the tensor
- * `leave_out` (NULL: all). */
+/* The tensors of the file `source` as the checkpoint DIR/STEM... of `shards` files, without the
+ * tensor `leave_out` (NULL: all). */
 void tiny_put_checkpoint(const char *dir, const char *source, const char *stem, int shards,
                          const char *leave_out);
 

@@ -26,8 +26,8 @@ enum pattern { PATTERN_TABLE, PATTERN_VS, PATTERN_ASHAPE, PATTERN_BLOCK, PATTERN
 
 static const char *const PROFILES[] = {"official", "paper", "frontier", NULL};
 static const char *const PATTERNS[] = {"table", "vs", "ashape", "block", "trishape", NULL};
-static const char *const PRESETS[] = {"profile", "default", "llama31", "light", "dense-columns",
-                                      NULL};
+static const char *const PRESETS[] = {"profile", "default",       "llama31",
+                                      "light",   "dense-columns", NULL};
 static const char *const MASKS[] = {"realised", "requested", NULL};
 static const char *const EMULATE[] = {"none", "bf16", NULL};
 static const char *const SEARCH[] = {"realised", "exact", NULL};
@@ -45,7 +45,8 @@ struct params {
 static const struct opt PARAMS[] = {
     {"profile", OPT_ENUM, AT(profile), "official", 0, 0, 0, "",
      "official and paper differ in calibrate only; frontier is a port with one budget for all "
-     "heads.", PROFILES, 0, NULL},
+     "heads.",
+     PROFILES, 0, NULL},
     {"pattern", OPT_ENUM, AT(pattern), "table", 0, 0, 0, "",
      "Pattern of the head; table: from the table, else vertical-slash.", PATTERNS, 0, NULL},
     {"table", OPT_STR, AT(table), NULL, 0, 0, OPT_UNSET, "file",
@@ -88,7 +89,8 @@ static const struct opt PARAMS[] = {
      "bf16 reproduces the code's roundings of logits and block means.", EMULATE, 0, NULL},
     {"search", OPT_ENUM, AT(search), "realised", 0, 0, OPT_IDENTITY_NOT, "",
      "calibrate, profile=official: judge the kernels' masks, or the token-exact ones of the "
-     "published routine.", SEARCH, 0, NULL},
+     "published routine.",
+     SEARCH, 0, NULL},
     {"scale_sizes", OPT_BOOL, AT(scale_sizes), "0", 0, 1, OPT_IDENTITY_NOT, "",
      "calibrate: candidate sizes times N/131072.", NULL, 0, NULL},
     {"rows_from", OPT_INT, AT(rows_from), NULL, 0, 2147483647, OPT_IDENTITY_NOT | OPT_UNSET, "row",
@@ -105,8 +107,8 @@ static int64_t or_default(int64_t value, int64_t otherwise)
 /* v and s before ratio and clamps. */
 static void sizes(const struct params *p, int64_t n, int64_t *v, int64_t *s)
 {
-    static const int64_t SETTINGS[][2] = {{1000, 6096}, {1000, 6096}, {512, 2048}, {100, 800},
-                                          {3500, 100}};
+    static const int64_t SETTINGS[][2] = {
+        {1000, 6096}, {1000, 6096}, {512, 2048}, {100, 800}, {3500, 100}};
     bool port = p->profile == PROFILE_FRONTIER && p->preset == 0;
     *v = or_default(p->v, port ? 512 : SETTINGS[p->preset][0]);
     *s = or_default(p->s, port ? 512 : SETTINGS[p->preset][1]);
@@ -179,8 +181,8 @@ static int check_shape(struct method_ctx *ctx, const struct head_in *in)
     if (!in->x.causal)
         return method_skip(ctx, "causal only");
     if (in->x.nq != in->x.nk)
-        return method_skip(ctx, "whole prompts only: %lld queries, %lld keys",
-                           (long long)in->x.nq, (long long)in->x.nk);
+        return method_skip(ctx, "whole prompts only: %lld queries, %lld keys", (long long)in->x.nq,
+                           (long long)in->x.nk);
     return 0;
 }
 
@@ -281,8 +283,8 @@ static int check_samples(struct method_ctx *ctx, const struct params *p,
 
 static void write_choice(const struct minf_candidate *c, struct jw *w)
 {
-    static const char *const NAMES[] = {[MINF_VS] = "vs", [MINF_ASHAPE] = "ashape",
-                                        [MINF_BLOCK] = "block"};
+    static const char *const NAMES[] = {
+        [MINF_VS] = "vs", [MINF_ASHAPE] = "ashape", [MINF_BLOCK] = "block"};
     jw_kstr(w, "pattern", NAMES[c->pattern]);
     if (c->pattern == MINF_BLOCK) {
         jw_kint(w, "top", c->v);
@@ -304,8 +306,9 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
                             .scale_sizes = p->scale_sizes};
     int count, rc;
     if (p->profile == PROFILE_FRONTIER)
-        return err_set(err, ERR_USAGE, "method minference: profile=frontier has one budget for all "
-                                       "heads and is not calibrated; use official or paper");
+        return err_set(err, ERR_USAGE,
+                       "method minference: profile=frontier has one budget for all "
+                       "heads and is not calibrated; use official or paper");
     if (p->profile == PROFILE_PAPER)
         s.kind = MINF_SEARCH_PAPER;
     if ((rc = check_samples(ctx, p, samples, n, err)) != 0)

@@ -51,7 +51,8 @@ struct params {
 static const struct opt PARAMS[] = {
     {"profile", OPT_ENUM, AT(profile), "paper", 0, 0, 0, "",
      "paper forces the diagonal block, strict no block, safe diagonal and sink; v2 is the earlier "
-     "algorithm (window and token columns).", PROFILES, 0, NULL},
+     "algorithm (window and token columns).",
+     PROFILES, 0, NULL},
     {"alpha_c", OPT_NUM, AT(alpha_c), NULL, 0, 1, OPT_UNSET, "mass share",
      "Column threshold; unset: the preset's, else 0.95.", NULL, 0, NULL},
     {"alpha_s", OPT_NUM, AT(alpha_s), NULL, 0, 1, OPT_UNSET, "mass share",
@@ -255,12 +256,15 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
                      int n, struct jw *w, struct err *err)
 {
     const struct params *p = params;
-    struct sample_target want = {.p1 = p->target_p1, .error = p->target_err,
-                                 .mean = p->target_mean, .fast = p->target == TARGET_SPD};
+    struct sample_target want = {.p1 = p->target_p1,
+                                 .error = p->target_err,
+                                 .mean = p->target_mean,
+                                 .fast = p->target == TARGET_SPD};
     struct sample_choice c;
     if (p->profile == PROFILE_V2)
-        return err_set(err, ERR_USAGE, "method sampleattention: profile=v2 cannot be calibrated; "
-                                       "use paper, strict or safe");
+        return err_set(err, ERR_USAGE,
+                       "method sampleattention: profile=v2 cannot be calibrated; "
+                       "use paper, strict or safe");
     for (int i = 0; i < n; i++)
         if (!samples[i].x.causal || samples[i].x.nq > samples[i].x.nk)
             return method_skip(ctx, "causal only");

@@ -36,14 +36,15 @@ static const char *const ariths[] = {"exact", "sage1", "sage2", NULL};
 static const char *const quants[] = {"none", "int8", NULL};
 static const char *const v_maxs[] = {"448", "2.25", NULL};
 static const char *const deads[] = {"zero", "mean", NULL};
-static const char *const orders[] = {"none",   "random", "row", "column",
-                                     "time", "hilbert", NULL};
+static const char *const orders[] = {"none", "random", "row", "column", "time", "hilbert", NULL};
 static const char *const searches[] = {"bisect", "grid", NULL};
 static const char *const bins[] = {"sum", "mean", NULL};
 
 #define AT(field) offsetof(struct sparge_params, field)
 #define ENUM(name, def, flags, help, values)                                                       \
-    {#name, OPT_ENUM, AT(name), def, 0, 0, flags, "", help, values, 0, NULL}
+    {                                                                                              \
+#name, OPT_ENUM, AT(name), def, 0, 0, flags, "", help, values, 0, NULL                     \
+    }
 
 const struct opt sparge_options[] = {
     ENUM(profile, "official", 0, "Rule set: the authors' code or the paper's formulas.", profiles),
@@ -131,7 +132,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return method_skip(ctx, "head dimension %d is above %d, where integer products are exact",
                            in->x.d, TILE_MAX_D);
     struct sparge *s = NULL;
-    int            rc = sparge_new(p, in, &s, err);
+    int rc = sparge_new(p, in, &s, err);
     if (!rc)
         *state = s;
     return rc;
@@ -156,14 +157,14 @@ static int64_t dead_rows(const struct sparge *s, int64_t i, const int32_t *col, 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct sparge *s = state;
-    int32_t       *col = NULL;
-    int            rc = 0;
+    int32_t *col = NULL;
+    int rc = 0;
 
     TRY(mask_lists_init(out, s->in.x.nq, s->in.x.nk, row0, row1, s->in.x.causal, s->rules.bq,
                         s->rules.bk, err));
     TRY(mem_alloc(&col, s->nk_blocks, sizeof *col, "block list", err));
     for (int64_t g = 0; g < out->ngroups; g++) {
-        double  mass;
+        double mass;
         int64_t i = row0 / s->rules.bq + g, n = sparge_list(s, s->row, i, col, &mass);
         for (int64_t e = 0; e < n; e++)
             TRY(mask_lists_add(out, g, col[e], err));
@@ -207,13 +208,13 @@ static double share_similar(const struct sparge_blocks *b)
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct sparge *s = state;
-    bool                 causal = s->in.x.causal;
-    double               kept = (double)s->kept, pv = attends(s) ? s->tiles_pv : kept;
+    bool causal = s->in.x.causal;
+    double kept = (double)s->kept, pv = attends(s) ? s->tiles_pv : kept;
     double tiles_all = (double)sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, causal);
     double native = s->rules.paper
                         ? (kept + pv) / (2 * tiles_all)
                         : kept / (double)sparge_native_tiles(s->nq_blocks, s->nk_blocks, causal);
-    int    rc = 0;
+    int rc = 0;
 
     TRY(record_metric(r, "density_native", native, err));
     TRY(record_metric(r, "dead_rows", (double)s->dead_rows, err));
@@ -241,8 +242,7 @@ const struct method method_spargeattn = {
     .alias = "sparge",
     .abi = METHOD_ABI,
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_CHANGES_MATH |
-             METHOD_RANDOM | METHOD_MONOTONE |
-             METHOD_NO_REFERENCE,
+             METHOD_RANDOM | METHOD_MONOTONE | METHOD_NO_REFERENCE,
     .params_size = sizeof(struct sparge_params),
     .params = sparge_options,
     .budget_full = "theta=1:pv=off",

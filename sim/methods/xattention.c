@@ -39,7 +39,8 @@ struct params {
 static const struct opt PARAMS[] = {
     {"profile", OPT_ENUM, AT(profile), "official", 0, 0, 0, "",
      "official: the published code; clean: its rule without chunk and padding effects; paper: the "
-     "printed algorithm.", PROFILES, 0, NULL},
+     "printed algorithm.",
+     PROFILES, 0, NULL},
     {"stride", OPT_ENUM, AT(stride), "16", 0, 0, 0, "tokens", "Antidiagonal run length S.", STRIDES,
      0, NULL},
     {"tau", OPT_NUM, AT(tau), "0.9", 0, 1, 0, "mass share",
@@ -172,8 +173,8 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
-    return record_metric(r, "density_native",
-                         (double)block_map_count(&s->map) / (double)s->allowed, err);
+    return record_metric(r, "density_native", (double)block_map_count(&s->map) / (double)s->allowed,
+                         err);
 }
 
 static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
@@ -203,7 +204,8 @@ const struct method method_xattention = {
     .summary = "blocks scored along antidiagonals, kept up to a share of each row's mass",
     .paper = "XAttention, arXiv:2503.16428",
     .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_MONOTONE | METHOD_NO_REFERENCE,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_MONOTONE |
+             METHOD_NO_REFERENCE,
     .params_size = sizeof(struct params),
     .params = PARAMS,
     .budget_full = "profile=clean:tau=1", /* official may misplace prompt chunks */
