@@ -1,0 +1,261 @@
+/*
+ * simulate_accel.c - a head's method on a GPU: the reference's masks or the device's own,
+ * attention, metrics and times (core/kernel.h) into the record.
+ */
+#include "core/kernel.h"
+#include "core/mem.h"
+#include "sim/accelattend.h"
+#include "sim/simulate_run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int record_time(struct record *r, const char *name, const struct accel_time *t,
+                       struct err *err)
+{
+    char key[48];
+    int rc = 0;
+    TRY(record_metric(r, name, t->median, err));
+    snprintf(key, sizeof key, "%s_q1", name);
+    TRY(record_metric(r, key, t->q1, err));
+    snprintf(key, sizeof key, "%s_q3", name);
+    TRY(record_metric(r, key, t->q3, err));
+out:
+    return rc;
+}
+
+/* Where a head's mask was chosen. */
+struct selected {
+    bool none, gpu;         /* nothing to choose; chosen on the GPU */
+    struct accel_time time; /* on the GPU */
+    int64_t differs;        /* units in which the GPU's mask and the reference's differ */
+};
+
+static int record_total(const struct attn_in *x, const struct accel_result *res,
+                        const struct selected *sel, struct record *r, struct err *err)
+{
+    double total = res->attend.median + (sel->none ? 0 : sel->time.median);
+    double pairs = (double)pairs_allowed(x->nq, x->nk, x->causal);
+    int rc = 0;
+    if (sel->none) {
+        TRY(record_time(r, "time_total_ns", &res->attend, err));
+    } else {
+        TRY(record_time(r, "time_select_ns", &sel->time, err));
+        TRY(record_metric(r, "time_total_ns", total, err));
+        TRY(record_metric(r, "select_share", sel->time.median / total, err));
+    }
+    TRY(record_metric(r, "speedup", res->dense.median / total, err));
+    TRY(record_metric(r, "speed_dense_eq", 4e-3 * x->d * pairs / total, err));
+out:
+    return rc;
+}
+
+/* Nothing where counters were not asked for. */
+static int record_counters(const struct accel_counters *c, struct record *r, struct err *err)
+{
+    int rc = 0;
+    if (*c->why)
+        record_note(r, "counters=%s", c->why);
+    if (isnan(c->tensor_pipe_pct))
+        return 0;
+    TRY(record_metric(r, "tensor_pipe_pct", c->tensor_pipe_pct, err));
+    TRY(record_metric(r, "dram_read_bytes", c->dram_read_bytes, err));
+    TRY(record_metric(r, "dram_write_bytes", c->dram_write_bytes, err));
+out:
+    return rc;
+}
+
+/* A total only where everything from q, k, v to the output ran on the GPU. */
+static int record_times(const struct run *run, const struct accel_result *res,
+                        const struct selected *sel, struct record *r, struct err *err)
+{
+    const struct attn_in *x = &run->in->x;
+    int rc = 0;
+
+    record_note(r, "select_backend=%s;kernel=%s;dense_kernel=%s;operands=bf16",
+                sel->none  ? "none"
+                : sel->gpu ? "cuda"
+                           : "cpu",
+                res->kernel, res->dense_kernel);
+    record_note(r, res->rows ? "metrics_backend=cuda;reference=dense-fp32" : "metrics_backend=cpu");
+    if (sel->gpu)
+        TRY(record_metric(r, "mask_diff", (double)sel->differs, err));
+    TRY(record_counters(&res->counters, r, err));
+    if (!res->attend.samples)
+        return rc;
+    TRY(record_time(r, "time_attend_ns", &res->attend, err));
+    TRY(record_time(r, "time_dense_ns", &res->dense, err));
+    if (res->rows)
+        TRY(record_time(r, "time_metrics_ns", &res->metrics, err));
+    TRY(record_metric(r, "samples", (double)res->attend.samples, err));
+    TRY(record_metric(r, "speed_exec", 4e-3 * x->d * (double)res->pairs_exec / res->attend.median,
+                      err));
+    if (sel->none || sel->gpu)
+        TRY(record_total(x, res, sel, r, err));
+out:
+    return rc;
+}
+
+/* Errors are those of the output as the GPU delivers it; recall is the mask's, by the reference,
+ * unless the device measured both. */
+static int add_chunk(struct run *run, const struct mask *m, const struct accel_result *res,
+                     struct err *err)
+{
+    int64_t dv = run->in->x.dv;
+    int rc = 0;
+    if (!res->rows) {
+        TRY(attn_rows(run->in->ops, m, NULL, run->lse_mask, err));
+        metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, res->out + m->row0 * dv,
+                         run->in->out + m->row0 * dv, run->lse_mask, res->lse + m->row0,
+                         run->in->lse + m->row0);
+    }
+    TRY(metrics_add_mask(&run->acc, m, -1, err));
+    if (run->sink)
+        TRY(run->sink(run->sink_ctx, m, res->out + m->row0 * dv, res->lse + m->row0, err));
+out:
+    return rc;
+}
+
+static int select_all(struct run *run, int64_t step, struct mask *masks, struct err *err)
+{
+    int64_t nq = run->in->x.nq, n = 0;
+    int rc = 0;
+    double t = run_now_ns();
+    for (int64_t r = 0; r < nq; r += step, n++) {
+        TRY(run->method->select(run->state, r, r + step < nq ? r + step : nq, masks + n, err));
+        TRY(mask_check(masks + n, err));
+    }
+    run->ns_select = run_now_ns() - t;
+out:
+    return rc;
+}
+
+/* The rows of chunk *m, as the lists of the whole head have them, in the place of *m. Counts what
+ * differs. */
+static int take_rows(const struct mask *whole, struct mask *m, int64_t *differs, struct err *err)
+{
+    struct mask part = {0};
+    int64_t g0 = m->row0 / m->bq;
+    int rc = 0;
+
+    TRY(mask_lists_init(&part, m->nq, m->nk, m->row0, m->row1, m->causal, m->bq, m->bk, err));
+    part.exec = m->exec;
+    part.exec_bq = m->exec_bq;
+    part.exec_bk = m->exec_bk;
+    for (int64_t g = 0; g < m->ngroups; g++) {
+        int64_t a = whole->ptr[g0 + g], end = whole->ptr[g0 + g + 1];
+        int64_t b = m->ptr[g], b_end = m->ptr[g + 1];
+        while (a < end || b < b_end) {
+            bool here = a < end && (b == b_end || whole->col[a] <= m->col[b]);
+            bool there = b < b_end && (a == end || m->col[b] <= whole->col[a]);
+            if (here)
+                TRY(mask_lists_add(&part, g, whole->col[a], err));
+            *differs += here != there;
+            a += here;
+            b += there;
+        }
+    }
+    mask_lists_finish(&part);
+    mask_free(m);
+    *m = part;
+    part = (struct mask){0};
+out:
+    mask_free(&part);
+    return rc;
+}
+
+/* Replace the reference's masks by those that the GPU chooses. METHOD_SKIP with the reason when it
+ * does not choose for this method, or masks of this form. */
+static int select_on_accel(struct run *run, const void *params, struct method_ctx *ctx,
+                           struct mask *masks, int64_t n, struct selected *sel, struct err *err)
+{
+    struct accel_choice c = {run->method->name, run->method->params, params, ctx->seed,
+                             &run->in->x};
+    struct mask whole = {0};
+    char why[160] = "the back end does not select";
+    int rc = ctx->accel->select ? ctx->accel->select(ctx->session, &c, &whole, &sel->time, why, err)
+                                : ACCEL_NO_SELECT;
+
+    if (rc == ACCEL_NO_SELECT)
+        return method_skip(ctx, "%s", why);
+    TRY(rc);
+    for (int64_t i = 0; i < n; i++) {
+        if (masks[i].form != MASK_LISTS || masks[i].bq != whole.bq || masks[i].bk != whole.bk)
+            FAIL(err, ERR_RUN, "the GPU selects units of %lld x %lld, the reference does not",
+                 (long long)whole.bq, (long long)whole.bk);
+        TRY(take_rows(&whole, masks + i, &sel->differs, err));
+    }
+    sel->gpu = true;
+out:
+    mask_free(&whole);
+    return rc;
+}
+
+/* rows: of a chunk. measure: the device does the metrics. */
+static int result_init(struct run *run, bool measure, int64_t rows, struct accel_result *res,
+                       struct err *err)
+{
+    const struct attn_in *x = &run->in->x;
+    int rc = 0;
+    TRY(mem_alloc(&res->lse, x->nq, sizeof(double), "method log-sum-exp", err));
+    if (run->sink || !measure)
+        TRY(mem_alloc(&res->out, x->nq * x->dv, sizeof(double), "method output", err));
+    if (measure) {
+        TRY(mem_alloc(&res->rows, x->nq, sizeof *res->rows, "errors of rows", err));
+        TRY(mem_alloc(&res->mass, x->nq, sizeof(double), "kept mass of rows", err));
+        TRY(mem_alloc(&res->dense_lse, x->nq, sizeof(double), "dense log-sum-exp", err));
+    } else {
+        TRY(mem_alloc(&run->lse_mask, rows, sizeof(double), "mask log-sum-exp", err));
+    }
+out:
+    return rc;
+}
+
+static void result_free(struct accel_result *res)
+{
+    free(res->out);
+    free(res->lse);
+    free(res->rows);
+    free(res->mass);
+    free(res->dense_lse);
+}
+
+int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, struct record *r,
+                 struct err *err)
+{
+    const struct attn_in *x = &run->in->x;
+    struct accel_result res = {0};
+    struct selected sel = {.none = strcmp(run->method->name, "dense") == 0};
+    struct mask *masks = NULL;
+    char why[160] = "";
+    int64_t step = run_chunk_rows(run), n = (x->nq + step - 1) / step;
+    int rc = 0;
+
+    if (run->method->attend && (!run->method->attends || run->method->attends(run->state)))
+        return method_skip(ctx, "the method's own arithmetic has no CUDA kernel");
+    TRY(mem_zalloc(&masks, n, sizeof *masks, "masks", err));
+    TRY(result_init(run, ctx->accel_metrics, step < x->nq ? step : x->nq, &res, err));
+    TRY(select_all(run, step, masks, err));
+    if (!sel.none && ctx->select != SELECT_CPU) {
+        rc = select_on_accel(run, params, ctx, masks, n, &sel, err);
+        if (rc < 0 || (rc == METHOD_SKIP && ctx->select == SELECT_GPU))
+            goto out;
+    }
+    rc = accel_attend_masks(ctx->accel, ctx->session, x, masks, n, &res, why, err);
+    if (rc == METHOD_SKIP)
+        method_skip(ctx, "%s", why);
+    TRY(rc);
+    for (int64_t i = 0; i < n; i++)
+        TRY(add_chunk(run, masks + i, &res, err));
+    if (res.rows)
+        metrics_add_measured(&run->acc, &res);
+    TRY(record_times(run, &res, &sel, r, err));
+out:
+    for (int64_t i = 0; masks && i < n; i++)
+        mask_free(masks + i);
+    free(masks);
+    result_free(&res);
+    return rc;
+}
