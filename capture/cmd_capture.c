@@ -3,6 +3,7 @@
  */
 #include "capture/capture.h"
 #include "capture/wan_config.h"
+#include "core/mem.h"
 
 #include <stddef.h>
 
@@ -125,6 +126,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         FAIL(err, ERR_USAGE, "capture: --model DIR is missing");
     bool video = wan_config_is(o.model);
     TRY(check_options(app, &o, video, err));
+    mem_return_large_blocks();
     TRY(video ? video_capture(&o, err) : text_capture(&o, o.device ? app->decoder : NULL, err));
 out:
     opt_free(options, &o);

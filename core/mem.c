@@ -3,6 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 /* `out` is a pointer to any object pointer; memcpy keeps strict aliasing rules. */
 static void put_pointer(void *out, void *p)
@@ -49,6 +52,14 @@ int mem_grow(void *p, int64_t *cap, int64_t need, size_t size, const char *what,
     put_pointer(p, grown);
     *cap = n;
     return 0;
+}
+
+void mem_return_large_blocks(void)
+{
+#ifdef __GLIBC__
+    mallopt(M_MMAP_THRESHOLD, 128 << 10);
+    mallopt(M_TRIM_THRESHOLD, 16 << 20);
+#endif
 }
 
 int64_t mem_peak_rss(void)
