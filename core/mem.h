@@ -41,10 +41,11 @@ int mem_zalloc(void *out, int64_t n, size_t size, const char *what, struct err *
  * updated on success. */
 int mem_grow(void *p, int64_t *cap, int64_t need, size_t size, const char *what, struct err *err);
 
-/* From now on large blocks come from the system and go back to it. glibc raises its threshold for that
- * to 32 MB when such a block is freed and keeps them on the heap, where aligned blocks do not fit into
- * the holes that blocks of the same size leave: a long run that allocates and frees them in turn grows
- * all the time. Costs a page fault per page, so it is for runs that compute much per block. */
+/* From now on large blocks come from the system and go back to it. glibc raises its threshold for
+ * that to 32 MB when such a block is freed and keeps them on the heap, where aligned blocks do not
+ * fit into the holes that blocks of the same size leave: a long run that allocates and frees them in
+ * turn grows all the time. Costs a page fault per page, so it is for runs that compute much per
+ * block. */
 void mem_return_large_blocks(void);
 
 /* Peak resident set of this process in bytes. */
