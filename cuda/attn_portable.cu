@@ -1,7 +1,7 @@
 /*
  * attn_portable.cu - exact attention forward with the warp-wide tensor instructions of sm_80 and
  * later (mma.sync m16n8k16, ldmatrix, cp.async), for GPUs that are not Hopper. The same work items,
- * lists, split rows and results as attn_sm90.cuh; about half its speed on an H200.
+ * lists, split rows and results as attn_sm90.cuh.
  *
  * Tile: 64 or 128 query rows, a warp per 16 of them, against 64 keys at a time, the next 64 on
  * their way (FlashAttention-2, arXiv 2307.08691, algorithm 1). A thread block per item, in the
@@ -12,6 +12,7 @@
  */
 #include "cuda/attn_args.h"
 #include "cuda/attn_table.h"
+#include "cuda/mma.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -21,44 +22,12 @@
 
 /* ---- instructions --------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void copy16(uint32_t dst, const void *src, bool in)
-{
-    int bytes = in ? 16 : 0; /* the rest is filled with zeros */
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void copy_commit()
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int N> static __device__ __forceinline__ void copy_wait()
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
-static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t addr)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(addr)
-                 : "memory");
-}
-
-static __device__ __forceinline__ void load_transposed(uint32_t (&r)[4], uint32_t addr)
+static __device__ __forceinline__ void load_transposed(uint32_t addr, uint32_t (&r)[4])
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(addr)
                  : "memory");
-}
-
-static __device__ __forceinline__ float exp2_approx(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 /* What differs between the element types. */
@@ -108,12 +77,12 @@ static __device__ __forceinline__ void load_rows(uint32_t dst, const E *x, int r
     for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
         int  r = i / CHUNKS, c = i % CHUNKS;
         bool in = row0 + r < n;
-        copy16(dst + (r * CHUNKS + (c ^ (r & 7))) * 16, x + (size_t)(in ? row0 + r : 0) * D + c * 8,
-               in);
+        copy_async(dst + (r * CHUNKS + (c ^ (r & 7))) * 16,
+                   x + (size_t)(in ? row0 + r : 0) * D + c * 8, in);
     }
 }
 
-template <int D> static __device__ __forceinline__ uint32_t chunk_at(uint32_t base, int row, int c)
+template <int D> static __device__ __forceinline__ uint32_t chunk_addr(uint32_t base, int row, int c)
 {
     return base + (row * (D / 8) + (c ^ (row & 7))) * 16;
 }
@@ -129,7 +98,7 @@ template <int D, class E> struct warp_tile {
         int row = (threadIdx.x >> 5) * 16 + (lane() & 15);
 #pragma unroll
         for (int kk = 0; kk < D / 16; kk++)
-            load_matrices(q[kk], chunk_at<D>(q_smem, row, 2 * kk + (lane() >> 4)));
+            load_matrices(chunk_addr<D>(q_smem, row, 2 * kk + (lane() >> 4)), q[kk]);
 #pragma unroll
         for (int i = 0; i < D / 8; i++)
             o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
@@ -148,7 +117,7 @@ template <int D, class E> struct warp_tile {
 #pragma unroll
             for (int j = 0; j < BN / 8; j += 2) {
                 uint32_t b[4];
-                load_matrices(b, chunk_at<D>(k_smem, 8 * j + row, 2 * kk + half));
+                load_matrices(chunk_addr<D>(k_smem, 8 * j + row, 2 * kk + half), b);
                 element<E>::mma(s[j], q[kk], b[0], b[1]);
                 element<E>::mma(s[j + 1], q[kk], b[2], b[3]);
             }
@@ -176,13 +145,13 @@ template <int D, class E> struct warp_tile {
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
             top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
             float base = top == -INFINITY ? 0 : top * scale_log2, add = 0;
-            float c = exp2_approx(fmaf(m[r], scale_log2, -base));
+            float c = exp2_fast(fmaf(m[r], scale_log2, -base));
             m[r] = top;
 #pragma unroll
             for (int j = 0; j < BN / 8; j++)
 #pragma unroll
                 for (int i = 2 * r; i < 2 * r + 2; i++) {
-                    s[j][i] = exp2_approx(fmaf(s[j][i], scale_log2, -base));
+                    s[j][i] = exp2_fast(fmaf(s[j][i], scale_log2, -base));
                     add += s[j][i];
                 }
             l[r] = fmaf(l[r], c, add);
@@ -206,7 +175,7 @@ template <int D, class E> struct warp_tile {
 #pragma unroll
             for (int i = 0; i < D / 8; i += 2) {
                 uint32_t b[4];
-                load_transposed(b, chunk_at<D>(v_smem, 16 * kk + row, i + half));
+                load_transposed(chunk_addr<D>(v_smem, 16 * kk + row, i + half), b);
                 element<E>::mma(o[i], a, b[0], b[1]);
                 element<E>::mma(o[i + 1], a, b[2], b[3]);
             }

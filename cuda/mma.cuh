@@ -1,6 +1,7 @@
 /*
- * mma.cuh - warp-level bf16 products for selection kernels: tiles of rows in shared memory, 16-byte
- * chunks XORed with the row so that ldmatrix has no bank conflicts, cp.async, mma.sync m16n8k16.
+ * mma.cuh - warp-level products: tiles of rows of 16-bit floats in shared memory, 16-byte chunks
+ * XORed with the row so that ldmatrix has no bank conflicts, cp.async, mma.sync m16n8k16. For
+ * selection kernels and for attention on GPUs without wgmma.
  *
  * A selection kernel reads its keys once and is bound by memory, so the synchronous product does
  * and its tiles can have any height.
@@ -58,6 +59,13 @@ static __device__ __forceinline__ void load_matrices(uint32_t addr, uint32_t (&r
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(addr)
                  : "memory");
+}
+
+static __device__ __forceinline__ float exp2_fast(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 /* A operand: rows row0 .. row0 + 15, channels 16 kk .. 16 kk + 15. */

@@ -49,13 +49,6 @@ struct flex_args {
     int32_t *count;
 };
 
-static __device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* ---- rows ----------------------------------------------------------------------------------- */
 
 /* Scores in base 2 of the last B rows of head blockIdx.y against the keys of tile blockIdx.x, into

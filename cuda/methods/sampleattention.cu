@@ -50,13 +50,6 @@ template <int B> static __device__ __forceinline__ int bin_offset(const sample_a
 
 /* ---- scores --------------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* The records of 16 MT rows and one unit from the scores of a warp. */
 template <int B, int MT, int NT>
 static __device__ __forceinline__ void reduce_unit(const sample_args &a, float (&acc)[MT][NT][4],
