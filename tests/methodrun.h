@@ -39,14 +39,36 @@ static inline void run_text(const char *text, const struct head_in *in, struct r
     ck_assert_msg(r->status == RECORD_OK, "%s: skipped: %s", text, r->reason);
 }
 
+/* The same head at a step of a run whose state goes from call to call. */
+static inline void run_step(const char *text, struct sim_head *h, int step, struct carry *carry,
+                            struct record *r)
+{
+    h->in.step = step;
+    run_text_carry(text, &h->in, carry, 1, NULL, NULL, r);
+}
+
+/* Free the state that a method left, if any. */
+static inline void carry_end(struct carry *c)
+{
+    if (c->free)
+        c->free(c->data);
+    *c = (struct carry){0};
+}
+
+/* A skipped record with this reason, which is released. */
+static inline void assert_skipped(struct record *r, const char *why)
+{
+    ck_assert_int_eq(r->status, RECORD_SKIP);
+    ck_assert_msg(strstr(r->reason, why) != NULL, "'%s' (wanted '%s')", r->reason, why);
+    record_free(r);
+}
+
 /* The method does not apply to this head, and says why. */
 static inline void assert_skips(const char *text, const struct head_in *in, const char *why)
 {
     struct record r;
     run_text_carry(text, in, NULL, 1, NULL, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_SKIP);
-    ck_assert_msg(strstr(r.reason, why) != NULL, "'%s' (wanted '%s')", r.reason, why);
-    record_free(&r);
+    assert_skipped(&r, why);
 }
 
 /* These parameters are a usage error whose message contains `why`. */

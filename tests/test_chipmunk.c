@@ -343,19 +343,6 @@ END_TEST
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
-static void at_step(const char *text, struct sim_head *h, int step, struct carry *carry,
-                    struct record *r)
-{
-    h->in.step = step;
-    run_text_carry(text, &h->in, carry, 1, NULL, NULL, r);
-}
-
-static void carry_end(struct carry *c)
-{
-    if (c->free)
-        c->free(c->data);
-}
-
 #define SMALL_RULE "chipmunk:kind=wan:local_voxels=1:full_every=4"
 
 START_TEST(steps_follow_the_schedule)
@@ -368,7 +355,7 @@ START_TEST(steps_follow_the_schedule)
     video_head(5, SMALL, &h);
     for (int t = 0; t < 10; t++) {
         bool full = t < 2 || t % 4 == 0;
-        at_step(SMALL_RULE, &h, t, &carry, &r);
+        run_step(SMALL_RULE, &h, t, &carry, &r);
         ck_assert_msg(r.status == RECORD_OK, "step %d: %s", t, r.reason);
         ck_assert_double_eq(record_get(&r, "dense_call"), full);
         ck_assert_double_eq(record_get(&r, "refresh"), full && t > 0);
@@ -386,7 +373,7 @@ START_TEST(steps_follow_the_schedule)
         record_free(&r);
     }
     h.in.layer = 1;
-    at_step(SMALL_RULE, &h, 2, &carry, &r);
+    run_step(SMALL_RULE, &h, 2, &carry, &r);
     ck_assert_double_eq(record_get(&r, "dense_call"), 1);
     record_free(&r);
     carry_end(&carry);
@@ -428,11 +415,11 @@ START_TEST(constant_inputs_are_exact_with_the_delta)
     video_head(7, SMALL, &h);
     snprintf(text, sizeof text, "%s:delta=0", rules[_i]);
     for (int t = 0; t < 7; t++) {
-        at_step(rules[_i], &h, t, &with, &r);
+        run_step(rules[_i], &h, t, &with, &r);
         ck_assert_int_eq(r.status, RECORD_OK);
         ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-14);
         record_free(&r);
-        at_step(text, &h, t, &without, &r);
+        run_step(text, &h, t, &without, &r);
         ck_assert_int_eq(r.status, RECORD_OK);
         if (record_get(&r, "dense_call") == 0)
             ck_assert_double_gt(record_get(&r, "err_l2_rel"), 0.05);
@@ -453,7 +440,7 @@ START_TEST(all_keys_are_exact_at_every_step)
     struct carry    carry = {0};
     for (int t = 0; t < 3; t++) {
         video_head(20 + (uint64_t)t, SMALL, &h[t]);
-        at_step(rules[_i], &h[t], t, &carry, &r);
+        run_step(rules[_i], &h[t], t, &carry, &r);
         ck_assert_double_eq(record_get(&r, "density_elem"), 1);
         ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-13);
         if (t == 1 && _i != 1)
@@ -513,47 +500,40 @@ START_TEST(delta_by_explicit_attention)
 }
 END_TEST
 
-static void assert_skipped(struct record *r, const char *why)
-{
-    ck_assert_int_eq(r->status, RECORD_SKIP);
-    ck_assert_msg(strstr(r->reason, why) != NULL, "'%s'", r->reason);
-    record_free(r);
-}
-
 START_TEST(missing_steps_are_skipped)
 {
     struct sim_head h;
     struct record   r;
     struct carry    carry = {0};
     video_head(8, SMALL, &h);
-    at_step(SMALL_RULE, &h, 3, &carry, &r);
+    run_step(SMALL_RULE, &h, 3, &carry, &r);
     assert_skipped(&r, "step 3 uses the mask of step 1");
-    at_step(SMALL_RULE, &h, 3, NULL, &r);
+    run_step(SMALL_RULE, &h, 3, NULL, &r);
     assert_skipped(&r, "step 3 uses the mask of step 1");
-    at_step(SMALL_RULE, &h, 4, &carry, &r);
+    run_step(SMALL_RULE, &h, 4, &carry, &r);
     assert_skipped(&r, "step 4 needs the normaliser of step 1");
-    at_step(SMALL_RULE, &h, 5, &carry, &r);
+    run_step(SMALL_RULE, &h, 5, &carry, &r);
     assert_skipped(&r, "step 5 uses the mask of step 4");
     /* The normaliser of step 4 is there all the same. */
-    at_step(SMALL_RULE, &h, 8, &carry, &r);
+    run_step(SMALL_RULE, &h, 8, &carry, &r);
     ck_assert_int_eq(r.status, RECORD_OK);
     record_free(&r);
-    at_step(SMALL_RULE, &h, 11, &carry, &r);
+    run_step(SMALL_RULE, &h, 11, &carry, &r);
     ck_assert_int_eq(r.status, RECORD_OK);
     record_free(&r);
-    at_step(SMALL_RULE, &h, 13, &carry, &r);
+    run_step(SMALL_RULE, &h, 13, &carry, &r);
     assert_skipped(&r, "step 13 uses the mask of step 12");
     carry_end(&carry);
     carry = (struct carry){0};
-    at_step(SMALL_RULE ":norm=exact", &h, 4, &carry, &r);
+    run_step(SMALL_RULE ":norm=exact", &h, 4, &carry, &r);
     ck_assert_int_eq(r.status, RECORD_OK);
     record_free(&r);
-    at_step(SMALL_RULE ":norm=exact", &h, 6, &carry, &r);
+    run_step(SMALL_RULE ":norm=exact", &h, 6, &carry, &r);
     ck_assert_int_eq(r.status, RECORD_OK);
     record_free(&r);
     carry_end(&carry);
     carry = (struct carry){0};
-    at_step(SMALL_RULE ":recompute=0", &h, 4, &carry, &r);
+    run_step(SMALL_RULE ":recompute=0", &h, 4, &carry, &r);
     assert_skipped(&r, "step 4 needs the mask of step 1");
     carry_end(&carry);
     sim_head_free(&h);
@@ -568,14 +548,14 @@ START_TEST(masks_are_made_once_without_recompute)
     struct carry    carry = {0};
     video_head(9, SMALL, &h);
     for (int t = 0; t < 7; t++) {
-        at_step(SMALL_RULE ":recompute=0", &h, t, &carry, &r);
+        run_step(SMALL_RULE ":recompute=0", &h, t, &carry, &r);
         ck_assert_int_eq(r.status, RECORD_OK);
         ck_assert_double_eq(record_get(&r, "refresh"), t == 1);
         if (t == 2 || t == 5)
             ck_assert_double_eq(record_get(&r, "mask_age"), t - 1);
         record_free(&r);
     }
-    at_step(SMALL_RULE ":recompute=0", &h, 9, &carry, &r);
+    run_step(SMALL_RULE ":recompute=0", &h, 9, &carry, &r);
     assert_skipped(&r, "step 9 uses the difference of step 8");
     carry_end(&carry);
     sim_head_free(&h);
@@ -588,20 +568,20 @@ START_TEST(other_inputs_are_skipped)
     struct sim_head h;
     struct record   r;
     video_head(10, SMALL, &h);
-    at_step("chipmunk:local_voxels=3", &h, 0, NULL, &r);
+    run_step("chipmunk:local_voxels=3", &h, 0, NULL, &r);
     assert_skipped(&r, "2x2x2 voxels");
-    at_step("chipmunk:local_voxels=3:profile=clean", &h, 0, NULL, &r);
+    run_step("chipmunk:local_voxels=3:profile=clean", &h, 0, NULL, &r);
     ck_assert_int_eq(r.status, RECORD_OK);
     record_free(&r);
     h.in.geom.text_place = 1;
-    at_step("chipmunk", &h, 0, NULL, &r);
+    run_step("chipmunk", &h, 0, NULL, &r);
     assert_skipped(&r, "in front");
     h.in.geom = (struct geometry){0};
-    at_step("chipmunk", &h, 0, NULL, &r);
+    run_step("chipmunk", &h, 0, NULL, &r);
     assert_skipped(&r, "video");
     sim_head_free(&h);
     assert_ok(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, &err), &err);
-    at_step("chipmunk", &h, 0, NULL, &r);
+    run_step("chipmunk", &h, 0, NULL, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     record_free(&r);
     sim_head_free(&h);
@@ -619,14 +599,14 @@ START_TEST(stored_voxel_order_is_used)
     assert_ok(sim_head_reorder(&h.in, "voxel:4x6x8", 0, &v, &err), &err);
     ck_assert_str_eq(v.in.order, "voxel:4x6x8");
     for (int t = 0; t < 3; t++) {
-        at_step(SMALL_RULE, &h, t, &ca, &a);
-        at_step(SMALL_RULE, &v, t, &cb, &b);
+        run_step(SMALL_RULE, &h, t, &ca, &a);
+        run_step(SMALL_RULE, &v, t, &cb, &b);
         ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
         ck_assert_double_eq(record_get(&a, "err_l2_rel"), record_get(&b, "err_l2_rel"));
         record_free(&a);
         record_free(&b);
     }
-    at_step(SMALL_RULE ":voxel=4x8x6", &v, 0, NULL, &a);
+    run_step(SMALL_RULE ":voxel=4x8x6", &v, 0, NULL, &a);
     assert_skipped(&a, "already in order 'voxel:4x6x8'");
     carry_end(&ca);
     carry_end(&cb);
@@ -650,8 +630,8 @@ START_TEST(families_have_their_defaults)
     struct carry    ca = {0}, cb = {0};
     video_head(12, SMALL, &h);
     for (int t = 0; t < 3; t++) {
-        at_step(cases[_i].text, &h, t, &ca, &a);
-        at_step(cases[_i].same, &h, t, &cb, &b);
+        run_step(cases[_i].text, &h, t, &ca, &a);
+        run_step(cases[_i].same, &h, t, &cb, &b);
         ck_assert_int_eq(a.status, RECORD_OK);
         ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
         ck_assert_double_eq(record_get(&a, "err_l2_rel"), record_get(&b, "err_l2_rel"));
@@ -659,12 +639,12 @@ START_TEST(families_have_their_defaults)
         record_free(&b);
     }
     /* Hunyuan's list has no step 20. */
-    at_step("chipmunk", &h, 20, NULL, &a);
+    run_step("chipmunk", &h, 20, NULL, &a);
     assert_skipped(&a, "step 20 uses the mask of step 10");
-    at_step("chipmunk:full_every=5", &h, 20, NULL, &a);
+    run_step("chipmunk:full_every=5", &h, 20, NULL, &a);
     ck_assert_int_eq(a.status, RECORD_OK);
     record_free(&a);
-    at_step("chipmunk:full_steps=0+1+20", &h, 20, NULL, &a);
+    run_step("chipmunk:full_steps=0+1+20", &h, 20, NULL, &a);
     ck_assert_int_eq(a.status, RECORD_OK);
     record_free(&a);
     carry_end(&ca);

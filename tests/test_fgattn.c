@@ -311,13 +311,6 @@ END_TEST
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
-static void at_step(const char *text, struct sim_head *h, int step, struct carry *carry,
-                    struct record *r)
-{
-    h->in.step = step;
-    run_text_carry(text, &h->in, carry, 1, NULL, NULL, r);
-}
-
 START_TEST(masks_are_made_on_refresh_steps_and_reused)
 {
     struct sim_head h;
@@ -326,7 +319,7 @@ START_TEST(masks_are_made_on_refresh_steps_and_reused)
     const char *text = "fg-attn:M=16:tau=3:refresh=4";
 
     random_square(12, 96, false, &h);
-    at_step(text, &h, 0, &carry, &r);
+    run_step(text, &h, 0, &carry, &r);
     ck_assert_double_eq(record_get(&r, "refresh"), 1);
     ck_assert_double_eq(record_get(&r, "dense_call"), 1);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
@@ -335,19 +328,19 @@ START_TEST(masks_are_made_on_refresh_steps_and_reused)
     ck_assert_double_lt(made, 1);
     record_free(&r);
     for (int t = 1; t < 4; t++) {
-        at_step(text, &h, t, &carry, &r);
+        run_step(text, &h, t, &carry, &r);
         ck_assert_double_eq(record_get(&r, "refresh"), 0);
         ck_assert_double_eq(record_get(&r, "mask_age"), t);
         ck_assert_double_eq_tol(record_get(&r, "density_elem"), made, 1e-15);
         record_free(&r);
     }
-    at_step(text, &h, 4, &carry, &r);
+    run_step(text, &h, 4, &carry, &r);
     ck_assert_double_eq(record_get(&r, "refresh"), 1);
     record_free(&r);
-    at_step(text, &h, 7, &carry, &r);
+    run_step(text, &h, 7, &carry, &r);
     ck_assert_double_eq(record_get(&r, "mask_age"), 3);
     record_free(&r);
-    at_step(text, &h, 9, &carry, &r);
+    run_step(text, &h, 9, &carry, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     ck_assert_ptr_nonnull(strstr(r.reason, "no refresh step in trace"));
     record_free(&r);
@@ -362,11 +355,11 @@ START_TEST(reuse_without_a_refresh_step_is_skipped)
     struct record r;
     struct carry carry = {0};
     random_square(13, 64, false, &h);
-    at_step("fg-attn", &h, 5, &carry, &r);
+    run_step("fg-attn", &h, 5, &carry, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     ck_assert_ptr_nonnull(strstr(r.reason, "no refresh step in trace"));
     record_free(&r);
-    at_step("fg-attn", &h, 5, NULL, &r);
+    run_step("fg-attn", &h, 5, NULL, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     record_free(&r);
     if (carry.data)
@@ -385,14 +378,14 @@ START_TEST(dense_layers_and_steps_shift_the_schedule)
     random_square(14, 64, false, &h);
     h.in.layer = 1;
     for (int t = 0; t < 7; t++) {
-        at_step(text, &h, t, &carry, &r);
+        run_step(text, &h, t, &carry, &r);
         ck_assert_int_eq(r.status, RECORD_OK);
         ck_assert_double_eq(record_get(&r, "dense_call"), t < 2 || (t - 2) % 3 == 0);
         ck_assert_double_eq(record_get(&r, "refresh"), t >= 2 && (t - 2) % 3 == 0);
         record_free(&r);
     }
     h.in.layer = 0;
-    at_step(text, &h, 3, &carry, &r);
+    run_step(text, &h, 3, &carry, &r);
     ck_assert_double_eq(record_get(&r, "dense_call"), 1);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     record_free(&r);
@@ -409,10 +402,10 @@ START_TEST(previous_normaliser_needs_two_dense_steps)
     struct carry exact = {0}, previous = {0};
     random_square(15, 64, false, &h);
     for (int t = 0; t < 9; t++) {
-        at_step("fg-attn:M=16:tau=3:refresh=4", &h, t, &exact, &r);
+        run_step("fg-attn:M=16:tau=3:refresh=4", &h, t, &exact, &r);
         double want = record_get(&r, "mask_density_elem");
         record_free(&r);
-        at_step("fg-attn:M=16:tau=3:refresh=4:norm=previous", &h, t, &previous, &r);
+        run_step("fg-attn:M=16:tau=3:refresh=4:norm=previous", &h, t, &previous, &r);
         ck_assert_int_eq(r.status, RECORD_OK);
         ck_assert_double_eq(record_get(&r, "dense_call"), t == 1 || t % 4 == 0);
         if (t > 0)

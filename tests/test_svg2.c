@@ -237,27 +237,6 @@ static void video_head(uint64_t seed, int64_t words, int place, struct sim_head 
 
 #define RULE "svg2:preset=none:qc=6:kc=12:top_p=0.5"
 
-static void at_step(const char *text, struct sim_head *h, int step, struct carry *carry,
-                    struct record *r)
-{
-    h->in.step = step;
-    run_text_carry(text, &h->in, carry, 1, NULL, NULL, r);
-}
-
-static void carry_end(struct carry *c)
-{
-    if (c->free)
-        c->free(c->data);
-    *c = (struct carry){0};
-}
-
-static void assert_skipped(struct record *r, const char *why)
-{
-    ck_assert_int_eq(r->status, RECORD_SKIP);
-    ck_assert_msg(strstr(r->reason, why) != NULL, "'%s'", r->reason);
-    record_free(r);
-}
-
 /* The mask from clusters that are made here with the same start. */
 START_TEST(masks_follow_the_clusters)
 {
@@ -398,7 +377,7 @@ START_TEST(later_steps_start_from_the_last_centroids)
     struct carry carry = {0};
     video_head(7, 0, 0, &h);
     for (int t = 0; t < 4; t++) {
-        at_step(RULE, &h, t, &carry, &r);
+        run_step(RULE, &h, t, &carry, &r);
         ck_assert_msg(r.status == RECORD_OK, "%s", r.reason);
         ck_assert_double_eq(record_get(&r, "cold_start"), t == 0);
         /* The head does not change: converged at once. */
@@ -408,14 +387,14 @@ START_TEST(later_steps_start_from_the_last_centroids)
             ck_assert_double_gt(record_get(&r, "kmeans_iter_q"), 2);
         record_free(&r);
     }
-    at_step(RULE, &h, 5, &carry, &r);
+    run_step(RULE, &h, 5, &carry, &r);
     assert_skipped(&r, "no clusters of step 4");
-    at_step(RULE, &h, 5, NULL, &r);
+    run_step(RULE, &h, 5, NULL, &r);
     assert_skipped(&r, "no clusters of step 4");
-    at_step(RULE ":cold=1", &h, 5, &carry, &r);
+    run_step(RULE ":cold=1", &h, 5, &carry, &r);
     ck_assert_double_eq(record_get(&r, "cold_start"), 1);
     record_free(&r);
-    at_step(RULE ":cold=1", &h, 6, &carry, &r);
+    run_step(RULE ":cold=1", &h, 6, &carry, &r);
     ck_assert_double_eq(record_get(&r, "cold_start"), 0);
     record_free(&r);
     carry_end(&carry);
@@ -430,7 +409,7 @@ START_TEST(iterations_are_limited)
     struct carry carry = {0};
     for (int t = 0; t < 3; t++) {
         video_head(50 + (uint64_t)t, 0, 0, &h);
-        at_step(RULE ":iter_init=3:iter_step=2:tol=0", &h, t, &carry, &r);
+        run_step(RULE ":iter_init=3:iter_step=2:tol=0", &h, t, &carry, &r);
         ck_assert_double_eq(record_get(&r, "kmeans_iter_k"), t ? 2 : 3);
         record_free(&r);
         sim_head_free(&h);
@@ -447,36 +426,36 @@ START_TEST(first_steps_and_layers_are_dense)
     struct record r;
     struct carry carry = {0};
     video_head(8, 0, 0, &h);
-    at_step(rule, &h, 9, &carry, &r);
+    run_step(rule, &h, 9, &carry, &r);
     ck_assert_double_eq(record_get(&r, "dense_call"), 1);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     ck_assert(isnan(record_get(&r, "cold_start")));
     record_free(&r);
-    at_step(rule, &h, 10, &carry, &r);
+    run_step(rule, &h, 10, &carry, &r);
     ck_assert_double_eq(record_get(&r, "dense_call"), 0);
     ck_assert_double_eq(record_get(&r, "cold_start"), 1);
     record_free(&r);
     carry_end(&carry);
     /* With warm the dense steps cluster; one that is missing leaves them dense, later ones skip. */
     for (int t = 0; t < 11; t++) {
-        at_step(warm, &h, t, &carry, &r);
+        run_step(warm, &h, t, &carry, &r);
         ck_assert_double_eq(record_get(&r, "dense_call"), t < 10);
         ck_assert_double_eq(record_get(&r, "cold_start"), t == 0);
         record_free(&r);
     }
-    at_step(warm, &h, 7, &carry, &r);
+    run_step(warm, &h, 7, &carry, &r);
     ck_assert_double_eq(record_get(&r, "dense_call"), 1);
     ck_assert(isnan(record_get(&r, "cold_start")));
     record_free(&r);
     carry_end(&carry);
-    at_step(warm, &h, 10, &carry, &r);
+    run_step(warm, &h, 10, &carry, &r);
     assert_skipped(&r, "no clusters of step 9");
-    at_step("svg2:preset=wan-i2v-480p:qc=6:kc=12:warm=0", &h, 10, &carry, &r);
+    run_step("svg2:preset=wan-i2v-480p:qc=6:kc=12:warm=0", &h, 10, &carry, &r);
     ck_assert_double_eq(record_get(&r, "cold_start"), 1);
     record_free(&r);
     carry_end(&carry);
     h.in.layer = 0;
-    at_step(rule, &h, 30, &carry, &r);
+    run_step(rule, &h, 30, &carry, &r);
     ck_assert_double_eq(record_get(&r, "dense_call"), 1);
     record_free(&r);
     carry_end(&carry);
@@ -489,16 +468,16 @@ START_TEST(other_inputs_are_skipped)
     struct sim_head h;
     struct record r;
     video_head(9, 0, 0, &h);
-    at_step("svg2:preset=none:qc=6", &h, 0, NULL, &r);
+    run_step("svg2:preset=none:qc=6", &h, 0, NULL, &r);
     assert_skipped(&r, "kc=1000 clusters of 192 tokens");
-    at_step("svg2:preset=none:kc=12", &h, 0, NULL, &r);
+    run_step("svg2:preset=none:kc=12", &h, 0, NULL, &r);
     assert_skipped(&r, "qc=200 clusters of 192 tokens");
     h.in.order = "time";
-    at_step(RULE, &h, 0, NULL, &r);
+    run_step(RULE, &h, 0, NULL, &r);
     assert_skipped(&r, "raster order");
     sim_head_free(&h);
     video_head(9, 5, 1, &h);
-    at_step(RULE, &h, 0, NULL, &r);
+    run_step(RULE, &h, 0, NULL, &r);
     assert_skipped(&r, "text in front");
     sim_head_free(&h);
 }
