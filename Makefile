@@ -244,7 +244,7 @@ gpu-bundle:
 endif
 
 $(BUILD)/gpu/lacuna: $(BUILD)/core/main.o $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/checkcu: $(addprefix $(BUILD)/tests/checkcu,.o _select.o _metrics.o _blas.o _decoder.o) $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/checkcu: $(addprefix $(BUILD)/tests/checkcu,.o _select.o _metrics.o _blas.o _decoder.o _traces.o) $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/benchcu: $(addprefix $(BUILD)/tests/checkcu,_bench.o _prefill.o) $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)
@@ -253,7 +253,7 @@ $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 
 # What lies in GPU_BIN is run as it is: a machine with a GPU needs no compiler.
 check-gpu: $(if $(wildcard $(GPU_BIN)/checkcu),,gpu-bundle)
-	@$(GPU_BIN)/checkcu
+	@tests/check-gpu.sh $(GPU_BIN)
 
 bench-gpu: $(if $(wildcard $(GPU_BIN)/benchcu),,gpu-bundle)
 	@$(GPU_BIN)/benchcu $(BENCH_ARGS)

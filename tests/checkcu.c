@@ -9,6 +9,8 @@
  *
  *   checkcu [--small] [TEXT]   only kernels and settings whose name contains TEXT, or `metrics`;
  *                              --small: short sequences, for compute-sanitizer
+ *   checkcu --traces T.h5 ...  every method on heads of these traces (checkcu_traces.c)
+ *   checkcu --same A.h5 B.h5   two captures of one run (checkcu_traces.c)
  */
 #include "core/log.h"
 #include "cuda/backend.h"
@@ -16,6 +18,7 @@
 #include "tests/checkcu_case.h"
 #include "tests/checkcu_decoder.h"
 #include "tests/checkcu_select.h"
+#include "tests/checkcu_traces.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -236,41 +239,55 @@ static void check_scores(struct gpu *g, const char *only)
     }
 }
 
+static int summary(void)
+{
+    printf("%lld passed, %lld failed\n", (long long)(n_checks - n_failures), (long long)n_failures);
+    return n_checks == 0 || n_failures ? 1 : 0;
+}
+
+static int check_all(struct gpu *g, const char *only)
+{
+    bool lost = false;
+    for (const struct attn_kernel *k = attn_kernels; k->name && !lost; k++)
+        lost = strstr(k->name, only) && check_kernel(g, k);
+    if (!lost)
+        check_scores(g, only);
+    if (!lost && strstr("decoder", only))
+        check_decoder(&cuda_decoder, &n_checks, &n_failures);
+    for (int d = 128; d >= 64 && !lost; d /= 2)
+        lost = strstr("metrics", only) && check_metrics(g, d);
+    if (!lost)
+        lost = check_selections(g, only, small, &n_checks, &n_failures);
+    if (lost) {
+        printf("the GPU is lost after this failure; the rest did not run\n");
+        n_failures++;
+    }
+    return summary();
+}
+
 int main(int argc, char **argv)
 {
     struct gpu g = {0};
     struct err err = {0};
-    bool lost = false;
 
     alarm(480);
     setvbuf(stdout, NULL, _IOLBF, 0);
+    if (argc == 4 && strcmp(argv[1], "--same") == 0) {
+        check_same(argv[2], argv[3], &n_checks, &n_failures);
+        return summary();
+    }
     if (gpu_open(0, &g, &err)) {
         fprintf(stderr, "checkcu: %s\n", err.msg);
         return err_exit_code(err.code);
     }
     printf("%s, sm_%d\n", g.name, g.sm);
+    if (argc > 1 && strcmp(argv[1], "--traces") == 0) {
+        gpu_close(&g); /* the back end opens its own */
+        check_traces(argc - 2, argv + 2, &n_checks, &n_failures);
+        return summary();
+    }
     small = argc > 1 && strcmp(argv[1], "--small") == 0;
-    const char *only = argc > 1 + small ? argv[1 + small] : "";
-    for (const struct attn_kernel *k = attn_kernels; k->name; k++)
-        if (strstr(k->name, only) && check_kernel(&g, k)) {
-            printf("the GPU is lost after this failure; the rest did not run\n");
-            n_failures++;
-            lost = true;
-            break;
-        }
-    if (!lost)
-        check_scores(&g, only);
-    if (!lost && strstr("decoder", only))
-        check_decoder(&cuda_decoder, &n_checks, &n_failures);
-    for (int d = 128; d >= 64 && !lost; d /= 2)
-        if (strstr("metrics", only) && check_metrics(&g, d)) {
-            printf("the GPU is lost after this failure; the rest did not run\n");
-            n_failures++;
-            lost = true;
-        }
-    if (!lost && check_selections(&g, only, small, &n_checks, &n_failures))
-        printf("the GPU is lost after this failure; the rest did not run\n");
-    printf("%lld passed, %lld failed\n", (long long)(n_checks - n_failures), (long long)n_failures);
+    int rc = check_all(&g, argc > 1 + small ? argv[1 + small] : "");
     gpu_close(&g);
-    return n_checks == 0 || n_failures ? 1 : 0;
+    return rc;
 }
