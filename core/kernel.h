@@ -15,14 +15,34 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Rows and keys of a block that may hold only some of its pairs, and the words of its bits: a thread
+ * of a kernel finds its 64 scores in one word. */
+#define ACCEL_TILE 128
+#define ACCEL_TILE_WORDS 256
+
+/* Word and bit of a pair: row and key inside the block. */
+static inline int accel_word(int row, int key)
+{
+    return 32 * (row / 16) + 4 * (row % 8) + key / 2 % 4;
+}
+static inline int accel_bit(int row, int key)
+{
+    return 4 * (key / 8) + 2 * (row / 8 % 2) + key % 2;
+}
+
 /* Attention of one head. A block list has, for each group of bq query rows, the blocks
  * col[ptr[g] .. ptr[g + 1]) of bk keys, ascending, unique and each with an allowed pair; ptr NULL =
- * every allowed pair. */
+ * every allowed pair. With `bits`, blocks are of ACCEL_TILE x ACCEL_TILE pairs, and of block i only
+ * those whose bit is set in words[bits[i] * ACCEL_TILE_WORDS ..] are kept; bits[i] = -1: all that
+ * are allowed. Bits of pairs that are not allowed are 0. */
 struct accel_head {
     const struct attn_in *x;
     int bq, bk;
     const int64_t *ptr;
     const int32_t *col;
+    const int32_t *bits; /* NULL: whole blocks */
+    const uint64_t *words;
+    int64_t n_bits; /* blocks that `words` holds */
 };
 
 /* Medians and quartiles over `samples` launches, in ns of device time. */
@@ -104,8 +124,9 @@ struct accel {
     int (*open)(const struct accel_options *o, struct accel_session **out, struct err *err);
     void (*close)(struct accel_session **s); /* accepts NULL inside */
 
-    /* The block geometry in which the device takes lists of bq x bk units: *bq and *bk are replaced
-     * by divisors of them. False with a reason when there is none. */
+    /* The block geometry in which the device takes masks of bq x bk units: *bq and *bk are replaced
+     * by divisors of them, or where no list is that fine, by ACCEL_TILE: then with `bits`. False
+     * with a reason when the device cannot attend to x at all. */
     bool (*supports)(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
                      int64_t *bk, char why[160]);
 

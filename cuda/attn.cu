@@ -238,6 +238,10 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     TRY(upload(g, &a->items, plan->items, plan->n_items * (int64_t)sizeof(int4), err));
     if (plan->cols)
         TRY(upload(g, &a->cols, plan->cols, plan->n_cols * 4, err));
+    if (p->lists == ATTN_BITS) {
+        TRY(upload(g, &a->bits, plan->lists.bits, plan->n_cols * 4, err));
+        TRY(upload(g, &a->words, plan->lists.words, plan->lists.n_bits * 2048, err));
+    }
     TRY(gpu_alloc(g, 256, &a->ticket, err));
     TRY(gpu_zero(g, a->ticket, 256, err));
     TRY(gpu_alloc(g, slot_rows * p->d * 4, &a->piece_out, err));

@@ -25,6 +25,8 @@ struct attn_args {
     int            masked_stages; /* stages from the end of an item that may need masking, >= 1 */
     float          scale_log2;    /* softmax scale * log2 e */
     float          grow;          /* 8 / scale_log2: how far scores may pass the maximum in use */
+    const int32_t  *bits;  /* per entry of cols: block of `words`, -1 = whole; NULL without bits */
+    const uint64_t *words; /* [blocks][256], order in core/kernel.h */
 };
 
 #endif

@@ -38,13 +38,9 @@ static bool session_supports(const struct accel_session *s, const struct attn_in
         snprintf(why, 160, "the kernels want values as wide as keys, found %d and %d", x->dv, x->d);
         return false;
     }
-    if (*bq % 64 || *bk % 64) {
-        snprintf(why, 160, "no CUDA kernel for mask units of %lld x %lld", (long long)*bq,
-                 (long long)*bk);
-        return false;
-    }
-    *bq = *bq % 128 ? 64 : 128;
-    *bk = *bq == 128 && *bk % 128 == 0 ? 128 : 64;
+    bool fine = *bq % 64 || *bk % 64;
+    *bq = *bq % 128 && !fine ? 64 : 128;
+    *bk = fine || (*bq == 128 && *bk % 128 == 0) ? 128 : 64;
     return true;
 }
 
@@ -78,12 +74,15 @@ static int make_job(struct accel_session *s, const struct accel_head *h, bool de
     const struct attn_in     *x = h->x;
     const struct attn_kernel *k = NULL;
     struct attn_plan          plan = {0};
-    struct attn_csr           csr = {h->ptr, h->col};
+    struct attn_csr           csr = {h->ptr, h->col, h->bits, h->words, h->n_bits};
     struct attn_problem       p = {1, 1, x->d, x->nq, x->nk, x->scale, x->causal, ATTN_DENSE};
     int                       rc = 0;
 
     if (!dense)
-        p.lists = h->bq == 64 ? ATTN_64x64 : h->bk == 64 ? ATTN_128x64 : ATTN_128x128;
+        p.lists = h->bits       ? ATTN_BITS
+                  : h->bq == 64 ? ATTN_64x64
+                  : h->bk == 64 ? ATTN_128x64
+                                : ATTN_128x128;
     TRY(attn_kernel_find(&p, s->gpu.sm, NULL, &k, err));
     TRY(attn_plan_make(&p, &k->tile, dense ? NULL : &csr, s->gpu.sms, true, &plan, err));
     *pairs = plan.blocks * attn_block_rows(p.lists, &k->tile) * attn_block_keys(p.lists, &k->tile);

@@ -30,7 +30,8 @@ int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile)
 
 int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile)
 {
-    return lists == ATTN_DENSE ? tile->bn : lists == ATTN_128x128 ? 128 : 64;
+    return lists == ATTN_DENSE ? tile->bn : lists == ATTN_128x128 || lists == ATTN_BITS ? 128
+                                                                                        : 64;
 }
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -186,6 +187,7 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
     for (int32_t r = 0; r < p->heads * plan->q_blocks; r++)
         add_item(plan, r, csr->ptr[r], csr->ptr[r + 1]);
     plan->blocks = plan->n_cols = n;
+    plan->lists = *csr;
     return 0;
 }
 

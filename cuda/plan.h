@@ -19,7 +19,14 @@ extern "C" {
 #include <stdint.h>
 
 /* Geometry of the lists: query rows and keys of a block. */
-enum attn_lists { ATTN_DENSE, ATTN_128x128, ATTN_128x64, ATTN_64x64, ATTN_LISTS_COUNT };
+enum attn_lists {
+    ATTN_DENSE,
+    ATTN_128x128,
+    ATTN_128x64,
+    ATTN_64x64,
+    ATTN_BITS, /* 128 x 128 blocks, of which bits may keep a part (core/kernel.h) */
+    ATTN_LISTS_COUNT
+};
 
 /* What is to be computed: q [heads][nq][d], k, v [kv_heads][nk][d]. */
 struct attn_problem {
@@ -31,10 +38,13 @@ struct attn_problem {
 };
 
 /* Block lists of all heads: row r = head * ceil(nq / rows of a block) + block has the key blocks
- * col[ptr[r] .. ptr[r + 1]), ascending, unique, each with a pair that is allowed. */
+ * col[ptr[r] .. ptr[r + 1]), ascending, unique, each with a pair that is allowed. ATTN_BITS: bits,
+ * words and n_bits as in struct accel_head. */
 struct attn_csr {
-    const int64_t *ptr;
-    const int32_t *col;
+    const int64_t  *ptr;
+    const int32_t  *col, *bits;
+    const uint64_t *words;
+    int64_t         n_bits;
 };
 
 /* Tile of a kernel as the plan sees it. */
@@ -60,6 +70,7 @@ struct attn_plan {
     int32_t            n_items;
     int32_t           *cols;     /* owned; NULL when dense */
     int64_t            n_cols;
+    struct attn_csr    lists;    /* the caller's: for the bits */
     struct attn_split *splits;   /* owned */
     int32_t            n_splits, n_slots;
     int32_t           *empty;    /* owned: rows without a key */

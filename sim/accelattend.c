@@ -1,14 +1,18 @@
 /*
  * accelattend.c - row chunks of a mask become one block list in the geometry of a kernel
- * (accelattend.h). Units that are larger than the kernel's blocks are cut; the pairs stay the same.
+ * (accelattend.h). Units that are larger than the kernel's blocks are cut; finer ones, and windows,
+ * become tiles with bits (acceltiles.h). The pairs stay the same.
  */
 #include "sim/accelattend.h"
 
 #include "core/mem.h"
 #include "core/method.h"
+#include "sim/acceltiles.h"
 
-#include <stdio.h>
 #include <stdlib.h>
+
+/* Most bits of a head: what 192K x 192K tokens take when no tile is whole or empty. */
+#define BITS_BYTES (9LL << 29)
 
 struct lists {
     int64_t bq, bk; /* blocks of the kernel */
@@ -73,50 +77,78 @@ out:
     return rc;
 }
 
-/* The unit that all chunks share; full chunks fit any. False when there is none. */
-static bool common_unit(const struct mask *masks, int64_t n, struct lists *l, char why[160])
+static int64_t common(int64_t a, int64_t b)
 {
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* The largest unit of which the masks of all chunks are made; 0 when every pair is kept. */
+static void common_unit(const struct mask *masks, int64_t n, int64_t *bq, int64_t *bk)
+{
+    *bq = *bk = 0;
     for (int64_t k = 0; k < n; k++) {
         const struct mask *m = masks + k;
         if (m->form == MASK_FULL)
             continue;
-        if (m->form != MASK_LISTS) {
-            snprintf(why, 160, "no CUDA kernel for window masks");
-            return false;
-        }
-        if (l->bq && (l->bq != m->bq || l->bk != m->bk)) {
-            snprintf(why, 160, "the mask changes its unit from rows to rows");
-            return false;
-        }
-        l->bq = m->bq;
-        l->bk = m->bk;
+        *bq = common(m->form == MASK_LISTS ? m->bq : 1, *bq);
+        *bk = common(m->form == MASK_LISTS ? m->bk : 1, *bk);
     }
-    return true;
+}
+
+static int attend_lists(const struct accel *a, struct accel_session *s, struct accel_head *h,
+                        const struct mask *masks, int64_t n, struct accel_result *r,
+                        struct err *err)
+{
+    struct lists l = {.bq = h->bq, .bk = h->bk};
+    int rc = 0;
+    TRY(make_lists(masks, n, h->x->nq, &l, err));
+    h->ptr = l.ptr;
+    h->col = l.col;
+    TRY(a->attend(s, h, r, err));
+out:
+    lists_free(&l);
+    return rc;
+}
+
+static int attend_tiles(const struct accel *a, struct accel_session *s, struct accel_head *h,
+                        const struct mask *masks, int64_t n, struct accel_result *r, char why[160],
+                        struct err *err)
+{
+    struct accel_tiles t = {0};
+    int rc = 0;
+    TRY(accel_tiles_make(masks, n, BITS_BYTES, &t, why, err));
+    h->ptr = t.ptr;
+    h->col = t.col;
+    h->bits = t.n_bits ? t.bits : NULL;
+    h->words = t.words;
+    h->n_bits = t.n_bits;
+    TRY(a->attend(s, h, r, err));
+out:
+    accel_tiles_free(&t);
+    return rc;
 }
 
 int accel_attend_masks(const struct accel *a, struct accel_session *s, const struct attn_in *x,
                        const struct mask *masks, int64_t n, struct accel_result *r, char why[160],
                        struct err *err)
 {
-    struct lists l = {0};
     struct accel_head h = {.x = x};
-    int rc = 0;
+    int64_t unit_q, unit_k;
 
-    if (!common_unit(masks, n, &l, why))
-        return METHOD_SKIP;
-    bool full = l.bq == 0;
-    int64_t bq = full ? 128 : l.bq, bk = full ? 128 : l.bk;
+    common_unit(masks, n, &unit_q, &unit_k);
+    int64_t bq = unit_q ? unit_q : ACCEL_TILE, bk = unit_k ? unit_k : ACCEL_TILE;
     if (!a->supports(s, x, &bq, &bk, why))
         return METHOD_SKIP;
-    l.bq = h.bq = (int)bq;
-    l.bk = h.bk = (int)bk;
-    if (!full) {
-        TRY(make_lists(masks, n, x->nq, &l, err));
-        h.ptr = l.ptr;
-        h.col = l.col;
-    }
-    TRY(a->attend(s, &h, r, err));
-out:
-    lists_free(&l);
-    return rc;
+    h.bq = (int)bq;
+    h.bk = (int)bk;
+    if (!unit_q)
+        return a->attend(s, &h, r, err);
+    if (unit_q % bq == 0 && unit_k % bk == 0)
+        return attend_lists(a, s, &h, masks, n, r, err);
+    return attend_tiles(a, s, &h, masks, n, r, why, err);
 }

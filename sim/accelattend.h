@@ -8,7 +8,8 @@
 #include "core/mask.h"
 
 /* masks[0..n) cover all rows of the head in order. Fills r (r->out and r->lse are the caller's).
- * Returns METHOD_SKIP with `why` when the back end has no kernel for such masks. */
+ * Returns METHOD_SKIP with `why` when the back end cannot attend to such a head, or the mask's
+ * bits would take too much memory. */
 int accel_attend_masks(const struct accel *a, struct accel_session *s, const struct attn_in *x,
                        const struct mask *masks, int64_t n, struct accel_result *r, char why[160],
                        struct err *err);
