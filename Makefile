@@ -233,7 +233,7 @@ STATIC_LIBS := $(addprefix /usr/lib/$(ARCH)/,libhdf5_serial.a libsz.a libaec.a l
 BUNDLE_LINK = $(CXX) -static-libstdc++ -static-libgcc -o $@ $^ $(STATIC_LIBS) \
               $(CUDA_HOME)/lib64/libcudart_static.a -ldl -lrt -lpthread -lm
 CXX ?= g++
-CHECKCU := $(BUILD)/tests/checkcu_case.o
+CHECKCU := $(addprefix $(BUILD)/tests/checkcu,_case.o _bits.o)
 
 .PHONY: gpu-bundle check-gpu bench-gpu
 ifneq ($(USE_CUDA),)

@@ -9,6 +9,7 @@
 
 template <class T> struct consumer {
     static constexpr int BN = T::BN, D = T::D;
+    static constexpr bool BITS = T::KIND == BLOCKS_BITS;
 
     attn_smem<T>      &sm;
     const attn_args   &a;
@@ -136,6 +137,30 @@ template <class T> struct consumer {
         }
     }
 
+    /* The thread's bits of a stage, on their way while its products run: bit i for score i. */
+    DEVICE uint2 load_bits(int block) const
+    {
+        uint2 kept = make_uint2(0, 0);
+        asm volatile("{\n.reg .pred p;\nsetp.ge.s32 p, %2, 0;\n"
+                     "@p ld.global.nc.v2.u32 {%0, %1}, [%3];\n}"
+                     : "+r"(kept.x), "+r"(kept.y)
+                     : "r"(block), "l"(a.words + ((int64_t)block * 256 + w * 128 + t())));
+        return kept;
+    }
+
+    /* Scores whose bit is not set become -inf; without bits, those that are not allowed. */
+    DEVICE void mask_kept(float (&s)[BN / 2], int2 keys, uint2 kept, bool masked)
+    {
+        if (keys.y >= 0) {
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++)
+                if (!((i < 32 ? kept.x : kept.y) >> (i & 31) & 1))
+                    s[i] = -INFINITY;
+        } else if (masked) {
+            mask_scores(s, keys);
+        }
+    }
+
     /* Whether a score may exceed its row's limit, by the bits: those of floats above a limit that
      * is not negative order like integers, and integers have a maximum of three. A negative limit
      * says yes without looking. */
@@ -229,7 +254,7 @@ template <class T> struct consumer {
     }
 
     /* One stage inside an item: Q K of this one, P V of the one before it, if that is pending. */
-    template <bool MASKED, bool PENDING> DEVICE void step(bool last)
+    template <bool MASKED, bool PENDING> DEVICE void step(bool last, bool clipped = true)
     {
         float s[BN / 2];
         ring<T::STAGES> before = kv;
@@ -237,6 +262,7 @@ template <class T> struct consumer {
         uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         int2 keys = MASKED ? sm.keys[kv.at] : make_int2(0, 0);
+        uint2 kept = BITS ? load_bits(keys.y) : make_uint2(0, 0);
         take_turn();
         issue_qk(s, qd, kd);
         if (PENDING) {
@@ -249,7 +275,9 @@ template <class T> struct consumer {
         arrive(&sm.k_empty[kv.at]);
         if (last)
             arrive(&sm.q_empty[q.at]);
-        if (MASKED)
+        if (BITS)
+            mask_kept(s, keys, kept, clipped);
+        else if (MASKED)
             mask_scores(s, keys);
         float limit[2] = {m[0] + a.grow, m[1] + a.grow}, c[2];
         bool grows = __any_sync(~0u, may_exceed(s, limit));
@@ -324,6 +352,7 @@ template <class T> struct consumer {
         uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
         int2 keys = sm.keys[kv.at];
+        uint2 kept = BITS ? load_bits(keys.y) : make_uint2(0, 0);
         take_turn();
         issue_qk(s, qd, kd);
         if (PENDING) {
@@ -339,7 +368,9 @@ template <class T> struct consumer {
         if (n == 1)
             arrive(&sm.q_empty[q.at]);
         /* three warpgroups have no register left for the condition */
-        if (T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal || last_key(keys) >= a.nk)
+        if (BITS)
+            mask_kept(s, keys, kept, a.causal || last_key(keys) >= a.nk);
+        else if (T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal || last_key(keys) >= a.nk)
             mask_scores(s, keys);
         row_tops(s, m_new);
         exponentials<true>(s, m_new, l_new);
@@ -438,6 +469,10 @@ template <class T> struct consumer {
 #pragma unroll 1
             for (; i < n; i++)
                 step_pair(i < masked, i == n - 1);
+        } else if constexpr (BITS) {
+#pragma unroll 1
+            for (; i < n; i++)
+                step<true, true>(i == n - 1, i < masked);
         } else {
 #pragma unroll 1
             for (; i < masked; i++)

@@ -134,6 +134,17 @@ template <int D, class E> struct warp_tile {
                     s[j][i] = -INFINITY;
     }
 
+    /* kept: a bit per score, in order. */
+    __device__ __forceinline__ void keep(uint32_t kept)
+    {
+#pragma unroll
+        for (int j = 0; j < BN / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (!(kept >> (4 * j + i) & 1))
+                    s[j][i] = -INFINITY;
+    }
+
     __device__ __forceinline__ void softmax(float scale_log2)
     {
 #pragma unroll
@@ -223,7 +234,18 @@ static __device__ __forceinline__ int step_key(const attn_args &a, const int4 &i
     return (a.cols ? __ldg(a.cols + b) : b) * keys + (steps - 1 - i % steps) * BN;
 }
 
-template <int D, int WARPS, class E>
+/* Bits of the thread's scores of step i: half a word, as blocks of 128 keys make two steps. False
+ * where the block is kept as a whole. */
+static __device__ __forceinline__ bool step_bits(const attn_args &a, const int4 &item, int i,
+                                                 uint32_t &kept)
+{
+    int block = __ldg(a.bits + item.z - 1 - i / 2);
+    if (block >= 0)
+        kept = __ldg((const uint32_t *)(a.words + (size_t)block * 256 + threadIdx.x) + 1 - i % 2);
+    return block >= 0;
+}
+
+template <int D, int WARPS, class E, bool BITS = false>
 __global__ void __launch_bounds__(32 * WARPS)
     attn_portable(const E *q, const E *k, const E *v, E *out, const attn_args a, int keys)
 {
@@ -255,8 +277,12 @@ __global__ void __launch_bounds__(32 * WARPS)
         __syncthreads();
         if (i == 0)
             w.start(q_smem);
+        uint32_t kept = 0;
+        bool     partly = BITS && step_bits(a, item, i, kept);
         w.scores(k_smem + at);
-        if (i < masked) {
+        if (partly) {
+            w.keep(kept);
+        } else if (i < masked) {
             int first = key0 + 2 * (threadIdx.x & 3), limit[2];
             for (int r = 0; r < 2; r++)
                 limit[r] = (a.causal ? min(a.nk, row + 8 * r + a.offset + 1) : a.nk) - first;
@@ -277,24 +303,26 @@ int attn_portable_smem(int d, int rows)
     return (rows + 4 * BN) * d * 2;
 }
 
-template <int D, int WARPS, class E>
+template <int D, int WARPS, class E, bool BITS = false>
 static void launch(cudaStream_t stream, const void *maps, const void *args, int keys)
 {
     const attn_tensors *x = (const attn_tensors *)maps;
     const attn_args    *a = (const attn_args *)args;
     int                 bytes = attn_portable_smem(D, 16 * WARPS);
-    cudaFuncSetAttribute(attn_portable<D, WARPS, E>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         bytes);
-    attn_portable<D, WARPS, E><<<a->n_items, 32 * WARPS, bytes, stream>>>(
+    cudaFuncSetAttribute(attn_portable<D, WARPS, E, BITS>,
+                         cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    attn_portable<D, WARPS, E, BITS><<<a->n_items, 32 * WARPS, bytes, stream>>>(
         (const E *)x->q, (const E *)x->k, (const E *)x->v, (E *)x->out, *a, keys);
 }
 
-/* keys 0: float16 operands, dense. */
+/* keys 0: float16 operands, dense; 1: with bits. */
 template <int ROWS, int D, int KEYS> static void launch_as(cudaStream_t stream, const void *maps,
                                                            const void *args)
 {
     if constexpr (KEYS == 0)
         launch<D, ROWS / 16, __half>(stream, maps, args, BN);
+    else if constexpr (KEYS == 1)
+        launch<D, ROWS / 16, __nv_bfloat16, true>(stream, maps, args, 2 * BN);
     else
         launch<D, ROWS / 16, __nv_bfloat16>(stream, maps, args, KEYS);
 }

@@ -47,8 +47,10 @@ template <class T> struct producer {
     DEVICE int2 stage_keys(const int4 &item, int i)
     {
         if (!T::HALVES) {
-            int b = item.z - 1 - i;
-            return make_int2((T::LISTED ? __ldg(a.cols + b) : b) * T::BN, 0);
+            int b = item.z - 1 - i, bits = T::KIND == BLOCKS_BITS ? __ldg(a.bits + b) : 0;
+            if (T::KIND == BLOCKS_BITS && bits >= 0) /* two stages before they are read */
+                bulk_prefetch(a.words + (size_t)bits * 256, 2048);
+            return make_int2((T::LISTED ? __ldg(a.cols + b) : b) * T::BN, bits);
         }
         int odd = (item.z - item.y) & 1, hi = item.z - 1 + odd - 2 * i;
         return make_int2(first_key(__ldg(a.cols + hi - 1)),

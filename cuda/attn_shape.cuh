@@ -16,6 +16,7 @@ enum list_kind {
     BLOCKS_LIST, /* cols[beg .. end): blocks of BN keys */
     BLOCKS_HALF, /* cols[beg .. end): blocks of 64 keys, two of them make a stage of BN = 128 */
     BLOCKS_PAIR, /* the same, bits 30 and 31 say for which of the two 64-row blocks */
+    BLOCKS_BITS, /* as BLOCKS_LIST; of an entry with bits[i] >= 0 only the pairs of its bits */
 };
 
 template <int D_, int BN_, int WG_, int STAGES_, int QBUFS_, int OPANELS_, list_kind KIND_,
@@ -31,8 +32,9 @@ struct shape {
     static constexpr int BOX = HALVES ? 64 : BN; /* keys per TMA copy */
     static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
     /* setmaxnreg moves registers inside what the launch took: 168 x 3 or 128 x 4 per thread. */
-    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : HALVES ? 40 : 24;
-    static constexpr int REGS_CONSUMER = WG == 3 ? 160 : HALVES ? 232 : 240;
+    static constexpr bool MORE = HALVES || KIND == BLOCKS_BITS; /* what a stage's entry takes */
+    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : MORE ? 40 : 24;
+    static constexpr int REGS_CONSUMER = WG == 3 ? 160 : MORE ? 232 : 240;
 };
 
 template <class T> struct attn_smem {
@@ -41,7 +43,8 @@ template <class T> struct attn_smem {
     alignas(1024) uint8_t v[T::STAGES][T::KV_BYTES];
     alignas(1024) uint8_t o[T::WG][T::OPANELS * 64 * 128];
     int4     work[T::QBUFS];  /* the item of each query buffer; x = -1: no more */
-    int2     keys[T::STAGES]; /* first key of each half of a stage; BLOCKS_PAIR: bits 0 and 1 */
+    int2     keys[T::STAGES]; /* first key of each half of a stage; BLOCKS_PAIR: bits 0 and 1;
+                               * BLOCKS_BITS: y = block of the bits, -1 for none */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
 };
@@ -61,5 +64,7 @@ using dense64_wide = shape<64, 192, 2, 3, 2, 1, BLOCKS_ALL>;
 using list64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_LIST>;
 using half64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_HALF>;
 using pair64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_PAIR, false>;
+using bits128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_BITS>;
+using bits64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_BITS>;
 
 #endif

@@ -8,8 +8,8 @@
  *
  * Tile: WG x 64 query rows against BN keys, D channels; the shapes are in attn_shape.cuh.
  * Threads: a producer warpgroup, of which one thread issues TMA copies, and WG consumer warpgroups.
- * Registers: 24/240 per producer and consumer thread, 40/232 where two list entries make a stage,
- *   moved by setmaxnreg: a consumer holds BN/2 scores, BN/4 packed probabilities and D/2 outputs,
+ * Registers: 24/240 per producer and consumer thread, 40/232 where a stage is two list entries
+ *   or has bits, moved by setmaxnreg: a consumer holds BN/2 scores, BN/4 packed probabilities and D/2 outputs,
  *   which is what limits BN.
  * Shared memory: up to 224 KB: queries, STAGES of keys and of values, and the outgoing tile.
  * Why this shape: 128 rows per CTA keep L2 traffic at 128 FLOP per byte, and two warpgroups that

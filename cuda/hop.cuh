@@ -111,6 +111,12 @@ DEVICE void tma_load(uint32_t dst, const CUtensorMap *map, uint32_t bar, int x, 
                  : "memory");
 }
 
+/* `bytes` of memory, a multiple of 16, into L2. */
+DEVICE void bulk_prefetch(const void *src, int bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
+}
+
 /* Rows outside the tensor are not written. */
 DEVICE void tma_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
 {

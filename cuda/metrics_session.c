@@ -29,9 +29,11 @@ int session_metrics_init(struct accel_session *s, const struct accel_head *h,
     m->nq = p.nq;
     m->d = p.d;
     TRY(mem_zalloc(&m->ref, 1, sizeof *m->ref, "dense reference", err));
-    TRY(mem_zalloc(&m->pass, 1, sizeof *m->pass, "metrics", err));
     TRY(metrics_ref_init(&s->gpu, &p, spare, m->ref, err));
-    TRY(metrics_pass_init(&s->gpu, &p, t, m->ref, &mask, NULL, 0, false, m->pass, err));
+    if (!h->bits) {
+        TRY(mem_zalloc(&m->pass, 1, sizeof *m->pass, "metrics", err));
+        TRY(metrics_pass_init(&s->gpu, &p, t, m->ref, &mask, NULL, 0, false, m->pass, err));
+    }
     TRY(gpu_alloc(&s->gpu, p.nq * (int64_t)sizeof *m->rows, &m->rows, err));
 out:
     if (rc)
@@ -55,10 +57,21 @@ int session_metrics_launch(struct gpu *g, const void *metrics, struct err *err)
     const struct session_metrics *m = metrics;
     int rc = 0;
     TRY(metrics_ref_launch(g, m->ref, err));
-    TRY(metrics_pass_launch(g, m->pass, err));
+    if (m->pass)
+        TRY(metrics_pass_launch(g, m->pass, err));
     TRY(metrics_errors(g, m->nq, m->d, m->out, m->ref->out, m->rows, err));
 out:
     return rc;
+}
+
+/* The kept mass without a pass over p: sum of e^s over the kept keys / the same over all. Both
+ * normalisers are sums in fp32. */
+static void mass_by_lse(const struct accel_result *r, int64_t nq)
+{
+    for (int64_t i = 0; i < nq; i++) {
+        double mass = r->lse[i] == -INFINITY ? 0 : exp(r->lse[i] - r->dense_lse[i]);
+        r->mass[i] = mass > 1 ? 1 : mass; /* NaN stays */
+    }
 }
 
 int session_metrics_fetch(struct accel_session *s, const struct session_metrics *m,
@@ -67,7 +80,10 @@ int session_metrics_fetch(struct accel_session *s, const struct session_metrics 
     int rc = 0;
     TRY(gpu_get(&s->gpu, r->rows, m->rows, m->nq * (int64_t)sizeof *m->rows, err));
     TRY(gpu_get(&s->gpu, r->dense_lse, m->ref->lse, m->nq * 8, err));
-    TRY(metrics_pass_mass(&s->gpu, m->pass, NULL, r->mass, err));
+    if (m->pass)
+        TRY(metrics_pass_mass(&s->gpu, m->pass, NULL, r->mass, err));
+    else
+        mass_by_lse(r, m->nq);
 out:
     return rc;
 }

@@ -45,10 +45,11 @@ int session_time(struct accel_session *s, const struct session_work *work, int n
 
 /* struct accel's map, and the metrics of `attend` (metrics_session.c): r->rows, r->mass and
  * r->dense_lse of the outputs in t->out, with `spare` for what the dense kernel would write. work
- * is what a sample launches; valid until session_metrics_free. */
+ * is what a sample launches; valid until session_metrics_free. Of a mask with bits, r->mass comes
+ * from r->lse, which has to be there. */
 struct session_metrics {
     struct metrics_ref *ref;
-    struct metrics_pass *pass;
+    struct metrics_pass *pass; /* NULL: a mask with bits */
     struct accel_row *rows;
     const void *out;
     int64_t nq;

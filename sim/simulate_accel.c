@@ -80,6 +80,9 @@ static int record_times(const struct run *run, const struct accel_result *res,
                            : "cpu",
                 res->kernel, res->dense_kernel);
     record_note(r, res->rows ? "metrics_backend=cuda;reference=dense-fp32" : "metrics_backend=cpu");
+    TRY(record_metric(r, "density_kernel",
+                      (double)res->pairs_exec / (double)pairs_allowed(x->nq, x->nk, x->causal),
+                      err));
     if (sel->gpu)
         TRY(record_metric(r, "mask_diff", (double)sel->differs, err));
     TRY(record_counters(&res->counters, r, err));

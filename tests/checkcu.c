@@ -38,9 +38,9 @@ static void report(const struct cu_case *c, const char *kernel, const struct cu_
     if (ok)
         return;
     n_failures++;
-    printf("FAIL %s: %d/%d heads, %lld x %lld%s, data %s, pattern %d density %g%s: ", kernel,
+    printf("FAIL %s: %d/%d heads, %lld x %lld%s, data %s, pattern %d bits %d density %g%s: ", kernel,
            p->heads, p->kv_heads, (long long)p->nq, (long long)p->nk, p->causal ? " causal" : "",
-           cu_data_names[c->data], c->pattern, c->density, c->split ? "" : ", unsplit");
+           cu_data_names[c->data], c->pattern, c->bits, c->density, c->split ? "" : ", unsplit");
     if (rc)
         printf("%s\n", err->msg);
     else
@@ -135,6 +135,24 @@ static int check_many_items(struct gpu *g, struct cu_case c)
     return 0;
 }
 
+static int check_bits(struct gpu *g, const struct attn_kernel *k)
+{
+    struct cu_case c = {.problem = {.d = k->d, .lists = k->lists}, .kernel = k->name};
+    static const double densities[] = {0.3, 0.02};
+    for (int i = 0; i < BITS_COUNT * 2; i++) {
+        c.bits = (enum cu_bits)(i % BITS_COUNT);
+        c.density = densities[i / BITS_COUNT];
+        c.window = i < BITS_COUNT ? 150 : 1;
+        if (i % BITS_COUNT == BITS_STRIPES && i > BITS_COUNT)
+            continue;
+        if (check_lengths(g, c) || check_rectangles(g, c) || check_many_items(g, c))
+            return 1;
+        if (i < BITS_COUNT && check_data(g, k, c))
+            return 1;
+    }
+    return 0;
+}
+
 static int check_kernel(struct gpu *g, const struct attn_kernel *k)
 {
     static const struct {
@@ -146,7 +164,9 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
     int n = k->lists == ATTN_DENSE || small ? 1 : (int)(sizeof lists / sizeof *lists);
     int64_t before = n_checks, failed = n_failures;
 
-    for (int i = 0; i < n; i++) {
+    if (k->lists == ATTN_BITS && check_bits(g, k))
+        return 1;
+    for (int i = 0; i < n && k->lists != ATTN_BITS; i++) {
         c.pattern = lists[i].pattern;
         c.density = lists[i].density;
         if (check_lengths(g, c) || check_rectangles(g, c) || check_many_items(g, c))
@@ -154,7 +174,7 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
     }
     c.pattern = KEEP_RANDOM;
     c.density = 0.4;
-    if (check_data(g, k, c))
+    if (k->lists != ATTN_BITS && check_data(g, k, c))
         return 1;
     printf("  %-5s %s: %lld checks\n", n_failures > failed ? "FAIL" : "ok", k->name,
            (long long)(n_checks - before));

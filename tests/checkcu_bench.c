@@ -200,7 +200,7 @@ static int bench_lists(struct bench *b, struct err *err)
     int  rc = 0;
     for (const struct attn_kernel *k = attn_kernels; k->name; k++)
         for (size_t i = 0; i < sizeof densities / sizeof *densities && k->lists; i++) {
-            if (k->sm != 90 && !b->all && b->gpu.sm == 90)
+            if (k->lists == ATTN_BITS || (k->sm != 90 && !b->all && b->gpu.sm == 90))
                 continue;
             struct cu_case c = make_case(k->d, 32768, 16, 16, false, k->lists, k->name);
             c.density = densities[i];
@@ -217,6 +217,40 @@ static int bench_lists(struct bench *b, struct err *err)
         TRY(line(b, split ? "hd128 32K list skewed, split" : "hd128 32K list skewed, whole", &c,
                  err));
     }
+out:
+    return rc;
+}
+
+/* Masks of pairs, by computed tile. */
+static int bench_bits(struct bench *b, struct err *err)
+{
+    static const struct {
+        enum cu_bits bits;
+        const char  *name;
+        double       density;
+        bool         causal;
+    } masks[] = {{BITS_BAND, "window 4096, sink", 1, true},
+                 {BITS_BAND, "window 4096, sink", 1, false},
+                 {BITS_SLICES, "slices 128x1 25%", 0.25, false},
+                 {BITS_FINE, "64x32 25%", 0.25, false},
+                 {BITS_PAIRS, "pairs 25%", 0.25, true}};
+    char text[96];
+    int  rc = 0;
+    for (const struct attn_kernel *k = attn_kernels; k->name; k++)
+        for (size_t i = 0; i < sizeof masks / sizeof *masks && k->lists == ATTN_BITS; i++) {
+            if (k->sm != 90 && !b->all && b->gpu.sm == 90)
+                continue;
+            bool           band = masks[i].bits == BITS_BAND;
+            int            heads = band ? 16 : 2;
+            struct cu_case c = make_case(k->d, 32768, heads, heads, masks[i].causal, ATTN_BITS,
+                                         k->name);
+            c.bits = masks[i].bits;
+            c.density = masks[i].density;
+            c.window = 4096;
+            snprintf(text, sizeof text, "hd%d 32K %s%s", k->d, masks[i].name,
+                     masks[i].causal ? " causal" : "");
+            TRY(line(b, text, &c, err));
+        }
 out:
     return rc;
 }
@@ -465,6 +499,7 @@ static int run(struct bench *b, bool cupti, struct err *err)
            "TFLOP/s", "matmul", "ratio", "plan", "split rows");
     TRY(bench_dense(b, err));
     TRY(bench_lists(b, err));
+    TRY(bench_bits(b, err));
     TRY(bench_selections(b, err));
     TRY(bench_metrics(b, err));
     if (!b->lines)

@@ -166,10 +166,17 @@ int cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct
     TRY(place(g, r, 2, p->kv_heads, p->nk, &r->v, &x.v, err));
     TRY(gpu_alloc(g, nq * p->d * 2, &x.out, err));
     TRY(gpu_alloc(g, nq * 4, &x.lse, err));
-    if (p->lists != ATTN_DENSE)
+    struct attn_csr csr = {0};
+    if (p->lists == ATTN_BITS) {
+        TRY(cu_bits_lists(c, &r->tiles, err));
+        csr = (struct attn_csr){r->tiles.ptr, r->tiles.col, r->tiles.bits, r->tiles.words,
+                                r->tiles.n_bits};
+    } else if (p->lists != ATTN_DENSE) {
         TRY(make_lists(r, err));
-    struct attn_csr csr = {r->ptr, r->col};
-    TRY(attn_plan_make(p, &r->kernel->tile, r->ptr ? &csr : NULL, g->sms, c->split, &r->plan, err));
+        csr = (struct attn_csr){.ptr = r->ptr, .col = r->col};
+    }
+    TRY(attn_plan_make(p, &r->kernel->tile, csr.ptr ? &csr : NULL, g->sms, c->split, &r->plan,
+                       err));
     TRY(attn_job_init(g, p, r->kernel, &r->plan, &x, &r->job, err));
 out:
     if (rc)
@@ -186,6 +193,7 @@ void cu_run_free(struct gpu *g, struct cu_run *r)
     free(r->v);
     free(r->ptr);
     free(r->col);
+    accel_tiles_free(&r->tiles);
     gpu_release(g, r->mark);
     memset(r, 0, sizeof *r);
 }
@@ -235,6 +243,8 @@ static int compare_block(const struct cu_run *r, const struct attn_ops *ops, int
 
     if (p->lists == ATTN_DENSE) {
         mask_full(&m, p->nq, p->nk, row0, row1, p->causal);
+    } else if (p->lists == ATTN_BITS) {
+        TRY(cu_bits_mask(&r->c, head, row0, row1, &m, err));
     } else {
         TRY(mask_lists_init(&m, p->nq, p->nk, row0, row1, p->causal, bq,
                             attn_block_keys(p->lists, NULL), err));

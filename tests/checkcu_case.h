@@ -5,7 +5,9 @@
 #ifndef LACUNA_CHECKCU_CASE_H
 #define LACUNA_CHECKCU_CASE_H
 
+#include "core/mask.h"
 #include "cuda/attn.h"
+#include "sim/acceltiles.h"
 
 enum cu_data {
     DATA_NORMAL, DATA_EQUAL, DATA_HUGE, DATA_TINY, DATA_ONE_HOT, DATA_OFFSET,
@@ -17,11 +19,24 @@ extern const char *const cu_data_names[];
 /* Which blocks a list keeps, of those with an allowed pair. */
 enum cu_pattern { KEEP_RANDOM, KEEP_ALL, KEEP_FIRST, KEEP_DIAGONAL, KEEP_SOME_ROWS, KEEP_SKEWED };
 
+/* Masks of lists with bits (ATTN_BITS). */
+enum cu_bits {
+    BITS_SLICES, /* 128 x 1, random */
+    BITS_BAND,   /* 16 sinks and a window, the last rows dense */
+    BITS_PAIRS,  /* 1 x 1: a quarter or an eighth at random; some rows keep nothing, some only
+                  * their first keys, so that what they meet first is empty */
+    BITS_FINE,   /* 64 x 32 blocks, random */
+    BITS_STRIPES, /* a few columns and diagonals, rows one by one */
+    BITS_COUNT
+};
+
 struct cu_case {
     struct attn_problem problem;
     enum cu_data        data;
     enum cu_pattern     pattern;
-    double              density; /* of KEEP_RANDOM, KEEP_SOME_ROWS, KEEP_SKEWED */
+    double              density; /* of KEEP_RANDOM, KEEP_SOME_ROWS, KEEP_SKEWED, random bits */
+    enum cu_bits        bits;    /* of ATTN_BITS */
+    int64_t             window;  /* of BITS_BAND */
     const char         *kernel;  /* NULL = the default one */
     bool                split;
     uint64_t            seed;
@@ -35,6 +50,7 @@ struct cu_run {
     float                    *q, *k, *v;         /* host, values representable in bf16, owned */
     int64_t                  *ptr;               /* lists, owned; NULL when dense */
     int32_t                  *col;
+    struct accel_tiles        tiles; /* of all heads, owned; with ATTN_BITS */
     struct attn_plan          plan;
     struct attn_job           job;
     struct gpu_mark           mark;
@@ -42,6 +58,13 @@ struct cu_run {
 
 int  cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct err *err);
 void cu_run_free(struct gpu *g, struct cu_run *r);
+
+/* The mask of a case with bits: rows [row0, row1) of a head; row0 a multiple of 128. */
+int  cu_bits_mask(const struct cu_case *c, int head, int64_t row0, int64_t row1, struct mask *m,
+                  struct err *err);
+
+/* Lists of all heads of such a case. */
+int  cu_bits_lists(const struct cu_case *c, struct accel_tiles *all, struct err *err);
 
 /* q, k or v (which = 0, 1, 2) of the case: values representable in bf16, [heads][n][d]; the caller
  * owns *out. cu_put_bf16 takes such values to the device. */

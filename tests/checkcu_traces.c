@@ -34,7 +34,7 @@ static const char *const settings[] = {
     "dense:c=0.25+1",
     "streaming:sink=4:window=512",
     "streaming:sink=64:window=10%:last=128",
-    "streaming:dilate=minference",
+    "streaming:dilate=dilated1",
     "spargeattn:pv=off:tau=0.9:theta=0.3",
     "spargeattn:pv=off:arch=sm90:tau=0.8:theta=-1",
     "spargeattn:tau=0.9:theta=0.3",

@@ -18,10 +18,27 @@ struct accel_session {
 static bool supports_all(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
                          int64_t *bk, char why[160])
 {
-    if (*bq % 64 == 0 && *bk % 64 == 0)
-        return true;
-    snprintf(why, 160, "no kernel for units of %lld x %lld", (long long)*bq, (long long)*bk);
-    return false;
+    if (*bq % 64 || *bk % 64)
+        *bq = *bk = ACCEL_TILE;
+    return true;
+}
+
+/* Tiles with bits as lists of keys, row by row. */
+static void bits_to_mask(const struct accel_head *h, struct mask *m, struct err *err)
+{
+    const struct attn_in *x = h->x;
+    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, 1, 1, err), err);
+    for (int64_t r = 0; r < x->nq; r++)
+        for (int64_t i = h->ptr[r / ACCEL_TILE]; i < h->ptr[r / ACCEL_TILE + 1]; i++)
+            for (int k = 0; k < ACCEL_TILE; k++) {
+                int row = (int)(r % ACCEL_TILE);
+                int64_t key = h->col[i] * ACCEL_TILE + k;
+                const uint64_t *w = h->words + h->bits[i] * ACCEL_TILE_WORDS;
+                bool kept = h->bits[i] < 0 || w[accel_word(row, k)] >> accel_bit(row, k) & 1;
+                if (kept && key < mask_limit(m, r))
+                    assert_ok(mask_lists_add(m, r, (int32_t)key, err), err);
+            }
+    mask_lists_finish(m);
 }
 
 static void lists_to_mask(const struct accel_head *h, struct mask *m, struct err *err)
@@ -29,6 +46,10 @@ static void lists_to_mask(const struct accel_head *h, struct mask *m, struct err
     const struct attn_in *x = h->x;
     if (!h->ptr) {
         mask_full(m, x->nq, x->nk, 0, x->nq, x->causal);
+        return;
+    }
+    if (h->bits) {
+        bits_to_mask(h, m, err);
         return;
     }
     assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, h->bq, h->bk, err), err);
@@ -195,6 +216,11 @@ START_TEST(records_agree)
     same_record("dense:c=0.25+0.5+1", &h, true);
     same_record("dense:map=0", &h, false);
     same_record("xattention:stride=8:tau=0.7", &h, false);
+    same_record("streaming:sink=4:window=50", &h, false);
+    if (_i) {
+        same_record("streaming:dilate=dilated1", &h, false);
+        same_record("sparse-transformer", &h, false);
+    }
     if (!_i)
         same_record("bigbird:block=64", &h, false);
     sim_head_free(&h);
