@@ -28,6 +28,15 @@ const struct select_method *select_find(const char *name)
     return *m;
 }
 
+const struct select_method *select_for(const char *name, struct select_problem *p)
+{
+    const struct select_method *m = select_find(name);
+    if (m && m->bands && p->shape && p->shape->form == MASK_BAND)
+        return &select_streaming;
+    p->shape = NULL;
+    return m;
+}
+
 /* ---- parameters ----------------------------------------------------------------------------- */
 
 static const void *field(const struct select_problem *p, const char *name, enum opt_type type,
@@ -94,6 +103,8 @@ int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t
         FAIL(err, ERR_NOMEM, "block lists of %lld x %lld", (long long)l->rows, (long long)l->units);
     TRY(gpu_alloc(g, l->rows * l->words * 4, &l->map, err));
     TRY(gpu_alloc(g, l->rows * 4, &l->count, err));
+    if (bk == 1)
+        return 0;
     TRY(gpu_alloc(g, (l->rows + 1) * 8, &l->ptr, err));
     TRY(gpu_alloc(g, cells * 4, &l->col, err));
 out:
@@ -118,11 +129,43 @@ void select_job_free(struct select_job *job)
     memset(job, 0, sizeof *job);
 }
 
+/* ---- results -------------------------------------------------------------------------------- */
+
+/* The indices of the bits of a map. */
+static int fetch_map(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
+                     struct err *err)
+{
+    const struct select_lists *l = &job->lists;
+    uint32_t *map = NULL;
+    int64_t n = 0;
+    int rc = 0;
+
+    TRY(mem_alloc(&map, l->rows * l->words, sizeof *map, "map of kept keys", err));
+    TRY(gpu_get(g, map, l->map, l->rows * l->words * 4, err));
+    TRY(mem_alloc(ptr, l->rows + 1, sizeof **ptr, "lists of kept keys", err));
+    for (int64_t r = 0; r < l->rows; r++) {
+        (*ptr)[r] = n;
+        for (int64_t w = 0; w < l->words; w++)
+            n += __builtin_popcount(map[r * l->words + w]);
+    }
+    (*ptr)[l->rows] = n;
+    TRY(mem_alloc(col, n, sizeof **col, "lists of kept keys", err));
+    n = 0;
+    for (int64_t i = 0; i < l->rows * l->words; i++)
+        for (uint32_t bits = map[i]; bits; bits &= bits - 1)
+            (*col)[n++] = (int32_t)(i % l->words * 32 + __builtin_ctz(bits));
+out:
+    free(map);
+    return rc;
+}
+
 int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
                  struct err *err)
 {
     const struct select_lists *l = &job->lists;
     int rc = 0;
+    if (!l->ptr)
+        return fetch_map(g, job, ptr, col, err);
     TRY(mem_alloc(ptr, l->rows + 1, sizeof **ptr, "block lists", err));
     TRY(gpu_get(g, *ptr, l->ptr, (l->rows + 1) * 8, err));
     int64_t n = (*ptr)[l->rows];

@@ -1,5 +1,6 @@
 /*
- * select.h - a method's selection on the GPU: from q and k to block lists, all heads at once.
+ * select.h - a method's selection on the GPU: from q and k to lists of kept units, all heads at
+ * once.
  *
  * A method's GPU side is one file cuda/methods/<name>.cu that defines `const struct select_method
  * select_<id>`, and a line in kernels.def. It has to choose what the method's CPU side chooses; the
@@ -12,6 +13,7 @@
 extern "C" {
 #endif
 
+#include "core/mask.h"
 #include "core/opt.h"
 #include "cuda/device.h"
 
@@ -27,17 +29,20 @@ struct select_problem {
     uint64_t seed;
     const struct opt *options; /* of the method, with its parameters */
     const void *params;
+    const struct mask *shape; /* NULL, or a band that follows from parameters and sizes */
 };
 
 /* What is chosen. Row r = head * groups + group of the map has a bit for each unit of bk keys; the
- * kernels of a method fill map and count, lists_make (lists.h) makes CSR of them. */
+ * kernels of a method fill map and count, lists_make (lists.h) makes CSR of them. Of single keys
+ * (bk = 1) the map itself is the result: a list would be up to 32 times longer. */
 struct select_lists {
     int64_t bq, bk, groups, units; /* groups = ceil(nq / bq), units = ceil(nk / bk), per head */
     int64_t rows, words;           /* heads * groups; 32-bit words of a row of the map */
     uint32_t *map;                 /* [rows][words], on the device as all below */
     int32_t *count;                /* [rows] bits set */
-    int64_t *ptr;                  /* [rows + 1] */
+    int64_t *ptr;                  /* [rows + 1]; NULL with col when bk = 1 */
     int32_t *col;                  /* [rows * units], ascending in each row */
+    uint32_t *partial; /* [rows][words] kept tiles of a band that it does not fill; else NULL */
 };
 
 /* 8-bit operands of a method's own attention; scales are per block of the lists' unit. */
@@ -66,18 +71,30 @@ struct select_method {
     /* Take memory from the arena, fill job->state and job->lists. */
     int (*init)(struct gpu *g, struct select_job *job, struct err *err);
 
-    /* Launch everything from q and k to the CSR lists. */
+    /* Launch everything from q and k to the CSR lists, or to the map when bk = 1. */
     int (*launch)(struct gpu *g, const struct select_job *job, struct err *err);
 
     /* Launch the 8-bit operands of the method's own attention as well, where it has one: the step
      * that shares its reads with the selection. NULL: none. */
     int (*launch_quantised)(struct gpu *g, const struct select_job *job, struct err *err);
+
+    /* Do the parameters and sizes alone make the mask full, so that there is nothing to choose?
+     * Asked before fits. NULL: never. */
+    bool (*dense)(const struct select_problem *p);
+
+    /* A mask of the method that is a band (MASK_BAND) follows from parameters and sizes alone:
+     * select_streaming makes the lists of its tiles. */
+    bool bands;
 };
 
 /* Every GPU side, in the order of kernels.def, then NULL. */
 extern const struct select_method *const select_methods[];
 
 const struct select_method *select_find(const char *name); /* NULL: none */
+
+/* The GPU side for a problem of the method `name`: select_streaming for its bands, which p->shape
+ * then holds (of the others p->shape is cleared). NULL: none. */
+const struct select_method *select_for(const char *name, struct select_problem *p);
 
 /* Memory comes from the arena and lives until its release; select_job_free frees the host's. */
 int select_job_init(struct gpu *g, const struct select_method *method,
@@ -88,7 +105,7 @@ void select_job_free(struct select_job *job);
 int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t bk,
                       struct err *err);
 
-/* The lists on the host: ptr [rows + 1] and col, owned by the caller. */
+/* The lists on the host, of single keys too: ptr [rows + 1] and col, owned by the caller. */
 int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
                  struct err *err);
 

@@ -1,26 +1,19 @@
 /*
  * flexprefill.cu - FlexPrefill's selection as the published code makes it (arXiv:2502.20766,
- * algorithms 1 to 4): exact rows of the last B queries, mass per key and per distance, the pattern
- * test, then the best block columns and diagonals or the best pooled blocks of the whole head. The
- * CPU side is sim/flexprefill_scores.c and _plan.c.
- *
- * Keys are read twice, for the rows' log-sum-exp and for their probabilities: 4 B N d FLOP per
- * head. Scores come from bf16 products summed in float, probabilities and their sums over the B
- * rows are float, everything behind them is in double.
+ * algorithms 1 to 4): exact rows of the last B queries, mass per key and per distance
+ * (lastrows.cuh), the pattern test, then the best block columns and diagonals or the best pooled
+ * blocks of the whole head. Behind the rows everything is in double. The CPU side is
+ * sim/flexprefill_scores.c and _plan.c.
  */
 #include "cuda/cut.cuh"
+#include "cuda/lastrows.cuh"
 #include "cuda/lists.h"
 #include "cuda/means.cuh"
-#include "cuda/mma.cuh"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define KEYS 128  /* of a tile */
-#define PITCH 129 /* floats of a row of probabilities in shared memory */
-#define DIAGS 256 /* distances that a tile touches, at most */
-#define THREADS 256
 #define WIDE 1024            /* threads where one block works for a head */
 #define FIRST 1e300          /* score of a block that is always among the best */
 #define TOKENS_PER_BLOCK 128 /* by which the published code divides counts of tokens */
@@ -28,15 +21,11 @@
 
 struct flex_args {
     int64_t n;
-    int heads, kv_heads, per_kv, block, nb, tiles, words;
+    int heads, kv_heads, per_kv, block, nb, words;
     int min_blocks, max_blocks;
     double gamma, tau, scale;
-    float scale_log2;
     const uint4 *q, *k;
-    float2 *part;           /* [heads][tiles][block]: largest in base 2, sum */
-    float *lse;             /* [heads][block], base 2 */
-    double *ver, *sla;      /* [heads][n] mass per key and per distance, mean over the rows */
-    float *diag_part;       /* [heads][tiles][DIAGS] */
+    struct last_rows last;  /* the last `block` rows; means over them */
     double *col, *diag;     /* [heads][nb] */
     float *q_last;          /* [heads][d] mean of the last rows */
     float *q_mean, *k_mean; /* [heads][nb][d], [kv_heads][nb][d] */
@@ -49,134 +38,7 @@ struct flex_args {
     int32_t *count;
 };
 
-/* ---- rows ----------------------------------------------------------------------------------- */
-
-/* Scores in base 2 of the last B rows of head blockIdx.y against the keys of tile blockIdx.x, into
- * shared memory; -inf where a row does not see the key. Warp w: rows of quarter w % 4, keys of half
- * w / 4. */
-template <int D, int B> static __device__ __forceinline__ float *tile_scores(const flex_args &a)
-{
-    extern __shared__ __align__(128) uint8_t shared[];
-    constexpr int MT = B / 64;
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, head = blockIdx.y;
-    int64_t key0 = blockIdx.x * (int64_t)KEYS;
-    uint32_t q = shared_addr(shared), k = q + B * D * 2;
-    float acc[MT][8][4] = {{{0}}};
-
-    copy_tile<D, B, THREADS>(q, a.q + (int64_t)head * a.n * (D / 8), a.n - B, a.n);
-    copy_tile<D, KEYS, THREADS>(k, a.k + (int64_t)(head / a.per_kv) * a.n * (D / 8), key0, a.n);
-    copy_commit();
-    copy_wait<0>();
-    __syncthreads();
-    add_scores<D, MT, 8>(q, warp % 4 * (B / 4), k, warp / 4 * 64, acc);
-    __syncthreads();
-    float *s = (float *)shared;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int r = warp % 4 * (B / 4) + 16 * m + (lane >> 2) + 8 * (i / 2);
-                int c = warp / 4 * 64 + 8 * n + 2 * (lane & 3) + i % 2;
-                s[r * PITCH + c] =
-                    key0 + c <= a.n - B + r ? acc[m][n][i] * a.scale_log2 : -INFINITY;
-            }
-    __syncthreads();
-    return s;
-}
-
-/* Largest and sum of a row's part in a tile; THREADS / B threads a row. */
-template <int D, int B>
-static __global__ void __launch_bounds__(THREADS) row_parts(const flex_args a)
-{
-    constexpr int SHARES = THREADS / B;
-    const float *s = tile_scores<D, B>(a) + threadIdx.x / SHARES * PITCH;
-    float top = -INFINITY, sum = 0;
-    for (int c = threadIdx.x % SHARES; c < KEYS; c += SHARES)
-        top = fmaxf(top, s[c]);
-    for (int step = 1; step < SHARES; step *= 2)
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
-    for (int c = threadIdx.x % SHARES; c < KEYS; c += SHARES)
-        sum += exp2_fast(s[c] - (top == -INFINITY ? 0 : top));
-    for (int step = 1; step < SHARES; step *= 2)
-        sum += __shfl_xor_sync(~0u, sum, step);
-    if (threadIdx.x % SHARES == 0)
-        a.part[((int64_t)blockIdx.y * a.tiles + blockIdx.x) * B + threadIdx.x / SHARES] =
-            make_float2(top, sum);
-}
-
-/* Log-sum-exp of 32 rows: a lane per row, tiles dealt out to 32 warps. */
-static __global__ void __launch_bounds__(1024) join_rows(const flex_args a)
-{
-    __shared__ double sums[32][32];
-    __shared__ float tops[32][32];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.x * 32 + lane;
-    const float2 *part = a.part + (int64_t)blockIdx.y * a.tiles * a.block + row;
-    float top = -INFINITY;
-    double sum = 0;
-    for (int t = warp; t < a.tiles; t += 32)
-        top = fmaxf(top, part[(int64_t)t * a.block].x);
-    tops[warp][lane] = top;
-    __syncthreads();
-    for (int w = 0; w < 32; w++)
-        top = fmaxf(top, tops[w][lane]);
-    for (int t = warp; t < a.tiles; t += 32) {
-        float2 x = part[(int64_t)t * a.block];
-        sum += (double)x.y * exp2f(x.x - top);
-    }
-    sums[warp][lane] = sum;
-    __syncthreads();
-    if (warp == 0) {
-        for (int w = 1; w < 32; w++)
-            sum += sums[w][lane];
-        a.lse[(int64_t)blockIdx.y * a.block + row] = (float)(top + log2(sum));
-    }
-}
-
-/* Sums of a tile's probabilities down its columns and along its diagonals r - c = i - (KEYS - 1).
- */
-template <int D, int B>
-static __global__ void __launch_bounds__(THREADS) tile_sums(const flex_args a)
-{
-    float *s = tile_scores<D, B>(a);
-    int64_t key0 = blockIdx.x * (int64_t)KEYS, head = blockIdx.y;
-    for (int e = threadIdx.x; e < B * KEYS; e += THREADS) {
-        float *x = s + e / KEYS * PITCH + e % KEYS;
-        *x = exp2_fast(*x - a.lse[head * B + e / KEYS]);
-    }
-    __syncthreads();
-    if (threadIdx.x < KEYS && key0 + threadIdx.x < a.n) {
-        float sum = 0;
-        for (int r = 0; r < B; r++)
-            sum += s[r * PITCH + threadIdx.x];
-        a.ver[head * a.n + key0 + threadIdx.x] = (double)sum / B;
-    }
-    int shift = (int)threadIdx.x - (KEYS - 1);
-    float sum = 0;
-    for (int r = max(shift, 0); r < min(B, KEYS + shift); r++)
-        sum += s[r * PITCH + r - shift];
-    a.diag_part[(head * a.tiles + blockIdx.x) * DIAGS + threadIdx.x] = sum;
-}
-
-/* Mass per distance d: key0 + c = n - B + r - d, from the two or three tiles that have such keys.
- */
-static __global__ void join_diagonals(const flex_args a)
-{
-    int64_t d = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, head = blockIdx.y;
-    if (d >= a.n)
-        return;
-    int64_t x = a.n - a.block - d; /* first key of the diagonal, may be negative */
-    double sum = 0;
-    for (int64_t t = max((x + KEYS) / KEYS - 1, (int64_t)0); t < a.tiles; t++) {
-        int64_t i = t * KEYS + KEYS - 1 - x;
-        if (i >= a.block + KEYS - 1)
-            break;
-        if (i >= 0)
-            sum += a.diag_part[(head * a.tiles + t) * DIAGS + i];
-    }
-    a.sla[head * a.n + d] = sum / a.block;
-}
+/* ---- blocks of keys and distances ------------------------------------------------------------ */
 
 /* Block sums of keys (from the front) and of distances (from the back), a warp each. */
 static __global__ void sum_blocks(const flex_args a)
@@ -189,8 +51,8 @@ static __global__ void sum_blocks(const flex_args a)
     for (int e = lane; e < a.block; e += 32) {
         int64_t k = (int64_t)w * a.block + e;
         if (k < a.n) {
-            col += a.ver[head * a.n + k];
-            diag += a.sla[head * a.n + a.n - 1 - k];
+            col += a.last.ver[head * a.n + k];
+            diag += a.last.sla[head * a.n + a.n - 1 - k];
         }
     }
     col = warp_add(col);
@@ -287,7 +149,7 @@ static __device__ void wide_prefix(const double *v, int64_t n, F valid, double b
  * keys or distances. */
 static __global__ void __launch_bounds__(WIDE) count_tokens(const flex_args a)
 {
-    const double *v = (blockIdx.y ? a.sla : a.ver) + (int64_t)blockIdx.x * a.n;
+    const double *v = (blockIdx.y ? a.last.sla : a.last.ver) + (int64_t)blockIdx.x * a.n;
     int64_t above, m, number = a.n;
     double t;
     if (a.gamma < 1) {
@@ -451,25 +313,6 @@ static __global__ void fill_map(const flex_args a)
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-template <int D, int B> static int launch_rows(struct gpu *g, const flex_args &a, struct err *err)
-{
-    int rc = 0, tiles = (B + KEYS) * D * 2, scores = B * PITCH * 4;
-    int smem = tiles > scores ? tiles : scores;
-    dim3 grid(a.tiles, a.heads);
-    CU(err, cudaFuncSetAttribute((const void *)row_parts<D, B>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    CU(err, cudaFuncSetAttribute((const void *)tile_sums<D, B>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    row_parts<D, B><<<grid, THREADS, smem, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    join_rows<<<dim3(B / 32, a.heads), 1024, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    tile_sums<D, B><<<grid, THREADS, smem, g->stream>>>(a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
 template <int D> static int launch_means(struct gpu *g, const flex_args &a, struct err *err)
 {
     int rc = 0;
@@ -495,12 +338,7 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     int rc = 0, d = job->problem.d;
     unsigned rows = (unsigned)((job->lists.rows + 7) / 8);
 
-    if (d == 128)
-        TRY((a.block == 128 ? launch_rows<128, 128>(g, a, err) : launch_rows<128, 64>(g, a, err)));
-    else
-        TRY((a.block == 128 ? launch_rows<64, 128>(g, a, err) : launch_rows<64, 64>(g, a, err)));
-    join_diagonals<<<dim3((unsigned)((a.n + 255) / 256), a.heads), 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    TRY(last_rows_launch(g, a.last, d, err));
     sum_blocks<<<dim3((a.nb + 7) / 8, a.heads), 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     count_tokens<<<dim3(a.heads, 2), WIDE, 0, g->stream>>>(a);
@@ -531,7 +369,6 @@ static void resolve(const struct select_problem *p, flex_args *a)
     a->per_kv = p->heads / p->kv_heads;
     a->block = select_is(p, "block", "64") ? 64 : 128;
     a->nb = (int)((a->n + a->block - 1) / a->block);
-    a->tiles = (int)((a->n + KEYS - 1) / KEYS);
     a->gamma = select_num(p, "gamma");
     a->gamma = isnan(a->gamma) ? 0.95 : a->gamma;
     a->tau = select_num(p, "tau");
@@ -541,9 +378,26 @@ static void resolve(const struct select_problem *p, flex_args *a)
     a->min_blocks = (int)(least < 1 ? 1 : least > INT32_MAX / 256 ? INT32_MAX / 256 : least);
     a->max_blocks = most > 0 && most < a->nb ? (int)most : a->nb;
     a->scale = p->scale;
-    a->scale_log2 = (float)(p->scale * M_LOG2E);
     a->q = (const uint4 *)p->q;
     a->k = (const uint4 *)p->k;
+    a->last.n = a->n;
+    a->last.heads = a->heads;
+    a->last.per_kv = a->per_kv;
+    a->last.rows = a->last.tall = a->block;
+    a->last.divide = a->block;
+    a->last.scale_log2 = (float)(p->scale * M_LOG2E);
+    a->last.q = a->q;
+    a->last.k = a->k;
+}
+
+/* Prompts up to the least budget, and up to two blocks, stay dense. */
+static bool dense(const struct select_problem *p)
+{
+    flex_args a;
+    resolve(p, &a);
+    return select_is(p, "profile", "official") && select_is(p, "preset", "profile") &&
+           !select_is(p, "block", "32") &&
+           (a.n <= 2 * a.block || a.n <= (int64_t)a.min_blocks * a.block);
 }
 
 static bool fits(const struct select_problem *p, char why[160])
@@ -560,9 +414,8 @@ static bool fits(const struct select_problem *p, char why[160])
         snprintf(why, 160, "the GPU side has blocks of 64 and 128");
     else if (!p->causal || p->nq != p->nk)
         snprintf(why, 160, "whole causal prompts only");
-    else if (a.n <= 2 * a.block || a.n <= (int64_t)a.min_blocks * a.block || a.nb > MAX_BLOCKS)
-        snprintf(why, 160, "the GPU side takes prompts above min_budget and up to %d blocks",
-                 MAX_BLOCKS);
+    else if (a.nb > MAX_BLOCKS)
+        snprintf(why, 160, "the GPU side takes up to %d blocks", MAX_BLOCKS);
     else
         return true;
     return false;
@@ -584,11 +437,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->count = job->lists.count;
     {
         int64_t h = a->heads, cells = h * a->nb;
-        TRY(gpu_alloc(g, h * a->tiles * a->block * 8, &a->part, err));
-        TRY(gpu_alloc(g, h * a->block * 4, &a->lse, err));
-        TRY(gpu_alloc(g, h * a->n * 8, &a->ver, err));
-        TRY(gpu_alloc(g, h * a->n * 8, &a->sla, err));
-        TRY(gpu_alloc(g, h * a->tiles * DIAGS * 4, &a->diag_part, err));
+        TRY(last_rows_alloc(g, &a->last, err));
         TRY(gpu_alloc(g, cells * 8, &a->col, err));
         TRY(gpu_alloc(g, cells * 8, &a->diag, err));
         TRY(gpu_alloc(g, h * p->d * 4, &a->q_last, err));
@@ -606,5 +455,5 @@ out:
 }
 
 extern "C" const struct select_method select_flexprefill = {
-    "flexprefill", fits, init, launch, NULL,
+    "flexprefill", fits, init, launch, NULL, dense, false,
 };

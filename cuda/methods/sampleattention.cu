@@ -369,17 +369,23 @@ static int block_of(const struct select_problem *p)
     return select_is(p, "block", "64") ? 64 : 128;
 }
 
+/* A prompt too short for the slices stays dense. */
+static bool dense(const struct select_problem *p)
+{
+    int64_t b = block_of(p);
+    return !select_is(p, "profile", "v2") && select_is(p, "preset", "none") &&
+           (p->nq < 2 * b || chunks_of(p) * b >= p->nq);
+}
+
 static bool fits(const struct select_problem *p, char why[160])
 {
-    int64_t b = block_of(p), chunks = chunks_of(p);
+    int64_t b = block_of(p);
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
     else if (select_is(p, "profile", "v2") || select_is(p, "reduce", "max"))
         snprintf(why, 160, "profile=v2 and reduce=max have no GPU side");
     else if (!select_is(p, "preset", "none"))
         snprintf(why, 160, "presets have no GPU side; give alpha_c, alpha_s and chunks");
-    else if (p->nq < 2 * b || chunks * b >= p->nq)
-        snprintf(why, 160, "too short for the slices");
     else if ((p->nk + b - 1) / b > MAX_BLOCKS)
         snprintf(why, 160, "the GPU side takes up to %d blocks of keys", MAX_BLOCKS);
     else
@@ -462,5 +468,5 @@ out:
 }
 
 extern "C" const struct select_method select_sampleattention = {
-    "sampleattention", fits, init, launch, NULL,
+    "sampleattention", fits, init, launch, NULL, dense, false,
 };

@@ -741,5 +741,5 @@ out:
 }
 
 extern "C" const struct select_method select_spargeattn = {
-    "spargeattn", fits, init, launch, launch_quantised,
+    "spargeattn", fits, init, launch, launch_quantised, NULL, false,
 };

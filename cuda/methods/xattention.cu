@@ -379,5 +379,5 @@ out:
 }
 
 extern "C" const struct select_method select_xattention = {
-    "xattention", fits, init, launch, NULL,
+    "xattention", fits, init, launch, NULL, NULL, false,
 };
