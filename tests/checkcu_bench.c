@@ -288,8 +288,8 @@ static int select_line(struct bench *b, const char *text, const char *phase,
 {
     struct series times[2];
     char          name[160];
-    int64_t      *ptr = NULL;
-    int32_t      *col = NULL;
+    int32_t      *count = NULL;
+    int64_t       kept = 0, rows = job->lists.rows;
     int           rc = 0;
 
     snprintf(name, sizeof name, "%s: %s", text, phase);
@@ -297,19 +297,21 @@ static int select_line(struct bench *b, const char *text, const char *phase,
     for (int i = 0; i < 3; i++)
         TRY(launch(&b->gpu, job, err));
     TRY(sample_select(b, dense, job, launch, times, err));
-    TRY(select_fetch(&b->gpu, job, &ptr, &col, err));
+    TRY(mem_alloc(&count, rows, sizeof *count, "kept units", err));
+    TRY(gpu_get(&b->gpu, count, job->lists.count, rows * 4, err));
+    for (int64_t r = 0; r < rows; r++)
+        kept += count[r];
     raw_samples(b, "dense", &times[0], cu_flop_dense(&dense->problem));
     raw_samples(b, name, &times[1], 0);
     struct quartiles d = quartiles_of(times[0].ns, b->samples);
     struct quartiles k = quartiles_of(times[1].ns, b->samples);
     printf("%-70s %9.1f us %5.1f%% dense %9.1f us %6.4f of it, %4.1f%% of units kept\n", name,
            k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, d.median * 1e-3, k.median / d.median,
-           100.0 * (double)ptr[job->lists.rows] / (double)(job->lists.rows * job->lists.units));
+           100.0 * (double)kept / (double)(rows * job->lists.units));
     fflush(stdout);
     b->lines++;
 out:
-    free(ptr);
-    free(col);
+    free(count);
     return rc;
 }
 
@@ -330,7 +332,7 @@ static int bench_select(struct bench *b, const char *setting, bool causal, int k
     const struct select_method *me = select_find(runs->method->name);
     TRY(cu_run_init(&b->gpu, &c, &r, err));
     struct select_problem p = {32, kv, 128, 32768, 32768, c.problem.scale, causal, r.job.x.q,
-                               r.job.x.k, r.job.x.v, 1, runs->method->params, runs->params};
+                               r.job.x.k, r.job.x.v, 1, runs->method->params, runs->params, NULL};
     TRY(select_job_init(&b->gpu, me, &p, &job, err));
     TRY(select_line(b, text, "select", &r.job, &job, me->launch, err));
     if (me->launch_quantised)
@@ -356,6 +358,8 @@ static int bench_selections(struct bench *b, struct err *err)
         {"xattention", false, true, 8},
         {"xattention:stride=8", false, true, 8},
         {"flexprefill", false, true, 8},
+        {"minference", false, true, 8},
+        {"minference:v=100:s=800", false, true, 8},
         {"minference:pattern=block", false, true, 8},
     };
     int rc = 0;

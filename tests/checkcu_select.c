@@ -40,9 +40,21 @@ static const char *const settings[] = {
     "xattention:stride=64:profile=paper:norm=0.5",
     "flexprefill:min_budget=128",
     "flexprefill:gamma=0.7:tau=0.5:min_budget=0:block=64",
-    "flexprefill:gamma=0.5:tau=0.8:min_budget=0",
+    /* Rows of nearly uniform maps sum to 1: gamma nb must not be whole, or rounding decides. */
+    "flexprefill:gamma=0.55:tau=0.8:min_budget=0",
     "minference:pattern=block:top=3",
     "minference:pattern=block:profile=paper:top=20",
+    "minference:pattern=ashape:init=70:local=300",
+    "minference:pattern=trishape:init=64:local=129:last=200",
+    "streaming",
+    "streaming:sink=130:window=65:last=70",
+    "streaming:sink=0:window=1",
+    "streaming:sink=64:window=30%",
+    "minference",
+    "minference:pattern=vs:v=60:s=120",
+    "minference:v=300:s=500:last_q=128:force_cols=0:force_dists=0",
+    "minference:budget=0.2:last_q=40:min_v=4",
+    "minference:mask=requested:v=100:s=300:last_q=64:force_cols=4:force_dists=10",
 };
 
 struct tally {
@@ -115,7 +127,7 @@ static int reference_mask(const struct selection *s, int head, struct mask *m, s
     int rc = 0;
 
     TRY(attn_prepare(&ops, &in.x, PREC_F64, err));
-    if (strcmp(me->name, "flexprefill") == 0)
+    if (strcmp(me->name, "flexprefill") == 0 || strcmp(me->name, "minference") == 0)
         TRY(last_lse(&ops, &lse, err));
     in.lse = lse;
     TRY(me->prepare(&ctx, s->run->params, &in, &state, err));
@@ -125,6 +137,68 @@ out:
         me->release(state);
     attn_release(&ops);
     free(lse);
+    return rc;
+}
+
+/* ---- bands ---------------------------------------------------------------------------------- */
+
+/* Keys [lo, hi) of a row, counted in the tiles that they touch. */
+static void count_keys(int32_t *tiles, int64_t width, int64_t lo, int64_t hi)
+{
+    for (int64_t u = lo / width; u * width < hi; u++) {
+        int64_t from = u * width < lo ? lo : u * width;
+        int64_t to = (u + 1) * width < hi ? (u + 1) * width : hi;
+        tiles[u] += (int32_t)(to - from);
+    }
+}
+
+/* Tiles of a head that hold a kept pair, and those that lack an allowed one, against the map and
+ * the bits of `partial`. */
+static int compare_tiles(const struct select_lists *l, const struct mask *m, const uint32_t *map,
+                         const uint32_t *partial, struct tally *t, struct err *err)
+{
+    int32_t *kept = NULL, *allowed = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&kept, l->units, sizeof *kept, "tiles", err));
+    TRY(mem_alloc(&allowed, l->units, sizeof *allowed, "tiles", err));
+    for (int64_t g = 0; g < l->groups; g++) {
+        memset(kept, 0, (size_t)l->units * sizeof *kept);
+        memset(allowed, 0, (size_t)l->units * sizeof *allowed);
+        for (int64_t i = g * l->bq; i < (g + 1) * l->bq && i < m->nq; i++) {
+            struct span s[2];
+            int64_t n = mask_row_spans(m, i, s);
+            for (int64_t e = 0; e < n; e++)
+                count_keys(kept, l->bk, s[e].lo, s[e].hi);
+            count_keys(allowed, l->bk, 0, mask_limit(m, i));
+        }
+        for (int64_t u = 0; u < l->units; u++) {
+            bool in = map[g * l->words + u / 32] >> u % 32 & 1;
+            bool cut = partial[g * l->words + u / 32] >> u % 32 & 1;
+            t->differ += in != (kept[u] > 0) || cut != (kept[u] > 0 && kept[u] < allowed[u]);
+            t->units += allowed[u] > 0;
+        }
+    }
+out:
+    free(kept);
+    free(allowed);
+    return rc;
+}
+
+static int compare_band(struct gpu *g, const struct selection *s, int head, const struct mask *m,
+                        struct tally *t, struct err *err)
+{
+    const struct select_lists *l = &s->job.lists;
+    int64_t n = l->groups * l->words;
+    uint32_t *map = NULL, *partial = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&map, n, sizeof *map, "tiles", err));
+    TRY(mem_alloc(&partial, n, sizeof *partial, "tiles", err));
+    TRY(gpu_get(g, map, l->map + head * n, n * 4, err));
+    TRY(gpu_get(g, partial, l->partial + head * n, n * 4, err));
+    TRY(compare_tiles(l, m, map, partial, t, err));
+out:
+    free(map);
+    free(partial);
     return rc;
 }
 
@@ -292,21 +366,50 @@ out:
     return rc;
 }
 
+/* The GPU side says that nothing is to be chosen: so does the CPU's? */
+static int check_dense(const struct selection *s, struct tally *t, struct err *err)
+{
+    for (int h = 0; h < s->c.problem.heads; h++) {
+        struct mask m = {0};
+        int rc = reference_mask(s, h, &m, err);
+        if (!rc && m.form != MASK_FULL)
+            rc = err_set(err, ERR_RUN, "the GPU side takes the mask for full, the CPU does not");
+        mask_free(&m);
+        if (rc)
+            return rc;
+    }
+    t->cases++;
+    return 0;
+}
+
 /* METHOD_SKIP where the method, or its GPU side, does not apply. */
 static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct err *err)
 {
     const struct attn_problem *p = &s->c.problem;
     const struct select_method *me = select_find(s->run->method->name);
+    struct mask shape = {0};
     struct select_problem q = {p->heads,      p->kv_heads, p->d,      p->nq,
                                p->nk,         p->scale,    p->causal, NULL,
                                NULL,          NULL,        s->c.seed, s->run->method->params,
-                               s->run->params};
+                               s->run->params, NULL};
     char why[160];
     int rc = 0;
 
-    if (!me || !me->fits(&q, why))
+    if (!me)
         return METHOD_SKIP;
     TRY(upload(g, s, &q, err));
+    if (me->bands)
+        TRY(reference_mask(s, 0, &shape, err));
+    q.shape = me->bands ? &shape : NULL;
+    me = select_for(s->run->method->name, &q);
+    if (me->dense && me->dense(&q)) {
+        TRY(check_dense(s, t, err));
+        goto out;
+    }
+    if (!me->fits(&q, why)) {
+        rc = METHOD_SKIP;
+        goto out;
+    }
     TRY(select_job_init(g, me, &q, &s->job, err));
     TRY(launch_and_fetch(g, s, 0, false, err));
     TRY(launch_and_fetch(g, s, 1, false, err));
@@ -315,7 +418,7 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
         struct mask m = {0};
         rc = reference_mask(s, h, &m, err);
         if (!rc)
-            rc = compare_masks(s, h, &m, t, err);
+            rc = q.shape ? compare_band(g, s, h, &m, t, err) : compare_masks(s, h, &m, t, err);
         mask_free(&m);
         TRY(rc);
     }
@@ -323,6 +426,7 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
         TRY(compare_operands(g, s, t, err));
     t->cases++;
 out:
+    mask_free(&shape);
     return rc;
 }
 

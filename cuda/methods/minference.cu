@@ -1,14 +1,17 @@
 /*
- * minference.cu - the block pattern of MInference (arXiv:2407.02490, section 3.2): products of
- * mean-pooled queries and keys, a fixed number of best blocks per row block of 64. The CPU side is
- * sim/minference_head.c. The other patterns keep windows and single columns, for which there is no
- * attention kernel here.
+ * minference.cu - MInference's patterns that look at q and k (arXiv:2407.02490, section 3.2). The
+ * CPU side is sim/minference_head.c and sim/vslash.c.
  *
- * Bytes: Q and K once; 2 nb^2 d FLOP in double.
+ * Vertical-slash: mass per key and per distance of the last rows, at most 128 (lastrows.cuh), the
+ * best of both and the lists of 64-row blocks (slashmap.cuh). Block: products of mean-pooled
+ * queries and keys, a fixed number of best blocks per row block of 64; Q and K are read once, 2
+ * nb^2 d FLOP in double. The A-shape looks at neither (shape.h).
  */
 #include "cuda/cut.cuh"
+#include "cuda/lastrows.cuh"
 #include "cuda/lists.h"
 #include "cuda/means.cuh"
+#include "cuda/slashmap.cuh"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +22,11 @@
 #define MAX_UNITS 24576 /* of a row in shared memory */
 
 struct minference_state {
-    int top;
+    bool slash, realised; /* vertical-slash; its lists or the pairs asked for */
+    last_rows last;
+    slash_lists lists;
+
+    int top;                /* the block pattern */
     float *q_mean, *k_mean; /* [heads][groups][d], [kv_heads][units][d] */
     double *score;          /* [heads][groups][units] */
 };
@@ -36,12 +43,12 @@ static __global__ void __launch_bounds__(32 * ROW_WARPS)
     best_blocks(const double *score, int64_t rows, int units, int top, int words, uint32_t *map,
                 int32_t *count)
 {
-    extern __shared__ double shared[];
+    extern __shared__ double ranks[];
     int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);
     int lane = threadIdx.x & 31, seen = 0, kept = 0;
     if (row >= rows)
         return;
-    double *rank = shared + (int64_t)(threadIdx.x >> 5) * units;
+    double *rank = ranks + (int64_t)(threadIdx.x >> 5) * units;
     int n = (int)(row % units) + 1;
     list_shared list = {rank, n};
     cut c = {-0.5, 0};
@@ -89,7 +96,7 @@ out:
     return rc;
 }
 
-static int launch(struct gpu *g, const struct select_job *job, struct err *err)
+static int launch_blocks(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const struct select_lists *l = &job->lists;
     const minference_state *s = (const minference_state *)job->state;
@@ -108,35 +115,108 @@ out:
     return rc;
 }
 
+static int launch(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    const minference_state *s = (const minference_state *)job->state;
+    int rc =
+        s->slash ? last_rows_launch(g, s->last, job->problem.d, err) : launch_blocks(g, job, err);
+    return rc || !s->slash ? rc : slash_launch(g, s->lists, s->realised, err);
+}
+
 /* ---- set-up --------------------------------------------------------------------------------- */
+
+static int64_t given(const struct select_problem *p, const char *name, int64_t otherwise)
+{
+    int64_t x = select_int(p, name);
+    return x == INT64_MIN ? otherwise : x;
+}
+
+/* Columns or distances, as sim/methods/minference.c clamps them. */
+static int size_of(const struct select_problem *p, const char *name, int64_t otherwise,
+                   double share, const char *least_name, int64_t least)
+{
+    double n = (double)p->nk, x = (double)given(p, name, otherwise);
+    double budget = select_num(p, "budget");
+    if (budget > 0)
+        x = trunc(share * trunc(n * budget));
+    x = fmin(trunc(x * select_num(p, "ratio")), n);
+    least = given(p, least_name, least);
+    return (int)(x < (double)least ? fmin((double)least, n) : x);
+}
+
+static bool is_slash(const struct select_problem *p)
+{
+    return select_is(p, "pattern", "vs") || select_is(p, "pattern", "table");
+}
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    if (!select_is(p, "pattern", "block") || select_is(p, "profile", "frontier"))
-        snprintf(why, 160, "the GPU side has pattern=block with blocks of 64");
-    else if (!select_is(p, "emulate", "none") || select_int(p, "start_layer") >= 0)
-        snprintf(why, 160, "emulate and start_layer have no GPU side");
+    const char *table = select_text(p, "table"), *preset = select_word(p, "preset");
+    bool slash = is_slash(p), blocks = select_is(p, "pattern", "block");
+    int64_t most = slash ? SLASH_MOST : (int64_t)MAX_UNITS * BLOCK;
+    if (!slash && !blocks)
+        snprintf(why, 160, "pattern=%s looks at no query", select_word(p, "pattern"));
+    else if (select_is(p, "profile", "frontier") || !select_is(p, "emulate", "none"))
+        snprintf(why, 160, "the GPU side has the profiles official and paper with emulate=none");
+    else if (select_int(p, "start_layer") >= 0 || (table && select_is(p, "pattern", "table")))
+        snprintf(why, 160, "the GPU side has no table and no start_layer");
+    else if (slash && preset && strcmp(preset, "profile") != 0 && strcmp(preset, "default") != 0)
+        snprintf(why, 160, "presets have no GPU side; give v and s");
+    else if (slash && given(p, "last_q", 64) > 128)
+        snprintf(why, 160, "the GPU side takes up to 128 estimation rows");
     else if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
-    else if (p->nq != p->nk || (p->nk + BLOCK - 1) / BLOCK > MAX_UNITS)
-        snprintf(why, 160, "the GPU side takes whole prompts of up to %d blocks", MAX_UNITS);
+    else if (!p->causal || p->nq != p->nk || p->nk > most)
+        snprintf(why, 160, "the GPU side takes whole causal prompts of up to %lld tokens",
+                 (long long)most);
     else
         return true;
     return false;
 }
 
-static int init(struct gpu *g, struct select_job *job, struct err *err)
+static int init_slash(struct gpu *g, struct select_job *job, minference_state *s, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    int64_t rows = given(p, "last_q", 64);
+    int rc = 0, n = (int)p->nk;
+
+    s->slash = true;
+    s->realised = select_is(p, "mask", "realised");
+    TRY(select_lists_init(g, job, s->realised ? SLASH_ROWS : 1, 1, err));
+    s->last.n = n;
+    s->last.heads = p->heads;
+    s->last.per_kv = p->heads / p->kv_heads;
+    s->last.rows = (int)(rows < n ? rows : n);
+    s->last.tall = rows > 64 ? 128 : 64;
+    s->last.scale_log2 = (float)(p->scale * M_LOG2E);
+    s->last.divide = 1;
+    s->last.q = (const uint4 *)p->q;
+    s->last.k = (const uint4 *)p->k;
+    TRY(last_rows_alloc(g, &s->last, err));
+    s->lists.n = n;
+    s->lists.words = (int)job->lists.words;
+    s->lists.heads = p->heads;
+    s->lists.groups = (int)job->lists.groups;
+    s->lists.n_cols = size_of(p, "v", 1000, 0.2, "min_v", 30);
+    s->lists.n_dists = size_of(p, "s", 6096, 0.8, "min_s", 50);
+    s->lists.force_cols = (int)given(p, "force_cols", 30);
+    s->lists.force_dists = (int)given(p, "force_dists", 100);
+    s->lists.ver = s->last.ver;
+    s->lists.sla = s->last.sla;
+    s->lists.map = job->lists.map;
+    s->lists.count = job->lists.count;
+    TRY(slash_alloc(g, &s->lists, err));
+out:
+    return rc;
+}
+
+static int init_blocks(struct gpu *g, struct select_job *job, minference_state *s, struct err *err)
 {
     const struct select_problem *p = &job->problem;
     const struct select_lists *l = &job->lists;
-    minference_state *s = (minference_state *)calloc(1, sizeof *s);
-    int64_t top = select_int(p, "top");
     int rc = 0;
 
-    job->state = s;
-    if (!s)
-        FAIL(err, ERR_NOMEM, "minference on the GPU: out of memory");
-    s->top = top == INT64_MIN ? 100 : (int)top;
+    s->top = (int)given(p, "top", 100);
     TRY(select_lists_init(g, job, BLOCK, BLOCK, err));
     TRY(gpu_alloc(g, l->rows * p->d * 4, &s->q_mean, err));
     TRY(gpu_alloc(g, p->kv_heads * l->units * p->d * 4, &s->k_mean, err));
@@ -145,6 +225,15 @@ out:
     return rc;
 }
 
+static int init(struct gpu *g, struct select_job *job, struct err *err)
+{
+    minference_state *s = (minference_state *)calloc(1, sizeof *s);
+    job->state = s;
+    if (!s)
+        return err_set(err, ERR_NOMEM, "minference on the GPU: out of memory");
+    return is_slash(&job->problem) ? init_slash(g, job, s, err) : init_blocks(g, job, s, err);
+}
+
 extern "C" const struct select_method select_minference = {
-    "minference", fits, init, launch, NULL,
+    "minference", fits, init, launch, NULL, NULL, true,
 };

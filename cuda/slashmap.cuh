@@ -1,0 +1,287 @@
+/*
+ * slashmap.cuh - vertical-slash masks as bit maps: the best columns and distances of a head, and
+ * what the 64-row lists of the published kernel cover for them, or the pairs asked for (MInference,
+ * arXiv:2407.02490, section 4.2). The CPU side is sim/vslash.c.
+ *
+ * Choosing bisects the scores' bits, a thread block per list, O(n) a step. A warp makes a row of
+ * the map: one lane walks from block to block, at most n / 64 of them, all lanes add the columns.
+ */
+#ifndef LACUNA_SLASHMAP_CUH
+#define LACUNA_SLASHMAP_CUH
+
+#include "cuda/device.h"
+
+#define SLASH_ROWS 64
+#define SLASH_MOST (1 << 19) /* tokens; what the shared memory of a row's map allows */
+#define PICK_THREADS 1024
+#define PICK_OWN 32 /* keys that a thread keeps in registers */
+
+struct slash_lists {
+    int n, words, heads, groups; /* words: of n bits; groups: rows of the map, per head */
+    int n_cols, n_dists;         /* chosen, 0 .. n, with the forced ones */
+    int force_cols, force_dists;
+    const double *ver, *sla; /* [heads][n] scores >= 0 */
+    uint32_t *key;           /* [heads][2][n] their order */
+    uint32_t *cols, *dists;  /* [heads][words] */
+    int32_t *last;           /* [heads][words]: the last word of dists up to here that has
+                              * a bit, or -1 */
+    uint32_t *map;           /* [heads][groups][words] */
+    int32_t *count;          /* [heads][groups] */
+};
+
+static int slash_alloc(struct gpu *g, slash_lists *a, struct err *err)
+{
+    int64_t bits = (int64_t)a->heads * a->words * 4;
+    int rc = 0;
+    TRY(gpu_alloc(g, (int64_t)a->heads * 2 * a->n * 4, &a->key, err));
+    TRY(gpu_alloc(g, bits, &a->cols, err));
+    TRY(gpu_alloc(g, bits, &a->dists, err));
+    TRY(gpu_alloc(g, bits, &a->last, err));
+out:
+    return rc;
+}
+
+/* ---- choice --------------------------------------------------------------------------------- */
+
+/* Sum over the block, in all threads. */
+static __device__ int block_sum(int x, int *shared)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    x = __reduce_add_sync(~0u, x);
+    __syncthreads();
+    if (lane == 0)
+        shared[warp] = x;
+    __syncthreads();
+    return __reduce_add_sync(~0u, shared[lane]);
+}
+
+/* Number of keys >= t, t > 0; what does not fit into registers is read again. */
+static __device__ int keys_from(const uint32_t (&own)[PICK_OWN], const uint32_t *key, int n,
+                                uint32_t t, int *shared)
+{
+    int count = 0;
+#pragma unroll
+    for (int i = 0; i < PICK_OWN; i++)
+        count += own[i] >= t;
+    for (int x = PICK_OWN * PICK_THREADS + threadIdx.x; x < n; x += PICK_THREADS)
+        count += key[x] >= t;
+    return block_sum(count, shared);
+}
+
+/* For each word the last one up to it that has a bit. */
+static __device__ void last_words(const uint32_t *bits, int words, int32_t *last, int *shared)
+{
+    int each = (words + PICK_THREADS - 1) / PICK_THREADS, lane = threadIdx.x & 31;
+    int w0 = threadIdx.x * each, w1 = min(w0 + each, words), at = -1;
+    for (int w = w0; w < w1; w++)
+        at = bits[w] ? w : at;
+    for (int step = 1; step < 32; step *= 2) {
+        int left = __shfl_up_sync(~0u, at, step);
+        at = lane >= step ? max(at, left) : at;
+    }
+    __syncthreads();
+    if (lane == 31)
+        shared[threadIdx.x >> 5] = at;
+    __syncthreads();
+    int before = __shfl_up_sync(~0u, at, 1);
+    before = lane ? before : -1;
+    int warps = lane < (int)(threadIdx.x >> 5) ? shared[lane] : -1;
+    before = max(before, __reduce_max_sync(~0u, warps));
+    for (int w = w0; w < w1; w++)
+        last[w] = before = bits[w] ? w : before;
+}
+
+/* Head blockIdx.x; blockIdx.y 0: columns, 1: distances. The best by score, ties by index, the first
+ * `force` before all others. */
+static __global__ void __launch_bounds__(PICK_THREADS) slash_pick(const slash_lists a)
+{
+    __shared__ int shared[32];
+    int head = blockIdx.x, n = a.n, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int force = blockIdx.y ? a.force_dists : a.force_cols;
+    int want = blockIdx.y ? a.n_dists : a.n_cols;
+    const double *score = (blockIdx.y ? a.sla : a.ver) + (int64_t)head * n;
+    uint32_t *key = a.key + ((int64_t)head * 2 + blockIdx.y) * n;
+    uint32_t *bits = (blockIdx.y ? a.dists : a.cols) + (int64_t)head * a.words;
+    uint32_t own[PICK_OWN];
+    uint64_t low = 0, high = 1ull << 32;
+    int at_high = 0, seen = 0;
+
+#pragma unroll
+    for (int i = 0; i < PICK_OWN; i++) {
+        int x = i * PICK_THREADS + threadIdx.x;
+        own[i] = x >= n ? 0 : x < force ? ~0u : __float_as_uint((float)score[x]);
+    }
+    for (int x = PICK_OWN * PICK_THREADS + threadIdx.x; x < n; x += PICK_THREADS)
+        key[x] = x < force ? ~0u : __float_as_uint((float)score[x]);
+    /* Keys >= high are fewer than wanted, or as many; those >= low as many, or more. */
+    if (want >= n)
+        high = 0;
+    while (high > low + 1 && at_high < want) {
+        uint64_t middle = low + (high - low) / 2;
+        int count = keys_from(own, key, n, (uint32_t)middle, shared);
+        if (count <= want) {
+            high = middle;
+            at_high = count;
+        } else {
+            low = middle;
+        }
+    }
+    int ties = want >= n ? 0 : want - at_high; /* of those equal to high - 1 */
+    for (int x0 = 0; x0 < a.words * 32; x0 += PICK_THREADS) {
+        int x = x0 + threadIdx.x;
+        uint32_t mine = x >= n ? 0 : x < force ? ~0u : __float_as_uint((float)score[x]);
+        bool in = x < n && mine >= high, tie = x < n && ties && (uint64_t)mine + 1 == high;
+        if (ties) {
+            uint32_t equal = __ballot_sync(~0u, tie);
+            __syncthreads();
+            if (lane == 0)
+                shared[warp] = __popc(equal);
+            __syncthreads();
+            int before = seen + __reduce_add_sync(~0u, lane < warp ? shared[lane] : 0);
+            in = in || (tie && before + __popc(equal & ((1u << lane) - 1)) < ties);
+            seen += __reduce_add_sync(~0u, shared[lane]);
+        }
+        uint32_t word = __ballot_sync(~0u, in);
+        if (lane == 0 && x < a.words * 32)
+            bits[x / 32] = word;
+    }
+    __syncthreads();
+    if (blockIdx.y)
+        last_words(bits, a.words, a.last + (int64_t)head * a.words, shared);
+}
+
+/* ---- maps ----------------------------------------------------------------------------------- */
+
+/* Bits of word w below x. */
+static __device__ __forceinline__ uint32_t below(int w, int x)
+{
+    int n = x - 32 * w;
+    return n >= 32 ? ~0u : n <= 0 ? 0 : (1u << n) - 1;
+}
+
+/* Largest distance below x, -1 when there is none. */
+static __device__ __forceinline__ int distance_below(const uint32_t *dists, const int32_t *last,
+                                                     int x)
+{
+    if (x <= 0)
+        return -1;
+    int w = (x - 1) >> 5;
+    uint32_t bits = dists[w] & below(w, x);
+    if (bits == 0) {
+        w = w ? last[w - 1] : -1;
+        if (w < 0)
+            return -1;
+        bits = dists[w];
+    }
+    return 32 * w + 31 - __clz((int)bits);
+}
+
+/* Set the bits [lo, lo + 64) of `words` words. */
+static __device__ __forceinline__ void cover_block(uint32_t *cover, int words, int lo)
+{
+    int w = lo >> 5, s = lo & 31;
+    if (w < words)
+        cover[w] |= ~0u << s;
+    if (w + 1 < words)
+        cover[w + 1] = ~0u;
+    if (s && w + 2 < words)
+        cover[w + 2] |= (1u << s) - 1;
+}
+
+/* Blocks of the row block that ends at e; returns one past the last column that is still listed. */
+static __device__ int cover_distances(const uint32_t *dists, const int32_t *last, int words, int n,
+                                      int e, uint32_t *cover)
+{
+    int d = distance_below(dists, last, min(e, n));
+    if (d < 0)
+        return e;
+    int hi = max(e - d, SLASH_ROWS);
+    cover_block(cover, words, hi - SLASH_ROWS);
+    while ((d = distance_below(dists, last, min(e - hi, n))) >= 0) {
+        int x = e - d;
+        hi = x > hi + SLASH_ROWS ? x : hi + SLASH_ROWS; /* a whole block, even if x needs less */
+        cover_block(cover, words, hi - SLASH_ROWS);
+    }
+    return hi;
+}
+
+/* A warp per 64 rows: blocks at any offset that cover the distances, and the columns outside. */
+static __global__ void slash_lists_map(const slash_lists a)
+{
+    extern __shared__ uint32_t lists[];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y, kept = 0;
+    int group = blockIdx.x * (blockDim.x >> 5) + warp;
+    uint32_t *dists = lists, *cover = lists + (2 + warp) * a.words;
+    int32_t *last = (int32_t *)lists + a.words;
+    const uint32_t *cols = a.cols + (int64_t)head * a.words;
+
+    for (int w = threadIdx.x; w < a.words; w += blockDim.x) {
+        dists[w] = a.dists[(int64_t)head * a.words + w];
+        last[w] = a.last[(int64_t)head * a.words + w];
+    }
+    for (int w = lane; w < a.words; w += 32)
+        cover[w] = 0;
+    __syncthreads();
+    if (group >= a.groups)
+        return;
+    int e = (group + 1) * SLASH_ROWS, end = 0;
+    if (lane == 0)
+        end = cover_distances(dists, last, a.words, a.n, e, cover);
+    end = __shfl_sync(~0u, end, 0);
+    int64_t row = (int64_t)head * a.groups + group;
+    for (int w = lane; w < a.words; w += 32) {
+        uint32_t word = (cover[w] | (cols[w] & below(w, end))) & below(w, min(e, a.n));
+        a.map[row * a.words + w] = word;
+        kept += __popc(word);
+    }
+    kept = __reduce_add_sync(~0u, kept);
+    if (lane == 0)
+        a.count[row] = kept;
+}
+
+/* A warp per query: the columns and distances themselves. */
+static __global__ void slash_pairs_map(const slash_lists a)
+{
+    int lane = threadIdx.x & 31, head = blockIdx.y, kept = 0;
+    int q = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+    const uint32_t *cols = a.cols + (int64_t)head * a.words;
+    const uint32_t *dists = a.dists + (int64_t)head * a.words;
+    if (q >= a.n)
+        return;
+    for (int w = lane; w < a.words; w += 32) {
+        /* Key 32 w + j stands at distance q - 32 w - j: 32 distances from `from` on, reversed. */
+        int from = q - 32 * w - 31, v = from >> 5, s = from & 31;
+        uint32_t lo = v >= 0 && v < a.words ? dists[v] : 0;
+        uint32_t hi = v + 1 >= 0 && v + 1 < a.words ? dists[v + 1] : 0;
+        uint32_t word = (__brev(__funnelshift_r(lo, hi, s)) | cols[w]) & below(w, q + 1);
+        a.map[((int64_t)head * a.n + q) * a.words + w] = word;
+        kept += __popc(word);
+    }
+    kept = __reduce_add_sync(~0u, kept);
+    if (lane == 0)
+        a.count[(int64_t)head * a.n + q] = kept;
+}
+
+/* From scores to the map: groups of 64 rows (realised), or single rows. */
+static int slash_launch(struct gpu *g, const slash_lists &a, bool realised, struct err *err)
+{
+    int rc = 0, warps = 4;
+    slash_pick<<<dim3(a.heads, 2), PICK_THREADS, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    if (realised) {
+        while (warps > 1 && (2 + warps) * a.words * 4 > 200 * 1024)
+            warps /= 2;
+        int smem = (2 + warps) * a.words * 4;
+        CU(err, cudaFuncSetAttribute((const void *)slash_lists_map,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+        slash_lists_map<<<dim3((a.groups + warps - 1) / warps, a.heads), 32 * warps, smem,
+                          g->stream>>>(a);
+    } else {
+        slash_pairs_map<<<dim3((a.n + 7) / 8, a.heads), 256, 0, g->stream>>>(a);
+    }
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+#endif
