@@ -37,6 +37,7 @@ static inline int accel_bit(int row, int key)
  * are allowed. Bits of pairs that are not allowed are 0. */
 struct accel_head {
     const struct attn_in *x;
+    uint64_t data; /* calls in a row with the same number, not 0, have the same q, k, v */
     int bq, bk;
     const int64_t *ptr;
     const int32_t *col;
@@ -79,6 +80,7 @@ struct accel_result {
     struct accel_time metrics;       /* dense reference, kept mass, errors; with rows */
     struct accel_time attend, dense; /* of the mask and of dense attention, interleaved */
     int64_t pairs_exec;              /* pairs that the kernel multiplied */
+    double host_plan_ns;             /* wall time of planning the launch from the lists, on the host */
     struct accel_counters counters;  /* with accel_options.counters */
     char kernel[64], dense_kernel[64];
 };
@@ -101,6 +103,8 @@ struct accel_choice {
     const void *params;
     uint64_t seed;
     const struct attn_in *x;
+    uint64_t data;            /* as in accel_head */
+    const struct mask *shape; /* the reference's mask over the whole head where it is a band */
 };
 
 /* Answer of `select`: the back end does not select for this method with these parameters. */
@@ -136,7 +140,9 @@ struct accel {
 
     /* What the method keeps, chosen on the device from q and k rounded to bf16: lists over the
      * whole head (*m is released by the caller with mask_free), and the device time of choosing
-     * them. Returns ACCEL_NO_SELECT with a reason. Thread-safe. NULL: never. */
+     * them. Of a band that follows from the method's parameters: the 128 x 128 tiles that it touches.
+     * MASK_FULL in no time where parameters and sizes leave nothing to choose. Returns
+     * ACCEL_NO_SELECT with a reason. Thread-safe. NULL: never. */
     int (*select)(struct accel_session *s, const struct accel_choice *c, struct mask *m,
                   struct accel_time *time, char why[160], struct err *err);
 

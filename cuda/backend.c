@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define CEILING_N 8192
 #define CEILING_BYTES (4LL << 30)
@@ -66,10 +67,17 @@ out:
     return rc;
 }
 
+static double now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
 /* The list kernel (or the dense one) with its plan, on tensors that are already there. */
 static int make_job(struct accel_session *s, const struct accel_head *h, bool dense,
                     const struct attn_tensors *t, struct attn_job *job, int64_t *pairs,
-                    struct err *err)
+                    double *plan_ns, struct err *err)
 {
     const struct attn_in     *x = h->x;
     const struct attn_kernel *k = NULL;
@@ -84,7 +92,9 @@ static int make_job(struct accel_session *s, const struct accel_head *h, bool de
                   : h->bk == 64 ? ATTN_128x64
                                 : ATTN_128x128;
     TRY(attn_kernel_find(&p, s->gpu.sm, NULL, &k, err));
+    double since = now_ns();
     TRY(attn_plan_make(&p, &k->tile, dense ? NULL : &csr, s->gpu.sms, true, &plan, err));
+    *plan_ns = now_ns() - since;
     *pairs = plan.blocks * attn_block_rows(p.lists, &k->tile) * attn_block_keys(p.lists, &k->tile);
     TRY(attn_job_init(&s->gpu, &p, k, &plan, t, job, err));
 out:
@@ -120,23 +130,24 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
 {
     const struct attn_in *x = h->x;
     struct gpu           *g = &s->gpu;
-    struct gpu_mark       mark = gpu_mark(g);
+    struct gpu_mark       mark = s->base;
     struct attn_tensors   t = {0}, spare;
     struct attn_job       job = {0}, dense = {0};
     struct session_metrics metrics = {0};
     int64_t               dense_pairs;
+    double                dense_plan_ns;
     int                   rc = 0;
 
-    TRY(session_put_bf16(g, x->q, x->nq * x->d, &t.q, err));
-    TRY(session_put_bf16(g, x->k, x->nk * x->d, &t.k, err));
-    TRY(session_put_bf16(g, x->v, x->nk * x->d, &t.v, err));
+    TRY(session_put_head(s, x, h->data, true, err));
+    mark = gpu_mark(g);
+    t = (struct attn_tensors){.q = s->head.q, .k = s->head.k, .v = s->head.v};
     TRY(gpu_alloc(g, x->nq * x->d * 2, &t.out, err));
     TRY(gpu_alloc(g, x->nq * 4, &t.lse, err));
     spare = t;
     TRY(gpu_alloc(g, x->nq * x->d * 2, &spare.out, err));
     TRY(gpu_alloc(g, x->nq * 4, &spare.lse, err));
-    TRY(make_job(s, h, h->ptr == NULL, &t, &job, &r->pairs_exec, err));
-    TRY(make_job(s, h, true, &spare, &dense, &dense_pairs, err));
+    TRY(make_job(s, h, h->ptr == NULL, &t, &job, &r->pairs_exec, &r->host_plan_ns, err));
+    TRY(make_job(s, h, true, &spare, &dense, &dense_pairs, &dense_plan_ns, err));
     snprintf(r->kernel, sizeof r->kernel, "%s", job.kernel->name);
     snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", dense.kernel->name);
     TRY(attn_job_launch(g, &job, err));

@@ -36,19 +36,21 @@ static int launch(struct gpu *g, const void *job, struct err *err)
 }
 
 static int select_locked(struct accel_session *s, const struct select_method *method,
-                         struct select_problem *p, const struct attn_in *x, struct mask *m,
+                         struct select_problem *p, const struct accel_choice *c, struct mask *m,
                          struct accel_time *time, struct err *err)
 {
     struct gpu *g = &s->gpu;
-    struct gpu_mark mark = gpu_mark(g);
+    struct gpu_mark mark = s->base;
     struct select_job job = {0};
     int64_t *ptr = NULL;
     int32_t *col = NULL;
     int rc = 0;
 
     CU(err, cudaSetDevice(g->device));
-    TRY(session_put_bf16(g, x->q, x->nq * x->d, &p->q, err));
-    TRY(session_put_bf16(g, x->k, x->nk * x->d, &p->k, err));
+    TRY(session_put_head(s, c->x, c->data, false, err));
+    mark = gpu_mark(g);
+    p->q = s->head.q;
+    p->k = s->head.k;
     TRY(select_job_init(g, method, p, &job, err));
     TRY(method->launch(g, &job, err));
     TRY(select_fetch(g, &job, &ptr, &col, err));
@@ -72,7 +74,6 @@ int session_select(struct accel_session *s, const struct accel_choice *c, struct
                    struct accel_time *time, char why[160], struct err *err)
 {
     const struct attn_in *x = c->x;
-    const struct select_method *method = select_find(c->method);
     struct select_problem p = {.heads = 1,
                                .kv_heads = 1,
                                .d = x->d,
@@ -82,16 +83,24 @@ int session_select(struct accel_session *s, const struct accel_choice *c, struct
                                .causal = x->causal,
                                .seed = c->seed,
                                .options = c->options,
-                               .params = c->params};
+                               .params = c->params,
+                               .shape = c->shape};
+    const struct select_method *method = select_for(c->method, &p);
     *time = (struct accel_time){NAN, NAN, NAN, 0};
     if (!method) {
         snprintf(why, 160, "method %s has no GPU side", c->method);
         return ACCEL_NO_SELECT;
     }
+    if (method->dense && method->dense(&p)) {
+        mask_full(m, x->nq, x->nk, 0, x->nq, x->causal);
+        if (s->options.samples > 0)
+            *time = (struct accel_time){0, 0, 0, s->options.samples};
+        return 0;
+    }
     if (!method->fits(&p, why))
         return ACCEL_NO_SELECT;
     pthread_mutex_lock(&s->lock);
-    int rc = select_locked(s, method, &p, x, m, time, err);
+    int rc = select_locked(s, method, &p, c, m, time, err);
     pthread_mutex_unlock(&s->lock);
     return rc < 0 ? err_prefix(err, "%s on the GPU", c->method) : rc;
 }

@@ -44,6 +44,7 @@ int session_open(const struct accel_options *o, struct accel_session **out, stru
         s->counters = counters_open(&s->gpu, s->no_counters);
     if (o->l2_cold)
         TRY(gpu_alloc(&s->gpu, 2 * s->gpu.l2_bytes, &s->flush, err));
+    s->base = gpu_mark(&s->gpu);
     *out = s;
     s = NULL;
 out:
@@ -65,6 +66,26 @@ int session_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out,
     *out = dev;
 out:
     free(narrow);
+    return rc;
+}
+
+int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, bool values,
+                     struct err *err)
+{
+    struct session_head *h = &s->head;
+    int rc = 0;
+    if (!data || h->data != data) {
+        *h = (struct session_head){0};
+        gpu_release(&s->gpu, s->base);
+        TRY(session_put_bf16(&s->gpu, x->q, x->nq * x->d, &h->q, err));
+        TRY(session_put_bf16(&s->gpu, x->k, x->nk * x->d, &h->k, err));
+        h->data = data;
+    }
+    if (values && !h->v)
+        TRY(session_put_bf16(&s->gpu, x->v, x->nk * x->dv, &h->v, err));
+out:
+    if (rc)
+        *h = (struct session_head){0};
     return rc;
 }
 

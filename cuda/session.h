@@ -22,6 +22,11 @@ struct accel_session {
     pthread_mutex_t lock; /* held while a head's memory is in the arena */
     bool warm;
     void *flush;                    /* twice the L2, overwritten with l2_cold */
+    struct gpu_mark base;           /* the arena below the head */
+    struct session_head {
+        uint64_t data;        /* 0: no head is there */
+        const void *q, *k, *v; /* bf16; v NULL until it is asked for */
+    } head;
     double matmul_tflops, copy_tbs; /* NAN until measured */
 };
 
@@ -31,6 +36,12 @@ void session_close(struct accel_session **s);
 
 /* n floats, rounded to bf16, into new arena memory. */
 int session_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err);
+
+/* q and k of a head, and with `values` v, on the device: where the call before had the same `data`,
+ * not 0, they are there already. They lie at the bottom of the arena, so nothing else may be in it;
+ * valid until the next call. After an error the arena is to be released to s->base. */
+int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, bool values,
+                     struct err *err);
 
 /* Launches that make one sample: on the session's stream, repeatable. */
 struct session_work {

@@ -8,6 +8,7 @@
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/acceltiles.h"
+#include "sim/simulate_run.h"
 
 #include <stdlib.h>
 
@@ -105,11 +106,14 @@ static int attend_lists(const struct accel *a, struct accel_session *s, struct a
                         struct err *err)
 {
     struct lists l = {.bq = h->bq, .bk = h->bk};
+    double since = run_now_ns();
     int rc = 0;
     TRY(make_lists(masks, n, h->x->nq, &l, err));
     h->ptr = l.ptr;
     h->col = l.col;
+    since -= run_now_ns();
     TRY(a->attend(s, h, r, err));
+    r->host_plan_ns -= since;
 out:
     lists_free(&l);
     return rc;
@@ -120,6 +124,7 @@ static int attend_tiles(const struct accel *a, struct accel_session *s, struct a
                         struct err *err)
 {
     struct accel_tiles t = {0};
+    double since = run_now_ns();
     int rc = 0;
     TRY(accel_tiles_make(masks, n, BITS_BYTES, &t, why, err));
     h->ptr = t.ptr;
@@ -127,17 +132,19 @@ static int attend_tiles(const struct accel *a, struct accel_session *s, struct a
     h->bits = t.n_bits ? t.bits : NULL;
     h->words = t.words;
     h->n_bits = t.n_bits;
+    since -= run_now_ns();
     TRY(a->attend(s, h, r, err));
+    r->host_plan_ns -= since;
 out:
     accel_tiles_free(&t);
     return rc;
 }
 
 int accel_attend_masks(const struct accel *a, struct accel_session *s, const struct attn_in *x,
-                       const struct mask *masks, int64_t n, struct accel_result *r, char why[160],
-                       struct err *err)
+                       uint64_t data, const struct mask *masks, int64_t n, struct accel_result *r,
+                       char why[160], struct err *err)
 {
-    struct accel_head h = {.x = x};
+    struct accel_head h = {.x = x, .data = data};
     int64_t unit_q, unit_k;
 
     common_unit(masks, n, &unit_q, &unit_k);

@@ -8,6 +8,7 @@
 #include "sim/simulate_run.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,7 @@ static int record_times(const struct run *run, const struct accel_result *res,
                 : sel->gpu ? "cuda"
                            : "cpu",
                 res->kernel, res->dense_kernel);
+    TRY(record_metric(r, "host_plan_ns", res->host_plan_ns, err));
     record_note(r, res->rows ? "metrics_backend=cuda;reference=dense-fp32" : "metrics_backend=cpu");
     TRY(record_metric(r, "density_kernel",
                       (double)res->pairs_exec / (double)pairs_allowed(x->nq, x->nk, x->causal),
@@ -169,14 +171,72 @@ out:
     return rc;
 }
 
+/* Tiles of the whole head's lists that a band does not touch, and the other way round. */
+static int compare_tiles(const struct mask *whole, const struct mask *m, int64_t *differs,
+                         struct err *err)
+{
+    for (int64_t r = m->row0; r < m->row1; r += whole->bq) {
+        struct span s[2];
+        int64_t g = r / whole->bq, a = whole->ptr[g], end = whole->ptr[g + 1], from = 0;
+        int64_t last = r + whole->bq < m->row1 ? r + whole->bq : m->row1;
+        int64_t n = mask_union_spans(m, r, last, s, err);
+        if (n < 0)
+            return (int)n;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t c = s[i].lo / whole->bk < from ? from : s[i].lo / whole->bk;
+            from = (s[i].hi + whole->bk - 1) / whole->bk;
+            for (; c < from; c++) {
+                for (; a < end && whole->col[a] < c; a++)
+                    ++*differs;
+                bool here = a < end && whole->col[a] == c;
+                *differs += !here;
+                a += here;
+            }
+        }
+        *differs += end - a;
+    }
+    return 0;
+}
+
+/* One chunk's mask as the GPU chose it. */
+static int take_mask(const struct mask *whole, struct mask *m, int64_t *differs, struct err *err)
+{
+    if (whole->form == MASK_FULL && m->form == MASK_FULL)
+        return 0;
+    if (whole->form == MASK_LISTS && m->form == MASK_BAND)
+        return compare_tiles(whole, m, differs, err);
+    if (whole->form == m->form && whole->bq == m->bq && whole->bk == m->bk)
+        return take_rows(whole, m, differs, err);
+    return err_set(err, ERR_RUN, "the GPU selects units of %lld x %lld, the reference does not",
+                   (long long)whole->bq, (long long)whole->bk);
+}
+
+/* Is the mask of the head one band? */
+static bool whole_band(const struct mask *masks, int64_t n, struct mask *band)
+{
+    *band = masks[0];
+    band->row1 = masks[n - 1].row1;
+    for (int64_t i = 0; i < n; i++)
+        if (masks[i].form != MASK_BAND || masks[i].sink != band->sink ||
+            masks[i].window != band->window || masks[i].dense_from != band->dense_from)
+            return false;
+    return true;
+}
+
 /* Replace the reference's masks by those that the GPU chooses. METHOD_SKIP with the reason when it
  * does not choose for this method, or masks of this form. */
 static int select_on_accel(struct run *run, const void *params, struct method_ctx *ctx,
-                           struct mask *masks, int64_t n, struct selected *sel, struct err *err)
+                           uint64_t data, struct mask *masks, int64_t n, struct selected *sel,
+                           struct err *err)
 {
-    struct accel_choice c = {run->method->name, run->method->params, params, ctx->seed,
-                             &run->in->x};
-    struct mask whole = {0};
+    struct mask whole = {0}, band;
+    struct accel_choice c = {run->method->name,
+                             run->method->params,
+                             params,
+                             ctx->seed,
+                             &run->in->x,
+                             data,
+                             whole_band(masks, n, &band) ? &band : NULL};
     char why[160] = "the back end does not select";
     int rc = ctx->accel->select ? ctx->accel->select(ctx->session, &c, &whole, &sel->time, why, err)
                                 : ACCEL_NO_SELECT;
@@ -184,12 +244,8 @@ static int select_on_accel(struct run *run, const void *params, struct method_ct
     if (rc == ACCEL_NO_SELECT)
         return method_skip(ctx, "%s", why);
     TRY(rc);
-    for (int64_t i = 0; i < n; i++) {
-        if (masks[i].form != MASK_LISTS || masks[i].bq != whole.bq || masks[i].bk != whole.bk)
-            FAIL(err, ERR_RUN, "the GPU selects units of %lld x %lld, the reference does not",
-                 (long long)whole.bq, (long long)whole.bk);
-        TRY(take_rows(&whole, masks + i, &sel->differs, err));
-    }
+    for (int64_t i = 0; i < n; i++)
+        TRY(take_mask(&whole, masks + i, &sel->differs, err));
     sel->gpu = true;
 out:
     mask_free(&whole);
@@ -228,7 +284,9 @@ static void result_free(struct accel_result *res)
 int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, struct record *r,
                  struct err *err)
 {
+    static _Atomic uint64_t heads; /* numbers the data of this head for the device */
     const struct attn_in *x = &run->in->x;
+    uint64_t data = ++heads;
     struct accel_result res = {0};
     struct selected sel = {.none = strcmp(run->method->name, "dense") == 0};
     struct mask *masks = NULL;
@@ -242,11 +300,11 @@ int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, st
     TRY(result_init(run, ctx->accel_metrics, step < x->nq ? step : x->nq, &res, err));
     TRY(select_all(run, step, masks, err));
     if (!sel.none && ctx->select != SELECT_CPU) {
-        rc = select_on_accel(run, params, ctx, masks, n, &sel, err);
+        rc = select_on_accel(run, params, ctx, data, masks, n, &sel, err);
         if (rc < 0 || (rc == METHOD_SKIP && ctx->select == SELECT_GPU))
             goto out;
     }
-    rc = accel_attend_masks(ctx->accel, ctx->session, x, masks, n, &res, why, err);
+    rc = accel_attend_masks(ctx->accel, ctx->session, x, data, masks, n, &res, why, err);
     if (rc == METHOD_SKIP)
         method_skip(ctx, "%s", why);
     TRY(rc);

@@ -1,7 +1,7 @@
 /*
  * test_accelselect.c - a replay whose masks are chosen by a back end: whose mask is attended to and
  * counted, what is recorded, and who chooses where the back end does not. The back end here chooses
- * what the method's CPU side chooses, or that with given changes.
+ * what the method's CPU side chooses, or that with given changes; of a band its tiles.
  */
 #include "core/kernel.h"
 #include "tests/methodrun.h"
@@ -10,13 +10,16 @@
 
 /* ---- a back end ----------------------------------------------------------------------------- */
 
-enum answer { SAME, CHANGED, REFUSES, OTHER_UNIT };
+#define N 2700 /* more rows than a chunk of the reference */
+
+enum answer { SAME, CHANGED, REFUSES, OTHER_UNIT, FULL, TILES, TILES_CHANGED };
 
 struct accel_session {
     const struct head_in *in;
     enum answer answer;
     int selections;
     int64_t attended; /* blocks that attend was asked for */
+    uint64_t data, data_before; /* of the selection in this run; of the run before */
 };
 
 static bool supports_all(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
@@ -31,15 +34,22 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
     const struct attn_in *x = h->x;
     struct attn_ops ops = {0};
     struct mask m = {0};
-    ck_assert_ptr_nonnull(h->ptr);
-    assert_ok(mask_lists_init(&m, x->nq, x->nk, 0, x->nq, x->causal, h->bq, h->bk, err), err);
-    for (int64_t g = 0; g < m.ngroups; g++)
-        for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
-            assert_ok(mask_lists_add(&m, g, h->col[i], err), err);
-    mask_lists_finish(&m);
+    if (s->data)
+        ck_assert_uint_eq(h->data, s->data);
+    ck_assert_uint_ne(h->data, s->data_before);
+    s->data_before = h->data;
+    if (h->ptr) {
+        assert_ok(mask_lists_init(&m, x->nq, x->nk, 0, x->nq, x->causal, h->bq, h->bk, err), err);
+        for (int64_t g = 0; g < m.ngroups; g++)
+            for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
+                assert_ok(mask_lists_add(&m, g, h->col[i], err), err);
+        mask_lists_finish(&m);
+    } else {
+        mask_full(&m, x->nq, x->nk, 0, x->nq, x->causal);
+    }
     assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
     assert_ok(attn_rows(&ops, &m, r->out, r->lse, err), err);
-    s->attended = h->ptr[m.ngroups];
+    s->attended = h->ptr ? h->ptr[m.ngroups] : 0;
     r->attend = (struct accel_time){300, 290, 310, 5};
     r->dense = (struct accel_time){1200, 1190, 1210, 5};
     r->pairs_exec = 1;
@@ -74,12 +84,46 @@ static void change(const struct mask *m, struct mask *out, struct err *err)
     mask_lists_finish(out);
 }
 
+/* The 128 x 128 tiles with a kept pair, row by row, but not the last tile of row 5. */
+static void tiles_of(const struct mask *band, bool changed, struct mask *m, struct err *err)
+{
+    assert_ok(mask_lists_init(m, band->nq, band->nk, 0, band->nq, band->causal, 128, 128, err), err);
+    for (int64_t g = 0; g < m->ngroups; g++) {
+        bool kept[N / 128 + 1] = {false};
+        for (int64_t i = g * 128; i < g * 128 + 128 && i < band->nq; i++) {
+            struct span s[2];
+            int64_t n = mask_row_spans(band, i, s);
+            for (int64_t e = 0; e < n; e++)
+                for (int64_t k = s[e].lo; k < s[e].hi; k++)
+                    kept[k / 128] = true;
+        }
+        for (int64_t c = 0; c <= N / 128; c++)
+            if (kept[c] && !(changed && g == 5 && c == 5))
+                assert_ok(mask_lists_add(m, g, (int32_t)c, err), err);
+    }
+    mask_lists_finish(m);
+}
+
 static int select_head(struct accel_session *s, const struct accel_choice *c, struct mask *m,
                        struct accel_time *time, char why[160], struct err *err)
 {
     struct mask own = {0};
+    ck_assert_uint_ne(c->data, 0);
+    s->data = c->data;
     s->selections++;
     *time = (struct accel_time){100, 90, 110, 5};
+    if (s->answer == FULL) {
+        mask_full(m, c->x->nq, c->x->nk, 0, c->x->nq, c->x->causal);
+        *time = (struct accel_time){0, 0, 0, 5};
+        return 0;
+    }
+    if (s->answer == TILES || s->answer == TILES_CHANGED) {
+        ck_assert_ptr_nonnull(c->shape);
+        ck_assert_int_eq(c->shape->row1, c->x->nq);
+        tiles_of(c->shape, s->answer == TILES_CHANGED, m, err);
+        return 0;
+    }
+    ck_assert_ptr_null(c->shape);
     if (s->answer == REFUSES) {
         snprintf(why, 160, "%s has no GPU side here", c->method);
         return ACCEL_NO_SELECT;
@@ -99,7 +143,6 @@ static const struct accel on_cpu = {
 /* ---- runs ----------------------------------------------------------------------------------- */
 
 #define METHOD "xattention:stride=8:tau=0.5"
-#define N 2700 /* more rows than a chunk of the reference */
 
 static void make_head(struct sim_head *h)
 {
@@ -126,6 +169,7 @@ static int run(struct accel_session *s, const struct sim_head *h, enum select_wh
     struct method_ctx ctx = {.seed = 1, .accel = &on_cpu, .session = s, .select = where};
     int64_t n = 0;
     s->in = &h->in;
+    s->data = 0;
     assert_ok(method_runs_parse(sim_methods, text, &runs, &n, err), err);
     record_init(r);
     int rc = sim_run(runs->method, runs->params, &ctx, &h->in, NULL, NULL, r, err);
@@ -226,6 +270,27 @@ START_TEST(other_units_are_an_error)
 }
 END_TEST
 
+START_TEST(nothing_to_choose_takes_no_time)
+{
+    struct sim_head h;
+    struct accel_session s = {.answer = FULL};
+    struct record r;
+    struct err err = {0};
+    make_head(&h);
+    assert_ok(run(&s, &h, SELECT_GPU, "sampleattention:chunks=22", &r, &err), &err);
+    ck_assert_int_eq(r.status, RECORD_OK);
+    ck_assert(has_note(&r, "select_backend=cuda"));
+    ck_assert_double_eq(record_get(&r, "mask_diff"), 0);
+    ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
+    ck_assert_double_eq(record_get(&r, "select_share"), 0);
+    record_free(&r);
+    /* A full mask where the reference keeps less is no answer. */
+    assert_fails(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err, ERR_RUN, "the reference does not");
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("accelselect");
@@ -234,6 +299,7 @@ Suite *make_suite(void)
     tcase_add_test(t, changed_mask_is_the_one_that_counts);
     tcase_add_test(t, without_gpu_side);
     tcase_add_test(t, other_units_are_an_error);
+    tcase_add_test(t, nothing_to_choose_takes_no_time);
     suite_add_tcase(s, t);
     return s;
 }
