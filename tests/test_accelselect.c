@@ -25,6 +25,8 @@ struct accel_session {
 static bool supports_all(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
                          int64_t *bk, char why[160])
 {
+    if (*bk == 1)
+        *bq = *bk = ACCEL_TILE;
     return true;
 }
 
@@ -38,7 +40,7 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
         ck_assert_uint_eq(h->data, s->data);
     ck_assert_uint_ne(h->data, s->data_before);
     s->data_before = h->data;
-    if (h->ptr) {
+    if (h->ptr && !h->bits) {
         assert_ok(mask_lists_init(&m, x->nq, x->nk, 0, x->nq, x->causal, h->bq, h->bk, err), err);
         for (int64_t g = 0; g < m.ngroups; g++)
             for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
@@ -270,6 +272,28 @@ START_TEST(other_units_are_an_error)
 }
 END_TEST
 
+/* A band is the reference's, of parameters alone; what may differ is the list of its tiles. */
+START_TEST(tiles_of_bands_are_compared)
+{
+    struct sim_head h;
+    struct accel_session s = {.answer = TILES};
+    struct record r;
+    struct err err = {0};
+    make_head(&h);
+    for (int changed = 0; changed < 2; changed++) {
+        s.answer = changed ? TILES_CHANGED : TILES;
+        assert_ok(run(&s, &h, SELECT_GPU, "streaming:sink=70:window=200:last=50", &r, &err), &err);
+        ck_assert_int_eq(r.status, RECORD_OK);
+        ck_assert(has_note(&r, "select_backend=cuda"));
+        ck_assert_double_eq(record_get(&r, "mask_diff"), changed);
+        ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
+        ck_assert_double_gt(record_get(&r, "host_plan_ns"), 0);
+        record_free(&r);
+    }
+    sim_head_free(&h);
+}
+END_TEST
+
 START_TEST(nothing_to_choose_takes_no_time)
 {
     struct sim_head h;
@@ -299,6 +323,7 @@ Suite *make_suite(void)
     tcase_add_test(t, changed_mask_is_the_one_that_counts);
     tcase_add_test(t, without_gpu_side);
     tcase_add_test(t, other_units_are_an_error);
+    tcase_add_test(t, tiles_of_bands_are_compared);
     tcase_add_test(t, nothing_to_choose_takes_no_time);
     suite_add_tcase(s, t);
     return s;
