@@ -244,7 +244,7 @@ gpu-bundle:
 endif
 
 $(BUILD)/gpu/lacuna: $(BUILD)/core/main.o $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/checkcu: $(addprefix $(BUILD)/tests/checkcu,.o _select.o _metrics.o _blas.o _decoder.o _traces.o) $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/checkcu: $(addprefix $(BUILD)/tests/checkcu,.o _select.o _filter.o _metrics.o _blas.o _decoder.o _traces.o) $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/benchcu: $(addprefix $(BUILD)/tests/checkcu,_bench.o _prefill.o) $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)

@@ -30,6 +30,16 @@ static inline int accel_bit(int row, int key)
     return 4 * (key / 8) + 2 * (row / 8 % 2) + key % 2;
 }
 
+/* A filter on P V inside the online softmax (sim/tileattn.h), over the tiles of a mask of bq x bk
+ * units in ascending order. */
+struct accel_filter {
+    int64_t bq, bk;
+    double pv;     /* distance in log2 units, INFINITY = never skip */
+    int64_t scope; /* rows that decide together */
+    int tail;      /* last tiles of a list that are never skipped */
+    bool keep_denominator; /* skipped tiles count in the normaliser */
+};
+
 /* Attention of one head. A block list has, for each group of bq query rows, the blocks
  * col[ptr[g] .. ptr[g + 1]) of bk keys, ascending, unique and each with an allowed pair; ptr NULL =
  * every allowed pair. With `bits`, blocks are of ACCEL_TILE x ACCEL_TILE pairs, and of block i only
@@ -44,6 +54,7 @@ struct accel_head {
     const int32_t *bits; /* NULL: whole blocks */
     const uint64_t *words;
     int64_t n_bits; /* blocks that `words` holds */
+    const struct accel_filter *filter; /* NULL: none. Its unit is a multiple of the lists' */
 };
 
 /* Medians and quartiles over `samples` launches, in ns of device time. */
@@ -79,7 +90,10 @@ struct accel_result {
 
     struct accel_time metrics;       /* dense reference, kept mass, errors; with rows */
     struct accel_time attend, dense; /* of the mask and of dense attention, interleaved */
-    int64_t pairs_exec;              /* pairs that the kernel multiplied */
+    double tiles_pv;                 /* with a filter: tiles whose P V was computed, in shares of
+                                      * scopes */
+    int64_t pairs_exec;              /* pairs that the kernel multiplied; with a filter the mean of
+                                      * those in Q K and those in P V */
     double host_plan_ns;             /* wall time of planning the launch from the lists, on the host */
     struct accel_counters counters;  /* with accel_options.counters */
     char kernel[64], dense_kernel[64];
@@ -133,6 +147,10 @@ struct accel {
      * with a reason when the device cannot attend to x at all. */
     bool (*supports)(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
                      int64_t *bk, char why[160]);
+
+    /* Is there a kernel with this filter? If not, why. NULL: never. */
+    bool (*filters)(const struct accel_session *s, const struct attn_in *x,
+                    const struct accel_filter *f, char why[160]);
 
     /* Thread-safe; one head at a time is on the device. Operands are rounded to bf16. */
     int (*attend)(struct accel_session *s, const struct accel_head *h, struct accel_result *r,

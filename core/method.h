@@ -71,6 +71,7 @@ struct carry {
 };
 
 struct accel;
+struct accel_filter;
 struct accel_session;
 
 /* With a GPU back end: where masks are chosen. auto = on the GPU where the back end can. */
@@ -137,6 +138,12 @@ struct method {
     bool (*attends)(const void *state);
     int (*attend)(void *state, const struct mask *m, double *out, double *lse,
                   struct attend_stats *stats, struct err *err);
+
+    /* Where `attend` is exact softmax but for a filter on P V, what a GPU back end needs to do the
+     * same; false with the reason where it is something else. `filtered` is told what was computed
+     * there (accel_result.tiles_pv). Both or neither may be NULL. */
+    bool (*filter)(const void *state, struct accel_filter *f, char why[160]);
+    void (*filtered)(void *state, double tiles_pv);
 
     /* After the last range: numbers of the method's own (density_native, ...) and notes. May be
      * NULL. */

@@ -29,4 +29,12 @@ struct attn_args {
     const uint64_t *words; /* [blocks][256], order in core/kernel.h */
 };
 
+/* Of the kernels with a filter on P V (attn_filter.cuh). */
+struct filter_args {
+    struct attn_args base; /* first: jobs hold one of these */
+    float            gap;  /* the filter's distance in units of scores before scaling */
+    int              always, keep_sum; /* never skip; skipped tiles count in the normaliser */
+    unsigned        *computed; /* [rows of tiles][2 warpgroups][4 scopes] P V computed */
+};
+
 #endif

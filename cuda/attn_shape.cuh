@@ -49,6 +49,31 @@ template <class T> struct attn_smem {
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
 };
 
+/* The barriers of a thread block, before anything else; all its threads. */
+template <class T>
+DEVICE void attn_begin(attn_smem<T> &sm, const CUtensorMap &mq, const CUtensorMap &mk,
+                       const CUtensorMap &mv, const CUtensorMap &mo)
+{
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < T::QBUFS; i++) {
+            mbar_init(smem_addr(&sm.q_full[i]), 1);
+            mbar_init(smem_addr(&sm.q_empty[i]), T::WG);
+        }
+        for (int i = 0; i < T::STAGES; i++) {
+            mbar_init(smem_addr(&sm.k_full[i]), 1);
+            mbar_init(smem_addr(&sm.v_full[i]), 1);
+            mbar_init(smem_addr(&sm.k_empty[i]), T::WG);
+            mbar_init(smem_addr(&sm.v_empty[i]), T::WG);
+        }
+        mbar_init_fence();
+        tma_prefetch(&mq);
+        tma_prefetch(&mk);
+        tma_prefetch(&mv);
+        tma_prefetch(&mo);
+    }
+    __syncthreads();
+}
+
 /* No key can have this index: a half stage that is to be masked starts here. */
 #define NO_KEY (1 << 29)
 

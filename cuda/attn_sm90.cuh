@@ -47,24 +47,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     attn_smem<T>                             &sm = *(attn_smem<T> *)raw;
     int                                       group = threadIdx.x >> 7;
 
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < T::QBUFS; i++) {
-            mbar_init(smem_addr(&sm.q_full[i]), 1);
-            mbar_init(smem_addr(&sm.q_empty[i]), T::WG);
-        }
-        for (int i = 0; i < T::STAGES; i++) {
-            mbar_init(smem_addr(&sm.k_full[i]), 1);
-            mbar_init(smem_addr(&sm.v_full[i]), 1);
-            mbar_init(smem_addr(&sm.k_empty[i]), T::WG);
-            mbar_init(smem_addr(&sm.v_empty[i]), T::WG);
-        }
-        mbar_init_fence();
-        tma_prefetch(&mq);
-        tma_prefetch(&mk);
-        tma_prefetch(&mv);
-        tma_prefetch(&mo);
-    }
-    __syncthreads();
+    attn_begin(sm, mq, mk, mv, mo);
     if (group == 0) {
         regs_dec<T::REGS_PRODUCER>();
         if (threadIdx.x == 0) {

@@ -9,6 +9,7 @@
 #include "core/dtype.h"
 #include "core/mem.h"
 #include "cuda/attn.h"
+#include "cuda/attn_filter.h"
 #include "cuda/ceiling.h"
 #include "cuda/fill.h"
 #include "cuda/session.h"
@@ -43,6 +44,12 @@ static bool session_supports(const struct accel_session *s, const struct attn_in
     *bq = *bq % 128 && !fine ? 64 : 128;
     *bk = fine || (*bq == 128 && *bk % 128 == 0) ? 128 : 64;
     return true;
+}
+
+static bool session_filters(const struct accel_session *s, const struct attn_in *x,
+                            const struct accel_filter *f, char why[160])
+{
+    return filter_kernel_find(x->d, s->gpu.sm, f, why) != NULL;
 }
 
 static int fetch(struct gpu *g, const struct attn_tensors *t, const struct attn_in *x,
@@ -102,6 +109,72 @@ out:
     return rc;
 }
 
+/* The lists in the filter's unit, which may be two of theirs wide: a list has both or, at the end
+ * of what its rows see, only the first. */
+static int widen_lists(const struct accel_head *h, int64_t **ptr, int32_t **col, struct err *err)
+{
+    const struct accel_filter *f = h->filter;
+    int64_t groups = (h->x->nq + h->bq - 1) / h->bq, n = 0;
+    int32_t ratio = (int32_t)(f->bk / h->bk);
+    int     rc = 0;
+    TRY(mem_alloc(ptr, groups + 1, sizeof **ptr, "block lists", err));
+    TRY(mem_alloc(col, h->ptr[groups], sizeof **col, "block lists", err));
+    for (int64_t g = 0; g < groups; g++) {
+        (*ptr)[g] = n;
+        for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
+            if (h->col[i] % ratio == 0)
+                (*col)[n++] = h->col[i] / ratio;
+    }
+    (*ptr)[groups] = n;
+out:
+    return rc;
+}
+
+/* The filter's kernel and its lists. */
+static int make_filter_job(struct accel_session *s, const struct accel_head *h,
+                           const struct attn_tensors *t, struct attn_job *job,
+                           const struct filter_kernel **kernel, int64_t *blocks, double *plan_ns,
+                           struct err *err)
+{
+    const struct attn_in *x = h->x;
+    struct attn_problem   p = {1, 1, x->d, x->nq, x->nk, x->scale, x->causal, ATTN_DENSE};
+    struct attn_plan      plan = {0};
+    int64_t              *ptr = NULL;
+    int32_t              *col = NULL;
+    char                  why[160];
+    int                   rc = 0;
+
+    *kernel = filter_kernel_find(x->d, s->gpu.sm, h->filter, why);
+    if (!*kernel)
+        FAIL(err, ERR_RUN, "%s", why);
+    p.lists = (*kernel)->kernel.lists;
+    double since = now_ns();
+    TRY(widen_lists(h, &ptr, &col, err));
+    struct attn_csr csr = {.ptr = ptr, .col = col};
+    TRY(attn_plan_filtered(&p, &(*kernel)->kernel.tile, &csr, h->filter->tail, s->gpu.sms, &plan,
+                           err));
+    *plan_ns = now_ns() - since;
+    *blocks = plan.blocks;
+    TRY(filter_job_init(&s->gpu, &p, *kernel, &plan, h->filter, t, job, err));
+out:
+    attn_plan_free(&plan);
+    free(ptr);
+    free(col);
+    return rc;
+}
+
+/* How many tiles of P V the launch computed. */
+static int count_filtered(struct accel_session *s, const struct accel_head *h,
+                          const struct attn_job *job, const struct filter_kernel *kernel,
+                          int64_t blocks, struct accel_result *r, struct err *err)
+{
+    int rc = filter_tiles(&s->gpu, job, kernel, &r->tiles_pv, err);
+    if (!rc)
+        r->pairs_exec = (int64_t)(((double)blocks + r->tiles_pv) / 2 *
+                                  (double)(h->filter->bq * h->filter->bk));
+    return rc;
+}
+
 static int launch_job(struct gpu *g, const void *job, struct err *err)
 {
     return attn_job_launch(g, job, err);
@@ -134,7 +207,8 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     struct attn_tensors   t = {0}, spare;
     struct attn_job       job = {0}, dense = {0};
     struct session_metrics metrics = {0};
-    int64_t               dense_pairs;
+    const struct filter_kernel *filter = NULL;
+    int64_t               dense_pairs, blocks = 0;
     double                dense_plan_ns;
     int                   rc = 0;
 
@@ -146,12 +220,17 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     spare = t;
     TRY(gpu_alloc(g, x->nq * x->d * 2, &spare.out, err));
     TRY(gpu_alloc(g, x->nq * 4, &spare.lse, err));
-    TRY(make_job(s, h, h->ptr == NULL, &t, &job, &r->pairs_exec, &r->host_plan_ns, err));
+    if (h->filter)
+        TRY(make_filter_job(s, h, &t, &job, &filter, &blocks, &r->host_plan_ns, err));
+    else
+        TRY(make_job(s, h, h->ptr == NULL, &t, &job, &r->pairs_exec, &r->host_plan_ns, err));
     TRY(make_job(s, h, true, &spare, &dense, &dense_pairs, &dense_plan_ns, err));
     snprintf(r->kernel, sizeof r->kernel, "%s", job.kernel->name);
     snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", dense.kernel->name);
     TRY(attn_job_launch(g, &job, err));
     TRY(fetch(g, &t, x, r, err));
+    if (filter)
+        TRY(count_filtered(s, h, &job, filter, blocks, r, err));
     if (r->rows) {
         TRY(session_metrics_init(s, h, &t, &spare, &metrics, err));
         TRY(session_metrics_launch(g, &metrics, err));
@@ -260,6 +339,7 @@ const struct accel cuda_accel = {
     .open = session_open,
     .close = session_close,
     .supports = session_supports,
+    .filters = session_filters,
     .attend = session_attend,
     .select = session_select,
     .map = session_map,
@@ -269,19 +349,25 @@ const struct accel cuda_accel = {
 
 /* ---- lists ---------------------------------------------------------------------------------- */
 
+static void list_kernel(struct jw *w, const struct attn_kernel *k)
+{
+    jw_obj(w);
+    jw_kstr(w, "name", k->name);
+    jw_kstr(w, "summary", k->summary);
+    jw_kint(w, "sm", k->sm);
+    jw_kint(w, "query_rows", k->tile.bm);
+    jw_kint(w, "keys", k->tile.bn);
+    jw_kint(w, "threads", k->threads);
+    jw_kint(w, "shared_memory_bytes", k->smem_bytes);
+    jw_obj_end(w);
+}
+
 int cuda_list_kernels(struct jw *w, struct err *err)
 {
-    for (const struct attn_kernel *k = attn_kernels; k->name; k++) {
-        jw_obj(w);
-        jw_kstr(w, "name", k->name);
-        jw_kstr(w, "summary", k->summary);
-        jw_kint(w, "sm", k->sm);
-        jw_kint(w, "query_rows", k->tile.bm);
-        jw_kint(w, "keys", k->tile.bn);
-        jw_kint(w, "threads", k->threads);
-        jw_kint(w, "shared_memory_bytes", k->smem_bytes);
-        jw_obj_end(w);
-    }
+    for (const struct attn_kernel *k = attn_kernels; k->name; k++)
+        list_kernel(w, k);
+    for (const struct filter_kernel *k = filter_kernels; k->kernel.name; k++)
+        list_kernel(w, &k->kernel);
     return 0;
 }
 

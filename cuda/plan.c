@@ -25,13 +25,14 @@
 
 int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile)
 {
-    return lists == ATTN_DENSE ? tile->bm : lists == ATTN_64x64 ? 64 : 128;
+    bool half = lists == ATTN_64x64 || lists == ATTN_64x128;
+    return lists == ATTN_DENSE ? tile->bm : half ? 64 : 128;
 }
 
 int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile)
 {
-    return lists == ATTN_DENSE ? tile->bn : lists == ATTN_128x128 || lists == ATTN_BITS ? 128
-                                                                                        : 64;
+    bool wide = lists == ATTN_128x128 || lists == ATTN_BITS || lists == ATTN_64x128;
+    return lists == ATTN_DENSE ? tile->bn : wide ? 128 : 64;
 }
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -418,6 +419,16 @@ out:
     return rc;
 }
 
+static int check_size(const struct attn_problem *p, int64_t rows, const struct attn_csr *csr,
+                      int64_t lists, struct err *err)
+{
+    if (rows > INT32_MAX / 2 || p->nk > INT32_MAX / 4 || (csr && csr->ptr[lists] > INT32_MAX))
+        return err_set(err, ERR_RUN,
+                       "attention of %d heads over %lld keys is too large for one launch", p->heads,
+                       (long long)p->nk);
+    return 0;
+}
+
 int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
                    const struct attn_csr *csr, int sms, bool split, struct attn_plan *plan,
                    struct err *err)
@@ -427,10 +438,9 @@ int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
 
     memset(plan, 0, sizeof *plan);
     plan->tile = *tile;
-    if (!mul_ok(p->heads, blocks, &rows) || rows > INT32_MAX / 2 || p->nk > INT32_MAX / 4 ||
-        (csr && csr->ptr[p->heads * ceil_div(p->nq, attn_block_rows(p->lists, tile))] > INT32_MAX))
-        FAIL(err, ERR_RUN, "attention of %d heads over %lld keys is too large for one launch",
-             p->heads, (long long)p->nk);
+    rows = mul_ok(p->heads, blocks, &rows) ? rows : INT64_MAX;
+    TRY(check_size(p, rows, csr,
+                   csr ? p->heads * ceil_div(p->nq, attn_block_rows(p->lists, tile)) : 0, err));
     plan->q_blocks = (int32_t)blocks;
     TRY(mem_alloc(&plan->items, rows, sizeof *plan->items, "work items", err));
     TRY(mem_alloc(&plan->empty, rows, sizeof *plan->empty, "empty rows", err));
@@ -443,6 +453,66 @@ int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
     plan->masked_stages = masked_stages(p, plan);
     TRY(order_items(p, plan, err));
     TRY(balance(plan, sms, split, err));
+out:
+    if (rc)
+        attn_plan_free(plan);
+    return rc;
+}
+
+/* ---- with a filter -------------------------------------------------------------------------- */
+
+/* The next entry of a list, if it is `col`: its bits for warpgroup w (plan.h). */
+static uint32_t wanted_bits(const int32_t **at, const int32_t *end, int tail, int32_t col, int w)
+{
+    if (*at == end || **at != col)
+        return 0;
+    uint32_t exempt = end - (*at)++ <= tail;
+    return 1u << (FILTER_WANTED + w) | exempt << (FILTER_EXEMPT + w);
+}
+
+/* Union of the lists of the two warpgroups, in order. */
+static int64_t filtered_row(const int32_t *a, const int32_t *a_end, const int32_t *b,
+                            const int32_t *b_end, int tail, int32_t *out)
+{
+    int64_t n = 0;
+    while (a < a_end || b < b_end) {
+        int32_t  col = b == b_end || (a < a_end && *a < *b) ? *a : *b;
+        uint32_t bits = wanted_bits(&a, a_end, tail, col, 0);
+        bits |= wanted_bits(&b, b_end, tail, col, 1);
+        out[n++] = (int32_t)((uint32_t)col | bits);
+    }
+    return n;
+}
+
+int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *tile,
+                       const struct attn_csr *csr, int tail, int sms, struct attn_plan *plan,
+                       struct err *err)
+{
+    int     rc = 0, rows = attn_block_rows(p->lists, tile);
+    int64_t blocks = ceil_div(p->nq, tile->bm), lists = ceil_div(p->nq, rows), items, at = 0;
+
+    memset(plan, 0, sizeof *plan);
+    plan->tile = *tile;
+    items = mul_ok(p->heads, blocks, &items) ? items : INT64_MAX;
+    TRY(check_size(p, items, csr, p->heads * lists, err));
+    plan->q_blocks = (int32_t)blocks;
+    plan->masked_stages = 1;
+    plan->blocks = csr->ptr[p->heads * lists];
+    TRY(mem_alloc(&plan->items, items, sizeof *plan->items, "work items", err));
+    TRY(mem_alloc(&plan->empty, items, sizeof *plan->empty, "empty rows", err));
+    TRY(mem_alloc(&plan->cols, plan->blocks, sizeof(int32_t), "block lists", err));
+    for (int32_t i = 0; i < (int32_t)items; i++) {
+        int64_t        h = i / blocks, b = i % blocks * (tile->bm / rows);
+        const int64_t *r = csr->ptr + h * lists + b;
+        int64_t        second = rows == tile->bm ? 0 : 1, last = b + second < lists ? second + 1 : 1;
+        int64_t        got = filtered_row(csr->col + r[0], csr->col + r[1], csr->col + r[second],
+                                          csr->col + r[last], tail, plan->cols + at);
+        add_item(plan, i, at, at + got);
+        at += got;
+    }
+    plan->n_cols = at;
+    TRY(order_items(p, plan, err));
+    TRY(balance(plan, sms, false, err));
 out:
     if (rc)
         attn_plan_free(plan);

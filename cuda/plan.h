@@ -18,14 +18,16 @@ extern "C" {
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Geometry of the lists: query rows and keys of a block. */
+/* Geometry of the lists: query rows and keys of a block. Those after the count are for
+ * attn_plan_filtered only. */
 enum attn_lists {
     ATTN_DENSE,
     ATTN_128x128,
     ATTN_128x64,
     ATTN_64x64,
     ATTN_BITS, /* 128 x 128 blocks, of which bits may keep a part (core/kernel.h) */
-    ATTN_LISTS_COUNT
+    ATTN_LISTS_COUNT,
+    ATTN_64x128,
 };
 
 /* What is to be computed: q [heads][nq][d], k, v [kv_heads][nk][d]. */
@@ -85,6 +87,17 @@ int  attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
                     const struct attn_csr *csr, int sms, bool split, struct attn_plan *plan,
                     struct err *err);
 void attn_plan_free(struct attn_plan *plan);
+
+/* The same for a kernel that walks over each list in order and decides tile by tile whether to
+ * multiply P V (attn_filter.h): lists of 128 x 64 or 64 x 128 blocks, rows whole. Bits of an entry
+ * above its block say for warpgroup w, bit w of two, whether P V must be computed, as for the last
+ * `tail` blocks of a list, and whether its rows want the block at all. */
+#define FILTER_BLOCK 0x0fffffff
+#define FILTER_EXEMPT 28
+#define FILTER_WANTED 30
+int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *tile,
+                       const struct attn_csr *csr, int tail, int sms, struct attn_plan *plan,
+                       struct err *err);
 
 /* Rows and keys of a list's block; dense: those of `tile`. */
 int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile);

@@ -141,13 +141,23 @@ out:
 }
 
 int accel_attend_masks(const struct accel *a, struct accel_session *s, const struct attn_in *x,
-                       uint64_t data, const struct mask *masks, int64_t n, struct accel_result *r,
-                       char why[160], struct err *err)
+                       uint64_t data, const struct mask *masks, int64_t n,
+                       const struct accel_filter *filter, struct accel_result *r, char why[160],
+                       struct err *err)
 {
-    struct accel_head h = {.x = x, .data = data};
+    struct accel_head h = {.x = x, .data = data, .filter = filter};
     int64_t unit_q, unit_k;
 
     common_unit(masks, n, &unit_q, &unit_k);
+    if (filter && (unit_q != filter->bq || unit_k != filter->bk))
+        return err_set(err, ERR_RUN, "a filter on units of %lld x %lld, the mask has others",
+                       (long long)filter->bq, (long long)filter->bk);
+    if (filter && !a->filters) {
+        snprintf(why, 160, "the back end has no filter on P V");
+        return METHOD_SKIP;
+    }
+    if (filter && !a->filters(s, x, filter, why))
+        return METHOD_SKIP;
     int64_t bq = unit_q ? unit_q : ACCEL_TILE, bk = unit_k ? unit_k : ACCEL_TILE;
     if (!a->supports(s, x, &bq, &bk, why))
         return METHOD_SKIP;

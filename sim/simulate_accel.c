@@ -106,7 +106,7 @@ out:
 /* Errors are those of the output as the GPU delivers it; recall is the mask's, by the reference,
  * unless the device measured both. */
 static int add_chunk(struct run *run, const struct mask *m, const struct accel_result *res,
-                     struct err *err)
+                     double tiles_pv, struct err *err)
 {
     int64_t dv = run->in->x.dv;
     int rc = 0;
@@ -116,7 +116,7 @@ static int add_chunk(struct run *run, const struct mask *m, const struct accel_r
                          run->in->out + m->row0 * dv, run->lse_mask, res->lse + m->row0,
                          run->in->lse + m->row0);
     }
-    TRY(metrics_add_mask(&run->acc, m, -1, err));
+    TRY(metrics_add_mask(&run->acc, m, tiles_pv, err));
     if (run->sink)
         TRY(run->sink(run->sink_ctx, m, res->out + m->row0 * dv, res->lse + m->row0, err));
 out:
@@ -289,13 +289,15 @@ int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, st
     uint64_t data = ++heads;
     struct accel_result res = {0};
     struct selected sel = {.none = strcmp(run->method->name, "dense") == 0};
+    struct accel_filter filter;
     struct mask *masks = NULL;
-    char why[160] = "";
+    char why[160] = "the method's own arithmetic has no CUDA kernel";
+    bool own = run->method->attend && (!run->method->attends || run->method->attends(run->state));
     int64_t step = run_chunk_rows(run), n = (x->nq + step - 1) / step;
     int rc = 0;
 
-    if (run->method->attend && (!run->method->attends || run->method->attends(run->state)))
-        return method_skip(ctx, "the method's own arithmetic has no CUDA kernel");
+    if (own && !(run->method->filter && run->method->filter(run->state, &filter, why)))
+        return method_skip(ctx, "%s", why);
     TRY(mem_zalloc(&masks, n, sizeof *masks, "masks", err));
     TRY(result_init(run, ctx->accel_metrics, step < x->nq ? step : x->nq, &res, err));
     TRY(select_all(run, step, masks, err));
@@ -304,12 +306,15 @@ int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, st
         if (rc < 0 || (rc == METHOD_SKIP && ctx->select == SELECT_GPU))
             goto out;
     }
-    rc = accel_attend_masks(ctx->accel, ctx->session, x, data, masks, n, &res, why, err);
+    rc = accel_attend_masks(ctx->accel, ctx->session, x, data, masks, n, own ? &filter : NULL, &res,
+                            why, err);
     if (rc == METHOD_SKIP)
         method_skip(ctx, "%s", why);
     TRY(rc);
+    if (own)
+        run->method->filtered(run->state, res.tiles_pv);
     for (int64_t i = 0; i < n; i++)
-        TRY(add_chunk(run, masks + i, &res, err));
+        TRY(add_chunk(run, masks + i, &res, !own ? -1 : i == 0 ? res.tiles_pv : 0, err));
     if (res.rows)
         metrics_add_measured(&run->acc, &res);
     TRY(record_times(run, &res, &sel, r, err));

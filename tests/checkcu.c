@@ -1,6 +1,7 @@
 /*
- * checkcu.c - every attention kernel, the metrics (checkcu_metrics.c) and every method's selection
- * (checkcu_select.c), against the CPU reference, on random and edge-biased data.
+ * checkcu.c - every attention kernel, those that skip P V (checkcu_filter.c), the metrics
+ * (checkcu_metrics.c) and every method's selection (checkcu_select.c), against the CPU reference, on
+ * random and edge-biased data.
  *
  * A program of its own and not a Check suite: one CUDA context for all cases, no fork. A check
  * passes when outputs are within 5e-3 (relative L2 against double on sampled rows), LSE within 1e-3
@@ -17,6 +18,7 @@
 #include "tests/checkcu_blas.h"
 #include "tests/checkcu_case.h"
 #include "tests/checkcu_decoder.h"
+#include "tests/checkcu_filter.h"
 #include "tests/checkcu_select.h"
 #include "tests/checkcu_traces.h"
 
@@ -270,6 +272,8 @@ static int check_all(struct gpu *g, const char *only)
     bool lost = false;
     for (const struct attn_kernel *k = attn_kernels; k->name && !lost; k++)
         lost = strstr(k->name, only) && check_kernel(g, k);
+    if (!lost)
+        lost = check_filters(g, only, small, &n_checks, &n_failures);
     if (!lost)
         check_scores(g, only);
     if (!lost && strstr("decoder", only))

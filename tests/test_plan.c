@@ -118,6 +118,68 @@ START_TEST(every_block_once)
 }
 END_TEST
 
+/* The entries of warpgroup w of a row of tiles, against its list: all of it in order, the last
+ * `tail` exempt. */
+static void check_filtered_list(const struct attn_plan *plan, const struct attn_item *it, int w,
+                                const int32_t *col, int64_t n, int tail)
+{
+    int64_t at = 0;
+    int32_t before = -1;
+    for (int32_t i = it->beg; i < it->end; i++) {
+        uint32_t e = (uint32_t)plan->cols[i];
+        int32_t block = (int32_t)(e & FILTER_BLOCK);
+        bool exempt = e >> (FILTER_EXEMPT + w) & 1;
+        ck_assert_int_gt(block, before);
+        ck_assert(e >> FILTER_WANTED & 3);
+        before = block;
+        if (e >> (FILTER_WANTED + w) & 1) {
+            ck_assert_int_lt(at, n);
+            ck_assert_int_eq(block, col[at++]);
+            ck_assert_int_eq(exempt, at > n - tail);
+        } else {
+            ck_assert(!exempt);
+        }
+    }
+    ck_assert_int_eq(at, n);
+}
+
+/* With a filter both warpgroups find their lists in the stages of a row of tiles. */
+START_TEST(filtered_lists)
+{
+    struct err err = {0};
+    for (int k = 0; k < 24; k++) {
+        enum attn_lists lists = k % 2 ? ATTN_64x128 : ATTN_128x64;
+        struct attn_problem p = {2, 1, 64, 61 + 237 * (k % 7), 1000 + 333 * k, 0.1, false, lists};
+        struct attn_tile t = {128, k % 2 ? 128 : 64, 1};
+        struct attn_plan plan;
+        int64_t *ptr, of_head = (p.nq + (k % 2 ? 63 : 127)) / (k % 2 ? 64 : 128), found = 0;
+        int32_t *col;
+        int tail = k % 3;
+        make_lists(&p, &t, 0.1 * (k % 6), (uint64_t)k, &ptr, &col);
+        struct attn_csr csr = {.ptr = ptr, .col = col};
+        assert_ok(attn_plan_filtered(&p, &t, &csr, tail, 7, &plan, &err), &err);
+        ck_assert_int_eq(plan.n_splits, 0);
+        ck_assert_int_eq(plan.blocks, ptr[2 * of_head]);
+        ck_assert_int_eq(plan.n_items + plan.n_empty, 2 * plan.q_blocks);
+        for (int32_t i = 0; i < plan.n_items; i++) {
+            const struct attn_item *it = plan.items + i;
+            int64_t head = it->row / plan.q_blocks, row = it->row % plan.q_blocks;
+            for (int w = 0; w < 2; w++) {
+                int64_t list = k % 2 ? 2 * row + w : row;
+                const int64_t *r = ptr + head * of_head + list;
+                int64_t n = list < of_head ? r[1] - r[0] : 0;
+                check_filtered_list(&plan, it, w, n ? col + r[0] : NULL, n, tail);
+                found += k % 2 || w == 0 ? n : 0;
+            }
+        }
+        ck_assert_int_eq(found, plan.blocks);
+        attn_plan_free(&plan);
+        free(ptr);
+        free(col);
+    }
+}
+END_TEST
+
 /* 2048 rows of tiles on 132 multiprocessors are 15.5 waves: pieces fill the last one. 512 rows are
  * 3.9 waves of short rows, where pieces would cost more than they balance. */
 START_TEST(last_wave)
@@ -146,6 +208,7 @@ Suite *make_suite(void)
     Suite *s = suite_create("plan");
     TCase *tc = tcase_create("plan");
     tcase_add_test(tc, every_block_once);
+    tcase_add_test(tc, filtered_lists);
     tcase_add_test(tc, last_wave);
     suite_add_tcase(s, tc);
     return s;

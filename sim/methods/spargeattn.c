@@ -17,11 +17,13 @@
  * block, the pooled map is float unless map_dtype=input, similarity comes from the closed form in
  * double, a row without a visible key is zero unless dead=mean.
  */
+#include "core/kernel.h"
 #include "core/mem.h"
 #include "sim/blockpool.h"
 #include "sim/spargeattn.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -197,6 +199,29 @@ static int attend(void *state, const struct mask *m, double *out, double *lse,
     return rc;
 }
 
+/* What a GPU does in place of attend. */
+static bool filter(const void *state, struct accel_filter *f, char why[160])
+{
+    const struct sparge *s = state;
+    const struct sparge_rules *r = &s->rules;
+    if (r->arith != SPARGE_EXACT) {
+        snprintf(why, 160, "no CUDA kernel for arith=%s (8-bit operands); arith=exact has one",
+                 ariths[r->arith]);
+        return false;
+    }
+    if (r->dead_mean) {
+        snprintf(why, 160, "no CUDA kernel for dead=mean; dead=zero has one");
+        return false;
+    }
+    *f = (struct accel_filter){r->bq, r->bk, r->pv, r->scope, r->tail, r->paper};
+    return true;
+}
+
+static void filtered(void *state, double tiles_pv)
+{
+    ((struct sparge *)state)->tiles_pv += tiles_pv;
+}
+
 static double share_similar(const struct sparge_blocks *b)
 {
     int64_t n = 0;
@@ -253,6 +278,8 @@ const struct method method_spargeattn = {
     .select = select_rows,
     .attends = attends,
     .attend = attend,
+    .filter = filter,
+    .filtered = filtered,
     .report = report,
     .calibrate = sparge_calibrate,
     .release = release,
