@@ -3,25 +3,23 @@
  * what the 64-row lists of the published kernel cover for them, or the pairs asked for (MInference,
  * arXiv:2407.02490, section 4.2). The CPU side is sim/vslash.c.
  *
- * Choosing bisects the scores' bits, a thread block per list, O(n) a step. A warp makes a row of
- * the map: one lane walks from block to block, at most n / 64 of them, all lanes add the columns.
+ * A thread block chooses from a list (wide.cuh). A warp makes a row of the map: one lane walks from
+ * block to block, at most n / 64 of them, all lanes add the columns.
  */
 #ifndef LACUNA_SLASHMAP_CUH
 #define LACUNA_SLASHMAP_CUH
 
 #include "cuda/device.h"
+#include "cuda/wide.cuh"
 
 #define SLASH_ROWS 64
 #define SLASH_MOST (1 << 19) /* tokens; what the shared memory of a row's map allows */
-#define PICK_THREADS 1024
-#define PICK_OWN 32 /* keys that a thread keeps in registers */
 
 struct slash_lists {
     int n, words, heads, groups; /* words: of n bits; groups: rows of the map, per head */
     int n_cols, n_dists;         /* chosen, 0 .. n, with the forced ones */
     int force_cols, force_dists;
     const double *ver, *sla; /* [heads][n] scores >= 0 */
-    uint32_t *key;           /* [heads][2][n] their order */
     uint32_t *cols, *dists;  /* [heads][words] */
     int32_t *last;           /* [heads][words]: the last word of dists up to here that has
                               * a bit, or -1 */
@@ -33,7 +31,6 @@ static int slash_alloc(struct gpu *g, slash_lists *a, struct err *err)
 {
     int64_t bits = (int64_t)a->heads * a->words * 4;
     int rc = 0;
-    TRY(gpu_alloc(g, (int64_t)a->heads * 2 * a->n * 4, &a->key, err));
     TRY(gpu_alloc(g, bits, &a->cols, err));
     TRY(gpu_alloc(g, bits, &a->dists, err));
     TRY(gpu_alloc(g, bits, &a->last, err));
@@ -43,35 +40,11 @@ out:
 
 /* ---- choice --------------------------------------------------------------------------------- */
 
-/* Sum over the block, in all threads. */
-static __device__ int block_sum(int x, int *shared)
-{
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    x = __reduce_add_sync(~0u, x);
-    __syncthreads();
-    if (lane == 0)
-        shared[warp] = x;
-    __syncthreads();
-    return __reduce_add_sync(~0u, shared[lane]);
-}
-
-/* Number of keys >= t, t > 0; what does not fit into registers is read again. */
-static __device__ int keys_from(const uint32_t (&own)[PICK_OWN], const uint32_t *key, int n,
-                                uint32_t t, int *shared)
-{
-    int count = 0;
-#pragma unroll
-    for (int i = 0; i < PICK_OWN; i++)
-        count += own[i] >= t;
-    for (int x = PICK_OWN * PICK_THREADS + threadIdx.x; x < n; x += PICK_THREADS)
-        count += key[x] >= t;
-    return block_sum(count, shared);
-}
-
 /* For each word the last one up to it that has a bit. */
-static __device__ void last_words(const uint32_t *bits, int words, int32_t *last, int *shared)
+static __device__ void last_words(const uint32_t *bits, int words, int32_t *last)
 {
-    int each = (words + PICK_THREADS - 1) / PICK_THREADS, lane = threadIdx.x & 31;
+    __shared__ int shared[32];
+    int each = (words + WIDE - 1) / WIDE, lane = threadIdx.x & 31;
     int w0 = threadIdx.x * each, w1 = min(w0 + each, words), at = -1;
     for (int w = w0; w < w1; w++)
         at = bits[w] ? w : at;
@@ -93,61 +66,27 @@ static __device__ void last_words(const uint32_t *bits, int words, int32_t *last
 
 /* Head blockIdx.x; blockIdx.y 0: columns, 1: distances. The best by score, ties by index, the first
  * `force` before all others. */
-static __global__ void __launch_bounds__(PICK_THREADS) slash_pick(const slash_lists a)
+static __global__ void __launch_bounds__(WIDE) slash_pick(const slash_lists a)
 {
-    __shared__ int shared[32];
-    int head = blockIdx.x, n = a.n, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int head = blockIdx.x, n = a.n, seen = 0;
     int force = blockIdx.y ? a.force_dists : a.force_cols;
-    int want = blockIdx.y ? a.n_dists : a.n_cols;
     const double *score = (blockIdx.y ? a.sla : a.ver) + (int64_t)head * n;
-    uint32_t *key = a.key + ((int64_t)head * 2 + blockIdx.y) * n;
     uint32_t *bits = (blockIdx.y ? a.dists : a.cols) + (int64_t)head * a.words;
-    uint32_t own[PICK_OWN];
-    uint64_t low = 0, high = 1ull << 32;
-    int at_high = 0, seen = 0;
-
-#pragma unroll
-    for (int i = 0; i < PICK_OWN; i++) {
-        int x = i * PICK_THREADS + threadIdx.x;
-        own[i] = x >= n ? 0 : x < force ? ~0u : __float_as_uint((float)score[x]);
+    auto value = [=](int x) { return x < force ? INFINITY : (float)score[x]; };
+    wide_cut c;
+    {
+        wide_list<decltype(value)> list(value, n);
+        c = wide_largest(list, blockIdx.y ? a.n_dists : a.n_cols);
     }
-    for (int x = PICK_OWN * PICK_THREADS + threadIdx.x; x < n; x += PICK_THREADS)
-        key[x] = x < force ? ~0u : __float_as_uint((float)score[x]);
-    /* Keys >= high are fewer than wanted, or as many; those >= low as many, or more. */
-    if (want >= n)
-        high = 0;
-    while (high > low + 1 && at_high < want) {
-        uint64_t middle = low + (high - low) / 2;
-        int count = keys_from(own, key, n, (uint32_t)middle, shared);
-        if (count <= want) {
-            high = middle;
-            at_high = count;
-        } else {
-            low = middle;
-        }
-    }
-    int ties = want >= n ? 0 : want - at_high; /* of those equal to high - 1 */
-    for (int x0 = 0; x0 < a.words * 32; x0 += PICK_THREADS) {
+    for (int x0 = 0; x0 < a.words * 32; x0 += WIDE) {
         int x = x0 + threadIdx.x;
-        uint32_t mine = x >= n ? 0 : x < force ? ~0u : __float_as_uint((float)score[x]);
-        bool in = x < n && mine >= high, tie = x < n && ties && (uint64_t)mine + 1 == high;
-        if (ties) {
-            uint32_t equal = __ballot_sync(~0u, tie);
-            __syncthreads();
-            if (lane == 0)
-                shared[warp] = __popc(equal);
-            __syncthreads();
-            int before = seen + __reduce_add_sync(~0u, lane < warp ? shared[lane] : 0);
-            in = in || (tie && before + __popc(equal & ((1u << lane) - 1)) < ties);
-            seen += __reduce_add_sync(~0u, shared[lane]);
-        }
-        uint32_t word = __ballot_sync(~0u, in);
-        if (lane == 0 && x < a.words * 32)
+        uint32_t word = __ballot_sync(~0u, wide_has(c, x < n ? value(x) : 0, x < n, &seen));
+        if (threadIdx.x % 32 == 0 && x < a.words * 32)
             bits[x / 32] = word;
     }
     __syncthreads();
     if (blockIdx.y)
-        last_words(bits, a.words, a.last + (int64_t)head * a.words, shared);
+        last_words(bits, a.words, a.last + (int64_t)head * a.words);
 }
 
 /* ---- maps ----------------------------------------------------------------------------------- */
@@ -266,7 +205,7 @@ static __global__ void slash_pairs_map(const slash_lists a)
 static int slash_launch(struct gpu *g, const slash_lists &a, bool realised, struct err *err)
 {
     int rc = 0, warps = 4;
-    slash_pick<<<dim3(a.heads, 2), PICK_THREADS, 0, g->stream>>>(a);
+    slash_pick<<<dim3(a.heads, 2), WIDE, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     if (realised) {
         while (warps > 1 && (2 + warps) * a.words * 4 > 200 * 1024)

@@ -9,12 +9,12 @@
 #include "cuda/lastrows.cuh"
 #include "cuda/lists.h"
 #include "cuda/means.cuh"
+#include "cuda/wide.cuh"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define WIDE 1024            /* threads where one block works for a head */
 #define FIRST 1e300          /* score of a block that is always among the best */
 #define TOKENS_PER_BLOCK 128 /* by which the published code divides counts of tokens */
 #define MAX_BLOCKS 5120
@@ -33,10 +33,17 @@ struct flex_args {
     int *tokens;            /* [heads][2] */
     uint8_t *aware;         /* [heads] */
     uint8_t *cols, *diags;  /* [heads][nb] */
-    uint8_t *keep;          /* [heads][nb][nb], of query-aware heads */
+    float *share;           /* [heads][nb (nb + 1) / 2] of query-aware heads: probabilities */
+    uint8_t *keep;          /* as share */
     uint32_t *map;
     int32_t *count;
 };
+
+/* Entries of the rows above row i, of i + 1 entries each. */
+static __host__ __device__ __forceinline__ int64_t triangle(int64_t i)
+{
+    return i * (i + 1) / 2;
+}
 
 /* ---- blocks of keys and distances ------------------------------------------------------------ */
 
@@ -65,97 +72,17 @@ static __global__ void sum_blocks(const flex_args a)
 
 /* ---- one block for a head ------------------------------------------------------------------- */
 
-/* Sum of x over WIDE threads, in all of them, in a fixed order. */
-static __device__ double wide_add(double x)
-{
-    __shared__ double part[32];
-    x = warp_add(x);
-    __syncthreads();
-    if ((threadIdx.x & 31) == 0)
-        part[threadIdx.x >> 5] = x;
-    __syncthreads();
-    return warp_add(part[threadIdx.x & 31]);
-}
-
-/* Entries x of [0, n) for which valid(x), of value v[x] >= t (or above t): sum and number. */
-template <class F>
-static __device__ double wide_mass(const double *v, int64_t n, F valid, double t, bool equal,
-                                   int64_t *number)
-{
-    double sum = 0, count = 0;
-    for (int64_t x = threadIdx.x; x < n; x += WIDE)
-        if (valid(x) && (v[x] > t || (equal && v[x] == t))) {
-            sum += v[x];
-            count++;
-        }
-    *number = (int64_t)wide_add(count);
-    return wide_add(sum);
-}
-
-/* The longest prefix, by value descending, whose sum stays at or below the bound: the `above`
- * entries above *t and the first *m of those equal to it. Every entry: *t = -1. */
-template <class F>
-static __device__ void wide_prefix(const double *v, int64_t n, F valid, double bound, double *t,
-                                   int64_t *above, int64_t *m)
-{
-    int64_t number, equal, at_low, at_high = 0;
-    double total = wide_mass(v, n, valid, 0, true, &at_low);
-    uint64_t low = 0, high = (uint64_t)__double_as_longlong(FIRST);
-    *t = -1;
-    *m = 0;
-    *above = at_low;
-    if (total <= bound)
-        return;
-    double guess = (total - bound) / (double)n / 2;
-    if (wide_mass(v, n, valid, guess, true, &number) > bound) {
-        low = (uint64_t)__double_as_longlong(guess);
-        at_low = number;
-    }
-    while (at_low - at_high > 1 && high - low > 1) {
-        uint64_t middle = low + (high - low) / 2;
-        bool over =
-            wide_mass(v, n, valid, __longlong_as_double((long long)middle), true, &number) > bound;
-        low = over ? middle : low;
-        high = over ? high : middle;
-        at_low = over ? number : at_low;
-        at_high = over ? at_high : number;
-    }
-    /* The entries of [low, high) are equal, or one. */
-    double from = __longlong_as_double((long long)low), to = __longlong_as_double((long long)high);
-    double most = 0;
-    for (int64_t x = threadIdx.x; x < n; x += WIDE)
-        if (valid(x) && v[x] >= from && v[x] < to && v[x] > most)
-            most = v[x];
-    __shared__ double tops[32];
-    most = warp_max(most);
-    __syncthreads();
-    if ((threadIdx.x & 31) == 0)
-        tops[threadIdx.x >> 5] = most;
-    __syncthreads();
-    *t = warp_max(tops[threadIdx.x & 31]);
-    double mass = wide_mass(v, n, valid, *t, false, above);
-    wide_mass(v, n, valid, *t, true, &equal);
-    equal -= *above;
-    int64_t fits = *t > 0 ? (int64_t)fmin((bound - mass) / *t, (double)equal) : equal;
-    fits = fits < 0 ? 0 : fits;
-    while (fits < equal && mass + (double)(fits + 1) * *t <= bound)
-        fits++;
-    while (fits > 0 && mass + (double)fits * *t > bound)
-        fits--;
-    *m = fits;
-}
-
 /* How many tokens, by mass descending, hold gamma, as the published code counts: head blockIdx.x,
  * keys or distances. */
 static __global__ void __launch_bounds__(WIDE) count_tokens(const flex_args a)
 {
     const double *v = (blockIdx.y ? a.last.sla : a.last.ver) + (int64_t)blockIdx.x * a.n;
-    int64_t above, m, number = a.n;
-    double t;
+    auto value = [=](int x) { return (float)v[x]; };
+    int64_t number = a.n;
     if (a.gamma < 1) {
-        wide_prefix(
-            v, a.n, [](int64_t) { return true; }, a.gamma, &t, &above, &m);
-        number = above + m;
+        wide_list<decltype(value)> list(value, (int)a.n);
+        wide_cut c = wide_prefix(list, a.gamma);
+        number = c.above + c.m;
     }
     if (threadIdx.x == 0)
         a.tokens[2 * blockIdx.x + blockIdx.y] = (int)number + 1;
@@ -238,53 +165,47 @@ static __global__ void __launch_bounds__(32) best_blocks(const flex_args a)
 
 /* ---- query-aware heads ---------------------------------------------------------------------- */
 
-/* Scores of a row of pooled blocks become probabilities; a warp per row. */
+/* Scores of a row of pooled blocks up to the diagonal become probabilities; a warp per row. */
 static __global__ void row_softmax(const flex_args a)
 {
-    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
+    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5, head = row / a.nb;
     int lane = threadIdx.x & 31, i = (int)(row % a.nb);
-    if (row >= (int64_t)a.heads * a.nb || !a.aware[row / a.nb])
+    if (head >= a.heads || !a.aware[head])
         return;
-    double *w = a.score + row * a.nb, top = -INFINITY, sum = 0;
+    const double *w = a.score + row * a.nb;
+    float *p = a.share + head * triangle(a.nb) + triangle(i);
+    double top = -INFINITY, sum = 0;
     for (int j = lane; j <= i; j += 32)
         top = w[j] > top ? w[j] : top;
     top = warp_max(top);
     for (int j = lane; j <= i; j += 32)
-        sum += w[j] = exp(w[j] - top);
+        sum += exp(w[j] - top);
     sum = warp_add(sum);
     for (int j = lane; j <= i; j += 32)
-        w[j] /= sum;
+        p[j] = (float)(exp(w[j] - top) / sum);
 }
 
 /* The best entries of the head's map, while their sum stays at or below gamma nb; ties in the order
  * of rows, then columns. */
 static __global__ void __launch_bounds__(WIDE) keep_entries(const flex_args a)
 {
-    __shared__ int warps[32];
-    int head = blockIdx.x, nb = a.nb, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int64_t n = (int64_t)nb * nb, above, m, seen = 0;
-    const double *v = a.score + head * n;
-    double t = -1;
-    auto valid = [nb](int64_t x) { return x % nb <= x / nb; };
+    int head = blockIdx.x, seen = 0;
+    int64_t n = triangle(a.nb);
+    const float *p = a.share + head * n;
+    uint8_t *keep = a.keep + head * n;
+    auto value = [=](int x) { return p[x]; };
+    wide_cut c = {-1, -1, 0, 0};
     if (!a.aware[head])
         return;
-    m = 0;
-    if (a.gamma < 1)
-        wide_prefix(v, n, valid, a.gamma * nb, &t, &above, &m);
+    if (a.gamma < 1) {
+        wide_list<decltype(value)> list(value, (int)n);
+        c = wide_prefix(list, a.gamma * a.nb);
+    }
     for (int64_t x0 = 0; x0 < n; x0 += WIDE) {
         int64_t x = x0 + threadIdx.x;
-        bool in = x < n && valid(x), tie = in && v[x] == t;
-        uint32_t ties = __ballot_sync(~0u, tie);
-        __syncthreads();
-        if (lane == 0)
-            warps[warp] = __popc(ties);
-        __syncthreads();
-        int before = __reduce_add_sync(~0u, lane < warp ? warps[lane] : 0);
-        int all = __reduce_add_sync(~0u, warps[lane]);
+        bool in = wide_has(c, x < n ? p[x] : 0, x < n, &seen);
         if (x < n)
-            a.keep[head * n + x] =
-                in && (v[x] > t || (tie && seen + before + __popc(ties & ((1u << lane) - 1)) < m));
-        seen += all;
+            keep[x] = in;
     }
 }
 
@@ -297,11 +218,11 @@ static __global__ void fill_map(const flex_args a)
         return;
     int64_t head = row / a.nb;
     const uint8_t *cols = a.cols + head * a.nb, *diags = a.diags + head * a.nb;
+    const uint8_t *entries = a.keep + head * triangle(a.nb) + triangle(i);
     bool aware = a.aware[head];
     for (int j0 = 0; j0 < a.words * 32; j0 += 32) {
         int j = j0 + lane;
-        bool keep =
-            j <= i && (j == i || cols[j] || diags[i - j] || (aware && a.keep[row * a.nb + j]));
+        bool keep = j <= i && (j == i || cols[j] || diags[i - j] || (aware && entries[j]));
         uint32_t word = __ballot_sync(~0u, keep);
         kept += __popc(word);
         if (lane == 0)
@@ -448,7 +369,8 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
         TRY(gpu_alloc(g, h, &a->aware, err));
         TRY(gpu_alloc(g, cells, &a->cols, err));
         TRY(gpu_alloc(g, cells, &a->diags, err));
-        TRY(gpu_alloc(g, cells * a->nb, &a->keep, err));
+        TRY(gpu_alloc(g, h * triangle(a->nb) * 4, &a->share, err));
+        TRY(gpu_alloc(g, h * triangle(a->nb), &a->keep, err));
     }
 out:
     return rc;
