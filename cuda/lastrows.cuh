@@ -2,9 +2,12 @@
  * lastrows.cuh - exact softmax rows of the last queries of a prompt, summed per key and per
  * query-key distance: the estimate behind vertical-slash methods (sim/tokscore.h).
  *
- * Tile of B rows x 128 keys, 256 threads, two passes over the keys: log-sum-exp of the rows, then
- * their probabilities; 4 B N d FLOP per head. Scores come from bf16 products summed in float,
- * probabilities and their sums over a tile are float, sums over tiles double.
+ * Two passes over the keys: log-sum-exp of the rows, then their probabilities; 4 B N d FLOP per
+ * head. Tiles of B rows x 8192 / B keys, 256 threads; a warp has 32 rows, whose queries stay in
+ * registers, and 32 keys of a tile. A thread block walks over a range of tiles, the next one in
+ * flight. Scores come from bf16 products summed in float, probabilities and their sums over a tile
+ * are float, sums over tiles double. Probabilities go through shared memory for their sums: rows
+ * are 8 floats apart in banks, so that neither pairs nor columns nor diagonals meet conflicts.
  */
 #ifndef LACUNA_LASTROWS_CUH
 #define LACUNA_LASTROWS_CUH
@@ -12,31 +15,40 @@
 #include "cuda/device.h"
 #include "cuda/mma.cuh"
 
-#define LAST_KEYS 128  /* of a tile */
-#define LAST_PITCH 129 /* floats of a row of probabilities in shared memory */
-#define LAST_DIAGS 256 /* distances that a tile touches, at most */
 #define LAST_THREADS 256
+#define LAST_DIAGS 192    /* distances that a tile touches: one fewer */
+#define LAST_MOST_TILES 8 /* of a thread block */
 
 /* The last `rows` of n queries, at most `tall` = 64 or 128, the height of the tiles. */
 struct last_rows {
     int64_t n;
     int heads, per_kv, rows, tall, tiles; /* query heads, query heads of a kv head, key tiles */
+    int each, ranges;                     /* tiles of a thread block; ceil(tiles / each) */
     float scale_log2;
     double divide; /* sums are divided by it: 1, or rows for means */
     const uint4 *q, *k;
-    float2 *part;      /* [heads][tiles][tall]: largest in base 2, sum */
+    float2 *part;      /* [heads][ranges][tall]: largest in base 2, sum */
     float *lse;        /* [heads][tall], base 2 */
     float *diag_part;  /* [heads][tiles][LAST_DIAGS] */
     double *ver, *sla; /* [heads][n]: mass per key, per distance */
 };
 
-/* Memory for n, heads, tall. */
+template <int D, int B> struct last_shape {
+    static constexpr int ROW_WARPS = B / 32, KEY_WARPS = 8 / ROW_WARPS, KEYS = 32 * KEY_WARPS;
+    static constexpr int PITCH = KEYS + 8, K_BYTES = KEYS * D * 2, P_BYTES = B * PITCH * 4;
+    static_assert(2 * K_BYTES >= B * D * 2, "queries are staged where keys come");
+};
+
+/* Sizes and memory for n, heads, tall. */
 static int last_rows_alloc(struct gpu *g, last_rows *a, struct err *err)
 {
-    int64_t h = a->heads;
+    int64_t h = a->heads, keys = 8192 / a->tall;
     int rc = 0;
-    a->tiles = (int)((a->n + LAST_KEYS - 1) / LAST_KEYS);
-    TRY(gpu_alloc(g, h * a->tiles * a->tall * 8, &a->part, err));
+    a->tiles = (int)((a->n + keys - 1) / keys);
+    int64_t each = h * a->tiles / (8 * g->sms);
+    a->each = (int)(each < 1 ? 1 : each > LAST_MOST_TILES ? LAST_MOST_TILES : each);
+    a->ranges = (a->tiles + a->each - 1) / a->each;
+    TRY(gpu_alloc(g, h * a->ranges * a->tall * 8, &a->part, err));
     TRY(gpu_alloc(g, h * a->tall * 4, &a->lse, err));
     TRY(gpu_alloc(g, h * a->tiles * LAST_DIAGS * 4, &a->diag_part, err));
     TRY(gpu_alloc(g, h * a->n * 8, &a->ver, err));
@@ -45,79 +57,169 @@ out:
     return rc;
 }
 
-/* Scores in base 2 of the last B positions of head blockIdx.y against the keys of tile blockIdx.x,
- * into shared memory; -inf where a row does not see the key or does not count. Warp w: rows of
- * quarter w % 4, keys of half w / 4. */
-template <int D, int B> static __device__ __forceinline__ float *last_scores(const last_rows &a)
+/* The queries of a warp's rows, as A operands. Ends with all threads past their reads. */
+template <int D, int B>
+static __device__ __forceinline__ void last_queries(const last_rows &a, uint32_t stage,
+                                                    uint32_t (&q)[2][D / 16][4])
 {
-    extern __shared__ __align__(128) uint8_t shared[];
-    constexpr int MT = B / 64;
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, head = blockIdx.y;
-    int64_t key0 = blockIdx.x * (int64_t)LAST_KEYS;
-    uint32_t q = shared_addr(shared), k = q + B * D * 2;
-    const uint4 *rows = a.q + (int64_t)head * a.n * (D / 8);
-    float acc[MT][8][4] = {{{0}}};
-
+    int row0 = (threadIdx.x >> 5) % last_shape<D, B>::ROW_WARPS * 32;
+    const uint4 *rows = a.q + (int64_t)blockIdx.x * a.n * (D / 8);
     for (int e = threadIdx.x; e < B * (D / 8); e += LAST_THREADS) {
         int r = e / (D / 8), c = e % (D / 8);
         bool valid = r >= B - a.rows;
         int64_t from = valid ? a.n - B + r : 0;
-        copy_async(q + chunk_at<D>(r, c), rows + from * (D / 8) + c, valid);
+        copy_async(stage + chunk_at<D>(r, c), rows + from * (D / 8) + c, valid);
     }
-    copy_tile<D, LAST_KEYS, LAST_THREADS>(k, a.k + (int64_t)(head / a.per_kv) * a.n * (D / 8), key0,
-                                          a.n);
     copy_commit();
     copy_wait<0>();
     __syncthreads();
-    add_scores<D, MT, 8>(q, warp % 4 * (B / 4), k, warp / 4 * 64, acc);
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int kk = 0; kk < D / 16; kk++)
+            load_a<D>(stage, row0 + 16 * m, kk, q[m][kk]);
     __syncthreads();
-    float *s = (float *)shared;
+}
+
+/* Raw scores of a warp's 32 rows and 16 keys from `from` on; -inf where a row does not see the key
+ * or does not count. acc[m][n][i]: row 16 m + lane / 4 + 8 (i / 2), key 8 n + 2 (lane % 4) + i % 2.
+ * With 32 keys at a time the queries would not fit into registers beside them. */
+template <int D, int B>
+static __device__ __forceinline__ void last_scores(const last_rows &a, uint32_t k, int key0,
+                                                   int from, const uint32_t (&q)[2][D / 16][4],
+                                                   float (&acc)[2][2][4])
+{
+    using S = last_shape<D, B>;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    int row0 = warp % S::ROW_WARPS * 32;
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int m = 0; m < 2; m++)
 #pragma unroll
-        for (int n = 0; n < 8; n++)
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                acc[m][n][i] = 0;
+#pragma unroll
+    for (int kk = 0; kk < D / 16; kk++) {
+        uint32_t b[4];
+        load_b<D>(k, from, kk, b);
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            mma_bf16(acc[m][0], q[m][kk], b[0], b[1]);
+            mma_bf16(acc[m][1], q[m][kk], b[2], b[3]);
+        }
+    }
+    int first = (int)a.n - B; /* position of row 0, and so the last key that it sees */
+    if (a.rows == B && key0 + S::KEYS <= first + 1)
+        return;
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int n = 0; n < 2; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                int r = warp % 4 * (B / 4) + 16 * m + (lane >> 2) + 8 * (i / 2);
-                int c = warp / 4 * 64 + 8 * n + 2 * (lane & 3) + i % 2;
-                bool seen = r >= B - a.rows && key0 + c <= a.n - B + r;
-                s[r * LAST_PITCH + c] = seen ? acc[m][n][i] * a.scale_log2 : -INFINITY;
+                int r = row0 + 16 * m + (lane >> 2) + 8 * (i / 2);
+                int key = key0 + from + 8 * n + 2 * (lane & 3) + i % 2;
+                if (r < B - a.rows || key > first + r)
+                    acc[m][n][i] = -INFINITY;
             }
-    __syncthreads();
-    return s;
 }
 
-/* Largest and sum of a row's part in a tile; LAST_THREADS / B threads a row. */
-template <int D, int B>
-static __global__ void __launch_bounds__(LAST_THREADS) last_parts(const last_rows a)
+/* For the tiles of range blockIdx.y of head blockIdx.x, the keys of the next one on their way:
+ * use(key, scores) twice, then end(tile). All threads are done with a tile before the next. */
+template <int D, int B, class F, class G>
+static __device__ __forceinline__ void last_walk(const last_rows &a, uint32_t k, F use, G end)
 {
-    constexpr int SHARES = LAST_THREADS / B;
-    const float *s = last_scores<D, B>(a) + threadIdx.x / SHARES * LAST_PITCH;
-    float top = -INFINITY, sum = 0;
-    for (int c = threadIdx.x % SHARES; c < LAST_KEYS; c += SHARES)
-        top = fmaxf(top, s[c]);
-    for (int step = 1; step < SHARES; step *= 2)
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
-    for (int c = threadIdx.x % SHARES; c < LAST_KEYS; c += SHARES)
-        sum += exp2_fast(s[c] - (top == -INFINITY ? 0 : top));
-    for (int step = 1; step < SHARES; step *= 2)
-        sum += __shfl_xor_sync(~0u, sum, step);
-    if (threadIdx.x % SHARES == 0)
-        a.part[((int64_t)blockIdx.y * a.tiles + blockIdx.x) * B + threadIdx.x / SHARES] =
-            make_float2(top, sum);
+    using S = last_shape<D, B>;
+    const uint4 *keys = a.k + (int64_t)(blockIdx.x / a.per_kv) * a.n * (D / 8);
+    int t0 = blockIdx.y * a.each, t1 = min(t0 + a.each, a.tiles);
+    uint32_t q[2][D / 16][4];
+
+    last_queries<D, B>(a, k, q);
+    copy_tile<D, S::KEYS, LAST_THREADS>(k, keys, (int64_t)t0 * S::KEYS, a.n);
+    copy_commit();
+    for (int t = t0; t < t1; t++) {
+        float acc[2][2][4];
+        copy_wait<0>();
+        __syncthreads();
+        if (t + 1 < t1)
+            copy_tile<D, S::KEYS, LAST_THREADS>(k + (t + 1 - t0) % 2 * S::K_BYTES, keys,
+                                                (int64_t)(t + 1) * S::KEYS, a.n);
+        copy_commit();
+        int from = (int)(threadIdx.x >> 5) / S::ROW_WARPS * 32;
+#pragma unroll 1
+        for (int key = from; key < from + 32; key += 16) {
+            last_scores<D, B>(a, k + (t - t0) % 2 * S::K_BYTES, t * S::KEYS, key, q, acc);
+            use(key, acc);
+        }
+        end(t);
+    }
 }
 
-/* Log-sum-exp of 32 rows: a lane per row, tiles dealt out to 32 warps; 0 of rows that do not
+/* Largest and sum of the rows over a range of tiles: running ones in the four lanes of a row, then
+ * over the warps that share rows. */
+template <int D, int B>
+static __global__ void __launch_bounds__(LAST_THREADS, 2) last_parts(const last_rows a)
+{
+    extern __shared__ __align__(128) uint8_t memory[];
+    using S = last_shape<D, B>;
+    __shared__ float2 row_part[S::KEY_WARPS][B];
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    float top[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}, sum[4] = {0};
+
+    auto add = [&](int, float(&acc)[2][2][4]) {
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            float most = top[r], old;
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                most = fmaxf(most, a.scale_log2 * fmaxf(acc[r / 2][n][r % 2 * 2],
+                                                        acc[r / 2][n][r % 2 * 2 + 1]));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+            float base = most == -INFINITY ? 0 : most;
+            old = exp2_fast(top[r] - base);
+            top[r] = most;
+            sum[r] *= old;
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    sum[r] += exp2_fast(fmaf(acc[r / 2][n][r % 2 * 2 + e], a.scale_log2, -base));
+        }
+    };
+    last_walk<D, B>(a, shared_addr(memory), add, [](int) {});
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        sum[r] += __shfl_xor_sync(~0u, sum[r], 1);
+        sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
+        if ((lane & 3) == 0)
+            row_part[warp / S::ROW_WARPS][warp % S::ROW_WARPS * 32 + 8 * r + (lane >> 2)] =
+                make_float2(top[r], sum[r]);
+    }
+    __syncthreads();
+    if (threadIdx.x < B) {
+        float most = -INFINITY, all = 0;
+        for (int w = 0; w < S::KEY_WARPS; w++)
+            most = fmaxf(most, row_part[w][threadIdx.x].x);
+        for (int w = 0; w < S::KEY_WARPS && most > -INFINITY; w++)
+            all += row_part[w][threadIdx.x].y * exp2_fast(row_part[w][threadIdx.x].x - most);
+        a.part[((int64_t)blockIdx.x * a.ranges + blockIdx.y) * B + threadIdx.x] =
+            make_float2(most, all);
+    }
+}
+
+/* Log-sum-exp of 32 rows: a lane per row, ranges dealt out to 32 warps; 0 of rows that do not
  * count. */
 static __global__ void __launch_bounds__(1024) last_join(const last_rows a)
 {
     __shared__ double sums[32][32];
     __shared__ float tops[32][32];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.x * 32 + lane;
-    const float2 *part = a.part + (int64_t)blockIdx.y * a.tiles * a.tall + row;
+    const float2 *part = a.part + (int64_t)blockIdx.y * a.ranges * a.tall + row;
     float top = -INFINITY;
     double sum = 0;
-    for (int t = warp; t < a.tiles; t += 32)
+    for (int t = warp; t < a.ranges; t += 32)
         top = fmaxf(top, part[(int64_t)t * a.tall].x);
     tops[warp][lane] = top;
     __syncthreads();
@@ -125,7 +227,7 @@ static __global__ void __launch_bounds__(1024) last_join(const last_rows a)
         top = fmaxf(top, tops[w][lane]);
     if (top == -INFINITY)
         top = 0;
-    for (int t = warp; t < a.tiles; t += 32) {
+    for (int t = warp; t < a.ranges; t += 32) {
         float2 x = part[(int64_t)t * a.tall];
         sum += (double)x.y * exp2f(x.x - top);
     }
@@ -138,43 +240,78 @@ static __global__ void __launch_bounds__(1024) last_join(const last_rows a)
     }
 }
 
-/* Sums of a tile's probabilities down its columns and along its diagonals
- * r - c = i - (LAST_KEYS - 1). */
+/* Sums of a tile's probabilities p [B][PITCH] down its columns, 32 rows a thread, and along its
+ * diagonals r - c = i - (KEYS - 1). The threads of a column start at different rows, for the sake
+ * of the banks. */
 template <int D, int B>
-static __global__ void __launch_bounds__(LAST_THREADS) last_sums(const last_rows a)
+static __device__ __forceinline__ void last_tile_sums(const last_rows &a, int t, const float *p)
 {
-    float *s = last_scores<D, B>(a);
-    int64_t key0 = blockIdx.x * (int64_t)LAST_KEYS, head = blockIdx.y;
-    for (int e = threadIdx.x; e < B * LAST_KEYS; e += LAST_THREADS) {
-        float *x = s + e / LAST_KEYS * LAST_PITCH + e % LAST_KEYS;
-        *x = exp2_fast(*x - a.lse[head * B + e / LAST_KEYS]);
-    }
-    __syncthreads();
-    if (threadIdx.x < LAST_KEYS && key0 + threadIdx.x < a.n) {
-        float sum = 0;
-        for (int r = 0; r < B; r++)
-            sum += s[r * LAST_PITCH + threadIdx.x];
-        a.ver[head * a.n + key0 + threadIdx.x] = (double)sum / a.divide;
-    }
-    int shift = (int)threadIdx.x - (LAST_KEYS - 1);
+    using S = last_shape<D, B>;
+    constexpr int SHARES = LAST_THREADS / S::KEYS;
+    int64_t head = blockIdx.x, key = (int64_t)t * S::KEYS + threadIdx.x / SHARES;
+    static_assert(B / SHARES == 32, "rows of a thread");
+    int share = threadIdx.x % SHARES;
     float sum = 0;
-    for (int r = max(shift, 0); r < min(B, LAST_KEYS + shift); r++)
-        sum += s[r * LAST_PITCH + r - shift];
-    a.diag_part[(head * a.tiles + blockIdx.x) * LAST_DIAGS + threadIdx.x] = sum;
+#pragma unroll 8
+    for (int i = 0; i < 32; i++)
+        sum += p[(32 * share + (i + share * (4 / SHARES)) % 32) * S::PITCH + threadIdx.x / SHARES];
+#pragma unroll
+    for (int step = 1; step < SHARES; step *= 2)
+        sum += __shfl_xor_sync(~0u, sum, step);
+    if (threadIdx.x % SHARES == 0 && key < a.n)
+        a.ver[head * a.n + key] = (double)sum / a.divide;
+    if (threadIdx.x >= LAST_DIAGS)
+        return;
+    int shift = (int)threadIdx.x - (S::KEYS - 1);
+    sum = 0;
+#pragma unroll 4
+    for (int r = max(shift, 0); r < min(B, S::KEYS + shift); r++)
+        sum += p[r * S::PITCH + r - shift];
+    a.diag_part[(head * a.tiles + t) * LAST_DIAGS + threadIdx.x] = sum;
 }
 
-/* Mass per distance d: key0 + c = n - tall + r - d, from the two or three tiles that have such
- * keys. */
+template <int D, int B>
+static __global__ void __launch_bounds__(LAST_THREADS, 2) last_sums(const last_rows a)
+{
+    extern __shared__ __align__(128) uint8_t memory[];
+    using S = last_shape<D, B>;
+    float *p = (float *)(memory + 2 * S::K_BYTES), lse[4];
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    int row0 = warp % S::ROW_WARPS * 32 + (lane >> 2);
+    float *mine = p + row0 * S::PITCH + 2 * (lane & 3);
+
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+        lse[r] = a.lse[(int64_t)blockIdx.x * B + row0 + 8 * r];
+    auto put = [&](int key, float(&acc)[2][2][4]) {
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                const float *s = acc[r / 2][n] + r % 2 * 2;
+                *(float2 *)(mine + 8 * r * S::PITCH + key + 8 * n) =
+                    make_float2(exp2_fast(fmaf(s[0], a.scale_log2, -lse[r])),
+                                exp2_fast(fmaf(s[1], a.scale_log2, -lse[r])));
+            }
+    };
+    last_walk<D, B>(a, shared_addr(memory), put, [&](int t) {
+        __syncthreads();
+        last_tile_sums<D, B>(a, t, p);
+    });
+}
+
+/* Mass per distance d: key = n - tall + r - d, from the tiles that have such keys. */
 static __global__ void last_diagonals(const last_rows a)
 {
     int64_t d = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, head = blockIdx.y;
     if (d >= a.n)
         return;
+    int keys = 8192 / a.tall;
     int64_t x = a.n - a.tall - d; /* first key of the diagonal, may be negative */
     double sum = 0;
-    for (int64_t t = max((x + LAST_KEYS) / LAST_KEYS - 1, (int64_t)0); t < a.tiles; t++) {
-        int64_t i = t * LAST_KEYS + LAST_KEYS - 1 - x;
-        if (i >= a.tall + LAST_KEYS - 1)
+    for (int64_t t = x > 0 ? x / keys : 0; t < a.tiles; t++) {
+        int64_t i = t * keys + keys - 1 - x;
+        if (i >= a.tall + keys - 1)
             break;
         if (i >= 0)
             sum += a.diag_part[(head * a.tiles + t) * LAST_DIAGS + i];
@@ -185,18 +322,18 @@ static __global__ void last_diagonals(const last_rows a)
 template <int D, int B>
 static int last_rows_tiles(struct gpu *g, const last_rows &a, struct err *err)
 {
-    int rc = 0, tiles = (B + LAST_KEYS) * D * 2, scores = B * LAST_PITCH * 4;
-    int smem = tiles > scores ? tiles : scores;
-    dim3 grid(a.tiles, a.heads);
+    using S = last_shape<D, B>;
+    int rc = 0, parts = 2 * S::K_BYTES, sums = 2 * S::K_BYTES + S::P_BYTES;
+    dim3 grid(a.heads, a.ranges);
     CU(err, cudaFuncSetAttribute((const void *)last_parts<D, B>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, parts));
     CU(err, cudaFuncSetAttribute((const void *)last_sums<D, B>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    last_parts<D, B><<<grid, LAST_THREADS, smem, g->stream>>>(a);
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, sums));
+    last_parts<D, B><<<grid, LAST_THREADS, parts, g->stream>>>(a);
     CU_LAUNCHED(err);
     last_join<<<dim3(B / 32, a.heads), 1024, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    last_sums<D, B><<<grid, LAST_THREADS, smem, g->stream>>>(a);
+    last_sums<D, B><<<grid, LAST_THREADS, sums, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;

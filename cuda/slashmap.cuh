@@ -3,8 +3,7 @@
  * what the 64-row lists of the published kernel cover for them, or the pairs asked for (MInference,
  * arXiv:2407.02490, section 4.2). The CPU side is sim/vslash.c.
  *
- * A thread block chooses from a list (wide.cuh). A warp makes a row of the map: one lane walks from
- * block to block, at most n / 64 of them, all lanes add the columns.
+ * A thread block chooses from a list (wide.cuh), a warp makes a row of the map.
  */
 #ifndef LACUNA_SLASHMAP_CUH
 #define LACUNA_SLASHMAP_CUH
@@ -115,32 +114,53 @@ static __device__ __forceinline__ int distance_below(const uint32_t *dists, cons
     return 32 * w + 31 - __clz((int)bits);
 }
 
-/* Set the bits [lo, lo + 64) of `words` words. */
+/* Set the bits [lo, lo + 64) of `words` words; by several lanes at a time. */
 static __device__ __forceinline__ void cover_block(uint32_t *cover, int words, int lo)
 {
     int w = lo >> 5, s = lo & 31;
     if (w < words)
-        cover[w] |= ~0u << s;
+        atomicOr(cover + w, ~0u << s);
     if (w + 1 < words)
         cover[w + 1] = ~0u;
     if (s && w + 2 < words)
-        cover[w + 2] |= (1u << s) - 1;
+        atomicOr(cover + w + 2, (1u << s) - 1);
 }
 
-/* Blocks of the row block that ends at e; returns one past the last column that is still listed. */
+/* Is there a distance among the 64 from x on? x may be negative. */
+static __device__ __forceinline__ bool distance_among(const uint32_t *dists, int words, int x)
+{
+    int w = x >> 5;
+    uint32_t first = w >= 0 && w < words ? dists[w] : 0;
+    uint32_t second = w + 1 >= 0 && w + 1 < words ? dists[w + 1] : 0;
+    uint32_t third = w + 2 >= 0 && w + 2 < words ? dists[w + 2] : 0;
+    return __funnelshift_r(first, second, x) | __funnelshift_r(second, third, x);
+}
+
+/* Blocks of the row block that ends at e; returns one past the last column that is still listed.
+ * From a block that ends at hi the next ones follow without a gap as long as one distance after the
+ * other needs keys in the 64 behind: the lanes look at 32 such windows at a time. */
 static __device__ int cover_distances(const uint32_t *dists, const int32_t *last, int words, int n,
                                       int e, uint32_t *cover)
 {
-    int d = distance_below(dists, last, min(e, n));
+    int lane = threadIdx.x & 31, hi = 0, d = distance_below(dists, last, min(e, n));
     if (d < 0)
         return e;
-    int hi = max(e - d, SLASH_ROWS);
-    cover_block(cover, words, hi - SLASH_ROWS);
-    while ((d = distance_below(dists, last, min(e - hi, n))) >= 0) {
-        int x = e - d;
-        hi = x > hi + SLASH_ROWS ? x : hi + SLASH_ROWS; /* a whole block, even if x needs less */
-        cover_block(cover, words, hi - SLASH_ROWS);
+    while (d >= 0) {
+        hi = max(e - d, SLASH_ROWS);
+        if (lane == 0)
+            cover_block(cover, words, hi - SLASH_ROWS);
+        uint32_t found;
+        do {
+            int from = hi + SLASH_ROWS * lane; /* keys (from, from + 64] */
+            found = __ballot_sync(~0u, distance_among(dists, words, e - from - SLASH_ROWS));
+            int blocks = found == ~0u ? 32 : __ffs((int)~found) - 1;
+            if (lane < blocks)
+                cover_block(cover, words, from);
+            hi += SLASH_ROWS * blocks;
+        } while (found == ~0u);
+        d = distance_below(dists, last, min(e - hi, n));
     }
+    __syncwarp();
     return hi;
 }
 
@@ -163,10 +183,8 @@ static __global__ void slash_lists_map(const slash_lists a)
     __syncthreads();
     if (group >= a.groups)
         return;
-    int e = (group + 1) * SLASH_ROWS, end = 0;
-    if (lane == 0)
-        end = cover_distances(dists, last, a.words, a.n, e, cover);
-    end = __shfl_sync(~0u, end, 0);
+    int e = (group + 1) * SLASH_ROWS;
+    int end = cover_distances(dists, last, a.words, a.n, e, cover);
     int64_t row = (int64_t)head * a.groups + group;
     for (int w = lane; w < a.words; w += 32) {
         uint32_t word = (cover[w] | (cols[w] & below(w, end))) & below(w, min(e, a.n));
