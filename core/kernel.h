@@ -94,7 +94,7 @@ struct accel_result {
                                       * scopes */
     int64_t pairs_exec;              /* pairs that the kernel multiplied; with a filter the mean of
                                       * those in Q K and those in P V */
-    double host_plan_ns;             /* wall time of planning the launch from the lists, on the host */
+    double host_plan_ns;             /* wall time on the host of planning the launch from the lists */
     struct accel_counters counters;  /* with accel_options.counters */
     char kernel[64], dense_kernel[64];
 };

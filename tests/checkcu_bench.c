@@ -144,9 +144,9 @@ static int line(struct bench *b, const char *text, const struct cu_case *c, stru
     raw_samples(b, name, &kernel, flop);
     struct quartiles m = quartiles_of(matmul.ns, matmul.n), k = quartiles_of(kernel.ns, kernel.n);
     double top = ceiling_matmul_flop(b->ceiling) / m.median * 1e-3, got = flop / k.median * 1e-3;
-    printf("%-34s %-22s %10.1f us %5.1f%% %7.1f %7.1f %6.3f  %5.3f %d\n", text, strncmp(r.kernel->name, "bf16-", 5) ? r.kernel->name : r.kernel->name + 5,
+    printf("%-34s %-22s %10.1f us %5.1f%% %7.1f %7.1f %6.3f  %5.3f %4d %7.0f us\n", text, strncmp(r.kernel->name, "bf16-", 5) ? r.kernel->name : r.kernel->name + 5,
            k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, got, top, got / top, r.plan.balance,
-           r.plan.n_splits);
+           r.plan.n_splits, r.plan_ns * 1e-3);
     fflush(stdout);
     b->lines++;
 out:
@@ -586,8 +586,8 @@ static int run(struct bench *b, bool cupti, struct err *err)
     printf("%s, driver CUDA %d.%d, %d multiprocessors\n", b->gpu.name, b->gpu.driver / 1000,
            b->gpu.driver % 1000 / 10, b->gpu.sms);
     TRY(copy_speed(b, err));
-    printf("%-34s %-22s %13s %6s %7s %7s %6s  %5s %s\n", "case", "kernel", "median", "iqr",
-           "TFLOP/s", "matmul", "ratio", "plan", "split rows");
+    printf("%-34s %-22s %13s %6s %7s %7s %6s  %5s %4s %10s\n", "case", "kernel", "median", "iqr",
+           "TFLOP/s", "matmul", "ratio", "plan", "cut", "plan, host");
     TRY(bench_dense(b, err));
     TRY(bench_lists(b, err));
     TRY(bench_bits(b, err));

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 const char *const cu_data_names[] = {"normal", "equal", "huge", "tiny", "one-hot", "offset",
                                      "smooth"};
@@ -155,6 +156,7 @@ int cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct
     const struct attn_problem *p = &c->problem;
     struct attn_tensors        x = {0};
     int64_t                    nq = p->heads * p->nq;
+    struct timespec            begin, end;
     int                        rc = 0;
 
     memset(r, 0, sizeof *r);
@@ -175,8 +177,11 @@ int cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct
         TRY(make_lists(r, err));
         csr = (struct attn_csr){.ptr = r->ptr, .col = r->col};
     }
+    clock_gettime(CLOCK_MONOTONIC, &begin);
     TRY(attn_plan_make(p, &r->kernel->tile, csr.ptr ? &csr : NULL, g->sms, c->split, &r->plan,
                        err));
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    r->plan_ns = 1e9 * (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec);
     TRY(attn_job_init(g, p, r->kernel, &r->plan, &x, &r->job, err));
 out:
     if (rc)

@@ -52,6 +52,7 @@ struct cu_run {
     int32_t                  *col;
     struct accel_tiles        tiles; /* of all heads, owned; with ATTN_BITS */
     struct attn_plan          plan;
+    double                    plan_ns;           /* wall time of planning, on the host */
     struct attn_job           job;
     struct gpu_mark           mark;
 };
