@@ -9,7 +9,7 @@
  * the same bits. Exit code 1 when a check failed or none ran, 4 without a GPU.
  *
  *   checkcu [--small] [TEXT]   only kernels and settings whose name contains TEXT, or `metrics`;
- *                              --small: short sequences, for compute-sanitizer
+ *                              --small: few and short sequences, for compute-sanitizer
  *   checkcu --traces T.h5 ...  every method on heads of these traces (checkcu_traces.c)
  *   checkcu --same A.h5 B.h5   two captures of one run (checkcu_traces.c)
  */
@@ -70,11 +70,11 @@ static int check(struct gpu *g, struct cu_case c)
 
 static int check_lengths(struct gpu *g, struct cu_case c)
 {
-    static const int64_t lengths[] = {1, 63, 64, 65, 127, 128, 129, 191, 1000, 2300, 4097};
+    static const int64_t lengths[] = {1, 63, 64, 65, 127, 128, 129, 191, 1000, 200, 2300, 4097};
     static const struct {
         int heads, kv;
     } groups[] = {{1, 1}, {4, 1}, {8, 2}};
-    for (size_t i = 0; i < (small ? 7 : sizeof lengths / sizeof *lengths); i++)
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i += small ? 3 : 1)
         for (int causal = 0; causal < 2; causal++) {
             c.problem.nq = c.problem.nk = lengths[i];
             c.problem.causal = causal;
@@ -92,7 +92,7 @@ static int check_rectangles(struct gpu *g, struct cu_case c)
     static const int64_t shapes[][2] = {{1, 500}, {77, 1000}, {300, 1111}, {1000, 129}, {640, 200}};
     c.problem.heads = 2;
     c.problem.kv_heads = 1;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += small ? 2 : 1)
         for (int causal = 0; causal < 2; causal++) {
             c.problem.nq = shapes[i][0];
             c.problem.nk = shapes[i][1];
@@ -111,7 +111,7 @@ static int check_data(struct gpu *g, const struct attn_kernel *k, struct cu_case
             if (data == DATA_TINY && k->element == ATTN_F16)
                 continue; /* outputs of 1e-6 are below what float16 resolves */
             c.data = (enum cu_data)data;
-            c.problem.nq = c.problem.nk = small ? 300 : 1500;
+            c.problem.nq = c.problem.nk = 1500;
             c.problem.heads = 3;
             c.problem.kv_heads = 3;
             c.problem.causal = causal;
@@ -176,7 +176,7 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
     }
     c.pattern = KEEP_RANDOM;
     c.density = 0.4;
-    if (k->lists != ATTN_BITS && check_data(g, k, c))
+    if (!small && k->lists != ATTN_BITS && check_data(g, k, c))
         return 1;
     printf("  %-5s %s: %lld checks\n", n_failures > failed ? "FAIL" : "ok", k->name,
            (long long)(n_checks - before));
@@ -219,7 +219,7 @@ static int check_metrics(struct gpu *g, int d)
     struct cu_case c = {.problem = {.d = d}, .density = 0.4};
     int64_t before = n_checks, failed = n_failures;
 
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes - small; i++)
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes - small; i += small ? 3 : 1)
         for (int k = 0; k < 2 * 3; k++) {
             c.problem.nq = shapes[i][0];
             c.problem.nk = shapes[i][1];
@@ -229,10 +229,10 @@ static int check_metrics(struct gpu *g, int d)
             if (check_metrics_case(g, c))
                 return 1;
         }
-    for (int k = 0; k < 2 * DATA_COUNT; k++) {
+    for (int k = 0; k < 2 * DATA_COUNT && !small; k++) {
         c.data = (enum cu_data)(k / 2);
         c.problem.causal = k % 2;
-        c.problem.nq = c.problem.nk = small ? 200 : 700;
+        c.problem.nq = c.problem.nk = 700;
         c.problem.lists = (enum attn_lists)(ATTN_128x128 + k % 3);
         c.pattern = KEEP_RANDOM;
         if (check_metrics_case(g, c))

@@ -467,15 +467,15 @@ static int check_setting(struct gpu *g, const struct method_run *run, bool small
         {2300, 2300}, {2048, 2048}, {1500, 4000}, {4097, 4097},
     };
     static const int heads[][2] = {{1, 1}, {4, 1}, {2, 2}};
-    int rc = 0, n = small ? 12 : (int)(sizeof shapes / sizeof *shapes);
-    for (int i = 0; i < 2 * n; i++) {
+    int rc = 0, n = small ? 11 : (int)(sizeof shapes / sizeof *shapes);
+    for (int i = 0; i < 2 * n; i += small ? 3 : 1) {
         int h = i % 3, causal = i % 2;
         struct cu_case c = {.problem = {heads[h][0], heads[h][1], i / 2 % 2 ? 64 : 128,
                                         shapes[i / 2][0], shapes[i / 2][1], 0, causal, 0},
                             .data = i % 4 < 2 ? DATA_NORMAL : DATA_SMOOTH};
         TRY(check_case(g, run, c, t, err));
     }
-    for (int i = 0; i < 2 * DATA_COUNT; i++) {
+    for (int i = 0; i < 2 * DATA_COUNT && !small; i++) {
         struct cu_case c = {.problem = {2, 1, i % 2 ? 64 : 128, 1500, 1500, 0, i / 2 % 2 == 0, 0},
                             .data = (enum cu_data)(i / 2)};
         TRY(check_case(g, run, c, t, err));
