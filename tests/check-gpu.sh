@@ -42,17 +42,19 @@ captures() { # of a part of the heads: all layers run, a file of a few MB is eno
     "$bin/checkcu" --same "$work/cpu.h5" "$work/cuda.h5"
 }
 
-# Errors and hazards are failures. The filters run side by side: the tool, not the GPU, is the limit.
+# Errors and hazards are failures, of all kernels but cuBLAS's. The filters run side by side: the tool, not the GPU, is the limit.
 sanitizer() { # TOOL FILTER...
-    local tool=$1 rc=0 filter
+    local tool=$1 rc=0 filter options=()
     shift
+    # a barrier may order accesses of threads that never meet at it, through a third one
+    [ "$tool" = racecheck ] && options=(--racecheck-indirect-barrier-dependency)
     for filter in "$@"; do
-        compute-sanitizer --tool "$tool" --error-exitcode 9 --show-backtrace no --print-limit 5 \
-            "$bin/checkcu" --small "$filter" >"$work/$tool.$filter" 2>&1 || touch "$work/$tool.failed" &
+        compute-sanitizer --tool "$tool" "${options[@]}" --error-exitcode 9 --show-backtrace no \
+            --print-limit 5 --kernel-name-exclude kns=nvjet "$bin/checkcu" --small "$filter" >"$work/$tool.$filter" 2>&1 || touch "$work/$tool.failed" &
     done
     wait
     for filter in "$@"; do
-        sed -n "s/^=\{1,\} \(.*SUMMARY.*\)/   $filter: \1/p; /^FAIL/p; /Error/p" "$work/$tool.$filter" |
+        sed -n "s/^=\{1,\} \(.*SUMMARY.*\)/   $filter: \1/p; /FAIL/p; /Error/p" "$work/$tool.$filter" |
             head -5
         tail -n 3 "$work/$tool.$filter" | grep -q ' passed, ' || rc=1
     done
