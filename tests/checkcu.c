@@ -8,8 +8,9 @@
  * (or 2e-6 of the largest score, which is what float scores can carry), and a second launch gives
  * the same bits. Exit code 1 when a check failed or none ran, 4 without a GPU.
  *
- *   checkcu [--small] [TEXT]   only kernels and settings whose name contains TEXT, or `metrics`;
- *                              --small: few and short sequences, for compute-sanitizer
+ *   checkcu [--small] [--part I/N] [TEXT]   only kernels and settings whose name contains TEXT, or
+ *                              `metrics`, and every N-th of them; --small: few and short sequences,
+ *                              for compute-sanitizer
  *   checkcu --traces T.h5 ...  every method on heads of these traces (checkcu_traces.c)
  *   checkcu --same A.h5 B.h5   two captures of one run (checkcu_traces.c)
  */
@@ -28,7 +29,7 @@
 #include <unistd.h>
 
 static int64_t n_checks, n_failures;
-static bool small;
+static struct cu_choice choice = {"", false, 0, 1, 0};
 
 static void report(const struct cu_case *c, const char *kernel, const struct cu_errors *e, int rc,
                    const struct err *err)
@@ -74,7 +75,7 @@ static int check_lengths(struct gpu *g, struct cu_case c)
     static const struct {
         int heads, kv;
     } groups[] = {{1, 1}, {4, 1}, {8, 2}};
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i += small ? 3 : 1)
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i += choice.small ? 3 : 1)
         for (int causal = 0; causal < 2; causal++) {
             c.problem.nq = c.problem.nk = lengths[i];
             c.problem.causal = causal;
@@ -92,7 +93,7 @@ static int check_rectangles(struct gpu *g, struct cu_case c)
     static const int64_t shapes[][2] = {{1, 500}, {77, 1000}, {300, 1111}, {1000, 129}, {640, 200}};
     c.problem.heads = 2;
     c.problem.kv_heads = 1;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += small ? 2 : 1)
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += choice.small ? 2 : 1)
         for (int causal = 0; causal < 2; causal++) {
             c.problem.nq = shapes[i][0];
             c.problem.nk = shapes[i][1];
@@ -128,7 +129,7 @@ static int check_many_items(struct gpu *g, struct cu_case c)
     c.problem.heads = 48;
     c.problem.kv_heads = 12;
     for (int causal = 0; causal < 2; causal++) {
-        c.problem.nq = c.problem.nk = small ? 700 : 2500;
+        c.problem.nq = c.problem.nk = choice.small ? 700 : 2500;
         c.problem.causal = causal;
         c.split = true;
         if (check(g, c))
@@ -141,7 +142,7 @@ static int check_bits(struct gpu *g, const struct attn_kernel *k)
 {
     struct cu_case c = {.problem = {.d = k->d, .lists = k->lists}, .kernel = k->name};
     static const double densities[] = {0.3, 0.02};
-    for (int i = 0; i < BITS_COUNT * 2; i++) {
+    for (int i = 0; i < BITS_COUNT * (choice.small ? 1 : 2); i++) {
         c.bits = (enum cu_bits)(i % BITS_COUNT);
         c.density = densities[i / BITS_COUNT];
         c.window = i < BITS_COUNT ? 150 : 1;
@@ -149,7 +150,7 @@ static int check_bits(struct gpu *g, const struct attn_kernel *k)
             continue;
         if (check_lengths(g, c) || check_rectangles(g, c) || check_many_items(g, c))
             return 1;
-        if (i < BITS_COUNT && check_data(g, k, c))
+        if (i < BITS_COUNT && !choice.small && check_data(g, k, c))
             return 1;
     }
     return 0;
@@ -163,7 +164,7 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
     } lists[] = {{KEEP_RANDOM, 0.4},    {KEEP_ALL, 1},      {KEEP_FIRST, 1},    {KEEP_DIAGONAL, 1},
                  {KEEP_SOME_ROWS, 0.3}, {KEEP_SKEWED, 0.1}, {KEEP_RANDOM, 0.05}};
     struct cu_case c = {.problem = {.d = k->d, .lists = k->lists}, .kernel = k->name};
-    int n = k->lists == ATTN_DENSE || small ? 1 : (int)(sizeof lists / sizeof *lists);
+    int n = k->lists == ATTN_DENSE || choice.small ? 1 : (int)(sizeof lists / sizeof *lists);
     int64_t before = n_checks, failed = n_failures;
 
     if (k->lists == ATTN_BITS && check_bits(g, k))
@@ -176,7 +177,7 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
     }
     c.pattern = KEEP_RANDOM;
     c.density = 0.4;
-    if (!small && k->lists != ATTN_BITS && check_data(g, k, c))
+    if (!choice.small && k->lists != ATTN_BITS && check_data(g, k, c))
         return 1;
     printf("  %-5s %s: %lld checks\n", n_failures > failed ? "FAIL" : "ok", k->name,
            (long long)(n_checks - before));
@@ -219,7 +220,7 @@ static int check_metrics(struct gpu *g, int d)
     struct cu_case c = {.problem = {.d = d}, .density = 0.4};
     int64_t before = n_checks, failed = n_failures;
 
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes - small; i += small ? 3 : 1)
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes - choice.small; i += choice.small ? 3 : 1)
         for (int k = 0; k < 2 * 3; k++) {
             c.problem.nq = shapes[i][0];
             c.problem.nk = shapes[i][1];
@@ -229,7 +230,7 @@ static int check_metrics(struct gpu *g, int d)
             if (check_metrics_case(g, c))
                 return 1;
         }
-    for (int k = 0; k < 2 * DATA_COUNT && !small; k++) {
+    for (int k = 0; k < 2 * DATA_COUNT && !choice.small; k++) {
         c.data = (enum cu_data)(k / 2);
         c.problem.causal = k % 2;
         c.problem.nq = c.problem.nk = 700;
@@ -244,9 +245,9 @@ static int check_metrics(struct gpu *g, int d)
 }
 
 /* Scores by cuBLAS, one case per head dim. */
-static void check_scores(struct gpu *g, const char *only)
+static void check_scores(struct gpu *g)
 {
-    for (int d = 64; d <= 128 && strstr("cublas-scores", only); d *= 2) {
+    for (int d = 64; d <= 128; d *= 2) {
         struct cu_case c = {.problem = {4, 2, d, 700, 900, 1 / sqrt(d), false, ATTN_DENSE},
                             .split = true,
                             .seed = 77};
@@ -267,26 +268,44 @@ static int summary(void)
     return n_checks == 0 || n_failures ? 1 : 0;
 }
 
-static int check_all(struct gpu *g, const char *only)
+static int check_all(struct gpu *g)
 {
     bool lost = false;
     for (const struct attn_kernel *k = attn_kernels; k->name && !lost; k++)
-        lost = strstr(k->name, only) && check_kernel(g, k);
+        lost = cu_chosen(&choice, k->name) && check_kernel(g, k);
     if (!lost)
-        lost = check_filters(g, only, small, &n_checks, &n_failures);
-    if (!lost)
-        check_scores(g, only);
-    if (!lost && strstr("decoder", only))
+        lost = check_filters(g, &choice, &n_checks, &n_failures);
+    if (!lost && cu_chosen(&choice, "cublas-scores"))
+        check_scores(g);
+    if (!lost && cu_chosen(&choice, "decoder"))
         check_decoder(&cuda_decoder, &n_checks, &n_failures);
     for (int d = 128; d >= 64 && !lost; d /= 2)
-        lost = strstr("metrics", only) && check_metrics(g, d);
+        lost = cu_chosen(&choice, d == 128 ? "metrics-hd128" : "metrics-hd64") &&
+               check_metrics(g, d);
     if (!lost)
-        lost = check_selections(g, only, small, &n_checks, &n_failures);
+        lost = check_selections(g, &choice, &n_checks, &n_failures);
     if (lost) {
         printf("the GPU is lost after this failure; the rest did not run\n");
         n_failures++;
     }
     return summary();
+}
+
+/* [--small] [--part I/N] [TEXT] */
+static bool parse_choice(int argc, char **argv)
+{
+    char rest;
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-'; i++)
+        if (strcmp(argv[i], "--small") == 0)
+            choice.small = true;
+        else if (strcmp(argv[i], "--part") != 0 || ++i == argc ||
+                 sscanf(argv[i], "%d/%d%c", &choice.part, &choice.parts, &rest) != 2 ||
+                 choice.part < 0 || choice.part >= choice.parts)
+            return false;
+    if (i < argc)
+        choice.only = argv[i++];
+    return i == argc;
 }
 
 int main(int argc, char **argv)
@@ -300,18 +319,23 @@ int main(int argc, char **argv)
         check_same(argv[2], argv[3], &n_checks, &n_failures);
         return summary();
     }
+    bool traces = argc > 1 && strcmp(argv[1], "--traces") == 0;
+    if (!traces && !parse_choice(argc, argv)) {
+        fprintf(stderr, "checkcu: [--small] [--part I/N] [TEXT] | --traces T.h5 ... | --same A.h5 "
+                        "B.h5; found '%s'\n", argv[1]);
+        return 2;
+    }
     if (gpu_open(0, &g, &err)) {
         fprintf(stderr, "checkcu: %s\n", err.msg);
         return err_exit_code(err.code);
     }
     printf("%s, sm_%d\n", g.name, g.sm);
-    if (argc > 1 && strcmp(argv[1], "--traces") == 0) {
+    if (traces) {
         gpu_close(&g); /* the back end opens its own */
         check_traces(argc - 2, argv + 2, &n_checks, &n_failures);
         return summary();
     }
-    small = argc > 1 && strcmp(argv[1], "--small") == 0;
-    int rc = check_all(&g, argc > 1 + small ? argv[1 + small] : "");
+    int rc = check_all(&g);
     gpu_close(&g);
     return rc;
 }

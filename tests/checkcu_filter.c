@@ -341,7 +341,7 @@ static int check_kernel(struct gpu *g, const struct filter_kernel *k, bool small
     return 0;
 }
 
-int check_filters(struct gpu *g, const char *only, bool small, int64_t *checks, int64_t *failures)
+int check_filters(struct gpu *g, struct cu_choice *choice, int64_t *checks, int64_t *failures)
 {
     for (const struct filter_kernel *k = filter_kernels; k->kernel.name; k++) {
         struct tally t = {0};
@@ -353,9 +353,9 @@ int check_filters(struct gpu *g, const char *only, bool small, int64_t *checks, 
                                  k->scope,
                                  0,
                                  false};
-        if (!strstr(k->kernel.name, only) || !filter_kernel_find(k->kernel.d, g->sm, &f, why))
+        if (!cu_chosen(choice, k->kernel.name) || !filter_kernel_find(k->kernel.d, g->sm, &f, why))
             continue;
-        if (check_kernel(g, k, small, &t, checks, failures))
+        if (check_kernel(g, k, choice->small, &t, checks, failures))
             return 1;
         printf("  %-5s %s: %lld checks, P V of %.1f%% of %.0f tiles computed, %lld of %lld lists "
                "decided by a tie\n",

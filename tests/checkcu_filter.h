@@ -5,11 +5,12 @@
 #define LACUNA_CHECKCU_FILTER_H
 
 #include "cuda/device.h"
+#include "tests/checkcu_choice.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Kernels whose name contains `only`. Nonzero when the GPU can no longer be used. */
-int check_filters(struct gpu *g, const char *only, bool small, int64_t *checks, int64_t *failures);
+/* Kernels that are chosen. Nonzero when the GPU can no longer be used. */
+int check_filters(struct gpu *g, struct cu_choice *choice, int64_t *checks, int64_t *failures);
 
 #endif

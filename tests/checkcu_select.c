@@ -486,19 +486,18 @@ out:
     return rc;
 }
 
-int check_selections(struct gpu *g, const char *only, bool small, int64_t *checks,
-                     int64_t *failures)
+int check_selections(struct gpu *g, struct cu_choice *choice, int64_t *checks, int64_t *failures)
 {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         struct method_run *runs = NULL;
         struct tally t = {0};
         struct err err = {0};
         int64_t n = 0;
-        if (!strstr(settings[i], only))
+        if (!cu_chosen(choice, settings[i]))
             continue;
         int rc = method_runs_parse(sim_methods, settings[i], &runs, &n, &err);
         if (!rc)
-            rc = check_setting(g, runs, small, &t, &err);
+            rc = check_setting(g, runs, choice->small, &t, &err);
         method_runs_free(runs, n);
         bool ok = rc == 0 && t.cases > 0 && !t.unlike && t.differ * 10000 <= t.units &&
                   t.codes_differ * 10000 <= t.codes;

@@ -5,12 +5,12 @@
 #define LACUNA_CHECKCU_SELECT_H
 
 #include "cuda/device.h"
+#include "tests/checkcu_choice.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Settings whose text contains `only`; adds to the counters. Nonzero when the GPU is lost. */
-int check_selections(struct gpu *g, const char *only, bool small, int64_t *checks,
-                     int64_t *failures);
+/* Settings that are chosen; adds to the counters. Nonzero when the GPU is lost. */
+int check_selections(struct gpu *g, struct cu_choice *choice, int64_t *checks, int64_t *failures);
 
 #endif
