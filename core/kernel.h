@@ -44,7 +44,10 @@ struct accel_filter {
  * col[ptr[g] .. ptr[g + 1]) of bk keys, ascending, unique and each with an allowed pair; ptr NULL =
  * every allowed pair. With `bits`, blocks are of ACCEL_TILE x ACCEL_TILE pairs, and of block i only
  * those whose bit is set in words[bits[i] * ACCEL_TILE_WORDS ..] are kept; bits[i] = -1: all that
- * are allowed. Bits of pairs that are not allowed are 0. */
+ * are allowed. Bits of pairs that are not allowed are 0.
+ * With `keys`, a block is not of keys that follow each other: block i has the keys
+ * keys[i * ACCEL_TILE ..], ascending, -1 after the last, and bits[i] = -1 says that every row may
+ * see all of them; col is NULL. */
 struct accel_head {
     const struct attn_in *x;
     uint64_t data; /* calls in a row with the same number, not 0, have the same q, k, v */
@@ -54,6 +57,7 @@ struct accel_head {
     const int32_t *bits; /* NULL: whole blocks */
     const uint64_t *words;
     int64_t n_bits; /* blocks that `words` holds */
+    const int32_t *keys;
     const struct accel_filter *filter; /* NULL: none. Its unit is a multiple of the lists' */
 };
 

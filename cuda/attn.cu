@@ -110,12 +110,12 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
     {name, summary, d, ATTN_DENSE, {rows, keys, 1}, ATTN_F16, 90, threads, attn_half_smem(d),      \
      attn_half_launch##d, NULL}
 
-#define BITS(name, d, summary)                                                                     \
-    {name, summary, d, ATTN_BITS, {128, 128, 1}, ATTN_BF16, 90, 384, attn_bits_smem(d),            \
-     attn_bits_launch##d, NULL}
+#define BITS(name, shape, d, lists, summary)                                                       \
+    {name, summary, d, lists, {128, 128, 1}, ATTN_BF16, 90, 384, attn_##shape##_smem(),            \
+     attn_##shape##_launch, NULL}
 
 #define PORTABLE(name, d, lists, rows, keys, element, summary)                                     \
-    {name, summary, d, lists, {rows, keys > 1 ? keys : keys ? 128 : 64, 1}, element, 80, 2 * rows, \
+    {name, summary, d, lists, {rows, keys > 2 ? keys : keys ? 128 : 64, 1}, element, 80, 2 * rows, \
      attn_portable_smem(d, rows), attn_portable_##rows##_##d##_##keys, NULL}
 
 extern "C" const struct attn_kernel attn_kernels[] = {
@@ -130,8 +130,13 @@ extern "C" const struct attn_kernel attn_kernels[] = {
     entry<list64>("bf16-hd64-128x128", "head dim 64, lists of 128 x 128 blocks", ATTN_128x128),
     entry<half64>("bf16-hd64-128x64", "head dim 64, lists of 128 x 64 blocks", ATTN_128x64),
     entry<pair64>("bf16-hd64-64x64", "head dim 64, lists of 64 x 64 blocks", ATTN_64x64),
-    BITS("bf16-hd128-bits", 128, "head dim 128, lists of 128 x 128 blocks with bits"),
-    BITS("bf16-hd64-bits", 64, "head dim 64, lists of 128 x 128 blocks with bits"),
+    BITS("bf16-hd128-bits", bits128, 128, ATTN_BITS,
+         "head dim 128, lists of 128 x 128 blocks with bits"),
+    BITS("bf16-hd64-bits", bits64, 64, ATTN_BITS, "head dim 64, lists of 128 x 128 blocks with bits"),
+    BITS("bf16-hd128-gather", gather128, 128, ATTN_GATHER,
+         "head dim 128, lists of keys for 128 rows, with bits"),
+    BITS("bf16-hd64-gather", gather64, 64, ATTN_GATHER,
+         "head dim 64, lists of keys for 128 rows, with bits"),
     HALF("f16-hd128-dense", 128, 128, 128, 384, "head dim 128, dense, float16"),
     HALF("f16-hd64-dense", 64, 192, 128, 512, "head dim 64, dense, float16"),
     PORTABLE("portable-hd128-dense", 128, ATTN_DENSE, 128, 64, ATTN_BF16,
@@ -144,6 +149,8 @@ extern "C" const struct attn_kernel attn_kernels[] = {
              "head dim 128, lists of 64 x 64 blocks, mma.sync"),
     PORTABLE("portable-hd128-bits", 128, ATTN_BITS, 128, 1, ATTN_BF16,
              "head dim 128, lists of 128 x 128 blocks with bits, mma.sync"),
+    PORTABLE("portable-hd128-gather", 128, ATTN_GATHER, 128, 2, ATTN_BF16,
+             "head dim 128, lists of keys for 128 rows, with bits, mma.sync"),
     PORTABLE("portable-hd64-dense", 64, ATTN_DENSE, 128, 64, ATTN_BF16,
              "head dim 64, dense, mma.sync"),
     PORTABLE("portable-hd64-128x128", 64, ATTN_128x128, 128, 128, ATTN_BF16,
@@ -154,6 +161,8 @@ extern "C" const struct attn_kernel attn_kernels[] = {
              "head dim 64, lists of 64 x 64 blocks, mma.sync"),
     PORTABLE("portable-hd64-bits", 64, ATTN_BITS, 128, 1, ATTN_BF16,
              "head dim 64, lists of 128 x 128 blocks with bits, mma.sync"),
+    PORTABLE("portable-hd64-gather", 64, ATTN_GATHER, 128, 2, ATTN_BF16,
+             "head dim 64, lists of keys for 128 rows, with bits, mma.sync"),
     PORTABLE("portable-f16-hd128-dense", 128, ATTN_DENSE, 128, 0, ATTN_F16,
              "head dim 128, dense, float16, mma.sync"),
     PORTABLE("portable-f16-hd64-dense", 64, ATTN_DENSE, 128, 0, ATTN_F16,
@@ -248,9 +257,14 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     TRY(upload(g, &a->items, plan->items, plan->n_items * (int64_t)sizeof(int4), err));
     if (plan->cols)
         TRY(upload(g, &a->cols, plan->cols, plan->n_cols * 4, err));
-    if (p->lists == ATTN_BITS) {
-        TRY(upload(g, &a->bits, plan->lists.bits, plan->n_cols * 4, err));
+    if (p->lists == ATTN_BITS || p->lists == ATTN_GATHER) {
+        TRY(upload(g, &a->bits, plan->lists.bits, plan->blocks * 4, err));
         TRY(upload(g, &a->words, plan->lists.words, plan->lists.n_bits * 2048, err));
+    }
+    if (p->lists == ATTN_GATHER) {
+        TRY(upload(g, &a->keys, plan->lists.keys, plan->blocks * 512, err));
+        a->k = job->x.k;
+        a->v = job->x.v;
     }
     TRY(gpu_alloc(g, 256, &a->ticket, err));
     TRY(gpu_zero(g, a->ticket, 256, err));

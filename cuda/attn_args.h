@@ -27,6 +27,9 @@ struct attn_args {
     float          grow;          /* 8 / scale_log2: how far scores may pass the maximum in use */
     const int32_t  *bits;  /* per entry of cols: block of `words`, -1 = whole; NULL without bits */
     const uint64_t *words; /* [blocks][256], order in core/kernel.h */
+    const int32_t  *keys;  /* gathered: [entries][128], -1 = none; NULL where blocks are of keys that
+                            * follow each other */
+    const void     *k, *v; /* gathered: the tensors */
 };
 
 /* Of the kernels with a filter on P V (attn_filter.cuh). */

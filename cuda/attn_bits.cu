@@ -1,14 +1,10 @@
 /*
- * attn_bits.cu - the list kernels of attn_sm90.cuh for masks that are no blocks: a partly kept tile
- * is multiplied in full, and scores of pairs that the mask leaves out become -inf by its bits.
+ * attn_bits.cu - the list kernels of attn_sm90.cuh for masks that are no blocks: of tiles of 128
+ * keys that follow each other or are gathered. A partly kept tile is multiplied in full, and scores
+ * of pairs that the mask leaves out become -inf by its bits.
  */
 #include "cuda/attn_sm90.cuh"
 #include "cuda/attn_table.h"
-
-int attn_bits_smem(int d)
-{
-    return d == 64 ? (int)sizeof(attn_smem<bits64>) : (int)sizeof(attn_smem<bits128>);
-}
 
 template <class T>
 static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
@@ -20,12 +16,14 @@ static void launch(int grid, cudaStream_t stream, const void *maps, const void *
                                                                      *(const attn_args *)args);
 }
 
-void attn_bits_launch128(int grid, cudaStream_t stream, const void *maps, const void *args)
-{
-    launch<bits128>(grid, stream, maps, args);
-}
-
-void attn_bits_launch64(int grid, cudaStream_t stream, const void *maps, const void *args)
-{
-    launch<bits64>(grid, stream, maps, args);
-}
+#define X(shape)                                                                                   \
+    int attn_##shape##_smem()                                                                      \
+    {                                                                                              \
+        return (int)sizeof(attn_smem<shape>);                                                      \
+    }                                                                                              \
+    void attn_##shape##_launch(int grid, cudaStream_t stream, const void *maps, const void *args)  \
+    {                                                                                              \
+        launch<shape>(grid, stream, maps, args);                                                   \
+    }
+BITS_LAUNCHES(X)
+#undef X

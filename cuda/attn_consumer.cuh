@@ -9,7 +9,7 @@
 
 template <class T> struct consumer {
     static constexpr int BN = T::BN, D = T::D;
-    static constexpr bool BITS = T::KIND == BLOCKS_BITS;
+    static constexpr bool BITS = T::BITS;
 
     attn_smem<T>      &sm;
     const attn_args   &a;
@@ -156,7 +156,7 @@ template <class T> struct consumer {
             for (int i = 0; i < BN / 2; i++)
                 if (!((i < 32 ? kept.x : kept.y) >> (i & 31) & 1))
                     s[i] = -INFINITY;
-        } else if (masked) {
+        } else if (!T::GATHER && masked) {
             mask_scores(s, keys);
         }
     }

@@ -69,6 +69,19 @@ template <> struct element<__half> {
 
 /* ---- a warp --------------------------------------------------------------------------------- */
 
+/* Rows list[0 .. ROWS) of x [n][D] to shared memory; row -1 becomes 0. */
+template <int D, int ROWS, int THREADS, class E>
+static __device__ __forceinline__ void gather_rows(uint32_t dst, const E *x, const int32_t *list)
+{
+    constexpr int CHUNKS = D / 8;
+#pragma unroll 1 /* registers are short */
+    for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
+        int r = i / CHUNKS, c = i % CHUNKS, row = __ldg(list + r);
+        copy_async(dst + (r * CHUNKS + (c ^ (r & 7))) * 16,
+                   x + (size_t)(row < 0 ? 0 : row) * D + c * 8, row >= 0);
+    }
+}
+
 /* Rows [row0, row0 + ROWS) of x [n][D] to shared memory; rows from n on become 0. */
 template <int D, int ROWS, int THREADS, class E>
 static __device__ __forceinline__ void load_rows(uint32_t dst, const E *x, int row0, int n)
@@ -245,7 +258,21 @@ static __device__ __forceinline__ bool step_bits(const attn_args &a, const int4 
     return block >= 0;
 }
 
-template <int D, int WARPS, class E, bool BITS = false>
+/* What a list's blocks are besides whole ones of keys that follow each other. */
+enum block_kind { WHOLE, BITS, GATHER };
+
+/* Keys or values of a step. */
+template <int D, int THREADS, block_kind KIND, class E>
+static __device__ __forceinline__ void load_step(const attn_args &a, uint32_t dst, const E *x,
+                                                 int key0)
+{
+    if constexpr (KIND == GATHER)
+        gather_rows<D, BN, THREADS>(dst, x, a.keys + key0);
+    else
+        load_rows<D, BN, THREADS>(dst, x, key0, a.nk);
+}
+
+template <int D, int WARPS, class E, block_kind KIND = WHOLE>
 __global__ void __launch_bounds__(32 * WARPS)
     attn_portable(const E *q, const E *k, const E *v, E *out, const attn_args a, int keys)
 {
@@ -262,15 +289,15 @@ __global__ void __launch_bounds__(32 * WARPS)
 
     int key0 = step_key(a, item, keys, 0);
     load_rows<D, ROWS, THREADS>(q_smem, q + (size_t)head * a.nq * D, row0, a.nq);
-    load_rows<D, BN, THREADS>(k_smem, k + kv, key0, a.nk);
-    load_rows<D, BN, THREADS>(v_smem, v + kv, key0, a.nk);
+    load_step<D, THREADS, KIND>(a, k_smem, k + kv, key0);
+    load_step<D, THREADS, KIND>(a, v_smem, v + kv, key0);
     copy_commit();
     for (int i = 0; i < steps; i++) {
         int at = (i & 1) * STAGE, next = key0;
         if (i + 1 < steps) {
             next = step_key(a, item, keys, i + 1);
-            load_rows<D, BN, THREADS>(k_smem + (STAGE - at), k + kv, next, a.nk);
-            load_rows<D, BN, THREADS>(v_smem + (STAGE - at), v + kv, next, a.nk);
+            load_step<D, THREADS, KIND>(a, k_smem + (STAGE - at), k + kv, next);
+            load_step<D, THREADS, KIND>(a, v_smem + (STAGE - at), v + kv, next);
         }
         copy_commit();
         copy_wait<1>();
@@ -278,11 +305,11 @@ __global__ void __launch_bounds__(32 * WARPS)
         if (i == 0)
             w.start(q_smem);
         uint32_t kept = 0;
-        bool     partly = BITS && step_bits(a, item, i, kept);
+        bool     partly = KIND != WHOLE && step_bits(a, item, i, kept);
         w.scores(k_smem + at);
         if (partly) {
             w.keep(kept);
-        } else if (i < masked) {
+        } else if (KIND != GATHER && i < masked) {
             int first = key0 + 2 * (threadIdx.x & 3), limit[2];
             for (int r = 0; r < 2; r++)
                 limit[r] = (a.causal ? min(a.nk, row + 8 * r + a.offset + 1) : a.nk) - first;
@@ -303,26 +330,26 @@ int attn_portable_smem(int d, int rows)
     return (rows + 4 * BN) * d * 2;
 }
 
-template <int D, int WARPS, class E, bool BITS = false>
+template <int D, int WARPS, class E, block_kind KIND = WHOLE>
 static void launch(cudaStream_t stream, const void *maps, const void *args, int keys)
 {
     const attn_tensors *x = (const attn_tensors *)maps;
     const attn_args    *a = (const attn_args *)args;
     int                 bytes = attn_portable_smem(D, 16 * WARPS);
-    cudaFuncSetAttribute(attn_portable<D, WARPS, E, BITS>,
+    cudaFuncSetAttribute(attn_portable<D, WARPS, E, KIND>,
                          cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    attn_portable<D, WARPS, E, BITS><<<a->n_items, 32 * WARPS, bytes, stream>>>(
+    attn_portable<D, WARPS, E, KIND><<<a->n_items, 32 * WARPS, bytes, stream>>>(
         (const E *)x->q, (const E *)x->k, (const E *)x->v, (E *)x->out, *a, keys);
 }
 
-/* keys 0: float16 operands, dense; 1: with bits. */
+/* keys 0: float16 operands, dense; 1: with bits, 2: gathered. */
 template <int ROWS, int D, int KEYS> static void launch_as(cudaStream_t stream, const void *maps,
                                                            const void *args)
 {
     if constexpr (KEYS == 0)
         launch<D, ROWS / 16, __half>(stream, maps, args, BN);
-    else if constexpr (KEYS == 1)
-        launch<D, ROWS / 16, __nv_bfloat16, true>(stream, maps, args, 2 * BN);
+    else if constexpr (KEYS < 3)
+        launch<D, ROWS / 16, __nv_bfloat16, KEYS == 1 ? BITS : GATHER>(stream, maps, args, 2 * BN);
     else
         launch<D, ROWS / 16, __nv_bfloat16>(stream, maps, args, KEYS);
 }

@@ -17,6 +17,7 @@ enum list_kind {
     BLOCKS_HALF, /* cols[beg .. end): blocks of 64 keys, two of them make a stage of BN = 128 */
     BLOCKS_PAIR, /* the same, bits 30 and 31 say for which of the two 64-row blocks */
     BLOCKS_BITS, /* as BLOCKS_LIST; of an entry with bits[i] >= 0 only the pairs of its bits */
+    BLOCKS_GATHER, /* entries of BN single keys with bits, which include what is not allowed */
 };
 
 template <int D_, int BN_, int WG_, int STAGES_, int QBUFS_, int OPANELS_, list_kind KIND_,
@@ -32,7 +33,9 @@ struct shape {
     static constexpr int BOX = HALVES ? 64 : BN; /* keys per TMA copy */
     static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
     /* setmaxnreg moves registers inside what the launch took: 168 x 3 or 128 x 4 per thread. */
-    static constexpr bool MORE = HALVES || KIND == BLOCKS_BITS; /* what a stage's entry takes */
+    static constexpr bool GATHER = KIND == BLOCKS_GATHER, BITS = KIND == BLOCKS_BITS || GATHER;
+    static constexpr int COPIERS = GATHER ? 128 : 1; /* producer threads that fill a stage */
+    static constexpr bool MORE = HALVES || BITS; /* what a stage's entry takes */
     static constexpr int REGS_PRODUCER = WG == 3 ? 32 : MORE ? 40 : 24;
     static constexpr int REGS_CONSUMER = WG == 3 ? 160 : MORE ? 232 : 240;
 };
@@ -44,7 +47,8 @@ template <class T> struct attn_smem {
     alignas(1024) uint8_t o[T::WG][T::OPANELS * 64 * 128];
     int4     work[T::QBUFS];  /* the item of each query buffer; x = -1: no more */
     int2     keys[T::STAGES]; /* first key of each half of a stage; BLOCKS_PAIR: bits 0 and 1;
-                               * BLOCKS_BITS: y = block of the bits, -1 for none */
+                               * with bits: y = their block, -1 for none */
+    int      ticket[2];       /* BLOCKS_GATHER: the next item, for all threads of the producer */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
 };
@@ -60,8 +64,8 @@ DEVICE void attn_begin(attn_smem<T> &sm, const CUtensorMap &mq, const CUtensorMa
             mbar_init(smem_addr(&sm.q_empty[i]), T::WG);
         }
         for (int i = 0; i < T::STAGES; i++) {
-            mbar_init(smem_addr(&sm.k_full[i]), 1);
-            mbar_init(smem_addr(&sm.v_full[i]), 1);
+            mbar_init(smem_addr(&sm.k_full[i]), T::COPIERS);
+            mbar_init(smem_addr(&sm.v_full[i]), T::COPIERS);
             mbar_init(smem_addr(&sm.k_empty[i]), T::WG);
             mbar_init(smem_addr(&sm.v_empty[i]), T::WG);
         }
@@ -91,5 +95,7 @@ using half64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_HALF>;
 using pair64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_PAIR, false>;
 using bits128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_BITS>;
 using bits64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_BITS>;
+using gather128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_GATHER>;
+using gather64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_GATHER>;
 
 #endif

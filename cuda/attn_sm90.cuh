@@ -34,6 +34,7 @@
 #define LACUNA_ATTN_SM90_CUH
 
 #include "cuda/attn_consumer.cuh"
+#include "cuda/attn_gather.cuh"
 #include "cuda/attn_producer.cuh"
 
 template <class T>
@@ -50,7 +51,10 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     attn_begin(sm, mq, mk, mv, mo);
     if (group == 0) {
         regs_dec<T::REGS_PRODUCER>();
-        if (threadIdx.x == 0) {
+        if constexpr (T::GATHER) {
+            gatherer<T> p = {sm, a, &mq};
+            p.run();
+        } else if (threadIdx.x == 0) {
             producer<T> p = {sm, a, &mq, &mk, &mv};
             p.run();
         }

@@ -12,17 +12,20 @@ int  attn_half_smem(int d);
 void attn_half_launch128(int grid, cudaStream_t stream, const void *maps, const void *args);
 void attn_half_launch64(int grid, cudaStream_t stream, const void *maps, const void *args);
 
-/* attn_bits.cu: lists of 128 x 128 blocks with bits. */
-int  attn_bits_smem(int d);
-void attn_bits_launch128(int grid, cudaStream_t stream, const void *maps, const void *args);
-void attn_bits_launch64(int grid, cudaStream_t stream, const void *maps, const void *args);
+/* attn_bits.cu: lists with bits, by shape. */
+#define BITS_LAUNCHES(X) X(bits128) X(bits64) X(gather128) X(gather64)
+#define X(shape)                                                                                   \
+    int  attn_##shape##_smem();                                                                    \
+    void attn_##shape##_launch(int grid, cudaStream_t stream, const void *maps, const void *args);
+BITS_LAUNCHES(X)
+#undef X
 
 /* attn_portable.cu: query rows of a thread block and head dim in the name, then the keys of a list's
- * block (0: float16 operands, dense; 1: blocks of 128 with bits). `maps` is a struct attn_tensors. */
+ * block (0: float16 operands, dense; 1, 2: blocks of 128 with bits, 2: of gathered keys). `maps` is a struct attn_tensors. */
 int attn_portable_smem(int d, int rows);
 #define PORTABLE_LAUNCHES(X)                                                                       \
-    X(128, 64, 64) X(128, 64, 128) X(64, 64, 64) X(128, 64, 0) X(128, 64, 1)                       \
-    X(128, 128, 64) X(128, 128, 128) X(64, 128, 64) X(128, 128, 0) X(128, 128, 1)
+    X(128, 64, 64) X(128, 64, 128) X(64, 64, 64) X(128, 64, 0) X(128, 64, 1) X(128, 64, 2)                      \
+    X(128, 128, 64) X(128, 128, 128) X(64, 128, 64) X(128, 128, 0) X(128, 128, 1) X(128, 128, 2)
 #define X(rows, d, keys)                                                                           \
     void attn_portable_##rows##_##d##_##keys(int grid, cudaStream_t stream, const void *maps,      \
                                              const void *args);

@@ -89,12 +89,13 @@ static int make_job(struct accel_session *s, const struct accel_head *h, bool de
     const struct attn_in     *x = h->x;
     const struct attn_kernel *k = NULL;
     struct attn_plan          plan = {0};
-    struct attn_csr           csr = {h->ptr, h->col, h->bits, h->words, h->n_bits};
+    struct attn_csr           csr = {h->ptr, h->col, h->bits, h->keys, h->words, h->n_bits};
     struct attn_problem       p = {1, 1, x->d, x->nq, x->nk, x->scale, x->causal, ATTN_DENSE};
     int                       rc = 0;
 
     if (!dense)
-        p.lists = h->bits       ? ATTN_BITS
+        p.lists = h->keys       ? ATTN_GATHER
+                  : h->bits     ? ATTN_BITS
                   : h->bq == 64 ? ATTN_64x64
                   : h->bk == 64 ? ATTN_128x64
                                 : ATTN_128x128;

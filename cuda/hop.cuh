@@ -117,6 +117,24 @@ DEVICE void bulk_prefetch(const void *src, int bytes)
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
 }
 
+/* 16 bytes by this thread, or zeros where !valid; by groups, as cp.async has it. */
+DEVICE void cp_async(uint32_t dst, const void *src, bool valid)
+{
+    int bytes = valid ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
+                 : "memory");
+}
+
+DEVICE void cp_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int PENDING> DEVICE void cp_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
 /* Rows outside the tensor are not written. */
 DEVICE void tma_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
 {

@@ -31,7 +31,8 @@ int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile)
 
 int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile)
 {
-    bool wide = lists == ATTN_128x128 || lists == ATTN_BITS || lists == ATTN_64x128;
+    bool wide = lists == ATTN_128x128 || lists == ATTN_BITS || lists == ATTN_GATHER ||
+                lists == ATTN_64x128;
     return lists == ATTN_DENSE ? tile->bn : wide ? 128 : 64;
 }
 
@@ -181,13 +182,16 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
                       struct attn_plan *plan, struct err *err)
 {
     int64_t n = csr->ptr[(int64_t)p->heads * plan->q_blocks];
-    int     rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
-    if (rc)
-        return rc;
-    memcpy(plan->cols, csr->col, (size_t)n * sizeof(int32_t));
+    if (csr->col) {
+        int rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
+        if (rc)
+            return rc;
+        memcpy(plan->cols, csr->col, (size_t)n * sizeof(int32_t));
+        plan->n_cols = n;
+    }
     for (int32_t r = 0; r < p->heads * plan->q_blocks; r++)
         add_item(plan, r, csr->ptr[r], csr->ptr[r + 1]);
-    plan->blocks = plan->n_cols = n;
+    plan->blocks = n;
     plan->lists = *csr;
     return 0;
 }

@@ -25,7 +25,8 @@ enum attn_lists {
     ATTN_128x128,
     ATTN_128x64,
     ATTN_64x64,
-    ATTN_BITS, /* 128 x 128 blocks, of which bits may keep a part (core/kernel.h) */
+    ATTN_BITS,   /* 128 x 128 blocks, of which bits may keep a part (core/kernel.h) */
+    ATTN_GATHER, /* the same, of gathered keys */
     ATTN_LISTS_COUNT,
     ATTN_64x128,
 };
@@ -41,10 +42,10 @@ struct attn_problem {
 
 /* Block lists of all heads: row r = head * ceil(nq / rows of a block) + block has the key blocks
  * col[ptr[r] .. ptr[r + 1]), ascending, unique, each with a pair that is allowed. ATTN_BITS: bits,
- * words and n_bits as in struct accel_head. */
+ * words and n_bits as in struct accel_head; ATTN_GATHER: keys as there, col is NULL. */
 struct attn_csr {
     const int64_t  *ptr;
-    const int32_t  *col, *bits;
+    const int32_t  *col, *bits, *keys;
     const uint64_t *words;
     int64_t         n_bits;
 };
@@ -70,7 +71,7 @@ struct attn_plan {
     int32_t            q_blocks; /* per head */
     struct attn_item  *items;    /* owned */
     int32_t            n_items;
-    int32_t           *cols;     /* owned; NULL when dense */
+    int32_t           *cols;     /* owned; NULL when dense or gathered */
     int64_t            n_cols;
     struct attn_csr    lists;    /* the caller's: for the bits */
     struct attn_split *splits;   /* owned */

@@ -126,12 +126,13 @@ static int attend_tiles(const struct accel *a, struct accel_session *s, struct a
     struct accel_tiles t = {0};
     double since = run_now_ns();
     int rc = 0;
-    TRY(accel_tiles_make(masks, n, BITS_BYTES, &t, why, err));
+    TRY(accel_tiles_make(masks, n, TILES_BEST, BITS_BYTES, &t, why, err));
     h->ptr = t.ptr;
     h->col = t.col;
-    h->bits = t.n_bits ? t.bits : NULL;
+    h->bits = t.n_bits || t.keys ? t.bits : NULL;
     h->words = t.words;
     h->n_bits = t.n_bits;
+    h->keys = t.keys;
     since -= run_now_ns();
     TRY(a->attend(s, h, r, err));
     r->host_plan_ns -= since;

@@ -2,9 +2,10 @@
  * acceltiles.c - masks to tiles with bits (acceltiles.h).
  *
  * Rows that share one list up to the causal clip make a run, and a run is written once, from the
- * spans of its last row, into a bitmap that lies tile by tile. Then the tiles that were touched are
- * looked at: empty ones are left out, whole ones are plain entries, the others become bits in the
- * order of the kernels' registers. O(spans of the runs + 128 per touched tile).
+ * spans of its last row, into a bitmap that lies tile by tile. To gather, the columns that no run
+ * has are squeezed out of it. Then the tiles that were touched are looked at: whole ones are plain
+ * entries, the others become bits in the order of the kernels' registers.
+ * O(spans of the runs + 128 per touched tile).
  */
 #include "sim/acceltiles.h"
 
@@ -33,8 +34,19 @@ struct group {
     uint8_t *seen;   /* [n_cols]: tiles with a bit in the map */
     struct span *spans;
     int64_t span_cap;
+    uint64_t *packed; /* as map, of the gathered keys; NULL: not gathered */
+    int32_t *keys;    /* [n_cols * TILE]: them */
 };
 
+/* A tile of the group: per run 128 bits, and the keys they are for. */
+struct tile {
+    const uint64_t *map; /* [TILE][2] */
+    int64_t first;       /* key, where they follow each other */
+    const int32_t *keys; /* NULL: they do */
+    int64_t n_keys;
+};
+
+/* The bits a .. b - 1 of a word, as far as it has them. */
 static uint64_t bits_between(int64_t a, int64_t b)
 {
     a = a < 0 ? 0 : a;
@@ -74,21 +86,40 @@ out:
     return rc;
 }
 
-/* Keys of tile c that a row sees, as bits. */
-static void allowed_bits(const struct mask *m, int64_t row, int64_t c, uint64_t w[2])
+/* Keys of a tile below a limit. */
+static int64_t keys_below(const struct tile *t, int64_t limit)
 {
-    int64_t limit = mask_limit(m, row) - c * TILE;
-    w[0] = bits_between(0, limit);
-    w[1] = bits_between(0, limit - 64);
+    int64_t lo = 0, hi = t->n_keys;
+    if (!t->keys)
+        return limit <= t->first ? 0 : limit - t->first < TILE ? limit - t->first : TILE;
+    while (lo < hi) {
+        int64_t middle = (lo + hi) / 2;
+        if (t->keys[middle] < limit)
+            lo = middle + 1;
+        else
+            hi = middle;
+    }
+    return lo;
 }
 
-static bool keeps_all(const struct group *g, int64_t c)
+/* Keys of a tile that a row may see, as bits. */
+static void allowed_bits(const struct mask *m, int64_t row, const struct tile *t, uint64_t w[2])
+{
+    int64_t n = keys_below(t, mask_limit(m, row));
+    w[0] = bits_between(0, n);
+    w[1] = bits_between(0, n - 64);
+}
+
+/* All that is allowed is kept; of gathered keys, everything is. */
+static bool keeps_all(const struct group *g, const struct tile *t)
 {
     for (int i = 0; i < g->n_runs; i++) {
-        const uint64_t *w = g->map + (c * TILE + i) * 2;
+        const struct run *r = g->runs + i;
+        const uint64_t *w = t->map + 2 * i;
         uint64_t all[2];
-        allowed_bits(g->runs[i].m, g->runs[i].row1 - 1, c, all);
-        if (w[0] != all[0] || w[1] != all[1])
+        allowed_bits(r->m, r->row1 - 1, t, all);
+        if (w[0] != all[0] || w[1] != all[1] ||
+            (t->keys && keys_below(t, mask_limit(r->m, r->row0)) < TILE))
             return false;
     }
     return true;
@@ -110,11 +141,11 @@ static void row_words(const uint64_t w[2], uint64_t out[4])
                  squeeze(w[1] >> 2 * q & 0x0303030303030303ull) << 32;
 }
 
-static void run_words(const struct group *g, int run, int64_t c, uint64_t *out)
+static void run_words(const struct group *g, int run, const struct tile *t, uint64_t *out)
 {
     const struct run *r = g->runs + run;
-    const uint64_t *w = g->map + (c * TILE + run) * 2;
-    bool clipped = mask_limit(r->m, r->row0) < (c + 1) * TILE;
+    const uint64_t *w = t->map + 2 * run;
+    bool clipped = keys_below(t, mask_limit(r->m, r->row0)) < t->n_keys;
     uint64_t four[4];
     row_words(w, four);
     for (int64_t i = r->row0; i < r->row1; i++) {
@@ -122,7 +153,7 @@ static void run_words(const struct group *g, int run, int64_t c, uint64_t *out)
         uint64_t *to = out + accel_word(row, 0);
         if (clipped) {
             uint64_t own[2];
-            allowed_bits(r->m, i, c, own);
+            allowed_bits(r->m, i, t, own);
             own[0] &= w[0];
             own[1] &= w[1];
             row_words(own, four);
@@ -132,17 +163,11 @@ static void run_words(const struct group *g, int run, int64_t c, uint64_t *out)
     }
 }
 
-static int add_tile(struct accel_tiles *t, const struct group *g, int64_t c, int64_t max_bytes,
-                    char why[160], struct err *err)
+static int add_bits(struct accel_tiles *t, const struct group *g, const struct tile *x,
+                    int64_t max_bytes, char why[160], struct err *err)
 {
     int64_t tile_bytes = ACCEL_TILE_WORDS * (int64_t)sizeof *t->words;
     int rc = 0;
-    TRY(mem_grow(&t->col, &t->tile_cap, t->n_tiles + 1, sizeof *t->col, "tiles", err));
-    TRY(mem_grow(&t->bits, &t->bits_cap, t->n_tiles + 1, sizeof *t->bits, "tiles", err));
-    t->col[t->n_tiles] = (int32_t)c;
-    t->bits[t->n_tiles++] = keeps_all(g, c) ? -1 : (int32_t)t->n_bits;
-    if (t->bits[t->n_tiles - 1] < 0)
-        return 0;
     if ((t->n_bits + 1) * tile_bytes > max_bytes) {
         snprintf(why, 160, "the mask's bits take more than %.1f GB of GPU memory",
                  (double)max_bytes * 1e-9);
@@ -153,7 +178,100 @@ static int add_tile(struct accel_tiles *t, const struct group *g, int64_t c, int
     uint64_t *out = t->words + t->n_bits++ * ACCEL_TILE_WORDS;
     memset(out, 0, (size_t)tile_bytes);
     for (int i = 0; i < g->n_runs; i++)
-        run_words(g, i, c, out);
+        run_words(g, i, x, out);
+out:
+    return rc;
+}
+
+static int add_tile(struct accel_tiles *t, const struct group *g, const struct tile *x,
+                    int64_t max_bytes, char why[160], struct err *err)
+{
+    int64_t at = t->n_tiles;
+    int rc = 0;
+    TRY(mem_grow(&t->bits, &t->bits_cap, at + 1, sizeof *t->bits, "tiles", err));
+    if (x->keys) {
+        TRY(mem_grow(&t->keys, &t->key_cap, (at + 1) * TILE, sizeof *t->keys, "keys", err));
+        for (int64_t k = 0; k < TILE; k++)
+            t->keys[at * TILE + k] = k < x->n_keys ? x->keys[k] : -1;
+    } else {
+        TRY(mem_grow(&t->col, &t->col_cap, at + 1, sizeof *t->col, "tiles", err));
+        t->col[at] = (int32_t)(x->first / TILE);
+    }
+    t->n_tiles++;
+    bool all = keeps_all(g, x);
+    t->bits[at] = all ? -1 : (int32_t)t->n_bits;
+    if (!all)
+        TRY(add_bits(t, g, x, max_bytes, why, err));
+out:
+    return rc;
+}
+
+/* ---- gathering ------------------------------------------------------------------------------ */
+
+/* Bits of x at the set bits of `from`, side by side; x has no others. */
+static uint64_t pack_bits(uint64_t x, uint64_t from)
+{
+    uint64_t out = 0;
+    if (x == from)
+        return bits_between(0, __builtin_popcountll(from));
+    if (from == ~0ull)
+        return x;
+    for (; x; x &= x - 1)
+        out |= 1ull << __builtin_popcountll(from & ((x & -x) - 1));
+    return out;
+}
+
+/* The n gathered keys from number `at` on are those at the bits `from` of word `half` of column c:
+ * take them over for every run. */
+static void pack_word(struct group *g, int64_t c, int half, uint64_t from, int64_t at)
+{
+    for (int i = 0; i < g->n_runs; i++) {
+        uint64_t x = pack_bits(g->map[(c * TILE + i) * 2 + half], from);
+        uint64_t *to = g->packed + (at / TILE * TILE + i) * 2 + at / 64 % 2;
+        *to |= x << at % 64;
+        if (at % 64 && x >> (64 - at % 64)) /* the other word, or the next tile's first */
+            to[at / 64 % 2 ? 2 * TILE - 1 : 1] |= x >> (64 - at % 64);
+    }
+}
+
+/* Squeeze the group's map. Returns the number of keys. */
+static int64_t gather(struct group *g)
+{
+    int64_t n = 0;
+    for (int64_t c = 0; c < g->n_cols; c++)
+        for (int half = 0; half < 2 && g->seen[c]; half++) {
+            uint64_t any = 0;
+            for (int i = 0; i < g->n_runs; i++)
+                any |= g->map[(c * TILE + i) * 2 + half];
+            pack_word(g, c, half, any, n);
+            for (; any; any &= any - 1)
+                g->keys[n++] = (int32_t)(c * TILE + half * 64 + __builtin_ctzll(any));
+        }
+    return n;
+}
+
+/* ---- groups --------------------------------------------------------------------------------- */
+
+static int add_group(struct accel_tiles *t, struct group *g, int64_t max_bytes, char why[160],
+                     struct err *err)
+{
+    int64_t n_keys = g->packed ? gather(g) : 0;
+    int rc = 0;
+    for (int64_t k = 0; k < n_keys; k += TILE) {
+        struct tile x = {g->packed + k * 2, 0, g->keys + k, n_keys - k < TILE ? n_keys - k : TILE};
+        TRY(add_tile(t, g, &x, max_bytes, why, err));
+    }
+    if (n_keys)
+        memset(g->packed, 0, (size_t)((n_keys + TILE - 1) / TILE * TILE * 2) * sizeof *g->packed);
+    for (int64_t c = 0; c < g->n_cols; c++) {
+        struct tile x = {g->map + c * TILE * 2, c * TILE, NULL, TILE};
+        if (!g->seen[c])
+            continue;
+        if (!g->packed)
+            TRY(add_tile(t, g, &x, max_bytes, why, err));
+        memset(g->map + c * TILE * 2, 0, TILE * 2 * sizeof *g->map);
+        g->seen[c] = 0;
+    }
 out:
     return rc;
 }
@@ -176,37 +294,86 @@ out:
     return rc;
 }
 
-int accel_tiles_make(const struct mask *masks, int64_t n, int64_t max_bytes, struct accel_tiles *t,
-                     char why[160], struct err *err)
+/* Tiles of rows [row0, row1) of m, in place and gathered. */
+static int count_rows(struct group *g, const struct mask *m, int64_t row0, int64_t row1,
+                      int64_t tiles[2], struct err *err)
 {
-    int64_t nq = masks->nq, groups = (nq + TILE - 1) / TILE;
+    int64_t keys = 0, last = -1, n = mask_union_max(m, row0, row1);
+    int rc = 0;
+    TRY(mem_grow(&g->spans, &g->span_cap, n, sizeof *g->spans, "mask spans", err));
+    n = mask_union_spans(m, row0, row1, g->spans, err);
+    if (n < 0)
+        return (int)n;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t from = g->spans[i].lo / TILE, to = (g->spans[i].hi - 1) / TILE;
+        keys += g->spans[i].hi - g->spans[i].lo;
+        tiles[0] += to - (from > last ? from - 1 : last);
+        last = to;
+    }
+    tiles[1] += (keys + TILE - 1) / TILE;
+out:
+    return rc;
+}
+
+/* Whether gathering pays. */
+static int choose(struct group *g, const struct mask *masks, int64_t n, bool *gathered,
+                  struct err *err)
+{
+    int64_t tiles[2] = {0, 0};
+    int rc = 0;
+    for (const struct mask *m = masks; m < masks + n; m++)
+        for (int64_t row = m->row0; row < m->row1; row = (row / TILE + 1) * TILE) {
+            int64_t end = (row / TILE + 1) * TILE;
+            TRY(count_rows(g, m, row, end < m->row1 ? end : m->row1, tiles, err));
+        }
+    *gathered = (double)tiles[1] < GATHER_BELOW * (double)tiles[0];
+out:
+    return rc;
+}
+
+static int make_groups(struct group *g, const struct mask *masks, int64_t n, int64_t max_bytes,
+                       struct accel_tiles *t, char why[160], struct err *err)
+{
+    int64_t groups = (masks->nq + TILE - 1) / TILE;
     const struct mask *m = masks;
+    int rc = 0;
+    TRY(mem_zalloc(&t->ptr, groups + 1, sizeof *t->ptr, "tiles", err));
+    for (int64_t k = 0; k < groups; k++) {
+        g->row0 = k * TILE;
+        TRY(mark_group(g, &m, masks + n, masks->nq, err));
+        TRY(add_group(t, g, max_bytes, why, err));
+        t->ptr[k + 1] = t->n_tiles;
+    }
+out:
+    return rc;
+}
+
+int accel_tiles_make(const struct mask *masks, int64_t n, enum tile_keys which, int64_t max_bytes,
+                     struct accel_tiles *t, char why[160], struct err *err)
+{
+    bool gathered = which == TILES_GATHERED;
     struct group *g = NULL;
     int rc = 0;
 
     memset(t, 0, sizeof *t);
     TRY(mem_zalloc(&g, 1, sizeof *g, "tiles of a mask", err));
     g->n_cols = (masks->nk + TILE - 1) / TILE;
+    if (which == TILES_BEST)
+        TRY(choose(g, masks, n, &gathered, err));
     TRY(mem_zalloc(&g->map, g->n_cols * TILE * 2, sizeof *g->map, "tiles of a mask", err));
     TRY(mem_zalloc(&g->seen, g->n_cols, 1, "tiles of a mask", err));
-    TRY(mem_zalloc(&t->ptr, groups + 1, sizeof *t->ptr, "tiles", err));
-    for (int64_t k = 0; k < groups; k++) {
-        g->row0 = k * TILE;
-        TRY(mark_group(g, &m, masks + n, nq, err));
-        for (int64_t c = 0; c < g->n_cols; c++) {
-            if (!g->seen[c])
-                continue;
-            TRY(add_tile(t, g, c, max_bytes, why, err));
-            memset(g->map + c * TILE * 2, 0, TILE * 2 * sizeof *g->map);
-            g->seen[c] = 0;
-        }
-        t->ptr[k + 1] = t->n_tiles;
+    if (gathered) {
+        TRY(mem_zalloc(&g->packed, g->n_cols * TILE * 2, sizeof *g->packed, "gathered keys", err));
+        TRY(mem_alloc(&g->keys, g->n_cols * TILE, sizeof *g->keys, "gathered keys", err));
     }
+    TRY(make_groups(g, masks, n, max_bytes, t, why, err));
 out:
     if (g) {
         free(g->map);
         free(g->seen);
         free(g->spans);
+        free(g->packed);
+        free(g->keys);
     }
     free(g);
     if (rc)
@@ -219,6 +386,7 @@ void accel_tiles_free(struct accel_tiles *t)
     free(t->ptr);
     free(t->col);
     free(t->bits);
+    free(t->keys);
     free(t->words);
     memset(t, 0, sizeof *t);
 }

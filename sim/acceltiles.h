@@ -1,6 +1,8 @@
 /*
  * acceltiles.h - a mask of any form as tiles of 128 x 128 pairs with bits for what a tile keeps
- * (struct accel_head in core/kernel.h), for GPU kernels that multiply whole tiles.
+ * (struct accel_head in core/kernel.h), for GPU kernels that multiply whole tiles. The 128 keys of
+ * a tile follow each other, or are gathered: then a group of 128 rows has as many tiles as the keys
+ * that any of its rows keeps fill.
  */
 #ifndef LACUNA_ACCELTILES_H
 #define LACUNA_ACCELTILES_H
@@ -8,18 +10,23 @@
 #include "core/kernel.h"
 #include "core/mask.h"
 
+/* TILES_BEST gathers where that leaves fewer than GATHER_BELOW of the tiles. */
+enum tile_keys { TILES_BEST, TILES_IN_PLACE, TILES_GATHERED };
+#define GATHER_BELOW 0.8
+
 struct accel_tiles {
     int64_t *ptr; /* [groups + 1], owned as the rest */
     int32_t *col, *bits;
+    int32_t *keys; /* [n_tiles][128]; NULL unless gathered */
     uint64_t *words;
-    int64_t n_tiles, n_bits; /* tiles; those among them that keep only a part */
-    int64_t tile_cap, bits_cap, word_cap;
+    int64_t n_tiles, n_bits; /* tiles; those among them that have bits */
+    int64_t col_cap, bits_cap, key_cap, word_cap;
 };
 
 /* masks[0..n) cover all nq rows in order. Returns METHOD_SKIP with `why` when the bits would take
  * more than max_bytes. */
-int accel_tiles_make(const struct mask *masks, int64_t n, int64_t max_bytes, struct accel_tiles *t,
-                     char why[160], struct err *err);
+int accel_tiles_make(const struct mask *masks, int64_t n, enum tile_keys which, int64_t max_bytes,
+                     struct accel_tiles *t, char why[160], struct err *err);
 void accel_tiles_free(struct accel_tiles *t);
 
 #endif

@@ -167,9 +167,9 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
     int n = k->lists == ATTN_DENSE || choice.small ? 1 : (int)(sizeof lists / sizeof *lists);
     int64_t before = n_checks, failed = n_failures;
 
-    if (k->lists == ATTN_BITS && check_bits(g, k))
+    if (cu_has_bits(k->lists) && check_bits(g, k))
         return 1;
-    for (int i = 0; i < n && k->lists != ATTN_BITS; i++) {
+    for (int i = 0; i < n && !cu_has_bits(k->lists); i++) {
         c.pattern = lists[i].pattern;
         c.density = lists[i].density;
         if (check_lengths(g, c) || check_rectangles(g, c) || check_many_items(g, c))
@@ -177,7 +177,7 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
     }
     c.pattern = KEEP_RANDOM;
     c.density = 0.4;
-    if (!choice.small && k->lists != ATTN_BITS && check_data(g, k, c))
+    if (!choice.small && !cu_has_bits(k->lists) && check_data(g, k, c))
         return 1;
     printf("  %-5s %s: %lld checks\n", n_failures > failed ? "FAIL" : "ok", k->name,
            (long long)(n_checks - before));

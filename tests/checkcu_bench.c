@@ -203,7 +203,7 @@ static int bench_lists(struct bench *b, struct err *err)
     int  rc = 0;
     for (const struct attn_kernel *k = attn_kernels; k->name; k++)
         for (size_t i = 0; i < sizeof densities / sizeof *densities && k->lists; i++) {
-            if (k->lists == ATTN_BITS || (k->sm != 90 && !b->all && b->gpu.sm == 90))
+            if (cu_has_bits(k->lists) || (k->sm != 90 && !b->all && b->gpu.sm == 90))
                 continue;
             struct cu_case c = make_case(k->d, 32768, 16, 16, false, k->lists, k->name);
             c.density = densities[i];
@@ -240,12 +240,12 @@ static int bench_bits(struct bench *b, struct err *err)
     char text[96];
     int  rc = 0;
     for (const struct attn_kernel *k = attn_kernels; k->name; k++)
-        for (size_t i = 0; i < sizeof masks / sizeof *masks && k->lists == ATTN_BITS; i++) {
+        for (size_t i = 0; i < sizeof masks / sizeof *masks && cu_has_bits(k->lists); i++) {
             if (k->sm != 90 && !b->all && b->gpu.sm == 90)
                 continue;
             bool           band = masks[i].bits == BITS_BAND;
             int            heads = band ? 16 : 2;
-            struct cu_case c = make_case(k->d, 32768, heads, heads, masks[i].causal, ATTN_BITS,
+            struct cu_case c = make_case(k->d, 32768, heads, heads, masks[i].causal, k->lists,
                                          k->name);
             c.bits = masks[i].bits;
             c.density = masks[i].density;

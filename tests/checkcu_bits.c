@@ -110,22 +110,27 @@ static int append(struct accel_tiles *all, const struct accel_tiles *t, int head
                   struct err *err)
 {
     int rc = 0;
-    TRY(mem_grow(&all->col, &all->tile_cap, all->n_tiles + t->n_tiles, sizeof *all->col, "tiles",
-                 err));
-    TRY(mem_grow(&all->bits, &all->bits_cap, all->n_tiles + t->n_tiles, sizeof *all->bits, "tiles",
-                 err));
+    int64_t tiles = all->n_tiles + t->n_tiles;
+    TRY(mem_grow(&all->col, &all->col_cap, tiles, sizeof *all->col, "tiles", err));
+    if (t->keys)
+        TRY(mem_grow(&all->keys, &all->key_cap, tiles * ACCEL_TILE, sizeof *all->keys, "keys",
+                     err));
+    TRY(mem_grow(&all->bits, &all->bits_cap, tiles, sizeof *all->bits, "tiles", err));
     TRY(mem_grow(&all->words, &all->word_cap, (all->n_bits + t->n_bits) * ACCEL_TILE_WORDS,
                  sizeof *all->words, "bits", err));
     for (int64_t g = 0; g <= groups; g++)
         all->ptr[head * groups + g] = all->n_tiles + t->ptr[g];
     for (int64_t i = 0; i < t->n_tiles; i++) {
-        all->col[all->n_tiles + i] = t->col[i];
+        all->col[all->n_tiles + i] = t->col ? t->col[i] : 0;
         all->bits[all->n_tiles + i] = t->bits[i] < 0 ? -1 : t->bits[i] + (int32_t)all->n_bits;
     }
     if (t->n_bits)
         memcpy(all->words + all->n_bits * ACCEL_TILE_WORDS, t->words,
                (size_t)(t->n_bits * ACCEL_TILE_WORDS) * sizeof *t->words);
-    all->n_tiles += t->n_tiles;
+    if (t->keys)
+        memcpy(all->keys + all->n_tiles * ACCEL_TILE, t->keys,
+               (size_t)(t->n_tiles * ACCEL_TILE) * sizeof *t->keys);
+    all->n_tiles = tiles;
     all->n_bits += t->n_bits;
 out:
     return rc;
@@ -143,7 +148,8 @@ int cu_bits_lists(const struct cu_case *c, struct accel_tiles *all, struct err *
     TRY(mem_zalloc(&all->ptr, p->heads * groups + 1, sizeof *all->ptr, "tiles", err));
     for (int h = 0; h < p->heads; h++) {
         TRY(cu_bits_mask(c, h, 0, p->nq, &m, err));
-        TRY(accel_tiles_make(&m, 1, INT64_MAX, &t, why, err));
+        TRY(accel_tiles_make(&m, 1, p->lists == ATTN_GATHER ? TILES_GATHERED : TILES_IN_PLACE,
+                             INT64_MAX, &t, why, err));
         TRY(append(all, &t, h, groups, err));
         accel_tiles_free(&t);
         mask_free(&m);

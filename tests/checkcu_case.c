@@ -169,9 +169,13 @@ int cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct
     TRY(gpu_alloc(g, nq * p->d * 2, &x.out, err));
     TRY(gpu_alloc(g, nq * 4, &x.lse, err));
     struct attn_csr csr = {0};
-    if (p->lists == ATTN_BITS) {
+    if (cu_has_bits(p->lists)) {
         TRY(cu_bits_lists(c, &r->tiles, err));
-        csr = (struct attn_csr){r->tiles.ptr, r->tiles.col, r->tiles.bits, r->tiles.words,
+        csr = (struct attn_csr){r->tiles.ptr,
+                                p->lists == ATTN_GATHER ? NULL : r->tiles.col,
+                                r->tiles.bits,
+                                r->tiles.keys,
+                                r->tiles.words,
                                 r->tiles.n_bits};
     } else if (p->lists != ATTN_DENSE) {
         TRY(make_lists(r, err));
@@ -248,7 +252,7 @@ static int compare_block(const struct cu_run *r, const struct attn_ops *ops, int
 
     if (p->lists == ATTN_DENSE) {
         mask_full(&m, p->nq, p->nk, row0, row1, p->causal);
-    } else if (p->lists == ATTN_BITS) {
+    } else if (cu_has_bits(p->lists)) {
         TRY(cu_bits_mask(&r->c, head, row0, row1, &m, err));
     } else {
         TRY(mask_lists_init(&m, p->nq, p->nk, row0, row1, p->causal, bq,

@@ -19,7 +19,7 @@ extern const char *const cu_data_names[];
 /* Which blocks a list keeps, of those with an allowed pair. */
 enum cu_pattern { KEEP_RANDOM, KEEP_ALL, KEEP_FIRST, KEEP_DIAGONAL, KEEP_SOME_ROWS, KEEP_SKEWED };
 
-/* Masks of lists with bits (ATTN_BITS). */
+/* Masks of lists with bits. */
 enum cu_bits {
     BITS_SLICES, /* 128 x 1, random */
     BITS_BAND,   /* 16 sinks and a window, the last rows dense */
@@ -30,12 +30,17 @@ enum cu_bits {
     BITS_COUNT
 };
 
+static inline bool cu_has_bits(enum attn_lists lists)
+{
+    return lists == ATTN_BITS || lists == ATTN_GATHER;
+}
+
 struct cu_case {
     struct attn_problem problem;
     enum cu_data        data;
     enum cu_pattern     pattern;
     double              density; /* of KEEP_RANDOM, KEEP_SOME_ROWS, KEEP_SKEWED, random bits */
-    enum cu_bits        bits;    /* of ATTN_BITS */
+    enum cu_bits        bits;    /* with cu_has_bits */
     int64_t             window;  /* of BITS_BAND */
     const char         *kernel;  /* NULL = the default one */
     bool                split;
@@ -50,7 +55,7 @@ struct cu_run {
     float                    *q, *k, *v;         /* host, values representable in bf16, owned */
     int64_t                  *ptr;               /* lists, owned; NULL when dense */
     int32_t                  *col;
-    struct accel_tiles        tiles; /* of all heads, owned; with ATTN_BITS */
+    struct accel_tiles        tiles; /* of all heads, owned; with cu_has_bits */
     struct attn_plan          plan;
     double                    plan_ns;           /* wall time of planning, on the host */
     struct attn_job           job;

@@ -32,10 +32,10 @@ static void bits_to_mask(const struct accel_head *h, struct mask *m, struct err 
         for (int64_t i = h->ptr[r / ACCEL_TILE]; i < h->ptr[r / ACCEL_TILE + 1]; i++)
             for (int k = 0; k < ACCEL_TILE; k++) {
                 int row = (int)(r % ACCEL_TILE);
-                int64_t key = h->col[i] * ACCEL_TILE + k;
+                int64_t key = h->keys ? h->keys[i * ACCEL_TILE + k] : h->col[i] * ACCEL_TILE + k;
                 const uint64_t *w = h->words + h->bits[i] * ACCEL_TILE_WORDS;
                 bool kept = h->bits[i] < 0 || w[accel_word(row, k)] >> accel_bit(row, k) & 1;
-                if (kept && key < mask_limit(m, r))
+                if (kept && key >= 0 && key < mask_limit(m, r))
                     assert_ok(mask_lists_add(m, r, (int32_t)key, err), err);
             }
     mask_lists_finish(m);

@@ -54,6 +54,11 @@ static bool bit_of(const struct accel_tiles *t, int64_t entry, int row, int key)
     return words[accel_word(row, key)] >> accel_bit(row, key) & 1;
 }
 
+static int64_t key_of(const struct accel_tiles *t, int64_t entry, int64_t k)
+{
+    return t->keys ? t->keys[entry * T + k] : t->col[entry] * T + k;
+}
+
 /* Keys that row i keeps by the tiles, one byte each. */
 static void expand_row(const struct accel_tiles *t, const struct mask *m, int64_t i, uint8_t *kept)
 {
@@ -61,9 +66,10 @@ static void expand_row(const struct accel_tiles *t, const struct mask *m, int64_
     memset(kept, 0, (size_t)m->nk);
     for (int64_t e = t->ptr[g]; e < t->ptr[g + 1]; e++)
         for (int64_t k = 0; k < T; k++) {
-            int64_t key = t->col[e] * T + k;
-            bool bit = t->bits[e] < 0 ? key < limit : bit_of(t, e, (int)(i % T), (int)k);
-            ck_assert_msg(!bit || key < limit, "row %lld: key %lld is not allowed", (long long)i,
+            int64_t key = key_of(t, e, k);
+            bool whole = t->bits[e] < 0 && (t->keys || key < limit);
+            bool bit = whole || (t->bits[e] >= 0 && bit_of(t, e, (int)(i % T), (int)k));
+            ck_assert_msg(!bit || (key >= 0 && key < limit), "row %lld: key %lld is not allowed", (long long)i,
                           (long long)key);
             if (bit)
                 kept[key] = 1;
@@ -78,6 +84,30 @@ static void mask_row(const struct mask *m, int64_t i, uint8_t *kept)
     for (int64_t k = 0; k < n; k++)
         memset(kept + s[k].lo, 1, (size_t)(s[k].hi - s[k].lo));
     free(s);
+}
+
+/* Gathered keys ascend, every one of them is kept by a row of the group, and only the last tile of
+ * a group has room left. */
+static void check_keys(const struct accel_tiles *t, const uint8_t *map, const struct mask *masks)
+{
+    int64_t nq = masks->nq, nk = masks->nk;
+    for (int64_t g = 0; g * T < nq; g++) {
+        int64_t last = -1;
+        for (int64_t e = t->ptr[g]; e < t->ptr[g + 1]; e++)
+            for (int64_t k = 0; k < T; k++) {
+                int64_t key = key_of(t, e, k), kept = 0;
+                if (key < 0) {
+                    ck_assert(k > 0 && e == t->ptr[g + 1] - 1);
+                    ck_assert_int_ge(t->bits[e], 0);
+                    break;
+                }
+                ck_assert_int_gt(key, last);
+                last = key;
+                for (int64_t i = g * T; i < (g + 1) * T && i < nq; i++)
+                    kept += map[i * nk + key];
+                ck_assert_int_gt(kept, 0);
+            }
+    }
 }
 
 /* Tiles ascend, hold something, and have bits exactly when they do not hold all that is allowed. */
@@ -102,7 +132,7 @@ static void check_entries(const struct accel_tiles *t, const uint8_t *map, const
     ck_assert_int_eq(t->ptr[(nq + T - 1) / T], t->n_tiles);
 }
 
-static void compare(const struct mask *masks, int64_t n)
+static void compare_as(const struct mask *masks, int64_t n, enum tile_keys which)
 {
     int64_t nq = masks->nq, nk = masks->nk;
     uint8_t *map = malloc((size_t)(nq * nk)), *row = malloc((size_t)nk);
@@ -110,7 +140,7 @@ static void compare(const struct mask *masks, int64_t n)
     struct err err = {0};
     char why[160] = "";
 
-    assert_ok(accel_tiles_make(masks, n, 1 << 30, &t, why, &err), &err);
+    assert_ok(accel_tiles_make(masks, n, which, 1 << 30, &t, why, &err), &err);
     for (int64_t c = 0; c < n; c++)
         for (int64_t i = masks[c].row0; i < masks[c].row1; i++) {
             mask_row(masks + c, i, map + i * nk);
@@ -119,10 +149,19 @@ static void compare(const struct mask *masks, int64_t n)
                           "%lld x %lld, units of %lld x %lld: row %lld differs", (long long)nq,
                           (long long)nk, (long long)masks->bq, (long long)masks->bk, (long long)i);
         }
-    check_entries(&t, map, masks);
+    if (which == TILES_GATHERED)
+        check_keys(&t, map, masks);
+    else
+        check_entries(&t, map, masks);
     accel_tiles_free(&t);
     free(map);
     free(row);
+}
+
+static void compare(const struct mask *masks, int64_t n)
+{
+    compare_as(masks, n, TILES_IN_PLACE);
+    compare_as(masks, n, TILES_GATHERED);
 }
 
 /* ---- tests ---------------------------------------------------------------------------------- */
@@ -187,13 +226,40 @@ START_TEST(too_many_bits_are_refused)
     struct err err = {0};
     char why[160] = "";
     random_lists(&s, false, 0, 512, 1, &m);
-    ck_assert_int_eq(accel_tiles_make(&m, 1, 16 * 2048 - 1, &t, why, &err), METHOD_SKIP);
+    ck_assert_int_eq(accel_tiles_make(&m, 1, TILES_IN_PLACE, 16 * 2048 - 1, &t, why, &err), METHOD_SKIP);
     ck_assert_ptr_nonnull(strstr(why, "bits"));
     ck_assert_ptr_null(t.words);
-    assert_ok(accel_tiles_make(&m, 1, 16 * 2048, &t, why, &err), &err);
+    assert_ok(accel_tiles_make(&m, 1, TILES_IN_PLACE, 16 * 2048, &t, why, &err), &err);
     ck_assert_int_eq(t.n_bits, 16);
     accel_tiles_free(&t);
     mask_free(&m);
+}
+END_TEST
+
+/* Gathered where that leaves fewer tiles: slices do, dense rows and windows do not. */
+START_TEST(gathers_where_it_pays)
+{
+    struct shape slices = {1024, 2048, 128, 1, 0.25, 0}, dense = {1024, 2048, 128, 1, 0.95, 0};
+    struct accel_tiles t;
+    struct mask m;
+    struct err err = {0};
+    char why[160];
+    random_lists(&slices, false, 0, 1024, 1, &m);
+    assert_ok(accel_tiles_make(&m, 1, TILES_BEST, 1 << 30, &t, why, &err), &err);
+    ck_assert_ptr_nonnull(t.keys);
+    ck_assert_int_lt(t.n_tiles, 16 + 6 * 6); /* of 7 * 16: a group keeps nothing, another all */
+    accel_tiles_free(&t);
+    mask_free(&m);
+    random_lists(&dense, false, 0, 1024, 1, &m);
+    assert_ok(accel_tiles_make(&m, 1, TILES_BEST, 1 << 30, &t, why, &err), &err);
+    ck_assert_ptr_null(t.keys);
+    accel_tiles_free(&t);
+    mask_free(&m);
+    mask_full(&m, 1024, 1024, 0, 1024, true);
+    band_of(&m, 64, 300, 1024);
+    assert_ok(accel_tiles_make(&m, 1, TILES_BEST, 1 << 30, &t, why, &err), &err);
+    ck_assert_ptr_null(t.keys);
+    accel_tiles_free(&t);
 }
 END_TEST
 
@@ -275,6 +341,7 @@ Suite *make_suite(void)
     tcase_add_loop_test(t, bands_keep_their_pairs, 0, 12);
     tcase_add_loop_test(t, forms_change_from_chunk_to_chunk, 0, 2);
     tcase_add_test(t, too_many_bits_are_refused);
+    tcase_add_test(t, gathers_where_it_pays);
     tcase_add_test(t, bits_only_where_needed);
     suite_add_tcase(s, t);
     return s;

@@ -1,0 +1,132 @@
+/*
+ * attn_gather.cuh - the producer of the Hopper attention kernels for lists of single keys: a
+ * warpgroup that copies rows of keys and values from wherever they lie, by cp.async of 16 bytes, into
+ * the places where TMA would put them (attn_sm90.cuh).
+ *
+ * A stage is handed over when the copies of the next one are on their way: then its own have
+ * landed, and a fence makes them visible to wgmma. Memory traffic is that of TMA, in 32 instead of
+ * four requests per row.
+ */
+#ifndef LACUNA_ATTN_GATHER_CUH
+#define LACUNA_ATTN_GATHER_CUH
+
+#include "cuda/attn_shape.cuh"
+
+#define PRODUCER_BARRIER 8
+
+template <class T> struct gatherer {
+    static constexpr int CHUNKS = T::D / 8, ROWS = T::COPIERS / CHUNKS; /* rows of a pass */
+
+    attn_smem<T>      &sm;
+    const attn_args   &a;
+    const CUtensorMap *mq;
+    ring<T::QBUFS>     q;
+    ring<T::STAGES>    k, v;
+    uint32_t           landing; /* barrier of the copies under way, 0 = none */
+    int                entry_v, head_v; /* of the values that are still to be copied */
+
+    /* Rows of x whose numbers are keys[0 .. BN); -1 becomes a row of zeros. */
+    DEVICE void copy_rows(uint8_t *tile, const void *x, int head, const int32_t *keys)
+    {
+        int chunk = threadIdx.x % CHUNKS, row = threadIdx.x / CHUNKS;
+        const char *src = (const char *)x + (size_t)head * a.nk * (T::D * 2) + chunk * 16;
+        uint32_t dst = smem_addr(tile) + chunk / 8 * (T::BN * 128) + row * 128 +
+                       ((chunk ^ row) & 7) * 16;
+#pragma unroll 4
+        for (int i = 0; i < T::BN / ROWS; i++) {
+            int key = __ldg(keys + row + i * ROWS);
+            cp_async(dst + i * ROWS * 128, src + (size_t)(key < 0 ? 0 : key) * (T::D * 2), key >= 0);
+        }
+    }
+
+    /* The copies issued since the last call belong to `bar`; those before them are handed over. */
+    DEVICE void publish(uint32_t bar)
+    {
+        cp_async_commit();
+        if (landing) {
+            cp_async_wait<1>();
+            async_proxy_fence();
+            mbar_arrive(landing);
+        }
+        landing = bar;
+    }
+
+    DEVICE void publish_last()
+    {
+        if (landing) {
+            cp_async_wait<0>();
+            async_proxy_fence();
+            mbar_arrive(landing);
+        }
+        landing = 0;
+    }
+
+    DEVICE void copy_values()
+    {
+        mbar_wait(smem_addr(&sm.v_empty[v.at]), v.parity ^ 1);
+        copy_rows(sm.v[v.at], a.v, head_v, a.keys + (size_t)entry_v * T::BN);
+        publish(smem_addr(&sm.v_full[v.at]));
+        v.next();
+    }
+
+    /* One thread: the item and its queries. */
+    DEVICE void start_item(const int4 &item, int head)
+    {
+        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
+        sm.work[q.at] = item;
+        uint32_t bar = smem_addr(&sm.q_full[q.at]);
+        mbar_expect(bar, T::Q_BYTES);
+#pragma unroll
+        for (int p = 0; p < T::PANELS; p++)
+            tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, mq, bar, p * 64,
+                     (item.x - head * a.q_blocks) * T::BM, head, L2_EVICT_FIRST);
+    }
+
+    DEVICE void run()
+    {
+        bool     pending = false;
+        unsigned ticket = blockIdx.x; /* the first is not drawn */
+        int      turn = 0;
+        while (ticket < (unsigned)a.n_items) {
+            int4 item = __ldg(a.items + ticket);
+            int  head = item.x / a.q_blocks;
+            if (threadIdx.x == 0)
+                start_item(item, head);
+            q.next();
+            for (int e = item.z - 1; e >= item.y; e--) {
+                mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
+                if (threadIdx.x == 0) {
+                    int bits = __ldg(a.bits + e);
+                    sm.keys[k.at] = make_int2(0, bits);
+                    if (bits >= 0)
+                        bulk_prefetch(a.words + (size_t)bits * 256, 2048);
+                }
+                copy_rows(sm.k[k.at], a.k, head / a.group, a.keys + (size_t)e * T::BN);
+                publish(smem_addr(&sm.k_full[k.at]));
+                k.next();
+                if (pending)
+                    copy_values();
+                entry_v = e;
+                head_v = head / a.group;
+                pending = true;
+            }
+            if (threadIdx.x == 0)
+                sm.ticket[turn] = (int)(gridDim.x + atomicAdd(a.ticket, 1u));
+            named_sync(PRODUCER_BARRIER, T::COPIERS);
+            ticket = (unsigned)sm.ticket[turn];
+            turn ^= 1;
+        }
+        if (pending)
+            copy_values();
+        publish_last();
+        if (threadIdx.x)
+            return;
+        if (ticket == (unsigned)a.n_items + gridDim.x - 1)
+            *a.ticket = 0;
+        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
+        sm.work[q.at] = make_int4(-1, 0, 0, 0);
+        mbar_arrive(smem_addr(&sm.q_full[q.at]));
+    }
+};
+
+#endif
