@@ -48,9 +48,9 @@ template <class T> struct attn_smem {
     int4     work[T::QBUFS];  /* the item of each query buffer; x = -1: no more */
     int2     keys[T::STAGES]; /* first key of each half of a stage; BLOCKS_PAIR: bits 0 and 1;
                                * with bits: y = their block, -1 for none */
-    int      ticket[2];       /* BLOCKS_GATHER: the next item, for all threads of the producer */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
+    int      ticket[2]; /* BLOCKS_GATHER: the next item, for all threads of the producer */
 };
 
 /* The barriers of a thread block, before anything else; all its threads. */

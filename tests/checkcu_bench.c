@@ -236,7 +236,7 @@ static int bench_bits(struct bench *b, struct err *err)
                  {BITS_BAND, "window 4096, sink", 1, false},
                  {BITS_SLICES, "slices 128x1 25%", 0.25, false},
                  {BITS_FINE, "64x32 25%", 0.25, false},
-                 {BITS_PAIRS, "pairs 25%", 0.25, true}};
+                 {BITS_STRIPES, "columns, diagonals", 1, true}};
     char text[96];
     int  rc = 0;
     for (const struct attn_kernel *k = attn_kernels; k->name; k++)
