@@ -294,7 +294,7 @@ static struct accel_head asked(const struct mask *masks, int64_t n)
     struct accel_result r = {0};
     struct err err = {0};
     char why[160];
-    assert_ok(accel_attend_masks(&a, &s, &x, 1, masks, n, &r, why, &err), &err);
+    assert_ok(accel_attend_masks(&a, &s, &x, 1, masks, n, NULL, &r, why, &err), &err);
     return s.seen;
 }
 
