@@ -85,8 +85,7 @@ __global__ void fill_empty(const int *rows, int bm, int q_blocks, int nq, int d,
 template <class T>
 static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
 {
-    const CUtensorMap *m = (const CUtensorMap *)maps;
-    attn_sm90<T><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(m[0], m[1], m[2], m[3],
+    attn_sm90<T><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(*(const attn_maps *)maps,
                                                                      *(const attn_args *)args);
 }
 
@@ -97,7 +96,7 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             summary,
             T::D,
             lists,
-            {T::BM, T::BN, T::HALVES ? 2 : 1},
+            {T::BM, T::BN, T::UNITS},
             ATTN_BF16,
             90,
             T::THREADS,
@@ -212,16 +211,19 @@ static int make_maps(struct attn_job *job, struct err *err)
     int                 rc = 0;
     const attn_problem *p = &job->problem;
     const attn_tile    *t = &job->kernel->tile;
-    CUtensorMap        *m = NULL;
+    int                 unit = t->bn / t->units, block = attn_block_keys(p->lists, t);
+    attn_maps          *m = (attn_maps *)aligned_alloc(128, sizeof *m);
 
-    job->maps = aligned_alloc(128, 4 * sizeof *m);
-    if (!job->maps)
+    job->maps = m;
+    if (!m)
         FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
-    m = (CUtensorMap *)job->maps;
-    TRY(tensor_map(m, job->x.q, p->d, p->nq, p->heads, t->bm, err));
-    TRY(tensor_map(m + 1, job->x.k, p->d, p->nk, p->kv_heads, t->bn / t->units, err));
-    TRY(tensor_map(m + 2, job->x.v, p->d, p->nk, p->kv_heads, t->bn / t->units, err));
-    TRY(tensor_map(m + 3, job->x.out, p->d, p->nq, p->heads, 64, err));
+    memset(m, 0, sizeof *m);
+    TRY(tensor_map(&m->q, job->x.q, p->d, p->nq, p->heads, t->bm, err));
+    TRY(tensor_map(&m->o, job->x.out, p->d, p->nq, p->heads, 64, err));
+    for (int i = 0; i < BOX_HEIGHTS && unit << i <= block; i++) {
+        TRY(tensor_map(m->k + i, job->x.k, p->d, p->nk, p->kv_heads, unit << i, err));
+        TRY(tensor_map(m->v + i, job->x.v, p->d, p->nk, p->kv_heads, unit << i, err));
+    }
 out:
     return rc;
 }
@@ -278,7 +280,7 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     a->group = p->heads / p->kv_heads;
     a->causal = p->causal;
     a->offset = (int)(p->nk - p->nq);
-    a->masked_stages = plan->masked_stages;
+    a->masked_units = plan->masked_units;
     a->scale_log2 = (float)(p->scale * M_LOG2E);
     a->grow = 8 / a->scale_log2;
 out:

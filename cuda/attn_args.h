@@ -7,8 +7,8 @@
 #include <stdint.h>
 #include <vector_types.h>
 
-/* A work item: x = head * q_blocks + query block, [y, z) = its key blocks (indices of blocks, or
- * into cols), w = -1, or the slot of a piece of a split row. */
+/* A work item: x = head * q_blocks + query block, [y, z) = its units of keys (plan.h), w = -1, or
+ * the slot of a piece of a split row. */
 
 struct attn_args {
     const int4    *items;
@@ -22,7 +22,7 @@ struct attn_args {
     int            q_blocks;      /* query blocks per head */
     int            group;         /* query heads per kv head */
     int            causal, offset; /* row i sees key j iff j <= i + offset, offset = nk - nq */
-    int            masked_stages; /* stages from the end of an item that may need masking, >= 1 */
+    int            masked_units; /* units from the end of an item that may need masking, >= 1 */
     float          scale_log2;    /* softmax scale * log2 e */
     float          grow;          /* 8 / scale_log2: how far scores may pass the maximum in use */
     const int32_t  *bits;  /* per entry of cols: block of `words`, -1 = whole; NULL without bits */

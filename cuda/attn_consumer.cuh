@@ -18,7 +18,7 @@ template <class T> struct consumer {
     ring<T::QBUFS>     q;
     ring<T::STAGES>    kv;
     int                tile, slot, n; /* of the item: x and w of its entry, stages */
-    int                first;     /* first query row of the warpgroup */
+    int                masked;    /* stages of the item from its end that may need masking */
     bool               have_p;    /* p holds probabilities that have not met their values */
     float              o[D / 2], m[2], l[2];
     uint32_t           p[BN / 4];
@@ -28,14 +28,18 @@ template <class T> struct consumer {
     static DEVICE int warp() { return threadIdx.x >> 5 & 3; }
     static DEVICE int lane() { return threadIdx.x & 31; }
 
-    /* Wait for the next item; false when there is none. All threads read it before the barrier of
-     * the next turn, so that its buffer may be released after that. */
+    /* Wait for the next item; false when there is none. */
     DEVICE bool fetch_item(int4 &next)
     {
         mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
-        int4 x = sm.work[q.at];
-        next = make_int4(uniform(x.x), uniform(x.y), uniform(x.z), uniform(x.w));
+        const int4 &x = sm.work[q.at];
+        next = make_int4(warp_load(&x.x), warp_load(&x.y), warp_load(&x.z), warp_load(&x.w));
         return next.x >= 0;
+    }
+
+    DEVICE int key_of(int stage, int unit) const
+    {
+        return warp_load(&sm.keys[stage][unit]);
     }
 
     DEVICE int first_row(int of_tile) const
@@ -47,10 +51,9 @@ template <class T> struct consumer {
     {
         tile = next.x;
         slot = next.w;
-        n = next.z - next.y;
-        if (T::HALVES)
-            n = (n + 1) / 2;
-        first = first_row(tile);
+        int units = next.z - next.y;
+        n = (units + T::UNITS - 1) / T::UNITS;
+        masked = (a.masked_units - units + n * T::UNITS + T::UNITS - 1) / T::UNITS;
     }
 
     /* Turns at the tensor cores. */
@@ -65,10 +68,10 @@ template <class T> struct consumer {
             named_arrive(1 + (w + 1) % T::WG, 256);
     }
 
+    /* Give a buffer back. */
     DEVICE void arrive(uint64_t *bar)
     {
-        if (t() == 0)
-            mbar_arrive(smem_addr(bar));
+        warp_arrive(smem_addr(bar));
     }
 
     /* Descriptors are made from uniform addresses before a wait, and advanced by constants after
@@ -107,33 +110,24 @@ template <class T> struct consumer {
         wgmma_commit();
     }
 
-    static DEVICE int last_key(int2 keys)
-    {
-        return (T::HALVES ? max(keys.x, keys.y) : keys.x) + T::BOX - 1;
-    }
-
     /* Scores that row r (0 or 1) of this thread may not see become -inf. */
-    DEVICE void mask_scores(float (&s)[BN / 2], int2 keys)
+    DEVICE void mask_scores(float (&s)[BN / 2], int stage, int of_tile)
     {
-        int row = warp() * 16 + (lane() >> 2);
+        int row = warp() * 16 + (lane() >> 2), end[2];
         asm volatile("" : "+r"(row)); /* computed here, not kept from stage to stage */
-        row += first;
+        row += first_row(of_tile);
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int limit = a.causal ? min(a.nk, row + 8 * r + a.offset + 1) : a.nk;
+        for (int r = 0; r < 2; r++)
+            end[r] = (a.causal ? min(a.nk, row + 8 * r + a.offset + 1) : a.nk) - 2 * (lane() & 3);
 #pragma unroll
-            for (int half = 0; half < (T::HALVES ? 2 : 1); half++) {
-                int key0 = half ? keys.y : keys.x;
-                if (T::KIND == BLOCKS_PAIR)
-                    key0 = key0 >> w & 1 ? key0 & ~3 : NO_KEY;
-                int left = limit - key0 - 2 * (lane() & 3);
+        for (int unit = 0; unit < T::UNITS; unit++) {
+            int key = key_of(stage, unit);
+            if (T::KIND == BLOCKS_PAIR)
+                key = key >> w & 1 ? key & ~3 : NO_KEY;
 #pragma unroll
-                for (int j = 0; j < (T::HALVES ? 8 : BN / 8); j++)
-#pragma unroll
-                    for (int c = 0; c < 2; c++)
-                        if (8 * j + c >= left)
-                            s[4 * (j + 8 * half) + 2 * r + c] = -INFINITY;
-            }
+            for (int i = 0; i < T::UNIT / 2; i++)
+                if (8 * (i / 4) + i % 2 >= end[i / 2 % 2] - key)
+                    s[T::UNIT / 2 * unit + i] = -INFINITY;
         }
     }
 
@@ -148,16 +142,17 @@ template <class T> struct consumer {
         return kept;
     }
 
-    /* Scores whose bit is not set become -inf; without bits, those that are not allowed. */
-    DEVICE void mask_kept(float (&s)[BN / 2], int2 keys, uint2 kept, bool masked)
+    /* Scores of the stage at hand whose bit is not set become -inf; without bits (block < 0) those
+     * that are not allowed, if it may have any (clipped). */
+    DEVICE void mask_stage(float (&s)[BN / 2], int of_tile, int block, uint2 kept, bool clipped)
     {
-        if (keys.y >= 0) {
+        if (BITS && block >= 0) {
 #pragma unroll
             for (int i = 0; i < BN / 2; i++)
                 if (!((i < 32 ? kept.x : kept.y) >> (i & 31) & 1))
                     s[i] = -INFINITY;
-        } else if (!T::GATHER && masked) {
-            mask_scores(s, keys);
+        } else if (!T::GATHER && clipped) {
+            mask_scores(s, kv.at, of_tile);
         }
     }
 
@@ -254,15 +249,16 @@ template <class T> struct consumer {
     }
 
     /* One stage inside an item: Q K of this one, P V of the one before it, if that is pending. */
-    template <bool MASKED, bool PENDING> DEVICE void step(bool last, bool clipped = true)
+    template <bool MASKED, bool PENDING>
+    DEVICE void step(bool last, bool clipped = true)
     {
         float s[BN / 2];
         ring<T::STAGES> before = kv;
         kv.next();
         uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
-        int2 keys = MASKED ? sm.keys[kv.at] : make_int2(0, 0);
-        uint2 kept = BITS ? load_bits(keys.y) : make_uint2(0, 0);
+        int   block = BITS ? key_of(kv.at, T::UNITS) : -1;
+        uint2 kept = BITS ? load_bits(block) : make_uint2(0, 0);
         take_turn();
         issue_qk(s, qd, kd);
         if (PENDING) {
@@ -272,13 +268,11 @@ template <class T> struct consumer {
         pass_turn();
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
+        if (MASKED)
+            mask_stage(s, tile, block, kept, clipped);
         arrive(&sm.k_empty[kv.at]);
         if (last)
             arrive(&sm.q_empty[q.at]);
-        if (BITS)
-            mask_kept(s, keys, kept, clipped);
-        else if (MASKED)
-            mask_scores(s, keys);
         float limit[2] = {m[0] + a.grow, m[1] + a.grow}, c[2];
         bool grows = __any_sync(~0u, may_exceed(s, limit));
         if (grows) /* a branch here also keeps ptxas from waiting before the maximum is known */
@@ -314,8 +308,6 @@ template <class T> struct consumer {
         if (have_p)
             flush();
         pass_turn();
-        if (!T::TURNS) /* no product keeps the warps together: all have read the stage's keys */
-            named_sync(1 + T::WG + w, 128);
         kv.next();
         arrive(&sm.k_empty[kv.at]);
         if (last)
@@ -330,9 +322,7 @@ template <class T> struct consumer {
         ring<T::STAGES> here = kv;
         here.next();
         mbar_wait(smem_addr(&sm.k_full[here.at]), here.parity);
-        int2 keys = sm.keys[here.at];
-        int  wanted = (keys.x >> w & 1) + (keys.y >> w & 1);
-        wanted = uniform(wanted);
+        int wanted = (key_of(here.at, 0) >> w & 1) + (key_of(here.at, T::UNITS - 1) >> w & 1);
         if (wanted == 0)
             skip(last);
         else if (!have_p)
@@ -351,8 +341,8 @@ template <class T> struct consumer {
         float s[BN / 2], m_new[2], l_new[2] = {0, 0};
         uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
-        int2 keys = sm.keys[kv.at];
-        uint2 kept = BITS ? load_bits(keys.y) : make_uint2(0, 0);
+        int   block = BITS ? key_of(kv.at, T::UNITS) : -1;
+        uint2 kept = BITS ? load_bits(block) : make_uint2(0, 0);
         take_turn();
         issue_qk(s, qd, kd);
         if (PENDING) {
@@ -362,16 +352,13 @@ template <class T> struct consumer {
         pass_turn();
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
-        arrive(&sm.k_empty[kv.at]);
-        int tile_done = tile, slot_done = slot;
-        start_item(next);
-        if (n == 1)
-            arrive(&sm.q_empty[q.at]);
         /* three warpgroups have no register left for the condition */
-        if (BITS)
-            mask_kept(s, keys, kept, a.causal || last_key(keys) >= a.nk);
-        else if (T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal || last_key(keys) >= a.nk)
-            mask_scores(s, keys);
+        bool clipped = T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal ||
+                       key_of(kv.at, T::UNITS - 1) + T::UNIT > a.nk;
+        mask_stage(s, next.x, block, kept, clipped);
+        arrive(&sm.k_empty[kv.at]);
+        if (next.z - next.y <= T::UNITS)
+            arrive(&sm.q_empty[q.at]);
         row_tops(s, m_new);
         exponentials<true>(s, m_new, l_new);
         if (PENDING) {
@@ -381,7 +368,8 @@ template <class T> struct consumer {
         }
         pack(s);
         if (PREVIOUS)
-            finish(tile_done, slot_done);
+            finish();
+        start_item(next);
         clear_outputs();
         m[0] = m_new[0], m[1] = m_new[1];
         l[0] = l_new[0], l[1] = l_new[1];
@@ -389,7 +377,7 @@ template <class T> struct consumer {
     }
 
     /* Normalise and store the outputs of an item; a piece of a split row goes to its slot. */
-    DEVICE void finish(int tile_done, int slot_done)
+    DEVICE void finish()
     {
         float inv[2];
 #pragma unroll
@@ -398,17 +386,17 @@ template <class T> struct consumer {
             l[r] += __shfl_xor_sync(~0u, l[r], 2);
             inv[r] = l[r] > 0 ? 1 / l[r] : 0;
         }
-        if (slot_done >= 0)
-            store_piece(slot_done);
+        if (slot >= 0)
+            store_piece();
         else
-            store_rows(tile_done / a.q_blocks, first_row(tile_done), inv);
+            store_rows(tile / a.q_blocks, first_row(tile), inv);
     }
 
-    DEVICE void store_piece(int to)
+    DEVICE void store_piece()
     {
         int in_tile = w * 64 + warp() * 16 + (lane() >> 2);
         asm volatile("" : "+r"(in_tile)); /* computed here, not kept from item to item */
-        float *dst = a.piece_out + ((size_t)to * T::BM + in_tile) * D + 2 * (lane() & 3);
+        float *dst = a.piece_out + ((size_t)slot * T::BM + in_tile) * D + 2 * (lane() & 3);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
 #pragma unroll
@@ -416,7 +404,7 @@ template <class T> struct consumer {
                 *(float2 *)(dst + 8 * r * D + 8 * j) =
                     make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
             if ((lane() & 3) == 0)
-                a.piece_ml[(size_t)to * T::BM + in_tile + 8 * r] =
+                a.piece_ml[(size_t)slot * T::BM + in_tile + 8 * r] =
                     make_float2(m[r] * a.scale_log2, l[r]);
         }
     }
@@ -464,18 +452,18 @@ template <class T> struct consumer {
 
     DEVICE void run_stages()
     {
-        int masked = min(n, a.masked_stages), i = 1;
+        int i = 1, to = min(n, masked);
         if constexpr (T::KIND == BLOCKS_PAIR) {
 #pragma unroll 1
             for (; i < n; i++)
-                step_pair(i < masked, i == n - 1);
+                step_pair(i < to, i == n - 1);
         } else if constexpr (BITS) {
 #pragma unroll 1
             for (; i < n; i++)
-                step<true, true>(i == n - 1, i < masked);
+                step<true, true>(i == n - 1, i < to);
         } else {
 #pragma unroll 1
-            for (; i < masked; i++)
+            for (; i < to; i++)
                 step<true, true>(i == n - 1);
 #pragma unroll 1
             for (; i < n; i++)
@@ -506,7 +494,7 @@ template <class T> struct consumer {
             kv = before;
             if (T::KIND != BLOCKS_PAIR || have_p)
                 flush();
-            finish(tile, slot);
+            finish();
         }
         if (t() == 0)
             tma_store_wait_read();

@@ -12,18 +12,17 @@
 
 #define SCOPES 4 /* of a warpgroup, at most */
 
-/*                             D   BN  WG ST QB OP */
-using filter128_wide = shape<128, 128, 2, 2, 2, 2, BLOCKS_LIST, false>;
-using filter128_tall = shape<128, 64, 2, 4, 2, 2, BLOCKS_LIST, false>;
-using filter64_wide = shape<64, 128, 2, 4, 2, 1, BLOCKS_LIST, false>;
-using filter64_tall = shape<64, 64, 2, 4, 2, 1, BLOCKS_LIST, false>;
+/*                             D   BN  WG ST QB OP                BLOCK UNIT */
+using filter128_wide = shape<128, 128, 2, 2, 2, 2, BLOCKS_FILTER, 128, 128, false>;
+using filter128_tall = shape<128, 64, 2, 4, 2, 2, BLOCKS_FILTER, 64, 64, false>;
+using filter64_wide = shape<64, 128, 2, 4, 2, 1, BLOCKS_FILTER, 128, 128, false>;
+using filter64_tall = shape<64, 64, 2, 4, 2, 1, BLOCKS_FILTER, 64, 64, false>;
 
 template <class T, int SCOPE>
 static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
 {
-    const CUtensorMap *m = (const CUtensorMap *)maps;
     attn_filter<T, SCOPE><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(
-        m[0], m[1], m[2], m[3], *(const filter_args *)args);
+        *(const attn_maps *)maps, *(const filter_args *)args);
 }
 
 template <class T, int SCOPE>

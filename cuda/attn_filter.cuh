@@ -24,60 +24,6 @@
 #include "cuda/attn_producer.cuh"
 #include "cuda/plan.h"
 
-template <class T> struct filter_producer : producer<T> {
-    using producer<T>::sm;
-    using producer<T>::a;
-
-    DEVICE void load_queries(const int4 &item, int head)
-    {
-        auto &q = this->q;
-        int row = (item.x - head * a.q_blocks) * T::BM;
-        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
-        sm.work[q.at] = item;
-        uint32_t bar = smem_addr(&sm.q_full[q.at]);
-        mbar_expect(bar, T::Q_BYTES);
-#pragma unroll
-        for (int p = 0; p < T::PANELS; p++)
-            tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, this->mq, bar, p * 64, row, head,
-                     L2_EVICT_FIRST);
-        q.next();
-    }
-
-    DEVICE void run_list()
-    {
-        bool pending = false;
-        unsigned ticket = blockIdx.x;
-        auto &k = this->k;
-        while (ticket < (unsigned)a.n_items) {
-            int4 item = __ldg(a.items + ticket);
-            int head = item.x / a.q_blocks;
-            load_queries(item, head);
-            for (int i = item.y; i < item.z; i++) {
-                int entry = __ldg(a.cols + i);
-                int2 keys = make_int2((entry & FILTER_BLOCK) * T::BN, 0);
-                mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
-                sm.keys[k.at] = make_int2(keys.x, entry);
-                this->issue(this->mk, sm.k[k.at], smem_addr(&sm.k_full[k.at]), keys,
-                            head / a.group);
-                k.next();
-                if (pending)
-                    this->issue_values();
-                this->keys_v = keys;
-                this->head_v = head / a.group;
-                pending = true;
-            }
-            ticket = gridDim.x + atomicAdd(a.ticket, 1u);
-        }
-        if (ticket == (unsigned)a.n_items + gridDim.x - 1)
-            *a.ticket = 0;
-        if (pending)
-            this->issue_values();
-        mbar_wait(smem_addr(&sm.q_empty[this->q.at]), this->q.parity ^ 1);
-        sm.work[this->q.at] = make_int4(-1, 0, 0, 0);
-        mbar_arrive(smem_addr(&sm.q_full[this->q.at]));
-    }
-};
-
 /* Does x hold for any of `threads` threads that meet at this barrier? */
 DEVICE bool named_any(int id, int threads, bool x)
 {
@@ -95,11 +41,12 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
     static constexpr int BN = T::BN, D = T::D, STAGES = T::STAGES;
 
     const filter_args &f;
+    int first;         /* first query row of the warpgroup */
     unsigned computed; /* tiles of the item whose P V this thread's scope computed */
 
     using base = consumer<T>;
-    using base::a, base::first, base::have_p, base::kv, base::l, base::m, base::o, base::p, base::q;
-    using base::sm, base::w;
+    using base::a, base::have_p, base::kv, base::l, base::m, base::o, base::p, base::q;
+    using base::sm, base::tile, base::w;
 
     /* ---- decisions -------------------------------------------------------------------------- */
 
@@ -185,7 +132,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
 
     /* One tile; P V of the stage before it, if that is pending. */
     template <bool PENDING>
-    DEVICE void tile(int2 keys, bool is_first, bool is_last, const ring<STAGES> &before)
+    DEVICE void stage(int entry, bool is_first, bool is_last, const ring<STAGES> &before)
     {
         float s[BN / 2], top[2], c[2];
         uint64_t qd = base::q_desc(), kd = base::k_desc(kv.at), vd = base::v_desc(before.at);
@@ -196,13 +143,13 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         }
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
+        if ((entry & FILTER_BLOCK) * BN + BN > seen_by_all())
+            base::mask_scores(s, kv.at, tile);
         base::arrive(&sm.k_empty[kv.at]);
         if (is_last)
             base::arrive(&sm.q_empty[q.at]);
-        if (keys.x + BN > seen_by_all())
-            base::mask_scores(s, keys);
         base::row_tops(s, top);
-        bool mine = scope_any(near(top)) || f.always || (keys.y >> (FILTER_EXEMPT + w) & 1);
+        bool mine = scope_any(near(top)) || f.always || (entry >> (FILTER_EXEMPT + w) & 1);
         bool any = group_any(mine), grows = follow(top, c);
         if (PENDING) {
             wgmma_wait<0>();
@@ -220,7 +167,6 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
     DEVICE void pass(bool is_first, bool is_last, const ring<STAGES> &before)
     {
         finish_values(is_first, before);
-        named_sync(1 + T::WG + w, 128); /* all have read what the stage is */
         base::arrive(&sm.k_empty[kv.at]);
         if (is_last)
             base::arrive(&sm.q_empty[q.at]);
@@ -266,25 +212,26 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         while (base::fetch_item(next)) {
             ring<STAGES> before;
             int n = next.z - next.y;
-            first = base::first_row(next.x);
+            tile = next.x;
+            base::slot = -1;
+            first = base::first_row(tile);
             clear();
 #pragma unroll 1
             for (int i = 0; i < n; i++) {
                 mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
-                int2 keys = sm.keys[kv.at];
-                keys = make_int2(uniform(keys.x), uniform(keys.y));
-                if (!((uint32_t)keys.y >> (FILTER_WANTED + w) & 1))
+                int entry = base::key_of(kv.at, 1);
+                if (!((uint32_t)entry >> (FILTER_WANTED + w) & 1))
                     pass(i == 0, i == n - 1, before);
                 else if (have_p)
-                    tile<true>(keys, i == 0, i == n - 1, before);
+                    stage<true>(entry, i == 0, i == n - 1, before);
                 else
-                    tile<false>(keys, i == 0, i == n - 1, before);
+                    stage<false>(entry, i == 0, i == n - 1, before);
                 before = kv;
                 kv.next();
             }
             finish_values(false, before);
             store_count(next.x);
-            base::finish(next.x, -1);
+            base::finish();
             q.next();
         }
         if (base::t() == 0)
@@ -294,25 +241,23 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
 
 template <class T, int SCOPE>
 __global__ void __launch_bounds__(T::THREADS, 1)
-    attn_filter(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
-                const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap mo,
-                const __grid_constant__ filter_args f)
+    attn_filter(const __grid_constant__ attn_maps maps, const __grid_constant__ filter_args f)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t raw[];
     attn_smem<T> &sm = *(attn_smem<T> *)raw;
     int group = threadIdx.x >> 7;
 
-    attn_begin(sm, mq, mk, mv, mo);
+    attn_begin(sm, maps);
     if (group == 0) {
         regs_dec<T::REGS_PRODUCER>();
-        if (threadIdx.x == 0) {
-            filter_producer<T> p = {{sm, f.base, &mq, &mk, &mv}};
-            p.run_list();
+        if (threadIdx.x < 32) {
+            producer<T> p = {sm, f.base, maps};
+            p.run();
         }
     } else {
         regs_inc<T::REGS_CONSUMER>();
-        filter_consumer<T, SCOPE> c = {{sm, f.base, &mo, uniform(group - 1)}, f};
+        filter_consumer<T, SCOPE> c = {{sm, f.base, &maps.o, uniform(group - 1)}, f};
         c.run_items();
     }
 #endif

@@ -97,7 +97,8 @@ template <class T> struct gatherer {
                 mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
                 if (threadIdx.x == 0) {
                     int bits = __ldg(a.bits + e);
-                    sm.keys[k.at] = make_int2(0, bits);
+                    sm.keys[k.at][0] = 0;
+                    sm.keys[k.at][1] = bits;
                     if (bits >= 0)
                         bulk_prefetch(a.words + (size_t)bits * 256, 2048);
                 }

@@ -27,10 +27,9 @@ int attn_half_smem(int d)
 template <class T>
 static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
 {
-    const CUtensorMap *m = (const CUtensorMap *)maps;
     cudaFuncSetAttribute(attn_sm90<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          (int)sizeof(attn_smem<T>));
-    attn_sm90<T><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(m[0], m[1], m[2], m[3],
+    attn_sm90<T><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(*(const attn_maps *)maps,
                                                                      *(const attn_args *)args);
 }
 

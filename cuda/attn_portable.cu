@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     uint32_t v_smem = k_smem + 2 * STAGE;
     int4     item = __ldg(a.items + blockIdx.x);
     int      head = item.x / a.q_blocks, row0 = (item.x - head * a.q_blocks) * ROWS;
-    int      steps = (item.z - item.y) * (keys / BN), masked = a.masked_stages * (keys / BN);
+    int      steps = (item.z - item.y) * (keys / BN), masked = a.masked_units * (keys / BN);
     int      row = row0 + (threadIdx.x >> 5) * 16 + ((threadIdx.x & 31) >> 2);
     size_t   kv = (size_t)(head / a.group) * a.nk * D;
     warp_tile<D, E> w;

@@ -1,103 +1,176 @@
 /*
- * attn_producer.cuh - the producer of the Hopper attention kernels: one thread that draws work items
- * and issues the TMA copies of their queries, keys and values (attn_sm90.cuh).
+ * attn_producer.cuh - the producer of the Hopper attention kernels: one warp that draws work items
+ * and issues the TMA copies of their queries, keys and values: its lanes look up the positions of a
+ * stage's units, the first one does the rest (attn_sm90.cuh).
  */
 #ifndef LACUNA_ATTN_PRODUCER_CUH
 #define LACUNA_ATTN_PRODUCER_CUH
 
 #include "cuda/attn_shape.cuh"
+#include "cuda/plan.h"
 
 template <class T> struct producer {
+    static constexpr int UNITS = T::UNITS, PER_BLOCK = T::PER_BLOCK;
+
     attn_smem<T>           &sm;
     const attn_args        &a;
-    const CUtensorMap      *mq, *mk, *mv;
+    const attn_maps        &maps;
     ring<T::QBUFS>          q;
     ring<T::STAGES>         k, v;
-    int2                    keys_v; /* keys and kv head of the values that are still to be issued */
-    int                     head_v;
 
-    DEVICE void issue(const CUtensorMap *map, uint8_t *tile, uint32_t bar, int2 keys, int head)
+    /* What a stage holds: units [beg, end) of a list; `key` is the first key of the lane's unit. */
+    struct span {
+        int beg, end, key;
+    };
+
+    static DEVICE int lane() { return threadIdx.x; }
+
+    /* First key of the lane's unit, the wanted bits of a pair list in the low ones; in the lane after
+     * the last unit the block of the stage's bits, or its entry. */
+    DEVICE int first_key(const span &s) const
     {
-        mbar_expect(bar, T::KV_BYTES);
+        int unit = s.beg + lane();
+        if (T::FILTER && lane() == UNITS)
+            return __ldg(a.cols + s.beg);
+        if (T::BITS && lane() == UNITS) {
+            int bits = __ldg(a.bits + s.beg);
+            if (bits >= 0) /* two stages before they are read */
+                bulk_prefetch(a.words + (size_t)bits * 256, 2048);
+            return bits;
+        }
+        if (unit >= s.end || lane() >= UNITS)
+            return NO_KEY;
+        if (T::KIND == BLOCKS_ALL)
+            return unit * T::UNIT;
+        int entry = __ldg(a.cols + unit / PER_BLOCK);
+        if (T::FILTER)
+            return (entry & FILTER_BLOCK) * T::BLOCK;
+        if (T::KIND == BLOCKS_PAIR)
+            return (entry & 0x3fffffff) * 64 | (int)((uint32_t)entry >> 30);
+        return entry * T::BLOCK + unit % PER_BLOCK * T::UNIT;
+    }
+
+    /* Keys in the unit `at` of a stage and after it that one copy takes, as a power of two: units that
+     * follow each other in a block. What a stage lacks is zeros, from beyond the tensor. */
+    static DEVICE int box_height(const span &s, int at)
+    {
+        int unit = s.beg + at, left = PER_BLOCK - unit % PER_BLOCK;
+        left = min(left, unit < s.end ? s.end - unit : UNITS - at);
+        return UNITS > 1 ? 31 - __clz(left) : 0;
+    }
+
+    /* The copies are announced before they are issued, and the arrival comes last, after the keys'
+     * positions. */
+    template <bool POSITIONS>
+    DEVICE void issue(const CUtensorMap *map, uint8_t *tile, uint64_t *full, int *keys,
+                      const span &s, int head)
+    {
+        uint32_t dst = smem_addr(tile), bar = smem_addr(full);
+        if (lane() == 0)
+            mbar_announce(bar, T::KV_BYTES);
+#pragma unroll 1
+        for (int at = 0; at < UNITS;) {
+            int height = box_height(s, at), key = s.key;
+            if (UNITS > 1)
+                key = __shfl_sync(~0u, key, at);
+            if (lane() == 0) {
 #pragma unroll
-        for (int p = 0; p < T::PANELS; p++) {
-            uint32_t dst = smem_addr(tile) + p * T::BN * 128;
-            tma_load(dst, map, bar, p * 64, keys.x & ~3, head, L2_EVICT_LAST);
-            if (T::HALVES)
-                tma_load(dst + 64 * 128, map, bar, p * 64, keys.y & ~3, head, L2_EVICT_LAST);
+                for (int p = 0; p < T::PANELS; p++)
+                    tma_load(dst + p * T::BN * 128, map + height, bar, p * 64,
+                             T::KIND == BLOCKS_PAIR ? key & ~3 : key, head, L2_EVICT_LAST);
+                if (POSITIONS)
+                    for (int i = 0; i < 1 << height; i++)
+                        keys[at + i] = key + i * T::UNIT;
+            }
+            at += 1 << height;
+            dst += T::UNIT * 128 << height;
+        }
+        const bool more = POSITIONS && T::POSITIONS > UNITS;
+        int last = more ? __shfl_sync(~0u, s.key, UNITS) : 0;
+        if (lane() == 0) {
+            if (more)
+                keys[UNITS] = last;
+            mbar_arrive(bar);
         }
     }
 
-    DEVICE void issue_values()
+    DEVICE void issue_keys(const span &s, int head)
+    {
+        mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
+        issue<true>(maps.k, sm.k[k.at], &sm.k_full[k.at], sm.keys[k.at], s, head);
+        k.next();
+    }
+
+    DEVICE void issue_values(const span &s, int head)
     {
         mbar_wait(smem_addr(&sm.v_empty[v.at]), v.parity ^ 1);
-        issue(mv, sm.v[v.at], smem_addr(&sm.v_full[v.at]), keys_v, head_v);
+        issue<false>(maps.v, sm.v[v.at], &sm.v_full[v.at], nullptr, s, head);
         v.next();
     }
 
-    /* A list entry as its first key, the wanted bits in the low ones. */
-    static DEVICE int first_key(int entry)
+    DEVICE void issue_queries(const int4 &item, int head)
     {
-        return T::KIND == BLOCKS_PAIR ? (entry & 0x3fffffff) * 64 | (int)((uint32_t)entry >> 30)
-                                      : entry * T::BOX;
+        int row = (item.x - head * a.q_blocks) * T::BM;
+        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
+        if (lane() == 0) {
+            uint32_t bar = smem_addr(&sm.q_full[q.at]);
+            sm.work[q.at] = item;
+            mbar_expect(bar, T::Q_BYTES);
+#pragma unroll
+            for (int p = 0; p < T::PANELS; p++)
+                tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, &maps.q, bar, p * 64, row, head,
+                         L2_EVICT_FIRST);
+        }
+        q.next();
     }
 
-    /* Stage `i` of an item, counted from its end. The odd block of a list of halves stands alone in
-     * the first stage, which is masked anyway. */
-    DEVICE int2 stage_keys(const int4 &item, int i)
+    DEVICE unsigned draw() const
     {
-        if (!T::HALVES) {
-            int b = item.z - 1 - i, bits = T::KIND == BLOCKS_BITS ? __ldg(a.bits + b) : 0;
-            if (T::KIND == BLOCKS_BITS && bits >= 0) /* two stages before they are read */
-                bulk_prefetch(a.words + (size_t)bits * 256, 2048);
-            return make_int2((T::LISTED ? __ldg(a.cols + b) : b) * T::BN, bits);
-        }
-        int odd = (item.z - item.y) & 1, hi = item.z - 1 + odd - 2 * i;
-        return make_int2(first_key(__ldg(a.cols + hi - 1)),
-                         odd && i == 0 ? NO_KEY : first_key(__ldg(a.cols + hi)));
+        unsigned x = 0;
+        if (lane() == 0)
+            x = gridDim.x + atomicAdd(a.ticket, 1u);
+        return __shfl_sync(~0u, x, 0);
     }
 
     DEVICE void run()
     {
-        bool     pending = false;
+        span     s, next, values; /* values: of the keys issued last */
+        int      head_v = -1;     /* their kv head, -1: nothing is to be issued */
         unsigned ticket = blockIdx.x; /* the first is not drawn */
         while (ticket < (unsigned)a.n_items) {
             int4 item = __ldg(a.items + ticket);
-            int head = item.x / a.q_blocks, row = (item.x - head * a.q_blocks) * T::BM;
-            mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
-            sm.work[q.at] = item;
-            uint32_t bar = smem_addr(&sm.q_full[q.at]);
-            mbar_expect(bar, T::Q_BYTES);
-#pragma unroll
-            for (int p = 0; p < T::PANELS; p++)
-                tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, mq, bar, p * 64, row, head,
-                         L2_EVICT_FIRST);
-            q.next();
-            int n = item.z - item.y, stages = T::HALVES ? (n + 1) / 2 : n;
-            for (int i = 0; i < stages; i++) {
-                int2 keys = stage_keys(item, i);
-                mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
-                sm.keys[k.at] = keys;
-                issue(mk, sm.k[k.at], smem_addr(&sm.k_full[k.at]), keys, head / a.group);
-                k.next();
-                if (pending)
-                    issue_values();
-                keys_v = keys;
-                head_v = head / a.group;
-                pending = true;
+            int  head = item.x / a.q_blocks, head_k = head / a.group;
+            /* from the end to the beginning; what is no whole stage comes first */
+            s.beg = T::FILTER ? item.y : item.z - 1 - (item.z - item.y - 1) % UNITS;
+            s.end = T::FILTER ? s.beg + 1 : item.z;
+            s.key = first_key(s);
+            issue_queries(item, head);
+            for (int i = (item.z - item.y + UNITS - 1) / UNITS; i > 0; i--, s = next) {
+                next.beg = T::FILTER ? s.end : s.beg - UNITS;
+                next.end = next.beg + UNITS;
+                next.key = NO_KEY;
+                if (i > 1) /* in flight while this stage waits for its buffer */
+                    next.key = first_key(next);
+                issue_keys(s, head_k);
+                if (head_v >= 0)
+                    issue_values(values, head_v);
+                values = s;
+                head_v = head_k;
             }
             /* Not earlier: a thread block must not sit on a second long item while others idle. The
              * stages in flight hide the latency. */
-            ticket = gridDim.x + atomicAdd(a.ticket, 1u);
+            ticket = draw();
         }
         /* Every CTA draws exactly one ticket past the end; the last of them resets the counter. */
-        if (ticket == (unsigned)a.n_items + gridDim.x - 1)
+        if (lane() == 0 && ticket == (unsigned)a.n_items + gridDim.x - 1)
             *a.ticket = 0;
-        if (pending)
-            issue_values();
+        if (head_v >= 0)
+            issue_values(values, head_v);
         mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
-        sm.work[q.at] = make_int4(-1, 0, 0, 0);
-        mbar_arrive(smem_addr(&sm.q_full[q.at]));
+        if (lane() == 0) {
+            sm.work[q.at] = make_int4(-1, 0, 0, 0);
+            mbar_arrive(smem_addr(&sm.q_full[q.at]));
+        }
     }
 };
 

@@ -10,34 +10,39 @@
 
 #include <cuda_bf16.h>
 
-/* What the key blocks of an item are. */
+/* What the units [beg, end) of an item are. */
 enum list_kind {
-    BLOCKS_ALL,  /* dense: blocks [beg, end) of BN keys */
-    BLOCKS_LIST, /* cols[beg .. end): blocks of BN keys */
-    BLOCKS_HALF, /* cols[beg .. end): blocks of 64 keys, two of them make a stage of BN = 128 */
-    BLOCKS_PAIR, /* the same, bits 30 and 31 say for which of the two 64-row blocks */
-    BLOCKS_BITS, /* as BLOCKS_LIST; of an entry with bits[i] >= 0 only the pairs of its bits */
+    BLOCKS_ALL,  /* dense: unit i is keys [i BN, (i + 1) BN) */
+    BLOCKS_LIST, /* units of the listed blocks, one after the other: block b of cols has the units
+                  * [b PER_BLOCK, (b + 1) PER_BLOCK) */
+    BLOCKS_PAIR, /* the same with a unit per block of 64 x 64; bits 30 and 31 of an entry say which of
+                  * the two rows of blocks of the tile want it */
+    BLOCKS_BITS, /* as BLOCKS_LIST, a block a stage; where bits[b] >= 0 only the pairs of its bits */
     BLOCKS_GATHER, /* entries of BN single keys with bits, which include what is not allowed */
+    BLOCKS_FILTER, /* a block a stage, walked from the first one; entries as plan.h has them */
 };
 
+/* BLOCK: keys of a list's block. UNIT: keys that a stage takes at once; a stage has the last units of
+ * a block and the first of the next, so that its width need not follow the block's. */
 template <int D_, int BN_, int WG_, int STAGES_, int QBUFS_, int OPANELS_, list_kind KIND_,
-          bool TURNS_ = true>
+          int BLOCK_ = BN_, int UNIT_ = BN_, bool TURNS_ = true>
 struct shape {
     static constexpr int D = D_, BN = BN_, WG = WG_, STAGES = STAGES_, QBUFS = QBUFS_;
     static constexpr int OPANELS = OPANELS_; /* 64-column panels of the outgoing tile at once */
     static constexpr list_kind KIND = KIND_;
     static constexpr bool TURNS = TURNS_; /* warpgroups take turns at the tensor cores */
-    static constexpr bool LISTED = KIND != BLOCKS_ALL;
-    static constexpr bool HALVES = KIND == BLOCKS_HALF || KIND == BLOCKS_PAIR;
+    static constexpr int ARRIVALS = 4 * WG; /* that empty a buffer: one of each warp */
     static constexpr int BM = 64 * WG, PANELS = D / 64, THREADS = 128 * (WG + 1);
-    static constexpr int BOX = HALVES ? 64 : BN; /* keys per TMA copy */
+    static constexpr int BLOCK = BLOCK_, UNIT = UNIT_;
+    static constexpr int UNITS = BN / UNIT, PER_BLOCK = BLOCK / UNIT;
+    static constexpr bool GATHER = KIND == BLOCKS_GATHER, BITS = KIND == BLOCKS_BITS || GATHER;
+    static constexpr bool FILTER = KIND == BLOCKS_FILTER;
+    static constexpr int COPIERS = GATHER ? 128 : 1; /* producer threads that fill a stage */
+    static constexpr int POSITIONS = UNITS + (BITS || FILTER);
     static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
     /* setmaxnreg moves registers inside what the launch took: 168 x 3 or 128 x 4 per thread. */
-    static constexpr bool GATHER = KIND == BLOCKS_GATHER, BITS = KIND == BLOCKS_BITS || GATHER;
-    static constexpr int COPIERS = GATHER ? 128 : 1; /* producer threads that fill a stage */
-    static constexpr bool MORE = HALVES || BITS; /* what a stage's entry takes */
-    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : MORE ? 40 : 24;
-    static constexpr int REGS_CONSUMER = WG == 3 ? 160 : MORE ? 232 : 240;
+    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : 40;
+    static constexpr int REGS_CONSUMER = WG == 3 ? 160 : 232;
 };
 
 template <class T> struct attn_smem {
@@ -46,53 +51,60 @@ template <class T> struct attn_smem {
     alignas(1024) uint8_t v[T::STAGES][T::KV_BYTES];
     alignas(1024) uint8_t o[T::WG][T::OPANELS * 64 * 128];
     int4     work[T::QBUFS];  /* the item of each query buffer; x = -1: no more */
-    int2     keys[T::STAGES]; /* first key of each half of a stage; BLOCKS_PAIR: bits 0 and 1;
-                               * with bits: y = their block, -1 for none */
+    int      keys[T::STAGES][T::POSITIONS]; /* first key of each unit, with the two bits of
+                                             * BLOCKS_PAIR; then the block of the bits, -1 for none,
+                                             * or the list entry of BLOCKS_FILTER */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
     int      ticket[2]; /* BLOCKS_GATHER: the next item, for all threads of the producer */
 };
 
+/* No key can have this index: the units that a stage lacks start here. */
+#define NO_KEY (1 << 29)
+
+/* Tensor maps of a launch. Boxes of k[i] and v[i] have UNIT 2^i keys, up to a block. */
+#define BOX_HEIGHTS 2
+struct attn_maps {
+    CUtensorMap q, o, k[BOX_HEIGHTS], v[BOX_HEIGHTS];
+};
+
 /* The barriers of a thread block, before anything else; all its threads. */
-template <class T>
-DEVICE void attn_begin(attn_smem<T> &sm, const CUtensorMap &mq, const CUtensorMap &mk,
-                       const CUtensorMap &mv, const CUtensorMap &mo)
+template <class T> DEVICE void attn_begin(attn_smem<T> &sm, const attn_maps &maps)
 {
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::QBUFS; i++) {
             mbar_init(smem_addr(&sm.q_full[i]), 1);
-            mbar_init(smem_addr(&sm.q_empty[i]), T::WG);
+            mbar_init(smem_addr(&sm.q_empty[i]), T::ARRIVALS);
         }
         for (int i = 0; i < T::STAGES; i++) {
             mbar_init(smem_addr(&sm.k_full[i]), T::COPIERS);
             mbar_init(smem_addr(&sm.v_full[i]), T::COPIERS);
-            mbar_init(smem_addr(&sm.k_empty[i]), T::WG);
-            mbar_init(smem_addr(&sm.v_empty[i]), T::WG);
+            mbar_init(smem_addr(&sm.k_empty[i]), T::ARRIVALS);
+            mbar_init(smem_addr(&sm.v_empty[i]), T::ARRIVALS);
         }
         mbar_init_fence();
-        tma_prefetch(&mq);
-        tma_prefetch(&mk);
-        tma_prefetch(&mv);
-        tma_prefetch(&mo);
+        tma_prefetch(&maps.q);
+        tma_prefetch(&maps.o);
+        for (int i = 0; T::UNIT << i <= T::BLOCK; i++) {
+            tma_prefetch(&maps.k[i]);
+            tma_prefetch(&maps.v[i]);
+        }
     }
     __syncthreads();
 }
 
-/* No key can have this index: a half stage that is to be masked starts here. */
-#define NO_KEY (1 << 29)
-
-/*                        D   BN  WG ST QB OP */
+/*                          D   BN  WG ST QB OP              BLOCK UNIT */
 using dense128_wide = shape<128, 176, 2, 2, 1, 1, BLOCKS_ALL>;
 using dense128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_ALL>;
-using list128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_LIST>;
-using half128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_HALF>;
-using pair128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_PAIR, false>;
+using list128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_LIST, 128, 128>;
+using half128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_LIST, 64, 64>;
+using pair128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_PAIR, 64, 64, false>;
 using dense64 = shape<64, 128, 3, 3, 2, 1, BLOCKS_ALL>;
 using dense64_two = shape<64, 128, 2, 4, 2, 1, BLOCKS_ALL>;
 using dense64_wide = shape<64, 192, 2, 3, 2, 1, BLOCKS_ALL>;
-using list64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_LIST>;
-using half64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_HALF>;
-using pair64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_PAIR, false>;
+using list64 = shape<64, 192, 2, 3, 2, 1, BLOCKS_LIST, 128, 64>;
+using half64 = shape<64, 192, 2, 3, 2, 1, BLOCKS_LIST, 64, 64>;
+using pair64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_PAIR, 64, 64, false>;
 using bits128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_BITS>;
 using bits64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_BITS>;
 using gather128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_GATHER>;

@@ -39,28 +39,26 @@
 
 template <class T>
 __global__ void __launch_bounds__(T::THREADS, 1)
-    attn_sm90(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
-              const __grid_constant__ CUtensorMap mv, const __grid_constant__ CUtensorMap mo,
-              const __grid_constant__ attn_args a)
+    attn_sm90(const __grid_constant__ attn_maps maps, const __grid_constant__ attn_args a)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t raw[];
     attn_smem<T>                             &sm = *(attn_smem<T> *)raw;
     int                                       group = threadIdx.x >> 7;
 
-    attn_begin(sm, mq, mk, mv, mo);
+    attn_begin(sm, maps);
     if (group == 0) {
         regs_dec<T::REGS_PRODUCER>();
         if constexpr (T::GATHER) {
-            gatherer<T> p = {sm, a, &mq};
+            gatherer<T> p = {sm, a, &maps.q};
             p.run();
-        } else if (threadIdx.x == 0) {
-            producer<T> p = {sm, a, &mq, &mk, &mv};
+        } else if (threadIdx.x < 32) {
+            producer<T> p = {sm, a, maps};
             p.run();
         }
     } else {
         regs_inc<T::REGS_CONSUMER>();
-        consumer<T> c = {sm, a, &mo, uniform(group - 1)};
+        consumer<T> c = {sm, a, &maps.o, uniform(group - 1)};
         c.run();
     }
 #endif

@@ -40,6 +40,13 @@ DEVICE void mbar_expect(uint32_t bar, uint32_t bytes)
                  : "memory");
 }
 
+/* Announce without arriving. */
+DEVICE void mbar_announce(uint32_t bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(bytes)
+                 : "memory");
+}
+
 DEVICE void mbar_arrive(uint32_t bar)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
@@ -199,6 +206,28 @@ DEVICE uint64_t tile_desc(uint32_t addr, uint32_t lbo, uint32_t sbo)
 DEVICE int uniform(int x)
 {
     return (int)__reduce_or_sync(~0u, (unsigned)x);
+}
+
+/* ---- one lane for its warp ------------------------------------------------------------------- */
+
+/* Word of shared memory, the same in all lanes, read by the lane that warp_arrive lets arrive: what is
+ * read so may be overwritten by who waits for that arrival. */
+DEVICE int warp_load(const int *p)
+{
+    int x;
+    asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\nmov.b32 %0, 0;\n"
+                 "@P ld.shared.b32 %0, [%1];\n}"
+                 : "=r"(x)
+                 : "r"(smem_addr(p))
+                 : "memory");
+    return uniform(x);
+}
+
+DEVICE void warp_arrive(uint32_t bar)
+{
+    asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\n"
+                 "@P mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(bar)
+                 : "memory");
 }
 
 /* ---- registers and small arithmetic ---------------------------------------------------------- */

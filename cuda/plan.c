@@ -18,7 +18,7 @@
 
 /* What pieces cost besides their items, in stages: partial results go through memory, and combining
  * them is a launch of its own (measured on an H200: 100 rows of 47 stages in two pieces each). */
-#define COMBINE_COST 16
+#define COMBINE_COST 6
 
 /* Start and end of an item, in stages: the first scores and the stores that nothing hides. */
 #define ITEM_COST 1
@@ -48,13 +48,12 @@ static int32_t stages_of(const struct attn_plan *plan, const struct attn_item *i
 
 /* ---- rows to items -------------------------------------------------------------------------- */
 
-/* Key tiles that a dense row of tiles needs. */
-static int32_t dense_blocks(const struct attn_problem *p, const struct attn_tile *t, int64_t block)
+/* Keys that a row of tiles sees some of. */
+static int64_t keys_of(const struct attn_problem *p, const struct attn_tile *t, int64_t block)
 {
     int64_t last = (block + 1) * t->bm < p->nq ? (block + 1) * t->bm : p->nq;
     int64_t keys = p->causal ? last + p->nk - p->nq : p->nk;
-    keys = keys < 0 ? 0 : keys > p->nk ? p->nk : keys;
-    return (int32_t)ceil_div(keys, t->bn);
+    return keys < 0 ? 0 : keys > p->nk ? p->nk : keys;
 }
 
 static void add_item(struct attn_plan *plan, int32_t row, int64_t beg, int64_t end)
@@ -69,17 +68,23 @@ static void dense_items(const struct attn_problem *p, struct attn_plan *plan)
 {
     for (int32_t h = 0; h < p->heads; h++)
         for (int32_t b = 0; b < plan->q_blocks; b++) {
-            int32_t n = dense_blocks(p, &plan->tile, b);
+            int32_t n = (int32_t)ceil_div(keys_of(p, &plan->tile, b), plan->tile.bn);
             plan->blocks += n;
             add_item(plan, h * plan->q_blocks + b, 0, n);
         }
 }
 
-/* Stages, from the end of a row's list, that may hold keys which some row of the tile does not see:
- * the ragged last block is always in the first; causal, the blocks that the diagonal crosses. */
-static int32_t masked_stages(const struct attn_problem *p, const struct attn_plan *plan)
+/* Units of a block. */
+static int32_t units_per_block(const struct attn_problem *p, const struct attn_tile *t)
 {
-    int keys = plan->tile.bn / plan->tile.units, most = 1;
+    return attn_block_keys(p->lists, t) * t->units / t->bn;
+}
+
+/* Units, from the end of a row's list, that may hold keys which some row of the tile does not see:
+ * the ragged last one; causal, those of the blocks that the diagonal crosses. */
+static int32_t masked_units(const struct attn_problem *p, const struct attn_plan *plan)
+{
+    int keys = attn_block_keys(p->lists, &plan->tile), most = 1;
     if (!p->causal)
         return 1;
     for (int64_t b = 0; b < plan->q_blocks && b < keys; b++) {
@@ -89,7 +94,7 @@ static int32_t masked_stages(const struct attn_problem *p, const struct attn_pla
         int64_t blocks = last / keys - (first < 0 ? 0 : first / keys) + 1;
         most = blocks > most ? (int)blocks : most;
     }
-    return plan->tile.units == 1 ? most : 1 + most / 2;
+    return most * units_per_block(p, &plan->tile);
 }
 
 /* Union of the lists of two 64-row blocks; bits 30 and 31 of an entry say who wants it. */
@@ -168,7 +173,7 @@ static int pair_items(const struct attn_problem *p, const struct attn_csr *csr,
             int64_t        last = 2 * b + 1 < blocks ? r[2] : r[1];
             int64_t got = merge_pair(csr->col + r[0], csr->col + r[1], csr->col + r[1],
                                      csr->col + last, plan->cols + at);
-            arrange_pairs(plan->cols + at, got, 2 * masked_stages(p, plan), scratch);
+            arrange_pairs(plan->cols + at, got, masked_units(p, plan), scratch);
             add_item(plan, h * plan->q_blocks + b, at, at + got);
             at += got;
         }
@@ -178,10 +183,19 @@ static int pair_items(const struct attn_problem *p, const struct attn_csr *csr,
     return rc;
 }
 
+/* Units of a row's last block, `col`, that hold no key which some row of the tile sees. */
+static int32_t units_beyond(const struct attn_problem *p, const struct attn_tile *t, int64_t block,
+                            int64_t col)
+{
+    int64_t keys = attn_block_keys(p->lists, t), seen = keys_of(p, t, block) - keys * col;
+    return seen >= keys || seen <= 0 ? 0 : (int32_t)((keys - seen) / (t->bn / t->units));
+}
+
 static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
                       struct attn_plan *plan, struct err *err)
 {
     int64_t n = csr->ptr[(int64_t)p->heads * plan->q_blocks];
+    int32_t units = units_per_block(p, &plan->tile);
     if (csr->col) {
         int rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
         if (rc)
@@ -189,8 +203,12 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
         memcpy(plan->cols, csr->col, (size_t)n * sizeof(int32_t));
         plan->n_cols = n;
     }
-    for (int32_t r = 0; r < p->heads * plan->q_blocks; r++)
-        add_item(plan, r, csr->ptr[r], csr->ptr[r + 1]);
+    for (int32_t r = 0; r < p->heads * plan->q_blocks; r++) {
+        int64_t beg = csr->ptr[r] * units, end = csr->ptr[r + 1] * units;
+        if (end > beg && csr->col)
+            end -= units_beyond(p, &plan->tile, r % plan->q_blocks, csr->col[csr->ptr[r + 1] - 1]);
+        add_item(plan, r, beg, end);
+    }
     plan->blocks = n;
     plan->lists = *csr;
     return 0;
@@ -319,7 +337,7 @@ static void cut(struct attn_plan *plan, struct attn_item it, struct gaps *g, str
         int32_t stages = (int32_t)ceil_div(end - it.beg, plan->tile.units);
         int32_t take_n = g->left + MIN_PIECE > stages ? stages : (int32_t)g->left;
         int32_t odd = (end - it.beg) % plan->tile.units; /* alone in the first stage */
-        int32_t beg = end - take_n * plan->tile.units + odd;
+        int32_t beg = end - take_n * plan->tile.units + (odd ? plan->tile.units - odd : 0);
         beg = beg < it.beg ? it.beg : beg;
         to[(*n)++] = (struct attn_item){it.row, beg, end, plan->n_slots + s->n++};
         end = beg;
@@ -426,7 +444,7 @@ out:
 static int check_size(const struct attn_problem *p, int64_t rows, const struct attn_csr *csr,
                       int64_t lists, struct err *err)
 {
-    if (rows > INT32_MAX / 2 || p->nk > INT32_MAX / 4 || (csr && csr->ptr[lists] > INT32_MAX))
+    if (rows > INT32_MAX / 2 || p->nk > INT32_MAX / 4 || (csr && csr->ptr[lists] > INT32_MAX / 4))
         return err_set(err, ERR_RUN,
                        "attention of %d heads over %lld keys is too large for one launch", p->heads,
                        (long long)p->nk);
@@ -454,7 +472,7 @@ int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
         TRY(pair_items(p, csr, plan, err));
     else
         TRY(list_items(p, csr, plan, err));
-    plan->masked_stages = masked_stages(p, plan);
+    plan->masked_units = masked_units(p, plan);
     TRY(order_items(p, plan, err));
     TRY(balance(plan, sms, split, err));
 out:
@@ -500,7 +518,7 @@ int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *til
     items = mul_ok(p->heads, blocks, &items) ? items : INT64_MAX;
     TRY(check_size(p, items, csr, p->heads * lists, err));
     plan->q_blocks = (int32_t)blocks;
-    plan->masked_stages = 1;
+    plan->masked_units = 1;
     plan->blocks = csr->ptr[p->heads * lists];
     TRY(mem_alloc(&plan->items, items, sizeof *plan->items, "work items", err));
     TRY(mem_alloc(&plan->empty, items, sizeof *plan->empty, "empty rows", err));

@@ -50,15 +50,18 @@ struct attn_csr {
     int64_t         n_bits;
 };
 
-/* Tile of a kernel as the plan sees it. */
+/* Tile of a kernel as the plan sees it. Items are counted in units of bn / units keys: dense unit i
+ * is keys i bn / units on; of lists, unit i is part of the block that entry i / (units of a block)
+ * names. A stage takes `units` of them, of neighbouring blocks too; the first stage of an item takes what
+ * is over. */
 struct attn_tile {
     int bm;    /* query rows */
     int bn;    /* keys of a stage */
-    int units; /* list entries of a stage: 1 or 2 */
+    int units; /* of a stage */
 };
 
 struct attn_item {
-    int32_t row, beg, end, slot; /* int4 of attn_args.h */
+    int32_t row, beg, end, slot; /* int4 of attn_args.h; [beg, end) units */
 };
 
 /* A split row: pieces in the slots [slot, slot + n). */
@@ -78,7 +81,7 @@ struct attn_plan {
     int32_t            n_splits, n_slots;
     int32_t           *empty;    /* owned: rows without a key */
     int32_t            n_empty;
-    int32_t            masked_stages;
+    int32_t            masked_units; /* from the end of an item, that may need masking */
     int64_t            blocks;   /* bq x bk blocks (dense: tiles) that are multiplied */
     double             balance;  /* longest multiprocessor / balanced bound, as planned */
 };

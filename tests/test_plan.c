@@ -83,8 +83,10 @@ static void check_covered(const struct attn_plan *whole, const struct attn_plan 
 START_TEST(every_block_once)
 {
     static const struct attn_tile tiles[] = {{128, 176, 1}, {128, 128, 1}, {192, 128, 1}};
-    static const struct attn_tile listed[] = {
-        {128, 128, 1}, {128, 128, 2}, {128, 128, 2}, {128, 128, 1}, {128, 128, 1}};
+    static const struct attn_tile listed[][2] = {
+        {{128, 128, 1}, {128, 192, 3}}, {{128, 128, 2}, {128, 192, 3}},
+        {{128, 128, 2}, {128, 128, 2}}, {{128, 128, 1}, {128, 128, 1}},
+        {{128, 128, 1}, {128, 128, 1}}};
     struct err err = {0};
 
     for (int k = 0; k < 48; k++) {
@@ -97,7 +99,7 @@ START_TEST(every_block_once)
                                  k % 2,
                                  (enum attn_lists)(k % ATTN_LISTS_COUNT)};
         const struct attn_tile *t =
-            p.lists == ATTN_DENSE ? tiles + k / 4 % 3 : listed + p.lists - ATTN_128x128;
+            p.lists == ATTN_DENSE ? tiles + k / 4 % 3 : &listed[p.lists - ATTN_128x128][k / 4 % 2];
         struct attn_plan whole, split;
         int64_t *ptr = NULL;
         int32_t *col = NULL;
