@@ -182,7 +182,8 @@ START_TEST(filtered_lists)
 }
 END_TEST
 
-/* 2048 rows of tiles on 132 multiprocessors are 15.5 waves: pieces fill the last one. 512 rows are
+/* 2048 rows of tiles on 132 multiprocessors are 15.5 waves: pieces fill the last one; so do those of
+ * 1024 rows, 7.8 waves. 512 rows are
  * 3.9 waves of short rows, where pieces would cost more than they balance. */
 START_TEST(last_wave)
 {
@@ -198,10 +199,56 @@ START_TEST(last_wave)
     ck_assert_double_lt(plan.balance, 1.005);
     ck_assert_int_eq(plan.n_splits, 2048 - 15 * 132);
     attn_plan_free(&plan);
+    p.nq = p.nk = 8192;
+    assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+    ck_assert_double_lt(plan.balance, 1.01);
+    ck_assert_int_eq(plan.n_splits, 1024 - 7 * 132);
+    attn_plan_free(&plan);
     p.nq = p.nk = 4096;
     assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
     ck_assert_int_eq(plan.n_splits, 0);
     attn_plan_free(&plan);
+}
+END_TEST
+
+/* Stages of three units of 64 keys, blocks of 128: what a list has over whole stages makes its first
+ * stage, in a row as in a piece, so that every other piece is whole stages; units past the last key
+ * belong to nobody. */
+START_TEST(stages_across_blocks)
+{
+    static const struct attn_tile t = {128, 192, 3};
+    struct attn_problem p = {2, 1, 64, 4096, 4096 - 70, 0.1, false, ATTN_128x128};
+    int64_t *ptr = NULL;
+    int32_t *col = NULL;
+    struct attn_plan whole, split;
+    struct err err = {0};
+
+    make_lists(&p, &t, 0.5, 7, &ptr, &col);
+    struct attn_csr csr = {.ptr = ptr, .col = col};
+    assert_ok(attn_plan_make(&p, &t, &csr, 12, false, &whole, &err), &err);
+    ck_assert_int_eq(whole.masked_units, 1);
+    for (int32_t i = 0; i < whole.n_items; i++) {
+        int32_t row = whole.items[i].row;
+        ck_assert_int_eq(whole.items[i].beg, 2 * ptr[row]);
+        bool ragged = col[ptr[row + 1] - 1] == 31; /* of its 128 keys 58 exist */
+        ck_assert_int_eq(whole.items[i].end, 2 * ptr[row + 1] - ragged);
+    }
+    assert_ok(attn_plan_make(&p, &t, &csr, 12, true, &split, &err), &err);
+    ck_assert_int_gt(split.n_splits, 0);
+    for (int32_t i = 0; i < split.n_items; i++) {
+        const struct attn_item *it = split.items + i;
+        bool first = true;
+        for (int32_t s = 0; s < split.n_splits; s++)
+            if (it->slot > split.splits[s].slot &&
+                it->slot < split.splits[s].slot + split.splits[s].n)
+                first = false;
+        if (!first)
+            ck_assert_int_eq((it->end - it->beg) % 3, 0);
+    }
+    attn_plan_free(&whole);
+    attn_plan_free(&split);
+    free(ptr);
+    free(col);
 }
 END_TEST
 
@@ -212,6 +259,7 @@ Suite *make_suite(void)
     tcase_add_test(tc, every_block_once);
     tcase_add_test(tc, filtered_lists);
     tcase_add_test(tc, last_wave);
+    tcase_add_test(tc, stages_across_blocks);
     suite_add_tcase(s, tc);
     return s;
 }
