@@ -7,10 +7,10 @@
  * reference is attn_rows (core/attention.h).
  *
  * Tile: WG x 64 query rows against BN keys, D channels; the shapes are in attn_shape.cuh.
- * Threads: a producer warpgroup, of which one thread issues TMA copies, and WG consumer warpgroups.
- * Registers: 24/240 per producer and consumer thread, 40/232 where a stage is two list entries
- *   or has bits, moved by setmaxnreg: a consumer holds BN/2 scores, BN/4 packed probabilities and D/2 outputs,
- *   which is what limits BN.
+ * Threads: a producer warpgroup, of which one warp issues TMA copies, and WG consumer warpgroups.
+ * Registers: 40/232 per producer and consumer thread, 32/160 with three consumer warpgroups, moved
+ *   by setmaxnreg: a consumer holds BN/2 scores, BN/4 packed probabilities and D/2 outputs, which is
+ *   what limits BN.
  * Shared memory: up to 224 KB: queries, STAGES of keys and of values, and the outgoing tile.
  * Why this shape: 128 rows per CTA keep L2 traffic at 128 FLOP per byte, and two warpgroups that
  *   take turns at the tensor cores hide one's softmax under the other's products.
@@ -26,6 +26,9 @@
  * the first Q K of the next, so that no item pays for an empty pipeline. Keys of an item are walked
  * from its end to its beginning: blocks on the diagonal and the ragged last block come first, and
  * only those go through the masked copy of the softmax.
+ *
+ * What the producer writes into shared memory itself, items and the positions of keys, is read by one
+ * lane of a warp, the one that returns the buffer later.
  *
  * A result does not depend on the schedule: an item is summed in list order by one CTA, and pieces
  * of a split row are combined in the order of their slots.
