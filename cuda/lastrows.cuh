@@ -16,8 +16,7 @@
 #include "cuda/mma.cuh"
 
 #define LAST_THREADS 256
-#define LAST_DIAGS 192    /* distances that a tile touches: one fewer */
-#define LAST_MOST_TILES 8 /* of a thread block */
+#define LAST_DIAGS 192 /* distances that a tile touches: one fewer */
 
 /* The last `rows` of n queries, at most `tall` = 64 or 128, the height of the tiles. */
 struct last_rows {
@@ -45,8 +44,11 @@ static int last_rows_alloc(struct gpu *g, last_rows *a, struct err *err)
     int64_t h = a->heads, keys = 8192 / a->tall;
     int rc = 0;
     a->tiles = (int)((a->n + keys - 1) / keys);
-    int64_t each = h * a->tiles / (8 * g->sms);
-    a->each = (int)(each < 1 ? 1 : each > LAST_MOST_TILES ? LAST_MOST_TILES : each);
+    /* Two thread blocks fit a multiprocessor: as few ranges as make one wave of them, since each
+     * thread block waits for its queries first. */
+    int64_t ranges = 2 * g->sms / h;
+    ranges = ranges < 1 ? 1 : ranges < a->tiles ? ranges : a->tiles;
+    a->each = (int)((a->tiles + ranges - 1) / ranges);
     a->ranges = (a->tiles + a->each - 1) / a->each;
     TRY(gpu_alloc(g, h * a->ranges * a->tall * 8, &a->part, err));
     TRY(gpu_alloc(g, h * a->tall * 4, &a->lse, err));
@@ -264,7 +266,7 @@ static __device__ __forceinline__ void last_tile_sums(const last_rows &a, int t,
         return;
     int shift = (int)threadIdx.x - (S::KEYS - 1);
     sum = 0;
-#pragma unroll 4
+#pragma unroll 8
     for (int r = max(shift, 0); r < min(B, S::KEYS + shift); r++)
         sum += p[r * S::PITCH + r - shift];
     a.diag_part[(head * a.tiles + t) * LAST_DIAGS + threadIdx.x] = sum;

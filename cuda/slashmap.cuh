@@ -12,7 +12,7 @@
 #include "cuda/wide.cuh"
 
 #define SLASH_ROWS 64
-#define SLASH_MOST (1 << 19) /* tokens; what the shared memory of a row's map allows */
+#define SLASH_MOST (1 << 18) /* tokens; what the words of `follow` have bits for */
 
 struct slash_lists {
     int n, words, heads, groups; /* words: of n bits; groups: rows of the map, per head */
@@ -22,6 +22,7 @@ struct slash_lists {
     uint32_t *cols, *dists;  /* [heads][words] */
     int32_t *last;           /* [heads][words]: the last word of dists up to here that has
                               * a bit, or -1 */
+    uint32_t *follow;        /* [heads][n]: see follow_distances */
     uint32_t *map;           /* [heads][groups][words] */
     int32_t *count;          /* [heads][groups] */
 };
@@ -33,8 +34,45 @@ static int slash_alloc(struct gpu *g, slash_lists *a, struct err *err)
     TRY(gpu_alloc(g, bits, &a->cols, err));
     TRY(gpu_alloc(g, bits, &a->dists, err));
     TRY(gpu_alloc(g, bits, &a->last, err));
+    TRY(gpu_alloc(g, (int64_t)a->heads * a->n * 4, &a->follow, err));
 out:
     return rc;
+}
+
+/* ---- distances as bits ---------------------------------------------------------------------- */
+
+/* Bits of word w below x. */
+static __device__ __forceinline__ uint32_t below(int w, int x)
+{
+    int n = x - 32 * w;
+    return n >= 32 ? ~0u : n <= 0 ? 0 : (1u << n) - 1;
+}
+
+/* Largest distance below x, -1 when there is none. */
+static __device__ __forceinline__ int distance_below(const uint32_t *dists, const int32_t *last,
+                                                     int x)
+{
+    if (x <= 0)
+        return -1;
+    int w = (x - 1) >> 5;
+    uint32_t bits = dists[w] & below(w, x);
+    if (bits == 0) {
+        w = w ? last[w - 1] : -1;
+        if (w < 0)
+            return -1;
+        bits = dists[w];
+    }
+    return 32 * w + 31 - __clz((int)bits);
+}
+
+/* Is there a distance among the 64 from x on? x may be negative. */
+static __device__ __forceinline__ bool distance_among(const uint32_t *dists, int words, int x)
+{
+    int w = x >> 5;
+    uint32_t first = w >= 0 && w < words ? dists[w] : 0;
+    uint32_t second = w + 1 >= 0 && w + 1 < words ? dists[w + 1] : 0;
+    uint32_t third = w + 2 >= 0 && w + 2 < words ? dists[w + 2] : 0;
+    return __funnelshift_r(first, second, x) | __funnelshift_r(second, third, x);
 }
 
 /* ---- choice --------------------------------------------------------------------------------- */
@@ -63,6 +101,36 @@ static __device__ void last_words(const uint32_t *bits, int words, int32_t *last
         last[w] = before = bits[w] ? w : before;
 }
 
+/* What follows a block that has the distances from p on: in the bits from 19 on, how many more
+ * blocks without a gap, which is as long as there is a distance among the next 64 below; below
+ * these bits, the distance from which the block after them starts, plus 1. A block's place in the
+ * rows is its distance from their end, so one table serves all row blocks. */
+static __device__ void follow_distances(const uint32_t *bits, const int32_t *last, int words, int n,
+                                        uint32_t *follow)
+{
+    extern __shared__ uint32_t goes_on[]; /* bit p */
+    for (int p0 = 0; p0 < words * 32; p0 += WIDE) {
+        int p = p0 + threadIdx.x;
+        uint32_t word = __ballot_sync(~0u, distance_among(bits, words, p - SLASH_ROWS));
+        if (threadIdx.x % 32 == 0 && p < words * 32)
+            goes_on[p / 32] = word;
+    }
+    __syncthreads();
+    if (threadIdx.x < SLASH_ROWS) {
+        uint32_t run = 0;
+#pragma unroll 4
+        for (int p = threadIdx.x; p < n; p += SLASH_ROWS) {
+            run = goes_on[p / 32] >> p % 32 & 1 ? run + 1 : 0;
+            follow[p] = run;
+        }
+    }
+    __syncthreads();
+    for (int p = threadIdx.x; p < n; p += WIDE) {
+        int run = (int)follow[p], end = distance_below(bits, last, p - SLASH_ROWS * run);
+        follow[p] = (uint32_t)run << 19 | (uint32_t)(end + 1);
+    }
+}
+
 /* Head blockIdx.x; blockIdx.y 0: columns, 1: distances. The best by score, ties by index, the first
  * `force` before all others. */
 static __global__ void __launch_bounds__(WIDE) slash_pick(const slash_lists a)
@@ -84,35 +152,15 @@ static __global__ void __launch_bounds__(WIDE) slash_pick(const slash_lists a)
             bits[x / 32] = word;
     }
     __syncthreads();
-    if (blockIdx.y)
-        last_words(bits, a.words, a.last + (int64_t)head * a.words);
+    if (blockIdx.y == 0)
+        return;
+    int32_t *last = a.last + (int64_t)head * a.words;
+    last_words(bits, a.words, last);
+    __syncthreads();
+    follow_distances(bits, last, a.words, n, a.follow + (int64_t)head * n);
 }
 
 /* ---- maps ----------------------------------------------------------------------------------- */
-
-/* Bits of word w below x. */
-static __device__ __forceinline__ uint32_t below(int w, int x)
-{
-    int n = x - 32 * w;
-    return n >= 32 ? ~0u : n <= 0 ? 0 : (1u << n) - 1;
-}
-
-/* Largest distance below x, -1 when there is none. */
-static __device__ __forceinline__ int distance_below(const uint32_t *dists, const int32_t *last,
-                                                     int x)
-{
-    if (x <= 0)
-        return -1;
-    int w = (x - 1) >> 5;
-    uint32_t bits = dists[w] & below(w, x);
-    if (bits == 0) {
-        w = w ? last[w - 1] : -1;
-        if (w < 0)
-            return -1;
-        bits = dists[w];
-    }
-    return 32 * w + 31 - __clz((int)bits);
-}
 
 /* Set the bits [lo, lo + 64) of `words` words; by several lanes at a time. */
 static __device__ __forceinline__ void cover_block(uint32_t *cover, int words, int lo)
@@ -126,39 +174,36 @@ static __device__ __forceinline__ void cover_block(uint32_t *cover, int words, i
         atomicOr(cover + w + 2, (1u << s) - 1);
 }
 
-/* Is there a distance among the 64 from x on? x may be negative. */
-static __device__ __forceinline__ bool distance_among(const uint32_t *dists, int words, int x)
+/* Blocks of the row block that ends at e, 32 runs of them at a time; returns one past the last
+ * column that is still listed. */
+static __device__ int cover_distances(const slash_lists &a, int head, int e, uint32_t *cover)
 {
-    int w = x >> 5;
-    uint32_t first = w >= 0 && w < words ? dists[w] : 0;
-    uint32_t second = w + 1 >= 0 && w + 1 < words ? dists[w + 1] : 0;
-    uint32_t third = w + 2 >= 0 && w + 2 < words ? dists[w + 2] : 0;
-    return __funnelshift_r(first, second, x) | __funnelshift_r(second, third, x);
-}
-
-/* Blocks of the row block that ends at e; returns one past the last column that is still listed.
- * From a block that ends at hi the next ones follow without a gap as long as one distance after the
- * other needs keys in the 64 behind: the lanes look at 32 such windows at a time. */
-static __device__ int cover_distances(const uint32_t *dists, const int32_t *last, int words, int n,
-                                      int e, uint32_t *cover)
-{
-    int lane = threadIdx.x & 31, hi = 0, d = distance_below(dists, last, min(e, n));
+    const uint32_t *follow = a.follow + (int64_t)head * a.n;
+    int64_t at = (int64_t)head * a.words;
+    int lane = threadIdx.x & 31, d = distance_below(a.dists + at, a.last + at, min(e, a.n)), hi = e;
     if (d < 0)
         return e;
+    d = min(d, e - SLASH_ROWS); /* a block is not before the first key */
     while (d >= 0) {
-        hi = max(e - d, SLASH_ROWS);
-        if (lane == 0)
-            cover_block(cover, words, hi - SLASH_ROWS);
-        uint32_t found;
-        do {
-            int from = hi + SLASH_ROWS * lane; /* keys (from, from + 64] */
-            found = __ballot_sync(~0u, distance_among(dists, words, e - from - SLASH_ROWS));
-            int blocks = found == ~0u ? 32 : __ffs((int)~found) - 1;
-            if (lane < blocks)
-                cover_block(cover, words, from);
-            hi += SLASH_ROWS * blocks;
-        } while (found == ~0u);
-        d = distance_below(dists, last, min(e - hi, n));
+        int from = 0, blocks = 0;
+        for (int i = 0; i < 32 && d >= 0; i++) {
+            uint32_t next = follow[d];
+            int run = (int)(next >> 19);
+            if (lane == i) {
+                from = e - d - SLASH_ROWS;
+                blocks = run + 1;
+            }
+            hi = e - d + SLASH_ROWS * run;
+            d = (int)(next & 0x7ffff) - 1;
+        }
+        for (uint32_t left = __ballot_sync(~0u, blocks > 4); left; left &= left - 1) {
+            int owner = __ffs((int)left) - 1, first = __shfl_sync(~0u, from, owner);
+            int number = __shfl_sync(~0u, blocks, owner);
+            for (int i = lane; i < number; i += 32)
+                cover_block(cover, a.words, first + SLASH_ROWS * i);
+        }
+        for (int i = 0; blocks <= 4 && i < blocks; i++)
+            cover_block(cover, a.words, from + SLASH_ROWS * i);
     }
     __syncwarp();
     return hi;
@@ -167,24 +212,18 @@ static __device__ int cover_distances(const uint32_t *dists, const int32_t *last
 /* A warp per 64 rows: blocks at any offset that cover the distances, and the columns outside. */
 static __global__ void slash_lists_map(const slash_lists a)
 {
-    extern __shared__ uint32_t lists[];
+    extern __shared__ uint32_t covers[];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y, kept = 0;
-    int group = blockIdx.x * (blockDim.x >> 5) + warp;
-    uint32_t *dists = lists, *cover = lists + (2 + warp) * a.words;
-    int32_t *last = (int32_t *)lists + a.words;
+    int group = blockIdx.x * (blockDim.x >> 5) + warp, e = (group + 1) * SLASH_ROWS;
+    uint32_t *cover = covers + warp * a.words;
     const uint32_t *cols = a.cols + (int64_t)head * a.words;
 
-    for (int w = threadIdx.x; w < a.words; w += blockDim.x) {
-        dists[w] = a.dists[(int64_t)head * a.words + w];
-        last[w] = a.last[(int64_t)head * a.words + w];
-    }
-    for (int w = lane; w < a.words; w += 32)
-        cover[w] = 0;
-    __syncthreads();
     if (group >= a.groups)
         return;
-    int e = (group + 1) * SLASH_ROWS;
-    int end = cover_distances(dists, last, a.words, a.n, e, cover);
+    for (int w = lane; w < a.words; w += 32)
+        cover[w] = 0;
+    __syncwarp();
+    int end = cover_distances(a, head, e, cover);
     int64_t row = (int64_t)head * a.groups + group;
     for (int w = lane; w < a.words; w += 32) {
         uint32_t word = (cover[w] | (cols[w] & below(w, end))) & below(w, min(e, a.n));
@@ -222,16 +261,15 @@ static __global__ void slash_pairs_map(const slash_lists a)
 /* From scores to the map: groups of 64 rows (realised), or single rows. */
 static int slash_launch(struct gpu *g, const slash_lists &a, bool realised, struct err *err)
 {
-    int rc = 0, warps = 4;
-    slash_pick<<<dim3(a.heads, 2), WIDE, 0, g->stream>>>(a);
+    int rc = 0, warps = 4, bits = a.words * 4;
+    CU(err, cudaFuncSetAttribute((const void *)slash_pick,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bits));
+    slash_pick<<<dim3(a.heads, 2), WIDE, bits, g->stream>>>(a);
     CU_LAUNCHED(err);
     if (realised) {
-        while (warps > 1 && (2 + warps) * a.words * 4 > 200 * 1024)
-            warps /= 2;
-        int smem = (2 + warps) * a.words * 4;
         CU(err, cudaFuncSetAttribute((const void *)slash_lists_map,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-        slash_lists_map<<<dim3((a.groups + warps - 1) / warps, a.heads), 32 * warps, smem,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, warps * bits));
+        slash_lists_map<<<dim3((a.groups + warps - 1) / warps, a.heads), 32 * warps, warps * bits,
                           g->stream>>>(a);
     } else {
         slash_pairs_map<<<dim3((a.n + 7) / 8, a.heads), 256, 0, g->stream>>>(a);
