@@ -18,11 +18,15 @@
 #define LAST_THREADS 256
 #define LAST_DIAGS 192 /* distances that a tile touches: one fewer */
 
-/* The last `rows` of n queries, at most `tall` = 64 or 128, the height of the tiles. */
+/* The last `rows` of n queries. */
 struct last_rows {
     int64_t n;
-    int heads, per_kv, rows, tall, tiles; /* query heads, query heads of a kv head, key tiles */
-    int each, ranges;                     /* tiles of a thread block; ceil(tiles / each) */
+    int heads, per_kv, rows; /* query heads, query heads of a kv head */
+    int tall;                /* height of the tiles: 64 or 128 */
+    int tiles;               /* of keys */
+    int each, ranges;        /* tiles of a thread block; ceil(tiles / each) */
+    int64_t end;             /* of a pass: its rows end there, at most `tall` of them */
+    int add;                 /* to the sums of the pass before */
     float scale_log2;
     double divide; /* sums are divided by it: 1, or rows for means */
     const uint4 *q, *k;
@@ -38,11 +42,13 @@ template <int D, int B> struct last_shape {
     static_assert(2 * K_BYTES >= B * D * 2, "queries are staged where keys come");
 };
 
-/* Sizes and memory for n, heads, tall. */
+/* Sizes and memory for n, heads, rows. */
 static int last_rows_alloc(struct gpu *g, last_rows *a, struct err *err)
 {
-    int64_t h = a->heads, keys = 8192 / a->tall;
+    int64_t h = a->heads, keys;
     int rc = 0;
+    a->tall = a->rows > 64 ? 128 : 64;
+    keys = 8192 / a->tall;
     a->tiles = (int)((a->n + keys - 1) / keys);
     /* Two thread blocks fit a multiprocessor: as few ranges as make one wave of them, since each
      * thread block waits for its queries first. */
@@ -69,7 +75,7 @@ static __device__ __forceinline__ void last_queries(const last_rows &a, uint32_t
     for (int e = threadIdx.x; e < B * (D / 8); e += LAST_THREADS) {
         int r = e / (D / 8), c = e % (D / 8);
         bool valid = r >= B - a.rows;
-        int64_t from = valid ? a.n - B + r : 0;
+        int64_t from = valid ? a.end - B + r : 0;
         copy_async(stage + chunk_at<D>(r, c), rows + from * (D / 8) + c, valid);
     }
     copy_commit();
@@ -111,7 +117,7 @@ static __device__ __forceinline__ void last_scores(const last_rows &a, uint32_t 
             mma_bf16(acc[m][1], q[m][kk], b[2], b[3]);
         }
     }
-    int first = (int)a.n - B; /* position of row 0, and so the last key that it sees */
+    int first = (int)a.end - B; /* position of row 0, and so the last key that it sees */
     if (a.rows == B && key0 + S::KEYS <= first + 1)
         return;
 #pragma unroll
@@ -260,8 +266,10 @@ static __device__ __forceinline__ void last_tile_sums(const last_rows &a, int t,
 #pragma unroll
     for (int step = 1; step < SHARES; step *= 2)
         sum += __shfl_xor_sync(~0u, sum, step);
-    if (threadIdx.x % SHARES == 0 && key < a.n)
-        a.ver[head * a.n + key] = (double)sum / a.divide;
+    if (threadIdx.x % SHARES == 0 && key < a.n) {
+        double *to = a.ver + head * a.n + key;
+        *to = (a.add ? *to : 0) + (double)sum / a.divide;
+    }
     if (threadIdx.x >= LAST_DIAGS)
         return;
     int shift = (int)threadIdx.x - (S::KEYS - 1);
@@ -302,14 +310,14 @@ static __global__ void __launch_bounds__(LAST_THREADS, 2) last_sums(const last_r
     });
 }
 
-/* Mass per distance d: key = n - tall + r - d, from the tiles that have such keys. */
+/* Mass per distance d: key = end - tall + r - d, from the tiles that have such keys. */
 static __global__ void last_diagonals(const last_rows a)
 {
     int64_t d = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, head = blockIdx.y;
     if (d >= a.n)
         return;
     int keys = 8192 / a.tall;
-    int64_t x = a.n - a.tall - d; /* first key of the diagonal, may be negative */
+    int64_t x = a.end - a.tall - d; /* first key of the diagonal, may be negative */
     double sum = 0;
     for (int64_t t = x > 0 ? x / keys : 0; t < a.tiles; t++) {
         int64_t i = t * keys + keys - 1 - x;
@@ -318,7 +326,8 @@ static __global__ void last_diagonals(const last_rows a)
         if (i >= 0)
             sum += a.diag_part[(head * a.tiles + t) * LAST_DIAGS + i];
     }
-    a.sla[head * a.n + d] = sum / a.divide;
+    double *to = a.sla + head * a.n + d;
+    *to = (a.add ? *to : 0) + sum / a.divide;
 }
 
 template <int D, int B>
@@ -341,20 +350,28 @@ out:
     return rc;
 }
 
+/* The last rows of all, from the back, a pass for each `tall` of them. */
+template <int D> static int last_rows_passes(struct gpu *g, const last_rows &a, struct err *err)
+{
+    int rc = 0;
+    for (int done = 0; done < a.rows; done += a.tall) {
+        last_rows pass = a;
+        pass.rows = a.rows - done < a.tall ? a.rows - done : a.tall;
+        pass.end = a.n - done;
+        pass.add = done > 0;
+        TRY((a.tall == 128 ? last_rows_tiles<D, 128>(g, pass, err)
+                           : last_rows_tiles<D, 64>(g, pass, err)));
+        last_diagonals<<<dim3((unsigned)((a.n + 255) / 256), a.heads), 256, 0, g->stream>>>(pass);
+        CU_LAUNCHED(err);
+    }
+out:
+    return rc;
+}
+
 /* Fill ver and sla; d = 64 or 128. */
 static int last_rows_launch(struct gpu *g, const last_rows &a, int d, struct err *err)
 {
-    int rc = 0;
-    if (d == 128)
-        TRY((a.tall == 128 ? last_rows_tiles<128, 128>(g, a, err)
-                           : last_rows_tiles<128, 64>(g, a, err)));
-    else
-        TRY((a.tall == 128 ? last_rows_tiles<64, 128>(g, a, err)
-                           : last_rows_tiles<64, 64>(g, a, err)));
-    last_diagonals<<<dim3((unsigned)((a.n + 255) / 256), a.heads), 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return d == 128 ? last_rows_passes<128>(g, a, err) : last_rows_passes<64>(g, a, err);
 }
 
 #endif

@@ -18,6 +18,7 @@ struct slash_lists {
     int n, words, heads, groups; /* words: of n bits; groups: rows of the map, per head */
     int n_cols, n_dists;         /* chosen, 0 .. n, with the forced ones */
     int force_cols, force_dists;
+    const int *want;         /* [heads][2] n_cols and n_dists of each head; NULL: as above */
     const double *ver, *sla; /* [heads][n] scores >= 0 */
     uint32_t *cols, *dists;  /* [heads][words] */
     int32_t *last;           /* [heads][words]: the last word of dists up to here that has
@@ -143,7 +144,8 @@ static __global__ void __launch_bounds__(WIDE) slash_pick(const slash_lists a)
     wide_cut c;
     {
         wide_list<decltype(value)> list(value, n);
-        c = wide_largest(list, blockIdx.y ? a.n_dists : a.n_cols);
+        int number = blockIdx.y ? a.n_dists : a.n_cols;
+        c = wide_largest(list, a.want ? a.want[2 * head + blockIdx.y] : number);
     }
     for (int x0 = 0; x0 < a.words * 32; x0 += WIDE) {
         int x = x0 + threadIdx.x;

@@ -42,6 +42,8 @@ static const char *const settings[] = {
     "flexprefill:gamma=0.7:tau=0.5:min_budget=0:block=64",
     /* Rows of nearly uniform maps sum to 1: gamma nb must not be whole, or rounding decides. */
     "flexprefill:gamma=0.55:tau=0.8:min_budget=0",
+    "flexprefill:profile=frontier",
+    "flexprefill:profile=frontier:gamma=0.3:min_budget=80",
     "minference:pattern=block:top=3",
     "minference:pattern=block:profile=paper:top=20",
     "minference:pattern=ashape:init=70:local=300",
@@ -54,6 +56,7 @@ static const char *const settings[] = {
     "minference:pattern=vs:v=60:s=120",
     "minference:v=300:s=500:last_q=128:force_cols=0:force_dists=0",
     "minference:budget=0.2:last_q=40:min_v=4",
+    "minference:v=80:s=150:last_q=300",
     "minference:mask=requested:v=100:s=300:last_q=64:force_cols=4:force_dists=10",
 };
 

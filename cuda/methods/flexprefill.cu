@@ -2,13 +2,15 @@
  * flexprefill.cu - FlexPrefill's selection as the published code makes it (arXiv:2502.20766,
  * algorithms 1 to 4): exact rows of the last B queries, mass per key and per distance
  * (lastrows.cuh), the pattern test, then the best block columns and diagonals or the best pooled
- * blocks of the whole head. Behind the rows everything is in double. The CPU side is
+ * blocks of the whole head. Behind the rows everything is in double. The port (profile=frontier)
+ * keeps the counted tokens themselves, as lists of 64-row blocks (slashmap.cuh). The CPU side is
  * sim/flexprefill_scores.c and _plan.c.
  */
 #include "cuda/cut.cuh"
 #include "cuda/lastrows.cuh"
 #include "cuda/lists.h"
 #include "cuda/means.cuh"
+#include "cuda/slashmap.cuh"
 #include "cuda/wide.cuh"
 
 #include <math.h>
@@ -18,6 +20,9 @@
 #define FIRST 1e300          /* score of a block that is always among the best */
 #define TOKENS_PER_BLOCK 128 /* by which the published code divides counts of tokens */
 #define MAX_BLOCKS 5120
+#define FRONTIER_ROWS 512
+#define FRONTIER_COLS 4 /* always kept, as the following */
+#define FRONTIER_DISTS 64
 
 struct flex_args {
     int64_t n;
@@ -25,16 +30,19 @@ struct flex_args {
     int min_blocks, max_blocks;
     double gamma, tau, scale;
     const uint4 *q, *k;
-    struct last_rows last;  /* the last `block` rows; means over them */
-    double *col, *diag;     /* [heads][nb] */
-    float *q_last;          /* [heads][d] mean of the last rows */
-    float *q_mean, *k_mean; /* [heads][nb][d], [kv_heads][nb][d] */
-    double *score;          /* [heads][nb][nb] */
-    int *tokens;            /* [heads][2] */
-    uint8_t *aware;         /* [heads] */
-    uint8_t *cols, *diags;  /* [heads][nb] */
-    float *share;           /* [heads][nb (nb + 1) / 2] of query-aware heads: probabilities */
-    uint8_t *keep;          /* as share */
+    struct last_rows last; /* the last `block` rows (frontier: 512); means over them */
+    bool frontier;
+    slash_lists lists;          /* of the frontier */
+    int min_tokens, max_tokens; /* of the frontier: of a list */
+    double *col, *diag;         /* [heads][nb] */
+    float *q_last;              /* [heads][d] mean of the last rows */
+    float *q_mean, *k_mean;     /* [heads][nb][d], [kv_heads][nb][d] */
+    double *score;              /* [heads][nb][nb] */
+    int *tokens;                /* [heads][2] */
+    uint8_t *aware;             /* [heads] */
+    uint8_t *cols, *diags;      /* [heads][nb] */
+    float *share;               /* [heads][nb (nb + 1) / 2] of query-aware heads: probabilities */
+    uint8_t *keep;              /* as share */
     uint32_t *map;
     int32_t *count;
 };
@@ -84,8 +92,10 @@ static __global__ void __launch_bounds__(WIDE) count_tokens(const flex_args a)
         wide_cut c = wide_prefix(list, a.gamma);
         number = c.above + c.m;
     }
+    number = a.frontier ? max(number + 1, (int64_t)a.min_tokens) : number + 1;
+    number = a.frontier ? min(number, (int64_t)a.max_tokens) : number;
     if (threadIdx.x == 0)
-        a.tokens[2 * blockIdx.x + blockIdx.y] = (int)number + 1;
+        a.tokens[2 * blockIdx.x + blockIdx.y] = (int)number;
 }
 
 /* Is the head query-aware: column mass as pooled keys see it, and its Jensen-Shannon distance from
@@ -260,6 +270,11 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     unsigned rows = (unsigned)((job->lists.rows + 7) / 8);
 
     TRY(last_rows_launch(g, a.last, d, err));
+    if (a.frontier) {
+        count_tokens<<<dim3(a.heads, 2), WIDE, 0, g->stream>>>(a);
+        CU_LAUNCHED(err);
+        return slash_launch(g, a.lists, true, err);
+    }
     sum_blocks<<<dim3((a.nb + 7) / 8, a.heads), 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     count_tokens<<<dim3(a.heads, 2), WIDE, 0, g->stream>>>(a);
@@ -280,10 +295,17 @@ out:
 
 /* ---- set-up --------------------------------------------------------------------------------- */
 
-/* What is not given is as in the published benchmark settings (preset=profile). */
+static int at_most(int64_t x, int64_t most)
+{
+    return (int)(x < most ? x : most);
+}
+
+/* What is not given is as in the published benchmark settings, or as in the port (preset=profile).
+ */
 static void resolve(const struct select_problem *p, flex_args *a)
 {
     int64_t least = select_int(p, "min_budget"), most = select_int(p, "max_budget");
+    a->frontier = select_is(p, "profile", "frontier");
     a->n = p->nk;
     a->heads = p->heads;
     a->kv_heads = p->kv_heads;
@@ -291,12 +313,15 @@ static void resolve(const struct select_problem *p, flex_args *a)
     a->block = select_is(p, "block", "64") ? 64 : 128;
     a->nb = (int)((a->n + a->block - 1) / a->block);
     a->gamma = select_num(p, "gamma");
-    a->gamma = isnan(a->gamma) ? 0.95 : a->gamma;
+    a->gamma = isnan(a->gamma) ? (a->frontier ? 0.65 : 0.95) : a->gamma;
     a->tau = select_num(p, "tau");
     a->tau = isnan(a->tau) ? 0.1 : a->tau;
-    least = ((least == INT64_MIN ? 1024 : least) + a->block - 1) / a->block;
+    least = least == INT64_MIN ? (a->frontier ? 512 : 1024) : least;
+    a->min_tokens = at_most(least, a->n);
+    a->max_tokens = at_most(most > 0 ? most : a->n, a->n);
+    least = (least + a->block - 1) / a->block;
     most = (most + a->block - 1) / a->block;
-    a->min_blocks = (int)(least < 1 ? 1 : least > INT32_MAX / 256 ? INT32_MAX / 256 : least);
+    a->min_blocks = at_most(least < 1 ? 1 : least, INT32_MAX / 256);
     a->max_blocks = most > 0 && most < a->nb ? (int)most : a->nb;
     a->scale = p->scale;
     a->q = (const uint4 *)p->q;
@@ -304,8 +329,8 @@ static void resolve(const struct select_problem *p, flex_args *a)
     a->last.n = a->n;
     a->last.heads = a->heads;
     a->last.per_kv = a->per_kv;
-    a->last.rows = a->last.tall = a->block;
-    a->last.divide = a->block;
+    a->last.rows = a->frontier ? at_most(a->n, FRONTIER_ROWS) : a->block;
+    a->last.divide = a->last.rows;
     a->last.scale_log2 = (float)(p->scale * M_LOG2E);
     a->last.q = a->q;
     a->last.k = a->k;
@@ -327,53 +352,78 @@ static bool fits(const struct select_problem *p, char why[160])
     resolve(p, &a);
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
-    else if (!select_is(p, "profile", "official") || !select_is(p, "preset", "profile") ||
-             !select_is(p, "emulate", "none"))
-        snprintf(why, 160,
-                 "the GPU side has profile=official, gamma, tau and min_budget as numbers");
-    else if (select_is(p, "block", "32"))
+    else if (select_is(p, "profile", "paper") || !select_is(p, "emulate", "none"))
+        snprintf(why, 160, "the GPU side has the profiles official and frontier with emulate=none");
+    else if (!select_is(p, "preset", "profile"))
+        snprintf(why, 160, "presets have no GPU side; give gamma, tau and min_budget");
+    else if (select_is(p, "block", "32") && !a.frontier)
         snprintf(why, 160, "the GPU side has blocks of 64 and 128");
     else if (!p->causal || p->nq != p->nk)
         snprintf(why, 160, "whole causal prompts only");
-    else if (a.nb > MAX_BLOCKS)
-        snprintf(why, 160, "the GPU side takes up to %d blocks", MAX_BLOCKS);
+    else if (a.nb > MAX_BLOCKS || (a.frontier && a.n > SLASH_MOST))
+        snprintf(why, 160, "the GPU side takes up to %d blocks and %d tokens", MAX_BLOCKS,
+                 SLASH_MOST);
     else
         return true;
     return false;
 }
 
-static int init(struct gpu *g, struct select_job *job, struct err *err)
+static int init_frontier(struct gpu *g, struct select_job *job, flex_args *a, struct err *err)
 {
-    const struct select_problem *p = &job->problem;
-    flex_args *a = (flex_args *)calloc(1, sizeof *a);
+    int rc = 0;
+    TRY(select_lists_init(g, job, SLASH_ROWS, 1, err));
+    TRY(last_rows_alloc(g, &a->last, err));
+    TRY(gpu_alloc(g, (int64_t)a->heads * 8, &a->tokens, err));
+    a->lists.n = (int)a->n;
+    a->lists.words = (int)job->lists.words;
+    a->lists.heads = a->heads;
+    a->lists.groups = (int)job->lists.groups;
+    a->lists.force_cols = FRONTIER_COLS;
+    a->lists.force_dists = FRONTIER_DISTS;
+    a->lists.want = a->tokens;
+    a->lists.ver = a->last.ver;
+    a->lists.sla = a->last.sla;
+    a->lists.map = job->lists.map;
+    a->lists.count = job->lists.count;
+    TRY(slash_alloc(g, &a->lists, err));
+out:
+    return rc;
+}
+
+static int init_blocks(struct gpu *g, struct select_job *job, flex_args *a, struct err *err)
+{
+    int64_t h = a->heads, cells = h * a->nb, d = job->problem.d;
     int rc = 0;
 
-    job->state = a;
-    if (!a)
-        FAIL(err, ERR_NOMEM, "flexprefill on the GPU: out of memory");
-    resolve(p, a);
     TRY(select_lists_init(g, job, a->block, a->block, err));
     a->words = (int)job->lists.words;
     a->map = job->lists.map;
     a->count = job->lists.count;
-    {
-        int64_t h = a->heads, cells = h * a->nb;
-        TRY(last_rows_alloc(g, &a->last, err));
-        TRY(gpu_alloc(g, cells * 8, &a->col, err));
-        TRY(gpu_alloc(g, cells * 8, &a->diag, err));
-        TRY(gpu_alloc(g, h * p->d * 4, &a->q_last, err));
-        TRY(gpu_alloc(g, cells * p->d * 4, &a->q_mean, err));
-        TRY(gpu_alloc(g, (int64_t)a->kv_heads * a->nb * p->d * 4, &a->k_mean, err));
-        TRY(gpu_alloc(g, cells * a->nb * 8, &a->score, err));
-        TRY(gpu_alloc(g, h * 8, &a->tokens, err));
-        TRY(gpu_alloc(g, h, &a->aware, err));
-        TRY(gpu_alloc(g, cells, &a->cols, err));
-        TRY(gpu_alloc(g, cells, &a->diags, err));
-        TRY(gpu_alloc(g, h * triangle(a->nb) * 4, &a->share, err));
-        TRY(gpu_alloc(g, h * triangle(a->nb), &a->keep, err));
-    }
+    TRY(last_rows_alloc(g, &a->last, err));
+    TRY(gpu_alloc(g, cells * 8, &a->col, err));
+    TRY(gpu_alloc(g, cells * 8, &a->diag, err));
+    TRY(gpu_alloc(g, h * d * 4, &a->q_last, err));
+    TRY(gpu_alloc(g, cells * d * 4, &a->q_mean, err));
+    TRY(gpu_alloc(g, (int64_t)a->kv_heads * a->nb * d * 4, &a->k_mean, err));
+    TRY(gpu_alloc(g, cells * a->nb * 8, &a->score, err));
+    TRY(gpu_alloc(g, h * 8, &a->tokens, err));
+    TRY(gpu_alloc(g, h, &a->aware, err));
+    TRY(gpu_alloc(g, cells, &a->cols, err));
+    TRY(gpu_alloc(g, cells, &a->diags, err));
+    TRY(gpu_alloc(g, h * triangle(a->nb) * 4, &a->share, err));
+    TRY(gpu_alloc(g, h * triangle(a->nb), &a->keep, err));
 out:
     return rc;
+}
+
+static int init(struct gpu *g, struct select_job *job, struct err *err)
+{
+    flex_args *a = (flex_args *)calloc(1, sizeof *a);
+    job->state = a;
+    if (!a)
+        return err_set(err, ERR_NOMEM, "flexprefill on the GPU: out of memory");
+    resolve(&job->problem, a);
+    return a->frontier ? init_frontier(g, job, a, err) : init_blocks(g, job, a, err);
 }
 
 extern "C" const struct select_method select_flexprefill = {

@@ -2,10 +2,10 @@
  * minference.cu - MInference's patterns that look at q and k (arXiv:2407.02490, section 3.2). The
  * CPU side is sim/minference_head.c and sim/vslash.c.
  *
- * Vertical-slash: mass per key and per distance of the last rows, at most 128 (lastrows.cuh), the
- * best of both and the lists of 64-row blocks (slashmap.cuh). Block: products of mean-pooled
- * queries and keys, a fixed number of best blocks per row block of 64; Q and K are read once, 2
- * nb^2 d FLOP in double. The A-shape looks at neither (shape.h).
+ * Vertical-slash: mass per key and per distance of the last rows (lastrows.cuh), the best of both
+ * and the lists of 64-row blocks (slashmap.cuh). Block: products of mean-pooled queries and keys, a
+ * fixed number of best blocks per row block of 64; Q and K are read once, 2 nb^2 d FLOP in double.
+ * The A-shape looks at neither (shape.h).
  */
 #include "cuda/cut.cuh"
 #include "cuda/lastrows.cuh"
@@ -162,8 +162,6 @@ static bool fits(const struct select_problem *p, char why[160])
         snprintf(why, 160, "the GPU side has no table and no start_layer");
     else if (slash && preset && strcmp(preset, "profile") != 0 && strcmp(preset, "default") != 0)
         snprintf(why, 160, "presets have no GPU side; give v and s");
-    else if (slash && given(p, "last_q", 64) > 128)
-        snprintf(why, 160, "the GPU side takes up to 128 estimation rows");
     else if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
     else if (!p->causal || p->nq != p->nk || p->nk > most)
@@ -187,7 +185,6 @@ static int init_slash(struct gpu *g, struct select_job *job, minference_state *s
     s->last.heads = p->heads;
     s->last.per_kv = p->heads / p->kv_heads;
     s->last.rows = (int)(rows < n ? rows : n);
-    s->last.tall = rows > 64 ? 128 : 64;
     s->last.scale_log2 = (float)(p->scale * M_LOG2E);
     s->last.divide = 1;
     s->last.q = (const uint4 *)p->q;
