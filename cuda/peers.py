@@ -5,11 +5,15 @@ Every sample of a kernel is taken between samples of an 8192^3 bf16 product, on 
 after 0.3 s of warm-up, with CUDA events; medians, and their ratio to the product's median. FLOP by
 the same formulas: dense 4 N^2 D per head, half when causal; block masks: blocks multiplied.
 
-Needs PyTorch. Nothing of it is used by the product; the numbers are a yardstick.
+Needs PyTorch. FlashAttention-3 is measured where a build of it is installed: its own package
+(flash_attn_3) or an xformers that contains it; it gets grouped keys and values as they are, and one
+split, as from its flash_attn_func. Nothing of all this is used by the product; the numbers are a
+yardstick.
 
   peers.py [--samples N] [--raw FILE] [TEXT]     only lines whose text contains TEXT
 """
 import argparse
+import importlib
 import json
 import time
 
@@ -60,23 +64,48 @@ def tensors(n, d, heads, kv):
     return make(heads), make(kv), make(kv)
 
 
+def flash_attention_3():
+    """Its forward operator: q, k, v of (batch, tokens, heads, d); None when not installed."""
+    for module in ("flash_attn_3._C", "xformers.flash_attn_3._C"):
+        try:
+            importlib.import_module(module)
+            return torch.ops.flash_attn_3.fwd
+        except (ImportError, OSError, AttributeError):
+            continue
+    return None
+
+
+def dense_peers(q, k, v, causal, n, fa3):
+    """(name, launch) of each kernel for a problem, operands as it likes them."""
+    group = q.shape[1] // k.shape[1]
+    wide = [x.repeat_interleave(group, 1) for x in (k, v)]
+
+    def by_sdpa(backend):
+        def run():
+            with sdpa_kernel(backend):
+                sdpa(q, *wide, is_causal=causal)
+        return run
+
+    yield "cudnn", by_sdpa(SDPBackend.CUDNN_ATTENTION)
+    if n == 32768:
+        yield "flash-attention-2", by_sdpa(SDPBackend.FLASH_ATTENTION)
+    if fa3:
+        rows = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+        yield "flash-attention-3", lambda: fa3(*rows, is_causal=causal, num_splits=1)
+
+
 def dense(args, matmul):
+    fa3 = flash_attention_3()
+    if not fa3:
+        print("FlashAttention-3: not installed (flash_attn_3 or xformers); its lines are left out")
     for d in (128, 64):
         for causal in (False, True):
             heads, kv = (32, 8) if causal else (16, 16)
             for n in LENGTHS:
                 text = f"hd{d} {n // 1024}K {'causal' if causal else 'full'} {heads}/{kv}"
                 q, k, v = tensors(n, d, heads, kv)
-                k, v = (x.repeat_interleave(heads // kv, 1) for x in (k, v))
                 flop = 4 * d * heads * (n * (n + 1) / 2 if causal else n * n)
-                for backend, name in ((SDPBackend.CUDNN_ATTENTION, "cudnn"),
-                                      (SDPBackend.FLASH_ATTENTION, "flash-attention-2")):
-                    if name != "cudnn" and n != 32768:
-                        continue
-
-                    def run():
-                        with sdpa_kernel(backend):
-                            sdpa(q, k, v, is_causal=causal)
+                for name, run in dense_peers(q, k, v, causal, n, fa3):
                     line(args, text, name, run, matmul, flop)
 
 
