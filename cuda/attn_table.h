@@ -15,7 +15,7 @@ void attn_half_launch64(int grid, cudaStream_t stream, const void *maps, const v
 /* attn_bits.cu: lists with bits, by shape. */
 #define BITS_LAUNCHES(X) X(bits128) X(bits64) X(gather128) X(gather64)
 #define X(shape)                                                                                   \
-    int  attn_##shape##_smem();                                                                    \
+    int  attn_##shape##_smem(void);                                                                \
     void attn_##shape##_launch(int grid, cudaStream_t stream, const void *maps, const void *args);
 BITS_LAUNCHES(X)
 #undef X

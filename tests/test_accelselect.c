@@ -18,7 +18,7 @@ struct accel_session {
     const struct head_in *in;
     enum answer answer;
     int selections;
-    int64_t attended; /* blocks that attend was asked for */
+    int64_t attended;           /* blocks that attend was asked for */
     uint64_t data, data_before; /* of the selection in this run; of the run before */
 };
 
@@ -89,7 +89,8 @@ static void change(const struct mask *m, struct mask *out, struct err *err)
 /* The 128 x 128 tiles with a kept pair, row by row, but not the last tile of row 5. */
 static void tiles_of(const struct mask *band, bool changed, struct mask *m, struct err *err)
 {
-    assert_ok(mask_lists_init(m, band->nq, band->nk, 0, band->nq, band->causal, 128, 128, err), err);
+    assert_ok(mask_lists_init(m, band->nq, band->nk, 0, band->nq, band->causal, 128, 128, err),
+              err);
     for (int64_t g = 0; g < m->ngroups; g++) {
         bool kept[N / 128 + 1] = {false};
         for (int64_t i = g * 128; i < g * 128 + 128 && i < band->nq; i++) {
@@ -309,7 +310,8 @@ START_TEST(nothing_to_choose_takes_no_time)
     ck_assert_double_eq(record_get(&r, "select_share"), 0);
     record_free(&r);
     /* A full mask where the reference keeps less is no answer. */
-    assert_fails(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err, ERR_RUN, "the reference does not");
+    assert_fails(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err, ERR_RUN,
+                 "the reference does not");
     record_free(&r);
     sim_head_free(&h);
 }
