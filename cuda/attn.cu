@@ -174,6 +174,36 @@ static bool runs_on(const attn_kernel *k, int sm)
     return k->sm == 90 ? sm == 90 : sm >= k->sm;
 }
 
+/* Where dense kernels of several tiles fit a problem: cycles of a stage on an H200 (ncu, 32K), and what
+ * an item costs besides, in stages. Wide stages are faster per key and waste more of a row's last one. */
+#define ITEM_STAGES 2
+static const struct {
+    const char *kernel;
+    int         cycles;
+} stage_costs[] = {{"bf16-hd128-dense", 3370}, {"bf16-hd128-dense-128", 2530}};
+
+/* Cycles of a head's items; 0: nothing is known of this kernel. */
+static int64_t dense_cost(const struct attn_problem *p, const attn_kernel *k)
+{
+    const attn_tile *t = &k->tile;
+    int64_t          stages = 0, cycles = 0;
+    for (size_t i = 0; i < sizeof stage_costs / sizeof *stage_costs; i++)
+        if (strcmp(stage_costs[i].kernel, k->name) == 0)
+            cycles = stage_costs[i].cycles;
+    for (int64_t row = 0; row < p->nq && cycles; row += t->bm) {
+        int64_t keys = p->causal ? row + t->bm + p->nk - p->nq : p->nk;
+        keys = keys < 0 ? 0 : keys > p->nk ? p->nk : keys;
+        stages += (keys + t->bn - 1) / t->bn + ITEM_STAGES;
+    }
+    return stages * cycles;
+}
+
+static bool faster(const struct attn_problem *p, const attn_kernel *k, const attn_kernel *than)
+{
+    int64_t cost = dense_cost(p, k);
+    return cost > 0 && cost < dense_cost(p, than);
+}
+
 static int find_kernel(const struct attn_problem *p, int sm, const char *name, int element,
                        const struct attn_kernel **out, struct err *err)
 {
@@ -182,12 +212,14 @@ static int find_kernel(const struct attn_problem *p, int sm, const char *name, i
                        "the attention kernels need a GPU of sm_80 or later, this one is sm_%d", sm);
     if (!(p->scale > 0))
         return err_set(err, ERR_RUN, "the attention kernels need a positive softmax scale");
+    *out = NULL;
     for (const attn_kernel *k = attn_kernels; k->name; k++)
         if (k->d == p->d && k->lists == p->lists && runs_on(k, sm) &&
-            (name ? strcmp(name, k->name) == 0 : k->element == element)) {
+            (name ? strcmp(name, k->name) == 0 : k->element == element) &&
+            (!*out || (!name && faster(p, k, *out))))
             *out = k;
-            return 0;
-        }
+    if (*out)
+        return 0;
     return err_set(err, ERR_RUN, "no CUDA kernel%s%s for head dim %d on sm_%d", name ? " " : "",
                    name ? name : "", p->d, sm);
 }

@@ -163,13 +163,12 @@ static struct cu_case make_case(int d, int64_t n, int heads, int kv, bool causal
                             .density = 1};
 }
 
-/* The first kernel of the table for the same problems. */
-static const struct attn_kernel *attn_kernel_default(const struct attn_kernel *like)
+static bool is_default(const struct bench *b, const struct attn_problem *p,
+                       const struct attn_kernel *k)
 {
-    const struct attn_kernel *k = attn_kernels;
-    while (k->d != like->d || k->lists != like->lists)
-        k++;
-    return k;
+    const struct attn_kernel *found = NULL;
+    struct err e = {0};
+    return attn_kernel_find(p, b->gpu.sm, NULL, &found, &e) == 0 && found == k;
 }
 
 static int bench_dense(struct bench *b, struct err *err)
@@ -181,11 +180,11 @@ static int bench_dense(struct bench *b, struct err *err)
         for (int causal = 0; causal < 2; causal++)
             for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
                 for (const struct attn_kernel *k = attn_kernels; k->name; k++) {
-                    if (k->d != d || k->lists != ATTN_DENSE ||
-                        (!b->all && attn_kernel_default(k) != k))
-                        continue;
                     struct cu_case c = make_case(d, lengths[i], causal ? 32 : 16, causal ? 8 : 16,
                                                  causal, ATTN_DENSE, k->name);
+                    if (k->d != d || k->lists != ATTN_DENSE ||
+                        (!b->all && !is_default(b, &c.problem, k)))
+                        continue;
                     snprintf(text, sizeof text, "hd%d %lldK %s %d/%d", d,
                              (long long)lengths[i] / 1024, causal ? "causal" : "full",
                              c.problem.heads, c.problem.kv_heads);
