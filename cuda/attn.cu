@@ -174,8 +174,9 @@ static bool runs_on(const attn_kernel *k, int sm)
     return k->sm == 90 ? sm == 90 : sm >= k->sm;
 }
 
-/* Where dense kernels of several tiles fit a problem: cycles of a stage on an H200 (ncu, 32K), and what
- * an item costs besides, in stages. Wide stages are faster per key and waste more of a row's last one. */
+/* Where dense kernels of several tiles fit a problem: cycles of a stage on an H200 (ncu, 32K), and
+ * what an item costs besides, in stages. Wide stages are faster per key and waste more of a row's
+ * last one. */
 #define ITEM_STAGES 2
 static const struct {
     const char *kernel;

@@ -12,21 +12,24 @@
 template <class T> struct producer {
     static constexpr int UNITS = T::UNITS, PER_BLOCK = T::PER_BLOCK;
 
-    attn_smem<T>           &sm;
-    const attn_args        &a;
-    const attn_maps        &maps;
-    ring<T::QBUFS>          q;
-    ring<T::STAGES>         k, v;
+    attn_smem<T> &sm;
+    const attn_args &a;
+    const attn_maps &maps;
+    ring<T::QBUFS> q;
+    ring<T::STAGES> k, v;
 
     /* What a stage holds: units [beg, end) of a list; `key` is the first key of the lane's unit. */
     struct span {
         int beg, end, key;
     };
 
-    static DEVICE int lane() { return threadIdx.x; }
+    static DEVICE int lane()
+    {
+        return threadIdx.x;
+    }
 
-    /* First key of the lane's unit, the wanted bits of a pair list in the low ones; in the lane after
-     * the last unit the block of the stage's bits, or its entry. */
+    /* First key of the lane's unit, the wanted bits of a pair list in the low ones; in the lane
+     * after the last unit the block of the stage's bits, or its entry. */
     DEVICE int first_key(const span &s) const
     {
         int unit = s.beg + lane();
@@ -50,8 +53,8 @@ template <class T> struct producer {
         return entry * T::BLOCK + unit % PER_BLOCK * T::UNIT;
     }
 
-    /* Keys in the unit `at` of a stage and after it that one copy takes, as a power of two: units that
-     * follow each other in a block. What a stage lacks is zeros, from beyond the tensor. */
+    /* Keys in the unit `at` of a stage and after it that one copy takes, as a power of two: units
+     * that follow each other in a block. What a stage lacks is zeros, from beyond the tensor. */
     static DEVICE int box_height(const span &s, int at)
     {
         int unit = s.beg + at, left = PER_BLOCK - unit % PER_BLOCK;
@@ -134,12 +137,12 @@ template <class T> struct producer {
 
     DEVICE void run()
     {
-        span     s, next, values; /* values: of the keys issued last */
-        int      head_v = -1;     /* their kv head, -1: nothing is to be issued */
+        span s, next, values;         /* values: of the keys issued last */
+        int head_v = -1;              /* their kv head, -1: nothing is to be issued */
         unsigned ticket = blockIdx.x; /* the first is not drawn */
         while (ticket < (unsigned)a.n_items) {
             int4 item = __ldg(a.items + ticket);
-            int  head = item.x / a.q_blocks, head_k = head / a.group;
+            int head = item.x / a.q_blocks, head_k = head / a.group;
             /* from the end to the beginning; what is no whole stage comes first */
             s.beg = T::FILTER ? item.y : item.z - 1 - (item.z - item.y - 1) % UNITS;
             s.end = T::FILTER ? s.beg + 1 : item.z;

@@ -1,6 +1,6 @@
 /*
- * attn_shape.cuh - what the Hopper attention kernels are instantiated with: tile shapes, the kinds of
- * key lists, the shared memory of a thread block (attn_sm90.cuh).
+ * attn_shape.cuh - what the Hopper attention kernels are instantiated with: tile shapes, the kinds
+ * of key lists, the shared memory of a thread block (attn_sm90.cuh).
  */
 #ifndef LACUNA_ATTN_SHAPE_CUH
 #define LACUNA_ATTN_SHAPE_CUH
@@ -15,22 +15,23 @@ enum list_kind {
     BLOCKS_ALL,  /* dense: unit i is keys [i BN, (i + 1) BN) */
     BLOCKS_LIST, /* units of the listed blocks, one after the other: block b of cols has the units
                   * [b PER_BLOCK, (b + 1) PER_BLOCK) */
-    BLOCKS_PAIR, /* the same with a unit per block of 64 x 64; bits 30 and 31 of an entry say which of
-                  * the two rows of blocks of the tile want it */
-    BLOCKS_BITS, /* as BLOCKS_LIST, a block a stage; where bits[b] >= 0 only the pairs of its bits */
+    BLOCKS_PAIR, /* the same with a unit per block of 64 x 64; bits 30 and 31 of an entry say which
+                  * of the two rows of blocks of the tile want it */
+    BLOCKS_BITS, /* as BLOCKS_LIST, a block a stage; where bits[b] >= 0 only the pairs of its bits
+                  */
     BLOCKS_GATHER, /* entries of BN single keys with bits, which include what is not allowed */
     BLOCKS_FILTER, /* a block a stage, walked from the first one; entries as plan.h has them */
 };
 
-/* BLOCK: keys of a list's block. UNIT: keys that a stage takes at once; a stage has the last units of
- * a block and the first of the next, so that its width need not follow the block's. */
+/* BLOCK: keys of a list's block. UNIT: keys that a stage takes at once; a stage has the last units
+ * of a block and the first of the next, so that its width need not follow the block's. */
 template <int D_, int BN_, int WG_, int STAGES_, int QBUFS_, int OPANELS_, list_kind KIND_,
           int BLOCK_ = BN_, int UNIT_ = BN_, bool TURNS_ = true>
 struct shape {
     static constexpr int D = D_, BN = BN_, WG = WG_, STAGES = STAGES_, QBUFS = QBUFS_;
     static constexpr int OPANELS = OPANELS_; /* 64-column panels of the outgoing tile at once */
     static constexpr list_kind KIND = KIND_;
-    static constexpr bool TURNS = TURNS_; /* warpgroups take turns at the tensor cores */
+    static constexpr bool TURNS = TURNS_;   /* warpgroups take turns at the tensor cores */
     static constexpr int ARRIVALS = 4 * WG; /* that empty a buffer: one of each warp */
     static constexpr int BM = 64 * WG, PANELS = D / 64, THREADS = 128 * (WG + 1);
     static constexpr int BLOCK = BLOCK_, UNIT = UNIT_;
@@ -50,13 +51,13 @@ template <class T> struct attn_smem {
     alignas(1024) uint8_t k[T::STAGES][T::KV_BYTES];
     alignas(1024) uint8_t v[T::STAGES][T::KV_BYTES];
     alignas(1024) uint8_t o[T::WG][T::OPANELS * 64 * 128];
-    int4     work[T::QBUFS];  /* the item of each query buffer; x = -1: no more */
-    int      keys[T::STAGES][T::POSITIONS]; /* first key of each unit, with the two bits of
-                                             * BLOCKS_PAIR; then the block of the bits, -1 for none,
-                                             * or the list entry of BLOCKS_FILTER */
+    int4 work[T::QBUFS];               /* the item of each query buffer; x = -1: no more */
+    int keys[T::STAGES][T::POSITIONS]; /* first key of each unit, with the two bits of
+                                        * BLOCKS_PAIR; then the block of the bits, -1 for none,
+                                        * or the list entry of BLOCKS_FILTER */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
-    int      ticket[2]; /* BLOCKS_GATHER: the next item, for all threads of the producer */
+    int ticket[2]; /* BLOCKS_GATHER: the next item, for all threads of the producer */
 };
 
 /* No key can have this index: the units that a stage lacks start here. */

@@ -210,8 +210,8 @@ DEVICE int uniform(int x)
 
 /* ---- one lane for its warp ------------------------------------------------------------------- */
 
-/* Word of shared memory, the same in all lanes, read by the lane that warp_arrive lets arrive: what is
- * read so may be overwritten by who waits for that arrival. */
+/* Word of shared memory, the same in all lanes, read by the lane that warp_arrive lets arrive: what
+ * is read so may be overwritten by who waits for that arrival. */
 DEVICE int warp_load(const int *p)
 {
     int x;
