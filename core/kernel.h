@@ -108,6 +108,7 @@ struct accel_result {
 struct accel_map {
     int n_c;
     const double *c;
+    const double *lse; /* [nq], dense_lse of an attend on the same operands; NULL: measured first */
     int64_t *units, *pairs;
     double p_max;
     double sum_err;         /* largest |sum_j p_ij - 1| over rows that see a key */

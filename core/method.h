@@ -89,6 +89,7 @@ struct method_ctx {
     struct accel_session *session;
     enum select_where select;
     bool accel_metrics; /* metrics are measured there too */
+    const double *accel_lse; /* [nq] dense log-sum-exps from there, once a head has been through */
 };
 
 /* Set ctx->skip and return METHOD_SKIP. */

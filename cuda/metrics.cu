@@ -1,9 +1,11 @@
 /*
- * metrics.cu - launches of the metrics of a head: dense reference, second pass, errors (metrics.h).
+ * metrics.cu - launches of the metrics of a head: dense reference with errors, second pass
+ * (metrics.h).
  */
 #include "cuda/metrics.h"
 
-#include "cuda/metrics_sm90.cuh"
+#include "cuda/metrics_pass.cuh"
+#include "cuda/metrics_table.h"
 #include "cuda/tensormap.h"
 
 extern "C" {
@@ -24,39 +26,113 @@ static int put(struct gpu *g, const void *src, int64_t bytes, void *dst, struct 
 
 /* ---- dense reference ------------------------------------------------------------------------ */
 
-/* Pieces of a row become O = sum_i 2^(m_i - m) O_i / sum_i 2^(m_i - m) l_i in fp32, the natural
- * LSE, and the normaliser: b = LSE in base 2, rounded, and 2^(b - LSE). A warp per row. */
-template <int D>
-__global__ void finish_reference(const int2 *rows, const float *piece_out, const float2 *piece_ml,
-                                 int bm, int nq, float *out, double *lse, float2 *norm)
+/* Eight lanes have the channels of a row between them. */
+#define ROW_LANES 8
+
+static __device__ __forceinline__ void add_error(accel_row &e, float x, float y)
 {
-    int row = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-    if (row >= nq)
-        return;
-    int2 slots = rows[row / bm];
-    size_t at = (size_t)slots.x * bm + row % bm;
-    float m = -INFINITY, l = 0, o[D / 32] = {};
+    float delta = x - y;
+    e.abs_delta += fabsf(delta);
+    e.sq_delta += delta * delta;
+    e.abs_ref += fabsf(y);
+    e.sq_ref += y * y;
+    e.sq_out += x * x;
+    e.dot += x * y;
+    if (!(fabsf(delta) <= e.max_delta)) /* NaN stays */
+        e.max_delta = fabsf(delta);
+}
+
+static __device__ __forceinline__ void sum_errors(accel_row &e)
+{
+#pragma unroll
+    for (int bit = 1; bit < ROW_LANES; bit *= 2) {
+        e.abs_delta += __shfl_xor_sync(~0u, e.abs_delta, bit);
+        e.sq_delta += __shfl_xor_sync(~0u, e.sq_delta, bit);
+        e.abs_ref += __shfl_xor_sync(~0u, e.abs_ref, bit);
+        e.sq_ref += __shfl_xor_sync(~0u, e.sq_ref, bit);
+        e.sq_out += __shfl_xor_sync(~0u, e.sq_out, bit);
+        e.dot += __shfl_xor_sync(~0u, e.dot, bit);
+        float other = __shfl_xor_sync(~0u, e.max_delta, bit);
+        if (isnan(other) || other > e.max_delta)
+            e.max_delta = other;
+    }
+}
+
+struct finish_args {
+    const int2 *rows;
+    const float *piece_out;
+    const float2 *piece_ml;
+    int bm, nq;
+    float *out; /* NULL: not wanted */
+    double *lse;
+    float2 *norm;
+    const __nv_bfloat16 *other; /* NULL: no errors */
+    accel_row *errors;
+};
+
+/* Pieces of a row become O = sum_i 2^(m_i - m) O_i / sum_i 2^(m_i - m) l_i in fp32, the natural
+ * LSE, and the normaliser: b = LSE in base 2, rounded, and 2^(b - LSE); and how far another output
+ * is from O. Lane l of a row has channels 4 l + 32 i. */
+template <int D> __global__ void finish_reference(const finish_args a)
+{
+    constexpr int N = D / ROW_LANES;
+    int row = (blockIdx.x * blockDim.x + threadIdx.x) / ROW_LANES, lane = threadIdx.x % ROW_LANES;
+    bool mine = row < a.nq;
+    row = mine ? row : a.nq - 1;
+    int2 slots = a.rows[row / a.bm];
+    size_t at = (size_t)slots.x * a.bm + row % a.bm;
+    float m = -INFINITY, l = 0, o[N] = {};
 
     for (int i = 0; i < slots.y; i++) {
-        float2 ml = piece_ml[at + (size_t)i * bm];
+        float2 ml = a.piece_ml[at + (size_t)i * a.bm];
         if (ml.y > 0)
             m = fmaxf(m, ml.x);
     }
     for (int i = 0; i < slots.y; i++) {
-        float2 ml = piece_ml[at + (size_t)i * bm];
+        float2 ml = a.piece_ml[at + (size_t)i * a.bm];
         float weight = ml.y > 0 ? exp2f(ml.x - m) : 0;
+        const float *piece = a.piece_out + (at + (size_t)i * a.bm) * D + 4 * lane;
         l += weight * ml.y;
-        for (int c = 0; c < D / 32; c++)
-            o[c] += weight * piece_out[(at + (size_t)i * bm) * D + lane + 32 * c];
+#pragma unroll
+        for (int c = 0; c < N; c += 4) {
+            float4 x = *(const float4 *)(piece + ROW_LANES * c);
+            o[c] += weight * x.x;
+            o[c + 1] += weight * x.y;
+            o[c + 2] += weight * x.z;
+            o[c + 3] += weight * x.w;
+        }
     }
-    for (int c = 0; c < D / 32; c++)
-        out[(size_t)row * D + lane + 32 * c] = l > 0 ? o[c] / l : 0;
-    if (lane)
+    size_t to = (size_t)row * D + 4 * lane;
+    accel_row e = {};
+#pragma unroll
+    for (int c = 0; c < N; c += 4) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            o[c + i] = l > 0 ? o[c + i] / l : 0;
+        if (a.out && mine)
+            *(float4 *)(a.out + to + ROW_LANES * c) =
+                make_float4(o[c], o[c + 1], o[c + 2], o[c + 3]);
+        if (a.other) {
+            uint2 x = *(const uint2 *)(a.other + to + ROW_LANES * c);
+            float2 lo = __bfloat1622float2(*(__nv_bfloat162 *)&x.x);
+            float2 hi = __bfloat1622float2(*(__nv_bfloat162 *)&x.y);
+            add_error(e, lo.x, o[c]);
+            add_error(e, lo.y, o[c + 1]);
+            add_error(e, hi.x, o[c + 2]);
+            add_error(e, hi.y, o[c + 3]);
+        }
+    }
+    if (a.other) {
+        sum_errors(e);
+        if (lane == 0 && mine)
+            a.errors[row] = e;
+    }
+    if (lane || !mine)
         return;
     double exact = (double)m + log2((double)l);
     float b = (float)exact;
-    lse[row] = l > 0 ? exact * 0.693147180559945309417 : -INFINITY;
-    norm[row] = l > 0 ? make_float2(b, (float)exp2((double)b - exact)) : make_float2(INFINITY, 0);
+    a.lse[row] = l > 0 ? exact * 0.693147180559945309417 : -INFINITY;
+    a.norm[row] = l > 0 ? make_float2(b, (float)exp2((double)b - exact)) : make_float2(INFINITY, 0);
 }
 
 /* Every row of tiles gets slots of its own, so that its outputs stay in fp32. */
@@ -77,7 +153,7 @@ static int slots_for_all(struct attn_plan *plan, int2 **rows, struct err *err)
 }
 
 extern "C" int metrics_ref_init(struct gpu *g, const struct attn_problem *p,
-                                const struct attn_tensors *x, struct metrics_ref *r,
+                                const struct attn_tensors *x, bool keep_out, struct metrics_ref *r,
                                 struct err *err)
 {
     int rc = 0;
@@ -91,7 +167,8 @@ extern "C" int metrics_ref_init(struct gpu *g, const struct attn_problem *p,
     TRY(slots_for_all(&plan, &rows, err));
     TRY(attn_job_init(g, p, k, &plan, x, &r->job, err));
     TRY(put(g, rows, plan.q_blocks * (int64_t)sizeof *rows, &r->rows, err));
-    TRY(gpu_alloc(g, p->nq * p->d * 4, &r->out, err));
+    if (keep_out)
+        TRY(gpu_alloc(g, p->nq * p->d * 4, &r->out, err));
     TRY(gpu_alloc(g, p->nq * 8, &r->lse, err));
     TRY(gpu_alloc(g, p->nq * 8, &r->norm, err));
     TRY(gpu_sync(g, err));
@@ -103,23 +180,29 @@ out:
     return rc;
 }
 
-extern "C" int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *err)
+extern "C" int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, const void *out,
+                                  struct accel_row *errors, struct err *err)
 {
     int rc = 0;
     const attn_args *a = (const attn_args *)r->job.args;
-    int bm = r->job.kernel->tile.bm, d = r->job.problem.d;
     int nq = (int)r->job.problem.nq;
-    unsigned blocks = ((unsigned)nq + 7) / 8;
+    unsigned blocks = ((unsigned)nq * ROW_LANES + 255) / 256;
+    finish_args f = {(const int2 *)r->rows,
+                     a->piece_out,
+                     a->piece_ml,
+                     r->job.kernel->tile.bm,
+                     nq,
+                     r->out,
+                     r->lse,
+                     (float2 *)r->norm,
+                     (const __nv_bfloat16 *)out,
+                     errors};
 
     TRY(attn_job_launch(g, &r->job, err));
-    if (d == 128)
-        finish_reference<128><<<blocks, 256, 0, g->stream>>>((const int2 *)r->rows, a->piece_out,
-                                                             a->piece_ml, bm, nq, r->out, r->lse,
-                                                             (float2 *)r->norm);
+    if (r->job.problem.d == 128)
+        finish_reference<128><<<blocks, 256, 0, g->stream>>>(f);
     else
-        finish_reference<64><<<blocks, 256, 0, g->stream>>>((const int2 *)r->rows, a->piece_out,
-                                                            a->piece_ml, bm, nq, r->out, r->lse,
-                                                            (float2 *)r->norm);
+        finish_reference<64><<<blocks, 256, 0, g->stream>>>(f);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -131,47 +214,74 @@ extern "C" void metrics_ref_free(struct metrics_ref *r)
     memset(r, 0, sizeof *r);
 }
 
+__global__ static void norms_of(const float *lse, int64_t n, float2 *norm)
+{
+    int64_t i = blockIdx.x * 256LL + threadIdx.x;
+    if (i < n)
+        norm[i] =
+            isinf(lse[i]) ? make_float2(INFINITY, 0) : make_float2(lse[i] * 1.4426950408889634f, 1);
+}
+
+extern "C" int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm,
+                             struct err *err)
+{
+    int rc = 0;
+    TRY(gpu_alloc(g, n * 8, norm, err));
+    norms_of<<<(unsigned)((n + 255) / 256), 256, 0, g->stream>>>(lse, n, (float2 *)*norm);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
 /* ---- second pass ---------------------------------------------------------------------------- */
 
-struct pass_kernel {
-    int d, n_c, smem;
-    const void *entry;
-    void (*launch)(int grid, cudaStream_t stream, const CUtensorMap *maps, const metrics_args *a);
-};
-
 template <class T>
-static void launch(int grid, cudaStream_t stream, const CUtensorMap *maps, const metrics_args *a)
+static void launch(int grid, cudaStream_t stream, const CUtensorMap *maps, const void *args)
 {
-    metrics_sm90<T><<<grid, T::THREADS, sizeof(metrics_smem<T>), stream>>>(maps[0], maps[1], *a);
+    pass_sm90<T><<<grid, T::THREADS, sizeof(pass_smem<T>), stream>>>(maps[0], maps[1],
+                                                                     *(const metrics_args *)args);
 }
 
-template <class T> static constexpr pass_kernel entry()
+template <class T> static constexpr metrics_kernel entry()
 {
-    return {T::D, T::NC, (int)sizeof(metrics_smem<T>), (const void *)metrics_sm90<T>, launch<T>};
+    return {T::D,     T::KIND, ATTN_BF16, (int)sizeof(pass_smem<T>), (const void *)pass_sm90<T>,
+            launch<T>};
 }
 
-static const pass_kernel pass_kernels[] = {
-    entry<metrics_shape<128, 0>>(), entry<metrics_shape<128, 1>>(), entry<metrics_shape<128, 8>>(),
-    entry<metrics_shape<64, 0>>(),  entry<metrics_shape<64, 1>>(),  entry<metrics_shape<64, 8>>(),
+static const metrics_kernel metrics_kernels[] = {
+    entry<pass_shape<128, METRICS_MASS>>(),
+    entry<pass_shape<128, METRICS_SIGNS>>(),
+    entry<pass_shape<128, METRICS_MAPS>>(),
+    entry<pass_shape<128, METRICS_LEVELS>>(),
+    entry<pass_shape<64, METRICS_MASS>>(),
+    entry<pass_shape<64, METRICS_SIGNS>>(),
+    entry<pass_shape<64, METRICS_MAPS>>(),
+    entry<pass_shape<64, METRICS_LEVELS>>(),
+    {},
 };
 
-/* The smallest one that counts as many thresholds. */
-static const pass_kernel *pass_kernel_of(const struct metrics_pass *pass)
+static int choose_kernel(struct gpu *g, const struct metrics_ask *ask, struct metrics_pass *pass,
+                         struct err *err)
 {
-    for (const pass_kernel &k : pass_kernels)
-        if (k.d == pass->problem.d && k.n_c >= pass->n_c)
-            return &k;
-    return NULL;
-}
-
-static int check_pass(struct gpu *g, const struct metrics_pass *pass, struct err *err)
-{
+    enum metrics_kind kind = METRICS_LEVELS;
     if (g->sm != 90)
         return err_set(err, ERR_MACHINE,
                        "the metrics kernels need a Hopper GPU (sm_90), this one is sm_%d", g->sm);
-    if (!pass_kernel_of(pass))
+    /* With c < 1 a row's largest p, at least 1 / N, is above it: the signs know the largest p. */
+    if (ask->n_c == 0)
+        kind = ask->cells ? METRICS_MAPS : METRICS_MASS;
+    else if (ask->n_c == 1 && !ask->cells && ask->c[0] > 1e-6 && ask->c[0] < 0.99)
+        kind = METRICS_SIGNS;
+    for (const metrics_kernel *k = ask->element == ATTN_F16 ? metrics_half_maps : metrics_kernels;
+         k->d; k++)
+        if (k->d == pass->problem.d && k->kind == kind && ask->n_c <= METRICS_C)
+            pass->kernel = k;
+    if (!pass->kernel)
         return err_set(err, ERR_RUN, "no CUDA metrics kernel for head dim %d and %d thresholds",
-                       pass->problem.d, pass->n_c);
+                       pass->problem.d, ask->n_c);
+    pass->n_c = ask->n_c;
+    pass->all = kind != METRICS_MASS || ask->sums;
+    pass->unit = kind == METRICS_SIGNS ? ask->c[0] / (double)pass->problem.nk : 1;
     return 0;
 }
 
@@ -214,7 +324,7 @@ out:
     return rc;
 }
 
-static int pass_args(struct metrics_pass *pass, const struct metrics_ref *ref, const double *c,
+static int pass_args(struct metrics_pass *pass, const void *norm, const struct metrics_ask *ask,
                      metrics_args **out, struct err *err)
 {
     const struct attn_problem *p = &pass->problem;
@@ -222,22 +332,25 @@ static int pass_args(struct metrics_pass *pass, const struct metrics_ref *ref, c
     if (!a)
         return err_set(err, ERR_NOMEM, "kernel arguments: out of memory");
     pass->args = a;
-    a->norm = (const float2 *)ref->norm;
+    a->norm = (const float2 *)norm;
     a->nq = (int)p->nq;
     a->nk = (int)p->nk;
     a->causal = p->causal;
     a->offset = (int)(p->nk - p->nq);
+    a->sums = ask->sums;
     a->scale_log2 = (float)(p->scale * M_LOG2E);
-    for (int i = 0; i < METRICS_C; i++)
-        a->below[i] = i < pass->n_c ? (float)(c[i] / (double)p->nk) : 0;
+    a->unit = (float)pass->unit;
+    a->shift = (float)log2(pass->unit);
+    for (int i = 0; i < ask->n_c; i++)
+        a->below[i] = (float)(ask->c[i] / (double)p->nk);
     *out = a;
     return 0;
 }
 
 extern "C" int metrics_pass_init(struct gpu *g, const struct attn_problem *p,
-                                 const struct attn_tensors *x, const struct metrics_ref *ref,
-                                 const struct metrics_mask *mask, const double *c, int n_c,
-                                 bool cells, struct metrics_pass *pass, struct err *err)
+                                 const struct attn_tensors *x, const void *norm,
+                                 const struct metrics_mask *mask, const struct metrics_ask *ask,
+                                 struct metrics_pass *pass, struct err *err)
 {
     int rc = 0;
     struct metrics_plan plan = {};
@@ -246,23 +359,19 @@ extern "C" int metrics_pass_init(struct gpu *g, const struct attn_problem *p,
 
     memset(pass, 0, sizeof *pass);
     pass->problem = *p;
-    pass->n_c = cells && n_c == 0 ? 1 : n_c;
-    TRY(check_pass(g, pass, err));
-    TRY(metrics_plan_make(p, mask, pass->n_c > 0, g->sms, &plan, err));
-    TRY(pass_args(pass, ref, c, &a, err));
-    if (cells && n_c == 0)
-        a->below[0] = 0;
+    TRY(choose_kernel(g, ask, pass, err));
+    TRY(metrics_plan_make(p, mask, pass->all, g->sms, &plan, err));
+    TRY(pass_args(pass, norm, ask, &a, err));
     TRY(upload_plan(g, &plan, pass, a, err));
-    TRY(alloc_results(g, cells, pass, a, err));
+    TRY(alloc_results(g, ask->cells, pass, a, err));
     pass->maps = aligned_alloc(128, 2 * sizeof *maps);
     if (!pass->maps)
         FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
     maps = (CUtensorMap *)pass->maps;
     TRY(tensor_map(maps, x->q, p->d, p->nq, 1, METRICS_BM, err));
     TRY(tensor_map(maps + 1, x->k, p->d, p->nk, 1, METRICS_BN, err));
-    CU(err, cudaFuncSetAttribute(pass_kernel_of(pass)->entry,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 pass_kernel_of(pass)->smem));
+    CU(err, cudaFuncSetAttribute(pass->kernel->entry, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 pass->kernel->smem));
 out:
     metrics_plan_free(&plan);
     if (rc)
@@ -283,7 +392,7 @@ extern "C" int metrics_pass_launch(struct gpu *g, const struct metrics_pass *pas
         TRY(gpu_zero(g, pass->cell_max, n * 4, err));
     }
     if (pass->grid)
-        pass_kernel_of(pass)->launch(pass->grid, g->stream, (const CUtensorMap *)pass->maps, a);
+        pass->kernel->launch(pass->grid, g->stream, (const CUtensorMap *)pass->maps, a);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -390,57 +499,5 @@ extern "C" int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass
 out:
     free(row);
     free(acc);
-    return rc;
-}
-
-/* ---- errors --------------------------------------------------------------------------------- */
-
-/* A warp per row. */
-template <int D>
-__global__ void row_errors(const __nv_bfloat16 *out, const float *ref, int nq, accel_row *rows)
-{
-    int row = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-    if (row >= nq)
-        return;
-    accel_row e = {};
-    for (int c = lane; c < D; c += 32) {
-        float x = __bfloat162float(out[(size_t)row * D + c]), y = ref[(size_t)row * D + c];
-        float delta = x - y;
-        e.abs_delta += fabsf(delta);
-        e.sq_delta += delta * delta;
-        e.abs_ref += fabsf(y);
-        e.sq_ref += y * y;
-        e.sq_out += x * x;
-        e.dot += x * y;
-        if (!(fabsf(delta) <= e.max_delta)) /* NaN stays */
-            e.max_delta = fabsf(delta);
-    }
-    for (int bit = 1; bit < 32; bit *= 2) {
-        e.abs_delta += __shfl_xor_sync(~0u, e.abs_delta, bit);
-        e.sq_delta += __shfl_xor_sync(~0u, e.sq_delta, bit);
-        e.abs_ref += __shfl_xor_sync(~0u, e.abs_ref, bit);
-        e.sq_ref += __shfl_xor_sync(~0u, e.sq_ref, bit);
-        e.sq_out += __shfl_xor_sync(~0u, e.sq_out, bit);
-        e.dot += __shfl_xor_sync(~0u, e.dot, bit);
-        float other = __shfl_xor_sync(~0u, e.max_delta, bit);
-        if (isnan(other) || other > e.max_delta)
-            e.max_delta = other;
-    }
-    if (lane == 0)
-        rows[row] = e;
-}
-
-extern "C" int metrics_errors(struct gpu *g, int64_t nq, int d, const void *out, const float *ref,
-                              struct accel_row *rows, struct err *err)
-{
-    int rc = 0;
-    unsigned blocks = (unsigned)((nq + 7) / 8);
-    const __nv_bfloat16 *x = (const __nv_bfloat16 *)out;
-    if (d == 128)
-        row_errors<128><<<blocks, 256, 0, g->stream>>>(x, ref, (int)nq, rows);
-    else
-        row_errors<64><<<blocks, 256, 0, g->stream>>>(x, ref, (int)nq, rows);
-    CU_LAUNCHED(err);
-out:
     return rc;
 }

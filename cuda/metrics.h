@@ -1,11 +1,11 @@
 /*
  * metrics.h - what a replay measures of one head, on the GPU and without N x N storage.
  *
- * 1. metrics_ref: dense attention with unrounded fp32 outputs, and per row the normaliser of p.
+ * 1. metrics_ref: dense attention with unrounded fp32 outputs, per row the normaliser of p, and
+ *    row by row the sums over channels of the difference of another output from these.
  * 2. metrics_pass: S = Q K^T again, tile by tile, p_ij = e^{s_ij - LSE_i}, and in the same pass
  *    the mass that a block mask keeps, shares of blocks and slices whose largest p is below c/N
  *    (sim/basemap.h has the same on the CPU), and maps of 64 x 64 sums and maxima.
- * 3. metrics_errors: sums over channels of the difference of two outputs, row by row.
  *
  * Operands are bf16, products accumulate in fp32, p is fp32; probabilities are multiplied with the
  * values in bf16. What is summed over rows or tiles is summed in double.
@@ -25,17 +25,27 @@ extern "C" {
 struct metrics_ref {
     struct attn_job job;
     void *rows;  /* device: first slot and number of pieces of a row of tiles */
-    float *out;  /* device [nq][d] */
+    float *out;  /* device [nq][d], or NULL */
     double *lse; /* device [nq], natural log, -inf for a row without an allowed key */
-    void *norm;  /* device: float2 [nq], see metrics_sm90.cuh */
+    void *norm;  /* device: float2 [nq], see metrics_pass.cuh */
 };
 
 /* One head (p->heads = 1, dense). x->out and x->lse are not written. Memory comes from the arena.
  */
 int metrics_ref_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
-                     struct metrics_ref *r, struct err *err);
-int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *err);
+                     bool keep_out, struct metrics_ref *r, struct err *err);
+
+/* errors [nq], on the device: of out, bf16 [nq][d], against the reference; both may be NULL. */
+int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, const void *out,
+                       struct accel_row *errors, struct err *err);
 void metrics_ref_free(struct metrics_ref *r);
+
+/* The normaliser of a row from its natural log-sum-exp. */
+void metrics_norm(double lse, float norm[2]);
+
+/* Normalisers from natural log-sum-exps in fp32, which round p by 6e-8 |LSE|: norm [n] on the
+ * device, new in the arena. */
+int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm, struct err *err);
 
 /* ---- second pass ---------------------------------------------------------------------------- */
 
@@ -51,9 +61,22 @@ struct metrics_mask {
     const int32_t *col;
 };
 
+/* What is wanted beside the kept mass. Mass alone visits the kept tiles only. */
+struct metrics_ask {
+    const double *c; /* thresholds, in units of 1/nk */
+    int n_c;         /* one of them, between 0 and 1, is the cheap case */
+    bool cells;      /* maps */
+    bool sums;       /* of p over all pairs of a row; maps and several thresholds have them */
+    enum attn_element element; /* of q and k; of float16 there are maps alone */
+};
+
+struct metrics_kernel;
 struct metrics_pass {
     struct attn_problem problem;
-    int n_c; /* 0: mass only, and only the listed tiles are visited */
+    const struct metrics_kernel *kernel;
+    int n_c;
+    bool all;    /* tiles are visited, not only kept ones */
+    double unit; /* of p inside the kernel */
     int grid;
     int32_t n_items;
     int32_t *item_rows;         /* host: row of tiles of an item, owned */
@@ -63,16 +86,15 @@ struct metrics_pass {
     float *cell_sum, *cell_max; /* device, NULL without maps */
 };
 
-/* c[n_c] in units of 1/nk. cells: also maps. q and k as in attn_tensors. */
+/* q and k as in attn_tensors, norm as in metrics_ref. */
 int metrics_pass_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
-                      const struct metrics_ref *ref, const struct metrics_mask *mask,
-                      const double *c, int n_c, bool cells, struct metrics_pass *pass,
-                      struct err *err);
+                      const void *norm, const struct metrics_mask *mask,
+                      const struct metrics_ask *ask, struct metrics_pass *pass, struct err *err);
 int metrics_pass_launch(struct gpu *g, const struct metrics_pass *pass, struct err *err);
 void metrics_pass_free(struct metrics_pass *pass);
 
-/* After a launch: per row the sum of p over the visited tiles (1 when all were), and over kept
- * blocks. sum, mass [nq] on the host; either may be NULL. */
+/* After a launch: per row the sum of p over all pairs (where asked for), and over kept blocks.
+ * sum, mass [nq] on the host; either may be NULL. */
 int metrics_pass_mass(struct gpu *g, const struct metrics_pass *pass, double *sum, double *mass,
                       struct err *err);
 
@@ -89,12 +111,6 @@ int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass, struct me
  * of a pass with cells. */
 int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass, int64_t pool, float *sum,
                        float *max, struct err *err);
-
-/* ---- errors --------------------------------------------------------------------------------- */
-
-/* rows [nq] on the device: of out, bf16 [nq][d], against ref, fp32. */
-int metrics_errors(struct gpu *g, int64_t nq, int d, const void *out, const float *ref,
-                   struct accel_row *rows, struct err *err);
 
 /* ---- host side, metrics_tiles.c ------------------------------------------------------------- */
 

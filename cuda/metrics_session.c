@@ -22,6 +22,7 @@ int session_metrics_init(struct accel_session *s, const struct accel_head *h,
 {
     struct attn_problem p = dense_problem(h->x);
     struct metrics_mask mask = {h->bq, h->bk, h->ptr, h->col};
+    struct metrics_ask mass_alone = {0};
     int rc = 0;
 
     memset(m, 0, sizeof *m);
@@ -29,10 +30,11 @@ int session_metrics_init(struct accel_session *s, const struct accel_head *h,
     m->nq = p.nq;
     m->d = p.d;
     TRY(mem_zalloc(&m->ref, 1, sizeof *m->ref, "dense reference", err));
-    TRY(metrics_ref_init(&s->gpu, &p, spare, m->ref, err));
-    if (!h->bits) {
+    m->all = !h->ptr;
+    TRY(metrics_ref_init(&s->gpu, &p, spare, false, m->ref, err));
+    if (h->ptr && !h->bits) {
         TRY(mem_zalloc(&m->pass, 1, sizeof *m->pass, "metrics", err));
-        TRY(metrics_pass_init(&s->gpu, &p, t, m->ref, &mask, NULL, 0, false, m->pass, err));
+        TRY(metrics_pass_init(&s->gpu, &p, t, m->ref->norm, &mask, &mass_alone, m->pass, err));
     }
     TRY(gpu_alloc(&s->gpu, p.nq * (int64_t)sizeof *m->rows, &m->rows, err));
 out:
@@ -56,10 +58,9 @@ int session_metrics_launch(struct gpu *g, const void *metrics, struct err *err)
 {
     const struct session_metrics *m = metrics;
     int rc = 0;
-    TRY(metrics_ref_launch(g, m->ref, err));
+    TRY(metrics_ref_launch(g, m->ref, m->out, m->rows, err));
     if (m->pass)
         TRY(metrics_pass_launch(g, m->pass, err));
-    TRY(metrics_errors(g, m->nq, m->d, m->out, m->ref->out, m->rows, err));
 out:
     return rc;
 }
@@ -74,6 +75,12 @@ static void mass_by_lse(const struct accel_result *r, int64_t nq)
     }
 }
 
+static void mass_of_all(const struct accel_result *r, int64_t nq)
+{
+    for (int64_t i = 0; i < nq; i++)
+        r->mass[i] = isinf(r->dense_lse[i]) ? 0 : 1;
+}
+
 int session_metrics_fetch(struct accel_session *s, const struct session_metrics *m,
                           struct accel_result *r, struct err *err)
 {
@@ -82,6 +89,8 @@ int session_metrics_fetch(struct accel_session *s, const struct session_metrics 
     TRY(gpu_get(&s->gpu, r->dense_lse, m->ref->lse, m->nq * 8, err));
     if (m->pass)
         TRY(metrics_pass_mass(&s->gpu, m->pass, NULL, r->mass, err));
+    else if (m->all)
+        mass_of_all(r, m->nq);
     else
         mass_by_lse(r, m->nq);
 out:
@@ -142,6 +151,38 @@ out:
     return rc;
 }
 
+/* The dense reference of a head whose attention has not been measured. */
+static int measure_norms(struct accel_session *s, const struct attn_in *x,
+                         const struct attn_problem *p, struct attn_tensors *t,
+                         struct metrics_ref *ref, void **norm, struct err *err)
+{
+    struct gpu *g = &s->gpu;
+    int rc = 0;
+    TRY(session_put_bf16(g, x->v, x->nk * x->d, &t->v, err));
+    TRY(gpu_alloc(g, x->nq * x->d * 2, &t->out, err));
+    TRY(gpu_alloc(g, x->nq * 4, &t->lse, err));
+    TRY(metrics_ref_init(g, p, t, false, ref, err));
+    TRY(metrics_ref_launch(g, ref, NULL, NULL, err));
+    *norm = ref->norm;
+out:
+    return rc;
+}
+
+static int put_norms(struct gpu *g, const double *lse, int64_t n, void **norm, struct err *err)
+{
+    float(*pair)[2] = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&pair, n, sizeof *pair, "normalisers", err));
+    for (int64_t i = 0; i < n; i++)
+        metrics_norm(lse[i], pair[i]);
+    TRY(gpu_alloc(g, n * (int64_t)sizeof *pair, norm, err));
+    TRY(gpu_put(g, *norm, pair, n * (int64_t)sizeof *pair, err));
+    TRY(gpu_sync(g, err));
+out:
+    free(pair);
+    return rc;
+}
+
 static int map_locked(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
                       struct err *err)
 {
@@ -150,21 +191,22 @@ static int map_locked(struct accel_session *s, const struct attn_in *x, struct a
     struct attn_problem p = dense_problem(x);
     struct attn_tensors t = {0};
     struct metrics_ref ref = {0};
+    void *norm = NULL;
     struct metrics_mask all = {128, 128, NULL, NULL};
     struct metrics_pass pass = {0};
     int rc = 0;
 
     TRY(session_put_bf16(g, x->q, x->nq * x->d, &t.q, err));
     TRY(session_put_bf16(g, x->k, x->nk * x->d, &t.k, err));
-    TRY(session_put_bf16(g, x->v, x->nk * x->d, &t.v, err));
-    TRY(gpu_alloc(g, x->nq * x->d * 2, &t.out, err));
-    TRY(gpu_alloc(g, x->nq * 4, &t.lse, err));
-    TRY(metrics_ref_init(g, &p, &t, &ref, err));
-    TRY(metrics_ref_launch(g, &ref, err));
+    if (m->lse)
+        TRY(put_norms(g, m->lse, x->nq, &norm, err));
+    else
+        TRY(measure_norms(s, x, &p, &t, &ref, &norm, err));
     inner = gpu_mark(g);
     for (int c0 = 0; c0 < m->n_c; c0 += METRICS_C) {
         int n = m->n_c - c0 < METRICS_C ? m->n_c - c0 : METRICS_C;
-        TRY(metrics_pass_init(g, &p, &t, &ref, &all, m->c + c0, n, false, &pass, err));
+        struct metrics_ask ask = {.c = m->c + c0, .n_c = n, .sums = true};
+        TRY(metrics_pass_init(g, &p, &t, norm, &all, &ask, &pass, err));
         TRY(map_levels(s, &pass, c0, n, m, err));
         if (c0 == 0)
             TRY(sum_error(s, &pass, x, m, err));

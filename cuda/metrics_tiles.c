@@ -5,6 +5,7 @@
 #include "core/mem.h"
 #include "cuda/metrics.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,4 +141,11 @@ void metrics_plan_free(struct metrics_plan *plan)
     free(plan->items);
     free(plan->tiles);
     memset(plan, 0, sizeof *plan);
+}
+
+void metrics_norm(double lse, float norm[2])
+{
+    double exact = lse * M_LOG2E;
+    norm[0] = lse == -INFINITY ? INFINITY : (float)exact;
+    norm[1] = lse == -INFINITY ? 0 : (float)exp2((double)norm[0] - exact);
 }

@@ -60,7 +60,8 @@ int session_time(struct accel_session *s, const struct session_work *work, int n
  * from r->lse, which has to be there. */
 struct session_metrics {
     struct metrics_ref *ref;
-    struct metrics_pass *pass; /* NULL: a mask with bits */
+    struct metrics_pass *pass; /* NULL: a mask with bits, or everything is kept (`all`) */
+    bool all;
     struct accel_row *rows;
     const void *out;
     int64_t nq;

@@ -78,7 +78,7 @@ int map_below_run(const struct attn_ops *ops, const double *lse, struct map_belo
 
 /* The same from a back end (core/kernel.h), and how long its pass took. */
 int map_below_accel(const struct accel *a, struct accel_session *s, const struct attn_in *in,
-                    struct map_below *b, struct accel_map *m, struct err *err);
+                    const double *lse, struct map_below *b, struct accel_map *m, struct err *err);
 
 /* Public name of unit u: "b16", ..., "s128". */
 const char *map_below_name(int u);

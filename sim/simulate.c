@@ -214,6 +214,8 @@ out:
     free(run.out);
     free(run.lse);
     free(run.lse_mask);
+    free(run.accel_lse);
+    ctx->accel_lse = NULL;
     return rc < 0 ? err_prefix(err, "%s", method->name) : rc;
 }
 

@@ -14,6 +14,7 @@ struct run {
     void *state;
     struct metrics_acc acc;
     double *out, *lse, *lse_mask; /* of a chunk */
+    double *accel_lse;            /* of all rows; ctx->accel_lse */
     double ns_prepare, ns_select, ns_attend;
     sim_sink_fn *sink;
     void *sink_ctx;

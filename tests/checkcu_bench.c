@@ -6,11 +6,12 @@
  * medians: TFLOP/s by the formula of doc/performance.md (dense: 4 N^2 D per head, half when causal;
  * lists: blocks that are multiplied), and their ratio to the product's median.
  *
- *   benchcu [--samples N] [--raw FILE] [--events] [--all] [TEXT]
+ *   benchcu [--samples N] [--raw FILE] [--events] [--cold] [--all] [TEXT]
  *   benchcu [--samples N] --prefill MODEL PROMPT TOKENS      a language model's run instead
  *
  * Selections stand beside dense attention of the same problem, sampled in turns.
  *
+ * --cold: no warm-up, for a profiler (with --samples 1 --events).
  * --all also measures the kernels that are no default; TEXT keeps only lines that contain it.
  */
 #include "core/mem.h"
@@ -35,6 +36,7 @@ struct bench {
     struct timer   *timer;
     struct ceiling *ceiling;
     int             samples;
+    double          warm_up; /* 1, or 0 for a profiler */
     const char     *only;
     FILE           *raw;
     int             lines;
@@ -92,10 +94,10 @@ out:
 
 static int warm_up(struct bench *b, const struct work *work, double for_seconds, struct err *err)
 {
-    double end = seconds() + for_seconds;
+    double end = seconds() + for_seconds * b->warm_up;
     int    rc = 0;
     do {
-        for (int i = 0; i < 3 && !rc; i++)
+        for (int i = 0; i < 3 && !rc && b->warm_up > 0; i++)
             rc = work->launch(&b->gpu, work->job, err);
         if (!rc)
             rc = gpu_sync(&b->gpu, err);
@@ -461,76 +463,157 @@ out:
 
 /* ---- metrics -------------------------------------------------------------------------------- */
 
+/* What a replay measures of a head, or a part of it. */
 struct metrics_job {
-    const struct metrics_ref  *ref; /* NULL: not launched */
-    const struct metrics_pass *pass;
+    const char                *name;
+    bool                       reference; /* and the errors against it */
+    struct metrics_ask         ask;
+    const struct metrics_mask *mask; /* NULL: no pass */
+    struct metrics_pass        pass;
+    const struct metrics_ref  *ref;
+    const void                *out;
+    struct accel_row          *rows;
 };
 
 static int launch_metrics(struct gpu *g, const void *job, struct err *err)
 {
     const struct metrics_job *m = job;
-    int                       rc = m->ref ? metrics_ref_launch(g, m->ref, err) : 0;
-    return rc || !m->pass ? rc : metrics_pass_launch(g, m->pass, err);
-}
-
-static int metrics_line(struct bench *b, const char *text, const char *what,
-                        const struct work *work, double *dense_ns, double flop, struct err *err)
-{
-    struct series matmul, s;
-    char          name[160];
-    int           rc = 0;
-
-    TRY(warm_up(b, work, 0.2, err));
-    TRY(sample(b, work, &matmul, &s, err));
-    snprintf(name, sizeof name, "%s %s", text, what);
-    raw_samples(b, "matmul", &matmul, ceiling_matmul_flop(b->ceiling));
-    raw_samples(b, name, &s, flop);
-    struct quartiles m = quartiles_of(matmul.ns, matmul.n), k = quartiles_of(s.ns, s.n);
-    double top = ceiling_matmul_flop(b->ceiling) / m.median * 1e-3;
-    if (*dense_ns == 0)
-        *dense_ns = k.median;
-    printf("%-34s %-22s %10.1f us %5.1f%%  product %7.1f TFLOP/s, %.3f of dense\n", text, what,
-           k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, top, k.median / *dense_ns);
-    b->lines++;
+    int rc = 0;
+    if (m->reference)
+        TRY(metrics_ref_launch(g, m->ref, m->out, m->rows, err));
+    if (m->mask)
+        TRY(metrics_pass_launch(g, &m->pass, err));
 out:
     return rc;
 }
 
-/* Dense attention of one head, then the metrics of it in their parts and together. */
+/* Samples of all works in turns, each after one of the product; ratios to the first. */
+static int metrics_lines(struct bench *b, const char *text, const struct work *works,
+                         const char *const *names, int n, double flop, struct err *err)
+{
+    static struct series product, series[16];
+    int64_t              ids[32];
+    char                 name[160];
+    int                  rc = 0;
+
+    for (int i = n - 1; i >= 0; i--)
+        TRY(warm_up(b, works + i, 0.1, err));
+    for (int k = 0; k < b->samples; k++) {
+        timer_reset(b->timer);
+        for (int i = 0; i < n; i++) {
+            TRY(timed(b, NULL, &ids[2 * i], err));
+            TRY(timed(b, works + i, &ids[2 * i + 1], err));
+        }
+        TRY(timer_collect(b->timer, &b->gpu, err));
+        product.ns[k] = timer_span(b->timer, ids[0]).kernel_ns;
+        for (int i = 0; i < n; i++)
+            series[i].ns[k] = timer_span(b->timer, ids[2 * i + 1]).kernel_ns;
+    }
+    for (int i = 0; i < n; i++) {
+        series[i].n = product.n = b->samples;
+        snprintf(name, sizeof name, "%s: %s", text, names[i]);
+        raw_samples(b, name, series + i, flop);
+        struct quartiles k = quartiles_of(series[i].ns, b->samples);
+        struct quartiles dense = quartiles_of(series[0].ns, b->samples);
+        struct quartiles m = quartiles_of(product.ns, b->samples);
+        printf("%-70s %9.1f us %5.1f%% %6.3f of dense, product %5.1f TFLOP/s\n", name,
+               k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, k.median / dense.median,
+               ceiling_matmul_flop(b->ceiling) / m.median * 1e-3);
+        b->lines++;
+    }
+    fflush(stdout);
+out:
+    return rc;
+}
+
+/* Largest |sum of p - 1| of the rows; every row of these cases sees a key. */
+static int print_sums(struct bench *b, const char *text, const struct metrics_job *m,
+                      struct err *err)
+{
+    int64_t n = m->pass.problem.nq;
+    double *sum = NULL, worst = 0;
+    int     rc = 0;
+    TRY(mem_alloc(&sum, n, sizeof *sum, "sums of rows", err));
+    TRY(metrics_pass_mass(&b->gpu, &m->pass, sum, NULL, err));
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(sum[i] - 1) <= worst))
+            worst = fabs(sum[i] - 1);
+    printf("%s: %s: sum of p within %.1e of 1 in every row\n", text, m->name, worst);
+out:
+    free(sum);
+    return rc;
+}
+
+/* Dense attention of one head, then the metrics of it in their parts and together; `mask` keeps a
+ * quarter of the blocks. */
+static int metrics_case(struct bench *b, const char *text, const struct cu_run *r,
+                        const struct metrics_mask *mask, struct err *err)
+{
+    static const double levels[METRICS_C] = {0.02, 0.1, 0.25, 0.5, 1, 2, 4, 8};
+    static const struct metrics_mask all = {128, 128, NULL, NULL};
+    static const struct metrics_ask mass = {0}, maps = {.cells = true, .sums = true},
+        one = {.c = levels + 3, .n_c = 1}, one_sums = {.c = levels + 3, .n_c = 1, .sums = true},
+        eight = {.c = levels, .n_c = METRICS_C, .cells = true, .sums = true};
+    struct metrics_job jobs[] = {
+        {.name = "reference, errors", .reference = true, .ask = mass, .mask = NULL},
+        {.name = "mass of all", .reference = false, .ask = mass, .mask = &all},
+        {.name = "mass of a quarter", .reference = false, .ask = mass, .mask = mask},
+        {.name = "1 threshold, mass of a quarter", .reference = false, .ask = one, .mask = mask},
+        {.name = "1 threshold, mass of all", .reference = false, .ask = one_sums, .mask = &all},
+        {.name = "maps", .reference = false, .ask = maps, .mask = &all},
+        {.name = "8 thresholds, maps", .reference = false, .ask = eight, .mask = &all},
+        {.name = "all: 1 threshold, mass of a quarter", .reference = true, .ask = one, .mask = mask},
+        {.name = "all: 1 threshold, mass of all", .reference = true, .ask = one_sums, .mask = &all},
+        {.name = "all: 8 thresholds, maps", .reference = true, .ask = eight, .mask = &all},
+    };
+    enum { N = sizeof jobs / sizeof *jobs };
+    struct work       works[N + 1] = {{launch_attn, &r->job}};
+    const char       *names[N + 1] = {"dense attention"};
+    struct metrics_ref ref = {0};
+    struct accel_row *rows = NULL;
+    int               rc = 0;
+
+    TRY(metrics_ref_init(&b->gpu, &r->c.problem, &r->job.x, false, &ref, err));
+    TRY(gpu_alloc(&b->gpu, r->c.problem.nq * (int64_t)sizeof *rows, &rows, err));
+    for (int i = 0; i < N; i++) {
+        jobs[i].ref = &ref;
+        jobs[i].out = r->job.x.out;
+        jobs[i].rows = rows;
+        if (jobs[i].mask)
+            TRY(metrics_pass_init(&b->gpu, &r->c.problem, &r->job.x, ref.norm, jobs[i].mask,
+                                  &jobs[i].ask, &jobs[i].pass, err));
+        works[i + 1] = (struct work){launch_metrics, jobs + i};
+        names[i + 1] = jobs[i].name;
+    }
+    TRY(metrics_lines(b, text, works, names, N + 1, cu_flop_dense(&r->c.problem), err));
+    for (int i = 0; i < N; i++)
+        if (jobs[i].reference && jobs[i].ask.sums)
+            TRY(print_sums(b, text, jobs + i, err));
+out:
+    for (int i = 0; i < N; i++)
+        metrics_pass_free(&jobs[i].pass);
+    metrics_ref_free(&ref);
+    return rc;
+}
+
 static int bench_metrics_case(struct bench *b, const char *text, const struct cu_case *c,
                               struct err *err)
 {
-    static const double  levels[METRICS_C] = {0.02, 0.1, 0.25, 0.5, 1, 2, 4, 8};
-    static const struct metrics_mask all = {128, 128, NULL, NULL};
-    struct cu_run        r = {0};
-    struct metrics_ref   ref = {0};
-    struct metrics_pass  mass = {0}, one = {0}, eight = {0};
-    double               dense_ns = 0, flop = cu_flop_dense(&c->problem);
-    const struct attn_problem *p = &c->problem;
-    int                  rc = 0;
+    struct cu_case listed = *c;
+    struct cu_run  r = {0}, quarter = {0};
+    int            rc = 0;
 
     if (b->only && !strstr(text, b->only))
         return 0;
+    listed.problem.lists = ATTN_128x128;
+    listed.pattern = KEEP_RANDOM;
+    listed.density = 0.25;
     TRY(cu_run_init(&b->gpu, c, &r, err));
-    TRY(metrics_ref_init(&b->gpu, p, &r.job.x, &ref, err));
-    TRY(metrics_pass_init(&b->gpu, p, &r.job.x, &ref, &all, NULL, 0, false, &mass, err));
-    TRY(metrics_pass_init(&b->gpu, p, &r.job.x, &ref, &all, levels + 3, 1, false, &one, err));
-    TRY(metrics_pass_init(&b->gpu, p, &r.job.x, &ref, &all, levels, METRICS_C, true, &eight, err));
-    struct metrics_job jobs[] = {{&ref, NULL}, {NULL, &mass}, {NULL, &one}, {NULL, &eight},
-                                 {&ref, &one}, {&ref, &eight}};
-    static const char *const names[] = {"reference", "mass", "statistics", "8 thresholds, maps",
-                                        "all, 1 threshold", "all, 8, maps"};
-    struct work dense = {launch_attn, &r.job};
-    TRY(metrics_line(b, text, "dense attention", &dense, &dense_ns, flop, err));
-    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
-        struct work work = {launch_metrics, jobs + i};
-        TRY(metrics_line(b, text, names[i], &work, &dense_ns, flop, err));
-    }
+    TRY(cu_run_init(&b->gpu, &listed, &quarter, err));
+    struct metrics_mask mask = {128, 128, quarter.ptr, quarter.col};
+    TRY(metrics_case(b, text, &r, &mask, err));
 out:
-    metrics_pass_free(&mass);
-    metrics_pass_free(&one);
-    metrics_pass_free(&eight);
-    metrics_ref_free(&ref);
+    cu_run_free(&b->gpu, &quarter);
     cu_run_free(&b->gpu, &r);
     return rc;
 }
@@ -604,7 +687,7 @@ out:
 
 int main(int argc, char **argv)
 {
-    struct bench b = {.samples = 20};
+    struct bench b = {.samples = 20, .warm_up = 1};
     struct err   err = {0};
     bool         cupti = true;
     char       **prefill = NULL;
@@ -619,6 +702,8 @@ int main(int argc, char **argv)
             prefill = argv + i + 1, i += 3;
         else if (strcmp(argv[i], "--events") == 0)
             cupti = false;
+        else if (strcmp(argv[i], "--cold") == 0)
+            b.warm_up = 0;
         else if (strcmp(argv[i], "--all") == 0)
             b.all = true;
         else

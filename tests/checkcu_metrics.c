@@ -223,7 +223,7 @@ static int check_errors(struct metrics_check *k, const struct metrics_ref *ref, 
     TRY(mem_alloc(&rows, k->p.nq, sizeof *rows, "errors of rows", err));
     TRY(gpu_alloc(k->g, k->p.nq * (int64_t)sizeof *rows, &dev, err));
     TRY(attn_job_launch(k->g, &k->r->job, err));
-    TRY(metrics_errors(k->g, k->p.nq, k->p.d, k->r->job.x.out, ref->out, dev, err));
+    TRY(metrics_ref_launch(k->g, ref, k->r->job.x.out, dev, err));
     TRY(gpu_get(k->g, rows, dev, k->p.nq * (int64_t)sizeof *rows, err));
     TRY(gpu_get(k->g, out, k->r->job.x.out, n * 2, err));
     TRY(gpu_get(k->g, want, ref->out, n * 4, err));
@@ -272,24 +272,23 @@ out:
     return rc;
 }
 
-static int check_pass(struct metrics_check *k, const struct metrics_ref *ref, int n_c, bool cells,
-                      struct err *err)
+static int check_pass(struct metrics_check *k, const struct metrics_ref *ref,
+                      const struct metrics_ask *ask, struct err *err)
 {
     const struct attn_problem *p = &k->r->c.problem;
     struct metrics_mask mask = {attn_block_rows(p->lists, NULL), attn_block_keys(p->lists, NULL),
                                 k->r->ptr, k->r->col};
     struct metrics_pass pass = {0};
-    const double *c = n_c == 1 ? levels + 2 : levels;
     struct gpu_mark mark = gpu_mark(k->g);
     int rc = 0;
 
-    TRY(metrics_pass_init(k->g, &k->p, &k->r->job.x, ref, &mask, c, n_c, cells, &pass, err));
+    TRY(metrics_pass_init(k->g, &k->p, &k->r->job.x, ref->norm, &mask, ask, &pass, err));
     CU(err, cudaMemsetAsync(pass.parts, 0xff, (size_t)pass.n_items * 2048, k->g->stream));
     TRY(metrics_pass_launch(k->g, &pass, err));
-    TRY(check_mass(k, &pass, n_c > 0, err));
-    if (n_c)
-        TRY(check_below(k, &pass, c, n_c, err));
-    if (cells) {
+    TRY(check_mass(k, &pass, ask->sums, err));
+    if (ask->n_c)
+        TRY(check_below(k, &pass, ask->c, ask->n_c, err));
+    if (ask->cells) {
         TRY(check_cells(k, &pass, 64, err));
         TRY(check_cells(k, &pass, 192, err));
     }
@@ -305,17 +304,24 @@ int cu_metrics_check(struct gpu *g, const struct cu_run *r, char what[200], stru
     struct metrics_check k = {.g = g, .r = r, .p = r->c.problem};
     struct metrics_ref ref = {0};
     struct gpu_mark mark = gpu_mark(g);
+    const struct metrics_ask asks[] = {
+        {.sums = r->c.seed % 2},
+        {.c = levels + 2, .n_c = 1},
+        {.c = levels + r->c.seed % 3, .n_c = 1, .sums = true},
+        {.c = levels + 3, .n_c = 1, .cells = true, .sums = true},
+        {.cells = true, .sums = true},
+        {.c = levels, .n_c = METRICS_C, .cells = r->c.seed % 2, .sums = true},
+    };
     int rc = 0;
 
     k.p.lists = ATTN_DENSE;
     TRY(cpu_reference(&k, err));
-    TRY(metrics_ref_init(g, &k.p, &r->job.x, &ref, err));
-    TRY(metrics_ref_launch(g, &ref, err));
+    TRY(metrics_ref_init(g, &k.p, &r->job.x, true, &ref, err));
+    TRY(metrics_ref_launch(g, &ref, NULL, NULL, err));
     TRY(check_reference(&k, &ref, err));
     TRY(check_errors(&k, &ref, err));
-    TRY(check_pass(&k, &ref, 0, false, err));
-    TRY(check_pass(&k, &ref, 1, true, err));
-    TRY(check_pass(&k, &ref, METRICS_C, r->c.seed % 2, err));
+    for (size_t i = 0; i < sizeof asks / sizeof *asks; i++)
+        TRY(check_pass(&k, &ref, asks + i, err));
 out:
     snprintf(what, 200, "%s", k.what);
     metrics_ref_free(&ref);

@@ -44,8 +44,7 @@ static const struct opt dense_opts[] = {
 struct dense_state {
     const struct dense_params *params;
     struct head_in in;
-    const struct accel *accel; /* measures the map; NULL: the CPU does */
-    struct accel_session *session;
+    const struct method_ctx *ctx;
 };
 
 static int ascending(const void *a, const void *b)
@@ -71,8 +70,7 @@ static int dense_prepare(struct method_ctx *ctx, const void *params, const struc
         return rc;
     s->params = params;
     s->in = *in;
-    s->accel = ctx->accel_metrics ? ctx->accel : NULL;
-    s->session = ctx->session;
+    s->ctx = ctx;
     *state = s;
     return 0;
 }
@@ -112,7 +110,7 @@ static int map_on_accel(const struct dense_state *s, struct map_below *b, struct
 {
     struct accel_map m;
     int rc = 0;
-    TRY(map_below_accel(s->accel, s->session, &s->in.x, b, &m, err));
+    TRY(map_below_accel(s->ctx->accel, s->ctx->session, &s->in.x, s->ctx->accel_lse, b, &m, err));
     TRY(record_metric(r, "p_sum_err", m.sum_err, err));
     if (m.time.samples) {
         TRY(record_metric(r, "time_map_ns", m.time.median, err));
@@ -134,7 +132,7 @@ static int dense_report(void *state, struct record *r, struct err *err)
     TRY(mem_zalloc(&b, 1, sizeof *b, "map statistics", err));
     TRY(num_list_parse(s->params->c, "c", 0, b->c, BELOW_MOST_C, &b->n_c, err));
     qsort(b->c, (size_t)b->n_c, sizeof *b->c, ascending);
-    if (s->accel)
+    if (s->ctx->accel && s->ctx->accel_metrics)
         TRY(map_on_accel(s, b, r, err));
     else
         TRY(map_below_run(s->in.ops, s->in.lse, b, err));
