@@ -17,26 +17,26 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LAYERS = 3, HIDDEN = 96, FFN = 160, VOCAB = 200, TOKENS = 333, POOL = 32 };
-enum { CELLS = (TOKENS + POOL - 1) / POOL, MAX_TENSORS = 18 * LAYERS + 3 };
+enum { LAYERS = 3, HIDDEN = 96, FFN = 160, VOCAB = 200, TOKENS = 333 };
+enum { MAX_TENSORS = 18 * LAYERS + 3 };
 
 static const struct model {
     const char *text, *architecture, *extra; /* keys of config.json */
-    int heads, kv_heads, d;
+    int heads, kv_heads, d, pool; /* pool: multiples of 64 take other kernels */
     enum dtype dtype;
     bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
 } models[] = {
-    {"llama, bf16", "LlamaForCausalLM", "", 4, 2, 64, DT_BF16, false, false, false, false, true},
+    {"llama, bf16", "LlamaForCausalLM", "", 4, 2, 64, 64, DT_BF16, false, false, false, false, true},
     {"llama, biases, f32, rope llama3", "LlamaForCausalLM",
      "\"attention_bias\": true, \"mlp_bias\": true, \"rope_scaling\": {\"rope_type\": \"llama3\", "
      "\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
      "\"original_max_position_embeddings\": 256}, ",
-     3, 3, 32, DT_F32, true, true, true, false, false},
-    {"mistral, f16", "MistralForCausalLM", "\"sliding_window\": null, ", 8, 1, 128, DT_F16, false,
+     3, 3, 32, 128, DT_F32, true, true, true, false, false},
+    {"mistral, f16", "MistralForCausalLM", "\"sliding_window\": null, ", 8, 1, 128, 32, DT_F16, false,
      false, false, false, false},
-    {"qwen2, bf16, head dim 80", "Qwen2ForCausalLM", "", 4, 2, 80, DT_BF16, true, false, false,
+    {"qwen2, bf16, head dim 80", "Qwen2ForCausalLM", "", 4, 2, 80, 50, DT_BF16, true, false, false,
      false, true},
-    {"qwen3, f32", "Qwen3ForCausalLM", "", 6, 2, 128, DT_F32, false, false, false, true, false},
+    {"qwen3, f32", "Qwen3ForCausalLM", "", 6, 2, 128, 64, DT_F32, false, false, false, true, false},
 };
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
@@ -182,19 +182,20 @@ static int run_model(const char *dir, const struct model *m, const struct decode
 {
     struct llm_model llm = {0};
     struct llm_hooks hooks = {.ctx = s, .rows = take_rows, .end_layer = take_map};
+    int64_t cells = (TOKENS + m->pool - 1) / m->pool;
     int32_t tokens[TOKENS];
     int rc = 0;
 
     s->m = m;
     s->width[0] = (int64_t)TOKENS * m->heads * m->d;
     s->width[1] = s->width[2] = (int64_t)TOKENS * m->kv_heads * m->d;
-    s->width[3] = 2LL * m->heads * CELLS * CELLS;
+    s->width[3] = 2LL * m->heads * cells * cells;
     for (int i = 0; i < 4; i++)
         TRY(mem_alloc(&s->x[i], LAYERS * s->width[i], sizeof(float), "rows of a run", err));
     for (int i = 0; i < TOKENS; i++)
         tokens[i] = (int32_t)(rng_uniform(9, 0, (uint64_t)i) * VOCAB);
     struct llm_run run = {
-        .tokens = tokens, .n = TOKENS, .pool = POOL, .jobs = 1, .nll = s->nll, .device = device};
+        .tokens = tokens, .n = TOKENS, .pool = m->pool, .jobs = 1, .nll = s->nll, .device = device};
     TRY(llm_open(dir, &llm, err));
     TRY(llm_forward(&llm, &run, &hooks, err));
 out:
