@@ -90,6 +90,17 @@ template <class L> static __device__ __forceinline__ double cut_below(const L &l
     return warp_max(most);
 }
 
+/* Smallest value above the limit, infinity when there is none. */
+template <class L> static __device__ __forceinline__ double cut_above(const L &list, double limit)
+{
+    double least = INFINITY;
+    list.each([&](double v) {
+        if (v > limit && v < least)
+            least = v;
+    });
+    return -warp_max(-least);
+}
+
 /* The largest value t for which enough(sum, number of the entries >= t) holds; it has to hold for
  * all entries together. A good guess below t, such as (total - need) / n, saves passes. */
 template <class L, class F>

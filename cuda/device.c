@@ -78,7 +78,7 @@ out:
 
 int gpu_open(int local_rank, struct gpu *g, struct err *err)
 {
-    int rc = 0, count = 0;
+    int rc = 0, count = 0, least, most;
 
     memset(g, 0, sizeof *g);
     TRY(check_driver(g, err));
@@ -88,7 +88,11 @@ int gpu_open(int local_rank, struct gpu *g, struct err *err)
     CU(err, status);
     TRY(describe((local_rank < 0 ? 0 : local_rank) % count, g, err));
     CU(err, cudaSetDevice(g->device));
-    CU(err, cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking));
+    CU(err, cudaDeviceGetStreamPriorityRange(&least, &most));
+    CU(err, cudaStreamCreateWithPriority(&g->stream, cudaStreamNonBlocking, least));
+    CU(err, cudaStreamCreateWithPriority(&g->side, cudaStreamNonBlocking, most));
+    CU(err, cudaEventCreateWithFlags(&g->forked, cudaEventDisableTiming));
+    CU(err, cudaEventCreateWithFlags(&g->joined, cudaEventDisableTiming));
 out:
     if (rc)
         gpu_close(g);
@@ -103,6 +107,12 @@ void gpu_close(struct gpu *g)
         cudaFree(c->base);
         free(c);
     }
+    if (g->forked)
+        cudaEventDestroy(g->forked);
+    if (g->joined)
+        cudaEventDestroy(g->joined);
+    if (g->side)
+        cudaStreamDestroy(g->side);
     if (g->stream)
         cudaStreamDestroy(g->stream);
     memset(g, 0, sizeof *g);
@@ -202,6 +212,24 @@ int gpu_sync(struct gpu *g, struct err *err)
 {
     int rc = 0;
     CU(err, cudaStreamSynchronize(g->stream));
+out:
+    return rc;
+}
+
+int gpu_fork(struct gpu *g, struct err *err)
+{
+    int rc = 0;
+    CU(err, cudaEventRecord(g->forked, g->stream));
+    CU(err, cudaStreamWaitEvent(g->side, g->forked, 0));
+out:
+    return rc;
+}
+
+int gpu_join(struct gpu *g, struct err *err)
+{
+    int rc = 0;
+    CU(err, cudaEventRecord(g->joined, g->side));
+    CU(err, cudaStreamWaitEvent(g->stream, g->joined, 0));
 out:
     return rc;
 }

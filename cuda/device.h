@@ -39,6 +39,8 @@ struct gpu {
     char              name[128];
     int               driver, runtime; /* versions as 13000 */
     cudaStream_t      stream;
+    cudaStream_t      side;        /* of higher priority: between gpu_fork and gpu_join */
+    cudaEvent_t       forked, joined;
     struct gpu_chunk *chunks;      /* newest first */
     int64_t           bytes_peak;  /* most bytes held at a time */
 };
@@ -64,6 +66,11 @@ int gpu_put(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err
 int gpu_get(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err);
 int gpu_zero(struct gpu *g, void *dst, int64_t bytes, struct err *err);
 int gpu_sync(struct gpu *g, struct err *err);
+
+/* What is launched on g->side after gpu_fork waits for everything on g->stream before it, and what
+ * is launched on g->stream after gpu_join for everything on g->side. */
+int gpu_fork(struct gpu *g, struct err *err);
+int gpu_join(struct gpu *g, struct err *err);
 
 /* One JSON object per GPU into the open array of w; no driver or no GPU: nothing. */
 int gpu_list(struct jw *w, struct err *err);

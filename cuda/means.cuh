@@ -71,13 +71,38 @@ static __global__ void __launch_bounds__(256)
 #define SCORE_STEP 32
 #define SCORE_PITCH (SCORE_STEP + 4) /* so that 8 rows of 4 channels lie in different banks */
 
-/* d (+)= A B^T, 8 x 4 and 8 x 4, in double: lane / 4 is the row of A and of B, lane % 4 the
- * channel; d: row lane / 4, columns 2 (lane % 4) and the next. */
-static __device__ __forceinline__ void mma_f64(double (&d)[2], double a, double b)
+/* d (+)= A B^T, 16 x 8 and 8 x 8, in double: with g = lane / 4 and t = lane % 4, a: rows g, g + 8
+ * of channel t, then of channel t + 4; b: row g, channels t and t + 4; d: row g, columns 2 t and
+ * the next, then row g + 8. Hopper has an instruction for all of it, which is faster than its
+ * parts. */
+static __device__ __forceinline__ void mma_f64(double (&d)[4], const double (&a)[4],
+                                               const double (&b)[2])
 {
-    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-                 : "+d"(d[0]), "+d"(d[1])
-                 : "d"(a), "d"(b));
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+                 : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+#else
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, "
+                         "{%0, %1};"
+                         : "+d"(d[2 * half]), "+d"(d[2 * half + 1])
+                         : "d"(a[2 * k + half]), "d"(b[k]));
+#endif
+}
+
+/* The same value: by its bits, since conversions to double are slow. Below 2^-126 it is not exact,
+ * and 0 becomes 2^-127. */
+static __device__ __forceinline__ double widen(float x)
+{
+    uint32_t bits = __float_as_uint(x);
+    return __hiloint2double(
+        (int)((bits & 0x80000000u) | (((bits & 0x7fffffffu) >> 3) + 0x38000000u)),
+        (int)(bits << 29));
 }
 
 static __device__ __forceinline__ void load_means(const float *x, int row0, int n, int d, int c0,
@@ -94,7 +119,7 @@ static __device__ __forceinline__ void load_means(const float *x, int row0, int 
 
 /* score[head][i][j] = q_mean_i . k_mean_j scale for a tile of 64 x 64 blocks, in double, a warp for
  * each quarter. Tiles without an admissible pair are left alone. */
-static __global__ void __launch_bounds__(128)
+static __global__ void __launch_bounds__(128, 4)
     score_means(const float *q, const float *k, int d, int groups, int units, int per_kv,
                 double scale, int causal, int bq, int bk, double *score)
 {
@@ -102,7 +127,7 @@ static __global__ void __launch_bounds__(128)
     int i0 = blockIdx.y * SCORE_TILE, j0 = blockIdx.x * SCORE_TILE, head = blockIdx.z;
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int row = warp / 2 * 32 + (lane >> 2), col = warp % 2 * 32 + (lane >> 2);
-    double acc[4][4][2] = {{{0}}};
+    double acc[2][4][4] = {{{0}}};
     int64_t last = (int64_t)min(i0 + SCORE_TILE, groups) * bq;
 
     if (causal && (int64_t)j0 * bk >= last)
@@ -113,16 +138,17 @@ static __global__ void __launch_bounds__(128)
         load_means(q, i0, groups, d, c0, a);
         load_means(k, j0, units, d, c0, b);
         __syncthreads();
+#pragma unroll 2
+        for (int c = lane & 3; c < SCORE_STEP; c += 8) {
+            double x[2][4], y[4][2];
 #pragma unroll
-        for (int c = lane & 3; c < SCORE_STEP; c += 4) {
-            double x[4], y[4];
+            for (int e = 0; e < 8; e++)
+                x[e / 4][e % 4] = widen(a[row + 16 * (e / 4) + 8 * (e % 2)][c + 4 * (e / 2 % 2)]);
 #pragma unroll
-            for (int u = 0; u < 4; u++) {
-                x[u] = a[row + 8 * u][c];
-                y[u] = b[col + 8 * u][c];
-            }
+            for (int e = 0; e < 8; e++)
+                y[e / 2][e % 2] = widen(b[col + 8 * (e / 2)][c + 4 * (e % 2)]);
 #pragma unroll
-            for (int u = 0; u < 4; u++)
+            for (int u = 0; u < 2; u++)
 #pragma unroll
                 for (int v = 0; v < 4; v++)
                     mma_f64(acc[u][v], x[u], y[v]);
@@ -130,12 +156,13 @@ static __global__ void __launch_bounds__(128)
         __syncthreads();
     }
 #pragma unroll
-    for (int u = 0; u < 4; u++)
+    for (int u = 0; u < 2; u++)
 #pragma unroll
         for (int v = 0; v < 4; v++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                int i = i0 + row + 8 * u, j = j0 + warp % 2 * 32 + 8 * v + 2 * (lane & 3) + e;
+            for (int e = 0; e < 4; e++) {
+                int i = i0 + row + 16 * u + 8 * (e / 2);
+                int j = j0 + warp % 2 * 32 + 8 * v + 2 * (lane & 3) + e % 2;
                 if (i < groups && j < units)
                     score[((int64_t)head * groups + i) * units + j] = acc[u][v][e] * scale;
             }

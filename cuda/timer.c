@@ -272,6 +272,13 @@ static int by_correlation(const void *x, const void *y)
     return a->correlation < b->correlation ? -1 : a->correlation > b->correlation;
 }
 
+static int by_start(const void *x, const void *y)
+{
+    const struct work_record *a = x, *b = y;
+    return a->start < b->start ? -1 : a->start > b->start;
+}
+
+/* Records come in the order of their starts. */
 static void add_to_span(struct timer *t, const struct work_record *w, const struct link_record *l)
 {
     if (!l || l->id >= (uint64_t)t->n) {
@@ -279,7 +286,8 @@ static void add_to_span(struct timer *t, const struct work_record *w, const stru
         return;
     }
     struct span *s = t->spans + l->id;
-    s->time.kernel_ns += (double)(w->end - w->start);
+    uint64_t     from = w->start > s->last ? w->start : s->last;
+    s->time.kernel_ns += w->end > from ? (double)(w->end - from) : 0;
     s->time.kernels++;
     s->first = w->start < s->first ? w->start : s->first;
     s->last = w->end > s->last ? w->end : s->last;
@@ -293,6 +301,7 @@ static int collect_cupti(struct timer *t, struct err *err)
         return err_set(err, ERR_RUN, "CUPTI could not be flushed");
     pthread_mutex_lock(&collected.lock);
     qsort(collected.links, (size_t)collected.n_links, sizeof *collected.links, by_correlation);
+    qsort(collected.work, (size_t)collected.n_work, sizeof *collected.work, by_start);
     for (int64_t i = 0; i < collected.n_work; i++) {
         struct link_record key = {0, collected.work[i].correlation};
         add_to_span(t, collected.work + i,

@@ -3,7 +3,8 @@
  * CUDA events around the launches. The record says which.
  *
  * Every timed piece of work is a span: launches between timer_begin and timer_end. With CUPTI a
- * span's time is the sum of its kernels' (end - start), attributed by external correlation ids;
+ * span's time is that in which one of its kernels runs, attributed by external correlation ids:
+ * the sum of (end - start) unless they overlap;
  * with events it is the time between two events, which includes launch gaps. Times and hardware
  * counters come from separate runs.
  */
@@ -17,7 +18,7 @@
 struct timer;
 
 struct span_time {
-    double  kernel_ns; /* sum over kernels, memsets and copies of the span; events: same as span */
+    double  kernel_ns; /* with a kernel, memset or copy of the span running; events: as span_ns */
     double  span_ns;   /* first start to last end */
     int64_t kernels;   /* 0 with events */
 };
