@@ -4,8 +4,8 @@
  * the places where TMA would put them (attn_sm90.cuh).
  *
  * A stage is handed over when the copies of the next one are on their way: then its own have
- * landed, and a fence makes them visible to wgmma. Memory traffic is that of TMA, in 32 instead of
- * four requests per row.
+ * landed, and a fence makes them visible to wgmma. Bytes are those of TMA, but in requests of 16, each
+ * with its own address: a stage takes about twice as long.
  */
 #ifndef LACUNA_ATTN_GATHER_CUH
 #define LACUNA_ATTN_GATHER_CUH

@@ -3,8 +3,8 @@
  *
  *   O_i = sum_j softmax_j(scale q_i . k_j) v_j      LSE_i = ln sum_j e^{scale q_i . k_j}
  *
- * over all keys, all keys up to the diagonal, or the key blocks of a list per query block. The CPU
- * reference is attn_rows (core/attention.h).
+ * over all keys, all keys up to the diagonal, the key blocks of a list per query block, or of such
+ * blocks the pairs whose bit is set. The CPU reference is attn_rows (core/attention.h).
  *
  * Tile: WG x 64 query rows against BN keys, D channels; the shapes are in attn_shape.cuh.
  * Threads: a producer warpgroup, of which one warp issues TMA copies, and WG consumer warpgroups.
@@ -25,7 +25,8 @@
  * and consumers run all their items as one stream: the last P V of an item is issued together with
  * the first Q K of the next, so that no item pays for an empty pipeline. Keys of an item are walked
  * from its end to its beginning: blocks on the diagonal and the ragged last block come first, and
- * only those go through the masked copy of the softmax.
+ * only those go through the masked copy of the softmax. Bits lie in the order of the accumulators,
+ * so that a thread has those of a stage in one word, which it loads before the products.
  *
  * What the producer writes into shared memory itself, items and the positions of keys, is read by one
  * lane of a warp, the one that returns the buffer later.

@@ -29,9 +29,9 @@ struct group {
     struct run runs[TILE];
     int n_runs;
     int64_t row0;
-    int64_t n_cols;  /* tiles across */
-    uint64_t *map;   /* [n_cols][TILE][2], zero between groups */
-    uint8_t *seen;   /* [n_cols]: tiles with a bit in the map */
+    int64_t n_cols; /* tiles across */
+    uint64_t *map;  /* [n_cols][TILE][2], zero between groups */
+    uint8_t *seen;  /* [n_cols]: tiles with a bit in the map */
     struct span *spans;
     int64_t span_cap;
     uint64_t *packed; /* as map, of the gathered keys; NULL: not gathered */

@@ -69,8 +69,8 @@ static void expand_row(const struct accel_tiles *t, const struct mask *m, int64_
             int64_t key = key_of(t, e, k);
             bool whole = t->bits[e] < 0 && (t->keys || key < limit);
             bool bit = whole || (t->bits[e] >= 0 && bit_of(t, e, (int)(i % T), (int)k));
-            ck_assert_msg(!bit || (key >= 0 && key < limit), "row %lld: key %lld is not allowed", (long long)i,
-                          (long long)key);
+            ck_assert_msg(!bit || (key >= 0 && key < limit), "row %lld: key %lld is not allowed",
+                          (long long)i, (long long)key);
             if (bit)
                 kept[key] = 1;
         }
@@ -190,7 +190,7 @@ END_TEST
 
 START_TEST(bands_keep_their_pairs)
 {
-    static const int64_t forms[][5] = {{500, 500, 4, 100, 500}, {700, 700, 0, 1, 700},
+    static const int64_t forms[][5] = {{500, 500, 4, 100, 500},  {700, 700, 0, 1, 700},
                                        {700, 700, 64, 256, 650}, {300, 450, 200, 129, 290},
                                        {450, 300, 3, 700, 450},  {520, 520, 1, 0, 520}};
     const int64_t *f = forms[_i / 2];
@@ -226,7 +226,8 @@ START_TEST(too_many_bits_are_refused)
     struct err err = {0};
     char why[160] = "";
     random_lists(&s, false, 0, 512, 1, &m);
-    ck_assert_int_eq(accel_tiles_make(&m, 1, TILES_IN_PLACE, 16 * 2048 - 1, &t, why, &err), METHOD_SKIP);
+    ck_assert_int_eq(accel_tiles_make(&m, 1, TILES_IN_PLACE, 16 * 2048 - 1, &t, why, &err),
+                     METHOD_SKIP);
     ck_assert_ptr_nonnull(strstr(why, "bits"));
     ck_assert_ptr_null(t.words);
     assert_ok(accel_tiles_make(&m, 1, TILES_IN_PLACE, 16 * 2048, &t, why, &err), &err);
