@@ -52,8 +52,8 @@ struct attn_csr {
 
 /* Tile of a kernel as the plan sees it. Items are counted in units of bn / units keys: dense unit i
  * is keys i bn / units on; of lists, unit i is part of the block that entry i / (units of a block)
- * names. A stage takes `units` of them, of neighbouring blocks too; the first stage of an item takes
- * what is over. */
+ * names. A stage takes `units` of them, of neighbouring blocks too; the first stage of an item
+ * takes what is over. */
 struct attn_tile {
     int bm;    /* query rows */
     int bn;    /* keys of a stage */
