@@ -2,8 +2,9 @@
  * checkcu_decoder.c - random checkpoints, run on both sides (checkcu_decoder.h).
  *
  * Attention on the GPU rounds its operands and its output to float16, a relative error of about
- * 3e-4 that the following layers see; everything else is float32 on both sides. Bounds: 2e-3
- * relative L2 of q, k, v and maps, 5e-3 nat of a token's likelihood.
+ * 3e-4 that the following layers see; everything else is float32 on both sides. These roundings
+ * alone, made on the CPU, move q, k, v and maps of these models by up to 1.2e-3 (relative L2) and the
+ * worst token's likelihood by 4e-3 to 1.2e-2 nat. Bounds: 2e-3 and 2e-2.
  */
 #include "tests/checkcu_decoder.h"
 
@@ -266,7 +267,7 @@ void check_decoder(const struct decoder_accel *device, int64_t *n_checks, int64_
         double rows = NAN, nll = NAN;
         int rc = made ? check_model(dir, models + i, device, &rows, &nll, &err)
                       : err_sys(&err, ERR_IO, "%s", dir);
-        bool ok = !rc && rows <= 2e-3 && nll <= 5e-3;
+        bool ok = !rc && rows <= 2e-3 && nll <= 2e-2;
         ++*n_checks;
         *n_failures += !ok;
         printf("  %-5s decoder %s: q, k, v, maps %.1e, nll %.1e %s\n", ok ? "ok" : "FAIL",
