@@ -4,6 +4,7 @@
 #include "capture/capture.h"
 
 #include "capture/nn.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 const char *const capture_dtypes[] = {"model", "bf16", "f16", "f32", NULL};
 
@@ -57,19 +57,16 @@ double capture_rate(int jobs)
     int threads = jobs < 1 ? 1 : jobs < MOST ? jobs : MOST;
     int64_t rows = (int64_t)threads * NN_LINEAR_ROWS;
     float *x = NULL, *w = NULL, *y = NULL;
-    struct timespec a, b;
     double rate = 1e9;
 
     if (mem_zalloc(&x, rows * N, sizeof *x, "rate probe", NULL) == 0 &&
         mem_zalloc(&w, N * N, sizeof *w, "rate probe", NULL) == 0 &&
         mem_alloc(&y, rows * N, sizeof *y, "rate probe", NULL) == 0)
         for (int k = 0; k < 2; k++) { /* the first one warms up */
-            clock_gettime(CLOCK_MONOTONIC, &a);
+            double begin = clock_ns();
             if (nn_linear(x, rows, N, w, NULL, N, threads, y, NULL))
                 break;
-            clock_gettime(CLOCK_MONOTONIC, &b);
-            rate = 2.0 * (double)rows * N * N * jobs / threads /
-                   ((double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec));
+            rate = 2e9 * (double)rows * N * N * jobs / threads / (clock_ns() - begin);
         }
     free(x);
     free(w);

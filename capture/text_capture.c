@@ -6,6 +6,7 @@
 #include "capture/llm_device.h"
 #include "capture/llm_weights.h"
 #include "capture/tokenizer.h"
+#include "core/clock.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define MAX_PROMPT ((size_t)1 << 30)
 #define DEFAULT_POOL 64
@@ -294,10 +294,9 @@ int text_capture(const struct capture_opts *o, const struct decoder_accel *devic
                  struct err *err)
 {
     struct text_run r = {.o = o, .device = device, .device_seconds = NAN};
-    struct timespec a, b;
+    double begin = clock_s();
     int             rc = 0;
 
-    clock_gettime(CLOCK_MONOTONIC, &a);
     TRY(llm_open(o->model, &r.model, err));
     TRY(load_tokens(&r, err));
     TRY(choose_layers(&r, err));
@@ -307,8 +306,7 @@ int text_capture(const struct capture_opts *o, const struct decoder_accel *devic
         goto out;
     }
     TRY(run_model(&r, err));
-    clock_gettime(CLOCK_MONOTONIC, &b);
-    TRY(summarise(&r, (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec), err));
+    TRY(summarise(&r, clock_s() - begin, err));
 out:
     llm_close(&r.model);
     free(r.tokens);

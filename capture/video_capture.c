@@ -9,6 +9,7 @@
 #include "capture/frames.h"
 #include "capture/headsel.h"
 #include "capture/wan_model.h"
+#include "core/clock.h"
 #include "core/hash.h"
 #include "core/mem.h"
 #include "core/npy.h"
@@ -20,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Blocks stay in memory when all of them take at most this much. */
@@ -424,10 +424,9 @@ out:
 int video_capture(const struct capture_opts *o, struct err *err)
 {
     struct video_run r = {.o = o};
-    struct timespec a, b;
+    double begin = clock_s();
     int rc = 0;
 
-    clock_gettime(CLOCK_MONOTONIC, &a);
     TRY(prepare(&r, err));
     TRY(fill_meta(&r, err));
     count_flop(&r);
@@ -436,8 +435,7 @@ int video_capture(const struct capture_opts *o, struct err *err)
         goto out;
     }
     TRY(run_model(&r, err));
-    clock_gettime(CLOCK_MONOTONIC, &b);
-    TRY(summarise(&r, (double)(b.tv_sec - a.tv_sec) + 1e-9 * (double)(b.tv_nsec - a.tv_nsec), err));
+    TRY(summarise(&r, clock_s() - begin, err));
 out:
     wan_close(&r.model);
     free(r.x);

@@ -7,6 +7,7 @@
 #include "core/manifest.h"
 
 #include "core/buf.h"
+#include "core/clock.h"
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/pool.h"
@@ -32,7 +33,7 @@ struct manifest {
     json_t *inputs;  /* [{"path": ..., "id": ...}] */
     json_t *values;  /* manifest_str, manifest_num */
     json_t *history; /* earlier manifests, newest first */
-    struct timespec start;
+    double start_s;
     char started[40];
     bool changes_accepted;
 };
@@ -166,15 +167,12 @@ static void put_environment(struct jw *w)
 static void put_times(const struct manifest *m, struct jw *w, bool finished)
 {
     char end[40];
-    struct timespec t;
     jw_kstr(w, "start", m->started);
     if (!finished)
         return;
     time_text(end);
-    clock_gettime(CLOCK_MONOTONIC, &t);
     jw_kstr(w, "end", end);
-    jw_knum(w, "elapsed_s",
-            (double)(t.tv_sec - m->start.tv_sec) + 1e-9 * (double)(t.tv_nsec - m->start.tv_nsec));
+    jw_knum(w, "elapsed_s", clock_s() - m->start_s);
     jw_kint(w, "peak_memory_bytes", mem_peak_rss());
 }
 
@@ -247,7 +245,7 @@ int manifest_start_as(const char *dir, const char *name, int argc, char **argv,
     if (!m->inputs || !m->values || !m->history)
         FAIL(err, ERR_NOMEM, "%s: out of memory", m->path);
     time_text(m->started);
-    clock_gettime(CLOCK_MONOTONIC, &m->start);
+    m->start_s = clock_s();
     TRY(make_dirs(dir, err));
     TRY(load_history(m, err));
     TRY(save(m, "running", false, err));

@@ -5,6 +5,7 @@
 #include "core/progress.h"
 
 #include "core/buf.h"
+#include "core/clock.h"
 #include "core/json.h"
 #include "core/log.h"
 
@@ -14,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 static _Atomic int mode_now = PROGRESS_AUTO;
@@ -33,13 +33,6 @@ void progress_set_mode(enum progress_mode mode)
     atomic_store(&mode_now, (int)mode);
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 struct progress *progress_start(const char *what, double total, int64_t items)
 {
     struct progress *p = calloc(1, sizeof *p);
@@ -49,7 +42,7 @@ struct progress *progress_start(const char *what, double total, int64_t items)
     snprintf(p->what, sizeof p->what, "%s", what);
     p->total = total;
     p->items = items;
-    p->start = p->last = now();
+    p->start = p->last = clock_s();
     p->tty = isatty(STDERR_FILENO);
     return p;
 }
@@ -128,7 +121,7 @@ static void draw_log(const struct progress *p, double t, const char *current)
 static void draw_if_due(struct progress *p, const char *current)
 {
     enum progress_mode mode = (enum progress_mode)atomic_load(&mode_now);
-    double t = now();
+    double t = clock_s();
     bool quiet = log_get_level() < LOG_INFO;
 
     if (mode == PROGRESS_JSON) {

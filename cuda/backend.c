@@ -6,6 +6,7 @@
  */
 #include "cuda/backend.h"
 
+#include "core/clock.h"
 #include "core/dtype.h"
 #include "core/mem.h"
 #include "cuda/attn.h"
@@ -18,7 +19,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define CEILING_N 8192
 #define CEILING_BYTES (4LL << 30)
@@ -74,13 +74,6 @@ out:
     return rc;
 }
 
-static double now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
 /* The list kernel (or the dense one) with its plan, on tensors that are already there. */
 static int make_job(struct accel_session *s, const struct accel_head *h, bool dense,
                     const struct attn_tensors *t, struct attn_job *job, int64_t *pairs,
@@ -100,9 +93,9 @@ static int make_job(struct accel_session *s, const struct accel_head *h, bool de
                   : h->bk == 64 ? ATTN_128x64
                                 : ATTN_128x128;
     TRY(attn_kernel_find(&p, s->gpu.sm, NULL, &k, err));
-    double since = now_ns();
+    double since = clock_ns();
     TRY(attn_plan_make(&p, &k->tile, dense ? NULL : &csr, s->gpu.sms, true, &plan, err));
-    *plan_ns = now_ns() - since;
+    *plan_ns = clock_ns() - since;
     *pairs = plan.blocks * attn_block_rows(p.lists, &k->tile) * attn_block_keys(p.lists, &k->tile);
     TRY(attn_job_init(&s->gpu, &p, k, &plan, t, job, err));
 out:
@@ -149,12 +142,12 @@ static int make_filter_job(struct accel_session *s, const struct accel_head *h,
     if (!*kernel)
         FAIL(err, ERR_RUN, "%s", why);
     p.lists = (*kernel)->kernel.lists;
-    double since = now_ns();
+    double since = clock_ns();
     TRY(widen_lists(h, &ptr, &col, err));
     struct attn_csr csr = {.ptr = ptr, .col = col};
     TRY(attn_plan_filtered(&p, &(*kernel)->kernel.tile, &csr, h->filter->tail, s->gpu.sms, &plan,
                            err));
-    *plan_ns = now_ns() - since;
+    *plan_ns = clock_ns() - since;
     *blocks = plan.blocks;
     TRY(filter_job_init(&s->gpu, &p, *kernel, &plan, h->filter, t, job, err));
 out:

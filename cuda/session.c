@@ -6,12 +6,12 @@
  */
 #include "cuda/session.h"
 
+#include "core/clock.h"
 #include "core/dtype.h"
 #include "core/mem.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 void session_close(struct accel_session **s)
 {
@@ -91,24 +91,17 @@ out:
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Clocks and temperature settle in a second; done once per session, with the kernels themselves. */
 static int warm_up(struct accel_session *s, const struct session_work *work, struct err *err)
 {
-    double end = seconds() + (s->warm ? 0.01 : 1);
+    double end = clock_ns() + (s->warm ? 1e7 : 1e9);
     int rc = 0;
     do {
         for (int i = 0; i < 3 && !rc; i++)
             rc = work->launch(&s->gpu, work->job, err);
         if (!rc)
             rc = gpu_sync(&s->gpu, err);
-    } while (!rc && seconds() < end);
+    } while (!rc && clock_ns() < end);
     s->warm = true;
     return rc;
 }

@@ -5,6 +5,7 @@
  */
 #include "sim/accelattend.h"
 
+#include "core/clock.h"
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/acceltiles.h"
@@ -106,12 +107,12 @@ static int attend_lists(const struct accel *a, struct accel_session *s, struct a
                         struct err *err)
 {
     struct lists l = {.bq = h->bq, .bk = h->bk};
-    double since = run_now_ns();
+    double since = clock_ns();
     int rc = 0;
     TRY(make_lists(masks, n, h->x->nq, &l, err));
     h->ptr = l.ptr;
     h->col = l.col;
-    since -= run_now_ns();
+    since -= clock_ns();
     TRY(a->attend(s, h, r, err));
     r->host_plan_ns -= since;
 out:
@@ -124,7 +125,7 @@ static int attend_tiles(const struct accel *a, struct accel_session *s, struct a
                         struct err *err)
 {
     struct accel_tiles t = {0};
-    double since = run_now_ns();
+    double since = clock_ns();
     int rc = 0;
     TRY(accel_tiles_make(masks, n, TILES_BEST, BITS_BYTES, &t, why, err));
     h->ptr = t.ptr;
@@ -133,7 +134,7 @@ static int attend_tiles(const struct accel *a, struct accel_session *s, struct a
     h->words = t.words;
     h->n_bits = t.n_bits;
     h->keys = t.keys;
-    since -= run_now_ns();
+    since -= clock_ns();
     TRY(a->attend(s, h, r, err));
     r->host_plan_ns -= since;
 out:

@@ -4,6 +4,7 @@
  */
 #include "sim/simulate.h"
 
+#include "core/clock.h"
 #include "core/mem.h"
 #include "sim/reorder.h"
 #include "sim/simulate_run.h"
@@ -11,7 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Rows of a chunk: enough that per-chunk work vanishes; and pairs, so that even a list of single
  * entries that keeps everything stays below a gigabyte at any length. */
@@ -82,13 +82,6 @@ void sim_head_free(struct sim_head *h)
     memset(h, 0, sizeof *h);
 }
 
-double run_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
 int64_t run_chunk_rows(const struct run *run)
 {
     int64_t unit = run->method->unit_rows ? run->method->unit_rows(run->state) : 1;
@@ -111,12 +104,12 @@ static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv,
     bool own = me->attend && (!me->attends || me->attends(run->state));
     int rc = 0;
 
-    double t = run_now_ns();
+    double t = clock_ns();
     if (own)
         TRY(me->attend(run->state, m, run->out, run->lse, &stats, err));
     else
         TRY(attn_rows(run->in->ops, m, run->out, run->lse, err));
-    run->ns_attend += run_now_ns() - t;
+    run->ns_attend += clock_ns() - t;
     /* Recall belongs to the mask, whatever the arithmetic did with it. */
     if (own)
         TRY(attn_rows(run->in->ops, m, NULL, run->lse_mask, err));
@@ -131,11 +124,11 @@ out:
 static int run_chunk(struct run *run, int64_t row0, int64_t row1, struct err *err)
 {
     struct mask m = {0};
-    double tiles_pv, t = run_now_ns();
+    double tiles_pv, t = clock_ns();
     int rc = 0;
 
     TRY(run->method->select(run->state, row0, row1, &m, err));
-    run->ns_select += run_now_ns() - t;
+    run->ns_select += clock_ns() - t;
     TRY(mask_check(&m, err));
     if (m.row0 != row0 || m.row1 != row1)
         FAIL(err, ERR_RUN, "the mask covers rows %lld..%lld, asked for %lld..%lld",
@@ -169,9 +162,9 @@ static int run_prepare(struct run *run, const void *params, struct method_ctx *c
     unsigned need = run->in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
     if (!(run->method->flags & need))
         return method_skip(ctx, run->in->x.causal ? "bidirectional only" : "causal only");
-    double t = run_now_ns();
+    double t = clock_ns();
     int rc = run->method->prepare(ctx, params, run->in, &run->state, err);
-    run->ns_prepare = run_now_ns() - t;
+    run->ns_prepare = clock_ns() - t;
     return rc;
 }
 

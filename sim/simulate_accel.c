@@ -2,6 +2,7 @@
  * simulate_accel.c - a head's method on a GPU: the reference's masks or the device's own,
  * attention, metrics and times (core/kernel.h) into the record.
  */
+#include "core/clock.h"
 #include "core/kernel.h"
 #include "core/mem.h"
 #include "sim/accelattend.h"
@@ -127,12 +128,12 @@ static int select_all(struct run *run, int64_t step, struct mask *masks, struct 
 {
     int64_t nq = run->in->x.nq, n = 0;
     int rc = 0;
-    double t = run_now_ns();
+    double t = clock_ns();
     for (int64_t r = 0; r < nq; r += step, n++) {
         TRY(run->method->select(run->state, r, r + step < nq ? r + step : nq, masks + n, err));
         TRY(mask_check(masks + n, err));
     }
-    run->ns_select = run_now_ns() - t;
+    run->ns_select = clock_ns() - t;
 out:
     return rc;
 }

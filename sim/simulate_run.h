@@ -20,9 +20,6 @@ struct run {
     void *sink_ctx;
 };
 
-/* Monotonic time in ns. */
-double run_now_ns(void);
-
 /* A common multiple of the method's groups and of the 128-row tiles that every mask is counted in,
  * about CHUNK_ROWS unless keys are very many. */
 int64_t run_chunk_rows(const struct run *run);

@@ -13,6 +13,7 @@
  *
  *   bench [--threads T] [--method NAME] [N...]
  */
+#include "core/clock.h"
 #include "core/pool.h"
 #include "core/mem.h"
 #include "sim/registry.h"
@@ -24,7 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 struct result {
@@ -35,13 +35,6 @@ struct result {
     int failed;
     char note[256];
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- sgemm ---------------------------------------------------------------------------------- */
 
@@ -66,9 +59,9 @@ static double gemm_rate(int threads, struct err *err)
     for (int64_t i = 0; i < GEMM_N * GEMM_N; i++)
         x[i] = (float)(i % 31) / 31;
     pool_run(threads, threads, gemm_item, x, err); /* warm-up */
-    double t = now();
+    double t = clock_s();
     pool_run(threads, threads, gemm_item, x, err);
-    t = now() - t;
+    t = clock_s() - t;
     free(x);
     return 4 * 2.0 * GEMM_N * GEMM_N * GEMM_N * threads / t * 1e-9;
 }
@@ -97,12 +90,12 @@ static int bench_item(void *ctx, int64_t item, int worker, struct err *err)
     int rc = 0;
 
     record_init(&r);
-    double t = now();
+    double t = clock_s();
     TRY(golden_sample(job->n, PREC_F32, &h, err));
-    t = now();
+    t = clock_s();
     mask_full(&full, job->n, job->n, 0, job->n, true);
     TRY(attn_rows(&h.ops, &full, h.out, h.lse, err));
-    out->dense_s = now() - t;
+    out->dense_s = clock_s() - t;
     TRY(mask_count(&full, &counts, err));
     if (!job->method)
         goto out;

@@ -14,6 +14,7 @@
  * --cold: no warm-up, for a profiler (with --samples 1 --events).
  * --all also measures the kernels that are no default; TEXT keeps only lines that contain it.
  */
+#include "core/clock.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "cuda/attn_filter.h"
@@ -29,7 +30,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct bench {
     struct gpu      gpu;
@@ -47,13 +47,6 @@ struct series { /* samples of one thing, ns */
     double ns[256];
     int    n;
 };
-
-static double seconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void raw_samples(struct bench *b, const char *name, const struct series *s, double flop)
 {
@@ -94,14 +87,14 @@ out:
 
 static int warm_up(struct bench *b, const struct work *work, double for_seconds, struct err *err)
 {
-    double end = seconds() + for_seconds * b->warm_up;
+    double end = clock_s() + for_seconds * b->warm_up;
     int    rc = 0;
     do {
         for (int i = 0; i < 3 && !rc && b->warm_up > 0; i++)
             rc = work->launch(&b->gpu, work->job, err);
         if (!rc)
             rc = gpu_sync(&b->gpu, err);
-    } while (!rc && seconds() < end);
+    } while (!rc && clock_s() < end);
     return rc;
 }
 

@@ -2,6 +2,7 @@
  * fuzz.c - runner of the fuzzers: options, cases, and what counts as a failure.
  */
 #include "tests/fuzz.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -13,7 +14,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/time.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Present in sanitizer builds. */
@@ -243,13 +243,6 @@ static int check_leaks(const struct options *o, int64_t first, int64_t last)
     fprintf(stderr, "fuzz_%s: memory leaked in cases %lld to %lld of seed %llu\n", now.target->name,
             (long long)first, (long long)last, (unsigned long long)o->seed);
     return 1;
-}
-
-static double clock_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 /* Unchanged seeds must be accepted: a fuzzer of inputs that are all refused at once tests nothing.
