@@ -1,6 +1,7 @@
 /*
  * mask.c - mask forms and their canonical expansion (mask.h).
  */
+#include "core/intmath.h"
 #include "core/mask.h"
 
 #include "core/mem.h"
@@ -11,11 +12,6 @@
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 int mask_lists_init(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_t row1, bool causal,
                     int64_t bq, int64_t bk, struct err *err)

@@ -2,6 +2,7 @@
  * metrics_tiles.c - which tiles of 256 x 128 a metrics pass visits, cut into items of about equal
  * length (metrics.h).
  */
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "cuda/metrics.h"
 
@@ -12,11 +13,6 @@
 #define ITEMS_PER_SM 32 /* what the last item leaves idle is then 1 to 2 % */
 #define ITEM_MIN 32     /* tiles: a shorter one does not pay for its queries */
 #define ITEM_MAX 4096   /* tiles: counters of 16 bits */
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 /* Key tiles that hold an allowed pair of row r of tiles. */
 static int64_t allowed_tiles(const struct attn_problem *p, int64_t r)

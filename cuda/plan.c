@@ -4,6 +4,7 @@
  */
 #include "cuda/plan.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 
 #include <stdlib.h>
@@ -34,11 +35,6 @@ int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile)
     bool wide = lists == ATTN_128x128 || lists == ATTN_BITS || lists == ATTN_GATHER ||
                 lists == ATTN_64x128;
     return lists == ATTN_DENSE ? tile->bn : wide ? 128 : 64;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
 }
 
 static int32_t stages_of(const struct attn_plan *plan, const struct attn_item *it)

@@ -6,10 +6,10 @@
 #include "sim/accelattend.h"
 
 #include "core/clock.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/acceltiles.h"
-#include "sim/simulate_run.h"
 
 #include <stdlib.h>
 
@@ -79,16 +79,6 @@ out:
     return rc;
 }
 
-static int64_t common(int64_t a, int64_t b)
-{
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* The largest unit of which the masks of all chunks are made; 0 when every pair is kept. */
 static void common_unit(const struct mask *masks, int64_t n, int64_t *bq, int64_t *bk)
 {
@@ -97,8 +87,8 @@ static void common_unit(const struct mask *masks, int64_t n, int64_t *bq, int64_
         const struct mask *m = masks + k;
         if (m->form == MASK_FULL)
             continue;
-        *bq = common(m->form == MASK_LISTS ? m->bq : 1, *bq);
-        *bk = common(m->form == MASK_LISTS ? m->bk : 1, *bk);
+        *bq = gcd(m->form == MASK_LISTS ? m->bq : 1, *bq);
+        *bk = gcd(m->form == MASK_LISTS ? m->bk : 1, *bk);
     }
 }
 
@@ -107,14 +97,14 @@ static int attend_lists(const struct accel *a, struct accel_session *s, struct a
                         struct err *err)
 {
     struct lists l = {.bq = h->bq, .bk = h->bk};
-    double since = clock_ns();
+    double begin = clock_ns();
     int rc = 0;
     TRY(make_lists(masks, n, h->x->nq, &l, err));
+    double made_ns = clock_ns() - begin;
     h->ptr = l.ptr;
     h->col = l.col;
-    since -= clock_ns();
     TRY(a->attend(s, h, r, err));
-    r->host_plan_ns -= since;
+    r->host_plan_ns += made_ns;
 out:
     lists_free(&l);
     return rc;
@@ -125,18 +115,18 @@ static int attend_tiles(const struct accel *a, struct accel_session *s, struct a
                         struct err *err)
 {
     struct accel_tiles t = {0};
-    double since = clock_ns();
+    double begin = clock_ns();
     int rc = 0;
     TRY(accel_tiles_make(masks, n, TILES_BEST, BITS_BYTES, &t, why, err));
+    double made_ns = clock_ns() - begin;
     h->ptr = t.ptr;
     h->col = t.col;
     h->bits = t.n_bits || t.keys ? t.bits : NULL;
     h->words = t.words;
     h->n_bits = t.n_bits;
     h->keys = t.keys;
-    since -= clock_ns();
     TRY(a->attend(s, h, r, err));
-    r->host_plan_ns -= since;
+    r->host_plan_ns += made_ns;
 out:
     accel_tiles_free(&t);
     return rc;

@@ -2,15 +2,11 @@
  * quant.c - group-wise integer quantisation and per-channel e4m3, see quant.h. O(n d).
  */
 #include "sim/quant.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 
 #include <math.h>
 #include <stdlib.h>
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 int64_t quant_group_count(const struct quant_groups *g, int64_t n)
 {

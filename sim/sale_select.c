@@ -13,6 +13,7 @@
  */
 #include "sim/sale.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/simd.h"
 
@@ -27,11 +28,6 @@
 #define TIE_STEPS 2.0f
 
 /* ---- geometry --------------------------------------------------------------------------- */
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 struct sale_regions sale_regions(int64_t tokens, int64_t m, int64_t w)
 {

@@ -11,6 +11,7 @@
  */
 #include "sim/sampleattention.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 
 #include <stdlib.h>
@@ -109,13 +110,7 @@ int sample_plan_list(const struct sample_plan *p, int64_t row_block)
 
 int64_t sample_unit(const struct sample_config *c)
 {
-    int64_t a = c->block, b = (c->nk - c->nq) % c->block;
-    while (b) {
-        int64_t t = a % b;
-        a = b;
-        b = t;
-    }
-    return a;
+    return gcd(c->block, (c->nk - c->nq) % c->block);
 }
 
 int sample_plan_mask(const struct sample_plan *p, int64_t row0, int64_t row1, struct mask *out,

@@ -5,6 +5,7 @@
 #include "sim/simulate.h"
 
 #include "core/clock.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/reorder.h"
 #include "sim/simulate_run.h"
@@ -85,13 +86,7 @@ void sim_head_free(struct sim_head *h)
 int64_t run_chunk_rows(const struct run *run)
 {
     int64_t unit = run->method->unit_rows ? run->method->unit_rows(run->state) : 1;
-    int64_t a = unit, b = 128;
-    while (b) {
-        int64_t t = a % b;
-        a = b;
-        b = t;
-    }
-    int64_t step = unit / a * 128;
+    int64_t step = unit / gcd(unit, 128) * 128;
     int64_t want =
         CHUNK_PAIRS / run->in->x.nk < CHUNK_ROWS ? CHUNK_PAIRS / run->in->x.nk : CHUNK_ROWS;
     return want <= step ? step : (want + step - 1) / step * step;
@@ -101,7 +96,7 @@ static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv,
 {
     const struct method *me = run->method;
     struct attend_stats stats = {-1, 0};
-    bool own = me->attend && (!me->attends || me->attends(run->state));
+    bool own = run_own_arithmetic(run);
     int rc = 0;
 
     double t = clock_ns();

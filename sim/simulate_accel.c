@@ -293,7 +293,7 @@ int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, st
     struct accel_filter filter;
     struct mask *masks = NULL;
     char why[160] = "the method's own arithmetic has no CUDA kernel";
-    bool own = run->method->attend && (!run->method->attends || run->method->attends(run->state));
+    bool own = run_own_arithmetic(run);
     int64_t step = run_chunk_rows(run), n = (x->nq + step - 1) / step;
     int rc = 0;
 

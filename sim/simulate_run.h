@@ -20,6 +20,13 @@ struct run {
     void *sink_ctx;
 };
 
+/* Does the method attend by itself, and not by exact softmax over its mask? */
+static inline bool run_own_arithmetic(const struct run *run)
+{
+    const struct method *m = run->method;
+    return m->attend && (!m->attends || m->attends(run->state));
+}
+
 /* A common multiple of the method's groups and of the 128-row tiles that every mask is counted in,
  * about CHUNK_ROWS unless keys are very many. */
 int64_t run_chunk_rows(const struct run *run);

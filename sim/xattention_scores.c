@@ -6,6 +6,7 @@
 #include "sim/xattention.h"
 
 #include "core/dtype.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/tokscore.h"
 
@@ -15,11 +16,6 @@
 #include <string.h>
 
 #define B XATTN_BLOCK
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 int64_t xattn_auto_chunk(int64_t nk)
 {

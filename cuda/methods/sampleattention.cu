@@ -9,6 +9,7 @@
  *
  * 2 B N d FLOP per slice and head; the records take 32 N bytes per slice and head.
  */
+#include "core/intmath.h"
 #include "cuda/cut.cuh"
 #include "cuda/lists.h"
 #include "cuda/mma.cuh"
@@ -393,16 +394,6 @@ static bool fits(const struct select_problem *p, char why[160])
     return false;
 }
 
-static int64_t common_divisor(int64_t a, int64_t b)
-{
-    while (b) {
-        int64_t t = a % b;
-        a = b;
-        b = t;
-    }
-    return a;
-}
-
 static void resolve(const struct gpu *g, const struct select_problem *p, sample_state *s)
 {
     sample_args *a = &s->args;
@@ -430,7 +421,7 @@ static void resolve(const struct gpu *g, const struct select_problem *p, sample_
     for (int i = 1; i < a->chunks; i++)
         a->end[i] = (int)((shift + i * p->nq / a->chunks + b - 1) / b * b);
     a->end[a->chunks] = (int)p->nk;
-    a->mask_unit = (int)common_divisor(b, shift % b);
+    a->mask_unit = (int)gcd(b, shift % b);
     int64_t tiles = (int64_t)a->nb * a->chunks * a->heads / (2 * g->sms);
     a->tiles_per_block = (int)(tiles < 1 ? 1 : tiles > MOST_TILES ? MOST_TILES : tiles);
     a->q = (const uint4 *)p->q;

@@ -10,6 +10,7 @@
  * column block of 128 / S; the row kernel brings the tiles of a row together. Scores are bf16
  * products summed in float, masses and cuts are in double.
  */
+#include "core/intmath.h"
 #include "cuda/cut.cuh"
 #include "cuda/lists.h"
 #include "cuda/mma.cuh"
@@ -290,11 +291,6 @@ out:
 }
 
 /* ---- set-up --------------------------------------------------------------------------------- */
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
 
 /* Rows of a pass of the published code: as given, or its own choice for nk keys. */
 static int64_t chunk_of(const struct select_problem *p)

@@ -1,0 +1,26 @@
+/*
+ * intmath.h - whole-number arithmetic of sizes and units.
+ */
+#ifndef LACUNA_INTMATH_H
+#define LACUNA_INTMATH_H
+
+#include <stdint.h>
+
+/* a / b rounded up; a >= 0, b > 0. */
+static inline int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Greatest common divisor; that of a and 0 is a. */
+static inline int64_t gcd(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+#endif
