@@ -58,7 +58,7 @@ struct accel_head {
     const uint64_t *words;
     int64_t n_bits; /* blocks that `words` holds */
     const int32_t *keys;
-    const struct accel_filter *filter; /* NULL: none. Its unit is a multiple of the lists' */
+    const struct accel_filter *filter; /* NULL: none. Blocks are of its unit */
 };
 
 /* Medians and quartiles over `samples` launches, in ns of device time. */

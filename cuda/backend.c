@@ -103,28 +103,7 @@ out:
     return rc;
 }
 
-/* The lists in the filter's unit, which may be two of theirs wide: a list has both or, at the end
- * of what its rows see, only the first. */
-static int widen_lists(const struct accel_head *h, int64_t **ptr, int32_t **col, struct err *err)
-{
-    const struct accel_filter *f = h->filter;
-    int64_t groups = (h->x->nq + h->bq - 1) / h->bq, n = 0;
-    int32_t ratio = (int32_t)(f->bk / h->bk);
-    int     rc = 0;
-    TRY(mem_alloc(ptr, groups + 1, sizeof **ptr, "block lists", err));
-    TRY(mem_alloc(col, h->ptr[groups], sizeof **col, "block lists", err));
-    for (int64_t g = 0; g < groups; g++) {
-        (*ptr)[g] = n;
-        for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
-            if (h->col[i] % ratio == 0)
-                (*col)[n++] = h->col[i] / ratio;
-    }
-    (*ptr)[groups] = n;
-out:
-    return rc;
-}
-
-/* The filter's kernel and its lists. */
+/* The filter's kernel and its plan. */
 static int make_filter_job(struct accel_session *s, const struct accel_head *h,
                            const struct attn_tensors *t, struct attn_job *job,
                            const struct filter_kernel **kernel, int64_t *blocks, double *plan_ns,
@@ -132,9 +111,8 @@ static int make_filter_job(struct accel_session *s, const struct accel_head *h,
 {
     const struct attn_in *x = h->x;
     struct attn_problem   p = {1, 1, x->d, x->nq, x->nk, x->scale, x->causal, ATTN_DENSE};
+    struct attn_csr       csr = {.ptr = h->ptr, .col = h->col};
     struct attn_plan      plan = {0};
-    int64_t              *ptr = NULL;
-    int32_t              *col = NULL;
     char                  why[160];
     int                   rc = 0;
 
@@ -143,8 +121,6 @@ static int make_filter_job(struct accel_session *s, const struct accel_head *h,
         FAIL(err, ERR_RUN, "%s", why);
     p.lists = (*kernel)->kernel.lists;
     double since = clock_ns();
-    TRY(widen_lists(h, &ptr, &col, err));
-    struct attn_csr csr = {.ptr = ptr, .col = col};
     TRY(attn_plan_filtered(&p, &(*kernel)->kernel.tile, &csr, h->filter->tail, s->gpu.sms, &plan,
                            err));
     *plan_ns = clock_ns() - since;
@@ -152,8 +128,6 @@ static int make_filter_job(struct accel_session *s, const struct accel_head *h,
     TRY(filter_job_init(&s->gpu, &p, *kernel, &plan, h->filter, t, job, err));
 out:
     attn_plan_free(&plan);
-    free(ptr);
-    free(col);
     return rc;
 }
 

@@ -153,6 +153,10 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
     int64_t bq = unit_q ? unit_q : ACCEL_TILE, bk = unit_k ? unit_k : ACCEL_TILE;
     if (!a->supports(s, x, &bq, &bk, why))
         return METHOD_SKIP;
+    if (filter) { /* decides tile by tile: its own, not pieces of them */
+        bq = filter->bq;
+        bk = filter->bk;
+    }
     h.bq = (int)bq;
     h.bk = (int)bk;
     if (!unit_q)

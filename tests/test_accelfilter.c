@@ -19,7 +19,7 @@ struct accel_session {
 static bool supports(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
                      int64_t *bk, char why[160])
 {
-    *bk = 64; /* lists in halves of a wide unit, as of a kernel with blocks of 64 keys */
+    *bk = 64; /* without a filter: a wide unit in halves, for a kernel with blocks of 64 keys */
     return true;
 }
 
@@ -31,21 +31,16 @@ static bool filters(const struct accel_session *s, const struct attn_in *x,
     return !s->refuses;
 }
 
-/* The lists of h in the unit of its filter. */
-static void widen(const struct accel_head *h, struct mask *m, struct err *err)
+/* The lists of h, which are of its filter's tiles. */
+static void take_lists(const struct accel_head *h, struct mask *m, struct err *err)
 {
     const struct attn_in *x = h->x;
-    const struct accel_filter *f = h->filter;
-    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, f->bq, f->bk, err), err);
-    for (int64_t g = 0; g < m->ngroups; g++) {
-        int32_t before = -1;
-        for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++) {
-            int32_t unit = (int32_t)(h->col[i] * h->bk / f->bk);
-            if (unit != before)
-                assert_ok(mask_lists_add(m, g, unit, err), err);
-            before = unit;
-        }
-    }
+    ck_assert_int_eq(h->bq, h->filter->bq);
+    ck_assert_int_eq(h->bk, h->filter->bk);
+    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, h->bq, h->bk, err), err);
+    for (int64_t g = 0; g < m->ngroups; g++)
+        for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
+            assert_ok(mask_lists_add(m, g, h->col[i], err), err);
     mask_lists_finish(m);
 }
 
@@ -76,7 +71,7 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
                               .keep_denominator = f->keep_denominator,
                               .out_dtype = DT_NONE};
         s->asked = *f;
-        widen(h, &m, err);
+        take_lists(h, &m, err);
         assert_ok(tile_attn_rows(&t, &m, r->out, r->lse, &r->tiles_pv, err), err);
     } else {
         mask_full(&m, x->nq, x->nk, 0, x->nq, x->causal);
