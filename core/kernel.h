@@ -106,6 +106,7 @@ struct accel_result {
 /* How sparse the exact map is: units (order of sim/basemap.h) whose largest p is below c / nk, and
  * their allowed pairs, for n_c thresholds. Arrays are the caller's, [ACCEL_UNITS][n_c]. */
 struct accel_map {
+    uint64_t data; /* as in accel_head */
     int n_c;
     const double *c;
     const double *lse; /* [nq], dense_lse of an attend on the same operands; NULL: measured first */

@@ -90,6 +90,7 @@ struct method_ctx {
     enum select_where select;
     bool accel_metrics; /* metrics are measured there too */
     const double *accel_lse; /* [nq] dense log-sum-exps from there, once a head has been through */
+    uint64_t accel_data;     /* and the number of its q, k, v there */
 };
 
 /* Set ctx->skip and return METHOD_SKIP. */

@@ -151,14 +151,13 @@ out:
     return rc;
 }
 
-/* The dense reference of a head whose attention has not been measured. */
+/* The dense reference of a head whose attention has not been measured; t has its q, k, v. */
 static int measure_norms(struct accel_session *s, const struct attn_in *x,
                          const struct attn_problem *p, struct attn_tensors *t,
                          struct metrics_ref *ref, void **norm, struct err *err)
 {
     struct gpu *g = &s->gpu;
     int rc = 0;
-    TRY(session_put_bf16(g, x->v, x->nk * x->d, &t->v, err));
     TRY(gpu_alloc(g, x->nq * x->d * 2, &t->out, err));
     TRY(gpu_alloc(g, x->nq * 4, &t->lse, err));
     TRY(metrics_ref_init(g, p, t, false, ref, err));
@@ -187,7 +186,7 @@ static int map_locked(struct accel_session *s, const struct attn_in *x, struct a
                       struct err *err)
 {
     struct gpu *g = &s->gpu;
-    struct gpu_mark mark = gpu_mark(g), inner;
+    struct gpu_mark mark = s->base, inner;
     struct attn_problem p = dense_problem(x);
     struct attn_tensors t = {0};
     struct metrics_ref ref = {0};
@@ -196,8 +195,9 @@ static int map_locked(struct accel_session *s, const struct attn_in *x, struct a
     struct metrics_pass pass = {0};
     int rc = 0;
 
-    TRY(session_put_bf16(g, x->q, x->nq * x->d, &t.q, err));
-    TRY(session_put_bf16(g, x->k, x->nk * x->d, &t.k, err));
+    TRY(session_put_head(s, x, m->data, !m->lse, err));
+    mark = gpu_mark(g);
+    t = (struct attn_tensors){.q = s->head.q, .k = s->head.k, .v = s->head.v};
     if (m->lse)
         TRY(put_norms(g, m->lse, x->nq, &norm, err));
     else

@@ -276,15 +276,16 @@ static int64_t count_units(const struct attn_in *in, int u)
 
 _Static_assert(ACCEL_UNITS == BELOW_UNITS, "the back end counts the same units");
 
-int map_below_accel(const struct accel *a, struct accel_session *s, const struct attn_in *in,
-                    const double *lse, struct map_below *b, struct accel_map *m, struct err *err)
+int map_below_accel(const struct method_ctx *ctx, const struct attn_in *in, struct map_below *b,
+                    struct accel_map *m, struct err *err)
 {
     int rc = 0;
 
-    *m = (struct accel_map){.n_c = b->n_c, .c = b->c, .lse = lse};
+    *m = (struct accel_map){
+        .data = ctx->accel_data, .n_c = b->n_c, .c = b->c, .lse = ctx->accel_lse};
     TRY(mem_zalloc(&m->units, BELOW_UNITS * (int64_t)b->n_c, sizeof *m->units, "counts", err));
     TRY(mem_zalloc(&m->pairs, BELOW_UNITS * (int64_t)b->n_c, sizeof *m->pairs, "counts", err));
-    TRY(a->map(s, in, m, err));
+    TRY(ctx->accel->map(ctx->session, in, m, err));
     for (int u = 0; u < BELOW_UNITS; u++) {
         b->units[u] = count_units(in, u);
         b->pairs[u] = pairs_allowed(in->nq, in->nk, in->causal);

@@ -10,6 +10,7 @@
 
 #include "core/attention.h"
 #include "core/kernel.h"
+#include "core/method.h"
 #include "core/record.h"
 
 #include <stdbool.h>
@@ -76,9 +77,9 @@ struct map_below {
 int map_below_run(const struct attn_ops *ops, const double *lse, struct map_below *b,
                   struct err *err);
 
-/* The same from a back end (core/kernel.h), and how long its pass took. */
-int map_below_accel(const struct accel *a, struct accel_session *s, const struct attn_in *in,
-                    const double *lse, struct map_below *b, struct accel_map *m, struct err *err);
+/* The same from ctx's back end (core/kernel.h), and how long its pass took. */
+int map_below_accel(const struct method_ctx *ctx, const struct attn_in *in, struct map_below *b,
+                    struct accel_map *m, struct err *err);
 
 /* Public name of unit u: "b16", ..., "s128". */
 const char *map_below_name(int u);

@@ -204,6 +204,7 @@ out:
     free(run.lse_mask);
     free(run.accel_lse);
     ctx->accel_lse = NULL;
+    ctx->accel_data = 0;
     return rc < 0 ? err_prefix(err, "%s", method->name) : rc;
 }
 

@@ -320,6 +320,7 @@ int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, st
         metrics_add_measured(&run->acc, &res);
     TRY(record_times(run, &res, &sel, r, err));
     ctx->accel_lse = run->accel_lse = res.dense_lse;
+    ctx->accel_data = data;
     res.dense_lse = NULL;
 out:
     for (int64_t i = 0; masks && i < n; i++)

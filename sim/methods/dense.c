@@ -110,7 +110,7 @@ static int map_on_accel(const struct dense_state *s, struct map_below *b, struct
 {
     struct accel_map m;
     int rc = 0;
-    TRY(map_below_accel(s->ctx->accel, s->ctx->session, &s->in.x, s->ctx->accel_lse, b, &m, err));
+    TRY(map_below_accel(s->ctx, &s->in.x, b, &m, err));
     TRY(record_metric(r, "p_sum_err", m.sum_err, err));
     if (m.time.samples) {
         TRY(record_metric(r, "time_map_ns", m.time.median, err));
