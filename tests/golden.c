@@ -36,16 +36,17 @@ static void data_free(struct head_data *x)
     free(x->v);
 }
 
-static struct head_in head_of(const struct head_data *x, int64_t nq, int64_t nk, int d, bool causal)
+struct head_in one_head(const float *q, const float *k, const float *v, int64_t nq, int64_t nk, int d,
+                       bool causal)
 {
     struct head_in in = {
         .x = {.nq = nq,
               .nk = nk,
               .d = d,
               .dv = d,
-              .q = x->q,
-              .k = x->k,
-              .v = x->v,
+              .q = q,
+              .k = k,
+              .v = v,
               .scale = 1.0 / sqrt(d),
               .causal = causal},
         .src_dtype = DT_F32,
@@ -88,7 +89,7 @@ int golden_code_lm(int layer, int head, enum precision prec, struct sim_head *h,
     TRY(read_head(f, name, KV, head / GROUP, N, D, x.k, err));
     if (layer == 5)
         TRY(read_head(f, "layer5.v", KV, head / GROUP, N, D, x.v, err));
-    struct head_in in = head_of(&x, N, N, D, true);
+    struct head_in in = one_head(x.q, x.k, x.v, N, N, D, true);
     in.layer = layer;
     in.head = head;
     in.kv_head = head / GROUP;
@@ -125,7 +126,7 @@ int golden_video(int step, int layer, int head, enum precision prec, struct sim_
     }
     TRY(st_require(f, "sigmas", 1, (int64_t[]){5}, &sigmas, err));
     TRY(st_read_f32(f, sigmas, step, 1, &sigma, err));
-    struct head_in in = head_of(&x, N, N, D, false);
+    struct head_in in = one_head(x.q, x.k, x.v, N, N, D, false);
     in.geom = (struct geometry){.t = T, .h = H, .w = W};
     in.layer = layer;
     in.head = in.kv_head = head;
@@ -170,7 +171,7 @@ int golden_sample(int64_t n, enum precision prec, struct sim_head *h, struct err
             x.k[i * D + j] = sample_value(2, i, j);
             x.v[i * D + j] = sample_value(3, i, j);
         }
-    struct head_in in = head_of(&x, n, n, D, true);
+    struct head_in in = one_head(x.q, x.k, x.v, n, n, D, true);
     TRY(sim_head_init(h, &in, prec, err));
 out:
     data_free(&x);
@@ -190,7 +191,7 @@ int random_head(uint64_t seed, int64_t nq, int64_t nk, int d, bool causal, doubl
         x.k[i] = (float)(sigma * rng_normal(seed, 2, (uint64_t)i));
         x.v[i] = (float)(sigma * rng_normal(seed, 3, (uint64_t)i));
     }
-    struct head_in in = head_of(&x, nq, nk, d, causal);
+    struct head_in in = one_head(x.q, x.k, x.v, nq, nk, d, causal);
     TRY(sim_head_init(h, &in, prec, err));
 out:
     data_free(&x);

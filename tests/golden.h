@@ -6,6 +6,10 @@
 
 #include "sim/simulate.h"
 
+/* q [nq][d], k and v [nk][d], which stay the caller's, as the one head of a text: scale 1/sqrt(d). */
+struct head_in one_head(const float *q, const float *k, const float *v, int64_t nq, int64_t nk, int d,
+                       bool causal);
+
 /* code-lm-a: layer 0 or 5, head 0 or 7 (the stored ones), causal, N = 770, scale 1/8.
  * Layer 0 has no stored v: it is zeros there. */
 int golden_code_lm(int layer, int head, enum precision prec, struct sim_head *h, struct err *err);

@@ -3,8 +3,8 @@
  * end is asked for, and what of its answer stands in the record. The back end here computes as the
  * method's CPU side does, so that the two records agree.
  */
-#include "core/kernel.h"
 #include "sim/tileattn.h"
+#include "tests/accelrun.h"
 #include "tests/spargerun.h"
 
 #define N 1100 /* more rows than fit into one tile, and a ragged last one */
@@ -31,19 +31,6 @@ static bool filters(const struct accel_session *s, const struct attn_in *x,
     return !s->refuses;
 }
 
-/* The lists of h, which are of its filter's tiles. */
-static void take_lists(const struct accel_head *h, struct mask *m, struct err *err)
-{
-    const struct attn_in *x = h->x;
-    ck_assert_int_eq(h->bq, h->filter->bq);
-    ck_assert_int_eq(h->bk, h->filter->bk);
-    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, h->bq, h->bk, err), err);
-    for (int64_t g = 0; g < m->ngroups; g++)
-        for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
-            assert_ok(mask_lists_add(m, g, h->col[i], err), err);
-    mask_lists_finish(m);
-}
-
 static int attend(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
                   struct err *err)
 {
@@ -55,8 +42,10 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
     r->attend = r->dense = (struct accel_time){1, 1, 1, 1};
     r->pairs_exec = 1;
     assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
+    accel_lists_mask(h, &m, err);
     if (h->filter) {
         const struct accel_filter *f = h->filter;
+        ck_assert(h->bq == f->bq && h->bk == f->bk);
         struct tile_attn t = {.nq = x->nq,
                               .nk = x->nk,
                               .d = x->d,
@@ -71,7 +60,6 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
                               .keep_denominator = f->keep_denominator,
                               .out_dtype = DT_NONE};
         s->asked = *f;
-        take_lists(h, &m, err);
         assert_ok(tile_attn_rows(&t, &m, r->out, r->lse, &r->tiles_pv, err), err);
     } else {
         mask_full(&m, x->nq, x->nk, 0, x->nq, x->causal);
@@ -93,13 +81,7 @@ static void make_head(struct sim_head *h, bool causal)
     float *x = normals(5, 3 * N * D);
     for (int64_t i = 0; i < 2 * N * D; i++)
         x[i] = (float)(0.3 * x[i] + 3 * cos(0.01 * (double)(i / D % N) + (double)(i % D * i % D)));
-    struct head_in in = {.x = {N, N, D, D, x, x + N * D, x + 2 * N * D, 1 / sqrt(D), causal},
-                         .src_dtype = DT_F32,
-                         .n_heads = 1,
-                         .n_kv_heads = 1,
-                         .n_layers = 1,
-                         .timestep = NAN,
-                         .branch = "main"};
+    struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, causal);
     assert_ok(sim_head_init(h, &in, PREC_F64, &err), &err);
     free(x);
 }

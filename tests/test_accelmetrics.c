@@ -5,6 +5,7 @@
  */
 #include "core/mem.h"
 #include "sim/basemap.h"
+#include "tests/accelrun.h"
 #include "tests/methodrun.h"
 
 #include <math.h>
@@ -12,7 +13,8 @@
 /* ---- a back end made of the CPU reference ---------------------------------------------------- */
 
 struct accel_session {
-    int maps; /* calls of `map` */
+    int maps;      /* calls of `map` */
+    uint64_t data; /* of the last `attend` */
 };
 
 static bool supports_all(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
@@ -41,22 +43,12 @@ static void bits_to_mask(const struct accel_head *h, struct mask *m, struct err 
     mask_lists_finish(m);
 }
 
-static void lists_to_mask(const struct accel_head *h, struct mask *m, struct err *err)
+static void head_mask(const struct accel_head *h, struct mask *m, struct err *err)
 {
-    const struct attn_in *x = h->x;
-    if (!h->ptr) {
-        mask_full(m, x->nq, x->nk, 0, x->nq, x->causal);
-        return;
-    }
-    if (h->bits) {
+    if (h->bits)
         bits_to_mask(h, m, err);
-        return;
-    }
-    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, h->bq, h->bk, err), err);
-    for (int64_t g = 0; g < m->ngroups; g++)
-        for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
-            assert_ok(mask_lists_add(m, g, h->col[i], err), err);
-    mask_lists_finish(m);
+    else
+        accel_lists_mask(h, m, err);
 }
 
 static void measure_row(const double *out, const double *ref, int d, struct accel_row *e)
@@ -86,9 +78,10 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
     double *ref = calloc((size_t)(x->nq * x->dv), sizeof *ref);
 
     assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
-    lists_to_mask(h, &m, err);
+    head_mask(h, &m, err);
     assert_ok(attn_rows(&ops, &m, out, r->lse, err), err);
     mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
+    s->data = h->data;
     ck_assert_ptr_nonnull(r->rows);
     ck_assert_ptr_null(r->out); /* nobody asked for it */
     assert_ok(attn_rows(&ops, &full, ref, r->dense_lse, err), err);
@@ -113,6 +106,7 @@ static int map_on_cpu(struct accel_session *s, const struct attn_in *x, struct a
     struct map_below *b = calloc(1, sizeof *b);
     double *lse = calloc((size_t)x->nq, sizeof *lse);
 
+    ck_assert_uint_eq(m->data, s->data); /* the same operands, which are there already */
     assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
     mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
     assert_ok(attn_rows(&ops, &full, NULL, lse, err), err);
@@ -145,13 +139,8 @@ static void make_head(int64_t n, bool causal, struct sim_head *h)
     for (int64_t i = 0; i < 3 * n * D; i++)
         x[i] =
             (float)(1.5 * sin(0.37 * (double)i + (double)(i % 97)) + cos(0.013 * (double)(i / D)));
-    struct head_in in = {.x = {n, n, D, D, x, x + n * D, x + 2 * n * D, 0.125, causal},
-                         .src_dtype = DT_F32,
-                         .n_heads = 1,
-                         .n_kv_heads = 1,
-                         .n_layers = 4,
-                         .timestep = NAN,
-                         .branch = "main"};
+    struct head_in in = one_head(x, x + n * D, x + 2 * n * D, n, n, D, causal);
+    in.n_layers = 4;
     if (!causal)
         in.geom = (struct geometry){.t = n / 64, .h = 8, .w = 8};
     assert_ok(sim_head_init(h, &in, PREC_F64, &err), &err);

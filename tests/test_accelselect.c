@@ -3,7 +3,7 @@
  * counted, what is recorded, and who chooses where the back end does not. The back end here chooses
  * what the method's CPU side chooses, or that with given changes; of a band its tiles.
  */
-#include "core/kernel.h"
+#include "tests/accelrun.h"
 #include "tests/methodrun.h"
 
 #include <math.h>
@@ -40,15 +40,10 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
         ck_assert_uint_eq(h->data, s->data);
     ck_assert_uint_ne(h->data, s->data_before);
     s->data_before = h->data;
-    if (h->ptr && !h->bits) {
-        assert_ok(mask_lists_init(&m, x->nq, x->nk, 0, x->nq, x->causal, h->bq, h->bk, err), err);
-        for (int64_t g = 0; g < m.ngroups; g++)
-            for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
-                assert_ok(mask_lists_add(&m, g, h->col[i], err), err);
-        mask_lists_finish(&m);
-    } else {
+    if (h->bits)
         mask_full(&m, x->nq, x->nk, 0, x->nq, x->causal);
-    }
+    else
+        accel_lists_mask(h, &m, err);
     assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
     assert_ok(attn_rows(&ops, &m, r->out, r->lse, err), err);
     s->attended = h->ptr ? h->ptr[m.ngroups] : 0;
@@ -154,13 +149,7 @@ static void make_head(struct sim_head *h)
     float *x = calloc((size_t)(3 * N * D), sizeof *x);
     for (int64_t i = 0; i < 3 * N * D; i++)
         x[i] = (float)(2 * sin(0.37 * (double)i + (double)(i % 97)) + cos(0.013 * (double)(i / D)));
-    struct head_in in = {.x = {N, N, D, D, x, x + N * D, x + 2 * N * D, 0.25, true},
-                         .src_dtype = DT_F32,
-                         .n_heads = 1,
-                         .n_kv_heads = 1,
-                         .n_layers = 1,
-                         .timestep = NAN,
-                         .branch = "main"};
+    struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, true);
     assert_ok(sim_head_init(h, &in, PREC_F64, &err), &err);
     free(x);
 }
