@@ -3,6 +3,8 @@
  */
 #include "cuda/device.h"
 
+#include "core/mem.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,6 +188,23 @@ int gpu_put(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err
     if (bytes)
         CU(err, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyHostToDevice, g->stream));
 out:
+    return rc;
+}
+
+int gpu_put_as(struct gpu *g, enum dtype type, const float *x, int64_t n, const void **out,
+               struct err *err)
+{
+    int64_t size = (int64_t)dtype_size(type);
+    void *narrow = NULL, *dev = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&narrow, n, size, dtype_name(type), err));
+    dtype_from_f32(type, x, narrow, n);
+    TRY(gpu_alloc(g, n * size, &dev, err));
+    TRY(gpu_put(g, dev, narrow, n * size, err));
+    TRY(gpu_sync(g, err));
+    *out = dev;
+out:
+    free(narrow);
     return rc;
 }
 

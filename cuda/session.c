@@ -7,8 +7,6 @@
 #include "cuda/session.h"
 
 #include "core/clock.h"
-#include "core/dtype.h"
-#include "core/mem.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -52,23 +50,6 @@ out:
     return rc;
 }
 
-int session_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err)
-{
-    uint16_t *narrow = NULL;
-    void *dev = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&narrow, n, sizeof *narrow, "bf16 copy", err));
-    for (int64_t i = 0; i < n; i++)
-        narrow[i] = f32_to_bf16(x[i]);
-    TRY(gpu_alloc(g, n * 2, &dev, err));
-    TRY(gpu_put(g, dev, narrow, n * 2, err));
-    TRY(gpu_sync(g, err));
-    *out = dev;
-out:
-    free(narrow);
-    return rc;
-}
-
 int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, bool values,
                      struct err *err)
 {
@@ -77,12 +58,12 @@ int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t 
     if (!data || h->data != data) {
         *h = (struct session_head){0};
         gpu_release(&s->gpu, s->base);
-        TRY(session_put_bf16(&s->gpu, x->q, x->nq * x->d, &h->q, err));
-        TRY(session_put_bf16(&s->gpu, x->k, x->nk * x->d, &h->k, err));
+        TRY(gpu_put_as(&s->gpu, DT_BF16, x->q, x->nq * x->d, &h->q, err));
+        TRY(gpu_put_as(&s->gpu, DT_BF16, x->k, x->nk * x->d, &h->k, err));
         h->data = data;
     }
     if (values && !h->v)
-        TRY(session_put_bf16(&s->gpu, x->v, x->nk * x->dv, &h->v, err));
+        TRY(gpu_put_as(&s->gpu, DT_BF16, x->v, x->nk * x->dv, &h->v, err));
 out:
     if (rc)
         *h = (struct session_head){0};

@@ -34,9 +34,6 @@ struct accel_session {
 int session_open(const struct accel_options *o, struct accel_session **out, struct err *err);
 void session_close(struct accel_session **s);
 
-/* n floats, rounded to bf16, into new arena memory. */
-int session_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err);
-
 /* q and k of a head, and with `values` v, on the device: where the call before had the same `data`,
  * not 0, they are there already. They lie at the bottom of the arena, so nothing else may be in it;
  * valid until the next call. After an error the arena is to be released to s->base. */

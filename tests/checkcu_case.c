@@ -57,29 +57,6 @@ int cu_make_tensor(const struct cu_case *c, int which, int heads, int64_t n, flo
     return rc;
 }
 
-static int upload_narrow(struct gpu *g, enum attn_element type, const float *x, int64_t n,
-                         const void **out, struct err *err)
-{
-    uint16_t *narrow = NULL;
-    void     *dev = NULL;
-    int       rc = 0;
-    TRY(mem_alloc(&narrow, n, sizeof *narrow, "test data", err));
-    for (int64_t i = 0; i < n; i++)
-        narrow[i] = type == ATTN_F16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
-    TRY(gpu_alloc(g, n * 2, &dev, err));
-    TRY(gpu_put(g, dev, narrow, n * 2, err));
-    TRY(gpu_sync(g, err));
-    *out = dev;
-out:
-    free(narrow);
-    return rc;
-}
-
-int cu_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err)
-{
-    return upload_narrow(g, ATTN_BF16, x, n, out, err);
-}
-
 /* q, k or v on the device; the host copy is what the reference computes with. */
 static int place(struct gpu *g, const struct cu_run *r, int which, int heads, int64_t n,
                  float **host, const void **out, struct err *err)
@@ -94,7 +71,8 @@ static int place(struct gpu *g, const struct cu_run *r, int which, int heads, in
         *out = dev;
     } else {
         TRY(cu_make_tensor(c, which, heads, n, host, err));
-        TRY(upload_narrow(g, r->kernel->element, *host, count, out, err));
+        enum dtype type = r->kernel->element == ATTN_F16 ? DT_F16 : DT_BF16;
+        TRY(gpu_put_as(g, type, *host, count, out, err));
     }
 out:
     return rc;

@@ -73,10 +73,9 @@ int  cu_bits_mask(const struct cu_case *c, int head, int64_t row0, int64_t row1,
 int  cu_bits_lists(const struct cu_case *c, struct accel_tiles *all, struct err *err);
 
 /* q, k or v (which = 0, 1, 2) of the case: values representable in bf16, [heads][n][d]; the caller
- * owns *out. cu_put_bf16 takes such values to the device. */
+ * owns *out. */
 int cu_make_tensor(const struct cu_case *c, int which, int heads, int64_t n, float **out,
                    struct err *err);
-int cu_put_bf16(struct gpu *g, const float *x, int64_t n, const void **out, struct err *err);
 
 /* Floating-point operations of the pairs that the problem allows (dense), and of the computed
  * blocks. */
