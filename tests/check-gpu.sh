@@ -21,7 +21,7 @@ part() { # NAME COMMAND...: run it, say how long it took, remember a failure
     echo "   $name: $((SECONDS - begin)) s"
 }
 
-prompt() { cat core/*.c sim/*.c capture/*.c cuda/*.c | head -c "$1"; }
+prompt() { sh datasets/prompts/make_prompt.sh core sim capture cuda | head -c "$1"; }
 
 traces() {
     prompt 60000 >"$work/short.txt"
