@@ -44,9 +44,7 @@ static const char *const bins[] = {"sum", "mean", NULL};
 
 #define AT(field) offsetof(struct sparge_params, field)
 #define ENUM(name, def, flags, help, values)                                                       \
-    {                                                                                              \
-#name, OPT_ENUM, AT(name), def, 0, 0, flags, "", help, values, 0, NULL                     \
-    }
+    {#name, OPT_ENUM, AT(name), def, 0, 0, flags, "", help, values, 0, NULL}
 
 const struct opt sparge_options[] = {
     ENUM(profile, "official", 0, "Rule set: the authors' code or the paper's formulas.", profiles),
