@@ -248,17 +248,15 @@ template <class T> struct consumer {
             o[i] = 0;
     }
 
-    /* One stage inside an item: Q K of this one, P V of the one before it, if that is pending. */
-    template <bool MASKED, bool PENDING>
-    DEVICE void step(bool last, bool clipped = true)
+    /* Q K of the stage at hand and P V of the one before it, if that is pending, in one turn. When it
+     * returns the scores are there; P V may still be under way. block, kept: the stage's bits. */
+    template <bool PENDING>
+    DEVICE void multiply(float (&s)[BN / 2], const ring<T::STAGES> &before, int &block, uint2 &kept)
     {
-        float s[BN / 2];
-        ring<T::STAGES> before = kv;
-        kv.next();
         uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
         mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
-        int   block = BITS ? key_of(kv.at, T::UNITS) : -1;
-        uint2 kept = BITS ? load_bits(block) : make_uint2(0, 0);
+        block = BITS ? key_of(kv.at, T::UNITS) : -1;
+        kept = BITS ? load_bits(block) : make_uint2(0, 0);
         take_turn();
         issue_qk(s, qd, kd);
         if (PENDING) {
@@ -268,6 +266,18 @@ template <class T> struct consumer {
         pass_turn();
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
+    }
+
+    /* One stage inside an item: Q K of this one, P V of the one before it, if that is pending. */
+    template <bool MASKED, bool PENDING>
+    DEVICE void step(bool last, bool clipped = true)
+    {
+        float s[BN / 2];
+        ring<T::STAGES> before = kv;
+        kv.next();
+        int   block;
+        uint2 kept;
+        multiply<PENDING>(s, before, block, kept);
         if (MASKED)
             mask_stage(s, tile, block, kept, clipped);
         arrive(&sm.k_empty[kv.at]);
@@ -339,19 +349,9 @@ template <class T> struct consumer {
     DEVICE void first_step(const int4 &next, const ring<T::STAGES> &before)
     {
         float s[BN / 2], m_new[2], l_new[2] = {0, 0};
-        uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
-        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
-        int   block = BITS ? key_of(kv.at, T::UNITS) : -1;
-        uint2 kept = BITS ? load_bits(block) : make_uint2(0, 0);
-        take_turn();
-        issue_qk(s, qd, kd);
-        if (PENDING) {
-            mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
-            issue_pv(vd);
-        }
-        pass_turn();
-        wgmma_wait<PENDING ? 1 : 0>();
-        hold(s);
+        int   block;
+        uint2 kept;
+        multiply<PENDING>(s, before, block, kept);
         /* three warpgroups have no register left for the condition */
         bool clipped = T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal ||
                        key_of(kv.at, T::UNITS - 1) + T::UNIT > a.nk;
