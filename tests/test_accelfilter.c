@@ -42,7 +42,6 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
     r->attend = r->dense = (struct accel_time){1, 1, 1, 1};
     r->pairs_exec = 1;
     assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
-    accel_lists_mask(h, &m, err);
     if (h->filter) {
         const struct accel_filter *f = h->filter;
         ck_assert(h->bq == f->bq && h->bk == f->bk);
@@ -60,6 +59,7 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
                               .keep_denominator = f->keep_denominator,
                               .out_dtype = DT_NONE};
         s->asked = *f;
+        accel_lists_mask(h, &m, err);
         assert_ok(tile_attn_rows(&t, &m, r->out, r->lse, &r->tiles_pv, err), err);
     } else {
         mask_full(&m, x->nq, x->nk, 0, x->nq, x->causal);
