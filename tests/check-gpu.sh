@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# check-gpu.sh BIN - everything that is checked on a machine with a GPU, with the programs in BIN
-# (lacuna, checkcu): kernels, metrics, selections and the model runner against the CPU reference; every
+# check-gpu.sh BIN [PART...] - everything that is checked on a machine with a GPU, with the programs in
+# BIN (lacuna, checkcu), or the named parts of it (below): kernels, metrics, selections and the model runner against the CPU reference; every
 # method on traces of both models of datasets/models; two captures of one run; the kernels under
 # compute-sanitizer, where it is installed. From the project's root. Exit code 1 when a check failed or
 # none ran, 4 without a GPU.
 # shellcheck disable=SC2317 # functions are called by part
 set -uo pipefail
 bin=$1
+shift
+[ $# = 0 ] && set -- kernels traces captures memcheck racecheck
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 export OPENBLAS_NUM_THREADS=1 # the jobs of a capture are its threads
 failed=0
@@ -80,16 +82,23 @@ sanitizer() { # TOOL
     [ "$rc" = 0 ] && [ "$found" = 0 ]
 }
 
+memcheck() { sanitizer memcheck; }
+racecheck() { sanitizer racecheck; }
+
 jobs=$(nproc)
 [ "$jobs" -gt 12 ] && jobs=12
-part kernels kernels
-part traces traces
-part captures captures
-if command -v compute-sanitizer >/dev/null; then
-    part memcheck sanitizer memcheck
-    part racecheck sanitizer racecheck
-else
-    echo "== compute-sanitizer is not installed: memcheck and racecheck did not run"
-fi
-[ "$failed" = 0 ] && echo "all parts passed in $SECONDS s" || echo "FAILED"
+ran=
+for name in "$@"; do
+    if [[ ! $name =~ ^(kernels|traces|captures|memcheck|racecheck)$ ]]; then
+        echo "FAIL: no part is called $name; there are kernels, traces, captures, memcheck and racecheck"
+        failed=1
+    elif [[ $name = *check ]] && ! command -v compute-sanitizer >/dev/null; then
+        echo "== compute-sanitizer is not installed: $name did not run"
+    else
+        part "$name" "$name"
+        ran+=" $name"
+    fi
+done
+[ -n "$ran" ] || failed=1
+[ "$failed" = 0 ] && echo "passed in $SECONDS s:$ran" || echo "FAILED"
 exit $failed
