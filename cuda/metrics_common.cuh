@@ -91,6 +91,13 @@ template <class T> struct pass_found {                  /* in 128 rows x 128 key
     int row0, key0;     /* row0 = -1: no more */
 };
 
+/* Lanes of a warp that write what it found: each of them arrives for itself. */
+template <class T> DEVICE constexpr bool pass_writes(int lane)
+{
+    return T::LEVELS || (T::SIGNS ? lane < 4 : (lane & 15) == 0);
+}
+template <class T> constexpr int pass_writers = 8 * (T::LEVELS ? 32 : T::SIGNS ? 4 : 2);
+
 template <class T> struct pass_smem {
     alignas(1024) uint8_t q[T::Q_BYTES];
     alignas(1024) uint8_t k[T::STAGES][T::K_BYTES];

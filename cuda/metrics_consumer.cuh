@@ -9,10 +9,14 @@
 
 /* Shared memory by addresses that stay in registers: the compiler would make them anew from the
  * window of the thread block every time. */
-DEVICE uint32_t pass_load(uint32_t at)
+DEVICE uint32_t pass_load(uint32_t at) /* by the lane that warp_arrive lets arrive */
 {
     uint32_t x;
-    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+    asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\nmov.b32 %0, 0;\n"
+                 "@P ld.shared.b32 %0, [%1];\n}"
+                 : "=r"(x)
+                 : "r"(at)
+                 : "memory");
     return x;
 }
 
@@ -64,12 +68,6 @@ template <class T> struct pass_consumer {
     DEVICE uint32_t at(size_t member) const
     {
         return base + (uint32_t)member;
-    }
-    static DEVICE void arrive(uint32_t bar) /* once per warp */
-    {
-        __syncwarp();
-        if (lane() == 0)
-            mbar_arrive(bar);
     }
 
     /* Turns at the tensor cores, from warpgroup to warpgroup. The products are committed in two
@@ -236,7 +234,8 @@ template <class T> struct pass_consumer {
                 store_cells(p, to + offsetof(found, cells) + 16 * strip());
         if (strip() == 0 && lane() == 0)
             pass_store(to + offsetof(found, row0), row0, key0);
-        arrive(at(offsetof(pass_smem<T>, found_full)) + bar);
+        if (pass_writes<T>(lane()))
+            mbar_arrive(at(offsetof(pass_smem<T>, found_full)) + bar);
         slot.next();
     }
 
@@ -257,9 +256,9 @@ template <class T> struct pass_consumer {
         pass_turn();
         wgmma_wait<0>();
         hold(s);
-        arrive(at(offsetof(pass_smem<T>, k_empty)) + bar);
+        warp_arrive(at(offsetof(pass_smem<T>, k_empty)) + bar);
         if (last)
-            arrive(at(offsetof(pass_smem<T>, q_empty)));
+            warp_arrive(at(offsetof(pass_smem<T>, q_empty)));
         k.next();
         entry = (uint32_t)uniform((int)entry);
         uint32_t keep = entry >> (24 + 2 * w) & 3;
@@ -323,7 +322,8 @@ template <class T> struct pass_consumer {
         mbar_wait(at(offsetof(pass_smem<T>, found_empty)) + 8 * here, slot.parity ^ 1);
         if (strip() == 0 && lane() == 0)
             pass_store(to + offsetof(pass_found<T>, row0), ~0u);
-        arrive(at(offsetof(pass_smem<T>, found_full)) + 8 * here);
+        if (pass_writes<T>(lane()))
+            mbar_arrive(at(offsetof(pass_smem<T>, found_full)) + 8 * here);
         int most = __reduce_max_sync(~0u, top);
         if (T::SIGNS && lane() == 0 && most >= 0)
             atomicMax(&a.counts->p_max, __float_as_uint(exp2f(__int_as_float(most)) * a.unit));

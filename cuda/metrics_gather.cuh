@@ -339,9 +339,7 @@ DEVICE void pass_gather(pass_smem<T> &sm, const metrics_args &a, int b)
         if constexpr (T::MAPS || T::LEVELS)
             if (T::MAPS || a.cell_sum)
                 pass_cells<T>(a, from, t);
-        __syncwarp();
-        if ((threadIdx.x & 31) == 0)
-            mbar_arrive(smem_addr(&sm.found_empty[b][slot.at]));
+        mbar_arrive(smem_addr(&sm.found_empty[b][slot.at])); /* each lane for what it read */
         slot.next();
         if (n == COUNTER::MOST) {
             counter.flush();

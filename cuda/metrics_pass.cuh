@@ -91,8 +91,8 @@ template <class T> DEVICE void pass_init(pass_smem<T> &sm)
         mbar_init(smem_addr(&sm.k_empty[i]), 4 * T::WG);
     }
     for (int i = 0; i < 2 * T::SLOTS; i++) {
-        mbar_init(smem_addr(&sm.found_full[0][i]), 8);
-        mbar_init(smem_addr(&sm.found_empty[0][i]), 1);
+        mbar_init(smem_addr(&sm.found_full[0][i]), pass_writers<T>);
+        mbar_init(smem_addr(&sm.found_empty[0][i]), 32);
     }
     mbar_init_fence();
 }
