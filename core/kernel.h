@@ -92,7 +92,8 @@ struct accel_result {
     struct accel_row *rows;   /* [nq] */
     double *mass, *dense_lse; /* [nq] */
 
-    struct accel_time metrics;       /* dense reference, kept mass, errors; with rows */
+    struct accel_time metrics;       /* dense reference, errors, and with a filter that leaves
+                                      * tiles out of the normaliser the mask without it; with rows */
     struct accel_time attend, dense; /* of the mask and of dense attention, interleaved */
     double tiles_pv;                 /* with a filter: tiles whose P V was computed, in shares of
                                       * scopes */
@@ -110,8 +111,9 @@ struct accel_map {
     int n_c;
     const double *c;
     const double *lse; /* [nq], dense_lse of an attend on the same operands; NULL: measured first */
+    bool sums;              /* wanted: p_max and sum_err, which cost an exponential per pair */
     int64_t *units, *pairs;
-    double p_max;
+    double p_max;           /* NAN where it was not wanted and did not arise, as sum_err */
     double sum_err;         /* largest |sum_j p_ij - 1| over rows that see a key */
     struct accel_time time; /* of the pass, without the dense reference */
 };

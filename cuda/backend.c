@@ -131,6 +131,21 @@ out:
     return rc;
 }
 
+/* Attention over the whole mask of a head whose filter leaves skipped tiles out of the normaliser:
+ * for the mask's LSE alone. The output goes to `spare`. */
+static int make_whole_job(struct accel_session *s, const struct accel_head *h,
+                          const struct attn_tensors *spare, struct attn_job *job, struct err *err)
+{
+    struct attn_tensors t = *spare;
+    int64_t             pairs;
+    double              plan_ns;
+    int                 rc = 0;
+    TRY(gpu_alloc(&s->gpu, h->x->nq * 4, &t.lse, err));
+    TRY(make_job(s, h, false, &t, job, &pairs, &plan_ns, err));
+out:
+    return rc;
+}
+
 /* How many tiles of P V the launch computed. */
 static int count_filtered(struct accel_session *s, const struct accel_head *h,
                           const struct attn_job *job, const struct filter_kernel *kernel,
@@ -173,7 +188,7 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     struct gpu           *g = &s->gpu;
     struct gpu_mark       mark = s->base;
     struct attn_tensors   t = {0}, spare;
-    struct attn_job       job = {0}, dense = {0};
+    struct attn_job       job = {0}, dense = {0}, whole = {0};
     struct session_metrics metrics = {0};
     const struct filter_kernel *filter = NULL;
     int64_t               dense_pairs, blocks = 0;
@@ -200,7 +215,10 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     if (filter)
         TRY(count_filtered(s, h, &job, filter, blocks, r, err));
     if (r->rows) {
-        TRY(session_metrics_init(s, h, &t, &spare, &metrics, err));
+        bool own = !h->filter || h->filter->keep_denominator;
+        if (!own)
+            TRY(make_whole_job(s, h, &spare, &whole, err));
+        TRY(session_metrics_init(s, h, &t, &spare, own ? NULL : &whole, &metrics, err));
         TRY(session_metrics_launch(g, &metrics, err));
         TRY(session_metrics_fetch(s, &metrics, r, err));
     }
@@ -212,6 +230,7 @@ out:
     session_metrics_free(&metrics);
     attn_job_free(&job);
     attn_job_free(&dense);
+    attn_job_free(&whole);
     gpu_release(g, mark);
     return rc;
 }

@@ -410,7 +410,6 @@ static int make_head_map(struct decoder *d, int head, int64_t pool, float *sum, 
                              true, ATTN_DENSE};
     int64_t bytes = s->tokens * d->padded * 2, kv = head / (s->heads / s->kv_heads);
     struct attn_tensors x = {.q = (char *)d->q + head * bytes, .k = (char *)d->k + kv * bytes};
-    struct metrics_mask all = {METRICS_BN, METRICS_BN, NULL, NULL};
     struct metrics_ask maps = {.cells = true, .sums = true, .element = ATTN_F16};
     struct metrics_pass pass = {0};
     void *norm = NULL;
@@ -419,7 +418,7 @@ static int make_head_map(struct decoder *d, int head, int64_t pool, float *sum, 
     TRY(span_begin(d, err));
     TRY(metrics_norms(&d->gpu, d->lse + head * s->tokens, s->tokens, &norm, err));
     TRY(span_end(d, err));
-    TRY(metrics_pass_init(&d->gpu, &p, &x, norm, &all, &maps, &pass, err));
+    TRY(metrics_pass_init(&d->gpu, &p, &x, norm, &maps, &pass, err));
     TRY(span_begin(d, err));
     TRY(metrics_pass_launch(&d->gpu, &pass, err));
     TRY(span_end(d, err));

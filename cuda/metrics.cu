@@ -249,12 +249,12 @@ template <class T> static constexpr metrics_kernel entry()
 }
 
 static const metrics_kernel metrics_kernels[] = {
-    entry<pass_shape<128, METRICS_MASS>>(),
     entry<pass_shape<128, METRICS_SIGNS>>(),
+    entry<pass_shape<128, METRICS_SUMS>>(),
     entry<pass_shape<128, METRICS_MAPS>>(),
     entry<pass_shape<128, METRICS_LEVELS>>(),
-    entry<pass_shape<64, METRICS_MASS>>(),
     entry<pass_shape<64, METRICS_SIGNS>>(),
+    entry<pass_shape<64, METRICS_SUMS>>(),
     entry<pass_shape<64, METRICS_MAPS>>(),
     entry<pass_shape<64, METRICS_LEVELS>>(),
     {},
@@ -267,21 +267,23 @@ static int choose_kernel(struct gpu *g, const struct metrics_ask *ask, struct me
     if (g->sm != 90)
         return err_set(err, ERR_MACHINE,
                        "the metrics kernels need a Hopper GPU (sm_90), this one is sm_%d", g->sm);
-    /* With c < 1 a row's largest p, at least 1 / N, is above it: the signs know the largest p. */
+    /* With c < 1 a row's largest p, at least 1 / N, is above it: exponents above 0 know it. */
     if (ask->n_c == 0)
-        kind = ask->cells ? METRICS_MAPS : METRICS_MASS;
-    else if (ask->n_c == 1 && !ask->cells && ask->c[0] > 1e-6 && ask->c[0] < 0.99)
-        kind = METRICS_SIGNS;
+        kind = METRICS_MAPS;
+    else if (ask->n_c == 1 && !ask->cells && ask->c[0] > 1e-6 && pass->problem.scale > 0)
+        kind = !ask->sums ? METRICS_SIGNS : ask->c[0] < 0.99 ? METRICS_SUMS : METRICS_LEVELS;
     for (const metrics_kernel *k = ask->element == ATTN_F16 ? metrics_half_maps : metrics_kernels;
          k->d; k++)
         if (k->d == pass->problem.d && k->kind == kind && ask->n_c <= METRICS_C)
             pass->kernel = k;
-    if (!pass->kernel)
+    if (!pass->kernel || (ask->n_c == 0 && !ask->cells))
         return err_set(err, ERR_RUN, "no CUDA metrics kernel for head dim %d and %d thresholds",
                        pass->problem.d, ask->n_c);
     pass->n_c = ask->n_c;
-    pass->all = kind != METRICS_MASS || ask->sums;
-    pass->unit = kind == METRICS_SIGNS ? ask->c[0] / (double)pass->problem.nk : 1;
+    pass->sums = kind != METRICS_SIGNS;
+    pass->unit = kind == METRICS_SIGNS || kind == METRICS_SUMS
+                     ? ask->c[0] / (double)pass->problem.nk
+                     : 1;
     return 0;
 }
 
@@ -291,13 +293,14 @@ static int alloc_results(struct gpu *g, bool cells, struct metrics_pass *pass, m
     int rc = 0;
     int64_t n = (pass->problem.nq + METRICS_CELL - 1) / METRICS_CELL;
     a->cells = (int)((pass->problem.nk + METRICS_CELL - 1) / METRICS_CELL);
-    TRY(gpu_alloc(g, pass->n_items * (int64_t)METRICS_BM * 8, &pass->parts, err));
+    if (pass->sums)
+        TRY(gpu_alloc(g, pass->n_items * (int64_t)METRICS_BM * 4, &pass->parts, err));
     TRY(gpu_alloc(g, sizeof(metrics_counts), &pass->counts, err));
     if (cells) {
         TRY(gpu_alloc(g, n * a->cells * 4, &pass->cell_sum, err));
         TRY(gpu_alloc(g, n * a->cells * 4, &pass->cell_max, err));
     }
-    a->parts = (float2 *)pass->parts;
+    a->parts = (float *)pass->parts;
     a->counts = (metrics_counts *)pass->counts;
     a->cell_sum = pass->cell_sum;
     a->cell_max = pass->cell_max;
@@ -315,8 +318,6 @@ static int upload_plan(struct gpu *g, const struct metrics_plan *plan, struct me
     for (int32_t i = 0; i < plan->n_items; i++)
         pass->item_rows[i] = plan->items[i].row;
     TRY(put(g, plan->items, plan->n_items * (int64_t)sizeof *plan->items, &a->items, err));
-    if (plan->tiles)
-        TRY(put(g, plan->tiles, plan->n_tiles * 4, &a->tiles, err));
     TRY(gpu_alloc(g, 256, &a->ticket, err));
     TRY(gpu_zero(g, a->ticket, 256, err));
     TRY(gpu_sync(g, err));
@@ -337,8 +338,8 @@ static int pass_args(struct metrics_pass *pass, const void *norm, const struct m
     a->nk = (int)p->nk;
     a->causal = p->causal;
     a->offset = (int)(p->nk - p->nq);
-    a->sums = ask->sums;
     a->scale_log2 = (float)(p->scale * M_LOG2E);
+    a->per_scale = (float)(1 / (p->scale * M_LOG2E));
     a->unit = (float)pass->unit;
     a->shift = (float)log2(pass->unit);
     for (int i = 0; i < ask->n_c; i++)
@@ -349,8 +350,8 @@ static int pass_args(struct metrics_pass *pass, const void *norm, const struct m
 
 extern "C" int metrics_pass_init(struct gpu *g, const struct attn_problem *p,
                                  const struct attn_tensors *x, const void *norm,
-                                 const struct metrics_mask *mask, const struct metrics_ask *ask,
-                                 struct metrics_pass *pass, struct err *err)
+                                 const struct metrics_ask *ask, struct metrics_pass *pass,
+                                 struct err *err)
 {
     int rc = 0;
     struct metrics_plan plan = {};
@@ -360,7 +361,7 @@ extern "C" int metrics_pass_init(struct gpu *g, const struct attn_problem *p,
     memset(pass, 0, sizeof *pass);
     pass->problem = *p;
     TRY(choose_kernel(g, ask, pass, err));
-    TRY(metrics_plan_make(p, mask, pass->all, g->sms, &plan, err));
+    TRY(metrics_plan_make(p, g->sms, &plan, err));
     TRY(pass_args(pass, norm, ask, &a, err));
     TRY(upload_plan(g, &plan, pass, a, err));
     TRY(alloc_results(g, ask->cells, pass, a, err));
@@ -406,30 +407,20 @@ extern "C" void metrics_pass_free(struct metrics_pass *pass)
     memset(pass, 0, sizeof *pass);
 }
 
-extern "C" int metrics_pass_mass(struct gpu *g, const struct metrics_pass *pass, double *sum,
-                                 double *mass, struct err *err)
+extern "C" int metrics_pass_sums(struct gpu *g, const struct metrics_pass *pass, double *sum,
+                                 struct err *err)
 {
     int rc = 0;
-    int64_t nq = pass->problem.nq;
-    float2 *parts = NULL;
+    int64_t nq = pass->problem.nq, n = pass->n_items * (int64_t)METRICS_BM;
+    float *parts = NULL;
 
-    TRY(mem_alloc(&parts, pass->n_items * (int64_t)METRICS_BM, sizeof *parts, "mass of rows", err));
-    TRY(gpu_get(g, parts, pass->parts, pass->n_items * (int64_t)METRICS_BM * (int64_t)sizeof *parts,
-                err));
-    for (int64_t i = 0; i < nq; i++) {
-        if (sum)
-            sum[i] = 0;
-        if (mass)
-            mass[i] = 0;
-    }
-    for (int64_t k = 0; k < pass->n_items * (int64_t)METRICS_BM; k++) {
+    TRY(mem_alloc(&parts, n, sizeof *parts, "sums of rows", err));
+    TRY(gpu_get(g, parts, pass->parts, n * (int64_t)sizeof *parts, err));
+    memset(sum, 0, (size_t)nq * sizeof *sum);
+    for (int64_t k = 0; k < n; k++) {
         int64_t row = pass->item_rows[k / METRICS_BM] * (int64_t)METRICS_BM + k % METRICS_BM;
-        if (row >= nq)
-            continue;
-        if (sum)
-            sum[row] += parts[k].x;
-        if (mass)
-            mass[row] += parts[k].y;
+        if (row < nq)
+            sum[row] += parts[k];
     }
 out:
     free(parts);
@@ -459,7 +450,7 @@ extern "C" int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass
                 (int64_t)n.whole[u][c] * whole_pairs(u) + (int64_t)n.part_pairs[u][c];
         }
     memcpy(&top, &n.p_max, sizeof top);
-    out->p_max = top;
+    out->p_max = pass->sums ? top : NAN;
 out:
     return rc;
 }

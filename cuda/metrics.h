@@ -3,9 +3,10 @@
  *
  * 1. metrics_ref: dense attention with unrounded fp32 outputs, per row the normaliser of p, and
  *    row by row the sums over channels of the difference of another output from these.
- * 2. metrics_pass: S = Q K^T again, tile by tile, p_ij = e^{s_ij - LSE_i}, and in the same pass
- *    the mass that a block mask keeps, shares of blocks and slices whose largest p is below c/N
- *    (sim/basemap.h has the same on the CPU), and maps of 64 x 64 sums and maxima.
+ * 2. metrics_kept: the mass that a mask keeps of a row, from the log-sum-exps of both runs.
+ * 3. metrics_pass: S = Q K^T again, tile by tile: shares of blocks and slices whose largest p_ij =
+ *    e^{s_ij - LSE_i} is below c/N (sim/basemap.h has the same on the CPU), sums of p over rows, and
+ *    maps of 64 x 64 sums and maxima.
  *
  * Operands are bf16, products accumulate in fp32, p is fp32; probabilities are multiplied with the
  * values in bf16. What is summed over rows or tiles is summed in double.
@@ -40,6 +41,11 @@ int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, const void *o
                        struct accel_row *errors, struct err *err);
 void metrics_ref_free(struct metrics_ref *r);
 
+/* Kept mass of a row, the sum of its dense p over a mask: sum of e^s over the kept keys / the same
+ * over all = e^(lse - dense_lse), 0 of a row that keeps nothing, at most 1. Its error is that of
+ * the LSEs, from 1e-7 (of sums in fp32) to 6e-8 |LSE| (where one of them is rounded to fp32). */
+double metrics_kept(double lse, double dense_lse);
+
 /* The normaliser of a row from its natural log-sum-exp. */
 void metrics_norm(double lse, float norm[2]);
 
@@ -54,19 +60,13 @@ int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm, struc
 #define METRICS_BM 256 /* queries and keys of a tile */
 #define METRICS_BN 128
 
-/* The mask: blocks of bq x bk (64 or 128) in lists as in core/kernel.h; ptr NULL = every pair. */
-struct metrics_mask {
-    int bq, bk;
-    const int64_t *ptr;
-    const int32_t *col;
-};
-
-/* What is wanted beside the kept mass. Mass alone visits the kept tiles only. */
+/* What is wanted: thresholds, maps or both. */
 struct metrics_ask {
     const double *c; /* thresholds, in units of 1/nk */
-    int n_c;         /* one of them, between 0 and 1, is the cheap case */
+    int n_c;         /* one of them alone is the cheap case: no exponential is taken */
     bool cells;      /* maps */
-    bool sums;       /* of p over all pairs of a row; maps and several thresholds have them */
+    bool sums;       /* of p over a row, and with thresholds the largest p; maps and several
+                      * thresholds have them unasked */
     enum attn_element element; /* of q and k; of float16 there are maps alone */
 };
 
@@ -75,34 +75,32 @@ struct metrics_pass {
     struct attn_problem problem;
     const struct metrics_kernel *kernel;
     int n_c;
-    bool all;    /* tiles are visited, not only kept ones */
+    bool sums;   /* sums of rows and the largest p are there */
     double unit; /* of p inside the kernel */
     int grid;
     int32_t n_items;
     int32_t *item_rows;         /* host: row of tiles of an item, owned */
     void *args, *maps;          /* host, owned */
-    void *parts;                /* device: float2 [items][METRICS_BM], sum and kept mass */
+    void *parts;                /* device: float [items][METRICS_BM], sums of p; NULL without */
     void *counts;               /* device: struct metrics_counts */
     float *cell_sum, *cell_max; /* device, NULL without maps */
 };
 
 /* q and k as in attn_tensors, norm as in metrics_ref. */
 int metrics_pass_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
-                      const void *norm, const struct metrics_mask *mask,
-                      const struct metrics_ask *ask, struct metrics_pass *pass, struct err *err);
+                      const void *norm, const struct metrics_ask *ask, struct metrics_pass *pass,
+                      struct err *err);
 int metrics_pass_launch(struct gpu *g, const struct metrics_pass *pass, struct err *err);
 void metrics_pass_free(struct metrics_pass *pass);
 
-/* After a launch: per row the sum of p over all pairs (where asked for), and over kept blocks.
- * sum, mass [nq] on the host; either may be NULL. */
-int metrics_pass_mass(struct gpu *g, const struct metrics_pass *pass, double *sum, double *mass,
-                      struct err *err);
+/* After a launch of a pass with sums: of p over all pairs of a row. sum [nq] on the host. */
+int metrics_pass_sums(struct gpu *g, const struct metrics_pass *pass, double *sum, struct err *err);
 
 /* Units (order of sim/basemap.h: blocks of 16, 32, 64, 128, slices of 16, 64, 128 rows) below the
  * thresholds, and their allowed pairs; needs n_c > 0. */
 struct metrics_below {
     int64_t units[ACCEL_UNITS][METRICS_C], pairs[ACCEL_UNITS][METRICS_C];
-    double p_max;
+    double p_max; /* NAN of a pass without sums */
 };
 int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass, struct metrics_below *out,
                        struct err *err);
@@ -114,19 +112,15 @@ int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass, int64_t p
 
 /* ---- host side, metrics_tiles.c ------------------------------------------------------------- */
 
-/* Work of a pass. Item: x = row of tiles, [y, z) = its entries. An entry of `tiles` is a key tile
- * | kept 64 x 64 blocks << 24 (bit 2 * block of rows + block of keys); NULL = the entry is the key
- * tile and all is kept. */
+/* Work of a pass. Item: key tiles [beg, end) of a row of tiles. */
 struct metrics_plan {
     struct metrics_item {
         int32_t row, beg, end, pad;
     } * items;
     int32_t n_items;
-    uint32_t *tiles;
-    int64_t n_tiles;
 };
-int metrics_plan_make(const struct attn_problem *p, const struct metrics_mask *mask, bool all,
-                      int sms, struct metrics_plan *plan, struct err *err);
+int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan *plan,
+                      struct err *err);
 void metrics_plan_free(struct metrics_plan *plan);
 
 #ifdef __cplusplus

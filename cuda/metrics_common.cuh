@@ -16,16 +16,14 @@ struct metrics_counts { /* of whole units; of units on the diagonal or an edge, 
 
 struct metrics_args {
     const int4 *items;
-    const uint32_t *tiles; /* NULL: see struct metrics_plan */
-    unsigned *ticket;      /* 0 before a launch, 0 again after it */
+    unsigned *ticket; /* 0 before a launch, 0 again after it */
     const float2 *norm;
-    float2 *parts;
+    float *parts;
     metrics_counts *counts;
     float *cell_sum, *cell_max;
     int n_items, nq, nk, causal, offset, cells; /* cells: per row of the maps */
-    int sums; /* sums of p over all visited tiles, not only over kept blocks */
-    float scale_log2;
-    float unit, shift;      /* of p inside METRICS_SIGNS, and its log2 */
+    float scale_log2, per_scale; /* and 1 / scale_log2 */
+    float unit, shift;           /* of p inside METRICS_SIGNS and _SUMS, and its log2 */
     float below[METRICS_C]; /* c / N */
 };
 
@@ -77,9 +75,10 @@ template <int N, int M> DEVICE void fold(float (&v)[M], int bit)
 template <int D_, metrics_kind KIND_> struct pass_shape {
     static constexpr int D = D_, WG = 4, BM = METRICS_BM, BN = METRICS_BN, STAGES = 4;
     static constexpr metrics_kind KIND = KIND_;
-    static constexpr bool SIGNS = KIND == METRICS_SIGNS, MAPS = KIND == METRICS_MAPS;
-    static constexpr bool LEVELS = KIND == METRICS_LEVELS, GATHER = KIND != METRICS_MASS;
-    static constexpr int PANELS = D / 64, THREADS = 128 * WG + (GATHER ? 96 : 32);
+    static constexpr bool SIGNS = KIND == METRICS_SIGNS || KIND == METRICS_SUMS;
+    static constexpr bool MAPS = KIND == METRICS_MAPS, LEVELS = KIND == METRICS_LEVELS;
+    static constexpr bool EXPS = KIND != METRICS_SIGNS;
+    static constexpr int PANELS = D / 64, THREADS = 128 * WG + 96;
     static constexpr int Q_BYTES = BM * D * 2, K_BYTES = BN * D * 2;
     static constexpr int SLOTS = LEVELS ? 3 : 4; /* tiles that wait to be put together */
 };
@@ -103,7 +102,6 @@ template <class T> struct pass_smem {
     alignas(1024) uint8_t k[T::STAGES][T::K_BYTES];
     pass_found<T> found[2][T::SLOTS];
     int4 work; /* the item, its index in w; x = -1: no more */
-    uint32_t tile[T::STAGES];
     uint64_t q_full, q_empty, k_full[T::STAGES], k_empty[T::STAGES];
     uint64_t found_full[2][T::SLOTS], found_empty[2][T::SLOTS];
 };

@@ -1,6 +1,6 @@
 /*
- * metrics_consumer.cuh - a consumer warpgroup of a metrics pass: products, exponentials, sums of
- * rows, and what a warp finds in its strip of 16 rows (metrics_pass.cuh).
+ * metrics_consumer.cuh - a consumer warpgroup of a metrics pass: products, comparisons or
+ * exponentials, sums of rows, and what a warp finds in its strip of 16 rows (metrics_pass.cuh).
  */
 #ifndef LACUNA_METRICS_CONSUMER_CUH
 #define LACUNA_METRICS_CONSUMER_CUH
@@ -30,9 +30,19 @@ DEVICE void pass_store(uint32_t at, uint32_t x, uint32_t y)
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(x), "r"(y) : "memory");
 }
 
+/* Sets bits of x where a row reaches its limit: two comparisons that write nothing but a predicate,
+ * and one addition of the bits. */
+DEVICE void pass_mark(uint32_t &x, float s0, float limit0, float s1, float limit1, uint32_t bit)
+{
+    asm("{\n.reg .pred P;\nsetp.ge.f32 P, %1, %2;\nsetp.ge.or.f32 P, %3, %4, P;\n"
+        "@P or.b32 %0, %0, %5;\n}"
+        : "+r"(x)
+        : "f"(s0), "f"(limit0), "f"(s1), "f"(limit1), "r"(bit));
+}
+
 /* What a thread finds in a tile. */
 template <class T> struct pass_part {
-    uint32_t word;                  /* signs of its keys */
+    uint32_t word;                  /* of its keys: set where both rows are below */
     float sum[2];                   /* of each half of the keys, both rows */
     int peak[2];                    /* the largest p there, as bits */
     float most[T::LEVELS ? 32 : 1]; /* of each key the larger p of the two rows */
@@ -47,8 +57,8 @@ template <class T> struct pass_consumer {
     ring<T::SLOTS> slot;
     int row0;      /* of the warpgroup */
     int inside;    /* metrics_inside of the item */
-    float norm[2]; /* of the thread's rows 16 warp + lane / 4 + 8 r */
-    float sum[2], kept[2];
+    float norm[2]; /* of the thread's rows 16 warp + lane / 4 + 8 r; METRICS_SIGNS: in scores */
+    float sum[2];
     int top;                                       /* bits of the largest u */
     uint32_t below[T::LEVELS ? METRICS_C / 2 : 1]; /* S16 below two thresholds each, in 16 bits */
     int counted;                                   /* tiles in `below` */
@@ -111,9 +121,19 @@ template <class T> struct pass_consumer {
         }
     }
 
-    /* A half of the keys of both rows. The signs enter the word from below. EXP: p as well. */
-    template <bool EXP>
-    DEVICE void reduce(const float (&s)[64], int half, pass_part<T> &p, float (&add)[2])
+    /* Comparisons alone. Two words, so that what follows each other waits less. */
+    DEVICE void compare(const float (&s)[64], pass_part<T> &p)
+    {
+        uint32_t x[2] = {};
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            pass_mark(x[i & 1], s[4 * (i >> 1) + (i & 1)], norm[0], s[4 * (i >> 1) + 2 + (i & 1)],
+                      norm[1], 0x80000000u >> i);
+        p.word = ~(x[0] | x[1]);
+    }
+
+    /* p of a half of the keys of both rows. The signs enter the word from below. */
+    DEVICE void reduce(const float (&s)[64], int half, pass_part<T> &p)
     {
         float x[2][2] = {};
         int peak = 0;
@@ -128,41 +148,30 @@ template <class T> struct pass_consumer {
                     top = max(top, most);
                     p.word = __funnelshift_l((uint32_t)most, p.word, 1);
                 }
-                if (EXP) {
-                    u = exp2_fast(u);
-                    v = exp2_fast(v);
-                    x[0][c] += u;
-                    x[1][c] += v;
-                    if (T::LEVELS)
-                        p.most[2 * j + c] = fmaxf(u, v);
-                    if (T::MAPS)
-                        peak = __vimax3_s32(peak, __float_as_int(u), __float_as_int(v));
-                }
+                u = exp2_fast(u);
+                v = exp2_fast(v);
+                x[0][c] += u;
+                x[1][c] += v;
+                if (T::LEVELS)
+                    p.most[2 * j + c] = fmaxf(u, v);
+                if (T::MAPS)
+                    peak = __vimax3_s32(peak, __float_as_int(u), __float_as_int(v));
             }
-        add[0] = x[0][0] + x[0][1];
-        add[1] = x[1][0] + x[1][1];
+        float add[2] = {x[0][0] + x[0][1], x[1][0] + x[1][1]};
+        sum[0] += add[0];
+        sum[1] += add[1];
         p.peak[half] = peak;
         p.sum[half] = add[0] + add[1];
     }
 
-    DEVICE void reduce_tile(const float (&s)[64], uint32_t keep, pass_part<T> &p)
+    DEVICE void reduce_tile(const float (&s)[64], pass_part<T> &p)
     {
-        constexpr bool EVERYWHERE = T::MAPS || T::LEVELS;
-        uint32_t want = a.sums ? 3 : keep;
-        p.word = 0;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            float add[2];
-            if (EVERYWHERE || want >> half & 1) {
-                reduce<true>(s, half, p, add);
-#pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    sum[r] += add[r];
-                    kept[r] += keep >> half & 1 ? add[r] : 0;
-                }
-            } else if (T::SIGNS) {
-                reduce<false>(s, half, p, add);
-            }
+        if constexpr (T::EXPS) {
+            p.word = 0;
+            reduce(s, 0, p);
+            reduce(s, 1, p);
+        } else {
+            compare(s, p);
         }
     }
 
@@ -241,7 +250,7 @@ template <class T> struct pass_consumer {
 
     /* ---- tiles and items -------------------------------------------------------------------- */
 
-    DEVICE void tile(uint32_t q_desc, bool last)
+    DEVICE void tile(uint32_t q_desc, int key0, bool last)
     {
         float s[64];
         pass_part<T> p;
@@ -251,7 +260,6 @@ template <class T> struct pass_consumer {
         mbar_wait(at(offsetof(pass_smem<T>, k_full)) + bar, k.parity);
         take_turn();
         issue_scores(s, layout + q_desc, layout + k_desc);
-        uint32_t entry = pass_load(at(offsetof(pass_smem<T>, tile)) + 4 * k.at);
         wgmma_wait<1>();
         pass_turn();
         wgmma_wait<0>();
@@ -260,15 +268,11 @@ template <class T> struct pass_consumer {
         if (last)
             warp_arrive(at(offsetof(pass_smem<T>, q_empty)));
         k.next();
-        entry = (uint32_t)uniform((int)entry);
-        uint32_t keep = entry >> (24 + 2 * w) & 3;
-        int key0 = (int)(entry & 0xffffff) * T::BN;
         bool edge = key0 > inside;
         if (edge)
             mask(s, key0);
-        reduce_tile(s, keep, p);
-        if (T::GATHER)
-            store(p, key0, edge);
+        reduce_tile(s, p);
+        store(p, key0, edge);
     }
 
     DEVICE void start_item(const int4 &item)
@@ -279,26 +283,24 @@ template <class T> struct pass_consumer {
         for (int r = 0; r < 2; r++) {
             int row = row0 + 16 * warp() + (lane() >> 2) + 8 * r;
             norm[r] = row < a.nq ? __ldg(a.norm + row).x + a.shift : INFINITY;
-            sum[r] = kept[r] = 0;
+            norm[r] *= T::EXPS ? 1 : a.per_scale;
+            sum[r] = 0;
         }
     }
 
     DEVICE void finish_item(int index)
     {
-        float2 *to = a.parts + (size_t)index * T::BM + 64 * w;
+        float *to = a.parts + (size_t)index * T::BM + 64 * w;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float x = sum[r], y = kept[r];
+            float x = sum[r];
 #pragma unroll
-            for (int bit = 1; bit < 4; bit *= 2) {
+            for (int bit = 1; bit < 4; bit *= 2)
                 x += __shfl_xor_sync(~0u, x, bit);
-                y += __shfl_xor_sync(~0u, y, bit);
-            }
             int mine = 16 * warp() + (lane() >> 2) + 8 * r;
             if ((lane() & 3) == 0 && row0 + mine < a.nq) {
                 float2 n = __ldg(a.norm + row0 + mine);
-                float f = n.y * exp2f(norm[r] - n.x);
-                to[mine] = n.y > 0 ? make_float2(x * f, y * f) : make_float2(0, 0);
+                to[mine] = n.y > 0 ? x * n.y * exp2f(norm[r] - n.x) : 0;
             }
         }
     }
@@ -325,7 +327,7 @@ template <class T> struct pass_consumer {
         if (pass_writes<T>(lane()))
             mbar_arrive(at(offsetof(pass_smem<T>, found_full)) + 8 * here);
         int most = __reduce_max_sync(~0u, top);
-        if (T::SIGNS && lane() == 0 && most >= 0)
+        if (T::KIND == METRICS_SUMS && lane() == 0 && most >= 0)
             atomicMax(&a.counts->p_max, __float_as_uint(exp2f(__int_as_float(most)) * a.unit));
     }
 
@@ -362,14 +364,14 @@ template <class T> struct pass_consumer {
             start_item(item);
 #pragma unroll 1
             for (int i = 0; i < n; i++)
-                tile(q_desc, i == n - 1);
-            finish_item(item.w);
+                tile(q_desc, (item.y + i) * T::BN, i == n - 1);
+            if (T::EXPS)
+                finish_item(item.w);
             q.next();
         }
         if constexpr (T::LEVELS)
             flush();
-        if (T::GATHER)
-            stop_gathering();
+        stop_gathering();
     }
 };
 

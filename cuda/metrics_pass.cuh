@@ -13,12 +13,12 @@
  * row sums for the rounding. Thresholds and maps see p without that factor, which is within 6e-8
  * |LSE| of 1: less than what fp32 scores of that size are known to.
  *
- * METRICS_MASS   sums of p over a row's kept 64 x 64 blocks, or all.
- * METRICS_SIGNS  and units below one threshold c: with b = LSE + log2(c / N) the sign of the
- *   exponent says whether p is below, without an exponential, and units are ANDs. A thread's 32
- *   keys make a word, ANDed over its two rows and the 8 lanes with the same keys: slices of 16
- *   rows. Exponentials are taken where a sum is wanted.
- * METRICS_MAPS   and sums and maxima of 64 x 64 cells.
+ * METRICS_SIGNS  units below one threshold c, where units are ANDs: p is below where the score is
+ *   below (LSE + log2(c / N)) / scale of its row, 1.5 instructions per score. A thread's 32 keys
+ *   make a word, ANDed over its two rows and the 8 lanes with the same keys: slices of 16 rows.
+ * METRICS_SUMS   and sums of p over rows and the largest p: with b = LSE + log2(c / N) the sign of
+ *   the exponent says the same.
+ * METRICS_MAPS   sums of p over rows, and sums and maxima of 64 x 64 cells.
  * METRICS_LEVELS and units below several thresholds: column maxima of a thread's two rows, then of
  *   the 8 rows of lanes by a transposing butterfly (28 shuffles for 64 scores), so that a warp ends
  *   with the maxima of its 16 rows, four keys per lane.
@@ -57,11 +57,8 @@ DEVICE void pass_produce(pass_smem<T> &sm, const metrics_args &a, const CUtensor
         int4 item = __ldg(a.items + ticket);
         int early = min(item.y + 2, item.z) - 1;
         for (int i = item.y; i < item.z; i++) {
-            uint32_t tile = a.tiles ? __ldg(a.tiles + i) : (uint32_t)i | 255u << 24;
             mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
-            sm.tile[k.at] = tile;
-            pass_load_tile<T, T::BN>(mk, sm.k[k.at], &sm.k_full[k.at],
-                                     (int)(tile & 0xffffff) * T::BN, L2_EVICT_LAST);
+            pass_load_tile<T, T::BN>(mk, sm.k[k.at], &sm.k_full[k.at], i * T::BN, L2_EVICT_LAST);
             k.next();
             if (i == early) {
                 mbar_wait(smem_addr(&sm.q_empty), q.parity ^ 1);

@@ -18,11 +18,9 @@ static struct attn_problem dense_problem(const struct attn_in *x)
 
 int session_metrics_init(struct accel_session *s, const struct accel_head *h,
                          const struct attn_tensors *t, const struct attn_tensors *spare,
-                         struct session_metrics *m, struct err *err)
+                         const struct attn_job *whole, struct session_metrics *m, struct err *err)
 {
     struct attn_problem p = dense_problem(h->x);
-    struct metrics_mask mask = {h->bq, h->bk, h->ptr, h->col};
-    struct metrics_ask mass_alone = {0};
     int rc = 0;
 
     memset(m, 0, sizeof *m);
@@ -31,11 +29,8 @@ int session_metrics_init(struct accel_session *s, const struct accel_head *h,
     m->d = p.d;
     TRY(mem_zalloc(&m->ref, 1, sizeof *m->ref, "dense reference", err));
     m->all = !h->ptr;
+    m->whole = whole;
     TRY(metrics_ref_init(&s->gpu, &p, spare, false, m->ref, err));
-    if (h->ptr && !h->bits) {
-        TRY(mem_zalloc(&m->pass, 1, sizeof *m->pass, "metrics", err));
-        TRY(metrics_pass_init(&s->gpu, &p, t, m->ref->norm, &mask, &mass_alone, m->pass, err));
-    }
     TRY(gpu_alloc(&s->gpu, p.nq * (int64_t)sizeof *m->rows, &m->rows, err));
 out:
     if (rc)
@@ -47,10 +42,7 @@ void session_metrics_free(struct session_metrics *m)
 {
     if (m->ref)
         metrics_ref_free(m->ref);
-    if (m->pass)
-        metrics_pass_free(m->pass);
     free(m->ref);
-    free(m->pass);
     memset(m, 0, sizeof *m);
 }
 
@@ -59,22 +51,29 @@ int session_metrics_launch(struct gpu *g, const void *metrics, struct err *err)
     const struct session_metrics *m = metrics;
     int rc = 0;
     TRY(metrics_ref_launch(g, m->ref, m->out, m->rows, err));
-    if (m->pass)
-        TRY(metrics_pass_launch(g, m->pass, err));
+    if (m->whole)
+        TRY(attn_job_launch(g, m->whole, err));
 out:
     return rc;
 }
 
-/* The kept mass without a pass over p: sum of e^s over the kept keys / the same over all. Both
- * normalisers are sums in fp32. */
-static void mass_by_lse(const struct accel_result *r, int64_t nq)
+static int mass_by_lse(struct gpu *g, const struct session_metrics *m, struct accel_result *r,
+                       struct err *err)
 {
-    for (int64_t i = 0; i < nq; i++) {
-        double mass = r->lse[i] == -INFINITY ? 0 : exp(r->lse[i] - r->dense_lse[i]);
-        r->mass[i] = mass > 1 ? 1 : mass; /* NaN stays */
+    float *lse = NULL;
+    int rc = 0;
+    if (m->whole) {
+        TRY(mem_alloc(&lse, m->nq, sizeof *lse, "log-sum-exp", err));
+        TRY(gpu_get(g, lse, m->whole->x.lse, m->nq * 4, err));
     }
+    for (int64_t i = 0; i < m->nq; i++)
+        r->mass[i] = metrics_kept(lse ? lse[i] : r->lse[i], r->dense_lse[i]);
+out:
+    free(lse);
+    return rc;
 }
 
+/* Of a full mask nothing is lost, whatever the rounding of the LSEs. */
 static void mass_of_all(const struct accel_result *r, int64_t nq)
 {
     for (int64_t i = 0; i < nq; i++)
@@ -87,12 +86,10 @@ int session_metrics_fetch(struct accel_session *s, const struct session_metrics 
     int rc = 0;
     TRY(gpu_get(&s->gpu, r->rows, m->rows, m->nq * (int64_t)sizeof *m->rows, err));
     TRY(gpu_get(&s->gpu, r->dense_lse, m->ref->lse, m->nq * 8, err));
-    if (m->pass)
-        TRY(metrics_pass_mass(&s->gpu, m->pass, NULL, r->mass, err));
-    else if (m->all)
+    if (m->all)
         mass_of_all(r, m->nq);
     else
-        mass_by_lse(r, m->nq);
+        TRY(mass_by_lse(&s->gpu, m, r, err));
 out:
     return rc;
 }
@@ -120,7 +117,7 @@ static int map_levels(struct accel_session *s, const struct metrics_pass *pass, 
             m->units[u * m->n_c + c0 + i] = below.units[u][i];
             m->pairs[u * m->n_c + c0 + i] = below.pairs[u][i];
         }
-    m->p_max = below.p_max;
+    m->p_max = fmax(m->p_max, below.p_max); /* of which either may be NAN */
     if (s->options.samples > 0) {
         TRY(session_time(s, &work, 1, &time, err));
         m->time.median += time.median;
@@ -138,7 +135,7 @@ static int sum_error(struct accel_session *s, const struct metrics_pass *pass,
     double *sum = NULL;
     int rc = 0;
     TRY(mem_alloc(&sum, x->nq, sizeof *sum, "sums of rows", err));
-    TRY(metrics_pass_mass(&s->gpu, pass, sum, NULL, err));
+    TRY(metrics_pass_sums(&s->gpu, pass, sum, err));
     m->sum_err = 0;
     for (int64_t i = 0; i < x->nq; i++) {
         bool sees = !x->causal || i + x->nk - x->nq >= 0;
@@ -191,7 +188,6 @@ static int map_locked(struct accel_session *s, const struct attn_in *x, struct a
     struct attn_tensors t = {0};
     struct metrics_ref ref = {0};
     void *norm = NULL;
-    struct metrics_mask all = {128, 128, NULL, NULL};
     struct metrics_pass pass = {0};
     int rc = 0;
 
@@ -205,10 +201,10 @@ static int map_locked(struct accel_session *s, const struct attn_in *x, struct a
     inner = gpu_mark(g);
     for (int c0 = 0; c0 < m->n_c; c0 += METRICS_C) {
         int n = m->n_c - c0 < METRICS_C ? m->n_c - c0 : METRICS_C;
-        struct metrics_ask ask = {.c = m->c + c0, .n_c = n, .sums = true};
-        TRY(metrics_pass_init(g, &p, &t, norm, &all, &ask, &pass, err));
+        struct metrics_ask ask = {.c = m->c + c0, .n_c = n, .sums = m->sums && c0 == 0};
+        TRY(metrics_pass_init(g, &p, &t, norm, &ask, &pass, err));
         TRY(map_levels(s, &pass, c0, n, m, err));
-        if (c0 == 0)
+        if (pass.sums && c0 == 0)
             TRY(sum_error(s, &pass, x, m, err));
         metrics_pass_free(&pass);
         gpu_release(g, inner);
@@ -227,6 +223,7 @@ int session_map(struct accel_session *s, const struct attn_in *x, struct accel_m
     pthread_mutex_lock(&s->lock);
     CU(err, cudaSetDevice(s->gpu.device));
     m->time = (struct accel_time){0, 0, 0, 0};
+    m->p_max = m->sum_err = NAN;
     rc = map_locked(s, x, m, err);
 out:
     pthread_mutex_unlock(&s->lock);

@@ -9,9 +9,9 @@
 #include <cuda.h>
 
 enum metrics_kind {
-    METRICS_MASS,   /* kept mass and sums */
-    METRICS_SIGNS,  /* and one threshold */
-    METRICS_MAPS,   /* or maps */
+    METRICS_SIGNS,  /* one threshold */
+    METRICS_SUMS,   /* and sums of p */
+    METRICS_MAPS,   /* maps and sums */
     METRICS_LEVELS, /* and several thresholds */
 };
 

@@ -23,55 +23,6 @@ static int64_t allowed_tiles(const struct attn_problem *p, int64_t r)
     return ceil_div(keys, METRICS_BN);
 }
 
-/* One group of the mask, rows of 64 `from` to `from + bq / 64` of the tiles. */
-static void mark_group(const struct metrics_mask *m, int64_t group, int from, int64_t limit,
-                       uint8_t *bits)
-{
-    for (int64_t i = m->ptr[group]; i < m->ptr[group + 1]; i++) {
-        bool wide = m->bk == METRICS_BN;
-        int64_t tile = wide ? m->col[i] : m->col[i] / 2;
-        uint32_t keys = wide ? 3u : 1u << (m->col[i] & 1);
-        if (tile < limit)
-            bits[tile] |= (uint8_t)((m->bq == 64 ? keys : keys * 5) << (2 * from));
-    }
-}
-
-static void mark_row(const struct attn_problem *p, const struct metrics_mask *m, int64_t r,
-                     int64_t limit, uint8_t *bits)
-{
-    int64_t per_row = METRICS_BM / m->bq;
-    memset(bits, 0, (size_t)limit);
-    for (int64_t g = r * per_row; g < (r + 1) * per_row && g * m->bq < p->nq; g++)
-        mark_group(m, g, (int)((g - r * per_row) * m->bq / 64), limit, bits);
-}
-
-/* Entries of a masked pass, and per row of tiles their number in len. */
-static int list_tiles(const struct attn_problem *p, const struct metrics_mask *m, bool all,
-                      int64_t rows, int64_t *len, struct metrics_plan *plan, struct err *err)
-{
-    int64_t cap = 0;
-    uint8_t *bits = NULL;
-    int rc = 0;
-
-    TRY(mem_alloc(&bits, ceil_div(p->nk, METRICS_BN), 1, "tiles of a row", err));
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t limit = allowed_tiles(p, r);
-        TRY(mem_grow(&plan->tiles, &cap, plan->n_tiles + limit, sizeof *plan->tiles, "tiles", err));
-        mark_row(p, m, r, limit, bits);
-        len[r] = plan->n_tiles;
-        for (int64_t t = 0; t < limit; t++)
-            if (all || bits[t])
-                plan->tiles[plan->n_tiles++] = (uint32_t)t | (uint32_t)bits[t] << 24;
-        len[r] = plan->n_tiles - len[r];
-    }
-    if (plan->n_tiles > INT32_MAX)
-        FAIL(err, ERR_RUN, "a mask of %lld tiles is too large for one pass",
-             (long long)plan->n_tiles);
-out:
-    free(bits);
-    return rc;
-}
-
 static int longer_first(const void *x, const void *y)
 {
     const struct metrics_item *a = x, *b = y;
@@ -85,17 +36,16 @@ static int longer_first(const void *x, const void *y)
 static int cut_items(const int64_t *len, int64_t rows, int64_t most, struct metrics_plan *plan,
                      struct err *err)
 {
-    int64_t cap = 0, at = 0;
+    int64_t cap = 0;
     int rc = 0;
     for (int64_t r = 0; r < rows; r++) {
-        int64_t pieces = ceil_div(len[r], most), beg = plan->tiles ? at : 0;
+        int64_t pieces = ceil_div(len[r], most);
         TRY(mem_grow(&plan->items, &cap, plan->n_items + pieces, sizeof *plan->items, "work items",
                      err));
         for (int64_t i = 0; i < pieces; i++)
             plan->items[plan->n_items++] =
-                (struct metrics_item){(int32_t)r, (int32_t)(beg + i * len[r] / pieces),
-                                      (int32_t)(beg + (i + 1) * len[r] / pieces), 0};
-        at += len[r];
+                (struct metrics_item){(int32_t)r, (int32_t)(i * len[r] / pieces),
+                                      (int32_t)((i + 1) * len[r] / pieces), 0};
     }
     if (plan->n_items)
         qsort(plan->items, (size_t)plan->n_items, sizeof *plan->items, longer_first);
@@ -103,25 +53,20 @@ out:
     return rc;
 }
 
-int metrics_plan_make(const struct attn_problem *p, const struct metrics_mask *mask, bool all,
-                      int sms, struct metrics_plan *plan, struct err *err)
+int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan *plan,
+                      struct err *err)
 {
     int64_t rows = ceil_div(p->nq, METRICS_BM), total = 0, most;
     int64_t *len = NULL;
     int rc = 0;
 
     memset(plan, 0, sizeof *plan);
-    if (p->nk >> 24 >= METRICS_BN || p->nq > INT32_MAX / 4)
+    if (p->nk > INT32_MAX / 4 || p->nq > INT32_MAX / 4)
         FAIL(err, ERR_RUN, "metrics of %lld x %lld tokens are too large for one pass",
              (long long)p->nq, (long long)p->nk);
     TRY(mem_alloc(&len, rows, sizeof *len, "tiles per row", err));
-    if (mask->ptr)
-        TRY(list_tiles(p, mask, all, rows, len, plan, err));
-    for (int64_t r = 0; r < rows; r++) {
-        if (!mask->ptr)
-            len[r] = allowed_tiles(p, r);
-        total += len[r];
-    }
+    for (int64_t r = 0; r < rows; r++)
+        total += len[r] = allowed_tiles(p, r);
     most = ceil_div(total, (int64_t)sms * ITEMS_PER_SM);
     most = most < ITEM_MIN ? ITEM_MIN : most > ITEM_MAX ? ITEM_MAX : most;
     TRY(cut_items(len, rows, most, plan, err));
@@ -135,8 +80,13 @@ out:
 void metrics_plan_free(struct metrics_plan *plan)
 {
     free(plan->items);
-    free(plan->tiles);
     memset(plan, 0, sizeof *plan);
+}
+
+double metrics_kept(double lse, double dense_lse)
+{
+    double kept = lse == -INFINITY ? 0 : exp(lse - dense_lse);
+    return kept > 1 ? 1 : kept; /* NaN stays */
 }
 
 void metrics_norm(double lse, float norm[2])

@@ -52,13 +52,15 @@ int session_time(struct accel_session *s, const struct session_work *work, int n
                  struct accel_time *times, struct err *err);
 
 /* struct accel's map, and the metrics of `attend` (metrics_session.c): r->rows, r->mass and
- * r->dense_lse of the outputs in t->out, with `spare` for what the dense kernel would write. work
- * is what a sample launches; valid until session_metrics_free. Of a mask with bits, r->mass comes
- * from r->lse, which has to be there. */
+ * r->dense_lse of the outputs in t->out, with `spare` for what the dense kernel would write.
+ * r->mass comes from r->lse, which has to be there, or where that is not the LSE of the whole mask
+ * (a filter that leaves skipped tiles out of it) from `whole`, attention over it, which stays the
+ * caller's. session_metrics_launch is what a sample launches; valid until session_metrics_free. */
+struct attn_job;
 struct session_metrics {
     struct metrics_ref *ref;
-    struct metrics_pass *pass; /* NULL: a mask with bits, or everything is kept (`all`) */
-    bool all;
+    const struct attn_job *whole; /* NULL: r->lse */
+    bool all;                     /* everything is kept */
     struct accel_row *rows;
     const void *out;
     int64_t nq;
@@ -67,7 +69,7 @@ struct session_metrics {
 struct attn_tensors;
 int session_metrics_init(struct accel_session *s, const struct accel_head *h,
                          const struct attn_tensors *t, const struct attn_tensors *spare,
-                         struct session_metrics *m, struct err *err);
+                         const struct attn_job *whole, struct session_metrics *m, struct err *err);
 int session_metrics_launch(struct gpu *g, const void *metrics, struct err *err);
 int session_metrics_fetch(struct accel_session *s, const struct session_metrics *m,
                           struct accel_result *r, struct err *err);

@@ -187,7 +187,7 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
 
 /* ---- metrics -------------------------------------------------------------------------------- */
 
-static int check_metrics_case(struct gpu *g, struct cu_case c)
+static int check_metrics_case(struct gpu *g, struct cu_case c, double *worst)
 {
     struct cu_run r;
     struct err err = {0};
@@ -198,7 +198,7 @@ static int check_metrics_case(struct gpu *g, struct cu_case c)
     c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
     int rc = cu_run_init(g, &c, &r, &err);
     if (!rc) {
-        rc = cu_metrics_check(g, &r, what, &err);
+        rc = cu_metrics_check(g, &r, worst, what, &err);
         cu_run_free(g, &r);
     }
     n_checks++;
@@ -219,6 +219,7 @@ static int check_metrics(struct gpu *g, int d)
                                         {300, 77},  {260, 131}, {1100, 1100}};
     struct cu_case c = {.problem = {.d = d}, .density = 0.4};
     int64_t before = n_checks, failed = n_failures;
+    double worst = 0, hard = 0;
 
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes - choice.small; i += choice.small ? 3 : 1)
         for (int k = 0; k < 2 * 3; k++) {
@@ -227,7 +228,7 @@ static int check_metrics(struct gpu *g, int d)
             c.problem.causal = k % 2;
             c.problem.lists = (enum attn_lists)(ATTN_128x128 + k / 2);
             c.pattern = (enum cu_pattern)((i + (size_t)k) % 6);
-            if (check_metrics_case(g, c))
+            if (check_metrics_case(g, c, &worst))
                 return 1;
         }
     for (int k = 0; k < 2 * DATA_COUNT && !choice.small; k++) {
@@ -236,11 +237,11 @@ static int check_metrics(struct gpu *g, int d)
         c.problem.nq = c.problem.nk = 700;
         c.problem.lists = (enum attn_lists)(ATTN_128x128 + k % 3);
         c.pattern = KEEP_RANDOM;
-        if (check_metrics_case(g, c))
+        if (check_metrics_case(g, c, &hard))
             return 1;
     }
-    printf("  %-5s metrics-hd%d: %lld checks\n", n_failures > failed ? "FAIL" : "ok", d,
-           (long long)(n_checks - before));
+    printf("  %-5s metrics-hd%d: %lld checks; kept mass within %.1e, of other data %.1e\n",
+           n_failures > failed ? "FAIL" : "ok", d, (long long)(n_checks - before), worst, hard);
     return 0;
 }
 

@@ -458,14 +458,13 @@ out:
 
 /* What a replay measures of a head, or a part of it. */
 struct metrics_job {
-    const char                *name;
-    bool                       reference; /* and the errors against it */
-    struct metrics_ask         ask;
-    const struct metrics_mask *mask; /* NULL: no pass */
-    struct metrics_pass        pass;
-    const struct metrics_ref  *ref;
-    const void                *out;
-    struct accel_row          *rows;
+    const char               *name;
+    bool                      reference; /* and the errors against it */
+    const struct metrics_ask *ask;       /* NULL: no pass */
+    struct metrics_pass       pass;
+    const struct metrics_ref *ref;
+    const void               *out;
+    struct accel_row         *rows;
 };
 
 static int launch_metrics(struct gpu *g, const void *job, struct err *err)
@@ -474,7 +473,7 @@ static int launch_metrics(struct gpu *g, const void *job, struct err *err)
     int rc = 0;
     if (m->reference)
         TRY(metrics_ref_launch(g, m->ref, m->out, m->rows, err));
-    if (m->mask)
+    if (m->ask)
         TRY(metrics_pass_launch(g, &m->pass, err));
 out:
     return rc;
@@ -527,7 +526,7 @@ static int print_sums(struct bench *b, const char *text, const struct metrics_jo
     double *sum = NULL, worst = 0;
     int     rc = 0;
     TRY(mem_alloc(&sum, n, sizeof *sum, "sums of rows", err));
-    TRY(metrics_pass_mass(&b->gpu, &m->pass, sum, NULL, err));
+    TRY(metrics_pass_sums(&b->gpu, &m->pass, sum, err));
     for (int64_t i = 0; i < n; i++)
         if (!(fabs(sum[i] - 1) <= worst))
             worst = fabs(sum[i] - 1);
@@ -537,27 +536,23 @@ out:
     return rc;
 }
 
-/* Dense attention of one head, then the metrics of it in their parts and together; `mask` keeps a
- * quarter of the blocks. */
-static int metrics_case(struct bench *b, const char *text, const struct cu_run *r,
-                        const struct metrics_mask *mask, struct err *err)
+/* Dense attention of one head, then the metrics of it in their parts and together. The mass that a
+ * mask keeps is a quotient of the method's and the reference's row sums: it needs no pass. */
+static int metrics_case(struct bench *b, const char *text, const struct cu_run *r, struct err *err)
 {
     static const double levels[METRICS_C] = {0.02, 0.1, 0.25, 0.5, 1, 2, 4, 8};
-    static const struct metrics_mask all = {128, 128, NULL, NULL};
-    static const struct metrics_ask mass = {0}, maps = {.cells = true, .sums = true},
+    static const struct metrics_ask maps = {.cells = true, .sums = true},
         one = {.c = levels + 3, .n_c = 1}, one_sums = {.c = levels + 3, .n_c = 1, .sums = true},
         eight = {.c = levels, .n_c = METRICS_C, .cells = true, .sums = true};
     struct metrics_job jobs[] = {
-        {.name = "reference, errors", .reference = true, .ask = mass, .mask = NULL},
-        {.name = "mass of all", .reference = false, .ask = mass, .mask = &all},
-        {.name = "mass of a quarter", .reference = false, .ask = mass, .mask = mask},
-        {.name = "1 threshold, mass of a quarter", .reference = false, .ask = one, .mask = mask},
-        {.name = "1 threshold, mass of all", .reference = false, .ask = one_sums, .mask = &all},
-        {.name = "maps", .reference = false, .ask = maps, .mask = &all},
-        {.name = "8 thresholds, maps", .reference = false, .ask = eight, .mask = &all},
-        {.name = "all: 1 threshold, mass of a quarter", .reference = true, .ask = one, .mask = mask},
-        {.name = "all: 1 threshold, mass of all", .reference = true, .ask = one_sums, .mask = &all},
-        {.name = "all: 8 thresholds, maps", .reference = true, .ask = eight, .mask = &all},
+        {.name = "reference, errors", .reference = true, .ask = NULL},
+        {.name = "1 threshold", .reference = false, .ask = &one},
+        {.name = "1 threshold, sums of p", .reference = false, .ask = &one_sums},
+        {.name = "maps, sums of p", .reference = false, .ask = &maps},
+        {.name = "8 thresholds, maps, sums of p", .reference = false, .ask = &eight},
+        {.name = "all: 1 threshold", .reference = true, .ask = &one},
+        {.name = "all: 1 threshold, sums of p", .reference = true, .ask = &one_sums},
+        {.name = "all: 8 thresholds, maps, sums of p", .reference = true, .ask = &eight},
     };
     enum { N = sizeof jobs / sizeof *jobs };
     struct work       works[N + 1] = {{launch_attn, &r->job}};
@@ -572,15 +567,15 @@ static int metrics_case(struct bench *b, const char *text, const struct cu_run *
         jobs[i].ref = &ref;
         jobs[i].out = r->job.x.out;
         jobs[i].rows = rows;
-        if (jobs[i].mask)
-            TRY(metrics_pass_init(&b->gpu, &r->c.problem, &r->job.x, ref.norm, jobs[i].mask,
-                                  &jobs[i].ask, &jobs[i].pass, err));
+        if (jobs[i].ask)
+            TRY(metrics_pass_init(&b->gpu, &r->c.problem, &r->job.x, ref.norm, jobs[i].ask,
+                                  &jobs[i].pass, err));
         works[i + 1] = (struct work){launch_metrics, jobs + i};
         names[i + 1] = jobs[i].name;
     }
     TRY(metrics_lines(b, text, works, names, N + 1, cu_flop_dense(&r->c.problem), err));
     for (int i = 0; i < N; i++)
-        if (jobs[i].reference && jobs[i].ask.sums)
+        if (jobs[i].reference && jobs[i].pass.sums)
             TRY(print_sums(b, text, jobs + i, err));
 out:
     for (int i = 0; i < N; i++)
@@ -592,21 +587,14 @@ out:
 static int bench_metrics_case(struct bench *b, const char *text, const struct cu_case *c,
                               struct err *err)
 {
-    struct cu_case listed = *c;
-    struct cu_run  r = {0}, quarter = {0};
-    int            rc = 0;
+    struct cu_run r = {0};
+    int           rc = 0;
 
     if (b->only && !strstr(text, b->only))
         return 0;
-    listed.problem.lists = ATTN_128x128;
-    listed.pattern = KEEP_RANDOM;
-    listed.density = 0.25;
     TRY(cu_run_init(&b->gpu, c, &r, err));
-    TRY(cu_run_init(&b->gpu, &listed, &quarter, err));
-    struct metrics_mask mask = {128, 128, quarter.ptr, quarter.col};
-    TRY(metrics_case(b, text, &r, &mask, err));
+    TRY(metrics_case(b, text, &r, err));
 out:
-    cu_run_free(&b->gpu, &quarter);
     cu_run_free(&b->gpu, &r);
     return rc;
 }

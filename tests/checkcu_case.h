@@ -91,7 +91,8 @@ struct cu_errors {
 
 /* Metrics of the case (one head, with lists) against the CPU, every pair of it; `what` is the first
  * thing that disagrees, or empty. */
-int cu_metrics_check(struct gpu *g, const struct cu_run *r, char what[200], struct err *err);
+int cu_metrics_check(struct gpu *g, const struct cu_run *r, double *worst, char what[200],
+                     struct err *err);
 
 /* Launch twice on poisoned outputs and compare. */
 int cu_run_check(struct gpu *g, struct cu_run *r, struct cu_errors *e, struct err *err);

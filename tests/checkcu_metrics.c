@@ -1,7 +1,7 @@
 /*
  * checkcu_metrics.c - the metrics of the GPU against those of the CPU in double: normalisers and
- * dense outputs, the mass that a mask keeps, blocks and slices below thresholds, pooled maps, and
- * row by row the differences of two outputs.
+ * dense outputs, the mass that a mask keeps, sums of p, blocks and slices below thresholds, pooled
+ * maps, and row by row the differences of two outputs.
  *
  * Probabilities of the GPU come from fp32 scores, whose error grows with their size: the tolerance
  * of p is 1e-4, or 4e-6 of the largest |LSE|. Counts of units below c must lie between the CPU's
@@ -30,6 +30,7 @@ struct metrics_check {
     struct attn_ops ops;
     double *lse, *out; /* of the CPU */
     double tolerance;
+    double worst;   /* of the kept mass */
     char what[200]; /* first complaint */
 };
 
@@ -94,16 +95,22 @@ out:
     return rc;
 }
 
-static int check_mass(struct metrics_check *k, const struct metrics_pass *pass, bool all,
-                      struct err *err)
+static double row_sum(const struct metrics_check *k, int64_t row)
+{
+    return k->lse[row] == -INFINITY ? 0 : 1;
+}
+
+/* Of the masked attention's LSEs and the reference's, as a replay takes it. */
+static int check_mass(struct metrics_check *k, const struct metrics_ref *ref, struct err *err)
 {
     const struct attn_problem *p = &k->r->c.problem;
     struct mask m = {0};
-    double *sum = NULL, *mass = NULL, *kept = NULL;
+    double *dense = NULL, *kept = NULL;
+    float *lse = NULL;
     int bq = attn_block_rows(p->lists, NULL), rc = 0;
 
-    TRY(mem_alloc(&sum, p->nq, sizeof *sum, "sums", err));
-    TRY(mem_alloc(&mass, p->nq, sizeof *mass, "mass", err));
+    TRY(mem_alloc(&lse, p->nq, sizeof *lse, "log-sum-exp", err));
+    TRY(mem_alloc(&dense, p->nq, sizeof *dense, "log-sum-exp", err));
     TRY(mem_alloc(&kept, p->nq, sizeof *kept, "mass", err));
     TRY(mask_lists_init(&m, p->nq, p->nk, 0, p->nq, p->causal, bq, attn_block_keys(p->lists, NULL),
                         err));
@@ -112,18 +119,35 @@ static int check_mass(struct metrics_check *k, const struct metrics_pass *pass, 
             TRY(mask_lists_add(&m, b, k->r->col[i], err));
     mask_lists_finish(&m);
     TRY(attn_rows(&k->ops, &m, NULL, kept, err));
-    TRY(metrics_pass_mass(k->g, pass, sum, mass, err));
+    TRY(attn_job_launch(k->g, &k->r->job, err));
+    TRY(gpu_get(k->g, lse, k->r->job.x.lse, p->nq * 4, err));
+    TRY(gpu_get(k->g, dense, ref->lse, p->nq * 8, err));
     for (int64_t i = 0; i < p->nq; i++) {
         double want = kept[i] == -INFINITY ? 0 : exp(kept[i] - k->lse[i]);
-        if (!near(k, "kept mass of a row", mass[i], want, k->tolerance) ||
-            (all && !near(k, "sum of p of a row", sum[i], k->lse[i] == -INFINITY ? 0 : 1, 1e-4)))
+        double got = metrics_kept(lse[i], dense[i]);
+        if (!near(k, "kept mass of a row", got, want, k->tolerance))
             break;
+        k->worst = fmax(k->worst, fabs(got - want));
     }
 out:
     mask_free(&m);
-    free(sum);
-    free(mass);
+    free(lse);
+    free(dense);
     free(kept);
+    return rc;
+}
+
+static int check_sums(struct metrics_check *k, const struct metrics_pass *pass, struct err *err)
+{
+    double *sum = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&sum, k->p.nq, sizeof *sum, "sums", err));
+    TRY(metrics_pass_sums(k->g, pass, sum, err));
+    for (int64_t i = 0; i < k->p.nq; i++)
+        if (!near(k, "sum of p of a row", sum[i], row_sum(k, i), 1e-4))
+            break;
+out:
+    free(sum);
     return rc;
 }
 
@@ -152,7 +176,8 @@ static int check_below(struct metrics_check *k, const struct metrics_pass *pass,
     want->n_c = 2 * n_c;
     TRY(map_below_run(&k->ops, k->lse, want, err));
     TRY(metrics_pass_below(k->g, pass, &got, err));
-    near(k, "largest p", got.p_max, want->p_max, k->tolerance * want->p_max);
+    if (pass->sums)
+        near(k, "largest p", got.p_max, want->p_max, k->tolerance * want->p_max);
     for (int u = 0; u < BELOW_UNITS; u++)
         for (int i = 0; i < n_c; i++) {
             between(k, "units", u, c[i], got.units[u][i], want->below[u][2 * i],
@@ -244,14 +269,15 @@ static int fingerprint(struct metrics_check *k, const struct metrics_pass *pass,
                        struct err *err)
 {
     int rc = 0;
-    TRY(mem_zalloc(out, 2 * k->p.nq + 1, sizeof **out, "results", err));
-    TRY(metrics_pass_mass(k->g, pass, *out, *out + k->p.nq, err));
+    TRY(mem_zalloc(out, k->p.nq + 1, sizeof **out, "results", err));
+    if (pass->sums)
+        TRY(metrics_pass_sums(k->g, pass, *out, err));
     if (pass->n_c) {
         struct metrics_below b;
         TRY(metrics_pass_below(k->g, pass, &b, err));
         for (int u = 0; u < ACCEL_UNITS; u++)
             for (int c = 0; c < pass->n_c; c++)
-                (*out)[2 * k->p.nq] += (double)(b.pairs[u][c] * (u + 1) + b.units[u][c]);
+                (*out)[k->p.nq] += (double)(b.pairs[u][c] * (u + 1) + b.units[u][c]);
     }
 out:
     return rc;
@@ -264,7 +290,7 @@ static int check_repeat(struct metrics_check *k, const struct metrics_pass *pass
     TRY(fingerprint(k, pass, &a, err));
     TRY(metrics_pass_launch(k->g, pass, err));
     TRY(fingerprint(k, pass, &b, err));
-    if (memcmp(a, b, (size_t)(2 * k->p.nq + 1) * sizeof *a) != 0)
+    if (memcmp(a, b, (size_t)(k->p.nq + 1) * sizeof *a) != 0)
         complain(k, "a second launch gave other bits", 1, 0);
 out:
     free(a);
@@ -275,17 +301,16 @@ out:
 static int check_pass(struct metrics_check *k, const struct metrics_ref *ref,
                       const struct metrics_ask *ask, struct err *err)
 {
-    const struct attn_problem *p = &k->r->c.problem;
-    struct metrics_mask mask = {attn_block_rows(p->lists, NULL), attn_block_keys(p->lists, NULL),
-                                k->r->ptr, k->r->col};
     struct metrics_pass pass = {0};
     struct gpu_mark mark = gpu_mark(k->g);
     int rc = 0;
 
-    TRY(metrics_pass_init(k->g, &k->p, &k->r->job.x, ref->norm, &mask, ask, &pass, err));
-    CU(err, cudaMemsetAsync(pass.parts, 0xff, (size_t)pass.n_items * 2048, k->g->stream));
+    TRY(metrics_pass_init(k->g, &k->p, &k->r->job.x, ref->norm, ask, &pass, err));
+    if (pass.sums) /* no sum is to stay unwritten */
+        CU(err, cudaMemsetAsync(pass.parts, 0xff, (size_t)pass.n_items * 1024, k->g->stream));
     TRY(metrics_pass_launch(k->g, &pass, err));
-    TRY(check_mass(k, &pass, ask->sums, err));
+    if (pass.sums)
+        TRY(check_sums(k, &pass, err));
     if (ask->n_c)
         TRY(check_below(k, &pass, ask->c, ask->n_c, err));
     if (ask->cells) {
@@ -299,13 +324,14 @@ out:
     return rc;
 }
 
-int cu_metrics_check(struct gpu *g, const struct cu_run *r, char what[200], struct err *err)
+int cu_metrics_check(struct gpu *g, const struct cu_run *r, double *worst, char what[200],
+                     struct err *err)
 {
     struct metrics_check k = {.g = g, .r = r, .p = r->c.problem};
     struct metrics_ref ref = {0};
     struct gpu_mark mark = gpu_mark(g);
     const struct metrics_ask asks[] = {
-        {.sums = r->c.seed % 2},
+        {.c = levels + r->c.seed % METRICS_C, .n_c = 1},
         {.c = levels + 2, .n_c = 1},
         {.c = levels + r->c.seed % 3, .n_c = 1, .sums = true},
         {.c = levels + 3, .n_c = 1, .cells = true, .sums = true},
@@ -319,11 +345,13 @@ int cu_metrics_check(struct gpu *g, const struct cu_run *r, char what[200], stru
     TRY(metrics_ref_init(g, &k.p, &r->job.x, true, &ref, err));
     TRY(metrics_ref_launch(g, &ref, NULL, NULL, err));
     TRY(check_reference(&k, &ref, err));
+    TRY(check_mass(&k, &ref, err));
     TRY(check_errors(&k, &ref, err));
     for (size_t i = 0; i < sizeof asks / sizeof *asks; i++)
         TRY(check_pass(&k, &ref, asks + i, err));
 out:
     snprintf(what, 200, "%s", k.what);
+    *worst = fmax(*worst, k.worst);
     metrics_ref_free(&ref);
     attn_release(&k.ops);
     free(k.lse);
