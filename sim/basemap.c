@@ -276,13 +276,13 @@ static int64_t count_units(const struct attn_in *in, int u)
 
 _Static_assert(ACCEL_UNITS == BELOW_UNITS, "the back end counts the same units");
 
-int map_below_accel(const struct method_ctx *ctx, const struct attn_in *in, struct map_below *b,
-                    struct accel_map *m, struct err *err)
+int map_below_accel(const struct method_ctx *ctx, const struct attn_in *in, bool sums,
+                    struct map_below *b, struct accel_map *m, struct err *err)
 {
     int rc = 0;
 
     *m = (struct accel_map){
-        .data = ctx->accel_data, .n_c = b->n_c, .c = b->c, .lse = ctx->accel_lse};
+        .data = ctx->accel_data, .n_c = b->n_c, .c = b->c, .lse = ctx->accel_lse, .sums = sums};
     TRY(mem_zalloc(&m->units, BELOW_UNITS * (int64_t)b->n_c, sizeof *m->units, "counts", err));
     TRY(mem_zalloc(&m->pairs, BELOW_UNITS * (int64_t)b->n_c, sizeof *m->pairs, "counts", err));
     TRY(ctx->accel->map(ctx->session, in, m, err));
@@ -321,7 +321,8 @@ int map_below_report(const struct map_below *b, struct record *r, struct err *er
             TRY(record_metric(r, name, share_of(b->below_pairs[u][k], b->pairs[u]), err));
         }
     }
-    TRY(record_metric(r, "p_max", b->p_max, err));
+    if (!isnan(b->p_max))
+        TRY(record_metric(r, "p_max", b->p_max, err));
 out:
     return rc;
 }

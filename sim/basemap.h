@@ -77,14 +77,16 @@ struct map_below {
 int map_below_run(const struct attn_ops *ops, const double *lse, struct map_below *b,
                   struct err *err);
 
-/* The same from ctx's back end (core/kernel.h), and how long its pass took. */
-int map_below_accel(const struct method_ctx *ctx, const struct attn_in *in, struct map_below *b,
-                    struct accel_map *m, struct err *err);
+/* The same from ctx's back end (core/kernel.h), and how long its pass took. Without `sums` p_max may
+ * be NAN. */
+int map_below_accel(const struct method_ctx *ctx, const struct attn_in *in, bool sums,
+                    struct map_below *b, struct accel_map *m, struct err *err);
 
 /* Public name of unit u: "b16", ..., "s128". */
 const char *map_below_name(int u);
 
-/* below_<unit> and below_<unit>_area of every threshold ("@c" appended unless c is 0.5), p_max. */
+/* below_<unit> and below_<unit>_area of every threshold ("@c" appended unless c is 0.5), and p_max
+ * where it is known. */
 int map_below_report(const struct map_below *b, struct record *r, struct err *err);
 
 /* ---- similarity of neighbouring rows -------------------------------------------------------- */
