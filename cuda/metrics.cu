@@ -281,9 +281,8 @@ static int choose_kernel(struct gpu *g, const struct metrics_ask *ask, struct me
                        pass->problem.d, ask->n_c);
     pass->n_c = ask->n_c;
     pass->sums = kind != METRICS_SIGNS;
-    pass->unit = kind == METRICS_SIGNS || kind == METRICS_SUMS
-                     ? ask->c[0] / (double)pass->problem.nk
-                     : 1;
+    pass->unit =
+        kind == METRICS_SIGNS || kind == METRICS_SUMS ? ask->c[0] / (double)pass->problem.nk : 1;
     return 0;
 }
 

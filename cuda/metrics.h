@@ -5,8 +5,8 @@
  *    row by row the sums over channels of the difference of another output from these.
  * 2. metrics_kept: the mass that a mask keeps of a row, from the log-sum-exps of both runs.
  * 3. metrics_pass: S = Q K^T again, tile by tile: shares of blocks and slices whose largest p_ij =
- *    e^{s_ij - LSE_i} is below c/N (sim/basemap.h has the same on the CPU), sums of p over rows, and
- *    maps of 64 x 64 sums and maxima.
+ *    e^{s_ij - LSE_i} is below c/N (sim/basemap.h has the same on the CPU), sums of p over rows,
+ *    and maps of 64 x 64 sums and maxima.
  *
  * Operands are bf16, products accumulate in fp32, p is fp32; probabilities are multiplied with the
  * values in bf16. What is summed over rows or tiles is summed in double.

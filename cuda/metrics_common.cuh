@@ -22,8 +22,8 @@ struct metrics_args {
     metrics_counts *counts;
     float *cell_sum, *cell_max;
     int n_items, nq, nk, causal, offset, cells; /* cells: per row of the maps */
-    float scale_log2, per_scale; /* and 1 / scale_log2 */
-    float unit, shift;           /* of p inside METRICS_SIGNS and _SUMS, and its log2 */
+    float scale_log2, per_scale;                /* and 1 / scale_log2 */
+    float unit, shift;      /* of p inside METRICS_SIGNS and _SUMS, and its log2 */
     float below[METRICS_C]; /* c / N */
 };
 
