@@ -92,8 +92,8 @@ struct accel_result {
     struct accel_row *rows;   /* [nq] */
     double *mass, *dense_lse; /* [nq] */
 
-    struct accel_time metrics;       /* dense reference, errors, and with a filter that leaves
-                                      * tiles out of the normaliser the mask without it; with rows */
+    struct accel_time metrics;       /* dense reference, errors, and a filter that leaves tiles out
+                                      * of the normaliser once more with them in it; with rows */
     struct accel_time attend, dense; /* of the mask and of dense attention, interleaved */
     double tiles_pv;                 /* with a filter: tiles whose P V was computed, in shares of
                                       * scopes */

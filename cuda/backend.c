@@ -131,17 +131,22 @@ out:
     return rc;
 }
 
-/* Attention over the whole mask of a head whose filter leaves skipped tiles out of the normaliser:
- * for the mask's LSE alone. The output goes to `spare`. */
+/* The filter of h once more, with skipped tiles in the normaliser, for the LSE of the whole mask.
+ * The output goes to `spare`. */
 static int make_whole_job(struct accel_session *s, const struct accel_head *h,
                           const struct attn_tensors *spare, struct attn_job *job, struct err *err)
 {
-    struct attn_tensors t = *spare;
-    int64_t             pairs;
-    double              plan_ns;
-    int                 rc = 0;
+    struct attn_tensors         t = *spare;
+    struct accel_filter         counts_all = *h->filter;
+    struct accel_head           whole = *h;
+    const struct filter_kernel *kernel;
+    int64_t                     blocks;
+    double                      plan_ns;
+    int                         rc = 0;
+    counts_all.keep_denominator = true;
+    whole.filter = &counts_all;
     TRY(gpu_alloc(&s->gpu, h->x->nq * 4, &t.lse, err));
-    TRY(make_job(s, h, false, &t, job, &pairs, &plan_ns, err));
+    TRY(make_filter_job(s, &whole, &t, job, &kernel, &blocks, &plan_ns, err));
 out:
     return rc;
 }

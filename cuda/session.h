@@ -54,8 +54,8 @@ int session_time(struct accel_session *s, const struct session_work *work, int n
 /* struct accel's map, and the metrics of `attend` (metrics_session.c): r->rows, r->mass and
  * r->dense_lse of the outputs in t->out, with `spare` for what the dense kernel would write.
  * r->mass comes from r->lse, which has to be there, or where that is not the LSE of the whole mask
- * (a filter that leaves skipped tiles out of it) from `whole`, attention over it, which stays the
- * caller's. session_metrics_launch is what a sample launches; valid until session_metrics_free. */
+ * (a filter that leaves skipped tiles out of it) from `whole`, attention that has it: the caller's.
+ * session_metrics_launch is what a sample launches; valid until session_metrics_free. */
 struct attn_job;
 struct session_metrics {
     struct metrics_ref *ref;

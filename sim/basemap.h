@@ -77,8 +77,8 @@ struct map_below {
 int map_below_run(const struct attn_ops *ops, const double *lse, struct map_below *b,
                   struct err *err);
 
-/* The same from ctx's back end (core/kernel.h), and how long its pass took. Without `sums` p_max may
- * be NAN. */
+/* The same from ctx's back end (core/kernel.h), and how long its pass took. Without `sums` p_max
+ * may be NAN. */
 int map_below_accel(const struct method_ctx *ctx, const struct attn_in *in, bool sums,
                     struct map_below *b, struct accel_map *m, struct err *err);
 
