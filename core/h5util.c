@@ -20,35 +20,14 @@
 
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-void h5_lock(void)
-{
-    static _Thread_local bool silent; /* error printing is a setting of each thread's stack */
-    static bool registered;
-    pthread_mutex_lock(&lock);
-    if (!registered) {
-        /* A file whose last flush failed (full disk) stays in HDF5's tables with its memory freed;
-         * its exit handler would follow it. Every file is closed by its owner before that. */
-        H5dont_atexit();
-    }
-    if (!silent) {
-        H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
-        silent = true;
-    }
-    if (!registered) {
-        h5_zstd_register();
-        registered = true;
-    }
-}
-
-void h5_unlock(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
 struct reason {
-    char text[256];
+    char text[256]; /* "": nothing failed */
     int sys;
 };
+
+/* Of the HDF5 call of this thread that failed last. The library forgets it with its next call, be
+ * it one that closes what was open or that names the object for the message. */
+static _Thread_local struct reason last_reason;
 
 /* The first frame of an upward walk is the innermost one: it says why, and has the errno. */
 static herr_t take_innermost(unsigned n, const H5E_error2_t *e, void *ctx)
@@ -62,21 +41,55 @@ static herr_t take_innermost(unsigned n, const H5E_error2_t *e, void *ctx)
     return 0;
 }
 
+/* HDF5 calls this where it would print its error stack: at the end of a call that failed. */
+static herr_t keep_reason(hid_t stack, void *ctx)
+{
+    last_reason = (struct reason){0};
+    H5Ewalk2(stack, H5E_WALK_UPWARD, take_innermost, &last_reason);
+    return 0;
+}
+
+void h5_lock(void)
+{
+    static _Thread_local bool keeping; /* a setting of each thread's error stack */
+    static bool registered;
+    pthread_mutex_lock(&lock);
+    if (!registered) {
+        /* A file whose last flush failed (full disk) stays in HDF5's tables with its memory freed;
+         * its exit handler would follow it. Every file is closed by its owner before that. */
+        H5dont_atexit();
+    }
+    if (!keeping) {
+        H5Eset_auto2(H5E_DEFAULT, keep_reason, NULL);
+        keeping = true;
+    }
+    if (!registered) {
+        h5_zstd_register();
+        registered = true;
+    }
+    last_reason = (struct reason){0};
+}
+
+void h5_unlock(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
 int h5_fail(struct err *err, int code, const char *fmt, ...)
 {
-    struct reason why = {"no reason given", 0};
+    struct reason why = last_reason;
     char text[400];
     va_list ap;
 
-    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_innermost, &why);
-    H5Eclear2(H5E_DEFAULT);
+    last_reason = (struct reason){0};
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (why.sys == ENOSPC || why.sys == EDQUOT)
         code = ERR_MACHINE;
-    int rc = why.sys ? err_set(err, code, "%s: %s", text, strerror(why.sys))
-                     : err_set(err, code, "%s: HDF5: %s", text, why.text);
+    int rc = why.sys     ? err_set(err, code, "%s: %s", text, strerror(why.sys))
+             : *why.text ? err_set(err, code, "%s: HDF5: %s", text, why.text)
+                         : err_set(err, code, "%s", text);
     if (err && err->code == rc && !err->sys)
         err->sys = why.sys;
     return rc;
@@ -216,9 +229,10 @@ static int open_attr(hid_t loc, const char *name, H5T_class_t class, const char 
     hid_t space = H5I_INVALID_HID;
 
     *attr = *type = H5I_INVALID_HID;
-    if (!h5_has_attr(loc, name))
+    htri_t there = H5Aexists(loc, name);
+    if (there == 0)
         FAIL(err, ERR_INPUT, "%s: attribute '%s' is missing", h5_where(loc, buf), name);
-    *attr = H5Aopen(loc, name, H5P_DEFAULT);
+    *attr = there < 0 ? H5I_INVALID_HID : H5Aopen(loc, name, H5P_DEFAULT);
     *type = *attr < 0 ? H5I_INVALID_HID : H5Aget_type(*attr);
     space = *attr < 0 ? H5I_INVALID_HID : H5Aget_space(*attr);
     if (*attr < 0 || *type < 0 || space < 0) {

@@ -17,13 +17,14 @@
 #include <stdint.h>
 
 /* Every sequence of HDF5 calls runs between these two. The lock is recursive and process-wide:
- * HDF5 itself is thread-safe only when built so. It also turns HDF5's own error printing off for
- * the calling thread and, once, registers the zstd filter. */
+ * HDF5 itself is thread-safe only when built so. It also has HDF5's reasons of failures kept
+ * for the calling thread (h5_fail) instead of printed and, once, registers the zstd filter. */
 void h5_lock(void);
 void h5_unlock(void);
 
-/* Store "text: reason", the reason being the innermost frame of HDF5's error stack. A full disk
- * (ENOSPC, EDQUOT) becomes ERR_MACHINE whatever code was given. Returns the code. */
+/* Store "text: reason", the reason being the innermost frame of HDF5's error stack in the last call
+ * that failed since h5_lock; calls after it that succeed do no harm. A full disk (ENOSPC, EDQUOT)
+ * becomes ERR_MACHINE whatever code was given. Returns the code. */
 int h5_fail(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Path of an object inside its file, for messages; returns buf. */

@@ -263,6 +263,14 @@ static int check_signature(const char *path, struct err *err)
     return 0;
 }
 
+static int refuse_damaged(const char *path, struct err *err)
+{
+    return h5_fail(err, ERR_INPUT,
+                   "%s is damaged or truncated; copy it again from where it is whole, or write it "
+                   "again",
+                   path);
+}
+
 static int check_format(hid_t file, const char *path, const char *format, int64_t major,
                         struct err *err)
 {
@@ -270,7 +278,10 @@ static int check_format(hid_t file, const char *path, const char *format, int64_
     int64_t have, minor, complete;
     int rc = 0;
 
-    if (!h5_has_attr(file, "format") || !h5_has_attr(file, "version_major"))
+    htri_t is_ours = H5Aexists(file, "format");
+    if (is_ours < 0)
+        return refuse_damaged(path, err);
+    if (!is_ours || !h5_has_attr(file, "version_major"))
         FAIL(err, ERR_INPUT,
              "%s is an HDF5 file but not a %s (no attributes 'format' and "
              "'version_major')",
@@ -309,8 +320,7 @@ int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out
     hid_t file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
     h5_close(fapl);
     if (file < 0)
-        rc = is_part(path) ? refuse_part(path, false, err)
-                           : h5_fail(err, ERR_INPUT, "%s: damaged or truncated", path);
+        rc = is_part(path) ? refuse_part(path, false, err) : refuse_damaged(path, err);
     else
         rc = check_format(file, path, format, major, err);
     if (rc == 0)

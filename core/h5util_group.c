@@ -93,9 +93,10 @@ static int check_link(hid_t loc, const char *name, const char *kind, struct err 
     char buf[128];
     H5L_info_t info;
 
-    if (!h5_has_link(loc, name))
+    htri_t there = H5Lexists(loc, name, H5P_DEFAULT);
+    if (there == 0)
         return err_set(err, ERR_INPUT, "%s: %s '%s' is missing", h5_where(loc, buf), kind, name);
-    if (H5Lget_info(loc, name, &info, H5P_DEFAULT) < 0)
+    if (there < 0 || H5Lget_info(loc, name, &info, H5P_DEFAULT) < 0)
         return h5_fail(err, ERR_INPUT, "%s: link '%s'", h5_where(loc, buf), name);
     if (info.type != H5L_TYPE_HARD)
         return err_set(err, ERR_INPUT,
