@@ -12,7 +12,6 @@
 #include "cuda/attn.h"
 #include "cuda/attn_filter.h"
 #include "cuda/ceiling.h"
-#include "cuda/fill.h"
 #include "cuda/session.h"
 
 #include <math.h>
@@ -266,7 +265,7 @@ static int measure_ceilings(struct accel_session *s, struct err *err)
     int64_t         id;
     int             rc = 0;
 
-    TRY(ceiling_open(&s->gpu, CEILING_N, CEILING_BYTES, gpu_fill_normal, &c, err));
+    TRY(ceiling_open(&s->gpu, CEILING_N, CEILING_BYTES, &c, err));
     timer_reset(s->timer);
     for (int i = 0; i < CEILING_SAMPLES; i++) {
         TRY(timer_begin(s->timer, &s->gpu, &id, err));

@@ -4,6 +4,7 @@
 #include "cuda/ceiling.h"
 
 #include "cuda/blas.h"
+#include "cuda/fill.h"
 
 #include <stdlib.h>
 
@@ -14,8 +15,7 @@ struct ceiling {
     char        *from, *to;
 };
 
-int ceiling_open(struct gpu *g, int64_t n, int64_t bytes, fill_fn *random, struct ceiling **out,
-                 struct err *err)
+int ceiling_open(struct gpu *g, int64_t n, int64_t bytes, struct ceiling **out, struct err *err)
 {
     int             rc = 0;
     struct ceiling *c = calloc(1, sizeof *c);
@@ -29,9 +29,9 @@ int ceiling_open(struct gpu *g, int64_t n, int64_t bytes, fill_fn *random, struc
     TRY(gpu_alloc(g, n * n * 2, &c->c, err));
     TRY(gpu_alloc(g, bytes, &c->from, err));
     TRY(gpu_alloc(g, bytes, &c->to, err));
-    TRY(random(g, c->a, n * n, 11, err));
-    TRY(random(g, c->b, n * n, 12, err));
-    TRY(random(g, c->from, bytes / 2, 13, err));
+    TRY(gpu_fill_normal(g, c->a, n * n, 11, err));
+    TRY(gpu_fill_normal(g, c->b, n * n, 12, err));
+    TRY(gpu_fill_normal(g, c->from, bytes / 2, 13, err));
     TRY(gpu_sync(g, err));
     *out = c;
     c = NULL;

@@ -9,12 +9,10 @@
 
 struct ceiling; /* operands of the product and of the copy on the device */
 
-/* Product of n x n x n (8192) and copy of `bytes`. `random` is called to fill the operands: a
- * product of zeros would run faster than any real one. cuBLAS is opened at run time; without it
- * ERR_MACHINE. Memory comes from the arena. */
-typedef int fill_fn(struct gpu *g, void *x, int64_t n, uint32_t seed, struct err *err);
-int  ceiling_open(struct gpu *g, int64_t n, int64_t bytes, fill_fn *random, struct ceiling **out,
-                  struct err *err);
+/* Product of n x n x n (8192) and copy of `bytes`, of random values: a product of zeros would run
+ * faster than any real one. cuBLAS is opened at run time; without it ERR_MACHINE. Memory comes from
+ * the arena. */
+int  ceiling_open(struct gpu *g, int64_t n, int64_t bytes, struct ceiling **out, struct err *err);
 void ceiling_close(struct ceiling **c);
 
 /* Launch one; the caller times it. */

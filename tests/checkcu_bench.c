@@ -645,7 +645,7 @@ static int run(struct bench *b, bool cupti, struct err *err)
     int rc = 0;
     TRY(timer_open(cupti, &b->timer, err));
     TRY(gpu_open(0, &b->gpu, err));
-    TRY(ceiling_open(&b->gpu, 8192, 4LL << 30, gpu_fill_normal, &b->ceiling, err));
+    TRY(ceiling_open(&b->gpu, 8192, 4LL << 30, &b->ceiling, err));
     printf("%s, driver CUDA %d.%d, %d multiprocessors\n", b->gpu.name, b->gpu.driver / 1000,
            b->gpu.driver % 1000 / 10, b->gpu.sms);
     TRY(copy_speed(b, err));
