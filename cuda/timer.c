@@ -213,11 +213,14 @@ void timer_close(struct timer **t)
     free((*t)->spans);
     free(*t);
     *t = NULL;
+    pthread_mutex_lock(&collected.lock); /* CUPTI's thread may still bring records */
     free(collected.work);
     free(collected.links);
     collected.work = NULL;
     collected.links = NULL;
+    collected.n_work = collected.n_links = 0;
     collected.cap_work = collected.cap_links = 0;
+    pthread_mutex_unlock(&collected.lock);
 }
 
 const char *timer_name(const struct timer *t)

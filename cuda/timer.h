@@ -3,10 +3,9 @@
  * CUDA events around the launches. The record says which.
  *
  * Every timed piece of work is a span: launches between timer_begin and timer_end. With CUPTI a
- * span's time is that in which one of its kernels runs, attributed by external correlation ids:
- * the sum of (end - start) unless they overlap;
- * with events it is the time between two events, which includes launch gaps. Times and hardware
- * counters come from separate runs.
+ * span's time is that in which one of its kernels runs, attributed by external correlation ids: the
+ * sum of (end - start) unless they overlap. With events it is the time between two events, which
+ * includes launch gaps. Times and hardware counters come from separate runs.
  */
 #ifndef LACUNA_TIMER_H
 #define LACUNA_TIMER_H
