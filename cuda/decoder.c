@@ -12,6 +12,7 @@
 #include "cuda/decoder_ops.h"
 #include "cuda/metrics.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -38,9 +39,10 @@ struct decoder {
     struct attn_job     attend;
     int64_t             rows;   /* tokens of a chunk */
     int64_t             qdim, kvdim, padded;
+    int64_t             wide_in, wide_out; /* widest input and output of a matrix */
     float              *h;      /* [tokens][hidden] */
-    float              *y;      /* [rows][widest output] */
-    void               *x;      /* bf16 [rows][3 * widest input] */
+    float              *y;      /* [rows][wide_out] */
+    void               *x;      /* bf16 [rows][3 wide_in] */
     void               *q, *k, *v, *o; /* float16 [heads][tokens][padded] */
     float              *lse, *rope;
     int                *overflow;
@@ -61,7 +63,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static int check_shape(struct decoder *d, struct err *err)
+static int set_sizes(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
     if (s->head_dim > 128)
@@ -70,8 +72,9 @@ static int check_shape(struct decoder *d, struct err *err)
     d->padded = s->head_dim <= 64 ? 64 : 128;
     d->qdim = (int64_t)s->heads * s->head_dim;
     d->kvdim = (int64_t)s->kv_heads * s->head_dim;
-    int64_t wide = larger(d->qdim + 2 * d->kvdim, 2 * s->ffn);
-    d->rows = CHUNK_BYTES / (4 * wide + 6 * larger(larger(s->hidden, d->qdim), s->ffn));
+    d->wide_in = larger(larger(s->hidden, d->qdim), s->ffn);
+    d->wide_out = larger(d->qdim + 2 * d->kvdim, 2 * s->ffn);
+    d->rows = CHUNK_BYTES / (4 * d->wide_out + 6 * d->wide_in);
     d->rows = d->rows < MIN_ROWS ? MIN_ROWS : d->rows;
     d->rows = d->rows < s->tokens ? d->rows : s->tokens;
     return 0;
@@ -81,13 +84,12 @@ static int alloc_activations(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
     struct gpu                 *g = &d->gpu;
-    int64_t wide_in = larger(larger(s->hidden, d->qdim), s->ffn), n = s->tokens;
-    int64_t wide_out = larger(d->qdim + 2 * d->kvdim, 2 * s->ffn);
+    int64_t n = s->tokens;
     int     rc = 0;
 
     TRY(gpu_alloc(g, n * s->hidden * 4, &d->h, err));
-    TRY(gpu_alloc(g, d->rows * wide_out * 4, &d->y, err));
-    TRY(gpu_alloc(g, d->rows * wide_in * 6, &d->x, err));
+    TRY(gpu_alloc(g, d->rows * d->wide_out * 4, &d->y, err));
+    TRY(gpu_alloc(g, d->rows * d->wide_in * 6, &d->x, err));
     TRY(gpu_alloc(g, s->heads * n * d->padded * 2, &d->q, err));
     TRY(gpu_alloc(g, s->heads * n * d->padded * 2, &d->o, err));
     TRY(gpu_alloc(g, s->kv_heads * n * d->padded * 2, &d->k, err));
@@ -107,7 +109,6 @@ static int alloc_weights(struct decoder *d, struct err *err)
     const struct decoder_shape *s = &d->shape;
     const int64_t rows[MATRICES] = {d->qdim + 2 * d->kvdim, s->hidden, 2 * s->ffn, s->hidden};
     const int64_t cols[MATRICES] = {s->hidden, d->qdim, s->hidden, s->ffn};
-    int64_t       wide = larger(larger(d->qdim, s->ffn), s->hidden);
     int           rc = 0;
 
     for (int i = 0; i < MATRICES; i++) {
@@ -115,8 +116,8 @@ static int alloc_weights(struct decoder *d, struct err *err)
         TRY(gpu_alloc(&d->gpu, rows[i] * cols[i] * 6, &d->m[i].w, err));
     }
     for (int i = 0; i < LLM_LAYER_TENSORS; i++)
-        TRY(gpu_alloc(&d->gpu, wide * 4, &d->vector[i], err));
-    d->raw_bytes = 4 * s->hidden * wide;
+        TRY(gpu_alloc(&d->gpu, d->wide_in * 4, &d->vector[i], err));
+    d->raw_bytes = 4 * s->hidden * d->wide_in;
     TRY(gpu_alloc(&d->gpu, d->raw_bytes, &d->raw, err));
 out:
     return rc;
@@ -179,7 +180,7 @@ static int decoder_open(int local_rank, const struct decoder_shape *s, struct de
     if (!d)
         return err_set(err, ERR_NOMEM, "decoder: out of memory");
     d->shape = *s;
-    TRY(check_shape(d, err));
+    TRY(set_sizes(d, err));
     TRY(gpu_open(local_rank, &d->gpu, err));
     TRY(blas_open(&d->gpu, &d->blas, err));
     TRY(alloc_activations(d, err));
@@ -384,7 +385,7 @@ static int check_overflow(struct decoder *d, struct err *err)
 static int make_map_slowly(struct decoder *d, const struct decoder_sink *sink, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    int64_t cells = (s->tokens + sink->pool - 1) / sink->pool;
+    int64_t cells = ceil_div(s->tokens, sink->pool);
     int64_t bytes = 4 * s->heads * cells * cells;
     float *sum = NULL, *max = NULL;
     int rc = 0;
@@ -431,7 +432,7 @@ out:
 static int make_map(struct decoder *d, const struct decoder_sink *sink, struct err *err)
 {
     struct gpu_mark mark = gpu_mark(&d->gpu);
-    int64_t cells = (d->shape.tokens + sink->pool - 1) / sink->pool;
+    int64_t cells = ceil_div(d->shape.tokens, sink->pool);
     bool fast = d->gpu.sm == 90 && sink->pool % METRICS_CELL == 0;
     int rc = fast ? 0 : make_map_slowly(d, sink, err);
 
@@ -444,6 +445,12 @@ static int make_map(struct decoder *d, const struct decoder_sink *sink, struct e
     return rc;
 }
 
+/* Tokens of the chunk that begins at t. */
+static int64_t chunk_rows(const struct decoder *d, int64_t t)
+{
+    return d->shape.tokens - t < d->rows ? d->shape.tokens - t : d->rows;
+}
+
 static int decoder_layer(struct decoder *d, const struct decoder_tensor *w,
                          const struct decoder_sink *sink, struct err *err)
 {
@@ -452,7 +459,7 @@ static int decoder_layer(struct decoder *d, const struct decoder_tensor *w,
 
     TRY(put_weights(d, w, err));
     for (int64_t t = 0; t < tokens; t += d->rows) {
-        int64_t n = tokens - t < d->rows ? tokens - t : d->rows;
+        int64_t n = chunk_rows(d, t);
         TRY(span_begin(d, err));
         TRY(project(d, t, n, err));
         TRY(span_end(d, err));
@@ -463,7 +470,7 @@ static int decoder_layer(struct decoder *d, const struct decoder_tensor *w,
     TRY(span_begin(d, err));
     TRY(attn_job_launch(&d->gpu, &d->attend, err));
     for (int64_t t = 0; t < tokens; t += d->rows)
-        TRY(finish_chunk(d, t, tokens - t < d->rows ? tokens - t : d->rows, err));
+        TRY(finish_chunk(d, t, chunk_rows(d, t), err));
     TRY(span_end(d, err));
     if (sink->pool)
         TRY(make_map(d, sink, err));
