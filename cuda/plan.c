@@ -125,9 +125,9 @@ static int64_t take(struct kind *k, int64_t n, int32_t *out)
 }
 
 /* Order the entries of a pair list, `n` of them, so that the two blocks of a stage are wanted by
- * the same warpgroups as far as possible: a stage that is wanted in part costs a warpgroup as much as a
- * full one. Stages for one warpgroup alternate with stages for the other, so that both have work.
- * The last `fixed` entries stay where they are: only they may need masking. */
+ * the same warpgroups as far as possible: a stage that is wanted in part costs a warpgroup as much
+ * as a full one. Stages for one warpgroup alternate with stages for the other, so that both have
+ * work. The last `fixed` entries stay where they are: only they may need masking. */
 static void arrange_pairs(int32_t *e, int64_t n, int64_t fixed, int32_t *scratch)
 {
     int64_t     count[3] = {0, 0, 0}, at = 0;
@@ -300,7 +300,6 @@ static int longer_first(const void *x, const void *y)
     return a->slot < b->slot ? -1 : a->slot > b->slot;
 }
 
-/* A multiprocessor and when the items that are kept whole leave it free. */
 static int earlier(const void *x, const void *y)
 {
     const int64_t *a = x, *b = y;
@@ -375,7 +374,7 @@ static int split_late(struct attn_plan *plan, int64_t bound, const int64_t *fini
         if (finish[i] <= bound)
             out->items[out->n_items++] = plan->items[i];
     assign(out, sms, heap, NULL);
-    qsort(heap, (size_t)sms, sizeof *heap, earlier);
+    qsort(heap, (size_t)sms, sizeof *heap, earlier); /* when whole items leave each free */
     for (int i = 0; i < sms; i++)
         work += heap[i];
     struct gaps g = {heap, ceil_div(work, sms) + slack, 0, -1, sms};
@@ -447,21 +446,32 @@ static int check_size(const struct attn_problem *p, int64_t rows, const struct a
     return 0;
 }
 
-int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
-                   const struct attn_csr *csr, int sms, bool split, struct attn_plan *plan,
-                   struct err *err)
+/* A plan without items, with room for one of each row of tiles. */
+static int begin_plan(const struct attn_problem *p, const struct attn_tile *tile,
+                      const struct attn_csr *csr, struct attn_plan *plan, struct err *err)
 {
     int     rc = 0;
     int64_t blocks = ceil_div(p->nq, tile->bm), rows;
+    int64_t lists = csr ? p->heads * ceil_div(p->nq, attn_block_rows(p->lists, tile)) : 0;
 
     memset(plan, 0, sizeof *plan);
     plan->tile = *tile;
     rows = mul_ok(p->heads, blocks, &rows) ? rows : INT64_MAX;
-    TRY(check_size(p, rows, csr,
-                   csr ? p->heads * ceil_div(p->nq, attn_block_rows(p->lists, tile)) : 0, err));
+    TRY(check_size(p, rows, csr, lists, err));
     plan->q_blocks = (int32_t)blocks;
     TRY(mem_alloc(&plan->items, rows, sizeof *plan->items, "work items", err));
     TRY(mem_alloc(&plan->empty, rows, sizeof *plan->empty, "empty rows", err));
+out:
+    return rc;
+}
+
+int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
+                   const struct attn_csr *csr, int sms, bool split, struct attn_plan *plan,
+                   struct err *err)
+{
+    int rc = 0;
+
+    TRY(begin_plan(p, tile, csr, plan, err));
     if (!csr)
         dense_items(p, plan);
     else if (p->lists == ATTN_64x64 && tile->bm == 128)
@@ -507,22 +517,17 @@ int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *til
                        struct err *err)
 {
     int     rc = 0, rows = attn_block_rows(p->lists, tile);
-    int64_t blocks = ceil_div(p->nq, tile->bm), lists = ceil_div(p->nq, rows), items, at = 0;
+    int64_t lists = ceil_div(p->nq, rows), at = 0;
 
-    memset(plan, 0, sizeof *plan);
-    plan->tile = *tile;
-    items = mul_ok(p->heads, blocks, &items) ? items : INT64_MAX;
-    TRY(check_size(p, items, csr, p->heads * lists, err));
-    plan->q_blocks = (int32_t)blocks;
+    TRY(begin_plan(p, tile, csr, plan, err));
     plan->masked_units = 1;
     plan->blocks = csr->ptr[p->heads * lists];
-    TRY(mem_alloc(&plan->items, items, sizeof *plan->items, "work items", err));
-    TRY(mem_alloc(&plan->empty, items, sizeof *plan->empty, "empty rows", err));
     TRY(mem_alloc(&plan->cols, plan->blocks, sizeof(int32_t), "block lists", err));
-    for (int32_t i = 0; i < (int32_t)items; i++) {
-        int64_t        h = i / blocks, b = i % blocks * (tile->bm / rows);
+    for (int32_t i = 0; i < p->heads * plan->q_blocks; i++) {
+        int64_t        h = i / plan->q_blocks, b = i % plan->q_blocks * (tile->bm / rows);
         const int64_t *r = csr->ptr + h * lists + b;
-        int64_t        second = rows == tile->bm ? 0 : 1, last = b + second < lists ? second + 1 : 1;
+        int64_t        second = rows == tile->bm ? 0 : 1;
+        int64_t        last = b + second < lists ? second + 1 : 1;
         int64_t        got = filtered_row(csr->col + r[0], csr->col + r[1], csr->col + r[second],
                                           csr->col + r[last], tail, plan->cols + at);
         add_item(plan, i, at, at + got);
