@@ -104,8 +104,8 @@ static bool current_context(CUcontext *ctx, char why[160])
     return true;
 }
 
-/* The metrics as a configuration for this chip. */
-static bool make_config(struct counters *c, int device, char why[160])
+/* The host side for this chip, told which metrics are wanted. */
+static bool start_host(struct counters *c, int device, char why[160])
 {
     CUpti_Profiler_Initialize_Params init = PARAMS(CUpti_Profiler_Initialize_Params, NULL);
     CUpti_Device_GetChipName_Params  chip =
@@ -122,10 +122,15 @@ static bool make_config(struct counters *c, int device, char why[160])
     CUpti_Profiler_Host_ConfigAddMetrics_Params add = PARAMS(
         CUpti_Profiler_Host_ConfigAddMetrics_Params, .pHostObject = c->host,
         .ppMetricNames = metrics, .numMetrics = METRICS);
+    return ok(cupti.cuptiProfilerHostConfigAddMetrics(&add), "metrics of this chip", why);
+}
+
+/* The metrics as a configuration for this chip. */
+static bool make_config(struct counters *c, char why[160])
+{
     CUpti_Profiler_Host_GetConfigImageSize_Params size =
         PARAMS(CUpti_Profiler_Host_GetConfigImageSize_Params, .pHostObject = c->host);
-    if (!ok(cupti.cuptiProfilerHostConfigAddMetrics(&add), "metrics of this chip", why) ||
-        !ok(cupti.cuptiProfilerHostGetConfigImageSize(&size), "configuration", why))
+    if (!ok(cupti.cuptiProfilerHostGetConfigImageSize(&size), "configuration", why))
         return false;
     c->config_size = size.configImageSize;
     if (mem_zalloc(&c->config, (int64_t)c->config_size, 1, "profiler configuration", NULL)) {
@@ -178,7 +183,8 @@ struct counters *counters_open(struct gpu *g, char why[160])
         snprintf(why, 160, "out of memory");
         return NULL;
     }
-    if (!load(why) || !make_config(c, g->device, why) || !start_device(c, why))
+    if (!load(why) || !start_host(c, g->device, why) || !make_config(c, why) ||
+        !start_device(c, why))
         counters_close(&c);
     return c;
 }

@@ -1,7 +1,7 @@
 /*
  * hop.cuh - thin wrappers around the Hopper instructions that CUDA C++ has no words for: TMA
- * copies, mbarriers, named barriers, register reallocation, shared-memory descriptors, stmatrix. One
- * instruction each, no policy. PTX ISA 8.x, target sm_90a.
+ * copies, mbarriers, named barriers, register reallocation, shared-memory descriptors, stmatrix.
+ * One instruction each, no policy. PTX ISA 8.x, target sm_90a.
  */
 #ifndef LACUNA_HOP_CUH
 #define LACUNA_HOP_CUH
@@ -201,8 +201,8 @@ DEVICE uint64_t tile_desc(uint32_t addr, uint32_t lbo, uint32_t sbo)
 }
 
 /* The same value in all lanes, in a way that ptxas can see: REDUX writes a uniform register, and
- * what is derived from it nearby stays on the uniform datapath. A descriptor made from other registers
- * costs vector arithmetic and two moves in front of its wgmma. */
+ * what is derived from it nearby stays on the uniform datapath. A descriptor made from other
+ * registers costs vector arithmetic and two moves in front of its wgmma. */
 DEVICE int uniform(int x)
 {
     return (int)__reduce_or_sync(~0u, (unsigned)x);

@@ -1,5 +1,6 @@
 /*
- * tensormap.h - descriptors for TMA copies of bf16 tensors.
+ * tensormap.h - descriptors for TMA copies of tensors of 16-bit floats. They say bf16, which serves
+ * float16 as well: a copy does not look at the values.
  */
 #ifndef LACUNA_TENSORMAP_H
 #define LACUNA_TENSORMAP_H
