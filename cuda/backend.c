@@ -185,6 +185,38 @@ static int time_jobs(struct accel_session *s, const struct attn_job *job,
     return 0;
 }
 
+/* Outputs and log-sum-exps for two kernels on the operands of t. */
+static int alloc_outputs(struct gpu *g, const struct attn_in *x, struct attn_tensors *t,
+                         struct attn_tensors *spare, struct err *err)
+{
+    int rc = 0;
+    TRY(gpu_alloc(g, x->nq * x->d * 2, &t->out, err));
+    TRY(gpu_alloc(g, x->nq * 4, &t->lse, err));
+    *spare = *t;
+    TRY(gpu_alloc(g, x->nq * x->d * 2, &spare->out, err));
+    TRY(gpu_alloc(g, x->nq * 4, &spare->lse, err));
+out:
+    return rc;
+}
+
+/* Metrics of the output in t. `whole` becomes the job that they need where the kernel itself left
+ * skipped tiles out of the normaliser. */
+static int take_metrics(struct accel_session *s, const struct accel_head *h,
+                        const struct attn_tensors *t, const struct attn_tensors *spare,
+                        struct attn_job *whole, struct session_metrics *m, struct accel_result *r,
+                        struct err *err)
+{
+    bool own = !h->filter || h->filter->keep_denominator;
+    int  rc = 0;
+    if (!own)
+        TRY(make_whole_job(s, h, spare, whole, err));
+    TRY(session_metrics_init(s, h, t, spare, own ? NULL : whole, m, err));
+    TRY(session_metrics_launch(&s->gpu, m, err));
+    TRY(session_metrics_fetch(s, m, r, err));
+out:
+    return rc;
+}
+
 static int attend_locked(struct accel_session *s, const struct accel_head *h,
                          struct accel_result *r, struct err *err)
 {
@@ -202,11 +234,7 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     TRY(session_put_head(s, x, h->data, true, err));
     mark = gpu_mark(g);
     t = (struct attn_tensors){.q = s->head.q, .k = s->head.k, .v = s->head.v};
-    TRY(gpu_alloc(g, x->nq * x->d * 2, &t.out, err));
-    TRY(gpu_alloc(g, x->nq * 4, &t.lse, err));
-    spare = t;
-    TRY(gpu_alloc(g, x->nq * x->d * 2, &spare.out, err));
-    TRY(gpu_alloc(g, x->nq * 4, &spare.lse, err));
+    TRY(alloc_outputs(g, x, &t, &spare, err));
     if (h->filter)
         TRY(make_filter_job(s, h, &t, &job, &filter, &blocks, &r->host_plan_ns, err));
     else
@@ -218,14 +246,8 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     TRY(fetch(g, &t, x, r, err));
     if (filter)
         TRY(count_filtered(s, h, &job, filter, blocks, r, err));
-    if (r->rows) {
-        bool own = !h->filter || h->filter->keep_denominator;
-        if (!own)
-            TRY(make_whole_job(s, h, &spare, &whole, err));
-        TRY(session_metrics_init(s, h, &t, &spare, own ? NULL : &whole, &metrics, err));
-        TRY(session_metrics_launch(g, &metrics, err));
-        TRY(session_metrics_fetch(s, &metrics, r, err));
-    }
+    if (r->rows)
+        TRY(take_metrics(s, h, &t, &spare, &whole, &metrics, r, err));
     if (s->options.samples > 0)
         TRY(time_jobs(s, &job, &dense, &metrics, r, err));
     if (s->counters)

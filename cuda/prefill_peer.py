@@ -2,8 +2,8 @@
 """Time of transformers' prefill of a checkpoint over given tokens, beside `lacuna capture`.
 
 Device time by CUDA events after three warm-up runs, median of --samples: the forward pass with the
-last token's logits only, and with the loss of all tokens. Weights are on the GPU before. Attention is
-torch's SDPA; which of its kernels ran is what torch picks, or --backend.
+last token's logits only, and with the loss of all tokens. Weights are on the GPU before. Attention
+is torch's SDPA; which of its kernels ran is what torch picks, or --backend.
 
 Needs PyTorch, transformers, tokenizers. Nothing of it is used by the product.
 
