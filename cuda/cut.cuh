@@ -147,6 +147,15 @@ static __device__ __forceinline__ cut cut_reach(const L &list, int n, double nee
     return {t, m};
 }
 
+/* The `want` largest of more entries that take part, ties by index. */
+template <class L> static __device__ __forceinline__ cut cut_largest(const L &list, int want)
+{
+    int above;
+    double t = cut_find(list, 0, [=](double, int number) { return number >= want; });
+    cut_mass(list, t, false, &above);
+    return {t, want - above};
+}
+
 /* Is entry x of the lane in the cut? Called by all lanes for x = 0 .. 31, 32 .. 63, ... in turn;
  * `seen` counts the entries equal to t so far and starts at 0. */
 static __device__ __forceinline__ bool cut_has(const cut &c, double value, bool valid, int *seen)

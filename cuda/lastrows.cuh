@@ -12,8 +12,13 @@
 #ifndef LACUNA_LASTROWS_CUH
 #define LACUNA_LASTROWS_CUH
 
+#include "core/intmath.h"
 #include "cuda/device.h"
 #include "cuda/mma.cuh"
+#include "cuda/rowlse.cuh"
+#include "cuda/select.h"
+
+#include <math.h>
 
 #define LAST_THREADS 256
 #define LAST_DIAGS 192 /* distances that a tile touches: one fewer */
@@ -42,20 +47,28 @@ template <int D, int B> struct last_shape {
     static_assert(2 * K_BYTES >= B * D * 2, "queries are staged where keys come");
 };
 
-/* Sizes and memory for n, heads, rows. */
-static int last_rows_alloc(struct gpu *g, last_rows *a, struct err *err)
+/* Sizes and memory for the last `rows` queries of a problem. */
+static int last_rows_init(struct gpu *g, const struct select_problem *p, int rows, double divide,
+                          last_rows *a, struct err *err)
 {
-    int64_t h = a->heads, keys;
+    int64_t h = p->heads;
     int rc = 0;
-    a->tall = a->rows > 64 ? 128 : 64;
-    keys = 8192 / a->tall;
-    a->tiles = (int)((a->n + keys - 1) / keys);
+    a->n = p->nk;
+    a->heads = p->heads;
+    a->per_kv = p->heads / p->kv_heads;
+    a->rows = rows;
+    a->divide = divide;
+    a->scale_log2 = (float)(p->scale * M_LOG2E);
+    a->q = (const uint4 *)p->q;
+    a->k = (const uint4 *)p->k;
+    a->tall = rows > 64 ? 128 : 64;
+    a->tiles = (int)ceil_div(a->n, 8192 / a->tall);
     /* Two thread blocks fit a multiprocessor: as few ranges as make one wave of them, since each
      * thread block waits for its queries first. */
     int64_t ranges = 2 * g->sms / h;
     ranges = ranges < 1 ? 1 : ranges < a->tiles ? ranges : a->tiles;
-    a->each = (int)((a->tiles + ranges - 1) / ranges);
-    a->ranges = (a->tiles + a->each - 1) / a->each;
+    a->each = (int)ceil_div(a->tiles, ranges);
+    a->ranges = (int)ceil_div(a->tiles, a->each);
     TRY(gpu_alloc(g, h * a->ranges * a->tall * 8, &a->part, err));
     TRY(gpu_alloc(g, h * a->tall * 4, &a->lse, err));
     TRY(gpu_alloc(g, h * a->tiles * LAST_DIAGS * 4, &a->diag_part, err));
@@ -217,35 +230,14 @@ static __global__ void __launch_bounds__(LAST_THREADS, 2) last_parts(const last_
     }
 }
 
-/* Log-sum-exp of 32 rows: a lane per row, ranges dealt out to 32 warps; 0 of rows that do not
- * count. */
-static __global__ void __launch_bounds__(1024) last_join(const last_rows a)
+/* Log-sum-exp of 32 rows, a lane each; 0 of rows that do not count. */
+static __global__ void __launch_bounds__(LSE_THREADS) last_join(const last_rows a)
 {
-    __shared__ double sums[32][32];
-    __shared__ float tops[32][32];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.x * 32 + lane;
+    int row = blockIdx.x * 32 + (threadIdx.x & 31);
     const float2 *part = a.part + (int64_t)blockIdx.y * a.ranges * a.tall + row;
-    float top = -INFINITY;
-    double sum = 0;
-    for (int t = warp; t < a.ranges; t += 32)
-        top = fmaxf(top, part[(int64_t)t * a.tall].x);
-    tops[warp][lane] = top;
-    __syncthreads();
-    for (int w = 0; w < 32; w++)
-        top = fmaxf(top, tops[w][lane]);
-    if (top == -INFINITY)
-        top = 0;
-    for (int t = warp; t < a.ranges; t += 32) {
-        float2 x = part[(int64_t)t * a.tall];
-        sum += (double)x.y * exp2f(x.x - top);
-    }
-    sums[warp][lane] = sum;
-    __syncthreads();
-    if (warp == 0) {
-        for (int w = 1; w < 32; w++)
-            sum += sums[w][lane];
-        a.lse[(int64_t)blockIdx.y * a.tall + row] = sum > 0 ? (float)(top + log2(sum)) : 0;
-    }
+    double lse = row_lse(a.ranges, [=](int t) { return part[(int64_t)t * a.tall]; });
+    if (threadIdx.x < 32)
+        a.lse[(int64_t)blockIdx.y * a.tall + row] = lse == -INFINITY ? 0 : (float)lse;
 }
 
 /* Sums of a tile's probabilities p [B][PITCH] down its columns, 32 rows a thread, and along its
@@ -342,7 +334,7 @@ static int last_rows_tiles(struct gpu *g, const last_rows &a, struct err *err)
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, sums));
     last_parts<D, B><<<grid, LAST_THREADS, parts, g->stream>>>(a);
     CU_LAUNCHED(err);
-    last_join<<<dim3(B / 32, a.heads), 1024, 0, g->stream>>>(a);
+    last_join<<<dim3(B / 32, a.heads), LSE_THREADS, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     last_sums<D, B><<<grid, LAST_THREADS, sums, g->stream>>>(a);
     CU_LAUNCHED(err);

@@ -9,6 +9,8 @@
 #define LACUNA_SLASHMAP_CUH
 
 #include "cuda/device.h"
+#include "cuda/lastrows.cuh"
+#include "cuda/maprows.cuh"
 #include "cuda/wide.cuh"
 
 #define SLASH_ROWS 64
@@ -24,14 +26,22 @@ struct slash_lists {
     int32_t *last;           /* [heads][words]: the last word of dists up to here that has
                               * a bit, or -1 */
     uint32_t *follow;        /* [heads][n]: see follow_distances */
-    uint32_t *map;           /* [heads][groups][words] */
-    int32_t *count;          /* [heads][groups] */
+    map_rows map;            /* [heads][groups] */
 };
 
-static int slash_alloc(struct gpu *g, slash_lists *a, struct err *err)
+/* Sizes and memory for the lists of a job and the sums of its last rows. */
+static int slash_init(struct gpu *g, const struct select_job *job, const last_rows *last,
+                      slash_lists *a, struct err *err)
 {
-    int64_t bits = (int64_t)a->heads * a->words * 4;
+    int64_t bits = job->problem.heads * job->lists.words * 4;
     int rc = 0;
+    a->n = (int)job->problem.nk;
+    a->words = (int)job->lists.words;
+    a->heads = job->problem.heads;
+    a->groups = (int)job->lists.groups;
+    a->ver = last->ver;
+    a->sla = last->sla;
+    a->map = map_rows_of(&job->lists);
     TRY(gpu_alloc(g, bits, &a->cols, err));
     TRY(gpu_alloc(g, bits, &a->dists, err));
     TRY(gpu_alloc(g, bits, &a->last, err));
@@ -215,7 +225,7 @@ static __device__ int cover_distances(const slash_lists &a, int head, int e, uin
 static __global__ void slash_lists_map(const slash_lists a)
 {
     extern __shared__ uint32_t covers[];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y, kept = 0;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y;
     int group = blockIdx.x * (blockDim.x >> 5) + warp, e = (group + 1) * SLASH_ROWS;
     uint32_t *cover = covers + warp * a.words;
     const uint32_t *cols = a.cols + (int64_t)head * a.words;
@@ -226,38 +236,27 @@ static __global__ void slash_lists_map(const slash_lists a)
         cover[w] = 0;
     __syncwarp();
     int end = cover_distances(a, head, e, cover);
-    int64_t row = (int64_t)head * a.groups + group;
-    for (int w = lane; w < a.words; w += 32) {
-        uint32_t word = (cover[w] | (cols[w] & below(w, end))) & below(w, min(e, a.n));
-        a.map[row * a.words + w] = word;
-        kept += __popc(word);
-    }
-    kept = __reduce_add_sync(~0u, kept);
-    if (lane == 0)
-        a.count[row] = kept;
+    fill_row_words(a.map, (int64_t)head * a.groups + group, [&](int w) {
+        return (cover[w] | (cols[w] & below(w, end))) & below(w, min(e, a.n));
+    });
 }
 
 /* A warp per query: the columns and distances themselves. */
 static __global__ void slash_pairs_map(const slash_lists a)
 {
-    int lane = threadIdx.x & 31, head = blockIdx.y, kept = 0;
+    int head = blockIdx.y;
     int q = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
     const uint32_t *cols = a.cols + (int64_t)head * a.words;
     const uint32_t *dists = a.dists + (int64_t)head * a.words;
     if (q >= a.n)
         return;
-    for (int w = lane; w < a.words; w += 32) {
+    fill_row_words(a.map, (int64_t)head * a.n + q, [&](int w) {
         /* Key 32 w + j stands at distance q - 32 w - j: 32 distances from `from` on, reversed. */
         int from = q - 32 * w - 31, v = from >> 5, s = from & 31;
         uint32_t lo = v >= 0 && v < a.words ? dists[v] : 0;
         uint32_t hi = v + 1 >= 0 && v + 1 < a.words ? dists[v + 1] : 0;
-        uint32_t word = (__brev(__funnelshift_r(lo, hi, s)) | cols[w]) & below(w, q + 1);
-        a.map[((int64_t)head * a.n + q) * a.words + w] = word;
-        kept += __popc(word);
-    }
-    kept = __reduce_add_sync(~0u, kept);
-    if (lane == 0)
-        a.count[(int64_t)head * a.n + q] = kept;
+        return (__brev(__funnelshift_r(lo, hi, s)) | cols[w]) & below(w, q + 1);
+    });
 }
 
 /* From scores to the map: groups of 64 rows (realised), or single rows. */

@@ -9,6 +9,7 @@
 #include "cuda/cut.cuh"
 #include "cuda/lastrows.cuh"
 #include "cuda/lists.h"
+#include "cuda/maprows.cuh"
 #include "cuda/means.cuh"
 #include "cuda/slashmap.cuh"
 #include "cuda/wide.cuh"
@@ -26,7 +27,7 @@
 
 struct flex_args {
     int64_t n;
-    int heads, kv_heads, per_kv, block, nb, words;
+    int heads, kv_heads, per_kv, block, nb;
     int min_blocks, max_blocks;
     double gamma, tau, scale;
     const uint4 *q, *k;
@@ -43,8 +44,7 @@ struct flex_args {
     uint8_t *cols, *diags;      /* [heads][nb] */
     float *share;               /* [heads][nb (nb + 1) / 2] of query-aware heads: probabilities */
     uint8_t *keep;              /* as share */
-    uint32_t *map;
-    int32_t *count;
+    map_rows map;
 };
 
 /* Entries of the rows above row i, of i + 1 entries each. */
@@ -146,12 +146,11 @@ static __global__ void __launch_bounds__(WIDE) test_pattern(const flex_args a, i
 static __global__ void __launch_bounds__(32) best_blocks(const flex_args a)
 {
     extern __shared__ double values[];
-    int head = blockIdx.x, lane = threadIdx.x, seen = 0, above;
+    int head = blockIdx.x, lane = threadIdx.x, seen = 0;
     int forced = blockIdx.y ? a.nb - 1 : 0;
     const double *v = (blockIdx.y ? a.diag : a.col) + (int64_t)head * a.nb;
     uint8_t *flags = (blockIdx.y ? a.diags : a.cols) + (int64_t)head * a.nb;
     int k = a.tokens[2 * head + blockIdx.y] / TOKENS_PER_BLOCK + 1;
-    list_shared list = {values, a.nb};
     cut c = {-0.5, 0};
     k = max(a.min_blocks, k);
     k = min(a.max_blocks, k);
@@ -160,11 +159,8 @@ static __global__ void __launch_bounds__(32) best_blocks(const flex_args a)
     for (int j = lane; j < a.nb; j += 32)
         values[j] = j == forced ? FIRST : v[j];
     __syncwarp();
-    if (k < a.nb) {
-        double t = cut_find(list, 0, [=](double, int number) { return number >= k; });
-        cut_mass(list, t, false, &above);
-        c = {t, k - above};
-    }
+    if (k < a.nb)
+        c = cut_largest(list_shared{values, a.nb}, k);
     for (int j0 = 0; j0 < a.nb; j0 += 32) {
         int j = j0 + lane;
         bool in = cut_has(c, j < a.nb ? values[j] : 0, j < a.nb, &seen);
@@ -223,23 +219,16 @@ static __global__ void __launch_bounds__(WIDE) keep_entries(const flex_args a)
 static __global__ void fill_map(const flex_args a)
 {
     int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
-    int lane = threadIdx.x & 31, kept = 0, i = (int)(row % a.nb);
     if (row >= (int64_t)a.heads * a.nb)
         return;
     int64_t head = row / a.nb;
+    int i = (int)(row % a.nb);
     const uint8_t *cols = a.cols + head * a.nb, *diags = a.diags + head * a.nb;
     const uint8_t *entries = a.keep + head * triangle(a.nb) + triangle(i);
     bool aware = a.aware[head];
-    for (int j0 = 0; j0 < a.words * 32; j0 += 32) {
-        int j = j0 + lane;
-        bool keep = j <= i && (j == i || cols[j] || diags[i - j] || (aware && entries[j]));
-        uint32_t word = __ballot_sync(~0u, keep);
-        kept += __popc(word);
-        if (lane == 0)
-            a.map[row * a.words + j0 / 32] = word;
-    }
-    if (lane == 0)
-        a.count[row] = kept;
+    fill_row(a.map, row, [&](int j) {
+        return j <= i && (j == i || cols[j] || diags[i - j] || (aware && entries[j]));
+    });
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -326,14 +315,6 @@ static void resolve(const struct select_problem *p, flex_args *a)
     a->scale = p->scale;
     a->q = (const uint4 *)p->q;
     a->k = (const uint4 *)p->k;
-    a->last.n = a->n;
-    a->last.heads = a->heads;
-    a->last.per_kv = a->per_kv;
-    a->last.rows = a->frontier ? at_most(a->n, FRONTIER_ROWS) : a->block;
-    a->last.divide = a->last.rows;
-    a->last.scale_log2 = (float)(p->scale * M_LOG2E);
-    a->last.q = a->q;
-    a->last.k = a->k;
 }
 
 /* Prompts up to the least budget, and up to two blocks, stay dense. */
@@ -370,22 +351,14 @@ static bool fits(const struct select_problem *p, char why[160])
 
 static int init_frontier(struct gpu *g, struct select_job *job, flex_args *a, struct err *err)
 {
-    int rc = 0;
+    int rc = 0, rows = at_most(a->n, FRONTIER_ROWS);
     TRY(select_lists_init(g, job, SLASH_ROWS, 1, err));
-    TRY(last_rows_alloc(g, &a->last, err));
+    TRY(last_rows_init(g, &job->problem, rows, rows, &a->last, err));
     TRY(gpu_alloc(g, (int64_t)a->heads * 8, &a->tokens, err));
-    a->lists.n = (int)a->n;
-    a->lists.words = (int)job->lists.words;
-    a->lists.heads = a->heads;
-    a->lists.groups = (int)job->lists.groups;
     a->lists.force_cols = FRONTIER_COLS;
     a->lists.force_dists = FRONTIER_DISTS;
     a->lists.want = a->tokens;
-    a->lists.ver = a->last.ver;
-    a->lists.sla = a->last.sla;
-    a->lists.map = job->lists.map;
-    a->lists.count = job->lists.count;
-    TRY(slash_alloc(g, &a->lists, err));
+    TRY(slash_init(g, job, &a->last, &a->lists, err));
 out:
     return rc;
 }
@@ -396,10 +369,8 @@ static int init_blocks(struct gpu *g, struct select_job *job, flex_args *a, stru
     int rc = 0;
 
     TRY(select_lists_init(g, job, a->block, a->block, err));
-    a->words = (int)job->lists.words;
-    a->map = job->lists.map;
-    a->count = job->lists.count;
-    TRY(last_rows_alloc(g, &a->last, err));
+    a->map = map_rows_of(&job->lists);
+    TRY(last_rows_init(g, &job->problem, a->block, a->block, &a->last, err));
     TRY(gpu_alloc(g, cells * 8, &a->col, err));
     TRY(gpu_alloc(g, cells * 8, &a->diag, err));
     TRY(gpu_alloc(g, h * d * 4, &a->q_last, err));

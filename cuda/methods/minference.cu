@@ -10,6 +10,7 @@
 #include "cuda/cut.cuh"
 #include "cuda/lastrows.cuh"
 #include "cuda/lists.h"
+#include "cuda/maprows.cuh"
 #include "cuda/means.cuh"
 #include "cuda/slashmap.cuh"
 
@@ -40,37 +41,24 @@ static __device__ __forceinline__ double rank_of(float x)
 
 /* A warp per row: the `top` best of the blocks up to the diagonal. */
 static __global__ void __launch_bounds__(32 * ROW_WARPS)
-    best_blocks(const double *score, int64_t rows, int units, int top, int words, uint32_t *map,
-                int32_t *count)
+    best_blocks(const double *score, int64_t rows, int units, int top, const map_rows map)
 {
     extern __shared__ double ranks[];
     int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);
-    int lane = threadIdx.x & 31, seen = 0, kept = 0;
+    int lane = threadIdx.x & 31, seen = 0;
     if (row >= rows)
         return;
     double *rank = ranks + (int64_t)(threadIdx.x >> 5) * units;
     int n = (int)(row % units) + 1;
-    list_shared list = {rank, n};
     cut c = {-0.5, 0};
     if (n > top) {
         for (int j = lane; j < n; j += 32)
             rank[j] = rank_of((float)score[row * units + j]);
         __syncwarp();
-        double t = cut_find(list, 0, [=](double, int number) { return number >= top; });
-        int above;
-        cut_mass(list, t, false, &above);
-        c = {t, top - above};
+        c = cut_largest(list_shared{rank, n}, top);
     }
-    for (int j0 = 0; j0 < words * 32; j0 += 32) {
-        int j = j0 + lane;
-        bool in = cut_has(c, n > top && j < n ? rank[j] : 0, j < n, &seen);
-        uint32_t word = __ballot_sync(~0u, in);
-        kept += __popc(word);
-        if (lane == 0)
-            map[row * words + j0 / 32] = word;
-    }
-    if (lane == 0)
-        count[row] = kept;
+    fill_row(map, row,
+             [&](int j) { return cut_has(c, n > top && j < n ? rank[j] : 0, j < n, &seen); });
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -108,7 +96,7 @@ static int launch_blocks(struct gpu *g, const struct select_job *job, struct err
     CU(err, cudaFuncSetAttribute((const void *)best_blocks,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, warps * n * 8));
     best_blocks<<<(unsigned)((l->rows + warps - 1) / warps), 32 * warps, warps * n * 8,
-                  g->stream>>>(s->score, l->rows, n, s->top, (int)l->words, l->map, l->count);
+                  g->stream>>>(s->score, l->rows, n, s->top, map_rows_of(l));
     CU_LAUNCHED(err);
     TRY(lists_make(g, l, err));
 out:
@@ -176,33 +164,17 @@ static int init_slash(struct gpu *g, struct select_job *job, minference_state *s
 {
     const struct select_problem *p = &job->problem;
     int64_t rows = given(p, "last_q", 64);
-    int rc = 0, n = (int)p->nk;
+    int rc = 0;
 
     s->slash = true;
     s->realised = select_is(p, "mask", "realised");
     TRY(select_lists_init(g, job, s->realised ? SLASH_ROWS : 1, 1, err));
-    s->last.n = n;
-    s->last.heads = p->heads;
-    s->last.per_kv = p->heads / p->kv_heads;
-    s->last.rows = (int)(rows < n ? rows : n);
-    s->last.scale_log2 = (float)(p->scale * M_LOG2E);
-    s->last.divide = 1;
-    s->last.q = (const uint4 *)p->q;
-    s->last.k = (const uint4 *)p->k;
-    TRY(last_rows_alloc(g, &s->last, err));
-    s->lists.n = n;
-    s->lists.words = (int)job->lists.words;
-    s->lists.heads = p->heads;
-    s->lists.groups = (int)job->lists.groups;
+    TRY(last_rows_init(g, p, (int)(rows < p->nk ? rows : p->nk), 1, &s->last, err));
     s->lists.n_cols = size_of(p, "v", 1000, 0.2, "min_v", 30);
     s->lists.n_dists = size_of(p, "s", 6096, 0.8, "min_s", 50);
     s->lists.force_cols = (int)given(p, "force_cols", 30);
     s->lists.force_dists = (int)given(p, "force_dists", 100);
-    s->lists.ver = s->last.ver;
-    s->lists.sla = s->last.sla;
-    s->lists.map = job->lists.map;
-    s->lists.count = job->lists.count;
-    TRY(slash_alloc(g, &s->lists, err));
+    TRY(slash_init(g, job, &s->last, &s->lists, err));
 out:
     return rc;
 }

@@ -12,7 +12,9 @@
 #include "core/intmath.h"
 #include "cuda/cut.cuh"
 #include "cuda/lists.h"
+#include "cuda/maprows.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/rowlse.cuh"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,7 +31,7 @@ struct sample_args {
     int64_t nq, nk;
     int heads, per_kv, nb, chunks, lists, units, tiles_per_block;
     int centred, cover2, merge, keep_diag, keep_sink;
-    int mask_unit, groups, words;
+    int mask_unit, groups;
     double alpha_c, alpha_s;
     float scale_log2;
     int end[MAX_CHUNKS + 1]; /* chunk i covers positions [end[i], end[i + 1]) */
@@ -39,8 +41,7 @@ struct sample_args {
     double *lse;           /* [heads][chunks][B], base 2 */
     double *col, *slash;   /* [heads][chunks][nb] */
     uint8_t *cols, *diags; /* [heads][lists][nb], [heads][lists][nb + 1] */
-    uint32_t *map;
-    int32_t *count;
+    map_rows map;
 };
 
 /* Distance d lies in bin (d + offset) / B. */
@@ -137,36 +138,19 @@ static __device__ __forceinline__ int units_of(const sample_args &a, int slice, 
     return (a.end[slice + 1] + b - 1) / b * 2;
 }
 
-/* Log-sum-exp of 32 sampled rows: a lane per row, the units dealt out to 32 warps. */
-template <int B> static __global__ void __launch_bounds__(1024) row_sums(const sample_args a)
+/* Log-sum-exp of 32 sampled rows, a lane each. */
+template <int B>
+static __global__ void __launch_bounds__(LSE_THREADS) join_units(const sample_args a)
 {
-    __shared__ double sums[32][32];
-    __shared__ float tops[32][32];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = blockIdx.z * 32 + lane;
-    int units = units_of(a, blockIdx.x, B);
+    int row = blockIdx.z * 32 + (threadIdx.x & 31);
     int64_t at = (int64_t)blockIdx.y * a.chunks + blockIdx.x;
     const float4 *part = a.part + at * a.units * B + row;
-    float top = -INFINITY;
-    double sum = 0;
-#pragma unroll 4
-    for (int u = warp; u < units; u += 32)
-        top = fmaxf(top, part[(int64_t)u * B].x);
-    tops[warp][lane] = top;
-    __syncthreads();
-    for (int w = 0; w < 32; w++)
-        top = fmaxf(top, tops[w][lane]);
-#pragma unroll 4
-    for (int u = warp; u < units; u += 32) {
+    double lse = row_lse(units_of(a, blockIdx.x, B), [=](int u) {
         float4 x = part[(int64_t)u * B];
-        sum += (double)x.y * exp2f(x.x - top);
-    }
-    sums[warp][lane] = sum;
-    __syncthreads();
-    if (warp == 0) {
-        for (int w = 1; w < 32; w++)
-            sum += sums[w][lane];
-        a.lse[at * B + row] = top + log2(sum);
-    }
+        return make_float2(x.x, x.y);
+    });
+    if (threadIdx.x < 32)
+        a.lse[at * B + row] = lse;
 }
 
 /* Sum over the B threads of a block in a fixed order, valid in thread 0. */
@@ -278,7 +262,7 @@ static __global__ void __launch_bounds__(32) choose(const sample_args a)
 static __global__ void fill_map(const sample_args a, int b, int64_t rows)
 {
     int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
-    int lane = threadIdx.x & 31, kept = 0, l = 0;
+    int l = 0;
     if (row >= rows)
         return;
     int64_t head = row / a.groups;
@@ -288,17 +272,10 @@ static __global__ void fill_map(const sample_args a, int b, int64_t rows)
         l++;
     const uint8_t *cols = a.cols + (head * a.lists + l) * a.nb;
     const uint8_t *diags = a.diags + (head * a.lists + l) * (a.nb + 1);
-    for (int j0 = 0; j0 < a.words * 32; j0 += 32) {
-        int j = j0 + lane;
-        bool keep = j <= i && j < a.nb &&
-                    (cols[j] || diags[i - j] || (a.keep_diag && i == j) || (a.keep_sink && j == 0));
-        uint32_t word = __ballot_sync(~0u, keep);
-        kept += __popc(word);
-        if (lane == 0)
-            a.map[row * a.words + j0 / 32] = word;
-    }
-    if (lane == 0)
-        a.count[row] = kept;
+    fill_row(a.map, row, [&](int j) {
+        return j <= i && j < a.nb &&
+               (cols[j] || diags[i - j] || (a.keep_diag && i == j) || (a.keep_sink && j == 0));
+    });
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -317,7 +294,7 @@ static int launch_scores(struct gpu *g, const sample_args &a, struct err *err)
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
     score_units<D, B><<<dim3(blocks, a.chunks, a.heads), THREADS, smem, g->stream>>>(a);
     CU_LAUNCHED(err);
-    row_sums<B><<<dim3(a.chunks, a.heads, B / 32), 1024, 0, g->stream>>>(a);
+    join_units<B><<<dim3(a.chunks, a.heads, B / 32), LSE_THREADS, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     add_rows<B><<<dim3(a.nb, a.chunks, a.heads), B, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
@@ -444,9 +421,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
         int64_t slices = (int64_t)a->heads * a->chunks;
         TRY(select_lists_init(g, job, a->mask_unit, s->block, err));
         a->groups = (int)job->lists.groups;
-        a->words = (int)job->lists.words;
-        a->map = job->lists.map;
-        a->count = job->lists.count;
+        a->map = map_rows_of(&job->lists);
         TRY(gpu_alloc(g, slices * a->units * s->block * 16, &a->part, err));
         TRY(gpu_alloc(g, slices * s->block * 8, &a->lse, err));
         TRY(gpu_alloc(g, slices * a->nb * 8, &a->col, err));

@@ -13,6 +13,7 @@
 #include "core/intmath.h"
 #include "cuda/cut.cuh"
 #include "cuda/lists.h"
+#include "cuda/maprows.cuh"
 #include "cuda/mma.cuh"
 
 #include <math.h>
@@ -35,15 +36,13 @@ struct xattn_args {
     int tiles;                        /* of reduced columns */
     int row_blocks, key_blocks, cols; /* cols: column blocks, padded ones included */
     int chunk_blocks;                 /* row blocks of a pass, official */
-    int words;
     double tau;
     float factor; /* temperature * log2 e */
 
     const uint4 *q, *k;
     float *top; /* [heads][rows][tiles]: largest score of a tile, in base 2 */
     float *sum; /* [heads][rows][key_blocks] */
-    uint32_t *map;
-    int32_t *count;
+    map_rows map;
 };
 
 /* Reduced columns that reduced row r may see, padded ones included. */
@@ -242,19 +241,13 @@ static __global__ void select_rows(const xattn_args a)
         __syncwarp();
         c = cut_reach(list, n, need - taken, 0);
     }
-    int seen = 0, kept = 0, limit = min(n, a.key_blocks);
-    for (int j0 = 0; j0 < a.words * 32; j0 += 32) {
-        int j = j0 + lane;
+    int seen = 0, limit = min(n, a.key_blocks);
+    fill_row(a.map, row, [&](int j) {
         bool keep = cut_has(c, j < n ? mass[j] : -1, j < n && mass[j] >= 0, &seen);
         keep = keep || (forced && (j == 0 || (j >= own && j <= last))) ||
                (!a.causal && a.profile == PROFILE_OFFICIAL && j == 0);
-        uint32_t word = __ballot_sync(~0u, keep && j < limit);
-        kept += __popc(word);
-        if (lane == 0)
-            a.map[row * a.words + j0 / 32] = word;
-    }
-    if (lane == 0)
-        a.count[row] = kept;
+        return keep && j < limit;
+    });
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -365,9 +358,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
         FAIL(err, ERR_NOMEM, "xattention on the GPU: out of memory");
     resolve(p, a);
     TRY(select_lists_init(g, job, BLOCK, BLOCK, err));
-    a->words = (int)job->lists.words;
-    a->map = job->lists.map;
-    a->count = job->lists.count;
+    a->map = map_rows_of(&job->lists);
     TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->tiles * 4, &a->top, err));
     TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->key_blocks * 4, &a->sum, err));
 out:

@@ -1,0 +1,52 @@
+/*
+ * maprows.cuh - rows of a selection's map (select.h), a warp each: bits of the units that are kept,
+ * and their number.
+ */
+#ifndef LACUNA_MAPROWS_CUH
+#define LACUNA_MAPROWS_CUH
+
+#include "cuda/select.h"
+
+struct map_rows {
+    uint32_t *map;  /* [rows][words] */
+    int32_t *count; /* [rows] */
+    int words;
+};
+
+static inline map_rows map_rows_of(const struct select_lists *l)
+{
+    return {l->map, l->count, (int)l->words};
+}
+
+/* Unit j is kept where keep(j). All lanes ask, for the units 0 .. 31, 32 .. 63, ... in turn; past
+ * the last unit too, up to whole words, where the answer has to be no. */
+template <class F>
+static __device__ __forceinline__ void fill_row(const map_rows &m, int64_t row, F keep)
+{
+    int lane = threadIdx.x & 31, kept = 0;
+    for (int j0 = 0; j0 < m.words * 32; j0 += 32) {
+        uint32_t word = __ballot_sync(~0u, keep(j0 + lane));
+        kept += __popc(word);
+        if (lane == 0)
+            m.map[row * m.words + j0 / 32] = word;
+    }
+    if (lane == 0)
+        m.count[row] = kept;
+}
+
+/* The same of whole words: word_of(w) is word w of the row, asked for by one lane. */
+template <class F>
+static __device__ __forceinline__ void fill_row_words(const map_rows &m, int64_t row, F word_of)
+{
+    int lane = threadIdx.x & 31, kept = 0;
+    for (int w = lane; w < m.words; w += 32) {
+        uint32_t word = word_of(w);
+        m.map[row * m.words + w] = word;
+        kept += __popc(word);
+    }
+    kept = __reduce_add_sync(~0u, kept);
+    if (lane == 0)
+        m.count[row] = kept;
+}
+
+#endif
