@@ -8,6 +8,8 @@
 #ifndef LACUNA_CUT_CUH
 #define LACUNA_CUT_CUH
 
+#include "cuda/warp.cuh"
+
 #include <stdint.h>
 
 struct cut {
@@ -36,24 +38,6 @@ template <int N> struct list_registers {
             f(v[i]);
     }
 };
-
-static __device__ __forceinline__ double warp_add(double x)
-{
-#pragma unroll
-    for (int step = 16; step; step /= 2)
-        x += __shfl_xor_sync(~0u, x, step);
-    return x;
-}
-
-static __device__ __forceinline__ double warp_max(double x)
-{
-#pragma unroll
-    for (int step = 16; step; step /= 2) {
-        double other = __shfl_xor_sync(~0u, x, step);
-        x = other > x ? other : x;
-    }
-    return x;
-}
 
 /* Sum and number of the entries above t, or of those equal to it as well. */
 template <class L>

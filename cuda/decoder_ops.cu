@@ -4,15 +4,18 @@
  */
 #include "cuda/decoder_ops.h"
 
+#include "core/intmath.h"
+#include "cuda/warp.cuh"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>
 
 #define THREADS 256
 
-static int64_t blocks_of(int64_t n)
+static unsigned blocks_of(int64_t n)
 {
-    return (n + THREADS - 1) / THREADS;
+    return (unsigned)ceil_div(n, THREADS);
 }
 
 /* hi, lo (and hi again) of x at column c of a row of `d` columns. */
@@ -39,8 +42,7 @@ static __device__ __forceinline__ float load_as_float(const void *x, int type, i
 static __device__ float block_sum(float x)
 {
     __shared__ float part[THREADS / 32];
-    for (int m = 16; m; m >>= 1)
-        x += __shfl_xor_sync(~0u, x, m);
+    x = warp_add(x);
     if ((threadIdx.x & 31) == 0)
         part[threadIdx.x >> 5] = x;
     __syncthreads();
@@ -54,8 +56,7 @@ static __device__ float block_sum(float x)
 static __device__ float block_max(float x)
 {
     __shared__ float part[THREADS / 32];
-    for (int m = 16; m; m >>= 1)
-        x = fmaxf(x, __shfl_xor_sync(~0u, x, m));
+    x = warp_max(x);
     if ((threadIdx.x & 31) == 0)
         part[threadIdx.x >> 5] = x;
     __syncthreads();
@@ -87,7 +88,7 @@ extern "C" int ops_split_weights(struct gpu *g, const void *w, enum dtype type, 
                                  int64_t cols, int terms, void *out, struct err *err)
 {
     int rc = 0;
-    split_weights<<<(unsigned)blocks_of(rows * cols), THREADS, 0, g->stream>>>(
+    split_weights<<<blocks_of(rows * cols), THREADS, 0, g->stream>>>(
         w, type, rows * cols, cols, terms, (__nv_bfloat16 *)out);
     CU_LAUNCHED(err);
 out:
@@ -105,7 +106,7 @@ extern "C" int ops_widen(struct gpu *g, const void *x, enum dtype type, int64_t 
                          struct err *err)
 {
     int rc = 0;
-    widen<<<(unsigned)blocks_of(n), THREADS, 0, g->stream>>>(x, type, n, out);
+    widen<<<blocks_of(n), THREADS, 0, g->stream>>>(x, type, n, out);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -190,7 +191,7 @@ extern "C" int ops_rope_table(struct gpu *g, const double *inv_freq, int half, i
                               double factor, float *table, struct err *err)
 {
     int rc = 0;
-    rope_table<<<(unsigned)blocks_of(n * half), THREADS, 0, g->stream>>>(inv_freq, half, n * half,
+    rope_table<<<blocks_of(n * half), THREADS, 0, g->stream>>>(inv_freq, half, n * half,
                                                                          factor, (float2 *)table);
     CU_LAUNCHED(err);
 out:
@@ -213,9 +214,7 @@ static __device__ void split_head(const ops_heads &h, float *x, int64_t token, i
         float sq = 0;
         for (int c = lane; c < h.d; c += 32)
             sq += x[c] * x[c];
-        for (int m = 16; m; m >>= 1)
-            sq += __shfl_xor_sync(~0u, sq, m);
-        inv = 1 / sqrtf(sq / (float)h.d + (float)h.eps);
+        inv = 1 / sqrtf(warp_add(sq) / (float)h.d + (float)h.eps);
     }
     for (int c = lane; c < half; c += 32) {
         float a = x[c], b = x[c + half];
@@ -373,7 +372,7 @@ extern "C" int ops_pool_map(struct gpu *g, const void *q, const void *k, const f
                             int64_t pool, float *sum, float *max, struct err *err)
 {
     int      rc = 0;
-    int64_t  cells = (tokens + pool - 1) / pool;
+    int64_t  cells = ceil_div(tokens, pool);
     map_args m = {(const __half *)q, (const __half *)k, lse, heads / kv_heads, padded, tokens,
                   pool, (float)scale, sum, max};
     if (cells > 65535)

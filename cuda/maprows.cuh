@@ -18,6 +18,18 @@ static inline map_rows map_rows_of(const struct select_lists *l)
     return {l->map, l->count, (int)l->words};
 }
 
+#define MAX_ROW_WARPS 8
+
+/* Warps of a thread block whose rows take `bytes` of shared memory each: as many as 48 KB have room
+ * for. A single row may take more, once the kernel is allowed to. */
+static inline int row_warps(int bytes)
+{
+    int warps = MAX_ROW_WARPS;
+    while (warps > 1 && warps * bytes > 48 * 1024)
+        warps /= 2;
+    return warps;
+}
+
 /* Unit j is kept where keep(j). All lanes ask, for the units 0 .. 31, 32 .. 63, ... in turn; past
  * the last unit too, up to whole words, where the answer has to be no. */
 template <class F>

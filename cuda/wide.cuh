@@ -6,6 +6,8 @@
 #ifndef LACUNA_WIDE_CUH
 #define LACUNA_WIDE_CUH
 
+#include "cuda/warp.cuh"
+
 #include <stdint.h>
 
 #define WIDE 1024            /* threads */
@@ -15,18 +17,12 @@
 static __device__ __forceinline__ double wide_add(double x)
 {
     __shared__ double part[32];
-#pragma unroll
-    for (int step = 16; step; step /= 2)
-        x += __shfl_xor_sync(~0u, x, step);
+    x = warp_add(x);
     __syncthreads();
     if ((threadIdx.x & 31) == 0)
         part[threadIdx.x >> 5] = x;
     __syncthreads();
-    x = part[threadIdx.x & 31];
-#pragma unroll
-    for (int step = 16; step; step /= 2)
-        x += __shfl_xor_sync(~0u, x, step);
-    return x;
+    return warp_add(part[threadIdx.x & 31]);
 }
 
 static __device__ __forceinline__ int wide_sum(int x)

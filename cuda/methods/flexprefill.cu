@@ -6,6 +6,7 @@
  * keeps the counted tokens themselves, as lists of 64-row blocks (slashmap.cuh). The CPU side is
  * sim/flexprefill_scores.c and _plan.c.
  */
+#include "core/intmath.h"
 #include "cuda/cut.cuh"
 #include "cuda/lastrows.cuh"
 #include "cuda/lists.h"
@@ -236,7 +237,7 @@ static __global__ void fill_map(const flex_args a)
 template <int D> static int launch_means(struct gpu *g, const flex_args &a, struct err *err)
 {
     int rc = 0;
-    unsigned tiles = (unsigned)((a.nb + SCORE_TILE - 1) / SCORE_TILE);
+    unsigned tiles = (unsigned)ceil_div(a.nb, SCORE_TILE);
     mean_rows<D><<<a.heads, 256, 0, g->stream>>>(a.q, a.n, a.n - a.block, a.block, a.q_last);
     CU_LAUNCHED(err);
     mean_blocks<D><<<dim3(a.nb, a.kv_heads), 256, 0, g->stream>>>(a.k, a.n, a.block, 0, a.k_mean);
@@ -256,7 +257,7 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const flex_args &a = *(const flex_args *)job->state;
     int rc = 0, d = job->problem.d;
-    unsigned rows = (unsigned)((job->lists.rows + 7) / 8);
+    unsigned rows = (unsigned)ceil_div(job->lists.rows, 8);
 
     TRY(last_rows_launch(g, a.last, d, err));
     if (a.frontier) {
@@ -300,7 +301,7 @@ static void resolve(const struct select_problem *p, flex_args *a)
     a->kv_heads = p->kv_heads;
     a->per_kv = p->heads / p->kv_heads;
     a->block = select_is(p, "block", "64") ? 64 : 128;
-    a->nb = (int)((a->n + a->block - 1) / a->block);
+    a->nb = (int)ceil_div(a->n, a->block);
     a->gamma = select_num(p, "gamma");
     a->gamma = isnan(a->gamma) ? (a->frontier ? 0.65 : 0.95) : a->gamma;
     a->tau = select_num(p, "tau");
@@ -308,8 +309,8 @@ static void resolve(const struct select_problem *p, flex_args *a)
     least = least == INT64_MIN ? (a->frontier ? 512 : 1024) : least;
     a->min_tokens = at_most(least, a->n);
     a->max_tokens = at_most(most > 0 ? most : a->n, a->n);
-    least = (least + a->block - 1) / a->block;
-    most = (most + a->block - 1) / a->block;
+    least = ceil_div(least, a->block);
+    most = ceil_div(most, a->block);
     a->min_blocks = at_most(least < 1 ? 1 : least, INT32_MAX / 256);
     a->max_blocks = most > 0 && most < a->nb ? (int)most : a->nb;
     a->scale = p->scale;

@@ -7,6 +7,7 @@
  * fixed number of best blocks per row block of 64; Q and K are read once, 2 nb^2 d FLOP in double.
  * The A-shape looks at neither (shape.h).
  */
+#include "core/intmath.h"
 #include "cuda/cut.cuh"
 #include "cuda/lastrows.cuh"
 #include "cuda/lists.h"
@@ -19,7 +20,6 @@
 #include <string.h>
 
 #define BLOCK 64
-#define ROW_WARPS 8
 #define MAX_UNITS 24576 /* of a row in shared memory */
 
 struct minference_state {
@@ -40,7 +40,7 @@ static __device__ __forceinline__ double rank_of(float x)
 }
 
 /* A warp per row: the `top` best of the blocks up to the diagonal. */
-static __global__ void __launch_bounds__(32 * ROW_WARPS)
+static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS)
     best_blocks(const double *score, int64_t rows, int units, int top, const map_rows map)
 {
     extern __shared__ double ranks[];
@@ -70,7 +70,7 @@ static int launch_means(struct gpu *g, const struct select_job *job, struct err 
     const struct select_lists *l = &job->lists;
     const minference_state *s = (const minference_state *)job->state;
     int rc = 0, n = (int)l->units;
-    unsigned tiles = (unsigned)((n + SCORE_TILE - 1) / SCORE_TILE);
+    unsigned tiles = (unsigned)ceil_div(n, SCORE_TILE);
     mean_blocks<D>
         <<<dim3(n, p->heads), 256, 0, g->stream>>>((const uint4 *)p->q, p->nq, BLOCK, 1, s->q_mean);
     CU_LAUNCHED(err);
@@ -88,15 +88,13 @@ static int launch_blocks(struct gpu *g, const struct select_job *job, struct err
 {
     const struct select_lists *l = &job->lists;
     const minference_state *s = (const minference_state *)job->state;
-    int rc = 0, warps = ROW_WARPS, n = (int)l->units;
+    int rc = 0, n = (int)l->units, warps = row_warps(n * 8), smem = warps * n * 8;
 
     TRY(job->problem.d == 128 ? launch_means<128>(g, job, err) : launch_means<64>(g, job, err));
-    while (warps > 1 && warps * n * 8 > 48 * 1024)
-        warps /= 2;
     CU(err, cudaFuncSetAttribute((const void *)best_blocks,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, warps * n * 8));
-    best_blocks<<<(unsigned)((l->rows + warps - 1) / warps), 32 * warps, warps * n * 8,
-                  g->stream>>>(s->score, l->rows, n, s->top, map_rows_of(l));
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+    best_blocks<<<(unsigned)ceil_div(l->rows, warps), 32 * warps, smem, g->stream>>>(
+        s->score, l->rows, n, s->top, map_rows_of(l));
     CU_LAUNCHED(err);
     TRY(lists_make(g, l, err));
 out:

@@ -156,8 +156,7 @@ static __global__ void __launch_bounds__(LSE_THREADS) join_units(const sample_ar
 /* Sum over the B threads of a block in a fixed order, valid in thread 0. */
 template <int B> static __device__ double rows_sum(double x, double *shared)
 {
-    for (int step = 16; step; step /= 2)
-        x += __shfl_xor_sync(~0u, x, step);
+    x = warp_add(x);
     if ((threadIdx.x & 31) == 0)
         shared[threadIdx.x >> 5] = x;
     __syncthreads();
@@ -289,7 +288,7 @@ template <int D, int B>
 static int launch_scores(struct gpu *g, const sample_args &a, struct err *err)
 {
     int rc = 0, smem = 3 * B * D * 2;
-    int blocks = (a.nb + a.tiles_per_block - 1) / a.tiles_per_block;
+    int blocks = (int)ceil_div(a.nb, a.tiles_per_block);
     CU(err, cudaFuncSetAttribute((const void *)score_units<D, B>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
     score_units<D, B><<<dim3(blocks, a.chunks, a.heads), THREADS, smem, g->stream>>>(a);
@@ -320,7 +319,7 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
                                  a.nb * 8));
     choose<<<dim3(a.merge == MERGE_MEAN ? 1 : a.chunks, a.heads, 2), 32, a.nb * 8, g->stream>>>(a);
     CU_LAUNCHED(err);
-    fill_map<<<(unsigned)((rows + 7) / 8), 256, 0, g->stream>>>(a, s->block, rows);
+    fill_map<<<(unsigned)ceil_div(rows, 8), 256, 0, g->stream>>>(a, s->block, rows);
     CU_LAUNCHED(err);
     TRY(lists_make(g, &job->lists, err));
 out:
@@ -364,7 +363,7 @@ static bool fits(const struct select_problem *p, char why[160])
         snprintf(why, 160, "profile=v2 and reduce=max have no GPU side");
     else if (!select_is(p, "preset", "none"))
         snprintf(why, 160, "presets have no GPU side; give alpha_c, alpha_s and chunks");
-    else if ((p->nk + b - 1) / b > MAX_BLOCKS)
+    else if (ceil_div(p->nk, b) > MAX_BLOCKS)
         snprintf(why, 160, "the GPU side takes up to %d blocks of keys", MAX_BLOCKS);
     else
         return true;
@@ -380,7 +379,7 @@ static void resolve(const struct gpu *g, const struct select_problem *p, sample_
     a->nk = p->nk;
     a->heads = p->heads;
     a->per_kv = p->heads / p->kv_heads;
-    a->nb = (int)((p->nk + b - 1) / b);
+    a->nb = (int)ceil_div(p->nk, b);
     a->chunks = chunks_of(p);
     a->units = 2 * a->nb;
     a->alpha_c = alpha(p, "alpha_c");
@@ -396,7 +395,7 @@ static void resolve(const struct gpu *g, const struct select_problem *p, sample_
     a->scale_log2 = (float)(p->scale * M_LOG2E);
     a->end[0] = (int)shift;
     for (int i = 1; i < a->chunks; i++)
-        a->end[i] = (int)((shift + i * p->nq / a->chunks + b - 1) / b * b);
+        a->end[i] = (int)(ceil_div(shift + i * p->nq / a->chunks, b) * b);
     a->end[a->chunks] = (int)p->nk;
     a->mask_unit = (int)gcd(b, shift % b);
     int64_t tiles = (int64_t)a->nb * a->chunks * a->heads / (2 * g->sms);

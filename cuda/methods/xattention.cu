@@ -172,8 +172,7 @@ static __device__ void block_masses(const xattn_args &a, int head, int i, double
         double all = 0;
         for (int t = lane; t < tiles; t += 32)
             top = fmaxf(top, tops[t]);
-        for (int step = 16; step; step /= 2)
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
+        top = warp_max(top);
         for (int j = lane; j < blocks; j += 32)
             all += (double)sums[j] * exp2f(tops[j / a.stride] - top);
         double pad = exp2f(-top);
@@ -268,15 +267,12 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const xattn_args &a = *(const xattn_args *)job->state;
     int64_t rows = job->lists.rows;
-    int rc = 0, warps = 8;
+    int rc = 0, warps = row_warps(a.cols * 8), smem = warps * a.cols * 8;
 
     TRY(job->problem.d == 128 ? launch_tiles<128>(g, a, err) : launch_tiles<64>(g, a, err));
-    while (warps > 1 && warps * a.cols * 8 > 48 * 1024)
-        warps /= 2;
     CU(err, cudaFuncSetAttribute((const void *)select_rows,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, warps * a.cols * 8));
-    select_rows<<<(unsigned)((rows + warps - 1) / warps), 32 * warps, warps * a.cols * 8,
-                  g->stream>>>(a);
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+    select_rows<<<(unsigned)ceil_div(rows, warps), 32 * warps, smem, g->stream>>>(a);
     CU_LAUNCHED(err);
     TRY(lists_make(g, &job->lists, err));
 out:
