@@ -7,6 +7,7 @@
  * A warp per row of tiles, O(tiles).
  */
 #include "cuda/lists.h"
+#include "cuda/maprows.cuh"
 
 #include <stdio.h>
 
@@ -14,9 +15,9 @@
 
 struct band_args {
     int64_t nq, nk, sink, window, dense_from;
-    int causal, groups, units, words, rows;
-    uint32_t *map, *partial;
-    int32_t *count;
+    int causal, groups, rows;
+    map_rows map;
+    uint32_t *partial; /* as the map: kept tiles that the band cuts */
 };
 
 /* Does the band keep a pair of the tile (*some), and every allowed one (*all)? */
@@ -38,21 +39,16 @@ static __device__ void judge_tile(const band_args &a, int64_t i0, int64_t k0, bo
 static __global__ void band_tiles(const band_args a)
 {
     int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
-    int lane = threadIdx.x & 31, kept = 0;
     if (row >= a.rows)
         return;
-    for (int w = 0; w < a.words; w++) {
+    fill_row(a.map, row, [&](int j) {
         bool some, all;
-        judge_tile(a, row % a.groups * TILE, ((int64_t)w * 32 + lane) * TILE, &some, &all);
-        uint32_t in = __ballot_sync(~0u, some), cut = __ballot_sync(~0u, some && !all);
-        kept += __popc(in);
-        if (lane == 0) {
-            a.map[row * a.words + w] = in;
-            a.partial[row * a.words + w] = cut;
-        }
-    }
-    if (lane == 0)
-        a.count[row] = kept;
+        judge_tile(a, row % a.groups * TILE, (int64_t)j * TILE, &some, &all);
+        uint32_t cut = __ballot_sync(~0u, some && !all);
+        if (j % 32 == 0)
+            a.partial[row * a.map.words + j / 32] = cut;
+        return some;
+    });
 }
 
 static bool fits(const struct select_problem *p, char why[160])
@@ -92,12 +88,9 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->dense_from = p->shape->dense_from;
     a->causal = p->causal;
     a->groups = (int)l->groups;
-    a->units = (int)l->units;
-    a->words = (int)l->words;
     a->rows = (int)l->rows;
-    a->map = l->map;
+    a->map = map_rows_of(l);
     a->partial = l->partial;
-    a->count = l->count;
 out:
     return rc;
 }

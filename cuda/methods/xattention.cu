@@ -202,16 +202,44 @@ static __device__ cut cut_one_more(const list_shared &list, const cut &c)
     return {cut_below(list, c.t), 1};
 }
 
-/* A warp per row block. Blocks that are kept anyway are set to -1 before the others are cut. */
+/* Those of a row's n blocks that reach tau together with what is kept anyway, which becomes -1
+ * here: with `forced` block 0 and the blocks from `own` on. `first`, the published code's first
+ * chunk of rows: the last block, and of the others the best one always and one more than reaches
+ * the need. */
+static __device__ cut cut_row(const xattn_args &a, double *mass, int n, bool first, bool forced,
+                              int own)
+{
+    int lane = threadIdx.x & 31, number;
+    list_shared list = {mass, n};
+    double need = a.tau * cut_mass(list, 0, true, &number), taken = 0;
+    if (first) {
+        taken = mass[n - 1];
+        __syncwarp();
+        if (lane == 0)
+            mass[n - 1] = -1;
+        __syncwarp();
+        return cut_one_more(list, cut_reach(list, n, need - taken, 0));
+    }
+    for (int j = lane; forced && j < n; j += 32)
+        if (j == 0 || j >= own) {
+            taken += mass[j];
+            mass[j] = -1;
+        }
+    taken = warp_add(taken);
+    __syncwarp();
+    return cut_reach(list, n, need - taken, 0);
+}
+
+/* A warp per row block. */
 static __global__ void select_rows(const xattn_args a)
 {
     extern __shared__ double masses[];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int warp = threadIdx.x >> 5;
     int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + warp;
     if (row >= (int64_t)a.heads * a.row_blocks)
         return;
     double *mass = masses + (int64_t)warp * a.cols;
-    int head = (int)(row / a.row_blocks), i = (int)(row % a.row_blocks), number;
+    int head = (int)(row / a.row_blocks), i = (int)(row % a.row_blocks), seen = 0;
     int64_t end = min((int64_t)(i + 1) * BLOCK, a.nq);
     int own = (int)((i * (int64_t)BLOCK + a.shift) / BLOCK);
     int last = (int)((end - 1 + a.shift) / BLOCK);
@@ -220,27 +248,8 @@ static __global__ void select_rows(const xattn_args a)
     bool first = a.causal && a.profile == PROFILE_OFFICIAL &&
                  a.shift / BLOCK + i / a.chunk_blocks * a.chunk_blocks == 0;
     block_masses(a, head, i, mass);
-    list_shared list = {mass, n};
-    double need = a.tau * cut_mass(list, 0, true, &number), taken = 0;
-    cut c;
-    if (first) { /* the best other block always, and one more than reaches the need */
-        taken = mass[last];
-        __syncwarp();
-        if (lane == 0)
-            mass[last] = -1;
-        __syncwarp();
-        c = cut_one_more(list, cut_reach(list, n, need - taken, 0));
-    } else {
-        for (int j = lane; forced && j < n; j += 32)
-            if (j == 0 || j >= own) {
-                taken += mass[j];
-                mass[j] = -1;
-            }
-        taken = warp_add(taken);
-        __syncwarp();
-        c = cut_reach(list, n, need - taken, 0);
-    }
-    int seen = 0, limit = min(n, a.key_blocks);
+    cut c = cut_row(a, mass, n, first, forced, own);
+    int limit = min(n, a.key_blocks);
     fill_row(a.map, row, [&](int j) {
         bool keep = cut_has(c, j < n ? mass[j] : -1, j < n && mass[j] >= 0, &seen);
         keep = keep || (forced && (j == 0 || (j >= own && j <= last))) ||
