@@ -198,7 +198,7 @@ static int check_metrics_case(struct gpu *g, struct cu_case c, double *worst)
     c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
     int rc = cu_run_init(g, &c, &r, &err);
     if (!rc) {
-        rc = cu_metrics_check(g, &r, worst, what, &err);
+        rc = cu_metrics_check(g, &r, choice.small, worst, what, &err);
         cu_run_free(g, &r);
     }
     n_checks++;

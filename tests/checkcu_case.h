@@ -90,9 +90,10 @@ struct cu_errors {
 };
 
 /* Metrics of the case (one head, with lists) against the CPU, every pair of it; `what` is the first
- * thing that disagrees, or empty. */
-int cu_metrics_check(struct gpu *g, const struct cu_run *r, double *worst, char what[200],
-                     struct err *err);
+ * thing that disagrees, or empty, and *worst grows to the error of the kept mass. brief: one form of
+ * a pass, by the seed, launched once. */
+int cu_metrics_check(struct gpu *g, const struct cu_run *r, bool brief, double *worst,
+                     char what[200], struct err *err);
 
 /* Launch twice on poisoned outputs and compare. */
 int cu_run_check(struct gpu *g, struct cu_run *r, struct cu_errors *e, struct err *err);
