@@ -5,7 +5,7 @@
 #ifndef LACUNA_SPARGE_VALUES_CUH
 #define LACUNA_SPARGE_VALUES_CUH
 
-#include "cuda/methods/sparge_blocks.cuh"
+#include "cuda/methods/sparge_tokens.cuh"
 
 #include <cuda_fp8.h>
 

@@ -6,8 +6,7 @@
  *
  * The CPU side is sim/spargeattn_select.c, and the order of its arithmetic is followed where a
  * threshold decides: means are sums in double rounded to float, scores, softmax and running sums
- * are in double, ties go to the lower block. Sums run in another order, which moves a mean by at
- * most the last bit of a float; norms of rows are in float.
+ * are in double, ties go to the lower block. Sums over blocks and norms are in float.
  *
  * Bytes: K twice and Q once for the selection (K for its mean first), 0.2 ms for 32 heads of 32K x
  * 128 at 4 TB/s; the quantised operands are written in the same passes, V is read twice. Scores,
@@ -15,8 +14,10 @@
  * of the queries, or over V.
  */
 #include "cuda/lists.h"
+#include "cuda/maprows.cuh"
 #include "cuda/methods/sparge_blocks.cuh"
 #include "cuda/methods/sparge_rows.cuh"
+#include "cuda/methods/sparge_tokens.cuh"
 #include "cuda/methods/sparge_values.cuh"
 
 #include <cuda_bf16.h>
@@ -46,14 +47,15 @@ static int launch_blocks(struct gpu *g, int heads, int block, const block_args &
 {
     int rc = 0;
     dim3 grid((unsigned)a.blocks, (unsigned)heads);
+    unsigned threads = (unsigned)(block * D / (8 * JUDGE_ROWS));
     if (block == 64 && a.q8)
-        judge_blocks<D, 64, KEYS, true><<<grid, THREADS, 0, g->stream>>>(a);
+        judge_blocks<D, 64, KEYS, true><<<grid, threads, 0, g->stream>>>(a);
     else if (block == 64)
-        judge_blocks<D, 64, KEYS, false><<<grid, THREADS, 0, g->stream>>>(a);
+        judge_blocks<D, 64, KEYS, false><<<grid, threads, 0, g->stream>>>(a);
     else if (a.q8)
-        judge_blocks<D, 128, KEYS, true><<<grid, THREADS, 0, g->stream>>>(a);
+        judge_blocks<D, 128, KEYS, true><<<grid, threads, 0, g->stream>>>(a);
     else
-        judge_blocks<D, 128, KEYS, false><<<grid, THREADS, 0, g->stream>>>(a);
+        judge_blocks<D, 128, KEYS, false><<<grid, threads, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -129,21 +131,18 @@ out:
 
 static int launch_select(const row_args &a, cudaStream_t stream, struct err *err)
 {
-    int rc = 0, warps = ROW_WARPS;
+    int rc = 0;
     unsigned blocks = (unsigned)((a.rows + ROW_WARPS - 1) / ROW_WARPS);
     if (a.units <= 256) {
         select_rows<8><<<blocks, 32 * ROW_WARPS, 0, stream>>>(a);
     } else if (a.units <= 512) {
         select_rows<16><<<blocks, 32 * ROW_WARPS, 0, stream>>>(a);
     } else {
-        while (warps > 1 && warps * a.units * 8 > 48 * 1024)
-            warps /= 2;
-        CU(err,
-           cudaFuncSetAttribute((const void *)select_rows<0>,
-                                cudaFuncAttributeMaxDynamicSharedMemorySize, warps * a.units * 8));
-        select_rows<0>
-            <<<(unsigned)((a.rows + warps - 1) / warps), 32 * warps, warps * a.units * 8, stream>>>(
-                a);
+        int bytes = a.units * 8, warps = row_warps(bytes);
+        CU(err, cudaFuncSetAttribute((const void *)select_rows<0>,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, warps * bytes));
+        blocks = (unsigned)((a.rows + warps - 1) / warps);
+        select_rows<0><<<blocks, 32 * warps, warps * bytes, stream>>>(a);
     }
     CU_LAUNCHED(err);
 out:
@@ -193,13 +192,15 @@ out:
     return rc;
 }
 
-/* Beside the rows of the first heads run the queries of the others, or all of V. */
+/* Beside the rows of the first heads run the queries of the others, or beside all rows and lists V.
+ */
 template <int D>
 static int launch_all(struct gpu *g, const struct select_job *job, bool quantise, struct err *err)
 {
     const struct select_problem *p = &job->problem;
     int rc = 0, per_kv = p->heads / p->kv_heads;
     int first = quantise ? p->heads : (p->kv_heads + 1) / 2 * per_kv, rest = p->heads - first;
+    struct gpu side = *g;
 
     TRY(launch_keys<D>(g, job, quantise, err));
     TRY(launch_queries<D>(g, job, 0, first, quantise, err));
@@ -210,10 +211,11 @@ static int launch_all(struct gpu *g, const struct select_job *job, bool quantise
         TRY(gpu_fork(g, err));
         TRY(launch_rows(g, job, first, rest, err));
     }
+    side.stream = g->side;
+    TRY(lists_make(&side, &job->lists, err));
     if (quantise)
         TRY(launch_values<D>(g, job, err));
     TRY(gpu_join(g, err));
-    TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }
