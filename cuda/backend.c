@@ -384,7 +384,30 @@ int cuda_list_kernels(struct jw *w, struct err *err)
     return 0;
 }
 
+/* Without a driver or a GPU: nothing. */
 int cuda_list_gpus(struct jw *w, struct err *err)
 {
-    return gpu_list(w, err);
+    int rc = 0, count = 0, driver = 0;
+    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0 ||
+        cudaGetDeviceCount(&count) != cudaSuccess)
+        return 0;
+    for (int i = 0; i < count; i++) {
+        struct gpu g = {0};
+        char       text[160];
+        TRY(gpu_describe(i, &g, err));
+        snprintf(text, sizeof text, "sm_%d, %d multiprocessors, %.0f GB", g.sm, g.sms,
+                 (double)g.memory_bytes / 1e9);
+        jw_obj(w);
+        jw_kstr(w, "name", g.name);
+        jw_kstr(w, "summary", text);
+        jw_kint(w, "index", i);
+        jw_kint(w, "sm", g.sm);
+        jw_kint(w, "multiprocessors", g.sms);
+        jw_kint(w, "memory_bytes", g.memory_bytes);
+        jw_kint(w, "l2_bytes", g.l2_bytes);
+        jw_kint(w, "cuda_driver", driver);
+        jw_obj_end(w);
+    }
+out:
+    return rc;
 }

@@ -63,7 +63,7 @@ out:
     return rc;
 }
 
-static int describe(int device, struct gpu *g, struct err *err)
+int gpu_describe(int device, struct gpu *g, struct err *err)
 {
     int                   rc = 0;
     struct cudaDeviceProp p;
@@ -88,7 +88,7 @@ int gpu_open(int local_rank, struct gpu *g, struct err *err)
     if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
         FAIL(err, ERR_MACHINE, "no CUDA GPU was found on this machine");
     CU(err, status);
-    TRY(describe((local_rank < 0 ? 0 : local_rank) % count, g, err));
+    TRY(gpu_describe((local_rank < 0 ? 0 : local_rank) % count, g, err));
     CU(err, cudaSetDevice(g->device));
     CU(err, cudaDeviceGetStreamPriorityRange(&least, &most));
     CU(err, cudaStreamCreateWithPriority(&g->stream, cudaStreamNonBlocking, least));
@@ -249,35 +249,6 @@ int gpu_join(struct gpu *g, struct err *err)
     int rc = 0;
     CU(err, cudaEventRecord(g->joined, g->side));
     CU(err, cudaStreamWaitEvent(g->stream, g->joined, 0));
-out:
-    return rc;
-}
-
-/* ---- list ----------------------------------------------------------------------------------- */
-
-int gpu_list(struct jw *w, struct err *err)
-{
-    int rc = 0, count = 0, driver = 0;
-    if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0 ||
-        cudaGetDeviceCount(&count) != cudaSuccess)
-        return 0;
-    for (int i = 0; i < count; i++) {
-        struct gpu g = {0};
-        char       text[160];
-        TRY(describe(i, &g, err));
-        snprintf(text, sizeof text, "sm_%d, %d multiprocessors, %.0f GB", g.sm, g.sms,
-                 (double)g.memory_bytes / 1e9);
-        jw_obj(w);
-        jw_kstr(w, "name", g.name);
-        jw_kstr(w, "summary", text);
-        jw_kint(w, "index", i);
-        jw_kint(w, "sm", g.sm);
-        jw_kint(w, "multiprocessors", g.sms);
-        jw_kint(w, "memory_bytes", g.memory_bytes);
-        jw_kint(w, "l2_bytes", g.l2_bytes);
-        jw_kint(w, "cuda_driver", driver);
-        jw_obj_end(w);
-    }
 out:
     return rc;
 }

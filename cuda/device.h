@@ -10,7 +10,6 @@ extern "C" {
 
 #include "core/dtype.h"
 #include "core/err.h"
-#include "core/json.h"
 
 #include <cuda_runtime_api.h>
 #include <stdint.h>
@@ -51,6 +50,9 @@ struct gpu {
 int  gpu_open(int local_rank, struct gpu *g, struct err *err);
 void gpu_close(struct gpu *g); /* also of a zeroed one */
 
+/* Index, name and properties of a GPU that is not opened. */
+int gpu_describe(int device, struct gpu *g, struct err *err);
+
 /* Arena: 256-byte aligned device memory that lives until gpu_release of an older mark. The
  * oldest chunk is kept for reuse unless it is large. */
 struct gpu_mark {
@@ -76,9 +78,6 @@ int gpu_sync(struct gpu *g, struct err *err);
  * is launched on g->stream after gpu_join for everything on g->side. */
 int gpu_fork(struct gpu *g, struct err *err);
 int gpu_join(struct gpu *g, struct err *err);
-
-/* One JSON object per GPU into the open array of w; no driver or no GPU: nothing. */
-int gpu_list(struct jw *w, struct err *err);
 
 #ifdef __cplusplus
 }
