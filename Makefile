@@ -237,7 +237,7 @@ CHECKCU := $(addprefix $(BUILD)/tests/checkcu,_case.o _bits.o)
 
 .PHONY: gpu-bundle check-gpu bench-gpu
 ifneq ($(USE_CUDA),)
-gpu-bundle: $(addprefix $(BUILD)/gpu/,lacuna checkcu benchcu)
+gpu-bundle: $(addprefix $(BUILD)/gpu/,lacuna checkcu benchcu libdense.so)
 else
 gpu-bundle:
 	@echo "gpu-bundle needs nvcc (CUDA toolkit 13.0); none was found, or CUDA=0" >&2; exit 4
@@ -250,6 +250,14 @@ $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(BUNDLE_LINK)
+
+# Dense attention alone, for cuda/peers.py: a library in a process with other CUDA runtimes.
+$(BUILD)/gpu/libdense.so: $(BUILD)/tests/checkcu_shared.o \
+        $(filter $(BUILD)/cuda/attn%,$(CU_OBJ)) \
+        $(addprefix $(BUILD)/,cuda/device.o cuda/plan.o cuda/tensormap.o core/err.o core/mem.o core/dtype.o)
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  LINK  $@")
+	$(Q)$(BUNDLE_LINK) -shared -Wl,-Bsymbolic,--exclude-libs,ALL,--no-undefined
 
 # What lies in GPU_BIN is run as it is: a machine with a GPU needs no compiler.
 check-gpu: $(if $(wildcard $(GPU_BIN)/checkcu),,gpu-bundle)

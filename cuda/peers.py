@@ -1,18 +1,26 @@
 #!/usr/bin/env python3
-"""Speed of other attention kernels on this GPU, measured as tests/checkcu_bench.c measures ours.
+"""Speed of other attention kernels on this GPU, and of ours beside them in the same process.
 
-Every sample of a kernel is taken between samples of an 8192^3 bf16 product, on random normal data,
-after 0.3 s of warm-up, with CUDA events; medians, and their ratio to the product's median. FLOP by
-the same formulas: dense 4 N^2 D per head, half when causal; block masks: blocks multiplied.
+The kernels of a case take turns, in every second round backwards, each after an 8192^3 bf16 product,
+on random normal data, after 0.3 s of warm-up, timed with CUDA events. Heat and power limit so meet all
+alike: what a kernel does to the clock of the next one is done to each of them. Medians and quartiles;
+the ratio is to the median of all products of the case, one number for all its kernels. FLOP by the
+formulas of tests/checkcu_bench.c: dense 4 N^2 D per head, half when causal; block masks: blocks
+multiplied. "l2" is the relative L2 difference of the outputs from those of the first kernel.
 
 Needs PyTorch. FlashAttention-3 is measured where a build of it is installed: its own package
-(flash_attn_3) or an xformers that contains it; it gets grouped keys and values as they are, and one
-split, as from its flash_attn_func. Nothing of all this is used by the product; the numbers are a
-yardstick.
+(flash_attn_3) or an xformers that contains it. It takes grouped keys and values as they are, and
+one split, as its flash_attn_func does; the others get them repeated before the timing. Nothing of
+all this is used by the product: the numbers are a yardstick.
 
-  peers.py [--samples N] [--raw FILE] [TEXT]     only lines whose text contains TEXT
+  peers.py [--samples N] [--raw FILE] [--ours LIBRARY] [TEXT]
+
+TEXT keeps only cases that contain it. --ours: LIBRARY is build/gpu/libdense.so, which
+`make gpu-bundle` builds; our kernel then takes part in the dense cases. N is for up to 32K tokens; half
+as many samples are taken of 64K and a quarter of 128K.
 """
 import argparse
+import ctypes
 import importlib
 import json
 import time
@@ -24,39 +32,102 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
 
 
-def samples_of(run, matmul, n):
-    """Interleaved samples in ms: (matmul, kernel)."""
-    end = time.monotonic() + 0.3
-    while time.monotonic() < end:
-        run()
+class Case(ctypes.Structure):
+    """struct dense_case of tests/checkcu_shared.c."""
+    _fields_ = ([(x, ctypes.c_int32) for x in ("heads", "kv_heads", "d", "causal")] +
+                [("n", ctypes.c_int64)] + [(x, ctypes.c_void_p) for x in ("q", "k", "v", "out", "lse")])
+
+
+class Ours:
+    """Our kernel for a problem; calling it launches it."""
+
+    def __init__(self, library, q, k, v, causal):
+        self.lib, self.handle = library, ctypes.c_void_p()
+        self.lib.dense_open.restype = self.lib.dense_launch.restype = ctypes.c_char_p
+        self.out = torch.empty_like(q)
+        lse = torch.empty(q.shape[:3], device=q.device)
+        self.tensors = (q, k, v, self.out, lse)
+        case = Case(q.shape[1], k.shape[1], q.shape[3], causal, q.shape[2],
+                    *(x.data_ptr() for x in self.tensors))
         torch.cuda.synchronize()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * n + 1)]
-    marks[0].record()
-    for i in range(n):
-        matmul()
-        marks[2 * i + 1].record()
-        run()
-        marks[2 * i + 2].record()
+        self.need(self.lib.dense_open(ctypes.byref(case), ctypes.byref(self.handle)))
+
+    @staticmethod
+    def need(error):
+        if error:
+            raise RuntimeError(error.decode())
+
+    def __call__(self):
+        self.need(self.lib.dense_launch(self.handle))
+        return self.out
+
+    def __del__(self):
+        self.lib.dense_close(self.handle)
+
+
+def warm_up(runs):
+    end = time.monotonic() + 0.3
+    while True:
+        for run in runs.values():
+            run()
+        torch.cuda.synchronize()
+        if time.monotonic() >= end:
+            break
+
+
+def timed(run):
+    """Events around a launch."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    run()
+    end.record()
+    return begin, end
+
+
+def samples_of(runs, matmul, rounds):
+    """{name: (samples of the product in ms, of the kernel)}, taken in turns."""
+    marks = {name: ([], []) for name in runs}
+    for i in range(rounds):
+        for name in list(runs)[::-1 if i % 2 else 1]:
+            marks[name][0].append(timed(matmul))
+            marks[name][1].append(timed(runs[name]))
     torch.cuda.synchronize()
-    span = [marks[i].elapsed_time(marks[i + 1]) for i in range(2 * n)]
-    return sorted(span[0::2]), sorted(span[1::2])
+    spans = lambda pairs: [begin.elapsed_time(end) for begin, end in pairs]
+    return {name: (spans(top), spans(got)) for name, (top, got) in marks.items()}
 
 
-def line(args, text, name, run, matmul, flop):
-    if args.only and args.only not in text and args.only not in name:
-        return
-    try:
-        top, got = samples_of(run, matmul, args.samples)
-    except RuntimeError as error:
-        print(f"{text:34} {name:22} not available: {str(error).splitlines()[0][:60]}", flush=True)
-        return
-    mid = lambda x: x[(len(x) + 1) // 2 - 1]
-    tops, speed = 2 * 8192**3 / mid(top) * 1e-9, flop / mid(got) * 1e-9
-    print(f"{text:34} {name:22} {mid(got) * 1e3:10.1f} us {speed:14.1f} {tops:7.1f} "
-          f"{speed / tops:6.3f}", flush=True)
-    if args.raw:
-        args.raw.write(json.dumps({"name": f"{text} {name}", "flop": flop,
-                                   "ns": [x * 1e6 for x in got]}) + "\n")
+def rank(x, share):
+    """Nearest rank, as in timer.h."""
+    return sorted(x)[max(0, -int(-share * len(x) // 1) - 1)]
+
+
+def lines(args, text, runs, matmul, flop, rounds):
+    """Measure the kernels (name, launch) of a case and print a line each."""
+    able, apart, first = {}, {}, None
+    for name, run in runs:
+        try:
+            out = run()
+            torch.cuda.synchronize()
+            first = out if first is None else first
+            apart[name] = ((out - first).float().norm() / first.float().norm()).item()
+            able[name] = run
+        except RuntimeError as error:
+            print(f"{text:28} {name:18} not available: {str(error).splitlines()[0][:60]}")
+    del first, out
+    warm_up(able)
+    spans = samples_of(able, matmul, rounds)
+    product = rank([x for top, _ in spans.values() for x in top], 0.5)
+    tops = 2 * 8192**3 / product * 1e-9
+    for name, (top, got) in spans.items():
+        q1, mid, q3 = (rank(got, x) for x in (0.25, 0.5, 0.75))
+        speed = flop / mid * 1e-9
+        print(f"{text:28} {name:18} {mid * 1e3:10.1f} us {q1 * 1e3:9.1f} {q3 * 1e3:9.1f} "
+              f"{speed:8.1f} {tops:8.1f} {speed / tops:6.3f} {apart[name]:8.1e}", flush=True)
+        if args.raw:
+            args.raw.write(json.dumps({"name": f"{text} {name}", "flop": flop,
+                                       "ns": [x * 1e6 for x in got],
+                                       "product_ns": [x * 1e6 for x in top]}) + "\n")
+            args.raw.flush()
 
 
 def tensors(n, d, heads, kv):
@@ -75,7 +146,7 @@ def flash_attention_3():
     return None
 
 
-def dense_peers(q, k, v, causal, n, fa3):
+def dense_peers(q, k, v, causal, n, fa3, ours):
     """(name, launch) of each kernel for a problem, operands as it likes them."""
     group = q.shape[1] // k.shape[1]
     wide = [x.repeat_interleave(group, 1) for x in (k, v)]
@@ -83,30 +154,35 @@ def dense_peers(q, k, v, causal, n, fa3):
     def by_sdpa(backend):
         def run():
             with sdpa_kernel(backend):
-                sdpa(q, *wide, is_causal=causal)
+                return sdpa(q, *wide, is_causal=causal)
         return run
 
+    if ours:
+        yield "lacuna", Ours(ours, q, k, v, causal)
+    if fa3:
+        rows = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+        yield ("flash-attention-3",
+               lambda: fa3(*rows, is_causal=causal, num_splits=1)[0].transpose(1, 2))
     yield "cudnn", by_sdpa(SDPBackend.CUDNN_ATTENTION)
     if n == 32768:
         yield "flash-attention-2", by_sdpa(SDPBackend.FLASH_ATTENTION)
-    if fa3:
-        rows = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
-        yield "flash-attention-3", lambda: fa3(*rows, is_causal=causal, num_splits=1)
 
 
 def dense(args, matmul):
-    fa3 = flash_attention_3()
+    fa3, ours = flash_attention_3(), ctypes.CDLL(args.ours) if args.ours else None
     if not fa3:
         print("FlashAttention-3: not installed (flash_attn_3 or xformers); its lines are left out")
-    for d in (128, 64):
-        for causal in (False, True):
-            heads, kv = (32, 8) if causal else (16, 16)
-            for n in LENGTHS:
+    for n in LENGTHS:
+        for d in (128, 64):
+            for causal in (False, True):
+                heads, kv = (32, 8) if causal else (16, 16)
                 text = f"hd{d} {n // 1024}K {'causal' if causal else 'full'} {heads}/{kv}"
+                if args.only and args.only not in text:
+                    continue
                 q, k, v = tensors(n, d, heads, kv)
                 flop = 4 * d * heads * (n * (n + 1) / 2 if causal else n * n)
-                for name, run in dense_peers(q, k, v, causal, n, fa3):
-                    line(args, text, name, run, matmul, flop)
+                rounds = max(3, args.samples * 32768 // max(n, 32768))
+                lines(args, text, dense_peers(q, k, v, causal, n, fa3, ours), matmul, flop, rounds)
 
 
 def flex(args, matmul):
@@ -116,6 +192,9 @@ def flex(args, matmul):
     blocks = n // 128
     q, k, v = tensors(n, d, heads, heads)
     for share in (1.0, 0.5, 0.25, 0.1):
+        text = f"hd128 32K list 128x128 {100 * share:.0f}%"
+        if args.only and args.only not in text:
+            continue
         keep = torch.rand(1, heads, blocks, blocks, device="cuda") < share
         count = keep.sum(-1).to(torch.int32)
         order = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
@@ -123,14 +202,15 @@ def flex(args, matmul):
         mask = BlockMask.from_kv_blocks(none, order.to(torch.int32), count, order.to(torch.int32),
                                         BLOCK_SIZE=128)
         flop = 4 * d * 128 * 128 * float(count.sum())
-        line(args, f"hd128 32K list 128x128 {100 * share:.0f}%", "flex-attention",
-             lambda: compiled(q, k, v, block_mask=mask), matmul, flop)
+        lines(args, text, [("flex-attention", lambda: compiled(q, k, v, block_mask=mask))], matmul,
+              flop, args.samples)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--raw", type=argparse.FileType("w"))
+    parser.add_argument("--ours", metavar="LIBRARY")
     parser.add_argument("only", nargs="?")
     args = parser.parse_args()
     torch.manual_seed(1)
@@ -138,7 +218,8 @@ def main():
     matmul = lambda: torch.mm(a, b.t())
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, "
           f"cuDNN {torch.backends.cudnn.version()}")
-    print(f"{'case':34} {'kernel':22} {'median':>13} {'TFLOP/s':>14} {'matmul':>7} {'ratio':>6}")
+    print(f"{'case':28} {'kernel':18} {'median':>13} {'q1':>9} {'q3':>9} {'TFLOP/s':>8} "
+          f"{'product':>8} {'ratio':>6} {'l2':>8}")
     with torch.no_grad():
         dense(args, matmul)
         flex(args, matmul)
