@@ -69,10 +69,10 @@ kernels() {
 }
 
 # Errors and hazards are failures. cuBLAS's own kernels (nvjet) are not ours to mend.
-sanitizer() { # TOOL
+sanitizer() { # TOOL SIZE
     local tool=$1 rc=0 found
     parts "$tool" compute-sanitizer --tool "$tool" --show-backtrace no --print-limit 1000 \
-        "$bin/checkcu" --small || rc=1
+        "$bin/checkcu" "$2" || rc=1
     found=$(cat "$work/$tool".* | grep -E '^=+ +(Error|Warning|Invalid|Program hit|Internal)' | grep -vc nvjet)
     cat "$work/$tool".* | grep FAIL | head
     cat "$work/$tool".* | grep -E '^=+ +(Error|Warning|Invalid|Program hit|Internal)' | grep -v nvjet |
@@ -82,8 +82,8 @@ sanitizer() { # TOOL
     [ "$rc" = 0 ] && [ "$found" = 0 ]
 }
 
-memcheck() { sanitizer memcheck; }
-racecheck() { sanitizer racecheck; }
+memcheck() { sanitizer memcheck --small; }
+racecheck() { sanitizer racecheck --brief; }
 
 jobs=$(nproc)
 [ "$jobs" -gt 12 ] && jobs=12

@@ -10,6 +10,7 @@
 struct cu_choice {
     const char *only; /* in the name of a kernel, a setting, ... */
     bool small;       /* few and short sequences */
+    bool brief;       /* and of these a part */
     int part, parts;  /* every parts-th of those, from number `part` on */
     int at;           /* number of the next one */
 };
