@@ -111,7 +111,7 @@ struct accel_map {
     int n_c;
     const double *c;
     const double *lse; /* [nq], dense_lse of an attend on the same operands; NULL: measured first */
-    bool sums;         /* wanted: p_max and sum_err, which cost an exponential per pair */
+    bool sums;         /* wanted: sum_err, an exponential per pair, and of one threshold p_max */
     int64_t *units, *pairs;
     double p_max;           /* NAN where it was not wanted and did not arise, as sum_err */
     double sum_err;         /* largest |sum_j p_ij - 1| over rows that see a key */

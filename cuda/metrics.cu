@@ -253,10 +253,12 @@ static const metrics_kernel metrics_kernels[] = {
     entry<pass_shape<128, METRICS_SUMS>>(),
     entry<pass_shape<128, METRICS_MAPS>>(),
     entry<pass_shape<128, METRICS_LEVELS>>(),
+    entry<pass_shape<128, METRICS_TOPS>>(),
     entry<pass_shape<64, METRICS_SIGNS>>(),
     entry<pass_shape<64, METRICS_SUMS>>(),
     entry<pass_shape<64, METRICS_MAPS>>(),
     entry<pass_shape<64, METRICS_LEVELS>>(),
+    entry<pass_shape<64, METRICS_TOPS>>(),
     {},
 };
 
@@ -264,14 +266,17 @@ static int choose_kernel(struct gpu *g, const struct metrics_ask *ask, struct me
                          struct err *err)
 {
     enum metrics_kind kind = METRICS_LEVELS;
+    bool alone = !ask->cells && pass->problem.scale > 0; /* scores in the order of p, nothing else */
     if (g->sm != 90)
         return err_set(err, ERR_MACHINE,
                        "the metrics kernels need a Hopper GPU (sm_90), this one is sm_%d", g->sm);
     /* With c < 1 a row's largest p, at least 1 / N, is above it: exponents above 0 know it. */
     if (ask->n_c == 0)
         kind = METRICS_MAPS;
-    else if (ask->n_c == 1 && !ask->cells && ask->c[0] > 1e-6 && pass->problem.scale > 0)
+    else if (alone && ask->n_c == 1 && ask->c[0] > 1e-6)
         kind = !ask->sums ? METRICS_SIGNS : ask->c[0] < 0.99 ? METRICS_SUMS : METRICS_LEVELS;
+    else if (alone && !ask->sums)
+        kind = METRICS_TOPS;
     for (const metrics_kernel *k = ask->element == ATTN_F16 ? metrics_half_maps : metrics_kernels;
          k->d; k++)
         if (k->d == pass->problem.d && k->kind == kind && ask->n_c <= METRICS_C)
@@ -280,7 +285,8 @@ static int choose_kernel(struct gpu *g, const struct metrics_ask *ask, struct me
         return err_set(err, ERR_RUN, "no CUDA metrics kernel for head dim %d and %d thresholds",
                        pass->problem.d, ask->n_c);
     pass->n_c = ask->n_c;
-    pass->sums = kind != METRICS_SIGNS;
+    pass->sums = kind != METRICS_SIGNS && kind != METRICS_TOPS;
+    pass->p_max = kind != METRICS_SIGNS;
     pass->unit =
         kind == METRICS_SIGNS || kind == METRICS_SUMS ? ask->c[0] / (double)pass->problem.nk : 1;
     return 0;
@@ -341,8 +347,10 @@ static int pass_args(struct metrics_pass *pass, const void *norm, const struct m
     a->per_scale = (float)(1 / (p->scale * M_LOG2E));
     a->unit = (float)pass->unit;
     a->shift = (float)log2(pass->unit);
-    for (int i = 0; i < ask->n_c; i++)
-        a->below[i] = (float)(ask->c[i] / (double)p->nk);
+    for (int i = 0; i < ask->n_c; i++) {
+        double below = ask->c[i] / (double)p->nk;
+        a->below[i] = (float)(pass->kernel->kind == METRICS_TOPS ? log2(below) : below);
+    }
     *out = a;
     return 0;
 }
@@ -449,7 +457,7 @@ extern "C" int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass
                 (int64_t)n.whole[u][c] * whole_pairs(u) + (int64_t)n.part_pairs[u][c];
         }
     memcpy(&top, &n.p_max, sizeof top);
-    out->p_max = pass->sums ? top : NAN;
+    out->p_max = pass->p_max ? top : NAN;
 out:
     return rc;
 }

@@ -63,10 +63,10 @@ int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm, struc
 /* What is wanted: thresholds, maps or both. */
 struct metrics_ask {
     const double *c; /* thresholds, in units of 1/nk */
-    int n_c;         /* one of them alone is the cheap case: no exponential is taken */
+    int n_c;         /* alone they need no exponential, and one of them is the cheap case */
     bool cells;      /* maps */
-    bool sums;       /* of p over a row, and with thresholds the largest p; maps and several
-                      * thresholds have them unasked */
+    bool sums;       /* of p over a row, and with one threshold the largest p; maps have them
+                      * unasked */
     enum attn_element element; /* of q and k; of float16 there are maps alone */
 };
 
@@ -75,7 +75,8 @@ struct metrics_pass {
     struct attn_problem problem;
     const struct metrics_kernel *kernel;
     int n_c;
-    bool sums;   /* sums of rows and the largest p are there */
+    bool sums;   /* sums of rows are there */
+    bool p_max;  /* and the largest p */
     double unit; /* of p inside the kernel */
     int grid;
     int32_t n_items;
@@ -100,7 +101,7 @@ int metrics_pass_sums(struct gpu *g, const struct metrics_pass *pass, double *su
  * thresholds, and their allowed pairs; needs n_c > 0. */
 struct metrics_below {
     int64_t units[ACCEL_UNITS][METRICS_C], pairs[ACCEL_UNITS][METRICS_C];
-    double p_max; /* NAN of a pass without sums */
+    double p_max; /* NAN of a pass for one threshold without sums */
 };
 int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass, struct metrics_below *out,
                        struct err *err);

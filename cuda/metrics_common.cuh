@@ -24,7 +24,7 @@ struct metrics_args {
     int n_items, nq, nk, causal, offset, cells; /* cells: per row of the maps */
     float scale_log2, per_scale;                /* and 1 / scale_log2 */
     float unit, shift;      /* of p inside METRICS_SIGNS and _SUMS, and its log2 */
-    float below[METRICS_C]; /* c / N */
+    float below[METRICS_C]; /* c / N; METRICS_TOPS: its log2 */
 };
 
 enum { B16, B32, B64, B128, S16, S64, S128 };
@@ -76,15 +76,16 @@ template <int D_, metrics_kind KIND_> struct pass_shape {
     static constexpr int D = D_, WG = 4, BM = METRICS_BM, BN = METRICS_BN, STAGES = 4;
     static constexpr metrics_kind KIND = KIND_;
     static constexpr bool SIGNS = KIND == METRICS_SIGNS || KIND == METRICS_SUMS;
-    static constexpr bool MAPS = KIND == METRICS_MAPS, LEVELS = KIND == METRICS_LEVELS;
-    static constexpr bool EXPS = KIND != METRICS_SIGNS;
+    static constexpr bool MAPS = KIND == METRICS_MAPS, TOPS = KIND == METRICS_TOPS;
+    static constexpr bool LEVELS = KIND == METRICS_LEVELS || TOPS;
+    static constexpr bool EXPS = KIND != METRICS_SIGNS && !TOPS;
     static constexpr int PANELS = D / 64, THREADS = 128 * WG + 96;
     static constexpr int Q_BYTES = BM * D * 2, K_BYTES = BN * D * 2;
     static constexpr int SLOTS = LEVELS ? 3 : 4; /* tiles that wait to be put together */
 };
 
 template <class T> struct pass_found {                  /* in 128 rows x 128 keys */
-    alignas(16) float strips[T::LEVELS ? 8 : 1][T::BN]; /* LEVELS: maxima of 16 rows */
+    alignas(16) float strips[T::LEVELS ? 8 : 1][T::BN]; /* LEVELS: maxima of 16 rows, TOPS: log2 */
     uint32_t words[T::SIGNS ? 8 : 1][4];                /* SIGNS: by strip and place in a quad */
     float2 cells[8][2]; /* MAPS, LEVELS: sum and maximum, by strip and half of the keys */
     int row0, key0;     /* row0 = -1: no more */

@@ -45,7 +45,7 @@ template <class T> struct pass_part {
     uint32_t word;                  /* of its keys: set where both rows are below */
     float sum[2];                   /* of each half of the keys, both rows */
     int peak[2];                    /* the largest p there, as bits */
-    float most[T::LEVELS ? 32 : 1]; /* of each key the larger p of the two rows */
+    float most[T::LEVELS ? 32 : 1]; /* of each key the larger p of the two rows; TOPS: its log2 */
 };
 
 template <class T> struct pass_consumer {
@@ -132,6 +132,16 @@ template <class T> struct pass_consumer {
         p.word = ~(x[0] | x[1]);
     }
 
+    /* Exponents alone. */
+    DEVICE void exponents(const float (&s)[64], pass_part<T> &p)
+    {
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            p.most[i] =
+                fmaxf(fmaf(s[4 * (i >> 1) + (i & 1)], a.scale_log2, -norm[0]),
+                      fmaf(s[4 * (i >> 1) + 2 + (i & 1)], a.scale_log2, -norm[1]));
+    }
+
     /* p of a half of the keys of both rows. The signs enter the word from below. */
     DEVICE void reduce(const float (&s)[64], int half, pass_part<T> &p)
     {
@@ -170,6 +180,8 @@ template <class T> struct pass_consumer {
             p.word = 0;
             reduce(s, 0, p);
             reduce(s, 1, p);
+        } else if constexpr (T::TOPS) {
+            exponents(s, p);
         } else {
             compare(s, p);
         }
@@ -238,7 +250,7 @@ template <class T> struct pass_consumer {
             store_word(p.word, to + offsetof(found, words) + 16 * strip());
         if constexpr (T::LEVELS)
             store_strip(p, edge, to + offsetof(found, strips) + 4 * T::BN * strip());
-        if constexpr (T::MAPS || T::LEVELS)
+        if constexpr (T::EXPS && (T::MAPS || T::LEVELS))
             if (T::MAPS || a.cell_sum)
                 store_cells(p, to + offsetof(found, cells) + 16 * strip());
         if (strip() == 0 && lane() == 0)
@@ -283,7 +295,7 @@ template <class T> struct pass_consumer {
         for (int r = 0; r < 2; r++) {
             int row = row0 + 16 * warp() + (lane() >> 2) + 8 * r;
             norm[r] = row < a.nq ? __ldg(a.norm + row).x + a.shift : INFINITY;
-            norm[r] *= T::EXPS ? 1 : a.per_scale;
+            norm[r] *= T::KIND == METRICS_SIGNS ? a.per_scale : 1;
             sum[r] = 0;
         }
     }

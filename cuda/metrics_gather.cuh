@@ -132,11 +132,12 @@ struct level_parts {
     }
 };
 
-struct level_counter {
+template <class T> struct level_counter {
+    static constexpr float NONE = T::TOPS ? -INFINITY : 0; /* p of no pair, or its log2 */
     const metrics_args &a;
     /* Units below each threshold, in 16 bits each: S64 and S128, B16 and B32, B64 and B128. */
     uint32_t tally[METRICS_C][3];
-    float top; /* the largest p */
+    float top; /* the largest p, or its log2 */
 
     static DEVICE int lane()
     {
@@ -151,7 +152,7 @@ struct level_counter {
 #pragma unroll 1
         for (int i = 0; i < 512 / ROWS; i++) {
             int strip = (i >> 2) * (ROWS / 16), key = 4 * lane() + (i & 3);
-            float p = 0;
+            float p = NONE;
 #pragma unroll
             for (int j = 0; j < ROWS / 16; j++)
                 p = fmaxf(p, from.strips[strip + j][key]);
@@ -256,14 +257,14 @@ struct level_counter {
                 metrics_add_whole(a, i == 0 ? S128 : i == 1 ? B32 : B128, c, tally[c][i] >> 16);
                 tally[c][i] = 0;
             }
-        unsigned most = __reduce_max_sync(~0u, __float_as_uint(top));
+        unsigned most = __reduce_max_sync(~0u, __float_as_uint(T::TOPS ? exp2f(top) : top));
         if (lane() == 0)
             atomicMax(&a.counts->p_max, most);
     }
 
     DEVICE void start()
     {
-        top = 0;
+        top = NONE;
 #pragma unroll
         for (int c = 0; c < METRICS_C; c++)
             tally[c][0] = tally[c][1] = tally[c][2] = 0;
@@ -336,7 +337,7 @@ DEVICE void pass_gather(pass_smem<T> &sm, const metrics_args &a, int b)
             break;
         t.edge = t.key0 > metrics_inside(a, t.row0);
         counter.count(from, t);
-        if constexpr (T::MAPS || T::LEVELS)
+        if constexpr (T::EXPS && (T::MAPS || T::LEVELS))
             if (T::MAPS || a.cell_sum)
                 pass_cells<T>(a, from, t);
         mbar_arrive(smem_addr(&sm.found_empty[b][slot.at])); /* each lane for what it read */

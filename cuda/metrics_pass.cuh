@@ -22,6 +22,7 @@
  * METRICS_LEVELS and units below several thresholds: column maxima of a thread's two rows, then of
  *   the 8 rows of lanes by a transposing butterfly (28 shuffles for 64 scores), so that a warp ends
  *   with the maxima of its 16 rows, four keys per lane.
+ * METRICS_TOPS   the same of log2 p, for the units alone.
  *
  * Tiles on the diagonal or an edge are counted unit by unit with their allowed pairs. Counts are
  * integers and row sums are added in a fixed order: a result has the same bits on every launch.
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     } else if constexpr (T::SIGNS) {
         pass_gather<T, sign_counter>(sm, a, warp - 4 * T::WG - 1);
     } else if constexpr (T::LEVELS) {
-        pass_gather<T, level_counter>(sm, a, warp - 4 * T::WG - 1);
+        pass_gather<T, level_counter<T>>(sm, a, warp - 4 * T::WG - 1);
     } else if constexpr (T::MAPS) {
         pass_gather<T, no_counter>(sm, a, warp - 4 * T::WG - 1);
     }

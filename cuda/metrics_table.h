@@ -13,6 +13,7 @@ enum metrics_kind {
     METRICS_SUMS,   /* and sums of p */
     METRICS_MAPS,   /* maps and sums */
     METRICS_LEVELS, /* and several thresholds */
+    METRICS_TOPS,   /* several thresholds alone */
 };
 
 struct metrics_kernel {

@@ -542,15 +542,17 @@ static int metrics_case(struct bench *b, const char *text, const struct cu_run *
 {
     static const double levels[METRICS_C] = {0.02, 0.1, 0.25, 0.5, 1, 2, 4, 8};
     static const struct metrics_ask maps = {.cells = true, .sums = true},
-        one = {.c = levels + 3, .n_c = 1}, one_sums = {.c = levels + 3, .n_c = 1, .sums = true},
+        one = {.c = levels + 3, .n_c = 1}, tops = {.c = levels, .n_c = METRICS_C}, one_sums = {.c = levels + 3, .n_c = 1, .sums = true},
         eight = {.c = levels, .n_c = METRICS_C, .cells = true, .sums = true};
     struct metrics_job jobs[] = {
         {.name = "reference, errors", .reference = true, .ask = NULL},
         {.name = "1 threshold", .reference = false, .ask = &one},
+        {.name = "8 thresholds", .reference = false, .ask = &tops},
         {.name = "1 threshold, sums of p", .reference = false, .ask = &one_sums},
         {.name = "maps, sums of p", .reference = false, .ask = &maps},
         {.name = "8 thresholds, maps, sums of p", .reference = false, .ask = &eight},
         {.name = "all: 1 threshold", .reference = true, .ask = &one},
+        {.name = "all: 8 thresholds", .reference = true, .ask = &tops},
         {.name = "all: 1 threshold, sums of p", .reference = true, .ask = &one_sums},
         {.name = "all: 8 thresholds, maps, sums of p", .reference = true, .ask = &eight},
     };

@@ -176,7 +176,7 @@ static int check_below(struct metrics_check *k, const struct metrics_pass *pass,
     want->n_c = 2 * n_c;
     TRY(map_below_run(&k->ops, k->lse, want, err));
     TRY(metrics_pass_below(k->g, pass, &got, err));
-    if (pass->sums)
+    if (pass->p_max)
         near(k, "largest p", got.p_max, want->p_max, k->tolerance * want->p_max);
     for (int u = 0; u < BELOW_UNITS; u++)
         for (int i = 0; i < n_c; i++) {
@@ -338,6 +338,7 @@ int cu_metrics_check(struct gpu *g, const struct cu_run *r, bool brief, double *
         {.c = levels + 3, .n_c = 1, .cells = true, .sums = true},
         {.cells = true, .sums = true},
         {.c = levels, .n_c = METRICS_C, .cells = r->c.seed % 2, .sums = true},
+        {.c = levels, .n_c = METRICS_C},
     };
     const size_t n = sizeof asks / sizeof *asks, turn = r->c.seed / 2 % n;
     int rc = 0;

@@ -9,8 +9,9 @@
  * (arXiv 2502.18137): 128 raw query rows, 64 keys after subtracting the mean key.
  *
  * Cost: one further Q K pass, O(N) memory, on the GPU where the metrics are measured there; map=0
- * leaves it out. There one threshold is found by comparing scores, without an exponential, and the
- * largest p and the check that every row of p adds up to 1 are to be asked for (sums=1).
+ * leaves it out. There thresholds are found by comparing scores, without an exponential, and the
+ * check that every row of p adds up to 1, with one threshold the largest p too, is to be asked for
+ * (sums=1).
  */
 #include "core/kernel.h"
 #include "core/mem.h"
@@ -35,7 +36,7 @@ static const struct opt dense_opts[] = {
     {.name = "map", .type = OPT_BOOL, .offset = offsetof(struct dense_params, map), .def = "1",
      .help = "report the statistics of the exact map (one more pass)"},
     {.name = "sums", .type = OPT_BOOL, .offset = offsetof(struct dense_params, sums), .def = "0",
-     .help = "on a GPU with one threshold: add up p in every row and find the largest, too"},
+     .help = "on a GPU: add up p in every row, and with one threshold find the largest"},
     {.name = "sim_block_q", .type = OPT_INT, .offset = offsetof(struct dense_params, sim_block_q),
      .def = "128", .min = 1, .max = 1 << 20, .unit = "rows", .help = "query rows per sim_q block"},
     {.name = "sim_block_k", .type = OPT_INT, .offset = offsetof(struct dense_params, sim_block_k),
@@ -114,7 +115,7 @@ static int map_on_accel(const struct dense_state *s, struct map_below *b, struct
     struct accel_map m;
     int rc = 0;
     TRY(map_below_accel(s->ctx, &s->in.x, s->params->sums, b, &m, err));
-    if (!isnan(m.p_max)) /* the pass had every p */
+    if (s->params->sums)
         TRY(record_metric(r, "p_sum_err", m.sum_err, err));
     if (m.time.samples) {
         TRY(record_metric(r, "time_map_ns", m.time.median, err));
