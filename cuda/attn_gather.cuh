@@ -5,7 +5,7 @@
  *
  * A stage is handed over when the copies of the next one are on their way: then its own have
  * landed, and a fence makes them visible to wgmma. Bytes are those of TMA, but in requests of 16, each
- * with its own address: a stage takes about twice as long.
+ * with its own address: a stage takes about a third longer.
  */
 #ifndef LACUNA_ATTN_GATHER_CUH
 #define LACUNA_ATTN_GATHER_CUH

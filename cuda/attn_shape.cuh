@@ -42,8 +42,8 @@ struct shape {
     static constexpr int POSITIONS = UNITS + (BITS || FILTER);
     static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
     /* setmaxnreg moves registers inside what the launch took: 168 x 3 or 128 x 4 per thread. */
-    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : 40;
-    static constexpr int REGS_CONSUMER = WG == 3 ? 160 : 232;
+    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : GATHER ? 56 : 40;
+    static constexpr int REGS_CONSUMER = WG == 3 ? 160 : GATHER ? 224 : 232;
 };
 
 template <class T> struct attn_smem {

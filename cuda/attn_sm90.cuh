@@ -8,9 +8,9 @@
  *
  * Tile: WG x 64 query rows against BN keys, D channels; the shapes are in attn_shape.cuh.
  * Threads: a producer warpgroup, of which one warp issues TMA copies, and WG consumer warpgroups.
- * Registers: 40/232 per producer and consumer thread, 32/160 with three consumer warpgroups, moved
- *   by setmaxnreg: a consumer holds BN/2 scores, BN/4 packed probabilities and D/2 outputs, which
- *   is what limits BN.
+ * Registers: 40/232 per producer and consumer thread, 56/224 when gathering, 32/160 with three
+ *   consumer warpgroups, moved by setmaxnreg: a consumer holds BN/2 scores, BN/4 packed
+ *   probabilities and D/2 outputs, which is what limits BN.
  * Shared memory: up to 224 KB: queries, STAGES of keys and of values, and the outgoing tile.
  * Why this shape: 128 rows per CTA keep L2 traffic at 128 FLOP per byte, and two warpgroups that
  *   take turns at the tensor cores hide one's softmax under the other's products.
