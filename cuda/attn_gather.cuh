@@ -15,7 +15,7 @@
 #define PRODUCER_BARRIER 8
 
 template <class T> struct gatherer {
-    static constexpr int CHUNKS = T::D / 8, ROWS = T::COPIERS / CHUNKS; /* rows of a pass */
+    static constexpr int CHUNKS = T::D / 8, ROWS = 32 / CHUNKS; /* rows of a warp at a time */
 
     attn_smem<T>      &sm;
     const attn_args   &a;
@@ -23,20 +23,29 @@ template <class T> struct gatherer {
     ring<T::QBUFS>     q;
     ring<T::STAGES>    k, v;
     uint32_t           landing; /* barrier of the copies under way, 0 = none */
-    int                entry_v, head_v; /* of the values that are still to be copied */
+    int                key_v, head_v; /* of the values that are still to be copied */
 
-    /* Rows of x whose numbers are keys[0 .. BN); -1 becomes a row of zeros. */
-    DEVICE void copy_rows(uint8_t *tile, const void *x, int head, const int32_t *keys)
+    /* A warp copies 32 rows of x; `key` is the number of the lane's row, -1 makes it zeros. */
+    DEVICE void copy_rows(uint8_t *tile, const void *x, int head, int key)
     {
-        int chunk = threadIdx.x % CHUNKS, row = threadIdx.x / CHUNKS;
+        int chunk = threadIdx.x % CHUNKS, first = (threadIdx.x & 31) / CHUNKS;
+        int row = (threadIdx.x & ~31) + first;
         const char *src = (const char *)x + (size_t)head * a.nk * (T::D * 2) + chunk * 16;
-        uint32_t dst = smem_addr(tile) + chunk / 8 * (T::BN * 128) + row * 128 +
-                       ((chunk ^ row) & 7) * 16;
-#pragma unroll 4
-        for (int i = 0; i < T::BN / ROWS; i++) {
-            int key = __ldg(keys + row + i * ROWS);
-            cp_async(dst + i * ROWS * 128, src + (size_t)(key < 0 ? 0 : key) * (T::D * 2), key >= 0);
-        }
+        uint32_t dst = smem_addr(tile) + chunk / 8 * (T::BN * 128) + row * 128;
+        uint32_t place = ((chunk ^ row) & 7) * 16;
+#pragma unroll 1
+        for (int j = 0; j < 32; j += 16, dst += 16 * 128)
+#pragma unroll
+            for (int i = 0; i < 16; i += ROWS) {
+                int k = __shfl_sync(~0u, key, first + j + i);
+                cp_async(dst + i * 128 + (place ^ (i & 7) * 16),
+                         src + (size_t)max(k, 0) * (T::D * 2), k >= 0);
+            }
+    }
+
+    DEVICE int lane_key(int entry) const
+    {
+        return __ldg(a.keys + (size_t)entry * T::BN + threadIdx.x);
     }
 
     /* The copies issued since the last call belong to `bar`; those before them are handed over. */
@@ -64,7 +73,7 @@ template <class T> struct gatherer {
     DEVICE void copy_values()
     {
         mbar_wait(smem_addr(&sm.v_empty[v.at]), v.parity ^ 1);
-        copy_rows(sm.v[v.at], a.v, head_v, a.keys + (size_t)entry_v * T::BN);
+        copy_rows(sm.v[v.at], a.v, head_v, key_v);
         publish(smem_addr(&sm.v_full[v.at]));
         v.next();
     }
@@ -90,10 +99,13 @@ template <class T> struct gatherer {
         while (ticket < (unsigned)a.n_items) {
             int4 item = __ldg(a.items + ticket);
             int  head = item.x / a.q_blocks;
+            int  key = lane_key(item.z - 1);
             if (threadIdx.x == 0)
                 start_item(item, head);
+            __syncwarp();
             q.next();
             for (int e = item.z - 1; e >= item.y; e--) {
+                int next = lane_key(max(e - 1, item.y)); /* on its way while rows are copied */
                 mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
                 if (threadIdx.x == 0) {
                     int bits = __ldg(a.bits + e);
@@ -102,12 +114,14 @@ template <class T> struct gatherer {
                     if (bits >= 0)
                         bulk_prefetch(a.words + (size_t)bits * 256, 2048);
                 }
-                copy_rows(sm.k[k.at], a.k, head / a.group, a.keys + (size_t)e * T::BN);
+                __syncwarp();
+                copy_rows(sm.k[k.at], a.k, head / a.group, key);
                 publish(smem_addr(&sm.k_full[k.at]));
                 k.next();
                 if (pending)
                     copy_values();
-                entry_v = e;
+                key_v = key;
+                key = next;
                 head_v = head / a.group;
                 pending = true;
             }
