@@ -321,6 +321,8 @@ static int session_describe(struct accel_session *s, struct jw *w, struct err *e
     rc = measure_ceilings(s, &own);
     pthread_mutex_unlock(&s->lock);
     jw_kstr(w, "name", s->gpu.name);
+    jw_kint(w, "device", s->gpu.device);
+    jw_kstr(w, "uuid", s->gpu.uuid);
     jw_kint(w, "sm", s->gpu.sm);
     jw_kint(w, "multiprocessors", s->gpu.sms);
     jw_kint(w, "cuda_driver", s->gpu.driver);

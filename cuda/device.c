@@ -63,6 +63,15 @@ out:
     return rc;
 }
 
+/* GPU-8-4-4-4-12 hexadecimal digits. */
+static void write_uuid(const unsigned char *bytes, char out[41])
+{
+    out += sprintf(out, "GPU");
+    for (int i = 0; i < 16; i++)
+        out += sprintf(out, i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
+                       bytes[i]);
+}
+
 int gpu_describe(int device, struct gpu *g, struct err *err)
 {
     int                   rc = 0;
@@ -74,6 +83,7 @@ int gpu_describe(int device, struct gpu *g, struct err *err)
     g->l2_bytes = p.l2CacheSize;
     g->memory_bytes = (int64_t)p.totalGlobalMem;
     snprintf(g->name, sizeof g->name, "%.120s", p.name);
+    write_uuid((const unsigned char *)p.uuid.bytes, g->uuid);
 out:
     return rc;
 }

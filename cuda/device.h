@@ -36,7 +36,7 @@ struct gpu {
     int               device, sm;  /* index; compute capability * 10 + minor, as 90 */
     int               sms;         /* multiprocessors */
     int64_t           l2_bytes, memory_bytes;
-    char              name[128];
+    char              name[128], uuid[41]; /* as nvidia-smi -L prints them */
     int               driver, runtime; /* versions as 13000 */
     cudaStream_t      stream;
     cudaStream_t      side;        /* of higher priority: between gpu_fork and gpu_join */
