@@ -20,6 +20,9 @@ template <class T> struct consumer {
     int                tile, slot, n; /* of the item: x and w of its entry, stages */
     int                masked;    /* stages of the item from its end that may need masking */
     bool               have_p;    /* p holds probabilities that have not met their values */
+    ring<T::STAGES>    done;      /* BLOCKS_PAIR: the stage that those are of */
+    ring<T::STAGES>    skipped;   /* BLOCKS_PAIR, if owing: one that was not wanted, whose values are */
+    bool               owing;     /* still to be returned */
     float              o[D / 2], m[2], l[2];
     uint32_t           p[BN / 4];
 
@@ -32,8 +35,7 @@ template <class T> struct consumer {
     DEVICE bool fetch_item(int4 &next)
     {
         mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
-        const int4 &x = sm.work[q.at];
-        next = make_int4(warp_load(&x.x), warp_load(&x.y), warp_load(&x.z), warp_load(&x.w));
+        next = warp_load(&sm.work[q.at]);
         return next.x >= 0;
     }
 
@@ -273,7 +275,7 @@ template <class T> struct consumer {
     DEVICE void step(bool last, bool clipped = true)
     {
         float s[BN / 2];
-        ring<T::STAGES> before = kv;
+        ring<T::STAGES> before = pending();
         kv.next();
         int   block;
         uint2 kept;
@@ -296,7 +298,7 @@ template <class T> struct consumer {
         pack(s);
         if (grows)
             rescale(c);
-        have_p = true;
+        leave_pending();
     }
 
     /* P V of the stage at hand, alone; its values are released. */
@@ -310,20 +312,51 @@ template <class T> struct consumer {
         have_p = false;
     }
 
-    /* A stage that this warpgroup does not want (BLOCKS_PAIR): it waits for the copies and returns
-     * the buffers, so that the barriers count right. */
+    /* The stage whose probabilities are pending. */
+    DEVICE ring<T::STAGES> pending() const
+    {
+        return T::KIND == BLOCKS_PAIR ? done : kv;
+    }
+
+    /* At the end of a stage: its probabilities are pending. */
+    DEVICE void leave_pending()
+    {
+        have_p = true;
+        if (T::KIND == BLOCKS_PAIR) {
+            done = kv;
+            settle();
+        }
+    }
+
+    /* Return the values of a skipped stage. They must have landed, or the barriers count wrong. */
+    DEVICE void settle()
+    {
+        if (owing) {
+            mbar_wait(smem_addr(&sm.v_full[skipped.at]), skipped.parity);
+            arrive(&sm.v_empty[skipped.at]);
+        }
+        owing = false;
+    }
+
+    /* A stage that this warpgroup does not want (BLOCKS_PAIR). Its keys are returned at once, its
+     * values, which may be on their way, at the end of the next stage: waiting for them here would
+     * let one warpgroup wait for buffers that the other one returns. The P V that is pending goes
+     * along with the next Q K, unless a second stage is skipped, whose values need the buffer. */
     DEVICE void skip(bool last)
     {
-        take_turn();
-        if (have_p)
+        if (owing && have_p) {
+            ring<T::STAGES> here = kv;
+            kv = done;
             flush();
-        pass_turn();
+            kv = here;
+        }
+        settle();
         kv.next();
         arrive(&sm.k_empty[kv.at]);
         if (last)
             arrive(&sm.q_empty[q.at]);
-        mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
-        arrive(&sm.v_empty[kv.at]);
+        skipped = kv;
+        owing = true;
     }
 
     /* A stage of a pair list, which may be wanted in full, in part or not at all. */
@@ -335,12 +368,10 @@ template <class T> struct consumer {
         int wanted = (key_of(here.at, 0) >> w & 1) + (key_of(here.at, T::UNITS - 1) >> w & 1);
         if (wanted == 0)
             skip(last);
-        else if (!have_p)
-            step<true, false>(last);
         else if (wanted == 2 && !masked)
-            step<false, true>(last);
+            have_p ? step<false, true>(last) : step<false, false>(last);
         else
-            step<true, true>(last);
+            have_p ? step<true, true>(last) : step<true, false>(last);
     }
 
     /* First stage of an item, issued together with the last P V of the one before it (PENDING);
@@ -373,7 +404,7 @@ template <class T> struct consumer {
         clear_outputs();
         m[0] = m_new[0], m[1] = m_new[1];
         l[0] = l_new[0], l[1] = l_new[1];
-        have_p = true;
+        leave_pending();
     }
 
     /* Normalise and store the outputs of an item; a piece of a split row goes to its slot. */
@@ -481,7 +512,7 @@ template <class T> struct consumer {
             first_step<false, false>(next, before);
             for (;;) {
                 run_stages();
-                before = kv;
+                before = pending();
                 kv.next();
                 q.next();
                 if (!fetch_item(next))
@@ -496,6 +527,8 @@ template <class T> struct consumer {
                 flush();
             finish();
         }
+        if (T::KIND == BLOCKS_PAIR)
+            settle();
         if (t() == 0)
             tma_store_wait_read();
     }

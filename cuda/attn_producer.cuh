@@ -1,7 +1,8 @@
 /*
  * attn_producer.cuh - the producer of the Hopper attention kernels: one warp that draws work items
  * and issues the TMA copies of their queries, keys and values: its lanes look up the positions of a
- * stage's units, the first one does the rest (attn_sm90.cuh).
+ * stage's units, the first one does the rest (attn_sm90.cuh). Of lists whose stages may be skipped
+ * another warp copies the values.
  */
 #ifndef LACUNA_ATTN_PRODUCER_CUH
 #define LACUNA_ATTN_PRODUCER_CUH
@@ -25,7 +26,34 @@ template <class T> struct producer {
 
     static DEVICE int lane()
     {
-        return threadIdx.x;
+        return T::PRODUCERS > 1 ? threadIdx.x & 31 : threadIdx.x;
+    }
+
+    static DEVICE int stages_of(const int4 &item)
+    {
+        return (item.z - item.y + UNITS - 1) / UNITS;
+    }
+
+    /* From the end to the beginning; what is no whole stage comes first. */
+    DEVICE span first_span(const int4 &item) const
+    {
+        span s;
+        s.beg = T::FILTER ? item.y : item.z - 1 - (item.z - item.y - 1) % UNITS;
+        s.end = T::FILTER ? s.beg + 1 : item.z;
+        s.key = first_key(s);
+        return s;
+    }
+
+    /* Its keys are in flight while the stage before it waits for its buffer. */
+    DEVICE span next_span(const span &s, bool any) const
+    {
+        span next;
+        next.beg = T::FILTER ? s.end : s.beg - UNITS;
+        next.end = next.beg + UNITS;
+        next.key = NO_KEY;
+        if (any)
+            next.key = first_key(next);
+        return next;
     }
 
     /* First key of the lane's unit, the wanted bits of a pair list in the low ones; in the lane
@@ -135,6 +163,24 @@ template <class T> struct producer {
         return __shfl_sync(~0u, x, 0);
     }
 
+    /* The warp of the values: of the items that the other one drew. */
+    DEVICE void run_values()
+    {
+        for (;; q.next()) {
+            mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
+            int4 item = warp_load(&sm.work[q.at]);
+            if (item.x < 0)
+                break;
+            warp_arrive(smem_addr(&sm.q_empty[q.at]));
+            span s = first_span(item), next;
+            int  head = item.x / a.q_blocks / a.group;
+            for (int i = stages_of(item); i > 0; i--, s = next) {
+                next = next_span(s, i > 1);
+                issue_values(s, head);
+            }
+        }
+    }
+
     DEVICE void run()
     {
         span s, next, values;         /* values: of the keys issued last */
@@ -143,18 +189,13 @@ template <class T> struct producer {
         while (ticket < (unsigned)a.n_items) {
             int4 item = __ldg(a.items + ticket);
             int head = item.x / a.q_blocks, head_k = head / a.group;
-            /* from the end to the beginning; what is no whole stage comes first */
-            s.beg = T::FILTER ? item.y : item.z - 1 - (item.z - item.y - 1) % UNITS;
-            s.end = T::FILTER ? s.beg + 1 : item.z;
-            s.key = first_key(s);
+            s = first_span(item);
             issue_queries(item, head);
-            for (int i = (item.z - item.y + UNITS - 1) / UNITS; i > 0; i--, s = next) {
-                next.beg = T::FILTER ? s.end : s.beg - UNITS;
-                next.end = next.beg + UNITS;
-                next.key = NO_KEY;
-                if (i > 1) /* in flight while this stage waits for its buffer */
-                    next.key = first_key(next);
+            for (int i = stages_of(item); i > 0; i--, s = next) {
+                next = next_span(s, i > 1);
                 issue_keys(s, head_k);
+                if (T::PRODUCERS > 1)
+                    continue;
                 if (head_v >= 0)
                     issue_values(values, head_v);
                 values = s;

@@ -39,6 +39,10 @@ struct shape {
     static constexpr bool GATHER = KIND == BLOCKS_GATHER, BITS = KIND == BLOCKS_BITS || GATHER;
     static constexpr bool FILTER = KIND == BLOCKS_FILTER;
     static constexpr int COPIERS = GATHER ? 128 : 1; /* producer threads that fill a stage */
+    /* Producer warps: one for all copies, or another one for values, when warpgroups skip stages and
+     * so do not return keys and values in the order in which they came. */
+    static constexpr int PRODUCERS = KIND == BLOCKS_PAIR ? 2 : 1;
+    static constexpr int Q_ARRIVALS = ARRIVALS + PRODUCERS - 1; /* of the queries, with the item */
     static constexpr int POSITIONS = UNITS + (BITS || FILTER);
     static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
     /* setmaxnreg moves registers inside what the launch took: 168 x 3 or 128 x 4 per thread. */
@@ -75,7 +79,7 @@ template <class T> DEVICE void attn_begin(attn_smem<T> &sm, const attn_maps &map
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::QBUFS; i++) {
             mbar_init(smem_addr(&sm.q_full[i]), 1);
-            mbar_init(smem_addr(&sm.q_empty[i]), T::ARRIVALS);
+            mbar_init(smem_addr(&sm.q_empty[i]), T::Q_ARRIVALS);
         }
         for (int i = 0; i < T::STAGES; i++) {
             mbar_init(smem_addr(&sm.k_full[i]), T::COPIERS);

@@ -7,7 +7,8 @@
  * blocks the pairs whose bit is set. The CPU reference is attn_rows (core/attention.h).
  *
  * Tile: WG x 64 query rows against BN keys, D channels; the shapes are in attn_shape.cuh.
- * Threads: a producer warpgroup, of which one warp issues TMA copies, and WG consumer warpgroups.
+ * Threads: a producer warpgroup, of which one warp or two issue TMA copies, and WG consumer
+ *   warpgroups.
  * Registers: 40/232 per producer and consumer thread, 56/224 when gathering, 32/160 with three
  *   consumer warpgroups, moved by setmaxnreg: a consumer holds BN/2 scores, BN/4 packed
  *   probabilities and D/2 outputs, which is what limits BN.
@@ -59,6 +60,9 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         } else if (threadIdx.x < 32) {
             producer<T> p = {sm, a, maps};
             p.run();
+        } else if (T::PRODUCERS > 1 && threadIdx.x < 64) {
+            producer<T> p = {sm, a, maps};
+            p.run_values();
         }
     } else {
         regs_inc<T::REGS_CONSUMER>();

@@ -223,6 +223,11 @@ DEVICE int warp_load(const int *p)
     return uniform(x);
 }
 
+DEVICE int4 warp_load(const int4 *p)
+{
+    return make_int4(warp_load(&p->x), warp_load(&p->y), warp_load(&p->z), warp_load(&p->w));
+}
+
 DEVICE void warp_arrive(uint32_t bar)
 {
     asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\n"
