@@ -214,8 +214,8 @@ template <class T> struct consumer {
             o[i] *= c[i >> 1 & 1];
     }
 
-    /* Scores to probabilities, which are added to sum[]. */
-    template <bool MASKED>
+    /* Scores [FROM, TO) to probabilities, which are added to sum[]. */
+    template <bool MASKED, int FROM = 0, int TO = BN / 2>
     DEVICE void exponentials(float (&s)[BN / 2], const float (&mx)[2], float (&sum)[2])
     {
         float base[2], add[2][2] = {{0, 0}, {0, 0}};
@@ -226,7 +226,7 @@ template <class T> struct consumer {
                 base[r] = 0;
         }
 #pragma unroll
-        for (int i = 0; i < BN / 2; i++) {
+        for (int i = FROM; i < TO; i++) {
             const int r = i >> 1 & 1;
             s[i] = exp2_fast(fmaf(s[i], a.scale_log2, -base[r]));
             add[r][i & 1] += s[i];
@@ -282,19 +282,28 @@ template <class T> struct consumer {
         multiply<PENDING>(s, before, block, kept);
         if (MASKED)
             mask_stage(s, tile, block, kept, clipped);
-        arrive(&sm.k_empty[kv.at]);
+        constexpr int EARLY = PENDING ? T::EARLY : 0;
+        if (!EARLY)
+            arrive(&sm.k_empty[kv.at]);
         if (last)
             arrive(&sm.q_empty[q.at]);
         float limit[2] = {m[0] + a.grow, m[1] + a.grow}, c[2];
         bool grows = __any_sync(~0u, may_exceed(s, limit));
         if (grows) /* a branch here also keeps ptxas from waiting before the maximum is known */
             raise(s, limit, c);
+        if (EARLY) {
+            exponentials<MASKED, 0, EARLY>(s, m, l);
+            /* ptxas would move them behind the wait below: so the return of the keys hangs on their
+             * sum, which is not negative. */
+            int none = __float_as_int(fminf(l[0], l[1])) >> 31;
+            warp_arrive(smem_addr(&sm.k_empty[kv.at]) + none);
+        }
         if (PENDING) {
             wgmma_wait<0>();
             hold(o);
             arrive(&sm.v_empty[before.at]);
         }
-        exponentials<MASKED>(s, m, l);
+        exponentials<MASKED, EARLY>(s, m, l);
         pack(s);
         if (grows)
             rescale(c);

@@ -43,6 +43,11 @@ struct shape {
      * so do not return keys and values in the order in which they came. */
     static constexpr int PRODUCERS = KIND == BLOCKS_PAIR ? 2 : 1;
     static constexpr int Q_ARRIVALS = ARRIVALS + PRODUCERS - 1; /* of the queries, with the item */
+    /* Of the BN/2 exponentials of a thread and stage, how many come before the end of the P V that
+     * runs beside them. Three warpgroups have no registers for it; stages of two units and tiles with
+     * bits gained nothing. */
+    static constexpr int EARLY =
+        WG == 3 || KIND == BLOCKS_PAIR || BITS || (D == 128 && UNITS > 1) ? 0 : 24;
     static constexpr int POSITIONS = UNITS + (BITS || FILTER);
     static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
     /* setmaxnreg moves registers inside what the launch took: 168 x 3 or 128 x 4 per thread. */

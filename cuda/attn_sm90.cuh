@@ -18,9 +18,8 @@
  *
  * A warpgroup does not follow its rows' maxima: a reference is kept until some score exceeds it by
  * 2^8 (exact in bf16 all the same), so that most stages need one vote instead of four shuffles, a
- * factor and a rescaling. Only that test overlaps the warpgroup's own P V; exponentials started
- * before its end leave no free registers to pack into, and cost more than they hide (3 to 4 %
- * of all cycles on an H200).
+ * factor and a rescaling. That test and the first exponentials (EARLY) overlap the warpgroup's own
+ * P V. The others do not: packing, which must wait for it, fills the gaps between them.
  *
  * The grid is persistent. Work items (attn_item) are drawn from a counter in the order of the plan,
  * and consumers run all their items as one stream: the last P V of an item is issued together with
