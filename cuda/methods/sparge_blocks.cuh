@@ -10,6 +10,7 @@
 #define LACUNA_SPARGE_BLOCKS_CUH
 
 #include "cuda/means.cuh"
+#include "cuda/warp.cuh"
 
 #include <cuda_bf16.h>
 
@@ -121,9 +122,8 @@ judge_like(const block_args &a, const float (&part)[WARPS][D], const float (&lon
            int rows, int lane, bool whole, uint8_t *like)
 {
     float4 u = judge_total<D, WARPS>(part, lane);
-    double s = (double)u.x * u.x + (double)u.y * u.y + (double)u.z * u.z + (double)u.w * u.w;
-    for (int step = 16; step; step /= 2)
-        s += __shfl_xor_sync(~0u, s, step);
+    double s =
+        warp_add((double)u.x * u.x + (double)u.y * u.y + (double)u.z * u.z + (double)u.w * u.w);
     if (lane)
         return;
     s /= (double)rows * rows;
@@ -139,6 +139,7 @@ judge_like(const block_args &a, const float (&part)[WARPS][D], const float (&lon
 
 /* Where a thread's rows are. Past the end of x the last row stands in, which changes no maximum. */
 template <int D, int BLOCK> struct judge_place {
+    static constexpr int STEP = judge_shape<D, BLOCK>::STEP;
     const uint4 *from;
     int left; /* rows from the thread's first to the end of the block */
     __device__ __forceinline__ judge_place(const block_args &a, int64_t head, int64_t block)
@@ -150,18 +151,18 @@ template <int D, int BLOCK> struct judge_place {
     }
     __device__ __forceinline__ bool real(int i) const
     {
-        return i * (BLOCK / JUDGE_ROWS) < left;
+        return i * STEP < left;
     }
     __device__ __forceinline__ uint4 load(int i) const
     {
-        return from[min(i * (BLOCK / JUDGE_ROWS), left - 1) * (D / 8)];
+        return from[min(i * STEP, left - 1) * (D / 8)];
     }
     __device__ __forceinline__ void load(uint4 (&raw)[8]) const
     {
         if (real(JUDGE_ROWS - 1)) {
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                raw[i] = from[i * (BLOCK / JUDGE_ROWS) * (D / 8)];
+                raw[i] = from[i * STEP * (D / 8)];
         } else {
 #pragma unroll
             for (int i = 0; i < 8; i++)

@@ -7,8 +7,7 @@
 #define LACUNA_SPARGE_ROWS_CUH
 
 #include "cuda/cut.cuh"
-
-#define ROW_WARPS 8
+#include "cuda/maprows.cuh"
 
 struct row_args {
     const double *score;
@@ -187,7 +186,7 @@ static __device__ __forceinline__ void keep_blocks(const row_args &a, int64_t ro
 
 /* A warp per row of up to 32 N blocks; N = 0: of any number, in shared memory. */
 template <int N>
-static __global__ void __launch_bounds__(32 * ROW_WARPS) select_rows(const row_args a)
+static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const row_args a)
 {
     extern __shared__ double shared[];
     int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);

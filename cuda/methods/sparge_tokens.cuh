@@ -13,7 +13,7 @@
 
 /* Sum of a[] over the threads of a block that hold the same 8 channels; the first D threads get one
  * channel each. Lanes of a channel group are apart by D / 8. */
-template <int D, class T> static __device__ T sum_columns(T (&a)[8], T *shared)
+template <int D> static __device__ double sum_columns(double (&a)[8], double *shared)
 {
     constexpr int LANES = D / 8;
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -28,7 +28,7 @@ template <int D, class T> static __device__ T sum_columns(T (&a)[8], T *shared)
         for (int i = 0; i < 8; i++)
             shared[warp * D + lane * 8 + i] = a[i];
     __syncthreads();
-    T sum = 0;
+    double sum = 0;
     if (threadIdx.x < D)
         for (int w = 0; w < THREADS / 32; w++)
             sum += shared[w * D + threadIdx.x];

@@ -13,6 +13,7 @@
  * softmax and cut move few bytes: they run on a second stream beside the pass over the other half
  * of the queries, or over V.
  */
+#include "core/intmath.h"
 #include "cuda/lists.h"
 #include "cuda/maprows.cuh"
 #include "cuda/methods/sparge_blocks.cuh"
@@ -47,7 +48,7 @@ static int launch_blocks(struct gpu *g, int heads, int block, const block_args &
 {
     int rc = 0;
     dim3 grid((unsigned)a.blocks, (unsigned)heads);
-    unsigned threads = (unsigned)(block * D / (8 * JUDGE_ROWS));
+    int threads = block == 64 ? judge_shape<D, 64>::SIZE : judge_shape<D, 128>::SIZE;
     if (block == 64 && a.q8)
         judge_blocks<D, 64, KEYS, true><<<grid, threads, 0, g->stream>>>(a);
     else if (block == 64)
@@ -132,16 +133,16 @@ out:
 static int launch_select(const row_args &a, cudaStream_t stream, struct err *err)
 {
     int rc = 0;
-    unsigned blocks = (unsigned)((a.rows + ROW_WARPS - 1) / ROW_WARPS);
+    unsigned blocks = (unsigned)ceil_div(a.rows, MAX_ROW_WARPS);
     if (a.units <= 256) {
-        select_rows<8><<<blocks, 32 * ROW_WARPS, 0, stream>>>(a);
+        select_rows<8><<<blocks, 32 * MAX_ROW_WARPS, 0, stream>>>(a);
     } else if (a.units <= 512) {
-        select_rows<16><<<blocks, 32 * ROW_WARPS, 0, stream>>>(a);
+        select_rows<16><<<blocks, 32 * MAX_ROW_WARPS, 0, stream>>>(a);
     } else {
         int bytes = a.units * 8, warps = row_warps(bytes);
         CU(err, cudaFuncSetAttribute((const void *)select_rows<0>,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, warps * bytes));
-        blocks = (unsigned)((a.rows + warps - 1) / warps);
+        blocks = (unsigned)ceil_div(a.rows, warps);
         select_rows<0><<<blocks, 32 * warps, warps * bytes, stream>>>(a);
     }
     CU_LAUNCHED(err);
@@ -181,8 +182,8 @@ static int launch_rows(struct gpu *g, const struct select_job *job, int head0, i
                   l->map + row0 * l->words,
                   l->count + row0};
     if (!s->dense)
-        score_means<<<dim3((n + SCORE_TILE - 1) / SCORE_TILE,
-                           ((unsigned)l->groups + SCORE_TILE - 1) / SCORE_TILE, count),
+        score_means<<<dim3((unsigned)ceil_div(n, SCORE_TILE),
+                           (unsigned)ceil_div(l->groups, SCORE_TILE), count),
                       128, 0, g->side>>>(
             s->q_mean + row0 * p->d, s->k_mean + (int64_t)kv0 * n * p->d, p->d, (int)l->groups, n,
             per_kv, p->scale, p->causal, s->bq, s->bk, s->score + row0 * n);
@@ -251,7 +252,7 @@ static bool fits(const struct select_problem *p, char why[160])
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
     else if (!select_is(p, "map_dtype", "f32") || !select_is(p, "cdf_dtype", "f32"))
         snprintf(why, 160, "the GPU side has map_dtype=f32 and cdf_dtype=f32");
-    else if ((p->nk + bk - 1) / bk > MAX_UNITS || p->nq > INT32_MAX / 2)
+    else if (ceil_div(p->nk, bk) > MAX_UNITS || p->nq > INT32_MAX / 2)
         snprintf(why, 160, "the GPU side takes rows of up to %d blocks", MAX_UNITS);
     else
         return true;
@@ -264,7 +265,7 @@ static int init_operands(struct gpu *g, struct select_job *job, struct err *err)
     const struct select_lists *l = &job->lists;
     struct select_operands *o = &job->operands;
     int rc = 0;
-    o->v_keys = (p->nk + 127) / 128 * 128;
+    o->v_keys = ceil_div(p->nk, 128) * 128;
     TRY(gpu_alloc(g, p->heads * p->nq * p->d, &o->q, err));
     TRY(gpu_alloc(g, p->kv_heads * p->nk * p->d, &o->k, err));
     TRY(gpu_alloc(g, p->heads * l->groups * 4, &o->q_scale, err));
@@ -299,7 +300,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->tau = select_num(p, "tau");
     s->topk = select_num(p, "topk");
     s->v_top = select_is(p, "v_max", "2.25") ? 2.25f : 448.0f;
-    s->shares = (p->nk + MEAN_ROWS - 1) / MEAN_ROWS;
+    s->shares = ceil_div(p->nk, MEAN_ROWS);
     TRY(select_lists_init(g, job, s->bq, s->bk, err));
     TRY(gpu_alloc(g, p->kv_heads * s->shares * p->d * 8, &s->partial, err));
     TRY(gpu_alloc(g, p->kv_heads * p->d * 4LL, &s->kbar, err));
