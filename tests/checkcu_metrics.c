@@ -19,8 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-
 static const double levels[METRICS_C] = {0.02, 0.25, 0.5, 1, 1.5, 4, 16, 100};
 
 struct metrics_check {
