@@ -33,7 +33,7 @@ static void lists_free(struct lists *l)
 static int64_t allowed(const struct mask *m, const struct lists *l, int64_t g)
 {
     int64_t last = (g + 1) * l->bq < m->nq ? (g + 1) * l->bq : m->nq;
-    return (mask_limit(m, last - 1) + l->bk - 1) / l->bk;
+    return ceil_div(mask_limit(m, last - 1), l->bk);
 }
 
 /* Blocks of group g, written to `col` unless it is NULL; returns their number. */
@@ -71,7 +71,7 @@ static int make_lists(const struct mask *masks, int64_t n, int64_t nq, struct li
                       struct err *err)
 {
     int rc = 0;
-    l->n_groups = (nq + l->bq - 1) / l->bq;
+    l->n_groups = ceil_div(nq, l->bq);
     TRY(mem_alloc(&l->ptr, l->n_groups + 1, sizeof *l->ptr, "block lists", err));
     TRY(mem_alloc(&l->col, walk(masks, n, l, false), sizeof *l->col, "block lists", err));
     walk(masks, n, l, true);

@@ -9,6 +9,7 @@
  */
 #include "sim/acceltiles.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
 
@@ -262,7 +263,7 @@ static int add_group(struct accel_tiles *t, struct group *g, int64_t max_bytes, 
         TRY(add_tile(t, g, &x, max_bytes, why, err));
     }
     if (n_keys)
-        memset(g->packed, 0, (size_t)((n_keys + TILE - 1) / TILE * TILE * 2) * sizeof *g->packed);
+        memset(g->packed, 0, (size_t)(ceil_div(n_keys, TILE) * TILE * 2) * sizeof *g->packed);
     for (int64_t c = 0; c < g->n_cols; c++) {
         struct tile x = {g->map + c * TILE * 2, c * TILE, NULL, TILE};
         if (!g->seen[c])
@@ -310,7 +311,7 @@ static int count_rows(struct group *g, const struct mask *m, int64_t row0, int64
         tiles[0] += to - (from > last ? from - 1 : last);
         last = to;
     }
-    tiles[1] += (keys + TILE - 1) / TILE;
+    tiles[1] += ceil_div(keys, TILE);
 out:
     return rc;
 }
@@ -334,7 +335,7 @@ out:
 static int make_groups(struct group *g, const struct mask *masks, int64_t n, int64_t max_bytes,
                        struct accel_tiles *t, char why[160], struct err *err)
 {
-    int64_t groups = (masks->nq + TILE - 1) / TILE;
+    int64_t groups = ceil_div(masks->nq, TILE);
     const struct mask *m = masks;
     int rc = 0;
     TRY(mem_zalloc(&t->ptr, groups + 1, sizeof *t->ptr, "tiles", err));
@@ -357,7 +358,7 @@ int accel_tiles_make(const struct mask *masks, int64_t n, enum tile_keys which, 
 
     memset(t, 0, sizeof *t);
     TRY(mem_zalloc(&g, 1, sizeof *g, "tiles of a mask", err));
-    g->n_cols = (masks->nk + TILE - 1) / TILE;
+    g->n_cols = ceil_div(masks->nk, TILE);
     if (which == TILES_BEST)
         TRY(choose(g, masks, n, &gathered, err));
     TRY(mem_zalloc(&g->map, g->n_cols * TILE * 2, sizeof *g->map, "tiles of a mask", err));

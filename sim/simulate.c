@@ -89,7 +89,7 @@ int64_t run_chunk_rows(const struct run *run)
     int64_t step = unit / gcd(unit, 128) * 128;
     int64_t want =
         CHUNK_PAIRS / run->in->x.nk < CHUNK_ROWS ? CHUNK_PAIRS / run->in->x.nk : CHUNK_ROWS;
-    return want <= step ? step : (want + step - 1) / step * step;
+    return want <= step ? step : ceil_div(want, step) * step;
 }
 
 static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv, struct err *err)

@@ -3,6 +3,7 @@
  * attention, metrics and times (core/kernel.h) into the record.
  */
 #include "core/clock.h"
+#include "core/intmath.h"
 #include "core/kernel.h"
 #include "core/mem.h"
 #include "sim/accelattend.h"
@@ -185,7 +186,7 @@ static int compare_tiles(const struct mask *whole, const struct mask *m, int64_t
             return (int)n;
         for (int64_t i = 0; i < n; i++) {
             int64_t c = s[i].lo / whole->bk < from ? from : s[i].lo / whole->bk;
-            from = (s[i].hi + whole->bk - 1) / whole->bk;
+            from = ceil_div(s[i].hi, whole->bk);
             for (; c < from; c++) {
                 for (; a < end && whole->col[a] < c; a++)
                     ++*differs;
@@ -294,7 +295,7 @@ int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, st
     struct mask *masks = NULL;
     char why[160] = "the method's own arithmetic has no CUDA kernel";
     bool own = run_own_arithmetic(run);
-    int64_t step = run_chunk_rows(run), n = (x->nq + step - 1) / step;
+    int64_t step = run_chunk_rows(run), n = ceil_div(x->nq, step);
     int rc = 0;
 
     if (own && !(run->method->filter && run->method->filter(run->state, &filter, why)))
