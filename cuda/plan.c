@@ -436,9 +436,17 @@ out:
     return rc;
 }
 
-static int check_size(const struct attn_problem *p, int64_t rows, const struct attn_csr *csr,
-                      int64_t lists, struct err *err)
+/* Counts are 32-bit, and kernels keep a tile's head and query block in one word. */
+static int check_size(const struct attn_problem *p, int bm, int64_t rows,
+                      const struct attn_csr *csr, int64_t lists, struct err *err)
 {
+    const int64_t max_queries = (UINT16_MAX + 1LL) * bm;
+    if (p->heads > INT16_MAX || p->nq > max_queries)
+        return err_set(
+            err, ERR_RUN,
+            "attention of %d heads over %lld queries is too large for one launch (at most "
+            "%d heads, %lld queries)",
+            p->heads, (long long)p->nq, INT16_MAX, (long long)max_queries);
     if (rows > INT32_MAX / 2 || p->nk > INT32_MAX / 4 || (csr && csr->ptr[lists] > INT32_MAX / 4))
         return err_set(err, ERR_RUN,
                        "attention of %d heads over %lld keys is too large for one launch", p->heads,
@@ -457,7 +465,7 @@ static int begin_plan(const struct attn_problem *p, const struct attn_tile *tile
     memset(plan, 0, sizeof *plan);
     plan->tile = *tile;
     rows = mul_ok(p->heads, blocks, &rows) ? rows : INT64_MAX;
-    TRY(check_size(p, rows, csr, lists, err));
+    TRY(check_size(p, tile->bm, rows, csr, lists, err));
     plan->q_blocks = (int32_t)blocks;
     TRY(mem_alloc(&plan->items, rows, sizeof *plan->items, "work items", err));
     TRY(mem_alloc(&plan->empty, rows, sizeof *plan->empty, "empty rows", err));

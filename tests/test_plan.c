@@ -211,6 +211,30 @@ START_TEST(last_wave)
 }
 END_TEST
 
+/* A tile's head and query block share a word in the kernels: what does not fit is refused. */
+START_TEST(word_of_a_tile)
+{
+    static const struct attn_tile t = {128, 128, 1};
+    struct attn_problem p = {32767, 32767, 128, 64, 64, 0.1, false, ATTN_DENSE};
+    struct attn_plan plan;
+    struct err err = {0};
+
+    assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+    ck_assert_int_eq(plan.n_items, 32767);
+    attn_plan_free(&plan);
+    p.heads = p.kv_heads = 32768;
+    assert_fails(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err, ERR_RUN,
+                 "32768 heads");
+    p.heads = p.kv_heads = 1;
+    p.nq = 65536 * 128;
+    assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+    attn_plan_free(&plan);
+    p.nq++;
+    assert_fails(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err, ERR_RUN,
+                 "8388608 queries");
+}
+END_TEST
+
 /* Stages of three units of 64 keys, blocks of 128: what a list has over whole stages makes its first
  * stage, in a row as in a piece, so that every other piece is whole stages; units past the last key
  * belong to nobody. */
@@ -259,6 +283,7 @@ Suite *make_suite(void)
     tcase_add_test(tc, every_block_once);
     tcase_add_test(tc, filtered_lists);
     tcase_add_test(tc, last_wave);
+    tcase_add_test(tc, word_of_a_tile);
     tcase_add_test(tc, stages_across_blocks);
     suite_add_tcase(s, tc);
     return s;
