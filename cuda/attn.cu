@@ -118,20 +118,18 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
      attn_portable_smem(d, rows), attn_portable_##rows##_##d##_##keys, NULL}
 
 extern "C" const struct attn_kernel attn_kernels[] = {
-    entry<dense128_wide>("bf16-hd128-dense", "head dim 128, dense, tiles 128 x 176", ATTN_DENSE),
-    entry<dense128>("bf16-hd128-dense-128", "head dim 128, dense, tiles 128 x 128", ATTN_DENSE),
+    entry<dense128>("bf16-hd128-dense", "head dim 128, dense, tiles 128 x 128", ATTN_DENSE),
     entry<list128>("bf16-hd128-128x128", "head dim 128, lists of 128 x 128 blocks", ATTN_128x128),
     entry<half128>("bf16-hd128-128x64", "head dim 128, lists of 128 x 64 blocks", ATTN_128x64),
     entry<pair128>("bf16-hd128-64x64", "head dim 128, lists of 64 x 64 blocks", ATTN_64x64),
     entry<dense64>("bf16-hd64-dense", "head dim 64, dense, tiles 192 x 128", ATTN_DENSE),
-    entry<dense64_two>("bf16-hd64-dense-128", "head dim 64, dense, tiles 128 x 128", ATTN_DENSE),
-    entry<dense64_wide>("bf16-hd64-dense-wide", "head dim 64, dense, tiles 128 x 192", ATTN_DENSE),
     entry<list64>("bf16-hd64-128x128", "head dim 64, lists of 128 x 128 blocks", ATTN_128x128),
     entry<half64>("bf16-hd64-128x64", "head dim 64, lists of 128 x 64 blocks", ATTN_128x64),
     entry<pair64>("bf16-hd64-64x64", "head dim 64, lists of 64 x 64 blocks", ATTN_64x64),
     BITS("bf16-hd128-bits", bits128, 128, ATTN_BITS,
          "head dim 128, lists of 128 x 128 blocks with bits"),
-    BITS("bf16-hd64-bits", bits64, 64, ATTN_BITS, "head dim 64, lists of 128 x 128 blocks with bits"),
+    BITS("bf16-hd64-bits", bits64, 64, ATTN_BITS,
+         "head dim 64, lists of 128 x 128 blocks with bits"),
     BITS("bf16-hd128-gather", gather128, 128, ATTN_GATHER,
          "head dim 128, lists of keys for 128 rows, with bits"),
     BITS("bf16-hd64-gather", gather64, 64, ATTN_GATHER,
@@ -174,37 +172,6 @@ static bool runs_on(const attn_kernel *k, int sm)
     return k->sm == 90 ? sm == 90 : sm >= k->sm;
 }
 
-/* Where dense kernels of several tiles fit a problem: cycles of a stage on an H200 (ncu, 32K), and
- * what an item costs besides, in stages. Wide stages are faster per key and waste more of a row's
- * last one. */
-#define ITEM_STAGES 2
-static const struct {
-    const char *kernel;
-    int         cycles;
-} stage_costs[] = {{"bf16-hd128-dense", 3220}, {"bf16-hd128-dense-128", 2415}};
-
-/* Cycles of a head's items; 0: nothing is known of this kernel. */
-static int64_t dense_cost(const struct attn_problem *p, const attn_kernel *k)
-{
-    const attn_tile *t = &k->tile;
-    int64_t          stages = 0, cycles = 0;
-    for (size_t i = 0; i < sizeof stage_costs / sizeof *stage_costs; i++)
-        if (strcmp(stage_costs[i].kernel, k->name) == 0)
-            cycles = stage_costs[i].cycles;
-    for (int64_t row = 0; row < p->nq && cycles; row += t->bm) {
-        int64_t keys = p->causal ? row + t->bm + p->nk - p->nq : p->nk;
-        keys = keys < 0 ? 0 : keys > p->nk ? p->nk : keys;
-        stages += (keys + t->bn - 1) / t->bn + ITEM_STAGES;
-    }
-    return stages * cycles;
-}
-
-static bool faster(const struct attn_problem *p, const attn_kernel *k, const attn_kernel *than)
-{
-    int64_t cost = dense_cost(p, k);
-    return cost > 0 && cost < dense_cost(p, than);
-}
-
 static int find_kernel(const struct attn_problem *p, int sm, const char *name, int element,
                        const struct attn_kernel **out, struct err *err)
 {
@@ -216,8 +183,7 @@ static int find_kernel(const struct attn_problem *p, int sm, const char *name, i
     *out = NULL;
     for (const attn_kernel *k = attn_kernels; k->name; k++)
         if (k->d == p->d && k->lists == p->lists && runs_on(k, sm) &&
-            (name ? strcmp(name, k->name) == 0 : k->element == element) &&
-            (!*out || (!name && faster(p, k, *out))))
+            (name ? strcmp(name, k->name) == 0 : k->element == element) && !*out)
             *out = k;
     if (*out)
         return 0;
@@ -298,7 +264,6 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     }
     if (p->lists == ATTN_GATHER) {
         TRY(upload(g, &a->keys, plan->lists.keys, plan->blocks * 512, err));
-        a->k = job->x.k;
         a->v = job->x.v;
     }
     TRY(gpu_alloc(g, 256, &a->ticket, err));
@@ -306,6 +271,8 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     TRY(gpu_alloc(g, slot_rows * p->d * 4, &a->piece_out, err));
     TRY(gpu_alloc(g, slot_rows * 8, &a->piece_ml, err));
     a->lse = job->x.lse;
+    a->q = job->x.q;
+    a->k = job->x.k;
     a->n_items = plan->n_items;
     a->nq = (int)p->nq;
     a->nk = (int)p->nk;

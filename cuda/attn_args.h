@@ -29,7 +29,8 @@ struct attn_args {
     const uint64_t *words; /* [blocks][256], order in core/kernel.h */
     const int32_t  *keys;  /* gathered: [entries][128], -1 = none; NULL where blocks are of keys that
                             * follow each other */
-    const void     *k, *v; /* gathered: the tensors */
+    const void *q, *k,
+        *v; /* the tensors: of the kernels for Hopper; v only where keys are gathered */
 };
 
 /* Of the kernels with a filter on P V (attn_filter.cuh). */

@@ -5,7 +5,15 @@
 #ifndef LACUNA_ATTN_CONSUMER_CUH
 #define LACUNA_ATTN_CONSUMER_CUH
 
+#include "cuda/attn_scores.cuh"
 #include "cuda/attn_shape.cuh"
+#include "cuda/attn_softmax.cuh"
+
+/* Sums of a thread's probabilities of a row and stage from here on say that the row's reference has
+ * become too small: no probability may leave the range of its 16-bit type. */
+#ifndef ATTN_SUM_LIMIT
+#define ATTN_SUM_LIMIT 0x1p60f
+#endif
 
 template <class T> struct consumer {
     static constexpr int BN = T::BN, D = T::D;
@@ -18,13 +26,19 @@ template <class T> struct consumer {
     ring<T::QBUFS>     q;
     ring<T::STAGES>    kv;
     int                tile, slot, n; /* of the item: x and w of its entry, stages */
+    int first_unit;                   /* of the item: y of its entry */
     int                masked;    /* stages of the item from its end that may need masking */
     bool               have_p;    /* p holds probabilities that have not met their values */
     ring<T::STAGES>    done;      /* BLOCKS_PAIR: the stage that those are of */
     ring<T::STAGES>    skipped;   /* BLOCKS_PAIR, if owing: one that was not wanted, whose values are */
     bool               owing;     /* still to be returned */
+    int wanted;                   /* BLOCKS_PAIR: units_wanted(), 0 if that was too early */
+    bool unseen;                  /* BLOCKS_PAIR: no key of the item has been wanted yet */
     float              o[D / 2], m[2], l[2];
     uint32_t           p[BN / 4];
+    ring<T::STAGES> ahead; /* the stage after kv */
+    uint32_t q_at, k_at;   /* the next turn's operands, low words of descriptors */
+    int k_here;            /* whether those keys were seen to have landed */
 
     /* Thread of the warpgroup, its warp and lane: read again where used, registers are scarce. */
     static DEVICE int t() { return threadIdx.x & 127; }
@@ -36,6 +50,8 @@ template <class T> struct consumer {
     {
         mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
         next = warp_load(&sm.work[q.at]);
+        if (T::WG < 3)
+            q_at = q_desc();
         return next.x >= 0;
     }
 
@@ -46,13 +62,14 @@ template <class T> struct consumer {
 
     DEVICE int first_row(int of_tile) const
     {
-        return of_tile % a.q_blocks * T::BM + w * 64;
+        return block_of(of_tile) * T::BM + w * 64;
     }
 
     DEVICE void start_item(const int4 &next)
     {
         tile = next.x;
         slot = next.w;
+        first_unit = next.y;
         int units = next.z - next.y;
         n = (units + T::UNITS - 1) / T::UNITS;
         masked = (a.masked_units - units + n * T::UNITS + T::UNITS - 1) / T::UNITS;
@@ -76,24 +93,58 @@ template <class T> struct consumer {
         warp_arrive(smem_addr(bar));
     }
 
-    /* Descriptors are made from uniform addresses before a wait, and advanced by constants after
-     * it: the address bits stay in place. */
-    DEVICE uint64_t q_desc() const
+    DEVICE uint32_t q_desc() const
     {
-        return tile_desc(uniform(smem_addr(sm.q[q.at]) + w * 64 * 128), 16, 1024);
+        return desc_low(smem_addr(sm.q[q.at]) + w * 64 * 128, 16);
     }
-    DEVICE uint64_t k_desc(int stage) const
+    DEVICE uint32_t k_desc(int stage) const
     {
-        return tile_desc(uniform(smem_addr(sm.k[stage])), 16, 1024);
+        return desc_low(smem_addr(sm.k[stage]), 16);
     }
-    DEVICE uint64_t v_desc(int stage) const
+    DEVICE uint32_t v_desc(int stage) const
     {
-        return tile_desc(uniform(smem_addr(sm.v[stage])), BN * 128, 1024);
+        return desc_low(smem_addr(sm.v[stage]), BN * 128);
     }
 
-    DEVICE void issue_qk(float (&s)[BN / 2], uint64_t qd, uint64_t kd)
+    /* Look ahead to the next turn, whose keys are those of the stage after kv. Called while
+     * exponentials run: from a stage's scores to the next turn is one long chain of instructions,
+     * and what does not hang on the probabilities must not lengthen it. */
+    DEVICE void prepare()
+    {
+        ahead = kv;
+        ahead.next();
+        k_at = k_desc(ahead.at);
+        if (T::WG < 3)
+            asm volatile("" : "+r"(ahead.at), "+r"(ahead.parity), "+r"(k_at));
+        k_here = mbar_test(smem_addr(&sm.k_full[ahead.at]), ahead.parity);
+        if (T::KIND == BLOCKS_PAIR)
+            wanted = k_here ? units_wanted() : 0;
+    }
+
+    /* Of the stage ahead of a pair list, whose keys have landed: how many of its two units this
+     * warpgroup wants, and 4, in one lane; 0 in the others. */
+    DEVICE int units_wanted() const
+    {
+        const int *key = sm.keys[ahead.at];
+        return is_elected() ? 4 + (key[0] >> w & 1) + (key[T::UNITS - 1] >> w & 1) : 0;
+    }
+
+    /* The same number in all lanes, when its keys have landed. */
+    DEVICE int wanted_ahead()
+    {
+        int units = uniform(wanted);
+        if (!units) {
+            mbar_wait(smem_addr(&sm.k_full[ahead.at]), ahead.parity);
+            units = uniform(units_wanted());
+        }
+        k_here = 1;
+        return units & 3;
+    }
+
+    DEVICE void issue_qk(float (&s)[BN / 2])
     {
         wgmma_fence();
+        uint64_t qd = descriptor(uniform(q_at)), kd = descriptor(uniform(k_at));
 #pragma unroll
         for (int kk = 0; kk < D / 16; kk++)
             wgmma_ss<BN>(s, qd + (kk / 4 * (T::BM * 128) + kk % 4 * 32) / 16,
@@ -101,10 +152,11 @@ template <class T> struct consumer {
         wgmma_commit();
     }
 
-    DEVICE void issue_pv(uint64_t vd)
+    DEVICE void issue_pv(int stage)
     {
         hold(o);
         wgmma_fence();
+        uint64_t vd = descriptor(uniform(v_desc(stage)));
 #pragma unroll
         for (int kk = 0; kk < BN / 16; kk++)
             wgmma_rs<D>(o, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
@@ -158,38 +210,6 @@ template <class T> struct consumer {
         }
     }
 
-    /* Whether a score may exceed its row's limit, by the bits: those of floats above a limit that
-     * is not negative order like integers, and integers have a maximum of three. A negative limit
-     * says yes without looking. */
-    static DEVICE bool may_exceed(const float (&s)[BN / 2], const float (&limit)[2])
-    {
-        int top[2];
-#pragma unroll
-        for (int i = 0; i < BN / 2; i += 2) {
-            const int r = i >> 1 & 1;
-            int x = __float_as_int(s[i]), y = __float_as_int(s[i + 1]);
-            top[r] = i < 4 ? max(x, y) : __vimax3_s32(top[r], x, y);
-        }
-        return limit[0] < 0 || limit[1] < 0 || top[0] > __float_as_int(limit[0]) ||
-               top[1] > __float_as_int(limit[1]);
-    }
-
-    /* Largest scores of the thread's two rows, over the four lanes that share them. */
-    static DEVICE void row_tops(const float (&s)[BN / 2], float (&top)[2])
-    {
-#pragma unroll
-        for (int i = 0; i < BN / 2; i += 2) {
-            const int r = i >> 1 & 1;
-            float x = fmaxf(s[i], s[i + 1]);
-            top[r] = i < 4 ? x : fmaxf(top[r], x);
-        }
-#pragma unroll
-        for (int lanes = 1; lanes < 4; lanes *= 2)
-#pragma unroll
-            for (int r = 0; r < 2; r++)
-                top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], lanes));
-    }
-
     /* Raise the maxima of the rows whose scores exceed them by 2^8: scales the sums, and returns
      * the factors of the outputs. */
     DEVICE void raise(const float (&s)[BN / 2], const float (&limit)[2], float (&c)[2])
@@ -214,35 +234,6 @@ template <class T> struct consumer {
             o[i] *= c[i >> 1 & 1];
     }
 
-    /* Scores [FROM, TO) to probabilities, which are added to sum[]. */
-    template <bool MASKED, int FROM = 0, int TO = BN / 2>
-    DEVICE void exponentials(float (&s)[BN / 2], const float (&mx)[2], float (&sum)[2])
-    {
-        float base[2], add[2][2] = {{0, 0}, {0, 0}};
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            base[r] = mx[r] * a.scale_log2;
-            if (MASKED && mx[r] == -INFINITY)
-                base[r] = 0;
-        }
-#pragma unroll
-        for (int i = FROM; i < TO; i++) {
-            const int r = i >> 1 & 1;
-            s[i] = exp2_fast(fmaf(s[i], a.scale_log2, -base[r]));
-            add[r][i & 1] += s[i];
-        }
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            sum[r] += add[r][0] + add[r][1];
-    }
-
-    DEVICE void pack(const float (&s)[BN / 2])
-    {
-#pragma unroll
-        for (int i = 0; i < BN / 4; i++)
-            p[i] = pack_pair(s[2 * i], s[2 * i + 1]);
-    }
-
     DEVICE void clear_outputs()
     {
 #pragma unroll
@@ -255,56 +246,119 @@ template <class T> struct consumer {
     template <bool PENDING>
     DEVICE void multiply(float (&s)[BN / 2], const ring<T::STAGES> &before, int &block, uint2 &kept)
     {
-        uint64_t qd = q_desc(), kd = k_desc(kv.at), vd = v_desc(before.at);
-        mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
+        if (T::WG == 3) /* they have no registers to keep them in */
+            q_at = q_desc(), k_at = k_desc(kv.at);
+        mbar_wait_unless(k_here, smem_addr(&sm.k_full[kv.at]), kv.parity);
         block = BITS ? key_of(kv.at, T::UNITS) : -1;
         kept = BITS ? load_bits(block) : make_uint2(0, 0);
         take_turn();
-        issue_qk(s, qd, kd);
+        issue_qk(s);
         if (PENDING) {
             mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
-            issue_pv(vd);
+            issue_pv(before.at);
         }
         pass_turn();
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
     }
 
-    /* One stage inside an item: Q K of this one, P V of the one before it, if that is pending. */
-    template <bool MASKED, bool PENDING>
-    DEVICE void step(bool last, bool clipped = true)
+    /* P V of the stage before, if that is pending, comes to its end. */
+    template <bool PENDING> DEVICE void end_values(const ring<T::STAGES> &before)
     {
-        float s[BN / 2];
-        ring<T::STAGES> before = pending();
-        kv.next();
-        int   block;
-        uint2 kept;
-        multiply<PENDING>(s, before, block, kept);
-        if (MASKED)
-            mask_stage(s, tile, block, kept, clipped);
-        constexpr int EARLY = PENDING ? T::EARLY : 0;
-        if (!EARLY)
-            arrive(&sm.k_empty[kv.at]);
-        if (last)
-            arrive(&sm.q_empty[q.at]);
-        float limit[2] = {m[0] + a.grow, m[1] + a.grow}, c[2];
-        bool grows = __any_sync(~0u, may_exceed(s, limit));
-        if (grows) /* a branch here also keeps ptxas from waiting before the maximum is known */
-            raise(s, limit, c);
-        if (EARLY) {
-            exponentials<MASKED, 0, EARLY>(s, m, l);
-            /* ptxas would move them behind the wait below: so the return of the keys hangs on their
-             * sum, which is not negative. */
-            int none = __float_as_int(fminf(l[0], l[1])) >> 31;
-            warp_arrive(smem_addr(&sm.k_empty[kv.at]) + none);
-        }
         if (PENDING) {
             wgmma_wait<0>();
             hold(o);
             arrive(&sm.v_empty[before.at]);
         }
-        exponentials<MASKED, EARLY>(s, m, l);
-        pack(s);
+    }
+
+    /* First keys of the units of the item's stage i, which is not its first. */
+    DEVICE void unit_keys(int i, int (&key)[T::UNITS]) const
+    {
+#pragma unroll
+        for (int u = 0; u < T::UNITS; u++) {
+            int unit = first_unit + (n - 1 - i) * T::UNITS + u;
+            int block = T::KIND == BLOCKS_ALL ? unit : __ldg(a.cols + unit / T::PER_BLOCK);
+            if (T::KIND == BLOCKS_PAIR)
+                block &= 0x3fffffff;
+            key[u] = block * T::BLOCK + unit % T::PER_BLOCK * T::UNIT;
+        }
+    }
+
+    /* The softmax of stage i once more, whose scores have become probabilities too large or
+     * infinite, after raising the references. */
+    DEVICE void soften(float (&s)[BN / 2], int i, float (&sum)[2])
+    {
+        int head = head_of(tile), key[T::UNITS];
+        float limit[2] = {m[0] + a.grow, m[1] + a.grow}, c[2];
+        size_t q_rows = (size_t)head * a.nq, k_rows = (size_t)(head / a.group) * a.nk;
+        unit_keys(i, key);
+        warp_scores<D, T::UNIT>(s, (const uint16_t *)a.q + q_rows * D,
+                                first_row(tile) + warp() * 16 + (lane() >> 2), a.nq,
+                                (const uint16_t *)a.k + k_rows * D, key);
+        raise(s, limit, c);
+        exponentials<true, 0, BN / 2>(s, m, a.scale_log2, sum);
+        pack(s, p);
+        rescale(c);
+    }
+
+    /* Stage i inside an item, all of whose scores count: Q K of this one, P V of the one before it,
+     * if that is pending. Nothing looks for the largest score: a row's reference holds until a sum
+     * says otherwise. */
+    template <bool PENDING> DEVICE void step(int i)
+    {
+        float s[BN / 2], sum[2], rest[2];
+        int block;
+        uint2 kept;
+        ring<T::STAGES> before = pending();
+        constexpr int EARLY = PENDING ? T::EARLY : 0;
+        kv = ahead;
+        multiply<PENDING>(s, before, block, kept);
+        warp_arrive_if(i == n - 1, smem_addr(&sm.q_empty[q.at]));
+        if (EARLY)
+            exponentials<false, 0, EARLY>(s, m, a.scale_log2, sum);
+        /* ptxas would move the first exponentials behind the wait below: so the return of the keys
+         * hangs on their sum, which is not negative. */
+        int none = EARLY ? __float_as_int(fminf(sum[0], sum[1])) >> 31 : 0;
+        warp_arrive(smem_addr(&sm.k_empty[kv.at]) + none);
+        end_values<PENDING>(before);
+        prepare();
+        exponentials<false, EARLY, BN / 2>(s, m, a.scale_log2, rest);
+        sum[0] = EARLY ? sum[0] + rest[0] : rest[0];
+        sum[1] = EARLY ? sum[1] + rest[1] : rest[1];
+        pack(s, p);
+        if (__any_sync(~0u, !(fmaxf(sum[0], sum[1]) < ATTN_SUM_LIMIT)))
+            soften(s, i, sum);
+        l[0] += sum[0];
+        l[1] += sum[1];
+        leave_pending();
+    }
+
+    /* The same by the largest score, which is looked for before the exponentials: of stages with
+     * scores that do not count (MASKED) or with bits, and where registers are too few for step().
+     */
+    template <bool MASKED, bool PENDING> DEVICE void step_checked(int i, bool clipped = true)
+    {
+        float s[BN / 2], sum[2];
+        int   block;
+        uint2 kept;
+        ring<T::STAGES> before = pending();
+        kv = ahead;
+        multiply<PENDING>(s, before, block, kept);
+        if (MASKED)
+            mask_stage(s, tile, block, kept, clipped);
+        arrive(&sm.k_empty[kv.at]);
+        warp_arrive_if(i == n - 1, smem_addr(&sm.q_empty[q.at]));
+        float limit[2] = {m[0] + a.grow, m[1] + a.grow}, c[2];
+        bool grows = __any_sync(~0u, may_exceed(s, limit));
+        if (grows) /* a branch here also keeps ptxas from waiting before the maximum is known */
+            raise(s, limit, c);
+        end_values<PENDING>(before);
+        prepare();
+        exponentials<MASKED, 0, BN / 2>(s, m, a.scale_log2, sum);
+        l[0] += sum[0];
+        l[1] += sum[1];
+        pack(s, p);
         if (grows)
             rescale(c);
         leave_pending();
@@ -314,7 +368,7 @@ template <class T> struct consumer {
     DEVICE void flush()
     {
         mbar_wait(smem_addr(&sm.v_full[kv.at]), kv.parity);
-        issue_pv(v_desc(kv.at));
+        issue_pv(kv.at);
         wgmma_wait<0>();
         hold(o);
         arrive(&sm.v_empty[kv.at]);
@@ -360,27 +414,28 @@ template <class T> struct consumer {
             kv = here;
         }
         settle();
-        kv.next();
+        kv = ahead;
         arrive(&sm.k_empty[kv.at]);
         if (last)
             arrive(&sm.q_empty[q.at]);
         skipped = kv;
         owing = true;
+        prepare();
     }
 
     /* A stage of a pair list, which may be wanted in full, in part or not at all. */
-    DEVICE void step_pair(bool masked, bool last)
+    DEVICE void step_pair(bool masked, int i)
     {
-        ring<T::STAGES> here = kv;
-        here.next();
-        mbar_wait(smem_addr(&sm.k_full[here.at]), here.parity);
-        int wanted = (key_of(here.at, 0) >> w & 1) + (key_of(here.at, T::UNITS - 1) >> w & 1);
-        if (wanted == 0)
-            skip(last);
-        else if (wanted == 2 && !masked)
-            have_p ? step<false, true>(last) : step<false, false>(last);
+        int units = wanted_ahead();
+        if (units == 0) {
+            skip(i == n - 1);
+            return;
+        }
+        if (units == 2 && !masked && !unseen)
+            have_p ? step<true>(i) : step<false>(i);
         else
-            have_p ? step<true, true>(last) : step<true, false>(last);
+            have_p ? step_checked<true, true>(i) : step_checked<true, false>(i);
+        unseen = false;
     }
 
     /* First stage of an item, issued together with the last P V of the one before it (PENDING);
@@ -388,9 +443,14 @@ template <class T> struct consumer {
     template <bool PREVIOUS, bool PENDING>
     DEVICE void first_step(const int4 &next, const ring<T::STAGES> &before)
     {
-        float s[BN / 2], m_new[2], l_new[2] = {0, 0};
+        float s[BN / 2], m_new[2], l_new[2];
         int   block;
         uint2 kept;
+        float inv[2];
+        if (PREVIOUS)
+            close_rows(inv);
+        if (T::KIND == BLOCKS_PAIR)
+            unseen = wanted_ahead() == 0;
         multiply<PENDING>(s, before, block, kept);
         /* three warpgroups have no register left for the condition */
         bool clipped = T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal ||
@@ -400,15 +460,12 @@ template <class T> struct consumer {
         if (next.z - next.y <= T::UNITS)
             arrive(&sm.q_empty[q.at]);
         row_tops(s, m_new);
-        exponentials<true>(s, m_new, l_new);
-        if (PENDING) {
-            wgmma_wait<0>();
-            hold(o);
-            arrive(&sm.v_empty[before.at]);
-        }
-        pack(s);
+        exponentials<true, 0, BN / 2>(s, m_new, a.scale_log2, l_new);
+        end_values<PENDING>(before);
+        prepare();
+        pack(s, p);
         if (PREVIOUS)
-            finish();
+            store_outputs(inv);
         start_item(next);
         clear_outputs();
         m[0] = m_new[0], m[1] = m_new[1];
@@ -416,50 +473,55 @@ template <class T> struct consumer {
         leave_pending();
     }
 
-    /* Normalise and store the outputs of an item; a piece of a split row goes to its slot. */
-    DEVICE void finish()
+    /* The sums and references of an item's rows are final: store the normalisers, or what a piece
+     * of a split row leaves to be combined; the factors of the outputs. Nothing else needs m and l.
+     */
+    DEVICE void close_rows(float (&inv)[2])
     {
-        float inv[2];
+        const float ln2 = 0.69314718055994531f;
+        int in_tile = w * 64 + warp() * 16 + (lane() >> 2);
+        asm volatile("" : "+r"(in_tile)); /* computed here, not kept from item to item */
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             l[r] += __shfl_xor_sync(~0u, l[r], 1);
             l[r] += __shfl_xor_sync(~0u, l[r], 2);
-            inv[r] = l[r] > 0 ? 1 / l[r] : 0;
+            inv[r] = l[r] > 0 ? __fdividef(1, l[r]) : 0;
+            int row = block_of(tile) * T::BM + in_tile + 8 * r;
+            if ((lane() & 3) != 0)
+                continue;
+            if (slot >= 0)
+                a.piece_ml[(size_t)slot * T::BM + in_tile + 8 * r] =
+                    make_float2(m[r] * a.scale_log2, l[r]);
+            else if (row < a.nq)
+                a.lse[(size_t)head_of(tile) * a.nq + row] =
+                    l[r] > 0 ? (m[r] * a.scale_log2 + __log2f(l[r])) * ln2 : -INFINITY;
         }
+    }
+
+    /* Store the outputs of an item; a piece of a split row goes to its slot, not normalised. */
+    DEVICE void store_outputs(const float (&inv)[2])
+    {
         if (slot >= 0)
             store_piece();
         else
-            store_rows(tile / a.q_blocks, first_row(tile), inv);
+            store_rows(head_of(tile), first_row(tile), inv);
     }
 
     DEVICE void store_piece()
     {
         int in_tile = w * 64 + warp() * 16 + (lane() >> 2);
-        asm volatile("" : "+r"(in_tile)); /* computed here, not kept from item to item */
+        asm volatile("" : "+r"(in_tile));
         float *dst = a.piece_out + ((size_t)slot * T::BM + in_tile) * D + 2 * (lane() & 3);
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
+        for (int r = 0; r < 2; r++)
 #pragma unroll
             for (int j = 0; j < D / 8; j++)
                 *(float2 *)(dst + 8 * r * D + 8 * j) =
                     make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
-            if ((lane() & 3) == 0)
-                a.piece_ml[(size_t)slot * T::BM + in_tile + 8 * r] =
-                    make_float2(m[r] * a.scale_log2, l[r]);
-        }
     }
 
     DEVICE void store_rows(int head, int row0, const float (&inv)[2])
     {
-        const float ln2 = 0.69314718055994531f;
-        int         mine = warp() * 16 + (lane() >> 2);
-        asm volatile("" : "+r"(mine));
-        mine += row0;
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            if ((lane() & 3) == 0 && mine + 8 * r < a.nq)
-                a.lse[(size_t)head * a.nq + mine + 8 * r] =
-                    l[r] > 0 ? (m[r] * a.scale_log2 + __log2f(l[r])) * ln2 : -INFINITY;
         int      in_warp = (lane() & 7) + 8 * (lane() >> 3 & 1), row_wg = warp() * 16 + in_warp;
         uint32_t base = smem_addr(sm.o[w]);
         asm volatile("" : "+r"(row_wg), "+r"(base)); /* not to be kept from item to item */
@@ -490,24 +552,31 @@ template <class T> struct consumer {
         }
     }
 
+    DEVICE void finish()
+    {
+        float inv[2];
+        close_rows(inv);
+        store_outputs(inv);
+    }
+
     DEVICE void run_stages()
     {
         int i = 1, to = min(n, masked);
         if constexpr (T::KIND == BLOCKS_PAIR) {
 #pragma unroll 1
             for (; i < n; i++)
-                step_pair(i < to, i == n - 1);
+                step_pair(i < to, i);
         } else if constexpr (BITS) {
 #pragma unroll 1
             for (; i < n; i++)
-                step<true, true>(i == n - 1, i < to);
+                step_checked<true, true>(i, i < to);
         } else {
 #pragma unroll 1
             for (; i < to; i++)
-                step<true, true>(i == n - 1);
+                step_checked<true, true>(i);
 #pragma unroll 1
             for (; i < n; i++)
-                step<false, true>(i == n - 1);
+                T::CHECKED ? step_checked<false, true>(i) : step<true>(i);
         }
     }
 
@@ -518,11 +587,14 @@ template <class T> struct consumer {
         if (w == T::WG - 1) /* the last warpgroup hands the first turn to the first */
             pass_turn();
         if (fetch_item(next)) {
+            ahead = kv;
+            k_at = k_desc(0);
+            k_here = wanted = 0;
             first_step<false, false>(next, before);
             for (;;) {
                 run_stages();
                 before = pending();
-                kv.next();
+                kv = ahead;
                 q.next();
                 if (!fetch_item(next))
                     break;

@@ -114,14 +114,14 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
     DEVICE void take(float (&s)[BN / 2], bool mine, bool any)
     {
         if (any || f.keep_sum) {
-            float sum[2] = {0, 0};
-            base::template exponentials<true>(s, m, sum);
+            float sum[2];
+            exponentials<true, 0, BN / 2>(s, m, a.scale_log2, sum);
 #pragma unroll
             for (int r = 0; r < 2; r++)
                 l[r] += mine || f.keep_sum ? sum[r] : 0;
         }
         if (any) {
-            base::pack(s);
+            pack(s, p);
 #pragma unroll
             for (int i = 0; i < BN / 4 && SCOPE < 64; i++)
                 p[i] = mine ? p[i] : 0;
@@ -135,11 +135,11 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
     DEVICE void stage(int entry, bool is_first, bool is_last, const ring<STAGES> &before)
     {
         float s[BN / 2], top[2], c[2];
-        uint64_t qd = base::q_desc(), kd = base::k_desc(kv.at), vd = base::v_desc(before.at);
-        base::issue_qk(s, qd, kd);
+        base::k_at = base::k_desc(kv.at);
+        base::issue_qk(s);
         if (PENDING) {
             mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
-            base::issue_pv(vd);
+            base::issue_pv(before.at);
         }
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
@@ -148,7 +148,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         base::arrive(&sm.k_empty[kv.at]);
         if (is_last)
             base::arrive(&sm.q_empty[q.at]);
-        base::row_tops(s, top);
+        row_tops(s, top);
         bool mine = scope_any(near(top)) || f.always || (entry >> (FILTER_EXEMPT + w) & 1);
         bool any = group_any(mine), grows = follow(top, c);
         if (PENDING) {
@@ -177,7 +177,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
     {
         if (have_p) {
             mbar_wait(smem_addr(&sm.v_full[of.at]), of.parity);
-            base::issue_pv(base::v_desc(of.at));
+            base::issue_pv(of.at);
             wgmma_wait<0>();
             hold(o);
             base::arrive(&sm.v_empty[of.at]);
@@ -202,8 +202,9 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
     {
         const int warps = SCOPE < 64 ? SCOPE / 16 : 4;
         int scope = base::warp() / warps;
+        int row = head_of(of_tile) * a.q_blocks + block_of(of_tile);
         if (base::lane() == 0 && base::warp() % warps == 0 && (SCOPE < 128 || w == 0))
-            f.computed[(of_tile * 2 + w) * 4 + scope] = first + scope * SCOPE < a.nq ? computed : 0;
+            f.computed[(row * 2 + w) * 4 + scope] = first + scope * SCOPE < a.nq ? computed : 0;
     }
 
     DEVICE void run_items()
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t raw[];
     attn_smem<T> &sm = *(attn_smem<T> *)raw;
-    int group = threadIdx.x >> 7;
+    int group = uniform(threadIdx.x >> 7);
 
     attn_begin(sm, maps);
     if (group == 0) {

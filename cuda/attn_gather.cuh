@@ -82,13 +82,14 @@ template <class T> struct gatherer {
     DEVICE void start_item(const int4 &item, int head)
     {
         mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
-        sm.work[q.at] = item;
+        int block = item.x - head * a.q_blocks;
+        sm.work[q.at] = make_int4(place_of(head, block), item.y, item.z, item.w);
         uint32_t bar = smem_addr(&sm.q_full[q.at]);
         mbar_expect(bar, T::Q_BYTES);
 #pragma unroll
         for (int p = 0; p < T::PANELS; p++)
-            tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, mq, bar, p * 64,
-                     (item.x - head * a.q_blocks) * T::BM, head, L2_EVICT_FIRST);
+            tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, mq, bar, p * 64, block * T::BM, head,
+                     L2_EVICT_FIRST);
     }
 
     DEVICE void run()

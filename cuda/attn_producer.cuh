@@ -24,6 +24,9 @@ template <class T> struct producer {
         int beg, end, key;
     };
 
+    span late;       /* the stage whose values are issued next */
+    int head_v = -1; /* their kv head, -1: none */
+
     static DEVICE int lane()
     {
         return T::PRODUCERS > 1 ? threadIdx.x & 31 : threadIdx.x;
@@ -90,6 +93,50 @@ template <class T> struct producer {
         return UNITS > 1 ? 31 - __clz(left) : 0;
     }
 
+    /* Every unit by a lane of its own. Their positions are written by the lane that arrives. */
+    template <bool POSITIONS>
+    DEVICE void issue_by_lanes(const CUtensorMap *map, uint32_t dst, uint32_t bar, int *keys,
+                               const span &s, int head)
+    {
+        __syncwarp();
+        if (lane() < UNITS)
+#pragma unroll
+            for (int p = 0; p < T::PANELS; p++)
+                tma_load(dst + p * T::BN * 128 + lane() * T::UNIT * 128, map, bar, p * 64,
+                         T::KIND == BLOCKS_PAIR ? s.key & ~3 : s.key, head, L2_EVICT_LAST);
+#pragma unroll
+        for (int u = 0; u < UNITS && POSITIONS; u++) {
+            int key = __shfl_sync(~0u, s.key, u);
+            if (lane() == 0)
+                keys[u] = key;
+        }
+        __syncwarp();
+    }
+
+    /* As few copies as units that follow each other in a block allow, one after the other. */
+    template <bool POSITIONS>
+    DEVICE void issue_in_turn(const CUtensorMap *map, uint32_t dst, uint32_t bar, int *keys,
+                              const span &s, int head)
+    {
+#pragma unroll 1
+        for (int at = 0; at < UNITS;) {
+            int height = box_height(s, at), key = s.key;
+            if (UNITS > 1)
+                key = __shfl_sync(~0u, key, at);
+            if (lane() == 0) {
+#pragma unroll
+                for (int p = 0; p < T::PANELS; p++)
+                    tma_load(dst + p * T::BN * 128, map + height, bar, p * 64, key, head,
+                             L2_EVICT_LAST);
+                if (POSITIONS)
+                    for (int i = 0; i < 1 << height; i++)
+                        keys[at + i] = key + i * T::UNIT;
+            }
+            at += 1 << height;
+            dst += T::UNIT * 128 << height;
+        }
+    }
+
     /* The copies are announced before they are issued, and the arrival comes last, after the keys'
      * positions. */
     template <bool POSITIONS>
@@ -99,23 +146,10 @@ template <class T> struct producer {
         uint32_t dst = smem_addr(tile), bar = smem_addr(full);
         if (lane() == 0)
             mbar_announce(bar, T::KV_BYTES);
-#pragma unroll 1
-        for (int at = 0; at < UNITS;) {
-            int height = box_height(s, at), key = s.key;
-            if (UNITS > 1)
-                key = __shfl_sync(~0u, key, at);
-            if (lane() == 0) {
-#pragma unroll
-                for (int p = 0; p < T::PANELS; p++)
-                    tma_load(dst + p * T::BN * 128, map + height, bar, p * 64,
-                             T::KIND == BLOCKS_PAIR ? key & ~3 : key, head, L2_EVICT_LAST);
-                if (POSITIONS)
-                    for (int i = 0; i < 1 << height; i++)
-                        keys[at + i] = key + i * T::UNIT;
-            }
-            at += 1 << height;
-            dst += T::UNIT * 128 << height;
-        }
+        if constexpr (T::LANES)
+            issue_by_lanes<POSITIONS>(map, dst, bar, keys, s, head);
+        else
+            issue_in_turn<POSITIONS>(map, dst, bar, keys, s, head);
         const bool more = POSITIONS && T::POSITIONS > UNITS;
         int last = more ? __shfl_sync(~0u, s.key, UNITS) : 0;
         if (lane() == 0) {
@@ -141,26 +175,24 @@ template <class T> struct producer {
 
     DEVICE void issue_queries(const int4 &item, int head)
     {
-        int row = (item.x - head * a.q_blocks) * T::BM;
+        int block = item.x - head * a.q_blocks;
         mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
         if (lane() == 0) {
             uint32_t bar = smem_addr(&sm.q_full[q.at]);
-            sm.work[q.at] = item;
+            sm.work[q.at] = make_int4(place_of(head, block), item.y, item.z, item.w);
             mbar_expect(bar, T::Q_BYTES);
 #pragma unroll
             for (int p = 0; p < T::PANELS; p++)
-                tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, &maps.q, bar, p * 64, row, head,
-                         L2_EVICT_FIRST);
+                tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, &maps.q, bar, p * 64,
+                         block * T::BM, head, L2_EVICT_FIRST);
         }
         q.next();
     }
 
+    /* The next ticket, in lane 0. */
     DEVICE unsigned draw() const
     {
-        unsigned x = 0;
-        if (lane() == 0)
-            x = gridDim.x + atomicAdd(a.ticket, 1u);
-        return __shfl_sync(~0u, x, 0);
+        return lane() == 0 ? gridDim.x + atomicAdd(a.ticket, 1u) : 0;
     }
 
     /* The warp of the values: of the items that the other one drew. */
@@ -173,7 +205,7 @@ template <class T> struct producer {
                 break;
             warp_arrive(smem_addr(&sm.q_empty[q.at]));
             span s = first_span(item), next;
-            int  head = item.x / a.q_blocks / a.group;
+            int head = head_of(item.x) / a.group;
             for (int i = stages_of(item); i > 0; i--, s = next) {
                 next = next_span(s, i > 1);
                 issue_values(s, head);
@@ -181,35 +213,54 @@ template <class T> struct producer {
         }
     }
 
+    /* Keys of a stage, and the values of the stage before it unless another warp copies those. */
+    DEVICE void issue_stage(const span &s, int head)
+    {
+        issue_keys(s, head);
+        if (T::PRODUCERS > 1)
+            return;
+        if (head_v >= 0)
+            issue_values(late, head_v);
+        late = s;
+        head_v = head;
+    }
+
+    DEVICE int4 item_at(unsigned ticket) const
+    {
+        return __ldg(a.items + min(ticket, (unsigned)a.n_items - 1));
+    }
+
     DEVICE void run()
     {
-        span s, next, values;         /* values: of the keys issued last */
-        int head_v = -1;              /* their kv head, -1: nothing is to be issued */
         unsigned ticket = blockIdx.x; /* the first is not drawn */
+        int4 item = item_at(ticket);
         while (ticket < (unsigned)a.n_items) {
-            int4 item = __ldg(a.items + ticket);
-            int head = item.x / a.q_blocks, head_k = head / a.group;
-            s = first_span(item);
+            int head = item.x / a.q_blocks, kv_head = head / a.group, i = stages_of(item);
+            span s = first_span(item);
             issue_queries(item, head);
-            for (int i = stages_of(item); i > 0; i--, s = next) {
-                next = next_span(s, i > 1);
-                issue_keys(s, head_k);
-                if (T::PRODUCERS > 1)
-                    continue;
-                if (head_v >= 0)
-                    issue_values(values, head_v);
-                values = s;
-                head_v = head_k;
+            for (; i > 2; i--) {
+                span next = next_span(s, true);
+                issue_stage(s, kv_head);
+                s = next;
             }
-            /* Not earlier: a thread block must not sit on a second long item while others idle. The
-             * stages in flight hide the latency. */
-            ticket = draw();
+            /* The next item is drawn and looked up while the last stages of this one wait for their
+             * buffers. Not earlier: a thread block must not sit on a second long item while others
+             * idle. */
+            unsigned drawn = draw();
+            if (i == 2) {
+                span next = next_span(s, true);
+                issue_stage(s, kv_head);
+                s = next;
+            }
+            ticket = __shfl_sync(~0u, drawn, 0);
+            item = item_at(ticket);
+            issue_stage(s, kv_head);
         }
         /* Every CTA draws exactly one ticket past the end; the last of them resets the counter. */
         if (lane() == 0 && ticket == (unsigned)a.n_items + gridDim.x - 1)
             *a.ticket = 0;
         if (head_v >= 0)
-            issue_values(values, head_v);
+            issue_values(late, head_v);
         mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
         if (lane() == 0) {
             sm.work[q.at] = make_int4(-1, 0, 0, 0);

@@ -39,15 +39,17 @@ struct shape {
     static constexpr bool GATHER = KIND == BLOCKS_GATHER, BITS = KIND == BLOCKS_BITS || GATHER;
     static constexpr bool FILTER = KIND == BLOCKS_FILTER;
     static constexpr int COPIERS = GATHER ? 128 : 1; /* producer threads that fill a stage */
-    /* Producer warps: one for all copies, or another one for values, when warpgroups skip stages and
-     * so do not return keys and values in the order in which they came. */
-    static constexpr int PRODUCERS = KIND == BLOCKS_PAIR ? 2 : 1;
+    /* Producer warps: one for all copies, or another one for values: when warpgroups skip stages
+     * and so do not return keys and values in the order in which they came, and for stages of many
+     * copies. */
+    static constexpr int PRODUCERS = KIND == BLOCKS_PAIR || (D == 128 && UNITS > 1) ? 2 : 1;
     static constexpr int Q_ARRIVALS = ARRIVALS + PRODUCERS - 1; /* of the queries, with the item */
+    static constexpr bool LANES = UNITS > 1 && PER_BLOCK == 1;  /* a lane copies each unit */
     /* Of the BN/2 exponentials of a thread and stage, how many come before the end of the P V that
-     * runs beside them. Three warpgroups have no registers for it; stages of two units and tiles with
-     * bits gained nothing. */
-    static constexpr int EARLY =
-        WG == 3 || KIND == BLOCKS_PAIR || BITS || (D == 128 && UNITS > 1) ? 0 : 24;
+     * runs beside them. 16 and 32 are 3 to 5 % slower with D = 128. */
+    static constexpr int EARLY = 24;
+    /* Three warpgroups have no registers for making scores again: every stage is checked. */
+    static constexpr bool CHECKED = WG == 3;
     static constexpr int POSITIONS = UNITS + (BITS || FILTER);
     static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
     /* setmaxnreg moves registers inside what the launch took: 168 x 3 or 128 x 4 per thread. */
@@ -60,7 +62,8 @@ template <class T> struct attn_smem {
     alignas(1024) uint8_t k[T::STAGES][T::KV_BYTES];
     alignas(1024) uint8_t v[T::STAGES][T::KV_BYTES];
     alignas(1024) uint8_t o[T::WG][T::OPANELS * 64 * 128];
-    int4 work[T::QBUFS];               /* the item of each query buffer; x = -1: no more */
+    int4 work[T::QBUFS];               /* the item of each query buffer with its place for x; -1:
+                                        * no more */
     int keys[T::STAGES][T::POSITIONS]; /* first key of each unit, with the two bits of
                                         * BLOCKS_PAIR; then the block of the bits, -1 for none,
                                         * or the list entry of BLOCKS_FILTER */
@@ -68,6 +71,21 @@ template <class T> struct attn_smem {
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
     int ticket[2]; /* BLOCKS_GATHER: the next item, for all threads of the producer */
 };
+
+/* A tile of an item for consumers, who have no time to divide: head and query block (attn_plan_make
+ * sees to it that they fit). */
+DEVICE int place_of(int head, int block)
+{
+    return head << 16 | block;
+}
+DEVICE int head_of(int place)
+{
+    return place >> 16;
+}
+DEVICE int block_of(int place)
+{
+    return place & 0xffff;
+}
 
 /* No key can have this index: the units that a stage lacks start here. */
 #define NO_KEY (1 << 29)
@@ -104,14 +122,11 @@ template <class T> DEVICE void attn_begin(attn_smem<T> &sm, const attn_maps &map
 }
 
 /*                          D   BN  WG ST QB OP              BLOCK UNIT */
-using dense128_wide = shape<128, 176, 2, 2, 1, 1, BLOCKS_ALL>;
 using dense128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_ALL>;
 using list128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_LIST, 128, 128>;
 using half128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_LIST, 64, 64>;
 using pair128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_PAIR, 64, 64, false>;
 using dense64 = shape<64, 128, 3, 3, 2, 1, BLOCKS_ALL>;
-using dense64_two = shape<64, 128, 2, 4, 2, 1, BLOCKS_ALL>;
-using dense64_wide = shape<64, 192, 2, 3, 2, 1, BLOCKS_ALL>;
 using list64 = shape<64, 192, 2, 3, 2, 1, BLOCKS_LIST, 128, 64>;
 using half64 = shape<64, 192, 2, 3, 2, 1, BLOCKS_LIST, 64, 64>;
 using pair64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_PAIR, 64, 64, false>;

@@ -11,15 +11,21 @@
  *   warpgroups.
  * Registers: 40/232 per producer and consumer thread, 56/224 when gathering, 32/160 with three
  *   consumer warpgroups, moved by setmaxnreg: a consumer holds BN/2 scores, BN/4 packed
- *   probabilities and D/2 outputs, which is what limits BN.
+ *   probabilities and D/2 outputs.
  * Shared memory: up to 224 KB: queries, STAGES of keys and of values, and the outgoing tile.
  * Why this shape: 128 rows per CTA keep L2 traffic at 128 FLOP per byte, and two warpgroups that
  *   take turns at the tensor cores hide one's softmax under the other's products.
  *
- * A warpgroup does not follow its rows' maxima: a reference is kept until some score exceeds it by
- * 2^8 (exact in bf16 all the same), so that most stages need one vote instead of four shuffles, a
- * factor and a rescaling. That test and the first exponentials (EARLY) overlap the warpgroup's own
- * P V. The others do not: packing, which must wait for it, fills the gaps between them.
+ * The chain of a warpgroup's stage - scores, exponentials, the turn, products - is longer than its
+ * products, so a stage takes what the chain takes. Nothing looks for a row's largest score: the
+ * first stage of an item sets a reference, which holds until a sum of probabilities exceeds 2^60;
+ * then the scores, which are gone, are computed again by mma.sync and the reference is raised. As
+ * bf16 has fp32's range, that is as exact as following the maximum. Stages with masks, where a row
+ * may have no reference yet, look for the maximum first (one vote; the reference is raised where a
+ * score exceeds it by 2^8). What the next turn needs is looked up while exponentials run, and all
+ * branches leave warps converged in a way that ptxas can see (hop.cuh), which keeps the descriptors
+ * in uniform registers. The first exponentials (EARLY) run beside the warpgroup's own P V; packing
+ * must wait for it and fills the gaps between the others.
  *
  * The grid is persistent. Work items (attn_item) are drawn from a counter in the order of the plan,
  * and consumers run all their items as one stream: the last P V of an item is issued together with
@@ -47,8 +53,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t raw[];
-    attn_smem<T>                             &sm = *(attn_smem<T> *)raw;
-    int                                       group = threadIdx.x >> 7;
+    attn_smem<T> &sm = *(attn_smem<T> *)raw;
+    const int group = uniform(threadIdx.x >> 7);
 
     attn_begin(sm, maps);
     if (group == 0) {

@@ -52,24 +52,48 @@ DEVICE void mbar_arrive(uint32_t bar)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
 }
 
-/* Wait until the phase with this parity is over. A wait of some seconds can only be a deadlock: it
- * traps, so that a fault in a kernel is an error message and not a hung machine. The counter lives
- * inside the PTX loop because anything written in C here makes ptxas serialise the wgmma around. */
-DEVICE void mbar_wait(uint32_t bar, uint32_t parity)
+/* Whether the phase with this parity is over, without waiting. */
+DEVICE int mbar_test(uint32_t bar, uint32_t parity)
+{
+    int over;
+    asm volatile("{\n.reg .pred P;\nmbarrier.test_wait.parity.shared::cta.b64 P, [%1], %2;\n"
+                 "selp.b32 %0, 1, 0, P;\n}"
+                 : "=r"(over)
+                 : "r"(bar), "r"(parity)
+                 : "memory");
+    return over;
+}
+
+/* Wait until the phase with this parity is over, unless mbar_test said that it is. A wait of some
+ * seconds can only be a deadlock: it stores to address 0, so that a fault in a kernel is an error
+ * message and not a hung machine. A trap would be a way out of the loop, and with one ptxas takes
+ * no warp to be converged after it, which costs the attention kernels 4 %. The counter lives inside
+ * the PTX loop because anything written in C here makes ptxas serialise the wgmma around. */
+DEVICE void mbar_wait_unless(int over, uint32_t bar, uint32_t parity)
 {
     asm volatile("{\n"
                  ".reg .pred P, Q;\n"
                  ".reg .u32 n;\n"
+                 ".reg .u64 null;\n"
                  "mov.u32 n, 0;\n"
+                 "mov.u64 null, 0;\n"
+                 "setp.ne.b32 P, %2, 0;\n"
+                 "@P bra E;\n"
                  "W: mbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1;\n"
-                 "@P bra.uni E;\n"
+                 "@P bra E;\n"
                  "add.u32 n, n, 1;\n"
                  "setp.gt.u32 Q, n, 4000000;\n"
-                 "@Q trap;\n"
-                 "bra.uni W;\n"
+                 "@Q st.global.u32 [null], n;\n"
+                 "bra W;\n"
                  "E:\n"
-                 "}" ::"r"(bar), "r"(parity)
+                 "}" ::"r"(bar),
+                 "r"(parity), "r"(over)
                  : "memory");
+}
+
+DEVICE void mbar_wait(uint32_t bar, uint32_t parity)
+{
+    mbar_wait_unless(0, bar, parity);
 }
 
 /* A position in a ring of buffers; the parity is that of the consumer's wait on "full". */
@@ -192,12 +216,19 @@ template <int N> DEVICE void hold(float (&d)[N])
         asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* Descriptor of a 128-byte-swizzled tile: `lbo` and `sbo` are byte distances (kernels read keys
- * K-major: lbo ignored, sbo 1024; values MN-major: lbo = bytes of a 64-column panel, sbo 1024). */
-DEVICE uint64_t tile_desc(uint32_t addr, uint32_t lbo, uint32_t sbo)
+/* Descriptor of a 128-byte-swizzled tile whose groups of 8 rows are 1024 bytes apart; `lbo` is a
+ * byte distance (keys are read K-major: ignored; values MN-major: bytes of a 64-column panel). The
+ * low word is what differs from tile to tile. */
+DEVICE uint32_t desc_low(uint32_t addr, uint32_t lbo)
 {
-    return (uint64_t)((addr & 0x3ffff) >> 4) | (uint64_t)(lbo >> 4) << 16 |
-           (uint64_t)(sbo >> 4) << 32 | 1ull << 62;
+    return (addr & 0x3ffff) >> 4 | (lbo >> 4) << 16;
+}
+
+DEVICE uint64_t descriptor(uint32_t low)
+{
+    uint64_t d;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(d) : "r"(low), "r"(1024 >> 4 | 1 << 30));
+    return d;
 }
 
 /* The same value in all lanes, in a way that ptxas can see: REDUX writes a uniform register, and
@@ -225,13 +256,36 @@ DEVICE int warp_load(const int *p)
 
 DEVICE int4 warp_load(const int4 *p)
 {
-    return make_int4(warp_load(&p->x), warp_load(&p->y), warp_load(&p->z), warp_load(&p->w));
+    int4 x;
+    asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\nmov.b32 %0, 0;\nmov.b32 %1, 0;\n"
+                 "mov.b32 %2, 0;\nmov.b32 %3, 0;\n@P ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n}"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(smem_addr(p))
+                 : "memory");
+    return make_int4(uniform(x.x), uniform(x.y), uniform(x.z), uniform(x.w));
+}
+
+/* Is this the lane of warp_load and warp_arrive? */
+DEVICE bool is_elected()
+{
+    int yes;
+    asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\nselp.b32 %0, 1, 0, P;\n}"
+                 : "=r"(yes));
+    return yes;
 }
 
 DEVICE void warp_arrive(uint32_t bar)
 {
     asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\n"
                  "@P mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(bar)
+                 : "memory");
+}
+
+DEVICE void warp_arrive_if(bool really, uint32_t bar)
+{
+    asm volatile("{\n.reg .pred P, Q;\nsetp.ne.b32 Q, %1, 0;\nelect.sync _|P, 0xffffffff;\n"
+                 "and.pred P, P, Q;\n@P mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(bar),
+                 "r"((int)really)
                  : "memory");
 }
 

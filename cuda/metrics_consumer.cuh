@@ -266,7 +266,7 @@ template <class T> struct pass_consumer {
     {
         float s[64];
         pass_part<T> p;
-        const uint64_t layout = tile_desc(0, 16, 1024);
+        const uint64_t layout = descriptor(desc_low(0, 16));
         uint32_t bar = 8 * k.at;
         uint32_t k_desc = (at(offsetof(pass_smem<T>, k)) + k.at * T::K_BYTES) >> 4;
         mbar_wait(at(offsetof(pass_smem<T>, k_full)) + bar, k.parity);

@@ -1,0 +1,63 @@
+/*
+ * attn_scores.cuh - scores of a warp's 16 rows of a tile from global memory, with mma.sync: for the
+ * few stages whose scores a consumer needs once more, when their keys have left shared memory
+ * (attn_consumer.cuh). The accumulators of m16n8k16 lie as those that wgmma leaves to a warp.
+ */
+#ifndef LACUNA_ATTN_SCORES_CUH
+#define LACUNA_ATTN_SCORES_CUH
+
+#include "cuda/hop.cuh"
+
+DEVICE void mma_16x8x16(float *d, const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." ATTN_ELEMENT "." ATTN_ELEMENT ".f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Channels [at, at + 2) of a row of D 16-bit elements. Volatile, or ptxas has more of them under
+ * way than it has registers. */
+template <int D> DEVICE uint32_t pair_of(const void *x, int64_t row, int at)
+{
+    uint32_t pair;
+    asm volatile("ld.global.nc.u32 %0, [%1];"
+                 : "=r"(pair)
+                 : "l"((const uint32_t *)x + (row * D + at) / 2));
+    return pair;
+}
+
+/* s = Q K^T of this lane's rows, `row` and row + 8, those past `rows` as the last one, with UNITS x
+ * UNIT keys, unit u from key[u] on. Of one head: q [rows][D], k [keys][D]. */
+template <int D, int UNIT, int UNITS>
+DEVICE void warp_scores(float (&s)[UNIT * UNITS / 2], const void *q, int row, int rows,
+                        const void *k, const int (&key)[UNITS])
+{
+    constexpr int AT_ONCE = 8; /* blocks of 8 keys whose loads are under way together */
+    int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int i = 0; i < UNIT * UNITS / 2; i++)
+        s[i] = 0;
+#pragma unroll 1
+    for (int at = 2 * (lane & 3); at < D; at += 16) {
+        uint32_t a[4], b[AT_ONCE][2];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[i] = pair_of<D>(q, min(row + i % 2 * 8, rows - 1), at + i / 2 * 8);
+#pragma unroll
+        for (int j = 0; j < UNIT * UNITS / 8; j += AT_ONCE) {
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                const int block = j + i;
+                int64_t of = key[block / (UNIT / 8)] + block % (UNIT / 8) * 8 + (lane >> 2);
+                b[i][0] = pair_of<D>(k, of, at);
+                b[i][1] = pair_of<D>(k, of, at + 8);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++)
+                mma_16x8x16(s + 4 * (j + i), a, b[i]);
+        }
+    }
+}
+
+#endif

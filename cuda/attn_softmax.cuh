@@ -1,0 +1,74 @@
+/*
+ * attn_softmax.cuh - the softmax of what a thread holds of a stage of scores: N of them, of two rows,
+ * score i of row i / 2 % 2 (wgmma.cuh). Scores are in the units of Q K^T; probabilities are
+ * 2^(scale_log2 (s - reference)).
+ */
+#ifndef LACUNA_ATTN_SOFTMAX_CUH
+#define LACUNA_ATTN_SOFTMAX_CUH
+
+#include "cuda/hop.cuh"
+
+/* Whether a score may exceed its row's limit, by the bits: those of floats above a limit that is not
+ * negative order like integers, and integers have a maximum of three. A negative limit says yes
+ * without looking. */
+template <int N> DEVICE bool may_exceed(const float (&s)[N], const float (&limit)[2])
+{
+    int top[2];
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        const int r = i >> 1 & 1;
+        int x = __float_as_int(s[i]), y = __float_as_int(s[i + 1]);
+        top[r] = i < 4 ? max(x, y) : __vimax3_s32(top[r], x, y);
+    }
+    return (limit[0] < 0) | (limit[1] < 0) | (top[0] > __float_as_int(limit[0])) |
+           (top[1] > __float_as_int(limit[1]));
+}
+
+/* Largest scores of the two rows, over the four lanes that share them. */
+template <int N> DEVICE void row_tops(const float (&s)[N], float (&top)[2])
+{
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        const int r = i >> 1 & 1;
+        float x = fmaxf(s[i], s[i + 1]);
+        top[r] = i < 4 ? x : fmaxf(top[r], x);
+    }
+#pragma unroll
+    for (int lanes = 1; lanes < 4; lanes *= 2)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], lanes));
+}
+
+/* Scores [FROM, TO) to probabilities, and their sums. MASKED: a reference may be -inf, of a row
+ * without a score. */
+template <bool MASKED, int FROM, int TO, int N>
+DEVICE void exponentials(float (&s)[N], const float (&reference)[2], float scale_log2,
+                         float (&sum)[2])
+{
+    float base[2], add[2][2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        base[r] = reference[r] * scale_log2;
+        if (MASKED && reference[r] == -INFINITY)
+            base[r] = 0;
+    }
+#pragma unroll
+    for (int i = FROM; i < TO; i++) {
+        const int r = i >> 1 & 1;
+        s[i] = exp2_fast(fmaf(s[i], scale_log2, -base[r]));
+        add[r][i & 1] = i < FROM + 4 ? s[i] : add[r][i & 1] + s[i];
+    }
+    sum[0] = add[0][0] + add[0][1];
+    sum[1] = add[1][0] + add[1][1];
+}
+
+/* Probabilities as the A operand of P V. */
+template <int N> DEVICE void pack(const float (&s)[N], uint32_t (&p)[N / 2])
+{
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        p[i] = pack_pair(s[2 * i], s[2 * i + 1]);
+}
+
+#endif
