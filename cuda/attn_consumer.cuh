@@ -141,6 +141,14 @@ template <class T> struct consumer {
         return units & 3;
     }
 
+    /* Of the stage ahead, when its keys have landed: the block of its bits, -1 for none. */
+    DEVICE int bits_ahead()
+    {
+        mbar_wait_unless(k_here, smem_addr(&sm.k_full[ahead.at]), ahead.parity);
+        k_here = 1;
+        return key_of(ahead.at, T::UNITS);
+    }
+
     DEVICE void issue_qk(float (&s)[BN / 2])
     {
         wgmma_fence();
@@ -242,15 +250,15 @@ template <class T> struct consumer {
     }
 
     /* Q K of the stage at hand and P V of the one before it, if that is pending, in one turn. When it
-     * returns the scores are there; P V may still be under way. block, kept: the stage's bits. */
+     * returns the scores are there; P V may still be under way. The thread's bits of the stage, if it
+     * has any (block, mask_stage). */
     template <bool PENDING>
-    DEVICE void multiply(float (&s)[BN / 2], const ring<T::STAGES> &before, int &block, uint2 &kept)
+    DEVICE uint2 multiply(float (&s)[BN / 2], const ring<T::STAGES> &before, int block)
     {
         if (T::WG == 3) /* they have no registers to keep them in */
             q_at = q_desc(), k_at = k_desc(kv.at);
         mbar_wait_unless(k_here, smem_addr(&sm.k_full[kv.at]), kv.parity);
-        block = BITS ? key_of(kv.at, T::UNITS) : -1;
-        kept = BITS ? load_bits(block) : make_uint2(0, 0);
+        uint2 kept = BITS ? load_bits(block) : make_uint2(0, 0);
         take_turn();
         issue_qk(s);
         if (PENDING) {
@@ -260,6 +268,7 @@ template <class T> struct consumer {
         pass_turn();
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
+        return kept;
     }
 
     /* P V of the stage before, if that is pending, comes to its end. */
@@ -308,12 +317,10 @@ template <class T> struct consumer {
     template <bool PENDING> DEVICE void step(int i)
     {
         float s[BN / 2], sum[2], rest[2];
-        int block;
-        uint2 kept;
         ring<T::STAGES> before = pending();
         constexpr int EARLY = PENDING ? T::EARLY : 0;
         kv = ahead;
-        multiply<PENDING>(s, before, block, kept);
+        multiply<PENDING>(s, before, -1);
         warp_arrive_if(i == n - 1, smem_addr(&sm.q_empty[q.at]));
         if (EARLY)
             exponentials<false, 0, EARLY>(s, m, a.scale_log2, sum);
@@ -337,14 +344,12 @@ template <class T> struct consumer {
     /* The same by the largest score, which is looked for before the exponentials: of stages with
      * scores that do not count (MASKED) or with bits, and where registers are too few for step().
      */
-    template <bool MASKED, bool PENDING> DEVICE void step_checked(int i, bool clipped = true)
+    template <bool MASKED, bool PENDING> DEVICE void step_checked(int i, bool clipped = true, int block = -1)
     {
         float s[BN / 2], sum[2];
-        int   block;
-        uint2 kept;
         ring<T::STAGES> before = pending();
         kv = ahead;
-        multiply<PENDING>(s, before, block, kept);
+        uint2 kept = multiply<PENDING>(s, before, block);
         if (MASKED)
             mask_stage(s, tile, block, kept, clipped);
         arrive(&sm.k_empty[kv.at]);
@@ -438,20 +443,29 @@ template <class T> struct consumer {
         unseen = false;
     }
 
+    /* A stage of blocks that may have bits. */
+    DEVICE void step_bits(bool clipped, int i)
+    {
+        int block = bits_ahead();
+        if (!T::GATHER && block < 0 && !clipped)
+            step<true>(i);
+        else
+            step_checked<true, true>(i, clipped, block);
+    }
+
     /* First stage of an item, issued together with the last P V of the one before it (PENDING);
      * then that one is finished (PREVIOUS). `before` is the stage of the pending values. */
     template <bool PREVIOUS, bool PENDING>
     DEVICE void first_step(const int4 &next, const ring<T::STAGES> &before)
     {
         float s[BN / 2], m_new[2], l_new[2];
-        int   block;
-        uint2 kept;
         float inv[2];
         if (PREVIOUS)
             close_rows(inv);
         if (T::KIND == BLOCKS_PAIR)
             unseen = wanted_ahead() == 0;
-        multiply<PENDING>(s, before, block, kept);
+        int   block = BITS ? bits_ahead() : -1;
+        uint2 kept = multiply<PENDING>(s, before, block);
         /* three warpgroups have no register left for the condition */
         bool clipped = T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal ||
                        key_of(kv.at, T::UNITS - 1) + T::UNIT > a.nk;
@@ -569,7 +583,7 @@ template <class T> struct consumer {
         } else if constexpr (BITS) {
 #pragma unroll 1
             for (; i < n; i++)
-                step_checked<true, true>(i, i < to);
+                step_bits(i < to, i);
         } else {
 #pragma unroll 1
             for (; i < to; i++)
