@@ -118,9 +118,10 @@ FORCE:
 $(BUILD)/tests/test_conform: $(BUILD)/tests/conform.o
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
 $(BUILD)/tests/test_plan: $(BUILD)/cuda/plan.o
+$(BUILD)/tests/test_metrics_plan: $(BUILD)/cuda/metrics_plan.o
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcheck_pic -lsubunit -lrt
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter-out $(LIB),$^) $(LIB) $(LDLIBS) -lcheck_pic -lsubunit -lrt
 
 .SECONDARY:
 -include $(OBJ:.o=.d) $(CU_OBJ:.o=.d) $(BUILD)/core/main.d $(wildcard $(BUILD)/tests/*.d)
@@ -254,7 +255,7 @@ $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 # Dense attention alone, for cuda/peers.py: a library in a process with other CUDA runtimes.
 $(BUILD)/gpu/libdense.so: $(BUILD)/tests/checkcu_shared.o \
         $(filter $(BUILD)/cuda/attn%,$(CU_OBJ)) \
-        $(addprefix $(BUILD)/,cuda/device.o cuda/plan.o cuda/tensormap.o core/err.o core/mem.o core/dtype.o)
+        $(addprefix $(BUILD)/,cuda/device.o cuda/plan.o cuda/tensormap.o core/err.o core/greedy.o core/mem.o core/dtype.o)
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(BUNDLE_LINK) -shared -Wl,-Bsymbolic,--exclude-libs,ALL,--no-undefined

@@ -20,6 +20,7 @@ extern "C" {
 
 #include "core/kernel.h"
 #include "cuda/attn.h"
+#include "cuda/metrics_plan.h"
 
 /* ---- dense reference ------------------------------------------------------------------------ */
 
@@ -57,8 +58,6 @@ int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm, struc
 
 #define METRICS_C 8 /* thresholds of one pass */
 #define METRICS_CELL 64
-#define METRICS_BM 256 /* queries and keys of a tile */
-#define METRICS_BN 128
 
 /* What is wanted: thresholds, maps or both. */
 struct metrics_ask {
@@ -110,19 +109,6 @@ int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass, struct me
  * of a pass with cells. */
 int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass, int64_t pool, float *sum,
                        float *max, struct err *err);
-
-/* ---- host side, metrics_tiles.c ------------------------------------------------------------- */
-
-/* Work of a pass. Item: key tiles [beg, end) of a row of tiles. */
-struct metrics_plan {
-    struct metrics_item {
-        int32_t row, beg, end, pad;
-    } * items;
-    int32_t n_items;
-};
-int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan *plan,
-                      struct err *err);
-void metrics_plan_free(struct metrics_plan *plan);
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
  */
 #include "cuda/plan.h"
 
+#include "core/greedy.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 
@@ -248,25 +249,6 @@ static int order_items(const struct attn_problem *p, struct attn_plan *plan, str
 
 /* ---- balance -------------------------------------------------------------------------------- */
 
-/* Smallest element of a binary heap grows by `cost`. */
-static void heap_push_down(int64_t *heap, int n, int64_t cost)
-{
-    int64_t x = heap[0] + cost;
-    int     i = 0;
-    for (;;) {
-        int child = 2 * i + 1;
-        if (child >= n)
-            break;
-        if (child + 1 < n && heap[child + 1] < heap[child])
-            child++;
-        if (heap[child] >= x)
-            break;
-        heap[i] = heap[child];
-        i = child;
-    }
-    heap[i] = x;
-}
-
 /* Greedy assignment in list order, as the grid does it. Returns the time at which the last
  * multiprocessor ends; finish[i] (may be NULL) = when item i ends. */
 static int64_t assign(const struct attn_plan *plan, int sms, int64_t *heap, int64_t *finish)
@@ -274,11 +256,10 @@ static int64_t assign(const struct attn_plan *plan, int sms, int64_t *heap, int6
     int64_t latest = 0;
     memset(heap, 0, (size_t)sms * sizeof *heap);
     for (int32_t i = 0; i < plan->n_items; i++) {
-        int64_t cost = stages_of(plan, plan->items + i) + ITEM_COST, end = heap[0] + cost;
+        int64_t end = greedy_place(heap, sms, stages_of(plan, plan->items + i) + ITEM_COST);
         if (finish)
             finish[i] = end;
         latest = end > latest ? end : latest;
-        heap_push_down(heap, sms, cost);
     }
     return latest;
 }
