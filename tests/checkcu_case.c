@@ -15,7 +15,7 @@
 #include <string.h>
 
 const char *const cu_data_names[] = {"normal", "equal", "huge", "tiny", "one-hot", "offset",
-                                     "smooth"};
+                                     "smooth", "rising"};
 
 static float round_bf16(double x)
 {
@@ -44,6 +44,10 @@ static void fill_token(const struct cu_case *k, int which, int64_t at, int64_t i
             y = z + (c % 5 == 0 ? 4 : 0);
         else if (data == DATA_SMOOTH)
             y = 0.5 * z + (score ? 1.5 * cos(0.01 * (double)i + c * c) : 0);
+        else if (data == DATA_RISING && which == 0)
+            y = 0.3 * z + 1;
+        else if (data == DATA_RISING && which == 1)
+            y = 0.3 * z + (i < 200 ? 16 : i < 600 ? 8 : 0);
         x[c] = round_bf16(y);
     }
 }

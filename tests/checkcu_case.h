@@ -12,6 +12,7 @@
 enum cu_data {
     DATA_NORMAL, DATA_EQUAL, DATA_HUGE, DATA_TINY, DATA_ONE_HOT, DATA_OFFSET,
     DATA_SMOOTH, /* neighbouring tokens resemble each other */
+    DATA_RISING, /* scores of early keys, which are walked last, exceed the others' by up to 180 */
     DATA_COUNT
 };
 extern const char *const cu_data_names[];
