@@ -84,7 +84,8 @@ static int32_t masked_units(const struct attn_problem *p, const struct attn_plan
     int keys = attn_block_keys(p->lists, &plan->tile), most = 1;
     if (!p->causal)
         return 1;
-    for (int64_t b = 0; b < plan->q_blocks && b < keys; b++) {
+    int64_t from = p->nq > p->nk ? (p->nq - p->nk) / plan->tile.bm : 0; /* rows with a key */
+    for (int64_t b = from; b < plan->q_blocks && b < from + keys; b++) {
         int64_t first = b * plan->tile.bm + p->nk - p->nq + 1, last = first + plan->tile.bm - 2;
         if (last < 0)
             continue;

@@ -211,6 +211,32 @@ START_TEST(last_wave)
 }
 END_TEST
 
+/* The first rows of a causal problem with more queries than keys see none: where the diagonal cuts a
+ * tile is a matter of the rows behind them. */
+START_TEST(diagonal_of_late_rows)
+{
+    static const struct attn_tile t = {128, 128, 1};
+    static const int64_t shapes[][2] = {{129, 129}, {20000, 129}, {40000, 1000}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct attn_problem p = {1, 1, 128, shapes[i][0], shapes[i][1], 0.1, true, ATTN_DENSE};
+        struct attn_plan plan;
+        struct err err = {0};
+        assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+        int64_t rows = p.nq - p.nk, most = 1;
+        for (int64_t b = 0; b < plan.q_blocks; b++) { /* stages from a tile's last key back */
+            int64_t first = b * 128 - rows + 1, last = (b + 1) * 128 - rows;
+            first = first < 0 ? 0 : first > p.nk ? p.nk : first;
+            last = last < 0 ? 0 : last > p.nk ? p.nk : last;
+            int64_t n = (last + 127) / 128 - first / 128;
+            most = last > 0 && n > most ? n : most;
+        }
+        ck_assert_int_ge(plan.masked_units, most);
+        ck_assert_int_le(plan.masked_units, 2);
+        attn_plan_free(&plan);
+    }
+}
+END_TEST
+
 /* A tile's head and query block share a word in the kernels: what does not fit is refused. */
 START_TEST(word_of_a_tile)
 {
@@ -283,6 +309,7 @@ Suite *make_suite(void)
     tcase_add_test(tc, every_block_once);
     tcase_add_test(tc, filtered_lists);
     tcase_add_test(tc, last_wave);
+    tcase_add_test(tc, diagonal_of_late_rows);
     tcase_add_test(tc, word_of_a_tile);
     tcase_add_test(tc, stages_across_blocks);
     suite_add_tcase(s, tc);
