@@ -118,15 +118,15 @@ template <class T> struct consumer {
             asm volatile("" : "+r"(ahead.at), "+r"(ahead.parity), "+r"(k_at));
         k_here = mbar_test(smem_addr(&sm.k_full[ahead.at]), ahead.parity);
         if (T::KIND == BLOCKS_PAIR)
-            wanted = k_here ? units_wanted() : 0;
+            wanted = units_wanted(k_here);
     }
 
     /* Of the stage ahead of a pair list, whose keys have landed: how many of its two units this
      * warpgroup wants, and 4, in one lane; 0 in the others. */
-    DEVICE int units_wanted() const
+    DEVICE int units_wanted(int landed) const
     {
         const int *key = sm.keys[ahead.at];
-        return is_elected() ? 4 + (key[0] >> w & 1) + (key[T::UNITS - 1] >> w & 1) : 0;
+        return is_elected() && landed ? 4 + (key[0] >> w & 1) + (key[T::UNITS - 1] >> w & 1) : 0;
     }
 
     /* The same number in all lanes, when its keys have landed. */
@@ -135,7 +135,7 @@ template <class T> struct consumer {
         int units = uniform(wanted);
         if (!units) {
             mbar_wait(smem_addr(&sm.k_full[ahead.at]), ahead.parity);
-            units = uniform(units_wanted());
+            units = uniform(units_wanted(1));
         }
         k_here = 1;
         return units & 3;
@@ -218,8 +218,8 @@ template <class T> struct consumer {
         }
     }
 
-    /* Raise the maxima of the rows whose scores exceed them by 2^8: scales the sums, and returns
-     * the factors of the outputs. */
+    /* Raise the references of the rows whose scores exceed them by 2^8: scales the sums, and
+     * returns the factors of the outputs. */
     DEVICE void raise(const float (&s)[BN / 2], const float (&limit)[2], float (&c)[2])
     {
         float top[2];
