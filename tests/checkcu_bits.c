@@ -49,6 +49,24 @@ out:
     return rc;
 }
 
+static int mixed_blocks(const struct cu_case *c, int head, int64_t row0, int64_t row1,
+                        struct mask *m, struct err *err)
+{
+    const struct attn_problem *p = &c->problem;
+    int rc = 0;
+    TRY(mask_lists_init(m, p->nq, p->nk, row0, row1, p->causal, 1, 1, err));
+    for (int64_t i = row0; i < row1; i++)
+        for (int64_t k = 0; k < p->nk; k++) {
+            int64_t block = k / ACCEL_TILE;
+            if ((block % 3 == 2 && i % 5 != 0) || !any_unit(c, head, i / ACCEL_TILE, block))
+                k += ACCEL_TILE - 1 - k % ACCEL_TILE;
+            else
+                TRY(mask_lists_add(m, i - row0, (int32_t)k, err));
+        }
+out:
+    return rc;
+}
+
 /* Every 97th key, and three runs of 5 keys at fixed distances before the query. */
 static int stripes(const struct cu_case *c, int head, int64_t row0, int64_t row1, struct mask *m,
                    struct err *err)
@@ -96,6 +114,9 @@ int cu_bits_mask(const struct cu_case *c, int head, int64_t row0, int64_t row1, 
         break;
     case BITS_PAIRS:
         rc = random_pairs(c, head, row0, row1, m, err);
+        break;
+    case BITS_MIXED:
+        rc = mixed_blocks(c, head, row0, row1, m, err);
         break;
     default:
         rc = stripes(c, head, row0, row1, m, err);

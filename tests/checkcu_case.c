@@ -30,6 +30,15 @@ static void fill_token(const struct cu_case *k, int which, int64_t at, int64_t i
     enum cu_data data = k->data;
     int          d = k->problem.d;
     bool         score = which < 2;
+    int64_t nk = k->problem.nk, warp = i / 16 % 4;
+    /* DATA_RISING, first channel: early keys gain 61 or 55 in log2 units of a probability, times 0
+     * to 3/2 by query. Of four warps one mixes these, in one the sums stay below the limit, in one
+     * they exceed it by the second gain, and the first still counts, in one by the first.
+     */
+    double rise = which == 0   ? sqrt(d) * (double)(warp ? warp : i % 4) / 2
+                  : i < nk / 8 ? 42.25
+                  : i < nk / 2 ? 38.25
+                               : 0;
     for (int c = 0; c < d; c++) {
         double z = rng_normal(k->seed, (uint64_t)which, (uint64_t)(at * d + c)), y = z;
         if (data == DATA_EQUAL)
@@ -44,10 +53,8 @@ static void fill_token(const struct cu_case *k, int which, int64_t at, int64_t i
             y = z + (c % 5 == 0 ? 4 : 0);
         else if (data == DATA_SMOOTH)
             y = 0.5 * z + (score ? 1.5 * cos(0.01 * (double)i + c * c) : 0);
-        else if (data == DATA_RISING && which == 0)
-            y = 0.3 * z + 1;
-        else if (data == DATA_RISING && which == 1)
-            y = 0.3 * z + (i < 200 ? 16 : i < 600 ? 8 : 0);
+        else if (data == DATA_RISING && score && c == 0)
+            y = rise;
         x[c] = round_bf16(y);
     }
 }

@@ -10,10 +10,16 @@
 #include "sim/acceltiles.h"
 
 enum cu_data {
-    DATA_NORMAL, DATA_EQUAL, DATA_HUGE, DATA_TINY, DATA_ONE_HOT, DATA_OFFSET,
+    DATA_NORMAL,
+    DATA_EQUAL,
+    DATA_HUGE,
+    DATA_TINY,
+    DATA_ONE_HOT,
+    DATA_OFFSET,
     DATA_SMOOTH, /* neighbouring tokens resemble each other */
-    DATA_RISING, /* scores of early keys, which are walked last, exceed the others' by up to 180 */
-    DATA_COUNT
+    DATA_COUNT,
+    DATA_RISING = DATA_COUNT /* of the attention kernels alone: probabilities of early keys, which
+                              * are walked last, grow by up to 2^91 */
 };
 extern const char *const cu_data_names[];
 
@@ -22,12 +28,14 @@ enum cu_pattern { KEEP_RANDOM, KEEP_ALL, KEEP_FIRST, KEEP_DIAGONAL, KEEP_SOME_RO
 
 /* Masks of lists with bits. */
 enum cu_bits {
-    BITS_SLICES, /* 128 x 1, random */
-    BITS_BAND,   /* 16 sinks and a window, the last rows dense */
-    BITS_PAIRS,  /* 1 x 1: a quarter or an eighth at random; some rows keep nothing, some only
-                  * their first keys, so that what they meet first is empty */
-    BITS_FINE,   /* 64 x 32 blocks, random */
+    BITS_SLICES,  /* 128 x 1, random */
+    BITS_BAND,    /* 16 sinks and a window, the last rows dense */
+    BITS_PAIRS,   /* 1 x 1: a quarter or an eighth at random; some rows keep nothing, some only
+                   * their first keys, so that what they meet first is empty */
+    BITS_FINE,    /* 64 x 32 blocks, random */
     BITS_STRIPES, /* a few columns and diagonals, rows one by one */
+    BITS_MIXED,   /* 128 x 128, random; of every third only every fifth row, so that the others meet
+                   * whole blocks before they have met a key */
     BITS_COUNT
 };
 
