@@ -183,8 +183,10 @@ static int find_kernel(const struct attn_problem *p, int sm, const char *name, i
     *out = NULL;
     for (const attn_kernel *k = attn_kernels; k->name; k++)
         if (k->d == p->d && k->lists == p->lists && runs_on(k, sm) &&
-            (name ? strcmp(name, k->name) == 0 : k->element == element) && !*out)
+            (name ? strcmp(name, k->name) == 0 : k->element == element)) {
             *out = k;
+            break;
+        }
     if (*out)
         return 0;
     return err_set(err, ERR_RUN, "no CUDA kernel%s%s for head dim %d on sm_%d", name ? " " : "",

@@ -27,8 +27,7 @@ struct attn_kernel {
     const void     *entry; /* for cudaFuncSetAttribute; NULL: launch does it */
 };
 
-/* Every kernel, NULL-terminated by name. The default is the first that fits, or the one expected to be
- * the fastest of several dense ones. */
+/* Every kernel, NULL-terminated by name. The default is the first that fits. */
 extern const struct attn_kernel attn_kernels[];
 
 /* Kernel for a problem on a device of compute capability `sm`, by name (then of any element) or the

@@ -16,7 +16,7 @@ struct attn_args {
     const int32_t *cols;   /* NULL: dense */
     float         *lse;    /* [heads][nq], natural log, -inf for an empty row */
     float         *piece_out; /* [slots][rows of a tile][D]: not normalised */
-    float2        *piece_ml;  /* [slots][rows of a tile]: maximum in log2 units, sum */
+    float2 *piece_ml;         /* [slots][rows of a tile]: reference in log2 units, sum */
     int            n_items;
     int            nq, nk;
     int            q_blocks;      /* query blocks per head */
@@ -24,7 +24,8 @@ struct attn_args {
     int            causal, offset; /* row i sees key j iff j <= i + offset, offset = nk - nq */
     int            masked_units; /* units from the end of an item that may need masking, >= 1 */
     float          scale_log2;    /* softmax scale * log2 e */
-    float          grow;          /* 8 / scale_log2: how far scores may pass the maximum in use */
+    float grow;                   /* 8 / scale_log2: how far scores may pass a reference where they
+                                   * are looked at; elsewhere sums may reach 2^60 */
     const int32_t  *bits;  /* per entry of cols: block of `words`, -1 = whole; NULL without bits */
     const uint64_t *words; /* [blocks][256], order in core/kernel.h */
     const int32_t  *keys;  /* gathered: [entries][128], -1 = none; NULL where blocks are of keys that

@@ -7,12 +7,12 @@
  * maximum P V and sum P only if gap + pv > 0, or the tile is one of the list's last ones
  *
  * What the other kernels of attn_sm90.cuh do differently, and why this one cannot: the maximum of a
- * row is the true one at every tile (they raise a reference by steps of 2^8), lists are walked from
- * the beginning (they start with the diagonal), and a list is never cut into pieces. A stage is one
- * tile of the method: 64 rows of a warpgroup x 128 keys with lists of 64 rows, two of which share
- * the stages of their union; or both warpgroups x 64 keys. The scores of a tile are formed while P
- * V of the one before runs, if that is computed at all; values of a skipped tile are loaded in
- * vain, as in the authors' kernels, but not multiplied.
+ * row is the true one at every tile (they raise a reference when scores pass it by 2^8, or sums
+ * 2^60), lists are walked from the beginning (they start with the diagonal), and a list is never
+ * cut into pieces. A stage is one tile of the method: 64 rows of a warpgroup x 128 keys with lists
+ * of 64 rows, two of which share the stages of their union; or both warpgroups x 64 keys. The
+ * scores of a tile are formed while P V of the one before runs, if that is computed at all; values
+ * of a skipped tile are loaded in vain, as in the authors' kernels, but not multiplied.
  *
  * Scopes of 64 and 128 rows vote through a barrier with a reduction; of smaller ones, which share
  * a warpgroup's product, those that skip put zeros into P.

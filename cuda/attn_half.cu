@@ -6,7 +6,7 @@
  * time, in a namespace of its own.
  */
 #define ATTN_ELEMENT "f16"
-#define ATTN_SUM_LIMIT 0x1p13f
+#define ATTN_SUM_LIMIT 0x1p13f /* no probability may reach 65504 */
 
 #include "cuda/attn_args.h"
 #include "cuda/attn_table.h"

@@ -27,7 +27,7 @@ template <int D> DEVICE uint32_t pair_of(const void *x, int64_t row, int at)
     return pair;
 }
 
-/* s = Q K^T of this lane's rows, `row` and row + 8, those past `rows` as the last one, with UNITS x
+/* s = Q K^T of this lane's rows, `row` and row + 8, those past `rows` as zeros, with UNITS x
  * UNIT keys, unit u from key[u] on. Of one head: q [rows][D], k [keys][D]. */
 template <int D, int UNIT, int UNITS>
 DEVICE void warp_scores(float (&s)[UNIT * UNITS / 2], const void *q, int row, int rows,
@@ -43,7 +43,8 @@ DEVICE void warp_scores(float (&s)[UNIT * UNITS / 2], const void *q, int row, in
         uint32_t a[4], b[AT_ONCE][2];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            a[i] = pair_of<D>(q, min(row + i % 2 * 8, rows - 1), at + i / 2 * 8);
+            a[i] = pair_of<D>(q, min(row + i % 2 * 8, rows - 1), at + i / 2 * 8) &
+                   -(uint32_t)(row + i % 2 * 8 < rows); /* no branch: lanes stay together */
 #pragma unroll
         for (int j = 0; j < UNIT * UNITS / 8; j += AT_ONCE) {
 #pragma unroll

@@ -20,12 +20,13 @@
  * products, so a stage takes what the chain takes. Nothing looks for a row's largest score: the
  * first stage of an item sets a reference, which holds until a sum of probabilities exceeds 2^60;
  * then the scores, which are gone, are computed again by mma.sync and the reference is raised. As
- * bf16 has fp32's range, that is as exact as following the maximum. Stages with masks, where a row
- * may have no reference yet, look for the maximum first (one vote; the reference is raised where a
- * score exceeds it by 2^8). What the next turn needs is looked up while exponentials run, and all
- * branches leave warps converged in a way that ptxas can see (hop.cuh), which keeps the descriptors
- * in uniform registers. The first exponentials (EARLY) run beside the warpgroup's own P V; packing
- * must wait for it and fills the gaps between the others.
+ * bf16 has fp32's range, that is as exact as following the maximum while values are below 2^40 or
+ * so. Stages with masks, where a row may have no reference yet, look for the maximum first (one
+ * vote; the reference is raised where a score exceeds it by 2^8). What the next turn needs is
+ * looked up while exponentials run, and all branches leave warps converged in a way that ptxas can
+ * see (hop.cuh), which keeps the descriptors in uniform registers. The first exponentials (EARLY)
+ * run beside the warpgroup's own P V; packing must wait for it and fills the gaps between the
+ * others.
  *
  * The grid is persistent. Work items (attn_item) are drawn from a counter in the order of the plan,
  * and consumers run all their items as one stream: the last P V of an item is issued together with
