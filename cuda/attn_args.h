@@ -24,14 +24,13 @@ struct attn_args {
     int            causal, offset; /* row i sees key j iff j <= i + offset, offset = nk - nq */
     int            masked_units; /* units from the end of an item that may need masking, >= 1 */
     float          scale_log2;    /* softmax scale * log2 e */
-    float grow;                   /* 8 / scale_log2: how far scores may pass a reference where they
+    float          grow;          /* 8 / scale_log2: how far scores may pass a reference where they
                                    * are looked at; elsewhere sums may reach 2^60 */
     const int32_t  *bits;  /* per entry of cols: block of `words`, -1 = whole; NULL without bits */
     const uint64_t *words; /* [blocks][256], order in core/kernel.h */
-    const int32_t  *keys;  /* gathered: [entries][128], -1 = none; NULL where blocks are of keys that
-                            * follow each other */
-    const void *q, *k,
-        *v; /* the tensors: of the kernels for Hopper; v only where keys are gathered */
+    const int32_t  *keys;  /* gathered: [entries][128], -1 = none; NULL where blocks are of keys
+                            * that follow each other */
+    const void     *q, *k, *v; /* the tensors, of the kernels for Hopper; v where keys are gathered */
 };
 
 /* Of the kernels with a filter on P V (attn_filter.cuh). */

@@ -25,20 +25,20 @@ template <class T> struct consumer {
     int                w; /* warpgroup, from 0 */
     ring<T::QBUFS>     q;
     ring<T::STAGES>    kv;
-    int                tile, slot, n; /* of the item: x and w of its entry, stages */
-    int first_unit;                   /* of the item: y of its entry */
-    int                masked;    /* stages of the item from its end that may need masking */
-    bool               have_p;    /* p holds probabilities that have not met their values */
-    ring<T::STAGES>    done;      /* BLOCKS_PAIR: the stage that those are of */
-    ring<T::STAGES>    skipped;   /* BLOCKS_PAIR, if owing: one that was not wanted, whose values are */
-    bool               owing;     /* still to be returned */
-    int wanted;                   /* BLOCKS_PAIR: units_wanted(), 0 if that was too early */
-    bool unseen;                  /* BLOCKS_PAIR: no key of the item has been wanted yet */
+    int                tile, slot, n; /* of the item: its place, w of its entry, stages */
+    int                first_unit;    /* of the item: y of its entry */
+    int                masked;        /* stages of the item from its end that may need masking */
+    bool               have_p;        /* p holds probabilities that have not met their values */
+    ring<T::STAGES>    done;          /* BLOCKS_PAIR: the stage that those are of */
+    ring<T::STAGES>    skipped;       /* BLOCKS_PAIR, if owing: one that was not wanted, whose */
+    bool               owing;         /* values are still to be returned */
+    int                wanted;        /* BLOCKS_PAIR: units_wanted(), 0 if that was too early */
+    bool               unseen;        /* BLOCKS_PAIR: no key of the item has been wanted yet */
     float              o[D / 2], m[2], l[2];
     uint32_t           p[BN / 4];
-    ring<T::STAGES> ahead; /* the stage after kv */
-    uint32_t q_at, k_at;   /* the next turn's operands, low words of descriptors */
-    int k_here;            /* whether those keys were seen to have landed */
+    ring<T::STAGES>    ahead;     /* the stage after kv */
+    uint32_t           q_at, k_at; /* the next turn's operands, low words of descriptors */
+    int                k_here;    /* whether those keys were seen to have landed */
 
     /* Thread of the warpgroup, its warp and lane: read again where used, registers are scarce. */
     static DEVICE int t() { return threadIdx.x & 127; }
@@ -249,9 +249,9 @@ template <class T> struct consumer {
             o[i] = 0;
     }
 
-    /* Q K of the stage at hand and P V of the one before it, if that is pending, in one turn. When it
-     * returns the scores are there; P V may still be under way. The thread's bits of the stage, if it
-     * has any (block, mask_stage). */
+    /* Q K of the stage at hand and P V of the one before it, if that is pending, in one turn. When
+     * it returns the scores are there; P V may still be under way. The thread's bits of the stage,
+     * if it has any (block, mask_stage). */
     template <bool PENDING>
     DEVICE uint2 multiply(float (&s)[BN / 2], const ring<T::STAGES> &before, int block)
     {
@@ -344,7 +344,8 @@ template <class T> struct consumer {
     /* The same by the largest score, which is looked for before the exponentials: of stages with
      * scores that do not count (MASKED) or with bits, and where registers are too few for step().
      */
-    template <bool MASKED, bool PENDING> DEVICE void step_checked(int i, bool clipped = true, int block = -1)
+    template <bool MASKED, bool PENDING>
+    DEVICE void step_checked(int i, bool clipped = true, int block = -1)
     {
         float s[BN / 2], sum[2];
         ring<T::STAGES> before = pending();

@@ -1,6 +1,6 @@
 /*
- * attn_softmax.cuh - the softmax of what a thread holds of a stage of scores: N of them, of two rows,
- * score i of row i / 2 % 2 (wgmma.cuh). Scores are in the units of Q K^T; probabilities are
+ * attn_softmax.cuh - the softmax of what a thread holds of a stage of scores: N of them, of two
+ * rows, score i of row i / 2 % 2 (wgmma.cuh). Scores are in the units of Q K^T; probabilities are
  * 2^(scale_log2 (s - reference)).
  */
 #ifndef LACUNA_ATTN_SOFTMAX_CUH
@@ -8,8 +8,8 @@
 
 #include "cuda/hop.cuh"
 
-/* Whether a score may exceed its row's limit, by the bits: those of floats above a limit that is not
- * negative order like integers, and integers have a maximum of three. A negative limit says yes
+/* Whether a score may exceed its row's limit, by the bits: those of floats above a limit that is
+ * not negative order like integers, and integers have a maximum of three. A negative limit says yes
  * without looking. */
 template <int N> DEVICE bool may_exceed(const float (&s)[N], const float (&limit)[2])
 {
