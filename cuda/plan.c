@@ -95,18 +95,50 @@ static int32_t masked_units(const struct attn_problem *p, const struct attn_plan
     return most * units_per_block(p, &plan->tile);
 }
 
-/* Union of the lists of two 64-row blocks; bits 30 and 31 of an entry say who wants it. */
-static int64_t merge_pair(const int32_t *a, const int32_t *a_end, const int32_t *b,
-                          const int32_t *b_end, int32_t *out)
+/* Where pairs of lists are put together: blocks that either row wants, a bit each, and room for the
+ * entries of each kind. */
+struct pairing {
+    uint64_t *wants[2];
+    int64_t   words;
+    int32_t  *kinds[3];
+};
+
+static int pairing_init(struct pairing *x, int64_t blocks, struct err *err)
+{
+    int rc = 0;
+    *x = (struct pairing){.words = ceil_div(blocks, 64)};
+    for (int i = 0; i < 2 && !rc; i++)
+        rc = mem_zalloc(&x->wants[i], x->words, sizeof(uint64_t), "block lists", err);
+    for (int k = 0; k < 3 && !rc; k++)
+        rc = mem_alloc(&x->kinds[k], blocks, sizeof(int32_t), "block lists", err);
+    return rc;
+}
+
+static void pairing_free(struct pairing *x)
+{
+    for (int i = 0; i < 2; i++)
+        free(x->wants[i]);
+    for (int k = 0; k < 3; k++)
+        free(x->kinds[k]);
+}
+
+/* Union of the lists of two 64-row blocks, rows[i] to rows[i + 1]; bits 30 and 31 of an entry say
+ * who wants it. By bits: which of two lists goes on is a branch that nothing predicts. */
+static int64_t merge_pair(struct pairing *x, const int32_t *const rows[3], int32_t *out)
 {
     int64_t n = 0;
-    while (a < a_end || b < b_end) {
-        bool     first = b == b_end || (a < a_end && *a <= *b);
-        bool     second = a == a_end || (b < b_end && *b <= *a);
-        uint32_t col = (uint32_t)(first ? *a : *b);
-        out[n++] = (int32_t)(col | (uint32_t)first << 30 | (uint32_t)second << 31);
-        a += first;
-        b += second;
+    for (int i = 0; i < 2; i++)
+        for (const int32_t *col = rows[i]; col < rows[i + 1]; col++)
+            x->wants[i][*col / 64] |= UINT64_C(1) << *col % 64;
+    for (int64_t w = 0; w < x->words; w++) {
+        uint64_t first = x->wants[0][w], second = x->wants[1][w];
+        for (uint64_t left = first | second; left; left &= left - 1) {
+            int      bit = __builtin_ctzll(left);
+            uint32_t col = (uint32_t)(w * 64 + bit);
+            out[n++] = (int32_t)(col | (uint32_t)(first >> bit & 1) << 30 |
+                                 (uint32_t)(second >> bit & 1) << 31);
+        }
+        x->wants[0][w] = x->wants[1][w] = 0;
     }
     return n;
 }
@@ -130,7 +162,7 @@ static int64_t take(struct kind *k, int64_t n, int32_t *out)
  * the same warpgroups as far as possible: a stage that is wanted in part costs a warpgroup as much
  * as a full one. Stages for one warpgroup alternate with stages for the other, so that both have
  * work. The last `fixed` entries stay where they are: only they may need masking. */
-static void arrange_pairs(int32_t *e, int64_t n, int64_t fixed, int32_t *scratch)
+static void arrange_pairs(struct pairing *x, int32_t *e, int64_t n, int64_t fixed)
 {
     int64_t     count[3] = {0, 0, 0}, at = 0;
     struct kind kinds[3];
@@ -138,15 +170,12 @@ static void arrange_pairs(int32_t *e, int64_t n, int64_t fixed, int32_t *scratch
     if (n <= 0)
         return;
     n -= n & 1;
-    for (int k = 0; k < 3; k++) {
-        kinds[k].e = scratch + at;
-        for (int64_t i = 0; i < n; i++)
-            if ((int)((uint32_t)e[i] >> 30) == k + 1)
-                scratch[at++] = e[i];
-        kinds[k].n = scratch + at - kinds[k].e;
-        count[k] = kinds[k].n;
+    for (int64_t i = 0; i < n; i++) {
+        int k = (int)((uint32_t)e[i] >> 30) - 1;
+        x->kinds[k][count[k]++] = e[i];
     }
-    at = 0;
+    for (int k = 0; k < 3; k++)
+        kinds[k] = (struct kind){x->kinds[k], count[k]};
     while (kinds[2].n > 1)
         at += take(&kinds[2], 2, e + at);
     while (kinds[0].n > 1 || kinds[1].n > 1) {
@@ -161,21 +190,22 @@ static int pair_items(const struct attn_problem *p, const struct attn_csr *csr,
                       struct attn_plan *plan, struct err *err)
 {
     int64_t blocks = ceil_div(p->nq, 64), n = csr->ptr[p->heads * blocks], at = 0;
-    int32_t *scratch = NULL;
-    int      rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
+    int32_t fixed = masked_units(p, plan);
+    struct pairing x;
+    int rc = pairing_init(&x, ceil_div(p->nk, 64), err);
     if (!rc)
-        rc = mem_alloc(&scratch, ceil_div(p->nk, 64), sizeof(int32_t), "block lists", err);
+        rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
     for (int32_t h = 0; h < p->heads && !rc; h++)
         for (int32_t b = 0; b < plan->q_blocks; b++) {
             const int64_t *r = csr->ptr + h * blocks + 2 * b;
-            int64_t        last = 2 * b + 1 < blocks ? r[2] : r[1];
-            int64_t got = merge_pair(csr->col + r[0], csr->col + r[1], csr->col + r[1],
-                                     csr->col + last, plan->cols + at);
-            arrange_pairs(plan->cols + at, got, masked_units(p, plan), scratch);
+            const int32_t *rows[3] = {csr->col + r[0], csr->col + r[1],
+                                      csr->col + (2 * b + 1 < blocks ? r[2] : r[1])};
+            int64_t got = merge_pair(&x, rows, plan->cols + at);
+            arrange_pairs(&x, plan->cols + at, got, fixed);
             add_item(plan, h * plan->q_blocks + b, at, at + got);
             at += got;
         }
-    free(scratch);
+    pairing_free(&x);
     plan->blocks = n;
     plan->n_cols = at;
     return rc;
