@@ -7,14 +7,7 @@
 #define LACUNA_ATTN_SCORES_CUH
 
 #include "cuda/hop.cuh"
-
-DEVICE void mma_16x8x16(float *d, const uint32_t (&a)[4], const uint32_t (&b)[2])
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." ATTN_ELEMENT "." ATTN_ELEMENT ".f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+#include "cuda/mma16.cuh"
 
 /* Channels [at, at + 2) of a row of D 16-bit elements. Volatile, or ptxas has more of them under
  * way than it has registers. */
@@ -56,7 +49,7 @@ DEVICE void warp_scores(float (&s)[UNIT * UNITS / 2], const void *q, int row, in
             }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
-                mma_16x8x16(s + 4 * (j + i), a, b[i]);
+                MMA_16X8X16(ATTN_ELEMENT, s + 4 * (j + i), a, b[i][0], b[i][1]);
         }
     }
 }

@@ -9,6 +9,8 @@
 #ifndef LACUNA_MMA_CUH
 #define LACUNA_MMA_CUH
 
+#include "cuda/mma16.cuh"
+
 #include <stdint.h>
 
 /* Byte offset of chunk c (8 channels) of a row of D channels. */
@@ -89,10 +91,7 @@ static __device__ __forceinline__ void load_b(uint32_t tile, int row0, int kk, u
 static __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                                 uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    MMA_16X8X16("bf16", d, a, b0, b1);
 }
 
 /* acc += products of MT x 16 rows of the tile q with NT x 8 rows of the tile k. */
