@@ -50,7 +50,7 @@ template <class T> struct consumer {
     {
         mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
         next = warp_load(&sm.work[q.at]);
-        if (T::WG < 3)
+        if (!T::CHECKED)
             q_at = q_desc();
         return next.x >= 0;
     }
@@ -114,7 +114,7 @@ template <class T> struct consumer {
         ahead = kv;
         ahead.next();
         k_at = k_desc(ahead.at);
-        if (T::WG < 3)
+        if (!T::CHECKED)
             asm volatile("" : "+r"(ahead.at), "+r"(ahead.parity), "+r"(k_at));
         k_here = mbar_test(smem_addr(&sm.k_full[ahead.at]), ahead.parity);
         if (T::KIND == BLOCKS_PAIR)
@@ -255,7 +255,7 @@ template <class T> struct consumer {
     template <bool PENDING>
     DEVICE uint2 multiply(float (&s)[BN / 2], const ring<T::STAGES> &before, int block)
     {
-        if (T::WG == 3) /* they have no registers to keep them in */
+        if (T::CHECKED) /* no registers to keep them in */
             q_at = q_desc(), k_at = k_desc(kv.at);
         mbar_wait_unless(k_here, smem_addr(&sm.k_full[kv.at]), kv.parity);
         uint2 kept = BITS ? load_bits(block) : make_uint2(0, 0);
@@ -286,11 +286,9 @@ template <class T> struct consumer {
     {
 #pragma unroll
         for (int u = 0; u < T::UNITS; u++) {
-            int unit = first_unit + (n - 1 - i) * T::UNITS + u;
-            int block = T::KIND == BLOCKS_ALL ? unit : __ldg(a.cols + unit / T::PER_BLOCK);
+            key[u] = unit_key<T>(a, first_unit + (n - 1 - i) * T::UNITS + u);
             if (T::KIND == BLOCKS_PAIR)
-                block &= 0x3fffffff;
-            key[u] = block * T::BLOCK + unit % T::PER_BLOCK * T::UNIT;
+                key[u] &= ~3;
         }
     }
 

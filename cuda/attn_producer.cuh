@@ -8,7 +8,6 @@
 #define LACUNA_ATTN_PRODUCER_CUH
 
 #include "cuda/attn_shape.cuh"
-#include "cuda/plan.h"
 
 template <class T> struct producer {
     static constexpr int UNITS = T::UNITS, PER_BLOCK = T::PER_BLOCK;
@@ -72,16 +71,7 @@ template <class T> struct producer {
                 bulk_prefetch(a.words + (size_t)bits * 256, 2048);
             return bits;
         }
-        if (unit >= s.end || lane() >= UNITS)
-            return NO_KEY;
-        if (T::KIND == BLOCKS_ALL)
-            return unit * T::UNIT;
-        int entry = __ldg(a.cols + unit / PER_BLOCK);
-        if (T::FILTER)
-            return (entry & FILTER_BLOCK) * T::BLOCK;
-        if (T::KIND == BLOCKS_PAIR)
-            return (entry & 0x3fffffff) * 64 | (int)((uint32_t)entry >> 30);
-        return entry * T::BLOCK + unit % PER_BLOCK * T::UNIT;
+        return unit < s.end && lane() < UNITS ? unit_key<T>(a, unit) : NO_KEY;
     }
 
     /* Keys in the unit `at` of a stage and after it that one copy takes, as a power of two: units

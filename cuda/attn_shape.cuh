@@ -6,6 +6,7 @@
 #define LACUNA_ATTN_SHAPE_CUH
 
 #include "cuda/attn_args.h"
+#include "cuda/plan.h"
 #include "cuda/wgmma.cuh"
 
 #include <cuda_bf16.h>
@@ -25,10 +26,11 @@ enum list_kind {
 
 /* BLOCK: keys of a list's block. UNIT: keys that a stage takes at once; a stage has the last units
  * of a block and the first of the next, so that its width need not follow the block's. */
-template <int D_, int BN_, int WG_, int STAGES_, int QBUFS_, int OPANELS_, list_kind KIND_,
-          int BLOCK_ = BN_, int UNIT_ = BN_, bool TURNS_ = true>
+template <int D_, int BN_, int WG_, int STAGES_, int OPANELS_, list_kind KIND_, int BLOCK_ = BN_,
+          int UNIT_ = BN_, bool TURNS_ = true>
 struct shape {
-    static constexpr int D = D_, BN = BN_, WG = WG_, STAGES = STAGES_, QBUFS = QBUFS_;
+    static constexpr int D = D_, BN = BN_, WG = WG_, STAGES = STAGES_;
+    static constexpr int QBUFS = 2;          /* queries of this item and the next */
     static constexpr int OPANELS = OPANELS_; /* 64-column panels of the outgoing tile at once */
     static constexpr list_kind KIND = KIND_;
     static constexpr bool TURNS = TURNS_;   /* warpgroups take turns at the tensor cores */
@@ -48,7 +50,8 @@ struct shape {
     /* Of the BN/2 exponentials of a thread and stage, how many come before the end of the P V that
      * runs beside them. 16 and 32 are 3 to 5 % slower with D = 128. */
     static constexpr int EARLY = 24;
-    /* Three warpgroups have no registers for making scores again: every stage is checked. */
+    /* Three warpgroups have no registers for making scores again, every stage is checked, nor to
+     * keep the next turn's operands in. */
     static constexpr bool CHECKED = WG == 3;
     static constexpr int POSITIONS = UNITS + (BITS || FILTER);
     static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
@@ -87,6 +90,19 @@ DEVICE int block_of(int place)
     return place & 0xffff;
 }
 
+/* First key of a unit of an item, the wanted bits of a pair list in the low ones. */
+template <class T> DEVICE int unit_key(const attn_args &a, int unit)
+{
+    if (T::KIND == BLOCKS_ALL)
+        return unit * T::UNIT;
+    int entry = __ldg(a.cols + unit / T::PER_BLOCK);
+    if (T::FILTER)
+        return (entry & FILTER_BLOCK) * T::BLOCK;
+    if (T::KIND == BLOCKS_PAIR)
+        return (entry & 0x3fffffff) * 64 | (int)((uint32_t)entry >> 30);
+    return entry * T::BLOCK + unit % T::PER_BLOCK * T::UNIT;
+}
+
 /* No key can have this index: the units that a stage lacks start here. */
 #define NO_KEY (1 << 29)
 
@@ -121,18 +137,18 @@ template <class T> DEVICE void attn_begin(attn_smem<T> &sm, const attn_maps &map
     __syncthreads();
 }
 
-/*                          D   BN  WG ST QB OP              BLOCK UNIT */
-using dense128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_ALL>;
-using list128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_LIST, 128, 128>;
-using half128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_LIST, 64, 64>;
-using pair128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_PAIR, 64, 64, false>;
-using dense64 = shape<64, 128, 3, 3, 2, 1, BLOCKS_ALL>;
-using list64 = shape<64, 192, 2, 3, 2, 1, BLOCKS_LIST, 128, 64>;
-using half64 = shape<64, 192, 2, 3, 2, 1, BLOCKS_LIST, 64, 64>;
-using pair64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_PAIR, 64, 64, false>;
-using bits128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_BITS>;
-using bits64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_BITS>;
-using gather128 = shape<128, 128, 2, 2, 2, 2, BLOCKS_GATHER>;
-using gather64 = shape<64, 128, 2, 4, 2, 1, BLOCKS_GATHER>;
+/*                          D   BN  WG ST OP              BLOCK UNIT */
+using dense128 = shape<128, 128, 2, 2, 2, BLOCKS_ALL>;
+using list128 = shape<128, 128, 2, 2, 2, BLOCKS_LIST, 128, 128>;
+using half128 = shape<128, 128, 2, 2, 2, BLOCKS_LIST, 64, 64>;
+using pair128 = shape<128, 128, 2, 2, 2, BLOCKS_PAIR, 64, 64, false>;
+using dense64 = shape<64, 128, 3, 3, 1, BLOCKS_ALL>;
+using list64 = shape<64, 192, 2, 3, 1, BLOCKS_LIST, 128, 64>;
+using half64 = shape<64, 192, 2, 3, 1, BLOCKS_LIST, 64, 64>;
+using pair64 = shape<64, 128, 2, 4, 1, BLOCKS_PAIR, 64, 64, false>;
+using bits128 = shape<128, 128, 2, 2, 2, BLOCKS_BITS>;
+using bits64 = shape<64, 128, 2, 4, 1, BLOCKS_BITS>;
+using gather128 = shape<128, 128, 2, 2, 2, BLOCKS_GATHER>;
+using gather64 = shape<64, 128, 2, 4, 1, BLOCKS_GATHER>;
 
 #endif
