@@ -79,13 +79,11 @@ static int64_t ends(const int64_t *len, int64_t rows, const struct cut *cut, int
     return latest;
 }
 
-/* The longest rows that make up this share of all tiles. */
-static int64_t longest_rows(const int64_t *len, int64_t rows, double share)
+/* From which row on the longest rows make up this many tiles at most. */
+static int64_t longest_rows(const int64_t *len, int64_t rows, double tiles)
 {
-    int64_t total = 0, sum = 0, r = rows;
-    for (int64_t i = 0; i < rows; i++)
-        total += len[i];
-    while (r > 0 && (double)(sum += len[r - 1]) <= share * (double)total)
+    int64_t sum = 0, r = rows;
+    while (r > 0 && (double)(sum += len[r - 1]) <= tiles)
         r--;
     return r;
 }
@@ -104,7 +102,7 @@ static int best_cut(const int64_t *len, int64_t rows, int sms, struct cut *best,
         for (int per_sm = 16; per_sm <= 144; per_sm *= 3) {
             int64_t most = ceil_div(total, (int64_t)sms * per_sm);
             most = most < ITEM_MIN ? ITEM_MIN : most > ITEM_MAX ? ITEM_MAX : most;
-            struct cut cut = {longest_rows(len, rows, shares[k]), most};
+            struct cut cut = {longest_rows(len, rows, shares[k] * (double)total), most};
             int64_t end = ends(len, rows, &cut, sms, free_at);
             if (end < first)
                 *best = cut;
