@@ -220,7 +220,7 @@ static int make_maps(struct attn_job *job, struct err *err)
         FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
     memset(m, 0, sizeof *m);
     TRY(tensor_map(&m->q, job->x.q, p->d, p->nq, p->heads, t->bm, err));
-    TRY(tensor_map(&m->o, job->x.out, p->d, p->nq, p->heads, 64, err));
+    TRY(tensor_map(&m->o, job->x.out, p->d, p->nq, p->heads, OUT_ROWS, err));
     for (int i = 0; i < BOX_HEIGHTS && unit << i <= block; i++) {
         TRY(tensor_map(m->k + i, job->x.k, p->d, p->nk, p->kv_heads, unit << i, err));
         TRY(tensor_map(m->v + i, job->x.v, p->d, p->nk, p->kv_heads, unit << i, err));

@@ -1,10 +1,11 @@
 /*
- * attn_consumer.cuh - a consumer warpgroup of the Hopper attention kernels: products, softmax and
- * outputs of its 64 rows of a tile (attn_sm90.cuh).
+ * attn_consumer.cuh - a consumer warpgroup of the Hopper attention kernels: products and softmax of
+ * its 64 rows of a tile (attn_sm90.cuh).
  */
 #ifndef LACUNA_ATTN_CONSUMER_CUH
 #define LACUNA_ATTN_CONSUMER_CUH
 
+#include "cuda/attn_outputs.cuh"
 #include "cuda/attn_scores.cuh"
 #include "cuda/attn_shape.cuh"
 #include "cuda/attn_softmax.cuh"
@@ -15,54 +16,51 @@
 #define ATTN_SUM_LIMIT 0x1p60f
 #endif
 
-template <class T> struct consumer {
-    static constexpr int BN = T::BN, D = T::D;
+template <class T> struct consumer : tile_rows<T> {
+    static constexpr int  BN = T::BN, D = T::D;
     static constexpr bool BITS = T::BITS;
 
-    attn_smem<T>      &sm;
-    const attn_args   &a;
-    const CUtensorMap *mo;
-    int                w; /* warpgroup, from 0 */
-    ring<T::QBUFS>     q;
-    ring<T::STAGES>    kv;
-    int                tile, slot, n; /* of the item: its place, w of its entry, stages */
-    int                first_unit;    /* of the item: y of its entry */
-    int                masked;        /* stages of the item from its end that may need masking */
-    bool               have_p;        /* p holds probabilities that have not met their values */
-    ring<T::STAGES>    done;          /* BLOCKS_PAIR: the stage that those are of */
-    ring<T::STAGES>    skipped;       /* BLOCKS_PAIR, if owing: one that was not wanted, whose */
-    bool               owing;         /* values are still to be returned */
-    int                wanted;        /* BLOCKS_PAIR: units_wanted(), 0 if that was too early */
-    bool               unseen;        /* BLOCKS_PAIR: no key of the item has been wanted yet */
-    float              o[D / 2], m[2], l[2];
-    uint32_t           p[BN / 4];
-    ring<T::STAGES>    ahead;     /* the stage after kv */
-    uint32_t           q_at, k_at; /* the next turn's operands, low words of descriptors */
-    int                k_here;    /* whether those keys were seen to have landed */
+    using rows = tile_rows<T>;
+    using rows::a, rows::inv, rows::l, rows::m, rows::o, rows::slot, rows::sm, rows::tile, rows::w;
+    using rows::first_row, rows::lane, rows::rescale, rows::t, rows::warp;
 
-    /* Thread of the warpgroup, its warp and lane: read again where used, registers are scarce. */
-    static DEVICE int t() { return threadIdx.x & 127; }
-    static DEVICE int warp() { return threadIdx.x >> 5 & 3; }
-    static DEVICE int lane() { return threadIdx.x & 31; }
+    ring<T::QBUFS>  q;
+    ring<T::STAGES> kv;
+    int             n;          /* of the item: stages */
+    int             first_unit; /* of the item: y of its entry */
+    int             masked;     /* stages of the item from its end that may need masking */
+    bool            have_p;     /* p holds probabilities that have not met their values */
+    bool            owed;       /* o holds the outputs of the item before, whose place this is: */
+    int             owed_tile;  /* they leave beside the second stage */
+    ring<T::STAGES> done;       /* BLOCKS_PAIR: the stage that the pending probabilities are of */
+    ring<T::STAGES> skipped;    /* BLOCKS_PAIR, if owing: one that was not wanted, whose */
+    bool            owing;      /* values are still to be returned */
+    int             wanted;     /* BLOCKS_PAIR: units_wanted(), 0 if that was too early */
+    bool            unseen;     /* BLOCKS_PAIR: no key of the item has been wanted yet */
+    uint32_t        p[BN / 4];
+    ring<T::STAGES> ahead;      /* the stage after kv */
+    uint32_t        q_at, k_at; /* the next turn's operands, low words of descriptors */
+    int             k_here;     /* whether those keys were seen to have landed */
 
-    /* Wait for the next item; false when there is none. */
-    DEVICE bool fetch_item(int4 &next)
+    /* Wait for the next item and get its place; false when there is none. */
+    DEVICE bool await_item(int &place)
     {
         mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
-        next = warp_load(&sm.work[q.at]);
         if (!T::CHECKED)
             q_at = q_desc();
-        return next.x >= 0;
+        int mine = elected_load(&sm.work[q.at].x);
+        place = uniform(mine);
+        return !__any_sync(~0u, mine < 0);
+    }
+
+    DEVICE int4 item() const
+    {
+        return warp_load(&sm.work[q.at]);
     }
 
     DEVICE int key_of(int stage, int unit) const
     {
         return warp_load(&sm.keys[stage][unit]);
-    }
-
-    DEVICE int first_row(int of_tile) const
-    {
-        return block_of(of_tile) * T::BM + w * 64;
     }
 
     DEVICE void start_item(const int4 &next)
@@ -160,7 +158,8 @@ template <class T> struct consumer {
         wgmma_commit();
     }
 
-    DEVICE void issue_pv(int stage)
+    /* FRESH: what o held does not count. */
+    template <bool FRESH = false> DEVICE void issue_pv(int stage)
     {
         hold(o);
         wgmma_fence();
@@ -168,7 +167,7 @@ template <class T> struct consumer {
 #pragma unroll
         for (int kk = 0; kk < BN / 16; kk++)
             wgmma_rs<D>(o, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
-                        vd + kk * 2048 / 16);
+                        vd + kk * 2048 / 16, !FRESH || kk > 0);
         wgmma_commit();
     }
 
@@ -235,25 +234,12 @@ template <class T> struct consumer {
         }
     }
 
-    DEVICE void rescale(const float (&c)[2])
-    {
-#pragma unroll
-        for (int i = 0; i < D / 2; i++)
-            o[i] *= c[i >> 1 & 1];
-    }
-
-    DEVICE void clear_outputs()
-    {
-#pragma unroll
-        for (int i = 0; i < D / 2; i++)
-            o[i] = 0;
-    }
-
-    /* Q K of the stage at hand and P V of the one before it, if that is pending, in one turn. When
-     * it returns the scores are there; P V may still be under way. The thread's bits of the stage,
-     * if it has any (block, mask_stage). */
-    template <bool PENDING>
-    DEVICE uint2 multiply(float (&s)[BN / 2], const ring<T::STAGES> &before, int block)
+    /* Q K of the stage at hand and P V of the one before it, if that is pending, go to the tensor
+     * cores in one turn, and the scores come back; P V may still be under way. The thread's bits
+     * of the stage, if it has any (block, mask_stage). To issue P V takes until Q K is done: what
+     * beside() does before that costs no time if it is short. FRESH: the outputs start anew. */
+    template <bool PENDING, bool FRESH, class F>
+    DEVICE uint2 multiply(float (&s)[BN / 2], const ring<T::STAGES> &before, int block, F beside)
     {
         if (T::CHECKED) /* no registers to keep them in */
             q_at = q_desc(), k_at = k_desc(kv.at);
@@ -263,7 +249,10 @@ template <class T> struct consumer {
         issue_qk(s);
         if (PENDING) {
             mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
-            issue_pv(before.at);
+            beside();
+            issue_pv<FRESH>(before.at);
+        } else {
+            beside();
         }
         pass_turn();
         wgmma_wait<PENDING ? 1 : 0>();
@@ -294,8 +283,9 @@ template <class T> struct consumer {
 
     /* The softmax of stage i once more, whose scores have become probabilities too large or
      * infinite, after raising the references. */
-    DEVICE void soften(float (&s)[BN / 2], int i, float (&sum)[2])
+    DEVICE void soften(int i, float (&sum)[2])
     {
+        float s[BN / 2], base[2];
         int head = head_of(tile), key[T::UNITS];
         float limit[2] = {m[0] + a.grow, m[1] + a.grow}, c[2];
         size_t q_rows = (size_t)head * a.nq, k_rows = (size_t)(head / a.group) * a.nk;
@@ -304,38 +294,101 @@ template <class T> struct consumer {
                                 first_row(tile) + warp() * 16 + (lane() >> 2), a.nq,
                                 (const uint16_t *)a.k + k_rows * D, key);
         raise(s, limit, c);
-        exponentials<true, 0, BN / 2>(s, m, a.scale_log2, sum);
+        log2_base<true>(m, a.scale_log2, base);
+        exponentials<0, BN / 2>(s, base, a.scale_log2, sum);
         pack(s, p);
         rescale(c);
     }
 
-    /* Stage i inside an item, all of whose scores count: Q K of this one, P V of the one before it,
-     * if that is pending. Nothing looks for the largest score: a row's reference holds until a sum
-     * says otherwise. */
-    template <bool PENDING> DEVICE void step(int i)
+    /* A stage inside an item, all of whose scores count: Q K of this one, P V of the one before it,
+     * if that is pending. Nothing looks for the largest score: a row's reference, `base` in log2
+     * units, holds until a sum says otherwise. Then, or if this is the `last` of several, the
+     * result is true. `empties`: the queries are not needed any more. OWED: the outputs of the item
+     * before are stored meanwhile. */
+    template <bool PENDING, bool OWED>
+    DEVICE bool try_step(const float (&base)[2], bool empties, bool last, float (&sum)[2])
     {
-        float s[BN / 2], sum[2], rest[2];
+        float s[BN / 2], rest[2];
         ring<T::STAGES> before = pending();
         constexpr int EARLY = PENDING ? T::EARLY : 0;
         kv = ahead;
-        multiply<PENDING>(s, before, -1);
-        warp_arrive_if(i == n - 1, smem_addr(&sm.q_empty[q.at]));
+        multiply<PENDING, OWED>(s, before, -1, [&] {
+            if (OWED) {
+                rows::template put_outputs<T::OUT_EARLY, D / 16>();
+                rows::send_rows(owed_tile);
+            }
+        });
+        warp_arrive_if(empties, smem_addr(&sm.q_empty[q.at]));
         if (EARLY)
-            exponentials<false, 0, EARLY>(s, m, a.scale_log2, sum);
+            exponentials<0, EARLY>(s, base, a.scale_log2, sum);
         /* ptxas would move the first exponentials behind the wait below: so the return of the keys
          * hangs on their sum, which is not negative. */
         int none = EARLY ? __float_as_int(fminf(sum[0], sum[1])) >> 31 : 0;
         warp_arrive(smem_addr(&sm.k_empty[kv.at]) + none);
         end_values<PENDING>(before);
         prepare();
-        exponentials<false, EARLY, BN / 2>(s, m, a.scale_log2, rest);
+        exponentials<EARLY, BN / 2>(s, base, a.scale_log2, rest);
         sum[0] = EARLY ? sum[0] + rest[0] : rest[0];
         sum[1] = EARLY ? sum[1] + rest[1] : rest[1];
         pack(s, p);
-        if (__any_sync(~0u, !(fmaxf(sum[0], sum[1]) < ATTN_SUM_LIMIT)))
-            soften(s, i, sum);
+        return exceeds(sum, last);
+    }
+
+    /* Is a sum of the warp too large, or something else the case? */
+    DEVICE static bool exceeds(const float (&sum)[2], bool or_else = false)
+    {
+        return __any_sync(~0u, !(fmaxf(sum[0], sum[1]) < ATTN_SUM_LIMIT) || or_else);
+    }
+
+    DEVICE void add_sums(const float (&sum)[2])
+    {
         l[0] += sum[0];
         l[1] += sum[1];
+    }
+
+    /* References for steps. Pinned, or ptxas multiplies anew in every stage. */
+    DEVICE void references(float (&base)[2]) const
+    {
+        log2_base<false>(m, a.scale_log2, base);
+        asm volatile("" : "+f"(base[0]), "+f"(base[1]));
+    }
+
+    template <bool PENDING> DEVICE void step(int i)
+    {
+        float base[2], sum[2];
+        log2_base<false>(m, a.scale_log2, base);
+        if (try_step<PENDING, false>(base, i == n - 1, false, sum))
+            soften(i, sum);
+        add_sums(sum);
+        leave_pending();
+    }
+
+    /* The stages from i on, which are as for try_step(). The loop has one branch, what is done
+     * seldom stays outside, and sums are added a stage late: its length is what a stage takes. */
+    DEVICE void steps(int i)
+    {
+        float base[2], sum[2] = {0, 0};
+        references(base);
+        if (T::DEFERS && owed) {
+            try_step<true, true>(base, i == n - 1, false, sum);
+            i++;
+        }
+        for (;;) {
+            if (exceeds(sum)) {
+                soften(i - 1, sum);
+                references(base);
+            }
+            if (i >= n)
+                break;
+            bool stop;
+#pragma unroll 1
+            do {
+                add_sums(sum);
+                i++;
+                stop = try_step<true, false>(base, i == n, i == n, sum);
+            } while (!stop);
+        }
+        add_sums(sum);
         leave_pending();
     }
 
@@ -348,7 +401,7 @@ template <class T> struct consumer {
         float s[BN / 2], sum[2];
         ring<T::STAGES> before = pending();
         kv = ahead;
-        uint2 kept = multiply<PENDING>(s, before, block);
+        uint2 kept = multiply<PENDING, false>(s, before, block, [] {});
         if (MASKED)
             mask_stage(s, tile, block, kept, clipped);
         arrive(&sm.k_empty[kv.at]);
@@ -359,7 +412,9 @@ template <class T> struct consumer {
             raise(s, limit, c);
         end_values<PENDING>(before);
         prepare();
-        exponentials<MASKED, 0, BN / 2>(s, m, a.scale_log2, sum);
+        float base[2];
+        log2_base<MASKED>(m, a.scale_log2, base);
+        exponentials<0, BN / 2>(s, base, a.scale_log2, sum);
         l[0] += sum[0];
         l[1] += sum[1];
         pack(s, p);
@@ -455,121 +510,54 @@ template <class T> struct consumer {
     /* First stage of an item, issued together with the last P V of the one before it (PENDING);
      * then that one is finished (PREVIOUS). `before` is the stage of the pending values. */
     template <bool PREVIOUS, bool PENDING>
-    DEVICE void first_step(const int4 &next, const ring<T::STAGES> &before)
+    DEVICE void first_step(int place, const ring<T::STAGES> &before)
     {
-        float s[BN / 2], m_new[2], l_new[2];
-        float inv[2];
-        if (PREVIOUS)
-            close_rows(inv);
+        int4  next;
+        float s[BN / 2], m_new[2], l_new[2], rest[2], base[2];
         if (T::KIND == BLOCKS_PAIR)
             unseen = wanted_ahead() == 0;
         int   block = BITS ? bits_ahead() : -1;
-        uint2 kept = multiply<PENDING>(s, before, block);
+        uint2 kept = multiply<PENDING, false>(s, before, block, [&] {
+            next = item();
+            if (PREVIOUS) {
+                rows::close_rows();
+                rows::await_output_buffer();
+            }
+        });
         /* three warpgroups have no register left for the condition */
-        bool clipped = T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal ||
-                       key_of(kv.at, T::UNITS - 1) + T::UNIT > a.nk;
-        mask_stage(s, next.x, block, kept, clipped);
-        arrive(&sm.k_empty[kv.at]);
-        if (next.z - next.y <= T::UNITS)
-            arrive(&sm.q_empty[q.at]);
+        bool clipped = T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal || a.nk % T::UNIT != 0 ||
+                       (T::UNITS > 1 && (next.z - next.y) % T::UNITS != 0);
+        mask_stage(s, place, block, kept, clipped);
+        /* From here on without a branch: what is to be done for the item before fills the gaps
+         * between exponentials. */
         row_tops(s, m_new);
-        exponentials<true, 0, BN / 2>(s, m_new, a.scale_log2, l_new);
+        log2_base<true>(m_new, a.scale_log2, base);
+        exponentials<0, T::EARLY>(s, base, a.scale_log2, l_new);
+        int none = __float_as_int(fminf(l_new[0], l_new[1])) >> 31; /* as in try_step() */
+        warp_arrive(smem_addr(&sm.k_empty[kv.at]) + none);
+        warp_arrive_if(next.z - next.y <= T::UNITS, smem_addr(&sm.q_empty[q.at]));
         end_values<PENDING>(before);
         prepare();
-        pack(s, p);
         if (PREVIOUS)
-            store_outputs(inv);
+            rows::template put_outputs<0, T::OUT_EARLY>();
+        exponentials<T::EARLY, BN / 2>(s, base, a.scale_log2, rest);
+        l_new[0] += rest[0];
+        l_new[1] += rest[1];
+        pack(s, p);
+        int was = tile, was_slot = slot;
         start_item(next);
-        clear_outputs();
+        owed = T::DEFERS && PREVIOUS && was_slot < 0 && n > 1 && masked < 2;
+        owed_tile = was;
+        if (!owed) {
+            if (PREVIOUS && T::DEFERS)
+                rows::template put_outputs<T::OUT_EARLY, D / 16>();
+            if (PREVIOUS)
+                rows::send_outputs(was, was_slot);
+            rows::clear_outputs();
+        }
         m[0] = m_new[0], m[1] = m_new[1];
         l[0] = l_new[0], l[1] = l_new[1];
         leave_pending();
-    }
-
-    /* The sums and references of an item's rows are final: store the normalisers, or what a piece
-     * of a split row leaves to be combined; the factors of the outputs. Nothing else needs m and l.
-     */
-    DEVICE void close_rows(float (&inv)[2])
-    {
-        const float ln2 = 0.69314718055994531f;
-        int in_tile = w * 64 + warp() * 16 + (lane() >> 2);
-        asm volatile("" : "+r"(in_tile)); /* computed here, not kept from item to item */
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            l[r] += __shfl_xor_sync(~0u, l[r], 1);
-            l[r] += __shfl_xor_sync(~0u, l[r], 2);
-            inv[r] = l[r] > 0 ? __fdividef(1, l[r]) : 0;
-            int row = block_of(tile) * T::BM + in_tile + 8 * r;
-            if ((lane() & 3) != 0)
-                continue;
-            if (slot >= 0)
-                a.piece_ml[(size_t)slot * T::BM + in_tile + 8 * r] =
-                    make_float2(m[r] * a.scale_log2, l[r]);
-            else if (row < a.nq)
-                a.lse[(size_t)head_of(tile) * a.nq + row] =
-                    l[r] > 0 ? (m[r] * a.scale_log2 + __log2f(l[r])) * ln2 : -INFINITY;
-        }
-    }
-
-    /* Store the outputs of an item; a piece of a split row goes to its slot, not normalised. */
-    DEVICE void store_outputs(const float (&inv)[2])
-    {
-        if (slot >= 0)
-            store_piece();
-        else
-            store_rows(head_of(tile), first_row(tile), inv);
-    }
-
-    DEVICE void store_piece()
-    {
-        int in_tile = w * 64 + warp() * 16 + (lane() >> 2);
-        asm volatile("" : "+r"(in_tile));
-        float *dst = a.piece_out + ((size_t)slot * T::BM + in_tile) * D + 2 * (lane() & 3);
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-#pragma unroll
-            for (int j = 0; j < D / 8; j++)
-                *(float2 *)(dst + 8 * r * D + 8 * j) =
-                    make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
-    }
-
-    DEVICE void store_rows(int head, int row0, const float (&inv)[2])
-    {
-        int      in_warp = (lane() & 7) + 8 * (lane() >> 3 & 1), row_wg = warp() * 16 + in_warp;
-        uint32_t base = smem_addr(sm.o[w]);
-        asm volatile("" : "+r"(row_wg), "+r"(base)); /* not to be kept from item to item */
-#pragma unroll
-        for (int panel = 0; panel < T::PANELS; panel++) {
-            uint32_t dst = base + panel % T::OPANELS * (64 * 128);
-            if (panel % T::OPANELS == 0) { /* the buffer's last store must have been read */
-                if (t() == 0)
-                    tma_store_wait_read();
-                named_sync(1 + T::WG + w, 128);
-            }
-#pragma unroll
-            for (int j = 0; j < 8; j += 2) {
-                int e = 4 * (panel * 8 + j);
-                int chunk = (j + (lane() >> 4)) ^ (row_wg & 7);
-                stmatrix_x4(dst + row_wg * 128 + chunk * 16,
-                            pack_pair(o[e] * inv[0], o[e + 1] * inv[0]),
-                            pack_pair(o[e + 2] * inv[1], o[e + 3] * inv[1]),
-                            pack_pair(o[e + 4] * inv[0], o[e + 5] * inv[0]),
-                            pack_pair(o[e + 6] * inv[1], o[e + 7] * inv[1]));
-            }
-            async_proxy_fence();
-            named_sync(1 + T::WG + w, 128);
-            if (t() == 0) {
-                tma_store(mo, dst, panel * 64, row0, head);
-                tma_store_commit();
-            }
-        }
-    }
-
-    DEVICE void finish()
-    {
-        float inv[2];
-        close_rows(inv);
-        store_outputs(inv);
     }
 
     DEVICE void run_stages()
@@ -587,44 +575,45 @@ template <class T> struct consumer {
 #pragma unroll 1
             for (; i < to; i++)
                 step_checked<true, true>(i);
+            if constexpr (!T::CHECKED)
+                steps(i);
 #pragma unroll 1
-            for (; i < n; i++)
-                T::CHECKED ? step_checked<false, true>(i) : step<true>(i);
+            for (; T::CHECKED && i < n; i++)
+                step_checked<false, true>(i);
         }
     }
 
     DEVICE void run()
     {
-        int4            next;
+        int             place;
         ring<T::STAGES> before;
         if (w == T::WG - 1) /* the last warpgroup hands the first turn to the first */
             pass_turn();
-        if (fetch_item(next)) {
+        if (await_item(place)) {
             ahead = kv;
             k_at = k_desc(0);
             k_here = wanted = 0;
-            first_step<false, false>(next, before);
+            first_step<false, false>(place, before);
             for (;;) {
                 run_stages();
                 before = pending();
                 kv = ahead;
                 q.next();
-                if (!fetch_item(next))
+                if (!await_item(place))
                     break;
                 if (T::KIND == BLOCKS_PAIR && !have_p)
-                    first_step<true, false>(next, before);
+                    first_step<true, false>(place, before);
                 else
-                    first_step<true, true>(next, before);
+                    first_step<true, true>(place, before);
             }
             kv = before;
             if (T::KIND != BLOCKS_PAIR || have_p)
                 flush();
-            finish();
+            rows::finish();
         }
         if (T::KIND == BLOCKS_PAIR)
             settle();
-        if (t() == 0)
-            tma_store_wait_read();
+        tma_store_wait_read();
     }
 };
 

@@ -13,10 +13,10 @@
 #define SCOPES 4 /* of a warpgroup, at most */
 
 /*                             D   BN  WG ST QB OP                BLOCK UNIT */
-using filter128_wide = shape<128, 128, 2, 2, 2, BLOCKS_FILTER, 128, 128, false>;
-using filter128_tall = shape<128, 64, 2, 4, 2, BLOCKS_FILTER, 64, 64, false>;
-using filter64_wide = shape<64, 128, 2, 4, 1, BLOCKS_FILTER, 128, 128, false>;
-using filter64_tall = shape<64, 64, 2, 4, 1, BLOCKS_FILTER, 64, 64, false>;
+using filter128_wide = shape<128, 128, 2, 2, BLOCKS_FILTER, 128, 128, false>;
+using filter128_tall = shape<128, 64, 2, 4, BLOCKS_FILTER, 64, 64, false>;
+using filter64_wide = shape<64, 128, 2, 4, BLOCKS_FILTER, 128, 128, false>;
+using filter64_tall = shape<64, 64, 2, 4, BLOCKS_FILTER, 64, 64, false>;
 
 template <class T, int SCOPE>
 static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)

@@ -114,8 +114,9 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
     DEVICE void take(float (&s)[BN / 2], bool mine, bool any)
     {
         if (any || f.keep_sum) {
-            float sum[2];
-            exponentials<true, 0, BN / 2>(s, m, a.scale_log2, sum);
+            float base[2], sum[2];
+            log2_base<true>(m, a.scale_log2, base);
+            exponentials<0, BN / 2>(s, base, a.scale_log2, sum);
 #pragma unroll
             for (int r = 0; r < 2; r++)
                 l[r] += mine || f.keep_sum ? sum[r] : 0;
@@ -209,8 +210,9 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
 
     DEVICE void run_items()
     {
-        int4 next;
-        while (base::fetch_item(next)) {
+        int place;
+        while (base::await_item(place)) {
+            int4 next = base::item();
             ring<STAGES> before;
             int n = next.z - next.y;
             tile = next.x;
@@ -235,8 +237,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
             base::finish();
             q.next();
         }
-        if (base::t() == 0)
-            tma_store_wait_read();
+        tma_store_wait_read();
     }
 };
 
@@ -258,7 +259,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         }
     } else {
         regs_inc<T::REGS_CONSUMER>();
-        filter_consumer<T, SCOPE> c = {{sm, f.base, &maps.o, uniform(group - 1)}, f};
+        filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, uniform(group - 1)}}, f};
         c.run_items();
     }
 #endif

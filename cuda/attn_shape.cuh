@@ -26,12 +26,11 @@ enum list_kind {
 
 /* BLOCK: keys of a list's block. UNIT: keys that a stage takes at once; a stage has the last units
  * of a block and the first of the next, so that its width need not follow the block's. */
-template <int D_, int BN_, int WG_, int STAGES_, int OPANELS_, list_kind KIND_, int BLOCK_ = BN_,
-          int UNIT_ = BN_, bool TURNS_ = true>
+template <int D_, int BN_, int WG_, int STAGES_, list_kind KIND_, int BLOCK_ = BN_, int UNIT_ = BN_,
+          bool TURNS_ = true>
 struct shape {
     static constexpr int D = D_, BN = BN_, WG = WG_, STAGES = STAGES_;
     static constexpr int QBUFS = 2;          /* queries of this item and the next */
-    static constexpr int OPANELS = OPANELS_; /* 64-column panels of the outgoing tile at once */
     static constexpr list_kind KIND = KIND_;
     static constexpr bool TURNS = TURNS_;   /* warpgroups take turns at the tensor cores */
     static constexpr int ARRIVALS = 4 * WG; /* that empty a buffer: one of each warp */
@@ -48,11 +47,20 @@ struct shape {
     static constexpr int Q_ARRIVALS = ARRIVALS + PRODUCERS - 1; /* of the queries, with the item */
     static constexpr bool LANES = UNITS > 1 && PER_BLOCK == 1;  /* a lane copies each unit */
     /* Of the BN/2 exponentials of a thread and stage, how many come before the end of the P V that
-     * runs beside them. 16 and 32 are 3 to 5 % slower with D = 128. */
-    static constexpr int EARLY = 24;
+     * runs beside them. With D = 128, 20 to 28 make no difference, 16 and 32 cost 3 to 5 %; in pair
+     * lists 8 is 4 % faster than 24 at 10 % of the blocks, and 6 % slower where both rows of a pair
+     * want all. */
+    static constexpr int EARLY = KIND == BLOCKS_PAIR ? 8 : BN == 192 ? 30 : 24;
     /* Three warpgroups have no registers for making scores again, every stage is checked, nor to
      * keep the next turn's operands in. */
     static constexpr bool CHECKED = WG == 3;
+    /* Outputs of an item leave beside the second stage of the next one. With D = 64, where
+     * exponentials are what a stage takes, that costs 4 %. */
+    static constexpr bool DEFERS = D == 128 && (KIND == BLOCKS_ALL || KIND == BLOCKS_LIST);
+    /* Of the D/16 slices of 16 columns of a warp's outputs, how many go to their buffer beside the
+     * first stage already: both stages have a little time. At 10 % of the blocks none or all of them
+     * are 0.4 to 0.7 % slower. */
+    static constexpr int OUT_EARLY = DEFERS ? 6 : D / 16;
     static constexpr int POSITIONS = UNITS + (BITS || FILTER);
     static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
     /* setmaxnreg moves registers inside what the launch took: 168 x 3 or 128 x 4 per thread. */
@@ -64,7 +72,7 @@ template <class T> struct attn_smem {
     alignas(1024) uint8_t q[T::QBUFS][T::Q_BYTES];
     alignas(1024) uint8_t k[T::STAGES][T::KV_BYTES];
     alignas(1024) uint8_t v[T::STAGES][T::KV_BYTES];
-    alignas(1024) uint8_t o[T::WG][T::OPANELS * 64 * 128];
+    alignas(1024) uint8_t o[T::WG][64 * T::D * 2];
     int4 work[T::QBUFS];               /* the item of each query buffer with its place for x; -1:
                                         * no more */
     int keys[T::STAGES][T::POSITIONS]; /* first key of each unit, with the two bits of
@@ -106,6 +114,9 @@ template <class T> DEVICE int unit_key(const attn_args &a, int unit)
 /* No key can have this index: the units that a stage lacks start here. */
 #define NO_KEY (1 << 29)
 
+/* Query rows of a warp: the height of the box of outputs. */
+#define OUT_ROWS 16
+
 /* Tensor maps of a launch. Boxes of k[i] and v[i] have UNIT 2^i keys, up to a block. */
 #define BOX_HEIGHTS 2
 struct attn_maps {
@@ -137,18 +148,18 @@ template <class T> DEVICE void attn_begin(attn_smem<T> &sm, const attn_maps &map
     __syncthreads();
 }
 
-/*                          D   BN  WG ST OP              BLOCK UNIT */
-using dense128 = shape<128, 128, 2, 2, 2, BLOCKS_ALL>;
-using list128 = shape<128, 128, 2, 2, 2, BLOCKS_LIST, 128, 128>;
-using half128 = shape<128, 128, 2, 2, 2, BLOCKS_LIST, 64, 64>;
-using pair128 = shape<128, 128, 2, 2, 2, BLOCKS_PAIR, 64, 64, false>;
-using dense64 = shape<64, 128, 3, 3, 1, BLOCKS_ALL>;
-using list64 = shape<64, 192, 2, 3, 1, BLOCKS_LIST, 128, 64>;
-using half64 = shape<64, 192, 2, 3, 1, BLOCKS_LIST, 64, 64>;
-using pair64 = shape<64, 128, 2, 4, 1, BLOCKS_PAIR, 64, 64, false>;
-using bits128 = shape<128, 128, 2, 2, 2, BLOCKS_BITS>;
-using bits64 = shape<64, 128, 2, 4, 1, BLOCKS_BITS>;
-using gather128 = shape<128, 128, 2, 2, 2, BLOCKS_GATHER>;
-using gather64 = shape<64, 128, 2, 4, 1, BLOCKS_GATHER>;
+/*                          D   BN  WG ST           BLOCK UNIT */
+using dense128 = shape<128, 128, 2, 2, BLOCKS_ALL>;
+using list128 = shape<128, 128, 2, 2, BLOCKS_LIST, 128, 128>;
+using half128 = shape<128, 128, 2, 2, BLOCKS_LIST, 64, 64>;
+using pair128 = shape<128, 128, 2, 2, BLOCKS_PAIR, 64, 64, false>;
+using dense64 = shape<64, 128, 3, 3, BLOCKS_ALL>;
+using list64 = shape<64, 192, 2, 3, BLOCKS_LIST, 128, 64>;
+using half64 = shape<64, 192, 2, 3, BLOCKS_LIST, 64, 64>;
+using pair64 = shape<64, 128, 2, 4, BLOCKS_PAIR, 64, 64, false>;
+using bits128 = shape<128, 128, 2, 2, BLOCKS_BITS>;
+using bits64 = shape<64, 128, 2, 4, BLOCKS_BITS>;
+using gather128 = shape<128, 128, 2, 2, BLOCKS_GATHER>;
+using gather64 = shape<64, 128, 2, 4, BLOCKS_GATHER>;
 
 #endif

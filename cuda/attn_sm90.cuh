@@ -26,11 +26,15 @@
  * looked up while exponentials run, and all branches leave warps converged in a way that ptxas can
  * see (hop.cuh), which keeps the descriptors in uniform registers. The first exponentials (EARLY)
  * run beside the warpgroup's own P V; packing must wait for it and fills the gaps between the
- * others.
+ * others. The loop over stages is one straight piece with one branch: what is done seldom lies
+ * outside.
  *
  * The grid is persistent. Work items (attn_item) are drawn from a counter in the order of the plan,
  * and consumers run all their items as one stream: the last P V of an item is issued together with
- * the first Q K of the next, so that no item pays for an empty pipeline. Keys of an item are walked
+ * the first Q K of the next, so that no item pays for an empty pipeline. What closes an item lies
+ * where its warpgroup would wait: P V cannot be issued before Q K is done, and in that time go,
+ * beside the first stage of the next item, its normalisers, and beside the second (D = 128) the
+ * rest of its outputs, through shared memory, each warp for its own rows. Keys of an item are walked
  * from its end to its beginning: blocks on the diagonal and the ragged last block come first, and
  * only those go through the masked copy of the softmax. Bits lie in the order of the accumulators,
  * so that a thread has those of a stage in one word, which it loads before the products.
@@ -72,7 +76,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         }
     } else {
         regs_inc<T::REGS_CONSUMER>();
-        consumer<T> c = {sm, a, &maps.o, uniform(group - 1)};
+        consumer<T> c = {{sm, a, &maps.o, uniform(group - 1)}};
         c.run();
     }
 #endif

@@ -40,19 +40,23 @@ template <int N> DEVICE void row_tops(const float (&s)[N], float (&top)[2])
             top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], lanes));
 }
 
-/* Scores [FROM, TO) to probabilities, and their sums. MASKED: a reference may be -inf, of a row
- * without a score. */
-template <bool MASKED, int FROM, int TO, int N>
-DEVICE void exponentials(float (&s)[N], const float (&reference)[2], float scale_log2,
-                         float (&sum)[2])
+/* References in log2 units. MASKED: one may be -inf, of a row without a score; then 0. */
+template <bool MASKED>
+DEVICE void log2_base(const float (&reference)[2], float scale_log2, float (&base)[2])
 {
-    float base[2], add[2][2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         base[r] = reference[r] * scale_log2;
         if (MASKED && reference[r] == -INFINITY)
             base[r] = 0;
     }
+}
+
+/* Scores [FROM, TO) to probabilities, and their sums. */
+template <int FROM, int TO, int N>
+DEVICE void exponentials(float (&s)[N], const float (&base)[2], float scale_log2, float (&sum)[2])
+{
+    float add[2][2];
 #pragma unroll
     for (int i = FROM; i < TO; i++) {
         const int r = i >> 1 & 1;

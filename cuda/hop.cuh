@@ -166,17 +166,19 @@ template <int PENDING> DEVICE void cp_async_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-/* Rows outside the tensor are not written. */
-DEVICE void tma_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
+/* By one lane of a warp; it is that lane's group. Rows outside the tensor are not written. */
+DEVICE void warp_tma_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
 {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], "
-                 "[%1];" ::"l"(map), "r"(src), "r"(x), "r"(y), "r"(z)
+    asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\n"
+                 "@P cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group "
+                 "[%0, {%2, %3, %4}], [%1];\n}" ::"l"(map), "r"(src), "r"(x), "r"(y), "r"(z)
                  : "memory");
 }
 
-DEVICE void tma_store_commit()
+DEVICE void warp_tma_commit()
 {
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\n"
+                 "@P cp.async.bulk.commit_group;\n}" ::: "memory");
 }
 
 /* The stores issued so far by this thread have read their shared memory. */
@@ -241,9 +243,9 @@ DEVICE int uniform(int x)
 
 /* ---- one lane for its warp ------------------------------------------------------------------- */
 
-/* Word of shared memory, the same in all lanes, read by the lane that warp_arrive lets arrive: what
- * is read so may be overwritten by who waits for that arrival. */
-DEVICE int warp_load(const int *p)
+/* Word of shared memory, read by the lane that warp_arrive lets arrive: what is read so may be
+ * overwritten by who waits for that arrival. 0 in the other lanes. */
+DEVICE int elected_load(const int *p)
 {
     int x;
     asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\nmov.b32 %0, 0;\n"
@@ -251,7 +253,13 @@ DEVICE int warp_load(const int *p)
                  : "=r"(x)
                  : "r"(smem_addr(p))
                  : "memory");
-    return uniform(x);
+    return x;
+}
+
+/* The same in all lanes. */
+DEVICE int warp_load(const int *p)
+{
+    return uniform(elected_load(p));
 }
 
 DEVICE int4 warp_load(const int4 *p)
@@ -289,6 +297,25 @@ DEVICE void warp_arrive_if(bool really, uint32_t bar)
                  : "memory");
 }
 
+/* ---- stores without a branch ----------------------------------------------------------------- */
+
+DEVICE void store_if(bool really, float *p, float x)
+{
+    asm volatile("{\n.reg .pred P;\nsetp.ne.b32 P, %0, 0;\n@P st.global.f32 [%1], %2;\n}"
+                 :
+                 : "r"((int)really), "l"(p), "f"(x)
+                 : "memory");
+}
+
+DEVICE void store_if(bool really, float2 *p, float2 x)
+{
+    asm volatile("{\n.reg .pred P;\nsetp.ne.b32 P, %0, 0;\n"
+                 "@P st.global.v2.f32 [%1], {%2, %3};\n}"
+                 :
+                 : "r"((int)really), "l"(p), "f"(x.x), "f"(x.y)
+                 : "memory");
+}
+
 /* ---- registers and small arithmetic ---------------------------------------------------------- */
 
 template <int N> DEVICE void regs_inc()
@@ -305,6 +332,20 @@ DEVICE float exp2_fast(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float log2_fast(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+DEVICE float reciprocal_fast(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

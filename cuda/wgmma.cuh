@@ -4,7 +4,7 @@
  *   wgmma_ss<N>  D[64][N] (+)= A[64][16] B[N][16]^T   A and B in shared memory, both K-major
  *   wgmma_rs<N>  D[64][N] (+)= A[64][16] B[16][N]     A in registers, B in shared memory MN-major
  *
- * With add = 0 wgmma_ss ignores the old accumulators; wgmma_rs always adds. Accumulator i of
+ * With add = 0 the old accumulators are ignored. Accumulator i of
  * a thread (lane l of warp w of the warpgroup) is row 16 w + l / 4 + 8 (i / 2 % 2), column
  * 8 (i / 4) + 2 (l % 4) + i % 2; the A registers of wgmma_rs are the same layout in packed pairs.
  */
@@ -34,12 +34,13 @@ template <> struct wgmma<64> {
     }
 
     static DEVICE void rs(float (&d)[32], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                          uint64_t b)
+                          uint64_t b, int add)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." ATTN_ELEMENT "." ATTN_ELEMENT " {"
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." ATTN_ELEMENT "." ATTN_ELEMENT " {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
                      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                     "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"
+                     "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
             :
               "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
               "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),
@@ -47,7 +48,7 @@ template <> struct wgmma<64> {
               "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
               "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
               "+f"(d[31])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add));
     }
 };
 
@@ -78,15 +79,16 @@ template <> struct wgmma<128> {
     }
 
     static DEVICE void rs(float (&d)[64], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                          uint64_t b)
+                          uint64_t b, int add)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." ATTN_ELEMENT "." ATTN_ELEMENT " {"
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+                     "wgmma.mma_async.sync.aligned.m64n128k16.f32." ATTN_ELEMENT "." ATTN_ELEMENT " {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, "
                      "%17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, "
                      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "
                      "%62, %63"
-                     "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;\n"
+                     "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
             :
               "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
               "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]),
@@ -99,7 +101,7 @@ template <> struct wgmma<128> {
               "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]),
               "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]),
               "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b));
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add));
     }
 };
 
@@ -144,9 +146,9 @@ template <int N> DEVICE void wgmma_ss(float (&d)[N / 2], uint64_t a, uint64_t b,
 
 template <int N>
 DEVICE void wgmma_rs(float (&d)[N / 2], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                     uint64_t b)
+                     uint64_t b, int add)
 {
-    wgmma<N>::rs(d, a0, a1, a2, a3, b);
+    wgmma<N>::rs(d, a0, a1, a2, a3, b, add);
 }
 
 #endif
