@@ -4,7 +4,9 @@
  * Every sample of a kernel is taken between samples of the 8192^3 bf16 product, on random normal
  * data, after a second of warm-up; L2 is left as the previous launch leaves it (warm). Printed are
  * medians: TFLOP/s by the formula of doc/performance.md (dense: 4 N^2 D per head, half when causal;
- * lists: blocks that are multiplied), and their ratio to the product's median.
+ * lists: blocks that are multiplied), and their ratio to the product's median. Lists are sampled in
+ * turns with dense attention of the same size: "of dense" is the median over the rounds of their
+ * TFLOP/s over its.
  *
  *   benchcu [--samples N] [--raw FILE] [--events] [--cold] [--all] [TEXT]
  *   benchcu [--samples N] --prefill MODEL PROMPT TOKENS      a language model's run instead
@@ -98,50 +100,77 @@ static int warm_up(struct bench *b, const struct work *work, double for_seconds,
     return rc;
 }
 
-static int sample(struct bench *b, const struct work *work, struct series *matmul,
-                  struct series *kernel, struct err *err)
+/* Samples of n works in turns, each after one of the product, whose times before works[i] go to
+ * product[i]. */
+static int sample_turns(struct bench *b, const struct work *works, int n, struct series *product,
+                        struct series *times, struct err *err)
 {
-    int64_t ids[2 * 256];
+    int64_t ids[32];
     int     rc = 0;
 
-    timer_reset(b->timer);
-    for (int i = 0; i < b->samples; i++) {
-        TRY(timed(b, NULL, &ids[2 * i], err));
-        TRY(timed(b, work, &ids[2 * i + 1], err));
+    for (int k = 0; k < b->samples; k++) {
+        timer_reset(b->timer);
+        for (int i = 0; i < n; i++) {
+            TRY(timed(b, NULL, &ids[2 * i], err));
+            TRY(timed(b, works + i, &ids[2 * i + 1], err));
+        }
+        TRY(timer_collect(b->timer, &b->gpu, err));
+        for (int i = 0; i < n; i++) {
+            product[i].ns[k] = timer_span(b->timer, ids[2 * i]).kernel_ns;
+            times[i].ns[k] = timer_span(b->timer, ids[2 * i + 1]).kernel_ns;
+        }
     }
-    TRY(timer_collect(b->timer, &b->gpu, err));
-    for (int i = 0; i < b->samples; i++) {
-        matmul->ns[i] = timer_span(b->timer, ids[2 * i]).kernel_ns;
-        kernel->ns[i] = timer_span(b->timer, ids[2 * i + 1]).kernel_ns;
-    }
-    matmul->n = kernel->n = b->samples;
+    for (int i = 0; i < n; i++)
+        product[i].n = times[i].n = b->samples;
 out:
     return rc;
 }
 
-/* One line of the table. */
-static int line(struct bench *b, const char *text, const struct cu_case *c, struct err *err)
+static int sample(struct bench *b, const struct work *work, struct series *matmul,
+                  struct series *kernel, struct err *err)
+{
+    return sample_turns(b, work, 1, matmul, kernel, err);
+}
+
+/* Median over the rounds of one series' rate over another's, for so many operations each. */
+static double rate_over(const struct series *one, double flop, const struct series *other,
+                        double other_flop)
+{
+    struct series over = {.n = one->n};
+    for (int k = 0; k < over.n; k++)
+        over.ns[k] = flop / one->ns[k] / (other_flop / other->ns[k]);
+    return quartiles_of(over.ns, over.n).median;
+}
+
+/* One line of the table; dense: attention that is sampled in turns with it, or NULL. */
+static int line(struct bench *b, const char *text, const struct cu_case *c,
+                const struct cu_run *dense, struct err *err)
 {
     struct cu_run r = {0};
-    struct series matmul, kernel;
-    char          name[160];
-    int           rc = 0;
+    struct series product[2], times[2];
+    char          name[160], beside[16] = "";
+    int           rc = 0, n = dense ? 2 : 1;
 
     if (b->only && !strstr(text, b->only) && !strstr(c->kernel, b->only))
         return 0;
     TRY(cu_run_init(&b->gpu, c, &r, err));
-    struct work work = {launch_attn, &r.job};
-    TRY(warm_up(b, &work, 0.3, err));
-    TRY(sample(b, &work, &matmul, &kernel, err));
+    struct work works[2] = {{launch_attn, &r.job}, {launch_attn, dense ? &dense->job : NULL}};
+    TRY(warm_up(b, works, 0.3, err));
+    TRY(sample_turns(b, works, n, product, times, err));
     double flop = c->problem.lists == ATTN_DENSE ? cu_flop_dense(&c->problem) : cu_flop_blocks(&r);
     snprintf(name, sizeof name, "%s %s", text, r.kernel->name);
-    raw_samples(b, "matmul", &matmul, ceiling_matmul_flop(b->ceiling));
-    raw_samples(b, name, &kernel, flop);
-    struct quartiles m = quartiles_of(matmul.ns, matmul.n), k = quartiles_of(kernel.ns, kernel.n);
+    raw_samples(b, "matmul", product, ceiling_matmul_flop(b->ceiling));
+    raw_samples(b, name, times, flop);
+    if (dense)
+        snprintf(beside, sizeof beside, "%.3f",
+                 rate_over(times, flop, times + 1, cu_flop_dense(&dense->c.problem)));
+    struct quartiles m = quartiles_of(product->ns, b->samples);
+    struct quartiles k = quartiles_of(times->ns, b->samples);
     double top = ceiling_matmul_flop(b->ceiling) / m.median * 1e-3, got = flop / k.median * 1e-3;
-    printf("%-34s %-22s %10.1f us %5.1f%% %7.1f %7.1f %6.3f  %5.3f %4d %7.0f us\n", text, strncmp(r.kernel->name, "bf16-", 5) ? r.kernel->name : r.kernel->name + 5,
-           k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, got, top, got / top, r.plan.balance,
-           r.plan.n_splits, r.plan_ns * 1e-3);
+    const char *kernel = r.kernel->name + (strncmp(r.kernel->name, "bf16-", 5) ? 0 : 5);
+    printf("%-34s %-22s %10.1f us %5.1f%% %7.1f %7.1f %6.3f %8s  %5.3f %4d %7.0f us\n", text,
+           kernel, k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, got, top, got / top, beside,
+           r.plan.balance, r.plan.n_splits, r.plan_ns * 1e-3);
     fflush(stdout);
     b->lines++;
 out:
@@ -183,13 +212,13 @@ static int bench_dense(struct bench *b, struct err *err)
                     snprintf(text, sizeof text, "hd%d %lldK %s %d/%d", d,
                              (long long)lengths[i] / 1024, causal ? "causal" : "full",
                              c.problem.heads, c.problem.kv_heads);
-                    TRY(line(b, text, &c, err));
+                    TRY(line(b, text, &c, NULL, err));
                 }
 out:
     return rc;
 }
 
-static int bench_lists(struct bench *b, struct err *err)
+static int list_lines(struct bench *b, int d, const struct cu_run *dense, struct err *err)
 {
     static const double densities[] = {1, 0.5, 0.25, 0.1};
     static const char *const geometry[] = {"", "128x128", "128x64", "64x64"};
@@ -197,24 +226,39 @@ static int bench_lists(struct bench *b, struct err *err)
     int  rc = 0;
     for (const struct attn_kernel *k = attn_kernels; k->name; k++)
         for (size_t i = 0; i < sizeof densities / sizeof *densities && k->lists; i++) {
-            if (cu_has_bits(k->lists) || (k->sm != 90 && !b->all && b->gpu.sm == 90))
+            if (k->d != d || cu_has_bits(k->lists) || (k->sm != 90 && !b->all && b->gpu.sm == 90))
                 continue;
-            struct cu_case c = make_case(k->d, 32768, 16, 16, false, k->lists, k->name);
+            struct cu_case c = make_case(d, 32768, 16, 16, false, k->lists, k->name);
             c.density = densities[i];
             c.pattern = KEEP_RANDOM;
-            snprintf(text, sizeof text, "hd%d 32K list %s %.0f%%", k->d, geometry[k->lists],
+            snprintf(text, sizeof text, "hd%d 32K list %s %.0f%%", d, geometry[k->lists],
                      100 * c.density);
-            TRY(line(b, text, &c, err));
+            TRY(line(b, text, &c, dense, err));
         }
-    for (int split = 0; split < 2; split++) {
+    for (int split = 0; split < 2 && d == 128; split++) {
         struct cu_case c = make_case(128, 32768, 4, 4, false, ATTN_128x128, "bf16-hd128-128x128");
         c.pattern = KEEP_SKEWED;
         c.density = 0.02;
         c.split = split;
         TRY(line(b, split ? "hd128 32K list skewed, split" : "hd128 32K list skewed, whole", &c,
-                 err));
+                 dense, err));
     }
 out:
+    return rc;
+}
+
+static int bench_lists(struct bench *b, struct err *err)
+{
+    int rc = 0;
+    for (int d = 128; d >= 64 && !rc; d /= 2) {
+        struct cu_case c = make_case(d, 32768, 16, 16, false, ATTN_DENSE, NULL);
+        struct cu_run  dense;
+        rc = cu_run_init(&b->gpu, &c, &dense, err);
+        if (rc)
+            break;
+        rc = list_lines(b, d, &dense, err);
+        cu_run_free(&b->gpu, &dense);
+    }
     return rc;
 }
 
@@ -246,7 +290,7 @@ static int bench_bits(struct bench *b, struct err *err)
             c.window = 4096;
             snprintf(text, sizeof text, "hd%d 32K %s%s", k->d, masks[i].name,
                      masks[i].causal ? " causal" : "");
-            TRY(line(b, text, &c, err));
+            TRY(line(b, text, &c, NULL, err));
         }
 out:
     return rc;
@@ -483,27 +527,15 @@ out:
 static int metrics_lines(struct bench *b, const char *text, const struct work *works,
                          const char *const *names, int n, double flop, struct err *err)
 {
-    static struct series product, series[16];
-    int64_t              ids[32];
+    static struct series product[16], series[16];
     char                 name[160];
     int                  rc = 0;
 
     for (int i = n - 1; i >= 0; i--)
         TRY(warm_up(b, works + i, 0.1, err));
-    for (int k = 0; k < b->samples; k++) {
-        timer_reset(b->timer);
-        for (int i = 0; i < n; i++) {
-            TRY(timed(b, NULL, &ids[2 * i], err));
-            TRY(timed(b, works + i, &ids[2 * i + 1], err));
-        }
-        TRY(timer_collect(b->timer, &b->gpu, err));
-        product.ns[k] = timer_span(b->timer, ids[0]).kernel_ns;
-        for (int i = 0; i < n; i++)
-            series[i].ns[k] = timer_span(b->timer, ids[2 * i + 1]).kernel_ns;
-    }
-    double product_ns = quartiles_of(product.ns, b->samples).median, dense_ns = 0;
+    TRY(sample_turns(b, works, n, product, series, err));
+    double product_ns = quartiles_of(product->ns, b->samples).median, dense_ns = 0;
     for (int i = 0; i < n; i++) {
-        series[i].n = b->samples;
         snprintf(name, sizeof name, "%s: %s", text, names[i]);
         raw_samples(b, name, series + i, flop);
         struct quartiles k = quartiles_of(series[i].ns, b->samples); /* sorts them */
@@ -654,8 +686,8 @@ static int run(struct bench *b, bool cupti, struct err *err)
     printf("%s, driver CUDA %d.%d, %d multiprocessors\n", b->gpu.name, b->gpu.driver / 1000,
            b->gpu.driver % 1000 / 10, b->gpu.sms);
     TRY(copy_speed(b, err));
-    printf("%-34s %-22s %13s %6s %7s %7s %6s  %5s %4s %10s\n", "case", "kernel", "median", "iqr",
-           "TFLOP/s", "matmul", "ratio", "plan", "cut", "plan, host");
+    printf("%-34s %-22s %13s %6s %7s %7s %6s %8s  %5s %4s %10s\n", "case", "kernel", "median",
+           "iqr", "TFLOP/s", "matmul", "ratio", "of dense", "plan", "cut", "plan, host");
     TRY(bench_dense(b, err));
     TRY(bench_lists(b, err));
     TRY(bench_bits(b, err));
