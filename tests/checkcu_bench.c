@@ -100,29 +100,40 @@ static int warm_up(struct bench *b, const struct work *work, double for_seconds,
     return rc;
 }
 
+/* Rounds [from, to) of sample_turns(), queued without a pause. */
+static int sample_rounds(struct bench *b, const struct work *works, int n, int from, int to,
+                         struct series *product, struct series *times, struct err *err)
+{
+    int64_t ids[4 * 256];
+    int     rc = 0, at = 0;
+
+    timer_reset(b->timer);
+    for (int k = from; k < to; k++)
+        for (int i = 0; i < n; i++) {
+            TRY(timed(b, NULL, &ids[at++], err));
+            TRY(timed(b, works + i, &ids[at++], err));
+        }
+    TRY(timer_collect(b->timer, &b->gpu, err));
+    at = 0;
+    for (int k = from; k < to; k++)
+        for (int i = 0; i < n; i++) {
+            product[i].ns[k] = timer_span(b->timer, ids[at++]).kernel_ns;
+            times[i].ns[k] = timer_span(b->timer, ids[at++]).kernel_ns;
+        }
+out:
+    return rc;
+}
+
 /* Samples of n works in turns, each after one of the product, whose times before works[i] go to
- * product[i]. */
+ * product[i]. Many works: a round at a time. */
 static int sample_turns(struct bench *b, const struct work *works, int n, struct series *product,
                         struct series *times, struct err *err)
 {
-    int64_t ids[32];
-    int     rc = 0;
-
-    for (int k = 0; k < b->samples; k++) {
-        timer_reset(b->timer);
-        for (int i = 0; i < n; i++) {
-            TRY(timed(b, NULL, &ids[2 * i], err));
-            TRY(timed(b, works + i, &ids[2 * i + 1], err));
-        }
-        TRY(timer_collect(b->timer, &b->gpu, err));
-        for (int i = 0; i < n; i++) {
-            product[i].ns[k] = timer_span(b->timer, ids[2 * i]).kernel_ns;
-            times[i].ns[k] = timer_span(b->timer, ids[2 * i + 1]).kernel_ns;
-        }
-    }
+    int rc = 0, rounds = n > 2 ? 1 : b->samples;
+    for (int k = 0; k < b->samples && !rc; k += rounds)
+        rc = sample_rounds(b, works, n, k, k + rounds, product, times, err);
     for (int i = 0; i < n; i++)
         product[i].n = times[i].n = b->samples;
-out:
     return rc;
 }
 
