@@ -21,7 +21,7 @@ template <class T> struct consumer : tile_rows<T> {
     static constexpr bool BITS = T::BITS;
 
     using rows = tile_rows<T>;
-    using rows::a, rows::inv, rows::l, rows::m, rows::o, rows::slot, rows::sm, rows::tile, rows::w;
+    using rows::a, rows::l, rows::m, rows::o, rows::slot, rows::sm, rows::tile, rows::w;
     using rows::first_row, rows::lane, rows::rescale, rows::t, rows::warp;
 
     ring<T::QBUFS>  q;
@@ -300,6 +300,15 @@ template <class T> struct consumer : tile_rows<T> {
         rescale(c);
     }
 
+    /* Return the keys of the stage at hand when the first exponentials are made. ptxas would move
+     * those behind the wait for P V that comes next: so the return hangs on their sum, which is not
+     * negative. */
+    DEVICE void return_keys_after(const float (&sum)[2])
+    {
+        int none = __float_as_int(fminf(sum[0], sum[1])) >> 31;
+        warp_arrive(smem_addr(&sm.k_empty[kv.at]) + none);
+    }
+
     /* A stage inside an item, all of whose scores count: Q K of this one, P V of the one before it,
      * if that is pending. Nothing looks for the largest score: a row's reference, `base` in log2
      * units, holds until a sum says otherwise. Then, or if this is the `last` of several, the
@@ -319,12 +328,12 @@ template <class T> struct consumer : tile_rows<T> {
             }
         });
         warp_arrive_if(empties, smem_addr(&sm.q_empty[q.at]));
-        if (EARLY)
+        if (EARLY) {
             exponentials<0, EARLY>(s, base, a.scale_log2, sum);
-        /* ptxas would move the first exponentials behind the wait below: so the return of the keys
-         * hangs on their sum, which is not negative. */
-        int none = EARLY ? __float_as_int(fminf(sum[0], sum[1])) >> 31 : 0;
-        warp_arrive(smem_addr(&sm.k_empty[kv.at]) + none);
+            return_keys_after(sum);
+        } else {
+            arrive(&sm.k_empty[kv.at]);
+        }
         end_values<PENDING>(before);
         prepare();
         exponentials<EARLY, BN / 2>(s, base, a.scale_log2, rest);
@@ -528,13 +537,12 @@ template <class T> struct consumer : tile_rows<T> {
         bool clipped = T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal || a.nk % T::UNIT != 0 ||
                        (T::UNITS > 1 && (next.z - next.y) % T::UNITS != 0);
         mask_stage(s, place, block, kept, clipped);
-        /* From here on without a branch: what is to be done for the item before fills the gaps
+        /* From here on without a branch: outputs of the item before go to their buffer in the gaps
          * between exponentials. */
         row_tops(s, m_new);
         log2_base<true>(m_new, a.scale_log2, base);
         exponentials<0, T::EARLY>(s, base, a.scale_log2, l_new);
-        int none = __float_as_int(fminf(l_new[0], l_new[1])) >> 31; /* as in try_step() */
-        warp_arrive(smem_addr(&sm.k_empty[kv.at]) + none);
+        return_keys_after(l_new);
         warp_arrive_if(next.z - next.y <= T::UNITS, smem_addr(&sm.q_empty[q.at]));
         end_values<PENDING>(before);
         prepare();

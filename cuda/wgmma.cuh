@@ -4,9 +4,9 @@
  *   wgmma_ss<N>  D[64][N] (+)= A[64][16] B[N][16]^T   A and B in shared memory, both K-major
  *   wgmma_rs<N>  D[64][N] (+)= A[64][16] B[16][N]     A in registers, B in shared memory MN-major
  *
- * With add = 0 the old accumulators are ignored. Accumulator i of
- * a thread (lane l of warp w of the warpgroup) is row 16 w + l / 4 + 8 (i / 2 % 2), column
- * 8 (i / 4) + 2 (l % 4) + i % 2; the A registers of wgmma_rs are the same layout in packed pairs.
+ * With add = 0 the old accumulators are ignored. Accumulator i of a thread (lane l of warp w of the
+ * warpgroup) is row 16 w + l / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (l % 4) + i % 2; the A
+ * registers of wgmma_rs are the same layout in packed pairs.
  */
 #ifndef LACUNA_WGMMA_CUH
 #define LACUNA_WGMMA_CUH
