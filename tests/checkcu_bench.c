@@ -153,6 +153,12 @@ static double rate_over(const struct series *one, double flop, const struct seri
     return quartiles_of(over.ns, over.n).median;
 }
 
+/* Was a line asked for? */
+static bool is_wanted(const struct bench *b, const char *text, const char *kernel)
+{
+    return !b->only || strstr(text, b->only) || strstr(kernel, b->only);
+}
+
 /* One line of the table; dense: attention that is sampled in turns with it, or NULL. */
 static int line(struct bench *b, const char *text, const struct cu_case *c,
                 const struct cu_run *dense, struct err *err)
@@ -162,7 +168,7 @@ static int line(struct bench *b, const char *text, const struct cu_case *c,
     char          name[160], beside[16] = "";
     int           rc = 0, n = dense ? 2 : 1;
 
-    if (b->only && !strstr(text, b->only) && !strstr(c->kernel, b->only))
+    if (!is_wanted(b, text, c->kernel))
         return 0;
     TRY(cu_run_init(&b->gpu, c, &r, err));
     struct work works[2] = {{launch_attn, &r.job}, {launch_attn, dense ? &dense->job : NULL}};
@@ -229,7 +235,21 @@ out:
     return rc;
 }
 
-static int list_lines(struct bench *b, int d, const struct cu_run *dense, struct err *err)
+/* A list beside dense attention, which is made for the first one that is asked for. */
+static int list_line(struct bench *b, const char *text, const struct cu_case *c,
+                     struct cu_run *dense, struct err *err)
+{
+    int rc = 0;
+    if (!is_wanted(b, text, c->kernel))
+        return 0;
+    if (!dense->kernel) {
+        struct cu_case of = make_case(c->problem.d, 32768, 16, 16, false, ATTN_DENSE, NULL);
+        rc = cu_run_init(&b->gpu, &of, dense, err);
+    }
+    return rc ? rc : line(b, text, c, dense, err);
+}
+
+static int list_lines(struct bench *b, int d, struct cu_run *dense, struct err *err)
 {
     static const double densities[] = {1, 0.5, 0.25, 0.1};
     static const char *const geometry[] = {"", "128x128", "128x64", "64x64"};
@@ -244,15 +264,15 @@ static int list_lines(struct bench *b, int d, const struct cu_run *dense, struct
             c.pattern = KEEP_RANDOM;
             snprintf(text, sizeof text, "hd%d 32K list %s %.0f%%", d, geometry[k->lists],
                      100 * c.density);
-            TRY(line(b, text, &c, dense, err));
+            TRY(list_line(b, text, &c, dense, err));
         }
     for (int split = 0; split < 2 && d == 128; split++) {
         struct cu_case c = make_case(128, 32768, 4, 4, false, ATTN_128x128, "bf16-hd128-128x128");
         c.pattern = KEEP_SKEWED;
         c.density = 0.02;
         c.split = split;
-        TRY(line(b, split ? "hd128 32K list skewed, split" : "hd128 32K list skewed, whole", &c,
-                 dense, err));
+        TRY(list_line(b, split ? "hd128 32K list skewed, split" : "hd128 32K list skewed, whole",
+                      &c, dense, err));
     }
 out:
     return rc;
@@ -262,13 +282,10 @@ static int bench_lists(struct bench *b, struct err *err)
 {
     int rc = 0;
     for (int d = 128; d >= 64 && !rc; d /= 2) {
-        struct cu_case c = make_case(d, 32768, 16, 16, false, ATTN_DENSE, NULL);
-        struct cu_run  dense;
-        rc = cu_run_init(&b->gpu, &c, &dense, err);
-        if (rc)
-            break;
+        struct cu_run dense = {0};
         rc = list_lines(b, d, &dense, err);
-        cu_run_free(&b->gpu, &dense);
+        if (dense.kernel)
+            cu_run_free(&b->gpu, &dense);
     }
     return rc;
 }
@@ -714,6 +731,37 @@ out:
     return rc;
 }
 
+/* What is no option and no text is refused: a misspelt option must not become a filter. */
+static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, char ***prefill,
+                      struct err *err)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--samples") == 0 && i + 1 < argc) {
+            b->samples = atoi(argv[++i]);
+        } else if (strcmp(argv[i], "--raw") == 0 && i + 1 < argc) {
+            if (!(b->raw = fopen(argv[++i], "w")))
+                return err_set(err, ERR_IO, "%s: cannot be written", argv[i]);
+        } else if (strcmp(argv[i], "--prefill") == 0 && i + 3 < argc) {
+            *prefill = argv + i + 1, i += 3;
+        } else if (strcmp(argv[i], "--events") == 0) {
+            *cupti = false;
+        } else if (strcmp(argv[i], "--cold") == 0) {
+            b->warm_up = 0;
+        } else if (strcmp(argv[i], "--all") == 0) {
+            b->all = true;
+        } else if (argv[i][0] == '-') {
+            return err_set(err, ERR_USAGE,
+                           "'%s' is no option, or lacks a value; there are --samples N, "
+                           "--raw FILE, --prefill MODEL PROMPT TOKENS, --events, --cold and --all",
+                           argv[i]);
+        } else {
+            b->only = argv[i];
+        }
+    }
+    b->samples = b->samples < 1 ? 1 : b->samples > 256 ? 256 : b->samples;
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct bench b = {.samples = 20, .warm_up = 1};
@@ -722,24 +770,9 @@ int main(int argc, char **argv)
     char       **prefill = NULL;
 
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--samples") == 0 && i + 1 < argc)
-            b.samples = atoi(argv[++i]);
-        else if (strcmp(argv[i], "--raw") == 0 && i + 1 < argc)
-            b.raw = fopen(argv[++i], "w");
-        else if (strcmp(argv[i], "--prefill") == 0 && i + 3 < argc)
-            prefill = argv + i + 1, i += 3;
-        else if (strcmp(argv[i], "--events") == 0)
-            cupti = false;
-        else if (strcmp(argv[i], "--cold") == 0)
-            b.warm_up = 0;
-        else if (strcmp(argv[i], "--all") == 0)
-            b.all = true;
-        else
-            b.only = argv[i];
-    }
-    b.samples = b.samples < 1 ? 1 : b.samples > 256 ? 256 : b.samples;
-    int rc = prefill ? bench_prefill(prefill[0], prefill[1], atoll(prefill[2]), b.samples, &err)
+    int rc = parse_args(argc, argv, &b, &cupti, &prefill, &err);
+    if (!rc)
+        rc = prefill ? bench_prefill(prefill[0], prefill[1], atoll(prefill[2]), b.samples, &err)
                      : run(&b, cupti, &err);
     if (rc)
         fprintf(stderr, "benchcu: %s\n", err.msg);
