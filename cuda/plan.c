@@ -25,6 +25,14 @@
 /* Start and end of an item, in stages: the first scores and the stores that nothing hides. */
 #define ITEM_COST 1
 
+/* The last items of each multiprocessor, whose order is made to fit. Eight for each lead to the bound
+ * where random lists have a tenth of their blocks or more; five miss it by up to 0.4 %. */
+#define FITTED_ITEMS 8
+
+/* Stages over the bound that costs in whole stages do not know about: no reason to leave the order
+ * of lengths, which mends by itself what takes longer than planned. */
+#define FIT_FROM 2
+
 int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile)
 {
     bool half = lists == ATTN_64x64 || lists == ATTN_64x128;
@@ -400,17 +408,53 @@ out:
     if (rc) {
         free(out->items);
         free(out->splits);
+        *out = *plan;
     }
     return rc;
 }
 
-/* Take the split plan that ends first, if that pays for combining. Each cut adds an item, and
- * pieces are whole stages: how much slack lets the greedy order place them all is found by trying.
- */
+/* Exchange items at the end of a plan that ends late, so that multiprocessors end together without
+ * cutting any. *ends: when it ends, then and now. */
+static int fit_end(struct attn_plan *plan, int64_t bound, int sms, int64_t *ends, struct err *err)
+{
+    struct attn_item *items = NULL;
+    int64_t *cost = NULL;
+    int32_t *order = NULL;
+    int rc = 0;
+
+    if (*ends <= bound + FIT_FROM)
+        return 0;
+    TRY(mem_alloc(&items, plan->n_items, sizeof *items, "work items", err));
+    TRY(mem_alloc(&cost, plan->n_items, sizeof *cost, "schedule", err));
+    TRY(mem_alloc(&order, plan->n_items, sizeof *order, "schedule", err));
+    for (int32_t i = 0; i < plan->n_items; i++)
+        cost[i] = stages_of(plan, plan->items + i) + ITEM_COST;
+    TRY(greedy_interchange(cost, plan->n_items, sms, FITTED_ITEMS * sms, order, ends, err));
+    for (int32_t i = 0; i < plan->n_items; i++)
+        items[i] = plan->items[order[i]];
+    memcpy(plan->items, items, (size_t)plan->n_items * sizeof *items);
+out:
+    free(items);
+    free(cost);
+    free(order);
+    return rc;
+}
+
+static void drop(struct attn_plan *cand, const struct attn_plan *plan)
+{
+    if (cand->items == plan->items)
+        return;
+    free(cand->items);
+    free(cand->splits);
+}
+
+/* Fit the end of the plan, and take the split plan that ends first, if that pays for combining.
+ * Each cut adds an item, and pieces are whole stages: how much slack lets the greedy order place
+ * them all is found by trying. */
 static int balance(struct attn_plan *plan, int sms, bool split, struct err *err)
 {
-    struct attn_plan best = *plan;
-    int64_t         *heap = NULL, *finish = NULL;
+    struct attn_plan best = *plan, cand = *plan;
+    int64_t         *heap = NULL, *finish = NULL, ends, cand_ends;
     int              rc = 0;
 
     plan->balance = 1;
@@ -418,25 +462,28 @@ static int balance(struct attn_plan *plan, int sms, bool split, struct err *err)
         return 0;
     TRY(mem_alloc(&heap, sms, sizeof *heap, "schedule", err));
     TRY(mem_alloc(&finish, plan->n_items, sizeof *finish, "schedule", err));
-    int64_t ends = assign(plan, sms, heap, finish), bound = ceil_div(total_cost(plan), sms);
+    int64_t bound = ceil_div(total_cost(plan), sms);
+    ends = assign(plan, sms, heap, NULL);
+    TRY(fit_end(plan, bound, sms, &ends, err));
     int64_t first = ends - COMBINE_COST;
+    if (split && first > bound)
+        assign(plan, sms, heap, finish);
     for (int slack = 0; slack < 4 && split && first > bound; slack++) {
-        struct attn_plan cand = {0};
         TRY(split_late(plan, bound, finish, sms, slack, heap, &cand, err));
-        int64_t cand_ends = assign(&cand, sms, heap, NULL);
-        bool better = cand_ends < first;
-        struct attn_plan *worse = better ? &best : &cand;
-        if (worse->items != plan->items) {
-            free(worse->items);
-            free(worse->splits);
-        }
-        if (better) {
+        cand_ends = assign(&cand, sms, heap, NULL);
+        TRY(fit_end(&cand, bound, sms, &cand_ends, err));
+        if (cand_ends < first) {
+            drop(&best, plan);
             best = cand;
             ends = first = cand_ends;
+        } else {
+            drop(&cand, plan);
         }
+        cand = *plan;
     }
     plan->balance = (double)ends / (double)bound;
 out:
+    drop(&cand, plan);
     if (best.items != plan->items) {
         best.balance = plan->balance;
         free(plan->items);
