@@ -42,8 +42,6 @@ START_TEST(every_tile_once)
         ck_assert(it->row >= 0 && it->row < rows && it->beg >= 0 && it->beg < it->end);
         ck_assert_int_le(it->end, width);
         ck_assert_int_le(it->end - it->beg, 4096);
-        if (i)
-            ck_assert_int_le(it->end - it->beg, it[-1].end - it[-1].beg);
         for (int32_t t = it->beg; t < it->end; t++)
             visits[it->row * width + t]++;
     }
@@ -55,7 +53,7 @@ START_TEST(every_tile_once)
 }
 END_TEST
 
-/* Of 128K tokens, with two tiles for each item at most 2.5 % after the bound. */
+/* Of 128K tokens, with two tiles for each item at most 1 % after the bound. */
 START_TEST(ends_together)
 {
     for (int c = 0; c < 2; c++) {
@@ -72,7 +70,7 @@ START_TEST(ends_together)
             total += tiles;
             latest = end > latest ? end : latest;
         }
-        ck_assert_double_le((double)latest * 132 / (double)total, 1.025);
+        ck_assert_double_le((double)latest * 132 / (double)total, 1.01);
         metrics_plan_free(&plan);
     }
 }
