@@ -18,6 +18,13 @@ DEVICE void metrics_add_part(const metrics_args &a, int unit, int c, unsigned n,
     }
 }
 
+/* Allowed pairs of a slice of `rows` x 1 at (r0, key): metrics_pairs() without what it need not do. */
+DEVICE int metrics_slice_pairs(const metrics_args &a, int r0, int rows, int key)
+{
+    int from = a.causal ? max(r0, key - a.offset) : r0;
+    return key < a.nk ? max(min(r0 + rows, a.nq) - from, 0) : 0;
+}
+
 /* A tile's place, and whether the diagonal or an edge cuts it. */
 struct pass_place {
     int row0, key0;
@@ -44,16 +51,29 @@ struct sign_counter {
         return x & (N == 4 ? 0x11111111u : N == 8 ? 0x01010101u : 0x00010001u);
     }
 
-    /* Units of `rows` x `keys` of an edge tile that this lane found: bits of x, the lowest of each
-     * unit's. Bit 31 - i of place l in a quad is key 8 (i / 2) + 2 l + i % 2. */
-    DEVICE void add_part(int unit, uint32_t x, int row, int rows, int key0, int keys)
+    /* Blocks of `rows` x `keys` of an edge tile that this lane found: bits of x, the lowest of each
+     * block's. Bit 31 - i of place l in a quad is key 8 (i / 2) + 2 l + i % 2. */
+    DEVICE void add_blocks(int unit, uint32_t x, int row, int rows, int key0, int keys)
     {
         unsigned n = 0, pairs = 0;
         while (x) {
-            int i = 31 - (__ffs((int)x) - 1);
+            int i = 32 - __ffs((int)x);
             x &= x - 1;
-            int key = keys == 1 ? 8 * (i >> 1) + 2 * (lane() & 3) + (i & 1) : 4 * (i + 1) - keys;
-            int allowed = metrics_pairs(a, row, rows, key0 + key, keys);
+            int allowed = metrics_pairs(a, row, rows, key0 + 4 * (i + 1) - keys, keys);
+            n += allowed > 0;
+            pairs += allowed;
+        }
+        metrics_add_part(a, unit, 0, n, pairs);
+    }
+
+    /* The same of slices. Without a branch: the consumers wait for a warp that takes its time. */
+    DEVICE void add_slices(int unit, uint32_t x, int row, int rows, int key0)
+    {
+        unsigned n = 0, pairs = 0;
+#pragma unroll
+        for (int i = 0; i < 32; i++) {
+            int key = key0 + 8 * (i >> 1) + 2 * (lane() & 3) + (i & 1);
+            int allowed = x >> (31 - i) & 1 ? metrics_slice_pairs(a, row, rows, key) : 0;
             n += allowed > 0;
             pairs += allowed;
         }
@@ -63,10 +83,13 @@ struct sign_counter {
     DEVICE void add(int unit, uint32_t x, int rows, int keys, const pass_place &t, bool mine)
     {
         x = mine ? x : 0;
-        if (t.edge)
-            add_part(unit, x, t.row0 + 16 * (lane() >> 2), rows, t.key0, keys);
-        else
+        int row = t.row0 + 16 * (lane() >> 2);
+        if (!t.edge)
             tally[unit] += __popc(x);
+        else if (keys == 1)
+            add_slices(unit, x, row, rows, t.key0);
+        else
+            add_blocks(unit, x, row, rows, t.key0, keys);
     }
 
     /* Lane = 4 strip + place: s are slices, b blocks; further rows by AND with the next lanes. */
@@ -117,9 +140,9 @@ struct level_parts {
     const metrics_args &a;
     uint32_t found[METRICS_C] = {};
 
-    DEVICE void add(float p, int row, int rows, int key, int keys)
+    DEVICE void add(float p, int pairs)
     {
-        uint32_t allowed = (uint32_t)metrics_pairs(a, row, rows, key, keys);
+        uint32_t allowed = (uint32_t)pairs;
 #pragma unroll
         for (int c = 0; c < METRICS_C; c++)
             found[c] += allowed && p < a.below[c] ? allowed << 16 | 1u : 0;
@@ -156,7 +179,7 @@ template <class T> struct level_counter {
 #pragma unroll
             for (int j = 0; j < ROWS / 16; j++)
                 p = fmaxf(p, from.strips[strip + j][key]);
-            sum.add(p, t.row0 + 16 * strip, ROWS, t.key0 + key, 1);
+            sum.add(p, metrics_slice_pairs(a, t.row0 + 16 * strip, ROWS, t.key0 + key));
         }
         sum.flush(unit);
     }
@@ -182,7 +205,7 @@ template <class T> struct level_counter {
         level_parts sum = {a};
 #pragma unroll 1
         for (int i = 0; i < n; i++)
-            sum.add(i ? p1 : p0, row + i * size, size, key, size);
+            sum.add(i ? p1 : p0, metrics_pairs(a, row + i * size, size, key, size));
         sum.flush(unit);
     }
 
@@ -336,7 +359,8 @@ DEVICE void pass_gather(pass_smem<T> &sm, const metrics_args &a, int b)
         if (t.row0 < 0)
             break;
         t.edge = t.key0 > metrics_inside(a, t.row0);
-        counter.count(from, t);
+        if (!t.edge || metrics_pairs(a, t.row0, 128, t.key0, T::BN))
+            counter.count(from, t);
         if constexpr (T::EXPS && (T::MAPS || T::LEVELS))
             if (T::MAPS || a.cell_sum)
                 pass_cells<T>(a, from, t);
