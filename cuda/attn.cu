@@ -82,11 +82,17 @@ __global__ void fill_empty(const int *rows, int bm, int q_blocks, int nq, int d,
 
 /* ---- table ---------------------------------------------------------------------------------- */
 
+/* Where no score is left out, the kernel without masks, if there is one. */
 template <class T>
 static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
 {
-    attn_sm90<T><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(*(const attn_maps *)maps,
-                                                                     *(const attn_args *)args);
+    const attn_args *a = (const attn_args *)args;
+    if constexpr (T::UNITS == 1 && (T::KIND == BLOCKS_ALL || T::KIND == BLOCKS_LIST))
+        if (!a->causal && a->nk % T::BN == 0) {
+            attn_start<whole_tiles<T>>(grid, stream, maps, args);
+            return;
+        }
+    attn_start<T>(grid, stream, maps, args);
 }
 
 template <class T>
@@ -101,21 +107,20 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             90,
             T::THREADS,
             (int)sizeof(attn_smem<T>),
-            launch<T>,
-            (const void *)attn_sm90<T>};
+            launch<T>};
 }
 
 #define HALF(name, d, rows, keys, threads, summary)                                                \
     {name, summary, d, ATTN_DENSE, {rows, keys, 1}, ATTN_F16, 90, threads, attn_half_smem(d),      \
-     attn_half_launch##d, NULL}
+     attn_half_launch##d}
 
 #define BITS(name, shape, d, lists, summary)                                                       \
     {name, summary, d, lists, {128, 128, 1}, ATTN_BF16, 90, 384, attn_##shape##_smem(),            \
-     attn_##shape##_launch, NULL}
+     attn_##shape##_launch}
 
 #define PORTABLE(name, d, lists, rows, keys, element, summary)                                     \
     {name, summary, d, lists, {rows, keys > 2 ? keys : keys ? 128 : 64, 1}, element, 80, 2 * rows, \
-     attn_portable_smem(d, rows), attn_portable_##rows##_##d##_##keys, NULL}
+     attn_portable_smem(d, rows), attn_portable_##rows##_##d##_##keys}
 
 extern "C" const struct attn_kernel attn_kernels[] = {
     entry<dense128>("bf16-hd128-dense", "head dim 128, dense, tiles 128 x 128", ATTN_DENSE),
@@ -306,9 +311,6 @@ extern "C" int attn_job_init(struct gpu *g, const struct attn_problem *p,
     TRY(make_args(g, plan, job, err));
     TRY(upload(g, &job->splits, plan->splits, plan->n_splits * (int64_t)sizeof(int3), err));
     TRY(upload(g, &job->empty, plan->empty, plan->n_empty * 4LL, err));
-    if (kernel->entry)
-        CU(err, cudaFuncSetAttribute(kernel->entry, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     kernel->smem_bytes));
     TRY(gpu_sync(g, err));
 out:
     if (rc)

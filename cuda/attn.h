@@ -24,7 +24,6 @@ struct attn_kernel {
     int             sm; /* compute capability: 90 is Hopper alone, 80 everything from there on */
     int             threads, smem_bytes;
     void (*launch)(int grid, cudaStream_t stream, const void *maps, const void *args);
-    const void     *entry; /* for cudaFuncSetAttribute; NULL: launch does it */
 };
 
 /* Every kernel, NULL-terminated by name. The default is the first that fits. */

@@ -6,15 +6,6 @@
 #include "cuda/attn_sm90.cuh"
 #include "cuda/attn_table.h"
 
-template <class T>
-static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
-{
-    cudaFuncSetAttribute(attn_sm90<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)sizeof(attn_smem<T>));
-    attn_sm90<T><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(*(const attn_maps *)maps,
-                                                                     *(const attn_args *)args);
-}
-
 #define X(shape)                                                                                   \
     int attn_##shape##_smem()                                                                      \
     {                                                                                              \
@@ -22,7 +13,7 @@ static void launch(int grid, cudaStream_t stream, const void *maps, const void *
     }                                                                                              \
     void attn_##shape##_launch(int grid, cudaStream_t stream, const void *maps, const void *args)  \
     {                                                                                              \
-        launch<shape>(grid, stream, maps, args);                                                   \
+        attn_start<shape>(grid, stream, maps, args);                                               \
     }
 BITS_LAUNCHES(X)
 #undef X

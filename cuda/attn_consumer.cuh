@@ -373,7 +373,7 @@ template <class T> struct consumer : tile_rows<T> {
     }
 
     /* The stages from i on, which are as for try_step(). The loop has one branch, what is done
-     * seldom stays outside, and sums are added a stage late: its length is what a stage takes. */
+     * seldom lies behind it, and sums are added a stage late: its length is what a stage takes. */
     DEVICE void steps(int i)
     {
         float base[2], sum[2] = {0, 0};
@@ -382,20 +382,19 @@ template <class T> struct consumer : tile_rows<T> {
             try_step<true, true>(base, i == n - 1, false, sum);
             i++;
         }
-        for (;;) {
-            if (exceeds(sum)) {
-                soften(i - 1, sum);
-                references(base);
-            }
-            if (i >= n)
-                break;
-            bool stop;
+        for (bool stop = i >= n || exceeds(sum);; stop = i >= n) {
+            if (!stop) {
 #pragma unroll 1
-            do {
-                add_sums(sum);
-                i++;
-                stop = try_step<true, false>(base, i == n, i == n, sum);
-            } while (!stop);
+                do {
+                    add_sums(sum);
+                    i++;
+                    stop = try_step<true, false>(base, i == n, i == n, sum);
+                } while (!stop);
+            }
+            if (!exceeds(sum))
+                break;
+            soften(i - 1, sum);
+            references(base);
         }
         add_sums(sum);
         leave_pending();
@@ -534,8 +533,9 @@ template <class T> struct consumer : tile_rows<T> {
             }
         });
         /* three warpgroups have no register left for the condition */
-        bool clipped = T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal || a.nk % T::UNIT != 0 ||
-                       (T::UNITS > 1 && (next.z - next.y) % T::UNITS != 0);
+        bool clipped = T::CLIPS &&
+                       (T::WG == 3 || T::KIND == BLOCKS_PAIR || a.causal || a.nk % T::UNIT != 0 ||
+                        (T::UNITS > 1 && (next.z - next.y) % T::UNITS != 0));
         mask_stage(s, place, block, kept, clipped);
         /* From here on without a branch: outputs of the item before go to their buffer in the gaps
          * between exponentials. */
@@ -554,7 +554,7 @@ template <class T> struct consumer : tile_rows<T> {
         pack(s, p);
         int was = tile, was_slot = slot;
         start_item(next);
-        owed = T::DEFERS && PREVIOUS && was_slot < 0 && n > 1 && masked < 2;
+        owed = T::DEFERS && PREVIOUS && was_slot < 0 && n > 1 && (masked < 2 || !T::CLIPS);
         owed_tile = was;
         if (!owed) {
             if (PREVIOUS && T::DEFERS)
@@ -570,7 +570,7 @@ template <class T> struct consumer : tile_rows<T> {
 
     DEVICE void run_stages()
     {
-        int i = 1, to = min(n, masked);
+        int i = 1, to = T::CLIPS ? min(n, masked) : 1;
         if constexpr (T::KIND == BLOCKS_PAIR) {
 #pragma unroll 1
             for (; i < n; i++)
@@ -581,7 +581,7 @@ template <class T> struct consumer : tile_rows<T> {
                 step_bits(i < to, i);
         } else {
 #pragma unroll 1
-            for (; i < to; i++)
+            for (; T::CLIPS && i < to; i++)
                 step_checked<true, true>(i);
             if constexpr (!T::CHECKED)
                 steps(i);

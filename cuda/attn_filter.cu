@@ -21,6 +21,8 @@ using filter64_tall = shape<64, 64, 2, 4, BLOCKS_FILTER, 64, 64, false>;
 template <class T, int SCOPE>
 static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
 {
+    cudaFuncSetAttribute(attn_filter<T, SCOPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)sizeof(attn_smem<T>));
     attn_filter<T, SCOPE><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(
         *(const attn_maps *)maps, *(const filter_args *)args);
 }
@@ -37,8 +39,7 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
              90,
              T::THREADS,
              (int)sizeof(attn_smem<T>),
-             launch<T, SCOPE>,
-             (const void *)attn_filter<T, SCOPE>},
+             launch<T, SCOPE>},
             SCOPE};
 }
 

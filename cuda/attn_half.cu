@@ -25,21 +25,12 @@ int attn_half_smem(int d)
     return d == 64 ? (int)sizeof(attn_smem<dense64>) : (int)sizeof(attn_smem<dense128>);
 }
 
-template <class T>
-static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
-{
-    cudaFuncSetAttribute(attn_sm90<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)sizeof(attn_smem<T>));
-    attn_sm90<T><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(*(const attn_maps *)maps,
-                                                                     *(const attn_args *)args);
-}
-
 void attn_half_launch128(int grid, cudaStream_t stream, const void *maps, const void *args)
 {
-    launch<dense128>(grid, stream, maps, args);
+    attn_start<dense128>(grid, stream, maps, args);
 }
 
 void attn_half_launch64(int grid, cudaStream_t stream, const void *maps, const void *args)
 {
-    launch<dense64>(grid, stream, maps, args);
+    attn_start<dense64>(grid, stream, maps, args);
 }

@@ -82,4 +82,14 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 #endif
 }
 
+/* maps, args: struct attn_maps, attn_args. */
+template <class T>
+static void attn_start(int grid, cudaStream_t stream, const void *maps, const void *args)
+{
+    cudaFuncSetAttribute(attn_sm90<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)sizeof(attn_smem<T>));
+    attn_sm90<T><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(*(const attn_maps *)maps,
+                                                                     *(const attn_args *)args);
+}
+
 #endif
