@@ -372,8 +372,22 @@ template <class T> struct consumer : tile_rows<T> {
         leave_pending();
     }
 
-    /* The stages from i on, which are as for try_step(). The loop has one branch, what is done
-     * seldom lies behind it, and sums are added a stage late: its length is what a stage takes. */
+    /* Stages from i on until a sum says otherwise or the item ends. One branch, and sums are added a
+     * stage late: the length of the loop is what a stage takes. */
+    DEVICE void loop_steps(int &i, const float (&base)[2], float (&sum)[2])
+    {
+        bool stop;
+#pragma unroll 1
+        do {
+            add_sums(sum);
+            i++;
+            stop = try_step<true, false>(base, i == n, i == n, sum);
+        } while (!stop);
+    }
+
+    /* The stages from i on, which are as for try_step(). What is done seldom stays outside the loop:
+     * before it, or behind it in kernels without masks, which have 0.1 % of it; others with 64
+     * channels or blocks of 128 x 64 would lose 1 to 2 %. */
     DEVICE void steps(int i)
     {
         float base[2], sum[2] = {0, 0};
@@ -382,20 +396,25 @@ template <class T> struct consumer : tile_rows<T> {
             try_step<true, true>(base, i == n - 1, false, sum);
             i++;
         }
-        for (bool stop = i >= n || exceeds(sum);; stop = i >= n) {
-            if (!stop) {
-#pragma unroll 1
-                do {
-                    add_sums(sum);
-                    i++;
-                    stop = try_step<true, false>(base, i == n, i == n, sum);
-                } while (!stop);
+        if constexpr (T::CLIPS)
+            for (;;) {
+                if (exceeds(sum)) {
+                    soften(i - 1, sum);
+                    references(base);
+                }
+                if (i >= n)
+                    break;
+                loop_steps(i, base, sum);
             }
-            if (!exceeds(sum))
-                break;
-            soften(i - 1, sum);
-            references(base);
-        }
+        else
+            for (bool stop = i >= n || exceeds(sum);; stop = i >= n) {
+                if (!stop)
+                    loop_steps(i, base, sum);
+                if (!exceeds(sum))
+                    break;
+                soften(i - 1, sum);
+                references(base);
+            }
         add_sums(sum);
         leave_pending();
     }
