@@ -1,6 +1,6 @@
 /*
- * plan.c - lists to work items: union of row pairs, order, splitting (plan.h). O(n log n) in the
- * number of rows of tiles.
+ * plan.c - lists to work items: union of row pairs, order, exchanges at the end, splitting (plan.h).
+ * O(n log n) in the number of rows of tiles.
  */
 #include "cuda/plan.h"
 

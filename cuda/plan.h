@@ -3,8 +3,9 @@
  * take them, made on the host.
  *
  * Rows of tiles are grouped into sections of heads whose keys and values stay in L2, and within a
- * section the longest come first. What a greedy assignment would leave hanging over the balanced
- * bound (total stages / multiprocessors) is cut into pieces, whose partial results are combined.
+ * section the longest come first. Where that ends late, the last items of the multiprocessors change
+ * places until they end together; what even that leaves hanging over the balanced bound (total
+ * stages / multiprocessors) is cut into pieces, whose partial results are combined.
  */
 #ifndef LACUNA_PLAN_H
 #define LACUNA_PLAN_H
