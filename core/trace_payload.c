@@ -5,6 +5,7 @@
 #include "core/trace_internal.h"
 
 #include "core/h5zstd.h"
+#include "core/hash.h"
 #include "core/mem.h"
 
 #include <errno.h>
@@ -181,28 +182,66 @@ int trace_read_raw(const struct trace *t, int64_t call, enum trace_what what, in
     return trace_read_rows(t, call, tensor_of(t, call, what), head, tok0, n, dst, err);
 }
 
-int trace_read(const struct trace *t, int64_t call, enum trace_what what, int head, int64_t tok0,
-               int64_t n, float *dst, struct err *err)
+/* Rows as float32, in blocks, which `sum` takes in as they are stored (NULL: nothing does). Packed
+ * chunks are unpacked once only when a read covers whole ones. */
+static int read_floats(const struct trace *t, int64_t call, const struct trace_array *a, int head,
+                       int64_t tok0, int64_t n, float *dst, struct hash_state *sum,
+                       struct err *err)
 {
-    const struct trace_array *a = tensor_of(t, call, what);
-    void *buf = NULL;
-    int rc = 0;
-
-    if (a->type == DT_F32)
-        return trace_read_rows(t, call, a, head, tok0, n, dst, err);
-    int64_t elem = (int64_t)dtype_size(a->type), dim = a->row_bytes / elem;
-    /* Packed chunks are unpacked once only when a read covers whole ones. */
+    int64_t dim = a->row_bytes / (int64_t)dtype_size(a->type);
     int64_t step = a->storage == TRACE_CONTIGUOUS ? READ_BLOCK / a->row_bytes + 1 : a->chunk_rows;
-    TRY(mem_alloc(&buf, step < n ? step : n, (size_t)a->row_bytes, "rows of a trace", err));
+    bool    plain = a->type == DT_F32;
+    void   *buf = NULL;
+    int     rc = 0;
+
+    if (!plain)
+        TRY(mem_alloc(&buf, step < n ? step : n, (size_t)a->row_bytes, "rows of a trace", err));
     for (int64_t at = 0; at < n;) {
         int64_t end = (tok0 + at) / step * step + step - tok0;
         int64_t rows = (end < n ? end : n) - at;
-        TRY(trace_read_rows(t, call, a, head, tok0 + at, rows, buf, err));
-        dtype_to_f32(a->type, buf, dst + at * dim, rows * dim);
+        void   *to = plain ? dst + at * dim : buf;
+        TRY(trace_read_rows(t, call, a, head, tok0 + at, rows, to, err));
+        if (sum)
+            hash_update(sum, to, (size_t)(rows * a->row_bytes));
+        if (!plain)
+            dtype_to_f32(a->type, buf, dst + at * dim, rows * dim);
         at += rows;
     }
 out:
     free(buf);
+    return rc;
+}
+
+static int check_sum(const struct trace *t, int64_t call, const struct trace_array *a, int head,
+                     struct hash128 have, struct err *err)
+{
+    char path[DATASET_PATH_MAX];
+    if (have.hi == a->sums[head].hi && have.lo == a->sums[head].lo)
+        return 0;
+    trace_dataset_path(t, call, a, path);
+    return err_set(err, ERR_INPUT,
+                   "%s: %s head %d does not match its checksum: the file was changed or damaged "
+                   "after writing (lacuna trace verify lists all that differs)",
+                   t->path, path, head);
+}
+
+int trace_read(const struct trace *t, int64_t call, enum trace_what what, int head, int64_t tok0,
+               int64_t n, float *dst, struct err *err)
+{
+    const struct trace_array *a = tensor_of(t, call, what);
+    bool whole = tok0 == 0 && n == a->rows && head >= 0 && head < a->slices;
+    struct hash_state *sum = NULL;
+    int rc = 0;
+
+    if (!a->present || n <= 0) /* says what is wrong */
+        return trace_read_rows(t, call, a, head, tok0, n, dst, err);
+    if (whole)
+        TRY(hash_new(&sum, err));
+    TRY(read_floats(t, call, a, head, tok0, n, dst, sum, err));
+    if (whole)
+        rc = check_sum(t, call, a, head, hash_digest(sum), err);
+out:
+    hash_free(sum);
     return rc;
 }
 

@@ -131,6 +131,42 @@ START_TEST(every_flipped_payload_byte_is_found)
 }
 END_TEST
 
+/* Values of a head that is read as a whole are held against its checksum; a part of it and the other
+ * heads can still be read. */
+START_TEST(a_damaged_head_is_not_read)
+{
+    struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
+    struct range r[64];
+    struct err err = {0};
+    struct trace *t = NULL;
+    float x[9 * 8];
+    int n = payload_ranges(file("a.h5"), r), tried = 0, at = 0;
+
+    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+    for (int i = 0; i < trace_calls(t); i++)
+        for (int w = 0; w < TRACE_WHAT_COUNT; w++) {
+            enum trace_what what = (enum trace_what)w;
+            struct trace_shape s = trace_shape(trace_meta(t), what);
+            for (int h = 0; h < s.heads; h++, at++, tried++) {
+                size_t byte = r[at].at + r[at].n / 2;
+                ck_assert(s.tokens * s.dim <= (int64_t)(sizeof x / sizeof *x));
+                poke(file("a.h5"), byte, (unsigned char)data.data[byte] ^ 4);
+                assert_fails(trace_read(t, i, what, h, 0, s.tokens, x, &err), &err, ERR_INPUT,
+                             "does not match its checksum");
+                assert_ok(trace_read(t, i, what, h, 1, s.tokens - 1, x, &err), &err);
+                for (int other = 0; other < s.heads; other++)
+                    if (other != h)
+                        assert_ok(trace_read(t, i, what, other, 0, s.tokens, x, &err), &err);
+                poke(file("a.h5"), byte, (unsigned char)data.data[byte]);
+                assert_ok(trace_read(t, i, what, h, 0, s.tokens, x, &err), &err);
+            }
+        }
+    ck_assert_int_eq(tried, n);
+    trace_close(&t);
+    buf_free(&data);
+}
+END_TEST
+
 /* Other bytes of the file: found, or of no meaning (gaps between objects). The steps are small
  * enough to meet every object. */
 START_TEST(any_flipped_byte_is_found_or_means_nothing)
@@ -642,6 +678,7 @@ Suite *make_suite(void)
     TCase *c = tcase_create("bytes");
     tcase_set_timeout(c, 120);
     tcase_add_test(c, every_flipped_payload_byte_is_found);
+    tcase_add_test(c, a_damaged_head_is_not_read);
     tcase_add_loop_test(c, any_flipped_byte_is_found_or_means_nothing, 0, 3);
     tcase_add_test(c, every_flipped_byte_of_an_attribute_is_found);
     tcase_add_test(c, changes_made_with_another_program_are_found);
