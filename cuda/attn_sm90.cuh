@@ -36,7 +36,8 @@
  * beside the first stage of the next item, its normalisers, and beside the second (D = 128) the
  * rest of its outputs, through shared memory, each warp for its own rows. Keys of an item are walked
  * from its end to its beginning: blocks on the diagonal and the ragged last block come first, and
- * only those go through the masked copy of the softmax. Bits lie in the order of the accumulators,
+ * only those go through the masked copy of the softmax. Full attention over tiles of keys that are
+ * all whole has a kernel without it (whole_tiles). Bits lie in the order of the accumulators,
  * so that a thread has those of a stage in one word, which it loads before the products.
  *
  * What the producer writes into shared memory itself, items and the positions of keys, is read by

@@ -108,20 +108,24 @@ static int check_rectangles(struct gpu *g, struct cu_case c)
     return 0;
 }
 
-/* Three shapes of about n tokens: full attention with a ragged last block and without one, for which
- * there are kernels that never mask, and causal. */
-#define SHAPES 3
+/* Shapes of about n tokens: full, causal, and where whole tiles of keys may have a kernel of their own
+ * (attn_shape.cuh), full without a ragged last block. */
+static int shapes_of(const struct cu_case *c)
+{
+    return c->problem.lists == ATTN_DENSE || c->problem.lists == ATTN_128x128 ? 3 : 2;
+}
+
 static void set_shape(struct cu_case *c, int shape, int64_t n)
 {
-    c->problem.nq = c->problem.nk = shape == 1 ? (n + 127) / 128 * 128 : n;
-    c->problem.causal = shape == 2;
+    c->problem.nq = c->problem.nk = shape == 2 ? (n + 127) / 128 * 128 : n;
+    c->problem.causal = shape == 1;
 }
 
 static int check_data(struct gpu *g, const struct attn_kernel *k, struct cu_case c)
 {
     c.problem.heads = c.problem.kv_heads = 3;
     for (int data = choice.small ? DATA_RISING : 0; data <= DATA_RISING; data++)
-        for (int shape = 0; shape < SHAPES; shape++) {
+        for (int shape = 0; shape < shapes_of(&c); shape++) {
             if (data == DATA_TINY && k->element == ATTN_F16)
                 continue; /* outputs of 1e-6 are below what float16 resolves */
             c.data = (enum cu_data)data;
@@ -139,7 +143,7 @@ static int check_many_items(struct gpu *g, struct cu_case c)
     c.problem.heads = 48;
     c.problem.kv_heads = 12;
     c.split = true;
-    for (int shape = 0; shape < SHAPES; shape++) {
+    for (int shape = 0; shape < shapes_of(&c); shape++) {
         set_shape(&c, shape, choice.small ? 700 : 2500);
         if (check(g, c))
             return 1;
