@@ -42,12 +42,12 @@ struct worker {
 
 /* Jobs of the tail by worker, as lists that end in -1. */
 struct crew {
-    const int64_t *cost; /* of the tail's jobs */
-    int32_t       *next; /* [tail] */
-    int32_t       *first; /* [workers] */
-    struct worker *by_end; /* [workers], the earliest first */
-    int64_t       *at_tail, *heap; /* [workers] when each is free: before the tail, after it */
-    int            workers, tail;
+    const int64_t *cost;     /* of the tail's jobs */
+    int32_t *next;           /* [tail] */
+    int32_t *first;          /* [workers] */
+    struct worker *by_end;   /* [workers], the earliest first */
+    int64_t *at_tail, *heap; /* [workers] when each is free: before the tail, after it */
+    int workers, tail;
 };
 
 static int32_t worker_of(int64_t free_at)
@@ -210,10 +210,10 @@ static void in_order(const struct crew *c, struct begun *jobs, int32_t *order)
 int greedy_interchange(const int64_t *cost, int32_t n, int workers, int32_t tail, int32_t *order,
                        int64_t *end, struct err *err)
 {
-    struct crew   c = {.workers = workers, .tail = tail < n ? tail : n};
+    struct crew c = {.workers = workers, .tail = tail < n ? tail : n};
     struct begun *jobs = NULL;
-    int32_t       head = n - c.tail;
-    int           rc = 0;
+    int32_t head = n - c.tail;
+    int rc = 0;
 
     c.cost = cost + head;
     TRY(mem_alloc(&c.next, c.tail, sizeof *c.next, "schedule", err));

@@ -185,21 +185,20 @@ int trace_read_raw(const struct trace *t, int64_t call, enum trace_what what, in
 /* Rows as float32, in blocks, which `sum` takes in as they are stored (NULL: nothing does). Packed
  * chunks are unpacked once only when a read covers whole ones. */
 static int read_floats(const struct trace *t, int64_t call, const struct trace_array *a, int head,
-                       int64_t tok0, int64_t n, float *dst, struct hash_state *sum,
-                       struct err *err)
+                       int64_t tok0, int64_t n, float *dst, struct hash_state *sum, struct err *err)
 {
     int64_t dim = a->row_bytes / (int64_t)dtype_size(a->type);
     int64_t step = a->storage == TRACE_CONTIGUOUS ? READ_BLOCK / a->row_bytes + 1 : a->chunk_rows;
-    bool    plain = a->type == DT_F32;
-    void   *buf = NULL;
-    int     rc = 0;
+    bool plain = a->type == DT_F32;
+    void *buf = NULL;
+    int rc = 0;
 
     if (!plain)
         TRY(mem_alloc(&buf, step < n ? step : n, (size_t)a->row_bytes, "rows of a trace", err));
     for (int64_t at = 0; at < n;) {
         int64_t end = (tok0 + at) / step * step + step - tok0;
         int64_t rows = (end < n ? end : n) - at;
-        void   *to = plain ? dst + at * dim : buf;
+        void *to = plain ? dst + at * dim : buf;
         TRY(trace_read_rows(t, call, a, head, tok0 + at, rows, to, err));
         if (sum)
             hash_update(sum, to, (size_t)(rows * a->row_bytes));

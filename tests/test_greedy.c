@@ -1,5 +1,5 @@
-/* test_greedy.c - list scheduling (core/greedy.h) against a search for the first free worker, and the
- * orders that an interchange finds against the bound. */
+/* test_greedy.c - list scheduling (core/greedy.h) against a search for the first free worker, and
+ * the orders that an interchange finds against the bound. */
 #include "core/greedy.h"
 #include "core/rng.h"
 #include "tests/suite.h"
@@ -48,9 +48,9 @@ static int64_t ends_in_order(const int64_t *cost, const int32_t *order, int n, i
 static int64_t check_order(const int64_t *cost, int n, int workers, int tail)
 {
     static int32_t order[JOBS];
-    static bool    seen[JOBS];
-    struct err     err = {0};
-    int64_t        end, before = ends_in_order(cost, NULL, n, workers);
+    static bool seen[JOBS];
+    struct err err = {0};
+    int64_t end, before = ends_in_order(cost, NULL, n, workers);
 
     assert_ok(greedy_interchange(cost, n, workers, tail, order, &end, &err), &err);
     memset(seen, 0, sizeof seen);
@@ -76,8 +76,8 @@ START_TEST(interchange_of_any_jobs)
 {
     static const int workers[] = {1, 2, 3, 7, 132};
     static const int jobs[] = {0, 1, 2, 100, 131, 132, 133, 1000, JOBS};
-    static int64_t   cost[JOBS];
-    int64_t          gained = 0;
+    static int64_t cost[JOBS];
+    int64_t gained = 0;
 
     for (size_t w = 0; w < sizeof workers / sizeof *workers; w++)
         for (size_t k = 0; k < sizeof jobs / sizeof *jobs; k++) {
@@ -97,9 +97,9 @@ END_TEST
 START_TEST(interchange_of_lists)
 {
     static int64_t cost[2048];
-    int32_t        order[2048];
-    struct err     err = {0};
-    int64_t        total = 0, end;
+    int32_t order[2048];
+    struct err err = {0};
+    int64_t total = 0, end;
 
     for (int i = 0; i < 2048; i++) {
         cost[i] = 1;
@@ -120,9 +120,9 @@ END_TEST
 START_TEST(interchange_of_equal_jobs)
 {
     static int64_t cost[134];
-    int32_t        order[134];
-    struct err     err = {0};
-    int64_t        end;
+    int32_t order[134];
+    struct err err = {0};
+    int64_t end;
 
     for (int i = 0; i < 134; i++)
         cost[i] = 10;
