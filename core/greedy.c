@@ -55,7 +55,7 @@ static int32_t worker_of(int64_t free_at)
     return (int32_t)(free_at & ((1 << WORKER_BITS) - 1));
 }
 
-static int by_end(const void *x, const void *y)
+static int by_end_time(const void *x, const void *y)
 {
     const struct worker *a = x, *b = y;
     if (a->end != b->end)
@@ -96,7 +96,7 @@ static int64_t deal_tail(struct crew *c, const int32_t *order)
         c->by_end[w] = (struct worker){c->heap[w] >> WORKER_BITS, worker_of(c->heap[w])};
         latest = c->by_end[w].end > latest ? c->by_end[w].end : latest;
     }
-    qsort(c->by_end, (size_t)c->workers, sizeof *c->by_end, by_end);
+    qsort(c->by_end, (size_t)c->workers, sizeof *c->by_end, by_end_time);
     return latest;
 }
 
@@ -136,7 +136,7 @@ static void settle(struct worker *w, int n)
     for (int i = 1; i < n; i++) {
         struct worker x = w[i];
         int at = i;
-        for (; at > 0 && by_end(&x, &w[at - 1]) < 0; at--)
+        for (; at > 0 && by_end_time(&x, &w[at - 1]) < 0; at--)
             w[at] = w[at - 1];
         w[at] = x;
     }
