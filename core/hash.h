@@ -6,12 +6,18 @@
 
 #include "core/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct hash128 {
     uint64_t hi, lo;
 };
+
+static inline bool hash_equal(struct hash128 a, struct hash128 b)
+{
+    return a.hi == b.hi && a.lo == b.lo;
+}
 
 #define HASH_TEXT_MAX 40
 

@@ -19,7 +19,7 @@ void keyset_free(struct keyset *s)
 static int64_t slot_of(const struct keyset *s, struct hash128 h)
 {
     int64_t i = (int64_t)(h.lo & (uint64_t)(s->cap - 1));
-    while (s->values[i] >= 0 && (s->keys[i].hi != h.hi || s->keys[i].lo != h.lo))
+    while (s->values[i] >= 0 && !hash_equal(s->keys[i], h))
         i = (i + 1) & (s->cap - 1);
     return i;
 }

@@ -22,21 +22,16 @@ static int read_slice(struct copy *c, int64_t call, const struct trace_array *a,
                       struct err *err)
 {
     int64_t bytes = a->rows * a->row_bytes;
-    char path[DATASET_PATH_MAX];
     int rc = mem_grow(&c->buf, &c->cap, bytes, 1, "head to copy", err);
 
     if (rc == 0)
         rc = trace_read_rows(c->t, call, a, slice, 0, a->rows, c->buf, err);
     if (rc)
         return rc;
-    struct hash128 h = hash_bytes(c->buf, (size_t)bytes);
-    if (h.hi != a->sums[slice].hi || h.lo != a->sums[slice].lo) {
-        trace_dataset_path(c->t, call, a, path);
-        return err_set(err, ERR_INPUT, "%s: %s head %lld does not match its checksum", c->t->path,
-                       path, (long long)slice);
-    }
-    progress_add(c->progress, (double)bytes, 1, a->name);
-    return 0;
+    rc = trace_check_sum(c->t, call, a, slice, hash_bytes(c->buf, (size_t)bytes), err);
+    if (rc == 0)
+        progress_add(c->progress, (double)bytes, 1, a->name);
+    return rc;
 }
 
 static int copy_call(struct copy *c, int64_t i, struct err *err)

@@ -211,17 +211,17 @@ out:
     return rc;
 }
 
-static int check_sum(const struct trace *t, int64_t call, const struct trace_array *a, int head,
-                     struct hash128 have, struct err *err)
+int trace_check_sum(const struct trace *t, int64_t call, const struct trace_array *a, int64_t slice,
+                    struct hash128 have, struct err *err)
 {
     char path[DATASET_PATH_MAX];
-    if (have.hi == a->sums[head].hi && have.lo == a->sums[head].lo)
+    if (hash_equal(have, a->sums[slice]))
         return 0;
     trace_dataset_path(t, call, a, path);
     return err_set(err, ERR_INPUT,
-                   "%s: %s head %d does not match its checksum: the file was changed or damaged "
+                   "%s: %s head %lld does not match its checksum: the file was changed or damaged "
                    "after writing (lacuna trace verify lists all that differs)",
-                   t->path, path, head);
+                   t->path, path, (long long)slice);
 }
 
 int trace_read(const struct trace *t, int64_t call, enum trace_what what, int head, int64_t tok0,
@@ -238,7 +238,7 @@ int trace_read(const struct trace *t, int64_t call, enum trace_what what, int he
         TRY(hash_new(&sum, err));
     TRY(read_floats(t, call, a, head, tok0, n, dst, sum, err));
     if (whole)
-        rc = check_sum(t, call, a, head, hash_digest(sum), err);
+        rc = trace_check_sum(t, call, a, head, hash_digest(sum), err);
 out:
     hash_free(sum);
     return rc;

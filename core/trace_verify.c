@@ -101,7 +101,7 @@ static int verify_item(void *ctx, int64_t i, int worker, struct err *err)
     }
     if (rc)
         return err_set(err, rc, "%s", why.msg);
-    if (have.hi != a->sums[it->slice].hi || have.lo != a->sums[it->slice].lo) {
+    if (!hash_equal(have, a->sums[it->slice])) {
         hash_text(a->sums[it->slice], want);
         hash_text(have, text);
         char what[160];
