@@ -368,10 +368,41 @@ static void cut(struct attn_plan *plan, struct attn_item it, struct gaps *g, str
     plan->n_splits++;
 }
 
+/* When a plan ends; one that ends late after items at its end changed places, so that
+ * multiprocessors end together without a cut. `heap` is scratch. */
+static int fit_end(struct attn_plan *plan, int64_t bound, int sms, int64_t *heap, int64_t *ends,
+                   struct err *err)
+{
+    struct attn_item *items = NULL;
+    int64_t *cost = NULL;
+    int32_t *order = NULL;
+    int rc = 0;
+
+    *ends = assign(plan, sms, heap, NULL);
+    if (*ends <= bound + FIT_FROM)
+        return 0;
+    TRY(mem_alloc(&items, plan->n_items, sizeof *items, "work items", err));
+    TRY(mem_alloc(&cost, plan->n_items, sizeof *cost, "schedule", err));
+    TRY(mem_alloc(&order, plan->n_items, sizeof *order, "schedule", err));
+    for (int32_t i = 0; i < plan->n_items; i++)
+        cost[i] = stages_of(plan, plan->items + i) + ITEM_COST;
+    TRY(greedy_interchange(cost, plan->n_items, sms, FITTED_ITEMS * sms, order, ends, err));
+    for (int32_t i = 0; i < plan->n_items; i++)
+        items[i] = plan->items[order[i]];
+    memcpy(plan->items, items, (size_t)plan->n_items * sizeof *items);
+out:
+    free(items);
+    free(cost);
+    free(order);
+    return rc;
+}
+
 /* Split every item that ends after the bound, so that the pieces fill what the others leave free of
- * each multiprocessor and `slack` stages more; they go last, longest first. `heap` is scratch. */
+ * each multiprocessor and `slack` stages more; they go last, longest first, but for what fit_end()
+ * exchanges. *ends: when that ends. `heap` is scratch. */
 static int split_late(struct attn_plan *plan, int64_t bound, const int64_t *finish, int sms,
-                      int slack, int64_t *heap, struct attn_plan *out, struct err *err)
+                      int slack, int64_t *heap, struct attn_plan *out, int64_t *ends,
+                      struct err *err)
 {
     int     rc = 0;
     int64_t work = 0, pieces = 0, late = 0;
@@ -404,48 +435,13 @@ static int split_late(struct attn_plan *plan, int64_t bound, const int64_t *fini
             cut(out, plan->items[i], &g, out->items + out->n_items, &n_piece);
     qsort(out->items + out->n_items, (size_t)n_piece, sizeof *out->items, longer_first);
     out->n_items += n_piece;
+    TRY(fit_end(out, bound, sms, heap, ends, err));
 out:
     if (rc) {
         free(out->items);
         free(out->splits);
-        *out = *plan;
     }
     return rc;
-}
-
-/* Exchange items at the end of a plan that ends late, so that multiprocessors end together without
- * cutting any. *ends: when it ends, then and now. */
-static int fit_end(struct attn_plan *plan, int64_t bound, int sms, int64_t *ends, struct err *err)
-{
-    struct attn_item *items = NULL;
-    int64_t *cost = NULL;
-    int32_t *order = NULL;
-    int rc = 0;
-
-    if (*ends <= bound + FIT_FROM)
-        return 0;
-    TRY(mem_alloc(&items, plan->n_items, sizeof *items, "work items", err));
-    TRY(mem_alloc(&cost, plan->n_items, sizeof *cost, "schedule", err));
-    TRY(mem_alloc(&order, plan->n_items, sizeof *order, "schedule", err));
-    for (int32_t i = 0; i < plan->n_items; i++)
-        cost[i] = stages_of(plan, plan->items + i) + ITEM_COST;
-    TRY(greedy_interchange(cost, plan->n_items, sms, FITTED_ITEMS * sms, order, ends, err));
-    for (int32_t i = 0; i < plan->n_items; i++)
-        items[i] = plan->items[order[i]];
-    memcpy(plan->items, items, (size_t)plan->n_items * sizeof *items);
-out:
-    free(items);
-    free(cost);
-    free(order);
-    return rc;
-}
-
-static void drop(struct attn_plan *cand, const struct attn_plan *plan)
-{
-    if (cand->items == plan->items)
-        return;
-    free(cand->items);
-    free(cand->splits);
 }
 
 /* Fit the end of the plan, and take the split plan that ends first, if that pays for combining.
@@ -453,8 +449,8 @@ static void drop(struct attn_plan *cand, const struct attn_plan *plan)
  * them all is found by trying. */
 static int balance(struct attn_plan *plan, int sms, bool split, struct err *err)
 {
-    struct attn_plan best = *plan, cand = *plan;
-    int64_t         *heap = NULL, *finish = NULL, ends, cand_ends;
+    struct attn_plan best = *plan;
+    int64_t         *heap = NULL, *finish = NULL, ends;
     int              rc = 0;
 
     plan->balance = 1;
@@ -463,27 +459,27 @@ static int balance(struct attn_plan *plan, int sms, bool split, struct err *err)
     TRY(mem_alloc(&heap, sms, sizeof *heap, "schedule", err));
     TRY(mem_alloc(&finish, plan->n_items, sizeof *finish, "schedule", err));
     int64_t bound = ceil_div(total_cost(plan), sms);
-    ends = assign(plan, sms, heap, NULL);
-    TRY(fit_end(plan, bound, sms, &ends, err));
+    TRY(fit_end(plan, bound, sms, heap, &ends, err));
     int64_t first = ends - COMBINE_COST;
     if (split && first > bound)
         assign(plan, sms, heap, finish);
     for (int slack = 0; slack < 4 && split && first > bound; slack++) {
-        TRY(split_late(plan, bound, finish, sms, slack, heap, &cand, err));
-        cand_ends = assign(&cand, sms, heap, NULL);
-        TRY(fit_end(&cand, bound, sms, &cand_ends, err));
-        if (cand_ends < first) {
-            drop(&best, plan);
+        struct attn_plan cand = {0};
+        int64_t          cand_ends;
+        TRY(split_late(plan, bound, finish, sms, slack, heap, &cand, &cand_ends, err));
+        bool              better = cand_ends < first;
+        struct attn_plan *worse = better ? &best : &cand;
+        if (worse->items != plan->items) {
+            free(worse->items);
+            free(worse->splits);
+        }
+        if (better) {
             best = cand;
             ends = first = cand_ends;
-        } else {
-            drop(&cand, plan);
         }
-        cand = *plan;
     }
     plan->balance = (double)ends / (double)bound;
 out:
-    drop(&cand, plan);
     if (best.items != plan->items) {
         best.balance = plan->balance;
         free(plan->items);
