@@ -8,9 +8,9 @@
 
 #include <stdlib.h>
 
-/* Random lists of a problem: about a share of the blocks, every 16th row full. */
+/* Random lists of a problem: about a share of the blocks, and every 16th row full if `skewed`. */
 static void make_lists(const struct attn_problem *p, const struct attn_tile *t, double share,
-                       uint64_t seed, int64_t **ptr, int32_t **col)
+                       bool skewed, uint64_t seed, int64_t **ptr, int32_t **col)
 {
     int bq = attn_block_rows(p->lists, t), bk = attn_block_keys(p->lists, t);
     int64_t rows = p->heads * ((p->nq + bq - 1) / bq), blocks = (p->nk + bk - 1) / bk, at = 0;
@@ -21,7 +21,7 @@ static void make_lists(const struct attn_problem *p, const struct attn_tile *t, 
     for (int64_t r = 0; r < rows; r++) {
         (*ptr)[r] = at;
         for (int64_t b = 0; b < blocks; b++)
-            if (r % 16 == 3 || rng_uniform(seed, (uint64_t)r, (uint64_t)b) < share)
+            if ((skewed && r % 16 == 3) || rng_uniform(seed, (uint64_t)r, (uint64_t)b) < share)
                 (*col)[at++] = (int32_t)b;
     }
     (*ptr)[rows] = at;
@@ -104,7 +104,7 @@ START_TEST(every_block_once)
         int64_t *ptr = NULL;
         int32_t *col = NULL;
         if (p.lists != ATTN_DENSE)
-            make_lists(&p, t, 0.02 * (k % 5), (uint64_t)k, &ptr, &col);
+            make_lists(&p, t, 0.02 * (k % 5), true, (uint64_t)k, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = p.lists == ATTN_GATHER ? NULL : col}, *lists = ptr ? &csr : NULL;
         int sms = 4 + 9 * (k % 3);
         assert_ok(attn_plan_make(&p, t, lists, sms, false, &whole, &err), &err);
@@ -157,7 +157,7 @@ START_TEST(filtered_lists)
         int64_t *ptr, of_head = (p.nq + (k % 2 ? 63 : 127)) / (k % 2 ? 64 : 128), found = 0;
         int32_t *col;
         int tail = k % 3;
-        make_lists(&p, &t, 0.1 * (k % 6), (uint64_t)k, &ptr, &col);
+        make_lists(&p, &t, 0.1 * (k % 6), true, (uint64_t)k, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = col};
         assert_ok(attn_plan_filtered(&p, &t, &csr, tail, 7, &plan, &err), &err);
         ck_assert_int_eq(plan.n_splits, 0);
@@ -221,16 +221,9 @@ START_TEST(fitted_end)
     for (int k = 0; k < 3; k++) {
         struct attn_problem p = {16, 16, 128, 32768, 32768, 0.1, false, ATTN_128x128};
         struct attn_plan plan;
-        int64_t rows = 16 * 256, at = 0, *ptr = malloc((size_t)(rows + 1) * sizeof *ptr);
-        int32_t *col = malloc((size_t)rows * 256 * sizeof *col);
-        ck_assert(ptr && col);
-        for (int64_t r = 0; r < rows; r++) {
-            ptr[r] = at;
-            for (int32_t b = 0; b < 256; b++)
-                if (rng_uniform(6, (uint64_t)r, (uint64_t)b) < shares[k])
-                    col[at++] = b;
-        }
-        ptr[rows] = at;
+        int64_t *ptr;
+        int32_t *col;
+        make_lists(&p, &tile, shares[k], false, 6, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = col};
         assert_ok(attn_plan_make(&p, &tile, &csr, 132, true, &plan, &err), &err);
         ck_assert_int_eq(plan.n_splits, 0);
@@ -304,7 +297,7 @@ START_TEST(stages_across_blocks)
     struct attn_plan whole, split;
     struct err err = {0};
 
-    make_lists(&p, &t, 0.5, 7, &ptr, &col);
+    make_lists(&p, &t, 0.5, true, 7, &ptr, &col);
     struct attn_csr csr = {.ptr = ptr, .col = col};
     assert_ok(attn_plan_make(&p, &t, &csr, 12, false, &whole, &err), &err);
     ck_assert_int_eq(whole.masked_units, 1);
