@@ -18,7 +18,7 @@ DEVICE void metrics_add_part(const metrics_args &a, int unit, int c, unsigned n,
     }
 }
 
-/* Allowed pairs of a slice of `rows` x 1 at (r0, key): metrics_pairs() without what it need not do. */
+/* metrics_pairs() of a slice, `rows` x 1 at (r0, key). */
 DEVICE int metrics_slice_pairs(const metrics_args &a, int r0, int rows, int key)
 {
     int from = a.causal ? max(r0, key - a.offset) : r0;

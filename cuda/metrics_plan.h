@@ -22,7 +22,8 @@ struct metrics_plan {
 };
 
 /* Every tile that holds an allowed pair in one item, in the order of an attention plan (plan.h) for
- * this many multiprocessors. Free with metrics_plan_free. ERR_RUN when the problem is too large, ERR_NOMEM. */
+ * this many multiprocessors. Free with metrics_plan_free. ERR_RUN when the problem is too large,
+ * ERR_NOMEM. */
 int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan *plan,
                       struct err *err);
 void metrics_plan_free(struct metrics_plan *plan);

@@ -108,8 +108,8 @@ static int check_rectangles(struct gpu *g, struct cu_case c)
     return 0;
 }
 
-/* Shapes of about n tokens: full, causal, and where whole tiles of keys may have a kernel of their own
- * (attn_shape.cuh), full without a ragged last block. */
+/* Shapes of about n tokens: full, causal, and where whole tiles of keys may have a kernel of their
+ * own (attn_shape.cuh), full without a ragged last block. */
 static int shapes_of(const struct cu_case *c)
 {
     return c->problem.lists == ATTN_DENSE || c->problem.lists == ATTN_128x128 ? 3 : 2;
