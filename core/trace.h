@@ -84,8 +84,9 @@ int64_t trace_find(const struct trace *t, int step, const char *branch, int laye
 int trace_head_number(const struct trace_meta *m, int head);
 int trace_kv_number(const struct trace_meta *m, int kv_head);
 
-/* Tokens [tok0, tok0+n) of one head of one call as float32 [n][dim]. Thread-safe (pread). All tokens
- * of a head are held against its checksum: ERR_INPUT if they do not fit. */
+/* Tokens [tok0, tok0+n) of one head of one call as float32 [n][dim]. Thread-safe (pread). What is
+ * read as a whole, all tokens of a head, a map or an array of the run, is held against its checksum:
+ * ERR_INPUT if it does not fit. */
 int trace_read(const struct trace *t, int64_t call, enum trace_what what, int head, int64_t tok0,
                int64_t n, float *dst, struct err *err);
 

@@ -102,9 +102,9 @@ void trace_dataset_path(const struct trace *t, int64_t i, const struct trace_arr
 int trace_read_rows(const struct trace *t, int64_t call, const struct trace_array *a, int64_t slice,
                     int64_t row0, int64_t n, void *dst, struct err *err);
 
-/* ERR_INPUT unless `have`, of a slice as it was read, is its stored checksum. */
-int trace_check_sum(const struct trace *t, int64_t call, const struct trace_array *a, int64_t slice,
-                    struct hash128 have, struct err *err);
+/* A whole slice as stored, held against its checksum: ERR_INPUT if it does not fit. */
+int trace_read_slice(const struct trace *t, int64_t call, const struct trace_array *a,
+                     int64_t slice, void *dst, struct err *err);
 
 /* ---- chunks of packed datasets --------------------------------------------------------------- */
 

@@ -25,10 +25,7 @@ static int read_slice(struct copy *c, int64_t call, const struct trace_array *a,
     int rc = mem_grow(&c->buf, &c->cap, bytes, 1, "head to copy", err);
 
     if (rc == 0)
-        rc = trace_read_rows(c->t, call, a, slice, 0, a->rows, c->buf, err);
-    if (rc)
-        return rc;
-    rc = trace_check_sum(c->t, call, a, slice, hash_bytes(c->buf, (size_t)bytes), err);
+        rc = trace_read_slice(c->t, call, a, slice, c->buf, err);
     if (rc == 0)
         progress_add(c->progress, (double)bytes, 1, a->name);
     return rc;

@@ -168,6 +168,28 @@ int trace_read_rows(const struct trace *t, int64_t call, const struct trace_arra
     return rc;
 }
 
+static int check_sum(const struct trace *t, int64_t call, const struct trace_array *a,
+                     int64_t slice, struct hash128 have, struct err *err)
+{
+    char path[DATASET_PATH_MAX];
+    if (hash_equal(have, a->sums[slice]))
+        return 0;
+    trace_dataset_path(t, call, a, path);
+    return err_set(err, ERR_INPUT,
+                   "%s: %s head %lld does not match its checksum: the file was changed or damaged "
+                   "after writing (lacuna trace verify lists all that differs)",
+                   t->path, path, (long long)slice);
+}
+
+int trace_read_slice(const struct trace *t, int64_t call, const struct trace_array *a,
+                     int64_t slice, void *dst, struct err *err)
+{
+    int rc = trace_read_rows(t, call, a, slice, 0, a->rows, dst, err);
+    if (rc || a->rows == 0)
+        return rc;
+    return check_sum(t, call, a, slice, hash_bytes(dst, (size_t)(a->rows * a->row_bytes)), err);
+}
+
 /* ---- tensors --------------------------------------------------------------------------------- */
 
 static const struct trace_array *tensor_of(const struct trace *t, int64_t call,
@@ -211,19 +233,6 @@ out:
     return rc;
 }
 
-int trace_check_sum(const struct trace *t, int64_t call, const struct trace_array *a, int64_t slice,
-                    struct hash128 have, struct err *err)
-{
-    char path[DATASET_PATH_MAX];
-    if (hash_equal(have, a->sums[slice]))
-        return 0;
-    trace_dataset_path(t, call, a, path);
-    return err_set(err, ERR_INPUT,
-                   "%s: %s head %lld does not match its checksum: the file was changed or damaged "
-                   "after writing (lacuna trace verify lists all that differs)",
-                   t->path, path, (long long)slice);
-}
-
 int trace_read(const struct trace *t, int64_t call, enum trace_what what, int head, int64_t tok0,
                int64_t n, float *dst, struct err *err)
 {
@@ -238,7 +247,7 @@ int trace_read(const struct trace *t, int64_t call, enum trace_what what, int he
         TRY(hash_new(&sum, err));
     TRY(read_floats(t, call, a, head, tok0, n, dst, sum, err));
     if (whole)
-        rc = trace_check_sum(t, call, a, head, hash_digest(sum), err);
+        rc = check_sum(t, call, a, head, hash_digest(sum), err);
 out:
     hash_free(sum);
     return rc;
@@ -305,13 +314,12 @@ int trace_read_map(const struct trace *t, int64_t call, int head, float *sum, fl
                    struct err *err)
 {
     const struct trace_array *arr = t->calls[call].arr;
-    int64_t rows = arr[ARR_MAP_SUM].rows;
     int rc = 0;
 
     if (sum)
-        rc = trace_read_rows(t, call, &arr[ARR_MAP_SUM], head, 0, rows, sum, err);
+        rc = trace_read_slice(t, call, &arr[ARR_MAP_SUM], head, sum, err);
     if (rc == 0 && max)
-        rc = trace_read_rows(t, call, &arr[ARR_MAP_MAX], head, 0, rows, max, err);
+        rc = trace_read_slice(t, call, &arr[ARR_MAP_MAX], head, max, err);
     return rc;
 }
 
@@ -327,7 +335,7 @@ static int read_run_array(const struct trace *t, int i, void *out, int64_t *n, s
         return 0;
     }
     TRY(mem_alloc(&data, a->rows, (size_t)a->row_bytes, a->name, err));
-    TRY(trace_read_rows(t, -1, a, 0, 0, a->rows, data, err));
+    TRY(trace_read_slice(t, -1, a, 0, data, err));
     memcpy(out, &data, sizeof data);
     *n = a->rows;
     data = NULL;

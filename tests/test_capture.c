@@ -315,6 +315,31 @@ START_TEST(maps_cover_every_pair)
 }
 END_TEST
 
+/* A map whose values were changed in the file is refused, the other heads' are not. */
+START_TEST(a_damaged_map_is_not_read)
+{
+    struct trace *t = code_lm("maps.h5", "--tokens 131 --layers 4 --maps 50");
+    float sum[9], max[9];
+    FILE *f = fopen(trace_path(t), "r+b");
+    static char bytes[1 << 20];
+
+    assert_ok(trace_read_map(t, 0, 2, sum, max, &err), &err);
+    ck_assert_ptr_nonnull(f);
+    size_t n = fread(bytes, 1, sizeof bytes, f);
+    ck_assert(n > 0 && n < sizeof bytes);
+    char *at = memmem(bytes, n, max, sizeof max);
+    ck_assert_ptr_nonnull(at);
+    at[sizeof max - 1] ^= 1;
+    ck_assert(fseek(f, at - bytes, SEEK_SET) == 0 && fwrite(at, 1, sizeof max, f) == sizeof max);
+    ck_assert_int_eq(fclose(f), 0);
+    assert_ok(trace_read_map(t, 0, 2, sum, NULL, &err), &err);
+    assert_fails(trace_read_map(t, 0, 2, sum, max, &err), &err, ERR_INPUT,
+                 "map_max head 2 does not match its checksum");
+    assert_ok(trace_read_map(t, 0, 3, sum, max, &err), &err);
+    trace_close(&t);
+}
+END_TEST
+
 /* ---- prompts --------------------------------------------------------------------------------- */
 
 static void check_tokens(const char *path, int64_t want_n, const int32_t *want)
@@ -464,6 +489,7 @@ Suite *make_suite(void)
     tcase_add_test(part, heads_keep_the_kv_heads_that_they_read);
     tcase_add_test(part, a_head_list_that_does_not_fit_is_refused);
     tcase_add_test(part, maps_cover_every_pair);
+    tcase_add_test(part, a_damaged_map_is_not_read);
     tcase_add_test(prompt, prompt_and_token_file_give_the_same_run);
     tcase_add_test(prompt, bos_can_be_asked_for_and_left_out);
     tcase_add_loop_test(prompt, tiny_checkpoints_of_other_families_are_captured, 0, 4);
