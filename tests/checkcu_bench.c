@@ -2,18 +2,22 @@
  * checkcu_bench.c - speed of the attention kernels as a share of a cuBLAS product in the same run.
  *
  * Every sample of a kernel is taken between samples of the 8192^3 bf16 product, on random normal
- * data, after a second of warm-up; L2 is left as the previous launch leaves it (warm). Printed are
- * medians: TFLOP/s by the formula of doc/performance.md (dense: 4 N^2 D per head, half when causal;
- * lists: blocks that are multiplied), and their ratio to the product's median. Lists are sampled in
- * turns with dense attention of the same size: "of dense" is the median over the rounds of their
- * TFLOP/s over its.
+ * data, after some warm-up; L2 is left as the previous launch leaves it (warm). A sample repeats its
+ * launch, and all samples of a line last equally long (SPAN_NS or the longest launch): at its power
+ * limit the GPU slows down within milliseconds, and a short launch between long ones would run at
+ * the clock that those have left. Printed are medians, per launch: TFLOP/s by the formula of
+ * doc/performance.md (dense: 4 N^2 D per head, half when causal; lists: blocks that are multiplied),
+ * and their ratio to the product's median. Lists are sampled in turns with dense attention of the
+ * same size, skewed ones with as many blocks spread evenly: "of other" is the median over the rounds
+ * of their TFLOP/s over its.
  *
- *   benchcu [--samples N] [--raw FILE] [--events] [--cold] [--all] [TEXT]
+ *   benchcu [--samples N] [--raw FILE] [--events] [--cold] [--single] [--all] [TEXT]
  *   benchcu [--samples N] --prefill MODEL PROMPT TOKENS      a language model's run instead
  *
  * Selections stand beside dense attention of the same problem, sampled in turns.
  *
- * --cold: no warm-up, for a profiler (with --samples 1 --events).
+ * --cold: no warm-up and single launches, for a profiler (with --samples 1 --events).
+ * --single: single launches as samples.
  * --all also measures the kernels that are no default; TEXT keeps only lines that contain it.
  */
 #include "core/clock.h"
@@ -33,6 +37,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SPAN_NS 10e6 /* a sample lasts at least so long */
+
+enum { MAX_WORKS = 16, MAX_SAMPLES = 256 };
+
 struct bench {
     struct gpu      gpu;
     struct timer   *timer;
@@ -43,19 +51,21 @@ struct bench {
     FILE           *raw;
     int             lines;
     bool            all;
+    bool            single; /* samples are single launches */
 };
 
-struct series { /* samples of one thing, ns */
-    double ns[256];
+struct series { /* samples of one thing, ns per launch */
+    double ns[MAX_SAMPLES];
     int    n;
+    int    launches; /* of a sample */
 };
 
 static void raw_samples(struct bench *b, const char *name, const struct series *s, double flop)
 {
     if (!b->raw)
         return;
-    fprintf(b->raw, "{\"name\":\"%s\",\"flop\":%.17g,\"timer\":\"%s\",\"ns\":[", name, flop,
-            timer_name(b->timer));
+    fprintf(b->raw, "{\"name\":\"%s\",\"flop\":%.17g,\"timer\":\"%s\",\"launches\":%d,\"ns\":[",
+            name, flop, timer_name(b->timer), s->launches);
     for (int i = 0; i < s->n; i++)
         fprintf(b->raw, "%s%.0f", i ? "," : "", s->ns[i]);
     fprintf(b->raw, "]}\n");
@@ -66,6 +76,7 @@ static void raw_samples(struct bench *b, const char *name, const struct series *
 struct work {
     int (*launch)(struct gpu *g, const void *job, struct err *err);
     const void *job;
+    int         launches; /* of a sample; chosen by sample_turns() */
 };
 
 static int launch_attn(struct gpu *g, const void *job, struct err *err)
@@ -73,16 +84,55 @@ static int launch_attn(struct gpu *g, const void *job, struct err *err)
     return attn_job_launch(g, job, err);
 }
 
-/* One launch of the product (work NULL) or of a work, timed. */
+static int launch_product(struct gpu *g, const void *job, struct err *err)
+{
+    return ceiling_matmul(*(struct ceiling *const *)job, g, err);
+}
+
+static struct work product_of(const struct bench *b)
+{
+    return (struct work){launch_product, &b->ceiling, 1};
+}
+
+/* The launches of one sample, timed together. */
 static int timed(struct bench *b, const struct work *work, int64_t *id, struct err *err)
 {
     int rc = 0;
     TRY(timer_begin(b->timer, &b->gpu, id, err));
-    if (work)
+    for (int i = 0; i < work->launches; i++)
         TRY(work->launch(&b->gpu, work->job, err));
-    else
-        TRY(ceiling_matmul(b->ceiling, &b->gpu, err));
     TRY(timer_end(b->timer, &b->gpu, err));
+out:
+    return rc;
+}
+
+/* Time of a launch of a sample. */
+static double launch_ns(const struct bench *b, const struct work *work, int64_t id)
+{
+    return timer_span(b->timer, id).kernel_ns / work->launches;
+}
+
+/* Let the samples of all works last as long as the longest launch of them, and SPAN_NS at least. */
+static int even_out(struct bench *b, struct work *works, int n, struct err *err)
+{
+    double  ns[MAX_WORKS + 1], longest = SPAN_NS;
+    int64_t ids[MAX_WORKS + 1];
+    int     rc = 0;
+
+    for (int i = 0; i < n; i++)
+        works[i].launches = 1;
+    if (b->single)
+        goto out;
+    timer_reset(b->timer);
+    for (int i = 0; i < n; i++)
+        TRY(timed(b, works + i, ids + i, err));
+    TRY(timer_collect(b->timer, &b->gpu, err));
+    for (int i = 0; i < n; i++) {
+        ns[i] = launch_ns(b, works + i, ids[i]);
+        longest = fmax(longest, ns[i]);
+    }
+    for (int i = 0; i < n; i++)
+        works[i].launches = (int)fmax(1, round(longest / ns[i]));
 out:
     return rc;
 }
@@ -100,25 +150,25 @@ static int warm_up(struct bench *b, const struct work *work, double for_seconds,
     return rc;
 }
 
-/* Rounds [from, to) of sample_turns(), queued without a pause. */
+/* Rounds [from, to) of sample_turns(), queued without a pause; the product is works[n]. */
 static int sample_rounds(struct bench *b, const struct work *works, int n, int from, int to,
                          struct series *product, struct series *times, struct err *err)
 {
-    int64_t ids[4 * 256];
+    int64_t ids[4 * MAX_SAMPLES];
     int     rc = 0, at = 0;
 
     timer_reset(b->timer);
     for (int k = from; k < to; k++)
         for (int i = 0; i < n; i++) {
-            TRY(timed(b, NULL, &ids[at++], err));
+            TRY(timed(b, works + n, &ids[at++], err));
             TRY(timed(b, works + i, &ids[at++], err));
         }
     TRY(timer_collect(b->timer, &b->gpu, err));
     at = 0;
     for (int k = from; k < to; k++)
         for (int i = 0; i < n; i++) {
-            product[i].ns[k] = timer_span(b->timer, ids[at++]).kernel_ns;
-            times[i].ns[k] = timer_span(b->timer, ids[at++]).kernel_ns;
+            product[i].ns[k] = launch_ns(b, works + n, ids[at++]);
+            times[i].ns[k] = launch_ns(b, works + i, ids[at++]);
         }
 out:
     return rc;
@@ -129,11 +179,20 @@ out:
 static int sample_turns(struct bench *b, const struct work *works, int n, struct series *product,
                         struct series *times, struct err *err)
 {
-    int rc = 0, rounds = n > 2 ? 1 : b->samples;
-    for (int k = 0; k < b->samples && !rc; k += rounds)
-        rc = sample_rounds(b, works, n, k, k + rounds, product, times, err);
-    for (int i = 0; i < n; i++)
+    struct work all[MAX_WORKS + 1];
+    int         rc = 0, rounds = n > 2 ? 1 : b->samples;
+
+    memcpy(all, works, (size_t)n * sizeof *works);
+    all[n] = product_of(b);
+    TRY(even_out(b, all, n + 1, err));
+    for (int k = 0; k < b->samples; k += rounds)
+        TRY(sample_rounds(b, all, n, k, k + rounds, product, times, err));
+    for (int i = 0; i < n; i++) {
         product[i].n = times[i].n = b->samples;
+        product[i].launches = all[n].launches;
+        times[i].launches = all[i].launches;
+    }
+out:
     return rc;
 }
 
@@ -159,28 +218,34 @@ static bool is_wanted(const struct bench *b, const char *text, const char *kerne
     return !b->only || strstr(text, b->only) || strstr(kernel, b->only);
 }
 
-/* One line of the table; dense: attention that is sampled in turns with it, or NULL. */
+static double flop_of(const struct cu_run *r)
+{
+    return r->c.problem.lists == ATTN_DENSE ? cu_flop_dense(&r->c.problem) : cu_flop_blocks(r);
+}
+
+/* One line of the table; other: attention that is sampled in turns with it, or NULL. */
 static int line(struct bench *b, const char *text, const struct cu_case *c,
-                const struct cu_run *dense, struct err *err)
+                const struct cu_run *other, struct err *err)
 {
     struct cu_run r = {0};
     struct series product[2], times[2];
     char          name[160], beside[16] = "";
-    int           rc = 0, n = dense ? 2 : 1;
+    int           rc = 0, n = other ? 2 : 1;
 
     if (!is_wanted(b, text, c->kernel))
         return 0;
     TRY(cu_run_init(&b->gpu, c, &r, err));
-    struct work works[2] = {{launch_attn, &r.job}, {launch_attn, dense ? &dense->job : NULL}};
+    struct work works[2] = {{launch_attn, &r.job, 1}, {launch_attn, other ? &other->job : NULL, 1}};
     TRY(warm_up(b, works, 0.3, err));
     TRY(sample_turns(b, works, n, product, times, err));
-    double flop = c->problem.lists == ATTN_DENSE ? cu_flop_dense(&c->problem) : cu_flop_blocks(&r);
+    double flop = flop_of(&r);
     snprintf(name, sizeof name, "%s %s", text, r.kernel->name);
     raw_samples(b, "matmul", product, ceiling_matmul_flop(b->ceiling));
     raw_samples(b, name, times, flop);
-    if (dense)
-        snprintf(beside, sizeof beside, "%.3f",
-                 rate_over(times, flop, times + 1, cu_flop_dense(&dense->c.problem)));
+    if (other) {
+        raw_samples(b, "other", times + 1, flop_of(other));
+        snprintf(beside, sizeof beside, "%.3f", rate_over(times, flop, times + 1, flop_of(other)));
+    }
     struct quartiles m = quartiles_of(product->ns, b->samples);
     struct quartiles k = quartiles_of(times->ns, b->samples);
     double top = ceiling_matmul_flop(b->ceiling) / m.median * 1e-3, got = flop / k.median * 1e-3;
@@ -266,15 +331,33 @@ static int list_lines(struct bench *b, int d, struct cu_run *dense, struct err *
                      100 * c.density);
             TRY(list_line(b, text, &c, dense, err));
         }
-    for (int split = 0; split < 2 && d == 128; split++) {
-        struct cu_case c = make_case(128, 32768, 4, 4, false, ATTN_128x128, "bf16-hd128-128x128");
-        c.pattern = KEEP_SKEWED;
-        c.density = 0.02;
+out:
+    return rc;
+}
+
+/* Every 16th row of blocks full, 2 % of the others, whole and with long rows cut, beside as many
+ * blocks spread evenly. */
+static int skewed_lines(struct bench *b, struct err *err)
+{
+    static const char *const names[] = {"hd128 32K list skewed, whole",
+                                        "hd128 32K list skewed, split"};
+    struct cu_case c = make_case(128, 32768, 4, 4, false, ATTN_128x128, "bf16-hd128-128x128");
+    struct cu_run  even = {0};
+    int            rc = 0;
+
+    if (!is_wanted(b, names[0], c.kernel) && !is_wanted(b, names[1], c.kernel))
+        return 0;
+    c.pattern = KEEP_RANDOM;
+    c.density = (1 + 15 * 0.02) / 16;
+    TRY(cu_run_init(&b->gpu, &c, &even, err));
+    c.pattern = KEEP_SKEWED;
+    c.density = 0.02;
+    for (int split = 0; split < 2; split++) {
         c.split = split;
-        TRY(list_line(b, split ? "hd128 32K list skewed, split" : "hd128 32K list skewed, whole",
-                      &c, dense, err));
+        TRY(line(b, names[split], &c, &even, err));
     }
 out:
+    cu_run_free(&b->gpu, &even);
     return rc;
 }
 
@@ -287,7 +370,7 @@ static int bench_lists(struct bench *b, struct err *err)
         if (dense.kernel)
             cu_run_free(&b->gpu, &dense);
     }
-    return rc;
+    return rc ? rc : skewed_lines(b, err);
 }
 
 /* Masks of pairs, by computed tile. */
@@ -373,7 +456,7 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     struct attn_csr csr = {.ptr = ptr, .col = col};
     TRY(attn_plan_filtered(&c.problem, &k->kernel.tile, &csr, f.tail, b->gpu.sms, &plan, err));
     TRY(filter_job_init(&b->gpu, &c.problem, k, &plan, &f, &r.job.x, &job, err));
-    struct work work = {launch_attn, &job};
+    struct work work = {launch_attn, &job, 1};
     TRY(warm_up(b, &work, 0.3, err));
     TRY(sample(b, &work, &matmul, &kernel, err));
     TRY(filter_tiles(&b->gpu, &job, k, tiles, err));
@@ -417,12 +500,12 @@ static int sample_select(struct bench *b, const struct attn_job *dense,
                          const struct select_job *job, select_launch *launch,
                          struct series *times, struct err *err)
 {
-    int64_t ids[2 * 256];
+    int64_t ids[2 * MAX_SAMPLES];
     int     rc = 0;
 
     timer_reset(b->timer);
     for (int i = 0; i < b->samples; i++) {
-        TRY(timed(b, &(struct work){launch_attn, dense}, &ids[2 * i], err));
+        TRY(timed(b, &(struct work){launch_attn, dense, 1}, &ids[2 * i], err));
         TRY(timer_begin(b->timer, &b->gpu, &ids[2 * i + 1], err));
         TRY(launch(&b->gpu, job, err));
         TRY(timer_end(b->timer, &b->gpu, err));
@@ -431,6 +514,7 @@ static int sample_select(struct bench *b, const struct attn_job *dense,
     for (int i = 0; i < 2 * b->samples; i++)
         times[i % 2].ns[i / 2] = timer_span(b->timer, ids[i]).kernel_ns;
     times[0].n = times[1].n = b->samples;
+    times[0].launches = times[1].launches = 1;
 out:
     return rc;
 }
@@ -446,7 +530,7 @@ static int select_line(struct bench *b, const char *text, const char *phase,
     int           rc = 0;
 
     snprintf(name, sizeof name, "%s: %s", text, phase);
-    TRY(warm_up(b, &(struct work){launch_attn, dense}, 0.2, err));
+    TRY(warm_up(b, &(struct work){launch_attn, dense, 1}, 0.2, err));
     for (int i = 0; i < 3; i++)
         TRY(launch(&b->gpu, job, err));
     TRY(sample_select(b, dense, job, launch, times, err));
@@ -555,7 +639,7 @@ out:
 static int metrics_lines(struct bench *b, const char *text, const struct work *works,
                          const char *const *names, int n, double flop, struct err *err)
 {
-    static struct series product[16], series[16];
+    static struct series product[MAX_WORKS], series[MAX_WORKS];
     char                 name[160];
     int                  rc = 0;
 
@@ -620,7 +704,7 @@ static int metrics_case(struct bench *b, const char *text, const struct cu_run *
         {.name = "all: 8 thresholds, maps, sums of p", .reference = true, .ask = &eight},
     };
     enum { N = sizeof jobs / sizeof *jobs };
-    struct work       works[N + 1] = {{launch_attn, &r->job}};
+    struct work       works[N + 1] = {{launch_attn, &r->job, 1}};
     const char       *names[N + 1] = {"dense attention"};
     struct metrics_ref ref = {0};
     struct accel_row *rows = NULL;
@@ -635,7 +719,7 @@ static int metrics_case(struct bench *b, const char *text, const struct cu_run *
         if (jobs[i].ask)
             TRY(metrics_pass_init(&b->gpu, &r->c.problem, &r->job.x, ref.norm, jobs[i].ask,
                                   &jobs[i].pass, err));
-        works[i + 1] = (struct work){launch_metrics, jobs + i};
+        works[i + 1] = (struct work){launch_metrics, jobs + i, 1};
         names[i + 1] = jobs[i].name;
     }
     TRY(metrics_lines(b, text, works, names, N + 1, cu_flop_dense(&r->c.problem), err));
@@ -685,7 +769,7 @@ out:
 
 static int copy_speed(struct bench *b, struct err *err)
 {
-    struct series s = {.n = 10};
+    struct series s = {.n = 10, .launches = 1};
     int64_t       ids[10];
     int           rc = 0;
     timer_reset(b->timer);
@@ -715,7 +799,7 @@ static int run(struct bench *b, bool cupti, struct err *err)
            b->gpu.driver % 1000 / 10, b->gpu.sms);
     TRY(copy_speed(b, err));
     printf("%-34s %-22s %13s %6s %7s %7s %6s %8s  %5s %4s %10s\n", "case", "kernel", "median",
-           "iqr", "TFLOP/s", "matmul", "ratio", "of dense", "plan", "cut", "plan, host");
+           "iqr", "TFLOP/s", "matmul", "ratio", "of other", "plan", "cut", "plan, host");
     TRY(bench_dense(b, err));
     TRY(bench_lists(b, err));
     TRY(bench_bits(b, err));
@@ -747,18 +831,22 @@ static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, char 
             *cupti = false;
         } else if (strcmp(argv[i], "--cold") == 0) {
             b->warm_up = 0;
+            b->single = true;
+        } else if (strcmp(argv[i], "--single") == 0) {
+            b->single = true;
         } else if (strcmp(argv[i], "--all") == 0) {
             b->all = true;
         } else if (argv[i][0] == '-') {
             return err_set(err, ERR_USAGE,
                            "'%s' is no option, or lacks a value; there are --samples N, "
-                           "--raw FILE, --prefill MODEL PROMPT TOKENS, --events, --cold and --all",
+                           "--raw FILE, --prefill MODEL PROMPT TOKENS, --events, --cold, --single "
+                           "and --all",
                            argv[i]);
         } else {
             b->only = argv[i];
         }
     }
-    b->samples = b->samples < 1 ? 1 : b->samples > 256 ? 256 : b->samples;
+    b->samples = b->samples < 1 ? 1 : b->samples > MAX_SAMPLES ? MAX_SAMPLES : b->samples;
     return 0;
 }
 
