@@ -13,12 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const capture_dtypes[] = {"model", "bf16", "f16", "f32", NULL};
+const char *const capture_dtypes[] = {"model", STORED_TYPES, NULL};
 
-enum dtype capture_dtype(const struct capture_opts *o, enum dtype native)
+enum dtype stored_type(int index, enum dtype native)
 {
-    static const enum dtype types[] = {DT_NONE, DT_BF16, DT_F16, DT_F32};
-    return o->dtype ? types[o->dtype] : native;
+    static const enum dtype types[] = {DT_BF16, DT_F16, DT_F32, DT_BF16, DT_F16, DT_F32};
+    return index ? types[index - 1] : native;
 }
 
 int capture_choose(const char *list, int64_t n, const char *option, bool **flags, int64_t *count,

@@ -25,10 +25,12 @@ struct capture_opts {
     double shift, guidance;
 };
 
+/* Values of --dtype of capture and import, behind a word for the type that is there (index 0). */
+#define STORED_TYPES "bf16", "f16", "f32", "bfloat16", "float16", "float32"
 extern const char *const capture_dtypes[];
 
-/* dtype to store: the option or `native`. */
-enum dtype capture_dtype(const struct capture_opts *o, enum dtype native);
+/* The type of a value's index; `native` for 0. */
+enum dtype stored_type(int index, enum dtype native);
 
 /* Run a language model over a prompt, on `device` unless that is NULL. */
 int text_capture(const struct capture_opts *o, const struct decoder_accel *device, struct err *err);

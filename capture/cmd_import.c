@@ -1,6 +1,7 @@
 /*
  * cmd_import.c - lacuna import: a trace from tensors that another program saved.
  */
+#include "capture/capture.h"
 #include "capture/import.h"
 #include "core/cmd.h"
 #include "core/mem.h"
@@ -19,7 +20,7 @@ struct import_opts {
     int64_t text, text_valid, maps, layer, layers, step, steps;
 };
 
-static const char *const dtypes[] = {"keep", "float32", "bfloat16", "float16", NULL};
+static const char *const dtypes[] = {"keep", STORED_TYPES, NULL};
 static const char *const layouts[] = {"hnd", "nhd", NULL};
 
 #define AT(field) offsetof(struct import_opts, field)
@@ -42,8 +43,7 @@ static const struct opt options[] = {
     {"scale", OPT_NUM, AT(scale), NULL, -INFINITY, INFINITY, OPT_UNSET, "",
      "Softmax scale; 1/sqrt(head dim) if not given.", NULL, 0, "X"},
     {"dtype", OPT_ENUM, AT(dtype), "keep", 0, 0, 0, "",
-     "Element type to store; keep = that of the files (float32, bfloat16 or float16).", dtypes, 0,
-     NULL},
+     "Element type to store; keep = that of the files.", dtypes, 0, NULL},
     {"name", OPT_STR, AT(name), "imported", 0, 0, 0, "", "Name of the model.", NULL, 0, "TEXT"},
     {"architecture", OPT_STR, AT(architecture), "", 0, 0, 0, "", "Class of the model.", NULL, 0,
      "TEXT"},
@@ -240,7 +240,6 @@ extern const struct command cmd_import;
 
 static int import(const struct import_opts *o, struct err *err)
 {
-    static const enum dtype types[] = {DT_NONE, DT_F32, DT_BF16, DT_F16};
     struct import_job j = {.allow_nonfinite = o->allow_nonfinite};
     struct st_file *f = NULL;
     int rc = 0;
@@ -249,7 +248,7 @@ static int import(const struct import_opts *o, struct err *err)
     if (o->safetensors)
         TRY(st_open(o->safetensors, &f, err));
     TRY(find_calls(o, &j, f, err));
-    TRY(import_shapes(&j, types[o->dtype], err));
+    TRY(import_shapes(&j, stored_type(o->dtype, DT_NONE), err));
     if (o->common.dry_run) {
         print_plan(&j, o->output);
         goto out;

@@ -156,7 +156,7 @@ static int fill_meta(struct text_run *r, struct err *err)
     m->scale = 1 / sqrt(c->head_dim);
     m->causal = m->positions_applied = true;
     snprintf(m->positions, sizeof m->positions, "rope");
-    m->dtype = capture_dtype(r->o, c->dtype);
+    m->dtype = stored_type(r->o->dtype, c->dtype);
     snprintf(m->compute, sizeof m->compute, "%s", r->device ? r->device->arithmetic : "float32");
     snprintf(m->source, sizeof m->source, "capture");
     snprintf(m->prompt_id, sizeof m->prompt_id, "%s", r->prompt_id);

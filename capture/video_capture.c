@@ -202,7 +202,7 @@ static int fill_meta(struct video_run *r, struct err *err)
     m->scale = 1 / sqrt(c->head_dim);
     m->positions_applied = true;
     snprintf(m->positions, sizeof m->positions, "rope-3d");
-    m->dtype = capture_dtype(r->o, DT_BF16);
+    m->dtype = stored_type(r->o->dtype, DT_BF16);
     snprintf(m->compute, sizeof m->compute, "float32");
     snprintf(m->source, sizeof m->source, "capture");
     hash_text(hash_bytes(r->text, (size_t)(r->n_text * c->text_dim) * sizeof(float)), id);
