@@ -117,6 +117,7 @@ FORCE:
 
 $(BUILD)/tests/test_conform: $(BUILD)/tests/conform.o
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
+$(BUILD)/tests/test_copies: $(BUILD)/cuda/copies.o $(BUILD)/cuda/plan.o
 $(BUILD)/tests/test_plan: $(BUILD)/cuda/plan.o
 $(BUILD)/tests/test_metrics_plan: $(BUILD)/cuda/metrics_plan.o $(BUILD)/cuda/plan.o
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(LIB)

@@ -51,6 +51,7 @@ struct accel_filter {
 struct accel_head {
     const struct attn_in *x;
     uint64_t data; /* calls in a row with the same number, not 0, have the same q, k, v */
+    int heads;     /* query heads of the call, for accel_options.copies */
     int bq, bk;
     const int64_t *ptr;
     const int32_t *col;
@@ -61,7 +62,7 @@ struct accel_head {
     const struct accel_filter *filter; /* NULL: none. Blocks are of its unit */
 };
 
-/* Medians and quartiles over `samples` launches, in ns of device time. */
+/* Medians and quartiles over `samples` launches, in ns of device time and per copy of the head. */
 struct accel_time {
     double median, q1, q3;
     int64_t samples;
@@ -101,6 +102,7 @@ struct accel_result {
                                       * those in Q K and those in P V */
     double host_plan_ns;             /* wall time on the host of planning the launch from the lists */
     struct accel_counters counters;  /* with accel_options.counters */
+    int copies;                      /* of the head in a timed launch of `attend` and `dense` */
     char kernel[64], dense_kernel[64];
 };
 
@@ -126,6 +128,7 @@ struct accel_choice {
     uint64_t seed;
     const struct attn_in *x;
     uint64_t data;            /* as in accel_head */
+    int heads;                /* as in accel_head */
     const struct mask *shape; /* the reference's mask over the whole head where it is a band */
 };
 
@@ -135,6 +138,8 @@ struct accel_choice {
 struct accel_options {
     int local_rank; /* picks the GPU */
     int samples;    /* timed launches of each kernel; 0 = none */
+    int copies;     /* of the head in a timed launch of attention or of a selection; 0 = as many as
+                     * its call has heads, but no more than keep the GPU busy */
     bool l2_cold;   /* overwrite L2 before every sample */
     bool events;    /* CUDA events although CUPTI is there */
     bool counters;  /* read hardware counters; nothing is timed then */

@@ -1,17 +1,19 @@
 /*
  * backend.c - one head at a time on the GPU: upload, plan, launch, time, fetch (core/kernel.h).
  *
- * A head of 128K tokens and 128 channels needs 0.2 GB of device memory; heads follow each other
- * through the same arena.
+ * Heads follow each other through the same arena. What is timed holds copies of the head (copies.h),
+ * and the outputs that are compared are those of the last copy in that launch.
  */
 #include "cuda/backend.h"
 
 #include "core/clock.h"
 #include "core/dtype.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "cuda/attn.h"
 #include "cuda/attn_filter.h"
 #include "cuda/ceiling.h"
+#include "cuda/copies.h"
 #include "cuda/session.h"
 
 #include <math.h>
@@ -73,16 +75,41 @@ out:
     return rc;
 }
 
-/* The list kernel (or the dense one) with its plan, on tensors that are already there. */
-static int make_job(struct accel_session *s, const struct accel_head *h, bool dense,
-                    const struct attn_tensors *t, struct attn_job *job, int64_t *pairs,
-                    double *plan_ns, struct err *err)
+/* Tensors of the copies of a head, as heads of one problem. */
+struct copied_head {
+    const struct accel_head *h;
+    int                      copies;
+    struct attn_tensors      t;
+};
+
+static struct attn_problem problem_of(const struct copied_head *c)
 {
-    const struct attn_in     *x = h->x;
+    const struct attn_in *x = c->h->x;
+    return (struct attn_problem){c->copies, c->copies, x->d, x->nq, x->nk, x->scale, x->causal,
+                                 ATTN_DENSE};
+}
+
+/* The last of them alone. */
+static struct attn_tensors last_of(const struct copied_head *c)
+{
+    const struct attn_in *x = c->h->x;
+    int64_t               before = c->copies - 1, q = before * x->nq * x->d * 2;
+    int64_t               k = before * x->nk * x->d * 2;
+    return (struct attn_tensors){(const char *)c->t.q + q, (const char *)c->t.k + k,
+                                 (const char *)c->t.v + k, (char *)c->t.out + q,
+                                 c->t.lse + before * x->nq};
+}
+
+/* The list kernel (or the dense one) with its plan, on tensors that are already there. pairs and
+ * plan_ns are those of one copy. */
+static int make_job(struct accel_session *s, const struct copied_head *c, bool dense,
+                    struct attn_job *job, int64_t *pairs, double *plan_ns, struct err *err)
+{
+    const struct accel_head  *h = c->h;
     const struct attn_kernel *k = NULL;
     struct attn_plan          plan = {0};
-    struct attn_csr           csr = {h->ptr, h->col, h->bits, h->keys, h->words, h->n_bits};
-    struct attn_problem       p = {1, 1, x->d, x->nq, x->nk, x->scale, x->causal, ATTN_DENSE};
+    struct copied_lists       lists = {0};
+    struct attn_problem       p = problem_of(c);
     int                       rc = 0;
 
     if (!dense)
@@ -92,73 +119,84 @@ static int make_job(struct accel_session *s, const struct accel_head *h, bool de
                   : h->bk == 64 ? ATTN_128x64
                                 : ATTN_128x128;
     TRY(attn_kernel_find(&p, s->gpu.sm, NULL, &k, err));
+    if (!dense && h->ptr)
+        TRY(copied_lists_make(h, ceil_div(p.nq, attn_block_rows(p.lists, &k->tile)), c->copies,
+                              &lists, err));
     double since = clock_ns();
-    TRY(attn_plan_make(&p, &k->tile, dense ? NULL : &csr, s->gpu.sms, true, &plan, err));
-    *plan_ns = clock_ns() - since;
-    *pairs = plan.blocks * attn_block_rows(p.lists, &k->tile) * attn_block_keys(p.lists, &k->tile);
-    TRY(attn_job_init(&s->gpu, &p, k, &plan, t, job, err));
+    TRY(attn_plan_make(&p, &k->tile, dense ? NULL : &lists.csr, s->gpu.sms, true, &plan, err));
+    *plan_ns = (clock_ns() - since) / c->copies;
+    *pairs = plan.blocks / c->copies * attn_block_rows(p.lists, &k->tile) *
+             attn_block_keys(p.lists, &k->tile);
+    TRY(attn_job_init(&s->gpu, &p, k, &plan, &c->t, job, err));
 out:
     attn_plan_free(&plan);
+    copied_lists_free(&lists);
     return rc;
 }
 
-/* The filter's kernel and its plan. */
-static int make_filter_job(struct accel_session *s, const struct accel_head *h,
-                           const struct attn_tensors *t, struct attn_job *job,
-                           const struct filter_kernel **kernel, int64_t *blocks, double *plan_ns,
-                           struct err *err)
+/* The filter's kernel and its plan. blocks and plan_ns are those of one copy. */
+static int make_filter_job(struct accel_session *s, const struct copied_head *c,
+                           struct attn_job *job, const struct filter_kernel **kernel,
+                           int64_t *blocks, double *plan_ns, struct err *err)
 {
-    const struct attn_in *x = h->x;
-    struct attn_problem   p = {1, 1, x->d, x->nq, x->nk, x->scale, x->causal, ATTN_DENSE};
-    struct attn_csr       csr = {.ptr = h->ptr, .col = h->col};
-    struct attn_plan      plan = {0};
-    char                  why[160];
-    int                   rc = 0;
+    const struct accel_head *h = c->h;
+    struct attn_problem      p = problem_of(c);
+    struct copied_lists      lists = {0};
+    struct attn_plan         plan = {0};
+    char                     why[160];
+    int                      rc = 0;
 
-    *kernel = filter_kernel_find(x->d, s->gpu.sm, h->filter, why);
+    *kernel = filter_kernel_find(p.d, s->gpu.sm, h->filter, why);
     if (!*kernel)
         FAIL(err, ERR_RUN, "%s", why);
     p.lists = (*kernel)->kernel.lists;
+    TRY(copied_lists_make(h, ceil_div(p.nq, h->filter->bq), c->copies, &lists, err));
     double since = clock_ns();
-    TRY(attn_plan_filtered(&p, &(*kernel)->kernel.tile, &csr, h->filter->tail, s->gpu.sms, &plan,
-                           err));
-    *plan_ns = clock_ns() - since;
-    *blocks = plan.blocks;
-    TRY(filter_job_init(&s->gpu, &p, *kernel, &plan, h->filter, t, job, err));
+    TRY(attn_plan_filtered(&p, &(*kernel)->kernel.tile, &lists.csr, h->filter->tail, s->gpu.sms,
+                           &plan, err));
+    *plan_ns = (clock_ns() - since) / c->copies;
+    *blocks = plan.blocks / c->copies;
+    TRY(filter_job_init(&s->gpu, &p, *kernel, &plan, h->filter, &c->t, job, err));
 out:
     attn_plan_free(&plan);
+    copied_lists_free(&lists);
     return rc;
 }
 
-/* The filter of h once more, with skipped tiles in the normaliser, for the LSE of the whole mask.
- * The output goes to `spare`. */
+/* The filter of h once more, on one copy and with skipped tiles in the normaliser, for the LSE of the
+ * whole mask. The output goes to `spare`. */
 static int make_whole_job(struct accel_session *s, const struct accel_head *h,
                           const struct attn_tensors *spare, struct attn_job *job, struct err *err)
 {
-    struct attn_tensors         t = *spare;
     struct accel_filter         counts_all = *h->filter;
     struct accel_head           whole = *h;
+    struct copied_head          one = {&whole, 1, *spare};
     const struct filter_kernel *kernel;
     int64_t                     blocks;
     double                      plan_ns;
     int                         rc = 0;
     counts_all.keep_denominator = true;
     whole.filter = &counts_all;
-    TRY(gpu_alloc(&s->gpu, h->x->nq * 4, &t.lse, err));
-    TRY(make_filter_job(s, &whole, &t, job, &kernel, &blocks, &plan_ns, err));
+    TRY(gpu_alloc(&s->gpu, h->x->nq * 4, &one.t.lse, err));
+    TRY(make_filter_job(s, &one, job, &kernel, &blocks, &plan_ns, err));
 out:
     return rc;
 }
 
-/* How many tiles of P V the launch computed. */
+/* How many tiles of P V the launch computed for the last copy. */
 static int count_filtered(struct accel_session *s, const struct accel_head *h,
                           const struct attn_job *job, const struct filter_kernel *kernel,
                           int64_t blocks, struct accel_result *r, struct err *err)
 {
-    int rc = filter_tiles(&s->gpu, job, kernel, &r->tiles_pv, err);
-    if (!rc)
-        r->pairs_exec = (int64_t)(((double)blocks + r->tiles_pv) / 2 *
-                                  (double)(h->filter->bq * h->filter->bk));
+    double *tiles = NULL;
+    int     rc = 0;
+    TRY(mem_alloc(&tiles, job->problem.heads, sizeof *tiles, "counts of tiles", err));
+    TRY(filter_tiles(&s->gpu, job, kernel, tiles, err));
+    r->tiles_pv = tiles[job->problem.heads - 1];
+    r->pairs_exec = (int64_t)(((double)blocks + r->tiles_pv) / 2 *
+                              (double)(h->filter->bq * h->filter->bk));
+out:
+    free(tiles);
     return rc;
 }
 
@@ -178,24 +216,39 @@ static int time_jobs(struct accel_session *s, const struct attn_job *job,
     int                       rc = session_time(s, work, r->rows ? 3 : 2, times, err);
     if (rc)
         return rc;
+    r->copies = job->problem.heads;
     r->attend = times[0];
     r->dense = times[1];
+    session_share(&r->attend, r->copies);
+    session_share(&r->dense, r->copies);
     if (r->rows)
         r->metrics = times[2];
     return 0;
 }
 
-/* Outputs and log-sum-exps for two kernels on the operands of t. */
-static int alloc_outputs(struct gpu *g, const struct attn_in *x, struct attn_tensors *t,
-                         struct attn_tensors *spare, struct err *err)
+/* Operands that are there, and outputs and log-sum-exps for two kernels on them. */
+static int take_tensors(struct accel_session *s, struct copied_head *c, struct copied_head *spare,
+                        struct err *err)
 {
-    int rc = 0;
-    TRY(gpu_alloc(g, x->nq * x->d * 2, &t->out, err));
-    TRY(gpu_alloc(g, x->nq * 4, &t->lse, err));
-    *spare = *t;
-    TRY(gpu_alloc(g, x->nq * x->d * 2, &spare->out, err));
-    TRY(gpu_alloc(g, x->nq * 4, &spare->lse, err));
+    int64_t rows = c->copies * c->h->x->nq;
+    int     rc = 0;
+    c->t = (struct attn_tensors){.q = s->head.q, .k = s->head.k, .v = s->head.v};
+    TRY(gpu_alloc(&s->gpu, rows * c->h->x->d * 2, &c->t.out, err));
+    TRY(gpu_alloc(&s->gpu, rows * 4, &c->t.lse, err));
+    *spare = *c;
+    TRY(gpu_alloc(&s->gpu, rows * c->h->x->d * 2, &spare->t.out, err));
+    TRY(gpu_alloc(&s->gpu, rows * 4, &spare->t.lse, err));
 out:
+    return rc;
+}
+
+/* Of one copy. */
+static int count_events(struct accel_session *s, const struct attn_job *job,
+                        struct accel_counters *c, struct err *err)
+{
+    int rc = counters_measure(s->counters, &s->gpu, launch_job, job, c, err);
+    c->dram_read_bytes /= job->problem.heads;
+    c->dram_write_bytes /= job->problem.heads;
     return rc;
 }
 
@@ -223,7 +276,8 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     const struct attn_in *x = h->x;
     struct gpu           *g = &s->gpu;
     struct gpu_mark       mark = s->base;
-    struct attn_tensors   t = {0}, spare;
+    struct copied_head    c = {.h = h, .copies = session_copies(s, h->heads, x->nq)}, spare;
+    struct attn_tensors   last, last_spare;
     struct attn_job       job = {0}, dense = {0}, whole = {0};
     struct session_metrics metrics = {0};
     const struct filter_kernel *filter = NULL;
@@ -231,27 +285,28 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     double                dense_plan_ns;
     int                   rc = 0;
 
-    TRY(session_put_head(s, x, h->data, true, err));
+    TRY(session_put_head(s, x, h->data, c.copies, true, err));
     mark = gpu_mark(g);
-    t = (struct attn_tensors){.q = s->head.q, .k = s->head.k, .v = s->head.v};
-    TRY(alloc_outputs(g, x, &t, &spare, err));
+    TRY(take_tensors(s, &c, &spare, err));
+    last = last_of(&c);
+    last_spare = last_of(&spare);
     if (h->filter)
-        TRY(make_filter_job(s, h, &t, &job, &filter, &blocks, &r->host_plan_ns, err));
+        TRY(make_filter_job(s, &c, &job, &filter, &blocks, &r->host_plan_ns, err));
     else
-        TRY(make_job(s, h, h->ptr == NULL, &t, &job, &r->pairs_exec, &r->host_plan_ns, err));
-    TRY(make_job(s, h, true, &spare, &dense, &dense_pairs, &dense_plan_ns, err));
+        TRY(make_job(s, &c, h->ptr == NULL, &job, &r->pairs_exec, &r->host_plan_ns, err));
+    TRY(make_job(s, &spare, true, &dense, &dense_pairs, &dense_plan_ns, err));
     snprintf(r->kernel, sizeof r->kernel, "%s", job.kernel->name);
     snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", dense.kernel->name);
     TRY(attn_job_launch(g, &job, err));
-    TRY(fetch(g, &t, x, r, err));
+    TRY(fetch(g, &last, x, r, err));
     if (filter)
         TRY(count_filtered(s, h, &job, filter, blocks, r, err));
     if (r->rows)
-        TRY(take_metrics(s, h, &t, &spare, &whole, &metrics, r, err));
+        TRY(take_metrics(s, h, &last, &last_spare, &whole, &metrics, r, err));
     if (s->options.samples > 0)
         TRY(time_jobs(s, &job, &dense, &metrics, r, err));
     if (s->counters)
-        TRY(counters_measure(s->counters, g, launch_job, &job, &r->counters, err));
+        TRY(count_events(s, &job, &r->counters, err));
 out:
     session_metrics_free(&metrics);
     attn_job_free(&job);
@@ -283,7 +338,7 @@ static int measure_ceilings(struct accel_session *s, struct err *err)
     struct ceiling *c = NULL;
     struct gpu_mark mark = gpu_mark(&s->gpu);
     double          matmul[CEILING_SAMPLES], copy[CEILING_SAMPLES];
-    int64_t         peak = s->gpu.bytes_peak; /* of the heads, not of this */
+    int64_t         peak = s->gpu.bytes_peak; /* of the heads, not of this, */
     int64_t         id;
     int             rc = 0;
 
@@ -307,7 +362,8 @@ static int measure_ceilings(struct accel_session *s, struct err *err)
 out:
     ceiling_close(&c);
     gpu_release(&s->gpu, mark);
-    s->gpu.bytes_peak = peak;
+    s->gpu.bytes_peak = peak > gpu_bytes_held(&s->gpu) ? peak : gpu_bytes_held(&s->gpu); /* but
+                                                                            * what stays */
     return rc;
 }
 

@@ -201,16 +201,20 @@ out:
     return rc;
 }
 
-int gpu_put_as(struct gpu *g, enum dtype type, const float *x, int64_t n, const void **out,
-               struct err *err)
+int gpu_put_as(struct gpu *g, enum dtype type, const float *x, int64_t n, int copies,
+               const void **out, struct err *err)
 {
-    int64_t size = (int64_t)dtype_size(type);
-    void *narrow = NULL, *dev = NULL;
+    int64_t bytes = n * (int64_t)dtype_size(type);
+    void *narrow = NULL;
+    char *dev = NULL;
     int rc = 0;
-    TRY(mem_alloc(&narrow, n, size, dtype_name(type), err));
+    TRY(mem_alloc(&narrow, bytes, 1, dtype_name(type), err));
     dtype_from_f32(type, x, narrow, n);
-    TRY(gpu_alloc(g, n * size, &dev, err));
-    TRY(gpu_put(g, dev, narrow, n * size, err));
+    TRY(gpu_alloc(g, bytes * copies, &dev, err));
+    TRY(gpu_put(g, dev, narrow, bytes, err));
+    for (int i = 1; i < copies && bytes; i++)
+        CU(err, cudaMemcpyAsync(dev + i * bytes, dev, (size_t)bytes, cudaMemcpyDeviceToDevice,
+                                g->stream));
     TRY(gpu_sync(g, err));
     *out = dev;
 out:

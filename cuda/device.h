@@ -68,9 +68,9 @@ int64_t         gpu_bytes_held(const struct gpu *g);
 int gpu_put(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err);
 int gpu_get(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err);
 
-/* n floats as `type` in new arena memory; done when it returns. */
-int gpu_put_as(struct gpu *g, enum dtype type, const float *x, int64_t n, const void **out,
-               struct err *err);
+/* n floats as `type` in new arena memory, `copies` times one after the other; done when it returns. */
+int gpu_put_as(struct gpu *g, enum dtype type, const float *x, int64_t n, int copies,
+               const void **out, struct err *err);
 int gpu_zero(struct gpu *g, void *dst, int64_t bytes, struct err *err);
 int gpu_sync(struct gpu *g, struct err *err);
 

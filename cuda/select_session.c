@@ -35,6 +35,23 @@ static int launch(struct gpu *g, const void *job, struct err *err)
     return j->method->launch(g, j, err);
 }
 
+/* Time of the selection, for copies of the head as heads of one problem. */
+static int time_copies(struct accel_session *s, const struct select_method *method,
+                       struct select_problem p, int copies, struct accel_time *time,
+                       struct err *err)
+{
+    struct select_job job = {0};
+    struct session_work work = {launch, &job};
+    int rc = 0;
+    p.heads = p.kv_heads = copies;
+    TRY(select_job_init(&s->gpu, method, &p, &job, err));
+    TRY(session_time(s, &work, 1, time, err));
+    session_share(time, copies);
+out:
+    select_job_free(&job);
+    return rc;
+}
+
 static int select_locked(struct accel_session *s, const struct select_method *method,
                          struct select_problem *p, const struct accel_choice *c, struct mask *m,
                          struct accel_time *time, struct err *err)
@@ -44,10 +61,10 @@ static int select_locked(struct accel_session *s, const struct select_method *me
     struct select_job job = {0};
     int64_t *ptr = NULL;
     int32_t *col = NULL;
-    int rc = 0;
+    int rc = 0, copies = session_copies(s, c->heads, c->x->nq);
 
     CU(err, cudaSetDevice(g->device));
-    TRY(session_put_head(s, c->x, c->data, false, err));
+    TRY(session_put_head(s, c->x, c->data, copies, false, err));
     mark = gpu_mark(g);
     p->q = s->head.q;
     p->k = s->head.k;
@@ -58,10 +75,9 @@ static int select_locked(struct accel_session *s, const struct select_method *me
     ptr = NULL;
     col = NULL;
     TRY(rc);
-    if (s->options.samples > 0) {
-        struct session_work work = {launch, &job};
-        TRY(session_time(s, &work, 1, time, err));
-    }
+    gpu_release(g, mark);
+    if (s->options.samples > 0)
+        TRY(time_copies(s, method, *p, copies, time, err));
 out:
     free(ptr);
     free(col);

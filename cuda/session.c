@@ -7,6 +7,7 @@
 #include "cuda/session.h"
 
 #include "core/clock.h"
+#include "cuda/copies.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -50,20 +51,26 @@ out:
     return rc;
 }
 
-int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, bool values,
-                     struct err *err)
+int session_copies(const struct accel_session *s, int heads, int64_t nq)
+{
+    bool measures = s->options.samples > 0 || s->counters;
+    return copies_of(s->options.copies, measures ? heads : 1, nq, s->gpu.sms);
+}
+
+int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, int copies,
+                     bool values, struct err *err)
 {
     struct session_head *h = &s->head;
     int rc = 0;
-    if (!data || h->data != data) {
-        *h = (struct session_head){0};
+    if (!data || h->data != data || h->copies < copies) {
+        *h = (struct session_head){.copies = copies};
         gpu_release(&s->gpu, s->base);
-        TRY(gpu_put_as(&s->gpu, DT_BF16, x->q, x->nq * x->d, &h->q, err));
-        TRY(gpu_put_as(&s->gpu, DT_BF16, x->k, x->nk * x->d, &h->k, err));
+        TRY(gpu_put_as(&s->gpu, DT_BF16, x->q, x->nq * x->d, copies, &h->q, err));
+        TRY(gpu_put_as(&s->gpu, DT_BF16, x->k, x->nk * x->d, copies, &h->k, err));
         h->data = data;
     }
     if (values && !h->v)
-        TRY(gpu_put_as(&s->gpu, DT_BF16, x->v, x->nk * x->dv, &h->v, err));
+        TRY(gpu_put_as(&s->gpu, DT_BF16, x->v, x->nk * x->dv, h->copies, &h->v, err));
 out:
     if (rc)
         *h = (struct session_head){0};
@@ -125,4 +132,11 @@ int session_time(struct accel_session *s, const struct session_work *work, int n
         times[i] = summary(s->timer, i, n, samples);
 out:
     return rc;
+}
+
+void session_share(struct accel_time *t, int copies)
+{
+    t->median /= copies;
+    t->q1 /= copies;
+    t->q3 /= copies;
 }

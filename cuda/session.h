@@ -24,7 +24,8 @@ struct accel_session {
     void *flush;                    /* twice the L2, overwritten with l2_cold */
     struct gpu_mark base;           /* the arena below the head */
     struct session_head {
-        uint64_t data;        /* 0: no head is there */
+        uint64_t data;         /* 0: no head is there */
+        int copies;            /* one after the other, each in q, k and v */
         const void *q, *k, *v; /* bf16; v NULL until it is asked for */
     } head;
     double matmul_tflops, copy_tbs; /* NAN until measured */
@@ -34,11 +35,16 @@ struct accel_session {
 int session_open(const struct accel_options *o, struct accel_session **out, struct err *err);
 void session_close(struct accel_session **s);
 
-/* q and k of a head, and with `values` v, on the device: where the call before had the same `data`,
- * not 0, they are there already. They lie at the bottom of the arena, so nothing else may be in it;
- * valid until the next call. After an error the arena is to be released to s->base. */
-int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, bool values,
-                     struct err *err);
+/* q and k of a head, and with `values` v, on the device, `copies` times or more: where the call
+ * before had the same `data`, not 0, they are there already. They lie at the bottom of the arena, so
+ * nothing else may be in it; valid until the next call. After an error the arena is to be released
+ * to s->base. */
+int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, int copies,
+                     bool values, struct err *err);
+
+/* How often a launch holds a head of nq rows of a call of so many heads (copies.h); once where nothing
+ * is measured, unless options.copies says otherwise. */
+int session_copies(const struct accel_session *s, int heads, int64_t nq);
 
 /* Launches that make one sample: on the session's stream, repeatable. */
 struct session_work {
@@ -50,6 +56,9 @@ struct session_work {
  * with the same works; times[n]. */
 int session_time(struct accel_session *s, const struct session_work *work, int n,
                  struct accel_time *times, struct err *err);
+
+/* The share of one copy in a launch of so many. */
+void session_share(struct accel_time *t, int copies);
 
 /* struct accel's map, and the metrics of `attend` (metrics_session.c): r->rows, r->mass and
  * r->dense_lse of the outputs in t->out, with `spare` for what the dense kernel would write.

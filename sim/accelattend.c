@@ -132,12 +132,13 @@ out:
     return rc;
 }
 
-int accel_attend_masks(const struct accel *a, struct accel_session *s, const struct attn_in *x,
-                       uint64_t data, const struct mask *masks, int64_t n,
-                       const struct accel_filter *filter, struct accel_result *r, char why[160],
-                       struct err *err)
+int accel_attend_masks(const struct accel *a, struct accel_session *s,
+                       const struct accel_head *head, const struct mask *masks, int64_t n,
+                       struct accel_result *r, char why[160], struct err *err)
 {
-    struct accel_head h = {.x = x, .data = data, .filter = filter};
+    struct accel_head h = *head;
+    const struct attn_in *x = h.x;
+    const struct accel_filter *filter = h.filter;
     int64_t unit_q, unit_k;
 
     common_unit(masks, n, &unit_q, &unit_k);

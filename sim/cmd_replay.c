@@ -19,7 +19,7 @@ struct replay_opts {
     struct common_opts c;
     struct str_list    methods;
     int                backend, select_backend, metrics_backend, precision, l2, timer;
-    int64_t            samples;
+    int64_t            samples, copies;
     char              *layers, *heads, *steps, *branch, *permute, *shard;
     char              *dump_masks, *dump_outputs, *out;
     bool               allow_nonfinite, counters;
@@ -55,6 +55,10 @@ static const struct opt options[] = {
      precisions, 0, NULL},
     {"samples", OPT_INT, AT(samples), "20", 0, 1000, 0, "",
      "With cuda: timed launches of the mask's kernel and of the dense one, in turns; 0 = no times.",
+     NULL, 0, "N"},
+    {"copies", OPT_INT, AT(copies), "0", 0, 1024, 0, "",
+     "With cuda: copies of the head in a timed launch, whose time is divided by their number; 0 = as "
+     "many as the call has heads, but no more than keep the GPU busy. 1 = the head alone.",
      NULL, 0, "N"},
     {"counters", OPT_BOOL, AT(counters), "0", 0, 1, 0, "",
      "With cuda: read hardware counters of each attention (tensor pipe, bytes of GPU memory) instead "
@@ -313,6 +317,7 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
                         const struct shard *shard, struct err *err)
 {
     struct accel_options how = {.local_rank = shard->local, .samples = (int)o->samples,
+                                .copies = (int)o->copies,
                                 .l2_cold = o->l2 == 1, .events = o->timer == 1,
                                 .counters = o->counters};
     if (o->backend == 0 && o->counters)

@@ -97,6 +97,7 @@ static int record_times(const struct run *run, const struct accel_result *res,
     if (res->rows)
         TRY(record_time(r, "time_metrics_ns", &res->metrics, err));
     TRY(record_metric(r, "samples", (double)res->attend.samples, err));
+    TRY(record_metric(r, "copies", (double)res->copies, err));
     TRY(record_metric(r, "speed_exec", 4e-3 * x->d * (double)res->pairs_exec / res->attend.median,
                       err));
     if (sel->none || sel->gpu)
@@ -238,6 +239,7 @@ static int select_on_accel(struct run *run, const void *params, struct method_ct
                              ctx->seed,
                              &run->in->x,
                              data,
+                             run->in->n_heads,
                              whole_band(masks, n, &band) ? &band : NULL};
     char why[160] = "the back end does not select";
     int rc = ctx->accel->select ? ctx->accel->select(ctx->session, &c, &whole, &sel->time, why, err)
@@ -292,6 +294,7 @@ int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, st
     struct accel_result res = {0};
     struct selected sel = {.none = strcmp(run->method->name, "dense") == 0};
     struct accel_filter filter;
+    struct accel_head head = {.x = x, .data = data, .heads = run->in->n_heads};
     struct mask *masks = NULL;
     char why[160] = "the method's own arithmetic has no CUDA kernel";
     bool own = run_own_arithmetic(run);
@@ -308,8 +311,8 @@ int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, st
         if (rc < 0 || (rc == METHOD_SKIP && ctx->select == SELECT_GPU))
             goto out;
     }
-    rc = accel_attend_masks(ctx->accel, ctx->session, x, data, masks, n, own ? &filter : NULL, &res,
-                            why, err);
+    head.filter = own ? &filter : NULL;
+    rc = accel_attend_masks(ctx->accel, ctx->session, &head, masks, n, &res, why, err);
     if (rc == METHOD_SKIP)
         method_skip(ctx, "%s", why);
     TRY(rc);

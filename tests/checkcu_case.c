@@ -83,7 +83,7 @@ static int place(struct gpu *g, const struct cu_run *r, int which, int heads, in
     } else {
         TRY(cu_make_tensor(c, which, heads, n, host, err));
         enum dtype type = r->kernel->element == ATTN_F16 ? DT_F16 : DT_BF16;
-        TRY(gpu_put_as(g, type, *host, count, out, err));
+        TRY(gpu_put_as(g, type, *host, count, 1, out, err));
     }
 out:
     return rc;

@@ -294,8 +294,9 @@ static struct accel_head asked(const struct mask *masks, int64_t n)
     struct accel_session s = {{0}};
     struct accel_result r = {0};
     struct err err = {0};
+    struct accel_head h = {.x = &x, .data = 1};
     char why[160];
-    assert_ok(accel_attend_masks(&a, &s, &x, 1, masks, n, NULL, &r, why, &err), &err);
+    assert_ok(accel_attend_masks(&a, &s, &h, masks, n, &r, why, &err), &err);
     return s.seen;
 }
 

@@ -1,0 +1,35 @@
+/*
+ * copies.h - a head several times over, as the heads of one launch. A launch of a real call holds all
+ * of its heads: alone, one of a few thousand rows leaves multiprocessors idle at its end and pays
+ * every launch's start for itself, and a time of it would be no share of the call's.
+ */
+#ifndef LACUNA_COPIES_H
+#define LACUNA_COPIES_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "core/kernel.h"
+#include "cuda/plan.h"
+
+/* How many: `wanted`, or if 0 as many as the call has heads, but no more than give each
+ * multiprocessor COPIES_ROWS rows of tiles, from where on more of them change nothing. */
+#define COPIES_ROWS 16
+int copies_of(int wanted, int heads, int64_t nq, int sms);
+
+/* The lists of h, `n` times one after the other; groups = rows of blocks of one. A single one is h's
+ * own, which must outlive it. */
+struct copied_lists {
+    struct attn_csr csr;
+    void *owned[4];
+};
+int copied_lists_make(const struct accel_head *h, int64_t groups, int n, struct copied_lists *l,
+                      struct err *err);
+void copied_lists_free(struct copied_lists *l);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
