@@ -12,18 +12,18 @@
 
 #define SCOPES 4 /* of a warpgroup, at most */
 
-/*                             D   BN  WG ST QB OP                BLOCK UNIT */
+/*                             D   BN  WG ST               BLOCK UNIT */
 using filter128_wide = shape<128, 128, 2, 2, BLOCKS_FILTER, 128, 128, false>;
-using filter128_tall = shape<128, 64, 2, 4, BLOCKS_FILTER, 64, 64, false>;
+using filter128_tall = shape<128, 128, 2, 2, BLOCKS_FILTER, 64, 64, false>;
 using filter64_wide = shape<64, 128, 2, 4, BLOCKS_FILTER, 128, 128, false>;
-using filter64_tall = shape<64, 64, 2, 4, BLOCKS_FILTER, 64, 64, false>;
+using filter64_tall = shape<64, 128, 2, 4, BLOCKS_FILTER, 64, 64, false>;
 
 template <class T, int SCOPE>
 static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
 {
     cudaFuncSetAttribute(attn_filter<T, SCOPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)sizeof(attn_smem<T>));
-    attn_filter<T, SCOPE><<<grid, T::THREADS, sizeof(attn_smem<T>), stream>>>(
+                         (int)sizeof(filter_smem<T>));
+    attn_filter<T, SCOPE><<<grid, T::THREADS, sizeof(filter_smem<T>), stream>>>(
         *(const attn_maps *)maps, *(const filter_args *)args);
 }
 
@@ -33,12 +33,12 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
     return {{name,
              summary,
              T::D,
-             T::BN == 128 ? ATTN_64x128 : ATTN_128x64,
-             {T::BM, T::BN, 1},
+             T::UNITS == 1 ? ATTN_64x128 : ATTN_128x64,
+             {T::BM, T::BN, T::UNITS},
              ATTN_BF16,
              90,
              T::THREADS,
-             (int)sizeof(attn_smem<T>),
+             (int)sizeof(filter_smem<T>),
              launch<T, SCOPE>},
             SCOPE};
 }

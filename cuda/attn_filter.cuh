@@ -3,19 +3,23 @@
  * section 3.4), for Hopper, in exact arithmetic. The CPU side is sim/tileattn.h.
  *
  *   for every tile of a row block's list, ascending, with scores s in log2 units:
- *     gap = max over the rows of the scope of (largest s of the tile - m);  m, O, l follow the
- * maximum P V and sum P only if gap + pv > 0, or the tile is one of the list's last ones
+ *     gap = max over the rows of the scope of (largest s of the tile - m)
+ *     m, O, l follow the maximum
+ *     P V and sum P only if gap + pv > 0, or the tile is one of the list's last ones
  *
  * What the other kernels of attn_sm90.cuh do differently, and why this one cannot: the maximum of a
  * row is the true one at every tile (they raise a reference when scores pass it by 2^8, or sums
  * 2^60), lists are walked from the beginning (they start with the diagonal), and a list is never
- * cut into pieces. A stage is one tile of the method: 64 rows of a warpgroup x 128 keys with lists
- * of 64 rows, two of which share the stages of their union; or both warpgroups x 64 keys. The
- * scores of a tile are formed while P V of the one before runs, if that is computed at all; values
- * of a skipped tile are loaded in vain, as in the authors' kernels, but not multiplied.
+ * cut into pieces. A stage is one tile of the method, 64 rows of a warpgroup x 128 keys with lists of
+ * 64 rows, two of which share the stages of their union; or two tiles (units) of both warpgroups x 64
+ * keys, each with a decision of its own, the second after the first one's maximum. The scores of a
+ * stage are formed while P V of the one before runs, of the tiles that are computed; values of a
+ * skipped tile are loaded in vain, as in the authors' kernels, but not multiplied.
  *
- * Scopes of 64 and 128 rows vote through a barrier with a reduction; of smaller ones, which share
- * a warpgroup's product, those that skip put zeros into P.
+ * Warps vote through shared memory, and only one with nothing near to its maximum waits for what the
+ * others say: a barrier would make warpgroups run in step, and both would leave the tensor cores
+ * idle at once. Scopes of 16 and 32 rows share a warpgroup's product: those that skip put zeros into
+ * P.
  */
 #ifndef LACUNA_ATTN_FILTER_CUH
 #define LACUNA_ATTN_FILTER_CUH
@@ -36,56 +40,78 @@ DEVICE bool named_any(int id, int threads, bool x)
     return any;
 }
 
+/* What the warps said of a stage. Those of a warpgroup, or of both, run at most a ring of keys
+ * apart; twice as many slots, so that none is written before it has been read. */
+template <class T> struct filter_smem : attn_smem<T> {
+    static constexpr int SLOTS = 2 * T::STAGES;
+    alignas(16) int said[SLOTS][4 * T::WG]; /* bit u: near in unit u; by warp */
+    uint64_t said_full[SLOTS][T::WG];
+};
+
 /* SCOPE: rows that decide together, 16, 32, 64 or 128. */
 template <class T, int SCOPE> struct filter_consumer : consumer<T> {
-    static constexpr int BN = T::BN, D = T::D, STAGES = T::STAGES;
+    using smem = filter_smem<T>;
+    static constexpr int BN = T::BN, D = T::D, STAGES = T::STAGES, UNITS = T::UNITS;
+    static constexpr int SCORES = T::UNIT / 2; /* of a thread and unit */
 
     const filter_args &f;
+    smem &votes;
+    ring<smem::SLOTS> slot; /* of the stage's votes */
     int first;         /* first query row of the warpgroup */
     unsigned computed; /* tiles of the item whose P V this thread's scope computed */
+    int pending;       /* bit u: P V of unit u of the stage before is to be computed */
 
     using base = consumer<T>;
-    using base::a, base::have_p, base::kv, base::l, base::m, base::o, base::p, base::q;
+    using base::a, base::kv, base::l, base::m, base::o, base::p, base::q;
     using base::sm, base::tile, base::w;
 
     /* ---- decisions -------------------------------------------------------------------------- */
 
-    /* Does a row of the scope say yes? Called by all of the scope's threads. */
-    DEVICE bool scope_any(bool mine) const
+    /* Does a row of the scope say yes, or of the warp where a scope has more than two of them? */
+    DEVICE bool warps_any(bool mine) const
     {
-        if (SCOPE == 128)
-            return named_any(8, 256, mine);
-        if (SCOPE == 64)
-            return named_any(8 + w, 128, mine);
-        if (SCOPE == 32)
-            return named_any(8 + 2 * w + base::warp() / 2, 64, mine);
-        return __any_sync(~0u, mine);
+        return SCOPE == 32 ? named_any(8 + 2 * w + base::warp() / 2, 64, mine)
+                           : __any_sync(~0u, mine);
     }
 
-    /* And of the warpgroup's scopes? */
-    DEVICE bool group_any(bool scope) const
+    /* The bits of all warps of the scope or, of smaller ones, of the warpgroup. Nobody waits for a
+     * bit of `open` that is in its own ones. */
+    DEVICE int vote(int own, int open)
     {
-        return SCOPE >= 64 ? scope : named_any(12 + w, 128, scope);
+        const int set = SCOPE == 128 ? 0 : w;
+        uint32_t bar = smem_addr(&votes.said_full[slot.at][set]);
+        const int4 *said = (const int4 *)votes.said[slot.at];
+        warp_publish(&votes.said[slot.at][4 * w + base::warp()], own, bar);
+        if (open & ~own) {
+            mbar_wait(bar, slot.parity);
+            int bits = elected_load_or(said + set);
+            if (SCOPE == 128)
+                bits |= elected_load_or(said + 1);
+            own = uniform(bits);
+        }
+        slot.next();
+        return own;
     }
 
-    /* Is a row of this thread near enough to its maximum? Rows past the end have no say; a row that
-     * has seen no key yet is near any score. */
-    DEVICE bool near(const float (&top)[2]) const
+    /* Is a row of this thread near enough to its maximum `to`? Rows past the end have no say; a row
+     * that has seen no key yet is near any score. */
+    DEVICE bool near(const float (&top)[2], const float (&to)[2]) const
     {
         int row = first + base::warp() * 16 + (base::lane() >> 2);
         bool yes = false;
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            yes = yes || (top[r] - m[r] > -f.gap && row + 8 * r < a.nq);
+            yes = yes || (top[r] - to[r] > -f.gap && row + 8 * r < a.nq);
         return yes;
     }
 
     /* ---- stages ----------------------------------------------------------------------------- */
 
-    /* Keys up to here are seen by all rows of the warpgroup. */
-    DEVICE int seen_by_all() const
+    /* May a score of the stage not count? Its units ascend, and one that it lacks lies behind all. */
+    DEVICE bool has_unseen() const
     {
-        return a.causal ? min(a.nk, first + a.offset + 1) : a.nk;
+        int seen = a.causal ? min(a.nk, first + a.offset + 1) : a.nk;
+        return base::key_of(kv.at, UNITS - 1) + T::UNIT > seen;
     }
 
     DEVICE void drop_values(const ring<STAGES> &of)
@@ -94,16 +120,15 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         base::arrive(&sm.v_empty[of.at]);
     }
 
-    /* The maxima move on: scales the sums; the factors of the outputs. */
-    DEVICE bool follow(const float (&top)[2], float (&c)[2])
+    /* The maxima move to `to`: scales the sums; the factors of the outputs. */
+    DEVICE bool follow(const float (&to)[2], float (&c)[2])
     {
         bool grows = false;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float to = fmaxf(m[r], top[r]);
-            c[r] = to > m[r] ? exp2_fast((m[r] - to) * a.scale_log2) : 1;
-            grows = grows || to > m[r];
-            m[r] = to;
+            c[r] = to[r] > m[r] ? exp2_fast((m[r] - to[r]) * a.scale_log2) : 1;
+            grows = grows || to[r] > m[r];
+            m[r] = to[r];
             l[r] *= c[r];
         }
         return __any_sync(~0u, grows);
@@ -111,47 +136,81 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
 
     /* Probabilities of a tile, where any scope of the warpgroup multiplies them or skipped tiles
      * count too. */
-    DEVICE void take(float (&s)[BN / 2], bool mine, bool any)
+    template <int UNIT>
+    DEVICE void take(float (&s)[BN / 2], const float (&reference)[2], bool mine, bool any)
     {
+        constexpr int FROM = UNIT * SCORES, TO = FROM + SCORES;
         if (any || f.keep_sum) {
-            float base[2], sum[2];
-            log2_base<true>(m, a.scale_log2, base);
-            exponentials<0, BN / 2>(s, base, a.scale_log2, sum);
+            float sum[2];
+            exponentials<FROM, TO>(s, reference, a.scale_log2, sum);
 #pragma unroll
             for (int r = 0; r < 2; r++)
                 l[r] += mine || f.keep_sum ? sum[r] : 0;
         }
         if (any) {
-            pack(s, p);
+            pack<FROM, TO>(s, p);
 #pragma unroll
-            for (int i = 0; i < BN / 4 && SCOPE < 64; i++)
+            for (int i = FROM / 2; i < TO / 2 && SCOPE < 64; i++)
                 p[i] = mine ? p[i] : 0;
         }
-        have_p = any;
         computed += mine;
     }
 
-    /* One tile; P V of the stage before it, if that is pending. */
-    template <bool PENDING>
-    DEVICE void stage(int entry, bool is_first, bool is_last, const ring<STAGES> &before)
+    /* P V of the units in PENDING: a branch around products under way would serialise them. */
+    template <int PENDING> DEVICE void issue_pending(int of_stage)
     {
-        float s[BN / 2], top[2], c[2];
+        hold(o);
+        wgmma_fence();
+        uint64_t vd = descriptor(uniform(base::v_desc(of_stage)));
+#pragma unroll
+        for (int u = 0; u < UNITS; u++)
+            if (PENDING >> u & 1)
+#pragma unroll
+                for (int kk = u * SCORES / 8; kk < (u + 1) * SCORES / 8; kk++)
+                    wgmma_rs<D>(o, p[4 * kk], p[4 * kk + 1], p[4 * kk + 2], p[4 * kk + 3],
+                                vd + kk * 2048 / 16, true);
+        wgmma_commit();
+    }
+
+    /* One stage; P V of the units of the stage before it that are pending. */
+    template <int PENDING> DEVICE void stage(bool is_first, bool is_last, const ring<STAGES> &before)
+    {
+        float s[BN / 2], top[2], to[2] = {m[0], m[1]}, c[2], reference[2];
         base::k_at = base::k_desc(kv.at);
         base::issue_qk(s);
         if (PENDING) {
             mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
-            base::issue_pv(before.at);
+            issue_pending<PENDING>(before.at);
+        }
+        int listed = 0, exempt = 0, own = 0;
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            int entry = base::key_of(kv.at, UNITS + u);
+            listed |= (entry >> (FILTER_WANTED + w) & 1) << u;
+            exempt |= (f.always || entry >> (FILTER_EXEMPT + w) & 1) << u;
         }
         wgmma_wait<PENDING ? 1 : 0>();
         hold(s);
-        if ((entry & FILTER_BLOCK) * BN + BN > seen_by_all())
+        if (has_unseen())
             base::mask_scores(s, kv.at, tile);
         base::arrive(&sm.k_empty[kv.at]);
         if (is_last)
             base::arrive(&sm.q_empty[q.at]);
-        row_tops(s, top);
-        bool mine = scope_any(near(top)) || f.always || (entry >> (FILTER_EXEMPT + w) & 1);
-        bool any = group_any(mine), grows = follow(top, c);
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+            if (u == 0)
+                row_tops<0, SCORES>(s, top);
+            else
+                row_tops<BN / 2 - SCORES, BN / 2>(s, top);
+            own |= (!f.always && warps_any(near(top, to))) << u;
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                to[r] = fmaxf(to[r], top[r]);
+        }
+        int any = f.always ? 0 : vote(own, listed & ~exempt);
+        int mine = ((SCOPE < 64 ? own : any) | exempt) & listed;
+        any = (any | exempt) & listed;
+        bool grows = follow(to, c);
         if (PENDING) {
             wgmma_wait<0>();
             hold(o);
@@ -161,7 +220,11 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         }
         if (grows)
             base::rescale(c);
-        take(s, mine, any);
+        log2_base<true>(m, a.scale_log2, reference);
+        take<0>(s, reference, mine & 1, any & 1);
+        if constexpr (UNITS > 1)
+            take<1>(s, reference, mine >> 1, any >> 1);
+        pending = any;
     }
 
     /* A stage that only the other warpgroup wants. */
@@ -173,19 +236,34 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
             base::arrive(&sm.q_empty[q.at]);
     }
 
-    /* P V of a stage alone, or the values back unused. */
+    /* P V of a stage alone. */
+    template <int PENDING> DEVICE void finish_pending(const ring<STAGES> &of)
+    {
+        mbar_wait(smem_addr(&sm.v_full[of.at]), of.parity);
+        issue_pending<PENDING>(of.at);
+        wgmma_wait<0>();
+        hold(o);
+        base::arrive(&sm.v_empty[of.at]);
+    }
+
+    /* The same, or the values back unused. */
     DEVICE void finish_values(bool none, const ring<STAGES> &of)
     {
-        if (have_p) {
-            mbar_wait(smem_addr(&sm.v_full[of.at]), of.parity);
-            base::issue_pv(of.at);
-            wgmma_wait<0>();
-            hold(o);
-            base::arrive(&sm.v_empty[of.at]);
-        } else if (!none) {
+        if (UNITS > 1 && pending == 3)
+            finish_pending<(UNITS > 1 ? 3 : 1)>(of);
+        else if (UNITS > 1 && pending == 2)
+            finish_pending<(UNITS > 1 ? 2 : 1)>(of);
+        else if (pending)
+            finish_pending<1>(of);
+        else if (!none)
             drop_values(of);
-        }
-        have_p = false;
+        pending = 0;
+    }
+
+    /* Does this warpgroup want a tile of the stage? Rows of 128 share their lists. */
+    DEVICE bool is_wanted() const
+    {
+        return UNITS > 1 || (uint32_t)base::key_of(kv.at, 1) >> (FILTER_WANTED + w) & 1;
     }
 
     /* ---- items ------------------------------------------------------------------------------ */
@@ -195,7 +273,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         base::clear_outputs();
         m[0] = m[1] = -INFINITY;
         l[0] = l[1] = 0;
-        have_p = false;
+        pending = 0;
         computed = 0;
     }
 
@@ -214,7 +292,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         while (base::await_item(place)) {
             int4 next = base::item();
             ring<STAGES> before;
-            int n = next.z - next.y;
+            int n = (next.z - next.y + UNITS - 1) / UNITS;
             tile = next.x;
             base::slot = -1;
             first = base::first_row(tile);
@@ -222,13 +300,16 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
 #pragma unroll 1
             for (int i = 0; i < n; i++) {
                 mbar_wait(smem_addr(&sm.k_full[kv.at]), kv.parity);
-                int entry = base::key_of(kv.at, 1);
-                if (!((uint32_t)entry >> (FILTER_WANTED + w) & 1))
+                if (!is_wanted())
                     pass(i == 0, i == n - 1, before);
-                else if (have_p)
-                    stage<true>(entry, i == 0, i == n - 1, before);
+                else if (pending == 0)
+                    stage<0>(i == 0, i == n - 1, before);
+                else if (UNITS == 1 || pending == 1)
+                    stage<1>(i == 0, i == n - 1, before);
+                else if (pending == 2)
+                    stage<(UNITS > 1 ? 2 : 1)>(i == 0, i == n - 1, before);
                 else
-                    stage<false>(entry, i == 0, i == n - 1, before);
+                    stage<(UNITS > 1 ? 3 : 1)>(i == 0, i == n - 1, before);
                 before = kv;
                 kv.next();
             }
@@ -247,19 +328,25 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t raw[];
-    attn_smem<T> &sm = *(attn_smem<T> *)raw;
+    filter_smem<T> &sm = *(filter_smem<T> *)raw;
     int group = uniform(threadIdx.x >> 7);
 
+    if (threadIdx.x == 0)
+        for (int i = 0; i < sm.SLOTS * T::WG; i++)
+            mbar_init(smem_addr(&sm.said_full[0][i]), SCOPE == 128 ? 8 : 4);
     attn_begin(sm, maps);
     if (group == 0) {
         regs_dec<T::REGS_PRODUCER>();
         if (threadIdx.x < 32) {
             producer<T> p = {sm, f.base, maps};
             p.run();
+        } else if (T::PRODUCERS > 1 && threadIdx.x < 64) {
+            producer<T> p = {sm, f.base, maps};
+            p.run_values();
         }
     } else {
         regs_inc<T::REGS_CONSUMER>();
-        filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, uniform(group - 1)}}, f};
+        filter_consumer<T, SCOPE> c = {{{sm, f.base, &maps.o, uniform(group - 1)}}, f, sm};
         c.run_items();
     }
 #endif

@@ -36,12 +36,14 @@ template <class T> struct producer {
         return (item.z - item.y + UNITS - 1) / UNITS;
     }
 
-    /* From the end to the beginning; what is no whole stage comes first. */
+    /* From the end to the beginning, with a filter the other way; what is no whole stage comes
+     * first. */
     DEVICE span first_span(const int4 &item) const
     {
         span s;
-        s.beg = T::FILTER ? item.y : item.z - 1 - (item.z - item.y - 1) % UNITS;
-        s.end = T::FILTER ? s.beg + 1 : item.z;
+        int more = (item.z - item.y - 1) % UNITS;
+        s.beg = T::FILTER ? item.y : item.z - 1 - more;
+        s.end = T::FILTER ? item.y + 1 + more : item.z;
         s.key = first_key(s);
         return s;
     }
@@ -59,12 +61,12 @@ template <class T> struct producer {
     }
 
     /* First key of the lane's unit, the wanted bits of a pair list in the low ones; in the lane
-     * after the last unit the block of the stage's bits, or its entry. */
+     * after the last unit the block of the stage's bits, or in as many lanes the units' entries. */
     DEVICE int first_key(const span &s) const
     {
         int unit = s.beg + lane();
-        if (T::FILTER && lane() == UNITS)
-            return __ldg(a.cols + s.beg);
+        if (T::FILTER && lane() >= UNITS && lane() < 2 * UNITS)
+            return unit - UNITS < s.end ? __ldg(a.cols + unit - UNITS) : 0;
         if (T::BITS && lane() == UNITS) {
             int bits = __ldg(a.bits + s.beg);
             if (bits >= 0) /* two stages before they are read */
@@ -140,13 +142,14 @@ template <class T> struct producer {
             issue_by_lanes<POSITIONS>(map, dst, bar, keys, s, head);
         else
             issue_in_turn<POSITIONS>(map, dst, bar, keys, s, head);
-        const bool more = POSITIONS && T::POSITIONS > UNITS;
-        int last = more ? __shfl_sync(~0u, s.key, UNITS) : 0;
-        if (lane() == 0) {
-            if (more)
-                keys[UNITS] = last;
-            mbar_arrive(bar);
+#pragma unroll
+        for (int u = UNITS; u < T::POSITIONS && POSITIONS; u++) {
+            int more = __shfl_sync(~0u, s.key, u);
+            if (lane() == 0)
+                keys[u] = more;
         }
+        if (lane() == 0)
+            mbar_arrive(bar);
     }
 
     DEVICE void issue_keys(const span &s, int head)

@@ -21,7 +21,7 @@ enum list_kind {
     BLOCKS_BITS, /* as BLOCKS_LIST, a block a stage; where bits[b] >= 0 only the pairs of its bits
                   */
     BLOCKS_GATHER, /* entries of BN single keys with bits, which include what is not allowed */
-    BLOCKS_FILTER, /* a block a stage, walked from the first one; entries as plan.h has them */
+    BLOCKS_FILTER, /* a block a unit, walked from the first one; entries as plan.h has them */
 };
 
 /* BLOCK: keys of a list's block. UNIT: keys that a stage takes at once; a stage has the last units
@@ -62,7 +62,7 @@ struct shape {
      * first stage already: both stages have a little time. At 10 % of the blocks none or all of them
      * are 0.4 to 0.7 % slower. */
     static constexpr int OUT_EARLY = DEFERS ? 6 : D / 16;
-    static constexpr int POSITIONS = UNITS + (BITS || FILTER);
+    static constexpr int POSITIONS = FILTER ? 2 * UNITS : UNITS + BITS;
     static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
     /* setmaxnreg moves registers inside what the launch took: 168 x 3 or 128 x 4 per thread. */
     static constexpr int REGS_PRODUCER = WG == 3 ? 32 : GATHER ? 56 : 40;
@@ -85,7 +85,7 @@ template <class T> struct attn_smem {
                                         * no more */
     int keys[T::STAGES][T::POSITIONS]; /* first key of each unit, with the two bits of
                                         * BLOCKS_PAIR; then the block of the bits, -1 for none,
-                                        * or the list entry of BLOCKS_FILTER */
+                                        * or each unit's entry of BLOCKS_FILTER, 0 for none */
     uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
     uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
     int ticket[2]; /* BLOCKS_GATHER: the next item, for all threads of the producer */

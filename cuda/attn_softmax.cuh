@@ -24,20 +24,25 @@ template <int N> DEVICE bool may_exceed(const float (&s)[N], const float (&limit
            (top[1] > __float_as_int(limit[1]));
 }
 
-/* Largest scores of the two rows, over the four lanes that share them. */
-template <int N> DEVICE void row_tops(const float (&s)[N], float (&top)[2])
+/* Largest of the scores [FROM, TO) of the two rows, over the four lanes that share them. */
+template <int FROM, int TO, int N> DEVICE void row_tops(const float (&s)[N], float (&top)[2])
 {
 #pragma unroll
-    for (int i = 0; i < N; i += 2) {
+    for (int i = FROM; i < TO; i += 2) {
         const int r = i >> 1 & 1;
         float x = fmaxf(s[i], s[i + 1]);
-        top[r] = i < 4 ? x : fmaxf(top[r], x);
+        top[r] = i < FROM + 4 ? x : fmaxf(top[r], x);
     }
 #pragma unroll
     for (int lanes = 1; lanes < 4; lanes *= 2)
 #pragma unroll
         for (int r = 0; r < 2; r++)
             top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], lanes));
+}
+
+template <int N> DEVICE void row_tops(const float (&s)[N], float (&top)[2])
+{
+    row_tops<0, N>(s, top);
 }
 
 /* References in log2 units. MASKED: one may be -inf, of a row without a score; then 0. */
@@ -67,12 +72,17 @@ DEVICE void exponentials(float (&s)[N], const float (&base)[2], float scale_log2
     sum[1] = add[1][0] + add[1][1];
 }
 
-/* Probabilities as the A operand of P V. */
-template <int N> DEVICE void pack(const float (&s)[N], uint32_t (&p)[N / 2])
+/* Probabilities [FROM, TO) as the A operand of P V. */
+template <int FROM, int TO, int N> DEVICE void pack(const float (&s)[N], uint32_t (&p)[N / 2])
 {
 #pragma unroll
-    for (int i = 0; i < N / 2; i++)
+    for (int i = FROM / 2; i < TO / 2; i++)
         p[i] = pack_pair(s[2 * i], s[2 * i + 1]);
+}
+
+template <int N> DEVICE void pack(const float (&s)[N], uint32_t (&p)[N / 2])
+{
+    pack<0, N>(s, p);
 }
 
 #endif
