@@ -172,30 +172,24 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         wgmma_commit();
     }
 
-    /* One stage; P V of the units of the stage before it that are pending. */
-    template <int PENDING> DEVICE void stage(bool is_first, bool is_last, const ring<STAGES> &before)
+    /* Bits of the stage's units: those that it has, and those that are never skipped. */
+    DEVICE void look_up(int &listed, int &exempt) const
     {
-        float s[BN / 2], top[2], to[2] = {m[0], m[1]}, c[2], reference[2];
-        base::k_at = base::k_desc(kv.at);
-        base::issue_qk(s);
-        if (PENDING) {
-            mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
-            issue_pending<PENDING>(before.at);
-        }
-        int listed = 0, exempt = 0, own = 0;
+        listed = exempt = 0;
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             int entry = base::key_of(kv.at, UNITS + u);
             listed |= (entry >> (FILTER_WANTED + w) & 1) << u;
             exempt |= (f.always || entry >> (FILTER_EXEMPT + w) & 1) << u;
         }
-        wgmma_wait<PENDING ? 1 : 0>();
-        hold(s);
-        if (has_unseen())
-            base::mask_scores(s, kv.at, tile);
-        base::arrive(&sm.k_empty[kv.at]);
-        if (is_last)
-            base::arrive(&sm.q_empty[q.at]);
+    }
+
+    /* Which units the scope (`mine`) and the warpgroup (`any`) multiply, and where the maxima go. */
+    DEVICE void decide(const float (&s)[BN / 2], int listed, int exempt, float (&to)[2], int &mine,
+                       int &any)
+    {
+        float top[2];
+        int own = 0;
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
             if (u == 0)
@@ -207,9 +201,31 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
             for (int r = 0; r < 2; r++)
                 to[r] = fmaxf(to[r], top[r]);
         }
-        int any = f.always ? 0 : vote(own, listed & ~exempt);
-        int mine = ((SCOPE < 64 ? own : any) | exempt) & listed;
+        any = f.always ? 0 : vote(own, listed & ~exempt);
+        mine = ((SCOPE < 64 ? own : any) | exempt) & listed;
         any = (any | exempt) & listed;
+    }
+
+    /* One stage; P V of the units of the stage before it that are pending. */
+    template <int PENDING> DEVICE void stage(bool is_first, bool is_last, const ring<STAGES> &before)
+    {
+        float s[BN / 2], to[2] = {m[0], m[1]}, c[2], reference[2];
+        int listed, exempt, mine, any;
+        base::k_at = base::k_desc(kv.at);
+        base::issue_qk(s);
+        if (PENDING) {
+            mbar_wait(smem_addr(&sm.v_full[before.at]), before.parity);
+            issue_pending<PENDING>(before.at);
+        }
+        look_up(listed, exempt);
+        wgmma_wait<PENDING ? 1 : 0>();
+        hold(s);
+        if (has_unseen())
+            base::mask_scores(s, kv.at, tile);
+        base::arrive(&sm.k_empty[kv.at]);
+        if (is_last)
+            base::arrive(&sm.q_empty[q.at]);
+        decide(s, listed, exempt, to, mine, any);
         bool grows = follow(to, c);
         if (PENDING) {
             wgmma_wait<0>();
