@@ -30,7 +30,9 @@ struct walk {
 
 bool compare_is_time(const char *metric)
 {
-    return name_matches("host_*,time_*,speed*,select_share*,samples*,*_ns,*_ns_q1,*_ns_q3", metric);
+    return name_matches("host_*,time_*,speed*,select_share*,samples*,copies*,*_ns,*_ns_q1,*_ns_q3,"
+                        "tensor_pipe_pct*,dram_*,counter_copies*",
+                        metric);
 }
 
 int64_t compare_differences(const struct compare_result *r)

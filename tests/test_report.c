@@ -117,6 +117,9 @@ START_TEST(times_are_not_compared_unless_asked_for)
     fixture_metric(find(&b, "dense", 0, 0), "host_attend_ns", 5e6);
     fixture_metric(find(&b, "dense", 0, 0), "time_total_ns_q1", 1);
     fixture_metric(find(&b, "dense", 0, 0), "speedup", 2);
+    fixture_metric(find(&b, "dense", 0, 0), "copies", 8);
+    fixture_metric(find(&b, "dense", 0, 0), "tensor_pipe_pct", 66);
+    fixture_metric(find(&b, "dense", 0, 0), "dram_read_bytes", 1e6);
     compare(1e-9, NULL, NULL);
     ck_assert_int_eq(compare_differences(&res), 0);
     table_free(&t);
