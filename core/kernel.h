@@ -51,7 +51,7 @@ struct accel_filter {
 struct accel_head {
     const struct attn_in *x;
     uint64_t data; /* calls in a row with the same number, not 0, have the same q, k, v */
-    int heads;     /* query heads of the call, for accel_options.copies */
+    int heads;     /* of the call, query heads in the trace: for accel_options.copies */
     int bq, bk;
     const int64_t *ptr;
     const int32_t *col;
@@ -62,7 +62,8 @@ struct accel_head {
     const struct accel_filter *filter; /* NULL: none. Blocks are of its unit */
 };
 
-/* Medians and quartiles over `samples` launches, in ns of device time and per copy of the head. */
+/* Medians and quartiles over `samples` launches, in ns of device time; of attention and selections
+ * the share of one copy of the head (accel_options.copies). */
 struct accel_time {
     double median, q1, q3;
     int64_t samples;
@@ -100,9 +101,10 @@ struct accel_result {
                                       * scopes */
     int64_t pairs_exec;              /* pairs that the kernel multiplied; with a filter the mean of
                                       * those in Q K and those in P V */
-    double host_plan_ns;             /* wall time on the host of planning the launch from the lists */
+    double host_plan_ns;             /* wall time on the host of planning the launch from the lists,
+                                      * a copy's share */
     struct accel_counters counters;  /* with accel_options.counters */
-    int copies;                      /* of the head in a timed launch of `attend` and `dense` */
+    int copies;                      /* of the head in a launch of `attend` and `dense` */
     char kernel[64], dense_kernel[64];
 };
 

@@ -16,10 +16,10 @@
  * stage are formed while P V of the one before runs, of the tiles that are computed; values of a
  * skipped tile are loaded in vain, as in the authors' kernels, but not multiplied.
  *
- * Warps vote through shared memory, and only one with nothing near to its maximum waits for what the
- * others say: a barrier would make warpgroups run in step, and both would leave the tensor cores
- * idle at once. Scopes of 16 and 32 rows share a warpgroup's product: those that skip put zeros into
- * P.
+ * Warps vote through shared memory, and only one with a tile in which nothing is near to its maximum
+ * waits for what the others say: a barrier would make warpgroups run in step, and both would leave
+ * the tensor cores idle at once. Scopes of 16 and 32 rows share a warpgroup's product: those that
+ * skip put zeros into P. The two warps of a scope of 32 rows meet at a barrier.
  */
 #ifndef LACUNA_ATTN_FILTER_CUH
 #define LACUNA_ATTN_FILTER_CUH
@@ -56,7 +56,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
 
     const filter_args &f;
     smem &votes;
-    ring<smem::SLOTS> slot; /* of the stage's votes */
+    ring<smem::SLOTS> ballot; /* slot of the stage's votes */
     int first;         /* first query row of the warpgroup */
     unsigned computed; /* tiles of the item whose P V this thread's scope computed */
     int pending;       /* bit u: P V of unit u of the stage before is to be computed */
@@ -79,17 +79,17 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
     DEVICE int vote(int own, int open)
     {
         const int set = SCOPE == 128 ? 0 : w;
-        uint32_t bar = smem_addr(&votes.said_full[slot.at][set]);
-        const int4 *said = (const int4 *)votes.said[slot.at];
-        warp_publish(&votes.said[slot.at][4 * w + base::warp()], own, bar);
+        uint32_t bar = smem_addr(&votes.said_full[ballot.at][set]);
+        const int4 *said = (const int4 *)votes.said[ballot.at];
+        warp_publish(&votes.said[ballot.at][4 * w + base::warp()], own, bar);
         if (open & ~own) {
-            mbar_wait(bar, slot.parity);
+            mbar_wait(bar, ballot.parity);
             int bits = elected_load_or(said + set);
             if (SCOPE == 128)
                 bits |= elected_load_or(said + 1);
             own = uniform(bits);
         }
-        slot.next();
+        ballot.next();
         return own;
     }
 

@@ -216,11 +216,10 @@ static int time_jobs(struct accel_session *s, const struct attn_job *job,
     int                       rc = session_time(s, work, r->rows ? 3 : 2, times, err);
     if (rc)
         return rc;
-    r->copies = job->problem.heads;
     r->attend = times[0];
     r->dense = times[1];
-    session_share(&r->attend, r->copies);
-    session_share(&r->dense, r->copies);
+    session_share(&r->attend, job->problem.heads);
+    session_share(&r->dense, job->problem.heads);
     if (r->rows)
         r->metrics = times[2];
     return 0;
@@ -276,7 +275,7 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     const struct attn_in *x = h->x;
     struct gpu           *g = &s->gpu;
     struct gpu_mark       mark = s->base;
-    struct copied_head    c = {.h = h, .copies = session_copies(s, h->heads, x->nq)}, spare;
+    struct copied_head    c = {.h = h, .copies = session_copies(s, h->heads, x)}, spare;
     struct attn_tensors   last, last_spare;
     struct attn_job       job = {0}, dense = {0}, whole = {0};
     struct session_metrics metrics = {0};
@@ -285,6 +284,7 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     double                dense_plan_ns;
     int                   rc = 0;
 
+    r->copies = c.copies;
     TRY(session_put_head(s, x, h->data, c.copies, true, err));
     mark = gpu_mark(g);
     TRY(take_tensors(s, &c, &spare, err));
@@ -313,7 +313,7 @@ out:
     attn_job_free(&dense);
     attn_job_free(&whole);
     gpu_release(g, mark);
-    return rc;
+    return session_blame(rc, c.copies, err);
 }
 
 static int session_attend(struct accel_session *s, const struct accel_head *h,
@@ -338,8 +338,7 @@ static int measure_ceilings(struct accel_session *s, struct err *err)
     struct ceiling *c = NULL;
     struct gpu_mark mark = gpu_mark(&s->gpu);
     double          matmul[CEILING_SAMPLES], copy[CEILING_SAMPLES];
-    int64_t         peak = s->gpu.bytes_peak; /* of the heads, not of this, */
-    int64_t         id;
+    int64_t         peak = s->gpu.bytes_peak, id, held;
     int             rc = 0;
 
     TRY(ceiling_open(&s->gpu, CEILING_N, CEILING_BYTES, &c, err));
@@ -362,8 +361,8 @@ static int measure_ceilings(struct accel_session *s, struct err *err)
 out:
     ceiling_close(&c);
     gpu_release(&s->gpu, mark);
-    s->gpu.bytes_peak = peak > gpu_bytes_held(&s->gpu) ? peak : gpu_bytes_held(&s->gpu); /* but
-                                                                            * what stays */
+    held = gpu_bytes_held(&s->gpu); /* for heads; the peak is to be theirs, not the product's */
+    s->gpu.bytes_peak = peak > held ? peak : held;
     return rc;
 }
 

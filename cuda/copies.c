@@ -9,13 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-int copies_of(int wanted, int heads, int64_t nq, int sms)
+int copies_of(int wanted, int heads, const struct attn_in *x, int sms, int64_t memory)
 {
     if (wanted > 0)
         return wanted;
-    int64_t rows = ceil_div(nq, ACCEL_TILE);
+    int64_t rows = ceil_div(x->nq, ACCEL_TILE), fit;
     int64_t most = rows > 0 ? ceil_div((int64_t)sms * COPIES_ROWS, rows) : 1;
-    return heads < 1 ? 1 : heads < most ? heads : (int)most;
+    /* operands in 16 bits, and the outputs of two kernels */
+    double bytes = 2.0 * ((double)x->nq * (x->d + 2 * x->dv) + (double)x->nk * (x->d + x->dv));
+    fit = bytes > 0 ? (int64_t)((double)memory / COPIES_SHARE / bytes) : 1;
+    most = fit < most ? fit : most;
+    return heads < 1 || most < 1 ? 1 : heads < most ? heads : (int)most;
 }
 
 /* x, `count` ints, n times over; NULL stays. */

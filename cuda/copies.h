@@ -1,7 +1,7 @@
 /*
- * copies.h - a head several times over, as the heads of one launch. A launch of a real call holds all
- * of its heads: alone, one of a few thousand rows leaves multiprocessors idle at its end and pays
- * every launch's start for itself, and a time of it would be no share of the call's.
+ * copies.h - a head several times over, as the heads of one launch. A launch of a real call holds
+ * all of its heads: alone, one of a few thousand rows leaves multiprocessors idle at its end and
+ * pays every launch's start for itself, and a time of it would be no share of the call's.
  */
 #ifndef LACUNA_COPIES_H
 #define LACUNA_COPIES_H
@@ -13,13 +13,15 @@ extern "C" {
 #include "core/kernel.h"
 #include "cuda/plan.h"
 
-/* How many: `wanted`, or if 0 as many as the call has heads, but no more than give each
- * multiprocessor COPIES_ROWS rows of tiles, from where on more of them change nothing. */
+/* How many of head x: `wanted`, or if 0 as many as the call has heads, but no more than are needed
+ * for COPIES_ROWS rows of tiles on each multiprocessor, from where on more of them change nothing,
+ * nor than fit into a share of `memory` bytes, 1 / COPIES_SHARE. */
 #define COPIES_ROWS 16
-int copies_of(int wanted, int heads, int64_t nq, int sms);
+#define COPIES_SHARE 8
+int copies_of(int wanted, int heads, const struct attn_in *x, int sms, int64_t memory);
 
-/* The lists of h, `n` times one after the other; groups = rows of blocks of one. A single one is h's
- * own, which must outlive it. */
+/* The lists of h, `n` times one after the other; groups = rows of blocks of one. A single one is
+ * h's own, which must outlive it. */
 struct copied_lists {
     struct attn_csr csr;
     void *owned[4];

@@ -41,6 +41,7 @@ static int error_class(cudaError_t status)
 
 int gpu_error(struct err *err, const char *file, int line, const char *call, cudaError_t status)
 {
+    cudaGetLastError(); /* the next launch must not find it again */
     return err_set_at(err, file, line, error_class(status), "%.*s: %s (%s)",
                       (int)strcspn(call, "("), call, cudaGetErrorString(status),
                       cudaGetErrorName(status));

@@ -61,7 +61,7 @@ static int select_locked(struct accel_session *s, const struct select_method *me
     struct select_job job = {0};
     int64_t *ptr = NULL;
     int32_t *col = NULL;
-    int rc = 0, copies = session_copies(s, c->heads, c->x->nq);
+    int rc = 0, copies = session_copies(s, c->heads, c->x);
 
     CU(err, cudaSetDevice(g->device));
     TRY(session_put_head(s, c->x, c->data, copies, false, err));
@@ -83,7 +83,7 @@ out:
     free(col);
     select_job_free(&job);
     gpu_release(g, mark);
-    return rc;
+    return session_blame(rc, copies, err);
 }
 
 int session_select(struct accel_session *s, const struct accel_choice *c, struct mask *m,

@@ -51,10 +51,17 @@ out:
     return rc;
 }
 
-int session_copies(const struct accel_session *s, int heads, int64_t nq)
+int session_copies(const struct accel_session *s, int heads, const struct attn_in *x)
 {
     bool measures = s->options.samples > 0 || s->counters;
-    return copies_of(s->options.copies, measures ? heads : 1, nq, s->gpu.sms);
+    return copies_of(s->options.copies, measures ? heads : 1, x, s->gpu.sms, s->gpu.memory_bytes);
+}
+
+int session_blame(int rc, int copies, struct err *err)
+{
+    if (rc == ERR_NOMEM && copies > 1)
+        err_prefix(err, "%d copies of a head (fewer with --copies)", copies);
+    return rc;
 }
 
 int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, int copies,

@@ -42,9 +42,9 @@ void session_close(struct accel_session **s);
 int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, int copies,
                      bool values, struct err *err);
 
-/* How often a launch holds a head of nq rows of a call of so many heads (copies.h); once where nothing
- * is measured, unless options.copies says otherwise. */
-int session_copies(const struct accel_session *s, int heads, int64_t nq);
+/* How often a launch holds a head of a call of so many heads (copies.h); once where nothing is
+ * measured, unless options.copies says otherwise. */
+int session_copies(const struct accel_session *s, int heads, const struct attn_in *x);
 
 /* Launches that make one sample: on the session's stream, repeatable. */
 struct session_work {
@@ -56,6 +56,9 @@ struct session_work {
  * with the same works; times[n]. */
 int session_time(struct accel_session *s, const struct session_work *work, int n,
                  struct accel_time *times, struct err *err);
+
+/* rc; out of memory, the message says how many copies there were to be. */
+int session_blame(int rc, int copies, struct err *err);
 
 /* The share of one copy in a launch of so many. */
 void session_share(struct accel_time *t, int copies);

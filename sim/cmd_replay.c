@@ -58,7 +58,7 @@ static const struct opt options[] = {
      NULL, 0, "N"},
     {"copies", OPT_INT, AT(copies), "0", 0, 1024, 0, "",
      "With cuda: copies of the head in a timed launch, whose time is divided by their number; 0 = as "
-     "many as the call has heads, but no more than keep the GPU busy. 1 = the head alone.",
+     "many as the trace has query heads, but no more than keep the GPU busy. 1 = the head alone.",
      NULL, 0, "N"},
     {"counters", OPT_BOOL, AT(counters), "0", 0, 1, 0, "",
      "With cuda: read hardware counters of each attention (tensor pipe, bytes of GPU memory) instead "

@@ -56,8 +56,9 @@ out:
 }
 
 /* Nothing where counters were not asked for. */
-static int record_counters(const struct accel_counters *c, struct record *r, struct err *err)
+static int record_counters(const struct accel_result *res, struct record *r, struct err *err)
 {
+    const struct accel_counters *c = &res->counters;
     int rc = 0;
     if (*c->why)
         record_note(r, "counters=%s", c->why);
@@ -66,6 +67,7 @@ static int record_counters(const struct accel_counters *c, struct record *r, str
     TRY(record_metric(r, "tensor_pipe_pct", c->tensor_pipe_pct, err));
     TRY(record_metric(r, "dram_read_bytes", c->dram_read_bytes, err));
     TRY(record_metric(r, "dram_write_bytes", c->dram_write_bytes, err));
+    TRY(record_metric(r, "counter_copies", (double)res->copies, err));
 out:
     return rc;
 }
@@ -89,7 +91,7 @@ static int record_times(const struct run *run, const struct accel_result *res,
                       err));
     if (sel->gpu)
         TRY(record_metric(r, "mask_diff", (double)sel->differs, err));
-    TRY(record_counters(&res->counters, r, err));
+    TRY(record_counters(res, r, err));
     if (!res->attend.samples)
         return rc;
     TRY(record_time(r, "time_attend_ns", &res->attend, err));

@@ -11,35 +11,52 @@ static const int64_t ptr[GROUPS + 1] = {0, 1, 1, BLOCKS};
 static const int32_t col[BLOCKS] = {0, 0, 1, 2}, bits[BLOCKS] = {-1, 1, -1, 0};
 static const uint64_t words[2 * ACCEL_TILE_WORDS];
 
+/* Of 132 multiprocessors with 128 GB, head dim 128. */
+static int copies(int wanted, int heads, int64_t nq, int64_t nk)
+{
+    struct attn_in x = {.nq = nq, .nk = nk, .d = 128, .dv = 128};
+    return copies_of(wanted, heads, &x, 132, INT64_C(1) << 37);
+}
+
 START_TEST(as_many_as_are_asked_for)
 {
-    ck_assert_int_eq(copies_of(5, 32, 4096, 132), 5);
-    ck_assert_int_eq(copies_of(1, 32, 4096, 132), 1);
+    ck_assert_int_eq(copies(5, 32, 4096, 4096), 5);
+    ck_assert_int_eq(copies(1, 32, 4096, 4096), 1);
+    ck_assert_int_eq(copies(100, 32, 1 << 20, 1 << 20), 100);
 }
 END_TEST
 
 START_TEST(as_many_as_the_call_has)
 {
-    ck_assert_int_eq(copies_of(0, 8, 16384, 132), 8); /* 128 rows of tiles each */
-    ck_assert_int_eq(copies_of(0, 32, 300, 132), 32);
-    ck_assert_int_eq(copies_of(0, 0, 300, 132), 1); /* an import that does not say */
+    ck_assert_int_eq(copies(0, 8, 16384, 16384), 8); /* 128 rows of tiles each */
+    ck_assert_int_eq(copies(0, 32, 300, 300), 32);
+    ck_assert_int_eq(copies(0, 0, 300, 300), 1);
 }
 END_TEST
 
 START_TEST(no_more_than_keep_it_busy)
 {
-    ck_assert_int_eq(copies_of(0, 32, 32768, 132), 9);  /* 132 * 16 / 256 */
-    ck_assert_int_eq(copies_of(0, 32, 131072, 132), 3); /* 132 * 16 / 1024 */
-    ck_assert_int_eq(copies_of(0, 32, 1 << 24, 132), 1);
-    ck_assert_int_eq(copies_of(0, 32, 0, 132), 1);
+    ck_assert_int_eq(copies(0, 32, 32768, 32768), 9);   /* 132 * 16 / 256 */
+    ck_assert_int_eq(copies(0, 32, 131072, 131072), 3); /* 132 * 16 / 1024 */
+    ck_assert_int_eq(copies(0, 32, 1 << 24, 1 << 24), 1);
+    ck_assert_int_eq(copies(0, 32, 0, 0), 1);
+}
+END_TEST
+
+START_TEST(no_more_than_fit)
+{
+    struct attn_in x = {.nq = 128, .nk = 1 << 20, .d = 128, .dv = 128}; /* 0.5 GB of keys, values */
+    ck_assert_int_eq(copies_of(0, 32, &x, 132, INT64_C(1) << 37), 31);
+    ck_assert_int_eq(copies_of(0, 32, &x, 132, INT64_C(1) << 34), 3);
+    ck_assert_int_eq(copies_of(0, 32, &x, 132, INT64_C(1) << 30), 1);
 }
 END_TEST
 
 START_TEST(lists_of_each_copy)
 {
     int32_t keys[BLOCKS * ACCEL_TILE];
-    struct accel_head h = {.ptr = ptr, .col = col, .bits = bits, .words = words, .n_bits = 2,
-                           .keys = keys};
+    struct accel_head h = {
+        .ptr = ptr, .col = col, .bits = bits, .words = words, .n_bits = 2, .keys = keys};
     struct copied_lists l;
     struct err err = {0};
 
@@ -105,6 +122,7 @@ Suite *make_suite(void)
     tcase_add_test(tc, as_many_as_are_asked_for);
     tcase_add_test(tc, as_many_as_the_call_has);
     tcase_add_test(tc, no_more_than_keep_it_busy);
+    tcase_add_test(tc, no_more_than_fit);
     tcase_add_test(tc, lists_of_each_copy);
     tcase_add_test(tc, one_copy_is_the_head);
     tcase_add_test(tc, a_plan_of_copies);

@@ -152,7 +152,7 @@ START_TEST(filtered_lists)
     for (int k = 0; k < 24; k++) {
         enum attn_lists lists = k % 2 ? ATTN_64x128 : ATTN_128x64;
         struct attn_problem p = {2, 1, 64, 61 + 237 * (k % 7), 1000 + 333 * k, 0.1, false, lists};
-        struct attn_tile t = {128, k % 2 ? 128 : 64, 1};
+        struct attn_tile t = {128, 128, k % 2 ? 1 : 2};
         struct attn_plan plan;
         int64_t *ptr, of_head = (p.nq + (k % 2 ? 63 : 127)) / (k % 2 ? 64 : 128), found = 0;
         int32_t *col;
