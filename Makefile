@@ -116,6 +116,7 @@ $(BUILD)/build-id: FORCE
 FORCE:
 
 $(BUILD)/tests/test_conform: $(BUILD)/tests/conform.o
+$(BUILD)/tests/test_maskblocks: $(BUILD)/tests/maskblocks.o
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
 $(BUILD)/tests/test_copies: $(BUILD)/cuda/copies.o $(BUILD)/cuda/plan.o
 $(BUILD)/tests/test_plan: $(BUILD)/cuda/plan.o
@@ -247,7 +248,7 @@ endif
 
 $(BUILD)/gpu/lacuna: $(BUILD)/core/main.o $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/checkcu: $(addprefix $(BUILD)/tests/checkcu,.o _select.o _filter.o _metrics.o _blas.o _decoder.o _traces.o) $(CHECKCU) $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/benchcu: $(addprefix $(BUILD)/tests/checkcu,_bench.o _prefill.o) $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/benchcu: $(addprefix $(BUILD)/tests/checkcu,$(patsubst tests/checkcu%.c,%.o,$(wildcard tests/checkcu_bench*.c)) _prefill.o) $(BUILD)/tests/maskblocks.o $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  LINK  $@")

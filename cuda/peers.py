@@ -13,9 +13,11 @@ Needs PyTorch. FlashAttention-3 is measured where a build of it is installed: it
 one split, as its flash_attn_func does; the others get them repeated before the timing. Nothing of
 all this is used by the product: the numbers are a yardstick.
 
-  peers.py [--samples N] [--raw FILE] [--ours LIBRARY] [TEXT]
+  peers.py [--samples N] [--raw FILE] [--ours LIBRARY] [--masks MASKS] [TEXT]
 
-TEXT keeps only cases that contain it. --ours: LIBRARY is build/gpu/libdense.so, which
+TEXT keeps only cases that contain it. --masks: FlexAttention alone, over the 128 x 128 blocks in which
+the masks of a file of `lacuna replay --dump-masks` keep anything, all pairs of each (benchcu --masks
+measures ours; needs h5py). --ours: LIBRARY is build/gpu/libdense.so, which
 `make gpu-bundle` builds; our kernel then takes part in the dense cases. N is for up to 32K tokens; half
 as many samples are taken of 64K and a quarter of 128K.
 """
@@ -185,25 +187,62 @@ def dense(args, matmul):
                 lines(args, text, dense_peers(q, k, v, causal, n, fa3, ours), matmul, flop, rounds)
 
 
-def flex(args, matmul):
+def flex_line(args, matmul, text, keep, d=128):
+    """FlexAttention over keep [heads][blocks][blocks] of 128 x 128 pairs, each of them whole."""
     from torch.nn.attention.flex_attention import BlockMask, flex_attention
+    if args.only and args.only not in text:
+        return
     compiled = torch.compile(flex_attention)
-    n, d, heads = 32768, 128, 16
-    blocks = n // 128
-    q, k, v = tensors(n, d, heads, heads)
+    heads, blocks = keep.shape[:2]
+    q, k, v = tensors(128 * blocks, d, heads, heads)
+    count = keep[None].sum(-1).to(torch.int32)
+    order = torch.argsort(keep[None].to(torch.int8), dim=-1, descending=True, stable=True)
+    none = torch.zeros_like(count)
+    mask = BlockMask.from_kv_blocks(none, order.to(torch.int32), count, order.to(torch.int32),
+                                    BLOCK_SIZE=128)
+    flop = 4 * d * 128 * 128 * float(count.sum())
+    lines(args, text, [("flex-attention", lambda: compiled(q, k, v, block_mask=mask))], matmul, flop,
+          args.samples)
+
+
+def flex(args, matmul):
     for share in (1.0, 0.5, 0.25, 0.1):
-        text = f"hd128 32K list 128x128 {100 * share:.0f}%"
-        if args.only and args.only not in text:
-            continue
-        keep = torch.rand(1, heads, blocks, blocks, device="cuda") < share
-        count = keep.sum(-1).to(torch.int32)
-        order = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
-        none = torch.zeros_like(count)
-        mask = BlockMask.from_kv_blocks(none, order.to(torch.int32), count, order.to(torch.int32),
-                                        BLOCK_SIZE=128)
-        flop = 4 * d * 128 * 128 * float(count.sum())
-        lines(args, text, [("flex-attention", lambda: compiled(q, k, v, block_mask=mask))], matmul,
-              flop, args.samples)
+        keep = torch.rand(16, 256, 256, device="cuda") < share
+        flex_line(args, matmul, f"hd128 32K list 128x128 {100 * share:.0f}%", keep)
+
+
+def real_masks(path, most=16):
+    """(setting, keep [heads][blocks][blocks], causal) of each method with parameters in a file of dumped
+    masks (doc/trace-format.md, section 7), of its first heads: blocks of 128 x 128 with a kept pair."""
+    import h5py
+    import numpy
+    sets = {}
+    with h5py.File(path) as f:
+        for i in range(int(f["cells"].attrs["count"])):
+            cell = f[f"cells/{i // 1000:03d}/{i:06d}"]
+            text = lambda key: (lambda x: x.decode() if isinstance(x, bytes) else str(x))(cell.attrs[key])
+            name = text("method") + (":" + text("params") if text("params") else "")
+            n, bq, bk = (int(cell.attrs[key]) for key in ("nq", "bq", "bk"))
+            if text("form") != "lists" or n != int(cell.attrs["nk"]) or n % 128:
+                print(f"{name}: form {text('form')} of {n} queries, lists of whole blocks are expected")
+                continue
+            row, col = cell["row_ptr"][:], cell["col"][:].astype(numpy.int64)
+            group = numpy.repeat(numpy.arange(len(row) - 1), numpy.diff(row))
+            keep = numpy.zeros((n // 128, n // 128), bool)
+            for dq in range(0, bq, min(bq, 128)):
+                for dk in range(0, bk, min(bk, 128)):
+                    keep[(group * bq + dq) // 128, (col * bk + dk) // 128] = True
+            sets.setdefault((name, n, bool(cell.attrs["causal"])), []).append(keep)
+    for (name, n, causal), keeps in sets.items():
+        yield name, numpy.stack(keeps[:most]), causal
+
+
+def flex_masks(args, matmul):
+    for name, keep, causal in real_masks(args.masks):
+        blocks = keep.shape[1]
+        share = keep.sum() / (len(keep) * (blocks * (blocks + 1) / 2 if causal else blocks * blocks))
+        flex_line(args, matmul, f"hd128 {blocks // 8}K mask 128x128 {100 * share:.1f}% {name}",
+                  torch.from_numpy(keep).cuda())
 
 
 def main():
@@ -211,6 +250,7 @@ def main():
     parser.add_argument("--samples", type=int, default=20)
     parser.add_argument("--raw", type=argparse.FileType("w"))
     parser.add_argument("--ours", metavar="LIBRARY")
+    parser.add_argument("--masks", metavar="MASKS")
     parser.add_argument("only", nargs="?")
     args = parser.parse_args()
     torch.manual_seed(1)
@@ -221,8 +261,11 @@ def main():
     print(f"{'case':28} {'kernel':18} {'median':>13} {'q1':>9} {'q3':>9} {'TFLOP/s':>8} "
           f"{'product':>8} {'ratio':>6} {'l2':>8}")
     with torch.no_grad():
-        dense(args, matmul)
-        flex(args, matmul)
+        if args.masks:
+            flex_masks(args, matmul)
+        else:
+            dense(args, matmul)
+            flex(args, matmul)
 
 
 if __name__ == "__main__":

@@ -157,7 +157,9 @@ int cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct
     TRY(gpu_alloc(g, nq * p->d * 2, &x.out, err));
     TRY(gpu_alloc(g, nq * 4, &x.lse, err));
     struct attn_csr csr = {0};
-    if (cu_has_bits(p->lists)) {
+    if (c->given) {
+        csr = *c->given;
+    } else if (cu_has_bits(p->lists)) {
         TRY(cu_bits_lists(c, &r->tiles, err));
         csr = (struct attn_csr){r->tiles.ptr,
                                 p->lists == ATTN_GATHER ? NULL : r->tiles.col,

@@ -55,6 +55,7 @@ struct cu_case {
     bool                split;
     uint64_t            seed;
     bool                on_device; /* normal data made on the GPU: no comparison possible */
+    const struct attn_csr *given;  /* lists in place of a pattern's, or NULL; must outlive the run */
 };
 
 /* A case on the device. */
