@@ -176,31 +176,37 @@ out:
     return rc;
 }
 
+/* Numbers that only one of two ascending lists has. */
+static int64_t in_one_list(const int32_t *a, int64_t na, const int32_t *b, int64_t nb)
+{
+    int64_t i = 0, j = 0, both = 0;
+    while (i < na && j < nb) {
+        int32_t x = a[i], y = b[j];
+        both += x == y;
+        i += x <= y;
+        j += y <= x;
+    }
+    return na + nb - 2 * both;
+}
+
 /* Tiles of the whole head's lists that a band does not touch, and the other way round. */
 static int compare_tiles(const struct mask *whole, const struct mask *m, int64_t *differs,
                          struct err *err)
 {
+    int32_t *col = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&col, ceil_div(m->nk, whole->bk), sizeof *col, "tiles of a band", err));
     for (int64_t r = m->row0; r < m->row1; r += whole->bq) {
-        struct span s[2];
-        int64_t g = r / whole->bq, a = whole->ptr[g], end = whole->ptr[g + 1], from = 0;
+        int64_t from = whole->ptr[r / whole->bq], to = whole->ptr[r / whole->bq + 1];
         int64_t last = r + whole->bq < m->row1 ? r + whole->bq : m->row1;
-        int64_t n = mask_union_spans(m, r, last, s, err);
-        if (n < 0)
-            return (int)n;
-        for (int64_t i = 0; i < n; i++) {
-            int64_t c = s[i].lo / whole->bk < from ? from : s[i].lo / whole->bk;
-            from = ceil_div(s[i].hi, whole->bk);
-            for (; c < from; c++) {
-                for (; a < end && whole->col[a] < c; a++)
-                    ++*differs;
-                bool here = a < end && whole->col[a] == c;
-                *differs += !here;
-                a += here;
-            }
-        }
-        *differs += end - a;
+        int64_t n = mask_union_tiles(m, r, last, whole->bk, col, err);
+        TRY(n < 0 ? (int)n : 0);
+        *differs += in_one_list(whole->col + from, to - from, col, n);
     }
-    return 0;
+out:
+    free(col);
+    return rc;
 }
 
 /* One chunk's mask as the GPU chose it. */

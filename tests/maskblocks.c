@@ -55,28 +55,6 @@ out:
     return rc;
 }
 
-/* Blocks of bk keys that rows [r0, r1) touch, ascending, to col; their number, or an error. */
-static int64_t touched(const struct mask *m, int64_t r0, int64_t r1, int bk, int32_t *col,
-                       struct err *err)
-{
-    struct span *spans = NULL;
-    int64_t n, from = 0, count = 0;
-    int rc = 0;
-
-    TRY(mem_alloc(&spans, mask_union_max(m, r0, r1), sizeof *spans, "kept keys", err));
-    n = mask_union_spans(m, r0, r1, spans, err);
-    TRY(n < 0 ? (int)n : 0);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t c = spans[i].lo / bk;
-        for (c = c < from ? from : c; c < ceil_div(spans[i].hi, bk); c++)
-            col[count++] = (int32_t)c;
-        from = c;
-    }
-out:
-    free(spans);
-    return rc ? rc : count;
-}
-
 int mask_blocks(const struct maskfile *f, const struct mask_set *s, int bq, int bk, int64_t **ptr,
                 int32_t **col, double *share, struct err *err)
 {
@@ -92,7 +70,7 @@ int mask_blocks(const struct maskfile *f, const struct mask_set *s, int bq, int 
         TRY(maskfile_read(f, s->cells[h], &m, err));
         for (int64_t g = 0; g < groups; g++) {
             int64_t end = (g + 1) * bq < s->nq ? (g + 1) * bq : s->nq;
-            int64_t n = touched(&m, g * bq, end, bk, *col + at, err);
+            int64_t n = mask_union_tiles(&m, g * bq, end, bk, *col + at, err);
             TRY(n < 0 ? (int)n : 0);
             (*ptr)[h * groups + g] = at;
             at += n;
