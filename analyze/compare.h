@@ -21,8 +21,8 @@ struct compare_result {
     double worst_rel, worst_abs;    /* largest differences of metrics that both have */
 };
 
-/* Times of the host and of a GPU differ from run to run: names that are never compared unless
- * asked for. */
+/* Times of the host and of a GPU, and hardware counters, differ from run to run: names that are never
+ * compared unless asked for. */
 bool compare_is_time(const char *metric);
 
 /* Compare; every difference is a row of *out (columns: cell, what, a, b, difference, relative). */

@@ -17,8 +17,7 @@ const char *const capture_dtypes[] = {"model", STORED_TYPES, NULL};
 
 enum dtype stored_type(int index, enum dtype native)
 {
-    static const enum dtype types[] = {DT_BF16, DT_F16, DT_F32, DT_BF16, DT_F16, DT_F32};
-    return index ? types[index - 1] : native;
+    return index ? dtype_from_name(capture_dtypes[index]) : native;
 }
 
 int capture_choose(const char *list, int64_t n, const char *option, bool **flags, int64_t *count,

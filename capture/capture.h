@@ -25,7 +25,8 @@ struct capture_opts {
     double shift, guidance;
 };
 
-/* Values of --dtype of capture and import, behind a word for the type that is there (index 0). */
+/* Values of --dtype of capture and import, as dtype_from_name() reads them, behind a word for the type
+ * that is there (index 0). */
 #define STORED_TYPES "bf16", "f16", "f32", "bfloat16", "float16", "float32"
 extern const char *const capture_dtypes[];
 

@@ -209,7 +209,7 @@ int gpu_put_as(struct gpu *g, enum dtype type, const float *x, int64_t n, int co
     void *narrow = NULL;
     char *dev = NULL;
     int rc = 0;
-    TRY(mem_alloc(&narrow, bytes, 1, dtype_name(type), err));
+    TRY(mem_alloc(&narrow, n, dtype_size(type), dtype_name(type), err));
     dtype_from_f32(type, x, narrow, n);
     TRY(gpu_alloc(g, bytes * copies, &dev, err));
     TRY(gpu_put(g, dev, narrow, bytes, err));
