@@ -266,9 +266,9 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
     DEVICE void finish_values(bool none, const ring<STAGES> &of)
     {
         if (UNITS > 1 && pending == 3)
-            finish_pending<(UNITS > 1 ? 3 : 1)>(of);
+            finish_pending<3>(of);
         else if (UNITS > 1 && pending == 2)
-            finish_pending<(UNITS > 1 ? 2 : 1)>(of);
+            finish_pending<2>(of);
         else if (pending)
             finish_pending<1>(of);
         else if (!none)
@@ -323,9 +323,9 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
                 else if (UNITS == 1 || pending == 1)
                     stage<1>(i == 0, i == n - 1, before);
                 else if (pending == 2)
-                    stage<(UNITS > 1 ? 2 : 1)>(i == 0, i == n - 1, before);
+                    stage<2>(i == 0, i == n - 1, before);
                 else
-                    stage<(UNITS > 1 ? 3 : 1)>(i == 0, i == n - 1, before);
+                    stage<3>(i == 0, i == n - 1, before);
                 before = kv;
                 kv.next();
             }
