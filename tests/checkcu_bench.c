@@ -115,8 +115,8 @@ static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, char 
         } else if (argv[i][0] == '-') {
             return err_set(err, ERR_USAGE,
                            "'%s' is no option, or lacks a value; there are --samples N, "
-                           "--raw FILE, --masks FILE, --prefill MODEL PROMPT TOKENS, --events, --cold, --single "
-                           "and --all",
+                           "--raw FILE, --masks FILE, --prefill MODEL PROMPT TOKENS, --events, "
+                           "--cold, --single and --all",
                            argv[i]);
         } else {
             b->only = argv[i];

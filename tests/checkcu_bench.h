@@ -11,8 +11,6 @@
 
 #include <stdio.h>
 
-#define SPAN_NS 10e6 /* a sample lasts at least so long */
-
 enum { MAX_WORKS = 16, MAX_SAMPLES = 256 };
 
 struct bench {
@@ -66,6 +64,9 @@ double bench_rate_over(const struct series *one, double flop, const struct serie
 
 /* Was a line asked for? */
 bool bench_is_wanted(const struct bench *b, const char *text, const char *kernel);
+
+/* Is this one of the kernels that this GPU is measured with? */
+bool bench_uses(const struct bench *b, const struct attn_kernel *k);
 
 /* q, k, v of n tokens on the device, normal data. */
 struct cu_case bench_case(int d, int64_t n, int heads, int kv, bool causal, enum attn_lists lists,

@@ -10,6 +10,11 @@ bool bench_is_wanted(const struct bench *b, const char *text, const char *kernel
     return !b->only || strstr(text, b->only) || strstr(kernel, b->only);
 }
 
+bool bench_uses(const struct bench *b, const struct attn_kernel *k)
+{
+    return b->gpu.sm == 90 ? k->sm == 90 || b->all : k->sm != 90;
+}
+
 static double flop_of(const struct cu_run *r)
 {
     return r->c.problem.lists == ATTN_DENSE ? cu_flop_dense(&r->c.problem) : cu_flop_blocks(r);
@@ -122,7 +127,7 @@ static int list_lines(struct bench *b, int d, struct cu_run *dense, struct err *
     int  rc = 0;
     for (const struct attn_kernel *k = attn_kernels; k->name; k++)
         for (size_t i = 0; i < sizeof densities / sizeof *densities && k->lists; i++) {
-            if (k->d != d || cu_has_bits(k->lists) || (k->sm != 90 && !b->all && b->gpu.sm == 90))
+            if (k->d != d || cu_has_bits(k->lists) || !bench_uses(b, k))
                 continue;
             struct cu_case c = bench_case(d, 32768, 16, 16, false, k->lists, k->name);
             c.density = densities[i];
@@ -190,7 +195,7 @@ int bench_bits(struct bench *b, struct err *err)
     int  rc = 0;
     for (const struct attn_kernel *k = attn_kernels; k->name; k++)
         for (size_t i = 0; i < sizeof masks / sizeof *masks && cu_has_bits(k->lists); i++) {
-            if (k->sm != 90 && !b->all && b->gpu.sm == 90)
+            if (!bench_uses(b, k))
                 continue;
             bool           band = masks[i].bits == BITS_BAND;
             int            heads = band ? 16 : 2;

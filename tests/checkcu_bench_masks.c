@@ -44,8 +44,7 @@ static int mask_set_lines(struct bench *b, const struct maskfile *f, const struc
              s->method, (long long)s->nq, (long long)s->nk);
     TRY(cu_run_init(&b->gpu, &c, &dense, err));
     for (const struct attn_kernel *k = attn_kernels; k->name; k++)
-        if (k->d == d && k->lists && !cu_has_bits(k->lists) && k->sm <= b->gpu.sm &&
-            (k->sm == 90 || b->all || b->gpu.sm != 90))
+        if (k->d == d && k->lists && !cu_has_bits(k->lists) && bench_uses(b, k))
             TRY(mask_line(b, f, s, k, &dense, err));
 out:
     if (dense.kernel)

@@ -8,6 +8,8 @@
 #include <math.h>
 #include <string.h>
 
+#define SPAN_NS 10e6 /* a sample lasts at least so long */
+
 void bench_raw(struct bench *b, const char *name, const struct series *s, double flop)
 {
     if (!b->raw)
