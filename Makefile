@@ -192,10 +192,12 @@ demo-run:
 # ---- tests ----------------------------------------------------------------------------------
 
 .PHONY: check check-unit check-cli check-san
+# One after the other whatever -j says: check-san and check-fuzz build the same sanitised library.
 check: deps
 	@$(MAKE) --no-print-directory -j2 all tests
 	@$(MAKE) --no-print-directory check-sources check-unit check-cli
-	@$(MAKE) --no-print-directory check-san check-fuzz
+	@$(MAKE) --no-print-directory check-san
+	@$(MAKE) --no-print-directory check-fuzz
 
 check-unit: all tests
 	@LACUNA=$(BUILD)/lacuna sh tests/run.sh $(TESTS)
