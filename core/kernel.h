@@ -40,6 +40,13 @@ struct accel_filter {
     bool keep_denominator; /* skipped tiles count in the normaliser */
 };
 
+/* Query heads, and heads of keys and values of which each serves as many of them. Of a call in the
+ * trace: for accel_options.copies; 0, 0 is as 1, 1. Of a launch: copies of one head and of its keys
+ * and values. */
+struct accel_heads {
+    int q, kv;
+};
+
 /* Attention of one head. A block list has, for each group of bq query rows, the blocks
  * col[ptr[g] .. ptr[g + 1]) of bk keys, ascending, unique and each with an allowed pair; ptr NULL =
  * every allowed pair. With `bits`, blocks are of ACCEL_TILE x ACCEL_TILE pairs, and of block i only
@@ -51,7 +58,7 @@ struct accel_filter {
 struct accel_head {
     const struct attn_in *x;
     uint64_t data; /* calls in a row with the same number, not 0, have the same q, k, v */
-    int heads;     /* of the call, query heads in the trace: for accel_options.copies */
+    struct accel_heads call;
     int bq, bk;
     const int64_t *ptr;
     const int32_t *col;
@@ -104,7 +111,7 @@ struct accel_result {
     double host_plan_ns;             /* wall time on the host of planning the launch from the lists,
                                       * a copy's share */
     struct accel_counters counters;  /* with accel_options.counters */
-    int copies;                      /* of the head in a launch of `attend` and `dense` */
+    struct accel_heads copies;       /* of the head in a launch of `attend` and `dense` */
     char kernel[64], dense_kernel[64];
 };
 
@@ -130,7 +137,7 @@ struct accel_choice {
     uint64_t seed;
     const struct attn_in *x;
     uint64_t data;            /* as in accel_head */
-    int heads;                /* as in accel_head */
+    struct accel_heads call;  /* as in accel_head */
     const struct mask *shape; /* the reference's mask over the whole head where it is a band */
 };
 
@@ -141,7 +148,9 @@ struct accel_options {
     int local_rank; /* picks the GPU */
     int samples;    /* timed launches of each kernel; 0 = none */
     int copies;     /* of the head in a timed launch of attention or of a selection; 0 = as many as
-                     * its call has heads, but no more than keep the GPU busy */
+                     * its call has heads, but no more than keep the GPU busy. As many of them share
+                     * keys and values as of the call's heads, or fewer where that does not divide
+                     * them */
     bool l2_cold;   /* overwrite L2 before every sample */
     bool events;    /* CUDA events although CUPTI is there */
     bool counters;  /* read hardware counters; nothing is timed then */

@@ -78,14 +78,14 @@ out:
 /* Tensors of the copies of a head, as heads of one problem. */
 struct copied_head {
     const struct accel_head *h;
-    int                      copies;
+    struct accel_heads       copies;
     struct attn_tensors      t;
 };
 
 static struct attn_problem problem_of(const struct copied_head *c)
 {
     const struct attn_in *x = c->h->x;
-    return (struct attn_problem){c->copies, c->copies, x->d, x->nq, x->nk, x->scale, x->causal,
+    return (struct attn_problem){c->copies.q, c->copies.kv, x->d, x->nq, x->nk, x->scale, x->causal,
                                  ATTN_DENSE};
 }
 
@@ -93,8 +93,8 @@ static struct attn_problem problem_of(const struct copied_head *c)
 static struct attn_tensors last_of(const struct copied_head *c)
 {
     const struct attn_in *x = c->h->x;
-    int64_t               before = c->copies - 1, q = before * x->nq * x->d * 2;
-    int64_t               k = before * x->nk * x->d * 2;
+    int64_t               before = c->copies.q - 1, q = before * x->nq * x->d * 2;
+    int64_t               k = (c->copies.kv - 1) * x->nk * x->d * 2;
     return (struct attn_tensors){(const char *)c->t.q + q, (const char *)c->t.k + k,
                                  (const char *)c->t.v + k, (char *)c->t.out + q,
                                  c->t.lse + before * x->nq};
@@ -120,12 +120,12 @@ static int make_job(struct accel_session *s, const struct copied_head *c, bool d
                                 : ATTN_128x128;
     TRY(attn_kernel_find(&p, s->gpu.sm, NULL, &k, err));
     if (!dense && h->ptr)
-        TRY(copied_lists_make(h, ceil_div(p.nq, attn_block_rows(p.lists, &k->tile)), c->copies,
-                              &lists, err));
+        TRY(copied_lists_make(h, ceil_div(p.nq, attn_block_rows(p.lists, &k->tile)),
+                              c->copies.q, &lists, err));
     double since = clock_ns();
     TRY(attn_plan_make(&p, &k->tile, dense ? NULL : &lists.csr, s->gpu.sms, true, &plan, err));
-    *plan_ns = (clock_ns() - since) / c->copies;
-    *pairs = plan.blocks / c->copies * attn_block_rows(p.lists, &k->tile) *
+    *plan_ns = (clock_ns() - since) / c->copies.q;
+    *pairs = plan.blocks / c->copies.q * attn_block_rows(p.lists, &k->tile) *
              attn_block_keys(p.lists, &k->tile);
     TRY(attn_job_init(&s->gpu, &p, k, &plan, &c->t, job, err));
 out:
@@ -150,12 +150,12 @@ static int make_filter_job(struct accel_session *s, const struct copied_head *c,
     if (!*kernel)
         FAIL(err, ERR_RUN, "%s", why);
     p.lists = (*kernel)->kernel.lists;
-    TRY(copied_lists_make(h, ceil_div(p.nq, h->filter->bq), c->copies, &lists, err));
+    TRY(copied_lists_make(h, ceil_div(p.nq, h->filter->bq), c->copies.q, &lists, err));
     double since = clock_ns();
     TRY(attn_plan_filtered(&p, &(*kernel)->kernel.tile, &lists.csr, h->filter->tail, s->gpu.sms,
                            &plan, err));
-    *plan_ns = (clock_ns() - since) / c->copies;
-    *blocks = plan.blocks / c->copies;
+    *plan_ns = (clock_ns() - since) / c->copies.q;
+    *blocks = plan.blocks / c->copies.q;
     TRY(filter_job_init(&s->gpu, &p, *kernel, &plan, h->filter, &c->t, job, err));
 out:
     attn_plan_free(&plan);
@@ -170,7 +170,7 @@ static int make_whole_job(struct accel_session *s, const struct accel_head *h,
 {
     struct accel_filter         counts_all = *h->filter;
     struct accel_head           whole = *h;
-    struct copied_head          one = {&whole, 1, *spare};
+    struct copied_head          one = {&whole, {1, 1}, *spare};
     const struct filter_kernel *kernel;
     int64_t                     blocks;
     double                      plan_ns;
@@ -229,7 +229,7 @@ static int time_jobs(struct accel_session *s, const struct attn_job *job,
 static int take_tensors(struct accel_session *s, struct copied_head *c, struct copied_head *spare,
                         struct err *err)
 {
-    int64_t rows = c->copies * c->h->x->nq;
+    int64_t rows = c->copies.q * c->h->x->nq;
     int     rc = 0;
     c->t = (struct attn_tensors){.q = s->head.q, .k = s->head.k, .v = s->head.v};
     TRY(gpu_alloc(&s->gpu, rows * c->h->x->d * 2, &c->t.out, err));
@@ -275,7 +275,7 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     const struct attn_in *x = h->x;
     struct gpu           *g = &s->gpu;
     struct gpu_mark       mark = s->base;
-    struct copied_head    c = {.h = h, .copies = session_copies(s, h->heads, x)}, spare;
+    struct copied_head    c = {.h = h, .copies = session_copies(s, h->call, x)}, spare;
     struct attn_tensors   last, last_spare;
     struct attn_job       job = {0}, dense = {0}, whole = {0};
     struct session_metrics metrics = {0};
@@ -313,7 +313,7 @@ out:
     attn_job_free(&dense);
     attn_job_free(&whole);
     gpu_release(g, mark);
-    return session_blame(rc, c.copies, err);
+    return session_blame(rc, c.copies.q, err);
 }
 
 static int session_attend(struct accel_session *s, const struct accel_head *h,

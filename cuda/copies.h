@@ -15,10 +15,13 @@ extern "C" {
 
 /* How many of head x: `wanted`, or if 0 as many as the call has heads, but no more than are needed
  * for COPIES_ROWS rows of tiles on each multiprocessor, from where on more of them change nothing,
- * nor than fit into a share of `memory` bytes, 1 / COPIES_SHARE. */
+ * nor than fit into a share of `memory` bytes, 1 / COPIES_SHARE. Above the size of a group, the
+ * query heads that share keys and values, only whole groups. Where the number wanted does not
+ * consist of groups, those of the launch are the largest that divide it and are no larger. */
 #define COPIES_ROWS 16
 #define COPIES_SHARE 8
-int copies_of(int wanted, int heads, const struct attn_in *x, int sms, int64_t memory);
+struct accel_heads copies_of(int wanted, struct accel_heads call, const struct attn_in *x, int sms,
+                             int64_t memory);
 
 /* The lists of h, `n` times one after the other; groups = rows of blocks of one. A single one is
  * h's own, which must outlive it. */

@@ -191,7 +191,7 @@ static int map_locked(struct accel_session *s, const struct attn_in *x, struct a
     struct metrics_pass pass = {0};
     int rc = 0;
 
-    TRY(session_put_head(s, x, m->data, 1, !m->lse, err));
+    TRY(session_put_head(s, x, m->data, (struct accel_heads){1, 1}, !m->lse, err));
     mark = gpu_mark(g);
     t = (struct attn_tensors){.q = s->head.q, .k = s->head.k, .v = s->head.v};
     if (m->lse)

@@ -37,16 +37,17 @@ static int launch(struct gpu *g, const void *job, struct err *err)
 
 /* Time of the selection, for copies of the head as heads of one problem. */
 static int time_copies(struct accel_session *s, const struct select_method *method,
-                       struct select_problem p, int copies, struct accel_time *time,
+                       struct select_problem p, struct accel_heads copies, struct accel_time *time,
                        struct err *err)
 {
     struct select_job job = {0};
     struct session_work work = {launch, &job};
     int rc = 0;
-    p.heads = p.kv_heads = copies;
+    p.heads = copies.q;
+    p.kv_heads = copies.kv;
     TRY(select_job_init(&s->gpu, method, &p, &job, err));
     TRY(session_time(s, &work, 1, time, err));
-    session_share(time, copies);
+    session_share(time, copies.q);
 out:
     select_job_free(&job);
     return rc;
@@ -61,7 +62,8 @@ static int select_locked(struct accel_session *s, const struct select_method *me
     struct select_job job = {0};
     int64_t *ptr = NULL;
     int32_t *col = NULL;
-    int rc = 0, copies = session_copies(s, c->heads, c->x);
+    struct accel_heads copies = session_copies(s, c->call, c->x);
+    int rc = 0;
 
     CU(err, cudaSetDevice(g->device));
     TRY(session_put_head(s, c->x, c->data, copies, false, err));
@@ -83,7 +85,7 @@ out:
     free(col);
     select_job_free(&job);
     gpu_release(g, mark);
-    return session_blame(rc, copies, err);
+    return session_blame(rc, copies.q, err);
 }
 
 int session_select(struct accel_session *s, const struct accel_choice *c, struct mask *m,

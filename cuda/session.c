@@ -51,10 +51,12 @@ out:
     return rc;
 }
 
-int session_copies(const struct accel_session *s, int heads, const struct attn_in *x)
+struct accel_heads session_copies(const struct accel_session *s, struct accel_heads call,
+                                  const struct attn_in *x)
 {
     bool measures = s->options.samples > 0 || s->counters;
-    return copies_of(s->options.copies, measures ? heads : 1, x, s->gpu.sms, s->gpu.memory_bytes);
+    int wanted = s->options.copies || measures ? s->options.copies : 1;
+    return copies_of(wanted, call, x, s->gpu.sms, s->gpu.memory_bytes);
 }
 
 int session_blame(int rc, int copies, struct err *err)
@@ -64,20 +66,20 @@ int session_blame(int rc, int copies, struct err *err)
     return rc;
 }
 
-int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, int copies,
-                     bool values, struct err *err)
+int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data,
+                     struct accel_heads copies, bool values, struct err *err)
 {
     struct session_head *h = &s->head;
     int rc = 0;
-    if (!data || h->data != data || h->copies < copies) {
+    if (!data || h->data != data || h->copies.q < copies.q || h->copies.kv < copies.kv) {
         *h = (struct session_head){.copies = copies};
         gpu_release(&s->gpu, s->base);
-        TRY(gpu_put_as(&s->gpu, DT_BF16, x->q, x->nq * x->d, copies, &h->q, err));
-        TRY(gpu_put_as(&s->gpu, DT_BF16, x->k, x->nk * x->d, copies, &h->k, err));
+        TRY(gpu_put_as(&s->gpu, DT_BF16, x->q, x->nq * x->d, copies.q, &h->q, err));
+        TRY(gpu_put_as(&s->gpu, DT_BF16, x->k, x->nk * x->d, copies.kv, &h->k, err));
         h->data = data;
     }
     if (values && !h->v)
-        TRY(gpu_put_as(&s->gpu, DT_BF16, x->v, x->nk * x->dv, h->copies, &h->v, err));
+        TRY(gpu_put_as(&s->gpu, DT_BF16, x->v, x->nk * x->dv, h->copies.kv, &h->v, err));
 out:
     if (rc)
         *h = (struct session_head){0};

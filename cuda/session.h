@@ -24,9 +24,9 @@ struct accel_session {
     void *flush;                    /* twice the L2, overwritten with l2_cold */
     struct gpu_mark base;           /* the arena below the head */
     struct session_head {
-        uint64_t data;         /* 0: no head is there */
-        int copies;            /* one after the other, each in q, k and v */
-        const void *q, *k, *v; /* bf16; v NULL until it is asked for */
+        uint64_t data;             /* 0: no head is there */
+        struct accel_heads copies; /* one after the other */
+        const void *q, *k, *v;     /* bf16; v NULL until it is asked for */
     } head;
     double matmul_tflops, copy_tbs; /* NAN until measured */
 };
@@ -39,12 +39,13 @@ void session_close(struct accel_session **s);
  * before had the same `data`, not 0, they are there already. They lie at the bottom of the arena, so
  * nothing else may be in it; valid until the next call. After an error the arena is to be released
  * to s->base. */
-int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, int copies,
-                     bool values, struct err *err);
+int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data,
+                     struct accel_heads copies, bool values, struct err *err);
 
-/* How often a launch holds a head of a call of so many heads (copies.h); once where nothing is
- * measured, unless options.copies says otherwise. */
-int session_copies(const struct accel_session *s, int heads, const struct attn_in *x);
+/* How often a launch holds a head of such a call (copies.h); once where nothing is measured, unless
+ * options.copies says otherwise. */
+struct accel_heads session_copies(const struct accel_session *s, struct accel_heads call,
+                                  const struct attn_in *x);
 
 /* Launches that make one sample: on the session's stream, repeatable. */
 struct session_work {

@@ -67,7 +67,8 @@ static int record_counters(const struct accel_result *res, struct record *r, str
     TRY(record_metric(r, "tensor_pipe_pct", c->tensor_pipe_pct, err));
     TRY(record_metric(r, "dram_read_bytes", c->dram_read_bytes, err));
     TRY(record_metric(r, "dram_write_bytes", c->dram_write_bytes, err));
-    TRY(record_metric(r, "counter_copies", (double)res->copies, err));
+    TRY(record_metric(r, "counter_copies", (double)res->copies.q, err));
+    TRY(record_metric(r, "counter_copies_kv", (double)res->copies.kv, err));
 out:
     return rc;
 }
@@ -99,7 +100,8 @@ static int record_times(const struct run *run, const struct accel_result *res,
     if (res->rows)
         TRY(record_time(r, "time_metrics_ns", &res->metrics, err));
     TRY(record_metric(r, "samples", (double)res->attend.samples, err));
-    TRY(record_metric(r, "copies", (double)res->copies, err));
+    TRY(record_metric(r, "copies", (double)res->copies.q, err));
+    TRY(record_metric(r, "copies_kv", (double)res->copies.kv, err));
     TRY(record_metric(r, "speed_exec", 4e-3 * x->d * (double)res->pairs_exec / res->attend.median,
                       err));
     if (sel->none || sel->gpu)
@@ -247,7 +249,7 @@ static int select_on_accel(struct run *run, const void *params, struct method_ct
                              ctx->seed,
                              &run->in->x,
                              data,
-                             run->in->n_heads,
+                             {run->in->n_heads, run->in->n_kv_heads},
                              whole_band(masks, n, &band) ? &band : NULL};
     char why[160] = "the back end does not select";
     int rc = ctx->accel->select ? ctx->accel->select(ctx->session, &c, &whole, &sel->time, why, err)
@@ -302,7 +304,8 @@ int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, st
     struct accel_result res = {0};
     struct selected sel = {.none = strcmp(run->method->name, "dense") == 0};
     struct accel_filter filter;
-    struct accel_head head = {.x = x, .data = data, .heads = run->in->n_heads};
+    struct accel_head head = {
+        .x = x, .data = data, .call = {run->in->n_heads, run->in->n_kv_heads}};
     struct mask *masks = NULL;
     char why[160] = "the method's own arithmetic has no CUDA kernel";
     bool own = run_own_arithmetic(run);

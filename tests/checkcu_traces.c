@@ -457,7 +457,7 @@ void check_same(const char *a, const char *b, int64_t *n_checks, int64_t *n_fail
 
 void check_traces(int n, char *const *paths, int64_t *n_checks, int64_t *n_failures)
 {
-    const struct accel_options o = {.copies = 2}; /* results are those of the last */
+    const struct accel_options o = {.copies = 6}; /* results are those of the last */
     struct pass p = {.lock = PTHREAD_MUTEX_INITIALIZER};
     struct err err = {0};
     int rc = 0;

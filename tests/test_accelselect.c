@@ -50,8 +50,9 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
     r->attend = (struct accel_time){300, 290, 310, 5};
     r->dense = (struct accel_time){1200, 1190, 1210, 5};
     r->pairs_exec = 1;
-    r->copies = 7;
-    ck_assert_int_eq(h->heads, s->in->n_heads);
+    r->copies = (struct accel_heads){8, 4};
+    ck_assert_int_eq(h->call.q, s->in->n_heads);
+    ck_assert_int_eq(h->call.kv, s->in->n_kv_heads);
     mask_free(&m);
     attn_release(&ops);
     return 0;
@@ -109,7 +110,8 @@ static int select_head(struct accel_session *s, const struct accel_choice *c, st
 {
     struct mask own = {0};
     ck_assert_uint_ne(c->data, 0);
-    ck_assert_int_eq(c->heads, s->in->n_heads);
+    ck_assert_int_eq(c->call.q, s->in->n_heads);
+    ck_assert_int_eq(c->call.kv, s->in->n_kv_heads);
     s->data = c->data;
     s->selections++;
     *time = (struct accel_time){100, 90, 110, 5};
@@ -154,6 +156,7 @@ static void make_head(struct sim_head *h)
         x[i] = (float)(2 * sin(0.37 * (double)i + (double)(i % 97)) + cos(0.013 * (double)(i / D)));
     struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, true);
     in.n_heads = 12; /* of a call */
+    in.n_kv_heads = 3;
     assert_ok(sim_head_init(h, &in, PREC_F64, &err), &err);
     free(x);
 }
@@ -196,8 +199,10 @@ START_TEST(same_mask_and_total_time)
     ck_assert_double_eq(record_get(&r, "time_select_ns"), 100);
     ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
     ck_assert_double_eq(record_get(&r, "select_share"), 0.25);
-    ck_assert_double_eq(record_get(&r, "copies"), 7);
-    ck_assert_double_eq(record_get(&r, "counter_copies"), 7);
+    ck_assert_double_eq(record_get(&r, "copies"), 8);
+    ck_assert_double_eq(record_get(&r, "copies_kv"), 4);
+    ck_assert_double_eq(record_get(&r, "counter_copies"), 8);
+    ck_assert_double_eq(record_get(&r, "counter_copies_kv"), 4);
     ck_assert_double_eq(record_get(&r, "speedup"), 3);
     record_free(&r);
     record_free(&cpu);

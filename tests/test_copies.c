@@ -11,11 +11,26 @@ static const int64_t ptr[GROUPS + 1] = {0, 1, 1, BLOCKS};
 static const int32_t col[BLOCKS] = {0, 0, 1, 2}, bits[BLOCKS] = {-1, 1, -1, 0};
 static const uint64_t words[2 * ACCEL_TILE_WORDS];
 
-/* Of 132 multiprocessors with 128 GB, head dim 128. */
-static int copies(int wanted, int heads, int64_t nq, int64_t nk)
+/* Of 132 multiprocessors, head dim 128. */
+static struct accel_heads copies_in(int64_t memory, int wanted, int heads, int kv, int64_t nq,
+                                    int64_t nk)
 {
     struct attn_in x = {.nq = nq, .nk = nk, .d = 128, .dv = 128};
-    return copies_of(wanted, heads, &x, 132, INT64_C(1) << 37);
+    return copies_of(wanted, (struct accel_heads){heads, kv}, &x, 132, memory);
+}
+
+/* With 128 GB, of heads with keys and values of their own. */
+static int copies(int wanted, int heads, int64_t nq, int64_t nk)
+{
+    struct accel_heads n = copies_in(INT64_C(1) << 37, wanted, heads, heads, nq, nk);
+    ck_assert_int_eq(n.kv, n.q);
+    return n.q;
+}
+
+static void assert_copies(struct accel_heads n, int q, int kv)
+{
+    ck_assert_int_eq(n.q, q);
+    ck_assert_int_eq(n.kv, kv);
 }
 
 START_TEST(as_many_as_are_asked_for)
@@ -45,10 +60,30 @@ END_TEST
 
 START_TEST(no_more_than_fit)
 {
-    struct attn_in x = {.nq = 128, .nk = 1 << 20, .d = 128, .dv = 128}; /* 0.5 GB of keys, values */
-    ck_assert_int_eq(copies_of(0, 32, &x, 132, INT64_C(1) << 37), 31);
-    ck_assert_int_eq(copies_of(0, 32, &x, 132, INT64_C(1) << 34), 3);
-    ck_assert_int_eq(copies_of(0, 32, &x, 132, INT64_C(1) << 30), 1);
+    const int64_t k = 1 << 20; /* 0.5 GB of keys, values */
+    assert_copies(copies_in(INT64_C(1) << 37, 0, 32, 32, 128, k), 31, 31);
+    assert_copies(copies_in(INT64_C(1) << 34, 0, 32, 32, 128, k), 3, 3);
+    assert_copies(copies_in(INT64_C(1) << 30, 0, 32, 32, 128, k), 1, 1);
+    assert_copies(copies_in(INT64_C(1) << 34, 0, 32, 8, 128, k), 12, 3);
+    assert_copies(copies_in(INT64_C(1) << 32, 0, 32, 8, 128, k), 1, 1);
+    assert_copies(copies_in(0, 0, 32, 32, 128, k), 1, 1);
+}
+END_TEST
+
+/* Keys and values are read once per group in a call. */
+START_TEST(groups_share_keys)
+{
+    const int64_t all = INT64_C(1) << 37, n = 16384;
+    assert_copies(copies_in(all, 0, 8, 2, n, n), 8, 2);
+    assert_copies(copies_in(all, 0, 64, 8, n, n), 16, 2);        /* 17 keep it busy */
+    assert_copies(copies_in(all, 0, 64, 8, 131072, n), 3, 1);    /* part of a group */
+    assert_copies(copies_in(all, 0, 28, 4, 2 * n, 2 * n), 7, 1); /* 9 do */
+    assert_copies(copies_in(all, 3, 8, 2, n, n), 3, 1);
+    assert_copies(copies_in(all, 6, 8, 2, n, n), 6, 2); /* 4 does not divide them, 3 does */
+    assert_copies(copies_in(all, 7, 8, 2, n, n), 7, 7);
+    assert_copies(copies_in(all, 1, 8, 2, n, n), 1, 1);
+    assert_copies(copies_in(all, 0, 0, 0, n, n), 1, 1);
+    assert_copies(copies_in(all, 5, 0, 0, n, n), 5, 5);
 }
 END_TEST
 
@@ -123,6 +158,7 @@ Suite *make_suite(void)
     tcase_add_test(tc, as_many_as_the_call_has);
     tcase_add_test(tc, no_more_than_keep_it_busy);
     tcase_add_test(tc, no_more_than_fit);
+    tcase_add_test(tc, groups_share_keys);
     tcase_add_test(tc, lists_of_each_copy);
     tcase_add_test(tc, one_copy_is_the_head);
     tcase_add_test(tc, a_plan_of_copies);
