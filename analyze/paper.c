@@ -1,185 +1,17 @@
 /*
- * paper.c - each printed number that a rule of paper.def knows is looked up in the records.
- *
- * The verdict never claims more than the data: a number is judged ("agrees" within PAPER_RTOL,
- * "differs") only when the records come from the model that the paper names, and times only when
- * measured on the machine, which records do not prove; otherwise the two numbers stand side by
+ * paper.c - each printed number that a rule of paper.def knows is looked up in the records. The
+ * verdict never claims more than the data (paper_rules.h): otherwise the two numbers stand side by
  * side.
  */
 #include "analyze/paper.h"
 
 #include "analyze/csv.h"
 #include "analyze/datadir.h"
+#include "analyze/paper_rules.h"
 
-#include <ctype.h>
-#include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { MAP = 1, LENGTH = 2, LAYER = 4, PERMUTE = 8 };
-enum spread { SPREAD_MEAN, SPREAD_MIN, SPREAD_MAX };
-
-struct rule {
-    const char *paper, *table, *row, *column, *metric, *method, *params;
-    enum spread spread;
-    unsigned flags;
-};
-
-static const struct rule rules[] = {
-#define RULE(paper, table, row, column, metric, method, params, spread, flags)                     \
-    {paper, table, row, column, metric, method, params, spread, flags},
-#include "analyze/paper.def"
-#undef RULE
-};
-
-/* Models by the names that the papers print; longer names before their beginnings. */
-static const struct {
-    const char *printed, *name; /* name: shell pattern over the trace's model, any case */
-    bool text;                  /* causal language model, else bidirectional */
-} models[] = {
-    {"Llama3.1", "*llama*3.1*", true},
-    {"Llama-3.1", "*llama*3.1*", true},
-    {"Qwen-2.5", "*qwen*2.5*", true},
-    {"ChatGLM", "*chatglm*", true},
-    {"InternLM", "*internlm*", true},
-    {"GLM", "*glm*4*", true},
-    {"Yi", "*yi-*", true},
-    {"CogvideoX", "*cogvideox*", false},
-    {"Mochi", "*mochi*", false},
-    {"Open-Sora-Plan", "*open*sora*", false},
-    {"Flux", "*flux*", false},
-    {"Stable-Diffusion3.5", "*stable*diffusion*3.5*", false},
-    {"Wan", "*wan*", false},
-};
-
-static const struct {
-    const char *printed, *name;
-} orders[] = {
-    {"Random", "random"},  {"Rowmajor", "row"},         {"Columnmajor", "column"},
-    {"Timemajor", "time"}, {"HilbertCurve", "hilbert"},
-};
-
-/* One printed number. */
-struct printed {
-    const char *paper, *table, *title, *row, *column, *value, *unit, *needs, *note;
-};
-
-/* Which records a printed number is compared with: the context of the filter. */
-struct wanted {
-    const struct rule *rule;
-    const char *model;     /* pattern, NULL = the paper does not say */
-    int causal;            /* 1, 0, or -1 = any */
-    int layer;             /* -1 = any */
-    int64_t n_low, n_high; /* 0, 0 = any */
-    const char *order;     /* NULL = any */
-};
-
-/* ---- reading the printed side -------------------------------------------------------------- */
-
-static const struct rule *find_rule(const struct printed *p)
-{
-    if (strcmp(p->needs, "traces") != 0 && strcmp(p->needs, "kernel") != 0)
-        return NULL; /* quality scores, end-to-end times, settings */
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
-        const struct rule *r = &rules[i];
-        if (strncmp(p->paper, r->paper, strlen(r->paper)) == 0 &&
-            fnmatch(r->table, p->table, 0) == 0 && fnmatch(r->row, p->row, 0) == 0 &&
-            fnmatch(r->column, p->column, 0) == 0)
-            return r;
-    }
-    return NULL;
-}
-
-static void find_model(const struct printed *p, struct wanted *w)
-{
-    const char *places[] = {p->row, p->column, p->title};
-    for (int k = 0; k < 3; k++)
-        for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-            if (strstr(places[k], models[i].printed)) {
-                w->model = models[i].name;
-                w->causal = models[i].text;
-                return;
-            }
-    /* No model is named: the paper's kind of model. */
-    w->causal = strncmp(p->paper, "FG-Attn", 7) == 0            ? 0
-                : strncmp(p->paper, "SampleAttention", 15) == 0 ? 1
-                                                                : -1;
-}
-
-/* "4K", "128k", "N = 32K" -> tokens within 10 %, K read as 1000 or 1024. */
-static void find_length(const char *text, struct wanted *w)
-{
-    for (const char *s = text; *s; s++) {
-        char *end;
-        if (!isdigit((unsigned char)*s))
-            continue;
-        double k = strtod(s, &end);
-        if (*end == 'K' || *end == 'k') {
-            w->n_low = (int64_t)ceil(0.9 * 1000 * k);
-            w->n_high = (int64_t)floor(1.1 * 1024 * k);
-            return;
-        }
-        s = end - 1;
-    }
-}
-
-static void want(const struct printed *p, const struct rule *rule, struct wanted *w)
-{
-    *w = (struct wanted){.rule = rule, .layer = -1};
-    find_model(p, w);
-    if (rule->flags & LENGTH) {
-        find_length(p->row, w);
-        if (!w->n_high)
-            find_length(p->column, w);
-    }
-    if ((rule->flags & LAYER) && p->row[0] == 'L')
-        w->layer = atoi(p->row + 1);
-    for (size_t i = 0; (rule->flags & PERMUTE) && i < sizeof orders / sizeof *orders; i++)
-        if (strcmp(p->row, orders[i].printed) == 0)
-            w->order = orders[i].name;
-}
-
-/* ---- choosing records ---------------------------------------------------------------------- */
-
-static bool params_match(const char *patterns, const char *params)
-{
-    for (const char *p = patterns; *p;) {
-        size_t len = strcspn(p, " ");
-        bool negate = *p == '!';
-        char one[64];
-        snprintf(one, sizeof one, "%.*s", (int)(len - negate), p + negate);
-        if ((fnmatch(one, params, 0) == 0) == negate)
-            return false;
-        p += len + (p[len] == ' ');
-    }
-    return true;
-}
-
-/* The order may be the replay's or a parameter of the method; raster is row-major. */
-static bool order_matches(const struct record *r, const char *order)
-{
-    const char *params = r->params ? r->params : "", *own = strstr(params, "permute=");
-    const char *used = own ? own + strlen("permute=") : r->permute;
-    size_t len = strcspn(used, ":");
-    if (strcmp(order, "row") == 0 && len == 4 && strncmp(used, "none", 4) == 0)
-        return true;
-    return strlen(order) == len && strncmp(used, order, len) == 0;
-}
-
-static bool is_wanted(const void *ctx, const struct record *r)
-{
-    const struct wanted *w = ctx;
-    return r->status == RECORD_OK && record_has(r, w->rule->metric) &&
-           fnmatch(w->rule->method, r->method, 0) == 0 &&
-           params_match(w->rule->params, r->params ? r->params : "") &&
-           /* Layer 3 of another model is not layer 3. */
-           (w->layer < 0 || !w->model || fnmatch(w->model, r->model, FNM_CASEFOLD) == 0) &&
-           (w->causal < 0 || w->causal == (int)r->causal) &&
-           (w->layer < 0 || w->layer == r->layer) &&
-           (!w->n_high || (r->n_q >= w->n_low && r->n_q <= w->n_high)) &&
-           (!w->order || order_matches(r, w->order));
-}
 
 /* ---- the table ----------------------------------------------------------------------------- */
 
@@ -196,6 +28,8 @@ enum {
     C_METHOD,
     C_MODEL,
     C_N,
+    C_ORDER,
+    C_BACKEND,
     C_VERDICT,
     C_REMARK
 };
@@ -206,13 +40,22 @@ static int add_columns(struct table *t, struct err *err)
         const char *name, *title, *unit;
         enum column_type type;
     } cols[] = {
-        {"paper", "paper", "", COL_TEXT},       {"table", "table", "", COL_TEXT},
-        {"row", "row", "", COL_TEXT},           {"column", "column", "", COL_TEXT},
-        {"printed", "printed", "", COL_TEXT},   {"unit", "unit of printed and ours", "", COL_TEXT},
-        {"ours", "ours", "", COL_STATS},        {"difference", "ours - printed", "", COL_REAL},
-        {"metric", "our metric", "", COL_TEXT}, {"method", "our method", "", COL_TEXT},
-        {"model", "our model", "", COL_TEXT},   {"n_q", "our N_q", "tokens", COL_INT},
-        {"verdict", "verdict", "", COL_TEXT},   {"remark", "needs / remark", "", COL_TEXT},
+        {"paper", "paper", "", COL_TEXT},
+        {"table", "table", "", COL_TEXT},
+        {"row", "row", "", COL_TEXT},
+        {"column", "column", "", COL_TEXT},
+        {"printed", "printed", "", COL_TEXT},
+        {"unit", "unit of printed and ours", "", COL_TEXT},
+        {"ours", "ours", "", COL_STATS},
+        {"difference", "ours - printed", "", COL_REAL},
+        {"metric", "our metric", "", COL_TEXT},
+        {"method", "our method", "", COL_TEXT},
+        {"model", "our model", "", COL_TEXT},
+        {"n_q", "our N_q", "tokens", COL_INT},
+        {"order", "our token order", "", COL_TEXT},
+        {"backend", "our arithmetic", "", COL_TEXT},
+        {"verdict", "verdict", "", COL_TEXT},
+        {"remark", "needs / remark", "", COL_TEXT},
     };
     int rc = 0;
     for (size_t i = 0; !rc && i < sizeof cols / sizeof *cols; i++)
@@ -236,18 +79,6 @@ out:
     return rc;
 }
 
-static const char *verdict(const struct printed *p, const struct wanted *w, const struct record *r,
-                           double ours, double printed)
-{
-    if (strcmp(p->needs, "kernel") == 0)
-        return "other machine";
-    if (!w->model)
-        return "model not stated";
-    if (fnmatch(w->model, r->model, FNM_CASEFOLD) != 0)
-        return "other model";
-    return fabs(ours - printed) <= PAPER_RTOL * fabs(printed) ? "agrees" : "differs";
-}
-
 static void scale_stats(struct stats *s, double f)
 {
     s->mean *= f;
@@ -255,6 +86,21 @@ static void scale_stats(struct stats *s, double f)
     s->min *= f;
     s->median *= f;
     s->max *= f;
+}
+
+/* Under which our number was measured. */
+static int put_conditions(struct table *t, const struct record *r, struct err *err)
+{
+    char text[64];
+    size_t len;
+    const char *order = paper_order(r, &len);
+    int rc = 0;
+    snprintf(text, sizeof text, "%.*s", (int)len, order);
+    TRY(table_text(t, C_ORDER, text, err));
+    snprintf(text, sizeof text, "%s %s", r->backend, r->precision);
+    TRY(table_text(t, C_BACKEND, text, err));
+out:
+    return rc;
 }
 
 /* One group of records beside the printed number. */
@@ -285,28 +131,30 @@ static int put_ours(struct table *t, const struct printed *p, const struct wante
     TRY(table_text(t, C_METHOD, buf_str(&b), err));
     TRY(table_text(t, C_MODEL, g->first->model, err));
     table_num(t, C_N, (double)g->first->n_q);
-    TRY(table_text(t, C_VERDICT, verdict(p, w, g->first, s.mean, printed), err));
+    TRY(put_conditions(t, g->first, err));
+    TRY(table_text(t, C_VERDICT, paper_verdict(p, w, g->first, s.mean, printed), err));
     TRY(table_text(t, C_REMARK, p->note, err));
 out:
     buf_free(&b);
     return rc;
 }
 
-static int put_matches(struct table *t, const struct printed *p, const struct rule *rule,
+static int put_matches(struct table *t, const struct printed *p, const struct paper_rule *rule,
                        const struct recset *set, int64_t *n, struct err *err)
 {
-    static const enum group_key keys[] = {KEY_MODEL,   KEY_N_Q,    KEY_PERMUTE,
-                                          KEY_BACKEND, KEY_METHOD, KEY_PARAMS};
-    static const enum group_key map_keys[] = {KEY_MODEL, KEY_N_Q, KEY_PERMUTE};
+    static const enum group_key keys[] = {KEY_MODEL,   KEY_N_Q,       KEY_PERMUTE,
+                                          KEY_BACKEND, KEY_PRECISION, KEY_METHOD,
+                                          KEY_PARAMS};
+    static const enum group_key map_keys[] = {KEY_MODEL, KEY_N_Q, KEY_PERMUTE, KEY_BACKEND,
+                                              KEY_PRECISION};
     struct grouping gs = {0};
-    struct wanted w;
+    struct wanted w = paper_want(p, rule);
     int rc = 0;
 
-    want(p, rule, &w);
     if (rule->flags & MAP)
-        TRY(grouping_make(set, map_keys, 3, GROUP_PER_HEAD, is_wanted, &w, &gs, err));
+        TRY(grouping_make(set, map_keys, 5, GROUP_PER_HEAD, paper_wants, &w, &gs, err));
     else
-        TRY(grouping_make(set, keys, 6, 0, is_wanted, &w, &gs, err));
+        TRY(grouping_make(set, keys, 7, 0, paper_wants, &w, &gs, err));
     for (int64_t i = 0; i < gs.n; i++)
         TRY(put_ours(t, p, &w, &gs, &gs.g[i], err));
     *n = gs.n;
@@ -318,7 +166,7 @@ out:
 /* ---- numbers without records --------------------------------------------------------------- */
 
 /* Why a printed number has no partner here: verdict and what it would take. */
-static void explain(const struct printed *p, const struct rule *rule, const char **verdict_text,
+static void explain(const struct printed *p, const struct paper_rule *rule, const char **verdict_text,
                     struct buf *needs)
 {
     if (strcmp(p->needs, "none") == 0) {
@@ -373,7 +221,7 @@ static int set_count(struct cell *cell, int64_t n, struct err *err)
 
 /* Count a number without records; rows from `from` on are such counts. */
 static int put_missing(struct table *t, int64_t from, const struct printed *p,
-                       const struct rule *rule, struct err *err)
+                       const struct paper_rule *rule, struct err *err)
 {
     const char *verdict_text;
     struct buf needs = {0};
@@ -433,7 +281,7 @@ static int add_paper(struct table *t, const char *path, const struct recset *set
         FAIL(err, ERR_NOMEM, "%s: out of memory", path);
     for (int64_t i = 1; i < c.n; i++) {
         struct printed p = printed_row(c.row[i], at);
-        const struct rule *rule = find_rule(&p);
+        const struct paper_rule *rule = paper_rule_find(&p);
         n = 0;
         if (rule)
             TRY(put_matches(t, &p, rule, set, &n, err));
@@ -443,7 +291,7 @@ static int add_paper(struct table *t, const char *path, const struct recset *set
     for (int64_t i = 1; i < c.n; i++) {
         struct printed p = printed_row(c.row[i], at);
         if (!found[i])
-            TRY(put_missing(t, from, &p, find_rule(&p), err));
+            TRY(put_missing(t, from, &p, paper_rule_find(&p), err));
     }
 out:
     free(found);
@@ -471,8 +319,8 @@ int build_paper(const struct table_def *def, const struct recset *set,
     }
     table_note(out, "agrees / differs: within %g %% of the printed number or not, same model",
                100 * PAPER_RTOL);
-    table_note(out, "other model, other machine, model not stated: the difference is not a verdict "
-                    "on either number");
+    table_note(out, "other model, other length, other machine, model not stated: the difference is "
+                    "not a verdict on either number");
 out:
     buf_free(&dir);
     buf_free(&path);

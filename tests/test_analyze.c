@@ -3,6 +3,7 @@
 
 #include "analyze/csv.h"
 #include "analyze/format.h"
+#include "analyze/paper_rules.h"
 #include "analyze/tables.h"
 #include "core/json.h"
 #include "core/log.h"
@@ -651,13 +652,14 @@ START_TEST(block_shares_stand_beside_fg_attn_table_2)
 }
 END_TEST
 
-static void sparge(const char *model, int64_t n, double sparsity)
+static struct record *sparge(const char *model, int64_t n, double sparsity)
 {
     struct record *r = fixture_record(&f, "spargeattn", "tau=0.9", 0, 0);
     snprintf(r->model, sizeof r->model, "%s", model);
     snprintf(r->trace, sizeof r->trace, "xxh3:%s-%d", model, (int)n);
     r->n_q = r->n_k = n;
     fixture_metric(r, "sparsity_total", sparsity);
+    return r;
 }
 
 static void check_verdict(const char *model, double sparsity, const char *want)
@@ -691,6 +693,89 @@ START_TEST(lengths_are_compared_with_the_same_length_only)
     ck_assert_int_eq(printed("SpargeAttn", "7", "8K", "Sparsity", &at), 1);
     ck_assert_double_eq(cell(at, "n_q")->num, 8192);
     ck_assert_int_eq(printed("SpargeAttn", "7", "16K", "Sparsity", &at), 0);
+}
+END_TEST
+
+START_TEST(a_verdict_needs_the_length_that_the_paper_names)
+{
+    static const struct {
+        int64_t n;
+        const char *table, *row, *column, *verdict;
+    } cases[] = {
+        {2048, "1", "Llama3.1 128K / SpargeAttn (0.54)", "Sparsity", "other length"},
+        {24000, "11", "Llama3.1 24K / SpargeAttn (0.36)", "Sparsity", "agrees"},
+        {17000, "fig11", "Llama3.1 16-28K", "SpargeAttn", "agrees"}, /* a range */
+        {40000, "fig11", "Llama3.1 16-28K", "SpargeAttn", "other length"},
+        {17000, "6", "M_g + M_pv", "Sparsity", "other length"}, /* in the title */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t at = 0;
+        sparge("Llama-3.1-8B", cases[i].n, 0.36);
+        fixture_set(&f, &set);
+        build("paper", NULL);
+        ck_assert_int_eq(
+            printed("SpargeAttn", cases[i].table, cases[i].row, cases[i].column, &at), 1);
+        ck_assert_str_eq(cell(at, "verdict")->text, cases[i].verdict);
+        table_free(&t);
+        recset_free(&set);
+    }
+}
+END_TEST
+
+START_TEST(rows_of_other_orders_and_arithmetic_can_be_told_apart)
+{
+    static const char *const orders[] = {"none", "hilbert:size=4"};
+    int64_t at = 0;
+    for (int i = 0; i < 4; i++) {
+        struct record *r;
+        r = sparge("code-lm", 8192, 0.1);
+        snprintf(r->permute, sizeof r->permute, "%s", orders[i % 2]);
+        snprintf(r->precision, sizeof r->precision, "%s", i < 2 ? "f64" : "f32");
+    }
+    fixture_set(&f, &set);
+    build("paper", NULL);
+    ck_assert_int_eq(printed("SpargeAttn", "7", "8K", "Sparsity", &at), 4);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < i; k++)
+            ck_assert(strcmp(cell(at + i, "order")->text, cell(at + k, "order")->text) != 0 ||
+                      strcmp(cell(at + i, "backend")->text, cell(at + k, "backend")->text) != 0);
+    ck_assert_str_eq(cell(at, "order")->text, "hilbert");
+    ck_assert_str_eq(cell(at, "backend")->text, "cpu f32");
+}
+END_TEST
+
+START_TEST(conditions_on_parameters)
+{
+    ck_assert(paper_params_match("", "tau=1"));
+    ck_assert(paper_params_match("tau=1", "pv=20:tau=1"));
+    ck_assert(paper_params_match("tau=1", "tau=1:theta=-1"));
+    ck_assert(!paper_params_match("tau=1", "tau=1.5"));
+    ck_assert(!paper_params_match("alpha_s=0.9", "alpha_c=0.9:alpha_s=0.95"));
+    ck_assert(!paper_params_match("tau=1", NULL));
+    ck_assert(paper_params_match("!tau=*", "xtau=1"));
+    ck_assert(!paper_params_match("tau=1 !pv=off", "pv=off:tau=1"));
+    ck_assert(paper_params_match("theta=-*|judge=0", "judge=0:tau=0.9"));
+    ck_assert(paper_params_match("theta=-*|judge=0", "theta=-1"));
+    ck_assert(!paper_params_match("!theta=-*|judge=0", "judge=0"));
+    ck_assert(paper_params_match("!theta=-*|judge=0 tau=0.9", "tau=0.9"));
+}
+END_TEST
+
+/* Table 10 by both ways of leaving the judge out. */
+START_TEST(a_setting_without_the_judge_is_not_with_it)
+{
+    static const char *const params[] = {"tau=0.9", "judge=0:tau=0.9", "tau=0.9:theta=-1"};
+    int64_t at = 0;
+    for (int i = 0; i < 3; i++) {
+        struct record *r = fixture_record(&f, "spargeattn", params[i], 0, 0);
+        fixture_video_record(r, 0);
+        fixture_metric(r, "err_l1_rel", 0.1 * i);
+    }
+    fixture_set(&f, &set);
+    build("paper", NULL);
+    ck_assert_int_eq(printed("SpargeAttn", "10", "L1 error", "with judge / CogvideoX", &at), 1);
+    ck_assert_str_eq(cell(at, "method")->text, "spargeattn:tau=0.9");
+    ck_assert_int_eq(printed("SpargeAttn", "10", "L1 error", "without judge / CogvideoX", &at), 2);
 }
 END_TEST
 
@@ -770,6 +855,10 @@ Suite *make_suite(void)
     tcase_add_test(c, block_shares_stand_beside_fg_attn_table_2);
     tcase_add_test(c, only_the_papers_own_model_is_judged);
     tcase_add_test(c, lengths_are_compared_with_the_same_length_only);
+    tcase_add_test(c, a_verdict_needs_the_length_that_the_paper_names);
+    tcase_add_test(c, rows_of_other_orders_and_arithmetic_can_be_told_apart);
+    tcase_add_test(c, conditions_on_parameters);
+    tcase_add_test(c, a_setting_without_the_judge_is_not_with_it);
     tcase_add_test(c, no_printed_number_is_lost);
     tcase_add_test(c, missing_paper_files_are_named);
     suite_add_tcase(s, c);
