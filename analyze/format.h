@@ -23,7 +23,8 @@ const struct table_format *format_find(const char *name, struct err *err);
 /* People's header of a column: "density_elem [kept/allowed pairs]". */
 void format_header(const struct column *c, struct buf *b);
 
-/* How the numbers of a column are written, so that they align. */
+/* How the numbers of a column are written, so that they align: with so many decimals or, all of
+ * them, with an exponent. A number too small for the decimals has four digits of its own. */
 struct digits {
     bool mixed; /* four significant digits each */
     bool scientific;

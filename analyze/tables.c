@@ -293,17 +293,32 @@ out:
     return rc;
 }
 
+/* "time_total_ns" in ms is time_total for people. */
+static int metric_column(struct table *t, const char *metric, struct err *err)
+{
+    const char *unit, *ns = strstr(metric, "_ns");
+    double scale = metric_scale(metric, &unit);
+    struct buf title = {0};
+    int rc = 0;
+    if (scale == 1 || !ns)
+        buf_puts(&title, metric);
+    else
+        buf_printf(&title, "%.*s%s", (int)(ns - metric), metric, ns + strlen("_ns"));
+    TRY(buf_check(&title, "column", err));
+    TRY(table_column(t, metric, buf_str(&title), unit, COL_STATS, scale, err));
+out:
+    buf_free(&title);
+    return rc;
+}
+
 static int add_metric_columns(struct table *t, const struct str_list *metrics, struct err *err)
 {
     int rc = 0;
-    const char *unit;
     TRY(table_column(t, "n", "n", "", COL_INT, 1, err));
     TRY(table_column(t, "skip", "skip", "", COL_INT, 1, err));
     TRY(table_column(t, "error", "error", "", COL_INT, 1, err));
-    for (int64_t i = 0; i < metrics->n; i++) {
-        double scale = metric_scale(metrics->items[i], &unit);
-        TRY(table_column(t, metrics->items[i], metrics->items[i], unit, COL_STATS, scale, err));
-    }
+    for (int64_t i = 0; i < metrics->n; i++)
+        TRY(metric_column(t, metrics->items[i], err));
 out:
     return rc;
 }

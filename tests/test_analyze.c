@@ -453,12 +453,12 @@ START_TEST(deviations_that_are_rounding_are_shown_as_zero)
     *s = (struct stats){3, 0, 0.3, 1.1e-16, 0.3, 0.3, 0.3};
     table_cell(&t, 1, 2)->stats = (struct stats){3, 0, 2e-16, 1e-16, 1e-16, 2e-16, 3e-16};
     format_as("md", &b);
-    ck_assert_ptr_nonnull(strstr(buf_str(&b), "3.000e-01 \u00b1 0 |"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&b), "2.000e-16 \u00b1 1.000e-16"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "0.3000 \u00b1 0.0000 |"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "2e-16 \u00b1 1e-16"));
     b.len = 0;
     *s = (struct stats){3, 0, 0.3, 1e-13, 0.3, 0.3, 0.3};
     format_as("md", &b);
-    ck_assert_ptr_nonnull(strstr(buf_str(&b), "3.000e-01 \u00b1 1.000e-13"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "0.3000 \u00b1 1e-13"));
     b.len = 0;
     s->sd = 1.1e-16;
     format_as("csv", &b);
@@ -493,14 +493,17 @@ START_TEST(latex_has_no_bare_special_character)
     sample();
     format_as("tex", &b);
     ck_assert_str_eq(buf_str(&b),
-                     "% needs \\usepackage{booktabs}\n"
+                     "% needs \\usepackage{booktabs,graphicx}\n"
                      "\\begin{table}\n\\centering\n"
-                     "\\caption{50\\% of \\textless{}a\\textgreater{} \\& b\\_c}\n"
-                     "\\label{tab:x}\n\\begin{tabular}{lrrr}\n\\toprule\n"
-                     "parameters & n & density [kept/allowed] & t [ms] \\\\\n\\midrule\n"
+                     "\\caption{50\\% of \\textless{}a\\textgreater{} \\& b\\_c}\\label{tab:x}\n"
+                     "% smaller only where it is wider than the text\n"
+                     "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
+                     "\\begin{tabular}{lrrr}\n\\toprule\n"
+                     "parameters & n & density & t \\\\\n"
+                     " &  & {\\scriptsize [kept/allowed]} & {\\scriptsize [ms]} \\\\\n\\midrule\n"
                      "a|b,\"c\" & 3 & 0.2500$\\pm$0.0500 & 1.5000 \\\\\n"
                      "(defaults) & 2 & 0.5000 (n=1) & - \\\\\n"
-                     "\\bottomrule\n\\end{tabular}\n"
+                     "\\bottomrule\n\\end{tabular}}\n"
                      "\\par\\footnotesize 1 \\textless{} 2\n\\end{table}\n");
     buf_reset(&b);
     tex_text("\\ {x} $ # ~ ^", &b);
@@ -553,8 +556,75 @@ START_TEST(small_errors_keep_their_digits)
         table_num(&t, 0, i == 0 ? 0.125 : i == 1 ? 3.25e-7 : 0);
     }
     format_as("md", &b);
-    ck_assert_ptr_nonnull(strstr(buf_str(&b), "3.250e-07"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&b), "1.250e-01"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 3.25e-07 "));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.1250 "));
+    buf_free(&b);
+}
+END_TEST
+
+/* One number of another size does not change how the others are written. */
+START_TEST(each_number_keeps_its_digits)
+{
+    static const struct {
+        double x;
+        const char *text;
+    } cases[] = {
+        {0.95, " 0.9500 "},       {5.37e-4, " 0.000537 "},        {0.9999803, " 0.99998 "},
+        {0.9999967, " 0.999997 "}, {1 - 1e-15, " 1.0000 "},        {1, " 1.0000 "},
+        {0.00123, " 0.0012 "},    {-0.9999803, " -0.99998 "},     {3.9e-17, " 3.9e-17 "},
+    };
+    struct buf b = {0};
+    table_init(&t, "x", "x");
+    assert_ok(table_column(&t, "x", "x", "", COL_REAL, 1, &e), &e);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_ok(table_row(&t, &e), &e);
+        table_num(&t, 0, cases[i].x);
+    }
+    format_as("md", &b);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_assert_msg(strstr(buf_str(&b), cases[i].text), "%s in\n%s", cases[i].text, buf_str(&b));
+    t.cols[0].mixed = true;
+    format_as("md", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.99998 "));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.00123 "));
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(times_of_any_size_are_not_zero)
+{
+    struct buf b = {0};
+    table_init(&t, "x", "x");
+    assert_ok(table_column(&t, "t", "t", "ms", COL_REAL, 1e-6, &e), &e);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(table_row(&t, &e), &e);
+        table_num(&t, 0, i ? 2e4 : 1.005e9);
+    }
+    format_as("md", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 1005 "));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.02 "));
+    b.len = 0;
+    table_num(&t, 0, 2e4);
+    format_as("tex", &b);
+    ck_assert_ptr_null(strstr(buf_str(&b), "longtable"));
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(long_latex_tables_break_over_pages)
+{
+    struct buf b = {0};
+    table_init(&t, "x", "x");
+    assert_ok(table_column(&t, "x", "x", "", COL_REAL, 1, &e), &e);
+    for (int i = 0; i < 60; i++) {
+        assert_ok(table_row(&t, &e), &e);
+        table_num(&t, 0, i ? 0.5 : 1.5e-7);
+    }
+    format_as("tex", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "\\begin{longtable}{r}"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "\\endhead"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "1.5$\\times10^{-7}$"));
+    ck_assert_ptr_null(strstr(buf_str(&b), "\\begin{table}"));
     buf_free(&b);
 }
 END_TEST
@@ -848,6 +918,9 @@ Suite *make_suite(void)
     tcase_add_test(c, json_reads_back);
     tcase_add_test(c, html_shows_text_as_text);
     tcase_add_test(c, small_errors_keep_their_digits);
+    tcase_add_test(c, each_number_keeps_its_digits);
+    tcase_add_test(c, times_of_any_size_are_not_zero);
+    tcase_add_test(c, long_latex_tables_break_over_pages);
     tcase_add_test(c, an_unknown_format_is_refused_with_the_list);
     tcase_add_test(c, a_dropped_column_takes_its_cells_along);
     tcase_add_test(c, csv_fields_read_back_what_was_quoted);

@@ -1,0 +1,129 @@
+/*
+ * format_number.c - numbers for people: four significant digits of the largest value of a column,
+ * the same number of decimals in its rows, but what is too small for them with four digits of its
+ * own, and never 1 for less than 1. A deviation that is rounding of the values is 0.
+ */
+#include "analyze/format.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double shown_value(const struct column *c, const struct cell *cell)
+{
+    return (c->type == COL_STATS ? cell->stats.mean : cell->num) * c->scale;
+}
+
+struct digits format_digits(const struct table *t, int64_t col)
+{
+    const struct column *c = &t->cols[col];
+    double largest = 0;
+    if (c->mixed && c->type != COL_INT)
+        return (struct digits){true, false, 0};
+    for (int64_t i = 0; i < t->n_rows; i++) {
+        const struct cell *cell = table_cell(t, i, col);
+        double x = fabs(shown_value(c, cell));
+        if (cell->set && isfinite(x))
+            largest = fmax(largest, x);
+    }
+    if (c->type == COL_INT || largest == 0)
+        return (struct digits){false, false, c->type == COL_INT ? 0 : 4};
+    if (largest >= 1e7 || largest < 1e-3)
+        return (struct digits){false, true, 3};
+    int decimals = largest >= 0.1 && largest < 10 ? 4 : 3 - (int)floor(log10(largest));
+    return (struct digits){false, false, decimals < 0 ? 0 : decimals};
+}
+
+struct digits *format_all_digits(const struct table *t, struct buf *b)
+{
+    struct digits *d = calloc((size_t)t->n_cols + 1, sizeof *d);
+    if (!d)
+        b->failed = true;
+    for (int64_t c = 0; d && c < t->n_cols; c++)
+        d[c] = format_digits(t, c);
+    return d;
+}
+
+/* A share just below 1 must not read as 1, unless it is the rounding of a sum. */
+static int decimals_below_one(double x, int decimals)
+{
+    double rest = 1 - fabs(x);
+    if (rest < 1e-9 || rest > 0.5 * pow(10, -decimals))
+        return decimals;
+    return (int)ceil(-log10(rest));
+}
+
+static void put_finite(double x, struct digits d, struct buf *b)
+{
+    int usual = d.mixed ? 4 : d.decimals, decimals = decimals_below_one(x, usual);
+    bool small = fabs(x) < pow(10, 1 - usual); /* two digits would not be left of it */
+    if (x == 0)
+        buf_printf(b, "%.*f", d.mixed || d.scientific ? 0 : d.decimals, 0.0);
+    else if (d.scientific)
+        buf_printf(b, "%.*e", d.decimals, x);
+    else if (decimals == usual && (d.mixed || small))
+        buf_printf(b, "%.4g", x);
+    else
+        buf_printf(b, "%.*f", decimals, x);
+}
+
+static void put_number(double x, struct digits d, struct buf *b)
+{
+    if (isnan(x))
+        buf_puts(b, "nan");
+    else if (isinf(x))
+        buf_puts(b, x < 0 ? "-inf" : "inf");
+    else
+        put_finite(x, d, b);
+}
+
+/* Values that differ in their last bits, such as sums in another order, agree: a deviation of 1e-16
+ * beside 0.3 says nothing. It is judged by the values, so that the deviation of values that are
+ * small themselves stays. */
+static double shown_sd(const struct stats *s)
+{
+    double largest = fmax(fabs(s->min), fabs(s->max));
+    return s->sd <= 64 * DBL_EPSILON * largest ? 0 : s->sd;
+}
+
+static void put_stats(const struct table *t, int64_t row, int64_t col, struct digits d,
+                      const char *pm, struct buf *b)
+{
+    const struct stats *s = &table_cell(t, row, col)->stats;
+    double scale = t->cols[col].scale;
+    int64_t n_col = table_find(t, "n");
+    if (s->n == 0) {
+        buf_printf(b, "no finite value (%lld)", (long long)s->n_bad);
+        return;
+    }
+    put_number(s->mean * scale, d, b);
+    if (!isnan(s->sd)) {
+        buf_puts(b, pm);
+        put_number(shown_sd(s) * scale, d, b);
+    }
+    if (n_col >= 0 && table_cell(t, row, n_col)->num != (double)s->n)
+        buf_printf(b, " (n=%lld)", (long long)s->n);
+}
+
+void format_cell(const struct table *t, int64_t row, int64_t col, struct digits d, const char *pm,
+                 struct buf *b)
+{
+    const struct cell *cell = table_cell(t, row, col);
+    if (!cell->set)
+        buf_puts(b, "-");
+    else if (t->cols[col].type == COL_TEXT)
+        buf_puts(b, !cell->text[0] && strcmp(t->cols[col].name, "params") == 0 ? "(defaults)"
+                                                                               : cell->text);
+    else if (t->cols[col].type == COL_STATS)
+        put_stats(t, row, col, d, pm, b);
+    else
+        put_number(shown_value(&t->cols[col], cell), d, b);
+}
+
+void format_header(const struct column *c, struct buf *b)
+{
+    buf_puts(b, c->title);
+    if (c->unit[0])
+        buf_printf(b, " [%s]", c->unit);
+}
