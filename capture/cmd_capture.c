@@ -20,7 +20,7 @@ static const struct opt options[] = {
     {"layers", OPT_STR, AT(layers), "all", 0, 0, 0, "", "Layers to store, as in 0,4-7.", NULL, 0,
      "LIST"},
     {"heads", OPT_STR, AT(heads), "all", 0, 0, 0, "",
-     "Query heads to store, with the kv heads that they read; the trace numbers them from 0.", NULL, 0,
+     "Query heads to store, with the kv heads that they read; every command keeps the model's numbers for them.", NULL, 0,
      "LIST"},
     {"dtype", OPT_ENUM, AT(dtype), "model", 0, 0, 0, "",
      "Type in which q, k, v are stored; the run itself computes in float32.", capture_dtypes, 0,
@@ -96,7 +96,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 const struct command cmd_capture = {
     "capture",
     "lacuna capture --model DIR --prompt FILE [--tokens N] -o T.h5\n"
-    "       lacuna capture --model DIR --size TxHxW --steps 50 --capture-steps 0,15,30 -o T.h5",
+    "lacuna capture --model DIR --size TxHxW --steps 50 --capture-steps 0,15,30 -o T.h5",
     "run a model and store q, k, v and pooled attention maps of its layers",
     run,
     options,

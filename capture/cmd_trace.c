@@ -133,9 +133,17 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
     else if (bad + differs == 0)
         printf("ok: %lld objects, %.3f GB%s\n", (long long)e.objects, (double)e.bytes / 1e9,
                rows ? ", stored outputs are those of q, k, v" : "");
-    if (bad + differs)
-        FAIL(err, ERR_CHECK, "%s: %lld of %lld objects are damaged or differ", path,
-             (long long)(bad + differs), (long long)e.objects);
+    if (bad)
+        FAIL(err, ERR_CHECK, "%s: %lld of %lld objects are damaged", path, (long long)bad,
+             (long long)e.objects);
+    if (differs)
+        FAIL(err, ERR_CHECK,
+             "%s: no object is damaged, but stored outputs of %lld heads are not the attention of "
+             "q, k, v%s",
+             path, (long long)differs,
+             dtype_size(trace_meta(t)->dtype) == 2 && strcmp(trace_meta(t)->compute, "float32") == 0
+                 ? " in float32 (import --compute names the type of a model that computes in another)"
+                 : "");
 out:
     buf_free(&b);
     trace_close(&t);

@@ -73,6 +73,22 @@ static bool listed(const int64_t *list, int64_t n, int64_t x)
     return n < 0;
 }
 
+/* The model's numbers to places in the file. */
+static int place_heads(struct plan *p, struct err *err)
+{
+    const struct trace_meta *m = trace_meta(p->t);
+    for (int64_t i = 0; i < p->n_heads; i++) {
+        int at = 0;
+        while (at < m->heads && trace_head_number(m, at) != p->heads[i])
+            at++;
+        if (at == m->heads)
+            return err_set(err, ERR_USAGE, "--heads: %s has no head %lld: it has heads %s",
+                           trace_path(p->t), (long long)p->heads[i], m->head_ids);
+        p->heads[i] = at;
+    }
+    return 0;
+}
+
 static int select_heads(struct plan *p, struct err *err)
 {
     const struct trace_meta *m = trace_meta(p->t);
@@ -138,7 +154,9 @@ static int make_plan(struct plan *p, const struct trace_selection *s, struct err
 
     TRY(parse_tensors(s->tensors, p->want, err));
     TRY(index_list_parse(s->layers, m->layers, "--layers", &p->layers, &p->n_layers, err));
-    TRY(index_list_parse(s->heads, m->heads, "--heads", &p->heads, &p->n_heads, err));
+    bool numbers = m->head_ids[0] && strcmp(s->heads, "all") != 0;
+    TRY(index_list_parse(s->heads, numbers ? -1 : m->heads, "--heads", &p->heads, &p->n_heads, err));
+    TRY(numbers ? place_heads(p, err) : 0);
     TRY(index_list_parse(s->steps, m->steps > 0 ? m->steps : -1, "--steps", &p->steps, &p->n_steps,
                          err));
     TRY(select_heads(p, err));

@@ -33,6 +33,22 @@ static const struct {
     {METHOD_CALIBRATED, "calibrated"},   {METHOD_CHANGES_MATH, "changes-math"},
 };
 
+/* "profile=v2: alpha window rows bottom": which parameters count only there. */
+static void list_scopes(const struct method *m, struct jw *w)
+{
+    if (!m->scopes)
+        return;
+    jw_key(w, "only with");
+    jw_arr(w);
+    for (const struct param_scope *s = m->scopes; s->params; s++) {
+        struct buf text = {0};
+        buf_printf(&text, "%s: %s", s->only, s->params);
+        jw_str(w, buf_str(&text));
+        buf_free(&text);
+    }
+    jw_arr_end(w);
+}
+
 static int list_methods(const struct app *app, struct jw *w, struct err *err)
 {
     for (const struct method *const *p = app->methods; *p; p++) {
@@ -49,6 +65,7 @@ static int list_methods(const struct app *app, struct jw *w, struct err *err)
             if (m->flags & flag_names[i].flag)
                 jw_str(w, flag_names[i].name);
         jw_arr_end(w);
+        list_scopes(m, w);
         jw_key(w, "parameters");
         opt_table_json(m->params, w);
         jw_obj_end(w);
@@ -181,6 +198,9 @@ static void print_details(const struct app *app, const struct topic *t, const js
         if (m && m->params && m->params->type != OPT_END) {
             buf_puts(b, "    parameters:\n");
             print_parameters(m->params, b);
+            if ((m->flags & METHOD_CALIBRATED) && !opt_find(m->params, "calib"))
+                buf_puts(b, "      calib=FILE          parameters per head, as lacuna calibrate "
+                            "writes them\n");
         }
     }
     buf_puts(b, "\n");

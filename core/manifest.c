@@ -15,6 +15,7 @@
 #include <cblas.h>
 #include <errno.h>
 #include <hdf5.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -305,7 +306,8 @@ void manifest_str(struct manifest *m, const char *key, const char *value)
 
 void manifest_num(struct manifest *m, const char *key, double value)
 {
-    json_t *v = json_real(value);
+    bool whole = value == floor(value) && fabs(value) < 9e15;
+    json_t *v = whole ? json_integer((json_int_t)value) : json_real(value);
     json_object_set_new(m->values, key, v ? v : json_null());
 }
 

@@ -363,6 +363,37 @@ static int calib_check(const struct method_run *run, struct err *err)
     return 0;
 }
 
+/* What was searched on other data holds for that data alone. */
+static int calib_is_of(const struct method_run *run, const char *key, const char *what,
+                       const char *is, struct err *err)
+{
+    const char *of = NULL;
+    int         rc = jget_str_opt(run->calib_doc, key, run->calib, &of, err);
+    if (rc || !of || strcmp(of, is) == 0)
+        return rc;
+    return err_set(err, ERR_INPUT,
+                   "%s was calibrated with %s %s, this trace is replayed with %s (calibrate it so, or "
+                   "remove \"%s\" from the file if that is meant)",
+                   run->calib, what, of, is, key);
+}
+
+int method_calib_fits(const struct method_run *run, const char *model, const char *permute,
+                      struct err *err)
+{
+    int rc = 0;
+    if (!run->calib_doc)
+        return 0;
+    TRY(calib_is_of(run, "model", "model", model, err));
+    TRY(calib_is_of(run, "permute", "token order", permute, err));
+out:
+    return rc;
+}
+
+bool method_calib_lacks(const struct method_run *run, int layer, int head)
+{
+    return run->calib_doc && !calib_entry(run, layer, head);
+}
+
 /* Load run->calib and append its content hash to the canonical text. The digits stand without the
  * "xxh3:" of other content ids because ':' separates parameters. */
 static int calib_load(struct method_run *run, struct buf *canonical, struct err *err)
@@ -417,7 +448,8 @@ static int make_run(const struct spec *s, const int64_t *pick, struct method_run
                     s->axes[k].items.items[pick[k]], err));
     TRY(opt_check_required(m->params, run->params, s->who, "", err));
     TRY(opt_canonical(m->params, run->params, &canonical, err));
-    if (m->validate && (rc = m->validate(run->params, err)) != 0) {
+    if ((rc = param_scopes_check(m, run->params, err)) != 0 ||
+        (m->validate && (rc = m->validate(run->params, err)) != 0)) {
         err_prefix(err, "%s", s->who);
         goto out;
     }

@@ -102,6 +102,12 @@ struct attend_stats {
     int64_t rows_empty;
 };
 
+/* Parameters, separated by spaces, that change nothing unless an OPT_ENUM parameter has one of some
+ * values: {"alpha window", "profile=v2"}, {"v s", "pattern=vs|table"}. */
+struct param_scope {
+    const char *params, *only;
+};
+
 struct method {
     const char *name, *summary, *paper; /* public name; one line; citation with arXiv id */
     const char *alias;                  /* other name accepted on input, or NULL */
@@ -113,6 +119,10 @@ struct method {
     /* Parameter text that makes the mask full ("alpha_c=1"), for the conformance suite; NULL when
      * the method has no such setting. */
     const char *budget_full;
+
+    /* Where parameters count only beside another; ends with an empty one, NULL = everywhere. A run
+     * that sets one elsewhere is refused: it would show a setting that was not applied. */
+    const struct param_scope *scopes;
 
     /* Check parameters against each other (ranges are in the table). May be NULL. */
     int (*validate)(void *params, struct err *err);
@@ -177,11 +187,22 @@ struct method_run {
     json_t *calib_doc; /* owned or NULL */
 };
 
+/* ERR_USAGE naming a parameter that is not at its default outside of its scope. */
+int param_scopes_check(const struct method *m, const void *params, struct err *err);
+
 /* Parse "name:key=v1,v2:key=value" and append the Cartesian product of its lists to *runs. A range
  * "a..b/logN" or "a..b/linN" is N values. */
 int method_runs_parse(const struct method *const *methods, const char *text,
                       struct method_run **runs, int64_t *n, struct err *err);
 void method_runs_free(struct method_run *runs, int64_t n);
+
+/* Is the calibration of the run, if it has one, of this model and token order ("none" = as stored)?
+ * ERR_INPUT naming both where the file says otherwise. */
+int method_calib_fits(const struct method_run *run, const char *model, const char *permute,
+                      struct err *err);
+
+/* Does it leave this head with the parameters that the run gives for all? */
+bool method_calib_lacks(const struct method_run *run, int layer, int head);
 
 /* Parameters of one head: a copy of run->params with the calibration file's overrides for (layer,
  * head) applied. Free with opt_free(method->params, *out) and free(*out). */

@@ -3,6 +3,7 @@
  */
 #include "sim/replay.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <stdio.h>
@@ -126,6 +127,34 @@ out:
     return rc;
 }
 
+/* Heads that a calibration does not know are easily taken for calibrated ones. */
+static void warn_of_absent(const struct replay *r, const struct method_run *run)
+{
+    int64_t absent = 0;
+    for (int64_t i = 0; i < r->n_series; i++) {
+        const struct series *s = r->series + i;
+        absent += method_calib_lacks(run, s->layer,
+                                     trace_head_number(trace_meta(r->traces[s->trace]), s->head));
+    }
+    if (absent)
+        log_warn("%s has no parameters for %lld of %lld heads: they keep those given, with the note "
+                 "calib=absent",
+                 run->calib, (long long)absent, (long long)r->n_series);
+}
+
+static int check_calibrations(const struct replay *r, struct err *err)
+{
+    const char *order = r->load.permute ? r->load.permute : "none";
+    int rc = 0;
+    for (int64_t k = 0; k < r->n_runs; k++) {
+        for (int t = 0; t < r->n_traces; t++)
+            TRY(method_calib_fits(r->runs + k, trace_meta(r->traces[t])->name, order, err));
+        warn_of_absent(r, r->runs + k);
+    }
+out:
+    return rc;
+}
+
 int replay_plan(struct replay *r, const struct replay_select *sel, struct err *err)
 {
     int rc = 0;
@@ -148,6 +177,7 @@ int replay_plan(struct replay *r, const struct replay_select *sel, struct err *e
              sel->layers ? sel->layers : "all", sel->heads ? sel->heads : "all",
              sel->steps ? sel->steps : "all", sel->branch && *sel->branch ? " --branch " : "",
              sel->branch ? sel->branch : "");
+    TRY(check_calibrations(r, err));
     TRY(count_todo(r, err));
 out:
     free(w.layers);

@@ -109,6 +109,8 @@ static int run_cell(struct replay *r, const struct method_run *run, const struct
     int                  rc = 0;
 
     TRY(method_params_for_head(run, rec->layer, rec->head, &params, err));
+    if (method_calib_lacks(run, rec->layer, rec->head))
+        record_note(rec, "calib=absent");
     TRY(dump_init(&dump, r, rec, in, method->order ? method->order(params) : NULL, err));
     TRY(sim_run(method, params, &ctx, in, dumps ? dump_chunk : NULL, &dump, rec, err));
 out:

@@ -4,6 +4,7 @@
 #include "core/buf.h"
 #include "core/hash.h"
 #include "core/method.h"
+#include "sim/registry.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -48,7 +49,11 @@ static const struct method plain = {
 static const struct method tuned = {
     .name = "tuned", .abi = METHOD_ABI, .flags = METHOD_CAUSAL | METHOD_CALIBRATED,
     .params_size = sizeof(struct params), .params = params_table, .validate = validate};
-static const struct method *const methods[] = {&plain, &tuned, NULL};
+static const struct param_scope max_scopes[] = {{"sink window", "kind=max"}, {0}};
+static const struct method scoped = {
+    .name = "scoped", .abi = METHOD_ABI, .flags = METHOD_CAUSAL,
+    .params_size = sizeof(struct params), .params = params_table, .scopes = max_scopes};
+static const struct method *const methods[] = {&plain, &tuned, &scoped, NULL};
 
 static struct err         e;
 static struct method_run *runs;
@@ -253,6 +258,61 @@ START_TEST(calibration_overrides_single_heads)
 }
 END_TEST
 
+START_TEST(a_parameter_outside_of_its_scope_is_refused)
+{
+    assert_ok(parse("scoped:kind=max:window=5:sink=1"), &e);
+    assert_ok(parse("scoped:tau=0.5:window=64"), &e); /* the default says nothing */
+    assert_fails(parse("scoped:window=5"), &e, ERR_USAGE,
+                 "method scoped: window=5 counts with kind=max only, not with kind=mean");
+    memset(&e, 0, sizeof e);
+    assert_fails(parse("scoped:kind=mean,max:sink=1"), &e, ERR_USAGE, "sink=1");
+}
+END_TEST
+
+/* A misspelt one would refuse nothing, or everything. */
+START_TEST(scopes_name_parameters_and_values_that_exist)
+{
+    int64_t seen = 0;
+    for (const struct method *const *m = sim_methods; *m; m++)
+        for (const struct param_scope *s = (*m)->scopes; s && s->params; s++, seen++) {
+            char text[256], *word, *save = NULL;
+            snprintf(text, sizeof text, "%s", s->params);
+            for (word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save))
+                ck_assert_msg(opt_find((*m)->params, word) != NULL, "%s: %s", (*m)->name, word);
+            snprintf(text, sizeof text, "%s", s->only);
+            const struct opt *key = opt_find((*m)->params, strtok_r(text, "=", &save));
+            ck_assert(key && key->type == OPT_ENUM);
+            while ((word = strtok_r(NULL, "|", &save))) {
+                int k = 0;
+                while (key->values[k] && strcmp(key->values[k], word) != 0)
+                    k++;
+                ck_assert_msg(key->values[k] != NULL, "%s: %s", (*m)->name, word);
+            }
+        }
+    ck_assert_int_gt(seen, 10);
+}
+END_TEST
+
+START_TEST(a_calibration_holds_for_its_model_and_order)
+{
+    write_calib(calib_good);
+    assert_ok(parse(calib_text), &e);
+    assert_ok(method_calib_fits(&runs[0], "any", "time", &e), &e); /* the file does not say */
+    ck_assert(!method_calib_lacks(&runs[0], 0, 3));
+    ck_assert(method_calib_lacks(&runs[0], 0, 2));
+    write_calib("{\"method\":\"tuned\",\"model\":\"toy\",\"permute\":\"none\",\"heads\":[]}");
+    assert_ok(parse(calib_text), &e);
+    assert_ok(method_calib_fits(&runs[1], "toy", "none", &e), &e);
+    assert_fails(method_calib_fits(&runs[1], "toy-2", "none", &e), &e, ERR_INPUT, "model toy,");
+    memset(&e, 0, sizeof e);
+    assert_fails(method_calib_fits(&runs[1], "toy", "time", &e), &e, ERR_INPUT, "order none,");
+    memset(&e, 0, sizeof e);
+    assert_ok(parse("tuned:tau=0.5"), &e);
+    assert_ok(method_calib_fits(&runs[2], "any", "time", &e), &e);
+    ck_assert(!method_calib_lacks(&runs[2], 0, 0));
+}
+END_TEST
+
 START_TEST(canonical_form_has_the_hash_of_the_contents)
 {
     char want[96], id[HASH_TEXT_MAX];
@@ -325,6 +385,9 @@ Suite *make_suite(void)
     tcase_add_test(c, canonical_text_parses_to_itself);
     tcase_add_loop_test(c, bad_texts_are_refused_and_keep_earlier_runs, 0, sizeof bad / sizeof *bad);
     tcase_add_test(c, calibration_overrides_single_heads);
+    tcase_add_test(c, a_parameter_outside_of_its_scope_is_refused);
+    tcase_add_test(c, scopes_name_parameters_and_values_that_exist);
+    tcase_add_test(c, a_calibration_holds_for_its_model_and_order);
     tcase_add_test(c, canonical_form_has_the_hash_of_the_contents);
     tcase_add_loop_test(c, bad_calibration_files_are_bad_input, 0,
                         sizeof bad_calib / sizeof *bad_calib);

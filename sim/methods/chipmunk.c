@@ -74,8 +74,8 @@ static const struct opt chip_opts[] = {
      .unit = "probability", .help = "keys drawn anew with every mask"},
     {.name = "local_voxels", .type = OPT_INT, .offset = P(local_voxels), .min = 0, .max = 1001,
      .flags = OPT_UNSET, .unit = "voxels",
-     .help = "side of the cube of voxels around a group's own, odd, or 0 for none; unset = 5 "
-             "(wan), 0 (hunyuan)"},
+     .help = "side of the cube of voxels around a group's own, or 0 for none; an even side acts as "
+             "the next odd one; unset = 5 (wan), 0 (hunyuan)"},
     {.name = "local_1d", .type = OPT_NUM, .offset = P(local_1d), .def = "0", .min = 0, .max = 1,
      .unit = "share of video tokens", .help = "window of neighbours in voxel order"},
     {.name = "full_every", .type = OPT_INT, .offset = P(full_every), .min = 1, .max = 1e6,
@@ -217,9 +217,11 @@ static int check_head(struct method_ctx *ctx, const struct chip_state *s)
                            (long long)in->x.nq, (long long)in->x.nk, (long long)in->geom.t,
                            (long long)in->geom.h, (long long)in->geom.w);
     if (!s->rule.clean && !chip_cube_fits(&s->shape, &s->rule))
-        return method_skip(ctx, "local_voxels=%lld is more than the %lldx%lldx%lld voxels of the "
-                           "video; give fewer (0 for none) or profile=clean",
-                           (long long)s->rule.local_voxels, (long long)s->shape.grid[0],
+        return method_skip(ctx, "local_voxels=%lld is a cube of side %lld, more than the "
+                           "%lldx%lldx%lld voxels of the video; give fewer (0 for none) or "
+                           "profile=clean",
+                           (long long)s->rule.local_voxels,
+                           (long long)(s->rule.local_voxels | 1), (long long)s->shape.grid[0],
                            (long long)s->shape.grid[1], (long long)s->shape.grid[2]);
     return 0;
 }

@@ -130,6 +130,15 @@ static int check_order(struct fg_params *p, struct err *err)
     return permute_check(p->permute, err);
 }
 
+static const struct param_scope fg_scopes[] = {
+    {"tau refresh norm compare", "mode=cached"},
+    {"pool c1 tau1 kappa", "mode=pooled"},
+    {"c1", "pool=norm"},
+    {"tau1", "pool=literal"},
+    {"kappa", "pool=topk"},
+    {0},
+};
+
 static int fg_validate(void *params, struct err *err)
 {
     struct fg_params *p = params;
@@ -403,6 +412,7 @@ const struct method method_fg_attn = {
              METHOD_MONOTONE,
     .params_size = sizeof(struct fg_params),
     .params = fg_opts,
+    .scopes = fg_scopes,
     .budget_full = "mode=pooled:pool=topk:kappa=1",
     .validate = fg_validate,
     .order = fg_order,

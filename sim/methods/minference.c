@@ -99,6 +99,14 @@ static const struct opt PARAMS[] = {
     {0},
 };
 
+static const struct param_scope SCOPES[] = {
+    {"v s preset budget force_cols force_dists min_v min_s mask", "pattern=table|vs"},
+    {"init local", "pattern=table|ashape|trishape"},
+    {"last", "pattern=table|trishape"},
+    {"top", "pattern=table|block"},
+    {0},
+};
+
 static int64_t or_default(int64_t value, int64_t otherwise)
 {
     return value == INT64_MIN ? otherwise : value;
@@ -329,6 +337,7 @@ const struct method method_minference = {
     .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_MONOTONE,
     .params_size = sizeof(struct params),
     .params = PARAMS,
+    .scopes = SCOPES,
     .budget_full = "v=2147483647:s=2147483647",
     .prepare = prepare,
     .unit_rows = unit_rows,

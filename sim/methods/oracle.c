@@ -107,6 +107,13 @@ static int parse_params(const struct oracle_params *p, struct parsed *out, struc
     return 0;
 }
 
+static const struct param_scope oracle_scopes[] = {
+    {"k", "kind=topk"},
+    {"alpha", "kind=topp|mean|block|block-cra|value"},
+    {"scope", "kind=block"},
+    {0},
+};
+
 static int oracle_validate(void *params, struct err *err)
 {
     struct oracle_params *p = params;
@@ -514,6 +521,7 @@ const struct method method_oracle = {
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_MONOTONE,
     .params_size = sizeof(struct oracle_params),
     .params = oracle_opts,
+    .scopes = oracle_scopes,
     .budget_full = "kind=topk:k=100%",
     .validate = oracle_validate,
     .prepare = oracle_prepare,

@@ -79,6 +79,11 @@ static const struct opt radial_opts[] = {
     {0},
 };
 
+static const struct param_scope radial_scopes[] = {
+    {"decay thin pad", "profile=official"},
+    {0},
+};
+
 struct radial_state {
     struct attn_in     x;
     struct radial_rule rule;
@@ -263,6 +268,7 @@ const struct method method_radial = {
     .flags = METHOD_BIDIRECTIONAL | METHOD_NO_REFERENCE,
     .params_size = sizeof(struct radial_params),
     .params = radial_opts,
+    .scopes = radial_scopes,
     .prepare = radial_prepare,
     .unit_rows = radial_unit_rows,
     .select = radial_select,

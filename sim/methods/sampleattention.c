@@ -94,6 +94,13 @@ static const struct opt PARAMS[] = {
     {0},
 };
 
+static const struct param_scope SCOPES[] = {
+    {"alpha window rows bottom", "profile=v2"},
+    {"alpha_c alpha_s chunks block extend merge reduce keep_diag keep_sink preset",
+     "profile=paper|strict|safe"},
+    {0},
+};
+
 /* Table 6 of the paper, rows N < 16K, < 48K, < 80K, < 112K, >= 112K (K = 1024). */
 struct tuned {
     double alpha_c, alpha_s;
@@ -289,6 +296,7 @@ const struct method method_sampleattention = {
     .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_MONOTONE,
     .params_size = sizeof(struct params),
     .params = PARAMS,
+    .scopes = SCOPES,
     .budget_full = "alpha_c=1",
     .prepare = prepare,
     .unit_rows = unit_rows,

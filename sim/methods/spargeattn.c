@@ -94,6 +94,12 @@ const struct opt sparge_options[] = {
     {NULL, OPT_END, 0, NULL, 0, 0, 0, NULL, NULL, NULL, 0, NULL},
 };
 
+static const struct param_scope sparge_scopes[] = {
+    {"tau", "select=cdf"},
+    {"topk", "select=topk"},
+    {0},
+};
+
 int sparge_validate(void *params, struct err *err)
 {
     struct sparge_params *p = params;
@@ -268,6 +274,7 @@ const struct method method_spargeattn = {
              METHOD_RANDOM | METHOD_MONOTONE | METHOD_NO_REFERENCE,
     .params_size = sizeof(struct sparge_params),
     .params = sparge_options,
+    .scopes = sparge_scopes,
     .budget_full = "theta=1:pv=off",
     .validate = sparge_validate,
     .order = order,

@@ -48,6 +48,11 @@ static const struct opt st_opts[] = {
 };
 /* clang-format on */
 
+static const struct param_scope st_scopes[] = {
+    {"block verts vertsize", "pattern=fixed"},
+    {0},
+};
+
 struct st_state {
     const struct st_params *params;
     struct attn_in x;
@@ -172,6 +177,7 @@ const struct method method_sparse_transformer = {
     .flags = METHOD_CAUSAL | METHOD_NO_REFERENCE,
     .params_size = sizeof(struct st_params),
     .params = st_opts,
+    .scopes = st_scopes,
     .budget_full = "stride=1",
     .validate = st_validate,
     .prepare = st_prepare,

@@ -74,6 +74,11 @@ static int64_t chunk_rows(const char *text)
     return *end || rows <= 0 || rows % XATTN_BLOCK || rows > (1ll << 40) ? -1 : rows;
 }
 
+static const struct param_scope SCOPES[] = {
+    {"chunk", "profile=official"},
+    {0},
+};
+
 static int validate(void *params, struct err *err)
 {
     const struct params *p = params;
@@ -208,6 +213,7 @@ const struct method method_xattention = {
              METHOD_NO_REFERENCE,
     .params_size = sizeof(struct params),
     .params = PARAMS,
+    .scopes = SCOPES,
     .budget_full = "profile=clean:tau=1", /* official may misplace prompt chunks */
     .validate = validate,
     .prepare = prepare,
