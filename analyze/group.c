@@ -117,6 +117,15 @@ bool recset_varies(const struct recset *s, enum group_key k)
     return false;
 }
 
+bool grouping_varies(const struct grouping *gs, enum group_key k)
+{
+    for (int64_t i = 0; i < gs->n; i++)
+        for (int64_t m = 1; m < gs->g[i].n; m++)
+            if (key_compare(gs->g[i].first, &gs->set->r[gs->g[i].at[m]], k) != 0)
+                return true;
+    return false;
+}
+
 /* ---- sorting ------------------------------------------------------------------------------- */
 
 struct sort_ctx {
@@ -163,6 +172,17 @@ static bool same_head(const struct record *a, const struct record *b)
 {
     for (int i = 0; i < N_HEAD_KEYS; i++)
         if (key_compare(a, b, head_keys[i]) != 0)
+            return false;
+    return true;
+}
+
+/* Do two heads have one value of the metric between them? Keys belong to a kv head. */
+static bool same_owner(const struct record *a, const struct record *b, const char *metric)
+{
+    if (strcmp(metric, "sim_k") != 0)
+        return same_head(a, b);
+    for (int i = 0; i < N_HEAD_KEYS; i++)
+        if (key_compare(a, b, head_keys[i] == KEY_HEAD ? KEY_KV_HEAD : head_keys[i]) != 0)
             return false;
     return true;
 }
@@ -263,7 +283,7 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
             continue;
         double value;
         if (!expression_value(r, metric, &value) ||
-            ((gs->flags & GROUP_PER_HEAD) && last && same_head(last, r)))
+            ((gs->flags & GROUP_PER_HEAD) && last && same_owner(last, r, metric)))
             continue;
         last = r;
         x[n++] = value;

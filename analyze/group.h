@@ -45,7 +45,8 @@ typedef bool group_filter(const void *ctx, const struct record *r);
  * the latter only.
  *
  * GROUP_PER_HEAD: for numbers that belong to a head of a trace and not to a method; when several
- * records of a group belong to one head, each metric counts once per head. */
+ * records of a group belong to one head, each metric counts once per head, and sim_k, which is of
+ * the keys alone, once per kv head. */
 int grouping_make(const struct recset *set, const enum group_key *keys, int n_keys, unsigned flags,
                   group_filter *filter, const void *ctx, struct grouping *out, struct err *err);
 void grouping_free(struct grouping *g);
@@ -65,6 +66,9 @@ bool record_has(const struct record *r, const char *metric);
 
 /* Does the key take more than one value over the set? */
 bool recset_varies(const struct recset *s, enum group_key k);
+
+/* Does it take more than one value within a group? */
+bool grouping_varies(const struct grouping *g, enum group_key k);
 
 /* Names of all metrics of ok records that match the comma-separated shell patterns, in the order of
  * the patterns, then of first appearance. */

@@ -22,8 +22,7 @@ static int by_key(const void *a, const void *b)
     return c ? c : (x->i > y->i) - (x->i < y->i);
 }
 
-/* Mark every record that a later one of the same cell replaces. */
-static int mark_repeated(const struct record *r, int64_t n, bool *drop, struct err *err)
+int records_repeated(const struct record *r, int64_t n, bool *drop, struct err *err)
 {
     struct keyed *k = NULL;
     struct buf b = {0};
@@ -56,7 +55,7 @@ static int drop_repeated(struct recset *s, struct err *err)
     int rc = 0;
 
     TRY(mem_zalloc(&drop, s->n, sizeof *drop, "repeated cells", err));
-    TRY(mark_repeated(s->r, s->n, drop, err));
+    TRY(records_repeated(s->r, s->n, drop, err));
     for (int64_t i = 0; i < s->n; i++) {
         if (drop[i]) {
             record_free(&s->r[i]);

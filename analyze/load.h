@@ -23,4 +23,7 @@ void recset_free(struct recset *s);
  * have records already. On failure r is freed. */
 int recset_from(struct record *r, int64_t n, struct recset *out, struct err *err);
 
+/* drop[i] = a later record of r[0..n) is of the same cell. drop: n, zeroed. */
+int records_repeated(const struct record *r, int64_t n, bool *drop, struct err *err);
+
 #endif

@@ -236,17 +236,18 @@ out:
     return rc;
 }
 
-/* Say what an explicit --group averages over although it differs in kind. */
-static void note_mixed(const struct recset *set, const enum group_key *keys, int n, struct table *t)
+/* Say what the rows average over although it differs in kind, which an explicit --group can ask for.
+ */
+static void note_mixed(const struct grouping *gs, struct table *t)
 {
+    static const enum group_key own[] = {KEY_METHOD, KEY_PARAMS};
+    enum { SCOPE = sizeof scope_keys / sizeof *scope_keys, ALL = SCOPE + 2 };
     struct buf b = {0};
-    for (size_t i = 0; i < sizeof scope_keys / sizeof *scope_keys; i++)
-        if (!has_key(keys, n, scope_keys[i]) && recset_varies(set, scope_keys[i]))
-            buf_printf(&b, "%s%s", b.len ? ", " : "", key_name(scope_keys[i]));
-    if (!has_key(keys, n, KEY_METHOD) && recset_varies(set, KEY_METHOD))
-        buf_printf(&b, "%smethod", b.len ? ", " : "");
-    if (!has_key(keys, n, KEY_PARAMS) && recset_varies(set, KEY_PARAMS))
-        buf_printf(&b, "%sparams", b.len ? ", " : "");
+    for (int i = 0; i < ALL; i++) {
+        enum group_key k = i < SCOPE ? scope_keys[i] : own[i - SCOPE];
+        if (grouping_varies(gs, k))
+            buf_printf(&b, "%s%s", b.len ? ", " : "", key_name(k));
+    }
     if (b.len)
         table_note(t, "rows average over cells that differ in %s", buf_str(&b));
     buf_free(&b);
@@ -419,6 +420,7 @@ static int build_pivot(const struct recset *set, const enum group_key *keys, int
         table_stats(t, n + c, &s);
     }
     snprintf(t->title, sizeof t->title, "%s by %s", metric, key_name(pivot));
+    note_mixed(&gs, t);
 out:
     grouping_free(&gs);
     grouping_free(&by);
@@ -449,7 +451,7 @@ static int choose_metrics(const struct table_def *def, const struct recset *set,
 {
     const char *patterns = req->columns ? req->columns : def->metrics;
     int rc = recset_metrics(set, patterns, metrics, err);
-    if (rc || metrics->n)
+    if (rc || metrics->n || (!req->columns && set->n_ok == 0)) /* then the counts are the table */
         return rc;
     return err_set(err, req->columns ? ERR_USAGE : ERR_INPUT, "no ok record has a metric %s",
                    patterns);
@@ -473,6 +475,8 @@ static int build_groups(const struct table_def *def, const struct recset *set,
         FAIL(err, ERR_INPUT, "no ok record has a metric %s", first);
     TRY(choose_keys(def, set, req, keys, &n_keys, err));
     TRY(choose_metrics(def, set, req, &metrics, err));
+    if (req->pivot && !metrics.n)
+        FAIL(err, ERR_INPUT, "no cell is ok: there is no metric to show by %s", req->pivot);
     if (req->pivot) {
         TRY(keys_parse(req->pivot, "--pivot", pivot, &n_pivot, err));
         TRY(build_pivot(set, keys, n_keys, pivot[0], metrics.items[0], out, err));
@@ -483,9 +487,9 @@ static int build_groups(const struct table_def *def, const struct recset *set,
         TRY(add_metric_columns(out, &metrics, err));
         for (int64_t i = 0; i < gs.n; i++)
             TRY(put_group(out, &gs, &gs.g[i], keys, n_keys, &metrics, err));
+        if (!(def->flags & TABLE_PER_HEAD))
+            note_mixed(&gs, out);
     }
-    if (!(def->flags & TABLE_PER_HEAD))
-        note_mixed(set, keys, n_keys, out);
     note_status(set, out);
 out:
     grouping_free(&gs);

@@ -337,6 +337,23 @@ static bool permutations_data(const struct recset *set)
     return any_record(set, has_similarity);
 }
 
+/* What was replayed in the stored order and as "row" is one cell of the view. */
+static int drop_repeated(struct recset *view, struct err *err)
+{
+    bool *drop = NULL;
+    int64_t kept = 0;
+    int rc = 0;
+    TRY(mem_zalloc(&drop, view->n, sizeof *drop, "repeated cells", err));
+    TRY(records_repeated(view->r, view->n, drop, err));
+    for (int64_t i = 0; i < view->n; i++)
+        if (!drop[i])
+            view->r[kept++] = view->r[i];
+    view->n = kept;
+out:
+    free(drop);
+    return rc;
+}
+
 /* A view of the records in which `permute` is the order that the method saw, also where the
  * method's own parameter asked for it. The records stay the set's. */
 static int ordered_view(const struct recset *set, struct recset *view, struct err *err)
@@ -354,7 +371,7 @@ static int ordered_view(const struct recset *set, struct recset *view, struct er
         if (strcmp(r->permute, "row") == 0) /* the order in which tokens are stored */
             snprintf(r->permute, sizeof r->permute, "none");
     }
-    return 0;
+    return drop_repeated(view, err);
 }
 
 enum { P_SIM_Q, P_SIM_K, P_BELOW, P_METHOD, P_PARAMS, P_N, P_L1, P_SPARSITY, P_COLUMNS };

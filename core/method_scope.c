@@ -32,8 +32,8 @@ static int refuse(const struct opt *o, const struct param_scope *s, const struct
 {
     struct buf value = {0};
     opt_value_text(o, params, &value);
-    int rc = err_set(err, ERR_USAGE, "%s=%s counts with %s only, not with %s=%s: leave it out", o->name,
-                     buf_str(&value), s->only, key->name, has);
+    int rc = err_set(err, ERR_USAGE, "%s=%s counts with %s only, not with %s=%s: leave it out",
+                     o->name, buf_str(&value), s->only, key->name, has);
     buf_free(&value);
     return rc;
 }

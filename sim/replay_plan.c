@@ -137,9 +137,10 @@ static void warn_of_absent(const struct replay *r, const struct method_run *run)
                                      trace_head_number(trace_meta(r->traces[s->trace]), s->head));
     }
     if (absent)
-        log_warn("%s has no parameters for %lld of %lld heads: they keep those given, with the note "
-                 "calib=absent",
-                 run->calib, (long long)absent, (long long)r->n_series);
+        log_warn(
+            "%s has no parameters for %lld of %lld heads: they keep those given, with the note "
+            "calib=absent",
+            run->calib, (long long)absent, (long long)r->n_series);
 }
 
 static int check_calibrations(const struct replay *r, struct err *err)

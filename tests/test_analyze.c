@@ -300,6 +300,57 @@ START_TEST(numbers_of_the_exact_map_count_once_per_head)
 }
 END_TEST
 
+START_TEST(similarity_of_keys_counts_once_per_kv_head)
+{
+    for (int head = 0; head < 4; head++) {
+        struct record *r = fixture_record(&f, "dense", "", 0, head);
+        r->kv_head = head / 2;
+        fixture_metric(r, "sim_q", 0.1 * head);
+        fixture_metric(r, "sim_k", head / 2 ? 0.8 : 0.2);
+    }
+    fixture_set(&f, &set);
+    build("map", NULL);
+    ck_assert_int_eq(cell(0, "sim_q")->stats.n, 4);
+    ck_assert_int_eq(cell(0, "sim_k")->stats.n, 2);
+    ck_assert_double_eq_tol(cell(0, "sim_k")->stats.mean, 0.5, 1e-15);
+}
+END_TEST
+
+/* What differs between rows is not averaged. */
+START_TEST(only_what_a_row_mixes_is_said_to_be_mixed)
+{
+    with("sale", "", 0, 0, 0.2);
+    with("streaming", "", 1, 0, 0.4);
+    fixture_set(&f, &set);
+    struct table_request req = {.group = "layer"};
+    build("summary", &req);
+    ck_assert(!has_note("rows average over cells that differ"));
+    table_free(&t);
+    recset_free(&set);
+    with("sale", "", 0, 0, 0.2);
+    with("streaming", "", 0, 0, 0.4);
+    fixture_set(&f, &set);
+    build("summary", &req);
+    ck_assert(has_note("rows average over cells that differ in method"));
+}
+END_TEST
+
+START_TEST(cells_that_all_were_skipped_are_counted)
+{
+    fixture_record(&f, "svg1", "", 0, 0)->status = RECORD_SKIP;
+    fixture_record(&f, "svg1", "", 0, 1)->status = RECORD_SKIP;
+    fixture_set(&f, &set);
+    build("summary", NULL);
+    ck_assert_int_eq(t.n_rows, 1);
+    ck_assert_double_eq(cell(0, "n")->num, 0);
+    ck_assert_double_eq(cell(0, "skip")->num, 2);
+    table_free(&t);
+    struct table_request req = {.pivot = "layer"};
+    assert_fails(table_build(table_defs[0], &set, &req, &t, &e), &e, ERR_INPUT, "no cell is ok");
+    memset(&t, 0, sizeof t);
+}
+END_TEST
+
 START_TEST(metrics_combine_in_expressions)
 {
     struct record *r = with("sale", "", 0, 0, 0.3);
@@ -905,6 +956,9 @@ Suite *make_suite(void)
     tcase_add_test(c, a_pivot_puts_a_key_into_columns);
     tcase_add_test(c, dense_calls_of_a_schedule_are_also_left_out);
     tcase_add_test(c, numbers_of_the_exact_map_count_once_per_head);
+    tcase_add_test(c, similarity_of_keys_counts_once_per_kv_head);
+    tcase_add_test(c, only_what_a_row_mixes_is_said_to_be_mixed);
+    tcase_add_test(c, cells_that_all_were_skipped_are_counted);
     tcase_add_test(c, metrics_combine_in_expressions);
     tcase_add_test(c, values_that_are_not_finite_are_reported);
     tcase_add_test(c, a_cell_of_two_directories_counts_once_and_the_last_wins);

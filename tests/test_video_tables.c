@@ -191,6 +191,18 @@ START_TEST(similarities_stand_beside_the_methods_in_the_same_order)
 }
 END_TEST
 
+START_TEST(stored_and_row_order_are_one)
+{
+    in_order("none", 0, 0.4, 0.02, 0.3);
+    in_order("row", 0, 0.4, 0.02, 0.3);
+    in_order("none", 1, 0.6, 0.04, 0.5);
+    build("permutations");
+    ck_assert_int_eq(t.n_rows, 1);
+    is_mean(0, "err_l1_rel", 2, 0.03);
+    is_number(0, "n", 2);
+}
+END_TEST
+
 /* ---- judge ----------------------------------------------------------------------------------- */
 
 static void sparge(const char *params, int head, double l1, double sparsity)
@@ -440,6 +452,7 @@ Suite *make_suite(void)
     tcase_add_test(c, blocks_are_listed_by_threshold_and_size_and_counted_once_per_head);
     tcase_add_test(c, thresholds_come_in_order_without_refresh_steps_and_pooled_masks);
     tcase_add_test(c, similarities_stand_beside_the_methods_in_the_same_order);
+    tcase_add_test(c, stored_and_row_order_are_one);
     tcase_add_test(c, cells_with_and_without_the_judge_are_paired);
     tcase_add_test(c, calibrated_cells_are_paired_by_judge);
     tcase_add_test(c, without_pairs_there_is_no_judge_table);
