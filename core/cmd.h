@@ -79,7 +79,7 @@ extern const char *const progress_mode_names[];
     {"jobs", OPT_INT, offsetof(struct common_opts, jobs), "0", 0, 4096, OPT_IDENTITY_NOT, "threads",\
      "Worker threads; 0 = all processors.", NULL, 'j', "N"},                                        \
     {"seed", OPT_INT, offsetof(struct common_opts, seed), "0", 0, 9e15, 0, "",                      \
-     "Seed of everything random.", NULL, 0, "N"},                                                   \
+     "Seed of everything random, up to 9e15.", NULL, 0, "N"},                                       \
     {"config", OPT_STR, offsetof(struct common_opts, config), NULL, 0, 0,                           \
      OPT_UNSET | OPT_IDENTITY_NOT, "", "JSON file with options; keys are their long names.", NULL,  \
      0, "FILE"},                                                                                    \

@@ -3,7 +3,7 @@
 CPU, from the model's own definition (datasets/recipes/dit_model.py), and print how far the two stored
 runs are from it: video-dit-a itself and the float64 run of make_video_exact.py.
 
-    check_video_torch.py          from the repository's root; needs torch, numpy, safetensors
+    check_video_torch.py          from the repository's root; needs torch >= 2.4, numpy, safetensors
 """
 import sys
 
