@@ -240,10 +240,11 @@ out:
  */
 static void note_mixed(const struct grouping *gs, struct table *t)
 {
+    bool per_head = gs->flags & GROUP_PER_HEAD; /* whatever the method */
     static const enum group_key own[] = {KEY_METHOD, KEY_PARAMS};
     enum { SCOPE = sizeof scope_keys / sizeof *scope_keys, ALL = SCOPE + 2 };
     struct buf b = {0};
-    for (int i = 0; i < ALL; i++) {
+    for (int i = 0; i < (per_head ? SCOPE : ALL); i++) {
         enum group_key k = i < SCOPE ? scope_keys[i] : own[i - SCOPE];
         if (grouping_varies(gs, k))
             buf_printf(&b, "%s%s", b.len ? ", " : "", key_name(k));
@@ -487,8 +488,7 @@ static int build_groups(const struct table_def *def, const struct recset *set,
         TRY(add_metric_columns(out, &metrics, err));
         for (int64_t i = 0; i < gs.n; i++)
             TRY(put_group(out, &gs, &gs.g[i], keys, n_keys, &metrics, err));
-        if (!(def->flags & TABLE_PER_HEAD))
-            note_mixed(&gs, out);
+        note_mixed(&gs, out);
     }
     note_status(set, out);
 out:

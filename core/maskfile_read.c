@@ -101,6 +101,22 @@ out:
     return fail_in(f, i, rc, err);
 }
 
+int maskfile_order(const struct maskfile *f, int64_t i, char order[MASKFILE_ORDER], struct err *err)
+{
+    hid_t group = H5I_INVALID_HID;
+    int rc = 0;
+
+    h5_lock();
+    TRY(open_cell(f, i, &group, err));
+    /* Files of version 1.0 have the replay's order alone. */
+    TRY(h5_get_str(group, h5_has_attr(group, "order") ? "order" : "permute", order, MASKFILE_ORDER,
+                   err));
+out:
+    h5_close(group);
+    h5_unlock();
+    return fail_in(f, i, rc, err);
+}
+
 /* A list of unknown length: unfiltered, so that it cannot be longer than the file. */
 static int read_list(const struct maskfile *f, hid_t group, const char *name, enum dtype type,
                      void *out, int64_t *n, struct err *err)

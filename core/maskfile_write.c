@@ -269,7 +269,7 @@ out:
 }
 
 static int finish_cell(struct maskfile *f, struct open_cell *c, const struct record *r,
-                       struct err *err)
+                       const char *order, struct err *err)
 {
     hid_t fresh = H5I_INVALID_HID, group = c->spill;
     int rc = 0;
@@ -279,6 +279,7 @@ static int finish_cell(struct maskfile *f, struct open_cell *c, const struct rec
         group = fresh;
     }
     TRY(maskfile_put_identity(group, r, err));
+    TRY(h5_put_str(group, "order", order ? order : "none", err));
     TRY(maskfile_put_geometry(group, &c->m, err));
     if (c->m.form == MASK_LISTS)
         TRY(put_lists(f, group, c, err));
@@ -293,7 +294,8 @@ out:
     return rc;
 }
 
-int maskfile_put(struct maskfile *f, const struct record *r, const struct mask *m, struct err *err)
+int maskfile_put(struct maskfile *f, const struct record *r, const char *order,
+                 const struct mask *m, struct err *err)
 {
     struct buf key = {0};
     struct open_cell *c = NULL;
@@ -312,7 +314,7 @@ int maskfile_put(struct maskfile *f, const struct record *r, const struct mask *
         TRY(new_cell(f, &key, m, &c, err));
     TRY(add_range(f, c, m, err));
     if (m->row1 == m->nq)
-        TRY(finish_cell(f, c, r, err));
+        TRY(finish_cell(f, c, r, order, err));
 out:
     /* A cell that cannot be dumped leaves the file as it was; a failed write does not. */
     if (rc && rc != ERR_RUN)

@@ -364,7 +364,9 @@ int map_similarity(const float *x, int64_t n, int d, int64_t block, bool centre,
     TRY(mem_zalloc(&tmp, 2 * (int64_t)d, sizeof *tmp, "row means", err));
     for (int64_t a = 0; centre && a < n; a++)
         for (int c = 0; c < d; c++)
-            tmp[c] += (double)x[a * d + c] / (double)n;
+            tmp[c] += x[a * d + c];
+    for (int c = 0; centre && c < d; c++) /* of equal rows this is the row, so that none is left */
+        tmp[c] /= (double)n;
     for (int64_t at = 0; at < n; at += block) {
         if (at + block > n || !block_similarity(x + at * d, block, d, tmp, tmp + d, &s)) {
             ++*left_out;

@@ -32,7 +32,7 @@ struct fg_params {
 struct fg_stats {
     int64_t ties;      /* units with |ln(a N / c)| < 1e-3: float arithmetic may decide otherwise */
     double margin;     /* smallest |ln(a N / c)| */
-    int64_t count_min; /* fewest kept units of a group */
+    int64_t keys_min;  /* fewest kept keys of a group */
 };
 
 /* N of c/N. */

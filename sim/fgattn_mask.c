@@ -65,6 +65,13 @@ struct cached_run {
     double c, n;
 };
 
+/* Of the last unit only those that exist. */
+static int64_t kept_keys(const struct slice_mask *m, int64_t g)
+{
+    int64_t last = (m->nk - 1) / m->width, keys = slice_mask_count(m, g) * m->width;
+    return slice_mask_has(m, g, last) ? keys - ((last + 1) * m->width - m->nk) : keys;
+}
+
 static int cached_group(void *ctx, const struct map_group *g, struct err *err)
 {
     struct cached_run *run = ctx;
@@ -80,7 +87,7 @@ static int cached_group(void *ctx, const struct map_group *g, struct err *err)
             slice_mask_set(run->mask, g->index, u);
     }
     force(run->mask, run->in, g->index);
-    run->stats->count_min = MIN(run->stats->count_min, slice_mask_count(run->mask, g->index));
+    run->stats->keys_min = MIN(run->stats->keys_min, kept_keys(run->mask, g->index));
     return 0;
 }
 

@@ -17,6 +17,7 @@ struct dump {
     struct replay        *replay;
     const struct record  *record;
     const struct head_in *in;
+    const char           *order;     /* of the method's rows and keys, beside the trace's */
     int64_t              *perm;      /* perm[row of the method] = row of the trace; NULL = same */
     double               *out, *lse; /* whole head in the trace's order, with perm only */
 };
@@ -43,6 +44,7 @@ static int dump_init(struct dump *d, struct replay *r, const struct record *rec,
         order = "none"; /* the trace has it already */
     else if (strcmp(order, "none") == 0)
         order = run_order;
+    d->order = order;
     if (!r->outputs || strcmp(order, "none") == 0)
         return 0;
     if (permute_make(order, &in->geom, in->x.nq, r->seed, &d->perm, NULL))
@@ -74,7 +76,7 @@ static int dump_chunk(void *ctx, const struct mask *m, const double *out, const 
     struct dump *d = ctx;
     int          rc = 0;
     if (d->replay->masks)
-        TRY(maskfile_put(d->replay->masks, d->record, m, err));
+        TRY(maskfile_put(d->replay->masks, d->record, d->order, m, err));
     if (d->replay->outputs)
         TRY(dump_outputs(d, m, out, lse, err));
 out:

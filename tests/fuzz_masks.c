@@ -50,7 +50,7 @@ static int put(struct maskfile *f, int form, struct err *err)
     r.d = 64;
     int rc = make_mask(form, &m, err);
     if (!rc)
-        rc = maskfile_put(f, &r, &m, err);
+        rc = maskfile_put(f, &r, NULL, &m, err);
     mask_free(&m);
     record_free(&r);
     return rc;

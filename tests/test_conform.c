@@ -304,7 +304,7 @@ static int dump_chunk(void *ctx, const struct mask *m, const double *out, const 
 {
     struct dump *d = ctx;
     int rc = sink_bits(d->bits, m, out, lse, err);
-    return rc ? rc : maskfile_put(d->file, d->id, m, err);
+    return rc ? rc : maskfile_put(d->file, d->id, NULL, m, err);
 }
 
 static void check_dumped_masks_read_back(const char *text)

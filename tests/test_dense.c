@@ -347,6 +347,13 @@ START_TEST(similarity_by_hand)
     ck_assert_double_eq_tol(mean, 1, 1e-15);
     assert_ok(map_similarity(same, 4, 2, 4, true, &mean, &left_out, &err), &err);
     ck_assert_double_eq_tol(mean, 0, 1e-15);
+    /* Of equal rows nothing is left. */
+    float equal[49 * 2];
+    for (int i = 0; i < 49 * 2; i++)
+        equal[i] = i % 2 ? 0.1f : 0.7f;
+    assert_ok(map_similarity(equal, 49, 2, 7, true, &mean, &left_out, &err), &err);
+    ck_assert(isnan(mean));
+    ck_assert_int_eq(left_out, 7);
 }
 END_TEST
 

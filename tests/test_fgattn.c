@@ -237,6 +237,27 @@ START_TEST(recall_respects_its_bound)
 }
 END_TEST
 
+/* The last unit of 17 keys in units of 16 has one key, and that one has less than half of the mass
+ * (17 keys, scores 0 but for the last). */
+START_TEST(keys_past_the_end_are_not_kept)
+{
+    enum { N = 17, D = 16 };
+    float q[N * D], k[N * D];
+    struct sim_head h;
+    struct record r;
+    for (int i = 0; i < N * D; i++) {
+        q[i] = i % D == 0;
+        k[i] = i == (N - 1) * D ? 2.7f : 0; /* e^2.7 = 14.9 of 30.9 */
+    }
+    head_of(q, k, N, D, 1, &h);
+    run_text("fg-attn:refresh=1:M=16:width=16:tau=8", &h.in, &r);
+    ck_assert_double_eq_tol(record_get(&r, "cra_min"), 0.482, 1e-3);
+    ck_assert_double_eq_tol(record_get(&r, "cra_bound"), 1 - 8 * (1 - 1.0 / N), 1e-12);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
 /* Shares weighted by pairs fall with the block size whether or not the grid divides N. */
 START_TEST(larger_blocks_skip_less_area)
 {
@@ -788,6 +809,7 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, diagonal_attention_by_hand, 0, 2);
     tcase_add_loop_test(c, identity_attention_keeps_the_groups_own_keys, 0, 2);
     tcase_add_loop_test(c, identity_masks_at_video_lengths, 0, 2);
+    tcase_add_test(c, keys_past_the_end_are_not_kept);
     tcase_add_loop_test(c, recall_respects_its_bound, 0, 2);
     tcase_add_loop_test(c, larger_blocks_skip_less_area, 0, 2);
     tcase_add_test(c, causal_groups_keep_their_diagonal_block);

@@ -43,7 +43,7 @@ static void put(struct maskfile *f, int head, const char *method, const char *pa
 {
     struct err err = {0};
     struct record r = cell(head, method, params);
-    assert_ok(maskfile_put(f, &r, m, &err), &err);
+    assert_ok(maskfile_put(f, &r, NULL, m, &err), &err);
     record_free(&r);
     mask_free(m);
 }

@@ -99,7 +99,7 @@ START_TEST(lists_put_in_ranges_come_back_whole)
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
     for (int64_t row = 0; row < n; row += 2 * bq) {
         random_lists(&part, 1, n, row, row + 2 * bq < n ? row + 2 * bq : n, bq, bk);
-        assert_ok(maskfile_put(f, &r, &part, &err), &err);
+        assert_ok(maskfile_put(f, &r, NULL, &part, &err), &err);
         mask_free(&part);
     }
     assert_ok(maskfile_commit(&f, &err), &err);
@@ -131,21 +131,26 @@ START_TEST(bands_and_full_masks_come_back)
     struct err err = {0};
     struct maskfile *f = NULL;
     struct record a = cell(0, ""), b = cell(1, "");
+    char order[MASKFILE_ORDER];
     struct mask full, band, back;
 
     mask_full(&full, 300, 300, 0, 300, true);
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
-    assert_ok(maskfile_put(f, &a, &full, &err), &err);
+    assert_ok(maskfile_put(f, &a, "hilbert", &full, &err), &err);
     for (int64_t row = 0; row < 300; row += 100) {
         mask_full(&band, 300, 300, row, row + 100, true);
         band.form = MASK_BAND;
         band.sink = 4;
         band.window = 60;
         band.dense_from = 290;
-        assert_ok(maskfile_put(f, &b, &band, &err), &err);
+        assert_ok(maskfile_put(f, &b, NULL, &band, &err), &err);
     }
     assert_ok(maskfile_commit(&f, &err), &err);
     assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
+    assert_ok(maskfile_order(f, 0, order, &err), &err);
+    ck_assert_str_eq(order, "hilbert");
+    assert_ok(maskfile_order(f, 1, order, &err), &err);
+    ck_assert_str_eq(order, "none");
     assert_ok(maskfile_read(f, 0, &back, &err), &err);
     ck_assert_int_eq(back.form, MASK_FULL);
     assert_same_pairs(&full, &back);
@@ -175,7 +180,7 @@ START_TEST(full_ranges_among_lists_keep_their_pairs)
             mask_full(&part, 333, 333, row, end, true);
         else
             random_lists(&part, 9, 333, row, end, 32, 16);
-        assert_ok(maskfile_put(f, &r, &part, &err), &err);
+        assert_ok(maskfile_put(f, &r, NULL, &part, &err), &err);
         mask_free(&part);
     }
     assert_ok(maskfile_commit(&f, &err), &err);
@@ -209,16 +214,16 @@ START_TEST(what_cannot_be_one_mask_is_refused_and_the_file_goes_on)
 
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
     random_lists(&m, 1, 200, 0, 64, 64, 64);
-    assert_ok(maskfile_put(f, &a, &m, &err), &err);
+    assert_ok(maskfile_put(f, &a, NULL, &m, &err), &err);
     mask_free(&m);
     random_lists(&m, 1, 200, 64, 200, 32, 64);
-    assert_fails(maskfile_put(f, &a, &m, &err), &err, ERR_RUN, "changes at row 64");
+    assert_fails(maskfile_put(f, &a, NULL, &m, &err), &err, ERR_RUN, "changes at row 64");
     mask_free(&m);
     random_lists(&m, 1, 200, 128, 200, 64, 64);
-    assert_fails(maskfile_put(f, &b, &m, &err), &err, ERR_RUN, "come after row 0");
+    assert_fails(maskfile_put(f, &b, NULL, &m, &err), &err, ERR_RUN, "come after row 0");
     mask_free(&m);
     random_lists(&m, 1, 200, 0, 200, 64, 64);
-    assert_ok(maskfile_put(f, &b, &m, &err), &err);
+    assert_ok(maskfile_put(f, &b, NULL, &m, &err), &err);
     assert_ok(maskfile_commit(&f, &err), &err);
     assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
     ck_assert_int_eq(maskfile_cells(f), 1);
@@ -242,10 +247,10 @@ START_TEST(a_cell_computed_again_replaces_its_first_ranges)
 
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
     random_lists(&m, 1, 200, 0, 64, 64, 64);
-    assert_ok(maskfile_put(f, &r, &m, &err), &err);
+    assert_ok(maskfile_put(f, &r, NULL, &m, &err), &err);
     mask_free(&m);
     random_lists(&m, 2, 200, 0, 200, 16, 1);
-    assert_ok(maskfile_put(f, &r, &m, &err), &err);
+    assert_ok(maskfile_put(f, &r, NULL, &m, &err), &err);
     assert_ok(maskfile_commit(&f, &err), &err);
     assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
     ck_assert_int_eq(maskfile_cells(f), 1);
@@ -280,9 +285,9 @@ START_TEST(lists_larger_than_the_memory_limit_are_whole)
     assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
     for (int64_t row = 0; row < LONG_N; row += 800) {
         all_keys(&m, row, row + 800);
-        assert_ok(maskfile_put(f, &r, &m, &err), &err);
+        assert_ok(maskfile_put(f, &r, NULL, &m, &err), &err);
         if (row + 800 < LONG_N) /* this one never gets its last range */
-            assert_ok(maskfile_put(f, &lost, &m, &err), &err);
+            assert_ok(maskfile_put(f, &lost, NULL, &m, &err), &err);
         mask_free(&m);
     }
     assert_ok(maskfile_commit(&f, &err), &err);
@@ -314,7 +319,7 @@ START_TEST(thousands_of_cells_are_kept_in_buckets)
     for (int i = 0; i < 1030; i++) {
         struct record r = cell(i, "");
         mask_full(&m, 10 + i, 2000, 0, 10 + i, true);
-        assert_ok(maskfile_put(f, &r, &m, &err), &err);
+        assert_ok(maskfile_put(f, &r, NULL, &m, &err), &err);
         record_free(&r);
     }
     assert_ok(maskfile_commit(&f, &err), &err);
@@ -338,7 +343,7 @@ static int put_head(void *ctx, int64_t head, int worker, struct err *err)
     for (int64_t row = 0; row < 320 && rc == 0; row += 64) {
         struct mask m;
         random_lists(&m, (uint64_t)head, 320, row, row + 64, 32, 32);
-        rc = maskfile_put(ctx, &r, &m, err);
+        rc = maskfile_put(ctx, &r, NULL, &m, err);
         mask_free(&m);
     }
     record_free(&r);
@@ -381,7 +386,7 @@ static void write_one(const char *path)
     struct mask m;
     random_lists(&m, 1, 200, 0, 200, 16, 8);
     assert_ok(maskfile_create(path, true, &f, &err), &err);
-    assert_ok(maskfile_put(f, &r, &m, &err), &err);
+    assert_ok(maskfile_put(f, &r, NULL, &m, &err), &err);
     assert_ok(maskfile_commit(&f, &err), &err);
     mask_free(&m);
     record_free(&r);

@@ -583,7 +583,7 @@ static struct maskfile *small_masks(const char *trace_id)
         for (int64_t gr = 0; gr < 5; gr++)
             assert_ok(mask_lists_add(&m, gr, (int32_t)gr, &e), &e);
         mask_lists_finish(&m);
-        assert_ok(maskfile_put(f, &r, &m, &e), &e);
+        assert_ok(maskfile_put(f, &r, NULL, &m, &e), &e);
         mask_free(&m);
         record_free(&r);
     }

@@ -375,7 +375,7 @@ static int report_mask(const struct fg_state *s, struct record *r, struct err *e
     TRY(record_metric(r, "mask_margin", s->stats.margin, err));
     if (s->call == CALL_OWN && s->params->norm == FG_NORM_EXACT) {
         double n = fg_n(s->params, &s->in);
-        double kept = (double)(s->stats.count_min * s->params->width) / n;
+        double kept = (double)s->stats.keys_min / n;
         TRY(record_metric(r, "cra_bound", 1 - s->params->tau * (1 - fmin(1, kept)), err));
     }
 out:
