@@ -279,7 +279,24 @@ static int run_gnuplot(const struct buf *script, const struct gp *g, FILE *log, 
     return rc;
 }
 
-/* The picture lies under `part`: must not be empty; rename. */
+/* Does a line of gnuplot's messages say that it left out a map, and so drew an empty panel? It ends
+ * well all the same. */
+static bool left_out_map(FILE *log, char line[400])
+{
+    static const char *const signs[] = {"Image grid must be at least",
+                                        "(visible or invisible) to plot",
+                                        "image coordinates undefined"};
+    rewind(log);
+    while (fgets(line, 400, log))
+        for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
+            if (strstr(line, signs[i])) {
+                line[strcspn(line, "\n")] = '\0';
+                return true;
+            }
+    return false;
+}
+
+/* The picture lies under `part`: must not be empty or lack a map; rename. */
 static int accept_part(const struct gp *g, const char *part, FILE *log, struct err *err)
 {
     struct stat st;
@@ -291,6 +308,9 @@ static int accept_part(const struct gp *g, const char *part, FILE *log, struct e
         FAIL(err, ERR_RUN, "%s/%s: gnuplot wrote nothing%s%s", buf_str(&g->dir), buf_str(&g->file),
              said[0] ? ": " : "", said);
     }
+    if (left_out_map(log, said))
+        FAIL(err, ERR_RUN, "%s/%s: gnuplot left out a map: %s", buf_str(&g->dir), buf_str(&g->file),
+             said);
     buf_printf(&path, "%s/%s", buf_str(&g->dir), buf_str(&g->file));
     TRY(buf_check(&path, "path", err));
     if (rename(part, buf_str(&path)) != 0)

@@ -47,8 +47,8 @@ int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct 
 void gp_data_name(struct gp *g, const char *tag);
 
 /* Keep the script as "<stem>.gp" and run it: the picture is written under another name and renamed
- * when gnuplot ended well and the file is not empty. gnuplot missing: ERR_MACHINE; script and data
- * are there all the same. A script error: ERR_RUN with gnuplot's message. */
+ * when gnuplot ended well, left out no map and the file is not empty. gnuplot missing: ERR_MACHINE;
+ * script and data are there all the same. A script error: ERR_RUN with gnuplot's message. */
 int gp_finish(struct gp *g, struct err *err);
 
 /* Tics of a linear axis 0..n: a step of 1, 2, 2.5 or 5 times a power of ten with at most `most`
