@@ -31,7 +31,11 @@ static void panel_title(const struct figure_args *a, const struct map_panel *p, 
 static void scope_text(const struct figure_args *a, const struct map_choice *c, struct buf *b)
 {
     const struct trace_meta *m = trace_meta(a->trace);
-    buf_printf(b, "%s, %lld tokens", m->name, (long long)m->n_q);
+    if (m->n_q == m->n_k)
+        buf_printf(b, "%s, %lld token%s", m->name, (long long)m->n_q, m->n_q == 1 ? "" : "s");
+    else
+        buf_printf(b, "%s, %lld %s x %lld keys", m->name, (long long)m->n_q,
+                   m->n_q == 1 ? "query" : "queries", (long long)m->n_k);
     if (m->grid_t > 0)
         buf_printf(b, ", step %d, %s", c->step, c->branch);
 }

@@ -185,16 +185,21 @@ static void axes(const struct lh *q, const struct panels *p, const char *title, 
     buf_puts(&g->script, " noenhanced offset 0,-0.7\n");
 }
 
-static void draw_panel(const struct lh *q, const struct panels *p, int i, struct gp *g)
+/* Cells are boxes: gnuplot draws no image of a single row or column. */
+static void draw_panel(const struct lh *q, const struct panels *p, int i, double low, double high,
+                       struct gp *g)
 {
     bool leftmost, lowest;
     panels_place(p, i, g, &leftmost, &lowest);
     axes(q, p, q->title[i], leftmost, lowest, g);
     if (i == q->n - 1)
-        panels_colorbox(p, g);
+        panels_colorbox(p, low, high, false, g);
     buf_puts(&g->script, "plot ");
     gp_data_name(g, "dat");
-    buf_printf(&g->script, " index %d using 1:2:3 with image pixels notitle", i);
+    buf_printf(&g->script,
+               " index %d using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid "
+               "noborder lc palette notitle",
+               i);
     for (int light = 0; light < 2 && p->cell >= 30; light++) {
         buf_puts(&g->script, ", ");
         gp_data_name(g, "dat");
@@ -224,9 +229,17 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
     size_t chars = 0;
     for (int i = 0; i < q->n; i++)
         chars = strlen(q->title[i]) > chars ? strlen(q->title[i]) : chars;
-    panels_layout(&p, q->n, wish, q->heads, q->layers, cell * longest, chars, a->width, a->height);
-    TRY(panels_check(&p, 4, a->width, a->height, err));
     chart_metric_label(q->metric, &bar, &scale);
+    panels_layout(&p, &(struct panels_wish){.count = q->n,
+                                            .cols = wish,
+                                            .cells_x = q->heads,
+                                            .cells_y = q->layers,
+                                            .side = cell * longest,
+                                            .chars = (int)chars,
+                                            .bar_chars = (int)bar.len,
+                                            .width = a->width,
+                                            .height = a->height});
+    TRY(panels_check(&p, 4, a->width, a->height, err));
     if (q->difference)
         buf_printf(&title, "%s minus that of %s, by layer and head", q->metric, a->against);
     else
@@ -243,7 +256,7 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
                low, high);
     panels_frame(&p, head, "head", "layer", buf_str(&bar), &g);
     for (int i = 0; i < q->n; i++)
-        draw_panel(q, &p, i, &g);
+        draw_panel(q, &p, i, low, high, &g);
     buf_puts(&g.script, "unset multiplot\n");
     TRY(gp_finish(&g, err));
 out:

@@ -137,9 +137,11 @@ out:
 
 /* How often a cell is repeated in the data: viewers of SVG blur enlarged images, so there a cell is
  * as many samples as it has pixels. */
-static int repeats(const struct gp *g, const struct panels *p)
+static struct panels_samples sampling(const struct map_figure *f, const struct panels *p,
+                                      const struct gp *g)
 {
-    return g->type != GP_SVG || p->cell < 1 ? 1 : p->cell > 8 ? 8 : p->cell;
+    int repeat = g->type != GP_SVG || p->cell < 1 ? 1 : p->cell > 8 ? 8 : p->cell;
+    return panels_sampling(p, f->maps, repeat);
 }
 
 static void put_value(const void *ctx, int i, int64_t k, struct buf *b)
@@ -167,12 +169,12 @@ static int write_images(const struct map_figure *f, const struct panels *p, stru
 {
     struct buf b = {0};
     int rc = 0;
-    panels_cells(f->maps, f->n, repeats(g, p), sizeof(float), put_value, f, &b);
+    panels_cells(f->maps, f->n, sampling(f, p, g), put_value, f, &b);
     TRY(buf_check(&b, "cells", err));
     TRY(gp_data(g, "bin", b.data, b.len, err));
     if (f->overlay) {
         buf_reset(&b);
-        panels_cells(f->maps, f->n, repeats(g, p), 4, put_veil, f, &b);
+        panels_cells(f->maps, f->n, sampling(f, p, g), put_veil, f, &b);
         TRY(buf_check(&b, "veil", err));
         TRY(gp_data(g, "veil.bin", b.data, b.len, err));
     }
@@ -235,13 +237,13 @@ static void draw_panel(const struct map_figure *f, const struct panels *p, int i
     panels_place(p, i, g, &leftmost, &lowest);
     panels_token_axes(p, i, c, f->titles[i], leftmost, lowest, g);
     if (i == f->n - 1)
-        panels_colorbox(p, g);
+        panels_colorbox(p, f->low, f->high, f->log, g);
     buf_puts(&g->script, "plot ");
-    panels_image(c, i, repeats(g, p), "bin", "%float32", g);
+    panels_image(c, i, sampling(f, p, g), "bin", "%float32", g);
     buf_puts(&g->script, " using 1 with image notitle");
     if (f->overlay) {
         buf_puts(&g->script, ", ");
-        panels_image(c, i, repeats(g, p), "veil.bin", "%4uchar", g);
+        panels_image(c, i, sampling(f, p, g), "veil.bin", "%4uchar", g);
         buf_puts(&g->script, " using 1:2:3:4 with rgbalpha notitle");
         if (p->cell >= 4) {
             buf_puts(&g->script, ", ");
@@ -265,8 +267,16 @@ int map_draw(const struct map_figure *f, struct err *err)
     size_t chars = 0;
     for (int i = 0; i < f->n; i++)
         chars = strlen(f->titles[i]) > chars ? strlen(f->titles[i]) : chars;
-    panels_layout(&p, f->n, f->per_row, f->maps[0].cols, f->maps[0].rows, panels_side(f->n), chars,
-                  a->width, a->height);
+    const struct cells *c = f->maps;
+    panels_layout(&p, &(struct panels_wish){.count = f->n,
+                                            .cols = f->per_row,
+                                            .cells_x = (double)c->n_k / (double)c->tokens,
+                                            .cells_y = (double)c->n_q / (double)c->tokens,
+                                            .side = panels_side(f->n),
+                                            .chars = (int)chars,
+                                            .bar_chars = (int)strlen(f->bar_label),
+                                            .width = a->width,
+                                            .height = a->height});
     TRY(panels_check(&p, 1, a->width, a->height, err));
     title = a->title ? a->title : f->title;
     TRY(figure_open(a, panels_total_width(&p, title), panels_total_height(&p), &g, err));

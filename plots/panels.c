@@ -1,7 +1,7 @@
 /*
  * panels.c - geometry in pixels. Margins are fixed `at screen`, and a panel is a whole number of
- * pixels per cell, so that no cell falls between pixels; when a size is asked for, a cell may get a
- * fraction more than a pixel, never less.
+ * pixels per whole cell, so that no cell falls between pixels; when a size is asked for, a cell may
+ * get a fraction more than a pixel, never less.
  */
 #include "plots/panels.h"
 
@@ -21,6 +21,12 @@ int panels_side(int count)
 
 /* Pixels around the panels. */
 enum { LEFT = 84, RIGHT = 112, TOP = 40, BOTTOM = 58, GAP_X = 14, GAP_Y = 26 };
+
+/* Pixels of the left margin above which a title may stand, of a second line of titles, and that a
+ * panel has at least to either side. */
+enum { LEFT_FREE = 54, LINE = 15, LEAST = 48 };
+
+#define CHAR 7.4 /* pixels of a title's character */
 
 static void grid(int count, int wish, int *cols, int *rows)
 {
@@ -51,36 +57,73 @@ int panels_check(const struct panels *p, int least, int want_width, int want_hei
                    h + p->top + p->bottom + p->rows * p->gap_y);
 }
 
-void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64_t cells_y,
-                   int side, size_t chars, int want_width, int want_height)
+/* Pixels of a panel that lie next to each other, and one above the other, at most. */
+static double most_width(const struct panels *p, int width)
 {
-    *p = (struct panels){.count = count,
+    return (double)(width - p->left - p->right - (p->cols - 1) * p->gap_x) / p->cols;
+}
+
+static double most_height(const struct panels *p, int height)
+{
+    return (double)(height - p->top - p->bottom - p->rows * p->gap_y) / p->rows;
+}
+
+/* Whole pixels that cover the cells. */
+static int pixels(double cell, double cells)
+{
+    return (int)ceil(cell * cells - 1e-9);
+}
+
+/* Least height of a panel: the label of the colour bar stands beside all rows, from below the title
+ * to the lower edge. */
+static int least_height(const struct panels *p, int bar_chars)
+{
+    int label = (int)(6.9 * bar_chars) - 72, all = label < 80 ? 80 : label;
+    int one = (all + p->gap_y + p->rows - 1) / p->rows - p->gap_y;
+    return one < LEAST ? LEAST : one;
+}
+
+/* Stretch a side to at least `least` pixels, of whole pixels per cell. */
+static int stretched(int side, int least, double cells)
+{
+    return side >= least ? side : pixels(ceil(least / cells), cells);
+}
+
+static void panel_size(struct panels *p, const struct panels_wish *want)
+{
+    double cell = round(want->side / fmax(want->cells_x, want->cells_y));
+    double w = most_width(p, want->width), h = most_height(p, want->height);
+    if (want->width > 0)
+        cell = fmin(w / want->cells_x, h / want->cells_y);
+    p->room = (int)fmax(cell, 0);
+    cell = cell < 1 ? 1 : cell;
+    p->cell = (int)cell;
+    p->width = stretched(pixels(cell, want->cells_x), LEAST, want->cells_x);
+    p->height =
+        stretched(pixels(cell, want->cells_y), least_height(p, want->bar_chars), want->cells_y);
+    if (want->width > 0 && p->room > 0) {
+        p->width = p->width > w ? (int)w : p->width;
+        p->height = p->height > h ? (int)h : p->height;
+    }
+}
+
+void panels_layout(struct panels *p, const struct panels_wish *want)
+{
+    *p = (struct panels){.count = want->count,
                          .left = LEFT,
                          .right = RIGHT,
                          .top = TOP,
                          .bottom = BOTTOM,
                          .gap_x = GAP_X,
-                         .gap_y = GAP_Y,
-                         .cells_x = cells_x,
-                         .cells_y = cells_y};
-    grid(count, wish, &p->cols, &p->rows);
-    int64_t longest = cells_x > cells_y ? cells_x : cells_y;
-    double cell = round((double)side / (double)longest);
-    if (want_width > 0) {
-        double w = (double)(want_width - p->left - p->right - (p->cols - 1) * p->gap_x) / p->cols;
-        double h = (double)(want_height - p->top - p->bottom - p->rows * p->gap_y) / p->rows;
-        cell = fmin(w / (double)cells_x, h / (double)cells_y);
-    }
-    p->room = (int)fmax(cell, 0);
-    cell = cell < 1 ? 1 : cell;
-    p->cell = (int)cell;
-    p->width = (int)(cell * (double)cells_x);
-    p->height = (int)(cell * (double)cells_y);
-    /* Titles of neighbours must not touch. */
-    int text = (int)(7.4 * (double)chars) + 8;
+                         .gap_y = GAP_Y + (want->lines > 1 ? LINE : 0)};
+    grid(want->count, want->cols, &p->cols, &p->rows);
+    panel_size(p, want);
+    /* Titles of neighbours must not touch, nor the outer ones run off the picture. */
+    int text = (int)(CHAR * want->chars) + 8;
     if (p->cols > 1 && text > p->width + p->gap_x)
         p->gap_x = text - p->width;
-    p->overhang = text > p->width ? (text - p->width) / 2 : 0;
+    p->overhang = text > p->width ? (text - p->width + 1) / 2 : 0;
+    p->left += p->overhang > LEFT_FREE ? p->overhang - LEFT_FREE : 0;
     p->right += p->overhang;
 }
 
@@ -142,73 +185,96 @@ void panels_frame(const struct panels *p, const char *title, const char *x_label
     screen_label(g, bar_label, (x + 82) / w, 1 - (top + high / 2.0) / h, "center rotate by 90");
 }
 
-void panels_colorbox(const struct panels *p, struct gp *g)
+/* Tics that do not run into each other on a bar of this many pixels. */
+static void bar_tics(int pixels_high, double low, double high, bool log, struct buf *b)
+{
+    buf_puts(b, "set cbtics out nomirror");
+    if (!log) {
+        int most = pixels_high / 28;
+        buf_printf(b, " %.10g", gp_step(high - low, most < 1 ? 1 : most > 10 ? 10 : most));
+    } else if (log10(high / low) > pixels_high / 22.0) {
+        double decades = ceil(log10(high / low) / (pixels_high / 22.0));
+        buf_printf(b, " %.10g,%.10g", pow(10, ceil(log10(low) - 1e-9)), pow(10, decades));
+    }
+    buf_puts(b, "\n");
+}
+
+void panels_colorbox(const struct panels *p, double low, double high, bool log, struct gp *g)
 {
     double w = g->width, h = g->height;
-    int x, top, high;
-    bar_place(p, &x, &top, &high);
+    int x, top, tall;
+    bar_place(p, &x, &top, &tall);
     buf_printf(&g->script,
                "set colorbox vertical user origin screen %.6f, screen %.6f "
                "size screen %.6f, screen %.6f\n",
-               x / w, 1 - (top + high) / h, 14 / w, high / h);
-    buf_puts(&g->script, "set cbtics out nomirror\n");
+               x / w, 1 - (top + tall) / h, 14 / w, tall / h);
+    bar_tics(tall, low, high, log, &g->script);
+}
+
+/* Tics of an axis of n tokens that is `side` pixels long, `room` pixels apart at least. */
+static int64_t token_step(int64_t n, int side, int room)
+{
+    return gp_token_step(n, side / room + 1);
 }
 
 void panels_token_axes(const struct panels *p, int i, const struct cells *c, const char *title,
                        bool leftmost, bool lowest, struct gp *g)
 {
     bool rightmost = i % p->cols == p->cols - 1 || i == p->count - 1;
-    int64_t x_end = c->cols * c->tokens;
-    int64_t step_x = gp_token_step(c->n_k, p->width / 58 + 2);
-    int64_t step_y = gp_token_step(c->n_q, p->height / 40 + 2);
-    buf_printf(&g->script, "set xrange [0:%lld]\nset yrange [%lld:0]\n", (long long)x_end,
-               (long long)(c->rows * c->tokens));
-    if (!rightmost) /* a label at the edge would run into the next panel's 0 */
-        x_end -= x_end * 30 / p->width;
-    buf_printf(&g->script, "set xtics 0,%lld,%lld out nomirror format '%s'\n", (long long)step_x,
-               (long long)x_end, lowest ? "%.0f" : "");
-    buf_printf(&g->script, "set ytics %lld out nomirror format '%s'\n", (long long)step_y,
-               leftmost ? "%.0f" : "");
+    double x_end = (double)c->n_k;
+    int label = 24 + 8 * (int)log10(x_end); /* pixels of the longest number and a gap */
+    buf_printf(&g->script, "set xrange [0:%lld]\nset yrange [%lld:0]\n", (long long)c->n_k,
+               (long long)c->n_q);
+    if (!rightmost && p->gap_x < label) /* a label at the edge would run into the next panel's 0 */
+        x_end -= x_end * label / 2 / p->width;
+    buf_printf(&g->script, "set xtics 0,%lld,%.10g out nomirror format '%s'\n",
+               (long long)token_step(c->n_k, p->width, label), x_end, lowest ? "%.0f" : "");
+    buf_printf(&g->script, "set ytics %lld out nomirror format '%s'\n",
+               (long long)token_step(c->n_q, p->height, 28), leftmost ? "%.0f" : "");
     buf_puts(&g->script, "set title ");
     gp_text(&g->script, title);
     buf_puts(&g->script, " noenhanced offset 0,-0.7\n");
 }
 
-void panels_image(const struct cells *c, int i, int repeat, const char *tag, const char *format,
-                  struct gp *g)
+static int64_t axis_samples(int64_t cells, int64_t tokens, int64_t n, int repeat, int side)
 {
-    double step = (double)c->tokens / repeat;
+    if (cells > 1 && n == cells * tokens)
+        return cells * repeat;
+    return side < 2 ? 2 : side;
+}
+
+struct panels_samples panels_sampling(const struct panels *p, const struct cells *c, int repeat)
+{
+    return (struct panels_samples){axis_samples(c->cols, c->tokens, c->n_k, repeat, p->width),
+                                   axis_samples(c->rows, c->tokens, c->n_q, repeat, p->height)};
+}
+
+void panels_image(const struct cells *c, int i, struct panels_samples n, const char *tag,
+                  const char *format, struct gp *g)
+{
+    double dx = (double)c->n_k / (double)n.x, dy = (double)c->n_q / (double)n.y;
     gp_data_name(g, tag);
     buf_printf(&g->script,
                " binary skip=%lld array=(%lld,%lld) format='%s' endian=little dx=%.10g dy=%.10g "
                "origin=(%.10g,%.10g)",
-               (long long)(c->rows * c->cols * repeat * repeat) * 4 * i,
-               (long long)c->cols * repeat, (long long)c->rows * repeat, format, step, step,
-               step / 2, step / 2);
+               (long long)(n.x * n.y) * 4 * i, (long long)n.x, (long long)n.y, format, dx, dy,
+               dx / 2, dy / 2);
 }
 
-void panels_cells(const struct cells *c, int n, int repeat, size_t size, panels_put_fn *put,
+/* The cell of sample s of an axis of n tokens: the one that the sample ends in, so that every cell,
+ * the last part of one too, has a sample of its own while there are as many samples as cells. */
+static int64_t cell_at(int64_t s, int64_t samples, int64_t n, int64_t tokens)
+{
+    return ((s + 1) * n - 1) / (samples * tokens);
+}
+
+void panels_cells(const struct cells *c, int n, struct panels_samples s, panels_put_fn *put,
                   const void *ctx, struct buf *b)
 {
     for (int i = 0; i < n; i++)
-        for (int64_t r = 0; r < c->rows; r++) {
-            size_t from = b->len;
-            for (int64_t k = 0; k < c->cols; k++) {
-                size_t at = b->len;
-                put(ctx, i, r * c->cols + k, b);
-                for (int m = 1; m < repeat && !b->failed; m++) {
-                    char copy[8];
-                    memcpy(copy, b->data + at, size);
-                    buf_put(b, copy, size);
-                }
-            }
-            for (int m = 1; m < repeat && !b->failed; m++) {
-                struct buf row = {0};
-                buf_put(&row, b->data + from, (size_t)(c->cols * repeat) * size);
-                b->failed |= row.failed;
-                if (!row.failed)
-                    buf_put(b, row.data, row.len);
-                buf_free(&row);
-            }
+        for (int64_t y = 0; y < s.y; y++) {
+            int64_t row = cell_at(y, s.y, c->n_q, c->tokens) * c->cols;
+            for (int64_t x = 0; x < s.x; x++)
+                put(ctx, i, row + cell_at(x, s.x, c->n_k, c->tokens), b);
         }
 }

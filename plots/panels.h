@@ -9,15 +9,24 @@
 
 #include <stdbool.h>
 
+/* What a grid of panels is made from. */
+struct panels_wish {
+    int count, cols;         /* cols 0 = square grid */
+    double cells_x, cells_y; /* of every panel; the last cell may be part of one */
+    int side;                /* wished pixels of a panel's longer side */
+    int chars, lines;        /* of the titles above the panels: longest line, lines */
+    int bar_chars;           /* of the colour bar's label */
+    int width, height;       /* requested size of the figure, which then decides; 0 = none */
+};
+
 /* Pixels around and between the panels. */
 struct panels {
     int count, cols, rows;
     int left, right, top, bottom, gap_x, gap_y;
-    int64_t cells_x, cells_y; /* of every panel */
-    int width, height;        /* of one panel in pixels: whole multiples of the cells */
-    int cell;                 /* pixels per cell */
-    int room;                 /* pixels per cell that fit: 0 when the size is too small */
-    int overhang;             /* of the titles, to either side of a panel */
+    int width, height; /* of one panel in pixels: whole multiples of whole cells */
+    int cell;          /* pixels per cell */
+    int room;          /* pixels per cell that fit: 0 when the size is too small */
+    int overhang;      /* of the titles, to either side of a panel */
 };
 
 /* Side in pixels at which this many panels are legible. */
@@ -31,11 +40,9 @@ int panels_room(int count, int wish, int width, int height);
 int panels_check(const struct panels *p, int least, int want_width, int want_height,
                  struct err *err);
 
-/* Lay out `count` panels with `wish` columns (0 = square grid) of cells_x x cells_y cells; side is
- * the wished side of a panel, `chars` the length of the longest panel title. A requested figure
- * size (0 = none) decides instead. */
-void panels_layout(struct panels *p, int count, int wish, int64_t cells_x, int64_t cells_y,
-                   int side, size_t chars, int want_width, int want_height);
+/* Lay out panels. One that would be too low or narrow to read, such as a map of one row of cells,
+ * is stretched: the figure has room for its axes and for the whole label of the colour bar. */
+void panels_layout(struct panels *p, const struct panels_wish *want);
 
 /* Size of the figure; wide enough for its title. */
 int panels_total_width(const struct panels *p, const char *title);
@@ -49,23 +56,31 @@ void panels_place(const struct panels *p, int i, struct gp *g, bool *leftmost, b
 void panels_frame(const struct panels *p, const char *title, const char *x_label,
                   const char *y_label, const char *bar_label, struct gp *g);
 
-/* Place of the colour bar; belongs to the last panel, the others have `unset colorbox`. */
-void panels_colorbox(const struct panels *p, struct gp *g);
+/* Place of the colour bar and its tics over [low, high]; belongs to the last panel, the others have
+ * `unset colorbox`. */
+void panels_colorbox(const struct panels *p, double low, double high, bool log, struct gp *g);
 
 /* Axes in tokens of map panel i, row 0 on top, tic labels on the outer panels only, and its title.
  */
 void panels_token_axes(const struct panels *p, int i, const struct cells *c, const char *title,
                        bool leftmost, bool lowest, struct gp *g);
 
-/* The `binary` clause that reads the cells of panel i, all panels having c's shape, from the data
- * file "<stem>.<tag>", in which every cell stands repeat x repeat times; format: "%float32". */
-void panels_image(const struct cells *c, int i, int repeat, const char *tag, const char *format,
-                  struct gp *g);
+/* Samples of a panel's image. They are its cells, each repeat x repeat times; on an axis that ends
+ * within a cell, or has only one, they are pixels instead: gnuplot neither clips the cells of an
+ * image nor draws a single row of them. */
+struct panels_samples {
+    int64_t x, y;
+};
+struct panels_samples panels_sampling(const struct panels *p, const struct cells *c, int repeat);
 
-/* Write one value per cell of n maps of one shape, each repeat x repeat times; `put` appends the
- * value of cell k of map i, `size` bytes. */
+/* The `binary` clause that reads the samples of panel i, all panels having c's shape, from the data
+ * file "<stem>.<tag>"; format: "%float32". */
+void panels_image(const struct cells *c, int i, struct panels_samples n, const char *tag,
+                  const char *format, struct gp *g);
+
+/* Write the samples of n maps of c's shape; `put` appends the value of cell k of map i. */
 typedef void panels_put_fn(const void *ctx, int i, int64_t k, struct buf *b);
-void panels_cells(const struct cells *c, int n, int repeat, size_t size, panels_put_fn *put,
+void panels_cells(const struct cells *c, int n, struct panels_samples s, panels_put_fn *put,
                   const void *ctx, struct buf *b);
 
 #endif

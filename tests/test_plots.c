@@ -355,14 +355,26 @@ END_TEST
 START_TEST(panels_give_every_cell_a_whole_pixel)
 {
     struct panels p;
-    panels_layout(&p, 6, 0, 150, 150, panels_side(6), 10, 0, 0);
+    struct panels_wish w = {
+        .count = 6, .cells_x = 150, .cells_y = 150, .side = panels_side(6), .chars = 10};
+    panels_layout(&p, &w);
     ck_assert(p.cols == 3 && p.rows == 2);
     ck_assert_int_ge(p.cell, 1);
     ck_assert_int_eq(p.width, p.cell * 150);
-    panels_layout(&p, 2, 2, 100, 100, panels_side(2), 10, 1000, 600);
+    w = (struct panels_wish){.count = 2,
+                             .cols = 2,
+                             .cells_x = 100,
+                             .cells_y = 100,
+                             .side = panels_side(2),
+                             .chars = 10,
+                             .width = 1000,
+                             .height = 600};
+    panels_layout(&p, &w);
     ck_assert_int_le(panels_total_width(&p, ""), 1000);
     ck_assert_int_le(panels_total_height(&p), 600);
-    panels_layout(&p, 2, 2, 10, 10, 40, 60, 0, 0);
+    w = (struct panels_wish){
+        .count = 2, .cols = 2, .cells_x = 10, .cells_y = 10, .side = 40, .chars = 60};
+    panels_layout(&p, &w);
     ck_assert_int_ge(p.width + p.gap_x, 60 * 6); /* titles of 60 characters fit side by side */
 }
 END_TEST

@@ -1,0 +1,239 @@
+/* Figures of maps: of any shape they show what they hold, axes end where the tokens do, and titles
+ * tell the panels apart. */
+#include "tests/suite.h"
+
+#include "core/log.h"
+#include "core/mem.h"
+#include "plots/figure.h"
+#include "plots/panels.h"
+#include "tests/records_fixture.h"
+#include "tests/trace_fixture.h"
+
+#include <math.h>
+#include <png.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct err e;
+static struct buf text;
+
+static void begin(void)
+{
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+}
+
+static void end(void)
+{
+    buf_free(&text);
+}
+
+static const char *read_text(const char *name)
+{
+    buf_reset(&text);
+    assert_ok(buf_read_file(&text, test_path(name), 64 << 20, &e), &e);
+    return buf_str(&text);
+}
+
+static void assert_has(const char *name, const char *what)
+{
+    const char *all = read_text(name);
+    ck_assert_msg(strstr(all, what) != NULL, "%s lacks %s:\n%.3000s", name, what, all);
+}
+
+/* Share of a picture's pixels that are coloured: neither white nor grey. */
+static double coloured(const char *name)
+{
+    png_image image = {.version = PNG_IMAGE_VERSION};
+    size_t n, found = 0;
+    ck_assert_msg(png_image_begin_read_from_file(&image, test_path(name)), "%s: no PNG", name);
+    image.format = PNG_FORMAT_RGB;
+    unsigned char *px = malloc(PNG_IMAGE_SIZE(image));
+    ck_assert(px && png_image_finish_read(&image, NULL, px, 0, NULL));
+    n = (size_t)image.width * image.height;
+    for (size_t i = 0; i < n; i++)
+        found += abs(px[3 * i] - px[3 * i + 1]) + abs(px[3 * i + 1] - px[3 * i + 2]) > 24;
+    free(px);
+    return (double)found / (double)n;
+}
+
+static struct figure_args args_for(const char *file)
+{
+    return (struct figure_args){
+        .output = test_path(file), .step = INT64_MIN, .low = NAN, .high = NAN};
+}
+
+static void draw(const char *figure, struct figure_args *a)
+{
+    assert_ok(figure_find(figure, &e)->draw(a, &e), &e);
+}
+
+/* A trace of one layer with two heads and maps of 64-token cells. */
+static struct trace *map_trace(int64_t n_q, int64_t n_k)
+{
+    struct trace_meta m = fixture_text(DT_F32, 2, 2, n_k);
+    struct trace *t = NULL;
+    m.n_q = n_q;
+    m.pool = 64;
+    assert_ok(fixture_write(test_path("t.h5"), &m, 1, &e), &e);
+    assert_ok(trace_open(test_path("t.h5"), &t, &e), &e);
+    return t;
+}
+
+static void draw_map(const char *file, int64_t n_q, int64_t n_k)
+{
+    struct trace *t = map_trace(n_q, n_k);
+    struct figure_args a = args_for(file);
+    a.trace = t;
+    draw("heatmap", &a);
+    trace_close(&t);
+}
+
+/* ---- maps of one row or column ------------------------------------------------------------- */
+
+START_TEST(a_map_that_gnuplot_leaves_out_is_an_error)
+{
+    struct gp g;
+    assert_ok(gp_open(&g, test_path("row.png"), 320, 200, &e), &e);
+    assert_ok(gp_data(&g, "dat", "0 0 1\n1 0 2\n", 12, &e), &e);
+    buf_puts(&g.script, "set xrange [-1:2]\nset yrange [-1:1]\nplot ");
+    gp_data_name(&g, "dat");
+    buf_puts(&g.script, " with image\n");
+    assert_fails(gp_finish(&g, &e), &e, ERR_RUN, "Image grid");
+    gp_free(&g);
+}
+END_TEST
+
+START_TEST(a_map_of_one_row_or_cell_is_drawn)
+{
+    draw_map("row.png", 8, 512);
+    ck_assert_double_gt(coloured("row.png"), 0.2);
+    assert_has("row.gp", "8 queries x 512 keys");
+    draw_map("cell.png", 1, 1);
+    ck_assert_double_gt(coloured("cell.png"), 0.3);
+    assert_has("cell.gp", ", 1 token;");
+}
+END_TEST
+
+/* Records of `layers` layers from layer 3 on and `heads` heads. */
+static void head_records(struct fixture_records *f, int layers, int heads)
+{
+    for (int i = 0; i < layers * heads; i++) {
+        struct record *r = fixture_record(f, "sale", "", 3 + i / heads, i % heads);
+        fixture_metric(r, "density_elem", 0.1 + 0.1 * (i % 7));
+    }
+}
+
+static void draw_layerhead(const char *file, struct fixture_records *f, const char *metric)
+{
+    struct recset set = {0};
+    struct figure_args a = args_for(file);
+    fixture_set(f, &set);
+    a.set = &set;
+    a.metric = metric;
+    draw("layerhead", &a);
+    recset_free(&set);
+}
+
+START_TEST(layerhead_draws_one_layer_and_one_head)
+{
+    struct fixture_records f = {0};
+    head_records(&f, 1, 8);
+    draw_layerhead("layer.png", &f, NULL);
+    ck_assert_double_gt(coloured("layer.png"), 0.2);
+    head_records(&f, 8, 1);
+    draw_layerhead("head.png", &f, NULL);
+    ck_assert_double_gt(coloured("head.png"), 0.1);
+}
+END_TEST
+
+START_TEST(low_panels_leave_room_for_the_bar_and_its_label)
+{
+    struct panels p;
+    struct panels_wish w = {
+        .count = 2, .cols = 2, .cells_x = 64, .cells_y = 0.125, .side = 384, .bar_chars = 30};
+    panels_layout(&p, &w);
+    ck_assert_int_ge(panels_total_height(&p), 30 * 7);
+    ck_assert_int_ge(p.height, 80); /* of "query [token]" */
+    w.count = 12;
+    panels_layout(&p, &w);
+    ck_assert_int_ge(p.height, 40);
+    w.cells_x = 1;
+    w.cells_y = 400;
+    panels_layout(&p, &w);
+    ck_assert_int_ge(p.width, 40);
+    w = (struct panels_wish){.count = 2, .cells_x = 64, .cells_y = 0.125, .bar_chars = 30};
+    w.width = 640; /* a requested size is kept */
+    w.height = 200;
+    panels_layout(&p, &w);
+    ck_assert_int_le(panels_total_height(&p), 200);
+}
+END_TEST
+
+/* ---- axes ---------------------------------------------------------------------------------- */
+
+START_TEST(token_axes_end_with_the_tokens)
+{
+    draw_map("axes.png", 100, 100);
+    assert_has("axes.gp", "set xrange [0:100]");
+    assert_has("axes.gp", "set yrange [100:0]");
+    draw_map("axes.png", 1, 1);
+    assert_has("axes.gp", "set xrange [0:1]");
+    assert_has("axes.gp", "set ytics 1 ");
+}
+END_TEST
+
+START_TEST(cells_that_the_axis_cuts_are_sampled_in_pixels)
+{
+    struct panels p;
+    struct cells c = {.n_q = 100, .n_k = 128, .rows = 2, .cols = 2, .tokens = 64};
+    struct panels_wish w = {.count = 1, .cells_x = 2, .cells_y = 100 / 64.0, .side = 128};
+    panels_layout(&p, &w);
+    struct panels_samples s = panels_sampling(&p, &c, 1);
+    ck_assert_int_eq(s.x, 2);
+    ck_assert_int_eq(s.y, p.height);
+    ck_assert_int_eq(p.height, 100);
+}
+END_TEST
+
+static void put_index(const void *ctx, int i, int64_t k, struct buf *b)
+{
+    unsigned char x = (unsigned char)k;
+    buf_put(b, &x, 1);
+}
+
+START_TEST(every_cell_has_a_sample_the_last_part_of_one_too)
+{
+    for (int64_t n = 1; n <= 120; n++)
+        for (int64_t tokens = 1; tokens <= 13; tokens++) {
+            int64_t cols = (n + tokens - 1) / tokens, seen = -1;
+            struct cells c = {.n_q = 1, .n_k = n, .rows = 1, .cols = cols, .tokens = tokens};
+            struct buf b = {0};
+            panels_cells(&c, 1, (struct panels_samples){cols, 1}, put_index, NULL, &b);
+            for (size_t i = 0; i < b.len; i++) {
+                ck_assert_int_le((unsigned char)b.data[i], seen + 1);
+                seen = (unsigned char)b.data[i];
+            }
+            ck_assert_int_eq(seen, cols - 1);
+            buf_free(&b);
+        }
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("maps");
+    TCase *c = tcase_create("maps");
+    tcase_set_timeout(c, 120);
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, a_map_that_gnuplot_leaves_out_is_an_error);
+    tcase_add_test(c, a_map_of_one_row_or_cell_is_drawn);
+    tcase_add_test(c, layerhead_draws_one_layer_and_one_head);
+    tcase_add_test(c, low_panels_leave_room_for_the_bar_and_its_label);
+    tcase_add_test(c, token_axes_end_with_the_tokens);
+    tcase_add_test(c, cells_that_the_axis_cuts_are_sampled_in_pixels);
+    tcase_add_test(c, every_cell_has_a_sample_the_last_part_of_one_too);
+    suite_add_tcase(s, c);
+    return s;
+}
