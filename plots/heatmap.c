@@ -10,15 +10,17 @@
 #include "analyze/keys.h"
 #include "core/mem.h"
 #include "plots/panels.h"
+#include "plots/titles.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Cells per panel side at most: as many as the panel has pixels. */
-static int64_t most_cells(const struct figure_args *a, int panels, int per_row)
+static int64_t most_cells(const struct figure_args *a, int panels, int per_row, int lines)
 {
-    int side = a->width ? panels_room(panels, per_row, a->width, a->height) : panels_side(panels);
+    int side =
+        a->width ? panels_room(panels, per_row, lines, a->width, a->height) : panels_side(panels);
     return side < 16 ? 16 : side;
 }
 
@@ -103,7 +105,7 @@ static int draw_heatmap(const struct figure_args *a, struct err *err)
     TRY(alloc_panels(c.n, &f, false, err));
     f.per_row = c.per_row;
     for (int i = 0; i < c.n; i++) {
-        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row), &f.maps[i],
+        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row, 1), &f.maps[i],
                      err));
         panel_title(a, &c.panel[i], f.titles[i]);
     }
@@ -200,6 +202,7 @@ static int overlay_panel(const struct figure_args *a, const struct map_choice *c
     struct mask m = {0};
     struct mask_counts n;
     struct buf name = {0};
+    char density[16];
     int64_t at = 0;
     int rc = find_mask(a, c, &c->panel[i], &at, &id, err);
     if (rc)
@@ -208,11 +211,11 @@ static int overlay_panel(const struct figure_args *a, const struct map_choice *c
     TRY(check_identity(a, &id, &m, err));
     TRY(cells_from_mask(&m, f->maps[i].tokens, &f->overlay[i], err));
     TRY(mask_count(&m, &n, err));
+    bool brief = f->n > 4 || a->width;
+    title_share((double)n.pairs_kept / (double)n.pairs_allowed, brief ? 3 : 4, density);
     snprintf(f->titles[i], sizeof f->titles[i],
-             f->n > 4 || a->width ? "L%d H%d: %.3f"
-                                  : "layer %d head %d, "
-                                    "density_elem %.4f",
-             c->panel[i].layer, c->panel[i].head, (double)n.pairs_kept / (double)n.pairs_allowed);
+             brief ? "L%d H%d: %s" : "layer %d head %d, density_elem %s", c->panel[i].layer,
+             c->panel[i].head, density);
     mask_name(&id, &name);
     if (method->len && strcmp(buf_str(method), buf_str(&name)) != 0)
         FAIL(err, ERR_USAGE,
@@ -239,7 +242,7 @@ static int draw_overlay(const struct figure_args *a, struct err *err)
     TRY(alloc_panels(c.n, &f, true, err));
     f.per_row = c.per_row;
     for (int i = 0; i < c.n; i++) {
-        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row), &f.maps[i],
+        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row, 1), &f.maps[i],
                      err));
         TRY(overlay_panel(a, &c, i, &f, &method, err));
     }
@@ -282,6 +285,14 @@ struct listed_mask {
     struct record id;
 };
 
+/* Those of a figure, and what tells them apart. */
+struct mask_list {
+    struct listed_mask m[MAPFIG_MOST];
+    struct title_params params[MAPFIG_MOST];
+    int n;
+    bool methods, steps; /* differ */
+};
+
 static int by_cell(const void *a, const void *b)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS, KEY_STEP,
@@ -295,44 +306,38 @@ static int by_cell(const void *a, const void *b)
     return 0;
 }
 
-/* The title says what differs between the masks. */
-static void mask_title(const struct record *id, bool methods, bool params, bool steps,
+/* Method and parameters, as far as they differ, stand above the rest, which always fits. */
+static void mask_title(const struct record *id, const struct title_params *t, bool steps,
                        double density, char title[96])
 {
     struct buf b = {0};
-    if (methods || params)
-        buf_printf(&b, "%s%s%s ", id->method, params && id->params[0] ? " " : "",
-                   params ? id->params : "");
+    char share[16];
+    buf_printf(&b, "%s%s%s%s", t->above, t->above[0] && t->text[0] ? " " : "", t->text,
+               t->above[0] || t->text[0] ? "\n" : "");
     if (steps)
         buf_printf(&b, "step %d %s ", id->step, id->branch);
-    buf_printf(&b, "L%d H%d: %.3f", id->layer, id->head, density);
+    title_share(density, 3, share);
+    buf_printf(&b, "L%d H%d: %s", id->layer, id->head, share);
     snprintf(title, 96, "%s", buf_str(&b));
     buf_free(&b);
 }
 
-static int add_mask(const struct figure_args *a, const struct listed_mask *l,
-                    const struct listed_mask *all, int n, struct map_figure *f, struct err *err)
+static int add_mask(const struct figure_args *a, const struct mask_list *l, int i,
+                    struct map_figure *f, struct err *err)
 {
     struct mask m = {0};
     struct mask_counts count;
-    bool methods = false, params = false, steps = false;
+    struct cells *c = &f->maps[i];
     int rc = 0;
 
-    for (int i = 1; i < n; i++) {
-        methods |= strcmp(all[i].id.method, all[0].id.method) != 0;
-        params |= strcmp(all[i].id.params, all[0].id.params) != 0;
-        steps |=
-            all[i].id.step != all[0].id.step || strcmp(all[i].id.branch, all[0].id.branch) != 0;
-    }
-    TRY(maskfile_read(a->masks, l->at, &m, err));
+    TRY(maskfile_read(a->masks, l->m[i].at, &m, err));
     int64_t longest = m.nq > m.nk ? m.nq : m.nk;
-    TRY(cells_from_mask(&m, cells_factor(longest, longest, most_cells(a, n, 0)), &f->maps[f->n],
-                        err));
-    TRY(mask_count(&m, &count, err));
-    mask_title(&l->id, methods, params, steps,
-               (double)count.pairs_kept / (double)count.pairs_allowed, f->titles[f->n]);
     f->n++;
-    if (f->maps[f->n - 1].rows != f->maps[0].rows || f->maps[f->n - 1].cols != f->maps[0].cols)
+    TRY(cells_from_mask(&m, cells_factor(longest, longest, most_cells(a, l->n, 0, 2)), c, err));
+    TRY(mask_count(&m, &count, err));
+    mask_title(&l->m[i].id, &l->params[i], l->steps,
+               (double)count.pairs_kept / (double)count.pairs_allowed, f->titles[i]);
+    if (c->n_q != f->maps[0].n_q || c->n_k != f->maps[0].n_k)
         FAIL(err, ERR_USAGE,
              "masks of different sizes in one figure: choose with --layer, --method");
 out:
@@ -341,7 +346,7 @@ out:
 }
 
 /* The masks that the options choose, in the order of tables. */
-static int list_masks(const struct figure_args *a, struct listed_mask *l, int *n, struct err *err)
+static int list_masks(const struct figure_args *a, struct mask_list *l, struct err *err)
 {
     int64_t *layers = NULL, *heads = NULL, n_layers, n_heads;
     struct record id;
@@ -354,8 +359,8 @@ static int list_masks(const struct figure_args *a, struct listed_mask *l, int *n
         bool fits = in_list(layers, n_layers, id.layer) && in_list(heads, n_heads, id.head) &&
                     (a->step == INT64_MIN || a->step == id.step) &&
                     (!a->branch || strcmp(a->branch, id.branch) == 0) && figure_takes(a, &id);
-        if (fits && *n < MAPFIG_MOST) {
-            l[(*n)++] = (struct listed_mask){i, id};
+        if (fits && l->n < MAPFIG_MOST) {
+            l->m[l->n++] = (struct listed_mask){i, id};
             continue;
         }
         record_free(&id);
@@ -363,38 +368,65 @@ static int list_masks(const struct figure_args *a, struct listed_mask *l, int *n
             FAIL(err, ERR_USAGE, "more than %d masks: choose with --layer, --head, --method",
                  MAPFIG_MOST);
     }
-    if (*n == 0)
+    if (l->n == 0)
         FAIL(err, ERR_INPUT, "no such mask in the file (%lld masks)",
              (long long)maskfile_cells(a->masks));
-    qsort(l, (size_t)*n, sizeof *l, by_cell);
+    qsort(l->m, (size_t)l->n, sizeof *l->m, by_cell);
 out:
     free(layers);
     free(heads);
     return rc;
 }
 
+/* The figure's title has what all masks share. */
+static void name_masks(const struct figure_args *a, struct mask_list *l, struct buf *title)
+{
+    struct buf all = {0}, shared = {0};
+    for (int i = 1; i < l->n; i++) {
+        const struct record *x = &l->m[i].id, *first = &l->m[0].id;
+        l->methods |= strcmp(x->method, first->method) != 0;
+        l->steps |= x->step != first->step || strcmp(x->branch, first->branch) != 0;
+    }
+    for (int i = 0; i < l->n; i++) {
+        l->params[i].above = l->methods ? l->m[i].id.method : "";
+        l->params[i].params = l->m[i].id.params;
+    }
+    title_params(l->params, l->n, panels_title_room(l->n, 0, panels_side(l->n), a->width), &shared);
+    if (!l->methods)
+        buf_puts(&all, l->m[0].id.method);
+    buf_printf(&all, "%s%s", all.len && shared.len ? ":" : "", buf_str(&shared));
+    buf_printf(title, "masks%s", all.len ? " of " : "");
+    title_cut(buf_str(&all), 72, title);
+    buf_puts(title, "; numbers: density_elem (kept/allowed pairs)");
+    buf_free(&all);
+    buf_free(&shared);
+}
+
 static int draw_mask(const struct figure_args *a, struct err *err)
 {
     struct map_figure f = {.args = a};
-    struct listed_mask *l = NULL;
-    int n = 0, rc = 0;
+    struct mask_list *l = NULL;
+    struct buf title = {0};
+    int rc = 0;
 
-    TRY(mem_zalloc(&l, MAPFIG_MOST, sizeof *l, "masks", err));
-    TRY(list_masks(a, l, &n, err));
-    TRY(alloc_panels(n, &f, false, err));
+    TRY(mem_zalloc(&l, 1, sizeof *l, "masks", err));
+    TRY(list_masks(a, l, err));
+    TRY(alloc_panels(l->n, &f, false, err));
+    name_masks(a, l, &title);
     f.n = 0;
-    for (int i = 0; i < n; i++)
-        TRY(add_mask(a, &l[i], l, n, &f, err));
+    for (int i = 0; i < l->n; i++)
+        TRY(add_mask(a, l, i, &f, err));
     f.low = isnan(a->low) ? 0 : a->low;
     f.high = isnan(a->high) ? 1 : a->high;
     f.bar_label = "kept share of the cell's allowed pairs";
-    f.title = "masks; numbers: density_elem (kept/allowed pairs)";
+    f.title = buf_str(&title);
     TRY(map_draw(&f, err));
 out:
-    for (int i = 0; i < n; i++)
-        record_free(&l[i].id);
+    for (int i = 0; l && i < l->n; i++)
+        record_free(&l->m[i].id);
     free(l);
     free_panels(&f);
+    buf_free(&title);
     return rc;
 }
 

@@ -264,16 +264,16 @@ int map_draw(const struct map_figure *f, struct err *err)
     const char *title;
     int rc = 0;
 
-    size_t chars = 0;
-    for (int i = 0; i < f->n; i++)
-        chars = strlen(f->titles[i]) > chars ? strlen(f->titles[i]) : chars;
+    int chars, lines;
+    panels_titles((const char(*)[96])f->titles, f->n, &chars, &lines);
     const struct cells *c = f->maps;
     panels_layout(&p, &(struct panels_wish){.count = f->n,
                                             .cols = f->per_row,
                                             .cells_x = (double)c->n_k / (double)c->tokens,
                                             .cells_y = (double)c->n_q / (double)c->tokens,
                                             .side = panels_side(f->n),
-                                            .chars = (int)chars,
+                                            .chars = chars,
+                                            .lines = lines,
                                             .bar_chars = (int)strlen(f->bar_label),
                                             .width = a->width,
                                             .height = a->height});

@@ -36,7 +36,8 @@ int map_read(const struct trace *t, const struct map_panel *p, bool mean, int64_
 
 /* Draw maps on the logarithmic scale [low, high] (values below are raised to low; NAN stays blank).
  * overlay, when not NULL, is one kept share per cell of each map: dropped cells are veiled and the
- * kept region is outlined. titles[i] stands above panel i. */
+ * kept region is outlined. titles[i], of one line or two, stands above panel
+ * i. */
 struct map_figure {
     const struct figure_args *args;
     struct cells *maps, *overlay; /* [n] */

@@ -22,9 +22,9 @@ int panels_side(int count)
 /* Pixels around the panels. */
 enum { LEFT = 84, RIGHT = 112, TOP = 40, BOTTOM = 58, GAP_X = 14, GAP_Y = 26 };
 
-/* Pixels of the left margin above which a title may stand, of a second line of titles, and that a
- * panel has at least to either side. */
-enum { LEFT_FREE = 54, LINE = 15, LEAST = 48 };
+/* Pixels to the left and right of the panels that a title may stand over, of a second line of
+ * titles, and that a panel has at least to either side. */
+enum { LEFT_FREE = 54, RIGHT_FREE = 8, LINE = 15, LEAST = 48 };
 
 #define CHAR 7.4 /* pixels of a title's character */
 
@@ -35,13 +35,56 @@ static void grid(int count, int wish, int *cols, int *rows)
     *rows = (count + *cols - 1) / *cols;
 }
 
-int panels_room(int count, int wish, int width, int height)
+static int gap_y(int lines)
+{
+    return GAP_Y + (lines > 1 ? LINE : 0);
+}
+
+int panels_room(int count, int wish, int lines, int width, int height)
 {
     int cols, rows;
     grid(count, wish, &cols, &rows);
     int w = (width - LEFT - RIGHT - (cols - 1) * GAP_X) / cols;
-    int h = (height - TOP - BOTTOM - rows * GAP_Y) / rows;
+    int h = (height - TOP - BOTTOM - rows * gap_y(lines)) / rows;
     return w < h ? w : h;
+}
+
+size_t panels_title_room(int count, int wish, int side, int width)
+{
+    int cols, rows;
+    grid(count, wish, &cols, &rows);
+    double room = ((double)(width - LEFT - RIGHT) / cols - 8) / CHAR;
+    if (width == 0)
+        room = side / CHAR;
+    int least = width ? 8 : 28; /* a figure of any size takes room for that many */
+    return room < least ? (size_t)least : room > 44 ? 44 : (size_t)room;
+}
+
+void panels_titles(const char (*titles)[96], int n, int *chars, int *lines)
+{
+    *chars = 0;
+    *lines = 1;
+    for (int i = 0; i < n; i++) {
+        size_t first = strcspn(titles[i], "\n"), all = strlen(titles[i]);
+        size_t longest = first < all && all - first - 1 > first ? all - first - 1 : first;
+        *chars = (int)longest > *chars ? (int)longest : *chars;
+        *lines = first < all ? 2 : *lines;
+    }
+}
+
+void panels_title(const char *title, struct gp *g)
+{
+    const char *second = strchr(title, '\n');
+    buf_puts(&g->script, "set title ");
+    gp_text(&g->script, second ? second + 1 : title);
+    buf_puts(&g->script, " noenhanced offset 0,-0.7\nunset label 99\n");
+    if (second) {
+        char first[96];
+        snprintf(first, sizeof first, "%.*s", (int)(second - title), title);
+        buf_puts(&g->script, "set label 99 ");
+        gp_text(&g->script, first);
+        buf_puts(&g->script, " at graph 0.5, graph 1 center offset 0,1.75 noenhanced\n");
+    }
 }
 
 int panels_check(const struct panels *p, int least, int want_width, int want_height,
@@ -115,15 +158,16 @@ void panels_layout(struct panels *p, const struct panels_wish *want)
                          .top = TOP,
                          .bottom = BOTTOM,
                          .gap_x = GAP_X,
-                         .gap_y = GAP_Y + (want->lines > 1 ? LINE : 0)};
+                         .gap_y = gap_y(want->lines)};
     grid(want->count, want->cols, &p->cols, &p->rows);
     panel_size(p, want);
     /* Titles of neighbours must not touch, nor the outer ones run off the picture. */
     int text = (int)(CHAR * want->chars) + 8;
     if (p->cols > 1 && text > p->width + p->gap_x)
         p->gap_x = text - p->width;
-    p->overhang = text > p->width ? (text - p->width + 1) / 2 : 0;
-    p->left += p->overhang > LEFT_FREE ? p->overhang - LEFT_FREE : 0;
+    int over = text > p->width ? (text - p->width + 1) / 2 : 0;
+    p->left += over > LEFT_FREE ? over - LEFT_FREE : 0;
+    p->overhang = over > RIGHT_FREE ? over - RIGHT_FREE : 0;
     p->right += p->overhang;
 }
 
@@ -231,9 +275,7 @@ void panels_token_axes(const struct panels *p, int i, const struct cells *c, con
                (long long)token_step(c->n_k, p->width, label), x_end, lowest ? "%.0f" : "");
     buf_printf(&g->script, "set ytics %lld out nomirror format '%s'\n",
                (long long)token_step(c->n_q, p->height, 28), leftmost ? "%.0f" : "");
-    buf_puts(&g->script, "set title ");
-    gp_text(&g->script, title);
-    buf_puts(&g->script, " noenhanced offset 0,-0.7\n");
+    panels_title(title, g);
 }
 
 static int64_t axis_samples(int64_t cells, int64_t tokens, int64_t n, int repeat, int side)

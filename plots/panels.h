@@ -9,6 +9,10 @@
 
 #include <stdbool.h>
 
+/* Characters of a line of a title for which there is room above a panel of this side; a requested
+ * width of the figure decides instead. */
+size_t panels_title_room(int count, int wish, int side, int width);
+
 /* What a grid of panels is made from. */
 struct panels_wish {
     int count, cols;         /* cols 0 = square grid */
@@ -26,14 +30,15 @@ struct panels {
     int width, height; /* of one panel in pixels: whole multiples of whole cells */
     int cell;          /* pixels per cell */
     int room;          /* pixels per cell that fit: 0 when the size is too small */
-    int overhang;      /* of the titles, to either side of a panel */
+    int overhang;      /* of the titles, over the colour bar's place */
 };
 
 /* Side in pixels at which this many panels are legible. */
 int panels_side(int count);
 
-/* Pixels that the shorter side of a panel has in a figure of this size; may be negative. */
-int panels_room(int count, int wish, int width, int height);
+/* Pixels that the shorter side of a panel has in a figure of this size, its titles having
+ * this many lines; may be negative. */
+int panels_room(int count, int wish, int lines, int width, int height);
 
 /* ERR_USAGE with a size that would do, when a requested size leaves less than `least` pixels to a
  * cell, or the panels do not fit into it. */
@@ -59,6 +64,11 @@ void panels_frame(const struct panels *p, const char *title, const char *x_label
 /* Place of the colour bar and its tics over [low, high]; belongs to the last panel, the others have
  * `unset colorbox`. */
 void panels_colorbox(const struct panels *p, double low, double high, bool log, struct gp *g);
+
+/* Titles of panels have one line or two, with a '\n' between them: the number of lines, and the
+ * length of the longest. */
+void panels_titles(const char (*titles)[96], int n, int *chars, int *lines);
+void panels_title(const char *title, struct gp *g);
 
 /* Axes in tokens of map panel i, row 0 on top, tic labels on the outer panels only, and its title.
  */

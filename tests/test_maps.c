@@ -3,9 +3,10 @@
 #include "tests/suite.h"
 
 #include "core/log.h"
-#include "core/mem.h"
+#include "core/maskfile.h"
 #include "plots/figure.h"
 #include "plots/panels.h"
+#include "plots/titles.h"
 #include "tests/records_fixture.h"
 #include "tests/trace_fixture.h"
 
@@ -40,6 +41,12 @@ static void assert_has(const char *name, const char *what)
 {
     const char *all = read_text(name);
     ck_assert_msg(strstr(all, what) != NULL, "%s lacks %s:\n%.3000s", name, what, all);
+}
+
+static void assert_lacks(const char *name, const char *what)
+{
+    const char *all = read_text(name);
+    ck_assert_msg(strstr(all, what) == NULL, "%s has %s:\n%.3000s", name, what, all);
 }
 
 /* Share of a picture's pixels that are coloured: neither white nor grey. */
@@ -221,6 +228,122 @@ START_TEST(every_cell_has_a_sample_the_last_part_of_one_too)
 }
 END_TEST
 
+/* ---- texts --------------------------------------------------------------------------------- */
+
+static void assert_share(double x, int digits, const char *want)
+{
+    char got[16];
+    title_share(x, digits, got);
+    ck_assert_str_eq(got, want);
+}
+
+START_TEST(a_share_is_not_rounded_to_all_or_nothing)
+{
+    assert_share(0.99998, 3, ">0.999");
+    assert_share(0.99998, 4, ">0.9999");
+    assert_share(0.0001, 3, "<0.001");
+    assert_share(1, 3, "1.000");
+    assert_share(0, 3, "0.000");
+    assert_share(0.25, 3, "0.250");
+}
+END_TEST
+
+START_TEST(a_long_text_keeps_both_ends)
+{
+    struct buf b = {0};
+    title_cut("0123456789", 10, &b);
+    ck_assert_str_eq(buf_str(&b), "0123456789");
+    buf_reset(&b);
+    title_cut("0123456789abc", 10, &b);
+    ck_assert_str_eq(buf_str(&b), "0123...abc");
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(what_panels_share_is_left_out_and_what_differs_stays)
+{
+    struct buf shared = {0};
+    struct title_params t[] = {
+        {.above = "a", .params = "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input"},
+        {.above = "a", .params = "theta=-1:tau=0.5:pv=40:pv_scope=warp:map_dtype=input"},
+        {.above = "a", .params = "theta=-1:tau=1"}};
+    title_params(t, 3, 28, &shared);
+    ck_assert_str_eq(buf_str(&shared), "theta=-1");
+    ck_assert_str_eq(t[0].text, "tau=0.5:pv=20:...");
+    ck_assert_str_eq(t[1].text, "tau=0.5:pv=40:...");
+    ck_assert_str_eq(t[2].text, "tau=1");
+    buf_reset(&shared);
+    title_params(t, 2, 28, &shared);
+    ck_assert_str_eq(t[0].text, "pv=20");
+    t[0].params = NULL;
+    buf_reset(&shared);
+    title_params(t, 1, 28, &shared);
+    ck_assert_str_eq(t[0].text, "");
+    buf_free(&shared);
+}
+END_TEST
+
+/* A mask of 64 tokens that drops one pair. */
+static void put_mask(struct maskfile *f, const char *params)
+{
+    struct record r;
+    struct mask m = {0};
+    record_init(&r);
+    snprintf(r.method, sizeof r.method, "spargeattn");
+    r.params = strdup(params);
+    r.layer = 2;
+    r.head = 7;
+    r.n_q = r.n_k = 64;
+    r.d = 8;
+    r.causal = true;
+    assert_ok(mask_lists_init(&m, 64, 64, 0, 64, true, 1, 1, &e), &e);
+    for (int32_t i = 0; i < 64; i++)
+        for (int32_t k = 0; k <= i; k++)
+            if (i != 5 || k != 3)
+                assert_ok(mask_lists_add(&m, i, k, &e), &e);
+    mask_lists_finish(&m);
+    assert_ok(maskfile_put(f, &r, &m, &e), &e);
+    mask_free(&m);
+    record_free(&r);
+}
+
+START_TEST(a_mask_with_long_settings_says_which_it_is)
+{
+    static const char rest[] = ":pv_scope=warp:sink=1:smooth_k=0:map_dtype=input:cdf_dtype=bf16";
+    struct maskfile *f = NULL;
+    struct figure_args a = args_for("long.png");
+    char params[200];
+    assert_ok(maskfile_create(test_path("m.h5"), true, &f, &e), &e);
+    for (int i = 0; i < 3; i++) {
+        snprintf(params, sizeof params, "theta=-1:tau=0.%d:pv=20%s", 5 + i, i < 2 ? rest : "");
+        put_mask(f, params);
+    }
+    assert_ok(maskfile_commit(&f, &e), &e);
+    assert_ok(maskfile_open(test_path("m.h5"), &f, &e), &e);
+    a.masks = f;
+    draw("mask", &a);
+    assert_has("long.gp", "'masks of spargeattn:theta=-1:pv=20;");
+    assert_has("long.gp", "'tau=0.5:pv_scope=warp:sink=1:smooth_k=0:...'");
+    assert_has("long.gp", "'tau=0.6:");
+    assert_has("long.gp", "'L2 H7: >0.999'");
+    assert_lacks("long.gp", "bf16");
+    maskfile_close(&f);
+}
+END_TEST
+
+START_TEST(long_titles_stay_within_the_picture)
+{
+    struct panels p;
+    struct panels_wish w = {
+        .count = 4, .cols = 2, .cells_x = 8, .cells_y = 8, .side = 128, .chars = 60};
+    panels_layout(&p, &w);
+    int chars = 60 * 7, middle = p.left + p.width / 2;
+    ck_assert_int_ge(middle - chars / 2, 28); /* beside the axis' name */
+    int last = middle + p.width + p.gap_x + chars / 2;
+    ck_assert_int_le(last, panels_total_width(&p, ""));
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("maps");
@@ -234,6 +357,11 @@ Suite *make_suite(void)
     tcase_add_test(c, token_axes_end_with_the_tokens);
     tcase_add_test(c, cells_that_the_axis_cuts_are_sampled_in_pixels);
     tcase_add_test(c, every_cell_has_a_sample_the_last_part_of_one_too);
+    tcase_add_test(c, a_share_is_not_rounded_to_all_or_nothing);
+    tcase_add_test(c, a_long_text_keeps_both_ends);
+    tcase_add_test(c, what_panels_share_is_left_out_and_what_differs_stays);
+    tcase_add_test(c, a_mask_with_long_settings_says_which_it_is);
+    tcase_add_test(c, long_titles_stay_within_the_picture);
     suite_add_tcase(s, c);
     return s;
 }
