@@ -8,6 +8,7 @@
 #include "analyze/tables.h"
 #include "core/mem.h"
 #include "plots/palette.h"
+#include "plots/titles.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -24,8 +25,15 @@ struct lh {
     int n;
     struct cells map[PANELS_MOST]; /* [layers][heads], NAN = no cell */
     char title[PANELS_MOST][96];
+    char *name[PANELS_MOST]; /* in full, for the data; owned */
+    struct buf shared;       /* parameters of all panels */
     bool difference;
 };
+
+static int columns(int panels)
+{
+    return panels <= 3 ? panels : 0;
+}
 
 static void extent(struct lh *q)
 {
@@ -68,23 +76,54 @@ out:
     return rc;
 }
 
-static int collect(struct lh *q, struct err *err)
+/* Titles say what differs, method above parameters. */
+static int name_panels(struct lh *q, struct err *err)
 {
-    struct buf name = {0};
-    int rc = 0;
-    extent(q);
-    for (int64_t i = 0; i < q->g.gs.n; i++) {
+    struct title_params *t = NULL;
+    struct buf above[PANELS_MOST] = {0}, name = {0};
+    int n = (int)q->g.gs.n, rc = 0;
+    size_t most = panels_title_room(n, columns(n), 0, q->g.args->width);
+
+    TRY(mem_zalloc(&t, n, sizeof *t, "titles", err));
+    for (int i = 0; i < n; i++) {
         const struct record *r = q->g.gs.g[i].first;
-        if (q->n == PANELS_MOST)
-            FAIL(err, ERR_USAGE, "more than %d panels: choose with --method and --params",
-                 PANELS_MOST);
-        TRY(fill(q, &q->g.gs.g[i], &q->map[q->n], err));
+        chart_name(&q->g, r, NULL, &above[i]);
+        t[i].above = buf_str(&above[i]);
+        t[i].params = r->params;
         buf_reset(&name);
         chart_name(&q->g, r, r->params, &name);
-        snprintf(q->title[q->n++], sizeof q->title[0], "%.90s", buf_str(&name));
+        TRY(buf_check(&name, "name", err));
+        q->name[i] = strdup(buf_str(&name));
+        if (!q->name[i])
+            FAIL(err, ERR_NOMEM, "names of panels: out of memory");
+    }
+    title_params(t, n, most, &q->shared);
+    for (int i = 0; i < n; i++) {
+        buf_reset(&name);
+        title_cut(t[i].above, 44, &name);
+        snprintf(q->title[i], sizeof q->title[i], "%s%s%.44s", buf_str(&name),
+                 t[i].text[0] ? "\n" : "", t[i].text);
     }
 out:
+    for (int i = 0; i < n; i++)
+        buf_free(&above[i]);
     buf_free(&name);
+    free(t);
+    return rc;
+}
+
+static int collect(struct lh *q, struct err *err)
+{
+    int rc = 0;
+    if (q->g.gs.n > PANELS_MOST)
+        FAIL(err, ERR_USAGE, "more than %d panels: choose with --method and --params", PANELS_MOST);
+    extent(q);
+    TRY(name_panels(q, err));
+    for (int i = 0; i < q->g.gs.n; i++) {
+        q->n = i + 1;
+        TRY(fill(q, &q->g.gs.g[i], &q->map[i], err));
+    }
+out:
     return rc;
 }
 
@@ -111,7 +150,10 @@ static int subtract(struct lh *q, const char *against, struct err *err)
     cells_free(&q->map[ref]);
     memmove(&q->map[ref], &q->map[ref + 1], (size_t)(q->n - ref - 1) * sizeof *q->map);
     memmove(&q->title[ref], &q->title[ref + 1], (size_t)(q->n - ref - 1) * sizeof *q->title);
+    free(q->name[ref]);
+    memmove(&q->name[ref], &q->name[ref + 1], (size_t)(q->n - ref - 1) * sizeof *q->name);
     q->map[--q->n] = (struct cells){0};
+    q->name[q->n] = NULL;
     q->difference = true;
     return 0;
 }
@@ -139,24 +181,34 @@ static void range(const struct lh *q, double *low, double *high)
     }
 }
 
-/* Number of a cell in few characters; `size` is the largest magnitude of the figure. */
+/* "3e-3" */
+static void short_power(double x, char text[32])
+{
+    snprintf(text, 32, "%.0e", x);
+    char *power = strchr(text, 'e');
+    if (power)
+        snprintf(power + 1, 8, "%d", atoi(power + 1));
+}
+
+/* Number of a cell in few characters; `size` is the largest magnitude of the figure. No value but 0
+ * is written 0, no share below 1 is written 1. */
 static void cell_text(double x, double size, char text[32])
 {
-    snprintf(text, 32,
-             size >= 99.95   ? "%.0f"
-             : size >= 9.995 ? "%.1f"
-             : size >= 0.05  ? "%.2f"
-                             : "%.0e",
-             x);
-    if (strspn(text, "-0.") == strlen(text))
+    int digits = size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.05 ? 2 : -1;
+    snprintf(text, 32, "%.*f", digits < 0 ? 0 : digits, x);
+    if (x == 0)
         snprintf(text, 32, "0");
+    else if (digits < 0 || strtod(text, NULL) == 0)
+        short_power(x, text);
+    else if (digits == 2 && x < 1 && strtod(text, NULL) == 1)
+        snprintf(text, 32, ">0.99");
 }
 
 /* A block per panel: head, layer, value, text, 1 = the text is light. */
 static void write_cells(const struct lh *q, double low, double high, struct buf *b)
 {
     for (int i = 0; i < q->n; i++) {
-        buf_printf(b, "# %s: head, layer, %s, label, light text\n", q->title[i], q->metric);
+        buf_printf(b, "# %s: head, layer, %s, label, light text\n", q->name[i], q->metric);
         for (int64_t k = 0; k < (int64_t)q->layers * q->heads; k++) {
             double x = (double)q->map[i].v[k], at = (x - low) / (high - low);
             char text[32];
@@ -169,20 +221,27 @@ static void write_cells(const struct lh *q, double low, double high, struct buf 
     }
 }
 
+/* Step of the tics of an axis of n layers or heads: 1, 2 or 5 times a power of ten. */
+static int whole_step(int n, int most)
+{
+    static const int factor[] = {1, 2, 5};
+    for (int unit = 1; unit <= n; unit *= 10)
+        for (int i = 0; i < 3; i++)
+            if (n <= factor[i] * unit * most)
+                return factor[i] * unit;
+    return 1;
+}
+
 static void axes(const struct lh *q, const struct panels *p, const char *title, bool leftmost,
                  bool lowest, struct gp *g)
 {
-    double step_x = gp_step(q->heads, p->width / 24 + 1),
-           step_y = gp_step(q->layers, p->height / 18 + 1);
     buf_printf(&g->script, "set xrange [-0.5:%g]\nset yrange [%g:%g]\n", q->heads - 0.5,
                q->layer0 + q->layers - 0.5, q->layer0 - 0.5);
-    buf_printf(&g->script, "set xtics 0,%g out nomirror format '%s'\n",
-               step_x < 1 ? 1 : ceil(step_x), lowest ? "%.0f" : "");
-    buf_printf(&g->script, "set ytics %d,%g out nomirror format '%s'\n", q->layer0,
-               step_y < 1 ? 1 : ceil(step_y), leftmost ? "%.0f" : "");
-    buf_puts(&g->script, "set title ");
-    gp_text(&g->script, title);
-    buf_puts(&g->script, " noenhanced offset 0,-0.7\n");
+    buf_printf(&g->script, "set xtics 0,%d out nomirror format '%s'\n",
+               whole_step(q->heads, p->width / 24 + 1), lowest ? "%.0f" : "");
+    buf_printf(&g->script, "set ytics 0,%d out nomirror format '%s'\n",
+               whole_step(q->layers, p->height / 18 + 1), leftmost ? "%.0f" : "");
+    panels_title(title, g);
 }
 
 /* Cells are boxes: gnuplot draws no image of a single row or column. */
@@ -200,7 +259,7 @@ static void draw_panel(const struct lh *q, const struct panels *p, int i, double
                " index %d using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid "
                "noborder lc palette notitle",
                i);
-    for (int light = 0; light < 2 && p->cell >= 30; light++) {
+    for (int light = 0; light < 2 && p->cell >= 34; light++) {
         buf_puts(&g->script, ", ");
         gp_data_name(g, "dat");
         buf_printf(&g->script,
@@ -224,18 +283,17 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
     high = isnan(a->high) ? high : a->high;
     /* Cells large enough for their numbers while there are few of them. */
     int longest = q->layers > q->heads ? q->layers : q->heads;
-    int cell = q->n * longest <= 40 ? 36 : q->n > 6 || longest > 16 ? 16 : 30;
-    int wish = q->n <= 3 ? q->n : 0;
-    size_t chars = 0;
-    for (int i = 0; i < q->n; i++)
-        chars = strlen(q->title[i]) > chars ? strlen(q->title[i]) : chars;
+    int cell = q->n * longest > 40 && (q->n > 6 || longest > 16) ? 16 : 36;
+    int chars, lines;
+    panels_titles((const char(*)[96])q->title, q->n, &chars, &lines);
     chart_metric_label(q->metric, &bar, &scale);
     panels_layout(&p, &(struct panels_wish){.count = q->n,
-                                            .cols = wish,
+                                            .cols = columns(q->n),
                                             .cells_x = q->heads,
                                             .cells_y = q->layers,
                                             .side = cell * longest,
-                                            .chars = (int)chars,
+                                            .chars = chars,
+                                            .lines = lines,
                                             .bar_chars = (int)bar.len,
                                             .width = a->width,
                                             .height = a->height});
@@ -244,6 +302,10 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
         buf_printf(&title, "%s minus that of %s, by layer and head", q->metric, a->against);
     else
         buf_printf(&title, "%s by layer and head", q->metric);
+    if (q->shared.len) {
+        buf_puts(&title, "; ");
+        title_cut(buf_str(&q->shared), 72, &title);
+    }
     const char *head = a->title ? a->title : buf_str(&title);
     TRY(figure_open(a, panels_total_width(&p, head), panels_total_height(&p), &g, err));
     write_cells(q, low, high, &data);
@@ -282,8 +344,11 @@ static int draw(const struct figure_args *a, struct err *err)
         TRY(subtract(&q, a->against, err));
     TRY(render(&q, a, err));
 out:
-    for (int i = 0; i < PANELS_MOST; i++)
+    for (int i = 0; i < PANELS_MOST; i++) {
         cells_free(&q.map[i]);
+        free(q.name[i]);
+    }
+    buf_free(&q.shared);
     chart_groups_free(&q.g);
     return rc;
 }

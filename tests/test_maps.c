@@ -228,6 +228,22 @@ START_TEST(every_cell_has_a_sample_the_last_part_of_one_too)
 }
 END_TEST
 
+START_TEST(layers_and_heads_are_counted_by_whole_round_steps)
+{
+    struct fixture_records f = {0};
+    struct recset set = {0};
+    head_records(&f, 24, 24);
+    fixture_set(&f, &set);
+    struct figure_args a = args_for("steps.png");
+    a.set = &set;
+    a.width = 400;
+    a.height = 300;
+    draw("layerhead", &a);
+    assert_has("steps.gp", "set ytics 0,5 "); /* 24 layers, at most 10 tics */
+    recset_free(&set);
+}
+END_TEST
+
 /* ---- texts --------------------------------------------------------------------------------- */
 
 static void assert_share(double x, int digits, const char *want)
@@ -245,6 +261,21 @@ START_TEST(a_share_is_not_rounded_to_all_or_nothing)
     assert_share(1, 3, "1.000");
     assert_share(0, 3, "0.000");
     assert_share(0.25, 3, "0.250");
+}
+END_TEST
+
+START_TEST(an_error_that_is_not_zero_is_not_written_0)
+{
+    static const double error[] = {0, 0.0033, 0.13, 5e-17, 0.998};
+    struct fixture_records f = {0};
+    for (int i = 0; i < 5; i++)
+        fixture_metric(fixture_record(&f, "sale", "", 0, i), "err_l1_rel", error[i]);
+    draw_layerhead("err.png", &f, "err_l1_rel");
+    assert_has("err.dat", "0 0 0 \"0\"");
+    assert_has("err.dat", "\"3e-3\"");
+    assert_has("err.dat", "\"0.13\"");
+    assert_has("err.dat", "\"5e-17\"");
+    assert_has("err.dat", "\">0.99\"");
 }
 END_TEST
 
@@ -344,6 +375,22 @@ START_TEST(long_titles_stay_within_the_picture)
 }
 END_TEST
 
+START_TEST(layerhead_names_the_parameters_below_the_method)
+{
+    struct fixture_records f = {0};
+    for (int i = 0; i < 8; i++) {
+        const char *params = i / 4 ? "sink=4:window=64" : "sink=4:window=128";
+        fixture_metric(fixture_record(&f, "streaming", params, i % 4 / 2, i % 2), "density_elem",
+                       0.1 * i);
+    }
+    draw_layerhead("names.png", &f, NULL);
+    assert_has("names.gp", "layer and head; sink=4'");
+    assert_has("names.gp", "set title 'window=128'");
+    assert_has("names.gp", "set label 99 'streaming'");
+    assert_has("names.dat", "# streaming sink=4:window=128:"); /* the data has it all */
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("maps");
@@ -357,11 +404,14 @@ Suite *make_suite(void)
     tcase_add_test(c, token_axes_end_with_the_tokens);
     tcase_add_test(c, cells_that_the_axis_cuts_are_sampled_in_pixels);
     tcase_add_test(c, every_cell_has_a_sample_the_last_part_of_one_too);
+    tcase_add_test(c, layers_and_heads_are_counted_by_whole_round_steps);
     tcase_add_test(c, a_share_is_not_rounded_to_all_or_nothing);
+    tcase_add_test(c, an_error_that_is_not_zero_is_not_written_0);
     tcase_add_test(c, a_long_text_keeps_both_ends);
     tcase_add_test(c, what_panels_share_is_left_out_and_what_differs_stays);
     tcase_add_test(c, a_mask_with_long_settings_says_which_it_is);
     tcase_add_test(c, long_titles_stay_within_the_picture);
+    tcase_add_test(c, layerhead_names_the_parameters_below_the_method);
     suite_add_tcase(s, c);
     return s;
 }
