@@ -247,7 +247,8 @@ static int draw_overlay(const struct figure_args *a, struct err *err)
         TRY(overlay_panel(a, &c, i, &f, &method, err));
     }
     map_scale(a, &f);
-    buf_printf(&title, "%s on ", buf_str(&method));
+    title_cut(buf_str(&method), 72, &title);
+    buf_puts(&title, " on ");
     scope_text(a, &c, &title);
     buf_puts(&title, c.n > 4 || a->width ? "; dropped: pale; numbers: density_elem"
                                          : "; dropped pairs are pale");

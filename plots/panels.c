@@ -5,6 +5,8 @@
  */
 #include "plots/panels.h"
 
+#include "plots/titles.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +28,9 @@ enum { LEFT = 84, RIGHT = 112, TOP = 40, BOTTOM = 58, GAP_X = 14, GAP_Y = 26 };
  * titles, and that a panel has at least to either side. */
 enum { LEFT_FREE = 54, RIGHT_FREE = 8, LINE = 15, LEAST = 48 };
 
-#define CHAR 7.4 /* pixels of a title's character */
+/* Pixels of a character of a panel's title and of the figure's. */
+#define CHAR 7.4
+#define HEAD_CHAR 8.8
 
 static void grid(int count, int wish, int *cols, int *rows)
 {
@@ -174,7 +178,7 @@ void panels_layout(struct panels *p, const struct panels_wish *want)
 int panels_total_width(const struct panels *p, const char *title)
 {
     int w = p->left + p->cols * p->width + (p->cols - 1) * p->gap_x + p->right;
-    int text = 30 + (int)(8.2 * (double)strlen(title));
+    int text = 30 + (int)(HEAD_CHAR * (double)strlen(title));
     return w < text ? text : w;
 }
 
@@ -219,7 +223,11 @@ void panels_frame(const struct panels *p, const char *title, const char *x_label
     double w = g->width, h = g->height;
     double mid_x = (p->left + (p->cols * (p->width + p->gap_x) - p->gap_x) / 2.0) / w;
     double mid_y = 1 - (p->top + p->rows * (p->height + p->gap_y) / 2.0) / h;
-    screen_label(g, title, 14 / w, 1 - 18 / h, "left font ',12'");
+    struct buf fitting = {0}; /* in a figure of a requested width */
+    title_cut(title, (size_t)((w - 30) / HEAD_CHAR) + 1, &fitting);
+    screen_label(g, buf_str(&fitting), 14 / w, 1 - 18 / h, "left font ',12'");
+    g->script.failed |= fitting.failed;
+    buf_free(&fitting);
     double low = 1 - (p->top + p->rows * (p->height + p->gap_y) + 42) / h;
     screen_label(g, x_label, mid_x, low, "center");
     screen_label(g, y_label, 14 / w, mid_y, "center rotate by 90");

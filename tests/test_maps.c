@@ -375,6 +375,23 @@ START_TEST(long_titles_stay_within_the_picture)
 }
 END_TEST
 
+START_TEST(the_title_of_a_figure_is_cut_to_a_requested_width)
+{
+    struct trace *t = map_trace(64, 128);
+    struct figure_args a = args_for("cut.png");
+    a.trace = t;
+    a.title = "a title of which the middle is left out where the figure is narrow, the end";
+    draw("heatmap", &a);
+    assert_has("cut.gp", a.title);
+    a.width = a.height = 400;
+    draw("heatmap", &a);
+    assert_has("cut.gp", "'a title of");
+    assert_has("cut.gp", ", the end'");
+    assert_lacks("cut.gp", "the middle");
+    trace_close(&t);
+}
+END_TEST
+
 START_TEST(layerhead_names_the_parameters_below_the_method)
 {
     struct fixture_records f = {0};
@@ -411,6 +428,7 @@ Suite *make_suite(void)
     tcase_add_test(c, what_panels_share_is_left_out_and_what_differs_stays);
     tcase_add_test(c, a_mask_with_long_settings_says_which_it_is);
     tcase_add_test(c, long_titles_stay_within_the_picture);
+    tcase_add_test(c, the_title_of_a_figure_is_cut_to_a_requested_width);
     tcase_add_test(c, layerhead_names_the_parameters_below_the_method);
     suite_add_tcase(s, c);
     return s;
