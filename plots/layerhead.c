@@ -270,6 +270,43 @@ static void draw_panel(const struct lh *q, const struct panels *p, int i, double
     buf_puts(&g->script, i == 0 ? "\nunset label\n" : "\n");
 }
 
+static void lay_out(const struct lh *q, int bar_chars, struct panels *p)
+{
+    const struct figure_args *a = q->g.args;
+    /* Cells large enough for their numbers while there are few of them. */
+    int longest = q->layers > q->heads ? q->layers : q->heads;
+    int cell = q->n * longest > 40 && (q->n > 6 || longest > 16) ? 16 : 36;
+    int chars, lines;
+    panels_titles((const char(*)[96])q->title, q->n, &chars, &lines);
+    panels_layout(p, &(struct panels_wish){.count = q->n,
+                                           .cols = columns(q->n),
+                                           .cells_x = q->heads,
+                                           .cells_y = q->layers,
+                                           .side = cell * longest,
+                                           .chars = chars,
+                                           .lines = lines,
+                                           .bar_chars = bar_chars,
+                                           .width = a->width,
+                                           .height = a->height});
+}
+
+static void figure_title(const struct lh *q, struct buf *title)
+{
+    const struct figure_args *a = q->g.args;
+    if (a->title) {
+        buf_puts(title, a->title);
+        return;
+    }
+    if (q->difference)
+        buf_printf(title, "%s minus that of %s, by layer and head", q->metric, a->against);
+    else
+        buf_printf(title, "%s by layer and head", q->metric);
+    if (q->shared.len) {
+        buf_puts(title, "; ");
+        title_cut(buf_str(&q->shared), 72, title);
+    }
+}
+
 static int render(struct lh *q, const struct figure_args *a, struct err *err)
 {
     struct panels p;
@@ -281,33 +318,11 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
     range(q, &low, &high);
     low = isnan(a->low) ? low : a->low;
     high = isnan(a->high) ? high : a->high;
-    /* Cells large enough for their numbers while there are few of them. */
-    int longest = q->layers > q->heads ? q->layers : q->heads;
-    int cell = q->n * longest > 40 && (q->n > 6 || longest > 16) ? 16 : 36;
-    int chars, lines;
-    panels_titles((const char(*)[96])q->title, q->n, &chars, &lines);
     chart_metric_label(q->metric, &bar, &scale);
-    panels_layout(&p, &(struct panels_wish){.count = q->n,
-                                            .cols = columns(q->n),
-                                            .cells_x = q->heads,
-                                            .cells_y = q->layers,
-                                            .side = cell * longest,
-                                            .chars = chars,
-                                            .lines = lines,
-                                            .bar_chars = (int)bar.len,
-                                            .width = a->width,
-                                            .height = a->height});
+    lay_out(q, (int)bar.len, &p);
     TRY(panels_check(&p, 4, a->width, a->height, err));
-    if (q->difference)
-        buf_printf(&title, "%s minus that of %s, by layer and head", q->metric, a->against);
-    else
-        buf_printf(&title, "%s by layer and head", q->metric);
-    if (q->shared.len) {
-        buf_puts(&title, "; ");
-        title_cut(buf_str(&q->shared), 72, &title);
-    }
-    const char *head = a->title ? a->title : buf_str(&title);
-    TRY(figure_open(a, panels_total_width(&p, head), panels_total_height(&p), &g, err));
+    figure_title(q, &title);
+    TRY(figure_open(a, panels_total_width(&p, buf_str(&title)), panels_total_height(&p), &g, err));
     write_cells(q, low, high, &data);
     TRY(buf_check(&data, "cells", err));
     TRY(gp_data(&g, "dat", buf_str(&data), data.len, err));
@@ -316,7 +331,7 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
                "set cbrange [%.8g:%.8g]\nset border lw 0.6\nset tics scale 0.6\nunset key\n"
                "unset colorbox\nset multiplot\n",
                low, high);
-    panels_frame(&p, head, "head", "layer", buf_str(&bar), &g);
+    panels_frame(&p, buf_str(&title), "head", "layer", buf_str(&bar), &g);
     for (int i = 0; i < q->n; i++)
         draw_panel(q, &p, i, low, high, &g);
     buf_puts(&g.script, "unset multiplot\n");
