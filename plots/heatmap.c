@@ -176,21 +176,25 @@ out:
     return rc;
 }
 
-static int check_identity(const struct figure_args *a, const struct record *id,
+static int check_identity(const struct figure_args *a, int64_t at, const struct record *id,
                           const struct mask *m, struct err *err)
 {
     const struct trace_meta *t = trace_meta(a->trace);
+    char order[MASKFILE_ORDER];
+    int rc = maskfile_order(a->masks, at, order, err);
+    if (rc)
+        return rc;
     if (strcmp(id->trace, trace_id(a->trace)) != 0)
         return err_set(err, ERR_INPUT, "the masks belong to trace %s, not to %s (%s)", id->trace,
                        trace_path(a->trace), trace_id(a->trace));
     if (m->nq != t->n_q || m->nk != t->n_k)
         return err_set(err, ERR_INPUT, "mask of %lld x %lld tokens, trace of %lld x %lld",
                        (long long)m->nq, (long long)m->nk, (long long)t->n_q, (long long)t->n_k);
-    if (strcmp(id->permute, "none") != 0 || (id->params && strstr(id->params, "permute=")))
+    if (strcmp(order, "none") != 0)
         return err_set(err, ERR_INPUT,
-                       "the mask stands in another token order (%s %s) than the map: "
-                       "dump it without permute",
-                       id->permute, id->params ? id->params : "");
+                       "the mask of %s stands in token order %s, the map in the trace's: choose "
+                       "masks without a permute, or plot mask, which needs no map",
+                       id->method, order);
     return 0;
 }
 
@@ -208,7 +212,7 @@ static int overlay_panel(const struct figure_args *a, const struct map_choice *c
     if (rc)
         return rc;
     TRY(maskfile_read(a->masks, at, &m, err));
-    TRY(check_identity(a, &id, &m, err));
+    TRY(check_identity(a, at, &id, &m, err));
     TRY(cells_from_mask(&m, f->maps[i].tokens, &f->overlay[i], err));
     TRY(mask_count(&m, &n, err));
     bool brief = f->n > 4 || a->width;

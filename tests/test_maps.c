@@ -333,7 +333,7 @@ static void put_mask(struct maskfile *f, const char *params)
             if (i != 5 || k != 3)
                 assert_ok(mask_lists_add(&m, i, k, &e), &e);
     mask_lists_finish(&m);
-    assert_ok(maskfile_put(f, &r, &m, &e), &e);
+    assert_ok(maskfile_put(f, &r, NULL, &m, &e), &e);
     mask_free(&m);
     record_free(&r);
 }
