@@ -42,8 +42,10 @@ static int finish_stdout(int rc, struct err *err)
     bool bad = fflush(stdout) != 0;
     if (!bad && !ferror(stdout))
         return rc;
-    if (rc < 0)
+    if (rc < 0) {
+        log_warn("standard output: what was printed there could not be written");
         return rc;
+    }
     return err_set(err, ERR_IO, "standard output: cannot write: %s",
                    errno ? strerror(errno) : "an earlier write failed");
 }

@@ -248,6 +248,20 @@ static int utf8_length(const unsigned char *s)
     return n;
 }
 
+void utf8_copy(char *dst, size_t cap, const char *src)
+{
+    size_t used = 0;
+    for (const unsigned char *p = (const unsigned char *)src; *p;) {
+        int n = utf8_length(p), put = n ? n : 1;
+        if (used + (size_t)put >= cap)
+            break;
+        memcpy(dst + used, n ? (const void *)p : "?", (size_t)put);
+        used += (size_t)put;
+        p += put;
+    }
+    dst[used] = '\0';
+}
+
 static void escape(struct buf *b, unsigned char c)
 {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";

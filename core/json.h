@@ -49,6 +49,10 @@ void jw_arr(struct jw *w);
 void jw_arr_end(struct jw *w);
 void jw_key(struct jw *w, const char *key);
 void jw_str(struct jw *w, const char *s); /* NULL -> null; invalid UTF-8 bytes become U+FFFD */
+
+/* Copy text that is written as JSON later into a field of `cap` bytes: invalid UTF-8 bytes become
+ * '?', so that it does not grow, and what does not fit is left out, but no half character stays. */
+void utf8_copy(char *dst, size_t cap, const char *src);
 void jw_num(struct jw *w, double x);      /* %.17g shortest that round-trips; non-finite -> null */
 void jw_int(struct jw *w, int64_t x);
 void jw_bool(struct jw *w, bool x);

@@ -63,5 +63,6 @@ int main(int argc, char **argv)
         log_error("%s", err.msg);
     else if (rc < 0 && err.msg[0])
         log_warn("%s", err.msg);
+    interrupt_restore();
     return err_exit_code(rc < 0 ? err.code : rc);
 }

@@ -287,15 +287,17 @@ static const char *earlier_id(const struct manifest *m, const char *path)
 
 int manifest_input(struct manifest *m, const char *path, const char *content_id, struct err *err)
 {
-    const char *before = earlier_id(m, path);
+    char name[4096]; /* as it stands in the file */
+    utf8_copy(name, sizeof name, path);
+    const char *before = earlier_id(m, name);
     if (before && strcmp(before, content_id) != 0 && !m->changes_accepted)
         return err_set(err, ERR_INPUT,
                        "%s: changed since the earlier run into this directory (%s was %s); use "
                        "--force or another output directory",
                        path, content_id, before);
-    json_t *input = json_pack("{s:s, s:s}", "path", path, "id", content_id);
+    json_t *input = json_pack("{s:s, s:s}", "path", name, "id", content_id);
     if (!input || json_array_append_new(m->inputs, input) != 0)
-        return err_set(err, ERR_NOMEM, "%s: out of memory (or the path is not UTF-8)", path);
+        return err_set(err, ERR_NOMEM, "%s: out of memory", path);
     return save(m, "running", false, err);
 }
 

@@ -23,13 +23,20 @@ void interrupt_install(void)
 {
     struct sigaction sa = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&sa.sa_mask);
+    sa.sa_flags |= (int)SA_RESETHAND; /* the second one ends the program at once */
     sigaction(SIGTERM, &sa, NULL);
-    sa.sa_flags |= (int)SA_RESETHAND;
     sigaction(SIGINT, &sa, NULL);
     /* A reader that goes away shows as EPIPE, which becomes a message and an exit code. */
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigemptyset(&ignore.sa_mask);
     sigaction(SIGPIPE, &ignore, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL); /* and a file that may not grow as EFBIG */
+}
+
+void interrupt_restore(void)
+{
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
 }
 
 bool interrupted(void)

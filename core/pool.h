@@ -20,8 +20,12 @@ int pool_run(int jobs, int64_t n, pool_fn *fn, void *ctx, struct err *err);
 
 int cpu_count(void); /* processors this process may use */
 
-/* SIGINT and SIGTERM set a flag that long loops poll; a second SIGINT kills. */
+/* SIGINT and SIGTERM set a flag that long loops poll; a second one kills. */
 void interrupt_install(void);
+
+/* Signals kill again: for the end of the program, where nothing polls any more and a library may
+ * hang. */
+void interrupt_restore(void);
 bool interrupted(void);
 
 #endif

@@ -22,7 +22,7 @@ enum record_status { RECORD_OK, RECORD_SKIP, RECORD_ERROR };
 struct record {
     /* identity */
     char trace[64]; /* trace id: name-independent content id of the file */
-    char model[64]; /* model name of the trace */
+    char model[128]; /* model name of the trace */
     int run, step, layer, head, kv_head;
     char branch[16];
     char method[32];
@@ -65,6 +65,11 @@ struct record_file; /* open for appending */
 /* Open a file for appending, creating it; a second process gets ERR_RUN. A torn last line (no '\n')
  * is cut off first. Keys of the records already there are loaded for record_file_has. */
 int record_file_open(const char *path, struct record_file **out, struct err *err);
+
+/* The same for a file that is to be written anew: nothing of it is read, and nothing is lost before
+ * record_file_clear, which empties it. */
+int record_file_reopen(const char *path, struct record_file **out, struct err *err);
+int record_file_clear(struct record_file *f, struct err *err);
 
 /* Is the cell finished: its last record is ok or skip? (An error is worth another try.) */
 bool record_file_has(const struct record_file *f, const char *key);

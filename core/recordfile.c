@@ -186,10 +186,9 @@ static int cut_torn_line(struct record_file *f, int64_t torn_at, struct err *err
     return 0;
 }
 
-int record_file_open(const char *path, struct record_file **out, struct err *err)
+int record_file_reopen(const char *path, struct record_file **out, struct err *err)
 {
     int rc = 0;
-    int64_t torn;
     struct record_file *f = calloc(1, sizeof *f);
     if (!f)
         return err_set(err, ERR_NOMEM, "%s: out of memory", path);
@@ -205,6 +204,20 @@ int record_file_open(const char *path, struct record_file **out, struct err *err
     /* Some network file systems have no locks; then nothing guards against a second process. */
     if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         FAIL(err, ERR_RUN, "%s: another process is writing to it", path);
+    *out = f;
+    f = NULL;
+out:
+    record_file_close(&f);
+    return rc;
+}
+
+int record_file_open(const char *path, struct record_file **out, struct err *err)
+{
+    int64_t torn;
+    struct record_file *f = NULL;
+    int rc = record_file_reopen(path, &f, err);
+    if (rc)
+        return rc;
     TRY(each_record(path, note_old, f, &torn, err));
     TRY(cut_torn_line(f, torn, err));
     *out = f;
@@ -212,6 +225,13 @@ int record_file_open(const char *path, struct record_file **out, struct err *err
 out:
     record_file_close(&f);
     return rc;
+}
+
+int record_file_clear(struct record_file *f, struct err *err)
+{
+    if (ftruncate(f->fd, 0) != 0)
+        return err_sys(err, ERR_IO, "%s: cannot empty it", f->path);
+    return 0;
 }
 
 bool record_file_has(const struct record_file *f, const char *key)

@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum field_type { F_STR, F_INT, F_I64, F_F64, F_BOOL, F_DTYPE };
@@ -299,6 +300,50 @@ static int check_video(const struct trace_meta *m, int code, struct err *err)
     return 0;
 }
 
+/* One number of a list, at most 65535; *p moves behind it. -1: there is none. */
+static long id_number(const char **p)
+{
+    char *end;
+    if (!isdigit((unsigned char)**p))
+        return -1;
+    long x = strtol(*p, &end, 10);
+    *p = end;
+    return x <= 65535 ? x : -1;
+}
+
+/* Is it an ascending list of n numbers and ranges? Several query heads that are stored may share a
+ * kv head that is then stored for each of them. */
+static bool is_id_list(const char *ids, int n, bool repeats)
+{
+    long last = -1, count = 0;
+    for (const char *p = ids;; p++) {
+        long a = id_number(&p), b = a;
+        if (*p == '-') {
+            p++;
+            b = id_number(&p);
+        }
+        if (a < 0 || b < a || (repeats ? a < last : a <= last))
+            return false;
+        count += b - a + 1;
+        last = b;
+        if (!*p)
+            return count == n;
+        if (*p != ',')
+            return false;
+    }
+}
+
+static int check_ids(const struct trace_meta *m, int code, struct err *err)
+{
+    if (m->head_ids[0] && !is_id_list(m->head_ids, m->heads, false))
+        return err_set(err, code, "/model: head_ids '%s' is no ascending list of %d heads",
+                       m->head_ids, m->heads);
+    if (m->kv_head_ids[0] && !is_id_list(m->kv_head_ids, m->kv_heads, true))
+        return err_set(err, code, "/model: kv_head_ids '%s' is no ascending list of %d heads",
+                       m->kv_head_ids, m->kv_heads);
+    return 0;
+}
+
 int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
 {
     if (m->v_dim == 0)
@@ -320,6 +365,9 @@ int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
     if (m->heads % m->kv_heads != 0)
         return err_set(err, code, "/model: %d query heads are not a multiple of %d kv heads",
                        m->heads, m->kv_heads);
+    rc = check_ids(m, code, err);
+    if (rc)
+        return rc;
     if (!isfinite(m->scale) || m->scale == 0)
         return err_set(err, code, "/model: scale = %g is not a usable softmax scale", m->scale);
     if (m->dtype != DT_F32 && m->dtype != DT_BF16 && m->dtype != DT_F16)

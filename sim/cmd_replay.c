@@ -247,17 +247,18 @@ static int begin_outputs(const struct app *app, const struct replay_opts *o, str
     int  rc = 0;
     char path[4096], name[96];
 
+    if (o->dump_masks && o->dump_outputs && strcmp(o->dump_masks, o->dump_outputs) == 0)
+        FAIL(err, ERR_USAGE, "--dump-masks and --dump-outputs name one file: %s", o->dump_masks);
     TRY(make_dirs(o->out, err));
     records_path(o->out, shard, path, sizeof path);
-    if (o->c.force && unlink(path) == 0)
-        log_info("%s removed (--force)", path);
+    TRY(o->c.force ? record_file_reopen(path, &r->records, err)
+                   : record_file_open(path, &r->records, err));
     shard_file_name(shard, "manifest", "json", name);
     TRY(manifest_start_as(o->out, name, app->argc, app->argv, manifest, err));
     if (o->c.force)
         manifest_accept_changes(*manifest);
     for (int64_t i = 0; i < r->n_traces; i++)
         TRY(manifest_input(*manifest, trace_path(r->traces[i]), trace_id(r->traces[i]), err));
-    TRY(record_file_open(path, &r->records, err));
     if (o->dump_masks)
         TRY(maskfile_create(o->dump_masks, o->c.force, &r->masks, err));
     if (o->dump_outputs)
@@ -356,6 +357,8 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     TRY(replay_shard(r, &shard, err));
     if (o->c.dry_run)
         return print_plan(r, o, &shard, err);
+    /* Not before all that can be refused was: a mistyped option must not cost the results. */
+    TRY(o->c.force ? record_file_clear(r->records, err) : 0);
     struct totals t = plan_totals(r);
     before = t.cells - t.todo;
     manifest_num(manifest, "seed", (double)r->seed);

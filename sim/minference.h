@@ -43,6 +43,9 @@ void minf_free(struct minf_head *h); /* also of a zeroed one */
 int64_t minf_unit(const struct minf_head *h);
 int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err);
 
+/* Is the file there and a table as a whole? */
+int minf_table_check(const char *path, struct err *err);
+
 /* Entry of a per-head table in the published JSON layout: a list over layers of objects
  * "head": [type, v, s, score]. Absent heads leave the outputs alone. */
 int minf_table_entry(const char *path, int layer, int head, enum minf_pattern *pattern, int64_t *v,

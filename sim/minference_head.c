@@ -181,6 +181,16 @@ static int parse_entry(const json_t *e, const char *where, enum minf_pattern *pa
                    where, type);
 }
 
+int minf_table_check(const char *path, struct err *err)
+{
+    json_t *doc = NULL;
+    int rc = json_read_file(path, (size_t)64 << 20, &doc, err);
+    if (!rc && !json_is_array(doc))
+        rc = err_set(err, ERR_INPUT, "%s: a list over layers was expected", path);
+    json_decref(doc);
+    return rc;
+}
+
 int minf_table_entry(const char *path, int layer, int head, enum minf_pattern *pattern, int64_t *v,
                      int64_t *s, struct err *err)
 {

@@ -3,6 +3,7 @@
  */
 #include "sim/replay.h"
 
+#include "core/json.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -226,7 +227,7 @@ int replay_identity(const struct replay *r, const struct series *s, int64_t call
     const struct trace_call *c = trace_call(t, call);
 
     snprintf(rec->trace, sizeof rec->trace, "%s", trace_id(t));
-    snprintf(rec->model, sizeof rec->model, "%.63s", m->name);
+    utf8_copy(rec->model, sizeof rec->model, m->name);
     rec->step = c->step;
     rec->layer = s->layer;
     rec->head = trace_head_number(m, s->head);

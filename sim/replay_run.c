@@ -155,7 +155,7 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
             goto out;
         }
         rec.status = RECORD_ERROR;
-        snprintf(rec.reason, sizeof rec.reason, "%.500s", cell.msg);
+        utf8_copy(rec.reason, sizeof rec.reason, cell.msg);
     }
     if (!done)
         TRY(deliver(r, &rec, err));

@@ -128,6 +128,20 @@ START_TEST(pretty_form_is_indented)
 }
 END_TEST
 
+START_TEST(copied_text_ends_with_a_whole_character)
+{
+    char out[8];
+    utf8_copy(out, sizeof out, "abc");
+    ck_assert_str_eq(out, "abc");
+    utf8_copy(out, sizeof out, "abcdefgh");
+    ck_assert_str_eq(out, "abcdefg");
+    utf8_copy(out, sizeof out, "abcdef\xC3\xA9"); /* two bytes for one place */
+    ck_assert_str_eq(out, "abcdef");
+    utf8_copy(out, sizeof out, "a\xE9z\xC3");
+    ck_assert_str_eq(out, "a?z?");
+}
+END_TEST
+
 START_TEST(invalid_utf8_becomes_the_replacement_character)
 {
     static const char *const in[] = {"\xff", "\xc3", "\xe2\x82", "\xc0\xaf", "\xed\xa0\x80",
@@ -195,6 +209,7 @@ Suite *make_suite(void)
     tcase_add_test(c, look_ups_check_types);
     tcase_add_test(c, writer_places_commas_and_escapes);
     tcase_add_test(c, pretty_form_is_indented);
+    tcase_add_test(c, copied_text_ends_with_a_whole_character);
     tcase_add_test(c, invalid_utf8_becomes_the_replacement_character);
     tcase_add_test(c, numbers_round_trip_in_few_digits);
     tcase_add_test(c, copying_a_value_reproduces_it);

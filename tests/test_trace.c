@@ -467,6 +467,29 @@ START_TEST(too_little_disk_space_is_told_before_the_work)
 }
 END_TEST
 
+START_TEST(numbers_of_stored_heads_are_ascending_lists)
+{
+    static const struct {
+        const char *heads, *kv;
+        bool ok;
+    } cases[] = {
+        {"1,3,5-6", "0,2", true}, {"", "", true},          {"0-3", "1,1", true},
+        {"-5,3,4,5", "", false},  {"3-1,4,5", "", false},  {"0-4", "", false},
+        {"1,1,2,3", "", false},   {"2,1,3,4", "", false},  {"0-99999999999999999999", "", false},
+        {"1,2,3,", "", false},    {"1;2,3,4", "", false},  {"", "1,0", false},
+        {"", "0-2", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct trace_meta m = fixture_text(DT_BF16, 4, 2, 300);
+        struct err err = {0};
+        snprintf(m.head_ids, sizeof m.head_ids, "%s", cases[i].heads);
+        snprintf(m.kv_head_ids, sizeof m.kv_head_ids, "%s", cases[i].kv);
+        int rc = trace_meta_check(&m, &err);
+        ck_assert_msg((rc == 0) == cases[i].ok, "%s, %s: %s", cases[i].heads, cases[i].kv, err.msg);
+    }
+}
+END_TEST
+
 START_TEST(the_size_is_known_beforehand)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 3000);
@@ -567,6 +590,7 @@ Suite *make_suite(void)
     c = tcase_create("writer");
     tcase_add_test(c, impossible_metadata_are_refused_before_anything_is_written);
     tcase_add_test(c, too_little_disk_space_is_told_before_the_work);
+    tcase_add_test(c, numbers_of_stored_heads_are_ascending_lists);
     tcase_add_test(c, the_size_is_known_beforehand);
     tcase_add_test(c, calls_must_be_complete_and_in_order);
     tcase_add_test(c, an_existing_file_is_kept_unless_forced);

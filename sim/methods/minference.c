@@ -107,6 +107,13 @@ static const struct param_scope SCOPES[] = {
     {0},
 };
 
+/* A table that cannot be read is none for every head. */
+static int validate(void *params, struct err *err)
+{
+    const struct params *p = params;
+    return p->table ? minf_table_check(p->table, err) : 0;
+}
+
 static int64_t or_default(int64_t value, int64_t otherwise)
 {
     return value == INT64_MIN ? otherwise : value;
@@ -339,6 +346,7 @@ const struct method method_minference = {
     .params = PARAMS,
     .scopes = SCOPES,
     .budget_full = "v=2147483647:s=2147483647",
+    .validate = validate,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
