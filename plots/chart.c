@@ -1,191 +1,91 @@
 /*
- * chart.c - grouping for figures, names and styles of series, panels with a legend to their right.
+ * chart.c - panels with a legend to their right, tics and names of metrics.
  */
 #include "plots/chart.h"
 
 #include "analyze/tables.h"
-#include "core/mem.h"
-#include "plots/palette.h"
 
-#include <math.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
-
-/* ---- groups -------------------------------------------------------------------------------- */
-
-static bool in_list(const int64_t *list, int64_t n, int x)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (list[i] == x)
-            return true;
-    return n < 0;
-}
-
-static bool fits(const void *ctx, const struct record *r)
-{
-    const struct chart_groups *c = ctx;
-    const struct figure_args *a = c->args;
-    return r->status == RECORD_OK && in_list(c->layers, c->n_layers, r->layer) &&
-           in_list(c->heads, c->n_heads, r->head) && (a->step == INT64_MIN || a->step == r->step) &&
-           (!a->branch || strcmp(a->branch, r->branch) == 0) && figure_takes(a, r);
-}
-
-static int lists(const struct figure_args *a, struct chart_groups *c, struct err *err)
-{
-    int rc = 0;
-    c->n_layers = c->n_heads = -1;
-    if (a->layer)
-        TRY(index_list_parse(a->layer, -1, "--layer", &c->layers, &c->n_layers, err));
-    if (a->head)
-        TRY(index_list_parse(a->head, -1, "--head", &c->heads, &c->n_heads, err));
-out:
-    return rc;
-}
-
-/* Drop groups in which no cell has the metric. */
-static int drop_without(struct grouping *gs, const char *metric, struct err *err)
-{
-    struct stats s;
-    int64_t kept = 0;
-    for (int64_t i = 0; i < gs->n; i++) {
-        int rc = group_stats(gs, &gs->g[i], metric, &s, NULL, err);
-        if (rc)
-            return rc;
-        if (s.n > 0)
-            gs->g[kept++] = gs->g[i];
-    }
-    gs->n = kept;
-    return 0;
-}
-
-int chart_group(const struct figure_args *a, const enum group_key *keys, int n_keys, unsigned flags,
-                const char *metric, enum group_key without, struct chart_groups *out,
-                struct err *err)
-{
-    struct chart_groups c = {.args = a};
-    enum group_key scope[KEYS_MAX];
-    int n, rc = 0;
-
-    TRY(lists(a, &c, err));
-    TRY(recset_scope(a->set, scope, &n, err));
-    for (int i = 0; i < n; i++)
-        if (scope[i] != without)
-            c.scope[c.n_scope++] = scope[i];
-    for (int i = 0; i < c.n_scope; i++)
-        c.keys[c.n_keys++] = c.scope[i];
-    for (int i = 0; i < n_keys; i++)
-        c.keys[c.n_keys++] = keys[i];
-    TRY(grouping_make(a->set, c.keys, c.n_keys, flags, fits, &c, &c.gs, err));
-    if (metric)
-        TRY(drop_without(&c.gs, metric, err));
-    if (c.gs.n == 0)
-        FAIL(err, ERR_INPUT, "no ok record%s%s is left to draw", metric ? " with " : "",
-             metric ? metric : "");
-    *out = c;
-out:
-    if (rc)
-        chart_groups_free(&c);
-    return rc;
-}
-
-void chart_groups_free(struct chart_groups *c)
-{
-    free(c->layers);
-    free(c->heads);
-    grouping_free(&c->gs);
-    *c = (struct chart_groups){0};
-}
-
-void chart_name(const struct chart_groups *c, const struct record *r, const char *params,
-                struct buf *b)
-{
-    for (int i = 0; i < c->n_scope; i++) {
-        if (c->scope[i] != KEY_MODEL)
-            buf_printf(b, "%s=", key_name(c->scope[i]));
-        key_text(r, c->scope[i], b);
-        buf_puts(b, i + 1 < c->n_scope ? " " : ": ");
-    }
-    buf_puts(b, r->method);
-    if (params && params[0])
-        buf_printf(b, " %s", params);
-}
-
-/* ---- series -------------------------------------------------------------------------------- */
-
-int series_of(struct series_list *l, const char *name, const char *method, struct err *err)
-{
-    for (int i = 0; i < l->n; i++)
-        if (strcmp(l->s[i].name, name) == 0)
-            return i;
-    if (l->n == CHART_MOST) {
-        err_set(err, ERR_USAGE, "more than %d series: choose with --method and --params",
-                CHART_MOST);
-        return -1;
-    }
-    if (mem_grow(&l->s, &l->cap, l->n + 1, sizeof *l->s, "series", err))
-        return -1;
-    struct line_style st = style_of(method);
-    struct series *s = &l->s[l->n];
-    *s = (struct series){.name = strdup(name), .point = st.point, .dash = st.dash};
-    if (!s->name) {
-        err_set(err, ERR_NOMEM, "series: out of memory");
-        return -1;
-    }
-    snprintf(s->method, sizeof s->method, "%s", method);
-    snprintf(s->color, sizeof s->color, "%s", st.color);
-    return l->n++;
-}
-
-void series_free(struct series_list *l)
-{
-    for (int i = 0; i < l->n; i++)
-        free(l->s[i].name);
-    free(l->s);
-    *l = (struct series_list){0};
-}
-
-void series_shade(struct series_list *l, bool dashes)
-{
-    for (int i = 0; i < l->n; i++) {
-        int k = 0, n = 0;
-        for (int j = 0; j < l->n; j++)
-            if (strcmp(l->s[j].method, l->s[i].method) == 0) {
-                k += j < i;
-                n++;
-            }
-        style_shade(style_of(l->s[i].method), k, n, l->s[i].color);
-        l->s[i].dash = !dashes ? 1 : n > 1 ? 1 + k % 5 : l->s[i].dash;
-    }
-}
 
 /* ---- panels -------------------------------------------------------------------------------- */
 
-int chart_open(const struct figure_args *a, int panels, int panel_w, int panel_h,
-               const struct series_list *legend, const char *title, struct chart *c,
+void chart_legend_room(const struct series_list *l, struct chart_layout *out)
+{
+    out->legend = l->n ? (int)(72 + 7.4 * series_longest(l)) : 0;
+    out->lines = l->n;
+}
+
+#define LINE_HEIGHT 19
+
+/* Margins and plotting area; *w and *h: the size that holds the figure as wished. */
+static void geometry(const struct figure_args *a, const struct chart_layout *l, struct chart *c,
+                     int *w, int *h)
+{
+    int need = l->lines * LINE_HEIGHT, title = 28 + (int)(7.6 * (double)strlen(l->title));
+    *c = (struct chart){.panels = l->panels,
+                        .left = l->left ? l->left : 84,
+                        .gap = l->gap ? l->gap : 92,
+                        .legend = l->legend ? l->legend : 24,
+                        .top = 46,
+                        .bottom = 62};
+    int margins = c->left + (l->panels - 1) * c->gap + c->legend;
+    *w = margins + l->panels * l->width;
+    *w = title > *w ? title : *w;
+    *h = c->top + (l->height > need ? l->height : need) + c->bottom;
+    c->width = ((a->width ? a->width : *w) - margins) / l->panels;
+    c->height = (a->height ? a->height : *h) - c->top - c->bottom;
+}
+
+int chart_panel_width(const struct figure_args *a, const struct chart_layout *l)
+{
+    struct chart c;
+    int w, h;
+    geometry(a, l, &c, &w, &h);
+    return c.width;
+}
+
+/* Refuse what --size cannot hold; the figure's own size always can. */
+static int check_room(const struct chart *c, int width, int lines, struct err *err)
+{
+    const struct gp *g = &c->gp;
+    int need = lines * LINE_HEIGHT, least = need > 40 ? need : 40;
+    if (c->width >= 40 && c->height >= least)
+        return 0;
+    char legend[64] = "";
+    if (c->height < need)
+        snprintf(legend, sizeof legend, ", whose names take %d lines", lines);
+    return err_set(err, ERR_USAGE, "--size %dx%d is too small for this figure%s (%dx%d would do)",
+                   g->width, g->height, legend, c->width < 40 ? width : g->width,
+                   c->height < least ? c->top + least + c->bottom : g->height);
+}
+
+static void draw_title(struct chart *c, const char *title)
+{
+    struct buf *s = &c->gp.script;
+    double fits = 12 * (c->gp.width - 20) / (7.6 * (double)strlen(title) + 1);
+    buf_puts(s, "set label ");
+    gp_text(s, title);
+    buf_printf(s, " at screen %.6f, screen %.6f left noenhanced font ',%.3g'\n", 14.0 / c->gp.width,
+               1 - 20.0 / c->gp.height,
+               fits < 7    ? 7
+               : fits < 12 ? fits
+                           : 12);
+}
+
+int chart_open(const struct figure_args *a, const struct chart_layout *l, struct chart *c,
                struct err *err)
 {
-    size_t longest = 0;
-    *c = (struct chart){.panels = panels, .left = 84, .gap = 92, .top = 46, .bottom = 62};
-    for (int i = 0; legend && i < legend->n; i++)
-        longest = strlen(legend->s[i].name) > longest ? strlen(legend->s[i].name) : longest;
-    c->legend = legend && legend->n ? (int)(72 + 7.4 * (double)(longest > 60 ? 60 : longest)) : 24;
-    int need = legend ? legend->n * 19 : 0, height = panel_h > need ? panel_h : need;
-    int w = c->left + panels * panel_w + (panels - 1) * c->gap + c->legend;
-    int rc = figure_open(a, w, c->top + height + c->bottom, &c->gp, err);
-    if (rc)
-        return rc;
-    c->width = (c->gp.width - c->left - c->legend - (panels - 1) * c->gap) / panels;
-    c->height = c->gp.height - c->top - c->bottom;
-    if (c->width < 40 || c->height < 40)
-        return err_set(err, ERR_USAGE, "--size %dx%d is too small for this figure (%dx%d would do)",
-                       c->gp.width, c->gp.height, w, c->top + height + c->bottom);
-    struct buf *s = &c->gp.script;
-    buf_puts(s, "set border 3 lw 0.8\nset tics out nomirror scale 0.7\n"
-                "set grid lc rgb '#dddddd' lw 0.6 lt 1\nunset key\nset multiplot\nset label ");
-    gp_text(s, a->title ? a->title : title);
-    buf_printf(s, " at screen %.6f, screen %.6f left noenhanced font ',12'\n", 14.0 / c->gp.width,
-               1 - 20.0 / c->gp.height);
-    return 0;
+    int w, h, rc = 0;
+    geometry(a, l, c, &w, &h);
+    TRY(figure_open(a, w, h, &c->gp, err));
+    TRY(check_room(c, w, l->lines, err));
+    buf_puts(&c->gp.script, "set border 3 lw 0.8\n"
+                            "set tics out nomirror scale 0.7\n"
+                            "set grid lc rgb '#dddddd' lw 0.6 lt 1\nunset key\nset multiplot\n");
+    draw_title(c, a->title ? a->title : l->title);
+out:
+    return rc;
 }
 
 void chart_panel(struct chart *c, int i, const char *x_label, const char *y_label)
@@ -223,7 +123,7 @@ void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark 
                        ", keyentry with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb "
                        "'%s' title ",
                        k->dash, k->point, k->color);
-        gp_text(s, k->name);
+        gp_text(s, series_label(k));
     }
 }
 
@@ -245,11 +145,25 @@ void chart_free(struct chart *c)
 
 /* ---- metrics ------------------------------------------------------------------------------- */
 
+/* Without "_ns" where that is not the unit drawn: "time_select_model" for time_select_ns_model. */
+void chart_metric_name(const char *metric, struct buf *b)
+{
+    const char *unit;
+    bool scaled = metric_scale(metric, &unit) != 1;
+    for (const char *p = metric; *p;) {
+        if (scaled && strncmp(p, "_ns", 3) == 0 && (!p[3] || p[3] == '_')) {
+            p += 3;
+            continue;
+        }
+        buf_put(b, p++, 1);
+    }
+}
+
 void chart_metric_label(const char *metric, struct buf *b, double *scale)
 {
     const char *unit;
     *scale = metric_scale(metric, &unit);
-    buf_puts(b, metric);
+    chart_metric_name(metric, b);
     if (unit[0])
         buf_printf(b, " [%s]", unit);
 }

@@ -1,15 +1,13 @@
 /*
- * chart.h - what the figures of records share: choice and grouping of cells, series with a name and
- * a style, axes, panels side by side with one legend.
+ * chart.h - what the figures of records share: choice and grouping of cells, axes, panels side by
+ * side with one legend.
  */
 #ifndef LACUNA_CHART_H
 #define LACUNA_CHART_H
 
 #include "analyze/group.h"
 #include "plots/figure.h"
-
-/* Most series in one figure: more cannot be told apart. */
-#define CHART_MOST 40
+#include "plots/series.h"
 
 /* The cells that --method, --params, --layer, --head, --step, --branch choose, grouped by the scope
  * keys that vary (model, length, ...) and by `keys`. */
@@ -33,28 +31,13 @@ void chart_groups_free(struct chart_groups *c);
 void chart_name(const struct chart_groups *c, const struct record *r, const char *params,
                 struct buf *b);
 
-/* One line, or one set of bars. */
-struct series {
-    char *name; /* owned */
-    char method[32];
-    char color[8];
-    int point, dash;
-};
-
-struct series_list {
-    struct series *s; /* owned */
-    int n;
-    int64_t cap;
-};
-
-/* Index of the series of this name, added when it is new; -1 with err set when there are too many.
+/* The series of the record's scope, method and `params` (NULL: none); -1 with err set on failure.
  */
-int series_of(struct series_list *l, const char *name, const char *method, struct err *err);
-void series_free(struct series_list *l);
+int chart_series(const struct chart_groups *c, const struct record *r, const char *params,
+                 struct series_list *l, struct err *err);
 
-/* Give series of one method different shades of its colour and, with `dashes`, dash types; without,
- * all lines are solid. */
-void series_shade(struct series_list *l, bool dashes);
+/* Most characters of a label in a legend to the right. */
+#define LEGEND_CHARS 60
 
 /* Panels side by side. */
 struct chart {
@@ -63,9 +46,22 @@ struct chart {
     int left, gap, top, bottom, legend;
 };
 
-/* panel_w x panel_h: wished plotting area. */
-int chart_open(const struct figure_args *a, int panels, int panel_w, int panel_h,
-               const struct series_list *legend, const char *title, struct chart *c,
+/* What a chart needs: a plotting area per panel as wished, margins of which 0 is the usual one. */
+struct chart_layout {
+    const char *title; /* unless --title gives one */
+    int panels, width, height;
+    int left, gap, legend;
+    int lines; /* of the longest legend: lower than that no panel may be */
+};
+
+/* Room for the legend of a list of series. */
+void chart_legend_room(const struct series_list *l, struct chart_layout *out);
+
+/* Width of a panel's plotting area that chart_open will give. */
+int chart_panel_width(const struct figure_args *a, const struct chart_layout *l);
+
+/* ERR_USAGE, with a size that would do, when --size leaves too little for panels or legend. */
+int chart_open(const struct figure_args *a, const struct chart_layout *l, struct chart *c,
                struct err *err);
 
 /* Margins and state of panel i; the legend is drawn in the last one. */
@@ -79,7 +75,11 @@ void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark 
 int chart_finish(struct chart *c, const struct buf *data, struct err *err);
 void chart_free(struct chart *c);
 
-/* Name of a metric with its unit, for axes: "err_lse_mean [nat]". *scale: factor to that unit. */
+/* Name of a metric for titles: "time_total" for time_total_ns, which is drawn in ms. */
+void chart_metric_name(const char *metric, struct buf *b);
+
+/* The same with its unit, for axes: "err_lse_mean [nat]", "time_total [ms]". *scale: factor to that
+ * unit. */
 void chart_metric_label(const char *metric, struct buf *b, double *scale);
 
 /* Is larger better (recall, cosine, speed) or smaller (errors, times, densities)? */

@@ -1,6 +1,6 @@
 /*
- * curves.c - lines: curves (a metric against a parameter, step, layer or length), cdf (distribution
- * of a metric over heads) and granularity (how sparse the exact map is at each block size).
+ * curves.c - lines: curves (a metric against a parameter, step, layer or length) and granularity
+ * (how sparse the exact map is at each block size).
  */
 #include "plots/chart.h"
 
@@ -116,7 +116,7 @@ static int collect(const struct chart_groups *g, const char *x, enum group_key k
                    const char *metric, struct series_list *l, struct xy *p, int64_t *n,
                    struct err *err)
 {
-    struct buf name = {0}, rest = {0};
+    struct buf rest = {0};
     struct stats s;
     const char *unit;
     double scale = metric_scale(metric, &unit);
@@ -128,14 +128,13 @@ static int collect(const struct chart_groups *g, const char *x, enum group_key k
         TRY(group_stats(&g->gs, &g->gs.g[i], metric, &s, NULL, err));
         if (isnan(at) || s.n == 0)
             continue;
-        buf_reset(&name);
         buf_reset(&rest);
         if (key == KEY_COUNT)
             params_without(r->params, x, &rest);
         else
             buf_puts(&rest, r->params ? r->params : "");
-        chart_name(g, r, buf_str(&rest), &name);
-        int k = series_of(l, buf_str(&name), r->method, err);
+        TRY(buf_check(&rest, "series", err));
+        int k = chart_series(g, r, buf_str(&rest), l, err);
         if (k < 0) {
             rc = err->code;
             goto out;
@@ -149,7 +148,6 @@ static int collect(const struct chart_groups *g, const char *x, enum group_key k
              x);
     qsort(p, (size_t)*n, sizeof *p, by_x);
 out:
-    buf_free(&name);
     buf_free(&rest);
     return rc;
 }
@@ -186,24 +184,59 @@ static bool all_positive(const struct xy *p, int64_t n)
     return true;
 }
 
-static void plot_lines(struct chart *c, const struct series_list *l, bool steps)
+static void plot_lines(struct chart *c, const struct series_list *l)
 {
     struct buf *s = &c->gp.script;
     for (int i = 0; i < l->n; i++) {
         buf_puts(s, i ? ", " : "plot ");
         gp_data_name(&c->gp, "dat");
-        if (steps)
-            buf_printf(s, " index %d using 1:2 with steps lw 1.8 dt %d lc rgb '%s' notitle", i,
-                       l->s[i].dash, l->s[i].color);
-        else
-            buf_printf(s,
-                       " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1*point_scale "
-                       "lc rgb '%s' "
-                       "notitle",
-                       i, l->s[i].dash, l->s[i].point, l->s[i].color);
+        buf_printf(s,
+                   " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1*point_scale "
+                   "lc rgb '%s' "
+                   "notitle",
+                   i, l->s[i].dash, l->s[i].point, l->s[i].color);
     }
-    chart_legend(c, l, steps ? MARK_LINE : MARK_LINE_POINT);
+    chart_legend(c, l, MARK_LINE_POINT);
     buf_puts(s, "\n");
+}
+
+static void curve_axes(const struct xy *p, int64_t n, const char *metric, struct buf *s)
+{
+    if (spans_decade(p, n))
+        buf_puts(s, "set logscale x\n");
+    if (metric_is_log(metric) && all_positive(p, n))
+        buf_puts(s, "set logscale y\nset format y '10^{%T}'\n");
+}
+
+static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
+                      const struct series_list *l, const struct xy *p, int64_t n,
+                      const char *metric, const char *x, struct err *err)
+{
+    struct chart c = {0};
+    struct buf data = {0}, label = {0}, title = {0};
+    double scale;
+    int rc = 0;
+
+    chart_metric_name(metric, &title);
+    buf_printf(&title, " against %s, mean over ", x);
+    buf_puts(&title, "heads");
+    TRY(buf_check(&title, "title", err));
+    struct chart_layout layout = {
+        .title = buf_str(&title), .panels = 1, .width = 560, .height = 340};
+    chart_legend_room(l, &layout);
+    TRY(chart_open(a, &layout, &c, err));
+    write_xy(p, n, l, &data);
+    chart_metric_label(metric, &label, &scale);
+    chart_panel(&c, 0, x, buf_str(&label));
+    curve_axes(p, n, metric, &c.gp.script);
+    plot_lines(&c, l);
+    TRY(chart_finish(&c, &data, err));
+out:
+    chart_free(&c);
+    buf_free(&data);
+    buf_free(&label);
+    buf_free(&title);
+    return rc;
 }
 
 static int draw_curves(const struct figure_args *a, struct err *err)
@@ -212,11 +245,8 @@ static int draw_curves(const struct figure_args *a, struct err *err)
     const char *metric = a->metric ? a->metric : "density_elem";
     struct chart_groups g = {0};
     struct series_list l = {0};
-    struct chart c = {0};
     struct xy *p = NULL;
-    struct buf data = {0}, label = {0}, title = {0};
     char x[64] = "";
-    double scale;
     int64_t n;
     int rc = 0;
 
@@ -225,92 +255,13 @@ static int draw_curves(const struct figure_args *a, struct err *err)
     TRY(chart_group(a, keys, key == KEY_COUNT ? 2 : 3, 0, metric, key, &g, err));
     TRY(mem_alloc(&p, g.gs.n, sizeof *p, "points", err));
     TRY(collect(&g, x, key, metric, &l, p, &n, err));
-    series_shade(&l, true);
-    buf_printf(&title, "%s against %s, mean over cells", metric, x);
-    TRY(chart_open(a, 1, 560, 340, &l, buf_str(&title), &c, err));
-    write_xy(p, n, &l, &data);
-    chart_metric_label(metric, &label, &scale);
-    chart_panel(&c, 0, x, buf_str(&label));
-    if (spans_decade(p, n))
-        buf_puts(&c.gp.script, "set logscale x\n");
-    if (metric_is_log(metric) && all_positive(p, n))
-        buf_puts(&c.gp.script, "set logscale y\nset format y '10^{%T}'\n");
-    plot_lines(&c, &l, false);
-    TRY(chart_finish(&c, &data, err));
+    TRY(series_labels(&l, LEGEND_CHARS, err));
+    series_shade(&l, TELL_DASH_POINT);
+    TRY(draw_lines(a, &g, &l, p, n, metric, x, err));
 out:
-    chart_free(&c);
     chart_groups_free(&g);
     series_free(&l);
     free(p);
-    buf_free(&data);
-    buf_free(&label);
-    buf_free(&title);
-    return rc;
-}
-
-/* ---- cdf ----------------------------------------------------------------------------------- */
-
-/* A block per series: value, share of cells at or below it; starts at share 0. */
-static int write_cdf(const struct chart_groups *g, const char *metric, struct series_list *l,
-                     struct buf *b, struct err *err)
-{
-    struct buf name = {0};
-    struct stats s;
-    const char *unit;
-    double *x = NULL, scale = metric_scale(metric, &unit);
-    int rc = 0;
-    for (int64_t i = 0; i < g->gs.n; i++) {
-        const struct record *r = g->gs.g[i].first;
-        TRY(group_stats(&g->gs, &g->gs.g[i], metric, &s, &x, err));
-        buf_reset(&name);
-        chart_name(g, r, r->params, &name);
-        if (series_of(l, buf_str(&name), r->method, err) < 0) {
-            rc = err->code;
-            goto out;
-        }
-        buf_printf(b, "# %s: value, share of cells at or below it\n%.10g 0\n", buf_str(&name),
-                   s.n ? x[0] * scale : NAN);
-        for (int64_t k = 0; k < s.n; k++)
-            if (k + 1 == s.n || x[k + 1] != x[k])
-                buf_printf(b, "%.10g %.10g\n", x[k] * scale, (double)(k + 1) / (double)s.n);
-        buf_puts(b, "\n\n");
-        free(x);
-        x = NULL;
-    }
-out:
-    free(x);
-    buf_free(&name);
-    return rc;
-}
-
-static int draw_cdf(const struct figure_args *a, struct err *err)
-{
-    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
-    const char *metric = a->metric ? a->metric : "cra_min";
-    struct chart_groups g = {0};
-    struct series_list l = {0};
-    struct chart c = {0};
-    struct buf data = {0}, label = {0}, title = {0};
-    double scale;
-    int rc = 0;
-
-    TRY(chart_group(a, keys, 2, 0, metric, KEY_COUNT, &g, err));
-    TRY(write_cdf(&g, metric, &l, &data, err));
-    series_shade(&l, false);
-    buf_printf(&title, "%s: share of heads at or below a value", metric);
-    TRY(chart_open(a, 1, 560, 340, &l, buf_str(&title), &c, err));
-    chart_metric_label(metric, &label, &scale);
-    chart_panel(&c, 0, buf_str(&label), "share of heads");
-    buf_puts(&c.gp.script, "set yrange [0:1.02]\n");
-    plot_lines(&c, &l, true);
-    TRY(chart_finish(&c, &data, err));
-out:
-    chart_free(&c);
-    chart_groups_free(&g);
-    series_free(&l);
-    buf_free(&data);
-    buf_free(&label);
-    buf_free(&title);
     return rc;
 }
 
@@ -366,7 +317,7 @@ static int draw_granularity(const struct figure_args *a, struct err *err)
     struct chart_groups g = {0};
     struct series_list l = {0};
     struct chart c = {0};
-    struct buf data = {0};
+    struct buf data = {0}, title = {0};
     int rc = 0;
 
     TRY(chart_group(a, keys, 1, GROUP_PER_HEAD, "below_b64", KEY_COUNT, &g, err));
@@ -374,20 +325,24 @@ static int draw_granularity(const struct figure_args *a, struct err *err)
         TRY(granularity_series(&g, &g.gs.g[i], false, &l, &data, err));
         TRY(granularity_series(&g, &g.gs.g[i], true, &l, &data, err));
     }
-    TRY(chart_open(a, 1, 520, 340, &l,
-                   "Share of blocks whose largest weight is below 0.5/N, mean "
-                   "over heads",
-                   &c, err));
+    buf_puts(&title, "Share of blocks whose largest weight is below 0.5/N, mean over ");
+    buf_puts(&title, "heads");
+    TRY(buf_check(&title, "title", err));
+    struct chart_layout layout = {
+        .title = buf_str(&title), .panels = 1, .width = 520, .height = 340};
+    chart_legend_room(&l, &layout);
+    TRY(chart_open(a, &layout, &c, err));
     chart_panel(&c, 0, "block side b, or slice rows M [tokens]", "share of units below 0.5/N");
     buf_puts(&c.gp.script, "set logscale x 2\nset xtics (16, 32, 64, 128)\nset xrange [13:160]\n"
                            "set yrange [0:*]\n");
-    plot_lines(&c, &l, false);
+    plot_lines(&c, &l);
     TRY(chart_finish(&c, &data, err));
 out:
     chart_free(&c);
     chart_groups_free(&g);
     series_free(&l);
     buf_free(&data);
+    buf_free(&title);
     return rc;
 }
 
@@ -397,12 +352,6 @@ const struct figure figure_curves = {
                "parameter, else layer)"},
     .input = FIGURE_RECORDS,
     .draw = draw_curves,
-};
-
-const struct figure figure_cdf = {
-    .listed = {"cdf", "distribution of a metric over heads", "input: records; --metric (cra_min)"},
-    .input = FIGURE_RECORDS,
-    .draw = draw_cdf,
 };
 
 const struct figure figure_granularity = {

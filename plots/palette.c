@@ -43,10 +43,10 @@ struct line_style style_of(const char *method)
     return s;
 }
 
-void style_shade(struct line_style s, int k, int n, char color[8])
+void style_shade(struct line_style s, int k, int n, double most, char color[8])
 {
     long rgb = strtol(s.color + 1, NULL, 16);
-    double mix = n > 1 ? 0.6 * k / (n - 1) : 0; /* share of white */
+    double mix = n > 1 ? most * k / (n - 1) : 0; /* share of white */
     int part[3];
     for (int i = 0; i < 3; i++) {
         int c = (int)(rgb >> (16 - 8 * i)) & 255;

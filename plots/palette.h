@@ -19,7 +19,8 @@ struct line_style {
 /* Style of a method; a name that styles.def does not list gets one from its hash. */
 struct line_style style_of(const char *method);
 
-/* A lighter or darker shade of a style for the k-th of n series of one method. */
-void style_shade(struct line_style s, int k, int n, char color[8]);
+/* The shade of a style for the k-th of n series of one method: the first is the colour itself, the
+ * last has the share `most` of white in it. */
+void style_shade(struct line_style s, int k, int n, double most, char color[8]);
 
 #endif

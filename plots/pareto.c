@@ -7,6 +7,7 @@
  */
 #include "plots/chart.h"
 
+#include "analyze/tables.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -39,19 +40,10 @@ static bool same_scope(const struct chart_groups *g, const struct record *a, con
 
 static int make_series(struct pareto *q, struct err *err)
 {
-    struct buf name = {0};
-    int rc = 0;
-    for (int64_t i = 0; i < q->g.gs.n; i++) {
-        const struct record *r = q->g.gs.g[i].first;
-        buf_reset(&name);
-        chart_name(&q->g, r, NULL, &name);
-        if (series_of(&q->series, buf_str(&name), r->method, err) < 0) {
-            rc = err->code;
-            break;
-        }
-    }
-    buf_free(&name);
-    return rc;
+    for (int64_t i = 0; i < q->g.gs.n; i++)
+        if (chart_series(&q->g, q->g.gs.g[i].first, NULL, &q->series, err) < 0)
+            return err->code;
+    return series_labels(&q->series, LEGEND_CHARS, err);
 }
 
 /* Points of one panel, sorted by series and density. */
@@ -78,8 +70,9 @@ static void mark_dominated(struct pareto *q, bool larger)
 
 static int collect(struct pareto *q, const char *metric, struct err *err)
 {
-    struct buf name = {0};
     struct stats x, y;
+    const char *unit;
+    double scale = metric_scale(metric, &unit);
     int scope = 0, rc = 0;
     q->n = 0;
     for (int64_t i = 0; i < q->g.gs.n; i++) {
@@ -89,16 +82,13 @@ static int collect(struct pareto *q, const char *metric, struct err *err)
         scope += i > 0 && !same_scope(&q->g, q->g.gs.g[i - 1].first, g->first);
         if (x.n == 0 || y.n == 0 || !(x.mean > 0))
             continue;
-        buf_reset(&name);
-        chart_name(&q->g, g->first, NULL, &name);
-        int s = series_of(&q->series, buf_str(&name), g->first->method, err);
-        q->p[q->n++] =
-            (struct point){x.mean, y.mean, x.sd, y.sd, s, scope, false, g->first->params};
+        int s = chart_series(&q->g, g->first, NULL, &q->series, err);
+        q->p[q->n++] = (struct point){x.mean, y.mean * scale, x.sd,  y.sd * scale,
+                                      s,      scope,          false, g->first->params};
     }
     qsort(q->p, (size_t)q->n, sizeof *q->p, by_series);
     mark_dominated(q, metric_larger_is_better(metric));
 out:
-    buf_free(&name);
     return rc;
 }
 
@@ -206,6 +196,25 @@ out:
     return rc;
 }
 
+static int open_chart(const struct figure_args *a, const struct pareto *q, int panels,
+                      struct chart *c, struct err *err)
+{
+    struct buf title = {0};
+    struct chart_layout layout = {
+        .panels = panels, .width = panels == 1 ? 560 : 330, .height = 330};
+    int rc = 0;
+    buf_puts(&title, "Density against error and recall, mean over ");
+    buf_puts(&title, "heads");
+    buf_puts(&title, "; hollow: dominated");
+    TRY(buf_check(&title, "title", err));
+    layout.title = buf_str(&title);
+    chart_legend_room(&q->series, &layout);
+    TRY(chart_open(a, &layout, c, err));
+out:
+    buf_free(&title);
+    return rc;
+}
+
 static int draw(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
@@ -222,10 +231,8 @@ static int draw(const struct figure_args *a, struct err *err)
     TRY(mem_alloc(&q.p, q.g.gs.n, sizeof *q.p, "points", err));
     TRY(make_series(&q, err));
     if (q.g.n_scope)
-        series_shade(&q.series, true);
-    TRY(chart_open(a, (int)metrics.n, metrics.n == 1 ? 560 : 330, 330, &q.series,
-                   "Density against error and recall, mean over heads; hollow: dominated", &c,
-                   err));
+        series_shade(&q.series, TELL_DASH);
+    TRY(open_chart(a, &q, (int)metrics.n, &c, err));
     for (int i = 0; i < metrics.n; i++)
         TRY(draw_panel(&q, &c, i, metrics.items[i], &data, err));
     TRY(chart_finish(&c, &data, err));

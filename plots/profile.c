@@ -32,16 +32,6 @@ static double sample_number(const struct grouping *traces, const struct record *
     return NAN;
 }
 
-static int profile_series(const struct chart_groups *g, const struct record *r,
-                          struct series_list *l, struct err *err)
-{
-    struct buf name = {0};
-    chart_name(g, r, r->params, &name);
-    int s = buf_check(&name, "series", err) ? -1 : series_of(l, buf_str(&name), r->method, err);
-    buf_free(&name);
-    return s;
-}
-
 struct point {
     int series;
     double x, mean, min, max;
@@ -93,7 +83,7 @@ static int fill_profile(const struct figure_args *a, struct panel *p, struct ser
     for (int64_t i = 0; i < g.gs.n; i++) {
         const struct record *r = g.gs.g[i].first;
         TRY(group_stats(&g.gs, &g.gs.g[i], p->metric, &s, NULL, err));
-        int k = profile_series(&g, r, l, err);
+        int k = chart_series(&g, r, r->params, l, err);
         if (k < 0) {
             rc = err->code;
             goto out;
@@ -151,7 +141,10 @@ static int draw_panels(const struct figure_args *a, struct panel *p, int n,
     double scale;
     int rc = 0;
 
-    TRY(chart_open(a, n, n > 2 ? 230 : 360, 290, l, title, &c, err));
+    struct chart_layout layout = {
+        .title = title, .panels = n, .width = n > 2 ? 230 : 360, .height = 290};
+    chart_legend_room(l, &layout);
+    TRY(chart_open(a, &layout, &c, err));
     for (int i = 0; i < n; i++) {
         buf_printf(&data,
                    "# panel %d: %s against %s; a block per line: x, mean, smallest, largest\n", i,
@@ -212,8 +205,10 @@ static int draw_profile(const struct figure_args *a, struct err *err)
              "the records hold one layer, step, sample and head: nothing to compare");
     for (int i = 0; i < n; i++)
         TRY(fill_profile(a, &p[i], &l, err));
-    series_shade(&l, true);
-    buf_printf(&title, "%s: mean, and range of the cells, by %s", metric, p[0].label);
+    TRY(series_labels(&l, LEGEND_CHARS, err));
+    series_shade(&l, TELL_DASH_POINT);
+    chart_metric_name(metric, &title);
+    buf_printf(&title, ": mean, and range of the cells, by %s", p[0].label);
     for (int i = 1; i < n; i++)
         buf_printf(&title, ", %s", p[i].label);
     TRY(draw_panels(a, p, n, &l, buf_str(&title), true, metric_is_log(metric) ? "*:*" : "0:*",
@@ -287,6 +282,7 @@ static int draw_stability(const struct figure_args *a, struct err *err)
         snprintf(p[i].label, sizeof p->label, "age of the mask [step]");
         TRY(fill_stability(a, &p[i], &l, err));
     }
+    TRY(series_labels(&l, LEGEND_CHARS, err));
     color_layers(&l);
     TRY(draw_panels(a, p, 2, &l, "reused mask against the step's own, mean over heads", false,
                     "*:1", err));

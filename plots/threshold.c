@@ -237,10 +237,40 @@ static void start_panel(struct chart *c, int i, const char *y)
              "opaque\n");
 }
 
+static int draw_panels(const struct figure_args *a, bool maps, bool masks, const char *setting,
+                       const struct buf *data, struct err *err)
+{
+    const struct chart_layout layout = {
+        .title = "what the threshold c/N leaves, means over heads of calls",
+        .panels = maps + masks,
+        .width = 380,
+        .height = 320};
+    struct chart c = {0};
+    struct buf label = {0};
+    int rc = 0;
+
+    TRY(chart_open(a, &layout, &c, err));
+    if (maps) {
+        start_panel(&c, 0, "share of units whose largest weight is below c/N");
+        buf_puts(&c.gp.script, "set key left top\n");
+        plot_units(&c, 0);
+    }
+    if (masks) {
+        buf_printf(&label, "slice masks of fg-attn %s", setting);
+        TRY(buf_check(&label, "label", err));
+        start_panel(&c, maps, buf_str(&label));
+        plot_masks(&c, maps ? N_UNITS : 0);
+    }
+    TRY(chart_finish(&c, data, err));
+out:
+    chart_free(&c);
+    buf_free(&label);
+    return rc;
+}
+
 static int draw_threshold(const struct figure_args *a, struct err *err)
 {
-    struct chart c = {0};
-    struct buf data = {0}, setting = {0}, label = {0};
+    struct buf data = {0}, setting = {0};
     bool maps, masks;
     int rc = 0;
 
@@ -248,25 +278,10 @@ static int draw_threshold(const struct figure_args *a, struct err *err)
     TRY(fill_masks(a, &data, &setting, &masks, err));
     if (!maps && !masks)
         FAIL(err, ERR_INPUT, "no record of dense with below_* and none of fg-attn is left to draw");
-    TRY(chart_open(a, maps + masks, 380, 320, NULL,
-                   "what the threshold c/N leaves, means over heads of calls", &c, err));
-    if (maps) {
-        start_panel(&c, 0, "share of units whose largest weight is below c/N");
-        buf_puts(&c.gp.script, "set key left top\n");
-        plot_units(&c, 0);
-    }
-    if (masks) {
-        buf_printf(&label, "slice masks of fg-attn %s", buf_str(&setting));
-        TRY(buf_check(&label, "label", err));
-        start_panel(&c, maps, buf_str(&label));
-        plot_masks(&c, maps ? N_UNITS : 0);
-    }
-    TRY(chart_finish(&c, &data, err));
+    TRY(draw_panels(a, maps, masks, buf_str(&setting), &data, err));
 out:
-    chart_free(&c);
     buf_free(&data);
     buf_free(&setting);
-    buf_free(&label);
     return rc;
 }
 

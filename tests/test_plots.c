@@ -385,9 +385,9 @@ START_TEST(a_method_keeps_its_colour)
     ck_assert_str_eq(style_of("spargeattn").color, "#d62728");
     ck_assert_str_eq(style_of("not-listed").color, style_of("not-listed").color);
     ck_assert_int_ne(style_of("not-listed").dash, style_of("dense").dash);
-    style_shade(style_of("spargeattn"), 0, 3, shade);
+    style_shade(style_of("spargeattn"), 0, 3, 0.6, shade);
     ck_assert_str_eq(shade, "#d62728");
-    style_shade(style_of("dense"), 1, 2, shade);
+    style_shade(style_of("dense"), 1, 2, 0.6, shade);
     ck_assert_str_eq(shade, "#999999"); /* 60 % white */
 }
 END_TEST

@@ -1,0 +1,109 @@
+/*
+ * cdf.c - cdf: the distribution of a metric over heads, a line of steps per setting.
+ */
+#include "plots/chart.h"
+
+#include "analyze/tables.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct cdf {
+    struct chart_groups g;
+    struct series_list l;
+};
+
+/* A block per series: value, share of cells at or below it; starts at share 0. */
+static int write_cdf(struct cdf *f, const char *metric, struct buf *b, struct err *err)
+{
+    const char *unit;
+    double scale = metric_scale(metric, &unit);
+    for (int64_t i = 0; i < f->g.gs.n; i++) {
+        const struct record *r = f->g.gs.g[i].first;
+        struct stats s;
+        double *x = NULL;
+        int rc = group_stats(&f->g.gs, &f->g.gs.g[i], metric, &s, &x, err);
+        int k = rc ? -1 : chart_series(&f->g, r, r->params, &f->l, err);
+        if (k < 0) {
+            free(x);
+            return err->code;
+        }
+        buf_printf(b, "# %s: value, share of cells at or below it\n%.10g 0\n", f->l.s[k].name,
+                   x[0] * scale);
+        for (int64_t m = 0; m < s.n; m++)
+            if (m + 1 == s.n || x[m + 1] != x[m])
+                buf_printf(b, "%.10g %.10g\n", x[m] * scale, (double)(m + 1) / (double)s.n);
+        buf_puts(b, "\n\n");
+        free(x);
+    }
+    return 0;
+}
+
+static void plot_steps(struct chart *c, const struct cdf *f)
+{
+    struct buf *s = &c->gp.script;
+    buf_puts(s, "set yrange [0:1.02]\n");
+    for (int i = 0; i < f->l.n; i++) {
+        const struct series *k = &f->l.s[i];
+        buf_puts(s, i ? ", " : "plot ");
+        gp_data_name(&c->gp, "dat");
+        buf_printf(s, " index %d using 1:2 with steps lw 1.8 dt %d lc rgb '%s' notitle", i, k->dash,
+                   k->color);
+    }
+    chart_legend(c, &f->l, MARK_LINE);
+    buf_puts(s, "\n");
+}
+
+static int draw_steps(const struct figure_args *a, const struct cdf *f, const char *metric,
+                      const struct buf *data, struct err *err)
+{
+    struct chart c = {0};
+    struct buf label = {0}, title = {0};
+    double scale;
+    int rc = 0;
+
+    chart_metric_name(metric, &title);
+    buf_puts(&title, ": share of ");
+    buf_puts(&title, "heads");
+    buf_puts(&title, " at or below a value");
+    TRY(buf_check(&title, "title", err));
+    struct chart_layout layout = {
+        .title = buf_str(&title), .panels = 1, .width = 560, .height = 340};
+    chart_legend_room(&f->l, &layout);
+    TRY(chart_open(a, &layout, &c, err));
+    chart_metric_label(metric, &label, &scale);
+    chart_panel(&c, 0, buf_str(&label), "share of heads");
+    plot_steps(&c, f);
+    TRY(chart_finish(&c, data, err));
+out:
+    chart_free(&c);
+    buf_free(&label);
+    buf_free(&title);
+    return rc;
+}
+
+static int draw_cdf(const struct figure_args *a, struct err *err)
+{
+    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
+    const char *metric = a->metric ? a->metric : "cra_min";
+    struct cdf f = {0};
+    struct buf data = {0};
+    int rc = 0;
+
+    TRY(chart_group(a, keys, 2, 0, metric, KEY_COUNT, &f.g, err));
+    TRY(write_cdf(&f, metric, &data, err));
+    TRY(series_labels(&f.l, LEGEND_CHARS, err));
+    series_shade(&f.l, TELL_SHADE);
+    TRY(draw_steps(a, &f, metric, &data, err));
+out:
+    chart_groups_free(&f.g);
+    series_free(&f.l);
+    buf_free(&data);
+    return rc;
+}
+
+const struct figure figure_cdf = {
+    .listed = {"cdf", "distribution of a metric over heads", "input: records; --metric (cra_min)"},
+    .input = FIGURE_RECORDS,
+    .draw = draw_cdf,
+};

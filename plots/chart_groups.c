@@ -1,0 +1,139 @@
+/*
+ * chart_groups.c - the cells of a chart: which are chosen, how they are grouped, what their groups
+ * are called and over what they are averaged.
+ */
+#include "plots/chart.h"
+
+#include "analyze/tables.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- groups -------------------------------------------------------------------------------- */
+
+static bool in_list(const int64_t *list, int64_t n, int x)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] == x)
+            return true;
+    return n < 0;
+}
+
+static bool fits(const void *ctx, const struct record *r)
+{
+    const struct chart_groups *c = ctx;
+    const struct figure_args *a = c->args;
+    return r->status == RECORD_OK && in_list(c->layers, c->n_layers, r->layer) &&
+           in_list(c->heads, c->n_heads, r->head) && (a->step == INT64_MIN || a->step == r->step) &&
+           (!a->branch || strcmp(a->branch, r->branch) == 0) && figure_takes(a, r);
+}
+
+static int lists(const struct figure_args *a, struct chart_groups *c, struct err *err)
+{
+    int rc = 0;
+    c->n_layers = c->n_heads = -1;
+    if (a->layer)
+        TRY(index_list_parse(a->layer, -1, "--layer", &c->layers, &c->n_layers, err));
+    if (a->head)
+        TRY(index_list_parse(a->head, -1, "--head", &c->heads, &c->n_heads, err));
+out:
+    return rc;
+}
+
+/* Drop groups in which no cell has the metric. */
+static int drop_without(struct grouping *gs, const char *metric, struct err *err)
+{
+    struct stats s;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < gs->n; i++) {
+        int rc = group_stats(gs, &gs->g[i], metric, &s, NULL, err);
+        if (rc)
+            return rc;
+        if (s.n > 0)
+            gs->g[kept++] = gs->g[i];
+    }
+    gs->n = kept;
+    return 0;
+}
+
+/* Scope keys, then those of the figure. */
+static int choose_keys(const enum group_key *keys, int n_keys, enum group_key without,
+                       struct chart_groups *c, struct err *err)
+{
+    enum group_key scope[KEYS_MAX];
+    int n, rc = recset_scope(c->args->set, scope, &n, err);
+    if (rc)
+        return rc;
+    for (int i = 0; i < n; i++)
+        if (scope[i] != without)
+            c->scope[c->n_scope++] = scope[i];
+    for (int i = 0; i < c->n_scope; i++)
+        c->keys[c->n_keys++] = c->scope[i];
+    for (int i = 0; i < n_keys; i++)
+        c->keys[c->n_keys++] = keys[i];
+    return 0;
+}
+
+int chart_group(const struct figure_args *a, const enum group_key *keys, int n_keys, unsigned flags,
+                const char *metric, enum group_key without, struct chart_groups *out,
+                struct err *err)
+{
+    struct chart_groups c = {.args = a};
+    int rc = 0;
+
+    TRY(lists(a, &c, err));
+    TRY(choose_keys(keys, n_keys, without, &c, err));
+    TRY(grouping_make(a->set, c.keys, c.n_keys, flags, fits, &c, &c.gs, err));
+    if (metric)
+        TRY(drop_without(&c.gs, metric, err));
+    if (c.gs.n == 0)
+        FAIL(err, ERR_INPUT, "no ok record%s%s is left to draw", metric ? " with " : "",
+             metric ? metric : "");
+    *out = c;
+out:
+    if (rc)
+        chart_groups_free(&c);
+    return rc;
+}
+
+void chart_groups_free(struct chart_groups *c)
+{
+    free(c->layers);
+    free(c->heads);
+    grouping_free(&c->gs);
+    *c = (struct chart_groups){0};
+}
+
+/* ---- names --------------------------------------------------------------------------------- */
+
+static void scope_text(const struct chart_groups *c, const struct record *r, struct buf *b)
+{
+    for (int i = 0; i < c->n_scope; i++) {
+        buf_puts(b, i ? " " : "");
+        if (c->scope[i] != KEY_MODEL)
+            buf_printf(b, "%s=", key_name(c->scope[i]));
+        key_text(r, c->scope[i], b);
+    }
+}
+
+void chart_name(const struct chart_groups *c, const struct record *r, const char *params,
+                struct buf *b)
+{
+    scope_text(c, r, b);
+    buf_puts(b, c->n_scope ? ": " : "");
+    buf_puts(b, r->method);
+    if (params && params[0])
+        buf_printf(b, " %s", params);
+}
+
+int chart_series(const struct chart_groups *c, const struct record *r, const char *params,
+                 struct series_list *l, struct err *err)
+{
+    struct buf scope = {0};
+    int s = -1;
+    scope_text(c, r, &scope);
+    if (!buf_check(&scope, "series", err))
+        s = series_of_setting(l, buf_str(&scope), r->method, params, false, err);
+    buf_free(&scope);
+    return s;
+}

@@ -1,0 +1,298 @@
+/* Charts of records: what they average over, what they leave out, and that nothing drawn can be
+ * mistaken for something else. The tests read the data and the script beside the picture. */
+#include "tests/suite.h"
+
+#include "core/log.h"
+#include "plots/chart.h"
+#include "sim/registry.h"
+#include "tests/records_fixture.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct err e;
+static struct fixture_records f;
+static struct recset set;
+static struct buf dat, script;
+static char dir[256];
+
+static void begin(void)
+{
+    static int number;
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+    snprintf(dir, sizeof dir, "%s/charts-%d-%d", test_tmpdir(), (int)getpid(), number++);
+    assert_ok(make_dirs(dir, &e), &e);
+}
+
+static void end(void)
+{
+    recset_free(&set);
+    buf_free(&dat);
+    buf_free(&script);
+}
+
+static struct figure_args args(void)
+{
+    static char path[300];
+    snprintf(path, sizeof path, "%s/fig.png", dir);
+    return (struct figure_args){.output = path,
+                                .set = &set,
+                                .methods = sim_methods,
+                                .step = INT64_MIN,
+                                .low = NAN,
+                                .high = NAN};
+}
+
+static void read_beside(const char *suffix, struct buf *b)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/fig.%s", dir, suffix);
+    buf_reset(b);
+    assert_ok(buf_read_file(b, path, 1 << 20, &e), &e);
+}
+
+/* Draw from the records made so far (those of an earlier call stay) and read data and script. */
+static void draw(const char *figure, const struct figure_args *a)
+{
+    if (f.n)
+        fixture_set(&f, &set);
+    assert_ok(figure_find(figure, &e)->draw(a, &e), &e);
+    read_beside("dat", &dat);
+    read_beside("gp", &script);
+}
+
+static void draw_all(const char *figure)
+{
+    struct figure_args a = args();
+    draw(figure, &a);
+}
+
+static void assert_has(const struct buf *b, const char *text)
+{
+    ck_assert_msg(strstr(buf_str(b), text) != NULL, "'%s' is not in\n%s", text, buf_str(b));
+}
+
+static void assert_lacks(const struct buf *b, const char *text)
+{
+    ck_assert_msg(strstr(buf_str(b), text) == NULL, "'%s' is in\n%s", text, buf_str(b));
+}
+
+static struct record *add(const char *method, const char *params, int layer, int head,
+                          double density)
+{
+    struct record *r = fixture_record(&f, method, params, layer, head);
+    snprintf(r->precision, sizeof r->precision, "f64");
+    fixture_metric(r, "density_elem", density);
+    return r;
+}
+
+/* ---- pareto -------------------------------------------------------------------------------- */
+
+START_TEST(times_are_drawn_in_the_unit_of_their_axis)
+{
+    fixture_metric(add("sale", "", 0, 0, 0.5), "time_total_ns", 2e6);
+    struct figure_args a = args();
+    a.metric = "time_total_ns";
+    draw("pareto", &a);
+    assert_has(&dat, "\n0.5 2 0 2 ");
+    assert_has(&script, "'time_total [ms]'");
+}
+END_TEST
+
+/* ---- axes ---------------------------------------------------------------------------------- */
+
+START_TEST(a_scaled_metric_does_not_name_its_old_unit)
+{
+    struct buf b = {0};
+    double scale;
+    chart_metric_label("time_total_ns", &b, &scale);
+    ck_assert_str_eq(buf_str(&b), "time_total [ms]");
+    ck_assert_double_eq(scale, 1e-6);
+    buf_reset(&b);
+    chart_metric_label("time_select_ns_q1", &b, &scale);
+    ck_assert_str_eq(buf_str(&b), "time_select_q1 [ms]");
+    buf_reset(&b);
+    chart_metric_label("err_lse_mean", &b, &scale);
+    ck_assert_str_eq(buf_str(&b), "err_lse_mean [nat]");
+    buf_free(&b);
+}
+END_TEST
+
+/* ---- size ---------------------------------------------------------------------------------- */
+
+START_TEST(a_size_that_drops_names_is_refused_with_one_that_does_not)
+{
+    char params[32];
+    for (int i = 0; i < 12; i++) {
+        snprintf(params, sizeof params, "window=%d", i + 1);
+        add("streaming", params, 0, 0, 0.2);
+    }
+    fixture_set(&f, &set);
+    struct figure_args a = args();
+    a.width = 700;
+    a.height = 300;
+    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_USAGE,
+                 "too small for this figure, whose names take 12 lines (700x336 would do)");
+    a.height = 336;
+    draw("bars", &a);
+    a.width = 150;
+    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_USAGE, "x336 would do");
+}
+END_TEST
+
+START_TEST(a_standard_deviation_is_named_where_it_is_drawn)
+{
+    char params[32];
+    for (int i = 0; i < 30; i++) {
+        snprintf(params, sizeof params, "window=%d", i / 2 + 1);
+        add("streaming", params, 0, i % 2, 0.2 + 0.01 * i);
+    }
+    draw_all("bars");
+    assert_has(&script, "mean and standard deviation over heads");
+    assert_has(&script, "with vectors");
+    struct figure_args a = args();
+    a.width = 390;
+    a.height = 460;
+    draw("bars", &a);
+    assert_has(&script, "mean over heads");
+    assert_lacks(&script, "standard deviation over");
+    assert_lacks(&script, "with vectors");
+    a = args();
+    a.head = "0"; /* one value has no deviation */
+    draw("bars", &a);
+    assert_has(&script, "mean over heads");
+    assert_lacks(&script, "with vectors");
+}
+END_TEST
+
+/* ---- labels -------------------------------------------------------------------------------- */
+
+static void setting(struct series_list *l, const char *method, const char *params)
+{
+    ck_assert_int_ge(series_of_setting(l, "", method, params, false, &e), 0);
+}
+
+START_TEST(parameters_that_all_settings_share_are_left_out)
+{
+    struct series_list l = {0};
+    setting(&l, "streaming", "sink=4:window=64");
+    setting(&l, "streaming", "sink=4:window=128");
+    setting(&l, "spargeattn", "theta=-1:tau=0.9");
+    setting(&l, "sale", "");
+    setting(&l, "sale", "tau=0.02");
+    assert_ok(series_labels(&l, 60, &e), &e);
+    ck_assert_str_eq(l.s[0].label, "streaming window=64");
+    ck_assert_str_eq(l.s[1].label, "streaming window=128");
+    ck_assert_str_eq(l.s[2].label, "spargeattn theta=-1:tau=0.9"); /* nothing to be told from */
+    ck_assert_str_eq(l.s[3].label, "sale");
+    ck_assert_str_eq(l.s[4].label, "sale tau=0.02");
+    ck_assert_str_eq(l.s[0].name, "streaming sink=4:window=64"); /* the data keep all */
+    series_free(&l);
+}
+END_TEST
+
+START_TEST(long_labels_are_cut_where_they_do_not_differ)
+{
+    struct series_list l = {0};
+    setting(&l, "spargeattn", "");
+    setting(&l, "spargeattn", "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input:cdf=bf16");
+    setting(&l, "spargeattn", "theta=-1:tau=0.5:pv=40:pv_scope=warp:map_dtype=input:cdf=bf16");
+    setting(&l, "spargeattn", "theta=-1:tau=0.5:pv=40:pv_scope=warp:map_dtype=input:cdf=fp32");
+    assert_ok(series_labels(&l, 60, &e), &e);
+    ck_assert_str_eq(l.s[1].label, "spargeattn theta=-1:tau=0.5:pv=20:...:cdf=bf16");
+    ck_assert_str_eq(l.s[2].label, "spargeattn theta=-1:tau=0.5:pv=40:...:cdf=bf16");
+    ck_assert_str_eq(l.s[3].label, "spargeattn theta=-1:tau=0.5:pv=40:...:cdf=fp32");
+    series_free(&l);
+}
+END_TEST
+
+START_TEST(labels_that_no_cut_tells_apart_stay_long)
+{
+    struct series_list l = {0};
+    const char *a = "one=1111111111:two=1:three=3333333333:four=1:five=5555555555";
+    const char *b = "one=1111111112:two=2:three=3333333333:four=1:five=5555555555";
+    const char *c = "one=1111111111:two=1:three=3333333334:four=2:five=5555555555";
+    const char *d = "one=1111111111:two=1:three=3333333333:four=1:five=5555555556";
+    setting(&l, "sale", a);
+    setting(&l, "sale", b);
+    setting(&l, "sale", c);
+    setting(&l, "sale", d);
+    assert_ok(series_labels(&l, 40, &e), &e);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < i; k++)
+            ck_assert_str_ne(l.s[i].label, l.s[k].label);
+    ck_assert_str_eq(l.s[2].label, l.s[2].name);
+    series_free(&l);
+}
+END_TEST
+
+START_TEST(a_label_is_never_cut_inside_a_character)
+{
+    struct series_list l = {0};
+    setting(&l, "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9",
+            "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9");
+    assert_ok(series_labels(&l, 20, &e), &e);
+    ck_assert_int_le(series_longest(&l), 20);
+    const char *cut = strstr(l.s[0].label, " ...");
+    ck_assert_ptr_nonnull(cut);
+    ck_assert_int_eq((cut - l.s[0].label) % 2, 0);
+    series_free(&l);
+}
+END_TEST
+
+START_TEST(the_legend_shows_the_labels)
+{
+    const char *a = "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input:cdf_dtype=bf16";
+    add("spargeattn", a, 0, 0, 0.2);
+    add("spargeattn", "theta=-1:tau=0.6", 0, 0, 0.2);
+    draw_all("bars");
+    assert_has(&script, "title 'spargeattn tau=0.6'");
+    assert_lacks(&script, "theta");
+    assert_has(&dat, a);
+}
+END_TEST
+
+/* ---- styles -------------------------------------------------------------------------------- */
+
+START_TEST(settings_of_a_method_differ_in_more_than_their_shade)
+{
+    struct series_list l = {0};
+    char params[32];
+    for (int i = 0; i < 10; i++) {
+        snprintf(params, sizeof params, "window=%d", i);
+        setting(&l, "streaming", params);
+    }
+    series_shade(&l, TELL_DASH_POINT);
+    for (int i = 0; i < 10; i++)
+        for (int k = 0; k < i; k++)
+            ck_assert(l.s[i].dash != l.s[k].dash || l.s[i].point != l.s[k].point);
+    ck_assert_int_lt(strtol(l.s[9].color + 1, NULL, 16), 0xcccccc); /* still far from white */
+    series_shade(&l, TELL_SHADE);
+    ck_assert_int_eq(l.s[9].dash, 1);
+    series_free(&l);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("charts");
+    TCase *c = tcase_create("charts");
+    tcase_set_timeout(c, 120);
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
+    tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
+    tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
+    tcase_add_test(c, a_standard_deviation_is_named_where_it_is_drawn);
+    tcase_add_test(c, parameters_that_all_settings_share_are_left_out);
+    tcase_add_test(c, long_labels_are_cut_where_they_do_not_differ);
+    tcase_add_test(c, labels_that_no_cut_tells_apart_stay_long);
+    tcase_add_test(c, a_label_is_never_cut_inside_a_character);
+    tcase_add_test(c, the_legend_shows_the_labels);
+    tcase_add_test(c, settings_of_a_method_differ_in_more_than_their_shade);
+    suite_add_tcase(s, c);
+    return s;
+}
