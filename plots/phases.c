@@ -3,6 +3,10 @@
  */
 #include "plots/chart.h"
 
+#include "core/mem.h"
+
+#include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 
 /* Measured, modelled and host times never share a figure: the first kind that the records have. */
@@ -22,102 +26,187 @@ static const struct {
 
 static const char *const phase_colors[3] = {"#9e9e9e", "#ff7f0e", "#1f77b4"};
 
-static int find_kind(const struct recset *set)
+/* The selection counts as measured where it is part of a total, or where there is none. */
+static const char *const measured_total = "time_total_ns";
+
+/* One bar. */
+struct bar {
+    double phase[3]; /* means in ns over the cells with times; a phase that a cell lacks is 0 */
+    bool no_select;  /* the selection of some cell was not measured */
+};
+
+static bool has_times(const struct record *r, int kind)
+{
+    for (int p = 0; p < 3; p++)
+        if (record_has(r, kinds[kind].phase[p]))
+            return true;
+    return false;
+}
+
+/* Over the cells that the figure draws, not over all of the set. */
+static int find_kind(const struct grouping *gs)
 {
     for (int k = 0; k < 3; k++)
-        for (int64_t i = 0; i < set->n; i++)
-            for (int p = 0; set->r[i].status == RECORD_OK && p < 3; p++)
-                if (record_has(&set->r[i], kinds[k].phase[p]))
+        for (int64_t i = 0; i < gs->n; i++)
+            for (int64_t m = 0; m < gs->g[i].n; m++)
+                if (has_times(&gs->set->r[gs->g[i].at[m]], k))
                     return k;
     return -1;
 }
 
-/* Rows: position, name, then the running sums of the phases in ms. */
-static int write_phases(const struct chart_groups *g, int kind, struct buf *b, struct buf *tics,
-                        struct err *err)
+/* False when no cell of the group has times. */
+static bool mean_times(const struct grouping *gs, const struct group *g, int kind, struct bar *out)
 {
-    struct buf name = {0};
-    struct stats s;
-    int rc = 0;
-    buf_printf(b, "# position, then cumulative ms: %s, %s, %s\n", kinds[kind].name[0],
-               kinds[kind].name[1], kinds[kind].name[2]);
-    for (int64_t i = 0; i < g->gs.n; i++) {
-        double sum = 0;
-        buf_reset(&name);
-        chart_name(g, g->gs.g[i].first, g->gs.g[i].first->params, &name);
-        buf_printf(b, "# %s\n%lld", buf_str(&name), (long long)i);
+    int64_t n = 0;
+    *out = (struct bar){0};
+    for (int64_t m = 0; m < g->n; m++) {
+        const struct record *r = &gs->set->r[g->at[m]];
+        if (!has_times(r, kind))
+            continue;
+        n++;
         for (int p = 0; p < 3; p++) {
-            TRY(group_stats(&g->gs, &g->gs.g[i], kinds[kind].phase[p], &s, NULL, err));
-            sum += s.n ? s.mean * 1e-6 : 0;
+            double x = record_value(r, kinds[kind].phase[p]);
+            out->phase[p] += isfinite(x) ? x : 0;
+        }
+        out->no_select |= kind == 0 && !record_has(r, measured_total);
+    }
+    for (int p = 0; n && p < 3; p++)
+        out->phase[p] /= (double)n;
+    return n > 0;
+}
+
+/* The figure's bars, in the order of their series. */
+struct phases {
+    struct chart_groups g;
+    struct series_list l;
+    struct bar *bars; /* owned */
+    int kind;
+    double scale, longest; /* of ns to the unit drawn; of the bars, in that unit */
+    const char *unit;
+    bool hatched;
+};
+
+static int collect(struct phases *f, struct err *err)
+{
+    double longest = 0;
+    f->l.most = INT_MAX; /* rows with names need no colours that can be told apart */
+    for (int64_t i = 0; i < f->g.gs.n; i++) {
+        const struct record *r = f->g.gs.g[i].first;
+        struct bar b;
+        if (!mean_times(&f->g.gs, &f->g.gs.g[i], f->kind, &b))
+            continue;
+        int k = chart_series(&f->g, r, r->params, &f->l, err);
+        if (k < 0)
+            return err->code;
+        f->bars[k] = b;
+        f->hatched |= b.no_select;
+        longest = fmax(longest, b.phase[0] + b.phase[1] + b.phase[2]);
+    }
+    f->scale = longest < 1e5 ? 1e-3 : 1e-6;
+    f->unit = longest < 1e5 ? "µs" : "ms";
+    f->longest = longest > 0 ? longest * f->scale : 1;
+    return series_labels(&f->l, 48, err);
+}
+
+/* Rows: position, is the selection missing, then the running sums of the phases. */
+static void write_phases(const struct phases *f, struct buf *b, struct buf *tics)
+{
+    const char *const *name = kinds[f->kind].name;
+    buf_printf(b, "# position, 1 = selection not measured, then cumulative %s: %s, %s, %s\n",
+               f->unit, name[0], name[1], name[2]);
+    for (int i = 0; i < f->l.n; i++) {
+        double sum = 0;
+        buf_printf(b, "# %s\n%d %d", f->l.s[i].name, i, f->bars[i].no_select);
+        for (int p = 0; p < 3; p++) {
+            sum += f->bars[i].phase[p] * f->scale;
             buf_printf(b, " %.8g", sum);
         }
         buf_puts(b, "\n");
         buf_puts(tics, i ? ", " : "");
-        gp_text(tics, buf_str(&name));
-        buf_printf(tics, " %lld", (long long)i);
+        gp_text(tics, series_label(&f->l.s[i]));
+        buf_printf(tics, " %d", i);
     }
-out:
-    buf_free(&name);
-    return rc;
 }
 
-static void plot_phases(struct chart *c, const struct chart_groups *g, int kind,
-                        const struct buf *tics)
+/* A bar whose selection was not measured is shorter than the method: it is hatched. */
+static void plot_phases(struct chart *c, const struct phases *f, const struct buf *tics)
 {
+    static const char *const fill[2] = {"solid 1.0 noborder", "pattern 5 border lt -1"};
     struct buf *s = &c->gp.script;
     buf_printf(s,
-               "set xrange [0:*]\nset yrange [%lld.6:-0.6]\nunset grid\nset grid xtics lc rgb "
-               "'#dddddd' lw 0.6 lt 1\nset ytics scale 0 (%s) noenhanced\n"
-               "set style fill solid 1.0 noborder\n",
-               (long long)g->gs.n - 1, buf_str(tics));
-    for (int p = 2; p >= 0; p--) {
-        buf_puts(s, p == 2 ? "plot " : ", ");
-        gp_data_name(&c->gp, "dat");
-        buf_printf(s, " using ($%d/2):1:($%d/2):(0.34) with boxxyerror lc rgb '%s' notitle", p + 2,
-                   p + 2, phase_colors[p]);
-    }
+               "set xrange [0:%.6g]\nset xtics %g\nset yrange [%d.6:-0.6]\nunset grid\nset grid "
+               "xtics lc rgb '#dddddd' lw 0.6 lt 1\nset ytics scale 0 (%s) noenhanced\n",
+               f->longest * 1.04, gp_step(f->longest * 1.04, c->width > 140 ? c->width / 70 : 2),
+               f->l.n - 1, buf_str(tics));
+    for (int p = 2; p >= 0; p--)
+        for (int h = 0; h <= f->hatched; h++) {
+            buf_puts(s, p == 2 && h == 0 ? "plot " : ", ");
+            gp_data_name(&c->gp, "dat");
+            buf_printf(s,
+                       " using ($2==%d?$%d/2:NaN):1:($%d/2):(0.34) with boxxyerror lc rgb '%s' "
+                       "fs %s notitle",
+                       h, p + 3, p + 3, phase_colors[p], fill[h]);
+        }
     for (int p = 0; p < 3; p++)
         buf_printf(s, ", keyentry with boxes fs solid lc rgb '%s' title '%s'", phase_colors[p],
-                   kinds[kind].name[p]);
+                   kinds[f->kind].name[p]);
+    if (f->hatched)
+        buf_printf(s,
+                   ", keyentry with boxes lc rgb '%s' fs %s title 'attend; selection not measured'",
+                   phase_colors[2], fill[1]);
     buf_puts(s, "\n");
+}
+
+static int draw(const struct phases *f, const struct figure_args *a, struct err *err)
+{
+    struct chart c = {0};
+    struct buf data = {0}, tics = {0}, title = {0}, x = {0};
+    int rows = f->l.n, without = (int)f->g.gs.n - rows, rc = 0;
+
+    buf_printf(&title, "Mean time of a head, %s", kinds[f->kind].what);
+    if (without)
+        buf_printf(&title, "; %d setting%s without times left out", without,
+                   without > 1 ? "s" : "");
+    TRY(buf_check(&title, "title", err));
+    const struct chart_layout layout = {.title = buf_str(&title),
+                                        .panels = 1,
+                                        .width = 400,
+                                        .height = 60 + 24 * (rows > 60 ? 60 : rows),
+                                        .left = (int)(28 + 7.4 * series_longest(&f->l)),
+                                        .legend = f->hatched ? 286 : 110,
+                                        .lines = rows > 4 ? rows * 14 / 19 + 1 : 4};
+    TRY(chart_open(a, &layout, &c, err));
+    write_phases(f, &data, &tics);
+    buf_printf(&x, "time [%s]", f->unit);
+    chart_panel(&c, 0, buf_str(&x), "");
+    plot_phases(&c, f, &tics);
+    TRY(chart_finish(&c, &data, err));
+out:
+    chart_free(&c);
+    buf_free(&data);
+    buf_free(&tics);
+    buf_free(&title);
+    buf_free(&x);
+    return rc;
 }
 
 static int draw_phases(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
-    struct chart_groups g = {0};
-    struct chart c = {0};
-    struct buf data = {0}, tics = {0}, title = {0}, name = {0};
-    size_t longest = 0;
-    int kind = find_kind(a->set), rc = 0;
+    struct phases f = {0};
+    int rc = 0;
 
-    if (kind < 0)
+    TRY(chart_group(a, keys, 2, 0, NULL, KEY_COUNT, &f.g, err));
+    f.kind = find_kind(&f.g.gs);
+    if (f.kind < 0)
         FAIL(err, ERR_INPUT, "no ok record has times");
-    TRY(chart_group(a, keys, 2, 0, NULL, KEY_COUNT, &g, err));
-    TRY(write_phases(&g, kind, &data, &tics, err));
-    for (int64_t i = 0; i < g.gs.n; i++) {
-        buf_reset(&name);
-        chart_name(&g, g.gs.g[i].first, g.gs.g[i].first->params, &name);
-        longest = name.len > longest ? name.len : longest;
-    }
-    buf_printf(&title, "Mean time of a head, %s", kinds[kind].what);
-    const struct chart_layout layout = {.title = buf_str(&title),
-                                        .panels = 1,
-                                        .width = 400,
-                                        .height = 60 + 24 * (int)(g.gs.n > 60 ? 60 : g.gs.n),
-                                        .left = (int)(28 + 7.0 * (double)longest),
-                                        .legend = 110};
-    TRY(chart_open(a, &layout, &c, err));
-    chart_panel(&c, 0, "time [ms]", "");
-    plot_phases(&c, &g, kind, &tics);
-    TRY(chart_finish(&c, &data, err));
+    TRY(mem_alloc(&f.bars, f.g.gs.n, sizeof *f.bars, "bars", err));
+    TRY(collect(&f, err));
+    TRY(draw(&f, a, err));
 out:
-    chart_free(&c);
-    chart_groups_free(&g);
-    buf_free(&data);
-    buf_free(&tics);
-    buf_free(&title);
-    buf_free(&name);
+    chart_groups_free(&f.g);
+    series_free(&f.l);
+    free(f.bars);
     return rc;
 }
 

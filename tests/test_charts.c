@@ -90,6 +90,76 @@ static struct record *add(const char *method, const char *params, int layer, int
     return r;
 }
 
+/* ---- phases -------------------------------------------------------------------------------- */
+
+static void add_times(const char *method, double select, double attend)
+{
+    struct record *r = add(method, "", 0, 0, 1);
+    fixture_metric(r, "time_attend_ns", attend);
+    if (select >= 0) {
+        fixture_metric(r, "time_select_ns", select);
+        fixture_metric(r, "time_total_ns", select + attend);
+    }
+}
+
+START_TEST(a_method_whose_selection_was_not_measured_is_hatched)
+{
+    add_times("oracle", -1, 20e3);
+    add_times("spargeattn", 3e3, 9e3);
+    draw_all("phases");
+    /* Position, 1 = selection missing, then running sums. */
+    assert_has(&dat, "# oracle\n0 1 0 0 20\n");
+    assert_has(&dat, "# spargeattn\n1 0 0 3 12\n");
+    assert_has(&script, "selection not measured");
+    assert_has(&script, "fs pattern");
+}
+END_TEST
+
+START_TEST(where_all_selections_were_measured_nothing_is_hatched)
+{
+    struct record *dense = add("dense", "", 0, 0, 1); /* chooses nothing: a total, no selection */
+    fixture_metric(dense, "time_attend_ns", 4e4);
+    fixture_metric(dense, "time_total_ns", 4e4);
+    add_times("spargeattn", 3e3, 9e3);
+    draw_all("phases");
+    assert_lacks(&script, "not measured");
+    assert_lacks(&script, "pattern");
+}
+END_TEST
+
+START_TEST(a_method_without_times_is_no_empty_bar)
+{
+    add_times("spargeattn", 3e3, 9e3);
+    add("sale", "", 0, 0, 0.5);
+    draw_all("phases");
+    assert_lacks(&dat, "sale");
+    assert_has(&script, "1 setting without times left out");
+}
+END_TEST
+
+START_TEST(the_kind_of_times_is_that_of_the_chosen_methods)
+{
+    add_times("spargeattn", 3e3, 9e3);
+    fixture_metric(add("sale", "", 0, 0, 0.5), "host_attend_ns", 4e6);
+    struct figure_args a = args();
+    a.method = "sale";
+    draw("phases", &a);
+    assert_has(&script, "wall time of the CPU reference");
+    assert_has(&dat, "# sale\n0 0 0 0 4\n");
+    assert_has(&script, "time [ms]");
+}
+END_TEST
+
+START_TEST(short_times_are_in_microseconds_on_few_tics)
+{
+    add_times("spargeattn", 1e3, 2.8e3);
+    draw_all("phases");
+    assert_has(&dat, "# spargeattn\n0 0 0 1 3.8\n");
+    assert_has(&script, "time [µs]");
+    assert_has(&script, "set xtics 1\n");
+}
+END_TEST
+
 /* ---- pareto -------------------------------------------------------------------------------- */
 
 START_TEST(times_are_drawn_in_the_unit_of_their_axis)
@@ -283,6 +353,11 @@ Suite *make_suite(void)
     TCase *c = tcase_create("charts");
     tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, a_method_whose_selection_was_not_measured_is_hatched);
+    tcase_add_test(c, where_all_selections_were_measured_nothing_is_hatched);
+    tcase_add_test(c, a_method_without_times_is_no_empty_bar);
+    tcase_add_test(c, the_kind_of_times_is_that_of_the_chosen_methods);
+    tcase_add_test(c, short_times_are_in_microseconds_on_few_tics);
     tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
