@@ -151,7 +151,7 @@ static int draw_bars(const struct figure_args *a, struct err *err)
     struct bar *bars = NULL;
     int rc = 0;
 
-    TRY(chart_group(a, keys, 3, 0, metric, KEY_COUNT, &g, err));
+    TRY(chart_group(a, keys, 3, GROUP_SPLIT_STEPS, metric, KEY_COUNT, &g, err));
     TRY(mem_alloc(&bars, g.gs.n, sizeof *bars, "bars", err));
     TRY(collect(&g, metric, &l, bars, err));
     TRY(series_labels(&l, LEGEND_CHARS, err));

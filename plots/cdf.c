@@ -90,7 +90,7 @@ static int draw_cdf(const struct figure_args *a, struct err *err)
     struct buf data = {0};
     int rc = 0;
 
-    TRY(chart_group(a, keys, 2, 0, metric, KEY_COUNT, &f.g, err));
+    TRY(chart_group(a, keys, 2, GROUP_SPLIT_STEPS, metric, KEY_COUNT, &f.g, err));
     TRY(write_cdf(&f, metric, &data, err));
     TRY(series_labels(&f.l, LEGEND_CHARS, err));
     series_shade(&f.l, TELL_SHADE);

@@ -18,14 +18,22 @@ struct chart_groups {
     enum group_key scope[KEYS_MAX], keys[KEYS_MAX]; /* keys: scope first */
     int n_scope, n_keys;
     struct grouping gs;
+    struct grouping settings; /* with GROUP_SPLIT_STEPS: by scope, method and parameters */
 };
 
-/* No cell left: ERR_INPUT. `metric` (may be NULL) must be in a record, otherwise it is left out;
+/* With GROUP_SPLIT_STEPS a method that ran some of the chosen calls dense by its own schedule is
+ * left with the others, the sparse ones: calls that cost and keep everything say nothing of its
+ * masks. A method that ran all of them dense keeps them.
+ *
+ * No cell left: ERR_INPUT. `metric` (may be NULL) must be in a record, otherwise it is left out;
  * scope keys equal to `without` (KEY_COUNT = none) are not grouped by. */
 int chart_group(const struct figure_args *a, const enum group_key *keys, int n_keys, unsigned flags,
                 const char *metric, enum group_key without, struct chart_groups *out,
                 struct err *err);
 void chart_groups_free(struct chart_groups *c);
+
+/* Are the dense calls of the record's method and parameters left out? */
+bool chart_sparse(const struct chart_groups *c, const struct record *r);
 
 /* "code-lm, 2048: sale tau=0.02": scope, method, parameters (params NULL: none). */
 void chart_name(const struct chart_groups *c, const struct record *r, const char *params,

@@ -28,6 +28,12 @@ static bool fits(const void *ctx, const struct record *r)
            (!a->branch || strcmp(a->branch, r->branch) == 0) && figure_takes(a, r);
 }
 
+/* The chosen cells without the dense calls of those that also ran sparse ones. */
+static bool fits_sparse(const void *ctx, const struct record *r)
+{
+    return fits(ctx, r) && !(record_value(r, "dense_call") == 1 && chart_sparse(ctx, r));
+}
+
 static int lists(const struct figure_args *a, struct chart_groups *c, struct err *err)
 {
     int rc = 0;
@@ -74,16 +80,31 @@ static int choose_keys(const enum group_key *keys, int n_keys, enum group_key wi
     return 0;
 }
 
+/* Which settings ran some calls dense and others not. */
+static int group_settings(struct chart_groups *c, struct err *err)
+{
+    enum group_key keys[KEYS_MAX];
+    int n = c->n_scope;
+    memcpy(keys, c->scope, sizeof keys);
+    keys[n++] = KEY_METHOD;
+    keys[n++] = KEY_PARAMS;
+    return grouping_make(c->args->set, keys, n, GROUP_SPLIT_STEPS, fits, c, &c->settings, err);
+}
+
 int chart_group(const struct figure_args *a, const enum group_key *keys, int n_keys, unsigned flags,
                 const char *metric, enum group_key without, struct chart_groups *out,
                 struct err *err)
 {
     struct chart_groups c = {.args = a};
+    bool split = flags & GROUP_SPLIT_STEPS;
     int rc = 0;
 
     TRY(lists(a, &c, err));
     TRY(choose_keys(keys, n_keys, without, &c, err));
-    TRY(grouping_make(a->set, c.keys, c.n_keys, flags, fits, &c, &c.gs, err));
+    if (split)
+        TRY(group_settings(&c, err));
+    TRY(grouping_make(a->set, c.keys, c.n_keys, flags & ~(unsigned)GROUP_SPLIT_STEPS,
+                      split ? fits_sparse : fits, &c, &c.gs, err));
     if (metric)
         TRY(drop_without(&c.gs, metric, err));
     if (c.gs.n == 0)
@@ -101,7 +122,25 @@ void chart_groups_free(struct chart_groups *c)
     free(c->layers);
     free(c->heads);
     grouping_free(&c->gs);
+    grouping_free(&c->settings);
     *c = (struct chart_groups){0};
+}
+
+static bool same_setting(const struct chart_groups *c, const struct record *a,
+                         const struct record *b)
+{
+    for (int i = 0; i < c->n_scope; i++)
+        if (key_compare(a, b, c->scope[i]) != 0)
+            return false;
+    return key_compare(a, b, KEY_METHOD) == 0 && key_compare(a, b, KEY_PARAMS) == 0;
+}
+
+bool chart_sparse(const struct chart_groups *c, const struct record *r)
+{
+    for (int64_t i = 0; i < c->settings.n; i++)
+        if (c->settings.g[i].steps == STEPS_SPARSE && same_setting(c, c->settings.g[i].first, r))
+            return true;
+    return false;
 }
 
 /* ---- names --------------------------------------------------------------------------------- */
@@ -133,7 +172,7 @@ int chart_series(const struct chart_groups *c, const struct record *r, const cha
     int s = -1;
     scope_text(c, r, &scope);
     if (!buf_check(&scope, "series", err))
-        s = series_of_setting(l, buf_str(&scope), r->method, params, false, err);
+        s = series_of_setting(l, buf_str(&scope), r->method, params, chart_sparse(c, r), err);
     buf_free(&scope);
     return s;
 }

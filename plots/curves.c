@@ -252,7 +252,9 @@ static int draw_curves(const struct figure_args *a, struct err *err)
 
     TRY(choose_x(a, x, &key, err));
     keys[2] = key;
-    TRY(chart_group(a, keys, key == KEY_COUNT ? 2 : 3, 0, metric, key, &g, err));
+    /* Against the step a method's schedule is what one wants to see. */
+    TRY(chart_group(a, keys, key == KEY_COUNT ? 2 : 3, key == KEY_STEP ? 0 : GROUP_SPLIT_STEPS,
+                    metric, key, &g, err));
     TRY(mem_alloc(&p, g.gs.n, sizeof *p, "points", err));
     TRY(collect(&g, x, key, metric, &l, p, &n, err));
     TRY(series_labels(&l, LEGEND_CHARS, err));

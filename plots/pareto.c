@@ -227,7 +227,7 @@ static int draw(const struct figure_args *a, struct err *err)
     TRY(metric_list(a->metric ? a->metric : "err_l1_rel,cra_mean,cra_p1", &metrics, err));
     if (metrics.n > 4)
         FAIL(err, ERR_USAGE, "--metric: a pareto figure has up to 4 panels");
-    TRY(chart_group(a, keys, 2, 0, x_metric, KEY_COUNT, &q.g, err));
+    TRY(chart_group(a, keys, 2, GROUP_SPLIT_STEPS, x_metric, KEY_COUNT, &q.g, err));
     TRY(mem_alloc(&q.p, q.g.gs.n, sizeof *q.p, "points", err));
     TRY(make_series(&q, err));
     if (q.g.n_scope)

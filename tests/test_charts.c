@@ -160,6 +160,60 @@ START_TEST(short_times_are_in_microseconds_on_few_tics)
 }
 END_TEST
 
+/* ---- what is averaged ---------------------------------------------------------------------- */
+
+/* The schedule runs layer 0 and step 0 dense, the rest with a mask. */
+static void add_scheduled(const char *method)
+{
+    for (int i = 0; i < 8; i++) {
+        int layer = i / 4, step = i / 2 % 2;
+        bool dense = layer == 0 || step == 0;
+        struct record *r = add(method, "", layer, i % 2, dense ? 1 : 0.25);
+        fixture_video_record(r, step);
+        fixture_metric(r, "dense_call", dense);
+        fixture_metric(r, "cra_min", dense ? 1 : 0.75);
+        fixture_metric(r, "cra_mean", 0.9);
+        fixture_metric(r, "cra_p1", 0.8);
+        fixture_metric(r, "err_l1_rel", dense ? 0 : 0.1);
+    }
+}
+
+START_TEST(calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so)
+{
+    add_scheduled("radial");
+    draw_all("pareto");
+    assert_has(&dat, "\n0.25 0.1 0 ");
+    assert_has(&script, "'radial (sparse calls)'");
+    draw_all("bars");
+    assert_has(&dat, " 1 0.25 0\n");
+    assert_lacks(&dat, " 0 1 0\n"); /* layer 0 ran no mask */
+    assert_has(&script, "'radial (sparse calls)'");
+    draw_all("cdf");
+    assert_has(&dat, "\n0.75 0\n0.75 1\n");
+    assert_has(&script, "'radial (sparse calls)'");
+}
+END_TEST
+
+START_TEST(calls_that_all_ran_dense_are_drawn_as_they_are)
+{
+    add_scheduled("radial");
+    struct figure_args a = args();
+    a.layer = "0";
+    draw("cdf", &a);
+    assert_has(&dat, "\n1 0\n1 1\n");
+    assert_lacks(&script, "sparse calls");
+}
+END_TEST
+
+START_TEST(against_the_step_a_schedule_is_seen)
+{
+    add_scheduled("radial");
+    draw_all("curves");
+    assert_has(&dat, "\n0 1 0\n1 0.625 ");
+    assert_lacks(&script, "sparse calls");
+}
+END_TEST
+
 /* ---- pareto -------------------------------------------------------------------------------- */
 
 START_TEST(times_are_drawn_in_the_unit_of_their_axis)
@@ -358,6 +412,9 @@ Suite *make_suite(void)
     tcase_add_test(c, a_method_without_times_is_no_empty_bar);
     tcase_add_test(c, the_kind_of_times_is_that_of_the_chosen_methods);
     tcase_add_test(c, short_times_are_in_microseconds_on_few_tics);
+    tcase_add_test(c, calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so);
+    tcase_add_test(c, calls_that_all_ran_dense_are_drawn_as_they_are);
+    tcase_add_test(c, against_the_step_a_schedule_is_seen);
     tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
