@@ -103,7 +103,7 @@ static void make_title(const struct chart_groups *g, const char *metric, bool sd
     buf_reset(b);
     chart_metric_name(metric, b);
     buf_printf(b, " by layer, mean%s over ", sd ? " and standard deviation" : "");
-    buf_puts(b, "heads");
+    chart_over(g, b);
 }
 
 static int draw(const struct figure_args *a, const struct chart_groups *g, const char *metric,

@@ -64,7 +64,7 @@ static int draw_steps(const struct figure_args *a, const struct cdf *f, const ch
 
     chart_metric_name(metric, &title);
     buf_puts(&title, ": share of ");
-    buf_puts(&title, "heads");
+    chart_over(&f->g, &title);
     buf_puts(&title, " at or below a value");
     TRY(buf_check(&title, "title", err));
     struct chart_layout layout = {
@@ -72,7 +72,7 @@ static int draw_steps(const struct figure_args *a, const struct cdf *f, const ch
     chart_legend_room(&f->l, &layout);
     TRY(chart_open(a, &layout, &c, err));
     chart_metric_label(metric, &label, &scale);
-    chart_panel(&c, 0, buf_str(&label), "share of heads");
+    chart_panel(&c, 0, buf_str(&label), "share of heads of calls");
     plot_steps(&c, f);
     TRY(chart_finish(&c, data, err));
 out:

@@ -35,6 +35,9 @@ void chart_groups_free(struct chart_groups *c);
 /* Are the dense calls of the record's method and parameters left out? */
 bool chart_sparse(const struct chart_groups *c, const struct record *r);
 
+/* "heads of 6 layers and up to 4 steps": what a group's mean is taken over; groups may differ. */
+void chart_over(const struct chart_groups *c, struct buf *b);
+
 /* "code-lm, 2048: sale tau=0.02": scope, method, parameters (params NULL: none). */
 void chart_name(const struct chart_groups *c, const struct record *r, const char *params,
                 struct buf *b);

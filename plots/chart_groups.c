@@ -6,6 +6,7 @@
 
 #include "analyze/tables.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,4 +176,63 @@ int chart_series(const struct chart_groups *c, const struct record *r, const cha
         s = series_of_setting(l, buf_str(&scope), r->method, params, chart_sparse(c, r), err);
     buf_free(&scope);
     return s;
+}
+
+/* Different values of the key in a group, counted up to a limit that no title needs to pass. */
+static int values_of(const struct grouping *gs, const struct group *g, enum group_key k)
+{
+    const struct record *seen[1000];
+    int n = 0;
+    for (int64_t i = 0; i < g->n && n < 1000; i++) {
+        const struct record *r = &gs->set->r[g->at[i]];
+        int j = 0;
+        while (j < n && key_compare(seen[j], r, k) != 0)
+            j++;
+        if (j == n)
+            seen[n++] = r;
+    }
+    return n;
+}
+
+/* Least and most values of a key in a group. */
+struct spread {
+    int least, most;
+};
+
+static struct spread spread_of(const struct grouping *gs, enum group_key k)
+{
+    struct spread s = {INT_MAX, 0};
+    for (int64_t i = 0; i < gs->n; i++) {
+        int n = values_of(gs, &gs->g[i], k);
+        s.least = n < s.least ? n : s.least;
+        s.most = n > s.most ? n : s.most;
+    }
+    return s;
+}
+
+void chart_over(const struct chart_groups *c, struct buf *b)
+{
+    static const struct {
+        enum group_key key;
+        const char *many;
+    } all[] = {{KEY_LAYER, "layers"},
+               {KEY_STEP, "steps"},
+               {KEY_BRANCH, "branches"},
+               {KEY_RUN, "runs"},
+               {KEY_TRACE, "traces"}};
+    enum { N = sizeof all / sizeof *all };
+    struct spread s[N];
+    int left = 0;
+    for (int k = 0; k < N; k++) {
+        s[k] = spread_of(&c->gs, all[k].key);
+        left += s[k].most > 1;
+    }
+    buf_puts(b, "heads");
+    const char *before = " of ";
+    for (int k = 0; k < N; k++)
+        if (s[k].most > 1) {
+            buf_printf(b, "%s%s%d %s", before, s[k].least < s[k].most ? "up to " : "", s[k].most,
+                       all[k].many);
+            before = --left > 1 ? ", " : " and ";
+        }
 }

@@ -219,7 +219,7 @@ static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
 
     chart_metric_name(metric, &title);
     buf_printf(&title, " against %s, mean over ", x);
-    buf_puts(&title, "heads");
+    chart_over(g, &title);
     TRY(buf_check(&title, "title", err));
     struct chart_layout layout = {
         .title = buf_str(&title), .panels = 1, .width = 560, .height = 340};
@@ -328,7 +328,7 @@ static int draw_granularity(const struct figure_args *a, struct err *err)
         TRY(granularity_series(&g, &g.gs.g[i], true, &l, &data, err));
     }
     buf_puts(&title, "Share of blocks whose largest weight is below 0.5/N, mean over ");
-    buf_puts(&title, "heads");
+    chart_over(&g, &title);
     TRY(buf_check(&title, "title", err));
     struct chart_layout layout = {
         .title = buf_str(&title), .panels = 1, .width = 520, .height = 340};

@@ -204,7 +204,7 @@ static int open_chart(const struct figure_args *a, const struct pareto *q, int p
         .panels = panels, .width = panels == 1 ? 560 : 330, .height = 330};
     int rc = 0;
     buf_puts(&title, "Density against error and recall, mean over ");
-    buf_puts(&title, "heads");
+    chart_over(&q->g, &title);
     buf_puts(&title, "; hollow: dominated");
     TRY(buf_check(&title, "title", err));
     layout.title = buf_str(&title);

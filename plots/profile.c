@@ -284,8 +284,8 @@ static int draw_stability(const struct figure_args *a, struct err *err)
     }
     TRY(series_labels(&l, LEGEND_CHARS, err));
     color_layers(&l);
-    TRY(draw_panels(a, p, 2, &l, "reused mask against the step's own, mean over heads", false,
-                    "*:1", err));
+    TRY(draw_panels(a, p, 2, &l, "reused mask against the step's own, mean over heads of calls",
+                    false, "*:1", err));
 out:
     free_panels(p, 2);
     series_free(&l);

@@ -162,6 +162,48 @@ END_TEST
 
 /* ---- what is averaged ---------------------------------------------------------------------- */
 
+/* 2 layers x 2 steps x 2 heads of a method. */
+static void add_video(const char *method)
+{
+    for (int i = 0; i < 8; i++) {
+        struct record *r = add(method, "", i / 4, i % 2, 0.5 + 0.01 * i);
+        fixture_video_record(r, i / 2 % 2);
+        fixture_metric(r, "cra_min", 0.1 * i);
+        fixture_metric(r, "cra_mean", 0.9);
+        fixture_metric(r, "cra_p1", 0.8);
+        fixture_metric(r, "err_l1_rel", 0.1);
+    }
+}
+
+START_TEST(titles_say_what_varies_beside_the_head)
+{
+    add_video("sale");
+    draw_all("cdf");
+    assert_has(&script, "share of heads of 2 layers and 2 steps at or below a value");
+    assert_has(&script, "share of heads of calls");
+    draw_all("pareto");
+    assert_has(&script, "mean over heads of 2 layers and 2 steps; hollow");
+    draw_all("bars");
+    assert_has(&script, "mean and standard deviation over heads of 2 steps'");
+    draw_all("curves");
+    assert_has(&script, "density_elem against step, mean over heads of 2 layers'");
+    struct figure_args a = args();
+    a.step = 0;
+    draw("bars", &a);
+    assert_has(&script, "standard deviation over heads'");
+}
+END_TEST
+
+START_TEST(groups_over_different_numbers_say_up_to)
+{
+    add_video("sale");
+    fixture_video_record(add("streaming", "", 0, 0, 0.5), 0);
+    fixture_video_record(add("streaming", "", 1, 0, 0.5), 0);
+    draw_all("pareto");
+    assert_has(&script, "mean over heads of 2 layers and up to 2 steps; hollow");
+}
+END_TEST
+
 /* The schedule runs layer 0 and step 0 dense, the rest with a mask. */
 static void add_scheduled(const char *method)
 {
@@ -412,6 +454,8 @@ Suite *make_suite(void)
     tcase_add_test(c, a_method_without_times_is_no_empty_bar);
     tcase_add_test(c, the_kind_of_times_is_that_of_the_chosen_methods);
     tcase_add_test(c, short_times_are_in_microseconds_on_few_tics);
+    tcase_add_test(c, titles_say_what_varies_beside_the_head);
+    tcase_add_test(c, groups_over_different_numbers_say_up_to);
     tcase_add_test(c, calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so);
     tcase_add_test(c, calls_that_all_ran_dense_are_drawn_as_they_are);
     tcase_add_test(c, against_the_step_a_schedule_is_seen);
