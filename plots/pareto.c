@@ -15,7 +15,8 @@
 #include <string.h>
 
 struct point {
-    double x, y, x_sd, y_sd;
+    double x, y; /* an error that is rounding only is 0 */
+    double mean, x_sd, y_sd, tolerance;
     int series, scope;
     bool dominated;
     const char *params;
@@ -29,6 +30,9 @@ struct pareto {
 };
 
 static const char *const x_metric = "density_elem";
+
+/* Densities are quotients of counts; only their mean rounds. */
+#define X_ROUNDING 1e-12
 
 static bool same_scope(const struct chart_groups *g, const struct record *a, const struct record *b)
 {
@@ -55,17 +59,31 @@ static int by_series(const void *a, const void *b)
     return x->x != y->x ? (x->x > y->x) - (x->x < y->x) : (x->y > y->y) - (x->y < y->y);
 }
 
+/* Is b no worse than a in both coordinates and better in one, by more than rounding? */
+static bool dominates(const struct point *b, const struct point *a, bool larger)
+{
+    double x = b->x - a->x, y = larger ? a->y - b->y : b->y - a->y;
+    double eps = fmax(a->tolerance, b->tolerance);
+    return x <= X_ROUNDING && y <= eps && (x < -X_ROUNDING || y < -eps);
+}
+
 static void mark_dominated(struct pareto *q, bool larger)
 {
     for (int64_t i = 0; i < q->n; i++)
         for (int64_t k = 0; k < q->n; k++) {
             const struct point *a = &q->p[i], *b = &q->p[k];
-            double ay = larger ? -a->y : a->y, by = larger ? -b->y : b->y;
             if (strcmp(q->series.s[b->series].method, "oracle") == 0)
                 continue;
-            if (a->scope == b->scope && b->x <= a->x && by <= ay && (b->x < a->x || by < ay))
-                q->p[i].dominated = true;
+            q->p[i].dominated |= a->scope == b->scope && dominates(b, a, larger);
         }
+}
+
+/* What rounding alone makes of an error or a recall; times are no such numbers. */
+static double rounding(const char *metric, const struct record *r)
+{
+    if (!name_matches("err_*,cra_*", metric))
+        return 0;
+    return strcmp(r->precision, "f64") == 0 ? 1e-12 : 1e-6;
 }
 
 static int collect(struct pareto *q, const char *metric, struct err *err)
@@ -77,14 +95,17 @@ static int collect(struct pareto *q, const char *metric, struct err *err)
     q->n = 0;
     for (int64_t i = 0; i < q->g.gs.n; i++) {
         const struct group *g = &q->g.gs.g[i];
+        double eps = rounding(metric, g->first);
         TRY(group_stats(&q->g.gs, g, x_metric, &x, NULL, err));
         TRY(group_stats(&q->g.gs, g, metric, &y, NULL, err));
         scope += i > 0 && !same_scope(&q->g, q->g.gs.g[i - 1].first, g->first);
         if (x.n == 0 || y.n == 0 || !(x.mean > 0))
             continue;
         int s = chart_series(&q->g, g->first, NULL, &q->series, err);
-        q->p[q->n++] = (struct point){x.mean, y.mean * scale, x.sd,  y.sd * scale,
-                                      s,      scope,          false, g->first->params};
+        double drawn = metric_is_log(metric) && fabs(y.mean) < eps ? 0 : y.mean;
+        q->p[q->n++] =
+            (struct point){x.mean, drawn * scale, y.mean * scale,  x.sd, y.sd * scale, eps, s,
+                           scope,  false,         g->first->params};
     }
     qsort(q->p, (size_t)q->n, sizeof *q->p, by_series);
     mark_dominated(q, metric_larger_is_better(metric));
@@ -115,7 +136,7 @@ static void write_points(const struct pareto *q, const char *metric, double floo
             const struct point *p = &q->p[i];
             if (p->series == s)
                 buf_printf(b, "%.10g %.10g %d %.10g %.4g %.4g \"%s\"\n", p->x, fmax(p->y, floor_y),
-                           p->dominated, p->y, p->x_sd, p->y_sd, p->params ? p->params : "");
+                           p->dominated, p->mean, p->x_sd, p->y_sd, p->params ? p->params : "");
         }
         buf_puts(b, "\n\n");
     }

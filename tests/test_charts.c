@@ -258,6 +258,50 @@ END_TEST
 
 /* ---- pareto -------------------------------------------------------------------------------- */
 
+static void add_error(const char *method, const char *precision, double density, double error)
+{
+    struct record *r = add(method, "", 0, 0, density);
+    snprintf(r->precision, sizeof r->precision, "%s", precision);
+    fixture_metric(r, "err_l1_rel", error);
+}
+
+static void draw_errors(void)
+{
+    struct figure_args a = args();
+    a.metric = "err_l1_rel";
+    draw("pareto", &a);
+}
+
+START_TEST(rounding_is_an_error_of_zero)
+{
+    add_error("dense", "f64", 1, 0);
+    add_error("minference", "f64", 1, 3.9e-17);
+    add_error("sale", "f64", 0.5, 0.002);
+    draw_errors();
+    assert_has(&script, "set yrange [0.001:"); /* and not down to 1e-17 */
+    assert_has(&dat, "\n1 0.001 0 3.9e-17 ");  /* on the edge, not dominated by dense */
+    assert_has(&dat, "\n1 0.001 0 0 ");
+}
+END_TEST
+
+START_TEST(rounding_is_larger_in_f32)
+{
+    add_error("minference", "f32", 1, 3e-8);
+    add_error("sale", "f32", 0.5, 0.002);
+    draw_errors();
+    assert_has(&dat, "\n1 0.001 0 3e-08 ");
+}
+END_TEST
+
+START_TEST(a_small_error_in_f64_is_one)
+{
+    add_error("minference", "f64", 1, 3e-8);
+    add_error("sale", "f64", 0.5, 0.002);
+    draw_errors();
+    assert_has(&dat, "\n1 3e-08 0 3e-08 ");
+}
+END_TEST
+
 START_TEST(times_are_drawn_in_the_unit_of_their_axis)
 {
     fixture_metric(add("sale", "", 0, 0, 0.5), "time_total_ns", 2e6);
@@ -459,6 +503,9 @@ Suite *make_suite(void)
     tcase_add_test(c, calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so);
     tcase_add_test(c, calls_that_all_ran_dense_are_drawn_as_they_are);
     tcase_add_test(c, against_the_step_a_schedule_is_seen);
+    tcase_add_test(c, rounding_is_an_error_of_zero);
+    tcase_add_test(c, rounding_is_larger_in_f32);
+    tcase_add_test(c, a_small_error_in_f64_is_one);
     tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
