@@ -236,6 +236,34 @@ out:
     return rc;
 }
 
+/* Panels: those of --metric, which must have data, or those of the usual ones that have. */
+static int choose_metrics(const struct figure_args *a, const struct pareto *q,
+                          struct str_list *metrics, struct err *err)
+{
+    struct str_list all = {0};
+    struct stats s;
+    int rc = 0;
+    TRY(metric_list(a->metric ? a->metric : "err_l1_rel,cra_mean,cra_p1", &all, err));
+    if (all.n > 4)
+        FAIL(err, ERR_USAGE, "--metric: a pareto figure has up to 4 panels");
+    for (int64_t m = 0; m < all.n; m++) {
+        int64_t n = 0;
+        for (int64_t i = 0; i < q->g.gs.n; i++) {
+            TRY(group_stats(&q->g.gs, &q->g.gs.g[i], all.items[m], &s, NULL, err));
+            n += s.n;
+        }
+        if (n)
+            str_list_add(metrics, all.items[m]);
+        else if (a->metric || (m + 1 == all.n && metrics->n == 0))
+            FAIL(err, ERR_INPUT, "no ok record with %s is left to draw", all.items[m]);
+    }
+    if (metrics->failed)
+        FAIL(err, ERR_NOMEM, "metrics: out of memory");
+out:
+    str_list_free(&all);
+    return rc;
+}
+
 static int draw(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
@@ -245,10 +273,8 @@ static int draw(const struct figure_args *a, struct err *err)
     struct buf data = {0};
     int rc = 0;
 
-    TRY(metric_list(a->metric ? a->metric : "err_l1_rel,cra_mean,cra_p1", &metrics, err));
-    if (metrics.n > 4)
-        FAIL(err, ERR_USAGE, "--metric: a pareto figure has up to 4 panels");
     TRY(chart_group(a, keys, 2, GROUP_SPLIT_STEPS, x_metric, KEY_COUNT, &q.g, err));
+    TRY(choose_metrics(a, &q, &metrics, err));
     TRY(mem_alloc(&q.p, q.g.gs.n, sizeof *q.p, "points", err));
     TRY(make_series(&q, err));
     if (q.g.n_scope)

@@ -169,8 +169,6 @@ static void add_video(const char *method)
         struct record *r = add(method, "", i / 4, i % 2, 0.5 + 0.01 * i);
         fixture_video_record(r, i / 2 % 2);
         fixture_metric(r, "cra_min", 0.1 * i);
-        fixture_metric(r, "cra_mean", 0.9);
-        fixture_metric(r, "cra_p1", 0.8);
         fixture_metric(r, "err_l1_rel", 0.1);
     }
 }
@@ -214,8 +212,6 @@ static void add_scheduled(const char *method)
         fixture_video_record(r, step);
         fixture_metric(r, "dense_call", dense);
         fixture_metric(r, "cra_min", dense ? 1 : 0.75);
-        fixture_metric(r, "cra_mean", 0.9);
-        fixture_metric(r, "cra_p1", 0.8);
         fixture_metric(r, "err_l1_rel", dense ? 0 : 0.1);
     }
 }
@@ -299,6 +295,18 @@ START_TEST(a_small_error_in_f64_is_one)
     add_error("sale", "f64", 0.5, 0.002);
     draw_errors();
     assert_has(&dat, "\n1 3e-08 0 3e-08 ");
+}
+END_TEST
+
+START_TEST(a_metric_that_no_record_has_gets_no_panel)
+{
+    add_error("sale", "f64", 0.5, 0.002);
+    draw_all("pareto"); /* recalls are of the default panels, too */
+    assert_has(&dat, "# err_l1_rel: ");
+    assert_lacks(&dat, "# cra_");
+    struct figure_args a = args();
+    a.metric = "err_l1_rel,cra_mean";
+    assert_fails(figure_find("pareto", &e)->draw(&a, &e), &e, ERR_INPUT, "with cra_mean");
 }
 END_TEST
 
@@ -506,6 +514,7 @@ Suite *make_suite(void)
     tcase_add_test(c, rounding_is_an_error_of_zero);
     tcase_add_test(c, rounding_is_larger_in_f32);
     tcase_add_test(c, a_small_error_in_f64_is_one);
+    tcase_add_test(c, a_metric_that_no_record_has_gets_no_panel);
     tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
