@@ -102,10 +102,16 @@ void chart_panel(struct chart *c, int i, const char *x_label, const char *y_labe
     gp_text(s, y_label);
     buf_puts(s, " noenhanced\n");
     if (i == c->panels - 1)
-        buf_printf(s,
-                   "set key at screen %.8f, screen %.8f left top Left reverse noenhanced "
-                   "samplen 2.2 spacing 1.15\n",
-                   (x + c->width + 14) / w, 1 - c->top / h);
+        chart_key(c, i);
+}
+
+void chart_key(struct chart *c, int i)
+{
+    double w = c->gp.width, h = c->gp.height, x = c->left + i * (c->width + c->gap);
+    buf_printf(&c->gp.script,
+               "set key at screen %.8f, screen %.8f left top Left reverse noenhanced "
+               "samplen 2.2 spacing 1.15\n",
+               (x + c->width + 14) / w, 1 - c->top / h);
 }
 
 void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark mark)

@@ -78,6 +78,9 @@ int chart_open(const struct figure_args *a, const struct chart_layout *l, struct
 /* Margins and state of panel i; the legend is drawn in the last one. */
 void chart_panel(struct chart *c, int i, const char *x_label, const char *y_label);
 
+/* The legend to the right of panel i, for panels with legends of their own. */
+void chart_key(struct chart *c, int i);
+
 /* ", keyentry ..." for every series, with lines, points or boxes. */
 enum chart_mark { MARK_LINE_POINT, MARK_LINE, MARK_BOX };
 void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark mark);

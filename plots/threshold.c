@@ -226,16 +226,18 @@ static void plot_masks(struct chart *c, int at)
     buf_puts(s, "\n");
 }
 
-/* Each panel has its own curves, so each has its own legend inside. */
+/* Each panel has its own curves, so each has its own legend to its right. */
 static void start_panel(struct chart *c, int i, const char *y)
 {
     chart_panel(c, i, "c, threshold in units of 1/N", y);
+    chart_key(c, i);
     buf_puts(&c->gp.script,
              "set logscale x\nset yrange [0:1.02]\n"
-             "set xtics (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)\n"
-             "set key inside right bottom Left reverse noenhanced samplen 2 spacing 1.1 "
-             "opaque\n");
+             "set xtics (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)\n");
 }
+
+/* Room for the legends: of the units, and of the mask metrics. */
+enum { UNITS_LEGEND = 150, MASKS_LEGEND = 214 };
 
 static int draw_panels(const struct figure_args *a, bool maps, bool masks, const char *setting,
                        const struct buf *data, struct err *err)
@@ -244,7 +246,10 @@ static int draw_panels(const struct figure_args *a, bool maps, bool masks, const
         .title = "what the threshold c/N leaves, means over heads of calls",
         .panels = maps + masks,
         .width = 380,
-        .height = 320};
+        .height = 320,
+        .gap = UNITS_LEGEND + 80,
+        .legend = masks ? MASKS_LEGEND : UNITS_LEGEND,
+        .lines = maps ? N_UNITS : 3};
     struct chart c = {0};
     struct buf label = {0};
     int rc = 0;
@@ -252,7 +257,6 @@ static int draw_panels(const struct figure_args *a, bool maps, bool masks, const
     TRY(chart_open(a, &layout, &c, err));
     if (maps) {
         start_panel(&c, 0, "share of units whose largest weight is below c/N");
-        buf_puts(&c.gp.script, "set key left top\n");
         plot_units(&c, 0);
     }
     if (masks) {

@@ -81,6 +81,14 @@ static void assert_lacks(const struct buf *b, const char *text)
     ck_assert_msg(strstr(buf_str(b), text) == NULL, "'%s' is in\n%s", text, buf_str(b));
 }
 
+static int count(const struct buf *b, const char *text)
+{
+    int n = 0;
+    for (const char *p = buf_str(b); (p = strstr(p, text)); p++)
+        n++;
+    return n;
+}
+
 static struct record *add(const char *method, const char *params, int layer, int head,
                           double density)
 {
@@ -321,6 +329,25 @@ START_TEST(times_are_drawn_in_the_unit_of_their_axis)
 }
 END_TEST
 
+/* ---- threshold ----------------------------------------------------------------------------- */
+
+START_TEST(legends_of_thresholds_stand_beside_the_curves)
+{
+    fixture_metric(add("dense", "", 0, 0, 1), "below_b64", 0.3);
+    fixture_metric(add("fg-attn", "tau=0.2", 0, 0, 0.4), "cra_mean", 0.9);
+    draw_all("threshold");
+    assert_lacks(&script, "set key inside");
+    ck_assert_int_ge(count(&script, "set key at screen"), 2);
+    const char *p = buf_str(&script);
+    for (int i = 0; i < 2; i++) {
+        p = strstr(p, "set rmargin at screen");
+        double right = strtod(p + 21, NULL);
+        p = strstr(p, "set key at screen");
+        ck_assert_double_gt(strtod(p + 17, NULL), right);
+    }
+}
+END_TEST
+
 /* ---- axes ---------------------------------------------------------------------------------- */
 
 START_TEST(a_scaled_metric_does_not_name_its_old_unit)
@@ -516,6 +543,7 @@ Suite *make_suite(void)
     tcase_add_test(c, a_small_error_in_f64_is_one);
     tcase_add_test(c, a_metric_that_no_record_has_gets_no_panel);
     tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
+    tcase_add_test(c, legends_of_thresholds_stand_beside_the_curves);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
     tcase_add_test(c, a_standard_deviation_is_named_where_it_is_drawn);
