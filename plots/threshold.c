@@ -40,7 +40,7 @@ static void put_block(const char *name, struct curve_point *p, int64_t n, struct
 
 /* Share below c/N of one kind of unit, at every c of the records. */
 static int unit_block(const struct chart_groups *g, const struct str_list *names, int unit,
-                      struct buf *b, struct err *err)
+                      struct buf *b, bool *any, struct err *err)
 {
     struct curve_point *p = NULL;
     struct stats s;
@@ -57,6 +57,7 @@ static int unit_block(const struct chart_groups *g, const struct str_list *names
         if (s.n)
             p[n++] = (struct curve_point){rest[len] ? strtod(rest + len + 1, NULL) : 0.5, s.mean};
     }
+    *any |= n > 0;
     put_block(unit_names[unit], p, n, b);
 out:
     free(p);
@@ -77,19 +78,23 @@ static int one_group(const struct figure_args *a, const char *metric, unsigned f
     return rc;
 }
 
+/* The thresholds differ between records: whichever a record has counts, 0.5 need not be among
+ * them. */
 static int fill_units(const struct figure_args *a, struct buf *b, bool *any, struct err *err)
 {
     struct chart_groups g = {0};
     struct str_list names = {0};
     int rc = 0;
 
+    *any = false;
     TRY(recset_metrics(a->set, "below_b*,below_s*", &names, err));
-    *any = names.n > 0;
-    if (!*any)
+    if (names.n == 0)
         goto out;
-    TRY(one_group(a, "below_b64", GROUP_PER_HEAD, NULL, 0, &g, err));
+    TRY(one_group(a, NULL, GROUP_PER_HEAD, NULL, 0, &g, err));
     for (int u = 0; u < N_UNITS; u++)
-        TRY(unit_block(&g, &names, u, b, err));
+        TRY(unit_block(&g, &names, u, b, any, err));
+    if (!*any)
+        buf_reset(b); /* of the chosen cells none has maps: no panel, no blocks */
 out:
     str_list_free(&names);
     chart_groups_free(&g);

@@ -331,6 +331,30 @@ END_TEST
 
 /* ---- threshold ----------------------------------------------------------------------------- */
 
+START_TEST(thresholds_need_not_include_one_half)
+{
+    struct record *r = add("dense", "c=0.1", 0, 0, 1);
+    fixture_metric(r, "below_b64@0.1", 0.3);
+    fixture_metric(r, "below_s16@0.1", 0.6);
+    draw_all("threshold");
+    assert_has(&dat, "# 64 x 64: c, mean\nnan nan\n0.1 0.3\n");
+    assert_has(&dat, "# 16 x 1: c, mean\nnan nan\n0.1 0.6\n");
+}
+END_TEST
+
+START_TEST(cells_without_maps_leave_the_other_panel)
+{
+    fixture_metric(add("dense", "", 0, 0, 1), "below_b64", 0.3);
+    fixture_metric(add("fg-attn", "tau=0.2", 0, 0, 0.4), "cra_mean", 0.9);
+    struct figure_args a = args();
+    a.method = "fg-attn";
+    draw("threshold", &a);
+    assert_lacks(&dat, "64 x 64");
+    assert_has(&dat, "0.2 0.4\n");
+    assert_has(&script, "index 0 ");
+}
+END_TEST
+
 START_TEST(legends_of_thresholds_stand_beside_the_curves)
 {
     fixture_metric(add("dense", "", 0, 0, 1), "below_b64", 0.3);
@@ -543,6 +567,8 @@ Suite *make_suite(void)
     tcase_add_test(c, a_small_error_in_f64_is_one);
     tcase_add_test(c, a_metric_that_no_record_has_gets_no_panel);
     tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
+    tcase_add_test(c, thresholds_need_not_include_one_half);
+    tcase_add_test(c, cells_without_maps_leave_the_other_panel);
     tcase_add_test(c, legends_of_thresholds_stand_beside_the_curves);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
