@@ -61,11 +61,50 @@ static double param_value(const struct figure_args *a, const struct record *r, c
     return NAN;
 }
 
-/* The numeric parameter that most settings of the methods name. */
+/* Do two settings of a method differ in the parameter, and in nothing else? */
+static bool on_one_line(const struct figure_args *a, const struct record *r, const struct record *o,
+                        const char *name)
+{
+    struct buf rest = {0}, other = {0};
+    double x = param_value(a, r, name), y = param_value(a, o, name);
+    if (isnan(x) || isnan(y) || x == y || strcmp(r->method, o->method) != 0)
+        return false;
+    params_without(r->params, name, &rest);
+    params_without(o->params, name, &other);
+    bool same = strcmp(buf_str(&rest), buf_str(&other)) == 0;
+    buf_free(&rest);
+    buf_free(&other);
+    return same;
+}
+
+/* Number of settings that lie with another one on a line against the parameter. */
+static int64_t swept_settings(const struct chart_groups *g, const char *name)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < g->gs.n; i++)
+        for (int64_t k = 0; k < g->gs.n; k++)
+            if (on_one_line(g->args, g->gs.g[i].first, g->gs.g[k].first, name)) {
+                n++;
+                break;
+            }
+    return n;
+}
+
+static bool seen(struct str_list *names, const char *name)
+{
+    for (int64_t i = 0; i < names->n; i++)
+        if (strcmp(names->items[i], name) == 0)
+            return true;
+    str_list_add(names, name);
+    return false;
+}
+
+/* The parameter that most settings sweep; one that no method varies is no axis. */
 static int swept_param(const struct figure_args *a, char name[64], struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
     struct chart_groups g = {0};
+    struct str_list tried = {0};
     int64_t most = 0;
     int rc = chart_group(a, keys, 2, 0, NULL, KEY_COUNT, &g, err);
     if (rc)
@@ -75,20 +114,30 @@ static int swept_param(const struct figure_args *a, char name[64], struct err *e
         for (const char *p = g.gs.g[i].first->params; p && *p;) {
             size_t part = strcspn(p, ":"), key = strcspn(p, "=");
             char one[64];
-            int64_t n = 0;
             snprintf(one, sizeof one, "%.*s", (int)(key < 63 ? key : 63), p);
-            for (int64_t k = 0; k < g.gs.n; k++) {
-                const char *v = params_value(g.gs.g[k].first->params, one);
-                n += v && !isnan(number_of(v));
-            }
+            int64_t n = seen(&tried, one) ? 0 : swept_settings(&g, one);
             if (n > most) {
                 most = n;
                 snprintf(name, 64, "%s", one);
             }
             p += part + (p[part] == ':');
         }
+    str_list_free(&tried);
     chart_groups_free(&g);
     return 0;
+}
+
+/* Do the chosen cells differ in the step? */
+static int steps_vary(const struct figure_args *a, bool *out, struct err *err)
+{
+    static const enum group_key step = KEY_STEP;
+    struct chart_groups g = {0};
+    int rc = chart_group(a, &step, 1, 0, NULL, KEY_COUNT, &g, err);
+    *out = false;
+    for (int64_t i = 1; !rc && i < g.gs.n; i++)
+        *out |= g.gs.g[i].first->step != g.gs.g[0].first->step;
+    chart_groups_free(&g);
+    return rc;
 }
 
 /* --x, or step when steps vary, else a swept parameter, else the layer. */
@@ -96,10 +145,13 @@ static int choose_x(const struct figure_args *a, char x[64], enum group_key *key
 {
     static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER, KEY_HEAD,    KEY_N_Q,
                                              KEY_N_K,  KEY_RUN,   KEY_MASK_AGE};
-    int rc = 0;
+    bool steps = false;
+    int rc = a->x ? 0 : steps_vary(a, &steps, err);
+    if (rc)
+        return rc;
     if (a->x)
         snprintf(x, 64, "%s", a->x);
-    else if (recset_varies(a->set, KEY_STEP))
+    else if (steps)
         snprintf(x, 64, "step");
     else
         rc = swept_param(a, x, err);

@@ -372,6 +372,52 @@ START_TEST(legends_of_thresholds_stand_beside_the_curves)
 }
 END_TEST
 
+/* ---- curves -------------------------------------------------------------------------------- */
+
+START_TEST(a_constant_parameter_is_no_axis)
+{
+    add("streaming", "sink=4:window=64", 0, 0, 0.2);
+    add("streaming", "sink=4:window=128", 0, 0, 0.3);
+    draw_all("curves");
+    assert_has(&script, "density_elem against window");
+    assert_has(&dat, "\n64 0.2 0\n128 0.3 0\n");
+}
+END_TEST
+
+START_TEST(the_axis_is_the_parameter_with_most_settings_on_its_lines)
+{
+    add("spargeattn", "", 0, 0, 0.9);
+    add("spargeattn", "judge=0", 0, 0, 0.8);
+    for (int i = 0; i < 3; i++) {
+        char params[48];
+        snprintf(params, sizeof params, "theta=-1:tau=0.%d:pv=20", 5 + i);
+        add("spargeattn", params, 0, 0, 0.5);
+    }
+    draw_all("curves");
+    assert_has(&script, "density_elem against tau");
+}
+END_TEST
+
+START_TEST(what_no_method_sweeps_leaves_the_layer)
+{
+    add("streaming", "sink=4", 0, 0, 0.2);
+    add("streaming", "sink=4", 1, 0, 0.3);
+    add("sale", "tau=0.02", 0, 0, 0.3);
+    draw_all("curves");
+    assert_has(&script, "density_elem against layer");
+}
+END_TEST
+
+START_TEST(a_step_that_was_chosen_is_no_axis)
+{
+    add_video("sale");
+    struct figure_args a = args();
+    a.step = 1;
+    draw("curves", &a);
+    assert_has(&script, "density_elem against layer");
+}
+END_TEST
+
 /* ---- axes ---------------------------------------------------------------------------------- */
 
 START_TEST(a_scaled_metric_does_not_name_its_old_unit)
@@ -570,6 +616,10 @@ Suite *make_suite(void)
     tcase_add_test(c, thresholds_need_not_include_one_half);
     tcase_add_test(c, cells_without_maps_leave_the_other_panel);
     tcase_add_test(c, legends_of_thresholds_stand_beside_the_curves);
+    tcase_add_test(c, a_constant_parameter_is_no_axis);
+    tcase_add_test(c, the_axis_is_the_parameter_with_most_settings_on_its_lines);
+    tcase_add_test(c, what_no_method_sweeps_leaves_the_layer);
+    tcase_add_test(c, a_step_that_was_chosen_is_no_axis);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
     tcase_add_test(c, a_standard_deviation_is_named_where_it_is_drawn);
