@@ -4,13 +4,19 @@
 #include "plots/chart.h"
 
 #include "analyze/tables.h"
+#include "core/mem.h"
 
 #include <math.h>
 #include <stdlib.h>
 
+/* Marks on a line: enough to follow it, few enough to see it. */
+#define MARKS 6
+
 struct cdf {
     struct chart_groups g;
     struct series_list l;
+    int64_t *rows; /* of each series in the data file; owned */
+    double low, high;
 };
 
 /* A block per series: value, share of cells at or below it; starts at share 0. */
@@ -18,6 +24,8 @@ static int write_cdf(struct cdf *f, const char *metric, struct buf *b, struct er
 {
     const char *unit;
     double scale = metric_scale(metric, &unit);
+    f->low = INFINITY;
+    f->high = -INFINITY;
     for (int64_t i = 0; i < f->g.gs.n; i++) {
         const struct record *r = f->g.gs.g[i].first;
         struct stats s;
@@ -30,27 +38,41 @@ static int write_cdf(struct cdf *f, const char *metric, struct buf *b, struct er
         }
         buf_printf(b, "# %s: value, share of cells at or below it\n%.10g 0\n", f->l.s[k].name,
                    x[0] * scale);
+        f->rows[k] = 1;
         for (int64_t m = 0; m < s.n; m++)
-            if (m + 1 == s.n || x[m + 1] != x[m])
+            if (m + 1 == s.n || x[m + 1] != x[m]) {
                 buf_printf(b, "%.10g %.10g\n", x[m] * scale, (double)(m + 1) / (double)s.n);
+                f->rows[k]++;
+            }
         buf_puts(b, "\n\n");
+        f->low = fmin(f->low, s.min * scale);
+        f->high = fmax(f->high, s.max * scale);
         free(x);
     }
     return 0;
 }
 
+/* Lines at the ends of the axis stand clear of the frame. Marks of different lines start at
+ * different rows, so that lines that run together still show theirs. */
 static void plot_steps(struct chart *c, const struct cdf *f)
 {
     struct buf *s = &c->gp.script;
-    buf_puts(s, "set yrange [0:1.02]\n");
+    double pad = f->high > f->low ? 0.03 * (f->high - f->low) : 0.05 * fmax(fabs(f->high), 1);
+    buf_printf(s, "set xrange [%.8g:%.8g]\nset yrange [-0.03:1.03]\n", f->low - pad, f->high + pad);
     for (int i = 0; i < f->l.n; i++) {
         const struct series *k = &f->l.s[i];
+        int64_t every = f->rows[i] / MARKS + 1;
         buf_puts(s, i ? ", " : "plot ");
         gp_data_name(&c->gp, "dat");
-        buf_printf(s, " index %d using 1:2 with steps lw 1.8 dt %d lc rgb '%s' notitle", i, k->dash,
-                   k->color);
+        buf_printf(s, " index %d using 1:2 with steps lw 1.6 dt %d lc rgb '%s' notitle, ", i,
+                   k->dash, k->color);
+        gp_data_name(&c->gp, "dat");
+        buf_printf(s,
+                   " index %d every %lld::%lld using 1:2 with points pt %d ps 0.9*point_scale lc "
+                   "rgb '%s' notitle",
+                   i, (long long)every, (long long)(i % every), k->point, k->color);
     }
-    chart_legend(c, &f->l, MARK_LINE);
+    chart_legend(c, &f->l, MARK_LINE_POINT);
     buf_puts(s, "\n");
 }
 
@@ -91,13 +113,15 @@ static int draw_cdf(const struct figure_args *a, struct err *err)
     int rc = 0;
 
     TRY(chart_group(a, keys, 2, GROUP_SPLIT_STEPS, metric, KEY_COUNT, &f.g, err));
+    TRY(mem_alloc(&f.rows, f.g.gs.n, sizeof *f.rows, "rows", err));
     TRY(write_cdf(&f, metric, &data, err));
     TRY(series_labels(&f.l, LEGEND_CHARS, err));
-    series_shade(&f.l, TELL_SHADE);
+    series_shade(&f.l, TELL_DASH_POINT);
     TRY(draw_steps(a, &f, metric, &data, err));
 out:
     chart_groups_free(&f.g);
     series_free(&f.l);
+    free(f.rows);
     buf_free(&data);
     return rc;
 }

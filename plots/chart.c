@@ -121,9 +121,6 @@ void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark 
         const struct series *k = &l->s[i];
         if (mark == MARK_BOX)
             buf_printf(s, ", keyentry with boxes fs solid lc rgb '%s' title ", k->color);
-        else if (mark == MARK_LINE)
-            buf_printf(s, ", keyentry with lines lw 1.8 dt %d lc rgb '%s' title ", k->dash,
-                       k->color);
         else
             buf_printf(s,
                        ", keyentry with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb "

@@ -81,8 +81,8 @@ void chart_panel(struct chart *c, int i, const char *x_label, const char *y_labe
 /* The legend to the right of panel i, for panels with legends of their own. */
 void chart_key(struct chart *c, int i);
 
-/* ", keyentry ..." for every series, with lines, points or boxes. */
-enum chart_mark { MARK_LINE_POINT, MARK_LINE, MARK_BOX };
+/* ", keyentry ..." for every series, with lines and points or with boxes. */
+enum chart_mark { MARK_LINE_POINT, MARK_BOX };
 void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark mark);
 
 /* Close: writes the data file "<stem>.dat" and runs gnuplot. */

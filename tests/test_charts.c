@@ -592,6 +592,21 @@ START_TEST(settings_of_a_method_differ_in_more_than_their_shade)
 }
 END_TEST
 
+START_TEST(lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame)
+{
+    for (int i = 0; i < 40; i++)
+        fixture_metric(add("streaming", i % 2 ? "window=8" : "window=4", 0, i / 2, 0.5), "cra_min",
+                       i / 39.0);
+    fixture_metric(add("dense", "", 0, 0, 1), "cra_min", 1);
+    draw_all("cdf");
+    assert_has(&script, "set xrange [-0.03:1.03]");
+    assert_has(&script, "with steps lw 1.6 dt 2");
+    assert_has(&script, "every 4::"); /* 21 rows, 6 marks */
+    assert_has(&script, "with points pt");
+    ck_assert_int_eq(count(&script, "keyentry with linespoints"), 3);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("charts");
@@ -629,6 +644,7 @@ Suite *make_suite(void)
     tcase_add_test(c, a_label_is_never_cut_inside_a_character);
     tcase_add_test(c, the_legend_shows_the_labels);
     tcase_add_test(c, settings_of_a_method_differ_in_more_than_their_shade);
+    tcase_add_test(c, lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame);
     suite_add_tcase(s, c);
     return s;
 }
