@@ -148,6 +148,15 @@ void chart_free(struct chart *c)
 
 /* ---- metrics ------------------------------------------------------------------------------- */
 
+double chart_count_step(double n, int most)
+{
+    static const int steps[] = {1, 2, 5};
+    for (double unit = 1;; unit *= 10)
+        for (int i = 0; i < 3; i++)
+            if (!(n / (steps[i] * unit) > most))
+                return steps[i] * unit;
+}
+
 /* Without "_ns" where that is not the unit drawn: "time_select_model" for time_select_ns_model. */
 void chart_metric_name(const char *metric, struct buf *b)
 {

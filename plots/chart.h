@@ -89,6 +89,9 @@ void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark 
 int chart_finish(struct chart *c, const struct buf *data, struct err *err);
 void chart_free(struct chart *c);
 
+/* Step of the tics of an axis that counts (layers, steps): 1, 2, 5, 10, ... */
+double chart_count_step(double n, int most);
+
 /* Name of a metric for titles: "time_total" for time_total_ns, which is drawn in ms. */
 void chart_metric_name(const char *metric, struct buf *b);
 

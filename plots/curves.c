@@ -252,17 +252,26 @@ static void plot_lines(struct chart *c, const struct series_list *l)
     buf_puts(s, "\n");
 }
 
-static void curve_axes(const struct xy *p, int64_t n, const char *metric, struct buf *s)
+/* Steps, layers and the like are counted: no tics between them. */
+static void curve_axes(const struct xy *p, int64_t n, enum group_key key, const char *metric,
+                       struct buf *s)
 {
+    double low = INFINITY, high = -INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        low = fmin(low, p[i].x);
+        high = fmax(high, p[i].x);
+    }
     if (spans_decade(p, n))
         buf_puts(s, "set logscale x\n");
+    else if (key != KEY_COUNT)
+        buf_printf(s, "set xtics %g\n", chart_count_step(high - low + 1, 12));
     if (metric_is_log(metric) && all_positive(p, n))
         buf_puts(s, "set logscale y\nset format y '10^{%T}'\n");
 }
 
 static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
                       const struct series_list *l, const struct xy *p, int64_t n,
-                      const char *metric, const char *x, struct err *err)
+                      const char *metric, const char *x, enum group_key key, struct err *err)
 {
     struct chart c = {0};
     struct buf data = {0}, label = {0}, title = {0};
@@ -280,7 +289,7 @@ static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
     write_xy(p, n, l, &data);
     chart_metric_label(metric, &label, &scale);
     chart_panel(&c, 0, x, buf_str(&label));
-    curve_axes(p, n, metric, &c.gp.script);
+    curve_axes(p, n, key, metric, &c.gp.script);
     plot_lines(&c, l);
     TRY(chart_finish(&c, &data, err));
 out:
@@ -311,7 +320,7 @@ static int draw_curves(const struct figure_args *a, struct err *err)
     TRY(collect(&g, x, key, metric, &l, p, &n, err));
     TRY(series_labels(&l, LEGEND_CHARS, err));
     series_shade(&l, TELL_DASH_POINT);
-    TRY(draw_lines(a, &g, &l, p, n, metric, x, err));
+    TRY(draw_lines(a, &g, &l, p, n, metric, x, key, err));
 out:
     chart_groups_free(&g);
     series_free(&l);

@@ -420,6 +420,20 @@ END_TEST
 
 /* ---- axes ---------------------------------------------------------------------------------- */
 
+START_TEST(tics_of_counts_are_whole)
+{
+    ck_assert_double_eq(chart_count_step(6, 8), 1);
+    ck_assert_double_eq(chart_count_step(16, 8), 2);
+    ck_assert_double_eq(chart_count_step(20, 8), 5);
+    ck_assert_double_eq(chart_count_step(40, 16), 5);
+    ck_assert_double_eq(chart_count_step(81, 8), 20);
+    for (int layer = 0; layer < 20; layer++)
+        fixture_metric(add("sale", "", layer, 0, 0.5), "sparsity_total", 0.5);
+    draw_all("profile");
+    assert_has(&script, "set xtics 5\n");
+}
+END_TEST
+
 START_TEST(a_scaled_metric_does_not_name_its_old_unit)
 {
     struct buf b = {0};
@@ -635,6 +649,7 @@ Suite *make_suite(void)
     tcase_add_test(c, the_axis_is_the_parameter_with_most_settings_on_its_lines);
     tcase_add_test(c, what_no_method_sweeps_leaves_the_layer);
     tcase_add_test(c, a_step_that_was_chosen_is_no_axis);
+    tcase_add_test(c, tics_of_counts_are_whole);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
     tcase_add_test(c, a_standard_deviation_is_named_where_it_is_drawn);
