@@ -3,11 +3,10 @@
  */
 #include "plots/series.h"
 
-#include "analyze/params.h"
 #include "core/buf.h"
 #include "core/mem.h"
-#include "core/opt.h"
 #include "plots/palette.h"
+#include "plots/titles.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,70 +91,6 @@ void series_free(struct series_list *l)
 
 /* ---- labels -------------------------------------------------------------------------------- */
 
-static bool same_method(const struct series *a, const struct series *b)
-{
-    return a->params && b->params && strcmp(a->method, b->method) == 0;
-}
-
-static bool has_part(const char *params, const char *part, size_t len)
-{
-    for (const char *p = params; *p;) {
-        size_t n = strcspn(p, ":");
-        if (n == len && memcmp(p, part, len) == 0)
-            return true;
-        p += n + (p[n] == ':');
-    }
-    return false;
-}
-
-/* Is "tau=0.9" set alike in all settings of the method, of which there are several? */
-static bool is_shared(const struct series_list *l, const struct series *s, const char *part,
-                      size_t len)
-{
-    bool several = false;
-    for (int i = 0; i < l->n; i++) {
-        if (!same_method(&l->s[i], s))
-            continue;
-        if (!has_part(l->s[i].params, part, len))
-            return false;
-        several |= strcmp(l->s[i].params, s->params) != 0;
-    }
-    return several;
-}
-
-static void own_params(const struct series_list *l, const struct series *s, struct buf *b)
-{
-    for (const char *p = s->params; *p;) {
-        size_t len = strcspn(p, ":");
-        if (!is_shared(l, s, p, len)) {
-            buf_puts(b, b->len ? ":" : "");
-            buf_put(b, p, len);
-        }
-        p += len + (p[len] == ':');
-    }
-}
-
-static int make_label(const struct series_list *l, struct series *s, struct err *err)
-{
-    struct buf own = {0}, text = {0};
-    int rc = 0;
-    if (s->params) {
-        own_params(l, s, &own);
-        full_name(s->scope, s->method, buf_str(&own), s->sparse, &text);
-    } else {
-        buf_puts(&text, s->name);
-    }
-    TRY(buf_check(&own, "label", err));
-    TRY(buf_check(&text, "label", err));
-    free(s->label);
-    s->label = copy_text(buf_str(&text), err);
-    rc = s->label ? 0 : err->code;
-out:
-    buf_free(&own);
-    buf_free(&text);
-    return rc;
-}
-
 /* Characters of UTF-8. */
 static int characters(const char *text)
 {
@@ -165,79 +100,85 @@ static int characters(const char *text)
     return n;
 }
 
-static bool is_seam(const char *p)
+static int set_label(struct series *s, const char *params, struct err *err)
 {
-    return *p == ':' || *p == ' ';
+    struct buf text = {0};
+    int rc = 0;
+    if (s->params)
+        full_name(s->scope, s->method, params, s->sparse, &text);
+    else
+        buf_puts(&text, s->name);
+    TRY(buf_check(&text, "label", err));
+    free(s->label);
+    s->label = copy_text(buf_str(&text), err);
+    rc = s->label ? 0 : err->code;
+out:
+    buf_free(&text);
+    return rc;
 }
 
-/* "method a=1:...:z=9": at most `head` bytes before and `tail` bytes after the ellipsis. Both end
- * at a seam between parameters; where the tail has none, it is left out. */
-static void cut(const char *text, size_t head, size_t tail, struct buf *b)
+/* Characters that a label has beside the parameters. */
+static int beside_params(const struct series *s)
 {
-    size_t len = strlen(text), h = head, t = len - tail;
-    while (h > 0 && !is_seam(text + h))
-        h--;
-    while (t < len && !is_seam(text + t))
-        t++;
-    h = h > 0 ? h : head;
-    while (h > 0 && ((unsigned char)text[h] & 0xc0) == 0x80)
-        h--;
-    buf_put(b, text, h);
-    buf_puts(b, text[h] == ':' ? ":..." : " ...");
-    buf_puts(b, text + t);
+    return (s->scope && s->scope[0] ? characters(s->scope) + 2 : 0) + characters(s->method) + 1 +
+           (s->sparse ? 15 : 0);
 }
 
-/* Labels as they are after a cut behind `head` bytes; `most` as for series_labels. */
-static void cut_labels(const struct series_list *l, int most, int head, struct str_list *out)
+/* The settings of the method of series `first`, with what is left of their parameters in `most`
+ * characters; their number, and 0 when this method is not the first's or has but one setting. */
+static int cut_method(const struct series_list *l, int first, int most, struct title_params *t,
+                      int *at)
 {
-    struct buf b = {0};
+    struct buf shared = {0};
+    int n = 0, room = most;
+    bool several = false;
     for (int i = 0; i < l->n; i++) {
-        buf_reset(&b);
-        if (characters(l->s[i].label) <= most)
-            buf_puts(&b, l->s[i].label);
-        else
-            cut(l->s[i].label, (size_t)head, (size_t)(most - 4 - head), &b);
-        str_list_add(out, buf_str(&b));
+        const struct series *s = &l->s[i];
+        if (!s->params || strcmp(s->method, l->s[first].method) != 0)
+            continue;
+        if (i < first)
+            return 0;
+        int left = most - beside_params(s);
+        room = left < room ? left : room;
+        several |= n > 0 && strcmp(s->params, t[0].params) != 0;
+        t[n] = (struct title_params){.above = s->scope ? s->scope : "", .params = s->params};
+        at[n++] = i;
     }
-    buf_free(&b);
+    if (!several)
+        return 0;
+    title_params(t, n, room > 12 ? (size_t)room : 12, &shared);
+    buf_free(&shared);
+    return n;
 }
 
-static bool all_differ(const struct str_list *l)
+static bool all_differ(const struct series_list *l)
 {
-    for (int64_t i = 0; i < l->n; i++)
-        for (int64_t k = 0; k < i; k++)
-            if (strcmp(l->items[i], l->items[k]) == 0)
+    for (int i = 0; i < l->n; i++)
+        for (int k = 0; k < i; k++)
+            if (strcmp(l->s[i].label, l->s[k].label) == 0)
                 return false;
     return true;
 }
 
-/* One place for all, nearest to the middle, so that what differs is seen in each of them; where
- * none will do, the labels stay long. */
-static void shorten(struct series_list *l, int most)
-{
-    bool good = false;
-    for (int i = 0; !good && i < most - 16; i++) {
-        struct str_list tried = {0};
-        int off = (i + 1) / 2;
-        cut_labels(l, most, most / 2 + (i % 2 ? -off : off), &tried);
-        good = !tried.failed && all_differ(&tried);
-        for (int k = 0; good && k < l->n; k++) {
-            char *text = l->s[k].label;
-            l->s[k].label = tried.items[k];
-            tried.items[k] = text;
-        }
-        str_list_free(&tried);
-    }
-}
-
 int series_labels(struct series_list *l, int most, struct err *err)
 {
-    int rc = 0;
+    struct title_params *t = NULL;
+    int *at = NULL, rc = 0;
+    TRY(mem_alloc(&t, l->n, sizeof *t, "labels", err));
+    TRY(mem_alloc(&at, l->n, sizeof *at, "labels", err));
     for (int i = 0; i < l->n; i++)
-        TRY(make_label(l, &l->s[i], err));
-    if (series_longest(l) > most)
-        shorten(l, most);
+        TRY(set_label(&l->s[i], l->s[i].params, err));
+    for (int i = 0; i < l->n; i++) {
+        int n = cut_method(l, i, most, t, at);
+        for (int k = 0; k < n; k++)
+            TRY(set_label(&l->s[at[k]], t[k].text, err));
+    }
+    bool wrong = !all_differ(l);
+    for (int i = 0; wrong && i < l->n; i++) /* better a long legend */
+        TRY(set_label(&l->s[i], l->s[i].params, err));
 out:
+    free(t);
+    free(at);
     return rc;
 }
 

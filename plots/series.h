@@ -40,8 +40,8 @@ int series_of_setting(struct series_list *l, const char *scope, const char *meth
 void series_free(struct series_list *l);
 
 /* Labels: the names without parameters that all settings of a method share, when it has several;
- * what is longer than `most` characters is cut between parameters, in the middle and only where the
- * labels stay different. */
+ * where a label is longer than `most` characters, parameters that tell no settings apart become an
+ * ellipsis, and labels that would look alike stay long. */
 int series_labels(struct series_list *l, int most, struct err *err);
 
 /* Characters of the longest label (or name, where labels were not made). */
