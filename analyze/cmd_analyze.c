@@ -5,6 +5,7 @@
 #include "analyze/tables.h"
 #include "core/cmd.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -133,6 +134,22 @@ const struct command cmd_analyze = {
                "  lacuna analyze out --table paper\n",
 };
 
+/* Neither a file of records that is given, nor one in a directory that is. */
+static int check_output(const char *output, const struct str_list *dirs, struct err *err)
+{
+    const char *slash = output ? strrchr(output, '/') : NULL, *name = slash ? slash + 1 : output;
+    int rc = 0;
+    for (int64_t i = 0; output && i < dirs->n && !rc; i++) {
+        struct buf inside = {0};
+        buf_printf(&inside, "%s/%s", dirs->items[i], name);
+        rc = refuse_input(output, dirs->items[i], err);
+        if (!rc && fnmatch("records*.jsonl", name, 0) == 0)
+            rc = refuse_input(output, buf_str(&inside), err);
+        buf_free(&inside);
+    }
+    return rc;
+}
+
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct analyze_opts o = {0};
@@ -153,6 +170,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         goto out;
     }
     TRY(choose_format(&o, &f, err));
+    TRY(check_output(o.output, &dirs, err));
     TRY(recset_load(&dirs, &set, err));
     if (o.common.dry_run) {
         say_plan(def, &set, f, o.output);

@@ -1,7 +1,7 @@
 /*
  * format.c - the registry of table formats, Markdown and CSV (RFC 4180). CSV and JSON carry every
- * digit, and of a group mean, standard deviation, n, minimum, median and maximum in columns of their
- * own; what people see is rounded (format_number.c).
+ * digit, and of a group mean, standard deviation, n, minimum, median and maximum in columns of
+ * their own; what people see is rounded (format_number.c).
  */
 #include "analyze/format.h"
 

@@ -94,7 +94,8 @@ static void tex_caption(const struct table *t, const char *end, struct buf *b)
 static void tex_begin(const struct table *t, bool is_long, struct buf *b)
 {
     if (is_long) {
-        buf_puts(b, "% needs \\usepackage{booktabs,longtable}\n{\\footnotesize\n\\begin{longtable}{");
+        buf_puts(b,
+                 "% needs \\usepackage{booktabs,longtable}\n{\\footnotesize\n\\begin{longtable}{");
     } else {
         buf_puts(b, "% needs \\usepackage{booktabs,graphicx}\n\\begin{table}\n\\centering\n");
         tex_caption(t, "", b);

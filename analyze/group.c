@@ -163,9 +163,9 @@ static bool is_dense_call(const struct record *r)
 /* ---- groups -------------------------------------------------------------------------------- */
 
 /* What makes a head of a trace: the inner order of GROUP_PER_HEAD. */
-static const enum group_key head_keys[] = {KEY_TRACE,   KEY_RUN,  KEY_STEP,    KEY_BRANCH, KEY_LAYER,
-                                           KEY_PERMUTE, KEY_SEED, KEY_BACKEND, KEY_PRECISION,
-                                           KEY_HEAD};
+static const enum group_key head_keys[] = {KEY_TRACE,     KEY_RUN,     KEY_STEP, KEY_BRANCH,
+                                           KEY_LAYER,     KEY_PERMUTE, KEY_SEED, KEY_BACKEND,
+                                           KEY_PRECISION, KEY_HEAD};
 
 #define N_HEAD_KEYS (int)(sizeof head_keys / sizeof *head_keys)
 

@@ -142,9 +142,8 @@ out:
 static int put_matches(struct table *t, const struct printed *p, const struct paper_rule *rule,
                        const struct recset *set, int64_t *n, struct err *err)
 {
-    static const enum group_key keys[] = {KEY_MODEL,   KEY_N_Q,       KEY_PERMUTE,
-                                          KEY_BACKEND, KEY_PRECISION, KEY_METHOD,
-                                          KEY_PARAMS};
+    static const enum group_key keys[] = {KEY_MODEL,     KEY_N_Q,    KEY_PERMUTE, KEY_BACKEND,
+                                          KEY_PRECISION, KEY_METHOD, KEY_PARAMS};
     static const enum group_key map_keys[] = {KEY_MODEL, KEY_N_Q, KEY_PERMUTE, KEY_BACKEND,
                                               KEY_PRECISION};
     struct grouping gs = {0};
@@ -166,8 +165,8 @@ out:
 /* ---- numbers without records --------------------------------------------------------------- */
 
 /* Why a printed number has no partner here: verdict and what it would take. */
-static void explain(const struct printed *p, const struct paper_rule *rule, const char **verdict_text,
-                    struct buf *needs)
+static void explain(const struct printed *p, const struct paper_rule *rule,
+                    const char **verdict_text, struct buf *needs)
 {
     if (strcmp(p->needs, "none") == 0) {
         *verdict_text = "not a result";

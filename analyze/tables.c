@@ -236,7 +236,8 @@ out:
     return rc;
 }
 
-/* Say what the rows average over although it differs in kind, which an explicit --group can ask for.
+/* Say what the rows average over although it differs in kind, which an explicit --group can ask
+ * for.
  */
 static void note_mixed(const struct grouping *gs, struct table *t)
 {

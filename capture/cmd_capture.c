@@ -20,8 +20,9 @@ static const struct opt options[] = {
     {"layers", OPT_STR, AT(layers), "all", 0, 0, 0, "", "Layers to store, as in 0,4-7.", NULL, 0,
      "LIST"},
     {"heads", OPT_STR, AT(heads), "all", 0, 0, 0, "",
-     "Query heads to store, with the kv heads that they read; every command keeps the model's numbers for them.", NULL, 0,
-     "LIST"},
+     "Query heads to store, with the kv heads that they read; every command keeps the model's "
+     "numbers for them.",
+     NULL, 0, "LIST"},
     {"dtype", OPT_ENUM, AT(dtype), "model", 0, 0, 0, "",
      "Type in which q, k, v are stored; the run itself computes in float32.", capture_dtypes, 0,
      NULL},
@@ -39,7 +40,8 @@ static const struct opt options[] = {
      bos_values, 0, NULL},
     {"nll", OPT_BOOL, AT(nll), "1", 0, 1, 0, "",
      "Text: run all layers for the likelihood of every token; --no-nll ends after the last stored "
-     "layer.", NULL, 0, NULL},
+     "layer.",
+     NULL, 0, NULL},
     {"size", OPT_STR, AT(size), NULL, 0, 0, OPT_UNSET, "",
      "Video: frames x height x width of the latent, as in 16x256x384.", NULL, 0, "TxHxW"},
     {"steps", OPT_INT, AT(steps), "50", 1, 10000, 0, "steps", "Video: denoising steps.", NULL, 0,
@@ -47,8 +49,10 @@ static const struct opt options[] = {
     {"capture-steps", OPT_STR, AT(capture_steps), "all", 0, 0, 0, "",
      "Video: steps to store, from 0; the run ends after the last one unless a sample is saved.",
      NULL, 0, "LIST"},
-    {"shift", OPT_NUM, AT(shift), "5", 0, 1000, OPT_MIN_OPEN, "", "Video: timestep shift of the "
-     "schedule.", NULL, 0, "X"},
+    {"shift", OPT_NUM, AT(shift), "5", 0, 1000, OPT_MIN_OPEN, "",
+     "Video: timestep shift of the "
+     "schedule.",
+     NULL, 0, "X"},
     {"text", OPT_STR, AT(text), NULL, 0, 0, OPT_UNSET, "",
      "Video: text embeddings, .safetensors (tensor text) or .npy; default DIR/prompts.safetensors.",
      NULL, 0, "FILE"},
@@ -71,6 +75,39 @@ static const struct opt options[] = {
     {0},
 };
 
+/* An option of the other kind of model would not be read. */
+static int check_kind(const struct capture_opts *o, bool video, struct err *err)
+{
+    static const char *const of_text[] = {"prompt", "tokens-file", "tokens", "bos", "nll", NULL};
+    static const char *const of_video[] = {"size",  "steps",        "capture-steps", "shift",
+                                           "text",  "prompt-index", "negative",      "guidance",
+                                           "noise", "save-frames",  "save-sample",   NULL};
+    const char *const *names = video ? of_text : of_video;
+    bool is_default;
+    int rc = 0;
+    for (; *names; names++) {
+        TRY(opt_is_default(opt_find(options, *names), o, &is_default, err));
+        if (!is_default)
+            FAIL(err, ERR_USAGE, "capture: --%s belongs to %s models; %s is a %s model (%s)",
+                 *names, video ? "language" : "video", o->model, video ? "video" : "language",
+                 video ? "--size, --text" : "--prompt");
+    }
+out:
+    return rc;
+}
+
+static int check_files(const struct capture_opts *o, struct err *err)
+{
+    const char *const inputs[] = {o->prompt, o->tokens_file, o->text, o->negative, o->noise};
+    int rc = 0;
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+        TRY(refuse_input(o->out, inputs[i], err));
+        TRY(refuse_input(o->save_sample, inputs[i], err));
+    }
+out:
+    return rc;
+}
+
 static int check_options(const struct app *app, const struct capture_opts *o, bool video,
                          struct err *err)
 {
@@ -81,14 +118,7 @@ static int check_options(const struct app *app, const struct capture_opts *o, bo
                        "model: use --device cpu", o->model);
     if (o->device != 0 && !app->decoder)
         return err_set(err, ERR_MACHINE, "capture: --device cuda needs a build with CUDA");
-    if (video && (o->prompt || o->tokens_file || o->tokens != INT64_MIN))
-        return err_set(err, ERR_USAGE, "capture: --prompt, --tokens and --tokens-file belong to "
-                       "language models; %s is a video model (--size, --text)", o->model);
-    if (!video && (o->size || o->text || o->noise || o->save_frames || o->save_sample))
-        return err_set(err, ERR_USAGE, "capture: --size, --text, --noise, --save-frames and "
-                       "--save-sample belong to video models; %s is a language model (--prompt)",
-                       o->model);
-    return 0;
+    return check_kind(o, video, err);
 }
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
@@ -126,6 +156,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         FAIL(err, ERR_USAGE, "capture: --model DIR is missing");
     bool video = wan_config_is(o.model);
     TRY(check_options(app, &o, video, err));
+    TRY(check_files(&o, err));
     mem_return_large_blocks();
     TRY(video ? video_capture(&o, err) : text_capture(&o, o.device ? app->decoder : NULL, err));
 out:

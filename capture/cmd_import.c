@@ -244,6 +244,9 @@ static int import(const struct import_opts *o, struct err *err)
     struct st_file *f = NULL;
     int rc = 0;
 
+    const char *const inputs[] = {o->safetensors, o->q, o->k, o->v, o->out};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        TRY(refuse_input(o->output, inputs[i], err));
     TRY(set_meta(o, &j.meta, err));
     if (o->safetensors)
         TRY(st_open(o->safetensors, &f, err));

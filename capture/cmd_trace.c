@@ -142,7 +142,8 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
              "q, k, v%s",
              path, (long long)differs,
              dtype_size(trace_meta(t)->dtype) == 2 && strcmp(trace_meta(t)->compute, "float32") == 0
-                 ? " in float32 (import --compute names the type of a model that computes in another)"
+                 ? " in float32 (import --compute names the type of a model that computes in "
+                   "another)"
                  : "");
 out:
     buf_free(&b);
@@ -232,6 +233,7 @@ static int export_tensors(const struct trace_opts *o, const char *path, struct e
     if (!o->output)
         return err_set(err, ERR_USAGE,
                        "trace export: the target is missing (-o DIR or -o FILE.safetensors)");
+    TRY(refuse_input(o->output, path, err));
     TRY(trace_open(path, &t, err));
     TRY(trace_export(t, &s, o->output, o->common.force, o->common.dry_run, &n, &bytes, err));
     if (o->common.json) {

@@ -155,7 +155,8 @@ static int make_plan(struct plan *p, const struct trace_selection *s, struct err
     TRY(parse_tensors(s->tensors, p->want, err));
     TRY(index_list_parse(s->layers, m->layers, "--layers", &p->layers, &p->n_layers, err));
     bool numbers = m->head_ids[0] && strcmp(s->heads, "all") != 0;
-    TRY(index_list_parse(s->heads, numbers ? -1 : m->heads, "--heads", &p->heads, &p->n_heads, err));
+    TRY(index_list_parse(s->heads, numbers ? -1 : m->heads, "--heads", &p->heads, &p->n_heads,
+                         err));
     TRY(numbers ? place_heads(p, err) : 0);
     TRY(index_list_parse(s->steps, m->steps > 0 ? m->steps : -1, "--steps", &p->steps, &p->n_steps,
                          err));

@@ -202,6 +202,15 @@ static int make_one(const char *path, struct err *err)
     return err_sys(err, ERR_IO, "%s: cannot create the directory", path);
 }
 
+int refuse_input(const char *out, const char *input, struct err *err)
+{
+    struct stat a, b;
+    if (!out || !input || stat(out, &a) != 0 || stat(input, &b) != 0 || a.st_dev != b.st_dev ||
+        a.st_ino != b.st_ino || S_ISCHR(a.st_mode))
+        return 0;
+    return err_set(err, ERR_USAGE, "%s is what is read: name another file for the result", out);
+}
+
 int make_dirs(const char *path, struct err *err)
 {
     int rc = 0;

@@ -33,6 +33,10 @@ int buf_read_file(struct buf *b, const char *path, size_t max, struct err *err);
 /* Write data to path through "path.part", fsync and rename, so that path is never half-written. */
 int file_write_atomic(const char *path, const void *data, size_t len, struct err *err);
 
+/* ERR_USAGE where `out` is there already and is the file `input`: writing it would destroy what is
+ * read. Either may be NULL. */
+int refuse_input(const char *out, const char *input, struct err *err);
+
 /* mkdir -p. */
 int make_dirs(const char *path, struct err *err);
 

@@ -23,8 +23,9 @@ int maskfile_open(const char *path, struct maskfile **out, struct err *err);
  * one after the other or interleaved (thread-safe). The last range is the one with row1 == nq; a
  * cell that never gets it is not in the file. A range that starts at row 0 again starts the cell
  * afresh. All ranges of a cell have one form and geometry, but MASK_FULL goes with any MASK_LISTS
- * (it is written as lists of all units); anything else is ERR_RUN. order: the token order in which its
- * rows and keys stand (permute.h), which a method may choose itself; NULL or "none" = the trace's. */
+ * (it is written as lists of all units); anything else is ERR_RUN. order: the token order in which
+ * its rows and keys stand (permute.h), which a method may choose itself; NULL or "none" = the
+ * trace's. */
 int maskfile_put(struct maskfile *f, const struct record *r, const char *order,
                  const struct mask *m, struct err *err);
 
@@ -39,6 +40,7 @@ int maskfile_cell(const struct maskfile *f, int64_t i, struct record *id, struct
 int maskfile_read(const struct maskfile *f, int64_t i, struct mask *out, struct err *err);
 
 /* Token order of the rows and keys of cell i, "none" = the trace's. */
-int maskfile_order(const struct maskfile *f, int64_t i, char order[MASKFILE_ORDER], struct err *err);
+int maskfile_order(const struct maskfile *f, int64_t i, char order[MASKFILE_ORDER],
+                   struct err *err);
 
 #endif

@@ -78,23 +78,23 @@ out:
 /* Tensors of the copies of a head, as heads of one problem. */
 struct copied_head {
     const struct accel_head *h;
-    struct accel_heads       copies;
+    struct accel_heads copies;
     struct attn_tensors      t;
 };
 
 static struct attn_problem problem_of(const struct copied_head *c)
 {
     const struct attn_in *x = c->h->x;
-    return (struct attn_problem){c->copies.q, c->copies.kv, x->d, x->nq, x->nk, x->scale, x->causal,
-                                 ATTN_DENSE};
+    return (struct attn_problem){c->copies.q, c->copies.kv, x->d,      x->nq,
+                                 x->nk,       x->scale,     x->causal, ATTN_DENSE};
 }
 
 /* The last of them alone. */
 static struct attn_tensors last_of(const struct copied_head *c)
 {
     const struct attn_in *x = c->h->x;
-    int64_t               before = c->copies.q - 1, q = before * x->nq * x->d * 2;
-    int64_t               k = (c->copies.kv - 1) * x->nk * x->d * 2;
+    int64_t before = c->copies.q - 1, q = before * x->nq * x->d * 2;
+    int64_t k = (c->copies.kv - 1) * x->nk * x->d * 2;
     return (struct attn_tensors){(const char *)c->t.q + q, (const char *)c->t.k + k,
                                  (const char *)c->t.v + k, (char *)c->t.out + q,
                                  c->t.lse + before * x->nq};
@@ -120,8 +120,8 @@ static int make_job(struct accel_session *s, const struct copied_head *c, bool d
                                 : ATTN_128x128;
     TRY(attn_kernel_find(&p, s->gpu.sm, NULL, &k, err));
     if (!dense && h->ptr)
-        TRY(copied_lists_make(h, ceil_div(p.nq, attn_block_rows(p.lists, &k->tile)),
-                              c->copies.q, &lists, err));
+        TRY(copied_lists_make(h, ceil_div(p.nq, attn_block_rows(p.lists, &k->tile)), c->copies.q,
+                              &lists, err));
     double since = clock_ns();
     TRY(attn_plan_make(&p, &k->tile, dense ? NULL : &lists.csr, s->gpu.sms, true, &plan, err));
     *plan_ns = (clock_ns() - since) / c->copies.q;
@@ -170,7 +170,7 @@ static int make_whole_job(struct accel_session *s, const struct accel_head *h,
 {
     struct accel_filter         counts_all = *h->filter;
     struct accel_head           whole = *h;
-    struct copied_head          one = {&whole, {1, 1}, *spare};
+    struct copied_head one = {&whole, {1, 1}, *spare};
     const struct filter_kernel *kernel;
     int64_t                     blocks;
     double                      plan_ns;
@@ -275,7 +275,7 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     const struct attn_in *x = h->x;
     struct gpu           *g = &s->gpu;
     struct gpu_mark       mark = s->base;
-    struct copied_head    c = {.h = h, .copies = session_copies(s, h->call, x)}, spare;
+    struct copied_head c = {.h = h, .copies = session_copies(s, h->call, x)}, spare;
     struct attn_tensors   last, last_spare;
     struct attn_job       job = {0}, dense = {0}, whole = {0};
     struct session_metrics metrics = {0};

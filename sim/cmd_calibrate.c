@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct calibrate_opts {
@@ -116,13 +117,21 @@ static int choose_order(struct calibrate *c, const struct calibrate_opts *o, str
     return 0;
 }
 
-static int check_output(const struct calibrate_opts *o, struct err *err)
+static int check_output(const struct calibrate_opts *o, const struct str_list *args,
+                        struct err *err)
 {
+    struct stat st;
+    int rc = 0;
+    for (int64_t i = 1; i < args->n; i++)
+        TRY(refuse_input(o->out, args->items[i], err));
+    if (o->out && stat(o->out, &st) == 0 && S_ISDIR(st.st_mode))
+        FAIL(err, ERR_USAGE, "calibrate: %s is a directory, a file is written", o->out);
     if (!o->out && !o->c.dry_run)
-        return err_set(err, ERR_USAGE, "calibrate: -o FILE is missing");
+        FAIL(err, ERR_USAGE, "calibrate: -o FILE is missing");
     if (o->out && !o->c.force && !o->c.dry_run && access(o->out, F_OK) == 0)
-        return err_set(err, ERR_USAGE, "calibrate: %s exists; --force overwrites it", o->out);
-    return 0;
+        FAIL(err, ERR_USAGE, "calibrate: %s exists; --force overwrites it", o->out);
+out:
+    return rc;
 }
 
 /* ---- results -------------------------------------------------------------------------------- */
@@ -222,7 +231,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     c.load.seed = (uint64_t)o.c.seed;
     c.load.allow_nonfinite = o.allow_nonfinite;
     TRY(choose_order(&c, &o, err));
-    TRY(check_output(&o, err));
+    TRY(check_output(&o, &args, err));
     TRY(open_traces(&c, &args, err));
     struct calibrate_select sel = {o.layers, o.heads, o.steps, o.branch};
     TRY(calibrate_plan(&c, &sel, err));

@@ -247,6 +247,10 @@ static int begin_outputs(const struct app *app, const struct replay_opts *o, str
     int  rc = 0;
     char path[4096], name[96];
 
+    for (int t = 0; t < r->n_traces; t++) {
+        TRY(refuse_input(o->dump_masks, trace_path(r->traces[t]), err));
+        TRY(refuse_input(o->dump_outputs, trace_path(r->traces[t]), err));
+    }
     if (o->dump_masks && o->dump_outputs && strcmp(o->dump_masks, o->dump_outputs) == 0)
         FAIL(err, ERR_USAGE, "--dump-masks and --dump-outputs name one file: %s", o->dump_masks);
     TRY(make_dirs(o->out, err));

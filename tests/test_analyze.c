@@ -620,9 +620,9 @@ START_TEST(each_number_keeps_its_digits)
         double x;
         const char *text;
     } cases[] = {
-        {0.95, " 0.9500 "},       {5.37e-4, " 0.000537 "},        {0.9999803, " 0.99998 "},
-        {0.9999967, " 0.999997 "}, {1 - 1e-15, " 1.0000 "},        {1, " 1.0000 "},
-        {0.00123, " 0.0012 "},    {-0.9999803, " -0.99998 "},     {3.9e-17, " 3.9e-17 "},
+        {0.95, " 0.9500 "},        {5.37e-4, " 0.000537 "},    {0.9999803, " 0.99998 "},
+        {0.9999967, " 0.999997 "}, {1 - 1e-15, " 1.0000 "},    {1, " 1.0000 "},
+        {0.00123, " 0.0012 "},     {-0.9999803, " -0.99998 "}, {3.9e-17, " 3.9e-17 "},
     };
     struct buf b = {0};
     table_init(&t, "x", "x");
@@ -834,8 +834,8 @@ START_TEST(a_verdict_needs_the_length_that_the_paper_names)
         sparge("Llama-3.1-8B", cases[i].n, 0.36);
         fixture_set(&f, &set);
         build("paper", NULL);
-        ck_assert_int_eq(
-            printed("SpargeAttn", cases[i].table, cases[i].row, cases[i].column, &at), 1);
+        ck_assert_int_eq(printed("SpargeAttn", cases[i].table, cases[i].row, cases[i].column, &at),
+                         1);
         ck_assert_str_eq(cell(at, "verdict")->text, cases[i].verdict);
         table_free(&t);
         recset_free(&set);

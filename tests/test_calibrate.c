@@ -295,7 +295,8 @@ START_TEST(command_refuses)
         ERR_USAGE, "give one");
     assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", out, "--layers", "9"), &err,
                  ERR_USAGE, "--layers");
-    assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", path), &err, ERR_USAGE, "--force");
+    assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", path), &err, ERR_USAGE,
+                 "is what is read");
     assert_fails(
         COMMAND_(&err, "-q", "spargeattn:select=topk", path, "-o", out, "--progress", "none"), &err,
         ERR_USAGE, "select=cdf");

@@ -50,9 +50,12 @@ static const struct method tuned = {
     .name = "tuned", .abi = METHOD_ABI, .flags = METHOD_CAUSAL | METHOD_CALIBRATED,
     .params_size = sizeof(struct params), .params = params_table, .validate = validate};
 static const struct param_scope max_scopes[] = {{"sink window", "kind=max"}, {0}};
-static const struct method scoped = {
-    .name = "scoped", .abi = METHOD_ABI, .flags = METHOD_CAUSAL,
-    .params_size = sizeof(struct params), .params = params_table, .scopes = max_scopes};
+static const struct method scoped = {.name = "scoped",
+                                     .abi = METHOD_ABI,
+                                     .flags = METHOD_CAUSAL,
+                                     .params_size = sizeof(struct params),
+                                     .params = params_table,
+                                     .scopes = max_scopes};
 static const struct method *const methods[] = {&plain, &tuned, &scoped, NULL};
 
 static struct err         e;

@@ -473,10 +473,10 @@ START_TEST(numbers_of_stored_heads_are_ascending_lists)
         const char *heads, *kv;
         bool ok;
     } cases[] = {
-        {"1,3,5-6", "0,2", true}, {"", "", true},          {"0-3", "1,1", true},
-        {"-5,3,4,5", "", false},  {"3-1,4,5", "", false},  {"0-4", "", false},
-        {"1,1,2,3", "", false},   {"2,1,3,4", "", false},  {"0-99999999999999999999", "", false},
-        {"1,2,3,", "", false},    {"1;2,3,4", "", false},  {"", "1,0", false},
+        {"1,3,5-6", "0,2", true}, {"", "", true},         {"0-3", "1,1", true},
+        {"-5,3,4,5", "", false},  {"3-1,4,5", "", false}, {"0-4", "", false},
+        {"1,1,2,3", "", false},   {"2,1,3,4", "", false}, {"0-99999999999999999999", "", false},
+        {"1,2,3,", "", false},    {"1;2,3,4", "", false}, {"", "1,0", false},
         {"", "0-2", false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
