@@ -58,7 +58,7 @@ static const struct opt options[] = {
      .flags = OPT_UNSET | OPT_IDENTITY_NOT,
      .short_name = 'o',
      .arg = "FILE",
-     .help = "Write to FILE instead of standard output."},
+     .help = "Write to FILE, replacing it, instead of standard output."},
     COMMON_OPTS,
     {0},
 };

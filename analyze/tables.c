@@ -57,6 +57,18 @@ double metric_scale(const char *name, const char **unit)
     return 1e-6;
 }
 
+void metric_title(const char *name, struct buf *b)
+{
+    const char *unit;
+    bool scaled = metric_scale(name, &unit) != 1;
+    for (const char *p = name; *p;) {
+        if (scaled && strncmp(p, "_ns", 3) == 0 && (!p[3] || p[3] == '_'))
+            p += 3;
+        else
+            buf_put(b, p++, 1);
+    }
+}
+
 /* ---- registry ------------------------------------------------------------------------------ */
 
 static int build_groups(const struct table_def *def, const struct recset *set,
@@ -296,17 +308,13 @@ out:
     return rc;
 }
 
-/* "time_total_ns" in ms is time_total for people. */
 static int metric_column(struct table *t, const char *metric, struct err *err)
 {
-    const char *unit, *ns = strstr(metric, "_ns");
+    const char *unit;
     double scale = metric_scale(metric, &unit);
     struct buf title = {0};
     int rc = 0;
-    if (scale == 1 || !ns)
-        buf_puts(&title, metric);
-    else
-        buf_printf(&title, "%.*s%s", (int)(ns - metric), metric, ns + strlen("_ns"));
+    metric_title(metric, &title);
     TRY(buf_check(&title, "column", err));
     TRY(table_column(t, metric, buf_str(&title), unit, COL_STATS, scale, err));
 out:

@@ -50,6 +50,9 @@ const char *metric_unit(const char *name);
 /* Factor and unit in which people read it (ns -> ms); returns the factor. */
 double metric_scale(const char *name, const char **unit);
 
+/* Its name for people: without "_ns" where that is not the unit they read. */
+void metric_title(const char *name, struct buf *b);
+
 /* The keys that are never averaged over (model, length, backend, ...), as far as they tell records
  * of the set apart: those that vary and are not implied by the ones before. */
 int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX], int *n, struct err *err);

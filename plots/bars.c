@@ -100,7 +100,7 @@ static void plot_bars(struct chart *c, const struct series_list *l, double width
 static void make_title(const struct chart_groups *g, const char *metric, bool sd, struct buf *b)
 {
     buf_reset(b);
-    chart_metric_name(metric, b);
+    metric_title(metric, b);
     buf_printf(b, " by layer, mean%s over ", sd ? " and standard deviation" : "");
     chart_over(g, b);
 }

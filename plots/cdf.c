@@ -84,7 +84,7 @@ static int draw_steps(const struct figure_args *a, const struct cdf *f, const ch
     double scale;
     int rc = 0;
 
-    chart_metric_name(metric, &title);
+    metric_title(metric, &title);
     buf_puts(&title, ": share of ");
     chart_over(&f->g, &title);
     buf_puts(&title, " at or below a value");

@@ -157,25 +157,11 @@ double chart_count_step(double n, int most)
                 return steps[i] * unit;
 }
 
-/* Without "_ns" where that is not the unit drawn: "time_select_model" for time_select_ns_model. */
-void chart_metric_name(const char *metric, struct buf *b)
-{
-    const char *unit;
-    bool scaled = metric_scale(metric, &unit) != 1;
-    for (const char *p = metric; *p;) {
-        if (scaled && strncmp(p, "_ns", 3) == 0 && (!p[3] || p[3] == '_')) {
-            p += 3;
-            continue;
-        }
-        buf_put(b, p++, 1);
-    }
-}
-
 void chart_metric_label(const char *metric, struct buf *b, double *scale)
 {
     const char *unit;
     *scale = metric_scale(metric, &unit);
-    chart_metric_name(metric, b);
+    metric_title(metric, b);
     if (unit[0])
         buf_printf(b, " [%s]", unit);
 }

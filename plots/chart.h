@@ -92,11 +92,8 @@ void chart_free(struct chart *c);
 /* Step of the tics of an axis that counts (layers, steps): 1, 2, 5, 10, ... */
 double chart_count_step(double n, int most);
 
-/* Name of a metric for titles: "time_total" for time_total_ns, which is drawn in ms. */
-void chart_metric_name(const char *metric, struct buf *b);
-
-/* The same with its unit, for axes: "err_lse_mean [nat]", "time_total [ms]". *scale: factor to that
- * unit. */
+/* Name of a metric (metric_title) with its unit, for axes: "err_lse_mean [nat]", "time_total [ms]".
+ * *scale: factor to that unit. */
 void chart_metric_label(const char *metric, struct buf *b, double *scale);
 
 /* Is larger better (recall, cosine, speed) or smaller (errors, times, densities)? */

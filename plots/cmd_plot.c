@@ -32,7 +32,7 @@ static const struct opt options[] = {
      .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
      .short_name = 'o',
      .arg = "FILE",
-     .help = "Figure to write: .png, .svg or .pdf; script and data are kept beside it."},
+     .help = "Figure to write or replace: .png, .svg or .pdf; script and data are kept beside it."},
     TEXT("layer", layer, "LIST", "Layers: 0,4-7 or all."),
     TEXT("head", head, "LIST", "Query heads: 0,4-7 or all."),
     {.name = "step",

@@ -278,7 +278,7 @@ static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
     double scale;
     int rc = 0;
 
-    chart_metric_name(metric, &title);
+    metric_title(metric, &title);
     buf_printf(&title, " against %s, mean over ", x);
     chart_over(g, &title);
     TRY(buf_check(&title, "title", err));

@@ -207,7 +207,7 @@ static int draw_profile(const struct figure_args *a, struct err *err)
         TRY(fill_profile(a, &p[i], &l, err));
     TRY(series_labels(&l, LEGEND_CHARS, err));
     series_shade(&l, TELL_DASH_POINT);
-    chart_metric_name(metric, &title);
+    metric_title(metric, &title);
     buf_printf(&title, ": mean, and range of the cells, by %s", p[0].label);
     for (int i = 1; i < n; i++)
         buf_printf(&title, ", %s", p[i].label);
