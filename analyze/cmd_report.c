@@ -5,9 +5,11 @@
 #include "core/log.h"
 #include "core/manifest.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct report_opts {
     struct common_opts common;
@@ -139,8 +141,11 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     r.title = o.title;
     r.figures = o.figures;
     TRY(sort_inputs(&rest, &r, err));
-    for (int64_t i = 0; i < o.masks.n; i++)
+    for (int64_t i = 0; i < o.masks.n; i++) {
+        if (access(o.masks.items[i], R_OK) != 0)
+            FAIL(err, ERR_INPUT, "--masks: %s: %s", o.masks.items[i], strerror(errno));
         str_list_add(&r.masks, o.masks.items[i]);
+    }
     TRY(recset_load(&r.records, &r.set, err));
     TRY(report_find_inputs(&r, err));
     if (o.common.dry_run) {

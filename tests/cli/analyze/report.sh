@@ -3,3 +3,5 @@ printf '{"trace":"xxh3:a","model":"toy","run":0,"step":0,"branch":"main","timest
 "$LACUNA" report a -o r --no-figures --title 'One <head>' --json
 ls r r/tables
 grep -c '<title>One &lt;head&gt;</title>' r/index.html
+"$LACUNA" report a --masks none.h5 -o q; echo "exit $?"
+[ ! -e q ] && echo "nothing was made"
