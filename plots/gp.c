@@ -71,9 +71,10 @@ int gp_check_name(const char *path, enum gp_type *type, struct err *err)
 int gp_open(struct gp *g, const char *path, int width, int height, struct err *err)
 {
     *g = (struct gp){.width = width, .height = height};
-    if (width < 64 || height < 64 || width > 16384 || height > 16384)
-        return err_set(err, ERR_USAGE, "%s: %d x %d pixels: a figure has 64 to 16384 per side",
-                       path, width, height);
+    if (width < GP_SIDE_LEAST || height < GP_SIDE_LEAST || width > GP_SIDE_MOST ||
+        height > GP_SIDE_MOST)
+        return err_set(err, ERR_USAGE, "%s: %d x %d pixels: a figure has %d to %d per side", path,
+                       width, height, GP_SIDE_LEAST, GP_SIDE_MOST);
     int rc = gp_check_name(path, &g->type, err);
     if (rc)
         return rc;

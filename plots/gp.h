@@ -13,6 +13,9 @@
 
 enum gp_type { GP_PNG, GP_SVG, GP_PDF };
 
+/* Pixels of a side of a figure. */
+enum { GP_SIDE_LEAST = 64, GP_SIDE_MOST = 16384 };
+
 struct gp {
     enum gp_type type;
     int width, height;    /* pixels; of a PDF 1/100 inch */
@@ -26,7 +29,7 @@ struct gp {
 };
 
 /* Start a figure. The suffix of path (.png, .svg, .pdf) chooses the terminal; another is
- * ERR_USAGE. Sizes outside 64..16384 are ERR_USAGE. */
+ * ERR_USAGE. Sizes outside GP_SIDE_LEAST..GP_SIDE_MOST are ERR_USAGE. */
 int gp_open(struct gp *g, const char *path, int width, int height, struct err *err);
 void gp_free(struct gp *g);
 

@@ -17,6 +17,10 @@
 
 #define PANELS_MOST 48
 
+/* Pixels of a cell at least, and the layers or heads that the largest picture has room for. */
+#define CELL_LEAST 4
+#define CELLS_MOST (GP_SIDE_MOST / CELL_LEAST)
+
 struct lh {
     struct chart_groups g;
     const char *metric;
@@ -35,18 +39,28 @@ static int columns(int panels)
     return panels <= 3 ? panels : 0;
 }
 
-static void extent(struct lh *q)
+/* Numbers of layers and heads come out of a file, and maps have a cell for each of them: those that
+ * no picture could show are refused before there are any maps. */
+static int extent(struct lh *q, struct err *err)
 {
-    int low = INT32_MAX, high = 0;
+    int64_t low = INT32_MAX, high = 0, heads = 0;
     for (int64_t i = 0; i < q->g.gs.n; i++)
         for (int64_t k = 0; k < q->g.gs.g[i].n; k++) {
             const struct record *r = &q->g.args->set->r[q->g.gs.g[i].at[k]];
             low = r->layer < low ? r->layer : low;
             high = r->layer > high ? r->layer : high;
-            q->heads = r->head + 1 > q->heads ? r->head + 1 : q->heads;
+            heads = r->head >= heads ? (int64_t)r->head + 1 : heads;
         }
-    q->layer0 = low;
-    q->layers = high - low + 1;
+    int64_t layers = high - low + 1, most = CELLS_MOST;
+    if (layers > most || heads > most || q->g.gs.n * layers * heads > most * most)
+        return err_set(err, ERR_INPUT,
+                       "layers %lld to %lld and heads 0 to %lld in %lld panels are more than a "
+                       "picture can show: choose with --layer, --head, --method",
+                       (long long)low, (long long)high, (long long)heads - 1, (long long)q->g.gs.n);
+    q->layer0 = (int)low;
+    q->layers = (int)layers;
+    q->heads = (int)heads;
+    return 0;
 }
 
 /* Mean of the metric per (layer, head) over the group's other keys (steps, branches). */
@@ -117,7 +131,7 @@ static int collect(struct lh *q, struct err *err)
     int rc = 0;
     if (q->g.gs.n > PANELS_MOST)
         FAIL(err, ERR_USAGE, "more than %d panels: choose with --method and --params", PANELS_MOST);
-    extent(q);
+    TRY(extent(q, err));
     TRY(name_panels(q, err));
     for (int i = 0; i < q->g.gs.n; i++) {
         q->n = i + 1;
@@ -235,8 +249,8 @@ static int whole_step(int n, int most)
 static void axes(const struct lh *q, const struct panels *p, const char *title, bool leftmost,
                  bool lowest, struct gp *g)
 {
-    buf_printf(&g->script, "set xrange [-0.5:%g]\nset yrange [%g:%g]\n", q->heads - 0.5,
-               q->layer0 + q->layers - 0.5, q->layer0 - 0.5);
+    buf_printf(&g->script, "set xrange [-0.5:%.1f]\nset yrange [%.1f:%.1f]\n", q->heads - 0.5,
+               q->layer0 - 0.5 + q->layers, q->layer0 - 0.5);
     buf_printf(&g->script, "set xtics 0,%d out nomirror format '%s'\n",
                whole_step(q->heads, p->width / 24 + 1), lowest ? "%.0f" : "");
     buf_printf(&g->script, "set ytics 0,%d out nomirror format '%s'\n",
@@ -320,7 +334,7 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
     high = isnan(a->high) ? high : a->high;
     chart_metric_label(q->metric, &bar, &scale);
     lay_out(q, (int)bar.len, &p);
-    TRY(panels_check(&p, 4, a->width, a->height, err));
+    TRY(panels_check(&p, CELL_LEAST, a->width, a->height, err));
     figure_title(q, &title);
     TRY(figure_open(a, panels_total_width(&p, buf_str(&title)), panels_total_height(&p), &g, err));
     write_cells(q, low, high, &data);

@@ -155,6 +155,46 @@ START_TEST(layerhead_draws_one_layer_and_one_head)
 }
 END_TEST
 
+/* Numbers out of a file that no picture has room for, of one panel or of all of them. */
+static void assert_no_room(struct fixture_records *f)
+{
+    struct recset set = {0};
+    struct figure_args a = args_for("room.png");
+    fixture_set(f, &set);
+    a.set = &set;
+    assert_fails(figure_find("layerhead", &e)->draw(&a, &e), &e, ERR_INPUT, "can show");
+    recset_free(&set);
+}
+
+START_TEST(layers_and_heads_that_no_picture_can_show_are_refused_at_once)
+{
+    static const int number[] = {INT32_MAX, INT32_MAX - 1, 5000};
+    struct fixture_records f = {0};
+    for (int i = 0; i < 3; i++)
+        for (int heads = 0; heads < 2; heads++) {
+            fixture_metric(fixture_record(&f, "sale", "", 0, 0), "density_elem", 0.5);
+            fixture_metric(
+                fixture_record(&f, "sale", "", heads ? 1 : number[i], heads ? number[i] : 1),
+                "density_elem", 0.5);
+            assert_no_room(&f);
+        }
+    fixture_metric(fixture_record(&f, "sale", "", 4000, 4000), "density_elem", 0.5);
+    fixture_metric(fixture_record(&f, "dense", "", 0, 0), "density_elem", 0.5);
+    assert_no_room(&f);
+}
+END_TEST
+
+START_TEST(a_late_layer_is_drawn_where_it_is)
+{
+    struct fixture_records f = {0};
+    fixture_metric(fixture_record(&f, "sale", "", INT32_MAX, 0), "density_elem", 0.5);
+    draw_layerhead("late.png", &f, NULL);
+    assert_has("late.dat", "0 2147483647 0.5 ");
+    assert_has("late.gp", "set yrange [2147483647.5:2147483646.5]");
+    ck_assert_double_gt(coloured("late.png"), 0.1);
+}
+END_TEST
+
 START_TEST(low_panels_leave_room_for_the_bar_and_its_label)
 {
     struct panels p;
@@ -417,6 +457,8 @@ Suite *make_suite(void)
     tcase_add_test(c, a_map_that_gnuplot_leaves_out_is_an_error);
     tcase_add_test(c, a_map_of_one_row_or_cell_is_drawn);
     tcase_add_test(c, layerhead_draws_one_layer_and_one_head);
+    tcase_add_test(c, layers_and_heads_that_no_picture_can_show_are_refused_at_once);
+    tcase_add_test(c, a_late_layer_is_drawn_where_it_is);
     tcase_add_test(c, low_panels_leave_room_for_the_bar_and_its_label);
     tcase_add_test(c, token_axes_end_with_the_tokens);
     tcase_add_test(c, cells_that_the_axis_cuts_are_sampled_in_pixels);
