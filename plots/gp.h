@@ -9,6 +9,7 @@
 #include "core/err.h"
 #include "core/opt.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum gp_type { GP_PNG, GP_SVG, GP_PDF };
@@ -25,6 +26,8 @@ struct gp {
     struct buf script;    /* commands after terminal and output: append with buf_printf; points are
                            * `ps X*point_scale` */
     struct str_list data; /* names of the data files written, relative to dir */
+    struct buf stage;     /* directory of files in the making, empty = none; gp_impl.h */
+    bool replaces;        /* a picture is there already */
     struct buf made_by;   /* command line that made the figure, a comment of the script */
 };
 
@@ -44,14 +47,16 @@ void shell_word(const char *word, struct buf *b);
 /* ERR_USAGE unless the name ends in .png, .svg or .pdf and has no control characters. */
 int gp_check_name(const char *path, enum gp_type *type, struct err *err);
 
-/* Write a data file "<stem>.<tag>" beside the figure. gp_data_name appends its name to the script
- * as a string. */
+/* Write a data file "<stem>.<tag>"; it takes its place beside the figure with gp_finish.
+ * gp_data_name appends its name to the script as a string. */
 int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct err *err);
 void gp_data_name(struct gp *g, const char *tag);
 
-/* Keep the script as "<stem>.gp" and run it: the picture is written under another name and renamed
- * when gnuplot ended well, left out no map and the file is not empty. gnuplot missing: ERR_MACHINE;
- * script and data are there all the same. A script error: ERR_RUN with gnuplot's message. */
+/* Write the script "<stem>.gp" and run it. When gnuplot ended well, left out no map and the picture
+ * is not empty, script, data and picture take their places together. Otherwise a picture that is
+ * already there keeps its script and data, and the new ones stay in the directory "<fig.png>.new";
+ * where none is, they take their places all the same. gnuplot missing: ERR_MACHINE; a script error:
+ * ERR_RUN with gnuplot's message. */
 int gp_finish(struct gp *g, struct err *err);
 
 /* Tics of a linear axis 0..n: a step of 1, 2, 2.5 or 5 times a power of ten with at most `most`

@@ -135,7 +135,7 @@ START_TEST(the_picture_has_the_size_that_was_asked_for)
     png_size("size.png", &w, &h);
     ck_assert_int_eq(w, 320);
     ck_assert_int_eq(h, 200);
-    ck_assert(!exists("size.png.part"));
+    ck_assert(!exists("size.png.new"));
 }
 END_TEST
 
@@ -181,27 +181,89 @@ START_TEST(without_gnuplot_script_and_data_are_left_and_the_package_is_named)
     ck_assert_int_eq(rc, ERR_MACHINE);
     ck_assert_ptr_nonnull(strstr(e.msg, "install gnuplot-nox"));
     ck_assert(exists("none.gp") && exists("none.dat"));
-    ck_assert(!exists("none.png") && !exists("none.png.part"));
+    ck_assert(!exists("none.png") && !exists("none.png.new"));
     ck_assert_int_eq(rerun("none.gp"), 0);
     ck_assert(exists("none.png"));
 }
 END_TEST
 
-START_TEST(a_script_error_leaves_the_old_picture_and_says_why)
+static void assert_same(const char *name, const struct buf *want)
 {
-    struct buf before = {0}, after = {0};
+    struct buf got = {0};
+    read_file(name, &got);
+    ck_assert_msg(got.len == want->len && memcmp(got.data, want->data, got.len) == 0,
+                  "%s has changed", name);
+    buf_free(&got);
+}
+
+START_TEST(a_script_error_leaves_the_old_figure_and_says_why)
+{
+    static const char *const names[] = {"err.png", "err.gp", "err.dat"};
+    struct buf before[3] = {0};
     simple_figure("err.png", "x");
     assert_ok(gp_finish(&g, &e), &e);
-    read_file("err.png", &before);
+    for (int i = 0; i < 3; i++)
+        read_file(names[i], &before[i]);
     gp_free(&g);
     assert_ok(gp_open(&g, in_dir("err.png"), 320, 200, &e), &e);
-    buf_puts(&g.script, "plot sin(x)\nset nonsense here\n");
+    assert_ok(gp_data(&g, "dat", "3 4\n", 4, &e), &e);
+    buf_puts(&g.script, "plot './err.dat'\nset nonsense here\n");
     assert_fails(gp_finish(&g, &e), &e, ERR_RUN, "nonsense");
-    read_file("err.png", &after);
-    ck_assert(before.len == after.len && memcmp(before.data, after.data, before.len) == 0);
-    ck_assert(!exists("err.png.part"));
-    buf_free(&before);
-    buf_free(&after);
+    for (int i = 0; i < 3; i++) {
+        assert_same(names[i], &before[i]);
+        buf_free(&before[i]);
+    }
+    ck_assert(exists("err.png.new/err.gp") && exists("err.png.new/err.dat"));
+    ck_assert(!exists("err.png.new/err.png"));
+    gp_free(&g);
+    simple_figure("err.png", "x");
+    assert_ok(gp_finish(&g, &e), &e);
+    ck_assert(!exists("err.png.new"));
+}
+END_TEST
+
+START_TEST(a_figure_that_is_given_up_leaves_nothing)
+{
+    simple_figure("none.png", "x");
+    gp_free(&g);
+    ck_assert(!exists("none.dat") && !exists("none.png.new"));
+}
+END_TEST
+
+START_TEST(a_failure_names_the_figure_and_the_script)
+{
+    simple_figure("bad.png", "x");
+    buf_puts(&g.script, "set nonsense");
+    for (int i = 0; i < 99; i++) /* gnuplot repeats the command before it says what is wrong */
+        buf_puts(&g.script, " in a long command");
+    buf_puts(&g.script, "\n");
+    ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
+    ck_assert_msg(strstr(e.msg, "/bad.png: gnuplot failed with exit 1 (see ") != NULL &&
+                      strstr(e.msg, "/bad.gp): \"./bad.gp\" line 8: unrecognized") != NULL,
+                  "%s", e.msg);
+    ck_assert_int_eq(rerun("bad.gp"), 1); /* the script that the message names shows it */
+}
+END_TEST
+
+/* A program of this text that is found as gnuplot. */
+static void other_gnuplot(const char *text)
+{
+    struct buf path = {0};
+    assert_ok(make_dirs(in_dir("bin"), &e), &e);
+    assert_ok(file_write_atomic(in_dir("bin/gnuplot"), text, strlen(text), &e), &e);
+    ck_assert_int_eq(chmod(in_dir("bin/gnuplot"), 0755), 0);
+    buf_printf(&path, "%s:%s", in_dir("bin"), getenv("PATH"));
+    setenv("PATH", buf_str(&path), 1); /* every test is a process of its own */
+    buf_free(&path);
+}
+
+START_TEST(a_silent_failure_is_a_whole_sentence)
+{
+    other_gnuplot("#!/bin/sh\nkill -KILL $$\n");
+    simple_figure("silent.png", "x");
+    ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
+    ck_assert_ptr_nonnull(strstr(e.msg, "failed with signal 9 (see "));
+    ck_assert_str_eq(e.msg + strlen(e.msg) - strlen("/silent.gp)"), "/silent.gp)");
 }
 END_TEST
 
@@ -210,7 +272,7 @@ START_TEST(a_script_that_draws_nothing_is_an_error)
     assert_ok(gp_open(&g, in_dir("nothing.png"), 320, 200, &e), &e);
     buf_puts(&g.script, "x = 1\n");
     ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
-    ck_assert(!exists("nothing.png") && !exists("nothing.png.part"));
+    ck_assert(!exists("nothing.png") && !exists("nothing.png.new"));
 }
 END_TEST
 
@@ -662,7 +724,10 @@ Suite *make_suite(void)
     tcase_add_test(c, svg_and_pdf_are_what_their_names_say);
     tcase_add_test(c, the_kept_script_draws_the_same_bytes);
     tcase_add_test(c, without_gnuplot_script_and_data_are_left_and_the_package_is_named);
-    tcase_add_test(c, a_script_error_leaves_the_old_picture_and_says_why);
+    tcase_add_test(c, a_script_error_leaves_the_old_figure_and_says_why);
+    tcase_add_test(c, a_figure_that_is_given_up_leaves_nothing);
+    tcase_add_test(c, a_failure_names_the_figure_and_the_script);
+    tcase_add_test(c, a_silent_failure_is_a_whole_sentence);
     tcase_add_test(c, a_script_that_draws_nothing_is_an_error);
     tcase_add_test(c, suffix_and_size_are_checked);
     tcase_add_test(c, a_missing_directory_is_named);
