@@ -7,6 +7,7 @@
 #include "analyze/format.h"
 #include "analyze/group.h"
 #include "core/log.h"
+#include "core/pool.h"
 #include "plots/figure.h"
 
 #include <math.h>
@@ -91,6 +92,8 @@ static int draw(struct report *r, const struct item *it, struct err *err)
     struct buf path = {0}, command = {0};
     int rc = 0;
 
+    if (interrupted())
+        return err_set(err, ERR_INTERRUPTED, "interrupted");
     command_of(r, it, f, &command);
     buf_printf(&path, "%s/figures/%s.png", r->dir, it->file);
     TRY(buf_check(&path, "path", err));

@@ -177,7 +177,9 @@ int gp_finish(struct gp *g, struct err *err)
     TRY(gp_stage_open(g, err));
     TRY(write_script(g, err));
     rc = gp_run(g, err);
-    if (rc)
+    if (rc == ERR_INTERRUPTED)
+        gp_stage_drop(g);
+    else if (rc)
         gp_stage_leave(g);
     else
         rc = gp_stage_publish(g, err);

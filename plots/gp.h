@@ -56,7 +56,7 @@ void gp_data_name(struct gp *g, const char *tag);
  * is not empty, script, data and picture take their places together. Otherwise a picture that is
  * already there keeps its script and data, and the new ones stay in the directory "<fig.png>.new";
  * where none is, they take their places all the same. gnuplot missing: ERR_MACHINE; a script error:
- * ERR_RUN with gnuplot's message. */
+ * ERR_RUN with gnuplot's message. SIGINT or SIGTERM: ERR_INTERRUPTED, and nothing is left. */
 int gp_finish(struct gp *g, struct err *err);
 
 /* Tics of a linear axis 0..n: a step of 1, 2, 2.5 or 5 times a power of ten with at most `most`

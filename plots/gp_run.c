@@ -5,6 +5,8 @@
  */
 #include "plots/gp_impl.h"
 
+#include "core/pool.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -71,11 +74,21 @@ static int not_started(const struct gp *g, int e, struct err *err)
     return rc;
 }
 
+/* SIGINT and SIGTERM set a flag and restart system calls, so the wait is a loop of looks. A terminal
+ * interrupts gnuplot too; `kill` does not, and nothing that gnuplot still writes is kept. */
 static int wait_for(pid_t pid, int *status, struct err *err)
 {
-    while (waitpid(pid, status, 0) < 0)
-        if (errno != EINTR)
-            return err_sys(err, ERR_RUN, "waiting for gnuplot");
+    const struct timespec nap = {.tv_nsec = 5000000};
+    pid_t got;
+    while ((got = waitpid(pid, status, WNOHANG)) == 0 || (got < 0 && errno == EINTR)) {
+        if (interrupted())
+            kill(pid, SIGKILL);
+        nanosleep(&nap, NULL);
+    }
+    if (got < 0)
+        return err_sys(err, ERR_RUN, "waiting for gnuplot");
+    if (interrupted() || (WIFSIGNALED(*status) && WTERMSIG(*status) == SIGINT))
+        return err_set(err, ERR_INTERRUPTED, "interrupted");
     return 0;
 }
 
@@ -188,7 +201,10 @@ static int judge(const struct gp *g, int status, FILE *log, struct err *err)
 int gp_run(const struct gp *g, struct err *err)
 {
     int status = 0, rc;
-    FILE *log = tmpfile();
+    FILE *log;
+    if (interrupted())
+        return err_set(err, ERR_INTERRUPTED, "interrupted");
+    log = tmpfile();
     if (!log)
         return err_sys(err, ERR_IO, "temporary file for gnuplot's messages");
     rc = run_script(g, log, &status, err);
