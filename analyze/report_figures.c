@@ -84,16 +84,41 @@ static int excuse(struct report *r, const struct item *it, const char *command, 
     return 0;
 }
 
+/* Everything the report is made from: no figure of it may overwrite what a later one reads. */
+static void list_inputs(const struct report *r, struct str_list *all)
+{
+    const struct str_list *const lists[] = {&r->records, &r->traces, &r->masks};
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = 0; i < lists[k]->n; i++)
+            str_list_add(all, lists[k]->items[i]);
+}
+
+static struct figure_args args_of(const struct report *r, const struct item *it)
+{
+    return (struct figure_args){.set = &r->set,
+                                .methods = r->app->methods,
+                                .layer = it->layer,
+                                .head = it->head,
+                                .step = INT64_MIN,
+                                .method = it->method,
+                                .params = it->params,
+                                .metric = it->metric,
+                                .low = NAN,
+                                .high = NAN};
+}
+
 static int draw(struct report *r, const struct item *it, struct err *err)
 {
     const struct figure *f = figure_find(it->figure, err);
     struct trace *trace = NULL;
     struct maskfile *masks = NULL;
+    struct str_list inputs = {0};
     struct buf path = {0}, command = {0};
     int rc = 0;
 
     if (interrupted())
         return err_set(err, ERR_INTERRUPTED, "interrupted");
+    list_inputs(r, &inputs);
     command_of(r, it, f, &command);
     buf_printf(&path, "%s/figures/%s.png", r->dir, it->file);
     TRY(buf_check(&path, "path", err));
@@ -101,20 +126,12 @@ static int draw(struct report *r, const struct item *it, struct err *err)
         TRY(trace_open(it->trace, &trace, err));
     if (it->masks)
         TRY(maskfile_open(it->masks, &masks, err));
-    struct figure_args a = {.output = buf_str(&path),
-                            .made_by = buf_str(&command),
-                            .set = &r->set,
-                            .methods = r->app->methods,
-                            .trace = trace,
-                            .masks = masks,
-                            .layer = it->layer,
-                            .head = it->head,
-                            .step = INT64_MIN,
-                            .method = it->method,
-                            .params = it->params,
-                            .metric = it->metric,
-                            .low = NAN,
-                            .high = NAN};
+    struct figure_args a = args_of(r, it);
+    a.output = buf_str(&path);
+    a.made_by = buf_str(&command);
+    a.inputs = &inputs;
+    a.trace = trace;
+    a.masks = masks;
     TRY(f->draw(&a, err));
     TRY(embed(r, buf_str(&path), it, f->listed.summary, buf_str(&command), err));
     r->n_figures++;
@@ -123,6 +140,7 @@ out:
         rc = excuse(r, it, buf_str(&command), rc, err);
     trace_close(&trace);
     maskfile_close(&masks);
+    str_list_free(&inputs);
     buf_free(&path);
     buf_free(&command);
     return rc;

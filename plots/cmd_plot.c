@@ -234,6 +234,9 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     }
     command_line(app, &made_by);
     a.made_by = buf_str(&made_by);
+    if (o.masks)
+        str_list_add(&paths, o.masks);
+    a.inputs = &paths;
     a.methods = app->methods;
     a.set = &in.set;
     a.trace = in.trace;

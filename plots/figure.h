@@ -20,6 +20,7 @@ enum figure_input {
 struct figure_args {
     const char *output;                  /* fig.png, fig.svg, fig.pdf */
     const char *made_by;                 /* command line for the script's comment */
+    const struct str_list *inputs;       /* paths of all inputs: none may be overwritten */
     const struct recset *set;            /* FIGURE_RECORDS */
     const struct method *const *methods; /* for the defaults of parameters; may be NULL */
     const struct trace *trace;           /* FIGURE_TRACE */

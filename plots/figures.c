@@ -51,6 +51,7 @@ int figure_open(const struct figure_args *a, int width, int height, struct gp *g
 {
     int rc =
         gp_open(g, a->output, a->width ? a->width : width, a->height ? a->height : height, err);
+    g->inputs = a->inputs;
     if (!rc && a->made_by)
         buf_puts(&g->made_by, a->made_by);
     return rc;

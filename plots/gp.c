@@ -92,9 +92,10 @@ int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct 
     int rc = 0;
     TRY(gp_stage_open(g, err));
     buf_printf(&name, "%s.%s", buf_str(&g->stem), tag);
+    TRY(buf_check(&name, "path", err));
+    TRY(gp_stage_refuse(g, name.data, err));
     gp_stage_path(g, buf_str(&name), &path);
     TRY(buf_check(&path, "path", err));
-    TRY(buf_check(&name, "path", err));
     TRY(file_write_atomic(buf_str(&path), data, len, err));
     str_list_add(&g->data, buf_str(&name));
     if (g->data.failed)

@@ -29,6 +29,7 @@ struct gp {
     struct buf stage;     /* directory of files in the making, empty = none; gp_impl.h */
     bool replaces;        /* a picture is there already */
     struct buf made_by;   /* command line that made the figure, a comment of the script */
+    const struct str_list *inputs; /* files that must not be written; NULL = none; borrowed */
 };
 
 /* Start a figure. The suffix of path (.png, .svg, .pdf) chooses the terminal; another is
@@ -47,8 +48,9 @@ void shell_word(const char *word, struct buf *b);
 /* ERR_USAGE unless the name ends in .png, .svg or .pdf and has no control characters. */
 int gp_check_name(const char *path, enum gp_type *type, struct err *err);
 
-/* Write a data file "<stem>.<tag>"; it takes its place beside the figure with gp_finish.
- * gp_data_name appends its name to the script as a string. */
+/* Write a data file "<stem>.<tag>"; it takes its place beside the figure with gp_finish. A file of
+ * the figure that is one of its inputs is ERR_USAGE. gp_data_name appends the name to the script as
+ * a string. */
 int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct err *err);
 void gp_data_name(struct gp *g, const char *tag);
 

@@ -8,8 +8,12 @@
 #include "plots/gp.h"
 
 /* Files are made in the directory "<fig.png>.new" under their own names, which gnuplot reads and
- * writes there, and take their places together when all are good. Opening it again does nothing. */
+ * writes there, and take their places together when all are good. A picture or script that would
+ * overwrite an input: ERR_USAGE. Opening it again does nothing. */
 int gp_stage_open(struct gp *g, struct err *err);
+
+/* ERR_USAGE when the file of this name beside the figure is one of its inputs. */
+int gp_stage_refuse(const struct gp *g, const char *name, struct err *err);
 void gp_stage_path(const struct gp *g, const char *name, struct buf *path);
 
 /* Data, script and picture take their places; the directory goes. */

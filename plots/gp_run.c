@@ -74,8 +74,9 @@ static int not_started(const struct gp *g, int e, struct err *err)
     return rc;
 }
 
-/* SIGINT and SIGTERM set a flag and restart system calls, so the wait is a loop of looks. A terminal
- * interrupts gnuplot too; `kill` does not, and nothing that gnuplot still writes is kept. */
+/* SIGINT and SIGTERM set a flag and restart system calls, so the wait is a loop of looks. A
+ * terminal interrupts gnuplot too, which may hang then; `kill` does not. Nothing that it still
+ * writes is kept. */
 static int wait_for(pid_t pid, int *status, struct err *err)
 {
     const struct timespec nap = {.tv_nsec = 5000000};

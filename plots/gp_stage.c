@@ -66,6 +66,44 @@ static void clear(const struct gp *g, const char *dir)
         closedir(d);
 }
 
+int gp_stage_refuse(const struct gp *g, const char *name, struct err *err)
+{
+    struct buf path = {0};
+    struct stat out, in;
+    int rc = 0;
+    if (g->inputs && g->inputs->failed)
+        FAIL(err, ERR_NOMEM, "inputs of the figure: out of memory");
+    in_dir(&g->dir, name, &path);
+    TRY(buf_check(&path, "path", err));
+    if (stat(path.data, &out) != 0)
+        goto out;
+    if (S_ISDIR(out.st_mode))
+        FAIL(err, ERR_USAGE, "%s: the figure would write this file, but it is a directory",
+             path.data);
+    for (int64_t i = 0; g->inputs && i < g->inputs->n; i++)
+        if (stat(g->inputs->items[i], &in) == 0 && in.st_dev == out.st_dev &&
+            in.st_ino == out.st_ino)
+            FAIL(err, ERR_USAGE, "%s: the figure %s would overwrite its input: name it otherwise",
+                 path.data, buf_str(&g->file));
+out:
+    buf_free(&path);
+    return rc;
+}
+
+/* The script and the picture; data are checked when they come. */
+static int refuse_own(const struct gp *g, struct err *err)
+{
+    struct buf script = {0};
+    int rc = 0;
+    script_name(g, &script);
+    TRY(buf_check(&script, "path", err));
+    TRY(gp_stage_refuse(g, script.data, err));
+    TRY(gp_stage_refuse(g, buf_str(&g->file), err));
+out:
+    buf_free(&script);
+    return rc;
+}
+
 int gp_stage_open(struct gp *g, struct err *err)
 {
     struct buf path = {0};
@@ -73,6 +111,7 @@ int gp_stage_open(struct gp *g, struct err *err)
     int rc = 0;
     if (g->stage.len)
         return 0;
+    TRY(refuse_own(g, err));
     buf_printf(&path, "%s/%s.new", buf_str(&g->dir), buf_str(&g->file));
     TRY(buf_check(&path, "path", err));
     if (mkdir(path.data, 0777) != 0 &&

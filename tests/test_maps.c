@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct err e;
 static struct buf text;
@@ -120,6 +121,35 @@ START_TEST(a_map_of_one_row_or_cell_is_drawn)
     draw_map("cell.png", 1, 1);
     ck_assert_double_gt(coloured("cell.png"), 0.3);
     assert_has("cell.gp", ", 1 token;");
+}
+END_TEST
+
+/* `name` is another name of the figure's trace. */
+static void assert_spares_input(const char *name)
+{
+    struct str_list inputs = {0};
+    struct trace *t = map_trace(64, 128);
+    struct figure_args a = args_for("own.png");
+    str_list_add(&inputs, test_path("t.h5"));
+    a.trace = t;
+    a.inputs = &inputs;
+    ck_assert_int_eq(link(test_path("t.h5"), test_path(name)), 0);
+    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_USAGE, name);
+    ck_assert_int_eq(access(test_path("own.png.new"), F_OK), -1);
+    ck_assert_int_eq(unlink(test_path(name)), 0);
+    draw("heatmap", &a); /* its files alone are no hindrance */
+    trace_close(&t);
+    str_list_free(&inputs);
+    ck_assert_int_eq(unlink(test_path("own.png")) + unlink(test_path("own.gp")) +
+                         unlink(test_path("own.bin")) + unlink(test_path("t.h5")),
+                     0);
+}
+
+START_TEST(no_file_of_a_figure_overwrites_its_input)
+{
+    assert_spares_input("own.png");
+    assert_spares_input("own.gp");
+    assert_spares_input("own.bin");
 }
 END_TEST
 
@@ -456,6 +486,7 @@ Suite *make_suite(void)
     tcase_add_checked_fixture(c, begin, end);
     tcase_add_test(c, a_map_that_gnuplot_leaves_out_is_an_error);
     tcase_add_test(c, a_map_of_one_row_or_cell_is_drawn);
+    tcase_add_test(c, no_file_of_a_figure_overwrites_its_input);
     tcase_add_test(c, layerhead_draws_one_layer_and_one_head);
     tcase_add_test(c, layers_and_heads_that_no_picture_can_show_are_refused_at_once);
     tcase_add_test(c, a_late_layer_is_drawn_where_it_is);
