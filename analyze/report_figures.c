@@ -161,7 +161,7 @@ static int draw_records(struct report *r, struct err *err)
         struct item item;
         const char *needs; /* metric without which the figure is left out */
     } list[] = {
-        {{.figure = "pareto", .file = "pareto"}, "density_elem"},
+        {{.figure = "pareto", .file = "pareto"}, "err_l1_rel,cra_mean,cra_p1"},
         {{.figure = "bars", .file = "bars-density", .metric = "density_elem"}, "density_elem"},
         {{.figure = "layerhead", .file = "layerhead-density", .metric = "density_elem"},
          "density_elem"},

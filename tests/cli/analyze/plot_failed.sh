@@ -18,7 +18,7 @@ ls fig.svg.new
 cksum fig.gp fig.dat fig.svg | sort >now
 sort before | cmp - now && echo kept
 (cd fig.svg.new && gnuplot fig.gp && ls)
-PATH= "$LACUNA" plot pareto a -o fig.svg
+PATH= "$LACUNA" plot pareto a --metric cra_min -o fig.svg
 sort before | cmp - now && echo kept
 "$LACUNA" plot pareto a --metric density_elem -o fig.svg
 ls -d fig.*
