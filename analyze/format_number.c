@@ -1,7 +1,8 @@
 /*
  * format_number.c - numbers for people: four significant digits of the largest value of a column,
  * the same number of decimals in its rows, but what is too small for them with four digits of its
- * own, and never 1 for less than 1. A deviation that is rounding of the values is 0.
+ * own (a deviation with two), and never 1 for less than 1. A deviation that is rounding of the
+ * values is 0.
  */
 #include "analyze/format.h"
 
@@ -54,7 +55,8 @@ static int decimals_below_one(double x, int decimals)
     return (int)ceil(-log10(rest));
 }
 
-static void put_finite(double x, struct digits d, struct buf *b)
+/* digits: of what is too small for the column's decimals. */
+static void put_finite(double x, struct digits d, int digits, struct buf *b)
 {
     int usual = d.mixed ? 4 : d.decimals, decimals = decimals_below_one(x, usual);
     bool small = fabs(x) < pow(10, 1 - usual); /* two digits would not be left of it */
@@ -63,19 +65,19 @@ static void put_finite(double x, struct digits d, struct buf *b)
     else if (d.scientific)
         buf_printf(b, "%.*e", d.decimals, x);
     else if (decimals == usual && (d.mixed || small))
-        buf_printf(b, "%.4g", x);
+        buf_printf(b, "%.*g", d.mixed ? 4 : digits, x);
     else
         buf_printf(b, "%.*f", decimals, x);
 }
 
-static void put_number(double x, struct digits d, struct buf *b)
+static void put_number(double x, struct digits d, int digits, struct buf *b)
 {
     if (isnan(x))
         buf_puts(b, "nan");
     else if (isinf(x))
         buf_puts(b, x < 0 ? "-inf" : "inf");
     else
-        put_finite(x, d, b);
+        put_finite(x, d, digits, b);
 }
 
 /* Values that differ in their last bits, such as sums in another order, agree: a deviation of 1e-16
@@ -97,10 +99,10 @@ static void put_stats(const struct table *t, int64_t row, int64_t col, struct di
         buf_printf(b, "no finite value (%lld)", (long long)s->n_bad);
         return;
     }
-    put_number(s->mean * scale, d, b);
+    put_number(s->mean * scale, d, 4, b);
     if (!isnan(s->sd)) {
         buf_puts(b, pm);
-        put_number(shown_sd(s) * scale, d, b);
+        put_number(shown_sd(s) * scale, d, 2, b);
     }
     if (n_col >= 0 && table_cell(t, row, n_col)->num != (double)s->n)
         buf_printf(b, " (n=%lld)", (long long)s->n);
@@ -118,7 +120,7 @@ void format_cell(const struct table *t, int64_t row, int64_t col, struct digits 
     else if (t->cols[col].type == COL_STATS)
         put_stats(t, row, col, d, pm, b);
     else
-        put_number(shown_value(&t->cols[col], cell), d, b);
+        put_number(shown_value(&t->cols[col], cell), d, 4, b);
 }
 
 void format_header(const struct column *c, struct buf *b)
