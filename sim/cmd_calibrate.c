@@ -54,7 +54,8 @@ const struct command cmd_calibrate = {
     "with the method's search options: `lacuna list methods METHOD` shows them, with defaults and\n"
     "ranges. All traces must be of one model.\n"
     "The result is applied by a replay with METHOD:calib=CALIB.json; heads that are not in the\n"
-    "file keep the parameters given there.\n\n"
+    "file keep the parameters given there. It holds for traces of this model, replayed in this token\n"
+    "order; others are refused.\n\n"
     "Examples:\n"
     "  lacuna calibrate spargeattn:l1=0.08:l2=0.09 a.h5 b.h5 -o sparge.json\n"
     "  lacuna replay t.h5 -m spargeattn:calib=sparge.json -o out\n",
