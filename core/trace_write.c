@@ -63,7 +63,8 @@ static int check_space(const char *path, int64_t need, struct err *err)
     if (need > have)
         return err_set(err, ERR_MACHINE,
                        "%s needs %.3f GB (%lld bytes) of disk space, %.3f GB (%lld "
-                       "bytes) are free there; choose fewer layers, heads, steps or tokens",
+                       "bytes) are free there; make room, or store fewer layers, heads, steps or "
+                       "tokens",
                        path, (double)need / 1e9, (long long)need, (double)have / 1e9,
                        (long long)have);
     return 0;
