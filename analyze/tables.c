@@ -248,9 +248,7 @@ out:
     return rc;
 }
 
-/* Say what the rows average over although it differs in kind, which an explicit --group can ask
- * for.
- */
+/* Say what the rows average over although it differs in kind: an explicit --group can ask for it. */
 static void note_mixed(const struct grouping *gs, struct table *t)
 {
     bool per_head = gs->flags & GROUP_PER_HEAD; /* whatever the method */

@@ -40,8 +40,7 @@ static const struct opt options[] = {
      bos_values, 0, NULL},
     {"nll", OPT_BOOL, AT(nll), "1", 0, 1, 0, "",
      "Text: run all layers for the likelihood of every token; --no-nll ends after the last stored "
-     "layer.",
-     NULL, 0, NULL},
+     "layer.", NULL, 0, NULL},
     {"size", OPT_STR, AT(size), NULL, 0, 0, OPT_UNSET, "",
      "Video: frames x height x width of the latent, as in 16x256x384.", NULL, 0, "TxHxW"},
     {"steps", OPT_INT, AT(steps), "50", 1, 10000, 0, "steps", "Video: denoising steps.", NULL, 0,
@@ -50,9 +49,7 @@ static const struct opt options[] = {
      "Video: steps to store, from 0; the run ends after the last one unless a sample is saved.",
      NULL, 0, "LIST"},
     {"shift", OPT_NUM, AT(shift), "5", 0, 1000, OPT_MIN_OPEN, "",
-     "Video: timestep shift of the "
-     "schedule.",
-     NULL, 0, "X"},
+     "Video: timestep shift of the schedule.", NULL, 0, "X"},
     {"text", OPT_STR, AT(text), NULL, 0, 0, OPT_UNSET, "",
      "Video: text embeddings, .safetensors (tensor text) or .npy; default DIR/prompts.safetensors.",
      NULL, 0, "FILE"},

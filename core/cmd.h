@@ -65,91 +65,31 @@ struct common_opts {
 extern const char *const progress_mode_names[];
 
 /* Table entries for a `struct common_opts` at offset 0; put at the end of a command's table. */
-#define COMMON_OPTS                                                                                \
-    {"json",                                                                                       \
-     OPT_BOOL,                                                                                     \
-     offsetof(struct common_opts, json),                                                           \
-     "0",                                                                                          \
-     0,                                                                                            \
-     1,                                                                                            \
-     OPT_IDENTITY_NOT,                                                                             \
-     "",                                                                                           \
-     "Print JSON on stdout, and nothing else there.",                                              \
-     NULL,                                                                                         \
-     0,                                                                                            \
-     NULL},                                                                                        \
-        {"quiet",          OPT_BOOL, offsetof(struct common_opts, quiet),   "0",  0,   1,          \
-         OPT_IDENTITY_NOT, "",       "Only warnings and errors on stderr.", NULL, 'q', NULL},      \
-        {"verbose",                                                                                \
-         OPT_BOOL,                                                                                 \
-         offsetof(struct common_opts, verbose),                                                    \
-         "0",                                                                                      \
-         0,                                                                                        \
-         1,                                                                                        \
-         OPT_IDENTITY_NOT,                                                                         \
-         "",                                                                                       \
-         "More detail on stderr.",                                                                 \
-         NULL,                                                                                     \
-         'v',                                                                                      \
-         NULL},                                                                                    \
-        {"dry-run",                                                                                \
-         OPT_BOOL,                                                                                 \
-         offsetof(struct common_opts, dry_run),                                                    \
-         "0",                                                                                      \
-         0,                                                                                        \
-         1,                                                                                        \
-         OPT_IDENTITY_NOT,                                                                         \
-         "",                                                                                       \
-         "Say what would be done, with sizes, and do nothing.",                                    \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         NULL},                                                                                    \
-        {"force",          OPT_BOOL, offsetof(struct common_opts, force),        "0",  0, 1,       \
-         OPT_IDENTITY_NOT, "",       "Overwrite or redo what is already there.", NULL, 0, NULL},   \
-        {"jobs",           OPT_INT,   offsetof(struct common_opts, jobs),    "0",  0,   4096,      \
-         OPT_IDENTITY_NOT, "threads", "Worker threads; 0 = all processors.", NULL, 'j', "N"},      \
-        {"seed", OPT_INT, offsetof(struct common_opts, seed),       "0",  0, 9e15,                 \
-         0,      "",      "Seed of everything random, up to 9e15.", NULL, 0, "N"},                 \
-        {"config",                                                                                 \
-         OPT_STR,                                                                                  \
-         offsetof(struct common_opts, config),                                                     \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         0,                                                                                        \
-         OPT_UNSET | OPT_IDENTITY_NOT,                                                             \
-         "",                                                                                       \
-         "JSON file with options; keys are their long names.",                                     \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         "FILE"},                                                                                  \
-        {"print-config",                                                                           \
-         OPT_BOOL,                                                                                 \
-         offsetof(struct common_opts, print_config),                                               \
-         "0",                                                                                      \
-         0,                                                                                        \
-         1,                                                                                        \
-         OPT_IDENTITY_NOT,                                                                         \
-         "",                                                                                       \
-         "Print a file for --config that repeats this call, and do nothing.",                      \
-         NULL,                                                                                     \
-         0,                                                                                        \
-         NULL},                                                                                    \
-        {"progress",                                                                               \
-         OPT_ENUM,                                                                                 \
-         offsetof(struct common_opts, progress),                                                   \
-         "auto",                                                                                   \
-         0,                                                                                        \
-         0,                                                                                        \
-         OPT_IDENTITY_NOT,                                                                         \
-         "",                                                                                       \
-         "Progress on stderr.",                                                                    \
-         progress_mode_names,                                                                      \
-         0,                                                                                        \
-         NULL},                                                                                    \
-    {                                                                                              \
-        "help", OPT_BOOL, offsetof(struct common_opts, help), "0", 0, 1, OPT_IDENTITY_NOT, "",     \
-            "Show this help; -h the short one.", NULL, 'h', NULL                                   \
-    }
+#define COMMON_OPTS                                                                                 \
+    {"json", OPT_BOOL, offsetof(struct common_opts, json), "0", 0, 1, OPT_IDENTITY_NOT, "",         \
+     "Print JSON on stdout, and nothing else there.", NULL, 0, NULL},                               \
+    {"quiet", OPT_BOOL, offsetof(struct common_opts, quiet), "0", 0, 1, OPT_IDENTITY_NOT, "",       \
+     "Only warnings and errors on stderr.", NULL, 'q', NULL},                                       \
+    {"verbose", OPT_BOOL, offsetof(struct common_opts, verbose), "0", 0, 1, OPT_IDENTITY_NOT, "",   \
+     "More detail on stderr.", NULL, 'v', NULL},                                                    \
+    {"dry-run", OPT_BOOL, offsetof(struct common_opts, dry_run), "0", 0, 1, OPT_IDENTITY_NOT, "",   \
+     "Say what would be done, with sizes, and do nothing.", NULL, 0, NULL},                         \
+    {"force", OPT_BOOL, offsetof(struct common_opts, force), "0", 0, 1, OPT_IDENTITY_NOT, "",       \
+     "Overwrite or redo what is already there.", NULL, 0, NULL},                                    \
+    {"jobs", OPT_INT, offsetof(struct common_opts, jobs), "0", 0, 4096, OPT_IDENTITY_NOT, "threads",\
+     "Worker threads; 0 = all processors.", NULL, 'j', "N"},                                        \
+    {"seed", OPT_INT, offsetof(struct common_opts, seed), "0", 0, 9e15, 0, "",                      \
+     "Seed of everything random, up to 9e15.", NULL, 0, "N"},                                       \
+    {"config", OPT_STR, offsetof(struct common_opts, config), NULL, 0, 0,                           \
+     OPT_UNSET | OPT_IDENTITY_NOT, "", "JSON file with options; keys are their long names.", NULL,  \
+     0, "FILE"},                                                                                    \
+    {"print-config", OPT_BOOL, offsetof(struct common_opts, print_config), "0", 0, 1,               \
+     OPT_IDENTITY_NOT, "", "Print a file for --config that repeats this call, and do nothing.",     \
+     NULL, 0, NULL},                                                                                \
+    {"progress", OPT_ENUM, offsetof(struct common_opts, progress), "auto", 0, 0, OPT_IDENTITY_NOT,  \
+     "", "Progress on stderr.", progress_mode_names, 0, NULL},                                      \
+    {"help", OPT_BOOL, offsetof(struct common_opts, help), "0", 0, 1, OPT_IDENTITY_NOT, "",         \
+     "Show this help; -h the short one.", NULL, 'h', NULL}
 
 /* The start of every command: options from defaults, --config, LACUNA_* variables and argv, later
  * ones winning; required options; log level. --help and --print-config print and set *done. `obj`

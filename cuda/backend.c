@@ -78,7 +78,7 @@ out:
 /* Tensors of the copies of a head, as heads of one problem. */
 struct copied_head {
     const struct accel_head *h;
-    struct accel_heads copies;
+    struct accel_heads       copies;
     struct attn_tensors      t;
 };
 
@@ -93,8 +93,8 @@ static struct attn_problem problem_of(const struct copied_head *c)
 static struct attn_tensors last_of(const struct copied_head *c)
 {
     const struct attn_in *x = c->h->x;
-    int64_t before = c->copies.q - 1, q = before * x->nq * x->d * 2;
-    int64_t k = (c->copies.kv - 1) * x->nk * x->d * 2;
+    int64_t               before = c->copies.q - 1, q = before * x->nq * x->d * 2;
+    int64_t               k = (c->copies.kv - 1) * x->nk * x->d * 2;
     return (struct attn_tensors){(const char *)c->t.q + q, (const char *)c->t.k + k,
                                  (const char *)c->t.v + k, (char *)c->t.out + q,
                                  c->t.lse + before * x->nq};
@@ -170,7 +170,7 @@ static int make_whole_job(struct accel_session *s, const struct accel_head *h,
 {
     struct accel_filter         counts_all = *h->filter;
     struct accel_head           whole = *h;
-    struct copied_head one = {&whole, {1, 1}, *spare};
+    struct copied_head          one = {&whole, {1, 1}, *spare};
     const struct filter_kernel *kernel;
     int64_t                     blocks;
     double                      plan_ns;
@@ -275,7 +275,7 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     const struct attn_in *x = h->x;
     struct gpu           *g = &s->gpu;
     struct gpu_mark       mark = s->base;
-    struct copied_head c = {.h = h, .copies = session_copies(s, h->call, x)}, spare;
+    struct copied_head    c = {.h = h, .copies = session_copies(s, h->call, x)}, spare;
     struct attn_tensors   last, last_spare;
     struct attn_job       job = {0}, dense = {0}, whole = {0};
     struct session_metrics metrics = {0};

@@ -17,7 +17,7 @@ struct dump {
     struct replay        *replay;
     const struct record  *record;
     const struct head_in *in;
-    const char *order;               /* of the method's rows and keys, beside the trace's */
+    const char           *order;     /* of the method's rows and keys, beside the trace's */
     int64_t              *perm;      /* perm[row of the method] = row of the trace; NULL = same */
     double               *out, *lse; /* whole head in the trace's order, with perm only */
 };
