@@ -300,6 +300,10 @@ START_TEST(command_refuses)
     assert_fails(
         COMMAND_(&err, "-q", "spargeattn:select=topk", path, "-o", out, "--progress", "none"), &err,
         ERR_USAGE, "select=cdf");
+    char other[600];
+    snprintf(other, sizeof other, "%s/there.json", test_tmpdir());
+    assert_ok(file_write_atomic(other, "{}", 2, &err), &err);
+    assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", other), &err, ERR_USAGE, "--force");
     FILE *f = fopen(out, "r");
     ck_assert_ptr_null(f); /* nothing was written */
 }
