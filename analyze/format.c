@@ -43,15 +43,6 @@ const struct table_format *format_find(const char *name, struct err *err)
 
 /* ---- Markdown ------------------------------------------------------------------------------ */
 
-/* Columns of a terminal that UTF-8 text takes (no double-width characters are produced here). */
-static int text_width(const char *s)
-{
-    int n = 0;
-    for (; *s; s++)
-        n += ((unsigned char)*s & 0xC0) != 0x80;
-    return n;
-}
-
 static void md_escape(const char *s, struct buf *b)
 {
     for (; *s; s++) {
@@ -64,7 +55,7 @@ static void md_escape(const char *s, struct buf *b)
 
 static void md_padded(const char *text, int width, bool right, struct buf *b)
 {
-    int pad = width - text_width(text);
+    int pad = width - utf8_count(text);
     buf_printf(b, " %*s", right && pad > 0 ? pad : 0, "");
     buf_puts(b, text);
     buf_printf(b, "%*s |", !right && pad > 0 ? pad : 0, "");
@@ -111,7 +102,7 @@ static void md_rows(const struct table *t, int *width, const struct digits *d, s
         for (int64_t r = -1; r < t->n_rows; r++) {
             width[c] = width[c] < 2 ? 2 : width[c]; /* the rule below the header is at least "-:" */
             md_text(t, r, c, d[c], &text);
-            int w = text_width(buf_str(&text));
+            int w = utf8_count(buf_str(&text));
             width[c] = w > width[c] ? w : width[c];
         }
     md_row(t, -1, width, d, &text, b);

@@ -65,14 +65,6 @@ static int parse_tensors(const char *text, bool want[EX_COUNT], struct err *err)
     return 0;
 }
 
-static bool listed(const int64_t *list, int64_t n, int64_t x)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (list[i] == x)
-            return true;
-    return n < 0;
-}
-
 /* The model's numbers to places in the file. */
 static int place_heads(struct plan *p, struct err *err)
 {
@@ -163,7 +155,7 @@ static int make_plan(struct plan *p, const struct trace_selection *s, struct err
     TRY(select_heads(p, err));
     for (int64_t i = 0; i < trace_calls(p->t); i++) {
         const struct trace_call *c = trace_call(p->t, i);
-        if (!listed(p->layers, p->n_layers, c->layer) || !listed(p->steps, p->n_steps, c->step) ||
+        if (!index_list_has(p->layers, p->n_layers, c->layer) || !index_list_has(p->steps, p->n_steps, c->step) ||
             (s->branch && s->branch[0] && strcmp(s->branch, c->branch) != 0))
             continue;
         for (int tensor = 0; tensor < EX_COUNT; tensor++)

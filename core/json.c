@@ -262,6 +262,14 @@ void utf8_copy(char *dst, size_t cap, const char *src)
     dst[used] = '\0';
 }
 
+int utf8_count(const char *s)
+{
+    int n = 0;
+    for (; *s; s++)
+        n += ((unsigned char)*s & 0xC0) != 0x80;
+    return n;
+}
+
 static void escape(struct buf *b, unsigned char c)
 {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";

@@ -53,6 +53,9 @@ void jw_str(struct jw *w, const char *s); /* NULL -> null; invalid UTF-8 bytes b
 /* Copy text that is written as JSON later into a field of `cap` bytes: invalid UTF-8 bytes become
  * '?', so that it does not grow, and what does not fit is left out, but no half character stays. */
 void utf8_copy(char *dst, size_t cap, const char *src);
+
+/* Characters of UTF-8 text: columns of a terminal where none is of double width. */
+int utf8_count(const char *s);
 void jw_num(struct jw *w, double x);      /* %.17g shortest that round-trips; non-finite -> null */
 void jw_int(struct jw *w, int64_t x);
 void jw_bool(struct jw *w, bool x);

@@ -153,4 +153,7 @@ void str_list_free(struct str_list *l);
 int index_list_parse(const char *text, int64_t n, const char *what, int64_t **out, int64_t *count,
                      struct err *err);
 
+/* Is x in a list of index_list_parse? Always where n < 0: all. */
+bool index_list_has(const int64_t *list, int64_t n, int64_t x);
+
 #endif

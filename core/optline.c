@@ -321,3 +321,11 @@ out:
     free(list);
     return rc;
 }
+
+bool index_list_has(const int64_t *list, int64_t n, int64_t x)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (list[i] == x)
+            return true;
+    return n < 0;
+}

@@ -85,7 +85,7 @@ static void plot_bars(struct chart *c, const struct series_list *l, double width
     buf_printf(s,
                "set boxwidth %.6f absolute\nset style fill solid 1.0 noborder\n"
                "set xrange [%g:%g]\nset xtics %g\nset grid noxtics\nset yrange [0:*]\n",
-               width * 0.92, low - 0.6, high + 0.6, chart_count_step(high - low + 1, 16));
+               width * 0.92, low - 0.6, high + 0.6, gp_count_step(high - low + 1, 16));
     for (int i = 0; i < l->n; i++) {
         buf_puts(s, i ? ", " : "plot ");
         gp_data_name(&c->gp, "dat");

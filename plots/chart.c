@@ -148,15 +148,6 @@ void chart_free(struct chart *c)
 
 /* ---- metrics ------------------------------------------------------------------------------- */
 
-double chart_count_step(double n, int most)
-{
-    static const int steps[] = {1, 2, 5};
-    for (double unit = 1;; unit *= 10)
-        for (int i = 0; i < 3; i++)
-            if (!(n / (steps[i] * unit) > most))
-                return steps[i] * unit;
-}
-
 void chart_metric_label(const char *metric, struct buf *b, double *scale)
 {
     const char *unit;

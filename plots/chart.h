@@ -89,9 +89,6 @@ void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark 
 int chart_finish(struct chart *c, const struct buf *data, struct err *err);
 void chart_free(struct chart *c);
 
-/* Step of the tics of an axis that counts (layers, steps): 1, 2, 5, 10, ... */
-double chart_count_step(double n, int most);
-
 /* Name of a metric (metric_title) with its unit, for axes: "err_lse_mean [nat]", "time_total [ms]".
  * *scale: factor to that unit. */
 void chart_metric_label(const char *metric, struct buf *b, double *scale);

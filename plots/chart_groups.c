@@ -12,20 +12,12 @@
 
 /* ---- groups -------------------------------------------------------------------------------- */
 
-static bool in_list(const int64_t *list, int64_t n, int x)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (list[i] == x)
-            return true;
-    return n < 0;
-}
-
 static bool fits(const void *ctx, const struct record *r)
 {
     const struct chart_groups *c = ctx;
     const struct figure_args *a = c->args;
-    return r->status == RECORD_OK && in_list(c->layers, c->n_layers, r->layer) &&
-           in_list(c->heads, c->n_heads, r->head) && (a->step == INT64_MIN || a->step == r->step) &&
+    return r->status == RECORD_OK && index_list_has(c->layers, c->n_layers, r->layer) &&
+           index_list_has(c->heads, c->n_heads, r->head) && (a->step == INT64_MIN || a->step == r->step) &&
            (!a->branch || strcmp(a->branch, r->branch) == 0) && figure_takes(a, r);
 }
 
@@ -159,11 +151,11 @@ static void scope_text(const struct chart_groups *c, const struct record *r, str
 void chart_name(const struct chart_groups *c, const struct record *r, const char *params,
                 struct buf *b)
 {
-    scope_text(c, r, b);
-    buf_puts(b, c->n_scope ? ": " : "");
-    buf_puts(b, r->method);
-    if (params && params[0])
-        buf_printf(b, " %s", params);
+    struct buf scope = {0};
+    scope_text(c, r, &scope);
+    series_name(buf_str(&scope), r->method, params, false, b);
+    b->failed |= scope.failed;
+    buf_free(&scope);
 }
 
 int chart_series(const struct chart_groups *c, const struct record *r, const char *params,

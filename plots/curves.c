@@ -264,7 +264,7 @@ static void curve_axes(const struct xy *p, int64_t n, enum group_key key, const 
     if (spans_decade(p, n))
         buf_puts(s, "set logscale x\n");
     else if (key != KEY_COUNT)
-        buf_printf(s, "set xtics %g\n", chart_count_step(high - low + 1, 12));
+        buf_printf(s, "set xtics %g\n", gp_count_step(high - low + 1, 12));
     if (metric_is_log(metric) && all_positive(p, n))
         buf_puts(s, "set logscale y\nset format y '10^{%T}'\n");
 }

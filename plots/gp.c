@@ -207,3 +207,12 @@ int64_t gp_token_step(int64_t n, int most)
         step *= 2;
     return step;
 }
+
+double gp_count_step(double n, int most)
+{
+    static const int steps[] = {1, 2, 5};
+    for (double unit = 1;; unit *= 10)
+        for (int i = 0; i < 3; i++)
+            if (!(n / (steps[i] * unit) > most))
+                return steps[i] * unit;
+}

@@ -66,4 +66,7 @@ int gp_finish(struct gp *g, struct err *err);
 double gp_step(double n, int most);
 int64_t gp_token_step(int64_t n, int most);
 
+/* Of an axis that counts (layers, heads, steps): 1, 2, 5, 10, ... */
+double gp_count_step(double n, int most);
+
 #endif

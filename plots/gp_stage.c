@@ -69,7 +69,7 @@ static void clear(const struct gp *g, const char *dir)
 int gp_stage_refuse(const struct gp *g, const char *name, struct err *err)
 {
     struct buf path = {0};
-    struct stat out, in;
+    struct stat out;
     int rc = 0;
     if (g->inputs && g->inputs->failed)
         FAIL(err, ERR_NOMEM, "inputs of the figure: out of memory");
@@ -81,8 +81,7 @@ int gp_stage_refuse(const struct gp *g, const char *name, struct err *err)
         FAIL(err, ERR_USAGE, "%s: the figure would write this file, but it is a directory",
              path.data);
     for (int64_t i = 0; g->inputs && i < g->inputs->n; i++)
-        if (stat(g->inputs->items[i], &in) == 0 && in.st_dev == out.st_dev &&
-            in.st_ino == out.st_ino)
+        if (refuse_input(path.data, g->inputs->items[i], NULL) != 0)
             FAIL(err, ERR_USAGE, "%s: the figure %s would overwrite its input: name it otherwise",
                  path.data, buf_str(&g->file));
 out:

@@ -276,14 +276,6 @@ static int wanted_list(const char *text, const char *what, int64_t **list, int64
     return text ? index_list_parse(text, -1, what, list, n, err) : 0;
 }
 
-static bool in_list(const int64_t *list, int64_t n, int x)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (list[i] == x)
-            return true;
-    return n < 0;
-}
-
 /* A mask of the file that takes part. */
 struct listed_mask {
     int64_t at;
@@ -361,7 +353,7 @@ static int list_masks(const struct figure_args *a, struct mask_list *l, struct e
     TRY(wanted_list(a->head, "--head", &heads, &n_heads, err));
     for (int64_t i = 0; i < maskfile_cells(a->masks); i++) {
         TRY(maskfile_cell(a->masks, i, &id, err));
-        bool fits = in_list(layers, n_layers, id.layer) && in_list(heads, n_heads, id.head) &&
+        bool fits = index_list_has(layers, n_layers, id.layer) && index_list_has(heads, n_heads, id.head) &&
                     (a->step == INT64_MIN || a->step == id.step) &&
                     (!a->branch || strcmp(a->branch, id.branch) == 0) && figure_takes(a, &id);
         if (fits && l->n < MAPFIG_MOST) {

@@ -235,26 +235,15 @@ static void write_cells(const struct lh *q, double low, double high, struct buf 
     }
 }
 
-/* Step of the tics of an axis of n layers or heads: 1, 2 or 5 times a power of ten. */
-static int whole_step(int n, int most)
-{
-    static const int factor[] = {1, 2, 5};
-    for (int unit = 1; unit <= n; unit *= 10)
-        for (int i = 0; i < 3; i++)
-            if (n <= factor[i] * unit * most)
-                return factor[i] * unit;
-    return 1;
-}
-
 static void axes(const struct lh *q, const struct panels *p, const char *title, bool leftmost,
                  bool lowest, struct gp *g)
 {
     buf_printf(&g->script, "set xrange [-0.5:%.1f]\nset yrange [%.1f:%.1f]\n", q->heads - 0.5,
                q->layer0 - 0.5 + q->layers, q->layer0 - 0.5);
-    buf_printf(&g->script, "set xtics 0,%d out nomirror format '%s'\n",
-               whole_step(q->heads, p->width / 24 + 1), lowest ? "%.0f" : "");
-    buf_printf(&g->script, "set ytics 0,%d out nomirror format '%s'\n",
-               whole_step(q->layers, p->height / 18 + 1), leftmost ? "%.0f" : "");
+    buf_printf(&g->script, "set xtics 0,%g out nomirror format '%s'\n",
+               gp_count_step(q->heads, p->width / 24 + 1), lowest ? "%.0f" : "");
+    buf_printf(&g->script, "set ytics 0,%g out nomirror format '%s'\n",
+               gp_count_step(q->layers, p->height / 18 + 1), leftmost ? "%.0f" : "");
     panels_title(title, g);
 }
 

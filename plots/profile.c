@@ -109,7 +109,7 @@ static void plot_panel(struct chart *c, const struct panel *p, int i, const stru
     struct buf *s = &c->gp.script;
     double pad = fmax(0.5, 0.04 * (p->high - p->low));
     buf_printf(s, "set xrange [%g:%g]\nset xtics %g\n", p->low - pad, p->high + pad,
-               chart_count_step(p->high - p->low + 1, 8));
+               gp_count_step(p->high - p->low + 1, 8));
     for (int k = 0; k < l->n; k++) {
         int at = i * l->n + k;
         if (spread) {

@@ -4,6 +4,7 @@
 #include "plots/series.h"
 
 #include "core/buf.h"
+#include "core/json.h"
 #include "core/mem.h"
 #include "plots/palette.h"
 #include "plots/titles.h"
@@ -36,8 +37,7 @@ int series_of(struct series_list *l, const char *name, const char *method, struc
     return l->n++;
 }
 
-/* "code-lm n_q=2048: sale tau=0.02 (sparse calls)" */
-static void full_name(const char *scope, const char *method, const char *params, bool sparse,
+void series_name(const char *scope, const char *method, const char *params, bool sparse,
                       struct buf *b)
 {
     if (scope && scope[0])
@@ -62,7 +62,7 @@ int series_of_setting(struct series_list *l, const char *scope, const char *meth
 {
     struct buf name = {0};
     int had = l->n, i = -1;
-    full_name(scope, method, params, sparse, &name);
+    series_name(scope, method, params, sparse, &name);
     if (!buf_check(&name, "series", err))
         i = series_of(l, buf_str(&name), method, err);
     buf_free(&name);
@@ -91,21 +91,12 @@ void series_free(struct series_list *l)
 
 /* ---- labels -------------------------------------------------------------------------------- */
 
-/* Characters of UTF-8. */
-static int characters(const char *text)
-{
-    int n = 0;
-    for (; *text; text++)
-        n += ((unsigned char)*text & 0xc0) != 0x80;
-    return n;
-}
-
 static int set_label(struct series *s, const char *params, struct err *err)
 {
     struct buf text = {0};
     int rc = 0;
     if (s->params)
-        full_name(s->scope, s->method, params, s->sparse, &text);
+        series_name(s->scope, s->method, params, s->sparse, &text);
     else
         buf_puts(&text, s->name);
     TRY(buf_check(&text, "label", err));
@@ -120,7 +111,7 @@ out:
 /* Characters that a label has beside the parameters. */
 static int beside_params(const struct series *s)
 {
-    return (s->scope && s->scope[0] ? characters(s->scope) + 2 : 0) + characters(s->method) + 1 +
+    return (s->scope && s->scope[0] ? utf8_count(s->scope) + 2 : 0) + utf8_count(s->method) + 1 +
            (s->sparse ? 15 : 0);
 }
 
@@ -191,7 +182,7 @@ int series_longest(const struct series_list *l)
 {
     int longest = 0;
     for (int i = 0; i < l->n; i++) {
-        int n = characters(series_label(&l->s[i]));
+        int n = utf8_count(series_label(&l->s[i]));
         longest = n > longest ? n : longest;
     }
     return longest;

@@ -5,7 +5,7 @@
 #ifndef LACUNA_SERIES_H
 #define LACUNA_SERIES_H
 
-#include "core/err.h"
+#include "core/buf.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,6 +29,10 @@ struct series_list {
     int n, most;      /* most: 0 = SERIES_MOST */
     int64_t cap;
 };
+
+/* "code-lm n_q=2048: sale tau=0.02 (sparse calls)"; scope and params may be NULL. */
+void series_name(const char *scope, const char *method, const char *params, bool sparse,
+                 struct buf *b);
 
 /* Index of the series of this name, added when it is new; -1 with err set when there are too many.
  */

@@ -3,6 +3,8 @@
  */
 #include "plots/titles.h"
 
+#include "analyze/params.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,21 +55,10 @@ static const char *params_of(const struct title_params *t)
     return t->params ? t->params : "";
 }
 
-/* The next "key=value" of *p, of *len characters; NULL at the end. */
-static const char *next_word(const char **p, size_t *len)
-{
-    const char *word = *p;
-    if (!*word)
-        return NULL;
-    *len = strcspn(word, ":");
-    *p = word + *len + (word[*len] == ':');
-    return word;
-}
-
 static bool has_word(const char *params, const char *word, size_t len)
 {
     size_t n;
-    for (const char *w; (w = next_word(&params, &n));)
+    for (const char *w; (w = params_next(&params, &n));)
         if (n == len && strncmp(w, word, len) == 0)
             return true;
     return false;
@@ -85,7 +76,7 @@ static void write_shared(const struct title_params *t, int n, struct buf *shared
 {
     const char *p = params_of(&t[0]);
     size_t len;
-    for (const char *w; (w = next_word(&p, &len));)
+    for (const char *w; (w = params_next(&p, &len));)
         if (all_have(t, n, w, len)) {
             buf_puts(shared, shared->len ? ":" : "");
             buf_put(shared, w, len);
@@ -113,7 +104,7 @@ static void write_params(const struct title_params *t, const char *shared, struc
     bool gap = false;
     size_t len;
     buf_reset(b);
-    for (const char *w; (w = next_word(&p, &len));) {
+    for (const char *w; (w = params_next(&p, &len));) {
         if (has_word(shared, w, len))
             continue;
         const struct key *key = find_key(keys, w, len);

@@ -29,14 +29,6 @@ static int wanted_parse(struct wanted *w, const char *text, int64_t limit, const
     return index_list_parse(text, limit, what, &w->list, &w->n, err);
 }
 
-static bool wanted_holds(const struct wanted *w, int64_t x)
-{
-    bool found = !w->list;
-    for (int64_t i = 0; i < w->n && !found; i++)
-        found = w->list[i] == x;
-    return found;
-}
-
 /* The parameters of a head are meant for one model: all traces must be of its shape. */
 static int same_model(const struct calibrate *c, struct err *err)
 {
@@ -75,7 +67,7 @@ static int fill_job(const struct calibrate *c, const struct wanted *steps, const
     for (int64_t t = 0; t < c->n_traces; t++)
         for (int64_t i = 0; i < trace_calls(c->traces[t]); i++) {
             const struct trace_call *call = trace_call(c->traces[t], i);
-            if (call->layer != j->layer || !wanted_holds(steps, call->step) ||
+            if (call->layer != j->layer || !index_list_has(steps->list, steps->n, call->step) ||
                 (branch && *branch && strcmp(branch, call->branch)))
                 continue;
             int rc = add_sample(j, t, i, err);
@@ -97,7 +89,7 @@ int calibrate_plan(struct calibrate *c, const struct calibrate_select *sel, stru
     TRY(wanted_parse(&steps, sel->steps, -1, "--steps", err));
     for (int l = 0; l < m->layers; l++)
         for (int h = 0; h < m->heads; h++) {
-            if (!wanted_holds(&layers, l) || !wanted_holds(&heads, trace_head_number(m, h)))
+            if (!index_list_has(layers.list, layers.n, l) || !index_list_has(heads.list, heads.n, trace_head_number(m, h)))
                 continue;
             TRY(mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err));
             struct calibrate_job *j = &c->jobs[c->n_jobs];

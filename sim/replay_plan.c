@@ -15,16 +15,6 @@ struct wanted {
     int64_t *layers, n_layers, *heads, n_heads, *steps, n_steps; /* NULL = all */
 };
 
-static bool holds(const int64_t *list, int64_t n, int64_t x)
-{
-    if (!list)
-        return true;
-    for (int64_t i = 0; i < n; i++)
-        if (list[i] == x)
-            return true;
-    return false;
-}
-
 /* Do the branches of a head have to be worked through together? */
 static bool joins_branches(const struct replay *r)
 {
@@ -76,11 +66,11 @@ static int plan_trace(struct replay *r, int t, const struct wanted *w, const cha
     const struct trace *trace = r->traces[t];
     for (int64_t i = 0; i < trace_calls(trace); i++) {
         const struct trace_call *c = trace_call(trace, i);
-        if (!holds(w->layers, w->n_layers, c->layer) || !holds(w->steps, w->n_steps, c->step) ||
+        if (!index_list_has(w->layers, w->n_layers, c->layer) || !index_list_has(w->steps, w->n_steps, c->step) ||
             (branch && *branch && strcmp(branch, c->branch) != 0))
             continue;
         for (int h = 0; h < trace_meta(trace)->heads; h++)
-            if (holds(w->heads, w->n_heads, trace_head_number(trace_meta(trace), h)))
+            if (index_list_has(w->heads, w->n_heads, trace_head_number(trace_meta(trace), h)))
                 TRY(add_call(r, t, i, h, err));
     }
 out:

@@ -423,11 +423,11 @@ END_TEST
 
 START_TEST(tics_of_counts_are_whole)
 {
-    ck_assert_double_eq(chart_count_step(6, 8), 1);
-    ck_assert_double_eq(chart_count_step(16, 8), 2);
-    ck_assert_double_eq(chart_count_step(20, 8), 5);
-    ck_assert_double_eq(chart_count_step(40, 16), 5);
-    ck_assert_double_eq(chart_count_step(81, 8), 20);
+    ck_assert_double_eq(gp_count_step(6, 8), 1);
+    ck_assert_double_eq(gp_count_step(16, 8), 2);
+    ck_assert_double_eq(gp_count_step(20, 8), 5);
+    ck_assert_double_eq(gp_count_step(40, 16), 5);
+    ck_assert_double_eq(gp_count_step(81, 8), 20);
     for (int layer = 0; layer < 20; layer++)
         fixture_metric(add("sale", "", layer, 0, 0.5), "sparsity_total", 0.5);
     draw_all("profile");
