@@ -15,17 +15,26 @@ OUT    ?= out
 
 Q := $(if $(filter 1,$(V)),,@)
 
+# A library that HDF5 brings calls newlocale, which never frees the path of the locales: the leak
+# sanitizer would fail every test.
+unexport LOCPATH
+
 ARCH := $(shell $(CC) -print-multiarch 2>/dev/null)
 CPPFLAGS += -I. -D_GNU_SOURCE -I/usr/include/hdf5/serial -I/usr/include/$(ARCH)/openblas-pthread
 CFLAGS ?= -O2 -g
 FLAGS  := $(CFLAGS) -std=c11 -ftree-vectorize -fno-math-errno -fno-trapping-math -pthread
 FLAGS  += -Wall -Wextra -Werror -Wno-unused-parameter -Wshadow -Wstrict-prototypes \
           -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wvla
-LDFLAGS += -pthread -L/usr/lib/$(ARCH)/hdf5/serial -L/usr/lib/$(ARCH)/openblas-pthread
-LDLIBS  += -lhdf5 -ljansson -lpcre2-8 -lutf8proc -lzstd -lopenblas -lpng -lxxhash -lm
+LDFLAGS += -pthread -L/usr/lib/$(ARCH)/hdf5/serial
+LDLIBS  += -lhdf5 -ljansson -lpcre2-8 -lutf8proc -lzstd -lz -lpng -lxxhash -ldl -lm
 
+ifneq ($(words $(BUILD)) $(words $(OUT)),1 1)
+$(error BUILD='$(BUILD)' OUT='$(OUT)': each is one folder, without spaces)
+endif
+
+# Beside the plain build; a make inside of a sanitised one does not add the suffix again.
 ifneq ($(SAN),)
-BUILD    := build-san
+override BUILD := $(BUILD:-san=)-san
 FLAGS    += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
 CPPFLAGS += -DLACUNA_SANITIZE
 LDFLAGS  += -fsanitize=$(SAN)
@@ -51,8 +60,8 @@ USE_CUDA := $(if $(filter 0,$(CUDA))$(SAN),,$(if $(NVCC),1))
 
 ifneq ($(USE_CUDA),)
 CUDA_HOME   := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-$(BUILD)/core/main.o: CPPFLAGS += -DLACUNA_CUDA
-$(BUILD)/cuda/%.o $(BUILD)/tests/checkcu%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
+$(BUILD)/main.o: CPPFLAGS += -DLACUNA_CUDA
+$(BUILD)/cuda/%.o $(BUILD)/tests/gpu/%.o $(BUILD)/tests/bench/%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
 $(BUILD)/cuda/counters.o: CPPFLAGS += -Icuda/cupti
 CUDA_LDLIBS := $(CUDA_HOME)/lib64/libcudart_static.a -lstdc++ -ldl -lrt -lpthread
 NVFLAGS := -std=c++17 -O3 -lineinfo -I. -gencode arch=compute_90a,code=sm_90a \
@@ -64,21 +73,24 @@ BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unversione
 
 # ---- sources --------------------------------------------------------------------------------
 
-FOLDERS := core capture datasets sim sim/methods analyze plots
-SRC     := $(filter-out core/main.c,$(wildcard $(addsuffix /*.c,$(FOLDERS))))
+FOLDERS := core capture capture/trace sim sim/blocks sim/methods $(patsubst %/,%,$(wildcard sim/methods/*/)) \
+           analyze plots report
+SRC     := $(filter-out %_linked.c,$(wildcard $(addsuffix /*.c,$(FOLDERS))))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
-CU_SRC  := $(if $(USE_CUDA),$(wildcard cuda/*.cu cuda/methods/*.cu))
-CU_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(if $(USE_CUDA),$(wildcard cuda/*.c))) \
+CU_DIRS := cuda cuda/attn cuda/metrics cuda/select cuda/methods $(patsubst %/,%,$(wildcard cuda/methods/*/))
+CU_SRC  := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.cu,$(CU_DIRS))))
+CU_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(if $(USE_CUDA),$(wildcard $(addsuffix /*.c,$(CU_DIRS))))) \
            $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 LIB     := $(BUILD)/liblacuna.a
-TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
-TEST_COMMON := $(addprefix $(BUILD)/tests/,check_main.o golden.o trace_fixture.o tinymodel.o records_fixture.o)
+TESTS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
+TEST_COMMON := $(addprefix $(BUILD)/tests/harness/,check_main.o golden.o trace_fixture.o tinymodel.o records_fixture.o \
+               testmethods.o meanblocks.o)
 
 .PHONY: all tests clean help FORCE
 all: $(BUILD)/lacuna
 tests: $(TESTS)
 
-$(BUILD)/lacuna: $(BUILD)/core/main.o $(CU_OBJ) $(LIB)
+$(BUILD)/lacuna: $(BUILD)/main.o $(CU_OBJ) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CUDA_LDLIBS)
 
@@ -102,7 +114,7 @@ $(BUILD)/%.cu.o: %.cu
 	        rm -f $@.tmp; exit 1; fi; mv $@.tmp $@
 
 # The one file that knows whether there is a GPU back end follows the switch.
-$(BUILD)/core/main.o: $(BUILD)/with-cuda
+$(BUILD)/main.o: $(BUILD)/with-cuda
 $(BUILD)/with-cuda: FORCE
 	@mkdir -p $(@D)
 	@echo '$(USE_CUDA)' | cmp -s - $@ || echo '$(USE_CUDA)' > $@
@@ -110,28 +122,34 @@ $(BUILD)/with-cuda: FORCE
 # The build id changes with every commit: only this file sees it, and only a change rebuilds it.
 $(BUILD)/core/version.o: CPPFLAGS += -DBUILD_ID='"$(BUILD_ID)"' -DBUILD_FLAGS='"$(CC) $(FLAGS)"'
 $(BUILD)/core/version.o: $(BUILD)/build-id
+
+# OpenBLAS is loaded when it is needed: the threaded one, whichever is the system's choice.
+$(BUILD)/core/openblas.o: CPPFLAGS += -DOPENBLAS_DIR='"/usr/lib/$(ARCH)/openblas-pthread/"'
+
 $(BUILD)/build-id: FORCE
 	@mkdir -p $(@D)
 	@echo '$(BUILD_ID) $(CC) $(FLAGS)' | cmp -s - $@ || echo '$(BUILD_ID) $(CC) $(FLAGS)' > $@
 FORCE:
 
-$(BUILD)/tests/test_conform: $(BUILD)/tests/conform.o
-$(BUILD)/tests/test_maskblocks: $(BUILD)/tests/maskblocks.o
+$(BUILD)/tests/unit/test_conform: $(BUILD)/tests/harness/conform.o
+$(BUILD)/tests/unit/test_maskblocks: $(BUILD)/tests/harness/maskblocks.o
+$(BUILD)/tests/unit/test_h5guard: $(BUILD)/tests/harness/h5walk.o
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
-$(BUILD)/tests/test_copies: $(BUILD)/cuda/copies.o $(BUILD)/cuda/plan.o
-$(BUILD)/tests/test_plan: $(BUILD)/cuda/plan.o
-$(BUILD)/tests/test_metrics_plan: $(BUILD)/cuda/metrics_plan.o $(BUILD)/cuda/plan.o
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_COMMON) $(LIB)
+$(BUILD)/tests/unit/test_copies: $(BUILD)/cuda/copies.o $(BUILD)/cuda/attn/plan.o
+$(BUILD)/tests/unit/test_values: $(BUILD)/cuda/values.o
+$(BUILD)/tests/unit/test_plan: $(BUILD)/cuda/attn/plan.o
+$(BUILD)/tests/unit/test_metrics_plan: $(BUILD)/cuda/metrics/metrics_plan.o $(BUILD)/cuda/attn/plan.o
+$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_COMMON) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter-out $(LIB),$^) $(LIB) $(LDLIBS) -lcheck_pic -lsubunit -lrt
 
 .SECONDARY:
--include $(OBJ:.o=.d) $(CU_OBJ:.o=.d) $(BUILD)/core/main.d $(wildcard $(BUILD)/tests/*.d)
+-include $(OBJ:.o=.d) $(CU_OBJ:.o=.d) $(BUILD)/main.d $(wildcard $(BUILD)/tests/*/*.d)
 
 # ---- what a machine needs -------------------------------------------------------------------
 
 DEBIAN := gcc libc6-dev libhdf5-dev libjansson-dev libpcre2-dev libutf8proc-dev libzstd-dev \
-          libxxhash-dev libopenblas-pthread-dev libpng-dev gnuplot-nox check libsubunit-dev
+          zlib1g-dev libxxhash-dev libopenblas-pthread-dev libpng-dev gnuplot-nox check libsubunit-dev
 
 .PHONY: deps
 deps:
@@ -191,38 +209,50 @@ demo-run:
 
 # ---- tests ----------------------------------------------------------------------------------
 
-.PHONY: check check-unit check-cli check-san
+.PHONY: check check-build check-unit check-cli check-variants check-san
 # One after the other whatever -j says: check-san and check-fuzz build the same sanitised library.
+# A part that fails does not stop the next.
 check: deps
+	@MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit cli variants san fuzz
+
+check-build:
 	@$(MAKE) --no-print-directory -j2 all tests
-	@$(MAKE) --no-print-directory check-sources check-unit check-cli
-	@$(MAKE) --no-print-directory check-san
-	@$(MAKE) --no-print-directory check-fuzz
 
 check-unit: all tests
-	@LACUNA=$(BUILD)/lacuna sh tests/run.sh $(TESTS)
+	@LACUNA=$(BUILD)/lacuna sh tests/harness/run.sh $(TESTS)
 
 check-cli: all
 	@LACUNA=$(BUILD)/lacuna sh tests/cli/run.sh
+
+# The tests that run methods, and the command line, as on other processors and in another locale.
+METHOD_TESTS = $(patsubst %.c,$(BUILD)/%,$(shell grep -lE 'harness/(conform|methodrun|spargerun)\.h"' tests/unit/*.c))
+check-variants: all tests
+	@LACUNA=$(BUILD)/lacuna sh tests/harness/variants.sh $(METHOD_TESTS)
 
 # The same unit tests under the address and undefined-behaviour sanitizers.
 check-san:
 	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' all tests
 	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g' check-unit
 
+# The Python package of capture/torch. Not a part of `check`: a Python with torch is no package of this
+# project's; without one this says so.
+.PHONY: check-torch
+check-torch: all
+	@LACUNA=$(BUILD)/lacuna sh tests/torch/run.sh
+
 # ---- benchmarks: ratios for a person to read, never a pass or fail -----------------------------
 
 .PHONY: bench
 bench: deps
-	@$(MAKE) --no-print-directory -j2 $(BUILD)/tests/bench
-	@$(BUILD)/tests/bench $(BENCH_ARGS)
+	@$(MAKE) --no-print-directory -j2 $(BUILD)/tests/bench/bench
+	@$(BUILD)/tests/bench/bench $(BENCH_ARGS)
 
-$(BUILD)/tests/bench: $(BUILD)/tests/bench.o $(BUILD)/tests/golden.o $(LIB)
+$(BUILD)/tests/bench/bench: $(BUILD)/tests/bench/bench.o $(BUILD)/tests/harness/golden.o $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 # Writes checkpoints of the published sizes with random weights (2.8 and 28.6 GB).
-$(BUILD)/tests/makewan: $(BUILD)/tests/makewan.o $(LIB)
+$(BUILD)/tests/bench/makewan: $(BUILD)/tests/bench/makewan.o $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
@@ -238,7 +268,7 @@ STATIC_LIBS := $(addprefix /usr/lib/$(ARCH)/,libhdf5_serial.a libsz.a libaec.a l
 BUNDLE_LINK = $(CXX) -static-libstdc++ -static-libgcc -o $@ $^ $(STATIC_LIBS) \
               $(CUDA_HOME)/lib64/libcudart_static.a -ldl -lrt -lpthread -lm
 CXX ?= g++
-CHECKCU := $(addprefix $(BUILD)/tests/checkcu,_case.o _bits.o)
+CHECKCU := $(addprefix $(BUILD)/tests/gpu/checkcu,_case.o _bits.o)
 
 .PHONY: gpu-bundle check-gpu bench-gpu
 ifneq ($(USE_CUDA),)
@@ -248,37 +278,40 @@ gpu-bundle:
 	@echo "gpu-bundle needs nvcc (CUDA toolkit 13.0); none was found, or CUDA=0" >&2; exit 4
 endif
 
-$(BUILD)/gpu/lacuna: $(BUILD)/core/main.o $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/checkcu: $(addprefix $(BUILD)/tests/checkcu,.o _select.o _filter.o _metrics.o _blas.o _decoder.o _traces.o) $(CHECKCU) $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/benchcu: $(addprefix $(BUILD)/tests/checkcu,$(patsubst tests/checkcu%.c,%.o,$(wildcard tests/checkcu_bench*.c)) _prefill.o) $(BUILD)/tests/maskblocks.o $(CHECKCU) $(CU_OBJ) $(LIB)
+# OpenBLAS lies inside the programs of the bundle, not beside them.
+BLAS_LINKED := $(BUILD)/core/openblas_linked.o
+$(BUILD)/gpu/lacuna: $(BLAS_LINKED) $(BUILD)/main.o $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/checkcu: $(BLAS_LINKED) $(addprefix $(BUILD)/tests/gpu/checkcu,.o _select.o _filter.o _metrics.o _blas.o _decoder.o _traces.o _values.o) $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/benchcu: $(BLAS_LINKED) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/benchcu*.c)) $(BUILD)/tests/harness/maskblocks.o $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(BUNDLE_LINK)
 
-# Dense attention alone, for cuda/peers.py: a library in a process with other CUDA runtimes.
-$(BUILD)/gpu/libdense.so: $(BUILD)/tests/checkcu_shared.o \
-        $(filter $(BUILD)/cuda/attn%,$(CU_OBJ)) \
-        $(addprefix $(BUILD)/,cuda/device.o cuda/plan.o cuda/tensormap.o core/err.o core/greedy.o core/mem.o core/dtype.o)
+# Dense attention alone, for tests/bench/peers.py: a library in a process with other CUDA runtimes.
+$(BUILD)/gpu/libdense.so: $(BUILD)/tests/bench/libdense.o \
+        $(filter $(BUILD)/cuda/attn/%,$(CU_OBJ)) \
+        $(addprefix $(BUILD)/,cuda/device.o cuda/tensormap.o core/err.o core/greedy.o core/mem.o core/dtype.o)
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(BUNDLE_LINK) -shared -Wl,-Bsymbolic,--exclude-libs,ALL,--no-undefined
 
 # What lies in GPU_BIN is run as it is: a machine with a GPU needs no compiler.
 check-gpu: $(if $(wildcard $(GPU_BIN)/checkcu),,gpu-bundle)
-	@tests/check-gpu.sh $(GPU_BIN)
+	@tests/gpu/check-gpu.sh $(GPU_BIN)
 
 bench-gpu: $(if $(wildcard $(GPU_BIN)/benchcu),,gpu-bundle)
 	@$(GPU_BIN)/benchcu $(BENCH_ARGS)
 
 # ---- fuzzers and checks of the sources ------------------------------------------------------
 
-FUZZERS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz_*.c))
-FUZZ_COMMON := $(addprefix $(BUILD)/tests/,fuzz.o mutate.o mutate_h5.o trace_fixture.o)
+FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_COMMON := $(addprefix $(BUILD)/tests/,fuzz/fuzz.o fuzz/mutate.o fuzz/mutate_h5.o fuzz/bytes_h5.o \
+               harness/trace_fixture.o harness/h5walk.o)
 FUZZ_SECONDS ?= 300
 FUZZ_SEED    ?= $(shell date +%s)
 
-$(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(FUZZ_COMMON) $(LIB)
+$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(FUZZ_COMMON) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
@@ -286,7 +319,11 @@ $(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(FUZZ_COMMON) $(LIB)
 fuzzers: $(FUZZERS)
 
 run-fuzzers: fuzzers
-	@set -e; for f in $(FUZZERS); do $$f $(FUZZ_ARGS); done
+	@passed=0; failed=0; \
+	for f in $(FUZZERS); do \
+	    if $$f $(FUZZ_ARGS); then passed=$$((passed + 1)); else failed=$$((failed + 1)); fi; \
+	done; \
+	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ]
 
 # A long run with a new seed, and a short one that is the same every time.
 fuzz:
@@ -300,15 +337,15 @@ check-fuzz:
 .PHONY: help
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
-	@echo "targets: all demo check check-unit check-cli check-san check-fuzz bench fuzz deps clean"
+	@echo "targets: all demo check check-unit check-cli check-variants check-san check-fuzz check-format check-torch format lint bench fuzz compile_commands deps clean"
 	@echo "         gpu-bundle check-gpu bench-gpu"
 
 # Every header compiles alone; those of the GPU where its toolkit is.
-HEADERS := $(filter-out tests/checkcu%,$(wildcard $(addsuffix /*.h,$(FOLDERS) tests)))
-GPU_HEADERS := $(if $(USE_CUDA),$(wildcard cuda/*.h tests/checkcu*.h))
+HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) tests/unit tests/fuzz tests/harness))
+GPU_HEADERS := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.h,$(CU_DIRS)) tests/gpu/*.h tests/bench/*.h))
 $(GPU_HEADERS:%=$(BUILD)/headers/%.ok): CPPFLAGS += -isystem $(CUDA_HOME)/include
 HEADERS += $(GPU_HEADERS)
-.PHONY: check-headers check-deps check-registry check-names check-sources lint
+.PHONY: check-headers check-deps check-registry check-metrics check-names check-example check-sources lint
 check-headers: $(HEADERS:%=$(BUILD)/headers/%.ok)
 	@echo "check-headers: ok"
 $(BUILD)/headers/%.ok: %
@@ -317,16 +354,38 @@ $(BUILD)/headers/%.ok: %
 	@touch $@
 -include $(HEADERS:%=$(BUILD)/headers/%.d)
 
-# The dependency order of the folders, .def files against definitions, unique file names.
-check-deps check-registry check-names:
-	@sh tests/sources.sh $(@:check-%=%)
+# The dependency order of the folders, .def files against definitions and uses, unique
+# file names, the example of a page against its file.
+check-deps check-registry check-metrics check-names check-example:
+	@sh tests/harness/sources.sh $(@:check-%=%)
 
-check-sources: check-headers check-deps check-registry check-names
+# One declaration style. The formatter's versions differ in details: the project's is 14 (Debian 12).
+CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 2>/dev/null || command -v clang-format 2>/dev/null))
+FORMATTED    := sh tests/harness/sources.sh files '*.c' '*.h' '*.cu' '*.cuh' '*.inc'
+.PHONY: check-format format compile_commands
+check-format:
+	@case "$$($(or $(CLANG_FORMAT),false) --version 2>/dev/null)" in \
+	*"version 14."*) $(FORMATTED) | xargs -r $(CLANG_FORMAT) --dry-run -Werror && echo "check-format: ok" ;; \
+	*) echo "check-format: skipped, clang-format 14 is not installed" ;; esac
+
+format:
+	@$(FORMATTED) | xargs $(or $(CLANG_FORMAT),clang-format) -i
+
+# compile_commands.json for clangd and clang-tidy: how every C file is compiled.
+compile_commands:
+	@for f in main.c $(SRC) $(wildcard cuda/*.c cuda/*/*.c) $(wildcard tests/*/*.c); do \
+	    printf '{"directory": "%s", "file": "%s", "arguments": [' "$(CURDIR)" "$$f"; \
+	    for a in $(CC) $(CPPFLAGS) $(if $(USE_CUDA),-isystem $(CUDA_HOME)/include) $(FLAGS) -c $$f; do printf '"%s", ' "$$a"; done; \
+	    printf '"-o", "/dev/null"]},\n'; \
+	done | sed '1s/^/[/; $$s/,$$/]/' >compile_commands.json
+	@echo "compile_commands.json"
+
+check-sources: check-headers check-deps check-registry check-metrics check-names check-example check-format
 
 # Static analysis of the sources (.clang-tidy says of what) and of the shell scripts.
-lint: $(SRC:%=$(BUILD)/lint/%.ok) $(BUILD)/lint/core/main.c.ok
+lint: $(SRC:%=$(BUILD)/lint/%.ok) $(BUILD)/lint/main.c.ok
 	@command -v shellcheck >/dev/null || { echo "lint: shellcheck is missing"; exit 4; }
-	$(Q)shellcheck tests/*.sh tests/cli/*.sh
+	$(Q)shellcheck .ci/run tests/harness/*.sh tests/gpu/*.sh tests/cli/*.sh
 	@echo "lint: ok"
 $(BUILD)/lint/%.ok: % .clang-tidy
 	@command -v clang-tidy >/dev/null || { echo "lint: clang-tidy is missing"; exit 4; }
@@ -336,4 +395,4 @@ $(BUILD)/lint/%.ok: % .clang-tidy
 	@touch $@
 
 clean:
-	rm -rf build build-san
+	rm -rf $(BUILD:-san=) $(BUILD:-san=)-san

@@ -4,6 +4,7 @@
 #include "analyze/format.h"
 #include "analyze/tables.h"
 #include "core/cmd.h"
+#include "core/fileio.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -14,54 +15,31 @@ struct analyze_opts {
     char *table, *group, *columns, *pivot, *format, *output;
 };
 
-#define A(field) offsetof(struct analyze_opts, field)
-
+/* clang-format off */
 static const struct opt options[] = {
-    {.name = "table",
-     .type = OPT_STR,
-     .offset = A(table),
-     .def = "summary",
-     .short_name = 't',
-     .arg = "NAME",
+    {.name = "table", .type = OPT_STR, .offset = offsetof(struct analyze_opts, table),
+     .short_name = 't', .arg = "NAME", .def = "summary",
      .help = "Which table; `lacuna list tables` names them."},
-    {.name = "group",
-     .type = OPT_STR,
-     .offset = A(group),
-     .flags = OPT_UNSET,
-     .short_name = 'g',
-     .arg = "KEYS",
-     .help = "Group rows by these keys in place of the table's own: model, trace, "
-             "causal, n_q, n_k, d, permute, backend, precision, seed, method, "
-             "params, run, step, branch, layer, head, kv_head, status, reason."},
-    {.name = "columns",
-     .type = OPT_STR,
-     .offset = A(columns),
-     .flags = OPT_UNSET,
-     .arg = "METRICS",
+    {.name = "group", .type = OPT_STR, .offset = offsetof(struct analyze_opts, group),
+     .short_name = 'g', .arg = "KEYS", .flags = OPT_UNSET,
+     .help = "Group rows by these keys in place of the table's own: model, trace, causal, n_q, "
+             "n_k, d, permute, backend, precision, seed, method, params, run, step, branch, "
+             "layer, head, kv_head, status, reason."},
+    {.name = "columns", .type = OPT_STR, .offset = offsetof(struct analyze_opts, columns),
+     .arg = "METRICS", .flags = OPT_UNSET,
      .help = "Metrics in place of the table's own; shell patterns (cra_*) are allowed."},
-    {.name = "pivot",
-     .type = OPT_STR,
-     .offset = A(pivot),
-     .flags = OPT_UNSET,
-     .arg = "KEY",
-     .help = "One column per value of this key, for the first metric."},
-    {.name = "format",
-     .type = OPT_STR,
-     .offset = A(format),
-     .def = "md",
-     .short_name = 'f',
-     .arg = "FORMAT",
+    {.name = "pivot", .type = OPT_STR, .offset = offsetof(struct analyze_opts, pivot), .arg = "KEY",
+     .flags = OPT_UNSET, .help = "One column per value of this key, for the first metric."},
+    {.name = "format", .type = OPT_STR, .offset = offsetof(struct analyze_opts, format),
+     .short_name = 'f', .arg = "FORMAT", .def = "md",
      .help = "md, csv, tex, json or html; without it the suffix of -o decides."},
-    {.name = "output",
-     .type = OPT_STR,
-     .offset = A(output),
-     .flags = OPT_UNSET | OPT_IDENTITY_NOT,
-     .short_name = 'o',
-     .arg = "FILE",
+    {.name = "output", .type = OPT_STR, .offset = offsetof(struct analyze_opts, output),
+     .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
      .help = "Write to FILE, replacing it, instead of standard output."},
     COMMON_OPTS,
     {0},
 };
+/* clang-format on */
 
 /* --json, then --format, then the suffix of the output file. */
 static int choose_format(const struct analyze_opts *o, const struct table_format **out,

@@ -14,56 +14,30 @@ struct cmp_opts {
     int64_t most;
 };
 
-#define C(field) offsetof(struct cmp_opts, field)
-
+/* clang-format off */
 static const struct opt options[] = {
-    {.name = "rtol",
-     .type = OPT_NUM,
-     .offset = C(rtol),
-     .def = "1e-9",
-     .min = 0,
-     .max = 1e9,
-     .arg = "X",
+    {.name = "rtol", .type = OPT_NUM, .offset = offsetof(struct cmp_opts, rtol), .arg = "X",
+     .def = "1e-9", .min = 0, .max = 1e9,
      .help = "Largest difference, relative to the larger of both."},
-    {.name = "atol",
-     .type = OPT_NUM,
-     .offset = C(atol),
-     .def = "1e-12",
-     .min = 0,
-     .max = 1e300,
-     .arg = "X",
+    {.name = "atol", .type = OPT_NUM, .offset = offsetof(struct cmp_opts, atol), .arg = "X",
+     .def = "1e-12", .min = 0, .max = 1e300,
      .help = "Absolute difference that is always accepted."},
-    {.name = "ignore",
-     .type = OPT_STR,
-     .offset = C(ignore),
+    {.name = "ignore", .type = OPT_STR, .offset = offsetof(struct cmp_opts, ignore), .arg = "KEYS",
      .flags = OPT_UNSET,
-     .arg = "KEYS",
-     .help = "Identity keys that may differ: backend,precision compares CPU with GPU; trace, seed, "
-             "params, ..."},
-    {.name = "metrics",
-     .type = OPT_STR,
-     .offset = C(metrics),
-     .flags = OPT_UNSET,
-     .arg = "METRICS",
+     .help = "Identity keys that may differ: backend,precision compares CPU with GPU; trace, "
+             "seed, params, ..."},
+    {.name = "metrics", .type = OPT_STR, .offset = offsetof(struct cmp_opts, metrics),
+     .arg = "METRICS", .flags = OPT_UNSET,
      .help = "Compare these metrics only (shell patterns); default: all except times and speeds."},
-    {.name = "most",
-     .type = OPT_INT,
-     .offset = C(most),
-     .def = "50",
-     .min = 0,
-     .max = 1e9,
-     .arg = "N",
+    {.name = "most", .type = OPT_INT, .offset = offsetof(struct cmp_opts, most), .arg = "N",
+     .def = "50", .min = 0, .max = 1e9,
      .help = "Print N differences at most, 0 = all; all are counted."},
-    {.name = "format",
-     .type = OPT_STR,
-     .offset = C(format),
-     .def = "md",
-     .short_name = 'f',
-     .arg = "FORMAT",
-     .help = "md, csv, tex, json or html."},
+    {.name = "format", .type = OPT_STR, .offset = offsetof(struct cmp_opts, format),
+     .short_name = 'f', .arg = "FORMAT", .def = "md", .help = "md, csv, tex, json or html."},
     COMMON_OPTS,
     {0},
 };
+/* clang-format on */
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 

@@ -4,6 +4,7 @@
 #include "analyze/compare.h"
 
 #include "analyze/group.h"
+#include "analyze/metricfacts.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -27,13 +28,6 @@ struct walk {
     struct compare_result *res;
     struct table *t;
 };
-
-bool compare_is_time(const char *metric)
-{
-    return name_matches("host_*,time_*,speed*,select_share*,samples*,copies*,*_ns,*_ns_q1,*_ns_q3,"
-                        "tensor_pipe_pct*,dram_*,counter_copies*",
-                        metric);
-}
 
 int64_t compare_differences(const struct compare_result *r)
 {
@@ -137,7 +131,7 @@ static const struct metric *metric_of(const struct record *r, const char *name)
 
 static bool is_compared(const struct walk *w, const char *name)
 {
-    return w->o->metrics ? name_matches(w->o->metrics, name) : !compare_is_time(name);
+    return w->o->metrics ? name_matches(w->o->metrics, name) : metric_noise(name) != NOISE_MEASURED;
 }
 
 static bool equal_values(const struct walk *w, double a, double b)
@@ -262,7 +256,8 @@ static int check_patterns(const struct recset *a, const struct recset *b, const 
             rc = recset_metrics(b, one, &found, err);
         bool any = found.n > 0;
         str_list_free(&found);
-        TRY(rc);
+        if (rc)
+            return rc;
         if (!any)
             FAIL(err, ERR_USAGE, "--metrics: no ok record has a metric '%s' (lacuna list metrics)",
                  one);

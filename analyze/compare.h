@@ -10,7 +10,8 @@
 struct compare_opts {
     double rtol, atol;   /* equal iff |a - b| <= atol + rtol * max(|a|, |b|) */
     const char *ignore;  /* identity keys that may differ ("backend,trace"), NULL = none */
-    const char *metrics; /* shell patterns of the metrics compared, NULL = all but times */
+    const char *metrics; /* shell patterns of the metrics compared, NULL = all but those measured
+                            (NOISE_MEASURED) */
     int64_t most;        /* rows of the table at most, 0 = all */
 };
 
@@ -20,10 +21,6 @@ struct compare_result {
     int64_t status, reason, values; /* cells and metrics that differ */
     double worst_rel, worst_abs;    /* largest differences of metrics that both have */
 };
-
-/* Times of the host and of a GPU, and hardware counters, differ from run to run: names that are never
- * compared unless asked for. */
-bool compare_is_time(const char *metric);
 
 /* Compare; every difference is a row of *out (columns: cell, what, a, b, difference, relative). */
 int compare_sets(const struct recset *a, const struct recset *b, const struct compare_opts *o,

@@ -4,6 +4,7 @@
 #include "analyze/csv.h"
 
 #include "core/buf.h"
+#include "core/fileio.h"
 #include "core/mem.h"
 
 #include <stdbool.h>

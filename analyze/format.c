@@ -5,6 +5,8 @@
  */
 #include "analyze/format.h"
 
+#include "core/text.h"
+
 #include "analyze/format_impl.h"
 
 #include <math.h>
@@ -136,7 +138,8 @@ static void md_write(const struct table *t, struct buf *b)
 
 /* ---- CSV ----------------------------------------------------------------------------------- */
 
-void csv_field(const char *s, struct buf *b)
+/* One field by RFC 4180: quoted when it holds a comma, a quote or a line break. */
+static void csv_field(const char *s, struct buf *b)
 {
     if (!strpbrk(s, ",\"\r\n")) {
         buf_puts(b, s);

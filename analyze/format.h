@@ -31,8 +31,6 @@ struct digits {
     int decimals;
 };
 
-struct digits format_digits(const struct table *t, int64_t col);
-
 /* Of every column, malloc'd; NULL and b->failed when there is no memory. */
 struct digits *format_all_digits(const struct table *t, struct buf *b);
 
@@ -48,8 +46,5 @@ extern const char html_style[]; /* CSS of tables */
 
 /* Text with LaTeX's special characters escaped. */
 void tex_text(const char *s, struct buf *b);
-
-/* One CSV field by RFC 4180: quoted when it holds a comma, a quote or a line break. */
-void csv_field(const char *s, struct buf *b);
 
 #endif

@@ -16,7 +16,7 @@ static double shown_value(const struct column *c, const struct cell *cell)
     return (c->type == COL_STATS ? cell->stats.mean : cell->num) * c->scale;
 }
 
-struct digits format_digits(const struct table *t, int64_t col)
+static struct digits format_digits(const struct table *t, int64_t col)
 {
     const struct column *c = &t->cols[col];
     double largest = 0;

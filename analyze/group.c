@@ -3,6 +3,7 @@
  */
 #include "analyze/group.h"
 
+#include "analyze/metricfacts.h"
 #include "core/mem.h"
 
 #include <fnmatch.h>
@@ -177,10 +178,10 @@ static bool same_head(const struct record *a, const struct record *b)
     return true;
 }
 
-/* Do two heads have one value of the metric between them? Keys belong to a kv head. */
-static bool same_owner(const struct record *a, const struct record *b, const char *metric)
+/* Do two records repeat one value of a metric that is one per head or per kv head? */
+static bool same_owner(const struct record *a, const struct record *b, enum metric_per per)
 {
-    if (strcmp(metric, "sim_k") != 0)
+    if (per == PER_HEAD)
         return same_head(a, b);
     for (int i = 0; i < N_HEAD_KEYS; i++)
         if (key_compare(a, b, head_keys[i] == KEY_HEAD ? KEY_KV_HEAD : head_keys[i]) != 0)
@@ -273,6 +274,7 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
                 struct stats *out, double **values, struct err *err)
 {
     const struct record *last = NULL;
+    enum metric_per per = metric_per(metric);
     double *x = NULL;
     int64_t n = 0;
     int rc = mem_alloc(&x, g->n, sizeof *x, "values of a group", err);
@@ -284,7 +286,7 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
             continue;
         double value;
         if (!expression_value(r, metric, &value) ||
-            ((gs->flags & GROUP_PER_HEAD) && last && same_owner(last, r, metric)))
+            ((gs->flags & GROUP_PER_HEAD) && last && same_owner(last, r, per)))
             continue;
         last = r;
         x[n++] = value;

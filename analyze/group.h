@@ -45,8 +45,8 @@ typedef bool group_filter(const void *ctx, const struct record *r);
  * the latter only.
  *
  * GROUP_PER_HEAD: for numbers that belong to a head of a trace and not to a method; when several
- * records of a group belong to one head, each metric counts once per head, and sim_k, which is of
- * the keys alone, once per kv head. */
+ * records of a group belong to one head, each metric counts once per head, or once per kv head
+ * where it is of the keys alone (PER_KV_HEAD in core/metrics.def). */
 int grouping_make(const struct recset *set, const enum group_key *keys, int n_keys, unsigned flags,
                   group_filter *filter, const void *ctx, struct grouping *out, struct err *err);
 void grouping_free(struct grouping *g);

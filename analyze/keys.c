@@ -4,6 +4,7 @@
 #include "analyze/keys.h"
 
 #include "core/opt.h"
+#include "core/text.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -37,18 +38,11 @@ bool key_is_number(enum group_key k)
 
 static int unknown_key(const char *word, const char *what, struct err *err)
 {
-    const char *names[KEY_COUNT + 1] = {0};
-    struct buf all = {0};
-    for (int k = 0; k < KEY_COUNT; k++) {
-        names[k] = info[k].name;
-        buf_printf(&all, "%s%s", k ? ", " : "", info[k].name);
-    }
-    const char *near = nearest_name(word, names);
-    int rc =
-        err_set(err, ERR_USAGE, "%s: unknown key '%s'%s%s%s; the keys are %s", what, word,
-                near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "", buf_str(&all));
-    buf_free(&all);
-    return rc;
+    struct names all = {0};
+    for (int k = 0; k < KEY_COUNT; k++)
+        names_add(&all, info[k].name);
+    names_unknown(&all, "key", word, err);
+    return err_prefix(err, "%s", what);
 }
 
 int keys_parse(const char *text, const char *what, enum group_key keys[KEYS_MAX], int *n,

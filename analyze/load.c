@@ -5,6 +5,7 @@
  */
 #include "analyze/load.h"
 
+#include "analyze/inputs.h"
 #include "core/mem.h"
 
 #include <stdlib.h>
@@ -97,7 +98,9 @@ static int append(const char *path, struct recset *s, struct err *err)
 {
     struct record *r = NULL;
     int64_t n = 0;
-    int rc = records_load(path, &r, &n, err);
+    int rc = input_check(path, WANT_RECORDS, err);
+    if (!rc)
+        rc = records_load(path, &r, &n, err);
     if (rc)
         return rc;
     rc = mem_grow(&s->r, &s->cap, s->n + n, sizeof *s->r, "records", err);

@@ -1,13 +1,14 @@
 /*
  * paper.c - each printed number that a rule of paper.def knows is looked up in the records. The
- * verdict never claims more than the data (paper_rules.h): otherwise the two numbers stand side by
- * side.
+ * verdict never claims more than the data (paper_verdict.h): otherwise the two numbers stand side
+ * by side.
  */
 #include "analyze/paper.h"
 
 #include "analyze/csv.h"
 #include "analyze/datadir.h"
-#include "analyze/paper_rules.h"
+#include "analyze/paper_verdict.h"
+#include "core/metricdef.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -132,7 +133,9 @@ static int put_ours(struct table *t, const struct printed *p, const struct wante
     TRY(table_text(t, C_MODEL, g->first->model, err));
     table_num(t, C_N, (double)g->first->n_q);
     TRY(put_conditions(t, g->first, err));
-    TRY(table_text(t, C_VERDICT, paper_verdict(p, w, g->first, s.mean, printed), err));
+    buf_reset(&b);
+    TRY(paper_verdict(p, w, gs, g, s.mean, end != p->value ? printed : NAN, &b, err));
+    TRY(table_text(t, C_VERDICT, buf_str(&b), err));
     TRY(table_text(t, C_REMARK, p->note, err));
 out:
     buf_free(&b);
@@ -181,14 +184,14 @@ static void explain(const struct printed *p, const struct paper_rule *rule,
                             : "conditions that the paper does not state or no method here has");
     } else {
         *verdict_text = "no records";
-        bool kernel = strcmp(p->needs, "kernel") == 0,
-             oracle = strncmp(rule->metric, "sd_", 3) == 0;
+        const struct metric_def *def = metric_def_find(rule->metric);
+        bool kernel = strcmp(p->needs, "kernel") == 0;
         if (kernel)
             buf_puts(needs, "measured times");
         else
             buf_printf(needs, "records of the method %s",
                        strcmp(rule->method, "*") != 0 ? rule->method
-                       : oracle                       ? "oracle"
+                       : def && def->method           ? def->method
                                                       : "dense");
         buf_puts(needs, rule->params[0] ? " with these parameters" : "");
         buf_puts(needs, rule->flags & LENGTH ? " at this length" : "");
@@ -316,10 +319,17 @@ int build_paper(const struct table_def *def, const struct recset *set,
         TRY(buf_check(&path, "path", err));
         TRY(add_paper(out, buf_str(&path), set, err));
     }
-    table_note(out, "agrees / differs: within %g %% of the printed number or not, same model",
-               100 * PAPER_RTOL);
-    table_note(out, "other model, other length, other machine, model not stated: the difference is "
-                    "not a verdict on either number");
+    table_note(
+        out,
+        "agrees / differs: within %g of a printed share or cosine, within %g %% of a printed "
+        "error, or not; only where model, length, token order, settings, calibration and "
+        "unit are the paper's",
+        PAPER_TOL_SHARE, 100 * PAPER_TOL_L1);
+    table_note(out,
+               "a model is known by name, head dimension, layers and heads, not by its weights; "
+               "prompts and denoising steps are not compared");
+    table_note(out, "not comparable, cannot be tested: the difference is no verdict on either "
+                    "number");
 out:
     buf_free(&dir);
     buf_free(&path);

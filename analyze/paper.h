@@ -6,9 +6,6 @@
 
 #include "analyze/tables.h"
 
-/* Largest relative difference at which a number of the paper's own model counts as "agrees". */
-#define PAPER_RTOL 0.1
-
 /* Build of the table "paper". One row per printed number and group of records (model, length,
  * method, parameters) that measures the same quantity; printed numbers without records are counted
  * by table, with what they need. */

@@ -28,14 +28,32 @@ struct paper_rule {
     unsigned flags;
 };
 
+/* A model that the papers measure, as its public configuration describes it. */
+struct paper_model {
+    const char *printed;  /* its name in the papers */
+    const char *name;     /* shell pattern over the trace's model, any case */
+    bool text;            /* causal language model, else bidirectional */
+    int layers, heads, d; /* query heads of a layer, head dimension; 0 = not known */
+    int64_t n;            /* tokens of its only length; 0 = as printed */
+    const char *bounds;   /* options of SpargeAttn's search, NULL = the paper gives none */
+};
+
+/* What the paper says of the conditions of a printed number, beside model and length. */
+struct paper_stated {
+    const char *paper, *table, *row, *column; /* as in struct paper_rule */
+    const char *settings;                     /* parameters without calib= and permute= */
+    const char *missing;                      /* what it does not say; "" = nothing */
+};
+
 /* Which records a printed number is compared with: the context of paper_wants. */
 struct wanted {
     const struct paper_rule *rule;
-    const char *model;     /* pattern, NULL = the paper does not say */
-    int causal;            /* 1, 0, or -1 = any */
-    int layer;             /* -1 = any */
-    int64_t n_low, n_high; /* tokens that the paper names; 0, 0 = none */
-    const char *order;     /* NULL = any */
+    const struct paper_model *model;   /* NULL = the paper does not say */
+    const struct paper_stated *stated; /* never NULL */
+    int causal;                        /* 1, 0, or -1 = any */
+    int layer;                         /* -1 = any */
+    double k_low, k_high;              /* printed length in thousands; 0, 0 = none */
+    const char *order;                 /* NULL = any */
 };
 
 /* The first rule for a number that traces or kernels can measure again; NULL: there is none. */
@@ -56,10 +74,7 @@ bool paper_params_match(const char *conditions, const char *params);
  * *len characters. */
 const char *paper_order(const struct record *r, size_t *len);
 
-/* A number is judged ("agrees" within PAPER_RTOL, "differs") only when the records come from the
- * model that the paper names at the length that it names, if it names one, and times only when
- * measured on the machine, which records do not prove. */
-const char *paper_verdict(const struct printed *p, const struct wanted *w, const struct record *r,
-                          double ours, double printed);
+/* Is the trace named like the model of the paper? A name alone proves nothing. */
+bool paper_names(const struct paper_model *m, const struct record *r);
 
 #endif

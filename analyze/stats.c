@@ -5,15 +5,11 @@
  */
 #include "analyze/stats.h"
 
+#include "core/sort.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 void stats_of(double *x, int64_t n, struct stats *out)
 {
@@ -24,7 +20,7 @@ void stats_of(double *x, int64_t n, struct stats *out)
     *out = (struct stats){m, n - m, NAN, NAN, NAN, NAN, NAN};
     if (m == 0)
         return;
-    qsort(x, (size_t)m, sizeof *x, ascending);
+    sort_f64(x, m);
     double sum = 0, square = 0;
     for (int64_t i = 0; i < m; i++)
         sum += x[i];
@@ -36,17 +32,4 @@ void stats_of(double *x, int64_t n, struct stats *out)
     out->min = x[0];
     out->max = x[m - 1];
     out->median = m % 2 ? x[m / 2] : (x[m / 2 - 1] + x[m / 2]) / 2;
-}
-
-double stats_cdf(const double *sorted, int64_t n, double x)
-{
-    int64_t lo = 0, hi = n;
-    while (lo < hi) {
-        int64_t mid = lo + (hi - lo) / 2;
-        if (sorted[mid] <= x)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return n ? (double)lo / (double)n : NAN;
 }

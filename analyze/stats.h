@@ -15,7 +15,4 @@ struct stats {
 /* Statistics of x[0..n). The finite values are moved to the front and sorted. */
 void stats_of(double *x, int64_t n, struct stats *out);
 
-/* Share of n ascending values that are <= x. */
-double stats_cdf(const double *sorted, int64_t n, double x);
-
 #endif

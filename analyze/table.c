@@ -95,24 +95,3 @@ int64_t table_find(const struct table *t, const char *name)
             return i;
     return -1;
 }
-
-bool table_column_empty(const struct table *t, int64_t col)
-{
-    for (int64_t i = 0; i < t->n_rows; i++)
-        if (table_cell(t, i, col)->set)
-            return false;
-    return true;
-}
-
-void table_drop_column(struct table *t, int64_t col)
-{
-    int64_t to = 0;
-    for (int64_t i = 0; i < t->n_rows * t->n_cols; i++) {
-        if (i % t->n_cols == col)
-            free(t->cells[i].text);
-        else
-            t->cells[to++] = t->cells[i];
-    }
-    memmove(t->cols + col, t->cols + col + 1, (size_t)(t->n_cols - col - 1) * sizeof *t->cols);
-    t->n_cols--;
-}

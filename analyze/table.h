@@ -59,10 +59,4 @@ struct cell *table_cell(const struct table *t, int64_t row, int64_t col);
 /* Index of the column `name`, -1 if there is none. */
 int64_t table_find(const struct table *t, const char *name);
 
-/* Is no cell of the column set? */
-bool table_column_empty(const struct table *t, int64_t col);
-
-/* Remove a column. */
-void table_drop_column(struct table *t, int64_t col);
-
 #endif

@@ -3,71 +3,14 @@
  */
 #include "analyze/tables.h"
 
+#include "analyze/metricfacts.h"
 #include "analyze/paper.h"
 #include "analyze/video_tables.h"
-#include "core/metricdef.h"
+#include "core/text.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- units --------------------------------------------------------------------------------- */
-
-/* A density or share says what it is a share of. */
-static const struct {
-    const char *name, *unit;
-} denominators[] = {
-    {"density_elem", "kept/allowed pairs"},
-    {"density_tile", "kept/allowed mask units"},
-    {"density_exec", "multiplied/allowed pairs"},
-    {"density_rect", "kept pairs/N_q N_k"},
-    {"density_native", "as its own code counts"},
-    {"sparsity_qk", "units not in QK/allowed units"},
-    {"sparsity_pv", "units not in PV/allowed units"},
-    {"sparsity_total", "skipped/all unit products"},
-    {"sparsity_total_rect", "skipped/all unit products of the rectangle"},
-    {"cra_min", "share of mass, worst row"},
-    {"cra_p1", "share of mass, 1st percentile of rows"},
-    {"cra_p5", "share of mass, 5th percentile of rows"},
-    {"cra_p50", "share of mass, median row"},
-    {"cra_mean", "share of mass, mean of rows"},
-    {"sd_tri", "1 - kept/allowed pairs"},
-    {"sd_sq", "1 - kept pairs/N_q N_k"},
-};
-
-const char *metric_unit(const char *name)
-{
-    size_t base = strcspn(name, "@");
-    for (size_t i = 0; i < sizeof denominators / sizeof *denominators; i++)
-        if (strlen(denominators[i].name) == base && strncmp(denominators[i].name, name, base) == 0)
-            return strncmp(name, "density_tile@", 13) == 0 ? "kept/allowed tiles"
-                                                           : denominators[i].unit;
-    if (strncmp(name, "below_", 6) == 0)
-        return strstr(name, "_area") ? "share of allowed pairs" : "share of units";
-    const struct metric_def *def = metric_def_find(name);
-    return !def || strcmp(def->unit, "1") == 0 ? "" : def->unit;
-}
-
-double metric_scale(const char *name, const char **unit)
-{
-    *unit = metric_unit(name);
-    if (strcmp(*unit, "ns") != 0)
-        return 1;
-    *unit = "ms";
-    return 1e-6;
-}
-
-void metric_title(const char *name, struct buf *b)
-{
-    const char *unit;
-    bool scaled = metric_scale(name, &unit) != 1;
-    for (const char *p = name; *p;) {
-        if (scaled && strncmp(p, "_ns", 3) == 0 && (!p[3] || p[3] == '_'))
-            p += 3;
-        else
-            buf_put(b, p++, 1);
-    }
-}
 
 /* ---- registry ------------------------------------------------------------------------------ */
 
@@ -128,22 +71,13 @@ const struct listed *const table_list[] = {
 
 const struct table_def *table_def_find(const char *name, struct err *err)
 {
-    const char *names[64];
-    int n = 0;
-    struct buf all = {0};
-    for (; table_defs[n]; n++) {
-        names[n] = table_defs[n]->listed.name;
-        if (strcmp(names[n], name) == 0) {
-            buf_free(&all);
-            return table_defs[n];
-        }
-        buf_printf(&all, "%s%s", n ? ", " : "", names[n]);
+    struct names all = {0};
+    for (const struct table_def *const *t = table_defs; *t; t++) {
+        if (strcmp((*t)->listed.name, name) == 0)
+            return *t;
+        names_add(&all, (*t)->listed.name);
     }
-    names[n] = NULL;
-    const char *near = nearest_name(name, names);
-    err_set(err, ERR_USAGE, "unknown table '%s'%s%s%s; the tables are %s", name,
-            near ? ", did you mean '" : "", near ? near : "", near ? "'?" : "", buf_str(&all));
-    buf_free(&all);
+    names_unknown(&all, "table", name, err);
     return NULL;
 }
 
@@ -248,7 +182,8 @@ out:
     return rc;
 }
 
-/* Say what the rows average over although it differs in kind: an explicit --group can ask for it. */
+/* Say what the rows average over although it differs in kind: an explicit --group can ask for it.
+ */
 static void note_mixed(const struct grouping *gs, struct table *t)
 {
     bool per_head = gs->flags & GROUP_PER_HEAD; /* whatever the method */

@@ -44,15 +44,6 @@ int table_build(const struct table_def *def, const struct recset *set,
 /* Does any record have a number for this table? */
 bool table_has_data(const struct table_def *def, const struct recset *set);
 
-/* Unit of a metric for people: of a density and a share the denominator. */
-const char *metric_unit(const char *name);
-
-/* Factor and unit in which people read it (ns -> ms); returns the factor. */
-double metric_scale(const char *name, const char **unit);
-
-/* Its name for people: without "_ns" where that is not the unit they read. */
-void metric_title(const char *name, struct buf *b);
-
 /* The keys that are never averaged over (model, length, backend, ...), as far as they tell records
  * of the set apart: those that vary and are not implied by the ones before. */
 int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX], int *n, struct err *err);

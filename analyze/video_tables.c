@@ -3,6 +3,7 @@
  */
 #include "analyze/video_tables.h"
 
+#include "analyze/metricfacts.h"
 #include "analyze/params.h"
 #include "core/mem.h"
 
@@ -123,10 +124,10 @@ struct below_name {
 static bool below_parse(const char *name, struct below_name *b)
 {
     int used = 0;
-    b->c = 0.5;
+    b->c = metric_level(name);
     if (sscanf(name, "below_%c%d%n", &b->kind, &b->side, &used) != 2 || used == 0)
         return false;
-    return name[used] == '\0' || sscanf(name + used, "@%lf", &b->c) == 1;
+    return name[used] == '\0' || name[used] == '@';
 }
 
 static int below_order(const void *x, const void *y)
@@ -182,9 +183,9 @@ static int build_blocks(const struct table_def *def, const struct recset *set,
     TRY(table_column(out, "c", "c", "1/N", COL_REAL, 1, err));
     TRY(table_column(out, "unit", "unit", "queries x keys", COL_TEXT, 1, err));
     TRY(table_column(out, "n", "n", "", COL_INT, 1, err));
-    TRY(table_column(out, "below", "largest p < c/N", "share of units", COL_STATS, 1, err));
-    TRY(table_column(out, "below_area", "the same by area", "share of allowed pairs", COL_STATS, 1,
-                     err));
+    TRY(table_column(out, "below", "largest p < c/N", metric_unit("below_b64"), COL_STATS, 1, err));
+    TRY(table_column(out, "below_area", "the same by area", metric_unit("below_b64_area"),
+                     COL_STATS, 1, err));
     TRY(grouping_make(set, keys, n, GROUP_PER_HEAD, has_below, NULL, &gs, err));
     for (int64_t i = 0; i < gs.n; i++)
         for (int64_t k = 0; k < names.n; k++) {

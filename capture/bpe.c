@@ -7,7 +7,7 @@
  */
 #include "capture/bpe.h"
 
-#include "core/keyset.h"
+#include "core/strmap.h"
 #include "core/mem.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@
 /* What two adjacent symbols become. */
 struct merge {
     uint64_t pair; /* left << 32 | right */
-    int32_t  rank, id;
+    int32_t rank, id;
 };
 
 struct symbol {
@@ -34,19 +34,19 @@ struct entry {
 };
 
 struct bpe {
-    struct keyset vocab;
-    char        **tokens; /* [n_tokens], owned; NULL where an id is not used */
-    int64_t       n_tokens;
+    struct strmap vocab;
+    char **tokens; /* [n_tokens], owned; NULL where an id is not used */
+    int64_t n_tokens;
     struct merge *merges; /* [merge_cap], rank -1 = free slot */
-    uint64_t      merge_cap; /* power of two */
-    bool          byte_fallback, ignore_merges, fuse_unknown;
-    int32_t       unknown;         /* -1 if none */
-    int32_t       byte_token[256]; /* ids of "<0xNN>", -1 if absent */
+    uint64_t merge_cap;   /* power of two */
+    bool byte_fallback, ignore_merges, fuse_unknown;
+    int32_t unknown;         /* -1 if none */
+    int32_t byte_token[256]; /* ids of "<0xNN>", -1 if absent */
     /* scratch of bpe_encode */
     struct symbol *symbols;
-    struct entry  *heap;
-    char          *word;
-    int64_t        symbol_cap, heap_cap, n_heap, word_cap;
+    struct entry *heap;
+    char *word;
+    int64_t symbol_cap, heap_cap, n_heap, word_cap;
 };
 
 int ids_add(struct ids *l, int32_t id, struct err *err)
@@ -64,7 +64,7 @@ void bpe_free(struct bpe *b)
     for (int64_t i = 0; b->tokens && i < b->n_tokens; i++)
         free(b->tokens[i]);
     free(b->tokens);
-    keyset_free(&b->vocab);
+    strmap_free(&b->vocab);
     free(b->merges);
     free(b->symbols);
     free(b->heap);
@@ -74,7 +74,7 @@ void bpe_free(struct bpe *b)
 
 int32_t bpe_id(const struct bpe *b, const char *token)
 {
-    return (int32_t)keyset_get(&b->vocab, token);
+    return (int32_t)strmap_get(&b->vocab, token);
 }
 
 const char *bpe_token(const struct bpe *b, int64_t id)
@@ -90,8 +90,8 @@ int64_t bpe_max_id(const struct bpe *b)
 int bpe_fallback_byte(const struct bpe *b, int64_t id)
 {
     const char *token = b->byte_fallback ? bpe_token(b, id) : NULL;
-    unsigned    byte;
-    char        tail;
+    unsigned byte;
+    char tail;
     return token && sscanf(token, "<0x%2x%c", &byte, &tail) == 2 && tail == '>' && byte < 256 &&
                    b->byte_token[byte] == id
                ? (int)byte
@@ -103,14 +103,16 @@ int bpe_fallback_byte(const struct bpe *b, int64_t id)
 static int count_ids(const json_t *vocab, const char *where, int64_t *n, struct err *err)
 {
     const char *token;
-    json_t     *v;
+    json_t *v;
     *n = 0;
     json_object_foreach((json_t *)vocab, token, v)
     {
         int64_t id = json_integer_value(v);
         if (!json_is_integer(v) || id < 0 || id > MAX_ID)
-            return err_set(err, ERR_INPUT, "%s: model: the id of \"%.60s\" must be an integer in "
-                           "0..%d", where, token, MAX_ID);
+            return err_set(err, ERR_INPUT,
+                           "%s: model: the id of \"%.60s\" must be an integer in "
+                           "0..%d",
+                           where, token, MAX_ID);
         *n = id >= *n ? id + 1 : *n;
     }
     return *n > 0 ? 0 : err_set(err, ERR_INPUT, "%s: model: the vocabulary is empty", where);
@@ -119,9 +121,9 @@ static int count_ids(const json_t *vocab, const char *where, int64_t *n, struct 
 static int read_vocab(const json_t *model, const char *where, struct bpe *b, struct err *err)
 {
     const json_t *vocab = json_object_get(model, "vocab");
-    const char   *token;
-    json_t       *v;
-    int           rc = 0;
+    const char *token;
+    json_t *v;
+    int rc = 0;
 
     if (!json_is_object(vocab))
         FAIL(err, ERR_INPUT, "%s: model: \"vocab\" must be an object from token to id", where);
@@ -135,7 +137,7 @@ static int read_vocab(const json_t *model, const char *where, struct bpe *b, str
                  b->tokens[id], token, (long long)id);
         if (!(b->tokens[id] = strdup(token)))
             FAIL(err, ERR_NOMEM, "%s: vocabulary", where);
-        TRY(keyset_put(&b->vocab, token, id, err));
+        TRY(strmap_put(&b->vocab, token, id, err));
     }
 out:
     return rc;
@@ -191,8 +193,10 @@ static int merge_parts(const json_t *v, const char *where, size_t i, struct buf 
         buf_puts(right, json_string_value(json_array_get(v, 1)));
     }
     if (left->len == 0 || right->len == 0)
-        return err_set(err, ERR_INPUT, "%s: model: merge %zu must be \"left right\" or [\"left\", "
-                       "\"right\"]", where, i);
+        return err_set(err, ERR_INPUT,
+                       "%s: model: merge %zu must be \"left right\" or [\"left\", "
+                       "\"right\"]",
+                       where, i);
     return 0;
 }
 
@@ -205,11 +209,13 @@ static int add_merge(struct bpe *b, const char *where, size_t i, const struct bu
     if (buf_check(both, "merge", err))
         return ERR_NOMEM;
     const char *text[] = {left->data, right->data, both->data};
-    int32_t     id[3];
+    int32_t id[3];
     for (int k = 0; k < 3; k++)
         if ((id[k] = bpe_id(b, text[k])) < 0)
-            return err_set(err, ERR_INPUT, "%s: model: merge %zu (\"%.60s\" \"%.60s\"): \"%.60s\" is "
-                           "not in the vocabulary", where, i, text[0], text[1], text[k]);
+            return err_set(err, ERR_INPUT,
+                           "%s: model: merge %zu (\"%.60s\" \"%.60s\"): \"%.60s\" is "
+                           "not in the vocabulary",
+                           where, i, text[0], text[1], text[k]);
     struct merge *m = merge_slot(b, pair_of(id[0], id[1]));
     *m = (struct merge){pair_of(id[0], id[1]), (int32_t)i, id[2]};
     return 0;
@@ -218,9 +224,9 @@ static int add_merge(struct bpe *b, const char *where, size_t i, const struct bu
 static int read_merges(const json_t *model, const char *where, struct bpe *b, struct err *err)
 {
     const json_t *list = json_object_get(model, "merges");
-    struct buf    left = {0}, right = {0}, both = {0};
-    size_t        n = json_array_size(list);
-    int           rc = 0;
+    struct buf left = {0}, right = {0}, both = {0};
+    size_t n = json_array_size(list);
+    int rc = 0;
 
     if (!json_is_array(list) || n > INT32_MAX / 4)
         FAIL(err, ERR_INPUT, "%s: model: \"merges\" must be an array", where);
@@ -249,21 +255,22 @@ static int read_options(const json_t *model, const char *where, struct bpe *b, s
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const char *type = "BPE", *text = NULL;
-    double      dropout = 0;
-    int         rc = 0;
+    double dropout = 0;
+    int rc = 0;
 
     TRY(jget_str_opt(model, "type", where, &type, err));
     if (strcmp(type, "BPE") != 0)
         FAIL(err, ERR_INPUT, "%s: model type %.60s is not supported; supported: BPE", where, type);
     TRY(jget_num_opt(model, "dropout", where, &dropout, err));
     if (dropout != 0)
-        FAIL(err, ERR_INPUT, "%s: model: dropout %g makes tokens random; only 0 is supported", where,
-             dropout);
+        FAIL(err, ERR_INPUT, "%s: model: dropout %g makes tokens random; only 0 is supported",
+             where, dropout);
     for (int i = 0; i < 2; i++) {
         text = NULL;
         TRY(jget_str_opt(model, affixes[i], where, &text, err));
         if (text && text[0])
-            FAIL(err, ERR_INPUT, "%s: model: %s \"%.60s\" is not supported", where, affixes[i], text);
+            FAIL(err, ERR_INPUT, "%s: model: %s \"%.60s\" is not supported", where, affixes[i],
+                 text);
     }
     TRY(jget_bool_opt(model, "byte_fallback", where, &b->byte_fallback, err));
     TRY(jget_bool_opt(model, "ignore_merges", where, &b->ignore_merges, err));
@@ -276,7 +283,7 @@ int bpe_read(const json_t *model, const char *where, struct bpe **out, struct er
 {
     struct bpe *b = NULL;
     const char *unknown = NULL;
-    int         rc = 0;
+    int rc = 0;
 
     TRY(mem_zalloc(&b, 1, sizeof *b, "tokenizer", err));
     if (!json_is_object(model))
@@ -319,7 +326,7 @@ static int heap_push(struct bpe *b, struct entry e, struct err *err)
 static struct entry heap_pop(struct bpe *b)
 {
     struct entry top = b->heap[0], last = b->heap[--b->n_heap];
-    int64_t      i = 0;
+    int64_t i = 0;
     for (int64_t child; (child = 2 * i + 1) < b->n_heap; i = child) {
         if (child + 1 < b->n_heap && entry_before(b->heap[child + 1], b->heap[child]))
             child++;
@@ -358,12 +365,14 @@ static int add_unknown(struct bpe *b, const char *c, int len, int64_t *n, bool *
                        struct err *err)
 {
     bool bytes = b->byte_fallback;
-    int  rc = 0;
+    int rc = 0;
     for (int i = 0; i < len; i++)
         bytes = bytes && b->byte_token[(uint8_t)c[i]] >= 0;
     if (!bytes && b->unknown < 0)
-        return err_set(err, ERR_INPUT, "the vocabulary has no token for the character \"%.*s\" and "
-                       "none for unknown ones", len, c);
+        return err_set(err, ERR_INPUT,
+                       "the vocabulary has no token for the character \"%.*s\" and "
+                       "none for unknown ones",
+                       len, c);
     for (int i = 0; bytes && i < len; i++)
         TRY(add_symbol(b, n, b->byte_token[(uint8_t)c[i]], err));
     if (!bytes && !(*pending && b->fuse_unknown))
@@ -377,12 +386,12 @@ out:
 static int split_symbols(struct bpe *b, const char *piece, size_t len, int64_t *n, struct err *err)
 {
     bool pending = false; /* the symbol before is a fused unknown one */
-    int  rc = 0;
+    int rc = 0;
 
     *n = 0;
     b->n_heap = 0;
     for (size_t at = 0; at < len;) {
-        char             text[CHAR_MAX_BYTES + 1] = {0};
+        char text[CHAR_MAX_BYTES + 1] = {0};
         utf8proc_int32_t c;
         utf8proc_ssize_t k = utf8proc_iterate((const utf8proc_uint8_t *)piece + at,
                                               (utf8proc_ssize_t)(len - at), &c);
@@ -405,7 +414,7 @@ out:
 static int merge_symbols(struct bpe *b, int64_t n, struct err *err)
 {
     struct symbol *s = b->symbols;
-    int            rc = 0;
+    int rc = 0;
 
     for (int64_t i = 0; i + 1 < n; i++)
         TRY(push_pair(b, (int32_t)i, err));
@@ -446,7 +455,7 @@ int bpe_encode(struct bpe *b, const char *piece, size_t len, struct ids *out, st
 {
     int64_t n = 0;
     int32_t id = -1;
-    int     rc = 0;
+    int rc = 0;
 
     if (len > INT32_MAX / 4)
         FAIL(err, ERR_INPUT, "a piece of %zu bytes of text is too long", len);

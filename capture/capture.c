@@ -5,8 +5,10 @@
 
 #include "capture/nn.h"
 #include "core/clock.h"
+#include "core/indexlist.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/openblas.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -48,6 +50,11 @@ void capture_model_name(const char *dir, char *name, size_t size)
         ;
     snprintf(name, size, "%.*s", (int)(n - a), path + a);
     free(real);
+}
+
+void capture_computed_by(char *text, size_t size)
+{
+    snprintf(text, size, "openblas %s", openblas_kernels());
 }
 
 double capture_rate(int jobs)

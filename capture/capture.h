@@ -25,8 +25,8 @@ struct capture_opts {
     double shift, guidance;
 };
 
-/* Values of --dtype of capture and import, as dtype_from_name() reads them, behind a word for the type
- * that is there (index 0). */
+/* Values of --dtype of capture and import, as dtype_from_name() reads them, behind a word for the
+ * type that is there (index 0). */
 #define STORED_TYPES "bf16", "f16", "f32", "bfloat16", "float16", "float32"
 extern const char *const capture_dtypes[];
 
@@ -45,6 +45,9 @@ int capture_choose(const char *list, int64_t n, const char *option, bool **flags
 
 /* The last part of a path: the model's name in the trace. "." and ".." are resolved. */
 void capture_model_name(const char *dir, char *name, size_t size);
+
+/* What computes on this processor: "openblas Haswell". */
+void capture_computed_by(char *text, size_t size);
 
 /* The plan of a dry run, or the summary after a run: numbers as text or (with --json) as JSON. */
 struct capture_summary {

@@ -1,6 +1,7 @@
 #include "capture/frames.h"
 
 #include "core/buf.h"
+#include "core/fileio.h"
 #include "core/mem.h"
 
 #include <png.h>

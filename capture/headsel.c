@@ -4,6 +4,7 @@
 #include "capture/headsel.h"
 
 #include "capture/nn.h"
+#include "core/indexlist.h"
 #include "core/mem.h"
 #include "core/opt.h"
 

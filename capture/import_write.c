@@ -3,6 +3,7 @@
  */
 #include "capture/import.h"
 
+#include "core/gemm.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/poolmap.h"
@@ -227,6 +228,8 @@ static int write_call(struct import_job *j, struct trace_writer *w, struct impor
     if (c->call.has_out)
         TRY(put_source(j, w, &c->out, TRACE_OUT, err));
     progress_add(progress, 1, 1, "tensors");
+    if (c->call.has_map)
+        TRY(gemm_ready(err));
     if (c->call.has_map)
         TRY(pool_run(jobs, j->meta.heads, map_head, &maps, err));
     TRY(trace_end_call(w, err));

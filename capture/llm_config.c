@@ -3,6 +3,7 @@
  */
 #include "capture/llm_config.h"
 
+#include "capture/foreign.h"
 #include "core/json.h"
 
 #include <math.h>
@@ -17,11 +18,11 @@
 /* What differs between the families, and what config.json means when it does not say it. */
 static const struct family {
     const char *architecture;
-    bool        qkv_bias;       /* always on q, k, v and never on o */
-    bool        bias_keys;      /* attention_bias (q, k, v, o) is read */
-    bool        mlp_bias;       /* mlp_bias is read */
-    bool        qk_norm;
-    int         head_dim;       /* default; 0: hidden_size / heads */
+    bool qkv_bias;  /* always on q, k, v and never on o */
+    bool bias_keys; /* attention_bias (q, k, v, o) is read */
+    bool mlp_bias;  /* mlp_bias is read */
+    bool qk_norm;
+    int head_dim; /* default; 0: hidden_size / heads */
     enum { NO_WINDOW, WINDOW_EVERYWHERE, WINDOW_IF_USED } window;
 } families[] = {
     {"LlamaForCausalLM", false, true, true, false, 0, NO_WINDOW},
@@ -34,34 +35,20 @@ static int find_family(const json_t *o, const char *path, const struct family **
                        struct err *err)
 {
     const json_t *list = json_object_get(o, "architectures");
-    const char   *name = json_string_value(json_array_get(list, 0));
+    const char *name = json_string_value(json_array_get(list, 0));
     if (!name)
-        return err_set(err, ERR_INPUT, "%s: architectures must name the model class", path);
+        return err_set(err, ERR_INPUT,
+                       "%s: architectures must name the model class; " FOREIGN_ADVICE, path);
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         if (strcmp(families[i].architecture, name) == 0) {
             *out = families + i;
             return 0;
         }
-    return err_set(err, ERR_INPUT, "%s: architecture %.100s is not supported; supported: "
+    return err_set(err, ERR_INPUT,
+                   "%s: architecture %.100s is not supported; supported: "
                    "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-                   "WanTransformer3DModel", path, name);
-}
-
-static int get_size(const json_t *o, const char *key, const char *path, int64_t max, int64_t *out,
-                    struct err *err)
-{
-    int rc = jget_int(o, key, path, out, err);
-    if (!rc && (*out < 1 || *out > max))
-        rc = err_set(err, ERR_INPUT, "%s: %s is %lld, expected 1..%lld", path, key, (long long)*out,
-                     (long long)max);
-    return rc;
-}
-
-static int get_size_opt(const json_t *o, const char *key, const char *path, int64_t max,
-                        int64_t *out, struct err *err)
-{
-    const json_t *v = json_object_get(o, key);
-    return !v || json_is_null(v) ? 0 : get_size(o, key, path, max, out, err);
+                   "WanTransformer3DModel; " FOREIGN_ADVICE,
+                   path, name);
 }
 
 /* ---- rotary embedding ----------------------------------------------------------------------- */
@@ -113,18 +100,21 @@ out:
 static int check_frequencies(const struct llm_config *c, const char *path, struct err *err)
 {
     double freq[HEAD_DIM_MAX / 2];
-    bool   ok = isfinite(rope_frequencies(&c->rope, c->head_dim, freq));
+    bool ok = isfinite(rope_frequencies(&c->rope, c->head_dim, freq));
     for (int i = 0; i < c->head_dim / 2; i++)
         ok = ok && isfinite(freq[i]);
-    return ok ? 0 : err_set(err, ERR_INPUT, "%s: the rotary parameters (theta %g, factor %g) give "
-                            "frequencies that are not finite", path, c->rope.theta, c->rope.factor);
+    return ok ? 0
+              : err_set(err, ERR_INPUT,
+                        "%s: the rotary parameters (theta %g, factor %g) give "
+                        "frequencies that are not finite",
+                        path, c->rope.theta, c->rope.factor);
 }
 
 /* The scaling by type; "type" is the older name of "rope_type". */
 static int read_scaling(const json_t *s, const char *path, struct llm_config *c, struct err *err)
 {
     const char *type = NULL;
-    int         rc = 0;
+    int rc = 0;
 
     TRY(jget_str_opt(s, "type", path, &type, err));
     TRY(jget_str_opt(s, "rope_type", path, &type, err));
@@ -137,8 +127,10 @@ static int read_scaling(const json_t *s, const char *path, struct llm_config *c,
     } else if (strcmp(type, "yarn") == 0) {
         TRY(rope_yarn(s, path, (double)c->max_positions, &c->rope, err));
     } else if (strcmp(type, "default") != 0) {
-        FAIL(err, ERR_INPUT, "%s: rotary scaling of type %.50s is not supported; supported: "
-             "default, linear, llama3, yarn", path, type);
+        FAIL(err, ERR_INPUT,
+             "%s: rotary scaling of type %.50s is not supported; supported: "
+             "default, linear, llama3, yarn",
+             path, type);
     }
 out:
     return rc;
@@ -148,22 +140,27 @@ out:
 static int find_scaling(const json_t *o, const char *path, const json_t **out, struct err *err)
 {
     const json_t *v[] = {json_object_get(o, "rope_parameters"), json_object_get(o, "rope_scaling")};
-    const char   *key;
-    json_t       *value;
+    const char *key;
+    json_t *value;
 
     for (int i = 0; i < 2; i++)
         v[i] = v[i] && json_is_null(v[i]) ? NULL : v[i];
     if (v[0] && v[1] && !json_equal(v[0], v[1]))
-        return err_set(err, ERR_INPUT, "%s: rope_parameters and rope_scaling are both given and "
-                       "differ; keep one", path);
+        return err_set(err, ERR_INPUT,
+                       "%s: rope_parameters and rope_scaling are both given and "
+                       "differ; keep one",
+                       path);
     *out = v[0] ? v[0] : v[1];
     if (*out && !json_is_object(*out))
         return err_set(err, ERR_INPUT, "%s: %s must be an object", path,
                        v[0] ? "rope_parameters" : "rope_scaling");
-    json_object_foreach((json_t *)(uintptr_t)*out, key, value)
-        if (json_is_object(value))
-            return err_set(err, ERR_INPUT, "%s: rotary parameters of their own for %.60s layers are "
-                           "not supported", path, key);
+    json_object_foreach(
+        (json_t *)(uintptr_t)*out, key,
+        value) if (json_is_object(value)) return err_set(err, ERR_INPUT,
+                                                         "%s: rotary parameters of their own for "
+                                                         "%.60s layers are "
+                                                         "not supported",
+                                                         path, key);
     return 0;
 }
 
@@ -171,12 +168,17 @@ static int find_scaling(const json_t *o, const char *path, const json_t **out, s
 static int read_rope(const json_t *o, const char *path, struct llm_config *c, struct err *err)
 {
     const json_t *scaling = NULL;
-    double        partial = 1;
-    int           rc = 0;
+    double partial = 1;
+    int rc = 0;
 
-    c->rope = (struct rope_config){.theta = 10000, .factor = 1, .beta_fast = 32, .beta_slow = 1,
+    c->rope = (struct rope_config){.theta = 10000,
+                                   .factor = 1,
+                                   .beta_fast = 32,
+                                   .beta_slow = 1,
                                    .original_max = (double)c->max_positions,
-                                   .attention_factor = NAN, .mscale = NAN, .mscale_all = NAN,
+                                   .attention_factor = NAN,
+                                   .mscale = NAN,
+                                   .mscale_all = NAN,
                                    .truncate = true};
     TRY(find_scaling(o, path, &scaling, err));
     TRY(positive(o, "rope_theta", path, &c->rope.theta, false, err));
@@ -215,9 +217,9 @@ static int read_window(const json_t *o, const struct family *f, const char *path
                        struct llm_config *c, struct err *err)
 {
     const json_t *given = json_object_get(o, "sliding_window");
-    bool          use = f->window == WINDOW_EVERYWHERE;
-    int64_t       window = DEFAULT_WINDOW, full_layers = f->window == WINDOW_IF_USED ? 28 : 0;
-    int           rc = 0;
+    bool use = f->window == WINDOW_EVERYWHERE;
+    int64_t window = DEFAULT_WINDOW, full_layers = f->window == WINDOW_IF_USED ? 28 : 0;
+    int rc = 0;
 
     if (f->window == WINDOW_IF_USED) {
         TRY(jget_bool_opt(o, "use_sliding_window", path, &use, err));
@@ -226,7 +228,7 @@ static int read_window(const json_t *o, const struct family *f, const char *path
     }
     if (!use || (given && json_is_null(given)))
         return 0;
-    TRY(get_size_opt(o, "sliding_window", path, INT64_C(1) << 40, &window, err));
+    TRY(jget_size_opt(o, "sliding_window", path, INT64_C(1) << 40, &window, err));
     c->window = window;
 out:
     return rc;
@@ -236,20 +238,21 @@ out:
 static int refuse_quantised(const json_t *o, const char *path, struct err *err)
 {
     const json_t *q = json_object_get(o, "quantization_config");
-    const char   *method = json_string_value(json_object_get(q, "quant_method"));
+    const char *method = json_string_value(json_object_get(q, "quant_method"));
     return !q || json_is_null(q)
                ? 0
-               : err_set(err, ERR_INPUT, "%s: quantization_config (%.60s): quantised checkpoints are "
-                         "not supported, only float32, float16 and bfloat16 weights", path,
-                         method ? method : "unnamed method");
+               : err_set(err, ERR_INPUT,
+                         "%s: quantization_config (%.60s): quantised checkpoints are "
+                         "not supported, only float32, float16 and bfloat16 weights",
+                         path, method ? method : "unnamed method");
 }
 
 static int read_flags(const json_t *o, const struct family *f, const char *path,
                       struct llm_config *c, struct err *err)
 {
     const char *act = "silu", *dtype = NULL;
-    bool        bias = false;
-    int         rc = 0;
+    bool bias = false;
+    int rc = 0;
 
     if (f->bias_keys)
         TRY(jget_bool_opt(o, "attention_bias", path, &bias, err));
@@ -276,28 +279,32 @@ static int read_shape(const json_t *o, const struct family *f, const char *path,
                       struct llm_config *c, struct err *err)
 {
     int64_t layers, heads, kv, d;
-    int     rc = 0;
+    int rc = 0;
 
-    TRY(get_size(o, "num_hidden_layers", path, 4096, &layers, err));
-    TRY(get_size(o, "num_attention_heads", path, 4096, &heads, err));
-    TRY(get_size(o, "hidden_size", path, 1 << 20, &c->hidden, err));
-    TRY(get_size(o, "intermediate_size", path, 1 << 24, &c->ffn, err));
-    TRY(get_size(o, "vocab_size", path, 1 << 24, &c->vocab, err));
+    TRY(jget_size(o, "num_hidden_layers", path, 4096, &layers, err));
+    TRY(jget_size(o, "num_attention_heads", path, 4096, &heads, err));
+    TRY(jget_size(o, "hidden_size", path, 1 << 20, &c->hidden, err));
+    TRY(jget_size(o, "intermediate_size", path, 1 << 24, &c->ffn, err));
+    TRY(jget_size(o, "vocab_size", path, 1 << 24, &c->vocab, err));
     kv = heads;
     d = f->head_dim ? f->head_dim : c->hidden % heads ? 0 : c->hidden / heads;
     c->max_positions = 2048;
     c->eps = 1e-6;
-    TRY(get_size_opt(o, "num_key_value_heads", path, heads, &kv, err));
-    TRY(get_size_opt(o, "head_dim", path, HEAD_DIM_MAX, &d, err));
-    TRY(get_size_opt(o, "max_position_embeddings", path, (int64_t)1 << 40, &c->max_positions, err));
+    TRY(jget_size_opt(o, "num_key_value_heads", path, heads, &kv, err));
+    TRY(jget_size_opt(o, "head_dim", path, HEAD_DIM_MAX, &d, err));
+    TRY(jget_size_opt(o, "max_position_embeddings", path, (int64_t)1 << 40, &c->max_positions,
+                      err));
     TRY(jget_num_opt(o, "rms_norm_eps", path, &c->eps, err));
     if (c->eps < 0)
         FAIL(err, ERR_INPUT, "%s: rms_norm_eps is negative (%g)", path, c->eps);
     if (heads % kv || d < 2 || d > HEAD_DIM_MAX || d % 2)
-        FAIL(err, ERR_INPUT, "%s: hidden_size %lld, %lld query heads, %lld kv heads, head_dim %lld do "
-             "not fit together (kv heads must divide query heads, head_dim must be even and at most "
-             "%d and, if it is not given, hidden_size / heads)", path, (long long)c->hidden,
-             (long long)heads, (long long)kv, (long long)d, HEAD_DIM_MAX);
+        FAIL(
+            err, ERR_INPUT,
+            "%s: hidden_size %lld, %lld query heads, %lld kv heads, head_dim %lld do "
+            "not fit together (kv heads must divide query heads, head_dim must be even and at most "
+            "%d and, if it is not given, hidden_size / heads)",
+            path, (long long)c->hidden, (long long)heads, (long long)kv, (long long)d,
+            HEAD_DIM_MAX);
     c->layers = (int)layers;
     c->heads = (int)heads;
     c->kv_heads = (int)kv;
@@ -308,10 +315,10 @@ out:
 
 int llm_config_read(const char *dir, struct llm_config *c, struct err *err)
 {
-    char                 path[4096];
-    json_t              *o = NULL;
+    char path[4096];
+    json_t *o = NULL;
     const struct family *f = NULL;
-    int                  rc = 0;
+    int rc = 0;
 
     memset(c, 0, sizeof *c);
     snprintf(path, sizeof path, "%s/config.json", dir);

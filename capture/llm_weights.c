@@ -13,7 +13,7 @@ enum dim { NONE, HIDDEN, QDIM, KVDIM, HEAD, FFN };
 
 static const struct spec {
     const char *name;
-    enum dim    rows, cols; /* cols NONE = vector */
+    enum dim rows, cols; /* cols NONE = vector */
 } specs[LLM_LAYER_TENSORS] = {
     [LLM_NORM1] = {"input_layernorm.weight", HIDDEN, NONE},
     [LLM_Q] = {"self_attn.q_proj.weight", QDIM, HIDDEN},
@@ -38,12 +38,18 @@ static const struct spec {
 static int64_t dim_size(const struct llm_config *c, enum dim d)
 {
     switch (d) {
-    case NONE: return 0;
-    case HIDDEN: return c->hidden;
-    case QDIM: return (int64_t)c->heads * c->head_dim;
-    case KVDIM: return (int64_t)c->kv_heads * c->head_dim;
-    case HEAD: return c->head_dim;
-    case FFN: return c->ffn;
+    case NONE:
+        return 0;
+    case HIDDEN:
+        return c->hidden;
+    case QDIM:
+        return (int64_t)c->heads * c->head_dim;
+    case KVDIM:
+        return (int64_t)c->kv_heads * c->head_dim;
+    case HEAD:
+        return c->head_dim;
+    case FFN:
+        return c->ffn;
     }
     return 0;
 }
@@ -51,11 +57,21 @@ static int64_t dim_size(const struct llm_config *c, enum dim d)
 static bool has_tensor(const struct llm_config *c, int i)
 {
     switch (i) {
-    case LLM_Q_B: case LLM_K_B: case LLM_V_B: return c->qkv_bias;
-    case LLM_O_B: return c->o_bias;
-    case LLM_QN: case LLM_KN: return c->qk_norm;
-    case LLM_GATE_B: case LLM_UP_B: case LLM_DOWN_B: return c->mlp_bias;
-    default: return true;
+    case LLM_Q_B:
+    case LLM_K_B:
+    case LLM_V_B:
+        return c->qkv_bias;
+    case LLM_O_B:
+        return c->o_bias;
+    case LLM_QN:
+    case LLM_KN:
+        return c->qk_norm;
+    case LLM_GATE_B:
+    case LLM_UP_B:
+    case LLM_DOWN_B:
+        return c->mlp_bias;
+    default:
+        return true;
     }
 }
 
@@ -67,15 +83,16 @@ int llm_tensor_require(const struct llm_model *m, const char *name, int ndim, co
         return rc;
     enum dtype d = (*t)->dtype;
     if (d != DT_F32 && d != DT_BF16 && d != DT_F16 && d != DT_F64)
-        return err_set(err, ERR_INPUT, "tensor '%s' is stored as %s; supported: F32, F16, BF16, F64",
-                       name, (*t)->dtype_text);
+        return err_set(err, ERR_INPUT,
+                       "tensor '%s' is stored as %s; supported: F32, F16, BF16, F64", name,
+                       (*t)->dtype_text);
     return 0;
 }
 
 static int find(const struct llm_model *m, int layer, int i, const struct st_tensor **t,
                 struct err *err)
 {
-    char    name[128];
+    char name[128];
     int64_t shape[2] = {dim_size(&m->c, specs[i].rows), dim_size(&m->c, specs[i].cols)};
     snprintf(name, sizeof name, "model.layers.%d.%s", layer, specs[i].name);
     return llm_tensor_require(m, name, specs[i].cols == NONE ? 1 : 2, shape, t, err);
@@ -84,7 +101,7 @@ static int find(const struct llm_model *m, int layer, int i, const struct st_ten
 int llm_layer_check(const struct llm_model *m, int layer, struct err *err)
 {
     const struct st_tensor *t;
-    int                     rc = 0;
+    int rc = 0;
     for (int i = 0; i < LLM_LAYER_TENSORS; i++)
         if (has_tensor(&m->c, i))
             TRY(find(m, layer, i, &t, err));
@@ -120,12 +137,14 @@ void llm_layer_free(struct llm_layer *l)
 int llm_raw_tensor(const struct llm_model *m, const struct st_tensor *t, struct decoder_tensor *out,
                    struct err *err)
 {
-    bool  wide = t->dtype == DT_F64;
+    bool wide = t->dtype == DT_F64;
     void *data = NULL;
-    int   rc = 0;
+    int rc = 0;
     TRY(mem_alloc(&data, t->count, wide ? sizeof(float) : dtype_size(t->dtype), t->name, err));
-    TRY(wide ? st_read_f32(m->file, t, 0, t->count, data, err)
-             : st_read_raw(m->file, t, 0, t->count, data, err));
+    if (wide)
+        TRY(st_read_f32(m->file, t, 0, t->count, data, err));
+    else
+        TRY(st_read_raw(m->file, t, 0, t->count, data, err));
     *out = (struct decoder_tensor){data, wide ? DT_F32 : t->dtype, t->shape[0],
                                    t->ndim == 2 ? t->shape[1] : 1};
     data = NULL;

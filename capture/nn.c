@@ -3,11 +3,11 @@
  */
 #include "capture/nn.h"
 
+#include "core/gemm.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/simd.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,9 +32,8 @@ static int linear_item(void *ctx, int64_t item, int worker, struct err *err)
     float *y = j->y + r0 * j->out + c0;
     for (int64_t r = 0; j->b && r < rows; r++)
         memcpy(y + r * j->out, j->b + c0, (size_t)cols * sizeof *y);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)cols, (int)j->in, 1,
-                j->x + r0 * j->in, (int)j->in, j->w + c0 * j->in, (int)j->in, j->b ? 1 : 0, y,
-                (int)j->out);
+    gemm_nt_f32(rows, cols, j->in, 1, j->x + r0 * j->in, j->in, j->w + c0 * j->in, j->in,
+                j->b ? 1 : 0, y, j->out);
     return 0;
 }
 
@@ -43,8 +42,9 @@ int nn_linear(const float *x, int64_t n, int64_t in, const float *w, const float
 {
     int64_t row_blocks = (n + NN_LINEAR_ROWS - 1) / NN_LINEAR_ROWS;
     struct linear_job j = {x, w, b, n, in, out, row_blocks, y};
-    return pool_run(jobs, row_blocks * ((out + LINEAR_COLS - 1) / LINEAR_COLS), linear_item, &j,
-                    err);
+    int64_t items = row_blocks * ((out + LINEAR_COLS - 1) / LINEAR_COLS);
+    int rc = gemm_ready(err);
+    return rc ? rc : pool_run(jobs, items, linear_item, &j, err);
 }
 
 void nn_layer_norm(const float *x, int64_t n, int64_t d, const float *w, const float *b, double eps,

@@ -24,21 +24,21 @@ static const char *const behavior_names[] = {"Removed", "Isolated", "MergedWithP
 enum scheme { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER };
 
 struct step {
-    enum kind     kind;
-    struct regex *regex;     /* SPLIT by expression */
-    char         *text;      /* SPLIT by text; METASPACE: the replacement */
+    enum kind kind;
+    struct regex *regex; /* SPLIT by expression */
+    char *text;          /* SPLIT by text; METASPACE: the replacement */
     enum behavior behavior;
-    bool          invert;
-    enum scheme   scheme;    /* METASPACE */
+    bool invert;
+    enum scheme scheme; /* METASPACE */
 };
 
 struct pretokenizer {
     struct step *steps; /* owned */
-    int64_t      n, cap;
+    int64_t n, cap;
 };
 
 /* The expression of GPT-2, which ByteLevel applies unless use_regex is false. */
-#define GPT2_PATTERN \
+#define GPT2_PATTERN                                                                               \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -109,8 +109,8 @@ int64_t utf8_invalid(const char *s, size_t len)
     size_t at = 0;
     while (at < len) {
         utf8proc_int32_t c;
-        utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s + at,
-                                              (utf8proc_ssize_t)(len - at), &c);
+        utf8proc_ssize_t n =
+            utf8proc_iterate((const utf8proc_uint8_t *)s + at, (utf8proc_ssize_t)(len - at), &c);
         if (n <= 0)
             return (int64_t)at;
         at += (size_t)n;
@@ -150,10 +150,10 @@ static int copy_text(const char *text, const char *where, char **out, struct err
 static int read_split(const json_t *v, const char *where, struct pretokenizer *t, struct err *err)
 {
     const json_t *pattern = json_object_get(v, "pattern");
-    const char   *regex = NULL, *text, *behavior;
-    size_t        b = 0;
-    struct step  *s = add_step(t, SPLIT, err);
-    int           rc = 0;
+    const char *regex = NULL, *text, *behavior;
+    size_t b = 0;
+    struct step *s = add_step(t, SPLIT, err);
+    int rc = 0;
 
     if (!s)
         return ERR_NOMEM;
@@ -177,7 +177,7 @@ static int read_byte_level(const json_t *v, const char *where, struct pretokeniz
                            struct err *err)
 {
     bool prefix = true, use_regex = true;
-    int  rc = 0;
+    int rc = 0;
 
     TRY(jget_bool_opt(v, "add_prefix_space", where, &prefix, err));
     TRY(jget_bool_opt(v, "use_regex", where, &use_regex, err));
@@ -194,10 +194,10 @@ out:
 static int read_metaspace(const json_t *v, const char *where, struct pretokenizer *t,
                           struct err *err)
 {
-    const char  *text = "\xe2\x96\x81", *scheme = NULL;
-    bool         prefix = true, split = true;
+    const char *text = "\xe2\x96\x81", *scheme = NULL;
+    bool prefix = true, split = true;
     struct step *s = add_step(t, METASPACE, err);
-    int          rc = 0;
+    int rc = 0;
 
     if (!s)
         return ERR_NOMEM;
@@ -230,15 +230,17 @@ static int read_steps(const json_t *v, const char *where, int depth, struct pret
                       struct err *err)
 {
     const char *type;
-    bool        single = false;
-    int         rc = 0;
+    bool single = false;
+    int rc = 0;
 
     TRY(jget_str(v, "type", where, &type, err));
     if (strcmp(type, "Sequence") == 0) {
         const json_t *list = json_object_get(v, "pretokenizers");
         if (!json_is_array(list) || depth > 8)
-            FAIL(err, ERR_INPUT, "%s: pre_tokenizer Sequence: \"pretokenizers\" must be an array, "
-                 "nested at most 8 deep", where);
+            FAIL(err, ERR_INPUT,
+                 "%s: pre_tokenizer Sequence: \"pretokenizers\" must be an array, "
+                 "nested at most 8 deep",
+                 where);
         for (size_t i = 0; i < json_array_size(list); i++)
             TRY(read_steps(json_array_get(list, i), where, depth + 1, t, err));
     } else if (strcmp(type, "Split") == 0) {
@@ -251,8 +253,10 @@ static int read_steps(const json_t *v, const char *where, int depth, struct pret
     } else if (strcmp(type, "Metaspace") == 0) {
         TRY(read_metaspace(v, where, t, err));
     } else {
-        FAIL(err, ERR_INPUT, "%s: pre_tokenizer %.60s is not supported; supported: Sequence, Split, "
-             "ByteLevel, Digits, Metaspace", where, type);
+        FAIL(err, ERR_INPUT,
+             "%s: pre_tokenizer %.60s is not supported; supported: Sequence, Split, "
+             "ByteLevel, Digits, Metaspace",
+             where, type);
     }
 out:
     return rc;
@@ -263,8 +267,10 @@ static int check_order(const struct pretokenizer *t, const char *where, struct e
 {
     for (int64_t i = 0; i + 1 < t->n; i++)
         if (t->steps[i].kind == BYTES)
-            return err_set(err, ERR_INPUT, "%s: pre_tokenizer: ByteLevel is supported only as the "
-                           "last step", where);
+            return err_set(err, ERR_INPUT,
+                           "%s: pre_tokenizer: ByteLevel is supported only as the "
+                           "last step",
+                           where);
     return 0;
 }
 
@@ -272,7 +278,7 @@ int pretokenizer_read(const json_t *v, const char *where, struct pretokenizer **
                       struct err *err)
 {
     struct pretokenizer *t = NULL;
-    int                  rc = 0;
+    int rc = 0;
 
     TRY(mem_zalloc(&t, 1, sizeof *t, "pre-tokenizer", err));
     if (v && !json_is_null(v))
@@ -307,12 +313,12 @@ bool pretokenizer_bytes(const struct pretokenizer *t)
 /* A stretch of a piece: a match or what lies between two. */
 struct cut {
     size_t lo, hi;
-    bool   match;
+    bool match;
 };
 
 struct cuts {
     struct cut *v; /* owned */
-    int64_t     n, cap;
+    int64_t n, cap;
 };
 
 static int cuts_add(struct cuts *c, size_t lo, size_t hi, bool match, struct err *err)
@@ -326,7 +332,7 @@ static int cuts_add(struct cuts *c, size_t lo, size_t hi, bool match, struct err
 static int find_text(const char *want, const char *s, size_t len, size_t from, size_t *lo,
                      size_t *hi)
 {
-    size_t      k = strlen(want);
+    size_t k = strlen(want);
     const char *hit = k ? memmem(s + from, len - from, want, k) : NULL;
     if (!hit)
         return 0;
@@ -339,7 +345,7 @@ static int find_cuts(const struct step *t, const char *s, size_t len, struct cut
                      struct err *err)
 {
     size_t at = 0, from = 0, lo, hi;
-    int    rc = 0, found;
+    int rc = 0, found;
 
     c->n = 0;
     while (from < len) {
@@ -367,7 +373,7 @@ static void merge_cuts(enum behavior behavior, struct cuts *c)
     int64_t n = 0;
     for (int64_t i = 0; i < c->n; i++) {
         struct cut cut = c->v[i];
-        bool       join = false;
+        bool join = false;
         if (behavior == REMOVED && cut.match)
             continue;
         if (behavior == CONTIGUOUS)
@@ -388,10 +394,10 @@ static int run_split(const struct step *t, const struct pieces *in, struct piece
                      struct err *err)
 {
     struct cuts c = {0};
-    int         rc = 0;
+    int rc = 0;
 
     for (int64_t i = 0; i < in->n; i++) {
-        size_t      len;
+        size_t len;
         const char *s = piece(in, i, &len);
         TRY(find_cuts(t, s, len, &c, err));
         merge_cuts(t->behavior, &c);
@@ -408,11 +414,11 @@ out:
 static int run_prefix_space(const struct pieces *in, struct pieces *out, struct err *err)
 {
     struct buf b = {0};
-    int        rc = 0;
+    int rc = 0;
 
     out->at_start = in->at_start;
     for (int64_t i = 0; i < in->n; i++) {
-        size_t      len;
+        size_t len;
         const char *s = piece(in, i, &len);
         buf_reset(&b);
         if (s[0] != ' ')
@@ -429,18 +435,18 @@ out:
 static int run_metaspace(const struct step *t, const struct pieces *in, struct pieces *out,
                          struct err *err)
 {
-    size_t     k = strlen(t->text);
+    size_t k = strlen(t->text);
     struct buf b = {0};
-    int        rc = 0;
+    int rc = 0;
 
     out->at_start = in->at_start;
     for (int64_t i = 0; i < in->n; i++) {
-        size_t      len;
+        size_t len;
         const char *s = piece(in, i, &len);
-        bool        begins = s[0] == ' ' || (len >= k && memcmp(s, t->text, k) == 0);
+        bool begins = s[0] == ' ' || (len >= k && memcmp(s, t->text, k) == 0);
         buf_reset(&b);
-        if (!begins && (t->scheme == PREPEND_ALWAYS ||
-                        (t->scheme == PREPEND_FIRST && i == 0 && in->at_start)))
+        if (!begins &&
+            (t->scheme == PREPEND_ALWAYS || (t->scheme == PREPEND_FIRST && i == 0 && in->at_start)))
             buf_puts(&b, t->text);
         for (size_t c = 0; c < len; c++)
             if (s[c] == ' ')
@@ -458,7 +464,7 @@ out:
 int pretokenizer_run(const struct pretokenizer *t, struct pieces *p, struct err *err)
 {
     struct pieces out = {0};
-    int           rc = 0;
+    int rc = 0;
 
     for (int64_t i = 0; i < t->n; i++) {
         const struct step *s = t->steps + i;

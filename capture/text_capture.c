@@ -7,6 +7,7 @@
 #include "capture/llm_weights.h"
 #include "capture/tokenizer.h"
 #include "core/clock.h"
+#include "core/fileio.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -24,21 +25,20 @@
 
 struct text_run {
     const struct capture_opts *o;
-    struct llm_model           model;
-    struct trace_meta          meta;
-    struct trace_writer       *writer;
-    struct progress           *progress;
-    int32_t                   *tokens;  /* owned */
-    int64_t                    n;
-    char                       prompt_id[HASH_TEXT_MAX];
-    bool                      *wanted;  /* [layers], owned */
-    int64_t                    n_wanted;
-    int                        run_layers;
-    struct head_select         heads;
-    float                     *nll;     /* owned */
-    bool                       open_call;
-    const struct decoder_accel *device;        /* NULL: the CPU */
-    double                     device_seconds; /* NAN on the CPU */
+    struct llm_model model;
+    struct trace_meta meta;
+    struct trace_writer *writer;
+    struct progress *progress;
+    int32_t *tokens; /* owned */
+    int64_t n;
+    char prompt_id[HASH_TEXT_MAX];
+    bool *wanted; /* [layers], owned */
+    int64_t n_wanted;
+    int run_layers;
+    struct head_select heads;
+    float *nll;                         /* owned */
+    const struct decoder_accel *device; /* NULL: the CPU */
+    double device_seconds;              /* NAN on the CPU */
 };
 
 /* ---- the prompt ----------------------------------------------------------------------------- */
@@ -47,7 +47,7 @@ static int read_prompt(const char *path, struct buf *b, struct err *err)
 {
     if (strcmp(path, "-") != 0)
         return buf_read_file(b, path, MAX_PROMPT, err);
-    char   block[65536];
+    char block[65536];
     size_t n;
     while ((n = fread(block, 1, sizeof block, stdin)) > 0)
         buf_put(b, block, n);
@@ -59,10 +59,10 @@ static int read_prompt(const char *path, struct buf *b, struct err *err)
 static int encode_prompt(struct text_run *r, const struct buf *text, struct err *err)
 {
     struct tokenizer *tok = NULL;
-    bool              has_bos = false;
-    int32_t          *ids = NULL;
-    int64_t           n = 0;
-    int               rc = 0;
+    bool has_bos = false;
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    int rc = 0;
 
     TRY(tokenizer_open(r->o->model, &tok, err));
     rc = tokenizer_encode(tok, buf_str(text), text->len, &has_bos, &ids, &n, err);
@@ -89,9 +89,9 @@ out:
 static int parse_tokens(struct text_run *r, const struct buf *text, struct err *err)
 {
     const char *p = buf_str(text);
-    char       *end;
-    int64_t     cap = 0, id;
-    int         rc = 0;
+    char *end;
+    int64_t cap = 0, id;
+    int rc = 0;
 
     while (*(p += strspn(p, " \t\r\n,")) != '\0') {
         errno = 0;
@@ -110,9 +110,9 @@ out:
 static int load_tokens(struct text_run *r, struct err *err)
 {
     const struct capture_opts *o = r->o;
-    const char                *path = o->tokens_file ? o->tokens_file : o->prompt;
-    struct buf                 text = {0};
-    int                        rc = 0;
+    const char *path = o->tokens_file ? o->tokens_file : o->prompt;
+    struct buf text = {0};
+    int rc = 0;
 
     if (!path)
         FAIL(err, ERR_USAGE, "capture: --prompt FILE is missing");
@@ -120,7 +120,10 @@ static int load_tokens(struct text_run *r, struct err *err)
         FAIL(err, ERR_USAGE, "capture: give --prompt or --tokens-file, not both");
     TRY(read_prompt(path, &text, err));
     hash_text(hash_bytes(buf_str(&text), text.len), r->prompt_id);
-    TRY(o->tokens_file ? parse_tokens(r, &text, err) : encode_prompt(r, &text, err));
+    if (o->tokens_file)
+        TRY(parse_tokens(r, &text, err));
+    else
+        TRY(encode_prompt(r, &text, err));
     if (o->tokens != INT64_MIN && o->tokens > r->n)
         FAIL(err, ERR_USAGE, "%s has %lld tokens, --tokens asks for %lld", path, (long long)r->n,
              (long long)o->tokens);
@@ -144,8 +147,8 @@ out:
 static int fill_meta(struct text_run *r, struct err *err)
 {
     const struct llm_config *c = &r->model.c;
-    struct trace_meta       *m = &r->meta;
-    int                      rc;
+    struct trace_meta *m = &r->meta;
+    int rc;
 
     capture_model_name(r->o->model, m->name, sizeof m->name);
     snprintf(m->architecture, sizeof m->architecture, "%s", c->architecture);
@@ -158,6 +161,10 @@ static int fill_meta(struct text_run *r, struct err *err)
     snprintf(m->positions, sizeof m->positions, "rope");
     m->dtype = stored_type(r->o->dtype, c->dtype);
     snprintf(m->compute, sizeof m->compute, "%s", r->device ? r->device->arithmetic : "float32");
+    if (!r->device)
+        capture_computed_by(m->computed_by, sizeof m->computed_by);
+    else if (!r->o->c.dry_run)
+        r->device->computed_by(m->computed_by, sizeof m->computed_by);
     snprintf(m->source, sizeof m->source, "capture");
     snprintf(m->prompt_id, sizeof m->prompt_id, "%s", r->prompt_id);
     m->n_q = m->n_k = r->n;
@@ -186,9 +193,13 @@ static bool wants_layer(void *ctx, int layer)
 
 static int begin_layer(void *ctx, int layer, struct err *err)
 {
-    struct text_run  *r = ctx;
-    struct trace_call call = {.layer = layer, .branch = "main", .timestep = NAN, .sigma = NAN,
-                              .order = layer, .has_map = r->meta.pool > 0};
+    struct text_run *r = ctx;
+    struct trace_call call = {.layer = layer,
+                              .branch = "main",
+                              .timestep = NAN,
+                              .sigma = NAN,
+                              .order = layer,
+                              .has_map = r->meta.pool > 0};
     return r->wanted[layer] ? trace_begin_call(r->writer, &call, err) : 0;
 }
 
@@ -196,8 +207,8 @@ static int put_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q,
                     const float *v, struct err *err)
 {
     struct text_run *r = ctx;
-    int              d = r->model.c.head_dim, rc = 0;
-    char             text[64];
+    int d = r->model.c.head_dim, rc = 0;
+    char text[64];
 
     if (r->wanted[layer]) {
         TRY(head_select_put(&r->heads, r->writer, TRACE_Q, t0, n, q, d, err));
@@ -213,7 +224,7 @@ out:
 static int end_layer(void *ctx, int layer, const struct attnmap *map, struct err *err)
 {
     struct text_run *r = ctx;
-    int              rc = 0;
+    int rc = 0;
     if (!r->wanted[layer])
         return 0;
     for (int i = 0; map && i < r->heads.n; i++) {
@@ -227,11 +238,14 @@ out:
 
 static int run_model(struct text_run *r, struct err *err)
 {
-    struct llm_run   run = {.tokens = r->tokens, .n = r->n, .layers = r->run_layers,
-                            .pool = r->meta.pool, .jobs = cmd_jobs(&r->o->c),
-                            .device = r->device};
+    struct llm_run run = {.tokens = r->tokens,
+                          .n = r->n,
+                          .layers = r->run_layers,
+                          .pool = r->meta.pool,
+                          .jobs = cmd_jobs(&r->o->c),
+                          .device = r->device};
     struct llm_hooks hooks = {r, begin_layer, put_rows, end_layer, wants_layer, wants_layer};
-    int              rc = 0;
+    int rc = 0;
 
     if (r->device)
         run.device_seconds = &r->device_seconds;
@@ -241,8 +255,8 @@ static int run_model(struct text_run *r, struct err *err)
     }
     TRY(trace_create(r->o->out, &r->meta, r->n_wanted, r->o->c.force, &r->writer, err));
     TRY(trace_put_tokens(r->writer, r->tokens, r->n, err));
-    r->progress = progress_start("capture", (double)r->n * (double)r->n * r->run_layers,
-                                 r->run_layers);
+    r->progress =
+        progress_start("capture", (double)r->n * (double)r->n * r->run_layers, r->run_layers);
     TRY(llm_forward(&r->model, &run, &hooks, err));
     if (r->nll)
         TRY(trace_put_nll(r->writer, r->nll, r->n - 1, err));
@@ -268,13 +282,18 @@ static double estimate_seconds(const struct text_run *r)
 
 static int summarise(struct text_run *r, double seconds, struct err *err)
 {
-    struct capture_summary s = {r->o->out, NULL, r->n, r->n_wanted,
+    struct capture_summary s = {r->o->out,
+                                NULL,
+                                r->n,
+                                r->n_wanted,
                                 trace_size(&r->meta, r->n_wanted),
                                 r->device ? llm_device_bytes(&r->model.c, r->n, r->meta.pool)
                                           : llm_forward_bytes(&r->model.c, r->n, 0, r->meta.pool),
-                                seconds, NAN, r->device_seconds};
-    char                   id[64];
-    int                    rc = 0;
+                                seconds,
+                                NAN,
+                                r->device_seconds};
+    char id[64];
+    int rc = 0;
     if (r->nll) {
         double sum = 0;
         for (int64_t i = 0; i < r->n - 1; i++)
@@ -290,12 +309,11 @@ out:
     return rc;
 }
 
-int text_capture(const struct capture_opts *o, const struct decoder_accel *device,
-                 struct err *err)
+int text_capture(const struct capture_opts *o, const struct decoder_accel *device, struct err *err)
 {
     struct text_run r = {.o = o, .device = device, .device_seconds = NAN};
     double begin = clock_s();
-    int             rc = 0;
+    int rc = 0;
 
     TRY(llm_open(o->model, &r.model, err));
     TRY(load_tokens(&r, err));

@@ -1,6 +1,6 @@
 /*
- * tokenizer.c - reading tokenizer.json and tokenizer_config.json, and the way of a text through their
- * steps (tokenizer.h).
+ * tokenizer.c - reading tokenizer.json and tokenizer_config.json, and the way of a text through
+ * their steps (tokenizer.h).
  */
 #include "capture/tokenizer.h"
 
@@ -17,13 +17,13 @@
 #define MAX_DEPTH 8
 
 struct tokenizer {
-    struct bpe          *bpe;
+    struct bpe *bpe;
     struct added_tokens *added;
-    struct normalizer   *norm;
+    struct normalizer *norm;
     struct pretokenizer *pre;
-    bool                 bytes;          /* the vocabulary spells bytes */
-    struct ids           prefix, suffix; /* special tokens around every text */
-    bool                 silent;         /* nothing says what stands around a text */
+    bool bytes;                /* the vocabulary spells bytes */
+    struct ids prefix, suffix; /* special tokens around every text */
+    bool silent;               /* nothing says what stands around a text */
 };
 
 void tokenizer_close(struct tokenizer **tp)
@@ -55,7 +55,7 @@ static int template_ids(const struct tokenizer *t, const json_t *processor, cons
 {
     const json_t *token = json_object_get(json_object_get(processor, "special_tokens"), name);
     const json_t *list = json_object_get(token, "ids");
-    int           rc = 0;
+    int rc = 0;
 
     if (!json_is_array(list))
         FAIL(err, ERR_INPUT, "%s: post_processor: special token \"%.60s\" has no \"ids\"", where,
@@ -76,25 +76,29 @@ out:
 static int read_template(struct tokenizer *t, const json_t *v, const char *where, struct err *err)
 {
     const json_t *list = json_object_get(v, "single");
-    bool          text_seen = false;
-    int           rc = 0;
+    bool text_seen = false;
+    int rc = 0;
 
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *e = json_array_get(list, i), *special = json_object_get(e, "SpecialToken");
-        const char   *name;
+        const char *name;
         if (special) {
             TRY(jget_str(special, "id", where, &name, err));
             TRY(template_ids(t, v, name, where, text_seen ? &t->suffix : &t->prefix, err));
         } else if (json_object_get(e, "Sequence") && !text_seen) {
             text_seen = true;
         } else {
-            FAIL(err, ERR_INPUT, "%s: post_processor: element %zu of \"single\" is neither a special "
-                 "token nor the text", where, i);
+            FAIL(err, ERR_INPUT,
+                 "%s: post_processor: element %zu of \"single\" is neither a special "
+                 "token nor the text",
+                 where, i);
         }
     }
     if (!text_seen)
-        FAIL(err, ERR_INPUT, "%s: post_processor: \"single\" must be an array that holds the text "
-             "once", where);
+        FAIL(err, ERR_INPUT,
+             "%s: post_processor: \"single\" must be an array that holds the text "
+             "once",
+             where);
     t->silent = false;
 out:
     return rc;
@@ -104,7 +108,7 @@ static int read_processor(struct tokenizer *t, const json_t *v, const char *wher
                           struct err *err)
 {
     const char *type;
-    int         rc = 0;
+    int rc = 0;
 
     if (!v || json_is_null(v))
         return 0;
@@ -116,8 +120,10 @@ static int read_processor(struct tokenizer *t, const json_t *v, const char *wher
         for (size_t i = 0; i < json_array_size(list); i++)
             TRY(read_processor(t, json_array_get(list, i), where, depth + 1, err));
     } else if (strcmp(type, "ByteLevel") != 0) { /* which only moves offsets */
-        FAIL(err, ERR_INPUT, "%s: post_processor %.60s is not supported; supported: "
-             "TemplateProcessing, ByteLevel, Sequence", where, type);
+        FAIL(err, ERR_INPUT,
+             "%s: post_processor %.60s is not supported; supported: "
+             "TemplateProcessing, ByteLevel, Sequence",
+             where, type);
     }
 out:
     return rc;
@@ -128,9 +134,9 @@ static int read_flag(struct tokenizer *t, const json_t *config, const char *flag
                      const char *where, struct ids *ids, struct err *err)
 {
     const json_t *v = json_object_get(config, key);
-    const char   *text = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
-    bool          add = false;
-    int           rc = 0;
+    const char *text = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
+    bool add = false;
+    int rc = 0;
 
     if (!json_object_get(config, flag) || json_is_null(json_object_get(config, flag)))
         return 0;
@@ -148,9 +154,9 @@ out:
 
 static int read_config(struct tokenizer *t, const char *dir, struct err *err)
 {
-    char    path[4096];
+    char path[4096];
     json_t *o = NULL;
-    int     rc = 0;
+    int rc = 0;
 
     snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
     if (access(path, F_OK) != 0)
@@ -182,11 +188,13 @@ int64_t tokenizer_max_id(const struct tokenizer *t)
 static int read_tokenizer(struct tokenizer *t, const char *path, struct err *err)
 {
     json_t *o = NULL;
-    int     rc = 0;
+    int rc = 0;
 
     if (access(path, F_OK) != 0)
-        FAIL(err, ERR_INPUT, "%s does not exist; capture reads tokenizer.json only (a "
-             "tokenizer.model has to be converted), or give token ids with --tokens-file", path);
+        FAIL(err, ERR_INPUT,
+             "%s does not exist; capture reads tokenizer.json only (a "
+             "tokenizer.model has to be converted), or give token ids with --tokens-file",
+             path);
     TRY(json_read_file(path, MAX_FILE, &o, err));
     if (!json_is_object(o))
         FAIL(err, ERR_INPUT, "%s: not a JSON object", path);
@@ -204,8 +212,8 @@ out:
 int tokenizer_open(const char *dir, struct tokenizer **out, struct err *err)
 {
     struct tokenizer *t = NULL;
-    char              path[4096];
-    int               rc = 0;
+    char path[4096];
+    int rc = 0;
 
     TRY(mem_zalloc(&t, 1, sizeof *t, "tokenizer", err));
     t->silent = true;
@@ -223,10 +231,10 @@ out:
 
 /* What one text needs on its way. */
 struct work {
-    struct buf       normal, spelled;
-    struct pieces    pieces;
+    struct buf normal, spelled;
+    struct pieces pieces;
     struct stretches raw, inner;
-    struct ids       ids;
+    struct ids ids;
 };
 
 static void work_free(struct work *w)
@@ -250,7 +258,7 @@ static int encode_plain(const struct tokenizer *t, struct work *w, const char *s
     TRY(pieces_add(&w->pieces, s, len, err));
     TRY(pretokenizer_run(t->pre, &w->pieces, err));
     for (int64_t i = 0; i < w->pieces.n; i++) {
-        size_t      n;
+        size_t n;
         const char *p = piece(&w->pieces, i, &n);
         if (t->bytes) {
             char c[3];
@@ -301,8 +309,8 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bo
                      int32_t **ids, int64_t *n, struct err *err)
 {
     struct work w = {0};
-    int64_t     bad = utf8_invalid(text, len);
-    int         rc = 0;
+    int64_t bad = utf8_invalid(text, len);
+    int rc = 0;
 
     if (bad >= 0)
         FAIL(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
@@ -339,8 +347,8 @@ static void token_bytes(const struct tokenizer *t, int64_t id, const char *text,
     }
     for (size_t at = 0, len = strlen(text); at < len;) {
         utf8proc_int32_t c;
-        utf8proc_ssize_t k = utf8proc_iterate((const utf8proc_uint8_t *)text + at,
-                                              (utf8proc_ssize_t)(len - at), &c);
+        utf8proc_ssize_t k =
+            utf8proc_iterate((const utf8proc_uint8_t *)text + at, (utf8proc_ssize_t)(len - at), &c);
         if (k <= 0)
             break;
         byte = t->bytes ? char_byte(c) : c == 0x2581 ? ' ' : -1;
@@ -355,9 +363,9 @@ static void token_bytes(const struct tokenizer *t, int64_t id, const char *text,
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, struct buf *out)
 {
     static const char unknown[] = "\xef\xbf\xbd";
-    struct buf        b = {0};
-    int64_t           bad;
-    size_t            at = 0;
+    struct buf b = {0};
+    int64_t bad;
+    size_t at = 0;
 
     for (int64_t i = 0; i < n; i++) {
         const char *added = added_text(t->added, ids[i]), *text = bpe_token(t->bpe, ids[i]);

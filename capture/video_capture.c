@@ -10,6 +10,7 @@
 #include "capture/headsel.h"
 #include "capture/wan_model.h"
 #include "core/clock.h"
+#include "core/fileio.h"
 #include "core/hash.h"
 #include "core/mem.h"
 #include "core/npy.h"
@@ -204,6 +205,7 @@ static int fill_meta(struct video_run *r, struct err *err)
     snprintf(m->positions, sizeof m->positions, "rope-3d");
     m->dtype = stored_type(r->o->dtype, DT_BF16);
     snprintf(m->compute, sizeof m->compute, "float32");
+    capture_computed_by(m->computed_by, sizeof m->computed_by);
     snprintf(m->source, sizeof m->source, "capture");
     hash_text(hash_bytes(r->text, (size_t)(r->n_text * c->text_dim) * sizeof(float)), id);
     snprintf(m->prompt_id, sizeof m->prompt_id, "%s", id);

@@ -26,16 +26,6 @@ bool wan_config_is(const char *dir)
     return is;
 }
 
-static int get_size(const json_t *o, const char *key, const char *path, int64_t max, int64_t *out,
-                    struct err *err)
-{
-    int rc = jget_int(o, key, path, out, err);
-    if (!rc && (*out < 1 || *out > max))
-        rc = err_set(err, ERR_INPUT, "%s: %s is %lld, expected 1..%lld", path, key, (long long)*out,
-                     (long long)max);
-    return rc;
-}
-
 static int get_patch(const json_t *o, const char *path, int64_t patch[3], struct err *err)
 {
     const json_t *p = json_object_get(o, "patch_size");
@@ -86,14 +76,14 @@ int wan_config_read(const char *dir, struct wan_config *c, struct err *err)
     if (strcmp(name, "WanTransformer3DModel") != 0)
         FAIL(err, ERR_INPUT, "%s: _class_name is %s, supported: WanTransformer3DModel", path, name);
     TRY(refuse_variants(o, path, err));
-    TRY(get_size(o, "num_layers", path, 1024, &layers, err));
-    TRY(get_size(o, "num_attention_heads", path, 1024, &heads, err));
-    TRY(get_size(o, "attention_head_dim", path, 1024, &head_dim, err));
-    TRY(get_size(o, "ffn_dim", path, 1 << 20, &c->ffn_dim, err));
-    TRY(get_size(o, "freq_dim", path, 1 << 16, &c->freq_dim, err));
-    TRY(get_size(o, "text_dim", path, 1 << 16, &c->text_dim, err));
-    TRY(get_size(o, "in_channels", path, 4096, &c->in_channels, err));
-    TRY(get_size(o, "out_channels", path, 4096, &c->out_channels, err));
+    TRY(jget_size(o, "num_layers", path, 1024, &layers, err));
+    TRY(jget_size(o, "num_attention_heads", path, 1024, &heads, err));
+    TRY(jget_size(o, "attention_head_dim", path, 1024, &head_dim, err));
+    TRY(jget_size(o, "ffn_dim", path, 1 << 20, &c->ffn_dim, err));
+    TRY(jget_size(o, "freq_dim", path, 1 << 16, &c->freq_dim, err));
+    TRY(jget_size(o, "text_dim", path, 1 << 16, &c->text_dim, err));
+    TRY(jget_size(o, "in_channels", path, 4096, &c->in_channels, err));
+    TRY(jget_size(o, "out_channels", path, 4096, &c->out_channels, err));
     TRY(get_patch(o, path, c->patch, err));
     c->rope_max = 1024;
     c->eps = 1e-6;

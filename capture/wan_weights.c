@@ -14,9 +14,10 @@ enum dim { NONE, ONE, SIX, TWO, DIM, FFN, FREQ, TEXT, DIM6, CIN, POUT, PT, PH, P
 
 struct spec {
     const char *name;
-    enum dim    shape[5];
+    enum dim shape[5];
 };
 
+/* clang-format off */
 static const struct spec block_specs[WAN_BLOCK_TENSORS] = {
     [WAN_MOD] = {"scale_shift_table", {ONE, SIX, DIM}},
     [WAN_Q1] = {"attn1.to_q.weight", {DIM, DIM}},       [WAN_Q1_B] = {"attn1.to_q.bias", {DIM}},
@@ -33,6 +34,7 @@ static const struct spec block_specs[WAN_BLOCK_TENSORS] = {
     [WAN_F2] = {"ffn.net.2.weight", {DIM, FFN}},        [WAN_F2_B] = {"ffn.net.2.bias", {DIM}},
     [WAN_NORM2] = {"norm2.weight", {DIM}},              [WAN_NORM2_B] = {"norm2.bias", {DIM}},
 };
+/* clang-format on */
 
 #define EMBED "condition_embedder."
 static const struct spec outer_specs[WAN_OUTER_TENSORS] = {
@@ -56,20 +58,34 @@ static const struct spec outer_specs[WAN_OUTER_TENSORS] = {
 static int64_t dim_size(const struct wan_config *c, enum dim d)
 {
     switch (d) {
-    case NONE: return 0;
-    case ONE: return 1;
-    case TWO: return 2;
-    case SIX: return 6;
-    case DIM: return c->dim;
-    case FFN: return c->ffn_dim;
-    case FREQ: return c->freq_dim;
-    case TEXT: return c->text_dim;
-    case DIM6: return 6 * c->dim;
-    case CIN: return c->in_channels;
-    case POUT: return c->out_channels * c->patch[0] * c->patch[1] * c->patch[2];
-    case PT: return c->patch[0];
-    case PH: return c->patch[1];
-    case PW: return c->patch[2];
+    case NONE:
+        return 0;
+    case ONE:
+        return 1;
+    case TWO:
+        return 2;
+    case SIX:
+        return 6;
+    case DIM:
+        return c->dim;
+    case FFN:
+        return c->ffn_dim;
+    case FREQ:
+        return c->freq_dim;
+    case TEXT:
+        return c->text_dim;
+    case DIM6:
+        return 6 * c->dim;
+    case CIN:
+        return c->in_channels;
+    case POUT:
+        return c->out_channels * c->patch[0] * c->patch[1] * c->patch[2];
+    case PT:
+        return c->patch[0];
+    case PH:
+        return c->patch[1];
+    case PW:
+        return c->patch[2];
     }
     return 0;
 }
@@ -77,9 +93,9 @@ static int64_t dim_size(const struct wan_config *c, enum dim d)
 static int find(const struct wan_model *m, const struct spec *s, int block,
                 const struct st_tensor **t, struct err *err)
 {
-    char    name[128];
+    char name[128];
     int64_t shape[5];
-    int     ndim = 0;
+    int ndim = 0;
     if (block >= 0)
         snprintf(name, sizeof name, "blocks.%d.%s", block, s->name);
     else
@@ -93,7 +109,7 @@ static int load(const struct wan_model *m, const struct spec *s, int block, floa
                 struct err *err)
 {
     const struct st_tensor *t = NULL;
-    int                     rc = 0;
+    int rc = 0;
     TRY(find(m, s, block, &t, err));
     TRY(mem_alloc(out, t->count, sizeof **out, t->name, err));
     TRY(st_read_f32(m->file, t, 0, t->count, *out, err));
@@ -157,7 +173,7 @@ out:
 int wan_open(const char *dir, int64_t cache_bytes, struct wan_model *m, struct err *err)
 {
     const struct st_tensor *t;
-    int                     rc = 0;
+    int rc = 0;
 
     memset(m, 0, sizeof *m);
     TRY(wan_config_read(dir, &m->c, err));

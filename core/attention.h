@@ -4,10 +4,10 @@
  *   s_ij = scale q_i . k_j     LSE_i = ln sum_{j kept} e^{s_ij}     O_i = sum_j e^{s_ij - LSE_i}
  * v_j
  *
- * The same code serves dense attention (MASK_FULL), masked replay and capture. Two precisions:
- * PREC_F64 does products and sums in double (the reference of metrics.md); PREC_F32 does products
- * in float through BLAS with the row sums carried in double (fast; differs by about 1e-6 relative).
- * Single-threaded; parallelism is over heads or row ranges.
+ * The same code serves dense attention (MASK_FULL), masked replay and capture. PREC_F64 does
+ * products and sums in double; it is the reference of doc/records.md. PREC_F32 does products in
+ * float through BLAS and row sums in double: fast, about 1e-6 relative from the other. One call
+ * uses one thread; callers run heads or row ranges in parallel.
  */
 #ifndef LACUNA_ATTENTION_H
 #define LACUNA_ATTENTION_H
@@ -20,6 +20,10 @@
 
 enum precision { PREC_F64, PREC_F32 };
 
+/* Rows of a full mask that attn_rows computes together, counted from its first row: the bits of a
+ * row depend on which of them stand in its block. */
+#define ATTN_ROWS 256
+
 /* Key and value matrices of one head in the working precision, contiguous [n][d]. */
 struct attn_in {
     int64_t nq, nk;
@@ -30,8 +34,14 @@ struct attn_in {
     bool causal;
 };
 
-/* An operand bundle prepared once per head: for PREC_F64 it holds double copies of k and v, for
- * PREC_F32 it borrows. Release with attn_release. */
+/* One past the last key that row i may see. */
+static inline int64_t attn_limit(const struct attn_in *in, int64_t i)
+{
+    return key_limit(in->nq, in->nk, in->causal, i);
+}
+
+/* Operands of one head, prepared once. PREC_F64 holds double copies of k and v, PREC_F32 borrows
+ * the floats. Release with attn_release. */
 struct attn_ops {
     struct attn_in in;
     enum precision prec;

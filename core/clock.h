@@ -1,5 +1,5 @@
 /*
- * clock.h - time that passes, for durations.
+ * clock.h - a monotonic clock, for durations.
  */
 #ifndef LACUNA_CLOCK_H
 #define LACUNA_CLOCK_H

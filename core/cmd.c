@@ -1,59 +1,70 @@
 /*
- * cmd.c - finding and running commands, and what every command does first.
+ * cmd.c - find and run a command, and the start that all commands share.
  */
 #include "core/cmd.h"
 
 #include "core/log.h"
 #include "core/manifest.h"
+#include "core/metricdef.h"
 #include "core/pool.h"
 #include "core/progress.h"
+#include "core/text.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *const progress_mode_names[] = {
     [PROGRESS_AUTO] = "auto", [PROGRESS_JSON] = "json", [PROGRESS_NONE] = "none", NULL};
 
 const struct command *app_command(const struct app *app, const char *name, struct err *err)
 {
-    const char *names[65];
-    int n = 0;
+    struct names all = {0};
     for (const struct command *const *c = app->commands; *c; c++) {
         if (strcmp((*c)->name, name) == 0)
             return *c;
-        if (n < 64)
-            names[n++] = (*c)->name;
+        names_add(&all, (*c)->name);
     }
-    names[n] = NULL;
-    const char *near = nearest_name(name, names);
-    err_set(err, ERR_USAGE, "unknown command '%s'%s%s%s (lacuna help shows all)", name,
-            near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    names_unknown(&all, "command", name, err);
     return NULL;
 }
 
+/* Asked of the stream itself: the write that failed may lie long back. */
+static bool reader_gone(void)
+{
+    struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    return poll(&p, 1, 0) == 1 && (p.revents & (POLLERR | POLLHUP));
+}
+
 /* Results that did not arrive are a failure, whatever the command thought. A full disk is not known
- * beforehand here, so it is an I/O failure too. */
+ * beforehand here, so it is an I/O failure too. A reader that has enough (`| head`) is none: main
+ * then ends as SIGPIPE would have ended the program. */
 static int finish_stdout(int rc, struct err *err)
 {
     errno = 0;
-    bool bad = fflush(stdout) != 0;
-    if (!bad && !ferror(stdout))
+    bool lost = fflush(stdout) != 0 || ferror(stdout);
+    int why = errno;
+    if ((rc == 0 ? lost : err->sys == EPIPE) && reader_gone()) /* with -o - the stream is well */
+        return ERR_PIPE;
+    if (!lost)
         return rc;
     if (rc < 0) {
         log_warn("standard output: what was printed there could not be written");
         return rc;
     }
     return err_set(err, ERR_IO, "standard output: cannot write: %s",
-                   errno ? strerror(errno) : "an earlier write failed");
+                   why ? strerror(why) : "an earlier write failed");
 }
 
 int app_run(const struct app *app, struct err *err)
 {
     /* Most results fit and are written by the last flush, which knows why it failed. */
     static char buffer[1 << 18];
+    metric_def_methods(app->methods);
     setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     const char *name = app->argc > 1 ? app->argv[1] : "help";
     int argc = app->argc > 2 ? app->argc - 2 : 0;

@@ -13,14 +13,16 @@ struct help_opts {
     char *completion;
 };
 
+/* clang-format off */
 static const struct opt help_options[] = {
-    {"man", OPT_BOOL, offsetof(struct help_opts, man), "0", 0, 1, 0, "",
-     "Print the manual page (roff).", NULL, 0, NULL},
-    {"completion", OPT_STR, offsetof(struct help_opts, completion), NULL, 0, 0, OPT_UNSET, "",
-     "Print a completion script for this shell: bash.", NULL, 0, "SHELL"},
+    {.name = "man", .type = OPT_BOOL, .offset = offsetof(struct help_opts, man), .def = "0",
+     .min = 0, .max = 1, .help = "Print the manual page (roff)."},
+    {.name = "completion", .type = OPT_STR, .offset = offsetof(struct help_opts, completion),
+     .arg = "SHELL", .flags = OPT_UNSET, .help = "Print a completion script for this shell: bash."},
     COMMON_OPTS,
-    {.type = OPT_END},
+    {0},
 };
+/* clang-format on */
 
 extern const struct command cmd_help;
 

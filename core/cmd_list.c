@@ -1,13 +1,14 @@
 /*
  * cmd_list.c - lacuna list: what there is to choose from.
  *
- * Every registry is turned into a JSON array first; the text form is printed from that array, so
- * that both say the same.
+ * Every registry is turned into a JSON array first, and the text form is printed from that array,
+ * so that both forms agree.
  */
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/metricdef.h"
+#include "core/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +18,12 @@ struct list_opts {
     struct common_opts common;
 };
 
+/* clang-format off */
 static const struct opt list_options[] = {
     COMMON_OPTS,
-    {.type = OPT_END},
+    {0},
 };
+/* clang-format on */
 
 /* ---- registries as JSON --------------------------------------------------------------------- */
 
@@ -28,9 +31,13 @@ static const struct {
     unsigned flag;
     const char *name;
 } flag_names[] = {
-    {METHOD_CAUSAL, "causal"},           {METHOD_BIDIRECTIONAL, "bidirectional"},
-    {METHOD_NEEDS_STEPS, "needs-steps"}, {METHOD_RANDOM, "random"},
-    {METHOD_CALIBRATED, "calibrated"},   {METHOD_CHANGES_MATH, "changes-math"},
+    {METHOD_CAUSAL, "causal"},
+    {METHOD_BIDIRECTIONAL, "bidirectional"},
+    {METHOD_NEEDS_STEPS, "needs-steps"},
+    {METHOD_RANDOM, "random"},
+    {METHOD_CALIBRATED, "calibrated"},
+    {METHOD_CHANGES_MATH, "changes-math"},
+    {METHOD_BOUND, "bound"},
 };
 
 /* "profile=v2: alpha window rows bottom": which parameters count only there. */
@@ -73,16 +80,33 @@ static int list_methods(const struct app *app, struct jw *w, struct err *err)
     return 0;
 }
 
+static void list_metric(const struct metric_def *m, const char *method, struct jw *w)
+{
+    static const char *const better[] = {NULL, "higher", "lower"};
+    struct buf text = {0};
+    jw_obj(w);
+    jw_kstr(w, "name", m->name);
+    jw_kstr(w, "unit", m->unit);
+    jw_kstr(w, "section", m->section ? m->section : "method");
+    if (method || m->method)
+        jw_kstr(w, "method", method ? method : m->method);
+    if (m->denominator)
+        jw_kstr(w, "shown as", m->denominator);
+    if (better[m->better])
+        jw_kstr(w, "better", better[m->better]);
+    buf_printf(&text, "%s%s%s", method ? method : "", method ? ": " : "", m->definition);
+    jw_kstr(w, "summary", buf_str(&text));
+    jw_obj_end(w);
+    buf_free(&text);
+}
+
 static int list_metrics(const struct app *app, struct jw *w, struct err *err)
 {
-    for (const struct metric_def *m = metric_defs; m->name; m++) {
-        jw_obj(w);
-        jw_kstr(w, "name", m->name);
-        jw_kstr(w, "unit", m->unit);
-        jw_kstr(w, "section", m->section);
-        jw_kstr(w, "summary", m->definition);
-        jw_obj_end(w);
-    }
+    for (const struct metric_def *m = metric_defs; m->name; m++)
+        list_metric(m, NULL, w);
+    for (const struct method *const *p = app->methods; *p; p++)
+        for (const struct metric_def *m = (*p)->metrics; m && m->name; m++)
+            list_metric(m, (*p)->name, w);
     return 0;
 }
 
@@ -169,7 +193,7 @@ static void print_parameters(const struct opt *table, struct buf *b)
         opt_describe(o, &text);
         if (o->type == OPT_BOOL && o->def)
             buf_printf(&text, " [default %s]", o->def);
-        buf_wrap(b, buf_str(&text), used + 2 > COLUMN ? used + 2 : COLUMN, COLUMN, WIDTH);
+        text_wrap(b, buf_str(&text), used + 2 > COLUMN ? used + 2 : COLUMN, COLUMN, WIDTH);
         buf_free(&text);
     }
 }
@@ -189,7 +213,7 @@ static void print_details(const struct app *app, const struct topic *t, const js
         value_text(v, &text);
         if (text.len) {
             buf_printf(b, "    %s: ", key);
-            buf_wrap(b, buf_str(&text), 6 + (int)strlen(key), 6, 100);
+            text_wrap(b, buf_str(&text), 6 + (int)strlen(key), 6, 100);
         }
         buf_free(&text);
     }
@@ -200,7 +224,8 @@ static void print_details(const struct app *app, const struct topic *t, const js
             print_parameters(m->params, b);
             if ((m->flags & METHOD_CALIBRATED) && !opt_find(m->params, "calib"))
                 buf_puts(b, "      calib=FILE          parameters per head, as lacuna calibrate "
-                            "writes them\n");
+                            "writes them; others given beside it\n"
+                            "                          win over the file\n");
         }
     }
     buf_puts(b, "\n");
@@ -225,7 +250,7 @@ static void print_text(const struct app *app, const struct topic *t, const json_
         buf_puts(&text, text_of(entry, "summary"));
         if (unit[0] && strcmp(unit, "1") != 0 && !verbose)
             buf_printf(&text, " [%s]", unit);
-        buf_wrap(b, buf_str(&text), width + 2, width + 2, 100);
+        text_wrap(b, buf_str(&text), width + 2, width + 2, 100);
         buf_free(&text);
         if (verbose)
             print_details(app, t, entry, b);
@@ -234,9 +259,9 @@ static void print_text(const struct app *app, const struct topic *t, const json_
 
 static int unknown(const char *what, const char *name, const char *const *names, struct err *err)
 {
-    const char *near = nearest_name(name, names);
-    return err_set(err, ERR_USAGE, "list: unknown %s '%s'%s%s%s", what, name,
-                   near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    char hint[HINT_MAX];
+    return err_set(err, ERR_USAGE, "list: unknown %s '%s'%s", what, name,
+                   did_you_mean(name, names, hint));
 }
 
 /* Every name (or alias) must be there; the entries that were not asked for are removed. */
@@ -273,6 +298,18 @@ out:
     return rc;
 }
 
+/* An empty list of GPUs is no error, but it must not be taken for a machine without one. */
+static void explain_empty(const struct app *app, const struct topic *t, const json_t *list)
+{
+    if (!t->needs_cuda || json_array_size(list))
+        return;
+    if (!app->accel)
+        log_warn("this lacuna was built without CUDA: it has no kernels and looks for no GPU "
+                 "(build with make CUDA=1)");
+    else
+        log_warn("no GPU: the NVIDIA driver is missing or too old, or it finds no device");
+}
+
 /* All entries of the topic, or, with names, those in full. */
 static int print_topic(const struct app *app, const struct topic *t, const struct common_opts *c,
                        const struct str_list *names, struct err *err)
@@ -287,9 +324,8 @@ static int print_topic(const struct app *app, const struct topic *t, const struc
     TRY(t->list(app, &w, err));
     jw_arr_end(&w);
     TRY(buf_check(&json, t->name, err));
-    if (t->needs_cuda && !app->list_kernels)
-        log_info("built without CUDA");
     TRY(json_read_text(buf_str(&json), json.len, t->name, &list, err));
+    explain_empty(app, t, list);
     if (names->n)
         TRY(keep_named(t, list, names, err));
     if (c->json) {

@@ -1,16 +1,18 @@
 /*
- * cmd_version.c - lacuna version: what this binary is.
+ * cmd_version.c - lacuna version: version, build and libraries of this binary.
  */
 #include "core/cmd.h"
-#include "core/manifest.h"
+#include "core/openblas.h"
+#include "core/version.h"
 
-#include <cblas.h>
 #include <stdio.h>
 
+/* clang-format off */
 static const struct opt version_options[] = {
     COMMON_OPTS,
-    {.type = OPT_END},
+    {0},
 };
+/* clang-format on */
 
 extern const struct command cmd_version;
 
@@ -18,10 +20,10 @@ static void print_version(const struct app *app, bool as_json)
 {
     struct buf b = {0};
     struct jw w;
-    bool cuda = app->kernels != NULL;
+    bool cuda = app->accel != NULL;
     if (!as_json) {
         printf("lacuna %s\nbuild %s\ncuda %s\nblas kernels %s\n", lacuna_version(),
-               lacuna_build_id(), cuda ? "yes" : "no", openblas_get_corename());
+               lacuna_build_id(), cuda ? "yes" : "no", openblas_kernels());
         return;
     }
     jw_init(&w, &b, 2);
@@ -29,7 +31,7 @@ static void print_version(const struct app *app, bool as_json)
     jw_kstr(&w, "version", lacuna_version());
     jw_kstr(&w, "build", lacuna_build_id());
     jw_kbool(&w, "cuda", cuda);
-    jw_kstr(&w, "blas_kernels", openblas_get_corename());
+    jw_kstr(&w, "blas_kernels", openblas_kernels());
     jw_obj_end(&w);
     puts(buf_str(&b));
     buf_free(&b);

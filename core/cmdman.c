@@ -3,7 +3,8 @@
  */
 #include "core/cmdman.h"
 
-#include "core/manifest.h"
+#include "core/text.h"
+#include "core/version.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +34,7 @@ static void roff(struct buf *b, const char *s)
 static void roff_text(struct buf *b, const char *s)
 {
     struct buf wrapped = {0};
-    buf_wrap(&wrapped, s, 0, 0, 72);
+    text_wrap(&wrapped, s, 0, 0, 72);
     roff(b, buf_str(&wrapped));
     buf_free(&wrapped);
 }
@@ -41,7 +42,7 @@ static void roff_text(struct buf *b, const char *s)
 static void roff_options(struct buf *b, const struct opt *table, bool common)
 {
     for (const struct opt *o = table; o && o->type != OPT_END; o++) {
-        struct buf  text = {0};
+        struct buf text = {0};
         const char *arg = opt_arg_name(o);
         if (opt_is_common(o) != common)
             continue;
@@ -90,10 +91,11 @@ static void roff_command(struct buf *b, const struct command *c)
 static void roff_methods(struct buf *b, const struct app *app)
 {
     buf_puts(b, ".SH METHODS\n");
-    roff_text(b, "A method is given as NAME or NAME:key=value:key=value. A list key=a,b,c is a "
-                 "sweep, several lists their product; a..b/logN and a..b/linN are ranges of N "
-                 "values. calib=FILE takes parameters per head from a calibration file. lacuna list "
-                 "methods -v shows all parameters.");
+    roff_text(b,
+              "A method is given as NAME or NAME:key=value:key=value. A list key=a,b,c is a "
+              "sweep, several lists their product; a..b/logN and a..b/linN are ranges of N "
+              "values. calib=FILE takes parameters per head from a calibration file; those given "
+              "beside it win over the file. lacuna list methods -v shows all parameters.");
     for (const struct method *const *m = app->methods; *m; m++) {
         buf_puts(b, ".TP\n\\fB");
         roff(b, (*m)->name);
@@ -104,9 +106,11 @@ static void roff_methods(struct buf *b, const struct app *app)
 
 static const struct {
     const char *term, *text;
+    /* clang-format off */
 } files[] = {
     {"records.jsonl", "One JSON line per cell (trace, step, branch, layer, head, method, parameters): "
                       "metrics and status. Shards write records.I-of-N.jsonl."},
+    {"records.jsonl.damaged", "What lacuna records repair found: the file as it was."},
     {"manifest.json", "How an output directory came about: arguments, versions, hashes of inputs, "
                       "host, times, status; earlier runs under history."},
     {"*.h5", "Traces and masks in HDF5, readable with h5dump and h5py."},
@@ -116,9 +120,10 @@ static const struct {
     {"1", "It ran, but a check failed or a comparison found differences."},
     {"2", "Usage: unknown command, option, method or parameter, or a value out of range."},
     {"3", "Bad input file."},
-    {"4", "The machine lacks something: GPU, driver, gnuplot, memory, disk space."},
+    {"4", "The machine lacks something: GPU, driver, gnuplot, memory, disk space, open files."},
     {"5", "Failure at run time or in input and output."},
-    {"130", "Interrupted; finished cells are kept."},
+    {"130", "Interrupted by SIGINT, SIGTERM, SIGHUP or SIGQUIT; finished cells are kept."},
+    {"141", "The reader of standard output went away before the end (SIGPIPE); no message."},
 }, environment[] = {
     {"LACUNA_OPTION", "Default of --option of any command, such as LACUNA_JOBS or LACUNA_SEED. The "
                       "command line wins over the environment, the environment over --config."},
@@ -135,21 +140,22 @@ static const struct {
     {"lacuna analyze out", "Print the results as a table."},
     {"lacuna list metrics", "What every number means."},
 };
+/* clang-format on */
 
-#define ROFF_TERMS(b, table)                                              \
-    for (size_t i_ = 0; i_ < sizeof(table) / sizeof *(table); i_++) {     \
-        buf_puts(b, ".TP\n\\fB");                                         \
-        roff(b, (table)[i_].term);                                        \
-        buf_puts(b, "\\fR\n");                                            \
-        roff_text(b, (table)[i_].text);                                   \
+#define ROFF_TERMS(b, table)                                                                       \
+    for (size_t i_ = 0; i_ < sizeof(table) / sizeof *(table); i_++) {                              \
+        buf_puts(b, ".TP\n\\fB");                                                                  \
+        roff(b, (table)[i_].term);                                                                 \
+        buf_puts(b, "\\fR\n");                                                                     \
+        roff_text(b, (table)[i_].text);                                                            \
     }
 
 static void roff_title(struct buf *b)
 {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
-    time_t      t = epoch && epoch[0] ? (time_t)strtoll(epoch, NULL, 10) : time(NULL);
-    char        date[32];
-    struct tm   tm;
+    time_t t = epoch && epoch[0] ? (time_t)strtoll(epoch, NULL, 10) : time(NULL);
+    char date[32];
+    struct tm tm;
     gmtime_r(&t, &tm);
     strftime(date, sizeof date, "%Y-%m-%d", &tm);
     buf_printf(b, ".TH LACUNA 1 %s \"lacuna %s\" \"User Commands\"\n", date, lacuna_version());
@@ -246,6 +252,7 @@ int bash_completion(const struct app *app, struct buf *b)
                 "        case $command in\n"
                 "        list) words=\"methods metrics tables figures kernels gpus\" ;;\n"
                 "        trace) words=\"info verify pack export\" ;;\n"
+                "        records) words=\"check repair\" ;;\n"
                 "        help) words=\"");
     command_words(app, b);
     buf_puts(b, "\" ;;\n        calibrate) words=\"");

@@ -11,8 +11,8 @@
 /* man(7) source. The date is SOURCE_DATE_EPOCH's if set, else today. Returns 0. */
 int man_page(const struct app *app, struct buf *b);
 
-/* Script for bash: commands, options, values of enumerations, method names after -m, topics of
- * list, files elsewhere. Returns 0. */
+/* Completion script for bash. Completes commands, options, values of enumerations, method names
+ * after -m and the topics of `list`; anything else as a file name. Returns 0. */
 int bash_completion(const struct app *app, struct buf *b);
 
 #endif

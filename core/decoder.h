@@ -1,7 +1,7 @@
 /*
- * decoder.h - what a device offers that runs the layers of a Llama-family decoder: the arithmetic
- * of capture/llm_forward on its own memory. capture and cuda both see this header and never each
- * other; core/main.c puts the device into struct app.
+ * decoder.h - the interface of a device that runs the layers of a Llama-family decoder: the
+ * arithmetic of capture/llm_forward in device memory. capture and cuda both include this header and
+ * never each other; main.c puts the device into struct app.
  *
  * The caller reads the checkpoint layer by layer and writes the trace; the device holds the hidden
  * state of all tokens and one layer's weights.
@@ -12,32 +12,35 @@
 #include "core/dtype.h"
 #include "core/err.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
-/* Tensors of a layer. A bias stands behind its weight. */
+/* clang-format off */
+/* Tensors of a layer. A bias follows its weight. */
 enum llm_tensor {
     LLM_NORM1, LLM_Q, LLM_Q_B, LLM_K, LLM_K_B, LLM_V, LLM_V_B, LLM_O, LLM_O_B, LLM_QN, LLM_KN,
     LLM_NORM2, LLM_GATE, LLM_GATE_B, LLM_UP, LLM_UP_B, LLM_DOWN, LLM_DOWN_B,
     LLM_LAYER_TENSORS
 };
+/* clang-format on */
 
 struct decoder_shape {
-    int64_t       tokens, hidden, ffn, vocab;
-    int           heads, kv_heads, head_dim;
-    double        eps;         /* of the RMS norms */
-    const double *inv_freq;    /* [head_dim / 2], rotary; read by open only */
-    double        rope_factor; /* on cos and sin */
+    int64_t tokens, hidden, ffn, vocab;
+    int heads, kv_heads, head_dim;
+    double eps;             /* epsilon epsilon of the RMS norms */
+    const double *inv_freq; /* [head_dim / 2], rotary frequencies; only open reads them */
+    double rope_factor;     /* factor factor on cos and sin */
 };
 
 /* A matrix [rows][cols], or a vector (cols 1), in the type of the checkpoint: F32, BF16 or F16.
- * data NULL: the architecture has none. */
+ * data NULL: the architecture does not have this tensor. */
 struct decoder_tensor {
     const void *data;
-    enum dtype  dtype;
-    int64_t     rows, cols;
+    enum dtype dtype;
+    int64_t rows, cols;
 };
 
-/* What a layer hands out, while the device waits. Each may be NULL. */
+/* Callbacks that receive the results of a layer while the device waits. Each may be NULL. */
 struct decoder_sink {
     void *ctx;
     /* Tokens [tok0, tok0 + n): q [n][heads * d], k and v [n][kv_heads * d] in float32, positions
@@ -46,14 +49,18 @@ struct decoder_sink {
                 struct err *err);
     /* Pooled maps of core/poolmap.h, cells of pool x pool: [heads][cells][cells]; NULL = none. */
     int64_t pool;
-    float  *map_sum, *map_max;
+    float *map_sum, *map_max;
 };
 
 struct decoder;
 
 struct decoder_accel {
-    const char *name; /* "cuda" */
+    const char *name;       /* "cuda" */
     const char *arithmetic; /* for the trace's `compute` */
+
+    /* Library and GPU, "cublas 13, NVIDIA H100", for the trace's `computed_by`; the GPU is left out
+     * where it cannot be asked: open says why. */
+    void (*computed_by)(char *text, size_t size);
 
     /* Take GPU `local_rank`. No GPU, driver or library: ERR_MACHINE; a shape that the device has
      * no kernel for: ERR_MACHINE with what it has. */
@@ -74,7 +81,7 @@ struct decoder_accel {
                        const struct decoder_tensor *head, const int32_t *tokens, float *nll,
                        struct err *err);
 
-    /* Device time so far of everything but reading weights and handing out, in seconds. */
+    /* Device time so far in seconds, without the time to read weights and to hand out results. */
     double (*seconds)(const struct decoder *d);
     const char *(*device)(const struct decoder *d); /* name of the GPU */
 };

@@ -110,11 +110,6 @@ uint16_t f32_to_f16(float f)
     return float_to_half(f);
 }
 
-int8_t f32_to_i8(float f)
-{
-    return float_to_i8(f);
-}
-
 float dtype_round(enum dtype t, float f)
 {
     float r = f;

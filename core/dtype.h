@@ -52,7 +52,6 @@ static inline uint16_t f32_to_bf16(float f)
 
 float f16_to_f32(uint16_t x);
 uint16_t f32_to_f16(float f);
-int8_t f32_to_i8(float f); /* nearest even, saturating to [-128, 127] */
 
 /* Round a float to the grid of a narrower type and back (identity for DT_F32). */
 float dtype_round(enum dtype t, float f);

@@ -60,13 +60,25 @@ int err_set_at(struct err *err, const char *file, int line, int code, const char
     return rc;
 }
 
+int err_of_errno(int sys, int code)
+{
+    switch (sys) {
+    case ENOSPC:
+    case EDQUOT:
+    case EMFILE:
+    case ENFILE:
+        return ERR_MACHINE;
+    case ENOMEM:
+        return ERR_NOMEM;
+    default:
+        return code;
+    }
+}
+
 int err_sys_at(struct err *err, const char *file, int line, int code, const char *fmt, ...)
 {
     int sys = errno;
-    if (sys == ENOSPC || sys == EDQUOT)
-        code = ERR_MACHINE;
-    else if (sys == ENOMEM)
-        code = ERR_NOMEM;
+    code = err_of_errno(sys, code);
     va_list ap;
     va_start(ap, fmt);
     int fresh = err && !err->code;

@@ -4,7 +4,7 @@
  * Fallible functions return 0 or a negative enum err_code and take a `struct err *` last. The
  * first error wins: err_set() on an err that already holds one leaves it alone. Callers add
  * context in front with err_prefix() while the error travels upwards ("layer 12: reading k: ...").
- * Nothing outside core/main.c prints a final message or exits.
+ * Nothing outside main.c prints a final message or exits.
  */
 #ifndef LACUNA_ERR_H
 #define LACUNA_ERR_H
@@ -20,7 +20,8 @@
     X(ERR_NOMEM, 4, "out of memory")                                                               \
     X(ERR_IO, 5, "I/O failure")                                                                    \
     X(ERR_RUN, 5, "run-time failure")                                                              \
-    X(ERR_INTERRUPTED, 130, "interrupted")
+    X(ERR_INTERRUPTED, 130, "interrupted")                                                         \
+    X(ERR_PIPE, 141, "the reader of standard output went away")
 
 enum err_index {
 #define X(id, exit_code, text) id##_INDEX,
@@ -49,8 +50,11 @@ int err_set_at(struct err *err, const char *file, int line, int code, const char
     __attribute__((format(printf, 5, 6)));
 #define err_set(err, code, ...) err_set_at((err), __FILE__, __LINE__, (code), __VA_ARGS__)
 
-/* Like err_set, with ": " and strerror(errno) appended; a full disk (ENOSPC, EDQUOT) and ENOMEM
- * become ERR_MACHINE and ERR_NOMEM whatever code was given. */
+/* The code of a failed system call: a full disk (ENOSPC, EDQUOT) and too many open files (EMFILE,
+ * ENFILE) are ERR_MACHINE, ENOMEM is ERR_NOMEM, everything else is `code`. */
+int err_of_errno(int sys, int code);
+
+/* Like err_set, with ": " and strerror(errno) appended; the code is err_of_errno(errno, code). */
 int err_sys_at(struct err *err, const char *file, int line, int code, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 #define err_sys(err, code, ...) err_sys_at((err), __FILE__, __LINE__, (code), __VA_ARGS__)
@@ -67,7 +71,8 @@ void err_clear(struct err *err);
 int err_exit_code(int code);    /* process exit code of an enum err_code; 0 for 0 */
 const char *err_text(int code); /* generic text of a code */
 
-/* A static analyser sees one file at a time: there an error code must be known not to be 0. */
+/* A static analyser sees one file at a time, so it must be told that err_set never returns 0 for a
+ * nonzero code. */
 #ifdef __clang_analyzer__
 #undef err_set
 #undef err_sys
@@ -75,7 +80,9 @@ const char *err_text(int code); /* generic text of a code */
 #define err_sys(err, code, ...) (err_sys_at((err), "", 0, (code), __VA_ARGS__), (code))
 #endif
 
-/* Run a call; on failure remember its code in `rc` and go to the function's one `out:` label. */
+/* Run a call that answers 0 or an error; on an error remember its code in `rc` and go to the
+ * function's one `out:` label. Not for expressions, nor for calls with a third answer, such as
+ * METHOD_SKIP. */
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         if ((rc = (call)) != 0)                                                                    \

@@ -1,6 +1,5 @@
 /*
- * fileio.c - open, pread and write until everything is done; files that appear complete or not at
- * all.
+ * fileio.c - open, pread and write until everything is done; whole files and directories.
  */
 #include "core/fileio.h"
 #include "core/buf.h"
@@ -22,8 +21,7 @@ int io_open(const char *path, int *out, int64_t *size, struct err *err)
     /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return err_sys(err, errno == EMFILE || errno == ENFILE ? ERR_MACHINE : ERR_INPUT,
-                       "%s: cannot open", path);
+        return err_sys(err, ERR_INPUT, "%s: cannot open", path);
     if (fstat(fd, &st) != 0)
         rc = err_sys(err, ERR_IO, "%s: cannot stat", path);
     else if (!S_ISREG(st.st_mode))
@@ -35,6 +33,23 @@ int io_open(const char *path, int *out, int64_t *size, struct err *err)
     *out = fd;
     *size = st.st_size;
     return 0;
+}
+
+int io_open_text(const char *path, int *out, int64_t *size, struct err *err)
+{
+    struct stat st;
+    int descriptor = strcmp(path, "-") == 0 ? STDIN_FILENO : io_named_descriptor(path);
+    if (descriptor >= 0) {
+        *size = -1;
+        *out = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
+        return *out >= 0 ? 0 : err_sys(err, ERR_INPUT, "%s: cannot open", path);
+    }
+    /* Other types would block or have no end. */
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return err_set(err, ERR_INPUT, "%s: is a directory, a file was expected", path);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return err_set(err, ERR_INPUT, "%s: not a regular file (\"-\" reads standard input)", path);
+    return io_open(path, out, size, err);
 }
 
 int io_read_at(int fd, const char *path, int64_t size, int64_t offset, void *dst, int64_t n,
@@ -75,37 +90,85 @@ int io_write(int fd, const char *path, const void *data, int64_t n, struct err *
     return 0;
 }
 
-int io_part_open(struct io_part *p, const char *path, struct err *err)
+/* ---- whole files and directories ------------------------------------------------------------ */
+
+static int read_fd(int fd, struct buf *b, const char *path, size_t max, struct err *err)
 {
-    struct buf name = {0};
-    buf_printf(&name, "%s.part", path);
-    int rc = buf_check(&name, path, err);
-    if (rc) {
-        buf_free(&name);
-        return rc;
+    size_t start = b->len;
+    for (;;) {
+        if (!buf_reserve(b, 65536))
+            return buf_check(b, path, err);
+        ssize_t n = read(fd, b->data + b->len, b->cap - b->len - 1);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_sys(err, ERR_IO, "%s: cannot read", path);
+        b->len += (size_t)n;
+        b->data[b->len] = '\0';
+        if (b->len - start > max)
+            return err_set(err, ERR_INPUT, "%s: larger than %zu bytes, which is the most expected",
+                           path, max);
+        if (n == 0)
+            return 0;
     }
-    int fd = open(name.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        rc = err_sys(err, ERR_IO, "%s: cannot create", name.data);
-        buf_free(&name);
-        return rc;
-    }
-    *p = (struct io_part){path, name.data, fd};
-    return 0;
 }
 
-int io_part_close(struct io_part *p, int rc, struct err *err)
+int buf_read_file(struct buf *b, const char *path, size_t max, struct err *err)
 {
-    if (!p->path)
-        return rc;
-    if (!rc && fsync(p->fd) != 0)
-        rc = err_sys(err, ERR_IO, "%s: cannot sync", p->part);
-    close(p->fd);
-    if (!rc && rename(p->part, p->path) != 0)
-        rc = err_sys(err, ERR_IO, "%s: cannot rename to %s", p->part, p->path);
-    if (rc)
-        unlink(p->part);
-    free(p->part);
-    memset(p, 0, sizeof *p);
+    int rc = 0, fd = -1;
+    int64_t size = 0;
+    TRY(io_open_text(path, &fd, &size, err));
+    if (size > 0 && (uint64_t)size > max)
+        FAIL(err, ERR_INPUT, "%s: %lld bytes, at most %zu are expected", path, (long long)size,
+             max);
+    buf_reserve(b, size > 0 ? (size_t)size + 1 : 1);
+    TRY(buf_check(b, path, err));
+    TRY(read_fd(fd, b, strcmp(path, "-") == 0 ? "standard input" : path, max, err));
+out:
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+static int make_one(const char *path, struct err *err)
+{
+    struct stat st;
+    if (mkdir(path, 0777) == 0)
+        return io_sync_directory_of(path, err);
+    int sys = errno;
+    if (stat(path, &st) == 0) {
+        if (S_ISDIR(st.st_mode))
+            return 0;
+        return err_set(err, ERR_IO, "%s: exists and is not a directory", path);
+    }
+    errno = sys;
+    return err_sys(err, ERR_IO, "%s: cannot create the directory", path);
+}
+
+int refuse_input(const char *out, const char *input, struct err *err)
+{
+    struct stat a, b;
+    if (!out || !input || stat(out, &a) != 0 || stat(input, &b) != 0 || a.st_dev != b.st_dev ||
+        a.st_ino != b.st_ino || S_ISCHR(a.st_mode))
+        return 0;
+    return err_set(err, ERR_USAGE, "%s is what is read: name another file for the result", out);
+}
+
+int make_dirs(const char *path, struct err *err)
+{
+    int rc = 0;
+    char *copy = strdup(path);
+    if (!copy)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", path);
+    for (char *p = copy + 1; copy[0] && *p; p++) {
+        if (*p != '/')
+            continue;
+        *p = '\0';
+        TRY(make_one(copy, err));
+        *p = '/';
+    }
+    TRY(make_one(copy, err));
+out:
+    free(copy);
     return rc;
 }

@@ -1,6 +1,6 @@
 /*
  * greedy.h - list scheduling (Graham 1966): jobs in a given order, each to the worker that is free
- * first. What a grid of thread blocks does that draws its work from a counter.
+ * first. A grid of thread blocks that draw their work from a counter does the same.
  */
 #ifndef LACUNA_GREEDY_H
 #define LACUNA_GREEDY_H
@@ -9,17 +9,16 @@
 
 #include <stdint.h>
 
-/* Gives the next job, of this cost, to the worker that is free first; when it ends.
- * free_at[workers] is a binary heap, zeros at the start, and belongs to the caller. O(log workers).
- */
+/* Give the next job, of this cost, to the worker that is free first. Returns the time at which the
+ * job ends. free_at[workers] is the caller's: a binary heap, all zeros at the start. O(log
+ * workers). */
 int64_t greedy_place(int64_t *free_at, int workers, int64_t cost);
 
-/* An order of jobs in which the last of them ends earlier: jobs change places, or move, between the
- * worker that ends last and another one as long as that helps (0/1-interchange, Finn and Horowitz
- * 1979); of each worker only what it begins among the last `tail` jobs. cost[n] >= 0 of the jobs in
- * the order they stand in; order[n], out: their indices, the first n - tail as they were. Costs of
- * all jobs together must be below 2^47, workers at most 2^16. *end: when the last job ends.
- * ERR_NOMEM. */
+/* Find an order of jobs in which the last job ends earlier. As long as it helps, jobs move or
+ * change places between the worker that ends last and another worker (0/1-interchange, Finn and
+ * Horowitz 1979); only the last `tail` jobs take part. cost[n] >= 0 are the costs in the present
+ * order; order[n] receives indices, the first n - tail unchanged; *end receives the time at which
+ * the last job ends. The sum of the costs must be below 2^47, workers at most 2^16. ERR_NOMEM. */
 int greedy_interchange(const int64_t *cost, int32_t n, int workers, int32_t tail, int32_t *order,
                        int64_t *end, struct err *err);
 

@@ -1,7 +1,7 @@
 /*
- * h5util.h - what the HDF5 files of lacuna (traces, mask dumps) share: element types, attributes,
- * careful opening of objects of untrusted files, error texts, and files that appear under their
- * final name only when they are complete.
+ * h5util.h - shared by the HDF5 files of lacuna (traces, mask dumps): element types, attributes,
+ * checks on objects of untrusted files, error texts, and files that get their final name only when
+ * they are complete.
  *
  * A message of this module names the object inside the file ("/model: attribute 'heads' ..."); the
  * caller prefixes the file. Ids are hid_t; a function that hands out an id gives ownership.
@@ -17,20 +17,21 @@
 #include <stdint.h>
 
 /* Every sequence of HDF5 calls runs between these two. The lock is recursive and process-wide:
- * HDF5 itself is thread-safe only when built so. It also has HDF5's reasons of failures kept
- * for the calling thread (h5_fail) instead of printed and, once, registers the zstd filter. */
+ * HDF5 itself is thread-safe only when built so. h5_lock also makes HDF5 keep the reasons of
+ * failures for the calling thread (h5_fail) instead of printing them, and registers the zstd filter
+ * once. */
 void h5_lock(void);
 void h5_unlock(void);
 
-/* Store "text: reason", the reason being the innermost frame of HDF5's error stack in the last call
- * that failed since h5_lock; calls after it that succeed do no harm. A full disk (ENOSPC, EDQUOT)
- * becomes ERR_MACHINE whatever code was given. Returns the code. */
+/* Store "text: reason". The reason is the innermost frame of HDF5's error stack of the last failed
+ * call since h5_lock; successful calls after that one do not erase it. A full disk (ENOSPC, EDQUOT)
+ * becomes ERR_MACHINE, whatever `code` says. Returns the code. */
 int h5_fail(struct err *err, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Path of an object inside its file, for messages; returns buf. */
 const char *h5_where(hid_t loc, char buf[128]);
 
-/* Close whatever kind of id it is; ids below zero (never opened) are ignored. */
+/* Close an id of any kind; ids below zero (never opened) are ignored. */
 void h5_close(hid_t id);
 
 /* The file type of a dtype (little-endian). bfloat16 is a 2-byte float with 8 exponent bits, bias
@@ -131,9 +132,16 @@ int h5_part_create(struct h5_part *p, const char *path, const char *format, int6
 int h5_part_commit(struct h5_part *p, struct err *err);
 void h5_part_abort(struct h5_part *p); /* removes the .part file; accepts a zeroed struct */
 
-/* Open for reading and check format, version and completeness. The messages tell a missing file,
- * one that is still being written, one whose writer was stopped, something that is not HDF5,
- * another kind of HDF5 file, and a newer major version apart. The messages name the file. */
+/* Open for reading and check format, version and completeness. Every structure of the file is
+ * checked before libhdf5 decodes it (core/h5guard.h): the superblock and the root group here, other
+ * objects by h5_open_group and h5_open_dataset; an object that is opened in another way has no
+ * content. The messages name the file and distinguish: a missing file, a file that is still being
+ * written, a file whose writer was stopped, a file that is not HDF5, another kind of HDF5 file, a
+ * newer major version, a damaged file, a structure that lacuna does not read. */
 int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out, struct err *err);
+
+/* Another descriptor of a file that h5_open_file opened: the same file, whatever has that name by
+ * now. The caller closes it. */
+int h5_file_descriptor(hid_t file, int *out, struct err *err);
 
 #endif

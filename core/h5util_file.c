@@ -7,7 +7,8 @@
  */
 #include "core/h5util.h"
 
-#include "core/manifest.h"
+#include "core/h5guard_driver.h"
+#include "core/version.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +22,7 @@
 #define ALIGNMENT 4096
 #define METADATA_BLOCK 16384
 
-static hid_t access_props(void)
+static hid_t write_props(void)
 {
     hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_libver_bounds(fapl, H5F_LIBVER_V18, H5F_LIBVER_V18);
@@ -74,7 +75,7 @@ static int claim_part(struct h5_part *p, struct err *err)
 
 static int create_file(struct h5_part *p, struct err *err)
 {
-    hid_t fapl = access_props(), fcpl = H5Pcreate(H5P_FILE_CREATE);
+    hid_t fapl = write_props(), fcpl = H5Pcreate(H5P_FILE_CREATE);
     H5Pset_obj_track_times(fcpl, 0);
     H5Pset_attr_phase_change(fcpl, 65535, 0);
     H5Pset_link_phase_change(fcpl, 65535, 0);
@@ -230,37 +231,46 @@ static int refuse_part(const char *path, bool complete, struct err *err)
                    path);
 }
 
-/* Regular file with the HDF5 signature? */
-static int check_signature(const char *path, struct err *err)
+static int refuse_missing(const char *path, struct err *err)
+{
+    char part[1024];
+    struct stat st;
+    int sys = errno;
+
+    snprintf(part, sizeof part, "%s.part", path);
+    if (sys == ENOENT && stat(part, &st) == 0)
+        return err_set(err, ERR_INPUT, "%s: no such file, but %s is there: %s", path, part,
+                       writer_alive(part) ? "it is still being written"
+                                          : "its writer was stopped before the end; write it "
+                                            "again");
+    errno = sys;
+    return err_sys(err, ERR_INPUT, "%s", path);
+}
+
+/* Open a regular file with the HDF5 signature; O_NONBLOCK because opening a FIFO would wait. */
+static int open_hdf5(const char *path, int *out, struct err *err)
 {
     static const unsigned char magic[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
     unsigned char head[8];
-    char part[1024];
     struct stat st;
+    int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
-    if (stat(path, &st) != 0) {
-        int sys = errno;
-        snprintf(part, sizeof part, "%s.part", path);
-        if (sys == ENOENT && stat(part, &st) == 0)
-            return err_set(err, ERR_INPUT, "%s: no such file, but %s is there: %s", path, part,
-                           writer_alive(part) ? "it is still being written"
-                                              : "its writer was stopped before the end; write it "
-                                                "again");
-        errno = sys;
-        return err_sys(err, ERR_INPUT, "%s", path);
-    }
-    if (!S_ISREG(st.st_mode))
-        return err_set(err, ERR_INPUT, "%s is not a regular file", path);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return err_sys(err, ERR_INPUT, "%s", path);
-    ssize_t got = pread(fd, head, sizeof head, 0);
-    close(fd);
-    if (got != sizeof head || memcmp(head, magic, sizeof magic) != 0)
-        return is_part(path) ? refuse_part(path, false, err)
-                             : err_set(err, ERR_INPUT, "%s is not an HDF5 file (%lld bytes)", path,
-                                       (long long)st.st_size);
-    return 0;
+        return refuse_missing(path, err);
+    if (fstat(fd, &st) != 0)
+        rc = err_sys(err, ERR_INPUT, "%s", path);
+    else if (!S_ISREG(st.st_mode))
+        rc = err_set(err, ERR_INPUT, "%s is not a regular file", path);
+    else if (pread(fd, head, sizeof head, 0) != sizeof head ||
+             memcmp(head, magic, sizeof magic) != 0)
+        rc = is_part(path) ? refuse_part(path, false, err)
+                           : err_set(err, ERR_INPUT, "%s is not an HDF5 file (%lld bytes)", path,
+                                     (long long)st.st_size);
+    if (rc)
+        close(fd);
+    else
+        *out = fd;
+    return rc;
 }
 
 static int refuse_damaged(const char *path, struct err *err)
@@ -269,6 +279,25 @@ static int refuse_damaged(const char *path, struct err *err)
                    "%s is damaged or truncated; copy it again from where it is whole, or write it "
                    "again",
                    path);
+}
+
+/* The one way to a file for reading: checked by the guard first, then read by libhdf5 through it.
+ */
+static int open_guarded(const char *path, hid_t *out, struct err *err)
+{
+    struct h5guard *guard = NULL;
+    struct err why = {0};
+    int fd = -1, rc = open_hdf5(path, &fd, err);
+
+    if (rc)
+        return rc;
+    if ((rc = h5guard_open(fd, &guard, &why)) != 0)
+        return is_part(path) && rc == ERR_INPUT ? refuse_part(path, false, err)
+                                                : err_set(err, rc, "%s: %s", path, why.msg);
+    *out = h5guard_hdf5(guard);
+    if (*out >= 0)
+        return 0;
+    return is_part(path) ? refuse_part(path, false, err) : refuse_damaged(path, err);
 }
 
 static int check_format(hid_t file, const char *path, const char *format, int64_t major,
@@ -312,16 +341,11 @@ out:
 
 int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out, struct err *err)
 {
-    int rc = check_signature(path, err);
-    if (rc)
-        return rc;
+    hid_t file = H5I_INVALID_HID;
+
     h5_lock();
-    hid_t fapl = access_props();
-    hid_t file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
-    h5_close(fapl);
-    if (file < 0)
-        rc = is_part(path) ? refuse_part(path, false, err) : refuse_damaged(path, err);
-    else
+    int rc = open_guarded(path, &file, err);
+    if (rc == 0)
         rc = check_format(file, path, format, major, err);
     if (rc == 0)
         *out = file;
@@ -329,4 +353,12 @@ int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out
         H5Fclose(file);
     h5_unlock();
     return rc;
+}
+
+int h5_file_descriptor(hid_t file, int *out, struct err *err)
+{
+    struct h5guard *guard = h5guard_of(file);
+
+    *out = guard ? fcntl(*h5guard_fd(guard), F_DUPFD_CLOEXEC, 0) : -1;
+    return *out < 0 ? err_sys(err, ERR_IO, "descriptor of a file") : 0;
 }

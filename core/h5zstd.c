@@ -1,9 +1,9 @@
 /*
- * h5zstd.c - the zstd filter (id 32015) and the chunk codec of packed traces.
+ * h5zstd.c - the zstd filter (id 32015) and the chunk codecs of packed traces.
  *
- * Shuffle writes byte 0 of all elements, then byte 1 of all, ...: exponents stand together, which
- * is what makes 16-bit floats compressible (about 1.4 to 1). Each chunk is one zstd frame that
- * states its content size.
+ * Shuffle writes byte 0 of all elements, then byte 1 of all, ...: exponents become neighbours,
+ * which makes 16-bit floats compressible (about 1.4 to 1). Each chunk is one zstd frame that states
+ * its content size.
  */
 #include "core/h5zstd.h"
 
@@ -11,6 +11,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 #include <zstd.h>
 
 #define FRAME_MAX ((unsigned long long)1 << 30) /* a chunk; more is not a chunk of ours */
@@ -97,8 +98,22 @@ int chunk_pack(const void *src, size_t size, size_t elem, int level, void *scrat
     return 0;
 }
 
-int chunk_unpack(const void *src, size_t packed, uint32_t skip, size_t elem, void *scratch,
-                 void *dst, size_t size, struct err *err)
+static int decompress(const void *src, size_t packed, enum chunk_codec codec, void *dst,
+                      size_t size, size_t *got, struct err *err)
+{
+    if (codec == CHUNK_ZSTD) {
+        *got = ZSTD_decompress(dst, size, src, packed);
+        return ZSTD_isError(*got) ? err_set(err, ERR_INPUT, "zstd: %s", ZSTD_getErrorName(*got))
+                                  : 0;
+    }
+    uLongf n = size;
+    int z = uncompress(dst, &n, src, packed);
+    *got = n;
+    return z == Z_OK ? 0 : err_set(err, ERR_INPUT, "deflate: %s", zError(z));
+}
+
+int chunk_unpack(const void *src, size_t packed, enum chunk_codec codec, uint32_t skip, size_t elem,
+                 void *scratch, void *dst, size_t size, struct err *err)
 {
     void *plain = skip & 1 ? dst : scratch;
     size_t got = packed;
@@ -107,9 +122,9 @@ int chunk_unpack(const void *src, size_t packed, uint32_t skip, size_t elem, voi
         if (packed == size)
             memcpy(plain, src, size);
     } else {
-        got = ZSTD_decompress(plain, size, src, packed);
-        if (ZSTD_isError(got))
-            return err_set(err, ERR_INPUT, "zstd: %s", ZSTD_getErrorName(got));
+        int rc = decompress(src, packed, codec, plain, size, &got, err);
+        if (rc)
+            return rc;
     }
     if (got != size)
         return err_set(err, ERR_INPUT, "the chunk unpacks to %zu bytes, expected %zu", got, size);

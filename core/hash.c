@@ -4,11 +4,8 @@
  */
 #include "core/hash.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 struct hash_state {
@@ -62,36 +59,4 @@ void hash_text(struct hash128 h, char text[HASH_TEXT_MAX])
 {
     snprintf(text, HASH_TEXT_MAX, "xxh3:%016llx%016llx", (unsigned long long)h.hi,
              (unsigned long long)h.lo);
-}
-
-int hash_file(const char *path, struct hash128 *out, struct err *err)
-{
-    enum { CHUNK = 1 << 20 };
-    int rc = 0;
-    struct hash_state *s = NULL;
-    char *chunk = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return err_sys(err, ERR_INPUT, "%s: cannot open", path);
-    TRY(hash_new(&s, err));
-    if (!(chunk = malloc(CHUNK)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
-    for (;;) {
-        ssize_t n = read(fd, chunk, CHUNK);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0) {
-            rc = err_sys(err, ERR_IO, "%s: cannot read", path);
-            goto out;
-        }
-        if (n == 0)
-            break;
-        hash_update(s, chunk, (size_t)n);
-    }
-    *out = hash_digest(s);
-out:
-    close(fd);
-    free(chunk);
-    hash_free(s);
-    return rc;
 }

@@ -29,6 +29,5 @@ void hash_update(struct hash_state *s, const void *data, size_t len);
 struct hash128 hash_digest(const struct hash_state *s);
 void hash_free(struct hash_state *s); /* accepts NULL */
 void hash_text(struct hash128 h, char text[HASH_TEXT_MAX]);
-int hash_file(const char *path, struct hash128 *out, struct err *err);
 
 #endif

@@ -6,6 +6,10 @@
 
 #include <stdint.h>
 
+/* The smaller and the larger of two numbers of one type; each is evaluated twice. */
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
 /* a / b rounded up; a >= 0, b > 0. */
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {

@@ -3,6 +3,9 @@
  */
 #include "core/json.h"
 
+#include "core/fileio.h"
+#include "core/text.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,6 +102,23 @@ int jget_int(const json_t *o, const char *key, const char *where, int64_t *out, 
 int jget_int_opt(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err)
 {
     return get_int(o, key, where, true, out, err);
+}
+
+int jget_size(const json_t *o, const char *key, const char *where, int64_t max, int64_t *out,
+              struct err *err)
+{
+    int rc = jget_int(o, key, where, out, err);
+    if (!rc && (*out < 1 || *out > max))
+        rc = err_set(err, ERR_INPUT, "%s: %s is %lld, expected 1..%lld", where, key,
+                     (long long)*out, (long long)max);
+    return rc;
+}
+
+int jget_size_opt(const json_t *o, const char *key, const char *where, int64_t max, int64_t *out,
+                  struct err *err)
+{
+    const json_t *v = json_object_get(o, key);
+    return !v || json_is_null(v) ? 0 : jget_size(o, key, where, max, out, err);
 }
 
 static int get_num(const json_t *o, const char *key, const char *where, bool optional, double *out,
@@ -226,48 +246,6 @@ void jw_arr(struct jw *w)
 void jw_arr_end(struct jw *w)
 {
     close_with(w, "]");
-}
-
-/* Length of the valid UTF-8 sequence at s (RFC 3629: no overlong forms, no surrogates), 0 if there
- * is none. */
-static int utf8_length(const unsigned char *s)
-{
-    if (s[0] < 0x80)
-        return 1;
-    int n = s[0] >= 0xC2 && s[0] <= 0xDF   ? 2
-            : (s[0] & 0xF0) == 0xE0        ? 3
-            : s[0] >= 0xF0 && s[0] <= 0xF4 ? 4
-                                           : 0;
-    for (int i = 1; i < n; i++)
-        if ((s[i] & 0xC0) != 0x80)
-            return 0;
-    if (n == 3 && ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F)))
-        return 0;
-    if (n == 4 && ((s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F)))
-        return 0;
-    return n;
-}
-
-void utf8_copy(char *dst, size_t cap, const char *src)
-{
-    size_t used = 0;
-    for (const unsigned char *p = (const unsigned char *)src; *p;) {
-        int n = utf8_length(p), put = n ? n : 1;
-        if (used + (size_t)put >= cap)
-            break;
-        memcpy(dst + used, n ? (const void *)p : "?", (size_t)put);
-        used += (size_t)put;
-        p += put;
-    }
-    dst[used] = '\0';
-}
-
-int utf8_count(const char *s)
-{
-    int n = 0;
-    for (; *s; s++)
-        n += ((unsigned char)*s & 0xC0) != 0x80;
-    return n;
 }
 
 static void escape(struct buf *b, unsigned char c)

@@ -19,12 +19,17 @@
 int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err);
 int json_read_text(const char *text, size_t len, const char *name, json_t **out, struct err *err);
 
-/* Typed look-ups in an object. `where` names the file for messages. The _opt forms leave *out at
- * its value when the key is absent or null; the others fail with ERR_INPUT. A wrong type always
+/* Typed look-ups in an object. `where` names the file for messages. When the key is absent or null,
+ * the _opt forms leave *out unchanged and the others fail with ERR_INPUT. A wrong type always
  * fails. Strings are borrowed from the object. */
 int jget_int(const json_t *o, const char *key, const char *where, int64_t *out, struct err *err);
 int jget_int_opt(const json_t *o, const char *key, const char *where, int64_t *out,
                  struct err *err);
+/* A whole number in 1..max. */
+int jget_size(const json_t *o, const char *key, const char *where, int64_t max, int64_t *out,
+              struct err *err);
+int jget_size_opt(const json_t *o, const char *key, const char *where, int64_t max, int64_t *out,
+                  struct err *err);
 int jget_num(const json_t *o, const char *key, const char *where, double *out, struct err *err);
 int jget_num_opt(const json_t *o, const char *key, const char *where, double *out, struct err *err);
 int jget_str(const json_t *o, const char *key, const char *where, const char **out,
@@ -49,14 +54,7 @@ void jw_arr(struct jw *w);
 void jw_arr_end(struct jw *w);
 void jw_key(struct jw *w, const char *key);
 void jw_str(struct jw *w, const char *s); /* NULL -> null; invalid UTF-8 bytes become U+FFFD */
-
-/* Copy text that is written as JSON later into a field of `cap` bytes: invalid UTF-8 bytes become
- * '?', so that it does not grow, and what does not fit is left out, but no half character stays. */
-void utf8_copy(char *dst, size_t cap, const char *src);
-
-/* Characters of UTF-8 text: columns of a terminal where none is of double width. */
-int utf8_count(const char *s);
-void jw_num(struct jw *w, double x);      /* %.17g shortest that round-trips; non-finite -> null */
+void jw_num(struct jw *w, double x);      /* as num_text() writes it; non-finite -> null */
 void jw_int(struct jw *w, int64_t x);
 void jw_bool(struct jw *w, bool x);
 void jw_null(struct jw *w);

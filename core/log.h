@@ -9,12 +9,12 @@
 
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 
-void log_set_level(enum log_level level); /* lines above it are dropped; default LOG_INFO */
+void log_set_level(enum log_level level); /* lines of higher levels are dropped; default LOG_INFO */
 enum log_level log_get_level(void);
 void log_at(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Tell the log that an unfinished line (progress) stands on the terminal: the next log line erases
- * it first. */
+/* Say whether the terminal shows an unfinished line (progress), which the next log line has to
+ * erase first. */
 void log_line_pending(bool pending);
 
 #define log_error(...) log_at(LOG_ERROR, __VA_ARGS__)

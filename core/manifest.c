@@ -1,18 +1,22 @@
 /*
- * manifest.c - how an output directory came about.
+ * manifest.c - how an output directory was made (manifest.h).
  *
  * The file is rewritten whenever something is added, so that a killed run leaves a manifest with
- * status "running". Earlier runs into the same directory stand in "history", newest first.
+ * status "running". Earlier runs into the same directory are in "history", newest first.
  */
 #include "core/manifest.h"
 
 #include "core/buf.h"
 #include "core/clock.h"
+#include "core/fileio.h"
 #include "core/json.h"
 #include "core/mem.h"
+#include "core/openblas.h"
 #include "core/pool.h"
+#include "core/sealed.h"
+#include "core/text.h"
+#include "core/version.h"
 
-#include <cblas.h>
 #include <errno.h>
 #include <hdf5.h>
 #include <math.h>
@@ -66,9 +70,10 @@ static int load_history(struct manifest *m, struct err *err)
     json_t *old = NULL, *older;
     if (access(m->path, F_OK) != 0)
         return 0;
-    int rc = json_read_file(m->path, (size_t)64 << 20, &old, err);
+    int rc = seal_json_file(m->path, (size_t)64 << 20, &old, err);
     if (rc) {
-        err_prefix(err, "the manifest of an earlier run cannot be read");
+        err_prefix(err, "the manifest of an earlier run cannot be read; move it away to go on "
+                        "without its history");
         return rc;
     }
     if (!json_is_object(old)) {
@@ -133,7 +138,7 @@ static void put_libraries(struct jw *w)
         snprintf(text, sizeof text, "%u.%u.%u", major, minor, release);
         jw_kstr(w, "hdf5", text);
     }
-    jw_kstr(w, "openblas", openblas_get_config());
+    jw_kstr(w, "openblas", openblas_text());
     jw_kstr(w, "jansson", jansson_version_str());
     jw_kstr(w, "zstd", ZSTD_versionString());
     snprintf(text, sizeof text, "%u.%u.%u", xxh / 10000, xxh / 100 % 100, xxh % 100);
@@ -217,6 +222,7 @@ static int save(const struct manifest *m, const char *status, bool finished, str
     struct jw w;
     jw_init(&w, &b, 2);
     put_all(m, &w, status, finished);
+    seal_put(&b, 0);
     buf_puts(&b, "\n");
     int rc = buf_check(&b, m->path, err);
     if (rc == 0)

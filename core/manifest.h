@@ -1,6 +1,7 @@
 /*
- * manifest.h - DIR/manifest.json: how an output directory came about (argv, versions, inputs with
- * hashes, seeds, host, times, status), written atomically at the start ("running") and at the end.
+ * manifest.h - DIR/manifest.json: how an output directory was made: argv, versions, inputs with
+ * hashes, seeds, host, times, status. Written atomically at the start ("running") and at the end,
+ * with its checksum (core/sealed.h).
  */
 #ifndef LACUNA_MANIFEST_H
 #define LACUNA_MANIFEST_H
@@ -12,15 +13,15 @@
 
 struct manifest;
 
-/* Start a manifest for DIR. A manifest already there is kept as history: its inputs' hashes are
- * compared by manifest_input. */
+/* Start a manifest for DIR. An existing manifest is kept as history, and manifest_input compares
+ * the hashes of its inputs. */
 int manifest_start(const char *dir, int argc, char **argv, struct manifest **out, struct err *err);
 
 /* The same under another file name: shards that share a directory have a manifest each. */
 int manifest_start_as(const char *dir, const char *name, int argc, char **argv,
                       struct manifest **out, struct err *err);
 
-/* Inputs may differ from earlier runs (--force). */
+/* Let inputs differ from those of earlier runs (--force). */
 void manifest_accept_changes(struct manifest *m);
 
 /* Record an input file with its content id. When an earlier manifest of this directory has the same
@@ -33,8 +34,5 @@ void manifest_json(struct manifest *m, const char *key, json_t *value); /* takes
 
 /* Write with the given status ("ok", "interrupted", "failed") and free. */
 int manifest_finish(struct manifest **m, const char *status, struct err *err);
-
-const char *lacuna_version(void);  /* "0.1.0" */
-const char *lacuna_build_id(void); /* git describe at build time, compiler and flags */
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * mask.c - mask forms and their canonical expansion (mask.h).
+ * mask.c - mask forms, their expansion to the canonical token form, and counts (mask.h).
  */
 #include "core/intmath.h"
 #include "core/mask.h"
@@ -9,9 +9,6 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 int mask_lists_init(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_t row1, bool causal,
                     int64_t bq, int64_t bk, struct err *err)
@@ -79,6 +76,16 @@ void mask_full(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_t row
     m->causal = causal;
     m->bq = m->bk = m->exec_bq = m->exec_bk = 64;
     m->exec = EXEC_TILES;
+}
+
+void mask_band(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_t row1, bool causal,
+               struct band band)
+{
+    mask_full(m, nq, nk, row0, row1, causal);
+    m->form = MASK_BAND;
+    m->sink = band.sink;
+    m->window = band.window;
+    m->dense_from = band.dense_from;
 }
 
 void mask_free(struct mask *m)
@@ -273,35 +280,28 @@ int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct sp
 
 /* ---- counts --------------------------------------------------------------------------------- */
 
+int64_t pairs_allowed_block(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1,
+                            int64_t k0, int64_t k1)
+{
+    if (row1 <= row0 || k1 <= k0)
+        return 0;
+    if (!causal)
+        return (row1 - row0) * (k1 - k0);
+    /* Row i sees i + shift - k0 of the keys: none before row a, one more per row up to row b, all
+     * from there on. */
+    int64_t shift = nk - nq + 1;
+    int64_t a = MIN(row1, MAX(row0, k0 - shift + 1)), b = MAX(a, MIN(row1, k1 - shift));
+    return (a + b - 1 + 2 * (shift - k0)) * (b - a) / 2 + (row1 - b) * (k1 - k0);
+}
+
 int64_t pairs_allowed_rows(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1)
 {
-    if (!causal)
-        return (row1 - row0) * nk;
-    /* Row i sees clamp(i + nk - nq + 1, 0, nk) keys; the upper clamp never acts for i < nq. */
-    int64_t first = MAX(row0, nq - nk);
-    if (first >= row1)
-        return 0;
-    int64_t a = first + nk - nq + 1, b = row1 + nk - nq;
-    return (a + b) * (row1 - first) / 2;
+    return pairs_allowed_block(nq, nk, causal, row0, row1, 0, nk);
 }
 
 int64_t pairs_allowed(int64_t nq, int64_t nk, bool causal)
 {
     return pairs_allowed_rows(nq, nk, causal, 0, nq);
-}
-
-/* Sum over rows [r0, r1) of the keys of [lo, hi) that the row sees. */
-static int64_t span_pairs(const struct mask *m, int64_t r0, int64_t r1, int64_t lo, int64_t hi)
-{
-    if (!m->causal)
-        return (r1 - r0) * (hi - lo);
-    int64_t shift = m->nk - m->nq + 1;       /* limit of row i = i + shift, at most nk */
-    int64_t a = MAX(r0, lo - shift + 1);     /* first row that sees key lo */
-    int64_t b = MAX(a, MIN(r1, hi - shift)); /* first row that sees all of it */
-    if (a >= r1)
-        return 0;
-    int64_t part = (a + shift - lo + b - 1 + shift - lo) * (b - a) / 2;
-    return part + (r1 - b) * (hi - lo);
 }
 
 static void count_group(const struct mask *m, int64_t g, struct mask_counts *c)
@@ -313,7 +313,8 @@ static void count_group(const struct mask *m, int64_t g, struct mask_counts *c)
         int64_t lo = m->col[e] * m->bk;
         if (lo >= limit)
             break;
-        c->pairs_kept += span_pairs(m, r0, r1, lo, MIN(lo + m->bk, m->nk));
+        c->pairs_kept +=
+            pairs_allowed_block(m->nq, m->nk, m->causal, r0, r1, lo, MIN(lo + m->bk, m->nk));
         kept++;
     }
     c->tiles_kept += kept;

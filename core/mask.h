@@ -50,7 +50,7 @@ struct mask {
      * (bidirectional: |p - j| < window or j < sink); rows >= dense_from keep everything. */
     int64_t sink, window, dense_from;
 
-    /* What a kernel multiplies for this mask: see mask_count. */
+    /* What the method's kernel multiplies for this mask (mask_counts.pairs_exec). */
     enum { EXEC_TILES, EXEC_GATHER, EXEC_NONE } exec;
     int64_t exec_bq, exec_bk;
 };
@@ -66,11 +66,16 @@ int mask_lists_add(struct mask *m, int64_t g, int32_t c, struct err *err);
 /* Append units [c0, c1). */
 int mask_lists_add_run(struct mask *m, int64_t g, int32_t c0, int32_t c1, struct err *err);
 
-/* Close the lists: groups never touched become empty. Call once after the last add. */
+/* Close the lists; groups without a unit become empty. Call once after the last add. */
 void mask_lists_finish(struct mask *m);
 
-/* MASK_FULL / MASK_BAND need no storage. */
+/* MASK_FULL and MASK_BAND need no storage. Members of a band as in struct mask. */
+struct band {
+    int64_t sink, window, dense_from;
+};
 void mask_full(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_t row1, bool causal);
+void mask_band(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_t row1, bool causal,
+               struct band band);
 
 void mask_free(struct mask *m); /* also of a zeroed mask; leaves it zeroed */
 
@@ -78,11 +83,16 @@ void mask_free(struct mask *m); /* also of a zeroed mask; leaves it zeroed */
  * (and counted by mask_count). */
 int mask_check(const struct mask *m, struct err *err);
 
-/* One past the last key that query row i may see (0 when it sees none). */
+/* One past the last key that query row i of a head may see (0 when it sees none). */
+static inline int64_t key_limit(int64_t nq, int64_t nk, bool causal, int64_t i)
+{
+    int64_t p = i + nk - nq + 1;
+    return !causal || p > nk ? nk : p < 0 ? 0 : p;
+}
+
 static inline int64_t mask_limit(const struct mask *m, int64_t i)
 {
-    int64_t p = i + m->nk - m->nq + 1;
-    return !m->causal || p > m->nk ? m->nk : p < 0 ? 0 : p;
+    return key_limit(m->nq, m->nk, m->causal, i);
 }
 
 /* Largest number of spans that one row can have. */
@@ -92,14 +102,14 @@ int64_t mask_max_spans(const struct mask *m);
  * number of spans written (at most mask_max_spans). */
 int64_t mask_row_spans(const struct mask *m, int64_t i, struct span *out);
 
-/* Union of the spans of rows [r0, r1), sorted and merged: what has to be loaded for these rows.
+/* Union of the spans of rows [r0, r1), sorted and merged: the keys that these rows need together.
  * out has room for mask_union_max(m, r0, r1) spans. Returns their number, or a negative code. */
 int64_t mask_union_max(const struct mask *m, int64_t r0, int64_t r1);
 int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct span *out,
                          struct err *err);
 
-/* Tiles of bk keys that rows [r0, r1) touch, ascending, to col (room for ceil(nk / bk)). Returns their
- * number, or a negative code. */
+/* Tiles of bk keys that rows [r0, r1) touch, ascending, to col (room for ceil(nk / bk)). Returns
+ * their number, or a negative code. */
 int64_t mask_union_tiles(const struct mask *m, int64_t r0, int64_t r1, int64_t bk, int32_t *col,
                          struct err *err);
 
@@ -107,9 +117,11 @@ int64_t mask_union_tiles(const struct mask *m, int64_t r0, int64_t r1, int64_t b
  * besides j <= position is needed). */
 bool mask_rows_uniform(const struct mask *m, int64_t r0, int64_t r1);
 
-/* Allowed pairs |A| of the whole head / of rows [row0, row1). */
+/* Allowed pairs |A|: of the whole head, of rows [row0, row1), of these rows with keys [k0, k1). */
 int64_t pairs_allowed(int64_t nq, int64_t nk, bool causal);
 int64_t pairs_allowed_rows(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1);
+int64_t pairs_allowed_block(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1,
+                            int64_t k0, int64_t k1);
 
 struct mask_counts {
     int64_t pairs_kept;    /* |M| */

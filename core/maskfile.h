@@ -10,8 +10,8 @@
 #include "core/record.h"
 
 #define MASKFILE_VERSION_MAJOR 1
-#define MASKFILE_VERSION_MINOR 1 /* 1: the attribute order of a cell */
-#define MASKFILE_ORDER 64        /* bytes of it */
+#define MASKFILE_VERSION_MINOR 1 /* minor version 1 added the attribute order of a cell */
+#define MASKFILE_ORDER 64        /* bytes of that attribute */
 
 struct maskfile;
 
@@ -19,13 +19,14 @@ struct maskfile;
 int maskfile_create(const char *path, bool force, struct maskfile **out, struct err *err);
 int maskfile_open(const char *path, struct maskfile **out, struct err *err);
 
-/* Append the mask of a row range of the cell r; ranges of one cell come in ascending order, cells
- * one after the other or interleaved (thread-safe). The last range is the one with row1 == nq; a
- * cell that never gets it is not in the file. A range that starts at row 0 again starts the cell
- * afresh. All ranges of a cell have one form and geometry, but MASK_FULL goes with any MASK_LISTS
- * (it is written as lists of all units); anything else is ERR_RUN. order: the token order in which
- * its rows and keys stand (permute.h), which a method may choose itself; NULL or "none" = the
- * trace's. */
+/* Append the mask of a row range of the cell r. Thread-safe.
+ * - Ranges of one cell come in ascending order; ranges of several cells may be interleaved.
+ * - The range with row1 == nq is the last. A cell that never gets it is not in the file.
+ * - A range that starts at row 0 again starts the cell anew.
+ * - All ranges of a cell have the same form and geometry, otherwise ERR_RUN. MASK_FULL may stand
+ *   among MASK_LISTS; it is written as lists of all units.
+ * - order: the token order of rows and keys (permute.h), which a method may choose itself; NULL or
+ *   "none" = the order of the trace. */
 int maskfile_put(struct maskfile *f, const struct record *r, const char *order,
                  const struct mask *m, struct err *err);
 
@@ -39,7 +40,7 @@ int64_t maskfile_cells(const struct maskfile *f);
 int maskfile_cell(const struct maskfile *f, int64_t i, struct record *id, struct err *err);
 int maskfile_read(const struct maskfile *f, int64_t i, struct mask *out, struct err *err);
 
-/* Token order of the rows and keys of cell i, "none" = the trace's. */
+/* Token order of the rows and keys of cell i; "none" = the order of the trace. */
 int maskfile_order(const struct maskfile *f, int64_t i, char order[MASKFILE_ORDER],
                    struct err *err);
 

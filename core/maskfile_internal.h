@@ -20,7 +20,7 @@ struct maskfile {
     int64_t n_cells, file_size;
     int64_t n_spills;
     bool failed;
-    struct open_cell *open; /* cells whose last range has not come */
+    struct open_cell *open; /* cells that still wait for their last range */
 };
 
 /* Identity of a cell as attributes of its group. */

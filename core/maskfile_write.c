@@ -1,9 +1,9 @@
 /*
  * maskfile_write.c - dumping masks while a replay runs.
  *
- * A cell's lists are collected in memory and written as contiguous datasets of their exact size
- * when its last range has come. Lists beyond SPILL_BYTES (per-row lists of long sequences) move to
- * a chunked dataset that grows, so that memory stays bounded by the cells in flight.
+ * A cell's lists are collected in memory. After its last range they are written as contiguous
+ * datasets of their exact size. Lists beyond SPILL_BYTES (per-row lists of long sequences) go to a
+ * chunked dataset that grows, so memory depends only on the number of cells in flight.
  */
 #include "core/maskfile_internal.h"
 

@@ -41,11 +41,11 @@ int mem_zalloc(void *out, int64_t n, size_t size, const char *what, struct err *
  * updated on success. */
 int mem_grow(void *p, int64_t *cap, int64_t need, size_t size, const char *what, struct err *err);
 
-/* From now on large blocks come from the system and go back to it. glibc raises its threshold for
- * that to 32 MB when such a block is freed and keeps them on the heap, where aligned blocks do not
- * fit into the holes that blocks of the same size leave: a long run that allocates and frees them in
- * turn grows all the time. Costs a page fault per page, so it is for runs that compute much per
- * block. */
+/* From now on malloc takes large blocks from the system and gives them back. By default glibc
+ * raises its threshold to 32 MB when such a block is freed, and keeps later blocks on the heap.
+ * There an aligned block does not fit into the hole that a block of the same size left, so a long
+ * run that allocates and frees them in turn grows without end. The price is a page fault per page:
+ * use it in runs that compute much per block. */
 void mem_return_large_blocks(void);
 
 /* Peak resident set of this process in bytes. */

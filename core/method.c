@@ -1,5 +1,5 @@
 /*
- * method.c - finding methods, parsing "name:key=v1,v2:..." into runs.
+ * method.c - find methods, and parse "name:key=v1,v2:..." into runs.
  *
  * Sweeps are the Cartesian product of the value lists, the first key varying slowest. A range
  * "a..b/logN" has the values a (b/a)^(i/(N-1)), "a..b/linN" a + (b-a) i/(N-1), both ends exact and
@@ -7,9 +7,11 @@
  */
 #include "core/method_impl.h"
 
-#include "core/keyset.h"
+#include "core/hash.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/strmap.h"
+#include "core/text.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -33,18 +35,13 @@ int method_skip(struct method_ctx *ctx, const char *fmt, ...)
 const struct method *method_find(const struct method *const *methods, const char *name,
                                  struct err *err)
 {
-    const char *names[257];
-    int         n = 0;
+    struct names all = {0};
     for (const struct method *const *m = methods; *m; m++) {
         if (strcmp((*m)->name, name) == 0 || ((*m)->alias && strcmp((*m)->alias, name) == 0))
             return *m;
-        if (n < 256)
-            names[n++] = (*m)->name;
+        names_add(&all, (*m)->name);
     }
-    names[n] = NULL;
-    const char *near = nearest_name(name, names);
-    err_set(err, ERR_USAGE, "unknown method '%s'%s%s%s (lacuna list methods shows all)", name,
-            near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+    names_unknown(&all, "method", name, err);
     return NULL;
 }
 
@@ -53,17 +50,17 @@ const struct method *method_find(const struct method *const *methods, const char
 /* One "key=values" of the text. */
 struct axis {
     const struct opt *opt;
-    char             *text;   /* "key=values", owned; values points into it */
-    char             *values;
-    struct str_list   items;
+    char *text; /* "key=values", owned; values points into it */
+    char *values;
+    struct str_list items;
 };
 
 struct spec {
     const struct method *method;
-    char                 who[96];
-    struct axis          axes[MOST_KEYS];
-    int                  n_axes;
-    char                *calib; /* owned path or NULL */
+    char who[96];
+    struct axis axes[MOST_KEYS];
+    int n_axes;
+    char *calib; /* owned path or NULL */
 };
 
 static void spec_free(struct spec *s)
@@ -79,11 +76,11 @@ static void spec_free(struct spec *s)
 static void range_value(const struct opt *o, double a, double b, bool is_log, int64_t i, int64_t n,
                         const char *suffix, struct str_list *items)
 {
-    char   text[64];
+    char text[64];
     double t = n > 1 ? (double)i / (double)(n - 1) : 0;
     double x = i == 0 ? a : i == n - 1 ? b : is_log ? a * pow(b / a, t) : a + (b - a) * t;
-    bool   integer = o->type == OPT_INT || o->type == OPT_BYTES ||
-                     (o->type == OPT_SHARE && !suffix[0]);
+    bool integer =
+        o->type == OPT_INT || o->type == OPT_BYTES || (o->type == OPT_SHARE && !suffix[0]);
     if (integer)
         snprintf(text, sizeof text, "%.0f%s", round(x), suffix);
     else
@@ -95,7 +92,7 @@ static void range_value(const struct opt *o, double a, double b, bool is_log, in
 
 static bool range_end(const char *s, const char *end, double *x, bool *percent)
 {
-    char   tmp[64], *stop;
+    char tmp[64], *stop;
     size_t n = (size_t)(end - s);
     if (n == 0 || n >= sizeof tmp)
         return false;
@@ -111,10 +108,10 @@ static int expand_range(const struct spec *s, const struct opt *o, const char *t
                         struct str_list *items, bool *is_range, struct err *err)
 {
     const char *dots = strstr(text, ".."), *slash = strchr(text, '/');
-    double      a, b;
-    bool        pa, pb, is_log;
-    int64_t     n = 0;
-    char       *stop = NULL;
+    double a, b;
+    bool pa, pb, is_log;
+    int64_t n = 0;
+    char *stop = NULL;
 
     *is_range = dots && (o->type == OPT_INT || o->type == OPT_NUM || o->type == OPT_SHARE ||
                          o->type == OPT_BYTES);
@@ -123,8 +120,8 @@ static int expand_range(const struct spec *s, const struct opt *o, const char *t
     is_log = slash && strncmp(slash, "/log", 4) == 0;
     if (is_log || (slash && strncmp(slash, "/lin", 4) == 0))
         n = strtoll(slash + 4, &stop, 10);
-    if (!stop || stop == slash + 4 || *stop || dots > slash ||
-        !range_end(text, dots, &a, &pa) || !range_end(dots + 2, slash, &b, &pb) || pa != pb)
+    if (!stop || stop == slash + 4 || *stop || dots > slash || !range_end(text, dots, &a, &pa) ||
+        !range_end(dots + 2, slash, &b, &pb) || pa != pb)
         return err_set(err, ERR_USAGE,
                        "%s: %s: '%s' is not a range; write a..b/linN or a..b/logN, N values",
                        s->who, o->name, text);
@@ -142,7 +139,7 @@ static int expand_range(const struct spec *s, const struct opt *o, const char *t
 static int expand_values(const struct spec *s, struct axis *a, struct err *err)
 {
     for (char *p = a->values;;) {
-        bool  is_range;
+        bool is_range;
         char *comma = strchr(p, ',');
         if (comma)
             *comma = '\0';
@@ -205,7 +202,8 @@ static int add_axis(struct spec *s, const char *part, struct err *err)
             return err_set(err, ERR_USAGE, "%s: %s is given twice", s->who, a->text);
     static char yes[] = "1";
     if (!eq && a->opt->type != OPT_BOOL)
-        return err_set(err, ERR_USAGE, "%s: '%s' needs a value: %s=VALUE", s->who, a->text, a->text);
+        return err_set(err, ERR_USAGE, "%s: '%s' needs a value: %s=VALUE", s->who, a->text,
+                       a->text);
     a->values = eq ? eq + 1 : yes;
     return expand_values(s, a, err);
 }
@@ -214,7 +212,7 @@ static int spec_parse(struct spec *s, const struct method *const *methods, const
                       struct err *err)
 {
     char *copy = strdup(text), *save = NULL;
-    int   rc = 0;
+    int rc = 0;
     if (!copy)
         return err_set(err, ERR_NOMEM, "%s: out of memory", text);
     char *rest = strchr(copy, ':');
@@ -243,6 +241,7 @@ static void run_free(struct method_run *r)
     free(r->params);
     free(r->canonical);
     free(r->calib);
+    free(r->given);
     json_decref(r->calib_doc);
     memset(r, 0, sizeof *r);
 }
@@ -254,33 +253,103 @@ void method_runs_free(struct method_run *runs, int64_t n)
     free(runs);
 }
 
+/* Set one parameter of the text. Beside a calibration it wins over the file where it says something
+ * else. What counts in the search alone, or stands in for values that the heads of the file have,
+ * is refused there: it would be a setting that was not applied. */
+static int give(const struct spec *s, const struct opt *o, const char *value,
+                struct method_run *run, struct err *err)
+{
+    const struct opt *table = s->method->params;
+    struct buf of_file = {0}, now = {0};
+    int rc = 0;
+
+    opt_value_text(o, run->params, &of_file);
+    TRY(opt_set(table, run->params, s->who, o->name, value, err));
+    if (!run->calib)
+        goto out;
+    opt_value_text(o, run->params, &now);
+    TRY(buf_check(now.failed ? &now : &of_file, o->name, err));
+    bool differs = strcmp(buf_str(&of_file), buf_str(&now)) != 0;
+    if (differs && o->flags & (OPT_IDENTITY_NOT | OPT_CALIB_FIXED))
+        FAIL(err, ERR_USAGE,
+             "%s: %s=%s would change nothing beside calib=%s, which was made with %s=%s and has "
+             "values per head: leave it out, or calibrate again with it",
+             s->who, o->name, buf_str(&now), run->calib, o->name, buf_str(&of_file));
+    run->given[o - table] = differs || method_calib_sets(run, o->name);
+out:
+    buf_free(&of_file);
+    buf_free(&now);
+    return rc;
+}
+
+static void put_param(const struct opt *o, const void *params, struct buf *b)
+{
+    buf_printf(b, "%s%s=", b->len ? ":" : "", o->name);
+    size_t start = b->len;
+    opt_value_text(o, params, b);
+    /* ':' separates parameters: the order voxel:2x4x4 of a file is written as voxel-2x4x4. */
+    for (size_t i = start; i < b->len; i++)
+        if (b->data[i] == ':')
+            b->data[i] = '-';
+}
+
+/* Left to right, what stands later wins: the settings that hold for all heads, the calibration, and
+ * what was given beside it. So calib=F and calib=F:tau=T differ, even where T is the default. */
+static int canonical_text(const struct method_run *run, const char *calib_id, struct buf *b,
+                          struct err *err)
+{
+    const struct opt *table = run->method->params;
+    if (!run->calib)
+        return opt_canonical(table, run->params, b, err);
+    for (const struct opt *o = table; o->type != OPT_END; o++) {
+        bool is_default;
+        int rc = opt_is_default(o, run->params, &is_default, err);
+        if (rc)
+            return rc;
+        if (!is_default && !run->given[o - table] && !(o->flags & OPT_IDENTITY_NOT) &&
+            !method_calib_sets(run, o->name))
+            put_param(o, run->params, b);
+    }
+    buf_printf(b, "%scalib=%s", b->len ? ":" : "", calib_id);
+    for (const struct opt *o = table; o->type != OPT_END; o++)
+        if (run->given[o - table])
+            put_param(o, run->params, b);
+    return buf_check(b, "canonical parameters", err);
+}
+
+/* Scopes and the method's own check. */
+static int check_params(const struct spec *s, struct method_run *run, struct err *err)
+{
+    const struct method *m = run->method;
+    int rc = param_scopes_check(m, run->params, err);
+    if (!rc && m->validate)
+        rc = run->calib ? method_calib_validate(run, err) : m->validate(run->params, err);
+    if (rc && run->calib)
+        err_prefix(err, "with the settings of %s", run->calib);
+    return rc ? err_prefix(err, "%s", s->who) : 0;
+}
+
 /* The run with item pick[k] of every axis k. */
 static int make_run(const struct spec *s, const int64_t *pick, struct method_run *run,
                     struct err *err)
 {
     const struct method *m = s->method;
-    struct buf           canonical = {0};
-    int                  rc = 0;
+    struct buf canonical = {0};
+    char calib_id[HASH_TEXT_MAX] = "";
+    int rc = 0;
 
     *run = (struct method_run){.method = m};
     TRY(mem_zalloc(&run->params, 1, m->params_size, "method parameters", err));
     TRY(opt_defaults(m->params, run->params, err));
+    if (s->calib)
+        TRY(method_calib_load(run, s->calib, calib_id, err));
     for (int k = 0; k < s->n_axes; k++)
-        TRY(opt_set(m->params, run->params, s->who, s->axes[k].opt->name,
-                    s->axes[k].items.items[pick[k]], err));
+        TRY(give(s, s->axes[k].opt, s->axes[k].items.items[pick[k]], run, err));
     TRY(opt_check_required(m->params, run->params, s->who, "", err));
-    TRY(opt_canonical(m->params, run->params, &canonical, err));
-    if ((rc = param_scopes_check(m, run->params, err)) != 0 ||
-        (m->validate && (rc = m->validate(run->params, err)) != 0)) {
-        err_prefix(err, "%s", s->who);
-        goto out;
-    }
-    if (s->calib) {
-        if (!(run->calib = strdup(s->calib)))
-            FAIL(err, ERR_NOMEM, "%s: out of memory", s->who);
-        TRY(method_calib_load(run, &canonical, err));
+    TRY(canonical_text(run, calib_id, &canonical, err));
+    TRY(check_params(s, run, err));
+    if (s->calib)
         TRY(method_calib_check(run, err));
-    }
     if (!(run->canonical = strdup(buf_str(&canonical))))
         rc = err_set(err, ERR_NOMEM, "%s: out of memory", s->who);
 out:
@@ -292,25 +361,25 @@ out:
 
 /* Canonical texts of the runs of one method, to find repetitions in a large sweep. */
 static int known_runs(const struct method *m, const struct method_run *runs, int64_t n,
-                      struct keyset *known, struct err *err)
+                      struct strmap *known, struct err *err)
 {
     int rc = 0;
     for (int64_t i = 0; !rc && i < n; i++)
         if (runs[i].method == m)
-            rc = keyset_put(known, runs[i].canonical, i, err);
+            rc = strmap_put(known, runs[i].canonical, i, err);
     return rc;
 }
 
 /* Append r, or release it when it is known. */
-static int keep_run(struct method_run *r, struct keyset *known, struct method_run *runs, int64_t *n,
+static int keep_run(struct method_run *r, struct strmap *known, struct method_run *runs, int64_t *n,
                     struct err *err)
 {
-    if (keyset_get(known, r->canonical) >= 0) {
+    if (strmap_get(known, r->canonical) >= 0) {
         log_debug("method %s: %s is given twice, kept once", r->method->name, r->canonical);
         run_free(r);
         return 0;
     }
-    int rc = keyset_put(known, r->canonical, *n, err);
+    int rc = strmap_put(known, r->canonical, *n, err);
     if (rc)
         run_free(r);
     else
@@ -334,13 +403,14 @@ static int append_runs(const struct spec *s, struct method_run **runs, int64_t *
     int64_t total = 1, pick[MOST_KEYS] = {0};
     for (int k = 0; k < s->n_axes; k++) {
         if (!mul_ok(total, s->axes[k].items.n, &total) || total > MOST_RUNS)
-            return err_set(err, ERR_USAGE, "%s: the sweep has more than %d runs", s->who, MOST_RUNS);
+            return err_set(err, ERR_USAGE, "%s: the sweep has more than %d runs", s->who,
+                           MOST_RUNS);
     }
     struct method_run *grown = realloc(*runs, (size_t)(*n + total) * sizeof *grown);
     if (!grown)
         return err_set(err, ERR_NOMEM, "%s: %lld runs: out of memory", s->who, (long long)total);
     *runs = grown;
-    struct keyset known = {0};
+    struct strmap known = {0};
     int rc = known_runs(s->method, *runs, *n, &known, err);
     while (!rc) {
         struct method_run r;
@@ -349,7 +419,7 @@ static int append_runs(const struct spec *s, struct method_run **runs, int64_t *
         if (!next_pick(s, pick))
             break;
     }
-    keyset_free(&known);
+    strmap_free(&known);
     return rc;
 }
 
@@ -357,7 +427,7 @@ int method_runs_parse(const struct method *const *methods, const char *text,
                       struct method_run **runs, int64_t *n, struct err *err)
 {
     struct spec s = {0};
-    int         rc = spec_parse(&s, methods, text, err);
+    int rc = spec_parse(&s, methods, text, err);
     if (rc == 0)
         rc = append_runs(&s, runs, n, err);
     spec_free(&s);

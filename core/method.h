@@ -1,5 +1,5 @@
 /*
- * method.h - the interface of a sparse-attention method (ABI METHOD_ABI).
+ * method.h - the interface of a sparse-attention method.
  *
  * One file sim/methods/<name>.c defines `const struct method method_<id>`, one line in
  * sim/methods.def registers it. A method sees one head at a time; it selects a mask, and exact
@@ -13,28 +13,30 @@
 #include "core/err.h"
 #include "core/json.h"
 #include "core/mask.h"
+#include "core/metricdef.h"
 #include "core/opt.h"
 #include "core/record.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#define METHOD_ABI 1
-
 /* A normal answer of prepare: the method does not apply here; the reason is set with method_skip.
  */
 #define METHOD_SKIP 1
 
+struct accel_filter; /* core/accel.h */
+struct exact;
+
 enum method_flags {
-    METHOD_CAUSAL = 1,            /* handles causal traces */
-    METHOD_BIDIRECTIONAL = 2,     /* handles bidirectional traces */
+    METHOD_CAUSAL = 1,            /* can run on causal traces */
+    METHOD_BIDIRECTIONAL = 2,     /* can run on bidirectional traces */
     METHOD_NEEDS_STEPS = 4,       /* keeps state across denoising steps (carry) */
     METHOD_RANDOM = 8,            /* depends on the seed */
     METHOD_CALIBRATED = 16,       /* has a calibrate callback */
     METHOD_CHANGES_MATH = 32,     /* attend may change the arithmetic on kept pairs */
-    METHOD_MONOTONE = 64,         /* has budget parameters: see `budget_full` */
-    METHOD_SHARES_BRANCHES = 128, /* may keep state that the guidance branches of a head share */
-    METHOD_NO_REFERENCE = 256, /* prepare, select and report never look at head_in.lse and .out */
+    METHOD_FULL_ON_SQUARES = 64,  /* budget_full is full for N_q = N_k only */
+    METHOD_SHARES_BRANCHES = 128, /* may keep state shared by the guidance branches of a head */
+    METHOD_BOUND = 256,           /* a bound that no kernel reaches: no figure lets it dominate */
 };
 
 /* Video geometry of a token sequence; all zero for text. */
@@ -51,16 +53,14 @@ struct head_in {
     enum dtype src_dtype; /* dtype of q, k, v in the trace */
     struct geometry geom;
     int layer, head, kv_head, n_heads, n_kv_heads, n_layers;
-    int step;                   /* denoising step index from 0; 0 for text */
-    int n_steps;                /* steps of the run, 0 if unknown */
-    double timestep;            /* the sampler's timestep value, NAN for text */
-    const char *branch;         /* "main", "cond", "uncond" */
-    const struct attn_ops *ops; /* operands prepared for attn_*; never NULL */
-    const double *lse;          /* [nq] dense log-sum-exp */
-    const double *out;          /* [nq][dv] dense output; both may be NULL in a replay whose
-                                 * methods are all METHOD_NO_REFERENCE */
-    int64_t n_padding;          /* padding tokens of the sequence that were left out of x */
-    const char *order;          /* token order of the video (permute.h); NULL: raster */
+    int step;            /* denoising step index from 0; 0 for text */
+    int n_steps;         /* steps of the run, 0 if unknown */
+    double timestep;     /* the sampler's timestep value, NAN for text */
+    const char *branch;  /* "main", "cond", "uncond" */
+    struct exact *exact; /* the head's exact map (sim/blocks/exact.h), computed when asked for;
+                          * never NULL */
+    int64_t n_padding;   /* padding tokens that the trace has and x leaves out */
+    const char *order;   /* token order of the video (permute.h); NULL: raster */
 };
 
 /* State that a METHOD_NEEDS_STEPS method carries from step to step, one slot per (method,
@@ -70,27 +70,12 @@ struct carry {
     void (*free)(void *data);
 };
 
-struct accel;
-struct accel_filter;
-struct accel_session;
-
-/* With a GPU back end: where masks are chosen. auto = on the GPU where the back end can. */
-enum select_where { SELECT_AUTO, SELECT_CPU, SELECT_GPU };
-
 struct method_ctx {
     uint64_t seed;
     struct carry *carry;  /* NULL when the method does not need steps */
     struct carry *shared; /* the same slot for all branches of a head, which then come in call
                            * order; NULL without METHOD_SHARES_BRANCHES */
     char skip[256];       /* reason of METHOD_SKIP */
-
-    /* The framework's: attention over the mask on a GPU (core/kernel.h); NULL = on the CPU. */
-    const struct accel *accel;
-    struct accel_session *session;
-    enum select_where select;
-    bool accel_metrics; /* metrics are measured there too */
-    const double *accel_lse; /* [nq] dense log-sum-exps from there, once a head has been through */
-    uint64_t accel_data;     /* and the number of its q, k, v there */
 };
 
 /* Set ctx->skip and return METHOD_SKIP. */
@@ -102,26 +87,44 @@ struct attend_stats {
     int64_t rows_empty;
 };
 
-/* Parameters, separated by spaces, that change nothing unless an OPT_ENUM parameter has one of some
- * values: {"alpha window", "profile=v2"}, {"v s", "pattern=vs|table"}. */
+/* `params` (separated by spaces) have an effect only if an OPT_ENUM parameter has one of the values
+ * in `only`: {"alpha window", "profile=v2"}, {"v s", "pattern=vs|table"}. */
 struct param_scope {
     const char *params, *only;
+};
+
+/* Budgets from small to large for the %s of a parameter text: density and mean recall must not
+ * fall along them. */
+struct method_budget {
+    const char *form, *values[8]; /* the values end with a NULL */
 };
 
 struct method {
     const char *name, *summary, *paper; /* public name; one line; citation with arXiv id */
     const char *alias;                  /* other name accepted on input, or NULL */
-    int abi;                            /* METHOD_ABI */
     unsigned flags;
     size_t params_size;
     const struct opt *params; /* table over the parameter struct */
+
+    /* Numbers that `report` records and core/metrics.def does not define; ends with an empty one,
+     * NULL = none. `section` and `method` are left out. */
+    const struct metric_def *metrics;
 
     /* Parameter text that makes the mask full ("alpha_c=1"), for the conformance suite; NULL when
      * the method has no such setting. */
     const char *budget_full;
 
-    /* Where parameters count only beside another; ends with an empty one, NULL = everywhere. A run
-     * that sets one elsewhere is refused: it would show a setting that was not applied. */
+    /* For the conformance suite, too; each may be NULL. */
+    const char *const *variants;         /* parameter texts worth a run; NULL-terminated */
+    const struct method_budget *budgets; /* ends with an empty one */
+    const char *calibrate_short;         /* parameters with which 300 tokens can be calibrated */
+
+    /* May a row lose all its keys under these parameters? NULL = never. */
+    bool (*may_be_empty)(const void *params);
+
+    /* Parameters that have an effect only beside some values of another; ends with an empty entry;
+     * NULL = all parameters always count. A run that sets such a parameter elsewhere is refused,
+     * because its records would show a setting that was not applied. */
     const struct param_scope *scopes;
 
     /* Check parameters against each other (ranges are in the table). May be NULL. */
@@ -132,8 +135,8 @@ struct method {
      * metrics do not depend on it. May be NULL. */
     const char *(*order)(const void *params);
 
-    /* Everything that is done once per head: means, quantised copies, pooled maps. *state is owned
-     * by the method and released by `release`. Returns 0, METHOD_SKIP or a negative error. */
+    /* The work done once per head: means, quantised copies, pooled maps. The method owns *state and
+     * frees it in `release`. Returns 0, METHOD_SKIP or a negative error. */
     int (*prepare)(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void **state, struct err *err);
 
@@ -145,26 +148,27 @@ struct method {
      * mask_free). Calls come with ascending, disjoint ranges that cover all rows once. */
     int (*select)(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err);
 
-    /* Own arithmetic; NULL = exact softmax over the mask. Or set `attends` to decide per head:
-     * when it returns false the exact path is taken. out [row1-row0][dv], lse [row1-row0]. */
+    /* The method's own arithmetic; NULL = exact softmax over the mask. If `attends` is set it
+     * decides per head: false takes the exact path. out [row1-row0][dv], lse [row1-row0]. */
     bool (*attends)(const void *state);
     int (*attend)(void *state, const struct mask *m, double *out, double *lse,
                   struct attend_stats *stats, struct err *err);
 
-    /* Where `attend` is exact softmax but for a filter on P V, what a GPU back end needs to do the
-     * same; false with the reason where it is something else. `filtered` is told what was computed
-     * there (accel_result.tiles_pv). Both or neither may be NULL. */
+    /* For a method whose `attend` is exact softmax with a filter on P V. `filter` describes it to a
+     * GPU back end, or returns false with the reason when this head's arithmetic is something else.
+     * `filtered` receives the tiles that the back end computed (accel_result.tiles_pv). Set both or
+     * neither. */
     bool (*filter)(const void *state, struct accel_filter *f, char why[160]);
     void (*filtered)(void *state, double tiles_pv);
 
-    /* After the last range: numbers of the method's own (density_native, ...) and notes. May be
-     * NULL. */
+    /* After the last range: numbers of the method (density_native, its own `metrics`) and notes.
+     * May be NULL. */
     int (*report)(void *state, struct record *r, struct err *err);
 
-    /* Search parameters per head. samples[0..n) are the same (layer, head) in n captured inputs, by
-     * trace, then in call order, already in the method's token order.
-     * Writes key/value pairs (parameter names) into the open JSON object w; the replay applies them
-     * as per-head overrides. NULL when not METHOD_CALIBRATED. */
+    /* Search parameters for one head. samples[0..n) are the same (layer, head) in n captured
+     * inputs, by trace, then in call order, already in the method's token order. Writes parameter
+     * names and values into the open JSON object w; a replay applies them to this head. NULL when
+     * not METHOD_CALIBRATED. */
     int (*calibrate)(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err);
 
@@ -185,27 +189,39 @@ struct method_run {
     char *canonical;   /* owned; "" when all defaults */
     char *calib;       /* owned path of calib=FILE or NULL */
     json_t *calib_doc; /* owned or NULL */
+    bool *given; /* owned, per entry of method->params, NULL without calib: given beside it and
+                  * other than the file has it, so that it wins over the values of heads */
 };
 
 /* ERR_USAGE naming a parameter that is not at its default outside of its scope. */
 int param_scopes_check(const struct method *m, const void *params, struct err *err);
 
 /* Parse "name:key=v1,v2:key=value" and append the Cartesian product of its lists to *runs. A range
- * "a..b/logN" or "a..b/linN" is N values. */
+ * "a..b/logN" or "a..b/linN" is N values. With calib=FILE the settings of the file stand in for the
+ * defaults, and what the text gives wins over these and over the values per head. */
 int method_runs_parse(const struct method *const *methods, const char *text,
                       struct method_run **runs, int64_t *n, struct err *err);
 void method_runs_free(struct method_run *runs, int64_t n);
 
-/* Is the calibration of the run, if it has one, of this model and token order ("none" = as stored)?
- * ERR_INPUT naming both where the file says otherwise. */
+/* Is the calibration of the run, if it has one, of this model and token order ("none" = as stored;
+ * a method's own order counts before it)? ERR_INPUT naming both where the file says otherwise. */
 int method_calib_fits(const struct method_run *run, const char *model, const char *permute,
                       struct err *err);
 
-/* Does it leave this head with the parameters that the run gives for all? */
+/* True if the run has a calibration without parameters for this head, which then uses those that
+ * the run gives for all heads. */
 bool method_calib_lacks(const struct method_run *run, int layer, int head);
 
-/* Parameters of one head: a copy of run->params with the calibration file's overrides for (layer,
- * head) applied. Free with opt_free(method->params, *out) and free(*out). */
+/* Note in a record how the calibration of its run was made, if it has one: calib_search (options of
+ * the search), calib_per ("head" unless the file says otherwise), calib_inputs (traces) and
+ * calib_own (1 = the record's trace, whose id this is, is one of them), as far as the file tells.
+ */
+int method_calib_note(const struct method_run *run, const char *trace_id, struct record *rec,
+                      struct err *err);
+
+/* Parameters of one head: a copy of run->params (the settings of the calibration file and what was
+ * given beside it) with the file's values for (layer, head), but for the given ones. Free with
+ * opt_free(method->params, *out) and free(*out). */
 int method_params_for_head(const struct method_run *run, int layer, int head, void **out,
                            struct err *err);
 

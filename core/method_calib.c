@@ -1,11 +1,13 @@
 /*
  * method_calib.c - calibration files: parameters per head (method.h).
  */
+#include "core/fileio.h"
 #include "core/method_impl.h"
 
 #include "core/hash.h"
 #include "core/json.h"
 #include "core/mem.h"
+#include "core/sealed.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,33 +39,85 @@ static int scalar_text(const json_t *v, const char *where, const char *key, stru
     return buf_check(b, where, err);
 }
 
-/* Apply all parameters of one entry of "heads". Errors are about the file: ERR_INPUT. */
+/* Set a parameter from its JSON value. null is "not given". Errors are about the file: ERR_INPUT.
+ */
+static int apply_value(const struct opt *table, const char *key, const json_t *v, const char *where,
+                       void *params, struct err *err)
+{
+    struct buf text = {0};
+    struct err why = {0};
+    const struct opt *o = opt_find(table, key);
+    int rc = 0;
+    if (o && json_is_null(v) && o->flags & OPT_UNSET)
+        buf_puts(&text, o->type == OPT_STR ? "" : "unset");
+    else
+        rc = scalar_text(v, where, key, &text, err);
+    if (rc == 0 && opt_set(table, params, where, key, buf_str(&text), &why))
+        rc = err_set(err, ERR_INPUT, "%s", why.msg);
+    buf_free(&text);
+    return rc;
+}
+
+/* Apply an entry of "heads", then once more what was given beside calib=: a value that loses is
+ * checked all the same. */
 static int apply_entry(const struct method_run *run, const json_t *entry, const char *where,
                        void *params, struct err *err)
 {
+    const struct opt *table = run->method->params;
+    struct buf text = {0};
     const char *key;
-    json_t     *v;
-    json_object_foreach((json_t *)(uintptr_t)entry, key, v) {
-        struct buf text = {0};
-        struct err why = {0};
+    json_t *v;
+    int rc = 0;
+    json_object_foreach((json_t *)(uintptr_t)entry, key, v)
+    {
+        const struct opt *o = opt_find(table, key);
         if (is_place(key))
             continue;
-        int rc = scalar_text(v, where, key, &text, err);
-        if (rc == 0 && opt_set(run->method->params, params, where, key, buf_str(&text), &why))
-            rc = err_set(err, ERR_INPUT, "%s", why.msg);
-        buf_free(&text);
-        if (rc)
-            return rc;
+        TRY(apply_value(table, key, v, where, params, err));
+        if (!run->given[o - table])
+            continue;
+        buf_reset(&text);
+        opt_value_text(o, run->params, &text);
+        TRY(buf_check(&text, where, err));
+        TRY(opt_set_field(o, params, key, buf_str(&text), false, err));
     }
-    return 0;
+out:
+    buf_free(&text);
+    return rc;
+}
+
+/* The settings with which the calibration was made: its heads were searched under them. A file
+ * without "params" was written by hand and leaves the defaults. */
+static int apply_settings(struct method_run *run, struct err *err)
+{
+    const struct method *m = run->method;
+    const json_t *settings = json_object_get(run->calib_doc, "params");
+    const char *key;
+    char where[512];
+    struct err why = {0};
+    json_t *v;
+    int rc = 0;
+
+    if (!settings)
+        return 0;
+    snprintf(where, sizeof where, "%s: params", run->calib);
+    if (!json_is_object(settings))
+        return err_set(err, ERR_INPUT, "%s: an object was expected", where);
+    json_object_foreach((json_t *)(uintptr_t)settings, key, v)
+        TRY(apply_value(m->params, key, v, where, run->params, err));
+    if (m->validate && m->validate(run->params, &why))
+        rc = err_set(err, ERR_INPUT, "%s: %s", where, why.msg);
+out:
+    return rc;
 }
 
 static const json_t *calib_entry(const struct method_run *run, int64_t layer, int64_t head)
 {
     const json_t *heads = json_object_get(run->calib_doc, "heads");
-    size_t        i;
-    json_t       *e;
-    json_array_foreach(heads, i, e) {
+    size_t i;
+    json_t *e;
+    json_array_foreach(heads, i, e)
+    {
         if (json_integer_value(json_object_get(e, "layer")) == layer &&
             json_integer_value(json_object_get(e, "head")) == head)
             return e;
@@ -75,10 +129,10 @@ int method_params_for_head(const struct method_run *run, int layer, int head, vo
                            struct err *err)
 {
     const struct method *m = run->method;
-    int                  rc = 0;
-    void                *params = NULL;
-    char                 where[512];
-    const json_t        *entry = run->calib_doc ? calib_entry(run, layer, head) : NULL;
+    int rc = 0;
+    void *params = NULL;
+    char where[512];
+    const json_t *entry = run->calib_doc ? calib_entry(run, layer, head) : NULL;
 
     TRY(mem_zalloc(&params, 1, m->params_size, "method parameters", err));
     TRY(opt_copy(m->params, run->params, params, err));
@@ -101,24 +155,76 @@ out:
     return rc;
 }
 
-int method_calib_check(const struct method_run *run, struct err *err)
+bool method_calib_sets(const struct method_run *run, const char *name)
+{
+    const json_t *heads = json_object_get(run->calib_doc, "heads");
+    size_t i;
+    json_t *e;
+    json_array_foreach(heads, i, e)
+    {
+        if (json_object_get(e, name))
+            return true;
+    }
+    return false;
+}
+
+int method_calib_validate(struct method_run *run, struct err *err)
+{
+    const struct method *m = run->method;
+    void *before = NULL;
+    struct buf old = {0}, new = {0};
+    bool any = false;
+    int rc = 0;
+
+    TRY(mem_zalloc(&before, 1, m->params_size, "method parameters", err));
+    TRY(opt_copy(m->params, run->params, before, err));
+    TRY(m->validate(run->params, err));
+    for (const struct opt *o = m->params; o->type != OPT_END; o++)
+        any |= run->given[o - m->params];
+    for (const struct opt *o = m->params; any && o->type != OPT_END; o++) {
+        buf_reset(&old);
+        buf_reset(&new);
+        opt_value_text(o, before, &old);
+        opt_value_text(o, run->params, &new);
+        TRY(buf_check(old.failed ? &old : &new, o->name, err));
+        run->given[o - m->params] |= strcmp(buf_str(&old), buf_str(&new)) != 0;
+    }
+out:
+    if (before)
+        opt_free(m->params, before);
+    free(before);
+    buf_free(&old);
+    buf_free(&new);
+    return rc;
+}
+
+/* Is it a calibration of this method? */
+static int check_document(const struct method_run *run, struct err *err)
 {
     const char *where = run->calib, *method = NULL;
-    size_t      i;
-    json_t     *e, *heads = json_object_get(run->calib_doc, "heads");
-    int         rc = jget_str(run->calib_doc, "method", where, &method, err);
+    int rc = jget_str(run->calib_doc, "method", where, &method, err);
     if (rc)
         return rc;
     if (strcmp(method, run->method->name) != 0)
         return err_set(err, ERR_INPUT, "%s: calibrates method %s, not %s", where, method,
                        run->method->name);
-    if (!json_is_array(heads))
+    if (!json_is_array(json_object_get(run->calib_doc, "heads")))
         return err_set(err, ERR_INPUT, "%s: \"heads\": an array was expected", where);
-    json_array_foreach(heads, i, e) {
-        char    at[512];
+    return 0;
+}
+
+int method_calib_check(const struct method_run *run, struct err *err)
+{
+    const json_t *heads = json_object_get(run->calib_doc, "heads");
+    size_t i;
+    json_t *e;
+    json_array_foreach(heads, i, e)
+    {
+        char at[512];
         int64_t layer = 0, head = 0;
-        void   *params = NULL;
-        snprintf(at, sizeof at, "%s: heads[%zu]", where, i);
+        void *params = NULL;
+        int rc;
+        snprintf(at, sizeof at, "%s: heads[%zu]", run->calib, i);
         if ((rc = jget_int(e, "layer", at, &layer, err)) ||
             (rc = jget_int(e, "head", at, &head, err)))
             return rc;
@@ -147,18 +253,21 @@ static int calib_is_of(const struct method_run *run, const char *key, const char
     return err_set(
         err, ERR_INPUT,
         "%s was calibrated with %s %s, this trace is replayed with %s (calibrate it so, or "
-        "remove \"%s\" from the file if that is meant)",
+        "remove \"%s\" from the file and set its \"sum\" to null if that is meant)",
         run->calib, what, of, is, key);
 }
 
 int method_calib_fits(const struct method_run *run, const char *model, const char *permute,
                       struct err *err)
 {
+    const struct method *m = run->method;
+    const char *own = m->order ? m->order(run->params) : NULL;
     int rc = 0;
     if (!run->calib_doc)
         return 0;
     TRY(calib_is_of(run, "model", "model", model, err));
-    TRY(calib_is_of(run, "permute", "token order", permute, err));
+    TRY(calib_is_of(run, "permute", "token order", own && strcmp(own, "none") ? own : permute,
+                    err));
 out:
     return rc;
 }
@@ -168,17 +277,69 @@ bool method_calib_lacks(const struct method_run *run, int layer, int head)
     return run->calib_doc && !calib_entry(run, layer, head);
 }
 
-int method_calib_load(struct method_run *run, struct buf *canonical, struct err *err)
+/* Options of the search, "l1=0.05:l2=0.06". The run has those of the file (method.c, give). */
+static int note_search(const struct method_run *run, struct record *rec, struct err *err)
 {
-    int        rc = 0;
-    struct buf file = {0};
-    char       id[HASH_TEXT_MAX];
+    struct buf b = {0};
+    for (const struct opt *o = run->method->params; o->type != OPT_END; o++)
+        if (o->flags & OPT_IDENTITY_NOT) {
+            buf_printf(&b, "%s%s=", b.len ? ":" : "", o->name);
+            opt_value_text(o, run->params, &b);
+        }
+    int rc = buf_check(&b, "note of the calibration", err);
+    if (!rc && b.len)
+        record_note(rec, "calib_search=%s", buf_str(&b));
+    buf_free(&b);
+    return rc;
+}
 
-    TRY(buf_read_file(&file, run->calib, (size_t)256 << 20, err));
-    TRY(json_read_text(buf_str(&file), file.len, run->calib, &run->calib_doc, err));
-    hash_text(hash_bytes(buf_str(&file), file.len), id);
-    buf_printf(canonical, "%scalib=%s", canonical->len ? ":" : "", strchr(id, ':') + 1);
-    rc = buf_check(canonical, "canonical parameters", err);
+int method_calib_note(const struct method_run *run, const char *trace_id, struct record *rec,
+                      struct err *err)
+{
+    const json_t *traces = json_object_get(run->calib_doc, "traces");
+    const char *per = NULL;
+    size_t i;
+    json_t *t;
+    bool own = false;
+    int rc = 0;
+
+    if (!run->calib_doc)
+        return 0;
+    TRY(jget_str_opt(run->calib_doc, "per", run->calib, &per, err));
+    if (json_object_get(run->calib_doc, "params"))
+        TRY(note_search(run, rec, err));
+    record_note(rec, "calib_per=%s", per ? per : "head");
+    if (!json_is_array(traces))
+        goto out;
+    json_array_foreach(traces, i, t)
+    {
+        const char *id = json_string_value(json_object_get(t, "id"));
+        own |= id && strcmp(id, trace_id) == 0;
+    }
+    record_note(rec, "calib_inputs=%zu;calib_own=%d", json_array_size(traces), own);
+out:
+    return rc;
+}
+
+int method_calib_load(struct method_run *run, const char *path, char id[HASH_TEXT_MAX],
+                      struct err *err)
+{
+    int rc = 0;
+    struct buf file = {0};
+    char text[HASH_TEXT_MAX];
+    int64_t n = 0;
+
+    while (run->method->params[n].type != OPT_END)
+        n++;
+    TRY(mem_zalloc(&run->given, n, sizeof *run->given, "parameters given", err));
+    if (!(run->calib = strdup(path)))
+        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(buf_read_file(&file, path, (size_t)256 << 20, err));
+    TRY(seal_json(buf_str(&file), file.len, path, &run->calib_doc, err));
+    hash_text(hash_bytes(buf_str(&file), file.len), text);
+    snprintf(id, HASH_TEXT_MAX, "%s", strchr(text, ':') + 1);
+    TRY(check_document(run, err));
+    TRY(apply_settings(run, err));
 out:
     buf_free(&file);
     return rc;

@@ -54,7 +54,8 @@ int param_scopes_check(const struct method *m, const void *params, struct err *e
             if (!in_words(s->params, " ", o->name, strlen(o->name)))
                 continue;
             TRY(opt_is_default(o, params, &is_default, err));
-            TRY(is_default ? 0 : refuse(o, s, key, has, params, err));
+            if (!is_default)
+                TRY(refuse(o, s, key, has, params, err));
         }
     }
 out:

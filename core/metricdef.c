@@ -3,30 +3,53 @@
  */
 #include "core/metricdef.h"
 
+#include "core/method.h"
+
+#include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 const struct metric_def metric_defs[] = {
-#define METRIC(name, unit, definition, section) {name, unit, definition, section},
+#define METRIC(...) {__VA_ARGS__},
 #include "core/metrics.def"
 #undef METRIC
-    {NULL, NULL, NULL, NULL},
+    {.name = NULL},
 };
 
-static const struct metric_def *find(const char *name, size_t len)
+static const struct method *const *own_metrics; /* methods that declare some */
+
+void metric_def_methods(const struct method *const *methods)
 {
-    for (const struct metric_def *m = metric_defs; m->name; m++)
+    own_metrics = methods;
+}
+
+static const struct metric_def *find_in(const struct metric_def *m, const char *name, size_t len)
+{
+    for (; m && m->name; m++)
         if (strncmp(m->name, name, len) == 0 && m->name[len] == '\0')
             return m;
     return NULL;
 }
 
+static const struct metric_def *find(const char *name, size_t len)
+{
+    const struct metric_def *m = find_in(metric_defs, name, len);
+    for (int i = 0; !m && own_metrics && own_metrics[i]; i++)
+        m = find_in(own_metrics[i]->metrics, name, len);
+    return m;
+}
+
 const struct metric_def *metric_def_find(const char *name)
 {
-    static const char modelled[] = "_model"; /* a cost model's value of the same number */
-    size_t len = strcspn(name, "@"), tail = sizeof modelled - 1;
-    const struct metric_def *m = find(name, len);
-    if (!m && len > tail && strncmp(name + len - tail, modelled, tail) == 0)
-        m = find(name, len - tail);
-    return m;
+    return find(name, strcspn(name, "@"));
+}
+
+double metric_level(const char *name)
+{
+    const char *at = strchr(name, '@');
+    const struct metric_def *m = metric_def_find(name);
+    if (at)
+        return strtod(at + 1, NULL);
+    return m && m->level != 0 ? m->level : NAN;
 }

@@ -3,9 +3,9 @@
  *
  * "\x93NUMPY", two version bytes, the header's length (u16 in 1.0, u32 later, little-endian) and
  * the header: a Python dict literal with exactly the keys descr, fortran_order and shape, padded
- * with spaces and ended by a newline. Only plain numbers are read; pickled objects, records and
- * sub-arrays are refused by the grammar, nothing is ever evaluated. The data must end where the
- * file ends: several arrays appended to one file are refused instead of silently read in part.
+ * with spaces and ended by a newline. Only plain numbers are read. The grammar refuses pickled
+ * objects, records and sub-arrays; nothing is ever evaluated. The data must end where the file
+ * ends, so a file with several arrays is refused and not silently read in part.
  */
 #include "core/npy.h"
 #include "core/buf.h"

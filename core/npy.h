@@ -30,7 +30,7 @@ void npy_close(struct npy **n);
 /* The whole array in C order as float32; Fortran order is transposed, bytes swapped. */
 int npy_read_f32(const struct npy *n, float *dst, struct err *err);
 
-/* Elements [first, first + n) of an array in C order, counted in row-major order. Thread-safe. */
+/* Elements [first, first + n) in row-major order, of an array stored in C order. Thread-safe. */
 int npy_read_range_f32(const struct npy *n, int64_t first, int64_t count, float *dst,
                        struct err *err);
 

@@ -5,6 +5,7 @@
 #include "core/opt_impl.h"
 
 #include "core/mem.h"
+#include "core/text.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -12,27 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- string lists --------------------------------------------------------------------------- */
-
-void str_list_add(struct str_list *l, const char *s)
-{
-    char *copy = strdup(s);
-    if (!copy || mem_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items, "list", NULL)) {
-        free(copy);
-        l->failed = true;
-        return;
-    }
-    l->items[l->n++] = copy;
-}
-
-void str_list_free(struct str_list *l)
-{
-    for (int64_t i = 0; i < l->n; i++)
-        free(l->items[i]);
-    free(l->items);
-    memset(l, 0, sizeof *l);
-}
 
 /* ---- text to numbers ------------------------------------------------------------------------ */
 
@@ -348,11 +328,11 @@ int opt_set_field(const struct opt *o, void *obj, const char *label, const char 
         return 0;
 
     struct buf want = {0};
+    char hint[HINT_MAX] = "";
     expected_text(o, &want);
-    const char *near = o->type == OPT_ENUM ? nearest_name(value, o->values) : NULL;
     int rc =
-        err_set(err, ERR_USAGE, "%s: '%s' is not valid: expected %s%s%s%s", label, value,
-                buf_str(&want), near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+        err_set(err, ERR_USAGE, "%s: '%s' is not valid: expected %s%s", label, value,
+                buf_str(&want), o->type == OPT_ENUM ? did_you_mean(value, o->values, hint) : hint);
     buf_free(&want);
     return rc;
 }
@@ -455,22 +435,20 @@ const struct opt *opt_find(const struct opt *table, const char *name)
 const struct opt *opt_find_or_fail(const struct opt *table, const char *who, const char *prefix,
                                    const char *name, struct err *err)
 {
-    const char *names[129];
-    int n = 0;
+    struct names all = {0};
     const struct opt *o = opt_find(table, name);
     if (o)
         return o;
-    for (o = table; o && o->type != OPT_END && n < 128; o++)
-        names[n++] = o->name;
-    names[n] = NULL;
-    const char *near = nearest_name(name, names);
+    for (o = table; o && o->type != OPT_END; o++)
+        names_add(&all, o->name);
+    const char *near = nearest_name(name, all.items);
     const char *kind = prefix[0] ? "option" : "parameter";
     if (near)
         err_set(err, ERR_USAGE, "%s: unknown %s '%s%s'; did you mean '%s%s'?", who, kind, prefix,
                 name, prefix, near);
     else
         err_set(err, ERR_USAGE, "%s: unknown %s '%s%s'%s", who, kind, prefix, name,
-                n == 0 ? "; it has none" : "");
+                all.n == 0 ? "; it has none" : "");
     return NULL;
 }
 

@@ -8,6 +8,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/json.h"
+#include "core/text.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,12 +36,6 @@ struct share {
 /* ceil(share * of), or the count itself. */
 int64_t share_resolve(struct share s, int64_t of);
 
-struct str_list {
-    char **items; /* owned */
-    int64_t n, cap;
-    bool failed; /* an addition found no memory */
-};
-
 enum opt_flags {
     OPT_REQUIRED = 1,      /* no default; must be given */
     OPT_UNSET = 2,         /* default is "not given": OPT_NUM NAN, OPT_INT and OPT_BYTES INT64_MIN,
@@ -49,6 +44,8 @@ enum opt_flags {
     OPT_MAX_OPEN = 8,      /* value must be < max */
     OPT_OFF = 16,          /* OPT_NUM: the word "off" means INFINITY */
     OPT_IDENTITY_NOT = 32, /* does not enter the canonical form (paths, thread counts) */
+    OPT_CALIB_FIXED = 64,  /* stands in for parameters that a calibration has per head: beside
+                            * calib= it would count nowhere */
 };
 
 struct opt {
@@ -90,7 +87,7 @@ const struct opt *opt_find_or_fail(const struct opt *table, const char *who, con
 int opt_set_field(const struct opt *o, void *obj, const char *label, const char *value, bool append,
                   struct err *err);
 
-/* "Not given": see OPT_UNSET. Also what an OPT_REQUIRED field is before it was set. */
+/* True if the field is "not given" (OPT_UNSET), or OPT_REQUIRED and not yet set. */
 bool opt_is_unset(const struct opt *o, const void *obj);
 
 /* ERR_USAGE naming the first OPT_REQUIRED field that was not given. */
@@ -119,11 +116,11 @@ void opt_table_json(const struct opt *table, struct jw *w);
 /* Most entries of a command's table. */
 #define OPT_TABLE_MAX 128
 
-/* Command line: argv[0] is the first word after the command. Long options --name VALUE or
- * --name=VALUE, flags --name / --no-name, short -x VALUE or -xVALUE, "--" ends options, no
- * abbreviations; the last of repeated options wins, a list is started anew by the first one. Words
- * that are not options are appended to `rest` (copies). Required options are not checked here.
- * --help / -h are handled by the caller (cmd.h). */
+/* Command line: argv[0] is the first word after the command. Long options are --name VALUE or
+ * --name=VALUE, flags --name / --no-name, short options -x VALUE or -xVALUE; "--" ends options;
+ * there are no abbreviations. The last of repeated options wins; the first occurrence of a list
+ * option clears the list. Words that are not options are appended to `rest` (copies). Required
+ * options are not checked here. The caller handles --help and -h (cmd.h). */
 int opt_parse_argv(const struct opt *table, void *obj, const char *who, int argc, char **argv,
                    struct str_list *rest, struct err *err);
 
@@ -137,23 +134,5 @@ void opt_describe(const struct opt *o, struct buf *b);
 
 /* "in [0, 1)", ">= 0" or "<= 1"; nothing when there is no range. */
 void opt_range_text(const struct opt *o, struct buf *b);
-
-/* Append text word by word in lines up to `width`, continued at column `indent`; `col` is where the
- * first line stands. Ends with a newline. */
-void buf_wrap(struct buf *b, const char *text, int col, int indent, int width);
-
-/* Nearest of `names` (NULL-terminated) to `word` by edit distance, NULL if none is close. */
-const char *nearest_name(const char *word, const char *const *names);
-
-void str_list_add(struct str_list *l, const char *s);
-void str_list_free(struct str_list *l);
-
-/* "0,4-7" or "all" -> sorted unique indices within 0..n-1; n < 0: no upper bound known (then "all"
- * gives *out = NULL, *count = -1). *out is malloc'd. `what` names the option in messages. */
-int index_list_parse(const char *text, int64_t n, const char *what, int64_t **out, int64_t *count,
-                     struct err *err);
-
-/* Is x in a list of index_list_parse? Always where n < 0: all. */
-bool index_list_has(const int64_t *list, int64_t n, int64_t x);
 
 #endif

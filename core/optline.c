@@ -1,10 +1,10 @@
 /*
- * optline.c - option tables on the command line: parsing of argv, help text, nearest names and
- * index lists.
+ * optline.c - option tables on the command line: parsing of argv and help text.
  */
 #include "core/opt.h"
 
 #include "core/mem.h"
+#include "core/text.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -148,26 +148,6 @@ void opt_describe(const struct opt *o, struct buf *b)
     buf_free(&range);
 }
 
-void buf_wrap(struct buf *b, const char *text, int col, int indent, int width)
-{
-    bool first = true;
-    for (const char *p = text; *p;) {
-        size_t n = strcspn(p, " \n");
-        if (n > 0) {
-            if (!first && col + 1 + (int)n > width) {
-                buf_printf(b, "\n%*s", indent, "");
-                col = indent;
-                first = true;
-            }
-            buf_printf(b, "%s%.*s", first ? "" : " ", (int)n, p);
-            col += (int)n + !first;
-            first = false;
-        }
-        p += n + (p[n] != '\0');
-    }
-    buf_puts(b, "\n");
-}
-
 void opt_help(const struct opt *table, struct buf *b)
 {
     enum { COLUMN = 28, WIDTH = 100 };
@@ -187,145 +167,7 @@ void opt_help(const struct opt *table, struct buf *b)
         else
             buf_printf(b, "%*s", COLUMN - used, "");
         opt_describe(o, &text);
-        buf_wrap(b, buf_str(&text), COLUMN, COLUMN, WIDTH);
+        text_wrap(b, buf_str(&text), COLUMN, COLUMN, WIDTH);
         buf_free(&text);
     }
-}
-
-/* ---- nearest names -------------------------------------------------------------------------- */
-
-/* Edit distance with transpositions of neighbours (restricted Damerau-Levenshtein). */
-static int edit_distance(const char *a, const char *b)
-{
-    enum { MAX = 48 };
-    int d[MAX + 1][MAX + 1];
-    int n = (int)strlen(a), m = (int)strlen(b);
-    if (n > MAX || m > MAX)
-        return 2 * MAX;
-    for (int i = 0; i <= n; i++)
-        d[i][0] = i;
-    for (int j = 0; j <= m; j++)
-        d[0][j] = j;
-    for (int i = 1; i <= n; i++) {
-        for (int j = 1; j <= m; j++) {
-            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            if (d[i - 1][j] + 1 < best)
-                best = d[i - 1][j] + 1;
-            if (d[i][j - 1] + 1 < best)
-                best = d[i][j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
-                d[i - 2][j - 2] + 1 < best)
-                best = d[i - 2][j - 2] + 1;
-            d[i][j] = best;
-        }
-    }
-    return d[n][m];
-}
-
-const char *nearest_name(const char *word, const char *const *names)
-{
-    const char *best = NULL;
-    size_t len = strlen(word);
-    int limit = (int)(len + 2) / 3, best_distance = limit + 1;
-    for (; *names; names++) {
-        int distance = edit_distance(word, *names);
-        /* "calib" for "calibrate": a beginning of a name is close whatever is missing. */
-        if (len >= 3 && strncmp(word, *names, len) == 0 && distance > 1)
-            distance = 1;
-        if (distance < best_distance && distance < (int)strlen(*names)) {
-            best = *names;
-            best_distance = distance;
-        }
-    }
-    return best;
-}
-
-/* ---- index lists ---------------------------------------------------------------------------- */
-
-static int compare_i64(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static bool read_index(const char **p, int64_t *out)
-{
-    char *end;
-    if (!isdigit((unsigned char)**p))
-        return false;
-    errno = 0;
-    long long v = strtoll(*p, &end, 10);
-    if (errno)
-        return false;
-    *p = end;
-    *out = v;
-    return true;
-}
-
-/* "a" or "a-b" at *p. */
-static int read_span(const char **p, int64_t n, const char *what, const char *text, int64_t *lo,
-                     int64_t *hi, struct err *err)
-{
-    bool ok = read_index(p, lo);
-    *hi = *lo;
-    if (ok && **p == '-') {
-        (*p)++;
-        ok = read_index(p, hi) && *hi >= *lo;
-    }
-    if (!ok || (**p && **p != ','))
-        return err_set(err, ERR_USAGE, "%s: '%s' is not a list such as 0,4-7 or all", what, text);
-    if (n >= 0 && *hi >= n)
-        return err_set(err, ERR_USAGE, "%s: %lld is out of range, there are %lld (0..%lld)", what,
-                       (long long)*hi, (long long)n, (long long)n - 1);
-    return 0;
-}
-
-int index_list_parse(const char *text, int64_t n, const char *what, int64_t **out, int64_t *count,
-                     struct err *err)
-{
-    enum { MOST = 1 << 24 };
-    int rc = 0;
-    int64_t *list = NULL, used = 0, cap = 0, kept = 0;
-    char all[32];
-
-    if (strcmp(text, "all") == 0 && n < 0) {
-        *out = NULL;
-        *count = -1;
-        return 0;
-    }
-    snprintf(all, sizeof all, "0-%lld", (long long)n - 1);
-    const char *p = strcmp(text, "all") == 0 && n > 0 ? all : text;
-    for (;;) {
-        int64_t lo = 0, hi = 0;
-        if (n == 0 && strcmp(text, "all") == 0)
-            break;
-        TRY(read_span(&p, n, what, text, &lo, &hi, err));
-        if (hi - lo >= MOST - used)
-            FAIL(err, ERR_USAGE, "%s: '%s' names more than %d indices", what, text, MOST);
-        TRY(mem_grow(&list, &cap, used + hi - lo + 1, sizeof *list, what, err));
-        for (int64_t i = lo; i <= hi; i++)
-            list[used++] = i;
-        if (!*p)
-            break;
-        p++;
-    }
-    TRY(mem_grow(&list, &cap, 1, sizeof *list, what, err));
-    qsort(list, (size_t)used, sizeof *list, compare_i64);
-    for (int64_t i = 0; i < used; i++)
-        if (kept == 0 || list[kept - 1] != list[i])
-            list[kept++] = list[i];
-    *out = list;
-    *count = kept;
-    list = NULL;
-out:
-    free(list);
-    return rc;
-}
-
-bool index_list_has(const int64_t *list, int64_t n, int64_t x)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (list[i] == x)
-            return true;
-    return n < 0;
 }

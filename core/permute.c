@@ -13,15 +13,17 @@
 /* Stream of the random order, so that other users of the seed are independent of it. */
 #define STREAM_PERMUTE 0x7065726d75746500ull
 
+/* clang-format off */
 enum order { ORDER_NONE, ORDER_ROW, ORDER_COLUMN, ORDER_TIME, ORDER_RANDOM, ORDER_HILBERT,
              ORDER_VOXEL };
+/* clang-format on */
 
 static const char *const order_names[] = {"none",   "row",     "column", "time",
                                           "random", "hilbert", NULL};
 
 struct parsed {
     enum order order;
-    int64_t    a, b, c; /* voxel: t, y, x */
+    int64_t a, b, c; /* voxel: t, y, x */
 };
 
 static int parse(const char *name, struct parsed *p, struct err *err)
@@ -33,7 +35,7 @@ static int parse(const char *name, struct parsed *p, struct err *err)
             return 0;
         }
     long long a, b, c;
-    int       end = 0;
+    int end = 0;
     if (sscanf(name, "voxel:%9lldx%9lldx%9lld%n", &a, &b, &c, &end) == 3 && !name[end] && a > 0 &&
         b > 0 && c > 0) {
         *p = (struct parsed){ORDER_VOXEL, a, b, c};
@@ -58,9 +60,9 @@ struct vec {
 };
 
 struct curve {
-    int64_t  h, w; /* of the box */
+    int64_t h, w; /* of the box */
     int64_t *out;
-    int64_t  n;
+    int64_t n;
 };
 
 static struct vec add(struct vec a, struct vec b)
@@ -115,7 +117,7 @@ static void walk(struct curve *g, struct vec p, struct vec step, int64_t n)
 /* All cells of the box at corner p spanned by a (the direction of travel), b and c. */
 static void hilbert(struct curve *g, struct vec p, struct vec a, struct vec b, struct vec c)
 {
-    int64_t    w = length(a), h = length(b), e = length(c);
+    int64_t w = length(a), h = length(b), e = length(c);
     struct vec da = unit(a), db = unit(b), dc = unit(c);
     if (h == 1 && e == 1) {
         walk(g, p, da, w);
@@ -155,7 +157,7 @@ static void hilbert(struct curve *g, struct vec p, struct vec a, struct vec b, s
 static void order_hilbert(int64_t *out, int64_t t, int64_t h, int64_t w)
 {
     struct curve g = {h, w, out, 0};
-    struct vec   p = {0, 0, 0}, x = {w, 0, 0}, y = {0, h, 0}, z = {0, 0, t};
+    struct vec p = {0, 0, 0}, x = {w, 0, 0}, y = {0, h, 0}, z = {0, 0, t};
     if (w >= h && w >= t)
         hilbert(&g, p, x, y, z);
     else if (h >= w && h >= t)
@@ -245,8 +247,8 @@ int permute_make(const char *name, const struct geometry *g, int64_t n, uint64_t
                  int64_t **perm, struct err *err)
 {
     struct parsed p;
-    int64_t       video = 0, *out = NULL, front = 0;
-    int           rc = 0;
+    int64_t video = 0, *out = NULL, front = 0;
+    int rc = 0;
 
     TRY(parse(name, &p, err));
     if (p.order != ORDER_NONE) {
@@ -277,12 +279,6 @@ out:
     return rc;
 }
 
-void permute_inverse(const int64_t *perm, int64_t n, int64_t *inverse)
-{
-    for (int64_t r = 0; r < n; r++)
-        inverse[perm[r]] = r;
-}
-
 void permute_rows(const float *x, int64_t n, int64_t d, const int64_t *perm, float *out)
 {
     for (int64_t r = 0; r < n; r++)
@@ -293,12 +289,4 @@ void permute_rows_f64(const double *x, int64_t n, int64_t d, const int64_t *perm
 {
     for (int64_t r = 0; r < n; r++)
         memcpy(out + r * d, x + perm[r] * d, (size_t)d * sizeof *out);
-}
-
-uint32_t permute_checksum(const int64_t *perm, int64_t n)
-{
-    uint32_t c = 0;
-    for (int64_t r = 0; r < n; r++)
-        c += (uint32_t)(r + 1) * (uint32_t)perm[r];
-    return c;
 }

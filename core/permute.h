@@ -1,5 +1,5 @@
 /*
- * permute.h - token orders of a video: in which order the tokens of a t x h x w box stand in the
+ * permute.h - token orders of a video: the order in which the tokens of a t x h x w box form the
  * sequence. doc/trace-format.md: the payload is in raster order, lin(t, y, x) = (t h + y) w + x.
  *
  *   none, row      t, y, x          column   t, x, y          time   y, x, t
@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-/* Is `name` an order? ERR_USAGE with the possible values otherwise. */
+/* 0 if `name` is an order, otherwise ERR_USAGE with the possible values. */
 int permute_check(const char *name, struct err *err);
 
 /* perm [n] (owned by the caller, free) for a sequence of n tokens of geometry g. A sequence without
@@ -26,14 +26,8 @@ int permute_check(const char *name, struct err *err);
 int permute_make(const char *name, const struct geometry *g, int64_t n, uint64_t seed,
                  int64_t **perm, struct err *err);
 
-/* inverse[perm[r]] = r; both [n]. */
-void permute_inverse(const int64_t *perm, int64_t n, int64_t *inverse);
-
 /* out[r] = x[perm[r]], rows of d floats or doubles. out must not overlap x. */
 void permute_rows(const float *x, int64_t n, int64_t d, const int64_t *perm, float *out);
 void permute_rows_f64(const double *x, int64_t n, int64_t d, const int64_t *perm, double *out);
-
-/* sum over r of (r + 1) perm[r] mod 2^32: one number that tells two orders apart. */
-uint32_t permute_checksum(const int64_t *perm, int64_t n);
 
 #endif

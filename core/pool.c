@@ -13,10 +13,22 @@
 
 static volatile sig_atomic_t interrupt_flag;
 
+static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+#define N_SIGNALS (sizeof signals / sizeof *signals)
+static bool caught[N_SIGNALS];
+
 static void on_signal(int sig)
 {
     (void)sig;
     interrupt_flag = 1;
+}
+
+/* What nohup and the background jobs of a shell ignore stays ignored. SIGINT is caught all the
+ * same: `kill -INT` is how scripts stop a background job. */
+static bool wanted(int sig)
+{
+    struct sigaction now;
+    return sig == SIGINT || sigaction(sig, NULL, &now) != 0 || now.sa_handler != SIG_IGN;
 }
 
 void interrupt_install(void)
@@ -24,9 +36,13 @@ void interrupt_install(void)
     struct sigaction sa = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigemptyset(&sa.sa_mask);
     sa.sa_flags |= (int)SA_RESETHAND; /* the second one ends the program at once */
-    sigaction(SIGTERM, &sa, NULL);
-    sigaction(SIGINT, &sa, NULL);
-    /* A reader that goes away shows as EPIPE, which becomes a message and an exit code. */
+    for (size_t i = 0; i < N_SIGNALS; i++) {
+        caught[i] = wanted(signals[i]);
+        if (caught[i])
+            sigaction(signals[i], &sa, NULL);
+    }
+    /* A reader that goes away shows as EPIPE: an error of gnuplot's pipe, and for standard output
+     * the end that main.c chooses. */
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigemptyset(&ignore.sa_mask);
     sigaction(SIGPIPE, &ignore, NULL);
@@ -35,8 +51,9 @@ void interrupt_install(void)
 
 void interrupt_restore(void)
 {
-    signal(SIGTERM, SIG_DFL);
-    signal(SIGINT, SIG_DFL);
+    for (size_t i = 0; i < N_SIGNALS; i++)
+        if (caught[i])
+            signal(signals[i], SIG_DFL);
 }
 
 bool interrupted(void)

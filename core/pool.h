@@ -1,5 +1,5 @@
 /*
- * pool.h - parallel for over independent work items.
+ * pool.h - a parallel loop over independent work items.
  */
 #ifndef LACUNA_POOL_H
 #define LACUNA_POOL_H
@@ -20,11 +20,12 @@ int pool_run(int jobs, int64_t n, pool_fn *fn, void *ctx, struct err *err);
 
 int cpu_count(void); /* processors this process may use */
 
-/* SIGINT and SIGTERM set a flag that long loops poll; a second one kills. */
+/* SIGINT, SIGTERM, SIGHUP and SIGQUIT set a flag that long loops poll; a second one of its kind
+ * kills. SIGTERM, SIGHUP and SIGQUIT stay ignored where they are (nohup). */
 void interrupt_install(void);
 
-/* Signals kill again: for the end of the program, where nothing polls any more and a library may
- * hang. */
+/* Let signals kill the program again: for its end, where nothing polls the flag any more and a
+ * library may hang. */
 void interrupt_restore(void);
 bool interrupted(void);
 

@@ -1,19 +1,19 @@
 /*
- * poolmap.c - pooled maps: rows of probabilities are made a few at a time and folded at once.
+ * poolmap.c - pooled maps: a few rows of probabilities at a time are computed and added to their
+ * cells.
  *
  * Sums are carried in double over all rows of a cell and rounded once, so that the stored map does
  * not depend on how the rows were grouped.
  */
 #include "core/poolmap.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define ROWS 32 /* rows of probabilities in memory */
-
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
 
 /* Add one row of probabilities to the cells of its cell row. */
 static void fold(const double *p, int64_t nk, int64_t pool, double *sum, double *max)

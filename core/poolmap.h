@@ -1,5 +1,5 @@
 /*
- * poolmap.h - pooled maps of exact attention: what a trace stores of the N x N probabilities.
+ * poolmap.h - pooled maps of exact attention, which a trace stores instead of N x N probabilities.
  */
 #ifndef LACUNA_POOLMAP_H
 #define LACUNA_POOLMAP_H

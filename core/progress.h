@@ -2,8 +2,8 @@
  * progress.h - one line of progress on stderr: done/total, what, rate, ETA.
  *
  * On a terminal the line is redrawn at most 5 times a second and appears after 1 s; otherwise one
- * log line every 30 s. Work is counted in units of cost (pairs, bytes), so that the ETA is honest.
- * Thread-safe.
+ * log line every 30 s. Progress is counted in cost (pairs, bytes) rather than in items, because
+ * items differ in size and the ETA follows cost. Thread-safe.
  */
 #ifndef LACUNA_PROGRESS_H
 #define LACUNA_PROGRESS_H

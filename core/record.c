@@ -2,12 +2,13 @@
  * record.c - one record in memory and as a JSON line.
  *
  * The line is flat: identity, shape and outcome under their own names, then one key per metric.
- * JSON has no infinities: a non-finite metric is null, and the names of those that are +inf (a
- * nonzero error over zero) stand in the list "inf".
+ * JSON has no infinities: a non-finite metric is null, and the list "inf" names the metrics that
+ * are +inf (a nonzero error over zero). The last member is the line's checksum.
  */
 #include "core/record.h"
 
 #include "core/mem.h"
+#include "core/sealed.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -19,9 +20,9 @@ static const char *const status_names[] = {"ok", "skip", "error"};
 
 /* Keys that are not metrics. */
 static const char *const fixed_keys[] = {
-    "trace",   "model",  "run",    "step",   "branch",  "timestep",  "layer",   "head",
-    "kv_head", "method", "params", "seed",   "backend", "precision", "permute", "n_q",
-    "n_k",     "d",      "causal", "status", "reason",  "notes",     "inf",     NULL};
+    "trace",  "model",  "run",    "step",    "branch",    "timestep", "layer", "head", "kv_head",
+    "method", "params", "seed",   "backend", "precision", "permute",  "n_q",   "n_k",  "d",
+    "causal", "status", "reason", "notes",   "inf",       "sum",      NULL};
 
 static bool is_fixed_key(const char *name)
 {
@@ -123,6 +124,7 @@ static void json_infinities(const struct record *r, struct jw *w)
 void record_json(const struct record *r, struct buf *line)
 {
     struct jw w;
+    size_t start = line->len;
     jw_init(&w, line, 0);
     jw_obj(&w);
     jw_kstr(&w, "trace", r->trace);
@@ -153,6 +155,7 @@ void record_json(const struct record *r, struct buf *line)
     if (r->notes.len)
         jw_kstr(&w, "notes", buf_str(&r->notes));
     jw_obj_end(&w);
+    seal_put(line, start);
     buf_puts(line, "\n");
     if (r->notes.failed)
         line->failed = true;
@@ -275,7 +278,12 @@ int record_parse(const char *line, size_t len, const char *where, struct record 
     int rc = 0;
 
     record_init(&r);
-    TRY(json_read_text(line, len, where, &o, err));
+    len -= len && line[len - 1] == '\n';
+    if (seal_state(line, len) == SEAL_BROKEN)
+        FAIL(err, ERR_INPUT,
+             "%s: its checksum does not fit: it was damaged, or edited (then set \"sum\" to null)",
+             where);
+    TRY(seal_json(line, len, where, &o, err));
     TRY(parse_identity(o, where, &r, err));
     TRY(parse_outcome(o, where, &r, err));
     TRY(parse_metrics(o, where, &r, err));

@@ -1,6 +1,7 @@
 /*
  * record.h - results: one JSON line per cell (trace, run, step, branch, layer, head, method,
- * canonical parameters). Append-only; a torn last line is dropped on resume.
+ * canonical parameters). Append-only; a torn last line is dropped on resume. Every line carries its
+ * checksum (core/sealed.h); lines without one, from older versions, are read too.
  */
 #ifndef LACUNA_RECORD_H
 #define LACUNA_RECORD_H
@@ -8,6 +9,7 @@
 #include "core/err.h"
 #include "core/buf.h"
 #include "core/json.h"
+#include "core/text.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,7 +23,7 @@ enum record_status { RECORD_OK, RECORD_SKIP, RECORD_ERROR };
 
 struct record {
     /* identity */
-    char trace[64]; /* trace id: name-independent content id of the file */
+    char trace[64];  /* trace id: name-independent content id of the file */
     char model[128]; /* model name of the trace */
     int run, step, layer, head, kv_head;
     char branch[16];
@@ -54,7 +56,13 @@ void record_note(struct record *r, const char *fmt, ...) __attribute__((format(p
 /* Identity key of a record: text that is equal iff the cells are equal. */
 void record_key(const struct record *r, struct buf *b);
 
+/* Longest line of a record, with its newline, and largest file of records, in bytes. */
+#define RECORD_LINE_MAX ((size_t)1 << 20)
+#define RECORD_FILE_MAX ((int64_t)64 << 30)
+
 void record_json(const struct record *r, struct buf *line); /* one line with '\n' */
+
+/* ERR_INPUT with `where` in front if the line is no record or its checksum does not fit. */
 int record_parse(const char *line, size_t len, const char *where, struct record *out,
                  struct err *err);
 
@@ -66,21 +74,59 @@ struct record_file; /* open for appending */
  * is cut off first. Keys of the records already there are loaded for record_file_has. */
 int record_file_open(const char *path, struct record_file **out, struct err *err);
 
-/* The same for a file that is to be written anew: nothing of it is read, and nothing is lost before
- * record_file_clear, which empties it. */
+/* Open a file that a run with --force writes anew. Existing records are not read, and stay in the
+ * file until record_file_clear empties it. */
 int record_file_reopen(const char *path, struct record_file **out, struct err *err);
 int record_file_clear(struct record_file *f, struct err *err);
 
-/* Is the cell finished: its last record is ok or skip? (An error is worth another try.) */
+/* The keys alone, for record_file_has: the file is neither locked nor changed, so that a dry run
+ * may look while another process writes. No file is no key. Nothing can be appended. */
+int record_file_peek(const char *path, struct record_file **out, struct err *err);
+
+/* True if the cell's last record is ok or skip. A cell with an error is tried again. */
 bool record_file_has(const struct record_file *f, const char *key);
 
-/* Thread-safe; one write() of the whole line. */
+/* Thread-safe; one write() of the whole line. At most every few seconds the file is synced as well:
+ * that is what a power failure may cost. */
 int record_file_append(struct record_file *f, const struct record *r, struct err *err);
+
+/* What has been appended is on the disk. Call it when a run ends, also one that failed. */
+int record_file_sync(struct record_file *f, struct err *err);
 void record_file_close(struct record_file **f);
 
-/* Read all records*.jsonl of a directory (or one file). A torn last line is ignored, any other bad
- * line is ERR_INPUT with file and line number. *out is an array of n records; the last record of
- * equal keys wins. */
+/* ---- reading (recordread.c) ----------------------------------------------------------------- */
+
+/* A line of a file of records. */
+struct record_line {
+    const char *path;
+    int64_t number, offset; /* from 1; of its first byte */
+    const char *text;       /* borrowed; with the newline, if there is one */
+    size_t len;
+    bool torn;             /* the last line, without a newline: not parsed, no damage */
+    struct record *record; /* NULL if torn or bad; whoever takes it zeroes the pointed-to record */
+    const struct err *bad; /* "FILE: line N: why"; NULL for a good or torn line */
+};
+
+/* Returns 0 or a code that ends the reading. */
+typedef int record_line_fn(void *ctx, struct record_line *line, struct err *err);
+
+/* Call fn with every line of a file, damaged ones too. ERR_INPUT: not a file that can be read, or
+ * larger than RECORD_FILE_MAX. */
+int record_lines(const char *path, record_line_fn *fn, void *ctx, struct err *err);
+
+/* Called with each record of a file, in order. Takes the record over. */
+typedef int record_sink(void *ctx, struct record *r, struct err *err);
+
+/* Call the sink with every record. A damaged line is ERR_INPUT that names file, line and remedy: no
+ * part of a file is used as if it were all. *torn_at is the offset of a torn last line, or -1. */
+int records_each(const char *path, record_sink *sink, void *ctx, int64_t *torn_at, struct err *err);
+
+/* The paths of the files of records: of a directory all records*.jsonl, sorted, at least one (else
+ * ERR_INPUT), of anything else the path itself. */
+int records_files(const char *path, struct str_list *out, struct err *err);
+
+/* Read all records of a directory or a file (records_files). A torn last line is left out, with a
+ * warning. *out is an array of n records; the last record of equal keys wins. */
 int records_load(const char *path, struct record **out, int64_t *n, struct err *err);
 void records_free(struct record *r, int64_t n);
 

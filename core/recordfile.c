@@ -1,18 +1,17 @@
 /*
- * recordfile.c - files of records: appending, resuming, reading.
+ * recordfile.c - a file of records that is appended to and continued.
  *
  * A record is appended by one write() of a whole line, so after a crash only the last line can be
  * torn; it is recognised by its missing newline. A lock on the file keeps a second process out.
  */
-#include "core/keyset.h"
+#include "core/clock.h"
+#include "core/fileio.h"
+#include "core/strmap.h"
 #include "core/log.h"
-#include "core/mem.h"
 #include "core/record.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,142 +20,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- reading -------------------------------------------------------------------------------- */
+/* Seconds between syncs: a record costs as little as a millisecond, a sync some more. */
+#define SYNC_S 2
 
-/* Called with each record of a file, in order. Takes the record over. */
-typedef int record_sink(void *ctx, struct record *r, struct err *err);
-
-/* *torn_at is the offset of a torn last line, or -1. */
-static int each_record(const char *path, record_sink *sink, void *ctx, int64_t *torn_at,
-                       struct err *err)
-{
-    int rc = 0;
-    char *line = NULL;
-    size_t cap = 0;
-    int64_t number = 0, offset = 0;
-    ssize_t len;
-    FILE *f = fopen(path, "re");
-
-    *torn_at = -1;
-    if (!f)
-        return err_sys(err, ERR_INPUT, "%s: cannot open", path);
-    while ((len = getline(&line, &cap, f)) > 0) {
-        char where[512];
-        struct record r;
-        number++;
-        if (line[len - 1] != '\n') {
-            *torn_at = offset;
-            break;
-        }
-        snprintf(where, sizeof where, "%s: record %lld", path, (long long)number);
-        TRY(record_parse(line, (size_t)len, where, &r, err));
-        TRY(sink(ctx, &r, err));
-        offset += len;
-    }
-    if (ferror(f))
-        rc = err_sys(err, ERR_IO, "%s: cannot read", path);
-out:
-    free(line);
-    fclose(f);
-    return rc;
-}
-
-struct loaded {
-    struct record *list;
-    int64_t n, cap;
-    struct keyset index;
-    struct buf key;
-};
-
-/* Keep the record at the place of an older one with the same key, or at the end. */
-static int keep_record(void *ctx, struct record *r, struct err *err)
-{
-    struct loaded *l = ctx;
-    int rc = 0;
-    buf_reset(&l->key);
-    record_key(r, &l->key);
-    TRY(buf_check(&l->key, "record key", err));
-    int64_t at = keyset_get(&l->index, buf_str(&l->key));
-    if (at >= 0) {
-        record_free(&l->list[at]);
-        l->list[at] = *r;
-        return 0;
-    }
-    TRY(mem_grow(&l->list, &l->cap, l->n + 1, sizeof *l->list, "records", err));
-    TRY(keyset_put(&l->index, buf_str(&l->key), l->n, err));
-    l->list[l->n++] = *r;
-    return 0;
-out:
-    record_free(r);
-    return rc;
-}
-
-static int is_record_file(const struct dirent *e)
-{
-    return fnmatch("records*.jsonl", e->d_name, 0) == 0;
-}
-
-static int load_dir(const char *dir, struct loaded *l, struct err *err)
-{
-    struct dirent **names = NULL;
-    int rc = 0, n = scandir(dir, &names, is_record_file, alphasort);
-    if (n < 0)
-        return err_sys(err, ERR_INPUT, "%s: cannot list the directory", dir);
-    if (n == 0)
-        rc = err_set(err, ERR_INPUT, "%s: holds no records*.jsonl (was it made by lacuna replay?)",
-                     dir);
-    for (int i = 0; i < n; i++) {
-        struct buf path = {0};
-        int64_t torn;
-        buf_printf(&path, "%s/%s", dir, names[i]->d_name);
-        if (rc == 0)
-            rc = buf_check(&path, dir, err);
-        if (rc == 0)
-            rc = each_record(buf_str(&path), keep_record, l, &torn, err);
-        buf_free(&path);
-        free(names[i]);
-    }
-    free(names);
-    return rc;
-}
-
-int records_load(const char *path, struct record **out, int64_t *n, struct err *err)
-{
-    struct loaded l = {0};
-    struct stat st;
-    int64_t torn;
-    int rc = 0;
-
-    if (stat(path, &st) != 0)
-        return err_sys(err, ERR_INPUT, "%s: cannot open", path);
-    rc = S_ISDIR(st.st_mode) ? load_dir(path, &l, err)
-                             : each_record(path, keep_record, &l, &torn, err);
-    keyset_free(&l.index);
-    buf_free(&l.key);
-    if (rc) {
-        records_free(l.list, l.n);
-        return rc;
-    }
-    *out = l.list;
-    *n = l.n;
-    return 0;
-}
-
-void records_free(struct record *r, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        record_free(&r[i]);
-    free(r);
-}
-
-/* ---- appending ------------------------------------------------------------------------------ */
+#define OPEN_TRIES 10 /* while `records repair` replaces the file between opening and locking */
 
 struct record_file {
     char *path;
     int fd;
     pthread_mutex_t lock; /* guards done and the file */
-    struct keyset done;   /* keys of finished cells */
+    struct strmap done;   /* keys of finished cells */
     struct buf line, key;
+    double synced_s; /* when the file was last synced */
 };
 
 /* A cell whose last record is an error is not finished. */
@@ -165,7 +40,7 @@ static int note_key(struct record_file *f, const struct record *r, struct err *e
     buf_reset(&f->key);
     record_key(r, &f->key);
     int rc = buf_check(&f->key, "record key", err);
-    return rc ? rc : keyset_put(&f->done, buf_str(&f->key), r->status != RECORD_ERROR, err);
+    return rc ? rc : strmap_put(&f->done, buf_str(&f->key), r->status != RECORD_ERROR, err);
 }
 
 static int note_old(void *ctx, struct record *r, struct err *err)
@@ -186,24 +61,73 @@ static int cut_torn_line(struct record_file *f, int64_t torn_at, struct err *err
     return 0;
 }
 
-int record_file_reopen(const char *path, struct record_file **out, struct err *err)
+static int record_file_new(const char *path, struct record_file **out, struct err *err)
 {
-    int rc = 0;
     struct record_file *f = calloc(1, sizeof *f);
     if (!f)
         return err_set(err, ERR_NOMEM, "%s: out of memory", path);
     pthread_mutex_init(&f->lock, NULL);
+    f->fd = -1;
     f->path = strdup(path);
-    f->fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (!f->path)
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
-    if (f->fd < 0) {
-        rc = err_sys(err, ERR_IO, "%s: cannot open for appending", path);
-        goto out;
+    if (!f->path) {
+        record_file_close(&f);
+        return err_set(err, ERR_NOMEM, "%s: out of memory", path);
     }
+    *out = f;
+    return 0;
+}
+
+int record_file_peek(const char *path, struct record_file **out, struct err *err)
+{
+    int64_t torn;
+    struct record_file *f = NULL;
+    int rc = 0;
+    TRY(record_file_new(path, &f, err));
+    if (access(path, F_OK) == 0 || errno != ENOENT)
+        TRY(records_each(path, note_old, f, &torn, err));
+    *out = f;
+    f = NULL;
+out:
+    record_file_close(&f);
+    return rc;
+}
+
+/* Open and lock the file of that name. *moved: it has lost its name to another one meanwhile. */
+static int open_locked(struct record_file *f, bool *moved, struct err *err)
+{
+    struct stat mine, named;
+    bool fresh = access(f->path, F_OK) != 0;
+    /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
+    f->fd = open(f->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (f->fd < 0)
+        return err_sys(err, ERR_IO, "%s: cannot open for appending", f->path);
+    if (fstat(f->fd, &mine) != 0)
+        return err_sys(err, ERR_IO, "%s: cannot stat", f->path);
+    if (!S_ISREG(mine.st_mode))
+        return err_set(err, ERR_INPUT, "%s: not a regular file, records cannot be appended",
+                       f->path);
     /* Some network file systems have no locks; then nothing guards against a second process. */
     if (flock(f->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        FAIL(err, ERR_RUN, "%s: another process is writing to it", path);
+        return err_set(err, ERR_RUN, "%s: another process is writing to it", f->path);
+    *moved =
+        stat(f->path, &named) != 0 || named.st_ino != mine.st_ino || named.st_dev != mine.st_dev;
+    return fresh ? io_sync_directory_of(f->path, err) : 0;
+}
+
+int record_file_reopen(const char *path, struct record_file **out, struct err *err)
+{
+    int rc = 0;
+    bool moved = true;
+    struct record_file *f = NULL;
+    TRY(record_file_new(path, &f, err));
+    for (int i = 0; i < OPEN_TRIES && moved; i++) {
+        if (f->fd >= 0)
+            close(f->fd);
+        TRY(open_locked(f, &moved, err));
+    }
+    if (moved)
+        FAIL(err, ERR_RUN, "%s: another process replaces it", path);
+    f->synced_s = clock_s();
     *out = f;
     f = NULL;
 out:
@@ -218,7 +142,7 @@ int record_file_open(const char *path, struct record_file **out, struct err *err
     int rc = record_file_reopen(path, &f, err);
     if (rc)
         return rc;
-    TRY(each_record(path, note_old, f, &torn, err));
+    TRY(records_each(path, note_old, f, &torn, err));
     TRY(cut_torn_line(f, torn, err));
     *out = f;
     f = NULL;
@@ -238,7 +162,7 @@ bool record_file_has(const struct record_file *f, const char *key)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&f->lock;
     pthread_mutex_lock(lock);
-    bool has = keyset_get(&f->done, key) > 0;
+    bool has = strmap_get(&f->done, key) > 0;
     pthread_mutex_unlock(lock);
     return has;
 }
@@ -268,15 +192,31 @@ static int write_line(struct record_file *f, struct err *err)
 int record_file_append(struct record_file *f, const struct record *r, struct err *err)
 {
     int rc = 0;
+    bool due = false;
     pthread_mutex_lock(&f->lock);
     buf_reset(&f->line);
     record_json(r, &f->line);
     TRY(buf_check(&f->line, f->path, err));
+    if (f->line.len > RECORD_LINE_MAX)
+        FAIL(err, ERR_RUN, "%s: a record of %zu bytes, at most %zu can be read again", f->path,
+             f->line.len, RECORD_LINE_MAX);
     TRY(write_line(f, err));
     TRY(note_key(f, r, err));
+    due = clock_s() - f->synced_s >= SYNC_S;
+    if (due)
+        f->synced_s = clock_s();
 out:
     pthread_mutex_unlock(&f->lock);
-    return rc;
+    /* Not under the lock: other threads append while one waits for the disk. */
+    return due ? record_file_sync(f, err) : rc;
+}
+
+int record_file_sync(struct record_file *f, struct err *err)
+{
+    /* File systems that cannot sync say EINVAL: they need not. */
+    if (fdatasync(f->fd) != 0 && errno != EINVAL && errno != EROFS)
+        return err_sys(err, ERR_IO, "%s: cannot sync", f->path);
+    return 0;
 }
 
 void record_file_close(struct record_file **pf)
@@ -287,7 +227,7 @@ void record_file_close(struct record_file **pf)
     if (f->fd >= 0)
         close(f->fd);
     pthread_mutex_destroy(&f->lock);
-    keyset_free(&f->done);
+    strmap_free(&f->done);
     buf_free(&f->line);
     buf_free(&f->key);
     free(f->path);

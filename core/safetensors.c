@@ -2,10 +2,10 @@
  * safetensors.c - checkpoints in the safetensors format, read with pread.
  *
  * A file is a little-endian u64 N, N bytes of JSON (an object: name -> dtype, shape, data_offsets)
- * and the data. The tensors must tile the data exactly: sorted by offset the first begins at 0,
- * each begins where the one before ended, and the last ends at the end of the file. So a file that
- * was cut, padded or edited by hand is refused when it is opened. A file that shrinks afterwards
- * makes a read fail; it is never mapped, so it cannot raise SIGBUS.
+ * and the data. The tensors must tile the data exactly: sorted by offset, the first begins at 0,
+ * each begins where the one before ended, and the last ends at the end of the file. A file that was
+ * cut, padded or edited by hand is therefore refused when it is opened. If a file shrinks
+ * afterwards, the read fails; files are never mapped, so there is no SIGBUS.
  */
 #include "core/safetensors_impl.h"
 #include "core/buf.h"
@@ -304,8 +304,6 @@ int st_add_file(struct st_file *f, const char *path, struct err *err)
     TRY(open_shard(&f->shards[k], path, err));
     TRY(read_header(&f->shards[k], &header, err));
     TRY(add_tensors(f, k, header, err));
-    if (k == 0)
-        f->metadata = json_incref(json_object_get(header, "__metadata__"));
 out:
     json_decref(header);
     return rc;
@@ -344,20 +342,6 @@ out:
     return rc;
 }
 
-int st_open(const char *path, struct st_file **out, struct err *err)
-{
-    int rc = 0;
-    struct st_file *f = NULL;
-    TRY(st_new(path, 1, &f, err));
-    TRY(st_add_file(f, path, err));
-    TRY(st_sort(f, err));
-    *out = f;
-    f = NULL;
-out:
-    st_close(&f);
-    return rc;
-}
-
 void st_close(struct st_file **pf)
 {
     struct st_file *f = *pf;
@@ -373,31 +357,8 @@ void st_close(struct st_file **pf)
     free(f->tensors);
     free(f->shards);
     free(f->path);
-    json_decref(f->metadata);
     free(f);
     *pf = NULL;
-}
-
-int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct err *err)
-{
-    int rc = 0;
-    struct buf index = {0}, single = {0};
-
-    buf_printf(&index, "%s/%s.safetensors.index.json", dir, stem);
-    buf_printf(&single, "%s/%s.safetensors", dir, stem);
-    TRY(buf_check(&index, dir, err));
-    TRY(buf_check(&single, dir, err));
-    if (access(buf_str(&index), F_OK) == 0)
-        TRY(st_open_index(dir, buf_str(&index), out, err));
-    else if (access(buf_str(&single), F_OK) == 0)
-        TRY(st_open(buf_str(&single), out, err));
-    else
-        FAIL(err, ERR_INPUT, "%s: neither %s.safetensors.index.json nor %s.safetensors is there",
-             dir, stem, stem);
-out:
-    buf_free(&index);
-    buf_free(&single);
-    return rc;
 }
 
 /* ---- look-up and reading -------------------------------------------------------------------- */
@@ -537,11 +498,6 @@ int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t firs
 out:
     free(raw);
     return rc;
-}
-
-const char *st_metadata(const struct st_file *f, const char *key)
-{
-    return json_string_value(json_object_get(f->metadata, key));
 }
 
 int st_content_id(const struct st_file *f, char text[40], struct err *err)

@@ -54,9 +54,6 @@ int st_read_raw(const struct st_file *f, const struct st_tensor *t, int64_t firs
 int st_read_i64(const struct st_file *f, const struct st_tensor *t, int64_t first, int64_t n,
                 int64_t *dst, struct err *err);
 
-/* Text of a __metadata__ key of the first file, NULL if absent. */
-const char *st_metadata(const struct st_file *f, const char *key);
-
 /* Content id of the checkpoint: XXH3-128 over names, dtypes, shapes and data of all tensors in name
  * order, as "xxh3:...". Reads everything once. */
 int st_content_id(const struct st_file *f, char text[40], struct err *err);

@@ -19,7 +19,6 @@ struct st_file {
     int64_t n_shards;
     struct st_tensor *tensors; /* sorted by name; names are owned */
     int64_t n, cap;
-    json_t *metadata; /* of the first file, may be NULL */
 };
 
 /* An empty st_file with room for `shards` files. */
@@ -30,9 +29,6 @@ int st_add_file(struct st_file *f, const char *path, struct err *err);
 
 /* Sort the tensors by name; a name in two shards is refused. Call once after the last file. */
 int st_sort(struct st_file *f, struct err *err);
-
-/* The checkpoint that an index file describes; its shards lie in `dir`. */
-int st_open_index(const char *dir, const char *index, struct st_file **out, struct err *err);
 
 /* Name of a type in the format, NULL for DT_NONE. */
 const char *st_type_name(enum dtype t);

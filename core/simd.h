@@ -1,6 +1,7 @@
 /*
- * simd.h - the one switch for hot loops compiled for several instruction sets, chosen at run time.
- * Sanitizer builds use the plain version: the resolver runs before the sanitizer is ready.
+ * simd.h - an attribute for hot loops that are compiled for several instruction sets, of which the
+ * program picks one at run time. Sanitizer builds use the plain version, because the resolver runs
+ * before the sanitizer is ready.
  */
 #ifndef LACUNA_SIMD_H
 #define LACUNA_SIMD_H

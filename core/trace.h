@@ -24,17 +24,19 @@ struct trace_meta {
     char name[128], architecture[64], weights_id[40]; /* weights_id "xxh3:..." or "" */
     int layers, heads, kv_heads, head_dim, v_dim;
     double scale;
-    bool causal, positions_applied;       /* positions are already in q and k */
-    char positions[32];                   /* their kind: "rope", "rope-3d", "" unknown */
-    enum dtype dtype;                     /* of q, k, v, out: DT_F32, DT_BF16 or DT_F16 */
-    char compute[32];                     /* arithmetic of the capture: "float32" */
-    char head_ids[512], kv_head_ids[512]; /* where a part of the model's heads is stored: which
-                                           * ones, as in "0,4-7"; "" = all */
+    bool causal, positions_applied; /* position encoding is already in q and k */
+    char positions[32];             /* their kind: "rope", "rope-3d", "" unknown */
+    enum dtype dtype;               /* of q, k, v, out: DT_F32, DT_BF16 or DT_F16 */
+    char compute[32];               /* arithmetic of the capture: "float32" */
+    char head_ids[512],
+        kv_head_ids[512]; /* the model's heads that are stored, as in "0,4-7"; "" = all */
     /* run */
-    char source[32];      /* "capture", "import", "synthetic" */
-    char prompt_id[40];   /* "xxh3:..." of the prompt text or conditioning tensor, or "" */
-    char negative_id[40]; /* the same of the negative prompt, or "" */
-    int64_t n_q, n_k;     /* tokens of every call; n_q == n_k except for imports */
+    char source[32];       /* "capture", "import", "synthetic" */
+    char prompt_id[40];    /* "xxh3:..." of the prompt text or conditioning tensor, or "" */
+    char negative_id[40];  /* the same of the negative prompt, or "" */
+    char computed_by[160]; /* library and kernels that made the tensors: "openblas Haswell";
+                            * "" = unknown. Not part of the content id */
+    int64_t n_q, n_k;      /* tokens of every call; n_q == n_k except for imports */
     int64_t seed;
     /* video; grid_t = 0 for text */
     int64_t grid_t, grid_h, grid_w;  /* latent grid in tokens */
@@ -67,8 +69,19 @@ enum trace_what { TRACE_Q, TRACE_K, TRACE_V, TRACE_OUT, TRACE_LSE, TRACE_WHAT_CO
 
 struct trace;
 
-/* Open for reading. Not HDF5, a newer major version, a missing or inconsistent dataset: ERR_INPUT
- * naming file and object; an unfinished ".part" file is refused with an explanation. */
+/* Tokens [first, first + count) of every call. */
+struct trace_span {
+    int64_t first, count;
+};
+
+/* Padding of the text: the text tokens after the first text_valid. The tensors have rows for them,
+ * but dense attention neither asks nor answers there. count 0: there is none. */
+struct trace_span trace_padding(const struct trace_meta *m);
+
+/* Open for reading. Not HDF5, a newer major version, a missing or inconsistent dataset, anything
+ * that this build does not know and that is not marked as optional (doc/trace-format.md, section
+ * 9): ERR_INPUT naming file and object; an unfinished ".part" file is refused with an explanation.
+ */
 int trace_open(const char *path, struct trace **out, struct err *err);
 void trace_close(struct trace **t);
 
@@ -79,14 +92,14 @@ int64_t trace_calls(const struct trace *t);
 const struct trace_call *trace_call(const struct trace *t, int64_t i); /* in call order */
 int64_t trace_find(const struct trace *t, int step, const char *branch, int layer); /* or -1 */
 
-/* The model's number of a stored query or kv head: they differ where a part of the heads is stored.
- * Users always see the model's numbers; trace_read and its like take stored ones. */
+/* The model's number of a stored query or KV head. The two numbers differ where only some heads are
+ * stored. Users always see the model's number; trace_read and its like take the stored one. */
 int trace_head_number(const struct trace_meta *m, int head);
 int trace_kv_number(const struct trace_meta *m, int kv_head);
 
-/* Tokens [tok0, tok0+n) of one head of one call as float32 [n][dim]. Thread-safe (pread). What is
- * read as a whole, all tokens of a head, a map or an array of the run, is held against its checksum:
- * ERR_INPUT if it does not fit. */
+/* Tokens [tok0, tok0+n) of one head of one call as float32 [n][dim]. Thread-safe (pread). Only what
+ * is read as a whole is checked against its checksum: all tokens of a head, a whole map, a whole
+ * array of the run. A mismatch is ERR_INPUT. */
 int trace_read(const struct trace *t, int64_t call, enum trace_what what, int head, int64_t tok0,
                int64_t n, float *dst, struct err *err);
 
@@ -118,15 +131,26 @@ int trace_read_map(const struct trace *t, int64_t call, int head, float *sum, fl
                    struct err *err);
 int64_t trace_map_cells(const struct trace *t, bool keys); /* ceil(n / pool) */
 
-/* Token ids [n_k] and negative log-likelihoods [n_k - 1]; *n = 0 when absent. Arrays are malloc'd.
+/* What capture writes for programs that read a trace (doc/trace-format.md) and no command needs:
+ * tests and the fuzzer read it back with these.
+ *
+ * Token ids [n_k] and negative log-likelihoods [n_k - 1]; *n = 0 when absent. Arrays are malloc'd.
  */
 int trace_tokens(const struct trace *t, int32_t **ids, int64_t *n, struct err *err);
 int trace_nll(const struct trace *t, float **nll, int64_t *n, struct err *err);
 
-/* The sampler's schedule: timestep and sigma of every step of the run, not of the captured ones
- * only (sigmas may have one more, the final 0). *n = 0 when absent. Arrays are malloc'd. */
+/* The sampler's schedule: timestep and sigma of every step of the run, captured or not (sigmas may
+ * have one more, the final 0). *n = 0 when absent. Arrays are malloc'd. */
 int trace_timesteps(const struct trace *t, double **timesteps, int64_t *n, struct err *err);
 int trace_sigmas(const struct trace *t, double **sigmas, int64_t *n, struct err *err);
+
+/* Attributes, datasets and groups of the file that this build does not know and that the file marks
+ * as optional; `first` is the path of one of them. */
+struct trace_ignored {
+    int64_t n;
+    char first[192];
+};
+struct trace_ignored trace_ignored(const struct trace *t);
 
 /* Number of payload datasets and their bytes (uncompressed / in the file). */
 struct trace_extent {
@@ -134,8 +158,8 @@ struct trace_extent {
 };
 int trace_extent(const struct trace *t, struct trace_extent *out, struct err *err);
 
-/* Check every stored checksum. `bad` is called for each mismatch (dataset path, head or -1);
- * *n_bad counts. Returns 0 when the check ran, whatever it found. */
+/* Check every stored checksum. `bad` is called for each mismatch (dataset path, head or -1), *n_bad
+ * is their number. Returns 0 if the check ran to its end, even if it found mismatches. */
 typedef void trace_bad_fn(void *ctx, const char *object, int head, const char *what);
 int trace_verify(const struct trace *t, trace_bad_fn *bad, void *ctx, int64_t *n_bad,
                  struct err *err);
@@ -144,16 +168,16 @@ int trace_verify(const struct trace *t, trace_bad_fn *bad, void *ctx, int64_t *n
 int trace_verify_jobs(const struct trace *t, int jobs, trace_bad_fn *bad, void *ctx, int64_t *n_bad,
                       struct err *err);
 
-/* Like trace_open, but a file whose metadata or checksums do not give its content id is opened all
- * the same, for trace_verify to say what is wrong. */
+/* Like trace_open, but also opens a file whose metadata or checksums do not match its content id,
+ * so that trace_verify can say what is wrong. */
 int trace_open_damaged(const char *path, struct trace **out, struct err *err);
 
 /* ---- writing -------------------------------------------------------------------------------- */
 
 struct trace_writer;
 
-/* Bytes that a file with these calls will have (q, k, v and maps, rounded up); out and lse, when
- * stored, come on top: trace_call_size says what one call takes. INT64_MAX on overflow. */
+/* Bytes of a file with n_calls calls: q, k, v and maps, rounded up. trace_call_size is the size of
+ * one call and includes out and lse where c stores them. INT64_MAX on overflow. */
 int64_t trace_size(const struct trace_meta *m, int64_t n_calls);
 int64_t trace_call_size(const struct trace_meta *m, const struct trace_call *c);
 

@@ -33,8 +33,8 @@ struct trace_array {
     int64_t slices, rows, row_bytes;
     int64_t bytes; /* of all slices */
     enum trace_storage storage;
-    int64_t chunk_rows;   /* of packed ones */
-    int64_t offset;       /* of contiguous ones */
+    int64_t chunk_rows;   /* packed datasets */
+    int64_t offset;       /* contiguous datasets */
     struct hash128 *sums; /* [slices], owned */
 };
 
@@ -44,10 +44,10 @@ bool trace_call_array(const struct trace_meta *m, int i, struct trace_array *a);
 /* The same for a dataset of the run with n elements. */
 bool trace_run_array(int i, int64_t n, struct trace_array *a);
 
-/* Length that the metadata prescribe for a dataset of the run, -1 = any. */
+/* The length that a dataset of the run must have by the metadata; -1 = any. */
 int64_t trace_run_length(const struct trace_meta *m, int i);
 
-/* Is dataset i of the call announced by the flags of c? */
+/* Do the flags of c say that the call has dataset i? */
 bool trace_call_has(const struct trace_call *c, int i);
 
 #define CALL_PATH_MAX 80
@@ -60,6 +60,9 @@ int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int
 /* Metadata as attributes of /model, /run and, with a grid, /video. */
 int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err);
 int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err);
+
+/* Is it an attribute of the group "model", "run" or "video"? */
+bool trace_meta_has(const char *group, const char *name);
 
 /* Ranges and relations; v_dim and text_place are filled in. `code` as above. */
 int trace_meta_validate(struct trace_meta *m, int code, struct err *err);
@@ -91,7 +94,29 @@ struct trace {
     int64_t n_calls, cap_calls;
     struct trace_array run[RUN_ARRAYS];
     char id[HASH_TEXT_MAX], stored_id[HASH_TEXT_MAX];
+    int64_t minor; /* version of the format */
+    struct trace_ignored ignored;
 };
+
+/* Groups of a trace; TRACE_AT_STEPS is /calls, a step or a branch. */
+enum trace_place {
+    TRACE_AT_ROOT,
+    TRACE_AT_TYPES,
+    TRACE_AT_MODEL,
+    TRACE_AT_RUN,
+    TRACE_AT_VIDEO,
+    TRACE_AT_STEPS,
+    TRACE_AT_CALL,
+};
+
+/* Refuse a group that has an attribute, a dataset or a group which this build neither knows nor may
+ * ignore (ERR_INPUT that names it); count in t->ignored what it may. */
+int trace_refuse_unknown(struct trace *t, hid_t group, enum trace_place at, struct err *err);
+
+/* The names that a group marks as optional, separated by spaces; "" without such a mark. */
+#define TRACE_OPTIONAL_MAX 1024
+int trace_optional_names(hid_t group, char list[TRACE_OPTIONAL_MAX], struct err *err);
+bool trace_name_listed(const char *list, const char *name);
 
 /* Path of the dataset: of call i, or of the run when i < 0. */
 #define DATASET_PATH_MAX (CALL_PATH_MAX + 20)
@@ -102,7 +127,7 @@ void trace_dataset_path(const struct trace *t, int64_t i, const struct trace_arr
 int trace_read_rows(const struct trace *t, int64_t call, const struct trace_array *a, int64_t slice,
                     int64_t row0, int64_t n, void *dst, struct err *err);
 
-/* A whole slice as stored, held against its checksum: ERR_INPUT if it does not fit. */
+/* A whole slice as stored, checked against its checksum; a mismatch is ERR_INPUT. */
 int trace_read_slice(const struct trace *t, int64_t call, const struct trace_array *a,
                      int64_t slice, void *dst, struct err *err);
 
@@ -111,15 +136,28 @@ int trace_read_slice(const struct trace *t, int64_t call, const struct trace_arr
 /* Creation properties of a packed dataset: chunks of a->chunk_rows rows, filters of a->storage. */
 hid_t trace_packed_props(const struct trace_array *a);
 
-/* Write a whole slice into a dataset made with them. */
+/* Write a whole slice into a dataset that was created with trace_packed_props. */
 int trace_write_chunks(hid_t dset, const struct trace_array *a, int jobs, int64_t slice,
                        const void *data, struct err *err);
 
 /* ---- writer, as seen by the packer ----------------------------------------------------------- */
 
-int trace_create_storage(const char *path, const struct trace_meta *m, enum trace_storage storage,
-                         int jobs, int64_t need_bytes, bool force, struct trace_writer **out,
-                         struct err *err);
+/* How a file is made; need_bytes is what the disk must have, `copy` says that the content is given
+ * and cannot become smaller. */
+struct trace_form {
+    enum trace_storage storage;
+    int jobs;
+    int64_t need_bytes;
+    bool force, copy;
+};
+int trace_create_as(const char *path, const struct trace_meta *m, const struct trace_form *form,
+                    struct trace_writer **out, struct err *err);
+
+/* What helps where a file with these contents cannot be written for reason `sys` (ENOSPC, EDQUOT,
+ * EFBIG); "" for any other. */
+#define TRACE_ADVICE_MAX 200
+void trace_write_advice(const struct trace_meta *m, bool copy, int sys,
+                        char text[TRACE_ADVICE_MAX]);
 
 /* A whole slice of dataset i of the current call, as stored. */
 int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *data,

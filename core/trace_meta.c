@@ -53,6 +53,7 @@ static const struct field fields[] = {
     {FIELD(run, F_I64, n_k)},
     {FIELD(run, F_I64, seed)},
     {FIELD(run, F_I64, pool)},
+    {FIELD(run, F_STR, computed_by)},
     {FIELD(video, F_I64, grid_t)},
     {FIELD(video, F_I64, grid_h)},
     {FIELD(video, F_I64, grid_w)},
@@ -82,11 +83,17 @@ static bool is_video(const struct trace_meta *m)
     return m->grid_t > 0;
 }
 
+/* Not content: it stays out of the content id, and a reader may ignore it. */
+static bool is_provenance(const struct field *f)
+{
+    return f->offset == offsetof(struct trace_meta, computed_by);
+}
+
 /* Fields that are left out where they say nothing. */
 static bool is_optional(const struct field *f)
 {
     return f->offset == offsetof(struct trace_meta, head_ids) ||
-           f->offset == offsetof(struct trace_meta, kv_head_ids);
+           f->offset == offsetof(struct trace_meta, kv_head_ids) || is_provenance(f);
 }
 
 static bool in_use(const struct field *f, const struct trace_meta *m)
@@ -94,6 +101,14 @@ static bool in_use(const struct field *f, const struct trace_meta *m)
     if (is_optional(f))
         return ((const char *)m)[f->offset] != '\0';
     return strcmp(f->group, "video") != 0 || is_video(m);
+}
+
+bool trace_meta_has(const char *group, const char *name)
+{
+    for (const struct field *f = fields; f->name; f++)
+        if (strcmp(f->group, group) == 0 && strcmp(f->name, name) == 0)
+            return true;
+    return false;
 }
 
 /* ---- attributes ------------------------------------------------------------------------------ */
@@ -168,6 +183,8 @@ int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err)
             open = f->group;
         }
         TRY(put_field(group, f, m, err));
+        if (is_provenance(f))
+            TRY(h5_put_str(group, "optional", f->name, err));
     }
 out:
     h5_close(group);
@@ -542,7 +559,7 @@ void content_meta(const struct trace_meta *m, struct buf *b)
 {
     buf_printf(b, "%s %d\n", TRACE_FORMAT, TRACE_VERSION_MAJOR);
     for (const struct field *f = fields; f->name; f++) {
-        if (!in_use(f, m))
+        if (!in_use(f, m) || is_provenance(f))
             continue;
         const void *p = (const char *)m + f->offset;
         buf_printf(b, "%s.%s=", f->group, f->name);

@@ -1,6 +1,7 @@
 /*
- * trace_payload.c - rows of a trace: pread where contiguous; of packed files the chunks are fetched
- * under the HDF5 lock and unpacked outside it, so that threads overlap where the time goes.
+ * trace_payload.c - rows of a trace. Contiguous files are read with pread. Chunks of packed files
+ * are fetched under the HDF5 lock and unpacked outside of it, so that threads overlap in the
+ * expensive part.
  */
 #include "core/trace_internal.h"
 
@@ -72,14 +73,15 @@ static int fetch_chunk(hid_t dset, const struct trace_array *a, const hsize_t at
     return 0;
 }
 
-/* Rows of a slice through chunks of shuffle + zstd. */
-static int read_zstd(const struct trace *t, const char *path, const struct trace_array *a,
-                     int64_t slice, int64_t row0, int64_t n, char *dst, struct err *err)
+/* Rows of a slice through chunks of shuffle + zstd or deflate. */
+static int read_chunks(const struct trace *t, const char *path, const struct trace_array *a,
+                       int64_t slice, int64_t row0, int64_t n, char *dst, struct err *err)
 {
     size_t chunk = (size_t)(a->chunk_rows * a->row_bytes), size = 0, elem = dtype_size(a->type);
     void *packed = NULL, *scratch = NULL, *plain = NULL;
     int64_t cap = 0;
     uint32_t skip = 0;
+    enum chunk_codec codec = a->storage == TRACE_ZSTD ? CHUNK_ZSTD : CHUNK_DEFLATE;
     hid_t dset = H5I_INVALID_HID;
     int rc = 0;
 
@@ -99,7 +101,7 @@ static int read_zstd(const struct trace *t, const char *path, const struct trace
         h5_unlock();
         if (rc)
             goto out;
-        TRY(chunk_unpack(packed, size, skip, elem, scratch, plain, chunk, err));
+        TRY(chunk_unpack(packed, size, codec, skip, elem, scratch, plain, chunk, err));
         memcpy(dst + (row - row0) * a->row_bytes, (char *)plain + (row - first) * a->row_bytes,
                (size_t)((end - row) * a->row_bytes));
         row = end;
@@ -111,34 +113,6 @@ out:
     free(packed);
     free(scratch);
     free(plain);
-    return rc;
-}
-
-/* Rows of a slice through HDF5's own pipeline. */
-static int read_hdf5(const struct trace *t, const char *path, const struct trace_array *a,
-                     int64_t slice, int64_t row0, int64_t n, void *dst, struct err *err)
-{
-    hsize_t start[3] = {(hsize_t)slice, (hsize_t)row0, 0};
-    hsize_t count[3] = {1, (hsize_t)n, (hsize_t)a->dims[2]};
-    hid_t dset = H5I_INVALID_HID, space = H5I_INVALID_HID, mem = H5I_INVALID_HID;
-    hid_t type = H5I_INVALID_HID;
-    int rc = 0;
-
-    h5_lock();
-    TRY(h5_open_dataset(t->file, path, &dset, err));
-    space = H5Dget_space(dset);
-    mem = H5Screate_simple(a->ndim, count, NULL);
-    type = H5Dget_type(dset);
-    if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
-        H5Dread(dset, type, mem, space, H5P_DEFAULT, dst) < 0)
-        rc = h5_fail(err, ERR_INPUT, "reading rows %lld..%lld", (long long)row0,
-                     (long long)(row0 + n - 1));
-out:
-    h5_close(type);
-    h5_close(mem);
-    h5_close(space);
-    h5_close(dset);
-    h5_unlock();
     return rc;
 }
 
@@ -159,10 +133,8 @@ int trace_read_rows(const struct trace *t, int64_t call, const struct trace_arra
     if (a->storage == TRACE_CONTIGUOUS)
         rc = pread_all(t, a->offset + (slice * a->rows + row0) * a->row_bytes, n * a->row_bytes,
                        dst, err);
-    else if (a->storage == TRACE_ZSTD)
-        rc = read_zstd(t, path, a, slice, row0, n, dst, err);
     else
-        rc = read_hdf5(t, path, a, slice, row0, n, dst, err);
+        rc = read_chunks(t, path, a, slice, row0, n, dst, err);
     if (rc)
         err_prefix(err, "%s: %s head %lld", t->path, path, (long long)slice);
     return rc;

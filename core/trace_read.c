@@ -1,13 +1,11 @@
 /*
- * trace_read.c - opening a trace: structure and metadata through HDF5, checked against each other
- * before anything is believed; after that contiguous files need HDF5 no more.
+ * trace_read.c - open a trace: read structure and metadata through HDF5 and check them against each
+ * other before they are used. After that, contiguous files do not need HDF5.
  */
 #include "core/trace_internal.h"
 
 #include "core/mem.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +31,8 @@ static int check_chunks(const struct h5_info *info, struct trace_array *a, struc
     if (!mul_ok(info->chunk[1], a->row_bytes, &bytes) || bytes > CHUNK_BYTES_MAX)
         return err_set(err, ERR_INPUT, "'%s': chunks larger than %d bytes", a->name,
                        CHUNK_BYTES_MAX);
-    if (info->nfilters != 2 || info->filter[0] != H5Z_FILTER_SHUFFLE)
+    if (info->nfilters != 2 || info->filter[0] != H5Z_FILTER_SHUFFLE ||
+        info->filter[1] == H5Z_FILTER_SHUFFLE)
         return err_set(err, ERR_INPUT, "'%s': filters are not shuffle and then zstd or deflate",
                        a->name);
     a->storage = info->filter[1] == H5_FILTER_ZSTD ? TRACE_ZSTD : TRACE_GZIP;
@@ -164,6 +163,7 @@ static int read_call(struct trace *t, hid_t group, const char *path, struct err 
         return rc;
     e = &t->calls[t->n_calls++];
     memset(e, 0, sizeof *e);
+    TRY(trace_refuse_unknown(t, group, TRACE_AT_CALL, err));
     TRY(read_call_attrs(group, &e->call, err));
     e->call.has_out = h5_has_link(group, "out");
     e->call.has_lse = h5_has_link(group, "lse");
@@ -186,18 +186,25 @@ out:
 /* Visit the groups below /calls: depth 0 steps, 1 branches, 2 layers. */
 static int walk(struct trace *t, hid_t parent, const char *path, int depth, struct err *err)
 {
-    char **names = NULL, child[CALL_PATH_MAX + 260];
+    char **names = NULL, child[CALL_PATH_MAX + 260], optional[TRACE_OPTIONAL_MAX];
     int64_t n = 0;
     hid_t group = H5I_INVALID_HID;
     int rc = 0;
 
+    TRY(trace_refuse_unknown(t, parent, TRACE_AT_STEPS, err));
+    TRY(trace_optional_names(parent, optional, err));
     TRY(h5_names(parent, &names, &n, err));
     for (int64_t i = 0; i < n; i++) {
+        if (trace_name_listed(optional, names[i]))
+            continue;
         if (strlen(path) + strlen(names[i]) + 2 > CALL_PATH_MAX || t->n_calls >= CALLS_MAX)
             FAIL(err, ERR_INPUT, "%s/%s is not part of a trace", path, names[i]);
         snprintf(child, sizeof child, "%s/%s", path, names[i]);
         TRY(h5_open_group(parent, names[i], &group, err));
-        TRY(depth < 2 ? walk(t, group, child, depth + 1, err) : read_call(t, group, child, err));
+        if (depth < 2)
+            TRY(walk(t, group, child, depth + 1, err));
+        else
+            TRY(read_call(t, group, child, err));
         h5_close(group);
         group = H5I_INVALID_HID;
     }
@@ -268,8 +275,10 @@ static int open_payload(struct trace *t, const char *path, struct err *err)
 {
     struct stat st;
 
-    t->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (t->fd < 0 || fstat(t->fd, &st) != 0)
+    int rc = h5_file_descriptor(t->file, &t->fd, err);
+    if (rc)
+        return err_prefix(err, "%s", path), rc;
+    if (fstat(t->fd, &st) != 0)
         return err_sys(err, ERR_INPUT, "%s", path);
     t->file_size = st.st_size;
     return 0;
@@ -300,9 +309,38 @@ out:
     return rc;
 }
 
+/* Everything but the calls, before a value of it is believed. */
+static int check_known(struct trace *t, struct err *err)
+{
+    static const struct {
+        const char *name;
+        enum trace_place at;
+    } groups[] = {{"types", TRACE_AT_TYPES},
+                  {"model", TRACE_AT_MODEL},
+                  {"run", TRACE_AT_RUN},
+                  {"video", TRACE_AT_VIDEO}};
+    hid_t group = H5I_INVALID_HID;
+    int rc = 0;
+
+    TRY(h5_get_i64(t->file, "version_minor", &t->minor, err));
+    TRY(trace_refuse_unknown(t, t->file, TRACE_AT_ROOT, err));
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        if (!h5_has_link(t->file, groups[i].name))
+            continue;
+        TRY(h5_open_group(t->file, groups[i].name, &group, err));
+        TRY(trace_refuse_unknown(t, group, groups[i].at, err));
+        h5_close(group);
+        group = H5I_INVALID_HID;
+    }
+out:
+    h5_close(group);
+    return rc;
+}
+
 static int read_structure(struct trace *t, struct err *err)
 {
     int rc = 0;
+    TRY(check_known(t, err));
     TRY(trace_meta_get(t->file, &t->meta, err));
     TRY(trace_meta_validate(&t->meta, ERR_INPUT, err));
     TRY(check_types(t, err));
@@ -391,6 +429,15 @@ const struct trace_meta *trace_meta(const struct trace *t)
     return &t->meta;
 }
 
+struct trace_span trace_padding(const struct trace_meta *m)
+{
+    bool back = strcmp(m->text_place, "back") == 0;
+    return (struct trace_span){
+        .first = (back ? m->n_k - m->text_tokens : 0) + m->text_valid,
+        .count = m->text_tokens - m->text_valid,
+    };
+}
+
 const char *trace_path(const struct trace *t)
 {
     return t->path;
@@ -399,6 +446,11 @@ const char *trace_path(const struct trace *t)
 const char *trace_id(const struct trace *t)
 {
     return t->id;
+}
+
+struct trace_ignored trace_ignored(const struct trace *t)
+{
+    return t->ignored;
 }
 
 int64_t trace_calls(const struct trace *t)

@@ -1,10 +1,10 @@
 /*
- * trace_write.c - writing a trace: HDF5 lays the datasets out, the payload goes in by pwrite.
+ * trace_write.c - write a trace: HDF5 lays out the datasets, pwrite stores the payload.
  *
  * Rows of all heads arrive together, [token][head][dim], and are stored [head][token][dim]; so each
- * put is one pwrite per head, and each head's checksum is carried along as its rows come in order.
- * After every call the metadata are flushed: a killed writer leaves a readable file that says
- * complete = 0.
+ * put is one pwrite per head, and each head's checksum grows with its rows, which come in order.
+ * Metadata are flushed after every call: a killed writer leaves a readable file that says complete
+ * = 0.
  */
 #include "core/trace_internal.h"
 
@@ -31,8 +31,7 @@ struct array_writer {
 struct trace_writer {
     struct h5_part part;
     struct trace_meta meta;
-    enum trace_storage storage;
-    int jobs;
+    struct trace_form form;
     hid_t type, calls, run; /* element type of q, k, v; groups */
     bool in_call, failed;
     int last_order;
@@ -46,27 +45,59 @@ struct trace_writer {
 
 /* ---- create ---------------------------------------------------------------------------------- */
 
-static int check_space(const char *path, int64_t need, struct err *err)
+void trace_write_advice(const struct trace_meta *m, bool copy, int sys, char text[TRACE_ADVICE_MAX])
+{
+    const char *smaller = copy                               ? ""
+                          : strcmp(m->source, "import") == 0 ? ", or import fewer calls"
+                          : m->grid_t > 0 ? ", or store fewer layers, heads or steps"
+                                          : ", or store fewer layers, heads or tokens";
+    text[0] = '\0';
+    if (sys == ENOSPC || sys == EDQUOT)
+        snprintf(text, TRACE_ADVICE_MAX, "make room there, write elsewhere%s", smaller);
+    else if (sys == EFBIG)
+        snprintf(text, TRACE_ADVICE_MAX,
+                 "the file system there or ulimit -f allows no larger file: write elsewhere%s",
+                 smaller);
+}
+
+/* Put the advice, if there is any, behind the message of a failed write. */
+static void advise(const struct trace_writer *w, struct err *err)
+{
+    char text[TRACE_ADVICE_MAX];
+    size_t len = err ? strlen(err->msg) : 0;
+
+    if (!err || !err->code)
+        return;
+    trace_write_advice(&w->meta, w->form.copy, err->sys, text);
+    if (text[0] && !strstr(err->msg, text))
+        snprintf(err->msg + len, sizeof err->msg - len, "; %s", text);
+}
+
+static int check_space(const char *path, const struct trace_meta *m, const struct trace_form *form,
+                       struct err *err)
 {
     struct statvfs fs;
-    char *copy = strdup(path);
-    int64_t have;
+    char advice[TRACE_ADVICE_MAX], *copy = strdup(path);
+    int64_t have, need = form->need_bytes;
+    int rc = 0;
 
     if (!copy)
         return err_set(err, ERR_NOMEM, "name of %s", path);
-    int rc = statvfs(dirname(copy), &fs);
+    const char *dir = dirname(copy);
+    if (statvfs(dir, &fs) != 0)
+        rc = err_sys(err, ERR_IO, "%s: its directory %s", path, dir);
     free(copy);
-    if (rc != 0)
-        return err_sys(err, ERR_IO, "%s: the directory", path);
+    if (rc)
+        return rc;
     if (!mul_ok((int64_t)fs.f_bavail, (int64_t)fs.f_frsize, &have))
         have = INT64_MAX;
+    trace_write_advice(m, form->copy, ENOSPC, advice);
     if (need > have)
         return err_set(err, ERR_MACHINE,
                        "%s needs %.3f GB (%lld bytes) of disk space, %.3f GB (%lld "
-                       "bytes) are free there; make room, or store fewer layers, heads, steps or "
-                       "tokens",
+                       "bytes) are free there; %s",
                        path, (double)need / 1e9, (long long)need, (double)have / 1e9,
-                       (long long)have);
+                       (long long)have, advice);
     return 0;
 }
 
@@ -105,25 +136,23 @@ out:
     return rc;
 }
 
-int trace_create_storage(const char *path, const struct trace_meta *m, enum trace_storage storage,
-                         int jobs, int64_t need_bytes, bool force, struct trace_writer **out,
-                         struct err *err)
+int trace_create_as(const char *path, const struct trace_meta *m, const struct trace_form *form,
+                    struct trace_writer **out, struct err *err)
 {
     struct trace_writer *w = NULL;
     int rc = 0;
 
     TRY(mem_zalloc(&w, 1, sizeof *w, "trace writer", err));
     w->meta = *m;
-    w->storage = storage;
-    w->jobs = jobs;
+    w->form = *form;
     w->last_order = -1;
     w->type = w->calls = w->run = w->group = H5I_INVALID_HID;
     for (int i = 0; i < CALL_ARRAYS; i++)
         w->out[i].dset = H5I_INVALID_HID;
     TRY(trace_meta_check(&w->meta, err));
-    TRY(check_space(path, need_bytes, err));
+    TRY(check_space(path, &w->meta, form, err));
     TRY(h5_part_create(&w->part, path, TRACE_FORMAT, TRACE_VERSION_MAJOR, TRACE_VERSION_MINOR,
-                       force, err));
+                       form->force, err));
     h5_lock();
     rc = start_file(w, err);
     h5_unlock();
@@ -133,6 +162,8 @@ int trace_create_storage(const char *path, const struct trace_meta *m, enum trac
     *out = w;
     w = NULL;
 out:
+    if (w)
+        advise(w, err);
     trace_abort(&w);
     return rc;
 }
@@ -140,8 +171,8 @@ out:
 int trace_create(const char *path, const struct trace_meta *m, int64_t n_calls, bool force,
                  struct trace_writer **out, struct err *err)
 {
-    return trace_create_storage(path, m, TRACE_CONTIGUOUS, 1, trace_size(m, n_calls), force, out,
-                                err);
+    struct trace_form form = {.jobs = 1, .need_bytes = trace_size(m, n_calls), .force = force};
+    return trace_create_as(path, m, &form, out, err);
 }
 
 /* ---- a call ---------------------------------------------------------------------------------- */
@@ -170,7 +201,7 @@ static int begin_array(struct trace_writer *w, int i, struct err *err)
 
     if (!trace_call_array(&w->meta, i, a))
         return err_set(err, ERR_RUN, "size of '%s' overflows", a->name);
-    a->storage = w->storage;
+    a->storage = w->form.storage;
     choose_chunk(a, i);
     TRY(mem_zalloc(&aw->next, a->slices, sizeof *aw->next, "rows written", err));
     TRY(mem_zalloc(&aw->hash, a->slices, sizeof *aw->hash, "hash states", err));
@@ -178,10 +209,10 @@ static int begin_array(struct trace_writer *w, int i, struct err *err)
     for (int64_t s = 0; s < a->slices; s++)
         TRY(hash_new(&aw->hash[s], err));
     type = a->type == w->meta.dtype ? w->type : h5_type(a->type);
-    props =
-        w->storage == TRACE_CONTIGUOUS ? h5_dataset_props(a->ndim, NULL) : trace_packed_props(a);
+    props = w->form.storage == TRACE_CONTIGUOUS ? h5_dataset_props(a->ndim, NULL)
+                                                : trace_packed_props(a);
     TRY(h5_create_dataset(w->group, a->name, type, a->ndim, a->dims, NULL, props, &aw->dset, err));
-    if (w->storage == TRACE_CONTIGUOUS) {
+    if (w->form.storage == TRACE_CONTIGUOUS) {
         haddr_t at = H5Dget_offset(aw->dset);
         if (at == HADDR_UNDEF) {
             rc = h5_fail(err, ERR_IO, "'%s' has no place in the file", a->name);
@@ -257,6 +288,7 @@ static int call_failed(struct trace_writer *w, int rc, struct err *err)
         if (err && !strstr(err->msg, path))
             err_prefix(err, "%s", path);
         err_prefix(err, "%s", w->part.path);
+        advise(w, err);
         w->failed = true;
     }
     return rc;
@@ -338,7 +370,7 @@ int trace_put_head(struct trace_writer *w, enum trace_what what, int head, int64
     void *buf = NULL;
     int rc = 0;
 
-    if (n < 0 || w->storage != TRACE_CONTIGUOUS)
+    if (n < 0 || w->form.storage != TRACE_CONTIGUOUS)
         FAIL(err, ERR_RUN, "'%s' head %d: %lld rows", trace_what_name(what), head, (long long)n);
     TRY(mem_alloc(&buf, n * s.dim, dtype_size(s.dtype), "rows to write", err));
     dtype_from_f32(s.dtype, x, buf, n * s.dim);
@@ -356,7 +388,7 @@ int trace_put(struct trace_writer *w, enum trace_what what, int64_t tok0, int64_
     char *buf = NULL;
     int rc = 0;
 
-    if (n < 0 || ld < s.heads * s.dim || w->storage != TRACE_CONTIGUOUS)
+    if (n < 0 || ld < s.heads * s.dim || w->form.storage != TRACE_CONTIGUOUS)
         FAIL(err, ERR_RUN, "'%s': %lld rows with stride %lld, expected at least %lld",
              trace_what_name(what), (long long)n, (long long)ld, (long long)(s.heads * s.dim));
     TRY(mem_alloc(&buf, n * s.dim, (size_t)elem, "rows to write", err));
@@ -387,8 +419,8 @@ int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *da
     struct array_writer *aw = &w->out[i];
     int rc = put_rows(w, i, slice, 0, aw->a.rows, data, err);
 
-    if (rc == 0 && w->storage != TRACE_CONTIGUOUS)
-        rc = trace_write_chunks(aw->dset, &aw->a, w->jobs, slice, data, err);
+    if (rc == 0 && w->form.storage != TRACE_CONTIGUOUS)
+        rc = trace_write_chunks(aw->dset, &aw->a, w->form.jobs, slice, data, err);
     return call_failed(w, rc, err);
 }
 
@@ -472,6 +504,7 @@ out:
     if (rc) {
         w->failed = true;
         err_prefix(err, "%s", w->part.path);
+        advise(w, err);
     }
     return rc;
 }
@@ -537,7 +570,8 @@ int trace_commit(struct trace_writer **wp, struct err *err)
     if (rc)
         goto out;
     release(w);
-    rc = h5_part_commit(&w->part, err);
+    if ((rc = h5_part_commit(&w->part, err)) != 0)
+        advise(w, err);
     free(w);
     *wp = NULL;
     return rc;

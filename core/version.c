@@ -1,8 +1,8 @@
 /*
- * version.c - what this binary is. The build id comes from the Makefile and changes with every
- * commit, so it stays in this one object.
+ * version.c - version and build id. The build id comes from the Makefile and changes with every
+ * commit, so only this object depends on it.
  */
-#include "core/manifest.h"
+#include "core/version.h"
 
 #ifndef BUILD_ID
 #define BUILD_ID "unversioned"

@@ -1,8 +1,8 @@
 /*
- * backend.c - one head at a time on the GPU: upload, plan, launch, time, fetch (core/kernel.h).
+ * backend.c - one head at a time on the GPU: upload, plan, launch, time, fetch (core/accel.h).
  *
- * Heads follow each other through the same arena. What is timed holds copies of the head (copies.h),
- * and the outputs that are compared are those of the last copy in that launch.
+ * All heads use the same arena, one after the other. A timed launch holds copies of the head
+ * (copies.h), and the outputs that are compared are those of its last copy.
  */
 #include "cuda/backend.h"
 
@@ -10,8 +10,8 @@
 #include "core/dtype.h"
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "cuda/attn.h"
-#include "cuda/attn_filter.h"
+#include "cuda/attn/attn.h"
+#include "cuda/attn/attn_filter.h"
 #include "cuda/ceiling.h"
 #include "cuda/copies.h"
 #include "cuda/session.h"
@@ -53,17 +53,19 @@ static bool session_filters(const struct accel_session *s, const struct attn_in 
     return filter_kernel_find(x->d, s->gpu.sm, f, why) != NULL;
 }
 
-static int fetch(struct gpu *g, const struct attn_tensors *t, const struct attn_in *x,
+static int fetch(struct accel_session *s, const struct attn_tensors *t, const struct attn_in *x,
                  struct accel_result *r, struct err *err)
 {
+    struct gpu *g = &s->gpu;
+    double unit = ldexp(1, s->head.v_exp);
     uint16_t *out = NULL;
-    float    *lse = NULL;
-    int       rc = 0;
+    float *lse = NULL;
+    int rc = 0;
     if (r->out) {
         TRY(mem_alloc(&out, x->nq * x->dv, sizeof *out, "output", err));
         TRY(gpu_get(g, out, t->out, x->nq * x->dv * 2, err));
         for (int64_t i = 0; i < x->nq * x->dv; i++)
-            r->out[i] = bf16_to_f32(out[i]);
+            r->out[i] = bf16_to_f32(out[i]) * unit;
     }
     TRY(mem_alloc(&lse, x->nq, sizeof *lse, "log-sum-exp", err));
     TRY(gpu_get(g, lse, t->lse, x->nq * 4, err));
@@ -78,8 +80,8 @@ out:
 /* Tensors of the copies of a head, as heads of one problem. */
 struct copied_head {
     const struct accel_head *h;
-    struct accel_heads       copies;
-    struct attn_tensors      t;
+    struct accel_heads copies;
+    struct attn_tensors t;
 };
 
 static struct attn_problem problem_of(const struct copied_head *c)
@@ -93,8 +95,8 @@ static struct attn_problem problem_of(const struct copied_head *c)
 static struct attn_tensors last_of(const struct copied_head *c)
 {
     const struct attn_in *x = c->h->x;
-    int64_t               before = c->copies.q - 1, q = before * x->nq * x->d * 2;
-    int64_t               k = (c->copies.kv - 1) * x->nk * x->d * 2;
+    int64_t before = c->copies.q - 1, q = before * x->nq * x->d * 2;
+    int64_t k = (c->copies.kv - 1) * x->nk * x->d * 2;
     return (struct attn_tensors){(const char *)c->t.q + q, (const char *)c->t.k + k,
                                  (const char *)c->t.v + k, (char *)c->t.out + q,
                                  c->t.lse + before * x->nq};
@@ -105,12 +107,12 @@ static struct attn_tensors last_of(const struct copied_head *c)
 static int make_job(struct accel_session *s, const struct copied_head *c, bool dense,
                     struct attn_job *job, int64_t *pairs, double *plan_ns, struct err *err)
 {
-    const struct accel_head  *h = c->h;
+    const struct accel_head *h = c->h;
     const struct attn_kernel *k = NULL;
-    struct attn_plan          plan = {0};
-    struct copied_lists       lists = {0};
-    struct attn_problem       p = problem_of(c);
-    int                       rc = 0;
+    struct attn_plan plan = {0};
+    struct copied_lists lists = {0};
+    struct attn_problem p = problem_of(c);
+    int rc = 0;
 
     if (!dense)
         p.lists = h->keys       ? ATTN_GATHER
@@ -140,11 +142,11 @@ static int make_filter_job(struct accel_session *s, const struct copied_head *c,
                            int64_t *blocks, double *plan_ns, struct err *err)
 {
     const struct accel_head *h = c->h;
-    struct attn_problem      p = problem_of(c);
-    struct copied_lists      lists = {0};
-    struct attn_plan         plan = {0};
-    char                     why[160];
-    int                      rc = 0;
+    struct attn_problem p = problem_of(c);
+    struct copied_lists lists = {0};
+    struct attn_plan plan = {0};
+    char why[160];
+    int rc = 0;
 
     *kernel = filter_kernel_find(p.d, s->gpu.sm, h->filter, why);
     if (!*kernel)
@@ -163,18 +165,18 @@ out:
     return rc;
 }
 
-/* The filter of h once more, on one copy and with skipped tiles in the normaliser, for the LSE of the
- * whole mask. The output goes to `spare`. */
+/* The filter of h once more, on one copy and with skipped tiles in the normaliser, for the LSE of
+ * the whole mask. The output goes to `spare`. */
 static int make_whole_job(struct accel_session *s, const struct accel_head *h,
                           const struct attn_tensors *spare, struct attn_job *job, struct err *err)
 {
-    struct accel_filter         counts_all = *h->filter;
-    struct accel_head           whole = *h;
-    struct copied_head          one = {&whole, {1, 1}, *spare};
+    struct accel_filter counts_all = *h->filter;
+    struct accel_head whole = *h;
+    struct copied_head one = {&whole, {1, 1}, *spare};
     const struct filter_kernel *kernel;
-    int64_t                     blocks;
-    double                      plan_ns;
-    int                         rc = 0;
+    int64_t blocks;
+    double plan_ns;
+    int rc = 0;
     counts_all.keep_denominator = true;
     whole.filter = &counts_all;
     TRY(gpu_alloc(&s->gpu, h->x->nq * 4, &one.t.lse, err));
@@ -189,12 +191,12 @@ static int count_filtered(struct accel_session *s, const struct accel_head *h,
                           int64_t blocks, struct accel_result *r, struct err *err)
 {
     double *tiles = NULL;
-    int     rc = 0;
+    int rc = 0;
     TRY(mem_alloc(&tiles, job->problem.heads, sizeof *tiles, "counts of tiles", err));
     TRY(filter_tiles(&s->gpu, job, kernel, tiles, err));
     r->tiles_pv = tiles[job->problem.heads - 1];
-    r->pairs_exec = (int64_t)(((double)blocks + r->tiles_pv) / 2 *
-                              (double)(h->filter->bq * h->filter->bk));
+    r->pairs_exec =
+        (int64_t)(((double)blocks + r->tiles_pv) / 2 * (double)(h->filter->bq * h->filter->bk));
 out:
     free(tiles);
     return rc;
@@ -210,10 +212,10 @@ static int time_jobs(struct accel_session *s, const struct attn_job *job,
                      const struct attn_job *dense, const struct session_metrics *metrics,
                      struct accel_result *r, struct err *err)
 {
-    const struct session_work work[] = {{launch_job, job}, {launch_job, dense},
-                                        {session_metrics_launch, metrics}};
-    struct accel_time         times[3];
-    int                       rc = session_time(s, work, r->rows ? 3 : 2, times, err);
+    const struct session_work work[] = {
+        {launch_job, job}, {launch_job, dense}, {session_metrics_launch, metrics}};
+    struct accel_time times[3];
+    int rc = session_time(s, work, r->rows ? 3 : 2, times, err);
     if (rc)
         return rc;
     r->attend = times[0];
@@ -230,7 +232,7 @@ static int take_tensors(struct accel_session *s, struct copied_head *c, struct c
                         struct err *err)
 {
     int64_t rows = c->copies.q * c->h->x->nq;
-    int     rc = 0;
+    int rc = 0;
     c->t = (struct attn_tensors){.q = s->head.q, .k = s->head.k, .v = s->head.v};
     TRY(gpu_alloc(&s->gpu, rows * c->h->x->d * 2, &c->t.out, err));
     TRY(gpu_alloc(&s->gpu, rows * 4, &c->t.lse, err));
@@ -259,7 +261,7 @@ static int take_metrics(struct accel_session *s, const struct accel_head *h,
                         struct err *err)
 {
     bool own = !h->filter || h->filter->keep_denominator;
-    int  rc = 0;
+    int rc = 0;
     if (!own)
         TRY(make_whole_job(s, h, spare, whole, err));
     TRY(session_metrics_init(s, h, t, spare, own ? NULL : whole, m, err));
@@ -273,19 +275,20 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
                          struct accel_result *r, struct err *err)
 {
     const struct attn_in *x = h->x;
-    struct gpu           *g = &s->gpu;
-    struct gpu_mark       mark = s->base;
-    struct copied_head    c = {.h = h, .copies = session_copies(s, h->call, x)}, spare;
-    struct attn_tensors   last, last_spare;
-    struct attn_job       job = {0}, dense = {0}, whole = {0};
+    struct gpu *g = &s->gpu;
+    struct gpu_mark mark = s->base;
+    struct copied_head c = {.h = h, .copies = session_copies(s, h->call, x)}, spare;
+    struct attn_tensors last, last_spare;
+    struct attn_job job = {0}, dense = {0}, whole = {0};
     struct session_metrics metrics = {0};
     const struct filter_kernel *filter = NULL;
-    int64_t               dense_pairs, blocks = 0;
-    double                dense_plan_ns;
-    int                   rc = 0;
+    int64_t dense_pairs, blocks = 0;
+    double dense_plan_ns;
+    int rc = 0;
 
     r->copies = c.copies;
     TRY(session_put_head(s, x, h->data, c.copies, true, err));
+    r->rows_exp = s->head.v_exp;
     mark = gpu_mark(g);
     TRY(take_tensors(s, &c, &spare, err));
     last = last_of(&c);
@@ -298,7 +301,7 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     snprintf(r->kernel, sizeof r->kernel, "%s", job.kernel->name);
     snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", dense.kernel->name);
     TRY(attn_job_launch(g, &job, err));
-    TRY(fetch(g, &last, x, r, err));
+    TRY(fetch(s, &last, x, r, err));
     if (filter)
         TRY(count_filtered(s, h, &job, filter, blocks, r, err));
     if (r->rows)
@@ -337,9 +340,9 @@ static int measure_ceilings(struct accel_session *s, struct err *err)
 {
     struct ceiling *c = NULL;
     struct gpu_mark mark = gpu_mark(&s->gpu);
-    double          matmul[CEILING_SAMPLES], copy[CEILING_SAMPLES];
-    int64_t         peak = s->gpu.bytes_peak, id, held;
-    int             rc = 0;
+    double matmul[CEILING_SAMPLES], copy[CEILING_SAMPLES];
+    int64_t peak = s->gpu.bytes_peak, id, held;
+    int rc = 0;
 
     TRY(ceiling_open(&s->gpu, CEILING_N, CEILING_BYTES, &c, err));
     timer_reset(s->timer);
@@ -370,7 +373,7 @@ out:
 static int session_describe(struct accel_session *s, struct jw *w, struct err *err)
 {
     struct err own = {0};
-    int        rc = 0;
+    int rc = 0;
 
     pthread_mutex_lock(&s->lock);
     rc = measure_ceilings(s, &own);
@@ -413,6 +416,7 @@ const struct accel cuda_accel = {
     .attend = session_attend,
     .select = session_select,
     .map = session_map,
+    .reference = session_reference,
     .bytes_peak = session_bytes_peak,
     .describe = session_describe,
 };
@@ -450,7 +454,7 @@ int cuda_list_gpus(struct jw *w, struct err *err)
         return 0;
     for (int i = 0; i < count; i++) {
         struct gpu g = {0};
-        char       text[160];
+        char text[160];
         TRY(gpu_describe(i, &g, err));
         snprintf(text, sizeof text, "sm_%d, %d multiprocessors, %.0f GB", g.sm, g.sms,
                  (double)g.memory_bytes / 1e9);

@@ -1,13 +1,13 @@
 /*
- * backend.h - the CUDA back end as core/kernel.h and core/decoder.h have it.
+ * backend.h - the CUDA back end behind the interfaces of core/accel.h and core/decoder.h.
  */
 #ifndef LACUNA_BACKEND_H
 #define LACUNA_BACKEND_H
 
 #include "core/decoder.h"
-#include "core/kernel.h"
+#include "core/accel.h"
 
-extern const struct accel         cuda_accel;
+extern const struct accel cuda_accel;
 extern const struct decoder_accel cuda_decoder;
 
 /* For `lacuna list kernels` and `gpus` (core/cmd.h). */

@@ -1,6 +1,6 @@
 /*
- * blas.c - the few functions of cuBLAS that are used (blas.h). cuBLAS is column-major: a row-major
- * x w^T is its w^T' x with the operands exchanged.
+ * blas.c - the few functions of cuBLAS that are used (blas.h). cuBLAS is column-major, so a
+ * row-major x w^T is computed with the operands exchanged and w transposed.
  */
 #include "cuda/blas.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 struct blas {
-    void          *lib;
+    void *lib;
     cublasHandle_t handle;
 
     cublasStatus_t (*create)(cublasHandle_t *);
@@ -27,7 +27,8 @@ static int load(struct blas *b, struct err *err)
     for (size_t i = 0; i < sizeof names / sizeof *names && !b->lib; i++)
         b->lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (!b->lib)
-        return err_set(err, ERR_MACHINE, "libcublas.so.13 was not found: install the CUDA 13 "
+        return err_set(err, ERR_MACHINE,
+                       "libcublas.so.13 was not found: install the CUDA 13 "
                        "runtime libraries or put their folder into LD_LIBRARY_PATH");
     *(void **)&b->create = dlsym(b->lib, "cublasCreate_v2");
     *(void **)&b->destroy = dlsym(b->lib, "cublasDestroy_v2");
@@ -40,7 +41,7 @@ static int load(struct blas *b, struct err *err)
 
 int blas_open(struct gpu *g, struct blas **out, struct err *err)
 {
-    int          rc = 0;
+    int rc = 0;
     struct blas *b = calloc(1, sizeof *b);
     if (!b)
         FAIL(err, ERR_NOMEM, "cuBLAS: out of memory");

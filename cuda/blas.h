@@ -9,7 +9,7 @@
 struct blas;
 
 /* Products run on g's stream. No libcublas.so.13: ERR_MACHINE. */
-int  blas_open(struct gpu *g, struct blas **out, struct err *err);
+int blas_open(struct gpu *g, struct blas **out, struct err *err);
 void blas_close(struct blas **b);
 
 /* y [m][n] = x [m][k] w [n][k]^T + beta y; row-major on the device, ldy floats from row to row

@@ -10,14 +10,14 @@
 
 struct ceiling {
     struct blas *blas;
-    int64_t      n, bytes;
-    void        *a, *b, *c;
-    char        *from, *to;
+    int64_t n, bytes;
+    void *a, *b, *c;
+    char *from, *to;
 };
 
 int ceiling_open(struct gpu *g, int64_t n, int64_t bytes, struct ceiling **out, struct err *err)
 {
-    int             rc = 0;
+    int rc = 0;
     struct ceiling *c = calloc(1, sizeof *c);
     if (!c)
         FAIL(err, ERR_NOMEM, "ceilings: out of memory");

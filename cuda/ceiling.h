@@ -1,6 +1,6 @@
 /*
- * ceiling.h - what the machine can do at best, measured in the same run as the kernels: a bf16
- * matrix product of cuBLAS and a device-to-device copy.
+ * ceiling.h - the best rates of the machine, measured in the same run as the kernels: a bf16 matrix
+ * product of cuBLAS and a device-to-device copy.
  */
 #ifndef LACUNA_CEILING_H
 #define LACUNA_CEILING_H
@@ -9,13 +9,13 @@
 
 struct ceiling; /* operands of the product and of the copy on the device */
 
-/* Product of n x n x n (8192) and copy of `bytes`, of random values: a product of zeros would run
- * faster than any real one. cuBLAS is opened at run time; without it ERR_MACHINE. Memory comes from
- * the arena. */
-int  ceiling_open(struct gpu *g, int64_t n, int64_t bytes, struct ceiling **out, struct err *err);
+/* Prepare a product of n x n x n (8192) and a copy of `bytes`. The values are random, because a
+ * product of zeros runs faster than any real one. Opens cuBLAS at run time; ERR_MACHINE without it.
+ * Memory comes from the arena. */
+int ceiling_open(struct gpu *g, int64_t n, int64_t bytes, struct ceiling **out, struct err *err);
 void ceiling_close(struct ceiling **c);
 
-/* Launch one; the caller times it. */
+/* Launch one product or one copy; the caller times it. */
 int ceiling_matmul(struct ceiling *c, struct gpu *g, struct err *err);
 int ceiling_copy(struct ceiling *c, struct gpu *g, struct err *err);
 

@@ -1,5 +1,5 @@
 /*
- * copies.c - a head several times over (copies.h).
+ * copies.c - copies of one head for a timed launch (copies.h).
  */
 #include "cuda/copies.h"
 

@@ -1,7 +1,8 @@
 /*
- * copies.h - a head several times over, as the heads of one launch. A launch of a real call holds
- * all of its heads: alone, one of a few thousand rows leaves multiprocessors idle at its end and
- * pays every launch's start for itself, and a time of it would be no share of the call's.
+ * copies.h - copies of one head as the heads of one launch, for timing. A launch of a real call
+ * holds all heads of the call. A head of a few thousand rows launched alone leaves multiprocessors
+ * idle at its end and bears the start of every kernel alone, so its time would not be its share of
+ * the call's time.
  */
 #ifndef LACUNA_COPIES_H
 #define LACUNA_COPIES_H
@@ -10,21 +11,22 @@
 extern "C" {
 #endif
 
-#include "core/kernel.h"
-#include "cuda/plan.h"
+#include "core/accel.h"
+#include "cuda/attn/plan.h"
 
-/* How many of head x: `wanted`, or if 0 as many as the call has heads, but no more than are needed
- * for COPIES_ROWS rows of tiles on each multiprocessor, from where on more of them change nothing,
- * nor than fit into a share of `memory` bytes, 1 / COPIES_SHARE. Above the size of a group, the
- * query heads that share keys and values, only whole groups. Where the number wanted does not
- * consist of groups, those of the launch are the largest that divide it and are no larger. */
+/* Number of copies of head x:
+ * - `wanted` if it is not 0. Their groups (query heads that share keys and values) are as large as
+ *   the call's, or the largest smaller size that divides the number.
+ * - else as many as the call has heads, but no more than are needed for COPIES_ROWS rows of tiles
+ *   per multiprocessor (beyond that more copies change nothing), and no more than fit into 1 /
+ *   COPIES_SHARE of `memory` bytes. Above the size of one group, whole groups only. */
 #define COPIES_ROWS 16
 #define COPIES_SHARE 8
 struct accel_heads copies_of(int wanted, struct accel_heads call, const struct attn_in *x, int sms,
                              int64_t memory);
 
-/* The lists of h, `n` times one after the other; groups = rows of blocks of one. A single one is
- * h's own, which must outlive it. */
+/* The lists of h repeated n times; groups = rows of blocks of one copy. With n = 1 they are h's own
+ * lists, and h must outlive them. */
 struct copied_lists {
     struct attn_csr csr;
     void *owned[4];

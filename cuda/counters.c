@@ -1,8 +1,8 @@
 /*
  * counters.c - the Range Profiler's calls in their order (counters.h): the host side turns metric
  * names into a configuration for the chip and raw counters into values, the device side collects a
- * user range around a launch. All metrics below fit one pass on Hopper, so the launch is not
- * replayed; where a chip needs more, it is told so.
+ * user range around a launch. All metrics below fit into one pass on Hopper, so the launch is not
+ * replayed. On a chip that needs more passes, v->why says so.
  */
 #include "cuda/counters.h"
 
@@ -59,12 +59,15 @@ static struct {
 struct counters {
     CUpti_Profiler_Host_Object *host;
     CUpti_RangeProfiler_Object *range;
-    uint8_t                    *config, *data; /* images, owned */
-    size_t                      config_size, data_size;
+    uint8_t *config, *data; /* images, owned */
+    size_t config_size, data_size;
 };
 
 /* A parameter block of CUPTI with its size set. */
-#define PARAMS(type, ...) {.structSize = type##_STRUCT_SIZE, __VA_ARGS__}
+#define PARAMS(type, ...)                                                                          \
+    {                                                                                              \
+        .structSize = type##_STRUCT_SIZE, __VA_ARGS__                                              \
+    }
 
 static bool ok(CUptiResult r, const char *what, char why[160])
 {
@@ -72,7 +75,8 @@ static bool ok(CUptiResult r, const char *what, char why[160])
     if (r == CUPTI_SUCCESS)
         return true;
     if (r == CUPTI_ERROR_INSUFFICIENT_PRIVILEGES) {
-        snprintf(why, 160, "no permission for hardware counters (root, or the driver option "
+        snprintf(why, 160,
+                 "no permission for hardware counters (root, or the driver option "
                  "NVreg_RestrictProfilingToAdminUsers=0)");
         return false;
     }
@@ -108,7 +112,7 @@ static bool current_context(CUcontext *ctx, char why[160])
 static bool start_host(struct counters *c, int device, char why[160])
 {
     CUpti_Profiler_Initialize_Params init = PARAMS(CUpti_Profiler_Initialize_Params, NULL);
-    CUpti_Device_GetChipName_Params  chip =
+    CUpti_Device_GetChipName_Params chip =
         PARAMS(CUpti_Device_GetChipName_Params, .deviceIndex = (size_t)device);
     if (!ok(cupti.cuptiProfilerInitialize(&init), "profiler", why) ||
         !ok(cupti.cuptiDeviceGetChipName(&chip), "chip name", why))
@@ -119,9 +123,9 @@ static bool start_host(struct counters *c, int device, char why[160])
     if (!ok(cupti.cuptiProfilerHostInitialize(&host), "profiler host", why))
         return false;
     c->host = host.pHostObject;
-    CUpti_Profiler_Host_ConfigAddMetrics_Params add = PARAMS(
-        CUpti_Profiler_Host_ConfigAddMetrics_Params, .pHostObject = c->host,
-        .ppMetricNames = metrics, .numMetrics = METRICS);
+    CUpti_Profiler_Host_ConfigAddMetrics_Params add =
+        PARAMS(CUpti_Profiler_Host_ConfigAddMetrics_Params, .pHostObject = c->host,
+               .ppMetricNames = metrics, .numMetrics = METRICS);
     return ok(cupti.cuptiProfilerHostConfigAddMetrics(&add), "metrics of this chip", why);
 }
 
@@ -137,12 +141,12 @@ static bool make_config(struct counters *c, char why[160])
         snprintf(why, 160, "out of memory");
         return false;
     }
-    CUpti_Profiler_Host_GetConfigImage_Params image = PARAMS(
-        CUpti_Profiler_Host_GetConfigImage_Params, .pHostObject = c->host,
-        .configImageSize = c->config_size, .pConfigImage = c->config);
-    CUpti_Profiler_Host_GetNumOfPasses_Params passes = PARAMS(
-        CUpti_Profiler_Host_GetNumOfPasses_Params, .configImageSize = c->config_size,
-        .pConfigImage = c->config);
+    CUpti_Profiler_Host_GetConfigImage_Params image =
+        PARAMS(CUpti_Profiler_Host_GetConfigImage_Params, .pHostObject = c->host,
+               .configImageSize = c->config_size, .pConfigImage = c->config);
+    CUpti_Profiler_Host_GetNumOfPasses_Params passes =
+        PARAMS(CUpti_Profiler_Host_GetNumOfPasses_Params, .configImageSize = c->config_size,
+               .pConfigImage = c->config);
     if (!ok(cupti.cuptiProfilerHostGetConfigImage(&image), "configuration", why) ||
         !ok(cupti.cuptiProfilerHostGetNumOfPasses(&passes), "passes", why))
         return false;
@@ -162,10 +166,10 @@ static bool start_device(struct counters *c, char why[160])
     if (!ok(cupti.cuptiRangeProfilerEnable(&on), "range profiler", why))
         return false;
     c->range = on.pRangeProfilerObject;
-    CUpti_RangeProfiler_GetCounterDataSize_Params size = PARAMS(
-        CUpti_RangeProfiler_GetCounterDataSize_Params, .pRangeProfilerObject = c->range,
-        .pMetricNames = metrics, .numMetrics = METRICS, .maxNumOfRanges = 1,
-        .maxNumRangeTreeNodes = 1);
+    CUpti_RangeProfiler_GetCounterDataSize_Params size =
+        PARAMS(CUpti_RangeProfiler_GetCounterDataSize_Params, .pRangeProfilerObject = c->range,
+               .pMetricNames = metrics, .numMetrics = METRICS, .maxNumOfRanges = 1,
+               .maxNumRangeTreeNodes = 1);
     if (!ok(cupti.cuptiRangeProfilerGetCounterDataSize(&size), "counter data", why))
         return false;
     c->data_size = size.counterDataSize;
@@ -217,17 +221,17 @@ static bool begin_range(struct counters *c, char why[160])
     CUpti_RangeProfiler_CounterDataImage_Initialize_Params init = PARAMS(
         CUpti_RangeProfiler_CounterDataImage_Initialize_Params, .pRangeProfilerObject = c->range,
         .counterDataSize = c->data_size, .pCounterData = c->data);
-    CUpti_RangeProfiler_SetConfig_Params set = PARAMS(
-        CUpti_RangeProfiler_SetConfig_Params, .pRangeProfilerObject = c->range,
-        .configSize = c->config_size, .pConfig = c->config, .counterDataImageSize = c->data_size,
-        .pCounterDataImage = c->data, .range = CUPTI_UserRange, .replayMode = CUPTI_UserReplay,
-        .maxRangesPerPass = 1, .numNestingLevels = 1, .minNestingLevel = 1,
-        .targetNestingLevel = 1);
+    CUpti_RangeProfiler_SetConfig_Params set =
+        PARAMS(CUpti_RangeProfiler_SetConfig_Params, .pRangeProfilerObject = c->range,
+               .configSize = c->config_size, .pConfig = c->config,
+               .counterDataImageSize = c->data_size, .pCounterDataImage = c->data,
+               .range = CUPTI_UserRange, .replayMode = CUPTI_UserReplay, .maxRangesPerPass = 1,
+               .numNestingLevels = 1, .minNestingLevel = 1, .targetNestingLevel = 1);
     CUpti_RangeProfiler_Start_Params start =
         PARAMS(CUpti_RangeProfiler_Start_Params, .pRangeProfilerObject = c->range);
-    CUpti_RangeProfiler_PushRange_Params push = PARAMS(
-        CUpti_RangeProfiler_PushRange_Params, .pRangeProfilerObject = c->range,
-        .pRangeName = "kernel");
+    CUpti_RangeProfiler_PushRange_Params push =
+        PARAMS(CUpti_RangeProfiler_PushRange_Params, .pRangeProfilerObject = c->range,
+               .pRangeName = "kernel");
     return ok(cupti.cuptiRangeProfilerCounterDataImageInitialize(&init), "counter data", why) &&
            ok(cupti.cuptiRangeProfilerSetConfig(&set), "configuration", why) &&
            ok(cupti.cuptiRangeProfilerStart(&start), "start", why) &&
@@ -242,10 +246,10 @@ static bool end_range(struct counters *c, double values[METRICS], char why[160])
         PARAMS(CUpti_RangeProfiler_Stop_Params, .pRangeProfilerObject = c->range);
     CUpti_RangeProfiler_DecodeData_Params decode =
         PARAMS(CUpti_RangeProfiler_DecodeData_Params, .pRangeProfilerObject = c->range);
-    CUpti_Profiler_Host_EvaluateToGpuValues_Params eval = PARAMS(
-        CUpti_Profiler_Host_EvaluateToGpuValues_Params, .pHostObject = c->host,
-        .pCounterDataImage = c->data, .counterDataImageSize = c->data_size,
-        .ppMetricNames = metrics, .numMetrics = METRICS, .pMetricValues = values);
+    CUpti_Profiler_Host_EvaluateToGpuValues_Params eval =
+        PARAMS(CUpti_Profiler_Host_EvaluateToGpuValues_Params, .pHostObject = c->host,
+               .pCounterDataImage = c->data, .counterDataImageSize = c->data_size,
+               .ppMetricNames = metrics, .numMetrics = METRICS, .pMetricValues = values);
     if (!ok(cupti.cuptiRangeProfilerPopRange(&pop), "range", why) ||
         !ok(cupti.cuptiRangeProfilerStop(&stop), "stop", why) ||
         !ok(cupti.cuptiRangeProfilerDecodeData(&decode), "decoding", why))
@@ -262,7 +266,7 @@ int counters_measure(struct counters *c, struct gpu *g,
                      const void *job, struct accel_counters *v, struct err *err)
 {
     double values[METRICS];
-    int    rc = 0;
+    int rc = 0;
 
     v->tensor_pipe_pct = v->dram_read_bytes = v->dram_write_bytes = NAN;
     TRY(launch(g, job, err));

@@ -7,10 +7,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The library, opened once and never closed: it has threads. NULL with the reason in `why`. */
+/* The library. It is opened once and never closed, because it has threads. NULL with the reason in
+ * `why`. */
 void *cupti_library(char *why, size_t size);
 
-/* A function of it; false with the reason. */
+/* Look up a function of the library; false with the reason in `why`. */
 bool cupti_symbol(void *lib, const char *name, void *function, char *why, size_t size);
 
 #endif

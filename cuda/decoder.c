@@ -6,16 +6,17 @@
  * tokens. Linear layers and residuals are exact to about 1e-5; attention takes operands rounded to
  * float16 (2^-12 each) and accumulates in float32.
  */
-#include "cuda/attn.h"
+#include "cuda/attn/attn.h"
 #include "cuda/backend.h"
 #include "cuda/blas.h"
 #include "cuda/decoder_ops.h"
-#include "cuda/metrics.h"
+#include "cuda/metrics/metrics.h"
 
 #include "core/intmath.h"
 #include "core/mem.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,41 +28,36 @@
 enum { QKV, OUT, GATE_UP, DOWN, MATRICES };
 
 struct matrix {
-    void   *w; /* bf16 [rows][terms * cols] */
+    void *w; /* bf16 [rows][terms * cols] */
     int64_t rows, cols;
-    int     terms;
+    int terms;
 };
 
 struct decoder {
-    struct gpu          gpu;
-    struct blas        *blas;
+    struct gpu gpu;
+    struct blas *blas;
     struct decoder_shape shape;
-    struct attn_job     attend;
-    int64_t             rows;   /* tokens of a chunk */
-    int64_t             qdim, kvdim, padded;
-    int64_t             wide_in, wide_out; /* widest input and output of a matrix */
-    float              *h;      /* [tokens][hidden] */
-    float              *y;      /* [rows][wide_out] */
-    void               *x;      /* bf16 [rows][3 wide_in] */
-    void               *q, *k, *v, *o; /* float16 [heads][tokens][padded] */
-    float              *lse, *rope;
-    int                *overflow;
-    struct matrix       m[MATRICES];
-    float              *vector[LLM_LAYER_TENSORS]; /* norms and biases; NULL = none of them */
-    bool                has[LLM_LAYER_TENSORS];
-    void               *raw;    /* a tensor as stored, on the device */
-    int64_t             raw_bytes;
-    float              *host;   /* [rows][qdim + 2 kvdim] by tensor */
-    cudaEvent_t         begin, end;
-    double              seconds;
+    struct attn_job attend;
+    int64_t rows; /* tokens of a chunk */
+    int64_t qdim, kvdim, padded;
+    int64_t wide_in, wide_out; /* widest input and output of a matrix */
+    float *h;                  /* [tokens][hidden] */
+    float *y;                  /* [rows][wide_out] */
+    void *x;                   /* bf16 [rows][3 wide_in] */
+    void *q, *k, *v, *o;       /* float16 [heads][tokens][padded] */
+    float *lse, *rope;
+    int *overflow;
+    struct matrix m[MATRICES];
+    float *vector[LLM_LAYER_TENSORS]; /* norms and biases; NULL = none of them */
+    bool has[LLM_LAYER_TENSORS];
+    void *raw; /* a tensor as stored, on the device */
+    int64_t raw_bytes;
+    float *host; /* [rows][qdim + 2 kvdim] by tensor */
+    cudaEvent_t begin, end;
+    double seconds;
 };
 
 /* ---- opening -------------------------------------------------------------------------------- */
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 static int set_sizes(struct decoder *d, struct err *err)
 {
@@ -74,8 +70,8 @@ static int set_sizes(struct decoder *d, struct err *err)
     d->padded = s->head_dim <= 64 ? 64 : 128;
     d->qdim = (int64_t)s->heads * s->head_dim;
     d->kvdim = (int64_t)s->kv_heads * s->head_dim;
-    d->wide_in = larger(larger(s->hidden, d->qdim), s->ffn);
-    d->wide_out = larger(d->qdim + 2 * d->kvdim, 2 * s->ffn);
+    d->wide_in = MAX(MAX(s->hidden, d->qdim), s->ffn);
+    d->wide_out = MAX(d->qdim + 2 * d->kvdim, 2 * s->ffn);
     d->rows = CHUNK_BYTES / (4 * d->wide_out + 6 * d->wide_in);
     d->rows = d->rows < MIN_ROWS ? MIN_ROWS : d->rows;
     d->rows = d->rows < s->tokens ? d->rows : s->tokens;
@@ -85,9 +81,9 @@ static int set_sizes(struct decoder *d, struct err *err)
 static int alloc_activations(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct gpu                 *g = &d->gpu;
+    struct gpu *g = &d->gpu;
     int64_t n = s->tokens;
-    int     rc = 0;
+    int rc = 0;
 
     TRY(gpu_alloc(g, n * s->hidden * 4, &d->h, err));
     TRY(gpu_alloc(g, d->rows * d->wide_out * 4, &d->y, err));
@@ -111,7 +107,7 @@ static int alloc_weights(struct decoder *d, struct err *err)
     const struct decoder_shape *s = &d->shape;
     const int64_t rows[MATRICES] = {d->qdim + 2 * d->kvdim, s->hidden, 2 * s->ffn, s->hidden};
     const int64_t cols[MATRICES] = {s->hidden, d->qdim, s->hidden, s->ffn};
-    int           rc = 0;
+    int rc = 0;
 
     for (int i = 0; i < MATRICES; i++) {
         d->m[i] = (struct matrix){NULL, rows[i], cols[i], 2};
@@ -127,9 +123,9 @@ out:
 
 static int make_rope(struct decoder *d, struct err *err)
 {
-    int             half = d->shape.head_dim / 2, rc = 0;
+    int half = d->shape.head_dim / 2, rc = 0;
     struct gpu_mark mark = gpu_mark(&d->gpu);
-    double         *freq = NULL;
+    double *freq = NULL;
     TRY(gpu_alloc(&d->gpu, half * 8, &freq, err));
     TRY(gpu_put(&d->gpu, freq, d->shape.inv_freq, half * 8, err));
     TRY(ops_rope_table(&d->gpu, freq, half, d->shape.tokens, d->shape.rope_factor, d->rope, err));
@@ -142,12 +138,12 @@ out:
 static int make_attention(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct attn_problem p = {s->heads, s->kv_heads, (int)d->padded, s->tokens, s->tokens,
-                             1 / sqrt(s->head_dim), true, ATTN_DENSE};
+    struct attn_problem p = {s->heads,  s->kv_heads,           (int)d->padded, s->tokens,
+                             s->tokens, 1 / sqrt(s->head_dim), true,           ATTN_DENSE};
     struct attn_tensors x = {d->q, d->k, d->v, d->o, d->lse};
     const struct attn_kernel *kernel;
-    struct attn_plan          plan = {0};
-    int                       rc = 0;
+    struct attn_plan plan = {0};
+    int rc = 0;
 
     TRY(attn_kernel_for(&p, d->gpu.sm, ATTN_F16, &kernel, err));
     TRY(attn_plan_make(&p, &kernel->tile, NULL, d->gpu.sms, true, &plan, err));
@@ -177,7 +173,7 @@ static void decoder_close(struct decoder **out)
 static int decoder_open(int local_rank, const struct decoder_shape *s, struct decoder **out,
                         struct err *err)
 {
-    int             rc = 0;
+    int rc = 0;
     struct decoder *d = calloc(1, sizeof *d);
     if (!d)
         return err_set(err, ERR_NOMEM, "decoder: out of memory");
@@ -213,7 +209,7 @@ out:
 static int span_end(struct decoder *d, struct err *err)
 {
     float ms = 0;
-    int   rc = 0;
+    int rc = 0;
     CU(err, cudaEventRecord(d->end, d->gpu.stream));
     CU(err, cudaEventSynchronize(d->end));
     CU(err, cudaEventElapsedTime(&ms, d->begin, d->end));
@@ -243,7 +239,7 @@ static int put_matrix(struct decoder *d, const struct decoder_tensor *t, int fir
                       struct matrix *m, struct err *err)
 {
     int64_t at = 0;
-    int     rc = 0;
+    int rc = 0;
 
     m->terms = 2;
     for (int i = 0; i < n; i++)
@@ -261,8 +257,7 @@ out:
     return rc;
 }
 
-static int put_vector(struct decoder *d, const struct decoder_tensor *t, float *to,
-                      struct err *err)
+static int put_vector(struct decoder *d, const struct decoder_tensor *t, float *to, struct err *err)
 {
     int rc = put_raw(d, t, err);
     return rc ? rc : ops_widen(&d->gpu, d->raw, t->dtype, count(t), to, err);
@@ -304,9 +299,9 @@ static int multiply(struct decoder *d, const struct matrix *m, int64_t n, float 
 static int project(struct decoder *d, int64_t t0, int64_t n, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct gpu                 *g = &d->gpu;
-    int64_t                     ld = d->qdim + 2 * d->kvdim;
-    int                         rc = 0;
+    struct gpu *g = &d->gpu;
+    int64_t ld = d->qdim + 2 * d->kvdim;
+    int rc = 0;
 
     TRY(ops_rms_norm(g, d->h + t0 * s->hidden, n, s->hidden, d->vector[LLM_NORM1], s->eps,
                      d->m[QKV].terms, d->x, err));
@@ -314,12 +309,14 @@ static int project(struct decoder *d, int64_t t0, int64_t n, struct err *err)
     TRY(add_bias(d, LLM_Q_B, d->y, n, d->qdim, ld, err));
     TRY(add_bias(d, LLM_K_B, d->y + d->qdim, n, d->kvdim, ld, err));
     TRY(add_bias(d, LLM_V_B, d->y + d->qdim + d->kvdim, n, d->kvdim, ld, err));
+    /* clang-format off */
     struct ops_heads heads = {
         .heads = s->heads, .kv_heads = s->kv_heads, .d = s->head_dim, .padded = (int)d->padded,
         .n = n, .tok0 = t0, .tokens = s->tokens,
         .q_norm = d->has[LLM_QN] ? d->vector[LLM_QN] : NULL,
         .k_norm = d->has[LLM_KN] ? d->vector[LLM_KN] : NULL,
         .eps = s->eps, .rope = d->rope, .q = d->q, .k = d->k, .v = d->v, .overflow = d->overflow};
+    /* clang-format on */
     TRY(ops_split_heads(g, &heads, d->y, err));
 out:
     return rc;
@@ -328,9 +325,9 @@ out:
 static int finish_chunk(struct decoder *d, int64_t t0, int64_t n, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct gpu                 *g = &d->gpu;
-    float                      *h = d->h + t0 * s->hidden;
-    int                         rc = 0;
+    struct gpu *g = &d->gpu;
+    float *h = d->h + t0 * s->hidden;
+    int rc = 0;
 
     TRY(ops_join_heads(g, d->o, s->heads, s->tokens, s->head_dim, (int)d->padded, t0, n,
                        d->m[OUT].terms, d->x, err));
@@ -353,7 +350,7 @@ static int fetch_columns(struct decoder *d, int64_t n, int64_t at, int64_t width
                          struct err *err)
 {
     int64_t ld = d->qdim + 2 * d->kvdim;
-    int     rc = 0;
+    int rc = 0;
     CU(err, cudaMemcpy2DAsync(to, (size_t)width * 4, d->y + at, (size_t)ld * 4, (size_t)width * 4,
                               (size_t)n, cudaMemcpyDeviceToHost, d->gpu.stream));
 out:
@@ -364,7 +361,7 @@ static int hand_out(struct decoder *d, const struct decoder_sink *sink, int64_t 
                     struct err *err)
 {
     float *q = d->host, *k = q + n * d->qdim, *v = k + n * d->kvdim;
-    int    rc = 0;
+    int rc = 0;
     TRY(fetch_columns(d, n, 0, d->qdim, q, err));
     TRY(fetch_columns(d, n, d->qdim, d->kvdim, k, err));
     TRY(fetch_columns(d, n, d->qdim + d->kvdim, d->kvdim, v, err));
@@ -378,7 +375,8 @@ static int check_overflow(struct decoder *d, struct err *err)
 {
     int flag = 0, rc = gpu_get(&d->gpu, &flag, d->overflow, 4, err);
     if (!rc && flag)
-        rc = err_set(err, ERR_RUN, "q, k or v is beyond float16's range (65504) or not a number: "
+        rc = err_set(err, ERR_RUN,
+                     "q, k or v is beyond float16's range (65504) or not a number: "
                      "use --device cpu");
     return rc;
 }
@@ -409,8 +407,8 @@ static int make_head_map(struct decoder *d, int head, int64_t pool, float *sum, 
                          struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct attn_problem p = {1, 1, (int)d->padded, s->tokens, s->tokens, 1 / sqrt(s->head_dim),
-                             true, ATTN_DENSE};
+    struct attn_problem p = {
+        1, 1, (int)d->padded, s->tokens, s->tokens, 1 / sqrt(s->head_dim), true, ATTN_DENSE};
     int64_t bytes = s->tokens * d->padded * 2, kv = head / (s->heads / s->kv_heads);
     struct attn_tensors x = {.q = (char *)d->q + head * bytes, .k = (char *)d->k + kv * bytes};
     struct metrics_ask maps = {.cells = true, .sums = true, .element = ATTN_F16};
@@ -457,7 +455,7 @@ static int decoder_layer(struct decoder *d, const struct decoder_tensor *w,
                          const struct decoder_sink *sink, struct err *err)
 {
     int64_t tokens = d->shape.tokens;
-    int     rc = 0;
+    int rc = 0;
 
     TRY(put_weights(d, w, err));
     for (int64_t t = 0; t < tokens; t += d->rows) {
@@ -483,7 +481,7 @@ out:
 static int put_hidden(struct decoder *d, int64_t tok0, int64_t n, const float *h, struct err *err)
 {
     int64_t width = d->shape.hidden;
-    int     rc = gpu_put(&d->gpu, d->h + tok0 * width, h, n * width * 4, err);
+    int rc = gpu_put(&d->gpu, d->h + tok0 * width, h, n * width * 4, err);
     return rc ? rc : gpu_sync(&d->gpu, err);
 }
 
@@ -494,7 +492,7 @@ static int put_head(struct decoder *d, const struct decoder_tensor *head, int te
                     struct err *err)
 {
     int64_t row = head->cols * (int64_t)dtype_size(head->dtype), step = d->raw_bytes / row;
-    int     rc = 0;
+    int rc = 0;
     for (int64_t r = 0; r < head->rows; r += step) {
         struct decoder_tensor part = *head;
         part.data = (const char *)head->data + r * row;
@@ -511,7 +509,7 @@ static int likelihood_rows(struct decoder *d, int64_t rows, const void *w, int t
                            const int32_t *tokens, float *nll, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    int                         rc = 0;
+    int rc = 0;
     for (int64_t t = 0; t < s->tokens - 1; t += rows) {
         int64_t n = s->tokens - 1 - t < rows ? s->tokens - 1 - t : rows;
         TRY(ops_rms_norm(&d->gpu, d->h + t * s->hidden, n, s->hidden, d->vector[LLM_NORM1], s->eps,
@@ -528,12 +526,12 @@ static int likelihoods(struct decoder *d, const struct decoder_tensor *norm,
                        struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct gpu                 *g = &d->gpu;
-    struct gpu_mark             mark = gpu_mark(g);
-    int     terms = head->dtype == DT_BF16 ? 2 : 3, rc = 0;
+    struct gpu *g = &d->gpu;
+    struct gpu_mark mark = gpu_mark(g);
+    int terms = head->dtype == DT_BF16 ? 2 : 3, rc = 0;
     int64_t rows = LOGIT_BYTES / (4 * s->vocab);
-    void   *w = NULL;
-    float  *logits = NULL, *out = NULL;
+    void *w = NULL;
+    float *logits = NULL, *out = NULL;
     int32_t *ids = NULL;
 
     rows = rows < 1 ? 1 : rows < d->rows ? rows : d->rows;
@@ -564,9 +562,20 @@ static const char *device(const struct decoder *d)
     return d->gpu.name;
 }
 
+static void computed_by(char *text, size_t size)
+{
+    struct gpu gpu = {0};
+    struct err unused = {0};
+    if (gpu_describe(0, &gpu, &unused) == 0)
+        snprintf(text, size, "cublas 13, %s", gpu.name);
+    else
+        snprintf(text, size, "cublas 13");
+}
+
 const struct decoder_accel cuda_decoder = {
     .name = "cuda",
     .arithmetic = "float32, attention float16",
+    .computed_by = computed_by,
     .open = decoder_open,
     .close = decoder_close,
     .put_hidden = put_hidden,

@@ -75,8 +75,8 @@ static __global__ void split_weights(const void *w, int type, int64_t n, int64_t
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n)
         return;
-    float          x = load_as_float(w, type, i);
-    __nv_bfloat16  hi = __float2bfloat16(x);
+    float x = load_as_float(w, type, i);
+    __nv_bfloat16 hi = __float2bfloat16(x);
     __nv_bfloat16 *row = out + i / cols * cols * terms + i % cols;
     row[0] = hi;
     row[cols] = hi;
@@ -88,8 +88,8 @@ extern "C" int ops_split_weights(struct gpu *g, const void *w, enum dtype type, 
                                  int64_t cols, int terms, void *out, struct err *err)
 {
     int rc = 0;
-    split_weights<<<blocks_of(rows * cols), THREADS, 0, g->stream>>>(
-        w, type, rows * cols, cols, terms, (__nv_bfloat16 *)out);
+    split_weights<<<blocks_of(rows * cols), THREADS, 0, g->stream>>>(w, type, rows * cols, cols,
+                                                                     terms, (__nv_bfloat16 *)out);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -117,9 +117,9 @@ out:
 static __global__ void rms_norm(const float *x, int64_t d, const float *w, float eps, int terms,
                                 __nv_bfloat16 *out)
 {
-    const float   *row = x + blockIdx.x * d;
+    const float *row = x + blockIdx.x * d;
     __nv_bfloat16 *to = out + blockIdx.x * d * terms;
-    float          sq = 0;
+    float sq = 0;
     for (int64_t c = threadIdx.x; c < d; c += THREADS)
         sq += row[c] * row[c];
     float inv = 1 / sqrtf(block_sum(sq) / (float)d + eps);
@@ -158,7 +158,7 @@ out:
 
 static __global__ void silu_gate(const float *y, int64_t d, int terms, __nv_bfloat16 *out)
 {
-    const float   *gate = y + blockIdx.x * 2 * d, *up = gate + d;
+    const float *gate = y + blockIdx.x * 2 * d, *up = gate + d;
     __nv_bfloat16 *to = out + blockIdx.x * d * terms;
     for (int64_t c = threadIdx.x; c < d; c += THREADS)
         put_split(to, d, c, terms, gate[c] / (1 + expf(-gate[c])) * up[c]);
@@ -191,8 +191,8 @@ extern "C" int ops_rope_table(struct gpu *g, const double *inv_freq, int half, i
                               double factor, float *table, struct err *err)
 {
     int rc = 0;
-    rope_table<<<blocks_of(n * half), THREADS, 0, g->stream>>>(inv_freq, half, n * half,
-                                                                         factor, (float2 *)table);
+    rope_table<<<blocks_of(n * half), THREADS, 0, g->stream>>>(inv_freq, half, n * half, factor,
+                                                               (float2 *)table);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -201,14 +201,16 @@ out:
 /* One head of q, k or v by a warp. */
 static __device__ void split_head(const ops_heads &h, float *x, int64_t token, int head)
 {
-    int          lane = threadIdx.x & 31, half = h.d / 2;
-    bool         is_q = head < h.heads, is_v = head >= h.heads + h.kv_heads;
+    int lane = threadIdx.x & 31, half = h.d / 2;
+    bool is_q = head < h.heads, is_v = head >= h.heads + h.kv_heads;
     const float *w = is_v ? NULL : is_q ? h.q_norm : h.k_norm;
-    int          own = is_q ? head : is_v ? head - h.heads - h.kv_heads : head - h.heads;
-    __half *to = (__half *)(is_q ? h.q : is_v ? h.v : h.k) +
+    int own = is_q ? head : is_v ? head - h.heads - h.kv_heads : head - h.heads;
+    __half *to = (__half *)(is_q   ? h.q
+                            : is_v ? h.v
+                                   : h.k) +
                  ((int64_t)own * h.tokens + h.tok0 + token) * h.padded;
     float inv = 1;
-    bool  big = false;
+    bool big = false;
 
     if (w) {
         float sq = 0;
@@ -224,7 +226,7 @@ static __device__ void split_head(const ops_heads &h, float *x, int64_t token, i
         }
         if (!is_v) {
             float2 r = ((const float2 *)h.rope)[(h.tok0 + token) * half + c];
-            float  turned = a * r.x - b * r.y;
+            float turned = a * r.x - b * r.y;
             b = b * r.x + a * r.y;
             a = turned;
             x[c] = a;
@@ -243,14 +245,13 @@ static __device__ void split_head(const ops_heads &h, float *x, int64_t token, i
 /* A block per token. */
 static __global__ void split_heads(const ops_heads h, float *y)
 {
-    int     all = h.heads + 2 * h.kv_heads;
+    int all = h.heads + 2 * h.kv_heads;
     int64_t token = blockIdx.x;
     for (int head = threadIdx.x >> 5; head < all; head += THREADS / 32)
         split_head(h, y + (token * all + head) * h.d, token, head);
 }
 
-extern "C" int ops_split_heads(struct gpu *g, const struct ops_heads *h, float *y,
-                               struct err *err)
+extern "C" int ops_split_heads(struct gpu *g, const struct ops_heads *h, float *y, struct err *err)
 {
     int rc = 0;
     split_heads<<<(unsigned)h->n, THREADS, 0, g->stream>>>(*h, y);
@@ -262,8 +263,8 @@ out:
 static __global__ void join_heads(const __half *x, int heads, int64_t tokens, int d, int padded,
                                   int64_t tok0, int terms, __nv_bfloat16 *out)
 {
-    int            width = heads * d;
-    int64_t        token = blockIdx.x;
+    int width = heads * d;
+    int64_t token = blockIdx.x;
     __nv_bfloat16 *to = out + token * width * terms;
     for (int c = threadIdx.x; c < width; c += THREADS) {
         int head = c / d;
@@ -291,11 +292,11 @@ out:
 
 struct map_args {
     const __half *q, *k;
-    const float  *lse;
-    int           group, padded;
-    int64_t       tokens, pool;
-    float         scale;
-    float        *sum, *max;
+    const float *lse;
+    int group, padded;
+    int64_t tokens, pool;
+    float scale;
+    float *sum, *max;
 };
 
 /* 64 x 64 scores from row q0 and key k0 on: a thread has rows 4 ty.. and keys 4 tx... */
@@ -316,7 +317,7 @@ static __device__ void tile_scores(const __half *q, const __half *k, int64_t q0,
 #pragma unroll 8
         for (int c = 0; c < DEPTH; c++) {
             float4 a = *(const float4 *)&qs[c][4 * ty], b = *(const float4 *)&ks[c][4 * tx];
-            float  av[4] = {a.x, a.y, a.z, a.w}, bv[4] = {b.x, b.y, b.z, b.w};
+            float av[4] = {a.x, a.y, a.z, a.w}, bv[4] = {b.x, b.y, b.z, b.w};
 #pragma unroll
             for (int i = 0; i < 16; i++)
                 s[i >> 2][i & 3] = fmaf(av[i >> 2], bv[i & 3], s[i >> 2][i & 3]);
@@ -331,7 +332,7 @@ static __global__ void __launch_bounds__(THREADS) pool_cells(const map_args m)
     __shared__ __align__(16) float qs[DEPTH][TILE + 4], ks[DEPTH][TILE + 4];
     int64_t a = blockIdx.y, b = blockIdx.x, cells = gridDim.x, head = blockIdx.z;
     int64_t at = (head * cells + a) * cells + b;
-    float   sum = 0, top = 0, s[4][4];
+    float sum = 0, top = 0, s[4][4];
     if (b > a) {
         if (threadIdx.x == 0)
             m.sum[at] = m.max[at] = 0;
@@ -339,7 +340,7 @@ static __global__ void __launch_bounds__(THREADS) pool_cells(const map_args m)
     }
     const __half *q = m.q + head * m.tokens * m.padded;
     const __half *k = m.k + head / m.group * m.tokens * m.padded;
-    int64_t       q_end = min((a + 1) * m.pool, m.tokens), k_end = min((b + 1) * m.pool, m.tokens);
+    int64_t q_end = min((a + 1) * m.pool, m.tokens), k_end = min((b + 1) * m.pool, m.tokens);
     for (int64_t q0 = a * m.pool; q0 < q_end; q0 += TILE)
         for (int64_t k0 = b * m.pool; k0 < min(k_end, q0 + TILE); k0 += TILE) {
             float part = 0;
@@ -347,12 +348,12 @@ static __global__ void __launch_bounds__(THREADS) pool_cells(const map_args m)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int64_t row = q0 + 4 * (threadIdx.x >> 4) + i;
-                float   lse = row < q_end ? m.lse[head * m.tokens + row] : 0;
+                float lse = row < q_end ? m.lse[head * m.tokens + row] : 0;
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     int64_t key = k0 + 4 * (threadIdx.x & 15) + j;
-                    bool    in = row < q_end && key < k_end && key <= row;
-                    float   p = in ? expf(fmaf(s[i][j], m.scale, -lse)) : 0;
+                    bool in = row < q_end && key < k_end && key <= row;
+                    float p = in ? expf(fmaf(s[i][j], m.scale, -lse)) : 0;
                     part += p;
                     top = fmaxf(top, p);
                 }
@@ -371,13 +372,17 @@ extern "C" int ops_pool_map(struct gpu *g, const void *q, const void *k, const f
                             int heads, int kv_heads, int64_t tokens, int padded, double scale,
                             int64_t pool, float *sum, float *max, struct err *err)
 {
-    int      rc = 0;
-    int64_t  cells = ceil_div(tokens, pool);
+    int rc = 0;
+    int64_t cells = ceil_div(tokens, pool);
+    /* clang-format off */
     map_args m = {(const __half *)q, (const __half *)k, lse, heads / kv_heads, padded, tokens,
                   pool, (float)scale, sum, max};
+    /* clang-format on */
     if (cells > 65535)
-        FAIL(err, ERR_RUN, "%lld cells a row are more than the GPU's maps can have (65535): use a "
-             "larger --maps", (long long)cells);
+        FAIL(err, ERR_RUN,
+             "%lld cells a row are more than the GPU's maps can have (65535): use a "
+             "larger --maps",
+             (long long)cells);
     pool_cells<<<dim3((unsigned)cells, (unsigned)cells, (unsigned)heads), THREADS, 0, g->stream>>>(
         m);
     CU_LAUNCHED(err);
@@ -390,7 +395,7 @@ out:
 static __global__ void nll_rows(const float *x, int64_t vocab, const int32_t *target, float *nll)
 {
     const float *row = x + blockIdx.x * vocab;
-    float        top = -INFINITY, sum = 0;
+    float top = -INFINITY, sum = 0;
     for (int64_t c = threadIdx.x; c < vocab; c += THREADS)
         top = fmaxf(top, row[c]);
     top = block_max(top);

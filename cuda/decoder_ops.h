@@ -1,6 +1,6 @@
 /*
- * decoder_ops.h - the small kernels of a decoder layer. Everything lies on the device and runs on
- * g's stream; matrices are row-major.
+ * decoder_ops.h - the small kernels of a decoder layer. All arrays are on the device and everything
+ * runs on g's stream; matrices are row-major.
  *
  * Linear layers multiply bf16 with float32 sums, but to float32 accuracy: a float x is the sum of
  * the bf16 numbers hi = bf16(x) and lo = bf16(x - hi) up to 2^-17 |x|, and a product over rows
@@ -23,7 +23,7 @@ extern "C" {
 /* w [rows][cols] as stored (F32, BF16, F16) -> out bf16 [rows][terms * cols]. */
 int ops_split_weights(struct gpu *g, const void *w, enum dtype type, int64_t rows, int64_t cols,
                       int terms, void *out, struct err *err);
-/* n values as float. */
+/* Convert n values to float. */
 int ops_widen(struct gpu *g, const void *x, enum dtype type, int64_t n, float *out,
               struct err *err);
 
@@ -45,15 +45,15 @@ int ops_rope_table(struct gpu *g, const double *inv_freq, int half, int64_t n, d
 
 /* Heads of q, k and v of a chunk of tokens. */
 struct ops_heads {
-    int          heads, kv_heads, d;
-    int          padded;   /* channels of the attention's operands: d or more, the rest is 0 */
-    int64_t      n, tok0;  /* tokens of y; of the first one */
-    int64_t      tokens;   /* of the operands */
+    int heads, kv_heads, d;
+    int padded;      /* channels of the attention's operands: d or more, the rest is 0 */
+    int64_t n, tok0; /* number of tokens in y; index of the first */
+    int64_t tokens;  /* of the operands q, k, v */
     const float *q_norm, *k_norm; /* [d], NULL = no norm */
-    double       eps;
-    const float *rope;     /* ops_rope_table of all tokens */
-    void        *q, *k, *v; /* float16 [heads or kv_heads][tokens][padded] */
-    int         *overflow;  /* becomes 1 when a value is beyond float16 */
+    double eps;
+    const float *rope; /* ops_rope_table of all tokens */
+    void *q, *k, *v;   /* float16 [heads or kv_heads][tokens][padded] */
+    int *overflow;     /* becomes 1 when a value is beyond float16 */
 };
 
 /* Norm and rotate q and k in place in y [n][(heads + 2 kv_heads) d], and copy q, k, v as float16

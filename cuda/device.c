@@ -16,8 +16,8 @@
 
 struct gpu_chunk {
     struct gpu_chunk *next;
-    char             *base;
-    int64_t           size, used;
+    char *base;
+    int64_t size, used;
 };
 
 static int error_class(cudaError_t status)
@@ -54,8 +54,7 @@ static int check_driver(struct gpu *g, struct err *err)
     CU(err, cudaRuntimeGetVersion(&g->runtime));
     CU(err, cudaDriverGetVersion(&g->driver));
     if (g->driver == 0)
-        FAIL(err, ERR_MACHINE,
-             "CUDA: no NVIDIA driver was found on this machine");
+        FAIL(err, ERR_MACHINE, "CUDA: no NVIDIA driver was found on this machine");
     if (g->driver / 1000 < g->runtime / 1000)
         FAIL(err, ERR_MACHINE,
              "the NVIDIA driver supports CUDA %d.%d, this program needs CUDA %d: update the driver",
@@ -75,7 +74,7 @@ static void write_uuid(const unsigned char *bytes, char out[41])
 
 int gpu_describe(int device, struct gpu *g, struct err *err)
 {
-    int                   rc = 0;
+    int rc = 0;
     struct cudaDeviceProp p;
     CU(err, cudaGetDeviceProperties(&p, device));
     g->device = device;
@@ -135,7 +134,7 @@ void gpu_close(struct gpu *g)
 
 static int add_chunk(struct gpu *g, int64_t bytes, struct err *err)
 {
-    int               rc = 0;
+    int rc = 0;
     struct gpu_chunk *c = calloc(1, sizeof *c);
     if (!c)
         FAIL(err, ERR_NOMEM, "device memory: out of memory");
@@ -152,7 +151,7 @@ out:
 
 int gpu_alloc(struct gpu *g, int64_t bytes, void *out, struct err *err)
 {
-    int     rc = 0;
+    int rc = 0;
     int64_t need;
     if (bytes < 0 || __builtin_add_overflow(bytes, 255, &need))
         FAIL(err, ERR_RUN, "GPU memory: impossible size");

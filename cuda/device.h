@@ -14,8 +14,8 @@ extern "C" {
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
-/* Check a runtime call inside a function with `rc` and `out:`. A lost device, a missing one and too
- * old a driver are ERR_MACHINE, no memory ERR_NOMEM, everything else ERR_RUN. */
+/* Check a runtime call inside a function with `rc` and `out:`. A lost or missing device and too old
+ * a driver are ERR_MACHINE, lack of memory is ERR_NOMEM, everything else ERR_RUN. */
 #define CU(err, call)                                                                              \
     do {                                                                                           \
         cudaError_t cu_status = (call);                                                            \
@@ -33,49 +33,51 @@ int gpu_error(struct err *err, const char *file, int line, const char *call, cud
 struct gpu_chunk; /* a cudaMalloc of the arena */
 
 struct gpu {
-    int               device, sm;  /* index; compute capability * 10 + minor, as 90 */
-    int               sms;         /* multiprocessors */
-    int64_t           l2_bytes, memory_bytes;
-    char              name[128], uuid[41]; /* as nvidia-smi -L prints them */
-    int               driver, runtime; /* versions as 13000 */
-    cudaStream_t      stream;
-    cudaStream_t      side;        /* of higher priority: between gpu_fork and gpu_join */
-    cudaEvent_t       forked, joined;
-    struct gpu_chunk *chunks;      /* newest first */
-    int64_t           bytes_peak;  /* most bytes held at a time */
+    int device, sm; /* index; compute capability * 10 + minor, as 90 */
+    int sms;        /* multiprocessors */
+    int64_t l2_bytes, memory_bytes;
+    char name[128], uuid[41]; /* as nvidia-smi -L prints them */
+    int driver, runtime;      /* versions as 13000 */
+    cudaStream_t stream;
+    cudaStream_t side; /* a stream of higher priority, for use between gpu_fork and gpu_join */
+    cudaEvent_t forked, joined;
+    struct gpu_chunk *chunks; /* newest first */
+    int64_t bytes_peak;       /* peak of the bytes held */
 };
 
-/* Take GPU `local_rank` modulo their number. None, or a driver older than the runtime that this
- * program was built with: ERR_MACHINE saying which. Close with gpu_close. */
-int  gpu_open(int local_rank, struct gpu *g, struct err *err);
+/* Take GPU number `local_rank` modulo the number of GPUs. ERR_MACHINE, with the reason, without a
+ * GPU or with a driver older than the runtime that this program was built with. Close with
+ * gpu_close. */
+int gpu_open(int local_rank, struct gpu *g, struct err *err);
 void gpu_close(struct gpu *g); /* also of a zeroed one */
 
-/* Index, name and properties of a GPU that is not opened. */
+/* Fill index, name and properties of a GPU without opening it. */
 int gpu_describe(int device, struct gpu *g, struct err *err);
 
 /* Arena: 256-byte aligned device memory that lives until gpu_release of an older mark. The
  * oldest chunk is kept for reuse unless it is large. */
 struct gpu_mark {
     struct gpu_chunk *chunk;
-    int64_t           used;
+    int64_t used;
 };
-int             gpu_alloc(struct gpu *g, int64_t bytes, void *out, struct err *err);
+int gpu_alloc(struct gpu *g, int64_t bytes, void *out, struct err *err);
 struct gpu_mark gpu_mark(const struct gpu *g);
-void            gpu_release(struct gpu *g, struct gpu_mark mark);
-int64_t         gpu_bytes_held(const struct gpu *g);
+void gpu_release(struct gpu *g, struct gpu_mark mark);
+int64_t gpu_bytes_held(const struct gpu *g);
 
-/* Copies on the stream; from and to pageable memory, so they return when the host side is done. */
+/* Copy on the stream from or to pageable memory, and return when the host side is done. */
 int gpu_put(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err);
 int gpu_get(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err);
 
-/* n floats as `type` in new arena memory, `copies` times one after the other; done when it returns. */
+/* Put n floats, converted to `type`, into new arena memory, `copies` times one after the other. The
+ * copy is complete on return. */
 int gpu_put_as(struct gpu *g, enum dtype type, const float *x, int64_t n, int copies,
                const void **out, struct err *err);
 int gpu_zero(struct gpu *g, void *dst, int64_t bytes, struct err *err);
 int gpu_sync(struct gpu *g, struct err *err);
 
-/* What is launched on g->side after gpu_fork waits for everything on g->stream before it, and what
- * is launched on g->stream after gpu_join for everything on g->side. */
+/* gpu_fork: launches on g->side from now on wait for everything launched on g->stream before.
+ * gpu_join: launches on g->stream from now on wait for everything launched on g->side before. */
 int gpu_fork(struct gpu *g, struct err *err);
 int gpu_join(struct gpu *g, struct err *err);
 

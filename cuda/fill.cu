@@ -20,7 +20,7 @@ __global__ void fill_normal(__nv_bfloat16 *x, int64_t n, uint32_t seed)
          i += (int64_t)gridDim.x * blockDim.x) {
         uint32_t a = mix((uint32_t)i * 2 + mix(seed));
         uint32_t b = mix(a + 0x9e3779b9u + (uint32_t)(i >> 32));
-        float    u = (a + 1.0f) * 2.3283064e-10f, v = b * 2.3283064e-10f;
+        float u = (a + 1.0f) * 2.3283064e-10f, v = b * 2.3283064e-10f;
         x[i] = __float2bfloat16(sqrtf(-2 * logf(u)) * cosf(6.2831853f * v));
     }
 }

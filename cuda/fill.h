@@ -1,5 +1,6 @@
 /*
- * fill.h - random data made on the GPU, for ceilings and benchmarks whose tensors are large.
+ * fill.h - random data generated on the GPU, for the large tensors of benchmarks and of the
+ * measurement of ceilings (the highest speed that the GPU reaches).
  */
 #ifndef LACUNA_FILL_H
 #define LACUNA_FILL_H

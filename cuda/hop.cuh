@@ -1,7 +1,7 @@
 /*
- * hop.cuh - thin wrappers around the Hopper instructions that CUDA C++ has no words for: TMA
- * copies, mbarriers, named barriers, register reallocation, shared-memory descriptors, stmatrix.
- * One instruction each, no policy. PTX ISA 8.x, target sm_90a.
+ * hop.cuh - thin wrappers around Hopper instructions that CUDA C++ does not offer: TMA copies,
+ * mbarriers, named barriers, register reallocation, shared-memory descriptors, stmatrix. One
+ * instruction each, no policy. PTX ISA 8.x, target sm_90a.
  */
 #ifndef LACUNA_HOP_CUH
 #define LACUNA_HOP_CUH
@@ -11,7 +11,7 @@
 
 #define DEVICE __device__ __forceinline__
 
-/* The 16-bit float of this file: "bf16", or "f16" where that is defined before. */
+/* The 16-bit float type of this file: "bf16", unless the includer defines "f16". */
 #ifndef ATTN_ELEMENT
 #define ATTN_ELEMENT "bf16"
 #endif
@@ -65,10 +65,11 @@ DEVICE int mbar_test(uint32_t bar, uint32_t parity)
 }
 
 /* Wait until the phase with this parity is over, unless mbar_test said that it is. A wait of some
- * seconds can only be a deadlock: it stores to address 0, so that a fault in a kernel is an error
- * message and not a hung machine. A trap would be a way out of the loop, and with one ptxas takes
- * no warp to be converged after it, which costs the attention kernels 4 %. The counter lives inside
- * the PTX loop because anything written in C here makes ptxas serialise the wgmma around. */
+ * seconds can only be a deadlock. It then stores to address 0, so that a fault in a kernel ends
+ * with an error message and does not hang the machine. A trap instead of the store would be an exit
+ * from the loop: ptxas then assumes that no warp is converged after it, which costs the attention
+ * kernels 4 %. The counter is inside the PTX loop, because C code here makes ptxas serialise the
+ * wgmma around it. */
 DEVICE void mbar_wait_unless(int over, uint32_t bar, uint32_t parity)
 {
     asm volatile("{\n"
@@ -98,7 +99,7 @@ DEVICE void mbar_wait(uint32_t bar, uint32_t parity)
 
 /* A position in a ring of buffers; the parity is that of the consumer's wait on "full". */
 template <int N> struct ring {
-    int      at = 0;
+    int at = 0;
     uint32_t parity = 0;
     DEVICE void next()
     {
@@ -148,7 +149,8 @@ DEVICE void bulk_prefetch(const void *src, int bytes)
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
 }
 
-/* 16 bytes by this thread, or zeros where !valid; by groups, as cp.async has it. */
+/* Copy 16 bytes by this thread, or write zeros if !valid. The copy belongs to the open cp.async
+ * group. */
 DEVICE void cp_async(uint32_t dst, const void *src, bool valid)
 {
     int bytes = valid ? 16 : 0;
@@ -166,19 +168,22 @@ template <int PENDING> DEVICE void cp_async_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-/* By one lane of a warp; it is that lane's group. Rows outside the tensor are not written. */
+/* Issued by one lane of a warp, in that lane's bulk group. Rows outside the tensor are not written.
+ */
 DEVICE void warp_tma_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
 {
     asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\n"
                  "@P cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group "
-                 "[%0, {%2, %3, %4}], [%1];\n}" ::"l"(map), "r"(src), "r"(x), "r"(y), "r"(z)
+                 "[%0, {%2, %3, %4}], [%1];\n}" ::"l"(map),
+                 "r"(src), "r"(x), "r"(y), "r"(z)
                  : "memory");
 }
 
 DEVICE void warp_tma_commit()
 {
     asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\n"
-                 "@P cp.async.bulk.commit_group;\n}" ::: "memory");
+                 "@P cp.async.bulk.commit_group;\n}" ::
+                     : "memory");
 }
 
 /* The stores issued so far by this thread have read their shared memory. */
@@ -187,7 +192,7 @@ DEVICE void tma_store_wait_read()
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/* Ordinary shared-memory writes before become visible to TMA and wgmma after. */
+/* Make earlier ordinary writes to shared memory visible to later TMA and wgmma. */
 DEVICE void async_proxy_fence()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -210,7 +215,7 @@ template <int PENDING> DEVICE void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-/* Keeps the compiler from moving uses of accumulators across a wait. */
+/* Keep the compiler from moving uses of accumulators across a wait. */
 template <int N> DEVICE void hold(float (&d)[N])
 {
 #pragma unroll
@@ -219,8 +224,8 @@ template <int N> DEVICE void hold(float (&d)[N])
 }
 
 /* Descriptor of a 128-byte-swizzled tile whose groups of 8 rows are 1024 bytes apart; `lbo` is a
- * byte distance (keys are read K-major: ignored; values MN-major: bytes of a 64-column panel). The
- * low word is what differs from tile to tile. */
+ * byte distance: ignored for keys, which are read K-major; the bytes of a 64-column panel for
+ * values, which are read MN-major. Only the low word differs from tile to tile. */
 DEVICE uint32_t desc_low(uint32_t addr, uint32_t lbo)
 {
     return (addr & 0x3ffff) >> 4 | (lbo >> 4) << 16;
@@ -233,9 +238,9 @@ DEVICE uint64_t descriptor(uint32_t low)
     return d;
 }
 
-/* The same value in all lanes, in a way that ptxas can see: REDUX writes a uniform register, and
- * what is derived from it nearby stays on the uniform datapath. A descriptor made from other
- * registers costs vector arithmetic and two moves in front of its wgmma. */
+/* Tell ptxas that x has the same value in all lanes. REDUX writes a uniform register, and values
+ * derived from it nearby stay on the uniform datapath. A descriptor made from other registers costs
+ * vector arithmetic and two moves in front of its wgmma. */
 DEVICE int uniform(int x)
 {
     return (int)__reduce_or_sync(~0u, (unsigned)x);
@@ -243,8 +248,8 @@ DEVICE int uniform(int x)
 
 /* ---- one lane for its warp ------------------------------------------------------------------- */
 
-/* Word of shared memory, read by the lane that warp_arrive lets arrive: what is read so may be
- * overwritten by who waits for that arrival. 0 in the other lanes. */
+/* Read a word of shared memory in the lane that warp_arrive chooses; 0 in the other lanes. Whoever
+ * waits for that arrival may then overwrite the word. */
 DEVICE int elected_load(const int *p)
 {
     int x;
@@ -273,7 +278,7 @@ DEVICE int4 warp_load(const int4 *p)
     return make_int4(uniform(x.x), uniform(x.y), uniform(x.z), uniform(x.w));
 }
 
-/* The bits of four words, read as elected_load() reads one. */
+/* OR of four words, read like elected_load() reads one. */
 DEVICE int elected_load_or(const int4 *p)
 {
     int x;
@@ -302,7 +307,7 @@ DEVICE void warp_arrive(uint32_t bar)
                  : "memory");
 }
 
-/* A word of the warp for who waits for this arrival. */
+/* Store a word of the warp and arrive, for a reader that waits on `bar`. */
 DEVICE void warp_publish(int *at, int x, uint32_t bar)
 {
     asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\n@P st.shared.b32 [%0], %1;\n"
@@ -371,7 +376,7 @@ DEVICE float reciprocal_fast(float x)
     return y;
 }
 
-/* To a pair of ATTN_ELEMENT. */
+/* Round to a packed pair of ATTN_ELEMENT. */
 DEVICE uint32_t pack_pair(float lo, float hi)
 {
     uint32_t r;

@@ -3,8 +3,8 @@
  * XORed with the row so that ldmatrix has no bank conflicts, cp.async, mma.sync m16n8k16. For
  * selection kernels and for attention on GPUs without wgmma.
  *
- * A selection kernel reads its keys once and is bound by memory, so the synchronous product does
- * and its tiles can have any height.
+ * A selection kernel reads its keys once and is bound by memory, so the synchronous product is fast
+ * enough, and its tiles can have any height.
  */
 #ifndef LACUNA_MMA_CUH
 #define LACUNA_MMA_CUH

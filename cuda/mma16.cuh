@@ -1,8 +1,8 @@
 /*
  * mma16.cuh - mma.sync m16n8k16 of 16-bit floats with fp32 accumulators, one instruction.
  *
- * d[4] += A B^T: `element` "bf16" or "f16", a[4] and b0, b1 in packed pairs. Element i of d of lane l
- * is row l / 4 + 8 (i / 2), column 2 (l % 4) + i % 2. A macro, because `element` is a word of the
+ * d[4] += A B^T: `element` "bf16" or "f16", a[4] and b0, b1 in packed pairs. Element i of d of lane
+ * l is row l / 4 + 8 (i / 2), column 2 (l % 4) + i % 2. A macro, because `element` is a word of the
  * instruction's name.
  */
 #ifndef LACUNA_MMA16_CUH

@@ -1,13 +1,15 @@
 /*
  * session.c - the GPU, its timer and its samples (session.h).
  *
- * Every sample of a work is taken between samples of the others, so that a drift of clocks or
- * temperature meets all of them alike.
+ * Every sample of a work lies between samples of the others, so that a drift of clocks or
+ * temperature affects all works equally.
  */
 #include "cuda/session.h"
 
 #include "core/clock.h"
+#include "core/mem.h"
 #include "cuda/copies.h"
+#include "cuda/values.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -66,6 +68,23 @@ int session_blame(int rc, int copies, struct err *err)
     return rc;
 }
 
+static int put_values(struct gpu *g, const struct attn_in *x, struct session_head *h,
+                      struct err *err)
+{
+    int64_t n = x->nk * x->dv;
+    float *scaled = NULL;
+    int rc = 0;
+    h->v_exp = values_exponent(x->v, n);
+    if (h->v_exp) {
+        TRY(mem_alloc(&scaled, n, sizeof *scaled, "scaled values", err));
+        values_scale(x->v, n, h->v_exp, scaled);
+    }
+    TRY(gpu_put_as(g, DT_BF16, scaled ? scaled : x->v, n, h->copies.kv, &h->v, err));
+out:
+    free(scaled);
+    return rc;
+}
+
 int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data,
                      struct accel_heads copies, bool values, struct err *err)
 {
@@ -79,7 +98,7 @@ int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t 
         h->data = data;
     }
     if (values && !h->v)
-        TRY(gpu_put_as(&s->gpu, DT_BF16, x->v, x->nk * x->dv, h->copies.kv, &h->v, err));
+        TRY(put_values(&s->gpu, x, h, err));
 out:
     if (rc)
         *h = (struct session_head){0};

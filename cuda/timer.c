@@ -1,13 +1,14 @@
 /*
  * timer.c - CUPTI activity records joined with spans; CUDA events without CUPTI (timer.h).
  *
- * libcupti is opened at run time. Its records arrive on a thread of its own, so the callback only
- * appends to a locked list; kernels and spans meet after a flush, on the correlation id that the
- * launch and its external-correlation record share.
+ * libcupti is opened at run time. Its records arrive on another thread, so the callback only
+ * appends to a locked list. After a flush, kernels are joined with spans by the correlation id that
+ * a launch shares with its external-correlation record.
  */
 #include "cuda/timer.h"
 
 #include "core/mem.h"
+#include "core/sort.h"
 #include "cuda/cuptilib.h"
 
 #include <cupti.h>
@@ -57,25 +58,25 @@ struct link_record { /* external id of a launch */
 
 /* What the callback fills. CUPTI gives it no user pointer, hence one of them. */
 static struct {
-    pthread_mutex_t     lock;
+    pthread_mutex_t lock;
     struct work_record *work;
     struct link_record *links;
-    int64_t             n_work, cap_work, n_links, cap_links;
-    int64_t             lost; /* dropped by CUPTI, without times, or out of memory */
+    int64_t n_work, cap_work, n_links, cap_links;
+    int64_t lost; /* dropped by CUPTI, without times, or out of memory */
 } collected = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct span {
-    cudaEvent_t      begin, end;
+    cudaEvent_t begin, end;
     struct span_time time;
-    uint64_t         first, last;
+    uint64_t first, last;
 };
 
 struct timer {
-    bool         cupti;
-    char         reason[160];
+    bool cupti;
+    char reason[160];
     struct span *spans;
-    int64_t      n, cap;
-    int64_t      other;
+    int64_t n, cap;
+    int64_t other;
 };
 
 /* ---- CUPTI callbacks ------------------------------------------------------------------------ */
@@ -90,8 +91,8 @@ static void CUPTIAPI request_buffer(uint8_t **buffer, size_t *size, size_t *max_
 static void add_work(uint64_t start, uint64_t end, uint32_t correlation)
 {
     if ((start == 0 && end == 0) ||
-        mem_grow(&collected.work, &collected.cap_work, collected.n_work + 1,
-                 sizeof *collected.work, "kernel records", NULL)) {
+        mem_grow(&collected.work, &collected.cap_work, collected.n_work + 1, sizeof *collected.work,
+                 "kernel records", NULL)) {
         collected.lost++;
         return;
     }
@@ -128,7 +129,7 @@ static void CUPTIAPI buffer_done(CUcontext ctx, uint32_t stream, uint8_t *buffer
                                  size_t valid)
 {
     CUpti_Activity *r = NULL;
-    size_t          dropped = 0;
+    size_t dropped = 0;
     pthread_mutex_lock(&collected.lock);
     while (valid && cupti.cuptiActivityGetNextRecord(buffer, valid, &r) == CUPTI_SUCCESS)
         take_record(r);
@@ -160,7 +161,7 @@ static CUptiResult enable_apis(void)
     };
     static const CUpti_CallbackId driver[] = {CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel,
                                               CUPTI_DRIVER_TRACE_CBID_cuLaunchKernelEx};
-    CUptiResult                   r = CUPTI_SUCCESS;
+    CUptiResult r = CUPTI_SUCCESS;
     for (size_t i = 0; i < sizeof runtime / sizeof *runtime && !r; i++)
         r = cupti.cuptiActivityEnableRuntimeApi(runtime[i], 1);
     for (size_t i = 0; i < sizeof driver / sizeof *driver && !r; i++)
@@ -259,7 +260,7 @@ out:
 
 int timer_end(struct timer *t, struct gpu *g, struct err *err)
 {
-    int      rc = 0;
+    int rc = 0;
     uint64_t last;
     if (!t->cupti)
         CU(err, cudaEventRecord(t->spans[t->n - 1].end, g->stream));
@@ -290,7 +291,7 @@ static void add_to_span(struct timer *t, const struct work_record *w, const stru
         return;
     }
     struct span *s = t->spans + l->id;
-    uint64_t     from = w->start > s->last ? w->start : s->last;
+    uint64_t from = w->start > s->last ? w->start : s->last;
     s->time.kernel_ns += w->end > from ? (double)(w->end - from) : 0;
     s->time.kernels++;
     s->first = w->start < s->first ? w->start : s->first;
@@ -366,16 +367,10 @@ void timer_reset(struct timer *t)
 
 /* ---- statistics ----------------------------------------------------------------------------- */
 
-static int by_value(const void *x, const void *y)
-{
-    double a = *(const double *)x, b = *(const double *)y;
-    return a < b ? -1 : a > b;
-}
-
 struct quartiles quartiles_of(double *x, int64_t n)
 {
     if (n == 0)
         return (struct quartiles){NAN, NAN, NAN};
-    qsort(x, (size_t)n, sizeof *x, by_value);
+    sort_f64(x, n);
     return (struct quartiles){x[(n + 3) / 4 - 1], x[(n + 1) / 2 - 1], x[(3 * n + 3) / 4 - 1]};
 }

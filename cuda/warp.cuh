@@ -1,5 +1,6 @@
 /*
- * warp.cuh - sums and largest values over the lanes of a warp, in all of them; in a fixed order.
+ * warp.cuh - sums and maxima over the lanes of a warp, in a fixed order; every lane gets the
+ * result.
  */
 #ifndef LACUNA_WARP_CUH
 #define LACUNA_WARP_CUH

@@ -3,7 +3,7 @@
  */
 #include "plots/chart.h"
 
-#include "analyze/tables.h"
+#include "analyze/metricfacts.h"
 #include "core/mem.h"
 
 #include <math.h>

@@ -5,6 +5,7 @@
  */
 #include "plots/cells.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -22,27 +23,6 @@ int64_t cells_factor(int64_t rows, int64_t cols, int64_t most)
     return side <= most ? 1 : (side + most - 1) / most;
 }
 
-int64_t cells_allowed(int64_t n_q, int64_t n_k, bool causal, int64_t q0, int64_t q1, int64_t k0,
-                      int64_t k1)
-{
-    if (q1 <= q0 || k1 <= k0)
-        return 0;
-    if (!causal)
-        return (q1 - q0) * (k1 - k0);
-    /* Row i sees keys below i + shift + 1. Rows that see nothing of [k0, k1), then rows that see a
-     * part, growing by one per row, then rows that see all. */
-    int64_t shift = n_k - n_q, first = k0 - shift, full = k1 - 1 - shift, n = 0;
-    int64_t a = q0 > first ? q0 : first, b = q1 < full ? q1 : full;
-    if (b > a) {
-        int64_t low = a + shift + 1 - k0, high = b + shift - k0;
-        n += (low + high) * (b - a) / 2;
-    }
-    int64_t c = q0 > full ? q0 : full;
-    if (q1 > c)
-        n += (q1 - c) * (k1 - k0);
-    return n;
-}
-
 static int cells_new(int64_t n_q, int64_t n_k, int64_t tokens, struct cells *c, struct err *err)
 {
     int64_t n;
@@ -52,11 +32,6 @@ static int cells_new(int64_t n_q, int64_t n_k, int64_t tokens, struct cells *c, 
         return err_set(err, ERR_NOMEM, "a map of %lld x %lld cells is too large",
                        (long long)c->rows, (long long)c->cols);
     return mem_alloc(&c->v, n, sizeof *c->v, "cells of a map", err);
-}
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
 }
 
 /* One output cell from the cells [r0, r1) x [c0, c1) of the map. */
@@ -85,12 +60,12 @@ int cells_from_map(const float *m, int64_t n_q, int64_t n_k, int64_t tokens, boo
     for (int64_t r = 0; r < c.rows; r++)
         for (int64_t k = 0; k < c.cols; k++) {
             int64_t pairs =
-                cells_allowed(n_q, n_k, causal, r * c.tokens, least((r + 1) * c.tokens, n_q),
-                              k * c.tokens, least((k + 1) * c.tokens, n_k));
+                pairs_allowed_block(n_q, n_k, causal, r * c.tokens, MIN((r + 1) * c.tokens, n_q),
+                                    k * c.tokens, MIN((k + 1) * c.tokens, n_k));
             c.v[r * c.cols + k] =
                 pairs == 0 ? NAN
-                           : pool_cell(m, cols, r * factor, least((r + 1) * factor, rows),
-                                       k * factor, least((k + 1) * factor, cols), pool, pairs);
+                           : pool_cell(m, cols, r * factor, MIN((r + 1) * factor, rows), k * factor,
+                                       MIN((k + 1) * factor, cols), pool, pairs);
         }
     *out = c;
     return 0;
@@ -101,7 +76,7 @@ static void add_spans(const struct span *s, int64_t n, int64_t tokens, float *ro
 {
     for (int64_t i = 0; i < n; i++)
         for (int64_t k = s[i].lo; k < s[i].hi;) {
-            int64_t cell = k / tokens, end = least((cell + 1) * tokens, s[i].hi);
+            int64_t cell = k / tokens, end = MIN((cell + 1) * tokens, s[i].hi);
             row[cell] += (float)(end - k);
             k = end;
         }
@@ -121,9 +96,9 @@ int cells_from_mask(const struct mask *m, int64_t tokens, struct cells *out, str
         add_spans(spans, mask_row_spans(m, i, spans), tokens, c.v + i / tokens * c.cols);
     for (int64_t r = 0; r < c.rows; r++)
         for (int64_t k = 0; k < c.cols; k++) {
-            int64_t pairs =
-                cells_allowed(m->nq, m->nk, m->causal, r * tokens, least((r + 1) * tokens, m->nq),
-                              k * tokens, least((k + 1) * tokens, m->nk));
+            int64_t pairs = pairs_allowed_block(m->nq, m->nk, m->causal, r * tokens,
+                                                MIN((r + 1) * tokens, m->nq), k * tokens,
+                                                MIN((k + 1) * tokens, m->nk));
             float *v = &c.v[r * c.cols + k];
             *v = pairs ? *v / (float)pairs : NAN;
         }

@@ -31,10 +31,6 @@ int cells_from_map(const float *m, int64_t n_q, int64_t n_k, int64_t tokens, boo
 /* Share of the allowed pairs of each cell that a whole mask (row0 = 0, row1 = nq) keeps. */
 int cells_from_mask(const struct mask *m, int64_t tokens, struct cells *out, struct err *err);
 
-/* Allowed pairs of query rows [q0, q1) and keys [k0, k1). */
-int64_t cells_allowed(int64_t n_q, int64_t n_k, bool causal, int64_t q0, int64_t q1, int64_t k0,
-                      int64_t k1);
-
 /* Smallest factor that brings the longer side of rows x cols to at most `most` cells. */
 int64_t cells_factor(int64_t rows, int64_t cols, int64_t most);
 

@@ -3,7 +3,7 @@
  */
 #include "plots/chart.h"
 
-#include "analyze/tables.h"
+#include "analyze/metricfacts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -157,19 +157,6 @@ void chart_metric_label(const char *metric, struct buf *b, double *scale)
         buf_printf(b, " [%s]", unit);
 }
 
-bool metric_larger_is_better(const char *metric)
-{
-    return name_matches("cra_*,err_cos*,sparsity_*,speed*,mask_precision,mask_recall,mask_iou,"
-                        "below_*,sd_*,1-density_*",
-                        metric);
-}
-
-bool metric_is_log(const char *metric)
-{
-    return name_matches("err_l1_rel,err_l2_rel,err_l1_tok,err_rmse,err_max,err_lse_*,time_*,host_*",
-                        metric);
-}
-
 int metric_list(const char *text, struct str_list *out, struct err *err)
 {
     for (const char *p = text; *p;) {
@@ -183,13 +170,4 @@ int metric_list(const char *text, struct str_list *out, struct err *err)
         p += len + (p[len] == ',');
     }
     return out->n ? 0 : err_set(err, ERR_USAGE, "--metric: no metric given");
-}
-
-const char *first_present(const struct recset *set, const struct str_list *names)
-{
-    for (int64_t k = 0; k < names->n; k++)
-        for (int64_t i = 0; i < set->n; i++)
-            if (set->r[i].status == RECORD_OK && record_has(&set->r[i], names->items[k]))
-                return names->items[k];
-    return NULL;
 }

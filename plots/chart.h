@@ -32,9 +32,6 @@ int chart_group(const struct figure_args *a, const enum group_key *keys, int n_k
                 struct err *err);
 void chart_groups_free(struct chart_groups *c);
 
-/* Are the dense calls of the record's method and parameters left out? */
-bool chart_sparse(const struct chart_groups *c, const struct record *r);
-
 /* "heads of 6 layers and up to 4 steps": what a group's mean is taken over; groups may differ. */
 void chart_over(const struct chart_groups *c, struct buf *b);
 
@@ -93,16 +90,7 @@ void chart_free(struct chart *c);
  * *scale: factor to that unit. */
 void chart_metric_label(const char *metric, struct buf *b, double *scale);
 
-/* Is larger better (recall, cosine, speed) or smaller (errors, times, densities)? */
-bool metric_larger_is_better(const char *metric);
-
-/* Does the metric live on a logarithmic axis (errors, times)? */
-bool metric_is_log(const char *metric);
-
 /* Split "a,b,c" (no empty parts). */
 int metric_list(const char *text, struct str_list *out, struct err *err);
-
-/* The first metric of the comma-separated list that some ok record has, NULL if none. */
-const char *first_present(const struct recset *set, const struct str_list *names);
 
 #endif

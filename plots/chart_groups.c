@@ -4,6 +4,8 @@
  */
 #include "plots/chart.h"
 
+#include "core/indexlist.h"
+
 #include "analyze/tables.h"
 
 #include <limits.h>
@@ -17,14 +19,33 @@ static bool fits(const void *ctx, const struct record *r)
     const struct chart_groups *c = ctx;
     const struct figure_args *a = c->args;
     return r->status == RECORD_OK && index_list_has(c->layers, c->n_layers, r->layer) &&
-           index_list_has(c->heads, c->n_heads, r->head) && (a->step == INT64_MIN || a->step == r->step) &&
+           index_list_has(c->heads, c->n_heads, r->head) &&
+           (a->step == INT64_MIN || a->step == r->step) &&
            (!a->branch || strcmp(a->branch, r->branch) == 0) && figure_takes(a, r);
+}
+
+static bool same_setting(const struct chart_groups *c, const struct record *a,
+                         const struct record *b)
+{
+    for (int i = 0; i < c->n_scope; i++)
+        if (key_compare(a, b, c->scope[i]) != 0)
+            return false;
+    return key_compare(a, b, KEY_METHOD) == 0 && key_compare(a, b, KEY_PARAMS) == 0;
+}
+
+/* Are the dense calls of the record's method and parameters left out? */
+static bool leaves_dense_out(const struct chart_groups *c, const struct record *r)
+{
+    for (int64_t i = 0; i < c->settings.n; i++)
+        if (c->settings.g[i].steps == STEPS_SPARSE && same_setting(c, c->settings.g[i].first, r))
+            return true;
+    return false;
 }
 
 /* The chosen cells without the dense calls of those that also ran sparse ones. */
 static bool fits_sparse(const void *ctx, const struct record *r)
 {
-    return fits(ctx, r) && !(record_value(r, "dense_call") == 1 && chart_sparse(ctx, r));
+    return fits(ctx, r) && !(record_value(r, "dense_call") == 1 && leaves_dense_out(ctx, r));
 }
 
 static int lists(const struct figure_args *a, struct chart_groups *c, struct err *err)
@@ -119,23 +140,6 @@ void chart_groups_free(struct chart_groups *c)
     *c = (struct chart_groups){0};
 }
 
-static bool same_setting(const struct chart_groups *c, const struct record *a,
-                         const struct record *b)
-{
-    for (int i = 0; i < c->n_scope; i++)
-        if (key_compare(a, b, c->scope[i]) != 0)
-            return false;
-    return key_compare(a, b, KEY_METHOD) == 0 && key_compare(a, b, KEY_PARAMS) == 0;
-}
-
-bool chart_sparse(const struct chart_groups *c, const struct record *r)
-{
-    for (int64_t i = 0; i < c->settings.n; i++)
-        if (c->settings.g[i].steps == STEPS_SPARSE && same_setting(c, c->settings.g[i].first, r))
-            return true;
-    return false;
-}
-
 /* ---- names --------------------------------------------------------------------------------- */
 
 static void scope_text(const struct chart_groups *c, const struct record *r, struct buf *b)
@@ -163,9 +167,10 @@ int chart_series(const struct chart_groups *c, const struct record *r, const cha
 {
     struct buf scope = {0};
     int s = -1;
+    l->methods = c->args->methods;
     scope_text(c, r, &scope);
     if (!buf_check(&scope, "series", err))
-        s = series_of_setting(l, buf_str(&scope), r->method, params, chart_sparse(c, r), err);
+        s = series_of_setting(l, buf_str(&scope), r->method, params, leaves_dense_out(c, r), err);
     buf_free(&scope);
     return s;
 }

@@ -1,6 +1,7 @@
 /*
  * cmd_plot.c - `lacuna plot`: records, traces and masks to figures.
  */
+#include "analyze/inputs.h"
 #include "core/cmd.h"
 #include "core/log.h"
 #include "plots/figure.h"
@@ -18,51 +19,49 @@ struct plot_opts {
     bool mean;
 };
 
-#define P(field) offsetof(struct plot_opts, field)
-#define TEXT(long_name, field, metavar, text)                                                      \
-    {                                                                                              \
-        .name = long_name, .type = OPT_STR, .offset = P(field), .flags = OPT_UNSET,                \
-        .arg = metavar, .help = text                                                               \
-    }
-
+/* clang-format off */
 static const struct opt options[] = {
-    {.name = "output",
-     .type = OPT_STR,
-     .offset = P(output),
-     .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
-     .short_name = 'o',
-     .arg = "FILE",
-     .help = "Figure to write or replace: .png, .svg or .pdf; script and data are kept beside it."},
-    TEXT("layer", layer, "LIST", "Layers: 0,4-7 or all."),
-    TEXT("head", head, "LIST", "Query heads: 0,4-7 or all."),
-    {.name = "step",
-     .type = OPT_INT,
-     .offset = P(step),
-     .flags = OPT_UNSET,
-     .min = 0,
-     .max = 1e9,
-     .arg = "N",
+    {.name = "output", .type = OPT_STR, .offset = offsetof(struct plot_opts, output),
+     .short_name = 'o', .arg = "FILE", .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
+     .help = "Figure to write or replace: .png, .svg or .pdf; script and data are kept beside "
+             "it."},
+    {.name = "layer", .type = OPT_STR, .offset = offsetof(struct plot_opts, layer), .arg = "LIST",
+     .flags = OPT_UNSET, .help = "Layers: 0,4-7 or all."},
+    {.name = "head", .type = OPT_STR, .offset = offsetof(struct plot_opts, head), .arg = "LIST",
+     .flags = OPT_UNSET, .help = "Query heads: 0,4-7 or all."},
+    {.name = "step", .type = OPT_INT, .offset = offsetof(struct plot_opts, step), .arg = "N",
+     .min = 0, .max = 1e9, .flags = OPT_UNSET,
      .help = "Denoising step; maps take the first captured one."},
-    TEXT("branch", branch, "NAME", "Guidance branch; maps take the first captured one."),
-    TEXT("method", method, "NAMES", "Only these methods (shell patterns, comma-separated)."),
-    TEXT("params", params, "PATTERN",
-         "Only parameters (canonical text) that match this shell pattern; defaults: "
-         "none set."),
-    TEXT("metric", metric, "METRIC", "What is drawn; a list for pareto."),
-    TEXT("against", against, "METHOD[:PARAMS]", "layerhead: draw the difference to this method."),
-    TEXT("x", x, "NAME", "curves: step, layer, head, n_q or a parameter."),
-    TEXT("masks", masks, "M.h5", "overlay: the file of `lacuna replay --dump-masks`."),
-    {.name = "mean",
-     .type = OPT_BOOL,
-     .offset = P(mean),
-     .def = "0",
+    {.name = "branch", .type = OPT_STR, .offset = offsetof(struct plot_opts, branch), .arg = "NAME",
+     .flags = OPT_UNSET, .help = "Guidance branch; maps take the first captured one."},
+    {.name = "method", .type = OPT_STR, .offset = offsetof(struct plot_opts, method),
+     .arg = "NAMES", .flags = OPT_UNSET,
+     .help = "Only these methods (shell patterns, comma-separated)."},
+    {.name = "params", .type = OPT_STR, .offset = offsetof(struct plot_opts, params),
+     .arg = "PATTERN", .flags = OPT_UNSET,
+     .help = "Only parameters (canonical text) that match this shell pattern; defaults: none "
+             "set."},
+    {.name = "metric", .type = OPT_STR, .offset = offsetof(struct plot_opts, metric),
+     .arg = "METRIC", .flags = OPT_UNSET, .help = "What is drawn; a list for pareto."},
+    {.name = "against", .type = OPT_STR, .offset = offsetof(struct plot_opts, against),
+     .arg = "METHOD[:PARAMS]", .flags = OPT_UNSET,
+     .help = "layerhead: draw the difference to this method."},
+    {.name = "x", .type = OPT_STR, .offset = offsetof(struct plot_opts, x), .arg = "NAME",
+     .flags = OPT_UNSET, .help = "curves: step, layer, head, n_q or a parameter."},
+    {.name = "masks", .type = OPT_STR, .offset = offsetof(struct plot_opts, masks), .arg = "M.h5",
+     .flags = OPT_UNSET, .help = "overlay: the file of `lacuna replay --dump-masks`."},
+    {.name = "mean", .type = OPT_BOOL, .offset = offsetof(struct plot_opts, mean), .def = "0",
      .help = "Maps: mean weight of a cell instead of the largest."},
-    TEXT("range", range, "LOW:HIGH", "Colour range."),
-    TEXT("title", title, "TEXT", "Title in place of the figure's own."),
-    TEXT("size", size, "WxH", "Pixels (of a PDF 1/100 inch)."),
+    {.name = "range", .type = OPT_STR, .offset = offsetof(struct plot_opts, range),
+     .arg = "LOW:HIGH", .flags = OPT_UNSET, .help = "Colour range."},
+    {.name = "title", .type = OPT_STR, .offset = offsetof(struct plot_opts, title), .arg = "TEXT",
+     .flags = OPT_UNSET, .help = "Title in place of the figure's own."},
+    {.name = "size", .type = OPT_STR, .offset = offsetof(struct plot_opts, size), .arg = "WxH",
+     .flags = OPT_UNSET, .help = "Pixels (of a PDF 1/100 inch)."},
     COMMON_OPTS,
     {0},
 };
+/* clang-format on */
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
@@ -154,20 +153,29 @@ struct inputs {
 static int open_inputs(const struct figure *f, const struct plot_opts *o,
                        const struct str_list *paths, struct inputs *in, struct err *err)
 {
+    const char *masks = f->needs_masks ? o->masks : paths->n ? paths->items[0] : NULL;
     int rc = 0;
-    if (f->input == FIGURE_RECORDS)
-        return recset_load(paths, &in->set, err);
+    if (f->input == FIGURE_RECORDS) {
+        TRY(recset_load(paths, &in->set, err));
+        goto out;
+    }
     if (paths->n != 1)
         FAIL(err, ERR_USAGE, "figure %s takes one %s, %lld given", f->listed.name,
              f->input == FIGURE_TRACE ? "trace" : "file of masks", (long long)paths->n);
-    if (f->needs_masks && !o->masks)
+    if (f->needs_masks && !masks)
         FAIL(err, ERR_USAGE, "figure %s needs --masks, the file of `lacuna replay --dump-masks`",
              f->listed.name);
-    if (f->input == FIGURE_TRACE)
+    if (f->input == FIGURE_TRACE) {
+        TRY(input_check(paths->items[0], WANT_TRACE, err));
         TRY(trace_open(paths->items[0], &in->trace, err));
-    if (f->input == FIGURE_MASKS || f->needs_masks)
-        TRY(maskfile_open(f->needs_masks ? o->masks : paths->items[0], &in->masks, err));
+    }
+    if (f->input == FIGURE_MASKS || f->needs_masks) {
+        TRY(input_check(masks, WANT_MASKS, err));
+        TRY(maskfile_open(masks, &in->masks, err));
+    }
 out:
+    if (rc == ERR_INPUT)
+        err_prefix(err, "figure %s", f->listed.name);
     return rc;
 }
 

@@ -5,7 +5,7 @@
 #include "plots/chart.h"
 
 #include "analyze/params.h"
-#include "analyze/tables.h"
+#include "analyze/metricfacts.h"
 #include "core/mem.h"
 #include "core/method.h"
 
@@ -265,7 +265,7 @@ static void curve_axes(const struct xy *p, int64_t n, enum group_key key, const 
         buf_puts(s, "set logscale x\n");
     else if (key != KEY_COUNT)
         buf_printf(s, "set xtics %g\n", gp_count_step(high - low + 1, 12));
-    if (metric_is_log(metric) && all_positive(p, n))
+    if (metric_axis(metric) == AXIS_LOG && all_positive(p, n))
         buf_puts(s, "set logscale y\nset format y '10^{%T}'\n");
 }
 

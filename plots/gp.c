@@ -5,39 +5,11 @@
  */
 #include "plots/gp_impl.h"
 
+#include "core/fileio.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <string.h>
-
-void gp_text(struct buf *b, const char *text)
-{
-    buf_puts(b, "'");
-    for (const char *p = text; *p; p++) {
-        if (*p == '\'')
-            buf_puts(b, "''");
-        else
-            buf_put(b, iscntrl((unsigned char)*p) ? " " : p, 1);
-    }
-    buf_puts(b, "'");
-}
-
-void shell_word(const char *word, struct buf *b)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                "_./:=,@%+-";
-    if (word[0] && strspn(word, plain) == strlen(word)) {
-        buf_puts(b, word);
-        return;
-    }
-    buf_puts(b, "'");
-    for (; *word; word++) {
-        if (*word == '\'')
-            buf_puts(b, "'\\''");
-        else
-            buf_put(b, word, 1);
-    }
-    buf_puts(b, "'");
-}
 
 int gp_check_name(const char *path, enum gp_type *type, struct err *err)
 {

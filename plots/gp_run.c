@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -31,6 +32,23 @@ static int redirect(posix_spawn_file_actions_t *fa, int log)
     return e;
 }
 
+/* The environment without GNUTERM, to be freed; NULL without memory. The script sets its terminal;
+ * one that this gnuplot lacks, named before, makes gnuplot 5.4 fail or crash. */
+static char **gnuplot_environment(void)
+{
+    size_t n = 0, kept = 0;
+    while (environ[n])
+        n++;
+    char **env = malloc((n + 1) * sizeof *env);
+    if (!env)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(environ[i], "GNUTERM=", 8) != 0)
+            env[kept++] = environ[i];
+    env[kept] = NULL;
+    return env;
+}
+
 /* Start `gnuplot -d -e CD SCRIPT`: -d reads no settings of the user, CD changes the directory. */
 static int start(char *cd, char *script, int log, pid_t *pid)
 {
@@ -39,9 +57,12 @@ static int start(char *cd, char *script, int log, pid_t *pid)
     posix_spawn_file_actions_t fa;
     posix_spawnattr_t attr;
     sigset_t defaults;
-    int e = posix_spawn_file_actions_init(&fa);
-    if (e)
+    char **env = gnuplot_environment();
+    int e = env ? posix_spawn_file_actions_init(&fa) : ENOMEM;
+    if (e) {
+        free(env);
         return e;
+    }
     e = posix_spawnattr_init(&attr);
     if (!e) {
         sigemptyset(&defaults);
@@ -50,10 +71,11 @@ static int start(char *cd, char *script, int log, pid_t *pid)
         posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGDEF);
         e = redirect(&fa, log);
         if (!e)
-            e = posix_spawnp(pid, "gnuplot", &fa, &attr, argv, environ);
+            e = posix_spawnp(pid, "gnuplot", &fa, &attr, argv, env);
         posix_spawnattr_destroy(&attr);
     }
     posix_spawn_file_actions_destroy(&fa);
+    free(env);
     return e;
 }
 
@@ -74,7 +96,7 @@ static int not_started(const struct gp *g, int e, struct err *err)
     return rc;
 }
 
-/* SIGINT and SIGTERM set a flag and restart system calls, so the wait is a loop of looks. A
+/* A signal (core/pool.h) sets a flag and restarts system calls, so the wait is a loop of looks. A
  * terminal interrupts gnuplot too, which may hang then; `kill` does not. Nothing that it still
  * writes is kept. */
 static int wait_for(pid_t pid, int *status, struct err *err)

@@ -4,6 +4,8 @@
  */
 #include "plots/gp_impl.h"
 
+#include "core/fileio.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>

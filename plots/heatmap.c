@@ -8,6 +8,7 @@
 #include "plots/mapfig.h"
 
 #include "analyze/keys.h"
+#include "core/indexlist.h"
 #include "core/mem.h"
 #include "plots/panels.h"
 #include "plots/titles.h"
@@ -353,7 +354,8 @@ static int list_masks(const struct figure_args *a, struct mask_list *l, struct e
     TRY(wanted_list(a->head, "--head", &heads, &n_heads, err));
     for (int64_t i = 0; i < maskfile_cells(a->masks); i++) {
         TRY(maskfile_cell(a->masks, i, &id, err));
-        bool fits = index_list_has(layers, n_layers, id.layer) && index_list_has(heads, n_heads, id.head) &&
+        bool fits = index_list_has(layers, n_layers, id.layer) &&
+                    index_list_has(heads, n_heads, id.head) &&
                     (a->step == INT64_MIN || a->step == id.step) &&
                     (!a->branch || strcmp(a->branch, id.branch) == 0) && figure_takes(a, &id);
         if (fits && l->n < MAPFIG_MOST) {

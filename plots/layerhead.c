@@ -5,7 +5,7 @@
 #include "plots/chart.h"
 #include "plots/panels.h"
 
-#include "analyze/tables.h"
+#include "analyze/metricfacts.h"
 #include "core/mem.h"
 #include "plots/palette.h"
 #include "plots/titles.h"

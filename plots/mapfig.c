@@ -4,6 +4,7 @@
  */
 #include "plots/mapfig.h"
 
+#include "core/indexlist.h"
 #include "core/mem.h"
 #include "plots/palette.h"
 #include "plots/panels.h"

@@ -1,23 +1,32 @@
 /*
  * palette.h - colours: the viridis palette for magnitudes, a diverging one for differences, and one
- * line style per method, fixed by its name, so that a method looks the same in every figure.
+ * line style per method, so that a method looks the same in every figure.
  */
 #ifndef LACUNA_PALETTE_H
 #define LACUNA_PALETTE_H
 
 #include "core/buf.h"
+#include "core/method.h"
 
 void palette_viridis(struct buf *script);
 void palette_diverging(struct buf *script);
 
 struct line_style {
-    const char *color; /* "#rrggbb" */
-    int point;         /* gnuplot point type, filled; the hollow one is point - 1 */
+    char color[8]; /* "#rrggbb" */
+    int point;     /* gnuplot point type, filled; the hollow one is point - 1 */
     int dash;
 };
 
-/* Style of a method; a name that styles.def does not list gets one from its hash. */
-struct line_style style_of(const char *method);
+/* Style of a method: its line of styles.def; else, where `methods` (a NULL-terminated registry, may
+ * be NULL) has it, style_derived of its place among the methods without a line; else, for the
+ * records of another program, the colour of some method in a dash of its own. */
+struct line_style style_of(const struct method *const *methods, const char *method);
+
+/* The k-th derived style, k >= 0. The first STYLES_DERIVED differ from each other and from
+ * styles.def in colour, and where two have the same point also in lightness, by at least 15 of 100,
+ * or in dash: a print without colours tells them apart. Later ones begin anew. */
+#define STYLES_DERIVED 22
+struct line_style style_derived(int k);
 
 /* The shade of a style for the k-th of n series of one method: the first is the colour itself, the
  * last has the share `most` of white in it. */

@@ -3,11 +3,11 @@
  *
  * One point per method and parameters (mean over the chosen heads), one line per method through its
  * parameter sweep. A point is dominated, and drawn hollow, when another point of the same scope is
- * no worse in both coordinates and better in one. Oracles are bounds and dominate nobody.
+ * no worse in both coordinates and better in one. A bound (METHOD_BOUND) dominates nobody.
  */
 #include "plots/chart.h"
 
-#include "analyze/tables.h"
+#include "analyze/metricfacts.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -67,12 +67,20 @@ static bool dominates(const struct point *b, const struct point *a, bool larger)
     return x <= X_ROUNDING && y <= eps && (x < -X_ROUNDING || y < -eps);
 }
 
+static bool is_bound(const struct figure_args *a, const char *method)
+{
+    for (int i = 0; a->methods && a->methods[i]; i++)
+        if (strcmp(a->methods[i]->name, method) == 0)
+            return a->methods[i]->flags & METHOD_BOUND;
+    return false;
+}
+
 static void mark_dominated(struct pareto *q, bool larger)
 {
     for (int64_t i = 0; i < q->n; i++)
         for (int64_t k = 0; k < q->n; k++) {
             const struct point *a = &q->p[i], *b = &q->p[k];
-            if (strcmp(q->series.s[b->series].method, "oracle") == 0)
+            if (is_bound(q->g.args, q->series.s[b->series].method))
                 continue;
             q->p[i].dominated |= a->scope == b->scope && dominates(b, a, larger);
         }
@@ -81,7 +89,7 @@ static void mark_dominated(struct pareto *q, bool larger)
 /* What rounding alone makes of an error or a recall; times are no such numbers. */
 static double rounding(const char *metric, const struct record *r)
 {
-    if (!name_matches("err_*,cra_*", metric))
+    if (metric_noise(metric) != NOISE_ROUNDING)
         return 0;
     return strcmp(r->precision, "f64") == 0 ? 1e-12 : 1e-6;
 }
@@ -102,13 +110,14 @@ static int collect(struct pareto *q, const char *metric, struct err *err)
         if (x.n == 0 || y.n == 0 || !(x.mean > 0))
             continue;
         int s = chart_series(&q->g, g->first, NULL, &q->series, err);
-        double drawn = metric_is_log(metric) && fabs(y.mean) < eps ? 0 : y.mean;
+        double drawn = metric_axis(metric) == AXIS_LOG && fabs(y.mean) < eps ? 0 : y.mean;
         q->p[q->n++] =
             (struct point){x.mean, drawn * scale, y.mean * scale,  x.sd, y.sd * scale, eps, s,
                            scope,  false,         g->first->params};
     }
     qsort(q->p, (size_t)q->n, sizeof *q->p, by_series);
-    mark_dominated(q, metric_larger_is_better(metric));
+    if (metric_better(metric) != BETTER_NEITHER)
+        mark_dominated(q, metric_better(metric) == BETTER_HIGHER);
 out:
     return rc;
 }
@@ -192,28 +201,31 @@ static void y_axis(const struct pareto *q, const char *metric, bool log, double 
                    fmax(pow(10, ceil(log10(fmax(top, floor_y) * 1.05))), floor_y * 10));
     else
         buf_printf(s, "unset logscale y\nset format y '%%g'\nset yrange [%s]\n",
-                   name_matches("cra_*,err_cos*", metric) ? "*:1.02" : "*:*");
+                   metric_axis(metric) == AXIS_SHARE ? "*:1.02" : "*:*");
 }
 
 static int draw_panel(struct pareto *q, struct chart *c, int i, const char *metric,
                       struct buf *data, struct err *err)
 {
-    struct buf label = {0};
+    struct buf label = {0}, x_label = {0};
     double scale;
     int rc = 0;
 
     TRY(collect(q, metric, err));
-    bool log = metric_is_log(metric);
+    bool log = metric_axis(metric) == AXIS_LOG;
     double floor_y = log ? log_floor(q) : -INFINITY;
     write_points(q, metric, floor_y, data);
+    chart_metric_label(x_metric, &x_label, &scale);
     chart_metric_label(metric, &label, &scale);
-    chart_panel(c, i, "density_elem [kept/allowed pairs]", buf_str(&label));
+    chart_panel(c, i, buf_str(&x_label), buf_str(&label));
     buf_puts(&c->gp.script, "set logscale x\nset xrange [*:1.1]\nset format x '%g'\n");
     y_axis(q, metric, log, floor_y, &c->gp.script);
-    ideal_corner(c, metric_larger_is_better(metric));
+    if (metric_better(metric) != BETTER_NEITHER)
+        ideal_corner(c, metric_better(metric) == BETTER_HIGHER);
     plot_series(q, c, i);
 out:
     buf_free(&label);
+    buf_free(&x_label);
     return rc;
 }
 

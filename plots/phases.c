@@ -9,15 +9,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Measured, modelled and host times never share a figure: the first kind that the records have. */
+/* Times of the GPU and of the host never share a figure: the first kind that the records have. */
 static const struct {
     const char *what, *phase[3], *name[3];
-} kinds[] = {
+} kinds[2] = {
     {"measured on the GPU",
      {"time_quant_ns", "time_select_ns", "time_attend_ns"},
-     {"quantise", "select", "attend"}},
-    {"cost model, nothing measured",
-     {"time_quant_ns_model", "time_select_ns_model", "time_attend_ns_model"},
      {"quantise", "select", "attend"}},
     {"wall time of the CPU reference",
      {"host_prepare_ns", "host_select_ns", "host_attend_ns"},
@@ -46,7 +43,7 @@ static bool has_times(const struct record *r, int kind)
 /* Over the cells that the figure draws, not over all of the set. */
 static int find_kind(const struct grouping *gs)
 {
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 2; k++)
         for (int64_t i = 0; i < gs->n; i++)
             for (int64_t m = 0; m < gs->g[i].n; m++)
                 if (has_times(&gs->set->r[gs->g[i].at[m]], k))
@@ -213,8 +210,8 @@ out:
 const struct figure figure_phases = {
     .listed =
         {"phases", "time of prepare, select and attend by method",
-         "input: records with times: measured ones, else modelled ones, else those of the CPU "
-         "reference; never mixed"},
+         "input: records with times: measured on a GPU, else those of the CPU reference; never "
+         "mixed"},
     .input = FIGURE_RECORDS,
     .draw = draw_phases,
 };

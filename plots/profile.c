@@ -5,7 +5,7 @@
  */
 #include "plots/chart.h"
 
-#include "analyze/tables.h"
+#include "analyze/metricfacts.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -211,8 +211,8 @@ static int draw_profile(const struct figure_args *a, struct err *err)
     buf_printf(&title, ": mean, and range of the cells, by %s", p[0].label);
     for (int i = 1; i < n; i++)
         buf_printf(&title, ", %s", p[i].label);
-    TRY(draw_panels(a, p, n, &l, buf_str(&title), true, metric_is_log(metric) ? "*:*" : "0:*",
-                    err));
+    TRY(draw_panels(a, p, n, &l, buf_str(&title), true,
+                    metric_axis(metric) == AXIS_LOG ? "*:*" : "0:*", err));
 out:
     free_panels(p, n);
     series_free(&l);

@@ -6,6 +6,7 @@
 #include "core/buf.h"
 #include "core/json.h"
 #include "core/mem.h"
+#include "core/text.h"
 #include "plots/palette.h"
 #include "plots/titles.h"
 
@@ -25,7 +26,7 @@ int series_of(struct series_list *l, const char *name, const char *method, struc
     }
     if (mem_grow(&l->s, &l->cap, l->n + 1, sizeof *l->s, "series", err))
         return -1;
-    struct line_style st = style_of(method);
+    struct line_style st = style_of(l->methods, method);
     struct series *s = &l->s[l->n];
     *s = (struct series){.name = strdup(name), .point = st.point, .dash = st.dash};
     if (!s->name) {
@@ -38,7 +39,7 @@ int series_of(struct series_list *l, const char *name, const char *method, struc
 }
 
 void series_name(const char *scope, const char *method, const char *params, bool sparse,
-                      struct buf *b)
+                 struct buf *b)
 {
     if (scope && scope[0])
         buf_printf(b, "%s: ", scope);
@@ -201,7 +202,8 @@ void series_shade(struct series_list *l, enum series_tell tell)
                 n++;
             }
         /* Beside dashes shades need not tell alone: none fades towards the paper. */
-        style_shade(style_of(s->method), k, n, tell == TELL_SHADE ? 0.6 : 0.45, s->color);
+        style_shade(style_of(l->methods, s->method), k, n, tell == TELL_SHADE ? 0.6 : 0.45,
+                    s->color);
         s->dash = tell == TELL_SHADE ? 1 : n > 1 ? 1 + k % 5 : s->dash;
         if (tell == TELL_DASH_POINT && k / 5 % 2)
             s->point--; /* the hollow one */

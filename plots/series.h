@@ -6,6 +6,7 @@
 #define LACUNA_SERIES_H
 
 #include "core/buf.h"
+#include "core/method.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,8 +26,9 @@ struct series {
 };
 
 struct series_list {
-    struct series *s; /* owned */
-    int n, most;      /* most: 0 = SERIES_MOST */
+    struct series *s;                    /* owned */
+    int n, most;                         /* most: 0 = SERIES_MOST */
+    const struct method *const *methods; /* registry for style_of; may be NULL */
     int64_t cap;
 };
 

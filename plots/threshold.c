@@ -5,6 +5,7 @@
  */
 #include "plots/chart.h"
 
+#include "analyze/metricfacts.h"
 #include "analyze/params.h"
 #include "core/mem.h"
 
@@ -55,7 +56,7 @@ static int unit_block(const struct chart_groups *g, const struct str_list *names
             continue;
         TRY(group_stats(&g->gs, &g->gs.g[0], names->items[i], &s, NULL, err));
         if (s.n)
-            p[n++] = (struct curve_point){rest[len] ? strtod(rest + len + 1, NULL) : 0.5, s.mean};
+            p[n++] = (struct curve_point){metric_level(names->items[i]), s.mean};
     }
     *any |= n > 0;
     put_block(unit_names[unit], p, n, b);

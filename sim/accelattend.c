@@ -117,7 +117,8 @@ static int attend_tiles(const struct accel *a, struct accel_session *s, struct a
     struct accel_tiles t = {0};
     double begin = clock_ns();
     int rc = 0;
-    TRY(accel_tiles_make(masks, n, TILES_BEST, BITS_BYTES, &t, why, err));
+    if ((rc = accel_tiles_make(masks, n, TILES_BEST, BITS_BYTES, &t, why, err)) != 0)
+        goto out;
     double made_ns = clock_ns() - begin;
     h->ptr = t.ptr;
     h->col = t.col;

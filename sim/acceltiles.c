@@ -1,11 +1,11 @@
 /*
  * acceltiles.c - masks to tiles with bits (acceltiles.h).
  *
- * Rows that share one list up to the causal clip make a run, and a run is written once, from the
- * spans of its last row, into a bitmap that lies tile by tile. To gather, the columns that no run
- * has are squeezed out of it. Then the tiles that were touched are looked at: whole ones are plain
- * entries, the others become bits in the order of the kernels' registers.
- * O(spans of the runs + 128 per touched tile).
+ * Rows that share one list up to the causal clip make a run. A run is written once, from the spans
+ * of its last row, into a bitmap with the layout of tiles. For gathered keys, columns that no run
+ * has are removed from the bitmap. Then each touched tile becomes an entry: a whole tile a plain
+ * one, any other an entry with bits in the order of the kernels' registers. O(spans of the runs +
+ * 128 per touched tile).
  */
 #include "sim/acceltiles.h"
 
@@ -202,7 +202,8 @@ static int add_tile(struct accel_tiles *t, const struct group *g, const struct t
     bool all = keeps_all(g, x);
     t->bits[at] = all ? -1 : (int32_t)t->n_bits;
     if (!all)
-        TRY(add_bits(t, g, x, max_bytes, why, err));
+        if ((rc = add_bits(t, g, x, max_bytes, why, err)) != 0)
+            goto out;
 out:
     return rc;
 }
@@ -260,7 +261,8 @@ static int add_group(struct accel_tiles *t, struct group *g, int64_t max_bytes, 
     int rc = 0;
     for (int64_t k = 0; k < n_keys; k += TILE) {
         struct tile x = {g->packed + k * 2, 0, g->keys + k, n_keys - k < TILE ? n_keys - k : TILE};
-        TRY(add_tile(t, g, &x, max_bytes, why, err));
+        if ((rc = add_tile(t, g, &x, max_bytes, why, err)) != 0)
+            goto out;
     }
     if (n_keys)
         memset(g->packed, 0, (size_t)(ceil_div(n_keys, TILE) * TILE * 2) * sizeof *g->packed);
@@ -269,7 +271,8 @@ static int add_group(struct accel_tiles *t, struct group *g, int64_t max_bytes, 
         if (!g->seen[c])
             continue;
         if (!g->packed)
-            TRY(add_tile(t, g, &x, max_bytes, why, err));
+            if ((rc = add_tile(t, g, &x, max_bytes, why, err)) != 0)
+                goto out;
         memset(g->map + c * TILE * 2, 0, TILE * 2 * sizeof *g->map);
         g->seen[c] = 0;
     }
@@ -342,7 +345,8 @@ static int make_groups(struct group *g, const struct mask *masks, int64_t n, int
     for (int64_t k = 0; k < groups; k++) {
         g->row0 = k * TILE;
         TRY(mark_group(g, &m, masks + n, masks->nq, err));
-        TRY(add_group(t, g, max_bytes, why, err));
+        if ((rc = add_group(t, g, max_bytes, why, err)) != 0)
+            goto out;
         t->ptr[k + 1] = t->n_tiles;
     }
 out:
@@ -367,7 +371,8 @@ int accel_tiles_make(const struct mask *masks, int64_t n, enum tile_keys which, 
         TRY(mem_zalloc(&g->packed, g->n_cols * TILE * 2, sizeof *g->packed, "gathered keys", err));
         TRY(mem_alloc(&g->keys, g->n_cols * TILE, sizeof *g->keys, "gathered keys", err));
     }
-    TRY(make_groups(g, masks, n, max_bytes, t, why, err));
+    if ((rc = make_groups(g, masks, n, max_bytes, t, why, err)) != 0)
+        goto out;
 out:
     if (g) {
         free(g->map);

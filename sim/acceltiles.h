@@ -1,31 +1,32 @@
 /*
- * acceltiles.h - a mask of any form as tiles of 128 x 128 pairs with bits for what a tile keeps
- * (struct accel_head in core/kernel.h), for GPU kernels that multiply whole tiles. The 128 keys of
- * a tile follow each other, or are gathered: then a group of 128 rows has as many tiles as the keys
- * that any of its rows keeps fill.
+ * acceltiles.h - a mask of any form as tiles of 128 x 128 pairs, with a bit per pair (struct
+ * accel_head in core/accel.h), for GPU kernels that multiply whole tiles. The 128 keys of a tile
+ * are either neighbours or gathered. With gathered keys, a group of 128 rows needs only the tiles
+ * that the keys kept by any of its rows fill.
  */
 #ifndef LACUNA_ACCELTILES_H
 #define LACUNA_ACCELTILES_H
 
-#include "core/kernel.h"
+#include "core/accel.h"
 #include "core/mask.h"
 
-/* TILES_BEST gathers where that leaves fewer than GATHER_BELOW of the tiles: a tile of keys copied
- * one by one has 0.70 to 0.74 of the speed of one in place (doc/performance.md). */
+/* TILES_BEST gathers where that leaves fewer than GATHER_BELOW of the tiles, because a tile whose
+ * keys are copied one by one has 0.70 to 0.74 of the speed of a tile in place (doc/performance.md).
+ */
 enum tile_keys { TILES_BEST, TILES_IN_PLACE, TILES_GATHERED };
 #define GATHER_BELOW 0.7
 
 struct accel_tiles {
-    int64_t *ptr; /* [groups + 1], owned as the rest */
+    int64_t *ptr; /* [groups + 1]; all arrays are owned */
     int32_t *col, *bits;
     int32_t *keys; /* [n_tiles][128]; NULL unless gathered */
     uint64_t *words;
-    int64_t n_tiles, n_bits; /* tiles; those among them that have bits */
+    int64_t n_tiles, n_bits; /* number of tiles; number of tiles with bits */
     int64_t col_cap, bits_cap, key_cap, word_cap;
 };
 
-/* masks[0..n) cover all nq rows in order. Returns METHOD_SKIP with `why` when the bits would take
- * more than max_bytes. */
+/* Make tiles of masks[0..n), which cover all nq rows in order. Returns METHOD_SKIP with `why` when
+ * the bits would take more than max_bytes. */
 int accel_tiles_make(const struct mask *masks, int64_t n, enum tile_keys which, int64_t max_bytes,
                      struct accel_tiles *t, char why[160], struct err *err);
 void accel_tiles_free(struct accel_tiles *t);

@@ -3,11 +3,13 @@
  */
 #include "sim/calibrate.h"
 
+#include "core/gemm.h"
+#include "core/indexlist.h"
 #include "core/log.h"
-#include "core/manifest.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/progress.h"
+#include "core/version.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -89,7 +91,8 @@ int calibrate_plan(struct calibrate *c, const struct calibrate_select *sel, stru
     TRY(wanted_parse(&steps, sel->steps, -1, "--steps", err));
     for (int l = 0; l < m->layers; l++)
         for (int h = 0; h < m->heads; h++) {
-            if (!index_list_has(layers.list, layers.n, l) || !index_list_has(heads.list, heads.n, trace_head_number(m, h)))
+            if (!index_list_has(layers.list, layers.n, l) ||
+                !index_list_has(heads.list, heads.n, trace_head_number(m, h)))
                 continue;
             TRY(mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err));
             struct calibrate_job *j = &c->jobs[c->n_jobs];
@@ -205,8 +208,11 @@ int calibrate_execute(struct calibrate *c, int jobs, struct err *err)
     double total = 0;
     for (int64_t i = 0; i < c->n_jobs; i++)
         total += job_cost(c, &c->jobs[i]);
+    int rc = gemm_ready(err);
+    if (rc)
+        return rc;
     struct execution x = {c, progress_start("calibrate", total, c->n_jobs)};
-    int rc = pool_run(jobs, c->n_jobs, run_job, &x, err);
+    rc = pool_run(jobs, c->n_jobs, run_job, &x, err);
     progress_end(&x.progress);
     return rc;
 }

@@ -19,7 +19,7 @@ struct calibrate_job {
     int64_t *trace, *call; /* [n], owned: where the samples are */
     int64_t n, cap_trace, cap_call;
     char *text; /* result, owned: a JSON object with layer, head and parameters */
-    char *skip; /* or why there is none, owned */
+    char *skip; /* the reason if there is no result, owned */
 };
 
 struct calibrate {
@@ -31,7 +31,7 @@ struct calibrate {
     int64_t n_jobs, cap_jobs;
 };
 
-/* What to take: index lists, NULL or "all"; branch "" = all. */
+/* Which calls and heads to use: index lists, where NULL or "all" = all; branch "" = all. */
 struct calibrate_select {
     const char *layers, *heads, *steps, *branch;
 };
@@ -47,7 +47,8 @@ void calibrate_write(const struct calibrate *c, struct jw *w);
 
 int64_t calibrate_skipped(const struct calibrate *c);
 
-/* Largest number of samples of a job, bytes to read in all, resident bytes of the largest job. */
+/* Largest number of samples in a job; bytes to read, summed over jobs; resident bytes of the
+ * largest job. */
 struct calibrate_cost {
     int64_t samples, bytes, memory;
 };

@@ -2,8 +2,10 @@
  * cmd_calibrate.c - `lacuna calibrate`: per-head parameters of a method from captured inputs.
  */
 #include "core/cmd.h"
+#include "core/fileio.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/sealed.h"
 #include "sim/calibrate.h"
 
 #include <stdio.h>
@@ -21,26 +23,34 @@ struct calibrate_opts {
 
 static const char *const precisions[] = {"f64", "f32", NULL};
 
-#define AT(field) offsetof(struct calibrate_opts, field)
+/* clang-format off */
 static const struct opt options[] = {
-    {"output", OPT_STR, AT(out), NULL, 0, 0, OPT_UNSET, "", "Calibration file to write (JSON).",
-     NULL, 'o', "FILE"},
-    {"precision", OPT_ENUM, AT(precision), "f32", 0, 0, 0, "",
-     "Arithmetic of exact attention: f32 (fast, agrees to about 1e-6, far below any bound) or f64.",
-     precisions, 0, NULL},
-    {"layers", OPT_STR, AT(layers), "all", 0, 0, 0, "", "Layers, as in 0,4-7.", NULL, 0, "LIST"},
-    {"heads", OPT_STR, AT(heads), "all", 0, 0, 0, "", "Query heads.", NULL, 0, "LIST"},
-    {"steps", OPT_STR, AT(steps), "all", 0, 0, 0, "", "Denoising steps.", NULL, 0, "LIST"},
-    {"branch", OPT_STR, AT(branch), "", 0, 0, 0, "", "Guidance branch, such as cond; all if empty.",
-     NULL, 0, "NAME"},
-    {"permute", OPT_STR, AT(permute), "none", 0, 0, 0, "",
-     "Token order of video traces: none, row, column, time, random, hilbert, voxel:AxBxC.", NULL, 0,
-     "NAME"},
-    {"allow-nonfinite", OPT_BOOL, AT(allow_nonfinite), "0", 0, 1, 0, "",
-     "Use heads whose q, k or v hold NaN or infinity.", NULL, 0, NULL},
+    {.name = "output", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, out),
+     .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET,
+     .help = "Calibration file to write (JSON)."},
+    {.name = "precision", .type = OPT_ENUM, .offset = offsetof(struct calibrate_opts, precision),
+     .def = "f32", .values = precisions,
+     .help = "Arithmetic of exact attention: f32 (fast, agrees to about 1e-6, far below any "
+             "bound) or f64."},
+    {.name = "layers", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, layers),
+     .arg = "LIST", .def = "all", .help = "Layers, as in 0,4-7."},
+    {.name = "heads", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, heads),
+     .arg = "LIST", .def = "all", .help = "Query heads."},
+    {.name = "steps", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, steps),
+     .arg = "LIST", .def = "all", .help = "Denoising steps."},
+    {.name = "branch", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, branch),
+     .arg = "NAME", .def = "", .help = "Guidance branch, such as cond; all if empty."},
+    {.name = "permute", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, permute),
+     .arg = "NAME", .def = "none",
+     .help = "Token order of video traces: none, row, column, time, random, hilbert, "
+             "voxel:AxBxC."},
+    {.name = "allow-nonfinite", .type = OPT_BOOL,
+     .offset = offsetof(struct calibrate_opts, allow_nonfinite), .def = "0", .min = 0, .max = 1,
+     .help = "Use heads whose q, k or v hold NaN or infinity."},
     COMMON_OPTS,
     {0},
 };
+/* clang-format on */
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
@@ -53,9 +63,12 @@ const struct command cmd_calibrate = {
     "Every (layer, head) of the traces is searched on its own, over all captured inputs of it,\n"
     "with the method's search options: `lacuna list methods METHOD` shows them, with defaults and\n"
     "ranges. All traces must be of one model.\n"
-    "The result is applied by a replay with METHOD:calib=CALIB.json; heads that are not in the\n"
-    "file keep the parameters given there. It holds for traces of this model, replayed in this token\n"
-    "order; others are refused.\n\n"
+    "The result is applied by a replay with METHOD:calib=CALIB.json, under the settings given "
+    "here.\n"
+    "A parameter given beside calib= wins over these settings and over the values of heads; the\n"
+    "records then name both, as in calib=...:tau=0.9. Heads that the file lacks have its settings\n"
+    "alone. It holds for traces of this model, replayed in this token order; others are refused."
+    "\n\n"
     "Examples:\n"
     "  lacuna calibrate spargeattn:l1=0.08:l2=0.09 a.h5 b.h5 -o sparge.json\n"
     "  lacuna replay t.h5 -m spargeattn:calib=sparge.json -o out\n",
@@ -187,6 +200,7 @@ static int write_result(const struct calibrate *c, const struct calibrate_opts *
         FAIL(err, ERR_RUN, "no head could be calibrated: %s", c->jobs[0].skip);
     jw_init(&w, &b, 2);
     calibrate_write(c, &w);
+    seal_put(&b, 0);
     buf_puts(&b, "\n");
     TRY(buf_check(&b, "calibration file", err));
     TRY(file_write_atomic(o->out, buf_str(&b), b.len, err));

@@ -3,6 +3,7 @@
  */
 #include "core/clock.h"
 #include "core/cmd.h"
+#include "core/fileio.h"
 #include "core/log.h"
 #include "core/manifest.h"
 #include "core/mem.h"
@@ -17,12 +18,12 @@
 
 struct replay_opts {
     struct common_opts c;
-    struct str_list    methods;
-    int                backend, select_backend, metrics_backend, precision, l2, timer;
-    int64_t            samples, copies;
-    char              *layers, *heads, *steps, *branch, *permute, *shard;
-    char              *dump_masks, *dump_outputs, *out;
-    bool               allow_nonfinite, counters;
+    struct str_list methods;
+    int backend, select_backend, metrics_backend, precision, l2, timer;
+    int64_t samples, copies;
+    char *layers, *heads, *steps, *branch, *permute, *shard;
+    char *dump_masks, *dump_outputs, *out;
+    bool allow_nonfinite, counters;
 };
 
 static const char *const backends[] = {"cpu", "cuda", NULL};
@@ -32,62 +33,79 @@ static const char *const l2_states[] = {"warm", "cold", NULL};
 static const char *const timers[] = {"cupti", "events", NULL};
 static const char *const precisions[] = {"f64", "f32", NULL};
 
-#define AT(field) offsetof(struct replay_opts, field)
+/* clang-format off */
 static const struct opt options[] = {
-    {"method", OPT_LIST, AT(methods), NULL, 0, 0, OPT_UNSET, "",
-     "Method with parameters, NAME[:key=value]...; key=a,b,c sweeps. Repeatable.", NULL, 'm',
-     "METHOD"},
-    {"output", OPT_STR, AT(out), NULL, 0, 0, OPT_UNSET, "",
-     "Directory for records.jsonl and manifest.json; an interrupted run continues there.", NULL,
-     'o', "DIR"},
-    {"backend", OPT_ENUM, AT(backend), "cpu", 0, 0, 0, "", "Where the methods run.", backends, 0,
-     NULL},
-    {"select-backend", OPT_ENUM, AT(select_backend), "auto", 0, 0, 0, "",
-     "With cuda: where masks are chosen; auto = on the GPU where the method has a GPU side.",
-     select_backends, 0, NULL},
-    {"metrics-backend", OPT_ENUM, AT(metrics_backend), "auto", 0, 0, 0, "",
-     "With cuda: where recall, errors and the statistics of the exact map are computed; auto = on the "
-     "GPU, cpu = against the exact reference.",
-     metrics_backends, 0, NULL},
-    {"precision", OPT_ENUM, AT(precision), "f64", 0, 0, 0, "",
-     "Arithmetic of the exact reference: f64 (as the metrics are defined) or f32 (faster, agrees to "
-     "about 1e-6).",
-     precisions, 0, NULL},
-    {"samples", OPT_INT, AT(samples), "20", 0, 1000, 0, "",
-     "With cuda: timed launches of the mask's kernel and of the dense one, in turns; 0 = no times.",
-     NULL, 0, "N"},
-    {"copies", OPT_INT, AT(copies), "0", 0, 1024, 0, "",
-     "With cuda: copies of the head in a timed launch, whose time is divided by their number; 0 = as "
-     "many as the trace has query heads, but no more than keep the GPU busy. 1 = the head alone.",
-     NULL, 0, "N"},
-    {"counters", OPT_BOOL, AT(counters), "0", 0, 1, 0, "",
-     "With cuda: read hardware counters of each attention (tensor pipe, bytes of GPU memory) instead "
-     "of timing it; where that is not permitted, a note in the record says so.", NULL, 0, NULL},
-    {"l2", OPT_ENUM, AT(l2), "warm", 0, 0, 0, "",
-     "With cuda: state of the L2 cache before a timed launch, as the last one left it or overwritten.",
-     l2_states, 0, NULL},
-    {"timer", OPT_ENUM, AT(timer), "cupti", 0, 0, 0, "",
-     "With cuda: kernel times from CUPTI (events without it) or from CUDA events.", timers, 0, NULL},
-    {"layers", OPT_STR, AT(layers), "all", 0, 0, 0, "", "Layers, as in 0,4-7.", NULL, 0, "LIST"},
-    {"heads", OPT_STR, AT(heads), "all", 0, 0, 0, "", "Query heads.", NULL, 0, "LIST"},
-    {"steps", OPT_STR, AT(steps), "all", 0, 0, 0, "", "Denoising steps.", NULL, 0, "LIST"},
-    {"branch", OPT_STR, AT(branch), "", 0, 0, 0, "", "Guidance branch, such as cond; all if empty.",
-     NULL, 0, "NAME"},
-    {"permute", OPT_STR, AT(permute), "none", 0, 0, 0, "",
-     "Token order of video traces: none, row, column, time, random, hilbert, voxel:AxBxC.", NULL, 0,
-     "NAME"},
-    {"dump-masks", OPT_STR, AT(dump_masks), NULL, 0, 0, OPT_UNSET, "",
-     "Write every mask to this HDF5 file.", NULL, 0, "FILE"},
-    {"dump-outputs", OPT_STR, AT(dump_outputs), NULL, 0, 0, OPT_UNSET, "",
-     "Write every method's output and log-sum-exp to this HDF5 file.", NULL, 0, "FILE"},
-    {"allow-nonfinite", OPT_BOOL, AT(allow_nonfinite), "0", 0, 1, 0, "",
-     "Replay heads whose q, k or v hold NaN or infinity.", NULL, 0, NULL},
-    {"shard", OPT_STR, AT(shard), NULL, 0, 0, OPT_UNSET, "",
-     "Do part I of N (from 0); default: from the environment of mpirun, srun or a job array.", NULL,
-     0, "I/N"},
+    {.name = "method", .type = OPT_LIST, .offset = offsetof(struct replay_opts, methods),
+     .short_name = 'm', .arg = "METHOD", .flags = OPT_UNSET,
+     .help = "Method with parameters, NAME[:key=value]...; key=a,b,c sweeps. Repeatable."},
+    {.name = "output", .type = OPT_STR, .offset = offsetof(struct replay_opts, out),
+     .short_name = 'o', .arg = "DIR", .flags = OPT_UNSET,
+     .help = "Directory for records.jsonl and manifest.json; an interrupted run continues there."},
+    {.name = "backend", .type = OPT_ENUM, .offset = offsetof(struct replay_opts, backend),
+     .def = "cpu", .values = backends, .help = "Where the methods run."},
+    {.name = "select-backend", .type = OPT_ENUM,
+     .offset = offsetof(struct replay_opts, select_backend), .def = "auto",
+     .values = select_backends,
+     .help = "With cuda: where masks are chosen; auto = on the GPU where the method has a GPU "
+             "side."},
+    {.name = "metrics-backend", .type = OPT_ENUM,
+     .offset = offsetof(struct replay_opts, metrics_backend), .def = "auto",
+     .values = metrics_backends,
+     .help = "With cuda: where recall, errors and the statistics of the exact map are computed; "
+             "auto = on the GPU, cpu = against the exact reference."},
+    {.name = "precision", .type = OPT_ENUM, .offset = offsetof(struct replay_opts, precision),
+     .def = "f64", .values = precisions,
+     .help = "Arithmetic of the exact reference: f64 (as the metrics are defined) or f32 "
+             "(faster, agrees to about 1e-6)."},
+    {.name = "samples", .type = OPT_INT, .offset = offsetof(struct replay_opts, samples),
+     .arg = "N", .def = "20", .min = 0, .max = 1000,
+     .help = "With cuda: timed launches of the mask's kernel and of the dense one, in turns; 0 "
+             "= no times."},
+    {.name = "copies", .type = OPT_INT, .offset = offsetof(struct replay_opts, copies), .arg = "N",
+     .def = "0", .min = 0, .max = 1024,
+     .help = "With cuda: copies of the head in a timed launch, whose time is divided by their "
+             "number; 0 = as many as the trace has query heads, but no more than keep the GPU "
+             "busy. 1 = the head alone."},
+    {.name = "counters", .type = OPT_BOOL, .offset = offsetof(struct replay_opts, counters),
+     .def = "0", .min = 0, .max = 1,
+     .help = "With cuda: read hardware counters of each attention (tensor pipe, bytes of GPU "
+             "memory) instead of timing it; where that is not permitted, a note in the record "
+             "says so."},
+    {.name = "l2", .type = OPT_ENUM, .offset = offsetof(struct replay_opts, l2), .def = "warm",
+     .values = l2_states,
+     .help = "With cuda: state of the L2 cache before a timed launch, as the last one left it "
+             "or overwritten."},
+    {.name = "timer", .type = OPT_ENUM, .offset = offsetof(struct replay_opts, timer),
+     .def = "cupti", .values = timers,
+     .help = "With cuda: kernel times from CUPTI (events without it) or from CUDA events."},
+    {.name = "layers", .type = OPT_STR, .offset = offsetof(struct replay_opts, layers),
+     .arg = "LIST", .def = "all", .help = "Layers, as in 0,4-7."},
+    {.name = "heads", .type = OPT_STR, .offset = offsetof(struct replay_opts, heads), .arg = "LIST",
+     .def = "all", .help = "Query heads."},
+    {.name = "steps", .type = OPT_STR, .offset = offsetof(struct replay_opts, steps), .arg = "LIST",
+     .def = "all", .help = "Denoising steps."},
+    {.name = "branch", .type = OPT_STR, .offset = offsetof(struct replay_opts, branch),
+     .arg = "NAME", .def = "", .help = "Guidance branch, such as cond; all if empty."},
+    {.name = "permute", .type = OPT_STR, .offset = offsetof(struct replay_opts, permute),
+     .arg = "NAME", .def = "none",
+     .help = "Token order of video traces: none, row, column, time, random, hilbert, "
+             "voxel:AxBxC."},
+    {.name = "dump-masks", .type = OPT_STR, .offset = offsetof(struct replay_opts, dump_masks),
+     .arg = "FILE", .flags = OPT_UNSET, .help = "Write every mask to this HDF5 file."},
+    {.name = "dump-outputs", .type = OPT_STR, .offset = offsetof(struct replay_opts, dump_outputs),
+     .arg = "FILE", .flags = OPT_UNSET,
+     .help = "Write every method's output and log-sum-exp to this HDF5 file."},
+    {.name = "allow-nonfinite", .type = OPT_BOOL,
+     .offset = offsetof(struct replay_opts, allow_nonfinite), .def = "0", .min = 0, .max = 1,
+     .help = "Replay heads whose q, k or v hold NaN or infinity."},
+    {.name = "shard", .type = OPT_STR, .offset = offsetof(struct replay_opts, shard), .arg = "I/N",
+     .flags = OPT_UNSET,
+     .help = "Do part I of N (from 0); default: from the environment of mpirun, srun or a job "
+             "array."},
     COMMON_OPTS,
     {0},
 };
+/* clang-format on */
 
 static int open_traces(struct replay *r, const struct str_list *paths, struct err *err)
 {
@@ -124,16 +142,16 @@ static void records_path(const char *dir, const struct shard *s, char *path, siz
 
 struct totals {
     int64_t cells, todo, bytes, memory;
-    double  flop;
+    double flop;
 };
 
 static struct totals plan_totals(const struct replay *r)
 {
     struct totals t = {0};
     for (int64_t i = 0; i < r->n_series; i++) {
-        const struct series     *s = r->series + i;
+        const struct series *s = r->series + i;
         const struct trace_meta *m = trace_meta(r->traces[s->trace]);
-        int64_t                  mem = head_load_memory(m, r->load.precision);
+        int64_t mem = head_load_memory(m, r->load.precision);
         t.cells += s->cells;
         t.todo += s->todo;
         t.flop += 2 * s->cost;
@@ -149,12 +167,12 @@ static struct totals plan_totals(const struct replay *r)
 static int measure_rate(enum precision prec, double *flop_per_s, struct err *err)
 {
     enum { N = 1024, D = 64 };
-    int             rc = 0;
-    float          *x = NULL;
-    double         *out = NULL, *lse = NULL;
+    int rc = 0;
+    float *x = NULL;
+    double *out = NULL, *lse = NULL;
     struct attn_ops ops = {0};
-    struct mask     full;
-    double          ns = 0;
+    struct mask full;
+    double ns = 0;
 
     TRY(mem_zalloc(&x, N * D, sizeof *x, "rate probe", err));
     TRY(mem_alloc(&out, N * D, sizeof *out, "rate probe", err));
@@ -178,14 +196,14 @@ out:
     return rc;
 }
 
-static int print_plan(const struct replay *r, const struct replay_opts *o, const struct shard *shard,
-                      struct err *err)
+static int print_plan(const struct replay *r, const struct replay_opts *o,
+                      const struct shard *shard, struct err *err)
 {
     struct totals t = plan_totals(r);
-    int           jobs = cmd_jobs(&o->c), rc = 0;
-    double        rate = 1;
-    struct buf    b = {0};
-    struct jw     w;
+    int jobs = cmd_jobs(&o->c), rc = 0;
+    double rate = 1;
+    struct buf b = {0};
+    struct jw w;
 
     TRY(measure_rate(r->load.precision, &rate, err));
     double seconds = t.flop / rate / jobs;
@@ -205,7 +223,8 @@ static int print_plan(const struct replay *r, const struct replay_opts *o, const
     if (o->c.json)
         printf("%s\n", buf_str(&b));
     else
-        printf("%lld cells (%lld done, %lld to do), %.1f MB to read, about %.1f MB of memory per "
+        printf("%lld cells (%lld already done, %lld to do), %.1f MB to read, about %.1f MB of "
+               "memory per "
                "thread, %d threads, about %.0f s\n",
                (long long)t.cells, (long long)(t.cells - t.todo), (long long)t.todo,
                (double)t.bytes / 1e6, (double)t.memory / 1e6, jobs, seconds);
@@ -218,9 +237,9 @@ static int print_result(const struct replay *r, const struct replay_opts *o, int
                         struct err *err)
 {
     struct buf b = {0};
-    struct jw  w;
+    struct jw w;
     if (!o->c.json) {
-        log_info("%s: %lld ok, %lld skipped, %lld failed, %lld there before", o->out,
+        log_info("%s: %lld ok, %lld skipped, %lld failed, %lld already done", o->out,
                  (long long)r->done_ok, (long long)r->done_skip, (long long)r->done_error,
                  (long long)before);
     } else {
@@ -230,7 +249,7 @@ static int print_result(const struct replay *r, const struct replay_opts *o, int
         jw_kint(&w, "ok", r->done_ok);
         jw_kint(&w, "skip", r->done_skip);
         jw_kint(&w, "error", r->done_error);
-        jw_kint(&w, "there_before", before);
+        jw_kint(&w, "already_done", before);
         jw_obj_end(&w);
         printf("%s\n", buf_str(&b));
         buf_free(&b);
@@ -241,10 +260,21 @@ static int print_result(const struct replay *r, const struct replay_opts *o, int
     return 0;
 }
 
+/* What a dry run counts as done: nothing under --force, which redoes everything. */
+static int peek_records(const struct replay_opts *o, struct replay *r, const struct shard *shard,
+                        struct err *err)
+{
+    char path[4096];
+    if (!o->out || o->c.force)
+        return 0;
+    records_path(o->out, shard, path, sizeof path);
+    return record_file_peek(path, &r->records, err);
+}
+
 static int begin_outputs(const struct app *app, const struct replay_opts *o, struct replay *r,
                          const struct shard *shard, struct manifest **manifest, struct err *err)
 {
-    int  rc = 0;
+    int rc = 0;
     char path[4096], name[96];
 
     for (int t = 0; t < r->n_traces; t++) {
@@ -255,8 +285,10 @@ static int begin_outputs(const struct app *app, const struct replay_opts *o, str
         FAIL(err, ERR_USAGE, "--dump-masks and --dump-outputs name one file: %s", o->dump_masks);
     TRY(make_dirs(o->out, err));
     records_path(o->out, shard, path, sizeof path);
-    TRY(o->c.force ? record_file_reopen(path, &r->records, err)
-                   : record_file_open(path, &r->records, err));
+    if (o->c.force)
+        TRY(record_file_reopen(path, &r->records, err));
+    else
+        TRY(record_file_open(path, &r->records, err));
     shard_file_name(shard, "manifest", "json", name);
     TRY(manifest_start_as(o->out, name, app->argc, app->argv, manifest, err));
     if (o->c.force)
@@ -284,10 +316,11 @@ static int end_outputs(struct replay *r, struct manifest **manifest, int run_rc,
     record_file_close(&r->records);
     if (*manifest) {
         struct err own = {0};
-        int        wrote = manifest_finish(manifest, rc == 0                 ? "ok"
-                                                     : rc == ERR_INTERRUPTED ? "interrupted"
-                                                                             : "failed",
-                                           &own);
+        int wrote = manifest_finish(manifest,
+                                    rc == 0                 ? "ok"
+                                    : rc == ERR_INTERRUPTED ? "interrupted"
+                                                            : "failed",
+                                    &own);
         if (rc == 0 && wrote != 0) {
             *err = own;
             rc = wrote;
@@ -300,15 +333,15 @@ static int end_outputs(struct replay *r, struct manifest **manifest, int run_rc,
 static int describe_gpu(const struct replay *r, struct manifest *manifest, struct err *err)
 {
     struct buf b = {0};
-    struct jw  w;
-    json_t    *gpu = NULL;
-    int        rc = 0;
+    struct jw w;
+    json_t *gpu = NULL;
+    int rc = 0;
 
-    if (!r->accel)
+    if (!r->device.accel)
         return 0;
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    TRY(r->accel->describe(r->session, &w, err));
+    TRY(r->device.accel->describe(r->device.session, &w, err));
     jw_obj_end(&w);
     TRY(buf_check(&b, "description of the GPU", err));
     TRY(json_read_text(buf_str(&b), b.len, "description of the GPU", &gpu, err));
@@ -321,9 +354,11 @@ out:
 static int open_backend(const struct app *app, const struct replay_opts *o, struct replay *r,
                         const struct shard *shard, struct err *err)
 {
-    struct accel_options how = {.local_rank = shard->local, .samples = (int)o->samples,
+    struct accel_options how = {.local_rank = shard->local,
+                                .samples = (int)o->samples,
                                 .copies = (int)o->copies,
-                                .l2_cold = o->l2 == 1, .events = o->timer == 1,
+                                .l2_cold = o->l2 == 1,
+                                .events = o->timer == 1,
                                 .counters = o->counters};
     if (o->backend == 0 && o->counters)
         return err_set(err, ERR_USAGE, "replay: --counters needs --backend cuda");
@@ -333,44 +368,50 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
         return o->select_backend != SELECT_GPU
                    ? 0
                    : err_set(err, ERR_USAGE, "replay: --select-backend cuda needs --backend cuda");
-    r->select = (enum select_where)o->select_backend;
-    r->accel_metrics = o->metrics_backend != 1;
+    r->device.select = (enum select_where)o->select_backend;
+    r->device.metrics = o->metrics_backend != 1;
     if (!app->accel)
         return err_set(err, ERR_MACHINE,
                        "replay: --backend cuda needs a build with CUDA (make CUDA=1)");
-    r->accel = app->accel;
-    return o->c.dry_run ? 0 : r->accel->open(&how, &r->session, err);
+    r->device.accel = app->accel;
+    return o->c.dry_run ? 0 : r->device.accel->open(&how, &r->device.session, err);
 }
 
 static int replay_run(const struct app *app, const struct replay_opts *o, struct replay *r,
                       struct err *err)
 {
-    int                  rc = 0;
-    struct shard         shard;
-    struct manifest     *manifest = NULL;
+    int rc = 0;
+    struct shard shard;
+    struct manifest *manifest = NULL;
     struct replay_select sel = {o->layers, o->heads, o->steps, o->branch};
-    int64_t              before = 0;
+    int64_t before = 0;
 
     TRY(shard_from_env(o->shard, &shard, err));
     TRY(open_backend(app, o, r, &shard, err));
     if (!o->out && !o->c.dry_run)
         FAIL(err, ERR_USAGE, "replay: -o DIR is missing");
-    if (!o->c.dry_run)
+    if (o->c.dry_run)
+        TRY(peek_records(o, r, &shard, err));
+    else
         TRY(begin_outputs(app, o, r, &shard, &manifest, err));
     TRY(replay_plan(r, &sel, err));
     TRY(replay_shard(r, &shard, err));
-    if (o->c.dry_run)
-        return print_plan(r, o, &shard, err);
+    if (o->c.dry_run) {
+        TRY(print_plan(r, o, &shard, err));
+        goto out;
+    }
     /* Not before all that can be refused was: a mistyped option must not cost the results. */
-    TRY(o->c.force ? record_file_clear(r->records, err) : 0);
+    if (o->c.force)
+        TRY(record_file_clear(r->records, err));
     struct totals t = plan_totals(r);
     before = t.cells - t.todo;
     manifest_num(manifest, "seed", (double)r->seed);
     manifest_num(manifest, "cells", (double)t.cells);
     TRY(describe_gpu(r, manifest, err));
     TRY(replay_execute(r, cmd_jobs(&o->c), err));
-    if (r->accel)
-        manifest_num(manifest, "gpu_bytes_peak", (double)r->accel->bytes_peak(r->session));
+    if (r->device.accel)
+        manifest_num(manifest, "gpu_bytes_peak",
+                     (double)r->device.accel->bytes_peak(r->device.session));
 out:
     rc = end_outputs(r, &manifest, rc, err);
     return rc ? rc : o->c.dry_run ? 0 : print_result(r, o, before, err);
@@ -384,8 +425,10 @@ const struct command cmd_replay = {
     "run sparse-attention methods over captured heads",
     run,
     options,
-    "Every (step, branch, layer, head) of the traces is replayed with every method. One JSON line per\n"
-    "cell is appended to DIR/records.jsonl with all metrics against exact dense attention; cells that\n"
+    "Every (step, branch, layer, head) of the traces is replayed with every method. One JSON line "
+    "per\n"
+    "cell is appended to DIR/records.jsonl with all metrics against exact dense attention; cells "
+    "that\n"
     "are already there are not done again. `lacuna list methods -v` shows methods and parameters,\n"
     "`lacuna list metrics` what is measured.\n\n"
     "Examples:\n"
@@ -396,10 +439,10 @@ const struct command cmd_replay = {
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct replay_opts o;
-    struct replay      r = {0};
-    struct str_list    paths = {0};
-    bool               done = false;
-    int                rc = 0;
+    struct replay r = {0};
+    struct str_list paths = {0};
+    bool done = false;
+    int rc = 0;
 
     TRY(cmd_begin(&cmd_replay, &o, argc, argv, &paths, &done, err));
     if (done)
@@ -414,8 +457,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(open_traces(&r, &paths, err));
     TRY(replay_run(app, &o, &r, err));
 out:
-    if (r.accel)
-        r.accel->close(&r.session);
+    if (r.device.accel)
+        r.device.accel->close(&r.device.session);
     method_runs_free(r.runs, r.n_runs);
     replay_free(&r);
     opt_free(options, &o);

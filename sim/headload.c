@@ -17,18 +17,19 @@ static int check_finite(const struct trace *t, const struct trace_call *c, const
             first = i;
     if (!bad)
         return 0;
-    return err_set(err, ERR_INPUT,
-                   "%s: step %d, branch %s, layer %d: %s of head %d has %lld non-finite values, the "
-                   "first at token %lld, channel %lld (use --allow-nonfinite to replay all the same)",
-                   trace_path(t), c->step, c->branch, c->layer, what, head, (long long)bad,
-                   (long long)(first / d), (long long)(first % d));
+    return err_set(
+        err, ERR_INPUT,
+        "%s: step %d, branch %s, layer %d: %s of head %d has %lld non-finite values, the "
+        "first at token %lld, channel %lld (use --allow-nonfinite to replay all the same)",
+        trace_path(t), c->step, c->branch, c->layer, what, head, (long long)bad,
+        (long long)(first / d), (long long)(first % d));
 }
 
 static int read_tensor(const struct trace *t, int64_t call, enum trace_what what, int head,
                        int64_t n, int d, const struct head_load *how, float **out, struct err *err)
 {
     static const char *const names[] = {"q", "k", "v"};
-    int                      rc = mem_alloc(out, n * d, sizeof(float), names[what], err);
+    int rc = mem_alloc(out, n * d, sizeof(float), names[what], err);
     if (!rc)
         rc = trace_read(t, call, what, head, 0, n, *out, err);
     if (!rc && !how->allow_nonfinite)
@@ -47,9 +48,9 @@ static struct geometry trace_geometry(const struct trace_meta *m)
 /* The order that the tokens have after --permute: the trace's own, unless that is replaced. */
 static const char *token_order(const struct trace_meta *m, const struct head_load *how)
 {
-    const char *order = how->permute && strcmp(how->permute, "none") != 0 ? how->permute
-                                                                          : m->token_order;
-    bool        raster = !*order || strcmp(order, "raster") == 0 || strcmp(order, "row") == 0;
+    const char *order =
+        how->permute && strcmp(how->permute, "none") != 0 ? how->permute : m->token_order;
+    bool raster = !*order || strcmp(order, "raster") == 0 || strcmp(order, "row") == 0;
     return raster ? NULL : order;
 }
 
@@ -84,23 +85,25 @@ static void describe(const struct trace *t, int64_t call, int head, const struct
 static int drop_padding(const struct trace *t, struct head_in *in, struct err *err)
 {
     const struct trace_meta *m = trace_meta(t);
-    int64_t                  padding = m->text_tokens - m->text_valid;
-    if (padding <= 0)
+    struct trace_span padding = trace_padding(m);
+    if (padding.count == 0)
         return 0;
-    if (strcmp(m->text_place, "back") != 0)
-        return err_set(err, ERR_INPUT, "%s: %lld padding text tokens stand in front of the video; "
-                       "only padding at the end can be left out", trace_path(t), (long long)padding);
-    in->x.nq -= padding;
-    in->x.nk -= padding;
+    if (padding.first + padding.count != m->n_k)
+        return err_set(err, ERR_INPUT,
+                       "%s: %lld padding text tokens stand in front of the video; "
+                       "only padding at the end can be left out",
+                       trace_path(t), (long long)padding.count);
+    in->x.nq -= padding.count;
+    in->x.nk -= padding.count;
     in->geom.text = m->text_valid;
-    in->n_padding = padding;
+    in->n_padding = padding.count;
     return 0;
 }
 
 static int reorder(float **x, int64_t n, int d, const int64_t *perm, struct err *err)
 {
     float *to = NULL;
-    int    rc = mem_alloc(&to, n * d, sizeof(float), "reordered tokens", err);
+    int rc = mem_alloc(&to, n * d, sizeof(float), "reordered tokens", err);
     if (rc)
         return rc;
     permute_rows(*x, n, d, perm, to);
@@ -112,15 +115,17 @@ static int reorder(float **x, int64_t n, int d, const int64_t *perm, struct err 
 static int apply_order(const struct trace *t, struct sim_head *h, const struct head_load *how,
                        struct err *err)
 {
-    int64_t              *perm = NULL;
+    int64_t *perm = NULL;
     const struct attn_in *x = &h->in.x;
-    int                   rc = 0;
+    int rc = 0;
 
     if (!how->permute || strcmp(how->permute, "none") == 0)
         return 0;
     if (x->causal || x->nq != x->nk)
-        FAIL(err, ERR_USAGE, "%s: --permute %s needs bidirectional attention of a sequence with "
-             "itself", trace_path(t), how->permute);
+        FAIL(err, ERR_USAGE,
+             "%s: --permute %s needs bidirectional attention of a sequence with "
+             "itself",
+             trace_path(t), how->permute);
     TRY(permute_make(how->permute, &h->in.geom, x->nk, how->seed, &perm, err));
     TRY(reorder(&h->q, x->nq, x->d, perm, err));
     TRY(reorder(&h->k, x->nk, x->d, perm, err));
@@ -144,11 +149,7 @@ int head_load(const struct trace *t, int64_t call, int head, const struct head_l
     TRY(read_tensor(t, call, TRACE_K, kv, x->nk, x->d, how, &h->k, err));
     TRY(read_tensor(t, call, TRACE_V, kv, x->nk, x->dv, how, &h->v, err));
     TRY(apply_order(t, h, how, err));
-    x->q = h->q;
-    x->k = h->k;
-    x->v = h->v;
-    TRY(how->no_reference ? sim_head_operands(h, how->precision, err)
-                          : sim_head_reference(h, how->precision, err));
+    sim_head_ready(h, how->precision);
 out:
     if (rc)
         sim_head_free(h);

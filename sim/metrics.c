@@ -1,10 +1,12 @@
 /*
- * metrics.c - recall_i = e^(LSE'_i - LSE_i) for exact softmax over a 0/1 mask, so that no second
- * pass over probabilities is needed; errors compare the method's output with dense attention.
+ * metrics.c - recall and errors of a head (metrics.h). For exact softmax over a 0/1 mask, recall_i
+ * = e^(LSE'_i - LSE_i), so no second pass over probabilities is needed. Errors compare the method's
+ * output with dense attention.
  */
 #include "sim/metrics.h"
 
 #include "core/mem.h"
+#include "core/sort.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -90,15 +92,16 @@ void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const doub
 
 void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r)
 {
+    double one = ldexp(1, r->rows_exp), square = one * one;
     for (int64_t i = 0; i < a->n; i++) {
         const struct accel_row *e = r->rows + i;
-        a->sum_abs_delta += e->abs_delta;
-        a->sum_sq_delta += e->sq_delta;
-        a->sum_abs_ref += e->abs_ref;
-        a->sum_sq_ref += e->sq_ref;
-        a->sum_sq_out += e->sq_out;
-        a->dot += e->dot;
-        keep_max(&a->max_delta, e->max_delta);
+        a->sum_abs_delta += one * e->abs_delta;
+        a->sum_sq_delta += square * e->sq_delta;
+        a->sum_abs_ref += one * e->abs_ref;
+        a->sum_sq_ref += square * e->sq_ref;
+        a->sum_sq_out += square * e->sq_out;
+        a->dot += square * e->dot;
+        keep_max(&a->max_delta, one * e->max_delta);
         keep_min(&a->min_row_cos, cosine(e->dot, e->sq_out, e->sq_ref));
         a->recall[i] = r->mass[i];
         a->rows_empty += r->lse[i] == -INFINITY;
@@ -139,12 +142,6 @@ double percentile_sorted(const double *x, int64_t n, double p)
 double ratio_or_inf(double num, double den)
 {
     return num == 0 && den == 0 ? 0 : num / den;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 struct named {
@@ -201,7 +198,7 @@ int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, struct record 
     TRY(put_counts(a, (double)nq, (double)nk, r, err));
     for (int64_t i = 0; i < a->n; i++)
         sum += a->recall[i];
-    qsort(a->recall, (size_t)a->n, sizeof *a->recall, ascending);
+    sort_f64(a->recall, a->n);
     const struct named v[] = {
         {"cra_min", a->recall[0]},
         {"cra_p1", percentile_sorted(a->recall, a->n, 1)},

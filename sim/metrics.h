@@ -5,7 +5,7 @@
 #ifndef LACUNA_METRICS_H
 #define LACUNA_METRICS_H
 
-#include "core/kernel.h"
+#include "core/accel.h"
 #include "core/mask.h"
 #include "core/record.h"
 
@@ -27,20 +27,22 @@ struct metrics_acc {
 int metrics_init(struct metrics_acc *a, int64_t nq, int64_t dv, struct err *err);
 void metrics_free(struct metrics_acc *a);
 
-/* Rows [row0, row0+n): out, ref [n][dv]; lse_mask = ln of the kept exact mass (recall), lse_out =
- * the method's own normaliser (LSE error), lse_ref = dense. -inf marks an empty row. */
+/* Add rows [row0, row0+n). out, ref [n][dv]: output of the method and of dense attention. [n] each:
+ * lse_mask = exact log-sum-exp over the kept pairs (for recall), lse_out = the method's own (for
+ * the LSE error), lse_ref = dense. -inf marks an empty row. */
 void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const double *out,
                       const double *ref, const double *lse_mask, const double *lse_out,
                       const double *lse_ref);
 
-/* The same of all rows of a head, as a back end measured them: r->rows, r->mass, r->lse of the
- * output, r->dense_lse. */
+/* Add all rows of a head as a back end measured them: r->rows, r->mass, r->lse of the output,
+ * r->dense_lse. */
 void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r);
 
-/* Counts of a chunk's mask; tiles_pv < 0: the same tiles as in Q K. */
+/* Add the counts of a chunk's mask. tiles_pv: tiles whose P V was computed; < 0: the same tiles as
+ * in Q K. */
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err);
 
-/* All metrics into the record. */
+/* Write all metrics into the record. */
 int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
                    struct err *err);
 

@@ -39,7 +39,8 @@ int outfile_create(const char *path, bool force, struct outfile **out, struct er
     if (!rc)
         rc = h5_create_group(f->part.file, "cells", &f->cells, err);
     h5_unlock();
-    TRY(rc);
+    if (rc)
+        goto out;
     *out = f;
     return 0;
 out:

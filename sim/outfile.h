@@ -14,8 +14,8 @@ struct outfile;
 /* Create path.part; outfile_commit renames it. */
 int outfile_create(const char *path, bool force, struct outfile **out, struct err *err);
 
-/* Rows [row0, row1) of the cell r (r->n_q rows in all): out [row1-row0][dv], lse [row1-row0].
- * Thread-safe. */
+/* Store rows [row0, row1) of the cell r, which has r->n_q rows: out [row1-row0][dv], lse
+ * [row1-row0]. Thread-safe. */
 int outfile_put(struct outfile *f, const struct record *r, int64_t dv, int64_t row0, int64_t row1,
                 const double *out, const double *lse, struct err *err);
 

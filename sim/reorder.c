@@ -18,12 +18,22 @@ static int moved(float **dst, const float *x, int64_t n, int64_t d, const int64_
     return rc;
 }
 
-static int moved_f64(double **dst, const double *x, int64_t n, int64_t d, const int64_t *perm,
-                     const char *what, struct err *err)
+/* Rows of the head that *self comes from: moved, not computed again. */
+static int moved_dense(void *self, int64_t row0, int64_t row1, double *out, double *lse,
+                       struct err *err)
 {
-    int rc = mem_alloc(dst, n * d, sizeof **dst, what, err);
-    if (!rc)
-        permute_rows_f64(x, n, d, perm, *dst);
+    const struct sim_head *h = self;
+    const int64_t *perm = h->perm + row0, n = h->in.x.nq, dv = h->in.x.dv, rows = row1 - row0;
+    const double *all;
+    int rc = 0;
+
+    if (out) {
+        TRY(exact_out(h->from, 0, n, &all, err));
+        permute_rows_f64(all, rows, dv, perm, out + row0 * dv);
+    }
+    TRY(exact_lse(h->from, 0, n, &all, err));
+    permute_rows_f64(all, rows, 1, perm, lse + row0);
+out:
     return rc;
 }
 
@@ -31,32 +41,23 @@ int sim_head_reorder(const struct head_in *in, const char *order, uint64_t seed,
                      struct err *err)
 {
     const struct attn_in *x = &in->x;
-    int64_t *perm = NULL, n = x->nq;
+    int64_t n = x->nq;
     int rc = 0;
 
     memset(h, 0, sizeof *h);
     if (x->causal || x->nq != x->nk)
         FAIL(err, ERR_USAGE,
              "token order '%s' needs bidirectional attention of a sequence with itself", order);
-    TRY(permute_make(order, &in->geom, n, seed, &perm, err));
+    TRY(permute_make(order, &in->geom, n, seed, &h->perm, err));
     h->in = *in;
-    TRY(moved(&h->q, x->q, n, x->d, perm, "queries", err));
-    TRY(moved(&h->k, x->k, n, x->d, perm, "keys", err));
-    TRY(moved(&h->v, x->v, n, x->dv, perm, "values", err));
-    h->in.x.q = h->q;
-    h->in.x.k = h->k;
-    h->in.x.v = h->v;
-    if (in->out)
-        TRY(moved_f64(&h->out, in->out, n, x->dv, perm, "dense output", err));
-    if (in->lse)
-        TRY(moved_f64(&h->lse, in->lse, n, 1, perm, "dense log-sum-exp", err));
-    h->in.out = h->out;
-    h->in.lse = h->lse;
+    TRY(moved(&h->q, x->q, n, x->d, h->perm, "queries", err));
+    TRY(moved(&h->k, x->k, n, x->d, h->perm, "keys", err));
+    TRY(moved(&h->v, x->v, n, x->dv, h->perm, "values", err));
     h->in.order = strcmp(order, "row") == 0 ? NULL : order;
-    TRY(attn_prepare(&h->ops, &h->in.x, in->ops->prec, err));
-    h->in.ops = &h->ops;
+    h->from = in->exact;
+    sim_head_ready(h, in->exact->prec);
+    exact_dense_from(&h->exact, moved_dense, h);
 out:
-    free(perm);
     if (rc)
         sim_head_free(h);
     return rc;

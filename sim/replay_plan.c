@@ -1,11 +1,14 @@
 /*
- * replay_plan.c - which cells there are, which are still to do, and who does them.
+ * replay_plan.c - the cells of a replay: which exist, which are still to do, and which shard does
+ * them.
  */
 #include "sim/replay.h"
 
+#include "core/indexlist.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +69,8 @@ static int plan_trace(struct replay *r, int t, const struct wanted *w, const cha
     const struct trace *trace = r->traces[t];
     for (int64_t i = 0; i < trace_calls(trace); i++) {
         const struct trace_call *c = trace_call(trace, i);
-        if (!index_list_has(w->layers, w->n_layers, c->layer) || !index_list_has(w->steps, w->n_steps, c->step) ||
+        if (!index_list_has(w->layers, w->n_layers, c->layer) ||
+            !index_list_has(w->steps, w->n_steps, c->step) ||
             (branch && *branch && strcmp(branch, c->branch) != 0))
             continue;
         for (int h = 0; h < trace_meta(trace)->heads; h++)
@@ -225,7 +229,8 @@ int replay_identity(const struct replay *r, const struct series *s, int64_t call
     snprintf(rec->branch, sizeof rec->branch, "%s", c->branch);
     snprintf(rec->method, sizeof rec->method, "%s", run->method->name);
     rec->seed = r->seed;
-    snprintf(rec->backend, sizeof rec->backend, "%s", r->accel ? r->accel->name : "cpu");
+    snprintf(rec->backend, sizeof rec->backend, "%s",
+             r->device.accel ? r->device.accel->name : "cpu");
     snprintf(rec->precision, sizeof rec->precision, "%s",
              r->load.precision == PREC_F64 ? "f64" : "f32");
     snprintf(rec->permute, sizeof rec->permute, "%s", r->load.permute ? r->load.permute : "none");

@@ -1,11 +1,14 @@
 /*
- * replay_run.c - executing a plan: one task per series.
+ * replay_run.c - execute a plan: one task per series.
  */
 #include "sim/replay.h"
 
+#include "core/gemm.h"
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/pool.h"
+#include "sim/simulate.h"
+#include "core/text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,12 +17,12 @@
 /* Dumps of one cell. Rows arrive in the order in which the method ran; outputs are stored in the
  * trace's order, so reordered ones are gathered first. */
 struct dump {
-    struct replay        *replay;
-    const struct record  *record;
+    struct replay *replay;
+    const struct record *record;
     const struct head_in *in;
-    const char           *order;     /* of the method's rows and keys, beside the trace's */
-    int64_t              *perm;      /* perm[row of the method] = row of the trace; NULL = same */
-    double               *out, *lse; /* whole head in the trace's order, with perm only */
+    const char *order; /* of the method's rows and keys, beside the trace's */
+    int64_t *perm;     /* perm[row of the method] = row of the trace; NULL = same */
+    double *out, *lse; /* whole head in the trace's order, with perm only */
 };
 
 static void dump_free(struct dump *d)
@@ -34,7 +37,7 @@ static int dump_init(struct dump *d, struct replay *r, const struct record *rec,
 {
     const char *run_order = r->load.permute ? r->load.permute : "none";
     const char *order = method_order ? method_order : "none";
-    int         rc = 0;
+    int rc = 0;
 
     *d = (struct dump){.replay = r, .record = rec, .in = in};
     if (strcmp(run_order, "none") != 0 && strcmp(order, "none") != 0)
@@ -74,7 +77,7 @@ static int dump_chunk(void *ctx, const struct mask *m, const double *out, const 
                       struct err *err)
 {
     struct dump *d = ctx;
-    int          rc = 0;
+    int rc = 0;
     if (d->replay->masks)
         TRY(maskfile_put(d->replay->masks, d->record, d->order, m, err));
     if (d->replay->outputs)
@@ -101,20 +104,25 @@ struct slots {
 static int run_cell(struct replay *r, const struct method_run *run, const struct head_in *in,
                     struct slots slots, struct record *rec, struct err *err)
 {
-    struct method_ctx    ctx = {.seed = r->seed, .carry = slots.branch, .shared = slots.shared,
-                                .accel = r->accel, .session = r->session,
-                                .select = r->select, .accel_metrics = r->accel_metrics};
-    struct dump          dump = {0};
+    struct method_ctx ctx = {.seed = r->seed, .carry = slots.branch, .shared = slots.shared};
+    struct dump dump = {0};
     const struct method *method = run->method;
-    void                *params = NULL;
-    bool                 dumps = r->masks || r->outputs;
-    int                  rc = 0;
+    void *params = NULL;
+    struct sim_cell cell = {.method = method,
+                            .ctx = &ctx,
+                            .in = in,
+                            .device = r->device.accel ? &r->device : NULL,
+                            .sink = r->masks || r->outputs ? dump_chunk : NULL,
+                            .sink_ctx = &dump};
+    int rc = 0;
 
     TRY(method_params_for_head(run, rec->layer, rec->head, &params, err));
     if (method_calib_lacks(run, rec->layer, rec->head))
         record_note(rec, "calib=absent");
+    TRY(method_calib_note(run, rec->trace, rec, err));
     TRY(dump_init(&dump, r, rec, in, method->order ? method->order(params) : NULL, err));
-    TRY(sim_run(method, params, &ctx, in, dumps ? dump_chunk : NULL, &dump, rec, err));
+    cell.params = params;
+    TRY(sim_run(&cell, rec, err));
 out:
     dump_free(&dump);
     if (params)
@@ -129,10 +137,10 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
                    const struct sim_head *h, struct slots slots, struct err *err)
 {
     const struct method_run *run = r->runs + run_index;
-    struct record            rec;
-    struct buf               key = {0};
-    struct err               cell = {0};
-    int                      rc = 0;
+    struct record rec;
+    struct buf key = {0};
+    struct err cell = {0};
+    int rc = 0;
 
     record_init(&rec);
     TRY(replay_identity(r, s, call, run, &rec, err));
@@ -178,7 +186,7 @@ static int call_needed(const struct replay *r, const struct series *s, int64_t c
                        struct err *err)
 {
     struct buf key = {0};
-    int        rc = 0;
+    int rc = 0;
     *needed = r->masks || r->outputs;
     for (int64_t k = 0; k < r->n_runs && !*needed && !rc; k++) {
         struct record rec;
@@ -197,10 +205,10 @@ static int call_needed(const struct replay *r, const struct series *s, int64_t c
 /* State of a series: one slot per run and branch, and one per run for all branches. */
 struct states {
     struct branch_state {
-        char          name[16];
+        char name[16];
         struct carry *carry; /* [n_runs], owned */
-    } *branches;
-    int64_t       n, cap, n_runs;
+    } * branches;
+    int64_t n, cap, n_runs;
     struct carry *shared; /* [n_runs], owned */
 };
 
@@ -239,30 +247,19 @@ out:
     return rc;
 }
 
-/* The CPU's exact attention, O(N^2): left out where the device measures and no method asks for it. */
-static bool reference_needed(const struct replay *r)
-{
-    for (int64_t k = 0; k < r->n_runs; k++)
-        if (!(r->runs[k].method->flags & METHOD_NO_REFERENCE))
-            return true;
-    return !r->accel_metrics;
-}
-
 static int do_call(struct replay *r, const struct series *s, int64_t call, struct states *st,
                    struct err *err)
 {
-    struct sim_head  h = {0};
-    struct head_load how = r->load;
-    struct carry    *carry;
-    bool             needed;
-    int              rc = 0;
+    struct sim_head h = {0};
+    struct carry *carry;
+    bool needed;
+    int rc = 0;
 
-    how.no_reference = !reference_needed(r);
     TRY(call_needed(r, s, call, &needed, err));
     if (!needed)
         return 0;
     TRY(states_branch(st, trace_call(r->traces[s->trace], call)->branch, &carry, err));
-    TRY(head_load(r->traces[s->trace], call, s->head, &how, &h, err));
+    TRY(head_load(r->traces[s->trace], call, s->head, &r->load, &h, err));
     for (int64_t k = 0; k < r->n_runs; k++)
         TRY(do_cell(r, s, call, k, &h, (struct slots){carry + k, st->shared + k}, err));
     progress_cell(r, s, trace_call(r->traces[s->trace], call));
@@ -275,16 +272,17 @@ static int do_series(void *ctx, int64_t item, int worker, struct err *err)
 {
     struct replay *r = ctx;
     struct series *s = r->series + item;
-    struct states  st = {.n_runs = r->n_runs};
-    int            rc = 0;
+    struct states st = {.n_runs = r->n_runs};
+    int rc = 0;
 
     if (s->todo == 0 && !r->masks && !r->outputs)
         return 0;
     TRY(mem_zalloc(&st.shared, r->n_runs, sizeof *st.shared, "state across branches", err));
     for (int64_t c = 0; c < s->n_calls; c++) {
         if (interrupted())
-            FAIL(err, ERR_INTERRUPTED, "interrupted; finished cells are kept, the same command "
-                                       "continues");
+            FAIL(err, ERR_INTERRUPTED,
+                 "interrupted; finished cells are kept, the same command "
+                 "continues");
         TRY(do_call(r, s, s->calls[c], &st, err));
     }
 out:
@@ -294,14 +292,20 @@ out:
 
 int replay_execute(struct replay *r, int jobs, struct err *err)
 {
-    double  cost = 0;
+    double cost = 0;
     int64_t cells = 0;
     for (int64_t i = 0; i < r->n_series; i++) {
         cost += r->series[i].cost;
         cells += r->series[i].todo ? r->series[i].cells : 0;
     }
+    int rc = gemm_ready(err);
+    if (rc)
+        return rc;
     r->progress = progress_start("replay", cost, cells);
-    int rc = pool_run(jobs, r->n_series, do_series, r, err);
+    rc = pool_run(jobs, r->n_series, do_series, r, err);
     progress_end(&r->progress);
-    return rc;
+    /* Also after a failure or an interruption: finished cells are kept. */
+    struct err own = {0};
+    int synced = record_file_sync(r->records, &own);
+    return rc || !synced ? rc : err_set(err, synced, "%s", own.msg);
 }

@@ -1,10 +1,9 @@
 /*
- * simulate.c - the flow of one head: dense reference once, then for each method prepare, and per
- * row chunk select, attend, count. Memory is linear in N: only a chunk's mask and output exist.
+ * simulate.c - the flow of one method on one head: prepare, and per row chunk select, attend,
+ * count. Memory is linear in N: only a chunk's mask and output exist.
  */
 #include "sim/simulate.h"
 
-#include "core/clock.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/reorder.h"
@@ -14,104 +13,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Rows of a chunk: enough that per-chunk work vanishes; and pairs, so that even a list of single
- * entries that keeps everything stays below a gigabyte at any length. */
-#define CHUNK_ROWS 2048
-#define CHUNK_PAIRS ((int64_t)1 << 27)
-
-static int copy_rows(float **dst, const float *src, int64_t n, int d, const char *what,
-                     struct err *err)
-{
-    int rc = mem_alloc(dst, n * d, sizeof(float), what, err);
-    if (!rc)
-        memcpy(*dst, src, (size_t)(n * d) * sizeof(float));
-    return rc;
-}
-
-int sim_head_operands(struct sim_head *h, enum precision prec, struct err *err)
-{
-    h->in.ops = &h->ops;
-    return attn_prepare(&h->ops, &h->in.x, prec, err);
-}
-
-int sim_head_reference(struct sim_head *h, enum precision prec, struct err *err)
-{
-    int rc = 0;
-    const struct attn_in *x = &h->in.x;
-    struct mask full;
-
-    TRY(sim_head_operands(h, prec, err));
-    TRY(mem_alloc(&h->out, x->nq * x->dv, sizeof(double), "dense output", err));
-    TRY(mem_alloc(&h->lse, x->nq, sizeof(double), "dense log-sum-exp", err));
-    mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
-    TRY(attn_rows(&h->ops, &full, h->out, h->lse, err));
-    h->in.out = h->out;
-    h->in.lse = h->lse;
-out:
-    return rc;
-}
-
-int sim_head_init(struct sim_head *h, const struct head_in *in, enum precision prec,
-                  struct err *err)
-{
-    int rc = 0;
-    const struct attn_in *x = &in->x;
-
-    memset(h, 0, sizeof *h);
-    h->in = *in;
-    TRY(copy_rows(&h->q, x->q, x->nq, x->d, "queries", err));
-    TRY(copy_rows(&h->k, x->k, x->nk, x->d, "keys", err));
-    TRY(copy_rows(&h->v, x->v, x->nk, x->dv, "values", err));
-    h->in.x.q = h->q;
-    h->in.x.k = h->k;
-    h->in.x.v = h->v;
-    TRY(sim_head_reference(h, prec, err));
-out:
-    if (rc)
-        sim_head_free(h);
-    return rc;
-}
-
-void sim_head_free(struct sim_head *h)
-{
-    attn_release(&h->ops);
-    free(h->q);
-    free(h->k);
-    free(h->v);
-    free(h->out);
-    free(h->lse);
-    memset(h, 0, sizeof *h);
-}
-
-int64_t run_chunk_rows(const struct run *run)
-{
-    int64_t unit = run->method->unit_rows ? run->method->unit_rows(run->state) : 1;
-    int64_t step = unit / gcd(unit, 128) * 128;
-    int64_t want =
-        CHUNK_PAIRS / run->in->x.nk < CHUNK_ROWS ? CHUNK_PAIRS / run->in->x.nk : CHUNK_ROWS;
-    return want <= step ? step : ceil_div(want, step) * step;
-}
-
 static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv, struct err *err)
 {
     const struct method *me = run->method;
+    struct exact *exact = run->in->exact;
     struct attend_stats stats = {-1, 0};
     bool own = run_own_arithmetic(run);
+    const double *ref, *ref_lse;
     int rc = 0;
 
-    double t = clock_ns();
+    double t = run_clock(run);
     if (own)
         TRY(me->attend(run->state, m, run->out, run->lse, &stats, err));
     else
-        TRY(attn_rows(run->in->ops, m, run->out, run->lse, err));
-    run->ns_attend += clock_ns() - t;
+        TRY(exact_attend(exact, m, run->out, run->lse, err));
+    run->ns_attend += run_clock(run) - t;
     /* Recall belongs to the mask, whatever the arithmetic did with it. */
     if (own)
-        TRY(attn_rows(run->in->ops, m, NULL, run->lse_mask, err));
+        TRY(exact_attend(exact, m, NULL, run->lse_mask, err));
     *tiles_pv = stats.tiles_pv;
-    metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, run->out,
-                     run->in->out + m->row0 * run->in->x.dv, own ? run->lse_mask : run->lse,
-                     run->lse, run->in->lse + m->row0);
+    TRY(exact_out(exact, m->row0, m->row1, &ref, err));
+    TRY(exact_lse(exact, m->row0, m->row1, &ref_lse, err));
+    metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, run->out, ref,
+                     own ? run->lse_mask : run->lse, run->lse, ref_lse);
 out:
     return rc;
 }
@@ -119,19 +43,19 @@ out:
 static int run_chunk(struct run *run, int64_t row0, int64_t row1, struct err *err)
 {
     struct mask m = {0};
-    double tiles_pv, t = clock_ns();
+    double tiles_pv, t = run_clock(run);
     int rc = 0;
 
     TRY(run->method->select(run->state, row0, row1, &m, err));
-    run->ns_select += clock_ns() - t;
+    run->ns_select += run_clock(run) - t;
     TRY(mask_check(&m, err));
     if (m.row0 != row0 || m.row1 != row1)
         FAIL(err, ERR_RUN, "the mask covers rows %lld..%lld, asked for %lld..%lld",
              (long long)m.row0, (long long)m.row1, (long long)row0, (long long)row1);
     TRY(attend_chunk(run, &m, &tiles_pv, err));
     TRY(metrics_add_mask(&run->acc, &m, tiles_pv, err));
-    if (run->sink)
-        TRY(run->sink(run->sink_ctx, &m, run->out, run->lse, err));
+    if (run->cell->sink)
+        TRY(run->cell->sink(run->cell->sink_ctx, &m, run->out, run->lse, err));
 out:
     mask_free(&m);
     return rc;
@@ -152,14 +76,15 @@ out:
     return rc;
 }
 
-static int run_prepare(struct run *run, const void *params, struct method_ctx *ctx, struct err *err)
+static int run_prepare(struct run *run, struct err *err)
 {
+    struct method_ctx *ctx = run->cell->ctx;
     unsigned need = run->in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
     if (!(run->method->flags & need))
         return method_skip(ctx, run->in->x.causal ? "bidirectional only" : "causal only");
-    double t = clock_ns();
-    int rc = run->method->prepare(ctx, params, run->in, &run->state, err);
-    run->ns_prepare = clock_ns() - t;
+    double t = run_clock(run);
+    int rc = run->method->prepare(ctx, run->cell->params, run->in, &run->state, err);
+    run->ns_prepare = run_clock(run) - t;
     return rc;
 }
 
@@ -178,71 +103,79 @@ out:
     return rc;
 }
 
-static int run_method(const struct method *method, const void *params, struct method_ctx *ctx,
-                      const struct head_in *in, sim_sink_fn *sink, void *sink_ctx, struct record *r,
-                      struct err *err)
+/* 0, METHOD_SKIP or an error. */
+static int run_phases(struct run *run, struct record *r, struct err *err)
 {
-    struct run run = {.method = method, .in = in, .sink = sink, .sink_ctx = sink_ctx};
-    int rc = run_prepare(&run, params, ctx, err);
-
+    const struct attn_in *x = &run->in->x;
+    int rc = run_prepare(run, err);
     if (rc)
-        goto out;
-    TRY(metrics_init(&run.acc, in->x.nq, in->x.dv, err));
-    TRY(ctx->accel ? run_on_accel(&run, params, ctx, r, err) : run_chunks(&run, err));
-    TRY(run_record(&run, r, err));
-out:
+        return rc;
+    if ((rc = metrics_init(&run->acc, x->nq, x->dv, err)) != 0)
+        return rc;
+    rc = run->cell->device ? run_on_accel(run, r, err) : run_chunks(run, err);
+    return rc ? rc : run_record(run, r, err);
+}
+
+static int run_method(const struct sim_cell *cell, struct record *r, struct err *err)
+{
+    struct run run = {.cell = cell, .method = cell->method, .in = cell->in};
+
+    /* Errors of the output are taken against dense attention, unless the device does that. */
+    if (!cell->device || !cell->device->metrics)
+        exact_expect_out(cell->in->exact);
+    if (cell->device)
+        device_map_attach(&run.map, cell->device, cell->in);
+    int rc = run_phases(&run, r, err);
     if (rc == METHOD_SKIP) {
         r->status = RECORD_SKIP;
-        snprintf(r->reason, sizeof r->reason, "%s", ctx->skip);
+        snprintf(r->reason, sizeof r->reason, "%s", cell->ctx->skip);
         rc = 0;
     }
     if (run.method->release)
         run.method->release(run.state);
+    if (cell->device)
+        device_map_detach(&run.map);
     metrics_free(&run.acc);
     free(run.out);
     free(run.lse);
     free(run.lse_mask);
-    free(run.accel_lse);
-    ctx->accel_lse = NULL;
-    ctx->accel_data = 0;
-    return rc < 0 ? err_prefix(err, "%s", method->name) : rc;
+    return rc < 0 ? err_prefix(err, "%s", cell->method->name) : rc;
 }
 
 /* A method that asks for a token order: everything runs on the reordered head. */
-static int run_reordered(const struct method *method, const void *params, struct method_ctx *ctx,
-                         const struct head_in *in, sim_sink_fn *sink, void *sink_ctx,
-                         struct record *r, struct err *err)
+static int run_reordered(const struct sim_cell *cell, const char *order, struct record *r,
+                         struct err *err)
 {
+    const struct head_in *in = cell->in;
+    struct sim_cell moved = *cell;
     struct sim_head h = {0};
     int rc = 0;
 
     if (!in->geom.t || in->x.causal || in->x.nq != in->x.nk) {
         r->status = RECORD_SKIP;
         snprintf(r->reason, sizeof r->reason, "token order '%s' needs a bidirectional video trace",
-                 method->order(params));
+                 order);
         return 0;
     }
     if (in->order) {
         r->status = RECORD_SKIP;
         snprintf(r->reason, sizeof r->reason,
-                 "token order '%s' of tokens that are already in order "
-                 "'%s'",
-                 method->order(params), in->order);
+                 "token order '%s' of tokens that are already in order '%s'", order, in->order);
         return 0;
     }
-    TRY(sim_head_reorder(in, method->order(params), ctx->seed, &h, err));
-    TRY(run_method(method, params, ctx, &h.in, sink, sink_ctx, r, err));
+    TRY(sim_head_reorder(in, order, cell->ctx->seed, &h, err));
+    moved.in = &h.in;
+    TRY(run_method(&moved, r, err));
 out:
     sim_head_free(&h);
     return rc;
 }
 
-int sim_run(const struct method *method, const void *params, struct method_ctx *ctx,
-            const struct head_in *in, sim_sink_fn *sink, void *sink_ctx, struct record *r,
-            struct err *err)
+int sim_run(const struct sim_cell *cell, struct record *r, struct err *err)
 {
-    const char *order = method->order ? method->order(params) : NULL;
-    if (order && strcmp(order, "none") != 0 && !(in->order && strcmp(in->order, order) == 0))
-        return run_reordered(method, params, ctx, in, sink, sink_ctx, r, err);
-    return run_method(method, params, ctx, in, sink, sink_ctx, r, err);
+    const char *now = cell->in->order;
+    const char *order = cell->method->order ? cell->method->order(cell->params) : NULL;
+    if (order && strcmp(order, "none") != 0 && !(now && strcmp(now, order) == 0))
+        return run_reordered(cell, order, r, err);
+    return run_method(cell, r, err);
 }

@@ -1,10 +1,9 @@
 /*
- * simulate_accel.c - a head's method on a GPU: the reference's masks or the device's own,
- * attention, metrics and times (core/kernel.h) into the record.
+ * simulate_accel.c - run a method on a head on the GPU (core/accel.h): masks of the CPU reference
+ * or of the device, attention, metrics and times, all into the record.
  */
-#include "core/clock.h"
 #include "core/intmath.h"
-#include "core/kernel.h"
+#include "core/accel.h"
 #include "core/mem.h"
 #include "sim/accelattend.h"
 #include "sim/simulate_run.h"
@@ -115,17 +114,21 @@ out:
 static int add_chunk(struct run *run, const struct mask *m, const struct accel_result *res,
                      double tiles_pv, struct err *err)
 {
+    struct exact *exact = run->in->exact;
+    const double *ref, *ref_lse;
     int64_t dv = run->in->x.dv;
     int rc = 0;
     if (!res->rows) {
-        TRY(attn_rows(run->in->ops, m, NULL, run->lse_mask, err));
-        metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, res->out + m->row0 * dv,
-                         run->in->out + m->row0 * dv, run->lse_mask, res->lse + m->row0,
-                         run->in->lse + m->row0);
+        TRY(exact_attend(exact, m, NULL, run->lse_mask, err));
+        TRY(exact_out(exact, m->row0, m->row1, &ref, err));
+        TRY(exact_lse(exact, m->row0, m->row1, &ref_lse, err));
+        metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, res->out + m->row0 * dv, ref,
+                         run->lse_mask, res->lse + m->row0, ref_lse);
     }
     TRY(metrics_add_mask(&run->acc, m, tiles_pv, err));
-    if (run->sink)
-        TRY(run->sink(run->sink_ctx, m, res->out + m->row0 * dv, res->lse + m->row0, err));
+    if (run->cell->sink)
+        TRY(run->cell->sink(run->cell->sink_ctx, m, res->out + m->row0 * dv, res->lse + m->row0,
+                            err));
 out:
     return rc;
 }
@@ -134,12 +137,12 @@ static int select_all(struct run *run, int64_t step, struct mask *masks, struct 
 {
     int64_t nq = run->in->x.nq, n = 0;
     int rc = 0;
-    double t = clock_ns();
+    double t = run_clock(run);
     for (int64_t r = 0; r < nq; r += step, n++) {
         TRY(run->method->select(run->state, r, r + step < nq ? r + step : nq, masks + n, err));
         TRY(mask_check(masks + n, err));
     }
-    run->ns_select = clock_ns() - t;
+    run->ns_select = run_clock(run) - t;
 out:
     return rc;
 }
@@ -203,7 +206,10 @@ static int compare_tiles(const struct mask *whole, const struct mask *m, int64_t
         int64_t from = whole->ptr[r / whole->bq], to = whole->ptr[r / whole->bq + 1];
         int64_t last = r + whole->bq < m->row1 ? r + whole->bq : m->row1;
         int64_t n = mask_union_tiles(m, r, last, whole->bk, col, err);
-        TRY(n < 0 ? (int)n : 0);
+        if (n < 0) {
+            rc = (int)n;
+            goto out;
+        }
         *differs += in_one_list(whole->col + from, to - from, col, n);
     }
 out:
@@ -238,26 +244,29 @@ static bool whole_band(const struct mask *masks, int64_t n, struct mask *band)
 
 /* Replace the reference's masks by those that the GPU chooses. METHOD_SKIP with the reason when it
  * does not choose for this method, or masks of this form. */
-static int select_on_accel(struct run *run, const void *params, struct method_ctx *ctx,
-                           uint64_t data, struct mask *masks, int64_t n, struct selected *sel,
+static int select_on_accel(struct run *run, struct mask *masks, int64_t n, struct selected *sel,
                            struct err *err)
 {
+    const struct sim_device *device = run->cell->device;
+    struct method_ctx *ctx = run->cell->ctx;
     struct mask whole = {0}, band;
     struct accel_choice c = {run->method->name,
                              run->method->params,
-                             params,
+                             run->cell->params,
                              ctx->seed,
                              &run->in->x,
-                             data,
+                             run->map.data,
                              {run->in->n_heads, run->in->n_kv_heads},
                              whole_band(masks, n, &band) ? &band : NULL};
     char why[160] = "the back end does not select";
-    int rc = ctx->accel->select ? ctx->accel->select(ctx->session, &c, &whole, &sel->time, why, err)
-                                : ACCEL_NO_SELECT;
+    int rc = ACCEL_NO_SELECT;
 
+    if (device->accel->select)
+        rc = device->accel->select(device->session, &c, &whole, &sel->time, why, err);
     if (rc == ACCEL_NO_SELECT)
         return method_skip(ctx, "%s", why);
-    TRY(rc);
+    if (rc)
+        goto out;
     for (int64_t i = 0; i < n; i++)
         TRY(take_mask(&whole, masks + i, &sel->differs, err));
     sel->gpu = true;
@@ -273,7 +282,7 @@ static int result_init(struct run *run, bool measure, int64_t rows, struct accel
     const struct attn_in *x = &run->in->x;
     int rc = 0;
     TRY(mem_alloc(&res->lse, x->nq, sizeof(double), "method log-sum-exp", err));
-    if (run->sink || !measure)
+    if (run->cell->sink || !measure)
         TRY(mem_alloc(&res->out, x->nq * x->dv, sizeof(double), "method output", err));
     if (measure) {
         TRY(mem_alloc(&res->rows, x->nq, sizeof *res->rows, "errors of rows", err));
@@ -295,17 +304,27 @@ static void result_free(struct accel_result *res)
     free(res->dense_lse);
 }
 
-int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, struct record *r,
-                 struct err *err)
+/* Choose the masks of all chunks; the device's own in place of the reference's where it chooses. */
+static int select_masks(struct run *run, int64_t step, struct mask *masks, int64_t n,
+                        struct selected *sel, struct err *err)
 {
-    static _Atomic uint64_t heads; /* numbers the data of this head for the device */
+    enum select_where where = run->cell->device->select;
+    int rc = select_all(run, step, masks, err);
+    if (rc || sel->none || where == SELECT_CPU)
+        return rc;
+    rc = select_on_accel(run, masks, n, sel, err);
+    return rc == METHOD_SKIP && where != SELECT_GPU ? 0 : rc;
+}
+
+int run_on_accel(struct run *run, struct record *r, struct err *err)
+{
+    const struct sim_device *device = run->cell->device;
     const struct attn_in *x = &run->in->x;
-    uint64_t data = ++heads;
     struct accel_result res = {0};
     struct selected sel = {.none = strcmp(run->method->name, "dense") == 0};
     struct accel_filter filter;
     struct accel_head head = {
-        .x = x, .data = data, .call = {run->in->n_heads, run->in->n_kv_heads}};
+        .x = x, .data = run->map.data, .call = {run->in->n_heads, run->in->n_kv_heads}};
     struct mask *masks = NULL;
     char why[160] = "the method's own arithmetic has no CUDA kernel";
     bool own = run_own_arithmetic(run);
@@ -313,20 +332,17 @@ int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, st
     int rc = 0;
 
     if (own && !(run->method->filter && run->method->filter(run->state, &filter, why)))
-        return method_skip(ctx, "%s", why);
+        return method_skip(run->cell->ctx, "%s", why);
     TRY(mem_zalloc(&masks, n, sizeof *masks, "masks", err));
-    TRY(result_init(run, ctx->accel_metrics, step < x->nq ? step : x->nq, &res, err));
-    TRY(select_all(run, step, masks, err));
-    if (!sel.none && ctx->select != SELECT_CPU) {
-        rc = select_on_accel(run, params, ctx, data, masks, n, &sel, err);
-        if (rc < 0 || (rc == METHOD_SKIP && ctx->select == SELECT_GPU))
-            goto out;
-    }
+    TRY(result_init(run, device->metrics, step < x->nq ? step : x->nq, &res, err));
+    if ((rc = select_masks(run, step, masks, n, &sel, err)) != 0)
+        goto out;
     head.filter = own ? &filter : NULL;
-    rc = accel_attend_masks(ctx->accel, ctx->session, &head, masks, n, &res, why, err);
-    if (rc == METHOD_SKIP)
-        method_skip(ctx, "%s", why);
-    TRY(rc);
+    rc = accel_attend_masks(device->accel, device->session, &head, masks, n, &res, why, err);
+    if (rc) {
+        rc = rc == METHOD_SKIP ? method_skip(run->cell->ctx, "%s", why) : rc;
+        goto out;
+    }
     if (own)
         run->method->filtered(run->state, res.tiles_pv);
     for (int64_t i = 0; i < n; i++)
@@ -334,9 +350,7 @@ int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, st
     if (res.rows)
         metrics_add_measured(&run->acc, &res);
     TRY(record_times(run, &res, &sel, r, err));
-    ctx->accel_lse = run->accel_lse = res.dense_lse;
-    ctx->accel_data = data;
-    res.dense_lse = NULL;
+    device_map_lse(&run->map, &res.dense_lse);
 out:
     for (int64_t i = 0; masks && i < n; i++)
         mask_free(masks + i);

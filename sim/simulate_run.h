@@ -1,24 +1,33 @@
 /*
- * simulate_run.h - what simulate.c and simulate_accel.c share of a running method.
+ * simulate_run.h - the state of a running method, shared by simulate.c and simulate_accel.c.
  */
 #ifndef LACUNA_SIMULATE_RUN_H
 #define LACUNA_SIMULATE_RUN_H
 
+#include "core/clock.h"
+#include "sim/blocks/exact.h"
+#include "sim/devicemap.h"
 #include "sim/metrics.h"
 #include "sim/simulate.h"
 
 /* One method on one head, while it runs. */
 struct run {
-    const struct method *method;
+    const struct sim_cell *cell;
+    const struct method *method; /* of the cell, as `in` */
     const struct head_in *in;
     void *state;
     struct metrics_acc acc;
-    double *out, *lse, *lse_mask; /* of a chunk */
-    double *accel_lse;            /* of all rows; ctx->accel_lse */
+    struct device_map map;        /* with a device */
+    double *out, *lse, *lse_mask; /* of the rows of a chunk */
     double ns_prepare, ns_select, ns_attend;
-    sim_sink_fn *sink;
-    void *sink_ctx;
 };
+
+/* A clock that stands still while the exact map is computed: its cost belongs to the head and not
+ * to the method that happens to ask first. */
+static inline double run_clock(const struct run *run)
+{
+    return clock_ns() - run->in->exact->ns;
+}
 
 /* Does the method attend by itself, and not by exact softmax over its mask? */
 static inline bool run_own_arithmetic(const struct run *run)
@@ -27,13 +36,13 @@ static inline bool run_own_arithmetic(const struct run *run)
     return m->attend && (!m->attends || m->attends(run->state));
 }
 
-/* A common multiple of the method's groups and of the 128-row tiles that every mask is counted in,
- * about CHUNK_ROWS unless keys are very many. */
+/* Rows of a chunk: a common multiple of the method's groups and of the 128-row tiles in which masks
+ * are counted. About CHUNK_ROWS, fewer if there are very many keys. */
 int64_t run_chunk_rows(const struct run *run);
 
-/* All rows are selected first, because the GPU takes a head at once. The reference selects in any
- * case: a method's own numbers come from there, and so does the count of differences. */
-int run_on_accel(struct run *run, const void *params, struct method_ctx *ctx, struct record *r,
-                 struct err *err);
+/* Run the method with its attention on the GPU. The CPU selects all rows first, because the GPU
+ * takes a head at once. It does so even where the GPU selects too: the method's own numbers come
+ * from the CPU, and so does the mask with which the GPU's is compared. */
+int run_on_accel(struct run *run, struct record *r, struct err *err);
 
 #endif

@@ -1,19 +1,19 @@
 /*
- * flexprefill.cu - FlexPrefill's selection as the published code makes it (arXiv:2502.20766,
- * algorithms 1 to 4): exact rows of the last B queries, mass per key and per distance
- * (lastrows.cuh), the pattern test, then the best block columns and diagonals or the best pooled
- * blocks of the whole head. Behind the rows everything is in double. The port (profile=frontier)
- * keeps the counted tokens themselves, as lists of 64-row blocks (slashmap.cuh). The CPU side is
- * sim/flexprefill_scores.c and _plan.c.
+ * flexprefill.cu - FlexPrefill's selection as in the published code (arXiv:2502.20766, algorithms 1
+ * to 4): exact rows of the last B queries, mass per key and per distance (lastrows.cuh), the
+ * pattern test, then the best block columns and diagonals or the best pooled blocks of the whole
+ * head. Everything after the rows is in double. The port (profile=frontier) keeps the counted
+ * tokens themselves, as lists of 64-row blocks (slashmap.cuh). The CPU side is
+ * sim/methods/flexprefill/flexprefill_scores.c and _plan.c.
  */
 #include "core/intmath.h"
-#include "cuda/cut.cuh"
-#include "cuda/lastrows.cuh"
-#include "cuda/lists.h"
-#include "cuda/maprows.cuh"
-#include "cuda/means.cuh"
-#include "cuda/slashmap.cuh"
-#include "cuda/wide.cuh"
+#include "cuda/select/cut.cuh"
+#include "cuda/select/lastrows.cuh"
+#include "cuda/select/lists.h"
+#include "cuda/select/maprows.cuh"
+#include "cuda/select/means.cuh"
+#include "cuda/select/slashmap.cuh"
+#include "cuda/select/wide.cuh"
 
 #include <math.h>
 #include <stdio.h>
@@ -269,7 +269,10 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     CU_LAUNCHED(err);
     count_tokens<<<dim3(a.heads, 2), WIDE, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    TRY(d == 128 ? launch_means<128>(g, a, err) : launch_means<64>(g, a, err));
+    if (d == 128)
+        TRY(launch_means<128>(g, a, err));
+    else
+        TRY(launch_means<64>(g, a, err));
     best_blocks<<<dim3(a.heads, 2), 32, a.nb * 8, g->stream>>>(a);
     CU_LAUNCHED(err);
     row_softmax<<<rows, 256, 0, g->stream>>>(a);

@@ -1,19 +1,19 @@
 /*
  * minference.cu - MInference's patterns that look at q and k (arXiv:2407.02490, section 3.2). The
- * CPU side is sim/minference_head.c and sim/vslash.c.
+ * CPU side is sim/methods/minference/minference_head.c and sim/blocks/vslash.c.
  *
- * Vertical-slash: mass per key and per distance of the last rows (lastrows.cuh), the best of both
- * and the lists of 64-row blocks (slashmap.cuh). Block: products of mean-pooled queries and keys, a
- * fixed number of best blocks per row block of 64; Q and K are read once, 2 nb^2 d FLOP in double.
- * The A-shape looks at neither (shape.h).
+ * Vertical-slash: mass per key and per distance of the last rows (lastrows.cuh), the best of both,
+ * and the lists of 64-row blocks (slashmap.cuh). Block: products of mean-pooled queries and keys,
+ * and a fixed number of best blocks per row block of 64; reads Q and K once, 2 nb^2 d FLOP in
+ * double. The A-shape and the Tri-shape need neither q nor k (streaming.cu).
  */
 #include "core/intmath.h"
-#include "cuda/cut.cuh"
-#include "cuda/lastrows.cuh"
-#include "cuda/lists.h"
-#include "cuda/maprows.cuh"
-#include "cuda/means.cuh"
-#include "cuda/slashmap.cuh"
+#include "cuda/select/cut.cuh"
+#include "cuda/select/lastrows.cuh"
+#include "cuda/select/lists.h"
+#include "cuda/select/maprows.cuh"
+#include "cuda/select/means.cuh"
+#include "cuda/select/slashmap.cuh"
 
 #include <math.h>
 #include <stdio.h>
@@ -90,7 +90,10 @@ static int launch_blocks(struct gpu *g, const struct select_job *job, struct err
     const minference_state *s = (const minference_state *)job->state;
     int rc = 0, n = (int)l->units, warps = row_warps(n * 8), smem = warps * n * 8;
 
-    TRY(job->problem.d == 128 ? launch_means<128>(g, job, err) : launch_means<64>(g, job, err));
+    if (job->problem.d == 128)
+        TRY(launch_means<128>(g, job, err));
+    else
+        TRY(launch_means<64>(g, job, err));
     CU(err, cudaFuncSetAttribute((const void *)best_blocks,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
     best_blocks<<<(unsigned)ceil_div(l->rows, warps), 32 * warps, smem, g->stream>>>(
@@ -117,7 +120,7 @@ static int64_t given(const struct select_problem *p, const char *name, int64_t o
     return x == INT64_MIN ? otherwise : x;
 }
 
-/* Columns or distances, as sim/methods/minference.c clamps them. */
+/* Columns or distances, as sim/methods/minference/minference.c clamps them. */
 static int size_of(const struct select_problem *p, const char *name, int64_t otherwise,
                    double share, const char *least_name, int64_t least)
 {

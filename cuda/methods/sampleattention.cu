@@ -1,20 +1,21 @@
 /*
  * sampleattention.cu - SampleAttention's selection (arXiv:2406.15486, algorithm 1): score lists of
- * the sampled slices, find_k, block map. The CPU side is sim/sampleattention_scores.c and _plan.c.
+ * the sampled slices, find_k, block map. The CPU side is
+ * sim/methods/sampleattention/sampleattention_scores.c and _plan.c.
  *
  * Keys are read once. For every unit of B/2 keys and every sampled row the kernel keeps the largest
  * score and the sums of e^(s - largest) on both sides of the one bin boundary that a unit can hold;
- * with these, once a row's log-sum-exp is known, block columns and distance bins are sums over
- * rows. Scores come from bf16 products summed in float, everything behind them is in double.
+ * once a row's log-sum-exp is known, block columns and distance bins are sums of these over rows.
+ * Scores come from bf16 products summed in float; everything after them is in double.
  *
  * 2 B N d FLOP per slice and head; the records take 32 N bytes per slice and head.
  */
 #include "core/intmath.h"
-#include "cuda/cut.cuh"
-#include "cuda/lists.h"
-#include "cuda/maprows.cuh"
+#include "cuda/select/cut.cuh"
+#include "cuda/select/lists.h"
+#include "cuda/select/maprows.cuh"
 #include "cuda/mma.cuh"
-#include "cuda/rowlse.cuh"
+#include "cuda/select/rowlse.cuh"
 
 #include <math.h>
 #include <stdio.h>
@@ -309,11 +310,12 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     int rc = 0, d = job->problem.d;
 
     if (d == 128)
-        TRY((s->block == 128 ? launch_scores<128, 128>(g, a, err)
-                             : launch_scores<128, 64>(g, a, err)));
+        rc = s->block == 128 ? launch_scores<128, 128>(g, a, err)
+                             : launch_scores<128, 64>(g, a, err);
     else
-        TRY((s->block == 128 ? launch_scores<64, 128>(g, a, err)
-                             : launch_scores<64, 64>(g, a, err)));
+        rc = s->block == 128 ? launch_scores<64, 128>(g, a, err) : launch_scores<64, 64>(g, a, err);
+    if (rc)
+        goto out;
     CU(err, cudaMemsetAsync(a.cols, 0, (size_t)(flags * (2 * a.nb + 1)), g->stream));
     CU(err, cudaFuncSetAttribute((const void *)choose, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  a.nb * 8));

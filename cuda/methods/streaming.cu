@@ -1,13 +1,13 @@
 /*
- * streaming.cu - window + sink: which 128 x 128 tiles a band touches, and which of them it cuts,
- * from sink, window and dense last rows alone; q and k are not read. What a kernel needs beside
- * these numbers is the lists. Serves every method whose mask is a band (core/mask.h, MASK_BAND)
- * that follows from its parameters: streaming, the A-shape and Tri-shape of minference.
+ * streaming.cu - window + sink: the lists of the 128 x 128 tiles that a band touches, and which of
+ * them it cuts. Both follow from sink, window and dense last rows; q and k are not read. Serves
+ * every method whose mask is a band (core/mask.h, MASK_BAND) that depends on its parameters alone:
+ * streaming, and the A-shape and Tri-shape of minference.
  *
  * A warp per row of tiles, O(tiles).
  */
-#include "cuda/lists.h"
-#include "cuda/maprows.cuh"
+#include "cuda/select/lists.h"
+#include "cuda/select/maprows.cuh"
 
 #include <stdio.h>
 

@@ -1,19 +1,19 @@
 /*
  * xattention.cu - XAttention's selection (arXiv:2503.16428): antidiagonal scores of strided cells,
  * block masses, and per row block the most massive blocks up to a share tau. The CPU side is
- * sim/xattention_scores.c.
+ * sim/methods/xattention/xattention_scores.c.
  *
  *   s[r][j] = sum_t Q[S r + S - 1 - t] . K[S j + t]
  *
  * is a product of depth S d over N / S reduced rows and columns: N^2 d / S FLOP causal. A thread
- * block makes 128 x 128 of them, keeps each row's largest and the sums of e^(s - largest) per
- * column block of 128 / S; the row kernel brings the tiles of a row together. Scores are bf16
- * products summed in float, masses and cuts are in double.
+ * block computes 128 x 128 of these scores, and keeps each row's largest score and the sums of e^(s
+ * - largest) per column block of 128 / S. The row kernel combines the tiles of a row. Scores are
+ * bf16 products summed in float, masses and cuts are in double.
  */
 #include "core/intmath.h"
-#include "cuda/cut.cuh"
-#include "cuda/lists.h"
-#include "cuda/maprows.cuh"
+#include "cuda/select/cut.cuh"
+#include "cuda/select/lists.h"
+#include "cuda/select/maprows.cuh"
 #include "cuda/mma.cuh"
 
 #include <math.h>
@@ -202,10 +202,10 @@ static __device__ cut cut_one_more(const list_shared &list, const cut &c)
     return {cut_below(list, c.t), 1};
 }
 
-/* Those of a row's n blocks that reach tau together with what is kept anyway, which becomes -1
- * here: with `forced` block 0 and the blocks from `own` on. `first`, the published code's first
- * chunk of rows: the last block, and of the others the best one always and one more than reaches
- * the need. */
+/* Choose those of a row's n blocks that reach tau together with the blocks that are kept anyway,
+ * whose mass becomes -1 here: with `forced`, block 0 and the blocks from `own` on. `first` (first
+ * chunk of rows of the published code): the last block is kept anyway, and of the others always the
+ * best one, and one more than reaches the need. */
 static __device__ cut cut_row(const xattn_args &a, double *mass, int n, bool first, bool forced,
                               int own)
 {
@@ -278,7 +278,10 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     int64_t rows = job->lists.rows;
     int rc = 0, warps = row_warps(a.cols * 8), smem = warps * a.cols * 8;
 
-    TRY(job->problem.d == 128 ? launch_tiles<128>(g, a, err) : launch_tiles<64>(g, a, err));
+    if (job->problem.d == 128)
+        TRY(launch_tiles<128>(g, a, err));
+    else
+        TRY(launch_tiles<64>(g, a, err));
     CU(err, cudaFuncSetAttribute((const void *)select_rows,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
     select_rows<<<(unsigned)ceil_div(rows, warps), 32 * warps, smem, g->stream>>>(a);

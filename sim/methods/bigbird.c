@@ -20,15 +20,13 @@
  * are masked exactly, where the code adds -10000; the generator is lacuna's, keyed by seed, layer
  * and head; a partial last block is a block.
  */
+#include "core/intmath.h"
 #include "core/method.h"
 #include "core/mem.h"
 #include "core/rng.h"
 
 #include <stddef.h>
 #include <stdlib.h>
-
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 enum rand_scope { OFFICIAL, UNIFORM };
 enum preset { PRESET_NONE, PRESET_SAMPLE };
@@ -43,20 +41,22 @@ struct bigbird_params {
     int rand_scope, preset;
 };
 
-#define P(field) offsetof(struct bigbird_params, field)
 /* clang-format off */
-static const struct opt bigbird_opts[] = {
-    {.name = "block", .type = OPT_INT, .offset = P(block), .def = "64", .min = 16, .max = 128,
-     .unit = "tokens", .help = "block size"},
-    {.name = "random", .type = OPT_INT, .offset = P(random), .min = 0, .max = RANDOM_MOST,
-     .flags = OPT_UNSET, .unit = "blocks",
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "block", .type = OPT_INT, .offset = offsetof(struct bigbird_params, block),
+     .def = "64", .min = 16, .max = 128, .unit = "tokens", .help = "block size"},
+    {.name = "random", .type = OPT_INT, .offset = offsetof(struct bigbird_params, random), .min = 0,
+     .max = RANDOM_MOST, .flags = OPT_UNSET, .unit = "blocks",
      .help = "random key blocks per inner row block; unset = 3, with preset=sample 0"},
-    {.name = "rand_scope", .type = OPT_ENUM, .offset = P(rand_scope), .def = "official",
-     .values = scopes, .help = "where they are drawn from: as the code does, or everywhere"},
-    {.name = "preset", .type = OPT_ENUM, .offset = P(preset), .def = "none", .values = presets,
-     .help = "sample: causal, window 8 % and global columns 8 %"},
+    {.name = "rand_scope", .type = OPT_ENUM, .offset = offsetof(struct bigbird_params, rand_scope),
+     .def = "official", .values = scopes,
+     .help = "where they are drawn from: as the code does, or everywhere"},
+    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct bigbird_params, preset),
+     .def = "none", .values = presets, .help = "sample: causal, window 8 % and global columns 8 %"},
     {0},
 };
+/* clang-format on */
 /* clang-format on */
 
 struct bigbird_state {
@@ -69,7 +69,7 @@ struct bigbird_state {
     int64_t gathered;
 };
 
-static void bigbird_release(void *state)
+static void release(void *state)
 {
     struct bigbird_state *s = state;
     if (!s)
@@ -78,8 +78,8 @@ static void bigbird_release(void *state)
     free(s);
 }
 
-static int bigbird_prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                           void **state, struct err *err)
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
 {
     const struct bigbird_params *p = params;
     struct bigbird_state *s = NULL;
@@ -105,7 +105,7 @@ static int bigbird_prepare(struct method_ctx *ctx, const void *params, const str
     *state = s;
     s = NULL;
 out:
-    bigbird_release(s);
+    release(s);
     return rc;
 }
 
@@ -217,10 +217,8 @@ static int select_sample(struct bigbird_state *s, int64_t row0, int64_t row1, st
     int rc = 0;
 
     if (s->random == 0) {
-        mask_full(m, s->x.nq, s->x.nk, row0, row1, true);
-        m->form = MASK_BAND;
-        m->sink = m->window = MAX(1, s->share);
-        m->dense_from = s->x.nq;
+        int64_t share = MAX(1, s->share);
+        mask_band(m, s->x.nq, s->x.nk, row0, row1, true, (struct band){share, share, s->x.nq});
         return 0;
     }
     TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
@@ -236,14 +234,13 @@ out:
     return rc;
 }
 
-static int64_t bigbird_unit_rows(const void *state)
+static int64_t unit_rows(const void *state)
 {
     const struct bigbird_params *p = ((const struct bigbird_state *)state)->params;
     return p->preset == PRESET_SAMPLE ? 1 : p->block;
 }
 
-static int bigbird_select(void *state, int64_t row0, int64_t row1, struct mask *out,
-                          struct err *err)
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct bigbird_state *s = state;
     int64_t block = s->params->block;
@@ -259,7 +256,7 @@ out:
     return rc;
 }
 
-static int bigbird_report(void *state, struct record *r, struct err *err)
+static int report(void *state, struct record *r, struct err *err)
 {
     const struct bigbird_state *s = state;
     if (s->params->preset == PRESET_SAMPLE)
@@ -267,17 +264,34 @@ static int bigbird_report(void *state, struct record *r, struct err *err)
     return record_metric(r, "blocks_gathered", (double)s->gathered, err);
 }
 
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "blocks_gathered", .unit = "1",
+     .definition = "key blocks read, one that is drawn and global at once counted twice"},
+    {0},
+};
+/* clang-format on */
+
+static const char *const variants[] = {
+    "block=16",
+    "block=16:rand_scope=uniform:random=5",
+    "preset=sample",
+    "preset=sample:random=2:block=32",
+    NULL,
+};
+
 const struct method method_bigbird = {
     .name = "bigbird",
     .summary = "block window, first and last block, random blocks",
     .paper = "Zaheer et al., Big Bird: Transformers for Longer Sequences, arXiv 2007.14062",
-    .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_NO_REFERENCE,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params_size = sizeof(struct bigbird_params),
-    .params = bigbird_opts,
-    .prepare = bigbird_prepare,
-    .unit_rows = bigbird_unit_rows,
-    .select = bigbird_select,
-    .report = bigbird_report,
-    .release = bigbird_release,
+    .params = options,
+    .metrics = metrics,
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .report = report,
+    .release = release,
+    .variants = variants,
 };

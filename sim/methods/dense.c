@@ -8,16 +8,17 @@
  * of FG-Attn (arXiv 2509.16518). `sim_q` and `sim_k` are the block self-similarities of SpargeAttn
  * (arXiv 2502.18137): 128 raw query rows, 64 keys after subtracting the mean key.
  *
- * Cost: one further Q K pass, O(N) memory, on the GPU where the metrics are measured there; map=0
- * leaves it out. There thresholds are found by comparing scores, without an exponential, and the
- * check that every row of p adds up to 1, with one threshold the largest p too, is to be asked for
- * (sums=1).
+ * Cost: one more Q K pass, O(N) memory; map=0 leaves it out. The pass runs on the GPU if the
+ * metrics are measured there. The GPU compares scores with thresholds, without an exponential;
+ * sums=1 asks it for the check that every row of p adds up to 1 and, with one threshold, for the
+ * largest p.
  */
-#include "core/kernel.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "sim/basemap.h"
-#include "sim/numlist.h"
+#include "core/metricdef.h"
+#include "core/sort.h"
+#include "sim/blocks/exactmap.h"
+#include "sim/blocks/numlist.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -30,7 +31,8 @@ struct dense_params {
 };
 
 /* clang-format off */
-static const struct opt dense_opts[] = {
+/* clang-format off */
+static const struct opt options[] = {
     {.name = "c", .type = OPT_STR, .offset = offsetof(struct dense_params, c), .def = "0.5",
      .unit = "1/N", .help = "thresholds of the below_* shares, a+b+c for several in one pass"},
     {.name = "map", .type = OPT_BOOL, .offset = offsetof(struct dense_params, map), .def = "1",
@@ -44,20 +46,14 @@ static const struct opt dense_opts[] = {
     {0},
 };
 /* clang-format on */
+/* clang-format on */
 
 struct dense_state {
     const struct dense_params *params;
     struct head_in in;
-    const struct method_ctx *ctx;
 };
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static int dense_validate(void *params, struct err *err)
+static int validate(void *params, struct err *err)
 {
     struct dense_params *p = params;
     double c[BELOW_MOST_C];
@@ -65,8 +61,8 @@ static int dense_validate(void *params, struct err *err)
     return num_list_parse(p->c, "c", 0, c, BELOW_MOST_C, &n, err);
 }
 
-static int dense_prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                         void **state, struct err *err)
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
 {
     struct dense_state *s = NULL;
     int rc = mem_zalloc(&s, 1, sizeof *s, "dense state", err);
@@ -74,12 +70,11 @@ static int dense_prepare(struct method_ctx *ctx, const void *params, const struc
         return rc;
     s->params = params;
     s->in = *in;
-    s->ctx = ctx;
     *state = s;
     return 0;
 }
 
-static int dense_select(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     const struct attn_in *x = &((struct dense_state *)state)->in.x;
     mask_full(out, x->nq, x->nk, row0, row1, x->causal);
@@ -91,14 +86,13 @@ static int report_similarity(const struct dense_state *s, bool keys, struct reco
 {
     const struct attn_in *x = &s->in.x;
     int64_t block = keys ? s->params->sim_block_k : s->params->sim_block_q, left_out;
-    int64_t usual = keys ? 64 : 128;
     char name[48], at[24] = "";
     double mean;
     int rc = map_similarity(keys ? x->k : x->q, keys ? x->nk : x->nq, x->d, block, keys, &mean,
                             &left_out, err);
     if (rc)
         return rc;
-    if (block != usual)
+    if ((double)block != metric_level(keys ? "sim_k" : "sim_q"))
         snprintf(at, sizeof at, "@%lld", (long long)block);
     if (isfinite(mean)) {
         snprintf(name, sizeof name, "sim_%c%s", keys ? 'k' : 'q', at);
@@ -109,24 +103,21 @@ static int report_similarity(const struct dense_state *s, bool keys, struct reco
     return record_metric(r, name, (double)left_out, err);
 }
 
-static int map_on_accel(const struct dense_state *s, struct map_below *b, struct record *r,
-                        struct err *err)
+static int report_pass(const struct map_below *b, struct record *r, struct err *err)
 {
-    struct accel_map m;
     int rc = 0;
-    TRY(map_below_accel(s->ctx, &s->in.x, s->params->sums, b, &m, err));
-    if (s->params->sums)
-        TRY(record_metric(r, "p_sum_err", m.sum_err, err));
-    if (m.time.samples) {
-        TRY(record_metric(r, "time_map_ns", m.time.median, err));
-        TRY(record_metric(r, "time_map_ns_q1", m.time.q1, err));
-        TRY(record_metric(r, "time_map_ns_q3", m.time.q3, err));
+    if (b->summed)
+        TRY(record_metric(r, "p_sum_err", b->sum_err, err));
+    if (b->timed) {
+        TRY(record_metric(r, "time_map_ns", b->ns, err));
+        TRY(record_metric(r, "time_map_ns_q1", b->ns_q1, err));
+        TRY(record_metric(r, "time_map_ns_q3", b->ns_q3, err));
     }
 out:
     return rc;
 }
 
-static int dense_report(void *state, struct record *r, struct err *err)
+static int report(void *state, struct record *r, struct err *err)
 {
     struct dense_state *s = state;
     struct map_below *b = NULL;
@@ -136,11 +127,10 @@ static int dense_report(void *state, struct record *r, struct err *err)
         return 0;
     TRY(mem_zalloc(&b, 1, sizeof *b, "map statistics", err));
     TRY(num_list_parse(s->params->c, "c", 0, b->c, BELOW_MOST_C, &b->n_c, err));
-    qsort(b->c, (size_t)b->n_c, sizeof *b->c, ascending);
-    if (s->ctx->accel && s->ctx->accel_metrics)
-        TRY(map_on_accel(s, b, r, err));
-    else
-        TRY(map_below_run(s->in.ops, s->in.lse, b, err));
+    sort_f64(b->c, b->n_c);
+    b->sums = s->params->sums;
+    TRY(map_below_run(s->in.exact, b, err));
+    TRY(report_pass(b, r, err));
     TRY(map_below_report(b, r, err));
     TRY(report_similarity(s, false, r, err));
     TRY(report_similarity(s, true, r, err));
@@ -149,18 +139,23 @@ out:
     return rc;
 }
 
+static const char *const variants[] = {
+    "map=0",
+    NULL,
+};
+
 const struct method method_dense = {
     .name = "dense",
     .summary = "every allowed pair; reports how sparse the exact attention map is",
     .paper = "Vaswani et al., Attention Is All You Need, arXiv 1706.03762",
-    .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NO_REFERENCE,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
     .params_size = sizeof(struct dense_params),
-    .params = dense_opts,
+    .params = options,
     .budget_full = "",
-    .validate = dense_validate,
-    .prepare = dense_prepare,
-    .select = dense_select,
-    .report = dense_report,
+    .validate = validate,
+    .prepare = prepare,
+    .select = select_rows,
+    .report = report,
     .release = free,
+    .variants = variants,
 };

@@ -13,6 +13,8 @@
  * code adds -10000. A global column inside the window counts once. The kernel with dilation and the
  * causal form multiplies kept pairs one by one: density_exec is density_elem.
  */
+#include "core/indexlist.h"
+#include "core/intmath.h"
 #include "core/method.h"
 #include "core/mem.h"
 
@@ -20,11 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
-
 enum variant { SLIDING, NO_OVERLAP };
-static const char *const variants[] = {"sliding", "no-overlap", NULL};
+static const char *const chunkings[] = {"sliding", "no-overlap", NULL};
 
 struct longformer_params {
     int64_t window, dilation;
@@ -32,19 +31,23 @@ struct longformer_params {
     int variant;
 };
 
-#define P(field) offsetof(struct longformer_params, field)
 /* clang-format off */
-static const struct opt longformer_opts[] = {
-    {.name = "window", .type = OPT_INT, .offset = P(window), .def = "256", .min = 1, .max = 1e9,
-     .unit = "tokens", .help = "kept offsets on one side, or the block of variant=no-overlap"},
-    {.name = "dilation", .type = OPT_INT, .offset = P(dilation), .def = "1", .min = 1, .max = 1e9,
-     .unit = "tokens", .help = "step between kept offsets"},
-    {.name = "global", .type = OPT_STR, .offset = P(global), .def = "0", .unit = "tokens",
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "window", .type = OPT_INT, .offset = offsetof(struct longformer_params, window),
+     .def = "256", .min = 1, .max = 1e9, .unit = "tokens",
+     .help = "kept offsets on one side, or the block of variant=no-overlap"},
+    {.name = "dilation", .type = OPT_INT, .offset = offsetof(struct longformer_params, dilation),
+     .def = "1", .min = 1, .max = 1e9, .unit = "tokens", .help = "step between kept offsets"},
+    {.name = "global", .type = OPT_STR, .offset = offsetof(struct longformer_params, global),
+     .def = "0", .unit = "tokens",
      .help = "global tokens: a count g (the first g), or indices and ranges such as 0+5+17-20"},
-    {.name = "variant", .type = OPT_ENUM, .offset = P(variant), .def = "sliding",
-     .values = variants, .help = "sliding window, or own, previous and next block"},
+    {.name = "variant", .type = OPT_ENUM, .offset = offsetof(struct longformer_params, variant),
+     .def = "sliding", .values = chunkings,
+     .help = "sliding window, or own, previous and next block"},
     {0},
 };
+/* clang-format on */
 /* clang-format on */
 
 struct longformer_state {
@@ -53,7 +56,7 @@ struct longformer_state {
     bool *global; /* [nk] */
 };
 
-static void longformer_release(void *state)
+static void release(void *state)
 {
     struct longformer_state *s = state;
     if (!s)
@@ -88,7 +91,7 @@ static int parse_global(const char *text, int64_t **list, int64_t *count, struct
     return rc;
 }
 
-static int longformer_validate(void *params, struct err *err)
+static int validate(void *params, struct err *err)
 {
     struct longformer_params *p = params;
     int64_t *list, count;
@@ -99,8 +102,8 @@ static int longformer_validate(void *params, struct err *err)
     return rc;
 }
 
-static int longformer_prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                              void **state, struct err *err)
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
 {
     struct longformer_state *s = NULL;
     int64_t *list = NULL, count = 0;
@@ -121,7 +124,7 @@ static int longformer_prepare(struct method_ctx *ctx, const void *params, const 
     s = NULL;
 out:
     free(list);
-    longformer_release(s);
+    release(s);
     return rc;
 }
 
@@ -176,8 +179,7 @@ out:
     return rc;
 }
 
-static int longformer_select(void *state, int64_t row0, int64_t row1, struct mask *out,
-                             struct err *err)
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     const struct longformer_state *s = state;
     int64_t *globals = NULL, n = 0;
@@ -197,17 +199,31 @@ out:
     return rc;
 }
 
+static const char *const variants[] = {
+    "window=9",
+    "window=5:dilation=3:global=2",
+    "window=16:variant=no-overlap:global=7",
+    NULL,
+};
+
+static const struct method_budget budgets[] = {
+    {"window=%s", {"1", "9", "100", "400"}},
+    {"window=3:global=%s", {"0", "4", "90"}},
+    {0},
+};
+
 const struct method method_longformer = {
     .name = "longformer",
     .summary = "window on both sides, optionally dilated, and global tokens",
     .paper = "Beltagy et al., Longformer: The Long-Document Transformer, arXiv 2004.05150",
-    .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_MONOTONE | METHOD_NO_REFERENCE,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
     .params_size = sizeof(struct longformer_params),
-    .params = longformer_opts,
+    .params = options,
     .budget_full = "window=1000000000",
-    .validate = longformer_validate,
-    .prepare = longformer_prepare,
-    .select = longformer_select,
-    .release = longformer_release,
+    .validate = validate,
+    .prepare = prepare,
+    .select = select_rows,
+    .release = release,
+    .variants = variants,
+    .budgets = budgets,
 };

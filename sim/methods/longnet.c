@@ -18,17 +18,17 @@
  * when not causal (official_pad=1 does that; default off); a query that no branch selects is an
  * empty row; the code's replacement of an LSE of exactly 0 is not imitated.
  */
+#include "core/intmath.h"
 #include "core/method.h"
 #include "core/mem.h"
-#include "sim/numlist.h"
+#include "sim/blocks/exact.h"
+#include "sim/blocks/numlist.h"
 
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define BRANCHES_MOST 32
 
 struct longnet_params {
@@ -36,18 +36,20 @@ struct longnet_params {
     bool official_pad;
 };
 
-#define P(field) offsetof(struct longnet_params, field)
 /* clang-format off */
-static const struct opt longnet_opts[] = {
-    {.name = "segments", .type = OPT_STR, .offset = P(segments),
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "segments", .type = OPT_STR, .offset = offsetof(struct longnet_params, segments),
      .def = "2048+4096+8192+16384+32768", .unit = "tokens",
      .help = "segment length of every branch, a+b+c"},
-    {.name = "ratios", .type = OPT_STR, .offset = P(ratios), .def = "1+2+4+6+12", .unit = "tokens",
-     .help = "dilation of every branch, a+b+c"},
-    {.name = "official_pad", .type = OPT_BOOL, .offset = P(official_pad), .def = "0",
+    {.name = "ratios", .type = OPT_STR, .offset = offsetof(struct longnet_params, ratios),
+     .def = "1+2+4+6+12", .unit = "tokens", .help = "dilation of every branch, a+b+c"},
+    {.name = "official_pad", .type = OPT_BOOL,
+     .offset = offsetof(struct longnet_params, official_pad), .def = "0",
      .help = "zero keys of the padding enter the softmax when not causal, as in the code"},
     {0},
 };
+/* clang-format on */
 /* clang-format on */
 
 struct branch {
@@ -74,7 +76,7 @@ struct longnet_state {
     int64_t rows;
 };
 
-static void longnet_release(void *state)
+static void release(void *state)
 {
     struct longnet_state *s = state;
     if (!s)
@@ -100,15 +102,15 @@ static int parse_branches(const struct longnet_params *p, int64_t *w, int64_t *r
     return rc;
 }
 
-static int longnet_validate(void *params, struct err *err)
+static int validate(void *params, struct err *err)
 {
     int64_t w[BRANCHES_MOST], r[BRANCHES_MOST];
     int n;
     return parse_branches(params, w, r, &n, err);
 }
 
-static int longnet_prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                           void **state, struct err *err)
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
 {
     struct longnet_state *s = NULL;
     int64_t w[BRANCHES_MOST], r[BRANCHES_MOST];
@@ -126,7 +128,7 @@ static int longnet_prepare(struct method_ctx *ctx, const void *params, const str
     *state = s;
     s = NULL;
 out:
-    longnet_release(s);
+    release(s);
     return rc;
 }
 
@@ -189,8 +191,7 @@ out:
     return rc;
 }
 
-static int longnet_select(void *state, int64_t row0, int64_t row1, struct mask *out,
-                          struct err *err)
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct longnet_state *s = state;
     const struct attn_in *x = &s->in.x;
@@ -271,7 +272,7 @@ static int attend_places(struct longnet_state *s, const struct branch *b, int64_
     TRY(strided_rows(x->v, x->dv, first, b->r, n, &w->v, &w->v_cap, &in.v, err));
     TRY(mem_grow(&w->out, &w->out_cap, in.nq * x->dv, sizeof *w->out, "output of a branch", err));
     TRY(mem_grow(&w->lse, &w->lse_cap, in.nq, sizeof *w->lse, "log-sum-exp of a branch", err));
-    TRY(attn_prepare(&ops, &in, s->in.ops->prec, err));
+    TRY(attn_prepare(&ops, &in, s->in.exact->prec, err));
     mask_full(&full, in.nq, n, 0, in.nq, x->causal);
     TRY(attn_rows(&ops, &full, w->out, w->lse, err));
 out:
@@ -305,19 +306,23 @@ out:
 }
 
 /* Softmax sums per row beside the dense ones, running over the rows. */
-static void count_estimates(struct longnet_state *s, const struct mask *m, const double *lse)
+static int count_estimates(struct longnet_state *s, const struct mask *m, const double *lse,
+                           struct err *err)
 {
-    for (int64_t i = m->row0; i < m->row1; i++) {
-        double l = lse[i - m->row0], est = l == -INFINITY ? 0 : exp(l - s->in.lse[i]);
+    const double *dense;
+    int rc = exact_lse(s->in.exact, m->row0, m->row1, &dense, err);
+    for (int64_t i = 0; !rc && i < m->row1 - m->row0; i++) {
+        double est = lse[i] == -INFINITY ? 0 : exp(lse[i] - dense[i]);
         double delta = est - s->est_mean;
         s->rows++;
         s->est_mean += delta / (double)s->rows;
         s->est_m2 += delta * (est - s->est_mean);
     }
+    return rc;
 }
 
-static int longnet_attend(void *state, const struct mask *m, double *out, double *lse,
-                          struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse,
+                  struct attend_stats *stats, struct err *err)
 {
     struct longnet_state *s = state;
     const struct attn_in *x = &s->in.x;
@@ -333,12 +338,12 @@ static int longnet_attend(void *state, const struct mask *m, double *out, double
             TRY(attend_segment(s, &s->b[b], start, MAX(p0, start), MIN(p1, start + w), m->row0, out,
                                lse, err));
     }
-    count_estimates(s, m, lse);
+    TRY(count_estimates(s, m, lse, err));
 out:
     return rc;
 }
 
-static int longnet_report(void *state, struct record *r, struct err *err)
+static int report(void *state, struct record *r, struct err *err)
 {
     const struct longnet_state *s = state;
     const struct attn_in *x = &s->in.x;
@@ -355,19 +360,48 @@ out:
     return rc;
 }
 
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "weight_max", .unit = "1",
+     .definition = "largest number of branches that hold a pair"},
+    {0},
+};
+/* clang-format on */
+
+static const char *const variants[] = {
+    "segments=32+128:ratios=1+3",
+    "segments=40+300:ratios=2+4:official_pad=1",
+    NULL,
+};
+
+/* A branch of ratio 1 holds every position; dilation alone leaves some out. */
+static bool may_be_empty(const void *params)
+{
+    int64_t w[BRANCHES_MOST], r[BRANCHES_MOST], least = INT64_MAX;
+    struct err err = {0};
+    int n = 0;
+    if (parse_branches(params, w, r, &n, &err))
+        return false;
+    for (int b = 0; b < n; b++)
+        least = MIN(least, r[b]);
+    return least > 1;
+}
+
 const struct method method_longnet = {
     .name = "longnet",
     .summary = "dilated segments of growing length, mixed by their softmax denominators",
     .paper = "Ding et al., LongNet: Scaling Transformers to 1,000,000,000 Tokens, arXiv 2307.02486",
-    .abi = METHOD_ABI,
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CHANGES_MATH,
     .params_size = sizeof(struct longnet_params),
-    .params = longnet_opts,
+    .params = options,
+    .metrics = metrics,
     .budget_full = "segments=1000000000:ratios=1",
-    .validate = longnet_validate,
-    .prepare = longnet_prepare,
-    .select = longnet_select,
-    .attend = longnet_attend,
-    .report = longnet_report,
-    .release = longnet_release,
+    .validate = validate,
+    .prepare = prepare,
+    .select = select_rows,
+    .attend = attend,
+    .report = report,
+    .release = release,
+    .variants = variants,
+    .may_be_empty = may_be_empty,
 };

@@ -14,14 +14,12 @@
  * ours, because a single head replayed with `strided` alone lacks the local context that other
  * heads or layers give it. `fixed` is executed in blocks, the others pair by pair.
  */
+#include "core/intmath.h"
 #include "core/method.h"
 #include "core/mem.h"
 
 #include <stddef.h>
 #include <stdlib.h>
-
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 enum pattern { LOCAL, STRIDED, FIXED, MERGED };
 static const char *const patterns[] = {"local", "strided", "fixed", "merged", NULL};
@@ -31,24 +29,26 @@ struct st_params {
     int64_t stride, block, verts, vertsize;
 };
 
-#define P(field) offsetof(struct st_params, field)
 /* clang-format off */
-static const struct opt st_opts[] = {
-    {.name = "pattern", .type = OPT_ENUM, .offset = P(pattern), .def = "strided",
-     .values = patterns, .help = "which pattern every head uses; merged = local or strided"},
-    {.name = "stride", .type = OPT_INT, .offset = P(stride), .def = "128", .min = 1, .max = 1e9,
-     .unit = "tokens", .help = "local window and stride"},
-    {.name = "block", .type = OPT_INT, .offset = P(block), .def = "32", .min = 8, .max = 64,
-     .unit = "tokens", .help = "fixed: block size, 8, 16, 32 or 64"},
-    {.name = "verts", .type = OPT_INT, .offset = P(verts), .def = "4", .min = 1, .max = 1e9,
-     .help = "fixed: number of different summary positions over heads"},
-    {.name = "vertsize", .type = OPT_INT, .offset = P(vertsize), .def = "1", .min = 1, .max = 1e9,
-     .unit = "blocks", .help = "fixed: summary blocks per chunk"},
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "pattern", .type = OPT_ENUM, .offset = offsetof(struct st_params, pattern),
+     .def = "strided", .values = patterns,
+     .help = "which pattern every head uses; merged = local or strided"},
+    {.name = "stride", .type = OPT_INT, .offset = offsetof(struct st_params, stride), .def = "128",
+     .min = 1, .max = 1e9, .unit = "tokens", .help = "local window and stride"},
+    {.name = "block", .type = OPT_INT, .offset = offsetof(struct st_params, block), .def = "32",
+     .min = 8, .max = 64, .unit = "tokens", .help = "fixed: block size, 8, 16, 32 or 64"},
+    {.name = "verts", .type = OPT_INT, .offset = offsetof(struct st_params, verts), .def = "4",
+     .min = 1, .max = 1e9, .help = "fixed: number of different summary positions over heads"},
+    {.name = "vertsize", .type = OPT_INT, .offset = offsetof(struct st_params, vertsize),
+     .def = "1", .min = 1, .max = 1e9, .unit = "blocks", .help = "fixed: summary blocks per chunk"},
     {0},
 };
 /* clang-format on */
+/* clang-format on */
 
-static const struct param_scope st_scopes[] = {
+static const struct param_scope scopes[] = {
     {"block verts vertsize", "pattern=fixed"},
     {0},
 };
@@ -59,7 +59,7 @@ struct st_state {
     int64_t turn; /* fixed: x of this head */
 };
 
-static int st_validate(void *params, struct err *err)
+static int validate(void *params, struct err *err)
 {
     const struct st_params *p = params;
     if (p->pattern != FIXED)
@@ -78,8 +78,8 @@ static int st_validate(void *params, struct err *err)
     return 0;
 }
 
-static int st_prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                      void **state, struct err *err)
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
 {
     const struct st_params *p = params;
     struct st_state *s = NULL;
@@ -99,7 +99,7 @@ out:
     return rc;
 }
 
-static int64_t st_unit_rows(const void *state)
+static int64_t unit_rows(const void *state)
 {
     const struct st_params *p = ((const struct st_state *)state)->params;
     return p->pattern == FIXED ? p->block : 1;
@@ -107,11 +107,8 @@ static int64_t st_unit_rows(const void *state)
 
 static int select_local(const struct st_state *s, int64_t row0, int64_t row1, struct mask *out)
 {
-    mask_full(out, s->x.nq, s->x.nk, row0, row1, true);
-    out->form = MASK_BAND;
-    out->sink = 0;
-    out->window = s->params->stride;
-    out->dense_from = s->x.nq;
+    struct band band = {.window = s->params->stride, .dense_from = s->x.nq};
+    mask_band(out, s->x.nq, s->x.nk, row0, row1, true, band);
     return 0;
 }
 
@@ -156,7 +153,7 @@ out:
     return rc;
 }
 
-static int st_select(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     const struct st_state *s = state;
     switch (s->params->pattern) {
@@ -169,19 +166,32 @@ static int st_select(void *state, int64_t row0, int64_t row1, struct mask *out, 
     }
 }
 
+static const char *const variants[] = {
+    "pattern=local:stride=16",
+    "pattern=merged:stride=16",
+    "pattern=fixed:stride=64:block=16",
+    NULL,
+};
+
+static const struct method_budget budgets[] = {
+    {"pattern=local:stride=%s", {"1", "20", "150", "400"}},
+    {0},
+};
+
 const struct method method_sparse_transformer = {
     .name = "sparse-transformer",
     .summary = "local, strided and fixed patterns of the Sparse Transformer",
     .paper = "Child et al., Generating Long Sequences with Sparse Transformers, arXiv 1904.10509",
-    .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL | METHOD_NO_REFERENCE,
+    .flags = METHOD_CAUSAL,
     .params_size = sizeof(struct st_params),
-    .params = st_opts,
-    .scopes = st_scopes,
+    .params = options,
+    .scopes = scopes,
     .budget_full = "stride=1",
-    .validate = st_validate,
-    .prepare = st_prepare,
-    .unit_rows = st_unit_rows,
-    .select = st_select,
+    .validate = validate,
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
     .release = free,
+    .variants = variants,
+    .budgets = budgets,
 };

@@ -14,15 +14,13 @@
  * official kernel widens every distance to a 64-key block: density_exec is that of the widened
  * band, while the mask is the exact list.
  */
+#include "core/intmath.h"
 #include "core/method.h"
 #include "core/mem.h"
 
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 enum dilate { DILATE_NONE, DILATE_1, DILATE_2 };
 
@@ -49,22 +47,27 @@ static const char *const preset_values[][3] = {
     {"4", "8%", "0"},
 };
 
-#define P(field) offsetof(struct streaming_params, field)
 /* clang-format off */
-static const struct opt streaming_opts[] = {
-    {.name = "sink", .type = OPT_SHARE, .offset = P(sink), .def = SINK_DEFAULT, .min = 0,
-     .max = 1e9, .unit = "tokens", .help = "first keys kept; a share is of N_k"},
-    {.name = "window", .type = OPT_SHARE, .offset = P(window), .def = WINDOW_DEFAULT, .min = 1,
-     .max = 1e9, .unit = "tokens",
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "sink", .type = OPT_SHARE, .offset = offsetof(struct streaming_params, sink),
+     .def = SINK_DEFAULT, .min = 0, .max = 1e9, .unit = "tokens",
+     .help = "first keys kept; a share is of N_k"},
+    {.name = "window", .type = OPT_SHARE, .offset = offsetof(struct streaming_params, window),
+     .def = WINDOW_DEFAULT, .min = 1, .max = 1e9, .unit = "tokens",
      .help = "keys at distance 0 .. window-1, the query's own included; a share is of N_k"},
-    {.name = "last", .type = OPT_SHARE, .offset = P(last), .def = LAST_DEFAULT, .min = 0,
-     .max = 1e9, .unit = "rows", .help = "last query rows that see everything; a share is of N_q"},
-    {.name = "dilate", .type = OPT_ENUM, .offset = P(dilate), .def = "none", .values = dilates,
+    {.name = "last", .type = OPT_SHARE, .offset = offsetof(struct streaming_params, last),
+     .def = LAST_DEFAULT, .min = 0, .max = 1e9, .unit = "rows",
+     .help = "last query rows that see everything; a share is of N_q"},
+    {.name = "dilate", .type = OPT_ENUM, .offset = offsetof(struct streaming_params, dilate),
+     .def = "none", .values = dilates,
      .help = "dilated window of MInference instead of sink and window"},
-    {.name = "preset", .type = OPT_ENUM, .offset = P(preset), .def = "none", .values = presets,
+    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct streaming_params, preset),
+     .def = "none", .values = presets,
      .help = "published settings; they fill sink, window and last where these have their default"},
     {0},
 };
+/* clang-format on */
 /* clang-format on */
 
 struct streaming_state {
@@ -82,21 +85,21 @@ static int resolve(const struct streaming_params *p, int k, int64_t of, int64_t 
     const struct share *given[] = {&p->sink, &p->window, &p->last};
     const struct share *other[] = {&tmp.sink, &tmp.window, &tmp.last};
     bool is_default;
-    int rc = opt_is_default(&streaming_opts[k], p, &is_default, err);
+    int rc = opt_is_default(&options[k], p, &is_default, err);
     if (rc)
         return rc;
     *out = share_resolve(*given[k], of);
     if (!is_default || p->preset == 0)
         return 0;
-    if ((rc = opt_set(streaming_opts, &tmp, "preset", streaming_opts[k].name,
-                      preset_values[p->preset][k], err)) != 0)
+    if ((rc = opt_set(options, &tmp, "preset", options[k].name, preset_values[p->preset][k],
+                      err)) != 0)
         return rc;
     *out = share_resolve(*other[k], of);
     return 0;
 }
 
-static int streaming_prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                             void **state, struct err *err)
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
 {
     const struct streaming_params *p = params;
     struct streaming_state *s = NULL;
@@ -185,21 +188,17 @@ static int64_t dilated_exec(const struct streaming_state *s)
 
 /* ---- callbacks ------------------------------------------------------------------------------ */
 
-static int streaming_select(void *state, int64_t row0, int64_t row1, struct mask *out,
-                            struct err *err)
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     const struct streaming_state *s = state;
     if (s->dilate != DILATE_NONE)
         return dilated_select(s, row0, row1, out, err);
-    mask_full(out, s->x.nq, s->x.nk, row0, row1, s->x.causal);
-    out->form = MASK_BAND;
-    out->sink = s->sink;
-    out->window = s->window;
-    out->dense_from = s->dense_from;
+    mask_band(out, s->x.nq, s->x.nk, row0, row1, s->x.causal,
+              (struct band){s->sink, s->window, s->dense_from});
     return 0;
 }
 
-static int streaming_report(void *state, struct record *r, struct err *err)
+static int report(void *state, struct record *r, struct err *err)
 {
     const struct streaming_state *s = state;
     int rc = 0;
@@ -213,19 +212,36 @@ out:
     return rc;
 }
 
+static const char *const variants[] = {
+    "sink=4:window=16",
+    "sink=0:window=1",
+    "sink=3:window=10%:last=7",
+    "preset=tri-shape",
+    "dilate=dilated1",
+    "dilate=dilated2:last=5",
+    NULL,
+};
+
+static const struct method_budget budgets[] = {
+    {"sink=2:window=%s", {"1", "8", "40", "100", "100%"}},
+    {"window=9:sink=%s", {"0", "3", "50", "200"}},
+    {0},
+};
+
 const struct method method_streaming = {
     .name = "streaming",
     .alias = "window-sink",
     .summary = "window + sink (StreamingLLM, A-shape, Tri-shape): the last keys and the first few",
     .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks, "
              "arXiv 2309.17453",
-    .abi = METHOD_ABI,
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_MONOTONE | METHOD_NO_REFERENCE,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
     .params_size = sizeof(struct streaming_params),
-    .params = streaming_opts,
+    .params = options,
     .budget_full = "window=100%",
-    .prepare = streaming_prepare,
-    .select = streaming_select,
-    .report = streaming_report,
+    .prepare = prepare,
+    .select = select_rows,
+    .report = report,
     .release = free,
+    .variants = variants,
+    .budgets = budgets,
 };

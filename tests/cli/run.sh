@@ -7,34 +7,40 @@
 # absolute), ROOT (the repository) and nothing on standard input. <case>.stdout and <case>.stderr
 # hold what it must print (absent: nothing), <case>.exit its status (absent: 0). In them a line
 # "..." stands for any lines, "*" within a line for any text. --update rewrites what differs.
+# Cases run JOBS at a time (default: one per processor), with the number format and the character
+# set of CASE_LOCALE (default C) and sorting and messages of C.
 # Prints "N passed, N failed"; exit status 1 if a case failed or none ran.
 set -u
 
-update=0
-if [ "${1-}" = --update ]; then
-    update=1
-    shift
-fi
 here=$(cd "$(dirname "$0")" && pwd)
-ROOT=$(cd "$here/../.." && pwd)
-LACUNA=${LACUNA:-$ROOT/build/lacuna}
-case $LACUNA in
-/*) ;;
-*) LACUNA=$(pwd)/$LACUNA ;;
-esac
-export ROOT LACUNA LC_ALL=C
-if [ ! -x "$LACUNA" ]; then
-    echo "cli: $LACUNA is not there; build it first" >&2
-    exit 1
+if [ "${1-}" = --one ]; then
+    update=$2 tmp=$3 name=$4
+else
+    update=0
+    if [ "${1-}" = --update ]; then
+        update=1
+        shift
+    fi
+    ROOT=$(cd "$here/../.." && pwd)
+    LACUNA=${LACUNA:-$ROOT/build/lacuna}
+    case $LACUNA in
+    /*) ;;
+    *) LACUNA=$(pwd)/$LACUNA ;;
+    esac
+    export ROOT LACUNA LC_ALL=C
+    if [ ! -x "$LACUNA" ]; then
+        echo "cli: $LACUNA is not there; build it first" >&2
+        exit 1
+    fi
+    for name in $(env | sed -n 's/^\(LACUNA_[A-Z_]*\|SLURM_[A-Z_]*\|OMPI_[A-Z_]*\|PMI_[A-Z_]*\)=.*/\1/p'); do
+        unset "$name"
+    done
+    unset SOURCE_DATE_EPOCH GNUTERM
+    export LACUNA_DATA="$ROOT/datasets" # the program may lie anywhere
+    tmp=$(mktemp -d) || exit 1
+    trap 'rm -rf "$tmp"' EXIT
+    trap 'exit 130' INT TERM
 fi
-for name in $(env | sed -n 's/^\(LACUNA_[A-Z_]*\|SLURM_[A-Z_]*\|OMPI_[A-Z_]*\|PMI_[A-Z_]*\)=.*/\1/p'); do
-    unset "$name"
-done
-unset SOURCE_DATE_EPOCH
-
-tmp=$(mktemp -d) || exit 1
-trap 'rm -rf "$tmp"' EXIT
-trap 'exit 130' INT TERM
 
 # matches EXPECTED ACTUAL: line by line, with "..." and "*".
 matches()
@@ -86,7 +92,7 @@ compare()
         printf '%s' "$4" >"$want"
     fi
     matches "$want" "$3" && return 0
-    if [ $update -eq 1 ]; then
+    if [ "$update" -eq 1 ]; then
         if [ "$(cat "$3")" = "$4" ]; then
             rm -f "$1.$2"
         else
@@ -100,37 +106,55 @@ compare()
     return 1
 }
 
+# in_locale COMMAND...: LC_ALL would override the parts that have to stay those of C.
+in_locale()
+{
+    if [ "${CASE_LOCALE:-C}" = C ]; then
+        "$@"
+    else
+        env -u LC_ALL LANG="$CASE_LOCALE" LC_NUMERIC="$CASE_LOCALE" LC_CTYPE="$CASE_LOCALE" \
+            LC_COLLATE=C LC_MESSAGES=C "$@"
+    fi
+}
+
+# run_case BASE: in $tmp, which is this case's own; 0 if all is as expected.
 run_case()
 {
-    base=${1%.sh}
-    dir=$tmp/work
-    mkdir "$dir"
-    (cd "$dir" && timeout 300 sh "$1") >"$tmp/out" 2>"$tmp/err" </dev/null
+    mkdir "$tmp/work"
+    (cd "$tmp/work" && in_locale timeout 300 sh "$1.sh") >"$tmp/out" 2>"$tmp/err" </dev/null
     echo $? >"$tmp/status"
-    rm -rf "$dir"
     ok=0
-    compare "$base" exit "$tmp/status" 0 || ok=1
-    compare "$base" stdout "$tmp/out" "" || ok=1
-    compare "$base" stderr "$tmp/err" "" || ok=1
+    compare "$1" exit "$tmp/status" 0 || ok=1
+    compare "$1" stdout "$tmp/out" "" || ok=1
+    compare "$1" stderr "$tmp/err" "" || ok=1
     return $ok
 }
 
-passed=0
-failed=0
-[ $# -gt 0 ] || set -- ''
+# The second life of this script: one case in a directory of its own; its report comes in one piece.
+if [ "${1-}" = --one ]; then
+    tmp=$tmp/$(echo "$name" | tr / .)
+    mkdir "$tmp"
+    if run_case "$here/$name" >"$tmp/report"; then
+        echo >"$tmp/passed"
+    fi
+    cat "$tmp/report"
+    rm -rf "$tmp/work"
+    exit 0
+fi
+
+# The cases of the arguments; all without one.
+(cd "$here" && ls -- */*.sh) | sed 's/\.sh$//' >"$tmp/all"
+[ $# -gt 0 ] || set -- '.*'
 for pattern in "$@"; do
-    for case in "$here"/*/*.sh; do
-        name=${case#"$here"/}
-        case $name in
-        "$pattern" | "$pattern".sh | "$pattern"/*) ;;
-        *) [ -z "$pattern" ] || continue ;;
-        esac
-        if run_case "$case"; then
-            passed=$((passed + 1))
-        else
-            failed=$((failed + 1))
-        fi
-    done
+    pattern=${pattern%.sh}
+    if ! grep -x -e "$pattern" -e "$pattern/.*" "$tmp/all" >>"$tmp/chosen"; then
+        echo "cli: no case or group is called $pattern" >&2
+        exit 1
+    fi
 done
-echo "cli: $passed passed, $failed failed"
-[ $failed -eq 0 ] && [ $passed -gt 0 ]
+sort -u "$tmp/chosen" >"$tmp/names"
+xargs -P "${JOBS:-$(nproc)}" -I{} sh "$0" --one "$update" "$tmp" {} <"$tmp/names"
+count=$(wc -l <"$tmp/names")
+passed=$(find "$tmp" -mindepth 2 -maxdepth 2 -name passed | wc -l)
+echo "cli: $passed passed, $((count - passed)) failed"
+[ "$passed" -eq "$count" ] && [ "$passed" -gt 0 ]

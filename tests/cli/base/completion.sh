@@ -11,6 +11,7 @@ try()
 try lacuna li
 try lacuna list me
 try lacuna list --js
+try lacuna records re
 try lacuna help ver
 try lacuna list --progress j
 touch file.h5

@@ -1,5 +1,4 @@
 # A capture that is killed leaves only its unfinished file, which is refused; the next one starts over.
-SMALL="--model $ROOT/datasets/models/video-dit --size 4x64x96 --steps 4 --capture-steps 1"
 "$LACUNA" capture --model "$ROOT/datasets/models/video-dit" --size 16x128x192 --steps 50 \
     -o clip.h5 --quiet &
 pid=$!
@@ -14,7 +13,8 @@ echo $?
 echo $?
 "$LACUNA" replay clip.h5.part -m dense -o out
 echo $?
-"$LACUNA" capture $SMALL -o clip.h5 --quiet
+"$LACUNA" capture --model "$ROOT/datasets/models/video-dit" --size 4x64x96 --steps 4 \
+    --capture-steps 1 -o clip.h5 --quiet
 echo $?
 ls
 "$LACUNA" trace verify clip.h5

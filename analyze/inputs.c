@@ -1,0 +1,104 @@
+#include "analyze/inputs.h"
+
+#include "core/h5util.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum kind { UNKNOWN, RECORDS, TRACE, MASKS, OUTPUTS, HDF5, DIRECTORY };
+
+static const char *const kinds[] = {
+    [RECORDS] = "holds records of a replay",
+    [TRACE] = "is a trace",
+    [MASKS] = "holds dumped masks",
+    [OUTPUTS] = "holds dumped outputs",
+    [HDF5] = "is an HDF5 file",
+    [DIRECTORY] = "is a directory without records",
+};
+
+static enum kind hdf5_kind(const char *path)
+{
+    static const struct {
+        const char *format;
+        enum kind kind;
+    } formats[] = {{"lacuna-trace", TRACE}, {"lacuna-masks", MASKS}, {"lacuna-outputs", OUTPUTS}};
+    enum kind kind = HDF5;
+
+    h5_lock();
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        struct err ignored = {0};
+        hid_t f = H5I_INVALID_HID;
+        if (h5_open_file(path, formats[i].format, 1, &f, &ignored) == 0) {
+            kind = formats[i].kind;
+            H5Fclose(f);
+            break;
+        }
+    }
+    h5_unlock();
+    return kind;
+}
+
+static enum kind directory_kind(const char *path)
+{
+    char pattern[4096];
+    glob_t found = {0};
+    snprintf(pattern, sizeof pattern, "%s/records*.jsonl", path);
+    enum kind kind = glob(pattern, GLOB_NOSORT, NULL, &found) == 0 ? RECORDS : DIRECTORY;
+    globfree(&found);
+    return kind;
+}
+
+static enum kind kind_of(const char *path)
+{
+    char head[8] = "";
+    struct stat st;
+
+    if (stat(path, &st) != 0)
+        return UNKNOWN;
+    if (S_ISDIR(st.st_mode))
+        return directory_kind(path);
+    int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    ssize_t got = fd < 0 ? 0 : read(fd, head, sizeof head);
+    if (fd >= 0)
+        close(fd);
+    if (got == sizeof head && memcmp(head, "\x89HDF\r\n\x1a\n", sizeof head) == 0)
+        return hdf5_kind(path);
+    return got > 0 && head[0] == '{' ? RECORDS : UNKNOWN;
+}
+
+/* How to get it, the more exactly the closer `have` is to it. */
+static int refuse(const char *path, enum wanted_input want, enum kind have, struct err *err)
+{
+    const char *is = kinds[have], *more = have == MASKS ? " (plot mask draws these)" : "";
+
+    if (want == WANT_TRACE)
+        return err_set(err, ERR_INPUT,
+                       "%s %s%s, and a trace is wanted: pass the .h5 file of lacuna capture or "
+                       "import that was replayed",
+                       path, is, more);
+    if (want == WANT_MASKS)
+        return err_set(err, ERR_INPUT,
+                       "%s %s, and dumped masks are wanted: lacuna replay %s -m METHOD -o DIR "
+                       "--dump-masks M.h5 writes M.h5",
+                       path, is, have == TRACE ? path : "T.h5");
+    return err_set(err, ERR_INPUT,
+                   "%s %s, and records are wanted: lacuna replay %s -m METHOD -o DIR writes them; "
+                   "pass DIR",
+                   path, is, have == TRACE ? path : "T.h5");
+}
+
+int input_check(const char *path, enum wanted_input want, struct err *err)
+{
+    static const enum kind kind_wanted[] = {
+        [WANT_RECORDS] = RECORDS, [WANT_TRACE] = TRACE, [WANT_MASKS] = MASKS};
+    enum kind have = kind_of(path);
+    bool left_to_others = have == UNKNOWN || have == kind_wanted[want] ||
+                          (have == HDF5 && want != WANT_RECORDS) ||
+                          (have == DIRECTORY && want == WANT_RECORDS);
+    return left_to_others ? 0 : refuse(path, want, have, err);
+}

@@ -1,0 +1,18 @@
+/*
+ * inputs.h - refusals of a path that holds something else than a command wants: what it is, and
+ * how to get what is wanted.
+ */
+#ifndef LACUNA_INPUTS_H
+#define LACUNA_INPUTS_H
+
+#include "core/err.h"
+
+enum wanted_input { WANT_RECORDS, WANT_TRACE, WANT_MASKS };
+
+/* ERR_INPUT if `path` is known to be of another kind than wanted: records (a directory of a replay
+ * or a .jsonl file), a trace, dumped masks or outputs, another HDF5 file, a directory without
+ * records. 0 if it is of the wanted kind, or missing or damaged: whoever opens it says that best.
+ */
+int input_check(const char *path, enum wanted_input want, struct err *err);
+
+#endif

@@ -1,0 +1,87 @@
+/*
+ * metricfacts.c - facts of the first metric of an expression, and names and units for people.
+ */
+#include "analyze/metricfacts.h"
+
+#include "core/record.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_complement(const char *name)
+{
+    return strncmp(name, "1-", 2) == 0;
+}
+
+/* Definition of the first metric; NULL if it has none. */
+static const struct metric_def *first_def(const char *name)
+{
+    const char *p = is_complement(name) ? name + 2 : name;
+    size_t len = strcspn(p, "+/");
+    char one[sizeof((struct metric *)0)->name];
+    if (len >= sizeof one)
+        return NULL;
+    snprintf(one, sizeof one, "%.*s", (int)len, p);
+    return metric_def_find(one);
+}
+
+enum metric_better metric_better(const char *name)
+{
+    const struct metric_def *def = first_def(name);
+    enum metric_better better = def ? def->better : BETTER_LOWER;
+    if (!is_complement(name) || better == BETTER_NEITHER)
+        return better;
+    return better == BETTER_HIGHER ? BETTER_LOWER : BETTER_HIGHER;
+}
+
+enum metric_axis metric_axis(const char *name)
+{
+    const struct metric_def *def = first_def(name);
+    bool log = def && def->axis == AXIS_LOG;
+    return !def || (log && is_complement(name)) ? AXIS_PLAIN : def->axis;
+}
+
+enum metric_per metric_per(const char *name)
+{
+    const struct metric_def *def = first_def(name);
+    return def ? def->per : PER_HEAD;
+}
+
+enum metric_noise metric_noise(const char *name)
+{
+    const struct metric_def *def = first_def(name);
+    return def ? def->noise : NOISE_NONE;
+}
+
+const char *metric_unit(const char *name)
+{
+    const struct metric_def *def = metric_def_find(name);
+    if (!def)
+        return "";
+    if (def->denominator_at && strchr(name, '@'))
+        return def->denominator_at;
+    if (def->denominator)
+        return def->denominator;
+    return strcmp(def->unit, "1") == 0 ? "" : def->unit;
+}
+
+double metric_scale(const char *name, const char **unit)
+{
+    *unit = metric_unit(name);
+    if (strcmp(*unit, "ns") != 0)
+        return 1;
+    *unit = "ms";
+    return 1e-6;
+}
+
+void metric_title(const char *name, struct buf *b)
+{
+    const char *unit;
+    bool scaled = metric_scale(name, &unit) != 1;
+    for (const char *p = name; *p;) {
+        if (scaled && strncmp(p, "_ns", 3) == 0 && (!p[3] || p[3] == '_'))
+            p += 3;
+        else
+            buf_put(b, p++, 1);
+    }
+}

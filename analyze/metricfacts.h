@@ -1,0 +1,32 @@
+/*
+ * metricfacts.h - what tables, figures and comparisons must know of a metric, out of its definition
+ * (core/metrics.def).
+ *
+ * Names are those of records, or expressions of them ("1-density_elem", "time_select_ns/
+ * time_dense_ns", see record_value). The facts of an expression are those of its first metric, and
+ * "1-" turns its direction round; an expression has no unit. A name without a definition is a plain
+ * number that is the better the lower it is.
+ */
+#ifndef LACUNA_METRICFACTS_H
+#define LACUNA_METRICFACTS_H
+
+#include "core/buf.h"
+#include "core/metricdef.h"
+
+#include <stdbool.h>
+
+enum metric_better metric_better(const char *name);
+enum metric_axis metric_axis(const char *name);
+enum metric_per metric_per(const char *name);
+enum metric_noise metric_noise(const char *name);
+
+/* Unit of a metric for people: of a density and a share the denominator. */
+const char *metric_unit(const char *name);
+
+/* Factor and unit in which people read it (ns -> ms); returns the factor. */
+double metric_scale(const char *name, const char **unit);
+
+/* Its name for people: without "_ns" where that is not the unit they read. */
+void metric_title(const char *name, struct buf *b);
+
+#endif

@@ -1,0 +1,335 @@
+"""Read traces: q, k, v, scores, probabilities and maps as NumPy arrays. Needs NumPy and h5py; pandas for frames."""
+import math
+import os
+
+import h5py
+import numpy as np
+
+from . import layout, xxh3
+from .layout import TraceError, call_path, expand
+
+_ROOT = {"format", "version_major", "version_minor", "tool", "complete", "content_id"}
+_CALL = {"step", "branch", "layer", "order", "block", "timestep", "sigma"}
+ROWS = 256  # query rows at a time
+
+
+def plain(value):
+    """A Python value of an attribute: str, int or float."""
+    if isinstance(value, bytes):
+        return value.decode()
+    return value.item() if hasattr(value, "item") else value
+
+
+def attributes(group):
+    return {name: plain(group.attrs[name]) for name in group.attrs}
+
+
+def frame(rows):
+    """A pandas DataFrame of a list of dicts."""
+    try:
+        import pandas
+    except ImportError as e:
+        raise TraceError("a frame needs pandas: pip install pandas") from e
+    return pandas.DataFrame(rows)
+
+
+def open_file(path, form, major=1):
+    """An h5py file of lacuna after the checks that every reader makes: format, version, completeness."""
+    path = os.fspath(path)
+    if not os.path.exists(path):
+        there = os.path.exists(path + ".part")
+        raise TraceError(f"{path}: no such file" + (f", but {path}.part is there: its writer did not finish" if there else ""))
+    try:
+        f = h5py.File(path, "r", locking=False)
+    except OSError as e:
+        raise TraceError(f"{path} is not an HDF5 file or is damaged: {e}") from e
+    root = attributes(f)
+    if root.get("format") != form:
+        raise TraceError(f"{path} is {'a ' + str(root['format']) if 'format' in root else 'no file of lacuna'}, expected a {form}")
+    if root["version_major"] != major:
+        raise TraceError(f"{path} has format version {root['version_major']}.{root['version_minor']}; this reader knows {major}.x")
+    if root.get("complete") != 1:
+        raise TraceError(f"{path} is unfinished: its writer was stopped before the end; write it again")
+    return f
+
+
+def _refuse_unknown(group, known_attrs, known_links):
+    """Names that the format does not have can change what the rest means, unless they are marked as optional."""
+    optional = plain(group.attrs.get("optional", b"")).split()
+    for name in group.attrs:
+        if name not in known_attrs and name != "optional" and name not in optional and not (name[0] == "_" or name[0].isupper()):
+            raise TraceError(f"{group.file.filename}: {group.name}: attribute '{name}' is not known to this reader and can change what the "
+                             "trace means; read it with a newer lacuna_trace")
+    for name in group:
+        if known_links is not None and name not in known_links and name not in optional:
+            raise TraceError(f"{group.file.filename}: {group.name}: object '{name}' is not known to this reader and can change what the "
+                             "trace means; read it with a newer lacuna_trace")
+
+
+def _with_sums(names):
+    return {n + end for n in names for end in ("", "_xxh3")}
+
+
+class Trace:
+    """An open trace. `model`, `run`, `video` are dicts (video is {} for text), `calls` a list in the order of the run."""
+
+    def __init__(self, path):
+        self.path = os.fspath(path)
+        self.file = open_file(path, layout.FORMAT)
+        _refuse_unknown(self.file, _ROOT, {"types", "model", "run", "video", "calls"})
+        groups = {g: attributes(self.file[g]) for g in layout.FIELDS if g in self.file}
+        for name, values in groups.items():
+            links = _with_sums(layout.RUN_ARRAYS) if name == "run" else set()
+            _refuse_unknown(self.file[name], {n for n, _ in layout.FIELDS[name]}, links)
+        self.model, self.run, self.video = (groups.get(g, {}) for g in ("model", "run", "video"))
+        self.head_ids = expand(self.model.get("head_ids", ""), self.model["heads"])
+        self.kv_ids = expand(self.model.get("kv_head_ids", ""), self.model["kv_heads"])
+        self.calls = sorted(self._find_calls(), key=lambda c: c.order)
+        self.id = plain(self.file.attrs["content_id"])
+        found = self._content_id(groups)
+        if found != self.id:
+            raise TraceError(f"{self.path}: metadata or checksums were changed after writing: their content id is {found}, stored is {self.id}")
+
+    def _find_calls(self):
+        calls = self.file["calls"]
+        for step in calls:
+            for branch in calls[step]:
+                for layer in calls[step][branch]:
+                    yield Call(self, calls[step][branch][layer])
+
+    def _content_id(self, groups):
+        lines = [layout.meta_text(groups)]
+        for call in self.calls:
+            lines.append(layout.call_text(call.attrs))
+            for name in layout.CALL_ARRAYS:
+                if name in call.group:
+                    lines.append(layout.array_text(name, call.group[name].shape, call.group[name + "_xxh3"][:]))
+        run = self.file["run"]
+        for name in layout.RUN_ARRAYS:
+            if name in run:
+                lines.append(layout.array_text(name, run[name].shape, run[name + "_xxh3"][:]))
+        return xxh3.text("".join(lines).encode())
+
+    def call(self, layer, step=0, branch=None):
+        """The call of a layer. Without a branch: "main", or the only one of the step, or "cond"."""
+        found = [c for c in self.calls if c.layer == layer and c.step == step and branch in (None, c.branch)]
+        found = [c for c in found if c.branch in ("main", "cond")] if len(found) > 1 else found
+        if not found:
+            layers = layout.list_text(sorted({c.layer for c in self.calls}))
+            raise TraceError(f"{self.path} has no call of step {step}, branch {branch or 'any'}, layer {layer}; its layers are {layers}")
+        return found[0]
+
+    def array(self, name):
+        """An array of the run (tokens, nll, timesteps, sigmas); None when it is not stored."""
+        return self.file["run"][name][:] if name in self.file["run"] else None
+
+    @property
+    def tokens(self):
+        return self.array("tokens")
+
+    def frame(self):
+        """A pandas DataFrame with a row per call."""
+        return frame([dict(c.attrs, holds=" ".join(n for n in layout.CALL_ARRAYS if n in c.group)) for c in self.calls])
+
+    def verify(self):
+        """Every checksum, and the rows of outputs that are stored. A list of what is wrong; empty = all is well."""
+        bad = []
+        for name in layout.RUN_ARRAYS:
+            if name in self.file["run"] and not _sum_is_right(self.file["run"], name):
+                bad.append(f"/run/{name}: its checksum differs")
+        return bad + [text for c in self.calls for text in c.verify()]
+
+    def close(self):
+        self.file.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def __repr__(self):
+        m = self.model
+        return f"<Trace {self.path}: {m['name']}, {len(self.calls)} calls, {m['heads']} heads, {self.run['n_q']} x {self.run['n_k']}>"
+
+
+def _sum_is_right(group, name):
+    return xxh3.digest(group[name][:]) == group[name + "_xxh3"][0].tobytes()
+
+
+class Call:
+    """One attention call. Heads have the model's numbers; rows are numbers, slices or None for all."""
+
+    def __init__(self, trace, group):
+        self.trace, self.group = trace, group
+        _refuse_unknown(group, _CALL, _with_sums(layout.CALL_ARRAYS))
+        self.attrs = {name: plain(group.attrs[name]) for name in _CALL}
+        if "/" + call_path(self.attrs) != group.name:
+            raise TraceError(f"{trace.path}: {group.name}: its attributes belong to /{call_path(self.attrs)}")
+        for name, value in self.attrs.items():
+            setattr(self, name, value)
+        r, m = trace.run, trace.model
+        self.n_q, self.n_k, self.heads = r["n_q"], r["n_k"], trace.head_ids
+        self.score = {"scale": m["scale"], "causal": bool(m["causal"])}
+
+    # ---- stored values ----------------------------------------------------------------------------
+
+    def _index(self, head):
+        try:
+            return self.trace.head_ids.index(head)
+        except ValueError:
+            raise TraceError(f"{self.trace.path} has no query head {head}; stored are {layout.list_text(self.trace.head_ids)}") from None
+
+    def _kv_index(self, head):
+        return self._index(head) // (len(self.trace.head_ids) // len(self.trace.kv_ids))
+
+    def kv_head(self, head):
+        """The model's number of the kv head that a query head reads."""
+        return self.trace.kv_ids[self._kv_index(head)]
+
+    def _read(self, name, index, rows, dtype):
+        if name not in self.group:
+            raise TraceError(f"{self.trace.path}: {self.group.name} holds no {name}")
+        d, stored = self.group[name], self.trace.model["dtype"]
+        raw = self._raw(d, index)
+        if dtype == "raw":
+            return raw if rows is None else raw[rows]
+        raw = raw if rows is None else raw[rows]
+        if stored == "bfloat16":
+            raw = (raw.astype(np.uint32) << 16).view(np.float32)
+        return np.asarray(raw, dtype)
+
+    def _raw(self, d, index):
+        """One head as it is stored: a memory map, or what HDF5 unpacks. bfloat16 comes as uint16."""
+        kind = layout.STORED[self.trace.model["dtype"]]
+        at = d.id.get_offset()
+        if at is not None:
+            size = math.prod(d.shape[1:]) * kind.itemsize
+            return np.memmap(self.trace.path, kind, "r", at + index * size, d.shape[1:])
+        try:
+            import hdf5plugin  # noqa: F401  registers the zstd filter
+        except ImportError:
+            pass
+        out = np.empty((1, *d.shape[1:]), kind)
+        where = d.id.get_space()
+        where.select_hyperslab((index, *[0] * (d.ndim - 1)), out.shape)
+        try:
+            d.id.read(h5py.h5s.create_simple(out.shape), where, out, mtype=d.id.get_type())
+        except OSError as e:
+            raise TraceError(f"{self.trace.path} is packed with a filter that HDF5 lacks here: pip install hdf5plugin, or "
+                             "`lacuna trace pack --unpack`") from e
+        return out[0]
+
+    def q(self, head, rows=None, dtype="float32"):
+        """[rows][head_dim]. dtype "raw": the stored type, of bfloat16 the bits as uint16."""
+        return self._read("q", self._index(head), rows, dtype)
+
+    def k(self, head, rows=None, dtype="float32"):
+        """[rows][head_dim] of the kv head that query head `head` reads."""
+        return self._read("k", self._kv_index(head), rows, dtype)
+
+    def v(self, head, rows=None, dtype="float32"):
+        return self._read("v", self._kv_index(head), rows, dtype)
+
+    def out(self, head, rows=None, dtype="float32"):
+        return self._read("out", self._index(head), rows, dtype)
+
+    def checks(self, head):
+        """Spot checks of the capture: (rows, out [rows][v_dim], lse [rows]); None when there are none."""
+        if "check_rows" not in self.group:
+            return None
+        i = self._index(head)
+        return self.group["check_rows"][:], self.group["check_out"][i], self.group["check_lse"][i]
+
+    # ---- attention --------------------------------------------------------------------------------
+
+    def _rows(self, rows):
+        return np.atleast_1d(np.arange(self.n_q)[slice(None) if rows is None else rows])
+
+    def padding(self):
+        """(first, end) of the padding text tokens; equal when there are none."""
+        v = self.trace.video
+        if not v or v["text_valid"] == v["text_tokens"]:
+            return 0, 0
+        start = self.n_k - v["text_tokens"] if v["text_place"] == "back" else 0
+        return start + v["text_valid"], start + v["text_tokens"]
+
+    def allowed(self, rows=None):
+        """bool [rows][n_k]: which keys a query row may see."""
+        i, j = self._rows(rows)[:, None], np.arange(self.n_k)[None, :]
+        first, end = self.padding()
+        a = np.broadcast_to((j < first) | (j >= end), (len(i), self.n_k))
+        return a & (j <= i + self.n_k - self.n_q) if self.score["causal"] else a
+
+    def scores(self, head, rows=None):
+        """float64 [rows][n_k]: scale q k, -inf where a pair is not allowed."""
+        s = self.score["scale"] * (self.q(head, self._rows(rows), "float64") @ self.k(head, None, "float64").T)
+        return np.where(self.allowed(rows), s, -np.inf)
+
+    def probs(self, head, rows=None):
+        """float64 [rows][n_k]: the softmax."""
+        s = self.scores(head, rows)
+        p = np.exp(s - s.max(1, keepdims=True))
+        return p / p.sum(1, keepdims=True)
+
+    def attend(self, head, rows=None):
+        """Output float64 [rows][v_dim] and log-sum-exp float64 [rows] of exact attention."""
+        s = self.scores(head, rows)
+        top = s.max(1, keepdims=True)
+        p = np.exp(s - top)
+        total = p.sum(1, keepdims=True)
+        return p / total @ self.v(head, None, "float64"), (top + np.log(total))[:, 0]
+
+    def map(self, head, pool=64, kind="sum"):
+        """float32 [cells][cells]: sum or largest probability per cell of pool x pool pairs; stored or computed by rows."""
+        name = {"sum": "map_sum", "max": "map_max"}[kind]
+        if name in self.group and self.trace.run["pool"] == pool:
+            return self.group[name][self._index(head)]
+        wide = -(-self.n_k // pool)
+        out = np.zeros((-(-self.n_q // pool), wide), np.float32)
+        step = max(1, ROWS // pool) * pool
+        for at in range(0, self.n_q, step):
+            p = self.probs(head, slice(at, at + step))
+            p = np.pad(p, ((0, -len(p) % pool), (0, wide * pool - self.n_k))).reshape(-1, pool, wide, pool)
+            out[at // pool:at // pool + len(p)] = p.sum((1, 3)) if kind == "sum" else p.max((1, 3))
+        return out
+
+    # ---- checks -----------------------------------------------------------------------------------
+
+    def verify(self):
+        """Checksums of every head, and sampled rows of what the program returned. A list of what is wrong."""
+        bad = []
+        for name in (n for n in layout.CALL_ARRAYS if n in self.group):
+            d, sums = self.group[name], self.group[name + "_xxh3"][:]
+            for i in range(d.shape[0]):
+                data = self._raw(d, i) if name in ("q", "k", "v", "out") else d[i]
+                if xxh3.digest(np.ascontiguousarray(data)) != sums[i].tobytes():
+                    bad.append(f"{d.name}: the checksum of head {i} differs")
+        for name in layout.CHECK_ARRAYS:
+            if name in self.group and not _sum_is_right(self.group, name):
+                bad.append(f"{self.group[name].name}: its checksum differs")
+        return bad + [text for head in self.heads for text in self._verify_checks(head)]
+
+    def _verify_checks(self, head):
+        checks = self.checks(head)
+        if checks is None:
+            return
+        rows, out, lse = checks
+        want, want_lse = self.attend(head, rows)
+        exact = self.trace.model["compute"] in ("float32", "float64")
+        half_ulp = {"float32": 2.0 ** -24, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -8}[self.trace.model["dtype"]]
+        slack = (2e-5 if exact else 2.0 ** -8) * np.abs(self.v(head)).max()
+        # q, k and v of a narrower dtype than the model's are rounded: their attention is another one.
+        narrowed = exact and self.trace.model["dtype"] != "float32"
+        if not narrowed and not (np.abs(out - want) <= 1.01 * half_ulp * np.abs(want) + slack).all():
+            yield f"{self.group.name}: head {head}: what the program returned is not the attention of q, k and v"
+        if not narrowed and not (np.abs(lse - want_lse) <= (1e-3 if exact else 2e-2)).all():
+            yield f"{self.group.name}: head {head}: lse is not that of q and k"
+
+    def __repr__(self):
+        return f"<Call step {self.step}, {self.branch}, layer {self.layer} of {self.trace.path}>"
+
+
+def open_trace(path):
+    """Open a trace; metadata and checksums are compared with the content id. TraceError says what is wrong."""
+    return Trace(path)

@@ -1,0 +1,258 @@
+"""Language models and other stacks of transformer layers: a call per layer, put together from the pieces of a prompt.
+
+A prompt comes in one piece, in chunks, with a dynamic, a sliding or a static cache. Its length is known from the
+outermost call (generate or forward); `spool` holds the rows while it is not.
+"""
+import re
+
+import torch
+
+from . import layout
+from .calls import Place, classify
+from .files import Files
+from .identity import count_layers, layer_of, positions_of
+from .layout import TraceError
+from .pipe import Pipe
+from .writer import Writer
+
+CROSS = re.compile(r"cross|encoder_attn|EncDec", re.I)
+
+
+class Prompt:
+    """What the outermost call says: lengths per batch element, padding, token ids."""
+
+    def __init__(self, ids, embeds, mask, batch):
+        source = ids if ids is not None else embeds
+        self.n = source.shape[1]
+        if batch >= source.shape[0]:
+            raise TraceError(f"batch={batch}, but the input has {source.shape[0]} elements")
+        self.first, self.end = 0, self.n
+        if mask is not None and mask.ndim == 2 and mask.shape[1] == self.n:
+            valid = mask[batch].nonzero().flatten()
+            if not len(valid) or int(valid[-1] - valid[0]) + 1 != len(valid):
+                raise TraceError("the attention mask has holes: one run of valid tokens is known; capture one prompt without holes")
+            self.first, self.end = int(valid[0]), int(valid[-1]) + 1
+
+    @property
+    def padded(self):
+        return self.end < self.n
+
+
+class Stack:
+    """The rows of one layer that have come so far."""
+
+    def __init__(self, path):
+        self.path, self.seen, self.stored, self.causal = path, 0, 0, None
+        self.call = self.writer = self.wanted = None
+        self.checks = {}
+
+
+class Text:
+    """Takes the calls of a language model. One run: one prompt."""
+
+    def __init__(self, options, model, files, report, base, run):
+        self.o, self.model, self.files, self.report = options, model, files, report
+        self.base = dict(base, layers=count_layers(model), positions=positions_of(model), positions_applied=1)
+        self.run = run
+        self.prompt, self.generating, self.ids, self.stacks = None, False, [], {}
+        self.spool = None
+
+    # ---- what the outermost call says ---------------------------------------------------------------
+
+    def start(self, args, kwargs, generating=False):
+        """Arguments of generate() or forward(); the first one counts."""
+        ids = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
+        embeds = kwargs.get("inputs_embeds")
+        if ids is not None and (not isinstance(ids, torch.Tensor) or ids.is_floating_point()):
+            ids, embeds = None, embeds if embeds is not None else ids
+        if ids is not None and not generating and len(self.ids) < self._most():
+            self.ids += ids[min(self.o.batch, ids.shape[0] - 1)].tolist()
+        if self.prompt is None and (isinstance(ids, torch.Tensor) or isinstance(embeds, torch.Tensor)):
+            self.prompt = Prompt(ids, embeds, kwargs.get("attention_mask"), self.o.batch)
+            self.generating = generating
+
+    def _most(self):
+        return 1 << 40 if self.prompt is None else self.prompt.first + self._length()[0]
+
+    def _length(self):
+        """(rows to store, are they certain to come)."""
+        known = self.prompt.end - self.prompt.first
+        if self.o.tokens is None or self.o.tokens <= known:
+            return min(known, self.o.tokens or known), True
+        if self.prompt.padded:
+            raise TraceError(f"tokens={self.o.tokens}, but the prompt has {known} tokens and padding behind them")
+        return self.o.tokens, False
+
+    # ---- a call -----------------------------------------------------------------------------------
+
+    def saw(self, seen):
+        if self.o.modules and not self.o.modules.search(seen.path):
+            return self.report.leave_out(seen.path, "not in modules=")
+        if getattr(seen.module, "is_cross_attention", False) or CROSS.search(seen.path):
+            return self.report.leave_out(seen.path, "cross-attention")
+        at = layer_of(seen.path, seen.module)
+        if at is None:
+            return self.report.leave_out(seen.path, "no layer number in its path")
+        layer = at[1]
+        if self.o.layers is not None and layer not in self.o.layers:
+            return self.report.leave_out(seen.path, "not in layers=")
+        stack = self.stacks.setdefault(layer, Stack(seen.path))
+        if stack.path != seen.path:
+            raise TraceError(f"layer {layer} is both {stack.path} and {seen.path}: a trace holds one stack of layers; choose it with "
+                             "modules=REGEX")
+        self._place(seen, stack, layer)
+
+    def _place(self, seen, stack, layer):
+        b, s, n_k = 0 if seen.picked else self.o.batch, seen.q.shape[2], seen.k.shape[2]
+        if b >= seen.q.shape[0]:
+            raise TraceError(f"batch={b}, but {seen.path} has {seen.q.shape[0]} elements")
+        if self.prompt is None:
+            self.prompt = Prompt(None, seen.q[:, 0], None, b)
+        length, certain = self._length()
+        first, p0 = self.prompt.first, stack.seen
+        end = first + length
+        if p0 >= end:
+            return self._after_the_end(seen, stack, s, n_k)
+        self._refuse_full_cache(seen, stack, b)
+        stack.seen += s
+        lo, hi = max(p0, first), min(p0 + s, end)
+        if lo >= hi:
+            return None
+        tail = n_k > p0 + s
+        valid = (first, self.prompt.end if self.prompt.padded else 1 << 40)
+        place = Place(p0, 0 if tail else p0 + s - n_k, valid)
+        self._store(seen, stack, layer, b, place, lo, hi, length, certain)
+
+    def _after_the_end(self, seen, stack, s, n_k):
+        """Rows behind the last one that is stored: decoding, or a prompt that nobody announced."""
+        p0 = stack.seen
+        stack.seen += s
+        if s == 1 or self.generating or self.o.tokens:
+            return self.report.leave_out(seen.path, "tokens after the last one that is stored")
+        if n_k == s:
+            raise TraceError(f"{seen.path}: a second prompt of {s} tokens: a trace holds one run; leave the with block before it")
+        raise TraceError(f"{seen.path}: {s} more rows after the {p0} of the first call: a prompt in chunks needs its length, tokens={n_k} "
+                         "or more")
+
+    @staticmethod
+    def _refuse_full_cache(seen, stack, b):
+        p = seen.positions
+        if stack.seen == 0 and isinstance(p, torch.Tensor) and p.ndim == 2 and p.shape[1] == seen.q.shape[2]:
+            row = p[min(b, p.shape[0] - 1), :2].tolist()
+            if row[0] > 0 and (len(row) == 1 or row[1] == row[0] + 1):
+                raise TraceError(f"{seen.path}: the first call begins at token {row[0]}: the cache was filled before; capture from "
+                                 "the first token on")
+
+    def _store(self, seen, stack, layer, b, place, lo, hi, length, certain):
+        first, rows_kept = self.prompt.first, min(self.o.rows or length, length)
+        rows, at = self._rows_to_check(place, lo, hi, length)
+        rule = classify(seen, b, place, torch.as_tensor(rows, device=seen.q.device), stack.causal)
+        if stack.call is None:
+            self._begin(seen, stack, layer, rule, length, certain, rows_kept)
+        if self.o.out == "none":
+            rows = []
+        if rows:
+            out, lse = self.files.check(seen, b, rule, rows)
+            for i, row in enumerate(at):
+                if row is not None:
+                    stack.checks[row] = (out[:, i].cpu(), lse[:, i].cpu())
+        start = first + length - rows_kept  # the first stored query row
+        q_lo = max(lo, start)
+        q_rows = slice(q_lo - place.row_start, max(hi, q_lo) - place.row_start)
+        k_rows = slice(lo - place.key_start, hi - place.key_start)
+        self.files.put(stack.writer, stack.call, seen, b, q_rows, k_rows, q_lo - start, lo - first)
+        if self.o.maps:
+            if hi - lo != length:
+                raise TraceError(f"{seen.path}: maps={self.o.maps} needs the prompt in one piece; leave maps out or send no chunks")
+            self.files.put_maps(stack.writer, stack.call, seen, b, q_rows, rule)
+        stack.stored = hi - first
+
+    def _rows_to_check(self, place, lo, hi, length):
+        """Rows of the call to recompute, and for each its number in the file or None when it is not stored as a check."""
+        first, kept = self.prompt.first, min(self.o.rows or length, length)
+        wanted = {first + length - kept + i: i for i in self.files.sample(kept)}
+        here = [r for r in sorted(wanted) if lo <= r < hi]
+        extra = [r for r in {lo, hi - 1} if r not in wanted]
+        rows = sorted(here + extra)
+        return [r - place.row_start for r in rows], [wanted.get(r) for r in rows]
+
+    def _begin(self, seen, stack, layer, rule, length, certain, rows_kept):
+        if not rule.causal and (self.o.tokens or self.o.rows):
+            raise TraceError(f"{seen.path} is not causal: tokens= and rows= would change its attention; capture the whole input")
+        if self.o.rows and not certain:
+            raise TraceError("rows= needs a prompt of known length; leave tokens= out or choose at most the prompt's length")
+        stack.causal = rule.causal
+        run = dict(self.run, n_q=rows_kept, n_k=length)
+        meta = self.files.meta(seen, rule, self.base, run, None)
+        if not certain and self.spool is None:
+            self.spool = self.files
+            self.files = Files(self.o, self.spool.path + ".spool")
+        stack.writer = self.files.writer(seen, meta, len(self.o.layers or range(self.base["layers"])))
+        block = {"step": 0, "branch": "main", "layer": layer, "block": "self", "timestep": float("nan"), "sigma": float("nan")}
+        stack.call = self.files.begin(stack.writer, block)
+
+    # ---- the end ----------------------------------------------------------------------------------
+
+    def finish(self, notes):
+        stacks = [s for s in self.stacks.values() if s.call is not None]
+        lengths = {s.stored for s in stacks}
+        if len(lengths) > 1:
+            raise TraceError(f"the layers have seen different numbers of tokens ({sorted(lengths)}); was the run interrupted?")
+        for s in stacks:
+            self._put_checks(s)
+        if self.spool is not None:
+            return self._unspool(lengths.pop(), notes)
+        length = self._length()[0] if stacks else 0
+        if stacks and lengths != {length}:
+            raise TraceError(f"{lengths.pop()} tokens came, {length} were announced by the input")
+        return self.files.finish(self._arrays, notes)
+
+    def _put_checks(self, stack):
+        at = sorted(stack.checks)
+        if at and stack.writer is not None:
+            out = torch.stack([stack.checks[i][0] for i in at], 1)
+            lse = torch.stack([stack.checks[i][1] for i in at], 1)
+            stack.writer.put_checks(stack.call, at, out.numpy(), lse.numpy())
+
+    def _arrays(self, meta):
+        first, n = self.prompt.first, meta["run"]["n_k"]
+        ids = self.ids[first:first + n]
+        return {"tokens": ids} if len(ids) == n else {}
+
+    def _unspool(self, length, notes):
+        """Copy the rows that came into files of their length."""
+        self.files.pipe.drain()
+        target, self.spool = self.spool, None
+        target.pipe = Pipe(torch.device("cpu"))
+        try:
+            for w in self.files.writers.values():
+                meta = {**w.meta, "run": dict(w.meta["run"], n_q=length, n_k=length)}
+                new = Writer(target.name(len(target.writers) + 1), meta, target.pipe, self.o.force)
+                target.writers[len(target.writers)] = new
+                for call in w.calls:
+                    copy_call(w, call, new, length)
+            return target.finish(self._arrays, notes)
+        except BaseException:
+            target.abort()
+            raise
+        finally:
+            self.files.abort()
+
+
+def copy_call(old, call, new, length):
+    """The first `length` rows of a call, from the spooled file into a new one."""
+    dtype = getattr(torch, old.meta["model"]["dtype"])
+    to = new.begin(call.attrs, list(call.arrays))
+    with open(old.part, "rb") as f:
+        for name, a in call.arrays.items():
+            for head in range(a.shape[0]):
+                f.seek(a.offset + head * a.rows * a.row_bytes)
+                left, row = length, 0
+                while left:
+                    n = min(left, max(1, layout.METADATA_BLOCK * 64 // a.row_bytes))
+                    data = torch.frombuffer(bytearray(f.read(n * a.row_bytes)), dtype=dtype)
+                    new.pipe.send(to.arrays[name], head, row, data.view(1, n, -1), [])
+                    row, left = row + n, left - n
+    at = [i for i, r in enumerate(call.checks.get("check_rows", ())) if r < length]
+    if at:
+        new.put_checks(to, call.checks["check_rows"][at], call.checks["check_out"][:, at], call.checks["check_lse"][:, at])

@@ -1,0 +1,238 @@
+"""A trace file from its creation as NAME.part to its final name, in the format of doc/trace-format.md.
+
+HDF5 lays out groups and datasets; the payload goes to its place with pwrite (pipe.py). Equal content gives equal
+bytes.
+"""
+import errno
+import fcntl
+import os
+import stat
+import struct
+
+import numpy as np
+import torch
+from h5py import h5a, h5f, h5g, h5p, h5t
+
+from . import layout, xxh3
+from .layout import TraceError
+from .pipe import Slices
+
+_F_OFD_SETLK = 37
+CONVERT = 16 << 20  # values that are converted at a time
+
+
+def lock(fd):
+    """The lock of lacuna's writers: of the open file description, so that it ends with this process."""
+    try:
+        fcntl.fcntl(fd, _F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except OSError as e:
+        if e.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+    return True
+
+
+def runs(ids):
+    """Runs of consecutive numbers of a list: (place in the list, first number, count)."""
+    at = 0
+    while at < len(ids):
+        end = at + 1
+        while end < len(ids) and ids[end] == ids[end - 1] + 1:
+            end += 1
+        yield at, ids[at], end - at
+        at = end
+
+
+class OpenCall:
+    """A call whose datasets are there and whose rows come in, in order, in one piece or in several."""
+
+    def __init__(self, attrs, group):
+        self.attrs, self.group, self.arrays, self.checks = attrs, group, {}, {}
+
+
+class Writer:
+    """One trace file. meta: {"model": ..., "run": ...[, "video": ...]} with every field of layout.FIELDS."""
+
+    def __init__(self, path, meta, pipe, force=False):
+        self.path, self.part, self.meta, self.pipe = path, path + ".part", meta, pipe
+        self.fd = self.file = None
+        self.calls = []
+        layout.check_meta(meta)
+        if os.path.lexists(path) and not (force and stat.S_ISREG(os.stat(path).st_mode)):
+            raise TraceError(f"{path} exists; force=True replaces a regular file")
+        self._claim()
+        try:
+            self._start()
+        except BaseException:
+            self.abort()
+            raise
+
+    def _claim(self):
+        self.fd = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        mine, locked = os.fstat(self.fd), lock(self.fd)
+        try:
+            named = os.stat(self.part)
+        except FileNotFoundError:
+            named = None
+        if not locked or named is None or (named.st_ino, named.st_dev) != (mine.st_ino, mine.st_dev):
+            os.close(self.fd)
+            self.fd = None
+            raise TraceError(f"{self.part} is being written by another process")
+
+    def _start(self):
+        self.file = h5f.create(self.part.encode(), h5f.ACC_TRUNC, layout.create_props(h5p.FILE_CREATE),
+                               layout.access_props())
+        root = self.root = h5g.open(self.file, b"/")
+        for name, value in (("format", layout.FORMAT), ("version_major", layout.MAJOR),
+                            ("version_minor", layout.MINOR), ("tool", f"lacuna_trace {layout.VERSION}"),
+                            ("complete", 0)):
+            layout.put_attr(root, name, value)
+        self.type = layout.element_type(self.meta["model"]["dtype"])
+        if self.meta["model"]["dtype"] == "bfloat16":
+            layout.commit_type(layout.create_group(root, "types"), "bfloat16", self.type)
+        for group, fields in layout.FIELDS.items():
+            if group in self.meta:
+                self._put_fields(layout.create_group(root, group), self.meta[group], fields)
+        self.call_group = layout.create_group(root, "calls")
+        h5f.flush(self.file)
+
+    @staticmethod
+    def _put_fields(group, values, fields):
+        for name, kind in fields:
+            value = values.get(name, "") if name in layout.LEFT_OUT_IF_EMPTY else values[name]
+            if name in layout.LEFT_OUT_IF_EMPTY and not value:
+                continue
+            layout.put_attr(group, name, float(value) if kind is float else int(value) if kind is int else value)
+            if name in layout.NOT_IN_ID:
+                layout.put_attr(group, "optional", name)
+
+    # ---- a call ---------------------------------------------------------------------------------
+
+    def begin(self, attrs, names):
+        """Create the group and the datasets `names` of a call; attrs: step branch layer block order timestep sigma."""
+        layout.check_call(self.meta, attrs)
+        group = layout.enter_group(self.call_group, f"step-{attrs['step']:03d}")
+        group = layout.enter_group(group, attrs["branch"])
+        group = layout.create_group(group, f"layer-{attrs['layer']:02d}")
+        for name in ("step", "branch", "layer", "order", "block", "timestep", "sigma"):
+            layout.put_attr(group, name, attrs[name])
+        call = OpenCall(attrs, group)
+        for name in names:
+            call.arrays[name] = self._create_array(group, name)
+        h5f.flush(self.file)
+        self.calls.append(call)
+        return call
+
+    def shape(self, name):
+        m, r = self.meta["model"], self.meta["run"]
+        cells = [-(-r[n] // r["pool"]) for n in ("n_q", "n_k")] if r["pool"] else [0, 0]
+        return {"q": (m["heads"], r["n_q"], m["head_dim"]), "k": (m["kv_heads"], r["n_k"], m["head_dim"]),
+                "v": (m["kv_heads"], r["n_k"], m["v_dim"]), "out": (m["heads"], r["n_q"], m["v_dim"]),
+                "lse": (m["heads"], r["n_q"]), "map_sum": (m["heads"], *cells), "map_max": (m["heads"], *cells)}[name]
+
+    def _create_array(self, group, name):
+        shape = self.shape(name)
+        of_model = name in ("q", "k", "v", "out")
+        d = layout.create_dataset(group, name, self.type if of_model else h5t.IEEE_F32LE, shape)
+        offset, size = d.get_offset(), layout.STORED[self.meta["model"]["dtype"]].itemsize if of_model else 4
+        if offset is None:
+            raise TraceError(f"{self.part}: '{name}' has no place in the file")
+        row_bytes = int(np.prod(shape[2:], dtype=np.int64)) * size
+        self._reserve(offset, int(np.prod(shape, dtype=np.int64)) * size)
+        return Slices(name, shape, row_bytes, self.fd, offset)
+
+    def _reserve(self, offset, size):
+        """Ask for the disk blocks now: a full disk says so before the work."""
+        if os.fstat(self.fd).st_size < offset + size and size > layout.free_bytes(self.path):
+            raise TraceError(f"{self.part}: no space left on the disk; make room or store fewer layers, heads or steps")
+
+    def put(self, call, name, row, x, ids, ranges):
+        """Rows row.. of the heads `ids` of x [heads][rows][dim], which are the heads of the file in their order.
+
+        `ranges` receives the smallest and the largest value of every piece. Values outside of the range of the file's
+        dtype become infinite.
+        """
+        want = getattr(torch, self.meta["model"]["dtype"])
+        for head, first, count in runs(ids):
+            part = x[first:first + count]
+            step = part.shape[1] if x.dtype == want else max(1, CONVERT // max(1, count * x.shape[2]))
+            for at in range(0, x.shape[1], step):
+                self.pipe.send(call.arrays[name], head, row + at, part[:, at:at + step].to(want), ranges)
+
+    def put_head(self, call, name, head, x):
+        """One head of a map, float32 [1][rows][cells]."""
+        self.pipe.send(call.arrays[name], head, 0, x.contiguous(), [])
+
+    def put_checks(self, call, rows, out, lse):
+        """Spot checks: int32 rows, what the program returned there and our log-sum-exp; marked as optional."""
+        call.checks = {"check_rows": np.asarray(rows, "<i4"), "check_out": np.asarray(out, "<f4"),
+                       "check_lse": np.asarray(lse, "<f4")}
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def finish(self, arrays, capture):
+        """Checksums, arrays of the run, the content id, the final name. `capture`: strings for /capture."""
+        self.pipe.drain()
+        lines = [layout.meta_text(self.meta)]
+        for call in sorted(self.calls, key=lambda c: c.attrs["order"]):
+            lines.append(layout.call_text(call.attrs))
+            lines += [self._finish_array(call, name) for name in layout.CALL_ARRAYS if name in call.arrays]
+            self._finish_checks(call)
+        run = h5g.open(self.root, b"run")
+        for name, dtype in layout.RUN_ARRAYS.items():
+            if name in arrays:
+                data = np.asarray(arrays[name], dtype)
+                lines.append(layout.array_text(name, data.shape, layout.put_checked(run, name, data)))
+        note = layout.create_group(self.root, "capture")
+        for name, value in capture.items():
+            layout.put_attr(note, name, layout.short(value, 2048))
+        layout.put_attr(self.root, "optional", "capture")
+        self.id = xxh3.text("".join(lines).encode())
+        layout.put_attr(self.root, "content_id", self.id)
+        h5a.open(self.root, b"complete").write(np.array(1, np.int64))
+        self._commit()
+
+    def _finish_array(self, call, name):
+        a = call.arrays[name]
+        a.finish()
+        sums = np.frombuffer(b"".join(a.sums), np.uint8).reshape(-1, 16)
+        layout.put_array(call.group, name + "_xxh3", sums)
+        return layout.array_text(name, a.shape, a.sums)
+
+    def _finish_checks(self, call):
+        for name, data in call.checks.items():
+            layout.put_checked(call.group, name, data)
+        if call.checks:
+            names = [n + end for n in call.checks for end in ("", "_xxh3")]
+            layout.put_attr(call.group, "optional", " ".join(names))
+
+    def _commit(self):
+        for call in self.calls:
+            call.group = None
+        self.root = self.call_group = self.type = None
+        h5f.flush(self.file)
+        self.file.close()
+        self.file = None
+        os.fsync(self.fd)
+        os.rename(self.part, self.path)
+        directory = os.open(os.path.dirname(os.path.abspath(self.path)), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        except OSError as e:
+            if e.errno != errno.EINVAL:  # file systems that cannot sync a directory
+                raise
+        finally:
+            os.close(directory)
+        os.close(self.fd)
+        self.fd = None
+
+    def abort(self):
+        """Remove the unfinished file. Safe at any time and more than once."""
+        self.calls = []
+        self.root = self.call_group = self.type = None
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+        if self.fd is not None:
+            os.unlink(self.part)
+            os.close(self.fd)
+            self.fd = None

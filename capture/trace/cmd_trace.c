@@ -1,0 +1,334 @@
+/*
+ * cmd_trace.c - lacuna trace info|verify|pack|export.
+ */
+#include "capture/trace/trace_check.h"
+#include "capture/trace/trace_tools.h"
+#include "core/cmd.h"
+#include "core/fileio.h"
+#include "core/log.h"
+#include "core/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct trace_opts {
+    struct common_opts common;
+    char *output, *layers, *heads, *steps, *branch, *tensors;
+    bool gzip, unpack;
+    int64_t rows;
+};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "output", .type = OPT_STR, .offset = offsetof(struct trace_opts, output),
+     .short_name = 'o', .arg = "PATH", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
+     .help = "pack: the new trace. export: a directory for .npy files, or one file "
+             "NAME.safetensors."},
+    {.name = "gzip", .type = OPT_BOOL, .offset = offsetof(struct trace_opts, gzip), .def = "0",
+     .min = 0, .max = 1, .help = "pack: deflate instead of zstd: slower, but every HDF5 reads it."},
+    {.name = "unpack", .type = OPT_BOOL, .offset = offsetof(struct trace_opts, unpack), .def = "0",
+     .min = 0, .max = 1, .help = "pack: back to the contiguous form."},
+    {.name = "rows", .type = OPT_INT, .offset = offsetof(struct trace_opts, rows), .arg = "N",
+     .def = "16", .min = 0, .max = 1e9, .unit = "rows per head",
+     .help = "verify: where outputs are stored, recompute so many of their rows; 0 = none."},
+    {.name = "layers", .type = OPT_STR, .offset = offsetof(struct trace_opts, layers),
+     .arg = "LIST", .def = "all", .help = "export: layers, as in 0,4-7."},
+    {.name = "heads", .type = OPT_STR, .offset = offsetof(struct trace_opts, heads), .arg = "LIST",
+     .def = "all", .help = "export: query heads; of k and v the kv heads that serve them."},
+    {.name = "steps", .type = OPT_STR, .offset = offsetof(struct trace_opts, steps), .arg = "LIST",
+     .def = "all", .help = "export: denoising steps."},
+    {.name = "branch", .type = OPT_STR, .offset = offsetof(struct trace_opts, branch),
+     .arg = "NAME", .def = "", .help = "export: guidance branch; all if empty."},
+    {.name = "tensors", .type = OPT_STR, .offset = offsetof(struct trace_opts, tensors),
+     .arg = "LIST", .def = "q,k,v",
+     .help = "export: which of q, k, v, out, lse, map_sum, map_max."},
+    COMMON_OPTS,
+    {0},
+};
+/* clang-format on */
+
+static void print_json(struct buf *b)
+{
+    puts(buf_str(b));
+}
+
+/* ---- info ------------------------------------------------------------------------------------ */
+
+static int info(const struct trace_opts *o, const char *path, struct err *err)
+{
+    struct trace *t = NULL;
+    struct buf b = {0};
+    struct jw w;
+    int rc = 0;
+
+    TRY(trace_open(path, &t, err));
+    if (o->common.json) {
+        jw_init(&w, &b, 2);
+        TRY(trace_info_json(t, &w, err));
+        buf_puts(&b, "\n");
+    } else {
+        TRY(trace_info_text(t, &b, err));
+    }
+    TRY(buf_check(&b, "trace info", err));
+    fputs(buf_str(&b), stdout);
+out:
+    buf_free(&b);
+    trace_close(&t);
+    return rc;
+}
+
+/* ---- verify ---------------------------------------------------------------------------------- */
+
+struct findings {
+    const char *path;
+    bool json;
+    struct jw w;
+};
+
+static void found(void *ctx, const char *object, int head, const char *what)
+{
+    struct findings *f = ctx;
+    char where[24] = "";
+
+    if (f->json) {
+        jw_obj(&f->w);
+        jw_kstr(&f->w, "object", object);
+        jw_key(&f->w, "head");
+        if (head >= 0)
+            jw_int(&f->w, head);
+        else
+            jw_null(&f->w);
+        jw_kstr(&f->w, "what", what);
+        jw_obj_end(&f->w);
+        return;
+    }
+    if (head >= 0)
+        snprintf(where, sizeof where, " head %d", head);
+    printf("%s: %s%s: %s\n", f->path, object, where, what);
+}
+
+static int verify(const struct trace_opts *o, const char *path, struct err *err)
+{
+    struct trace *t = NULL;
+    struct trace_extent e;
+    struct buf b = {0};
+    struct findings f = {.path = path, .json = o->common.json};
+    int64_t bad = 0, differs = 0, rows = 0;
+    int rc = 0, jobs = cmd_jobs(&o->common);
+
+    TRY(trace_open_damaged(path, &t, err));
+    TRY(trace_extent(t, &e, err));
+    jw_init(&f.w, &b, 2);
+    jw_obj(&f.w);
+    jw_kstr(&f.w, "trace", path);
+    jw_kint(&f.w, "objects", e.objects);
+    jw_kint(&f.w, "bytes", e.bytes);
+    jw_key(&f.w, "bad");
+    jw_arr(&f.w);
+    TRY(trace_verify_jobs(t, jobs, found, &f, &bad, err));
+    /* Numbers of damaged payload would only repeat the finding. */
+    if (bad == 0)
+        TRY(trace_check_attention(t, jobs, o->rows, found, &f, &differs, &rows, err));
+    jw_arr_end(&f.w);
+    jw_kint(&f.w, "rows_recomputed", rows);
+    jw_kbool(&f.w, "ok", bad + differs == 0);
+    jw_obj_end(&f.w);
+    TRY(buf_check(&b, "findings", err));
+    if (f.json)
+        print_json(&b);
+    else if (bad + differs == 0)
+        printf("ok: %lld objects, %.3f GB%s\n", (long long)e.objects, (double)e.bytes / 1e9,
+               rows ? ", stored outputs are those of q, k, v" : "");
+    if (bad)
+        FAIL(err, ERR_CHECK, "%s: %lld of %lld objects are damaged", path, (long long)bad,
+             (long long)e.objects);
+    if (differs)
+        FAIL(err, ERR_CHECK,
+             "%s: no object is damaged, but stored outputs of %lld heads are not the attention of "
+             "q, k, v%s",
+             path, (long long)differs,
+             dtype_size(trace_meta(t)->dtype) == 2 && strcmp(trace_meta(t)->compute, "float32") == 0
+                 ? " in float32 (import --compute names the type of a model that computes in "
+                   "another)"
+                 : "");
+out:
+    buf_free(&b);
+    trace_close(&t);
+    return rc;
+}
+
+/* ---- pack ------------------------------------------------------------------------------------ */
+
+static int report_pack(const struct trace_opts *o, const struct trace *t, struct err *err)
+{
+    struct trace *made = NULL;
+    struct trace_extent before, after;
+    struct buf b = {0};
+    struct jw w;
+    int rc = 0;
+
+    TRY(trace_open(o->output, &made, err));
+    if (strcmp(trace_id(made), trace_id(t)) != 0)
+        FAIL(err, ERR_RUN, "%s has content %s, expected %s", o->output, trace_id(made),
+             trace_id(t));
+    TRY(trace_extent(t, &before, err));
+    TRY(trace_extent(made, &after, err));
+    if (o->common.json) {
+        jw_init(&w, &b, 2);
+        jw_obj(&w);
+        jw_kstr(&w, "trace", o->output);
+        jw_kstr(&w, "content_id", trace_id(made));
+        jw_kstr(&w, "storage", trace_storage_name(trace_storage(made)));
+        jw_kint(&w, "bytes_before", before.stored);
+        jw_kint(&w, "bytes_after", after.stored);
+        jw_obj_end(&w);
+        TRY(buf_check(&b, "result", err));
+        print_json(&b);
+    } else {
+        printf("%s: %s, %.3f MB -> %.3f MB (%.2f : 1), %s\n", o->output,
+               trace_storage_name(trace_storage(made)), (double)before.stored / 1e6,
+               (double)after.stored / 1e6, (double)before.stored / (double)after.stored,
+               trace_id(made));
+    }
+out:
+    buf_free(&b);
+    trace_close(&made);
+    return rc;
+}
+
+static int pack(const struct trace_opts *o, const char *path, struct err *err)
+{
+    struct trace *t = NULL;
+    enum trace_storage form = o->unpack ? TRACE_CONTIGUOUS : o->gzip ? TRACE_GZIP : TRACE_ZSTD;
+    struct trace_extent e;
+    int rc = 0;
+
+    if (!o->output)
+        return err_set(err, ERR_USAGE, "trace pack: the new file is missing (-o FILE)");
+    if (o->gzip && o->unpack)
+        return err_set(err, ERR_USAGE, "trace pack: --gzip and --unpack exclude each other");
+    TRY(trace_open(path, &t, err));
+    TRY(trace_extent(t, &e, err));
+    if (o->common.dry_run) {
+        printf("would write %s: %s, %lld objects of %.3f MB\n", o->output, trace_storage_name(form),
+               (long long)e.objects, (double)e.bytes / 1e6);
+        goto out;
+    }
+    TRY(trace_pack(t, o->output, form, cmd_jobs(&o->common), o->common.force, err));
+    TRY(report_pack(o, t, err));
+out:
+    trace_close(&t);
+    return rc;
+}
+
+/* ---- export ---------------------------------------------------------------------------------- */
+
+static int export_tensors(const struct trace_opts *o, const char *path, struct err *err)
+{
+    struct trace_selection s = {.layers = o->layers,
+                                .heads = o->heads,
+                                .steps = o->steps,
+                                .branch = o->branch,
+                                .tensors = o->tensors};
+    struct trace *t = NULL;
+    struct buf b = {0};
+    struct jw w;
+    int64_t n = 0, bytes = 0;
+    int rc = 0;
+
+    if (!o->output)
+        return err_set(err, ERR_USAGE,
+                       "trace export: the target is missing (-o DIR or -o FILE.safetensors)");
+    TRY(refuse_input(o->output, path, err));
+    TRY(trace_open(path, &t, err));
+    TRY(trace_export(t, &s, o->output, o->common.force, o->common.dry_run, &n, &bytes, err));
+    if (o->common.json) {
+        jw_init(&w, &b, 2);
+        jw_obj(&w);
+        jw_kstr(&w, "output", o->output);
+        jw_kint(&w, "tensors", n);
+        jw_kint(&w, "bytes", bytes);
+        jw_obj_end(&w);
+        TRY(buf_check(&b, "result", err));
+        print_json(&b);
+    } else {
+        printf("%s%s: %lld tensors, %.3f MB\n", o->common.dry_run ? "would write " : "", o->output,
+               (long long)n, (double)bytes / 1e6);
+    }
+out:
+    buf_free(&b);
+    trace_close(&t);
+    return rc;
+}
+
+/* ---- command --------------------------------------------------------------------------------- */
+
+static const struct action {
+    const char *name;
+    int (*run)(const struct trace_opts *o, const char *path, struct err *err);
+} actions[] = {{"info", info}, {"verify", verify}, {"pack", pack}, {"export", export_tensors}};
+
+#define N_ACTIONS ((int)(sizeof actions / sizeof *actions))
+
+static int find_action(const char *name, const struct action **out, struct err *err)
+{
+    struct names all = {0};
+    for (int i = 0; i < N_ACTIONS; i++) {
+        names_add(&all, actions[i].name);
+        if (strcmp(name, actions[i].name) == 0) {
+            *out = &actions[i];
+            return 0;
+        }
+    }
+    names_unknown(&all, "action", name, err);
+    return err_prefix(err, "trace");
+}
+
+extern const struct command cmd_trace;
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct trace_opts o = {0};
+    struct str_list rest = {0};
+    const struct action *a = NULL;
+    bool done = false;
+    int rc = 0;
+
+    TRY(cmd_begin(&cmd_trace, &o, argc, argv, &rest, &done, err));
+    if (done)
+        goto out;
+    if (rest.n < 1)
+        FAIL(err, ERR_USAGE, "trace: one of info, verify, pack, export was expected");
+    TRY(find_action(rest.items[0], &a, err));
+    if (rest.n != 2)
+        FAIL(err, ERR_USAGE, "trace %s: one trace was expected, found %lld", a->name,
+             (long long)rest.n - 1);
+    TRY(a->run(&o, rest.items[1], err));
+out:
+    opt_free(options, &o);
+    str_list_free(&rest);
+    return rc;
+}
+
+const struct command cmd_trace = {
+    .name = "trace",
+    .usage = "trace info T.h5\n"
+             "trace verify T.h5\n"
+             "trace pack T.h5 -o PACKED.h5 [--gzip | --unpack]\n"
+             "trace export T.h5 -o DIR | FILE.safetensors",
+    .summary = "Look into, check, pack and export a trace",
+    .run = run,
+    .options = options,
+    .details =
+        "info says what the trace holds. verify recomputes every checksum, and, where outputs are\n"
+        "stored, some of their rows from q, k and v; it names what is wrong and exits with 1. "
+        "pack\n"
+        "makes an archive (same content id; replay reads it, slower than the contiguous form).\n"
+        "export writes tensors for other programs.\n"
+        "\n"
+        "  lacuna trace info t.h5\n"
+        "  lacuna trace verify t.h5 --json\n"
+        "  lacuna trace pack t.h5 -o t.packed.h5\n"
+        "  lacuna trace export t.h5 --layers 0,3 --heads 0-1 -o heads.safetensors\n",
+};

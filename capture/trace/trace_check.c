@@ -1,0 +1,240 @@
+/*
+ * trace_check.c - dense attention of a few rows, with the keys in pieces:
+ *
+ *   O_i = sum_j e^{s_ij - m} v_j / sum_j e^{s_ij - m},   LSE_i = m + ln sum_j e^{s_ij - m}
+ *
+ * with a running maximum m (online softmax), all in double. Padding text is no key j and no row i.
+ * Memory is one piece of keys and values, whatever the length; time O(rows n d) per head.
+ */
+#include "capture/trace/trace_check.h"
+
+#include "core/mem.h"
+#include "core/pool.h"
+#include "core/progress.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PIECE 1024 /* keys at a time */
+
+struct check {
+    const struct trace *t;
+    int64_t rows;
+    struct trace_span padding;
+    trace_bad_fn *bad;
+    void *ctx;
+    int64_t n_bad, n_rows;
+    struct progress *progress;
+    pthread_mutex_t lock;
+};
+
+/* The rows of one head under test and their running softmax. */
+struct rows {
+    int64_t n;
+    int64_t *at;             /* [n] query rows */
+    float *q, *out, *lse;    /* [n][d], [n][dv], [n] as stored */
+    double *max, *sum, *acc; /* [n], [n], [n][dv] */
+    float *k, *v;            /* [PIECE][d], [PIECE][dv] */
+    double v_max;            /* largest |v| of the head */
+};
+
+static void rows_free(struct rows *r)
+{
+    free(r->at);
+    free(r->q);
+    free(r->out);
+    free(r->lse);
+    free(r->max);
+    free(r->sum);
+    free(r->acc);
+    free(r->k);
+    free(r->v);
+}
+
+static bool in_span(const struct trace_span *s, int64_t at)
+{
+    return at >= s->first && at < s->first + s->count;
+}
+
+/* Row i of n: the first, the last and evenly between, padding left out. */
+static int64_t row_at(const struct trace_meta *m, const struct trace_span *padding, int64_t i,
+                      int64_t n)
+{
+    int64_t last = m->n_q - padding->count - 1, at = n > 1 ? i * last / (n - 1) : last;
+    return at < padding->first ? at : at + padding->count;
+}
+
+static int rows_init(const struct check *c, struct rows *r, struct err *err)
+{
+    const struct trace_meta *m = trace_meta(c->t);
+    int64_t valid = m->n_q - c->padding.count;
+    int rc = 0;
+    memset(r, 0, sizeof *r);
+    r->n = c->rows < valid ? c->rows : valid;
+    TRY(mem_alloc(&r->at, r->n, sizeof *r->at, "rows", err));
+    TRY(mem_alloc(&r->q, r->n * m->head_dim, sizeof *r->q, "rows of q", err));
+    TRY(mem_alloc(&r->out, r->n * m->v_dim, sizeof *r->out, "rows of out", err));
+    TRY(mem_alloc(&r->lse, r->n, sizeof *r->lse, "lse", err));
+    TRY(mem_alloc(&r->max, r->n, sizeof *r->max, "softmax", err));
+    TRY(mem_zalloc(&r->sum, r->n, sizeof *r->sum, "softmax", err));
+    TRY(mem_zalloc(&r->acc, r->n * m->v_dim, sizeof *r->acc, "softmax", err));
+    TRY(mem_alloc(&r->k, PIECE * (int64_t)m->head_dim, sizeof *r->k, "keys", err));
+    TRY(mem_alloc(&r->v, PIECE * (int64_t)m->v_dim, sizeof *r->v, "values", err));
+    for (int64_t i = 0; i < r->n; i++) {
+        r->at[i] = row_at(m, &c->padding, i, r->n);
+        r->max[i] = -INFINITY;
+    }
+out:
+    return rc;
+}
+
+/* One key for row i. */
+static void add_key(struct rows *r, const struct trace_meta *m, int64_t i, const float *k,
+                    const float *v)
+{
+    const float *q = r->q + i * m->head_dim;
+    double *acc = r->acc + i * m->v_dim, s = 0;
+
+    for (int d = 0; d < m->head_dim; d++)
+        s += (double)q[d] * k[d];
+    s *= m->scale;
+    if (s > r->max[i]) {
+        double shrink = exp(r->max[i] - s);
+        r->sum[i] *= shrink;
+        for (int d = 0; d < m->v_dim; d++)
+            acc[d] *= shrink;
+        r->max[i] = s;
+    }
+    double p = exp(s - r->max[i]);
+    r->sum[i] += p;
+    for (int d = 0; d < m->v_dim; d++)
+        acc[d] += p * v[d];
+}
+
+/* Keys k0 to k0 + n, whose k and v are in r. */
+static void add_piece(const struct check *c, int64_t k0, int64_t n, struct rows *r)
+{
+    const struct trace_meta *m = trace_meta(c->t);
+
+    for (int64_t j = 0; j < n; j++) {
+        const float *k = r->k + j * m->head_dim, *v = r->v + j * m->v_dim;
+        if (in_span(&c->padding, k0 + j))
+            continue;
+        for (int d = 0; d < m->v_dim; d++)
+            r->v_max = fmax(r->v_max, fabs((double)v[d]));
+        for (int64_t i = 0; i < r->n; i++)
+            /* The last query sees the last key. */
+            if (!m->causal || k0 + j <= r->at[i] + m->n_k - m->n_q)
+                add_key(r, m, i, k, v);
+    }
+}
+
+static int run_rows(const struct check *c, int64_t call, int head, struct rows *r, struct err *err)
+{
+    const struct trace_meta *m = trace_meta(c->t);
+    const struct trace_call *info = trace_call(c->t, call);
+    int kv = head / (m->heads / m->kv_heads), rc = 0;
+
+    for (int64_t i = 0; i < r->n; i++) {
+        TRY(trace_read(c->t, call, TRACE_Q, head, r->at[i], 1, r->q + i * m->head_dim, err));
+        if (info->has_out)
+            TRY(trace_read(c->t, call, TRACE_OUT, head, r->at[i], 1, r->out + i * m->v_dim, err));
+        if (info->has_lse)
+            TRY(trace_read(c->t, call, TRACE_LSE, head, r->at[i], 1, r->lse + i, err));
+    }
+    for (int64_t k0 = 0; k0 < m->n_k; k0 += PIECE) {
+        int64_t n = m->n_k - k0 < PIECE ? m->n_k - k0 : PIECE;
+        TRY(trace_read(c->t, call, TRACE_K, kv, k0, n, r->k, err));
+        TRY(trace_read(c->t, call, TRACE_V, kv, k0, n, r->v, err));
+        add_piece(c, k0, n, r);
+    }
+out:
+    return rc;
+}
+
+static double half_ulp(enum dtype t)
+{
+    return t == DT_BF16 ? 0x1p-8 : t == DT_F16 ? 0x1p-11 : 0x1p-24;
+}
+
+/* Text of the first difference, "" when all rows agree. */
+static void compare(const struct check *c, int64_t call, const struct rows *r, char what[200])
+{
+    const struct trace_meta *m = trace_meta(c->t);
+    const struct trace_call *info = trace_call(c->t, call);
+    bool exact = strcmp(m->compute, "float32") == 0 || strcmp(m->compute, "float64") == 0;
+    double slack = (exact ? 1e-5 : 0x1p-8) * r->v_max, lse_slack = exact ? 1e-3 : 2e-2;
+
+    what[0] = '\0';
+    for (int64_t i = 0; i < r->n; i++) {
+        double lse = r->max[i] + log(r->sum[i]);
+        if (info->has_lse && !(fabs(lse - r->lse[i]) <= lse_slack)) {
+            snprintf(what, 200, "lse of query %lld is %.9g, q and k give %.9g", (long long)r->at[i],
+                     r->lse[i], lse);
+            return;
+        }
+        for (int d = 0; info->has_out && d < m->v_dim; d++) {
+            double want = r->acc[i * m->v_dim + d] / r->sum[i], have = r->out[i * m->v_dim + d];
+            if (!(fabs(have - want) <= 1.01 * half_ulp(m->dtype) * fabs(want) + slack)) {
+                snprintf(what, 200,
+                         "out of query %lld, dim %d, is %.9g, dense attention of q, k, v "
+                         "gives %.9g",
+                         (long long)r->at[i], d, have, want);
+                return;
+            }
+        }
+    }
+}
+
+static int check_head(void *ctx, int64_t item, int worker, struct err *err)
+{
+    struct check *c = ctx;
+    const struct trace_meta *m = trace_meta(c->t);
+    int64_t call = item / m->heads;
+    int head = (int)(item % m->heads), rc = 0;
+    const struct trace_call *info = trace_call(c->t, call);
+    struct rows r = {0};
+    char what[200], object[128];
+
+    if (!info->has_out && !info->has_lse)
+        return 0;
+    TRY(rows_init(c, &r, err));
+    TRY(run_rows(c, call, head, &r, err));
+    compare(c, call, &r, what);
+    snprintf(object, sizeof object, "/calls/step-%03d/%s/layer-%02d", info->step, info->branch,
+             info->layer);
+    pthread_mutex_lock(&c->lock);
+    c->n_rows += r.n;
+    if (what[0]) {
+        c->n_bad++;
+        c->bad(c->ctx, object, head, what);
+    }
+    pthread_mutex_unlock(&c->lock);
+    progress_add(c->progress, 1, 1, object);
+out:
+    rows_free(&r);
+    return rc;
+}
+
+int trace_check_attention(const struct trace *t, int jobs, int64_t rows, trace_bad_fn *bad,
+                          void *ctx, int64_t *n_bad, int64_t *n_rows, struct err *err)
+{
+    struct check c = {
+        .t = t, .rows = rows, .padding = trace_padding(trace_meta(t)), .bad = bad, .ctx = ctx};
+    int64_t items = trace_calls(t) * trace_meta(t)->heads;
+    int rc = 0;
+
+    pthread_mutex_init(&c.lock, NULL);
+    if (rows > 0) {
+        c.progress = progress_start("attention", (double)items, items);
+        rc = pool_run(jobs, items, check_head, &c, err);
+        progress_end(&c.progress);
+    }
+    pthread_mutex_destroy(&c.lock);
+    *n_bad = c.n_bad;
+    *n_rows = c.n_rows;
+    return rc;
+}

@@ -1,0 +1,298 @@
+/*
+ * trace_export.c - tensors of a trace as .npy files or one .safetensors file.
+ *
+ * Directories are written tensor by tensor; a .safetensors file needs all of its tensors in memory
+ * at once, since its header comes first.
+ */
+#include "capture/trace/trace_tools.h"
+
+#include "core/fileio.h"
+#include "core/indexlist.h"
+#include "core/mem.h"
+#include "core/npy.h"
+#include "core/opt.h"
+#include "core/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { EX_MAP_SUM = TRACE_WHAT_COUNT, EX_MAP_MAX, EX_COUNT };
+
+static const char *const tensor_names[EX_COUNT] = {"q",   "k",       "v",      "out",
+                                                   "lse", "map_sum", "map_max"};
+
+struct item {
+    int64_t call;
+    int tensor;
+    char name[96];
+    enum dtype dtype;
+    int ndim;
+    int64_t shape[3];
+    int64_t slice_bytes, bytes;
+    void *data; /* owned */
+};
+
+struct plan {
+    const struct trace *t;
+    int64_t *layers, *heads, *steps; /* NULL = all */
+    int64_t n_layers, n_heads, n_steps;
+    bool want[EX_COUNT];
+    int *kv; /* kv heads that serve the heads, ascending */
+    int64_t n_kv;
+    struct item *items;
+    int64_t n, cap;
+};
+
+/* ---- selection ------------------------------------------------------------------------------- */
+
+static int parse_tensors(const char *text, bool want[EX_COUNT], struct err *err)
+{
+    for (const char *p = text; *p;) {
+        size_t len = strcspn(p, ",");
+        int found = -1;
+        for (int i = 0; i < EX_COUNT; i++)
+            if (strlen(tensor_names[i]) == len && strncmp(p, tensor_names[i], len) == 0)
+                found = i;
+        if (found < 0)
+            return err_set(err, ERR_USAGE,
+                           "--tensors: '%.*s' is none of q, k, v, out, lse, map_sum, "
+                           "map_max",
+                           (int)len, p);
+        want[found] = true;
+        p += len + (p[len] == ',');
+    }
+    return 0;
+}
+
+/* The model's numbers to places in the file. */
+static int place_heads(struct plan *p, struct err *err)
+{
+    const struct trace_meta *m = trace_meta(p->t);
+    for (int64_t i = 0; i < p->n_heads; i++) {
+        int at = 0;
+        while (at < m->heads && trace_head_number(m, at) != p->heads[i])
+            at++;
+        if (at == m->heads)
+            return err_set(err, ERR_USAGE, "--heads: %s has no head %lld: it has heads %s",
+                           trace_path(p->t), (long long)p->heads[i], m->head_ids);
+        p->heads[i] = at;
+    }
+    return 0;
+}
+
+static int select_heads(struct plan *p, struct err *err)
+{
+    const struct trace_meta *m = trace_meta(p->t);
+    int rc = mem_alloc(&p->kv, m->kv_heads, sizeof *p->kv, "kv heads", err);
+
+    for (int64_t i = 0; rc == 0 && i < p->n_heads; i++) {
+        int kv = (int)p->heads[i] / (m->heads / m->kv_heads);
+        if (p->n_kv == 0 || p->kv[p->n_kv - 1] != kv)
+            p->kv[p->n_kv++] = kv;
+    }
+    return rc;
+}
+
+static bool call_has(const struct trace_call *c, int tensor)
+{
+    return tensor == TRACE_OUT   ? c->has_out
+           : tensor == TRACE_LSE ? c->has_lse
+                                 : tensor < TRACE_WHAT_COUNT || c->has_map;
+}
+
+static bool of_keys(int tensor)
+{
+    return tensor == TRACE_K || tensor == TRACE_V;
+}
+
+static int add_item(struct plan *p, int64_t call, int tensor, struct err *err)
+{
+    const struct trace_meta *m = trace_meta(p->t);
+    const struct trace_call *c = trace_call(p->t, call);
+    int rc = mem_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items, "tensors to export", err);
+
+    if (rc)
+        return rc;
+    struct item *it = &p->items[p->n++];
+    memset(it, 0, sizeof *it);
+    it->call = call;
+    it->tensor = tensor;
+    snprintf(it->name, sizeof it->name, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer,
+             tensor_names[tensor]);
+    it->shape[0] = of_keys(tensor) ? p->n_kv : p->n_heads;
+    if (tensor < TRACE_WHAT_COUNT) {
+        struct trace_shape s = trace_shape(m, (enum trace_what)tensor);
+        it->dtype = s.dtype;
+        it->shape[1] = s.tokens;
+        it->shape[2] = s.dim;
+    } else {
+        it->dtype = DT_F32;
+        it->shape[1] = trace_map_cells(p->t, false);
+        it->shape[2] = trace_map_cells(p->t, true);
+    }
+    it->ndim = tensor == TRACE_LSE ? 2 : 3;
+    if (!mul_ok(it->shape[1], it->shape[2], &it->slice_bytes) ||
+        !mul_ok(it->slice_bytes, (int64_t)dtype_size(it->dtype), &it->slice_bytes) ||
+        !mul_ok(it->slice_bytes, it->shape[0], &it->bytes))
+        return err_set(err, ERR_INPUT, "%s: size overflows", it->name);
+    return 0;
+}
+
+static int make_plan(struct plan *p, const struct trace_selection *s, struct err *err)
+{
+    const struct trace_meta *m = trace_meta(p->t);
+    int rc = 0;
+
+    TRY(parse_tensors(s->tensors, p->want, err));
+    TRY(index_list_parse(s->layers, m->layers, "--layers", &p->layers, &p->n_layers, err));
+    bool numbers = m->head_ids[0] && strcmp(s->heads, "all") != 0;
+    TRY(index_list_parse(s->heads, numbers ? -1 : m->heads, "--heads", &p->heads, &p->n_heads,
+                         err));
+    if (numbers)
+        TRY(place_heads(p, err));
+    TRY(index_list_parse(s->steps, m->steps > 0 ? m->steps : -1, "--steps", &p->steps, &p->n_steps,
+                         err));
+    TRY(select_heads(p, err));
+    for (int64_t i = 0; i < trace_calls(p->t); i++) {
+        const struct trace_call *c = trace_call(p->t, i);
+        if (!index_list_has(p->layers, p->n_layers, c->layer) ||
+            !index_list_has(p->steps, p->n_steps, c->step) ||
+            (s->branch && s->branch[0] && strcmp(s->branch, c->branch) != 0))
+            continue;
+        for (int tensor = 0; tensor < EX_COUNT; tensor++)
+            if (p->want[tensor] && call_has(c, tensor))
+                TRY(add_item(p, i, tensor, err));
+    }
+    if (p->n == 0)
+        FAIL(err, ERR_USAGE, "%s has no such tensor: nothing to export", trace_path(p->t));
+out:
+    return rc;
+}
+
+static void free_plan(struct plan *p)
+{
+    for (int64_t i = 0; i < p->n; i++)
+        free(p->items[i].data);
+    free(p->items);
+    free(p->layers);
+    free(p->heads);
+    free(p->steps);
+    free(p->kv);
+}
+
+/* ---- reading and writing --------------------------------------------------------------------- */
+
+static int load(const struct plan *p, struct item *it, struct err *err)
+{
+    int rc = 0;
+
+    TRY(mem_alloc(&it->data, it->bytes, 1, it->name, err));
+    for (int64_t i = 0; i < it->shape[0]; i++) {
+        void *dst = (char *)it->data + i * it->slice_bytes;
+        int head = of_keys(it->tensor) ? p->kv[i] : (int)p->heads[i];
+        if (it->tensor < TRACE_WHAT_COUNT)
+            TRY(trace_read_raw(p->t, it->call, (enum trace_what)it->tensor, head, 0, it->shape[1],
+                               dst, err));
+        else
+            TRY(trace_read_map(p->t, it->call, head, it->tensor == EX_MAP_SUM ? dst : NULL,
+                               it->tensor == EX_MAP_MAX ? dst : NULL, err));
+    }
+out:
+    return rc;
+}
+
+static int refuse_existing(const char *path, bool force, struct err *err)
+{
+    if (!force && access(path, F_OK) == 0)
+        return err_set(err, ERR_USAGE, "%s exists; give --force to replace it", path);
+    return 0;
+}
+
+/* One tensor under the very name that was given. */
+static int write_one_npy(struct plan *p, const char *path, bool force, struct err *err)
+{
+    struct item *it = p->items;
+    int rc = 0;
+
+    if (p->n != 1)
+        FAIL(err, ERR_USAGE,
+             "%s: one .npy file cannot hold %lld tensors; give a directory, a "
+             ".safetensors file, or select one",
+             path, (long long)p->n);
+    TRY(refuse_existing(path, force, err));
+    TRY(load(p, it, err));
+    TRY(npy_write(path, it->dtype, it->ndim, it->shape, it->data, err));
+out:
+    return rc;
+}
+
+static int write_npy(struct plan *p, const char *dir, bool force, struct err *err)
+{
+    struct buf path = {0};
+    int rc = 0;
+
+    TRY(make_dirs(dir, err));
+    for (int64_t i = 0; i < p->n; i++) {
+        struct item *it = &p->items[i];
+        buf_reset(&path);
+        buf_printf(&path, "%s/%s.npy", dir, it->name);
+        TRY(buf_check(&path, "name of a file", err));
+        TRY(refuse_existing(path.data, force, err));
+        TRY(load(p, it, err));
+        TRY(npy_write(path.data, it->dtype, it->ndim, it->shape, it->data, err));
+        free(it->data);
+        it->data = NULL;
+    }
+out:
+    buf_free(&path);
+    return rc;
+}
+
+static int write_safetensors(struct plan *p, const char *path, bool force, struct err *err)
+{
+    struct st_out *out = NULL;
+    int rc = 0;
+
+    TRY(refuse_existing(path, force, err));
+    TRY(mem_zalloc(&out, p->n, sizeof *out, "tensors to export", err));
+    for (int64_t i = 0; i < p->n; i++) {
+        struct item *it = &p->items[i];
+        TRY(load(p, it, err));
+        out[i] = (struct st_out){
+            .name = it->name, .dtype = it->dtype, .ndim = it->ndim, .data = it->data};
+        memcpy(out[i].shape, it->shape, sizeof it->shape);
+    }
+    TRY(st_write(path, out, p->n, err));
+out:
+    free(out);
+    return rc;
+}
+
+int trace_export(const struct trace *t, const struct trace_selection *s, const char *out,
+                 bool force, bool dry, int64_t *n, int64_t *bytes, struct err *err)
+{
+    struct plan p = {.t = t};
+    const char *end = strrchr(out, '.');
+    int rc = 0;
+
+    TRY(make_plan(&p, s, err));
+    *n = p.n;
+    *bytes = 0;
+    for (int64_t i = 0; i < p.n; i++)
+        if (!add_ok(*bytes, p.items[i].bytes, bytes))
+            FAIL(err, ERR_INPUT, "%s: size overflows", trace_path(t));
+    if (dry)
+        goto out;
+    if (end && strcmp(end, ".safetensors") == 0)
+        TRY(write_safetensors(&p, out, force, err));
+    else if (end && strcmp(end, ".npy") == 0)
+        TRY(write_one_npy(&p, out, force, err));
+    else
+        TRY(write_npy(&p, out, force, err));
+out:
+    free_plan(&p);
+    return rc;
+}

@@ -1,0 +1,204 @@
+/*
+ * trace_info.c - what a trace holds, as text and as JSON.
+ */
+#include "capture/trace/trace_tools.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void put_size(struct buf *b, double bytes)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};
+    int u = 0;
+    for (; bytes >= 1000 && u < 4; u++)
+        bytes /= 1000;
+    buf_printf(b, u ? "%.3g %s" : "%.0f %s", bytes, units[u]);
+}
+
+static void put_line(struct buf *b, const char *key)
+{
+    buf_printf(b, "%-9s ", key);
+}
+
+static void text_model(const struct trace_meta *m, struct buf *b)
+{
+    put_line(b, "model");
+    buf_printf(b, "%s", m->name[0] ? m->name : "(no name)");
+    if (m->architecture[0])
+        buf_printf(b, ", %s", m->architecture);
+    buf_puts(b, "\n");
+    if (m->weights_id[0]) {
+        put_line(b, "");
+        buf_printf(b, "weights %s\n", m->weights_id);
+    }
+    put_line(b, "");
+    buf_printf(b, "%d layer%s, %d query and %d kv heads, head dim %d", m->layers,
+               m->layers == 1 ? "" : "s", m->heads, m->kv_heads, m->head_dim);
+    if (m->head_ids[0])
+        buf_printf(b, " (heads %s, kv heads %s of the model)", m->head_ids, m->kv_head_ids);
+    if (m->v_dim != m->head_dim)
+        buf_printf(b, ", value dim %d", m->v_dim);
+    buf_printf(b, ", scale %.6g, %s\n", m->scale, m->causal ? "causal" : "bidirectional");
+    put_line(b, "");
+    buf_printf(b, "%s", dtype_name(m->dtype));
+    if (m->compute[0])
+        buf_printf(b, ", computed in %s", m->compute);
+    buf_printf(b, ", positions %s", m->positions_applied ? "applied" : "not applied");
+    buf_printf(b, m->positions[0] ? " (%s)\n" : "\n", m->positions);
+}
+
+static void text_video(const struct trace_meta *m, struct buf *b)
+{
+    put_line(b, "video");
+    buf_printf(b, "grid %lldx%lldx%lld", (long long)m->grid_t, (long long)m->grid_h,
+               (long long)m->grid_w);
+    if (m->frames > 0)
+        buf_printf(b, " of %lld frames %lldx%lld", (long long)m->frames, (long long)m->height,
+                   (long long)m->width);
+    if (m->text_tokens > 0)
+        buf_printf(b, ", %lld text tokens (%lld valid) at the %s", (long long)m->text_tokens,
+                   (long long)m->text_valid, m->text_place);
+    buf_printf(b, ", order %s\n", m->token_order[0] ? m->token_order : "unknown");
+    if (!m->sampler[0] && m->steps == 0)
+        return;
+    put_line(b, "sampler");
+    buf_printf(b, "%s, %lld steps", m->sampler[0] ? m->sampler : "unknown", (long long)m->steps);
+    if (m->shift != 0)
+        buf_printf(b, ", shift %g", m->shift);
+    if (m->guidance != 0)
+        buf_printf(b, ", guidance %g", m->guidance);
+    buf_puts(b, "\n");
+}
+
+static void text_run(const struct trace *t, struct buf *b)
+{
+    const struct trace_meta *m = trace_meta(t);
+
+    put_line(b, "run");
+    buf_printf(b, "%s, %lld queries x %lld keys, seed %lld", m->source, (long long)m->n_q,
+               (long long)m->n_k, (long long)m->seed);
+    buf_printf(b, m->prompt_id[0] ? ", prompt %s\n" : "\n", m->prompt_id);
+    if (m->computed_by[0]) {
+        put_line(b, "");
+        buf_printf(b, "computed by %s\n", m->computed_by);
+    }
+    if (m->pool > 0) {
+        put_line(b, "maps");
+        buf_printf(b, "%lld x %lld cells of %lld x %lld pairs\n",
+                   (long long)trace_map_cells(t, false), (long long)trace_map_cells(t, true),
+                   (long long)m->pool, (long long)m->pool);
+    }
+}
+
+static bool same_row(const struct trace_call *a, const struct trace_call *b)
+{
+    return a->step == b->step && strcmp(a->branch, b->branch) == 0 && a->has_out == b->has_out &&
+           a->has_lse == b->has_lse && a->has_map == b->has_map;
+}
+
+/* Layers of the calls [i, end) of one row, "0-3,5". */
+static void put_layers(const struct trace *t, int64_t i, int64_t end, struct buf *b)
+{
+    for (bool first = true; i < end; first = false) {
+        int64_t j = i;
+        while (j + 1 < end && trace_call(t, j + 1)->layer == trace_call(t, j)->layer + 1)
+            j++;
+        buf_printf(b, first ? "%d" : ",%d", trace_call(t, i)->layer);
+        if (j > i)
+            buf_printf(b, "-%d", trace_call(t, j)->layer);
+        i = j + 1;
+    }
+}
+
+static void text_calls(const struct trace *t, struct buf *b)
+{
+    int64_t n = trace_calls(t);
+
+    put_line(b, "calls");
+    buf_printf(b, "%lld\n", (long long)n);
+    if (n > 0)
+        buf_printf(b, "  %4s  %9s  %8s  %-8s  %-20s  %s\n", "step", "timestep", "sigma", "branch",
+                   "layers", "holds");
+    for (int64_t i = 0, end; i < n; i = end) {
+        const struct trace_call *c = trace_call(t, i);
+        struct buf layers = {0};
+        char time[32] = "-", sigma[32] = "-";
+        for (end = i + 1; end < n && same_row(c, trace_call(t, end)); end++)
+            ;
+        put_layers(t, i, end, &layers);
+        if (!isnan(c->timestep))
+            snprintf(time, sizeof time, "%.6g", c->timestep);
+        if (!isnan(c->sigma))
+            snprintf(sigma, sizeof sigma, "%.6g", c->sigma);
+        buf_printf(b, "  %4d  %9s  %8s  %-8s  %-20s  q k v%s%s%s\n", c->step, time, sigma,
+                   c->branch, buf_str(&layers), c->has_out ? " out" : "", c->has_lse ? " lse" : "",
+                   c->has_map ? " map" : "");
+        buf_free(&layers);
+    }
+}
+
+int trace_info_text(const struct trace *t, struct buf *b, struct err *err)
+{
+    struct trace_extent e;
+    int rc = trace_extent(t, &e, err);
+
+    if (rc)
+        return rc;
+    put_line(b, "trace");
+    buf_printf(b, "%s\n", trace_path(t));
+    put_line(b, "content");
+    buf_printf(b, "%s\n", trace_id(t));
+    put_line(b, "storage");
+    buf_printf(b, "%s, ", trace_storage_name(trace_storage(t)));
+    put_size(b, (double)e.stored);
+    buf_printf(b, " in the file, %lld objects of ", (long long)e.objects);
+    put_size(b, (double)e.bytes);
+    buf_puts(b, "\n");
+    text_model(trace_meta(t), b);
+    text_run(t, b);
+    if (trace_meta(t)->grid_t > 0)
+        text_video(trace_meta(t), b);
+    text_calls(t, b);
+    return 0;
+}
+
+static void json_call(const struct trace_call *c, struct jw *w)
+{
+    jw_obj(w);
+    jw_kint(w, "order", c->order);
+    jw_kint(w, "step", c->step);
+    jw_kstr(w, "branch", c->branch);
+    jw_kint(w, "layer", c->layer);
+    jw_kstr(w, "block", c->block);
+    jw_knum(w, "timestep", c->timestep);
+    jw_knum(w, "sigma", c->sigma);
+    jw_kbool(w, "out", c->has_out);
+    jw_kbool(w, "lse", c->has_lse);
+    jw_kbool(w, "map", c->has_map);
+    jw_obj_end(w);
+}
+
+int trace_info_json(const struct trace *t, struct jw *w, struct err *err)
+{
+    struct trace_extent e;
+    int rc = trace_extent(t, &e, err);
+
+    if (rc)
+        return rc;
+    jw_obj(w);
+    jw_kstr(w, "trace", trace_path(t));
+    jw_kstr(w, "content_id", trace_id(t));
+    jw_kstr(w, "storage", trace_storage_name(trace_storage(t)));
+    jw_kint(w, "file_bytes", e.stored);
+    jw_kint(w, "objects", e.objects);
+    jw_kint(w, "payload_bytes", e.bytes);
+    trace_meta_json(trace_meta(t), w);
+    jw_key(w, "calls");
+    jw_arr(w);
+    for (int64_t i = 0; i < trace_calls(t); i++)
+        json_call(trace_call(t, i), w);
+    jw_arr_end(w);
+    jw_obj_end(w);
+    return 0;
+}

@@ -1,0 +1,216 @@
+/*
+ * accel.h - the interface of a GPU back end: attention of one head over a mask, mask selection for
+ * some methods, metrics, device times, and a description of the machine. sim and cuda both include
+ * this header and never each other; main.c puts the back end into struct app.
+ */
+#ifndef LACUNA_ACCEL_H
+#define LACUNA_ACCEL_H
+
+#include "core/attention.h"
+#include "core/err.h"
+#include "core/json.h"
+#include "core/mask.h"
+#include "core/opt.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Rows and keys of a tile of which a mask may keep only some pairs, and the number of 64-bit words
+ * for its bits. The bits of the 64 scores of one kernel thread lie in one word. */
+#define ACCEL_TILE 128
+#define ACCEL_TILE_WORDS 256
+
+/* Word and bit of a pair, given its row and key inside the tile. */
+static inline int accel_word(int row, int key)
+{
+    return 32 * (row / 16) + 4 * (row % 8) + key / 2 % 4;
+}
+static inline int accel_bit(int row, int key)
+{
+    return 4 * (key / 8) + 2 * (row / 8 % 2) + key % 2;
+}
+
+/* A filter on P V inside the online softmax (sim/blocks/tileattn.h), over the tiles of a mask of bq
+ * x bk units in ascending order. */
+struct accel_filter {
+    int64_t bq, bk;
+    double pv;             /* distance in log2 units, INFINITY = never skip */
+    int64_t scope;         /* rows that decide together */
+    int tail;              /* last tiles of a list that are never skipped */
+    bool keep_denominator; /* skipped tiles count in the normaliser */
+};
+
+/* Numbers of query heads and of KV heads; kv divides q. In accel_head.call they are those of the
+ * trace's call and limit accel_options.copies; {0, 0} stands for {1, 1}. In accel_result.copies
+ * they are the copies of one head's queries, and of its keys and values, in a launch. */
+struct accel_heads {
+    int q, kv;
+};
+
+/* Attention of one head, over a list of blocks:
+ * - Group g of bq query rows has the blocks col[ptr[g] .. ptr[g + 1]) of bk keys. They ascend, are
+ *   unique, and each has an allowed pair. ptr NULL: every allowed pair.
+ * - With `bits`, blocks are ACCEL_TILE x ACCEL_TILE. Block i keeps the pairs whose bit is set in
+ *   words[bits[i] * ACCEL_TILE_WORDS ..]; bits[i] = -1 keeps every allowed pair. Bits of pairs that
+ *   are not allowed are 0.
+ * - With `keys`, the keys of a block need not be neighbours: block i has those from keys[i *
+ *   ACCEL_TILE] on, ascending, -1 after the last. There bits[i] = -1 says that every row may see
+ *   all of them, and col is NULL. */
+struct accel_head {
+    const struct attn_in *x;
+    uint64_t data; /* successive calls with the same nonzero number have the same q, k, v */
+    struct accel_heads call;
+    int bq, bk;
+    const int64_t *ptr;
+    const int32_t *col;
+    const int32_t *bits; /* NULL: whole blocks */
+    const uint64_t *words;
+    int64_t n_bits; /* blocks that `words` holds */
+    const int32_t *keys;
+    const struct accel_filter *filter; /* NULL: none. Blocks are of its unit */
+};
+
+/* Median and quartiles over `samples` launches, in ns of device time. For attention and selections
+ * the time is the share of one copy of the head (accel_options.copies). */
+struct accel_time {
+    double median, q1, q3;
+    int64_t samples;
+};
+
+/* Sums over the channels of one row: of the method's output as delivered, of the dense reference,
+ * and of their difference (delta). */
+struct accel_row {
+    float abs_delta, sq_delta, abs_ref, sq_ref, sq_out, dot, max_delta;
+};
+
+/* Blocks of 16, 32, 64, 128, slices of 16, 64, 128 rows, as in sim/blocks/exactmap.h. */
+#define ACCEL_UNITS 7
+
+/* Hardware counters of one launch over the mask; NAN with the reason in `why` without them. */
+struct accel_counters {
+    double tensor_pipe_pct; /* of the cycles in which a multiprocessor worked */
+    double dram_read_bytes, dram_write_bytes;
+    char why[160];
+};
+
+/* Arrays are the caller's. */
+struct accel_result {
+    double *out; /* [nq][dv] or NULL: as the device delivers it, in bf16 */
+    double *lse; /* [nq], natural log, -inf for an empty row */
+
+    /* All NULL or none: metrics of the head, measured on the device against dense attention with
+     * the same operands and fp32 outputs. mass = sum of dense p over the kept pairs of a row. */
+    struct accel_row *rows;   /* [nq] */
+    int rows_exp;             /* rows are of outputs divided by 2^rows_exp, whose squares fit */
+    double *mass, *dense_lse; /* [nq] */
+
+    struct accel_time
+        metrics; /* with rows: dense reference and errors; also a second run of a filter that leaves
+                  * tiles out of the normaliser, with these tiles in it */
+    struct accel_time attend, dense; /* attention over the mask and dense attention, interleaved */
+    double tiles_pv; /* with a filter: tiles whose P V was computed; a tile counts with the share of
+                      * its scopes that computed it */
+    int64_t pairs_exec;  /* pairs that the kernel multiplied; with a filter the mean of the pairs in
+                          * Q K and in P V */
+    double host_plan_ns; /* wall time on the host to plan the launch from the lists; the share of
+                          * one copy */
+    struct accel_counters counters; /* with accel_options.counters */
+    struct accel_heads copies;      /* how many a launch of `attend` and `dense` holds */
+    char kernel[64], dense_kernel[64];
+};
+
+/* How sparse the exact map is: for each of n_c thresholds c, the number of units whose largest p is
+ * below c / nk, and of their allowed pairs. Units are in the order of sim/blocks/exactmap.h. Arrays
+ * are the caller's, [ACCEL_UNITS][n_c]. */
+struct accel_map {
+    uint64_t data; /* as in accel_head */
+    int n_c;
+    const double *c;
+    const double *lse; /* [nq], dense_lse of an attend on the same operands; NULL: the pass measures
+                        * it first */
+    bool sums; /* ask for sum_err (an exponential per pair) and, with one threshold, p_max */
+    int64_t *units, *pairs;
+    double
+        p_max; /* NAN where nobody asked and the pass did not need it; the same holds for sum_err */
+    double sum_err;         /* largest |sum_j p_ij - 1| over rows that see a key */
+    struct accel_time time; /* of the pass, without the dense reference */
+};
+
+/* A method with its parameters, for one head. */
+struct accel_choice {
+    const char *method;        /* public name */
+    const struct opt *options; /* the method's table over params */
+    const void *params;
+    uint64_t seed;
+    const struct attn_in *x;
+    uint64_t data;           /* as in accel_head */
+    struct accel_heads call; /* as in accel_head */
+    const struct mask
+        *shape; /* the reference's mask over the whole head if that is a band, else NULL */
+};
+
+/* Answer of `select`: the back end does not select for this method with these parameters. */
+#define ACCEL_NO_SELECT 1
+
+struct accel_options {
+    int local_rank; /* picks the GPU */
+    int samples;    /* timed launches of each kernel; 0 = none */
+    int copies; /* copies of the head in a timed launch of attention or of a selection; 0 = as many
+                 * as its call has heads, but no more than keep the GPU busy. Copies share keys and
+                 * values in groups as large as the call's, or in smaller ones where that size does
+                 * not divide their number */
+    bool l2_cold;  /* overwrite L2 before every sample */
+    bool events;   /* time with CUDA events even if CUPTI is available */
+    bool counters; /* read hardware counters instead of timing */
+};
+
+struct accel_session;
+
+struct accel {
+    const char *name; /* the record's backend: "cuda" */
+
+    /* Take a GPU. No GPU, no driver or too old a driver: ERR_MACHINE. Must come before any other
+     * use of the GPU in the process, because the timer has to start first. */
+    int (*open)(const struct accel_options *o, struct accel_session **out, struct err *err);
+    void (*close)(struct accel_session **s); /* accepts NULL inside */
+
+    /* The block geometry in which the device takes masks of bq x bk units. Replaces *bq and *bk by
+     * divisors of them, or by ACCEL_TILE where no kernel has lists that fine: such masks need
+     * `bits`. False with a reason when the device cannot attend to x at all. */
+    bool (*supports)(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
+                     int64_t *bk, char why[160]);
+
+    /* Is there a kernel with this filter? If not, why. NULL: never. */
+    bool (*filters)(const struct accel_session *s, const struct attn_in *x,
+                    const struct accel_filter *f, char why[160]);
+
+    /* Thread-safe; one head at a time is on the device. Operands are rounded to bf16. */
+    int (*attend)(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
+                  struct err *err);
+
+    /* Choose on the device what the method keeps, from q and k rounded to bf16. *m receives lists
+     * over the whole head (the caller releases it with mask_free), *time the device time. A band
+     * that follows from the method's parameters gives the 128 x 128 tiles that it touches. Where
+     * parameters and sizes leave nothing to choose, *m is MASK_FULL and the time 0. Returns
+     * ACCEL_NO_SELECT with a reason where the device does not choose. Thread-safe. NULL: never. */
+    int (*select)(struct accel_session *s, const struct accel_choice *c, struct mask *m,
+                  struct accel_time *time, char why[160], struct err *err);
+
+    /* Dense attention of one head: lse [nq] (natural log, -inf for a row that sees no key) and,
+     * unless NULL, out [nq][dv]. Operands are rounded to bf16, outputs are sums in fp32. This is
+     * what methods ask of the exact map (sim/blocks/exact.h). Thread-safe. NULL: not offered. */
+    int (*reference)(struct accel_session *s, const struct attn_in *x, uint64_t data, double *out,
+                     double *lse, struct err *err);
+
+    /* One pass over the exact map, for the sizes that `attend` takes. Thread-safe. */
+    int (*map)(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
+               struct err *err);
+
+    /* Peak of the device memory held so far, in bytes. */
+    int64_t (*bytes_peak)(const struct accel_session *s);
+
+    /* GPU, driver, timer, ceilings measured in this session: members of the open object of w. */
+    int (*describe)(struct accel_session *s, struct jw *w, struct err *err);
+};
+
+#endif

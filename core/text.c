@@ -1,0 +1,173 @@
+/* text.c - lists of names, nearest names, UTF-8 and wrapping (text.h). */
+#include "core/text.h"
+
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- lists ---------------------------------------------------------------------------------- */
+
+void str_list_add(struct str_list *l, const char *s)
+{
+    char *copy = strdup(s);
+    if (!copy || mem_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items, "list", NULL)) {
+        free(copy);
+        l->failed = true;
+        return;
+    }
+    l->items[l->n++] = copy;
+}
+
+void str_list_free(struct str_list *l)
+{
+    for (int64_t i = 0; i < l->n; i++)
+        free(l->items[i]);
+    free(l->items);
+    memset(l, 0, sizeof *l);
+}
+
+void names_add(struct names *all, const char *name)
+{
+    if (all->n < NAMES_MAX)
+        all->items[all->n++] = name;
+}
+
+void names_text(const struct names *all, struct buf *b)
+{
+    for (int i = 0; i < all->n; i++)
+        buf_printf(b, "%s%s", i ? ", " : "", all->items[i]);
+}
+
+/* ---- nearest name --------------------------------------------------------------------------- */
+
+/* Edit distance with transpositions of neighbours (restricted Damerau-Levenshtein). */
+static int edit_distance(const char *a, const char *b)
+{
+    enum { MAX = 48 };
+    int d[MAX + 1][MAX + 1];
+    int n = (int)strlen(a), m = (int)strlen(b);
+    if (n > MAX || m > MAX)
+        return 2 * MAX;
+    for (int i = 0; i <= n; i++)
+        d[i][0] = i;
+    for (int j = 0; j <= m; j++)
+        d[0][j] = j;
+    for (int i = 1; i <= n; i++) {
+        for (int j = 1; j <= m; j++) {
+            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (d[i - 1][j] + 1 < best)
+                best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best)
+                best = d[i][j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+                d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    }
+    return d[n][m];
+}
+
+const char *nearest_name(const char *word, const char *const *names)
+{
+    const char *best = NULL;
+    size_t len = strlen(word);
+    int limit = (int)(len + 2) / 3, best_distance = limit + 1;
+    for (; *names; names++) {
+        int distance = edit_distance(word, *names);
+        /* "calib" for "calibrate": a beginning of a name is close whatever is missing. */
+        if (len >= 3 && strncmp(word, *names, len) == 0 && distance > 1)
+            distance = 1;
+        if (distance < best_distance && distance < (int)strlen(*names)) {
+            best = *names;
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+const char *did_you_mean(const char *word, const char *const *names, char text[HINT_MAX])
+{
+    const char *near = nearest_name(word, names);
+    text[0] = '\0';
+    if (near)
+        snprintf(text, HINT_MAX, "; did you mean '%s'?", near);
+    return text;
+}
+
+int names_unknown(const struct names *all, const char *kind, const char *word, struct err *err)
+{
+    struct buf list = {0};
+    char hint[HINT_MAX];
+    names_text(all, &list);
+    int rc = err_set(err, ERR_USAGE, "unknown %s '%s'%s (there are %s)", kind, word,
+                     did_you_mean(word, all->items, hint), buf_str(&list));
+    buf_free(&list);
+    return rc;
+}
+
+/* ---- UTF-8 ---------------------------------------------------------------------------------- */
+
+int utf8_length(const unsigned char *s)
+{
+    if (s[0] < 0x80)
+        return 1;
+    int n = s[0] >= 0xC2 && s[0] <= 0xDF   ? 2
+            : (s[0] & 0xF0) == 0xE0        ? 3
+            : s[0] >= 0xF0 && s[0] <= 0xF4 ? 4
+                                           : 0;
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xC0) != 0x80)
+            return 0;
+    if (n == 3 && ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F)))
+        return 0;
+    if (n == 4 && ((s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F)))
+        return 0;
+    return n;
+}
+
+void utf8_copy(char *dst, size_t cap, const char *src)
+{
+    size_t used = 0;
+    for (const unsigned char *p = (const unsigned char *)src; *p;) {
+        int n = utf8_length(p), put = n ? n : 1;
+        if (used + (size_t)put >= cap)
+            break;
+        memcpy(dst + used, n ? (const void *)p : "?", (size_t)put);
+        used += (size_t)put;
+        p += put;
+    }
+    dst[used] = '\0';
+}
+
+int utf8_count(const char *s)
+{
+    int n = 0;
+    for (; *s; s++)
+        n += ((unsigned char)*s & 0xC0) != 0x80;
+    return n;
+}
+
+/* ---- wrapping ------------------------------------------------------------------------------- */
+
+void text_wrap(struct buf *b, const char *text, int col, int indent, int width)
+{
+    bool first = true;
+    for (const char *p = text; *p;) {
+        size_t n = strcspn(p, " \n");
+        if (n > 0) {
+            if (!first && col + 1 + (int)n > width) {
+                buf_printf(b, "\n%*s", indent, "");
+                col = indent;
+                first = true;
+            }
+            buf_printf(b, "%s%.*s", first ? "" : " ", (int)n, p);
+            col += (int)n + !first;
+            first = false;
+        }
+        p += n + (p[n] != '\0');
+    }
+    buf_puts(b, "\n");
+}

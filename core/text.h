@@ -1,0 +1,70 @@
+/*
+ * text.h - text: lists of names, the name nearest to a misspelt word, UTF-8, line wrapping.
+ */
+#ifndef LACUNA_TEXT_H
+#define LACUNA_TEXT_H
+
+#include "core/buf.h"
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- lists of texts ------------------------------------------------------------------------- */
+
+struct str_list {
+    char **items; /* owned */
+    int64_t n, cap;
+    bool failed; /* an addition found no memory */
+};
+
+void str_list_add(struct str_list *l, const char *s); /* a copy */
+void str_list_free(struct str_list *l);
+
+/* ---- names that a user may choose from ------------------------------------------------------ */
+
+#define NAMES_MAX 255
+
+/* Borrowed names. Initialise with {0}; the list then stays NULL-terminated. Names beyond NAMES_MAX
+ * are dropped, which only shortens a message. */
+struct names {
+    const char *items[NAMES_MAX + 1];
+    int n;
+};
+
+void names_add(struct names *all, const char *name);
+void names_text(const struct names *all, struct buf *b); /* "a, b, c" */
+
+/* The name in `names` (NULL-terminated) that is nearest to `word` by edit distance or begins with
+ * it; NULL if none is close. */
+const char *nearest_name(const char *word, const char *const *names);
+
+/* "; did you mean 'NAME'?" with the nearest name, "" if none is close. Returns `text`. */
+#define HINT_MAX 160
+const char *did_you_mean(const char *word, const char *const *names, char text[HINT_MAX]);
+
+/* Sets and returns ERR_USAGE: "unknown KIND 'WORD'; did you mean 'NAME'? (there are ...)". */
+int names_unknown(const struct names *all, const char *kind, const char *word, struct err *err);
+
+/* ---- UTF-8 ---------------------------------------------------------------------------------- */
+
+/* Length of the valid UTF-8 sequence at s (RFC 3629: no overlong forms, no surrogates), 0 if there
+ * is none. */
+int utf8_length(const unsigned char *s);
+
+/* Copies text into a field of `cap` bytes that will be written as JSON later. Invalid bytes become
+ * '?', so that the text does not grow. Text that does not fit is cut between two characters. */
+void utf8_copy(char *dst, size_t cap, const char *src);
+
+/* Number of characters of UTF-8 text. It equals columns of a terminal if no character has double
+ * width. */
+int utf8_count(const char *s);
+
+/* ---- wrapping ------------------------------------------------------------------------------- */
+
+/* Appends text word by word in lines of at most `width` columns. The first line starts at column
+ * `col`, the others at column `indent`. Ends with a newline. */
+void text_wrap(struct buf *b, const char *text, int col, int indent, int width);
+
+#endif

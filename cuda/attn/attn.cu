@@ -1,0 +1,369 @@
+/*
+ * attn.cu - the attention kernels for Hopper and their launch: tensor maps, arguments, the two
+ * small kernels around the large one.
+ */
+#include "cuda/attn/attn.h"
+
+#include "cuda/attn/attn_sm90.cuh"
+#include "cuda/attn/attn_table.h"
+#include "cuda/tensormap.h"
+
+#include <cuda_fp16.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- small kernels -------------------------------------------------------------------------- */
+
+#define COMBINE_THREADS 256
+
+static DEVICE uint32_t pair_f16(float lo, float hi)
+{
+    return (uint32_t)__half_as_ushort(__float2half(lo)) |
+           (uint32_t)__half_as_ushort(__float2half(hi)) << 16;
+}
+
+/* Combine the pieces of split rows: O = sum_i 2^(m_i - m) O_i / sum_i 2^(m_i - m) l_i, pieces in
+ * slot order. A thread has four channels of a query row, a block 256 / (D / 4) rows. */
+template <int D>
+__global__ void combine_pieces(const int3 *splits, const float *piece_out, const float2 *piece_ml,
+                               int bm, int q_blocks, int nq, bool half, uint16_t *out, float *lse)
+{
+    int3 s = splits[blockIdx.x];
+    int in_tile = blockIdx.y * (4 * COMBINE_THREADS / D) + threadIdx.x / (D / 4);
+    int head = s.x / q_blocks, row = (s.x - head * q_blocks) * bm + in_tile;
+    int channel = threadIdx.x % (D / 4) * 4;
+    float m = -INFINITY, l = 0;
+    float4 sum = make_float4(0, 0, 0, 0);
+    size_t at = (size_t)s.y * bm + in_tile;
+
+    if (row >= nq)
+        return;
+    for (int i = 0; i < s.z; i++) {
+        float2 ml = piece_ml[at + (size_t)i * bm];
+        if (ml.y > 0)
+            m = fmaxf(m, ml.x);
+    }
+#pragma unroll 4
+    for (int i = 0; i < s.z; i++) {
+        float2 ml = piece_ml[at + (size_t)i * bm];
+        float4 o = *(const float4 *)(piece_out + (at + (size_t)i * bm) * D + channel);
+        float weight = ml.y > 0 ? exp2f(ml.x - m) : 0;
+        l += weight * ml.y;
+        sum.x += weight * o.x;
+        sum.y += weight * o.y;
+        sum.z += weight * o.z;
+        sum.w += weight * o.w;
+    }
+    float inv = l > 0 ? 1 / l : 0;
+    size_t to = (size_t)head * nq + row;
+    float4 y = make_float4(sum.x * inv, sum.y * inv, sum.z * inv, sum.w * inv);
+    *(uint2 *)(out + to * D + channel) = half
+                                             ? make_uint2(pair_f16(y.x, y.y), pair_f16(y.z, y.w))
+                                             : make_uint2(pack_pair(y.x, y.y), pack_pair(y.z, y.w));
+    if (channel == 0)
+        lse[to] = l > 0 ? (m + log2f(l)) * 0.69314718055994531f : -INFINITY;
+}
+
+/* Rows of tiles without a key. A block of 128 threads per row of tiles. */
+__global__ void fill_empty(const int *rows, int bm, int q_blocks, int nq, int d, uint16_t *out,
+                           float *lse)
+{
+    int head = rows[blockIdx.x] / q_blocks, block = rows[blockIdx.x] % q_blocks;
+    for (int i = 0; i < bm && block * bm + i < nq; i++) {
+        size_t at = (size_t)head * nq + block * bm + i;
+        if ((int)threadIdx.x < d)
+            out[at * d + threadIdx.x] = 0;
+        if (threadIdx.x == 0)
+            lse[at] = -INFINITY;
+    }
+}
+
+/* ---- table ---------------------------------------------------------------------------------- */
+
+/* Where no score is left out, the kernel without masks, if there is one. */
+template <class T>
+static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
+{
+    const attn_args *a = (const attn_args *)args;
+    if constexpr (T::UNITS == 1 && (T::KIND == BLOCKS_ALL || T::KIND == BLOCKS_LIST))
+        if (!a->causal && a->nk % T::BN == 0) {
+            attn_start<whole_tiles<T>>(grid, stream, maps, args);
+            return;
+        }
+    attn_start<T>(grid, stream, maps, args);
+}
+
+template <class T>
+static constexpr attn_kernel entry(const char *name, const char *summary, attn_lists lists)
+{
+    return {name,
+            summary,
+            T::D,
+            lists,
+            {T::BM, T::BN, T::UNITS},
+            ATTN_BF16,
+            90,
+            T::THREADS,
+            (int)sizeof(attn_smem<T>),
+            launch<T>};
+}
+
+#define HALF(name, d, rows, keys, threads, summary)                                                \
+    {                                                                                              \
+        name, summary, d, ATTN_DENSE, {rows, keys, 1}, ATTN_F16, 90, threads, attn_half_smem(d),   \
+            attn_half_launch##d                                                                    \
+    }
+
+#define BITS(name, shape, d, lists, summary)                                                       \
+    {                                                                                              \
+        name, summary, d, lists, {128, 128, 1}, ATTN_BF16, 90, 384, attn_##shape##_smem(),         \
+            attn_##shape##_launch                                                                  \
+    }
+
+#define PORTABLE(name, d, lists, rows, keys, element, summary)                                     \
+    {                                                                                              \
+        name, summary, d, lists,                                                                   \
+            {rows,                                                                                 \
+             keys > 2 ? keys                                                                       \
+             : keys   ? 128                                                                        \
+                      : 64,                                                                          \
+             1},                                                                                   \
+            element, 80, 2 * rows, attn_portable_smem(d, rows),                                    \
+            attn_portable_##rows##_##d##_##keys                                                    \
+    }
+
+extern "C" const struct attn_kernel attn_kernels[] = {
+    entry<dense128>("bf16-hd128-dense", "head dim 128, dense, tiles 128 x 128", ATTN_DENSE),
+    entry<list128>("bf16-hd128-128x128", "head dim 128, lists of 128 x 128 blocks", ATTN_128x128),
+    entry<half128>("bf16-hd128-128x64", "head dim 128, lists of 128 x 64 blocks", ATTN_128x64),
+    entry<pair128>("bf16-hd128-64x64", "head dim 128, lists of 64 x 64 blocks", ATTN_64x64),
+    entry<dense64>("bf16-hd64-dense", "head dim 64, dense, tiles 192 x 128", ATTN_DENSE),
+    entry<list64>("bf16-hd64-128x128", "head dim 64, lists of 128 x 128 blocks", ATTN_128x128),
+    entry<half64>("bf16-hd64-128x64", "head dim 64, lists of 128 x 64 blocks", ATTN_128x64),
+    entry<pair64>("bf16-hd64-64x64", "head dim 64, lists of 64 x 64 blocks", ATTN_64x64),
+    BITS("bf16-hd128-bits", bits128, 128, ATTN_BITS,
+         "head dim 128, lists of 128 x 128 blocks with bits"),
+    BITS("bf16-hd64-bits", bits64, 64, ATTN_BITS,
+         "head dim 64, lists of 128 x 128 blocks with bits"),
+    BITS("bf16-hd128-gather", gather128, 128, ATTN_GATHER,
+         "head dim 128, lists of keys for 128 rows, with bits"),
+    BITS("bf16-hd64-gather", gather64, 64, ATTN_GATHER,
+         "head dim 64, lists of keys for 128 rows, with bits"),
+    HALF("f16-hd128-dense", 128, 128, 128, 384, "head dim 128, dense, float16"),
+    HALF("f16-hd64-dense", 64, 192, 128, 512, "head dim 64, dense, float16"),
+    PORTABLE("portable-hd128-dense", 128, ATTN_DENSE, 128, 64, ATTN_BF16,
+             "head dim 128, dense, mma.sync"),
+    PORTABLE("portable-hd128-128x128", 128, ATTN_128x128, 128, 128, ATTN_BF16,
+             "head dim 128, lists of 128 x 128 blocks, mma.sync"),
+    PORTABLE("portable-hd128-128x64", 128, ATTN_128x64, 128, 64, ATTN_BF16,
+             "head dim 128, lists of 128 x 64 blocks, mma.sync"),
+    PORTABLE("portable-hd128-64x64", 128, ATTN_64x64, 64, 64, ATTN_BF16,
+             "head dim 128, lists of 64 x 64 blocks, mma.sync"),
+    PORTABLE("portable-hd128-bits", 128, ATTN_BITS, 128, 1, ATTN_BF16,
+             "head dim 128, lists of 128 x 128 blocks with bits, mma.sync"),
+    PORTABLE("portable-hd128-gather", 128, ATTN_GATHER, 128, 2, ATTN_BF16,
+             "head dim 128, lists of keys for 128 rows, with bits, mma.sync"),
+    PORTABLE("portable-hd64-dense", 64, ATTN_DENSE, 128, 64, ATTN_BF16,
+             "head dim 64, dense, mma.sync"),
+    PORTABLE("portable-hd64-128x128", 64, ATTN_128x128, 128, 128, ATTN_BF16,
+             "head dim 64, lists of 128 x 128 blocks, mma.sync"),
+    PORTABLE("portable-hd64-128x64", 64, ATTN_128x64, 128, 64, ATTN_BF16,
+             "head dim 64, lists of 128 x 64 blocks, mma.sync"),
+    PORTABLE("portable-hd64-64x64", 64, ATTN_64x64, 64, 64, ATTN_BF16,
+             "head dim 64, lists of 64 x 64 blocks, mma.sync"),
+    PORTABLE("portable-hd64-bits", 64, ATTN_BITS, 128, 1, ATTN_BF16,
+             "head dim 64, lists of 128 x 128 blocks with bits, mma.sync"),
+    PORTABLE("portable-hd64-gather", 64, ATTN_GATHER, 128, 2, ATTN_BF16,
+             "head dim 64, lists of keys for 128 rows, with bits, mma.sync"),
+    PORTABLE("portable-f16-hd128-dense", 128, ATTN_DENSE, 128, 0, ATTN_F16,
+             "head dim 128, dense, float16, mma.sync"),
+    PORTABLE("portable-f16-hd64-dense", 64, ATTN_DENSE, 128, 0, ATTN_F16,
+             "head dim 64, dense, float16, mma.sync"),
+    {},
+};
+
+static bool runs_on(const attn_kernel *k, int sm)
+{
+    return k->sm == 90 ? sm == 90 : sm >= k->sm;
+}
+
+static int find_kernel(const struct attn_problem *p, int sm, const char *name, int element,
+                       const struct attn_kernel **out, struct err *err)
+{
+    if (sm < 80)
+        return err_set(err, ERR_MACHINE,
+                       "the attention kernels need a GPU of sm_80 or later, this one is sm_%d", sm);
+    if (!(p->scale > 0))
+        return err_set(err, ERR_RUN, "the attention kernels need a positive softmax scale");
+    *out = NULL;
+    for (const attn_kernel *k = attn_kernels; k->name; k++)
+        if (k->d == p->d && k->lists == p->lists && runs_on(k, sm) &&
+            (name ? strcmp(name, k->name) == 0 : k->element == element)) {
+            *out = k;
+            break;
+        }
+    if (*out)
+        return 0;
+    return err_set(err, ERR_RUN, "no CUDA kernel%s%s for head dim %d on sm_%d", name ? " " : "",
+                   name ? name : "", p->d, sm);
+}
+
+extern "C" int attn_kernel_find(const struct attn_problem *p, int sm, const char *name,
+                                const struct attn_kernel **out, struct err *err)
+{
+    return find_kernel(p, sm, name, ATTN_BF16, out, err);
+}
+
+extern "C" int attn_kernel_for(const struct attn_problem *p, int sm, enum attn_element element,
+                               const struct attn_kernel **out, struct err *err)
+{
+    return find_kernel(p, sm, NULL, element, out, err);
+}
+
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+static int make_maps(struct attn_job *job, struct err *err)
+{
+    int rc = 0;
+    const attn_problem *p = &job->problem;
+    const attn_tile *t = &job->kernel->tile;
+    int unit = t->bn / t->units, block = attn_block_keys(p->lists, t);
+    attn_maps *m = (attn_maps *)aligned_alloc(128, sizeof *m);
+
+    job->maps = m;
+    if (!m)
+        FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
+    memset(m, 0, sizeof *m);
+    TRY(tensor_map(&m->q, job->x.q, p->d, p->nq, p->heads, t->bm, err));
+    TRY(tensor_map(&m->o, job->x.out, p->d, p->nq, p->heads, OUT_ROWS, err));
+    for (int i = 0; i < BOX_HEIGHTS && unit << i <= block; i++) {
+        TRY(tensor_map(m->k + i, job->x.k, p->d, p->nk, p->kv_heads, unit << i, err));
+        TRY(tensor_map(m->v + i, job->x.v, p->d, p->nk, p->kv_heads, unit << i, err));
+    }
+out:
+    return rc;
+}
+
+/* The portable kernels take the tensors as they are. */
+static int keep_tensors(struct attn_job *job, struct err *err)
+{
+    struct attn_tensors *x = (struct attn_tensors *)malloc(sizeof *x);
+    if (!x)
+        return err_set(err, ERR_NOMEM, "kernel arguments: out of memory");
+    *x = job->x;
+    job->maps = x;
+    return 0;
+}
+
+static int upload(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
+{
+    int rc = gpu_alloc(g, bytes, dst, err);
+    return rc ? rc : gpu_put(g, *(void **)dst, src, bytes, err);
+}
+
+static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_job *job,
+                     struct err *err)
+{
+    int rc = 0;
+    const attn_problem *p = &job->problem;
+    int64_t slot_rows = (int64_t)plan->n_slots * plan->tile.bm;
+    attn_args *a = (attn_args *)calloc(1, sizeof *a);
+
+    if (!a)
+        FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
+    job->args = a;
+    TRY(upload(g, &a->items, plan->items, plan->n_items * (int64_t)sizeof(int4), err));
+    if (plan->cols)
+        TRY(upload(g, &a->cols, plan->cols, plan->n_cols * 4, err));
+    if (p->lists == ATTN_BITS || p->lists == ATTN_GATHER) {
+        TRY(upload(g, &a->bits, plan->lists.bits, plan->blocks * 4, err));
+        TRY(upload(g, &a->words, plan->lists.words, plan->lists.n_bits * 2048, err));
+    }
+    if (p->lists == ATTN_GATHER) {
+        TRY(upload(g, &a->keys, plan->lists.keys, plan->blocks * 512, err));
+        a->v = job->x.v;
+    }
+    TRY(gpu_alloc(g, 256, &a->ticket, err));
+    TRY(gpu_zero(g, a->ticket, 256, err));
+    TRY(gpu_alloc(g, slot_rows * p->d * 4, &a->piece_out, err));
+    TRY(gpu_alloc(g, slot_rows * 8, &a->piece_ml, err));
+    a->lse = job->x.lse;
+    a->q = job->x.q;
+    a->k = job->x.k;
+    a->n_items = plan->n_items;
+    a->nq = (int)p->nq;
+    a->nk = (int)p->nk;
+    a->q_blocks = plan->q_blocks;
+    a->group = p->heads / p->kv_heads;
+    a->causal = p->causal;
+    a->offset = (int)(p->nk - p->nq);
+    a->masked_units = plan->masked_units;
+    a->scale_log2 = (float)(p->scale * M_LOG2E);
+    a->grow = 8 / a->scale_log2;
+out:
+    return rc;
+}
+
+extern "C" int attn_job_init(struct gpu *g, const struct attn_problem *p,
+                             const struct attn_kernel *kernel, const struct attn_plan *plan,
+                             const struct attn_tensors *x, struct attn_job *job, struct err *err)
+{
+    int rc = 0;
+
+    memset(job, 0, sizeof *job);
+    job->kernel = kernel;
+    job->problem = *p;
+    job->x = *x;
+    job->grid = plan->n_items < g->sms ? plan->n_items : g->sms;
+    job->n_splits = plan->n_splits;
+    job->n_empty = plan->n_empty;
+    if (kernel->sm == 90)
+        TRY(make_maps(job, err));
+    else
+        TRY(keep_tensors(job, err));
+    TRY(make_args(g, plan, job, err));
+    TRY(upload(g, &job->splits, plan->splits, plan->n_splits * (int64_t)sizeof(int3), err));
+    TRY(upload(g, &job->empty, plan->empty, plan->n_empty * 4LL, err));
+    TRY(gpu_sync(g, err));
+out:
+    if (rc)
+        attn_job_free(job);
+    return rc;
+}
+
+extern "C" int attn_job_launch(struct gpu *g, const struct attn_job *job, struct err *err)
+{
+    int rc = 0;
+    const attn_args *a = (const attn_args *)job->args;
+    uint16_t *out = (uint16_t *)job->x.out;
+    bool half = job->kernel->element == ATTN_F16;
+    int bm = job->kernel->tile.bm, d = job->problem.d;
+
+    if (job->grid)
+        job->kernel->launch(job->grid, g->stream, job->maps, job->args);
+    CU_LAUNCHED(err);
+    if (job->n_splits) {
+        auto combine = d == 128 ? combine_pieces<128> : combine_pieces<64>;
+        dim3 grid(job->n_splits, bm * d / (4 * COMBINE_THREADS));
+        combine<<<grid, COMBINE_THREADS, 0, g->stream>>>((const int3 *)job->splits, a->piece_out,
+                                                         a->piece_ml, bm, a->q_blocks, a->nq, half,
+                                                         out, a->lse);
+        CU_LAUNCHED(err);
+    }
+    if (job->n_empty) {
+        fill_empty<<<job->n_empty, 128, 0, g->stream>>>((const int *)job->empty, bm, a->q_blocks,
+                                                        a->nq, d, out, a->lse);
+        CU_LAUNCHED(err);
+    }
+out:
+    return rc;
+}
+
+extern "C" void attn_job_free(struct attn_job *job)
+{
+    free(job->args);
+    free(job->maps);
+    memset(job, 0, sizeof *job);
+}

@@ -1,0 +1,44 @@
+/*
+ * attn_args.h - arguments of the attention kernels, shared by host and device.
+ */
+#ifndef LACUNA_ATTN_ARGS_H
+#define LACUNA_ATTN_ARGS_H
+
+#include <stdint.h>
+#include <vector_types.h>
+
+/* A work item: x = head * q_blocks + query block, [y, z) = its units of keys (plan.h), w = the slot
+ * if it is a piece of a split row, else -1. */
+
+struct attn_args {
+    const int4 *items;
+    unsigned *ticket;    /* 0 before a launch, 0 again after it */
+    const int32_t *cols; /* NULL: dense */
+    float *lse;          /* [heads][nq], natural log, -inf for an empty row */
+    float *piece_out;    /* [slots][rows of a tile][D]: not normalised */
+    float2 *piece_ml;    /* [slots][rows of a tile]: reference in log2 units, sum */
+    int n_items;
+    int nq, nk;
+    int q_blocks;       /* query blocks per head */
+    int group;          /* query heads per kv head */
+    int causal, offset; /* row i sees key j iff j <= i + offset, offset = nk - nq */
+    int masked_units;   /* number of units at the end of an item that may need masking, >= 1 */
+    float scale_log2;   /* softmax scale * log2 e */
+    float grow; /* 8 / scale_log2: how far scores may exceed a reference in stages that look at
+                 * them; in other stages sums may reach 2^60 */
+    const int32_t *bits;   /* per entry of cols: block of `words`, -1 = all pairs; NULL: no bits */
+    const uint64_t *words; /* [blocks][256], order in core/accel.h */
+    const int32_t *keys;   /* gathered keys: [entries][128], -1 = none; NULL if the keys of a block
+                            * are neighbours */
+    const void *q, *k, *v; /* tensors, for the Hopper kernels; v only where keys are gathered */
+};
+
+/* Arguments of the kernels with a filter on P V (attn_filter.cuh). */
+struct filter_args {
+    struct attn_args base; /* first: jobs hold one of these */
+    float gap;             /* the filter's distance in units of scores before scaling */
+    int always, keep_sum;  /* never skip; skipped tiles count in the normaliser */
+    unsigned *computed;    /* [rows of tiles][2 warpgroups][4 scopes] P V computed */
+};
+
+#endif

@@ -1,0 +1,149 @@
+/*
+ * attn_filter.cu - the kernels of attn_filter.cuh, their launch, and their counts of computed
+ * tiles.
+ */
+#include "cuda/attn/attn_filter.h"
+
+#include "cuda/attn/attn_filter.cuh"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCOPES 4 /* of a warpgroup, at most */
+
+/*                             D   BN  WG ST               BLOCK UNIT */
+using filter128_wide = shape<128, 128, 2, 2, BLOCKS_FILTER, 128, 128, false>;
+using filter128_tall = shape<128, 128, 2, 2, BLOCKS_FILTER, 64, 64, false>;
+using filter64_wide = shape<64, 128, 2, 4, BLOCKS_FILTER, 128, 128, false>;
+using filter64_tall = shape<64, 128, 2, 4, BLOCKS_FILTER, 64, 64, false>;
+
+template <class T, int SCOPE>
+static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
+{
+    cudaFuncSetAttribute(attn_filter<T, SCOPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)sizeof(filter_smem<T>));
+    attn_filter<T, SCOPE><<<grid, T::THREADS, sizeof(filter_smem<T>), stream>>>(
+        *(const attn_maps *)maps, *(const filter_args *)args);
+}
+
+template <class T, int SCOPE>
+static constexpr filter_kernel entry(const char *name, const char *summary)
+{
+    return {{name,
+             summary,
+             T::D,
+             T::UNITS == 1 ? ATTN_64x128 : ATTN_128x64,
+             {T::BM, T::BN, T::UNITS},
+             ATTN_BF16,
+             90,
+             T::THREADS,
+             (int)sizeof(filter_smem<T>),
+             launch<T, SCOPE>},
+            SCOPE};
+}
+
+extern "C" const struct filter_kernel filter_kernels[] = {
+    entry<filter128_wide, 64>("filter-hd128-64x128", "head dim 128, tiles 64 x 128 skip P V"),
+    entry<filter128_wide, 16>("filter-hd128-64x128-warp",
+                              "head dim 128, tiles 64 x 128 skip P V by 16 rows"),
+    entry<filter128_tall, 128>("filter-hd128-128x64", "head dim 128, tiles 128 x 64 skip P V"),
+    entry<filter128_tall, 32>("filter-hd128-128x64-pair",
+                              "head dim 128, tiles 128 x 64 skip P V by 32 rows"),
+    entry<filter128_tall, 16>("filter-hd128-128x64-warp",
+                              "head dim 128, tiles 128 x 64 skip P V by 16 rows"),
+    entry<filter64_wide, 64>("filter-hd64-64x128", "head dim 64, tiles 64 x 128 skip P V"),
+    entry<filter64_wide, 16>("filter-hd64-64x128-warp",
+                             "head dim 64, tiles 64 x 128 skip P V by 16 rows"),
+    entry<filter64_tall, 128>("filter-hd64-128x64", "head dim 64, tiles 128 x 64 skip P V"),
+    entry<filter64_tall, 32>("filter-hd64-128x64-pair",
+                             "head dim 64, tiles 128 x 64 skip P V by 32 rows"),
+    {},
+};
+
+extern "C" const struct filter_kernel *
+filter_kernel_find(int d, int sm, const struct accel_filter *f, char why[160])
+{
+    if (sm != 90) {
+        snprintf(why, 160, "the kernels that skip P V need a Hopper GPU (sm_90), this one is sm_%d",
+                 sm);
+        return NULL;
+    }
+    for (const filter_kernel *k = filter_kernels; k->kernel.name; k++)
+        if (k->kernel.d == d && k->scope == f->scope &&
+            attn_block_rows(k->kernel.lists, NULL) == f->bq &&
+            attn_block_keys(k->kernel.lists, NULL) == f->bk)
+            return k;
+    snprintf(why, 160, "no CUDA kernel skips P V of %lld x %lld tiles by %lld rows, head dim %d",
+             (long long)f->bq, (long long)f->bk, (long long)f->scope, d);
+    return NULL;
+}
+
+/* Counts, zero where no thread block comes by. */
+static int init_args(struct gpu *g, const struct accel_filter *f, int64_t rows,
+                     struct attn_job *job, struct err *err)
+{
+    int rc = 0;
+    int64_t bytes = rows * 2 * SCOPES * 4;
+    filter_args *a = (filter_args *)realloc(job->args, sizeof *a);
+
+    if (!a)
+        FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
+    job->args = a;
+    a->gap = (float)(f->pv / (double)a->base.scale_log2);
+    a->always = f->pv == INFINITY;
+    a->keep_sum = f->keep_denominator;
+    TRY(gpu_alloc(g, bytes, &a->computed, err));
+    TRY(gpu_zero(g, a->computed, bytes, err));
+out:
+    return rc;
+}
+
+extern "C" int filter_job_init(struct gpu *g, const struct attn_problem *p,
+                               const struct filter_kernel *kernel, const struct attn_plan *plan,
+                               const struct accel_filter *f, const struct attn_tensors *x,
+                               struct attn_job *job, struct err *err)
+{
+    int rc = 0;
+    TRY(attn_job_init(g, p, &kernel->kernel, plan, x, job, err));
+    TRY(init_args(g, f, (int64_t)p->heads * plan->q_blocks, job, err));
+out:
+    if (rc)
+        attn_job_free(job);
+    return rc;
+}
+
+/* Tiles of one list: of `bq` rows from row `row0` of its head on. */
+static double tiles_of_list(const unsigned *computed, const attn_problem *p, int64_t q_blocks,
+                            int head, int64_t row0, int bq, int scope)
+{
+    int64_t rows = p->nq - row0 < bq ? p->nq - row0 : bq;
+    const unsigned *c = computed + ((head * q_blocks + row0 / 128) * 2 + row0 % 128 / 64) * SCOPES;
+    double sum = 0;
+    for (int i = 0; i < bq / 64 * SCOPES; i++)
+        sum += c[i];
+    return sum / (double)((rows + scope - 1) / scope);
+}
+
+extern "C" int filter_tiles(struct gpu *g, const struct attn_job *job,
+                            const struct filter_kernel *kernel, double *tiles, struct err *err)
+{
+    const struct attn_problem *p = &job->problem;
+    const filter_args *a = (const filter_args *)job->args;
+    int64_t n = (int64_t)p->heads * a->base.q_blocks * 2 * SCOPES;
+    int bq = attn_block_rows(p->lists, NULL), rc = 0;
+    unsigned *computed = (unsigned *)malloc((size_t)n * sizeof *computed);
+
+    if (!computed)
+        FAIL(err, ERR_NOMEM, "counts of tiles: out of memory");
+    TRY(gpu_get(g, computed, a->computed, n * (int64_t)sizeof *computed, err));
+    for (int h = 0; h < p->heads; h++) {
+        tiles[h] = 0;
+        for (int64_t row0 = 0; row0 < p->nq; row0 += bq)
+            tiles[h] += tiles_of_list(computed, p, a->base.q_blocks, h, row0, bq, kernel->scope);
+    }
+out:
+    free(computed);
+    return rc;
+}

@@ -1,0 +1,148 @@
+/*
+ * attn_gather.cuh - the producer of the Hopper attention kernels for lists of single keys
+ * (attn_sm90.cuh): a warpgroup that copies rows of keys and values from anywhere in the tensor, by
+ * cp.async of 16 bytes, to the places where TMA would put them.
+ *
+ * A stage is handed over when the copies of the next stage are in flight: its own copies have
+ * landed by then, and a fence makes them visible to wgmma. The bytes are the same as with TMA, but
+ * in requests of 16 bytes with an address each, so a stage takes about a third longer.
+ */
+#ifndef LACUNA_ATTN_GATHER_CUH
+#define LACUNA_ATTN_GATHER_CUH
+
+#include "cuda/attn/attn_shape.cuh"
+
+#define PRODUCER_BARRIER 8
+
+template <class T> struct gatherer {
+    static constexpr int CHUNKS = T::D / 8, ROWS = 32 / CHUNKS; /* rows of a warp at a time */
+
+    attn_smem<T> &sm;
+    const attn_args &a;
+    const CUtensorMap *mq;
+    ring<T::QBUFS> q;
+    ring<T::STAGES> k, v;
+    uint32_t landing;  /* barrier of the copies in flight, 0 = none */
+    int key_v, head_v; /* key and head of the values that are still to be copied */
+
+    /* A warp copies 32 rows of x. `key` is the number of the lane's row; -1 gives zeros. */
+    DEVICE void copy_rows(uint8_t *tile, const void *x, int head, int key)
+    {
+        int chunk = threadIdx.x % CHUNKS, first = (threadIdx.x & 31) / CHUNKS;
+        int row = (threadIdx.x & ~31) + first;
+        const char *src = (const char *)x + (size_t)head * a.nk * (T::D * 2) + chunk * 16;
+        uint32_t dst = smem_addr(tile) + chunk / 8 * (T::BN * 128) + row * 128;
+        uint32_t place = ((chunk ^ row) & 7) * 16;
+#pragma unroll 1
+        for (int j = 0; j < 32; j += 16, dst += 16 * 128)
+#pragma unroll
+            for (int i = 0; i < 16; i += ROWS) {
+                int k = __shfl_sync(~0u, key, first + j + i);
+                cp_async(dst + i * 128 + (place ^ (i & 7) * 16),
+                         src + (size_t)max(k, 0) * (T::D * 2), k >= 0);
+            }
+    }
+
+    DEVICE int lane_key(int entry) const
+    {
+        return __ldg(a.keys + (size_t)entry * T::BN + threadIdx.x);
+    }
+
+    /* The copies issued since the last call belong to `bar`. Earlier copies are handed over. */
+    DEVICE void publish(uint32_t bar)
+    {
+        cp_async_commit();
+        if (landing) {
+            cp_async_wait<1>();
+            async_proxy_fence();
+            mbar_arrive(landing);
+        }
+        landing = bar;
+    }
+
+    DEVICE void publish_last()
+    {
+        if (landing) {
+            cp_async_wait<0>();
+            async_proxy_fence();
+            mbar_arrive(landing);
+        }
+        landing = 0;
+    }
+
+    DEVICE void copy_values()
+    {
+        mbar_wait(smem_addr(&sm.v_empty[v.at]), v.parity ^ 1);
+        copy_rows(sm.v[v.at], a.v, head_v, key_v);
+        publish(smem_addr(&sm.v_full[v.at]));
+        v.next();
+    }
+
+    /* One thread: the item and its queries. */
+    DEVICE void start_item(const int4 &item, int head)
+    {
+        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
+        int block = item.x - head * a.q_blocks;
+        sm.work[q.at] = make_int4(place_of(head, block), item.y, item.z, item.w);
+        uint32_t bar = smem_addr(&sm.q_full[q.at]);
+        mbar_expect(bar, T::Q_BYTES);
+#pragma unroll
+        for (int p = 0; p < T::PANELS; p++)
+            tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, mq, bar, p * 64, block * T::BM, head,
+                     L2_EVICT_FIRST);
+    }
+
+    DEVICE void run()
+    {
+        bool pending = false;
+        unsigned ticket = blockIdx.x; /* the first is not drawn */
+        int turn = 0;
+        while (ticket < (unsigned)a.n_items) {
+            int4 item = __ldg(a.items + ticket);
+            int head = item.x / a.q_blocks;
+            int key = lane_key(item.z - 1);
+            if (threadIdx.x == 0)
+                start_item(item, head);
+            __syncwarp();
+            q.next();
+            for (int e = item.z - 1; e >= item.y; e--) {
+                int next = lane_key(max(e - 1, item.y)); /* on its way while rows are copied */
+                mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
+                if (threadIdx.x == 0) {
+                    int bits = __ldg(a.bits + e);
+                    sm.keys[k.at][0] = 0;
+                    sm.keys[k.at][1] = bits;
+                    if (bits >= 0)
+                        bulk_prefetch(a.words + (size_t)bits * 256, 2048);
+                }
+                __syncwarp();
+                copy_rows(sm.k[k.at], a.k, head / a.group, key);
+                publish(smem_addr(&sm.k_full[k.at]));
+                k.next();
+                if (pending)
+                    copy_values();
+                key_v = key;
+                key = next;
+                head_v = head / a.group;
+                pending = true;
+            }
+            if (threadIdx.x == 0)
+                sm.ticket[turn] = (int)(gridDim.x + atomicAdd(a.ticket, 1u));
+            named_sync(PRODUCER_BARRIER, T::COPIERS);
+            ticket = (unsigned)sm.ticket[turn];
+            turn ^= 1;
+        }
+        if (pending)
+            copy_values();
+        publish_last();
+        if (threadIdx.x)
+            return;
+        if (ticket == (unsigned)a.n_items + gridDim.x - 1)
+            *a.ticket = 0;
+        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
+        sm.work[q.at] = make_int4(-1, 0, 0, 0);
+        mbar_arrive(smem_addr(&sm.q_full[q.at]));
+    }
+};
+
+#endif

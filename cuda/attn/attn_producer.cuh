@@ -1,0 +1,269 @@
+/*
+ * attn_producer.cuh - the producer of the Hopper attention kernels (attn_sm90.cuh). One warp draws
+ * work items and issues the TMA copies of their queries, keys and values. Its lanes look up the
+ * positions of a stage's units; the first lane does the rest. In kernels whose stages may be
+ * skipped, or whose stages take many TMA copies, a second warp copies the values instead.
+ */
+#ifndef LACUNA_ATTN_PRODUCER_CUH
+#define LACUNA_ATTN_PRODUCER_CUH
+
+#include "cuda/attn/attn_shape.cuh"
+
+template <class T> struct producer {
+    static constexpr int UNITS = T::UNITS, PER_BLOCK = T::PER_BLOCK;
+
+    attn_smem<T> &sm;
+    const attn_args &a;
+    const attn_maps &maps;
+    ring<T::QBUFS> q;
+    ring<T::STAGES> k, v;
+
+    /* The units [beg, end) of a list that a stage holds; `key` is the first key of the lane's unit.
+     */
+    struct span {
+        int beg, end, key;
+    };
+
+    span late;       /* the stage whose values are issued next */
+    int head_v = -1; /* their kv head, -1: none */
+
+    static DEVICE int lane()
+    {
+        return T::PRODUCERS > 1 ? threadIdx.x & 31 : threadIdx.x;
+    }
+
+    static DEVICE int stages_of(const int4 &item)
+    {
+        return (item.z - item.y + UNITS - 1) / UNITS;
+    }
+
+    /* The first stage of an item. Stages go from the end of the list to its beginning, with a
+     * filter the other way; a stage that is not full comes first. */
+    DEVICE span first_span(const int4 &item) const
+    {
+        span s;
+        int more = (item.z - item.y - 1) % UNITS;
+        s.beg = T::FILTER ? item.y : item.z - 1 - more;
+        s.end = T::FILTER ? item.y + 1 + more : item.z;
+        s.key = first_key(s);
+        return s;
+    }
+
+    /* The next stage. The look-up of its keys is in flight while the stage before it waits for a
+     * buffer. */
+    DEVICE span next_span(const span &s, bool any) const
+    {
+        span next;
+        next.beg = T::FILTER ? s.end : s.beg - UNITS;
+        next.end = next.beg + UNITS;
+        next.key = NO_KEY;
+        if (any)
+            next.key = first_key(next);
+        return next;
+    }
+
+    /* First key of the lane's unit; in a pair list the low two bits say which rows want it. The
+     * lane after the last unit gets the block of the stage's bits; with a filter, as many lanes as
+     * there are units get the units' entries. */
+    DEVICE int first_key(const span &s) const
+    {
+        int unit = s.beg + lane();
+        if (T::FILTER && lane() >= UNITS && lane() < 2 * UNITS)
+            return unit - UNITS < s.end ? __ldg(a.cols + unit - UNITS) : 0;
+        if (T::BITS && lane() == UNITS) {
+            int bits = __ldg(a.bits + s.beg);
+            if (bits >= 0) /* two stages before they are read */
+                bulk_prefetch(a.words + (size_t)bits * 256, 2048);
+            return bits;
+        }
+        return unit < s.end && lane() < UNITS ? unit_key<T>(a, unit) : NO_KEY;
+    }
+
+    /* log2 of the number of units, from unit `at` of a stage on, that one copy takes: neighbouring
+     * units of one block. Units that a stage lacks are read from beyond the tensor, as zeros. */
+    static DEVICE int box_height(const span &s, int at)
+    {
+        int unit = s.beg + at, left = PER_BLOCK - unit % PER_BLOCK;
+        left = min(left, unit < s.end ? s.end - unit : UNITS - at);
+        return UNITS > 1 ? 31 - __clz(left) : 0;
+    }
+
+    /* One lane per unit issues its copy. The lane that arrives writes the positions. */
+    template <bool POSITIONS>
+    DEVICE void issue_by_lanes(const CUtensorMap *map, uint32_t dst, uint32_t bar, int *keys,
+                               const span &s, int head)
+    {
+        __syncwarp();
+        if (lane() < UNITS)
+#pragma unroll
+            for (int p = 0; p < T::PANELS; p++)
+                tma_load(dst + p * T::BN * 128 + lane() * T::UNIT * 128, map, bar, p * 64,
+                         T::KIND == BLOCKS_PAIR ? s.key & ~3 : s.key, head, L2_EVICT_LAST);
+#pragma unroll
+        for (int u = 0; u < UNITS && POSITIONS; u++) {
+            int key = __shfl_sync(~0u, s.key, u);
+            if (lane() == 0)
+                keys[u] = key;
+        }
+        __syncwarp();
+    }
+
+    /* One lane issues the copies, one copy for each run of neighbouring units of a block. */
+    template <bool POSITIONS>
+    DEVICE void issue_in_turn(const CUtensorMap *map, uint32_t dst, uint32_t bar, int *keys,
+                              const span &s, int head)
+    {
+#pragma unroll 1
+        for (int at = 0; at < UNITS;) {
+            int height = box_height(s, at), key = s.key;
+            if (UNITS > 1)
+                key = __shfl_sync(~0u, key, at);
+            if (lane() == 0) {
+#pragma unroll
+                for (int p = 0; p < T::PANELS; p++)
+                    tma_load(dst + p * T::BN * 128, map + height, bar, p * 64, key, head,
+                             L2_EVICT_LAST);
+                if (POSITIONS)
+                    for (int i = 0; i < 1 << height; i++)
+                        keys[at + i] = key + i * T::UNIT;
+            }
+            at += 1 << height;
+            dst += T::UNIT * 128 << height;
+        }
+    }
+
+    /* Announces the copies before it issues them. The arrival comes last, after the keys'
+     * positions. */
+    template <bool POSITIONS>
+    DEVICE void issue(const CUtensorMap *map, uint8_t *tile, uint64_t *full, int *keys,
+                      const span &s, int head)
+    {
+        uint32_t dst = smem_addr(tile), bar = smem_addr(full);
+        if (lane() == 0)
+            mbar_announce(bar, T::KV_BYTES);
+        if constexpr (T::LANES)
+            issue_by_lanes<POSITIONS>(map, dst, bar, keys, s, head);
+        else
+            issue_in_turn<POSITIONS>(map, dst, bar, keys, s, head);
+#pragma unroll
+        for (int u = UNITS; u < T::POSITIONS && POSITIONS; u++) {
+            int more = __shfl_sync(~0u, s.key, u);
+            if (lane() == 0)
+                keys[u] = more;
+        }
+        if (lane() == 0)
+            mbar_arrive(bar);
+    }
+
+    DEVICE void issue_keys(const span &s, int head)
+    {
+        mbar_wait(smem_addr(&sm.k_empty[k.at]), k.parity ^ 1);
+        issue<true>(maps.k, sm.k[k.at], &sm.k_full[k.at], sm.keys[k.at], s, head);
+        k.next();
+    }
+
+    DEVICE void issue_values(const span &s, int head)
+    {
+        mbar_wait(smem_addr(&sm.v_empty[v.at]), v.parity ^ 1);
+        issue<false>(maps.v, sm.v[v.at], &sm.v_full[v.at], nullptr, s, head);
+        v.next();
+    }
+
+    DEVICE void issue_queries(const int4 &item, int head)
+    {
+        int block = item.x - head * a.q_blocks;
+        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
+        if (lane() == 0) {
+            uint32_t bar = smem_addr(&sm.q_full[q.at]);
+            sm.work[q.at] = make_int4(place_of(head, block), item.y, item.z, item.w);
+            mbar_expect(bar, T::Q_BYTES);
+#pragma unroll
+            for (int p = 0; p < T::PANELS; p++)
+                tma_load(smem_addr(sm.q[q.at]) + p * T::BM * 128, &maps.q, bar, p * 64,
+                         block * T::BM, head, L2_EVICT_FIRST);
+        }
+        q.next();
+    }
+
+    /* The next ticket, in lane 0. */
+    DEVICE unsigned draw() const
+    {
+        return lane() == 0 ? gridDim.x + atomicAdd(a.ticket, 1u) : 0;
+    }
+
+    /* The second warp: copies the values of the items that the first warp drew. */
+    DEVICE void run_values()
+    {
+        for (;; q.next()) {
+            mbar_wait(smem_addr(&sm.q_full[q.at]), q.parity);
+            int4 item = warp_load(&sm.work[q.at]);
+            if (item.x < 0)
+                break;
+            warp_arrive(smem_addr(&sm.q_empty[q.at]));
+            span s = first_span(item), next;
+            int head = head_of(item.x) / a.group;
+            for (int i = stages_of(item); i > 0; i--, s = next) {
+                next = next_span(s, i > 1);
+                issue_values(s, head);
+            }
+        }
+    }
+
+    /* Copy the keys of a stage, and the values of the stage before it unless the second warp copies
+     * those. */
+    DEVICE void issue_stage(const span &s, int head)
+    {
+        issue_keys(s, head);
+        if (T::PRODUCERS > 1)
+            return;
+        if (head_v >= 0)
+            issue_values(late, head_v);
+        late = s;
+        head_v = head;
+    }
+
+    DEVICE int4 item_at(unsigned ticket) const
+    {
+        return __ldg(a.items + min(ticket, (unsigned)a.n_items - 1));
+    }
+
+    DEVICE void run()
+    {
+        unsigned ticket = blockIdx.x; /* the first is not drawn */
+        int4 item = item_at(ticket);
+        while (ticket < (unsigned)a.n_items) {
+            int head = item.x / a.q_blocks, kv_head = head / a.group, i = stages_of(item);
+            span s = first_span(item);
+            issue_queries(item, head);
+            for (; i > 2; i--) {
+                span next = next_span(s, true);
+                issue_stage(s, kv_head);
+                s = next;
+            }
+            /* The next item is drawn and looked up while the last stages of this one wait for their
+             * buffers. Not earlier: a thread block must not sit on a second long item while others
+             * idle. */
+            unsigned drawn = draw();
+            if (i == 2) {
+                span next = next_span(s, true);
+                issue_stage(s, kv_head);
+                s = next;
+            }
+            ticket = __shfl_sync(~0u, drawn, 0);
+            item = item_at(ticket);
+            issue_stage(s, kv_head);
+        }
+        /* Every CTA draws exactly one ticket past the end; the last of them resets the counter. */
+        if (lane() == 0 && ticket == (unsigned)a.n_items + gridDim.x - 1)
+            *a.ticket = 0;
+        if (head_v >= 0)
+            issue_values(late, head_v);
+        mbar_wait(smem_addr(&sm.q_empty[q.at]), q.parity ^ 1);
+        if (lane() == 0) {
+            sm.work[q.at] = make_int4(-1, 0, 0, 0);
+            mbar_arrive(smem_addr(&sm.q_full[q.at]));
+        }
+    }
+};
+
+#endif

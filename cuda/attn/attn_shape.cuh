@@ -1,0 +1,177 @@
+/*
+ * attn_shape.cuh - template arguments of the Hopper attention kernels: tile shapes, kinds of key
+ * lists, the shared memory of a thread block (attn_sm90.cuh).
+ */
+#ifndef LACUNA_ATTN_SHAPE_CUH
+#define LACUNA_ATTN_SHAPE_CUH
+
+#include "cuda/attn/attn_args.h"
+#include "cuda/attn/plan.h"
+#include "cuda/wgmma.cuh"
+
+#include <cuda_bf16.h>
+
+/* Meaning of the units [beg, end) of an item. */
+enum list_kind {
+    BLOCKS_ALL,  /* dense: unit i is keys [i BN, (i + 1) BN) */
+    BLOCKS_LIST, /* units of the listed blocks, one after the other: block b of cols has the units
+                  * [b PER_BLOCK, (b + 1) PER_BLOCK) */
+    BLOCKS_PAIR, /* the same with one unit per block of 64 x 64; bits 30 and 31 of an entry say
+                  * which of the tile's two rows of blocks want the block */
+    BLOCKS_BITS, /* as BLOCKS_LIST, one block per stage; where bits[b] >= 0 only the pairs whose bit
+                  * is set count */
+    BLOCKS_GATHER, /* entries of BN single keys with bits; the bits also exclude pairs that are not
+                    * allowed */
+    BLOCKS_FILTER, /* one block per unit, walked from the first one; entries as in plan.h */
+};
+
+/* BLOCK: keys of a list's block. UNIT: keys that are copied at once. A stage may hold the last
+ * units of a block and the first of the next, so its width need not follow that of the block. */
+template <int D_, int BN_, int WG_, int STAGES_, list_kind KIND_, int BLOCK_ = BN_, int UNIT_ = BN_,
+          bool TURNS_ = true>
+struct shape {
+    static constexpr int D = D_, BN = BN_, WG = WG_, STAGES = STAGES_;
+    static constexpr int QBUFS = 2; /* queries of this item and the next */
+    static constexpr list_kind KIND = KIND_;
+    static constexpr bool TURNS = TURNS_;   /* warpgroups take turns at the tensor cores */
+    static constexpr int ARRIVALS = 4 * WG; /* arrivals that empty a buffer, one per warp */
+    static constexpr int BM = 64 * WG, PANELS = D / 64, THREADS = 128 * (WG + 1);
+    static constexpr int BLOCK = BLOCK_, UNIT = UNIT_;
+    static constexpr int UNITS = BN / UNIT, PER_BLOCK = BLOCK / UNIT;
+    static constexpr bool GATHER = KIND == BLOCKS_GATHER, BITS = KIND == BLOCKS_BITS || GATHER;
+    static constexpr bool FILTER = KIND == BLOCKS_FILTER;
+    static constexpr bool CLIPS = true;              /* some scores may not count (whole_tiles) */
+    static constexpr int COPIERS = GATHER ? 128 : 1; /* producer threads that fill a stage */
+    /* Producer warps. A second warp copies values in two cases: if warpgroups skip stages, because
+     * they then return keys and values in different orders; and if a stage takes many copies. */
+    static constexpr int PRODUCERS = KIND == BLOCKS_PAIR || (D == 128 && UNITS > 1) ? 2 : 1;
+    static constexpr int Q_ARRIVALS =
+        ARRIVALS + PRODUCERS - 1; /* arrivals that empty a buffer of queries and its item */
+    static constexpr bool LANES =
+        UNITS > 1 && PER_BLOCK == 1; /* one lane per unit issues the copy */
+    /* How many of a thread's BN/2 exponentials of a stage come before the end of the P V that runs
+     * beside them. With D = 128, 20 to 28 make no difference, and 16 and 32 cost 3 to 5 %. In pair
+     * lists 8 is 4 % faster than 24 at 10 % of the blocks, and 6 % slower where both rows of a pair
+     * want all blocks. */
+    static constexpr int EARLY = KIND == BLOCKS_PAIR ? 8 : BN == 192 ? 30 : 24;
+    /* Three warpgroups have no registers to compute scores again, so every stage looks for the
+     * maximum. They have none for the operands of the next turn either. */
+    static constexpr bool CHECKED = WG == 3;
+    /* Outputs of an item leave beside the second stage of the next item. With D = 64, where the
+     * exponentials determine the time of a stage, this costs 4 %. */
+    static constexpr bool DEFERS = D == 128 && (KIND == BLOCKS_ALL || KIND == BLOCKS_LIST);
+    /* How many of the D/16 slices (16 columns each) of a warp's outputs go to their buffer beside
+     * the first stage already; both stages have a little time to spare. At 10 % of the blocks, none
+     * or all of them is 0.4 to 0.7 % slower. */
+    static constexpr int OUT_EARLY = DEFERS ? 6 : D / 16;
+    static constexpr int POSITIONS = FILTER ? 2 * UNITS : UNITS + BITS;
+    static constexpr int Q_BYTES = BM * D * 2, KV_BYTES = BN * D * 2;
+    /* setmaxnreg moves registers between warpgroups; the launch has 168 per thread for three
+     * warpgroups, 128 for four. */
+    static constexpr int REGS_PRODUCER = WG == 3 ? 32 : GATHER ? 56 : 40;
+    static constexpr int REGS_CONSUMER = WG == 3 ? 160 : GATHER ? 224 : 232;
+};
+
+/* The same shape for launches in which every score of every stage counts: full attention over tiles
+ * of keys that are all whole. Lists of 128 x 128 with 10 % of the blocks are 0.2 % faster if the
+ * kernel has no masks. */
+template <class T> struct whole_tiles : T {
+    static_assert(T::UNITS == 1 && (T::KIND == BLOCKS_ALL || T::KIND == BLOCKS_LIST));
+    static constexpr bool CLIPS = false;
+};
+
+template <class T> struct attn_smem {
+    alignas(1024) uint8_t q[T::QBUFS][T::Q_BYTES];
+    alignas(1024) uint8_t k[T::STAGES][T::KV_BYTES];
+    alignas(1024) uint8_t v[T::STAGES][T::KV_BYTES];
+    alignas(1024) uint8_t o[T::WG][64 * T::D * 2];
+    int4 work[T::QBUFS]; /* the item of each query buffer, with its place_of() as x; -1: no more
+                          * items */
+    int keys[T::STAGES][T::POSITIONS]; /* first key of each unit, with the two bits of BLOCKS_PAIR;
+                                        * then the number of the block of bits (-1: none), or with
+                                        * BLOCKS_FILTER each unit's entry (0: none) */
+    uint64_t q_full[T::QBUFS], q_empty[T::QBUFS];
+    uint64_t k_full[T::STAGES], k_empty[T::STAGES], v_full[T::STAGES], v_empty[T::STAGES];
+    int ticket[2]; /* BLOCKS_GATHER: the next item, for all threads of the producer */
+};
+
+/* Head and query block of an item in one word, because consumers have no time to divide.
+ * attn_plan_make checks that both fit. */
+DEVICE int place_of(int head, int block)
+{
+    return head << 16 | block;
+}
+DEVICE int head_of(int place)
+{
+    return place >> 16;
+}
+DEVICE int block_of(int place)
+{
+    return place & 0xffff;
+}
+
+/* First key of a unit of an item; in a pair list the low two bits say which rows want it. */
+template <class T> DEVICE int unit_key(const attn_args &a, int unit)
+{
+    if (T::KIND == BLOCKS_ALL)
+        return unit * T::UNIT;
+    int entry = __ldg(a.cols + unit / T::PER_BLOCK);
+    if (T::FILTER)
+        return (entry & FILTER_BLOCK) * T::BLOCK;
+    if (T::KIND == BLOCKS_PAIR)
+        return (entry & 0x3fffffff) * 64 | (int)((uint32_t)entry >> 30);
+    return entry * T::BLOCK + unit % T::PER_BLOCK * T::UNIT;
+}
+
+/* Start of the units that a stage lacks; no key has this index. */
+#define NO_KEY (1 << 29)
+
+/* Query rows of a warp: the height of the box of outputs. */
+#define OUT_ROWS 16
+
+/* Tensor maps of a launch. Boxes of k[i] and v[i] have UNIT 2^i keys, up to a block. */
+#define BOX_HEIGHTS 2
+struct attn_maps {
+    CUtensorMap q, o, k[BOX_HEIGHTS], v[BOX_HEIGHTS];
+};
+
+/* Initialise the barriers of a thread block. All its threads call this before anything else. */
+template <class T> DEVICE void attn_begin(attn_smem<T> &sm, const attn_maps &maps)
+{
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < T::QBUFS; i++) {
+            mbar_init(smem_addr(&sm.q_full[i]), 1);
+            mbar_init(smem_addr(&sm.q_empty[i]), T::Q_ARRIVALS);
+        }
+        for (int i = 0; i < T::STAGES; i++) {
+            mbar_init(smem_addr(&sm.k_full[i]), T::COPIERS);
+            mbar_init(smem_addr(&sm.v_full[i]), T::COPIERS);
+            mbar_init(smem_addr(&sm.k_empty[i]), T::ARRIVALS);
+            mbar_init(smem_addr(&sm.v_empty[i]), T::ARRIVALS);
+        }
+        mbar_init_fence();
+        tma_prefetch(&maps.q);
+        tma_prefetch(&maps.o);
+        for (int i = 0; T::UNIT << i <= T::BLOCK; i++) {
+            tma_prefetch(&maps.k[i]);
+            tma_prefetch(&maps.v[i]);
+        }
+    }
+    __syncthreads();
+}
+
+/*                          D   BN  WG ST           BLOCK UNIT */
+using dense128 = shape<128, 128, 2, 2, BLOCKS_ALL>;
+using list128 = shape<128, 128, 2, 2, BLOCKS_LIST, 128, 128>;
+using half128 = shape<128, 128, 2, 2, BLOCKS_LIST, 64, 64>;
+using pair128 = shape<128, 128, 2, 2, BLOCKS_PAIR, 64, 64, false>;
+using dense64 = shape<64, 128, 3, 3, BLOCKS_ALL>;
+using list64 = shape<64, 192, 2, 3, BLOCKS_LIST, 128, 64>;
+using half64 = shape<64, 192, 2, 3, BLOCKS_LIST, 64, 64>;
+using pair64 = shape<64, 128, 2, 4, BLOCKS_PAIR, 64, 64, false>;
+using bits128 = shape<128, 128, 2, 2, BLOCKS_BITS>;
+using bits64 = shape<64, 128, 2, 4, BLOCKS_BITS>;
+using gather128 = shape<128, 128, 2, 2, BLOCKS_GATHER>;
+using gather64 = shape<64, 128, 2, 4, BLOCKS_GATHER>;
+
+#endif

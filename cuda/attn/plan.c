@@ -1,0 +1,617 @@
+/*
+ * plan.c - turn lists into work items: union of row pairs, order, exchanges at the end, splitting
+ * (plan.h). O(n log n) in the number of rows of tiles.
+ */
+#include "cuda/attn/plan.h"
+
+#include "core/greedy.h"
+#include "core/intmath.h"
+#include "core/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of the keys and values of a section: half of the 60 MB L2 of an H200. The other half is for
+ * queries, outputs and the next section. */
+#define SECTION_BYTES (32LL << 20)
+
+/* A piece below this many stages costs more to combine than it balances. */
+#define MIN_PIECE 4
+
+/* Cost of pieces besides their items, in stages: partial results go through memory, and another
+ * launch combines them (measured on an H200: 100 rows of 47 stages in two pieces each). */
+#define COMBINE_COST 6
+
+/* Cost of the start and end of an item, in stages: nothing hides the first scores and the stores.
+ */
+#define ITEM_COST 1
+
+/* Number of last items per multiprocessor that may change places. With eight, random lists with a
+ * tenth of their blocks or more end at the bound; with five they miss it by up to 0.4 %. */
+#define FITTED_ITEMS 8
+
+/* A plan that ends at most this many stages after the bound keeps the order of lengths: costs in
+ * whole stages are not more exact, and that order corrects by itself what takes longer than
+ * planned. */
+#define FIT_FROM 2
+
+int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile)
+{
+    bool half = lists == ATTN_64x64 || lists == ATTN_64x128;
+    return lists == ATTN_DENSE ? tile->bm : half ? 64 : 128;
+}
+
+int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile)
+{
+    bool wide =
+        lists == ATTN_128x128 || lists == ATTN_BITS || lists == ATTN_GATHER || lists == ATTN_64x128;
+    return lists == ATTN_DENSE ? tile->bn : wide ? 128 : 64;
+}
+
+static int32_t stages_of(const struct attn_plan *plan, const struct attn_item *it)
+{
+    return (it->end - it->beg + plan->tile.units - 1) / plan->tile.units;
+}
+
+/* ---- rows to items -------------------------------------------------------------------------- */
+
+/* Keys that a row of tiles sees some of. */
+static int64_t keys_of(const struct attn_problem *p, const struct attn_tile *t, int64_t block)
+{
+    int64_t last = (block + 1) * t->bm < p->nq ? (block + 1) * t->bm : p->nq;
+    int64_t keys = p->causal ? last + p->nk - p->nq : p->nk;
+    return keys < 0 ? 0 : keys > p->nk ? p->nk : keys;
+}
+
+static void add_item(struct attn_plan *plan, int32_t row, int64_t beg, int64_t end)
+{
+    if (beg == end)
+        plan->empty[plan->n_empty++] = row;
+    else
+        plan->items[plan->n_items++] = (struct attn_item){row, (int32_t)beg, (int32_t)end, -1};
+}
+
+static void dense_items(const struct attn_problem *p, struct attn_plan *plan)
+{
+    for (int32_t h = 0; h < p->heads; h++)
+        for (int32_t b = 0; b < plan->q_blocks; b++) {
+            int32_t n = (int32_t)ceil_div(keys_of(p, &plan->tile, b), plan->tile.bn);
+            plan->blocks += n;
+            add_item(plan, h * plan->q_blocks + b, 0, n);
+        }
+}
+
+/* Units of a block. */
+static int32_t units_per_block(const struct attn_problem *p, const struct attn_tile *t)
+{
+    return attn_block_keys(p->lists, t) * t->units / t->bn;
+}
+
+/* Units, from the end of a row's list, that may hold keys which some row of the tile does not see:
+ * the ragged last one; causal, those of the blocks that the diagonal crosses. */
+static int32_t masked_units(const struct attn_problem *p, const struct attn_plan *plan)
+{
+    int keys = attn_block_keys(p->lists, &plan->tile), most = 1;
+    if (!p->causal)
+        return 1;
+    int64_t from = p->nq > p->nk ? (p->nq - p->nk) / plan->tile.bm : 0; /* rows with a key */
+    for (int64_t b = from; b < plan->q_blocks && b < from + keys; b++) {
+        int64_t first = b * plan->tile.bm + p->nk - p->nq + 1, last = first + plan->tile.bm - 2;
+        if (last < 0)
+            continue;
+        int64_t blocks = last / keys - (first < 0 ? 0 : first / keys) + 1;
+        most = blocks > most ? (int)blocks : most;
+    }
+    return most * units_per_block(p, &plan->tile);
+}
+
+/* Where pairs of lists are put together: blocks that either row wants, a bit each, and room for the
+ * entries of each kind. */
+struct pairing {
+    uint64_t *wants[2];
+    int64_t words;
+    int32_t *kinds[3];
+};
+
+static int pairing_init(struct pairing *x, int64_t blocks, struct err *err)
+{
+    int rc = 0;
+    *x = (struct pairing){.words = ceil_div(blocks, 64)};
+    for (int i = 0; i < 2 && !rc; i++)
+        rc = mem_zalloc(&x->wants[i], x->words, sizeof(uint64_t), "block lists", err);
+    for (int k = 0; k < 3 && !rc; k++)
+        rc = mem_alloc(&x->kinds[k], blocks, sizeof(int32_t), "block lists", err);
+    return rc;
+}
+
+static void pairing_free(struct pairing *x)
+{
+    for (int i = 0; i < 2; i++)
+        free(x->wants[i]);
+    for (int k = 0; k < 3; k++)
+        free(x->kinds[k]);
+}
+
+/* Union of the lists of two 64-row blocks, rows[i] to rows[i + 1]; bits 30 and 31 of an entry say
+ * who wants it. By bits: which of two lists goes on is a branch that nothing predicts. */
+static int64_t merge_pair(struct pairing *x, const int32_t *const rows[3], int32_t *out)
+{
+    int64_t n = 0;
+    for (int i = 0; i < 2; i++)
+        for (const int32_t *col = rows[i]; col < rows[i + 1]; col++)
+            x->wants[i][*col / 64] |= UINT64_C(1) << *col % 64;
+    for (int64_t w = 0; w < x->words; w++) {
+        uint64_t first = x->wants[0][w], second = x->wants[1][w];
+        for (uint64_t left = first | second; left; left &= left - 1) {
+            int bit = __builtin_ctzll(left);
+            uint32_t col = (uint32_t)(w * 64 + bit);
+            out[n++] = (int32_t)(col | (uint32_t)(first >> bit & 1) << 30 |
+                                 (uint32_t)(second >> bit & 1) << 31);
+        }
+        x->wants[0][w] = x->wants[1][w] = 0;
+    }
+    return n;
+}
+
+/* Entries of one kind that still have to be placed. */
+struct kind {
+    const int32_t *e;
+    int64_t n;
+};
+
+static int64_t take(struct kind *k, int64_t n, int32_t *out)
+{
+    n = n < k->n ? n : k->n;
+    memcpy(out, k->e, (size_t)n * sizeof *out);
+    k->e += n;
+    k->n -= n;
+    return n;
+}
+
+/* Order the entries of a pair list, `n` of them, so that the two blocks of a stage are wanted by
+ * the same warpgroups as far as possible: a stage that is wanted in part costs a warpgroup as much
+ * as a full one. Stages for one warpgroup alternate with stages for the other, so that both have
+ * work. The last `fixed` entries stay where they are: only they may need masking. */
+static void arrange_pairs(struct pairing *x, int32_t *e, int64_t n, int64_t fixed)
+{
+    int64_t count[3] = {0, 0, 0}, at = 0;
+    struct kind kinds[3];
+    n -= fixed;
+    if (n <= 0)
+        return;
+    n -= n & 1;
+    for (int64_t i = 0; i < n; i++) {
+        int k = (int)((uint32_t)e[i] >> 30) - 1;
+        x->kinds[k][count[k]++] = e[i];
+    }
+    for (int k = 0; k < 3; k++)
+        kinds[k] = (struct kind){x->kinds[k], count[k]};
+    while (kinds[2].n > 1)
+        at += take(&kinds[2], 2, e + at);
+    while (kinds[0].n > 1 || kinds[1].n > 1) {
+        at += kinds[0].n > 1 ? take(&kinds[0], 2, e + at) : 0;
+        at += kinds[1].n > 1 ? take(&kinds[1], 2, e + at) : 0;
+    }
+    for (int k = 0; k < 3; k++)
+        at += take(&kinds[k], count[k], e + at);
+}
+
+static int pair_items(const struct attn_problem *p, const struct attn_csr *csr,
+                      struct attn_plan *plan, struct err *err)
+{
+    int64_t blocks = ceil_div(p->nq, 64), n = csr->ptr[p->heads * blocks], at = 0;
+    int32_t fixed = masked_units(p, plan);
+    struct pairing x;
+    int rc = pairing_init(&x, ceil_div(p->nk, 64), err);
+    if (!rc)
+        rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
+    for (int32_t h = 0; h < p->heads && !rc; h++)
+        for (int32_t b = 0; b < plan->q_blocks; b++) {
+            const int64_t *r = csr->ptr + h * blocks + 2 * b;
+            const int32_t *rows[3] = {csr->col + r[0], csr->col + r[1],
+                                      csr->col + (2 * b + 1 < blocks ? r[2] : r[1])};
+            int64_t got = merge_pair(&x, rows, plan->cols + at);
+            arrange_pairs(&x, plan->cols + at, got, fixed);
+            add_item(plan, h * plan->q_blocks + b, at, at + got);
+            at += got;
+        }
+    pairing_free(&x);
+    plan->blocks = n;
+    plan->n_cols = at;
+    return rc;
+}
+
+/* Units of a row's last block, `col`, that hold no key which some row of the tile sees. */
+static int32_t units_beyond(const struct attn_problem *p, const struct attn_tile *t, int64_t block,
+                            int64_t col)
+{
+    int64_t keys = attn_block_keys(p->lists, t), seen = keys_of(p, t, block) - keys * col;
+    return seen >= keys || seen <= 0 ? 0 : (int32_t)((keys - seen) / (t->bn / t->units));
+}
+
+static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
+                      struct attn_plan *plan, struct err *err)
+{
+    int64_t n = csr->ptr[(int64_t)p->heads * plan->q_blocks];
+    int32_t units = units_per_block(p, &plan->tile);
+    if (csr->col) {
+        int rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
+        if (rc)
+            return rc;
+        memcpy(plan->cols, csr->col, (size_t)n * sizeof(int32_t));
+        plan->n_cols = n;
+    }
+    for (int32_t r = 0; r < p->heads * plan->q_blocks; r++) {
+        int64_t beg = csr->ptr[r] * units, end = csr->ptr[r + 1] * units;
+        if (end > beg && csr->col)
+            end -= units_beyond(p, &plan->tile, r % plan->q_blocks, csr->col[csr->ptr[r + 1] - 1]);
+        add_item(plan, r, beg, end);
+    }
+    plan->blocks = n;
+    plan->lists = *csr;
+    return 0;
+}
+
+/* ---- order ---------------------------------------------------------------------------------- */
+
+struct order_key {
+    int32_t section, stages;
+    struct attn_item item;
+};
+
+static int by_order(const void *x, const void *y)
+{
+    const struct order_key *a = x, *b = y;
+    if (a->section != b->section)
+        return a->section < b->section ? -1 : 1;
+    if (a->stages != b->stages)
+        return a->stages > b->stages ? -1 : 1;
+    return a->item.row < b->item.row ? -1 : a->item.row > b->item.row;
+}
+
+static int order_items(const struct attn_problem *p, struct attn_plan *plan, struct err *err)
+{
+    struct order_key *keys = NULL;
+    int64_t kv = SECTION_BYTES / (p->nk * p->d * 4);
+    int rc = mem_alloc(&keys, plan->n_items, sizeof *keys, "work items", err);
+    if (rc)
+        return rc;
+    kv = kv < 1 || (p->lists == ATTN_DENSE && !p->causal) ? 1 : kv;
+    int64_t per_section = kv * (p->heads / p->kv_heads) * plan->q_blocks;
+    for (int32_t i = 0; i < plan->n_items; i++)
+        keys[i] = (struct order_key){(int32_t)(plan->items[i].row / per_section),
+                                     stages_of(plan, plan->items + i), plan->items[i]};
+    qsort(keys, (size_t)plan->n_items, sizeof *keys, by_order);
+    for (int32_t i = 0; i < plan->n_items; i++)
+        plan->items[i] = keys[i].item;
+    free(keys);
+    return 0;
+}
+
+/* ---- balance -------------------------------------------------------------------------------- */
+
+/* Greedy assignment in list order, as the grid does it. Returns the time at which the last
+ * multiprocessor ends; finish[i] (may be NULL) = when item i ends. */
+static int64_t assign(const struct attn_plan *plan, int sms, int64_t *heap, int64_t *finish)
+{
+    int64_t latest = 0;
+    memset(heap, 0, (size_t)sms * sizeof *heap);
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        int64_t end = greedy_place(heap, sms, stages_of(plan, plan->items + i) + ITEM_COST);
+        if (finish)
+            finish[i] = end;
+        latest = end > latest ? end : latest;
+    }
+    return latest;
+}
+
+static int64_t total_cost(const struct attn_plan *plan)
+{
+    int64_t sum = 0;
+    for (int32_t i = 0; i < plan->n_items; i++)
+        sum += stages_of(plan, plan->items + i) + ITEM_COST;
+    return sum;
+}
+
+static int longer_first(const void *x, const void *y)
+{
+    const struct attn_item *a = x, *b = y;
+    int32_t na = a->end - a->beg, nb = b->end - b->beg;
+    if (na != nb)
+        return na > nb ? -1 : 1;
+    return a->slot < b->slot ? -1 : a->slot > b->slot;
+}
+
+static int earlier(const void *x, const void *y)
+{
+    const int64_t *a = x, *b = y;
+    return *a < *b ? -1 : *a > *b;
+}
+
+/* State of the cut: what is left of the gap of multiprocessor `at`. */
+struct gaps {
+    const int64_t *free_at; /* ascending, one per multiprocessor */
+    int64_t level, left;
+    int at, sms;
+};
+
+static void next_gap(struct gaps *g)
+{
+    if (g->at < g->sms - 1)
+        g->at++;
+    g->left = g->level - g->free_at[g->at] - ITEM_COST;
+    g->left = g->left < MIN_PIECE ? MIN_PIECE : g->left;
+}
+
+/* Cut an item from its end, where its order begins, into pieces that fill gap after gap. A rest too
+ * short for a piece of its own goes with the piece before it. */
+static void cut(struct attn_plan *plan, struct attn_item it, struct gaps *g, struct attn_item *to,
+                int32_t *n)
+{
+    struct attn_split *s = plan->splits + plan->n_splits;
+    *s = (struct attn_split){it.row, plan->n_slots, 0};
+    for (int32_t end = it.end; end > it.beg;) {
+        int32_t stages = (int32_t)ceil_div(end - it.beg, plan->tile.units);
+        int32_t take_n = g->left + MIN_PIECE > stages ? stages : (int32_t)g->left;
+        int32_t odd = (end - it.beg) % plan->tile.units; /* alone in the first stage */
+        int32_t beg = end - take_n * plan->tile.units + (odd ? plan->tile.units - odd : 0);
+        beg = beg < it.beg ? it.beg : beg;
+        to[(*n)++] = (struct attn_item){it.row, beg, end, plan->n_slots + s->n++};
+        end = beg;
+        g->left -= take_n + ITEM_COST;
+        if (g->left < MIN_PIECE)
+            next_gap(g);
+    }
+    if (s->n == 1) {
+        to[*n - 1].slot = -1;
+        return;
+    }
+    plan->n_slots += s->n;
+    plan->n_splits++;
+}
+
+/* When a plan ends; one that ends late after items at its end changed places, so that
+ * multiprocessors end together without a cut. `heap` is scratch. */
+static int fit_end(struct attn_plan *plan, int64_t bound, int sms, int64_t *heap, int64_t *ends,
+                   struct err *err)
+{
+    struct attn_item *items = NULL;
+    int64_t *cost = NULL;
+    int32_t *order = NULL;
+    int rc = 0;
+
+    *ends = assign(plan, sms, heap, NULL);
+    if (*ends <= bound + FIT_FROM)
+        return 0;
+    TRY(mem_alloc(&items, plan->n_items, sizeof *items, "work items", err));
+    TRY(mem_alloc(&cost, plan->n_items, sizeof *cost, "schedule", err));
+    TRY(mem_alloc(&order, plan->n_items, sizeof *order, "schedule", err));
+    for (int32_t i = 0; i < plan->n_items; i++)
+        cost[i] = stages_of(plan, plan->items + i) + ITEM_COST;
+    TRY(greedy_interchange(cost, plan->n_items, sms, FITTED_ITEMS * sms, order, ends, err));
+    for (int32_t i = 0; i < plan->n_items; i++)
+        items[i] = plan->items[order[i]];
+    memcpy(plan->items, items, (size_t)plan->n_items * sizeof *items);
+out:
+    free(items);
+    free(cost);
+    free(order);
+    return rc;
+}
+
+/* Split every item that ends after the bound, so that the pieces fill what the others leave free of
+ * each multiprocessor and `slack` stages more; they go last, longest first, but for what fit_end()
+ * exchanges. *ends: when that ends. `heap` is scratch. */
+static int split_late(struct attn_plan *plan, int64_t bound, const int64_t *finish, int sms,
+                      int slack, int64_t *heap, struct attn_plan *out, int64_t *ends,
+                      struct err *err)
+{
+    int rc = 0;
+    int64_t work = 0, pieces = 0, late = 0;
+    int32_t n_piece = 0;
+
+    for (int32_t i = 0; i < plan->n_items; i++)
+        if (finish[i] > bound) {
+            int32_t n = stages_of(plan, plan->items + i);
+            late++;
+            work += n + ITEM_COST;
+            pieces += n / MIN_PIECE + 1;
+        }
+    *out = *plan;
+    out->items = NULL;
+    out->splits = NULL;
+    TRY(mem_alloc(&out->items, plan->n_items + pieces, sizeof *out->items, "work items", err));
+    TRY(mem_alloc(&out->splits, late + 1, sizeof *out->splits, "split rows", err));
+    out->n_items = 0;
+    for (int32_t i = 0; i < plan->n_items; i++)
+        if (finish[i] <= bound)
+            out->items[out->n_items++] = plan->items[i];
+    assign(out, sms, heap, NULL);
+    qsort(heap, (size_t)sms, sizeof *heap, earlier); /* when whole items leave each free */
+    for (int i = 0; i < sms; i++)
+        work += heap[i];
+    struct gaps g = {heap, ceil_div(work, sms) + slack, 0, -1, sms};
+    next_gap(&g);
+    for (int32_t i = 0; i < plan->n_items; i++)
+        if (finish[i] > bound)
+            cut(out, plan->items[i], &g, out->items + out->n_items, &n_piece);
+    qsort(out->items + out->n_items, (size_t)n_piece, sizeof *out->items, longer_first);
+    out->n_items += n_piece;
+    TRY(fit_end(out, bound, sms, heap, ends, err));
+out:
+    if (rc) {
+        free(out->items);
+        free(out->splits);
+    }
+    return rc;
+}
+
+/* Fit the end of the plan, and take the split plan that ends first, if that pays for combining.
+ * Each cut adds an item, and pieces are whole stages: how much slack lets the greedy order place
+ * them all is found by trying. */
+static int balance(struct attn_plan *plan, int sms, bool split, struct err *err)
+{
+    struct attn_plan best = *plan;
+    int64_t *heap = NULL, *finish = NULL, ends;
+    int rc = 0;
+
+    plan->balance = 1;
+    if (plan->n_items == 0)
+        return 0;
+    TRY(mem_alloc(&heap, sms, sizeof *heap, "schedule", err));
+    TRY(mem_alloc(&finish, plan->n_items, sizeof *finish, "schedule", err));
+    int64_t bound = ceil_div(total_cost(plan), sms);
+    TRY(fit_end(plan, bound, sms, heap, &ends, err));
+    int64_t first = ends - COMBINE_COST;
+    if (split && first > bound)
+        assign(plan, sms, heap, finish);
+    for (int slack = 0; slack < 4 && split && first > bound; slack++) {
+        struct attn_plan cand = {0};
+        int64_t cand_ends;
+        TRY(split_late(plan, bound, finish, sms, slack, heap, &cand, &cand_ends, err));
+        bool better = cand_ends < first;
+        struct attn_plan *worse = better ? &best : &cand;
+        if (worse->items != plan->items) {
+            free(worse->items);
+            free(worse->splits);
+        }
+        if (better) {
+            best = cand;
+            ends = first = cand_ends;
+        }
+    }
+    plan->balance = (double)ends / (double)bound;
+out:
+    if (best.items != plan->items) {
+        best.balance = plan->balance;
+        free(plan->items);
+        free(plan->splits);
+        *plan = best;
+    }
+    free(heap);
+    free(finish);
+    return rc;
+}
+
+/* Counts are 32-bit, and kernels keep a tile's head and query block in one word. */
+static int check_size(const struct attn_problem *p, int bm, int64_t rows,
+                      const struct attn_csr *csr, int64_t lists, struct err *err)
+{
+    const int64_t max_queries = (UINT16_MAX + 1LL) * bm;
+    if (p->heads > INT16_MAX || p->nq > max_queries)
+        return err_set(
+            err, ERR_RUN,
+            "attention of %d heads over %lld queries is too large for one launch (at most "
+            "%d heads, %lld queries)",
+            p->heads, (long long)p->nq, INT16_MAX, (long long)max_queries);
+    if (rows > INT32_MAX / 2 || p->nk > INT32_MAX / 4 || (csr && csr->ptr[lists] > INT32_MAX / 4))
+        return err_set(err, ERR_RUN,
+                       "attention of %d heads over %lld keys is too large for one launch", p->heads,
+                       (long long)p->nk);
+    return 0;
+}
+
+/* A plan without items, with room for one of each row of tiles. */
+static int begin_plan(const struct attn_problem *p, const struct attn_tile *tile,
+                      const struct attn_csr *csr, struct attn_plan *plan, struct err *err)
+{
+    int rc = 0;
+    int64_t blocks = ceil_div(p->nq, tile->bm), rows;
+    int64_t lists = csr ? p->heads * ceil_div(p->nq, attn_block_rows(p->lists, tile)) : 0;
+
+    memset(plan, 0, sizeof *plan);
+    plan->tile = *tile;
+    rows = mul_ok(p->heads, blocks, &rows) ? rows : INT64_MAX;
+    TRY(check_size(p, tile->bm, rows, csr, lists, err));
+    plan->q_blocks = (int32_t)blocks;
+    TRY(mem_alloc(&plan->items, rows, sizeof *plan->items, "work items", err));
+    TRY(mem_alloc(&plan->empty, rows, sizeof *plan->empty, "empty rows", err));
+out:
+    return rc;
+}
+
+int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
+                   const struct attn_csr *csr, int sms, bool split, struct attn_plan *plan,
+                   struct err *err)
+{
+    int rc = 0;
+
+    TRY(begin_plan(p, tile, csr, plan, err));
+    if (!csr)
+        dense_items(p, plan);
+    else if (p->lists == ATTN_64x64 && tile->bm == 128)
+        TRY(pair_items(p, csr, plan, err));
+    else
+        TRY(list_items(p, csr, plan, err));
+    plan->masked_units = masked_units(p, plan);
+    TRY(order_items(p, plan, err));
+    TRY(balance(plan, sms, split, err));
+out:
+    if (rc)
+        attn_plan_free(plan);
+    return rc;
+}
+
+/* ---- with a filter -------------------------------------------------------------------------- */
+
+/* The next entry of a list, if it is `col`: its bits for warpgroup w (plan.h). */
+static uint32_t wanted_bits(const int32_t **at, const int32_t *end, int tail, int32_t col, int w)
+{
+    if (*at == end || **at != col)
+        return 0;
+    uint32_t exempt = end - (*at)++ <= tail;
+    return 1u << (FILTER_WANTED + w) | exempt << (FILTER_EXEMPT + w);
+}
+
+/* Union of the lists of the two warpgroups, in order. */
+static int64_t filtered_row(const int32_t *a, const int32_t *a_end, const int32_t *b,
+                            const int32_t *b_end, int tail, int32_t *out)
+{
+    int64_t n = 0;
+    while (a < a_end || b < b_end) {
+        int32_t col = b == b_end || (a < a_end && *a < *b) ? *a : *b;
+        uint32_t bits = wanted_bits(&a, a_end, tail, col, 0);
+        bits |= wanted_bits(&b, b_end, tail, col, 1);
+        out[n++] = (int32_t)((uint32_t)col | bits);
+    }
+    return n;
+}
+
+int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *tile,
+                       const struct attn_csr *csr, int tail, int sms, struct attn_plan *plan,
+                       struct err *err)
+{
+    int rc = 0, rows = attn_block_rows(p->lists, tile);
+    int64_t lists = ceil_div(p->nq, rows), at = 0;
+
+    TRY(begin_plan(p, tile, csr, plan, err));
+    plan->masked_units = 1;
+    plan->blocks = csr->ptr[p->heads * lists];
+    TRY(mem_alloc(&plan->cols, plan->blocks, sizeof(int32_t), "block lists", err));
+    for (int32_t i = 0; i < p->heads * plan->q_blocks; i++) {
+        int64_t h = i / plan->q_blocks, b = i % plan->q_blocks * (tile->bm / rows);
+        const int64_t *r = csr->ptr + h * lists + b;
+        int64_t second = rows == tile->bm ? 0 : 1;
+        int64_t last = b + second < lists ? second + 1 : 1;
+        int64_t got = filtered_row(csr->col + r[0], csr->col + r[1], csr->col + r[second],
+                                   csr->col + r[last], tail, plan->cols + at);
+        add_item(plan, i, at, at + got);
+        at += got;
+    }
+    plan->n_cols = at;
+    TRY(order_items(p, plan, err));
+    TRY(balance(plan, sms, false, err));
+out:
+    if (rc)
+        attn_plan_free(plan);
+    return rc;
+}
+
+void attn_plan_free(struct attn_plan *plan)
+{
+    free(plan->items);
+    free(plan->cols);
+    free(plan->splits);
+    free(plan->empty);
+    memset(plan, 0, sizeof *plan);
+}

@@ -1,0 +1,116 @@
+/*
+ * plan.h - the work of an attention launch as a list of items in the order in which thread blocks
+ * take them, made on the host.
+ *
+ * Rows of tiles are grouped into sections of heads whose keys and values stay in L2, and within a
+ * section the longest come first. If such a plan ends late, the last items of the multiprocessors
+ * change places until all end together. Items that still exceed the balanced bound (total stages /
+ * multiprocessors) are cut into pieces, whose partial results are combined.
+ */
+#ifndef LACUNA_PLAN_H
+#define LACUNA_PLAN_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Geometry of the lists: query rows x keys of a block. Values after ATTN_LISTS_COUNT are for
+ * attn_plan_filtered only. */
+enum attn_lists {
+    ATTN_DENSE,
+    ATTN_128x128,
+    ATTN_128x64,
+    ATTN_64x64,
+    ATTN_BITS,   /* 128 x 128 blocks, of which bits may keep a part (core/accel.h) */
+    ATTN_GATHER, /* the same, of gathered keys */
+    ATTN_LISTS_COUNT,
+    ATTN_64x128,
+};
+
+/* The problem: attention of q [heads][nq][d] over k, v [kv_heads][nk][d]. */
+struct attn_problem {
+    int heads, kv_heads, d;
+    int64_t nq, nk;
+    double scale;
+    bool causal; /* key j is seen by row i iff j <= i + nk - nq */
+    enum attn_lists lists;
+};
+
+/* Block lists of all heads: row r = head * ceil(nq / rows of a block) + block has the key blocks
+ * col[ptr[r] .. ptr[r + 1]), ascending, unique, each with a pair that is allowed. ATTN_BITS: bits,
+ * words and n_bits as in struct accel_head; ATTN_GATHER: keys as there, col is NULL. */
+struct attn_csr {
+    const int64_t *ptr;
+    const int32_t *col, *bits, *keys;
+    const uint64_t *words;
+    int64_t n_bits;
+};
+
+/* Tile of a kernel as the plan sees it. Items are counted in units of bn / units keys. Dense: unit
+ * i starts at key i bn / units. Lists: unit i is part of the block in entry i / (units per block).
+ * A stage takes `units` units, which may belong to two blocks; the first stage of an item takes the
+ * remainder. */
+struct attn_tile {
+    int bm;    /* query rows */
+    int bn;    /* keys of a stage */
+    int units; /* units per stage */
+};
+
+struct attn_item {
+    int32_t row, beg, end, slot; /* int4 of attn_args.h; [beg, end) units */
+};
+
+/* A split row: pieces in the slots [slot, slot + n). */
+struct attn_split {
+    int32_t row, slot, n;
+};
+
+struct attn_plan {
+    struct attn_tile tile;
+    int32_t q_blocks;        /* per head */
+    struct attn_item *items; /* owned */
+    int32_t n_items;
+    int32_t *cols; /* owned; NULL when dense or gathered */
+    int64_t n_cols;
+    struct attn_csr lists;     /* the caller's lists, for their bits */
+    struct attn_split *splits; /* owned */
+    int32_t n_splits, n_slots;
+    int32_t *empty; /* owned: rows without a key */
+    int32_t n_empty;
+    int32_t masked_units; /* units at the end of an item that may need masking */
+    int64_t blocks;       /* number of bq x bk blocks (dense: tiles) that are multiplied */
+    double balance;       /* planned time of the busiest multiprocessor / balanced bound */
+};
+
+/* Make a plan for `sms` multiprocessors. csr is NULL when dense. split = false keeps every row
+ * whole. */
+int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
+                   const struct attn_csr *csr, int sms, bool split, struct attn_plan *plan,
+                   struct err *err);
+void attn_plan_free(struct attn_plan *plan);
+
+/* Plan for a kernel that walks over each list in order and decides tile by tile whether to multiply
+ * P V (attn_filter.h): lists of 128 x 64 or 64 x 128 blocks, no row cut. The upper bits of an entry
+ * say, for warpgroup w, whether P V must be computed (bit FILTER_EXEMPT + w; set for the last
+ * `tail` blocks of a list), and whether its rows want the block at all (bit FILTER_WANTED + w). */
+#define FILTER_BLOCK 0x0fffffff
+#define FILTER_EXEMPT 28
+#define FILTER_WANTED 30
+int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *tile,
+                       const struct attn_csr *csr, int tail, int sms, struct attn_plan *plan,
+                       struct err *err);
+
+/* Rows and keys of a list's block; dense: those of `tile`. */
+int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile);
+int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

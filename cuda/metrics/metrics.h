@@ -1,0 +1,119 @@
+/*
+ * metrics.h - the metrics of one head in a replay, on the GPU and without N x N storage.
+ *
+ * 1. metrics_ref: dense attention with unrounded fp32 outputs; per row the normaliser of p and, for
+ *    another output, sums over channels of its difference from these.
+ * 2. metrics_kept: the mass that a mask keeps of a row, from the log-sum-exps of both runs.
+ * 3. metrics_pass: S = Q K^T again, tile by tile: shares of blocks and slices whose largest p_ij =
+ *    e^{s_ij - LSE_i} is below c/N (sim/blocks/exactmap.h has the same on the CPU), sums of p over
+ * rows, and maps of 64 x 64 sums and maxima.
+ *
+ * Operands are bf16, products accumulate in fp32, p is fp32; probabilities are multiplied with the
+ * values in bf16. Sums over rows or tiles are in double.
+ */
+#ifndef LACUNA_CUDA_METRICS_H
+#define LACUNA_CUDA_METRICS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "core/accel.h"
+#include "cuda/attn/attn.h"
+#include "cuda/metrics/metrics_plan.h"
+
+/* ---- dense reference ------------------------------------------------------------------------ */
+
+struct metrics_ref {
+    struct attn_job job;
+    void *rows;  /* device: first slot and number of pieces of a row of tiles */
+    float *out;  /* device [nq][d], or NULL */
+    double *lse; /* device [nq], natural log, -inf for a row without an allowed key */
+    void *norm;  /* device: float2 [nq], see metrics_pass.cuh */
+};
+
+/* Prepare one head (p->heads = 1, dense). Does not write x->out and x->lse. Memory comes from the
+ * arena. */
+int metrics_ref_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
+                     bool keep_out, struct metrics_ref *r, struct err *err);
+
+/* Launch the reference. errors [nq], on the device, receives the errors of out, bf16 [nq][d],
+ * against it; both may be NULL. */
+int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, const void *out,
+                       struct accel_row *errors, struct err *err);
+void metrics_ref_free(struct metrics_ref *r);
+
+/* Kept mass of a row, the sum of its dense p over a mask: (sum of e^s over the kept keys) / (sum
+ * over all keys) = e^(lse - dense_lse). At most 1; 0 for a row that keeps nothing. Its error comes
+ * from the LSEs: 1e-7 for sums in fp32, up to 6e-8 |LSE| where one of them is rounded to fp32. */
+double metrics_kept(double lse, double dense_lse);
+
+/* Compute the normaliser of a row from its natural log-sum-exp. */
+void metrics_norm(double lse, float norm[2]);
+
+/* Compute normalisers from natural log-sum-exps in fp32, whose rounding changes p by 6e-8 |LSE|.
+ * norm [n] is new device memory of the arena. */
+int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm, struct err *err);
+
+/* ---- second pass ---------------------------------------------------------------------------- */
+
+#define METRICS_C 8 /* thresholds of one pass */
+#define METRICS_CELL 64
+
+/* What a pass computes: thresholds, maps or both. */
+struct metrics_ask {
+    const double *c; /* thresholds, in units of 1/nk */
+    int n_c;         /* thresholds alone need no exponential; a single one is the cheapest pass */
+    bool cells;      /* maps */
+    bool sums;       /* sums of p over rows and, with one threshold, the largest p; passes with maps
+                      * always have them */
+    enum attn_element element; /* of q and k; a pass on float16 computes maps only */
+};
+
+struct metrics_kernel;
+struct metrics_pass {
+    struct attn_problem problem;
+    const struct metrics_kernel *kernel;
+    int n_c;
+    bool sums;   /* the pass has sums over rows */
+    bool p_max;  /* the pass has the largest p */
+    double unit; /* unit of p inside the kernel */
+    int grid;
+    int32_t n_items;
+    int32_t *item_rows;         /* host: row of tiles of an item, owned */
+    void *args, *maps;          /* host, owned */
+    void *parts;                /* device: float [items][METRICS_BM], sums of p; NULL without */
+    void *counts;               /* device: struct metrics_counts */
+    float *cell_sum, *cell_max; /* device, NULL without maps */
+};
+
+/* q and k as in attn_tensors, norm as in metrics_ref. */
+int metrics_pass_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
+                      const void *norm, const struct metrics_ask *ask, struct metrics_pass *pass,
+                      struct err *err);
+int metrics_pass_launch(struct gpu *g, const struct metrics_pass *pass, struct err *err);
+void metrics_pass_free(struct metrics_pass *pass);
+
+/* After a launch of a pass with sums: the sum of p over all pairs of a row. sum [nq] on the host.
+ */
+int metrics_pass_sums(struct gpu *g, const struct metrics_pass *pass, double *sum, struct err *err);
+
+/* Number of units below the thresholds, and of their allowed pairs, in the order of
+ * sim/blocks/exactmap.h: blocks of 16, 32, 64, 128, slices of 16, 64, 128 rows. Needs n_c > 0. */
+struct metrics_below {
+    int64_t units[ACCEL_UNITS][METRICS_C], pairs[ACCEL_UNITS][METRICS_C];
+    double p_max; /* NAN after a pass for one threshold without sums */
+};
+int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass, struct metrics_below *out,
+                       struct err *err);
+
+/* sum, max [ceil(nq / pool)][ceil(nk / pool)] on the host, pool a multiple of METRICS_CELL; only
+ * of a pass with cells. */
+int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass, int64_t pool, float *sum,
+                       float *max, struct err *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

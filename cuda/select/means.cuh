@@ -1,0 +1,171 @@
+/*
+ * means.cuh - means of token blocks and the products of all means of one side with those of the
+ * other, in double.
+ */
+#ifndef LACUNA_MEANS_CUH
+#define LACUNA_MEANS_CUH
+
+#include <stdint.h>
+
+/* Eight bf16 values. */
+static __device__ __forceinline__ void unpack(const uint4 &raw, float (&x)[8])
+{
+    const uint32_t w[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = __uint_as_float(w[i] << 16);
+        x[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+    }
+}
+
+/* Mean of rows [row0, row0 + rows) of a head, summed in double and divided by `by`, into mean [D];
+ * 256 threads. */
+template <int D>
+static __device__ __forceinline__ void mean_of(const uint4 *x, int64_t row0, int rows, int by,
+                                               float *mean)
+{
+    constexpr int LANES = D / 8, STEP = 256 / LANES;
+    __shared__ double shared[STEP][D + 1];
+    int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
+    double sum[8] = {0};
+    for (int r = group; r < rows; r += STEP) {
+        float v[8];
+        unpack(x[(row0 + r) * LANES + lane], v);
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            sum[c] += v[c];
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+        shared[group][lane * 8 + c] = sum[c];
+    __syncthreads();
+    if (threadIdx.x >= D)
+        return;
+    double all = 0;
+    for (int i = 0; i < STEP; i++)
+        all += shared[i][threadIdx.x];
+    mean[threadIdx.x] = (float)(all / by);
+}
+
+/* mean[head][block] of `block` rows of x [heads][n][D]. A partial last block is averaged over its
+ * own rows, or with `padded` as if zero rows followed. Grid (blocks, heads). */
+template <int D>
+static __global__ void __launch_bounds__(256)
+    mean_blocks(const uint4 *x, int64_t n, int block, int padded, float *mean)
+{
+    int64_t row0 = blockIdx.x * (int64_t)block;
+    int rows = (int)min((int64_t)block, n - row0);
+    mean_of<D>(x, blockIdx.y * n + row0, rows, padded ? block : rows,
+               mean + (blockIdx.y * (int64_t)gridDim.x + blockIdx.x) * D);
+}
+
+/* mean[head] of `rows` rows from row0 on. Grid (heads). */
+template <int D>
+static __global__ void __launch_bounds__(256)
+    mean_rows(const uint4 *x, int64_t n, int64_t row0, int rows, float *mean)
+{
+    mean_of<D>(x, blockIdx.x * n + row0, rows, rows, mean + (int64_t)blockIdx.x * D);
+}
+
+#define SCORE_TILE 64
+#define SCORE_STEP 32
+#define SCORE_PITCH (SCORE_STEP + 4) /* so that 8 rows of 4 channels lie in different banks */
+
+/* d (+)= A B^T, 16 x 8 and 8 x 8, in double: with g = lane / 4 and t = lane % 4, a: rows g, g + 8
+ * of channel t, then of channel t + 4; b: row g, channels t and t + 4; d: row g, columns 2 t and
+ * the next, then row g + 8. Hopper has an instruction for all of it, which is faster than its
+ * parts. */
+static __device__ __forceinline__ void mma_f64(double (&d)[4], const double (&a)[4],
+                                               const double (&b)[2])
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+d"(d[0]), "+d"(d[1]), "+d"(d[2]), "+d"(d[3])
+                 : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+#else
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, "
+                         "{%0, %1};"
+                         : "+d"(d[2 * half]), "+d"(d[2 * half + 1])
+                         : "d"(a[2 * k + half]), "d"(b[k]));
+#endif
+}
+
+/* x as a double, made from its bits because conversion instructions are slow. Not exact below
+ * 2^-126; 0 becomes 2^-127. */
+static __device__ __forceinline__ double widen(float x)
+{
+    uint32_t bits = __float_as_uint(x);
+    return __hiloint2double(
+        (int)((bits & 0x80000000u) | (((bits & 0x7fffffffu) >> 3) + 0x38000000u)),
+        (int)(bits << 29));
+}
+
+static __device__ __forceinline__ void load_means(const float *x, int row0, int n, int d, int c0,
+                                                  float (*tile)[SCORE_PITCH])
+{
+#pragma unroll
+    for (int e = threadIdx.x; e < SCORE_TILE * SCORE_STEP / 4; e += 128) {
+        int r = e / (SCORE_STEP / 4), c = e % (SCORE_STEP / 4) * 4;
+        *(float4 *)&tile[r][c] = row0 + r < n
+                                     ? *(const float4 *)(x + (int64_t)(row0 + r) * d + c0 + c)
+                                     : make_float4(0, 0, 0, 0);
+    }
+}
+
+/* score[head][i][j] = q_mean_i . k_mean_j scale for a tile of 64 x 64 blocks, in double, a warp for
+ * each quarter. Tiles without an admissible pair are not written. */
+static __global__ void __launch_bounds__(128, 4)
+    score_means(const float *q, const float *k, int d, int groups, int units, int per_kv,
+                double scale, int causal, int bq, int bk, double *score)
+{
+    __shared__ alignas(16) float a[SCORE_TILE][SCORE_PITCH], b[SCORE_TILE][SCORE_PITCH];
+    int i0 = blockIdx.y * SCORE_TILE, j0 = blockIdx.x * SCORE_TILE, head = blockIdx.z;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int row = warp / 2 * 32 + (lane >> 2), col = warp % 2 * 32 + (lane >> 2);
+    double acc[2][4][4] = {{{0}}};
+    int64_t last = (int64_t)min(i0 + SCORE_TILE, groups) * bq;
+
+    if (causal && (int64_t)j0 * bk >= last)
+        return;
+    q += (int64_t)head * groups * d;
+    k += (int64_t)(head / per_kv) * units * d;
+    for (int c0 = 0; c0 < d; c0 += SCORE_STEP) {
+        load_means(q, i0, groups, d, c0, a);
+        load_means(k, j0, units, d, c0, b);
+        __syncthreads();
+#pragma unroll 2
+        for (int c = lane & 3; c < SCORE_STEP; c += 8) {
+            double x[2][4], y[4][2];
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                x[e / 4][e % 4] = widen(a[row + 16 * (e / 4) + 8 * (e % 2)][c + 4 * (e / 2 % 2)]);
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                y[e / 2][e % 2] = widen(b[col + 8 * (e / 2)][c + 4 * (e % 2)]);
+#pragma unroll
+            for (int u = 0; u < 2; u++)
+#pragma unroll
+                for (int v = 0; v < 4; v++)
+                    mma_f64(acc[u][v], x[u], y[v]);
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int u = 0; u < 2; u++)
+#pragma unroll
+        for (int v = 0; v < 4; v++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                int i = i0 + row + 16 * u + 8 * (e / 2);
+                int j = j0 + warp % 2 * 32 + 8 * v + 2 * (lane & 3) + e % 2;
+                if (i < groups && j < units)
+                    score[((int64_t)head * groups + i) * units + j] = acc[u][v][e] * scale;
+            }
+}
+
+#endif

@@ -1,0 +1,180 @@
+/*
+ * select.c - the GPU sides of methods: table, memory of their lists, parameters by name (select.h).
+ */
+#include "cuda/select/select.h"
+
+#include "core/mem.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SELECT_METHOD(id) extern const struct select_method select_##id;
+#include "cuda/kernels.def"
+#undef SELECT_METHOD
+
+#define SELECT_METHOD(id) &select_##id,
+const struct select_method *const select_methods[] = {
+#include "cuda/kernels.def"
+    NULL,
+};
+#undef SELECT_METHOD
+
+const struct select_method *select_find(const char *name)
+{
+    const struct select_method *const *m = select_methods;
+    while (*m && strcmp((*m)->name, name) != 0)
+        m++;
+    return *m;
+}
+
+const struct select_method *select_for(const char *name, struct select_problem *p)
+{
+    const struct select_method *m = select_find(name);
+    if (m && m->bands && p->shape && p->shape->form == MASK_BAND)
+        return &select_streaming;
+    p->shape = NULL;
+    return m;
+}
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+static const void *field(const struct select_problem *p, const char *name, enum opt_type type,
+                         const struct opt **opt)
+{
+    *opt = opt_find(p->options, name);
+    assert(*opt && (*opt)->type == type);
+    (void)type;
+    return (const char *)p->params + (*opt)->offset;
+}
+
+double select_num(const struct select_problem *p, const char *name)
+{
+    const struct opt *o;
+    return *(const double *)field(p, name, OPT_NUM, &o);
+}
+
+int64_t select_int(const struct select_problem *p, const char *name)
+{
+    const struct opt *o;
+    return *(const int64_t *)field(p, name, OPT_INT, &o);
+}
+
+bool select_flag(const struct select_problem *p, const char *name)
+{
+    const struct opt *o;
+    return *(const bool *)field(p, name, OPT_BOOL, &o);
+}
+
+const char *select_text(const struct select_problem *p, const char *name)
+{
+    const struct opt *o;
+    return *(char *const *)field(p, name, OPT_STR, &o);
+}
+
+const char *select_word(const struct select_problem *p, const char *name)
+{
+    const struct opt *o;
+    int i = *(const int *)field(p, name, OPT_ENUM, &o);
+    return i < 0 ? NULL : o->values[i];
+}
+
+bool select_is(const struct select_problem *p, const char *name, const char *word)
+{
+    const char *w = select_word(p, name);
+    return w && strcmp(w, word) == 0;
+}
+
+/* ---- jobs ----------------------------------------------------------------------------------- */
+
+int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t bk,
+                      struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    struct select_lists *l = &job->lists;
+    int64_t cells;
+    int rc = 0;
+
+    *l = (struct select_lists){
+        .bq = bq, .bk = bk, .groups = (p->nq + bq - 1) / bq, .units = (p->nk + bk - 1) / bk};
+    l->rows = p->heads * l->groups;
+    l->words = (l->units + 31) / 32;
+    if (!mul_ok(l->rows, l->units, &cells) || cells > INT64_MAX / 4)
+        FAIL(err, ERR_NOMEM, "block lists of %lld x %lld", (long long)l->rows, (long long)l->units);
+    TRY(gpu_alloc(g, l->rows * l->words * 4, &l->map, err));
+    TRY(gpu_alloc(g, l->rows * 4, &l->count, err));
+    if (bk == 1)
+        return 0;
+    TRY(gpu_alloc(g, (l->rows + 1) * 8, &l->ptr, err));
+    TRY(gpu_alloc(g, cells * 4, &l->col, err));
+out:
+    return rc;
+}
+
+int select_job_init(struct gpu *g, const struct select_method *method,
+                    const struct select_problem *p, struct select_job *job, struct err *err)
+{
+    memset(job, 0, sizeof *job);
+    job->method = method;
+    job->problem = *p;
+    int rc = method->init(g, job, err);
+    if (rc)
+        select_job_free(job);
+    return rc;
+}
+
+void select_job_free(struct select_job *job)
+{
+    free(job->state);
+    memset(job, 0, sizeof *job);
+}
+
+/* ---- results -------------------------------------------------------------------------------- */
+
+/* The indices of the bits of a map. */
+static int fetch_map(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
+                     struct err *err)
+{
+    const struct select_lists *l = &job->lists;
+    uint32_t *map = NULL;
+    int64_t n = 0;
+    int rc = 0;
+
+    TRY(mem_alloc(&map, l->rows * l->words, sizeof *map, "map of kept keys", err));
+    TRY(gpu_get(g, map, l->map, l->rows * l->words * 4, err));
+    TRY(mem_alloc(ptr, l->rows + 1, sizeof **ptr, "lists of kept keys", err));
+    for (int64_t r = 0; r < l->rows; r++) {
+        (*ptr)[r] = n;
+        for (int64_t w = 0; w < l->words; w++)
+            n += __builtin_popcount(map[r * l->words + w]);
+    }
+    (*ptr)[l->rows] = n;
+    TRY(mem_alloc(col, n, sizeof **col, "lists of kept keys", err));
+    n = 0;
+    for (int64_t i = 0; i < l->rows * l->words; i++)
+        for (uint32_t bits = map[i]; bits; bits &= bits - 1)
+            (*col)[n++] = (int32_t)(i % l->words * 32 + __builtin_ctz(bits));
+out:
+    free(map);
+    return rc;
+}
+
+int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
+                 struct err *err)
+{
+    const struct select_lists *l = &job->lists;
+    int rc = 0;
+    if (!l->ptr)
+        return fetch_map(g, job, ptr, col, err);
+    TRY(mem_alloc(ptr, l->rows + 1, sizeof **ptr, "block lists", err));
+    TRY(gpu_get(g, *ptr, l->ptr, (l->rows + 1) * 8, err));
+    int64_t n = (*ptr)[l->rows];
+    if (n < 0 || n > l->rows * l->units)
+        FAIL(err, ERR_RUN, "%s on the GPU: %lld list entries in %lld x %lld units",
+             job->method->name, (long long)n, (long long)l->rows, (long long)l->units);
+    TRY(mem_alloc(col, n, sizeof **col, "block lists", err));
+    if (n)
+        TRY(gpu_get(g, *col, l->col, n * 4, err));
+out:
+    return rc;
+}

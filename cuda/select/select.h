@@ -1,0 +1,128 @@
+/*
+ * select.h - a method's selection on the GPU: from q and k to lists of kept units, all heads at
+ * once.
+ *
+ * A method's GPU side is one file cuda/methods/<name>.cu that defines `const struct select_method
+ * select_<id>`, and a line in kernels.def. It must choose what the method's CPU side chooses. The
+ * two sides are connected only by the method's name and the names of its parameters.
+ */
+#ifndef LACUNA_SELECT_H
+#define LACUNA_SELECT_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "core/mask.h"
+#include "core/opt.h"
+#include "cuda/device.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct select_problem {
+    int heads, kv_heads, d;
+    int64_t nq, nk;
+    double scale;
+    bool causal;           /* key j is seen by row i iff j <= i + nk - nq */
+    const void *q, *k, *v; /* on the device, bf16 [heads][nq][d], [kv_heads][nk][d] */
+    uint64_t seed;
+    const struct opt *options; /* the method's option table */
+    const void *params;
+    const struct mask *shape; /* NULL, or a band that follows from parameters and sizes */
+};
+
+/* The result of a selection. Row r = head * groups + group of the map has a bit for each unit of bk
+ * keys. The kernels of a method fill map and count, and lists_make (lists.h) makes CSR lists of
+ * them. For single keys (bk = 1) the map itself is the result, because a list would be up to 32
+ * times longer. */
+struct select_lists {
+    int64_t bq, bk, groups, units; /* groups = ceil(nq / bq), units = ceil(nk / bk), per head */
+    int64_t rows, words;           /* heads * groups; 32-bit words of a row of the map */
+    uint32_t *map;                 /* [rows][words], on the device as all below */
+    int32_t *count;                /* [rows] bits set */
+    int64_t *ptr;                  /* [rows + 1]; NULL with col when bk = 1 */
+    int32_t *col;                  /* [rows * units], ascending in each row */
+    uint32_t *partial; /* [rows][words] kept tiles of a band that it does not fill; else NULL */
+};
+
+/* 8-bit operands of a method's own attention; scales are per block of the lists' unit. */
+struct select_operands {
+    int8_t *q, *k;            /* [heads][nq][d], [kv_heads][nk][d] */
+    float *q_scale, *k_scale; /* [heads][groups], [kv_heads][units] */
+    uint8_t *v;     /* e4m3 [kv_heads][d][v_keys], keys permuted inside each 16 for the MMA */
+    float *v_scale; /* [kv_heads][d] */
+    int64_t v_keys; /* nk rounded up to 128; 0 past nk */
+};
+
+struct select_job {
+    const struct select_method *method;
+    struct select_problem problem;
+    struct select_lists lists;
+    struct select_operands operands; /* only if the method has launch_quantised */
+    void *state;                     /* host, from calloc, owned by the job */
+};
+
+struct select_method {
+    const char *name; /* of the method */
+
+    /* Is there a GPU side for these parameters and shapes? If not, why. */
+    bool (*fits)(const struct select_problem *p, char why[160]);
+
+    /* Take memory from the arena, fill job->state and job->lists. */
+    int (*init)(struct gpu *g, struct select_job *job, struct err *err);
+
+    /* Launch everything from q and k to the CSR lists, or to the map when bk = 1. */
+    int (*launch)(struct gpu *g, const struct select_job *job, struct err *err);
+
+    /* The same, and make the 8-bit operands of the method's own attention, which share their reads
+     * with the selection. NULL: the method has none. */
+    int (*launch_quantised)(struct gpu *g, const struct select_job *job, struct err *err);
+
+    /* Do the parameters and sizes alone make the mask full, so that there is nothing to choose?
+     * Asked before fits. NULL: never. */
+    bool (*dense)(const struct select_problem *p);
+
+    /* True if a mask of the method that is a band (MASK_BAND) depends on parameters and sizes
+     * alone: then select_streaming makes the lists of its tiles. */
+    bool bands;
+};
+
+/* Every GPU side, in the order of kernels.def, then NULL. */
+extern const struct select_method *const select_methods[];
+
+const struct select_method *select_find(const char *name); /* NULL: none */
+
+/* The GPU side for a problem of the method `name`, NULL if there is none. For a band in p->shape,
+ * where the method has `bands`, it is select_streaming; otherwise p->shape is cleared. */
+const struct select_method *select_for(const char *name, struct select_problem *p);
+
+/* Device memory comes from the arena and lives until its release; select_job_free frees host
+ * memory. */
+int select_job_init(struct gpu *g, const struct select_method *method,
+                    const struct select_problem *p, struct select_job *job, struct err *err);
+void select_job_free(struct select_job *job);
+
+/* Set geometry and take memory of the lists of a job whose unit is bq x bk. */
+int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t bk,
+                      struct err *err);
+
+/* Fetch the lists to the host, also for single keys: ptr [rows + 1] and col, owned by the caller.
+ */
+int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
+                 struct err *err);
+
+/* Parameters by name. The option must be in the table and of this type. An enum is returned as its
+ * word, NULL when not given. */
+double select_num(const struct select_problem *p, const char *name);
+int64_t select_int(const struct select_problem *p, const char *name);
+bool select_flag(const struct select_problem *p, const char *name);
+const char *select_text(const struct select_problem *p, const char *name);
+const char *select_word(const struct select_problem *p, const char *name);
+bool select_is(const struct select_problem *p, const char *name, const char *word);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

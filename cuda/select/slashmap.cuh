@@ -1,0 +1,283 @@
+/*
+ * slashmap.cuh - vertical-slash masks as bit maps (MInference, arXiv:2407.02490, section 4.2): the
+ * best columns and distances of a head, and either the pairs that the 64-row lists of the published
+ * kernel cover for them, or the requested pairs. The CPU side is sim/blocks/vslash.c.
+ *
+ * A thread block chooses from a list (wide.cuh), a warp makes a row of the map.
+ */
+#ifndef LACUNA_SLASHMAP_CUH
+#define LACUNA_SLASHMAP_CUH
+
+#include "cuda/device.h"
+#include "cuda/select/lastrows.cuh"
+#include "cuda/select/maprows.cuh"
+#include "cuda/select/wide.cuh"
+
+#define SLASH_ROWS 64
+#define SLASH_MOST (1 << 18) /* tokens for which the words of `follow` have enough bits */
+
+struct slash_lists {
+    int n, words, heads, groups; /* words: of n bits; groups: rows of the map, per head */
+    int n_cols, n_dists;         /* chosen, 0 .. n, with the forced ones */
+    int force_cols, force_dists;
+    const int *want;         /* [heads][2] n_cols and n_dists of each head; NULL: as above */
+    const double *ver, *sla; /* [heads][n] scores >= 0 */
+    uint32_t *cols, *dists;  /* [heads][words] */
+    int32_t *last;           /* [heads][words]: the last word of dists up to here that has
+                              * a bit, or -1 */
+    uint32_t *follow;        /* [heads][n]: see follow_distances */
+    map_rows map;            /* [heads][groups] */
+};
+
+/* Sizes and memory for the lists of a job and the sums of its last rows. */
+static int slash_init(struct gpu *g, const struct select_job *job, const last_rows *last,
+                      slash_lists *a, struct err *err)
+{
+    int64_t bits = job->problem.heads * job->lists.words * 4;
+    int rc = 0;
+    a->n = (int)job->problem.nk;
+    a->words = (int)job->lists.words;
+    a->heads = job->problem.heads;
+    a->groups = (int)job->lists.groups;
+    a->ver = last->ver;
+    a->sla = last->sla;
+    a->map = map_rows_of(&job->lists);
+    TRY(gpu_alloc(g, bits, &a->cols, err));
+    TRY(gpu_alloc(g, bits, &a->dists, err));
+    TRY(gpu_alloc(g, bits, &a->last, err));
+    TRY(gpu_alloc(g, (int64_t)a->heads * a->n * 4, &a->follow, err));
+out:
+    return rc;
+}
+
+/* ---- distances as bits ---------------------------------------------------------------------- */
+
+/* Bits of word w below x. */
+static __device__ __forceinline__ uint32_t below(int w, int x)
+{
+    int n = x - 32 * w;
+    return n >= 32 ? ~0u : n <= 0 ? 0 : (1u << n) - 1;
+}
+
+/* Largest distance below x, -1 when there is none. */
+static __device__ __forceinline__ int distance_below(const uint32_t *dists, const int32_t *last,
+                                                     int x)
+{
+    if (x <= 0)
+        return -1;
+    int w = (x - 1) >> 5;
+    uint32_t bits = dists[w] & below(w, x);
+    if (bits == 0) {
+        w = w ? last[w - 1] : -1;
+        if (w < 0)
+            return -1;
+        bits = dists[w];
+    }
+    return 32 * w + 31 - __clz((int)bits);
+}
+
+/* Is there a distance among the 64 from x on? x may be negative. */
+static __device__ __forceinline__ bool distance_among(const uint32_t *dists, int words, int x)
+{
+    int w = x >> 5;
+    uint32_t first = w >= 0 && w < words ? dists[w] : 0;
+    uint32_t second = w + 1 >= 0 && w + 1 < words ? dists[w + 1] : 0;
+    uint32_t third = w + 2 >= 0 && w + 2 < words ? dists[w + 2] : 0;
+    return __funnelshift_r(first, second, x) | __funnelshift_r(second, third, x);
+}
+
+/* ---- choice --------------------------------------------------------------------------------- */
+
+/* For each word the last one up to it that has a bit. */
+static __device__ void last_words(const uint32_t *bits, int words, int32_t *last)
+{
+    __shared__ int shared[32];
+    int each = (words + WIDE - 1) / WIDE, lane = threadIdx.x & 31;
+    int w0 = threadIdx.x * each, w1 = min(w0 + each, words), at = -1;
+    for (int w = w0; w < w1; w++)
+        at = bits[w] ? w : at;
+    for (int step = 1; step < 32; step *= 2) {
+        int left = __shfl_up_sync(~0u, at, step);
+        at = lane >= step ? max(at, left) : at;
+    }
+    __syncthreads();
+    if (lane == 31)
+        shared[threadIdx.x >> 5] = at;
+    __syncthreads();
+    int before = __shfl_up_sync(~0u, at, 1);
+    before = lane ? before : -1;
+    int warps = lane < (int)(threadIdx.x >> 5) ? shared[lane] : -1;
+    before = max(before, __reduce_max_sync(~0u, warps));
+    for (int w = w0; w < w1; w++)
+        last[w] = before = bits[w] ? w : before;
+}
+
+/* What follows a block that starts at distance p. Bits 19 and up: how many more blocks follow
+ * without a gap, that is, while there is a distance among the next 64 below. Lower bits: 1 + the
+ * distance at which the block after these starts. Blocks are placed by their distance from the end
+ * of the rows, so one table serves all row blocks. */
+static __device__ void follow_distances(const uint32_t *bits, const int32_t *last, int words, int n,
+                                        uint32_t *follow)
+{
+    extern __shared__ uint32_t goes_on[]; /* bit p */
+    for (int p0 = 0; p0 < words * 32; p0 += WIDE) {
+        int p = p0 + threadIdx.x;
+        uint32_t word = __ballot_sync(~0u, distance_among(bits, words, p - SLASH_ROWS));
+        if (threadIdx.x % 32 == 0 && p < words * 32)
+            goes_on[p / 32] = word;
+    }
+    __syncthreads();
+    if (threadIdx.x < SLASH_ROWS) {
+        uint32_t run = 0;
+#pragma unroll 4
+        for (int p = threadIdx.x; p < n; p += SLASH_ROWS) {
+            run = goes_on[p / 32] >> p % 32 & 1 ? run + 1 : 0;
+            follow[p] = run;
+        }
+    }
+    __syncthreads();
+    for (int p = threadIdx.x; p < n; p += WIDE) {
+        int run = (int)follow[p], end = distance_below(bits, last, p - SLASH_ROWS * run);
+        follow[p] = (uint32_t)run << 19 | (uint32_t)(end + 1);
+    }
+}
+
+/* Head blockIdx.x; blockIdx.y 0: columns, 1: distances. The best by score, ties by index, the first
+ * `force` before all others. */
+static __global__ void __launch_bounds__(WIDE) slash_pick(const slash_lists a)
+{
+    int head = blockIdx.x, n = a.n, seen = 0;
+    int force = blockIdx.y ? a.force_dists : a.force_cols;
+    const double *score = (blockIdx.y ? a.sla : a.ver) + (int64_t)head * n;
+    uint32_t *bits = (blockIdx.y ? a.dists : a.cols) + (int64_t)head * a.words;
+    auto value = [=](int x) { return x < force ? INFINITY : (float)score[x]; };
+    wide_cut c;
+    {
+        wide_list<decltype(value)> list(value, n);
+        int number = blockIdx.y ? a.n_dists : a.n_cols;
+        c = wide_largest(list, a.want ? a.want[2 * head + blockIdx.y] : number);
+    }
+    for (int x0 = 0; x0 < a.words * 32; x0 += WIDE) {
+        int x = x0 + threadIdx.x;
+        uint32_t word = __ballot_sync(~0u, wide_has(c, x < n ? value(x) : 0, x < n, &seen));
+        if (threadIdx.x % 32 == 0 && x < a.words * 32)
+            bits[x / 32] = word;
+    }
+    __syncthreads();
+    if (blockIdx.y == 0)
+        return;
+    int32_t *last = a.last + (int64_t)head * a.words;
+    last_words(bits, a.words, last);
+    __syncthreads();
+    follow_distances(bits, last, a.words, n, a.follow + (int64_t)head * n);
+}
+
+/* ---- maps ----------------------------------------------------------------------------------- */
+
+/* Set the bits [lo, lo + 64) of `words` words; by several lanes at a time. */
+static __device__ __forceinline__ void cover_block(uint32_t *cover, int words, int lo)
+{
+    int w = lo >> 5, s = lo & 31;
+    if (w < words)
+        atomicOr(cover + w, ~0u << s);
+    if (w + 1 < words)
+        cover[w + 1] = ~0u;
+    if (s && w + 2 < words)
+        atomicOr(cover + w + 2, (1u << s) - 1);
+}
+
+/* Blocks of the row block that ends at e, 32 runs of them at a time; returns one past the last
+ * column that is still listed. */
+static __device__ int cover_distances(const slash_lists &a, int head, int e, uint32_t *cover)
+{
+    const uint32_t *follow = a.follow + (int64_t)head * a.n;
+    int64_t at = (int64_t)head * a.words;
+    int lane = threadIdx.x & 31, d = distance_below(a.dists + at, a.last + at, min(e, a.n)), hi = e;
+    if (d < 0)
+        return e;
+    d = min(d, e - SLASH_ROWS); /* a block is not before the first key */
+    while (d >= 0) {
+        int from = 0, blocks = 0;
+        for (int i = 0; i < 32 && d >= 0; i++) {
+            uint32_t next = follow[d];
+            int run = (int)(next >> 19);
+            if (lane == i) {
+                from = e - d - SLASH_ROWS;
+                blocks = run + 1;
+            }
+            hi = e - d + SLASH_ROWS * run;
+            d = (int)(next & 0x7ffff) - 1;
+        }
+        for (uint32_t left = __ballot_sync(~0u, blocks > 4); left; left &= left - 1) {
+            int owner = __ffs((int)left) - 1, first = __shfl_sync(~0u, from, owner);
+            int number = __shfl_sync(~0u, blocks, owner);
+            for (int i = lane; i < number; i += 32)
+                cover_block(cover, a.words, first + SLASH_ROWS * i);
+        }
+        for (int i = 0; blocks <= 4 && i < blocks; i++)
+            cover_block(cover, a.words, from + SLASH_ROWS * i);
+    }
+    __syncwarp();
+    return hi;
+}
+
+/* A warp per 64 rows: blocks at any offset that cover the distances, and the columns outside. */
+static __global__ void slash_lists_map(const slash_lists a)
+{
+    extern __shared__ uint32_t covers[];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y;
+    int group = blockIdx.x * (blockDim.x >> 5) + warp, e = (group + 1) * SLASH_ROWS;
+    uint32_t *cover = covers + warp * a.words;
+    const uint32_t *cols = a.cols + (int64_t)head * a.words;
+
+    if (group >= a.groups)
+        return;
+    for (int w = lane; w < a.words; w += 32)
+        cover[w] = 0;
+    __syncwarp();
+    int end = cover_distances(a, head, e, cover);
+    fill_row_words(a.map, (int64_t)head * a.groups + group, [&](int w) {
+        return (cover[w] | (cols[w] & below(w, end))) & below(w, min(e, a.n));
+    });
+}
+
+/* A warp per query: the columns and distances themselves. */
+static __global__ void slash_pairs_map(const slash_lists a)
+{
+    int head = blockIdx.y;
+    int q = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+    const uint32_t *cols = a.cols + (int64_t)head * a.words;
+    const uint32_t *dists = a.dists + (int64_t)head * a.words;
+    if (q >= a.n)
+        return;
+    fill_row_words(a.map, (int64_t)head * a.n + q, [&](int w) {
+        /* Key 32 w + j stands at distance q - 32 w - j: 32 distances from `from` on, reversed. */
+        int from = q - 32 * w - 31, v = from >> 5, s = from & 31;
+        uint32_t lo = v >= 0 && v < a.words ? dists[v] : 0;
+        uint32_t hi = v + 1 >= 0 && v + 1 < a.words ? dists[v + 1] : 0;
+        return (__brev(__funnelshift_r(lo, hi, s)) | cols[w]) & below(w, q + 1);
+    });
+}
+
+/* From scores to the map: groups of 64 rows (realised), or single rows. */
+static int slash_launch(struct gpu *g, const slash_lists &a, bool realised, struct err *err)
+{
+    int rc = 0, warps = 4, bits = a.words * 4;
+    CU(err, cudaFuncSetAttribute((const void *)slash_pick,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bits));
+    slash_pick<<<dim3(a.heads, 2), WIDE, bits, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    if (realised) {
+        CU(err, cudaFuncSetAttribute((const void *)slash_lists_map,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, warps * bits));
+        slash_lists_map<<<dim3((a.groups + warps - 1) / warps, a.heads), 32 * warps, warps * bits,
+                          g->stream>>>(a);
+    } else {
+        slash_pairs_map<<<dim3((a.n + 7) / 8, a.heads), 256, 0, g->stream>>>(a);
+    }
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+#endif

@@ -1,0 +1,164 @@
+/*
+ * wide.cuh - one thread block for one long list of values >= 0: find the largest values up to a
+ * number or a sum, by bisection over the bits of the values as floats, which have the same order.
+ * Sums are in double, in a fixed order. cut.cuh serves short lists, one warp per list.
+ */
+#ifndef LACUNA_WIDE_CUH
+#define LACUNA_WIDE_CUH
+
+#include "cuda/warp.cuh"
+
+#include <stdint.h>
+
+#define WIDE 1024            /* threads */
+#define WIDE_OWN 32          /* values that a thread keeps in registers */
+#define WIDE_TOP 0x7f800001u /* bits above those of infinity */
+
+static __device__ __forceinline__ double wide_add(double x)
+{
+    __shared__ double part[32];
+    x = warp_add(x);
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0)
+        part[threadIdx.x >> 5] = x;
+    __syncthreads();
+    return warp_add(part[threadIdx.x & 31]);
+}
+
+static __device__ __forceinline__ int wide_sum(int x)
+{
+    __shared__ int part[32];
+    x = __reduce_add_sync(~0u, x);
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0)
+        part[threadIdx.x >> 5] = x;
+    __syncthreads();
+    return __reduce_add_sync(~0u, part[threadIdx.x & 31]);
+}
+
+/* get(x) is value x of n. Values that do not fit into registers are fetched again in every pass. */
+template <class G> struct wide_list {
+    float own[WIDE_OWN];
+    G get;
+    int n;
+
+    __device__ __forceinline__ wide_list(G g, int number) : get(g), n(number)
+    {
+#pragma unroll
+        for (int i = 0; i < WIDE_OWN; i++) {
+            int x = i * WIDE + (int)threadIdx.x;
+            own[i] = x < n ? get(x) : NAN; /* below and above nothing */
+        }
+    }
+
+    template <class F> __device__ __forceinline__ void each(F f) const
+    {
+#pragma unroll
+        for (int i = 0; i < WIDE_OWN; i++)
+            f(own[i]);
+        for (int x = WIDE_OWN * WIDE + (int)threadIdx.x; x < n; x += WIDE)
+            f(get(x));
+    }
+
+    /* Number, and sum, of the values >= t. */
+    __device__ __forceinline__ int count(float t) const
+    {
+        int number = 0;
+        each([&](float v) { number += v >= t; });
+        return wide_sum(number);
+    }
+    __device__ __forceinline__ double mass(float t, int *number) const
+    {
+        double sum = 0;
+        int mine = 0;
+        each([&](float v) {
+            sum += v >= t ? v : 0;
+            mine += v >= t;
+        });
+        *number = wide_sum(mine);
+        return wide_add(sum);
+    }
+};
+
+/* The `above` values >= from, and the first m of those equal to `tie`. */
+struct wide_cut {
+    float from, tie;
+    int above, m;
+};
+
+/* The `want` largest, ties by index. */
+template <class G>
+static __device__ __forceinline__ wide_cut wide_largest(const wide_list<G> &list, int want)
+{
+    uint32_t low = 0, high = WIDE_TOP; /* more than wanted from low on, at most that from high on */
+    int above = 0;
+    if (want >= list.n)
+        return {-1, -1, list.n, 0};
+    while (high - low > 1 && above < want) {
+        uint32_t middle = low + (high - low) / 2;
+        int number = list.count(__uint_as_float(middle));
+        if (number <= want) {
+            high = middle;
+            above = number;
+        } else {
+            low = middle;
+        }
+    }
+    return {__uint_as_float(high), __uint_as_float(high - 1), above, want - above};
+}
+
+/* The longest prefix, by value descending, ties by index, whose sum stays at or below the bound. */
+template <class G>
+static __device__ __forceinline__ wide_cut wide_prefix(const wide_list<G> &list, double bound)
+{
+    int at_low, at_high = 0, number;
+    double total = list.mass(0, &at_low), above = 0;
+    if (total <= bound)
+        return {-1, -1, at_low, 0};
+    /* Start of the search: all values below it together are less than what exceeds the bound. */
+    uint32_t low = __float_as_uint((float)((total - bound) / (double)list.n / 2));
+    uint32_t high = __float_as_uint((float)total) + 1;
+    while (high - low > 1 && at_low - at_high > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        double sum = list.mass(__uint_as_float(middle), &number);
+        if (sum > bound) {
+            low = middle;
+            at_low = number;
+        } else {
+            high = middle;
+            at_high = number;
+            above = sum;
+        }
+    }
+    int m = 0, equal = at_low - at_high; /* one value makes the sum too large, or they are equal */
+    double t = __uint_as_float(low);
+    if (high - low == 1 && equal > 1) {
+        m = (int)fmin((bound - above) / t, (double)equal);
+        while (m < equal && above + (m + 1) * t <= bound)
+            m++;
+        while (m > 0 && above + m * t > bound)
+            m--;
+    }
+    return {__uint_as_float(high), (float)t, at_high, m};
+}
+
+/* Is the thread's value in the cut? Called by all threads for the values 0 .. 1023, 1024 .. 2047,
+ * ... in turn; `seen` starts at 0. */
+static __device__ __forceinline__ bool wide_has(const wide_cut &c, float v, bool valid, int *seen)
+{
+    __shared__ int warps[32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    bool in = valid && v >= c.from;
+    if (c.m == 0)
+        return in;
+    uint32_t ties = __ballot_sync(~0u, valid && v == c.tie);
+    __syncthreads();
+    if (lane == 0)
+        warps[warp] = __popc(ties);
+    __syncthreads();
+    int before = *seen + __reduce_add_sync(~0u, lane < warp ? warps[lane] : 0);
+    *seen += __reduce_add_sync(~0u, warps[lane]);
+    return in || ((ties >> lane & 1) && before + __popc(ties & ((1u << lane) - 1)) < c.m);
+}
+
+#endif

@@ -1,0 +1,160 @@
+/*
+ * cmd_report.c - `lacuna report`: records, traces and masks to one HTML page.
+ */
+#include "report/report.h"
+#include "analyze/inputs.h"
+#include "core/fileio.h"
+#include "core/log.h"
+#include "core/manifest.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct report_opts {
+    struct common_opts common;
+    char *output, *title;
+    struct str_list masks;
+    bool figures;
+};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "output", .type = OPT_STR, .offset = offsetof(struct report_opts, output),
+     .short_name = 'o', .arg = "REPORTDIR", .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
+     .help = "Directory of the report; the page is REPORTDIR/index.html."},
+    {.name = "title", .type = OPT_STR, .offset = offsetof(struct report_opts, title), .arg = "TEXT",
+     .def = "Sparse attention report", .help = "Title of the page."},
+    {.name = "masks", .type = OPT_LIST, .offset = offsetof(struct report_opts, masks),
+     .arg = "M.h5", .flags = OPT_UNSET, .help = "File of dumped masks for overlays (repeatable)."},
+    {.name = "figures", .type = OPT_BOOL, .offset = offsetof(struct report_opts, figures),
+     .def = "1", .help = "Draw figures; --no-figures leaves them out."},
+    COMMON_OPTS,
+    {0},
+};
+/* clang-format on */
+
+static int run(const struct app *app, int argc, char **argv, struct err *err);
+
+const struct command cmd_report = {
+    .name = "report",
+    .usage = "report DIR... [T.h5...] -o REPORTDIR",
+    .summary = "write one HTML page with the tables and figures of replays",
+    .run = run,
+    .options = options,
+    .details =
+        "DIR are -o directories of `lacuna replay`. Traces given, and those that the manifests of\n"
+        "the directories name and that are still there, give heatmaps; masks dumped by these "
+        "replays\n"
+        "give overlays. The page holds its pictures itself and fetches nothing; beside it lie the\n"
+        "tables (md, csv, tex, json, html), the figures with their gnuplot scripts and data, and "
+        "a\n"
+        "manifest. Without gnuplot the page has tables only and the exit code is 4.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna report out -o report\n"
+        "  lacuna report run-a run-b trace.h5 --masks masks.h5 -o report\n",
+};
+
+/* Directories and .jsonl files hold records, other files are traces. */
+static int sort_inputs(const struct str_list *rest, struct report *r, struct err *err)
+{
+    struct stat st;
+    for (int64_t i = 0; i < rest->n; i++) {
+        const char *p = rest->items[i];
+        size_t len = strlen(p);
+        if (stat(p, &st) != 0)
+            return err_sys(err, ERR_INPUT, "%s", p);
+        bool records = S_ISDIR(st.st_mode) || (len > 6 && strcmp(p + len - 6, ".jsonl") == 0);
+        str_list_add(records ? &r->records : &r->traces, p);
+    }
+    return 0;
+}
+
+static int build(struct report *r, int argc, char **argv, struct err *err)
+{
+    struct manifest *m = NULL;
+    int rc = 0;
+
+    TRY(make_dirs(r->dir, err));
+    TRY(report_tables(r, err));
+    TRY(report_figures(r, err));
+    TRY(report_definitions(r, err));
+    TRY(manifest_start(r->dir, argc, argv, &m, err));
+    manifest_num(m, "cells", (double)r->set.n);
+    manifest_num(m, "tables", r->n_tables);
+    manifest_num(m, "figures", r->n_figures);
+    TRY(manifest_finish(&m, "ok", err));
+    TRY(report_manifests(r, err));
+    TRY(report_write(r, err));
+out:
+    return rc;
+}
+
+static int print_json(const struct report *r, struct err *err)
+{
+    struct buf b = {0}, page = {0};
+    struct jw w;
+    buf_printf(&page, "%s/index.html", r->dir);
+    jw_init(&w, &b, 0);
+    jw_obj(&w);
+    jw_kstr(&w, "page", buf_str(&page));
+    jw_kint(&w, "cells", r->set.n);
+    jw_kint(&w, "tables", r->n_tables);
+    jw_kint(&w, "figures", r->n_figures);
+    jw_obj_end(&w);
+    int rc = buf_check(&b, "JSON", err);
+    if (!rc && printf("%s\n", buf_str(&b)) < 0)
+        rc = err_sys(err, ERR_IO, "standard output");
+    buf_free(&b);
+    buf_free(&page);
+    return rc;
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct report_opts o = {0};
+    struct report r = {.app = app};
+    struct str_list rest = {0};
+    bool done;
+    int rc = 0;
+
+    TRY(cmd_begin(&cmd_report, &o, argc, argv, &rest, &done, err));
+    if (done)
+        goto out;
+    r.dir = o.output;
+    r.title = o.title;
+    r.figures = o.figures;
+    TRY(sort_inputs(&rest, &r, err));
+    for (int64_t i = 0; i < o.masks.n; i++) {
+        if (access(o.masks.items[i], R_OK) != 0)
+            FAIL(err, ERR_INPUT, "--masks: %s: %s", o.masks.items[i], strerror(errno));
+        str_list_add(&r.masks, o.masks.items[i]);
+    }
+    if (r.records.n == 0 && r.traces.n)
+        TRY(input_check(r.traces.items[0], WANT_RECORDS, err));
+    TRY(recset_load(&r.records, &r.set, err));
+    TRY(report_find_inputs(&r, err));
+    if (o.common.dry_run) {
+        fprintf(stderr,
+                "would write %s/index.html from %lld records, %lld traces, %lld mask files\n",
+                r.dir, (long long)r.set.n, (long long)r.traces.n, (long long)r.masks.n);
+        goto out;
+    }
+    TRY(build(&r, app->argc, app->argv, err));
+    log_info("%s/index.html: %d tables, %d figures", r.dir, r.n_tables, r.n_figures);
+    if (o.common.json)
+        TRY(print_json(&r, err));
+    if (r.no_gnuplot)
+        FAIL(err, ERR_MACHINE,
+             "%s/index.html has no figures: install gnuplot-nox and run again; "
+             "scripts and data of the figures are in %s/figures",
+             r.dir, r.dir);
+out:
+    report_free(&r);
+    str_list_free(&rest);
+    opt_free(options, &o);
+    return rc;
+}

@@ -1,0 +1,319 @@
+/*
+ * report_figures.c - the figures of a report: which ones the inputs allow, drawn as PNG files and
+ * embedded in the page, each with the command that draws it.
+ */
+#include "report/report.h"
+
+#include "analyze/format.h"
+#include "analyze/group.h"
+#include "core/fileio.h"
+#include "core/log.h"
+#include "core/pool.h"
+#include "plots/figure.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One figure of the report. */
+struct item {
+    const char *figure, *file; /* registry name; name of the files without suffix */
+    const char *trace, *masks; /* inputs beside the records */
+    const char *layer, *head, *method, *params, *metric;
+};
+
+/* The command that draws the figure again. */
+static void command_of(const struct report *r, const struct item *it, const struct figure *f,
+                       struct buf *b)
+{
+    const char *const options[][2] = {{"--masks", it->masks},   {"--layer", it->layer},
+                                      {"--head", it->head},     {"--method", it->method},
+                                      {"--params", it->params}, {"--metric", it->metric}};
+    buf_printf(b, "lacuna plot %s", it->figure);
+    for (int64_t i = 0; f->input == FIGURE_RECORDS && i < r->records.n; i++) {
+        buf_puts(b, " ");
+        shell_word(r->records.items[i], b);
+    }
+    if (f->input == FIGURE_TRACE) {
+        buf_puts(b, " ");
+        shell_word(it->trace, b);
+    }
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (options[i][1]) {
+            buf_printf(b, " %s ", options[i][0]);
+            shell_word(options[i][1], b);
+        }
+    buf_printf(b, " -o %s.png", it->file);
+}
+
+static int embed(struct report *r, const char *path, const struct item *it, const char *caption,
+                 const char *command, struct err *err)
+{
+    struct buf png = {0};
+    int rc = buf_read_file(&png, path, 64 << 20, err);
+    if (rc)
+        return rc;
+    buf_printf(&r->page, "<figure id=\"figure-%s\"><img alt=\"%s\" src=\"data:image/png;base64,",
+               it->file, it->file);
+    base64(png.data, png.len, &r->page);
+    buf_puts(&r->page, "\">\n<figcaption>");
+    html_text(caption, &r->page);
+    buf_puts(&r->page, "<br><code>");
+    html_text(command, &r->page);
+    buf_printf(&r->page,
+               "</code><br>files: <a href=\"figures/%s.png\">png</a> "
+               "<a href=\"figures/%s.gp\">gnuplot script</a></figcaption></figure>\n",
+               it->file, it->file);
+    buf_free(&png);
+    return 0;
+}
+
+/* A figure that the data do not allow leaves a sentence; only real failures end the report. */
+static int excuse(struct report *r, const struct item *it, const char *command, int rc,
+                  struct err *err)
+{
+    if (rc != ERR_INPUT && rc != ERR_USAGE && rc != ERR_MACHINE)
+        return rc;
+    r->no_gnuplot |= rc == ERR_MACHINE;
+    log_warn("figure %s: %s", it->file, err->msg);
+    buf_puts(&r->page, "<p class=\"notes\">Not drawn: <code>");
+    html_text(command, &r->page);
+    buf_puts(&r->page, "</code>: ");
+    html_text(err->msg, &r->page);
+    buf_puts(&r->page, "</p>\n");
+    err_clear(err);
+    return 0;
+}
+
+/* Everything the report is made from: no figure of it may overwrite what a later one reads. */
+static void list_inputs(const struct report *r, struct str_list *all)
+{
+    const struct str_list *const lists[] = {&r->records, &r->traces, &r->masks};
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = 0; i < lists[k]->n; i++)
+            str_list_add(all, lists[k]->items[i]);
+}
+
+static struct figure_args args_of(const struct report *r, const struct item *it)
+{
+    return (struct figure_args){.set = &r->set,
+                                .methods = r->app->methods,
+                                .layer = it->layer,
+                                .head = it->head,
+                                .step = INT64_MIN,
+                                .method = it->method,
+                                .params = it->params,
+                                .metric = it->metric,
+                                .low = NAN,
+                                .high = NAN};
+}
+
+static int draw(struct report *r, const struct item *it, struct err *err)
+{
+    const struct figure *f = figure_find(it->figure, err);
+    struct trace *trace = NULL;
+    struct maskfile *masks = NULL;
+    struct str_list inputs = {0};
+    struct buf path = {0}, command = {0};
+    int rc = 0;
+
+    if (interrupted())
+        return err_set(err, ERR_INTERRUPTED, "interrupted");
+    list_inputs(r, &inputs);
+    command_of(r, it, f, &command);
+    buf_printf(&path, "%s/figures/%s.png", r->dir, it->file);
+    TRY(buf_check(&path, "path", err));
+    if (it->trace)
+        TRY(trace_open(it->trace, &trace, err));
+    if (it->masks)
+        TRY(maskfile_open(it->masks, &masks, err));
+    struct figure_args a = args_of(r, it);
+    a.output = buf_str(&path);
+    a.made_by = buf_str(&command);
+    a.inputs = &inputs;
+    a.trace = trace;
+    a.masks = masks;
+    TRY(f->draw(&a, err));
+    TRY(embed(r, buf_str(&path), it, f->listed.summary, buf_str(&command), err));
+    r->n_figures++;
+out:
+    if (rc)
+        rc = excuse(r, it, buf_str(&command), rc, err);
+    trace_close(&trace);
+    maskfile_close(&masks);
+    str_list_free(&inputs);
+    buf_free(&path);
+    buf_free(&command);
+    return rc;
+}
+
+static bool has_metric(const struct report *r, const char *pattern)
+{
+    for (int64_t i = 0; i < r->set.n; i++)
+        for (int64_t k = 0; r->set.r[i].status == RECORD_OK && k < r->set.r[i].n_metrics; k++)
+            if (name_matches(pattern, r->set.r[i].metrics[k].name))
+                return true;
+    return false;
+}
+
+static int draw_records(struct report *r, struct err *err)
+{
+    static const struct {
+        struct item item;
+        const char *needs; /* metric without which the figure is left out */
+    } list[] = {
+        {{.figure = "pareto", .file = "pareto"}, "err_l1_rel,cra_mean,cra_p1"},
+        {{.figure = "bars", .file = "bars-density", .metric = "density_elem"}, "density_elem"},
+        {{.figure = "layerhead", .file = "layerhead-density", .metric = "density_elem"},
+         "density_elem"},
+        {{.figure = "layerhead", .file = "layerhead-recall", .metric = "cra_min"}, "cra_min"},
+        {{.figure = "cdf", .file = "cdf-recall", .metric = "cra_min"}, "cra_min"},
+        {{.figure = "curves", .file = "curves-density", .metric = "density_elem"}, "density_elem"},
+        {{.figure = "curves", .file = "curves-error", .metric = "err_l1_rel"}, "err_l1_rel"},
+        {{.figure = "stability", .file = "stability"}, "mask_iou"},
+        {{.figure = "granularity", .file = "granularity"}, "below_b64"},
+        {{.figure = "phases", .file = "phases"}, "time_*_ns,host_*_ns"},
+    };
+    int rc = 0;
+    for (size_t i = 0; !rc && i < sizeof list / sizeof *list; i++)
+        if (has_metric(r, list[i].needs))
+            rc = draw(r, &list[i].item, err);
+    return rc;
+}
+
+/* ---- maps ---------------------------------------------------------------------------------- */
+
+/* Layers for a heatmap: all when the panels stay few, else the first, two in between, the last. */
+static void choose_layers(const struct trace_meta *m, char text[64])
+{
+    int n = m->layers;
+    if ((int64_t)n * m->heads <= 48)
+        snprintf(text, 64, "all");
+    else
+        snprintf(text, 64, "0,%d,%d,%d", n / 3, 2 * n / 3, n - 1);
+}
+
+static int draw_heatmap(struct report *r, int64_t i, struct err *err)
+{
+    struct trace *t = NULL;
+    char layers[64], heads[32], file[32];
+    int rc = trace_open(r->traces.items[i], &t, err);
+    if (rc) {
+        log_warn("%s: not used for figures: %s", r->traces.items[i], err->msg);
+        err_clear(err);
+        return 0;
+    }
+    const struct trace_meta *m = trace_meta(t);
+    choose_layers(m, layers);
+    snprintf(heads, sizeof heads, m->heads > 12 ? "0-11" : "all");
+    snprintf(file, sizeof file, "heatmap-%lld", (long long)i);
+    if (m->pool > 0)
+        rc = draw(r,
+                  &(struct item){.figure = "heatmap",
+                                 .file = file,
+                                 .trace = r->traces.items[i],
+                                 .layer = layers,
+                                 .head = heads},
+                  err);
+    trace_close(&t);
+    return rc;
+}
+
+/* The trace that the masks of a file belong to, NULL if it is not among the inputs. */
+static const char *trace_of(const struct report *r, const char *id)
+{
+    const char *found = NULL;
+    for (int64_t i = 0; i < r->traces.n && !found; i++) {
+        struct trace *t = NULL;
+        if (trace_open(r->traces.items[i], &t, NULL) == 0 && strcmp(trace_id(t), id) == 0 &&
+            trace_meta(t)->pool > 0)
+            found = r->traces.items[i];
+        trace_close(&t);
+    }
+    return found;
+}
+
+static bool seen(const struct str_list *l, const char *text)
+{
+    for (int64_t i = 0; i < l->n; i++)
+        if (strcmp(l->items[i], text) == 0)
+            return true;
+    return false;
+}
+
+#define OVERLAYS_MOST 8
+
+/* One overlay per method and parameters of a mask file: the first head that has such a mask in its
+ * last layer. */
+static int draw_overlays(struct report *r, int64_t m, struct err *err)
+{
+    struct maskfile *masks = NULL;
+    struct record id;
+    struct str_list done = {0};
+    struct buf name = {0};
+    char layer[16], head[16], file[48];
+    int last = -1, rc = 0;
+
+    TRY(maskfile_open(r->masks.items[m], &masks, err));
+    for (int64_t i = 0; i < maskfile_cells(masks); i++) {
+        TRY(maskfile_cell(masks, i, &id, err));
+        last = id.layer > last ? id.layer : last;
+        record_free(&id);
+    }
+    for (int64_t i = 0; i < maskfile_cells(masks) && done.n < OVERLAYS_MOST; i++) {
+        TRY(maskfile_cell(masks, i, &id, err));
+        const char *trace = trace_of(r, id.trace);
+        buf_reset(&name);
+        buf_printf(&name, "%s:%s", id.method, id.params);
+        if (trace && id.layer == last && id.head == 0 && strcmp(id.method, "dense") != 0 &&
+            strcmp(id.permute, "none") == 0 && !seen(&done, buf_str(&name))) {
+            snprintf(layer, sizeof layer, "%d", id.layer);
+            snprintf(head, sizeof head, "%d", id.head);
+            snprintf(file, sizeof file, "overlay-%lld-%lld", (long long)m, (long long)done.n);
+            str_list_add(&done, buf_str(&name));
+            rc = draw(r,
+                      &(struct item){.figure = "overlay",
+                                     .file = file,
+                                     .trace = trace,
+                                     .masks = r->masks.items[m],
+                                     .layer = layer,
+                                     .head = head,
+                                     .method = id.method,
+                                     .params = id.params[0] ? id.params : "defaults"},
+                      err);
+        }
+        record_free(&id);
+        if (rc)
+            goto out;
+    }
+out:
+    if (rc && !masks) { /* a mask file that cannot be opened is not the report's failure */
+        log_warn("%s: not used for figures: %s", r->masks.items[m], err->msg);
+        err_clear(err);
+        rc = 0;
+    }
+    maskfile_close(&masks);
+    str_list_free(&done);
+    buf_free(&name);
+    return rc;
+}
+
+int report_figures(struct report *r, struct err *err)
+{
+    struct buf path = {0};
+    int rc = 0;
+    if (!r->figures)
+        return 0;
+    buf_printf(&path, "%s/figures", r->dir);
+    TRY(buf_check(&path, "path", err));
+    TRY(make_dirs(buf_str(&path), err));
+    buf_puts(&r->page, "<h2 id=\"figures\">Figures</h2>\n");
+    TRY(draw_records(r, err));
+    for (int64_t i = 0; i < r->traces.n; i++)
+        TRY(draw_heatmap(r, i, err));
+    for (int64_t i = 0; i < r->masks.n; i++)
+        TRY(draw_overlays(r, i, err));
+out:
+    buf_free(&path);
+    return rc;
+}

@@ -1,0 +1,167 @@
+/*
+ * blockgrid.c - see blockgrid.h.
+ */
+#include "sim/blocks/blockgrid.h"
+
+#include "core/mem.h"
+#include "core/sort.h"
+#include "sim/blocks/exact.h"
+#include "sim/metrics.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Exact rows held at a time. */
+#define PIECE 16
+
+struct grid_run {
+    const struct block_grid *g;
+    const struct attn_in *x;
+    int64_t nb;
+    int32_t *cols;       /* [n][nb] lists of the current unit */
+    int64_t *len;        /* [n] */
+    double *keep;        /* [n][nq] recall per row */
+    int64_t *pairs;      /* [n] */
+    double *err2, ref2;  /* [n] */
+    double *p;           /* [PIECE][nk] */
+    double *mass, *part; /* [nb], [nb][dv] of one row */
+    double *ref, *out;   /* [dv] */
+};
+
+static void run_free(struct grid_run *r)
+{
+    free(r->cols);
+    free(r->len);
+    free(r->keep);
+    free(r->pairs);
+    free(r->err2);
+    free(r->p);
+    free(r->mass);
+    free(r->part);
+    free(r->ref);
+    free(r->out);
+}
+
+static int run_init(struct grid_run *r, const struct block_grid *g, struct err *err)
+{
+    int rc = 0;
+    const struct attn_in *x = &g->in->x;
+    *r = (struct grid_run){.g = g, .x = x, .nb = (x->nk + g->block - 1) / g->block};
+    TRY(mem_alloc(&r->cols, g->n * r->nb, sizeof *r->cols, "block lists", err));
+    TRY(mem_alloc(&r->len, g->n, sizeof *r->len, "block lists", err));
+    TRY(mem_alloc(&r->keep, g->n * x->nq, sizeof *r->keep, "recall per row", err));
+    TRY(mem_zalloc(&r->pairs, g->n, sizeof *r->pairs, "kept pairs", err));
+    TRY(mem_zalloc(&r->err2, g->n, sizeof *r->err2, "errors", err));
+    TRY(mem_alloc(&r->p, PIECE * x->nk, sizeof *r->p, "exact rows", err));
+    TRY(mem_alloc(&r->mass, r->nb, sizeof *r->mass, "block mass", err));
+    TRY(mem_alloc(&r->part, r->nb * x->dv, sizeof *r->part, "partial outputs", err));
+    TRY(mem_alloc(&r->ref, x->dv, sizeof *r->ref, "output row", err));
+    TRY(mem_alloc(&r->out, x->dv, sizeof *r->out, "output row", err));
+out:
+    return rc;
+}
+
+/* Mass and partial output of every key block of one exact row that sees `limit` keys. */
+static void split_row(struct grid_run *r, const double *p, int64_t limit)
+{
+    int dv = r->x->dv;
+    memset(r->ref, 0, (size_t)dv * sizeof *r->ref);
+    for (int64_t j = 0; j * r->g->block < limit; j++) {
+        double *part = r->part + j * dv, mass = 0;
+        int64_t k0 = j * r->g->block, k1 = k0 + r->g->block < limit ? k0 + r->g->block : limit;
+        memset(part, 0, (size_t)dv * sizeof *part);
+        for (int64_t k = k0; k < k1; k++) {
+            const float *v = r->x->v + k * dv;
+            mass += p[k];
+            for (int c = 0; c < dv; c++)
+                part[c] += p[k] * v[c];
+        }
+        r->mass[j] = mass;
+        for (int c = 0; c < dv; c++)
+            r->ref[c] += part[c];
+    }
+    for (int c = 0; c < dv; c++)
+        r->ref2 += r->ref[c] * r->ref[c];
+}
+
+static void judge_row(struct grid_run *r, int t, int64_t row, int64_t limit)
+{
+    int dv = r->x->dv;
+    int64_t b = r->g->block;
+    const int32_t *cols = r->cols + t * r->nb;
+    double mass = 0;
+    memset(r->out, 0, (size_t)dv * sizeof *r->out);
+    for (int64_t e = 0; e < r->len[t] && cols[e] * b < limit; e++) {
+        const double *part = r->part + cols[e] * dv;
+        int64_t left = limit - cols[e] * b;
+        mass += r->mass[cols[e]];
+        r->pairs[t] += left < b ? left : b;
+        for (int c = 0; c < dv; c++)
+            r->out[c] += part[c];
+    }
+    for (int c = 0; c < dv; c++) {
+        double d = (mass > 0 ? r->out[c] / mass : 0) - r->ref[c];
+        r->err2[t] += d * d;
+    }
+    r->keep[t * r->x->nq + row] = mass;
+}
+
+static int run_rows(struct grid_run *r, struct err *err)
+{
+    int rc = 0;
+    const struct attn_in *x = r->x;
+    const struct block_grid *g = r->g;
+    int64_t unit_end = 0;
+    for (int64_t r0 = 0; r0 < x->nq; r0 += PIECE) {
+        int64_t r1 = r0 + PIECE < x->nq ? r0 + PIECE : x->nq;
+        TRY(exact_probs(g->in->exact, r0, r1, r->p, err));
+        for (int64_t row = r0; row < r1; row++) {
+            int64_t limit = attn_limit(x, row);
+            for (int t = 0; row == unit_end && t < g->n; t++)
+                r->len[t] = g->list(g->ctx, t, row, r->cols + t * r->nb);
+            if (row == unit_end)
+                unit_end += g->unit;
+            split_row(r, r->p + (row - r0) * x->nk, limit);
+            for (int t = 0; t < g->n; t++)
+                judge_row(r, t, row, limit);
+        }
+    }
+out:
+    return rc;
+}
+
+int block_grid_run(const struct block_grid *g, struct block_score *score, struct err *err)
+{
+    int rc = 0;
+    struct grid_run r;
+    const struct attn_in *x = &g->in->x;
+    double allowed = (double)pairs_allowed(x->nq, x->nk, x->causal);
+    TRY(run_init(&r, g, err));
+    TRY(run_rows(&r, err));
+    for (int t = 0; t < g->n; t++) {
+        double *keep = r.keep + t * x->nq, sum = 0;
+        sort_f64(keep, x->nq);
+        for (int64_t i = 0; i < x->nq; i++)
+            sum += keep[i];
+        score[t] = (struct block_score){
+            .density = (double)r.pairs[t] / allowed,
+            .keep_p1 = percentile_sorted(keep, x->nq, 1),
+            .keep_mean = sum / (double)x->nq,
+            .error = r.ref2 > 0 ? sqrt(r.err2[t] / r.ref2) : 0,
+        };
+    }
+out:
+    run_free(&r);
+    return rc;
+}
+
+const struct block_score block_score_none = {0, INFINITY, INFINITY, 0};
+
+void block_score_add(struct block_score *sum, const struct block_score *one, int n)
+{
+    sum->density += one->density / n;
+    sum->keep_p1 = fmin(sum->keep_p1, one->keep_p1);
+    sum->keep_mean = fmin(sum->keep_mean, one->keep_mean);
+    sum->error = fmax(sum->error, one->error);
+}

@@ -1,0 +1,60 @@
+/*
+ * blockmap.c - see blockmap.h. rows * cols / 8 bytes.
+ */
+#include "sim/blocks/blockmap.h"
+
+#include "core/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int block_map_init(struct block_map *m, int64_t nq, int64_t nk, int64_t block, bool causal,
+                   struct err *err)
+{
+    *m = (struct block_map){.nq = nq, .nk = nk, .block = block, .causal = causal};
+    m->rows = (nq + block - 1) / block;
+    m->cols = (nk + block - 1) / block;
+    m->words = (m->cols + 63) / 64;
+    return mem_zalloc(&m->bits, m->rows * m->words, sizeof *m->bits, "block map", err);
+}
+
+void block_map_free(struct block_map *m)
+{
+    free(m->bits);
+    memset(m, 0, sizeof *m);
+}
+
+int64_t block_map_row(const struct block_map *m, int64_t i, int32_t *cols)
+{
+    int64_t n = 0;
+    for (int64_t w = 0; w < m->words; w++)
+        for (uint64_t b = m->bits[i * m->words + w]; b; b &= b - 1)
+            cols[n++] = (int32_t)(w * 64 + __builtin_ctzll(b));
+    return n;
+}
+
+int64_t block_map_count(const struct block_map *m)
+{
+    int64_t n = 0;
+    for (int64_t w = 0; w < m->rows * m->words; w++)
+        n += __builtin_popcountll(m->bits[w]);
+    return n;
+}
+
+int block_map_mask(const struct block_map *m, int64_t row0, int64_t row1, struct mask *out,
+                   struct err *err)
+{
+    int rc = 0;
+    int32_t *cols = NULL;
+    TRY(mem_alloc(&cols, m->cols, sizeof *cols, "block list", err));
+    TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->block, m->block, err));
+    for (int64_t g = 0; g < out->ngroups; g++) {
+        int64_t n = block_map_row(m, row0 / m->block + g, cols);
+        for (int64_t e = 0; e < n; e++)
+            TRY(mask_lists_add(out, g, cols[e], err));
+    }
+    mask_lists_finish(out);
+out:
+    free(cols);
+    return rc;
+}

@@ -1,0 +1,77 @@
+/*
+ * blockpool.c - block means and self-similarity, see blockpool.h.
+ */
+#include "sim/blocks/blockpool.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+void block_mean(const float *x, int64_t n, int d, enum dtype t, float *mean)
+{
+    double sum[BLOCKPOOL_MAX_D] = {0};
+    assert(d <= BLOCKPOOL_MAX_D && n > 0);
+    for (int64_t a = 0; a < n; a++)
+        for (int c = 0; c < d; c++)
+            sum[c] += x[a * d + c];
+    for (int c = 0; c < d; c++)
+        mean[c] = dtype_round(t, (float)(sum[c] / (double)n));
+}
+
+void token_mean(const float *x, int64_t n, int d, enum dtype t, float *mean)
+{
+    block_mean(x, n, d, t, mean);
+}
+
+void token_centre(const float *x, int64_t n, int d, const float *mean, enum dtype t, float *out)
+{
+    for (int64_t a = 0; a < n; a++)
+        for (int c = 0; c < d; c++)
+            out[a * d + c] = x[a * d + c] - mean[c];
+    if (t != DT_F32)
+        for (int64_t i = 0; i < n * d; i++)
+            out[i] = dtype_round(t, out[i]);
+}
+
+static double norm2(const float *x, int d)
+{
+    double s = 0;
+    for (int c = 0; c < d; c++)
+        s += (double)x[c] * x[c];
+    return s;
+}
+
+double block_cosine(const float *x, int64_t n, int d, bool *zero_row)
+{
+    double sum[BLOCKPOOL_MAX_D] = {0}, s = 0;
+    bool zero = false;
+    assert(d <= BLOCKPOOL_MAX_D && n > 0);
+    for (int64_t a = 0; a < n; a++) {
+        double len = sqrt(norm2(x + a * d, d));
+        if (len == 0) {
+            zero = true;
+            continue;
+        }
+        for (int c = 0; c < d; c++)
+            sum[c] += x[a * d + c] / len;
+    }
+    for (int c = 0; c < d; c++)
+        s += sum[c] * sum[c];
+    if (zero_row)
+        *zero_row = zero;
+    return fmin(s / ((double)n * (double)n), 1.0);
+}
+
+double block_mean_share(const float *x, int64_t n, int d)
+{
+    double sum[BLOCKPOOL_MAX_D] = {0}, top = 0, s = 0;
+    assert(d <= BLOCKPOOL_MAX_D && n > 0);
+    for (int64_t a = 0; a < n; a++) {
+        top = fmax(top, norm2(x + a * d, d));
+        for (int c = 0; c < d; c++)
+            sum[c] += x[a * d + c];
+    }
+    for (int c = 0; c < d; c++)
+        s += sum[c] * sum[c];
+    return top > 0 ? fmin(s / ((double)n * (double)n) / top, 1.0) : 1.0;
+}

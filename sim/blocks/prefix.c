@@ -1,0 +1,208 @@
+/*
+ * prefix.c - selection by mass and by count (prefix.h).
+ *
+ * Non-negative doubles order like their bit patterns, so the 16 leading bits (exponent and 4 bits
+ * of mantissa) are a histogram bin: 1024 bins cover 64 octaves below the largest value, the last
+ * bin takes everything smaller.
+ */
+#include "sim/blocks/prefix.h"
+
+#include "core/mem.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BINS 1024
+
+struct entry {
+    double rank, mass;
+    int64_t index;
+};
+
+struct prefix_work {
+    double sum[BINS];
+    int64_t count[BINS];
+    struct entry *entries;
+    int64_t cap;
+    double *values; /* of prefix_topk */
+    int64_t values_cap;
+};
+
+int prefix_work_new(struct prefix_work **out, struct err *err)
+{
+    return mem_zalloc(out, 1, sizeof **out, "selection scratch", err);
+}
+
+void prefix_work_free(struct prefix_work *w)
+{
+    if (!w)
+        return;
+    free(w->entries);
+    free(w->values);
+    free(w);
+}
+
+/* ---- by mass -------------------------------------------------------------------------------- */
+
+static int64_t top_bits(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return (int64_t)(u >> 48);
+}
+
+static int64_t bin_of(double rank, int64_t top)
+{
+    int64_t b = top - top_bits(rank);
+    return b < BINS ? b : BINS - 1;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    if (x->rank != y->rank)
+        return x->rank > y->rank ? -1 : 1;
+    return x->index < y->index ? -1 : 1;
+}
+
+/* Sort the entries of the bins [b0, b1] and add them up from `sum`. */
+static int finish(struct prefix_work *w, const double *rank, const double *mass, int64_t n,
+                  int64_t top, int64_t b0, int64_t b1, double sum, double target,
+                  struct prefix *out, struct err *err)
+{
+    int64_t k = 0;
+    int rc = mem_grow(&w->entries, &w->cap, n, sizeof *w->entries, "sorted row", err);
+    if (rc)
+        return rc;
+    for (int64_t j = 0; j < n; j++) {
+        if (!(rank[j] >= 0))
+            continue;
+        int64_t b = bin_of(rank[j], top);
+        if (b >= b0 && b <= b1)
+            w->entries[k++] = (struct entry){rank[j], mass[j], j};
+    }
+    qsort(w->entries, (size_t)k, sizeof *w->entries, by_rank);
+    out->sum = out->before = sum;
+    for (int64_t e = 0; e < k && out->sum < target; e++) {
+        out->before = out->sum;
+        out->sum += w->entries[e].mass;
+        out->cut = w->entries[e].rank;
+        out->last = w->entries[e].index;
+        out->count++;
+    }
+    return 0;
+}
+
+static bool near(double x, double y, double tolerance)
+{
+    return fabs(x - y) <= tolerance;
+}
+
+int prefix_select(struct prefix_work *w, const double *rank, const double *mass, int64_t n,
+                  double start, double target, struct prefix *out, struct err *err)
+{
+    double largest = -1, total = start;
+    int64_t above = 0, b = 0;
+    int rc;
+
+    *out = (struct prefix){INFINITY, -1, 0, start, start};
+    if (start >= target)
+        return 0;
+    for (int64_t j = 0; j < n; j++)
+        largest = rank[j] > largest ? rank[j] : largest;
+    if (largest < 0)
+        return 0;
+    int64_t top = top_bits(largest);
+    memset(w->sum, 0, sizeof w->sum);
+    memset(w->count, 0, sizeof w->count);
+    for (int64_t j = 0; j < n; j++) {
+        if (!(rank[j] >= 0))
+            continue;
+        int64_t at = bin_of(rank[j], top);
+        w->sum[at] += mass[j];
+        w->count[at]++;
+    }
+    for (; b < BINS - 1 && total + w->sum[b] < target; b++) {
+        total += w->sum[b];
+        above += w->count[b];
+    }
+    if ((rc = finish(w, rank, mass, n, top, b, b, total, target, out, err)) != 0)
+        return rc;
+    out->count += above;
+    /* Sums by bins and sums in sorted order differ by rounding only; where that could move the
+     * crossing, add up in sorted order from the start. */
+    double tolerance = 4 * DBL_EPSILON * (double)(n + 1) * fmax(fabs(target), out->sum);
+    if (near(out->sum, target, tolerance) || near(out->before, target, tolerance) ||
+        near(total, target, tolerance)) {
+        *out = (struct prefix){INFINITY, -1, 0, start, start};
+        rc = finish(w, rank, mass, n, top, 0, BINS - 1, start, target, out, err);
+    }
+    if (out->sum < target) { /* not even all of them: no entry is behind the last one */
+        out->cut = 0;
+        out->last = n;
+    }
+    return rc;
+}
+
+/* ---- by count ------------------------------------------------------------------------------- */
+
+static double median3(double a, double b, double c)
+{
+    return fmax(fmin(a, b), fmin(fmax(a, b), c));
+}
+
+/* The value that stands at position k (from 0) of x[0..n) sorted descending; x is reordered. Three
+ * way partition: equal values end it at once. */
+static double kth_largest(double *x, int64_t n, int64_t k)
+{
+    int64_t lo = 0, hi = n;
+    for (;;) {
+        double pivot = median3(x[lo], x[lo + (hi - lo) / 2], x[hi - 1]);
+        int64_t gt = lo, at = lo, lt = hi;
+        while (at < lt) {
+            double v = x[at];
+            if (v > pivot) {
+                x[at++] = x[gt];
+                x[gt++] = v;
+            } else if (v < pivot) {
+                x[at] = x[--lt];
+                x[lt] = v;
+            } else {
+                at++;
+            }
+        }
+        if (k < gt)
+            hi = gt;
+        else if (k >= lt)
+            lo = lt;
+        else
+            return pivot;
+    }
+}
+
+int prefix_topk(struct prefix_work *w, const double *x, int64_t n, int64_t k, struct prefix *out,
+                struct err *err)
+{
+    int64_t m = 0, above = 0;
+    int rc = mem_grow(&w->values, &w->values_cap, n, sizeof *w->values, "row copy", err);
+    if (rc)
+        return rc;
+    for (int64_t j = 0; j < n; j++)
+        if (!isnan(x[j]))
+            w->values[m++] = x[j];
+    *out = (struct prefix){INFINITY, -1, 0, 0, 0};
+    k = k < m ? k : m;
+    if (k <= 0)
+        return 0;
+    out->cut = kth_largest(w->values, m, k - 1);
+    out->count = k;
+    for (int64_t j = 0; j < n; j++)
+        above += x[j] > out->cut;
+    for (int64_t j = 0, left = k - above; left > 0; j++) {
+        if (x[j] == out->cut && --left == 0)
+            out->last = j;
+    }
+    return 0;
+}

@@ -1,0 +1,43 @@
+/*
+ * prefix.h - the shortest prefix of a row's sorted entries that reaches a mass, and the k largest
+ * entries. Order: value descending, equal values by ascending index.
+ */
+#ifndef LACUNA_PREFIX_H
+#define LACUNA_PREFIX_H
+
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Entry j belongs to the prefix iff rank_j > cut or (rank_j == cut and j <= last). */
+struct prefix {
+    double cut;
+    int64_t last;
+    int64_t count;      /* entries of the prefix */
+    double sum, before; /* mass of the prefix; mass without its last entry */
+};
+
+static inline bool prefix_has(const struct prefix *p, double rank, int64_t j)
+{
+    return rank > p->cut || (rank == p->cut && j <= p->last);
+}
+
+struct prefix_work; /* scratch, reusable for rows of any length */
+
+int prefix_work_new(struct prefix_work **out, struct err *err);
+void prefix_work_free(struct prefix_work *w); /* accepts NULL */
+
+/* Entries 0..n-1 with rank >= 0 (a negative rank takes an entry out) and mass >= 0. The masses are
+ * summed in double in sorted order, starting from `start`; the prefix is the shortest whose sum is
+ * >= target, all entries when none is. Expected O(n): a histogram over the leading bits of the
+ * ranks finds the bin in which the sum crosses the target, and only that bin is sorted. Where
+ * rounding could decide, the whole row is sorted. */
+int prefix_select(struct prefix_work *w, const double *rank, const double *mass, int64_t n,
+                  double start, double target, struct prefix *out, struct err *err);
+
+/* The min(k, number of entries) largest of x[0..n), any sign; NAN takes an entry out. */
+int prefix_topk(struct prefix_work *w, const double *x, int64_t n, int64_t k, struct prefix *out,
+                struct err *err);
+
+#endif

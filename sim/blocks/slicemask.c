@@ -1,0 +1,105 @@
+/*
+ * slicemask.c - see slicemask.h.
+ */
+#include "sim/blocks/slicemask.h"
+
+#include "core/intmath.h"
+#include "core/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int slice_mask_init(struct slice_mask *m, int64_t nq, int64_t nk, bool causal, int64_t height,
+                    int64_t width, struct err *err)
+{
+    int64_t n;
+    memset(m, 0, sizeof *m);
+    m->nq = nq;
+    m->nk = nk;
+    m->causal = causal;
+    m->height = height;
+    m->width = width;
+    m->groups = (nq + height - 1) / height;
+    m->units = (nk + width - 1) / width;
+    m->words = (m->units + 63) / 64;
+    if (!mul_ok(m->groups, m->words, &n))
+        return err_set(err, ERR_NOMEM, "slice mask of %lld groups", (long long)m->groups);
+    return mem_zalloc(&m->bits, n, sizeof *m->bits, "slice mask", err);
+}
+
+void slice_mask_free(struct slice_mask *m)
+{
+    free(m->bits);
+    memset(m, 0, sizeof *m);
+}
+
+static int64_t group_end(const struct slice_mask *m, int64_t g)
+{
+    int64_t end = (g + 1) * m->height;
+    return end < m->nq ? end : m->nq;
+}
+
+int64_t slice_mask_visible(const struct slice_mask *m, int64_t g)
+{
+    return ceil_div(key_limit(m->nq, m->nk, m->causal, group_end(m, g) - 1), m->width);
+}
+
+int64_t slice_mask_count(const struct slice_mask *m, int64_t g)
+{
+    int64_t n = 0;
+    for (int64_t w = 0; w < m->words; w++)
+        n += __builtin_popcountll(m->bits[g * m->words + w]);
+    return n;
+}
+
+int64_t slice_mask_total(const struct slice_mask *m)
+{
+    int64_t n = 0;
+    for (int64_t g = 0; g < m->groups; g++)
+        n += slice_mask_count(m, g);
+    return n;
+}
+
+int64_t slice_mask_common(const struct slice_mask *a, const struct slice_mask *b)
+{
+    int64_t n = 0;
+    for (int64_t w = 0; w < a->groups * a->words; w++)
+        n += __builtin_popcountll(a->bits[w] & b->bits[w]);
+    return n;
+}
+
+int slice_mask_lists(const struct slice_mask *m, int64_t row0, int64_t row1, struct mask *out,
+                     struct err *err)
+{
+    int rc = 0;
+    TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->height, m->width, err));
+    out->exec = EXEC_GATHER;
+    out->exec_bq = out->exec_bk = 128;
+    for (int64_t g = 0; g < out->ngroups; g++) {
+        const uint64_t *bits = m->bits + (row0 / m->height + g) * m->words;
+        for (int64_t w = 0; w < m->words; w++)
+            for (uint64_t b = bits[w]; b; b &= b - 1)
+                TRY(mask_lists_add(out, g, (int32_t)(w * 64 + __builtin_ctzll(b)), err));
+    }
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+int slice_mask_density(const struct slice_mask *m, double *density, struct err *err)
+{
+    int64_t kept = 0, step = (4096 + m->height - 1) / m->height * m->height;
+    int rc = 0;
+    for (int64_t r = 0; r < m->nq && !rc; r += step) {
+        struct mask lists = {0};
+        struct mask_counts c;
+        rc = slice_mask_lists(m, r, r + step < m->nq ? r + step : m->nq, &lists, err);
+        if (!rc)
+            rc = mask_count(&lists, &c, err);
+        if (!rc)
+            kept += c.pairs_kept;
+        mask_free(&lists);
+    }
+    *density = (double)kept / (double)pairs_allowed(m->nq, m->nk, m->causal);
+    return rc;
+}

@@ -1,0 +1,219 @@
+/*
+ * vslash.c - see vslash.h. Selection: two sorts of n scores; lists: O(n_cols + n_dists) per row
+ * block.
+ */
+#include "sim/blocks/vslash.h"
+
+#include "core/mem.h"
+#include "sim/blocks/tokscore.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define B VSLASH_BLOCK
+
+static int ascending(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int descending(const void *a, const void *b)
+{
+    return ascending(b, a);
+}
+
+static int64_t clamp(int64_t x, int64_t hi)
+{
+    return x < 0 ? 0 : x > hi ? hi : x;
+}
+
+/* Indices of the `count` best of score[0..n) with the first `force` entries at +infinity. */
+static int best(const double *score, int64_t n, int64_t force, int64_t count, int32_t **out,
+                struct err *err)
+{
+    int rc = 0;
+    double *s = NULL;
+    int32_t *order = NULL;
+    TRY(mem_alloc(&s, n, sizeof *s, "scores", err));
+    TRY(mem_alloc(&order, n, sizeof *order, "score order", err));
+    for (int64_t i = 0; i < n; i++)
+        s[i] = i < force ? INFINITY : score[i];
+    TRY(order_descending(s, n, order, err));
+    TRY(mem_alloc(out, count, sizeof **out, "selected list", err));
+    memcpy(*out, order, (size_t)count * sizeof **out);
+out:
+    free(s);
+    free(order);
+    return rc;
+}
+
+int vslash_select(struct vslash *v, int64_t n, const double *col, int64_t n_cols,
+                  int64_t force_cols, const double *slash, int64_t n_dists, int64_t force_dists,
+                  struct err *err)
+{
+    int rc = 0;
+    *v = (struct vslash){.n = n, .n_cols = clamp(n_cols, n), .n_dists = clamp(n_dists, n)};
+    TRY(best(col, n, force_cols, v->n_cols, &v->cols, err));
+    TRY(best(slash, n, force_dists, v->n_dists, &v->dists, err));
+    qsort(v->cols, (size_t)v->n_cols, sizeof *v->cols, ascending);
+    qsort(v->dists, (size_t)v->n_dists, sizeof *v->dists, descending);
+out:
+    if (rc)
+        vslash_free(v);
+    return rc;
+}
+
+void vslash_free(struct vslash *v)
+{
+    free(v->cols);
+    free(v->dists);
+    memset(v, 0, sizeof *v);
+}
+
+/* ---- lists ------------------------------------------------------------------------------ */
+
+/* Append the open range [lo, hi) as blocks. */
+static void emit(int32_t *blocks, int64_t *n, int64_t lo, int64_t hi)
+{
+    for (; lo < hi; lo += B)
+        blocks[(*n)++] = (int32_t)lo;
+}
+
+/* First key after the blocks that distance d needs in a row block that ends at e. */
+static int64_t reach(int64_t e, int64_t d)
+{
+    return e - d > B ? e - d : B;
+}
+
+void vslash_block(const struct vslash *v, int64_t m, int32_t *blocks, int64_t *n_blocks,
+                  int32_t *columns, int64_t *n_columns)
+{
+    int64_t e = m + B, c = 0, s = 0;
+    *n_blocks = *n_columns = 0;
+    while (s < v->n_dists && v->dists[s] >= e)
+        s++;
+    if (s == v->n_dists) {
+        for (; c < v->n_cols && v->cols[c] < e; c++)
+            columns[(*n_columns)++] = v->cols[c];
+        return;
+    }
+    int64_t hi = reach(e, v->dists[s++]), lo = hi - B;
+    for (;;) {
+        if (c < v->n_cols && v->cols[c] < hi) {
+            if (v->cols[c] < lo)
+                columns[(*n_columns)++] = v->cols[c];
+            c++;
+        } else if (s == v->n_dists) {
+            emit(blocks, n_blocks, lo, hi);
+            return;
+        } else {
+            int64_t x = reach(e, v->dists[s++]);
+            if (x > hi + B) {
+                emit(blocks, n_blocks, lo, hi);
+                hi = x;
+                lo = x - B;
+            } else if (x > hi) {
+                hi += B; /* a whole block, even if x needs less */
+            }
+        }
+    }
+}
+
+int64_t vslash_requested(const struct vslash *v)
+{
+    /* Column c is seen by n - c rows, distance d by n - d; they meet once in row c + d < n. */
+    int64_t sum = 0, meet = 0, c = 0;
+    for (int64_t i = 0; i < v->n_cols; i++)
+        sum += v->n - v->cols[i];
+    for (int64_t i = 0; i < v->n_dists; i++) {
+        sum += v->n - v->dists[i];
+        while (c < v->n_cols && v->cols[c] + v->dists[i] < v->n)
+            c++;
+        meet += c;
+    }
+    return sum - meet;
+}
+
+int64_t vslash_exec(const struct vslash *v)
+{
+    return B * B * v->blocks + B * v->columns;
+}
+
+/* ---- masks ------------------------------------------------------------------------------ */
+
+/* Merge the ascending, disjoint blocks and columns of a row block into group g, keys below `limit`.
+ */
+static int add_lists(struct mask *out, int64_t g, const int32_t *blocks, int64_t n_blocks,
+                     const int32_t *columns, int64_t n_columns, int64_t limit, struct err *err)
+{
+    int rc = 0;
+    for (int64_t b = 0, c = 0; b < n_blocks || c < n_columns;) {
+        bool column = c < n_columns && (b == n_blocks || columns[c] < blocks[b]);
+        int64_t lo = column ? columns[c++] : blocks[b++], hi = column ? lo + 1 : lo + B;
+        TRY(mask_lists_add_run(out, g, (int32_t)lo, (int32_t)(hi < limit ? hi : limit), err));
+    }
+out:
+    return rc;
+}
+
+static int realised_mask(struct vslash *v, int64_t row0, int64_t row1, struct mask *out,
+                         struct err *err)
+{
+    int rc = 0;
+    int32_t *blocks = NULL, *columns = NULL;
+    int64_t nb, nc;
+    TRY(mem_alloc(&blocks, v->n_dists + 1 + v->n / B, sizeof *blocks, "block list", err));
+    TRY(mem_alloc(&columns, v->n_cols, sizeof *columns, "column list", err));
+    TRY(mask_lists_init(out, v->n, v->n, row0, row1, true, B, 1, err));
+    out->exec = EXEC_GATHER;
+    out->exec_bq = B;
+    out->exec_bk = 1;
+    for (int64_t g = 0; g < out->ngroups; g++) {
+        int64_t m = row0 + g * B, end = m + B < v->n ? m + B : v->n;
+        vslash_block(v, m, blocks, &nb, columns, &nc);
+        v->blocks += nb;
+        v->columns += nc;
+        TRY(add_lists(out, g, blocks, nb, columns, nc, end, err));
+    }
+    mask_lists_finish(out);
+out:
+    free(blocks);
+    free(columns);
+    return rc;
+}
+
+/* Row lists: columns up to the query merged with query - distance. */
+static int requested_mask(const struct vslash *v, int64_t row0, int64_t row1, struct mask *out,
+                          struct err *err)
+{
+    int rc = 0;
+    TRY(mask_lists_init(out, v->n, v->n, row0, row1, true, 1, 1, err));
+    out->exec = EXEC_NONE; /* no kernel runs it */
+    for (int64_t q = row0; q < row1; q++) {
+        int64_t c = 0, s = 0;
+        while (s < v->n_dists && v->dists[s] > q)
+            s++;
+        for (;;) {
+            int64_t a = c < v->n_cols && v->cols[c] <= q ? v->cols[c] : INT64_MAX;
+            int64_t b = s < v->n_dists ? q - v->dists[s] : INT64_MAX;
+            int64_t k = a < b ? a : b;
+            if (k == INT64_MAX)
+                break;
+            c += a == k;
+            s += b == k;
+            TRY(mask_lists_add(out, q - row0, (int32_t)k, err));
+        }
+    }
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+int vslash_mask(struct vslash *v, bool realised, int64_t row0, int64_t row1, struct mask *out,
+                struct err *err)
+{
+    return realised ? realised_mask(v, row0, row1, out, err)
+                    : requested_mask(v, row0, row1, out, err);
+}

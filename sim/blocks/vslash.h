@@ -1,0 +1,52 @@
+/*
+ * vslash.h - vertical-slash masks: key columns and query-key distances, and the lists that the
+ * published kernel runs for them (MInference, arXiv:2407.02490, section 4.2).
+ *
+ * The kernel covers the distances of a 64-row block with 64-key blocks at any offset, and gathers
+ * the columns outside of these blocks. A lone distance thus costs a 64 x 64 block per row block,
+ * and the realised mask is larger than the requested mask.
+ */
+#ifndef LACUNA_VSLASH_H
+#define LACUNA_VSLASH_H
+
+#include "core/err.h"
+#include "core/mask.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define VSLASH_BLOCK 64
+
+struct vslash {
+    int64_t n; /* tokens */
+    int64_t n_cols, n_dists;
+    int32_t *cols;           /* ascending, owned */
+    int32_t *dists;          /* descending, owned */
+    int64_t blocks, columns; /* running totals of vslash_mask over row blocks */
+};
+
+/* Choose the best n_cols of col[0..n) and n_dists of slash[0..n) (ties: lower index). The first
+ * force_cols columns and force_dists distances are always chosen and count in these numbers. Counts
+ * are clamped to 0..n. */
+int vslash_select(struct vslash *v, int64_t n, const double *col, int64_t n_cols,
+                  int64_t force_cols, const double *slash, int64_t n_dists, int64_t force_dists,
+                  struct err *err);
+void vslash_free(struct vslash *v); /* also of a zeroed one */
+
+/* Lists of the row block [m, m + 64): block offsets (at most n_dists + 1 + n / 64) and columns (at
+ * most n_cols), both ascending. */
+void vslash_block(const struct vslash *v, int64_t m, int32_t *blocks, int64_t *n_blocks,
+                  int32_t *columns, int64_t *n_columns);
+
+/* Mask of the query rows [row0, row1). realised = true: the kernel's lists as 64 x 1 slices, added
+ * to v->blocks and v->columns. false: row lists of the requested pairs. */
+int vslash_mask(struct vslash *v, bool realised, int64_t row0, int64_t row1, struct mask *out,
+                struct err *err);
+
+/* Number of requested pairs: the key is a chosen column, or query - key a chosen distance. */
+int64_t vslash_requested(const struct vslash *v);
+
+/* Pairs that the kernel multiplies: 64 * 64 per listed block, 64 per listed column. */
+int64_t vslash_exec(const struct vslash *v);
+
+#endif

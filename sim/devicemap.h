@@ -1,0 +1,44 @@
+/*
+ * devicemap.h - a GPU beside the replay, and what it gives of a head's exact map
+ * (sim/blocks/exact.h).
+ */
+#ifndef LACUNA_DEVICEMAP_H
+#define LACUNA_DEVICEMAP_H
+
+#include "core/accel.h"
+#include "core/method.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Where masks are chosen beside a GPU. auto = on the GPU where the back end can. */
+enum select_where { SELECT_AUTO, SELECT_CPU, SELECT_GPU };
+
+/* A GPU on which heads are attended. */
+struct sim_device {
+    const struct accel *accel;
+    struct accel_session *session;
+    enum select_where select;
+    bool metrics; /* metrics and the statistics of the exact map are measured there too */
+};
+
+/* A head on a device, while a method runs on it. */
+struct device_map {
+    const struct sim_device *device;
+    const struct head_in *in;
+    uint64_t data;    /* number of its q, k, v there (accel_head.data) */
+    double *lse;      /* [nq] dense log-sum-exps from there, owned; NULL: not measured yet */
+    bool gives_dense; /* the device computes dense rows */
+    double *ref_lse, *ref_out; /* [nq], [nq][dv] of the reference there, owned; NULL: not asked */
+};
+
+/* Where the device measures, let it say how sparse the map is, and let it compute dense rows: in
+ * double on the CPU they take seconds to minutes per head, on the device milliseconds. */
+void device_map_attach(struct device_map *m, const struct sim_device *device,
+                       const struct head_in *in);
+void device_map_detach(struct device_map *m);
+
+/* Take over *lse [nq], which becomes NULL. */
+void device_map_lse(struct device_map *m, double **lse);
+
+#endif

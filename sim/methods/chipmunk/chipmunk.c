@@ -1,0 +1,564 @@
+/*
+ * chipmunk.c - Chipmunk: dense attention on a few denoising steps; on the steps between,
+ * column-sparse attention plus the difference between dense and sparse output of the last dense
+ * step.
+ *
+ * Chipmunk, arXiv 2506.03275. Tokens in voxel order, groups of 192 queries:
+ *
+ *   full step    O dense; m_gj = sum over the group's rows of e^(s_ij - LSE_i of the full step
+ *                before); keep the top_keys N largest, a few random and a static local set
+ *                (sim/methods/chipmunk/chipmunk_mask.c); store Delta = O - O_sparse
+ *   other steps  O = Delta + O_sparse(q, k, v of this step), O_sparse renormalised over the list
+ *
+ * Per head and branch N d numbers and N^2 / 192 bits are carried. A full step costs dense
+ * attention, with the column sums in the same pass, and one sparse call. Mask and recall do not
+ * include Delta; the error does.
+ *
+ * profile=official follows the published code: list padding is made of real keys, the first voxel
+ * is kept by every group, the normaliser is the previous full step's. profile=clean has neither. In
+ * both the masses are exact sums (the code adds 16-bit products in any order), ties go to the lower
+ * key, top_keys=1 keeps everything (in the code no group would then be sparse), padding text tokens
+ * are left out. Groups that would keep nearly all keys have their static set alone, as in the code.
+ */
+#include "core/mem.h"
+#include "sim/blocks/callrng.h"
+#include "sim/blocks/exact.h"
+#include "sim/methods/chipmunk/chipmunk.h"
+#include "sim/blocks/numlist.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STREAM_REDRAW 0x6368697072656472ull
+#define MOST_STEPS 256
+
+enum profile { PROFILE_OFFICIAL, PROFILE_CLEAN };
+enum kind { KIND_AUTO, KIND_WAN, KIND_HUNYUAN };
+enum norm { NORM_PREVIOUS, NORM_EXACT };
+
+struct chip_params {
+    int profile, kind, norm, voxel, multiple;
+    double top_keys, random_keys, redraw, local_1d;
+    int64_t local_voxels, full_every, dense_layers, rows;
+    char *full_steps;
+    bool recompute, delta;
+};
+
+static const char *const profiles[] = {"official", "clean", NULL};
+static const char *const kinds[] = {"auto", "wan", "hunyuan", NULL};
+static const char *const norms[] = {"previous", "exact", NULL};
+static const char *const multiples[] = {"112", "128", NULL};
+
+/* Boxes of 192 tokens, time x height x width. */
+static const char *const voxels[] = {"4x6x8",   "4x8x6",  "4x4x12", "4x12x4", "2x8x12",
+                                     "2x12x8",  "3x8x8",  "6x4x8",  "8x4x6",  "8x6x4",
+                                     "1x12x16", "1x8x24", "12x4x4", NULL};
+static const char *const orders[] = {
+    "voxel:4x6x8",   "voxel:4x8x6",  "voxel:4x4x12", "voxel:4x12x4", "voxel:2x8x12",
+    "voxel:2x12x8",  "voxel:3x8x8",  "voxel:6x4x8",  "voxel:8x4x6",  "voxel:8x6x4",
+    "voxel:1x12x16", "voxel:1x8x24", "voxel:12x4x4"};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct chip_params, profile),
+     .def = "official", .values = profiles,
+     .help = "the published code, or its idea without the artefacts"},
+    {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct chip_params, kind), .def = "auto",
+     .values = kinds,
+     .help = "model family with these defaults; auto: hunyuan with joint text, else wan"},
+    {.name = "top_keys", .type = OPT_NUM, .offset = offsetof(struct chip_params, top_keys),
+     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of N",
+     .help = "keys kept per group by column mass; unset = 0.1 (wan), 0.05 (hunyuan); 1 keeps all"},
+    {.name = "random_keys", .type = OPT_NUM, .offset = offsetof(struct chip_params, random_keys),
+     .def = "0.01", .min = 0, .max = 1, .unit = "probability",
+     .help = "keys of the static mask drawn once per seed"},
+    {.name = "redraw", .type = OPT_NUM, .offset = offsetof(struct chip_params, redraw),
+     .def = "0.01", .min = 0, .max = 1, .unit = "probability",
+     .help = "keys drawn anew with every mask"},
+    {.name = "local_voxels", .type = OPT_INT, .offset = offsetof(struct chip_params, local_voxels),
+     .min = 0, .max = 1001, .flags = OPT_UNSET, .unit = "voxels",
+     .help = "side of the cube of voxels around a group's own, or 0 for none; an even side acts "
+             "as the next odd one; unset = 5 (wan), 0 (hunyuan)"},
+    {.name = "local_1d", .type = OPT_NUM, .offset = offsetof(struct chip_params, local_1d),
+     .def = "0", .min = 0, .max = 1, .unit = "share of video tokens",
+     .help = "window of neighbours in voxel order"},
+    {.name = "full_every", .type = OPT_INT, .offset = offsetof(struct chip_params, full_every),
+     .min = 1, .max = 1e6, .flags = OPT_UNSET, .unit = "steps",
+     .help = "full steps are 0, 1 and the multiples of it; unset = 10, or hunyuan's list"},
+    {.name = "full_steps", .type = OPT_STR, .offset = offsetof(struct chip_params, full_steps),
+     .flags = OPT_UNSET, .unit = "steps",
+     .help = "full steps as a+b+c instead; unset = none (wan), 0+1+10+40 (hunyuan)"},
+    {.name = "dense_layers", .type = OPT_INT, .offset = offsetof(struct chip_params, dense_layers),
+     .def = "2", .min = 0, .max = 1e6, .unit = "layers",
+     .help = "first layers that are always dense"},
+    {.name = "recompute", .type = OPT_BOOL, .offset = offsetof(struct chip_params, recompute),
+     .def = "1", .help = "new mask on every full step after step 0; 0: on step 1 only"},
+    {.name = "rows", .type = OPT_INT, .offset = offsetof(struct chip_params, rows), .def = "192",
+     .min = CHIP_ROWS, .max = CHIP_ROWS, .unit = "rows", .help = "queries of a group; fixed"},
+    {.name = "multiple", .type = OPT_ENUM, .offset = offsetof(struct chip_params, multiple),
+     .def = "128", .values = multiples, .unit = "keys", .help = "key counts are rounded to this"},
+    {.name = "delta", .type = OPT_BOOL, .offset = offsetof(struct chip_params, delta), .def = "1",
+     .help = "add the stored difference; 0: column-sparse attention alone"},
+    {.name = "norm", .type = OPT_ENUM, .offset = offsetof(struct chip_params, norm),
+     .values = norms, .flags = OPT_UNSET,
+     .help = "normaliser of the column mass: of the full step before, or of the step itself; "
+             "unset = previous, with profile=clean exact"},
+    {.name = "voxel", .type = OPT_ENUM, .offset = offsetof(struct chip_params, voxel),
+     .def = "4x6x8", .values = voxels, .unit = "tokens",
+     .help = "box of 192 tokens, time x height x width"},
+    {0},
+};
+/* clang-format on */
+
+enum call { CALL_DENSE, CALL_FULL, CALL_SPARSE };
+
+/* From step to step. */
+struct chip_carry {
+    struct slice_mask mask;
+    int64_t selected; /* its pairs before padding */
+    int made;         /* step of the mask, -1: none */
+    double *lse;      /* [n] of a full step */
+    int lse_step;     /* -1: none */
+    double *delta;    /* [n][dv] of a full step */
+    int delta_step;
+    int64_t n, dv; /* of lse and delta */
+};
+
+struct chip_state {
+    struct head_in in;
+    const struct chip_params *params;
+    struct chip_shape shape;
+    struct chip_rule rule;
+    struct chip_schedule schedule;
+    int64_t list[MOST_STEPS];
+    bool exact_norm, made;
+    int kind;
+    enum call call;
+    const struct chip_carry *carry; /* whose mask is applied, or was made; NULL: none */
+};
+
+static void carry_free(void *data)
+{
+    struct chip_carry *c = data;
+    slice_mask_free(&c->mask);
+    free(c->lse);
+    free(c->delta);
+    free(c);
+}
+
+static void release(void *state)
+{
+    free(state);
+}
+
+static const char *token_order(const void *params)
+{
+    return orders[((const struct chip_params *)params)->voxel];
+}
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+#define HUNYUAN_STEPS "0+1+10+40"
+
+static int validate(void *params, struct err *err)
+{
+    const struct chip_params *p = params;
+    int64_t list[MOST_STEPS];
+    int n, rc = 0;
+
+    if (!p->full_steps)
+        return 0;
+    if (p->full_every != INT64_MIN)
+        FAIL(err, ERR_USAGE,
+             "full_steps and full_every are two ways to give the full steps; leave "
+             "one out");
+    TRY(int_list_parse(p->full_steps, "full_steps", -1, list, MOST_STEPS, &n, err));
+    struct chip_schedule s = {.list = list, .n = n};
+    if (!chip_full_step(&s, 0) || !chip_full_step(&s, 1))
+        FAIL(err, ERR_USAGE, "full_steps=%s: steps 0 and 1 must be full, they make the first mask",
+             p->full_steps);
+out:
+    return rc;
+}
+
+static int resolve(const struct chip_params *p, const struct method_ctx *ctx,
+                   const struct head_in *in, struct chip_state *s, struct err *err)
+{
+    int64_t box[3];
+    const char *steps = p->full_steps;
+    int rc = 0;
+
+    s->params = p;
+    s->in = *in;
+    s->kind = p->kind ? p->kind : in->geom.text + in->n_padding > 0 ? KIND_HUNYUAN : KIND_WAN;
+    bool wan = s->kind == KIND_WAN, clean = p->profile == PROFILE_CLEAN;
+    s->exact_norm = p->norm < 0 ? clean : p->norm == NORM_EXACT;
+    sscanf(voxels[p->voxel], "%" SCNd64 "x%" SCNd64 "x%" SCNd64, &box[0], &box[1], &box[2]);
+    chip_shape_of(&in->geom, box, &s->shape);
+    s->rule = (struct chip_rule){
+        .top_keys = !isnan(p->top_keys) ? p->top_keys
+                    : wan               ? 0.1
+                                        : 0.05,
+        .random_keys = p->random_keys,
+        .redraw = p->redraw,
+        .local_1d = p->local_1d,
+        .local_voxels = p->local_voxels != INT64_MIN ? p->local_voxels
+                        : wan                        ? 5
+                                                     : 0,
+        .multiple = p->multiple ? 128 : 112,
+        .clean = clean,
+        .seed = ctx->seed,
+    };
+    s->schedule.every = p->full_every != INT64_MIN ? p->full_every : 10;
+    if (!steps && !wan && p->full_every == INT64_MIN)
+        steps = HUNYUAN_STEPS;
+    if (steps) {
+        TRY(int_list_parse(steps, "full_steps", -1, s->list, MOST_STEPS, &s->schedule.n, err));
+        s->schedule.list = s->list;
+    }
+out:
+    return rc;
+}
+
+static int check_head(struct method_ctx *ctx, const struct chip_state *s)
+{
+    const struct head_in *in = &s->in;
+    if (in->geom.text > 0 && in->geom.text_place == 1)
+        return method_skip(ctx, "text tokens stand in front of the video, not behind it");
+    if (in->geom.t <= 0 || s->shape.n != in->x.nq || in->x.nq != in->x.nk)
+        return method_skip(ctx, "%lld queries and %lld keys are not the %lldx%lldx%lld grid",
+                           (long long)in->x.nq, (long long)in->x.nk, (long long)in->geom.t,
+                           (long long)in->geom.h, (long long)in->geom.w);
+    if (!s->rule.clean && !chip_cube_fits(&s->shape, &s->rule))
+        return method_skip(ctx,
+                           "local_voxels=%lld is a cube of side %lld, more than the "
+                           "%lldx%lldx%lld voxels of the video; give fewer (0 for none) or "
+                           "profile=clean",
+                           (long long)s->rule.local_voxels, (long long)(s->rule.local_voxels | 1),
+                           (long long)s->shape.grid[0], (long long)s->shape.grid[1],
+                           (long long)s->shape.grid[2]);
+    return 0;
+}
+
+/* ---- full steps ----------------------------------------------------------------------------- */
+
+static int get_carry(struct method_ctx *ctx, const struct attn_in *x, struct chip_carry **out,
+                     struct err *err)
+{
+    struct chip_carry *c = NULL;
+    int rc = 0;
+    *out = NULL;
+    if (!ctx->carry)
+        return 0;
+    if (!ctx->carry->data) {
+        TRY(mem_zalloc(&c, 1, sizeof *c, "state between steps", err));
+        c->made = c->lse_step = c->delta_step = -1;
+        c->n = x->nq;
+        c->dv = x->dv;
+        ctx->carry->data = c;
+        ctx->carry->free = carry_free;
+    }
+    c = ctx->carry->data;
+    if (c->n != x->nq || c->dv != x->dv)
+        FAIL(err, ERR_INPUT,
+             "this step has %lld tokens of %d channels, an earlier one %lld of "
+             "%lld",
+             (long long)x->nq, x->dv, (long long)c->n, (long long)c->dv);
+    *out = c;
+out:
+    return rc;
+}
+
+static int keep_lse(struct chip_carry *c, const struct head_in *in, struct err *err)
+{
+    const double *lse;
+    int rc = 0;
+    if (!c->lse)
+        TRY(mem_alloc(&c->lse, c->n, sizeof *c->lse, "normalisers of a step", err));
+    TRY(exact_lse(in->exact, 0, c->n, &lse, err));
+    memcpy(c->lse, lse, (size_t)c->n * sizeof *c->lse);
+    c->lse_step = in->step;
+out:
+    return rc;
+}
+
+static int make_mask(struct chip_state *s, struct chip_carry *c, struct err *err)
+{
+    const struct head_in *in = &s->in;
+    const double *lse = c->lse;
+    uint64_t stream = head_stream(STREAM_REDRAW, in, in->head);
+    int rc = 0;
+    slice_mask_free(&c->mask);
+    c->made = -1;
+    if (s->exact_norm)
+        TRY(exact_lse(in->exact, 0, in->x.nq, &lse, err));
+    TRY(chip_mask(&s->shape, &s->rule, in, lse, stream, &c->mask, &c->selected, err));
+    c->made = in->step;
+    s->made = true;
+out:
+    return rc;
+}
+
+/* Delta = O - O_sparse, a few groups at a time. */
+static int keep_delta(const struct chip_state *s, struct chip_carry *c, struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    int64_t step = 8 * CHIP_ROWS;
+    const double *out;
+    double *lse = NULL;
+    struct mask m = {0};
+    int rc = 0;
+
+    c->delta_step = -1;
+    if (!c->delta)
+        TRY(mem_alloc(&c->delta, c->n * c->dv, sizeof *c->delta, "stored difference", err));
+    TRY(mem_alloc(&lse, step, sizeof *lse, "normalisers", err));
+    for (int64_t r0 = 0; r0 < x->nq; r0 += step) {
+        int64_t r1 = r0 + step < x->nq ? r0 + step : x->nq;
+        double *d = c->delta + r0 * c->dv;
+        TRY(slice_mask_lists(&c->mask, r0, r1, &m, err));
+        TRY(exact_attend(s->in.exact, &m, d, lse, err));
+        TRY(exact_out(s->in.exact, r0, r1, &out, err));
+        for (int64_t k = 0; k < (r1 - r0) * c->dv; k++)
+            d[k] = out[k] - d[k];
+        mask_free(&m);
+    }
+    c->delta_step = s->in.step;
+out:
+    mask_free(&m);
+    free(lse);
+    return rc;
+}
+
+static int prepare_full(struct chip_state *s, struct method_ctx *ctx, struct chip_carry *c,
+                        struct err *err)
+{
+    int step = s->in.step, before = (int)chip_full_before(&s->schedule, step), rc = 0;
+    bool makes = step == 1 || (step > 1 && s->params->recompute);
+    bool missing =
+        makes ? !s->exact_norm && c && c->lse_step != before : step > 0 && c && c->made != 1;
+
+    s->call = CALL_FULL;
+    if (!c)
+        return 0;
+    if (makes && !missing)
+        TRY(make_mask(s, c, err));
+    if (step == 0 || makes)
+        TRY(keep_lse(c, &s->in, err));
+    if (missing) {
+        rc = makes ? method_skip(ctx,
+                                 "no full step in trace (step %d needs the normaliser of step "
+                                 "%d)",
+                                 step, before)
+                   : method_skip(ctx, "no full step in trace (step %d needs the mask of step 1)",
+                                 step);
+        goto out;
+    }
+    if (step == 0)
+        return 0;
+    if (s->params->delta)
+        TRY(keep_delta(s, c, err));
+    s->carry = c;
+out:
+    return rc;
+}
+
+static int prepare_sparse(struct chip_state *s, struct method_ctx *ctx, const struct chip_carry *c)
+{
+    int last = (int)chip_full_before(&s->schedule, s->in.step);
+    int made = s->params->recompute ? last : 1;
+    if (!c || c->made != made)
+        return method_skip(ctx, "no full step in trace (step %d uses the mask of step %d)",
+                           s->in.step, made);
+    if (s->params->delta && c->delta_step != last)
+        return method_skip(ctx, "no full step in trace (step %d uses the difference of step %d)",
+                           s->in.step, last);
+    s->call = CALL_SPARSE;
+    s->carry = c;
+    return 0;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    struct chip_state *s = NULL;
+    struct chip_carry *c;
+    int rc = 0;
+
+    TRY(mem_zalloc(&s, 1, sizeof *s, "chipmunk state", err));
+    TRY(resolve(params, ctx, in, s, err));
+    if ((rc = check_head(ctx, s)) != 0)
+        goto out;
+    if (in->layer >= s->params->dense_layers) {
+        TRY(get_carry(ctx, &in->x, &c, err));
+        rc = chip_full_step(&s->schedule, in->step) ? prepare_full(s, ctx, c, err)
+                                                    : prepare_sparse(s, ctx, c);
+        if (rc)
+            goto out;
+    }
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+/* ---- masks, output, numbers ------------------------------------------------------------------ */
+
+static int64_t unit_rows(const void *state)
+{
+    return CHIP_ROWS;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    const struct chip_state *s = state;
+    int rc = 0;
+
+    if (s->call == CALL_SPARSE) {
+        TRY(slice_mask_lists(&s->carry->mask, row0, row1, out, err));
+        out->exec_bq = CHIP_ROWS;
+        out->exec_bk = s->rule.multiple;
+        return 0;
+    }
+    mask_full(out, s->in.x.nq, s->in.x.nk, row0, row1, false);
+    out->bq = out->exec_bq = CHIP_ROWS;
+    out->bk = 1;
+    out->exec = EXEC_TILES;
+out:
+    return rc;
+}
+
+/* Column-sparse attention alone is exact softmax over the mask. */
+static bool attends(const void *state)
+{
+    const struct chip_state *s = state;
+    return s->call != CALL_SPARSE || s->params->delta;
+}
+
+/* A full step's output is dense attention, which the head's exact map has: no second computation
+ * with another order of sums. */
+static int attend(void *state, const struct mask *m, double *out, double *lse,
+                  struct attend_stats *stats, struct err *err)
+{
+    const struct chip_state *s = state;
+    int64_t dv = s->in.x.dv, rows = m->row1 - m->row0;
+    const double *dense, *dense_lse;
+    int rc = 0;
+
+    if (s->call != CALL_SPARSE) {
+        TRY(exact_out(s->in.exact, m->row0, m->row1, &dense, err));
+        TRY(exact_lse(s->in.exact, m->row0, m->row1, &dense_lse, err));
+        memcpy(out, dense, (size_t)(rows * dv) * sizeof *out);
+        memcpy(lse, dense_lse, (size_t)rows * sizeof *lse);
+        return 0;
+    }
+    TRY(exact_attend(s->in.exact, m, out, lse, err));
+    for (int64_t k = 0; k < rows * dv; k++)
+        out[k] += s->carry->delta[m->row0 * dv + k];
+out:
+    return rc;
+}
+
+/* Share of the output that the stored difference is, of the full step that made it. */
+static int delta_share(const struct chip_state *s, double *share, struct err *err)
+{
+    const struct chip_carry *c = s->carry;
+    const double *dense;
+    double delta = 0, out = 0;
+    int rc = exact_out(s->in.exact, 0, c->n, &dense, err);
+    if (rc)
+        return rc;
+    for (int64_t k = 0; k < c->n * c->dv; k++) {
+        delta += c->delta[k] * c->delta[k];
+        out += dense[k] * dense[k];
+    }
+    *share = delta == 0 ? 0 : sqrt(delta / out);
+    return 0;
+}
+
+static int report_mask(const struct chip_state *s, struct record *r, struct err *err)
+{
+    const struct chip_carry *c = s->carry;
+    double density, share, pairs = (double)s->shape.n * (double)s->shape.n;
+    int rc = 0;
+
+    TRY(slice_mask_density(&c->mask, &density, err));
+    TRY(record_metric(r, "mask_density_elem", density, err));
+    TRY(record_metric(r, "mask_units", (double)slice_mask_total(&c->mask), err));
+    if (s->call == CALL_SPARSE) {
+        TRY(record_metric(r, "mask_age", s->in.step - c->made, err));
+        TRY(record_metric(r, "density_native", (double)c->selected / pairs, err));
+    } else if (s->params->delta) {
+        TRY(delta_share(s, &share, err));
+        TRY(record_metric(r, "delta_l2_rel", share, err));
+    }
+out:
+    return rc;
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    const struct chip_state *s = state;
+    int rc = 0;
+
+    record_note(r, "kind=%s", kinds[s->kind]);
+    TRY(record_metric(r, "dense_call", s->call != CALL_SPARSE, err));
+    TRY(record_metric(r, "refresh", s->made, err));
+    if (s->call != CALL_SPARSE)
+        TRY(record_metric(r, "density_native", 1, err));
+    if (s->carry)
+        TRY(report_mask(s, r, err));
+out:
+    return rc;
+}
+
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "delta_l2_rel", .unit = "1", .better = BETTER_LOWER, .noise = NOISE_ROUNDING,
+     .definition = "sqrt(sum Delta^2) / sqrt(sum O^2) of the difference that a full step stores"},
+    {0},
+};
+/* clang-format on */
+
+static const char *const variants[] = {
+    "dense_layers=0:full_every=5:local_voxels=0:top_keys=0.4",
+    "profile=clean:kind=wan:top_keys=0.5:voxel=1x8x24",
+    "profile=clean:delta=0:norm=previous:recompute=0:redraw=0.2",
+    "local_voxels=0:delta=0:multiple=112:random_keys=0.3:local_1d=0.2",
+    NULL,
+};
+
+/* Without a neighbourhood, and with fewer keys than a tile of 128, nothing is kept. */
+static bool may_be_empty(const void *params)
+{
+    const struct chip_params *p = params;
+    return p->local_voxels == 0;
+}
+
+const struct method method_chipmunk = {
+    .name = "chipmunk",
+    .summary = "video: dense on a few steps, then the heaviest columns plus a stored difference",
+    .paper = "Chipmunk: Training-Free Acceleration of Diffusion Transformers with Dynamic "
+             "Column-Sparse Deltas, arXiv 2506.03275",
+    .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM | METHOD_CHANGES_MATH,
+    .params_size = sizeof(struct chip_params),
+    .params = options,
+    .metrics = metrics,
+    .budget_full = "top_keys=1:profile=clean",
+    .validate = validate,
+    .order = token_order,
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .attends = attends,
+    .attend = attend,
+    .report = report,
+    .release = release,
+    .variants = variants,
+    .may_be_empty = may_be_empty,
+};

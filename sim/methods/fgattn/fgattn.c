@@ -1,0 +1,479 @@
+/*
+ * fgattn.c - FG-Attn: attention work is skipped in slices of M consecutive queries x one key.
+ *
+ * FG-Attn, arXiv 2509.16518v1, sections 4.2-4.4; v2's M x N' tiles with `width`. A slice is
+ * computed when one of its M probabilities is large:
+ *
+ *   mode=cached   every R denoising steps attention is dense (a refresh step) and the slices with
+ *                 max p > c/N are remembered; the steps in between use that list, with q and k of
+ *                 their own
+ *   mode=pooled   on every step the mean query of the group decides
+ * (sim/methods/fgattn/fgattn_mask.c)
+ *
+ * Kept keys of a group are gathered into 128-key tiles; arithmetic on kept slices is exact softmax.
+ * Mask: N^2/M bits per head. A refresh step costs one Q K pass more than dense attention.
+ *
+ * There is no public code, and the paper leaves open: the tail group (a real group here), text
+ * tokens and causal attention (forced keys, sim/methods/fgattn/fgattn_mask.c), dense first layers
+ * and steps (options), the guidance branches (separate masks) and the value of tau1 (must be given;
+ * the default reading `norm` has the unit of the cached threshold). norm=previous takes the
+ * normaliser of the refresh step before, which saves the second pass and costs a second dense step
+ * at the start. refresh=1 applies each step's own mask: a bound, not a method.
+ */
+#include "core/mem.h"
+#include "core/permute.h"
+#include "sim/blocks/exact.h"
+#include "sim/methods/fgattn/fgattn.h"
+#include "sim/blocks/numlist.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const modes[] = {"cached", "pooled", NULL};
+static const char *const norms[] = {"exact", "previous", NULL};
+static const char *const pools[] = {"norm", "literal", "topk", NULL};
+static const char *const tokens[] = {"valid", "all", NULL};
+static const char *const cal_metrics[] = {"cra_p1", "err_l1_rel", NULL};
+
+/* clang-format off */
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "mode", .type = OPT_ENUM, .offset = offsetof(struct fg_params, mode), .def = "cached",
+     .values = modes, .help = "which rule chooses slices"},
+    {.name = "M", .type = OPT_INT, .offset = offsetof(struct fg_params, M), .def = "128", .min = 16,
+     .max = 256, .unit = "rows", .help = "queries per group, a multiple of 16"},
+    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct fg_params, tau), .def = "0.5",
+     .min = 0, .max = INFINITY, .flags = OPT_MIN_OPEN, .unit = "1/N",
+     .help = "cached: keep iff a slice's largest p > tau/N"},
+    {.name = "refresh", .type = OPT_INT, .offset = offsetof(struct fg_params, refresh), .def = "15",
+     .min = 1, .max = 1e6, .unit = "steps",
+     .help = "cached: dense step and new mask every so many steps"},
+    {.name = "norm", .type = OPT_ENUM, .offset = offsetof(struct fg_params, norm), .def = "exact",
+     .values = norms, .help = "cached: normaliser of p on a refresh step"},
+    {.name = "pool", .type = OPT_ENUM, .offset = offsetof(struct fg_params, pool), .def = "norm",
+     .values = pools, .help = "pooled: reading of the rule"},
+    {.name = "c1", .type = OPT_NUM, .offset = offsetof(struct fg_params, c1), .def = "0.5",
+     .min = 0, .max = INFINITY, .flags = OPT_MIN_OPEN, .unit = "1/N",
+     .help = "pool=norm: keep iff pi >= c1/N"},
+    {.name = "tau1", .type = OPT_NUM, .offset = offsetof(struct fg_params, tau1), .min = 0,
+     .max = INFINITY, .flags = OPT_UNSET | OPT_MIN_OPEN,
+     .help = "pool=literal: keep iff e^t/d >= tau1"},
+    {.name = "kappa", .type = OPT_NUM, .offset = offsetof(struct fg_params, kappa), .min = 0,
+     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN, .unit = "share of N",
+     .help = "pool=topk: keys kept"},
+    {.name = "width", .type = OPT_INT, .offset = offsetof(struct fg_params, width), .def = "1",
+     .min = 1, .max = 128, .unit = "keys", .help = "keys per unit: 1, 8, 16, 32, 64 or 128"},
+    {.name = "dense_layers", .type = OPT_INT, .offset = offsetof(struct fg_params, dense_layers),
+     .def = "0", .min = 0, .max = 1e6, .unit = "layers", .help = "first layers that run dense"},
+    {.name = "dense_steps", .type = OPT_INT, .offset = offsetof(struct fg_params, dense_steps),
+     .def = "0", .min = 0, .max = 1e6, .unit = "steps",
+     .help = "first denoising steps that run dense"},
+    {.name = "permute", .type = OPT_STR, .offset = offsetof(struct fg_params, permute),
+     .def = "none",
+     .help = "token order before grouping: none, row, column, time, random, hilbert, voxel-AxBxC"},
+    {.name = "normaliser_n", .type = OPT_ENUM, .offset = offsetof(struct fg_params, normaliser_n),
+     .def = "valid", .values = tokens,
+     .help = "N of c/N: valid tokens, or all with the padding text tokens"},
+    {.name = "compare", .type = OPT_BOOL, .offset = offsetof(struct fg_params, compare), .def = "0",
+     .help = "on steps that reuse a mask, compare it with the step's own (one more pass)"},
+    {.name = "cal_list", .type = OPT_STR, .offset = offsetof(struct fg_params, cal_list),
+     .def = "0.1+0.2+0.3+0.5+0.7+1+1.5+2+3+4+6+8", .flags = OPT_IDENTITY_NOT, .unit = "1/N",
+     .help = "calibrate, cached: values of tau to choose from, a+b+c"},
+    {.name = "cal_metric", .type = OPT_ENUM, .offset = offsetof(struct fg_params, cal_metric),
+     .def = "cra_p1", .values = cal_metrics, .flags = OPT_IDENTITY_NOT,
+     .help = "calibrate, cached: what is bounded"},
+    {.name = "cal_bound", .type = OPT_NUM, .offset = offsetof(struct fg_params, cal_bound),
+     .min = 0, .max = INFINITY, .flags = OPT_UNSET | OPT_IDENTITY_NOT,
+     .help = "calibrate, cached: cra_p1 at least (0.95), or err_l1_rel at most (0.05)"},
+    {0},
+};
+/* clang-format on */
+/* clang-format on */
+
+/* Why a call runs the way it does. */
+enum call { CALL_DENSE, CALL_REFRESH, CALL_REUSE, CALL_OWN };
+
+/* From step to step. */
+struct fg_carry {
+    struct slice_mask mask;
+    int made;    /* step of the mask, -1: none */
+    double *lse; /* [n_lse] of the last dense step, norm=previous */
+    int64_t n_lse;
+    int lse_step; /* -1: none */
+};
+
+struct fg_state {
+    const struct fg_params *params;
+    struct head_in in;
+    enum call call;
+    struct slice_mask own;         /* made by this call, when it is not carried */
+    const struct slice_mask *mask; /* applied, or made on a refresh step; NULL: neither */
+    struct slice_mask fresh;       /* compare=1 */
+    struct fg_stats stats;
+    bool has_stats;
+    int age;
+};
+
+static void carry_free(void *data)
+{
+    struct fg_carry *c = data;
+    slice_mask_free(&c->mask);
+    free(c->lse);
+    free(c);
+}
+
+static void release(void *state)
+{
+    struct fg_state *s = state;
+    if (!s)
+        return;
+    slice_mask_free(&s->own);
+    slice_mask_free(&s->fresh);
+    free(s);
+}
+
+static int check_order(struct fg_params *p, struct err *err)
+{
+    /* ':' separates parameters, so on a command line the box stands behind a '-'. */
+    if (strncmp(p->permute, "voxel-", 6) == 0)
+        p->permute[5] = ':';
+    return permute_check(p->permute, err);
+}
+
+static const struct param_scope scopes[] = {
+    {"tau refresh norm compare", "mode=cached"},
+    {"pool c1 tau1 kappa", "mode=pooled"},
+    {"c1", "pool=norm"},
+    {"tau1", "pool=literal"},
+    {"kappa", "pool=topk"},
+    {0},
+};
+
+static int validate(void *params, struct err *err)
+{
+    struct fg_params *p = params;
+    double list[256];
+    int n, rc = 0;
+
+    if (p->M % 16)
+        FAIL(err, ERR_USAGE, "M=%lld is not a multiple of 16", (long long)p->M);
+    if (p->width != 1 && (p->width < 8 || (p->width & (p->width - 1))))
+        FAIL(err, ERR_USAGE, "width=%lld is not 1, 8, 16, 32, 64 or 128", (long long)p->width);
+    if (p->mode == FG_POOLED && p->pool == FG_POOL_LITERAL && isnan(p->tau1))
+        FAIL(err, ERR_USAGE, "pool=literal needs tau1: the paper gives no value");
+    if (p->mode == FG_POOLED && p->pool == FG_POOL_TOPK && isnan(p->kappa))
+        FAIL(err, ERR_USAGE, "pool=topk needs kappa, the share of keys to keep");
+    TRY(num_list_parse(p->cal_list, "cal_list", 0, list, 256, &n, err));
+    TRY(check_order(p, err));
+out:
+    return rc;
+}
+
+static const char *token_order(const void *params)
+{
+    return ((const struct fg_params *)params)->permute;
+}
+
+/* ---- cached: refresh and reuse -------------------------------------------------------------- */
+
+static int keep_lse(struct fg_carry *c, const struct head_in *in, struct err *err)
+{
+    const double *lse;
+    int rc = 0;
+    if (c->n_lse != in->x.nq) {
+        free(c->lse);
+        c->lse = NULL;
+        c->n_lse = 0;
+        TRY(mem_alloc(&c->lse, in->x.nq, sizeof *c->lse, "normalisers of a step", err));
+        c->n_lse = in->x.nq;
+    }
+    TRY(exact_lse(in->exact, 0, in->x.nq, &lse, err));
+    memcpy(c->lse, lse, (size_t)in->x.nq * sizeof *c->lse);
+    c->lse_step = in->step;
+out:
+    return rc;
+}
+
+static int get_carry(struct method_ctx *ctx, struct fg_carry **out, struct err *err)
+{
+    *out = NULL;
+    if (!ctx->carry)
+        return 0;
+    if (!ctx->carry->data) {
+        struct fg_carry *c = NULL;
+        int rc = mem_zalloc(&c, 1, sizeof *c, "masks between steps", err);
+        if (rc)
+            return rc;
+        c->made = c->lse_step = -1;
+        ctx->carry->data = c;
+        ctx->carry->free = carry_free;
+    }
+    *out = ctx->carry->data;
+    return 0;
+}
+
+/* The step whose normaliser a refresh step t with norm=previous takes: 0 before 1, 1 or the last
+ * multiple of R before the others. -1: t is the first dense step and makes no mask. */
+static int previous_step(const struct fg_params *p, int t)
+{
+    int64_t d = t - p->dense_steps, r = p->refresh, before;
+    if (d == 0)
+        return -1;
+    before = (d - 1) / r * r;
+    if (before == 0 && d > 1 && r > 1)
+        before = 1;
+    return (int)(before + p->dense_steps);
+}
+
+/* Make this step's mask into *out with the normaliser that the parameters ask for. made = false:
+ * norm=previous and this is the first step. */
+static int make_mask(struct fg_state *s, const struct fg_carry *c, struct slice_mask *out,
+                     bool *made, struct method_ctx *ctx, struct err *err)
+{
+    const struct fg_params *p = s->params;
+    const double *lse = NULL;
+    *made = true;
+    if (p->norm == FG_NORM_PREVIOUS) {
+        int want = previous_step(p, s->in.step);
+        if (want < 0) {
+            *made = false;
+            return 0;
+        }
+        if (!c || c->lse_step != want || c->n_lse != s->in.x.nq)
+            return method_skip(ctx,
+                               "no refresh step in trace (step %d needs the normaliser of "
+                               "step %d)",
+                               s->in.step, want);
+        lse = c->lse;
+    }
+    s->has_stats = true;
+    return fg_cached_mask(p, &s->in, p->tau, lse, out, &s->stats, err);
+}
+
+static int prepare_refresh(struct fg_state *s, struct method_ctx *ctx, struct fg_carry *c,
+                           struct err *err)
+{
+    bool made;
+    int rc = 0;
+    if ((rc = make_mask(s, c, &s->own, &made, ctx, err)) != 0)
+        goto out;
+    s->call = s->params->refresh == 1 && made ? CALL_OWN : CALL_REFRESH;
+    if (made)
+        s->mask = &s->own;
+    if (c && made && s->call == CALL_REFRESH) {
+        slice_mask_free(&c->mask);
+        c->mask = s->own;
+        memset(&s->own, 0, sizeof s->own);
+        s->mask = &c->mask;
+        c->made = s->in.step;
+    }
+    if (c && s->params->norm == FG_NORM_PREVIOUS)
+        TRY(keep_lse(c, &s->in, err));
+out:
+    return rc;
+}
+
+static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, const struct fg_carry *c,
+                         int want, struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    if (!c || c->made != want)
+        return method_skip(ctx, "no refresh step in trace (step %d uses the mask of step %d)",
+                           s->in.step, want);
+    if (c->mask.nq != x->nq || c->mask.nk != x->nk || c->mask.causal != x->causal)
+        return err_set(err, ERR_INPUT,
+                       "step %d has %lld queries and %lld keys, step %d had %lld "
+                       "and %lld",
+                       s->in.step, (long long)x->nq, (long long)x->nk, want, (long long)c->mask.nq,
+                       (long long)c->mask.nk);
+    s->call = CALL_REUSE;
+    s->mask = &c->mask;
+    s->age = s->in.step - want;
+    if (!s->params->compare)
+        return 0;
+    s->has_stats = true;
+    return fg_cached_mask(s->params, &s->in, s->params->tau, NULL, &s->fresh, &s->stats, err);
+}
+
+static int prepare_cached(struct fg_state *s, struct method_ctx *ctx, struct err *err)
+{
+    const struct fg_params *p = s->params;
+    int64_t d = s->in.step - p->dense_steps;
+    struct fg_carry *c;
+    int rc = get_carry(ctx, &c, err);
+    if (rc)
+        return rc;
+    bool second = p->norm == FG_NORM_PREVIOUS && d == 1;
+    if (d % p->refresh == 0 || second)
+        return prepare_refresh(s, ctx, c, err);
+    int64_t want = d / p->refresh * p->refresh;
+    if (want == 0 && p->norm == FG_NORM_PREVIOUS)
+        want = 1;
+    return prepare_reuse(s, ctx, c, (int)(want + p->dense_steps), err);
+}
+
+/* ---- callbacks ------------------------------------------------------------------------------ */
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    struct fg_state *s = NULL;
+    const struct fg_params *p = params;
+    int rc = 0;
+
+    TRY(mem_zalloc(&s, 1, sizeof *s, "fg-attn state", err));
+    s->params = p;
+    s->in = *in;
+    if (in->layer < p->dense_layers || in->step < p->dense_steps) {
+        s->call = CALL_DENSE;
+    } else if (p->mode == FG_POOLED) {
+        TRY(fg_pooled_mask(p, in, &s->own, err));
+        s->call = CALL_OWN;
+        s->mask = &s->own;
+    } else {
+        if ((rc = prepare_cached(s, ctx, err)) != 0)
+            goto out;
+    }
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+static int64_t unit_rows(const void *state)
+{
+    return ((const struct fg_state *)state)->params->M;
+}
+
+static bool runs_dense(const struct fg_state *s)
+{
+    return s->call == CALL_DENSE || s->call == CALL_REFRESH;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    const struct fg_state *s = state;
+    if (!runs_dense(s))
+        return slice_mask_lists(s->mask, row0, row1, out, err);
+    mask_full(out, s->in.x.nq, s->in.x.nk, row0, row1, s->in.x.causal);
+    return 0;
+}
+
+/* The reused mask against the one that this step would have made. */
+static int report_compare(const struct fg_state *s, struct record *r, struct err *err)
+{
+    double a = (double)slice_mask_total(s->mask), b = (double)slice_mask_total(&s->fresh);
+    double both = (double)slice_mask_common(s->mask, &s->fresh), either = a + b - both;
+    int rc = 0;
+    TRY(record_metric(r, "mask_precision", a > 0 ? both / a : 0, err));
+    TRY(record_metric(r, "mask_recall", b > 0 ? both / b : 0, err));
+    TRY(record_metric(r, "mask_iou", either > 0 ? both / either : 1, err));
+    TRY(record_metric(r, "mask_diff", either - both, err));
+out:
+    return rc;
+}
+
+static int report_mask(const struct fg_state *s, struct record *r, struct err *err)
+{
+    double density;
+    int rc = 0;
+    TRY(slice_mask_density(s->mask, &density, err));
+    TRY(record_metric(r, "mask_density_elem", density, err));
+    TRY(record_metric(r, "mask_units", (double)slice_mask_total(s->mask), err));
+    if (!s->has_stats)
+        return 0;
+    TRY(record_metric(r, "ties", (double)s->stats.ties, err));
+    TRY(record_metric(r, "mask_margin", s->stats.margin, err));
+    if (s->call == CALL_OWN && s->params->norm == FG_NORM_EXACT) {
+        double n = fg_n(s->params, &s->in);
+        double kept = (double)s->stats.keys_min / n;
+        TRY(record_metric(r, "cra_bound", 1 - s->params->tau * (1 - fmin(1, kept)), err));
+    }
+out:
+    return rc;
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    const struct fg_state *s = state;
+    int rc = 0;
+
+    TRY(record_metric(r, "dense_call", runs_dense(s), err));
+    if (s->params->mode == FG_CACHED)
+        TRY(record_metric(
+            r, "refresh",
+            s->call == CALL_REFRESH || (s->call == CALL_OWN && s->params->refresh == 1), err));
+    if (!runs_dense(s) && s->params->mode == FG_CACHED)
+        TRY(record_metric(r, "mask_age", s->age, err));
+    if (s->mask)
+        TRY(report_mask(s, r, err));
+    if (s->fresh.bits)
+        TRY(report_compare(s, r, err));
+out:
+    return rc;
+}
+
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "mask_margin", .unit = "1", .noise = NOISE_ROUNDING,
+     .definition = "smallest |ln(value / threshold)| over the units"},
+    {.name = "cra_bound", .unit = "1", .better = BETTER_HIGHER, .axis = AXIS_SHARE,
+     .noise = NOISE_ROUNDING,
+     .definition = "mask of its own step: lower bound 1 - c (1 - min count / N) of cra_min"},
+    {0},
+};
+/* clang-format on */
+
+static const char *const variants[] = {
+    "refresh=1",
+    "refresh=1:tau=3:M=16",
+    "refresh=1:tau=2:M=32:width=8:normaliser_n=all",
+    "refresh=2:tau=2:M=16:compare",
+    "refresh=2:norm=previous:M=16",
+    "refresh=1:dense_layers=4",
+    "refresh=1:tau=2:M=16:permute=hilbert",
+    "mode=pooled",
+    "mode=pooled:pool=literal:tau1=0.01:M=48",
+    "mode=pooled:pool=topk:kappa=0.2:width=16",
+    NULL,
+};
+
+static const struct method_budget budgets[] = {
+    {"refresh=1:M=16:tau=%s", {"20", "5", "2", "0.5", "0.01"}},
+    {"mode=pooled:M=16:c1=%s", {"10", "2", "0.5", "0.01"}},
+    {"mode=pooled:M=16:pool=topk:kappa=%s", {"0.05", "0.3", "0.7", "1"}},
+    {0},
+};
+
+/* A threshold without forced keys may keep nothing of a row. */
+static bool may_be_empty(const void *params)
+{
+    return true;
+}
+
+const struct method method_fg_attn = {
+    .name = "fg-attn",
+    .summary = "M x 1 slices kept where the largest p exceeds c/N, cached over steps or pooled",
+    .paper = "FG-Attn: Leveraging Fine-Grained Sparse Attention in Video Diffusion Models, "
+             "arXiv 2509.16518",
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_CALIBRATED,
+    .params_size = sizeof(struct fg_params),
+    .params = options,
+    .metrics = metrics,
+    .scopes = scopes,
+    .budget_full = "mode=pooled:pool=topk:kappa=1",
+    .validate = validate,
+    .order = token_order,
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .report = report,
+    .calibrate = fg_calibrate,
+    .release = release,
+    .variants = variants,
+    .budgets = budgets,
+    .may_be_empty = may_be_empty,
+};

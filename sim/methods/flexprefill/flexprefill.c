@@ -1,0 +1,408 @@
+/*
+ * FlexPrefill: per head either the best block columns and diagonals, counted from the exact rows of
+ * the last 128 queries, or blocks of pooled queries against pooled keys.
+ *
+ * X. Lai et al., "FlexPrefill: A Context-Aware Sparse Attention Mechanism for Efficient
+ * Long-Sequence Inference", arXiv:2502.20766. Causal prompts with N_q = N_k. Sampling 2 B N d, two
+ * sorts of N values; query-aware heads add nb^2 pooled products. Attention exact inside kept B x B
+ * blocks.
+ *
+ * profile=official follows the published code, profile=paper selects the tokens that hold gamma of
+ * the sampled mass, profile=frontier is a port without the pattern test that runs 64-row lists of
+ * blocks and columns. Deviations: the published code sorts unstably, here ties go to the lower
+ * block column and the lower bin; entries above the diagonal, which the code may list at gamma near
+ * 1, are left out.
+ */
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/method.h"
+#include "sim/blocks/blockgrid.h"
+#include "sim/methods/flexprefill/flexprefill.h"
+#include "sim/blocks/vslash.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum profile { PROFILE_OFFICIAL, PROFILE_PAPER, PROFILE_FRONTIER };
+
+/* Sampled rows and forced entries of the port. */
+#define FRONTIER_ROWS 512
+#define FRONTIER_COLS 4
+#define FRONTIER_DISTS 64
+
+static const char *const profiles[] = {"official", "paper", "frontier", NULL};
+static const char *const presets[] = {"profile", "paper-a", "paper-b", "readme",
+                                      "api",     "tight",   NULL};
+static const char *const blocks[] = {"32", "64", "128", NULL};
+static const char *const emulate[] = {"none", "bf16", NULL};
+
+struct params {
+    int profile, preset, block, emulate;
+    double gamma, tau;              /* NAN: from the preset */
+    int64_t min_budget, max_budget; /* min: INT64_MIN: from the preset */
+    double target_p1, target_err;
+};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct params, profile),
+     .def = "official", .values = profiles,
+     .help = "official: the published code; paper: selects the tokens themselves; frontier: a "
+             "port without the pattern test."},
+    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct params, preset),
+     .def = "profile", .values = presets, .flags = OPT_CALIB_FIXED,
+     .help = "gamma, tau and min_budget of a published setting; unset: paper-a, frontier 0.65 "
+             "and 512."},
+    {.name = "gamma", .type = OPT_NUM, .offset = offsetof(struct params, gamma), .min = 0, .max = 1,
+     .flags = OPT_UNSET | OPT_MIN_OPEN, .unit = "mass share",
+     .help = "Cumulative threshold; unset: the preset's (0.95)."},
+    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct params, tau), .min = 0,
+     .max = 0.8326, .flags = OPT_UNSET, .unit = "JS distance",
+     .help = "Query-aware below this distance, 0 = never; unset: the preset's (0.1)."},
+    {.name = "min_budget", .type = OPT_INT, .offset = offsetof(struct params, min_budget), .min = 0,
+     .max = 9e15, .flags = OPT_UNSET, .unit = "tokens",
+     .help = "Least columns and least distances; unset: the preset's (1024)."},
+    {.name = "max_budget", .type = OPT_INT, .offset = offsetof(struct params, max_budget),
+     .def = "0", .min = 0, .max = 9e15, .unit = "tokens",
+     .help = "Most columns and most distances, 0 = no limit."},
+    {.name = "block", .type = OPT_ENUM, .offset = offsetof(struct params, block), .def = "128",
+     .values = blocks, .unit = "tokens", .help = "Block size and number of sampled rows."},
+    {.name = "emulate", .type = OPT_ENUM, .offset = offsetof(struct params, emulate), .def = "none",
+     .values = emulate,
+     .help = "bf16 reproduces the code's roundings of scaled queries, logits, pooled means and "
+             "pooled scores."},
+    {.name = "target_p1", .type = OPT_NUM, .offset = offsetof(struct params, target_p1),
+     .def = "0.90", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT, .unit = "mass share",
+     .help = "calibrate: least 1st percentile of the rows' recall."},
+    {.name = "target_err", .type = OPT_NUM, .offset = offsetof(struct params, target_err),
+     .def = "0.05", .min = 0, .max = INFINITY, .flags = OPT_IDENTITY_NOT,
+     .help = "calibrate: largest relative L2 error of the output."},
+    {0},
+};
+/* clang-format on */
+
+/* The authors' two benchmark settings, the README's, the function's defaults, a strict one. */
+struct setting {
+    double gamma, tau;
+    int64_t min_budget;
+};
+static const struct setting settings[] = {{0.95, 0.1, 1024}, {0.95, 0.1, 1024}, {0.90, 0.1, 1024},
+                                          {0.90, 0.1, 512},  {0.90, 0, 0},      {0.99, 0.1, 1024}};
+static const struct setting FRONTIER_SETTING = {0.65, 0, 512};
+
+static struct flex_config resolve(const struct params *p, const struct attn_in *x)
+{
+    static const int SIZES[] = {32, 64, 128};
+    struct setting s = settings[p->preset];
+    if (p->profile == PROFILE_FRONTIER && p->preset == 0)
+        s = FRONTIER_SETTING;
+    return (struct flex_config){
+        .profile = p->profile == PROFILE_PAPER ? FLEX_PAPER : FLEX_OFFICIAL,
+        .n = x->nk,
+        .block = SIZES[p->block],
+        .gamma = isnan(p->gamma) ? s.gamma : p->gamma,
+        .tau = isnan(p->tau) ? s.tau : p->tau,
+        .scale = x->scale,
+        .min_budget = p->min_budget == INT64_MIN ? s.min_budget : p->min_budget,
+        .max_budget = p->max_budget,
+        .bf16 = p->emulate == 1,
+    };
+}
+
+enum kind { DENSE, PLAN, LISTS };
+
+struct state {
+    enum kind kind;
+    struct flex_config c;
+    struct flex_plan plan; /* PLAN */
+    struct vslash lists;   /* LISTS */
+    int64_t t_v, t_s;
+};
+
+static void release(void *state)
+{
+    struct state *s = state;
+    if (!s)
+        return;
+    flex_plan_free(&s->plan);
+    vslash_free(&s->lists);
+    free(s);
+}
+
+static int64_t frontier_tokens(const struct flex_config *c, int64_t tokens)
+{
+    tokens = tokens < c->min_budget ? c->min_budget : tokens;
+    return c->max_budget > 0 && tokens > c->max_budget ? c->max_budget : tokens;
+}
+
+static int prepare_lists(struct state *s, const struct head_in *in, struct err *err)
+{
+    int rc = 0;
+    struct flex_scores f = {0};
+    int64_t n = s->c.n, rows = n < FRONTIER_ROWS ? n : FRONTIER_ROWS;
+    s->kind = LISTS;
+    TRY(flex_scores_run(&f, &s->c, in, rows, false, err));
+    TRY(flex_count(f.ver, n, s->c.gamma, true, &s->t_v, err));
+    TRY(flex_count(f.sla, n, s->c.gamma, true, &s->t_s, err));
+    TRY(vslash_select(&s->lists, n, f.ver, frontier_tokens(&s->c, s->t_v), FRONTIER_COLS, f.sla,
+                      frontier_tokens(&s->c, s->t_s), FRONTIER_DISTS, err));
+out:
+    flex_scores_free(&f);
+    return rc;
+}
+
+static int prepare_plan(struct state *s, const struct head_in *in, struct err *err)
+{
+    int rc = 0;
+    struct flex_scores f = {0};
+    if (!flex_applies(&s->c)) {
+        s->kind = DENSE;
+        return 0;
+    }
+    s->kind = PLAN;
+    TRY(flex_scores_run(&f, &s->c, in, s->c.block, true, err));
+    TRY(flex_plan_build(&s->plan, &s->c, &f, in, err));
+    s->t_v = s->plan.t_v;
+    s->t_s = s->plan.t_s;
+out:
+    flex_scores_free(&f);
+    return rc;
+}
+
+static int check_shape(struct method_ctx *ctx, const struct head_in *in)
+{
+    if (!in->x.causal)
+        return method_skip(ctx, "causal only");
+    if (in->x.nq != in->x.nk)
+        return method_skip(ctx, "whole prompts only: %lld queries, %lld keys", (long long)in->x.nq,
+                           (long long)in->x.nk);
+    return 0;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct params *p = params;
+    struct state *s = NULL;
+    int rc = check_shape(ctx, in);
+    if (rc)
+        return rc;
+    TRY(mem_zalloc(&s, 1, sizeof *s, "flexprefill", err));
+    s->c = resolve(p, &in->x);
+    if (p->profile == PROFILE_FRONTIER)
+        TRY(prepare_lists(s, in, err));
+    else
+        TRY(prepare_plan(s, in, err));
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+static int64_t unit_rows(const void *state)
+{
+    const struct state *s = state;
+    return s->kind == LISTS ? VSLASH_BLOCK : s->c.block;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct state *s = state;
+    if (s->kind == LISTS)
+        return vslash_mask(&s->lists, true, row0, row1, out, err);
+    if (s->kind == PLAN)
+        return block_map_mask(&s->plan.map, row0, row1, out, err);
+    mask_full(out, s->c.n, s->c.n, row0, row1, true);
+    out->bq = out->bk = out->exec_bq = out->exec_bk = s->c.block;
+    return 0;
+}
+
+/* The port prints executed pairs: whole blocks and columns, also where they leave the triangle. */
+static int report_lists(const struct state *s, struct record *r, struct err *err)
+{
+    int rc = 0;
+    double exec = (double)vslash_exec(&s->lists);
+    double density = exec / ((double)s->c.n * (double)(s->c.n + 1) / 2);
+    TRY(record_metric(r, "pairs_exec", exec, err));
+    TRY(record_metric(r, "density_exec", density, err));
+    TRY(record_metric(r, "density_native", density, err));
+    TRY(record_metric(r, "columns", (double)s->lists.n_cols, err));
+    TRY(record_metric(r, "slashes", (double)s->lists.n_dists, err));
+    TRY(record_metric(r, "list_blocks", (double)s->lists.blocks, err));
+    TRY(record_metric(r, "list_columns", (double)s->lists.columns, err));
+out:
+    return rc;
+}
+
+/* density_native: kept blocks over the full square; the code reports 1 for short prompts. */
+static int report(void *state, struct record *r, struct err *err)
+{
+    int rc = 0;
+    const struct state *s = state;
+    const struct flex_plan *p = &s->plan;
+    record_note(r, "pattern=%s",
+                s->kind == DENSE   ? "dense"
+                : s->kind == LISTS ? "lists"
+                : p->query_aware   ? "query-aware"
+                                   : "vertical-slash");
+    if (s->kind == DENSE)
+        return record_metric(r, "density_native", 1, err);
+    TRY(record_metric(r, "tokens_columns", (double)s->t_v, err));
+    TRY(record_metric(r, "tokens_slashes", (double)s->t_s, err));
+    if (s->kind == LISTS)
+        return report_lists(s, r, err);
+    double nb = (double)p->map.rows;
+    TRY(record_metric(r, "density_native", (double)block_map_count(&p->map) / (nb * nb), err));
+    TRY(record_metric(r, "js_distance", p->js, err));
+    TRY(record_metric(r, "columns", (double)p->k_v, err));
+    TRY(record_metric(r, "slashes", (double)p->k_s, err));
+out:
+    return rc;
+}
+
+/* ---- calibration: gamma and min_budget per head ----------------------------------------- */
+
+static const double gammas[] = {0.99, 0.97, 0.95, 0.90, 0.85, 0.80};
+static const int64_t budgets[] = {0, 512, 1024, 2048};
+#define N_GAMMA 6
+#define N_BUDGET 4
+#define N_GRID (N_GAMMA * N_BUDGET)
+
+struct plans {
+    struct flex_plan plan[N_GRID];
+    bool dense[N_GRID];
+};
+
+static int64_t plan_list(void *ctx, int t, int64_t row0, int32_t *cols)
+{
+    const struct plans *g = ctx;
+    const struct block_map *m = &g->plan[t].map;
+    if (!g->dense[t])
+        return block_map_row(m, row0 / m->block, cols);
+    int64_t block = g->plan[t].map.block, n = row0 / block + 1;
+    for (int64_t j = 0; j < n; j++)
+        cols[j] = (int32_t)j;
+    return n;
+}
+
+static int build_plans(struct plans *g, const struct flex_config *base, const struct head_in *in,
+                       struct err *err)
+{
+    int rc = 0;
+    struct flex_scores f = {0};
+    TRY(flex_scores_run(&f, base, in, base->n < base->block ? base->n : base->block, true, err));
+    for (int t = 0; t < N_GRID; t++) {
+        struct flex_config c = *base;
+        c.gamma = gammas[t / N_BUDGET];
+        c.min_budget = budgets[t % N_BUDGET];
+        g->dense[t] = !flex_applies(&c);
+        g->plan[t].map.block = c.block;
+        if (!g->dense[t])
+            TRY(flex_plan_build(&g->plan[t], &c, &f, in, err));
+    }
+out:
+    flex_scores_free(&f);
+    return rc;
+}
+
+static int judge_sample(const struct params *p, const struct head_in *in, int n,
+                        struct block_score *sum, struct err *err)
+{
+    int rc = 0;
+    struct plans *g = NULL;
+    struct block_score score[N_GRID];
+    struct flex_config c = resolve(p, &in->x);
+    TRY(mem_zalloc(&g, 1, sizeof *g, "search grid", err));
+    TRY(build_plans(g, &c, in, err));
+    struct block_grid grid = {
+        .in = in, .block = c.block, .unit = c.block, .n = N_GRID, .ctx = g, .list = plan_list};
+    TRY(block_grid_run(&grid, score, err));
+    for (int t = 0; t < N_GRID; t++)
+        block_score_add(&sum[t], &score[t], n);
+out:
+    for (int t = 0; g && t < N_GRID; t++)
+        flex_plan_free(&g->plan[t]);
+    free(g);
+    return rc;
+}
+
+/* The sparsest point that meets the targets; the grid runs from large gamma to small and, inside,
+ * from small budgets to large, so that the first of equal densities is the one to take. */
+static int sparsest(const struct params *p, const struct block_score *s)
+{
+    int best = -1;
+    for (int t = 0; t < N_GRID; t++) {
+        log_debug("flexprefill grid: gamma=%g min_budget=%lld density %.6f keep p1 %.6f mean %.6f "
+                  "error %.6f",
+                  gammas[t / N_BUDGET], (long long)budgets[t % N_BUDGET], s[t].density,
+                  s[t].keep_p1, s[t].keep_mean, s[t].error);
+        if (s[t].keep_p1 >= p->target_p1 && s[t].error <= p->target_err &&
+            (best < 0 || s[t].density < s[best].density))
+            best = t;
+    }
+    return best;
+}
+
+static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
+                     int n, struct jw *w, struct err *err)
+{
+    const struct params *p = params;
+    struct block_score sum[N_GRID];
+    int rc = 0;
+    if (p->profile == PROFILE_FRONTIER)
+        return err_set(err, ERR_USAGE,
+                       "method flexprefill: profile=frontier cannot be calibrated; "
+                       "use official or paper");
+    for (int t = 0; t < N_GRID; t++)
+        sum[t] = block_score_none;
+    for (int i = 0; i < n; i++) {
+        if ((rc = check_shape(ctx, &samples[i])) != 0)
+            goto out;
+        TRY(judge_sample(p, &samples[i], n, sum, err));
+    }
+    int best = sparsest(p, sum);
+    if (best < 0)
+        log_warn("flexprefill: layer %d head %d: no setting meets the target; gamma = 1",
+                 samples[0].layer, samples[0].head);
+    jw_knum(w, "gamma", best < 0 ? 1 : gammas[best / N_BUDGET]);
+    jw_kint(w, "min_budget", best < 0 ? 0 : budgets[best % N_BUDGET]);
+out:
+    return rc;
+}
+
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "columns", .unit = "1", .definition = "key columns selected: blocks; tokens with profile=paper and in lists"},
+    {.name = "slashes", .unit = "1", .definition = "diagonals selected: of blocks; of tokens with profile=paper and in lists"},
+    {.name = "tokens_columns", .unit = "1",
+     .definition = "key columns needed for the share gamma of the sampled mass"},
+    {.name = "tokens_slashes", .unit = "1",
+     .definition = "distances needed for the share gamma of the sampled mass"},
+    {.name = "js_distance", .unit = "1", .noise = NOISE_ROUNDING,
+     .definition = "Jensen-Shannon distance of the sampled and the pooled column mass (natural "
+                   "log)"},
+    {.name = "list_blocks", .unit = "1", .better = BETTER_LOWER,
+     .definition = "64 x 64 blocks in the kernel's lists, over all row blocks"},
+    {.name = "list_columns", .unit = "1", .better = BETTER_LOWER,
+     .definition = "gathered columns in the kernel's lists, over all row blocks"},
+    {0},
+};
+/* clang-format on */
+
+const struct method method_flexprefill = {
+    .name = "flexprefill",
+    .summary = "block columns and diagonals, or pooled blocks, chosen per head by a pattern test",
+    .paper = "FlexPrefill, arXiv:2502.20766",
+    .flags = METHOD_CAUSAL | METHOD_CALIBRATED,
+    .params_size = sizeof(struct params),
+    .params = options,
+    .metrics = metrics,
+    .budget_full = "gamma=1",
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .report = report,
+    .calibrate = calibrate,
+    .release = release,
+};

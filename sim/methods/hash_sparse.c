@@ -1,0 +1,364 @@
+/*
+ * hash_sparse.c - pairs whose query and key fall into the same bucket of an angular hash.
+ *
+ *   bucket(x) = argmax of the `buckets` values [x R, -x R], the first of equal ones, with R of
+ *   D x buckets/2 random unit columns that query and keys of a head share; keep (i, j) iff the
+ *   buckets agree and j <= i (strict=1: j < i); i counts from the end as everywhere, and a
+ *   bidirectional trace has no test of order
+ *
+ * Faster Causal Attention Over Large Sequences Through Sparse Flash Attention, arXiv 2306.01160,
+ * section 3, and its code (epfml/dynamic-sparse-flash-attention). O(N D buckets) for the hash,
+ * about N^2 / buckets pairs.
+ *
+ * The kernel sorts queries and keys by bucket, in time order within one, and multiplies tiles of
+ * 128 x 128: for a tile of queries the tiles of keys whose range of buckets meets its own, without
+ * those at the end whose keys all come after its queries. density_exec counts these tiles.
+ *
+ * Deviations: R comes from lacuna's generator, keyed by seed and head of the call; the code's
+ * training kernel keeps j < i only, so that a token does not see itself (strict=1); the paper's
+ * model attends with unit keys (normalize_k=1), here the trace's own keys are the default.
+ */
+#include "core/mem.h"
+#include "core/method.h"
+#include "sim/blocks/callrng.h"
+#include "sim/blocks/exact.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#define TILE 128
+#define BUCKETS_MOST 128
+#define SALT 0x68617368737061ull /* keeps its directions apart from other methods' numbers */
+
+enum directions { NORMAL, AXES };
+static const char *const direction_names[] = {"normal", "axes", NULL};
+
+struct hash_sparse_params {
+    int64_t buckets;
+    bool strict, normalize_k;
+    int proj_dir;
+};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "buckets", .type = OPT_INT, .offset = offsetof(struct hash_sparse_params, buckets),
+     .def = "16", .min = 2, .max = BUCKETS_MOST,
+     .help = "buckets of the hash, an even number: a direction and its opposite are two"},
+    {.name = "strict", .type = OPT_BOOL, .offset = offsetof(struct hash_sparse_params, strict),
+     .def = "0", .help = "causal: a query does not see its own position, as in training"},
+    {.name = "normalize_k", .type = OPT_BOOL,
+     .offset = offsetof(struct hash_sparse_params, normalize_k), .def = "0",
+     .help = "attend with keys of unit length, as the paper's model; buckets do not change"},
+    {.name = "proj_dir", .type = OPT_ENUM, .offset = offsetof(struct hash_sparse_params, proj_dir),
+     .def = "normal", .values = direction_names,
+     .help = "directions: random, or the first unit vectors, which depend on no seed"},
+    {0},
+};
+
+static const struct metric_def metrics[] = {
+    {.name = "bucket_most_q", .unit = "1", .definition = "queries in the fullest bucket"},
+    {.name = "bucket_most_k", .unit = "1", .definition = "keys in the fullest bucket"},
+    {0},
+};
+/* clang-format on */
+
+/* Tokens in the order of their buckets. */
+struct sorted {
+    int64_t n;
+    int32_t *bucket;                 /* [n], by token */
+    int32_t *order;                  /* [n] tokens, ascending within a bucket */
+    int64_t start[BUCKETS_MOST + 1]; /* of every bucket in order */
+};
+
+struct hash_sparse_state {
+    const struct hash_sparse_params *params;
+    struct attn_in x;
+    struct sorted q, k;
+    double *dir;         /* [buckets / 2][d] */
+    float *unit_k;       /* [nk][d] keys of unit length; NULL without normalize_k */
+    struct attn_ops ops; /* with them */
+};
+
+static void release(void *state)
+{
+    struct hash_sparse_state *s = state;
+    if (!s)
+        return;
+    free(s->q.bucket);
+    free(s->q.order);
+    free(s->k.bucket);
+    free(s->k.order);
+    free(s->dir);
+    free(s->unit_k);
+    attn_release(&s->ops);
+    free(s);
+}
+
+static int validate(void *params, struct err *err)
+{
+    const struct hash_sparse_params *p = params;
+    if (p->buckets % 2)
+        return err_set(err, ERR_USAGE, "buckets=%lld: expected an even number, such as %lld",
+                       (long long)p->buckets, (long long)p->buckets + 1);
+    return 0;
+}
+
+/* ---- the hash ------------------------------------------------------------------------------- */
+
+static double dot(const double *a, const float *x, int d)
+{
+    double sum = 0;
+    for (int c = 0; c < d; c++)
+        sum += a[c] * (double)x[c];
+    return sum;
+}
+
+/* Unit columns of R. Their length does not change which value is the largest of one column, but of
+ * several it does. */
+static void make_directions(struct hash_sparse_state *s, const struct head_in *in, uint64_t seed)
+{
+    int64_t n = s->params->buckets / 2, d = s->x.d;
+    uint64_t stream = head_stream(SALT, in, in->head);
+    for (int64_t r = 0; r < n; r++) {
+        double *g = s->dir + r * d, norm = 0;
+        for (int64_t c = 0; c < d; c++) {
+            g[c] = s->params->proj_dir == AXES ? (double)(c == r)
+                                               : rng_normal(seed, stream, (uint64_t)(r * d + c));
+            norm += g[c] * g[c];
+        }
+        for (int64_t c = 0; c < d; c++)
+            g[c] /= sqrt(norm);
+    }
+}
+
+static int32_t bucket_of(const struct hash_sparse_state *s, const float *x)
+{
+    int64_t half = s->params->buckets / 2, best = 0;
+    double value[BUCKETS_MOST];
+    for (int64_t r = 0; r < half; r++) {
+        value[r] = dot(s->dir + r * s->x.d, x, s->x.d);
+        value[half + r] = -value[r];
+    }
+    for (int64_t b = 1; b < 2 * half; b++)
+        if (value[b] > value[best])
+            best = b;
+    return (int32_t)best;
+}
+
+/* Hash the rows of x [n][d] and sort them, stably. */
+static int sort_rows(const struct hash_sparse_state *s, const float *x, int64_t n,
+                     struct sorted *out, struct err *err)
+{
+    int64_t next[BUCKETS_MOST];
+    int rc = 0;
+    out->n = n;
+    TRY(mem_alloc(&out->bucket, n, sizeof *out->bucket, "buckets", err));
+    TRY(mem_alloc(&out->order, n, sizeof *out->order, "tokens by bucket", err));
+    for (int64_t i = 0; i < n; i++) {
+        out->bucket[i] = bucket_of(s, x + i * s->x.d);
+        out->start[out->bucket[i] + 1]++;
+    }
+    for (int64_t b = 0; b < s->params->buckets; b++) {
+        out->start[b + 1] += out->start[b];
+        next[b] = out->start[b];
+    }
+    for (int64_t i = 0; i < n; i++)
+        out->order[next[out->bucket[i]]++] = (int32_t)i;
+out:
+    return rc;
+}
+
+static int unit_keys(struct hash_sparse_state *s, enum precision prec, struct err *err)
+{
+    struct attn_in in = s->x;
+    int d = s->x.d, rc = 0;
+    TRY(mem_alloc(&s->unit_k, s->x.nk * d, sizeof *s->unit_k, "keys of unit length", err));
+    for (int64_t j = 0; j < s->x.nk; j++) {
+        const float *k = s->x.k + j * d;
+        double norm = 0;
+        for (int c = 0; c < d; c++)
+            norm += (double)k[c] * k[c];
+        for (int c = 0; c < d; c++)
+            s->unit_k[j * d + c] = norm > 0 ? (float)(k[c] / sqrt(norm)) : 0;
+    }
+    in.k = s->unit_k;
+    TRY(attn_prepare(&s->ops, &in, prec, err));
+out:
+    return rc;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct hash_sparse_params *p = params;
+    struct hash_sparse_state *s = NULL;
+    int rc = 0;
+
+    if (p->proj_dir == AXES && p->buckets / 2 > in->x.d)
+        return method_skip(ctx, "proj_dir=axes has no %lld unit vectors in a head of dimension %d",
+                           (long long)p->buckets / 2, in->x.d);
+    TRY(mem_zalloc(&s, 1, sizeof *s, "hash-sparse state", err));
+    s->params = p;
+    s->x = in->x;
+    TRY(mem_alloc(&s->dir, p->buckets / 2 * in->x.d, sizeof *s->dir, "directions", err));
+    make_directions(s, in, ctx->seed);
+    TRY(sort_rows(s, in->x.q, in->x.nq, &s->q, err));
+    TRY(sort_rows(s, in->x.k, in->x.nk, &s->k, err));
+    if (p->normalize_k)
+        TRY(unit_keys(s, in->exact->prec, err));
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+/* ---- the mask ------------------------------------------------------------------------------- */
+
+/* One past the last key that query i may see. */
+static int64_t limit_of(const struct hash_sparse_state *s, int64_t i)
+{
+    int64_t position = i + s->x.nk - s->x.nq;
+    return s->x.causal ? position + !s->params->strict : s->x.nk;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    const struct hash_sparse_state *s = state;
+    int rc = 0;
+    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
+    out->exec = EXEC_NONE; /* report counts the tiles of the sorted order */
+    for (int64_t i = row0; i < row1; i++) {
+        int32_t b = s->q.bucket[i];
+        int64_t limit = limit_of(s, i);
+        for (int64_t e = s->k.start[b]; e < s->k.start[b + 1] && s->k.order[e] < limit; e++)
+            TRY(mask_lists_add(out, i - row0, s->k.order[e], err));
+    }
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+static bool attends(const void *state)
+{
+    return ((const struct hash_sparse_state *)state)->unit_k != NULL;
+}
+
+static int attend(void *state, const struct mask *m, double *out, double *lse,
+                  struct attend_stats *stats, struct err *err)
+{
+    const struct hash_sparse_state *s = state;
+    return attn_rows(&s->ops, m, out, lse, err);
+}
+
+/* ---- what the kernel multiplies ------------------------------------------------------------- */
+
+/* A tile of the sorted order: its buckets, and its first and last token in time. */
+struct tile {
+    int32_t low, high, first, last;
+};
+
+static struct tile tile_at(const struct sorted *t, int64_t at)
+{
+    int64_t end = at + TILE < t->n ? at + TILE : t->n;
+    struct tile out = {t->bucket[t->order[at]], t->bucket[t->order[end - 1]], INT32_MAX, 0};
+    for (int64_t e = at; e < end; e++) {
+        out.first = t->order[e] < out.first ? t->order[e] : out.first;
+        out.last = t->order[e] > out.last ? t->order[e] : out.last;
+    }
+    return out;
+}
+
+/* Tiles of keys that meet one tile of queries; they follow one another. */
+static int64_t tiles_met(const struct hash_sparse_state *s, struct tile q, const struct tile *k,
+                         int64_t n)
+{
+    int64_t from = 0, to = n, position = q.last + s->x.nk - s->x.nq;
+    while (from < n && k[from].high < q.low)
+        from++;
+    while (to > from && k[to - 1].low > q.high)
+        to--;
+    while (s->x.causal && to > from && k[to - 1].first > position)
+        to--;
+    return to - from;
+}
+
+static int count_tiles(const struct hash_sparse_state *s, int64_t *tiles, struct err *err)
+{
+    int64_t n = (s->k.n + TILE - 1) / TILE;
+    struct tile *k = NULL;
+    int rc = mem_alloc(&k, n, sizeof *k, "tiles of keys", err);
+    if (rc)
+        return rc;
+    for (int64_t t = 0; t < n; t++)
+        k[t] = tile_at(&s->k, t * TILE);
+    *tiles = 0;
+    for (int64_t at = 0; at < s->q.n; at += TILE)
+        *tiles += tiles_met(s, tile_at(&s->q, at), k, n);
+    free(k);
+    return 0;
+}
+
+/* The fullest bucket; the note lists all: "buckets_q=72 114 102 96". */
+static int64_t note_buckets(const struct sorted *t, int64_t n, const char *name, struct record *r)
+{
+    struct buf text = {0};
+    int64_t most = 0;
+    for (int64_t b = 0; b < n; b++) {
+        int64_t size = t->start[b + 1] - t->start[b];
+        most = size > most ? size : most;
+        buf_printf(&text, "%s%lld", b ? " " : "", (long long)size);
+    }
+    record_note(r, "%s=%s", name, buf_str(&text));
+    buf_free(&text);
+    return most;
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    const struct hash_sparse_state *s = state;
+    int64_t n = s->params->buckets, tiles;
+    int rc = 0;
+    TRY(count_tiles(s, &tiles, err));
+    double exec = (double)tiles * TILE * TILE;
+    TRY(record_metric(r, "pairs_exec", exec, err));
+    TRY(record_metric(r, "density_exec", exec / record_get(r, "pairs_allowed"), err));
+    int64_t most_q = note_buckets(&s->q, n, "buckets_q", r);
+    int64_t most_k = note_buckets(&s->k, n, "buckets_k", r);
+    TRY(record_metric(r, "bucket_most_q", (double)most_q, err));
+    TRY(record_metric(r, "bucket_most_k", (double)most_k, err));
+out:
+    return rc;
+}
+
+static const char *const variants[] = {
+    "buckets=2", "buckets=8:strict=1", "buckets=4:normalize_k=1", "buckets=128:proj_dir=axes", NULL,
+};
+
+/* A query's bucket may hold no key, or later ones only. */
+static bool may_be_empty(const void *params)
+{
+    return true;
+}
+
+const struct method method_hash_sparse = {
+    .name = "hash-sparse",
+    .summary = "pairs of equal bucket under an angular hash of queries and keys",
+    .paper =
+        "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse Flash "
+        "Attention, arXiv 2306.01160",
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
+    .params_size = sizeof(struct hash_sparse_params),
+    .params = options,
+    .metrics = metrics,
+    .validate = validate,
+    .prepare = prepare,
+    .select = select_rows,
+    .attends = attends,
+    .attend = attend,
+    .report = report,
+    .release = release,
+    .variants = variants,
+    .may_be_empty = may_be_empty,
+};

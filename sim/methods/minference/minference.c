@@ -1,0 +1,388 @@
+/*
+ * MInference: per head an A-shape, the best columns and distances of the last 64 rows, or the best
+ * blocks of pooled queries and keys, with fixed budgets.
+ *
+ * H. Jiang et al., "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic
+ * Sparse Attention", arXiv:2407.02490. Causal prompts with N_q = N_k. Budgets come from parameters,
+ * a calibration file, or a table in the published JSON layout. Estimation 2 last_q N d; attention
+ * exact on the mask that the 64-row lists of the published kernel realise (mask=realised), or on
+ * the pairs that were asked for.
+ *
+ * profile=official follows the published code, in whose tables vertical-slash is nearly everywhere;
+ * profile=paper has the same attention and the paper's search; profile=frontier is a port with one
+ * budget for all heads. Deviations: ties go to the lower column and the smaller distance (the
+ * code's order is unspecified); a row block that no selected distance reaches gets its columns only
+ * (the code reads past its list).
+ */
+#include "core/mem.h"
+#include "core/method.h"
+#include "sim/methods/minference/minference.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum profile { PROFILE_OFFICIAL, PROFILE_PAPER, PROFILE_FRONTIER };
+enum pattern { PATTERN_TABLE, PATTERN_VS, PATTERN_ASHAPE, PATTERN_BLOCK, PATTERN_TRISHAPE };
+
+static const char *const profiles[] = {"official", "paper", "frontier", NULL};
+static const char *const patterns[] = {"table", "vs", "ashape", "block", "trishape", NULL};
+static const char *const presets[] = {"profile", "default",       "llama31",
+                                      "light",   "dense-columns", NULL};
+static const char *const masks[] = {"realised", "requested", NULL};
+static const char *const emulate[] = {"none", "bf16", NULL};
+static const char *const search[] = {"realised", "exact", NULL};
+
+struct params {
+    int profile, pattern, preset, mask, emulate, search;
+    int64_t v, s, last_q, force_cols, force_dists, min_v, min_s, top; /* INT64_MIN: by profile */
+    int64_t init, local, last, start_layer, rows_from;
+    double ratio, budget;
+    char *table;
+    bool scale_sizes;
+};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct params, profile),
+     .def = "official", .values = profiles,
+     .help = "official and paper differ in calibrate only; frontier is a port with one budget "
+             "for all heads."},
+    {.name = "pattern", .type = OPT_ENUM, .offset = offsetof(struct params, pattern),
+     .def = "table", .values = patterns,
+     .help = "Pattern of the head; table: from the table, else vertical-slash."},
+    {.name = "table", .type = OPT_STR, .offset = offsetof(struct params, table),
+     .flags = OPT_UNSET | OPT_CALIB_FIXED, .unit = "file", .help = "Per-head table in the published JSON layout."},
+    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct params, preset),
+     .def = "profile", .values = presets, .flags = OPT_CALIB_FIXED,
+     .help = "v and s of a published setting; unset: 1000 and 6096, frontier 512 and 512."},
+    {.name = "v", .type = OPT_INT, .offset = offsetof(struct params, v), .min = 1,
+     .max = 2147483647, .flags = OPT_UNSET, .unit = "columns",
+     .help = "Vertical-slash columns, forced ones included; unset: the preset's."},
+    {.name = "s", .type = OPT_INT, .offset = offsetof(struct params, s), .min = 1,
+     .max = 2147483647, .flags = OPT_UNSET, .unit = "distances",
+     .help = "Vertical-slash distances, forced ones included; unset: the preset's."},
+    {.name = "ratio", .type = OPT_NUM, .offset = offsetof(struct params, ratio), .def = "1",
+     .min = 0, .max = 1e6, .flags = OPT_MIN_OPEN,
+     .help = "Multiplies the sizes of the table, or v and s, before the clamps."},
+    {.name = "budget", .type = OPT_NUM, .offset = offsetof(struct params, budget), .def = "0",
+     .min = 0, .max = 1, .unit = "share of N",
+     .help = "Above 0: v and s are 0.2 and 0.8 of this share of the prompt."},
+    {.name = "last_q", .type = OPT_INT, .offset = offsetof(struct params, last_q), .min = 1,
+     .max = 2147483647, .flags = OPT_UNSET, .unit = "rows",
+     .help = "Estimation rows, the last of the prompt; unset: 64, frontier 256."},
+    {.name = "force_cols", .type = OPT_INT, .offset = offsetof(struct params, force_cols), .min = 0,
+     .max = 2147483647, .flags = OPT_UNSET, .unit = "columns",
+     .help = "First columns always kept; unset: 30, frontier 4."},
+    {.name = "force_dists", .type = OPT_INT, .offset = offsetof(struct params, force_dists),
+     .min = 0, .max = 2147483647, .flags = OPT_UNSET, .unit = "distances",
+     .help = "Smallest distances always kept; unset: 100, frontier 64."},
+    {.name = "min_v", .type = OPT_INT, .offset = offsetof(struct params, min_v), .min = 1,
+     .max = 2147483647, .flags = OPT_UNSET, .unit = "columns",
+     .help = "Lower clamp of v; unset: 30, frontier 4."},
+    {.name = "min_s", .type = OPT_INT, .offset = offsetof(struct params, min_s), .min = 1,
+     .max = 2147483647, .flags = OPT_UNSET, .unit = "distances",
+     .help = "Lower clamp of s; unset: 50, frontier 64."},
+    {.name = "init", .type = OPT_INT, .offset = offsetof(struct params, init), .def = "128",
+     .min = 0, .max = 2147483647, .unit = "tokens", .help = "A-shape: first keys kept."},
+    {.name = "local", .type = OPT_INT, .offset = offsetof(struct params, local), .def = "3968",
+     .min = 1, .max = 2147483647, .unit = "tokens", .help = "A-shape: window."},
+    {.name = "last", .type = OPT_INT, .offset = offsetof(struct params, last), .def = "100",
+     .min = 0, .max = 2147483647, .unit = "rows", .help = "Tri-shape: last rows dense."},
+    {.name = "top", .type = OPT_INT, .offset = offsetof(struct params, top), .min = 1,
+     .max = 2147483647, .flags = OPT_UNSET, .unit = "blocks",
+     .help = "Block pattern: blocks of a row block; unset: 100, frontier 64."},
+    {.name = "start_layer", .type = OPT_INT, .offset = offsetof(struct params, start_layer),
+     .def = "-1", .min = -1, .max = 1e6, .unit = "layer", .help = "Layers below are dense."},
+    {.name = "mask", .type = OPT_ENUM, .offset = offsetof(struct params, mask), .def = "realised",
+     .values = masks,
+     .help = "Vertical-slash: what the kernel's lists cover, or the pairs that were asked for."},
+    {.name = "emulate", .type = OPT_ENUM, .offset = offsetof(struct params, emulate), .def = "none",
+     .values = emulate, .help = "bf16 reproduces the code's roundings of logits, block means and block scores."},
+    {.name = "search", .type = OPT_ENUM, .offset = offsetof(struct params, search),
+     .def = "realised", .values = search, .flags = OPT_IDENTITY_NOT,
+     .help = "calibrate, profile=official: judge the kernels' masks, or the token-exact ones of "
+             "the published routine."},
+    {.name = "scale_sizes", .type = OPT_BOOL, .offset = offsetof(struct params, scale_sizes),
+     .def = "0", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT,
+     .help = "calibrate: candidate sizes times N/131072."},
+    {.name = "rows_from", .type = OPT_INT, .offset = offsetof(struct params, rows_from), .min = 0,
+     .max = 2147483647, .flags = OPT_IDENTITY_NOT | OPT_UNSET, .unit = "row",
+     .help = "calibrate: first row of the mean recall; unset: 2500, below 10000 tokens N/4."},
+    {0},
+};
+/* clang-format on */
+
+static const struct param_scope scopes[] = {
+    {"v s preset budget force_cols force_dists min_v min_s mask", "pattern=table|vs"},
+    {"init local", "pattern=table|ashape|trishape"},
+    {"last", "pattern=table|trishape"},
+    {"top", "pattern=table|block"},
+    {0},
+};
+
+/* A table that cannot be read is none for every head. */
+static int validate(void *params, struct err *err)
+{
+    const struct params *p = params;
+    return p->table ? minf_table_check(p->table, err) : 0;
+}
+
+static int64_t or_default(int64_t value, int64_t otherwise)
+{
+    return value == INT64_MIN ? otherwise : value;
+}
+
+/* v and s before ratio and clamps. */
+static void sizes(const struct params *p, int64_t n, int64_t *v, int64_t *s)
+{
+    static const int64_t SETTINGS[][2] = {
+        {1000, 6096}, {1000, 6096}, {512, 2048}, {100, 800}, {3500, 100}};
+    bool port = p->profile == PROFILE_FRONTIER && p->preset == 0;
+    *v = or_default(p->v, port ? 512 : SETTINGS[p->preset][0]);
+    *s = or_default(p->s, port ? 512 : SETTINGS[p->preset][1]);
+    if (p->budget > 0)
+        minf_budget(n, p->budget, v, s);
+}
+
+static int64_t clamped(int64_t x, double ratio, int64_t least, int64_t n)
+{
+    double y = fmin(trunc((double)x * ratio), (double)n);
+    return y < (double)least ? (least < n ? least : n) : (int64_t)y;
+}
+
+/* Everything but pattern, v and s. */
+static struct minf_config base_config(const struct params *p, const struct head_in *in)
+{
+    bool port = p->profile == PROFILE_FRONTIER;
+    enum dtype t = in->src_dtype == DT_BF16 || in->src_dtype == DT_F16 ? in->src_dtype : DT_F32;
+    return (struct minf_config){
+        .n = in->x.nk,
+        .last_q = or_default(p->last_q, port ? 256 : 64),
+        .force_cols = or_default(p->force_cols, port ? 4 : 30),
+        .force_dists = or_default(p->force_dists, port ? 64 : 100),
+        .realised = p->mask == 0,
+        .bf16 = p->emulate == 1,
+        .p_dtype = port ? t : DT_F32,
+        .init = p->init,
+        .local = p->local,
+        .last = p->last,
+        .top = or_default(p->top, port ? 64 : 100),
+        .block = port ? 16 : 64,
+        .force_blocks = port,
+    };
+}
+
+static int64_t min_v(const struct params *p)
+{
+    return or_default(p->min_v, p->profile == PROFILE_FRONTIER ? 4 : 30);
+}
+
+static int64_t min_s(const struct params *p)
+{
+    return or_default(p->min_s, p->profile == PROFILE_FRONTIER ? 64 : 50);
+}
+
+static int resolve(const struct params *p, const struct head_in *in, struct minf_config *c,
+                   struct err *err)
+{
+    static const enum minf_pattern KINDS[] = {MINF_VS, MINF_VS, MINF_ASHAPE, MINF_BLOCK,
+                                              MINF_TRISHAPE};
+    *c = base_config(p, in);
+    c->pattern = in->layer < p->start_layer ? MINF_DENSE : KINDS[p->pattern];
+    sizes(p, c->n, &c->v, &c->s);
+    if (p->pattern == PATTERN_TABLE && p->table && c->pattern != MINF_DENSE) {
+        int rc = minf_table_entry(p->table, in->layer, in->head, &c->pattern, &c->v, &c->s, err);
+        if (rc)
+            return rc;
+        if (c->pattern == MINF_ASHAPE) {
+            c->init = clamped(c->v, p->ratio, 0, c->n);
+            c->local = clamped(c->s, p->ratio, 1, c->n);
+        }
+    }
+    c->v = clamped(c->v, p->ratio, min_v(p), c->n);
+    c->s = clamped(c->s, p->ratio, min_s(p), c->n);
+    return 0;
+}
+
+static int check_shape(struct method_ctx *ctx, const struct head_in *in)
+{
+    if (!in->x.causal)
+        return method_skip(ctx, "causal only");
+    if (in->x.nq != in->x.nk)
+        return method_skip(ctx, "whole prompts only: %lld queries, %lld keys", (long long)in->x.nq,
+                           (long long)in->x.nk);
+    return 0;
+}
+
+static void release(void *state)
+{
+    if (state)
+        minf_free(state);
+    free(state);
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    struct minf_head *h = NULL;
+    struct minf_config c;
+    int rc = check_shape(ctx, in);
+    if (rc)
+        return rc;
+    TRY(resolve(params, in, &c, err));
+    TRY(mem_zalloc(&h, 1, sizeof *h, "minference", err));
+    TRY(minf_init(h, &c, in, err));
+    *state = h;
+    h = NULL;
+out:
+    release(h);
+    return rc;
+}
+
+static int64_t unit_rows(const void *state)
+{
+    return minf_unit(state);
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    return minf_select(state, row0, row1, out, err);
+}
+
+static int report_lists(const struct minf_head *h, struct record *r, struct err *err)
+{
+    int rc = 0;
+    double allowed = (double)pairs_allowed(h->c.n, h->c.n, true);
+    TRY(record_metric(r, "columns", (double)h->lists.n_cols, err));
+    TRY(record_metric(r, "slashes", (double)h->lists.n_dists, err));
+    TRY(record_metric(r, "density_requested", (double)vslash_requested(&h->lists) / allowed, err));
+    if (!h->c.realised)
+        goto out;
+    double exec = (double)vslash_exec(&h->lists);
+    TRY(record_metric(r, "pairs_exec", exec, err));
+    TRY(record_metric(r, "density_exec", exec / allowed, err));
+    if (h->c.force_blocks) /* what the port prints */
+        TRY(record_metric(r, "density_native", exec / allowed, err));
+    TRY(record_metric(r, "list_blocks", (double)h->lists.blocks, err));
+    TRY(record_metric(r, "list_columns", (double)h->lists.columns, err));
+out:
+    return rc;
+}
+
+/* density_native of the block pattern: 2 * 64 top / N, which ignores the dense early rows; the port
+ * counts them. */
+static double native_blocks(const struct minf_config *c)
+{
+    double nb = ceil((double)c->n / (double)c->block), t = fmin((double)c->top, nb);
+    if (c->force_blocks)
+        return (t * (t + 1) / 2 + (nb - t) * t) / (nb * (nb + 1) / 2);
+    return 2 * (double)c->block * (double)c->top / (double)c->n;
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    static const char *const NAMES[] = {"dense", "vs", "ashape", "trishape", "block"};
+    const struct minf_head *h = state;
+    record_note(r, "pattern=%s", NAMES[h->c.pattern]);
+    if (h->c.pattern == MINF_VS)
+        return report_lists(h, r, err);
+    return h->c.pattern == MINF_BLOCK
+               ? record_metric(r, "density_native", native_blocks(&h->c), err)
+               : 0;
+}
+
+/* ---- calibration ------------------------------------------------------------------------ */
+
+static int check_samples(struct method_ctx *ctx, const struct params *p,
+                         const struct head_in *samples, int n, struct err *err)
+{
+    for (int i = 0; i < n; i++) {
+        int rc = check_shape(ctx, &samples[i]);
+        if (rc)
+            return rc;
+        if (samples[i].x.nk < 4096 && p->rows_from == INT64_MIN)
+            return err_set(err, ERR_USAGE,
+                           "method minference: a trace of %lld tokens is too short to calibrate on "
+                           "(4096); set rows_from to the first row that counts",
+                           (long long)samples[i].x.nk);
+    }
+    return 0;
+}
+
+static void write_choice(const struct minf_candidate *c, struct jw *w)
+{
+    static const char *const NAMES[] = {
+        [MINF_VS] = "vs", [MINF_ASHAPE] = "ashape", [MINF_BLOCK] = "block"};
+    jw_kstr(w, "pattern", NAMES[c->pattern]);
+    if (c->pattern == MINF_BLOCK) {
+        jw_kint(w, "top", c->v);
+        return;
+    }
+    jw_kint(w, c->pattern == MINF_VS ? "v" : "init", c->v);
+    jw_kint(w, c->pattern == MINF_VS ? "s" : "local", c->s);
+}
+
+static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
+                     int n, struct jw *w, struct err *err)
+{
+    const struct params *p = params;
+    struct minf_candidate cand[MINF_CANDIDATES];
+    struct minf_search s = {.kind = p->search == 1 ? MINF_SEARCH_EXACT : MINF_SEARCH_REALISED,
+                            .rows_from = or_default(p->rows_from, -1),
+                            .min_v = min_v(p),
+                            .min_s = min_s(p),
+                            .scale_sizes = p->scale_sizes};
+    int count, rc;
+    if (p->profile == PROFILE_FRONTIER)
+        return err_set(err, ERR_USAGE,
+                       "method minference: profile=frontier has one budget for all "
+                       "heads and is not calibrated; use official or paper");
+    if (p->table || p->ratio != 1 || p->budget > 0)
+        return err_set(err, ERR_USAGE,
+                       "method minference: table, ratio and budget are not searched: leave them "
+                       "out here; ratio and budget can be given to the replay, beside calib=");
+    if (p->profile == PROFILE_PAPER)
+        s.kind = MINF_SEARCH_PAPER;
+    if ((rc = check_samples(ctx, p, samples, n, err)) != 0)
+        return rc;
+    struct minf_config base = base_config(p, &samples[0]);
+    int best = minf_search_run(&s, &base, samples, n, cand, &count, err);
+    if (best < 0)
+        return best;
+    write_choice(&cand[best], w);
+    return 0;
+}
+
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "columns", .unit = "1", .definition = "tokens selected as key columns"},
+    {.name = "slashes", .unit = "1", .definition = "distances selected"},
+    {.name = "density_requested", .unit = "1", .better = BETTER_LOWER,
+     .definition = "pairs that columns and distances ask for / |A|; the kernel's lists cover more"},
+    {.name = "list_blocks", .unit = "1", .better = BETTER_LOWER,
+     .definition = "64 x 64 blocks in the kernel's lists, over all row blocks"},
+    {.name = "list_columns", .unit = "1", .better = BETTER_LOWER,
+     .definition = "gathered columns in the kernel's lists, over all row blocks"},
+    {0},
+};
+/* clang-format on */
+
+const struct method method_minference = {
+    .name = "minference",
+    .summary = "A-shape, vertical-slash or block pattern per head with fixed budgets",
+    .paper = "MInference 1.0, arXiv:2407.02490",
+    .flags = METHOD_CAUSAL | METHOD_CALIBRATED,
+    .params_size = sizeof(struct params),
+    .params = options,
+    .metrics = metrics,
+    .scopes = scopes,
+    .budget_full = "v=2147483647:s=2147483647",
+    .validate = validate,
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .report = report,
+    .calibrate = calibrate,
+    .release = release,
+    .calibrate_short = "rows_from=0",
+};

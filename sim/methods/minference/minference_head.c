@@ -1,0 +1,217 @@
+/*
+ * minference_head.c - MInference's three patterns (arXiv:2407.02490, section 3): A-shape (sink and
+ * window), vertical-slash (columns and distances from the last rows), and block-sparse (products of
+ * mean-pooled queries and keys). Estimation 2 last_q N d and two sorts of N values; block-sparse
+ * nb^2 d.
+ */
+#include "core/intmath.h"
+#include "sim/methods/minference/minference.h"
+
+#include "core/json.h"
+#include "core/mem.h"
+#include "sim/blocks/tokscore.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void minf_budget(int64_t n, double share, int64_t *v, int64_t *s)
+{
+    double b = trunc((double)n * share);
+    *v = (int64_t)(0.2 * b);
+    *s = (int64_t)(0.8 * b);
+}
+
+/* ---- vertical-slash --------------------------------------------------------------------- */
+
+static int init_lists(struct minf_head *h, const struct head_in *in, struct err *err)
+{
+    int rc = 0;
+    const struct minf_config *c = &h->c;
+    double *col = NULL, *slash = NULL;
+    TRY(mem_alloc(&col, c->n, sizeof *col, "column scores", err));
+    TRY(mem_alloc(&slash, c->n, sizeof *slash, "distance scores", err));
+    TRY(token_scores(in, MIN(c->last_q, c->n), c->bf16 ? TOK_BF16_DOT : TOK_EXACT, c->p_dtype, col,
+                     slash, err));
+    TRY(vslash_select(&h->lists, c->n, col, c->v, c->force_cols, slash, c->s, c->force_dists, err));
+out:
+    free(col);
+    free(slash);
+    return rc;
+}
+
+/* ---- block-sparse ----------------------------------------------------------------------- */
+
+/* Means of blocks of x [n][d], always divided by the block size: the code pads with zero rows. */
+static void padded_means(const struct minf_config *c, const float *x, int d, int64_t nb,
+                         float *mean)
+{
+    enum dtype type = c->bf16 ? DT_BF16 : DT_F32;
+    for (int64_t b = 0; b < nb; b++)
+        for (int e = 0; e < d; e++) {
+            double sum = 0;
+            for (int64_t t = b * c->block; t < MIN(c->n, (b + 1) * c->block); t++)
+                sum += dtype_round(type, x[t * d + e]);
+            mean[b * d + e] = dtype_round(type, (float)(sum / (double)c->block));
+        }
+}
+
+/* Products of the pooled query q with the pooled keys k [n][d], rounded to type. Equal keys have
+ * equal scores: the additions have one order. */
+static void block_scores(const float *q, const float *k, int64_t n, int d, enum dtype type,
+                         double *score)
+{
+    for (int64_t j = 0; j < n; j++) {
+        double dot = 0;
+        for (int e = 0; e < d; e++)
+            dot += (double)q[e] * k[j * d + e];
+        score[j] = dtype_round(type, (float)dot);
+    }
+}
+
+/* Keep the `top` best of row block i. Rows with at most `top` blocks are dense. */
+static int keep_row(struct minf_head *h, double *score, int32_t *order, int64_t i, struct err *err)
+{
+    const struct minf_config *c = &h->c;
+    int64_t kept = MIN(c->top, i + 1);
+    for (int64_t j = 0; c->force_blocks && j <= i; j++)
+        score[j] = j == 0 || j >= i - 1 ? INFINITY : score[j];
+    int rc = order_descending(score, i + 1, order, err);
+    for (int64_t e = 0; !rc && e < kept; e++)
+        block_map_set(&h->map, i, order[e]);
+    return rc;
+}
+
+static int init_blocks(struct minf_head *h, const struct head_in *in, struct err *err)
+{
+    int rc = 0, d = in->x.d;
+    const struct minf_config *c = &h->c;
+    float *q = NULL, *k = NULL;
+    double *score = NULL;
+    int32_t *order = NULL;
+    TRY(block_map_init(&h->map, c->n, c->n, c->block, true, err));
+    int64_t nb = h->map.rows;
+    TRY(mem_alloc(&q, nb * d, sizeof *q, "pooled queries", err));
+    TRY(mem_alloc(&k, nb * d, sizeof *k, "pooled keys", err));
+    TRY(mem_alloc(&score, nb, sizeof *score, "block scores", err));
+    TRY(mem_alloc(&order, nb, sizeof *order, "block order", err));
+    padded_means(c, in->x.q, d, nb, q);
+    padded_means(c, in->x.k, d, nb, k);
+    for (int64_t i = 0; i < nb; i++) {
+        block_scores(q + i * d, k, i + 1, d, c->bf16 ? DT_BF16 : DT_F32, score);
+        TRY(keep_row(h, score, order, i, err));
+    }
+out:
+    free(q);
+    free(k);
+    free(score);
+    free(order);
+    return rc;
+}
+
+/* ---- a head ----------------------------------------------------------------------------- */
+
+int minf_init(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
+              struct err *err)
+{
+    int rc = 0;
+    memset(h, 0, sizeof *h);
+    h->c = *c;
+    if (c->pattern == MINF_VS)
+        TRY(init_lists(h, in, err));
+    if (c->pattern == MINF_BLOCK)
+        TRY(init_blocks(h, in, err));
+out:
+    if (rc)
+        minf_free(h);
+    return rc;
+}
+
+void minf_free(struct minf_head *h)
+{
+    vslash_free(&h->lists);
+    block_map_free(&h->map);
+    memset(h, 0, sizeof *h);
+}
+
+int64_t minf_unit(const struct minf_head *h)
+{
+    return h->c.pattern == MINF_BLOCK                  ? h->c.block
+           : h->c.pattern == MINF_VS && !h->c.realised ? 1
+                                                       : VSLASH_BLOCK;
+}
+
+int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    const struct minf_config *c = &h->c;
+    if (c->pattern == MINF_VS)
+        return vslash_mask(&h->lists, c->realised, row0, row1, out, err);
+    if (c->pattern == MINF_BLOCK)
+        return block_map_mask(&h->map, row0, row1, out, err);
+    struct band band = {c->init, c->local, c->n};
+    if (c->pattern == MINF_TRISHAPE)
+        band.dense_from -= MIN(c->last, c->n - 1);
+    if (c->pattern == MINF_DENSE)
+        mask_full(out, c->n, c->n, row0, row1, true);
+    else
+        mask_band(out, c->n, c->n, row0, row1, true, band);
+    return 0;
+}
+
+/* ---- published tables ------------------------------------------------------------------- */
+
+static int parse_entry(const json_t *e, const char *where, enum minf_pattern *pattern, int64_t *v,
+                       int64_t *s, struct err *err)
+{
+    static const struct {
+        const char *name;
+        enum minf_pattern pattern;
+    } TYPES[] = {
+        {"vertical_and_slash", MINF_VS}, {"stream_llm", MINF_ASHAPE}, {"block_sparse", MINF_BLOCK}};
+    const char *type = json_string_value(json_array_get(e, 0));
+    const json_t *a = json_array_get(e, 1), *b = json_array_get(e, 2);
+    if (!type || !json_is_integer(a) || !json_is_integer(b) || json_integer_value(a) < 1 ||
+        json_integer_value(b) < 1)
+        return err_set(err, ERR_INPUT, "%s: [type, v, s, score] was expected, v and s >= 1", where);
+    for (int i = 0; i < 3; i++)
+        if (strcmp(type, TYPES[i].name) == 0) {
+            *pattern = TYPES[i].pattern;
+            *v = json_integer_value(a);
+            *s = json_integer_value(b);
+            return 0;
+        }
+    return err_set(err, ERR_INPUT,
+                   "%s: unknown pattern '%s'; vertical_and_slash, stream_llm or block_sparse",
+                   where, type);
+}
+
+int minf_table_check(const char *path, struct err *err)
+{
+    json_t *doc = NULL;
+    int rc = json_read_file(path, (size_t)64 << 20, &doc, err);
+    if (!rc && !json_is_array(doc))
+        rc = err_set(err, ERR_INPUT, "%s: a list over layers was expected", path);
+    json_decref(doc);
+    return rc;
+}
+
+int minf_table_entry(const char *path, int layer, int head, enum minf_pattern *pattern, int64_t *v,
+                     int64_t *s, struct err *err)
+{
+    json_t *doc = NULL;
+    char key[16], where[640];
+    int rc = json_read_file(path, (size_t)64 << 20, &doc, err);
+    if (rc)
+        return rc;
+    const json_t *heads = json_array_get(doc, (size_t)layer);
+    snprintf(key, sizeof key, "%d", head);
+    snprintf(where, sizeof where, "%.600s: layer %d head %d", path, layer, head);
+    if (!json_is_array(doc) || (heads && !json_is_object(heads)))
+        FAIL(err, ERR_INPUT, "%s: a list over layers of objects was expected", where);
+    const json_t *e = heads ? json_object_get(heads, key) : NULL;
+    if (e)
+        rc = parse_entry(e, where, pattern, v, s, err);
+out:
+    json_decref(doc);
+    return rc;
+}

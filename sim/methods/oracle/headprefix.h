@@ -1,0 +1,47 @@
+/*
+ * headprefix.h - the shortest prefix of all entries of a matrix, sorted by value, whose sum reaches
+ * a target, without storing the matrix.
+ *
+ * Order: value descending, equal values by ascending column, then ascending row. The matrix is read
+ * row by row, several times: a histogram over the 16 leading bits of the values finds the bin in
+ * which the sum crosses the target; the bin is collected and sorted when it fits into the buffer,
+ * else it is split by the next 16 bits. A bin of a single value is cut by counting columns. At most
+ * 4 histogram passes, usually 1 or 2, and one pass to collect. O(columns) memory + buffer.
+ */
+#ifndef LACUNA_HEADPREFIX_H
+#define LACUNA_HEADPREFIX_H
+
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Row r of the matrix: n values >= 0 in v (a negative value is not an entry), and mass that already
+ * counts towards the target. v stays valid until the next call. */
+struct head_row {
+    const double *v;
+    int64_t n;
+    double given;
+};
+typedef int head_row_fn(void *ctx, int64_t r, struct head_row *row, struct err *err);
+
+/* Entry (r, c) of value v belongs to the prefix iff head_prefix_has. */
+struct head_prefix {
+    double cut;
+    int64_t col, row; /* among entries of value `cut`: those in earlier columns, and in this column
+                       * rows up to this one */
+    int64_t count;
+    double sum, before;
+};
+
+static inline bool head_prefix_has(const struct head_prefix *p, double v, int64_t r, int64_t c)
+{
+    return v > p->cut || (v == p->cut && (c < p->col || (c == p->col && r <= p->row)));
+}
+
+/* Find the prefix of a rows x cols matrix. `buffer` = number of entries (24 bytes each) that may be
+ * collected and sorted. If all entries together do not reach the target, all are taken. */
+int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, double target,
+                       int64_t buffer, struct head_prefix *out, struct err *err);
+
+#endif

@@ -1,0 +1,591 @@
+/*
+ * oracle.c - the best mask of a given granularity for a given target, chosen with the exact
+ * probabilities p_ij: a bound on methods, not a method.
+ *
+ *   topk       the k largest scores of every row
+ *   topp       the shortest sorted prefix of every row with mass >= alpha: no mask with
+ *              CRA >= alpha has fewer entries in any row
+ *   mean       the shortest sorted prefix of the whole head with mass >= alpha N_q
+ *   block      the same over b_q x b_k blocks, per query block (scope=qblock) or over the head
+ *   block-cra  blocks such that every row reaches alpha: covering program, reported as a band;
+ *              the mask is its upper bound (sim/methods/oracle/cover.h)
+ *   value      rows ranked by p_ij |v_j - o_i|, prefix with mass >= alpha
+ *
+ * CRA, cumulative residual attention, is min_i of the kept mass (SampleAttention, arXiv
+ * 2406.15486). Sorting is by value descending, ties to the lower key, then the lower query block.
+ * Two Q K passes (head-wide kinds up to six), a few rows of N doubles (block-cra: b_q x N/b_k).
+ */
+#include "core/intmath.h"
+#include "core/method.h"
+#include "core/mem.h"
+#include "core/metricdef.h"
+#include "core/simd.h"
+#include "sim/blocks/exactmap.h"
+#include "sim/methods/oracle/cover.h"
+#include "sim/methods/oracle/headprefix.h"
+#include "sim/blocks/prefix.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A running sum this close to its target may fall on the other side in float arithmetic. */
+#define TIE 1e-6
+
+/* Entries that a head-wide prefix may sort at once (24 bytes each). */
+#define HEAD_BUFFER ((int64_t)1 << 21)
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+enum kind { KIND_TOPK, KIND_TOPP, KIND_MEAN, KIND_BLOCK, KIND_BLOCK_CRA, KIND_VALUE };
+enum scope { SCOPE_QBLOCK, SCOPE_HEAD };
+enum forced { FORCED_NONE, FORCED_DIAG, FORCED_SINK, FORCED_WINDOW };
+
+struct oracle_params {
+    int kind, scope;
+    struct share k;
+    double alpha;
+    char *unit, *forced;
+};
+
+static const char *const kinds[] = {"topk", "topp", "mean", "block", "block-cra", "value", NULL};
+static const char *const scope_names[] = {"qblock", "head", NULL};
+
+/* clang-format off */
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct oracle_params, kind),
+     .def = "topp", .values = kinds, .help = "what is kept together and what is guaranteed"},
+    {.name = "k", .type = OPT_SHARE, .offset = offsetof(struct oracle_params, k), .min = 1,
+     .max = 1e9, .flags = OPT_UNSET, .unit = "keys",
+     .help = "topk: keys kept per row; a share is of the keys that the row sees"},
+    {.name = "alpha", .type = OPT_NUM, .offset = offsetof(struct oracle_params, alpha),
+     .def = "0.95", .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "mass share",
+     .help = "probability mass to be reached"},
+    {.name = "unit", .type = OPT_STR, .offset = offsetof(struct oracle_params, unit), .def = "1x1",
+     .unit = "tokens", .help = "block kinds: query rows x keys of a unit, such as 128x1 or 64x64"},
+    {.name = "scope", .type = OPT_ENUM, .offset = offsetof(struct oracle_params, scope),
+     .def = "qblock", .values = scope_names,
+     .help = "block: the target holds per query block or over the head"},
+    {.name = "forced", .type = OPT_STR, .offset = offsetof(struct oracle_params, forced),
+     .def = "none",
+     .help = "entries kept in advance that count towards the target: none, diag, sink-N, "
+             "window-N"},
+    {0},
+};
+/* clang-format on */
+/* clang-format on */
+
+struct parsed {
+    int64_t bq, bk;
+    enum forced forced;
+    int64_t forced_n;
+};
+
+static int parse_params(const struct oracle_params *p, struct parsed *out, struct err *err)
+{
+    long long a, b;
+    int end = 0;
+    char sep[2];
+
+    *out = (struct parsed){1, 1, FORCED_NONE, 0};
+    if (sscanf(p->unit, "%9lldx%9lld%n", &a, &b, &end) != 2 || p->unit[end] || a < 1 || b < 1)
+        return err_set(err, ERR_USAGE, "unit: '%s' is not ROWSxKEYS, such as 128x1", p->unit);
+    out->bq = a;
+    out->bk = b;
+    if (strcmp(p->forced, "diag") == 0) {
+        out->forced = FORCED_DIAG;
+    } else if (strcmp(p->forced, "none") != 0) {
+        bool sink = strncmp(p->forced, "sink", 4) == 0,
+             window = strncmp(p->forced, "window", 6) == 0;
+        const char *rest = p->forced + (sink ? 4 : window ? 6 : 0);
+        end = 0;
+        if ((!sink && !window) || sscanf(rest, "%1[-:]%9lld%n", sep, &a, &end) != 2 || rest[end] ||
+            a < 1)
+            return err_set(err, ERR_USAGE, "forced: '%s': expected none, diag, sink-N or window-N",
+                           p->forced);
+        out->forced = sink ? FORCED_SINK : FORCED_WINDOW;
+        out->forced_n = a;
+    }
+    return 0;
+}
+
+static const struct param_scope scopes[] = {
+    {"k", "kind=topk"},
+    {"alpha", "kind=topp|mean|block|block-cra|value"},
+    {"scope", "kind=block"},
+    {0},
+};
+
+static int validate(void *params, struct err *err)
+{
+    struct oracle_params *p = params;
+    struct parsed parsed;
+    int rc = parse_params(p, &parsed, err);
+    bool blocks = p->kind == KIND_BLOCK || p->kind == KIND_BLOCK_CRA;
+    if (rc)
+        return rc;
+    if (p->kind == KIND_TOPK && isnan(p->k.value))
+        return err_set(err, ERR_USAGE, "kind=topk needs k, a count or a share such as k=10%%");
+    if (!blocks && (parsed.bq != 1 || parsed.bk != 1))
+        return err_set(err, ERR_USAGE,
+                       "unit=%s: kind=%s selects single entries; kind=block and "
+                       "kind=block-cra take units",
+                       p->unit, kinds[p->kind]);
+    return 0;
+}
+
+/* ---- state ---------------------------------------------------------------------------------- */
+
+struct oracle_state {
+    const struct oracle_params *params;
+    struct parsed unit;
+    struct head_in in;
+    enum kind kind;
+    bool head_wide;
+    struct map_rows rows;
+    struct prefix_work *work;
+    double *rank, *mass; /* [nk] */
+    struct head_prefix head;
+    /* block-cra, one query block at a time */
+    double *cells;      /* [units][bq] */
+    double *need;       /* [bq] */
+    bool *taken;        /* [units] */
+    struct cover cover; /* sums over query blocks */
+    int64_t ties, row_min, row_max, units_allowed;
+};
+
+static void release(void *state)
+{
+    struct oracle_state *s = state;
+    if (!s)
+        return;
+    map_rows_free(&s->rows);
+    prefix_work_free(s->work);
+    free(s->rank);
+    free(s->mass);
+    free(s->cells);
+    free(s->need);
+    free(s->taken);
+    free(s);
+}
+
+/* Units [lo, hi) of the query block [r0, r1) that are kept in advance: those with a forced entry.
+ * The forced keys of neighbouring rows overlap or touch, so their union is one interval. */
+static void forced_units(const struct oracle_state *s, int64_t r0, int64_t r1, int64_t *lo,
+                         int64_t *hi)
+{
+    const struct attn_in *x = &s->in.x;
+    int64_t shift = x->nk - x->nq, n = s->unit.forced_n, limit = attn_limit(x, r1 - 1);
+    int64_t a = 0, b = 0;
+    switch (s->unit.forced) {
+    case FORCED_NONE:
+        break;
+    case FORCED_DIAG:
+        a = r0 + shift;
+        b = r1 + shift;
+        break;
+    case FORCED_SINK:
+        b = n;
+        break;
+    case FORCED_WINDOW:
+        a = r0 + shift - n + 1;
+        b = r1 + shift + (x->causal ? 0 : n - 1);
+        break;
+    }
+    a = MAX(a, 0);
+    b = MIN(b, limit);
+    *lo = a < b ? a / s->unit.bk : 0;
+    *hi = a < b ? (b + s->unit.bk - 1) / s->unit.bk : 0;
+}
+
+/* Take the units [lo, hi) out of rank (-1) and return their mass, added up in ascending order. */
+static double take_out(double *rank, const double *mass, int64_t lo, int64_t hi)
+{
+    double sum = 0;
+    for (int64_t c = lo; c < hi; c++) {
+        sum += mass[c];
+        rank[c] = -1;
+    }
+    return sum;
+}
+
+/* Append the units c of [0, n) with keep: a run at a time. */
+#define EMIT(m, g, n, keep, rc, err)                                                               \
+    do {                                                                                           \
+        for (int64_t c = 0, from; c < (n) && (rc) == 0;) {                                         \
+            for (; c < (n) && !(keep); c++)                                                        \
+                ;                                                                                  \
+            for (from = c; c < (n) && (keep); c++)                                                 \
+                ;                                                                                  \
+            (rc) = mask_lists_add_run((m), (g), (int32_t)from, (int32_t)c, (err));                 \
+        }                                                                                          \
+    } while (0)
+
+/* ---- masses of units ------------------------------------------------------------------------ */
+
+static int64_t units_visible(const struct oracle_state *s, int64_t r1)
+{
+    return (attn_limit(&s->in.x, r1 - 1) + s->unit.bk - 1) / s->unit.bk;
+}
+
+SIMD_CLONES
+static void add_row(const double *p, int64_t n, double *sum)
+{
+    for (int64_t j = 0; j < n; j++)
+        sum[j] += p[j];
+}
+
+/* mass[c] = sum over the rows [r0, r1) and the keys of unit c of p; *n units are visible. */
+static int unit_masses(struct oracle_state *s, int64_t r0, int64_t r1, double *mass, int64_t *n,
+                       struct err *err)
+{
+    int rc = 0;
+    *n = units_visible(s, r1);
+    memset(mass, 0, (size_t)*n * sizeof *mass);
+    for (int64_t i = r0; i < r1; i++) {
+        const double *p;
+        int64_t limit = attn_limit(&s->in.x, i);
+        TRY(map_rows_get(&s->rows, i, &p, err));
+        if (s->unit.bk == 1) {
+            add_row(p, limit, mass);
+            continue;
+        }
+        for (int64_t c = 0, j = 0; j < limit; c++) {
+            double sum = 0;
+            int64_t end = MIN(limit, j + s->unit.bk);
+            for (; j < end; j++)
+                sum += p[j];
+            mass[c] += sum;
+        }
+    }
+out:
+    return rc;
+}
+
+/* Query block r of the head as a row of the matrix of unit masses. */
+static int head_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
+{
+    struct oracle_state *s = ctx;
+    int64_t r0 = r * s->unit.bq, r1 = MIN(r0 + s->unit.bq, s->in.x.nq), lo, hi;
+    int rc = unit_masses(s, r0, r1, s->mass, &row->n, err);
+    if (rc)
+        return rc;
+    forced_units(s, r0, r1, &lo, &hi);
+    row->given = take_out(s->mass, s->mass, lo, hi);
+    row->v = s->mass;
+    return 0;
+}
+
+/* ---- selection of one group ----------------------------------------------------------------- */
+
+static void tally(struct oracle_state *s, const struct prefix *p, double target, int64_t kept)
+{
+    s->ties += fabs(p->sum - target) < TIE || fabs(p->before - target) < TIE;
+    s->row_min = MIN(s->row_min, kept);
+    s->row_max = MAX(s->row_max, kept);
+}
+
+/* rank_j = p_j |v_j - o|. */
+SIMD_CLONES
+static void value_ranks(const double *p, const float *v, const double *o, int64_t n, int dv,
+                        double *rank)
+{
+    for (int64_t j = 0; j < n; j++) {
+        double sq = 0;
+        for (int c = 0; c < dv; c++) {
+            double d = v[j * dv + c] - o[c];
+            sq += d * d;
+        }
+        rank[j] = p[j] * sqrt(sq);
+    }
+}
+
+/* topp, value, block by query block: the shortest prefix with mass alpha. */
+static int group_by_mass(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+                         struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    double alpha = s->params->alpha, given;
+    const double *o;
+    int64_t n, lo, hi;
+    struct prefix p;
+    int rc = 0;
+
+    TRY(unit_masses(s, r0, r1, s->mass, &n, err));
+    for (int64_t c = 0; c < n; c++)
+        s->mass[c] /= (double)(r1 - r0);
+    if (s->kind == KIND_VALUE) {
+        TRY(exact_out(s->in.exact, r0, r0 + 1, &o, err));
+        value_ranks(s->mass, x->v, o, n, x->dv, s->rank);
+    } else {
+        memcpy(s->rank, s->mass, (size_t)n * sizeof *s->rank);
+    }
+    forced_units(s, r0, r1, &lo, &hi);
+    given = take_out(s->rank, s->mass, lo, hi);
+    TRY(prefix_select(s->work, s->rank, s->mass, n, given, alpha, &p, err));
+    tally(s, &p, alpha, p.count + hi - lo);
+    EMIT(m, g, n, (c >= lo && c < hi) || prefix_has(&p, s->rank[c], c), rc, err);
+out:
+    return rc;
+}
+
+static int group_topk(struct oracle_state *s, struct mask *m, int64_t g, int64_t i, struct err *err)
+{
+    const double *score;
+    int64_t n = attn_limit(&s->in.x, i), lo, hi;
+    struct prefix p;
+    int rc = 0;
+
+    TRY(map_rows_get(&s->rows, i, &score, err));
+    memcpy(s->rank, score, (size_t)n * sizeof *s->rank);
+    forced_units(s, i, i + 1, &lo, &hi);
+    for (int64_t j = lo; j < hi; j++)
+        s->rank[j] = NAN;
+    int64_t k = MIN(n, share_resolve(s->params->k, n));
+    TRY(prefix_topk(s->work, s->rank, n, MAX(0, k - (hi - lo)), &p, err));
+    s->row_min = MIN(s->row_min, p.count + hi - lo);
+    s->row_max = MAX(s->row_max, p.count + hi - lo);
+    EMIT(m, g, n, (c >= lo && c < hi) || prefix_has(&p, s->rank[c], c), rc, err);
+out:
+    return rc;
+}
+
+static int group_of_head(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+                         struct err *err)
+{
+    struct head_row row = {0};
+    int64_t lo, hi, r = r0 / s->unit.bq;
+    int rc = 0;
+
+    TRY(head_row(s, r, &row, err));
+    forced_units(s, r0, r1, &lo, &hi);
+    EMIT(m, g, row.n, (c >= lo && c < hi) || head_prefix_has(&s->head, row.v[c], r, c), rc, err);
+out:
+    return rc;
+}
+
+static int group_cover(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+                       struct err *err)
+{
+    int64_t rows = r1 - r0, n = units_visible(s, r1), lo, hi, ignored;
+    struct cover c_out;
+    int rc = 0;
+
+    for (int64_t i = 0; i < rows; i++) {
+        /* One row at a time through the same summation, into column i of cells. */
+        TRY(unit_masses(s, r0 + i, r0 + i + 1, s->mass, &ignored, err));
+        for (int64_t c = 0; c < n; c++)
+            s->cells[c * rows + i] = c < ignored ? s->mass[c] : 0;
+        s->need[i] = s->params->alpha;
+    }
+    forced_units(s, r0, r1, &lo, &hi);
+    for (int64_t c = 0; c < n; c++)
+        s->taken[c] = c >= lo && c < hi;
+    TRY(cover_greedy(s->cells, rows, n, s->need, s->taken, &c_out, err));
+    s->cover.lower += c_out.lower;
+    s->cover.greedy += c_out.greedy;
+    s->cover.upper += c_out.upper;
+    EMIT(m, g, n, s->taken[c], rc, err);
+out:
+    return rc;
+}
+
+/* ---- callbacks ------------------------------------------------------------------------------ */
+
+static int prepare_storage(struct oracle_state *s, struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    int64_t units = (x->nk + s->unit.bk - 1) / s->unit.bk, n;
+    int rc = 0;
+
+    s->unit.bq = MIN(s->unit.bq, x->nq);
+    TRY(map_rows_init(&s->rows, s->in.exact, s->kind == KIND_TOPK ? MAP_SCORES : MAP_PROBS, err));
+    TRY(prefix_work_new(&s->work, err));
+    TRY(mem_alloc(&s->rank, x->nk, sizeof(double), "ranks of keys", err));
+    TRY(mem_alloc(&s->mass, x->nk, sizeof(double), "masses of units", err));
+    if (s->kind == KIND_BLOCK_CRA) {
+        if (!mul_ok(units, s->unit.bq, &n))
+            FAIL(err, ERR_NOMEM, "unit=%s: too many cells", s->params->unit);
+        TRY(mem_alloc(&s->cells, n, sizeof(double), "masses of rows in units", err));
+        TRY(mem_alloc(&s->need, s->unit.bq, sizeof(double), "needs of rows", err));
+        TRY(mem_alloc(&s->taken, units, sizeof(bool), "units taken", err));
+    }
+out:
+    return rc;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    struct oracle_state *s = NULL;
+    int64_t nq = in->x.nq, seeing;
+    int rc = 0;
+
+    TRY(mem_zalloc(&s, 1, sizeof *s, "oracle state", err));
+    s->params = params;
+    s->in = *in;
+    s->kind = (enum kind)s->params->kind;
+    if (s->kind == KIND_VALUE)
+        exact_expect_out(in->exact);
+    s->row_min = INT64_MAX;
+    s->head_wide =
+        s->kind == KIND_MEAN || (s->kind == KIND_BLOCK && s->params->scope == SCOPE_HEAD);
+    TRY(parse_params(s->params, &s->unit, err));
+    TRY(prepare_storage(s, err));
+    if (s->head_wide) {
+        seeing = in->x.causal ? MIN(nq, in->x.nk) : nq; /* rows that see a key */
+        TRY(head_prefix_select(head_row, s, (nq + s->unit.bq - 1) / s->unit.bq, in->x.nk,
+                               s->params->alpha * (double)seeing, HEAD_BUFFER, &s->head, err));
+    }
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+static int64_t unit_rows(const void *state)
+{
+    return ((const struct oracle_state *)state)->unit.bq;
+}
+
+static int select_group(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+                        struct err *err)
+{
+    if (attn_limit(&s->in.x, r1 - 1) == 0)
+        return 0;
+    if (s->head_wide)
+        return group_of_head(s, m, g, r0, r1, err);
+    if (s->kind == KIND_TOPK)
+        return group_topk(s, m, g, r0, err);
+    if (s->kind == KIND_BLOCK_CRA)
+        return group_cover(s, m, g, r0, r1, err);
+    return group_by_mass(s, m, g, r0, r1, err);
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct oracle_state *s = state;
+    const struct attn_in *x = &s->in.x;
+    int rc = 0;
+
+    TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, s->unit.bq, s->unit.bk, err));
+    out->exec = EXEC_NONE; /* nobody runs an oracle */
+    for (int64_t g = 0; g < out->ngroups; g++) {
+        int64_t r0 = row0 + g * s->unit.bq;
+        TRY(select_group(s, out, g, r0, MIN(r0 + s->unit.bq, row1), err));
+        s->units_allowed += units_visible(s, MIN(r0 + s->unit.bq, row1));
+    }
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+static int report_sd(const struct oracle_state *s, struct record *r, struct err *err)
+{
+    char tri[32] = "sd_tri", sq[32] = "sd_sq";
+    double alpha = s->params->alpha;
+    if (alpha != metric_level(tri)) {
+        snprintf(tri, sizeof tri, "sd_tri@%g", alpha);
+        snprintf(sq, sizeof sq, "sd_sq@%g", alpha);
+    }
+    int rc = record_metric(r, tri, 1 - record_get(r, "density_elem"), err);
+    return rc ? rc : record_metric(r, sq, 1 - record_get(r, "density_rect"), err);
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    struct oracle_state *s = state;
+    double units = (double)s->units_allowed;
+    int rc = 0;
+
+    if (s->kind == KIND_BLOCK_CRA) {
+        TRY(record_metric(r, "oracle_lb", (double)s->cover.lower, err));
+        TRY(record_metric(r, "oracle_greedy", (double)s->cover.greedy, err));
+        TRY(record_metric(r, "oracle_ub", (double)s->cover.upper, err));
+        TRY(record_metric(r, "density_tile_lb", (double)s->cover.lower / units, err));
+        record_note(r, "oracle_band=%lld..%lld", (long long)s->cover.lower,
+                    (long long)s->cover.upper);
+        return 0;
+    }
+    if (s->kind != KIND_TOPK && !s->head_wide)
+        TRY(record_metric(r, "ties", (double)s->ties, err));
+    if (!s->head_wide && s->row_min <= s->row_max) {
+        TRY(record_metric(r, "row_units_min", (double)s->row_min, err));
+        TRY(record_metric(r, "row_units_max", (double)s->row_max, err));
+    }
+    if (s->kind == KIND_TOPP && s->unit.forced == FORCED_NONE)
+        TRY(report_sd(s, r, err));
+out:
+    return rc;
+}
+
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "oracle_lb", .unit = "1", .better = BETTER_LOWER,
+     .definition = "kind=block-cra: sum over query blocks of the blocks that the most demanding "
+                   "row needs alone"},
+    {.name = "oracle_greedy", .unit = "1", .better = BETTER_LOWER,
+     .definition = "kind=block-cra: blocks that the greedy cover takes"},
+    {.name = "oracle_ub", .unit = "1", .better = BETTER_LOWER,
+     .definition = "kind=block-cra: blocks left after reverse delete, the mask"},
+    {.name = "density_tile_lb", .unit = "1", .better = BETTER_LOWER, .axis = AXIS_SHARE,
+     .definition = "oracle_lb / units with an allowed pair"},
+    {.name = "row_units_min", .unit = "1", .definition = "fewest units kept by a group of rows"},
+    {.name = "row_units_max", .unit = "1", .definition = "most units kept by a group of rows"},
+    {0},
+};
+/* clang-format on */
+
+static const char *const variants[] = {
+    "alpha=0.5",
+    "alpha=1",
+    "kind=topk:k=5",
+    "kind=topk:k=10%:forced=diag",
+    "kind=mean:alpha=0.6",
+    "kind=value:forced=sink-2",
+    "kind=block:unit=16x16",
+    "kind=block:unit=128x1:scope=head",
+    "kind=block:unit=500x500",
+    "kind=block-cra:unit=64x8:forced=window-3",
+    NULL,
+};
+
+static const struct method_budget budgets[] = {
+    {"alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
+    {"kind=topk:k=%s", {"1", "10", "60", "50%", "100%"}},
+    {"kind=mean:alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
+    {"kind=block:unit=16x8:alpha=%s", {"0.2", "0.5", "0.8", "0.95", "1"}},
+    {0},
+};
+
+/* Oracles that serve the head as a whole or query blocks on average leave rows without a key. */
+static bool may_be_empty(const void *params)
+{
+    const struct oracle_params *p = params;
+    return p->kind == KIND_MEAN || p->kind == KIND_BLOCK;
+}
+
+const struct method method_oracle = {
+    .name = "oracle",
+    .summary = "best mask of a granularity for a target, from the exact probabilities (a bound)",
+    .paper = "CRA: Zhu et al., SampleAttention, arXiv 2406.15486; the oracles are lacuna's own",
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND,
+    .params_size = sizeof(struct oracle_params),
+    .params = options,
+    .metrics = metrics,
+    .scopes = scopes,
+    .budget_full = "kind=topk:k=100%",
+    .validate = validate,
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .report = report,
+    .release = release,
+    .variants = variants,
+    .budgets = budgets,
+    .may_be_empty = may_be_empty,
+};

@@ -1,0 +1,310 @@
+/*
+ * radial.c - Radial Attention: a static band around the diagonal of every pair of video frames. Its
+ * width halves each time the distance of the frames doubles; beyond the smallest width, fewer frame
+ * pairs are kept.
+ *
+ * Radial Attention, arXiv 2506.19852. T frames of F tokens, blocks of B x B pairs; bl(x) is the bit
+ * length of x, r = floor(log2 max(d, 1)). A query at place k of frame i sees the key at place l of
+ * frame j, with d = |i - j|, iff
+ *   profile=official   |k - l| <= max(B, decay w), w = 2^bl(F) / 2^bl(d), or d <= 1; where
+ *                      w < thin (128), only every (thin / w)-th distance d is kept. The mask is
+ *                      then cut into B x B blocks. A column of a block is dense if more than B/3 of
+ *                      its pairs are kept; a block stays if more than 3/5 of its columns with a
+ *                      kept pair are dense (sim/methods/radial/radialmap.c)
+ *   profile=paper      |k - l| + 1 <= F / 2^r; where 2^r > F, fewer distances are kept. The rule is
+ *                      applied element by element and run as the B x B tiles that it touches
+ * plus a sink (all queries see frame 0) and everything that touches text. One mask for all heads.
+ * Building: O(T^2 (F/B)^2); kept pairs O(F^2 T log T).
+ *
+ * The published code fails if N is not a multiple of B; pad=ours applies the same rule to such N.
+ */
+#include "core/mem.h"
+#include "core/method.h"
+#include "sim/methods/radial/radialmap.h"
+#include "sim/blocks/tilecount.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+enum profile { PROFILE_OFFICIAL, PROFILE_PAPER };
+enum kind { KIND_AUTO, KIND_WAN, KIND_HUNYUAN };
+enum pad { PAD_OURS, PAD_OFFICIAL };
+
+struct radial_params {
+    int profile, kind, block, sink, pad, preset;
+    int64_t thin, dense_layers, dense_steps;
+    double decay;
+};
+
+static const char *const profiles[] = {"official", "paper", NULL};
+static const char *const kinds[] = {"auto", "wan", "hunyuan", NULL};
+static const char *const blocks[] = {"64", "128", NULL};
+static const char *const off_on[] = {"0", "1", NULL};
+static const char *const pads[] = {"ours", "official", NULL};
+static const char *const presets[] = {"none",       "wan21",        "wan22", "hunyuan",
+                                      "wan21-long", "hunyuan-long", NULL};
+
+/* Published settings; the step counts are those of runs of 50 steps (wan22: 40). */
+static const struct preset {
+    enum kind kind;
+    int dense_layers, dense_steps, block;
+    double decay;
+} preset_values[] = {
+    {KIND_AUTO, 0, 0, 128, NAN},      {KIND_WAN, 1, 12, 128, 0.2}, {KIND_WAN, 1, 11, 64, 0.8},
+    {KIND_HUNYUAN, 0, 12, 128, 0.95}, {KIND_WAN, 2, 2, 128, 0.2},  {KIND_HUNYUAN, 2, 2, 128, 0.95},
+};
+enum { PRESET_NONE, PRESET_WAN21, PRESET_HUNYUAN = 3 };
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct radial_params, profile),
+     .def = "official", .values = profiles,
+     .help = "the published mask function, or the paper's formula per element"},
+    {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct radial_params, kind),
+     .def = "auto", .values = kinds,
+     .help = "model family: decay and sink; auto: of the preset, else wan without joint text"},
+    {.name = "decay", .type = OPT_NUM, .offset = offsetof(struct radial_params, decay), .min = 0,
+     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN,
+     .help = "official: factor on the band width; unset = of the preset, else 0.2 (wan), 0.95 "
+             "(hunyuan)"},
+    {.name = "block", .type = OPT_ENUM, .offset = offsetof(struct radial_params, block),
+     .values = blocks, .flags = OPT_UNSET, .unit = "tokens",
+     .help = "block of the mask; unset = of the preset, else 128"},
+    {.name = "sink", .type = OPT_ENUM, .offset = offsetof(struct radial_params, sink),
+     .values = off_on, .flags = OPT_UNSET,
+     .help = "all queries see frame 0; unset = 1 for wan and profile=paper, 0 for hunyuan"},
+    {.name = "thin", .type = OPT_INT, .offset = offsetof(struct radial_params, thin), .def = "128",
+     .min = 1, .max = 1e9, .unit = "tokens",
+     .help = "official: band length below which frame pairs are thinned"},
+    {.name = "dense_layers", .type = OPT_INT,
+     .offset = offsetof(struct radial_params, dense_layers), .min = 0, .max = 1e6,
+     .flags = OPT_UNSET, .unit = "layers", .help = "first layers that run dense; unset = preset"},
+    {.name = "dense_steps", .type = OPT_INT, .offset = offsetof(struct radial_params, dense_steps),
+     .min = 0, .max = 1e6, .flags = OPT_UNSET, .unit = "steps",
+     .help = "first denoising steps that run dense; unset = preset"},
+    {.name = "pad", .type = OPT_ENUM, .offset = offsetof(struct radial_params, pad), .def = "ours",
+     .values = pads, .help = "official: skip a sequence that is no multiple of the block"},
+    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct radial_params, preset),
+     .values = presets, .flags = OPT_UNSET,
+     .help = "published settings; unset = wan21 or hunyuan, as the kind"},
+    {0},
+};
+/* clang-format on */
+
+static const struct param_scope scopes[] = {
+    {"decay thin pad", "profile=official"},
+    {0},
+};
+
+struct radial_state {
+    struct attn_in x;
+    struct radial_rule rule;
+    bool dense, paper;
+    int kind, preset;
+    int64_t n_padding;
+    struct block_map map;    /* official: trimmed to the valid tokens */
+    int64_t kept_full;       /* blocks of the whole sequence, padding included */
+    struct tile_count tiles; /* paper */
+};
+
+static void release(void *state)
+{
+    struct radial_state *s = state;
+    if (!s)
+        return;
+    block_map_free(&s->map);
+    free(s);
+}
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+static void resolve(const struct radial_params *p, const struct head_in *in, struct radial_state *s)
+{
+    bool text = in->geom.text > 0 || in->n_padding > 0;
+    int kind = p->kind ? p->kind : p->preset > 0 ? (int)preset_values[p->preset].kind : KIND_AUTO;
+    s->kind = kind ? kind : text ? KIND_HUNYUAN : KIND_WAN;
+    s->preset = p->preset >= 0 ? p->preset : s->kind == KIND_WAN ? PRESET_WAN21 : PRESET_HUNYUAN;
+    s->paper = p->profile == PROFILE_PAPER;
+
+    const struct preset *of = &preset_values[s->preset];
+    double decay = isnan(of->decay) ? (s->kind == KIND_WAN ? 0.2 : 0.95) : of->decay;
+    s->rule = (struct radial_rule){
+        .F = in->geom.h * in->geom.w,
+        .T = in->geom.t,
+        .text = in->geom.text + in->n_padding,
+        .block = p->block < 0 ? of->block
+                 : p->block   ? 128
+                              : 64,
+        .thin = p->thin,
+        .decay = isnan(p->decay) ? decay : p->decay,
+        .sink = p->sink < 0 ? s->paper || s->kind == KIND_WAN : p->sink == 1,
+    };
+    int64_t layers = p->dense_layers == INT64_MIN ? of->dense_layers : p->dense_layers;
+    int64_t steps = p->dense_steps == INT64_MIN ? of->dense_steps : p->dense_steps;
+    s->dense = in->layer < layers || in->step < steps;
+}
+
+static int check_head(struct method_ctx *ctx, const struct head_in *in)
+{
+    const struct geometry *g = &in->geom;
+    if (g->t <= 0)
+        return method_skip(ctx, "needs a video grid");
+    if (g->text > 0 && g->text_place == 1)
+        return method_skip(ctx, "text tokens stand in front of the video, not behind it");
+    if (in->order)
+        return method_skip(ctx, "needs the tokens in raster order, they are in order '%s'",
+                           in->order);
+    if (in->x.nq != in->x.nk || g->t * g->h * g->w + g->text != in->x.nq)
+        return method_skip(ctx, "%lld queries and %lld keys are not the %lldx%lldx%lld grid",
+                           (long long)in->x.nq, (long long)in->x.nk, (long long)g->t,
+                           (long long)g->h, (long long)g->w);
+    return 0;
+}
+
+/* Blocks of padding tokens are part of the published mask, and of no head. */
+static void trim(struct block_map *map, int64_t n)
+{
+    int64_t blocks_left = (n + map->block - 1) / map->block;
+    for (int64_t i = 0; i < blocks_left; i++)
+        for (int64_t j = blocks_left; j < map->cols; j++)
+            block_map_clear(map, i, j);
+    map->nq = map->nk = n;
+    map->rows = map->cols = blocks_left;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct radial_params *p = params;
+    struct radial_state *s = NULL;
+    int rc = 0;
+
+    if ((rc = check_head(ctx, in)) != 0)
+        goto out;
+    TRY(mem_zalloc(&s, 1, sizeof *s, "radial state", err));
+    resolve(p, in, s);
+    s->x = in->x;
+    s->n_padding = in->n_padding;
+    s->tiles.bq = s->tiles.bk = s->rule.block;
+    int64_t n = in->x.nq + in->n_padding;
+    if (p->pad == PAD_OFFICIAL && n % s->rule.block) {
+        rc = method_skip(ctx, "%lld tokens are no multiple of the block of %lld", (long long)n,
+                         (long long)s->rule.block);
+        goto out;
+    }
+    if (!s->dense && !s->paper) {
+        TRY(radial_map(&s->rule, &s->map, err));
+        s->kept_full = block_map_count(&s->map);
+        trim(&s->map, in->x.nq);
+    }
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+/* ---- masks ---------------------------------------------------------------------------------- */
+
+static int64_t unit_rows(const void *state)
+{
+    return ((const struct radial_state *)state)->rule.block;
+}
+
+static int paper_row(const struct radial_state *s, int64_t i, struct mask *m, struct err *err)
+{
+    const struct radial_rule *r = &s->rule;
+    int64_t g = i - m->row0, video = r->F * r->T, lo, hi;
+    int rc = 0;
+
+    if (i >= video)
+        return mask_lists_add_run(m, g, 0, (int32_t)s->x.nk, err);
+    for (int64_t j = 0; j < r->T; j++) {
+        radial_row(r, i / r->F, i % r->F, j, &lo, &hi);
+        TRY(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)hi, err));
+    }
+    TRY(mask_lists_add_run(m, g, (int32_t)video, (int32_t)s->x.nk, err));
+out:
+    return rc;
+}
+
+static int paper_select(struct radial_state *s, int64_t row0, int64_t row1, struct mask *m,
+                        struct err *err)
+{
+    int rc = 0;
+    TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, false, 1, 1, err));
+    for (int64_t i = row0; i < row1; i++)
+        TRY(paper_row(s, i, m, err));
+    mask_lists_finish(m);
+    TRY(tile_count_add(&s->tiles, m, err));
+out:
+    return rc;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct radial_state *s = state;
+    if (!s->dense)
+        return s->paper ? paper_select(s, row0, row1, out, err)
+                        : block_map_mask(&s->map, row0, row1, out, err);
+    mask_full(out, s->x.nq, s->x.nk, row0, row1, false);
+    out->bq = out->bk = out->exec_bq = out->exec_bk = s->rule.block;
+    return 0;
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    const struct radial_state *s = state;
+    int rc = 0;
+    int64_t side = (s->x.nq + s->n_padding + s->rule.block - 1) / s->rule.block;
+
+    record_note(r, "kind=%s", kinds[s->kind]);
+    record_note(r, "preset=%s", presets[s->preset]);
+    TRY(record_metric(r, "dense_call", s->dense, err));
+    if (s->dense) {
+        TRY(record_metric(r, "density_native", 1, err));
+    } else if (s->paper) {
+        TRY(tile_count_report(&s->tiles, r, err));
+        TRY(record_metric(r, "density_native", record_get(r, "density_elem"), err));
+    } else {
+        TRY(record_metric(r, "density_native", (double)s->kept_full / (double)(side * side), err));
+        record_note(r, "spilled_pairs=%lld", (long long)radial_spilled_pairs(&s->rule));
+    }
+out:
+    return rc;
+}
+
+static const char *const variants[] = {
+    "preset=none",
+    "preset=none:block=64:decay=0.5:thin=8",
+    "preset=none:kind=hunyuan:block=64:thin=32",
+    "preset=none:profile=paper",
+    "preset=none:profile=paper:sink=0:block=64",
+    NULL,
+};
+
+/* A band of few rows of the last block, by shares of whole blocks, may be empty. */
+static bool may_be_empty(const void *params)
+{
+    const struct radial_params *p = params;
+    return p->preset == PRESET_NONE;
+}
+
+const struct method method_radial = {
+    .name = "radial",
+    .summary = "video: bands around the diagonal of frame pairs, narrower with their distance",
+    .paper = "Radial Attention: O(n log n) Sparse Attention with Energy Decay for Long Video "
+             "Generation, arXiv 2506.19852",
+    .flags = METHOD_BIDIRECTIONAL,
+    .params_size = sizeof(struct radial_params),
+    .params = options,
+    .scopes = scopes,
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .report = report,
+    .release = release,
+    .variants = variants,
+    .may_be_empty = may_be_empty,
+};

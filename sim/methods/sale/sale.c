@@ -1,0 +1,372 @@
+/*
+ * SALE: key blocks tested pair by pair with 4-bit queries and keys against a threshold from the
+ * exact statistics of an always-kept sink and local region.
+ *
+ * "SALE: Low-bit Estimation for Efficient Sparse Attention in Long-context LLM Prefilling",
+ * arXiv:2505.24179. Blocks of 64 queries x 32 keys; N <= 1024 or tau < 1e-5 stays dense. Selection
+ * O(N^2 d / 2) integer products; attention exact, or INT8 Q.K with fp16 P.V (arith=sage1).
+ *
+ * profile=official follows the published kernels (strict test, fp16 threshold and estimate);
+ * profile=paper keeps ties and leaves threshold and estimate in fp32. Operands, means and scales
+ * are fp16 and the correction for the mean of Q is a whole number of units in both. Deviations from
+ * the kernels: rows past N have no vote, an all-zero query group is estimated by its correction,
+ * the correction's dot product is accumulated in fp32, any head dimension that is a multiple of 16.
+ */
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/method.h"
+#include "sim/blocks/exact.h"
+#include "sim/blocks/quant.h"
+#include "sim/methods/sale/sale.h"
+#include "sim/blocks/tileattn.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum profile { PROFILE_OFFICIAL, PROFILE_PAPER };
+enum arith { ARITH_EXACT, ARITH_SAGE1 };
+
+static const char *const profiles[] = {"official", "paper", NULL};
+static const char *const locals[] = {"128", "256", NULL};
+static const char *const calib_locals[] = {"profile", "128", "256", NULL};
+static const char *const bits[] = {"4", "8", "16", NULL};
+static const char *const thr_dtypes[] = {"profile", "f16", "f32", NULL};
+static const char *const sl_masks[] = {"causal", "none", NULL};
+static const char *const ariths[] = {"exact", "sage1", NULL};
+static const char *const quants[] = {"none", "int8", NULL};
+
+struct params {
+    int profile, local, bits, thr_dtype, sl_mask, arith, quant, calib_local;
+    double tau, theta, tau0, tau_min;
+    int64_t bq, bk, sink, dense_below;
+};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct params, profile),
+     .def = "official", .values = profiles,
+     .help = "official: estimate > threshold, both in fp16; paper: >=, both in fp32. Operands are "
+             "fp16 in either."},
+    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct params, tau), .def = "0.004",
+     .min = 0, .max = 1, .flags = OPT_MAX_OPEN, .unit = "share",
+     .help = "Keep a block when a pair's relative score exceeds it; below 1e-5 the head is "
+             "dense."},
+    {.name = "bq", .type = OPT_INT, .offset = offsetof(struct params, bq), .def = "64",
+     .min = SALE_BQ, .max = SALE_BQ, .unit = "tokens", .help = "Rows of a block; fixed."},
+    {.name = "bk", .type = OPT_INT, .offset = offsetof(struct params, bk), .def = "32",
+     .min = SALE_BK, .max = SALE_BK, .unit = "tokens", .help = "Keys of a block; fixed."},
+    {.name = "sink", .type = OPT_INT, .offset = offsetof(struct params, sink), .def = "32",
+     .min = SALE_BK, .max = SALE_BK, .unit = "tokens",
+     .help = "Always kept at the start: one key block; fixed."},
+    {.name = "local", .type = OPT_ENUM, .offset = offsetof(struct params, local), .def = "128",
+     .values = locals, .unit = "tokens", .help = "Least always-kept stretch before the diagonal."},
+    {.name = "dense_below", .type = OPT_INT, .offset = offsetof(struct params, dense_below),
+     .def = "1024", .min = 0, .max = 9e15, .unit = "tokens",
+     .help = "Prompts up to this length stay dense."},
+    {.name = "bits", .type = OPT_ENUM, .offset = offsetof(struct params, bits), .def = "4",
+     .values = bits, .unit = "bit", .help = "Width of the estimate; 16 is fp16 without integers."},
+    {.name = "thr_dtype", .type = OPT_ENUM, .offset = offsetof(struct params, thr_dtype),
+     .def = "profile", .values = thr_dtypes,
+     .help = "Rounding of threshold and estimate; unset: f16, with profile=paper f32."},
+    {.name = "sl_mask", .type = OPT_ENUM, .offset = offsetof(struct params, sl_mask),
+     .def = "causal", .values = sl_masks,
+     .help = "Mask inside the sink-local statistics; none lets later keys in."},
+    {.name = "arith", .type = OPT_ENUM, .offset = offsetof(struct params, arith), .def = "exact",
+     .values = ariths,
+     .help = "Attention on kept blocks: exact softmax, or INT8 Q.K and fp16 P.V."},
+    {.name = "quant", .type = OPT_ENUM, .offset = offsetof(struct params, quant), .def = "none",
+     .values = quants, .help = "int8 is another name of arith=sage1."},
+    {.name = "theta", .type = OPT_NUM, .offset = offsetof(struct params, theta), .def = "0.4",
+     .min = 0, .max = INFINITY, .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN,
+     .unit = "output L1 per token", .help = "calibrate: bound of the output error."},
+    {.name = "tau0", .type = OPT_NUM, .offset = offsetof(struct params, tau0), .def = "0.008",
+     .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN | OPT_MAX_OPEN, .unit = "share",
+     .help = "calibrate: first tau."},
+    {.name = "tau_min", .type = OPT_NUM, .offset = offsetof(struct params, tau_min), .def = "1e-4",
+     .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT | OPT_MAX_OPEN, .unit = "share",
+     .help = "calibrate: at or below it tau becomes 0."},
+    {.name = "calib_local", .type = OPT_ENUM, .offset = offsetof(struct params, calib_local),
+     .def = "profile", .values = calib_locals, .flags = OPT_IDENTITY_NOT, .unit = "tokens",
+     .help = "calibrate: local stretch; unset: 256, with profile=paper 128."},
+    {0},
+};
+/* clang-format on */
+
+static struct sale_config resolve(const struct params *p, double scale)
+{
+    static const int WIDTHS[] = {4, 8, 16};
+    return (struct sale_config){
+        .tau = p->tau,
+        .scale = scale,
+        .bits = WIDTHS[p->bits],
+        .w = (p->local ? 256 : 128) / SALE_BK,
+        .dense_below = p->dense_below,
+        .f16 = p->thr_dtype == 0 ? p->profile == PROFILE_OFFICIAL : p->thr_dtype == 1,
+        .strict = p->profile == PROFILE_OFFICIAL,
+        .causal_stats = p->sl_mask == 0,
+    };
+}
+
+/* INT8 and fp16 operands of the attention on kept blocks. */
+struct sage {
+    struct quant q, k;
+    float *v; /* [n][dv] values of fp16 */
+    struct tile_attn t;
+};
+
+struct state {
+    struct sale_head head;
+    bool sage1;
+    struct sage s;
+};
+
+static void release(void *state)
+{
+    struct state *s = state;
+    if (!s)
+        return;
+    sale_head_free(&s->head);
+    quant_free(&s->s.q);
+    quant_free(&s->s.k);
+    free(s->s.v);
+    free(s);
+}
+
+/* Q: INT8 per 64 rows, not smoothed; K: INT8 per 32 keys of k - kbar; V in fp16; fp16 chains of one
+ * key block added in fp32. */
+static int prepare_sage(struct state *st, const struct head_in *in, struct err *err)
+{
+    static const struct quant_groups QUERIES = {QUANT_BLOCK, false, SALE_BQ, SALE_BQ};
+    static const struct quant_groups KEYS = {QUANT_BLOCK, true, SALE_BK, SALE_BK};
+    const struct attn_in *x = &in->x;
+    const struct sale_quant *z = &st->head.z;
+    struct sage *s = &st->s;
+    int rc = 0;
+    TRY(quant_int(&s->q, z->q, x->nq, x->d, &QUERIES, 127, QUANT_RNE, err));
+    TRY(quant_int(&s->k, z->k, x->nk, x->d, &KEYS, 127, QUANT_RNE, err));
+    TRY(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "fp16 values", err));
+    for (int64_t i = 0; i < x->nk * x->dv; i++)
+        s->v[i] = sale_fl16(x->v[i]);
+    s->t = (struct tile_attn){
+        .nq = x->nq,
+        .nk = x->nk,
+        .d = x->d,
+        .dv = x->dv,
+        .causal = true,
+        .bq = SALE_BQ,
+        .bk = SALE_BK,
+        .exact = in->exact,
+        .q = &s->q,
+        .k = &s->k,
+        .score_scale = (float)(x->scale * M_LOG2E),
+        .v = s->v,
+        .p_type = TILE_P_F16,
+        .p_factor = 1,
+        .acc = TILE_ACC_F16,
+        .mma_keys = 16,
+        .kbar = z->kbar,
+        .pv = INFINITY,
+        .scope = SALE_BQ,
+        .out_dtype = in->src_dtype == DT_BF16 ? DT_BF16 : DT_F16,
+    };
+out:
+    return rc;
+}
+
+static int check_shape(struct method_ctx *ctx, const struct head_in *in)
+{
+    const struct attn_in *x = &in->x;
+    if (!x->causal)
+        return method_skip(ctx, "causal only");
+    if (x->nq != x->nk)
+        return method_skip(ctx, "whole prompts only: %lld queries, %lld keys", (long long)x->nq,
+                           (long long)x->nk);
+    if (x->d % 16 || x->d > TILE_MAX_D)
+        return method_skip(ctx, "head dimension %d is not a multiple of 16 up to %d", x->d,
+                           TILE_MAX_D);
+    return 0;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct params *p = params;
+    struct state *s = NULL;
+    struct sale_config c = resolve(p, in->x.scale);
+    int rc = check_shape(ctx, in);
+    if (rc)
+        return rc;
+    TRY(mem_zalloc(&s, 1, sizeof *s, "sale", err));
+    TRY(sale_head_init(&s->head, &c, in->x.q, in->x.k, in->x.nq, in->x.d, err));
+    s->sage1 = p->arith == ARITH_SAGE1 || p->quant;
+    if (s->sage1)
+        TRY(prepare_sage(s, in, err));
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+static int64_t unit_rows(const void *state)
+{
+    return SALE_BQ;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct state *s = state;
+    return sale_select(&s->head, row0, row1, out, err);
+}
+
+static bool attends(const void *state)
+{
+    const struct state *s = state;
+    return s->sage1;
+}
+
+static int attend(void *state, const struct mask *m, double *out, double *lse,
+                  struct attend_stats *stats, struct err *err)
+{
+    struct state *s = state;
+    stats->tiles_pv = 0;
+    return tile_attn_rows(&s->s.t, m, out, lse, &stats->tiles_pv, err);
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    int rc = 0;
+    const struct state *s = state;
+    const struct sale_counts *n = &s->head.counts;
+    double tiles = (double)n->tiles, tested = (double)n->tested;
+    TRY(record_metric(r, "density_native", (double)n->kept / tiles, err));
+    TRY(record_metric(r, "tau", s->head.c.tau, err));
+    TRY(record_metric(r, "tested_share", tested / tiles, err));
+    TRY(record_metric(r, "tested_kept", tested > 0 ? (double)n->tested_kept / tested : 0, err));
+    TRY(record_metric(r, "ties", (double)n->ties, err));
+    if (sale_dense(&s->head))
+        record_note(r, "dense=%s", s->head.z.n <= s->head.c.dense_below ? "short" : "tau");
+out:
+    return rc;
+}
+
+/* ---- calibration ------------------------------------------------------------------------ */
+
+struct trial {
+    const struct params *params; /* of the calibration run */
+    const struct head_in *samples;
+    struct state *state; /* of sample `current` */
+    int current;
+    struct method_ctx *ctx;
+};
+
+/* sum |O - O_ref| of the query rows [row0, row1). */
+static int rows_error(struct state *s, const struct head_in *in, int64_t row0, int64_t row1,
+                      double *out, double *sum, struct err *err)
+{
+    int rc = 0, dv = in->x.dv;
+    struct mask m = {0};
+    struct attend_stats stats = {0};
+    double *lse = out + (row1 - row0) * dv;
+    const double *ref;
+    TRY(sale_select(&s->head, row0, row1, &m, err));
+    if (s->sage1)
+        TRY(attend(s, &m, out, lse, &stats, err));
+    else
+        TRY(exact_attend(in->exact, &m, out, lse, err));
+    TRY(exact_out(in->exact, row0, row1, &ref, err));
+    for (int64_t i = 0; i < (row1 - row0) * dv; i++)
+        *sum += fabs(out[i] - ref[i]);
+out:
+    mask_free(&m);
+    return rc;
+}
+
+static int within_bound(void *ctx, int i, double tau, bool *ok, struct err *err)
+{
+    enum { ROWS = 16 * SALE_BQ };
+    struct trial *t = ctx;
+    const struct head_in *in = &t->samples[i];
+    int64_t n = in->x.nq;
+    double *out = NULL, sum = 0;
+    int rc = 0;
+    if (t->current != i) {
+        void *state = NULL;
+        release(t->state);
+        t->state = NULL;
+        t->current = i;
+        if ((rc = prepare(t->ctx, t->params, in, &state, err)) != 0)
+            goto out;
+        t->state = state;
+    }
+    t->state->head.c.tau = tau;
+    TRY(mem_alloc(&out, ROWS * (in->x.dv + 1), sizeof *out, "output rows", err));
+    for (int64_t r = 0; r < n; r += ROWS)
+        TRY(rows_error(t->state, in, r, r + ROWS < n ? r + ROWS : n, out, &sum, err));
+    *ok = sum < t->params->theta * (double)n;
+    log_debug("sale: layer %d head %d sample %d tau %g: error %g per token", in->layer, in->head,
+              i + 1, tau, sum / (double)n);
+out:
+    free(out);
+    return rc;
+}
+
+static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
+                     int n, struct jw *w, struct err *err)
+{
+    struct params p = *(const struct params *)params;
+    struct sale_search search = {.theta = p.theta, .tau0 = p.tau0, .tau_min = p.tau_min};
+    struct trial t = {.params = &p, .samples = samples, .current = -1, .ctx = ctx};
+    double tau;
+    int64_t rounds;
+    int rc = 0;
+    p.local = p.calib_local == 0 ? p.profile == PROFILE_OFFICIAL : p.calib_local == 2;
+    for (int i = 0; i < n; i++)
+        if ((rc = check_shape(ctx, &samples[i])) != 0)
+            goto out;
+    TRY(sale_search_tau(&search, n, within_bound, &t, &tau, &rounds, err));
+    log_debug("sale: layer %d head %d: tau %g after %lld rounds", samples[0].layer, samples[0].head,
+              tau, (long long)rounds);
+    jw_knum(w, "tau", tau);
+out:
+    release(t.state);
+    return rc;
+}
+
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "tau", .unit = "1", .definition = "threshold that was used for the head"},
+    {.name = "tested_share", .unit = "1", .axis = AXIS_SHARE,
+     .definition = "tested tiles / tiles with an allowed pair"},
+    {.name = "tested_kept", .unit = "1", .axis = AXIS_SHARE,
+     .definition = "kept tiles / tested tiles"},
+    {0},
+};
+/* clang-format on */
+
+static const char *const variants[] = {
+    "dense_below=0",
+    "dense_below=0:tau=0.05:bits=16",
+    "dense_below=0:profile=paper:arith=sage1",
+    NULL,
+};
+
+const struct method method_sale = {
+    .name = "sale",
+    .summary = "blocks tested pair by pair with 4-bit queries and keys",
+    .paper = "SALE, arXiv:2505.24179",
+    .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_CHANGES_MATH,
+    .params_size = sizeof(struct params),
+    .params = options,
+    .metrics = metrics,
+    .budget_full = "tau=0",
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .attends = attends,
+    .attend = attend,
+    .report = report,
+    .calibrate = calibrate,
+    .release = release,
+    .variants = variants,
+};

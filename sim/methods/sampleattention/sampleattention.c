@@ -1,0 +1,341 @@
+/*
+ * SampleAttention: key columns and slashes chosen from exact softmax rows of a few sampled slices.
+ *
+ * Q. Zhu et al., "SampleAttention: Near-Lossless Acceleration of Long Context LLM Inference with
+ * Adaptive Structured Sparse Attention", arXiv:2406.15486 (v3); profile v2 is the algorithm of
+ * arXiv v1 and v2. No official code is public.
+ *
+ * Per head: for `chunks` slices of B queries, sum the exact rows per key block and per bin of
+ * distances, keep in each list the fewest bins that reach alpha_c and alpha_s of its mass, extend
+ * the bins to block diagonals, and keep the union for the rows that the slice stands for. Attention
+ * inside the B x B block mask is exact. Selection O(chunks B N d), mask O(nb^2).
+ *
+ * Choices where the paper is silent: inner slice ends are rounded up to block boundaries; scores
+ * are sums; distances are binned by token; a bin covers two diagonals (extend=cover2); lists apply
+ * per chunk; the diagonal block is kept (profile=strict leaves it out).
+ */
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/method.h"
+#include "sim/methods/sampleattention/sampleattention.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum profile { PROFILE_PAPER, PROFILE_STRICT, PROFILE_SAFE, PROFILE_V2 };
+enum preset { PRESET_NONE, GLM4_ACC, GLM4_SPD, INTERNLM2_ACC, INTERNLM2_SPD };
+enum target { TARGET_ACC, TARGET_SPD };
+
+static const char *const profiles[] = {"paper", "strict", "safe", "v2", NULL};
+static const char *const presets[] = {"none",          "glm4-acc",      "glm4-spd",
+                                      "internlm2-acc", "internlm2-spd", NULL};
+static const char *const extends[] = {"cover2", "cover1", "centred", NULL};
+static const char *const merges[] = {"perchunk", "union", "mean", NULL};
+static const char *const reduces[] = {"sum", "max", NULL};
+static const char *const blocks[] = {"64", "128", NULL};
+static const char *const switch_names[] = {"profile", "0", "1", NULL};
+static const char *const targets[] = {"acc", "spd", NULL};
+
+struct params {
+    int profile, preset, extend, merge, reduce, block, keep_diag, keep_sink;
+    double alpha_c, alpha_s; /* NAN: from the preset, else 0.95 */
+    int64_t chunks;          /* INT64_MIN: from the preset, else 1 */
+    double alpha, window, rows;
+    int64_t bottom;
+    int target;
+    double target_p1, target_err, target_mean;
+};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct params, profile),
+     .def = "paper", .values = profiles,
+     .help = "paper forces the diagonal block, strict no block, safe diagonal and sink; v2 is "
+             "the earlier algorithm (window and token columns)."},
+    {.name = "alpha_c", .type = OPT_NUM, .offset = offsetof(struct params, alpha_c), .min = 0,
+     .max = 1, .flags = OPT_UNSET, .unit = "mass share",
+     .help = "Column threshold; unset: the preset's, else 0.95."},
+    {.name = "alpha_s", .type = OPT_NUM, .offset = offsetof(struct params, alpha_s), .min = 0,
+     .max = 1, .flags = OPT_UNSET, .unit = "mass share",
+     .help = "Slash threshold; unset: the preset's, else 0.95."},
+    {.name = "chunks", .type = OPT_INT, .offset = offsetof(struct params, chunks), .min = 1,
+     .max = SAMPLE_MAX_CHUNKS, .flags = OPT_UNSET, .unit = "slices",
+     .help = "Sampled slices; unset: the preset's, else 1."},
+    {.name = "block", .type = OPT_ENUM, .offset = offsetof(struct params, block), .def = "128",
+     .values = blocks, .unit = "tokens", .help = "Slice height and block size."},
+    {.name = "extend", .type = OPT_ENUM, .offset = offsetof(struct params, extend), .def = "cover2",
+     .values = extends,
+     .help = "Block diagonals of a slash bin: both it touches, the lower one, or one for "
+             "centred bins."},
+    {.name = "merge", .type = OPT_ENUM, .offset = offsetof(struct params, merge), .def = "perchunk",
+     .values = merges,
+     .help = "Rows a slice's lists govern: its chunk, all (united), or all (scores averaged)."},
+    {.name = "reduce", .type = OPT_ENUM, .offset = offsetof(struct params, reduce), .def = "sum",
+     .values = reduces, .help = "Block reduction; max is an ablation."},
+    {.name = "keep_diag", .type = OPT_ENUM, .offset = offsetof(struct params, keep_diag),
+     .def = "profile", .values = switch_names,
+     .help = "Always keep the diagonal block; unset: 1, with profile=strict 0."},
+    {.name = "keep_sink", .type = OPT_ENUM, .offset = offsetof(struct params, keep_sink),
+     .def = "profile", .values = switch_names,
+     .help = "Always keep the first key block; unset: 0, with profile=safe 1."},
+    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct params, preset), .def = "none",
+     .values = presets, .flags = OPT_CALIB_FIXED,
+     .help = "alpha_c, alpha_s and chunks by prompt length, from table 6 of the paper."},
+    {.name = "alpha", .type = OPT_NUM, .offset = offsetof(struct params, alpha), .def = "0.95",
+     .min = 0, .max = 1, .unit = "mass share", .help = "profile=v2: column threshold."},
+    {.name = "window", .type = OPT_NUM, .offset = offsetof(struct params, window), .def = "0.08",
+     .min = 0, .max = 1, .unit = "share of N", .help = "profile=v2: local window."},
+    {.name = "rows", .type = OPT_NUM, .offset = offsetof(struct params, rows), .def = "0.05",
+     .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "share of N",
+     .help = "profile=v2: sampled rows."},
+    {.name = "bottom", .type = OPT_INT, .offset = offsetof(struct params, bottom), .def = "128",
+     .min = 0, .max = 2147483647, .unit = "tokens", .help = "profile=v2: last rows kept dense."},
+    {.name = "target", .type = OPT_ENUM, .offset = offsetof(struct params, target), .def = "acc",
+     .values = targets, .flags = OPT_IDENTITY_NOT,
+     .help = "calibrate: acc meets target_p1 and target_err, spd meets target_mean."},
+    {.name = "target_p1", .type = OPT_NUM, .offset = offsetof(struct params, target_p1),
+     .def = "0.90", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT, .unit = "mass share",
+     .help = "calibrate: least 1st percentile of the rows' recall."},
+    {.name = "target_err", .type = OPT_NUM, .offset = offsetof(struct params, target_err),
+     .def = "0.05", .min = 0, .max = INFINITY, .flags = OPT_IDENTITY_NOT,
+     .help = "calibrate: largest relative L2 error of the output."},
+    {.name = "target_mean", .type = OPT_NUM, .offset = offsetof(struct params, target_mean),
+     .def = "0.90", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT, .unit = "mass share",
+     .help = "calibrate: least mean recall."},
+    {0},
+};
+/* clang-format on */
+
+static const struct param_scope scopes[] = {
+    {"alpha window rows bottom", "profile=v2"},
+    {"alpha_c alpha_s chunks block extend merge reduce keep_diag keep_sink preset",
+     "profile=paper|strict|safe"},
+    {0},
+};
+
+/* Table 6 of the paper, rows N < 16K, < 48K, < 80K, < 112K, >= 112K (K = 1024). */
+struct tuned {
+    double alpha_c, alpha_s;
+    int chunks;
+};
+static const struct tuned TUNED[4][5] = {
+    {{.98, .90, 1}, {.95, .95, 1}, {.95, .95, 1}, {.90, .90, 2}, {.95, .85, 1}}, /* glm4-acc */
+    {{.85, .85, 1}, {.85, .80, 1}, {.80, .80, 1}, {.80, .80, 1}, {.80, .80, 1}}, /* glm4-spd */
+    {{.98, .95, 1}, {.95, .90, 1}, {.92, .92, 1}, {.92, .90, 2}, {.95, .90, 2}}, /* internlm2-acc */
+    {{.85, .85, 1}, {.80, .80, 1}, {.80, .80, 1}, {.80, .80, 1}, {.80, .80, 1}}, /* internlm2-spd */
+};
+
+static struct tuned preset_values(int preset, int64_t n)
+{
+    static const int64_t LIMITS[] = {16 * 1024, 48 * 1024, 80 * 1024, 112 * 1024};
+    int seg = 0;
+    while (seg < 4 && n >= LIMITS[seg])
+        seg++;
+    return preset == PRESET_NONE ? (struct tuned){.95, .95, 1} : TUNED[preset - 1][seg];
+}
+
+static struct sample_config resolve(const struct params *p, int64_t nq, int64_t nk)
+{
+    struct tuned t = preset_values(p->preset, nk);
+    return (struct sample_config){
+        .nq = nq,
+        .nk = nk,
+        .block = p->block == 0 ? 64 : 128,
+        .chunks = p->chunks == INT64_MIN ? t.chunks : (int)p->chunks,
+        .alpha_c = isnan(p->alpha_c) ? t.alpha_c : p->alpha_c,
+        .alpha_s = isnan(p->alpha_s) ? t.alpha_s : p->alpha_s,
+        .extend = (enum sample_extend)p->extend,
+        .merge = (enum sample_merge)p->merge,
+        .reduce = (enum sample_reduce)p->reduce,
+        .keep_diag = p->keep_diag == 0 ? p->profile != PROFILE_STRICT : p->keep_diag == 2,
+        .keep_sink = p->keep_sink == 0 ? p->profile == PROFILE_SAFE : p->keep_sink == 2,
+    };
+}
+
+enum kind { DENSE, PLAN, TOKENS };
+
+struct state {
+    enum kind kind;
+    struct sample_config c;
+    struct sample_plan plan; /* PLAN */
+    struct sample_v2 v2;     /* TOKENS */
+    int64_t forced;
+};
+
+static void release(void *state)
+{
+    struct state *s = state;
+    if (!s)
+        return;
+    sample_plan_free(&s->plan);
+    sample_v2_free(&s->v2);
+    free(s);
+}
+
+static int prepare_plan(struct state *s, const struct head_in *in, struct err *err)
+{
+    int rc = 0;
+    struct sample_scores scores = {0};
+    if (!sample_applies(&s->c)) {
+        s->kind = DENSE;
+        return 0;
+    }
+    s->kind = PLAN;
+    TRY(sample_scores_init(&scores, &s->c, err));
+    TRY(sample_scores_run(&scores, &s->c, in->exact, err));
+    TRY(sample_plan_build(&s->plan, &s->c, &scores, err));
+out:
+    sample_scores_free(&scores);
+    return rc;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct params *p = params;
+    struct state *s = NULL;
+    int rc = 0;
+    if (!in->x.causal)
+        return method_skip(ctx, "causal only");
+    if (in->x.nq > in->x.nk)
+        return method_skip(ctx, "more queries (%lld) than keys (%lld)", (long long)in->x.nq,
+                           (long long)in->x.nk);
+    TRY(mem_zalloc(&s, 1, sizeof *s, "sampleattention", err));
+    s->c = resolve(p, in->x.nq, in->x.nk);
+    if (p->profile == PROFILE_V2) {
+        s->kind = TOKENS;
+        TRY(sample_v2_build(&s->v2, in->x.nq, in->x.nk, p->alpha, p->window, p->rows, p->bottom,
+                            in->exact, err));
+    } else {
+        TRY(prepare_plan(s, in, err));
+    }
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+static int64_t unit_rows(const void *state)
+{
+    const struct state *s = state;
+    return s->kind == PLAN ? sample_unit(&s->c) : s->kind == DENSE ? s->c.block : 1;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct state *s = state;
+    if (s->kind == TOKENS)
+        return sample_v2_mask(&s->v2, row0, row1, out, err);
+    if (s->kind == PLAN)
+        return sample_plan_mask(&s->plan, row0, row1, out, &s->forced, err);
+    mask_full(out, s->c.nq, s->c.nk, row0, row1, true);
+    out->bq = out->bk = out->exec_bq = out->exec_bk = s->c.block;
+    return 0;
+}
+
+/* List lengths of the slices as one note "kc=5,ks=5 4,3". */
+static void note_lists(const struct sample_plan *p, struct record *r)
+{
+    char text[SAMPLE_MAX_CHUNKS * 24] = "";
+    int len = 0;
+    for (int i = 0; i < p->slices; i++)
+        len += snprintf(text + len, sizeof text - (size_t)len, "%s%lld,%lld", i ? " " : "",
+                        (long long)p->kc[i], (long long)p->ks[i]);
+    record_note(r, "kc,ks=%s", text);
+}
+
+/* density_native: kept pairs over all nq * nk pairs, the paper's denominator, which is that of
+ * density_rect. */
+static int report(void *state, struct record *r, struct err *err)
+{
+    int rc = 0;
+    struct state *s = state;
+    double kc = 0, ks = 0;
+    TRY(record_metric(r, "density_native", record_get(r, "density_rect"), err));
+    if (s->kind == DENSE)
+        record_note(r, "fallback=dense");
+    if (s->kind == TOKENS)
+        TRY(record_metric(r, "columns", (double)s->v2.ncols, err));
+    if (s->kind != PLAN)
+        goto out;
+    for (int i = 0; i < s->plan.slices; i++) {
+        kc += (double)s->plan.kc[i] / s->plan.slices;
+        ks += (double)s->plan.ks[i] / s->plan.slices;
+    }
+    TRY(record_metric(r, "columns", kc, err));
+    TRY(record_metric(r, "slashes", ks, err));
+    TRY(record_metric(r, "units_forced", (double)s->forced, err));
+    note_lists(&s->plan, r);
+out:
+    return rc;
+}
+
+static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
+                     int n, struct jw *w, struct err *err)
+{
+    const struct params *p = params;
+    struct sample_target want = {.p1 = p->target_p1,
+                                 .error = p->target_err,
+                                 .mean = p->target_mean,
+                                 .fast = p->target == TARGET_SPD};
+    struct sample_choice c;
+    if (p->profile == PROFILE_V2)
+        return err_set(err, ERR_USAGE,
+                       "method sampleattention: profile=v2 cannot be calibrated; "
+                       "use paper, strict or safe");
+    for (int i = 0; i < n; i++)
+        if (!samples[i].x.causal || samples[i].x.nq > samples[i].x.nk)
+            return method_skip(ctx, "causal only");
+    struct sample_config base = resolve(p, samples[0].x.nq, samples[0].x.nk);
+    int rc = sample_search(&base, &want, samples, n, &c, err);
+    if (rc)
+        return rc;
+    if (!c.met)
+        log_warn("sampleattention: layer %d head %d: no triple meets the target; full mask",
+                 samples[0].layer, samples[0].head);
+    jw_knum(w, "alpha_c", c.alpha_c);
+    jw_knum(w, "alpha_s", c.alpha_s);
+    jw_kint(w, "chunks", c.chunks);
+    return 0;
+}
+
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "columns", .unit = "1",
+     .definition = "key columns selected, in blocks (profile=v2: in tokens), mean over sampled "
+                   "slices"},
+    {.name = "slashes", .unit = "1",
+     .definition = "diagonals of blocks selected, mean over sampled slices"},
+    {.name = "units_forced", .unit = "1",
+     .definition = "mask units kept only because they are forced"},
+    {0},
+};
+/* clang-format on */
+
+static const char *const variants[] = {
+    "profile=safe:block=64",
+    "profile=v2:window=0.1",
+    "merge=mean:chunks=4:reduce=max",
+    NULL,
+};
+
+const struct method method_sampleattention = {
+    .name = "sampleattention",
+    .summary = "key columns and slashes from exact softmax rows of sampled slices",
+    .paper = "SampleAttention, arXiv:2406.15486",
+    .flags = METHOD_CAUSAL | METHOD_CALIBRATED,
+    .params_size = sizeof(struct params),
+    .params = options,
+    .metrics = metrics,
+    .scopes = scopes,
+    .budget_full = "alpha_c=1",
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .report = report,
+    .calibrate = calibrate,
+    .release = release,
+    .variants = variants,
+};

@@ -1,0 +1,357 @@
+/*
+ * spargeattn.c - SpargeAttn: block-sparse attention with two online filters (arXiv 2502.18137).
+ *
+ *   Filter 1, once per head: every block of queries and keys is replaced by its mean. A query block
+ *   keeps the key blocks whose coarse probabilities, largest first, sum to at most tau. A block
+ *   whose tokens are not similar (s(X) <= theta) is not judged by its mean: it is always kept
+ *   (spargeattn_select.c). Filter 2, inside the online softmax: P.V of a tile is skipped when no
+ *   row comes within `pv` (log2 units) of its running maximum (tileattn.h).
+ *
+ * Shapes: q [nq][d], k [nk][d], v [nk][dv] of one query head; N = nq = nk when causal. O(N d) to
+ * prepare, 2 n_q n_k d for the coarse map, 4 bq bk d per kept tile.
+ *
+ * profile=official follows the authors' code, profile=paper the printed formulas where they differ:
+ * similarity, zero-block rows, scope and denominator of filter 2. Deviations from the official
+ * code in both profiles: the token causal mask is always applied, ties of the coarse map go to the
+ * lower block, the pooled map is float unless map_dtype=input, similarity comes from the closed
+ * form in double, a row without a visible key is zero unless dead=mean.
+ */
+#include "core/accel.h"
+#include "core/mem.h"
+#include "sim/blocks/blockpool.h"
+#include "sim/methods/spargeattn/spargeattn.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const profiles[] = {"official", "paper", NULL};
+static const char *const archs[] = {"sm80", "sm89", "sm90", NULL};
+static const char *const tiles[] = {"128x64", "64x128", NULL};
+static const char *const selects[] = {"cdf", "topk", NULL};
+static const char *const pv_scopes[] = {"cta", "warp", NULL};
+static const char *const map_dtypes[] = {"f32", "input", NULL};
+static const char *const cdf_dtypes[] = {"f32", "f16", "bf16", NULL};
+static const char *const ariths[] = {"exact", "sage1", "sage2", NULL};
+static const char *const quants[] = {"none", "int8", NULL};
+static const char *const v_maxs[] = {"448", "2.25", NULL};
+static const char *const deads[] = {"zero", "mean", NULL};
+static const char *const orders[] = {"none", "random", "row", "column", "time", "hilbert", NULL};
+static const char *const searches[] = {"bisect", "grid", NULL};
+static const char *const bins[] = {"sum", "mean", NULL};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, profile),
+     .def = "official", .values = profiles,
+     .help = "Rule set: the authors' code or the paper's formulas."},
+    {.name = "arch", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, arch),
+     .def = "sm80", .values = archs,
+     .help = "Official preset: tile, filter scope, exempt tail, P.V type."},
+    {.name = "tile", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, tile),
+     .values = tiles, .flags = OPT_UNSET, .help = "Query x key tile; unset = from arch."},
+    {.name = "select", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, select),
+     .def = "cdf", .values = selects,
+     .help = "Cut of filter 1: by coarse mass or by number of blocks."},
+    {.name = "theta", .type = OPT_NUM, .offset = offsetof(struct sparge_params, theta), .min = -1,
+     .max = 1, .flags = OPT_UNSET, .unit = "cosine",
+     .help = "A block is self-similar above it, below 0 all are; unset = 0.6 (cdf), -0.1 (topk)."},
+    {.name = "judge", .type = OPT_BOOL, .offset = offsetof(struct sparge_params, judge), .def = "1",
+     .min = 0, .max = 1,
+     .help = "Judge self-similarity; 0 = theta is -1, that of a calibration file too."},
+    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct sparge_params, tau), .def = "0.98",
+     .min = 0, .max = 1, .unit = "probability", .help = "Coarse mass that filter 1 keeps at most."},
+    {.name = "topk", .type = OPT_NUM, .offset = offsetof(struct sparge_params, topk), .def = "0.5",
+     .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "share of key blocks",
+     .help = "Blocks kept per row with select=topk."},
+    {.name = "pv", .type = OPT_NUM, .offset = offsetof(struct sparge_params, pv), .def = "50",
+     .min = 0, .max = INFINITY, .flags = OPT_OFF, .unit = "log2",
+     .help = "Filter 2 skips P.V of tiles that stay this far below the running maximum; off = "
+             "never."},
+    {.name = "lambda", .type = OPT_NUM, .offset = offsetof(struct sparge_params, lambda),
+     .min = -INFINITY, .max = 0, .flags = OPT_UNSET | OPT_MAX_OPEN | OPT_MIN_OPEN, .unit = "nat",
+     .help = "The paper's form of pv: pv = -lambda log2(e)."},
+    {.name = "pv_scope", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, pv_scope),
+     .values = pv_scopes, .flags = OPT_UNSET,
+     .help = "Rows that agree before P.V is skipped; unset = cta (official), warp (paper)."},
+    {.name = "pv_tail", .type = OPT_INT, .offset = offsetof(struct sparge_params, pv_tail),
+     .min = 0, .max = 2, .flags = OPT_UNSET, .unit = "tiles",
+     .help = "Last kept tiles that filter 2 never skips; unset = from arch (official), 0 "
+             "(paper)."},
+    {.name = "sink", .type = OPT_BOOL, .offset = offsetof(struct sparge_params, sink), .def = "0",
+     .min = 0, .max = 1, .help = "Always keep key block 0."},
+    {.name = "smooth_k", .type = OPT_BOOL, .offset = offsetof(struct sparge_params, smooth_k),
+     .def = "1", .min = 0, .max = 1,
+     .help = "Subtract the token mean of K before pooling, similarity and quantisation."},
+    {.name = "map_dtype", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, map_dtype),
+     .def = "f32", .values = map_dtypes,
+     .help = "Grid of pooled vectors, scores and probabilities."},
+    {.name = "cdf_dtype", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, cdf_dtype),
+     .def = "f32", .values = cdf_dtypes, .help = "Type of the running sum that tau cuts."},
+    {.name = "arith", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, arith),
+     .def = "exact", .values = ariths,
+     .help = "Arithmetic on kept tiles: exact, INT8 + fp16 (sage1), INT8 + e4m3 (sage2)."},
+    {.name = "quant", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, quant),
+     .def = "none", .values = quants, .help = "int8 is another way to write arith=sage1."},
+    {.name = "v_max", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, v_max),
+     .def = "448", .values = v_maxs, .help = "Largest quantised |V| with arith=sage2."},
+    {.name = "dead", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, dead),
+     .def = "zero", .values = deads, .help = "Output of a row that sees no key of its kept tiles."},
+    {.name = "permute", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, permute),
+     .def = "none", .values = orders, .help = "Token order of a video trace."},
+    {.name = "dense", .type = OPT_BOOL, .offset = offsetof(struct sparge_params, dense), .def = "0",
+     .min = 0, .max = 1, .help = "Keep every block and skip nothing: set per head by calibration."},
+    {.name = "search", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, search),
+     .def = "bisect", .values = searches, .flags = OPT_IDENTITY_NOT,
+     .help = "calibrate: how tau and pv are searched."},
+    {.name = "bin", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, bin), .def = "sum",
+     .values = bins, .flags = OPT_IDENTITY_NOT, .help = "calibrate: how bins of theta are ranked."},
+    {.name = "l1", .type = OPT_NUM, .offset = offsetof(struct sparge_params, l1), .def = "0.07",
+     .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN, .unit = "relative L1",
+     .help = "calibrate: error bound while theta and tau are searched."},
+    {.name = "l2", .type = OPT_NUM, .offset = offsetof(struct sparge_params, l2), .def = "0.08",
+     .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN, .unit = "relative L1",
+     .help = "calibrate: error bound while pv is searched; above l1."},
+    {.name = "tune_pv", .type = OPT_BOOL, .offset = offsetof(struct sparge_params, tune_pv),
+     .def = "1", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT,
+     .help = "calibrate: search pv; otherwise 20."},
+    {0},
+};
+/* clang-format on */
+
+static const struct param_scope scopes[] = {
+    {"tau", "select=cdf"},
+    {"topk", "select=topk"},
+    {0},
+};
+
+static int validate(void *params, struct err *err)
+{
+    struct sparge_params *p = params;
+    if (!isnan(p->lambda)) {
+        if (p->pv != 50)
+            return err_set(err, ERR_USAGE,
+                           "pv and lambda are two ways to give one number; leave one out");
+        p->pv = -p->lambda * 1.4426950408889634;
+        p->lambda = NAN;
+    }
+    if (p->quant) {
+        if (p->arith == SPARGE_SAGE2)
+            return err_set(err, ERR_USAGE, "quant=int8 means arith=sage1; arith=sage2 is given");
+        p->arith = SPARGE_SAGE1;
+        p->quant = 0;
+    }
+    if (p->l2 <= p->l1)
+        return err_set(err, ERR_USAGE, "l2 (%g) must be larger than l1 (%g)", p->l2, p->l1);
+    return 0;
+}
+
+static const char *token_order(const void *params)
+{
+    return orders[((const struct sparge_params *)params)->permute];
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct sparge_params *p = params;
+    if (in->x.causal && in->x.nq != in->x.nk)
+        return method_skip(ctx, "causal needs nq == nk");
+    if (in->x.d > BLOCKPOOL_MAX_D)
+        return method_skip(ctx, "head dimension %d is above %d", in->x.d, BLOCKPOOL_MAX_D);
+    if (p->arith != SPARGE_EXACT && in->x.d > TILE_MAX_D)
+        return method_skip(ctx, "head dimension %d is above %d, where integer products are exact",
+                           in->x.d, TILE_MAX_D);
+    struct sparge *s = NULL;
+    int rc = sparge_new(p, in, &s, err);
+    if (!rc)
+        *state = s;
+    return rc;
+}
+
+static int64_t unit_rows(const void *state)
+{
+    return ((const struct sparge *)state)->rules.bq;
+}
+
+/* Rows of query block i that see no key of the first kept tile (so of none). */
+static int64_t dead_rows(const struct sparge *s, int64_t i, const int32_t *col, int64_t n)
+{
+    int64_t row0 = i * s->rules.bq, rows = s->in.x.nq - row0;
+    rows = rows < s->rules.bq ? rows : s->rules.bq;
+    if (n == 0)
+        return rows;
+    int64_t first = s->in.x.causal ? col[0] * s->rules.bk - row0 : 0;
+    return first < 0 ? 0 : first < rows ? first : rows;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct sparge *s = state;
+    int32_t *col = NULL;
+    int rc = 0;
+
+    TRY(mask_lists_init(out, s->in.x.nq, s->in.x.nk, row0, row1, s->in.x.causal, s->rules.bq,
+                        s->rules.bk, err));
+    TRY(mem_alloc(&col, s->nk_blocks, sizeof *col, "block list", err));
+    for (int64_t g = 0; g < out->ngroups; g++) {
+        double mass;
+        int64_t i = row0 / s->rules.bq + g, n = sparge_list(s, s->row, i, col, &mass);
+        for (int64_t e = 0; e < n; e++)
+            TRY(mask_lists_add(out, g, col[e], err));
+        s->kept += n;
+        s->dead_rows += dead_rows(s, i, col, n);
+        if (mass >= 0) {
+            s->cut_mass += mass;
+            s->cut_rows++;
+        }
+    }
+    mask_lists_finish(out);
+out:
+    free(col);
+    return rc;
+}
+
+static bool attends(const void *state)
+{
+    const struct sparge *s = state;
+    return s->rules.arith != SPARGE_EXACT || s->rules.pv < INFINITY || s->rules.dead_mean;
+}
+
+static int attend(void *state, const struct mask *m, double *out, double *lse,
+                  struct attend_stats *stats, struct err *err)
+{
+    struct sparge *s = state;
+    stats->tiles_pv = 0;
+    int rc = tile_attn_rows(&s->tile, m, out, lse, &stats->tiles_pv, err);
+    s->tiles_pv += stats->tiles_pv;
+    return rc;
+}
+
+/* What a GPU does in place of attend. */
+static bool pv_filter(const void *state, struct accel_filter *f, char why[160])
+{
+    const struct sparge *s = state;
+    const struct sparge_rules *r = &s->rules;
+    if (r->arith != SPARGE_EXACT) {
+        snprintf(why, 160, "no CUDA kernel for arith=%s (8-bit operands); arith=exact has one",
+                 ariths[r->arith]);
+        return false;
+    }
+    if (r->dead_mean) {
+        snprintf(why, 160, "no CUDA kernel for dead=mean; dead=zero has one");
+        return false;
+    }
+    *f = (struct accel_filter){r->bq, r->bk, r->pv, r->scope, r->tail, r->paper};
+    return true;
+}
+
+static void pv_filtered(void *state, double tiles_pv)
+{
+    ((struct sparge *)state)->tiles_pv += tiles_pv;
+}
+
+static double share_similar(const struct sparge_blocks *b)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < b->n; i++)
+        n += b->similar[i];
+    return (double)n / (double)b->n;
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    const struct sparge *s = state;
+    bool causal = s->in.x.causal;
+    double kept = (double)s->kept, pv = attends(s) ? s->tiles_pv : kept;
+    double tiles_all = (double)sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, causal);
+    double native = s->rules.paper
+                        ? (kept + pv) / (2 * tiles_all)
+                        : kept / (double)sparge_native_tiles(s->nq_blocks, s->nk_blocks, causal);
+    int rc = 0;
+
+    TRY(record_metric(r, "density_native", native, err));
+    TRY(record_metric(r, "dead_rows", (double)s->dead_rows, err));
+    TRY(record_metric(r, "judged_q", share_similar(&s->qb), err));
+    TRY(record_metric(r, "judged_k", share_similar(&s->kb), err));
+    if (s->cut_rows)
+        TRY(record_metric(r, "coarse_mass", s->cut_mass / (double)s->cut_rows, err));
+    record_note(r, "tile=%lldx%lld", (long long)s->rules.bq, (long long)s->rules.bk);
+    record_note(r, "cdf_dtype=%s", dtype_name(s->rules.cdf));
+    if (s->tile.out_dtype != DT_NONE)
+        record_note(r, "out_dtype=%s", dtype_name(s->tile.out_dtype));
+out:
+    return rc;
+}
+
+static void release(void *state)
+{
+    sparge_free(state);
+}
+
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "dead_rows", .unit = "1", .better = BETTER_LOWER,
+     .definition = "rows that see no key of their kept tiles"},
+    {.name = "judged_q", .unit = "1", .axis = AXIS_SHARE,
+     .definition = "query blocks similar enough to be judged by their mean / blocks"},
+    {.name = "judged_k", .unit = "1", .axis = AXIS_SHARE,
+     .definition = "key blocks similar enough to be judged by their mean / blocks"},
+    {.name = "coarse_mass", .unit = "1", .axis = AXIS_SHARE, .noise = NOISE_ROUNDING,
+     .definition = "coarse probability of the kept blocks, mean over judged query blocks"},
+    {0},
+};
+/* clang-format on */
+
+static const char *const variants[] = {
+    "tau=0.6",
+    "profile=paper:tau=0.7:lambda=-4",
+    "select=topk:topk=0.3:sink=1",
+    "arch=sm90:tau=0.8:pv=10:arith=sage2",
+    "tau=0.5:permute=time",
+    NULL,
+};
+
+static const struct method_budget budgets[] = {
+    {"pv=off:tau=%s", {"0.3", "0.6", "0.9", "1"}},
+    {"pv=off:select=topk:topk=%s", {"0.2", "0.5", "1"}},
+    {0},
+};
+
+/* The printed rule keeps blocks while their sum stays below a bound: a first block above it leaves
+ * none. */
+static bool may_be_empty(const void *params)
+{
+    const struct sparge_params *p = params;
+    return p->profile == SPARGE_PAPER;
+}
+
+const struct method method_spargeattn = {
+    .name = "spargeattn",
+    .summary = "block means choose key blocks, an online filter skips P.V products",
+    .paper = "Zhang et al., SpargeAttention, arXiv 2502.18137",
+    .alias = "sparge",
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_CHANGES_MATH |
+             METHOD_RANDOM,
+    .params_size = sizeof(struct sparge_params),
+    .params = options,
+    .metrics = metrics,
+    .scopes = scopes,
+    .budget_full = "theta=1:pv=off",
+    .validate = validate,
+    .order = token_order,
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .attends = attends,
+    .attend = attend,
+    .filter = pv_filter,
+    .filtered = pv_filtered,
+    .report = report,
+    .calibrate = sparge_calibrate,
+    .release = release,
+    .variants = variants,
+    .budgets = budgets,
+    .may_be_empty = may_be_empty,
+};

@@ -1,0 +1,268 @@
+/*
+ * spargeattn_head.c - one head prepared for SpargeAttn: smoothed keys, block statistics, quantised
+ * operands, and the counts that a run accumulates. O(N d).
+ */
+#include "sim/methods/spargeattn/spargeattn.h"
+
+#include "core/mem.h"
+#include "sim/blocks/blockpool.h"
+#include "sim/blocks/gpusum.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOG2E 1.4426950408889634074
+#define E4M3_OFFSET 8.807f /* 2^8.807 = 447.89 is the largest P */
+
+/* Tile, warps and exempt tail of the official kernels. */
+static const struct {
+    int64_t bq, bk;
+    int tail;
+} presets[] = {
+    [SPARGE_SM80] = {128, 64, 2},
+    [SPARGE_SM89] = {128, 64, 2},
+    [SPARGE_SM90] = {64, 128, 1},
+};
+
+void sparge_resolve(const struct sparge_params *p, int d, struct sparge_rules *r)
+{
+    static const enum dtype cdf[] = {DT_F32, DT_F16, DT_BF16};
+    *r = (struct sparge_rules){
+        .paper = p->profile == SPARGE_PAPER,
+        .topk_cut = p->select == SPARGE_TOPK,
+        .dense = p->dense,
+        .sink = p->sink,
+        .smooth_k = p->smooth_k,
+        .bq = presets[p->arch].bq,
+        .bk = presets[p->arch].bk,
+        .theta = !p->judge          ? -1
+                 : !isnan(p->theta) ? p->theta
+                                    : (p->select == SPARGE_TOPK ? -0.1 : 0.6),
+        .tau = p->tau,
+        .topk = p->topk,
+        .pv = p->dense ? INFINITY : p->pv,
+        .map_input = p->map_dtype == 1,
+        .cdf = cdf[p->cdf_dtype],
+        .chunk = gpusum_chunk(1, 1),
+        .arith = (enum sparge_arith)p->arith,
+        .arch = (enum sparge_arch)p->arch,
+        .v_max = p->v_max ? 2.25f : 448.0f,
+        .dead_mean = p->dead == 1,
+    };
+    if (p->tile >= 0) {
+        r->bq = p->tile ? 64 : 128;
+        r->bk = p->tile ? 128 : 64;
+    }
+    r->tail = p->pv_tail != INT64_MIN ? (int)p->pv_tail : r->paper ? 0 : presets[p->arch].tail;
+    bool warp = p->pv_scope >= 0 ? p->pv_scope == 1 : r->paper;
+    int64_t warps = p->arch == SPARGE_SM80 && d > 64 ? 8 : 4;
+    r->scope = warp ? r->bq / warps : r->bq;
+}
+
+/* ---- blocks --------------------------------------------------------------------------------- */
+
+static void blocks_free(struct sparge_blocks *b)
+{
+    free(b->mean);
+    free(b->s);
+    free(b->whole);
+    free(b->similar);
+    memset(b, 0, sizeof *b);
+}
+
+static int blocks_make(struct sparge_blocks *b, const struct sparge_rules *r, const float *x,
+                       int64_t n, int d, int64_t size, enum dtype map, struct err *err)
+{
+    int rc = 0;
+    b->n = (n + size - 1) / size;
+    TRY(mem_alloc(&b->mean, b->n * d, sizeof *b->mean, "block means", err));
+    TRY(mem_alloc(&b->s, b->n, sizeof *b->s, "block similarities", err));
+    TRY(mem_alloc(&b->whole, b->n, sizeof *b->whole, "block flags", err));
+    TRY(mem_zalloc(&b->similar, b->n, sizeof *b->similar, "block flags", err));
+    for (int64_t i = 0; i < b->n; i++) {
+        const float *rows = x + i * size * d;
+        int64_t count = n - i * size < size ? n - i * size : size;
+        bool zero;
+        block_mean(rows, count, d, map, b->mean + i * d);
+        b->s[i] = block_cosine(rows, count, d, &zero);
+        b->whole[i] = count == size && !zero;
+        if (r->paper)
+            b->s[i] = block_mean_share(rows, count, d);
+    }
+out:
+    return rc;
+}
+
+static bool judge(struct sparge_blocks *b, const struct sparge_rules *r)
+{
+    bool changed = false;
+    for (int64_t i = 0; i < b->n; i++) {
+        bool similar = sparge_similar(r, b->s[i], b->whole[i]);
+        changed = changed || similar != b->similar[i];
+        b->similar[i] = similar;
+    }
+    return changed;
+}
+
+bool sparge_set_theta(struct sparge *s, double theta)
+{
+    s->rules.theta = theta;
+    bool q = judge(&s->qb, &s->rules), k = judge(&s->kb, &s->rules);
+    return q || k;
+}
+
+void sparge_set_tau(struct sparge *s, double tau)
+{
+    s->rules.tau = tau;
+}
+
+void sparge_set_pv(struct sparge *s, double pv)
+{
+    s->rules.pv = s->tile.pv = pv;
+}
+
+/* ---- operands ------------------------------------------------------------------------------- */
+
+/* Q on the grid of the map (the official code turns float inputs into fp16), K without its mean. */
+static int smooth(struct sparge *s, struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    int rc = 0;
+
+    s->q = x->q;
+    TRY(mem_alloc(&s->k, x->nk * x->d, sizeof *s->k, "smoothed keys", err));
+    TRY(mem_zalloc(&s->kbar, x->d, sizeof *s->kbar, "key mean", err));
+    memcpy(s->k, x->k, (size_t)(x->nk * x->d) * sizeof *s->k);
+    if (s->map != DT_F32 && s->in.src_dtype != s->map) {
+        TRY(mem_alloc(&s->q_owned, x->nq * x->d, sizeof *s->q_owned, "queries", err));
+        for (int64_t i = 0; i < x->nq * x->d; i++)
+            s->q_owned[i] = dtype_round(s->map, x->q[i]);
+        for (int64_t i = 0; i < x->nk * x->d; i++)
+            s->k[i] = dtype_round(s->map, x->k[i]);
+        s->q = s->q_owned;
+    }
+    if (s->rules.smooth_k) {
+        token_mean(s->k, x->nk, x->d, s->map, s->kbar);
+        token_centre(s->k, x->nk, x->d, s->kbar, s->map, s->k);
+    }
+out:
+    return rc;
+}
+
+static int quantise(struct sparge *s, struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    struct tile_attn *t = &s->tile;
+    struct quant_groups gq = {QUANT_BLOCK, false, s->rules.bq, 0};
+    struct quant_groups gk = {QUANT_BLOCK, true, s->rules.bk, 0};
+    int rc = 0;
+
+    TRY(quant_int(&s->qi, s->q, x->nq, x->d, &gq, 127, QUANT_RHA_EPS, err));
+    TRY(quant_int(&s->ki, s->k, x->nk, x->d, &gk, 127, QUANT_RHA_EPS, err));
+    TRY(mem_alloc(&s->v, x->nk * x->dv, sizeof *s->v, "quantised values", err));
+    TRY(mem_alloc(&s->v_scale, x->dv, sizeof *s->v_scale, "value scales", err));
+    for (int64_t i = 0; i < x->nk * x->dv; i++)
+        s->v[i] = f16_round(x->v[i]);
+    t->q = &s->qi;
+    t->k = &s->ki;
+    t->v = s->v;
+    t->score_scale = (float)(x->scale * LOG2E);
+    t->kbar = s->rules.smooth_k ? s->kbar : NULL;
+    t->p_factor = 1;
+    t->p_type = TILE_P_F16;
+    t->l_rounded = true;
+    t->acc = TILE_ACC_F16;
+    t->mma_keys = 16;
+    if (s->rules.arith == SPARGE_SAGE2) {
+        quant_channels_e4m3(s->v, x->nk, x->dv, s->rules.v_max, s->v, s->v_scale);
+        t->v_scale = s->v_scale;
+        t->p_type = TILE_P_E4M3;
+        t->p_offset = E4M3_OFFSET;
+        t->l_rounded = false;
+        /* The narrow range of V exists for the fp16 accumulator of the sm89 kernel. */
+        bool f16 = s->rules.arch == SPARGE_SM89 && s->rules.v_max < 448;
+        t->acc = f16 ? TILE_ACC_F16 : TILE_ACC_F32;
+        t->mma_keys = 32;
+    }
+    /* The output has the dtype of q; float stays float unless the map is in the input dtype. */
+    t->out_dtype = s->in.src_dtype != DT_F32 ? s->in.src_dtype
+                   : s->map != DT_F32        ? DT_F16
+                                             : DT_NONE;
+out:
+    return rc;
+}
+
+static int prepare_head(struct sparge *s, struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    const struct sparge_rules *r = &s->rules;
+    int rc = 0;
+
+    s->map = !r->map_input ? DT_F32 : s->in.src_dtype == DT_BF16 ? DT_BF16 : DT_F16;
+    TRY(smooth(s, err));
+    TRY(blocks_make(&s->qb, r, s->q, x->nq, x->d, r->bq, s->map, err));
+    TRY(blocks_make(&s->kb, r, s->k, x->nk, x->d, r->bk, s->map, err));
+    s->nq_blocks = s->qb.n;
+    s->nk_blocks = s->kb.n;
+    /* The published code sums the rows of all heads of a call at once. */
+    int64_t heads = s->in.n_heads > 0 ? s->in.n_heads : 1;
+    s->rules.chunk = gpusum_chunk(s->nk_blocks, heads * s->nq_blocks);
+    judge(&s->qb, r);
+    judge(&s->kb, r);
+    s->tile = (struct tile_attn){
+        .nq = x->nq,
+        .nk = x->nk,
+        .d = x->d,
+        .dv = x->dv,
+        .causal = x->causal,
+        .bq = r->bq,
+        .bk = r->bk,
+        .exact = s->in.exact,
+        .pv = r->pv,
+        .scope = r->scope,
+        .tail = r->tail,
+        .keep_denominator = r->paper,
+        .dead_mean = r->dead_mean,
+        .out_dtype = DT_NONE,
+    };
+    if (r->arith != SPARGE_EXACT)
+        TRY(quantise(s, err));
+    TRY(sparge_row_new(s->nk_blocks, &s->row, err));
+out:
+    return rc;
+}
+
+int sparge_new(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
+               struct err *err)
+{
+    struct sparge *s = NULL;
+    int rc = mem_zalloc(&s, 1, sizeof *s, "spargeattn state", err);
+    if (rc)
+        return rc;
+    s->in = *in;
+    sparge_resolve(p, in->x.d, &s->rules);
+    rc = prepare_head(s, err);
+    if (rc)
+        sparge_free(s);
+    else
+        *out = s;
+    return rc;
+}
+
+void sparge_free(struct sparge *s)
+{
+    if (!s)
+        return;
+    free(s->q_owned);
+    free(s->k);
+    free(s->kbar);
+    blocks_free(&s->qb);
+    blocks_free(&s->kb);
+    quant_free(&s->qi);
+    quant_free(&s->ki);
+    free(s->v);
+    free(s->v_scale);
+    sparge_row_free(s->row);
+    free(s);
+}

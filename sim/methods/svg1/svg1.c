@@ -1,0 +1,347 @@
+/*
+ * svg1.c - Sparse VideoGen: a head of a video transformer gets a band mask around the diagonal,
+ * either of the tokens in their order (spatial) or of the tokens sorted by place (temporal).
+ *
+ * Sparse VideoGen, arXiv 2502.01776. On every call R sampled rows are computed exactly and under
+ * the two masks; the smaller squared error decides (sim/methods/svg1/svgclass.c). The band holds
+ * `target` N^2 pairs: half-width N (1 - sqrt(1 - s')), rounded to 128 (sim/methods/svg1/svgband.c).
+ * Selection R N (d + dv) and two masked products; attention target N^2.
+ *
+ * profile=official classifies with a fixed narrower band of 128-token blocks, whatever the target,
+ * on rows of the first 10000 tokens; profile=plain with the masks that are then run, on rows of the
+ * whole sequence, and without rounding the width.
+ *
+ * Masks are given in the order of the trace: a temporal head's list is a few runs per frame. Its
+ * tiles are those of its own order. Deviations: padding text tokens take no part in classification,
+ * a row that a trial mask leaves without keys has output 0 (the code has NaN), families without a
+ * classification mask of their own text placement are refused.
+ */
+#include "core/mem.h"
+#include "sim/blocks/callrng.h"
+#include "sim/methods/svg1/svgband.h"
+#include "sim/methods/svg1/svgclass.h"
+#include "sim/blocks/tilecount.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STREAM_ROWS 0x73766731726f7773ull
+
+enum profile { PROFILE_OFFICIAL, PROFILE_PLAIN };
+enum trial { TRIAL_EMULATION, TRIAL_EXECUTED };
+
+struct svg1_params {
+    int profile, family, preset, trial, sink, arith;
+    double target, dense_layers, dense_steps;
+    int64_t row_limit;
+    char *rows;
+};
+
+static const char *const profiles[] = {"official", "plain", NULL};
+static const char *const trials[] = {"emulation", "executed", NULL};
+static const char *const off_on[] = {"0", "1", NULL};
+static const char *const ariths[] = {"f32", "bf16", NULL};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, profile),
+     .def = "official", .values = profiles,
+     .help = "the published code, or the method without its shortcuts"},
+    {.name = "family", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, family),
+     .def = "auto", .values = svg_families,
+     .help = "model family: mask rule; auto = of the preset, else from the place of the text"},
+    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, preset),
+     .values = svg_presets, .flags = OPT_UNSET,
+     .help = "published settings; unset = the family's at 720p"},
+    {.name = "target", .type = OPT_NUM, .offset = offsetof(struct svg1_params, target), .min = 0,
+     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN | OPT_MAX_OPEN, .unit = "share of pairs",
+     .help = "density that the width is computed for; unset = of the preset, else 0.3 (wan), "
+             "0.25"},
+    {.name = "rows", .type = OPT_STR, .offset = offsetof(struct svg1_params, rows),
+     .flags = OPT_UNSET, .unit = "rows",
+     .help = "sampled query rows, or all; unset = of the preset (64, cog 32)"},
+    {.name = "row_limit", .type = OPT_INT, .offset = offsetof(struct svg1_params, row_limit),
+     .min = 1, .max = INT_MAX, .flags = OPT_UNSET, .unit = "rows",
+     .help = "rows are drawn from the first so many; unset = 10000; cog and profile=plain: all"},
+    {.name = "trial", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, trial),
+     .values = trials, .flags = OPT_UNSET,
+     .help = "masks that classify: fixed block bands, or those that are run; unset = by profile"},
+    {.name = "sink", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, sink),
+     .values = off_on, .flags = OPT_UNSET,
+     .help = "always keep the first frame's columns; unset = 1 for wan and cosmos"},
+    {.name = "arith", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, arith), .def = "f32",
+     .values = ariths, .help = "bf16 rounds the classification as the code does"},
+    {.name = "dense_layers", .type = OPT_NUM, .offset = offsetof(struct svg1_params, dense_layers),
+     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of layers",
+     .help = "first layers that run dense; unset = preset"},
+    {.name = "dense_steps", .type = OPT_NUM, .offset = offsetof(struct svg1_params, dense_steps),
+     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of steps",
+     .help = "first denoising steps that run dense; unset = preset"},
+    {0},
+};
+/* clang-format on */
+
+struct svg1_state {
+    struct attn_in x;
+    const struct svg_preset *preset;
+    struct svg_band band;
+    double width_frames;
+    bool dense, bf16, changed;
+    struct svg_class class;
+    int64_t n_padding;
+};
+
+static void release(void *state)
+{
+    free(state);
+}
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+/* "all" = 0. */
+static int parse_rows(const char *text, int64_t *n, struct err *err)
+{
+    char *end;
+    *n = 0;
+    if (strcmp(text, "all") == 0)
+        return 0;
+    long long v = strtoll(text, &end, 10);
+    if (end == text || *end || v < 1 || v > INT_MAX)
+        return err_set(err, ERR_USAGE, "rows=%s: expected a number of rows, at least 1, or all",
+                       text);
+    *n = v;
+    return 0;
+}
+
+static int validate(void *params, struct err *err)
+{
+    const struct svg1_params *p = params;
+    int64_t n;
+    return p->rows ? parse_rows(p->rows, &n, err) : 0;
+}
+
+static int make_band(const struct svg1_params *p, const struct head_in *in, enum svg_family family,
+                     struct svg1_state *s, struct err *err)
+{
+    int64_t F = in->geom.h * in->geom.w, n = in->x.nq + in->n_padding;
+    int64_t text = in->geom.text + in->n_padding;
+    bool wan = family == SVG_WAN || family == SVG_COSMOS;
+    double target = !isnan(p->target)           ? p->target
+                    : !isnan(s->preset->target) ? s->preset->target
+                    : family == SVG_WAN         ? 0.3
+                                                : 0.25;
+
+    s->width_frames = svg_width_frames(target, text, n, F);
+    if (isnan(s->width_frames))
+        return err_set(err, ERR_INPUT,
+                       "target below text share: rows and columns of %lld text tokens alone are %g "
+                       "of all pairs; give a target above it",
+                       (long long)text, 2 * (double)text / (double)n);
+    s->band = (struct svg_band){
+        .family = family,
+        .T = in->geom.t,
+        .F = F,
+        .text = in->geom.text,
+        .sink = p->sink < 0 ? wan : p->sink == 1,
+        .width = svg_half_width(family, s->width_frames, F, p->profile == PROFILE_PLAIN)};
+    return 0;
+}
+
+/* ---- classification ------------------------------------------------------------------------- */
+
+/* *rows = NULL: all. */
+static int sample_rows(const struct svg1_params *p, const struct method_ctx *ctx,
+                       const struct head_in *in, const struct svg1_state *s, int64_t **rows,
+                       int64_t *n, struct err *err)
+{
+    bool everywhere = p->profile == PROFILE_PLAIN || s->band.family == SVG_COG;
+    int64_t limit = p->row_limit != INT64_MIN ? p->row_limit : everywhere ? in->x.nq : 10000;
+    uint64_t stream = call_stream(STREAM_ROWS, in);
+    int rc = 0;
+
+    *rows = NULL;
+    *n = s->preset->rows;
+    if (p->rows)
+        TRY(parse_rows(p->rows, n, err));
+    if (*n == 0)
+        return 0;
+    *n = *n < in->x.nq ? *n : in->x.nq;
+    limit = limit < in->x.nq ? limit : in->x.nq;
+    TRY(mem_alloc(rows, *n, sizeof **rows, "sampled rows", err));
+    for (int64_t r = 0; r < *n; r++)
+        (*rows)[r] = (int64_t)rng_below(ctx->seed, stream, (uint64_t)r, (uint64_t)limit);
+out:
+    return rc;
+}
+
+static int classify(const struct svg1_params *p, const struct method_ctx *ctx,
+                    const struct head_in *in, struct svg1_state *s, struct err *err)
+{
+    struct svg_band trial[2] = {s->band, s->band};
+    struct svg_class exact;
+    int64_t *rows = NULL, n;
+    int rc = 0;
+
+    for (int k = 0; k < 2; k++) {
+        trial[k].temporal = k == 1;
+        trial[k].trial = (p->trial < 0 ? p->profile == PROFILE_PLAIN : p->trial) == TRIAL_EMULATION;
+        if (trial[k].trial)
+            trial[k].width = svg_trial_limit(s->band.family, s->band.F);
+    }
+    TRY(sample_rows(p, ctx, in, s, &rows, &n, err));
+    TRY(svg_classify(in, trial, rows, n, false, &exact, err));
+    s->class = exact;
+    if (s->bf16)
+        TRY(svg_classify(in, trial, rows, n, true, &s->class, err));
+    s->changed = s->class.temporal != exact.temporal;
+    s->band.temporal = s->class.temporal;
+out:
+    free(rows);
+    return rc;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct svg1_params *p = params;
+    enum svg_family family = svg_family(p->family, p->preset, in);
+    const struct svg_preset *preset = svg_preset(p->preset, family);
+    struct svg1_state *s = NULL;
+    struct svg_warmup warm;
+    int rc = 0;
+
+    if ((rc = svg_check_head(ctx, family, in)) != 0)
+        goto out;
+    if ((rc = svg_warmup(
+             ctx, family, isnan(p->dense_layers) ? preset->dense_layers : p->dense_layers,
+             isnan(p->dense_steps) ? preset->dense_steps : p->dense_steps, in, &warm)) != 0)
+        goto out;
+    TRY(mem_zalloc(&s, 1, sizeof *s, "svg1 state", err));
+    s->x = in->x;
+    s->preset = preset;
+    s->bf16 = p->arith == 1;
+    s->n_padding = in->n_padding;
+    s->dense = in->layer < warm.layers || in->step < warm.steps;
+    TRY(make_band(p, in, family, s, err));
+    if (!s->dense)
+        TRY(classify(p, ctx, in, s, err));
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+/* ---- masks and numbers ---------------------------------------------------------------------- */
+
+static int64_t unit_rows(const void *state)
+{
+    return SVG_BLOCK;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    const struct svg1_state *s = state;
+    const struct svg_band *b = &s->band;
+    bool wan = b->family == SVG_WAN || b->family == SVG_COSMOS;
+
+    if (!s->dense && (b->temporal || !wan))
+        return svg_band_mask(b, row0, row1, out, err);
+    if (s->dense)
+        mask_full(out, s->x.nq, s->x.nk, row0, row1, false);
+    else
+        mask_band(out, s->x.nq, s->x.nk, row0, row1, false,
+                  (struct band){b->sink ? b->F : 0, b->width + 1, s->x.nq});
+    out->bq = out->bk = out->exec_bq = out->exec_bk = SVG_BLOCK;
+    return 0;
+}
+
+static int report_band(const struct svg1_state *s, struct record *r, struct err *err)
+{
+    int64_t all = s->x.nq + s->n_padding;
+    int64_t side = (s->x.nq + SVG_BLOCK - 1) / SVG_BLOCK;
+    int64_t side_all = (all + SVG_BLOCK - 1) / SVG_BLOCK;
+    struct tile_count tiles = {SVG_BLOCK, SVG_BLOCK, 0, side * side, side * side};
+    struct svg_count c;
+    int rc = 0;
+
+    TRY(svg_band_count(&s->band, 0, &c, err));
+    tiles.kept = c.tiles;
+    TRY(tile_count_report(&tiles, r, err));
+    TRY(svg_band_count(&s->band, s->n_padding, &c, err));
+    TRY(record_metric(r, "density_native", (double)c.tiles / (double)(side_all * side_all), err));
+    TRY(record_metric(r, "temporal", s->class.temporal, err));
+    TRY(record_metric(r, "mse_spatial", s->class.mse[0], err));
+    TRY(record_metric(r, "mse_temporal", s->class.mse[1], err));
+    if (s->bf16)
+        TRY(record_metric(r, "class_changed", s->changed, err));
+    record_note(r, "half_width=%lld", (long long)s->band.width);
+    record_note(r, "width_frames=%.6f", s->width_frames);
+out:
+    return rc;
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    const struct svg1_state *s = state;
+    int rc = 0;
+
+    record_note(r, "family=%s", svg_families[s->band.family]);
+    record_note(r, "preset=%s", svg_preset_name(s->preset));
+    TRY(record_metric(r, "dense_call", s->dense, err));
+    if (s->dense)
+        TRY(record_metric(r, "density_native", 1, err));
+    else
+        TRY(report_band(s, r, err));
+out:
+    return rc;
+}
+
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "temporal", .unit = "1",
+     .definition = "1 for a head classified as temporal, 0 for a spatial one"},
+    {.name = "mse_spatial", .unit = "output^2", .better = BETTER_LOWER, .noise = NOISE_ROUNDING,
+     .definition = "mean squared error of the sampled rows under the spatial trial mask"},
+    {.name = "mse_temporal", .unit = "output^2", .better = BETTER_LOWER, .noise = NOISE_ROUNDING,
+     .definition = "mean squared error of the sampled rows under the temporal trial mask"},
+    {.name = "class_changed", .unit = "1",
+     .definition = "1 where 16-bit arithmetic changes the class"},
+    {0},
+};
+/* clang-format on */
+
+static const char *const variants[] = {
+    "preset=none",
+    "preset=none:arith=bf16:rows=7",
+    "profile=plain:dense_steps=0:target=0.45",
+    "dense_steps=0:trial=executed:rows=all:sink=0",
+    NULL,
+};
+
+static const struct method_budget budgets[] = {
+    {"profile=plain:trial=emulation:dense_steps=0:target=%s", {"0.1", "0.3", "0.7", "0.99"}},
+    {0},
+};
+
+const struct method method_svg1 = {
+    .name = "svg1",
+    .summary = "video: heads sorted into spatial and temporal ones, a band in the order of each",
+    .paper = "Sparse VideoGen: Accelerating Video Diffusion Transformers with Spatial-Temporal "
+             "Sparsity, arXiv 2502.01776",
+    .flags = METHOD_BIDIRECTIONAL | METHOD_RANDOM,
+    .params_size = sizeof(struct svg1_params),
+    .params = options,
+    .metrics = metrics,
+    .validate = validate,
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .report = report,
+    .release = release,
+    .variants = variants,
+    .budgets = budgets,
+};

@@ -1,0 +1,480 @@
+/*
+ * svg2.c - Sparse VideoGen2: queries and keys are clustered, and attention between the centroids
+ * decides which key clusters a query cluster keeps.
+ *
+ * Sparse VideoGen2, arXiv 2505.18875 (semantic-aware permutation). Per head:
+ *
+ *   k-means of the queries into QC and of the keys into KC clusters, started from random tokens at
+ *   first and from the last call's centroids later (sim/methods/svg2/kmeans.c)
+ *   P_ab = n_b e^(S_ab) / sum, S_ab = scale cq_a . ck_b; per row the largest P until their sum
+ *   exceeds p, and at least min_kc KC clusters (sim/methods/svg2/svg2map.c)
+ *   exact attention of the tokens of a over the tokens of the kept b
+ *
+ * Text behind the video is a cluster of its own that sees and is seen by everything. Clustering
+ * 2 (QC + KC) N d per iteration, map QC KC d, attention density N^2.
+ *
+ * The code permutes tokens so that clusters are contiguous; a mask does not need that and stays in
+ * the order of the trace. Deviations: the convergence test looks at one head (the code at all heads
+ * of a call together), sums of tokens are rounded once, with grouped-query attention keys are
+ * clustered once per key head, padding text tokens are left out, top_p=1 keeps everything whatever
+ * rounding does.
+ */
+#include "core/mem.h"
+#include "sim/blocks/callrng.h"
+#include "sim/blocks/gpusum.h"
+#include "sim/methods/svg2/svg2map.h"
+#include "sim/blocks/svgcommon.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STREAM_QUERIES 0x7376673271756572ull
+#define STREAM_KEYS 0x737667326b657973ull
+
+struct svg2_params {
+    int family, preset, warm, cumsum, emulate;
+    int64_t qc, kc, iter_init, iter_step;
+    double top_p, min_kc, tol, dense_layers, dense_steps;
+    bool share_branches, cold;
+};
+
+static const char *const off_on[] = {"0", "1", NULL};
+static const char *const sums[] = {"f32", "bf16", NULL};
+static const char *const emulate[] = {"none", "bf16", NULL};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "family", .type = OPT_ENUM, .offset = offsetof(struct svg2_params, family),
+     .def = "auto", .values = svg_families,
+     .help = "model family; auto = of the preset, else from the place of the text"},
+    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct svg2_params, preset),
+     .values = svg_presets, .flags = OPT_UNSET,
+     .help = "published settings; unset = the family's at 720p"},
+    {.name = "qc", .type = OPT_INT, .offset = offsetof(struct svg2_params, qc), .min = 1,
+     .max = INT_MAX, .flags = OPT_UNSET, .unit = "clusters",
+     .help = "query clusters; unset = of the preset (300 for wan), else 200"},
+    {.name = "kc", .type = OPT_INT, .offset = offsetof(struct svg2_params, kc), .def = "1000",
+     .min = 1, .max = INT_MAX, .unit = "clusters", .help = "key clusters"},
+    {.name = "top_p", .type = OPT_NUM, .offset = offsetof(struct svg2_params, top_p), .def = "0.9",
+     .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "mass share",
+     .help = "mass of the map that kept clusters exceed"},
+    {.name = "min_kc", .type = OPT_NUM, .offset = offsetof(struct svg2_params, min_kc),
+     .def = "0.10", .min = 0, .max = 1, .unit = "share of kc",
+     .help = "key clusters that are always kept, the heaviest ones"},
+    {.name = "iter_init", .type = OPT_INT, .offset = offsetof(struct svg2_params, iter_init),
+     .def = "50", .min = 1, .max = 1e6, .unit = "iterations", .help = "k-means from random tokens"},
+    {.name = "iter_step", .type = OPT_INT, .offset = offsetof(struct svg2_params, iter_step),
+     .def = "2", .min = 1, .max = 1e6, .unit = "iterations",
+     .help = "k-means from the last call's centroids"},
+    {.name = "tol", .type = OPT_NUM, .offset = offsetof(struct svg2_params, tol), .def = "1e-4",
+     .min = 0, .max = INFINITY, .help = "stop when no centroid moves that far"},
+    {.name = "warm", .type = OPT_ENUM, .offset = offsetof(struct svg2_params, warm),
+     .values = off_on, .flags = OPT_UNSET,
+     .help = "also cluster in the dense first steps; unset = preset"},
+    {.name = "cumsum", .type = OPT_ENUM, .offset = offsetof(struct svg2_params, cumsum),
+     .def = "f32", .values = sums,
+     .help = "running sum of a row of the map; bf16 as on 16-bit tensors"},
+    {.name = "emulate", .type = OPT_ENUM, .offset = offsetof(struct svg2_params, emulate),
+     .def = "none", .values = emulate,
+     .help = "bf16 reproduces the code's roundings of tensors, norms and scores, and cumsum=bf16"},
+    {.name = "share_branches", .type = OPT_BOOL,
+     .offset = offsetof(struct svg2_params, share_branches), .def = "1",
+     .help = "both guidance branches move the same centroids, in call order"},
+    {.name = "cold", .type = OPT_BOOL, .offset = offsetof(struct svg2_params, cold), .def = "0",
+     .help = "where the step before is not in the trace start from random tokens; 0: skip"},
+    {.name = "dense_layers", .type = OPT_NUM, .offset = offsetof(struct svg2_params, dense_layers),
+     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of layers",
+     .help = "first layers that run dense; unset = preset"},
+    {.name = "dense_steps", .type = OPT_NUM, .offset = offsetof(struct svg2_params, dense_steps),
+     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of steps",
+     .help = "first denoising steps that run dense; unset = preset"},
+    {0},
+};
+/* clang-format on */
+
+/* Centroids after the last call. */
+struct svg2_carry {
+    float *queries, *keys; /* [qc][d], [kc][d] */
+    int64_t qc, kc;
+    int d, step;
+};
+
+struct svg2_state {
+    struct head_in in;
+    const struct svg2_params *params;
+    const struct svg_preset *preset;
+    enum svg_family family;
+    int64_t video, qc;
+    bool dense, cold; /* cold: this call started from random tokens */
+    bool clustered;
+    struct kmeans queries, keys;
+    uint8_t *map; /* [qc][kc], NULL on dense calls */
+};
+
+static void carry_free(void *data)
+{
+    struct svg2_carry *c = data;
+    free(c->queries);
+    free(c->keys);
+    free(c);
+}
+
+static void release(void *state)
+{
+    struct svg2_state *s = state;
+    if (!s)
+        return;
+    kmeans_free(&s->queries);
+    kmeans_free(&s->keys);
+    free(s->map);
+    free(s);
+}
+
+/* ---- clusters ------------------------------------------------------------------------------- */
+
+static enum dtype tensor_dtype(const struct svg2_params *p, const struct head_in *in)
+{
+    if (p->emulate)
+        return DT_BF16;
+    return in->src_dtype == DT_BF16 || in->src_dtype == DT_F16 ? in->src_dtype : DT_F32;
+}
+
+static struct carry *slot_of(const struct svg2_params *p, const struct method_ctx *ctx)
+{
+    return p->share_branches && ctx->shared ? ctx->shared : ctx->carry;
+}
+
+/* Centroids of the call before: the step before, or the other branch of this step. */
+static const struct svg2_carry *last_call(const struct svg2_state *s, const struct carry *slot)
+{
+    const struct svg2_carry *c = slot ? slot->data : NULL;
+    bool same_step = s->params->share_branches && c && c->step == s->in.step;
+    bool fits = c && c->qc == s->qc && c->kc == s->params->kc && c->d == s->in.x.d;
+    return fits && (same_step || c->step == s->in.step - 1) ? c : NULL;
+}
+
+static void random_tokens(struct kmeans *m, const float *x, uint64_t seed, uint64_t stream)
+{
+    for (int64_t j = 0; j < m->k; j++) {
+        uint64_t i = rng_below(seed, stream, (uint64_t)j, (uint64_t)m->n);
+        memcpy(m->centroids + j * m->d, x + (int64_t)i * m->d, (size_t)m->d * sizeof *x);
+    }
+}
+
+static int keep_centroids(const struct svg2_state *s, struct carry *slot, struct err *err)
+{
+    struct svg2_carry *c = NULL;
+    int64_t nq = s->queries.k * s->queries.d, nk = s->keys.k * s->keys.d;
+    int rc = 0;
+
+    TRY(mem_zalloc(&c, 1, sizeof *c, "state between steps", err));
+    TRY(mem_alloc(&c->queries, nq, sizeof *c->queries, "query centroids", err));
+    TRY(mem_alloc(&c->keys, nk, sizeof *c->keys, "key centroids", err));
+    memcpy(c->queries, s->queries.centroids, (size_t)nq * sizeof *c->queries);
+    memcpy(c->keys, s->keys.centroids, (size_t)nk * sizeof *c->keys);
+    c->qc = s->queries.k;
+    c->kc = s->keys.k;
+    c->d = s->queries.d;
+    c->step = s->in.step;
+    if (slot->free)
+        slot->free(slot->data);
+    slot->data = c;
+    slot->free = carry_free;
+    c = NULL;
+out:
+    if (c)
+        carry_free(c);
+    return rc;
+}
+
+/* Where clusters start: centroids of the call before, or NULL and random tokens of this stream. */
+struct start {
+    const float *centroids;
+    uint64_t seed, stream;
+};
+
+/* Cluster the video tokens x into k clusters. */
+static int cluster_side(const struct svg2_state *s, const float *x, int64_t k, struct start start,
+                        struct kmeans *m, struct err *err)
+{
+    const struct svg2_params *p = s->params;
+    enum dtype t = tensor_dtype(p, &s->in);
+    int d = s->in.x.d, rc = 0;
+    float *own = NULL;
+
+    TRY(kmeans_init(m, s->video, k, d, t, err));
+    m->bf16_norms = p->emulate == 1;
+    if (p->emulate && s->in.src_dtype != t) {
+        TRY(mem_alloc(&own, s->video * d, sizeof *own, "tokens in bf16", err));
+        for (int64_t i = 0; i < s->video * d; i++)
+            own[i] = dtype_round(t, x[i]);
+        x = own;
+    }
+    if (start.centroids)
+        memcpy(m->centroids, start.centroids, (size_t)(k * d) * sizeof *x);
+    else
+        random_tokens(m, x, start.seed, start.stream);
+    TRY(kmeans_run(m, x, start.centroids ? p->iter_step : p->iter_init, p->tol, err));
+out:
+    free(own);
+    return rc;
+}
+
+static int cluster(struct svg2_state *s, const struct method_ctx *ctx,
+                   const struct svg2_carry *before, struct carry *slot, struct err *err)
+{
+    const struct head_in *in = &s->in;
+    struct start q = {before ? before->queries : NULL, ctx->seed,
+                      head_stream(STREAM_QUERIES, in, in->head)};
+    struct start k = {before ? before->keys : NULL, ctx->seed,
+                      head_stream(STREAM_KEYS, in, in->kv_head)};
+    int rc = 0;
+
+    TRY(cluster_side(s, in->x.q, s->qc, q, &s->queries, err));
+    TRY(cluster_side(s, in->x.k, s->params->kc, k, &s->keys, err));
+    s->cold = !before;
+    s->clustered = true;
+    if (slot)
+        TRY(keep_centroids(s, slot, err));
+out:
+    return rc;
+}
+
+/* ---- prepare -------------------------------------------------------------------------------- */
+
+static int check_clusters(struct method_ctx *ctx, const struct svg2_state *s)
+{
+    if (s->family == SVG_COG)
+        return method_skip(ctx, "has no rule for text in front of the video");
+    if (s->qc > s->video || s->params->kc > s->video)
+        return method_skip(
+            ctx, "%s=%lld clusters of %lld tokens; give fewer", s->qc > s->video ? "qc" : "kc",
+            (long long)(s->qc > s->video ? s->qc : s->params->kc), (long long)s->video);
+    return 0;
+}
+
+/* `first` is the first step that clusters. A dense step never fails for a step that is missing. */
+static int prepare_clusters(struct svg2_state *s, struct method_ctx *ctx, int64_t first,
+                            struct err *err)
+{
+    struct carry *slot = slot_of(s->params, ctx);
+    const struct svg2_carry *before = last_call(s, slot);
+    const struct svg2_params *p = s->params;
+    int64_t heads = s->in.n_heads > 0 ? s->in.n_heads : 1;
+    struct svg2_cut cut = {.top_p = p->top_p,
+                           .min_share = p->min_kc,
+                           .dtype = tensor_dtype(p, &s->in),
+                           .bf16_scores = p->emulate == 1,
+                           .bf16_sums = p->emulate == 1 || p->cumsum == 1,
+                           .chunk = gpusum_chunk(p->kc, heads * s->qc)};
+    int rc = 0;
+
+    if (!before && s->in.step != first && !p->cold) {
+        if (s->dense)
+            return 0;
+        return method_skip(ctx, "no clusters of step %d in trace; cold=1 starts from random tokens",
+                           s->in.step - 1);
+    }
+    TRY(cluster(s, ctx, before, slot, err));
+    if (!s->dense)
+        TRY(svg2_map(&s->queries, &s->keys, s->in.x.scale, &cut, &s->map, err));
+out:
+    return rc;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct svg2_params *p = params;
+    struct svg2_state *s = NULL;
+    struct svg_warmup w;
+    int rc = 0;
+
+    TRY(mem_zalloc(&s, 1, sizeof *s, "svg2 state", err));
+    s->in = *in;
+    s->params = p;
+    s->family = svg_family(p->family, p->preset, in);
+    s->preset = svg_preset(p->preset, s->family);
+    s->video = in->geom.t * in->geom.h * in->geom.w;
+    s->qc = p->qc != INT64_MIN ? p->qc : s->preset->qc ? s->preset->qc : 200;
+    if ((rc = svg_check_head(ctx, s->family, in)) != 0)
+        goto out;
+    if ((rc = check_clusters(ctx, s)) != 0)
+        goto out;
+    if ((rc = svg_warmup(
+             ctx, s->family, isnan(p->dense_layers) ? s->preset->dense_layers : p->dense_layers,
+             isnan(p->dense_steps) ? s->preset->dense_steps : p->dense_steps, in, &w)) != 0)
+        goto out;
+    bool warm = p->warm < 0 ? s->preset->warm : p->warm == 1;
+    bool dense_layer = in->layer < w.layers;
+    s->dense = dense_layer || in->step < w.steps;
+    if (!dense_layer && (!s->dense || warm))
+        if ((rc = prepare_clusters(s, ctx, warm ? 0 : w.steps, err)) != 0)
+            goto out;
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+/* ---- masks ---------------------------------------------------------------------------------- */
+
+static int select_row(const struct svg2_state *s, int64_t i, struct mask *m, struct err *err)
+{
+    int64_t g = i - m->row0, n = s->in.x.nk, lo = 0;
+    int rc = 0;
+    if (i >= s->video)
+        return mask_lists_add_run(m, g, 0, (int32_t)n, err);
+    const uint8_t *kept = s->map + s->queries.labels[i] * s->keys.k;
+    for (int64_t j = 0; j <= s->video; j++) {
+        if (j < s->video && kept[s->keys.labels[j]])
+            continue;
+        TRY(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)j, err));
+        lo = j + 1;
+    }
+    TRY(mask_lists_add_run(m, g, (int32_t)s->video, (int32_t)n, err));
+out:
+    return rc;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    const struct svg2_state *s = state;
+    int rc = 0;
+    if (s->dense) {
+        mask_full(out, s->in.x.nq, s->in.x.nk, row0, row1, false);
+        return 0;
+    }
+    TRY(mask_lists_init(out, s->in.x.nq, s->in.x.nk, row0, row1, false, 1, 1, err));
+    for (int64_t i = row0; i < row1; i++)
+        TRY(select_row(s, i, out, err));
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+/* ---- numbers -------------------------------------------------------------------------------- */
+
+static int64_t tiles(int64_t n)
+{
+    return (n + 127) / 128 * 128;
+}
+
+static int64_t empty_clusters(const struct kmeans *m)
+{
+    int64_t n = 0;
+    for (int64_t j = 0; j < m->k; j++)
+        n += m->sizes[j] == 0;
+    return n;
+}
+
+/* Kept pairs between tokens and between non-empty clusters; what a kernel multiplies that gathers
+ * the keys of a query cluster into tiles of 128 x 128. */
+struct totals {
+    int64_t pairs, cluster_pairs, exec;
+};
+
+static struct totals totals_of(const struct svg2_state *s)
+{
+    int64_t text = s->in.x.nk - s->video, n = s->in.x.nk;
+    struct totals t = {.pairs = text * n, .exec = tiles(text) * tiles(n)};
+    for (int64_t a = 0; a < s->qc; a++) {
+        int64_t keys = text;
+        for (int64_t b = 0; b < s->keys.k; b++)
+            if (s->map[a * s->keys.k + b] && s->keys.sizes[b] > 0) {
+                keys += s->keys.sizes[b];
+                t.cluster_pairs += s->queries.sizes[a] > 0;
+            }
+        t.pairs += s->queries.sizes[a] * keys;
+        t.exec += tiles(s->queries.sizes[a]) * tiles(keys);
+    }
+    return t;
+}
+
+static int report_map(const struct svg2_state *s, struct record *r, struct err *err)
+{
+    struct totals t = totals_of(s);
+    double padding = (double)s->in.n_padding, all = (double)s->in.x.nk + padding;
+    double q = (double)(s->qc - empty_clusters(&s->queries));
+    double k = (double)(s->keys.k - empty_clusters(&s->keys));
+    int rc = 0;
+
+    TRY(record_metric(r, "density_native", ((double)t.pairs + padding * padding) / (all * all),
+                      err));
+    TRY(record_metric(r, "map_density", (double)t.cluster_pairs / (q * k), err));
+    TRY(record_metric(r, "pairs_exec", (double)t.exec, err));
+    TRY(record_metric(r, "density_exec", (double)t.exec / record_get(r, "pairs_allowed"), err));
+out:
+    return rc;
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    const struct svg2_state *s = state;
+    int rc = 0;
+
+    record_note(r, "family=%s", svg_families[s->family]);
+    record_note(r, "preset=%s", svg_preset_name(s->preset));
+    TRY(record_metric(r, "dense_call", s->dense, err));
+    if (s->clustered) {
+        TRY(record_metric(r, "cold_start", s->cold, err));
+        TRY(record_metric(r, "kmeans_iter_q", (double)s->queries.iterations, err));
+        TRY(record_metric(r, "kmeans_iter_k", (double)s->keys.iterations, err));
+        TRY(record_metric(r, "clusters_empty_q", (double)empty_clusters(&s->queries), err));
+        TRY(record_metric(r, "clusters_empty_k", (double)empty_clusters(&s->keys), err));
+    }
+    if (s->dense)
+        TRY(record_metric(r, "density_native", 1, err));
+    else
+        TRY(report_map(s, r, err));
+out:
+    return rc;
+}
+
+/* clang-format off */
+static const struct metric_def metrics[] = {
+    {.name = "map_density", .unit = "1", .better = BETTER_LOWER, .axis = AXIS_SHARE,
+     .definition = "kept pairs of clusters / all pairs, empty clusters left out"},
+    {.name = "cold_start", .unit = "1",
+     .definition = "1 where clustering started from random tokens"},
+    {.name = "kmeans_iter_q", .unit = "1", .definition = "k-means iterations on the queries"},
+    {.name = "kmeans_iter_k", .unit = "1", .definition = "k-means iterations on the keys"},
+    {.name = "clusters_empty_q", .unit = "1", .definition = "query clusters without a token"},
+    {.name = "clusters_empty_k", .unit = "1", .definition = "key clusters without a token"},
+    {0},
+};
+/* clang-format on */
+
+static const char *const variants[] = {
+    "preset=none:qc=3:kc=9:top_p=0.5",
+    "dense_steps=0:qc=1:kc=20:top_p=0.7:min_kc=0:cumsum=bf16:iter_init=3",
+    "qc=2:kc=2:warm=1:share_branches=0",
+    NULL,
+};
+
+static const struct method_budget budgets[] = {
+    {"preset=none:qc=5:kc=20:top_p=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
+    {0},
+};
+
+const struct method method_svg2 = {
+    .name = "svg2",
+    .summary = "video: clusters of queries and keys, the heaviest key clusters per query cluster",
+    .paper = "Sparse VideoGen2: Accelerate Video Generation with Sparse Attention via "
+             "Semantic-Aware Permutation, arXiv 2505.18875",
+    .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM | METHOD_SHARES_BRANCHES,
+    .params_size = sizeof(struct svg2_params),
+    .params = options,
+    .metrics = metrics,
+    .budget_full = "top_p=1:qc=1:kc=1:dense_steps=0",
+    .prepare = prepare,
+    .select = select_rows,
+    .report = report,
+    .release = release,
+    .variants = variants,
+    .budgets = budgets,
+};

@@ -1,0 +1,26 @@
+/*
+ * simhead.c - see simhead.h.
+ */
+#include "sim/simhead.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void sim_head_ready(struct sim_head *h, enum precision prec)
+{
+    h->in.x.q = h->q;
+    h->in.x.k = h->k;
+    h->in.x.v = h->v;
+    exact_init(&h->exact, &h->in.x, prec);
+    h->in.exact = &h->exact;
+}
+
+void sim_head_free(struct sim_head *h)
+{
+    exact_free(&h->exact);
+    free(h->q);
+    free(h->k);
+    free(h->v);
+    free(h->perm);
+    memset(h, 0, sizeof *h);
+}

@@ -1,0 +1,28 @@
+/*
+ * simhead.h - a head with its own storage: q, k, v and the exact map made of them.
+ */
+#ifndef LACUNA_SIMHEAD_H
+#define LACUNA_SIMHEAD_H
+
+#include "core/method.h"
+#include "sim/blocks/exact.h"
+
+#include <stdint.h>
+
+/* A head with its own storage. Not to be moved: h->in points into it. */
+struct sim_head {
+    struct head_in in;  /* views into the members below */
+    struct exact exact; /* in.exact */
+    float *q, *k, *v;   /* owned */
+
+    /* Of a head in another token order (sim/reorder.h). */
+    struct exact *from; /* that of the head it comes from, which outlives this one */
+    int64_t *perm;      /* owned: row i is row perm[i] there */
+};
+
+/* Make the views and the exact map of a head whose q, k, v (owned by *h) and h->in, with shapes,
+ * scale and causality, are in place. */
+void sim_head_ready(struct sim_head *h, enum precision prec);
+void sim_head_free(struct sim_head *h);
+
+#endif

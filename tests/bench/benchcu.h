@@ -1,0 +1,88 @@
+/*
+ * benchcu.h - what the parts of benchcu (benchcu.c) share: the run, samples that last
+ * equally long, and a line for attention.
+ */
+#ifndef LACUNA_BENCHCU_H
+#define LACUNA_BENCHCU_H
+
+#include "cuda/ceiling.h"
+#include "cuda/timer.h"
+#include "tests/gpu/checkcu_case.h"
+
+#include <stdio.h>
+
+enum { MAX_WORKS = 16, MAX_SAMPLES = 256 };
+
+struct bench {
+    struct gpu gpu;
+    struct timer *timer;
+    struct ceiling *ceiling;
+    int samples;
+    double warm_up; /* 1, or 0 for a profiler */
+    const char *only;
+    const char *masks; /* file of --masks, or NULL */
+    FILE *raw;
+    int lines;
+    bool all;
+    bool single; /* samples are single launches */
+};
+
+struct series { /* samples of one thing, ns per launch */
+    double ns[MAX_SAMPLES];
+    int n;
+    int launches; /* of a sample */
+};
+
+/* What is timed. */
+struct work {
+    int (*launch)(struct gpu *g, const void *job, struct err *err);
+    const void *job;
+    int launches; /* of a sample; chosen by bench_turns() */
+};
+
+int bench_launch_attn(struct gpu *g, const void *job, struct err *err);
+
+/* A series as a line of --raw, of `flop` operations a launch. */
+void bench_raw(struct bench *b, const char *name, const struct series *s, double flop);
+
+/* Launches for so long, or once for a profiler. */
+int bench_warm_up(struct bench *b, const struct work *work, double for_seconds, struct err *err);
+
+/* The launches of one sample, timed together. */
+int bench_timed(struct bench *b, const struct work *work, int64_t *id, struct err *err);
+
+/* Samples of n works in turns, each after one of the product, whose times before works[i] go to
+ * product[i]; all of them last equally long. Many works: a round at a time. */
+int bench_turns(struct bench *b, const struct work *works, int n, struct series *product,
+                struct series *times, struct err *err);
+int bench_sample(struct bench *b, const struct work *work, struct series *product,
+                 struct series *times, struct err *err); /* the same for one */
+
+/* Median over the rounds of one series' rate over another's, for so many operations each. */
+double bench_rate_over(const struct series *one, double flop, const struct series *other,
+                       double other_flop);
+
+/* Was a line asked for? */
+bool bench_is_wanted(const struct bench *b, const char *text, const char *kernel);
+
+/* Is this one of the kernels that this GPU is measured with? */
+bool bench_uses(const struct bench *b, const struct attn_kernel *k);
+
+/* q, k, v of n tokens on the device, normal data. */
+struct cu_case bench_case(int d, int64_t n, int heads, int kv, bool causal, enum attn_lists lists,
+                          const char *kernel);
+
+/* One line of the table; other: attention that is sampled in turns with it, or NULL. */
+int bench_line(struct bench *b, const char *text, const struct cu_case *c,
+               const struct cu_run *other, struct err *err);
+
+/* The lines of a part. */
+int bench_dense(struct bench *b, struct err *err);
+int bench_lists(struct bench *b, struct err *err);
+int bench_bits(struct bench *b, struct err *err);
+int bench_masks(struct bench *b, struct err *err); /* of b->masks */
+int bench_filters(struct bench *b, struct err *err);
+int bench_selections(struct bench *b, struct err *err);
+int bench_metrics(struct bench *b, struct err *err);
+
+#endif

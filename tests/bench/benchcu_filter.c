@@ -1,0 +1,97 @@
+/*
+ * benchcu_filter.c - lines of benchcu for the kernels that skip P V.
+ */
+#include "core/mem.h"
+#include "core/rng.h"
+#include "cuda/attn/attn_filter.h"
+#include "tests/bench/benchcu.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Random lists of all heads, in blocks of bq x bk. */
+static int random_lists(const struct attn_problem *p, double density, int64_t **ptr, int32_t **col,
+                        struct err *err)
+{
+    int64_t rows = p->heads * (p->nq / attn_block_rows(p->lists, NULL)), at = 0;
+    int64_t blocks = p->nk / attn_block_keys(p->lists, NULL);
+    int rc = 0;
+    TRY(mem_alloc(ptr, rows + 1, sizeof **ptr, "lists", err));
+    TRY(mem_alloc(col, rows * blocks, sizeof **col, "lists", err));
+    for (int64_t r = 0; r < rows; r++) {
+        (*ptr)[r] = at;
+        for (int64_t j = 0; j < blocks; j++)
+            if (rng_uniform(3, (uint64_t)r, (uint64_t)j) < density)
+                (*col)[at++] = (int32_t)j;
+    }
+    (*ptr)[rows] = at;
+out:
+    return rc;
+}
+
+/* Random data: no score stands out, so that a row's maximum settles, and at a distance of 0 more
+ * and more tiles are skipped as a list goes on; at 16 none is, but every one is asked about. */
+static int filter_line(struct bench *b, const struct filter_kernel *k, double density, double pv,
+                       struct err *err)
+{
+    struct cu_case c = bench_case(k->kernel.d, 32768, 16, 16, false, ATTN_DENSE, NULL);
+    struct cu_run r = {0};
+    struct attn_job job = {0};
+    struct series matmul, kernel;
+    struct attn_plan plan = {0};
+    int64_t *ptr = NULL;
+    int32_t *col = NULL;
+    double tiles[16], pv_tiles = 0;
+    char text[96];
+    int rc = 0;
+
+    snprintf(text, sizeof text, "%s 32K %.0f%% pv=%g", k->kernel.name, 100 * density, pv);
+    if (b->only && !strstr(text, b->only))
+        return 0;
+    TRY(cu_run_init(&b->gpu, &c, &r, err));
+    c.problem.lists = k->kernel.lists;
+    struct accel_filter f = {attn_block_rows(c.problem.lists, NULL),
+                             attn_block_keys(c.problem.lists, NULL),
+                             pv,
+                             k->scope,
+                             1,
+                             false};
+    TRY(random_lists(&c.problem, density, &ptr, &col, err));
+    struct attn_csr csr = {.ptr = ptr, .col = col};
+    TRY(attn_plan_filtered(&c.problem, &k->kernel.tile, &csr, f.tail, b->gpu.sms, &plan, err));
+    TRY(filter_job_init(&b->gpu, &c.problem, k, &plan, &f, &r.job.x, &job, err));
+    struct work work = {bench_launch_attn, &job, 1};
+    TRY(bench_warm_up(b, &work, 0.3, err));
+    TRY(bench_sample(b, &work, &matmul, &kernel, err));
+    TRY(filter_tiles(&b->gpu, &job, k, tiles, err));
+    for (int h = 0; h < 16; h++)
+        pv_tiles += tiles[h];
+    double flop = 2.0 * k->kernel.d * (double)(f.bq * f.bk) * ((double)plan.blocks + pv_tiles);
+    bench_raw(b, text, &kernel, flop);
+    struct quartiles m = quartiles_of(matmul.ns, matmul.n), q = quartiles_of(kernel.ns, kernel.n);
+    double top = ceiling_matmul_flop(b->ceiling) / m.median * 1e-3, got = flop / q.median * 1e-3;
+    printf("%-44s P V %5.1f%% %10.1f us %5.1f%% %7.1f %7.1f %6.3f\n", text,
+           100 * pv_tiles / (double)plan.blocks, q.median * 1e-3, 100 * (q.q3 - q.q1) / q.median,
+           got, top, got / top);
+    fflush(stdout);
+    b->lines++;
+out:
+    attn_job_free(&job);
+    attn_plan_free(&plan);
+    cu_run_free(&b->gpu, &r);
+    free(ptr);
+    free(col);
+    return rc < 0 ? err_prefix(err, "%s", text) : rc;
+}
+
+int bench_filters(struct bench *b, struct err *err)
+{
+    static const double densities[] = {1, 0.25}, distances[] = {INFINITY, 16, 0};
+    int rc = 0;
+    for (const struct filter_kernel *k = filter_kernels; k->kernel.name; k++)
+        for (int i = 0; i < 6 && (k->scope >= 64 || b->all); i++)
+            TRY(filter_line(b, k, densities[i / 3], distances[i % 3], err));
+out:
+    return rc;
+}

@@ -1,0 +1,168 @@
+/*
+ * benchcu_sample.c - samples of launches (benchcu.h): how many launches each has, in which
+ * order they are taken, and what is printed raw.
+ */
+#include "core/clock.h"
+#include "tests/bench/benchcu.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SPAN_NS 10e6 /* a sample lasts at least so long */
+
+void bench_raw(struct bench *b, const char *name, const struct series *s, double flop)
+{
+    if (!b->raw)
+        return;
+    fprintf(b->raw, "{\"name\":\"%s\",\"flop\":%.17g,\"timer\":\"%s\",\"launches\":%d,\"ns\":[",
+            name, flop, timer_name(b->timer), s->launches);
+    for (int i = 0; i < s->n; i++)
+        fprintf(b->raw, "%s%.0f", i ? "," : "", s->ns[i]);
+    fprintf(b->raw, "]}\n");
+    fflush(b->raw);
+}
+
+int bench_launch_attn(struct gpu *g, const void *job, struct err *err)
+{
+    return attn_job_launch(g, job, err);
+}
+
+static int launch_product(struct gpu *g, const void *job, struct err *err)
+{
+    return ceiling_matmul(*(struct ceiling *const *)job, g, err);
+}
+
+static struct work product_of(const struct bench *b)
+{
+    return (struct work){launch_product, &b->ceiling, 1};
+}
+
+int bench_timed(struct bench *b, const struct work *work, int64_t *id, struct err *err)
+{
+    int rc = 0;
+    TRY(timer_begin(b->timer, &b->gpu, id, err));
+    for (int i = 0; i < work->launches; i++)
+        TRY(work->launch(&b->gpu, work->job, err));
+    TRY(timer_end(b->timer, &b->gpu, err));
+out:
+    return rc;
+}
+
+/* Time of a launch of a sample. */
+static double launch_ns(const struct bench *b, const struct work *work, int64_t id)
+{
+    return timer_span(b->timer, id).kernel_ns / work->launches;
+}
+
+/* How far samples of `span` made of whole launches of `ns` miss it, at worst. */
+static double misses(const double *ns, int n, double span)
+{
+    double worst = 0;
+    for (int i = 0; i < n; i++)
+        worst = fmax(worst, fabs(fmax(1, round(span / ns[i])) * ns[i] / span - 1));
+    return worst;
+}
+
+/* Let the samples of all works last as long as each other, 5 % more or less where eight launches of
+ * the longest are enough for that, and SPAN_NS at least. */
+static int even_out(struct bench *b, struct work *works, int n, struct err *err)
+{
+    double ns[MAX_WORKS + 1], longest = SPAN_NS, span;
+    int64_t ids[MAX_WORKS + 1];
+    int rc = 0;
+
+    for (int i = 0; i < n; i++)
+        works[i].launches = 1;
+    if (b->single)
+        goto out;
+    for (int i = 0; i < n; i++) /* a first launch loads its kernel, which events would count */
+        TRY(works[i].launch(&b->gpu, works[i].job, err));
+    timer_reset(b->timer);
+    for (int i = 0; i < n; i++)
+        TRY(bench_timed(b, works + i, ids + i, err));
+    TRY(timer_collect(b->timer, &b->gpu, err));
+    for (int i = 0; i < n; i++) {
+        ns[i] = launch_ns(b, works + i, ids[i]);
+        longest = fmax(longest, ns[i]);
+    }
+    span = longest;
+    for (int k = 2; k <= 8 && misses(ns, n, span) > 0.05; k++)
+        if (misses(ns, n, k * longest) < misses(ns, n, span))
+            span = k * longest;
+    for (int i = 0; i < n; i++)
+        works[i].launches = (int)fmax(1, round(span / ns[i]));
+out:
+    return rc;
+}
+
+int bench_warm_up(struct bench *b, const struct work *work, double for_seconds, struct err *err)
+{
+    double end = clock_s() + for_seconds * b->warm_up;
+    int rc = 0;
+    do {
+        for (int i = 0; i < 3 && !rc && b->warm_up > 0; i++)
+            rc = work->launch(&b->gpu, work->job, err);
+        if (!rc)
+            rc = gpu_sync(&b->gpu, err);
+    } while (!rc && clock_s() < end);
+    return rc;
+}
+
+/* Rounds [from, to) of bench_turns(), queued without a pause; the product is works[n]. */
+static int bench_rounds(struct bench *b, const struct work *works, int n, int from, int to,
+                        struct series *product, struct series *times, struct err *err)
+{
+    int64_t ids[4 * MAX_SAMPLES];
+    int rc = 0, at = 0;
+
+    timer_reset(b->timer);
+    for (int k = from; k < to; k++)
+        for (int i = 0; i < n; i++) {
+            TRY(bench_timed(b, works + n, &ids[at++], err));
+            TRY(bench_timed(b, works + i, &ids[at++], err));
+        }
+    TRY(timer_collect(b->timer, &b->gpu, err));
+    at = 0;
+    for (int k = from; k < to; k++)
+        for (int i = 0; i < n; i++) {
+            product[i].ns[k] = launch_ns(b, works + n, ids[at++]);
+            times[i].ns[k] = launch_ns(b, works + i, ids[at++]);
+        }
+out:
+    return rc;
+}
+
+int bench_turns(struct bench *b, const struct work *works, int n, struct series *product,
+                struct series *times, struct err *err)
+{
+    struct work all[MAX_WORKS + 1];
+    int rc = 0, rounds = n > 2 ? 1 : b->samples;
+
+    memcpy(all, works, (size_t)n * sizeof *works);
+    all[n] = product_of(b);
+    TRY(even_out(b, all, n + 1, err));
+    for (int k = 0; k < b->samples; k += rounds)
+        TRY(bench_rounds(b, all, n, k, k + rounds, product, times, err));
+    for (int i = 0; i < n; i++) {
+        product[i].n = times[i].n = b->samples;
+        product[i].launches = all[n].launches;
+        times[i].launches = all[i].launches;
+    }
+out:
+    return rc;
+}
+
+int bench_sample(struct bench *b, const struct work *work, struct series *matmul,
+                 struct series *kernel, struct err *err)
+{
+    return bench_turns(b, work, 1, matmul, kernel, err);
+}
+
+double bench_rate_over(const struct series *one, double flop, const struct series *other,
+                       double other_flop)
+{
+    struct series over = {.n = one->n};
+    for (int k = 0; k < over.n; k++)
+        over.ns[k] = flop / one->ns[k] / (other_flop / other->ns[k]);
+    return quartiles_of(over.ns, over.n).median;
+}

@@ -1,0 +1,11 @@
+# A calibration is replayed under its settings, what is given beside it wins, and the record says both.
+"$LACUNA" capture -q -m "$ROOT/datasets/models/code-lm" --prompt "$ROOT/core/version.c" -n 128 --heads 2 --layers 1 --maps 0 -o t.h5
+"$LACUNA" calibrate -q sale:bits=16:dense_below=0 t.h5 -o c.json; echo "exit $?"
+"$LACUNA" replay -q t.h5 -m sale:calib=c.json -m sale:calib=c.json:tau=0.004,0.5 -m sale:calib=c.json:bits=4 -o r; echo "exit $?"
+grep -o '"params":"[^"]*"' r/records.jsonl | sed 's/calib=[0-9a-f]*/calib=HASH/'
+grep -o '"notes":"[^"]*"' r/records.jsonl | uniq
+"$LACUNA" replay -q t.h5 -m sale:calib=c.json:theta=0.5 -o r; echo "exit $?"
+# The estimate of the replay has 16 bits: it keeps what bits=16 keeps.
+tau=$(grep -o '"tau": [^,}]*' c.json | tail -1 | cut -d' ' -f2)
+"$LACUNA" replay -q t.h5 -m "sale:bits=16:dense_below=0:tau=$tau" -o same; echo "exit $?"
+for dir in r same; do head -1 $dir/records.jsonl | grep -o '"pairs_kept":[0-9]*'; done | uniq | wc -l

@@ -1,0 +1,90 @@
+/*
+ * fuzz_calib.c - calibration files: -m METHOD:calib=FILE, then the parameters of every head.
+ */
+#include "tests/fuzz/fuzz.h"
+#include "core/method.h"
+#include "sim/registry.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Heads with the defaults of all parameters that have one: as text, and numbers as numbers. */
+static void add_method(struct fuzz_corpus *c, const struct method *m)
+{
+    struct buf b = {0};
+    struct jw w;
+    jw_init(&w, &b, 1);
+    jw_obj(&w);
+    jw_kstr(&w, "method", m->name);
+    jw_key(&w, "heads");
+    jw_arr(&w);
+    for (int i = 0; i < 4; i++) {
+        jw_obj(&w);
+        jw_kint(&w, "layer", i / 2);
+        jw_kint(&w, "head", i % 2);
+        for (const struct opt *o = m->params; o->type != OPT_END && i > 0; o++)
+            if (o->def && i < 3)
+                jw_kstr(&w, o->name, o->def);
+            else if (o->def && (o->type == OPT_INT || o->type == OPT_NUM) && strcmp(o->def, "off"))
+                jw_knum(&w, o->name, atof(o->def));
+        jw_obj_end(&w);
+    }
+    jw_arr_end(&w);
+    jw_obj_end(&w);
+    fuzz_add(c, b.data, b.len);
+    buf_free(&b);
+}
+
+static int seeds(struct fuzz_corpus *c, struct err *err)
+{
+    for (const struct method *const *m = sim_methods; *m; m++)
+        if ((*m)->flags & METHOD_CALIBRATED)
+            add_method(c, *m);
+    return c->n > 0 ? 0 : err_set(err, ERR_RUN, "no method is calibrated");
+}
+
+/* The calibrated method whose name is in the text, or the first. */
+static const char *method_in(const char *text)
+{
+    const char *first = NULL;
+    for (const struct method *const *m = sim_methods; *m; m++) {
+        struct buf quoted = {0};
+        if (!((*m)->flags & METHOD_CALIBRATED))
+            continue;
+        first = first ? first : (*m)->name;
+        buf_printf(&quoted, "\"%s\"", (*m)->name);
+        bool there = strstr(text, buf_str(&quoted)) != NULL;
+        buf_free(&quoted);
+        if (there)
+            return (*m)->name;
+    }
+    return first;
+}
+
+static int run(const void *data, size_t len, struct err *err)
+{
+    struct buf text = {0};
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    buf_printf(&text, "%s:calib=%s", method_in(data), fuzz_file("calib.json", data, len));
+    int rc = method_runs_parse(sim_methods, buf_str(&text), &runs, &n, err);
+    for (int i = 0; !rc && i < 6; i++) {
+        void *params = NULL;
+        rc = method_params_for_head(&runs[0], i / 2, i % 2, &params, err);
+        if (rc)
+            fuzz_wild("an accepted file fails for a head: %s", err->msg);
+        else
+            opt_free(runs[0].method->params, params);
+        free(params);
+    }
+    method_runs_free(runs, n);
+    buf_free(&text);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct fuzz_target t = {"calib", seeds, NULL, true, run};
+    return fuzz_main(&t, argc, argv);
+}

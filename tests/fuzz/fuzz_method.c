@@ -1,0 +1,100 @@
+/*
+ * fuzz_method.c - method texts as given to -m, and index lists as given to --layers.
+ */
+#include "tests/fuzz/fuzz.h"
+#include "core/indexlist.h"
+#include "core/method.h"
+#include "sim/registry.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "name:key=default", a list and a range of every parameter. */
+static void add_param(struct fuzz_corpus *c, const struct method *m, const struct opt *o)
+{
+    struct buf b = {0};
+    buf_printf(&b, "%s:%s=%s", m->name, o->name, o->def ? o->def : "1");
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    struct err err = {0};
+    /* A parameter without a default, or one that needs others, is no seed. */
+    if (method_runs_parse(sim_methods, buf_str(&b), &runs, &n, &err) == 0)
+        fuzz_add(c, b.data, b.len);
+    method_runs_free(runs, n);
+    buf_free(&b);
+}
+
+static int seeds(struct fuzz_corpus *c, struct err *err)
+{
+    static const char *const lists[] = {"streaming:window=64,128:sink=0..16/lin5",
+                                        "streaming:window=1..4096/log7"};
+    for (const struct method *const *m = sim_methods; *m; m++) {
+        fuzz_add(c, (*m)->name, strlen((*m)->name));
+        for (const struct opt *o = (*m)->params; o && o->type != OPT_END; o++)
+            add_param(c, *m, o);
+    }
+    for (int i = 0; i < 2; i++)
+        fuzz_add(c, lists[i], strlen(lists[i]));
+    return 0;
+}
+
+/* The canonical text of a run gives the same run again. */
+static int check_canonical(const struct method_run *r, struct err *err)
+{
+    struct method_run *again = NULL;
+    int64_t n = 0;
+    struct buf b = {0};
+    void *params = NULL;
+    int rc = 0;
+    buf_printf(&b, "%s%s%s", r->method->name, r->canonical[0] ? ":" : "", r->canonical);
+    if (method_runs_parse(sim_methods, buf_str(&b), &again, &n, err) != 0)
+        fuzz_wild("canonical text '%s' is refused: %s", buf_str(&b), err->msg);
+    else if (n != 1 || strcmp(again[0].canonical, r->canonical) != 0)
+        fuzz_wild("canonical text '%s' became %lld runs, first '%s'", buf_str(&b), (long long)n,
+                  n ? again[0].canonical : "");
+    err_clear(err);
+    rc = method_params_for_head(r, 0, 0, &params, err);
+    if (rc == 0)
+        opt_free(r->method->params, params);
+    free(params);
+    method_runs_free(again, n);
+    buf_free(&b);
+    return rc;
+}
+
+static int check_index_list(const char *text)
+{
+    int64_t *list = NULL, n = 0;
+    struct err err = {0};
+    int rc = index_list_parse(text, 64, "--layers", &list, &n, &err);
+    for (int64_t i = 0; !rc && i < n; i++)
+        if (list[i] < 0 || list[i] >= 64 || (i > 0 && list[i] <= list[i - 1]))
+            fuzz_wild("index list '%s': item %lld is %lld", text, (long long)i, (long long)list[i]);
+    if (rc && !err.msg[0])
+        fuzz_wild("index list '%s': error without a message", text);
+    free(list);
+    return 0;
+}
+
+static int run(const void *data, size_t len, struct err *err)
+{
+    const char *text = data; /* NUL-terminated by buf; a NUL inside ends it as in argv */
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    check_index_list(strchr(text, '=') ? strchr(text, '=') + 1 : text);
+    int rc = method_runs_parse(sim_methods, text, &runs, &n, err);
+    for (int64_t i = 0; !rc && i < n && i < 50; i++)
+        rc = check_canonical(&runs[i], err);
+    if (!rc && n < 1)
+        fuzz_wild("no run");
+    method_runs_free(runs, n);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct fuzz_target t = {"method", seeds, NULL, true, run};
+    return fuzz_main(&t, argc, argv);
+}

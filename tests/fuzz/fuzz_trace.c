@@ -1,0 +1,191 @@
+/*
+ * fuzz_trace.c - trace files: open, read every tensor, map and array, verify, all storage forms.
+ */
+#include "tests/fuzz/bytes_h5.h"
+#include "tests/fuzz/mutate_h5.h"
+#include "tests/harness/trace_fixture.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int add_packed(struct fuzz_corpus *c, const char *path, enum trace_storage s,
+                      struct err *err)
+{
+    struct trace *t = NULL;
+    char packed[512];
+    int rc = 0;
+    snprintf(packed, sizeof packed, "%s/packed.h5", fuzz_dir());
+    TRY(trace_open(path, &t, err));
+    TRY(trace_pack(t, packed, s, 1, true, err));
+    TRY(fuzz_add_file(c, packed, err));
+out:
+    trace_close(&t);
+    return rc;
+}
+
+static int add_fixture(struct fuzz_corpus *c, const char *path, const struct trace_meta *m,
+                       bool packed, struct err *err)
+{
+    int rc = 0;
+    remove(path);
+    TRY(fixture_write(path, m, 1, err));
+    TRY(fuzz_add_file(c, path, err));
+    if (packed) {
+        TRY(add_packed(c, path, TRACE_ZSTD, err));
+        TRY(add_packed(c, path, TRACE_GZIP, err));
+    }
+out:
+    return rc;
+}
+
+/* Superblocks 0, 2 and 3: those of h5py and our own. */
+static int seeds(struct fuzz_corpus *c, struct err *err)
+{
+    static const char *const foreign[] = {
+        "trace-earliest.h5",  "trace-v110.h5",  "trace-ordered.h5",
+        "packed-earliest.h5", "packed-v110.h5", "packed-ordered.h5",
+    };
+    struct trace_meta text = fixture_text(DT_BF16, 1, 1, 3), video = fixture_video(DT_F32);
+    char path[512];
+    int rc = 0;
+    fuzz_h5_setup();
+    snprintf(path, sizeof path, "%s/seed.h5", fuzz_dir());
+    TRY(add_fixture(c, path, &text, true, err));
+    text.pool = 4;
+    TRY(add_fixture(c, path, &text, false, err));
+    TRY(add_fixture(c, path, &video, false, err));
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        snprintf(path, sizeof path, "tests/data/h5/%s", foreign[i]);
+        TRY(fuzz_add_file(c, path, err));
+    }
+out:
+    return rc;
+}
+
+/* The content id is made to fit, so that the reader goes on. */
+static void mend(struct buf *x)
+{
+    struct trace *t = NULL;
+    struct err err = {0};
+    char id[64] = {0};
+    if (trace_open_damaged(fuzz_file("id.h5", buf_str(x), x->len), &t, &err) == 0)
+        snprintf(id, sizeof id, "%s", trace_id(t));
+    trace_close(&t);
+    if (id[0])
+        fuzz_h5_set_string(x, "content_id", id);
+}
+
+static void mutate(struct fuzz_rng *r, struct buf *x, const struct fuzz_corpus *c)
+{
+    fuzz_h5_change(r, x, c, mend);
+}
+
+/* First and last tokens of every head. Sizes were checked against the file when it was opened, so
+ * that a whole head can be allocated. */
+static int read_call(const struct trace *t, int64_t i, size_t len, struct err *err)
+{
+    const struct trace_call *c = trace_call(t, i);
+    float *x = NULL;
+    int rc = 0;
+    for (int w = 0; w < TRACE_WHAT_COUNT && !rc; w++) {
+        struct trace_shape s = trace_shape(trace_meta(t), (enum trace_what)w);
+        if ((w == TRACE_OUT && !c->has_out) || (w == TRACE_LSE && !c->has_lse))
+            continue;
+        if (s.heads < 1 || s.tokens < 1 || s.dim < 1)
+            return fuzz_wild("shape %lld x %lld x %lld", (long long)s.heads, (long long)s.tokens,
+                             (long long)s.dim);
+        if (trace_storage(t) == TRACE_CONTIGUOUS && s.heads * s.tokens * s.dim > (int64_t)len)
+            return fuzz_wild("%lld elements in %zu bytes", (long long)(s.heads * s.tokens * s.dim),
+                             len);
+        int64_t n = s.tokens < 5 ? s.tokens : 5, count, first[2];
+        TRY(mem_alloc(&x, n * s.dim, sizeof *x, "rows", err));
+        for (int h = 0; h < s.heads && h < 4 && !rc; h++) {
+            TRY(trace_read(t, i, (enum trace_what)w, h, 0, n, x, err));
+            TRY(trace_read(t, i, (enum trace_what)w, h, s.tokens - n, n, x, err));
+        }
+        TRY(trace_nonfinite(t, i, (enum trace_what)w, 0, &count, first, err));
+        free(x);
+        x = NULL;
+    }
+out:
+    free(x);
+    return rc;
+}
+
+static int read_maps(const struct trace *t, int64_t i, struct err *err)
+{
+    int64_t n;
+    float *x = NULL;
+    int rc = 0;
+    if (!trace_call(t, i)->has_map)
+        return 0;
+    if (!mul_ok(trace_map_cells(t, false), trace_map_cells(t, true), &n) || n < 1)
+        return fuzz_wild("maps of %lld x %lld cells", (long long)trace_map_cells(t, false),
+                         (long long)trace_map_cells(t, true));
+    TRY(mem_alloc(&x, n, sizeof *x, "map", err));
+    TRY(trace_read_map(t, i, 0, x, x, err));
+out:
+    free(x);
+    return rc;
+}
+
+static int read_run(const struct trace *t, struct err *err)
+{
+    int32_t *ids = NULL;
+    float *nll = NULL;
+    double *steps = NULL, *sigmas = NULL;
+    int64_t n;
+    int rc = 0;
+    TRY(trace_tokens(t, &ids, &n, err));
+    TRY(trace_nll(t, &nll, &n, err));
+    TRY(trace_timesteps(t, &steps, &n, err));
+    TRY(trace_sigmas(t, &sigmas, &n, err));
+out:
+    free(ids);
+    free(nll);
+    free(steps);
+    free(sigmas);
+    return rc;
+}
+
+static int read_all(const struct trace *t, size_t len, struct err *err)
+{
+    struct trace_extent e;
+    int64_t bad = 0;
+    int rc = 0;
+    TRY(trace_verify(t, NULL, NULL, &bad, err));
+    TRY(trace_extent(t, &e, err));
+    for (int64_t i = 0; i < trace_calls(t) && i < 20; i++) {
+        TRY(read_call(t, i, len, err));
+        TRY(read_maps(t, i, err));
+    }
+    TRY(read_run(t, err));
+out:
+    return rc;
+}
+
+/* All is read as `trace verify` does it, whatever the content id; then the id counts too. */
+static int run(const void *data, size_t len, struct err *err)
+{
+    const char *path = fuzz_file("trace.h5", data, len);
+    struct trace *t = NULL;
+    int64_t ids = hdf5_objects_open();
+    int rc = trace_open_damaged(path, &t, err);
+    if (rc == 0)
+        rc = read_all(t, len, err);
+    trace_close(&t);
+    if (rc == 0)
+        rc = trace_open(path, &t, err);
+    trace_close(&t);
+    if (hdf5_objects_open() != ids)
+        fuzz_wild("%lld HDF5 ids are left open", (long long)(hdf5_objects_open() - ids));
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct fuzz_target t = {"trace", seeds, mutate, false, run};
+    return fuzz_main(&t, argc, argv);
+}

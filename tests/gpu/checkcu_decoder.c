@@ -1,0 +1,279 @@
+/*
+ * checkcu_decoder.c - random checkpoints, run on both sides (checkcu_decoder.h).
+ *
+ * Attention on the GPU rounds its operands and its output to float16, a relative error of about
+ * 3e-4 that the following layers see; everything else is float32 on both sides. These roundings
+ * alone, made on the CPU, move q, k, v and maps of these models by up to 1.2e-3 (relative L2) and
+ * the worst token's likelihood by 4e-3 to 1.2e-2 nat. Bounds: 2e-3 and 2e-2.
+ */
+#include "tests/gpu/checkcu_decoder.h"
+
+#include "capture/llm_model.h"
+#include "core/mem.h"
+#include "core/rng.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LAYERS = 3, HIDDEN = 96, FFN = 160, VOCAB = 200, TOKENS = 333 };
+enum { MAX_TENSORS = 18 * LAYERS + 3 };
+
+static const struct model {
+    const char *text, *architecture, *extra; /* keys of config.json */
+    int heads, kv_heads, d, pool;            /* pool: multiples of 64 take other kernels */
+    enum dtype dtype;
+    bool qkv_bias, o_bias, mlp_bias, qk_norm, tied;
+} models[] = {
+    {"llama, bf16", "LlamaForCausalLM", "", 4, 2, 64, 64, DT_BF16, false, false, false, false,
+     true},
+    {"llama, biases, f32, rope llama3", "LlamaForCausalLM",
+     "\"attention_bias\": true, \"mlp_bias\": true, \"rope_scaling\": {\"rope_type\": \"llama3\", "
+     "\"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+     "\"original_max_position_embeddings\": 256}, ",
+     3, 3, 32, 128, DT_F32, true, true, true, false, false},
+    {"mistral, f16", "MistralForCausalLM", "\"sliding_window\": null, ", 8, 1, 128, 32, DT_F16,
+     false, false, false, false, false},
+    {"qwen2, bf16, head dim 80", "Qwen2ForCausalLM", "", 4, 2, 80, 50, DT_BF16, true, false, false,
+     false, true},
+    {"qwen3, f32", "Qwen3ForCausalLM", "", 6, 2, 128, 64, DT_F32, false, false, false, true, false},
+};
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+struct writer {
+    const struct model *m;
+    struct st_out t[MAX_TENSORS];
+    char names[MAX_TENSORS][96];
+    int n;
+};
+
+/* Normal values: vectors around `mean`, matrices of a size that keeps activations near 1. */
+static int add(struct writer *w, const char *name, int64_t rows, int64_t cols, double mean,
+               struct err *err)
+{
+    struct st_out *t = w->t + w->n;
+    int64_t count = rows * (cols ? cols : 1);
+    double scale = cols ? 1.5 / sqrt((double)cols) : 0.2;
+    void *data = NULL;
+    int rc = mem_alloc(&data, count, dtype_size(w->m->dtype), name, err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < count; i++) {
+        float x = (float)(mean + scale * rng_normal(7, (uint64_t)w->n, (uint64_t)i));
+        if (w->m->dtype == DT_F32)
+            ((float *)data)[i] = x;
+        else
+            ((uint16_t *)data)[i] = w->m->dtype == DT_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+    }
+    snprintf(w->names[w->n], sizeof w->names[w->n], "%s", name);
+    *t = (struct st_out){w->names[w->n], w->m->dtype, cols ? 2 : 1, {rows, cols}, data};
+    w->n++;
+    return 0;
+}
+
+static int add_linear(struct writer *w, int layer, const char *name, int64_t rows, int64_t cols,
+                      bool bias, struct err *err)
+{
+    char text[96];
+    int rc = 0;
+    snprintf(text, sizeof text, "model.layers.%d.%s.weight", layer, name);
+    TRY(add(w, text, rows, cols, 0, err));
+    snprintf(text, sizeof text, "model.layers.%d.%s.bias", layer, name);
+    if (bias)
+        TRY(add(w, text, rows, 0, 0, err));
+out:
+    return rc;
+}
+
+static int add_norm(struct writer *w, int layer, const char *name, int64_t n, struct err *err)
+{
+    char text[96];
+    snprintf(text, sizeof text, "model.layers.%d.%s.weight", layer, name);
+    return add(w, text, n, 0, 1, err);
+}
+
+static int add_layer(struct writer *w, int l, struct err *err)
+{
+    const struct model *m = w->m;
+    int64_t qd = (int64_t)m->heads * m->d, kd = (int64_t)m->kv_heads * m->d;
+    int rc = 0;
+    TRY(add_norm(w, l, "input_layernorm", HIDDEN, err));
+    TRY(add_norm(w, l, "post_attention_layernorm", HIDDEN, err));
+    TRY(add_linear(w, l, "self_attn.q_proj", qd, HIDDEN, m->qkv_bias, err));
+    TRY(add_linear(w, l, "self_attn.k_proj", kd, HIDDEN, m->qkv_bias, err));
+    TRY(add_linear(w, l, "self_attn.v_proj", kd, HIDDEN, m->qkv_bias, err));
+    TRY(add_linear(w, l, "self_attn.o_proj", HIDDEN, qd, m->o_bias, err));
+    if (m->qk_norm) {
+        TRY(add_norm(w, l, "self_attn.q_norm", m->d, err));
+        TRY(add_norm(w, l, "self_attn.k_norm", m->d, err));
+    }
+    TRY(add_linear(w, l, "mlp.gate_proj", FFN, HIDDEN, m->mlp_bias, err));
+    TRY(add_linear(w, l, "mlp.up_proj", FFN, HIDDEN, m->mlp_bias, err));
+    TRY(add_linear(w, l, "mlp.down_proj", HIDDEN, FFN, m->mlp_bias, err));
+out:
+    return rc;
+}
+
+static int put_weights(const struct model *m, const char *path, struct err *err)
+{
+    struct writer w = {.m = m};
+    int rc = 0;
+    TRY(add(&w, "model.embed_tokens.weight", VOCAB, HIDDEN, 0, err));
+    TRY(add(&w, "model.norm.weight", HIDDEN, 0, 1, err));
+    if (!m->tied)
+        TRY(add(&w, "lm_head.weight", VOCAB, HIDDEN, 0, err));
+    for (int l = 0; l < LAYERS; l++)
+        TRY(add_layer(&w, l, err));
+    TRY(st_write(path, w.t, w.n, err));
+out:
+    for (int i = 0; i < w.n; i++)
+        free((void *)(uintptr_t)w.t[i].data);
+    return rc;
+}
+
+static int put_config(const struct model *m, const char *path, struct err *err)
+{
+    FILE *f = fopen(path, "w");
+    if (!f)
+        return err_sys(err, ERR_IO, "%s", path);
+    fprintf(f,
+            "{\"architectures\": [\"%s\"], %s\"hidden_size\": %d, \"intermediate_size\": %d, "
+            "\"num_hidden_layers\": %d, \"num_attention_heads\": %d, \"num_key_value_heads\": %d, "
+            "\"head_dim\": %d, \"vocab_size\": %d, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000, "
+            "\"max_position_embeddings\": 1024, \"tie_word_embeddings\": %s}\n",
+            m->architecture, m->extra, HIDDEN, FFN, LAYERS, m->heads, m->kv_heads, m->d, VOCAB,
+            m->tied ? "true" : "false");
+    return fclose(f) ? err_sys(err, ERR_IO, "%s", path) : 0;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+struct seen {
+    const struct model *m;
+    float *x[4]; /* [layers]: q, k, v of all tokens; map sums and maxima */
+    int64_t width[4];
+    float nll[TOKENS - 1];
+};
+
+static int take_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q, const float *k,
+                     const float *v, struct err *err)
+{
+    struct seen *s = ctx;
+    const float *from[3] = {q, k, v};
+    for (int i = 0; i < 3; i++) {
+        int64_t row = s->width[i] / TOKENS;
+        memcpy(s->x[i] + layer * s->width[i] + t0 * row, from[i], (size_t)(n * row) * sizeof *q);
+    }
+    return 0;
+}
+
+static int take_map(void *ctx, int layer, const struct attnmap *map, struct err *err)
+{
+    struct seen *s = ctx;
+    int64_t half = s->width[3] / 2;
+    memcpy(s->x[3] + layer * s->width[3], map->sum, (size_t)half * sizeof *map->sum);
+    memcpy(s->x[3] + layer * s->width[3] + half, map->max, (size_t)half * sizeof *map->max);
+    return 0;
+}
+
+static int run_model(const char *dir, const struct model *m, const struct decoder_accel *device,
+                     struct seen *s, struct err *err)
+{
+    struct llm_model llm = {0};
+    struct llm_hooks hooks = {.ctx = s, .rows = take_rows, .end_layer = take_map};
+    int64_t cells = (TOKENS + m->pool - 1) / m->pool;
+    int32_t tokens[TOKENS];
+    int rc = 0;
+
+    s->m = m;
+    s->width[0] = (int64_t)TOKENS * m->heads * m->d;
+    s->width[1] = s->width[2] = (int64_t)TOKENS * m->kv_heads * m->d;
+    s->width[3] = 2LL * m->heads * cells * cells;
+    for (int i = 0; i < 4; i++)
+        TRY(mem_alloc(&s->x[i], LAYERS * s->width[i], sizeof(float), "rows of a run", err));
+    for (int i = 0; i < TOKENS; i++)
+        tokens[i] = (int32_t)(rng_uniform(9, 0, (uint64_t)i) * VOCAB);
+    struct llm_run run = {
+        .tokens = tokens, .n = TOKENS, .pool = m->pool, .jobs = 1, .nll = s->nll, .device = device};
+    TRY(llm_open(dir, &llm, err));
+    TRY(llm_forward(&llm, &run, &hooks, err));
+out:
+    llm_close(&llm);
+    return rc;
+}
+
+static double relative(const float *x, const float *ref, int64_t n)
+{
+    double delta = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        delta += ((double)x[i] - ref[i]) * ((double)x[i] - ref[i]);
+        norm += (double)ref[i] * ref[i];
+    }
+    return sqrt(delta / norm);
+}
+
+/* Worst over layers of q, k, v and maps, and of a token's likelihood. */
+static void compare(const struct seen *got, const struct seen *ref, double *rows, double *nll)
+{
+    *rows = *nll = 0;
+    for (int i = 0; i < 4; i++)
+        for (int l = 0; l < LAYERS; l++) {
+            int64_t at = l * ref->width[i];
+            double e = relative(got->x[i] + at, ref->x[i] + at, ref->width[i]);
+            *rows = isnan(e) || e > *rows ? e : *rows;
+        }
+    for (int i = 0; i < TOKENS - 1; i++) {
+        double e = fabs((double)got->nll[i] - ref->nll[i]);
+        *nll = isnan(e) || e > *nll ? e : *nll;
+    }
+}
+
+static int check_model(const char *dir, const struct model *m, const struct decoder_accel *device,
+                       double *rows, double *nll, struct err *err)
+{
+    static struct seen got, ref;
+    char config[300], weights[300];
+    int rc = 0;
+
+    memset(&got, 0, sizeof got);
+    memset(&ref, 0, sizeof ref);
+    snprintf(config, sizeof config, "%s/config.json", dir);
+    snprintf(weights, sizeof weights, "%s/model.safetensors", dir);
+    TRY(put_config(m, config, err));
+    TRY(put_weights(m, weights, err));
+    TRY(run_model(dir, m, NULL, &ref, err));
+    TRY(run_model(dir, m, device, &got, err));
+    compare(&got, &ref, rows, nll);
+out:
+    for (int i = 0; i < 4; i++) {
+        free(got.x[i]);
+        free(ref.x[i]);
+    }
+    unlink(config);
+    unlink(weights);
+    return rc;
+}
+
+void check_decoder(const struct decoder_accel *device, int64_t *n_checks, int64_t *n_failures)
+{
+    const char *tmp = getenv("TMPDIR");
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s/lacuna-check-XXXXXX", tmp ? tmp : "/tmp");
+    bool made = mkdtemp(dir) != NULL;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct err err = {0};
+        double rows = NAN, nll = NAN;
+        int rc = made ? check_model(dir, models + i, device, &rows, &nll, &err)
+                      : err_sys(&err, ERR_IO, "%s", dir);
+        bool ok = !rc && rows <= 2e-3 && nll <= 2e-2;
+        ++*n_checks;
+        *n_failures += !ok;
+        printf("  %-5s decoder %s: q, k, v, maps %.1e, nll %.1e %s\n", ok ? "ok" : "FAIL",
+               models[i].text, rows, nll, err.msg);
+    }
+    if (made)
+        rmdir(dir);
+}

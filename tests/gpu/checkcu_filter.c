@@ -1,0 +1,372 @@
+/*
+ * checkcu_filter.c - the kernels that skip P V (cuda/attn/attn_filter.h) against
+ * sim/blocks/tileattn.h in double on the same bf16 values and lists, every row of every head.
+ *
+ * What is skipped depends on gaps between scores alone, which a float knows to about 1e-6 of the
+ * scores. So the model runs at a distance a little smaller and a little larger than the kernel's:
+ * lists with the same tiles at both must be computed by the kernel with just these tiles, their
+ * outputs within 5e-3 (relative L2) and LSE within 1e-3; the others are ties and bound the kernel's
+ * count. A second launch must give the same bits, and `never skip` those of a distance that no
+ * score reaches.
+ */
+#include "tests/gpu/checkcu_filter.h"
+
+#include "core/dtype.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "cuda/attn/attn_filter.h"
+#include "sim/blocks/tileattn.h"
+#include "tests/gpu/checkcu_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct tally {
+    int64_t cases, lists, ties; /* lists of tiles; those that a tie decides */
+    double tiles, computed;     /* in the lists; P V of the GPU */
+    double l2, lse;             /* worst of a case */
+};
+
+struct filter_case {
+    struct cu_case c;
+    const struct filter_kernel *kernel;
+    struct accel_filter filter;
+    float *q, *k, *v;
+    int64_t *ptr;
+    int32_t *col;
+    struct attn_plan plan;
+    struct attn_job job;
+    struct attn_tensors x;
+    uint16_t *out;
+    float *lse;
+    double *tiles; /* [heads] */
+};
+
+/* ---- problem -------------------------------------------------------------------------------- */
+
+static int make_lists(struct filter_case *f, struct err *err)
+{
+    const struct attn_problem *p = &f->c.problem;
+    int bq = (int)f->filter.bq, bk = (int)f->filter.bk, rc = 0;
+    int64_t blocks = (p->nq + bq - 1) / bq, at = 0;
+    TRY(mem_alloc(&f->ptr, p->heads * blocks + 1, sizeof *f->ptr, "lists", err));
+    TRY(mem_alloc(&f->col, p->heads * blocks * ((p->nk + bk - 1) / bk), sizeof *f->col, "lists",
+                  err));
+    for (int64_t row = 0; row < p->heads * blocks; row++) {
+        int64_t last = (row % blocks + 1) * bq;
+        last = last < p->nq ? last : p->nq;
+        int64_t keys = p->causal ? last + p->nk - p->nq : p->nk;
+        keys = keys < p->nk ? keys : p->nk;
+        f->ptr[row] = at;
+        for (int32_t j = 0; j * (int64_t)bk < keys; j++)
+            if (rng_uniform(f->c.seed, 500 + (uint64_t)row, (uint64_t)j) < f->c.density &&
+                row % 11 != 7)
+                f->col[at++] = j;
+    }
+    f->ptr[p->heads * blocks] = at;
+out:
+    return rc;
+}
+
+static int case_init(struct gpu *g, struct filter_case *f, struct err *err)
+{
+    const struct attn_problem *p = &f->c.problem;
+    int64_t n = p->heads * p->nq;
+    int rc = 0;
+    TRY(cu_make_tensor(&f->c, 0, p->heads, p->nq, &f->q, err));
+    TRY(cu_make_tensor(&f->c, 1, p->kv_heads, p->nk, &f->k, err));
+    TRY(cu_make_tensor(&f->c, 2, p->kv_heads, p->nk, &f->v, err));
+    TRY(gpu_put_as(g, DT_BF16, f->q, n * p->d, 1, &f->x.q, err));
+    TRY(gpu_put_as(g, DT_BF16, f->k, p->kv_heads * p->nk * p->d, 1, &f->x.k, err));
+    TRY(gpu_put_as(g, DT_BF16, f->v, p->kv_heads * p->nk * p->d, 1, &f->x.v, err));
+    TRY(gpu_alloc(g, n * p->d * 2, &f->x.out, err));
+    TRY(gpu_alloc(g, n * 4, &f->x.lse, err));
+    TRY(make_lists(f, err));
+    struct attn_csr csr = {.ptr = f->ptr, .col = f->col};
+    TRY(attn_plan_filtered(p, &f->kernel->kernel.tile, &csr, f->filter.tail, g->sms, &f->plan,
+                           err));
+    TRY(filter_job_init(g, p, f->kernel, &f->plan, &f->filter, &f->x, &f->job, err));
+    TRY(mem_alloc(&f->out, n * p->d, 2, "outputs", err));
+    TRY(mem_alloc(&f->lse, n, 4, "outputs", err));
+    TRY(mem_alloc(&f->tiles, p->heads, sizeof *f->tiles, "counts", err));
+out:
+    return rc;
+}
+
+static void case_free(struct filter_case *f)
+{
+    attn_job_free(&f->job);
+    attn_plan_free(&f->plan);
+    free(f->q);
+    free(f->k);
+    free(f->v);
+    free(f->ptr);
+    free(f->col);
+    free(f->out);
+    free(f->lse);
+    free(f->tiles);
+}
+
+static int launch(struct gpu *g, const struct filter_case *f, uint16_t *out, float *lse,
+                  struct err *err)
+{
+    const struct attn_problem *p = &f->c.problem;
+    int64_t n = p->heads * p->nq;
+    int rc = 0;
+    CU(err, cudaMemsetAsync(f->x.out, 0xff, (size_t)(n * p->d * 2), g->stream));
+    CU(err, cudaMemsetAsync(f->x.lse, 0xff, (size_t)(n * 4), g->stream));
+    TRY(attn_job_launch(g, &f->job, err));
+    TRY(gpu_get(g, out, f->x.out, n * p->d * 2, err));
+    TRY(gpu_get(g, lse, f->x.lse, n * 4, err));
+out:
+    return rc;
+}
+
+/* Launch again, with another distance if that is not below 0; do all bits agree? */
+static int same_bits(struct gpu *g, struct filter_case *f, double pv, bool *same, struct err *err)
+{
+    const struct attn_problem *p = &f->c.problem;
+    int64_t n = p->heads * p->nq;
+    uint16_t *out = NULL;
+    float *lse = NULL;
+    int rc = 0;
+    if (pv >= 0) {
+        struct accel_filter other = f->filter;
+        other.pv = pv;
+        attn_job_free(&f->job);
+        TRY(filter_job_init(g, p, f->kernel, &f->plan, &other, &f->x, &f->job, err));
+    }
+    TRY(mem_alloc(&out, n * p->d, 2, "outputs", err));
+    TRY(mem_alloc(&lse, n, 4, "outputs", err));
+    TRY(launch(g, f, out, lse, err));
+    *same = memcmp(out, f->out, (size_t)(n * p->d * 2)) == 0 &&
+            memcmp(lse, f->lse, (size_t)(n * 4)) == 0;
+out:
+    free(out);
+    free(lse);
+    return rc;
+}
+
+/* ---- the model ------------------------------------------------------------------------------ */
+
+struct model {
+    struct tile_attn tile;
+    struct tile_work *work;
+    double out[128 * 128], lse[128];
+    double delta, ref; /* squares over a case */
+    double low, high;  /* tiles at the two distances, of a head */
+};
+
+static void compare_rows(const struct filter_case *f, struct model *m, int head, int64_t row0,
+                         int64_t rows, struct tally *t)
+{
+    const struct attn_problem *p = &f->c.problem;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t at = head * p->nq + row0 + i;
+        double got = f->lse[at], off = fabs(got - m->lse[i]);
+        bool dead = isinf(m->lse[i]);
+        off = dead ? (isinf(got) && got < 0 ? 0 : INFINITY) : off;
+        if (!(off <= t->lse))
+            t->lse = isnan(off) ? INFINITY : off;
+        for (int c = 0; c < p->d; c++) {
+            double want = dead ? 0 : m->out[i * p->d + c];
+            double delta = bf16_to_f32(f->out[at * p->d + c]) - want;
+            m->delta += delta * delta;
+            m->ref += want * want;
+        }
+    }
+}
+
+/* One list at the distances pv - slack and pv + slack. */
+static void compare_list(const struct filter_case *f, struct model *m, int head, int64_t row0,
+                         const int32_t *col, int64_t n, double slack, struct tally *t)
+{
+    int64_t bq = f->filter.bq, left = f->c.problem.nq - row0, rows = left < bq ? left : bq;
+    double pv = f->filter.pv, low = 0, high = 0;
+    m->tile.pv = pv + slack;
+    tile_attn_block(&m->tile, m->work, row0, rows, col, n, m->out, m->lse, &high);
+    m->tile.pv = pv - slack;
+    tile_attn_block(&m->tile, m->work, row0, rows, col, n, m->out, m->lse, &low);
+    m->low += low;
+    m->high += high;
+    t->lists++;
+    t->tiles += (double)n;
+    if (low == high)
+        compare_rows(f, m, head, row0, rows, t);
+    else
+        t->ties++;
+}
+
+static int compare_head(const struct filter_case *f, struct model *m, int head, double slack,
+                        struct tally *t, char what[160], struct err *err)
+{
+    const struct attn_problem *p = &f->c.problem;
+    const struct accel_filter *s = &f->filter;
+    int64_t kv = head / (p->heads / p->kv_heads) * p->nk * p->d,
+            blocks = (p->nq + s->bq - 1) / s->bq;
+    struct attn_in in = {p->nq,     p->nk,     p->d,     p->d,     f->q + head * p->nq * p->d,
+                         f->k + kv, f->v + kv, p->scale, p->causal};
+    struct exact exact;
+    int rc = 0;
+
+    exact_init(&exact, &in, PREC_F64);
+    m->tile = (struct tile_attn){.nq = p->nq,
+                                 .nk = p->nk,
+                                 .d = p->d,
+                                 .dv = p->d,
+                                 .causal = p->causal,
+                                 .bq = s->bq,
+                                 .bk = s->bk,
+                                 .exact = &exact,
+                                 .pv = s->pv,
+                                 .scope = s->scope,
+                                 .tail = s->tail,
+                                 .keep_denominator = s->keep_denominator,
+                                 .out_dtype = DT_NONE};
+    TRY(tile_work_new(&m->tile, &m->work, err));
+    m->low = m->high = 0;
+    for (int64_t b = 0; b < blocks; b++) {
+        const int64_t *r = f->ptr + head * blocks + b;
+        compare_list(f, m, head, b * s->bq, f->col + r[0], r[1] - r[0], slack, t);
+    }
+    t->computed += f->tiles[head];
+    if (f->tiles[head] < m->low - 1e-6 || f->tiles[head] > m->high + 1e-6)
+        snprintf(what, 160, "P V of %.2f tiles in head %d, the model's %.2f to %.2f",
+                 f->tiles[head], head, m->low, m->high);
+out:
+    tile_work_free(m->work);
+    m->work = NULL;
+    exact_free(&exact);
+    return rc;
+}
+
+static int compare(const struct filter_case *f, struct tally *t, char what[160], struct err *err)
+{
+    double slack = f->c.data == DATA_HUGE ? 0.1 : 1e-3;
+    struct model *m = NULL;
+    int rc = 0;
+    t->lse = 0;
+    TRY(mem_zalloc(&m, 1, sizeof *m, "model", err));
+    for (int h = 0; h < f->c.problem.heads; h++)
+        TRY(compare_head(f, m, h, slack, t, what, err));
+    t->l2 = m->ref > 0 ? sqrt(m->delta / m->ref) : m->delta > 0 ? INFINITY : 0;
+    if (!*what && !(t->l2 <= 5e-3 && t->lse <= (f->c.data == DATA_HUGE ? 0.05 : 1e-3)))
+        snprintf(what, 160, "output %.2e, lse %.2e", t->l2, t->lse);
+out:
+    free(m);
+    return rc;
+}
+
+/* ---- cases ---------------------------------------------------------------------------------- */
+
+static int run_case(struct gpu *g, struct filter_case *f, struct tally *t, char what[160],
+                    struct err *err)
+{
+    bool same = true, unfiltered = true;
+    int rc = 0;
+    TRY(case_init(g, f, err));
+    TRY(launch(g, f, f->out, f->lse, err));
+    TRY(filter_tiles(g, &f->job, f->kernel, f->tiles, err));
+    TRY(compare(f, t, what, err));
+    TRY(same_bits(g, f, -1, &same, err));
+    if (f->filter.pv == INFINITY)
+        TRY(same_bits(g, f, 1e9, &unfiltered, err));
+    if (!same || !unfiltered)
+        snprintf(what, 160, "%s", same ? "other bits at a distance of 1e9" : "not repeatable");
+    t->cases++;
+out:
+    return rc;
+}
+
+/* Nonzero when the GPU is lost. */
+static int check_case(struct gpu *g, const struct filter_kernel *k, struct cu_case c, double pv,
+                      int tail, bool keep, struct tally *t, int64_t *checks, int64_t *failures)
+{
+    struct filter_case f = {.c = c, .kernel = k};
+    struct gpu_mark mark = gpu_mark(g);
+    struct err err = {0};
+    char what[160] = "";
+
+    f.c.seed = (uint64_t)*checks + 1;
+    f.c.problem.d = k->kernel.d;
+    f.c.problem.lists = k->kernel.lists;
+    f.c.problem.scale = k->kernel.d == 64 ? 0.125 : 0.08838834764831845;
+    f.filter = (struct accel_filter){attn_block_rows(k->kernel.lists, NULL),
+                                     attn_block_keys(k->kernel.lists, NULL),
+                                     pv,
+                                     k->scope,
+                                     tail,
+                                     keep};
+    int rc = run_case(g, &f, t, what, &err);
+    case_free(&f);
+    gpu_release(g, mark);
+    ++*checks;
+    if (!rc && !*what)
+        return 0;
+    ++*failures;
+    printf("FAIL %s: %d/%d heads, %lld x %lld%s, data %s, density %g, pv %g, tail %d%s: %s\n",
+           k->kernel.name, c.problem.heads, c.problem.kv_heads, (long long)c.problem.nq,
+           (long long)c.problem.nk, c.problem.causal ? " causal" : "", cu_data_names[c.data],
+           c.density, pv, tail, keep ? ", all in the normaliser" : "", rc ? err.msg : what);
+    return rc && cudaGetLastError() != cudaSuccess;
+}
+
+static int check_kernel(struct gpu *g, const struct filter_kernel *k,
+                        const struct cu_choice *choice, struct tally *t, int64_t *checks,
+                        int64_t *failures)
+{
+    static const struct {
+        enum cu_data data;
+        double pv;
+    } settings[] = {{DATA_SMOOTH, 4},   {DATA_SMOOTH, 12},  {DATA_SMOOTH, INFINITY},
+                    {DATA_NORMAL, 0.5}, {DATA_NORMAL, 0},   {DATA_OFFSET, 1},
+                    {DATA_HUGE, 30},    {DATA_ONE_HOT, 20}, {DATA_EQUAL, 0}};
+    static const int64_t shapes[][2] = {{1, 1},     {64, 64},   {65, 65},    {129, 129},
+                                        {300, 300}, {77, 1000}, {640, 1100}, {1000, 1000},
+                                        {1, 500},   {400, 129}, {2300, 2300}};
+    static const int heads[][2] = {{1, 1}, {4, 1}, {4, 2}};
+    int n = choice->small ? 6 : (int)(sizeof shapes / sizeof *shapes), at = 0;
+    for (int i = 0; i < n; i++)
+        for (int causal = 0; causal < 2; causal++)
+            for (size_t s = 0; s < sizeof settings / sizeof *settings; s++, at++) {
+                struct cu_case c = {.problem = {heads[at % 3][0], heads[at % 3][1], 0, shapes[i][0],
+                                                shapes[i][1], 0, causal, 0},
+                                    .data = settings[s].data,
+                                    .density = at % 4 ? 0.6 : 1};
+                if (shapes[i][0] > 1000 && s % 3)
+                    continue;
+                if (choice->brief && at % 7) /* prime to the periods of everything else */
+                    continue;
+                if (check_case(g, k, c, settings[s].pv, at % 3, at % 5 == 4, t, checks, failures))
+                    return 1;
+            }
+    return 0;
+}
+
+int check_filters(struct gpu *g, struct cu_choice *choice, int64_t *checks, int64_t *failures)
+{
+    for (const struct filter_kernel *k = filter_kernels; k->kernel.name; k++) {
+        struct tally t = {0};
+        int64_t before = *checks, failed = *failures;
+        char why[160];
+        struct accel_filter f = {attn_block_rows(k->kernel.lists, NULL),
+                                 attn_block_keys(k->kernel.lists, NULL),
+                                 1,
+                                 k->scope,
+                                 0,
+                                 false};
+        if (!cu_chosen(choice, k->kernel.name) || !filter_kernel_find(k->kernel.d, g->sm, &f, why))
+            continue;
+        if (check_kernel(g, k, choice, &t, checks, failures))
+            return 1;
+        printf("  %-5s %s: %lld checks, P V of %.1f%% of %.0f tiles computed, %lld of %lld lists "
+               "decided by a tie\n",
+               *failures > failed ? "FAIL" : "ok", k->kernel.name, (long long)(*checks - before),
+               t.tiles > 0 ? 100 * t.computed / t.tiles : 0, t.tiles, (long long)t.ties,
+               (long long)t.lists);
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,507 @@
+/*
+ * checkcu_select.c - every method's GPU selection against its CPU side on the same bf16 values: the
+ * units that only one of them keeps are counted and must stay below 1 in 10^4 of the units with an
+ * allowed pair, over all cases of a setting; a second launch must give the same bits. Where all
+ * tokens are equal, one-hot or tiny the scores are one number to the precision of a float, and
+ * scores of 1e4 carry an error of 1e-3 there: rounding orders the units, and such differences are
+ * printed, but no failure. 8-bit operands are compared with sim/blocks/quant.h in the same way.
+ */
+#include "tests/gpu/checkcu_select.h"
+
+#include "core/mem.h"
+#include "cuda/select/select.h"
+#include "sim/blocks/blockpool.h"
+#include "sim/blocks/exact.h"
+#include "sim/blocks/quant.h"
+#include "sim/registry.h"
+#include "tests/gpu/checkcu_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const settings[] = {
+    "spargeattn:theta=-0.1:tau=0.9",
+    "spargeattn:tau=0.5",
+    "spargeattn:arch=sm90:theta=0.3:tau=0.7",
+    "spargeattn:profile=paper:theta=0.3:tau=0.7",
+    "spargeattn:select=topk:topk=0.3:sink=1",
+    "spargeattn:smooth_k=0:theta=0.2",
+    "spargeattn:dense=1",
+    "sampleattention",
+    "sampleattention:block=64:chunks=4:alpha_c=0.8:alpha_s=0.7",
+    "sampleattention:extend=centred:chunks=3:alpha_c=0.6",
+    "sampleattention:merge=union:chunks=3:extend=cover1:alpha_s=0.5",
+    "sampleattention:merge=mean:chunks=4:profile=safe:alpha_c=0.7",
+    "sampleattention:profile=strict:alpha_c=0.3:alpha_s=0",
+    "xattention",
+    "xattention:stride=8:tau=0.6:profile=clean",
+    "xattention:stride=4:tau=0.3:chunk=256",
+    "xattention:stride=64:profile=paper:norm=0.5",
+    "flexprefill:min_budget=128",
+    "flexprefill:gamma=0.7:tau=0.5:min_budget=0:block=64",
+    /* Rows of nearly uniform maps sum to 1: gamma nb must not be whole, or rounding decides. */
+    "flexprefill:gamma=0.55:tau=0.8:min_budget=0",
+    "flexprefill:profile=frontier",
+    "flexprefill:profile=frontier:gamma=0.3:min_budget=80",
+    "minference:pattern=block:top=3",
+    "minference:pattern=block:profile=paper:top=20",
+    "minference:pattern=ashape:init=70:local=300",
+    "minference:pattern=trishape:init=64:local=129:last=200",
+    "streaming",
+    "streaming:sink=130:window=65:last=70",
+    "streaming:sink=0:window=1",
+    "streaming:sink=64:window=30%",
+    "minference",
+    "minference:pattern=vs:v=60:s=120",
+    "minference:v=300:s=500:last_q=128:force_cols=0:force_dists=0",
+    "minference:budget=0.2:last_q=40:min_v=4",
+    "minference:v=80:s=150:last_q=300",
+    "minference:mask=requested:v=100:s=300:last_q=64:force_cols=4:force_dists=10",
+};
+
+struct tally {
+    int64_t cases, units, differ; /* compared; units with an allowed pair */
+    int64_t codes, codes_differ;  /* 8-bit operands */
+    int64_t unlike;               /* cases whose second launch gave other bits */
+    int64_t worst;                /* most differing units of a head */
+    int64_t by_data[DATA_COUNT];  /* differing units */
+};
+
+struct selection {
+    const struct method_run *run;
+    struct cu_case c;
+    float *q, *k, *v;
+    struct select_job job;
+    int64_t *ptr[2];
+    int32_t *col[2];
+};
+
+/* ---- the CPU side --------------------------------------------------------------------------- */
+
+static struct attn_in view(const struct selection *s, int head)
+{
+    const struct attn_problem *p = &s->c.problem;
+    int kv = head * p->kv_heads / p->heads;
+    return (struct attn_in){p->nq,
+                            p->nk,
+                            p->d,
+                            p->d,
+                            s->q + head * p->nq * p->d,
+                            s->k + kv * p->nk * p->d,
+                            s->v + kv * p->nk * p->d,
+                            p->scale,
+                            p->causal};
+}
+
+/* The mask of all rows of a head; METHOD_SKIP when the method does not apply. */
+static int reference_mask(const struct selection *s, int head, struct mask *m, struct err *err)
+{
+    const struct method *me = s->run->method;
+    struct exact exact;
+    struct method_ctx ctx = {.seed = s->c.seed};
+    struct head_in in = {.x = view(s, head),
+                         .src_dtype = DT_BF16,
+                         .branch = "main",
+                         .n_heads = s->c.problem.heads,
+                         .n_kv_heads = s->c.problem.kv_heads,
+                         .n_layers = 1,
+                         .timestep = NAN,
+                         .exact = &exact};
+    void *state = NULL;
+    int rc = 0;
+
+    exact_init(&exact, &in.x, PREC_F64);
+    if ((rc = me->prepare(&ctx, s->run->params, &in, &state, err)) != 0)
+        goto out;
+    TRY(me->select(state, 0, in.x.nq, m, err));
+out:
+    if (me->release)
+        me->release(state);
+    exact_free(&exact);
+    return rc;
+}
+
+/* ---- bands ---------------------------------------------------------------------------------- */
+
+/* Keys [lo, hi) of a row, counted in the tiles that they touch. */
+static void count_keys(int32_t *tiles, int64_t width, int64_t lo, int64_t hi)
+{
+    for (int64_t u = lo / width; u * width < hi; u++) {
+        int64_t from = u * width < lo ? lo : u * width;
+        int64_t to = (u + 1) * width < hi ? (u + 1) * width : hi;
+        tiles[u] += (int32_t)(to - from);
+    }
+}
+
+/* Tiles of a head that hold a kept pair, and those that lack an allowed one, against the map and
+ * the bits of `partial`. */
+static int compare_tiles(const struct select_lists *l, const struct mask *m, const uint32_t *map,
+                         const uint32_t *partial, struct tally *t, struct err *err)
+{
+    int32_t *kept = NULL, *allowed = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&kept, l->units, sizeof *kept, "tiles", err));
+    TRY(mem_alloc(&allowed, l->units, sizeof *allowed, "tiles", err));
+    for (int64_t g = 0; g < l->groups; g++) {
+        memset(kept, 0, (size_t)l->units * sizeof *kept);
+        memset(allowed, 0, (size_t)l->units * sizeof *allowed);
+        for (int64_t i = g * l->bq; i < (g + 1) * l->bq && i < m->nq; i++) {
+            struct span s[2];
+            int64_t n = mask_row_spans(m, i, s);
+            for (int64_t e = 0; e < n; e++)
+                count_keys(kept, l->bk, s[e].lo, s[e].hi);
+            count_keys(allowed, l->bk, 0, mask_limit(m, i));
+        }
+        for (int64_t u = 0; u < l->units; u++) {
+            bool in = map[g * l->words + u / 32] >> u % 32 & 1;
+            bool cut = partial[g * l->words + u / 32] >> u % 32 & 1;
+            t->differ += in != (kept[u] > 0) || cut != (kept[u] > 0 && kept[u] < allowed[u]);
+            t->units += allowed[u] > 0;
+        }
+    }
+out:
+    free(kept);
+    free(allowed);
+    return rc;
+}
+
+static int compare_band(struct gpu *g, const struct selection *s, int head, const struct mask *m,
+                        struct tally *t, struct err *err)
+{
+    const struct select_lists *l = &s->job.lists;
+    int64_t n = l->groups * l->words;
+    uint32_t *map = NULL, *partial = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&map, n, sizeof *map, "tiles", err));
+    TRY(mem_alloc(&partial, n, sizeof *partial, "tiles", err));
+    TRY(gpu_get(g, map, l->map + head * n, n * 4, err));
+    TRY(gpu_get(g, partial, l->partial + head * n, n * 4, err));
+    TRY(compare_tiles(l, m, map, partial, t, err));
+out:
+    free(map);
+    free(partial);
+    return rc;
+}
+
+/* ---- comparison ----------------------------------------------------------------------------- */
+
+static int64_t allowed_units(const struct mask *m, int64_t g)
+{
+    int64_t last = (g + 1) * m->bq < m->nq ? (g + 1) * m->bq : m->nq;
+    return (mask_limit(m, last - 1) + m->bk - 1) / m->bk;
+}
+
+static int compare_masks(const struct selection *s, int head, const struct mask *m, struct tally *t,
+                         struct err *err)
+{
+    const struct select_lists *l = &s->job.lists;
+    int64_t before = t->differ;
+    if (m->form != MASK_LISTS || m->bq != l->bq || m->bk != l->bk || m->ngroups != l->groups)
+        return err_set(err, ERR_RUN, "the CPU keeps units of %lld x %lld, the GPU of %lld x %lld",
+                       (long long)m->bq, (long long)m->bk, (long long)l->bq, (long long)l->bk);
+    for (int64_t g = 0; g < m->ngroups; g++) {
+        const int64_t *row = s->ptr[0] + head * l->groups + g;
+        int64_t a = row[0], b = m->ptr[g];
+        t->units += allowed_units(m, g);
+        while (a < row[1] || b < m->ptr[g + 1]) {
+            bool here = a < row[1] && (b == m->ptr[g + 1] || s->col[0][a] <= m->col[b]);
+            bool there = b < m->ptr[g + 1] && (a == row[1] || m->col[b] <= s->col[0][a]);
+            t->differ += here != there;
+            a += here;
+            b += there;
+        }
+    }
+    if (t->differ - before > t->worst)
+        t->worst = t->differ - before;
+    t->by_data[s->c.data] += t->differ - before;
+    if (s->c.data != DATA_NORMAL && s->c.data != DATA_OFFSET && s->c.data != DATA_SMOOTH)
+        t->differ = before;
+    return 0;
+}
+
+static bool same_bits(const struct selection *s)
+{
+    int64_t rows = s->job.lists.rows, n = s->ptr[0][rows];
+    return memcmp(s->ptr[0], s->ptr[1], (size_t)(rows + 1) * 8) == 0 &&
+           (n == 0 || memcmp(s->col[0], s->col[1], (size_t)n * 4) == 0);
+}
+
+static int launch_and_fetch(struct gpu *g, struct selection *s, int i, bool quantised,
+                            struct err *err)
+{
+    const struct select_method *me = s->job.method;
+    int rc = 0;
+    free(s->ptr[i]);
+    free(s->col[i]);
+    s->ptr[i] = NULL;
+    s->col[i] = NULL;
+    if (quantised)
+        TRY(me->launch_quantised(g, &s->job, err));
+    else
+        TRY(me->launch(g, &s->job, err));
+    TRY(select_fetch(g, &s->job, &s->ptr[i], &s->col[i], err));
+out:
+    return rc;
+}
+
+/* ---- 8-bit operands ------------------------------------------------------------------------- */
+
+static int compare_integers(struct gpu *g, const float *x, int64_t n, int d, int64_t block,
+                            bool keys, const int8_t *codes, const float *scale, struct tally *t,
+                            struct err *err)
+{
+    struct quant_groups groups = {QUANT_BLOCK, keys, block, 0};
+    struct quant want = {0};
+    int8_t *got = NULL;
+    float *got_scale = NULL;
+    int rc = 0;
+
+    TRY(quant_int(&want, x, n, d, &groups, 127, QUANT_RHA_EPS, err));
+    TRY(mem_alloc(&got, n * d, 1, "codes", err));
+    TRY(mem_alloc(&got_scale, want.n_groups, 4, "scales", err));
+    TRY(gpu_get(g, got, codes, n * d, err));
+    TRY(gpu_get(g, got_scale, scale, want.n_groups * 4, err));
+    for (int64_t i = 0; i < n * d; i++)
+        t->codes_differ += got[i] != want.q[i];
+    for (int64_t i = 0; i < want.n_groups; i++)
+        t->codes_differ += fabsf(got_scale[i] - want.scale[i]) > 1e-6f * want.scale[i];
+    t->codes += n * d + want.n_groups;
+out:
+    quant_free(&want);
+    free(got);
+    free(got_scale);
+    return rc;
+}
+
+static float e4m3_value(uint8_t x)
+{
+    int e = x >> 3 & 15, m = x & 7;
+    float y = e ? ldexpf((float)(8 + m), e - 10) : ldexpf((float)m, -9);
+    return x & 0x80 ? -y : y;
+}
+
+static int compare_values(struct gpu *g, const float *v, int64_t n, int d,
+                          const struct select_operands *o, int kv, struct tally *t, struct err *err)
+{
+    float *want = NULL, *scale = NULL;
+    uint8_t *got = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&want, n * d, 4, "values", err));
+    TRY(mem_alloc(&scale, d, 4, "values", err));
+    TRY(mem_alloc(&got, d * o->v_keys, 1, "values", err));
+    quant_channels_e4m3(v, n, d, 448, want, scale);
+    TRY(gpu_get(g, got, o->v + kv * d * o->v_keys, d * o->v_keys, err));
+    for (int64_t i = 0; i < n; i++)
+        for (int c = 0; c < d; c++) {
+            int64_t at = c * o->v_keys + i / 16 * 16 + quant_v_position((int)(i % 16));
+            t->codes_differ += e4m3_value(got[at]) != want[i * d + c];
+        }
+    t->codes += n * d;
+out:
+    free(want);
+    free(scale);
+    free(got);
+    return rc;
+}
+
+static int compare_operands(struct gpu *g, struct selection *s, struct tally *t, struct err *err)
+{
+    const struct attn_problem *p = &s->c.problem;
+    const struct select_lists *l = &s->job.lists;
+    const struct select_operands *o = &s->job.operands;
+    float *k = NULL, *kbar = NULL;
+    int rc = 0;
+
+    TRY(launch_and_fetch(g, s, 1, true, err));
+    t->unlike += !same_bits(s);
+    TRY(mem_alloc(&k, p->nk * p->d, 4, "keys", err));
+    TRY(mem_zalloc(&kbar, p->d, 4, "keys", err));
+    for (int h = 0; h < p->heads; h++)
+        TRY(compare_integers(g, s->q + h * p->nq * p->d, p->nq, p->d, l->bq, false,
+                             o->q + h * p->nq * p->d, o->q_scale + h * l->groups, t, err));
+    for (int h = 0; h < p->kv_heads; h++) {
+        const float *x = s->k + h * p->nk * p->d;
+        if (select_flag(&s->job.problem, "smooth_k"))
+            token_mean(x, p->nk, p->d, DT_F32, kbar);
+        token_centre(x, p->nk, p->d, kbar, DT_F32, k);
+        TRY(compare_integers(g, k, p->nk, p->d, l->bk, true, o->k + h * p->nk * p->d,
+                             o->k_scale + h * l->units, t, err));
+        TRY(compare_values(g, s->v + h * p->nk * p->d, p->nk, p->d, o, h, t, err));
+    }
+out:
+    free(k);
+    free(kbar);
+    return rc;
+}
+
+/* ---- cases ---------------------------------------------------------------------------------- */
+
+static int upload(struct gpu *g, struct selection *s, struct select_problem *q, struct err *err)
+{
+    const struct attn_problem *p = &s->c.problem;
+    int rc = 0;
+    TRY(cu_make_tensor(&s->c, 0, p->heads, p->nq, &s->q, err));
+    TRY(cu_make_tensor(&s->c, 1, p->kv_heads, p->nk, &s->k, err));
+    TRY(cu_make_tensor(&s->c, 2, p->kv_heads, p->nk, &s->v, err));
+    TRY(gpu_put_as(g, DT_BF16, s->q, p->heads * p->nq * p->d, 1, &q->q, err));
+    TRY(gpu_put_as(g, DT_BF16, s->k, p->kv_heads * p->nk * p->d, 1, &q->k, err));
+    TRY(gpu_put_as(g, DT_BF16, s->v, p->kv_heads * p->nk * p->d, 1, &q->v, err));
+out:
+    return rc;
+}
+
+/* The GPU side says that nothing is to be chosen: so does the CPU's? */
+static int check_dense(const struct selection *s, struct tally *t, struct err *err)
+{
+    for (int h = 0; h < s->c.problem.heads; h++) {
+        struct mask m = {0};
+        int rc = reference_mask(s, h, &m, err);
+        if (!rc && m.form != MASK_FULL)
+            rc = err_set(err, ERR_RUN, "the GPU side takes the mask for full, the CPU does not");
+        mask_free(&m);
+        if (rc)
+            return rc;
+    }
+    t->cases++;
+    return 0;
+}
+
+/* METHOD_SKIP where the method, or its GPU side, does not apply. */
+static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct err *err)
+{
+    const struct attn_problem *p = &s->c.problem;
+    const struct select_method *me = select_find(s->run->method->name);
+    struct mask shape = {0};
+    struct select_problem q = {p->heads,       p->kv_heads, p->d,      p->nq,
+                               p->nk,          p->scale,    p->causal, NULL,
+                               NULL,           NULL,        s->c.seed, s->run->method->params,
+                               s->run->params, NULL};
+    char why[160];
+    int rc = 0;
+
+    if (!me)
+        return METHOD_SKIP;
+    TRY(upload(g, s, &q, err));
+    if (me->bands)
+        TRY(reference_mask(s, 0, &shape, err));
+    q.shape = me->bands ? &shape : NULL;
+    me = select_for(s->run->method->name, &q);
+    if (me->dense && me->dense(&q)) {
+        TRY(check_dense(s, t, err));
+        goto out;
+    }
+    if (!me->fits(&q, why)) {
+        rc = METHOD_SKIP;
+        goto out;
+    }
+    TRY(select_job_init(g, me, &q, &s->job, err));
+    TRY(launch_and_fetch(g, s, 0, false, err));
+    TRY(launch_and_fetch(g, s, 1, false, err));
+    t->unlike += !same_bits(s);
+    for (int h = 0; h < p->heads; h++) {
+        struct mask m = {0};
+        rc = reference_mask(s, h, &m, err);
+        if (!rc)
+            rc = q.shape ? compare_band(g, s, h, &m, t, err) : compare_masks(s, h, &m, t, err);
+        mask_free(&m);
+        if (rc)
+            goto out;
+    }
+    if (me->launch_quantised)
+        TRY(compare_operands(g, s, t, err));
+    t->cases++;
+out:
+    mask_free(&shape);
+    return rc;
+}
+
+/* Nonzero after an error. */
+static int check_case(struct gpu *g, const struct method_run *run, struct cu_case c,
+                      struct tally *t, struct err *err)
+{
+    struct selection s = {.run = run, .c = c};
+    struct gpu_mark mark = gpu_mark(g);
+    unsigned need = c.problem.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
+    int rc = METHOD_SKIP;
+
+    s.c.seed = (uint64_t)(c.problem.nq * 3 + c.problem.d + c.data);
+    s.c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
+    if (run->method->flags & need)
+        rc = run_case(g, &s, t, err);
+    select_job_free(&s.job);
+    for (int i = 0; i < 2; i++) {
+        free(s.ptr[i]);
+        free(s.col[i]);
+    }
+    free(s.q);
+    free(s.k);
+    free(s.v);
+    gpu_release(g, mark);
+    if (rc < 0)
+        err_prefix(err, "%lld x %lld, d %d, data %s", (long long)c.problem.nq,
+                   (long long)c.problem.nk, c.problem.d, cu_data_names[c.data]);
+    return rc == METHOD_SKIP ? 0 : rc;
+}
+
+static int check_setting(struct gpu *g, const struct method_run *run, bool small, struct tally *t,
+                         struct err *err)
+{
+    static const int64_t shapes[][2] = {
+        {1, 1},       {63, 63},     {64, 64},     {65, 65},     {127, 127}, {128, 128},
+        {129, 129},   {300, 300},   {77, 1000},   {640, 1100},  {257, 400}, {1000, 1000},
+        {2300, 2300}, {2048, 2048}, {1500, 4000}, {4097, 4097},
+    };
+    static const int heads[][2] = {{1, 1}, {4, 1}, {2, 2}};
+    int rc = 0, n = small ? 11 : (int)(sizeof shapes / sizeof *shapes);
+    for (int i = 0; i < 2 * n; i += small ? 3 : 1) {
+        int h = i % 3, causal = i % 2;
+        struct cu_case c = {.problem = {heads[h][0], heads[h][1], i / 2 % 2 ? 64 : 128,
+                                        shapes[i / 2][0], shapes[i / 2][1], 0, causal, 0},
+                            .data = i % 4 < 2 ? DATA_NORMAL : DATA_SMOOTH};
+        TRY(check_case(g, run, c, t, err));
+    }
+    for (int i = 0; i < 2 * DATA_COUNT && !small; i++) {
+        struct cu_case c = {.problem = {2, 1, i % 2 ? 64 : 128, 1500, 1500, 0, i / 2 % 2 == 0, 0},
+                            .data = (enum cu_data)(i / 2)};
+        TRY(check_case(g, run, c, t, err));
+        c.problem.causal = !c.problem.causal;
+        TRY(check_case(g, run, c, t, err));
+    }
+out:
+    return rc;
+}
+
+int check_selections(struct gpu *g, struct cu_choice *choice, int64_t *checks, int64_t *failures)
+{
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        struct method_run *runs = NULL;
+        struct tally t = {0};
+        struct err err = {0};
+        int64_t n = 0;
+        if (!cu_chosen(choice, settings[i]))
+            continue;
+        int rc = method_runs_parse(sim_methods, settings[i], &runs, &n, &err);
+        if (!rc)
+            rc = check_setting(g, runs, choice->small, &t, &err);
+        method_runs_free(runs, n);
+        bool ok = rc == 0 && t.cases > 0 && !t.unlike && t.differ * 10000 <= t.units &&
+                  t.codes_differ * 10000 <= t.codes;
+        *checks += t.cases > 0 ? t.cases : 1;
+        *failures += !ok;
+        printf("  %-5s %s: %lld cases, %lld of %lld units differ (at most %lld in a head)",
+               ok ? "ok" : "FAIL", settings[i], (long long)t.cases, (long long)t.differ,
+               (long long)t.units, (long long)t.worst);
+        for (int d = 0; d < DATA_COUNT; d++)
+            if (t.by_data[d])
+                printf(", %lld with data %s", (long long)t.by_data[d], cu_data_names[d]);
+        if (t.codes)
+            printf(", %lld of %lld 8-bit values", (long long)t.codes_differ, (long long)t.codes);
+        printf("%s%s%s\n", t.unlike ? ", not repeatable" : "", rc ? ": " : "", rc ? err.msg : "");
+        fflush(stdout);
+        if (rc && cudaGetLastError() != cudaSuccess)
+            return 1;
+    }
+    return 0;
+}

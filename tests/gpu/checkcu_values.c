@@ -1,0 +1,210 @@
+/*
+ * checkcu_values.c - values of 2^124 and 2^-124 times normal ones: sums of p v and squares of
+ * outputs leave float32's range, the exact output does not (cuda/values.h). With rising data the
+ * probabilities pass their row's reference by up to 2^60 as well.
+ */
+#include "tests/gpu/checkcu_values.h"
+
+#include "core/intmath.h"
+#include "core/mem.h"
+#include "cuda/attn/attn_filter.h"
+#include "tests/gpu/checkcu_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 700 };
+
+/* A head, what the GPU made of it, and the same on the CPU; owned. */
+struct head {
+    struct attn_in x;
+    float *q, *k, *v;
+    double *out, *lse; /* of the CPU */
+    int64_t *ptr;
+    int32_t *col;
+    struct accel_result r;
+};
+
+static void head_free(struct head *h)
+{
+    free(h->q);
+    free(h->k);
+    free(h->v);
+    free(h->out);
+    free(h->lse);
+    free(h->ptr);
+    free(h->col);
+    free(h->r.out);
+    free(h->r.lse);
+    free(h->r.rows);
+    free(h->r.mass);
+    free(h->r.dense_lse);
+}
+
+static int reference(struct head *h, struct err *err)
+{
+    struct attn_ops ops = {0};
+    struct mask full;
+    int rc = 0;
+    mask_full(&full, N, N, 0, N, h->x.causal);
+    TRY(mem_alloc(&h->out, N * h->x.d, sizeof *h->out, "outputs", err));
+    TRY(mem_alloc(&h->lse, N, sizeof *h->lse, "log-sum-exp", err));
+    TRY(attn_prepare(&ops, &h->x, PREC_F64, err));
+    TRY(attn_rows(&ops, &full, h->out, h->lse, err));
+out:
+    attn_release(&ops);
+    return rc;
+}
+
+static int head_init(int d, bool causal, enum cu_data data, int exponent, struct head *h,
+                     struct err *err)
+{
+    struct cu_case c = {
+        .problem = {1, 1, d, N, N, 1 / sqrt(d), causal, ATTN_DENSE}, .data = data, .seed = 11};
+    int rc = 0;
+    memset(h, 0, sizeof *h);
+    TRY(cu_make_tensor(&c, 0, 1, N, &h->q, err));
+    TRY(cu_make_tensor(&c, 1, 1, N, &h->k, err));
+    TRY(cu_make_tensor(&c, 2, 1, N, &h->v, err));
+    for (int i = 0; i < N * d; i++)
+        h->v[i] = ldexpf(h->v[i], exponent);
+    h->x = (struct attn_in){N, N, d, d, h->q, h->k, h->v, c.problem.scale, causal};
+    TRY(reference(h, err));
+    TRY(mem_alloc(&h->r.out, N * d, sizeof *h->r.out, "outputs", err));
+    TRY(mem_alloc(&h->r.lse, N, sizeof *h->r.lse, "log-sum-exp", err));
+    TRY(mem_alloc(&h->r.rows, N, sizeof *h->r.rows, "rows", err));
+    TRY(mem_alloc(&h->r.mass, N, sizeof *h->r.mass, "mass", err));
+    TRY(mem_alloc(&h->r.dense_lse, N, sizeof *h->r.dense_lse, "log-sum-exp", err));
+out:
+    return rc;
+}
+
+/* Lists of all blocks of bq x bk that have an allowed pair. */
+static int all_blocks(struct head *h, int bq, int bk, struct err *err)
+{
+    int64_t groups = ceil_div(N, bq), n = 0;
+    int rc = 0;
+    TRY(mem_alloc(&h->ptr, groups + 1, sizeof *h->ptr, "lists", err));
+    TRY(mem_alloc(&h->col, groups * ceil_div(N, bk), sizeof *h->col, "lists", err));
+    for (int64_t g = 0; g < groups; g++) {
+        int64_t last = (g + 1) * bq < N && h->x.causal ? (g + 1) * bq : N;
+        h->ptr[g] = n;
+        for (int64_t b = 0; b < ceil_div(last, bk); b++)
+            h->col[n++] = (int32_t)b;
+    }
+    h->ptr[groups] = n;
+out:
+    return rc;
+}
+
+static void compare(const struct head *h, char what[160])
+{
+    double delta = 0, ref = 0, lse = 0, most = 0, row_delta = 0, row_ref = 0;
+    double square = ldexp(1, 2 * h->r.rows_exp);
+    for (int64_t i = 0; i < (int64_t)N * h->x.d; i++) {
+        double d = h->r.out[i] - h->out[i];
+        delta += d * d;
+        ref += h->out[i] * h->out[i];
+    }
+    for (int64_t i = 0; i < N; i++) {
+        lse = fmax(lse, isnan(h->r.lse[i]) ? INFINITY : fabs(h->r.lse[i] - h->lse[i]));
+        most = fmax(most, fabs(h->lse[i]));
+        row_delta += square * h->r.rows[i].sq_delta;
+        row_ref += square * h->r.rows[i].sq_ref;
+    }
+    if (!(delta <= 25e-6 * ref))
+        snprintf(what, 160, "output %.2e", sqrt(delta / ref));
+    else if (!(lse <= fmax(1e-3, 2e-6 * most)))
+        snprintf(what, 160, "lse %.2e of %.1f", lse, most);
+    else if (!(fabs(row_ref - ref) <= 1e-2 * ref))
+        snprintf(what, 160, "measured norm of the reference %.6g, expected %.6g", sqrt(row_ref),
+                 sqrt(ref));
+    else if (!(row_delta <= 25e-6 * ref))
+        snprintf(what, 160, "measured difference %.2e", sqrt(row_delta / ref));
+}
+
+/* The kernel for lists of bq x bk blocks, 0 = dense, or of a filter. */
+struct form {
+    int bq, bk;
+    const struct filter_kernel *filter;
+};
+
+/* False where this GPU has no such kernel. */
+static bool check_case(const struct accel *a, struct accel_session *s, const struct form *f,
+                       struct head *h, char what[160], struct err *err)
+{
+    struct accel_filter filter = {f->bq, f->bk, INFINITY, f->filter ? f->filter->scope : 0,
+                                  0,     true};
+    struct accel_head head = {
+        .x = &h->x, .call = {1, 1}, .bq = f->bq ? f->bq : 128, .bk = f->bk ? f->bk : 128};
+    char why[160];
+    int rc = 0;
+
+    if (f->filter && !a->filters(s, &h->x, &filter, why))
+        return false;
+    if (f->bq)
+        TRY(all_blocks(h, f->bq, f->bk, err));
+    head.ptr = h->ptr;
+    head.col = h->col;
+    head.filter = f->filter ? &filter : NULL;
+    TRY(a->attend(s, &head, &h->r, err));
+    compare(h, what);
+out:
+    if (rc)
+        snprintf(what, 160, "%.150s", err->msg);
+    return true;
+}
+
+static void check_form(const struct accel *a, struct accel_session *s, const struct form *f, int d,
+                       int64_t *checks, int64_t *failures)
+{
+    static const int exponents[] = {124, -124, 0};
+    for (int i = 0; i < 3 * 2 * 2; i++) {
+        enum cu_data data = i % 2 ? DATA_RISING : DATA_NORMAL;
+        bool causal = i / 2 % 2;
+        struct head h;
+        struct err err = {0};
+        char what[160] = "";
+        int rc = head_init(d, causal, data, exponents[i / 4], &h, &err);
+        if (rc)
+            snprintf(what, sizeof what, "%.150s", err.msg);
+        bool ran = rc || check_case(a, s, f, &h, what, &err);
+        *checks += ran;
+        *failures += *what != 0;
+        if (*what)
+            printf("FAIL values hd%d: values of 2^%d, data %s%s, kernel %s: %s\n", d,
+                   exponents[i / 4], cu_data_names[data], causal ? ", causal" : "", h.r.kernel,
+                   what);
+        head_free(&h);
+    }
+}
+
+void check_values(const struct accel *a, const struct cu_choice *choice, int64_t *checks,
+                  int64_t *failures)
+{
+    static const struct form lists[] = {{0}, {128, 128, NULL}, {128, 64, NULL}, {64, 64, NULL}};
+    const struct accel_options o = {.copies = 1, .events = true};
+    int64_t before = *checks, failed = *failures;
+    struct accel_session *s = NULL;
+    struct err err = {0};
+
+    if (a->open(&o, &s, &err)) {
+        printf("FAIL values: %s\n", err.msg);
+        ++*checks;
+        ++*failures;
+        return;
+    }
+    for (int d = 64; d <= 128; d *= 2)
+        for (int i = 0; i < (choice->small ? 1 : 4); i++)
+            check_form(a, s, lists + i, d, checks, failures);
+    for (const struct filter_kernel *k = filter_kernels; k->kernel.name && !choice->small; k++) {
+        struct form f = {attn_block_rows(k->kernel.lists, NULL),
+                         attn_block_keys(k->kernel.lists, NULL), k};
+        check_form(a, s, &f, k->kernel.d, checks, failures);
+    }
+    a->close(&s);
+    printf("  %-5s values: %lld checks\n", *failures > failed ? "FAIL" : "ok",
+           (long long)(*checks - before));
+}

@@ -1,0 +1,39 @@
+/*
+ * golden.h - heads of the golden files in tests/data as method inputs.
+ */
+#ifndef LACUNA_GOLDEN_H
+#define LACUNA_GOLDEN_H
+
+#include "sim/simhead.h"
+
+/* Take copies of q [nq][d], k [nk][d], v [nk][dv]. in->x gives the shapes, scale and causality; all
+ * other fields of `in` but `exact` are taken over (branch is borrowed). */
+int head_init(struct sim_head *h, const struct head_in *in, enum precision prec, struct err *err);
+
+/* Dense log-sum-exps [nq] and outputs [nq][dv] of a whole head; the process ends where there is no
+ * memory for them. */
+const double *head_lse(const struct head_in *in);
+const double *head_out(const struct head_in *in);
+
+/* q [nq][d], k and v [nk][d], which stay the caller's, as the one head of a text: scale 1/sqrt(d).
+ */
+struct head_in one_head(const float *q, const float *k, const float *v, int64_t nq, int64_t nk,
+                        int d, bool causal);
+
+/* code-lm-a: layer 0 or 5, head 0 or 7 (the stored ones), causal, N = 770, scale 1/8.
+ * Layer 0 has no stored v: it is zeros there. */
+int golden_code_lm(int layer, int head, enum precision prec, struct sim_head *h, struct err *err);
+
+/* video-dit-a: step 0 or 3, layer 0 or 5, head 0 or 1, bidirectional, N = 384, scale 1/sqrt(128),
+ * geometry 4 x 8 x 12. */
+int golden_video(int step, int layer, int head, enum precision prec, struct sim_head *h,
+                 struct err *err);
+
+/* The golden trace G of the SampleAttention page: N tokens, d 64, causal, scale 1/8. */
+int golden_sample(int64_t n, enum precision prec, struct sim_head *h, struct err *err);
+
+/* Standard normal q, k, v (times `sigma`) of any shape. */
+int random_head(uint64_t seed, int64_t nq, int64_t nk, int d, bool causal, double sigma,
+                enum precision prec, struct sim_head *h, struct err *err);
+
+#endif

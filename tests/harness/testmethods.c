@@ -1,0 +1,17 @@
+/*
+ * testmethods.c - sim/registry.c with one more line.
+ */
+#include "tests/harness/testmethods.h"
+
+#define METHOD(id) extern const struct method method_##id;
+#include "sim/methods.def"
+METHOD(meanblocks)
+#undef METHOD
+
+const struct method *const test_methods[] = {
+#define METHOD(id) &method_##id,
+#include "sim/methods.def"
+    METHOD(meanblocks)
+#undef METHOD
+        NULL,
+};

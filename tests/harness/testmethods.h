@@ -1,0 +1,12 @@
+/*
+ * testmethods.h - all methods of the simulator, and the example of doc/adding-a-method.md, which no
+ * program but the tests has.
+ */
+#ifndef LACUNA_TESTMETHODS_H
+#define LACUNA_TESTMETHODS_H
+
+#include "core/method.h"
+
+extern const struct method *const test_methods[]; /* NULL-terminated */
+
+#endif

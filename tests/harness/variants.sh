@@ -1,0 +1,109 @@
+#!/bin/sh
+# variants.sh PROGRAM... - what a test prints must depend neither on the processor nor on the
+# locale: run test programs and all command-line tests as they would run on other machines.
+#
+#   LACUNA=build/lacuna [VARIANTS=all] sh tests/harness/variants.sh build/tests/unit/test_conform ...
+#
+# A variant is a family of OpenBLAS's kernels that this processor can run (they round differently),
+# a C library that does not use FMA, or a locale with a decimal comma. Of the families Prescott,
+# Haswell and SkylakeX are taken, one for each width of vectors; with VARIANTS=all every one. From
+# the repository root; prints a line per variant, the output of what failed, and "N passed, N failed".
+set -u
+here=$(dirname "$0")
+
+# has FLAG...: has the processor all of these?
+has()
+{
+    for flag in "$@"; do
+        case " $flags " in
+        *" $flag "*) ;;
+        *) return 1 ;;
+        esac
+    done
+}
+
+# Families of kernels by OpenBLAS's names, each behind the instructions that it uses: OpenBLAS does
+# not check what OPENBLAS_CORETYPE asks for.
+families()
+{
+    has pni && echo Prescott
+    has sse4_2 && echo Nehalem
+    has avx && echo Sandybridge
+    has avx2 fma && echo Haswell && echo Zen
+    has avx512f avx512dq avx512bw avx512vl && echo SkylakeX
+    has avx512f avx512dq avx512bw avx512vl avx512_bf16 && echo Cooperlake
+    has asimd && echo ARMV8 && echo CORTEXA57
+}
+
+# family ENV-ARGUMENT...: the one that OpenBLAS takes, in lower case.
+family()
+{
+    env "$@" "$LACUNA" version 2>/dev/null | sed -n 's/^blas kernels //p' |
+        tr '[:upper:]' '[:lower:]'
+}
+
+# comma_locale DIR: the name of a locale with a decimal comma that is made in DIR. Where the sources
+# of locales are not installed, it is C.UTF-8 with the point of its numbers exchanged.
+comma_locale()
+{
+    name=de_DE.UTF-8
+    if ! localedef --no-archive -i de_DE -f UTF-8 "$1/$name" >/dev/null 2>&1; then
+        rm -rf "${1:?}/$name"
+        cp -R /usr/lib/locale/C.utf8 "$1/$name" 2>/dev/null || return 1
+        LC_ALL=C tr . , </usr/lib/locale/C.utf8/LC_NUMERIC >"$1/$name/LC_NUMERIC"
+    fi
+    [ "$(LOCPATH=$1 LC_ALL=$name locale decimal_point 2>/dev/null)" = , ] && echo "$name"
+}
+
+# variants DIR: a line per variant, its name and its variables.
+variants()
+{
+    flags=$(sed -n 's/^\(flags\|Features\)[[:space:]]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)
+    usual=$(family -u OPENBLAS_CORETYPE)
+    for name in $(families); do
+        case ${VARIANTS-}/$name in
+        all/* | /Prescott | /Haswell | /SkylakeX | /ARMV8 | /CORTEXA57) ;;
+        *) continue ;;
+        esac
+        got=$(family OPENBLAS_CORETYPE="$name")
+        [ "$got" = "$usual" ] || [ "$got" != "$(echo "$name" | tr '[:upper:]' '[:lower:]')" ] ||
+            echo "$name OPENBLAS_CORETYPE=$name"
+    done
+    ! has fma || echo "without-FMA GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4"
+    comma_locale "$1" | sed 's/.*/decimal-comma LC_ALL=& CASE_LOCALE=&/'
+}
+
+# run_variant NAME VARIABLE=VALUE...: its line, and what failed; counts go to $tmp/counts.
+run_variant()
+{
+    name=$1 log=$tmp/log start=$(date +%s)
+    shift
+    {
+        # shellcheck disable=SC2086 # names without spaces
+        env "$@" sh "$here/run.sh" $programs
+        env "$@" sh "$here/../cli/run.sh"
+    } >"$log" 2>&1 </dev/null
+    counts=$(sed -n 's/^\(cli: \)\{0,1\}\([0-9]*\) passed, \([0-9]*\) failed$/\2 \3/p' "$log" |
+        awk '{ p += $1; f += $2 } END { print p + 0, f + (NR != 2) }')
+    echo "$counts" >>"$tmp/counts"
+    if [ "${counts#* }" -eq 0 ]; then
+        echo "  ok    $name: ${counts% *} checks, $(($(date +%s) - start)) s"
+    else
+        echo "  FAIL  $name: ${counts#* } checks with $*"
+        grep -v '^  ok ' "$log" | sed 's/^/        /'
+    fi
+}
+
+[ $# -gt 0 ] || { echo "variants.sh: no test programs given"; exit 1; }
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+trap 'exit 130' INT TERM
+programs=$*
+export LACUNA LOCPATH="$tmp"
+variants "$tmp" >"$tmp/variants"
+[ -s "$tmp/variants" ] || { echo "variants.sh: this machine can be no other"; exit 0; }
+while read -r line; do
+    # shellcheck disable=SC2086 # its words
+    run_variant $line
+done <"$tmp/variants"
+awk '{ p += $1; f += $2 } END { print p " passed, " f " failed"; exit f > 0 || p == 0 }' "$tmp/counts"

@@ -1,0 +1,190 @@
+/*
+ * test_accelfilter.c - a method that skips P V on a back end that can do the same: what the back
+ * end is asked for, and what of its answer stands in the record. The back end here computes as the
+ * method's CPU side does, so that the two records agree.
+ */
+#include "sim/blocks/tileattn.h"
+#include "tests/harness/accelrun.h"
+#include "tests/harness/spargerun.h"
+
+#define N 1100 /* more rows than fit into one tile, and a ragged last one */
+#define D 32
+
+struct accel_session {
+    struct accel_filter asked;
+    int attended;
+    bool refuses;
+};
+
+static bool supports(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
+                     int64_t *bk, char why[160])
+{
+    *bk = 64; /* without a filter: a wide unit in halves, for a kernel with blocks of 64 keys */
+    return true;
+}
+
+static bool filters(const struct accel_session *s, const struct attn_in *x,
+                    const struct accel_filter *f, char why[160])
+{
+    if (s->refuses)
+        snprintf(why, 160, "no such filter here");
+    return !s->refuses;
+}
+
+static int attend(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
+                  struct err *err)
+{
+    const struct attn_in *x = h->x;
+    struct exact exact;
+    struct mask m = {0};
+    s->attended++;
+    memset(&s->asked, 0, sizeof s->asked);
+    r->attend = r->dense = (struct accel_time){1, 1, 1, 1};
+    r->pairs_exec = 1;
+    exact_init(&exact, x, PREC_F64);
+    if (h->filter) {
+        const struct accel_filter *f = h->filter;
+        ck_assert(h->bq == f->bq && h->bk == f->bk);
+        struct tile_attn t = {.nq = x->nq,
+                              .nk = x->nk,
+                              .d = x->d,
+                              .dv = x->dv,
+                              .causal = x->causal,
+                              .bq = f->bq,
+                              .bk = f->bk,
+                              .exact = &exact,
+                              .pv = f->pv,
+                              .scope = f->scope,
+                              .tail = f->tail,
+                              .keep_denominator = f->keep_denominator,
+                              .out_dtype = DT_NONE};
+        s->asked = *f;
+        accel_lists_mask(h, &m, err);
+        assert_ok(tile_attn_rows(&t, &m, r->out, r->lse, &r->tiles_pv, err), err);
+    } else {
+        mask_full(&m, x->nq, x->nk, 0, x->nq, x->causal);
+        assert_ok(exact_attend(&exact, &m, r->out, r->lse, err), err);
+    }
+    mask_free(&m);
+    exact_free(&exact);
+    return 0;
+}
+
+static const struct accel able = {
+    .name = "cpu", .supports = supports, .attend = attend, .filters = filters};
+static const struct accel unable = {.name = "cpu", .supports = supports, .attend = attend};
+
+/* Neighbouring tokens resemble each other: far ones are skipped. */
+static void make_head(struct sim_head *h, bool causal)
+{
+    struct err err = {0};
+    float *x = normals(5, 3 * N * D);
+    for (int64_t i = 0; i < 2 * N * D; i++)
+        x[i] = (float)(0.3 * x[i] + 3 * cos(0.01 * (double)(i / D % N) + (double)(i % D * i % D)));
+    struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, causal);
+    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
+    free(x);
+}
+
+static void run(struct accel_session *s, const struct accel *accel, const struct sim_head *h,
+                const char *text, struct record *r)
+{
+    struct method_run *runs = NULL;
+    struct method_ctx ctx = {0};
+    const struct sim_device device = {.accel = accel, .session = s, .select = SELECT_CPU};
+    struct err err = {0};
+    int64_t n = 0;
+    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
+    record_init(r);
+    struct sim_cell cell = {runs->method, runs->params, &ctx, &h->in, &device, NULL, NULL};
+    assert_ok(sim_run(&cell, r, &err), &err);
+    method_runs_free(runs, n);
+}
+
+START_TEST(same_record_as_on_the_cpu)
+{
+    static const char *const texts[] = {
+        "spargeattn:pv=6:tau=0.9",
+        "spargeattn:pv=6:tau=0.9:arch=sm90",
+        "spargeattn:pv=4:tau=1:theta=-1:pv_scope=warp",
+        "spargeattn:lambda=-4:profile=paper",
+    };
+    static const char *const names[] = {"sparsity_qk", "sparsity_pv",   "sparsity_total",
+                                        "err_l1_rel",  "err_lse_mean",  "cra_mean",
+                                        "dead_rows",   "density_native"};
+    struct sim_head h;
+    make_head(&h, _i % 2);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct accel_session s = {.attended = 0};
+        struct record gpu, cpu;
+        run(&s, &able, &h, texts[i], &gpu);
+        run_text(texts[i], &h.in, &cpu);
+        ck_assert_int_eq(s.attended, 1);
+        ck_assert_msg(gpu.status == RECORD_OK, "%s: %s", texts[i], gpu.reason);
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+            ck_assert_double_eq_tol(record_get(&gpu, names[k]), record_get(&cpu, names[k]), 1e-9);
+        ck_assert_double_gt(record_get(&gpu, "sparsity_pv"), record_get(&gpu, "sparsity_qk"));
+        record_free(&gpu);
+        record_free(&cpu);
+    }
+    sim_head_free(&h);
+}
+END_TEST
+
+/* The presets of the official kernels. */
+START_TEST(what_is_asked_for)
+{
+    struct sim_head h;
+    struct accel_session s = {.attended = 0};
+    struct record r;
+    make_head(&h, true);
+    run(&s, &able, &h, "spargeattn:arch=sm90", &r);
+    ck_assert(s.asked.bq == 64 && s.asked.bk == 128 && s.asked.scope == 64 && s.asked.tail == 1);
+    ck_assert(s.asked.pv == 50 && !s.asked.keep_denominator);
+    record_free(&r);
+    run(&s, &able, &h, "spargeattn:profile=paper:lambda=-2:arch=sm89", &r);
+    ck_assert(s.asked.bq == 128 && s.asked.bk == 64 && s.asked.scope == 32 && s.asked.tail == 0);
+    ck_assert_double_eq_tol(s.asked.pv, 2.885390, 1e-6);
+    ck_assert(s.asked.keep_denominator);
+    record_free(&r);
+    run(&s, &able, &h, "spargeattn:pv=off", &r); /* plain lists */
+    ck_assert_int_eq(s.asked.bq, 0);
+    ck_assert_int_eq(s.attended, 3);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(what_is_skipped)
+{
+    struct sim_head h;
+    struct accel_session s = {.refuses = true};
+    struct record r;
+    make_head(&h, false);
+    run(&s, &able, &h, "spargeattn", &r);
+    assert_skipped(&r, "no such filter here");
+    run(&s, &unable, &h, "spargeattn", &r);
+    assert_skipped(&r, "the back end has no filter on P V");
+    s.refuses = false;
+    run(&s, &able, &h, "spargeattn:arith=sage2", &r);
+    assert_skipped(&r, "no CUDA kernel for arith=sage2 (8-bit operands); arith=exact has one");
+    run(&s, &able, &h, "spargeattn:dead=mean", &r);
+    assert_skipped(&r, "no CUDA kernel for dead=mean; dead=zero has one");
+    run(&s, &able, &h, "sale", &r);
+    ck_assert_int_eq(s.attended, 0);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("accelfilter");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, same_record_as_on_the_cpu, 0, 2);
+    tcase_add_test(t, what_is_asked_for);
+    tcase_add_test(t, what_is_skipped);
+    suite_add_tcase(s, t);
+    return s;
+}

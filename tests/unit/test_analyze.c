@@ -1,0 +1,1162 @@
+/* Tables: statistics by hand, groups that mix nothing they must not, exact text of every format. */
+#include "tests/harness/suite.h"
+
+#include "analyze/csv.h"
+#include "analyze/format.h"
+#include "analyze/paper_rules.h"
+#include "analyze/metricfacts.h"
+#include "analyze/tables.h"
+#include "core/fileio.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/metricdef.h"
+#include "sim/registry.h"
+#include "tests/harness/records_fixture.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct err e;
+static struct fixture_records f;
+static struct recset set;
+static struct table t;
+
+static void begin(void)
+{
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+}
+
+static void end(void)
+{
+    table_free(&t);
+    recset_free(&set);
+}
+
+static const char *tmp_path(const char *name)
+{
+    static char path[300];
+    snprintf(path, sizeof path, "%s/%d-%s", test_tmpdir(), (int)getpid(), name);
+    return path;
+}
+
+static void build(const char *name, const struct table_request *req)
+{
+    const struct table_def *def = table_def_find(name, &e);
+    ck_assert_msg(def != NULL, "%s", e.msg);
+    assert_ok(table_build(def, &set, req, &t, &e), &e);
+}
+
+static const struct cell *cell(int64_t row, const char *column)
+{
+    int64_t c = table_find(&t, column);
+    ck_assert_msg(c >= 0, "no column %s", column);
+    ck_assert_int_lt(row, t.n_rows);
+    return table_cell(&t, row, c);
+}
+
+static bool has_note(const char *text)
+{
+    for (int64_t i = 0; i < t.notes.n; i++)
+        if (strstr(t.notes.items[i], text))
+            return true;
+    return false;
+}
+
+static struct record *with(const char *method, const char *params, int layer, int head, double x)
+{
+    struct record *r = fixture_record(&f, method, params, layer, head);
+    fixture_metric(r, "density_elem", x);
+    return r;
+}
+
+/* ---- statistics ---------------------------------------------------------------------------- */
+
+START_TEST(statistics_of_four_values_by_hand)
+{
+    double x[] = {5, 1, 4, 2};
+    struct stats s;
+    stats_of(x, 4, &s);
+    ck_assert_int_eq(s.n, 4);
+    ck_assert_double_eq(s.mean, 3);
+    ck_assert_double_eq_tol(s.sd, 1.8257418583505538, 1e-15); /* sqrt(10/3) */
+    ck_assert_double_eq(s.min, 1);
+    ck_assert_double_eq(s.median, 3);
+    ck_assert_double_eq(s.max, 5);
+}
+END_TEST
+
+START_TEST(statistics_of_few_or_odd_values)
+{
+    double one[] = {7}, three[] = {9, -1, 2}, bad[] = {NAN, 3, INFINITY, 1};
+    struct stats s;
+    stats_of(one, 1, &s);
+    ck_assert(s.n == 1 && s.mean == 7 && s.median == 7 && isnan(s.sd));
+    stats_of(three, 3, &s);
+    ck_assert(s.median == 2 && s.min == -1 && s.max == 9);
+    stats_of(bad, 4, &s);
+    ck_assert(s.n == 2 && s.n_bad == 2 && s.mean == 2 && s.max == 3);
+    stats_of(one, 0, &s);
+    ck_assert(s.n == 0 && isnan(s.mean) && isnan(s.median));
+}
+END_TEST
+
+START_TEST(a_large_common_part_does_not_eat_the_deviation)
+{
+    double x[] = {1e9 + 1, 1e9 + 2, 1e9 + 3};
+    struct stats s;
+    stats_of(x, 3, &s);
+    ck_assert_double_eq_tol(s.sd, 1, 1e-9);
+}
+END_TEST
+
+/* ---- keys ---------------------------------------------------------------------------------- */
+
+START_TEST(numbers_in_texts_sort_by_value)
+{
+    ck_assert_int_lt(natural_compare("k=8", "k=16"), 0);
+    ck_assert_int_lt(natural_compare("a=0.9", "a=0.95"), 0);
+    ck_assert_int_lt(natural_compare("a=0.05", "a=0.5"), 0);
+    ck_assert_int_lt(natural_compare("", "a"), 0);
+    ck_assert_int_gt(natural_compare("b=1", "a=2"), 0);
+    ck_assert_int_eq(natural_compare("x=1:y=2", "x=1:y=2"), 0);
+    ck_assert_int_ne(natural_compare("x=1.0", "x=1"), 0);
+}
+END_TEST
+
+START_TEST(keys_are_parsed_once_each_and_unknown_ones_named)
+{
+    enum group_key keys[KEYS_MAX];
+    int n;
+    assert_ok(keys_parse("layer,method,layer", "--group", keys, &n, &e), &e);
+    ck_assert(n == 2 && keys[0] == KEY_LAYER && keys[1] == KEY_METHOD);
+    assert_fails(keys_parse("layr", "--group", keys, &n, &e), &e, ERR_USAGE,
+                 "did you mean 'layer'");
+    assert_fails(keys_parse("", "--group", keys, &n, &e), &e, ERR_USAGE, "no key");
+}
+END_TEST
+
+/* ---- groups -------------------------------------------------------------------------------- */
+
+START_TEST(rows_are_means_over_heads_and_layers)
+{
+    with("sale", "", 0, 0, 0.2);
+    with("sale", "", 0, 1, 0.4);
+    with("sale", "", 1, 0, 0.9);
+    with("dense", "", 0, 0, 1);
+    fixture_set(&f, &set);
+    build("summary", NULL);
+    ck_assert_int_eq(t.n_rows, 2);
+    ck_assert_str_eq(cell(0, "method")->text, "dense"); /* the baseline comes first */
+    ck_assert_double_eq(cell(1, "n")->num, 3);
+    ck_assert_double_eq_tol(cell(1, "density_elem")->stats.mean, 0.5, 1e-15);
+    ck_assert_double_eq_tol(cell(1, "density_elem")->stats.sd, 0.36055512754639896, 1e-15);
+    ck_assert_double_eq(cell(1, "density_elem")->stats.median, 0.4);
+}
+END_TEST
+
+START_TEST(skipped_and_failed_cells_are_counted_and_never_averaged)
+{
+    fixture_study(&f);
+    fixture_set(&f, &set);
+    build("summary", NULL);
+    int64_t seen = 0;
+    for (int64_t i = 0; i < t.n_rows; i++) {
+        seen += (int64_t)(cell(i, "n")->num + cell(i, "skip")->num + cell(i, "error")->num);
+        if (strcmp(cell(i, "method")->text, "radial") == 0)
+            ck_assert(cell(i, "skip")->num == 1 && !cell(i, "density_elem")->set);
+        if (strcmp(cell(i, "method")->text, "chipmunk") == 0)
+            ck_assert(cell(i, "error")->num == 1 && cell(i, "n")->num == 0);
+    }
+    ck_assert_int_eq(seen, 22);
+    ck_assert(has_note("22 cells: 20 ok, 1 skipped, 1 failed"));
+}
+END_TEST
+
+START_TEST(the_status_table_gives_the_reasons)
+{
+    fixture_study(&f);
+    fixture_set(&f, &set);
+    build("status", NULL);
+    int found = 0;
+    for (int64_t i = 0; i < t.n_rows; i++) {
+        found += strcmp(cell(i, "reason")->text, "bidirectional only") == 0 &&
+                 strcmp(cell(i, "status")->text, "skip") == 0;
+        found += strcmp(cell(i, "reason")->text, "out of memory") == 0 &&
+                 strcmp(cell(i, "status")->text, "error") == 0;
+    }
+    ck_assert_int_eq(found, 2);
+}
+END_TEST
+
+START_TEST(models_lengths_and_backends_are_not_averaged)
+{
+    with("sale", "", 0, 0, 0.2);
+    with("sale", "", 0, 0, 0.4)->n_q = 128;
+    f.r[1].n_k = 128;
+    snprintf(f.r[1].trace, sizeof f.r[1].trace, "xxh3:b");
+    struct record *r = with("sale", "", 0, 0, 0.8);
+    snprintf(r->backend, sizeof r->backend, "cuda");
+    fixture_set(&f, &set);
+    build("summary", NULL);
+    ck_assert_int_eq(t.n_rows, 3);
+    ck_assert_int_ge(table_find(&t, "n_q"), 0);
+    ck_assert_int_ge(table_find(&t, "backend"), 0);
+    ck_assert_int_eq(table_find(&t, "n_k"), -1);   /* follows from n_q */
+    ck_assert_int_eq(table_find(&t, "model"), -1); /* the same everywhere */
+    table_free(&t);
+    struct table_request req = {.group = "method"};
+    build("summary", &req);
+    ck_assert_int_eq(t.n_rows, 1);
+    ck_assert(has_note("rows average over cells that differ in n_q, n_k, backend"));
+}
+END_TEST
+
+START_TEST(groups_and_columns_of_the_command_line_win)
+{
+    fixture_study(&f);
+    fixture_set(&f, &set);
+    struct table_request req = {.group = "layer,method", .columns = "cra_m*"};
+    build("summary", &req);
+    ck_assert_str_eq(t.cols[0].name, "layer");
+    ck_assert_str_eq(t.cols[1].name, "method");
+    ck_assert_int_eq(table_find(&t, "density_elem"), -1);
+    ck_assert_int_eq(t.n_cols, 2 + 3 + 2);
+    ck_assert_double_eq(cell(0, "layer")->num, 0);
+    table_free(&t);
+    req.columns = "no_such";
+    assert_fails(table_build(table_defs[0], &set, &req, &t, &e), &e, ERR_USAGE, "no_such");
+    memset(&t, 0, sizeof t);
+}
+END_TEST
+
+START_TEST(a_pivot_puts_a_key_into_columns)
+{
+    with("sale", "", 0, 0, 0.2);
+    with("sale", "", 0, 1, 0.4);
+    with("sale", "", 10, 0, 0.5);
+    with("dense", "", 2, 0, 1);
+    fixture_set(&f, &set);
+    struct table_request req = {.group = "method", .columns = "density_elem", .pivot = "layer"};
+    build("summary", &req);
+    ck_assert_int_eq(t.n_cols, 4);
+    ck_assert_str_eq(t.cols[1].name, "layer=0");
+    ck_assert_str_eq(t.cols[2].name, "layer=2");
+    ck_assert_str_eq(t.cols[3].name, "layer=10");
+    ck_assert(!cell(0, "layer=0")->set && cell(0, "layer=2")->stats.mean == 1);
+    ck_assert_double_eq_tol(cell(1, "layer=0")->stats.mean, 0.3, 1e-15);
+    ck_assert_double_eq(cell(1, "layer=10")->stats.mean, 0.5);
+}
+END_TEST
+
+START_TEST(dense_calls_of_a_schedule_are_also_left_out)
+{
+    for (int step = 0; step < 4; step++) {
+        struct record *r = with("fg-attn", "", 0, 0, step % 2 ? 0.4 + 0.1 * step : 1);
+        fixture_video_record(r, step);
+        fixture_metric(r, "dense_call", step % 2 ? 0 : 1);
+        r = with("sale", "", 0, 0, step ? 0.5 : 1); /* happens to keep everything once */
+        fixture_video_record(r, step);
+    }
+    fixture_set(&f, &set);
+    build("summary", NULL);
+    ck_assert_int_eq(t.n_rows, 3);
+    ck_assert_str_eq(cell(0, "steps")->text, "all");
+    ck_assert_double_eq_tol(cell(0, "density_elem")->stats.mean, 0.8, 1e-15);
+    ck_assert_str_eq(cell(1, "steps")->text, "sparse");
+    ck_assert_double_eq(cell(1, "n")->num, 2);
+    ck_assert_double_eq_tol(cell(1, "density_elem")->stats.mean, 0.6, 1e-15);
+    ck_assert_str_eq(cell(2, "method")->text, "sale");
+}
+END_TEST
+
+START_TEST(numbers_of_the_exact_map_count_once_per_head)
+{
+    for (int head = 0; head < 2; head++)
+        for (int c = 0; c < 3; c++) { /* three methods report the same head */
+            char params[16];
+            snprintf(params, sizeof params, "c=%d", c);
+            struct record *r = fixture_record(&f, "dense", params, 0, head);
+            fixture_metric(r, "below_b64", head ? 0.5 : 0.1);
+            if (c == 2)
+                fixture_metric(r, "sd_sq", 0.9);
+        }
+    fixture_set(&f, &set);
+    build("map", NULL);
+    ck_assert_int_eq(t.n_rows, 1);
+    ck_assert_double_eq(cell(0, "n")->num, 2);
+    ck_assert_int_eq(cell(0, "below_b64")->stats.n, 2);
+    ck_assert_double_eq_tol(cell(0, "below_b64")->stats.mean, 0.3, 1e-15);
+    ck_assert_int_eq(cell(0, "sd_sq")->stats.n, 2);
+}
+END_TEST
+
+START_TEST(similarity_of_keys_counts_once_per_kv_head)
+{
+    for (int head = 0; head < 4; head++) {
+        struct record *r = fixture_record(&f, "dense", "", 0, head);
+        r->kv_head = head / 2;
+        fixture_metric(r, "sim_q", 0.1 * head);
+        fixture_metric(r, "sim_k", head / 2 ? 0.8 : 0.2);
+        fixture_metric(r, "sim_k@32", head / 2 ? 0.7 : 0.1);
+    }
+    fixture_set(&f, &set);
+    build("map", NULL);
+    ck_assert_int_eq(cell(0, "sim_q")->stats.n, 4);
+    ck_assert_int_eq(cell(0, "sim_k")->stats.n, 2);
+    ck_assert_double_eq_tol(cell(0, "sim_k")->stats.mean, 0.5, 1e-15);
+    ck_assert_int_eq(cell(0, "sim_k@32")->stats.n, 2);
+}
+END_TEST
+
+/* What differs between rows is not averaged. */
+START_TEST(only_what_a_row_mixes_is_said_to_be_mixed)
+{
+    with("sale", "", 0, 0, 0.2);
+    with("streaming", "", 1, 0, 0.4);
+    fixture_set(&f, &set);
+    struct table_request req = {.group = "layer"};
+    build("summary", &req);
+    ck_assert(!has_note("rows average over cells that differ"));
+    table_free(&t);
+    recset_free(&set);
+    with("sale", "", 0, 0, 0.2);
+    with("streaming", "", 0, 0, 0.4);
+    fixture_set(&f, &set);
+    build("summary", &req);
+    ck_assert(has_note("rows average over cells that differ in method"));
+}
+END_TEST
+
+START_TEST(cells_that_all_were_skipped_are_counted)
+{
+    fixture_record(&f, "svg1", "", 0, 0)->status = RECORD_SKIP;
+    fixture_record(&f, "svg1", "", 0, 1)->status = RECORD_SKIP;
+    fixture_set(&f, &set);
+    build("summary", NULL);
+    ck_assert_int_eq(t.n_rows, 1);
+    ck_assert_double_eq(cell(0, "n")->num, 0);
+    ck_assert_double_eq(cell(0, "skip")->num, 2);
+    table_free(&t);
+    struct table_request req = {.pivot = "layer"};
+    assert_fails(table_build(table_defs[0], &set, &req, &t, &e), &e, ERR_INPUT, "no cell is ok");
+    memset(&t, 0, sizeof t);
+}
+END_TEST
+
+START_TEST(metrics_combine_in_expressions)
+{
+    struct record *r = with("sale", "", 0, 0, 0.3);
+    fixture_metric(r, "time_quant_ns", 1);
+    fixture_metric(r, "time_select_ns", 2);
+    fixture_metric(r, "time_dense_ns", 12);
+    ck_assert_double_eq_tol(record_value(r, "1-density_elem"), 0.7, 1e-15);
+    ck_assert_double_eq(record_value(r, "time_quant_ns+time_select_ns/time_dense_ns"), 0.25);
+    ck_assert(!record_has(r, "time_select_ns/time_attend_ns"));
+    ck_assert(isnan(record_value(r, "no_such")));
+    fixture_set(&f, &set);
+}
+END_TEST
+
+START_TEST(values_that_are_not_finite_are_reported)
+{
+    with("sale", "", 0, 0, INFINITY);
+    with("sale", "", 0, 1, 0.5);
+    fixture_set(&f, &set);
+    build("summary", NULL);
+    ck_assert_double_eq(cell(0, "density_elem")->stats.mean, 0.5);
+    ck_assert(has_note("1 values that are not finite were left out"));
+}
+END_TEST
+
+START_TEST(a_cell_of_two_directories_counts_once_and_the_last_wins)
+{
+    char a[300], b[300];
+    struct str_list dirs = {0};
+    snprintf(a, sizeof a, "%s", tmp_path("a"));
+    snprintf(b, sizeof b, "%s", tmp_path("b"));
+    with("sale", "", 0, 0, 0.2);
+    with("sale", "", 0, 1, 0.4);
+    fixture_write_records(&f, a);
+    with("sale", "", 0, 1, 0.6);
+    with("sale", "", 1, 0, 0.7);
+    fixture_write_records(&f, b);
+    str_list_add(&dirs, a);
+    str_list_add(&dirs, b);
+    assert_ok(recset_load(&dirs, &set, &e), &e);
+    ck_assert_int_eq(set.n, 3);
+    ck_assert_int_eq(set.repeated, 1);
+    build("summary", NULL);
+    ck_assert_double_eq_tol(cell(0, "density_elem")->stats.mean, 0.5, 1e-15);
+    ck_assert(has_note("1 cells stood in several directories"));
+    str_list_free(&dirs);
+}
+END_TEST
+
+static bool defines(const struct metric_def *m, const char *pattern)
+{
+    for (; m && m->name; m++)
+        if (fnmatch(pattern, m->name, 0) == 0)
+            return true;
+    return false;
+}
+
+/* A table of numbers that nothing records could never be filled. */
+START_TEST(tables_show_defined_metrics)
+{
+    for (int i = 0; table_defs[i]; i++) {
+        char list[512], *save = NULL;
+        snprintf(list, sizeof list, "%s", table_defs[i]->metrics);
+        for (char *p = strtok_r(list, ",", &save); p; p = strtok_r(NULL, ",", &save)) {
+            p[strcspn(p, "@")] = '\0';
+            bool found = defines(metric_defs, p);
+            for (const struct method *const *m = sim_methods; *m && !found; m++)
+                found = defines((*m)->metrics, p);
+            ck_assert_msg(found, "table %s: no metric is called %s", table_defs[i]->listed.name, p);
+        }
+    }
+}
+END_TEST
+
+START_TEST(no_directory_and_no_records_are_errors)
+{
+    struct str_list dirs = {0};
+    assert_fails(recset_load(&dirs, &set, &e), &e, ERR_USAGE, "no directory");
+    str_list_add(&dirs, "no/such/dir");
+    ck_assert_int_eq(recset_load(&dirs, &set, &e), ERR_INPUT);
+    str_list_free(&dirs);
+}
+END_TEST
+
+START_TEST(every_table_builds_or_says_what_is_missing)
+{
+    fixture_study(&f);
+    fixture_set(&f, &set);
+    for (int i = 0; table_defs[i]; i++) {
+        int rc = table_build(table_defs[i], &set, NULL, &t, &e);
+        ck_assert_msg(table_has_data(table_defs[i], &set) ? rc == 0 : rc == ERR_INPUT, "%s: %s",
+                      table_defs[i]->listed.name, e.msg);
+        if (!rc)
+            table_free(&t);
+        err_clear(&e);
+    }
+    ck_assert_ptr_null(table_def_find("sumary", &e));
+    ck_assert_ptr_nonnull(strstr(e.msg, "did you mean 'summary'"));
+}
+END_TEST
+
+START_TEST(densities_name_their_denominator_and_units_are_defined)
+{
+    static const char *const names[] = {
+        "density_elem",   "density_tile",        "density_exec", "density_rect",
+        "density_native", "density_tile@64x64",  "sparsity_qk",  "sparsity_pv",
+        "sparsity_total", "sparsity_total_rect", "cra_min",      "below_b64",
+        "sd_sq"};
+    const char *unit;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        ck_assert_msg(metric_unit(names[i])[0] != '\0', "%s", names[i]);
+        ck_assert_ptr_nonnull(metric_def_find(names[i]));
+    }
+    ck_assert_double_eq(metric_scale("host_attend_ns", &unit), 1e-6);
+    ck_assert_str_eq(unit, "ms");
+    ck_assert_double_eq(metric_scale("err_lse_mean", &unit), 1);
+    ck_assert_str_eq(unit, "nat");
+}
+END_TEST
+
+START_TEST(facts_of_an_expression_are_those_of_its_first_metric)
+{
+    ck_assert_int_eq(metric_better("cra_p1"), BETTER_HIGHER);
+    ck_assert_int_eq(metric_better("density_tile@64x64"), BETTER_LOWER);
+    ck_assert_int_eq(metric_better("1-density_elem"), BETTER_HIGHER);
+    ck_assert_int_eq(metric_better("1-cra_min"), BETTER_LOWER);
+    ck_assert_int_eq(metric_better("1-pairs_allowed"), BETTER_NEITHER);
+    ck_assert_int_eq(metric_better("time_select_ns/speedup"), BETTER_LOWER);
+    ck_assert_int_eq(metric_better("unheard_of"), BETTER_LOWER);
+    ck_assert_int_eq(metric_axis("time_attend_ns_q1"), AXIS_LOG);
+    ck_assert_int_eq(metric_axis("1-err_l1_rel"), AXIS_PLAIN);
+    ck_assert_int_eq(metric_axis("1-density_elem"), AXIS_SHARE);
+    ck_assert_int_eq(metric_axis("density_exec"), AXIS_PLAIN); /* it can exceed 1 */
+    ck_assert_int_eq(metric_axis("unheard_of"), AXIS_PLAIN);
+    ck_assert_int_eq(metric_per("sim_k@32"), PER_KV_HEAD);
+    ck_assert_int_eq(metric_per("sim_q@32"), PER_HEAD);
+    ck_assert_int_eq(metric_noise("time_attend_ns_q1"), NOISE_MEASURED);
+    ck_assert_int_eq(metric_noise("dram_read_bytes"), NOISE_MEASURED);
+    ck_assert_int_eq(metric_noise("err_cos"), NOISE_ROUNDING);
+    ck_assert_int_eq(metric_noise("pairs_kept"), NOISE_NONE);
+}
+END_TEST
+
+/* ---- formats ------------------------------------------------------------------------------- */
+
+/* A table with every kind of column and characters that each format must escape. */
+static void sample(void)
+{
+    struct stats a = {3, 0, 0.25, 0.05, 0.2, 0.25, 0.3}, one = {1, 0, 0.5, NAN, 0.5, 0.5, 0.5};
+    table_init(&t, "x", "50% of <a> & b_c");
+    assert_ok(table_column(&t, "params", "parameters", "", COL_TEXT, 1, &e), &e);
+    assert_ok(table_column(&t, "n", "n", "", COL_INT, 1, &e), &e);
+    assert_ok(table_column(&t, "density", "density", "kept/allowed", COL_STATS, 1, &e), &e);
+    assert_ok(table_column(&t, "t_ns", "t", "ms", COL_REAL, 1e-6, &e), &e);
+    assert_ok(table_row(&t, &e), &e);
+    assert_ok(table_text(&t, 0, "a|b,\"c\"", &e), &e);
+    table_num(&t, 1, 3);
+    table_stats(&t, 2, &a);
+    table_num(&t, 3, 1500000);
+    assert_ok(table_row(&t, &e), &e);
+    assert_ok(table_text(&t, 0, "", &e), &e);
+    table_num(&t, 1, 2);
+    table_stats(&t, 2, &one);
+    table_note(&t, "1 < 2");
+}
+
+static void format_as(const char *name, struct buf *b)
+{
+    const struct table_format *fmt = format_find(name, &e);
+    ck_assert_msg(fmt != NULL, "%s", e.msg);
+    fmt->write(&t, b);
+    assert_ok(buf_check(b, "table", &e), &e);
+}
+
+START_TEST(markdown_is_aligned_and_escaped)
+{
+    struct buf b = {0};
+    sample();
+    format_as("md", &b);
+    ck_assert_str_eq(buf_str(&b), "**50% of <a> & b_c**\n"
+                                  "\n"
+                                  "| parameters |  n | density [kept/allowed] | t [ms] |\n"
+                                  "| :--------- | -: | ---------------------: | -----: |\n"
+                                  "| a\\|b,\"c\"   |  3 |        0.2500 \u00b1 0.0500 | 1.5000 |\n"
+                                  "| (defaults) |  2 |           0.5000 (n=1) |      - |\n"
+                                  "\n"
+                                  "- 1 < 2\n");
+    buf_free(&b);
+}
+END_TEST
+
+/* Rounding beside the values is 0 for people; a small deviation of small values is not, and no
+ * digit is lost for programs. */
+START_TEST(deviations_that_are_rounding_are_shown_as_zero)
+{
+    struct buf b = {0};
+    sample();
+    struct stats *s = &table_cell(&t, 0, 2)->stats;
+    *s = (struct stats){3, 0, 0.3, 1.1e-16, 0.3, 0.3, 0.3};
+    table_cell(&t, 1, 2)->stats = (struct stats){3, 0, 2e-16, 1e-16, 1e-16, 2e-16, 3e-16};
+    format_as("md", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "0.3000 \u00b1 0.0000 |"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "2e-16 \u00b1 1e-16"));
+    b.len = 0;
+    *s = (struct stats){3, 0, 0.3, 1e-13, 0.3, 0.3, 0.3};
+    format_as("md", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "0.3000 \u00b1 1e-13"));
+    b.len = 0;
+    s->sd = 1.1e-16;
+    format_as("csv", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "1.1e-16"));
+    buf_free(&b);
+
+    double equal[] = {0.1, 0.1, 0.1}; /* their sum is not 3 x 0.1 in double */
+    struct stats of;
+    stats_of(equal, 3, &of);
+    ck_assert_double_eq(of.sd, 0);
+}
+END_TEST
+
+START_TEST(csv_follows_rfc_4180_with_all_digits)
+{
+    struct buf b = {0};
+    sample();
+    table_cell(&t, 0, 2)->stats.mean = 1.0 / 3;
+    format_as("csv", &b);
+    ck_assert_str_eq(buf_str(&b),
+                     "params,n,density,density_sd,density_n,density_min,density_median,density_max,"
+                     "t_ns\r\n"
+                     "\"a|b,\"\"c\"\"\",3,0.3333333333333333,0.05,3,0.2,0.25,0.3,1500000\r\n"
+                     ",2,0.5,,1,0.5,0.5,0.5,\r\n");
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(latex_has_no_bare_special_character)
+{
+    struct buf b = {0};
+    sample();
+    format_as("tex", &b);
+    ck_assert_str_eq(buf_str(&b),
+                     "% needs \\usepackage{booktabs,graphicx}\n"
+                     "\\begin{table}\n\\centering\n"
+                     "\\caption{50\\% of \\textless{}a\\textgreater{} \\& b\\_c}\\label{tab:x}\n"
+                     "% smaller only where it is wider than the text\n"
+                     "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
+                     "\\begin{tabular}{lrrr}\n\\toprule\n"
+                     "parameters & n & density & t \\\\\n"
+                     " &  & {\\scriptsize [kept/allowed]} & {\\scriptsize [ms]} \\\\\n\\midrule\n"
+                     "a|b,\"c\" & 3 & 0.2500$\\pm$0.0500 & 1.5000 \\\\\n"
+                     "(defaults) & 2 & 0.5000 (n=1) & - \\\\\n"
+                     "\\bottomrule\n\\end{tabular}}\n"
+                     "\\par\\footnotesize 1 \\textless{} 2\n\\end{table}\n");
+    buf_reset(&b);
+    tex_text("\\ {x} $ # ~ ^", &b);
+    ck_assert_str_eq(buf_str(&b), "\\textbackslash{} \\{x\\} \\$ \\# \\textasciitilde{} "
+                                  "\\textasciicircum{}");
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(json_reads_back)
+{
+    struct buf b = {0};
+    json_t *doc = NULL, *row;
+    sample();
+    format_as("json", &b);
+    assert_ok(json_read_text(buf_str(&b), b.len, "table", &doc, &e), &e);
+    row = json_array_get(json_object_get(doc, "rows"), 0);
+    ck_assert_str_eq(json_string_value(json_object_get(row, "params")), "a|b,\"c\"");
+    ck_assert_int_eq(json_integer_value(json_object_get(row, "n")), 3);
+    ck_assert_double_eq(json_number_value(json_object_get(json_object_get(row, "density"), "sd")),
+                        0.05);
+    row = json_array_get(json_object_get(doc, "rows"), 1);
+    ck_assert(json_is_null(json_object_get(row, "t_ns")));
+    ck_assert(json_is_null(json_object_get(json_object_get(row, "density"), "sd")));
+    json_decref(doc);
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(html_shows_text_as_text)
+{
+    struct buf b = {0};
+    sample();
+    format_as("html", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "<caption>50% of &lt;a&gt; &amp; b_c</caption>"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "<td>a|b,&quot;c&quot;</td>"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "<span class=\"unit\">[kept/allowed]</span>"));
+    ck_assert_ptr_null(strstr(buf_str(&b), "http"));
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(small_errors_keep_their_digits)
+{
+    struct buf b = {0};
+    table_init(&t, "x", "x");
+    assert_ok(table_column(&t, "err", "err", "", COL_REAL, 1, &e), &e);
+    for (int i = 0; i < 3; i++) {
+        assert_ok(table_row(&t, &e), &e);
+        table_num(&t, 0, i == 0 ? 0.125 : i == 1 ? 3.25e-7 : 0);
+    }
+    format_as("md", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 3.25e-07 "));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.1250 "));
+    buf_free(&b);
+}
+END_TEST
+
+/* One number of another size does not change how the others are written. */
+START_TEST(each_number_keeps_its_digits)
+{
+    static const struct {
+        double x;
+        const char *text;
+    } cases[] = {
+        {0.95, " 0.9500 "},        {5.37e-4, " 0.000537 "},    {0.9999803, " 0.99998 "},
+        {0.9999967, " 0.999997 "}, {1 - 1e-15, " 1.0000 "},    {1, " 1.0000 "},
+        {0.00123, " 0.0012 "},     {-0.9999803, " -0.99998 "}, {3.9e-17, " 3.9e-17 "},
+    };
+    struct buf b = {0};
+    table_init(&t, "x", "x");
+    assert_ok(table_column(&t, "x", "x", "", COL_REAL, 1, &e), &e);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_ok(table_row(&t, &e), &e);
+        table_num(&t, 0, cases[i].x);
+    }
+    format_as("md", &b);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_assert_msg(strstr(buf_str(&b), cases[i].text), "%s in\n%s", cases[i].text, buf_str(&b));
+    t.cols[0].mixed = true;
+    format_as("md", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.99998 "));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.00123 "));
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(times_of_any_size_are_not_zero)
+{
+    struct buf b = {0};
+    table_init(&t, "x", "x");
+    assert_ok(table_column(&t, "t", "t", "ms", COL_REAL, 1e-6, &e), &e);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(table_row(&t, &e), &e);
+        table_num(&t, 0, i ? 2e4 : 1.005e9);
+    }
+    format_as("md", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 1005 "));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.02 "));
+    b.len = 0;
+    table_num(&t, 0, 2e4);
+    format_as("tex", &b);
+    ck_assert_ptr_null(strstr(buf_str(&b), "longtable"));
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(long_latex_tables_break_over_pages)
+{
+    struct buf b = {0};
+    table_init(&t, "x", "x");
+    assert_ok(table_column(&t, "x", "x", "", COL_REAL, 1, &e), &e);
+    for (int i = 0; i < 60; i++) {
+        assert_ok(table_row(&t, &e), &e);
+        table_num(&t, 0, i ? 0.5 : 1.5e-7);
+    }
+    format_as("tex", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "\\begin{longtable}{r}"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "\\endhead"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "1.5$\\times10^{-7}$"));
+    ck_assert_ptr_null(strstr(buf_str(&b), "\\begin{table}"));
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(an_unknown_format_is_refused_with_the_list)
+{
+    ck_assert_ptr_null(format_find("xlsx", &e));
+    ck_assert_int_eq(e.code, ERR_USAGE);
+    ck_assert_ptr_nonnull(strstr(e.msg, "md, csv, tex, json, html"));
+}
+END_TEST
+
+/* ---- CSV in -------------------------------------------------------------------------------- */
+
+static void write_text(const char *path, const char *text)
+{
+    assert_ok(file_write_atomic(path, text, strlen(text), &e), &e);
+}
+
+START_TEST(csv_fields_read_back_what_was_quoted)
+{
+    struct csv c = {0};
+    int64_t at;
+    write_text(tmp_path("q.csv"), "a,b\r\n\"x, \"\"y\"\"\",2\n\"two\nlines\",\n,last");
+    assert_ok(csv_read(tmp_path("q.csv"), &c, &e), &e);
+    ck_assert_int_eq(c.n, 4);
+    ck_assert_int_eq(c.fields, 2);
+    ck_assert_str_eq(c.row[1][0], "x, \"y\"");
+    ck_assert_str_eq(c.row[2][0], "two\nlines");
+    ck_assert_str_eq(c.row[2][1], "");
+    ck_assert_str_eq(c.row[3][1], "last");
+    assert_ok(csv_column(&c, "b", "q.csv", &at, &e), &e);
+    ck_assert_int_eq(at, 1);
+    assert_fails(csv_column(&c, "z", "q.csv", &at, &e), &e, ERR_INPUT, "no column 'z'");
+    csv_free(&c);
+}
+END_TEST
+
+START_TEST(broken_csv_is_refused_with_its_line)
+{
+    struct csv c = {0};
+    write_text(tmp_path("bad.csv"), "a,b\n1,2\n3\n");
+    assert_fails(csv_read(tmp_path("bad.csv"), &c, &e), &e, ERR_INPUT, ":3: 1 fields");
+    write_text(tmp_path("open.csv"), "a\n\"never ends\n");
+    assert_fails(csv_read(tmp_path("open.csv"), &c, &e), &e, ERR_INPUT, "does not end");
+    write_text(tmp_path("empty.csv"), "");
+    assert_fails(csv_read(tmp_path("empty.csv"), &c, &e), &e, ERR_INPUT, "empty");
+}
+END_TEST
+
+/* ---- paper --------------------------------------------------------------------------------- */
+
+/* Rows of the paper table with this printed number; *at the first. */
+static int printed(const char *paper, const char *table, const char *row, const char *column,
+                   int64_t *at)
+{
+    int n = 0;
+    for (int64_t i = 0; i < t.n_rows; i++)
+        if (strstr(cell(i, "paper")->text, paper) && strcmp(cell(i, "table")->text, table) == 0 &&
+            strcmp(cell(i, "row")->text, row) == 0 &&
+            strcmp(cell(i, "column")->text, column) == 0 && n++ == 0)
+            *at = i;
+    return n;
+}
+
+START_TEST(block_shares_stand_beside_fg_attn_table_2)
+{
+    int64_t at = 0;
+    for (int head = 0; head < 2; head++) {
+        struct record *r = fixture_record(&f, "dense", "", 0, head);
+        fixture_video_record(r, 0);
+        fixture_metric(r, "below_b128", head ? 0.08 : 0.02);
+        fixture_metric(r, "below_b16", 0.7);
+    }
+    fixture_set(&f, &set);
+    build("paper", NULL);
+    ck_assert_int_eq(printed("FG-Attn", "2", "128x128", "Sparsity", &at), 1);
+    ck_assert_str_eq(cell(at, "printed")->text, "5.5");
+    ck_assert_double_eq_tol(cell(at, "ours")->stats.mean, 5, 1e-12);
+    ck_assert_int_eq(cell(at, "ours")->stats.n, 2);
+    ck_assert_double_eq_tol(cell(at, "difference")->num, -0.5, 1e-12);
+    ck_assert_str_eq(cell(at, "verdict")->text,
+                     "cannot be tested, because the paper does not state the model, the length, "
+                     "the layers, steps and heads of the mean");
+}
+END_TEST
+
+static struct record *sparge(const char *model, int64_t n, double sparsity)
+{
+    struct record *r = fixture_record(&f, "spargeattn", "tau=0.9", 0, 0);
+    snprintf(r->model, sizeof r->model, "%s", model);
+    snprintf(r->trace, sizeof r->trace, "xxh3:%s-%d", model, (int)n);
+    r->n_q = r->n_k = n;
+    fixture_metric(r, "sparsity_total", sparsity);
+    return r;
+}
+
+/* Every head of a model with the settings and the calibration of SpargeAttn, as a replay records
+ * them; a test changes what is of interest. */
+struct replayed {
+    const char *model, *params, *permute, *notes;
+    int layers, heads, d;
+    int64_t n;
+    double sparsity;
+    bool causal;
+    int steps; /* captured beyond the first */
+};
+
+static const char sparge_params[] = "profile=paper:arith=sage1:calib=0123";
+static const char made_cog[] =
+    "calib_search=search=bisect:bin=sum:l1=0.05:l2=0.06:tune_pv=1;calib_per=layer;"
+    "calib_inputs=5;calib_own=0";
+static const char made_llama[] =
+    "calib_search=search=bisect:bin=sum:l1=0.08:l2=0.09:tune_pv=1;calib_per=layer;"
+    "calib_inputs=5;calib_own=0";
+
+static const struct replayed cogvideo = {
+    "THUDM/CogVideoX-2b", sparge_params, "hilbert", made_cog, 30, 30, 64, 17776, 0.46, false, 0};
+static const struct replayed llama = {"meta-llama/Llama-3.1-8B",
+                                      sparge_params,
+                                      "none",
+                                      made_llama,
+                                      32,
+                                      32,
+                                      128,
+                                      131072,
+                                      0.54,
+                                      true,
+                                      0};
+
+static void add_replayed(const struct replayed *x)
+{
+    int heads = x->layers * x->heads;
+    for (int step = 0; step <= x->steps; step++)
+        for (int i = 0; i < heads; i++) {
+            struct record *r =
+                fixture_record(&f, "spargeattn", x->params, i / x->heads, i % x->heads);
+            r->step = step;
+            snprintf(r->model, sizeof r->model, "%s", x->model);
+            snprintf(r->permute, sizeof r->permute, "%s", x->permute);
+            r->n_q = r->n_k = x->n;
+            r->d = x->d;
+            r->causal = x->causal;
+            fixture_metric(r, "sparsity_total", x->sparsity);
+            fixture_metric(r, "err_l1_rel", 0.05);
+            record_note(r, "pattern=vs");
+            if (x->notes[0])
+                record_note(r, "%s", x->notes);
+        }
+}
+
+static void assert_verdict(const struct replayed *x, const char *table, const char *row,
+                           const char *column, const char *want)
+{
+    int64_t at = 0;
+    add_replayed(x);
+    fixture_set(&f, &set);
+    build("paper", NULL);
+    ck_assert_int_eq(printed("SpargeAttn", table, row, column, &at), 1);
+    const char *verdict = cell(at, "verdict")->text;
+    ck_assert_msg(strcmp(verdict, want) == 0, "%s/%s: '%s', wanted '%s'", table, row, verdict,
+                  want);
+    table_free(&t);
+    recset_free(&set);
+}
+
+static const char cog_row[] = "CogvideoX 17K / SpargeAttn (0.46)",
+                  llama_row[] = "Llama3.1 128K / SpargeAttn (0.54)";
+
+START_TEST(a_number_is_judged_where_all_conditions_are_the_papers)
+{
+    struct replayed x = cogvideo, y = llama;
+    x.sparsity = 0.475;
+    assert_verdict(&x, "1", cog_row, "Sparsity", "agrees");
+    x.sparsity = 0.485;
+    assert_verdict(&x, "1", cog_row, "Sparsity", "differs");
+    y.sparsity = 0.56; /* to the tolerance */
+    assert_verdict(&y, "1", llama_row, "Sparsity", "agrees");
+    y.n = 128000;
+    assert_verdict(&y, "1", llama_row, "Sparsity", "agrees");
+    y.n = 24000;
+    y.sparsity = 0.36;
+    assert_verdict(&y, "11", "Llama3.1 24K / SpargeAttn (0.36)", "Sparsity", "agrees");
+    assert_verdict(&y, "fig11", "Llama3.1 16-28K", "SpargeAttn", "agrees"); /* a range */
+    assert_verdict(&y, "7", "24K", "Sparsity", "agrees");                   /* in per cent */
+    x.permute = "none";                                                     /* raster is Rowmajor */
+    x.params = sparge_params;
+    assert_verdict(&x, "9", "Rowmajor", "L1 CogvideoX", "differs");
+}
+END_TEST
+
+/* A trace of 1536 tokens, named like the model and not calibrated, once agreed with two figures. */
+START_TEST(a_name_alone_is_no_agreement)
+{
+    struct replayed x = {"CogVideoX-2b", "", "none", "", 30, 30, 64, 1536, 0.11, false, 0};
+    static const char others[] =
+        "not comparable: length 1536, the paper's is 17,776; token order none, the paper's is "
+        "hilbert; settings spargeattn, the paper's are spargeattn:profile=paper:arith=sage1; not "
+        "calibrated, the paper's bounds are l1=0.05, l2=0.06";
+    assert_verdict(&x, "fig14", "L0", "Average sparsity", others);
+    x.sparsity = 0.6;
+    assert_verdict(&x, "fig17", "L0", "Max head sparsity", others);
+}
+END_TEST
+
+START_TEST(each_other_condition_is_named)
+{
+    struct replayed x;
+    const char *want = "not comparable: ";
+    struct {
+        struct replayed x;
+        const char *reason;
+    } cases[] = {
+        {cogvideo, "length 1536, the paper's is 17,776"},
+        {cogvideo, "length 17,777, the paper's is 17,776"},
+        {cogvideo, "settings spargeattn:profile=paper, the paper's are "
+                   "spargeattn:profile=paper:arith=sage1"},
+        {cogvideo, "settings spargeattn:profile=paper:arith=sage1:tau=0.9, the paper's are "
+                   "spargeattn:profile=paper:arith=sage1"},
+        {cogvideo, "not calibrated, the paper's bounds are l1=0.05, l2=0.06"},
+        {cogvideo, "calibrated with l1=0.08, l2=0.09, the paper's bounds are l1=0.05, l2=0.06"},
+        {cogvideo, "calibrated per head, in the paper per layer; calibrated on 1 input, in the "
+                   "paper on 5; calibrated on a measured trace"},
+        {cogvideo, "token order row, the paper's is hilbert"},
+        {cogvideo, "12 of the 900 heads of CogvideoX"},
+        {cogvideo, "head dimension 128, that of CogvideoX is 64"},
+        {cogvideo, "model code-video, the paper's is CogvideoX"},
+    };
+    cases[0].x.n = 1536;
+    cases[1].x.n = 17777;
+    cases[2].x.params = "profile=paper:calib=0123";
+    cases[3].x.params = "profile=paper:arith=sage1:calib=0123:tau=0.9";
+    cases[4].x.params = "profile=paper:arith=sage1";
+    cases[5].x.notes = made_llama;
+    cases[6].x.notes = "calib_search=search=bisect:bin=sum:l1=0.05:l2=0.06:tune_pv=1;"
+                       "calib_per=head;calib_inputs=1;calib_own=1";
+    cases[7].x.permute = "row";
+    cases[8].x.layers = 6;
+    cases[8].x.heads = 2;
+    cases[9].x.d = 128;
+    cases[10].x.model = "code-video";
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[300];
+        x = cases[i].x;
+        snprintf(text, sizeof text, "%s%s", want, cases[i].reason);
+        assert_verdict(&x, "1", cog_row, "Sparsity", text);
+    }
+    x = cogvideo;
+    x.steps = 1;
+    assert_verdict(&x, "fig17", "L0", "Max head sparsity",
+                   "not comparable: an extreme over calls, the paper's is over heads");
+    x = llama;
+    x.n = 40000;
+    assert_verdict(&x, "fig11", "Llama3.1 16-28K", "SpargeAttn",
+                   "not comparable: length 40,000, the paper's is 16-28K");
+    x.n = 17000; /* the length of table 6 is in its title */
+    x.params = "profile=paper:arith=sage1:calib=0123:pv=off";
+    assert_verdict(&x, "6", "only M_g", "Sparsity",
+                   "not comparable: length 17,000, the paper's is 128K");
+}
+END_TEST
+
+START_TEST(what_is_not_stated_cannot_be_tested)
+{
+    struct replayed x = cogvideo;
+    x.notes = ""; /* records of an earlier program */
+    assert_verdict(&x, "1", cog_row, "Sparsity",
+                   "cannot be tested, because the records do not state how their calibration was "
+                   "made");
+    x = llama;
+    assert_verdict(&x, "fig9", "Llama3.1 128K", "SpargeAttn",
+                   "cannot be tested, because the paper does not state which number is whose: the "
+                   "caption contradicts table 1");
+}
+END_TEST
+
+START_TEST(lengths_are_compared_with_the_same_length_only)
+{
+    int64_t at = 0;
+    sparge("code-lm", 8192, 0.1);
+    sparge("code-lm", 2048, 0.05);
+    fixture_set(&f, &set);
+    build("paper", NULL);
+    ck_assert_int_eq(printed("SpargeAttn", "7", "8K", "Sparsity", &at), 1);
+    ck_assert_double_eq(cell(at, "n_q")->num, 8192);
+    ck_assert_int_eq(printed("SpargeAttn", "7", "16K", "Sparsity", &at), 0);
+}
+END_TEST
+
+START_TEST(rows_of_other_orders_and_arithmetic_can_be_told_apart)
+{
+    static const char *const orders[] = {"none", "hilbert:size=4"};
+    int64_t at = 0;
+    for (int i = 0; i < 4; i++) {
+        struct record *r;
+        r = sparge("code-lm", 8192, 0.1);
+        snprintf(r->permute, sizeof r->permute, "%s", orders[i % 2]);
+        snprintf(r->precision, sizeof r->precision, "%s", i < 2 ? "f64" : "f32");
+    }
+    fixture_set(&f, &set);
+    build("paper", NULL);
+    ck_assert_int_eq(printed("SpargeAttn", "7", "8K", "Sparsity", &at), 4);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < i; k++)
+            ck_assert(strcmp(cell(at + i, "order")->text, cell(at + k, "order")->text) != 0 ||
+                      strcmp(cell(at + i, "backend")->text, cell(at + k, "backend")->text) != 0);
+    ck_assert_str_eq(cell(at, "order")->text, "hilbert");
+    ck_assert_str_eq(cell(at, "backend")->text, "cpu f32");
+}
+END_TEST
+
+START_TEST(conditions_on_parameters)
+{
+    ck_assert(paper_params_match("", "tau=1"));
+    ck_assert(paper_params_match("tau=1", "pv=20:tau=1"));
+    ck_assert(paper_params_match("tau=1", "tau=1:theta=-1"));
+    ck_assert(!paper_params_match("tau=1", "tau=1.5"));
+    ck_assert(!paper_params_match("alpha_s=0.9", "alpha_c=0.9:alpha_s=0.95"));
+    ck_assert(!paper_params_match("tau=1", NULL));
+    ck_assert(paper_params_match("!tau=*", "xtau=1"));
+    ck_assert(!paper_params_match("tau=1 !pv=off", "pv=off:tau=1"));
+    ck_assert(paper_params_match("theta=-*|judge=0", "judge=0:tau=0.9"));
+    ck_assert(paper_params_match("theta=-*|judge=0", "theta=-1"));
+    ck_assert(!paper_params_match("!theta=-*|judge=0", "judge=0"));
+    ck_assert(paper_params_match("!theta=-*|judge=0 tau=0.9", "tau=0.9"));
+}
+END_TEST
+
+/* Table 10 by both ways of leaving the judge out. */
+START_TEST(a_setting_without_the_judge_is_not_with_it)
+{
+    static const char *const params[] = {"tau=0.9", "judge=0:tau=0.9", "tau=0.9:theta=-1"};
+    int64_t at = 0;
+    for (int i = 0; i < 3; i++) {
+        struct record *r = fixture_record(&f, "spargeattn", params[i], 0, 0);
+        fixture_video_record(r, 0);
+        fixture_metric(r, "err_l1_rel", 0.1 * i);
+    }
+    fixture_set(&f, &set);
+    build("paper", NULL);
+    ck_assert_int_eq(printed("SpargeAttn", "10", "L1 error", "with judge / CogvideoX", &at), 1);
+    ck_assert_str_eq(cell(at, "method")->text, "spargeattn:tau=0.9");
+    ck_assert_int_eq(printed("SpargeAttn", "10", "L1 error", "without judge / CogvideoX", &at), 2);
+}
+END_TEST
+
+/* Numbers printed in the files = rows with a partner (each number once) + the counts. */
+START_TEST(no_printed_number_is_lost)
+{
+    static const char *const files[] = {"fg-attn", "sale", "sampleattention", "spargeattn"};
+    int64_t total = 0, shown = 0;
+    for (int i = 0; i < 4; i++) {
+        struct csv c = {0};
+        char path[64];
+        snprintf(path, sizeof path, "datasets/paper/%s.csv", files[i]);
+        assert_ok(csv_read(path, &c, &e), &e);
+        total += c.n - 1;
+        csv_free(&c);
+    }
+    sparge("code-lm", 8192, 0.1);
+    fixture_set(&f, &set);
+    build("paper", NULL);
+    for (int64_t i = 0; i < t.n_rows; i++)
+        shown += cell(i, "ours")->set ? 1 : atoll(cell(i, "row")->text);
+    ck_assert_int_gt(total, 1000);
+    ck_assert_int_eq(shown, total);
+}
+END_TEST
+
+START_TEST(missing_paper_files_are_named)
+{
+    sparge("code-lm", 8192, 0.1);
+    fixture_set(&f, &set);
+    setenv("LACUNA_DATA", "/nonexistent", 1);
+    int rc = table_build(table_def_find("paper", &e), &set, NULL, &t, &e);
+    unsetenv("LACUNA_DATA");
+    ck_assert_int_eq(rc, ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(e.msg, "/nonexistent/paper"));
+    memset(&t, 0, sizeof t);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("analyze");
+    TCase *c = tcase_create("analyze");
+    tcase_set_timeout(c, 60);
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, statistics_of_four_values_by_hand);
+    tcase_add_test(c, statistics_of_few_or_odd_values);
+    tcase_add_test(c, a_large_common_part_does_not_eat_the_deviation);
+    tcase_add_test(c, numbers_in_texts_sort_by_value);
+    tcase_add_test(c, keys_are_parsed_once_each_and_unknown_ones_named);
+    tcase_add_test(c, rows_are_means_over_heads_and_layers);
+    tcase_add_test(c, skipped_and_failed_cells_are_counted_and_never_averaged);
+    tcase_add_test(c, the_status_table_gives_the_reasons);
+    tcase_add_test(c, models_lengths_and_backends_are_not_averaged);
+    tcase_add_test(c, groups_and_columns_of_the_command_line_win);
+    tcase_add_test(c, a_pivot_puts_a_key_into_columns);
+    tcase_add_test(c, dense_calls_of_a_schedule_are_also_left_out);
+    tcase_add_test(c, numbers_of_the_exact_map_count_once_per_head);
+    tcase_add_test(c, similarity_of_keys_counts_once_per_kv_head);
+    tcase_add_test(c, only_what_a_row_mixes_is_said_to_be_mixed);
+    tcase_add_test(c, cells_that_all_were_skipped_are_counted);
+    tcase_add_test(c, metrics_combine_in_expressions);
+    tcase_add_test(c, values_that_are_not_finite_are_reported);
+    tcase_add_test(c, a_cell_of_two_directories_counts_once_and_the_last_wins);
+    tcase_add_test(c, tables_show_defined_metrics);
+    tcase_add_test(c, no_directory_and_no_records_are_errors);
+    tcase_add_test(c, every_table_builds_or_says_what_is_missing);
+    tcase_add_test(c, densities_name_their_denominator_and_units_are_defined);
+    tcase_add_test(c, facts_of_an_expression_are_those_of_its_first_metric);
+    tcase_add_test(c, markdown_is_aligned_and_escaped);
+    tcase_add_test(c, deviations_that_are_rounding_are_shown_as_zero);
+    tcase_add_test(c, csv_follows_rfc_4180_with_all_digits);
+    tcase_add_test(c, latex_has_no_bare_special_character);
+    tcase_add_test(c, json_reads_back);
+    tcase_add_test(c, html_shows_text_as_text);
+    tcase_add_test(c, small_errors_keep_their_digits);
+    tcase_add_test(c, each_number_keeps_its_digits);
+    tcase_add_test(c, times_of_any_size_are_not_zero);
+    tcase_add_test(c, long_latex_tables_break_over_pages);
+    tcase_add_test(c, an_unknown_format_is_refused_with_the_list);
+    tcase_add_test(c, csv_fields_read_back_what_was_quoted);
+    tcase_add_test(c, broken_csv_is_refused_with_its_line);
+    tcase_add_test(c, block_shares_stand_beside_fg_attn_table_2);
+    tcase_add_test(c, a_number_is_judged_where_all_conditions_are_the_papers);
+    tcase_add_test(c, a_name_alone_is_no_agreement);
+    tcase_add_test(c, each_other_condition_is_named);
+    tcase_add_test(c, what_is_not_stated_cannot_be_tested);
+    tcase_add_test(c, lengths_are_compared_with_the_same_length_only);
+    tcase_add_test(c, rows_of_other_orders_and_arithmetic_can_be_told_apart);
+    tcase_add_test(c, conditions_on_parameters);
+    tcase_add_test(c, a_setting_without_the_judge_is_not_with_it);
+    tcase_add_test(c, no_printed_number_is_lost);
+    tcase_add_test(c, missing_paper_files_are_named);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,224 @@
+/* Exact attention against a plain triple loop in double, over shapes, masks and precisions. */
+#include "core/attention.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "tests/harness/suite.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct data {
+    struct attn_in in;
+    float *q, *k, *v;
+};
+
+static void make_data(struct data *x, int64_t nq, int64_t nk, int d, int dv, bool causal,
+                      double sigma)
+{
+    struct err err = {0};
+    assert_ok(mem_alloc(&x->q, nq * d, sizeof(float), "q", &err), &err);
+    assert_ok(mem_alloc(&x->k, nk * d, sizeof(float), "k", &err), &err);
+    assert_ok(mem_alloc(&x->v, nk * dv, sizeof(float), "v", &err), &err);
+    for (int64_t i = 0; i < nq * d; i++)
+        x->q[i] = (float)(sigma * rng_normal(1, 0, (uint64_t)i));
+    for (int64_t i = 0; i < nk * d; i++)
+        x->k[i] = (float)(sigma * rng_normal(1, 1, (uint64_t)i));
+    for (int64_t i = 0; i < nk * dv; i++)
+        x->v[i] = (float)rng_normal(1, 2, (uint64_t)i);
+    x->in = (struct attn_in){nq, nk, d, dv, x->q, x->k, x->v, 1 / sqrt(d), causal};
+}
+
+static void free_data(struct data *x)
+{
+    free(x->q);
+    free(x->k);
+    free(x->v);
+}
+
+static double score(const struct attn_in *in, int64_t i, int64_t j)
+{
+    double s = 0;
+    for (int c = 0; c < in->d; c++)
+        s += (double)in->q[i * in->d + c] * in->k[j * in->d + c];
+    return s * in->scale;
+}
+
+/* Row i over its spans by definition. */
+static void brute_row(const struct attn_in *in, const struct mask *m, int64_t i, double *o,
+                      double *lse)
+{
+    struct span *s = malloc((size_t)mask_max_spans(m) * sizeof *s);
+    int64_t n = mask_row_spans(m, i, s);
+    double top = -INFINITY, sum = 0;
+    memset(o, 0, (size_t)in->dv * sizeof *o);
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t j = s[k].lo; j < s[k].hi; j++)
+            top = fmax(top, score(in, i, j));
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t j = s[k].lo; j < s[k].hi; j++) {
+            double e = exp(score(in, i, j) - top);
+            sum += e;
+            for (int c = 0; c < in->dv; c++)
+                o[c] += e * in->v[j * in->dv + c];
+        }
+    *lse = n ? top + log(sum) : -INFINITY;
+    for (int c = 0; n && c < in->dv; c++)
+        o[c] /= sum;
+    free(s);
+}
+
+static void check(const struct data *x, const struct mask *m, enum precision prec, double tol)
+{
+    struct err err = {0};
+    struct attn_ops ops;
+    int64_t rows = m->row1 - m->row0;
+    double *out = malloc((size_t)(rows * x->in.dv) * sizeof *out);
+    double *lse = malloc((size_t)rows * sizeof *lse), want, o[160];
+    assert_ok(attn_prepare(&ops, &x->in, prec, &err), &err);
+    assert_ok(attn_rows(&ops, m, out, lse, &err), &err);
+    int64_t step = rows > 200 ? 17 : 1;
+    for (int64_t r = 0; r < rows; r += step) {
+        brute_row(&x->in, m, m->row0 + r, o, &want);
+        if (want == -INFINITY)
+            ck_assert(lse[r] == -INFINITY);
+        else
+            ck_assert_msg(fabs(lse[r] - want) <= tol * (1 + fabs(want)), "lse row %d: %.17g %.17g",
+                          (int)r, lse[r], want);
+        for (int c = 0; c < x->in.dv; c++)
+            ck_assert_msg(fabs(out[r * x->in.dv + c] - o[c]) <= tol * 4, "row %d channel %d",
+                          (int)r, c);
+    }
+    attn_release(&ops);
+    free(out);
+    free(lse);
+}
+
+static const double tolerance[] = {[PREC_F64] = 1e-12, [PREC_F32] = 5e-5};
+
+START_TEST(dense_matches_the_definition)
+{
+    static const int64_t n[][2] = {{1, 1},     {2, 2},     {63, 63},   {64, 64},  {65, 65},
+                                   {129, 129}, {700, 700}, {40, 1100}, {300, 100}};
+    struct data x;
+    struct mask m;
+    const int64_t *s = n[_i / 4];
+    enum precision prec = _i % 2 ? PREC_F32 : PREC_F64;
+    bool causal = _i / 2 % 2;
+    make_data(&x, s[0], s[1], 64, 48, causal, 1.5);
+    mask_full(&m, s[0], s[1], 0, s[0], causal);
+    check(&x, &m, prec, tolerance[prec]);
+    free_data(&x);
+}
+END_TEST
+
+START_TEST(lists_match_the_definition)
+{
+    static const int64_t unit[][2] = {{1, 1}, {16, 1}, {128, 1}, {64, 32}, {128, 64}, {48, 16}};
+    struct err err = {0};
+    struct data x;
+    struct mask m;
+    const int64_t *u = unit[_i / 4];
+    enum precision prec = _i % 2 ? PREC_F32 : PREC_F64;
+    bool causal = _i / 2 % 2;
+    make_data(&x, 500, 500, 64, 64, causal, 1);
+    assert_ok(mask_lists_init(&m, 500, 500, 0, 500, causal, u[0], u[1], &err), &err);
+    for (int64_t g = 0; g < m.ngroups; g++)
+        for (int64_t c = 0; c * u[1] < 500; c++)
+            if (rng_uniform(5, (uint64_t)g, (uint64_t)c) < 0.2)
+                assert_ok(mask_lists_add(&m, g, (int32_t)c, &err), &err);
+    mask_lists_finish(&m);
+    check(&x, &m, prec, tolerance[prec]);
+    mask_free(&m);
+    free_data(&x);
+}
+END_TEST
+
+START_TEST(band_matches_the_definition)
+{
+    struct data x;
+    struct mask m;
+    bool causal = _i % 2;
+    make_data(&x, 400, 400, 32, 32, causal, 1);
+    mask_band(&m, 400, 400, 128, 400, causal, (struct band){4, 40, 390});
+    check(&x, &m, PREC_F64, 1e-12);
+    check(&x, &m, PREC_F32, 5e-5);
+    free_data(&x);
+}
+END_TEST
+
+/* Values at the edges: all equal, one huge, tiny, zero. None may give NaN or a row sum off 1. */
+START_TEST(extreme_scores_stay_finite)
+{
+    struct err err = {0};
+    struct data x;
+    struct mask m;
+    double out[96 * 16], lse[96];
+    for (int kind = 0; kind < 4; kind++) {
+        make_data(&x, 96, 96, 16, 16, true, kind == 2 ? 1e-20 : 1);
+        for (int i = 0; i < 96 * 16; i++) {
+            x.v[i] = 1;
+            if (kind == 0)
+                x.q[i] = x.k[i] = 3;
+            if (kind == 1)
+                x.k[i] = i / 16 == 40 ? 1e4f : -1e4f;
+            if (kind == 3)
+                x.q[i] = 0;
+        }
+        for (int prec = 0; prec < 2; prec++) {
+            struct attn_ops ops;
+            mask_full(&m, 96, 96, 0, 96, true);
+            assert_ok(attn_prepare(&ops, &x.in, prec ? PREC_F32 : PREC_F64, &err), &err);
+            assert_ok(attn_rows(&ops, &m, out, lse, &err), &err);
+            for (int i = 0; i < 96 * 16; i++)
+                ck_assert_double_eq_tol(out[i], 1, 1e-5);
+            attn_release(&ops);
+        }
+        free_data(&x);
+    }
+}
+END_TEST
+
+START_TEST(probabilities_sum_to_one_and_scores_agree)
+{
+    struct err err = {0};
+    struct data x;
+    struct mask m;
+    struct attn_ops ops;
+    double *p = malloc(300 * 300 * sizeof *p), *s = malloc(300 * 300 * sizeof *s), lse[300];
+    make_data(&x, 300, 300, 64, 64, true, 1.5);
+    mask_full(&m, 300, 300, 0, 300, true);
+    assert_ok(attn_prepare(&ops, &x.in, PREC_F64, &err), &err);
+    assert_ok(attn_rows(&ops, &m, NULL, lse, &err), &err);
+    assert_ok(attn_probs(&ops, 10, 300, lse + 10, p, &err), &err);
+    assert_ok(attn_scores(&ops, 10, 300, 20, 170, s, &err), &err);
+    for (int r = 0; r < 290; r++) {
+        double sum = 0;
+        for (int j = 0; j < 300; j++) {
+            sum += p[r * 300 + j];
+            ck_assert(j <= r + 10 || p[r * 300 + j] == 0);
+        }
+        ck_assert_double_eq_tol(sum, 1, 1e-12);
+        for (int j = 20; j < 170; j += 13)
+            ck_assert_double_eq_tol(s[r * 150 + j - 20], score(&x.in, r + 10, j), 1e-12);
+    }
+    attn_release(&ops);
+    free_data(&x);
+    free(p);
+    free(s);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("attention");
+    TCase *t = tcase_create("attention");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, dense_matches_the_definition, 0, 36);
+    tcase_add_loop_test(t, lists_match_the_definition, 0, 24);
+    tcase_add_loop_test(t, band_matches_the_definition, 0, 2);
+    tcase_add_test(t, extreme_scores_stay_finite);
+    tcase_add_test(t, probabilities_sum_to_one_and_scores_agree);
+    suite_add_tcase(s, t);
+    return s;
+}

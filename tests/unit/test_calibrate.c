@@ -1,0 +1,538 @@
+/*
+ * Calibration over traces: which samples a head gets, the file that comes out, its application, and
+ * the command's refusals.
+ */
+#include "core/cmd.h"
+#include "core/fileio.h"
+#include "core/mem.h"
+#include "sim/calibrate.h"
+#include "sim/registry.h"
+#include "sim/methods/spargeattn/spargeattn.h"
+#include "tests/harness/golden.h"
+#include "tests/harness/suite.h"
+#include "tests/harness/trace_fixture.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern const struct command cmd_calibrate;
+
+static const int video_steps[] = {0, 3}, video_layers[] = {0, 5};
+
+/* The golden video heads as a trace: 2 layers, 2 heads, steps 0 and 3. */
+static void write_video(const char *path, const char *model)
+{
+    struct trace_meta m = fixture_video(DT_F32);
+    struct trace_writer *w;
+    struct err err = {0};
+    snprintf(m.name, sizeof m.name, "%s", model);
+    m.layers = 2;
+    m.head_dim = m.v_dim = 128;
+    m.scale = 1 / sqrt(128);
+    m.grid_t = 4;
+    m.grid_h = 8;
+    m.grid_w = 12;
+    m.n_q = m.n_k = 384;
+    assert_ok(trace_create(path, &m, 4, true, &w, &err), &err);
+    for (int i = 0; i < 4; i++) {
+        struct trace_call c = {.step = video_steps[i / 2],
+                               .layer = i % 2,
+                               .branch = "cond",
+                               .timestep = 1000 - i / 2,
+                               .sigma = 1,
+                               .order = i};
+        assert_ok(trace_begin_call(w, &c, &err), &err);
+        for (int h = 0; h < 2; h++) {
+            struct sim_head g;
+            assert_ok(golden_video(c.step, video_layers[c.layer], h, PREC_F32, &g, &err), &err);
+            assert_ok(trace_put_head(w, TRACE_Q, h, 0, 384, g.q, &err), &err);
+            assert_ok(trace_put_head(w, TRACE_K, h, 0, 384, g.k, &err), &err);
+            assert_ok(trace_put_head(w, TRACE_V, h, 0, 384, g.v, &err), &err);
+            sim_head_free(&g);
+        }
+        assert_ok(trace_end_call(w, &err), &err);
+    }
+    double x[51];
+    for (int i = 0; i < 51; i++)
+        x[i] = 1 - i / 50.0;
+    assert_ok(trace_put_sigmas(w, x, 51, &err), &err);
+    assert_ok(trace_put_timesteps(w, x, 50, &err), &err);
+    assert_ok(trace_commit(&w, &err), &err);
+}
+
+static const char *path_of(const char *name)
+{
+    static char paths[4][512];
+    static int next;
+    char *p = paths[next++ % 4];
+    snprintf(p, sizeof paths[0], "%s/%s", test_tmpdir(), name);
+    return p;
+}
+
+/* A calibration of two traces (the same file twice is a legal set of samples). */
+struct session {
+    struct calibrate c;
+    struct trace *traces[2];
+    struct method_run *runs;
+    int64_t n_runs;
+};
+
+static void session_open(struct session *s, const char *method, int n_traces,
+                         const char *const *paths)
+{
+    struct err err = {0};
+    memset(s, 0, sizeof *s);
+    assert_ok(method_runs_parse(sim_methods, method, &s->runs, &s->n_runs, &err), &err);
+    for (int i = 0; i < n_traces; i++)
+        assert_ok(trace_open(paths[i], &s->traces[i], &err), &err);
+    s->c.run = s->runs;
+    s->c.traces = s->traces;
+    s->c.n_traces = n_traces;
+    s->c.load = (struct head_load){.precision = PREC_F32, .permute = "none"};
+}
+
+static void session_close(struct session *s)
+{
+    calibrate_free(&s->c);
+    trace_close(&s->traces[0]);
+    trace_close(&s->traces[1]);
+    method_runs_free(s->runs, s->n_runs);
+}
+
+static char *written(const struct calibrate *c)
+{
+    struct buf b = {0};
+    struct jw w;
+    jw_init(&w, &b, 2);
+    calibrate_write(c, &w);
+    return b.data;
+}
+
+START_TEST(samples_come_by_trace_then_call)
+{
+    const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
+    struct session s;
+    struct calibrate_select all = {"all", "all", "all", ""}, some = {"1", "0", "3", "cond"};
+    struct err err = {0};
+    write_video(paths[0], "m");
+    write_video(paths[1], "m");
+    session_open(&s, "spargeattn", 2, paths);
+    assert_ok(calibrate_plan(&s.c, &all, &err), &err);
+    ck_assert_int_eq(s.c.n_jobs, 4);
+    for (int i = 0; i < 4; i++) {
+        const struct calibrate_job *j = &s.c.jobs[i];
+        ck_assert_int_eq(j->layer, i / 2);
+        ck_assert_int_eq(j->head, i % 2);
+        ck_assert_int_eq(j->n, 4);
+        for (int k = 0; k < 4; k++) {
+            const struct trace_call *c = trace_call(s.traces[j->trace[k]], j->call[k]);
+            ck_assert_int_eq(j->trace[k], k / 2);
+            ck_assert_int_eq(c->layer, j->layer);
+            ck_assert_int_eq(c->step, video_steps[k % 2]);
+        }
+    }
+    struct calibrate_cost cost = calibrate_costs(&s.c);
+    ck_assert_int_eq(cost.samples, 4);
+    ck_assert_int_eq(cost.bytes, (int64_t)16 * 3 * 384 * 128 * 4);
+    calibrate_free(&s.c);
+    assert_ok(calibrate_plan(&s.c, &some, &err), &err);
+    ck_assert_int_eq(s.c.n_jobs, 1);
+    ck_assert_int_eq(s.c.jobs[0].n, 2);
+    calibrate_free(&s.c);
+    some.branch = "uncond";
+    assert_fails(calibrate_plan(&s.c, &some, &err), &err, ERR_USAGE, "--branch uncond");
+    session_close(&s);
+}
+END_TEST
+
+START_TEST(models_do_not_mix)
+{
+    const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
+    struct session s;
+    struct calibrate_select all = {NULL, NULL, NULL, NULL};
+    struct err err = {0};
+    write_video(paths[0], "one");
+    write_video(paths[1], "two");
+    session_open(&s, "spargeattn", 2, paths);
+    assert_fails(calibrate_plan(&s.c, &all, &err), &err, ERR_INPUT, "one model at a time");
+    session_close(&s);
+}
+END_TEST
+
+/* The file holds what the method finds on the same heads, whatever the number of threads, and a
+ * replay's parameters come from it. */
+START_TEST(file_is_applied_to_its_heads)
+{
+    const char *path = path_of("a.h5"), *calib = path_of("calib.json");
+    struct session s;
+    struct calibrate_select sel = {"0", "all", "all", ""};
+    struct err err = {0};
+    char *text[2];
+    const char *method = "spargeattn:search=grid:l1=0.3:l2=0.35";
+    write_video(path, "m");
+    for (int k = 0; k < 2; k++) {
+        session_open(&s, method, 1, &path);
+        assert_ok(calibrate_plan(&s.c, &sel, &err), &err);
+        assert_ok(calibrate_execute(&s.c, k ? 2 : 1, &err), &err);
+        ck_assert_int_eq(calibrate_skipped(&s.c), 0);
+        text[k] = written(&s.c);
+        session_close(&s);
+    }
+    ck_assert_str_eq(text[0], text[1]);
+    assert_ok(file_write_atomic(calib, text[0], strlen(text[0]), &err), &err);
+
+    json_t *doc = NULL;
+    assert_ok(json_read_file(calib, 1 << 20, &doc, &err), &err);
+    ck_assert_str_eq(json_string_value(json_object_get(doc, "method")), "spargeattn");
+    json_t *params = json_object_get(doc, "params"), *traces = json_object_get(doc, "traces");
+    ck_assert_double_eq(json_number_value(json_object_get(params, "l1")), 0.3);
+    ck_assert_str_eq(json_string_value(json_object_get(json_array_get(traces, 0), "path")), path);
+    ck_assert_int_eq(json_array_size(json_object_get(doc, "heads")), 2);
+
+    char run[600];
+    snprintf(run, sizeof run, "spargeattn:calib=%s", calib);
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    assert_ok(method_runs_parse(sim_methods, run, &runs, &n, &err), &err);
+    for (int h = 0; h < 2; h++) {
+        json_t *e = json_array_get(json_object_get(doc, "heads"), (size_t)h);
+        struct sparge_params *p;
+        void *raw;
+        assert_ok(method_params_for_head(runs, 0, h, &raw, &err), &err);
+        p = raw;
+        ck_assert_double_eq(p->theta, json_number_value(json_object_get(e, "theta")));
+        ck_assert_double_eq(p->tau, json_number_value(json_object_get(e, "tau")));
+        ck_assert_double_eq(p->pv, json_number_value(json_object_get(e, "pv")));
+        ck_assert_int_eq(p->dense, json_is_true(json_object_get(e, "dense")));
+        ck_assert(p->sink);
+        opt_free(runs->method->params, raw);
+        free(raw);
+    }
+    struct sparge_params *other;
+    void *raw;
+    assert_ok(method_params_for_head(runs, 1, 0, &raw, &err), &err); /* not in the file */
+    other = raw;
+    ck_assert_double_eq(other->tau, 0.98);
+    ck_assert(!other->sink);
+    opt_free(runs->method->params, raw);
+    free(raw);
+    method_runs_free(runs, n);
+    json_decref(doc);
+    free(text[0]);
+    free(text[1]);
+}
+END_TEST
+
+/* ---- application ---------------------------------------------------------------------------- */
+
+/* A calibration file of a method, with these "params" and one entry of layer 0, head 0. */
+static const char *calib_file(const char *method, const char *params, const char *entry)
+{
+    const char *path = path_of("by-hand.json");
+    struct buf b = {0};
+    struct err err = {0};
+    buf_printf(&b,
+               "{\"method\":\"%s\",\"permute\":\"none\",\"params\":%s,\"heads\":[{\"layer\":0,"
+               "\"head\":0,%s}]}",
+               method, params, entry);
+    assert_ok(file_write_atomic(path, buf_str(&b), b.len, &err), &err);
+    buf_free(&b);
+    return path;
+}
+
+/* METHOD:GIVEN:calib=FILE, its canonical text with '#' for the file's hash, and a parameter of
+ * layer 0, head 0 as text. */
+static void applied(const char *method, const char *given, const char *file, const char *name,
+                    char canonical[200], char value[64], struct err *err)
+{
+    char text[700];
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    void *p = NULL;
+    struct buf b = {0};
+    canonical[0] = value[0] = '\0';
+    snprintf(text, sizeof text, "%s:calib=%s%s%s", method, file, given[0] ? ":" : "", given);
+    if (method_runs_parse(sim_methods, text, &runs, &n, err) == 0) {
+        const char *at = strstr(runs[0].canonical, "calib=") + 6;
+        snprintf(canonical, 200, "%.*s#%s", (int)(at - runs[0].canonical), runs[0].canonical,
+                 at + 32);
+        assert_ok(method_params_for_head(runs, 0, 0, &p, err), err);
+        opt_value_text(opt_find(runs->method->params, name), p, &b);
+        snprintf(value, 64, "%s", buf_str(&b));
+        opt_free(runs->method->params, p);
+        free(p);
+    }
+    buf_free(&b);
+    method_runs_free(runs, n);
+}
+
+static void assert_applied(const char *method, const char *given, const char *file,
+                           const char *name, const char *want_value, const char *want_canonical)
+{
+    char canonical[200], value[64];
+    struct err err = {0};
+    applied(method, given, file, name, canonical, value, &err);
+    ck_assert_msg(!err.code, "%s:%s: %s", method, given, err.msg);
+    ck_assert_msg(!strcmp(value, want_value) && !strcmp(canonical, want_canonical),
+                  "%s:%s: %s=%s and '%s', wanted %s and '%s'", method, given, name, value,
+                  canonical, want_value, want_canonical);
+}
+
+/* The settings of a run as calibrate_write writes them. */
+static char *settings_json(const char *method)
+{
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    struct buf b = {0};
+    struct jw w;
+    struct err err = {0};
+    assert_ok(method_runs_parse(sim_methods, method, &runs, &n, &err), &err);
+    jw_init(&w, &b, 0);
+    jw_obj(&w);
+    opt_json(runs->method->params, runs->params, &w);
+    jw_obj_end(&w);
+    method_runs_free(runs, n);
+    return b.data;
+}
+
+/* Per method a parameter that calibration sets, a value of it, and one that is given beside it: the
+ * default where there is one. */
+static const struct {
+    const char *method, *name, *found, *given;
+} searched[] = {
+    {"spargeattn", "tau", "0.5", "0.98"},
+    {"sale", "tau", "0.002", "0.004"},
+    {"sampleattention", "alpha_c", "0.8", "0.95"},
+    {"fg-attn", "tau", "0.3", "0.5"},
+    {"minference", "v", "500", "1000"},
+    {"flexprefill", "gamma", "0.8", "0.95"},
+    {"xattention", "tau", "0.5", "0.9"},
+};
+
+START_TEST(given_parameters_win_in_every_method)
+{
+    size_t n = sizeof searched / sizeof *searched;
+    for (const struct method *const *m = sim_methods; *m; m++) {
+        size_t i = 0;
+        while (i < n && strcmp(searched[i].method, (*m)->name) != 0)
+            i++;
+        ck_assert_msg(i < n || !(*m)->calibrate, "%s is calibrated and not tested", (*m)->name);
+    }
+    for (size_t i = 0; i < n; i++) {
+        char entry[64], given[64], want[80];
+        const char *method = searched[i].method, *name = searched[i].name;
+        char *settings = settings_json(method);
+        snprintf(entry, sizeof entry, "\"%s\":%s", name, searched[i].found);
+        snprintf(given, sizeof given, "%s=%s", name, searched[i].given);
+        snprintf(want, sizeof want, "calib=#:%s", given);
+        const char *file = calib_file(method, settings, entry);
+        assert_applied(method, "", file, name, searched[i].found, "calib=#");
+        assert_applied(method, given, file, name, searched[i].given, want);
+        free(settings);
+    }
+}
+END_TEST
+
+START_TEST(a_calibration_is_replayed_under_its_settings)
+{
+    char *settings = settings_json("sale:bits=16:profile=paper:theta=2");
+    const char *file = calib_file("sale", settings, "\"tau\":0.002"), *made = "profile=paper:";
+    char both[40];
+    snprintf(both, sizeof both, "%sbits=16:calib=#", made);
+    assert_applied("sale", "", file, "bits", "16", both);
+    assert_applied("sale", "bits=16", file, "bits", "16", both);
+    assert_applied("sale", "bits=4", file, "bits", "4", "profile=paper:calib=#:bits=4");
+    assert_applied("sale", "theta=2", file, "tau", "0.002", both); /* as in the file */
+    free(settings);
+    settings = settings_json("fg-attn:permute=voxel-2x2x2");
+    file = calib_file("fg-attn", settings, "\"tau\":0.25");
+    assert_applied("fg-attn", "", file, "permute", "voxel:2x2x2", "permute=voxel-2x2x2:calib=#");
+    free(settings);
+}
+END_TEST
+
+START_TEST(aliases_and_switches_win_too)
+{
+    const char *file =
+        calib_file("spargeattn", "{}", "\"theta\":0.5,\"tau\":0.5,\"pv\":20,\"dense\":false");
+    assert_applied("spargeattn", "lambda=-10", file, "pv", "14.426950408889635",
+                   "calib=#:lambda=-10");
+    assert_applied("spargeattn", "pv=off", file, "pv", "off", "calib=#:pv=off");
+    assert_applied("spargeattn", "pv=off", file, "tau", "0.5", "calib=#:pv=off");
+    assert_applied("spargeattn", "judge=0", file, "theta", "0.5", "calib=#:judge=0");
+    assert_applied("spargeattn", "arith=sage1", file, "arith", "sage1", "calib=#:arith=sage1");
+    assert_applied("spargeattn", "quant=int8", file, "arith", "sage1", "calib=#:quant=int8");
+}
+END_TEST
+
+/* Options of the search and presets would count nowhere. */
+START_TEST(what_would_change_nothing_is_refused)
+{
+    static const struct {
+        const char *method, *params, *entry, *given, *message;
+    } cases[] = {
+        {"sale", "{\"theta\":2}", "\"tau\":0.002", "theta=0.4", "made with theta=2"},
+        {"spargeattn", "{\"l1\":0.05,\"l2\":0.06}", "\"tau\":0.5", "l2=0.09", "made with l2=0.06"},
+        {"sampleattention", "{}", "\"alpha_c\":0.8", "preset=glm4-acc", "made with preset=none"},
+        {"minference", "{}", "\"v\":500", "preset=light", "made with preset=profile"},
+        {"flexprefill", "{}", "\"gamma\":0.8", "preset=paper-b", "made with preset=profile"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char canonical[200], value[64];
+        struct err err = {0};
+        const char *file = calib_file(cases[i].method, cases[i].params, cases[i].entry);
+        applied(cases[i].method, cases[i].given, file, "profile", canonical, value, &err);
+        ck_assert_msg(err.code == ERR_USAGE && strstr(err.msg, cases[i].message) &&
+                          strstr(err.msg, cases[i].given),
+                      "%s:%s: %s", cases[i].method, cases[i].given, err.msg);
+    }
+}
+END_TEST
+
+/* The method's own token order counts as the order of the replay. */
+START_TEST(a_calibration_in_the_methods_own_order_fits)
+{
+    const char *file = path_of("ordered.json");
+    static const char text[] = "{\"method\":\"spargeattn\",\"permute\":\"hilbert\",\"params\":"
+                               "{\"permute\":\"hilbert\"},\"heads\":[]}";
+    char run[700];
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    struct err err = {0};
+    assert_ok(file_write_atomic(file, text, strlen(text), &err), &err);
+    snprintf(run, sizeof run, "spargeattn:calib=%s", file);
+    assert_ok(method_runs_parse(sim_methods, run, &runs, &n, &err), &err);
+    snprintf(run, sizeof run, "spargeattn:permute=none:calib=%s", file);
+    assert_ok(method_runs_parse(sim_methods, run, &runs, &n, &err), &err);
+    assert_ok(method_calib_fits(&runs[0], "any", "none", &err), &err);
+    assert_ok(method_calib_fits(&runs[1], "any", "hilbert", &err), &err);
+    assert_fails(method_calib_fits(&runs[1], "any", "none", &err), &err, ERR_INPUT, "hilbert");
+    method_runs_free(runs, n);
+}
+END_TEST
+
+/* A method that skips head 1 and fails on layer 1. */
+static int fake_calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
+                          int n, struct jw *w, struct err *err)
+{
+    if (samples->head == 1)
+        return method_skip(ctx, "odd head");
+    if (samples->layer == 1)
+        return err_set(err, ERR_RUN, "no layer 1");
+    jw_kint(w, "found", n);
+    return 0;
+}
+
+START_TEST(skips_and_failures)
+{
+    static const struct opt none[] = {{0}};
+    static const struct method fake = {.name = "fake", .params = none, .calibrate = fake_calibrate};
+    struct method_run run = {.method = &fake};
+    const char *path = path_of("a.h5");
+    struct session s;
+    struct calibrate_select one = {"0", "all", "0", ""}, both = {"all", "all", "0", ""};
+    struct err err = {0};
+    write_video(path, "m");
+    session_open(&s, "spargeattn", 1, &path);
+    s.c.run = &run;
+    assert_ok(calibrate_plan(&s.c, &one, &err), &err);
+    assert_ok(calibrate_execute(&s.c, 1, &err), &err);
+    ck_assert_int_eq(calibrate_skipped(&s.c), 1);
+    ck_assert_str_eq(s.c.jobs[1].skip, "odd head");
+    char *text = written(&s.c);
+    ck_assert_ptr_nonnull(strstr(text, "\"found\": 1"));
+    ck_assert_ptr_null(strstr(text, "\"head\": 1"));
+    free(text);
+    calibrate_free(&s.c);
+    assert_ok(calibrate_plan(&s.c, &both, &err), &err);
+    assert_fails(calibrate_execute(&s.c, 1, &err), &err, ERR_RUN, "layer 1 head 0: no layer 1");
+    session_close(&s);
+}
+END_TEST
+
+static int command(struct err *err, int argc, const char *const *argv)
+{
+    struct app app = {.methods = sim_methods};
+    char *copy[16];
+    for (int i = 0; i < argc; i++)
+        copy[i] = strdup(argv[i]);
+    int rc = cmd_calibrate.run(&app, argc, copy, err);
+    for (int i = 0; i < argc; i++)
+        free(copy[i]);
+    return rc;
+}
+
+#define COMMAND_(err, ...)                                                                         \
+    command(err, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)),                    \
+            (const char *[]){__VA_ARGS__})
+
+START_TEST(command_refuses)
+{
+    const char *path = path_of("a.h5"), *out = path_of("out.json");
+    struct err err = {0};
+    write_video(path, "m");
+    assert_fails(COMMAND_(&err, "-q"), &err, ERR_USAGE, "no method");
+    assert_fails(COMMAND_(&err, "-q", "spargeattn"), &err, ERR_USAGE, "-o FILE");
+    assert_fails(COMMAND_(&err, "-q", "spargeattn", "-o", out), &err, ERR_USAGE, "no trace");
+    assert_fails(COMMAND_(&err, "-q", "dense", path, "-o", out), &err, ERR_USAGE, "spargeattn");
+    assert_fails(COMMAND_(&err, "-q", "spargeattn:tau=0.1,0.2", path, "-o", out), &err, ERR_USAGE,
+                 "sweep of 2");
+    assert_fails(
+        COMMAND_(&err, "-q", "spargeattn:permute=time", path, "-o", out, "--permute", "row"), &err,
+        ERR_USAGE, "give one");
+    assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", out, "--layers", "9"), &err,
+                 ERR_USAGE, "--layers");
+    assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", path), &err, ERR_USAGE,
+                 "is what is read");
+    assert_fails(
+        COMMAND_(&err, "-q", "spargeattn:select=topk", path, "-o", out, "--progress", "none"), &err,
+        ERR_USAGE, "select=cdf");
+    char other[600];
+    snprintf(other, sizeof other, "%s/there.json", test_tmpdir());
+    assert_ok(file_write_atomic(other, "{}", 2, &err), &err);
+    assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", other), &err, ERR_USAGE, "--force");
+    FILE *f = fopen(out, "r");
+    ck_assert_ptr_null(f); /* nothing was written */
+}
+END_TEST
+
+START_TEST(command_writes_the_file)
+{
+    const char *path = path_of("a.h5"), *out = path_of("out.json");
+    struct err err = {0};
+    json_t *doc = NULL;
+    write_video(path, "m");
+    assert_ok(COMMAND_(&err, "-q", "spargeattn:search=grid:permute=hilbert", path, "-o", out,
+                       "--layers", "1", "--heads", "0", "--steps", "3", "--progress", "none"),
+              &err);
+    assert_ok(json_read_file(out, 1 << 20, &doc, &err), &err);
+    ck_assert_str_eq(json_string_value(json_object_get(doc, "permute")), "hilbert");
+    const json_t *e = json_array_get(json_object_get(doc, "heads"), 0);
+    ck_assert_int_eq(json_array_size(json_object_get(doc, "heads")), 1);
+    ck_assert_int_eq(json_integer_value(json_object_get(e, "layer")), 1);
+    json_decref(doc);
+    remove(out);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("calibrate");
+    TCase *t = tcase_create("calibrate");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, samples_come_by_trace_then_call);
+    tcase_add_test(t, models_do_not_mix);
+    tcase_add_test(t, file_is_applied_to_its_heads);
+    tcase_add_test(t, given_parameters_win_in_every_method);
+    tcase_add_test(t, a_calibration_is_replayed_under_its_settings);
+    tcase_add_test(t, aliases_and_switches_win_too);
+    tcase_add_test(t, what_would_change_nothing_is_refused);
+    tcase_add_test(t, a_calibration_in_the_methods_own_order_fits);
+    tcase_add_test(t, skips_and_failures);
+    tcase_add_test(t, command_refuses);
+    tcase_add_test(t, command_writes_the_file);
+    suite_add_tcase(s, t);
+    return s;
+}

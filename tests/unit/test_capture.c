@@ -1,0 +1,519 @@
+/*
+ * test_capture.c - `lacuna capture` from a prompt to a trace, on the shipped language model and on
+ * tiny checkpoints: what is stored, what the selections leave out, what is refused.
+ */
+#include "capture/capture.h"
+#include "capture/headsel.h"
+#include "core/fileio.h"
+#include "core/mem.h"
+#include "core/openblas.h"
+#include "core/safetensors.h"
+#include "tests/harness/capturerun.h"
+#include "tests/harness/suite.h"
+#include "tests/harness/tinymodel.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CODE_LM "datasets/models/code-lm"
+#define PROMPT "tests/data/code-lm-a.txt"
+
+static struct err err;
+
+static int capture(const char *model, const char *out, const char *args)
+{
+    return capture_run(model, out, "--jobs 1", args, &err);
+}
+
+static void put_file(const char *name, const char *text)
+{
+    assert_ok(file_write_atomic(test_path(name), text, strlen(text), &err), &err);
+}
+
+/* A fresh trace of code-lm over the golden prompt. */
+static struct trace *code_lm(const char *name, const char *args)
+{
+    char all[512];
+    snprintf(all, sizeof all, "--prompt " PROMPT " --force %s", args);
+    assert_ok(capture(CODE_LM, test_path(name), all), &err);
+    return open_trace(test_path(name));
+}
+
+/* All rows of a head of a layer. */
+static float *head_rows(const struct trace *t, int layer, enum trace_what what, int head)
+{
+    struct trace_shape s = trace_shape(trace_meta(t), what);
+    float *x = NULL;
+    int64_t call = trace_find(t, 0, "main", layer);
+    ck_assert_int_ge(call, 0);
+    assert_ok(mem_alloc(&x, s.tokens * s.dim, sizeof *x, "rows", &err), &err);
+    assert_ok(trace_read(t, call, what, head, 0, s.tokens, x, &err), &err);
+    return x;
+}
+
+static int64_t head_values(const struct trace *t, enum trace_what what)
+{
+    struct trace_shape s = trace_shape(trace_meta(t), what);
+    return s.tokens * s.dim;
+}
+
+/* Head `ha` of trace a holds exactly what head `hb` of trace b does. */
+static void same_rows(const struct trace *a, int ha, const struct trace *b, int hb, int layer,
+                      enum trace_what what)
+{
+    float *x = head_rows(a, layer, what, ha), *y = head_rows(b, layer, what, hb);
+    ck_assert(memcmp(x, y, (size_t)head_values(a, what) * sizeof *x) == 0);
+    free(x);
+    free(y);
+}
+
+/* ---- golden ---------------------------------------------------------------------------------- */
+
+static float *golden(const char *name, int64_t count)
+{
+    struct st_file *f = NULL;
+    const struct st_tensor *t;
+    float *x = NULL;
+    assert_ok(st_open("tests/data/code-lm-a.safetensors", &f, &err), &err);
+    assert_ok(st_require(f, name, -1, NULL, &t, &err), &err);
+    ck_assert_int_eq(t->count, count);
+    assert_ok(mem_alloc(&x, count, sizeof *x, name, &err), &err);
+    assert_ok(st_read_f32(f, t, 0, count, x, &err), &err);
+    st_close(&f);
+    return x;
+}
+
+enum { N = 770, D = 64, HEADS = 8, KV = 2 };
+
+static double distance(const struct trace *t, int layer, enum trace_what what, int head,
+                       const float *want)
+{
+    float *x = head_rows(t, layer, what, head);
+    double diff = 0, norm = 0;
+    for (int i = 0; i < N * D; i++) {
+        diff += ((double)x[i] - want[i]) * ((double)x[i] - want[i]);
+        norm += (double)want[i] * want[i];
+    }
+    free(x);
+    return sqrt(diff / norm);
+}
+
+/* Every stored tensor of the golden file within `tol` (relative L2). */
+static void check_tensors(const struct trace *t, double tol)
+{
+    float *q0 = golden("layer0.q.heads0,7", 2 * N * D),
+          *q5 = golden("layer5.q.heads0,7", 2 * N * D);
+    float *k0 = golden("layer0.k", KV * N * D), *k5 = golden("layer5.k", KV * N * D);
+    float *v5 = golden("layer5.v", KV * N * D);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_double_lt(distance(t, 0, TRACE_Q, 7 * i, q0 + i * N * D), tol);
+        ck_assert_double_lt(distance(t, 5, TRACE_Q, 7 * i, q5 + i * N * D), tol);
+        ck_assert_double_lt(distance(t, 0, TRACE_K, i, k0 + i * N * D), tol);
+        ck_assert_double_lt(distance(t, 5, TRACE_K, i, k5 + i * N * D), tol);
+        ck_assert_double_lt(distance(t, 5, TRACE_V, i, v5 + i * N * D), tol);
+    }
+    free(q0);
+    free(q5);
+    free(k0);
+    free(k5);
+    free(v5);
+}
+
+static void check_run_data(const struct trace *t)
+{
+    float *want_ids = golden("tokens", N), *want_nll = golden("nll", N - 1), *nll = NULL;
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    assert_ok(trace_tokens(t, &ids, &n, &err), &err);
+    ck_assert_int_eq(n, N);
+    for (int i = 0; i < N; i++)
+        ck_assert(ids[i] == (int32_t)want_ids[i]);
+    assert_ok(trace_nll(t, &nll, &n, &err), &err);
+    ck_assert_int_eq(n, N - 1);
+    for (int i = 0; i < N - 1; i++)
+        ck_assert_float_eq_tol(nll[i], want_nll[i], 1e-3f);
+    free(ids);
+    free(nll);
+    free(want_ids);
+    free(want_nll);
+}
+
+/* The golden maps hold the 12 x 12 full cells of 13 x 13. */
+static void check_maps(const struct trace *t)
+{
+    float *sum = golden("layer2.map_sum64", HEADS * 144), *s = NULL, *m = NULL;
+    float *max = golden("layer2.map_max64", HEADS * 144);
+    int64_t cells = trace_map_cells(t, true), call = trace_find(t, 0, "main", 2);
+
+    ck_assert_int_eq(cells, 13);
+    s = malloc((size_t)(cells * cells) * sizeof *s);
+    m = malloc((size_t)(cells * cells) * sizeof *m);
+    for (int h = 0; h < HEADS; h++) {
+        assert_ok(trace_read_map(t, call, h, s, m, &err), &err);
+        for (int r = 0; r < 12; r++)
+            for (int c = 0; c < 12; c++) {
+                ck_assert_float_eq_tol(s[r * 13 + c], sum[(h * 12 + r) * 12 + c], 1e-4f);
+                ck_assert_float_eq_tol(m[r * 13 + c], max[(h * 12 + r) * 12 + c], 1e-4f);
+            }
+    }
+    free(s);
+    free(m);
+    free(sum);
+    free(max);
+}
+
+START_TEST(float32_trace_is_the_golden_run)
+{
+    struct trace *t = code_lm("f32.h5", "--dtype f32");
+    check_run_data(t);
+    check_tensors(t, 1e-4);
+    check_maps(t);
+    trace_close(&t);
+}
+END_TEST
+
+/* Storing rounds, to half a unit in the last of 8 bits: 2^-9 of each value, and so of the norm. The
+ * run goes on with unrounded values, so the error does not grow with the layer. */
+START_TEST(bfloat16_trace_is_the_rounded_float32_run)
+{
+    struct trace *a = code_lm("f32.h5", "--dtype f32"), *b = code_lm("bf16.h5", "");
+    ck_assert_int_eq(trace_meta(b)->dtype, DT_BF16);
+    ck_assert_str_eq(trace_meta(b)->compute, "float32");
+    check_run_data(b);
+    check_tensors(b, 1.0 / 512 + 1e-4);
+    check_maps(b);
+    for (int layer = 0; layer < 6; layer += 5) {
+        float *x = head_rows(a, layer, TRACE_Q, 3), *y = head_rows(b, layer, TRACE_Q, 3);
+        for (int i = 0; i < N * D; i++)
+            ck_assert(y[i] == dtype_round(DT_BF16, x[i]));
+        free(x);
+        free(y);
+    }
+    trace_close(&a);
+    trace_close(&b);
+}
+END_TEST
+
+START_TEST(metadata_say_where_the_trace_comes_from)
+{
+    struct trace *t = code_lm("meta.h5", "--tokens 64 --seed 7");
+    const struct trace_meta *m = trace_meta(t);
+    ck_assert_str_eq(m->name, "code-lm");
+    ck_assert_str_eq(m->architecture, "LlamaForCausalLM");
+    ck_assert_str_eq(m->source, "capture");
+    ck_assert(strncmp(m->computed_by, "openblas ", 9) == 0);
+    ck_assert_str_eq(m->computed_by + 9, openblas_kernels());
+    ck_assert_str_eq(m->positions, "rope");
+    ck_assert_str_eq(m->head_ids, "");
+    ck_assert(strncmp(m->weights_id, "xxh3:", 5) == 0 && strncmp(m->prompt_id, "xxh3:", 5) == 0);
+    ck_assert(m->layers == 6 && m->heads == HEADS && m->kv_heads == KV && m->head_dim == D);
+    ck_assert(m->causal && m->positions_applied && m->scale == 0.125 && m->seed == 7);
+    ck_assert(m->n_q == 64 && m->n_k == 64 && m->pool == 64 && m->grid_t == 0);
+    ck_assert_int_eq(trace_calls(t), 6);
+    trace_close(&t);
+}
+END_TEST
+
+/* ---- selections ------------------------------------------------------------------------------ */
+
+START_TEST(layers_are_those_asked_for)
+{
+    struct trace *all = code_lm("all.h5", "--tokens 100"), *some;
+    float *nll = NULL;
+    int64_t n = 0;
+
+    some = code_lm("some.h5", "--tokens 100 --layers 1,3");
+    ck_assert_int_eq(trace_calls(some), 2);
+    ck_assert(trace_find(some, 0, "main", 0) < 0 && trace_find(some, 0, "main", 3) == 1);
+    same_rows(all, 5, some, 5, 3, TRACE_Q);
+    assert_ok(trace_nll(some, &nll, &n, &err), &err);
+    ck_assert_int_eq(n, 99);
+    free(nll);
+    nll = NULL;
+    trace_close(&some);
+
+    some = code_lm("short.h5", "--tokens 100 --layers 1,3 --no-nll");
+    same_rows(all, 1, some, 1, 3, TRACE_V);
+    assert_ok(trace_nll(some, &nll, &n, &err), &err);
+    ck_assert(n == 0);
+    free(nll);
+    trace_close(&some);
+    trace_close(&all);
+}
+END_TEST
+
+static void check_heads(const char *list, const char *kv_ids, int heads, int kv_heads,
+                        const int *head, const int *kv)
+{
+    char args[128];
+    snprintf(args, sizeof args, "--tokens 70 --layers 2 --maps 32 --heads %s", list);
+    struct trace *all = code_lm("all.h5", "--tokens 70 --maps 32"),
+                 *some = code_lm("heads.h5", args);
+    float a[9], b[9];
+
+    ck_assert_int_eq(trace_meta(some)->heads, heads);
+    ck_assert_int_eq(trace_meta(some)->kv_heads, kv_heads);
+    ck_assert_str_eq(trace_meta(some)->head_ids, list);
+    ck_assert_str_eq(trace_meta(some)->kv_head_ids, kv_ids);
+    for (int i = 0; i < heads; i++) {
+        int read = i / (heads / kv_heads);
+        ck_assert_int_eq(kv[read], head[i] / 4); /* what the model's head reads */
+        same_rows(all, head[i], some, i, 2, TRACE_Q);
+        assert_ok(trace_read_map(all, 2, head[i], a, NULL, &err), &err);
+        assert_ok(trace_read_map(some, 0, i, b, NULL, &err), &err);
+        ck_assert(memcmp(a, b, sizeof a) == 0);
+    }
+    for (int i = 0; i < kv_heads; i++) {
+        same_rows(all, kv[i], some, i, 2, TRACE_K);
+        same_rows(all, kv[i], some, i, 2, TRACE_V);
+    }
+    trace_close(&all);
+    trace_close(&some);
+}
+
+START_TEST(heads_keep_the_kv_heads_that_they_read)
+{
+    check_heads("0,7", "0-1", 2, 2, (int[]){0, 7}, (int[]){0, 1});
+    check_heads("4-6", "1", 3, 1, (int[]){4, 5, 6}, (int[]){1});
+    check_heads("2-3,6-7", "0-1", 4, 2, (int[]){2, 3, 6, 7}, (int[]){0, 1});
+    /* Two of kv head 0 and one of kv head 1: each has its own. */
+    check_heads("1,3,5", "0,0-1", 3, 3, (int[]){1, 3, 5}, (int[]){0, 0, 1});
+}
+END_TEST
+
+START_TEST(a_head_list_that_does_not_fit_is_refused)
+{
+    struct head_select s;
+    struct trace_meta m = {0};
+    char list[2048] = "0";
+    for (int i = 2; i < 400; i += 2)
+        snprintf(list + strlen(list), sizeof list - strlen(list), ",%d", i);
+    assert_ok(head_select_parse(list, 400, 400, &s, &err), &err);
+    assert_fails(head_select_meta(&s, &m, &err), &err, ERR_USAGE, "too long");
+    head_select_free(&s);
+    assert_fails(head_select_parse("8", 8, 2, &s, &err), &err, ERR_USAGE, "--heads");
+}
+END_TEST
+
+/* Every row of probabilities sums to 1, so a row of cells sums to its queries: edge cells included.
+ */
+START_TEST(maps_cover_every_pair)
+{
+    struct trace *t = code_lm("maps.h5", "--tokens 131 --layers 4 --maps 50");
+    float sum[9], max[9];
+    ck_assert_int_eq(trace_map_cells(t, false), 3);
+    for (int h = 0; h < HEADS; h++) {
+        assert_ok(trace_read_map(t, 0, h, sum, max, &err), &err);
+        for (int r = 0; r < 3; r++) {
+            ck_assert_float_eq_tol(sum[3 * r] + sum[3 * r + 1] + sum[3 * r + 2], r < 2 ? 50 : 31,
+                                   1e-3f);
+            for (int c = r + 1; c < 3; c++)
+                ck_assert(sum[3 * r + c] == 0 && max[3 * r + c] == 0);
+        }
+        ck_assert(max[0] == 1); /* token 0 sees itself alone */
+    }
+    trace_close(&t);
+    t = code_lm("none.h5", "--tokens 20 --layers 4 --maps 0");
+    ck_assert(trace_meta(t)->pool == 0 && !trace_call(t, 0)->has_map);
+    trace_close(&t);
+}
+END_TEST
+
+/* A map whose values were changed in the file is refused, the other heads' are not. */
+START_TEST(a_damaged_map_is_not_read)
+{
+    struct trace *t = code_lm("maps.h5", "--tokens 131 --layers 4 --maps 50");
+    float sum[9], max[9];
+    FILE *f = fopen(trace_path(t), "r+b");
+    static char bytes[1 << 20];
+
+    assert_ok(trace_read_map(t, 0, 2, sum, max, &err), &err);
+    ck_assert_ptr_nonnull(f);
+    size_t n = fread(bytes, 1, sizeof bytes, f);
+    ck_assert(n > 0 && n < sizeof bytes);
+    char *at = memmem(bytes, n, max, sizeof max);
+    ck_assert_ptr_nonnull(at);
+    at[sizeof max - 1] ^= 1;
+    ck_assert(fseek(f, at - bytes, SEEK_SET) == 0 && fwrite(at, 1, sizeof max, f) == sizeof max);
+    ck_assert_int_eq(fclose(f), 0);
+    assert_ok(trace_read_map(t, 0, 2, sum, NULL, &err), &err);
+    assert_fails(trace_read_map(t, 0, 2, sum, max, &err), &err, ERR_INPUT,
+                 "map_max head 2 does not match its checksum");
+    assert_ok(trace_read_map(t, 0, 3, sum, max, &err), &err);
+    trace_close(&t);
+}
+END_TEST
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+static void check_tokens(const char *path, int64_t want_n, const int32_t *want)
+{
+    struct trace *t = open_trace(path);
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    assert_ok(trace_tokens(t, &ids, &n, &err), &err);
+    ck_assert_int_eq(n, want_n);
+    for (int64_t i = 0; i < n; i++)
+        ck_assert_int_eq(ids[i], want[i]);
+    free(ids);
+    trace_close(&t);
+}
+
+START_TEST(prompt_and_token_file_give_the_same_run)
+{
+    put_file("p.txt", "int main");
+    assert_ok(capture(CODE_LM, test_path("a.h5"), "--prompt " PROMPT " --tokens 5 --dtype f32"),
+              &err);
+    check_tokens(test_path("a.h5"), 5, (int32_t[]){0, 878, 411, 2415, 15});
+    put_file("ids.txt", "0 878,\n411\t2415 15\n");
+    char args[512];
+    snprintf(args, sizeof args, "--tokens-file %s --dtype f32", test_path("ids.txt"));
+    assert_ok(capture(CODE_LM, test_path("b.h5"), args), &err);
+    check_tokens(test_path("b.h5"), 5, (int32_t[]){0, 878, 411, 2415, 15});
+    struct trace *a = open_trace(test_path("a.h5")), *b = open_trace(test_path("b.h5"));
+    same_rows(a, 2, b, 2, 5, TRACE_Q);
+    ck_assert_str_ne(trace_meta(a)->prompt_id, trace_meta(b)->prompt_id);
+    trace_close(&a);
+    trace_close(&b);
+}
+END_TEST
+
+START_TEST(bos_can_be_asked_for_and_left_out)
+{
+    assert_ok(capture(CODE_LM, test_path("no.h5"), "--prompt " PROMPT " --tokens 4 --bos no"),
+              &err);
+    check_tokens(test_path("no.h5"), 4, (int32_t[]){878, 411, 2415, 15});
+    assert_ok(capture(CODE_LM, test_path("yes.h5"), "--prompt " PROMPT " --tokens 2 --bos yes"),
+              &err);
+    check_tokens(test_path("yes.h5"), 2, (int32_t[]){0, 878});
+    put_file("empty.txt", "");
+    char args[512];
+    snprintf(args, sizeof args, "--prompt %s", test_path("empty.txt"));
+    assert_ok(capture(CODE_LM, test_path("one.h5"), args), &err);
+    check_tokens(test_path("one.h5"), 1, (int32_t[]){0});
+}
+END_TEST
+
+/* The type of the trace is that of the checkpoint, whatever its spelling. */
+START_TEST(tiny_checkpoints_of_other_families_are_captured)
+{
+    static const char *const variants[] = {"mistral", "qwen2", "qwen3", "llama-new"};
+    struct buf ids = {0};
+    int32_t tokens[TINY_TOKENS];
+    char args[512];
+
+    tiny_tokens(tokens);
+    for (int i = 0; i < TINY_TOKENS; i++)
+        buf_printf(&ids, "%d ", tokens[i]);
+    put_file("ids.txt", buf_str(&ids));
+    buf_free(&ids);
+    json_t *c = tiny_config(variants[_i]);
+    tiny_put_config(test_tmpdir(), c);
+    tiny_put_weights(test_tmpdir(), variants[_i], 1, NULL);
+    json_decref(c);
+    snprintf(args, sizeof args, "--tokens-file %s --maps 16 --force", test_path("ids.txt"));
+    assert_ok(capture(test_tmpdir(), test_path("t.h5"), args), &err);
+    struct trace *t = open_trace(test_path("t.h5"));
+    ck_assert_int_eq(trace_meta(t)->dtype, DT_BF16);
+    ck_assert_int_eq(trace_calls(t), TINY_LAYERS);
+    ck_assert_int_eq(trace_map_cells(t, true), 3);
+    trace_close(&t);
+}
+END_TEST
+
+/* ---- refusals: none leaves a file behind ------------------------------------------------------
+ */
+
+static const struct {
+    const char *args, *message;
+    int code;
+} refused[] = {
+    {"", "--prompt FILE is missing", ERR_USAGE},
+    {"--prompt no-such-file", "no-such-file", ERR_INPUT},
+    {"--prompt " PROMPT " --tokens-file " PROMPT, "not both", ERR_USAGE},
+    {"--prompt " PROMPT " --tokens 771", "has 770 tokens, --tokens asks for 771", ERR_USAGE},
+    {"--prompt " PROMPT " --tokens 0", "tokens", ERR_USAGE},
+    {"--prompt " PROMPT " --layers 6", "--layers", ERR_USAGE},
+    {"--prompt " PROMPT " --heads 8", "--heads", ERR_USAGE},
+    {"--prompt " PROMPT " --maps -1", "maps", ERR_USAGE},
+    {"--prompt " PROMPT " --dtype int8", "dtype", ERR_USAGE},
+    {"--prompt " PROMPT " --device cuda", "CUDA", ERR_MACHINE},
+    {"--prompt " PROMPT " --size 1x2x3", "video", ERR_USAGE},
+    {"--prompt " PROMPT " extra", "unexpected argument 'extra'", ERR_USAGE},
+    {"--tokens-file " PROMPT, "is not a token id", ERR_INPUT},
+    {"--prompt datasets/models/code-lm/model-00001-of-00002.safetensors", "not valid UTF-8",
+     ERR_INPUT},
+};
+
+START_TEST(what_cannot_be_done_is_refused_without_a_trace)
+{
+    assert_fails(capture(CODE_LM, test_path("bad.h5"), refused[_i].args), &err, refused[_i].code,
+                 refused[_i].message);
+    ck_assert(access(test_path("bad.h5"), F_OK) != 0 &&
+              access(test_path("bad.h5.part"), F_OK) != 0);
+}
+END_TEST
+
+START_TEST(failures_in_the_run_remove_the_part)
+{
+    char args[512];
+    put_file("ids.txt", "1 2 4096");
+    snprintf(args, sizeof args, "--tokens-file %s", test_path("ids.txt"));
+    assert_fails(capture(CODE_LM, test_path("bad.h5"), args), &err, ERR_INPUT,
+                 "token 2 is 4096, the model's vocabulary is 0..4095");
+    ck_assert(access(test_path("bad.h5"), F_OK) != 0 &&
+              access(test_path("bad.h5.part"), F_OK) != 0);
+    assert_fails(capture("no/such/model", test_path("bad.h5"), "--prompt " PROMPT), &err, ERR_INPUT,
+                 "no/such/model/config.json");
+}
+END_TEST
+
+START_TEST(an_existing_trace_is_kept_unless_forced)
+{
+    const char *args = "--prompt " PROMPT " --tokens 8 --layers 0 --no-nll";
+    assert_ok(capture(CODE_LM, test_path("keep.h5"), args), &err);
+    assert_fails(capture(CODE_LM, test_path("keep.h5"), args), &err, ERR_USAGE, "keep.h5");
+    struct trace *t = open_trace(test_path("keep.h5"));
+    char id[64];
+    snprintf(id, sizeof id, "%s", trace_id(t));
+    trace_close(&t);
+    assert_ok(capture(CODE_LM, test_path("keep.h5"),
+                      "--prompt " PROMPT " --tokens 8 --layers 0 --no-nll --force"),
+              &err);
+    t = open_trace(test_path("keep.h5"));
+    ck_assert_str_eq(trace_id(t), id); /* the same run is the same trace */
+    trace_close(&t);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("capture");
+    TCase *golden_case = tcase_create("golden"), *part = tcase_create("selections"),
+          *prompt = tcase_create("prompts"), *bad = tcase_create("refusals");
+    TCase *all[] = {golden_case, part, prompt, bad};
+
+    tcase_add_test(golden_case, float32_trace_is_the_golden_run);
+    tcase_add_test(golden_case, bfloat16_trace_is_the_rounded_float32_run);
+    tcase_add_test(golden_case, metadata_say_where_the_trace_comes_from);
+    tcase_add_test(part, layers_are_those_asked_for);
+    tcase_add_test(part, heads_keep_the_kv_heads_that_they_read);
+    tcase_add_test(part, a_head_list_that_does_not_fit_is_refused);
+    tcase_add_test(part, maps_cover_every_pair);
+    tcase_add_test(part, a_damaged_map_is_not_read);
+    tcase_add_test(prompt, prompt_and_token_file_give_the_same_run);
+    tcase_add_test(prompt, bos_can_be_asked_for_and_left_out);
+    tcase_add_loop_test(prompt, tiny_checkpoints_of_other_families_are_captured, 0, 4);
+    tcase_add_loop_test(bad, what_cannot_be_done_is_refused_without_a_trace, 0,
+                        sizeof refused / sizeof *refused);
+    tcase_add_test(bad, failures_in_the_run_remove_the_part);
+    tcase_add_test(bad, an_existing_trace_is_kept_unless_forced);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        tcase_set_timeout(all[i], 120);
+        suite_add_tcase(s, all[i]);
+    }
+    return s;
+}

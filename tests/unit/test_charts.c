@@ -1,0 +1,680 @@
+/* Charts of records: what they average over, what they leave out, and that nothing drawn can be
+ * mistaken for something else. The tests read the data and the script beside the picture. */
+#include "tests/harness/suite.h"
+
+#include "core/fileio.h"
+#include "core/log.h"
+#include "plots/chart.h"
+#include "plots/palette.h"
+#include "sim/registry.h"
+#include "tests/harness/records_fixture.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct err e;
+static struct fixture_records f;
+static struct recset set;
+static struct buf dat, script;
+static char dir[256];
+
+static void begin(void)
+{
+    static int number;
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+    snprintf(dir, sizeof dir, "%s/charts-%d-%d", test_tmpdir(), (int)getpid(), number++);
+    assert_ok(make_dirs(dir, &e), &e);
+}
+
+static void end(void)
+{
+    recset_free(&set);
+    buf_free(&dat);
+    buf_free(&script);
+}
+
+static struct figure_args args(void)
+{
+    static char path[300];
+    snprintf(path, sizeof path, "%s/fig.png", dir);
+    return (struct figure_args){.output = path,
+                                .set = &set,
+                                .methods = sim_methods,
+                                .step = INT64_MIN,
+                                .low = NAN,
+                                .high = NAN};
+}
+
+static void read_beside(const char *suffix, struct buf *b)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/fig.%s", dir, suffix);
+    buf_reset(b);
+    assert_ok(buf_read_file(b, path, 1 << 20, &e), &e);
+}
+
+/* Draw from the records made so far (those of an earlier call stay) and read data and script. */
+static void draw(const char *figure, const struct figure_args *a)
+{
+    if (f.n)
+        fixture_set(&f, &set);
+    assert_ok(figure_find(figure, &e)->draw(a, &e), &e);
+    read_beside("dat", &dat);
+    read_beside("gp", &script);
+}
+
+static void draw_all(const char *figure)
+{
+    struct figure_args a = args();
+    draw(figure, &a);
+}
+
+static void assert_has(const struct buf *b, const char *text)
+{
+    ck_assert_msg(strstr(buf_str(b), text) != NULL, "'%s' is not in\n%s", text, buf_str(b));
+}
+
+static void assert_lacks(const struct buf *b, const char *text)
+{
+    ck_assert_msg(strstr(buf_str(b), text) == NULL, "'%s' is in\n%s", text, buf_str(b));
+}
+
+static int count(const struct buf *b, const char *text)
+{
+    int n = 0;
+    for (const char *p = buf_str(b); (p = strstr(p, text)); p++)
+        n++;
+    return n;
+}
+
+static struct record *add(const char *method, const char *params, int layer, int head,
+                          double density)
+{
+    struct record *r = fixture_record(&f, method, params, layer, head);
+    snprintf(r->precision, sizeof r->precision, "f64");
+    fixture_metric(r, "density_elem", density);
+    return r;
+}
+
+/* ---- phases -------------------------------------------------------------------------------- */
+
+static void add_times(const char *method, double select, double attend)
+{
+    struct record *r = add(method, "", 0, 0, 1);
+    fixture_metric(r, "time_attend_ns", attend);
+    if (select >= 0) {
+        fixture_metric(r, "time_select_ns", select);
+        fixture_metric(r, "time_total_ns", select + attend);
+    }
+}
+
+START_TEST(a_method_whose_selection_was_not_measured_is_hatched)
+{
+    add_times("oracle", -1, 20e3);
+    add_times("spargeattn", 3e3, 9e3);
+    draw_all("phases");
+    /* Position, 1 = selection missing, then running sums. */
+    assert_has(&dat, "# oracle\n0 1 0 0 20\n");
+    assert_has(&dat, "# spargeattn\n1 0 0 3 12\n");
+    assert_has(&script, "selection not measured");
+    assert_has(&script, "fs pattern");
+}
+END_TEST
+
+START_TEST(where_all_selections_were_measured_nothing_is_hatched)
+{
+    struct record *dense = add("dense", "", 0, 0, 1); /* chooses nothing: a total, no selection */
+    fixture_metric(dense, "time_attend_ns", 4e4);
+    fixture_metric(dense, "time_total_ns", 4e4);
+    add_times("spargeattn", 3e3, 9e3);
+    draw_all("phases");
+    assert_lacks(&script, "not measured");
+    assert_lacks(&script, "pattern");
+}
+END_TEST
+
+START_TEST(a_method_without_times_is_no_empty_bar)
+{
+    add_times("spargeattn", 3e3, 9e3);
+    add("sale", "", 0, 0, 0.5);
+    draw_all("phases");
+    assert_lacks(&dat, "sale");
+    assert_has(&script, "1 setting without times left out");
+}
+END_TEST
+
+START_TEST(the_kind_of_times_is_that_of_the_chosen_methods)
+{
+    add_times("spargeattn", 3e3, 9e3);
+    fixture_metric(add("sale", "", 0, 0, 0.5), "host_attend_ns", 4e6);
+    struct figure_args a = args();
+    a.method = "sale";
+    draw("phases", &a);
+    assert_has(&script, "wall time of the CPU reference");
+    assert_has(&dat, "# sale\n0 0 0 0 4\n");
+    assert_has(&script, "time [ms]");
+}
+END_TEST
+
+START_TEST(short_times_are_in_microseconds_on_few_tics)
+{
+    add_times("spargeattn", 1e3, 2.8e3);
+    draw_all("phases");
+    assert_has(&dat, "# spargeattn\n0 0 0 1 3.8\n");
+    assert_has(&script, "time [µs]");
+    assert_has(&script, "set xtics 1\n");
+}
+END_TEST
+
+/* ---- what is averaged ---------------------------------------------------------------------- */
+
+/* 2 layers x 2 steps x 2 heads of a method. */
+static void add_video(const char *method)
+{
+    for (int i = 0; i < 8; i++) {
+        struct record *r = add(method, "", i / 4, i % 2, 0.5 + 0.01 * i);
+        fixture_video_record(r, i / 2 % 2);
+        fixture_metric(r, "cra_min", 0.1 * i);
+        fixture_metric(r, "err_l1_rel", 0.1);
+    }
+}
+
+START_TEST(titles_say_what_varies_beside_the_head)
+{
+    add_video("sale");
+    draw_all("cdf");
+    assert_has(&script, "share of heads of 2 layers and 2 steps at or below a value");
+    assert_has(&script, "share of heads of calls");
+    draw_all("pareto");
+    assert_has(&script, "mean over heads of 2 layers and 2 steps; hollow");
+    draw_all("bars");
+    assert_has(&script, "mean and standard deviation over heads of 2 steps'");
+    draw_all("curves");
+    assert_has(&script, "density_elem against step, mean over heads of 2 layers'");
+    struct figure_args a = args();
+    a.step = 0;
+    draw("bars", &a);
+    assert_has(&script, "standard deviation over heads'");
+}
+END_TEST
+
+START_TEST(groups_over_different_numbers_say_up_to)
+{
+    add_video("sale");
+    fixture_video_record(add("streaming", "", 0, 0, 0.5), 0);
+    fixture_video_record(add("streaming", "", 1, 0, 0.5), 0);
+    draw_all("pareto");
+    assert_has(&script, "mean over heads of 2 layers and up to 2 steps; hollow");
+}
+END_TEST
+
+/* The schedule runs layer 0 and step 0 dense, the rest with a mask. */
+static void add_scheduled(const char *method)
+{
+    for (int i = 0; i < 8; i++) {
+        int layer = i / 4, step = i / 2 % 2;
+        bool dense = layer == 0 || step == 0;
+        struct record *r = add(method, "", layer, i % 2, dense ? 1 : 0.25);
+        fixture_video_record(r, step);
+        fixture_metric(r, "dense_call", dense);
+        fixture_metric(r, "cra_min", dense ? 1 : 0.75);
+        fixture_metric(r, "err_l1_rel", dense ? 0 : 0.1);
+    }
+}
+
+START_TEST(calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so)
+{
+    add_scheduled("radial");
+    draw_all("pareto");
+    assert_has(&dat, "\n0.25 0.1 0 ");
+    assert_has(&script, "'radial (sparse calls)'");
+    draw_all("bars");
+    assert_has(&dat, " 1 0.25 0\n");
+    assert_lacks(&dat, " 0 1 0\n"); /* layer 0 ran no mask */
+    assert_has(&script, "'radial (sparse calls)'");
+    draw_all("cdf");
+    assert_has(&dat, "\n0.75 0\n0.75 1\n");
+    assert_has(&script, "'radial (sparse calls)'");
+}
+END_TEST
+
+START_TEST(calls_that_all_ran_dense_are_drawn_as_they_are)
+{
+    add_scheduled("radial");
+    struct figure_args a = args();
+    a.layer = "0";
+    draw("cdf", &a);
+    assert_has(&dat, "\n1 0\n1 1\n");
+    assert_lacks(&script, "sparse calls");
+}
+END_TEST
+
+START_TEST(against_the_step_a_schedule_is_seen)
+{
+    add_scheduled("radial");
+    draw_all("curves");
+    assert_has(&dat, "\n0 1 0\n1 0.625 ");
+    assert_lacks(&script, "sparse calls");
+}
+END_TEST
+
+/* ---- pareto -------------------------------------------------------------------------------- */
+
+static void add_error(const char *method, const char *precision, double density, double error)
+{
+    struct record *r = add(method, "", 0, 0, density);
+    snprintf(r->precision, sizeof r->precision, "%s", precision);
+    fixture_metric(r, "err_l1_rel", error);
+}
+
+static void draw_errors(void)
+{
+    struct figure_args a = args();
+    a.metric = "err_l1_rel";
+    draw("pareto", &a);
+}
+
+START_TEST(rounding_is_an_error_of_zero)
+{
+    add_error("dense", "f64", 1, 0);
+    add_error("minference", "f64", 1, 3.9e-17);
+    add_error("sale", "f64", 0.5, 0.002);
+    draw_errors();
+    assert_has(&script, "set yrange [0.001:"); /* and not down to 1e-17 */
+    assert_has(&dat, "\n1 0.001 0 3.9e-17 ");  /* on the edge, not dominated by dense */
+    assert_has(&dat, "\n1 0.001 0 0 ");
+}
+END_TEST
+
+START_TEST(rounding_is_larger_in_f32)
+{
+    add_error("minference", "f32", 1, 3e-8);
+    add_error("sale", "f32", 0.5, 0.002);
+    draw_errors();
+    assert_has(&dat, "\n1 0.001 0 3e-08 ");
+}
+END_TEST
+
+START_TEST(a_small_error_in_f64_is_one)
+{
+    add_error("minference", "f64", 1, 3e-8);
+    add_error("sale", "f64", 0.5, 0.002);
+    draw_errors();
+    assert_has(&dat, "\n1 3e-08 0 3e-08 ");
+}
+END_TEST
+
+START_TEST(a_metric_that_no_record_has_gets_no_panel)
+{
+    add_error("sale", "f64", 0.5, 0.002);
+    draw_all("pareto"); /* recalls are of the default panels, too */
+    assert_has(&dat, "# err_l1_rel: ");
+    assert_lacks(&dat, "# cra_");
+    struct figure_args a = args();
+    a.metric = "err_l1_rel,cra_mean";
+    assert_fails(figure_find("pareto", &e)->draw(&a, &e), &e, ERR_INPUT, "with cra_mean");
+}
+END_TEST
+
+/* A count of pairs that are allowed says nothing about a method. */
+START_TEST(a_metric_without_a_better_direction_dominates_nobody)
+{
+    fixture_metric(add("sale", "", 0, 0, 0.5), "pairs_allowed", 10);
+    fixture_metric(add("minference", "", 0, 0, 0.6), "pairs_allowed", 20);
+    struct figure_args a = args();
+    a.metric = "pairs_allowed";
+    draw("pareto", &a);
+    assert_has(&dat, "\n0.6 20 0 20 ");
+    assert_lacks(&script, "'ideal'");
+}
+END_TEST
+
+START_TEST(times_are_drawn_in_the_unit_of_their_axis)
+{
+    fixture_metric(add("sale", "", 0, 0, 0.5), "time_total_ns", 2e6);
+    struct figure_args a = args();
+    a.metric = "time_total_ns";
+    draw("pareto", &a);
+    assert_has(&dat, "\n0.5 2 0 2 ");
+    assert_has(&script, "'time_total [ms]'");
+}
+END_TEST
+
+/* ---- threshold ----------------------------------------------------------------------------- */
+
+START_TEST(thresholds_need_not_include_one_half)
+{
+    struct record *r = add("dense", "c=0.1", 0, 0, 1);
+    fixture_metric(r, "below_b64@0.1", 0.3);
+    fixture_metric(r, "below_s16@0.1", 0.6);
+    draw_all("threshold");
+    assert_has(&dat, "# 64 x 64: c, mean\nnan nan\n0.1 0.3\n");
+    assert_has(&dat, "# 16 x 1: c, mean\nnan nan\n0.1 0.6\n");
+}
+END_TEST
+
+START_TEST(cells_without_maps_leave_the_other_panel)
+{
+    fixture_metric(add("dense", "", 0, 0, 1), "below_b64", 0.3);
+    fixture_metric(add("fg-attn", "tau=0.2", 0, 0, 0.4), "cra_mean", 0.9);
+    struct figure_args a = args();
+    a.method = "fg-attn";
+    draw("threshold", &a);
+    assert_lacks(&dat, "64 x 64");
+    assert_has(&dat, "0.2 0.4\n");
+    assert_has(&script, "index 0 ");
+}
+END_TEST
+
+START_TEST(legends_of_thresholds_stand_beside_the_curves)
+{
+    fixture_metric(add("dense", "", 0, 0, 1), "below_b64", 0.3);
+    fixture_metric(add("fg-attn", "tau=0.2", 0, 0, 0.4), "cra_mean", 0.9);
+    draw_all("threshold");
+    assert_lacks(&script, "set key inside");
+    ck_assert_int_ge(count(&script, "set key at screen"), 2);
+    const char *p = buf_str(&script);
+    for (int i = 0; i < 2; i++) {
+        p = strstr(p, "set rmargin at screen");
+        double right = strtod(p + 21, NULL);
+        p = strstr(p, "set key at screen");
+        ck_assert_double_gt(strtod(p + 17, NULL), right);
+    }
+}
+END_TEST
+
+/* ---- curves -------------------------------------------------------------------------------- */
+
+START_TEST(a_constant_parameter_is_no_axis)
+{
+    add("streaming", "sink=4:window=64", 0, 0, 0.2);
+    add("streaming", "sink=4:window=128", 0, 0, 0.3);
+    draw_all("curves");
+    assert_has(&script, "density_elem against window");
+    assert_has(&dat, "\n64 0.2 0\n128 0.3 0\n");
+}
+END_TEST
+
+START_TEST(the_axis_is_the_parameter_with_most_settings_on_its_lines)
+{
+    add("spargeattn", "", 0, 0, 0.9);
+    add("spargeattn", "judge=0", 0, 0, 0.8);
+    for (int i = 0; i < 3; i++) {
+        char params[48];
+        snprintf(params, sizeof params, "theta=-1:tau=0.%d:pv=20", 5 + i);
+        add("spargeattn", params, 0, 0, 0.5);
+    }
+    draw_all("curves");
+    assert_has(&script, "density_elem against tau");
+}
+END_TEST
+
+START_TEST(what_no_method_sweeps_leaves_the_layer)
+{
+    add("streaming", "sink=4", 0, 0, 0.2);
+    add("streaming", "sink=4", 1, 0, 0.3);
+    add("sale", "tau=0.02", 0, 0, 0.3);
+    draw_all("curves");
+    assert_has(&script, "density_elem against layer");
+}
+END_TEST
+
+START_TEST(a_step_that_was_chosen_is_no_axis)
+{
+    add_video("sale");
+    struct figure_args a = args();
+    a.step = 1;
+    draw("curves", &a);
+    assert_has(&script, "density_elem against layer");
+}
+END_TEST
+
+/* ---- axes ---------------------------------------------------------------------------------- */
+
+START_TEST(tics_of_counts_are_whole)
+{
+    ck_assert_double_eq(gp_count_step(6, 8), 1);
+    ck_assert_double_eq(gp_count_step(16, 8), 2);
+    ck_assert_double_eq(gp_count_step(20, 8), 5);
+    ck_assert_double_eq(gp_count_step(40, 16), 5);
+    ck_assert_double_eq(gp_count_step(81, 8), 20);
+    for (int layer = 0; layer < 20; layer++)
+        fixture_metric(add("sale", "", layer, 0, 0.5), "sparsity_total", 0.5);
+    draw_all("profile");
+    assert_has(&script, "set xtics 5\n");
+}
+END_TEST
+
+START_TEST(a_scaled_metric_does_not_name_its_old_unit)
+{
+    struct buf b = {0};
+    double scale;
+    chart_metric_label("time_total_ns", &b, &scale);
+    ck_assert_str_eq(buf_str(&b), "time_total [ms]");
+    ck_assert_double_eq(scale, 1e-6);
+    buf_reset(&b);
+    chart_metric_label("time_select_ns_q1", &b, &scale);
+    ck_assert_str_eq(buf_str(&b), "time_select_q1 [ms]");
+    buf_reset(&b);
+    chart_metric_label("err_lse_mean", &b, &scale);
+    ck_assert_str_eq(buf_str(&b), "err_lse_mean [nat]");
+    buf_free(&b);
+}
+END_TEST
+
+/* ---- size ---------------------------------------------------------------------------------- */
+
+START_TEST(a_size_that_drops_names_is_refused_with_one_that_does_not)
+{
+    char params[32];
+    for (int i = 0; i < 12; i++) {
+        snprintf(params, sizeof params, "window=%d", i + 1);
+        add("streaming", params, 0, 0, 0.2);
+    }
+    fixture_set(&f, &set);
+    struct figure_args a = args();
+    a.width = 700;
+    a.height = 300;
+    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_USAGE,
+                 "too small for this figure, whose names take 12 lines (700x336 would do)");
+    a.height = 336;
+    draw("bars", &a);
+    a.width = 150;
+    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_USAGE, "x336 would do");
+}
+END_TEST
+
+START_TEST(a_standard_deviation_is_named_where_it_is_drawn)
+{
+    char params[32];
+    for (int i = 0; i < 30; i++) {
+        snprintf(params, sizeof params, "window=%d", i / 2 + 1);
+        add("streaming", params, 0, i % 2, 0.2 + 0.01 * i);
+    }
+    draw_all("bars");
+    assert_has(&script, "mean and standard deviation over heads");
+    assert_has(&script, "with vectors");
+    struct figure_args a = args();
+    a.width = 390;
+    a.height = 460;
+    draw("bars", &a);
+    assert_has(&script, "mean over heads");
+    assert_lacks(&script, "standard deviation over");
+    assert_lacks(&script, "with vectors");
+    a = args();
+    a.head = "0"; /* one value has no deviation */
+    draw("bars", &a);
+    assert_has(&script, "mean over heads");
+    assert_lacks(&script, "with vectors");
+}
+END_TEST
+
+/* ---- labels -------------------------------------------------------------------------------- */
+
+static void setting(struct series_list *l, const char *method, const char *params)
+{
+    ck_assert_int_ge(series_of_setting(l, "", method, params, false, &e), 0);
+}
+
+START_TEST(parameters_that_all_settings_share_are_left_out)
+{
+    struct series_list l = {0};
+    setting(&l, "streaming", "sink=4:window=64");
+    setting(&l, "streaming", "sink=4:window=128");
+    setting(&l, "spargeattn", "theta=-1:tau=0.9");
+    setting(&l, "sale", "");
+    setting(&l, "sale", "tau=0.02");
+    assert_ok(series_labels(&l, 60, &e), &e);
+    ck_assert_str_eq(l.s[0].label, "streaming window=64");
+    ck_assert_str_eq(l.s[1].label, "streaming window=128");
+    ck_assert_str_eq(l.s[2].label, "spargeattn theta=-1:tau=0.9"); /* nothing to be told from */
+    ck_assert_str_eq(l.s[3].label, "sale");
+    ck_assert_str_eq(l.s[4].label, "sale tau=0.02");
+    ck_assert_str_eq(l.s[0].name, "streaming sink=4:window=64"); /* the data keep all */
+    series_free(&l);
+}
+END_TEST
+
+START_TEST(long_labels_are_cut_where_they_do_not_differ)
+{
+    struct series_list l = {0};
+    setting(&l, "spargeattn", "");
+    setting(&l, "spargeattn", "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input:cdf=bf16");
+    setting(&l, "spargeattn", "theta=-1:tau=0.5:pv=40:pv_scope=warp:map_dtype=input:cdf=bf16");
+    setting(&l, "spargeattn", "theta=-1:tau=0.5:pv=40:pv_scope=warp:map_dtype=input:cdf=fp32");
+    assert_ok(series_labels(&l, 60, &e), &e);
+    ck_assert_str_eq(l.s[1].label, "spargeattn theta=-1:tau=0.5:pv=20:pv_scope=warp:...:cdf=bf16");
+    ck_assert_str_eq(l.s[2].label, "spargeattn theta=-1:tau=0.5:pv=40:pv_scope=warp:...:cdf=bf16");
+    ck_assert_str_eq(l.s[3].label, "spargeattn theta=-1:tau=0.5:pv=40:pv_scope=warp:...:cdf=fp32");
+    series_free(&l);
+}
+END_TEST
+
+START_TEST(labels_that_no_cut_tells_apart_stay_long)
+{
+    struct series_list l = {0};
+    const char *a = "one=1111111111:two=1:three=3333333333:four=1:five=5555555555";
+    const char *b = "one=1111111112:two=2:three=3333333333:four=1:five=5555555555";
+    const char *c = "one=1111111111:two=1:three=3333333334:four=2:five=5555555555";
+    const char *d = "one=1111111111:two=1:three=3333333333:four=1:five=5555555556";
+    setting(&l, "sale", a);
+    setting(&l, "sale", b);
+    setting(&l, "sale", c);
+    setting(&l, "sale", d);
+    assert_ok(series_labels(&l, 40, &e), &e);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < i; k++)
+            ck_assert_str_ne(l.s[i].label, l.s[k].label);
+    ck_assert_str_eq(l.s[2].label, l.s[2].name);
+    series_free(&l);
+}
+END_TEST
+
+START_TEST(a_setting_that_is_alone_keeps_its_parameters)
+{
+    struct series_list l = {0};
+    setting(&l, "sale", "one=1111111111:two=1:three=3333333333:four=1:five=5555555555");
+    assert_ok(series_labels(&l, 40, &e), &e);
+    ck_assert_str_eq(l.s[0].label, l.s[0].name);
+    ck_assert_int_eq(series_longest(&l), (int)strlen(l.s[0].name));
+    series_free(&l);
+}
+END_TEST
+
+START_TEST(the_legend_shows_the_labels)
+{
+    const char *a = "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input:cdf_dtype=bf16";
+    add("spargeattn", a, 0, 0, 0.2);
+    add("spargeattn", "theta=-1:tau=0.6", 0, 0, 0.2);
+    draw_all("bars");
+    assert_has(&script, "title 'spargeattn tau=0.6'");
+    assert_lacks(&script, "theta");
+    assert_has(&dat, a);
+}
+END_TEST
+
+/* ---- styles -------------------------------------------------------------------------------- */
+
+START_TEST(settings_of_a_method_differ_in_more_than_their_shade)
+{
+    struct series_list l = {0};
+    char params[32];
+    for (int i = 0; i < 10; i++) {
+        snprintf(params, sizeof params, "window=%d", i);
+        setting(&l, "streaming", params);
+    }
+    series_shade(&l, TELL_DASH_POINT);
+    for (int i = 0; i < 10; i++)
+        for (int k = 0; k < i; k++)
+            ck_assert(l.s[i].dash != l.s[k].dash || l.s[i].point != l.s[k].point);
+    char shade[8];
+    style_shade(style_of(NULL, "streaming"), 9, 10, 0.5, shade);
+    ck_assert_int_lt(strtol(l.s[9].color + 1, NULL, 16), strtol(shade + 1, NULL, 16));
+    series_shade(&l, TELL_SHADE);
+    ck_assert_int_eq(l.s[9].dash, 1);
+    series_free(&l);
+}
+END_TEST
+
+START_TEST(lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame)
+{
+    for (int i = 0; i < 40; i++)
+        fixture_metric(add("streaming", i % 2 ? "window=8" : "window=4", 0, i / 2, 0.5), "cra_min",
+                       i / 39.0);
+    fixture_metric(add("dense", "", 0, 0, 1), "cra_min", 1);
+    draw_all("cdf");
+    assert_has(&script, "set xrange [-0.03:1.03]");
+    assert_has(&script, "with steps lw 1.6 dt 2");
+    assert_has(&script, "every 4::"); /* 21 rows, 6 marks */
+    assert_has(&script, "with points pt");
+    ck_assert_int_eq(count(&script, "keyentry with linespoints"), 3);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("charts");
+    TCase *c = tcase_create("charts");
+    tcase_set_timeout(c, 120);
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, a_method_whose_selection_was_not_measured_is_hatched);
+    tcase_add_test(c, where_all_selections_were_measured_nothing_is_hatched);
+    tcase_add_test(c, a_method_without_times_is_no_empty_bar);
+    tcase_add_test(c, the_kind_of_times_is_that_of_the_chosen_methods);
+    tcase_add_test(c, short_times_are_in_microseconds_on_few_tics);
+    tcase_add_test(c, titles_say_what_varies_beside_the_head);
+    tcase_add_test(c, groups_over_different_numbers_say_up_to);
+    tcase_add_test(c, calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so);
+    tcase_add_test(c, calls_that_all_ran_dense_are_drawn_as_they_are);
+    tcase_add_test(c, against_the_step_a_schedule_is_seen);
+    tcase_add_test(c, rounding_is_an_error_of_zero);
+    tcase_add_test(c, rounding_is_larger_in_f32);
+    tcase_add_test(c, a_small_error_in_f64_is_one);
+    tcase_add_test(c, a_metric_that_no_record_has_gets_no_panel);
+    tcase_add_test(c, a_metric_without_a_better_direction_dominates_nobody);
+    tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
+    tcase_add_test(c, thresholds_need_not_include_one_half);
+    tcase_add_test(c, cells_without_maps_leave_the_other_panel);
+    tcase_add_test(c, legends_of_thresholds_stand_beside_the_curves);
+    tcase_add_test(c, a_constant_parameter_is_no_axis);
+    tcase_add_test(c, the_axis_is_the_parameter_with_most_settings_on_its_lines);
+    tcase_add_test(c, what_no_method_sweeps_leaves_the_layer);
+    tcase_add_test(c, a_step_that_was_chosen_is_no_axis);
+    tcase_add_test(c, tics_of_counts_are_whole);
+    tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
+    tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
+    tcase_add_test(c, a_standard_deviation_is_named_where_it_is_drawn);
+    tcase_add_test(c, parameters_that_all_settings_share_are_left_out);
+    tcase_add_test(c, long_labels_are_cut_where_they_do_not_differ);
+    tcase_add_test(c, labels_that_no_cut_tells_apart_stay_long);
+    tcase_add_test(c, a_setting_that_is_alone_keeps_its_parameters);
+    tcase_add_test(c, the_legend_shows_the_labels);
+    tcase_add_test(c, settings_of_a_method_differ_in_more_than_their_shade);
+    tcase_add_test(c, lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,737 @@
+/*
+ * test_chipmunk.c - Chipmunk: geometry, static masks, schedules, list padding, selection, the
+ * delta, state across steps, refusals.
+ */
+#include "core/permute.h"
+#include "core/rng.h"
+#include "sim/methods/chipmunk/chipmunk.h"
+#include "sim/reorder.h"
+#include "tests/harness/methodrun.h"
+
+#include <stdio.h>
+
+static const int64_t BOX[3] = {4, 6, 8};
+
+static struct chip_rule rule(double top, int64_t lv, bool clean)
+{
+    return (struct chip_rule){
+        .top_keys = top, .local_voxels = lv, .multiple = 128, .clean = clean, .seed = 1};
+}
+
+/* ---- geometry ------------------------------------------------------------------------------- */
+
+static const struct {
+    struct geometry g;
+    double top;
+    int64_t n, groups, last, grid[3], voxels, in_voxels, tail, top_keys;
+} shapes[] = {
+    {{21, 30, 52, 0, 0}, 0.1, 32760, 171, 120, {5, 5, 6}, 150, 28800, 3960, 3328},
+    {{21, 45, 80, 0, 0}, 0.1, 75600, 394, 144, {5, 7, 10}, 350, 67200, 8400, 7552},
+    {{33, 45, 80, 256, 2}, 0.05, 119056, 621, 16, {8, 7, 10}, 560, 107520, 11280, 6016},
+    {{16, 32, 48, 0, 0}, 0.1, 24576, 128, 192, {4, 5, 6}, 120, 23040, 1536, 2432},
+    {{8, 12, 16, 20, 2}, 0.1, 1556, 9, 20, {2, 2, 2}, 8, 1536, 0, 128},
+};
+
+START_TEST(groups_and_voxels)
+{
+    struct chip_shape s;
+    struct chip_rule r = rule(shapes[_i].top, 0, false);
+    chip_shape_of(&shapes[_i].g, BOX, &s);
+    ck_assert_int_eq(s.n, shapes[_i].n);
+    ck_assert_int_eq(s.groups, shapes[_i].groups);
+    ck_assert_int_eq(s.n - (s.groups - 1) * CHIP_ROWS, shapes[_i].last);
+    for (int a = 0; a < 3; a++)
+        ck_assert_int_eq(s.grid[a], shapes[_i].grid[a]);
+    ck_assert_int_eq(s.voxels, shapes[_i].voxels);
+    ck_assert_int_eq(s.voxels * CHIP_ROWS, shapes[_i].in_voxels);
+    ck_assert_int_eq(s.video - s.voxels * CHIP_ROWS, shapes[_i].tail);
+    ck_assert_int_eq(chip_top_keys(&r, s.n), shapes[_i].top_keys);
+}
+END_TEST
+
+/* Half to even, and never more than there are. */
+START_TEST(key_counts_are_rounded)
+{
+    struct chip_rule r = rule(0.25, 0, false);
+    ck_assert_int_eq(chip_top_keys(&r, 256), 0);
+    ck_assert_int_eq(chip_top_keys(&r, 768), 256);
+    r.top_keys = 0.9;
+    ck_assert_int_eq(chip_top_keys(&r, 200), 128);
+    ck_assert_int_eq(chip_top_keys(&r, 240), 240);
+    r.multiple = 112;
+    ck_assert_int_eq(chip_top_keys(&r, 1120), 1008);
+}
+END_TEST
+
+START_TEST(cube_moves_inwards_at_the_borders)
+{
+    static const int64_t cases[][3] = {{0, 5, 0}, {1, 6, -1}, {3, 6, -2}, {5, 6, -4}, {4, 5, -4}};
+    for (int k = 0; k < 5; k++)
+        ck_assert_int_eq(chip_cube_start(cases[k][0], cases[k][1], 5) - cases[k][0], cases[k][2]);
+    ck_assert_int_eq(chip_cube_start(1, 3, 5), 0);
+}
+END_TEST
+
+static const struct {
+    struct geometry g;
+    int64_t lv;
+    double top;
+    int64_t official[4], clean[4], sparse; /* total, group 0, fewest, most */
+    /* clang-format off */
+} statics[] = {
+    {{21, 30, 52, 0, 0}, 5, 0.1, {4127040, 24000, 24000, 32640},
+     {4112640, 24000, 24000, 32640}, 170},
+    {{21, 45, 80, 0, 0}, 5, 0.1, {9566080, 24000, 24000, 75520},
+     {9507520, 24000, 24000, 75520}, 393},
+    {{33, 45, 80, 256, 2}, 0, 0.05, {504064, 448, 256, 119040}, {396544, 256, 256, 119040}, 619},
+    {{16, 32, 48, 0, 0}, 3, 0.1, {704448, 5184, 5184, 24576}, {682944, 5184, 5184, 24576}, 127},
+    {{8, 12, 16, 20, 2}, 0, 0.1, {3232, 212, 212, 1536}, {1696, 20, 20, 1536}, 8},
+};
+/* clang-format on */
+
+START_TEST(static_masks)
+{
+    struct err err = {0};
+    struct chip_shape s;
+    struct slice_mask m;
+    bool clean = _i & 1;
+    const int64_t *want = clean ? statics[_i / 2].clean : statics[_i / 2].official;
+    struct chip_rule r = rule(statics[_i / 2].top, statics[_i / 2].lv, clean);
+    int64_t fewest = INT64_MAX, most = 0, sparse = 0;
+
+    chip_shape_of(&statics[_i / 2].g, BOX, &s);
+    ck_assert(chip_cube_fits(&s, &r));
+    assert_ok(chip_static(&s, &r, &m, &err), &err);
+    for (int64_t g = 0; g < m.groups; g++) {
+        int64_t n = slice_mask_count(&m, g);
+        fewest = n < fewest ? n : fewest;
+        most = n > most ? n : most;
+        sparse += chip_sparse_group(&s, &r, n);
+    }
+    ck_assert_int_eq(slice_mask_total(&m), want[0]);
+    ck_assert_int_eq(slice_mask_count(&m, 0), want[1]);
+    ck_assert_int_eq(fewest, want[2]);
+    ck_assert_int_eq(most, want[3]);
+    ck_assert_int_eq(sparse, statics[_i / 2].sparse);
+    slice_mask_free(&m);
+}
+END_TEST
+
+/* The cube of a group, by coordinates of tokens. */
+START_TEST(cubes_hold_the_neighbouring_voxels)
+{
+    struct err err = {0};
+    struct geometry g = {13, 19, 33, 5, 2}; /* 3 x 3 x 4 voxels, tails on all axes */
+    struct chip_shape s;
+    struct slice_mask m;
+    int64_t *perm;
+    struct chip_rule r = rule(0.1, 3, true);
+
+    chip_shape_of(&g, BOX, &s);
+    assert_ok(permute_make("voxel:4x6x8", &g, s.n, 0, &perm, &err), &err);
+    assert_ok(chip_static(&s, &r, &m, &err), &err);
+    for (int64_t v = 0; v < s.voxels; v++) {
+        int64_t own[3] = {v / 12, v / 4 % 3, v % 4}, from[3], size[3] = {3, 3, 4};
+        for (int a = 0; a < 3; a++)
+            from[a] = own[a] == 0 ? 0 : own[a] == size[a] - 1 ? size[a] - 3 : own[a] - 1;
+        for (int64_t j = 0; j < s.n; j++) {
+            int64_t old = perm[j], at[3] = {old / (19 * 33) / 4, old / 33 % 19 / 6, old % 33 / 8};
+            bool in = j >= s.video;
+            if (j < s.voxels * CHIP_ROWS)
+                in = at[0] - from[0] >= 0 && at[0] - from[0] < 3 && at[1] - from[1] >= 0 &&
+                     at[1] - from[1] < 3 && at[2] - from[2] >= 0 && at[2] - from[2] < 3;
+            ck_assert_msg(slice_mask_has(&m, v, j) == in, "voxel %lld key %lld", (long long)v,
+                          (long long)j);
+        }
+    }
+    /* Even sides act as the next odd one and leave no slot of the published table unused. */
+    struct slice_mask even, odd;
+    struct chip_rule two = rule(0.1, 2, false), three = rule(0.1, 3, true);
+    assert_ok(chip_static(&s, &two, &even, &err), &err);
+    assert_ok(chip_static(&s, &three, &odd, &err), &err);
+    for (int64_t v = 0; v < s.voxels; v++)
+        for (int64_t j = 0; j < s.n; j++)
+            ck_assert_int_eq(slice_mask_has(&even, v, j), slice_mask_has(&odd, v, j));
+    slice_mask_free(&even);
+    slice_mask_free(&odd);
+    slice_mask_free(&m);
+    free(perm);
+}
+END_TEST
+
+START_TEST(windows_and_random_keys)
+{
+    struct err err = {0};
+    struct geometry g = {8, 12, 16, 20, 2};
+    struct chip_shape s;
+    struct slice_mask m, again;
+    struct chip_rule r = rule(0.1, 0, true);
+
+    chip_shape_of(&g, BOX, &s);
+    r.local_1d = 0.2; /* 307 of 1536 tokens: 153 to either side of the group's middle */
+    assert_ok(chip_static(&s, &r, &m, &err), &err);
+    for (int64_t k = 0; k < 8; k++)
+        for (int64_t j = 0; j < 1536; j++)
+            ck_assert_int_eq(slice_mask_has(&m, k, j),
+                             j >= 192 * k + 96 - 153 && j < 192 * k + 96 + 153);
+    slice_mask_free(&m);
+
+    r.local_1d = 0;
+    r.random_keys = 0.25;
+    assert_ok(chip_static(&s, &r, &m, &err), &err);
+    assert_ok(chip_static(&s, &r, &again, &err), &err);
+    ck_assert_int_eq(slice_mask_common(&m, &again), slice_mask_total(&m));
+    /* 8 groups of 1536 video keys; the last group is left out. 5 standard deviations: 240. */
+    int64_t drawn = slice_mask_total(&m) - 8 * 20 - slice_mask_count(&m, 8);
+    ck_assert_int_lt(llabs(drawn - 3072), 240);
+    ck_assert_int_eq(slice_mask_count(&m, 8), 1536);
+    slice_mask_free(&again);
+    r.seed = 2;
+    assert_ok(chip_static(&s, &r, &again, &err), &err);
+    ck_assert_int_lt(slice_mask_common(&m, &again), slice_mask_total(&m));
+    slice_mask_free(&again);
+    slice_mask_free(&m);
+}
+END_TEST
+
+/* ---- schedules and lists -------------------------------------------------------------------- */
+
+START_TEST(full_steps)
+{
+    static const int64_t hunyuan[] = {0, 1, 10, 40};
+    struct chip_schedule every = {10, NULL, 0}, list = {10, hunyuan, 4};
+    for (int64_t t = 0; t < 50; t++) {
+        ck_assert_int_eq(chip_full_step(&every, t), t < 2 || t % 10 == 0);
+        ck_assert_int_eq(chip_full_step(&list, t), t == 0 || t == 1 || t == 10 || t == 40);
+    }
+    ck_assert_int_eq(chip_full_before(&every, 0), -1);
+    ck_assert_int_eq(chip_full_before(&every, 10), 1);
+    ck_assert_int_eq(chip_full_before(&every, 20), 10);
+    ck_assert_int_eq(chip_full_before(&every, 25), 20);
+    ck_assert_int_eq(chip_full_before(&list, 40), 10);
+}
+END_TEST
+
+START_TEST(list_padding_by_hand)
+{
+    static const int64_t selected[] = {1, 5, 6, 9}, want[] = {0, 1, 5, 6};
+    struct err err = {0};
+    struct slice_mask m;
+    for (int n = 3; n <= 4; n++) {
+        assert_ok(slice_mask_init(&m, 10, 10, false, CHIP_ROWS, 1, &err), &err);
+        for (int k = 0; k < n; k++)
+            slice_mask_set(&m, 0, selected[k]);
+        chip_pad(&m, 0, 4);
+        ck_assert_int_eq(slice_mask_count(&m, 0), 4);
+        for (int k = 0; k < 4; k++)
+            ck_assert(slice_mask_has(&m, 0, n == 3 ? want[k] : selected[k]));
+        slice_mask_free(&m);
+    }
+    /* All keys, and no multiple: nothing to add. */
+    assert_ok(slice_mask_init(&m, 10, 10, false, CHIP_ROWS, 1, &err), &err);
+    for (int k = 0; k < 10; k++)
+        slice_mask_set(&m, 0, k);
+    chip_pad(&m, 0, 4);
+    ck_assert_int_eq(slice_mask_count(&m, 0), 10);
+    slice_mask_free(&m);
+}
+END_TEST
+
+/* ---- masks of a head ------------------------------------------------------------------------ */
+
+static void video_head(uint64_t seed, struct geometry g, struct sim_head *out)
+{
+    struct err err = {0};
+    int64_t n = g.t * g.h * g.w + g.text;
+    assert_ok(random_head(seed, n, n, 16, false, 1.3, PREC_F64, out, &err), &err);
+    out->in.geom = g;
+    out->in.n_layers = 6;
+    out->in.layer = 3;
+    out->in.n_steps = 50;
+    out->in.branch = "cond";
+}
+
+static const struct geometry SMALL = {8, 12, 16, 20, 2};
+
+/* Column sums of an explicit map with the given normaliser, sorted: the kept keys are the largest,
+ * the drawn ones and the static ones. */
+START_TEST(masks_follow_explicit_column_sums)
+{
+    struct err err = {0};
+    struct sim_head raw, h;
+    struct chip_shape s;
+    struct slice_mask m, fixed;
+    struct chip_rule r = rule(0.2, 0, true);
+    int64_t selected, n = 1556, total = 0;
+    double *p = calloc((size_t)n, sizeof *p), *mass = calloc((size_t)n, sizeof *mass);
+    double *lse = calloc((size_t)n, sizeof *lse);
+
+    video_head(3, SMALL, &raw);
+    assert_ok(sim_head_reorder(&raw.in, "voxel:4x6x8", 0, &h, &err), &err);
+    for (int64_t i = 0; i < n; i++)
+        lse[i] = head_lse(&h.in)[i] + (double)(i % 7) - 900 * (i / CHIP_ROWS == 2);
+    r.redraw = _i ? 0.01 : 0;
+    r.random_keys = 0.02;
+    chip_shape_of(&SMALL, BOX, &s);
+    assert_ok(chip_static(&s, &r, &fixed, &err), &err);
+    assert_ok(chip_mask(&s, &r, &h.in, lse, 77, &m, &selected, &err), &err);
+    for (int64_t g = 0; g < s.groups; g++) {
+        int64_t r0 = g * CHIP_ROWS, r1 = r0 + CHIP_ROWS < n ? r0 + CHIP_ROWS : n, top = 0;
+        double least = INFINITY, most = 0;
+        memset(mass, 0, (size_t)n * sizeof *mass);
+        for (int64_t i = r0; i < r1; i++) {
+            assert_ok(exact_probs(h.in.exact, i, i + 1, p, &err), &err);
+            for (int64_t j = 0; j < n; j++)
+                mass[j] += p[j] * exp(-(double)(i % 7));
+        }
+        for (int64_t j = 0; j < n; j++) {
+            bool drawn = rng_uniform(1, 77, (uint64_t)(g * n + j)) < r.redraw;
+            if (slice_mask_has(&fixed, g, j) || drawn) {
+                ck_assert(slice_mask_has(&m, g, j) || g == s.groups - 1);
+                continue;
+            }
+            if (slice_mask_has(&m, g, j))
+                least = fmin(least, mass[j]);
+            else
+                most = fmax(most, mass[j]);
+        }
+        for (int64_t j = 0; j < n; j++)
+            top += mass[j] >= least * (1 - 1e-9);
+        if (g < s.groups - 1) {
+            ck_assert_double_ge(least * (1 + 1e-9), most);
+            ck_assert_int_eq(top, chip_top_keys(&r, n)); /* round(311.2 / 128) 128 = 256 */
+        } else {
+            ck_assert_int_eq(slice_mask_count(&m, g), slice_mask_count(&fixed, g));
+        }
+        total += (r1 - r0) * slice_mask_count(&m, g);
+    }
+    ck_assert_int_eq(selected, total);
+    slice_mask_free(&m);
+    slice_mask_free(&fixed);
+    sim_head_free(&h);
+    sim_head_free(&raw);
+    free(p);
+    free(mass);
+    free(lse);
+}
+END_TEST
+
+/* The published lists end at multiples of 128 with real keys; clean lists do not. */
+START_TEST(padding_keys_are_real_in_the_official_profile)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct chip_shape s;
+    struct slice_mask a, b;
+    int64_t before, same;
+    struct chip_rule r = rule(0.1, 1, false), without = r;
+
+    video_head(4, SMALL, &h);
+    chip_shape_of(&SMALL, BOX, &s);
+    r.redraw = without.redraw = 0.01;
+    without.multiple = 1;
+    assert_ok(chip_mask(&s, &r, &h.in, head_lse(&h.in), 5, &a, &before, &err), &err);
+    without.top_keys = 128.0 / 1556;
+    assert_ok(chip_mask(&s, &without, &h.in, head_lse(&h.in), 5, &b, &same, &err), &err);
+    ck_assert_int_eq(before, same);
+    ck_assert_int_eq(slice_mask_common(&a, &b), slice_mask_total(&b));
+    for (int64_t g = 0; g < s.groups; g++)
+        ck_assert_int_eq(slice_mask_count(&a, g), (slice_mask_count(&b, g) + 127) / 128 * 128);
+    slice_mask_free(&a);
+    slice_mask_free(&b);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- the method ----------------------------------------------------------------------------- */
+
+#define SMALL_RULE "chipmunk:kind=wan:local_voxels=1:full_every=4"
+
+START_TEST(steps_follow_the_schedule)
+{
+    struct sim_head h;
+    struct record r;
+    struct carry carry = {0};
+    double made = NAN;
+
+    video_head(5, SMALL, &h);
+    for (int t = 0; t < 10; t++) {
+        bool full = t < 2 || t % 4 == 0;
+        run_step(SMALL_RULE, &h, t, &carry, &r);
+        ck_assert_msg(r.status == RECORD_OK, "step %d: %s", t, r.reason);
+        ck_assert_double_eq(record_get(&r, "dense_call"), full);
+        ck_assert_double_eq(record_get(&r, "refresh"), full && t > 0);
+        if (full) {
+            ck_assert_double_eq(record_get(&r, "density_elem"), 1);
+            ck_assert_double_eq(record_get(&r, "err_max"), 0);
+            made = record_get(&r, "mask_density_elem");
+            ck_assert_int_eq(isnan(made), t == 0);
+        } else {
+            ck_assert_double_eq_tol(record_get(&r, "density_elem"), made, 1e-15);
+            ck_assert_double_lt(made, 0.5);
+            ck_assert_double_lt(record_get(&r, "density_native"), made);
+            ck_assert_double_eq(record_get(&r, "mask_age"), t < 4 ? t - 1 : t % 4);
+        }
+        record_free(&r);
+    }
+    h.in.layer = 1;
+    run_step(SMALL_RULE, &h, 2, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
+    record_free(&r);
+    carry_end(&carry);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Full steps give dense attention bit for bit. */
+START_TEST(full_steps_are_dense)
+{
+    struct sim_head h;
+    struct record r;
+    video_head(6, SMALL, &h);
+    int64_t n = h.in.x.nq;
+    uint8_t *bits = calloc((size_t)(n * n), 1);
+    run_text_carry(SMALL_RULE, &h.in, NULL, 1, sink_bits, bits, &r);
+    for (int64_t k = 0; k < n * n; k++)
+        ck_assert(bits[k]);
+    ck_assert_double_eq(record_get(&r, "err_max"), 0);
+    ck_assert_double_eq(record_get(&r, "err_lse_max"), 0);
+    ck_assert_double_eq_tol(record_get(&r, "cra_min"), 1, 1e-12);
+    record_free(&r);
+    free(bits);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Unchanged q, k, v: dense minus sparse plus sparse. */
+START_TEST(constant_inputs_are_exact_with_the_delta)
+{
+    static const char *const rules[] = {SMALL_RULE, SMALL_RULE ":profile=clean",
+                                        SMALL_RULE ":top_keys=0:random_keys=0",
+                                        SMALL_RULE ":recompute=0", SMALL_RULE ":norm=exact"};
+    struct sim_head h;
+    struct record r;
+    struct carry with = {0}, without = {0};
+    char text[160];
+
+    video_head(7, SMALL, &h);
+    snprintf(text, sizeof text, "%s:delta=0", rules[_i]);
+    for (int t = 0; t < 7; t++) {
+        run_step(rules[_i], &h, t, &with, &r);
+        ck_assert_int_eq(r.status, RECORD_OK);
+        ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-14);
+        record_free(&r);
+        run_step(text, &h, t, &without, &r);
+        ck_assert_int_eq(r.status, RECORD_OK);
+        if (record_get(&r, "dense_call") == 0)
+            ck_assert_double_gt(record_get(&r, "err_l2_rel"), 0.05);
+        record_free(&r);
+    }
+    carry_end(&with);
+    carry_end(&without);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(all_keys_are_exact_at_every_step)
+{
+    static const char *const rules[] = {SMALL_RULE ":top_keys=1", SMALL_RULE ":top_keys=1:delta=0",
+                                        SMALL_RULE ":top_keys=1:profile=clean"};
+    struct sim_head h[3];
+    struct record r;
+    struct carry carry = {0};
+    for (int t = 0; t < 3; t++) {
+        video_head(20 + (uint64_t)t, SMALL, &h[t]);
+        run_step(rules[_i], &h[t], t, &carry, &r);
+        ck_assert_double_eq(record_get(&r, "density_elem"), 1);
+        ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-13);
+        if (t == 1 && _i != 1)
+            ck_assert_double_le(record_get(&r, "delta_l2_rel"), 1e-14);
+        record_free(&r);
+        sim_head_free(&h[t]);
+    }
+    carry_end(&carry);
+}
+END_TEST
+
+/* Output of a sparse step = stored difference + softmax over the list, step by step by hand. */
+START_TEST(delta_by_explicit_attention)
+{
+    struct err err = {0};
+    struct sim_head h[3], v[3];
+    struct carry carry = {0};
+    struct record r;
+    int64_t n = 1556;
+    uint8_t *bits = calloc((size_t)(n * n), 1);
+    double worst = 0, *p = calloc((size_t)n, sizeof *p);
+
+    for (int t = 0; t < 3; t++) {
+        video_head(30 + (uint64_t)t, SMALL, &h[t]);
+        assert_ok(sim_head_reorder(&h[t].in, "voxel:4x6x8", 0, &v[t], &err), &err);
+        h[t].in.step = t;
+        run_text_carry(SMALL_RULE, &h[t].in, &carry, 1, sink_bits, bits, &r);
+        if (t < 2)
+            record_free(&r);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double out[2][16] = {{0}}, sum[2] = {0};
+        for (int t = 0; t < 2; t++) {
+            assert_ok(exact_probs(v[t + 1].in.exact, i, i + 1, p, &err), &err);
+            for (int64_t j = 0; j < n; j++)
+                if (bits[i * n + j]) {
+                    sum[t] += p[j];
+                    for (int c = 0; c < 16; c++)
+                        out[t][c] += p[j] * (double)v[t + 1].v[j * 16 + c];
+                }
+        }
+        for (int c = 0; c < 16; c++) {
+            double want = head_out(&v[1].in)[i * 16 + c] - out[0][c] / sum[0] + out[1][c] / sum[1];
+            worst = fmax(worst, fabs(want - head_out(&v[2].in)[i * 16 + c]));
+        }
+    }
+    ck_assert_double_eq_tol(record_get(&r, "err_max"), worst, 1e-10);
+    ck_assert_double_gt(worst, 0.01);
+    record_free(&r);
+    carry_end(&carry);
+    for (int t = 0; t < 3; t++) {
+        sim_head_free(&h[t]);
+        sim_head_free(&v[t]);
+    }
+    free(bits);
+    free(p);
+}
+END_TEST
+
+START_TEST(missing_steps_are_skipped)
+{
+    struct sim_head h;
+    struct record r;
+    struct carry carry = {0};
+    video_head(8, SMALL, &h);
+    run_step(SMALL_RULE, &h, 3, &carry, &r);
+    assert_skipped(&r, "step 3 uses the mask of step 1");
+    run_step(SMALL_RULE, &h, 3, NULL, &r);
+    assert_skipped(&r, "step 3 uses the mask of step 1");
+    run_step(SMALL_RULE, &h, 4, &carry, &r);
+    assert_skipped(&r, "step 4 needs the normaliser of step 1");
+    run_step(SMALL_RULE, &h, 5, &carry, &r);
+    assert_skipped(&r, "step 5 uses the mask of step 4");
+    /* The normaliser of step 4 is there all the same. */
+    run_step(SMALL_RULE, &h, 8, &carry, &r);
+    ck_assert_int_eq(r.status, RECORD_OK);
+    record_free(&r);
+    run_step(SMALL_RULE, &h, 11, &carry, &r);
+    ck_assert_int_eq(r.status, RECORD_OK);
+    record_free(&r);
+    run_step(SMALL_RULE, &h, 13, &carry, &r);
+    assert_skipped(&r, "step 13 uses the mask of step 12");
+    carry_end(&carry);
+    carry = (struct carry){0};
+    run_step(SMALL_RULE ":norm=exact", &h, 4, &carry, &r);
+    ck_assert_int_eq(r.status, RECORD_OK);
+    record_free(&r);
+    run_step(SMALL_RULE ":norm=exact", &h, 6, &carry, &r);
+    ck_assert_int_eq(r.status, RECORD_OK);
+    record_free(&r);
+    carry_end(&carry);
+    carry = (struct carry){0};
+    run_step(SMALL_RULE ":recompute=0", &h, 4, &carry, &r);
+    assert_skipped(&r, "step 4 needs the mask of step 1");
+    carry_end(&carry);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* One mask for the whole run, and a difference of the last full step. */
+START_TEST(masks_are_made_once_without_recompute)
+{
+    struct sim_head h;
+    struct record r;
+    struct carry carry = {0};
+    video_head(9, SMALL, &h);
+    for (int t = 0; t < 7; t++) {
+        run_step(SMALL_RULE ":recompute=0", &h, t, &carry, &r);
+        ck_assert_int_eq(r.status, RECORD_OK);
+        ck_assert_double_eq(record_get(&r, "refresh"), t == 1);
+        if (t == 2 || t == 5)
+            ck_assert_double_eq(record_get(&r, "mask_age"), t - 1);
+        record_free(&r);
+    }
+    run_step(SMALL_RULE ":recompute=0", &h, 9, &carry, &r);
+    assert_skipped(&r, "step 9 uses the difference of step 8");
+    carry_end(&carry);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(other_inputs_are_skipped)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    video_head(10, SMALL, &h);
+    run_step("chipmunk:local_voxels=3", &h, 0, NULL, &r);
+    assert_skipped(&r, "2x2x2 voxels");
+    run_step("chipmunk:local_voxels=3:profile=clean", &h, 0, NULL, &r);
+    ck_assert_int_eq(r.status, RECORD_OK);
+    record_free(&r);
+    h.in.geom.text_place = 1;
+    run_step("chipmunk", &h, 0, NULL, &r);
+    assert_skipped(&r, "in front");
+    h.in.geom = (struct geometry){0};
+    run_step("chipmunk", &h, 0, NULL, &r);
+    assert_skipped(&r, "video");
+    sim_head_free(&h);
+    assert_ok(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, &err), &err);
+    run_step("chipmunk", &h, 0, NULL, &r);
+    ck_assert_int_eq(r.status, RECORD_SKIP);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Tokens that are in voxel order already are taken as they are, other orders are not undone. */
+START_TEST(stored_voxel_order_is_used)
+{
+    struct err err = {0};
+    struct sim_head h, v;
+    struct record a, b;
+    struct carry ca = {0}, cb = {0};
+    video_head(11, SMALL, &h);
+    assert_ok(sim_head_reorder(&h.in, "voxel:4x6x8", 0, &v, &err), &err);
+    ck_assert_str_eq(v.in.order, "voxel:4x6x8");
+    for (int t = 0; t < 3; t++) {
+        run_step(SMALL_RULE, &h, t, &ca, &a);
+        run_step(SMALL_RULE, &v, t, &cb, &b);
+        ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
+        ck_assert_double_eq(record_get(&a, "err_l2_rel"), record_get(&b, "err_l2_rel"));
+        record_free(&a);
+        record_free(&b);
+    }
+    run_step(SMALL_RULE ":voxel=4x8x6", &v, 0, NULL, &a);
+    assert_skipped(&a, "already in order 'voxel:4x6x8'");
+    carry_end(&ca);
+    carry_end(&cb);
+    sim_head_free(&h);
+    sim_head_free(&v);
+}
+END_TEST
+
+START_TEST(families_have_their_defaults)
+{
+    static const struct {
+        const char *text, *same;
+    } cases[] = {
+        {"chipmunk:kind=wan:profile=clean",
+         "chipmunk:kind=hunyuan:profile=clean:top_keys=0.1:local_voxels=5:full_every=10"},
+        {"chipmunk:kind=hunyuan", "chipmunk:kind=wan:top_keys=0.05:local_voxels=0:full_every=10"},
+        {"chipmunk", "chipmunk:kind=hunyuan"}, /* SMALL has joint text */
+    };
+    struct sim_head h;
+    struct record a, b;
+    struct carry ca = {0}, cb = {0};
+    video_head(12, SMALL, &h);
+    for (int t = 0; t < 3; t++) {
+        run_step(cases[_i].text, &h, t, &ca, &a);
+        run_step(cases[_i].same, &h, t, &cb, &b);
+        ck_assert_int_eq(a.status, RECORD_OK);
+        ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
+        ck_assert_double_eq(record_get(&a, "err_l2_rel"), record_get(&b, "err_l2_rel"));
+        record_free(&a);
+        record_free(&b);
+    }
+    /* Hunyuan's list has no step 20. */
+    run_step("chipmunk", &h, 20, NULL, &a);
+    assert_skipped(&a, "step 20 uses the mask of step 10");
+    run_step("chipmunk:full_every=5", &h, 20, NULL, &a);
+    ck_assert_int_eq(a.status, RECORD_OK);
+    record_free(&a);
+    run_step("chipmunk:full_steps=0+1+20", &h, 20, NULL, &a);
+    ck_assert_int_eq(a.status, RECORD_OK);
+    record_free(&a);
+    carry_end(&ca);
+    carry_end(&cb);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(bad_schedules_are_refused)
+{
+    static const struct {
+        const char *text, *why;
+    } bad[] = {{"chipmunk:full_steps=0+10", "steps 0 and 1 must be full"},
+               {"chipmunk:full_steps=1+2", "steps 0 and 1 must be full"},
+               {"chipmunk:full_steps=0+1+x", "full_steps"},
+               {"chipmunk:full_steps=0+1:full_every=10", "two ways"}};
+    for (int k = 0; k < 4; k++)
+        assert_refused(bad[k].text, bad[k].why);
+}
+END_TEST
+
+/* Kernel tiles: 192 rows, lists in steps of 128 keys. */
+START_TEST(executed_pairs)
+{
+    struct sim_head h;
+    struct record r;
+    struct carry carry = {0};
+    const char *text = SMALL_RULE ":profile=clean";
+    int64_t n = 1556;
+    uint8_t *bits = calloc((size_t)(n * n), 1);
+    video_head(13, SMALL, &h);
+    for (int t = 0; t < 3; t++) {
+        h.in.step = t;
+        run_text_carry(text, &h.in, &carry, 1, sink_bits, bits, &r);
+        if (t < 2)
+            record_free(&r);
+    }
+    int64_t exec = 0, kept = 0;
+    for (int64_t r0 = 0; r0 < n; r0 += CHIP_ROWS) {
+        int64_t count = 0;
+        for (int64_t j = 0; j < n; j++)
+            count += bits[r0 * n + j];
+        exec += CHIP_ROWS * 128 * ((count + 127) / 128);
+        kept += count * (r0 + CHIP_ROWS < n ? CHIP_ROWS : n - r0);
+    }
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)kept);
+    ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)exec);
+    ck_assert_double_eq(record_get(&r, "density_native"), record_get(&r, "density_elem"));
+    record_free(&r);
+    free(bits);
+    carry_end(&carry);
+    sim_head_free(&h);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("chipmunk");
+    TCase *c = tcase_create("masks");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, groups_and_voxels, 0, 5);
+    tcase_add_test(c, key_counts_are_rounded);
+    tcase_add_test(c, cube_moves_inwards_at_the_borders);
+    tcase_add_loop_test(c, static_masks, 0, 10);
+    tcase_add_test(c, cubes_hold_the_neighbouring_voxels);
+    tcase_add_test(c, windows_and_random_keys);
+    tcase_add_test(c, full_steps);
+    tcase_add_test(c, list_padding_by_hand);
+    tcase_add_loop_test(c, masks_follow_explicit_column_sums, 0, 2);
+    tcase_add_test(c, padding_keys_are_real_in_the_official_profile);
+    suite_add_tcase(s, c);
+    c = tcase_create("steps");
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, steps_follow_the_schedule);
+    tcase_add_test(c, full_steps_are_dense);
+    tcase_add_loop_test(c, constant_inputs_are_exact_with_the_delta, 0, 5);
+    tcase_add_loop_test(c, all_keys_are_exact_at_every_step, 0, 3);
+    tcase_add_test(c, delta_by_explicit_attention);
+    tcase_add_test(c, missing_steps_are_skipped);
+    tcase_add_test(c, masks_are_made_once_without_recompute);
+    tcase_add_test(c, other_inputs_are_skipped);
+    tcase_add_test(c, stored_voxel_order_is_used);
+    tcase_add_loop_test(c, families_have_their_defaults, 0, 3);
+    tcase_add_test(c, bad_schedules_are_refused);
+    tcase_add_test(c, executed_pairs);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,228 @@
+/*
+ * test_config.c - what config.json of a language model means: both spellings, the defaults of every
+ * family, and everything that is refused.
+ */
+#include "capture/llm_config.h"
+#include "tests/harness/suite.h"
+#include "tests/harness/tinymodel.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct err err;
+
+static int read_value(const json_t *c, struct llm_config *out)
+{
+    tiny_put_config(test_tmpdir(), c);
+    return llm_config_read(test_tmpdir(), out, &err);
+}
+
+/* A variant of configs.json with `more` (JSON text of an object) on top; a value "-" takes a key
+ * out. */
+static int read_with(const char *variant, const char *more, struct llm_config *out)
+{
+    json_t *c = tiny_config(variant), *change = NULL, *v;
+    const char *key;
+    assert_ok(json_read_text(more, strlen(more), "change", &change, &err), &err);
+    json_object_foreach(change, key,
+                        v) if (json_is_string(v) && strcmp(json_string_value(v), "-") == 0)
+        json_object_del(c, key);
+    else json_object_set(c, key, v);
+    int rc = read_value(c, out);
+    json_decref(change);
+    json_decref(c);
+    return rc;
+}
+
+static struct llm_config ok_with(const char *variant, const char *more)
+{
+    struct llm_config c;
+    assert_ok(read_with(variant, more, &c), &err);
+    return c;
+}
+
+START_TEST(code_lm)
+{
+    struct llm_config c;
+    assert_ok(llm_config_read("datasets/models/code-lm", &c, &err), &err);
+    ck_assert_str_eq(c.architecture, "LlamaForCausalLM");
+    ck_assert(c.layers == 6 && c.heads == 8 && c.kv_heads == 2 && c.head_dim == 64);
+    ck_assert(c.hidden == 384 && c.ffn == 896 && c.vocab == 4096 && c.max_positions == 32768);
+    ck_assert(c.tied && !c.qkv_bias && !c.o_bias && !c.mlp_bias && !c.qk_norm);
+    ck_assert(c.window == 0 && c.bos == 0 && c.dtype == DT_BF16 && c.eps == 1e-5);
+    ck_assert(c.rope.type == ROPE_DEFAULT && c.rope.theta == 500000);
+}
+END_TEST
+
+/* The two spellings of each pair give the same. */
+START_TEST(both_spellings_mean_the_same)
+{
+    static const char *const pairs[][2] = {
+        {"linear", "linear-new"}, {"llama3", "llama3-new"}, {"yarn", "yarn-new"}};
+    struct llm_config a = ok_with(pairs[_i][0], "{}"), b = ok_with(pairs[_i][1], "{}");
+    double fa[8], fb[8];
+    ck_assert(a.rope.type == b.rope.type && a.dtype == DT_BF16 && b.dtype == DT_BF16);
+    ck_assert(rope_frequencies(&a.rope, 16, fa) == rope_frequencies(&b.rope, 16, fb));
+    ck_assert(memcmp(fa, fb, sizeof fa) == 0);
+}
+END_TEST
+
+START_TEST(families_differ_in_biases_and_norms)
+{
+    struct llm_config llama = ok_with("llama", "{}"), bias = ok_with("llama-bias", "{}");
+    struct llm_config qwen2 = ok_with("qwen2", "{\"attention_bias\": true, \"mlp_bias\": true}");
+    struct llm_config qwen3 = ok_with("qwen3", "{\"mlp_bias\": true}"),
+                      q3b = ok_with("qwen3-bias", "{}");
+    struct llm_config mistral =
+        ok_with("mistral", "{\"attention_bias\": true, \"mlp_bias\": true}");
+    ck_assert(!llama.qkv_bias && !llama.o_bias && !llama.mlp_bias && !llama.qk_norm);
+    ck_assert(bias.qkv_bias && bias.o_bias && bias.mlp_bias);
+    ck_assert(qwen2.qkv_bias && !qwen2.o_bias && !qwen2.mlp_bias && !qwen2.qk_norm);
+    ck_assert(!qwen3.qkv_bias && !qwen3.mlp_bias && qwen3.qk_norm);
+    ck_assert(q3b.qkv_bias && q3b.o_bias);
+    ck_assert(!mistral.qkv_bias && !mistral.o_bias && !mistral.mlp_bias);
+}
+END_TEST
+
+START_TEST(absent_keys_have_the_family_defaults)
+{
+    struct llm_config c =
+        ok_with("llama", "{\"head_dim\":\"-\",\"num_key_value_heads\":\"-\",\"rope_theta\":"
+                         "\"-\",\"tie_word_embeddings\":\"-\",\"rms_norm_eps\":\"-\","
+                         "\"torch_dtype\":\"-\",\"max_position_embeddings\":\"-\"}");
+    ck_assert(c.head_dim == 8 && c.kv_heads == 4 && c.rope.theta == 10000 && !c.tied);
+    ck_assert(c.eps == 1e-6 && c.dtype == DT_NONE && c.max_positions == 2048 && c.bos == -1);
+    ck_assert_int_eq(ok_with("qwen3", "{\"head_dim\":null}").head_dim, 128);
+    ck_assert_int_eq(ok_with("mistral", "{\"sliding_window\":\"-\"}").window, 4096);
+    ck_assert_int_eq(ok_with("llama", "{\"dtype\":\"float32\"}").dtype, DT_F32);
+}
+END_TEST
+
+START_TEST(windows_act_where_the_family_uses_them)
+{
+    static const struct {
+        const char *variant, *more;
+        int window;
+    } cases[] = {
+        {"llama", "{\"sliding_window\":8}", 0},
+        {"mistral", "{\"sliding_window\":8}", 8},
+        {"mistral", "{\"sliding_window\":8,\"use_sliding_window\":false}", 8},
+        {"mistral", "{\"sliding_window\":null}", 0},
+        {"qwen2", "{\"sliding_window\":8}", 0},
+        {"qwen2", "{\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":1}", 8},
+        {"qwen2", "{\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":2}", 0},
+        {"qwen2", "{\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":\"-\"}",
+         0},
+        {"qwen3", "{\"sliding_window\":null,\"use_sliding_window\":true,\"max_window_layers\":0}",
+         0},
+        {"qwen3", "{\"use_sliding_window\":true,\"max_window_layers\":0}", 4096},
+        {"qwen3",
+         "{\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":0,"
+         "\"layer_types\":[\"full_attention\",\"full_attention\"]}",
+         0},
+        {"qwen3",
+         "{\"sliding_window\":8,\"use_sliding_window\":true,\"max_window_layers\":9,"
+         "\"layer_types\":[\"full_attention\",\"sliding_attention\"]}",
+         8},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_assert_msg(ok_with(cases[i].variant, cases[i].more).window == cases[i].window, "%s %s",
+                      cases[i].variant, cases[i].more);
+}
+END_TEST
+
+/* yarn without a factor: the ratio of the lengths. */
+START_TEST(yarn_takes_its_factor_from_the_lengths)
+{
+    struct llm_config c = ok_with("yarn", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":null,"
+                                          "\"original_max_position_embeddings\":64}}");
+    ck_assert(c.rope.factor == 4);
+    ck_assert_double_eq_tol(rope_frequencies(&c.rope, 16, (double[8]){0}), 0.1 * log(4) + 1, 1e-15);
+}
+END_TEST
+
+static const struct {
+    const char *more, *message;
+    /* clang-format off */
+} refused[] = {
+    {"{\"architectures\":\"-\"}", "architectures must name the model class"},
+    {"{\"architectures\":[]}", "architectures must name the model class"},
+    {"{\"architectures\":\"LlamaForCausalLM\"}", "architectures must name the model class"},
+    {"{\"architectures\":[\"GemmaForCausalLM\"]}", "architecture GemmaForCausalLM is not supported; "
+                                                   "supported: LlamaForCausalLM, MistralForCausalLM, "
+                                                   "Qwen2ForCausalLM, Qwen3ForCausalLM"},
+    {"{\"hidden_act\":\"gelu\"}", "hidden_act gelu is not supported"},
+    {"{\"hidden_act\":3}", "\"hidden_act\": a string was expected"},
+    {"{\"hidden_size\":\"-\"}", "\"hidden_size\" is missing"},
+    {"{\"hidden_size\":32.5}", "\"hidden_size\": an integer was expected"},
+    {"{\"hidden_size\":\"big\"}", "\"hidden_size\": an integer was expected"},
+    {"{\"hidden_size\":9000000000000000000}", "hidden_size is 9000000000000000000, expected 1.."},
+    {"{\"num_attention_heads\":0}", "num_attention_heads is 0, expected 1.."},
+    {"{\"num_attention_heads\":-4}", "num_attention_heads is -4"},
+    {"{\"num_key_value_heads\":0}", "num_key_value_heads is 0"},
+    {"{\"num_key_value_heads\":3}", "do not fit together"},
+    {"{\"num_key_value_heads\":8}", "num_key_value_heads is 8"},
+    {"{\"num_hidden_layers\":0}", "num_hidden_layers is 0"},
+    {"{\"num_hidden_layers\":true}", "\"num_hidden_layers\": an integer was expected"},
+    {"{\"vocab_size\":-1}", "vocab_size is -1"},
+    {"{\"intermediate_size\":1e3}", "\"intermediate_size\": an integer was expected"},
+    {"{\"head_dim\":15}", "do not fit together"},
+    {"{\"head_dim\":0}", "head_dim is 0"},
+    {"{\"head_dim\":\"-\",\"num_attention_heads\":5,\"num_key_value_heads\":5}", "do not fit together"},
+    {"{\"tie_word_embeddings\":1}", "\"tie_word_embeddings\": a boolean was expected"},
+    {"{\"torch_dtype\":\"int8\"}", "dtype int8 is not supported"},
+    {"{\"quantization_config\":{\"quant_method\":\"gptq\"}}", "quantization_config (gptq)"},
+    {"{\"partial_rotary_factor\":0.5}", "partial_rotary_factor 0.5 is not supported"},
+    {"{\"rope_scaling\":3}", "rope_scaling must be an object"},
+    {"{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "type dynamic is not supported; supported: "
+                                                           "default, linear, llama3, yarn"},
+    {"{\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "type longrope is not supported"},
+    {"{\"rope_scaling\":{\"type\":\"linear\"}}", "\"factor\" is missing"},
+    {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":-1}}", "factor must be a positive number"},
+    {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"2\"}}", "\"factor\": a number was expected"},
+    {"{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8}}", "\"low_freq_factor\" is missing"},
+    {"{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,\"high_freq_factor\":4,"
+     "\"original_max_position_embeddings\":32}}", "high_freq_factor must be above"},
+    {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},\"rope_parameters\":{\"rope_type\":\"linear\","
+     "\"factor\":4}}", "both given and differ"},
+    {"{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}", "full_attention layers"},
+};
+/* clang-format on */
+
+START_TEST(what_cannot_be_done_exactly_is_refused)
+{
+    struct llm_config c;
+    assert_fails(read_with("llama", refused[_i].more, &c), &err, ERR_INPUT, refused[_i].message);
+}
+END_TEST
+
+START_TEST(messages_name_the_file)
+{
+    struct llm_config c;
+    char path[4300];
+    snprintf(path, sizeof path, "%s/config.json: num_attention_heads is 0", test_tmpdir());
+    assert_fails(read_with("llama", "{\"num_attention_heads\":0}", &c), &err, ERR_INPUT, path);
+    json_t *list = json_array();
+    assert_fails(read_value(list, &c), &err, ERR_INPUT, "config.json: not a JSON object");
+    json_decref(list);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("config");
+    TCase *c = tcase_create("config");
+    tcase_add_test(c, code_lm);
+    tcase_add_loop_test(c, both_spellings_mean_the_same, 0, 3);
+    tcase_add_test(c, families_differ_in_biases_and_norms);
+    tcase_add_test(c, absent_keys_have_the_family_defaults);
+    tcase_add_test(c, windows_act_where_the_family_uses_them);
+    tcase_add_test(c, yarn_takes_its_factor_from_the_lengths);
+    tcase_add_loop_test(c, what_cannot_be_done_exactly_is_refused, 0,
+                        sizeof refused / sizeof *refused);
+    tcase_add_test(c, messages_name_the_file);
+    suite_add_tcase(s, c);
+    return s;
+}

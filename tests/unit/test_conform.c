@@ -1,0 +1,451 @@
+/*
+ * test_conform.c - what every method owes, checked over all methods of sim/methods.def. A method is
+ * picked up by being registered; its variants and budgets add parameter sets.
+ */
+#include "core/maskfile.h"
+#include "tests/harness/conform.h"
+
+/* ---- tests ---------------------------------------------------------------------------------- */
+
+START_TEST(descriptions_are_complete)
+{
+    const struct method *m = test_methods[_i];
+    ck_assert_msg(m->summary && m->summary[0] && m->paper && m->paper[0], "%s: no summary or paper",
+                  m->name);
+    ck_assert_msg(m->prepare && m->select && m->release, "%s: a required hook is missing", m->name);
+    ck_assert_msg(m->flags & (METHOD_CAUSAL | METHOD_BIDIRECTIONAL), "%s runs on nothing", m->name);
+    ck_assert_msg(!(m->flags & METHOD_CALIBRATED) == !m->calibrate,
+                  "%s: flag and callback of calibration disagree", m->name);
+    ck_assert_msg(!m->attends || m->attend, "%s decides about an attend it does not have", m->name);
+    for (int k = 0; k < _i; k++)
+        ck_assert_msg(strcmp(m->name, test_methods[k]->name) != 0 &&
+                          (!m->alias || strcmp(m->alias, test_methods[k]->name) != 0),
+                      "%s: the name is taken", m->name);
+    for (const struct opt *o = m->params; o && o->type != OPT_END; o++) {
+        ck_assert_msg(o->help && o->help[0], "%s: %s has no help", m->name, o->name);
+        ck_assert_msg(opt_find(m->params, o->name) == o, "%s: %s twice", m->name, o->name);
+    }
+}
+END_TEST
+
+/* Step *k to the next parameter set of a method. Tests loop over methods and walk through their
+ * sets, since a process per set costs more than the checks. */
+static bool next_variant(const struct method *m, int *k)
+{
+    while (conform_variants[++*k][0])
+        if (conform_belongs(conform_variants[*k], m))
+            return true;
+    return false;
+}
+
+static void each_variant(const struct method *m, void (*check)(const char *text))
+{
+    for (int k = -1; next_variant(m, &k);)
+        check(conform_variants[k]);
+}
+
+/* The canonical text of a run parses to the same run. */
+static void check_canonical_text_is_stable(const char *text)
+{
+    struct method_run *runs, *again;
+    const struct method *m = conform_method(text, &runs);
+    char back[400];
+    snprintf(back, sizeof back, "%s:%s", m->name, runs[0].canonical);
+    ck_assert_ptr_eq(conform_method(back, &again), m);
+    ck_assert_str_eq(again[0].canonical, runs[0].canonical);
+    method_runs_free(runs, 1);
+    method_runs_free(again, 1);
+}
+
+START_TEST(canonical_text_is_stable)
+{
+    each_variant(test_methods[_i], check_canonical_text_is_stable);
+}
+END_TEST
+
+static const int64_t lengths[][2] = {{1, 1},   {2, 2},     {63, 63},   {64, 64},
+                                     {65, 65}, {127, 127}, {129, 129}, {300, 300},
+                                     {1, 64},  {4, 10},    {33, 129},  {64, 200}};
+#define N_LENGTHS ((int)(sizeof lengths / sizeof *lengths))
+
+static void check_metrics_recompute_from_the_mask(const char *text)
+{
+    for (int k = 0; k < 2 * N_LENGTHS; k++) {
+        struct sim_head h;
+        conform_head(NORMAL, lengths[k / 2][0], lengths[k / 2][1], k & 1, PREC_F64, &h);
+        conform_check(text, &h, "random data");
+        sim_head_free(&h);
+    }
+}
+
+START_TEST(metrics_recompute_from_the_mask)
+{
+    each_variant(test_methods[_i], check_metrics_recompute_from_the_mask);
+}
+END_TEST
+
+static void check_edge_data_stays_finite(const char *text)
+{
+    for (int data = 0; data < DATA_KINDS; data++)
+        for (int causal = 0; causal < 2; causal++) {
+            struct sim_head h;
+            conform_head((enum conform_data)data, 129, 129, causal, PREC_F64, &h);
+            conform_check(text, &h, conform_data_names[data]);
+            sim_head_free(&h);
+        }
+}
+
+START_TEST(edge_data_stays_finite)
+{
+    each_variant(test_methods[_i], check_edge_data_stays_finite);
+}
+END_TEST
+
+static bool same_result(const struct conform_result *a, const struct conform_result *b)
+{
+    if (a->r.status != b->r.status || strcmp(a->r.reason, b->r.reason) != 0)
+        return false;
+    if (a->r.status != RECORD_OK)
+        return true;
+    bool same = memcmp(a->bits, b->bits, (size_t)(a->nq * a->nk)) == 0 &&
+                memcmp(a->out, b->out, (size_t)(a->nq * a->dv) * sizeof *a->out) == 0 &&
+                a->r.n_metrics == b->r.n_metrics;
+    for (int64_t k = 0; same && k < a->r.n_metrics; k++)
+        same = strncmp(a->r.metrics[k].name, "host_", 5) == 0 ||
+               (strcmp(a->r.metrics[k].name, b->r.metrics[k].name) == 0 &&
+                a->r.metrics[k].value == b->r.metrics[k].value);
+    return same;
+}
+
+static void check_equal_seeds_give_equal_results(const char *text)
+{
+    for (int causal = 0; causal < 2; causal++) {
+        struct sim_head h;
+        struct conform_result a, b;
+        struct carry ca = {0}, cb = {0};
+        conform_head(NORMAL, 300, 300, causal, PREC_F64, &h);
+        conform_run(text, &h.in, &ca, 9, &a);
+        conform_run(text, &h.in, &cb, 9, &b);
+        ck_assert_msg(same_result(&a, &b), "%s differs from run to run", text);
+        conform_result_free(&a);
+        conform_result_free(&b);
+        if (ca.free)
+            ca.free(ca.data);
+        if (cb.free)
+            cb.free(cb.data);
+        sim_head_free(&h);
+    }
+}
+
+START_TEST(equal_seeds_give_equal_results)
+{
+    each_variant(test_methods[_i], check_equal_seeds_give_equal_results);
+}
+END_TEST
+
+/* Mask bits when select is called on ranges of `step` rows; false when the head is skipped. */
+static bool select_in_steps(const char *text, const struct head_in *in, int64_t units,
+                            uint8_t *bits)
+{
+    struct err err = {0};
+    struct method_run *runs;
+    const struct method *m = conform_method(text, &runs);
+    struct carry carry = {0};
+    struct method_ctx ctx = {.seed = 9, .carry = &carry};
+    void *state = NULL;
+    int rc = m->flags & (in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)
+                 ? m->prepare(&ctx, runs[0].params, in, &state, &err)
+                 : METHOD_SKIP;
+    ck_assert_msg(rc >= 0, "%s: %s", text, err.msg);
+    int64_t step = units * (rc == 0 && m->unit_rows ? m->unit_rows(state) : 1);
+    for (int64_t r = 0; rc == 0 && r < in->x.nq; r += step) {
+        struct mask mask = {0};
+        int64_t end = r + step < in->x.nq ? r + step : in->x.nq;
+        assert_ok(m->select(state, r, end, &mask, &err), &err);
+        assert_ok(mask_check(&mask, &err), &err);
+        ck_assert_msg(mask.row0 == r && mask.row1 == end, "%s: rows %lld..%lld", text,
+                      (long long)mask.row0, (long long)mask.row1);
+        sink_bits(bits, &mask, NULL, NULL, &err);
+        mask_free(&mask);
+    }
+    m->release(state);
+    if (carry.free)
+        carry.free(carry.data);
+    method_runs_free(runs, 1);
+    return rc == 0;
+}
+
+static void check_row_ranges_do_not_change_the_mask(const char *text)
+{
+    enum { N = 301 };
+    static uint8_t whole[N * N], part[N * N];
+    for (int causal = 0; causal < 2; causal++) {
+        struct sim_head h, other = {0};
+        conform_head(NORMAL, N, N, causal, PREC_F64, &h);
+        bool moved = !causal && conform_reordered(text, &h.in, 9, &other);
+        const struct head_in *in = moved ? &other.in : &h.in;
+        if (select_in_steps(text, in, N, whole)) {
+            for (int64_t units = 1; units <= 3; units += 2) {
+                ck_assert(select_in_steps(text, in, units, part));
+                ck_assert_msg(memcmp(whole, part, sizeof whole) == 0,
+                              "%s: the mask depends on ranges of %lld groups", text,
+                              (long long)units);
+            }
+        }
+        sim_head_free(&h);
+        sim_head_free(&other);
+    }
+}
+
+START_TEST(row_ranges_do_not_change_the_mask)
+{
+    each_variant(test_methods[_i], check_row_ranges_do_not_change_the_mask);
+}
+END_TEST
+
+START_TEST(full_budget_is_dense)
+{
+    const struct method *m = test_methods[_i];
+    char text[160];
+    if (!m->budget_full)
+        return;
+    conform_text(m, m->budget_full, text);
+    for (int k = 0; k < 2 * N_LENGTHS; k++) {
+        struct sim_head h;
+        struct conform_result res;
+        if (!(m->flags & (k & 1 ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)) ||
+            !conform_full_on(m, lengths[k / 2][0], lengths[k / 2][1]))
+            continue;
+        conform_head(NORMAL, lengths[k / 2][0], lengths[k / 2][1], k & 1, PREC_F64, &h);
+        conform_run(text, &h.in, NULL, 1, &res);
+        if (res.r.status == RECORD_OK) {
+            const char *where = text;
+            expect(record_get(&res.r, "density_elem") == 1,
+                   "keeps %.9g of %lld x %lld, recall %.9g", record_get(&res.r, "density_elem"),
+                   (long long)res.nq, (long long)res.nk, record_get(&res.r, "cra_min"));
+            expect(record_get(&res.r, "err_l2_rel") <= 1e-12, "error %g",
+                   record_get(&res.r, "err_l2_rel"));
+            expect(fabs(record_get(&res.r, "cra_min") - 1) <= 1e-12, "recall %.17g",
+                   record_get(&res.r, "cra_min"));
+        }
+        conform_result_free(&res);
+        sim_head_free(&h);
+    }
+}
+END_TEST
+
+static void check_budget(const struct method *m, const struct method_budget *b, bool causal)
+{
+    struct sim_head h;
+    double density = 0, recall = 0;
+    conform_head(NORMAL, 300, 300, causal, PREC_F64, &h);
+    for (int k = 0; b->values[k]; k++) {
+        char params[120], text[160];
+        struct record r;
+        snprintf(params, sizeof params, b->form, b->values[k]);
+        conform_text(m, params, text);
+        run_text_carry(text, &h.in, NULL, 1, NULL, NULL, &r);
+        if (r.status == RECORD_OK) {
+            ck_assert_msg(record_get(&r, "density_elem") >= density, "%s: density falls", text);
+            ck_assert_msg(record_get(&r, "cra_mean") >= recall - 1e-12, "%s: recall falls", text);
+            density = record_get(&r, "density_elem");
+            recall = record_get(&r, "cra_mean");
+        }
+        record_free(&r);
+    }
+    sim_head_free(&h);
+}
+
+START_TEST(larger_budgets_keep_more)
+{
+    const struct method *m = test_methods[_i];
+    for (const struct method_budget *b = m->budgets; b && b->form; b++)
+        for (int causal = 0; causal < 2; causal++)
+            check_budget(m, b, causal);
+}
+END_TEST
+
+/* A float replay stays close to the reference. Masks may differ in ties: recall is compared. */
+static void check_float_arithmetic_agrees(const char *text)
+{
+    for (int causal = 0; causal < 2; causal++) {
+        struct sim_head a, b;
+        struct conform_result x, y;
+        conform_head(NORMAL, 129, 129, causal, PREC_F64, &a);
+        conform_head(NORMAL, 129, 129, causal, PREC_F32, &b);
+        conform_run(text, &a.in, NULL, 2, &x);
+        conform_run(text, &b.in, NULL, 2, &y);
+        ck_assert_int_eq(x.r.status, y.r.status);
+        if (x.r.status == RECORD_OK) {
+            const char *where = text;
+            conform_finite(where, &y);
+            expect(fabs(record_get(&x.r, "cra_mean") - record_get(&y.r, "cra_mean")) < 2e-3,
+                   "mean recall %g, in float %g", record_get(&x.r, "cra_mean"),
+                   record_get(&y.r, "cra_mean"));
+        }
+        conform_result_free(&x);
+        conform_result_free(&y);
+        sim_head_free(&a);
+        sim_head_free(&b);
+    }
+}
+
+START_TEST(float_arithmetic_agrees)
+{
+    each_variant(test_methods[_i], check_float_arithmetic_agrees);
+}
+END_TEST
+
+/* ---- dumped masks --------------------------------------------------------------------------- */
+
+struct dump {
+    struct maskfile *file;
+    struct record *id;
+    uint8_t *bits;
+};
+
+static int dump_chunk(void *ctx, const struct mask *m, const double *out, const double *lse,
+                      struct err *err)
+{
+    struct dump *d = ctx;
+    int rc = sink_bits(d->bits, m, out, lse, err);
+    return rc ? rc : maskfile_put(d->file, d->id, NULL, m, err);
+}
+
+static void check_dumped_masks_read_back(const char *text)
+{
+    enum { N = 300 };
+    static uint8_t bits[N * N], back[N * N];
+    for (int causal = 0; causal < 2; causal++) {
+        struct err err = {0};
+        struct sim_head h;
+        struct record id, r;
+        struct maskfile *f = NULL;
+        struct mask m = {0};
+        char path[400];
+
+        conform_head(NORMAL, N, N, causal, PREC_F64, &h);
+        record_init(&id);
+        snprintf(id.method, sizeof id.method, "m");
+        snprintf(id.branch, sizeof id.branch, "main");
+        id.params = strdup("");
+        id.n_q = id.n_k = N;
+        id.causal = causal;
+        snprintf(path, sizeof path, "%s/conform.h5", test_tmpdir());
+        assert_ok(maskfile_create(path, true, &f, &err), &err);
+        struct dump d = {f, &id, bits};
+        run_text_carry(text, &h.in, NULL, 4, dump_chunk, &d, &r);
+        if (r.status == RECORD_OK) {
+            assert_ok(maskfile_commit(&f, &err), &err);
+            assert_ok(maskfile_open(path, &f, &err), &err);
+            ck_assert_int_eq(maskfile_cells(f), 1);
+            assert_ok(maskfile_read(f, 0, &m, &err), &err);
+            sink_bits(back, &m, NULL, NULL, &err);
+            ck_assert_msg(memcmp(bits, back, sizeof bits) == 0, "%s: the dump differs", text);
+            mask_free(&m);
+            maskfile_close(&f);
+        } else {
+            maskfile_abort(&f);
+        }
+        record_free(&r);
+        record_free(&id);
+        sim_head_free(&h);
+    }
+}
+
+START_TEST(dumped_masks_read_back)
+{
+    each_variant(test_methods[_i], check_dumped_masks_read_back);
+}
+END_TEST
+
+/* ---- calibration ---------------------------------------------------------------------------- */
+
+/* What calibrate writes are parameters of the method, with legal values. */
+START_TEST(calibration_writes_parameters)
+{
+    const struct method *m = test_methods[_i];
+    struct err err = {0};
+    if (!m->calibrate)
+        return;
+    for (int causal = 0; causal < 2; causal++) {
+        struct sim_head h[2];
+        struct head_in in[2];
+        struct method_run *runs;
+        struct method_ctx ctx = {.seed = 3};
+        struct buf b = {0};
+        struct jw w;
+        json_t *doc = NULL, *v;
+        const char *key;
+        char text[160];
+
+        if (!(m->flags & (causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)))
+            continue;
+        conform_head(NORMAL, 300, 300, causal, PREC_F64, &h[0]);
+        conform_head(ONE_HOT, 300, 300, causal, PREC_F64, &h[1]);
+        in[0] = h[0].in;
+        in[1] = h[1].in;
+        conform_text(m, m->calibrate_short, text);
+        conform_method(text, &runs);
+        jw_init(&w, &b, 0);
+        jw_obj(&w);
+        assert_ok(m->calibrate(&ctx, runs[0].params, in, 2, &w, &err), &err);
+        jw_obj_end(&w);
+        assert_ok(json_read_text(buf_str(&b), b.len, m->name, &doc, &err), &err);
+        json_object_foreach(doc, key, v)
+        {
+            if (json_is_string(v))
+                snprintf(text, sizeof text, "%s", json_string_value(v));
+            else if (json_is_boolean(v))
+                snprintf(text, sizeof text, "%d", json_is_true(v));
+            else if (json_is_integer(v))
+                snprintf(text, sizeof text, "%lld", (long long)json_integer_value(v));
+            else
+                snprintf(text, sizeof text, "%.17g", json_real_value(v));
+            assert_ok(opt_set(m->params, runs[0].params, m->name, key, text, &err), &err);
+        }
+        if (m->validate)
+            assert_ok(m->validate(runs[0].params, &err), &err);
+        json_decref(doc);
+        buf_free(&b);
+        method_runs_free(runs, 1);
+        sim_head_free(&h[0]);
+        sim_head_free(&h[1]);
+    }
+}
+END_TEST
+
+START_TEST(all_variants_have_room)
+{
+    ck_assert_str_eq(conform_variants[CONFORM_MOST - 1], "");
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    int methods = 0;
+    conform_list();
+    while (test_methods[methods])
+        methods++;
+
+    Suite *s = suite_create("conform");
+    TCase *c = tcase_create("methods");
+    tcase_set_timeout(c, 600);
+    tcase_add_test(c, all_variants_have_room);
+    tcase_add_loop_test(c, descriptions_are_complete, 0, methods);
+    tcase_add_loop_test(c, full_budget_is_dense, 0, methods);
+    tcase_add_loop_test(c, calibration_writes_parameters, 0, methods);
+    tcase_add_loop_test(c, larger_budgets_keep_more, 0, methods);
+    suite_add_tcase(s, c);
+    c = tcase_create("variants");
+    tcase_set_timeout(c, 600);
+    tcase_add_loop_test(c, canonical_text_is_stable, 0, methods);
+    tcase_add_loop_test(c, metrics_recompute_from_the_mask, 0, methods);
+    tcase_add_loop_test(c, edge_data_stays_finite, 0, methods);
+    tcase_add_loop_test(c, equal_seeds_give_equal_results, 0, methods);
+    tcase_add_loop_test(c, row_ranges_do_not_change_the_mask, 0, methods);
+    tcase_add_loop_test(c, float_arithmetic_agrees, 0, methods);
+    tcase_add_loop_test(c, dumped_masks_read_back, 0, methods);
+    suite_add_tcase(s, c);
+    return s;
+}

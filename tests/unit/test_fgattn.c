@@ -1,0 +1,842 @@
+/*
+ * test_fgattn.c - FG-Attn: slices against an explicit P, structure, hand cases, masks carried over
+ * steps, pooled readings, forced keys, golden heads, calibration.
+ */
+#include "core/mem.h"
+#include "core/rng.h"
+#include "sim/blocks/exactmap.h"
+#include "sim/methods/fgattn/fgattn.h"
+#include "tests/harness/methodrun.h"
+
+#include <stdio.h>
+
+static struct head_in shape(int64_t nq, int64_t nk, int d, double scale, bool causal)
+{
+    return (struct head_in){
+        .x = {.nq = nq, .nk = nk, .d = d, .dv = d, .scale = scale, .causal = causal},
+        .n_heads = 1,
+        .n_kv_heads = 1,
+        .n_layers = 1,
+        .branch = "main"};
+}
+
+/* A square bidirectional head of given q, k with v = k. */
+static void head_of(const float *q, const float *k, int64_t n, int d, double scale,
+                    struct sim_head *h)
+{
+    struct err err = {0};
+    struct head_in in = shape(n, n, d, scale, false);
+    in.x.q = q;
+    in.x.k = in.x.v = k;
+    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
+}
+
+static void random_square(uint64_t seed, int64_t n, bool causal, struct sim_head *h)
+{
+    struct err err = {0};
+    assert_ok(random_head(seed, n, n, 16, causal, 1.6, PREC_F64, h, &err), &err);
+}
+
+/* Kept pairs of the mask that `text` makes, as bits. */
+static uint8_t *bits_of(const char *text, const struct sim_head *h)
+{
+    struct record r;
+    uint8_t *bits = calloc((size_t)(h->in.x.nq * h->in.x.nk), 1);
+    run_text_carry(text, &h->in, NULL, 1, sink_bits, bits, &r);
+    ck_assert_msg(r.status == RECORD_OK, "%s", r.reason);
+    record_free(&r);
+    return bits;
+}
+
+static bool subset(const uint8_t *a, const uint8_t *b, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        if (a[k] && !b[k])
+            return false;
+    return true;
+}
+
+/* ---- the cached rule ------------------------------------------------------------------------ */
+
+START_TEST(slices_follow_an_explicit_map)
+{
+    enum { N = 150 };
+    static const int widths[] = {1, 8, 32};
+    struct err err = {0};
+    struct sim_head h;
+    double p[N * N];
+    int width = widths[_i % 3], M = _i < 3 ? 32 : 48;
+    char text[80];
+
+    random_square(3, N, false, &h);
+    assert_ok(exact_probs(h.in.exact, 0, N, p, &err), &err);
+    snprintf(text, sizeof text, "fg-attn:refresh=1:tau=4:M=%d:width=%d", M, width);
+    uint8_t *bits = bits_of(text, &h);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) {
+            double top = 0;
+            for (int a = i / M * M; a < (i / M + 1) * M && a < N; a++)
+                for (int b = j / width * width; b < (j / width + 1) * width && b < N; b++)
+                    top = fmax(top, p[a * N + b]);
+            ck_assert_int_eq(bits[i * N + j], top * N > 4);
+        }
+    free(bits);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(thresholds_at_the_ends)
+{
+    struct sim_head h;
+    random_square(4, 100, false, &h);
+    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=1e-300", &h.in, "density_elem"), 1);
+    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "density_elem"), 0);
+    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "rows_empty"), 100);
+    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "err_l1_rel"), 1);
+    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "cra_min"), 0);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* A lower threshold, a wider unit and a taller group keep all that the other keeps. */
+START_TEST(kept_set_is_monotone)
+{
+    static const char *const chains[][4] = {
+        {"fg-attn:refresh=1:tau=8", "fg-attn:refresh=1:tau=4", "fg-attn:refresh=1:tau=2",
+         "fg-attn:refresh=1:tau=1"},
+        {"fg-attn:refresh=1:tau=6:width=1", "fg-attn:refresh=1:tau=6:width=8",
+         "fg-attn:refresh=1:tau=6:width=16", "fg-attn:refresh=1:tau=6:width=128"},
+        {"fg-attn:refresh=1:tau=6:M=16", "fg-attn:refresh=1:tau=6:M=32",
+         "fg-attn:refresh=1:tau=6:M=64", "fg-attn:refresh=1:tau=6:M=256"},
+    };
+    struct sim_head h;
+    random_square(5, 140, false, &h);
+    for (int k = 0; k < 3; k++) {
+        uint8_t *small = bits_of(chains[_i][k], &h), *large = bits_of(chains[_i][k + 1], &h);
+        ck_assert(subset(small, large, 140 * 140));
+        free(small);
+        free(large);
+    }
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(uniform_attention_is_all_or_nothing)
+{
+    struct sim_head h;
+    float zero[200 * 4] = {0};
+    head_of(zero, zero, 200, 4, 0.5, &h);
+    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=0.999", &h.in, "density_elem"), 1);
+    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=1.001", &h.in, "density_elem"), 0);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* q_i = k_i = 16 e_i, scale 1/8: p_ii = e^32 / (e^32 + 63). */
+START_TEST(diagonal_attention_by_hand)
+{
+    enum { D = 64 };
+    static float x[D * D];
+    int64_t n = _i ? 60 : 64;
+    struct sim_head h;
+    struct record r;
+    for (int i = 0; i < D; i++)
+        x[i * D + i] = 16;
+    head_of(x, x, n, D, 0.125, &h);
+    run_text("fg-attn:refresh=1:M=16", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), _i ? 912 : 1024);
+    ck_assert_double_eq_tol(record_get(&r, "density_elem"), _i ? 912.0 / 3600 : 0.25, 1e-15);
+    ck_assert_double_eq(record_get(&r, "mask_units"), (double)n);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Keys on a circle, queries far out along their key: p_ii = 1. */
+static void identity_head(int64_t n, struct sim_head *h)
+{
+    float *q = calloc((size_t)(2 * n), sizeof *q), *k = calloc((size_t)(2 * n), sizeof *k);
+    for (int64_t i = 0; i < n; i++) {
+        double angle = 2 * acos(-1) * (double)i / (double)n;
+        k[2 * i] = (float)cos(angle);
+        k[2 * i + 1] = (float)sin(angle);
+        q[2 * i] = 1e9f * k[2 * i];
+        q[2 * i + 1] = 1e9f * k[2 * i + 1];
+    }
+    head_of(q, k, n, 2, 1, h);
+    free(q);
+    free(k);
+}
+
+START_TEST(identity_attention_keeps_the_groups_own_keys)
+{
+    static const struct {
+        int64_t n, pairs;
+        double elem, exec;
+    } cases[] = {{1000, 125504, 0.125504, 0.131072}, {4096, 524288, 0.031250, 0.031250}};
+    struct sim_head h;
+    struct record r;
+    identity_head(cases[_i].n, &h);
+    run_text("fg-attn:refresh=1", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)cases[_i].pairs);
+    assert_printed(record_get(&r, "density_elem"), cases[_i].elem, 6);
+    assert_printed(record_get(&r, "density_exec"), cases[_i].exec, 6);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* The same counts at the video lengths, from a mask that holds each group's own keys. */
+START_TEST(identity_masks_at_video_lengths)
+{
+    static const struct {
+        int64_t n, groups, last, pairs;
+        double elem, exec;
+    } cases[] = {{24576, 192, 128, 3145728, 0.005208, 0.005208},
+                 {32760, 256, 120, 4192320, 0.003906, 0.003908}};
+    struct err err = {0};
+    struct slice_mask m;
+    struct mask lists = {0};
+    struct mask_counts c;
+    int64_t n = cases[_i].n;
+    double density;
+
+    assert_ok(slice_mask_init(&m, n, n, false, 128, 1, &err), &err);
+    ck_assert_int_eq(m.groups, cases[_i].groups);
+    for (int64_t j = 0; j < n; j++)
+        slice_mask_set(&m, j / 128, j);
+    ck_assert_int_eq(slice_mask_count(&m, m.groups - 1), cases[_i].last);
+    assert_ok(slice_mask_lists(&m, 0, n, &lists, &err), &err);
+    assert_ok(mask_count(&lists, &c, &err), &err);
+    ck_assert_int_eq(c.pairs_kept, cases[_i].pairs);
+    assert_ok(slice_mask_density(&m, &density, &err), &err);
+    ck_assert_double_eq_tol(density, cases[_i].elem, 5e-7);
+    ck_assert_double_eq_tol((double)c.pairs_exec / (double)c.pairs_allowed, cases[_i].exec, 5e-7);
+    mask_free(&lists);
+    slice_mask_free(&m);
+}
+END_TEST
+
+/* A row loses at most (skipped keys) c/N. */
+START_TEST(recall_respects_its_bound)
+{
+    static const double taus[] = {0.1, 0.3, 0.5, 0.9};
+    struct sim_head h;
+    struct record r;
+    random_square(6, 200, _i & 1, &h);
+    for (int k = 0; k < 4; k++) {
+        char text[64];
+        snprintf(text, sizeof text, "fg-attn:refresh=1:M=16:tau=%g", taus[k]);
+        run_text(text, &h.in, &r);
+        double bound = record_get(&r, "cra_bound"), cra = record_get(&r, "cra_min");
+        ck_assert_double_ge(cra, bound);
+        ck_assert_double_ge(bound, 1 - taus[k]);
+        record_free(&r);
+    }
+    sim_head_free(&h);
+}
+END_TEST
+
+/* The last unit of 17 keys in units of 16 has one key, and that one has less than half of the mass
+ * (17 keys, scores 0 but for the last). */
+START_TEST(keys_past_the_end_are_not_kept)
+{
+    enum { N = 17, D = 16 };
+    float q[N * D], k[N * D];
+    struct sim_head h;
+    struct record r;
+    for (int i = 0; i < N * D; i++) {
+        q[i] = i % D == 0;
+        k[i] = i == (N - 1) * D ? 2.7f : 0; /* e^2.7 = 14.9 of 30.9 */
+    }
+    head_of(q, k, N, D, 1, &h);
+    run_text("fg-attn:refresh=1:M=16:width=16:tau=8", &h.in, &r);
+    ck_assert_double_eq_tol(record_get(&r, "cra_min"), 0.482, 1e-3);
+    ck_assert_double_eq_tol(record_get(&r, "cra_bound"), 1 - 8 * (1 - 1.0 / N), 1e-12);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Shares weighted by pairs fall with the block size whether or not the grid divides N. */
+START_TEST(larger_blocks_skip_less_area)
+{
+    static const char *const names[] = {"below_b16_area", "below_b32_area", "below_b64_area",
+                                        "below_b128_area"};
+    struct sim_head h;
+    struct record r;
+    random_square(8, _i ? 203 : 256, false, &h);
+    run_text("dense:c=0.5", &h.in, &r);
+    for (int k = 0; k < 3; k++)
+        ck_assert_double_ge(record_get(&r, names[k]), record_get(&r, names[k + 1]));
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- forced keys ---------------------------------------------------------------------------- */
+
+START_TEST(causal_groups_keep_their_diagonal_block)
+{
+    struct sim_head h;
+    struct record r;
+    random_square(9, 300, true, &h);
+    uint8_t *bits = bits_of("fg-attn:refresh=1:tau=301", &h);
+    for (int i = 0; i < 300; i++)
+        for (int j = 0; j < 300; j++)
+            ck_assert_int_eq(bits[i * 300 + j], j <= i && j / 128 == i / 128);
+    free(bits);
+    run_text("fg-attn:refresh=1:tau=301", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "mask_units"), 128 + 128 + 44);
+    ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(text_tokens_are_kept)
+{
+    enum { N = 160, TEXT = 20 };
+    struct sim_head h;
+    random_square(10, N, false, &h);
+    bool front = _i & 1;
+    h.in.geom =
+        (struct geometry){.t = 2, .h = 7, .w = 10, .text = TEXT, .text_place = front ? 1 : 2};
+    uint8_t *bits =
+        bits_of(_i & 2 ? "fg-attn:mode=pooled:c1=161:M=32" : "fg-attn:refresh=1:tau=161:M=32", &h);
+    int first = front ? 0 : N - TEXT, last = first + TEXT;
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) {
+            /* A group with a text row shares one full list. */
+            bool row = i / 32 >= first / 32 && i / 32 <= (last - 1) / 32;
+            ck_assert_int_eq(bits[i * N + j], row || (j >= first && j < last));
+        }
+    free(bits);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(padding_counts_in_n_on_request)
+{
+    struct sim_head h;
+    random_square(11, 128, false, &h);
+    double plain = metric_of("fg-attn:refresh=1:tau=2:M=16", &h.in, "mask_units");
+    double half = metric_of("fg-attn:refresh=1:tau=1:M=16", &h.in, "mask_units");
+    h.in.n_padding = 128;
+    ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=2:M=16", &h.in, "mask_units"), plain);
+    ck_assert_double_eq(
+        metric_of("fg-attn:refresh=1:tau=2:M=16:normaliser_n=all", &h.in, "mask_units"), half);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- steps ---------------------------------------------------------------------------------- */
+
+START_TEST(masks_are_made_on_refresh_steps_and_reused)
+{
+    struct sim_head h;
+    struct record r;
+    struct carry carry = {0};
+    const char *text = "fg-attn:M=16:tau=3:refresh=4";
+
+    random_square(12, 96, false, &h);
+    run_step(text, &h, 0, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "refresh"), 1);
+    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
+    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
+    ck_assert(isnan(record_get(&r, "mask_age")));
+    double made = record_get(&r, "mask_density_elem");
+    ck_assert_double_lt(made, 1);
+    record_free(&r);
+    for (int t = 1; t < 4; t++) {
+        run_step(text, &h, t, &carry, &r);
+        ck_assert_double_eq(record_get(&r, "refresh"), 0);
+        ck_assert_double_eq(record_get(&r, "mask_age"), t);
+        ck_assert_double_eq_tol(record_get(&r, "density_elem"), made, 1e-15);
+        record_free(&r);
+    }
+    run_step(text, &h, 4, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "refresh"), 1);
+    record_free(&r);
+    run_step(text, &h, 7, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "mask_age"), 3);
+    record_free(&r);
+    run_step(text, &h, 9, &carry, &r);
+    ck_assert_int_eq(r.status, RECORD_SKIP);
+    ck_assert_ptr_nonnull(strstr(r.reason, "no refresh step in trace"));
+    record_free(&r);
+    carry.free(carry.data);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(reuse_without_a_refresh_step_is_skipped)
+{
+    struct sim_head h;
+    struct record r;
+    struct carry carry = {0};
+    random_square(13, 64, false, &h);
+    run_step("fg-attn", &h, 5, &carry, &r);
+    ck_assert_int_eq(r.status, RECORD_SKIP);
+    ck_assert_ptr_nonnull(strstr(r.reason, "no refresh step in trace"));
+    record_free(&r);
+    run_step("fg-attn", &h, 5, NULL, &r);
+    ck_assert_int_eq(r.status, RECORD_SKIP);
+    record_free(&r);
+    if (carry.data)
+        carry.free(carry.data);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(dense_layers_and_steps_shift_the_schedule)
+{
+    struct sim_head h;
+    struct record r;
+    struct carry carry = {0};
+    const char *text = "fg-attn:M=16:tau=3:refresh=3:dense_steps=2:dense_layers=1";
+
+    random_square(14, 64, false, &h);
+    h.in.layer = 1;
+    for (int t = 0; t < 7; t++) {
+        run_step(text, &h, t, &carry, &r);
+        ck_assert_int_eq(r.status, RECORD_OK);
+        ck_assert_double_eq(record_get(&r, "dense_call"), t < 2 || (t - 2) % 3 == 0);
+        ck_assert_double_eq(record_get(&r, "refresh"), t >= 2 && (t - 2) % 3 == 0);
+        record_free(&r);
+    }
+    h.in.layer = 0;
+    run_step(text, &h, 3, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
+    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
+    record_free(&r);
+    carry.free(carry.data);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* With an unchanged head the previous normaliser is the exact one: same masks, one step later. */
+START_TEST(previous_normaliser_needs_two_dense_steps)
+{
+    struct sim_head h;
+    struct record r;
+    struct carry exact = {0}, previous = {0};
+    random_square(15, 64, false, &h);
+    for (int t = 0; t < 9; t++) {
+        run_step("fg-attn:M=16:tau=3:refresh=4", &h, t, &exact, &r);
+        double want = record_get(&r, "mask_density_elem");
+        record_free(&r);
+        run_step("fg-attn:M=16:tau=3:refresh=4:norm=previous", &h, t, &previous, &r);
+        ck_assert_int_eq(r.status, RECORD_OK);
+        ck_assert_double_eq(record_get(&r, "dense_call"), t == 1 || t % 4 == 0);
+        if (t > 0)
+            ck_assert_double_eq_tol(record_get(&r, "mask_density_elem"), want, 1e-12);
+        else
+            ck_assert(isnan(record_get(&r, "mask_density_elem")));
+        if (t > 1 && t % 4)
+            ck_assert_double_eq(record_get(&r, "mask_age"), t < 4 ? t - 1 : t % 4);
+        record_free(&r);
+    }
+    exact.free(exact.data);
+    previous.free(previous.data);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* A normaliser far below the scores makes p huge; it still only has to exceed c/N. */
+START_TEST(foreign_normalisers_do_not_overflow)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct slice_mask m;
+    struct fg_stats stats;
+    double lse[64];
+    struct fg_params p = {.M = 16, .width = 1};
+    random_square(16, 64, false, &h);
+    for (int i = 0; i < 64; i++)
+        lse[i] = head_lse(&h.in)[i] - 5000;
+    assert_ok(fg_cached_mask(&p, &h.in, 0.5, lse, &m, &stats, &err), &err);
+    ck_assert_int_eq(slice_mask_total(&m), 4 * 64);
+    slice_mask_free(&m);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- the pooled rule ------------------------------------------------------------------------ */
+
+START_TEST(pooled_equals_cached_when_rows_of_a_group_are_equal)
+{
+    enum { N = 96, D = 16 };
+    struct sim_head h;
+    float q[N * D], k[N * D];
+    for (int i = 0; i < N; i++)
+        for (int c = 0; c < D; c++) {
+            q[i * D + c] = (float)(3 * rng_normal(1, 1, (uint64_t)(i / 16 * D + c)));
+            k[i * D + c] = (float)rng_normal(1, 2, (uint64_t)(i * D + c));
+        }
+    head_of(q, k, N, D, 0.25, &h);
+    uint8_t *a = bits_of("fg-attn:mode=pooled:M=16:c1=0.7", &h);
+    uint8_t *b = bits_of("fg-attn:refresh=1:M=16:tau=0.7", &h);
+    ck_assert_int_eq(memcmp(a, b, N * N), 0);
+    free(a);
+    free(b);
+    for (int i = 0; i < N; i++)
+        for (int c = 0; c < D; c++)
+            q[i * D + c] = (i % 2 ? -1 : 1) * (float)rng_normal(1, 3, (uint64_t)c);
+    sim_head_free(&h);
+    head_of(q, k, N, D, 0.25, &h);
+    ck_assert_double_eq(metric_of("fg-attn:mode=pooled:M=16:c1=0.5", &h.in, "density_elem"), 1);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(pooled_literal_by_hand)
+{
+    enum { N = 40, D = 128 };
+    static float zero[N * D];
+    struct sim_head h;
+    head_of(zero, zero, N, D, 1 / sqrt(D), &h);
+    ck_assert_double_eq(
+        metric_of("fg-attn:mode=pooled:pool=literal:tau1=0.0078125", &h.in, "density_elem"), 1);
+    ck_assert_double_eq(
+        metric_of("fg-attn:mode=pooled:pool=literal:tau1=0.008", &h.in, "density_elem"), 0);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(pooled_topk_by_hand)
+{
+    enum { N = 1000, D = 2 };
+    static float zero[N * D];
+    struct sim_head h;
+    head_of(zero, zero, N, D, 1, &h);
+    uint8_t *bits = bits_of("fg-attn:mode=pooled:pool=topk:kappa=0.333", &h);
+    for (int i = 0; i < N; i += 111)
+        for (int j = 0; j < N; j++)
+            ck_assert_int_eq(bits[i * N + j], j < 333);
+    free(bits);
+    ck_assert_double_eq(
+        metric_of("fg-attn:mode=pooled:pool=topk:kappa=0.3331", &h.in, "mask_units"), 8 * 334);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- golden heads --------------------------------------------------------------------------- */
+
+static const struct {
+    int layer, M;
+    double c, slices, of, elem, margin, min, p1, p5, mean, l1, l2;
+} fresh[] = {
+    {5, 16, 0.5, 5200, 9216, 0.564236, 2.6e-4, 0.969707, 0.971921, 0.983684, 0.994789, 0.00472731,
+     0.00642094},
+    {5, 16, 1, 4407, 9216, 0.478190, 5.9e-4, 0.941250, 0.955168, 0.965915, 0.988148, 0.0101616,
+     0.0132436},
+    {5, 128, 0.5, 1150, 1152, 0.998264, 3.8e-2, 0.998746, 0.999541, 0.999965, 0.999985, 3.19167e-5,
+     1.82376e-4},
+    {5, 128, 4, 1101, 1152, 0.955729, 1.6e-2, 0.966360, 0.981962, 0.988563, 0.997118, 0.00377979,
+     0.00621998},
+    {0, 16, 1, 5065, 9216, 0.549588, 1.7e-4, 0.805204, 0.814324, 0.834589, 0.867668, 0.252898,
+     0.231919},
+    {0, 128, 0.5, 1081, 1152, 0.938368, 1.4e-3, 0.985694, 0.987266, 0.988573, 0.992119, 0.0210090,
+     0.0191189},
+    {0, 128, 1, 896, 1152, 0.777778, 7.3e-4, 0.913139, 0.917731, 0.925804, 0.947438, 0.116315,
+     0.104722},
+    {0, 128, 2, 575, 1152, 0.499132, 1.8e-4, 0.707048, 0.735613, 0.749107, 0.813263, 0.332125,
+     0.301614},
+};
+
+START_TEST(golden_masks_of_the_same_step)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    char text[64];
+    assert_ok(golden_video(3, fresh[_i].layer, 0, PREC_F64, &h, &err), &err);
+    snprintf(text, sizeof text, "fg-attn:refresh=1:M=%d:tau=%g", fresh[_i].M, fresh[_i].c);
+    run_text(text, &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "mask_units"), fresh[_i].slices);
+    ck_assert_double_eq_tol(record_get(&r, "density_tile"), fresh[_i].slices / fresh[_i].of, 1e-12);
+    assert_printed(record_get(&r, "density_elem"), fresh[_i].elem, 6);
+    assert_printed(record_get(&r, "mask_margin"), fresh[_i].margin, 2);
+    assert_printed(record_get(&r, "cra_min"), fresh[_i].min, 6);
+    assert_printed(record_get(&r, "cra_p1"), fresh[_i].p1, 6);
+    assert_printed(record_get(&r, "cra_p5"), fresh[_i].p5, 6);
+    assert_printed(record_get(&r, "cra_mean"), fresh[_i].mean, 6);
+    assert_printed(record_get(&r, "err_l1_rel"), fresh[_i].l1, 6);
+    assert_printed(record_get(&r, "err_l2_rel"), fresh[_i].l2, 6);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(golden_counts_of_groups)
+{
+    static const struct {
+        int step;
+        int64_t cnt[3];
+    } cases[] = {{3, {362, 357, 362}}, {0, {373, 376, 378}}};
+    struct err err = {0};
+    struct sim_head h;
+    struct slice_mask m;
+    struct fg_stats stats;
+    struct fg_params p = {.M = 128, .width = 1};
+    assert_ok(golden_video(cases[_i].step, 0, 0, PREC_F64, &h, &err), &err);
+    assert_ok(fg_cached_mask(&p, &h.in, 0.5, NULL, &m, &stats, &err), &err);
+    for (int g = 0; g < 3; g++)
+        ck_assert_int_eq(slice_mask_count(&m, g), cases[_i].cnt[g]);
+    slice_mask_free(&m);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* The float path keeps the same slices where the margin is above 1e-4. */
+START_TEST(golden_masks_in_float_arithmetic)
+{
+    struct err err = {0};
+    struct sim_head h;
+    char text[64];
+    assert_ok(golden_video(3, fresh[_i].layer, 0, PREC_F32, &h, &err), &err);
+    snprintf(text, sizeof text, "fg-attn:refresh=1:M=%d:tau=%g", fresh[_i].M, fresh[_i].c);
+    ck_assert_double_eq(metric_of(text, &h.in, "mask_units"), fresh[_i].slices);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(golden_reuse_after_three_steps)
+{
+    static const struct {
+        int layer, head;
+        double both, either, iou, min, l1;
+    } cases[] = {{0, 0, 1068, 1140, 0.936842, 0.982620, 0.0100957},
+                 {5, 0, NAN, NAN, 0.998264, NAN, NAN},
+                 {5, 1, NAN, NAN, 0.996528, NAN, NAN}};
+    struct err err = {0};
+    struct sim_head h0, h3;
+    struct record r;
+    struct carry carry = {0};
+    assert_ok(golden_video(0, cases[_i].layer, cases[_i].head, PREC_F64, &h0, &err), &err);
+    assert_ok(golden_video(3, cases[_i].layer, cases[_i].head, PREC_F64, &h3, &err), &err);
+    run_text_carry("fg-attn:compare", &h0.in, &carry, 1, NULL, NULL, &r);
+    ck_assert_double_eq(record_get(&r, "refresh"), 1);
+    record_free(&r);
+    run_text_carry("fg-attn:compare", &h3.in, &carry, 1, NULL, NULL, &r);
+    assert_printed(record_get(&r, "mask_iou"), cases[_i].iou, 6);
+    ck_assert_double_eq(record_get(&r, "mask_age"), 3);
+    if (!isnan(cases[_i].both)) {
+        double units = record_get(&r, "mask_units");
+        ck_assert_double_eq_tol(record_get(&r, "mask_precision") * units, cases[_i].both, 1e-9);
+        ck_assert_double_eq_tol(record_get(&r, "mask_recall") * 1081, cases[_i].both, 1e-9);
+        ck_assert_double_eq(record_get(&r, "mask_diff"), cases[_i].either - cases[_i].both);
+        assert_printed(record_get(&r, "cra_min"), cases[_i].min, 6);
+        assert_printed(record_get(&r, "err_l1_rel"), cases[_i].l1, 6);
+    }
+    record_free(&r);
+    carry.free(carry.data);
+    sim_head_free(&h0);
+    sim_head_free(&h3);
+}
+END_TEST
+
+START_TEST(golden_pooled)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    assert_ok(golden_video(3, 0, 0, PREC_F64, &h, &err), &err);
+    run_text("fg-attn:mode=pooled", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "mask_units"), 695);
+    assert_printed(record_get(&r, "cra_min"), 0.777900, 6);
+    record_free(&r);
+    uint8_t *pooled = bits_of("fg-attn:mode=pooled", &h),
+            *cached = bits_of("fg-attn:refresh=1", &h);
+    ck_assert(subset(pooled, cached, 384 * 384));
+    free(pooled);
+    free(cached);
+    ck_assert_double_eq(
+        metric_of("fg-attn:mode=pooled:pool=literal:tau1=0.02", &h.in, "mask_units"), 1112);
+    ck_assert_double_eq(metric_of("fg-attn:mode=pooled:pool=topk:kappa=0.25", &h.in, "mask_units"),
+                        288);
+    sim_head_free(&h);
+    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
+    run_text("fg-attn:mode=pooled", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "mask_units"), 588);
+    assert_printed(record_get(&r, "cra_min"), 9.48e-7, 3);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- token orders --------------------------------------------------------------------------- */
+
+START_TEST(token_order_changes_groups_not_attention)
+{
+    static const char *const orders[] = {"column", "time", "random", "hilbert", "voxel-2x4x4"};
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    double lowest = 1, highest = 0;
+    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
+    for (int k = 0; k < 5; k++) {
+        char text[64];
+        snprintf(text, sizeof text, "fg-attn:refresh=1:M=16:permute=%s", orders[k]);
+        run_text(text, &h.in, &r);
+        double d = record_get(&r, "density_elem");
+        lowest = fmin(lowest, d);
+        highest = fmax(highest, d);
+        ck_assert_double_ge(record_get(&r, "cra_min"), record_get(&r, "cra_bound"));
+        record_free(&r);
+    }
+    ck_assert_double_gt(highest, lowest + 0.01);
+    ck_assert_double_eq(metric_of("fg-attn:refresh=1:M=16:permute=row", &h.in, "mask_units"), 5200);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- calibration ---------------------------------------------------------------------------- */
+
+/* Run calibrate on samples and give the number written under `key`. */
+static double calibrated(const char *text, const struct head_in *samples, int n, const char *key)
+{
+    struct err err = {0};
+    struct method_run *runs = NULL;
+    int64_t count = 0;
+    struct method_ctx ctx = {0};
+    struct buf b = {0};
+    struct jw w;
+    json_t *doc = NULL;
+    double x = NAN;
+
+    assert_ok(method_runs_parse(test_methods, text, &runs, &count, &err), &err);
+    jw_init(&w, &b, 0);
+    jw_obj(&w);
+    assert_ok(runs[0].method->calibrate(&ctx, runs[0].params, samples, n, &w, &err), &err);
+    jw_obj_end(&w);
+    assert_ok(json_read_text(buf_str(&b), b.len, "calibration", &doc, &err), &err);
+    assert_ok(jget_num(doc, key, "calibration", &x, &err), &err);
+    json_decref(doc);
+    buf_free(&b);
+    method_runs_free(runs, count);
+    return x;
+}
+
+START_TEST(calibration_takes_the_largest_threshold_that_holds)
+{
+    static const double list[] = {0.25, 0.5, 1, 2, 4};
+    struct err err = {0};
+    struct sim_head h[2];
+    struct head_in in[2];
+    bool by_error = _i & 1;
+    for (int k = 0; k < 2; k++) {
+        assert_ok(golden_video(k ? 0 : 3, 0, 0, PREC_F64, &h[k], &err), &err);
+        in[k] = h[k].in;
+    }
+    double best = list[0];
+    for (int k = 0; k < 5; k++) {
+        bool ok = true;
+        for (int s = 0; s < 2; s++) {
+            char text[64];
+            in[s].step = 0;
+            snprintf(text, sizeof text, "fg-attn:refresh=1:tau=%g", list[k]);
+            ok = ok && (by_error ? metric_of(text, &in[s], "err_l1_rel") <= 0.12
+                                 : metric_of(text, &in[s], "cra_p1") >= 0.9);
+        }
+        best = ok ? list[k] : best;
+    }
+    ck_assert(best > list[0] && best < list[4]);
+    double got = calibrated(by_error ? "fg-attn:cal_list=4+0.5+1+0.25+2:cal_metric=err_l1_rel:"
+                                       "cal_bound=0.12"
+                                     : "fg-attn:cal_list=4+0.5+1+0.25+2:cal_bound=0.9",
+                            in, 2, "tau");
+    ck_assert_double_eq(got, best);
+    sim_head_free(&h[0]);
+    sim_head_free(&h[1]);
+}
+END_TEST
+
+START_TEST(calibration_matches_densities_of_the_two_rules)
+{
+    static const struct {
+        const char *text, *key;
+    } cases[] = {{"fg-attn:mode=pooled", "c1"},
+                 {"fg-attn:mode=pooled:pool=literal:tau1=1", "tau1"},
+                 {"fg-attn:mode=pooled:pool=topk:kappa=1", "kappa"}};
+    struct err err = {0};
+    struct sim_head h;
+    char text[128];
+    assert_ok(golden_video(3, 0, 0, PREC_F64, &h, &err), &err);
+    double want = metric_of("fg-attn:refresh=1", &h.in, "density_elem");
+    double x = calibrated(cases[_i].text, &h.in, 1, cases[_i].key);
+    snprintf(text, sizeof text, "fg-attn:mode=pooled:pool=%s:%s=%.17g",
+             _i == 0   ? "norm"
+             : _i == 1 ? "literal"
+                       : "topk",
+             cases[_i].key, x);
+    /* One slice is 1/1152; topk moves three of them at once. */
+    ck_assert_double_eq_tol(metric_of(text, &h.in, "density_elem"), want, 2.0 / 1152);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(bad_parameters_are_refused)
+{
+    static const struct {
+        const char *text, *want;
+    } bad[] = {
+        {"fg-attn:M=24", "multiple of 16"},
+        {"fg-attn:M=512", "[16, 256]"},
+        {"fg-attn:width=4", "1, 8, 16, 32, 64 or 128"},
+        {"fg-attn:width=48", "1, 8, 16, 32, 64 or 128"},
+        {"fg-attn:mode=pooled:pool=literal", "needs tau1"},
+        {"fg-attn:mode=pooled:pool=topk", "needs kappa"},
+        {"fg-attn:tau=0", "expected a number > 0"},
+        {"fg-attn:permute=spiral", "hilbert"},
+        {"fg-attn:cal_list=1+", "a+b+c"},
+    };
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
+        assert_refused(bad[k].text, bad[k].want);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("fg-attn");
+    TCase *c = tcase_create("rules");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, slices_follow_an_explicit_map, 0, 6);
+    tcase_add_test(c, thresholds_at_the_ends);
+    tcase_add_loop_test(c, kept_set_is_monotone, 0, 3);
+    tcase_add_test(c, uniform_attention_is_all_or_nothing);
+    tcase_add_loop_test(c, diagonal_attention_by_hand, 0, 2);
+    tcase_add_loop_test(c, identity_attention_keeps_the_groups_own_keys, 0, 2);
+    tcase_add_loop_test(c, identity_masks_at_video_lengths, 0, 2);
+    tcase_add_test(c, keys_past_the_end_are_not_kept);
+    tcase_add_loop_test(c, recall_respects_its_bound, 0, 2);
+    tcase_add_loop_test(c, larger_blocks_skip_less_area, 0, 2);
+    tcase_add_test(c, causal_groups_keep_their_diagonal_block);
+    tcase_add_loop_test(c, text_tokens_are_kept, 0, 4);
+    tcase_add_test(c, padding_counts_in_n_on_request);
+    tcase_add_test(c, pooled_equals_cached_when_rows_of_a_group_are_equal);
+    tcase_add_test(c, pooled_literal_by_hand);
+    tcase_add_test(c, pooled_topk_by_hand);
+    suite_add_tcase(s, c);
+    c = tcase_create("steps");
+    tcase_add_test(c, masks_are_made_on_refresh_steps_and_reused);
+    tcase_add_test(c, reuse_without_a_refresh_step_is_skipped);
+    tcase_add_test(c, dense_layers_and_steps_shift_the_schedule);
+    tcase_add_test(c, previous_normaliser_needs_two_dense_steps);
+    tcase_add_test(c, foreign_normalisers_do_not_overflow);
+    suite_add_tcase(s, c);
+    c = tcase_create("golden");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, golden_masks_of_the_same_step, 0, 8);
+    tcase_add_loop_test(c, golden_masks_in_float_arithmetic, 0, 8);
+    tcase_add_loop_test(c, golden_counts_of_groups, 0, 2);
+    tcase_add_loop_test(c, golden_reuse_after_three_steps, 0, 3);
+    tcase_add_test(c, golden_pooled);
+    tcase_add_test(c, token_order_changes_groups_not_attention);
+    tcase_add_loop_test(c, calibration_takes_the_largest_threshold_that_holds, 0, 2);
+    tcase_add_loop_test(c, calibration_matches_densities_of_the_two_rules, 0, 3);
+    tcase_add_test(c, bad_parameters_are_refused);
+    suite_add_tcase(s, c);
+    return s;
+}

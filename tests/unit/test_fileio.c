@@ -1,0 +1,499 @@
+/*
+ * test_fileio.c - whole files in and out: an output is there whole or not at all, whoever else
+ * writes it, and what is no regular file stays what it is.
+ */
+#include "tests/harness/suite.h"
+
+#include "core/buf.h"
+#include "core/fileio.h"
+#include "core/record.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void path_in_tmp(char path[512], const char *name)
+{
+    snprintf(path, 512, "%s/%s", test_tmpdir(), name);
+}
+
+static void assert_holds(const char *path, const char *text)
+{
+    struct buf b = {0};
+    struct err e = {0};
+    assert_ok(buf_read_file(&b, path, 1 << 20, &e), &e);
+    ck_assert_str_eq(buf_str(&b), text);
+    buf_free(&b);
+}
+
+static mode_t type_of(const char *path)
+{
+    struct stat st;
+    ck_assert_int_eq(lstat(path, &st), 0);
+    return st.st_mode & S_IFMT;
+}
+
+/* Files of the test's directory whose names end in ".part". */
+static int count_parts(void)
+{
+    int n = 0;
+    DIR *d = opendir(test_tmpdir());
+    ck_assert_ptr_nonnull(d);
+    for (struct dirent *e; (e = readdir(d));) {
+        size_t len = strlen(e->d_name);
+        n += len > 5 && strcmp(e->d_name + len - 5, ".part") == 0;
+    }
+    closedir(d);
+    return n;
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+START_TEST(files_are_read_whole_and_binary_safe)
+{
+    char path[512];
+    struct buf b = {0};
+    struct err e = {0};
+    path_in_tmp(path, "read");
+    assert_ok(file_write_atomic(path, "a\0b\n", 4, &e), &e);
+    assert_ok(buf_read_file(&b, path, 4, &e), &e);
+    ck_assert_uint_eq(b.len, 4);
+    ck_assert_mem_eq(b.data, "a\0b\n", 4);
+    buf_reset(&b);
+    assert_fails(buf_read_file(&b, path, 3, &e), &e, ERR_INPUT, path);
+    assert_fails(buf_read_file(&b, path, 0, &e), &e, ERR_INPUT, "4 bytes, at most 0");
+    assert_fails(buf_read_file(&b, test_tmpdir(), 3, &e), &e, ERR_INPUT, "directory");
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(a_file_without_a_size_is_limited_too)
+{
+    struct buf b = {0};
+    struct err e = {0};
+    int keep = dup(STDIN_FILENO), zero = open("/dev/zero", O_RDONLY);
+    ck_assert_int_ge(dup2(zero, STDIN_FILENO), 0);
+    int rc = buf_read_file(&b, "-", 100000, &e);
+    dup2(keep, STDIN_FILENO);
+    close(keep);
+    close(zero);
+    assert_fails(rc, &e, ERR_INPUT, "standard input: larger than 100000 bytes");
+    buf_free(&b);
+}
+END_TEST
+
+/* A reader that waits runs into the time limit of the test. */
+START_TEST(devices_and_fifos_are_not_read)
+{
+    char fifo[512];
+    int fd = -1;
+    int64_t size;
+    struct buf b = {0};
+    struct err e = {0};
+    path_in_tmp(fifo, "silent");
+    ck_assert_int_eq(mkfifo(fifo, 0600), 0);
+    assert_fails(buf_read_file(&b, fifo, 100, &e), &e, ERR_INPUT,
+                 "silent: not a regular file (\"-\" reads standard input)");
+    assert_fails(buf_read_file(&b, "/dev/zero", 100, &e), &e, ERR_INPUT, "not a regular file");
+    assert_fails(io_open_text(fifo, &fd, &size, &e), &e, ERR_INPUT, "not a regular file");
+    ck_assert_int_eq(fd, -1);
+    unlink(fifo);
+}
+END_TEST
+
+/* The other end of a pipe that the caller opened, as in `lacuna analyze <(zcat records.gz)`. */
+START_TEST(named_descriptors_are_read)
+{
+    char name[64];
+    int ends[2];
+    struct buf b = {0};
+    struct err e = {0};
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(write(ends[1], "text", 4), 4);
+    close(ends[1]);
+    snprintf(name, sizeof name, "/dev/fd/%d", ends[0]);
+    assert_ok(buf_read_file(&b, name, 100, &e), &e);
+    ck_assert_str_eq(buf_str(&b), "text");
+    close(ends[0]);
+    assert_fails(buf_read_file(&b, name, 100, &e), &e, ERR_INPUT, name);
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(a_sparse_terabyte_is_refused_at_once)
+{
+    char path[512];
+    struct buf b = {0};
+    struct err e = {0};
+    path_in_tmp(path, "sparse");
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    ck_assert(fd >= 0 && ftruncate(fd, (off_t)1 << 40) == 0);
+    close(fd);
+    assert_fails(buf_read_file(&b, path, 1 << 20, &e), &e, ERR_INPUT,
+                 "1099511627776 bytes, at most 1048576");
+    unlink(path);
+    buf_free(&b);
+}
+END_TEST
+
+/* Every way to open something says the same. */
+START_TEST(too_many_open_files_are_a_lack_of_the_machine)
+{
+    char path[512];
+    int fd, status;
+    int64_t size;
+    path_in_tmp(path, "open");
+    struct err e = {0};
+    assert_ok(file_write_atomic(path, "{}", 2, &e), &e);
+    pid_t child = fork();
+    if (child == 0) {
+        struct buf b = {0};
+        struct io_lines l = {0};
+        struct io_part p = {0};
+        struct record *r = NULL;
+        struct record_file *f = NULL;
+        struct str_list none = {0};
+        struct rlimit no = {0, 0};
+        struct err at[7] = {{0}};
+        int bad = setrlimit(RLIMIT_NOFILE, &no);
+        bad |= buf_read_file(&b, path, 100, &at[0]) != ERR_MACHINE;
+        bad |= (io_open(path, &fd, &size, &at[1]) != ERR_MACHINE) << 1;
+        bad |= (io_lines_open(&l, path, 10, 10, &at[2]) != ERR_MACHINE) << 2;
+        bad |= (io_part_open(&p, path, &at[3]) != ERR_MACHINE) << 3;
+        bad |= (records_load(path, &r, &size, &at[4]) != ERR_MACHINE) << 4;
+        bad |= (records_files(test_tmpdir(), &none, &at[5]) != ERR_MACHINE) << 5;
+        bad |= (record_file_open(path, &f, &at[6]) != ERR_MACHINE) << 6;
+        _exit(bad);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+    ck_assert_int_eq(err_exit_code(ERR_MACHINE), 4);
+}
+END_TEST
+
+/* ---- lines ---------------------------------------------------------------------------------- */
+
+/* "W:text|" per line: W whole, T torn, L long (its length), with the number and offset checked. */
+static void lines_of(const char *path, size_t max, struct buf *out)
+{
+    struct io_lines l;
+    enum io_line kind;
+    const char *text;
+    size_t len;
+    int64_t number = 0;
+    struct err e = {0};
+    assert_ok(io_lines_open(&l, path, max, 1 << 30, &e), &e);
+    for (;;) {
+        assert_ok(io_line(&l, &kind, &text, &len, &e), &e);
+        if (kind == IO_LINE_END)
+            break;
+        ck_assert_int_eq(l.number, ++number);
+        if (kind == IO_LINE_LONG)
+            buf_printf(out, "L:%zu@%lld|", len, (long long)l.offset);
+        else
+            buf_printf(out, "%c:%.*s@%lld|", kind == IO_LINE_WHOLE ? 'W' : 'T',
+                       (int)(kind == IO_LINE_WHOLE ? len - 1 : len), text, (long long)l.offset);
+    }
+    io_lines_close(&l);
+}
+
+static const struct {
+    const char *text, *lines; /* of at most 8 bytes */
+} line_cases[] = {
+    {"", ""},
+    {"\n", "W:@0|"},
+    {"a\nbc\n", "W:a@0|W:bc@2|"},
+    {"a\nbc", "W:a@0|T:bc@2|"},
+    {"1234567\n", "W:1234567@0|"},
+    {"12345678\nx\n", "L:8@0|W:x@9|"},
+    {"12345678", "L:8@0|"},
+    {"123456789012345678901234567890\nx\n\ny", "L:8@0|W:x@31|W:@33|T:y@34|"},
+};
+
+START_TEST(a_file_is_read_line_by_line)
+{
+    char path[512];
+    struct buf got = {0};
+    struct err e = {0};
+    path_in_tmp(path, "lines");
+    assert_ok(file_write_atomic(path, line_cases[_i].text, strlen(line_cases[_i].text), &e), &e);
+    lines_of(path, 8, &got);
+    ck_assert_str_eq(buf_str(&got), line_cases[_i].lines);
+    buf_free(&got);
+}
+END_TEST
+
+/* Lines of all lengths around the size of a read, and a long one over several reads. */
+START_TEST(lines_do_not_depend_on_the_reads)
+{
+    char path[512];
+    struct buf file = {0}, got = {0}, want = {0};
+    struct err e = {0};
+    path_in_tmp(path, "reads");
+    for (int n = 0; n < 700; n++) {
+        buf_printf(&want, "W:%0*d@%zu|", n + 1, n, file.len);
+        buf_printf(&file, "%0*d\n", n + 1, n);
+    }
+    buf_printf(&want, "L:100000@%zu|W:end@%zu|", file.len, file.len + 300001);
+    buf_printf(&file, "%0*d\nend\n", 300000, 0);
+    assert_ok(file_write_atomic(path, file.data, file.len, &e), &e);
+    lines_of(path, 100000, &got);
+    ck_assert_str_eq(buf_str(&got), buf_str(&want));
+    buf_free(&file);
+    buf_free(&got);
+    buf_free(&want);
+}
+END_TEST
+
+START_TEST(lines_have_a_limit_of_the_file)
+{
+    char path[512];
+    int ends[2];
+    struct io_lines l;
+    enum io_line kind;
+    const char *text;
+    size_t len;
+    struct err e = {0};
+    path_in_tmp(path, "limit");
+    assert_ok(file_write_atomic(path, "123\n456\n", 8, &e), &e);
+    assert_fails(io_lines_open(&l, path, 10, 7, &e), &e, ERR_INPUT, "8 bytes, at most 7");
+    io_lines_close(&l);
+    /* The size of a pipe is known when it has been read. */
+    ck_assert(pipe(ends) == 0 && write(ends[1], "123\n456\n", 8) == 8);
+    close(ends[1]);
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    assert_ok(io_lines_open(&l, path, 10, 7, &e), &e);
+    assert_fails(io_line(&l, &kind, &text, &len, &e), &e, ERR_INPUT, "more than 7 bytes");
+    io_lines_close(&l);
+    close(ends[0]);
+}
+END_TEST
+
+START_TEST(a_missing_file_is_bad_input_with_its_name)
+{
+    struct buf b = {0};
+    struct err e = {0};
+    assert_fails(buf_read_file(&b, "no/such/file", 10, &e), &e, ERR_INPUT, "no/such/file");
+    buf_free(&b);
+}
+END_TEST
+
+/* ---- outputs -------------------------------------------------------------------------------- */
+
+START_TEST(a_failed_write_leaves_the_old_file_and_no_part)
+{
+    char path[512];
+    struct err e = {0};
+    struct rlimit small = {2, RLIM_INFINITY}, old;
+    path_in_tmp(path, "keep");
+    assert_ok(file_write_atomic(path, "old", 3, &e), &e);
+
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small.rlim_max = old.rlim_max;
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
+    int rc = file_write_atomic(path, "new content", 11, &e);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &old), 0);
+
+    assert_fails(rc, &e, ERR_IO, "keep");
+    assert_holds(path, "old");
+    ck_assert_int_eq(count_parts(), 0);
+}
+END_TEST
+
+START_TEST(an_output_keeps_the_mode_of_the_file_that_it_replaces)
+{
+    char path[512];
+    struct stat st;
+    struct err e = {0};
+    path_in_tmp(path, "mode");
+    assert_ok(file_write_atomic(path, "a", 1, &e), &e);
+    ck_assert_int_eq(chmod(path, 0640), 0);
+    assert_ok(file_write_atomic(path, "b", 1, &e), &e);
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_int_eq(st.st_mode & 07777, 0640);
+}
+END_TEST
+
+/* Each writer writes one letter many times: a mixture or a part of a content would show. */
+START_TEST(of_writers_at_the_same_time_one_wins_whole)
+{
+    enum { WRITERS = 6, ROUNDS = 30, BYTES = 20000 };
+    char path[512], text[BYTES + 1];
+    struct buf b = {0};
+    struct err e = {0};
+    int status;
+    path_in_tmp(path, "contested");
+    for (int w = 0; w < WRITERS; w++) {
+        if (fork() == 0) {
+            int rc = 0;
+            memset(text, 'a' + w, BYTES);
+            for (int i = 0; i < ROUNDS && !rc; i++)
+                rc = file_write_atomic(path, text, BYTES, &e);
+            _exit(rc != 0);
+        }
+    }
+    for (int w = 0; w < WRITERS; w++) {
+        ck_assert_int_gt(wait(&status), 0);
+        ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    assert_ok(buf_read_file(&b, path, 1 << 20, &e), &e);
+    ck_assert_uint_eq(b.len, BYTES);
+    for (size_t i = 1; i < b.len; i++)
+        ck_assert_int_eq(b.data[i], b.data[0]);
+    ck_assert_int_eq(count_parts(), 0);
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(parts_of_ended_writers_are_removed_and_those_of_others_stay)
+{
+    char path[512], stale[512], held[512], other[512];
+    struct err e = {0};
+    path_in_tmp(path, "out.md");
+    path_in_tmp(stale, "out.md.abcdef.part");
+    path_in_tmp(held, "out.md.ghijkl.part");
+    path_in_tmp(other, "out.md2.abcdef.part");
+    int fds[3] = {open(stale, O_CREAT | O_WRONLY, 0600), open(held, O_CREAT | O_WRONLY, 0600),
+                  open(other, O_CREAT | O_WRONLY, 0600)};
+    ck_assert_int_eq(flock(fds[1], LOCK_EX), 0);
+    assert_ok(file_write_atomic(path, "x", 1, &e), &e);
+    ck_assert_int_ne(access(stale, F_OK), 0);
+    ck_assert_int_eq(access(held, F_OK), 0);
+    ck_assert_int_eq(access(other, F_OK), 0);
+    for (int i = 0; i < 3; i++)
+        close(fds[i]);
+    unlink(held);
+    unlink(other);
+}
+END_TEST
+
+START_TEST(links_stay_links)
+{
+    char file[512], link[512], dangling[512], loop[512], late[512];
+    struct err e = {0};
+    path_in_tmp(file, "file");
+    path_in_tmp(link, "link");
+    path_in_tmp(dangling, "dangling");
+    path_in_tmp(late, "late");
+    path_in_tmp(loop, "loop");
+    assert_ok(file_write_atomic(file, "old", 3, &e), &e);
+    ck_assert_int_eq(symlink("file", link), 0);
+    ck_assert_int_eq(symlink("late", dangling), 0);
+    ck_assert_int_eq(symlink("loop", loop), 0);
+    assert_ok(file_write_atomic(link, "new", 3, &e), &e);
+    assert_ok(file_write_atomic(dangling, "made", 4, &e), &e);
+    assert_holds(file, "new");
+    assert_holds(late, "made");
+    ck_assert(type_of(link) == S_IFLNK && type_of(dangling) == S_IFLNK);
+    assert_fails(file_write_atomic(loop, "x", 1, &e), &e, ERR_IO, "symbolic links");
+}
+END_TEST
+
+START_TEST(devices_and_fifos_are_written_to)
+{
+    char null[512], fifo[512], got[8] = {0};
+    struct err e = {0};
+    int status;
+    path_in_tmp(null, "null");
+    path_in_tmp(fifo, "fifo");
+    ck_assert_int_eq(symlink("/dev/null", null), 0);
+    assert_ok(file_write_atomic(null, "gone", 4, &e), &e);
+    ck_assert(type_of(null) == S_IFLNK && type_of("/dev/null") == S_IFCHR);
+
+    ck_assert_int_eq(mkfifo(fifo, 0600), 0);
+    pid_t reader = fork();
+    if (reader == 0) {
+        int fd = open(fifo, O_RDONLY);
+        _exit(!(fd >= 0 && read(fd, got, 5) == 5 && strcmp(got, "hello") == 0));
+    }
+    assert_ok(file_write_atomic(fifo, "hello", 5, &e), &e);
+    ck_assert_int_eq(waitpid(reader, &status, 0), reader);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    ck_assert(type_of(fifo) == S_IFIFO);
+    assert_fails(file_write_atomic("/dev/full", "x", 1, &e), &e, ERR_MACHINE, "/dev/full");
+}
+END_TEST
+
+/* A redirected standard output is written where it stands, not replaced. */
+START_TEST(names_of_descriptors_are_the_descriptors)
+{
+    static const char *const names[] = {"-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"};
+    char path[512];
+    struct err e = {0};
+    path_in_tmp(path, "redirected");
+    int keep = dup(STDOUT_FILENO), fd = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600), rc = 0;
+    ck_assert_int_ge(dup2(fd, STDOUT_FILENO), 0);
+    for (int i = 0; i < 4 && !rc; i++)
+        rc = file_write_atomic(names[i], "ab", 2, &e);
+    dup2(keep, STDOUT_FILENO);
+    close(keep);
+    close(fd);
+    assert_ok(rc, &e);
+    assert_holds(path, "abababab");
+    assert_fails(file_write_atomic("/dev/fd/60000", "x", 1, &e), &e, ERR_IO, "/dev/fd/60000");
+}
+END_TEST
+
+START_TEST(a_directory_is_no_output)
+{
+    struct err e = {0};
+    char path[512];
+    assert_fails(file_write_atomic(test_tmpdir(), "x", 1, &e), &e, ERR_IO, "is a directory");
+    path_in_tmp(path, "no/such/place");
+    err_clear(&e);
+    assert_fails(file_write_atomic(path, "x", 1, &e), &e, ERR_IO, "no/such/place");
+}
+END_TEST
+
+START_TEST(directories_are_made_with_parents)
+{
+    char path[512];
+    struct stat st;
+    struct err e = {0};
+    path_in_tmp(path, "a/b/c/");
+    assert_ok(make_dirs(path, &e), &e);
+    assert_ok(make_dirs(path, &e), &e);
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert(S_ISDIR(st.st_mode));
+    path_in_tmp(path, "file");
+    assert_ok(file_write_atomic(path, "", 0, &e), &e);
+    path_in_tmp(path, "file/sub");
+    assert_fails(make_dirs(path, &e), &e, ERR_IO, "file");
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("fileio");
+    TCase *c = tcase_create("fileio");
+    tcase_add_test(c, files_are_read_whole_and_binary_safe);
+    tcase_add_test(c, a_file_without_a_size_is_limited_too);
+    tcase_add_test(c, devices_and_fifos_are_not_read);
+    tcase_add_test(c, named_descriptors_are_read);
+    tcase_add_test(c, a_sparse_terabyte_is_refused_at_once);
+    tcase_add_test(c, too_many_open_files_are_a_lack_of_the_machine);
+    tcase_add_loop_test(c, a_file_is_read_line_by_line, 0, sizeof line_cases / sizeof *line_cases);
+    tcase_add_test(c, lines_do_not_depend_on_the_reads);
+    tcase_add_test(c, lines_have_a_limit_of_the_file);
+    tcase_add_test(c, a_missing_file_is_bad_input_with_its_name);
+    tcase_add_test(c, a_failed_write_leaves_the_old_file_and_no_part);
+    tcase_add_test(c, an_output_keeps_the_mode_of_the_file_that_it_replaces);
+    tcase_add_test(c, of_writers_at_the_same_time_one_wins_whole);
+    tcase_add_test(c, parts_of_ended_writers_are_removed_and_those_of_others_stay);
+    tcase_add_test(c, links_stay_links);
+    tcase_add_test(c, devices_and_fifos_are_written_to);
+    tcase_add_test(c, names_of_descriptors_are_the_descriptors);
+    tcase_add_test(c, a_directory_is_no_output);
+    tcase_add_test(c, directories_are_made_with_parents);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,674 @@
+/*
+ * FlexPrefill: counts, the pattern test, bins, block selection, the golden trace, the port, short
+ * prompts, calibration.
+ */
+#include "core/mem.h"
+#include "core/sort.h"
+#include "sim/methods/flexprefill/flexprefill.h"
+#include "sim/metrics.h"
+#include "tests/harness/methodrun.h"
+
+#define FAR 986
+
+static struct flex_config config(int64_t n, double gamma, double tau, int64_t min_budget)
+{
+    return (struct flex_config){
+        .n = n, .block = 128, .gamma = gamma, .tau = tau, .scale = 0.125, .min_budget = min_budget};
+}
+
+/* ---- parts ------------------------------------------------------------------------------ */
+
+START_TEST(counts_are_strict)
+{
+    const double v[4] = {0.125, 0.5, 0.25, 0.125};
+    const double gamma[] = {0.5, 0.7, 0.75, 1};
+    const int64_t official[] = {2, 2, 3, 5}, paper[] = {1, 2, 2, 4}, entries[] = {1, 1, 2, 4};
+    struct err err = {0};
+    for (int i = 0; i < 4; i++) {
+        int64_t count;
+        struct block_map map;
+        double w[16] = {0};
+        assert_ok(flex_count(v, 4, gamma[i], true, &count, &err), &err);
+        ck_assert_int_eq(count, official[i]);
+        assert_ok(flex_count(v, 4, gamma[i], false, &count, &err), &err);
+        ck_assert_int_eq(count, paper[i]);
+        /* The entries (3, 0..3) of a 4 x 4 block map; zero entries are sorted behind. */
+        memcpy(w + 12, v, sizeof v);
+        assert_ok(block_map_init(&map, 4, 4, 1, true, &err), &err);
+        assert_ok(flex_keep_entries(w, 4, gamma[i], false, &map, &err), &err);
+        int64_t kept = 0;
+        for (int j = 0; j < 4; j++)
+            kept += block_map_get(&map, 3, j);
+        ck_assert_int_eq(kept, entries[i]);
+        ck_assert_int_eq(block_map_get(&map, 3, 1), 1);
+        block_map_free(&map);
+        assert_ok(block_map_init(&map, 4, 4, 1, true, &err), &err);
+        assert_ok(flex_keep_entries(w, 4, gamma[i], true, &map, &err), &err);
+        ck_assert_int_eq(block_map_count(&map), paper[i]);
+        block_map_free(&map);
+    }
+}
+END_TEST
+
+START_TEST(js_distance_values)
+{
+    const double half[] = {0.5, 0.5}, quarter[] = {0.25, 0.75}, one[] = {1, 0};
+    const double a[] = {0.7, 0.2, 0.1}, b[] = {0.1, 0.2, 0.7};
+    ck_assert_double_eq_tol(flex_js(half, quarter, 2, true), 0.183908, 1e-6);
+    ck_assert_double_eq_tol(flex_js(a, b, 3, true), 0.503092, 1e-6);
+    ck_assert_double_eq(flex_js(a, a, 3, true), 0);
+    ck_assert(isnan(flex_js(one, half, 2, true)));
+    ck_assert(isnan(flex_js(half, one, 2, true)));
+    ck_assert_double_eq_tol(flex_js(one, half, 2, false), 0.464490, 1e-4);
+    const double tiny[] = {1, 1e-50}; /* zero as a float */
+    ck_assert(isnan(flex_js(tiny, half, 2, true)));
+}
+END_TEST
+
+/* Mass 1 at one distance: which block diagonal is its bin? */
+static int64_t diagonal_of(int64_t n, int64_t d)
+{
+    struct flex_config c = config(n, 0.9, 0, 0);
+    struct flex_scores s;
+    struct err err = {0};
+    int64_t found = -1;
+    assert_ok(flex_scores_init(&s, &c, 1, &err), &err);
+    s.sla[d] = 1;
+    flex_block_sums(&s, &c);
+    for (int64_t b = 0; b < s.nb; b++)
+        if (s.diag[b] == 1)
+            found = s.nb - 1 - b;
+    flex_scores_free(&s);
+    return found;
+}
+
+START_TEST(distance_bins_count_from_the_end)
+{
+    ck_assert_int_eq(diagonal_of(4000, 0), 0);
+    ck_assert_int_eq(diagonal_of(4000, 31), 0);
+    ck_assert_int_eq(diagonal_of(4000, 32), 1);
+    ck_assert_int_eq(diagonal_of(4000, FAR), 8);
+    ck_assert_int_eq(diagonal_of(4096, FAR), 7);
+}
+END_TEST
+
+/* Share of a slash that its own diagonal holds, over the positions of the slash in its bin. */
+START_TEST(a_diagonal_holds_part_of_its_slash)
+{
+    const struct {
+        int64_t n;
+        double share;
+    } c[] = {{4096, 0.50390625}, {4032, 0.75}, {4000, 0.685547}};
+    for (int i = 0; i < 3; i++) {
+        int64_t pad = (128 - c[i].n % 128) % 128, on = 0;
+        for (int64_t d = 7 * 128 - pad; d < 8 * 128 - pad; d++) {
+            ck_assert_int_eq(diagonal_of(c[i].n, d), 7);
+            for (int64_t q = 20 * 128; q < 21 * 128; q++)
+                on += q / 128 - (q - d) / 128 == 7;
+        }
+        ck_assert_double_eq_tol((double)on / (128 * 128), c[i].share, 5e-7);
+        ck_assert_double_eq_tol((double)on / (128 * 128),
+                                1 - (double)(pad * (pad + 1) + (127 - pad) * (128 - pad)) / 32768,
+                                1e-12);
+    }
+}
+END_TEST
+
+/* ---- heads ------------------------------------------------------------------------------ */
+
+static void build(const struct sim_head *h, const struct flex_config *c, struct flex_plan *p,
+                  struct flex_scores *s)
+{
+    struct err err = {0};
+    assert_ok(flex_scores_run(s, c, &h->in, c->block, true, &err), &err);
+    assert_ok(flex_plan_build(p, c, s, &h->in, &err), &err);
+}
+
+static int64_t row_count(const struct block_map *m, int64_t i)
+{
+    int32_t cols[64];
+    return block_map_row(m, i, cols);
+}
+
+START_TEST(uniform_rows)
+{
+    struct sim_head h;
+    struct flex_scores s;
+    struct flex_plan p;
+    struct err err = {0};
+    assert_ok(random_head(1, 1024, 1024, 16, true, 0, PREC_F64, &h, &err), &err);
+    struct flex_config c = config(1024, 0.9, 0, 0);
+    build(&h, &c, &p, &s);
+    for (int j = 0; j < 8; j++) {
+        ck_assert_double_eq_tol(s.col[j], j < 7 ? 0.133461662 : 0.065768363, 1e-8);
+        ck_assert_double_eq_tol(s.diag[7 - j], j < 7 ? 0.133461662 : 0.065768363, 1e-8);
+    }
+    ck_assert_int_eq(p.k_v, 7);
+    ck_assert_int_eq(p.k_s, 7);
+    ck_assert_double_eq_tol(p.js, 0.071829, 1e-6);
+    ck_assert(!p.query_aware);
+    ck_assert_int_eq(block_map_count(&p.map), 36);
+    flex_plan_free(&p);
+    flex_scores_free(&s);
+
+    const int want[] = {1, 2, 3, 4, 5, 6, 7, 2};
+    c.tau = 0.1;
+    build(&h, &c, &p, &s);
+    ck_assert(p.query_aware);
+    ck_assert_int_eq(block_map_count(&p.map), 30);
+    for (int i = 0; i < 8; i++)
+        ck_assert_int_eq(row_count(&p.map, i), want[i]);
+    flex_plan_free(&p);
+    flex_scores_free(&s);
+
+    c.gamma = 0.95;
+    build(&h, &c, &p, &s);
+    ck_assert_int_eq(block_map_count(&p.map), 33);
+    ck_assert_int_eq(row_count(&p.map, 7), 5);
+    flex_plan_free(&p);
+    flex_scores_free(&s);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Rows with all their mass at distance FAR (on themselves before it), pooled estimate uniform. */
+static double pure_slash_keep(int64_t min_budget, struct flex_plan *p)
+{
+    enum { N = 4096 };
+    struct flex_config c = config(N, 0.9, 0.1, min_budget);
+    struct flex_scores s;
+    struct err err = {0};
+    double keep = 0;
+    static double row[N];
+    assert_ok(flex_scores_init(&s, &c, 1, &err), &err);
+    for (int64_t q = N - 128; q < N; q++) {
+        row[q - FAR] = 1.0 / 128;
+        token_scores_add(row, q, s.ver, s.sla);
+        row[q - FAR] = 0;
+    }
+    for (int64_t j = 0; j < s.nb; j++)
+        s.est[j] = 1.0 / (double)s.nb;
+    flex_block_sums(&s, &c);
+    assert_ok(flex_plan_build(p, &c, &s, NULL, &err), &err);
+    for (int64_t q = FAR; q < N; q++)
+        keep += block_map_get(&p->map, q / 128, (q - FAR) / 128) / (double)(N - FAR);
+    flex_scores_free(&s);
+    return keep;
+}
+
+START_TEST(pure_slash_is_the_weak_spot)
+{
+    struct flex_plan p;
+    ck_assert_double_eq_tol(pure_slash_keep(0, &p), 0.041158, 1e-6);
+    ck_assert_int_eq(p.t_v, 116);
+    ck_assert_int_eq(p.t_s, 1);
+    ck_assert_int_eq(p.k_v, 1);
+    ck_assert_int_eq(p.k_s, 1);
+    ck_assert(isnan(p.js));
+    ck_assert(!p.query_aware);
+    ck_assert_int_eq(block_map_count(&p.map), 63);
+    flex_plan_free(&p);
+    ck_assert_double_eq_tol(pure_slash_keep(1024, &p), 0.508039, 1e-6);
+    for (int64_t i = 24; i < 32; i++) {
+        ck_assert(block_map_get(&p.map, i, 23) && block_map_get(&p.map, i, 24));
+        ck_assert(block_map_get(&p.map, i, i - 7));
+    }
+    flex_plan_free(&p);
+}
+END_TEST
+
+static void run(const struct sim_head *h, const char *text, double *keep, struct record *r)
+{
+    struct recalls c = {keep, head_lse(&h->in)};
+    run_text_carry(text, &h->in, NULL, 1, keep ? sink_recalls : NULL, &c, r);
+}
+
+struct golden_row {
+    const char *options;
+    int64_t t_v, t_s, k_v, k_s;
+    int cols[10], diags[10]; /* ended by -1 */
+    int64_t blocks;
+    double native, density, min, p1, mean;
+};
+
+/* Columns and diagonals of a vertical-slash map: column J is full below the diagonal. */
+static void check_lists(const struct sim_head *h, const struct golden_row *g, double gamma,
+                        int64_t min_budget)
+{
+    struct flex_config c = config(h->in.x.nk, gamma, 0, min_budget);
+    struct flex_scores s;
+    struct flex_plan p;
+    struct err err = {0};
+    build(h, &c, &p, &s);
+    struct block_map want;
+    assert_ok(block_map_init(&want, c.n, c.n, 128, true, &err), &err);
+    for (int k = 0; g->cols[k] >= 0; k++)
+        for (int64_t i = g->cols[k]; i < want.rows; i++)
+            block_map_set(&want, i, g->cols[k]);
+    for (int k = 0; g->diags[k] >= 0; k++)
+        for (int64_t i = g->diags[k]; i < want.rows; i++)
+            block_map_set(&want, i, i - g->diags[k]);
+    for (int64_t i = 0; i < want.rows; i++)
+        for (int64_t j = 0; j <= i; j++)
+            ck_assert_int_eq(block_map_get(&p.map, i, j), block_map_get(&want, i, j));
+    block_map_free(&want);
+    flex_plan_free(&p);
+    flex_scores_free(&s);
+}
+
+static void check_golden(const struct sim_head *h, const struct golden_row *g)
+{
+    char text[160];
+    struct record r;
+    int64_t n = h->in.x.nq;
+    double *keep = calloc((size_t)n, sizeof *keep);
+    snprintf(text, sizeof text, "flexprefill:%s", g->options);
+    run(h, text, keep, &r);
+    ck_assert_double_eq(record_get(&r, "tokens_columns"), (double)g->t_v);
+    ck_assert_double_eq(record_get(&r, "tokens_slashes"), (double)g->t_s);
+    ck_assert_double_eq(record_get(&r, "columns"), (double)g->k_v);
+    ck_assert_double_eq(record_get(&r, "slashes"), (double)g->k_s);
+    ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)g->blocks * 128 * 128);
+    ck_assert_double_eq_tol(record_get(&r, "density_native"), g->native, 1e-6);
+    ck_assert_double_eq_tol(record_get(&r, "density_elem"), g->density, 1e-6);
+    ck_assert_double_eq_tol(record_get(&r, "cra_min"), g->min, 1e-4);
+    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->mean, 1e-4);
+    ck_assert_double_eq_tol(record_get(&r, "js_distance"), n == 4096 ? 0.575836 : 0.568627, 1e-5);
+    sort_f64(keep, n);
+    ck_assert_double_eq_tol(keep[n / 100], g->p1, 1e-4); /* golden p1 counts from 0 */
+    record_free(&r);
+    free(keep);
+}
+
+START_TEST(golden_trace_4096)
+{
+    /* clang-format off */
+    const struct golden_row rows[] = {
+        {"gamma=0.9:tau=0:min_budget=0", 104, 133, 1, 2, {0, -1}, {0, 31, -1}, 63, 0.061523,
+         0.092019, 0.000041, 0.008990, 0.753606},
+        {"gamma=0.95:tau=0:min_budget=0", 205, 374, 2, 3, {0, 31, -1}, {0, 7, 31, -1}, 87, 0.084961,
+         0.138882, 0.000041, 0.015172, 0.802242},
+        {"preset=readme:tau=0", 104, 133, 4, 4, {0, 15, 23, 31, -1}, {0, 7, 15, 31, -1}, 124,
+         0.121094, 0.211130, 0.000484, 0.033408, 0.861551},
+        {"preset=paper-b:tau=0", 104, 133, 8, 8, {0, 1, 9, 15, 23, 24, 30, 31, -1},
+         {0, 7, 13, 15, 16, 22, 30, 31, -1}, 213, 0.208008, 0.384916, 0.000535, 0.041621, 0.886035},
+        {"preset=api:tau=0.6", 104, 133, 1, 1, {-1}, {-1}, 415, 0.405273, 0.779351, 0.009451,
+         0.696018, 0.984156},
+    };
+    /* clang-format on */
+    const double gamma[] = {0.9, 0.95, 0.9, 0.9};
+    const int64_t budget[] = {0, 0, 512, 1024};
+    struct sim_head h;
+    struct record r;
+    struct err err = {0};
+    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
+    for (int i = 0; i < 5; i++) {
+        check_golden(&h, &rows[i]);
+        if (i < 4)
+            check_lists(&h, &rows[i], gamma[i], budget[i]);
+    }
+    run(&h, "flexprefill:preset=api:tau=0.6", NULL, &r);
+    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "pattern=query-aware"));
+    record_free(&r);
+    /* Logits in bf16: nearly the same columns. */
+    run(&h, "flexprefill:preset=api:emulate=bf16", NULL, &r);
+    ck_assert_double_eq_tol(record_get(&r, "tokens_columns"), 104, 5);
+    ck_assert_double_eq_tol(record_get(&r, "js_distance"), 0.575836, 0.01);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(golden_trace_4000)
+{
+    /* clang-format off */
+    const struct golden_row rows[] = {
+        {"gamma=0.9:tau=0:min_budget=0", 98, 143, 1, 2, {0, -1}, {0, 31, -1}, 63, 0.061523,
+         0.093987, 0.000041, 0.009568, 0.756711},
+        {"gamma=0.95:tau=0:min_budget=0", 201, 363, 2, 3, {0, 30, -1}, {0, 8, 31, -1}, 87, 0.084961,
+         0.140055, 0.000326, 0.040176, 0.854491},
+        {"gamma=0.9:tau=0:min_budget=512", 98, 143, 4, 4, {0, 15, 23, 30, -1}, {0, 8, 15, 31, -1},
+         124, 0.121094, 0.212741, 0.000373, 0.086768, 0.908972},
+    };
+    /* clang-format on */
+    const double gamma[] = {0.9, 0.95, 0.9};
+    const int64_t budget[] = {0, 0, 512};
+    struct sim_head h;
+    struct err err = {0};
+    assert_ok(golden_sample(4000, PREC_F32, &h, &err), &err);
+    for (int i = 0; i < 3; i++) {
+        check_golden(&h, &rows[i]);
+        check_lists(&h, &rows[i], gamma[i], budget[i]);
+    }
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(paper_selects_the_tokens_themselves)
+{
+    const struct {
+        int64_t n;
+        double cols, dists, blocks, density, mean, sampled;
+    } c[] = {{4096, 104, 133, 342, 0.636807, 0.981597, 0.962924},
+             {4000, 98, 143, 308, 0.569516, 0.980460, 0}};
+    for (int i = 0; i < 2; i++) {
+        struct sim_head h;
+        struct record r;
+        struct err err = {0};
+        double *keep = calloc((size_t)c[i].n, sizeof *keep), sampled = 0;
+        assert_ok(golden_sample(c[i].n, PREC_F32, &h, &err), &err);
+        run(&h, "flexprefill:profile=paper:gamma=0.9:min_budget=0", keep, &r);
+        ck_assert_double_eq(record_get(&r, "columns"), c[i].cols);
+        ck_assert_double_eq(record_get(&r, "slashes"), c[i].dists);
+        ck_assert_double_eq(record_get(&r, "pairs_exec"), c[i].blocks * 128 * 128);
+        ck_assert_double_eq_tol(record_get(&r, "density_elem"), c[i].density, 1e-6);
+        ck_assert_double_eq_tol(record_get(&r, "cra_mean"), c[i].mean, 1e-4);
+        for (int64_t q = c[i].n - 128; q < c[i].n; q++)
+            sampled += keep[q] / 128;
+        ck_assert_double_ge(sampled, 0.9);
+        if (c[i].sampled > 0)
+            ck_assert_double_eq_tol(sampled, c[i].sampled, 1e-4);
+        record_free(&r);
+        free(keep);
+        sim_head_free(&h);
+    }
+}
+END_TEST
+
+START_TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
+{
+    struct sim_head h;
+    struct flex_scores s;
+    struct flex_plan paper, official;
+    struct err err = {0};
+    assert_ok(random_head(2, 1500, 1500, 16, true, 1, PREC_F64, &h, &err), &err);
+    struct flex_config c = config(1500, 0.5, 0.8, 0);
+    build(&h, &c, &official, &s);
+    flex_scores_free(&s);
+    c.profile = FLEX_PAPER;
+    build(&h, &c, &paper, &s);
+    ck_assert(official.query_aware && paper.query_aware);
+    for (int64_t i = 0; i < paper.map.rows; i++)
+        ck_assert(block_map_get(&paper.map, i, i));
+    /* Beside the diagonal and column 0 (official's two forced ones) paper has one entry more, if
+     * that is not a forced one. */
+    int64_t more = 0;
+    for (int64_t i = 0; i < paper.map.rows; i++)
+        for (int64_t j = 1; j < i; j++)
+            more += block_map_get(&paper.map, i, j) - block_map_get(&official.map, i, j);
+    ck_assert(more == 0 || more == 1);
+    flex_plan_free(&paper);
+    flex_plan_free(&official);
+    flex_scores_free(&s);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(frontier_port_on_the_golden_trace)
+{
+    struct sim_head h;
+    struct flex_scores s;
+    struct record r;
+    struct err err = {0};
+    int64_t count;
+    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
+    struct flex_config c = config(4096, 0.65, 0, 512);
+    assert_ok(flex_scores_run(&s, &c, &h.in, 512, false, &err), &err);
+    assert_ok(flex_count(s.ver, 4096, 0.65, true, &count, &err), &err);
+    ck_assert_int_eq(count, 39);
+    flex_scores_free(&s);
+    run(&h, "flexprefill:profile=frontier", NULL, &r);
+    ck_assert_double_eq(record_get(&r, "tokens_columns"), 39);
+    ck_assert_double_eq(record_get(&r, "columns"), 512);
+    ck_assert_double_eq(record_get(&r, "slashes"), 512);
+    ck_assert_double_eq(record_get(&r, "list_blocks"), 677);
+    ck_assert_double_eq(record_get(&r, "list_columns"), 6593);
+    ck_assert_double_eq_tol(1 - record_get(&r, "density_native"), 0.619226, 1e-6);
+    ck_assert_double_eq_tol(1 - record_get(&r, "density_exec"), 0.619226, 1e-6);
+    ck_assert_double_lt(record_get(&r, "density_elem"), record_get(&r, "density_exec"));
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Values of 8 bits, exact in bf16. */
+static float *eight_bits(uint32_t salt, int64_t n)
+{
+    float *x = malloc((size_t)n * sizeof *x);
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t v = ((uint32_t)i + salt) * 2654435761u;
+        v = (v ^ v >> 15) * 2246822519u;
+        x[i] = (float)((int)(v >> 24) - 100) / 32;
+    }
+    return x;
+}
+
+/* Sum of (i + 1) times the 16 bits of entry i, modulo 2^32. */
+static uint32_t checksum(const float *x, int64_t n)
+{
+    uint32_t sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (uint32_t)(i + 1) * f32_to_bf16(x[i]);
+    return sum;
+}
+
+/* Pooled keys, queries and the estimate of the published bf16 code, from tests/data/gpu_sums.py:
+ * pooled keys are summed in bf16 in the order of the kernel's threads (34, 37, 31, 30 %
+ * of them differ from a mean that is rounded once), pooled queries are scaled and rounded, and so
+ * are pooled scores. Ragged and whole last blocks. */
+START_TEST(bf16_pools_are_those_of_the_kernel)
+{
+    static const struct {
+        int64_t n, block;
+        int d;
+        uint32_t kbar, qbar;
+        double first, last;
+    } c[] = {{1000, 128, 64, 2129118329u, 2079437469u, 0.121965861, 0.118213366},
+             {1024, 128, 128, 4214735928u, 3979947359u, 0.115826335, 0.139713229},
+             {700, 64, 32, 1012219420u, 987349882u, 0.069224934, 0.068151701},
+             {500, 32, 16, 552168857u, 567036233u, 0.040456458, 0.077981864}};
+    struct err err = {0};
+    int64_t n = c[_i].n;
+    int d = c[_i].d;
+    float *q = eight_bits(77777, n * d), *k = eight_bits(0, n * d);
+    struct head_in in = {
+        .x = {.nq = n, .nk = n, .d = d, .q = q, .k = k, .scale = 1 / sqrt(d), .causal = true}};
+    struct flex_config f = config(n, 0.9, 0.1, 0);
+    struct flex_scores s;
+    f.block = c[_i].block;
+    f.scale = in.x.scale;
+    f.bf16 = true;
+    assert_ok(flex_scores_run(&s, &f, &in, f.block, true, &err), &err);
+    ck_assert_uint_eq(checksum(s.kbar, s.nb * d), c[_i].kbar);
+    for (int64_t i = 0; i < s.nb; i++)
+        flex_pool_query(&f, &in, i, s.qbar + i * d);
+    ck_assert_uint_eq(checksum(s.qbar, s.nb * d), c[_i].qbar);
+    ck_assert_double_eq_tol(s.est[0], c[_i].first, 1e-8);
+    ck_assert_double_eq_tol(s.est[s.nb - 1], c[_i].last, 1e-8);
+    float a[] = {256, 1}, b[] = {1, 1};
+    ck_assert_double_eq(flex_pooled_score(&f, a, b, 2), 256);
+    f.bf16 = false;
+    ck_assert_double_eq(flex_pooled_score(&f, a, b, 2), 257 * f.scale);
+    flex_scores_free(&s);
+    free(q);
+    free(k);
+}
+END_TEST
+
+START_TEST(short_prompts_stay_dense)
+{
+    const struct {
+        int64_t n;
+        const char *text;
+        bool dense;
+    } c[] = {{256, "flexprefill:min_budget=0", true},
+             {257, "flexprefill:min_budget=0", false},
+             {1024, "flexprefill", true},
+             {1025, "flexprefill", false},
+             {64, "flexprefill:block=32:min_budget=0", true},
+             {65, "flexprefill:block=32:min_budget=0", false}};
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        struct sim_head h;
+        struct record r;
+        struct err err = {0};
+        assert_ok(random_head(3, c[i].n, c[i].n, 16, true, 1, PREC_F32, &h, &err), &err);
+        run(&h, c[i].text, NULL, &r);
+        ck_assert_int_eq(strstr(buf_str(&r.notes), "pattern=dense") != NULL, c[i].dense);
+        if (c[i].dense)
+            ck_assert_double_eq(record_get(&r, "density_native"), 1);
+        ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
+        record_free(&r);
+        sim_head_free(&h);
+    }
+}
+END_TEST
+
+START_TEST(budgets_are_monotone)
+{
+    struct sim_head h;
+    struct flex_scores s;
+    struct err err = {0};
+    int64_t last_v = 0, last_s = 0;
+    struct flex_plan last = {0};
+    assert_ok(golden_sample(2500, PREC_F32, &h, &err), &err);
+    for (double g = 0.5; g < 1; g += 0.07) {
+        struct flex_plan p;
+        struct flex_config c = config(2500, g, 0, 0);
+        build(&h, &c, &p, &s);
+        ck_assert(p.t_v >= last_v && p.t_s >= last_s);
+        last_v = p.t_v;
+        last_s = p.t_s;
+        flex_plan_free(&p);
+        flex_scores_free(&s);
+    }
+    for (int64_t budget = 0; budget <= 2048; budget += 256) {
+        struct flex_plan p;
+        struct flex_config c = config(2500, 0.6, 0, budget);
+        build(&h, &c, &p, &s);
+        for (int64_t i = 0; budget > 0 && i < p.map.rows; i++)
+            for (int64_t j = 0; j <= i; j++)
+                ck_assert(block_map_get(&p.map, i, j) || !block_map_get(&last.map, i, j));
+        flex_plan_free(&last);
+        last = p;
+        flex_scores_free(&s);
+    }
+    flex_plan_free(&last);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(gamma_1_is_dense_in_every_profile)
+{
+    const char *text[] = {"flexprefill:gamma=1:tau=0:min_budget=0",
+                          "flexprefill:gamma=1:tau=0.83:min_budget=0",
+                          "flexprefill:gamma=1:tau=0:min_budget=0:profile=paper",
+                          "flexprefill:gamma=1:tau=0.83:min_budget=0:profile=paper",
+                          "flexprefill:gamma=1:profile=frontier"};
+    struct sim_head h;
+    struct flex_plan p;
+    struct flex_scores s;
+    struct err err = {0};
+    assert_ok(random_head(4, 1000, 1000, 16, true, 1, PREC_F32, &h, &err), &err);
+    for (int i = 0; i < 5; i++) {
+        struct record r;
+        run(&h, text[i], NULL, &r);
+        ck_assert_double_eq(record_get(&r, "density_elem"), 1);
+        record_free(&r);
+    }
+    struct flex_config c = config(1000, 1, 0, 0);
+    build(&h, &c, &p, &s);
+    ck_assert_int_eq(p.t_v, 1001);
+    ck_assert_int_eq(p.k_v, 8);
+    flex_plan_free(&p);
+    flex_scores_free(&s);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(max_budget_limits_both_lists)
+{
+    struct sim_head h;
+    struct record r;
+    struct err err = {0};
+    assert_ok(golden_sample(2500, PREC_F32, &h, &err), &err);
+    run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300", NULL, &r);
+    ck_assert_double_eq(record_get(&r, "columns"), 3);
+    ck_assert_double_eq(record_get(&r, "slashes"), 3);
+    record_free(&r);
+    run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300:profile=paper", NULL, &r);
+    ck_assert_double_eq(record_get(&r, "columns"), 300);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(inapplicable_heads_are_skipped)
+{
+    for (int i = 0; i < 2; i++) {
+        struct sim_head h;
+        struct record r;
+        struct err err = {0};
+        assert_ok(random_head(5, i ? 40 : 64, 64, 16, i, 1, PREC_F32, &h, &err), &err);
+        run(&h, "flexprefill", NULL, &r);
+        ck_assert_int_eq(r.status, RECORD_SKIP);
+        ck_assert_str_eq(r.reason, i ? "whole prompts only: 40 queries, 64 keys" : "causal only");
+        record_free(&r);
+        sim_head_free(&h);
+    }
+}
+END_TEST
+
+START_TEST(calibrated_setting_meets_the_target)
+{
+    struct sim_head h;
+    struct err err = {0};
+    struct record r;
+    json_t *doc = NULL;
+    int64_t min_budget;
+    double gamma;
+    char text[160];
+    assert_ok(golden_sample(2100, PREC_F64, &h, &err), &err);
+    assert_ok(calibrate_text("flexprefill:profile=paper:tau=0:target_p1=0.7:target_err=0.2", &h.in,
+                             1, &doc, &err),
+              &err);
+    assert_ok(jget_num(doc, "gamma", "calibration", &gamma, &err), &err);
+    assert_ok(jget_int(doc, "min_budget", "calibration", &min_budget, &err), &err);
+    snprintf(text, sizeof text, "flexprefill:profile=paper:tau=0:gamma=%g:min_budget=%d", gamma,
+             (int)min_budget);
+    run(&h, text, NULL, &r);
+    ck_assert_double_ge(record_get(&r, "cra_p1"), 0.7);
+    ck_assert_double_le(record_get(&r, "err_l2_rel"), 0.2);
+    ck_assert_double_lt(record_get(&r, "density_elem"), 1);
+    record_free(&r);
+    json_decref(doc);
+    sim_head_free(&h);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("flexprefill");
+    TCase *t = tcase_create("parts"), *w = tcase_create("heads");
+    tcase_add_test(t, counts_are_strict);
+    tcase_add_test(t, js_distance_values);
+    tcase_add_test(t, distance_bins_count_from_the_end);
+    tcase_add_test(t, a_diagonal_holds_part_of_its_slash);
+    tcase_add_test(w, uniform_rows);
+    tcase_add_test(w, pure_slash_is_the_weak_spot);
+    tcase_add_test(w, golden_trace_4096);
+    tcase_add_test(w, golden_trace_4000);
+    tcase_add_test(w, paper_selects_the_tokens_themselves);
+    tcase_add_test(w, paper_query_aware_keeps_the_crossing_entry_and_the_diagonal);
+    tcase_add_test(w, frontier_port_on_the_golden_trace);
+    tcase_add_loop_test(w, bf16_pools_are_those_of_the_kernel, 0, 4);
+    tcase_add_test(w, short_prompts_stay_dense);
+    tcase_add_test(w, budgets_are_monotone);
+    tcase_add_test(w, gamma_1_is_dense_in_every_profile);
+    tcase_add_test(w, max_budget_limits_both_lists);
+    tcase_add_test(w, inapplicable_heads_are_skipped);
+    tcase_add_test(w, calibrated_setting_meets_the_target);
+    tcase_set_timeout(w, 120);
+    suite_add_tcase(s, t);
+    suite_add_tcase(s, w);
+    return s;
+}

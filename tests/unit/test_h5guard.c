@@ -1,0 +1,435 @@
+/*
+ * The guard of HDF5 files: it takes what h5py, h5repack and lacuna write, in every form, says which
+ * structure it does not read, and keeps from libhdf5 what would crash it.
+ */
+#include "tests/harness/h5walk.h"
+#include "tests/harness/suite.h"
+#include "tests/harness/trace_fixture.h"
+
+#include "core/buf.h"
+#include "core/fileio.h"
+#include "core/h5guard_driver.h"
+#include "core/h5guard_internal.h"
+#include "core/maskfile.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *data_path(const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "tests/data/h5/%s.h5", name);
+    return path;
+}
+
+static struct buf load(const char *path)
+{
+    struct err err = {0};
+    struct buf b = {0};
+    assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
+    return b;
+}
+
+static const char *store(const char *name, const struct buf *b)
+{
+    FILE *f = fopen(test_path(name), "wb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fwrite(b->data, 1, b->len, f), b->len);
+    ck_assert_int_eq(fclose(f), 0);
+    return test_path(name);
+}
+
+/* A text trace with maps, two calls. */
+static const char *own_trace(const char *name, char id[64])
+{
+    struct trace_meta m = fixture_text(DT_BF16, 2, 1, 9);
+    struct err err = {0};
+    struct trace *t = NULL;
+
+    m.pool = 4;
+    assert_ok(fixture_write(test_path(name), &m, 2, &err), &err);
+    assert_ok(trace_open(test_path(name), &t, &err), &err);
+    snprintf(id, 64, "%s", trace_id(t));
+    trace_close(&t);
+    return test_path(name);
+}
+
+static void expect_trace(const char *path, const char *id)
+{
+    struct err err = {0};
+    struct trace *t = NULL;
+    int64_t bad = 0;
+
+    assert_ok(trace_open(path, &t, &err), &err);
+    ck_assert_str_eq(trace_id(t), id);
+    assert_ok(trace_verify(t, NULL, NULL, &bad, &err), &err);
+    ck_assert_int_eq(bad, 0);
+    trace_close(&t);
+}
+
+/* ---- legal files ----------------------------------------------------------------------------- */
+
+/* The same trace, which h5py wrote with superblocks 0 and 3, links and attributes in object
+ * headers, symbol tables and fractal heaps, and chunks under B-trees and fixed arrays. */
+START_TEST(traces_of_h5py_are_read)
+{
+    static const char *const names[] = {"trace-earliest",  "trace-v110",  "trace-ordered",
+                                        "packed-earliest", "packed-v110", "packed-ordered"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        expect_trace(data_path(names[i]), "xxh3:15284122e9e3831f82ddfbd5a1189f8f");
+}
+END_TEST
+
+START_TEST(masks_of_h5py_are_read)
+{
+    static const char *const names[] = {"masks-earliest", "masks-v110", "masks-ordered"};
+    for (size_t k = 0; k < 3; k++) {
+        struct err err = {0};
+        struct maskfile *f = NULL;
+        assert_ok(maskfile_open(data_path(names[k]), &f, &err), &err);
+        ck_assert_int_eq(maskfile_cells(f), 4);
+        for (int64_t i = 0; i < 4; i++) {
+            struct mask m = {0};
+            assert_ok(maskfile_read(f, i, &m, &err), &err);
+            mask_free(&m);
+        }
+        maskfile_close(&f);
+    }
+}
+END_TEST
+
+struct compare {
+    hid_t plain; /* the file without a guard */
+    int datasets;
+    size_t bytes;
+};
+
+static int compare(void *ctx, hid_t object, const char *path, struct err *err)
+{
+    struct compare *c = ctx;
+    void *mine, *theirs;
+    size_t n, m;
+
+    if (H5Iget_type(object) != H5I_DATASET)
+        return 0;
+    hid_t other = H5Dopen2(c->plain, path, H5P_DEFAULT);
+    assert_ok(h5walk_elements(object, &mine, &n, err), err);
+    assert_ok(h5walk_elements(other, &theirs, &m, err), err);
+    ck_assert_uint_eq(n, m);
+    ck_assert_msg(n == 0 || memcmp(mine, theirs, n) == 0, "%s", path);
+    c->datasets++;
+    c->bytes += n;
+    free(mine);
+    free(theirs);
+    h5_close(other);
+    return 0;
+}
+
+/* Chunks under every index of HDF5 1.10; strings in a global heap. */
+START_TEST(elements_are_those_that_libhdf5_reads_alone)
+{
+    static const char *const names[] = {"trace-chunked", "trace-vlen", "trace-earliest",
+                                        "masks-ordered"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        struct err err = {0};
+        struct compare c = {0};
+        hid_t file = H5I_INVALID_HID;
+        h5_lock();
+        c.plain = H5Fopen(data_path(names[i]), H5F_ACC_RDONLY, H5P_DEFAULT);
+        assert_ok(h5walk_open(data_path(names[i]), &file, &err), &err);
+        assert_ok(h5walk(file, compare, &c, &err), &err);
+        assert_ok(h5walk(file, h5walk_read, NULL, &err), &err);
+        ck_assert_int_ge(c.datasets, 4);
+        ck_assert_uint_ge(c.bytes, 64);
+        h5_close(file);
+        h5_close(c.plain);
+        h5_unlock();
+    }
+}
+END_TEST
+
+/* HDF5 2.0 stores chunks in a way that libhdf5 1.10 cannot read: not damage, and the way out. */
+START_TEST(what_is_not_read_is_named_and_not_called_damaged)
+{
+    struct err err = {0};
+    struct trace *t = NULL;
+
+    assert_fails(trace_open(data_path("packed-latest"), &t, &err), &err, ERR_INPUT,
+                 "uses a layout of version 5");
+    ck_assert_int_eq(trace_open(data_path("packed-latest"), &t, &err), ERR_INPUT);
+    ck_assert_ptr_nonnull(strstr(err.msg, "packed-latest.h5"));
+    ck_assert_ptr_nonnull(strstr(err.msg, "offset"));
+    ck_assert_ptr_nonnull(strstr(err.msg, "h5repack"));
+    ck_assert_ptr_null(strstr(err.msg, "damaged"));
+}
+END_TEST
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+static bool have(const char *command)
+{
+    char line[300];
+    snprintf(line, sizeof line, "%s >/dev/null 2>&1", command);
+    if (system(line) == 0)
+        return true;
+    fprintf(stderr, "skipped: '%s' fails, so the program is not installed here\n", command);
+    return false;
+}
+
+static void run(const char *fmt, const char *a, const char *b)
+{
+    char line[1200];
+    snprintf(line, sizeof line, fmt, a, b);
+    ck_assert_msg(system(line) == 0, "%s", line);
+}
+
+START_TEST(h5repack_and_h5dump_take_a_trace_and_give_it_back)
+{
+    char id[64];
+    const char *path = own_trace("own.h5", id);
+
+    if (have("h5dump --version"))
+        run("h5dump -A '%s' >'%s'", path, test_path("dump.txt"));
+    if (!have("h5repack --version"))
+        return;
+    run("h5repack --low=0 --high=1 '%s' '%s'", path, test_path("old.h5"));
+    expect_trace(test_path("old.h5"), id);
+    run("h5repack --low=2 --high=2 '%s' '%s'", path, test_path("new.h5"));
+    expect_trace(test_path("new.h5"), id);
+}
+END_TEST
+
+START_TEST(h5py_writes_a_trace_again_and_it_is_read)
+{
+    static const char *const kinds[] = {"earliest", "v108", "v110", "ordered"};
+    char id[64], command[100];
+    const char *path = own_trace("own.h5", id);
+
+    if (!have("python3 -c 'import h5py'"))
+        return;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        snprintf(command, sizeof command, "python3 tests/data/h5/rewrite_h5.py %s '%%s' '%%s'",
+                 kinds[i]);
+        run(command, path, test_path("again.h5"));
+        expect_trace(test_path("again.h5"), id);
+    }
+}
+END_TEST
+
+/* ---- hostile files --------------------------------------------------------------------------- */
+
+/* Bytes of an object header of version 2 up to its checksum, and where its messages begin. */
+static size_t header_bytes(const struct buf *b, size_t at, size_t *messages)
+{
+    unsigned flags = (unsigned char)b->data[at + 5];
+    size_t prefix = 6 + (flags & 32 ? 16 : 0) + (flags & 16 ? 4 : 0), width = 1u << (flags & 3);
+    uint64_t size = 0;
+    memcpy(&size, b->data + at + prefix, width);
+    *messages = prefix + width;
+    return prefix + width + (size_t)size;
+}
+
+static void put_checksum(struct buf *b, size_t at, size_t n)
+{
+    uint32_t sum = guard_checksum(b->data + at, n);
+    memcpy(b->data + at + n, &sum, sizeof sum);
+}
+
+/* One byte of an object header, its checksum right: libhdf5 1.10 alone dies of one in 25. */
+START_TEST(a_changed_byte_under_a_right_checksum_is_harmless)
+{
+    char id[64];
+    struct buf b = load(own_trace("own.h5", id));
+    int tried = 0, refused = 0;
+
+    for (size_t at = 0; at + 8 < b.len; at++) {
+        size_t first, n;
+        if (memcmp(b.data + at, "OHDR", 4) != 0)
+            continue;
+        n = header_bytes(&b, at, &first);
+        for (size_t i = first + (size_t)_i; i < n; i += 18, tried++) {
+            struct err err = {0};
+            struct trace *t = NULL;
+            b.data[at + i] ^= (char)0xff;
+            put_checksum(&b, at, n);
+            refused += trace_open(store("bad.h5", &b), &t, &err) != 0;
+            ck_assert_msg(err.code == 0 || strstr(err.msg, "bad.h5") != NULL, "%s", err.msg);
+            trace_close(&t);
+            b.data[at + i] ^= (char)0xff;
+            put_checksum(&b, at, n);
+        }
+    }
+    ck_assert_int_gt(tried, 400);
+    ck_assert_int_gt(refused, tried / 4);
+    buf_free(&b);
+}
+END_TEST
+
+/* The same without checksums, as symbol tables, B-trees and local heaps of version 1 have none. */
+START_TEST(any_changed_byte_of_old_structures_is_harmless)
+{
+    struct buf b = load(data_path("trace-earliest"));
+    int tried = 0, refused = 0;
+
+    for (size_t at = 8 + (size_t)_i; at < b.len; at += 12) {
+        struct err err = {0};
+        hid_t file = H5I_INVALID_HID;
+        if (b.data[at] == 0)
+            continue;
+        b.data[at] ^= (char)0xff;
+        h5_lock();
+        int rc = h5walk_open(store("bad.h5", &b), &file, &err);
+        if (rc == 0)
+            rc = h5walk(file, h5walk_read, NULL, &err);
+        h5_close(file);
+        h5_unlock();
+        ck_assert_msg(!strstr(err.msg, ": HDF5: "), "byte %zu: %s", at, err.msg);
+        refused += rc != 0;
+        tried++;
+        b.data[at] ^= (char)0xff;
+    }
+    ck_assert_int_gt(tried, 60);
+    ck_assert_int_gt(refused, tried / 8);
+    buf_free(&b);
+}
+END_TEST
+
+static size_t find(const struct buf *b, const char *what, size_t from)
+{
+    for (size_t at = from; at + 4 <= b->len; at++)
+        if (memcmp(b->data + at, what, 4) == 0)
+            return at;
+    ck_abort_msg("no %s", what);
+    return 0;
+}
+
+/* A B-tree of names: is it a leaf of at least two nodes? */
+static bool has_two(const struct buf *b, size_t at)
+{
+    return b->data[at + 4] == 0 && b->data[at + 5] == 0 && b->data[at + 6] >= 2;
+}
+
+START_TEST(structures_in_each_other_are_refused)
+{
+    struct err err = {0};
+    struct trace *t = NULL;
+    struct buf b = load(data_path("trace-earliest"));
+    size_t tree = find(&b, "TREE", 0), heap = find(&b, "HEAP", 0);
+
+    while (!has_two(&b, tree))
+        tree = find(&b, "TREE", tree + 4);
+    memcpy(b.data + tree + 48, b.data + tree + 32, 8); /* child 1 is child 0 */
+    assert_fails(trace_open(store("bad.h5", &b), &t, &err), &err, ERR_INPUT,
+                 "symbol table node at offset");
+    ck_assert_int_ne(trace_open(store("bad.h5", &b), &t, &err), 0);
+    ck_assert_ptr_nonnull(strstr(err.msg, "overlaps another structure"));
+    err_clear(&err);
+    buf_free(&b);
+
+    b = load(data_path("trace-earliest"));
+    memset(b.data + heap + 16, 0, 8); /* the free list begins at 0 and comes back to it */
+    assert_fails(trace_open(store("bad.h5", &b), &t, &err), &err, ERR_INPUT,
+                 "local heap at offset");
+    buf_free(&b);
+}
+END_TEST
+
+/* Not through h5_open_group: the object was not checked, and has no content. */
+START_TEST(an_object_that_was_not_admitted_has_no_content)
+{
+    struct err err = {0};
+    char id[64];
+    hid_t file = H5I_INVALID_HID, group = H5I_INVALID_HID;
+
+    assert_ok(h5_open_file(own_trace("own.h5", id), "lacuna-trace", 1, &file, &err), &err);
+    h5_lock();
+    ck_assert_int_lt(H5Gopen2(file, "model", H5P_DEFAULT), 0);
+    assert_ok(h5_open_group(file, "model", &group, &err), &err);
+    h5_close(group);
+    group = H5Gopen2(file, "model", H5P_DEFAULT);
+    ck_assert_int_ge(group, 0);
+    h5_close(group);
+    h5_close(file);
+    h5_unlock();
+}
+END_TEST
+
+/* Between check and use the file turns into noise: what was checked stays as it was. */
+START_TEST(a_file_that_changes_after_the_check_has_no_effect)
+{
+    struct err err = {0};
+    char id[64], name[64];
+    hid_t file = H5I_INVALID_HID, group = H5I_INVALID_HID;
+    const char *path = own_trace("own.h5", id);
+    struct buf b = load(path);
+    struct h5guard *g;
+
+    assert_ok(h5_open_file(path, "lacuna-trace", 1, &file, &err), &err);
+    h5_lock();
+    ck_assert_ptr_nonnull(g = h5guard_of(file));
+    hid_t model = H5I_INVALID_HID;
+    assert_ok(h5_open_group(file, "model", &model, &err), &err);
+    h5_close(model);
+    memset(b.data, 0x5a, b.len);
+    int fd = open(path, O_WRONLY);
+    ck_assert(fd >= 0 && write(fd, b.data, b.len) == (ssize_t)b.len);
+    close(fd);
+    assert_ok(h5_open_group(file, "model", &model, &err), &err);
+    assert_ok(h5_get_str(model, "name", name, sizeof name, &err), &err);
+    ck_assert_str_eq(name, "fixture");
+    h5_close(model);
+    h5_close(group);
+    h5_close(file);
+    h5_unlock();
+    buf_free(&b);
+}
+END_TEST
+
+/* The payload is read from the file that was checked, not from what has its name by then. */
+START_TEST(the_descriptor_is_that_of_the_checked_file)
+{
+    struct err err = {0};
+    char id[64], head[8];
+    hid_t file = H5I_INVALID_HID;
+    const char *path = own_trace("own.h5", id);
+    struct buf b = {0};
+    int fd = -1;
+
+    assert_ok(h5_open_file(path, "lacuna-trace", 1, &file, &err), &err);
+    buf_puts(&b, "another file");
+    ck_assert_int_eq(rename(store("other", &b), path), 0);
+    h5_lock();
+    assert_ok(h5_file_descriptor(file, &fd, &err), &err);
+    h5_close(file);
+    h5_unlock();
+    ck_assert(pread(fd, head, 8, 0) == 8 && memcmp(head + 1, "HDF", 3) == 0);
+    close(fd);
+    buf_free(&b);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("h5guard");
+    TCase *legal = tcase_create("legal files"), *other = tcase_create("other programs");
+    TCase *bad = tcase_create("hostile files");
+    tcase_add_test(legal, traces_of_h5py_are_read);
+    tcase_add_test(legal, masks_of_h5py_are_read);
+    tcase_add_test(legal, elements_are_those_that_libhdf5_reads_alone);
+    tcase_add_test(legal, what_is_not_read_is_named_and_not_called_damaged);
+    tcase_add_test(other, h5repack_and_h5dump_take_a_trace_and_give_it_back);
+    tcase_add_test(other, h5py_writes_a_trace_again_and_it_is_read);
+    tcase_add_loop_test(bad, a_changed_byte_under_a_right_checksum_is_harmless, 0, 6);
+    tcase_add_loop_test(bad, any_changed_byte_of_old_structures_is_harmless, 0, 12);
+    tcase_add_test(bad, structures_in_each_other_are_refused);
+    tcase_add_test(bad, an_object_that_was_not_admitted_has_no_content);
+    tcase_add_test(bad, a_file_that_changes_after_the_check_has_no_effect);
+    tcase_add_test(bad, the_descriptor_is_that_of_the_checked_file);
+    suite_add_tcase(s, legal);
+    suite_add_tcase(s, other);
+    suite_add_tcase(s, bad);
+    return s;
+}

@@ -1,0 +1,222 @@
+/* JSON: what the reader refuses, what the writer guarantees. */
+#include "tests/harness/suite.h"
+
+#include "core/json.h"
+#include "core/text.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int parse(const char *text, json_t **out, struct err *e)
+{
+    return json_read_text(text, strlen(text), "doc", out, e);
+}
+
+/* clang-format off */
+static const char *const refused[] = {
+    "", "{", "{} x", "{\"a\":1,\"a\":2}", "{\"a\":01}", "{\"a\":1e999}", "{\"a\":9223372036854775808}",
+    "{\"a\":\"\\u0000\"}", "{\"a\":\"\xff\"}", "{\"a\":\"\xc0\xaf\"}", "{\"a\":NaN}", "[1,]", "{'a':1}",
+    "{\"a\":\"\xed\xa0\x80\"}", "{\"a\":\"\n\"}",
+};
+/* clang-format on */
+
+START_TEST(bad_documents_are_refused_with_name_and_place)
+{
+    json_t *v = NULL;
+    struct err e = {0};
+    assert_fails(parse(refused[_i], &v, &e), &e, ERR_INPUT, "doc: line ");
+    ck_assert_ptr_null(v);
+}
+END_TEST
+
+START_TEST(deep_nesting_is_refused)
+{
+    json_t *v = NULL;
+    struct err e = {0};
+    char deep[5001];
+    memset(deep, '[', 5000);
+    deep[5000] = '\0';
+    assert_fails(parse(deep, &v, &e), &e, ERR_INPUT, "doc");
+}
+END_TEST
+
+START_TEST(integers_are_exact)
+{
+    json_t *v = NULL;
+    struct err e = {0};
+    int64_t x = 0;
+    assert_ok(parse("{\"a\":9007199254740993,\"b\":-9223372036854775808}", &v, &e), &e);
+    assert_ok(jget_int(v, "a", "doc", &x, &e), &e);
+    ck_assert_int_eq(x, 9007199254740993);
+    assert_ok(jget_int(v, "b", "doc", &x, &e), &e);
+    ck_assert(x == INT64_MIN);
+    json_decref(v);
+}
+END_TEST
+
+START_TEST(look_ups_check_types)
+{
+    json_t *v = NULL;
+    struct err e = {0};
+    int64_t i = 7;
+    double x = 7;
+    bool b = true;
+    const char *s = "kept";
+    assert_ok(parse("{\"s\":\"t\",\"i\":3,\"r\":1.5,\"n\":null,\"f\":false}", &v, &e), &e);
+    assert_fails(jget_int(v, "r", "doc", &i, &e), &e, ERR_INPUT, "\"r\": an integer");
+    assert_fails(jget_int(v, "zz", "doc", &i, &e), &e, ERR_INPUT, "\"zz\" is missing");
+    assert_fails(jget_int(v, "n", "doc", &i, &e), &e, ERR_INPUT, "null");
+    assert_fails(jget_num_opt(v, "s", "doc", &x, &e), &e, ERR_INPUT, "a number");
+    assert_fails(jget_str_opt(v, "i", "doc", &s, &e), &e, ERR_INPUT, "a string");
+    assert_fails(jget_bool_opt(v, "i", "doc", &b, &e), &e, ERR_INPUT, "a boolean");
+    assert_fails(jget_num(NULL, "a", "doc", &x, &e), &e, ERR_INPUT, "nothing");
+    assert_ok(jget_int_opt(v, "n", "doc", &i, &e), &e);
+    assert_ok(jget_str_opt(v, "zz", "doc", &s, &e), &e);
+    ck_assert_int_eq(i, 7);
+    ck_assert_str_eq(s, "kept");
+    assert_ok(jget_num(v, "i", "doc", &x, &e), &e);
+    assert_ok(jget_bool_opt(v, "f", "doc", &b, &e), &e);
+    ck_assert(x == 3 && !b);
+    json_decref(v);
+}
+END_TEST
+
+START_TEST(writer_places_commas_and_escapes)
+{
+    struct buf b = {0};
+    struct jw w;
+    jw_init(&w, &b, 0);
+    jw_obj(&w);
+    jw_kstr(&w, "a\"b", "line\n\t\\\x01 \xc3\xa9");
+    jw_knum(&w, "x", 0.1);
+    jw_kint(&w, "i", INT64_MIN);
+    jw_kbool(&w, "t", true);
+    jw_kstr(&w, "none", NULL);
+    jw_key(&w, "list");
+    jw_arr(&w);
+    jw_arr(&w);
+    jw_arr_end(&w);
+    jw_num(&w, NAN);
+    jw_num(&w, -INFINITY);
+    jw_obj(&w);
+    jw_obj_end(&w);
+    jw_arr_end(&w);
+    jw_obj_end(&w);
+    ck_assert_str_eq(buf_str(&b), "{\"a\\\"b\":\"line\\n\\t\\\\\\u0001 \xc3\xa9\",\"x\":0.1,"
+                                  "\"i\":-9223372036854775808,\"t\":true,\"none\":null,"
+                                  "\"list\":[[],null,null,{}]}");
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(pretty_form_is_indented)
+{
+    struct buf b = {0};
+    struct jw w;
+    jw_init(&w, &b, 2);
+    jw_obj(&w);
+    jw_key(&w, "a");
+    jw_arr(&w);
+    jw_int(&w, 1);
+    jw_int(&w, 2);
+    jw_arr_end(&w);
+    jw_key(&w, "e");
+    jw_arr(&w);
+    jw_arr_end(&w);
+    jw_obj_end(&w);
+    ck_assert_str_eq(buf_str(&b), "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"e\": []\n}");
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(copied_text_ends_with_a_whole_character)
+{
+    char out[8];
+    utf8_copy(out, sizeof out, "abc");
+    ck_assert_str_eq(out, "abc");
+    utf8_copy(out, sizeof out, "abcdefgh");
+    ck_assert_str_eq(out, "abcdefg");
+    utf8_copy(out, sizeof out, "abcdef\xC3\xA9"); /* two bytes for one place */
+    ck_assert_str_eq(out, "abcdef");
+    utf8_copy(out, sizeof out, "a\xE9z\xC3");
+    ck_assert_str_eq(out, "a?z?");
+}
+END_TEST
+
+START_TEST(invalid_utf8_becomes_the_replacement_character)
+{
+    static const char *const in[] = {
+        "\xff", "\xc3", "\xe2\x82", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\x80"};
+    for (size_t i = 0; i < sizeof in / sizeof *in; i++) {
+        struct buf b = {0};
+        struct jw w;
+        struct err e = {0};
+        json_t *v = NULL;
+        jw_init(&w, &b, 0);
+        jw_arr(&w);
+        jw_str(&w, in[i]);
+        jw_arr_end(&w);
+        assert_ok(parse(buf_str(&b), &v, &e), &e);
+        ck_assert_ptr_nonnull(strstr(json_string_value(json_array_get(v, 0)), "\xef\xbf\xbd"));
+        json_decref(v);
+        buf_free(&b);
+    }
+}
+END_TEST
+
+START_TEST(numbers_round_trip_in_few_digits)
+{
+    /* clang-format off */
+    static const double x[] = {0.1, 1.0 / 3, 1e300, 5e-324, 123456789012345680.0, -0.0, 2.5,
+                               0.30000000000000004, 1.7976931348623157e308};
+    /* clang-format on */
+    char text[32];
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        num_text(x[i], text);
+        double back = strtod(text, NULL);
+        ck_assert_mem_eq(&back, &x[i], sizeof back);
+    }
+    num_text(0.1, text);
+    ck_assert_str_eq(text, "0.1");
+    num_text(1e6, text);
+    ck_assert_str_eq(text, "1000000");
+}
+END_TEST
+
+START_TEST(copying_a_value_reproduces_it)
+{
+    static const char text[] = "{\"a\":[1,2.0,true,false,null,\"x\"],\"b\":{\"c\":-1.5e-7}}";
+    struct buf b = {0};
+    struct jw w;
+    struct err e = {0};
+    json_t *v = NULL, *back = NULL;
+    assert_ok(parse(text, &v, &e), &e);
+    jw_init(&w, &b, 0);
+    jw_value(&w, v);
+    assert_ok(parse(buf_str(&b), &back, &e), &e);
+    ck_assert(json_equal(v, back));
+    json_decref(v);
+    json_decref(back);
+    buf_free(&b);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("json");
+    TCase *c = tcase_create("json");
+    tcase_add_loop_test(c, bad_documents_are_refused_with_name_and_place, 0,
+                        sizeof refused / sizeof *refused);
+    tcase_add_test(c, deep_nesting_is_refused);
+    tcase_add_test(c, integers_are_exact);
+    tcase_add_test(c, look_ups_check_types);
+    tcase_add_test(c, writer_places_commas_and_escapes);
+    tcase_add_test(c, pretty_form_is_indented);
+    tcase_add_test(c, copied_text_ends_with_a_whole_character);
+    tcase_add_test(c, invalid_utf8_becomes_the_replacement_character);
+    tcase_add_test(c, numbers_round_trip_in_few_digits);
+    tcase_add_test(c, copying_a_value_reproduces_it);
+    suite_add_tcase(s, c);
+    return s;
+}

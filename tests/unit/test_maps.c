@@ -1,0 +1,509 @@
+/* Figures of maps: of any shape they show what they hold, axes end where the tokens do, and titles
+ * tell the panels apart. */
+#include "tests/harness/suite.h"
+
+#include "core/fileio.h"
+#include "core/log.h"
+#include "core/maskfile.h"
+#include "plots/figure.h"
+#include "plots/panels.h"
+#include "plots/titles.h"
+#include "tests/harness/records_fixture.h"
+#include "tests/harness/trace_fixture.h"
+
+#include <math.h>
+#include <png.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static struct err e;
+static struct buf text;
+
+static void begin(void)
+{
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+}
+
+static void end(void)
+{
+    buf_free(&text);
+}
+
+static const char *read_text(const char *name)
+{
+    buf_reset(&text);
+    assert_ok(buf_read_file(&text, test_path(name), 64 << 20, &e), &e);
+    return buf_str(&text);
+}
+
+static void assert_has(const char *name, const char *what)
+{
+    const char *all = read_text(name);
+    ck_assert_msg(strstr(all, what) != NULL, "%s lacks %s:\n%.3000s", name, what, all);
+}
+
+static void assert_lacks(const char *name, const char *what)
+{
+    const char *all = read_text(name);
+    ck_assert_msg(strstr(all, what) == NULL, "%s has %s:\n%.3000s", name, what, all);
+}
+
+/* Share of a picture's pixels that are coloured: neither white nor grey. */
+static double coloured(const char *name)
+{
+    png_image image = {.version = PNG_IMAGE_VERSION};
+    size_t n, found = 0;
+    ck_assert_msg(png_image_begin_read_from_file(&image, test_path(name)), "%s: no PNG", name);
+    image.format = PNG_FORMAT_RGB;
+    unsigned char *px = malloc(PNG_IMAGE_SIZE(image));
+    ck_assert(px && png_image_finish_read(&image, NULL, px, 0, NULL));
+    n = (size_t)image.width * image.height;
+    for (size_t i = 0; i < n; i++)
+        found += abs(px[3 * i] - px[3 * i + 1]) + abs(px[3 * i + 1] - px[3 * i + 2]) > 24;
+    free(px);
+    return (double)found / (double)n;
+}
+
+static struct figure_args args_for(const char *file)
+{
+    return (struct figure_args){
+        .output = test_path(file), .step = INT64_MIN, .low = NAN, .high = NAN};
+}
+
+static void draw(const char *figure, struct figure_args *a)
+{
+    assert_ok(figure_find(figure, &e)->draw(a, &e), &e);
+}
+
+/* A trace of one layer with two heads and maps of 64-token cells. */
+static struct trace *map_trace(int64_t n_q, int64_t n_k)
+{
+    struct trace_meta m = fixture_text(DT_F32, 2, 2, n_k);
+    struct trace *t = NULL;
+    m.n_q = n_q;
+    m.pool = 64;
+    assert_ok(fixture_write(test_path("t.h5"), &m, 1, &e), &e);
+    assert_ok(trace_open(test_path("t.h5"), &t, &e), &e);
+    return t;
+}
+
+static void draw_map(const char *file, int64_t n_q, int64_t n_k)
+{
+    struct trace *t = map_trace(n_q, n_k);
+    struct figure_args a = args_for(file);
+    a.trace = t;
+    draw("heatmap", &a);
+    trace_close(&t);
+}
+
+/* ---- maps of one row or column ------------------------------------------------------------- */
+
+START_TEST(a_map_that_gnuplot_leaves_out_is_an_error)
+{
+    struct gp g;
+    assert_ok(gp_open(&g, test_path("row.png"), 320, 200, &e), &e);
+    assert_ok(gp_data(&g, "dat", "0 0 1\n1 0 2\n", 12, &e), &e);
+    buf_puts(&g.script, "set xrange [-1:2]\nset yrange [-1:1]\nplot ");
+    gp_data_name(&g, "dat");
+    buf_puts(&g.script, " with image\n");
+    assert_fails(gp_finish(&g, &e), &e, ERR_RUN, "Image grid");
+    gp_free(&g);
+}
+END_TEST
+
+START_TEST(a_map_of_one_row_or_cell_is_drawn)
+{
+    draw_map("row.png", 8, 512);
+    ck_assert_double_gt(coloured("row.png"), 0.2);
+    assert_has("row.gp", "8 queries x 512 keys");
+    draw_map("cell.png", 1, 1);
+    ck_assert_double_gt(coloured("cell.png"), 0.3);
+    assert_has("cell.gp", ", 1 token;");
+}
+END_TEST
+
+/* `name` is another name of the figure's trace. */
+static void assert_spares_input(const char *name)
+{
+    struct str_list inputs = {0};
+    struct trace *t = map_trace(64, 128);
+    struct figure_args a = args_for("own.png");
+    str_list_add(&inputs, test_path("t.h5"));
+    a.trace = t;
+    a.inputs = &inputs;
+    ck_assert_int_eq(link(test_path("t.h5"), test_path(name)), 0);
+    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_USAGE, name);
+    ck_assert_int_eq(access(test_path("own.png.new"), F_OK), -1);
+    ck_assert_int_eq(unlink(test_path(name)), 0);
+    draw("heatmap", &a); /* its files alone are no hindrance */
+    trace_close(&t);
+    str_list_free(&inputs);
+    ck_assert_int_eq(unlink(test_path("own.png")) + unlink(test_path("own.gp")) +
+                         unlink(test_path("own.bin")) + unlink(test_path("t.h5")),
+                     0);
+}
+
+START_TEST(no_file_of_a_figure_overwrites_its_input)
+{
+    assert_spares_input("own.png");
+    assert_spares_input("own.gp");
+    assert_spares_input("own.bin");
+}
+END_TEST
+
+/* Records of `layers` layers from layer 3 on and `heads` heads. */
+static void head_records(struct fixture_records *f, int layers, int heads)
+{
+    for (int i = 0; i < layers * heads; i++) {
+        struct record *r = fixture_record(f, "sale", "", 3 + i / heads, i % heads);
+        fixture_metric(r, "density_elem", 0.1 + 0.1 * (i % 7));
+    }
+}
+
+static void draw_layerhead(const char *file, struct fixture_records *f, const char *metric)
+{
+    struct recset set = {0};
+    struct figure_args a = args_for(file);
+    fixture_set(f, &set);
+    a.set = &set;
+    a.metric = metric;
+    draw("layerhead", &a);
+    recset_free(&set);
+}
+
+START_TEST(layerhead_draws_one_layer_and_one_head)
+{
+    struct fixture_records f = {0};
+    head_records(&f, 1, 8);
+    draw_layerhead("layer.png", &f, NULL);
+    ck_assert_double_gt(coloured("layer.png"), 0.2);
+    head_records(&f, 8, 1);
+    draw_layerhead("head.png", &f, NULL);
+    ck_assert_double_gt(coloured("head.png"), 0.1);
+}
+END_TEST
+
+/* Numbers out of a file that no picture has room for, of one panel or of all of them. */
+static void assert_no_room(struct fixture_records *f)
+{
+    struct recset set = {0};
+    struct figure_args a = args_for("room.png");
+    fixture_set(f, &set);
+    a.set = &set;
+    assert_fails(figure_find("layerhead", &e)->draw(&a, &e), &e, ERR_INPUT, "can show");
+    recset_free(&set);
+}
+
+START_TEST(layers_and_heads_that_no_picture_can_show_are_refused_at_once)
+{
+    static const int number[] = {INT32_MAX, INT32_MAX - 1, 5000};
+    struct fixture_records f = {0};
+    for (int i = 0; i < 3; i++)
+        for (int heads = 0; heads < 2; heads++) {
+            fixture_metric(fixture_record(&f, "sale", "", 0, 0), "density_elem", 0.5);
+            fixture_metric(
+                fixture_record(&f, "sale", "", heads ? 1 : number[i], heads ? number[i] : 1),
+                "density_elem", 0.5);
+            assert_no_room(&f);
+        }
+    fixture_metric(fixture_record(&f, "sale", "", 4000, 4000), "density_elem", 0.5);
+    fixture_metric(fixture_record(&f, "dense", "", 0, 0), "density_elem", 0.5);
+    assert_no_room(&f);
+}
+END_TEST
+
+START_TEST(a_late_layer_is_drawn_where_it_is)
+{
+    struct fixture_records f = {0};
+    fixture_metric(fixture_record(&f, "sale", "", INT32_MAX, 0), "density_elem", 0.5);
+    draw_layerhead("late.png", &f, NULL);
+    assert_has("late.dat", "0 2147483647 0.5 ");
+    assert_has("late.gp", "set yrange [2147483647.5:2147483646.5]");
+    ck_assert_double_gt(coloured("late.png"), 0.1);
+}
+END_TEST
+
+START_TEST(low_panels_leave_room_for_the_bar_and_its_label)
+{
+    struct panels p;
+    struct panels_wish w = {
+        .count = 2, .cols = 2, .cells_x = 64, .cells_y = 0.125, .side = 384, .bar_chars = 30};
+    panels_layout(&p, &w);
+    ck_assert_int_ge(panels_total_height(&p), 30 * 7);
+    ck_assert_int_ge(p.height, 80); /* of "query [token]" */
+    w.count = 12;
+    panels_layout(&p, &w);
+    ck_assert_int_ge(p.height, 40);
+    w.cells_x = 1;
+    w.cells_y = 400;
+    panels_layout(&p, &w);
+    ck_assert_int_ge(p.width, 40);
+    w = (struct panels_wish){.count = 2, .cells_x = 64, .cells_y = 0.125, .bar_chars = 30};
+    w.width = 640; /* a requested size is kept */
+    w.height = 200;
+    panels_layout(&p, &w);
+    ck_assert_int_le(panels_total_height(&p), 200);
+}
+END_TEST
+
+/* ---- axes ---------------------------------------------------------------------------------- */
+
+START_TEST(token_axes_end_with_the_tokens)
+{
+    draw_map("axes.png", 100, 100);
+    assert_has("axes.gp", "set xrange [0:100]");
+    assert_has("axes.gp", "set yrange [100:0]");
+    draw_map("axes.png", 1, 1);
+    assert_has("axes.gp", "set xrange [0:1]");
+    assert_has("axes.gp", "set ytics 1 ");
+}
+END_TEST
+
+START_TEST(cells_that_the_axis_cuts_are_sampled_in_pixels)
+{
+    struct panels p;
+    struct cells c = {.n_q = 100, .n_k = 128, .rows = 2, .cols = 2, .tokens = 64};
+    struct panels_wish w = {.count = 1, .cells_x = 2, .cells_y = 100 / 64.0, .side = 128};
+    panels_layout(&p, &w);
+    struct panels_samples s = panels_sampling(&p, &c, 1);
+    ck_assert_int_eq(s.x, 2);
+    ck_assert_int_eq(s.y, p.height);
+    ck_assert_int_eq(p.height, 100);
+}
+END_TEST
+
+static void put_index(const void *ctx, int i, int64_t k, struct buf *b)
+{
+    unsigned char x = (unsigned char)k;
+    buf_put(b, &x, 1);
+}
+
+START_TEST(every_cell_has_a_sample_the_last_part_of_one_too)
+{
+    for (int64_t n = 1; n <= 120; n++)
+        for (int64_t tokens = 1; tokens <= 13; tokens++) {
+            int64_t cols = (n + tokens - 1) / tokens, seen = -1;
+            struct cells c = {.n_q = 1, .n_k = n, .rows = 1, .cols = cols, .tokens = tokens};
+            struct buf b = {0};
+            panels_cells(&c, 1, (struct panels_samples){cols, 1}, put_index, NULL, &b);
+            for (size_t i = 0; i < b.len; i++) {
+                ck_assert_int_le((unsigned char)b.data[i], seen + 1);
+                seen = (unsigned char)b.data[i];
+            }
+            ck_assert_int_eq(seen, cols - 1);
+            buf_free(&b);
+        }
+}
+END_TEST
+
+START_TEST(layers_and_heads_are_counted_by_whole_round_steps)
+{
+    struct fixture_records f = {0};
+    struct recset set = {0};
+    head_records(&f, 24, 24);
+    fixture_set(&f, &set);
+    struct figure_args a = args_for("steps.png");
+    a.set = &set;
+    a.width = 400;
+    a.height = 300;
+    draw("layerhead", &a);
+    assert_has("steps.gp", "set ytics 0,5 "); /* 24 layers, at most 10 tics */
+    recset_free(&set);
+}
+END_TEST
+
+/* ---- texts --------------------------------------------------------------------------------- */
+
+static void assert_share(double x, int digits, const char *want)
+{
+    char got[16];
+    title_share(x, digits, got);
+    ck_assert_str_eq(got, want);
+}
+
+START_TEST(a_share_is_not_rounded_to_all_or_nothing)
+{
+    assert_share(0.99998, 3, ">0.999");
+    assert_share(0.99998, 4, ">0.9999");
+    assert_share(0.0001, 3, "<0.001");
+    assert_share(1, 3, "1.000");
+    assert_share(0, 3, "0.000");
+    assert_share(0.25, 3, "0.250");
+}
+END_TEST
+
+START_TEST(an_error_that_is_not_zero_is_not_written_0)
+{
+    static const double error[] = {0, 0.0033, 0.13, 5e-17, 0.998};
+    struct fixture_records f = {0};
+    for (int i = 0; i < 5; i++)
+        fixture_metric(fixture_record(&f, "sale", "", 0, i), "err_l1_rel", error[i]);
+    draw_layerhead("err.png", &f, "err_l1_rel");
+    assert_has("err.dat", "0 0 0 \"0\"");
+    assert_has("err.dat", "\"3e-3\"");
+    assert_has("err.dat", "\"0.13\"");
+    assert_has("err.dat", "\"5e-17\"");
+    assert_has("err.dat", "\">0.99\"");
+}
+END_TEST
+
+START_TEST(a_long_text_keeps_both_ends)
+{
+    struct buf b = {0};
+    title_cut("0123456789", 10, &b);
+    ck_assert_str_eq(buf_str(&b), "0123456789");
+    buf_reset(&b);
+    title_cut("0123456789abc", 10, &b);
+    ck_assert_str_eq(buf_str(&b), "0123...abc");
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(what_panels_share_is_left_out_and_what_differs_stays)
+{
+    struct buf shared = {0};
+    struct title_params t[] = {
+        {.above = "a", .params = "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input"},
+        {.above = "a", .params = "theta=-1:tau=0.5:pv=40:pv_scope=warp:map_dtype=input"},
+        {.above = "a", .params = "theta=-1:tau=1"}};
+    title_params(t, 3, 28, &shared);
+    ck_assert_str_eq(buf_str(&shared), "theta=-1");
+    ck_assert_str_eq(t[0].text, "tau=0.5:pv=20:...");
+    ck_assert_str_eq(t[1].text, "tau=0.5:pv=40:...");
+    ck_assert_str_eq(t[2].text, "tau=1");
+    buf_reset(&shared);
+    title_params(t, 2, 28, &shared);
+    ck_assert_str_eq(t[0].text, "pv=20");
+    t[0].params = NULL;
+    buf_reset(&shared);
+    title_params(t, 1, 28, &shared);
+    ck_assert_str_eq(t[0].text, "");
+    buf_free(&shared);
+}
+END_TEST
+
+/* A mask of 64 tokens that drops one pair. */
+static void put_mask(struct maskfile *f, const char *params)
+{
+    struct record r;
+    struct mask m = {0};
+    record_init(&r);
+    snprintf(r.method, sizeof r.method, "spargeattn");
+    r.params = strdup(params);
+    r.layer = 2;
+    r.head = 7;
+    r.n_q = r.n_k = 64;
+    r.d = 8;
+    r.causal = true;
+    assert_ok(mask_lists_init(&m, 64, 64, 0, 64, true, 1, 1, &e), &e);
+    for (int32_t i = 0; i < 64; i++)
+        for (int32_t k = 0; k <= i; k++)
+            if (i != 5 || k != 3)
+                assert_ok(mask_lists_add(&m, i, k, &e), &e);
+    mask_lists_finish(&m);
+    assert_ok(maskfile_put(f, &r, NULL, &m, &e), &e);
+    mask_free(&m);
+    record_free(&r);
+}
+
+START_TEST(a_mask_with_long_settings_says_which_it_is)
+{
+    static const char rest[] = ":pv_scope=warp:sink=1:smooth_k=0:map_dtype=input:cdf_dtype=bf16";
+    struct maskfile *f = NULL;
+    struct figure_args a = args_for("long.png");
+    char params[200];
+    assert_ok(maskfile_create(test_path("m.h5"), true, &f, &e), &e);
+    for (int i = 0; i < 3; i++) {
+        snprintf(params, sizeof params, "theta=-1:tau=0.%d:pv=20%s", 5 + i, i < 2 ? rest : "");
+        put_mask(f, params);
+    }
+    assert_ok(maskfile_commit(&f, &e), &e);
+    assert_ok(maskfile_open(test_path("m.h5"), &f, &e), &e);
+    a.masks = f;
+    draw("mask", &a);
+    assert_has("long.gp", "'masks of spargeattn:theta=-1:pv=20;");
+    assert_has("long.gp", "'tau=0.5:pv_scope=warp:sink=1:smooth_k=0:...'");
+    assert_has("long.gp", "'tau=0.6:");
+    assert_has("long.gp", "'L2 H7: >0.999'");
+    assert_lacks("long.gp", "bf16");
+    maskfile_close(&f);
+}
+END_TEST
+
+START_TEST(long_titles_stay_within_the_picture)
+{
+    struct panels p;
+    struct panels_wish w = {
+        .count = 4, .cols = 2, .cells_x = 8, .cells_y = 8, .side = 128, .chars = 60};
+    panels_layout(&p, &w);
+    int chars = 60 * 7, middle = p.left + p.width / 2;
+    ck_assert_int_ge(middle - chars / 2, 28); /* beside the axis' name */
+    int last = middle + p.width + p.gap_x + chars / 2;
+    ck_assert_int_le(last, panels_total_width(&p, ""));
+}
+END_TEST
+
+START_TEST(the_title_of_a_figure_is_cut_to_a_requested_width)
+{
+    struct trace *t = map_trace(64, 128);
+    struct figure_args a = args_for("cut.png");
+    a.trace = t;
+    a.title = "a title of which the middle is left out where the figure is narrow, the end";
+    draw("heatmap", &a);
+    assert_has("cut.gp", a.title);
+    a.width = a.height = 400;
+    draw("heatmap", &a);
+    assert_has("cut.gp", "'a title of");
+    assert_has("cut.gp", ", the end'");
+    assert_lacks("cut.gp", "the middle");
+    trace_close(&t);
+}
+END_TEST
+
+START_TEST(layerhead_names_the_parameters_below_the_method)
+{
+    struct fixture_records f = {0};
+    for (int i = 0; i < 8; i++) {
+        const char *params = i / 4 ? "sink=4:window=64" : "sink=4:window=128";
+        fixture_metric(fixture_record(&f, "streaming", params, i % 4 / 2, i % 2), "density_elem",
+                       0.1 * i);
+    }
+    draw_layerhead("names.png", &f, NULL);
+    assert_has("names.gp", "layer and head; sink=4'");
+    assert_has("names.gp", "set title 'window=128'");
+    assert_has("names.gp", "set label 99 'streaming'");
+    assert_has("names.dat", "# streaming sink=4:window=128:"); /* the data has it all */
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("maps");
+    TCase *c = tcase_create("maps");
+    tcase_set_timeout(c, 120);
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, a_map_that_gnuplot_leaves_out_is_an_error);
+    tcase_add_test(c, a_map_of_one_row_or_cell_is_drawn);
+    tcase_add_test(c, no_file_of_a_figure_overwrites_its_input);
+    tcase_add_test(c, layerhead_draws_one_layer_and_one_head);
+    tcase_add_test(c, layers_and_heads_that_no_picture_can_show_are_refused_at_once);
+    tcase_add_test(c, a_late_layer_is_drawn_where_it_is);
+    tcase_add_test(c, low_panels_leave_room_for_the_bar_and_its_label);
+    tcase_add_test(c, token_axes_end_with_the_tokens);
+    tcase_add_test(c, cells_that_the_axis_cuts_are_sampled_in_pixels);
+    tcase_add_test(c, every_cell_has_a_sample_the_last_part_of_one_too);
+    tcase_add_test(c, layers_and_heads_are_counted_by_whole_round_steps);
+    tcase_add_test(c, a_share_is_not_rounded_to_all_or_nothing);
+    tcase_add_test(c, an_error_that_is_not_zero_is_not_written_0);
+    tcase_add_test(c, a_long_text_keeps_both_ends);
+    tcase_add_test(c, what_panels_share_is_left_out_and_what_differs_stays);
+    tcase_add_test(c, a_mask_with_long_settings_says_which_it_is);
+    tcase_add_test(c, long_titles_stay_within_the_picture);
+    tcase_add_test(c, the_title_of_a_figure_is_cut_to_a_requested_width);
+    tcase_add_test(c, layerhead_names_the_parameters_below_the_method);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,660 @@
+/*
+ * test_oracle.c - selection by mass, by count and by covering against brute force; the oracle
+ * method against hand cases, identities and the golden heads.
+ */
+#include "core/mem.h"
+#include "core/rng.h"
+#include "sim/methods/oracle/cover.h"
+#include "sim/methods/oracle/headprefix.h"
+#include "sim/blocks/prefix.h"
+#include "tests/harness/methodrun.h"
+
+#include <stdio.h>
+
+/* ---- prefixes of a row ---------------------------------------------------------------------- */
+
+static int64_t prefix_count(const double *p, int64_t n, double start, double target)
+{
+    struct err err = {0};
+    struct prefix_work *w = NULL;
+    struct prefix out;
+    int64_t kept = 0;
+
+    assert_ok(prefix_work_new(&w, &err), &err);
+    assert_ok(prefix_select(w, p, p, n, start, target, &out, &err), &err);
+    for (int64_t j = 0; j < n; j++)
+        kept += prefix_has(&out, p[j], j);
+    ck_assert_int_eq(kept, out.count);
+    prefix_work_free(w);
+    return kept;
+}
+
+START_TEST(prefix_of_a_row_by_hand)
+{
+    static const double p[] = {0.5, 0.25, 0.125, 0.125};
+    ck_assert_int_eq(prefix_count(p, 4, 0, 0.5), 1);
+    ck_assert_int_eq(prefix_count(p, 4, 0, 0.75), 2);
+    ck_assert_int_eq(prefix_count(p, 4, 0, 0.76), 3);
+    ck_assert_int_eq(prefix_count(p, 4, 0, 0.875), 3);
+    ck_assert_int_eq(prefix_count(p, 4, 0, 0.9), 4);
+    ck_assert_int_eq(prefix_count(p, 4, 0, 1), 4);
+    ck_assert_int_eq(prefix_count(p, 4, 0.5, 0.75), 1);
+    ck_assert_int_eq(prefix_count(p, 4, 0.5, 0.5), 0);
+    ck_assert_int_eq(prefix_count(p, 4, 0, 2), 4);
+}
+END_TEST
+
+START_TEST(prefix_prefers_the_lower_key_among_equals)
+{
+    static const double p[] = {0.125, 0.25, 0.25, 0.125, 0.25};
+    struct err err = {0};
+    struct prefix_work *w = NULL;
+    struct prefix out;
+
+    assert_ok(prefix_work_new(&w, &err), &err);
+    assert_ok(prefix_select(w, p, p, 5, 0, 0.8, &out, &err), &err);
+    ck_assert_int_eq(out.count, 4);
+    ck_assert(prefix_has(&out, p[0], 0) && !prefix_has(&out, p[3], 3));
+    assert_ok(prefix_topk(w, p, 5, 2, &out, &err), &err);
+    ck_assert(prefix_has(&out, p[1], 1) && prefix_has(&out, p[2], 2) && !prefix_has(&out, p[4], 4));
+    prefix_work_free(w);
+}
+END_TEST
+
+struct pair {
+    double value;
+    int64_t index;
+};
+
+static int descending(const void *a, const void *b)
+{
+    const struct pair *x = a, *y = b;
+    if (x->value != y->value)
+        return x->value > y->value ? -1 : 1;
+    return x->index < y->index ? -1 : 1;
+}
+
+/* Values of many sizes with repetitions. */
+static void fill(double *p, int64_t n, uint64_t seed)
+{
+    for (int64_t j = 0; j < n; j++) {
+        double u = rng_uniform(seed, 1, (uint64_t)j);
+        p[j] = rng_below(seed, 2, (uint64_t)j, 4) == 0 ? 0.001 : exp(-40 * u) / (double)n;
+    }
+}
+
+START_TEST(prefix_equals_a_full_sort)
+{
+    enum { N = 700 };
+    struct err err = {0};
+    struct prefix_work *w = NULL;
+    double p[N];
+    struct pair sorted[N];
+
+    assert_ok(prefix_work_new(&w, &err), &err);
+    fill(p, N, (uint64_t)_i);
+    for (int64_t j = 0; j < N; j++)
+        sorted[j] = (struct pair){p[j], j};
+    qsort(sorted, N, sizeof *sorted, descending);
+    double total = 0;
+    for (int64_t j = 0; j < N; j++)
+        total += sorted[j].value;
+    for (int step = 1; step <= 50; step++) {
+        struct prefix out;
+        double sum = 0, target = total * step / 50;
+        int64_t k = 0;
+        while (k < N && sum < target)
+            sum += sorted[k++].value;
+        assert_ok(prefix_select(w, p, p, N, 0, target, &out, &err), &err);
+        ck_assert_int_eq(out.count, k);
+        for (int64_t e = 0; e < N; e++)
+            ck_assert_int_eq(prefix_has(&out, sorted[e].value, sorted[e].index), e < k);
+        assert_ok(prefix_topk(w, p, N, step * 14, &out, &err), &err);
+        for (int64_t e = 0; e < N; e++)
+            ck_assert_int_eq(prefix_has(&out, sorted[e].value, sorted[e].index), e < step * 14);
+    }
+    prefix_work_free(w);
+}
+END_TEST
+
+START_TEST(topk_takes_any_sign_and_leaves_out_nan)
+{
+    static const double x[] = {-3, NAN, -1, 0, NAN, -1};
+    struct err err = {0};
+    struct prefix_work *w = NULL;
+    struct prefix out;
+
+    assert_ok(prefix_work_new(&w, &err), &err);
+    assert_ok(prefix_topk(w, x, 6, 2, &out, &err), &err);
+    ck_assert(prefix_has(&out, x[3], 3) && prefix_has(&out, x[2], 2));
+    ck_assert(!prefix_has(&out, x[5], 5) && !prefix_has(&out, x[0], 0));
+    ck_assert(!prefix_has(&out, x[1], 1));
+    assert_ok(prefix_topk(w, x, 6, 100, &out, &err), &err);
+    ck_assert_int_eq(out.count, 4);
+    assert_ok(prefix_topk(w, x, 6, 0, &out, &err), &err);
+    ck_assert(!prefix_has(&out, x[3], 3));
+    prefix_work_free(w);
+}
+END_TEST
+
+/* ---- prefixes of a head --------------------------------------------------------------------- */
+
+struct matrix {
+    const double *v;
+    int64_t cols;
+    double given;
+};
+
+static int matrix_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
+{
+    struct matrix *m = ctx;
+    *row = (struct head_row){m->v + r * m->cols, m->cols, m->given};
+    return 0;
+}
+
+struct cell {
+    double value;
+    int64_t row, col;
+};
+
+static int cell_order(const void *a, const void *b)
+{
+    const struct cell *x = a, *y = b;
+    if (x->value != y->value)
+        return x->value > y->value ? -1 : 1;
+    if (x->col != y->col)
+        return x->col < y->col ? -1 : 1;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+/* Against a full sort, with buffers that force every path: collecting at once, refining, and
+ * cutting a bin of equal values. */
+START_TEST(head_prefix_equals_a_full_sort)
+{
+    enum { R = 37, C = 41 };
+    static const int64_t buffers[] = {1 << 20, 100, 5, 0};
+    static double v[R * C];
+    static struct cell sorted[R * C];
+    struct err err = {0};
+    double total = 0;
+
+    fill(v, R * C, 100 + (uint64_t)_i);
+    for (int64_t k = 0; k < R * C; k++)
+        sorted[k] = (struct cell){v[k], k / C, k % C};
+    qsort(sorted, R * C, sizeof *sorted, cell_order);
+    for (int64_t k = 0; k < R * C; k++)
+        total += sorted[k].value;
+    for (int step = 1; step <= 20; step++) {
+        double sum = 0.001 * R, target = sum + (total * 1.01) * step / 20;
+        int64_t want = 0;
+        while (want < R * C && sum < target)
+            sum += sorted[want++].value;
+        for (int b = 0; b < 4; b++) {
+            struct matrix m = {v, C, 0.001};
+            struct head_prefix out;
+            assert_ok(head_prefix_select(matrix_row, &m, R, C, target, buffers[b], &out, &err),
+                      &err);
+            ck_assert_int_eq(out.count, want);
+            for (int64_t k = 0; k < R * C; k++)
+                ck_assert_int_eq(
+                    head_prefix_has(&out, sorted[k].value, sorted[k].row, sorted[k].col), k < want);
+        }
+    }
+}
+END_TEST
+
+/* ---- covering ------------------------------------------------------------------------------- */
+
+static struct cover cover_of(const double *rows, int64_t nrows, int64_t cols, double alpha,
+                             bool *taken)
+{
+    struct err err = {0};
+    struct cover out;
+    double m[64], need[8];
+    for (int64_t i = 0; i < nrows; i++) {
+        need[i] = alpha;
+        for (int64_t c = 0; c < cols; c++)
+            m[c * nrows + i] = rows[i * cols + c];
+    }
+    assert_ok(cover_greedy(m, nrows, cols, need, taken, &out, &err), &err);
+    return out;
+}
+
+START_TEST(cover_by_hand)
+{
+    static const double rows[] = {0.6, 0.4, 0, 0, 0.4, 0.6};
+    bool taken[3] = {0};
+    struct cover c = cover_of(rows, 2, 3, 0.5, taken);
+
+    ck_assert_int_eq(c.lower, 1);
+    ck_assert_int_eq(c.greedy, 3);
+    ck_assert_int_eq(c.upper, 2);
+    ck_assert(taken[0] && !taken[1] && taken[2]);
+
+    bool again[3] = {0};
+    c = cover_of(rows, 2, 3, 0.4, again);
+    ck_assert_int_eq(c.lower, 1);
+    ck_assert_int_eq(c.upper, 1);
+    ck_assert(!again[0] && again[1] && !again[2]);
+
+    bool given[3] = {true, false, false};
+    c = cover_of(rows, 2, 3, 0.4, given);
+    ck_assert(given[0]);
+    ck_assert_int_eq(c.upper, 2);
+}
+END_TEST
+
+/* The heap of stale gains takes the same blocks as the rule spelled out. */
+START_TEST(cover_equals_plain_greedy)
+{
+    enum { R = 6, C = 10 };
+    double rows[R * C], need[R];
+    bool taken[C] = {0}, plain[C] = {0};
+    for (int i = 0; i < R; i++) {
+        double sum = 0;
+        for (int c = 0; c < C; c++)
+            sum += rows[i * C + c] = pow(rng_uniform((uint64_t)_i, (uint64_t)i, (uint64_t)c), 3);
+        for (int c = 0; c < C; c++)
+            rows[i * C + c] /= sum;
+        need[i] = 0.8;
+    }
+    int64_t steps = 0;
+    for (;; steps++) {
+        int best = -1;
+        double top = 0;
+        for (int c = 0; c < C; c++) {
+            double gain = 0;
+            for (int i = 0; i < R; i++)
+                gain += fmin(rows[i * C + c], need[i]);
+            if (!plain[c] && gain > top) {
+                top = gain;
+                best = c;
+            }
+        }
+        bool open = false;
+        for (int i = 0; i < R; i++)
+            open = open || need[i] > 1e-12;
+        if (!open || best < 0)
+            break;
+        plain[best] = true;
+        for (int i = 0; i < R; i++)
+            need[i] = fmax(0, need[i] - rows[i * C + best]);
+    }
+    struct cover out = cover_of(rows, R, C, 0.8, taken);
+    ck_assert_int_eq(out.greedy, steps);
+    ck_assert_int_le(out.lower, out.upper);
+    ck_assert_int_le(out.upper, out.greedy);
+    for (int c = 0; c < C; c++)
+        ck_assert(!taken[c] || plain[c]);
+    for (int i = 0; i < R; i++) {
+        double sum = 0;
+        for (int c = 0; c < C; c++)
+            sum += taken[c] ? rows[i * C + c] : 0;
+        ck_assert_double_ge(sum, 0.8 - 1e-11);
+    }
+}
+END_TEST
+
+/* ---- the method ----------------------------------------------------------------------------- */
+
+/* A bidirectional head with given probabilities: q_i = e_i, k_j = column j of ln P, scale 1. */
+static void head_of_probabilities(const double *p, int64_t n, struct sim_head *h)
+{
+    struct err err = {0};
+    float q[64] = {0}, k[64] = {0}, v[64] = {0};
+    struct head_in in = {
+        .x = {.nq = n, .nk = n, .d = (int)n, .dv = (int)n, .q = q, .k = k, .v = v, .scale = 1},
+        .n_heads = 1,
+        .n_kv_heads = 1,
+        .n_layers = 1,
+        .branch = "main"};
+    for (int64_t i = 0; i < n; i++) {
+        q[i * n + i] = v[i * n + i] = 1;
+        for (int64_t j = 0; j < n; j++)
+            k[j * n + i] = (float)log(p[i * n + j]);
+    }
+    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
+}
+
+START_TEST(rows_and_mean_by_hand)
+{
+    static const double p[] = {0.9, 0.1, 0.5, 0.5};
+    struct sim_head h;
+    head_of_probabilities(p, 2, &h);
+    ck_assert_double_eq(metric_of("oracle:alpha=0.7", &h.in, "pairs_kept"), 3);
+    ck_assert_double_eq(metric_of("oracle:kind=mean:alpha=0.7", &h.in, "pairs_kept"), 2);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(uniform_attention_keeps_a_share)
+{
+    struct err err = {0};
+    struct sim_head h;
+    float zero[50 * 4] = {0}, v[50 * 4];
+    for (int k = 0; k < 200; k++)
+        v[k] = (float)k;
+    struct head_in in = {
+        .x = {.nq = 50, .nk = 50, .d = 4, .dv = 4, .q = zero, .k = zero, .v = v, .scale = 0.5},
+        .n_heads = 1,
+        .n_kv_heads = 1,
+        .n_layers = 1,
+        .branch = "main"};
+    assert_ok(head_init(&h, &in, PREC_F64, &err), &err);
+    ck_assert_double_eq(metric_of("oracle:alpha=0.91", &h.in, "pairs_kept"), 46 * 50);
+    ck_assert_double_eq_tol(metric_of("oracle:kind=topk:k=7", &h.in, "cra_min"), 7.0 / 50, 1e-12);
+    ck_assert_double_eq_tol(metric_of("oracle:kind=topk:k=7", &h.in, "cra_mean"), 7.0 / 50, 1e-12);
+    sim_head_free(&h);
+}
+END_TEST
+
+static const struct {
+    int layer;
+    double alpha;
+    double topp, row_min, row_max, mean, s128, s16, b64, lb, ub, greedy;
+} video[] = {
+    {5, 0.9, 6972, 1, 77, 6186, 801, 2077, 32, 162, 934, 937},
+    {5, 0.95, 10354, 3, 111, 9410, 912, 2834, 36, 230, 1027, 1028},
+    {0, 0.9, 82673, 176, 253, 82386, 731, 5572, 36, 749, 818, 818},
+    {0, 0.95, 103384, 236, 299, 103029, 884, 6822, 36, 891, 949, 949},
+};
+
+/* Kept units of a bidirectional mask of equal units. */
+static double units(const char *text, const struct head_in *in, double of)
+{
+    return metric_of(text, in, "density_tile") * of;
+}
+
+START_TEST(golden_video_counts)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    char text[96];
+    double a = video[_i].alpha;
+
+    assert_ok(golden_video(3, video[_i].layer, 0, PREC_F64, &h, &err), &err);
+    snprintf(text, sizeof text, "oracle:alpha=%g", a);
+    run_text(text, &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].topp);
+    ck_assert_double_eq(record_get(&r, "row_units_min"), video[_i].row_min);
+    ck_assert_double_eq(record_get(&r, "row_units_max"), video[_i].row_max);
+    ck_assert_double_ge(record_get(&r, "cra_min"), a);
+    ck_assert(isnan(record_get(&r, "density_exec")));
+    record_free(&r);
+    snprintf(text, sizeof text, "oracle:kind=mean:alpha=%g", a);
+    ck_assert_double_eq(metric_of(text, &h.in, "pairs_kept"), video[_i].mean);
+    snprintf(text, sizeof text, "oracle:kind=block:unit=128x1:alpha=%g", a);
+    ck_assert_double_eq_tol(units(text, &h.in, 1152), video[_i].s128, 1e-6);
+    snprintf(text, sizeof text, "oracle:kind=block:unit=16x1:alpha=%g", a);
+    ck_assert_double_eq_tol(units(text, &h.in, 9216), video[_i].s16, 1e-6);
+    snprintf(text, sizeof text, "oracle:kind=block:unit=64x64:alpha=%g", a);
+    ck_assert_double_eq_tol(units(text, &h.in, 36), video[_i].b64, 1e-6);
+    snprintf(text, sizeof text, "oracle:kind=block-cra:unit=128x1:alpha=%g", a);
+    run_text(text, &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "oracle_lb"), video[_i].lb);
+    ck_assert_double_eq(record_get(&r, "oracle_ub"), video[_i].ub);
+    ck_assert_double_eq(record_get(&r, "oracle_greedy"), video[_i].greedy);
+    ck_assert_double_eq_tol(record_get(&r, "density_tile") * 1152, video[_i].ub, 1e-6);
+    ck_assert_double_ge(record_get(&r, "cra_min"), a - 1e-11);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(golden_video_errors)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+
+    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
+    run_text("oracle:alpha=0.95", &h.in, &r);
+    assert_printed(record_get(&r, "cra_min"), 0.950011, 6);
+    assert_printed(record_get(&r, "cra_mean"), 0.952628, 6);
+    assert_printed(record_get(&r, "err_l1_rel"), 0.0343640, 6);
+    assert_printed(record_get(&r, "err_l2_rel"), 0.0344841, 6);
+    record_free(&r);
+    run_text("oracle:kind=topk:k=38", &h.in, &r);
+    assert_printed(record_get(&r, "cra_min"), 0.764203, 6);
+    assert_printed(record_get(&r, "cra_mean"), 0.971995, 6);
+    assert_printed(record_get(&r, "err_l1_rel"), 0.0179274, 6);
+    record_free(&r);
+    run_text("oracle:kind=topk:k=20%", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "row_units_max"), 77);
+    assert_printed(record_get(&r, "cra_min"), 0.902015, 6);
+    assert_printed(record_get(&r, "cra_mean"), 0.995365, 6);
+    assert_printed(record_get(&r, "err_l1_rel"), 0.00322473, 6);
+    record_free(&r);
+    sim_head_free(&h);
+
+    assert_ok(golden_video(3, 0, 0, PREC_F64, &h, &err), &err);
+    run_text("oracle:kind=topk:k=38", &h.in, &r);
+    assert_printed(record_get(&r, "cra_min"), 0.334388, 6);
+    assert_printed(record_get(&r, "cra_mean"), 0.449546, 6);
+    assert_printed(record_get(&r, "err_l1_rel"), 0.808276, 6);
+    record_free(&r);
+    run_text("oracle:kind=topk:k=77", &h.in, &r);
+    assert_printed(record_get(&r, "cra_min"), 0.516822, 6);
+    assert_printed(record_get(&r, "cra_mean"), 0.622561, 6);
+    assert_printed(record_get(&r, "err_l1_rel"), 0.567320, 6);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+static const struct {
+    int layer, head;
+    double entries, tri, sq;
+} code[] = {
+    {5, 0, 63500, 0.786076, 0.892899},
+    {5, 7, 91681, 0.691138, 0.845369},
+    {0, 0, 264203, 0.109933, 0.554389},
+    {0, 7, 246222, 0.170509, 0.584716},
+};
+
+START_TEST(golden_code_sparsity_degree)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    assert_ok(golden_code_lm(code[_i].layer, code[_i].head, PREC_F64, &h, &err), &err);
+    run_text("oracle", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].entries);
+    assert_printed(record_get(&r, "sd_tri"), code[_i].tri, 6);
+    assert_printed(record_get(&r, "sd_sq"), code[_i].sq, 6);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- identities ----------------------------------------------------------------------------- */
+
+struct rows {
+    const double *dense; /* [rows] */
+    int64_t kept[200];   /* entries per row */
+    double recall[200];
+};
+
+static int count_rows(void *ctx, const struct mask *m, const double *out, const double *lse,
+                      struct err *err)
+{
+    struct rows *r = ctx;
+    struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
+    for (int64_t i = m->row0; i < m->row1; i++) {
+        int64_t n = mask_row_spans(m, i, s);
+        r->kept[i] = 0;
+        r->recall[i] = exp(lse[i - m->row0] - r->dense[i]);
+        for (int64_t k = 0; k < n; k++)
+            r->kept[i] += s[k].hi - s[k].lo;
+    }
+    free(s);
+    return 0;
+}
+
+START_TEST(identities_between_kinds)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    bool causal = _i & 1;
+    assert_ok(random_head(7, 97, causal ? 131 : 97, 16, causal, 1.6, PREC_F64, &h, &err), &err);
+
+    double topp = metric_of("oracle:alpha=0.9", &h.in, "pairs_kept");
+    double mean = metric_of("oracle:kind=mean:alpha=0.9", &h.in, "pairs_kept");
+    ck_assert_double_le(mean, topp);
+    ck_assert_double_eq(metric_of("oracle:kind=block:alpha=0.9", &h.in, "pairs_kept"), topp);
+    ck_assert_double_eq(metric_of("oracle:kind=block:scope=head:alpha=0.9", &h.in, "pairs_kept"),
+                        mean);
+    ck_assert_double_eq(metric_of("oracle:kind=block-cra:alpha=0.9", &h.in, "pairs_kept"), topp);
+
+    /* Coarser units that cover the same cells keep no fewer pairs. */
+    static const char *const nested[] = {"1x1", "4x1", "16x1", "16x4", "16x16", "32x32"};
+    double last[3] = {0};
+    for (int k = 0; k < 6; k++) {
+        static const char *const forms[] = {"oracle:kind=block:alpha=0.9:unit=%s",
+                                            "oracle:kind=block:scope=head:alpha=0.9:unit=%s",
+                                            "oracle:kind=block-cra:alpha=0.9:unit=%s"};
+        for (int f = 0; f < 3; f++) {
+            char text[96];
+            snprintf(text, sizeof text, forms[f], nested[k]);
+            double density = metric_of(text, &h.in, "density_elem");
+            /* block-cra is a heuristic upper bound: its lower bound is what cannot fall. */
+            if (f == 2)
+                density = metric_of(text, &h.in, "density_tile_lb");
+            if (f < 2)
+                ck_assert_double_ge(density, last[f] - 1e-12);
+            last[f] = density;
+        }
+    }
+
+    /* topk with the row's own count has the recall of topp. */
+    struct rows rows = {.dense = head_lse(&h.in)}, same = {.dense = head_lse(&h.in)};
+    run_text_carry("oracle:alpha=0.9", &h.in, NULL, 1, count_rows, &rows, &r);
+    record_free(&r);
+    for (int64_t i = 0; i < h.in.x.nq; i += 7) {
+        char text[48];
+        snprintf(text, sizeof text, "oracle:kind=topk:k=%lld", (long long)rows.kept[i]);
+        run_text_carry(text, &h.in, NULL, 1, count_rows, &same, &r);
+        record_free(&r);
+        ck_assert_int_eq(same.kept[i], rows.kept[i]);
+        ck_assert_double_eq_tol(same.recall[i], rows.recall[i], 1e-12);
+        ck_assert_double_ge(rows.recall[i], 0.9 - 1e-12);
+    }
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Any 0/1 mask is at least as dense as topp at its own CRA; its LSE error is |ln recall|. */
+START_TEST(topp_bounds_every_mask)
+{
+    static const char *const masks[] = {"streaming:sink=4:window=24", "oracle:kind=topk:k=9",
+                                        "oracle:kind=block-cra:unit=16x16",
+                                        "oracle:kind=value:alpha=0.8"};
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    char text[64];
+
+    assert_ok(random_head(11, 128, 128, 16, true, 1.4, PREC_F64, &h, &err), &err);
+    run_text(masks[_i], &h.in, &r);
+    double cra = record_get(&r, "cra_min");
+    snprintf(text, sizeof text, "oracle:alpha=%.17g", cra * (1 - 1e-12));
+    ck_assert_double_le(metric_of(text, &h.in, "density_elem"), record_get(&r, "density_elem"));
+    ck_assert_double_eq_tol(record_get(&r, "err_lse_max"), -log(cra), 1e-9);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(forced_entries_count_towards_the_target)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    assert_ok(random_head(13, 64, 64, 16, true, 1.5, PREC_F64, &h, &err), &err);
+    static const char *const texts[] = {"oracle:forced=diag",
+                                        "oracle:forced=sink-3",
+                                        "oracle:forced=window-5",
+                                        "oracle:kind=mean:forced=sink-3",
+                                        "oracle:kind=block:unit=16x1:forced=diag",
+                                        "oracle:kind=block:unit=8x8:scope=head:forced=diag",
+                                        "oracle:kind=value:forced=window-2",
+                                        "oracle:kind=block-cra:unit=16x4:forced=sink-3",
+                                        "oracle:kind=topk:k=6:forced=window-5"};
+    for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
+        struct rows rows = {.dense = head_lse(&h.in)};
+        run_text_carry(texts[k], &h.in, NULL, 1, count_rows, &rows, &r);
+        ck_assert_int_eq(r.status, RECORD_OK);
+        ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
+        if (k < 4 || k == 5)
+            ck_assert_double_ge(record_get(&r, "cra_mean"), 0.95 - 1e-9);
+        if (k == 8)
+            for (int64_t i = 0; i < 64; i++)
+                ck_assert_int_eq(rows.kept[i], i < 6 ? i + 1 : 6);
+        record_free(&r);
+    }
+    /* The same target with entries forced that topp would not take needs at least as many. */
+    ck_assert_double_ge(metric_of("oracle:forced=sink-3", &h.in, "pairs_kept"),
+                        metric_of("oracle", &h.in, "pairs_kept"));
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(ranking_by_value_lowers_the_error_on_a_golden_head)
+{
+    struct err err = {0};
+    struct sim_head h;
+    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
+    ck_assert_double_lt(metric_of("oracle:kind=value", &h.in, "err_l1_rel"),
+                        metric_of("oracle", &h.in, "err_l1_rel"));
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(bad_parameters_are_refused)
+{
+    static const struct {
+        const char *text, *want;
+    } bad[] = {
+        {"oracle:kind=topk", "k=10%"},
+        {"oracle:unit=0x1", "ROWSxKEYS"},
+        {"oracle:kind=block:unit=16", "ROWSxKEYS"},
+        {"oracle:unit=16x1", "kind=topp"},
+        {"oracle:forced=corner", "sink-N"},
+        {"oracle:forced=sink-0", "sink-N"},
+        {"oracle:alpha=0", "(0, 1]"},
+        {"oracle:alpha=1.5", "(0, 1]"},
+    };
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
+        assert_refused(bad[k].text, bad[k].want);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("oracle");
+    TCase *c = tcase_create("selection");
+    tcase_add_test(c, prefix_of_a_row_by_hand);
+    tcase_add_test(c, prefix_prefers_the_lower_key_among_equals);
+    tcase_add_loop_test(c, prefix_equals_a_full_sort, 0, 20);
+    tcase_add_test(c, topk_takes_any_sign_and_leaves_out_nan);
+    tcase_add_loop_test(c, head_prefix_equals_a_full_sort, 0, 5);
+    tcase_add_test(c, cover_by_hand);
+    tcase_add_loop_test(c, cover_equals_plain_greedy, 0, 20);
+    suite_add_tcase(s, c);
+    c = tcase_create("method");
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, rows_and_mean_by_hand);
+    tcase_add_test(c, uniform_attention_keeps_a_share);
+    tcase_add_loop_test(c, golden_video_counts, 0, 4);
+    tcase_add_test(c, golden_video_errors);
+    tcase_add_loop_test(c, golden_code_sparsity_degree, 0, 4);
+    tcase_add_loop_test(c, identities_between_kinds, 0, 2);
+    tcase_add_loop_test(c, topp_bounds_every_mask, 0, 4);
+    tcase_add_test(c, forced_entries_count_towards_the_target);
+    tcase_add_test(c, ranking_by_value_lowers_the_error_on_a_golden_head);
+    tcase_add_test(c, bad_parameters_are_refused);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,794 @@
+/* Figures: text cannot escape, failures leave nothing half-done, thin lines survive, and a kept
+ * script draws the same picture again. */
+#include "tests/harness/suite.h"
+
+#include "core/clock.h"
+#include "core/fileio.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/pool.h"
+#include "core/rng.h"
+#include "plots/cells.h"
+#include "plots/figure.h"
+#include "plots/palette.h"
+#include "plots/panels.h"
+#include "sim/registry.h"
+#include "tests/harness/records_fixture.h"
+#include "tests/harness/trace_fixture.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct err e;
+static struct gp g;
+static char dir[256];
+
+static void begin(void)
+{
+    static int number;
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+    snprintf(dir, sizeof dir, "%s/plots-%d-%d", test_tmpdir(), (int)getpid(), number++);
+    assert_ok(make_dirs(dir, &e), &e);
+}
+
+static void end(void)
+{
+    gp_free(&g);
+    memset(&g, 0, sizeof g);
+}
+
+static const char *in_dir(const char *name)
+{
+    static char path[2][400];
+    static int k;
+    k = !k;
+    snprintf(path[k], sizeof path[k], "%s/%s", dir, name);
+    return path[k];
+}
+
+static bool exists(const char *name)
+{
+    struct stat st;
+    return stat(in_dir(name), &st) == 0;
+}
+
+static void read_file(const char *name, struct buf *b)
+{
+    buf_reset(b);
+    assert_ok(buf_read_file(b, in_dir(name), 64 << 20, &e), &e);
+}
+
+/* Size of a PNG from its header, after its signature was checked. */
+static void png_size(const char *name, int *w, int *h)
+{
+    static const unsigned char signature[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+    struct buf b = {0};
+    read_file(name, &b);
+    ck_assert_msg(b.len > 33 && memcmp(b.data, signature, 8) == 0, "%s is not a PNG", name);
+    const unsigned char *p = (const unsigned char *)b.data;
+    *w = p[16] << 24 | p[17] << 16 | p[18] << 8 | p[19];
+    *h = p[20] << 24 | p[21] << 16 | p[22] << 8 | p[23];
+    buf_free(&b);
+}
+
+/* Run `gnuplot SCRIPT` in the figure's directory. */
+static int rerun(const char *script)
+{
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (chdir(dir) == 0)
+            execlp("gnuplot", "gnuplot", script, (char *)NULL);
+        _exit(127);
+    }
+    ck_assert_int_gt(pid, 0);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void simple_figure(const char *file, const char *title)
+{
+    assert_ok(gp_open(&g, in_dir(file), 320, 200, &e), &e);
+    assert_ok(gp_data(&g, "dat", "1 2\n2 3\n", 8, &e), &e);
+    buf_puts(&g.script, "set title ");
+    gp_text(&g.script, title);
+    buf_puts(&g.script, " noenhanced\nplot ");
+    gp_data_name(&g, "dat");
+    buf_puts(&g.script, " with lines\n");
+}
+
+/* ---- gnuplot ------------------------------------------------------------------------------- */
+
+START_TEST(text_cannot_leave_its_quotes)
+{
+    struct buf b = {0};
+    gp_text(&b, "a'b`rm`");
+    ck_assert_str_eq(buf_str(&b), "'a''b`rm`'");
+    buf_reset(&b);
+    gp_text(&b, "two\nlines\tand \"quotes\" \\");
+    ck_assert_str_eq(buf_str(&b), "'two lines and \"quotes\" \\'");
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(a_title_is_drawn_and_never_run)
+{
+    char title[700];
+    int w, h;
+    snprintf(title, sizeof title, "a'b`touch %s/owned`\nsystem('touch %s/owned') # $(x)", dir, dir);
+    simple_figure("nasty.png", title);
+    assert_ok(gp_finish(&g, &e), &e);
+    png_size("nasty.png", &w, &h);
+    ck_assert_int_eq(rerun("nasty.gp"), 0);
+    ck_assert_msg(!exists("owned"), "the title was run as a command");
+}
+END_TEST
+
+START_TEST(the_picture_has_the_size_that_was_asked_for)
+{
+    int w, h;
+    simple_figure("size.png", "x");
+    assert_ok(gp_finish(&g, &e), &e);
+    png_size("size.png", &w, &h);
+    ck_assert_int_eq(w, 320);
+    ck_assert_int_eq(h, 200);
+    ck_assert(!exists("size.png.new"));
+}
+END_TEST
+
+START_TEST(svg_and_pdf_are_what_their_names_say)
+{
+    struct buf b = {0};
+    simple_figure("fig.svg", "x");
+    assert_ok(gp_finish(&g, &e), &e);
+    read_file("fig.svg", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "<svg"));
+    gp_free(&g);
+    simple_figure("fig.pdf", "x");
+    assert_ok(gp_finish(&g, &e), &e);
+    read_file("fig.pdf", &b);
+    ck_assert_int_eq(memcmp(b.data, "%PDF-", 5), 0);
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(the_kept_script_draws_the_same_bytes)
+{
+    struct buf first = {0}, again = {0};
+    simple_figure("same.png", "it's");
+    assert_ok(gp_finish(&g, &e), &e);
+    read_file("same.png", &first);
+    ck_assert_int_eq(unlink(in_dir("same.png")), 0);
+    ck_assert_int_eq(rerun("same.gp"), 0);
+    read_file("same.png", &again);
+    ck_assert(first.len == again.len && memcmp(first.data, again.data, first.len) == 0);
+    buf_free(&first);
+    buf_free(&again);
+}
+END_TEST
+
+START_TEST(a_terminal_of_the_user_is_not_taken)
+{
+    setenv("GNUTERM", "no such terminal", 1); /* every test is a process of its own */
+    simple_figure("term.png", "x");
+    assert_ok(gp_finish(&g, &e), &e);
+    ck_assert(exists("term.png"));
+}
+END_TEST
+
+START_TEST(without_gnuplot_script_and_data_are_left_and_the_package_is_named)
+{
+    char *path = strdup(getenv("PATH"));
+    simple_figure("none.png", "x");
+    setenv("PATH", "", 1);
+    int rc = gp_finish(&g, &e);
+    setenv("PATH", path, 1);
+    free(path);
+    ck_assert_int_eq(rc, ERR_MACHINE);
+    ck_assert_ptr_nonnull(strstr(e.msg, "install gnuplot-nox"));
+    ck_assert(exists("none.gp") && exists("none.dat"));
+    ck_assert(!exists("none.png") && !exists("none.png.new"));
+    ck_assert_int_eq(rerun("none.gp"), 0);
+    ck_assert(exists("none.png"));
+}
+END_TEST
+
+static void assert_same(const char *name, const struct buf *want)
+{
+    struct buf got = {0};
+    read_file(name, &got);
+    ck_assert_msg(got.len == want->len && memcmp(got.data, want->data, got.len) == 0,
+                  "%s has changed", name);
+    buf_free(&got);
+}
+
+START_TEST(a_script_error_leaves_the_old_figure_and_says_why)
+{
+    static const char *const names[] = {"err.png", "err.gp", "err.dat"};
+    struct buf before[3] = {0};
+    simple_figure("err.png", "x");
+    assert_ok(gp_finish(&g, &e), &e);
+    for (int i = 0; i < 3; i++)
+        read_file(names[i], &before[i]);
+    gp_free(&g);
+    assert_ok(gp_open(&g, in_dir("err.png"), 320, 200, &e), &e);
+    assert_ok(gp_data(&g, "dat", "3 4\n", 4, &e), &e);
+    buf_puts(&g.script, "plot './err.dat'\nset nonsense here\n");
+    assert_fails(gp_finish(&g, &e), &e, ERR_RUN, "nonsense");
+    for (int i = 0; i < 3; i++) {
+        assert_same(names[i], &before[i]);
+        buf_free(&before[i]);
+    }
+    ck_assert(exists("err.png.new/err.gp") && exists("err.png.new/err.dat"));
+    ck_assert(!exists("err.png.new/err.png"));
+    gp_free(&g);
+    simple_figure("err.png", "x");
+    assert_ok(gp_finish(&g, &e), &e);
+    ck_assert(!exists("err.png.new"));
+}
+END_TEST
+
+START_TEST(a_figure_that_is_given_up_leaves_nothing)
+{
+    simple_figure("none.png", "x");
+    gp_free(&g);
+    ck_assert(!exists("none.dat") && !exists("none.png.new"));
+}
+END_TEST
+
+START_TEST(a_failure_names_the_figure_and_the_script)
+{
+    simple_figure("bad.png", "x");
+    buf_puts(&g.script, "set nonsense");
+    for (int i = 0; i < 99; i++) /* gnuplot repeats the command before it says what is wrong */
+        buf_puts(&g.script, " in a long command");
+    buf_puts(&g.script, "\n");
+    ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
+    ck_assert_msg(strstr(e.msg, "/bad.png: gnuplot failed with exit 1 (see ") != NULL &&
+                      strstr(e.msg, "/bad.gp): \"./bad.gp\" line 8: unrecognized") != NULL,
+                  "%s", e.msg);
+    ck_assert(exists("bad.gp"));
+}
+END_TEST
+
+/* A program of this text that is found as gnuplot. */
+static void other_gnuplot(const char *text)
+{
+    struct buf path = {0};
+    assert_ok(make_dirs(in_dir("bin"), &e), &e);
+    assert_ok(file_write_atomic(in_dir("bin/gnuplot"), text, strlen(text), &e), &e);
+    ck_assert_int_eq(chmod(in_dir("bin/gnuplot"), 0755), 0);
+    buf_printf(&path, "%s:%s", in_dir("bin"), getenv("PATH"));
+    setenv("PATH", buf_str(&path), 1); /* every test is a process of its own */
+    buf_free(&path);
+}
+
+START_TEST(a_silent_failure_is_a_whole_sentence)
+{
+    other_gnuplot("#!/bin/sh\nkill -KILL $$\n");
+    simple_figure("silent.png", "x");
+    ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
+    ck_assert_ptr_nonnull(strstr(e.msg, "failed with signal 9 (see "));
+    ck_assert_str_eq(e.msg + strlen(e.msg) - strlen("/silent.gp)"), "/silent.gp)");
+}
+END_TEST
+
+/* Interrupt this process, and only it, in a moment. */
+static pid_t interrupt_soon(void)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        usleep(200000);
+        kill(getppid(), SIGINT);
+        _exit(0);
+    }
+    ck_assert_int_gt(pid, 0);
+    return pid;
+}
+
+START_TEST(an_interrupt_ends_gnuplot_and_leaves_the_old_figure)
+{
+    struct buf before = {0};
+    simple_figure("long.png", "x");
+    assert_ok(gp_finish(&g, &e), &e);
+    read_file("long.gp", &before);
+    gp_free(&g);
+    simple_figure("long.png", "x");
+    buf_puts(&g.script, "pause 60\n");
+    interrupt_install();
+    pid_t pid = interrupt_soon();
+    double start = clock_s();
+    assert_fails(gp_finish(&g, &e), &e, ERR_INTERRUPTED, "interrupted");
+    ck_assert_double_lt(clock_s() - start, 30);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    assert_same("long.gp", &before);
+    ck_assert(!exists("long.png.new"));
+    buf_free(&before);
+}
+END_TEST
+
+START_TEST(an_interrupt_that_only_gnuplot_got_is_one_too)
+{
+    other_gnuplot("#!/bin/sh\nkill -INT $$\n");
+    simple_figure("int.png", "x");
+    assert_fails(gp_finish(&g, &e), &e, ERR_INTERRUPTED, "interrupted");
+    ck_assert(!exists("int.gp") && !exists("int.png.new"));
+}
+END_TEST
+
+START_TEST(a_script_that_draws_nothing_is_an_error)
+{
+    assert_ok(gp_open(&g, in_dir("nothing.png"), 320, 200, &e), &e);
+    buf_puts(&g.script, "x = 1\n");
+    ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
+    ck_assert(!exists("nothing.png") && !exists("nothing.png.new"));
+}
+END_TEST
+
+START_TEST(suffix_and_size_are_checked)
+{
+    assert_fails(gp_open(&g, "fig.jpg", 320, 200, &e), &e, ERR_USAGE, ".png, .svg or .pdf");
+    assert_fails(gp_open(&g, "dir.png/fig", 320, 200, &e), &e, ERR_USAGE, ".png, .svg or .pdf");
+    assert_fails(gp_open(&g, ".png", 320, 200, &e), &e, ERR_USAGE, ".png, .svg or .pdf");
+    assert_fails(gp_open(&g, "fig.png", 10, 200, &e), &e, ERR_USAGE, "64 to 16384");
+    assert_fails(gp_open(&g, "a\nb.png", 320, 200, &e), &e, ERR_USAGE, "control");
+}
+END_TEST
+
+START_TEST(a_missing_directory_is_named)
+{
+    simple_figure("x.png", "x"); /* the data file is the first thing written */
+    gp_free(&g);
+    assert_ok(gp_open(&g, in_dir("no/such/fig.png"), 320, 200, &e), &e);
+    ck_assert_int_eq(gp_data(&g, "dat", "1\n", 2, &e), ERR_IO);
+    ck_assert_ptr_nonnull(strstr(e.msg, "no/such"));
+}
+END_TEST
+
+START_TEST(odd_file_names_are_plain_names)
+{
+    int w, h;
+    simple_figure("it's <a> |b.png", "x");
+    assert_ok(gp_finish(&g, &e), &e);
+    png_size("it's <a> |b.png", &w, &h);
+    ck_assert_int_eq(w, 320);
+}
+END_TEST
+
+START_TEST(tic_steps_are_round)
+{
+    ck_assert_double_eq(gp_step(8, 8), 1);
+    ck_assert_double_eq(gp_step(100, 4), 25);
+    ck_assert_double_eq(gp_step(7, 3), 2.5);
+    ck_assert_int_eq(gp_token_step(2048, 5), 512);
+    ck_assert_int_eq(gp_token_step(770, 8), 128);
+    ck_assert_int_eq(gp_token_step(3, 8), 1);
+}
+END_TEST
+
+/* ---- cells --------------------------------------------------------------------------------- */
+
+START_TEST(a_line_one_cell_wide_survives_pooling)
+{
+    enum { N = 1024 };
+    float *m = calloc(N * N, sizeof *m);
+    struct cells c;
+    ck_assert_ptr_nonnull(m);
+    for (int i = 0; i < N; i++)
+        m[i * N + 333] = 0.5f;
+    assert_ok(cells_from_map(m, N, N, 1, false, cells_factor(N, N, 100), POOL_MAX, &c, &e), &e);
+    ck_assert_int_le(c.cols, 100);
+    ck_assert_int_eq(c.tokens, 11);
+    for (int64_t r = 0; r < c.rows; r++)
+        for (int64_t k = 0; k < c.cols; k++)
+            ck_assert_float_eq(c.v[r * c.cols + k], k == 333 / 11 ? 0.5f : 0);
+    cells_free(&c);
+    free(m);
+}
+END_TEST
+
+START_TEST(means_weigh_allowed_pairs_and_the_rest_is_blank)
+{
+    /* 4 x 4 tokens, causal, cells of 1 token merged by 2; sums are 1 per allowed pair. */
+    float m[16];
+    struct cells c;
+    for (int i = 0; i < 16; i++)
+        m[i] = i % 4 <= i / 4 ? 1 : 0;
+    assert_ok(cells_from_map(m, 4, 4, 1, true, 2, POOL_MEAN, &c, &e), &e);
+    ck_assert_int_eq(c.rows, 2);
+    ck_assert_float_eq(c.v[0], 1); /* 3 pairs */
+    ck_assert(isnan(c.v[1]));      /* above the diagonal */
+    ck_assert_float_eq(c.v[2], 1);
+    ck_assert_float_eq(c.v[3], 1);
+    cells_free(&c);
+}
+END_TEST
+
+static void check_mask_cells(const struct mask *m, int64_t tokens)
+{
+    struct cells c;
+    struct span *s = NULL;
+    assert_ok(cells_from_mask(m, tokens, &c, &e), &e);
+    assert_ok(mem_alloc(&s, mask_max_spans(m), sizeof *s, "spans", &e), &e);
+    for (int64_t r = 0; r < c.rows; r++)
+        for (int64_t k = 0; k < c.cols; k++) {
+            int64_t kept = 0, allowed = 0;
+            for (int64_t i = r * tokens; i < (r + 1) * tokens && i < m->nq; i++) {
+                int64_t n = mask_row_spans(m, i, s);
+                for (int64_t j = k * tokens; j < (k + 1) * tokens && j < m->nk; j++) {
+                    allowed += j < mask_limit(m, i);
+                    for (int64_t q = 0; q < n; q++)
+                        kept += j >= s[q].lo && j < s[q].hi;
+                }
+            }
+            float v = c.v[r * c.cols + k];
+            ck_assert(allowed ? v == (float)kept / (float)allowed : isnan(v));
+        }
+    free(s);
+    cells_free(&c);
+}
+
+START_TEST(kept_shares_of_masks_match_counting)
+{
+    struct mask m = {0};
+    assert_ok(mask_lists_init(&m, 50, 61, 0, 50, true, 8, 4, &e), &e);
+    for (int64_t gr = 0; gr < m.ngroups; gr++)
+        for (int32_t c = 0; c < 16; c++)
+            if (rng_u64(3, (uint64_t)gr, (uint64_t)c) % 3 == 0)
+                assert_ok(mask_lists_add(&m, gr, c, &e), &e);
+    mask_lists_finish(&m);
+    check_mask_cells(&m, 7);
+    check_mask_cells(&m, 1);
+    check_mask_cells(&m, 64);
+    mask_free(&m);
+    mask_full(&m, 20, 20, 0, 20, false);
+    check_mask_cells(&m, 6);
+}
+END_TEST
+
+START_TEST(panels_give_every_cell_a_whole_pixel)
+{
+    struct panels p;
+    struct panels_wish w = {
+        .count = 6, .cells_x = 150, .cells_y = 150, .side = panels_side(6), .chars = 10};
+    panels_layout(&p, &w);
+    ck_assert(p.cols == 3 && p.rows == 2);
+    ck_assert_int_ge(p.cell, 1);
+    ck_assert_int_eq(p.width, p.cell * 150);
+    w = (struct panels_wish){.count = 2,
+                             .cols = 2,
+                             .cells_x = 100,
+                             .cells_y = 100,
+                             .side = panels_side(2),
+                             .chars = 10,
+                             .width = 1000,
+                             .height = 600};
+    panels_layout(&p, &w);
+    ck_assert_int_le(panels_total_width(&p, ""), 1000);
+    ck_assert_int_le(panels_total_height(&p), 600);
+    w = (struct panels_wish){
+        .count = 2, .cols = 2, .cells_x = 10, .cells_y = 10, .side = 40, .chars = 60};
+    panels_layout(&p, &w);
+    ck_assert_int_ge(p.width + p.gap_x, 60 * 6); /* titles of 60 characters fit side by side */
+}
+END_TEST
+
+START_TEST(a_method_keeps_its_colour)
+{
+    char shade[8];
+    ck_assert_str_eq(style_of(NULL, "spargeattn").color, "#d62728");
+    ck_assert_str_eq(style_of(NULL, "not-listed").color, style_of(NULL, "not-listed").color);
+    ck_assert_int_ne(style_of(NULL, "not-listed").dash, style_of(NULL, "dense").dash);
+    style_shade(style_of(NULL, "spargeattn"), 0, 3, 0.6, shade);
+    ck_assert_str_eq(shade, "#d62728");
+    style_shade(style_of(NULL, "dense"), 1, 2, 0.6, shade);
+    ck_assert_str_eq(shade, "#999999"); /* 60 % white */
+}
+END_TEST
+
+/* ---- figures ------------------------------------------------------------------------------- */
+
+static struct figure_args args_for(const char *file)
+{
+    return (struct figure_args){
+        .output = in_dir(file), .step = INT64_MIN, .low = NAN, .high = NAN, .methods = sim_methods};
+}
+
+/* A step that reuses the mask of one before. */
+static void add_reused_mask(struct fixture_records *f)
+{
+    struct record *r = fixture_record(f, "fg-attn", "compare=1", 0, 0);
+    fixture_metric(r, "density_elem", 0.4);
+    fixture_metric(r, "dense_call", 0);
+    fixture_metric(r, "mask_age", 3);
+    fixture_metric(r, "mask_iou", 0.8);
+    fixture_metric(r, "mask_recall", 0.9);
+}
+
+START_TEST(every_figure_of_records_draws)
+{
+    struct fixture_records f = {0};
+    struct recset set = {0};
+    fixture_study(&f);
+    add_reused_mask(&f);
+    fixture_set(&f, &set);
+    for (int i = 0; figures[i]; i++) {
+        char name[64], script[64];
+        int w, h;
+        if (figures[i]->input != FIGURE_RECORDS)
+            continue;
+        snprintf(name, sizeof name, "%s.png", figures[i]->listed.name);
+        snprintf(script, sizeof script, "%s.gp", figures[i]->listed.name);
+        struct figure_args a = args_for(name);
+        a.set = &set;
+        assert_ok(figures[i]->draw(&a, &e), &e);
+        png_size(name, &w, &h);
+        ck_assert_msg(w > 100 && h > 100 && exists(script), "%s", name);
+    }
+    recset_free(&set);
+}
+END_TEST
+
+START_TEST(dominated_settings_are_hollow_and_oracles_dominate_nobody)
+{
+    struct fixture_records f = {0};
+    struct recset set = {0};
+    struct buf dat = {0};
+    fixture_study(&f);
+    fixture_set(&f, &set);
+    struct figure_args a = args_for("p.png");
+    a.set = &set;
+    a.metric = "err_l1_rel";
+    assert_ok(figure_find("pareto", &e)->draw(&a, &e), &e);
+    read_file("p.dat", &dat);
+    /* streaming 0.315 / 0.3 is worse in both than sale 0.265 / 0.1; the oracle 0.115 / 0.05 would
+     * be better than both sales. Columns: density, value, dominated. */
+    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0.315 0.3 1 "));
+    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0.265 0.1 0 "));
+    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0.515 0.02 0 "));
+    buf_free(&dat);
+    recset_free(&set);
+}
+END_TEST
+
+START_TEST(a_sweep_takes_the_default_from_the_method)
+{
+    struct fixture_records f = {0};
+    struct recset set = {0};
+    struct buf dat = {0};
+    fixture_study(&f);
+    fixture_set(&f, &set);
+    struct figure_args a = args_for("c.png");
+    a.set = &set;
+    a.x = "tau";
+    a.metric = "err_l1_rel";
+    assert_ok(figure_find("curves", &e)->draw(&a, &e), &e);
+    read_file("c.dat", &dat);
+    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "\n0.004 0.02 0\n0.02 0.1 0\n"));
+    ck_assert_ptr_null(strstr(buf_str(&dat), "streaming"));
+    a.x = "no_such";
+    assert_fails(figure_find("curves", &e)->draw(&a, &e), &e, ERR_INPUT, "no_such");
+    buf_free(&dat);
+    recset_free(&set);
+}
+END_TEST
+
+START_TEST(differences_need_the_other_method)
+{
+    struct fixture_records f = {0};
+    struct recset set = {0};
+    struct buf dat = {0};
+    fixture_study(&f);
+    fixture_set(&f, &set);
+    struct figure_args a = args_for("d.png");
+    a.set = &set;
+    a.method = "sale";
+    a.against = "sale:tau=0.02";
+    a.metric = "density_elem";
+    assert_ok(figure_find("layerhead", &e)->draw(&a, &e), &e);
+    read_file("d.dat", &dat);
+    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0 0 0.25 \"0.25\""));
+    a.against = "sale:tau=7";
+    assert_fails(figure_find("layerhead", &e)->draw(&a, &e), &e, ERR_INPUT, "tau=7");
+    buf_free(&dat);
+    recset_free(&set);
+}
+END_TEST
+
+START_TEST(no_record_left_is_an_error)
+{
+    struct fixture_records f = {0};
+    struct recset set = {0};
+    fixture_study(&f);
+    fixture_set(&f, &set);
+    struct figure_args a = args_for("e.png");
+    a.set = &set;
+    a.method = "nobody";
+    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_INPUT, "is left to draw");
+    a.method = "radial"; /* skipped cells are no data */
+    assert_fails(figure_find("pareto", &e)->draw(&a, &e), &e, ERR_INPUT, "is left to draw");
+    ck_assert_ptr_null(figure_find("heatmaps", &e));
+    ck_assert_ptr_nonnull(strstr(e.msg, "did you mean 'heatmap'"));
+    recset_free(&set);
+}
+END_TEST
+
+/* A trace of 3 layers x 2 heads, 40 tokens, maps of 8-token cells. */
+static struct trace *small_trace(int64_t pool)
+{
+    struct trace_meta m = fixture_text(DT_F32, 2, 2, 40);
+    struct trace *t = NULL;
+    m.pool = pool;
+    assert_ok(fixture_write(in_dir("t.h5"), &m, 3, &e), &e);
+    assert_ok(trace_open(in_dir("t.h5"), &t, &e), &e);
+    return t;
+}
+
+START_TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
+{
+    struct trace *t = small_trace(8);
+    struct buf bin = {0}, script = {0};
+    float map[25], first, corner;
+    int w, h;
+    struct figure_args a = args_for("h.png");
+    a.trace = t;
+    a.layer = "1";
+    a.head = "1";
+    a.low = 1;
+    a.high = 2000;
+    assert_ok(figure_find("heatmap", &e)->draw(&a, &e), &e);
+    png_size("h.png", &w, &h);
+    read_file("h.bin", &bin);
+    ck_assert_int_eq(bin.len, 25 * sizeof(float));
+    assert_ok(trace_read_map(t, 1, 1, NULL, map, &e), &e);
+    memcpy(&first, bin.data + 5 * sizeof first, sizeof first);
+    memcpy(&corner, bin.data + 4 * sizeof corner, sizeof corner);
+    ck_assert_float_eq(first, map[5]);
+    ck_assert(isnan(corner)); /* keys after the query */
+    read_file("h.gp", &script);
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set yrange [40:0]"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set format cb '10^{%T}'"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set logscale cb"));
+    buf_free(&bin);
+    buf_free(&script);
+    trace_close(&t);
+}
+END_TEST
+
+START_TEST(maps_that_are_not_there_are_explained)
+{
+    struct trace *t = small_trace(0);
+    struct figure_args a = args_for("h.png");
+    a.trace = t;
+    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_INPUT, "--maps");
+    a.step = 7;
+    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_INPUT, "0/main/0 0/main/1");
+    trace_close(&t);
+}
+END_TEST
+
+/* Masks of one layer and head for two parameter settings. */
+static struct maskfile *small_masks(const char *trace_id)
+{
+    struct maskfile *f = NULL;
+    struct record r;
+    struct mask m = {0};
+    assert_ok(maskfile_create(in_dir("m.h5"), true, &f, &e), &e);
+    for (int i = 0; i < 2; i++) {
+        record_init(&r);
+        snprintf(r.trace, sizeof r.trace, "%s", trace_id);
+        snprintf(r.model, sizeof r.model, "fixture");
+        snprintf(r.method, sizeof r.method, "streaming");
+        r.params = strdup(i ? "window=16" : "");
+        r.layer = 1;
+        r.head = 1;
+        r.n_q = r.n_k = 40;
+        r.d = 8;
+        r.causal = true;
+        assert_ok(mask_lists_init(&m, 40, 40, 0, 40, true, 8, 8, &e), &e);
+        for (int64_t gr = 0; gr < 5; gr++)
+            assert_ok(mask_lists_add(&m, gr, (int32_t)gr, &e), &e);
+        mask_lists_finish(&m);
+        assert_ok(maskfile_put(f, &r, NULL, &m, &e), &e);
+        mask_free(&m);
+        record_free(&r);
+    }
+    assert_ok(maskfile_commit(&f, &e), &e);
+    assert_ok(maskfile_open(in_dir("m.h5"), &f, &e), &e);
+    return f;
+}
+
+START_TEST(an_overlay_veils_what_the_mask_drops)
+{
+    struct trace *t = small_trace(8);
+    struct maskfile *m = small_masks(trace_id(t));
+    struct buf veil = {0};
+    struct figure_args a = args_for("o.png");
+    a.trace = t;
+    a.masks = m;
+    a.layer = "1";
+    a.head = "1";
+    assert_fails(figure_find("overlay", &e)->draw(&a, &e), &e, ERR_USAGE, "window=16");
+    a.params = "defaults";
+    assert_ok(figure_find("overlay", &e)->draw(&a, &e), &e);
+    read_file("o.veil.bin", &veil);
+    ck_assert_int_eq(veil.len, 25 * 4);
+    for (int r = 0; r < 5; r++)
+        for (int k = 0; k < 5; k++) {
+            unsigned char alpha = (unsigned char)veil.data[(r * 5 + k) * 4 + 3];
+            ck_assert_msg((alpha > 0) == (k < r), "row %d column %d: %d", r, k, alpha);
+        }
+    a.head = "0";
+    assert_fails(figure_find("overlay", &e)->draw(&a, &e), &e, ERR_INPUT, "no dumped mask");
+    buf_free(&veil);
+    maskfile_close(&m);
+    trace_close(&t);
+}
+END_TEST
+
+START_TEST(masks_of_another_trace_are_refused)
+{
+    struct trace *t = small_trace(8);
+    struct maskfile *m = small_masks("xxh3:00000000000000000000000000000000");
+    struct figure_args a = args_for("o.png");
+    a.trace = t;
+    a.masks = m;
+    a.layer = "1";
+    a.head = "1";
+    a.params = "defaults";
+    assert_fails(figure_find("overlay", &e)->draw(&a, &e), &e, ERR_INPUT, "belong to trace");
+    a.layer = a.head = a.params = NULL;
+    assert_ok(figure_find("mask", &e)->draw(&a, &e), &e); /* the mask alone needs no trace */
+    maskfile_close(&m);
+    trace_close(&t);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("plots");
+    TCase *c = tcase_create("plots");
+    tcase_set_timeout(c, 120);
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, text_cannot_leave_its_quotes);
+    tcase_add_test(c, a_title_is_drawn_and_never_run);
+    tcase_add_test(c, the_picture_has_the_size_that_was_asked_for);
+    tcase_add_test(c, svg_and_pdf_are_what_their_names_say);
+    tcase_add_test(c, the_kept_script_draws_the_same_bytes);
+    tcase_add_test(c, a_terminal_of_the_user_is_not_taken);
+    tcase_add_test(c, without_gnuplot_script_and_data_are_left_and_the_package_is_named);
+    tcase_add_test(c, a_script_error_leaves_the_old_figure_and_says_why);
+    tcase_add_test(c, a_figure_that_is_given_up_leaves_nothing);
+    tcase_add_test(c, a_failure_names_the_figure_and_the_script);
+    tcase_add_test(c, a_silent_failure_is_a_whole_sentence);
+    tcase_add_test(c, an_interrupt_ends_gnuplot_and_leaves_the_old_figure);
+    tcase_add_test(c, an_interrupt_that_only_gnuplot_got_is_one_too);
+    tcase_add_test(c, a_script_that_draws_nothing_is_an_error);
+    tcase_add_test(c, suffix_and_size_are_checked);
+    tcase_add_test(c, a_missing_directory_is_named);
+    tcase_add_test(c, odd_file_names_are_plain_names);
+    tcase_add_test(c, tic_steps_are_round);
+    tcase_add_test(c, a_line_one_cell_wide_survives_pooling);
+    tcase_add_test(c, means_weigh_allowed_pairs_and_the_rest_is_blank);
+    tcase_add_test(c, kept_shares_of_masks_match_counting);
+    tcase_add_test(c, panels_give_every_cell_a_whole_pixel);
+    tcase_add_test(c, a_method_keeps_its_colour);
+    tcase_add_test(c, every_figure_of_records_draws);
+    tcase_add_test(c, dominated_settings_are_hollow_and_oracles_dominate_nobody);
+    tcase_add_test(c, a_sweep_takes_the_default_from_the_method);
+    tcase_add_test(c, differences_need_the_other_method);
+    tcase_add_test(c, no_record_left_is_an_error);
+    tcase_add_test(c, a_heatmap_holds_the_cells_of_the_trace_row_0_first);
+    tcase_add_test(c, maps_that_are_not_there_are_explained);
+    tcase_add_test(c, an_overlay_veils_what_the_mask_drops);
+    tcase_add_test(c, masks_of_another_trace_are_refused);
+    suite_add_tcase(s, c);
+    return s;
+}

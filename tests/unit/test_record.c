@@ -1,0 +1,557 @@
+/* Records: a line holds everything, files survive a crash, resuming knows what is done. */
+#include "tests/harness/suite.h"
+
+#include "core/buf.h"
+#include "core/fileio.h"
+#include "core/log.h"
+#include "core/pool.h"
+#include "core/record.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct err e;
+static struct record r;
+static char dir[256], path[300];
+
+static void begin(void)
+{
+    static int number;
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+    record_init(&r);
+    snprintf(r.trace, sizeof r.trace, "xxh3:0123");
+    snprintf(r.model, sizeof r.model, "code-lm");
+    snprintf(r.method, sizeof r.method, "streaming");
+    r.params = strdup("window=64:sink=4");
+    r.layer = 3;
+    r.head = 7;
+    r.kv_head = 1;
+    r.seed = 42;
+    r.n_q = r.n_k = 770;
+    r.d = 64;
+    r.causal = true;
+    /* Without fork all tests share the process's directory. */
+    snprintf(dir, sizeof dir, "%s/records-%d-%d", test_tmpdir(), (int)getpid(), number++);
+    assert_ok(make_dirs(dir, &e), &e);
+    snprintf(path, sizeof path, "%s/records.jsonl", dir);
+}
+
+static void end(void)
+{
+    record_free(&r);
+}
+
+static void metric(const char *name, double value)
+{
+    assert_ok(record_metric(&r, name, value, &e), &e);
+}
+
+/* One line with a final newline. */
+static void line_of(const struct record *x, struct buf *b)
+{
+    buf_reset(b);
+    record_json(x, b);
+    ck_assert_int_eq(b->data[b->len - 1], '\n');
+    ck_assert_ptr_eq(strchr(b->data, '\n'), b->data + b->len - 1);
+}
+
+START_TEST(a_line_reads_back_as_the_same_record)
+{
+    struct record back;
+    struct buf a = {0}, b = {0};
+    metric("density_elem", 0.1687201);
+    metric("cra_min", 1.0 / 3);
+    metric("err_l1_rel", INFINITY);
+    metric("err_lse_mean", NAN);
+    metric("pairs_kept", 8.6e9);
+    r.timestep = 937.5;
+    r.status = RECORD_SKIP;
+    snprintf(r.reason, sizeof r.reason, "needs \"steps\"\nand more");
+    record_note(&r, "tile=%dx%d", 64, 64);
+    record_note(&r, "ties=3");
+    line_of(&r, &a);
+    assert_ok(record_parse(a.data, a.len, "line", &back, &e), &e);
+    line_of(&back, &b);
+    ck_assert_str_eq(buf_str(&a), buf_str(&b));
+    ck_assert(record_get(&back, "cra_min") == 1.0 / 3);
+    ck_assert(isinf(record_get(&back, "err_l1_rel")));
+    ck_assert(isnan(record_get(&back, "err_lse_mean")));
+    ck_assert(isnan(record_get(&back, "absent")));
+    ck_assert_str_eq(buf_str(&back.notes), "tile=64x64;ties=3");
+    ck_assert_str_eq(back.params, r.params);
+    ck_assert(back.seed == 42 && back.causal && back.timestep == 937.5);
+    record_free(&back);
+    buf_free(&a);
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(a_metric_is_replaced_and_cannot_shadow_the_identity)
+{
+    metric("density_elem", 1);
+    metric("density_elem", 2);
+    ck_assert_int_eq(r.n_metrics, 1);
+    ck_assert(record_get(&r, "density_elem") == 2);
+    assert_fails(record_metric(&r, "layer", 1, &e), &e, ERR_RUN, "layer");
+    assert_fails(record_metric(&r, "", 1, &e), &e, ERR_RUN, "''");
+    assert_fails(
+        record_metric(&r, "a_name_that_is_longer_than_the_forty_seven_bytes_allowed", 1, &e), &e,
+        ERR_RUN, "a_name");
+}
+END_TEST
+
+/* The line of an older version, without a checksum. */
+static void old_line_of(const struct record *x, struct buf *b)
+{
+    line_of(x, b);
+    char *sum = strstr(b->data, ",\"sum\":\"xxh3:");
+    ck_assert_ptr_nonnull(sum);
+    b->len = (size_t)(sum - b->data);
+    buf_puts(b, "}\n");
+}
+
+START_TEST(a_line_without_a_checksum_is_read)
+{
+    struct record back;
+    struct buf a = {0}, b = {0};
+    metric("cra_min", 0.5);
+    old_line_of(&r, &a);
+    assert_ok(record_parse(a.data, a.len, "line", &back, &e), &e);
+    line_of(&r, &a);
+    line_of(&back, &b);
+    ck_assert_str_eq(buf_str(&a), buf_str(&b));
+    record_free(&back);
+    buf_free(&a);
+    buf_free(&b);
+}
+END_TEST
+
+/* The value of another record is as good JSON as its own. */
+START_TEST(an_edited_line_is_refused)
+{
+    struct record back;
+    struct buf b = {0};
+    metric("cra_min", 0.5);
+    line_of(&r, &b);
+    strstr(b.data, "\"cra_min\":0.5")[12] = '6';
+    assert_fails(record_parse(b.data, b.len, "line 4", &back, &e), &e, ERR_INPUT,
+                 "line 4: its checksum does not fit");
+    /* As another program writes it: it cannot be checked, so it is not trusted. */
+    buf_reset(&b);
+    old_line_of(&r, &b);
+    b.len -= 2;
+    buf_puts(&b, ", \"sum\": \"xxh3:0123\"}\n");
+    assert_fails(record_parse(b.data, b.len, "line 4", &back, &e), &e, ERR_INPUT, "checksum");
+    /* What was edited on purpose says so. */
+    char *sum = strstr(b.data, "\"xxh3:0123\"}");
+    ck_assert_ptr_nonnull(sum);
+    b.len = (size_t)(sum - b.data);
+    buf_puts(&b, "null}\n");
+    assert_ok(record_parse(b.data, b.len, "line 4", &back, &e), &e);
+    record_free(&back);
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(the_sum_is_no_metric)
+{
+    assert_fails(record_metric(&r, "sum", 1, &e), &e, ERR_RUN, "'sum'");
+}
+END_TEST
+
+static void key_of(const struct record *x, char out[512])
+{
+    struct buf b = {0};
+    record_key(x, &b);
+    snprintf(out, 512, "%s", buf_str(&b));
+    buf_free(&b);
+}
+
+START_TEST(the_key_depends_on_identity_only)
+{
+    char base[512], other[512];
+    key_of(&r, base);
+    metric("density_elem", 0.5);
+    r.status = RECORD_ERROR;
+    snprintf(r.model, sizeof r.model, "renamed");
+    key_of(&r, other);
+    ck_assert_str_eq(base, other);
+#define CHANGES(statement, undo)                                                                   \
+    statement;                                                                                     \
+    key_of(&r, other);                                                                             \
+    ck_assert_str_ne(base, other);                                                                 \
+    undo;
+    CHANGES(r.layer = 4, r.layer = 3)
+    CHANGES(r.head = 1, r.head = 7)
+    CHANGES(r.step = 1, r.step = 0)
+    CHANGES(r.run = 1, r.run = 0)
+    CHANGES(r.seed = 1, r.seed = 42)
+    CHANGES(r.branch[0] = 'c', r.branch[0] = 'm')
+    CHANGES(r.method[0] = 'x', r.method[0] = 's')
+    CHANGES(r.params[0] = 'x', r.params[0] = 'w')
+    CHANGES(r.backend[0] = 'x', r.backend[0] = 'c')
+    CHANGES(r.precision[1] = '3', r.precision[1] = '6')
+    CHANGES(r.permute[0] = 'x', r.permute[0] = 'n')
+    CHANGES(r.trace[0] = 'y', r.trace[0] = 'x')
+    key_of(&r, other);
+    ck_assert_str_eq(base, other);
+}
+END_TEST
+
+static const struct {
+    const char *from, *to, *message;
+} damage[] = {
+    {"\"trace\":\"xxh3:0123\"", "\"trace\":5", "\"trace\""},
+    {"\"layer\":3,", "", "\"layer\" is missing"},
+    {"\"layer\":3", "\"layer\":-3", "\"layer\""},
+    {"\"layer\":3", "\"layer\":3.5", "\"layer\""},
+    {"\"status\":\"ok\"", "\"status\":\"good\"", "\"status\""},
+    {"\"head\":7", "\"head\":7,\"head\":8", "duplicate"},
+    {"\"method\":\"streaming\"", "\"method\":\"a name of more than thirty-two bytes ...\"",
+     "at most"},
+    {"\"causal\":true", "\"causal\":1", "\"causal\""},
+    {"\"status\":\"ok\"", "\"status\":\"ok\",\"inf\":[\"nothing\"]", "\"inf\""},
+};
+
+START_TEST(damaged_records_are_refused)
+{
+    struct buf b = {0}, bad = {0};
+    struct record back;
+    old_line_of(&r, &b);
+    char *at = strstr(b.data, damage[_i].from);
+    ck_assert_ptr_nonnull(at);
+    buf_put(&bad, b.data, (size_t)(at - b.data));
+    buf_puts(&bad, damage[_i].to);
+    buf_puts(&bad, at + strlen(damage[_i].from));
+    assert_fails(record_parse(bad.data, bad.len, "line 4", &back, &e), &e, ERR_INPUT,
+                 damage[_i].message);
+    buf_free(&b);
+    buf_free(&bad);
+}
+END_TEST
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static void append_heads(struct record_file *f, int from, int to)
+{
+    for (r.head = from; r.head < to; r.head++)
+        assert_ok(record_file_append(f, &r, &e), &e);
+}
+
+static bool has_head(const struct record_file *f, int head)
+{
+    char key[512];
+    r.head = head;
+    key_of(&r, key);
+    return record_file_has(f, key);
+}
+
+/* In place of the C library's: another process replaces the file in front of the lock. */
+static bool replace_at_lock;
+
+int flock(int fd, int operation)
+{
+    if (replace_at_lock) {
+        char other[340];
+        replace_at_lock = false;
+        snprintf(other, sizeof other, "%s.new", path);
+        int made = open(other, O_CREAT | O_WRONLY, 0600);
+        if (made < 0 || rename(other, path) != 0)
+            return -1;
+        close(made);
+    }
+    return (int)syscall(SYS_flock, fd, operation);
+}
+
+static int64_t file_size(void)
+{
+    struct stat st;
+    ck_assert_int_eq(stat(path, &st), 0);
+    return st.st_size;
+}
+
+START_TEST(a_stopped_run_continues)
+{
+    struct record_file *f = NULL;
+    struct record *list = NULL;
+    int64_t n = 0;
+    assert_ok(record_file_open(path, &f, &e), &e);
+    append_heads(f, 0, 3);
+    ck_assert(has_head(f, 2) && !has_head(f, 3));
+    record_file_close(&f);
+    ck_assert_ptr_null(f);
+    assert_ok(record_file_open(path, &f, &e), &e);
+    ck_assert(has_head(f, 0) && has_head(f, 2) && !has_head(f, 3));
+    append_heads(f, 3, 5);
+    record_file_close(&f);
+    assert_ok(records_load(dir, &list, &n, &e), &e);
+    ck_assert_int_eq(n, 5);
+    for (int i = 0; i < 5; i++)
+        ck_assert_int_eq(list[i].head, i);
+    records_free(list, n);
+}
+END_TEST
+
+START_TEST(errors_are_tried_again_and_the_last_record_wins)
+{
+    struct record_file *f = NULL;
+    struct record *list = NULL;
+    int64_t n = 0;
+    assert_ok(record_file_open(path, &f, &e), &e);
+    r.status = RECORD_ERROR;
+    append_heads(f, 0, 1);
+    ck_assert(!has_head(f, 0));
+    r.status = RECORD_OK;
+    metric("cra_min", 0.5);
+    append_heads(f, 0, 1);
+    ck_assert(has_head(f, 0));
+    record_file_close(&f);
+    assert_ok(records_load(path, &list, &n, &e), &e);
+    ck_assert_int_eq(n, 1);
+    ck_assert(list[0].status == RECORD_OK && record_get(&list[0], "cra_min") == 0.5);
+    records_free(list, n);
+}
+END_TEST
+
+/* Whatever the byte at which a write was cut: the file reads, and the cell is to do again. */
+START_TEST(a_torn_last_line_is_dropped_at_any_length)
+{
+    struct record_file *f = NULL;
+    struct buf two = {0}, b = {0};
+    line_of(&r, &b);
+    r.head = 8;
+    buf_put(&two, b.data, b.len);
+    struct buf second = {0};
+    line_of(&r, &second);
+    for (size_t cut = 1; cut < second.len; cut++) {
+        struct record *list = NULL;
+        int64_t n = 0;
+        two.len = b.len;
+        buf_put(&two, second.data, cut);
+        assert_ok(file_write_atomic(path, two.data, two.len, &e), &e);
+        assert_ok(records_load(path, &list, &n, &e), &e);
+        ck_assert_int_eq(n, 1);
+        records_free(list, n);
+        if (cut % 40 != 1)
+            continue;
+        assert_ok(record_file_open(path, &f, &e), &e);
+        ck_assert_int_eq(file_size(), (int64_t)b.len);
+        ck_assert(has_head(f, 7) && !has_head(f, 8));
+        append_heads(f, 8, 9);
+        record_file_close(&f);
+        assert_ok(records_load(path, &list, &n, &e), &e);
+        ck_assert_int_eq(n, 2);
+        records_free(list, n);
+    }
+    buf_free(&two);
+    buf_free(&b);
+    buf_free(&second);
+}
+END_TEST
+
+START_TEST(a_bad_line_in_the_middle_is_named)
+{
+    struct buf b = {0}, all = {0};
+    struct record_file *f = NULL;
+    struct record *list = NULL;
+    int64_t n = 0;
+    line_of(&r, &b);
+    buf_puts(&all, buf_str(&b));
+    buf_puts(&all, "{\"trace\":\n");
+    buf_puts(&all, buf_str(&b));
+    assert_ok(file_write_atomic(path, all.data, all.len, &e), &e);
+    assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "records.jsonl: line 2: ");
+    assert_fails(record_file_open(path, &f, &e), &e, ERR_INPUT, "lacuna records repair");
+    ck_assert_int_eq(file_size(), (int64_t)all.len);
+    buf_free(&b);
+    buf_free(&all);
+}
+END_TEST
+
+START_TEST(shards_of_a_directory_are_read_together)
+{
+    struct record *list = NULL;
+    int64_t n = 0;
+    struct record_file *f = NULL;
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/records.%d-of-3.jsonl", dir, i);
+        assert_ok(record_file_open(path, &f, &e), &e);
+        append_heads(f, 2 * i, 2 * i + 3); /* one overlaps with the next */
+        record_file_close(&f);
+    }
+    assert_ok(records_load(dir, &list, &n, &e), &e);
+    ck_assert_int_eq(n, 7);
+    records_free(list, n);
+}
+END_TEST
+
+START_TEST(a_directory_without_records_is_bad_input)
+{
+    struct record *list = NULL;
+    int64_t n = 0;
+    assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "no records*.jsonl");
+    assert_fails(records_load("no/such", &list, &n, &e), &e, ERR_INPUT, "no/such");
+}
+END_TEST
+
+/* A reader that waits or reads on runs into the time limit of the test. */
+START_TEST(only_regular_files_of_a_sane_size_are_read)
+{
+    struct record *list = NULL;
+    struct record_file *f = NULL;
+    int64_t n = 0;
+    assert_fails(records_load("/dev/zero", &list, &n, &e), &e, ERR_INPUT, "not a regular file");
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "not a regular file");
+    assert_fails(record_file_open(path, &f, &e), &e, ERR_IO, path); /* no reader: ENXIO */
+    ck_assert_int_eq(unlink(path), 0);
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    ck_assert(fd >= 0 && ftruncate(fd, 3 << 20) == 0);
+    assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "line 1: longer than 1048576");
+    ck_assert_int_eq(ftruncate(fd, (off_t)1 << 40), 0);
+    assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "at most 68719476736");
+    close(fd);
+}
+END_TEST
+
+START_TEST(a_record_that_could_not_be_read_again_is_not_written)
+{
+    struct record_file *f = NULL;
+    char *long_note = malloc(2 << 20);
+    ck_assert_ptr_nonnull(long_note);
+    memset(long_note, 'x', 2 << 20);
+    buf_put(&r.notes, long_note, 2 << 20);
+    free(long_note);
+    assert_ok(record_file_open(path, &f, &e), &e);
+    assert_fails(record_file_append(f, &r, &e), &e, ERR_RUN, "at most 1048576");
+    ck_assert_int_eq(file_size(), 0);
+    record_file_close(&f);
+}
+END_TEST
+
+START_TEST(standard_input_is_read_where_it_is_named)
+{
+    struct record *list = NULL;
+    struct buf b = {0};
+    int64_t n = 0;
+    line_of(&r, &b);
+    assert_ok(file_write_atomic(path, b.data, b.len, &e), &e);
+    for (int i = 0; i < 2; i++) {
+        int keep = dup(STDIN_FILENO), fd = open(path, O_RDONLY);
+        ck_assert(fd >= 0 && dup2(fd, STDIN_FILENO) >= 0);
+        int rc = records_load(i ? "/dev/stdin" : "-", &list, &n, &e);
+        dup2(keep, STDIN_FILENO);
+        close(keep);
+        close(fd);
+        assert_ok(rc, &e);
+        ck_assert_int_eq(n, 1);
+        records_free(list, n);
+    }
+    buf_free(&b);
+}
+END_TEST
+
+/* `records repair` may replace the file between opening and locking: what is appended then must
+ * not go into the file that has lost its name. */
+START_TEST(a_file_that_was_replaced_meanwhile_is_opened_again)
+{
+    struct record_file *f = NULL;
+    struct stat before, after;
+    assert_ok(file_write_atomic(path, "", 0, &e), &e);
+    ck_assert_int_eq(stat(path, &before), 0);
+    replace_at_lock = true;
+    assert_ok(record_file_open(path, &f, &e), &e);
+    ck_assert(!replace_at_lock);
+    ck_assert_int_eq(stat(path, &after), 0);
+    ck_assert(before.st_ino != after.st_ino);
+    append_heads(f, 0, 1);
+    record_file_close(&f);
+    ck_assert_int_gt(file_size(), 0);
+}
+END_TEST
+
+START_TEST(a_second_process_is_kept_out)
+{
+    struct record_file *f = NULL;
+    int status = 0;
+    assert_ok(record_file_open(path, &f, &e), &e);
+    pid_t child = fork();
+    if (child == 0) {
+        struct record_file *g = NULL;
+        _exit(record_file_open(path, &g, &e) == ERR_RUN ? 0 : 1);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    record_file_close(&f);
+}
+END_TEST
+
+struct shared {
+    struct record_file *file;
+};
+
+static int append_one(void *ctx, int64_t item, int worker, struct err *err)
+{
+    struct shared *s = ctx;
+    struct record mine;
+    record_init(&mine);
+    snprintf(mine.trace, sizeof mine.trace, "t");
+    snprintf(mine.method, sizeof mine.method, "m");
+    mine.head = (int)item;
+    record_note(&mine, "worker=%d", worker);
+    int rc = record_file_append(s->file, &mine, err);
+    record_free(&mine);
+    return rc;
+}
+
+START_TEST(threads_append_whole_lines)
+{
+    enum { N = 400 };
+    struct shared s = {NULL};
+    struct record *list = NULL;
+    int64_t n = 0;
+    assert_ok(record_file_open(path, &s.file, &e), &e);
+    assert_ok(pool_run(8, N, append_one, &s, &e), &e);
+    record_file_close(&s.file);
+    assert_ok(records_load(path, &list, &n, &e), &e);
+    ck_assert_int_eq(n, N);
+    records_free(list, n);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("record");
+    TCase *c = tcase_create("record");
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, a_line_reads_back_as_the_same_record);
+    tcase_add_test(c, a_line_without_a_checksum_is_read);
+    tcase_add_test(c, an_edited_line_is_refused);
+    tcase_add_test(c, the_sum_is_no_metric);
+    tcase_add_test(c, a_metric_is_replaced_and_cannot_shadow_the_identity);
+    tcase_add_test(c, the_key_depends_on_identity_only);
+    tcase_add_loop_test(c, damaged_records_are_refused, 0, sizeof damage / sizeof *damage);
+    tcase_add_test(c, a_stopped_run_continues);
+    tcase_add_test(c, errors_are_tried_again_and_the_last_record_wins);
+    tcase_add_test(c, a_torn_last_line_is_dropped_at_any_length);
+    tcase_add_test(c, a_bad_line_in_the_middle_is_named);
+    tcase_add_test(c, shards_of_a_directory_are_read_together);
+    tcase_add_test(c, a_directory_without_records_is_bad_input);
+    tcase_add_test(c, only_regular_files_of_a_sane_size_are_read);
+    tcase_add_test(c, a_record_that_could_not_be_read_again_is_not_written);
+    tcase_add_test(c, standard_input_is_read_where_it_is_named);
+    tcase_add_test(c, a_file_that_was_replaced_meanwhile_is_opened_again);
+    tcase_add_test(c, a_second_process_is_kept_out);
+    tcase_add_test(c, threads_append_whole_lines);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,381 @@
+/* `lacuna replay` as a process: killed at many points and continued, sharded, redone, refused. The
+ * program under test is $LACUNA (default build/lacuna). */
+#include "core/fileio.h"
+#include "core/mem.h"
+#include "core/record.h"
+#include "core/rng.h"
+#include "core/trace.h"
+#include "tests/harness/suite.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { N = 192, D = 16, HEADS = 4, KV = 2, LAYERS = 3 };
+#define METHODS "-m", "streaming:sink=2:window=8,16,32", "-m", "oracle:kind=topp"
+enum { CELLS = LAYERS * HEADS * 4 };
+
+static const char *program(void)
+{
+    const char *p = getenv("LACUNA");
+    return p ? p : "build/lacuna";
+}
+
+/* A causal trace of random heads; `bad` puts a NaN into k of layer 1. */
+static void make_trace_of(const char *path, bool bad, const char *ids, const char *kv_ids)
+{
+    struct err err = {0};
+    struct trace_writer *w = NULL;
+    /* clang-format off */
+    struct trace_meta    m = {.layers = LAYERS, .heads = HEADS, .kv_heads = KV, .head_dim = D,
+                              .v_dim = D, .scale = 0.25, .causal = true, .positions_applied = true,
+                              .dtype = DT_F32, .n_q = N, .n_k = N};
+    /* clang-format on */
+    float x[N * HEADS * D];
+    snprintf(m.name, sizeof m.name, "random");
+    snprintf(m.source, sizeof m.source, "synthetic");
+    snprintf(m.head_ids, sizeof m.head_ids, "%s", ids);
+    snprintf(m.kv_head_ids, sizeof m.kv_head_ids, "%s", kv_ids);
+    assert_ok(trace_create(path, &m, LAYERS, true, &w, &err), &err);
+    for (int l = 0; l < LAYERS; l++) {
+        struct trace_call c = {
+            .layer = l, .branch = "main", .timestep = NAN, .sigma = NAN, .order = l};
+        assert_ok(trace_begin_call(w, &c, &err), &err);
+        for (int what = 0; what < 3; what++) {
+            int heads = what == TRACE_Q ? HEADS : KV;
+            for (int i = 0; i < N * heads * D; i++)
+                x[i] = (float)rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i);
+            if (bad && l == 1 && what == TRACE_K)
+                x[5 * heads * D + D + 3] = NAN; /* token 5, head 1, channel 3 */
+            assert_ok(trace_put(w, what, 0, N, x, heads * D, &err), &err);
+        }
+        assert_ok(trace_end_call(w, &err), &err);
+    }
+    assert_ok(trace_commit(&w, &err), &err);
+}
+
+static void make_trace(const char *path, bool bad)
+{
+    make_trace_of(path, bad, "", "");
+}
+
+/* Start the program with stdout and stderr in `log`. */
+static pid_t start(const char *log, const char *const argv[])
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        dup2(fd, 1);
+        dup2(fd, 2);
+        execv(program(), (char *const *)(uintptr_t)argv);
+        _exit(127);
+    }
+    ck_assert_int_gt(pid, 0);
+    return pid;
+}
+
+static int finish(pid_t pid)
+{
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static char log_path[512];
+
+/* Run to the end, return the exit code; the output is in log_path. */
+#define RUN(...) finish(start(log_path, (const char *[]){"lacuna", "replay", __VA_ARGS__, NULL}))
+
+static void assert_log_has(const char *text)
+{
+    struct buf b = {0};
+    struct err err = {0};
+    assert_ok(buf_read_file(&b, log_path, 1 << 20, &err), &err);
+    ck_assert_msg(strstr(buf_str(&b), text) != NULL, "'%s' is not in: %s", text, buf_str(&b));
+    buf_free(&b);
+}
+
+static char trace[512], dir_a[512], dir_b[512];
+
+static void set_up(void)
+{
+    snprintf(log_path, sizeof log_path, "%s/log-%d", test_tmpdir(), (int)getpid());
+    snprintf(trace, sizeof trace, "%s/t-%d.h5", test_tmpdir(), (int)getpid());
+    snprintf(dir_a, sizeof dir_a, "%s/a-%d", test_tmpdir(), (int)getpid());
+    snprintf(dir_b, sizeof dir_b, "%s/b-%d", test_tmpdir(), (int)getpid());
+}
+
+/* Every line of the file, so that doubled records show. */
+static int64_t count_lines(const char *dir)
+{
+    struct buf b = {0};
+    struct err err = {0};
+    char path[600];
+    int64_t n = 0;
+    snprintf(path, sizeof path, "%s/records.jsonl", dir);
+    if (access(path, F_OK))
+        return 0;
+    assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
+    for (size_t i = 0; i < b.len; i++)
+        n += b.data[i] == '\n';
+    buf_free(&b);
+    return n;
+}
+
+static bool timing(const char *name)
+{
+    return strncmp(name, "host_", 5) == 0;
+}
+
+/* The records of two directories agree in everything but host times. */
+static void assert_same_records(const char *a, const char *b, int64_t want)
+{
+    struct err err = {0};
+    struct record *x = NULL, *y = NULL;
+    int64_t nx, ny;
+    struct buf kx = {0}, ky = {0};
+    assert_ok(records_load(a, &x, &nx, &err), &err);
+    assert_ok(records_load(b, &y, &ny, &err), &err);
+    ck_assert_int_eq(nx, want);
+    ck_assert_int_eq(ny, want);
+    for (int64_t i = 0; i < nx; i++) {
+        int64_t j = 0;
+        buf_reset(&kx);
+        record_key(&x[i], &kx);
+        for (; j < ny; j++) {
+            buf_reset(&ky);
+            record_key(&y[j], &ky);
+            if (strcmp(buf_str(&kx), buf_str(&ky)) == 0)
+                break;
+        }
+        ck_assert_msg(j < ny, "no record %s", buf_str(&kx));
+        ck_assert_int_eq(x[i].status, y[j].status);
+        ck_assert_int_eq(x[i].n_metrics, y[j].n_metrics);
+        for (int64_t m = 0; m < x[i].n_metrics; m++)
+            if (!timing(x[i].metrics[m].name))
+                ck_assert_double_eq(x[i].metrics[m].value, record_get(&y[j], x[i].metrics[m].name));
+    }
+    buf_free(&kx);
+    buf_free(&ky);
+    records_free(x, nx);
+    records_free(y, ny);
+}
+
+/* A terminal that goes away, and the other ways to end a run: in order, and to be continued. */
+START_TEST(closing_signals_end_a_run_in_order)
+{
+    static const int closing[] = {SIGHUP, SIGQUIT, SIGTERM};
+    char manifest[600];
+    struct buf b = {0};
+    struct err err = {0};
+    set_up();
+    make_trace(trace, false);
+    pid_t pid = start(log_path, (const char *[]){"lacuna", "replay", trace, "-m",
+                                                 "streaming:sink=2:window=1..190/lin150", "-o",
+                                                 dir_a, "-q", "-j", "1", NULL});
+    while (count_lines(dir_a) == 0 && kill(pid, 0) == 0)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    kill(pid, closing[_i]);
+    ck_assert_int_eq(finish(pid), 130);
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", dir_a);
+    assert_ok(buf_read_file(&b, manifest, 1 << 20, &err), &err);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "\"status\": \"interrupted\""));
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(killed_runs_continue_without_loss_or_repetition)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "-q"), 0);
+    ck_assert_int_eq(count_lines(dir_a), CELLS);
+
+    int64_t before = 0;
+    int killed = 0;
+    for (int k = 0; k < 40; k++) {
+        pid_t pid = start(log_path, (const char *[]){"lacuna", "replay", trace, METHODS, "-o",
+                                                     dir_b, "-q", "-j", "1", NULL});
+        struct timespec t = {0, 1000000L * (1 + k % 25)};
+        nanosleep(&t, NULL);
+        kill(pid, SIGKILL);
+        int code = finish(pid);
+        killed += code == 128 + SIGKILL;
+        int64_t now = count_lines(dir_b);
+        ck_assert_int_ge(now, before);
+        before = now;
+    }
+    ck_assert_int_gt(killed, 0);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_b, "-q"), 0);
+    ck_assert_int_eq(count_lines(dir_b), CELLS);
+    assert_same_records(dir_a, dir_b, CELLS);
+}
+END_TEST
+
+START_TEST(a_second_run_does_nothing_and_force_redoes)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a), 0);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a), 0);
+    assert_log_has("0 ok, 0 skipped, 0 failed, 48 already done");
+    ck_assert_int_eq(count_lines(dir_a), CELLS);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "--force"), 0);
+    assert_log_has("48 ok");
+    ck_assert_int_eq(count_lines(dir_a), CELLS);
+}
+END_TEST
+
+/* A dry run counts the records of its directory, and leaves the directory as it was. */
+START_TEST(a_dry_run_counts_what_is_done)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "--dry-run"), 0);
+    assert_log_has("48 cells (0 already done, 48 to do)");
+    ck_assert_int_ne(access(dir_a, F_OK), 0);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "--layers", "0,2"), 0);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "--dry-run"), 0);
+    assert_log_has("48 cells (32 already done, 16 to do)");
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a), 0);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "--dry-run", "--json"), 0);
+    assert_log_has("\"cells_done\": 48");
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "--dry-run", "--force"), 0);
+    assert_log_has("48 cells (0 already done, 48 to do)");
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "--dry-run", "--shard", "0/2"), 0);
+    assert_log_has("(0 already done, ");
+    ck_assert_int_eq(count_lines(dir_a), CELLS);
+}
+END_TEST
+
+START_TEST(shards_together_do_every_cell_once)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "-q"), 0);
+    for (int i = 0; i < 3; i++) {
+        char shard[16];
+        snprintf(shard, sizeof shard, "%d/3", i);
+        ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_b, "-q", "--shard", shard), 0);
+    }
+    assert_same_records(dir_a, dir_b, CELLS);
+}
+END_TEST
+
+START_TEST(thread_count_does_not_change_results)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_a, "-q", "-j", "1"), 0);
+    ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_b, "-q", "-j", "4"), 0);
+    assert_same_records(dir_a, dir_b, CELLS);
+}
+END_TEST
+
+START_TEST(a_changed_trace_is_refused_in_the_same_directory)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_a, "-q"), 0);
+    make_trace(trace, true);
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_a, "-q"), 3);
+    assert_log_has("changed");
+}
+END_TEST
+
+START_TEST(non_finite_keys_are_named_and_refused)
+{
+    set_up();
+    make_trace(trace, true);
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_a, "-q"), 3);
+    assert_log_has("layer 1: k of head 1 has 1 non-finite values, the first at token 5, channel 3");
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_b, "-q", "--allow-nonfinite"), 0);
+}
+END_TEST
+
+START_TEST(bad_calls_are_refused)
+{
+    static const struct {
+        const char *method, *option, *value;
+        int code;
+        const char *message;
+    } bad[] = {
+        {"streeming", "--layers", "all", 2, "streaming"},
+        {"streaming:windw=4", "--layers", "all", 2, "window"},
+        {"streaming:window=-1", "--layers", "all", 2, "window"},
+        {"dense", "--layers", "7", 2, "--layers"},
+        {"dense", "--heads", "x", 2, "--heads"},
+        {"dense", "--permute", "hilbert", 2, "bidirectional"},
+        {"dense", "--permute", "hilbrt", 2, "hilbert"},
+        {"dense", "--backend", "cuda", 4, "CUDA"},
+        {"dense", "--shard", "3/3", 2, "shard"},
+    };
+    set_up();
+    make_trace(trace, false);
+    int code = RUN(trace, "-m", bad[_i].method, bad[_i].option, bad[_i].value, "-o", dir_a);
+    assert_log_has(bad[_i].message);
+    ck_assert_int_eq(code, bad[_i].code);
+}
+END_TEST
+
+/* A trace of heads 1, 4, 5 and 9 of a model, with its kv heads 0 and 2. */
+START_TEST(heads_carry_the_numbers_of_the_model)
+{
+    struct err err = {0};
+    struct record *r = NULL;
+    int64_t n;
+    set_up();
+    make_trace_of(trace, false, "1,4-5,9", "0,2");
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "--heads", "5", "-o", dir_a, "-q"), 0);
+    assert_ok(records_load(dir_a, &r, &n, &err), &err);
+    ck_assert_int_eq(n, LAYERS);
+    ck_assert_int_eq(r[0].head, 5);
+    ck_assert_int_eq(r[0].kv_head, 2); /* the third stored head reads the second stored kv head */
+    records_free(r, n);
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "--heads", "0", "-o", dir_b, "-q"), 2);
+    assert_log_has("--heads 0");
+}
+END_TEST
+
+START_TEST(missing_pieces_are_named)
+{
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, "-o", dir_a), 2);
+    assert_log_has("no method");
+    ck_assert_int_eq(RUN("-m", "dense", "-o", dir_a), 2);
+    assert_log_has("no trace");
+    ck_assert_int_eq(RUN(trace, "-m", "dense"), 2);
+    assert_log_has("-o DIR");
+    ck_assert_int_eq(RUN("/no/such.h5", "-m", "dense", "-o", dir_a), 3);
+    assert_log_has("/no/such.h5");
+    ck_assert_int_eq(RUN(trace, "-m", "dense", "--dry-run"), 0);
+    assert_log_has("12 cells (0 already done, 12 to do)");
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("replay");
+    TCase *t = tcase_create("replay");
+    tcase_set_timeout(t, 300);
+    tcase_add_loop_test(t, closing_signals_end_a_run_in_order, 0, 3);
+    tcase_add_test(t, killed_runs_continue_without_loss_or_repetition);
+    tcase_add_test(t, a_second_run_does_nothing_and_force_redoes);
+    tcase_add_test(t, a_dry_run_counts_what_is_done);
+    tcase_add_test(t, shards_together_do_every_cell_once);
+    tcase_add_test(t, thread_count_does_not_change_results);
+    tcase_add_test(t, a_changed_trace_is_refused_in_the_same_directory);
+    tcase_add_test(t, non_finite_keys_are_named_and_refused);
+    tcase_add_loop_test(t, bad_calls_are_refused, 0, 9);
+    tcase_add_test(t, heads_carry_the_numbers_of_the_model);
+    tcase_add_test(t, missing_pieces_are_named);
+    suite_add_tcase(s, t);
+    return s;
+}

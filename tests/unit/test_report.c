@@ -1,0 +1,371 @@
+/* compare finds every difference and only those; the report holds everything it shows. */
+#include "tests/harness/suite.h"
+
+#include "analyze/compare.h"
+#include "report/report.h"
+#include "core/fileio.h"
+#include "core/log.h"
+#include "core/manifest.h"
+#include "plots/gp.h"
+#include "sim/registry.h"
+#include "tests/harness/records_fixture.h"
+#include "tests/harness/trace_fixture.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct err e;
+static struct recset a, b;
+static struct table t;
+static struct compare_result res;
+static char dir[256];
+
+static void begin(void)
+{
+    static int number;
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+    snprintf(dir, sizeof dir, "%s/report-%d-%d", test_tmpdir(), (int)getpid(), number++);
+    assert_ok(make_dirs(dir, &e), &e);
+}
+
+static void end(void)
+{
+    table_free(&t);
+    recset_free(&a);
+    recset_free(&b);
+}
+
+/* ---- compare ------------------------------------------------------------------------------- */
+
+static void study(struct recset *s)
+{
+    struct fixture_records f = {0};
+    fixture_study(&f);
+    fixture_set(&f, s);
+}
+
+static struct record *find(struct recset *s, const char *method, int layer, int head)
+{
+    for (int64_t i = 0; i < s->n; i++)
+        if (strcmp(s->r[i].method, method) == 0 && s->r[i].layer == layer && s->r[i].head == head)
+            return &s->r[i];
+    ck_abort_msg("no record of %s", method);
+    return NULL;
+}
+
+static void compare(double rtol, const char *ignore, const char *metrics)
+{
+    struct compare_opts o = {rtol, 1e-12, ignore, metrics, 0};
+    assert_ok(compare_sets(&a, &b, &o, &res, &t, &e), &e);
+}
+
+START_TEST(equal_sets_have_no_difference)
+{
+    study(&a);
+    study(&b);
+    compare(0, NULL, NULL);
+    ck_assert_int_eq(compare_differences(&res), 0);
+    ck_assert_int_eq(res.cells, 22);
+    ck_assert_int_gt(res.metrics, 100);
+    ck_assert_int_eq(t.n_rows, 0);
+    ck_assert_double_eq(res.worst_rel, 0);
+}
+END_TEST
+
+START_TEST(a_metric_beyond_the_tolerance_is_named)
+{
+    study(&a);
+    study(&b);
+    fixture_metric(find(&b, "streaming", 1, 0), "density_elem", 0.31 * (1 + 1e-6));
+    compare(1e-5, NULL, NULL);
+    ck_assert_int_eq(compare_differences(&res), 0);
+    ck_assert_double_eq_tol(res.worst_rel, 1e-6, 1e-9);
+    table_free(&t);
+    compare(1e-7, NULL, NULL);
+    ck_assert_int_eq(res.values, 1);
+    ck_assert_int_eq(t.n_rows, 1);
+    ck_assert_str_eq(table_cell(&t, 0, 1)->text, "density_elem");
+    ck_assert_ptr_nonnull(strstr(table_cell(&t, 0, 0)->text, "layer 1"));
+    ck_assert_ptr_nonnull(strstr(table_cell(&t, 0, 0)->text, "method streaming"));
+}
+END_TEST
+
+START_TEST(missing_cells_statuses_and_reasons_are_differences)
+{
+    study(&a);
+    study(&b);
+    struct record *gone = find(&b, "dense", 0, 0);
+    gone->layer = 9; /* one cell less, one more */
+    struct record *failed = find(&b, "sale", 1, 1);
+    failed->status = RECORD_ERROR;
+    snprintf(find(&b, "radial", 0, 0)->reason, 512, "another reason");
+    compare(1e-9, NULL, NULL);
+    ck_assert(res.only_a == 1 && res.only_b == 1 && res.status == 1 && res.reason == 1);
+    ck_assert_int_eq(res.values, 0);
+    ck_assert_int_eq(compare_differences(&res), 4);
+}
+END_TEST
+
+START_TEST(times_are_not_compared_unless_asked_for)
+{
+    study(&a);
+    study(&b);
+    fixture_metric(find(&b, "dense", 0, 0), "host_attend_ns", 5e6);
+    fixture_metric(find(&b, "dense", 0, 0), "time_total_ns_q1", 1);
+    fixture_metric(find(&b, "dense", 0, 0), "speedup", 2);
+    fixture_metric(find(&b, "dense", 0, 0), "copies", 8);
+    fixture_metric(find(&b, "dense", 0, 0), "tensor_pipe_pct", 66);
+    fixture_metric(find(&b, "dense", 0, 0), "dram_read_bytes", 1e6);
+    compare(1e-9, NULL, NULL);
+    ck_assert_int_eq(compare_differences(&res), 0);
+    table_free(&t);
+    compare(1e-9, NULL, "host_*");
+    ck_assert_int_eq(res.values, 1);
+}
+END_TEST
+
+START_TEST(a_metric_of_one_side_and_nan_are_handled)
+{
+    study(&a);
+    study(&b);
+    fixture_metric(find(&a, "dense", 0, 0), "extra", 1);
+    fixture_metric(find(&a, "dense", 0, 1), "err_l1_rel", NAN);
+    fixture_metric(find(&b, "dense", 0, 1), "err_l1_rel", NAN);
+    fixture_metric(find(&a, "dense", 1, 0), "err_l1_rel", INFINITY);
+    compare(1e9, NULL, NULL);
+    ck_assert_int_eq(res.values, 2); /* extra; inf against 0 */
+}
+END_TEST
+
+START_TEST(identity_keys_can_be_ignored)
+{
+    study(&a);
+    study(&b);
+    for (int64_t i = 0; i < b.n; i++)
+        snprintf(b.r[i].backend, sizeof b.r[i].backend, "cuda");
+    compare(1e-9, NULL, NULL);
+    ck_assert(res.only_a == 22 && res.only_b == 22);
+    table_free(&t);
+    compare(1e-9, "backend,precision", NULL);
+    ck_assert_int_eq(compare_differences(&res), 0);
+    table_free(&t);
+    struct compare_opts o = {1e-9, 0, "params", NULL, 0};
+    assert_fails(compare_sets(&a, &b, &o, &res, &t, &e), &e, ERR_USAGE, "same cell");
+}
+END_TEST
+
+START_TEST(few_rows_are_shown_but_all_are_counted)
+{
+    study(&a);
+    study(&b);
+    for (int64_t i = 0; i < b.n; i++)
+        b.r[i].layer += 100;
+    struct compare_opts o = {0, 0, NULL, NULL, 3};
+    assert_ok(compare_sets(&a, &b, &o, &res, &t, &e), &e);
+    ck_assert_int_eq(t.n_rows, 3);
+    ck_assert_int_eq(compare_differences(&res), 44);
+}
+END_TEST
+
+/* ---- report -------------------------------------------------------------------------------- */
+
+START_TEST(base64_of_the_rfc)
+{
+    static const char *const cases[][2] = {{"", ""},
+                                           {"f", "Zg=="},
+                                           {"fo", "Zm8="},
+                                           {"foo", "Zm9v"},
+                                           {"foob", "Zm9vYg=="},
+                                           {"fooba", "Zm9vYmE="},
+                                           {"foobar", "Zm9vYmFy"}};
+    struct buf out = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        buf_reset(&out);
+        base64(cases[i][0], strlen(cases[i][0]), &out);
+        ck_assert_str_eq(buf_str(&out), cases[i][1]);
+    }
+    buf_free(&out);
+}
+END_TEST
+
+START_TEST(shell_words_read_back)
+{
+    struct buf out = {0};
+    shell_word("out/a-1", &out);
+    buf_puts(&out, " ");
+    shell_word("it's $(x)", &out);
+    buf_puts(&out, " ");
+    shell_word("", &out);
+    ck_assert_str_eq(buf_str(&out), "out/a-1 'it'\\''s $(x)' ''");
+    buf_free(&out);
+}
+END_TEST
+
+static struct report make_report(bool with_figures)
+{
+    static struct app app = {.methods = sim_methods};
+    static char records[300], out[300];
+    struct fixture_records f = {0};
+    struct report r = {.app = &app, .title = "A <b> report", .figures = with_figures};
+    snprintf(records, sizeof records, "%s/records", dir);
+    snprintf(out, sizeof out, "%s/out", dir);
+    fixture_study(&f);
+    fixture_write_records(&f, records);
+    r.dir = out;
+    str_list_add(&r.records, records);
+    assert_ok(make_dirs(out, &e), &e);
+    assert_ok(recset_load(&r.records, &r.set, &e), &e);
+    return r;
+}
+
+static void write_page(struct report *r, struct buf *page)
+{
+    char path[400];
+    struct manifest *m = NULL;
+    char arg0[] = "lacuna", arg1[] = "report", *argv[] = {arg0, arg1, NULL};
+    assert_ok(report_tables(r, &e), &e);
+    assert_ok(report_figures(r, &e), &e);
+    assert_ok(report_definitions(r, &e), &e);
+    assert_ok(manifest_start(r->dir, 2, argv, &m, &e), &e);
+    assert_ok(manifest_finish(&m, "ok", &e), &e);
+    assert_ok(report_manifests(r, &e), &e);
+    assert_ok(report_write(r, &e), &e);
+    snprintf(path, sizeof path, "%s/index.html", r->dir);
+    assert_ok(buf_read_file(page, path, 64 << 20, &e), &e);
+}
+
+static void must_have(const struct buf *page, const char *text)
+{
+    ck_assert_msg(strstr(buf_str(page), text) != NULL, "the page lacks: %s", text);
+}
+
+/* Everything the page refers to is in it or lies beside it. */
+static void check_references(const struct report *r, const struct buf *page)
+{
+    static const char *const attrs[] = {"href=\"", "src=\""};
+    for (int k = 0; k < 2; k++)
+        for (const char *p = buf_str(page); (p = strstr(p, attrs[k]));) {
+            char path[700];
+            struct stat st;
+            p += strlen(attrs[k]);
+            if (*p == '#' || strncmp(p, "data:image/png;base64,", 22) == 0)
+                continue;
+            snprintf(path, sizeof path, "%s/%.*s", r->dir, (int)strcspn(p, "\""), p);
+            ck_assert_msg(stat(path, &st) == 0 && st.st_size > 0, "%s", path);
+        }
+    ck_assert_ptr_null(strstr(buf_str(page), "<script"));
+    ck_assert_ptr_null(strstr(buf_str(page), "src=\"http"));
+}
+
+START_TEST(the_page_has_tables_definitions_reasons_and_manifest)
+{
+    struct report r = make_report(false);
+    struct buf page = {0};
+    write_page(&r, &page);
+    must_have(&page, "<title>A &lt;b&gt; report</title>");
+    must_have(&page, "22 cells: 20 ok, 1 skipped, 1 failed");
+    must_have(&page, "id=\"table-summary\"");
+    must_have(&page, "bidirectional only");
+    must_have(&page, "[kept/allowed pairs]");
+    must_have(&page, "<code>cra_min</code>");
+    must_have(&page, "--table summary</code>");
+    must_have(&page, "&quot;program&quot;: &quot;lacuna&quot;");
+    check_references(&r, &page);
+    ck_assert_int_eq(r.n_figures, 0);
+    buf_free(&page);
+    report_free(&r);
+}
+END_TEST
+
+START_TEST(figures_are_inside_the_page_with_their_commands)
+{
+    struct report r = make_report(true);
+    struct buf page = {0};
+    char trace[300];
+    struct trace_meta m = fixture_text(DT_F32, 2, 2, 40);
+    m.pool = 8;
+    snprintf(trace, sizeof trace, "%s/t.h5", dir);
+    assert_ok(fixture_write(trace, &m, 3, &e), &e);
+    str_list_add(&r.traces, trace);
+    str_list_add(&r.masks, "no-such-masks.h5"); /* is left out with a warning */
+    write_page(&r, &page);
+    ck_assert_int_ge(r.n_figures, 8);
+    must_have(&page, "src=\"data:image/png;base64,iVBORw0KGgo");
+    must_have(&page, "lacuna plot pareto ");
+    must_have(&page, "id=\"figure-heatmap-0\"");
+    check_references(&r, &page);
+    buf_free(&page);
+    report_free(&r);
+}
+END_TEST
+
+START_TEST(without_gnuplot_the_page_says_so)
+{
+    struct report r = make_report(true);
+    struct buf page = {0};
+    char *path = strdup(getenv("PATH"));
+    setenv("PATH", "", 1);
+    write_page(&r, &page);
+    setenv("PATH", path, 1);
+    free(path);
+    ck_assert(r.no_gnuplot);
+    ck_assert_int_eq(r.n_figures, 0);
+    must_have(&page, "Not drawn: <code>lacuna plot pareto");
+    must_have(&page, "install gnuplot-nox");
+    buf_free(&page);
+    report_free(&r);
+}
+END_TEST
+
+START_TEST(inputs_are_found_through_the_manifests)
+{
+    struct report r = make_report(false);
+    char path[400];
+    const char *text = "{\"directory\": \"%s\", \"argv\": [\"lacuna\", \"replay\", \"t.h5\", "
+                       "\"--dump-masks\", \"m.h5\"], \"inputs\": [{\"path\": \"t.h5\"}, "
+                       "{\"path\": \"gone.h5\"}]}";
+    struct buf doc = {0};
+    buf_printf(&doc, text, dir);
+    snprintf(path, sizeof path, "%s/records/manifest.json", dir);
+    assert_ok(file_write_atomic(path, buf_str(&doc), doc.len, &e), &e);
+    snprintf(path, sizeof path, "%s/t.h5", dir);
+    assert_ok(file_write_atomic(path, "x", 1, &e), &e);
+    str_list_add(&r.traces, path); /* named already: not twice */
+    snprintf(path, sizeof path, "%s/m.h5", dir);
+    assert_ok(file_write_atomic(path, "x", 1, &e), &e);
+    assert_ok(report_find_inputs(&r, &e), &e);
+    ck_assert_int_eq(r.traces.n, 1);
+    ck_assert_int_eq(r.masks.n, 1);
+    ck_assert_str_eq(r.masks.items[0], path);
+    buf_free(&doc);
+    report_free(&r);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("report");
+    TCase *c = tcase_create("report");
+    tcase_set_timeout(c, 120);
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, equal_sets_have_no_difference);
+    tcase_add_test(c, a_metric_beyond_the_tolerance_is_named);
+    tcase_add_test(c, missing_cells_statuses_and_reasons_are_differences);
+    tcase_add_test(c, times_are_not_compared_unless_asked_for);
+    tcase_add_test(c, a_metric_of_one_side_and_nan_are_handled);
+    tcase_add_test(c, identity_keys_can_be_ignored);
+    tcase_add_test(c, few_rows_are_shown_but_all_are_counted);
+    tcase_add_test(c, base64_of_the_rfc);
+    tcase_add_test(c, shell_words_read_back);
+    tcase_add_test(c, the_page_has_tables_definitions_reasons_and_manifest);
+    tcase_add_test(c, figures_are_inside_the_page_with_their_commands);
+    tcase_add_test(c, without_gnuplot_the_page_says_so);
+    tcase_add_test(c, inputs_are_found_through_the_manifests);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,540 @@
+/*
+ * SpargeAttn, attention: filter 2 inside the online softmax, whole method, quantised arithmetic.
+ */
+#include "sim/metrics.h"
+#include "tests/harness/spargerun.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern const struct method method_spargeattn;
+
+/* ---- filter 2 ------------------------------------------------------------------------------- */
+
+/* One row whose kept tiles have the maxima 0, -10, 3, -20, -20 in log2 units. */
+static double filtered_tiles(double pv, int tail, double *out)
+{
+    static const float q[1] = {1}, k[5] = {0, -10, 3, -20, -20}, v[5] = {1, 2, -4, 8, 16};
+    static const int32_t col[5] = {0, 1, 2, 3, 4};
+    struct attn_in in = {1, 5, 1, 1, q, k, v, 0.69314718055994530942, false};
+    struct exact exact;
+    struct tile_work *w;
+    struct err err = {0};
+    double lse, tiles = 0;
+    exact_init(&exact, &in, PREC_F64);
+    struct tile_attn t = {.nq = 1,
+                          .nk = 5,
+                          .d = 1,
+                          .dv = 1,
+                          .bq = 1,
+                          .bk = 1,
+                          .exact = &exact,
+                          .pv = pv,
+                          .scope = 1,
+                          .tail = tail};
+    assert_ok(tile_work_new(&t, &w, &err), &err);
+    tile_attn_block(&t, w, 0, 1, col, 5, out, &lse, &tiles);
+    tile_work_free(w);
+    exact_free(&exact);
+    return tiles;
+}
+
+START_TEST(filter_counts)
+{
+    double out, unfiltered, wide;
+    ck_assert_double_eq(filtered_tiles(12, 1, &out), 4);
+    ck_assert_double_eq(filtered_tiles(10, 1, &out), 3);
+    ck_assert_double_eq(filtered_tiles(10, 2, &out), 4);
+    ck_assert_double_eq(filtered_tiles(10, 0, &out), 2);
+    ck_assert_double_eq_tol(out, (1.0 / 8 - 4) / (1.0 / 8 + 1), 1e-15);
+    ck_assert_double_eq(filtered_tiles(INFINITY, 0, &unfiltered), 5);
+    ck_assert_double_eq(filtered_tiles(1e6, 0, &wide), 5);
+    ck_assert_double_eq(unfiltered, wide);
+    double w[] = {1, exp2(-10), 8, exp2(-20), exp2(-20)}, v[] = {1, 2, -4, 8, 16}, o = 0, l = 0;
+    for (int j = 0; j < 5; j++) {
+        o += w[j] * v[j];
+        l += w[j];
+    }
+    ck_assert_double_eq_tol(unfiltered, o / l, 1e-14);
+}
+END_TEST
+
+/* The rules of filter 2 on one query block, without tiles of products: plain loops. */
+static double reference_block(const struct attn_in *in, int64_t row0, int64_t rows, int64_t bk,
+                              const int32_t *col, int64_t n, double pv, int64_t scope, int tail,
+                              bool keep_l, double *out, double *lse)
+{
+    double m[128], l[128], tiles = 0;
+    memset(out, 0, (size_t)(rows * in->dv) * sizeof *out);
+    for (int64_t r = 0; r < rows; r++)
+        m[r] = -INFINITY, l[r] = 0;
+    for (int64_t e = 0; e < n; e++) {
+        int64_t k0 = col[e] * bk, k1 = k0 + bk < in->nk ? k0 + bk : in->nk, done = 0, groups = 0;
+        for (int64_t g = 0; g < rows; g += scope, groups++) {
+            double delta = -INFINITY, s[128][128], before[128];
+            int64_t g1 = g + scope < rows ? g + scope : rows;
+            for (int64_t r = g; r < g1; r++) {
+                double top = -INFINITY;
+                for (int64_t k = k0; k < k1; k++) {
+                    double dot = 0;
+                    for (int c = 0; c < in->d; c++)
+                        dot += (double)in->q[(row0 + r) * in->d + c] * in->k[k * in->d + c];
+                    bool seen = !in->causal || k <= row0 + r;
+                    s[r - g][k - k0] = seen ? dot * in->scale / log(2) : -INFINITY;
+                    top = fmax(top, s[r - g][k - k0]);
+                }
+                if (top > -INFINITY)
+                    delta = fmax(delta, top - m[r]);
+                before[r - g] = m[r];
+                m[r] = fmax(m[r], top);
+            }
+            bool compute = delta + pv > 0 || e >= n - tail;
+            done += compute;
+            for (int64_t r = g; r < g1; r++) {
+                if (m[r] == -INFINITY)
+                    continue;
+                double f = exp2(before[r - g] - m[r]);
+                l[r] *= f;
+                for (int c = 0; c < in->dv; c++)
+                    out[r * in->dv + c] *= f;
+                for (int64_t k = k0; k < k1; k++) {
+                    double p = exp2(s[r - g][k - k0] - m[r]);
+                    l[r] += compute || keep_l ? p : 0;
+                    for (int c = 0; compute && c < in->dv; c++)
+                        out[r * in->dv + c] += p * in->v[k * in->dv + c];
+                }
+            }
+        }
+        tiles += (double)done / (double)groups;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        for (int c = 0; c < in->dv; c++)
+            out[r * in->dv + c] = l[r] > 0 ? out[r * in->dv + c] / l[r] : 0;
+        lse[r] = m[r] * log(2) + log(l[r]);
+    }
+    return tiles;
+}
+
+START_TEST(filter_by_brute_force)
+{
+    enum { N = 1300, D = 24 }; /* longer than what is taken at once */
+    static const struct {
+        bool causal, keep_l;
+        int64_t bq, bk, scope;
+        int tail, prec;
+        double pv;
+    } c[] = {
+        {true, false, 128, 64, 128, 2, PREC_F64, 1}, {true, true, 128, 64, 16, 0, PREC_F64, 2},
+        {false, false, 64, 128, 64, 0, PREC_F64, 1}, {false, true, 64, 128, 16, 0, PREC_F32, 3},
+        {true, false, 64, 128, 16, 1, PREC_F32, 1},
+    };
+    float *q = normals(11, N * D), *k = normals(12, N * D), *v = normals(13, N * D);
+    for (int i = 0; i < N * D; i++) {
+        q[i] = 2 * q[i] + 1;
+        k[i] += 4 * (1 - (float)(i / D) / N); /* later tiles stay below the maximum */
+    }
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        struct attn_in in = {N, N, D, D, q, k, v, 1 / sqrt(D), c[i].causal};
+        struct exact exact;
+        struct err err = {0};
+        int32_t col[32];
+        int64_t n = 0;
+        struct tile_work *w;
+        double out[128 * D], lse[128], want[128 * D], want_lse[128], skipped = 0;
+        double tol = c[i].prec == PREC_F64 ? 1e-12 : 2e-5;
+        exact_init(&exact, &in, c[i].prec);
+        struct tile_attn t = {.nq = N,
+                              .nk = N,
+                              .d = D,
+                              .dv = D,
+                              .causal = c[i].causal,
+                              .bq = c[i].bq,
+                              .bk = c[i].bk,
+                              .exact = &exact,
+                              .pv = c[i].pv,
+                              .scope = c[i].scope,
+                              .tail = c[i].tail,
+                              .keep_denominator = c[i].keep_l};
+        assert_ok(tile_work_new(&t, &w, &err), &err);
+        for (int32_t j = 0; j * c[i].bk < N; j++)
+            if (j != 1 || c[i].bk == 128)
+                col[n++] = j;
+        for (int64_t row0 = 128; row0 < N; row0 += 128) {
+            int64_t rows = N - row0 < c[i].bq ? N - row0 : c[i].bq;
+            double tiles = 0;
+            tile_attn_block(&t, w, row0, rows, col, n, out, lse, &tiles);
+            double got = reference_block(&in, row0, rows, c[i].bk, col, n, c[i].pv, c[i].scope,
+                                         c[i].tail, c[i].keep_l, want, want_lse);
+            ck_assert_double_eq_tol(tiles, got, 1e-12);
+            for (int64_t e = 0; e < rows * D; e++)
+                ck_assert_double_eq_tol(out[e], want[e], tol);
+            for (int64_t r = 0; r < rows; r++)
+                ck_assert_double_eq_tol(lse[r], want_lse[r], 2 * tol);
+            skipped += (double)n - tiles;
+        }
+        ck_assert_double_gt(skipped, 0); /* the filter acted */
+        tile_work_free(w);
+        exact_free(&exact);
+    }
+    free(q);
+    free(k);
+    free(v);
+}
+END_TEST
+
+START_TEST(sparsities_from_counts)
+{
+    struct metrics_acc acc;
+    struct mask m = {0};
+    struct record r;
+    struct err err = {0};
+    double zero[128] = {0};
+    record_init(&r);
+    assert_ok(metrics_init(&acc, 128, 1, &err), &err);
+    assert_ok(mask_lists_init(&m, 128, 512, 0, 128, false, 128, 64, &err), &err);
+    assert_ok(mask_lists_add_run(&m, 0, 0, 5, &err), &err);
+    mask_lists_finish(&m);
+    metrics_add_rows(&acc, 0, 128, zero, zero, zero, zero, zero);
+    assert_ok(metrics_add_mask(&acc, &m, 3, &err), &err);
+    assert_ok(metrics_finish(&acc, 128, 512, &r, &err), &err);
+    ck_assert_double_eq(record_get(&r, "sparsity_qk"), 0.375);
+    ck_assert_double_eq(record_get(&r, "sparsity_pv"), 0.625);
+    ck_assert_double_eq(record_get(&r, "sparsity_total"), 0.5);
+    mask_free(&m);
+    metrics_free(&acc);
+    record_free(&r);
+}
+END_TEST
+
+START_TEST(scopes_and_tails_of_the_presets)
+{
+    static const struct {
+        const char *text;
+        int d, tail;
+        int64_t bq, bk, scope;
+    } c[] = {
+        {"", 64, 2, 128, 64, 128},
+        {"arch=sm89", 128, 2, 128, 64, 128},
+        {"arch=sm90", 128, 1, 64, 128, 64},
+        {"pv_scope=warp", 64, 2, 128, 64, 32},
+        {"pv_scope=warp", 128, 2, 128, 64, 16},
+        {"pv_scope=warp:arch=sm89", 128, 2, 128, 64, 32},
+        {"profile=paper:arch=sm90", 128, 0, 64, 128, 16},
+        {"profile=paper:pv_scope=cta:pv_tail=1", 64, 1, 128, 64, 128},
+        {"tile=64x128", 64, 2, 64, 128, 64},
+    };
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        struct sparge_rules r = rules_of(c[i].text, c[i].d);
+        ck_assert_int_eq(r.tail, c[i].tail);
+        ck_assert_int_eq(r.bq, c[i].bq);
+        ck_assert_int_eq(r.bk, c[i].bk);
+        ck_assert_int_eq(r.scope, c[i].scope);
+    }
+}
+END_TEST
+
+START_TEST(lambda_is_pv_in_nats)
+{
+    ck_assert_double_eq_tol(params_of("lambda=-5").pv, 7.213475, 1e-6);
+    ck_assert_double_eq_tol(params_of("lambda=-34.657").pv, 50, 1e-3);
+    ck_assert_double_eq_tol(params_of("lambda=-13.863").pv, 20, 1e-3);
+    ck_assert(isinf(params_of("pv=off").pv));
+    ck_assert_int_eq(params_of("quant=int8").arith, SPARGE_SAGE1);
+
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    struct err err = {0};
+    assert_fails(method_runs_parse(test_methods, "spargeattn:lambda=-5:pv=7", &runs, &n, &err),
+                 &err, ERR_USAGE, "lambda");
+    assert_fails(
+        method_runs_parse(test_methods, "spargeattn:quant=int8:arith=sage2", &runs, &n, &err), &err,
+        ERR_USAGE, "quant");
+    assert_fails(method_runs_parse(test_methods, "spargeattn:l1=0.1:l2=0.05", &runs, &n, &err),
+                 &err, ERR_USAGE, "l2");
+    method_runs_free(runs, n);
+}
+END_TEST
+
+/* ---- whole method --------------------------------------------------------------------------- */
+
+START_TEST(full_budget_is_dense)
+{
+    static const char *const text[] = {"theta=1", "theta=1:pv=off", "theta=1:arch=sm90",
+                                       "profile=paper:theta=1:tau=1"};
+    struct sim_head h;
+    struct err err = {0};
+    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        struct record r;
+        sparge_record(text[i], &h, &r);
+        ck_assert_double_eq(record_get(&r, "density_elem"), 1);
+        ck_assert_double_eq(record_get(&r, "sparsity_qk"), 0);
+        if (i == 1)
+            ck_assert_double_eq(record_get(&r, "sparsity_total"), 0);
+        ck_assert_double_lt(record_get(&r, "err_l1_rel"), 1e-11);
+        ck_assert_double_lt(record_get(&r, "err_lse_max"), 1e-11);
+        ck_assert_double_eq(record_get(&r, "dead_rows"), 0);
+        record_free(&r);
+    }
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(density_native_is_the_official_count)
+{
+    struct sim_head h;
+    struct record r;
+    struct err err = {0};
+    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    sparge_record("theta=1:arch=sm90", &h, &r); /* 13 x 7 tiles, 49 causal */
+    ck_assert_double_eq_tol(record_get(&r, "density_native"), 49.0 / (13 * 4), 1e-12);
+    record_free(&r);
+    sparge_record("theta=-1:tau=0.7:pv=2", &h, &r);
+    double qk = record_get(&r, "sparsity_qk");
+    ck_assert_double_gt(qk, 0.1);
+    ck_assert_double_gt(record_get(&r, "sparsity_pv"), qk);
+    ck_assert_double_eq_tol(record_get(&r, "density_native"), (1 - qk) * 55 / (7 * 7), 1e-12);
+    ck_assert_double_eq(record_get(&r, "judged_q"), 6.0 / 7);
+    ck_assert_double_le(record_get(&r, "coarse_mass"), 0.75);
+    record_free(&r);
+    sparge_record("profile=paper:tau=0.7:pv=2", &h, &r);
+    ck_assert_double_eq_tol(record_get(&r, "density_native"), 1 - record_get(&r, "sparsity_total"),
+                            1e-12);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Query block 1 keeps key block 3 only, which its first 64 rows cannot see. */
+static void dead_head(struct sim_head *h)
+{
+    struct err err = {0};
+    assert_ok(random_head(3, 256, 256, 16, true, 0.01, PREC_F64, h, &err), &err);
+    struct head_in in = h->in;
+    float *q = malloc(256 * 16 * sizeof *q), *k = malloc(256 * 16 * sizeof *k);
+    for (int i = 0; i < 256 * 16; i++) {
+        q[i] = h->q[i] + 1;
+        k[i] = h->k[i] + (i >= 192 * 16 ? 1.0f : -1.0f);
+    }
+    float *v = malloc(256 * 16 * sizeof *v);
+    memcpy(v, h->v, 256 * 16 * sizeof *v);
+    in.x.q = q;
+    in.x.k = k;
+    in.x.v = v;
+    sim_head_free(h);
+    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
+    free(q);
+    free(k);
+    free(v);
+}
+
+static int copy_rows(void *ctx, const struct mask *m, const double *out, const double *lse,
+                     struct err *err)
+{
+    memcpy((double *)ctx + m->row0 * 16, out, (size_t)((m->row1 - m->row0) * 16) * sizeof *out);
+    return 0;
+}
+
+START_TEST(rows_without_a_visible_key)
+{
+    struct sim_head h;
+    struct err err = {0};
+    struct method_ctx ctx = {0};
+    double *out = malloc(256 * 16 * sizeof *out), mean[16] = {0};
+    dead_head(&h);
+    for (int i = 192 * 16; i < 256 * 16; i++)
+        mean[i % 16] += h.v[i] / 64.0;
+    static const char *const text[] = {"theta=-1:tau=0:dead=zero", "theta=-1:tau=0:dead=mean",
+                                       "theta=-1:tau=0:pv=off",
+                                       "theta=-1:tau=0:dead=mean:arith=sage1"};
+    for (int i = 0; i < 4; i++) {
+        struct sparge_params p = params_of(text[i]);
+        struct record r;
+        record_init(&r);
+        struct sim_cell cell = {&method_spargeattn, &p, &ctx, &h.in, .sink = copy_rows,
+                                .sink_ctx = out};
+        assert_ok(sim_run(&cell, &r, &err), &err);
+        ck_assert_double_eq(record_get(&r, "dead_rows"), 64);
+        ck_assert_double_eq(record_get(&r, "rows_empty"), 64);
+        for (int e = 128 * 16; e < 192 * 16; e++)
+            ck_assert_double_eq_tol(out[e], i % 2 ? mean[e % 16] : 0, 1e-12);
+        record_free(&r);
+    }
+    ck_assert_double_eq(sparge_metric("theta=-1:tau=0:sink=1", &h, "dead_rows"), 0);
+    ck_assert_double_eq(sparge_metric("theta=-1:tau=0:arch=sm90", &h, "dead_rows"), 0);
+    free(out);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(empty_rows_exist_in_the_paper_profile_only)
+{
+    struct sim_head h;
+    struct err err = {0};
+    assert_ok(random_head(8, 256, 256, 32, false, 1, PREC_F64, &h, &err), &err);
+    ck_assert_double_eq(sparge_metric("profile=paper:theta=0:tau=0", &h, "rows_empty"), 256);
+    ck_assert_double_eq(sparge_metric("profile=paper:theta=0:tau=0", &h, "dead_rows"), 256);
+    ck_assert_double_eq(sparge_metric("theta=-1:tau=0", &h, "rows_empty"), 0);
+    ck_assert_double_eq(sparge_metric("theta=-1:tau=0", &h, "density_tile"), 0.25);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(token_order_changes_masks_not_dense_attention)
+{
+    struct sim_head h, text;
+    struct record r;
+    struct err err = {0};
+    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
+    static const char *const orders[] = {"row", "column", "time", "random", "hilbert"};
+    for (int i = 0; i < 5; i++) {
+        char full[64], sparse[64];
+        snprintf(full, sizeof full, "theta=1:permute=%s", orders[i]);
+        snprintf(sparse, sizeof sparse, "theta=-1:tau=0.5:permute=%s", orders[i]);
+        ck_assert_double_lt(sparge_metric(full, &h, "err_l1_rel"), 1e-11);
+        ck_assert_double_eq_tol(sparge_metric(full, &h, "cra_min"), 1, 1e-12);
+        double cra = sparge_metric(sparse, &h, "cra_mean"),
+               none = sparge_metric("theta=-1:tau=0.5", &h, "cra_mean");
+        if (i == 0)
+            ck_assert_double_eq_tol(cra, none, 1e-12);
+        else
+            ck_assert_double_gt(fabs(cra - none), 1e-6);
+    }
+    assert_ok(golden_code_lm(5, 0, PREC_F32, &text, &err), &err);
+    sparge_record("permute=time", &text, &r);
+    ck_assert_int_eq(r.status, RECORD_SKIP);
+    ck_assert_ptr_nonnull(strstr(r.reason, "video"));
+    record_free(&r);
+    sim_head_free(&h);
+    sim_head_free(&text);
+}
+END_TEST
+
+START_TEST(causal_rectangles_are_skipped)
+{
+    struct sim_head h;
+    struct record r;
+    struct err err = {0};
+    assert_ok(random_head(1, 64, 128, 16, true, 1, PREC_F32, &h, &err), &err);
+    sparge_record("", &h, &r);
+    ck_assert_int_eq(r.status, RECORD_SKIP);
+    ck_assert_str_eq(r.reason, "causal needs nq == nk");
+    record_free(&r);
+    sim_head_free(&h);
+    assert_ok(random_head(1, 64, 128, 16, false, 1, PREC_F32, &h, &err), &err);
+    sparge_record("", &h, &r);
+    ck_assert_int_eq(r.status, RECORD_OK);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- quantised arithmetic ------------------------------------------------------------------- */
+
+START_TEST(quantised_errors_are_small_and_ordered)
+{
+    struct sim_head h;
+    struct err err = {0};
+    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+    double one = sparge_metric("theta=1:pv=off:arith=sage1", &h, "err_l1_rel");
+    double two = sparge_metric("theta=1:pv=off:arith=sage2", &h, "err_l1_rel");
+    double low = sparge_metric("theta=1:pv=off:arith=sage2:v_max=2.25", &h, "err_l1_rel");
+    ck_assert_double_gt(one, 1e-4);
+    ck_assert_double_lt(one, 0.03);
+    ck_assert_double_gt(two, one);
+    ck_assert_double_lt(two, 0.06);
+    /* The narrow range costs only values that become subnormal. */
+    ck_assert_double_ne(low, two);
+    ck_assert_double_eq_tol(low / two, 1, 0.05);
+    ck_assert_double_lt(sparge_metric("theta=1:pv=off:arith=sage1", &h, "err_lse_max"), 0.2);
+    ck_assert_double_eq(sparge_metric("theta=1:pv=off:arith=sage1", &h, "cra_min"), 1);
+    /* Smoothing removes an offset of K that softmax cannot see. */
+    double rough = sparge_metric("theta=1:pv=off:arith=sage1:smooth_k=0", &h, "err_l1_rel");
+    ck_assert_double_ge(rough, one * 0.9);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(half_precision_output_is_delivered)
+{
+    struct sim_head h;
+    struct record r;
+    struct err err = {0};
+    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    h.in.src_dtype = DT_BF16;
+    sparge_record("arith=sage1", &h, &r);
+    ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "out_dtype=bfloat16"));
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* e4m3 drops what lies 2^18.807 below the maximum, so a wider filter changes only the row sum. */
+START_TEST(wide_filter_changes_only_the_sum)
+{
+    enum { N = 256, D = 16 };
+    struct sim_head h;
+    struct err err = {0};
+    float *x = malloc(3 * N * D * sizeof *x);
+    for (int i = 0; i < N * D; i++) {
+        x[i] = 1 + 0.05f * (float)rng_normal(1, 0, (uint64_t)i);
+        x[N * D + i] =
+            (i / D % 128 < 64 ? 1.0f : -1.0f) * 2.2f + 0.05f * (float)rng_normal(1, 1, (uint64_t)i);
+        x[2 * N * D + i] = (float)rng_normal(1, 2, (uint64_t)i);
+    }
+    struct head_in in = plain_head(x, x + N * D, N, D, false);
+    in.x.v = x + 2 * N * D;
+    assert_ok(head_init(&h, &in, PREC_F64, &err), &err);
+    double out[2][128 * D], lse[2][128], tiles[2] = {0};
+    int32_t col[4] = {0, 1, 2, 3};
+    for (int i = 0; i < 2; i++) {
+        struct sparge_params p =
+            params_of(i ? "arith=sage2:pv=18.81:pv_tail=0" : "arith=sage2:pv=off");
+        struct sparge *s;
+        struct tile_work *w;
+        assert_ok(sparge_new(&p, &h.in, &s, &err), &err);
+        assert_ok(tile_work_new(&s->tile, &w, &err), &err);
+        tile_attn_block(&s->tile, w, 0, 128, col, 4, out[i], lse[i], &tiles[i]);
+        tile_work_free(w);
+        sparge_free(s);
+    }
+    ck_assert_double_eq(tiles[0], 4);
+    ck_assert_double_eq(tiles[1], 2);
+    for (int r = 0; r < 128; r++) {
+        double ratio = exp(lse[0][r] - lse[1][r]);
+        ck_assert_double_ge(ratio, 1 - 1e-6);
+        ck_assert_double_le(ratio, 1 + 128 * exp2(-18.81) + 1e-6);
+        for (int c = 0; c < D; c++)
+            ck_assert_double_eq_tol(out[0][r * D + c] * ratio, out[1][r * D + c], 2e-6);
+    }
+    free(x);
+    sim_head_free(&h);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("spargeattn_attend");
+    TCase *a = tcase_create("filter");
+    TCase *b = tcase_create("method");
+    TCase *c = tcase_create("arithmetic");
+    tcase_add_test(a, filter_counts);
+    tcase_add_test(a, filter_by_brute_force);
+    tcase_add_test(a, sparsities_from_counts);
+    tcase_add_test(a, scopes_and_tails_of_the_presets);
+    tcase_add_test(a, lambda_is_pv_in_nats);
+    tcase_add_test(b, full_budget_is_dense);
+    tcase_add_test(b, density_native_is_the_official_count);
+    tcase_add_test(b, rows_without_a_visible_key);
+    tcase_add_test(b, empty_rows_exist_in_the_paper_profile_only);
+    tcase_add_test(b, token_order_changes_masks_not_dense_attention);
+    tcase_add_test(b, causal_rectangles_are_skipped);
+    tcase_add_test(c, quantised_errors_are_small_and_ordered);
+    tcase_add_test(c, half_precision_output_is_delivered);
+    tcase_add_test(c, wide_filter_changes_only_the_sum);
+    suite_add_tcase(s, a);
+    suite_add_tcase(s, b);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,690 @@
+/*
+ * test_static.c - Longformer, BigBird, LongNet and the Sparse Transformer: counts of their masks,
+ * rows by hand, and LongNet's multiplicities against mixed branch outputs.
+ */
+#include "core/mem.h"
+#include "tests/harness/methodrun.h"
+
+#include <stdio.h>
+
+static int64_t kept(const char *text, int64_t n, bool causal)
+{
+    return shape_counts(text, n, n, causal, 0, 1, 1).pairs_kept;
+}
+
+/* The mask of a small head as bits [nq][nk]. */
+static uint8_t *bits_of(const char *text, int64_t nq, int64_t nk, bool causal, int head, int heads)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    uint8_t *bits = calloc((size_t)(nq * nk), 1);
+    assert_ok(random_head(2, nq, nk, 4, causal, 1, PREC_F64, &h, &err), &err);
+    h.in.head = h.in.kv_head = head;
+    h.in.n_heads = h.in.n_kv_heads = heads;
+    run_text_carry(text, &h.in, NULL, 1, sink_bits, bits, &r);
+    ck_assert_msg(r.status == RECORD_OK, "%s", r.reason);
+    record_free(&r);
+    sim_head_free(&h);
+    return bits;
+}
+
+/* ---- longformer ----------------------------------------------------------------------------- */
+
+START_TEST(longformer_counts)
+{
+    static const struct {
+        int64_t n;
+        const char *text;
+        int64_t pairs;
+    } cases[] = {
+        {1024, "longformer:window=64", 127936},
+        {1024, "longformer:window=64:global=2", 131770},
+        {1024, "longformer:window=64:dilation=2", 123776},
+        {1000, "longformer:window=64:global=2", 128578},
+        {2048, "longformer:window=256", 984832},
+        {2048, "longformer:global=1", 988414},
+        {4096, "longformer", 2035456},
+        {32768, "longformer", 16744192},
+        {1024, "longformer:window=64:variant=no-overlap", 188416},
+    };
+    ck_assert_int_eq(kept(cases[_i].text, cases[_i].n, false), cases[_i].pairs);
+}
+END_TEST
+
+START_TEST(longformer_follows_its_rule)
+{
+    static const struct {
+        const char *text;
+        int window, dilation, globals[4], n_globals;
+        bool blocks;
+    } cases[] = {
+        {"longformer:window=5:dilation=3:global=2", 5, 3, {0, 1}, 2, false},
+        {"longformer:window=4:global=7+30-31", 4, 1, {7, 30, 31}, 3, false},
+        {"longformer:window=6:variant=no-overlap:global=50+900", 6, 1, {50}, 1, true},
+    };
+    enum { NK = 61 };
+    for (int shape = 0; shape < 4; shape++) {
+        bool causal = shape & 1;
+        int64_t nq = shape & 2 ? 20 : NK;
+        uint8_t *bits = bits_of(cases[_i].text, nq, NK, causal, 0, 1);
+        for (int64_t i = 0; i < nq; i++)
+            for (int64_t j = 0; j < NK; j++) {
+                int64_t p = i + NK - nq, w = cases[_i].window, d = llabs(p - j);
+                bool want = cases[_i].blocks
+                                ? llabs(p / w - j / w) <= 1
+                                : d % cases[_i].dilation == 0 && d / cases[_i].dilation <= w;
+                for (int k = 0; k < cases[_i].n_globals; k++)
+                    want = want || cases[_i].globals[k] == p || cases[_i].globals[k] == j;
+                ck_assert_int_eq(bits[i * NK + j], want && (!causal || j <= p));
+            }
+        free(bits);
+    }
+}
+END_TEST
+
+/* ---- bigbird -------------------------------------------------------------------------------- */
+
+/* Random blocks of row a: what the mask holds beside window and global blocks. */
+static int64_t random_of(const struct mask *m, int64_t a, int64_t n, int64_t *out)
+{
+    int64_t count = 0;
+    for (int64_t e = m->ptr[a]; e < m->ptr[a + 1]; e++) {
+        int64_t b = m->col[e];
+        if (b > 0 && b < n - 1 && (b < a - 1 || b > a + 1))
+            out[count++] = b;
+    }
+    return count;
+}
+
+static struct mask bigbird_mask(const char *text, int64_t n, uint64_t seed)
+{
+    struct err err = {0};
+    struct method_run *runs = NULL;
+    int64_t count = 0;
+    void *state = NULL;
+    struct mask m = {0};
+    struct method_ctx ctx = {.seed = seed};
+    struct head_in in = {.x = {.nq = n, .nk = n, .d = 1, .dv = 1, .scale = 1}, .n_heads = 1};
+    assert_ok(method_runs_parse(test_methods, text, &runs, &count, &err), &err);
+    assert_ok(runs[0].method->prepare(&ctx, runs[0].params, &in, &state, &err), &err);
+    assert_ok(runs[0].method->select(state, 0, n, &m, &err), &err);
+    assert_ok(mask_check(&m, &err), &err);
+    runs[0].method->release(state);
+    method_runs_free(runs, count);
+    return m;
+}
+
+static const struct {
+    int64_t n, blocks, highest;
+} bigbird[] = {{512, 62, 6},    {768, 102, 9},   {1024, 142, 15}, {1280, 182, 9},  {2048, 302, 15},
+               {3072, 462, 15}, {4096, 622, 15}, {8192, 1262, 9}, {32768, 5102, 9}};
+
+START_TEST(bigbird_counts_and_places)
+{
+    int64_t n = bigbird[_i].n, blocks = n / 64;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        struct mask m = bigbird_mask("bigbird", n, seed);
+        int64_t list[64], doubled = 0, total = m.ptr[blocks], highest = 0;
+        for (int64_t a = 1; a < blocks - 1; a++) {
+            int64_t r = random_of(&m, a, blocks, list);
+            /* Only at 1024 tokens the last global block can be drawn. */
+            ck_assert_int_ge(r, n == 1024 ? 2 : 3);
+            doubled += 3 - r;
+            for (int64_t k = 0; k < r; k++) {
+                ck_assert(list[k] >= 1 && list[k] <= bigbird[_i].highest);
+                highest = list[k] > highest ? list[k] : highest;
+            }
+        }
+        ck_assert_int_eq(total + doubled, bigbird[_i].blocks);
+        if (n > 1280)
+            ck_assert_int_ge(highest, bigbird[_i].highest - 1);
+        ck_assert_int_eq(m.ptr[1], blocks);
+        ck_assert_int_eq(total - m.ptr[blocks - 1], blocks);
+        mask_free(&m);
+    }
+}
+END_TEST
+
+START_TEST(bigbird_gathers_what_it_draws)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    assert_ok(random_head(4, 1024, 1024, 4, false, 1, PREC_F32, &h, &err), &err);
+    run_text("bigbird", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "blocks_gathered"), 142);
+    ck_assert_double_le(record_get(&r, "density_tile") * 256, 142);
+    ck_assert_double_ge(record_get(&r, "density_tile") * 256, 142 - 14);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(bigbird_without_random_blocks)
+{
+    static const int64_t cases[][2] = {{1024, 100}, {4096, 436}, {8192, 884}, {32768, 3572}};
+    for (int k = 0; k < 4; k++) {
+        struct mask m = bigbird_mask("bigbird:random=0", cases[k][0], 1);
+        ck_assert_int_eq(m.ptr[m.ngroups], cases[k][1]);
+        mask_free(&m);
+    }
+}
+END_TEST
+
+/* Official rows 1 and 2r+3 leave each other's block out; uniform draws reach the whole sequence. */
+START_TEST(bigbird_scopes)
+{
+    int64_t list[64], far = 0;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct mask m = bigbird_mask("bigbird", 8192, seed);
+        for (int64_t k = random_of(&m, 1, 128, list); k-- > 0;)
+            ck_assert_int_ne(list[k], 9);
+        for (int64_t k = random_of(&m, 9, 128, list); k-- > 0;)
+            ck_assert_int_ne(list[k], 1);
+        mask_free(&m);
+        m = bigbird_mask("bigbird:rand_scope=uniform", 8192, seed);
+        for (int64_t a = 1; a < 127; a++) {
+            int64_t r = random_of(&m, a, 128, list);
+            ck_assert_int_eq(r, 3);
+            for (int64_t k = 0; k < r; k++)
+                far += list[k] > 64;
+        }
+        mask_free(&m);
+    }
+    ck_assert_int_gt(far, 40 * 126);
+    /* 10 blocks: the code has no plan, every row still gets three. */
+    struct mask m = bigbird_mask("bigbird", 640, 1);
+    for (int64_t a = 1; a < 9; a++)
+        ck_assert_int_eq(random_of(&m, a, 10, list), 3);
+    mask_free(&m);
+}
+END_TEST
+
+START_TEST(bigbird_depends_on_seed_and_head)
+{
+    struct mask a = bigbird_mask("bigbird", 4096, 1), b = bigbird_mask("bigbird", 4096, 2);
+    struct mask_counts c = shape_counts("bigbird", 4096, 4096, false, 1, 4, 1);
+    ck_assert_int_eq(a.ptr[64], b.ptr[64]);
+    ck_assert_int_ne(memcmp(a.col, b.col, (size_t)a.ptr[64] * sizeof *a.col), 0);
+    ck_assert_int_eq(c.tiles_kept, 622);
+    mask_free(&a);
+    mask_free(&b);
+}
+END_TEST
+
+START_TEST(bigbird_causal_baseline)
+{
+    static const struct {
+        int64_t n, pairs;
+        double of_triangle;
+    } cases[] = {{16384, 39522717, 0.294449},
+                 {32768, 158088246, 0.294453},
+                 {65536, 632237641, 0.294404},
+                 {131072, 2528940078, 0.294405}};
+    struct mask_counts c =
+        shape_counts("bigbird:preset=sample", cases[_i].n, cases[_i].n, true, 0, 1, 1);
+    ck_assert_int_eq(c.pairs_kept, cases[_i].pairs);
+    assert_printed((double)c.pairs_kept / (double)c.pairs_allowed, cases[_i].of_triangle, 6);
+}
+END_TEST
+
+START_TEST(bigbird_causal_with_random_blocks)
+{
+    enum { N = 1200, W = 96 };
+    uint8_t *bits = bits_of("bigbird:preset=sample:random=2:block=16", N, N, true, 0, 1);
+    for (int64_t i = 0; i < N; i++) {
+        int64_t other = 0;
+        for (int64_t j = 0; j <= i; j++) {
+            bool fixed = i - j < W || j < W;
+            ck_assert(!fixed || bits[i * N + j]);
+            other += bits[i * N + j] && !fixed;
+        }
+        ck_assert_int_le(other, 2 * 16);
+    }
+    free(bits);
+}
+END_TEST
+
+START_TEST(bigbird_refuses_what_it_cannot_do)
+{
+    static const struct {
+        const char *text;
+        bool causal;
+        int64_t nq;
+    } cases[] = {
+        {"bigbird", true, 64}, {"bigbird:preset=sample", false, 64}, {"bigbird", false, 40}};
+    for (int k = 0; k < 3; k++) {
+        struct err err = {0};
+        struct sim_head h;
+        struct record r;
+        assert_ok(random_head(4, cases[k].nq, 64, 4, cases[k].causal, 1, PREC_F32, &h, &err), &err);
+        run_text_carry(cases[k].text, &h.in, NULL, 1, NULL, NULL, &r);
+        ck_assert_int_eq(r.status, RECORD_SKIP);
+        record_free(&r);
+        sim_head_free(&h);
+    }
+}
+END_TEST
+
+/* ---- longnet -------------------------------------------------------------------------------- */
+
+static const struct {
+    int64_t n;
+    const char *text;
+    int heads, first, last;
+    int64_t sum, pairs, most, sum_causal, pairs_causal, most_causal;
+} longnet[] = {
+    {4096, "longnet:segments=2048+4096:ratios=1+2", 8, 0, 7, 12582912, 10485760, 2, 6294528,
+     5244928, 2},
+    {1024, "longnet:segments=128+256+512+1024:ratios=1+2+4+8", 8, 0, 7, 245760, 188416, 4, 123840,
+     94720, 4},
+    {1000, "longnet:segments=256+512:ratios=1+2", 4, 0, 3, 375504, 312896, 2, 188502, 156948, 2},
+    {1024, "longnet:segments=256+1024:ratios=1+4", 12, 0, 11, 327680, 311296, 2, 164480, 156160, 2},
+};
+
+/* sum of W, distinct pairs, largest W. */
+static void longnet_counts(const char *text, int64_t n, bool causal, int head, int heads,
+                           double *sum, double *pairs, double *most)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    assert_ok(random_head(5, n, n, 2, causal, 1, PREC_F32, &h, &err), &err);
+    h.in.head = h.in.kv_head = head;
+    h.in.n_heads = h.in.n_kv_heads = heads;
+    run_text(text, &h.in, &r);
+    *sum = record_get(&r, "pairs_exec");
+    *pairs = record_get(&r, "pairs_kept");
+    *most = record_get(&r, "weight_max");
+    record_free(&r);
+    sim_head_free(&h);
+}
+
+START_TEST(longnet_multiplicities)
+{
+    for (int k = 0; k < 4; k++) {
+        bool causal = k & 1;
+        double sum, pairs, most;
+        longnet_counts(longnet[_i].text, longnet[_i].n, causal,
+                       k & 2 ? longnet[_i].last : longnet[_i].first, longnet[_i].heads, &sum,
+                       &pairs, &most);
+        ck_assert_double_eq(sum, (double)(causal ? longnet[_i].sum_causal : longnet[_i].sum));
+        ck_assert_double_eq(pairs, (double)(causal ? longnet[_i].pairs_causal : longnet[_i].pairs));
+        ck_assert_double_eq(most, (double)(causal ? longnet[_i].most_causal : longnet[_i].most));
+    }
+}
+END_TEST
+
+START_TEST(longnet_rows_that_no_branch_selects)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    assert_ok(random_head(5, 1024, 1024, 8, false, 1, PREC_F64, &h, &err), &err);
+    h.in.head = h.in.kv_head = 3;
+    h.in.n_heads = h.in.n_kv_heads = 8;
+    run_text("longnet:segments=256+512:ratios=2+4", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "pairs_exec"), 98304);
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), 98304);
+    ck_assert_double_eq(record_get(&r, "weight_max"), 1);
+    ck_assert_double_eq(record_get(&r, "rows_empty"), 256);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Phases with H = 12: the first selected key of the last row of a long segment tells the phase. */
+START_TEST(longnet_phases_of_heads)
+{
+    static const int ratios[] = {4, 6, 12, 16};
+    for (int k = 0; k < 4; k++)
+        for (int head = 0; head < 12; head++) {
+            int r = ratios[k], want = k == 0 ? head / 3 : k == 1 ? head / 2 : head;
+            char text[64];
+            int64_t found = -1;
+            snprintf(text, sizeof text, "longnet:segments=48:ratios=%d", r);
+            uint8_t *bits = bits_of(text, 48, 48, false, head, 12);
+            for (int64_t i = 0; i < 48 && found < 0; i++)
+                if (bits[i * 48 + i])
+                    found = i;
+            ck_assert_int_eq(found, want);
+            for (int64_t i = 0; i < 48; i++)
+                for (int64_t j = 0; j < 48; j++)
+                    ck_assert_int_eq(bits[i * 48 + j], i % r == want && j % r == want);
+            free(bits);
+        }
+}
+END_TEST
+
+START_TEST(longnet_one_branch_is_dense_and_two_equal_ones_weigh_double)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    assert_ok(random_head(6, 90, 90, 16, _i, 1.3, PREC_F64, &h, &err), &err);
+    run_text("longnet:segments=90:ratios=1", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
+    ck_assert_double_eq_tol(record_get(&r, "err_max"), 0, 1e-12);
+    ck_assert_double_eq_tol(record_get(&r, "mass_est_mean"), 1, 1e-12);
+    record_free(&r);
+    run_text("longnet:segments=90+90:ratios=1+1", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
+    ck_assert_double_eq(record_get(&r, "density_tile"), 1);
+    ck_assert_double_eq_tol(record_get(&r, "density_exec"), 2, 1e-12);
+    ck_assert_double_eq_tol(record_get(&r, "err_max"), 0, 1e-12);
+    ck_assert_double_eq_tol(record_get(&r, "err_lse_mean"), log(2), 1e-12);
+    ck_assert_double_eq_tol(record_get(&r, "mass_est_mean"), 2, 1e-12);
+    ck_assert_double_eq_tol(record_get(&r, "mass_est_sd"), 0, 1e-12);
+    ck_assert_double_eq_tol(record_get(&r, "cra_min"), 1, 1e-12);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+struct outputs {
+    double *out, *lse;
+};
+
+static int keep_outputs(void *ctx, const struct mask *m, const double *out, const double *lse,
+                        struct err *err)
+{
+    struct outputs *o = ctx;
+    int64_t n = m->row1 - m->row0;
+    memcpy(o->out + m->row0 * 16, out, (size_t)(n * 16) * sizeof *out);
+    memcpy(o->lse + m->row0, lse, (size_t)n * sizeof *lse);
+    return 0;
+}
+
+static struct outputs outputs_of(const char *text, const struct head_in *in)
+{
+    struct outputs o = {calloc((size_t)(in->x.nq * 16), sizeof(double)),
+                        calloc((size_t)in->x.nq, sizeof(double))};
+    struct record r;
+    run_text_carry(text, in, NULL, 1, keep_outputs, &o, &r);
+    record_free(&r);
+    return o;
+}
+
+/* W form = branch outputs mixed by softmax over their LSE; with official_pad the zero keys of a
+ * branch's padding belong to its own LSE. */
+START_TEST(longnet_mixes_branches_by_their_normalisers)
+{
+    enum { N = 100 };
+    bool causal = _i & 1;
+    const char *pad = _i & 2 ? ":official_pad=1" : "";
+    char text[96];
+    struct err err = {0};
+    struct sim_head h;
+    assert_ok(random_head(7, N, N, 16, causal, 1.2, PREC_F64, &h, &err), &err);
+    h.in.head = h.in.kv_head = 1;
+    h.in.n_heads = h.in.n_kv_heads = 4;
+    snprintf(text, sizeof text, "longnet:segments=24+70:ratios=1+3%s", pad);
+    struct outputs all = outputs_of(text, &h.in), part[2];
+    snprintf(text, sizeof text, "longnet:segments=24:ratios=1%s", pad);
+    part[0] = outputs_of(text, &h.in);
+    snprintf(text, sizeof text, "longnet:segments=70:ratios=3%s", pad);
+    part[1] = outputs_of(text, &h.in);
+    for (int64_t i = 0; i < N; i++) {
+        double top = fmax(part[0].lse[i], part[1].lse[i]), w[2], sum = 0;
+        for (int b = 0; b < 2; b++)
+            sum += w[b] = exp(part[b].lse[i] - top);
+        ck_assert_double_eq_tol(all.lse[i], top + log(sum), 1e-12);
+        for (int c = 0; c < 16; c++)
+            ck_assert_double_eq_tol(
+                all.out[i * 16 + c],
+                (w[0] * part[0].out[i * 16 + c] + w[1] * part[1].out[i * 16 + c]) / sum, 1e-12);
+    }
+    for (int b = 0; b < 2; b++) {
+        free(part[b].out);
+        free(part[b].lse);
+    }
+    free(all.out);
+    free(all.lse);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Number of branches (w, r) in which positions i and j meet, phases of head 3 of 4. */
+static int multiplicity(const int64_t (*branch)[2], int64_t n, int64_t i, int64_t j)
+{
+    int count = 0;
+    for (int b = 0; b < 2; b++) {
+        int64_t w = branch[b][0] < n ? branch[b][0] : n, r = branch[b][1];
+        int64_t phase = 3 / ((4 + r - 1) / r);
+        count += i / w == j / w && i % w % r == phase && j % w % r == phase;
+    }
+    return count;
+}
+
+/* Rows in several chunks, rectangles either way, both precisions. */
+START_TEST(longnet_is_softmax_with_multiplicities)
+{
+    static const struct {
+        int64_t nq, nk, branch[2][2];
+        bool causal;
+        enum precision prec;
+    } cases[] = {{2200, 2200, {{600, 1}, {3000, 3}}, true, PREC_F32},
+                 {2200, 2200, {{600, 2}, {1500, 3}}, false, PREC_F64},
+                 {150, 210, {{24, 1}, {70, 7}}, true, PREC_F64},
+                 {150, 210, {{24, 2}, {70, 3}}, false, PREC_F64},
+                 {210, 150, {{24, 1}, {70, 3}}, true, PREC_F64}};
+    int64_t nq = cases[_i].nq, nk = cases[_i].nk;
+    const int64_t(*branch)[2] = cases[_i].branch;
+    double tol = cases[_i].prec == PREC_F64 ? 1e-12 : 2e-5;
+    char text[96];
+    struct err err = {0};
+    struct sim_head h;
+    assert_ok(random_head(9, nq, nk, 16, cases[_i].causal, 1.2, cases[_i].prec, &h, &err), &err);
+    h.in.head = h.in.kv_head = 3;
+    h.in.n_heads = h.in.n_kv_heads = 4;
+    snprintf(text, sizeof text, "longnet:segments=%d+%d:ratios=%d+%d", (int)branch[0][0],
+             (int)branch[1][0], (int)branch[0][1], (int)branch[1][1]);
+    struct outputs got = outputs_of(text, &h.in);
+    for (int64_t i = 0; i < nq; i++) {
+        double sum = 0, out[16] = {0};
+        int64_t p = i + nk - nq;
+        for (int64_t j = 0; p >= 0 && j < (cases[_i].causal ? p + 1 : nk); j++) {
+            int w = multiplicity(branch, nk, p, j);
+            if (!w)
+                continue;
+            double dot = 0;
+            for (int c = 0; c < 16; c++)
+                dot += (double)h.q[i * 16 + c] * h.k[j * 16 + c];
+            double e = w * exp(h.in.x.scale * dot);
+            sum += e;
+            for (int c = 0; c < 16; c++)
+                out[c] += e * h.v[j * 16 + c];
+        }
+        if (sum == 0)
+            ck_assert(isinf(got.lse[i]));
+        else
+            ck_assert_double_eq_tol(got.lse[i], log(sum), tol);
+        for (int c = 0; c < 16; c++)
+            ck_assert_double_eq_tol(got.out[i * 16 + c], sum > 0 ? out[c] / sum : 0, tol);
+    }
+    free(got.out);
+    free(got.lse);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* 10 tokens in segments of 8 with ratio 3, one head: phase 0. The second segment holds tokens 8, 9
+ * and six padded ones; every segment is padded to 9. Selected places 0, 3, 6. */
+START_TEST(longnet_counts_the_padding_of_the_code)
+{
+    struct err err = {0};
+    struct sim_head h;
+    float zero[10 * 16] = {0}, v[10 * 16];
+    for (int k = 0; k < 160; k++)
+        v[k] = 1;
+    struct head_in in = {
+        .x = {.nq = 10, .nk = 10, .d = 16, .dv = 16, .q = zero, .k = zero, .v = v, .scale = 1},
+        .n_heads = 1,
+        .n_kv_heads = 1,
+        .n_layers = 1,
+        .branch = "main"};
+    assert_ok(head_init(&h, &in, PREC_F64, &err), &err);
+    struct outputs o = outputs_of("longnet:segments=8:ratios=3:official_pad=1", &h.in);
+    ck_assert_double_eq_tol(o.lse[0], log(3), 1e-12); /* 0, 3, 6 */
+    ck_assert_double_eq_tol(o.out[0], 1, 1e-12);
+    ck_assert_double_eq_tol(o.lse[8], log(3), 1e-12); /* 8, and two zero keys */
+    ck_assert_double_eq_tol(o.out[8 * 16], 1.0 / 3, 1e-12);
+    ck_assert(isinf(o.lse[1]) && o.out[16] == 0);
+    free(o.out);
+    free(o.lse);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- sparse transformer --------------------------------------------------------------------- */
+
+START_TEST(sparse_transformer_counts)
+{
+    static const int64_t cases[][5] = {{1000, 32, 31504, 16128, 46632},
+                                       {1024, 32, 32272, 16896, 48144},
+                                       {4096, 64, 260128, 133120, 389152},
+                                       {16384, 128, 2089024, 1056768, 3129408}};
+    static const char *const patterns[] = {"local", "strided", "merged"};
+    for (int k = 0; k < 3; k++) {
+        char text[80];
+        snprintf(text, sizeof text, "sparse-transformer:pattern=%s:stride=%lld", patterns[k],
+                 (long long)cases[_i][1]);
+        ck_assert_int_eq(kept(text, cases[_i][0], true), cases[_i][2 + k]);
+    }
+}
+END_TEST
+
+START_TEST(sparse_transformer_fixed_blocks)
+{
+    for (int head = 0; head < 5; head++) {
+        struct mask_counts c =
+            shape_counts("sparse-transformer:pattern=fixed", 1024, 1024, true, head, 8, 1);
+        ck_assert_int_eq(c.tiles_kept, 192);
+        ck_assert_int_eq(c.pairs_kept, 180736);
+    }
+    struct mask_counts c =
+        shape_counts("sparse-transformer:pattern=fixed:verts=1", 1024, 1024, true, 3, 8, 1);
+    ck_assert_int_eq(c.tiles_kept, 192);
+    ck_assert_int_eq(c.pairs_kept, 180736);
+}
+END_TEST
+
+/* Summary blocks by hand: 4 blocks of 8 per chunk, head 1 of two positions of one block. */
+START_TEST(sparse_transformer_fixed_by_hand)
+{
+    enum { N = 96, B = 8 };
+    uint8_t *bits =
+        bits_of("sparse-transformer:pattern=fixed:stride=32:block=8:verts=2", N, N, true, 1, 2);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) {
+            int a = i / B, b = j / B;
+            ck_assert_int_eq(bits[i * N + j], j <= i && (a / 4 == b / 4 || b % 4 == 2));
+        }
+    free(bits);
+}
+END_TEST
+
+START_TEST(sparse_transformer_local_block_layout)
+{
+    static const int64_t cases[][2] = {{32, 63}, {128, 150}};
+    struct err err = {0};
+    for (int k = 0; k < 2; k++) {
+        struct method_run *runs = NULL;
+        int64_t n = 0, tiles, allowed;
+        void *state = NULL;
+        struct mask m = {0};
+        struct method_ctx ctx = {0};
+        struct head_in in = {.x = {.nq = 1024, .nk = 1024, .d = 1, .dv = 1, .causal = true},
+                             .n_heads = 1};
+        char text[64];
+        snprintf(text, sizeof text, "sparse-transformer:pattern=local:stride=%lld",
+                 (long long)cases[k][0]);
+        assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
+        assert_ok(runs[0].method->prepare(&ctx, runs[0].params, &in, &state, &err), &err);
+        assert_ok(runs[0].method->select(state, 0, 1024, &m, &err), &err);
+        assert_ok(mask_tiles_kept(&m, 32, 32, &tiles, &allowed, &err), &err);
+        ck_assert_int_eq(tiles, cases[k][1]);
+        mask_free(&m);
+        runs[0].method->release(state);
+        method_runs_free(runs, n);
+    }
+}
+END_TEST
+
+START_TEST(sparse_transformer_counts_from_absolute_positions)
+{
+    enum { NQ = 10, NK = 45, L = 7 };
+    static const char *const texts[] = {"sparse-transformer:pattern=local:stride=7",
+                                        "sparse-transformer:stride=7",
+                                        "sparse-transformer:pattern=merged:stride=7"};
+    for (int k = 0; k < 3; k++) {
+        uint8_t *bits = bits_of(texts[k], NQ, NK, true, 0, 1);
+        for (int i = 0; i < NQ; i++)
+            for (int j = 0; j < NK; j++) {
+                int d = i + NK - NQ - j;
+                bool local = d >= 0 && d < L, strided = d >= 0 && d % L == 0;
+                ck_assert_int_eq(bits[i * NK + j], k == 0   ? local
+                                                   : k == 1 ? strided
+                                                            : local || strided);
+            }
+        free(bits);
+    }
+}
+END_TEST
+
+START_TEST(bad_parameters_are_refused)
+{
+    static const struct {
+        const char *text, *want;
+    } bad[] = {
+        {"longformer:global=x", "global"},
+        {"longformer:global=-3", "global"},
+        {"longformer:variant=no-overlap:dilation=2", "dilation"},
+        {"bigbird:block=8", "[16, 128]"},
+        {"bigbird:random=17", "[0, 16]"},
+        {"longnet:segments=5:ratios=1+2", "1 segments and 2 ratios"},
+        {"longnet:segments=0:ratios=1", "above 0"},
+        {"sparse-transformer:pattern=fixed:block=24", "8, 16, 32 or 64"},
+        {"sparse-transformer:pattern=fixed:stride=100", "multiple of block"},
+        {"sparse-transformer:pattern=fixed:verts=3:vertsize=2", "blocks of a chunk"},
+    };
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
+        assert_refused(bad[k].text, bad[k].want);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("static");
+    TCase *c = tcase_create("longformer and bigbird");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, longformer_counts, 0, 9);
+    tcase_add_loop_test(c, longformer_follows_its_rule, 0, 3);
+    tcase_add_loop_test(c, bigbird_counts_and_places, 0, 9);
+    tcase_add_test(c, bigbird_gathers_what_it_draws);
+    tcase_add_test(c, bigbird_without_random_blocks);
+    tcase_add_test(c, bigbird_scopes);
+    tcase_add_test(c, bigbird_depends_on_seed_and_head);
+    tcase_add_loop_test(c, bigbird_causal_baseline, 0, 4);
+    tcase_add_test(c, bigbird_causal_with_random_blocks);
+    tcase_add_test(c, bigbird_refuses_what_it_cannot_do);
+    suite_add_tcase(s, c);
+    c = tcase_create("longnet and sparse transformer");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, longnet_multiplicities, 0, 4);
+    tcase_add_test(c, longnet_rows_that_no_branch_selects);
+    tcase_add_test(c, longnet_phases_of_heads);
+    tcase_add_loop_test(c, longnet_one_branch_is_dense_and_two_equal_ones_weigh_double, 0, 2);
+    tcase_add_loop_test(c, longnet_is_softmax_with_multiplicities, 0, 5);
+    tcase_add_loop_test(c, longnet_mixes_branches_by_their_normalisers, 0, 4);
+    tcase_add_test(c, longnet_counts_the_padding_of_the_code);
+    tcase_add_loop_test(c, sparse_transformer_counts, 0, 4);
+    tcase_add_test(c, sparse_transformer_fixed_blocks);
+    tcase_add_test(c, sparse_transformer_fixed_by_hand);
+    tcase_add_test(c, sparse_transformer_local_block_layout);
+    tcase_add_test(c, sparse_transformer_counts_from_absolute_positions);
+    tcase_add_test(c, bad_parameters_are_refused);
+    suite_add_tcase(s, c);
+    return s;
+}

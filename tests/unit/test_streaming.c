@@ -1,0 +1,292 @@
+/*
+ * test_streaming.c - window + sink: counts over lengths, presets, last rows, dilated windows, the
+ * offset of short query blocks, and a golden head.
+ */
+#include "tests/harness/methodrun.h"
+
+#include <stdio.h>
+
+static const struct {
+    int64_t n, sink, window;
+    int64_t pairs;
+    double of_triangle;
+    int64_t tiles, visible, with_last;
+} table[] = {
+    {1000, 4, 64, 65722, 0.131313, 45, 136, 153972},
+    {1024, 4, 64, 67354, 0.128342, 45, 136, 158004},
+    {4096, 4, 512, 1980666, 0.236056, 595, 2080, 2333716},
+    {4096, 128, 3968, 8390656, 1.000000, 2080, 2080, 8390656},
+    {8192, 128, 3968, 25167872, 0.749969, 6240, 8256, 25572522},
+    {16384, 128, 3968, 58722304, 0.437489, 14560, 32896, 59946154},
+    {32768, 128, 3968, 125831168, 0.234372, 31200, 131328, 128693418},
+    {131072, 128, 3968, 528484352, 0.061523, 131040, 2098176, 541177002},
+    {32768, 4, 2000, 63660066, 0.118572, 16847, 131328, 66731516},
+    {32768, 4, 512, 16775418, 0.031246, 5075, 131328, 19995668},
+};
+
+START_TEST(counts_over_lengths)
+{
+    char text[96];
+    int64_t n = table[_i].n, s = table[_i].sink, w = table[_i].window;
+    snprintf(text, sizeof text, "streaming:sink=%lld:window=%lld", (long long)s, (long long)w);
+    struct mask_counts c = shape_counts(text, n, n, true, 0, 1, 1);
+    ck_assert_int_eq(c.pairs_kept, table[_i].pairs);
+    ck_assert_int_eq(c.tiles_kept, table[_i].tiles);
+    ck_assert_int_eq(c.tiles_allowed, table[_i].visible);
+    assert_printed((double)c.pairs_kept / (double)c.pairs_allowed, table[_i].of_triangle,
+                   table[_i].of_triangle < 0.1 ? 5 : 6);
+    if (s + w <= n) /* closed form */
+        ck_assert_int_eq(c.pairs_kept,
+                         w * (w + 1) / 2 + (n - w) * w + s * (s - 1) / 2 + (n - w - s + 1) * s);
+    strcat(text, ":last=100");
+    ck_assert_int_eq(shape_counts(text, n, n, true, 0, 1, 1).pairs_kept, table[_i].with_last);
+}
+END_TEST
+
+START_TEST(window_is_one_wider_in_the_eager_path)
+{
+    ck_assert_int_eq(
+        shape_counts("streaming:sink=30:window=50", 1024, 1024, true, 0, 1, 1).pairs_kept, 78760);
+    ck_assert_int_eq(
+        shape_counts("streaming:sink=30:window=51", 1024, 1024, true, 0, 1, 1).pairs_kept, 79704);
+}
+END_TEST
+
+static const struct {
+    int64_t n, pairs;
+} samples[] = {{16384, 20681005}, {32768, 82602143}, {65536, 330104511}, {131072, 1319930475}};
+
+START_TEST(preset_of_the_sampleattention_baseline)
+{
+    struct mask_counts c =
+        shape_counts("streaming:preset=sample", samples[_i].n, samples[_i].n, true, 0, 1, 1);
+    ck_assert_int_eq(c.pairs_kept, samples[_i].pairs);
+}
+END_TEST
+
+START_TEST(presets_are_their_parameters)
+{
+    static const struct {
+        const char *preset, *same;
+    } pairs[] = {
+        {"preset=a-shape", "sink=128:window=3968:last=0"},
+        {"preset=tri-shape", "sink=128:window=3968:last=100"},
+        {"preset=streamingllm", "sink=4:window=512"},
+        {"preset=streamingllm-demo", "sink=4:window=2000"},
+        {"preset=sample", "sink=4:window=8%"},
+        {"preset=streamingllm:window=100", "sink=4:window=100"},
+        {"preset=streamingllm:sink=7", "sink=7:window=512"},
+    };
+    char a[96], b[96];
+    for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++) {
+        snprintf(a, sizeof a, "streaming:%s", pairs[k].preset);
+        snprintf(b, sizeof b, "window-sink:%s", pairs[k].same);
+        struct mask_counts x = shape_counts(a, 5000, 5000, true, 0, 1, 1);
+        struct mask_counts y = shape_counts(b, 5000, 5000, true, 0, 1, 1);
+        ck_assert_int_eq(x.pairs_kept, y.pairs_kept);
+        ck_assert_int_eq(x.tiles_kept, y.tiles_kept);
+    }
+}
+END_TEST
+
+/* The whole mask of a small head as bits. */
+static void bits_of(const char *text, int64_t nq, int64_t nk, bool causal, uint8_t *bits)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    assert_ok(random_head(2, nq, nk, 4, causal, 1, PREC_F64, &h, &err), &err);
+    run_text_carry(text, &h.in, NULL, 1, sink_bits, bits, &r);
+    ck_assert_int_eq(r.status, RECORD_OK);
+    record_free(&r);
+    sim_head_free(&h);
+}
+
+static void assert_row(const uint8_t *bits, int64_t nk, const char *want)
+{
+    for (int64_t j = 0; j < nk; j++)
+        ck_assert_msg(bits[j] == (want[j] == 'x'), "key %lld", (long long)j);
+}
+
+START_TEST(window_edge_by_hand)
+{
+    uint8_t bits[100];
+    bits_of("streaming:sink=1:window=3", 10, 10, true, bits);
+    assert_row(bits, 10, "x.........");
+    assert_row(bits + 20, 10, "xxx.......");
+    assert_row(bits + 30, 10, "xxxx......");
+    assert_row(bits + 40, 10, "x.xxx.....");
+    assert_row(bits + 90, 10, "x......xxx");
+    int sum = 0;
+    for (int k = 0; k < 100; k++)
+        sum += bits[k];
+    ck_assert_int_eq(sum, 34);
+}
+END_TEST
+
+START_TEST(queries_stand_at_the_end_of_the_keys)
+{
+    uint8_t bits[40];
+    bits_of("streaming:sink=1:window=3", 4, 10, true, bits);
+    assert_row(bits, 10, "x...xxx...");
+    assert_row(bits + 30, 10, "x......xxx");
+}
+END_TEST
+
+START_TEST(bidirectional_window_is_symmetric)
+{
+    uint8_t bits[100];
+    bits_of("streaming:sink=1:window=3", 10, 10, false, bits);
+    assert_row(bits, 10, "xxx.......");
+    assert_row(bits + 50, 10, "x..xxxxx..");
+    assert_row(bits + 90, 10, "x......xxx");
+}
+END_TEST
+
+START_TEST(last_rows_see_everything)
+{
+    uint8_t bits[100];
+    bits_of("streaming:sink=1:window=2:last=3", 10, 10, true, bits);
+    assert_row(bits + 60, 10, "x....xx...");
+    assert_row(bits + 70, 10, "xxxxxxxx..");
+    assert_row(bits + 90, 10, "xxxxxxxxxx");
+    /* `last` never reaches the first row. */
+    bits_of("streaming:sink=0:window=1:last=50", 10, 10, false, bits);
+    assert_row(bits, 10, "x.........");
+    assert_row(bits + 10, 10, "xxxxxxxxxx");
+}
+END_TEST
+
+START_TEST(dilated_windows_keep_odd_distances)
+{
+    enum { N = 9000, FIRST = 8990 };
+    static uint8_t bits[10 * N];
+    bits_of("streaming:dilate=dilated1", 10, N, true, bits);
+    for (int64_t i = 0; i < 10; i++)
+        for (int64_t j = 0; j < N; j++) {
+            int64_t d = FIRST + i - j;
+            bool want = d >= 0 && (j < 1024 || d == 0 || (d % 2 == 1 && d <= 8191));
+            ck_assert_int_eq(bits[i * N + j], want);
+        }
+    bits_of("streaming:dilate=dilated2", 10, N, true, bits);
+    for (int64_t i = 0; i < 10; i++)
+        for (int64_t j = 0; j < N; j++) {
+            int64_t d = FIRST + i - j;
+            bool want = d >= 0 && (j < 1024 || d < 2048 || (d % 2 == 1 && d <= 6143));
+            ck_assert_int_eq(bits[i * N + j], want);
+        }
+}
+END_TEST
+
+/* The official kernel widens every distance to 64 keys: the band is executed whole. */
+START_TEST(dilated_windows_execute_a_band)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    assert_ok(random_head(2, 640, 640, 4, true, 1, PREC_F32, &h, &err), &err);
+    run_text("streaming:dilate=dilated1", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "pairs_exec"), 64 * 64 * 55);
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), 640 * 641 / 2);
+    record_free(&r);
+    sim_head_free(&h);
+    assert_ok(random_head(2, 64, 12800, 4, true, 1, PREC_F32, &h, &err), &err);
+    run_text("streaming:dilate=dilated1", &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "pairs_exec"), 64 * 64 * (129 + 16));
+    ck_assert_double_lt(record_get(&r, "density_elem"), 0.6 * record_get(&r, "density_exec"));
+    record_free(&r);
+    sim_head_free(&h);
+    assert_ok(random_head(2, 64, 64, 4, false, 1, PREC_F32, &h, &err), &err);
+    run_text_carry("streaming:dilate=dilated2", &h.in, NULL, 1, NULL, NULL, &r);
+    ck_assert_int_eq(r.status, RECORD_SKIP);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+static const struct {
+    int head;
+    const char *text;
+    double pairs, min, p1, p5, p50, mean, l1, l2;
+} golden[] = {
+    {0, "streaming:sink=4:window=64", 50082, 0.152683, 0.233462, 0.365734, 0.843588, 0.783557,
+     0.217040, 0.291803},
+    {0, "streaming:sink=0:window=128", 90432, 0.120360, 0.250394, 0.456820, 0.920568, 0.849917,
+     0.133047, 0.197235},
+    {0, "streaming:sink=4:window=256", 166530, 0.324723, 0.485004, 0.748508, 0.988720, 0.949015,
+     0.0394119, 0.0775161},
+    {7, "streaming:sink=4:window=64", 50082, 0.033294, 0.0715009, 0.137500, 0.514065, 0.537124,
+     0.455213, 0.526363},
+};
+
+START_TEST(golden_code_head)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    assert_ok(golden_code_lm(5, golden[_i].head, PREC_F64, &h, &err), &err);
+    run_text(golden[_i].text, &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), golden[_i].pairs);
+    ck_assert_double_eq_tol(record_get(&r, "cra_min"), golden[_i].min, 5.1e-7);
+    ck_assert_double_eq_tol(record_get(&r, "cra_p1"), golden[_i].p1, 5.1e-7);
+    ck_assert_double_eq_tol(record_get(&r, "cra_p5"), golden[_i].p5, 5.1e-7);
+    ck_assert_double_eq_tol(record_get(&r, "cra_p50"), golden[_i].p50, 5.1e-7);
+    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), golden[_i].mean, 5.1e-7);
+    ck_assert_double_eq_tol(record_get(&r, "err_l1_rel"), golden[_i].l1, 5.1e-7);
+    ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), golden[_i].l2, 5.1e-7);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Every metric of doc/records.md's worked example. */
+START_TEST(golden_code_head_all_metrics)
+{
+    static const struct {
+        const char *name;
+        double value;
+        int digits;
+    } want[] = {
+        {"pairs_kept", 50082, 5},       {"density_elem", 0.168720, 6},
+        {"density_rect", 0.0844696, 6}, {"density_tile@64x64", 0.395604, 6},
+        {"density_tile", 0.395604, 6},  {"density_exec", 0.496761, 6},
+        {"cra_min", 0.152683, 6},       {"cra_p1", 0.233462, 6},
+        {"cra_p5", 0.365734, 6},        {"cra_p50", 0.843588, 6},
+        {"cra_mean", 0.783557, 6},      {"err_l1_rel", 0.217040, 6},
+        {"err_l1_tok", 6.70047, 6},     {"err_l2_rel", 0.291803, 6},
+        {"err_cos", 0.965138, 6},       {"err_rmse", 0.199071, 6},
+        {"err_max", 3.38567, 6},        {"err_lse_max", 1.879394, 7},
+        {"err_lse_mean", 0.287840, 6},
+    };
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+    run_text("streaming:sink=4:window=64", &h.in, &r);
+    for (size_t k = 0; k < sizeof want / sizeof *want; k++)
+        assert_printed(record_get(&r, want[k].name), want[k].value, want[k].digits);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("streaming");
+    TCase *c = tcase_create("mask");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, counts_over_lengths, 0, 10);
+    tcase_add_test(c, window_is_one_wider_in_the_eager_path);
+    tcase_add_loop_test(c, preset_of_the_sampleattention_baseline, 0, 4);
+    tcase_add_test(c, presets_are_their_parameters);
+    tcase_add_test(c, window_edge_by_hand);
+    tcase_add_test(c, queries_stand_at_the_end_of_the_keys);
+    tcase_add_test(c, bidirectional_window_is_symmetric);
+    tcase_add_test(c, last_rows_see_everything);
+    tcase_add_test(c, dilated_windows_keep_odd_distances);
+    tcase_add_test(c, dilated_windows_execute_a_band);
+    tcase_add_loop_test(c, golden_code_head, 0, 4);
+    tcase_add_test(c, golden_code_head_all_metrics);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,736 @@
+/*
+ * test_svg2.c - Sparse VideoGen2: k-means, cluster maps, masks, text, warm-up, state across steps
+ * and guidance branches, refusals.
+ */
+#include "core/rng.h"
+#include "sim/blocks/callrng.h"
+#include "sim/blocks/gpusum.h"
+#include "sim/replay.h"
+#include "sim/methods/svg2/svg2map.h"
+#include "tests/harness/methodrun.h"
+#include "tests/harness/trace_fixture.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+/* ---- k-means -------------------------------------------------------------------------------- */
+
+static struct kmeans line_of(const float *centroids, int64_t n, int64_t k)
+{
+    struct err err = {0};
+    struct kmeans m;
+    assert_ok(kmeans_init(&m, n, k, 1, DT_F32, &err), &err);
+    memcpy(m.centroids, centroids, (size_t)k * sizeof *centroids);
+    return m;
+}
+
+START_TEST(kmeans_by_hand)
+{
+    static const float x[] = {0, 1, 10, 11}, start[] = {0, 10};
+    struct err err = {0};
+    struct kmeans m = line_of(start, 4, 2);
+
+    assert_ok(kmeans_run(&m, x, 1, 1e-4, &err), &err);
+    ck_assert_int_eq(m.iterations, 1);
+    ck_assert_double_eq(m.shift, 0.5);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(m.labels[i], i / 2);
+    ck_assert_float_eq(m.centroids[0], 0.5f);
+    ck_assert_float_eq(m.centroids[1], 10.5f);
+    assert_ok(kmeans_run(&m, x, 50, 1e-4, &err), &err);
+    ck_assert_int_eq(m.iterations, 1);
+    ck_assert_double_eq(m.shift, 0);
+    ck_assert_float_eq(m.centroids[0], 0.5f);
+    kmeans_free(&m);
+    m = line_of(start, 4, 2);
+    assert_ok(kmeans_run(&m, x, 50, 1e-4, &err), &err);
+    ck_assert_int_eq(m.iterations, 2);
+    kmeans_free(&m);
+}
+END_TEST
+
+START_TEST(equal_centroids_leave_one_empty)
+{
+    static const float x[] = {0, 1, 10, 11}, start[] = {0, 0};
+    struct err err = {0};
+    struct kmeans m = line_of(start, 4, 2);
+    assert_ok(kmeans_run(&m, x, 1, 1e-4, &err), &err);
+    for (int i = 0; i < 4; i++)
+        ck_assert_int_eq(m.labels[i], 0);
+    ck_assert_int_eq(m.sizes[0], 4);
+    ck_assert_int_eq(m.sizes[1], 0);
+    ck_assert_float_eq(m.centroids[0], 5.5f);
+    ck_assert_float_eq(m.centroids[1], 0);
+    kmeans_free(&m);
+}
+END_TEST
+
+/* Tokens that were drawn twice as centroids: the copies stay empty, wherever BLAS puts them in its
+ * tiles of rows and columns. */
+START_TEST(copies_of_a_centroid_stay_empty)
+{
+    enum { D = 80 };
+    static const int64_t tokens[] = {1, 3, 16, 200, 300}, clusters[] = {33, 70, 220, 257};
+    int64_t n = tokens[_i / 4], k = clusters[_i % 4];
+    struct err err = {0};
+    struct kmeans m;
+    float *x = calloc((size_t)(n * D), sizeof *x);
+    for (int64_t i = 0; i < n * D; i++)
+        x[i] = (float)rng_normal(11, 0, (uint64_t)i);
+    assert_ok(kmeans_init(&m, n, k, D, DT_F32, &err), &err);
+    for (int64_t j = 0; j < k; j++) {
+        uint64_t i = rng_below(11, 1, (uint64_t)(j % 11), (uint64_t)n);
+        memcpy(m.centroids + j * D, x + (int64_t)i * D, D * sizeof *x);
+    }
+    assert_ok(kmeans_run(&m, x, 1, 0, &err), &err);
+    for (int64_t j = 11; j < k; j++)
+        ck_assert_msg(m.sizes[j] == 0, "%lld tokens in copy %lld of %lld", (long long)m.sizes[j],
+                      (long long)j, (long long)k);
+    kmeans_free(&m);
+    free(x);
+}
+END_TEST
+
+/* Labels with the norms of the published bf16 kernel, from tests/data/gpu_sums.py; with
+ * exact norms 75, 86 and 151 of the 600 labels are others. */
+START_TEST(labels_with_the_norms_of_the_bf16_kernel)
+{
+    enum { N = 600, K = 48, MAX_D = 128 };
+    static const struct {
+        int d;
+        int64_t bf16, exact;
+    } c[] = {{128, 4462410, 4288455}, {64, 4170796, 4317345}, {40, 4342197, 4156919}};
+    int d = c[_i].d;
+    struct err err = {0};
+    float x[N * MAX_D];
+    for (int64_t i = 0; i < N * d; i++)
+        x[i] = (float)((int)((uint32_t)((uint64_t)i * 2654435761u) >> 24) - 128) / 32;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        struct kmeans m;
+        int64_t sum = 0;
+        assert_ok(kmeans_init(&m, N, K, d, DT_BF16, &err), &err);
+        m.bf16_norms = bf16 == 1;
+        for (int64_t j = 0; j < K; j++)
+            memcpy(m.centroids + j * d, x + 7 * j * d, (size_t)d * sizeof *x);
+        assert_ok(kmeans_run(&m, x, 1, 0, &err), &err);
+        for (int64_t i = 0; i < N; i++)
+            sum += (i + 1) * m.labels[i];
+        ck_assert_int_eq(sum, bf16 ? c[_i].bf16 : c[_i].exact);
+        kmeans_free(&m);
+    }
+}
+END_TEST
+
+/* A step below the tolerance is not taken. */
+START_TEST(small_movements_are_dropped)
+{
+    static const float x[] = {0, 1, 10, 11}, start[] = {0, 10};
+    struct err err = {0};
+    struct kmeans m = line_of(start, 4, 2);
+    assert_ok(kmeans_run(&m, x, 50, 0.6, &err), &err);
+    ck_assert_int_eq(m.iterations, 1);
+    ck_assert_float_eq(m.centroids[0], 0);
+    ck_assert_float_eq(m.centroids[1], 10);
+    ck_assert_int_eq(m.sizes[0], 2);
+    kmeans_free(&m);
+}
+END_TEST
+
+/* Lloyd's algorithm in double; values are multiples of 1/8, so that float products are exact. */
+START_TEST(kmeans_follows_the_plain_algorithm)
+{
+    enum { N = 700, K = 9, D = 5 };
+    static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
+    struct err err = {0};
+    struct kmeans m;
+    float x[N * D], c[K * D];
+    for (int i = 0; i < N * D; i++)
+        x[i] = (float)(rng_u64(5, 1, (uint64_t)i) % 65) / 8 - 4;
+    assert_ok(kmeans_init(&m, N, K, D, types[_i], &err), &err);
+    for (int j = 0; j < K * D; j++)
+        c[j] = m.centroids[j] = x[j * 7];
+    for (int t = 0; t < 6; t++) {
+        double sum[K * D] = {0};
+        int64_t size[K] = {0};
+        int label[N];
+        for (int i = 0; i < N; i++) {
+            double best = INFINITY;
+            for (int j = 0; j < K; j++) {
+                double dist = 0;
+                for (int a = 0; a < D; a++)
+                    dist += pow((double)x[i * D + a] - c[j * D + a], 2);
+                if (dist < best - 1e-4) {
+                    best = dist;
+                    label[i] = j;
+                }
+            }
+            size[label[i]]++;
+            for (int a = 0; a < D; a++)
+                sum[label[i] * D + a] += x[i * D + a];
+        }
+        for (int j = 0; j < K * D; j++)
+            if (size[j / D])
+                c[j] = dtype_round(types[_i], (float)(sum[j] / (double)size[j / D]));
+        assert_ok(kmeans_run(&m, x, 1, 0, &err), &err);
+        int different = 0;
+        for (int i = 0; i < N; i++)
+            different += m.labels[i] != label[i];
+        ck_assert_msg(different == 0, "iteration %d: %d labels differ", t, different);
+        for (int j = 0; j < K; j++)
+            ck_assert_int_eq(m.sizes[j], size[j]);
+        for (int j = 0; j < K * D; j++)
+            ck_assert_float_eq(m.centroids[j], c[j]);
+    }
+    kmeans_free(&m);
+}
+END_TEST
+
+/* ---- maps ----------------------------------------------------------------------------------- */
+
+START_TEST(prefixes_by_hand)
+{
+    static const struct {
+        float p[4];
+        int n;
+        double top_p;
+        int64_t kept;
+    } cases[] = {
+        {{0.5f, 0.3f, 0.15f, 0.05f}, 4, 0.9, 3}, {{0.5f, 0.25f, 0.25f}, 3, 0.75, 3},
+        {{0.5f, 0.25f, 0.25f}, 3, 0.74, 2},      {{0.5f, 0.25f, 0.25f}, 3, 0.01, 1},
+        {{0.5f, 0.25f, 0.25f}, 3, 1, 3},         {{0.99f, 0.006f, 0.004f}, 3, 1, 3},
+    };
+    struct svg2_cut cut = {.top_p = cases[_i].top_p, .dtype = DT_F32, .chunk = 32};
+    ck_assert_int_eq(svg2_prefix(&cut, cases[_i].p, cases[_i].n), cases[_i].kept);
+    cut.bf16_sums = true;
+    ck_assert_int_eq(svg2_prefix(&cut, cases[_i].p, cases[_i].n), cases[_i].kept);
+}
+END_TEST
+
+START_TEST(a_share_of_clusters_is_always_kept)
+{
+    static float p[1000] = {1};
+    struct svg2_cut cut = {.top_p = 0.9, .min_share = 0.10, .dtype = DT_F32};
+    ck_assert_int_eq(svg2_prefix(&cut, p, 1000), 100);
+    ck_assert_int_eq(svg2_prefix(&cut, p, 15), 1);
+    ck_assert_int_eq(svg2_prefix(&cut, p, 9), 1); /* of the sum; the share alone keeps none */
+    cut.min_share = 0.5;
+    ck_assert_int_eq(svg2_prefix(&cut, p, 9), 4);
+}
+END_TEST
+
+/* x_i = 1 / (4 (i + 20)). Entries kept by the sum of a GPU in bf16, from tests/data/gpu_sums.py;
+ * a sequential bf16 sum stands still at 0.5 and keeps all 1000. top_p acts as the bf16 number next
+ * to it: 0.9 as 0.8984. */
+START_TEST(running_sums_in_bf16)
+{
+    enum { N = 1000 };
+    static const struct {
+        double top_p;
+        int64_t rows, bf16, f32;
+    } c[] = {{0.3, 1, 46, 46},        {0.5, 1, 127, 125},      {0.7, 1, 300, 302},
+             {0.9, 1, 691, 695},      {0.5, 100, 127, 125},    {0.9, 100, 722, 695},
+             {0.5, 100000, 125, 125}, {0.7, 100000, 317, 302}, {0.9, 100000, 847, 695}};
+    float x[N];
+    for (int i = 0; i < N; i++)
+        x[i] = 1 / ((float)i + 20) / 4;
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        struct svg2_cut cut = {
+            .top_p = c[i].top_p, .dtype = DT_F32, .chunk = gpusum_chunk(N, c[i].rows)};
+        ck_assert_int_eq(svg2_prefix(&cut, x, N), c[i].f32);
+        cut.bf16_sums = true;
+        ck_assert_int_eq(svg2_prefix(&cut, x, N), c[i].bf16);
+    }
+}
+END_TEST
+
+START_TEST(weights_count_the_tokens_of_a_cluster)
+{
+    struct err err = {0};
+    float q[] = {1, 2}, p[2];
+    struct kmeans keys;
+    struct svg2_cut f32 = {.dtype = DT_F32}, bf16 = {.dtype = DT_BF16};
+    assert_ok(kmeans_init(&keys, 4, 2, 2, DT_F32, &err), &err);
+    keys.sizes[0] = 3;
+    keys.sizes[1] = 1;
+    svg2_weights(q, &keys, 0.5, &f32, p);
+    ck_assert_float_eq(p[0], 0.75f);
+    ck_assert_float_eq(p[1], 0.25f);
+    keys.centroids[2] = 2 * logf(3); /* score ln 3 more for the small one: equal weights */
+    svg2_weights(q, &keys, 0.5, &f32, p);
+    ck_assert_float_eq_tol(p[0], 0.5f, 1e-6f);
+    svg2_weights(q, &keys, 0.5, &bf16, p);
+    ck_assert_float_eq(p[0], 0.5f);
+    keys.sizes[1] = 0;
+    svg2_weights(q, &keys, 0.5, &f32, p);
+    ck_assert_float_eq(p[0], 1);
+    ck_assert_float_eq(p[1], 0);
+    kmeans_free(&keys);
+}
+END_TEST
+
+/* q.k = 257 is 256 in bf16 (ties to even), so that two scores become one; 0.3 is 0.30078. */
+START_TEST(scores_are_rounded_twice)
+{
+    struct err err = {0};
+    float q[] = {1, 1}, p[2];
+    struct kmeans keys;
+    struct svg2_cut cut = {.dtype = DT_F32};
+    assert_ok(kmeans_init(&keys, 2, 2, 2, DT_F32, &err), &err);
+    keys.sizes[0] = keys.sizes[1] = 1;
+    keys.centroids[0] = keys.centroids[2] = 256;
+    keys.centroids[1] = 1;
+    svg2_weights(q, &keys, 1, &cut, p);
+    ck_assert_float_eq_tol(p[0], 0.731059f, 1e-6f);
+    cut.bf16_scores = true;
+    svg2_weights(q, &keys, 1, &cut, p);
+    ck_assert_float_eq(p[0], 0.5f);
+    keys.centroids[0] = 1;
+    keys.centroids[1] = keys.centroids[2] = 0;
+    svg2_weights(q, &keys, 0.3, &cut, p);
+    ck_assert_float_eq_tol(p[0], 1 / (1 + expf(-0.30078125f)), 1e-6f);
+    kmeans_free(&keys);
+}
+END_TEST
+
+START_TEST(ties_of_the_map_go_to_the_lower_cluster)
+{
+    struct err err = {0};
+    struct kmeans q, k;
+    struct svg2_cut cut = {.top_p = 0.4, .dtype = DT_F32};
+    uint8_t *map = NULL;
+    assert_ok(kmeans_init(&q, 4, 2, 2, DT_F32, &err), &err);
+    assert_ok(kmeans_init(&k, 4, 4, 2, DT_F32, &err), &err);
+    for (int b = 0; b < 4; b++)
+        k.sizes[b] = 1;
+    k.centroids[3 * 2] = 1;
+    q.centroids[0] = 0;  /* all equal: 0, 1 (0.25 + 0.25 > 0.4) */
+    q.centroids[2] = 10; /* cluster 3 */
+    assert_ok(svg2_map(&q, &k, 1, &cut, &map, &err), &err);
+    static const uint8_t want[] = {1, 1, 0, 0, 0, 0, 0, 1};
+    ck_assert_int_eq(memcmp(map, want, 8), 0);
+    free(map);
+    kmeans_free(&q);
+    kmeans_free(&k);
+}
+END_TEST
+
+/* ---- the method ----------------------------------------------------------------------------- */
+
+static void video_head(uint64_t seed, int64_t words, int place, struct sim_head *out)
+{
+    struct err err = {0};
+    int64_t n = 4 * 6 * 8 + words;
+    assert_ok(random_head(seed, n, n, 16, false, 1.5, PREC_F64, out, &err), &err);
+    out->in.geom = (struct geometry){4, 6, 8, words, words ? place : 0};
+    out->in.n_layers = 40;
+    out->in.layer = 7;
+    out->in.n_steps = 50;
+    out->in.branch = "cond";
+}
+
+#define RULE "svg2:preset=none:qc=6:kc=12:top_p=0.5"
+
+/* The mask from clusters that are made here with the same start. */
+START_TEST(masks_follow_the_clusters)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    struct kmeans q, k;
+    uint8_t *map = NULL;
+    struct svg2_cut cut = {.top_p = 0.5, .min_share = 0.10, .dtype = DT_F32};
+    int64_t video = 192, text = _i ? 11 : 0, n = video + text, pairs = 0;
+    uint8_t *bits = calloc((size_t)(n * n), 1);
+
+    video_head(3, text, 2, &h);
+    h.in.head = 5;
+    h.in.kv_head = 2;
+    assert_ok(kmeans_init(&q, video, 6, 16, DT_F32, &err), &err);
+    assert_ok(kmeans_init(&k, video, 12, 16, DT_F32, &err), &err);
+    for (int j = 0; j < 12; j++) {
+        uint64_t a = rng_below(1, head_stream(0x7376673271756572ull, &h.in, 5), (uint64_t)j, 192);
+        uint64_t b = rng_below(1, head_stream(0x737667326b657973ull, &h.in, 2), (uint64_t)j, 192);
+        if (j < 6)
+            memcpy(q.centroids + j * 16, h.q + a * 16, 16 * sizeof(float));
+        memcpy(k.centroids + j * 16, h.k + b * 16, 16 * sizeof(float));
+    }
+    assert_ok(kmeans_run(&q, h.q, 50, 1e-4, &err), &err);
+    assert_ok(kmeans_run(&k, h.k, 50, 1e-4, &err), &err);
+    assert_ok(svg2_map(&q, &k, h.in.x.scale, &cut, &map, &err), &err);
+    run_text_carry(RULE, &h.in, NULL, 1, sink_bits, bits, &r);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) {
+            bool want = i >= video || j >= video || map[q.labels[i] * 12 + k.labels[j]];
+            ck_assert_int_eq(bits[i * n + j], want);
+            pairs += want;
+        }
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)pairs);
+    ck_assert_double_eq_tol(record_get(&r, "density_native"), record_get(&r, "density_elem"),
+                            1e-14);
+    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
+    ck_assert_double_eq(record_get(&r, "kmeans_iter_q"), (double)q.iterations);
+    ck_assert_double_eq(record_get(&r, "kmeans_iter_k"), (double)k.iterations);
+    int64_t exec = (text + 127) / 128 * ((n + 127) / 128), kept = 0, full = 0;
+    for (int a = 0; a < 6; a++) {
+        int64_t keys = text;
+        for (int b = 0; b < 12; b++) {
+            keys += map[a * 12 + b] ? k.sizes[b] : 0;
+            kept += map[a * 12 + b] && q.sizes[a] && k.sizes[b];
+            full += q.sizes[a] && k.sizes[b];
+        }
+        exec += (q.sizes[a] + 127) / 128 * ((keys + 127) / 128);
+    }
+    ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)(exec * 128 * 128));
+    ck_assert_double_eq_tol(record_get(&r, "map_density"), (double)kept / (double)full, 1e-15);
+    record_free(&r);
+    free(map);
+    free(bits);
+    kmeans_free(&q);
+    kmeans_free(&k);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* emulate=bf16 rounds a float trace as a bf16 one, whose clusters and map are then the same; it
+ * has the running sum of cumsum=bf16. */
+START_TEST(emulation_is_that_of_a_bf16_trace)
+{
+    static const char *const same[] = {RULE ":emulate=bf16", RULE ":emulate=bf16:cumsum=bf16"};
+    struct sim_head h;
+    struct record r;
+    int64_t n = 192;
+    uint8_t *want = calloc((size_t)(n * n), 1), *got = calloc((size_t)(n * n), 1);
+    video_head(12, 0, 0, &h);
+    run_text_carry(RULE, &h.in, NULL, 1, sink_bits, want, &r);
+    record_free(&r);
+    run_text_carry(same[0], &h.in, NULL, 1, sink_bits, got, &r);
+    record_free(&r);
+    ck_assert_int_ne(memcmp(want, got, (size_t)(n * n)), 0);
+    h.in.src_dtype = DT_BF16;
+    for (int64_t i = 0; i < n * 16; i++) {
+        h.q[i] = dtype_round(DT_BF16, h.q[i]);
+        h.k[i] = dtype_round(DT_BF16, h.k[i]);
+    }
+    for (int i = 0; i < 2; i++) {
+        memset(want, 0, (size_t)(n * n));
+        run_text_carry(same[i], &h.in, NULL, 1, sink_bits, want, &r);
+        record_free(&r);
+        ck_assert_int_eq(memcmp(want, got, (size_t)(n * n)), 0);
+    }
+    free(want);
+    free(got);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(one_cluster_or_all_mass_is_dense)
+{
+    static const char *const texts[] = {"svg2:preset=none:qc=1:kc=1", RULE ":top_p=1",
+                                        RULE ":min_kc=1"};
+    struct sim_head h;
+    struct record r;
+    char text[120];
+    video_head(4, 0, 0, &h);
+    snprintf(text, sizeof text, "%s", texts[_i]);
+    if (_i == 1)
+        snprintf(text, sizeof text, "svg2:preset=none:qc=6:kc=12:top_p=1");
+    run_text(text, &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
+    ck_assert_double_eq(record_get(&r, "map_density"), 1);
+    ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-14);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Prompt tokens see and are seen by everything but padding; padding sees padding. */
+START_TEST(text_is_kept_and_padding_counts_in_the_published_number)
+{
+    struct sim_head h;
+    struct record r;
+    int64_t n = 200;
+    uint8_t *bits = calloc((size_t)(n * n), 1);
+    video_head(5, 8, 2, &h);
+    h.in.n_padding = 24;
+    run_text_carry(RULE, &h.in, NULL, 1, sink_bits, bits, &r);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 192; j < n; j++)
+            ck_assert(bits[i * n + j] && bits[j * n + i]);
+    ck_assert_double_eq_tol(record_get(&r, "density_native"),
+                            (record_get(&r, "pairs_kept") + 24 * 24) / (224.0 * 224), 1e-14);
+    ck_assert_double_lt(record_get(&r, "density_elem"), 0.9);
+    record_free(&r);
+    free(bits);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* With one query cluster its centroid is the mean query, whatever token it started from: query
+ * heads of one key head then share their masks, since they share the key clusters. */
+START_TEST(keys_are_clustered_once_per_key_head)
+{
+    struct sim_head h;
+    struct record r;
+    int64_t n = 192;
+    uint8_t *a = calloc((size_t)(n * n), 1), *b = calloc((size_t)(n * n), 1);
+    const char *text = "svg2:preset=none:qc=1:kc=12:top_p=0.5";
+    video_head(6, 0, 0, &h);
+    for (int64_t i = 0; i < n * 16; i++)
+        h.q[i] += 1;
+    h.in.head = 4;
+    h.in.kv_head = 1;
+    run_text_carry(text, &h.in, NULL, 1, sink_bits, a, &r);
+    record_free(&r);
+    h.in.head = 5;
+    run_text_carry(text, &h.in, NULL, 1, sink_bits, b, &r);
+    record_free(&r);
+    ck_assert_int_eq(memcmp(a, b, (size_t)(n * n)), 0);
+    h.in.kv_head = 2;
+    run_text_carry(text, &h.in, NULL, 1, sink_bits, b, &r);
+    record_free(&r);
+    ck_assert_int_ne(memcmp(a, b, (size_t)(n * n)), 0);
+    free(a);
+    free(b);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(later_steps_start_from_the_last_centroids)
+{
+    struct sim_head h;
+    struct record r;
+    struct carry carry = {0};
+    video_head(7, 0, 0, &h);
+    for (int t = 0; t < 4; t++) {
+        run_step(RULE, &h, t, &carry, &r);
+        ck_assert_msg(r.status == RECORD_OK, "%s", r.reason);
+        ck_assert_double_eq(record_get(&r, "cold_start"), t == 0);
+        /* The head does not change: converged at once. */
+        if (t > 0)
+            ck_assert_double_eq(record_get(&r, "kmeans_iter_q"), 1);
+        else
+            ck_assert_double_gt(record_get(&r, "kmeans_iter_q"), 2);
+        record_free(&r);
+    }
+    run_step(RULE, &h, 5, &carry, &r);
+    assert_skipped(&r, "no clusters of step 4");
+    run_step(RULE, &h, 5, NULL, &r);
+    assert_skipped(&r, "no clusters of step 4");
+    run_step(RULE ":cold=1", &h, 5, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
+    record_free(&r);
+    run_step(RULE ":cold=1", &h, 6, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "cold_start"), 0);
+    record_free(&r);
+    carry_end(&carry);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(iterations_are_limited)
+{
+    struct sim_head h;
+    struct record r;
+    struct carry carry = {0};
+    for (int t = 0; t < 3; t++) {
+        video_head(50 + (uint64_t)t, 0, 0, &h);
+        run_step(RULE ":iter_init=3:iter_step=2:tol=0", &h, t, &carry, &r);
+        ck_assert_double_eq(record_get(&r, "kmeans_iter_k"), t ? 2 : 3);
+        record_free(&r);
+        sim_head_free(&h);
+    }
+    carry_end(&carry);
+}
+END_TEST
+
+START_TEST(first_steps_and_layers_are_dense)
+{
+    static const char *const rule = "svg2:qc=6:kc=12"; /* wan-t2v-720p: 10 of 50 steps, no warm */
+    static const char *const warm = "svg2:preset=wan-i2v-480p:qc=6:kc=12";
+    struct sim_head h;
+    struct record r;
+    struct carry carry = {0};
+    video_head(8, 0, 0, &h);
+    run_step(rule, &h, 9, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
+    ck_assert_double_eq(record_get(&r, "density_elem"), 1);
+    ck_assert(isnan(record_get(&r, "cold_start")));
+    record_free(&r);
+    run_step(rule, &h, 10, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "dense_call"), 0);
+    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
+    record_free(&r);
+    carry_end(&carry);
+    /* With warm the dense steps cluster; one that is missing leaves them dense, later ones skip. */
+    for (int t = 0; t < 11; t++) {
+        run_step(warm, &h, t, &carry, &r);
+        ck_assert_double_eq(record_get(&r, "dense_call"), t < 10);
+        ck_assert_double_eq(record_get(&r, "cold_start"), t == 0);
+        record_free(&r);
+    }
+    run_step(warm, &h, 7, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
+    ck_assert(isnan(record_get(&r, "cold_start")));
+    record_free(&r);
+    carry_end(&carry);
+    run_step(warm, &h, 10, &carry, &r);
+    assert_skipped(&r, "no clusters of step 9");
+    run_step("svg2:preset=wan-i2v-480p:qc=6:kc=12:warm=0", &h, 10, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "cold_start"), 1);
+    record_free(&r);
+    carry_end(&carry);
+    h.in.layer = 0;
+    run_step(rule, &h, 30, &carry, &r);
+    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
+    record_free(&r);
+    carry_end(&carry);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(other_inputs_are_skipped)
+{
+    struct sim_head h;
+    struct record r;
+    video_head(9, 0, 0, &h);
+    run_step("svg2:preset=none:qc=6", &h, 0, NULL, &r);
+    assert_skipped(&r, "kc=1000 clusters of 192 tokens");
+    run_step("svg2:preset=none:kc=12", &h, 0, NULL, &r);
+    assert_skipped(&r, "qc=200 clusters of 192 tokens");
+    h.in.order = "time";
+    run_step(RULE, &h, 0, NULL, &r);
+    assert_skipped(&r, "raster order");
+    sim_head_free(&h);
+    video_head(9, 5, 1, &h);
+    run_step(RULE, &h, 0, NULL, &r);
+    assert_skipped(&r, "text in front");
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- guidance branches ---------------------------------------------------------------------- */
+
+/* Records of a replay of the first calls of the fixture's video; `other` may be NULL. */
+static int64_t replay_fixture(const char *text, const char *other, const char *branch, int calls,
+                              struct record **records)
+{
+    static int times;
+    struct err err = {0};
+    struct trace_meta m = fixture_video(DT_F32);
+    char path[400], file[400];
+    struct replay r = {.load = {.precision = PREC_F64}, .seed = 1};
+    struct replay_select sel = {.branch = branch};
+    int64_t n;
+
+    snprintf(path, sizeof path, "%s/video-%d-%d.h5", test_tmpdir(), (int)getpid(), times);
+    snprintf(file, sizeof file, "%s/records-%d-%d.jsonl", test_tmpdir(), (int)getpid(), times++);
+    assert_ok(fixture_write(path, &m, calls, &err), &err);
+    r.traces = calloc(1, sizeof *r.traces);
+    r.n_traces = 1;
+    assert_ok(trace_open(path, &r.traces[0], &err), &err);
+    assert_ok(method_runs_parse(test_methods, text, &r.runs, &r.n_runs, &err), &err);
+    if (other)
+        assert_ok(method_runs_parse(test_methods, other, &r.runs, &r.n_runs, &err), &err);
+    assert_ok(record_file_open(file, &r.records, &err), &err);
+    assert_ok(replay_plan(&r, &sel, &err), &err);
+    assert_ok(replay_execute(&r, 2, &err), &err);
+    record_file_close(&r.records);
+    method_runs_free(r.runs, r.n_runs);
+    replay_free(&r);
+    assert_ok(records_load(file, records, &n, &err), &err);
+    return n;
+}
+
+static double cold_starts(const char *text, const char *branch, int64_t want)
+{
+    struct record *records;
+    int64_t n = replay_fixture(text, NULL, branch, 6, &records);
+    double sum = 0;
+    ck_assert_int_eq(n, want);
+    for (int64_t i = 0; i < n; i++) {
+        ck_assert_msg(records[i].status == RECORD_OK, "%s", records[i].reason);
+        sum += record_get(&records[i], "cold_start");
+    }
+    records_free(records, n);
+    return sum;
+}
+
+/* Step 0 of 2 branches, 3 layers, 2 heads: the second branch goes on from the first one's
+ * centroids, or starts on its own. */
+START_TEST(branches_share_their_centroids)
+{
+    const char *shared = "svg2:preset=none:qc=3:kc=4";
+    const char *own = "svg2:preset=none:qc=3:kc=4:share_branches=0";
+    ck_assert_double_eq(cold_starts(shared, NULL, 12), 6);
+    ck_assert_double_eq(cold_starts(own, NULL, 12), 12);
+    ck_assert_double_eq(cold_starts(shared, "uncond", 6), 6);
+}
+END_TEST
+
+static const struct record *find(const struct record *r, int64_t n, const struct record *of)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (strcmp(r[i].method, of->method) == 0 && strcmp(r[i].branch, of->branch) == 0 &&
+            r[i].step == of->step && r[i].layer == of->layer && r[i].head == of->head)
+            return &r[i];
+    ck_abort_msg("no record of step %d, branch %s", of->step, of->branch);
+    return NULL;
+}
+
+/* Another method's masks stay with their branch when the branches are worked through together. */
+START_TEST(other_methods_keep_their_branches_apart)
+{
+    const char *mask = "fg-attn:refresh=30:M=16:tau=1.5";
+    struct record *alone, *joined;
+    const char *clusters = "svg2:preset=none:qc=3:kc=4:cold=1";
+    int64_t n = replay_fixture(mask, NULL, NULL, 12, &alone), reused = 0;
+    int64_t both = replay_fixture(clusters, mask, NULL, 12, &joined);
+
+    ck_assert_int_eq(n, 24);
+    ck_assert_int_eq(both, 48);
+    for (int64_t i = 0; i < n; i++) {
+        const struct record *same = find(joined, both, &alone[i]);
+        reused += record_get(&alone[i], "mask_age") == 15;
+        ck_assert_double_eq(record_get(same, "pairs_kept"), record_get(&alone[i], "pairs_kept"));
+        ck_assert_double_eq(record_get(same, "err_l2_rel"), record_get(&alone[i], "err_l2_rel"));
+    }
+    ck_assert_int_eq(reused, 12);
+    records_free(alone, n);
+    records_free(joined, both);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("svg2");
+    TCase *c = tcase_create("clusters");
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, kmeans_by_hand);
+    tcase_add_test(c, equal_centroids_leave_one_empty);
+    tcase_add_loop_test(c, copies_of_a_centroid_stay_empty, 0, 20);
+    tcase_add_loop_test(c, labels_with_the_norms_of_the_bf16_kernel, 0, 3);
+    tcase_add_test(c, small_movements_are_dropped);
+    tcase_add_loop_test(c, kmeans_follows_the_plain_algorithm, 0, 3);
+    tcase_add_loop_test(c, prefixes_by_hand, 0, 6);
+    tcase_add_test(c, a_share_of_clusters_is_always_kept);
+    tcase_add_test(c, running_sums_in_bf16);
+    tcase_add_test(c, weights_count_the_tokens_of_a_cluster);
+    tcase_add_test(c, scores_are_rounded_twice);
+    tcase_add_test(c, ties_of_the_map_go_to_the_lower_cluster);
+    suite_add_tcase(s, c);
+    c = tcase_create("method");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, masks_follow_the_clusters, 0, 2);
+    tcase_add_test(c, emulation_is_that_of_a_bf16_trace);
+    tcase_add_loop_test(c, one_cluster_or_all_mass_is_dense, 0, 3);
+    tcase_add_test(c, text_is_kept_and_padding_counts_in_the_published_number);
+    tcase_add_test(c, keys_are_clustered_once_per_key_head);
+    tcase_add_test(c, later_steps_start_from_the_last_centroids);
+    tcase_add_test(c, iterations_are_limited);
+    tcase_add_test(c, first_steps_and_layers_are_dense);
+    tcase_add_test(c, other_inputs_are_skipped);
+    tcase_add_test(c, branches_share_their_centroids);
+    tcase_add_test(c, other_methods_keep_their_branches_apart);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,469 @@
+/* Tables and figures of video traces: what is paired, what is left out, order of rows, by hand. */
+#include "tests/harness/suite.h"
+
+#include "analyze/params.h"
+#include "analyze/video_tables.h"
+#include "core/fileio.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "plots/figure.h"
+#include "tests/harness/records_fixture.h"
+#include "tests/harness/trace_fixture.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct err e;
+static struct fixture_records f;
+static struct recset set;
+static struct table t;
+
+static void begin(void)
+{
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+}
+
+static void end(void)
+{
+    table_free(&t);
+    recset_free(&set);
+}
+
+static struct record *video(const char *method, const char *params, int step, int layer, int head)
+{
+    struct record *r = fixture_record(&f, method, params, layer, head);
+    fixture_video_record(r, step);
+    snprintf(r->permute, sizeof r->permute, "none");
+    return r;
+}
+
+static void build(const char *name)
+{
+    fixture_set(&f, &set);
+    const struct table_def *def = table_def_find(name, &e);
+    ck_assert_msg(def != NULL, "%s", e.msg);
+    ck_assert(table_has_data(def, &set));
+    assert_ok(table_build(def, &set, NULL, &t, &e), &e);
+}
+
+static const struct cell *cell(int64_t row, const char *column)
+{
+    int64_t c = table_find(&t, column);
+    ck_assert_msg(c >= 0, "no column %s", column);
+    ck_assert_int_lt(row, t.n_rows);
+    return table_cell(&t, row, c);
+}
+
+static void is_number(int64_t row, const char *column, double want)
+{
+    const struct cell *c = cell(row, column);
+    ck_assert_msg(c->set && c->num == want, "row %d %s: %g, expected %g", (int)row, column, c->num,
+                  want);
+}
+
+static void is_mean(int64_t row, const char *column, int64_t n, double want)
+{
+    const struct stats *s = &cell(row, column)->stats;
+    ck_assert_msg(cell(row, column)->set, "row %d %s is empty", (int)row, column);
+    ck_assert_int_eq(s->n, n);
+    ck_assert_msg(fabs(s->mean - want) < 1e-12, "row %d %s: %g, expected %g", (int)row, column,
+                  s->mean, want);
+}
+
+START_TEST(parameters_taken_apart)
+{
+    const char *p = "M=64:tau=0.02:tau1=3";
+    struct buf b = {0};
+    ck_assert_ptr_eq(params_value(p, "tau"), p + 9);
+    ck_assert_str_eq(params_value(p, "tau1"), "3");
+    ck_assert_ptr_null(params_value(p, "ta"));
+    ck_assert_ptr_null(params_value(NULL, "tau"));
+    params_without(p, "tau", &b);
+    ck_assert_str_eq(buf_str(&b), "M=64:tau1=3");
+    buf_reset(&b);
+    params_without("M=64", "M", &b);
+    ck_assert_str_eq(buf_str(&b), "");
+    buf_free(&b);
+}
+END_TEST
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+START_TEST(blocks_are_listed_by_threshold_and_size_and_counted_once_per_head)
+{
+    for (int head = 0; head < 2; head++)
+        for (int twice = 0; twice < 2; twice++) { /* the same statistics under two settings */
+            struct record *r = video("dense", twice ? "c=0.25+0.5" : "", 0, 0, head);
+            fixture_metric(r, "below_b16", 0.6 + 0.1 * head);
+            fixture_metric(r, "below_b16_area", 0.5);
+            fixture_metric(r, "below_b64", 0.2);
+            fixture_metric(r, "below_s128", 0.3);
+            if (twice)
+                fixture_metric(r, "below_b16@0.25", 0.1 + 0.2 * head);
+        }
+    build("blocks");
+    ck_assert_int_eq(t.n_rows, 4);
+    is_number(0, "c", 0.25);
+    ck_assert_str_eq(cell(0, "unit")->text, "16 x 16");
+    is_mean(0, "below", 2, 0.2);
+    ck_assert(!cell(0, "below_area")->set);
+    ck_assert_str_eq(cell(1, "unit")->text, "64 x 64");
+    ck_assert_str_eq(cell(2, "unit")->text, "16 x 16");
+    is_mean(2, "below", 2, 0.65);
+    is_mean(2, "below_area", 2, 0.5);
+    ck_assert_str_eq(cell(3, "unit")->text, "128 x 1");
+    ck_assert_str_eq(cell(3, "permute")->text, "none");
+}
+END_TEST
+
+/* ---- threshold ------------------------------------------------------------------------------- */
+
+static void slice(const char *params, int head, double density, bool dense)
+{
+    struct record *r = video("fg-attn", params, head, 0, head);
+    fixture_metric(r, "density_elem", density);
+    fixture_metric(r, "cra_mean", 1 - density / 10);
+    fixture_metric(r, "dense_call", dense);
+}
+
+START_TEST(thresholds_come_in_order_without_refresh_steps_and_pooled_masks)
+{
+    slice("refresh=1:tau=2", 0, 0.2, false);
+    slice("refresh=1:tau=0.25", 0, 0.6, false);
+    slice("refresh=1", 0, 0.4, false);
+    slice("refresh=1", 1, 0.5, false);
+    slice("refresh=1", 2, 1, true);
+    slice("c1=0.5:mode=pooled", 0, 0.9, false);
+    build("threshold");
+    ck_assert_int_eq(t.n_rows, 3);
+    static const double c[] = {0.25, 0.5, 2}, density[] = {0.6, 0.45, 0.2};
+    for (int i = 0; i < 3; i++) {
+        is_number(i, "c", c[i]);
+        is_mean(i, "density_elem", i == 1 ? 2 : 1, density[i]);
+        ck_assert_str_eq(cell(i, "params")->text, "refresh=1");
+    }
+    is_mean(0, "cra_mean", 1, 0.94);
+}
+END_TEST
+
+/* ---- permutations ---------------------------------------------------------------------------- */
+
+static void in_order(const char *permute, int head, double sim, double l1, double sparsity)
+{
+    struct record *d = video("dense", "", 0, 0, head), *s;
+    snprintf(d->permute, sizeof d->permute, "%s", permute);
+    fixture_metric(d, "sim_q", sim);
+    fixture_metric(d, "sim_k", sim / 2);
+    s = video("spargeattn", "tau=0.9", 0, 0, head);
+    snprintf(s->permute, sizeof s->permute, "%s", permute);
+    fixture_metric(s, "err_l1_rel", l1);
+    fixture_metric(s, "sparsity_total", sparsity);
+}
+
+START_TEST(similarities_stand_beside_the_methods_in_the_same_order)
+{
+    in_order("none", 0, 0.4, 0.02, 0.3);
+    in_order("none", 1, 0.6, 0.04, 0.5);
+    in_order("hilbert", 0, 0.8, 0.01, 0.7);
+    /* The method's own parameter asks for the order; a call dense by schedule does not count. */
+    struct record *own = video("spargeattn", "permute=hilbert:tau=0.9", 0, 0, 1);
+    fixture_metric(own, "err_l1_rel", 0.03);
+    fixture_metric(own, "sparsity_total", 0.9);
+    struct record *refresh = video("fg-attn", "", 0, 0, 0);
+    fixture_metric(refresh, "sparsity_total", 0);
+    fixture_metric(refresh, "dense_call", 1);
+    build("permutations");
+    ck_assert_int_eq(t.n_rows, 3);
+    ck_assert_str_eq(cell(0, "permute")->text, "hilbert");
+    is_mean(0, "sim_q", 1, 0.8);
+    is_mean(0, "sparsity_total", 1, 0.9);
+    ck_assert_str_eq(cell(0, "params")->text, "tau=0.9");
+    is_mean(1, "sparsity_total", 1, 0.7);
+    ck_assert_str_eq(cell(2, "permute")->text, "none");
+    is_mean(2, "sim_q", 2, 0.5);
+    is_mean(2, "sim_k", 2, 0.25);
+    is_mean(2, "err_l1_rel", 2, 0.03);
+    is_number(2, "n", 2);
+}
+END_TEST
+
+START_TEST(stored_and_row_order_are_one)
+{
+    in_order("none", 0, 0.4, 0.02, 0.3);
+    in_order("row", 0, 0.4, 0.02, 0.3);
+    in_order("none", 1, 0.6, 0.04, 0.5);
+    build("permutations");
+    ck_assert_int_eq(t.n_rows, 1);
+    is_mean(0, "err_l1_rel", 2, 0.03);
+    is_number(0, "n", 2);
+}
+END_TEST
+
+/* ---- judge ----------------------------------------------------------------------------------- */
+
+static void sparge(const char *params, int head, double l1, double sparsity)
+{
+    struct record *r = video("spargeattn", params, 0, 0, head);
+    fixture_metric(r, "err_l1_rel", l1);
+    fixture_metric(r, "sparsity_total", sparsity);
+}
+
+START_TEST(cells_with_and_without_the_judge_are_paired)
+{
+    sparge("tau=0.9", 0, 0.02, 0.2);
+    sparge("tau=0.9:theta=-1", 0, 0.03, 0.3);
+    sparge("tau=0.9", 1, 0.04, 0.4);
+    sparge("tau=0.9:theta=-1", 1, 0.14, 0.8);
+    sparge("tau=0.9", 2, 0.5, 0.5);           /* no partner */
+    sparge("tau=0.8:theta=-1", 2, 0.5, 0.5);  /* another tau */
+    sparge("tau=0.9:theta=0.3", 1, 0.1, 0.6); /* a second judge for the same cell */
+    build("judge");
+    ck_assert_int_eq(t.n_rows, 2);
+    ck_assert_str_eq(cell(0, "params")->text, "tau=0.9");
+    is_number(0, "n", 2);
+    is_mean(0, "l1_with", 2, 0.03);
+    is_mean(0, "l1_without", 2, 0.085);
+    is_mean(0, "sparsity_with", 2, 0.3);
+    is_mean(0, "sparsity_without", 2, 0.55);
+    is_number(0, "n_filtered", 1);
+    is_mean(0, "l1_with_filtered", 1, 0.04);
+    is_mean(0, "sparsity_without_filtered", 1, 0.8);
+    ck_assert_str_eq(cell(1, "params")->text, "tau=0.9:theta=0.3");
+    is_number(1, "n_filtered", 0);
+    ck_assert(!cell(1, "l1_with_filtered")->set);
+    ck_assert_ptr_nonnull(strstr(t.notes.items[0], "2 cells have no partner"));
+}
+END_TEST
+
+START_TEST(calibrated_cells_are_paired_by_judge)
+{
+    sparge("calib=abc", 0, 0.02, 0.2);
+    sparge("calib=abc:judge=0", 0, 0.09, 0.3);
+    sparge("calib=xyz", 0, 0.5, 0.5); /* another calibration */
+    build("judge");
+    ck_assert_int_eq(t.n_rows, 1);
+    ck_assert_str_eq(cell(0, "params")->text, "calib=abc");
+    is_mean(0, "l1_with", 1, 0.02);
+    is_mean(0, "l1_without", 1, 0.09);
+    is_number(0, "n_filtered", 1);
+}
+END_TEST
+
+START_TEST(without_pairs_there_is_no_judge_table)
+{
+    sparge("tau=0.9", 0, 0.02, 0.2);
+    sparge("tau=0.8:theta=-1", 0, 0.03, 0.3);
+    fixture_set(&f, &set);
+    ck_assert(!table_has_data(&table_judge, &set));
+    assert_fails(table_build(&table_judge, &set, NULL, &t, &e), &e, ERR_INPUT, "theta=-1");
+}
+END_TEST
+
+/* ---- stability and samples ------------------------------------------------------------------- */
+
+static void reused(int layer, int head, int age, double iou)
+{
+    struct record *r = video("fg-attn", "compare=1", age, layer, head);
+    fixture_metric(r, "mask_age", age);
+    fixture_metric(r, "mask_iou", iou);
+    fixture_metric(r, "mask_recall", iou + 0.05);
+    fixture_metric(r, "dense_call", 0);
+}
+
+static void two_layers_of_masks(void)
+{
+    for (int layer = 0; layer < 2; layer++) {
+        struct record *r = video("fg-attn", "compare=1", 0, layer, 0); /* refresh: no age */
+        fixture_metric(r, "density_elem", 1);
+        fixture_metric(r, "dense_call", 1);
+        for (int age = 1; age <= 10; age += 9)
+            for (int head = 0; head < 2; head++)
+                reused(layer, head, age, 0.9 - 0.02 * age - 0.1 * head - 0.2 * layer);
+    }
+}
+
+START_TEST(stability_goes_by_layer_and_age)
+{
+    two_layers_of_masks();
+    build("stability");
+    ck_assert_int_eq(t.n_rows, 4);
+    for (int i = 0; i < 4; i++) {
+        is_number(i, "layer", i / 2);
+        is_number(i, "mask_age", i % 2 ? 10 : 1);
+        double want = 0.85 - (i % 2 ? 0.2 : 0.02) - 0.2 * (i / 2);
+        is_mean(i, "mask_iou", 2, want);
+        is_mean(i, "mask_recall", 2, want + 0.05);
+    }
+}
+END_TEST
+
+START_TEST(tables_of_other_records_say_what_is_missing)
+{
+    sparge("tau=0.9", 0, 0.02, 0.2);
+    fixture_set(&f, &set);
+    static const char *const names[] = {"stability", "blocks", "threshold", "permutations"};
+    for (int i = 0; i < 4; i++) {
+        const struct table_def *def = table_def_find(names[i], &e);
+        ck_assert(!table_has_data(def, &set));
+        ck_assert_int_eq(table_build(def, &set, NULL, &t, &e), ERR_INPUT);
+        err_clear(&e);
+    }
+    struct table_request req = {.group = "layer"};
+    assert_fails(table_build(&table_blocks, &set, &req, &t, &e), &e, ERR_USAGE, "do not apply");
+}
+END_TEST
+
+START_TEST(samples_are_traces)
+{
+    sparge("", 0, 0.02, 0.2);
+    sparge("", 1, 0.02, 0.4);
+    struct record *r = video("spargeattn", "", 0, 0, 0);
+    snprintf(r->trace, sizeof r->trace, "xxh3:w");
+    fixture_metric(r, "sparsity_total", 0.9);
+    build("by-sample");
+    ck_assert_int_eq(t.n_rows, 2);
+    is_mean(0, "sparsity_total", 2, 0.3);
+    is_mean(1, "sparsity_total", 1, 0.9);
+}
+END_TEST
+
+/* ---- figures --------------------------------------------------------------------------------- */
+
+/* Draw into the test's directory and return the figure's data file. */
+static void draw(const char *name, struct buf *data)
+{
+    const struct figure *figure = figure_find(name, &e);
+    char path[300], dat[300];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s-%d.png", test_tmpdir(), name, (int)getpid());
+    snprintf(dat, sizeof dat, "%s/%s-%d.dat", test_tmpdir(), name, (int)getpid());
+    struct figure_args a = {
+        .output = path, .set = &set, .step = INT64_MIN, .low = NAN, .high = NAN};
+    ck_assert_ptr_nonnull(figure);
+    assert_ok(figure->draw(&a, &e), &e);
+    ck_assert(stat(path, &st) == 0 && st.st_size > 1000);
+    assert_ok(buf_read_file(data, dat, 1 << 20, &e), &e);
+}
+
+START_TEST(stability_is_drawn_by_layer)
+{
+    struct buf data = {0};
+    two_layers_of_masks();
+    fixture_set(&f, &set);
+    draw("stability", &data);
+    ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n1 0.83 "));
+    ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n10 0.45 "));
+    buf_free(&data);
+}
+END_TEST
+
+START_TEST(profile_has_a_panel_for_each_key_that_varies)
+{
+    struct buf data = {0};
+    sparge("tau=0.9", 0, 0.02, 0.2);
+    sparge("tau=0.9", 3, 0.02, 0.6);
+    struct record *r = video("spargeattn", "tau=0.9", 7, 0, 0);
+    fixture_metric(r, "sparsity_total", 0.4);
+    fixture_set(&f, &set);
+    draw("profile", &data);
+    ck_assert_ptr_nonnull(strstr(buf_str(&data), "sparsity_total against denoising step"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.4 0.2 0.6\n7 0.4 0.4 0.4\n"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.3 0.2 0.4\n3 0.6 0.6 0.6\n"));
+    ck_assert_ptr_null(strstr(buf_str(&data), "against layer"));
+    buf_free(&data);
+}
+END_TEST
+
+START_TEST(threshold_draws_what_there_is)
+{
+    struct buf data = {0};
+    slice("refresh=1:tau=0.25", 0, 0.6, false);
+    slice("refresh=1", 0, 0.4, false);
+    slice("refresh=1", 1, 1, true);
+    slice("", 1, 0.7, false); /* another setting, at one threshold: not on this curve */
+    fixture_set(&f, &set);
+    draw("threshold", &data);
+    ck_assert_ptr_nonnull(
+        strstr(buf_str(&data), "# density_elem: c, mean\nnan nan\n0.25 0.6\n0.5 0.4\n"));
+    ck_assert_ptr_null(strstr(buf_str(&data), "128 x 128"));
+    buf_free(&data);
+}
+END_TEST
+
+/* A row per head, a column per step: as many maps in the data as panels. */
+static void draw_steps(const struct trace *trace, const char *layer, const char *head, int panels)
+{
+    char path[300], bin[300];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/steps-%d.png", test_tmpdir(), (int)getpid());
+    snprintf(bin, sizeof bin, "%s/steps-%d.bin", test_tmpdir(), (int)getpid());
+    struct figure_args a = {.output = path,
+                            .trace = trace,
+                            .layer = layer,
+                            .head = head,
+                            .step = INT64_MIN,
+                            .low = NAN,
+                            .high = NAN};
+    assert_ok(figure_find("steps", &e)->draw(&a, &e), &e);
+    int64_t cells = trace_map_cells(trace, false) * trace_map_cells(trace, true);
+    ck_assert(stat(bin, &st) == 0 && st.st_size == panels * cells * (int64_t)sizeof(float));
+}
+
+START_TEST(maps_of_a_head_over_steps)
+{
+    struct trace_meta m = fixture_video(DT_F32);
+    struct trace *trace = NULL;
+    char path[300];
+    int steps = 0, layers = 0, calls = 24;
+    m.pool = 4; /* divides the 24 tokens: a sample per cell */
+    snprintf(path, sizeof path, "%s/v-%d.h5", test_tmpdir(), (int)getpid());
+    assert_ok(fixture_write(path, &m, calls, &e), &e);
+    assert_ok(trace_open(path, &trace, &e), &e);
+    for (int i = 0; i < calls; i++) {
+        const struct trace_call *c = trace_call(trace, i);
+        bool first_branch = strcmp(c->branch, trace_call(trace, 0)->branch) == 0;
+        steps += first_branch && c->layer == trace_call(trace, 0)->layer;
+        layers += first_branch && c->step == trace_call(trace, 0)->step;
+    }
+    ck_assert(steps > 1 && layers > 1);
+    draw_steps(trace, NULL, NULL, steps);
+    draw_steps(trace, "all", "0", steps * layers);
+    struct figure_args a = {.output = "x.png", .trace = trace, .step = 1, .low = NAN, .high = NAN};
+    assert_fails(figure_find("steps", &e)->draw(&a, &e), &e, ERR_USAGE,
+                 "--step belongs to heatmap");
+    a.step = INT64_MIN;
+    a.branch = "nobody";
+    assert_fails(figure_find("steps", &e)->draw(&a, &e), &e, ERR_INPUT, "no call of branch nobody");
+    trace_close(&trace);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("video tables");
+    TCase *c = tcase_create("video tables");
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, parameters_taken_apart);
+    tcase_add_test(c, blocks_are_listed_by_threshold_and_size_and_counted_once_per_head);
+    tcase_add_test(c, thresholds_come_in_order_without_refresh_steps_and_pooled_masks);
+    tcase_add_test(c, similarities_stand_beside_the_methods_in_the_same_order);
+    tcase_add_test(c, stored_and_row_order_are_one);
+    tcase_add_test(c, cells_with_and_without_the_judge_are_paired);
+    tcase_add_test(c, calibrated_cells_are_paired_by_judge);
+    tcase_add_test(c, without_pairs_there_is_no_judge_table);
+    tcase_add_test(c, stability_goes_by_layer_and_age);
+    tcase_add_test(c, tables_of_other_records_say_what_is_missing);
+    tcase_add_test(c, samples_are_traces);
+    tcase_add_test(c, stability_is_drawn_by_layer);
+    tcase_add_test(c, profile_has_a_panel_for_each_key_that_varies);
+    tcase_add_test(c, threshold_draws_what_there_is);
+    tcase_add_test(c, maps_of_a_head_over_steps);
+    suite_add_tcase(s, c);
+    return s;
+}
