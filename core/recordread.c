@@ -158,9 +158,10 @@ int records_files(const char *path, struct str_list *out, struct err *err)
 {
     struct stat st;
     int rc = 0;
-    if (strcmp(path, "-") != 0 && stat(path, &st) != 0)
+    bool named = strcmp(path, "-") != 0;
+    if (named && stat(path, &st) != 0)
         return err_sys(err, ERR_INPUT, "%s: cannot open", path);
-    if (strcmp(path, "-") != 0 && S_ISDIR(st.st_mode))
+    if (named && S_ISDIR(st.st_mode))
         rc = list_directory(path, out, err);
     else
         str_list_add(out, path);

@@ -7,6 +7,7 @@
 #include "core/fileio.h"
 #include "core/hash.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define DIGEST_LEN 37  /* "xxh3:" and 32 digits */
@@ -38,9 +39,7 @@ static size_t wrong_characters(const struct form *f, const char *tail)
     static const char any_digest[] = "xxh3:hhhhhhhhhhhhhhhhhhhhhhhhhhhhhhhh";
     char want[SUM_LEN_MAX];
     size_t wrong = 0, opens = strlen(f->open), n = opens + DIGEST_LEN + strlen(f->close);
-    memcpy(want, f->open, opens);
-    memcpy(want + opens, any_digest, DIGEST_LEN);
-    memcpy(want + opens + DIGEST_LEN, f->close, strlen(f->close));
+    snprintf(want, sizeof want, "%s%s%s", f->open, any_digest, f->close);
     for (size_t i = 0; i < n; i++) {
         bool digit = i >= opens + 5 && i < opens + DIGEST_LEN;
         wrong += digit ? !tail[i] || !strchr("0123456789abcdef", tail[i]) : tail[i] != want[i];

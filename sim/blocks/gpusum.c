@@ -30,7 +30,7 @@ static void scan(enum dtype t, float *sum, int chunk)
 
 int64_t gpusum_count(enum dtype t, int chunk, const float *x, int64_t n, float bound)
 {
-    float sum[MAX_CHUNK], before = 0;
+    float sum[MAX_CHUNK] = {0}, before = 0;
     for (int64_t i0 = 0; i0 < n; i0 += chunk) {
         for (int i = 0; i < chunk; i++)
             sum[i] = i0 + i < n ? dtype_round(t, x[i0 + i]) : 0;

@@ -135,7 +135,7 @@ static void make_directions(struct hash_sparse_state *s, const struct head_in *i
 static int32_t bucket_of(const struct hash_sparse_state *s, const float *x)
 {
     int64_t half = s->params->buckets / 2, best = 0;
-    double value[BUCKETS_MOST];
+    double value[BUCKETS_MOST] = {0};
     for (int64_t r = 0; r < half; r++) {
         value[r] = dot(s->dir + r * s->x.d, x, s->x.d);
         value[half + r] = -value[r];
@@ -150,7 +150,7 @@ static int32_t bucket_of(const struct hash_sparse_state *s, const float *x)
 static int sort_rows(const struct hash_sparse_state *s, const float *x, int64_t n,
                      struct sorted *out, struct err *err)
 {
-    int64_t next[BUCKETS_MOST];
+    int64_t next[BUCKETS_MOST] = {0};
     int rc = 0;
     out->n = n;
     TRY(mem_alloc(&out->bucket, n, sizeof *out->bucket, "buckets", err));

@@ -177,7 +177,9 @@ static int pooled_group(const struct fg_params *p, const struct head_in *in, str
     TRY(fg_pooled_values(p, in, m, g, keys, value, &n, err));
     if (p->pool == FG_POOL_TOPK) {
         int64_t want = share_resolve((struct share){p->kappa, true}, in->x.nk);
-        TRY(prefix_topk(work, value, n, (want + p->width - 1) / p->width, &top, err));
+        if (p->width > 1)
+            want = ceil_div(want, p->width);
+        TRY(prefix_topk(work, value, n, want, &top, err));
         for (int64_t u = 0; u < n; u++)
             if (prefix_has(&top, value[u], u))
                 slice_mask_set(m, g, u);
