@@ -11,6 +11,7 @@
 #include "core/json.h"
 #include "core/mask.h"
 #include "core/opt.h"
+#include "core/rules.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -147,6 +148,7 @@ struct accel_choice {
     struct accel_heads call; /* as in accel_head */
     const struct mask
         *shape; /* the reference's mask over the whole head if that is a band, else NULL */
+    const union method_rule *rule; /* core/rules.h; NULL: the method has parameters only */
 };
 
 /* Answer of `select`: the back end does not select for this method with these parameters. */

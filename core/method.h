@@ -25,6 +25,7 @@
 #define METHOD_SKIP 1
 
 struct accel_filter; /* core/accel.h */
+union method_rule;   /* core/rules.h */
 struct exact;
 
 enum method_flags {
@@ -68,6 +69,19 @@ struct head_in {
 struct carry {
     void *data;
     void (*free)(void *data);
+    double choose_ns; /* device time that went into the carried mask; 0: not measured. The
+                       * framework's. */
+};
+
+/* Where the mask of a call comes from, and so what choosing it costs when it runs. */
+enum mask_source {
+    SOURCE_OWN,    /* chosen from the call's q and k */
+    SOURCE_STATIC, /* follows from parameters and sizes alone; built once */
+    SOURCE_REUSED, /* chosen in an earlier call */
+};
+struct mask_origin {
+    enum mask_source source;
+    int64_t calls; /* that share one choice; 0 counts as 1 */
 };
 
 struct method_ctx {
@@ -77,6 +91,9 @@ struct method_ctx {
                            * order; NULL without METHOD_SHARES_BRANCHES */
     char skip[256];       /* reason of METHOD_SKIP */
 };
+
+/* Of a method whose masks are all static. */
+struct mask_origin mask_is_static(const void *state);
 
 /* Set ctx->skip and return METHOD_SKIP. */
 int method_skip(struct method_ctx *ctx, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -147,6 +164,16 @@ struct method {
     /* Mask of the query rows [row0, row1) into *out (zeroed on entry, released by the caller with
      * mask_free). Calls come with ascending, disjoint ranges that cover all rows once. */
     int (*select)(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err);
+
+    /* Where the mask of this head comes from. NULL: SOURCE_OWN. */
+    struct mask_origin (*origin)(const void *state);
+
+    /* For a device that chooses: how this head's mask is to be chosen, or false with the reason.
+     * `adopt` receives the choice, lists over the whole head in the rule's unit, before the first
+     * `select`, which then does not choose. `prepare` leaves the choosing to the first `select`.
+     * Set both or neither. */
+    bool (*rule)(const void *state, union method_rule *rule, char why[160]);
+    int (*adopt)(void *state, const struct mask *m, struct err *err);
 
     /* The method's own arithmetic; NULL = exact softmax over the mask. If `attends` is set it
      * decides per head: false takes the exact path. out [row1-row0][dv], lse [row1-row0]. */

@@ -30,23 +30,48 @@ out:
 
 /* Where a head's mask was chosen. */
 struct selected {
-    bool none, gpu;         /* nothing to choose; chosen on the GPU */
+    bool none, gpu;         /* nothing to choose; chosen, or built, on the GPU */
+    bool compared;          /* the reference has chosen too */
+    struct mask_origin origin;
     struct accel_time time; /* on the GPU */
     int64_t differs;        /* units in which the GPU's mask and the reference's differ */
 };
 
+/* Does the choice cost this call nothing, because there is none or it was made before? */
+static bool chosen_before(const struct selected *sel)
+{
+    return !sel->none && sel->origin.source != SOURCE_OWN;
+}
+
+/* The choice of a mask that several calls use, as a share of one call. */
+static int record_amortised(const struct run *run, const struct selected *sel, struct record *r,
+                            struct err *err)
+{
+    struct carry *carry = run->cell->ctx->carry;
+    if (!carry || sel->origin.calls <= 1)
+        return 0;
+    if (sel->origin.source == SOURCE_OWN)
+        carry->choose_ns = sel->gpu ? sel->time.median : 0;
+    if (!(carry->choose_ns > 0))
+        return 0;
+    return record_metric(r, "time_select_amortised_ns",
+                         carry->choose_ns / (double)sel->origin.calls, err);
+}
+
 static int record_total(const struct attn_in *x, const struct accel_result *res,
                         const struct selected *sel, struct record *r, struct err *err)
 {
-    double total = res->attend.median + (sel->none ? 0 : sel->time.median);
+    static const struct accel_time nothing = {0};
+    const struct accel_time *choice = chosen_before(sel) ? &nothing : &sel->time;
+    double total = res->attend.median + (sel->none ? 0 : choice->median);
     double pairs = (double)pairs_allowed(x->nq, x->nk, x->causal);
     int rc = 0;
     if (sel->none) {
         TRY(record_time(r, "time_total_ns", &res->attend, err));
     } else {
-        TRY(record_time(r, "time_select_ns", &sel->time, err));
+        TRY(record_time(r, "time_select_ns", choice, err));
         TRY(record_metric(r, "time_total_ns", total, err));
-        TRY(record_metric(r, "select_share", sel->time.median / total, err));
+        TRY(record_metric(r, "select_share", choice->median / total, err));
     }
     TRY(record_metric(r, "speedup", res->dense.median / total, err));
     TRY(record_metric(r, "speed_dense_eq", 4e-3 * x->d * pairs / total, err));
@@ -76,6 +101,7 @@ out:
 static int record_times(const struct run *run, const struct accel_result *res,
                         const struct selected *sel, struct record *r, struct err *err)
 {
+    static const char *const kinds[] = {"own", "static", "reused"};
     const struct attn_in *x = &run->in->x;
     int rc = 0;
 
@@ -84,12 +110,14 @@ static int record_times(const struct run *run, const struct accel_result *res,
                 : sel->gpu ? "cuda"
                            : "cpu",
                 res->kernel, res->dense_kernel);
+    if (!sel->none)
+        record_note(r, "select_kind=%s", kinds[sel->origin.source]);
     TRY(record_metric(r, "host_plan_ns", res->host_plan_ns, err));
     record_note(r, res->rows ? "metrics_backend=cuda;reference=dense-fp32" : "metrics_backend=cpu");
     TRY(record_metric(r, "density_kernel",
                       (double)res->pairs_exec / (double)pairs_allowed(x->nq, x->nk, x->causal),
                       err));
-    if (sel->gpu)
+    if (sel->compared)
         TRY(record_metric(r, "mask_diff", (double)sel->differs, err));
     TRY(record_counters(res, r, err));
     if (!res->attend.samples)
@@ -103,8 +131,11 @@ static int record_times(const struct run *run, const struct accel_result *res,
     TRY(record_metric(r, "copies_kv", (double)res->copies.kv, err));
     TRY(record_metric(r, "speed_exec", 4e-3 * x->d * (double)res->pairs_exec / res->attend.median,
                       err));
-    if (sel->none || sel->gpu)
+    if (sel->gpu && sel->origin.source == SOURCE_STATIC)
+        TRY(record_time(r, "time_build_ns", &sel->time, err));
+    if (sel->none || sel->gpu || chosen_before(sel))
         TRY(record_total(x, res, sel, r, err));
+    TRY(record_amortised(run, sel, r, err));
 out:
     return rc;
 }
@@ -242,35 +273,59 @@ static bool whole_band(const struct mask *masks, int64_t n, struct mask *band)
     return true;
 }
 
-/* Replace the reference's masks by those that the GPU chooses. METHOD_SKIP with the reason when it
- * does not choose for this method, or masks of this form. */
-static int select_on_accel(struct run *run, struct mask *masks, int64_t n, struct selected *sel,
-                           struct err *err)
+/* Ask the GPU for the head's mask: by the method's rule, or by its parameters and, where that is
+ * so, the band that they make. METHOD_SKIP with the reason when it does not choose for this method,
+ * or masks of this form. */
+static int ask_accel(struct run *run, const struct mask *band, const union method_rule *rule,
+                     struct mask *whole, struct accel_time *time, struct err *err)
 {
     const struct sim_device *device = run->cell->device;
     struct method_ctx *ctx = run->cell->ctx;
-    struct mask whole = {0}, band;
-    struct accel_choice c = {run->method->name,
-                             run->method->params,
-                             run->cell->params,
-                             ctx->seed,
-                             &run->in->x,
-                             run->map.data,
-                             {run->in->n_heads, run->in->n_kv_heads},
-                             whole_band(masks, n, &band) ? &band : NULL};
+    struct accel_choice c = {.method = run->method->name,
+                             .options = run->method->params,
+                             .params = run->cell->params,
+                             .seed = ctx->seed,
+                             .x = &run->in->x,
+                             .data = run->map.data,
+                             .call = {run->in->n_heads, run->in->n_kv_heads},
+                             .shape = band,
+                             .rule = rule};
     char why[160] = "the back end does not select";
     int rc = ACCEL_NO_SELECT;
 
     if (device->accel->select)
-        rc = device->accel->select(device->session, &c, &whole, &sel->time, why, err);
-    if (rc == ACCEL_NO_SELECT)
-        return method_skip(ctx, "%s", why);
-    if (rc)
-        goto out;
-    for (int64_t i = 0; i < n; i++)
-        TRY(take_mask(&whole, masks + i, &sel->differs, err));
-    sel->gpu = true;
-out:
+        rc = device->accel->select(device->session, &c, whole, time, why, err);
+    return rc == ACCEL_NO_SELECT ? method_skip(ctx, "%s", why) : rc;
+}
+
+/* Replace the reference's masks by those that the GPU chooses. METHOD_SKIP as ask_accel. */
+static int select_on_accel(struct run *run, struct mask *masks, int64_t n, struct selected *sel,
+                           struct err *err)
+{
+    struct mask whole = {0}, band;
+    const struct mask *shape = whole_band(masks, n, &band) ? &band : NULL;
+    int rc = ask_accel(run, shape, NULL, &whole, &sel->time, err);
+    for (int64_t i = 0; i < n && !rc; i++)
+        rc = take_mask(&whole, masks + i, &sel->differs, err);
+    sel->gpu = sel->compared = !rc;
+    mask_free(&whole);
+    return rc;
+}
+
+/* Let the GPU choose by the method's rule, before the method itself would. METHOD_SKIP as
+ * ask_accel. */
+static int adopt_from_accel(struct run *run, struct selected *sel, struct err *err)
+{
+    union method_rule rule;
+    struct mask whole = {0};
+    char why[160] = "";
+    int rc = 0;
+    if (!run->method->rule(run->state, &rule, why))
+        return method_skip(run->cell->ctx, "%s", why);
+    rc = ask_accel(run, NULL, &rule, &whole, &sel->time, err);
+    if (!rc)
+        rc = run->method->adopt(run->state, &whole, err);
+    sel->gpu = !rc;
     mask_free(&whole);
     return rc;
 }
@@ -308,12 +363,24 @@ static void result_free(struct accel_result *res)
 static int select_masks(struct run *run, int64_t step, struct mask *masks, int64_t n,
                         struct selected *sel, struct err *err)
 {
+    const struct method *me = run->method;
     enum select_where where = run->cell->device->select;
-    int rc = select_all(run, step, masks, err);
-    if (rc || sel->none || where == SELECT_CPU)
-        return rc;
-    rc = select_on_accel(run, masks, n, sel, err);
-    return rc == METHOD_SKIP && where != SELECT_GPU ? 0 : rc;
+    int rc = 0, refused = 0;
+
+    if (me->origin)
+        sel->origin = me->origin(run->state);
+    bool own = sel->origin.source == SOURCE_OWN && !sel->none;
+    if (own && me->rule && where != SELECT_CPU)
+        refused = adopt_from_accel(run, sel, err);
+    if (refused < 0)
+        return refused;
+    TRY(select_all(run, step, masks, err));
+    if (!me->rule && !sel->none && where != SELECT_CPU && sel->origin.source != SOURCE_REUSED)
+        refused = select_on_accel(run, masks, n, sel, err);
+    if (refused < 0 || (refused == METHOD_SKIP && own && where == SELECT_GPU))
+        rc = refused;
+out:
+    return rc;
 }
 
 int run_on_accel(struct run *run, struct record *r, struct err *err)

@@ -223,6 +223,7 @@ const struct method method_longformer = {
     .validate = validate,
     .prepare = prepare,
     .select = select_rows,
+    .origin = mask_is_static,
     .release = release,
     .variants = variants,
     .budgets = budgets,

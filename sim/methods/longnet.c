@@ -399,6 +399,7 @@ const struct method method_longnet = {
     .validate = validate,
     .prepare = prepare,
     .select = select_rows,
+    .origin = mask_is_static,
     .attend = attend,
     .report = report,
     .release = release,

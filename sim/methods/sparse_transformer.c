@@ -191,6 +191,7 @@ const struct method method_sparse_transformer = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .origin = mask_is_static,
     .release = free,
     .variants = variants,
     .budgets = budgets,

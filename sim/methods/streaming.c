@@ -240,6 +240,7 @@ const struct method method_streaming = {
     .budget_full = "window=100%",
     .prepare = prepare,
     .select = select_rows,
+    .origin = mask_is_static,
     .report = report,
     .release = free,
     .variants = variants,

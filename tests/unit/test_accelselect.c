@@ -289,7 +289,10 @@ START_TEST(tiles_of_bands_are_compared)
         ck_assert_int_eq(r.status, RECORD_OK);
         ck_assert(has_note(&r, "select_backend=cuda"));
         ck_assert_double_eq(record_get(&r, "mask_diff"), changed);
-        ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
+        ck_assert(has_note(&r, "select_kind=static"));
+        ck_assert_double_eq(record_get(&r, "time_build_ns"), 100);
+        ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
+        ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
         ck_assert_double_gt(record_get(&r, "host_plan_ns"), 0);
         record_free(&r);
     }

@@ -287,7 +287,8 @@ static void select_all(const struct sim_head *h, const struct sale_config *c, st
 {
     struct err err = {0};
     memset(m, 0, sizeof *m);
-    assert_ok(sale_head_init(s, c, h->q, h->k, h->in.x.nq, h->in.x.d, &err), &err);
+    sale_head_init(s, c, h->q, h->k, h->in.x.nq, h->in.x.d);
+    assert_ok(sale_head_quantise(s, &err), &err);
     assert_ok(sale_select(s, 0, h->in.x.nq, m, &err), &err);
     assert_ok(mask_check(m, &err), &err);
 }
@@ -455,9 +456,11 @@ START_TEST(later_keys_enter_the_statistics_without_the_mask_only)
     float ta[64], tb[64];
     assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
     struct sale_config c = official(0.004, h.in.x.scale);
-    assert_ok(sale_head_init(&a, &c, h.q, h.k, 770, 64, &err), &err);
+    sale_head_init(&a, &c, h.q, h.k, 770, 64);
+    assert_ok(sale_head_quantise(&a, &err), &err);
     c.causal_stats = false;
-    assert_ok(sale_head_init(&b, &c, h.q, h.k, 770, 64, &err), &err);
+    sale_head_init(&b, &c, h.q, h.k, 770, 64);
+    assert_ok(sale_head_quantise(&b, &err), &err);
     sale_row_thresholds(&a, 5, ta);
     sale_row_thresholds(&b, 5, tb);
     for (int r = 0; r < 64; r++)

@@ -501,6 +501,14 @@ out:
     return rc;
 }
 
+static struct mask_origin origin(const void *state)
+{
+    const struct chip_state *s = state;
+    return (struct mask_origin){.source = s->call == CALL_SPARSE ? SOURCE_REUSED
+                                          : s->made               ? SOURCE_OWN
+                                                                  : SOURCE_STATIC};
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct chip_state *s = state;
@@ -555,6 +563,7 @@ const struct method method_chipmunk = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .origin = origin,
     .attends = attends,
     .attend = attend,
     .report = report,

@@ -22,12 +22,14 @@
  */
 #include "core/mem.h"
 #include "core/permute.h"
+#include "core/rules.h"
 #include "sim/blocks/exact.h"
 #include "sim/methods/fgattn/fgattn.h"
 #include "sim/blocks/numlist.h"
 
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +39,6 @@ static const char *const pools[] = {"norm", "literal", "topk", NULL};
 static const char *const tokens[] = {"valid", "all", NULL};
 static const char *const cal_metrics[] = {"cra_p1", "err_l1_rel", NULL};
 
-/* clang-format off */
 /* clang-format off */
 static const struct opt options[] = {
     {.name = "mode", .type = OPT_ENUM, .offset = offsetof(struct fg_params, mode), .def = "cached",
@@ -90,7 +91,6 @@ static const struct opt options[] = {
     {0},
 };
 /* clang-format on */
-/* clang-format on */
 
 /* Why a call runs the way it does. */
 enum call { CALL_DENSE, CALL_REFRESH, CALL_REUSE, CALL_OWN };
@@ -111,8 +111,11 @@ struct fg_state {
     struct slice_mask own;         /* made by this call, when it is not carried */
     const struct slice_mask *mask; /* applied, or made on a refresh step; NULL: neither */
     struct slice_mask fresh;       /* compare=1 */
+    struct fg_carry *carry;        /* of the framework's; NULL: no state over steps */
+    const double *lse;             /* normaliser of the mask to be made; NULL: this head's */
+    bool pending;                  /* a mask is to be made, by the first select or by adopt */
     struct fg_stats stats;
-    bool has_stats;
+    bool has_stats, has_keys_min;
     int age;
 };
 
@@ -227,58 +230,81 @@ static int previous_step(const struct fg_params *p, int t)
     return (int)(before + p->dense_steps);
 }
 
-/* Make this step's mask into *out with the normaliser that the parameters ask for. made = false:
- * norm=previous and this is the first step. */
-static int make_mask(struct fg_state *s, const struct fg_carry *c, struct slice_mask *out,
-                     bool *made, struct method_ctx *ctx, struct err *err)
+/* Find the normaliser that the parameters ask for. *made = false: norm=previous and this is the
+ * first step, which makes no mask. */
+static int find_normaliser(struct fg_state *s, bool *made, struct method_ctx *ctx)
 {
     const struct fg_params *p = s->params;
-    const double *lse = NULL;
+    const struct fg_carry *c = s->carry;
     *made = true;
-    if (p->norm == FG_NORM_PREVIOUS) {
-        int want = previous_step(p, s->in.step);
-        if (want < 0) {
-            *made = false;
-            return 0;
-        }
-        if (!c || c->lse_step != want || c->n_lse != s->in.x.nq)
-            return method_skip(ctx,
-                               "no refresh step in trace (step %d needs the normaliser of "
-                               "step %d)",
-                               s->in.step, want);
-        lse = c->lse;
+    if (p->norm != FG_NORM_PREVIOUS)
+        return 0;
+    int want = previous_step(p, s->in.step);
+    if (want < 0) {
+        *made = false;
+        return 0;
     }
-    s->has_stats = true;
-    return fg_cached_mask(p, &s->in, p->tau, lse, out, &s->stats, err);
+    if (!c || c->lse_step != want || c->n_lse != s->in.x.nq)
+        return method_skip(ctx,
+                           "no refresh step in trace (step %d needs the normaliser of "
+                           "step %d)",
+                           s->in.step, want);
+    s->lse = c->lse;
+    return 0;
 }
 
-static int prepare_refresh(struct fg_state *s, struct method_ctx *ctx, struct fg_carry *c,
-                           struct err *err)
+/* The mask is there: applied by this call, or kept for the steps to come. */
+static void keep_mask(struct fg_state *s)
 {
-    bool made;
+    struct fg_carry *c = s->carry;
+    s->pending = false;
+    s->mask = &s->own;
+    if (!c || s->call != CALL_REFRESH)
+        return;
+    slice_mask_free(&c->mask);
+    c->mask = s->own;
+    memset(&s->own, 0, sizeof s->own);
+    s->mask = &c->mask;
+    c->made = s->in.step;
+}
+
+/* Make the mask that prepare has put off. */
+static int make_mask(struct fg_state *s, struct err *err)
+{
     int rc = 0;
-    if ((rc = make_mask(s, c, &s->own, &made, ctx, err)) != 0)
-        goto out;
-    s->call = s->params->refresh == 1 && made ? CALL_OWN : CALL_REFRESH;
-    if (made)
-        s->mask = &s->own;
-    if (c && made && s->call == CALL_REFRESH) {
-        slice_mask_free(&c->mask);
-        c->mask = s->own;
-        memset(&s->own, 0, sizeof s->own);
-        s->mask = &c->mask;
-        c->made = s->in.step;
+    if (!s->pending)
+        return 0;
+    if (s->params->mode == FG_POOLED) {
+        TRY(fg_pooled_mask(s->params, &s->in, &s->own, err));
+    } else {
+        s->has_stats = s->has_keys_min = true;
+        TRY(fg_cached_mask(s->params, &s->in, s->params->tau, s->lse, &s->own, &s->stats, err));
     }
-    if (c && s->params->norm == FG_NORM_PREVIOUS)
-        TRY(keep_lse(c, &s->in, err));
+    keep_mask(s);
+    /* Not before: the mask may want the normaliser that this one replaces. */
+    if (s->carry && s->params->mode == FG_CACHED && s->params->norm == FG_NORM_PREVIOUS)
+        TRY(keep_lse(s->carry, &s->in, err));
 out:
     return rc;
 }
 
-static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, const struct fg_carry *c,
-                         int want, struct err *err)
+static int prepare_refresh(struct fg_state *s, struct method_ctx *ctx, struct err *err)
+{
+    bool made;
+    int rc = find_normaliser(s, &made, ctx);
+    if (rc)
+        return rc;
+    s->call = s->params->refresh == 1 && made ? CALL_OWN : CALL_REFRESH;
+    s->pending = made;
+    if (!made && s->carry)
+        rc = keep_lse(s->carry, &s->in, err);
+    return rc;
+}
+
+static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, int want, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
+    const struct fg_carry *c = s->carry;
     if (!c || c->made != want)
         return method_skip(ctx, "no refresh step in trace (step %d uses the mask of step %d)",
                            s->in.step, want);
@@ -293,7 +319,7 @@ static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, const struc
     s->age = s->in.step - want;
     if (!s->params->compare)
         return 0;
-    s->has_stats = true;
+    s->has_stats = s->has_keys_min = true;
     return fg_cached_mask(s->params, &s->in, s->params->tau, NULL, &s->fresh, &s->stats, err);
 }
 
@@ -301,17 +327,16 @@ static int prepare_cached(struct fg_state *s, struct method_ctx *ctx, struct err
 {
     const struct fg_params *p = s->params;
     int64_t d = s->in.step - p->dense_steps;
-    struct fg_carry *c;
-    int rc = get_carry(ctx, &c, err);
+    int rc = get_carry(ctx, &s->carry, err);
     if (rc)
         return rc;
     bool second = p->norm == FG_NORM_PREVIOUS && d == 1;
     if (d % p->refresh == 0 || second)
-        return prepare_refresh(s, ctx, c, err);
+        return prepare_refresh(s, ctx, err);
     int64_t want = d / p->refresh * p->refresh;
     if (want == 0 && p->norm == FG_NORM_PREVIOUS)
         want = 1;
-    return prepare_reuse(s, ctx, c, (int)(want + p->dense_steps), err);
+    return prepare_reuse(s, ctx, (int)(want + p->dense_steps), err);
 }
 
 /* ---- callbacks ------------------------------------------------------------------------------ */
@@ -329,9 +354,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (in->layer < p->dense_layers || in->step < p->dense_steps) {
         s->call = CALL_DENSE;
     } else if (p->mode == FG_POOLED) {
-        TRY(fg_pooled_mask(p, in, &s->own, err));
         s->call = CALL_OWN;
-        s->mask = &s->own;
+        s->pending = true;
     } else {
         if ((rc = prepare_cached(s, ctx, err)) != 0)
             goto out;
@@ -355,11 +379,63 @@ static bool runs_dense(const struct fg_state *s)
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct fg_state *s = state;
+    struct fg_state *s = state;
+    int rc = make_mask(s, err);
+    if (rc)
+        return rc;
     if (!runs_dense(s))
         return slice_mask_lists(s->mask, row0, row1, out, err);
     mask_full(out, s->in.x.nq, s->in.x.nk, row0, row1, s->in.x.causal);
     return 0;
+}
+
+/* ---- on a device ----------------------------------------------------------------------------- */
+
+static struct mask_origin origin(const void *state)
+{
+    const struct fg_state *s = state;
+    bool carried = s->call == CALL_REFRESH || s->call == CALL_REUSE;
+    return (struct mask_origin){.source = s->call == CALL_REUSE ? SOURCE_REUSED
+                                          : s->pending          ? SOURCE_OWN
+                                                                : SOURCE_STATIC,
+                                .calls = carried ? s->params->refresh : 1};
+}
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct fg_state *s = state;
+    const struct fg_params *p = s->params;
+    struct fg_rule *r = &rule->fg;
+    if (s->lse) {
+        snprintf(why, 160, "norm=previous takes the normaliser of another step");
+        return false;
+    }
+    *r = (struct fg_rule){.M = p->M, .width = p->width};
+    if (p->mode == FG_CACHED) {
+        r->by = FG_CHOOSE_MAX;
+        r->at = p->tau / fg_n(p, &s->in);
+    } else if (p->pool == FG_POOL_NORM) {
+        r->by = FG_CHOOSE_NORM;
+        r->at = p->c1 / fg_n(p, &s->in);
+    } else if (p->pool == FG_POOL_LITERAL) {
+        r->by = FG_CHOOSE_LITERAL;
+        r->at = log(p->tau1 * s->in.x.d);
+    } else {
+        r->by = FG_CHOOSE_TOPK;
+        r->want = fg_topk_units(p, &s->in);
+    }
+    fg_text_keys(&s->in, &r->text0, &r->text1);
+    return true;
+}
+
+static int adopt(void *state, const struct mask *m, struct err *err)
+{
+    struct fg_state *s = state;
+    int rc = fg_adopted_mask(s->params, &s->in, m, &s->own, &s->stats.keys_min, err);
+    s->has_keys_min = !rc && s->params->mode == FG_CACHED;
+    if (!rc)
+        keep_mask(s);
+    return rc;
 }
 
 /* The reused mask against the one that this step would have made. */
@@ -383,11 +459,11 @@ static int report_mask(const struct fg_state *s, struct record *r, struct err *e
     TRY(slice_mask_density(s->mask, &density, err));
     TRY(record_metric(r, "mask_density_elem", density, err));
     TRY(record_metric(r, "mask_units", (double)slice_mask_total(s->mask), err));
-    if (!s->has_stats)
-        return 0;
-    TRY(record_metric(r, "ties", (double)s->stats.ties, err));
-    TRY(record_metric(r, "mask_margin", s->stats.margin, err));
-    if (s->call == CALL_OWN && s->params->norm == FG_NORM_EXACT) {
+    if (s->has_stats) {
+        TRY(record_metric(r, "ties", (double)s->stats.ties, err));
+        TRY(record_metric(r, "mask_margin", s->stats.margin, err));
+    }
+    if (s->has_keys_min && s->call == CALL_OWN && s->params->norm == FG_NORM_EXACT) {
         double n = fg_n(s->params, &s->in);
         double kept = (double)s->stats.keys_min / n;
         TRY(record_metric(r, "cra_bound", 1 - s->params->tau * (1 - fmin(1, kept)), err));
@@ -470,6 +546,9 @@ const struct method method_fg_attn = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .origin = origin,
+    .rule = rule,
+    .adopt = adopt,
     .report = report,
     .calibrate = fg_calibrate,
     .release = release,

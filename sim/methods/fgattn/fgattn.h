@@ -47,6 +47,17 @@ int fg_cached_mask(const struct fg_params *p, const struct head_in *in, double c
 int fg_pooled_mask(const struct fg_params *p, const struct head_in *in, struct slice_mask *out,
                    struct err *err);
 
+/* The mask that somebody else chose for the whole head, in units of M x width, without the forced
+ * slices or with them. Initialises *out; *keys_min as in fg_stats. ERR_RUN: lists of other units. */
+int fg_adopted_mask(const struct fg_params *p, const struct head_in *in, const struct mask *m,
+                    struct slice_mask *out, int64_t *keys_min, struct err *err);
+
+/* Units of a group that pool=topk keeps: a share of all keys. */
+int64_t fg_topk_units(const struct fg_params *p, const struct head_in *in);
+
+/* Text keys [*t0, *t1) of the sequence; empty where there are none. */
+void fg_text_keys(const struct head_in *in, int64_t *t0, int64_t *t1);
+
 /* Calibration, see method_fg_attn. */
 int fg_calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples, int n,
                  struct jw *w, struct err *err);

@@ -39,15 +39,22 @@ static void set_range(struct slice_mask *m, int64_t g, int64_t lo, int64_t hi)
         slice_mask_set(m, g, u);
 }
 
+void fg_text_keys(const struct head_in *in, int64_t *t0, int64_t *t1)
+{
+    int64_t text = in->geom.text_place == 0 ? 0 : MAX(0, in->geom.text);
+    *t0 = in->geom.text_place == 1 ? 0 : in->x.nk - text;
+    *t1 = *t0 + text;
+}
+
 static void force(struct slice_mask *m, const struct head_in *in, int64_t g)
 {
     int64_t r0 = g * m->height, r1 = MIN(r0 + m->height, m->nq), visible = slice_mask_visible(m, g);
-    int64_t shift = m->nk - m->nq, text = in->geom.text;
-    int64_t t0 = in->geom.text_place == 1 ? 0 : m->nk - text, t1 = t0 + text; /* text keys */
+    int64_t shift = m->nk - m->nq, t0, t1;
 
+    fg_text_keys(in, &t0, &t1);
     if (m->causal)
         set_range(m, g, MAX(0, r0 + shift) / m->width, visible);
-    if (text <= 0 || in->geom.text_place == 0)
+    if (t0 == t1)
         return;
     if (r0 + shift < t1 && r1 + shift > t0)
         set_range(m, g, 0, visible);
@@ -166,6 +173,12 @@ static int fg_pooled_values(const struct fg_params *p, const struct head_in *in,
     return 0;
 }
 
+int64_t fg_topk_units(const struct fg_params *p, const struct head_in *in)
+{
+    int64_t want = share_resolve((struct share){p->kappa, true}, in->x.nk);
+    return p->width > 1 ? ceil_div(want, p->width) : want;
+}
+
 static int pooled_group(const struct fg_params *p, const struct head_in *in, struct slice_mask *m,
                         int64_t g, double *keys, double *value, struct prefix_work *work,
                         struct err *err)
@@ -176,10 +189,7 @@ static int pooled_group(const struct fg_params *p, const struct head_in *in, str
 
     TRY(fg_pooled_values(p, in, m, g, keys, value, &n, err));
     if (p->pool == FG_POOL_TOPK) {
-        int64_t want = share_resolve((struct share){p->kappa, true}, in->x.nk);
-        if (p->width > 1)
-            want = ceil_div(want, p->width);
-        TRY(prefix_topk(work, value, n, want, &top, err));
+        TRY(prefix_topk(work, value, n, fg_topk_units(p, in), &top, err));
         for (int64_t u = 0; u < n; u++)
             if (prefix_has(&top, value[u], u))
                 slice_mask_set(m, g, u);
@@ -212,5 +222,28 @@ out:
     free(keys);
     free(value);
     prefix_work_free(work);
+    return rc;
+}
+
+/* ---- chosen elsewhere ----------------------------------------------------------------------- */
+
+int fg_adopted_mask(const struct fg_params *p, const struct head_in *in, const struct mask *m,
+                    struct slice_mask *out, int64_t *keys_min, struct err *err)
+{
+    const struct attn_in *x = &in->x;
+    int rc = 0;
+
+    if (m->form != MASK_LISTS || m->bq != p->M || m->bk != p->width)
+        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
+                       (long long)m->bq, (long long)m->bk, (long long)p->M, (long long)p->width);
+    TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
+    *keys_min = INT64_MAX;
+    for (int64_t g = 0; g < out->groups; g++) {
+        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
+            slice_mask_set(out, g, m->col[i]);
+        force(out, in, g);
+        *keys_min = MIN(*keys_min, kept_keys(out, g));
+    }
+out:
     return rc;
 }

@@ -279,6 +279,13 @@ static double native_blocks(const struct minf_config *c)
     return 2 * (double)c->block * (double)c->top / (double)c->n;
 }
 
+static struct mask_origin origin(const void *state)
+{
+    const struct minf_head *h = state;
+    bool chosen = h->c.pattern == MINF_VS || h->c.pattern == MINF_BLOCK;
+    return (struct mask_origin){.source = chosen ? SOURCE_OWN : SOURCE_STATIC};
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     static const char *const NAMES[] = {"dense", "vs", "ashape", "trishape", "block"};
@@ -381,6 +388,7 @@ const struct method method_minference = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .origin = origin,
     .report = report,
     .calibrate = calibrate,
     .release = release,

@@ -303,6 +303,7 @@ const struct method method_radial = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .origin = mask_is_static,
     .report = report,
     .release = release,
     .variants = variants,

@@ -15,12 +15,14 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/rules.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/quant.h"
 #include "sim/methods/sale/sale.h"
 #include "sim/blocks/tileattn.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER };
@@ -197,8 +199,10 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (rc)
         return rc;
     TRY(mem_zalloc(&s, 1, sizeof *s, "sale", err));
-    TRY(sale_head_init(&s->head, &c, in->x.q, in->x.k, in->x.nq, in->x.d, err));
+    sale_head_init(&s->head, &c, in->x.q, in->x.k, in->x.nq, in->x.d);
     s->sage1 = p->arith == ARITH_SAGE1 || p->quant;
+    if (s->sage1)
+        TRY(sale_head_quantise(&s->head, err));
     if (s->sage1)
         TRY(prepare_sage(s, in, err));
     *state = s;
@@ -217,6 +221,33 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     struct state *s = state;
     return sale_select(&s->head, row0, row1, out, err);
+}
+
+static struct mask_origin origin(const void *state)
+{
+    const struct state *s = state;
+    return (struct mask_origin){.source = sale_dense(&s->head) ? SOURCE_STATIC : SOURCE_OWN};
+}
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct sale_config *c = &((const struct state *)state)->head.c;
+    if (c->bits != 4 || !c->f16) {
+        snprintf(why, 160, "the GPU side has the estimate of 4 bits in fp16, not bits=%d%s",
+                 c->bits, c->f16 ? "" : ":thr_dtype=f32");
+        return false;
+    }
+    rule->sale = (struct sale_rule){.tau = c->tau,
+                                    .scale = c->scale,
+                                    .local_blocks = c->w,
+                                    .strict = c->strict,
+                                    .causal_stats = c->causal_stats};
+    return true;
+}
+
+static int adopt(void *state, const struct mask *m, struct err *err)
+{
+    return sale_head_adopt(&((struct state *)state)->head, m, err);
 }
 
 static bool attends(const void *state)
@@ -243,9 +274,10 @@ static int report(void *state, struct record *r, struct err *err)
     TRY(record_metric(r, "tau", s->head.c.tau, err));
     TRY(record_metric(r, "tested_share", tested / tiles, err));
     TRY(record_metric(r, "tested_kept", tested > 0 ? (double)n->tested_kept / tested : 0, err));
-    TRY(record_metric(r, "ties", (double)n->ties, err));
+    if (!s->head.adopted)
+        TRY(record_metric(r, "ties", (double)n->ties, err));
     if (sale_dense(&s->head))
-        record_note(r, "dense=%s", s->head.z.n <= s->head.c.dense_below ? "short" : "tau");
+        record_note(r, "dense=%s", s->head.n <= s->head.c.dense_below ? "short" : "tau");
 out:
     return rc;
 }
@@ -363,6 +395,9 @@ const struct method method_sale = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .origin = origin,
+    .rule = rule,
+    .adopt = adopt,
     .attends = attends,
     .attend = attend,
     .report = report,

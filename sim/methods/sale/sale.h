@@ -45,15 +45,26 @@ struct sale_counts {
 
 struct sale_head {
     struct sale_config c;
-    struct sale_quant z; /* owned */
-    void *scratch;       /* owned */
+    const float *q, *k; /* [n][d], the caller's */
+    int64_t n;
+    int d;
+    struct sale_quant z;  /* owned; made by sale_head_quantise */
+    void *scratch;        /* owned, with z */
+    struct mask *adopted; /* owned; NULL: the head chooses itself */
     struct sale_counts counts;
 };
 
-/* q, k [n][d]. Release with sale_head_free. */
-int sale_head_init(struct sale_head *h, const struct sale_config *c, const float *q, const float *k,
-                   int64_t n, int d, struct err *err);
+/* q, k [n][d] stay the caller's. Nothing is computed yet. Release with sale_head_free. */
+void sale_head_init(struct sale_head *h, const struct sale_config *c, const float *q,
+                    const float *k, int64_t n, int d);
 void sale_head_free(struct sale_head *h);
+
+/* Make the low-bit operands, once; sale_select does so where it needs them. */
+int sale_head_quantise(struct sale_head *h, struct err *err);
+
+/* From now on sale_select hands out *m, lists of 64 x 32 blocks over the whole head that somebody
+ * else chose by the same rule, and tests nothing. ERR_RUN: lists of other units. */
+int sale_head_adopt(struct sale_head *h, const struct mask *m, struct err *err);
 
 /* True if every block of the head is kept: a short prompt, or tau < 1e-5. */
 bool sale_dense(const struct sale_head *h);

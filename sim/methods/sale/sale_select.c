@@ -76,19 +76,24 @@ out:
     return rc;
 }
 
-int sale_head_init(struct sale_head *h, const struct sale_config *c, const float *q, const float *k,
-                   int64_t n, int d, struct err *err)
+void sale_head_init(struct sale_head *h, const struct sale_config *c, const float *q,
+                    const float *k, int64_t n, int d)
+{
+    *h = (struct sale_head){.c = *c, .q = q, .k = k, .n = n, .d = d};
+}
+
+int sale_head_quantise(struct sale_head *h, struct err *err)
 {
     int rc = 0;
     struct scratch *s = NULL;
-    memset(h, 0, sizeof *h);
-    h->c = *c;
-    TRY(scratch_new(d, &s, err));
+    if (h->scratch)
+        return 0;
+    TRY(scratch_new(h->d, &s, err));
+    TRY(sale_quant_init(&h->z, h->q, h->k, h->n, h->d, h->c.bits, err));
     h->scratch = s;
-    TRY(sale_quant_init(&h->z, q, k, n, d, c->bits, err));
+    s = NULL;
 out:
-    if (rc)
-        sale_head_free(h);
+    scratch_free(s);
     return rc;
 }
 
@@ -96,12 +101,33 @@ void sale_head_free(struct sale_head *h)
 {
     sale_quant_free(&h->z);
     scratch_free(h->scratch);
+    if (h->adopted)
+        mask_free(h->adopted);
+    free(h->adopted);
     memset(h, 0, sizeof *h);
+}
+
+int sale_head_adopt(struct sale_head *h, const struct mask *m, struct err *err)
+{
+    struct mask *own = NULL;
+    int rc = 0;
+    if (m->form != MASK_LISTS || m->bq != SALE_BQ || m->bk != SALE_BK)
+        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %d x %d",
+                       (long long)m->bq, (long long)m->bk, SALE_BQ, SALE_BK);
+    TRY(mem_zalloc(&own, 1, sizeof *own, "adopted mask", err));
+    h->adopted = own;
+    TRY(mask_lists_init(own, m->nq, m->nk, m->row0, m->row1, m->causal, m->bq, m->bk, err));
+    for (int64_t g = 0; g < m->ngroups; g++)
+        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
+            TRY(mask_lists_add(own, g, m->col[i], err));
+    mask_lists_finish(own);
+out:
+    return rc;
 }
 
 bool sale_dense(const struct sale_head *h)
 {
-    return h->z.n <= h->c.dense_below || h->c.tau < 1e-5;
+    return h->n <= h->c.dense_below || h->c.tau < 1e-5;
 }
 
 /* ---- products of one query row with one key block --------------------------------------- */
@@ -354,29 +380,58 @@ static struct verdict test_exact(struct sale_head *h, int64_t m, int rows, int64
     return v;
 }
 
+/* Test the blocks 1 .. mid of query block m and list those that pass as group g. *kept counts
+ * them. */
+static int test_blocks(struct sale_head *h, int64_t m, int64_t g, int64_t mid, int64_t *kept,
+                       struct mask *out, struct err *err)
+{
+    int rows = block_rows(h, m), rc = 0;
+    if (mid > 0)
+        prepare_block(h, m);
+    for (int64_t j = 1; j <= mid; j++) {
+        struct verdict v = h->z.levels ? test_low_bit(h, m, rows, j) : test_exact(h, m, rows, j);
+        h->counts.ties += v.near && !v.sure;
+        if (!v.keep)
+            continue;
+        ++*kept;
+        TRY(mask_lists_add(out, g, (int32_t)j, err));
+    }
+out:
+    return rc;
+}
+
+/* The same from the adopted lists. */
+static int take_blocks(const struct sale_head *h, int64_t m, int64_t g, int64_t mid, int64_t *kept,
+                       struct mask *out, struct err *err)
+{
+    const struct mask *a = h->adopted;
+    int rc = 0;
+    for (int64_t i = a->ptr[m]; i < a->ptr[m + 1]; i++) {
+        if (a->col[i] < 1 || a->col[i] > mid)
+            continue;
+        ++*kept;
+        TRY(mask_lists_add(out, g, a->col[i], err));
+    }
+out:
+    return rc;
+}
+
 static int select_block(struct sale_head *h, int64_t m, int64_t g, struct mask *out,
                         struct err *err)
 {
     int rc = 0;
-    struct sale_regions r = sale_regions(h->z.n, m, h->c.w);
-    int rows = block_rows(h, m);
+    struct sale_regions r = sale_regions(h->n, m, h->c.w);
     int64_t kept = 0;
     h->counts.tiles += r.n;
     if (sale_dense(h)) {
         h->counts.kept += r.n;
         return mask_lists_add_run(out, g, 0, (int32_t)r.n, err);
     }
-    if (r.mid > 0)
-        prepare_block(h, m);
     TRY(mask_lists_add(out, g, 0, err));
-    for (int64_t j = 1; j <= r.mid; j++) {
-        struct verdict v = h->z.levels ? test_low_bit(h, m, rows, j) : test_exact(h, m, rows, j);
-        h->counts.ties += v.near && !v.sure;
-        if (!v.keep)
-            continue;
-        kept++;
-        TRY(mask_lists_add(out, g, (int32_t)j, err));
-    }
+    if (h->adopted)
+        TRY(take_blocks(h, m, g, r.mid, &kept, out, err));
+    else
+        TRY(test_blocks(h, m, g, r.mid, &kept, out, err));
     TRY(mask_lists_add_run(out, g, (int32_t)(r.mid + 1), (int32_t)r.n, err));
     h->counts.tested += r.mid;
     h->counts.tested_kept += kept;
@@ -388,7 +443,9 @@ out:
 int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     int rc = 0;
-    TRY(mask_lists_init(out, h->z.n, h->z.n, row0, row1, true, SALE_BQ, SALE_BK, err));
+    if (!h->adopted && !sale_dense(h))
+        TRY(sale_head_quantise(h, err));
+    TRY(mask_lists_init(out, h->n, h->n, row0, row1, true, SALE_BQ, SALE_BK, err));
     for (int64_t g = 0; g < out->ngroups; g++)
         TRY(select_block(h, row0 / SALE_BQ + g, g, out, err));
     mask_lists_finish(out);

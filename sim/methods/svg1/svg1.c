@@ -284,6 +284,12 @@ out:
     return rc;
 }
 
+static struct mask_origin origin(const void *state)
+{
+    const struct svg1_state *s = state;
+    return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct svg1_state *s = state;
@@ -340,6 +346,7 @@ const struct method method_svg1 = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .origin = origin,
     .report = report,
     .release = release,
     .variants = variants,

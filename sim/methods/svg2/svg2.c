@@ -412,6 +412,12 @@ out:
     return rc;
 }
 
+static struct mask_origin origin(const void *state)
+{
+    const struct svg2_state *s = state;
+    return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct svg2_state *s = state;
@@ -473,6 +479,7 @@ const struct method method_svg2 = {
     .budget_full = "top_p=1:qc=1:kc=1:dense_steps=0",
     .prepare = prepare,
     .select = select_rows,
+    .origin = origin,
     .report = report,
     .release = release,
     .variants = variants,
