@@ -30,8 +30,8 @@ out:
 
 /* Where a head's mask was chosen. */
 struct selected {
-    bool none, gpu;         /* nothing to choose; chosen, or built, on the GPU */
-    bool compared;          /* the reference has chosen too */
+    bool none, gpu; /* nothing to choose; chosen, or built, on the GPU */
+    bool compared;  /* the reference has chosen too */
     struct mask_origin origin;
     struct accel_time time; /* on the GPU */
     int64_t differs;        /* units in which the GPU's mask and the reference's differ */

@@ -20,6 +20,7 @@ struct accel_session {
     int selections;
     int64_t attended;           /* blocks that attend was asked for */
     uint64_t data, data_before; /* of the selection in this run; of the run before */
+    struct carry carry;         /* of the method, from run to run */
 };
 
 static bool supports_all(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
@@ -133,6 +134,12 @@ static int select_head(struct accel_session *s, const struct accel_choice *c, st
     }
     if (s->answer == OTHER_UNIT)
         return mask_lists_init(m, c->x->nq, c->x->nk, 0, c->x->nq, c->x->causal, 64, 64, err);
+    if (strcmp(c->method, "fg-attn") == 0) { /* whose call on a refresh step is full */
+        ck_assert_int_eq(c->rule->fg.by, FG_CHOOSE_MAX);
+        ck_assert_double_eq(c->rule->fg.at, 0.5 / (double)c->x->nk);
+        return mask_lists_init(m, c->x->nq, c->x->nk, 0, c->x->nq, c->x->causal, c->rule->fg.M,
+                               c->rule->fg.width, err);
+    }
     select_on_cpu(c, s->in, s->answer == CHANGED ? &own : m, err);
     if (s->answer == CHANGED)
         change(&own, m, err);
@@ -165,7 +172,7 @@ static int run(struct accel_session *s, const struct sim_head *h, enum select_wh
                const char *text, struct record *r, struct err *err)
 {
     struct method_run *runs = NULL;
-    struct method_ctx ctx = {.seed = 1};
+    struct method_ctx ctx = {.seed = 1, .carry = &s->carry};
     const struct sim_device device = {.accel = &on_cpu, .session = s, .select = where};
     int64_t n = 0;
     s->in = &h->in;
@@ -322,6 +329,90 @@ START_TEST(nothing_to_choose_takes_no_time)
 }
 END_TEST
 
+/* A method with a rule does not choose beside the device: it hands out what it was given. */
+START_TEST(chosen_by_a_rule)
+{
+    static const char *const method = "sale:tau=0.05";
+    struct sim_head h;
+    struct accel_session s = {.answer = SAME};
+    struct record r, cpu, changed;
+    struct err err = {0};
+    make_head(&h);
+    run_text(method, &h.in, &cpu);
+    ck_assert_double_lt(record_get(&cpu, "tested_kept"), 1);
+    assert_ok(run(&s, &h, SELECT_GPU, method, &r, &err), &err);
+    ck_assert(has_note(&r, "select_backend=cuda"));
+    ck_assert(has_note(&r, "select_kind=own"));
+    ck_assert(isnan(record_get(&r, "mask_diff")));
+    ck_assert(isnan(record_get(&r, "ties")));
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), record_get(&cpu, "pairs_kept"));
+    ck_assert_double_eq(record_get(&r, "tested_kept"), record_get(&cpu, "tested_kept"));
+    ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
+    s.answer = CHANGED;
+    assert_ok(run(&s, &h, SELECT_AUTO, method, &changed, &err), &err);
+    ck_assert_double_gt(record_get(&changed, "tested_kept"), record_get(&cpu, "tested_kept"));
+    s.answer = OTHER_UNIT;
+    assert_fails(run(&s, &h, SELECT_AUTO, "fg-attn:mode=pooled", &changed, &err), &err, ERR_RUN,
+                 "a choice in units of 64 x 64, expected 128 x 1");
+    record_free(&cpu);
+    record_free(&r);
+    record_free(&changed);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Nothing runs to choose these masks, so that the total is the attention alone. */
+START_TEST(static_masks_need_no_gpu_side)
+{
+    struct sim_head h;
+    struct accel_session s = {.answer = REFUSES};
+    struct record r;
+    struct err err = {0};
+    make_head(&h);
+    assert_ok(run(&s, &h, SELECT_GPU, "sparse-transformer:pattern=fixed", &r, &err), &err);
+    ck_assert_int_eq(r.status, RECORD_OK);
+    ck_assert(has_note(&r, "select_backend=cpu"));
+    ck_assert(has_note(&r, "select_kind=static"));
+    ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
+    ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
+    ck_assert_double_eq(record_get(&r, "speedup"), 4);
+    ck_assert(isnan(record_get(&r, "time_build_ns")));
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* A refresh step pays for the choice, the steps that reuse its mask do not; each bears its share in
+ * a number of its own. */
+START_TEST(reused_masks_bear_a_share)
+{
+    static const char *const method = "fg-attn:refresh=4";
+    struct sim_head h;
+    struct accel_session s = {.answer = SAME};
+    struct record r;
+    struct err err = {0};
+    make_head(&h);
+    h.in.step = 0;
+    assert_ok(run(&s, &h, SELECT_AUTO, method, &r, &err), &err);
+    ck_assert(has_note(&r, "select_kind=own"));
+    ck_assert_double_eq(record_get(&r, "dense_call"), 1);
+    ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
+    ck_assert_double_eq(record_get(&r, "time_select_amortised_ns"), 25);
+    record_free(&r);
+    h.in.step = 1;
+    assert_ok(run(&s, &h, SELECT_AUTO, method, &r, &err), &err);
+    ck_assert(has_note(&r, "select_kind=reused"));
+    ck_assert_double_eq(record_get(&r, "mask_age"), 1);
+    ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
+    ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
+    ck_assert_double_eq(record_get(&r, "time_select_amortised_ns"), 25);
+    ck_assert_int_eq(s.selections, 1);
+    record_free(&r);
+    s.carry.free(s.carry.data);
+    sim_head_free(&h);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("accelselect");
@@ -331,6 +422,9 @@ Suite *make_suite(void)
     tcase_add_test(t, without_gpu_side);
     tcase_add_test(t, other_units_are_an_error);
     tcase_add_test(t, tiles_of_bands_are_compared);
+    tcase_add_test(t, chosen_by_a_rule);
+    tcase_add_test(t, static_masks_need_no_gpu_side);
+    tcase_add_test(t, reused_masks_bear_a_share);
     tcase_add_test(t, nothing_to_choose_takes_no_time);
     suite_add_tcase(s, t);
     return s;
