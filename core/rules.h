@@ -9,8 +9,10 @@
 #include <stdint.h>
 
 /* FG-Attn (arXiv 2509.16518v1, sections 4.2-4.4): slices of M rows x 1 key. */
+enum fg_choose { FG_CHOOSE_MAX, FG_CHOOSE_NORM, FG_CHOOSE_LITERAL, FG_CHOOSE_TOPK };
 struct fg_rule {
-    enum { FG_CHOOSE_MAX, FG_CHOOSE_NORM, FG_CHOOSE_LITERAL, FG_CHOOSE_TOPK } by;
+    enum fg_choose by;
+    bool dense_call; /* the call attends densely, so that its log-sum-exps are there already */
     int64_t M, width;
     double at; /* MAX: keep iff a slice's largest p > at; NORM: iff softmax of its mean query >= at;
                 * LITERAL: iff scale k . qbar >= at */

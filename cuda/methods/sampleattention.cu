@@ -435,5 +435,5 @@ out:
 }
 
 extern "C" const struct select_method select_sampleattention = {
-    "sampleattention", fits, init, launch, NULL, dense, false,
+    "sampleattention", fits, init, launch, NULL, dense, false, NULL,
 };

@@ -254,6 +254,8 @@ static const metrics_kernel metrics_kernels[] = {
     entry<pass_shape<128, METRICS_MAPS>>(),
     entry<pass_shape<128, METRICS_LEVELS>>(),
     entry<pass_shape<128, METRICS_TOPS>>(),
+    entry<pass_shape<128, METRICS_SLICES>>(),
+    entry<pass_shape<64, METRICS_SLICES>>(),
     entry<pass_shape<64, METRICS_SIGNS>>(),
     entry<pass_shape<64, METRICS_SUMS>>(),
     entry<pass_shape<64, METRICS_MAPS>>(),
@@ -272,7 +274,9 @@ static int choose_kernel(struct gpu *g, const struct metrics_ask *ask, struct me
         return err_set(err, ERR_MACHINE,
                        "the metrics kernels need a Hopper GPU (sm_90), this one is sm_%d", g->sm);
     /* With c < 1 a row's largest p, at least 1 / N, is above it: exponents above 0 know it. */
-    if (ask->n_c == 0)
+    if (ask->slices)
+        kind = METRICS_SLICES;
+    else if (ask->n_c == 0)
         kind = METRICS_MAPS;
     else if (alone && ask->n_c == 1 && ask->c[0] > 1e-6)
         kind = !ask->sums ? METRICS_SIGNS : ask->c[0] < 0.99 ? METRICS_SUMS : METRICS_LEVELS;
@@ -285,11 +289,11 @@ static int choose_kernel(struct gpu *g, const struct metrics_ask *ask, struct me
     if (!pass->kernel || (ask->n_c == 0 && !ask->cells))
         return err_set(err, ERR_RUN, "no CUDA metrics kernel for head dim %d and %d thresholds",
                        pass->problem.d, ask->n_c);
+    bool scores = kind == METRICS_SIGNS || kind == METRICS_SLICES;
     pass->n_c = ask->n_c;
-    pass->sums = kind != METRICS_SIGNS && kind != METRICS_TOPS;
-    pass->p_max = kind != METRICS_SIGNS;
-    pass->unit =
-        kind == METRICS_SIGNS || kind == METRICS_SUMS ? ask->c[0] / (double)pass->problem.nk : 1;
+    pass->sums = !scores && kind != METRICS_TOPS;
+    pass->p_max = !scores;
+    pass->unit = scores || kind == METRICS_SUMS ? ask->c[0] / (double)pass->problem.nk : 1;
     return 0;
 }
 
@@ -351,6 +355,13 @@ static int pass_args(struct metrics_pass *pass, const void *norm, const struct m
     for (int i = 0; i < ask->n_c; i++) {
         double below = ask->c[i] / (double)p->nk;
         a->below[i] = (float)(pass->kernel->kind == METRICS_TOPS ? log2(below) : below);
+    }
+    if (ask->slices) {
+        a->map = ask->slices->map;
+        a->words = (int)ask->slices->words;
+        a->height = ask->slices->M;
+        a->text0 = (int)ask->slices->text0;
+        a->text1 = (int)ask->slices->text1;
     }
     *out = a;
     return 0;

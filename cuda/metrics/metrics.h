@@ -60,13 +60,24 @@ int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm, struc
 #define METRICS_C 8 /* thresholds of one pass */
 #define METRICS_CELL 64
 
-/* What a pass computes: thresholds, maps or both. */
+/* Which slices of M rows x 1 key hold a p above the threshold, as bits. Keys [text0, text1) are kept
+ * for all rows and, as rows, keep all keys; with causal attention every slice is kept that lies at
+ * or after its first row. */
+struct metrics_slices {
+    int M;                /* 16, 32, 64 or 128 */
+    int64_t text0, text1; /* equal: none */
+    uint32_t *map;        /* device [ceil(nq / M)][words]; must be zero where no pair is allowed */
+    int64_t words;        /* >= ceil(nk / 32) */
+};
+
+/* What a pass computes: thresholds, maps or both, or slices. */
 struct metrics_ask {
     const double *c; /* thresholds, in units of 1/nk */
     int n_c;         /* thresholds alone need no exponential; a single one is the cheapest pass */
     bool cells;      /* maps */
     bool sums;       /* sums of p over rows and, with one threshold, the largest p; passes with maps
                       * always have them */
+    const struct metrics_slices *slices; /* with one threshold and nothing else; NULL: none */
     enum attn_element element; /* of q and k; a pass on float16 computes maps only */
 };
 

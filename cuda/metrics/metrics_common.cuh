@@ -26,6 +26,8 @@ struct metrics_args {
     float scale_log2, per_scale;                /* and 1 / scale_log2 */
     float unit, shift;      /* of p inside METRICS_SIGNS and _SUMS, and its log2 */
     float below[METRICS_C]; /* c / N; METRICS_TOPS: its log2 */
+    uint32_t *map;          /* METRICS_SLICES, as in metrics_slices */
+    int words, height, text0, text1;
 };
 
 enum { B16, B32, B64, B128, S16, S64, S128 };
@@ -78,10 +80,11 @@ template <int N, int M> DEVICE void fold(float (&v)[M], int bit)
 template <int D_, metrics_kind KIND_> struct pass_shape {
     static constexpr int D = D_, WG = 4, BM = METRICS_BM, BN = METRICS_BN, STAGES = 4;
     static constexpr metrics_kind KIND = KIND_;
-    static constexpr bool SIGNS = KIND == METRICS_SIGNS || KIND == METRICS_SUMS;
+    static constexpr bool SCORES = KIND == METRICS_SIGNS || KIND == METRICS_SLICES;
+    static constexpr bool SIGNS = SCORES || KIND == METRICS_SUMS;
     static constexpr bool MAPS = KIND == METRICS_MAPS, TOPS = KIND == METRICS_TOPS;
     static constexpr bool LEVELS = KIND == METRICS_LEVELS || TOPS;
-    static constexpr bool EXPS = KIND != METRICS_SIGNS && !TOPS;
+    static constexpr bool EXPS = !SCORES && !TOPS;
     static constexpr int PANELS = D / 64, THREADS = 128 * WG + 96;
     static constexpr int Q_BYTES = BM * D * 2, K_BYTES = BN * D * 2;
     static constexpr int SLOTS = LEVELS ? 3 : 4; /* tiles that wait to be put together */

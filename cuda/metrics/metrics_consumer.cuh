@@ -294,7 +294,7 @@ template <class T> struct pass_consumer {
         for (int r = 0; r < 2; r++) {
             int row = row0 + 16 * warp() + (lane() >> 2) + 8 * r;
             norm[r] = row < a.nq ? __ldg(a.norm + row).x + a.shift : INFINITY;
-            norm[r] *= T::KIND == METRICS_SIGNS ? a.per_scale : 1;
+            norm[r] *= T::SCORES ? a.per_scale : 1;
             sum[r] = 0;
         }
     }

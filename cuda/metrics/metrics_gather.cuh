@@ -136,6 +136,60 @@ struct sign_counter {
     static constexpr int MOST = 1 << 20; /* tiles between flushes: 2^10 units each */
 };
 
+/* ---- slices as bits ------------------------------------------------------------------------- */
+
+struct slice_writer {
+    const metrics_args &a;
+
+    static DEVICE int lane()
+    {
+        return threadIdx.x & 31;
+    }
+
+    /* Keys of the group of rows at r0 that some row may see: [0, limit); and those from `from` on
+     * are kept anyway. */
+    DEVICE void bounds(int r0, int *limit, int *from) const
+    {
+        int r1 = min(r0 + a.height, a.nq);
+        bool text = a.text0 < a.text1 && r0 + a.offset < a.text1 && r1 + a.offset > a.text0;
+        *limit = a.causal ? max(min(a.nk, r1 + a.offset), 0) : a.nk;
+        *from = text ? 0 : a.causal ? r0 + a.offset : a.nk;
+    }
+
+    /* Lane = 4 strip + place in a quad: ANDs of the strips of a group say which slices are below
+     * everywhere. Lane j then takes key j of each 32. */
+    template <class F> DEVICE void count(const F &from, const pass_place &t)
+    {
+        int l = lane(), strips = a.height / 16;
+        uint32_t below = from.words[l >> 2][l & 3];
+        for (int step = 1; step < strips; step *= 2)
+            below &= __shfl_xor_sync(~0u, below, 4 * step);
+        for (int s = 0; s < 8 && t.row0 + 16 * s < a.nq; s += strips) {
+            int r0 = t.row0 + 16 * s, limit, forced;
+            uint32_t mine = __shfl_sync(~0u, below, 4 * s + (l & 7) / 2), word = 0;
+            bounds(r0, &limit, &forced);
+#pragma unroll
+            for (int w = 0; w < 4; w++) {
+                int key = t.key0 + 32 * w + l, bit = 31 - (8 * w + 2 * (l >> 3) + (l & 1));
+                bool keep = !(mine >> bit & 1) || key >= forced ||
+                            (key >= a.text0 && key < a.text1);
+                uint32_t all = __ballot_sync(~0u, keep && key < limit);
+                word = l == w ? all : word;
+            }
+            if (l < 4 && t.key0 + 32 * l < a.nk)
+                a.map[(size_t)(r0 / a.height) * a.words + t.key0 / 32 + l] = word;
+        }
+    }
+
+    DEVICE void flush()
+    {
+    }
+    DEVICE void start()
+    {
+    }
+    static constexpr int MOST = 1 << 30;
+};
+
 /* ---- several thresholds by maxima ----------------------------------------------------------- */
 
 /* Units of an edge tile below each threshold; the upper half of a word counts their pairs, at most

@@ -17,6 +17,7 @@
  * METRICS_SIGNS  units below one threshold c, where units are ANDs: p is below where the score is
  *   below (LSE + log2(c / N)) / scale of its row, 1.5 instructions per score. A thread's 32 keys
  *   make a word, ANDed over its two rows and the 8 lanes with the same keys: slices of 16 rows.
+ * METRICS_SLICES the same words, of which the gathering warps write the slices that are not below.
  * METRICS_SUMS   and sums of p over rows and the largest p: with b = LSE + log2(c / N) the sign of
  *   the exponent says the same.
  * METRICS_MAPS   sums of p over rows, and sums and maxima of 64 x 64 cells.
@@ -121,6 +122,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     } else if (warp == 4 * T::WG) {
         if ((threadIdx.x & 31) == 0)
             pass_produce<T>(sm, a, &mq, &mk);
+    } else if constexpr (T::KIND == METRICS_SLICES) {
+        pass_gather<T, slice_writer>(sm, a, warp - 4 * T::WG - 1);
     } else if constexpr (T::SIGNS) {
         pass_gather<T, sign_counter>(sm, a, warp - 4 * T::WG - 1);
     } else if constexpr (T::LEVELS) {

@@ -14,6 +14,7 @@ enum metrics_kind {
     METRICS_MAPS,   /* maps, sums of p */
     METRICS_LEVELS, /* maps, sums of p, several thresholds */
     METRICS_TOPS,   /* several thresholds only */
+    METRICS_SLICES, /* one threshold, bits of slices */
 };
 
 struct metrics_kernel {

@@ -125,6 +125,8 @@ int select_job_init(struct gpu *g, const struct select_method *method,
 
 void select_job_free(struct select_job *job)
 {
+    if (job->state && job->method->release)
+        job->method->release(job);
     free(job->state);
     memset(job, 0, sizeof *job);
 }

@@ -15,6 +15,7 @@ extern "C" {
 
 #include "core/mask.h"
 #include "core/opt.h"
+#include "core/rules.h"
 #include "cuda/device.h"
 
 #include <stdbool.h>
@@ -30,6 +31,7 @@ struct select_problem {
     const struct opt *options; /* the method's option table */
     const void *params;
     const struct mask *shape; /* NULL, or a band that follows from parameters and sizes */
+    const union method_rule *rule; /* NULL: parameters only. Valid until init returns */
 };
 
 /* The result of a selection. Row r = head * groups + group of the map has a bit for each unit of bk
@@ -86,6 +88,9 @@ struct select_method {
     /* True if a mask of the method that is a band (MASK_BAND) depends on parameters and sizes
      * alone: then select_streaming makes the lists of its tiles. */
     bool bands;
+
+    /* Release what job->state holds on the host, without job->state itself. NULL: nothing. */
+    void (*release)(struct select_job *job);
 };
 
 /* Every GPU side, in the order of kernels.def, then NULL. */

@@ -103,7 +103,8 @@ int session_select(struct accel_session *s, const struct accel_choice *c, struct
                                .seed = c->seed,
                                .options = c->options,
                                .params = c->params,
-                               .shape = c->shape};
+                               .shape = c->shape,
+                               .rule = c->rule};
     const struct select_method *method = select_for(c->method, &p);
     *time = (struct accel_time){NAN, NAN, NAN, 0};
     if (!method) {

@@ -68,6 +68,30 @@ out:
     return rc;
 }
 
+/* The rule of a method that has one, for a head of this shape: nothing reads its q and k. */
+static int find_rule(const struct method_run *run, const struct select_problem *p,
+                     union method_rule *rule, struct err *err)
+{
+    const struct method *me = run->method;
+    struct method_ctx ctx = {.seed = 1};
+    struct head_in in = {.x = {.nq = p->nq,
+                               .nk = p->nk,
+                               .d = p->d,
+                               .dv = p->d,
+                               .scale = p->scale,
+                               .causal = p->causal},
+                         .branch = "main"};
+    void *state = NULL;
+    char why[160] = "";
+    int rc = 0;
+    TRY(me->prepare(&ctx, run->params, &in, &state, err));
+    if (!me->rule(state, rule, why))
+        FAIL(err, ERR_RUN, "%s: %s", me->name, why);
+out:
+    me->release(state);
+    return rc;
+}
+
 static int bench_select(struct bench *b, const char *setting, bool causal, int kv, struct err *err)
 {
     struct cu_case c = bench_case(128, 32768, 32, kv, causal, ATTN_DENSE, NULL);
@@ -87,7 +111,12 @@ static int bench_select(struct bench *b, const char *setting, bool causal, int k
     struct select_problem p = {
         32,           kv,        128,       32768,     32768, c.problem.scale,
         causal,       r.job.x.q, r.job.x.k, r.job.x.v, 1,     runs->method->params,
-        runs->params, NULL};
+        runs->params, NULL,      NULL};
+    union method_rule rule;
+    if (runs->method->rule) {
+        TRY(find_rule(runs, &p, &rule, err));
+        p.rule = &rule;
+    }
     TRY(select_job_init(&b->gpu, me, &p, &job, err));
     TRY(select_line(b, text, "select", &r.job, &job, me->launch, err));
     if (me->launch_quantised)
@@ -116,6 +145,9 @@ int bench_selections(struct bench *b, struct err *err)
         {"minference", false, true, 8},
         {"minference:v=100:s=800", false, true, 8},
         {"minference:pattern=block", false, true, 8},
+        {"sale", false, true, 8},
+        {"fg-attn:mode=pooled", true, true, 8},
+        {"fg-attn", true, false, 32},
     };
     int rc = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -59,6 +59,16 @@ static const char *const settings[] = {
     "minference:budget=0.2:last_q=40:min_v=4",
     "minference:v=80:s=150:last_q=300",
     "minference:mask=requested:v=100:s=300:last_q=64:force_cols=4:force_dists=10",
+    "fg-attn:refresh=1",
+    "fg-attn:refresh=1:M=64:tau=2",
+    "fg-attn:refresh=1:M=16:tau=8",
+    "fg-attn:mode=pooled",
+    "fg-attn:mode=pooled:M=48:c1=2",
+    "fg-attn:mode=pooled:pool=literal:tau1=0.01:M=32",
+    "fg-attn:mode=pooled:pool=topk:kappa=0.2:M=64",
+    "sale:dense_below=0",
+    "sale:dense_below=0:tau=0.05:local=256",
+    "sale:dense_below=0:tau=0.3:sl_mask=none",
 };
 
 struct tally {
@@ -95,8 +105,10 @@ static struct attn_in view(const struct selection *s, int head)
                             p->causal};
 }
 
-/* The mask of all rows of a head; METHOD_SKIP when the method does not apply. */
-static int reference_mask(const struct selection *s, int head, struct mask *m, struct err *err)
+/* The mask of all rows of a head or, unless NULL, the rule by which it is chosen (all heads of a
+ * case have the same); METHOD_SKIP when the method does not apply or nothing is chosen. */
+static int run_reference(const struct selection *s, int head, struct mask *m,
+                         union method_rule *rule, struct err *err)
 {
     const struct method *me = s->run->method;
     struct exact exact;
@@ -110,17 +122,28 @@ static int reference_mask(const struct selection *s, int head, struct mask *m, s
                          .timestep = NAN,
                          .exact = &exact};
     void *state = NULL;
+    char why[160];
     int rc = 0;
 
     exact_init(&exact, &in.x, PREC_F64);
     if ((rc = me->prepare(&ctx, s->run->params, &in, &state, err)) != 0)
         goto out;
-    TRY(me->select(state, 0, in.x.nq, m, err));
+    if (rule && me->rule && me->origin(state).source == SOURCE_OWN)
+        rc = me->rule(state, rule, why) ? 0 : METHOD_SKIP;
+    else if (rule)
+        rc = me->rule ? METHOD_SKIP : 0;
+    else
+        TRY(me->select(state, 0, in.x.nq, m, err));
 out:
     if (me->release)
         me->release(state);
     exact_free(&exact);
     return rc;
+}
+
+static int reference_mask(const struct selection *s, int head, struct mask *m, struct err *err)
+{
+    return run_reference(s, head, m, NULL, err);
 }
 
 /* ---- bands ---------------------------------------------------------------------------------- */
@@ -374,10 +397,11 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
     const struct attn_problem *p = &s->c.problem;
     const struct select_method *me = select_find(s->run->method->name);
     struct mask shape = {0};
+    union method_rule rule;
     struct select_problem q = {p->heads,       p->kv_heads, p->d,      p->nq,
                                p->nk,          p->scale,    p->causal, NULL,
                                NULL,           NULL,        s->c.seed, s->run->method->params,
-                               s->run->params, NULL};
+                               s->run->params, NULL,        NULL};
     char why[160];
     int rc = 0;
 
@@ -387,6 +411,9 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
     if (me->bands)
         TRY(reference_mask(s, 0, &shape, err));
     q.shape = me->bands ? &shape : NULL;
+    if ((rc = run_reference(s, 0, NULL, &rule, err)) != 0)
+        goto out;
+    q.rule = s->run->method->rule ? &rule : NULL;
     me = select_for(s->run->method->name, &q);
     if (me->dense && me->dense(&q)) {
         TRY(check_dense(s, t, err));

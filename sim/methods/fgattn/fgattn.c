@@ -410,7 +410,7 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         snprintf(why, 160, "norm=previous takes the normaliser of another step");
         return false;
     }
-    *r = (struct fg_rule){.M = p->M, .width = p->width};
+    *r = (struct fg_rule){.dense_call = runs_dense(s), .M = p->M, .width = p->width};
     if (p->mode == FG_CACHED) {
         r->by = FG_CHOOSE_MAX;
         r->at = p->tau / fg_n(p, &s->in);

@@ -1,0 +1,450 @@
+/*
+ * fg_attn.cu - FG-Attn's slices of M rows x 1 key, as bits (sim/methods/fgattn/fgattn_mask.c has
+ * the rules and the reference).
+ *
+ *   cached   a slice is kept where its largest p exceeds c/N: a pass over Q K^T that compares
+ * scores and stores one bit per slice (metrics_pass.cuh, METRICS_SLICES). A refresh step has its
+ * log-sum-exps from its own dense attention; elsewhere an attention launch is a part of the choice.
+ *   pooled   t = scale k . qbar of a group's mean query, which is cut into three bf16 terms: their
+ *            products are exact and are added in fp32. Then a thread block per group normalises,
+ *            compares or ranks its row.
+ *
+ * Cached: one Q K^T. Pooled: N^2 d / M products, three times, and 4 N^2 / M bytes per head.
+ */
+#include "cuda/attn/attn.h"
+#include "cuda/metrics/metrics.h"
+#include "cuda/mma.cuh"
+#include "cuda/select/means.cuh"
+#include "cuda/select/select.h"
+#include "cuda/warp.cuh"
+
+extern "C" {
+#include "core/mem.h"
+}
+
+#include <cuda_bf16.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct fg_args {
+    const uint4 *q, *k;
+    int64_t nq, nk;
+    int heads, per_kv, groups, words, M, causal, by;
+    int64_t text0, text1, want;
+    float scale, at;
+    uint4 *mean; /* [3][heads][groups][d / 8] bf16: the terms of the mean queries */
+    float *t;    /* [heads][groups][nk] */
+    uint32_t *map;
+    int32_t *count;
+};
+
+/* ---- the choice of a row -------------------------------------------------------------------- */
+
+#define ROW_THREADS 1024
+
+/* Keys of group g that some row may see: [0, limit); those from `forced` on are kept anyway. */
+static __device__ __forceinline__ void group_bounds(const fg_args &a, int g, int *limit,
+                                                    int *forced)
+{
+    int64_t r0 = (int64_t)g * a.M, r1 = min(r0 + a.M, a.nq), shift = a.nk - a.nq;
+    bool text = a.text0 < a.text1 && r0 + shift < a.text1 && r1 + shift > a.text0;
+    *limit = (int)(a.causal ? max(min(a.nk, r1 + shift), (int64_t)0) : a.nk);
+    *forced = (int)(text ? 0 : a.causal ? max(r0 + shift, (int64_t)0) : a.nk);
+}
+
+template <class T> static __device__ T block_add(T x)
+{
+    __shared__ T part[32];
+    x = warp_add(x);
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0)
+        part[threadIdx.x >> 5] = x;
+    __syncthreads();
+    return warp_add(part[threadIdx.x & 31]);
+}
+
+static __device__ float block_max(float x)
+{
+    __shared__ float part[32];
+    x = warp_max(x);
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0)
+        part[threadIdx.x >> 5] = x;
+    __syncthreads();
+    return warp_max(part[threadIdx.x & 31]);
+}
+
+/* Bits with the order of the floats. */
+static __device__ __forceinline__ uint32_t ordered(float x)
+{
+    uint32_t bits = __float_as_uint(x);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+/* The `want` largest of n: all that are above `from`, and the first m of those equal to it. */
+static __device__ void find_cut(const float *t, int n, int64_t want, uint32_t *from, int *m)
+{
+    uint32_t low = 0, high = ~0u; /* values >= low are more than wanted; > high, at most that */
+    if (want >= n) {
+        *from = 0;
+        *m = n;
+        return;
+    }
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        int above = 0;
+        for (int j = threadIdx.x; j < n; j += ROW_THREADS)
+            above += ordered(t[j]) > middle;
+        if (block_add(above) <= want)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    int above = 0;
+    for (int j = threadIdx.x; j < n; j += ROW_THREADS)
+        above += ordered(t[j]) > low;
+    *from = low;
+    *m = (int)want - block_add(above);
+}
+
+/* Number of threads before this one, and of all, for which `x` holds. */
+static __device__ int count_before(bool x, int *all)
+{
+    __shared__ int warps[32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    uint32_t mine = __ballot_sync(~0u, x);
+    __syncthreads();
+    if (lane == 0)
+        warps[warp] = __popc(mine);
+    __syncthreads();
+    *all = __reduce_add_sync(~0u, warps[lane]);
+    return __reduce_add_sync(~0u, lane < warp ? warps[lane] : 0) +
+           __popc(mine & ((1u << lane) - 1));
+}
+
+/* A thread block per group: which keys of its row of t are kept. */
+static __global__ void __launch_bounds__(ROW_THREADS) choose_keys(const fg_args a)
+{
+    int g = blockIdx.x, limit, forced, m = 0, seen = 0, kept = 0;
+    int64_t row = blockIdx.y * (int64_t)a.groups + g;
+    const float *t = a.t + row * a.nk;
+    uint32_t from = 0;
+    float cut = a.at;
+
+    group_bounds(a, g, &limit, &forced);
+    if (a.by == FG_CHOOSE_NORM) { /* e^(t - top) / sum >= at */
+        float top = -INFINITY;
+        double sum = 0;
+        for (int j = threadIdx.x; j < limit; j += ROW_THREADS)
+            top = fmaxf(top, t[j]);
+        top = block_max(top);
+        for (int j = threadIdx.x; j < limit; j += ROW_THREADS)
+            sum += (double)expf(t[j] - top);
+        cut = (float)(log(block_add(sum) * (double)a.at) + (double)top);
+    } else if (a.by == FG_CHOOSE_TOPK) {
+        find_cut(t, limit, a.want, &from, &m);
+    }
+    for (int j0 = 0; j0 < a.words * 32; j0 += ROW_THREADS) {
+        int j = j0 + (int)threadIdx.x, all;
+        float x = j < limit ? t[j] : -INFINITY;
+        bool keep = x >= cut;
+        if (a.by == FG_CHOOSE_TOPK) {
+            bool tie = j < limit && ordered(x) == from;
+            keep = ordered(x) > from || (tie && seen + count_before(tie, &all) < m);
+            if (!tie)
+                count_before(false, &all);
+            seen += all;
+        }
+        keep = j < limit && (keep || j >= forced || (j >= a.text0 && j < a.text1));
+        uint32_t word = __ballot_sync(~0u, keep);
+        if ((threadIdx.x & 31) == 0 && j / 32 < a.words)
+            a.map[row * a.words + j / 32] = word;
+        kept += keep;
+    }
+    kept = block_add(kept);
+    if (threadIdx.x == 0)
+        a.count[row] = kept;
+}
+
+/* ---- pooled scores -------------------------------------------------------------------------- */
+
+/* Mean query of a group in double, as three bf16 terms. Grid (groups, heads), 256 threads. */
+template <int D> static __global__ void __launch_bounds__(256) mean_queries(const fg_args a)
+{
+    constexpr int LANES = D / 8, STEP = 256 / LANES;
+    __shared__ double part[STEP][D + 1];
+    int lane = threadIdx.x % LANES, at = threadIdx.x / LANES, rows;
+    int64_t r0 = blockIdx.x * (int64_t)a.M, head = blockIdx.y;
+    double sum[8] = {0}, all = 0;
+    rows = (int)min((int64_t)a.M, a.nq - r0);
+    for (int r = at; r < rows; r += STEP) {
+        float v[8];
+        unpack(a.q[(head * a.nq + r0 + r) * LANES + lane], v);
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            sum[c] += v[c];
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+        part[at][lane * 8 + c] = sum[c];
+    __syncthreads();
+    if (threadIdx.x >= D)
+        return;
+    for (int i = 0; i < STEP; i++)
+        all += part[i][threadIdx.x];
+    all /= rows;
+    for (int term = 0; term < 3; term++) {
+        __nv_bfloat16 x = __float2bfloat16_rn((float)all);
+        int64_t to = ((term * (int64_t)a.heads + head) * a.groups + blockIdx.x) * D;
+        ((__nv_bfloat16 *)a.mean)[to + threadIdx.x] = x;
+        all -= (double)__bfloat162float(x);
+    }
+}
+
+#define GROUP_TILE 64
+#define KEY_TILE 128
+#define TILE_THREADS 256
+
+/* t of 64 groups x 128 keys. Warp w: groups of quarter w % 4, keys of half w / 4. */
+template <int D>
+static __global__ void __launch_bounds__(TILE_THREADS) pooled_scores(const fg_args a)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    int g0 = blockIdx.y * GROUP_TILE, j0 = blockIdx.x * KEY_TILE, head = blockIdx.z, limit, forced;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    uint32_t base = shared_addr(shared), keys = base + 3 * GROUP_TILE * D * 2;
+    float acc[1][8][4] = {{{0}}};
+
+    group_bounds(a, min(g0 + GROUP_TILE, a.groups) - 1, &limit, &forced);
+    if (j0 >= limit)
+        return;
+    for (int term = 0; term < 3; term++)
+        copy_tile<D, GROUP_TILE, TILE_THREADS>(
+            base + term * GROUP_TILE * D * 2,
+            a.mean + (term * (int64_t)a.heads + head) * a.groups * (D / 8), g0, a.groups);
+    copy_tile<D, KEY_TILE, TILE_THREADS>(keys, a.k + head / a.per_kv * a.nk * (D / 8), j0, a.nk);
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+    for (int term = 2; term >= 0; term--) /* small terms first */
+        add_scores<D, 1, 8>(base + term * GROUP_TILE * D * 2, warp % 4 * 16, keys, warp / 4 * 64,
+                            acc);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int g = g0 + warp % 4 * 16 + (lane >> 2) + 8 * (i / 2);
+            int j = j0 + warp / 4 * 64 + 8 * n + 2 * (lane & 3) + i % 2;
+            if (g < a.groups && j < a.nk)
+                a.t[(head * (int64_t)a.groups + g) * a.nk + j] = acc[0][n][i] * a.scale;
+        }
+}
+
+template <int D> static int launch_pooled(struct gpu *g, const fg_args &a, struct err *err)
+{
+    int rc = 0, smem = (3 * GROUP_TILE + KEY_TILE) * D * 2;
+    dim3 tiles((unsigned)((a.nk + KEY_TILE - 1) / KEY_TILE),
+               (unsigned)((a.groups + GROUP_TILE - 1) / GROUP_TILE), (unsigned)a.heads);
+    CU(err, cudaFuncSetAttribute((const void *)pooled_scores<D>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+    mean_queries<D><<<dim3((unsigned)a.groups, (unsigned)a.heads), 256, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    pooled_scores<D><<<tiles, TILE_THREADS, smem, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    choose_keys<<<dim3((unsigned)a.groups, (unsigned)a.heads), ROW_THREADS, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* ---- cached --------------------------------------------------------------------------------- */
+
+struct fg_state {
+    fg_args args;
+    bool cached, dense_call;
+    int d;
+    struct attn_job dense;     /* for the log-sum-exps */
+    float2 *norm;              /* [heads][nq] */
+    struct metrics_pass *pass; /* [heads], owned */
+};
+
+static __global__ void norms_of(const float *lse, int64_t n, float2 *norm)
+{
+    int64_t i = blockIdx.x * 256LL + threadIdx.x;
+    if (i < n)
+        norm[i] =
+            isinf(lse[i]) ? make_float2(INFINITY, 0) : make_float2(lse[i] * 1.4426950408889634f, 1);
+}
+
+/* Bits of a row of the map, a warp per row. */
+static __global__ void count_bits(const uint32_t *map, int64_t rows, int words, int32_t *count)
+{
+    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
+    int n = 0;
+    if (row >= rows)
+        return;
+    for (int w = threadIdx.x & 31; w < words; w += 32)
+        n += __popc(map[row * words + w]);
+    n = __reduce_add_sync(~0u, n);
+    if ((threadIdx.x & 31) == 0)
+        count[row] = n;
+}
+
+/* Attention with the keys as values, because nobody asks for the output. */
+static int init_dense(struct gpu *g, const struct select_problem *p, fg_state *s, struct err *err)
+{
+    struct attn_problem dense = {p->heads, p->kv_heads, p->d,      p->nq,
+                                 p->nk,    p->scale,    p->causal, ATTN_DENSE};
+    struct attn_tensors x = {p->q, p->k, p->k, NULL, NULL};
+    const struct attn_kernel *kernel = NULL;
+    struct attn_plan plan = {};
+    int rc = 0;
+    TRY(attn_kernel_find(&dense, g->sm, NULL, &kernel, err));
+    TRY(gpu_alloc(g, p->heads * p->nq * p->d * 2, &x.out, err));
+    TRY(gpu_alloc(g, p->heads * p->nq * 4, &x.lse, err));
+    TRY(attn_plan_make(&dense, &kernel->tile, NULL, g->sms, true, &plan, err));
+    TRY(attn_job_init(g, &dense, kernel, &plan, &x, &s->dense, err));
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
+static int launch_dense(struct gpu *g, const fg_state *s, struct err *err)
+{
+    int64_t n = s->args.heads * s->args.nq;
+    int rc = 0;
+    TRY(attn_job_launch(g, &s->dense, err));
+    norms_of<<<(unsigned)((n + 255) / 256), 256, 0, g->stream>>>(s->dense.x.lse, n, s->norm);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static int init_cached(struct gpu *g, struct select_job *job, fg_state *s, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    const struct select_lists *l = &job->lists;
+    const struct fg_rule *r = &p->rule->fg;
+    double c = r->at * (double)p->nk;
+    int rc = 0;
+
+    TRY(init_dense(g, p, s, err));
+    TRY(gpu_alloc(g, p->heads * p->nq * 8, &s->norm, err));
+    TRY(mem_zalloc(&s->pass, p->heads, sizeof *s->pass, "passes of heads", err));
+    for (int h = 0; h < p->heads; h++) {
+        struct attn_problem one = {1, 1, p->d, p->nq, p->nk, p->scale, p->causal, ATTN_DENSE};
+        struct attn_tensors x = {(const char *)p->q + h * p->nq * p->d * 2,
+                                 (const char *)p->k + h / s->args.per_kv * p->nk * p->d * 2, NULL,
+                                 NULL, NULL};
+        struct metrics_slices slices = {(int)r->M, r->text0, r->text1,
+                                        l->map + h * l->groups * l->words, l->words};
+        struct metrics_ask ask = {};
+        ask.c = &c;
+        ask.n_c = 1;
+        ask.slices = &slices;
+        TRY(metrics_pass_init(g, &one, &x, s->norm + h * p->nq, &ask, s->pass + h, err));
+    }
+    if (r->dense_call)
+        TRY(launch_dense(g, s, err));
+out:
+    return rc;
+}
+
+static int launch_cached(struct gpu *g, const fg_state *s, const struct select_lists *l,
+                         struct err *err)
+{
+    int rc = 0;
+    if (!s->dense_call)
+        TRY(launch_dense(g, s, err));
+    TRY(gpu_zero(g, l->map, l->rows * l->words * 4, err));
+    for (int h = 0; h < s->args.heads; h++)
+        TRY(metrics_pass_launch(g, s->pass + h, err));
+    count_bits<<<(unsigned)((l->rows + 7) / 8), 256, 0, g->stream>>>(l->map, l->rows, (int)l->words,
+                                                                     l->count);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* ---- the table's functions ------------------------------------------------------------------ */
+
+static bool fits(const struct select_problem *p, char why[160])
+{
+    const struct fg_rule *r = p->rule ? &p->rule->fg : NULL;
+    if (!r || r->width != 1)
+        snprintf(why, 160, "the GPU side has single keys (width=1)");
+    else if (p->d != 64 && p->d != 128)
+        snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
+    else if (r->by == FG_CHOOSE_MAX && r->M != 16 && r->M != 32 && r->M != 64 && r->M != 128)
+        snprintf(why, 160, "the GPU side of mode=cached has M of 16, 32, 64 and 128, not %lld",
+                 (long long)r->M);
+    else if (r->by == FG_CHOOSE_MAX && !(r->at * (double)p->nk > 1e-6 && p->scale > 0))
+        snprintf(why, 160, "the GPU side of mode=cached needs a threshold above 1e-6/N");
+    else
+        return true;
+    return false;
+}
+
+static int init(struct gpu *g, struct select_job *job, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    const struct fg_rule *r = &p->rule->fg;
+    fg_state *s = (fg_state *)calloc(1, sizeof *s);
+    int rc = 0;
+
+    job->state = s;
+    if (!s)
+        FAIL(err, ERR_NOMEM, "fg-attn on the GPU: out of memory");
+    TRY(select_lists_init(g, job, r->M, 1, err));
+    s->cached = r->by == FG_CHOOSE_MAX;
+    s->dense_call = r->dense_call;
+    s->d = p->d;
+    s->args.q = (const uint4 *)p->q;
+    s->args.k = (const uint4 *)p->k;
+    s->args.nq = p->nq;
+    s->args.nk = p->nk;
+    s->args.heads = p->heads;
+    s->args.per_kv = p->heads / p->kv_heads;
+    s->args.groups = (int)job->lists.groups;
+    s->args.words = (int)job->lists.words;
+    s->args.M = (int)r->M;
+    s->args.causal = p->causal;
+    s->args.by = r->by;
+    s->args.text0 = r->text0;
+    s->args.text1 = r->text1;
+    s->args.want = r->want;
+    s->args.scale = (float)p->scale;
+    s->args.at = (float)r->at;
+    s->args.map = job->lists.map;
+    s->args.count = job->lists.count;
+    if (s->cached) {
+        TRY(init_cached(g, job, s, err));
+    } else {
+        TRY(gpu_alloc(g, 3LL * job->lists.rows * p->d * 2, &s->args.mean, err));
+        TRY(gpu_alloc(g, job->lists.rows * p->nk * 4, &s->args.t, err));
+    }
+out:
+    return rc;
+}
+
+static int launch(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    const fg_state *s = (const fg_state *)job->state;
+    if (s->cached)
+        return launch_cached(g, s, &job->lists, err);
+    return s->d == 128 ? launch_pooled<128>(g, s->args, err) : launch_pooled<64>(g, s->args, err);
+}
+
+static void release(struct select_job *job)
+{
+    fg_state *s = (fg_state *)job->state;
+    attn_job_free(&s->dense);
+    for (int h = 0; s->pass && h < s->args.heads; h++)
+        metrics_pass_free(s->pass + h);
+    free(s->pass);
+}
+
+extern "C" const struct select_method select_fg_attn = {
+    "fg-attn", fits, init, launch, NULL, NULL, false, release,
+};
