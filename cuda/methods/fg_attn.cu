@@ -149,11 +149,10 @@ static __global__ void __launch_bounds__(ROW_THREADS) choose_keys(const fg_args 
         int j = j0 + (int)threadIdx.x, all;
         float x = j < limit ? t[j] : -INFINITY;
         bool keep = x >= cut;
-        if (a.by == FG_CHOOSE_TOPK) {
+        if (a.by == FG_CHOOSE_TOPK) { /* for all threads alike, because they wait for each other */
             bool tie = j < limit && ordered(x) == from;
-            keep = ordered(x) > from || (tie && seen + count_before(tie, &all) < m);
-            if (!tie)
-                count_before(false, &all);
+            int before = seen + count_before(tie, &all);
+            keep = ordered(x) > from || (tie && before < m);
             seen += all;
         }
         keep = j < limit && (keep || j >= forced || (j >= a.text0 && j < a.text1));

@@ -40,6 +40,7 @@ struct sale_args {
     float2 *q_scale;         /* [heads][npad / 2] by query group: scale and fp16(1 / scale) */
     float *k_scale, *k_mul;  /* [kv_heads][npad / 8] by key group: scale, and 7 / largest */
     __half *corr;            /* [heads][npad] */
+    unsigned *corr_max;      /* [heads] bits of the largest |corr| */
     float *thr;              /* [heads][npad] */
     map_rows map;
 };
@@ -64,16 +65,32 @@ static __device__ __forceinline__ float fl16(float x)
 
 /* ---- operands ------------------------------------------------------------------------------- */
 
-/* Sums of SUM_ROWS tokens per channel. Grid (chunks, heads), D threads. */
+/* Sums of SUM_ROWS tokens per channel. Grid (chunks, heads), 256 threads. */
 template <int D>
-static __global__ void sum_tokens(const uint16_t *x, int64_t n, int chunks, double *part)
+static __global__ void __launch_bounds__(256)
+    sum_tokens(const uint4 *x, int64_t n, int chunks, double *part)
 {
+    constexpr int LANES = D / 8, STEP = 256 / LANES;
+    __shared__ double shared[STEP][D + 1];
+    int lane = threadIdx.x % LANES, at = threadIdx.x / LANES;
     int64_t r0 = blockIdx.x * (int64_t)SUM_ROWS, r1 = min(r0 + SUM_ROWS, n);
-    double sum = 0;
-    x += blockIdx.y * n * D;
-    for (int64_t r = r0; r < r1; r++)
-        sum += fl16(__uint_as_float((uint32_t)x[r * D + threadIdx.x] << 16));
-    part[(blockIdx.y * (int64_t)chunks + blockIdx.x) * D + threadIdx.x] = sum;
+    double sum[8] = {0}, all = 0;
+    for (int64_t r = r0 + at; r < r1; r += STEP) {
+        float v[8];
+        unpack(x[(blockIdx.y * n + r) * LANES + lane], v);
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            sum[c] += fl16(v[c]);
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+        shared[at][lane * 8 + c] = sum[c];
+    __syncthreads();
+    if (threadIdx.x >= D)
+        return;
+    for (int i = 0; i < STEP; i++)
+        all += shared[i][threadIdx.x];
+    part[(blockIdx.y * (int64_t)chunks + blockIdx.x) * D + threadIdx.x] = all;
 }
 
 /* Grid (heads), D threads. */
@@ -173,7 +190,11 @@ template <int D> static __global__ void __launch_bounds__(128) correct_keys(cons
     for (int e = 0; e < D; e++)
         dot = __fadd_rn(dot, __fmul_rn(mean[e], __half2float(keys[t * PITCH + e])));
     dot = __fmul_rn(dot, a.k_mul[kv * (a.npad / 8) + key / BK * 4 + key % 8 / 2]);
-    a.corr[head * a.npad + key] = __float2half_rn(fl16(dot));
+    dot = fl16(dot);
+    a.corr[head * a.npad + key] = __float2half_rn(dot);
+    unsigned most = __reduce_max_sync(~0u, __float_as_uint(fabsf(dot)));
+    if ((t & 31) == 0)
+        atomicMax(a.corr_max + head, most);
 }
 
 /* ---- thresholds ----------------------------------------------------------------------------- */
@@ -297,10 +318,11 @@ struct key_side {
     float scale[TILE / 8];
 };
 
-/* A lane's two rows. */
+/* A lane's two rows, which are in one query group. */
 struct row_side {
-    float2 scale; /* of the query group of both */
+    float scale, inverse; /* of the group: scale, and fp16(1 / scale) */
     float thr[2];
+    bool flat; /* an all-zero query group */
 };
 
 static __device__ __forceinline__ bool passes(const sale_args &a, float x, float thr)
@@ -308,35 +330,51 @@ static __device__ __forceinline__ bool passes(const sale_args &a, float x, float
     return a.strict ? x > thr : x >= thr;
 }
 
-/* Does one of the lane's 2 x 8 pairs of a 32-key block pass? dot: by strip of 8 keys. */
+static __device__ __forceinline__ __half2 clamp16(__half2 x)
+{
+    const __half2 most = __half2half2(__ushort_as_half(0x7bff)); /* 65504 */
+    return __hmin2(__hmax2(x, __hneg2(most)), most);
+}
+
+/* The estimate of an all-zero query group is the correction alone. */
+static __device__ bool test_flat(const sale_args &a, const __half *corr, float k_scale,
+                                 const row_side &r)
+{
+    bool keep = false;
+    for (int i = 0; i < 8; i++) {
+        float x = fl16(__fmul_rn(__half2float(corr[i / 2 * 8 + i % 2]), k_scale));
+        keep |= passes(a, x, r.thr[0]) || passes(a, x, r.thr[1]);
+    }
+    return keep;
+}
+
+/* Does one of the lane's 2 x 8 pairs of a 32-key block pass? dot: by strip of 8 keys. Corrections
+ * are rounded to whole numbers by adding 1.5 2^23; they are compared with that added, as integers.
+ * CLAMP: a correction may be larger than fp16 has. */
+template <bool CLAMP>
 static __device__ __forceinline__ bool test_pairs(const sale_args &a, const int (&dot)[4][4],
                                                   const __half *corr, float k_scale,
                                                   const row_side &r)
 {
+    constexpr float MAGIC = 12582912.0f;
     int best[2] = {INT_MIN, INT_MIN};
-    bool keep = false;
-    if (!(r.scale.x > 0)) { /* an all-zero query group: the correction alone */
+    __half2 inverse = __float2half2_rn(r.inverse);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float x = fl16(__fmul_rn(__half2float(corr[i / 2 * 8 + i % 2]), k_scale));
-            keep |= passes(a, x, r.thr[0]) || passes(a, x, r.thr[1]);
-        }
-        return keep;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
+        __half2 x = __hmul2_rn(*(const __half2 *)(corr + 8 * i), inverse);
+        float2 y = __half22float2(CLAMP ? clamp16(x) : x);
+        int add[2] = {__float_as_int(y.x + MAGIC), __float_as_int(y.y + MAGIC)};
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            float x = fl16(__fmul_rn(__half2float(corr[8 * i + e]), r.scale.y));
-            int add = __float2int_rn(x);
-            best[0] = max(best[0], dot[i][e] + add);
-            best[1] = max(best[1], dot[i][2 + e] + add);
+            best[0] = max(best[0], dot[i][e] + add[e]);
+            best[1] = max(best[1], dot[i][2 + e] + add[e]);
         }
-    float scale = fl16(__fmul_rn(r.scale.x, k_scale));
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        keep |= passes(a, fl16(__fmul_rn(fl16((float)best[i]), scale)), r.thr[i]);
-    return keep;
+    }
+    float scale = fl16(__fmul_rn(r.scale, k_scale));
+    __half2 whole =
+        __floats2half2_rn(__int_as_float(best[0]) - MAGIC, __int_as_float(best[1]) - MAGIC);
+    __half2 value = clamp16(__hmul2_rn(clamp16(whole), __float2half2_rn(scale)));
+    return passes(a, __low2float(value), r.thr[0]) || passes(a, __high2float(value), r.thr[1]);
 }
 
 template <int D>
@@ -374,7 +412,12 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 2) test_block
         return;
     byte_tile<D>::copy(base, a.qi + head * a.npad * D, tile * (int64_t)TILE);
     load_stage<D>(a, base + BYTES, side, head, 0);
-    r.scale = a.q_scale[head * (a.npad / 2) + row / 16 * 8 + row % 8];
+    float2 scale = a.q_scale[head * (a.npad / 2) + row / 16 * 8 + row % 8];
+    r.scale = scale.x;
+    r.inverse = scale.y;
+    r.flat = !(scale.x > 0);
+    bool any_flat = __any_sync(~0u, r.flat);
+    bool large = __any_sync(~0u, __uint_as_float(a.corr_max[head]) * r.inverse > 65000.0f);
 #pragma unroll
     for (int i = 0; i < 2; i++) /* rows past the end have no vote */
         r.thr[i] = row + 8 * i < a.n && mid > 0 ? a.thr[head * a.npad + row + 8 * i] : INFINITY;
@@ -408,8 +451,12 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 2) test_block
                     mma_s8(dot[i], fragment[2 * c], y[0], y[1]);
                     mma_s8(dot[i], fragment[2 * c + 1], y[2], y[3]);
                 }
-            bool keep = test_pairs(a, dot, side[s % 2].corr + 32 * b + 2 * (lane & 3),
-                                   side[s % 2].scale[4 * b + (lane & 3)], r);
+            const __half *corr = side[s % 2].corr + 32 * b + 2 * (lane & 3);
+            float k_scale = side[s % 2].scale[4 * b + (lane & 3)];
+            bool keep = large ? test_pairs<true>(a, dot, corr, k_scale, r)
+                              : test_pairs<false>(a, dot, corr, k_scale, r);
+            if (any_flat)
+                keep = r.flat ? test_flat(a, corr, k_scale, r) : keep;
             if (__any_sync(~0u, keep) && lane == 0)
                 atomicOr(a.map.map + (head * (int64_t)a.groups + m) * a.map.words + j / 32,
                          1u << (j % 32));
@@ -442,9 +489,9 @@ template <int D> static int launch_means(struct gpu *g, const sale_args &a, stru
     dim3 queries((unsigned)a.chunks, (unsigned)a.heads);
     dim3 keys((unsigned)a.chunks, (unsigned)a.kv_heads);
     int rc = 0;
-    sum_tokens<D><<<queries, D, 0, g->stream>>>((const uint16_t *)a.q, a.n, a.chunks, a.q_part);
+    sum_tokens<D><<<queries, 256, 0, g->stream>>>(a.q, a.n, a.chunks, a.q_part);
     CU_LAUNCHED(err);
-    sum_tokens<D><<<keys, D, 0, g->stream>>>((const uint16_t *)a.k, a.n, a.chunks, a.k_part);
+    sum_tokens<D><<<keys, 256, 0, g->stream>>>(a.k, a.n, a.chunks, a.k_part);
     CU_LAUNCHED(err);
     mean_tokens<D><<<a.heads, D, 0, g->stream>>>(a.q_part, a.n, a.chunks, a.q_mean);
     CU_LAUNCHED(err);
@@ -463,6 +510,7 @@ template <int D> static int launch_operands(struct gpu *g, const sale_args &a, s
     CU_LAUNCHED(err);
     quantise_keys<D><<<dim3(n / 32, kv_heads), 128, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
+    TRY(gpu_zero(g, a.corr_max, a.heads * 4, err));
     correct_keys<D><<<dim3(n / 128, heads), 128, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
@@ -520,6 +568,7 @@ static int alloc_operands(struct gpu *g, const struct select_problem *p, sale_ar
     TRY(gpu_alloc(g, k * a->npad / 8 * 4, &a->k_scale, err));
     TRY(gpu_alloc(g, k * a->npad / 8 * 4, &a->k_mul, err));
     TRY(gpu_alloc(g, q * a->npad * 2, &a->corr, err));
+    TRY(gpu_alloc(g, q * 4, &a->corr_max, err));
     TRY(gpu_alloc(g, q * a->npad * 4, &a->thr, err));
 out:
     return rc;
