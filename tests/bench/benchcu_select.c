@@ -146,6 +146,7 @@ int bench_selections(struct bench *b, struct err *err)
         {"minference:v=100:s=800", false, true, 8},
         {"minference:pattern=block", false, true, 8},
         {"sale", false, true, 8},
+        {"sale:tau=0.9", false, true, 8}, /* nothing passes, so that every pair is tested */
         {"fg-attn:mode=pooled", true, true, 8},
         {"fg-attn", true, false, 32},
     };
