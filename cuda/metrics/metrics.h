@@ -60,9 +60,9 @@ int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm, struc
 #define METRICS_C 8 /* thresholds of one pass */
 #define METRICS_CELL 64
 
-/* Which slices of M rows x 1 key hold a p above the threshold, as bits. Keys [text0, text1) are kept
- * for all rows and, as rows, keep all keys; with causal attention every slice is kept that lies at
- * or after its first row. */
+/* Which slices of M rows x 1 key hold a p above the threshold, as bits. Keys [text0, text1) are
+ * kept for all rows and, as rows, keep all keys; with causal attention every slice is kept that
+ * lies at or after its first row. */
 struct metrics_slices {
     int M;                /* 16, 32, 64 or 128 */
     int64_t text0, text1; /* equal: none */
@@ -78,7 +78,7 @@ struct metrics_ask {
     bool sums;       /* sums of p over rows and, with one threshold, the largest p; passes with maps
                       * always have them */
     const struct metrics_slices *slices; /* with one threshold and nothing else; NULL: none */
-    enum attn_element element; /* of q and k; a pass on float16 computes maps only */
+    enum attn_element element;           /* of q and k; a pass on float16 computes maps only */
 };
 
 struct metrics_kernel;

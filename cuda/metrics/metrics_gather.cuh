@@ -171,8 +171,8 @@ struct slice_writer {
 #pragma unroll
             for (int w = 0; w < 4; w++) {
                 int key = t.key0 + 32 * w + l, bit = 31 - (8 * w + 2 * (l >> 3) + (l & 1));
-                bool keep = !(mine >> bit & 1) || key >= forced ||
-                            (key >= a.text0 && key < a.text1);
+                bool keep =
+                    !(mine >> bit & 1) || key >= forced || (key >= a.text0 && key < a.text1);
                 uint32_t all = __ballot_sync(~0u, keep && key < limit);
                 word = l == w ? all : word;
             }

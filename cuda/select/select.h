@@ -30,7 +30,7 @@ struct select_problem {
     uint64_t seed;
     const struct opt *options; /* the method's option table */
     const void *params;
-    const struct mask *shape; /* NULL, or a band that follows from parameters and sizes */
+    const struct mask *shape;      /* NULL, or a band that follows from parameters and sizes */
     const union method_rule *rule; /* NULL: parameters only. Valid until init returns */
 };
 

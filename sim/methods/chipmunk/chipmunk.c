@@ -505,8 +505,8 @@ static struct mask_origin origin(const void *state)
 {
     const struct chip_state *s = state;
     return (struct mask_origin){.source = s->call == CALL_SPARSE ? SOURCE_REUSED
-                                          : s->made               ? SOURCE_OWN
-                                                                  : SOURCE_STATIC};
+                                          : s->made              ? SOURCE_OWN
+                                                                 : SOURCE_STATIC};
 }
 
 static int report(void *state, struct record *r, struct err *err)

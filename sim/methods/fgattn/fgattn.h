@@ -48,7 +48,8 @@ int fg_pooled_mask(const struct fg_params *p, const struct head_in *in, struct s
                    struct err *err);
 
 /* The mask that somebody else chose for the whole head, in units of M x width, without the forced
- * slices or with them. Initialises *out; *keys_min as in fg_stats. ERR_RUN: lists of other units. */
+ * slices or with them. Initialises *out; *keys_min as in fg_stats. ERR_RUN: lists of other units.
+ */
 int fg_adopted_mask(const struct fg_params *p, const struct head_in *in, const struct mask *m,
                     struct slice_mask *out, int64_t *keys_min, struct err *err);
 
