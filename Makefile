@@ -209,11 +209,11 @@ demo-run:
 
 # ---- tests ----------------------------------------------------------------------------------
 
-.PHONY: check check-build check-unit check-cli check-variants check-san
+.PHONY: check check-build check-unit check-cli check-h5 check-variants check-san
 # One after the other whatever -j says: check-san and check-fuzz build the same sanitised library.
 # A part that fails does not stop the next.
 check: deps
-	@MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit cli variants san fuzz
+	@MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit cli h5 variants san fuzz
 
 check-build:
 	@$(MAKE) --no-print-directory -j2 all tests
@@ -233,6 +233,10 @@ check-variants: all tests
 check-san:
 	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' all tests
 	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g' check-unit
+
+# Other HDF5 libraries and programs; those that are not installed are skipped, with a line that says so.
+check-h5: all
+	@LACUNA=$(BUILD)/lacuna sh tests/h5/run.sh
 
 # The Python package of capture/torch. Not a part of `check`: a Python with torch is no package of this
 # project's; without one this says so.
@@ -291,7 +295,7 @@ $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 # Dense attention alone, for tests/bench/peers.py: a library in a process with other CUDA runtimes.
 $(BUILD)/gpu/libdense.so: $(BUILD)/tests/bench/libdense.o \
         $(filter $(BUILD)/cuda/attn/%,$(CU_OBJ)) \
-        $(addprefix $(BUILD)/,cuda/device.o cuda/tensormap.o core/err.o core/greedy.o core/mem.o core/dtype.o)
+        $(addprefix $(BUILD)/,cuda/device.o cuda/tensormap.o core/err.o core/utf8.o core/greedy.o core/mem.o core/dtype.o)
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(BUNDLE_LINK) -shared -Wl,-Bsymbolic,--exclude-libs,ALL,--no-undefined
@@ -337,7 +341,7 @@ check-fuzz:
 .PHONY: help
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
-	@echo "targets: all demo check check-unit check-cli check-variants check-san check-fuzz check-format check-torch format lint bench fuzz compile_commands deps clean"
+	@echo "targets: all demo check check-unit check-cli check-h5 check-variants check-san check-fuzz check-format check-torch format lint bench fuzz compile_commands deps clean"
 	@echo "         gpu-bundle check-gpu bench-gpu"
 
 # Every header compiles alone; those of the GPU where its toolkit is.
@@ -385,7 +389,7 @@ check-sources: check-headers check-deps check-registry check-metrics check-names
 # Static analysis of the sources (.clang-tidy says of what) and of the shell scripts.
 lint: $(SRC:%=$(BUILD)/lint/%.ok) $(BUILD)/lint/main.c.ok
 	@command -v shellcheck >/dev/null || { echo "lint: shellcheck is missing"; exit 4; }
-	$(Q)shellcheck .ci/run tests/harness/*.sh tests/gpu/*.sh tests/cli/*.sh
+	$(Q)shellcheck .ci/run tests/harness/*.sh tests/gpu/*.sh tests/cli/*.sh tests/h5/*.sh
 	@echo "lint: ok"
 $(BUILD)/lint/%.ok: % .clang-tidy
 	@command -v clang-tidy >/dev/null || { echo "lint: clang-tidy is missing"; exit 4; }

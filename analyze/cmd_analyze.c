@@ -5,6 +5,7 @@
 #include "analyze/tables.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
+#include "core/text.h"
 
 #include <fnmatch.h>
 #include <stdio.h>
@@ -80,11 +81,11 @@ out:
 static void say_plan(const struct table_def *def, const struct recset *set,
                      const struct table_format *f, const char *output)
 {
-    fprintf(stderr,
-            "would write table %s as %s to %s from %lld records (%lld ok, %lld skipped, "
-            "%lld failed)\n",
-            def->listed.name, f->name, output ? output : "standard output", (long long)set->n,
-            (long long)set->n_ok, (long long)set->n_skip, (long long)set->n_error);
+    text_printf(stderr,
+                "would write table %s as %s to %s from %lld records (%lld ok, %lld skipped, "
+                "%lld failed)\n",
+                def->listed.name, f->name, output ? output : "standard output", (long long)set->n,
+                (long long)set->n_ok, (long long)set->n_skip, (long long)set->n_error);
 }
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);

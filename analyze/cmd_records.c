@@ -6,6 +6,7 @@
 #include "core/mem.h"
 #include "core/record.h"
 #include "core/sealed.h"
+#include "core/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -196,13 +197,14 @@ out:
 static void print_text(const struct finding *f)
 {
     for (int64_t i = 0; i < f->n; i++)
-        printf("%s: line %lld: %s\n", f->path, (long long)f->bad[i].number, f->bad[i].why);
-    printf("%s: %lld records", f->path, (long long)f->records);
+        text_printf(stdout, "%s: line %lld: %s\n", f->path, (long long)f->bad[i].number,
+                    f->bad[i].why);
+    text_printf(stdout, "%s: %lld records", f->path, (long long)f->records);
     if (f->without_sum)
         printf(" (%lld without a checksum)", (long long)f->without_sum);
     printf(", %lld damaged line%s", (long long)f->n, f->n == 1 ? "" : "s");
     if (f->kept)
-        printf(" taken out; the file as it was: %s", f->kept);
+        text_printf(stdout, " taken out; the file as it was: %s", f->kept);
     printf("\n");
 }
 

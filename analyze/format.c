@@ -9,6 +9,7 @@
 
 #include "analyze/format_impl.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,13 +46,32 @@ const struct table_format *format_find(const char *name, struct err *err)
 
 /* ---- Markdown ------------------------------------------------------------------------------ */
 
+/* Would s[0] begin HTML, a character reference or an escape, or end the text of a link? A sign
+ * between blanks does not, and stays as people write it. */
+static bool md_special(const char *s)
+{
+    bool letter = isalpha((unsigned char)s[1]);
+    switch (*s) {
+    case '|':
+        return true;
+    case '<':
+        return letter || (s[1] && strchr("/!?", s[1]));
+    case '&':
+        return letter || s[1] == '#';
+    case '\\':
+        return ispunct((unsigned char)s[1]);
+    case ']':
+        return s[1] == '(';
+    default:
+        return false;
+    }
+}
+
 static void md_escape(const char *s, struct buf *b)
 {
     for (; *s; s++) {
-        if (*s == '|')
-            buf_puts(b, "\\|");
-        else
-            buf_put(b, *s == '\n' || *s == '\r' ? " " : s, 1);
+        buf_puts(b, md_special(s) ? "\\" : "");
+        buf_put(b, *s == '\n' || *s == '\r' ? " " : s, 1);
     }
 }
 
@@ -123,7 +143,9 @@ static void md_write(const struct table *t, struct buf *b)
     int *width = calloc((size_t)t->n_cols + 1, sizeof *width);
     struct digits *d = format_all_digits(t, b);
     b->failed |= !width;
-    buf_printf(b, "**%s**\n\n", t->title);
+    buf_puts(b, "**");
+    md_escape(t->title, b);
+    buf_puts(b, "**\n\n");
     if (width && d && t->n_rows)
         md_rows(t, width, d, b);
     buf_puts(b, t->notes.n && t->n_rows ? "\n" : "");
@@ -138,14 +160,26 @@ static void md_write(const struct table *t, struct buf *b)
 
 /* ---- CSV ----------------------------------------------------------------------------------- */
 
-/* One field by RFC 4180: quoted when it holds a comma, a quote or a line break. */
+/* Would a spreadsheet compute this text? Numbers may begin with a sign. */
+static bool is_formula(const char *s)
+{
+    char *end;
+    if (!*s || !strchr("=+-@\t\r", *s) || !s[1])
+        return false;
+    strtod(s, &end);
+    return end == s || *end || strpbrk(s, "xX(");
+}
+
+/* One field by RFC 4180: quoted when it holds a comma, a quote or a line break. A text that a
+ * spreadsheet would take for a formula gets an apostrophe in front, which keeps it a text there. */
 static void csv_field(const char *s, struct buf *b)
 {
-    if (!strpbrk(s, ",\"\r\n")) {
+    bool formula = is_formula(s);
+    if (!formula && !strpbrk(s, ",\"\r\n")) {
         buf_puts(b, s);
         return;
     }
-    buf_puts(b, "\"");
+    buf_puts(b, formula ? "\"'" : "\"");
     for (; *s; s++) {
         if (*s == '"')
             buf_puts(b, "\"");

@@ -5,6 +5,7 @@
 
 #include "analyze/format_impl.h"
 #include "core/json.h"
+#include "core/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -222,20 +223,24 @@ const char html_style[] =
 
 void html_text(const char *s, struct buf *b)
 {
-    for (; *s; s++) {
-        if (*s == '&')
+    struct buf plain = {0};
+    text_escape(&plain, s, "\n\r\t");
+    for (const char *p = buf_str(&plain); *p; p++) {
+        if (*p == '&')
             buf_puts(b, "&amp;");
-        else if (*s == '<')
+        else if (*p == '<')
             buf_puts(b, "&lt;");
-        else if (*s == '>')
+        else if (*p == '>')
             buf_puts(b, "&gt;");
-        else if (*s == '"')
+        else if (*p == '"')
             buf_puts(b, "&quot;");
-        else if (*s == '\'')
+        else if (*p == '\'')
             buf_puts(b, "&#39;");
         else
-            buf_put(b, s, 1);
+            buf_put(b, p, 1);
     }
+    b->failed |= plain.failed;
+    buf_free(&plain);
 }
 
 static void html_head_cell(const struct column *c, struct buf *b)

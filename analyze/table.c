@@ -4,17 +4,27 @@
 #include "analyze/table.h"
 
 #include "core/mem.h"
+#include "core/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* Text as every format and a terminal may show it; cut between two characters. */
+static void shown(const char *text, char *to, size_t size)
+{
+    struct buf b = {0};
+    text_escape(&b, text, "");
+    utf8_copy(to, size, buf_str(&b));
+    buf_free(&b);
+}
+
 void table_init(struct table *t, const char *name, const char *title)
 {
     *t = (struct table){0};
     snprintf(t->name, sizeof t->name, "%s", name);
-    snprintf(t->title, sizeof t->title, "%s", title);
+    shown(title, t->title, sizeof t->title);
 }
 
 void table_free(struct table *t)
@@ -35,9 +45,9 @@ int table_column(struct table *t, const char *name, const char *title, const cha
         return rc;
     struct column *c = &t->cols[t->n_cols++];
     *c = (struct column){.type = type, .scale = scale};
-    snprintf(c->name, sizeof c->name, "%s", name);
-    snprintf(c->title, sizeof c->title, "%s", title);
-    snprintf(c->unit, sizeof c->unit, "%s", unit);
+    shown(name, c->name, sizeof c->name);
+    shown(title, c->title, sizeof c->title);
+    shown(unit, c->unit, sizeof c->unit);
     return 0;
 }
 
@@ -59,9 +69,14 @@ struct cell *table_cell(const struct table *t, int64_t row, int64_t col)
 
 int table_text(struct table *t, int64_t col, const char *text, struct err *err)
 {
-    char *copy = strdup(text);
-    if (!copy)
+    struct buf b = {0};
+    text_escape(&b, text, "");
+    int rc = buf_check(&b, "table cell", err);
+    char *copy = b.data ? b.data : strdup("");
+    if (rc || !copy) {
+        buf_free(&b);
         return err_set(err, ERR_NOMEM, "table cell: out of memory");
+    }
     struct cell *c = table_cell(t, t->n_rows - 1, col);
     free(c->text);
     *c = (struct cell){.set = true, .text = copy};
@@ -81,11 +96,15 @@ void table_stats(struct table *t, int64_t col, const struct stats *s)
 void table_note(struct table *t, const char *fmt, ...)
 {
     char text[1024];
+    struct buf b = {0};
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    str_list_add(&t->notes, text);
+    text_escape(&b, text, "");
+    t->notes.failed |= b.failed;
+    str_list_add(&t->notes, buf_str(&b));
+    buf_free(&b);
 }
 
 int64_t table_find(const struct table *t, const char *name)

@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/openblas.h"
+#include "core/text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -120,9 +121,10 @@ int capture_print(const struct capture_opts *o, const struct capture_summary *s,
         return 0;
     }
     if (!s->trace_id) {
-        printf("%s: %lld attention calls of %lld tokens, %.1f MB; about %.0f MB of memory", s->path,
-               (long long)s->calls, (long long)s->tokens, (double)s->file_bytes / 1e6,
-               (double)s->memory_bytes / 1e6);
+        text_printf(stdout,
+                    "%s: %lld attention calls of %lld tokens, %.1f MB; about %.0f MB of memory",
+                    s->path, (long long)s->calls, (long long)s->tokens, (double)s->file_bytes / 1e6,
+                    (double)s->memory_bytes / 1e6);
         if (!isnan(s->seconds)) /* unknown on a device */
             printf(", %.0f s", s->seconds);
         putchar('\n');

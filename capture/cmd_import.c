@@ -6,6 +6,7 @@
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/mem.h"
+#include "core/text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -216,7 +217,8 @@ static int find_calls(const struct import_opts *o, struct import_job *j, const s
 static int print_plan(const struct import_job *j, const char *path)
 {
     const struct trace_meta *m = &j->meta;
-    printf(
+    text_printf(
+        stdout,
         "would write %s: %lld call%s, q %d x %lld x %d, k %d x %lld x %d, v dim %d, %s, %.3f MB\n",
         path, (long long)j->n_calls, j->n_calls == 1 ? "" : "s", m->heads, (long long)m->n_q,
         m->head_dim, m->kv_heads, (long long)m->n_k, m->head_dim, m->v_dim, dtype_name(m->dtype),
@@ -244,7 +246,8 @@ static int print_result(const struct import_opts *o, const struct import_job *j,
         TRY(buf_check(&b, "result", err));
         puts(buf_str(&b));
     } else {
-        printf(
+        text_printf(
+            stdout,
             "%s: %lld call%s, %d query and %d kv heads, %lld queries, %lld keys, dim %d, %s, %s\n",
             o->output, (long long)trace_calls(t), trace_calls(t) == 1 ? "" : "s", m->heads,
             m->kv_heads, (long long)m->n_q, (long long)m->n_k, m->head_dim, dtype_name(m->dtype),

@@ -1,5 +1,7 @@
 #include "core/err.h"
 
+#include "core/utf8.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,13 +16,6 @@ static const struct {
 #undef X
 };
 
-void text_make_plain(char *s)
-{
-    for (; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7f)
-            *s = '?';
-}
-
 static int store(struct err *err, const char *file, int line, int code, int sys, const char *fmt,
                  va_list ap)
 {
@@ -33,7 +28,7 @@ static int store(struct err *err, const char *file, int line, int code, int sys,
     err->file = file;
     err->line = line;
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
-    text_make_plain(err->msg);
+    utf8_make_plain(err->msg);
     return code;
 }
 
@@ -49,6 +44,7 @@ static void append(struct err *err, const char *text)
         room -= n;
     }
     err->msg[used] = '\0';
+    utf8_make_plain(err->msg); /* the end may have cut a character */
 }
 
 int err_set_at(struct err *err, const char *file, int line, int code, const char *fmt, ...)
@@ -99,7 +95,7 @@ int err_prefix(struct err *err, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
-    text_make_plain(err->msg);
+    utf8_make_plain(err->msg);
     if (n >= 0 && (size_t)n < sizeof err->msg)
         append(err, old);
     return err->code;

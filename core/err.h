@@ -45,7 +45,9 @@ struct err {
     char msg[768]; /* complete sentence without a final full stop */
 };
 
-/* Store an error unless one is already stored; returns err's code (negative). err may be NULL. */
+/* Store an error unless one is already stored; returns err's code (negative). err may be NULL. What
+ * is unsafe to show (core/utf8.h) becomes '?' in every message: names out of a file must not break
+ * it into lines or reach a terminal as commands. */
 int err_set_at(struct err *err, const char *file, int line, int code, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 #define err_set(err, code, ...) err_set_at((err), __FILE__, __LINE__, (code), __VA_ARGS__)
@@ -62,10 +64,6 @@ int err_sys_at(struct err *err, const char *file, int line, int code, const char
 /* Put "text: " in front of the stored message (nothing happens when no error is stored). Returns
  * the code. */
 int err_prefix(struct err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-/* Replace control characters by '?': names out of a file must not break a message into lines or
- * reach a terminal as commands. Done to every stored message. */
-void text_make_plain(char *s);
 
 void err_clear(struct err *err);
 int err_exit_code(int code);    /* process exit code of an enum err_code; 0 for 0 */

@@ -14,10 +14,24 @@
 
 #define STEP (1 << 30) /* one call moves at most 2 GiB on Linux */
 
+/* A part has the size, and may have the header, of the finished file. */
+static int refuse_part(const char *path, struct err *err)
+{
+    size_t n = strlen(path);
+    if (n <= 5 || strcmp(path + n - 5, ".part") != 0)
+        return 0;
+    return err_set(err, ERR_INPUT,
+                   "%s is unfinished: its writer is at work or was stopped before the end; write "
+                   "it again (a whole file of this name has to be renamed)",
+                   path);
+}
+
 int io_open(const char *path, int *out, int64_t *size, struct err *err)
 {
-    int rc = 0;
     struct stat st;
+    int rc = refuse_part(path, err);
+    if (rc)
+        return rc;
     /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)

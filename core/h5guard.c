@@ -118,7 +118,9 @@ static int check_super(struct h5guard *g, struct super *s, struct err *err)
     if (s->base != 0)
         return guard_foreign(WHAT, 0, err, "a user block");
     if (s->extension != GUARD_NOWHERE)
-        return guard_foreign(WHAT, 0, err, "a superblock extension");
+        return guard_foreign(WHAT, 0, err,
+                             "a superblock extension (files with pages have one; "
+                             "`h5repack -S FSM_AGGR -P 0` takes them out)");
     if (s->driver != GUARD_NOWHERE)
         return guard_foreign(WHAT, 0, err, "several files as one");
     if (s->end > g->size)

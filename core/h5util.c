@@ -285,8 +285,11 @@ int h5_get_str(hid_t loc, const char *name, char *out, size_t cap, struct err *e
         goto out;
     size_t size = H5Tget_size(type);
     if (H5Tis_variable_str(type) > 0)
-        FAIL(err, ERR_INPUT, "%s: attribute '%s' is a variable-length string, expected a fixed one",
-             h5_where(loc, buf), name);
+        FAIL(
+            err, ERR_INPUT,
+            "%s: attribute '%s' is a variable-length string, expected a fixed one (h5py writes one "
+            "for np.bytes_(text))",
+            h5_where(loc, buf), name);
     if (size > 65536)
         FAIL(err, ERR_INPUT, "%s: attribute '%s' has %zu bytes", h5_where(loc, buf), name, size);
     TRY(mem_zalloc(&text, (int64_t)size + 1, 1, "attribute", err));

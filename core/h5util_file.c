@@ -247,11 +247,31 @@ static int refuse_missing(const char *path, struct err *err)
     return err_sys(err, ERR_INPUT, "%s", path);
 }
 
+static const unsigned char magic[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
+
+static bool has_magic(int fd, off_t at)
+{
+    unsigned char head[sizeof magic];
+    return pread(fd, head, sizeof head, at) == sizeof head &&
+           memcmp(head, magic, sizeof magic) == 0;
+}
+
+static int refuse_foreign(int fd, const char *path, int64_t size, struct err *err)
+{
+    if (is_part(path))
+        return refuse_part(path, false, err);
+    for (int64_t at = 512; at < size; at *= 2) /* where HDF5 looks for its beginning */
+        if (has_magic(fd, at))
+            return err_set(err, ERR_INPUT,
+                           "%s has a user block of %lld bytes, which lacuna does not read: take it "
+                           "out with h5unjam",
+                           path, (long long)at);
+    return err_set(err, ERR_INPUT, "%s is not an HDF5 file (%lld bytes)", path, (long long)size);
+}
+
 /* Open a regular file with the HDF5 signature; O_NONBLOCK because opening a FIFO would wait. */
 static int open_hdf5(const char *path, int *out, struct err *err)
 {
-    static const unsigned char magic[8] = {0x89, 'H', 'D', 'F', '\r', '\n', 0x1a, '\n'};
-    unsigned char head[8];
     struct stat st;
     int rc = 0, fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 
@@ -261,11 +281,8 @@ static int open_hdf5(const char *path, int *out, struct err *err)
         rc = err_sys(err, ERR_INPUT, "%s", path);
     else if (!S_ISREG(st.st_mode))
         rc = err_set(err, ERR_INPUT, "%s is not a regular file", path);
-    else if (pread(fd, head, sizeof head, 0) != sizeof head ||
-             memcmp(head, magic, sizeof magic) != 0)
-        rc = is_part(path) ? refuse_part(path, false, err)
-                           : err_set(err, ERR_INPUT, "%s is not an HDF5 file (%lld bytes)", path,
-                                     (long long)st.st_size);
+    else if (!has_magic(fd, 0))
+        rc = refuse_foreign(fd, path, st.st_size, err);
     if (rc)
         close(fd);
     else

@@ -266,6 +266,8 @@ static void put_string(struct buf *b, const char *s)
         if (n == 0) {
             buf_puts(b, "\xEF\xBF\xBD");
             n = 1;
+        } else if (n > 1 && utf8_unsafe(p)) {
+            buf_printf(b, "\\u%04x", utf8_code_point(p)); /* all are below U+10000 */
         } else if (n == 1 && (*p < 0x20 || *p == '"' || *p == '\\' || *p == 0x7F)) {
             escape(b, *p);
         } else {

@@ -3,7 +3,7 @@
  */
 #include "core/log.h"
 
-#include "core/err.h"
+#include "core/utf8.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -52,11 +52,11 @@ void log_at(enum log_level level, const char *fmt, ...)
     size_t used = (size_t)n;
     va_list ap;
     va_start(ap, fmt);
-    n = vsnprintf(line + used, cap - used, fmt, ap);
+    if (vsnprintf(line + used, cap - used, fmt, ap) < 0)
+        line[used] = '\0';
     va_end(ap);
-    if (n >= 0)
-        text_make_plain(line + used);
-    used = n < 0 ? used : used + (size_t)n < cap ? used + (size_t)n : cap - 1;
+    utf8_make_plain(line + used);
+    used += strlen(line + used);
     line[used++] = '\n';
     /* Nothing can be done about a closed stderr. */
     if (write(STDERR_FILENO, line, used) < 0)

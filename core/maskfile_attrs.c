@@ -4,6 +4,7 @@
 #include "core/maskfile_internal.h"
 
 #include "core/mem.h"
+#include "core/utf8.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -94,12 +95,21 @@ static int get_int(hid_t group, const struct attr *a, void *p, struct err *err)
     return 0;
 }
 
+/* A text of the identity: it becomes a name in figures and messages. */
+static int get_text(hid_t group, const struct attr *a, char *p, struct err *err)
+{
+    char what[UTF8_FAULT_MAX];
+    int rc = h5_get_str(group, a->name, p, a->size, err);
+    const char *fault = rc ? NULL : utf8_fault(p, what);
+    return fault ? err_set(err, ERR_INPUT, "attribute '%s' has a %s", a->name, fault) : rc;
+}
+
 static int get_all(hid_t group, const struct attr *a, void *obj, struct err *err)
 {
     int rc = 0;
     for (; a->name && rc == 0; a++) {
         void *p = (char *)obj + a->offset;
-        rc = a->type == A_STR   ? h5_get_str(group, a->name, p, a->size, err)
+        rc = a->type == A_STR   ? get_text(group, a, p, err)
              : a->type == A_F64 ? h5_get_f64(group, a->name, p, err)
                                 : get_int(group, a, p, err);
     }

@@ -365,31 +365,46 @@ out:
     return rc;
 }
 
-/* Canonical texts of the runs of one method, to find repetitions in a large sweep. */
-static int known_runs(const struct method *m, const struct method_run *runs, int64_t n,
-                      struct strmap *known, struct err *err)
+/* Runs, and a map of their "method:canonical" to find repetitions in a large sweep. */
+struct runs {
+    struct method_run *list;
+    int64_t n, cap;
+    struct strmap known;
+    struct buf key;
+};
+
+static int run_key(struct runs *all, const struct method_run *r, struct err *err)
+{
+    buf_reset(&all->key);
+    buf_printf(&all->key, "%s:%s", r->method->name, r->canonical);
+    return buf_check(&all->key, r->method->name, err);
+}
+
+static int know_runs(struct runs *all, struct err *err)
 {
     int rc = 0;
-    for (int64_t i = 0; !rc && i < n; i++)
-        if (runs[i].method == m)
-            rc = strmap_put(known, runs[i].canonical, i, err);
+    for (int64_t i = 0; !rc && i < all->n; i++) {
+        rc = run_key(all, all->list + i, err);
+        rc = rc ? rc : strmap_put(&all->known, buf_str(&all->key), i, err);
+    }
     return rc;
 }
 
 /* Append r, or release it when it is known. */
-static int keep_run(struct method_run *r, struct strmap *known, struct method_run *runs, int64_t *n,
-                    struct err *err)
+static int keep_run(struct method_run *r, struct runs *all, struct err *err)
 {
-    if (strmap_get(known, r->canonical) >= 0) {
+    int rc = 0;
+    TRY(run_key(all, r, err));
+    if (strmap_get(&all->known, buf_str(&all->key)) >= 0) {
         log_debug("method %s: %s is given twice, kept once", r->method->name, r->canonical);
-        run_free(r);
-        return 0;
+        goto out;
     }
-    int rc = strmap_put(known, r->canonical, *n, err);
-    if (rc)
-        run_free(r);
-    else
-        runs[(*n)++] = *r;
+    TRY(mem_grow(&all->list, &all->cap, all->n + 1, sizeof *r, "runs", err));
+    TRY(strmap_put(&all->known, buf_str(&all->key), all->n, err));
+    all->list[all->n++] = *r;
+    return 0;
+out:
+    run_free(r);
     return rc;
 }
 
@@ -404,7 +419,7 @@ static bool next_pick(const struct spec *s, int64_t *pick)
     return false;
 }
 
-static int append_runs(const struct spec *s, struct method_run **runs, int64_t *n, struct err *err)
+static int append_runs(const struct spec *s, struct runs *all, struct err *err)
 {
     int64_t total = 1, pick[MOST_KEYS] = {0};
     for (int k = 0; k < s->n_axes; k++) {
@@ -412,30 +427,45 @@ static int append_runs(const struct spec *s, struct method_run **runs, int64_t *
             return err_set(err, ERR_USAGE, "%s: the sweep has more than %d runs", s->who,
                            MOST_RUNS);
     }
-    struct method_run *grown = realloc(*runs, (size_t)(*n + total) * sizeof *grown);
-    if (!grown)
-        return err_set(err, ERR_NOMEM, "%s: %lld runs: out of memory", s->who, (long long)total);
-    *runs = grown;
-    struct strmap known = {0};
-    int rc = known_runs(s->method, *runs, *n, &known, err);
+    int rc = 0;
     while (!rc) {
         struct method_run r;
         rc = make_run(s, pick, &r, err);
-        rc = rc ? rc : keep_run(&r, &known, *runs, n, err);
+        rc = rc ? rc : keep_run(&r, all, err);
         if (!next_pick(s, pick))
             break;
     }
-    strmap_free(&known);
+    return rc;
+}
+
+static int parse_one(const struct method *const *methods, const char *text, struct runs *all,
+                     struct err *err)
+{
+    struct spec s = {0};
+    int rc = spec_parse(&s, methods, text, err);
+    if (rc == 0)
+        rc = append_runs(&s, all, err);
+    spec_free(&s);
+    return rc;
+}
+
+int method_runs_parse_all(const struct method *const *methods, char *const *texts, int64_t n_texts,
+                          struct method_run **runs, int64_t *n, struct err *err)
+{
+    struct runs all = {.list = *runs, .n = *n, .cap = *n};
+    int rc = know_runs(&all, err);
+    for (int64_t i = 0; !rc && i < n_texts; i++)
+        rc = parse_one(methods, texts[i], &all, err);
+    *runs = all.list;
+    *n = all.n;
+    strmap_free(&all.known);
+    buf_free(&all.key);
     return rc;
 }
 
 int method_runs_parse(const struct method *const *methods, const char *text,
                       struct method_run **runs, int64_t *n, struct err *err)
 {
-    struct spec s = {0};
-    int rc = spec_parse(&s, methods, text, err);
-    if (rc == 0)
-        rc = append_runs(&s, runs, n, err);
-    spec_free(&s);
-    return rc;
+    char *one = (char *)(uintptr_t)text;
+    return method_runs_parse_all(methods, &one, 1, runs, n, err);
 }

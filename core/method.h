@@ -228,6 +228,10 @@ int param_scopes_check(const struct method *m, const void *params, struct err *e
  * defaults, and what the text gives wins over these and over the values per head. */
 int method_runs_parse(const struct method *const *methods, const char *text,
                       struct method_run **runs, int64_t *n, struct err *err);
+
+/* The same for every one of n_texts texts, in time that grows with their number. */
+int method_runs_parse_all(const struct method *const *methods, char *const *texts, int64_t n_texts,
+                          struct method_run **runs, int64_t *n, struct err *err);
 void method_runs_free(struct method_run *runs, int64_t n);
 
 /* Is the calibration of the run, if it has one, of this model and token order ("none" = as stored;

@@ -9,6 +9,7 @@
 
 #include "core/mem.h"
 #include "core/sealed.h"
+#include "core/utf8.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -65,7 +66,8 @@ int record_metric(struct record *r, const char *name, double value, struct err *
         m->value = value;
         return 0;
     }
-    if (!name[0] || strlen(name) >= sizeof m->name || is_fixed_key(name))
+    char fault[UTF8_FAULT_MAX];
+    if (!name[0] || strlen(name) >= sizeof m->name || is_fixed_key(name) || utf8_fault(name, fault))
         return err_set(err, ERR_RUN, "'%s' cannot be the name of a metric", name);
     int rc = mem_grow(&r->metrics, &r->cap_metrics, r->n_metrics + 1, sizeof *m, "metrics", err);
     if (rc)
@@ -161,6 +163,14 @@ void record_json(const struct record *r, struct buf *line)
         line->failed = true;
 }
 
+/* Texts of the identity become names in tables, figures and messages. */
+static int check_shown(const char *s, const char *key, const char *where, struct err *err)
+{
+    char what[UTF8_FAULT_MAX];
+    const char *fault = utf8_fault(s, what);
+    return fault ? err_set(err, ERR_INPUT, "%s: \"%s\" has a %s", where, key, fault) : 0;
+}
+
 static int parse_text(const json_t *o, const char *key, const char *where, char *out, size_t size,
                       struct err *err)
 {
@@ -171,8 +181,10 @@ static int parse_text(const json_t *o, const char *key, const char *where, char 
     if (strlen(s) >= size)
         return err_set(err, ERR_INPUT, "%s: \"%s\": at most %zu bytes were expected, found %zu",
                        where, key, size - 1, strlen(s));
-    snprintf(out, size, "%s", s);
-    return 0;
+    rc = check_shown(s, key, where, err);
+    if (!rc)
+        snprintf(out, size, "%s", s);
+    return rc;
 }
 
 static int parse_index(const json_t *o, const char *key, const char *where, int *out,
@@ -213,6 +225,7 @@ static int parse_identity(const json_t *o, const char *where, struct record *r, 
     TRY(jget_bool_opt(o, "causal", where, &r->causal, err));
     TRY(jget_num_opt(o, "timestep", where, &r->timestep, err));
     TRY(jget_str(o, "params", where, &params, err));
+    TRY(check_shown(params, "params", where, err));
     r->seed = (uint64_t)seed;
     r->params = strdup(params);
     if (!r->params)

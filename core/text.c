@@ -1,8 +1,9 @@
-/* text.c - lists of names, nearest names, UTF-8 and wrapping (text.h). */
+/* text.c - lists of names, nearest names, text made safe to show, and wrapping (text.h). */
 #include "core/text.h"
 
 #include "core/mem.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,45 +109,36 @@ int names_unknown(const struct names *all, const char *kind, const char *word, s
     return rc;
 }
 
-/* ---- UTF-8 ---------------------------------------------------------------------------------- */
+/* ---- safe to show --------------------------------------------------------------------------- */
 
-int utf8_length(const unsigned char *s)
+void text_escape(struct buf *b, const char *s, const char *keep)
 {
-    if (s[0] < 0x80)
-        return 1;
-    int n = s[0] >= 0xC2 && s[0] <= 0xDF   ? 2
-            : (s[0] & 0xF0) == 0xE0        ? 3
-            : s[0] >= 0xF0 && s[0] <= 0xF4 ? 4
-                                           : 0;
-    for (int i = 1; i < n; i++)
-        if ((s[i] & 0xC0) != 0x80)
-            return 0;
-    if (n == 3 && ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F)))
-        return 0;
-    if (n == 4 && ((s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F)))
-        return 0;
-    return n;
-}
-
-void utf8_copy(char *dst, size_t cap, const char *src)
-{
-    size_t used = 0;
-    for (const unsigned char *p = (const unsigned char *)src; *p;) {
-        int n = utf8_length(p), put = n ? n : 1;
-        if (used + (size_t)put >= cap)
-            break;
-        memcpy(dst + used, n ? (const void *)p : "?", (size_t)put);
-        used += (size_t)put;
-        p += put;
+    for (const unsigned char *p = (const unsigned char *)s; *p;) {
+        int bad = utf8_unsafe(p), n = bad ? bad : utf8_length(p);
+        if (!bad || (bad == 1 && strchr(keep, *p)))
+            buf_put(b, p, (size_t)n);
+        else if (bad == 1)
+            buf_printf(b, "\\x%02x", *p);
+        else
+            buf_printf(b, "\\u%04x", utf8_code_point(p));
+        p += n;
     }
-    dst[used] = '\0';
 }
 
-int utf8_count(const char *s)
+int text_printf(FILE *f, const char *fmt, ...)
 {
-    int n = 0;
-    for (; *s; s++)
-        n += ((unsigned char)*s & 0xC0) != 0x80;
+    struct buf safe = {0};
+    char *text = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vasprintf(&text, fmt, ap);
+    va_end(ap);
+    if (n >= 0) {
+        text_escape(&safe, text, "\n\t");
+        free(text);
+        n = safe.failed || fputs(buf_str(&safe), f) < 0 ? -1 : 0;
+    }
+    buf_free(&safe);
     return n;
 }
 

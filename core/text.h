@@ -1,15 +1,18 @@
 /*
- * text.h - text: lists of names, the name nearest to a misspelt word, UTF-8, line wrapping.
+ * text.h - text: lists of names, the name nearest to a misspelt word, text that is safe to show,
+ * line wrapping.
  */
 #ifndef LACUNA_TEXT_H
 #define LACUNA_TEXT_H
 
 #include "core/buf.h"
 #include "core/err.h"
+#include "core/utf8.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* ---- lists of texts ------------------------------------------------------------------------- */
 
@@ -47,19 +50,15 @@ const char *did_you_mean(const char *word, const char *const *names, char text[H
 /* Sets and returns ERR_USAGE: "unknown KIND 'WORD'; did you mean 'NAME'? (there are ...)". */
 int names_unknown(const struct names *all, const char *kind, const char *word, struct err *err);
 
-/* ---- UTF-8 ---------------------------------------------------------------------------------- */
+/* ---- safe to show --------------------------------------------------------------------------- */
 
-/* Length of the valid UTF-8 sequence at s (RFC 3629: no overlong forms, no surrogates), 0 if there
- * is none. */
-int utf8_length(const unsigned char *s);
+/* Appends text with what is unsafe to show (core/utf8.h) escaped: "\x1b" for a byte, "\u202e" for a
+ * character. Characters in `keep` stay, such as "\n\t". */
+void text_escape(struct buf *b, const char *s, const char *keep);
 
-/* Copies text into a field of `cap` bytes that will be written as JSON later. Invalid bytes become
- * '?', so that the text does not grow. Text that does not fit is cut between two characters. */
-void utf8_copy(char *dst, size_t cap, const char *src);
-
-/* Number of characters of UTF-8 text. It equals columns of a terminal if no character has double
- * width. */
-int utf8_count(const char *s);
+/* printf for lines that hold names and paths: all but newlines and tabs is escaped. Returns 0, or
+ * -1 with errno. */
+int text_printf(FILE *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- wrapping ------------------------------------------------------------------------------- */
 

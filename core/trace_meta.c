@@ -9,6 +9,7 @@
 #include "core/trace_internal.h"
 
 #include "core/mem.h"
+#include "core/utf8.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -249,24 +250,18 @@ void trace_meta_json(const struct trace_meta *m, struct jw *w)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-static bool printable(const char *s)
-{
-    for (; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7f)
-            return false;
-    return true;
-}
-
 static int check_strings(const struct trace_meta *m, int code, struct err *err)
 {
     for (const struct field *f = fields; f->name; f++) {
         const char *s = (const char *)m + f->offset;
+        char what[UTF8_FAULT_MAX];
         if (f->type != F_STR)
             continue;
         if (!memchr(s, '\0', f->size))
             return err_set(err, code, "/%s: %s has no end", f->group, f->name);
-        if (!printable(s))
-            return err_set(err, code, "/%s: %s has control characters", f->group, f->name);
+        const char *fault = utf8_fault(s, what);
+        if (fault)
+            return err_set(err, code, "/%s: %s has a %s", f->group, f->name, fault);
     }
     return 0;
 }
@@ -410,6 +405,7 @@ int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int
                      struct err *err)
 {
     size_t len = strnlen(c->branch, sizeof c->branch);
+    char what[UTF8_FAULT_MAX];
 
     if (c->layer < 0 || c->layer >= m->layers)
         return err_set(err, code, "layer %d of a model with %d layers", c->layer, m->layers);
@@ -423,7 +419,7 @@ int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int
                            "branch '%s' has other characters than letters, digits, '-' "
                            "and '_'",
                            c->branch);
-    if (strnlen(c->block, sizeof c->block) == sizeof c->block || !printable(c->block))
+    if (strnlen(c->block, sizeof c->block) == sizeof c->block || utf8_fault(c->block, what))
         return err_set(err, code, "the name of the block kind is not a short text");
     if (c->has_map && m->pool == 0)
         return err_set(err, code, "maps without a pool size");

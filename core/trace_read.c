@@ -27,7 +27,11 @@ static int check_chunks(const struct h5_info *info, struct trace_array *a, struc
             return err_set(err, ERR_INPUT, "'%s': chunk of %lld elements", a->name,
                            (long long)info->chunk[i]);
     if (a->ndim < 2 || info->chunk[0] != 1 || (a->ndim == 3 && info->chunk[2] != a->dims[2]))
-        return err_set(err, ERR_INPUT, "'%s': a chunk is not rows of one head", a->name);
+        return err_set(
+            err, ERR_INPUT,
+            "'%s': a chunk is not rows of one head; `h5repack -l CONTI -f NONE` takes the "
+            "chunks out",
+            a->name);
     if (!mul_ok(info->chunk[1], a->row_bytes, &bytes) || bytes > CHUNK_BYTES_MAX)
         return err_set(err, ERR_INPUT, "'%s': chunks larger than %d bytes", a->name,
                        CHUNK_BYTES_MAX);

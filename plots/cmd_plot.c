@@ -4,6 +4,7 @@
 #include "analyze/inputs.h"
 #include "core/cmd.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "plots/figure.h"
 
 #include <math.h>
@@ -237,7 +238,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(fill_args(&o, &a, err));
     TRY(open_inputs(f, &o, &paths, &in, err));
     if (o.common.dry_run) {
-        fprintf(stderr, "would draw %s to %s\n", f->listed.name, o.output);
+        text_printf(stderr, "would draw %s to %s\n", f->listed.name, o.output);
         goto out;
     }
     command_line(app, &made_by);

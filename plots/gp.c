@@ -6,8 +6,8 @@
 #include "plots/gp_impl.h"
 
 #include "core/fileio.h"
+#include "core/text.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
@@ -15,9 +15,11 @@ int gp_check_name(const char *path, enum gp_type *type, struct err *err)
 {
     static const char *const suffixes[] = {".png", ".svg", ".pdf"};
     const char *dot = strrchr(path, '.');
-    for (const char *p = path; *p; p++)
-        if (iscntrl((unsigned char)*p))
-            return err_set(err, ERR_USAGE, "the name of a figure has no control characters");
+    char what[UTF8_FAULT_MAX];
+    const char *fault = utf8_fault(path, what);
+    if (fault)
+        return err_set(err, ERR_USAGE, "%s: a figure cannot have this name: it has a %s", path,
+                       fault);
     for (int i = 0; i < 3; i++)
         if (dot && dot != path && dot[-1] != '/' && strcmp(dot, suffixes[i]) == 0) {
             *type = (enum gp_type)i;
@@ -82,7 +84,7 @@ void gp_data_name(struct gp *g, const char *tag)
 {
     struct buf name = {0};
     buf_printf(&name, "./%s.%s", buf_str(&g->stem), tag);
-    gp_text(&g->script, buf_str(&name));
+    gp_path(&g->script, buf_str(&name));
     g->script.failed |= name.failed;
     buf_free(&name);
 }
@@ -109,7 +111,7 @@ static void head(const struct gp *g, struct buf *b)
                                    : "0.7");
     buf_printf(&name, "./%s", buf_str(&g->file));
     buf_puts(b, "set output ");
-    gp_text(b, buf_str(&name));
+    gp_path(b, buf_str(&name));
     buf_puts(b, "\n");
     b->failed |= name.failed;
     buf_free(&name);
@@ -123,8 +125,7 @@ static int write_script(const struct gp *g, struct err *err)
     buf_printf(&b, "%s.gp\n", buf_str(&g->stem));
     if (g->made_by.len) {
         buf_puts(&b, "# made by: ");
-        for (const char *p = buf_str(&g->made_by); *p; p++)
-            buf_put(&b, iscntrl((unsigned char)*p) ? " " : p, 1);
+        text_escape(&b, buf_str(&g->made_by), "");
         buf_puts(&b, "\n");
     }
     head(g, &b);

@@ -37,10 +37,16 @@ struct gp {
 int gp_open(struct gp *g, const char *path, int width, int height, struct err *err);
 void gp_free(struct gp *g);
 
-/* Append text as a gnuplot string in single quotes, which no text can leave: quotes are doubled,
- * control characters become spaces. In these strings gnuplot runs nothing and reads no escapes. Use
- * it together with `noenhanced`. */
+/* Append text as a gnuplot string that no text can leave: in single quotes, where gnuplot runs
+ * nothing and reads no escapes, or in double quotes with octal escapes when it has a quote itself.
+ * Line breaks and tabs become spaces, what is unsafe to show (core/utf8.h) is escaped. Use it
+ * together with `noenhanced`. gp_path leaves all bytes as they are; the path has no control
+ * characters. */
 void gp_text(struct buf *b, const char *text);
+void gp_path(struct buf *b, const char *path);
+
+/* The same for the label of a tic, which is a number format for gnuplot. */
+void gp_tic(struct buf *b, const char *text);
 
 /* A word of a command line as a shell reads it back: quoted when it needs to be. */
 void shell_word(const char *word, struct buf *b);

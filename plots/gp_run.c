@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -32,8 +33,19 @@ static int redirect(posix_spawn_file_actions_t *fa, int log)
     return e;
 }
 
-/* The environment without GNUTERM, to be freed; NULL without memory. The script sets its terminal;
- * one that this gnuplot lacks, named before, makes gnuplot 5.4 fail or crash. */
+/* Settings of gnuplot's that would change the figure, or load other files for it. The script sets
+ * its terminal; one that this gnuplot lacks, named in GNUTERM, makes gnuplot 5.4 fail or crash. */
+static bool is_gnuplot_setting(const char *variable)
+{
+    static const char *const names[] = {
+        "GNUTERM=", "GNUPLOT_", "GNUHELP=", "FIT_LOG=", "FIT_SCRIPT=", "GDFONTPATH="};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(variable, names[i], strlen(names[i])) == 0)
+            return true;
+    return false;
+}
+
+/* The environment without them, to be freed; NULL without memory. */
 static char **gnuplot_environment(void)
 {
     size_t n = 0, kept = 0;
@@ -43,7 +55,7 @@ static char **gnuplot_environment(void)
     if (!env)
         return NULL;
     for (size_t i = 0; i < n; i++)
-        if (strncmp(environ[i], "GNUTERM=", 8) != 0)
+        if (!is_gnuplot_setting(environ[i]))
             env[kept++] = environ[i];
     env[kept] = NULL;
     return env;
@@ -123,7 +135,7 @@ static int run_script(const struct gp *g, FILE *log, int *status, struct err *er
     int e, rc = 0;
     buf_printf(&dir, "%s%s", buf_str(&g->stage)[0] == '/' ? "" : "./", buf_str(&g->stage));
     buf_puts(&cd, "cd ");
-    gp_text(&cd, buf_str(&dir));
+    gp_path(&cd, buf_str(&dir));
     buf_printf(&script, "./%s.gp", buf_str(&g->stem));
     TRY(buf_check(&dir, "path", err));
     TRY(buf_check(&cd, "path", err));
@@ -221,12 +233,26 @@ static int judge(const struct gp *g, int status, FILE *log, struct err *err)
     return failed(g, bad ? what : "wrote nothing", said, err);
 }
 
+/* gnuplot says of missing descriptors no more than "No data in plot", or nothing. */
+static int check_open_files(struct err *err)
+{
+    enum { LEAST = 16 };
+    struct rlimit most;
+    if (getrlimit(RLIMIT_NOFILE, &most) != 0 || most.rlim_cur >= LEAST)
+        return 0;
+    return err_set(err, ERR_MACHINE,
+                   "gnuplot needs %d open files, the limit is %llu: raise it (ulimit -n)", LEAST,
+                   (unsigned long long)most.rlim_cur);
+}
+
 int gp_run(const struct gp *g, struct err *err)
 {
     int status = 0, rc;
     FILE *log;
     if (interrupted())
         return err_set(err, ERR_INTERRUPTED, "interrupted");
+    if ((rc = check_open_files(err)) != 0)
+        return rc;
     log = tmpfile();
     if (!log)
         return err_sys(err, ERR_IO, "temporary file for gnuplot's messages");

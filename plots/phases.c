@@ -120,7 +120,7 @@ static void write_phases(const struct phases *f, struct buf *b, struct buf *tics
         }
         buf_puts(b, "\n");
         buf_puts(tics, i ? ", " : "");
-        gp_text(tics, series_label(&f->l.s[i]));
+        gp_tic(tics, series_label(&f->l.s[i]));
         buf_printf(tics, " %d", i);
     }
 }

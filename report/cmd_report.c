@@ -6,6 +6,7 @@
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/manifest.h"
+#include "core/text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -138,9 +139,9 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(recset_load(&r.records, &r.set, err));
     TRY(report_find_inputs(&r, err));
     if (o.common.dry_run) {
-        fprintf(stderr,
-                "would write %s/index.html from %lld records, %lld traces, %lld mask files\n",
-                r.dir, (long long)r.set.n, (long long)r.traces.n, (long long)r.masks.n);
+        text_printf(stderr,
+                    "would write %s/index.html from %lld records, %lld traces, %lld mask files\n",
+                    r.dir, (long long)r.set.n, (long long)r.traces.n, (long long)r.masks.n);
         goto out;
     }
     TRY(build(&r, app->argc, app->argv, err));

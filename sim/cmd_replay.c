@@ -127,8 +127,8 @@ static int parse_methods(const struct app *app, const struct replay_opts *o, str
     int rc = 0;
     if (o->methods.n == 0)
         FAIL(err, ERR_USAGE, "replay: no method given (-m NAME; see `lacuna list methods`)");
-    for (int64_t i = 0; i < o->methods.n; i++)
-        TRY(method_runs_parse(app->methods, o->methods.items[i], &r->runs, &r->n_runs, err));
+    TRY(method_runs_parse_all(app->methods, o->methods.items, o->methods.n, &r->runs, &r->n_runs,
+                              err));
 out:
     return rc;
 }

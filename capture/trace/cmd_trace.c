@@ -6,6 +6,7 @@
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/log.h"
+#include "core/strmap.h"
 #include "core/text.h"
 
 #include <stdio.h>
@@ -71,7 +72,7 @@ static int info(const struct trace_opts *o, const char *path, struct err *err)
         TRY(trace_info_text(t, &b, err));
     }
     TRY(buf_check(&b, "trace info", err));
-    fputs(buf_str(&b), stdout);
+    text_printf(stdout, "%s", buf_str(&b));
 out:
     buf_free(&b);
     trace_close(&t);
@@ -84,13 +85,19 @@ struct findings {
     const char *path;
     bool json;
     struct jw w;
+    struct strmap objects; /* paths of damaged ones: each head of one may be a finding */
+    bool metadata, failed;
 };
 
 static void found(void *ctx, const char *object, int head, const char *what)
 {
     struct findings *f = ctx;
     char where[24] = "";
+    struct err err = {0};
 
+    f->metadata |= head < 0;
+    if (head >= 0 && strmap_put(&f->objects, object, 0, &err) != 0)
+        f->failed = true;
     if (f->json) {
         jw_obj(&f->w);
         jw_kstr(&f->w, "object", object);
@@ -105,7 +112,7 @@ static void found(void *ctx, const char *object, int head, const char *what)
     }
     if (head >= 0)
         snprintf(where, sizeof where, " head %d", head);
-    printf("%s: %s%s: %s\n", f->path, object, where, what);
+    text_printf(stdout, "%s: %s%s: %s\n", f->path, object, where, what);
 }
 
 static int verify(const struct trace_opts *o, const char *path, struct err *err)
@@ -140,9 +147,11 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
     else if (bad + differs == 0)
         printf("ok: %lld objects, %.3f GB%s\n", (long long)e.objects, (double)e.bytes / 1e9,
                rows ? ", stored outputs are those of q, k, v" : "");
+    if (f.failed)
+        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
     if (bad)
-        FAIL(err, ERR_CHECK, "%s: %lld of %lld objects are damaged", path, (long long)bad,
-             (long long)e.objects);
+        FAIL(err, ERR_CHECK, "%s: %lld of %lld objects are damaged%s", path, (long long)f.objects.n,
+             (long long)e.objects, f.metadata ? ", and metadata were changed" : "");
     if (differs)
         FAIL(err, ERR_CHECK,
              "%s: no object is damaged, but stored outputs of %lld heads are not the attention of "
@@ -153,6 +162,7 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
                    "another)"
                  : "");
 out:
+    strmap_free(&f.objects);
     buf_free(&b);
     trace_close(&t);
     return rc;
@@ -186,10 +196,10 @@ static int report_pack(const struct trace_opts *o, const struct trace *t, struct
         TRY(buf_check(&b, "result", err));
         print_json(&b);
     } else {
-        printf("%s: %s, %.3f MB -> %.3f MB (%.2f : 1), %s\n", o->output,
-               trace_storage_name(trace_storage(made)), (double)before.stored / 1e6,
-               (double)after.stored / 1e6, (double)before.stored / (double)after.stored,
-               trace_id(made));
+        text_printf(stdout, "%s: %s, %.3f MB -> %.3f MB (%.2f : 1), %s\n", o->output,
+                    trace_storage_name(trace_storage(made)), (double)before.stored / 1e6,
+                    (double)after.stored / 1e6, (double)before.stored / (double)after.stored,
+                    trace_id(made));
     }
 out:
     buf_free(&b);
@@ -211,8 +221,8 @@ static int pack(const struct trace_opts *o, const char *path, struct err *err)
     TRY(trace_open(path, &t, err));
     TRY(trace_extent(t, &e, err));
     if (o->common.dry_run) {
-        printf("would write %s: %s, %lld objects of %.3f MB\n", o->output, trace_storage_name(form),
-               (long long)e.objects, (double)e.bytes / 1e6);
+        text_printf(stdout, "would write %s: %s, %lld objects of %.3f MB\n", o->output,
+                    trace_storage_name(form), (long long)e.objects, (double)e.bytes / 1e6);
         goto out;
     }
     TRY(trace_pack(t, o->output, form, cmd_jobs(&o->common), o->common.force, err));
@@ -253,8 +263,9 @@ static int export_tensors(const struct trace_opts *o, const char *path, struct e
         TRY(buf_check(&b, "result", err));
         print_json(&b);
     } else {
-        printf("%s%s: %lld tensors, %.3f MB\n", o->common.dry_run ? "would write " : "", o->output,
-               (long long)n, (double)bytes / 1e6);
+        text_printf(stdout, "%s%s: %lld tensors, %.3f MB\n",
+                    o->common.dry_run ? "would write " : "", o->output, (long long)n,
+                    (double)bytes / 1e6);
     }
 out:
     buf_free(&b);

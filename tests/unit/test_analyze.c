@@ -527,7 +527,7 @@ START_TEST(markdown_is_aligned_and_escaped)
     struct buf b = {0};
     sample();
     format_as("md", &b);
-    ck_assert_str_eq(buf_str(&b), "**50% of <a> & b_c**\n"
+    ck_assert_str_eq(buf_str(&b), "**50% of \\<a> & b_c**\n"
                                   "\n"
                                   "| parameters |  n | density [kept/allowed] | t [ms] |\n"
                                   "| :--------- | -: | ---------------------: | -----: |\n"
@@ -565,6 +565,69 @@ START_TEST(deviations_that_are_rounding_are_shown_as_zero)
     struct stats of;
     stats_of(equal, 3, &of);
     ck_assert_double_eq(of.sd, 0);
+}
+END_TEST
+
+/* What a table shows of the texts of a file is text for every reader of the table. */
+START_TEST(text_of_a_cell_is_no_html_no_link_and_no_command)
+{
+    static const struct {
+        const char *text, *md, *html;
+    } cells[] = {
+        {"<img src=x onerror=a()>", "| \\<img src=x onerror=a()> |",
+         "&lt;img src=x onerror=a()&gt;"},
+        {"</td><!-- <?x", "| \\</td>\\<!-- \\<?x |", "&lt;/td&gt;&lt;!-- &lt;?x"},
+        {"&lt;b> &#60; R&D", "| \\&lt;b> \\&#60; R\\&D |", "&amp;lt;b&gt; &amp;#60; R&amp;D"},
+        {"a < b & c <= d", "| a < b & c <= d |", "a &lt; b &amp; c &lt;= d"},
+        {"[x](javascript:a())", "| [x\\](javascript:a()) |", "[x](javascript:a())"},
+        {"a\\|b \\<i>", "| a\\\\\\|b \\\\\\<i> |", "a\\|b \\&lt;i&gt;"},
+        {"\033[2J\xc2\x9b\xe2\x80\xae\xff\n", "| \\x1b[2J\\u009b\\u202e\\xff\\x0a |",
+         "\\x1b[2J\\u009b\\u202e\\xff\\x0a"},
+    };
+    struct buf b = {0};
+    assert_ok(table_column(&t, "x", "x", "", COL_TEXT, 1, &e), &e);
+    assert_ok(table_row(&t, &e), &e);
+    for (size_t i = 0; i < sizeof cells / sizeof *cells; i++) {
+        assert_ok(table_text(&t, 0, cells[i].text, &e), &e);
+        format_as("md", &b);
+        ck_assert_msg(strstr(buf_str(&b), cells[i].md) != NULL, "%zu: %s", i, buf_str(&b));
+        buf_reset(&b);
+        format_as("html", &b);
+        ck_assert_msg(strstr(buf_str(&b), cells[i].html) != NULL, "%zu: %s", i, buf_str(&b));
+        buf_reset(&b);
+    }
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(a_spreadsheet_computes_nothing_of_a_table)
+{
+    static const char *const texts[][2] = {
+        {"=1+1", "\"'=1+1\""},
+        {"+cmd|' /C calc'!A0", "\"'+cmd|' /C calc'!A0\""},
+        {"-2+3", "\"'-2+3\""},
+        {"@SUM(1,2)", "\"'@SUM(1,2)\""},
+        {"=\"a\"", "\"'=\"\"a\"\"\""},
+        {"-0x10", "\"'-0x10\""},
+        {"-0.25", "-0.25"},
+        {"+1e-3", "+1e-3"},
+        {"-inf", "-inf"},
+        {"-", "-"},
+        {"a=1", "a=1"},
+    };
+    struct buf b = {0}, want = {0};
+    assert_ok(table_column(&t, "=x()", "x", "", COL_TEXT, 1, &e), &e);
+    assert_ok(table_row(&t, &e), &e);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        assert_ok(table_text(&t, 0, texts[i][0], &e), &e);
+        format_as("csv", &b);
+        buf_printf(&want, "\"'=x()\"\r\n%s\r\n", texts[i][1]);
+        ck_assert_str_eq(buf_str(&b), buf_str(&want));
+        buf_reset(&b);
+        buf_reset(&want);
+    }
+    buf_free(&b);
+    buf_free(&want);
 }
 END_TEST
 
@@ -766,6 +829,12 @@ START_TEST(broken_csv_is_refused_with_its_line)
     assert_fails(csv_read(tmp_path("bad.csv"), &c, &e), &e, ERR_INPUT, ":3: 1 fields");
     write_text(tmp_path("open.csv"), "a\n\"never ends\n");
     assert_fails(csv_read(tmp_path("open.csv"), &c, &e), &e, ERR_INPUT, "does not end");
+    write_text(tmp_path("esc.csv"), "a,b\n1,\"\tx\ny\"\n2,\033[31mred\n");
+    assert_fails(csv_read(tmp_path("esc.csv"), &c, &e), &e, ERR_INPUT,
+                 ":4: a field has a control character U+001B");
+    write_text(tmp_path("latin.csv"), "a\n\xe9t\xe9\n");
+    assert_fails(csv_read(tmp_path("latin.csv"), &c, &e), &e, ERR_INPUT,
+                 ":2: a field has a byte 0xE9, which is not UTF-8");
     write_text(tmp_path("empty.csv"), "");
     assert_fails(csv_read(tmp_path("empty.csv"), &c, &e), &e, ERR_INPUT, "empty");
 }
@@ -1135,6 +1204,8 @@ Suite *make_suite(void)
     tcase_add_test(c, facts_of_an_expression_are_those_of_its_first_metric);
     tcase_add_test(c, markdown_is_aligned_and_escaped);
     tcase_add_test(c, deviations_that_are_rounding_are_shown_as_zero);
+    tcase_add_test(c, text_of_a_cell_is_no_html_no_link_and_no_command);
+    tcase_add_test(c, a_spreadsheet_computes_nothing_of_a_table);
     tcase_add_test(c, csv_follows_rfc_4180_with_all_digits);
     tcase_add_test(c, latex_has_no_bare_special_character);
     tcase_add_test(c, json_reads_back);

@@ -45,6 +45,9 @@ START_TEST(control_characters_do_not_reach_a_message)
     err_set(&e, ERR_INPUT, "tensor '%s'", "a\nb\033[2J\x7f\xc3\xa9");
     err_prefix(&e, "%s", "x\ty");
     ck_assert_str_eq(e.msg, "x?y: tensor 'a?b?[2J?\xc3\xa9'");
+    err_clear(&e);
+    err_set(&e, ERR_INPUT, "%s", "\xc2\x9bJ \xe2\x80\xae \xff \xe2\x82\xac");
+    ck_assert_str_eq(e.msg, "?J ? ? \xe2\x82\xac");
 }
 END_TEST
 

@@ -109,6 +109,23 @@ START_TEST(devices_and_fifos_are_not_read)
 }
 END_TEST
 
+START_TEST(a_part_is_not_taken_for_the_file)
+{
+    char part[512];
+    int fd = -1;
+    int64_t size;
+    struct buf b = {0};
+    struct err e = {0};
+    path_in_tmp(part, "w.safetensors.part");
+    assert_ok(file_write_atomic(part, "{}", 2, &e), &e);
+    assert_fails(io_open(part, &fd, &size, &e), &e, ERR_INPUT, "w.safetensors.part is unfinished");
+    assert_fails(buf_read_file(&b, part, 100, &e), &e, ERR_INPUT, "is unfinished");
+    ck_assert_int_eq(fd, -1);
+    buf_free(&b);
+    unlink(part);
+}
+END_TEST
+
 /* The other end of a pipe that the caller opened, as in `lacuna analyze <(zcat records.gz)`. */
 START_TEST(named_descriptors_are_read)
 {
@@ -478,6 +495,7 @@ Suite *make_suite(void)
     tcase_add_test(c, files_are_read_whole_and_binary_safe);
     tcase_add_test(c, a_file_without_a_size_is_limited_too);
     tcase_add_test(c, devices_and_fifos_are_not_read);
+    tcase_add_test(c, a_part_is_not_taken_for_the_file);
     tcase_add_test(c, named_descriptors_are_read);
     tcase_add_test(c, a_sparse_terabyte_is_refused_at_once);
     tcase_add_test(c, too_many_open_files_are_a_lack_of_the_machine);

@@ -144,6 +144,76 @@ START_TEST(copied_text_ends_with_a_whole_character)
 }
 END_TEST
 
+START_TEST(what_is_unsafe_to_show_is_named)
+{
+    static const struct {
+        const char *text, *fault;
+    } cases[] = {
+        {"", NULL},
+        {"abc \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \xc2\xa0", NULL},
+        {"a\tb", "control character U+0009"},
+        {"\x7f", "control character U+007F"},
+        {"a\xc2\x80", "control character U+0080"},
+        {"a\xc2\x9f", "control character U+009F"},
+        {"\xd8\x9c", "direction mark U+061C"},
+        {"\xe2\x80\x8e", "direction mark U+200E"},
+        {"\xe2\x80\xaa", "direction mark U+202A"},
+        {"\xe2\x80\xae", "direction mark U+202E"},
+        {"\xe2\x81\xa6", "direction mark U+2066"},
+        {"\xe2\x81\xa9", "direction mark U+2069"},
+        {"\xe2\x80\xa8", "line separator U+2028"},
+        {"a\xff", "byte 0xFF, which is not UTF-8"},
+        {"\xc3", "byte 0xC3, which is not UTF-8"},
+        {"\xc0\x9b", "byte 0xC0, which is not UTF-8"}, /* an overlong ESC */
+    };
+    char what[UTF8_FAULT_MAX];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *fault = utf8_fault(cases[i].text, what);
+        if (cases[i].fault)
+            ck_assert_str_eq(fault, cases[i].fault);
+        else
+            ck_assert_ptr_null(fault);
+    }
+}
+END_TEST
+
+START_TEST(unsafe_text_is_escaped)
+{
+    static const char text[] = "a\nb\tc\033[2J \xc2\x9b \xe2\x80\xae \xff\xc3\xa9";
+    char plain[64];
+    struct buf b = {0};
+    text_escape(&b, text, "\n\t");
+    ck_assert_str_eq(buf_str(&b), "a\nb\tc\\x1b[2J \\u009b \\u202e \\xff\xc3\xa9");
+    buf_reset(&b);
+    text_escape(&b, text, "");
+    ck_assert_str_eq(buf_str(&b), "a\\x0ab\\x09c\\x1b[2J \\u009b \\u202e \\xff\xc3\xa9");
+    snprintf(plain, sizeof plain, "%s", text);
+    utf8_make_plain(plain);
+    ck_assert_str_eq(plain, "a?b?c?[2J ? ? ?\xc3\xa9");
+    buf_free(&b);
+}
+END_TEST
+
+/* The value is the same; a terminal that shows the file obeys nothing. */
+START_TEST(unsafe_characters_are_escaped_in_json)
+{
+    static const char text[] = "a\033\x7f\xc2\x9b\xe2\x80\xae\xe2\x80\xa8\xc3\xa9";
+    struct buf b = {0};
+    struct jw w;
+    struct err e = {0};
+    json_t *v = NULL;
+    jw_init(&w, &b, 0);
+    jw_arr(&w);
+    jw_str(&w, text);
+    jw_arr_end(&w);
+    ck_assert_str_eq(buf_str(&b), "[\"a\\u001b\\u007f\\u009b\\u202e\\u2028\xc3\xa9\"]");
+    assert_ok(parse(buf_str(&b), &v, &e), &e);
+    ck_assert_str_eq(json_string_value(json_array_get(v, 0)), text);
+    json_decref(v);
+    buf_free(&b);
+}
+END_TEST
+
 START_TEST(invalid_utf8_becomes_the_replacement_character)
 {
     static const char *const in[] = {
@@ -214,6 +284,9 @@ Suite *make_suite(void)
     tcase_add_test(c, writer_places_commas_and_escapes);
     tcase_add_test(c, pretty_form_is_indented);
     tcase_add_test(c, copied_text_ends_with_a_whole_character);
+    tcase_add_test(c, what_is_unsafe_to_show_is_named);
+    tcase_add_test(c, unsafe_text_is_escaped);
+    tcase_add_test(c, unsafe_characters_are_escaped_in_json);
     tcase_add_test(c, invalid_utf8_becomes_the_replacement_character);
     tcase_add_test(c, numbers_round_trip_in_few_digits);
     tcase_add_test(c, copying_a_value_reproduces_it);

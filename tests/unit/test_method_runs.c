@@ -126,6 +126,20 @@ START_TEST(sweeps_are_the_product_with_the_first_key_slowest)
 }
 END_TEST
 
+START_TEST(repetitions_are_kept_once_across_texts)
+{
+    char a[] = "plain:window=16", b[] = "plain:window=64", c[] = "simple", d[] = "tuned:window=16";
+    char *const texts[] = {a, b, c, d, a};
+    assert_ok(method_runs_parse_all(methods, texts, 5, &runs, &n, &e), &e);
+    ck_assert_int_eq(n, 3);
+    assert_ok(method_runs_parse_all(methods, texts, 2, &runs, &n, &e), &e);
+    ck_assert_int_eq(n, 3);
+    ck_assert_ptr_eq(runs[2].method, &tuned);
+    assert_ok(parse("plain:window=16,17"), &e);
+    ck_assert_int_eq(n, 4);
+}
+END_TEST
+
 START_TEST(logarithmic_ranges_have_exact_ends)
 {
     assert_ok(parse("plain:tau=0.01..0.5/log8"), &e);
@@ -455,6 +469,7 @@ Suite *make_suite(void)
     tcase_add_test(c, methods_are_found_by_name_and_alias);
     tcase_add_test(c, a_bare_name_is_all_defaults);
     tcase_add_test(c, sweeps_are_the_product_with_the_first_key_slowest);
+    tcase_add_test(c, repetitions_are_kept_once_across_texts);
     tcase_add_test(c, logarithmic_ranges_have_exact_ends);
     tcase_add_test(c, linear_ranges_and_lists_mix);
     tcase_add_test(c, large_sweeps_are_expanded_and_repetitions_of_all_texts_are_dropped);

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,10 +111,60 @@ START_TEST(text_cannot_leave_its_quotes)
 {
     struct buf b = {0};
     gp_text(&b, "a'b`rm`");
-    ck_assert_str_eq(buf_str(&b), "'a''b`rm`'");
+    ck_assert_str_eq(buf_str(&b), "\"a\\047b\\140rm\\140\"");
     buf_reset(&b);
     gp_text(&b, "two\nlines\tand \"quotes\" \\");
     ck_assert_str_eq(buf_str(&b), "'two lines and \"quotes\" \\'");
+    buf_free(&b);
+}
+END_TEST
+
+/* gnuplot ends a string in single quotes at a pair of quotes that begins it, and at two pairs in a
+ * row, whatever its manual says. */
+START_TEST(quotes_are_drawn_wherever_they_stand)
+{
+    static const char *const titles[] = {"'quoted' model", "''", "a''b",
+                                         "it's 'x'",       "'",  "\"two\" 'one' \\ @x"};
+    struct buf b = {0};
+    simple_figure("quotes.svg", titles[_i]);
+    assert_ok(gp_finish(&g, &e), &e);
+    read_file("quotes.svg", &b);
+    ck_assert_msg(strstr(buf_str(&b), titles[_i]) != NULL, "%s is not in it", titles[_i]);
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(a_directory_may_have_quotes_in_its_name)
+{
+    assert_ok(make_dirs(in_dir("'it'''s'"), &e), &e);
+    assert_ok(gp_open(&g, in_dir("'it'''s'/f''.svg"), 320, 200, &e), &e);
+    assert_ok(gp_data(&g, "dat", "1 2\n2 3\n", 8, &e), &e);
+    buf_puts(&g.script, "plot ");
+    gp_data_name(&g, "dat");
+    buf_puts(&g.script, " with lines\n");
+    assert_ok(gp_finish(&g, &e), &e);
+    ck_assert(exists("'it'''s'/f''.svg"));
+}
+END_TEST
+
+/* Neither markup, nor a number format, nor anything that a viewer of the picture would obey. */
+START_TEST(text_is_no_markup_and_no_format)
+{
+    static const char text[] = "%d%g {/Symbol a}^2_3 @x \033[31m \xc2\x9b \xe2\x80\xae \xff";
+    struct buf b = {0};
+    assert_ok(gp_open(&g, in_dir("format.svg"), 320, 200, &e), &e);
+    buf_puts(&g.script, "set title ");
+    gp_text(&g.script, text);
+    buf_puts(&g.script, " noenhanced\nset ytics (");
+    gp_tic(&g.script, text);
+    buf_puts(&g.script, " 1) noenhanced\nplot [0:2][0:2] x notitle\n");
+    assert_ok(gp_finish(&g, &e), &e);
+    read_file("format.svg", &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "%d%g {/Symbol a}^2_3 @x \\x1b[31m \\u009b "
+                                              "\\u202e \\xff</text>"));
+    /* gnuplot cuts long labels of tics. */
+    const char *tic = strstr(buf_str(&b), "<text>%d%g {/Symbol a}^2_3 @x \\x1b[31m");
+    ck_assert(tic && strstr(tic + 1, "<text>%d%g {/Symbol a}^2_3 @x \\x1b[31m"));
     buf_free(&b);
 }
 END_TEST
@@ -180,6 +231,46 @@ START_TEST(a_terminal_of_the_user_is_not_taken)
     simple_figure("term.png", "x");
     assert_ok(gp_finish(&g, &e), &e);
     ck_assert(exists("term.png"));
+}
+END_TEST
+
+START_TEST(settings_of_gnuplot_are_not_taken)
+{
+    static const char program[] = "#!/bin/sh\nenv >../seen\n";
+    char *path = strdup(getenv("PATH"));
+    struct buf b = {0}, with = {0};
+    assert_ok(file_write_atomic(in_dir("gnuplot"), program, sizeof program - 1, &e), &e);
+    ck_assert_int_eq(chmod(in_dir("gnuplot"), 0755), 0);
+    setenv("GNUPLOT_LIB", "/tmp", 1);
+    setenv("GNUPLOT_FONTPATH", "/tmp", 1);
+    setenv("FIT_LOG", "/tmp", 1);
+    setenv("GNUTERM", "dumb", 1);
+    setenv("GNUX", "kept", 1);
+    simple_figure("env.png", "x");
+    buf_printf(&with, "%s:%s", dir, path);
+    setenv("PATH", buf_str(&with), 1);
+    ck_assert_int_eq(chdir(dir), 0); /* this gnuplot draws nothing and changes no directory */
+    ck_assert_int_eq(mkdir("in", 0777), 0);
+    ck_assert_int_eq(chdir("in"), 0);
+    gp_finish(&g, NULL);
+    setenv("PATH", path, 1);
+    free(path);
+    read_file("seen", &b);
+    ck_assert_msg(!strstr(buf_str(&b), "GNUPLOT_") && !strstr(buf_str(&b), "FIT_LOG") &&
+                      !strstr(buf_str(&b), "GNUTERM") && strstr(buf_str(&b), "GNUX=kept"),
+                  "%s", buf_str(&b));
+    buf_free(&b);
+    buf_free(&with);
+}
+END_TEST
+
+START_TEST(too_few_open_files_are_named)
+{
+    struct rlimit few = {12, 12}; /* every test is a process of its own */
+    simple_figure("few.png", "x");
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    assert_fails(gp_finish(&g, &e), &e, ERR_MACHINE, "open files, the limit is 12");
+    ck_assert(exists("few.gp") && exists("few.dat") && !exists("few.png"));
 }
 END_TEST
 
@@ -758,6 +849,11 @@ Suite *make_suite(void)
     tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, begin, end);
     tcase_add_test(c, text_cannot_leave_its_quotes);
+    tcase_add_loop_test(c, quotes_are_drawn_wherever_they_stand, 0, 6);
+    tcase_add_test(c, a_directory_may_have_quotes_in_its_name);
+    tcase_add_test(c, text_is_no_markup_and_no_format);
+    tcase_add_test(c, settings_of_gnuplot_are_not_taken);
+    tcase_add_test(c, too_few_open_files_are_named);
     tcase_add_test(c, a_title_is_drawn_and_never_run);
     tcase_add_test(c, the_picture_has_the_size_that_was_asked_for);
     tcase_add_test(c, svg_and_pdf_are_what_their_names_say);

@@ -211,6 +211,13 @@ static const struct {
     const char *from, *to, *message;
 } damage[] = {
     {"\"trace\":\"xxh3:0123\"", "\"trace\":5", "\"trace\""},
+    {"\"model\":\"code-lm\"", "\"model\":\"a\\u001b[2J\"",
+     "\"model\" has a control character U+001B"},
+    {"\"model\":\"code-lm\"", "\"model\":\"\xc2\x9b\"", "U+009B"},
+    {"\"method\":\"streaming\"", "\"method\":\"\\u202edense\"",
+     "\"method\" has a direction mark U+202E"},
+    {"\"params\":\"window", "\"params\":\"x\\nwindow", "\"params\" has a control character"},
+    {"\"status\":\"ok\"", "\"status\":\"ok\",\"a\\u0007\":1", "cannot be the name of a metric"},
     {"\"layer\":3,", "", "\"layer\" is missing"},
     {"\"layer\":3", "\"layer\":-3", "\"layer\""},
     {"\"layer\":3", "\"layer\":3.5", "\"layer\""},

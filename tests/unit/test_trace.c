@@ -474,6 +474,11 @@ START_TEST(impossible_metadata_are_refused_before_anything_is_written)
     m = fixture_text(DT_BF16, 4, 2, 10);
     strcpy(m.name, "a\nb");
     assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "control");
+    strcpy(m.name, "\xe2\x80\xaex");
+    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
+                 "/model: name has a direction mark U+202E");
+    strcpy(m.name, "caf\xe9");
+    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "not UTF-8");
     m = fixture_video(DT_BF16);
     m.grid_t = 3;
     assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,

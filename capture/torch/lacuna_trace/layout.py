@@ -6,6 +6,7 @@ import ctypes
 import functools
 import math
 import os
+import re
 
 import numpy as np
 from h5py import h5a, h5d, h5f, h5g, h5p, h5s, h5t
@@ -238,10 +239,13 @@ def array_text(name, shape, sums):
 # ---- limits that the reader of lacuna enforces --------------------------------------------------
 
 
+# Control characters, marks that change the direction of text, line separators, and what is no text.
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
 def short(text, size):
-    """The text without control characters, cut to fit `size` bytes with its NUL."""
-    text = "".join(c for c in str(text) if c >= " " and c != "\x7f")
-    return text.encode()[:size - 1].decode("utf-8", "ignore")
+    """The text without characters that lacuna refuses in a name, cut to fit `size` bytes with its NUL."""
+    return UNSAFE.sub("", str(text)).encode()[:size - 1].decode("utf-8", "ignore")
 
 
 def check_meta(meta):
@@ -249,8 +253,9 @@ def check_meta(meta):
     for group, fields in FIELDS.items():
         for name, kind in fields if group in meta else ():
             value = meta[group].get(name, "")
-            if isinstance(kind, int) and (len(value.encode()) >= kind or short(value, kind) != value):
-                raise TraceError(f"/{group}: {name} {value!r} is longer than {kind - 1} bytes or has control characters")
+            if isinstance(kind, int) and short(value, kind) != value:
+                raise TraceError(f"/{group}: {name} {value!r} is longer than {kind - 1} bytes or has characters "
+                                 "that no name may have (controls, direction marks)")
     m, r, v = meta["model"], meta["run"], meta.get("video")
     if m["heads"] % m["kv_heads"]:
         raise TraceError(f"/model: {m['heads']} query heads are not a multiple of {m['kv_heads']} kv heads")
