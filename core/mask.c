@@ -302,7 +302,8 @@ int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct sp
     if (g0 == g1)
         return group_spans(m, g0, first, limit, out);
 
-    int64_t units = ceil_div(m->nk, m->bk);
+    /* With a reach a group may begin inside of a unit: one bit per key then. */
+    int64_t bk = reach_any(&m->reach) ? 1 : m->bk, keys = m->bk / bk, units = ceil_div(m->nk, bk);
     uint64_t *bits = NULL;
     int rc = mem_zalloc(&bits, ceil_div(units, 64), sizeof *bits, "mask union", err);
     if (rc)
@@ -310,17 +311,17 @@ int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct sp
     for (int64_t g = g0; g <= g1; g++) {
         /* Inside a group the last row sees up to the last key, the first row from the first one. */
         int64_t last = MIN(r1, m->row0 + (g + 1) * m->bq) - 1, next;
-        int64_t end = ceil_div(mask_limit(m, last), m->bk);
-        int64_t begin = mask_first(m, MAX(r0, m->row0 + g * m->bq)) / m->bk;
-        for (int64_t e = m->ptr[g]; e < m->ptr[g + 1] && m->col[e] < end; e = next) {
+        int64_t end = ceil_div(mask_limit(m, last), bk);
+        int64_t begin = mask_first(m, MAX(r0, m->row0 + g * m->bq)) / bk;
+        for (int64_t e = m->ptr[g]; e < m->ptr[g + 1] && m->col[e] * keys < end; e = next) {
             next = run_end(m->col, e, m->ptr[g + 1]);
-            int64_t a = MAX(m->col[e], begin), b = MIN(m->col[e] + next - e, end);
+            int64_t a = MAX(m->col[e] * keys, begin), b = MIN((m->col[e] + next - e) * keys, end);
             if (a < b)
                 bitmap_fill(bits, a, b);
         }
     }
     struct span clip = {(int32_t)first, (int32_t)limit};
-    int64_t n = bitmap_spans(bits, units, m->bk, clip, out);
+    int64_t n = bitmap_spans(bits, units, bk, clip, out);
     free(bits);
     return n;
 }
