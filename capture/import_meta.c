@@ -85,6 +85,32 @@ static int take_flag(const struct st_file *f, const char *key, bool *out, struct
     return bad_value(key, value, "true or false", err);
 }
 
+/* "21x30x52", and the text in the sequence. */
+static int take_grid(const struct st_file *f, struct trace_meta *m, struct err *err)
+{
+    const char *value;
+    long long t, h, w;
+    int used = 0, rc = st_metadata(f, "grid", &value, err);
+
+    if (rc || !value || m->grid_t > 0)
+        return rc;
+    if (sscanf(value, "%9lldx%9lldx%9lld%n", &t, &h, &w, &used) != 3 || value[used] || t < 1 ||
+        h < 1 || w < 1)
+        return bad_value("grid", value, "TxHxW", err);
+    m->grid_t = t;
+    m->grid_h = h;
+    m->grid_w = w;
+    TRY(take_text(f, "token_order", m->token_order, sizeof m->token_order, err));
+    TRY(take_text(f, "text_place", m->text_place, sizeof m->text_place, err));
+    TRY(take_count(f, "text_tokens", INT32_MAX, &m->text_tokens, err));
+    m->text_valid = m->text_tokens;
+    TRY(take_count(f, "text_valid", INT32_MAX, &m->text_valid, err));
+    if (!m->token_order[0])
+        strcpy(m->token_order, "raster");
+out:
+    return rc;
+}
+
 int import_metadata(struct import_job *j, const struct st_file *f, struct err *err)
 {
     struct trace_meta *m = &j->meta;
@@ -103,6 +129,7 @@ int import_metadata(struct import_job *j, const struct st_file *f, struct err *e
     TRY(take_text(f, "head_ids", m->head_ids, sizeof m->head_ids, err));
     TRY(take_text(f, "kv_head_ids", m->kv_head_ids, sizeof m->kv_head_ids, err));
     TRY(take_text(f, "sampler", m->sampler, sizeof m->sampler, err));
+    TRY(take_grid(f, m, err));
     if (layers == 0)
         TRY(take_count(f, "layers", 100000, &layers, err));
     if (m->steps == 0)

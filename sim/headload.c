@@ -2,6 +2,7 @@
 
 #include "core/mem.h"
 #include "core/permute.h"
+#include "core/trace_attn.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -59,12 +60,6 @@ static void describe(const struct trace *t, int64_t call, int head, const struct
 {
     const struct trace_meta *m = trace_meta(t);
     const struct trace_call *c = trace_call(t, call);
-    in->x.nq = m->n_q;
-    in->x.nk = m->n_k;
-    in->x.d = m->head_dim;
-    in->x.dv = m->v_dim;
-    in->x.scale = trace_call_scale(t, call);
-    in->x.causal = m->causal;
     in->src_dtype = m->dtype;
     in->geom = trace_geometry(m);
     in->layer = c->layer;
@@ -98,32 +93,6 @@ static int drop_padding(const struct trace *t, struct head_in *in, struct err *e
     in->geom.text = m->text_valid;
     in->n_padding = padding.count;
     return 0;
-}
-
-/* What the call does to its scores. A reach that takes no key away is none. */
-static int load_score(const struct trace *t, int64_t call, int head, struct sim_head *h,
-                      struct err *err)
-{
-    const struct trace_score *s = &trace_call(t, call)->score;
-    struct attn_in *x = &h->in.x;
-    int64_t n_k = trace_meta(t)->n_k;
-    int rc = 0;
-
-    x->reach = s->reach;
-    x->reach.back = s->reach.back < n_k ? s->reach.back : 0;
-    x->reach.ahead = !x->causal && s->reach.ahead < n_k ? s->reach.ahead : 0;
-    x->reach.chunk = s->reach.chunk < n_k ? s->reach.chunk : 0;
-    x->mods.softcap = s->softcap;
-    x->mods.has_sink = s->sinks;
-    TRY(trace_sink(t, call, head, &x->mods.sink, err));
-    TRY(trace_alibi(t, call, head, &x->mods.alibi, err));
-    if (s->rel_bias) {
-        TRY(mem_alloc(&h->rel, 2 * n_k - 1, sizeof *h->rel, "relative bias", err));
-        TRY(trace_rel_bias(t, call, head, h->rel, err));
-        x->mods.rel = h->rel + n_k - 1;
-    }
-out:
-    return rc;
 }
 
 static int reorder(float **x, int64_t n, int d, const int64_t *perm, struct err *err)
@@ -172,8 +141,8 @@ int head_load(const struct trace *t, int64_t call, int head, const struct head_l
 
     memset(h, 0, sizeof *h);
     describe(t, call, head, how, &h->in);
+    TRY(trace_attn(t, call, head, &h->in.x, &h->rel, err));
     TRY(drop_padding(t, &h->in, err));
-    TRY(load_score(t, call, head, h, err));
     struct attn_in *x = &h->in.x;
     TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->q, err));
     int kv = head / (trace_meta(t)->heads / trace_meta(t)->kv_heads);

@@ -46,6 +46,22 @@ static void put_heads(json_t *o, const struct trace_meta *m, const int64_t *head
     put(o, "kv_head_ids", kv_ids);
 }
 
+static void put_video(json_t *o, const struct trace_meta *m)
+{
+    char grid[80];
+    if (m->grid_t == 0)
+        return;
+    snprintf(grid, sizeof grid, "%lldx%lldx%lld", (long long)m->grid_t, (long long)m->grid_h,
+             (long long)m->grid_w);
+    put(o, "grid", grid);
+    put(o, "token_order", m->token_order);
+    if (m->text_tokens == 0)
+        return;
+    put(o, "text_place", m->text_place);
+    put_number(o, "text_tokens", (double)m->text_tokens);
+    put_number(o, "text_valid", (double)m->text_valid);
+}
+
 /* Reach and cap of a call, under the prefix of its tensors. */
 static void put_score(json_t *o, const struct trace_call *c)
 {
@@ -92,6 +108,7 @@ int export_metadata(const struct trace *t, const int64_t *heads, int64_t n_heads
     put_number(o, "layers", m->layers);
     if (m->steps > 0)
         put_number(o, "steps", (double)m->steps);
+    put_video(o, m);
     put_heads(o, m, heads, n_heads, kv, n_kv);
     for (int64_t i = 0; i < trace_calls(t); i++)
         put_score(o, trace_call(t, i));

@@ -9,10 +9,10 @@
  */
 #include "capture/trace/trace_check.h"
 
-#include "core/attention.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/progress.h"
+#include "core/trace_attn.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -91,28 +91,6 @@ static int rows_init(const struct check *c, struct rows *r, struct err *err)
     for (int64_t i = 0; i < r->n; i++) {
         r->at[i] = row_at(m, &c->padding, i, r->n);
         r->max[i] = -INFINITY;
-    }
-out:
-    return rc;
-}
-
-/* What the call does to the scores of this head. */
-static int load_score(const struct check *c, int64_t call, int head, struct rows *r,
-                      struct err *err)
-{
-    const struct trace_meta *m = trace_meta(c->t);
-    const struct trace_score *s = &trace_call(c->t, call)->score;
-    int rc = 0;
-
-    r->x = (struct attn_in){.nq = m->n_q, .nk = m->n_k, .causal = m->causal, .reach = s->reach};
-    r->x.scale = trace_call_scale(c->t, call);
-    r->x.mods = (struct score_mods){.softcap = s->softcap, .has_sink = s->sinks};
-    TRY(trace_sink(c->t, call, head, &r->x.mods.sink, err));
-    TRY(trace_alibi(c->t, call, head, &r->x.mods.alibi, err));
-    if (s->rel_bias) {
-        TRY(mem_alloc(&r->rel, 2 * m->n_k - 1, sizeof *r->rel, "relative bias", err));
-        TRY(trace_rel_bias(c->t, call, head, r->rel, err));
-        r->x.mods.rel = r->rel + m->n_k - 1;
     }
 out:
     return rc;
@@ -238,7 +216,7 @@ static int check_head(void *ctx, int64_t item, int worker, struct err *err)
     if (!info->has_out && !info->has_lse)
         return 0;
     TRY(rows_init(c, &r, err));
-    TRY(load_score(c, call, head, &r, err));
+    TRY(trace_attn(c->t, call, head, &r.x, &r.rel, err));
     TRY(run_rows(c, call, head, &r, err));
     compare(c, call, &r, what);
     snprintf(object, sizeof object, "/calls/step-%03d/%s/layer-%02d", info->step, info->branch,

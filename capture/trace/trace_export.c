@@ -9,6 +9,7 @@
 
 #include "core/fileio.h"
 #include "core/indexlist.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/npy.h"
 #include "core/opt.h"
@@ -324,11 +325,27 @@ out:
     return rc;
 }
 
+/* A file of one tensor has no place for windows and the like. */
+static void warn_of_scores(const struct plan *p)
+{
+    char text[TRACE_SCORE_TEXT];
+    for (int64_t i = 0; i < p->n; i++) {
+        trace_score_text(&trace_call(p->t, p->items[i].call)->score, text);
+        if (text[0]) {
+            log_warn("%s: .npy files do not say what the calls do to their scores (%s); a "
+                     ".safetensors file does",
+                     p->items[i].name, text);
+            return;
+        }
+    }
+}
+
 static int write_npy(struct plan *p, const char *dir, bool force, struct err *err)
 {
     struct buf path = {0};
     int rc = 0;
 
+    warn_of_scores(p);
     TRY(make_dirs(dir, err));
     for (int64_t i = 0; i < p->n; i++) {
         struct item *it = &p->items[i];
