@@ -61,7 +61,14 @@ static int map_item(void *ctx, int64_t item, int worker, struct err *err)
     int64_t nk = j->causal ? b + j->nk - j->n : j->nk;
     TRY(mem_alloc(&q, (b - a) * d, sizeof *q, "queries of a cell row", err));
     nn_take_head(j->q + a * m->heads * d, b - a, m->heads, kv->d, (int)head, q);
-    struct attn_in in = {b - a, nk, kv->d, kv->d, q, kv->k + kv_at, NULL, j->scale, j->causal};
+    struct attn_in in = {.nq = b - a,
+                         .nk = nk,
+                         .d = kv->d,
+                         .dv = kv->d,
+                         .q = q,
+                         .k = kv->k + kv_at,
+                         .scale = j->scale,
+                         .causal = j->causal};
     TRY(attn_prepare(&ops, &in, PREC_F32, err));
     TRY(pool_map(&ops, j->lse + head * j->n + a, m->pool, m->sum + at, m->max + at, err));
 out:

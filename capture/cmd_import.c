@@ -3,23 +3,28 @@
  */
 #include "capture/capture.h"
 #include "capture/import.h"
+#include "capture/trace/trace_check.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/text.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 struct import_opts {
     struct common_opts common;
-    char *q, *k, *v, *out, *safetensors, *output;
+    char *q, *k, *v, *out, *output;
+    struct str_list safetensors;
     char *name, *architecture, *branch, *grid, *text_place, *positions, *compute;
     bool causal, allow_nonfinite, positions_applied;
-    double scale, timestep, sigma;
+    double scale, timestep, sigma, softcap;
     int dtype, layout;
-    int64_t text, text_valid, maps, layer, layers, step, steps;
+    int64_t text, text_valid, maps, layer, layers, step, steps, window, chunk, check_rows;
+    bool given_causal, given_positions; /* said on the command line, as no or as yes */
 };
 
 static const char *const dtypes[] = {"keep", STORED_TYPES, NULL};
@@ -37,9 +42,10 @@ static const struct opt options[] = {
     {.name = "out", .type = OPT_STR, .offset = offsetof(struct import_opts, out),
      .arg = "FILE|NAME", .flags = OPT_UNSET,
      .help = "Outputs of dense attention, likewise; trace verify compares them."},
-    {.name = "safetensors", .type = OPT_STR, .offset = offsetof(struct import_opts, safetensors),
+    {.name = "safetensors", .type = OPT_LIST, .offset = offsetof(struct import_opts, safetensors),
      .arg = "FILE", .flags = OPT_UNSET,
-     .help = "One file with tensors q, k, v, or many calls: step-000.cond.layer-05.q, ..."},
+     .help = "A file with tensors q, k, v, or many calls: step-000.cond.layer-05.q, ...; may be "
+             "repeated, and may be an .index.json of several."},
     {.name = "output", .type = OPT_STR, .offset = offsetof(struct import_opts, output),
      .short_name = 'o', .arg = "FILE", .flags = OPT_REQUIRED | OPT_UNSET,
      .help = "Trace to write."},
@@ -50,18 +56,29 @@ static const struct opt options[] = {
      .min = 0, .max = 1, .help = "Query i sees keys up to its own position."},
     {.name = "scale", .type = OPT_NUM, .offset = offsetof(struct import_opts, scale), .arg = "X",
      .min = -INFINITY, .max = INFINITY, .flags = OPT_UNSET,
-     .help = "Softmax scale; 1/sqrt(head dim) if not given."},
+     .help = "Softmax scale; that of the file's metadata, or 1/sqrt(head dim)."},
+    {.name = "window", .type = OPT_INT, .offset = offsetof(struct import_opts, window), .arg = "W",
+     .min = 1, .max = 2147483647, .flags = OPT_UNSET, .unit = "keys",
+     .help = "Sliding window: a query sees its own key and the W - 1 before it."},
+    {.name = "chunk", .type = OPT_INT, .offset = offsetof(struct import_opts, chunk), .arg = "C",
+     .min = 1, .max = 2147483647, .flags = OPT_UNSET, .unit = "tokens",
+     .help = "A query sees keys of its own run of C tokens."},
+    {.name = "softcap", .type = OPT_NUM, .offset = offsetof(struct import_opts, softcap),
+     .arg = "C", .min = 0, .max = INFINITY, .flags = OPT_UNSET | OPT_MIN_OPEN | OPT_MAX_OPEN,
+     .help = "Scores are C tanh(s / C)."},
     {.name = "dtype", .type = OPT_ENUM, .offset = offsetof(struct import_opts, dtype),
      .def = "keep", .values = dtypes, .help = "Element type to store; keep = that of the files."},
     {.name = "name", .type = OPT_STR, .offset = offsetof(struct import_opts, name), .arg = "TEXT",
-     .def = "imported", .help = "Name of the model."},
+     .flags = OPT_UNSET, .help = "Name of the model; that of the metadata, or imported."},
     {.name = "architecture", .type = OPT_STR, .offset = offsetof(struct import_opts, architecture),
-     .arg = "TEXT", .def = "", .help = "Class of the model."},
+     .arg = "TEXT", .flags = OPT_UNSET, .help = "Class of the model."},
     {.name = "compute", .type = OPT_STR, .offset = offsetof(struct import_opts, compute),
-     .arg = "TEXT", .def = "float32",
-     .help = "Arithmetic of the program that made the tensors, such as bfloat16."},
+     .arg = "TEXT", .flags = OPT_UNSET,
+     .help = "Arithmetic of the program that made the tensors, such as bfloat16; that of the "
+             "metadata, or float32."},
     {.name = "positions", .type = OPT_STR, .offset = offsetof(struct import_opts, positions),
-     .arg = "TEXT", .def = "", .help = "Kind of the position encoding in q and k, such as rope."},
+     .arg = "TEXT", .flags = OPT_UNSET,
+     .help = "Kind of the position encoding in q and k, such as rope."},
     {.name = "positions-applied", .type = OPT_BOOL,
      .offset = offsetof(struct import_opts, positions_applied), .def = "1", .min = 0, .max = 1,
      .help = "q and k are those that the dot product saw."},
@@ -69,7 +86,7 @@ static const struct opt options[] = {
      .def = "0", .min = 0, .max = 99999, .help = "Layer of the tensors."},
     {.name = "layers", .type = OPT_INT, .offset = offsetof(struct import_opts, layers), .arg = "N",
      .min = 1, .max = 100000, .flags = OPT_UNSET,
-     .help = "Layers of the model; the largest imported one + 1 if not given."},
+     .help = "Layers of the model; those of the metadata, or the largest imported one + 1."},
     {.name = "step", .type = OPT_INT, .offset = offsetof(struct import_opts, step), .arg = "N",
      .def = "0", .min = 0, .max = 999999, .help = "Denoising step of the tensors."},
     {.name = "steps", .type = OPT_INT, .offset = offsetof(struct import_opts, steps), .arg = "N",
@@ -95,6 +112,9 @@ static const struct opt options[] = {
     {.name = "maps", .type = OPT_INT, .offset = offsetof(struct import_opts, maps), .arg = "P",
      .def = "0", .min = 0, .max = 65536, .unit = "tokens",
      .help = "Store attention maps pooled over cells of so many tokens; 0 = none."},
+    {.name = "check-rows", .type = OPT_INT, .offset = offsetof(struct import_opts, check_rows),
+     .arg = "N", .def = "16", .min = 0, .max = 1e9, .unit = "rows per head",
+     .help = "Where outputs come along, recompute so many of their rows; 0 = none."},
     {.name = "allow-nonfinite", .type = OPT_BOOL,
      .offset = offsetof(struct import_opts, allow_nonfinite), .def = "0", .min = 0, .max = 1,
      .help = "Take tensors with NaN or infinite values."},
@@ -107,6 +127,8 @@ static const struct opt options[] = {
 
 static int copy_text(char *dst, size_t cap, const char *src, const char *option, struct err *err)
 {
+    if (!src)
+        return 0;
     if (strlen(src) >= cap)
         return err_set(err, ERR_USAGE, "import: %s is longer than %zu characters", option, cap - 1);
     strcpy(dst, src);
@@ -146,7 +168,7 @@ static int set_meta(const struct import_opts *o, struct trace_meta *m, struct er
     TRY(copy_text(m->compute, sizeof m->compute, o->compute, "--compute", err));
     TRY(copy_text(m->positions, sizeof m->positions, o->positions, "--positions", err));
     strcpy(m->source, "import");
-    m->layers = o->layers == INT64_MIN ? 1 : (int)o->layers;
+    m->layers = o->layers == INT64_MIN ? 0 : (int)o->layers;
     m->scale = isnan(o->scale) ? 0 : o->scale;
     if (o->scale == 0)
         FAIL(err, ERR_USAGE, "import: --scale 0 makes all scores equal");
@@ -160,6 +182,29 @@ out:
     return rc;
 }
 
+/* What the calls do to their scores, and which fields metadata of a file must leave alone. */
+static void set_score(const struct import_opts *o, struct import_job *j)
+{
+    struct trace_score *s = &j->score;
+    s->reach.back = o->window == INT64_MIN ? 0 : o->window;
+    s->reach.chunk = o->chunk == INT64_MIN ? 0 : o->chunk;
+    s->softcap = isnan(o->softcap) ? 0 : o->softcap;
+    j->given.scale = !isnan(o->scale);
+    j->given.causal = o->given_causal;
+    j->given.positions_applied = o->given_positions;
+}
+
+/* What neither an option nor a file said. */
+static void set_rest(struct trace_meta *m)
+{
+    if (!m->name[0])
+        strcpy(m->name, "imported");
+    if (!m->compute[0])
+        strcpy(m->compute, "float32");
+    if (m->layers == 0)
+        m->layers = 1;
+}
+
 /* ---- inputs ---------------------------------------------------------------------------------- */
 
 static int named_tensor(const struct import_opts *o, const struct st_file *f, const char *name,
@@ -167,7 +212,8 @@ static int named_tensor(const struct import_opts *o, const struct st_file *f, co
 {
     const struct st_tensor *t = NULL;
     int rc = st_require(f, name, -1, NULL, &t, err);
-    return rc ? rc : source_st(s, f, o->safetensors, t, (enum source_layout)o->layout, err);
+    return rc ? rc
+              : source_st(s, f, o->safetensors.items[0], t, (enum source_layout)o->layout, err);
 }
 
 static int one_source(const struct import_opts *o, const struct st_file *f, const char *what,
@@ -194,6 +240,9 @@ static int one_call(const struct import_opts *o, struct import_job *j, const str
     TRY(one_source(o, f, o->v, &j->calls[0].v, err));
     if (o->out)
         TRY(one_source(o, f, o->out, &j->calls[0].out, err));
+    j->calls[0].call.score = j->score;
+    if (f)
+        TRY(import_call_score(j, f, "", 0, &j->calls[0], err));
 out:
     return rc;
 }
@@ -209,7 +258,7 @@ static int find_calls(const struct import_opts *o, struct import_job *j, const s
         return rc;
     if (o->q || o->k || o->v || !f)
         return one_call(o, j, f, &c, err);
-    return import_safetensors(j, f, o->safetensors, (enum source_layout)o->layout, &c, err);
+    return import_safetensors(j, f, o->safetensors.items[0], (enum source_layout)o->layout, &c, err);
 }
 
 /* ---- command --------------------------------------------------------------------------------- */
@@ -259,6 +308,54 @@ out:
     return rc;
 }
 
+static void differs(void *ctx, const char *object, int head, const char *what)
+{
+    struct err *first = ctx;
+    if (!first->code)
+        err_set(first, ERR_CHECK, "%s head %d: %s", object, head, what);
+}
+
+/* Outputs that came along say whether scale, causality and the rest are right. A trace that fails
+ * is not left under its name. */
+static int check_outputs(const struct import_opts *o, struct err *err)
+{
+    struct trace *t = NULL;
+    struct err first = {0};
+    int64_t bad = 0, rows = 0, outputs = 0;
+    int rc = 0;
+
+    TRY(trace_open(o->output, &t, err));
+    for (int64_t i = 0; i < trace_calls(t); i++)
+        outputs += trace_call(t, i)->has_out;
+    if (!outputs || o->check_rows == 0 || o->allow_nonfinite)
+        goto out;
+    TRY(trace_check_attention(t, cmd_jobs(&o->common), o->check_rows, differs, &first, &bad, &rows,
+                              err));
+    if (bad) {
+        trace_close(&t);
+        unlink(o->output);
+        FAIL(err, ERR_CHECK,
+             "%s is not kept: the outputs of %lld heads are not the attention of q, k and v (%s); "
+             "--scale, --causal, --window, --softcap say what the model did, --compute in which "
+             "type, --check-rows 0 imports all the same",
+             o->output, (long long)bad, first.msg);
+    }
+    if (!o->common.json)
+        log_info("%s: %lld recomputed rows of the outputs agree", o->output, (long long)rows);
+out:
+    trace_close(&t);
+    return rc;
+}
+
+/* Was one of the two words given? The table cannot tell a flag's default from --no-NAME. */
+static bool was_given(int argc, char **argv, const char *yes, const char *no)
+{
+    for (int i = 0; i < argc; i++)
+        if (strcmp(argv[i], yes) == 0 || strcmp(argv[i], no) == 0)
+            return true;
+    return false;
+}
+
 extern const struct command cmd_import;
 
 static int import(const struct import_opts *o, struct err *err)
@@ -267,19 +364,29 @@ static int import(const struct import_opts *o, struct err *err)
     struct st_file *f = NULL;
     int rc = 0;
 
-    const char *const inputs[] = {o->safetensors, o->q, o->k, o->v, o->out};
+    const char *const inputs[] = {o->q, o->k, o->v, o->out};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         TRY(refuse_input(o->output, inputs[i], err));
+    for (int64_t i = 0; i < o->safetensors.n; i++)
+        TRY(refuse_input(o->output, o->safetensors.items[i], err));
     TRY(set_meta(o, &j.meta, err));
-    if (o->safetensors)
-        TRY(st_open(o->safetensors, &f, err));
+    set_score(o, &j);
+    if (o->safetensors.n) {
+        TRY(st_open_all((const char *const *)o->safetensors.items, o->safetensors.n, &f, err));
+        if ((rc = import_metadata(&j, f, err)) != 0) {
+            err_prefix(err, "%s", o->safetensors.items[0]);
+            goto out;
+        }
+    }
     TRY(find_calls(o, &j, f, err));
+    set_rest(&j.meta);
     TRY(import_shapes(&j, stored_type(o->dtype, DT_NONE), err));
     if (o->common.dry_run) {
         print_plan(&j, o->output);
         goto out;
     }
     TRY(import_write(&j, o->output, cmd_jobs(&o->common), o->common.force, err));
+    TRY(check_outputs(o, err));
     TRY(print_result(o, &j, err));
 out:
     import_free(&j);
@@ -302,6 +409,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
              "import: '%s' is not expected; files are given by --q, --k, --v or "
              "--safetensors",
              rest.items[0]);
+    o.given_causal = was_given(argc, argv, "--causal", "--no-causal");
+    o.given_positions = was_given(argc, argv, "--positions-applied", "--no-positions-applied");
     TRY(import(&o, err));
 out:
     opt_free(options, &o);
@@ -321,8 +430,10 @@ const struct command cmd_import = {
         "the\n"
         "first axis. k and v may have fewer heads (grouped queries). Without --q, --k, --v a\n"
         ".safetensors file is searched for tensors q, k, v with prefixes such as\n"
-        "step-000.cond.layer-05. (step, branch and layer may be absent), and for tokens, nll,\n"
-        "timesteps and sigmas.\n"
+        "step-000.cond.layer-05. (step, branch and layer may be absent), with out, sinks and alibi\n"
+        "(a value per head) where the call has them, and for tokens, nll, timesteps and sigmas.\n"
+        "Several files count as one. Its metadata may say name, scale, causal, layers, ..., and\n"
+        "window_left, chunk, softcap of all calls or, under a prefix, of one; an option wins.\n"
         "\n"
         "  lacuna import --q q.npy --k k.npy --v v.npy --causal --name my-model -o t.h5\n"
         "  lacuna import --safetensors video.safetensors --grid 21x30x52 --maps 64 -o v.h5\n",

@@ -88,14 +88,54 @@ out:
 
 int head_select_meta(const struct head_select *s, struct trace_meta *m, struct err *err)
 {
-    int rc = 0;
+    const struct trace_meta of = *m;
+    int *id = NULL, rc = 0;
+
     m->heads = s->n;
     m->kv_heads = s->n_kv;
     if (s->all)
         return 0;
-    TRY(ids_text(s->head, s->n, m->head_ids, sizeof m->head_ids, err));
-    TRY(ids_text(s->kv, s->n_kv, m->kv_head_ids, sizeof m->kv_head_ids, err));
+    TRY(mem_alloc(&id, s->n, sizeof *id, "heads", err));
+    for (int i = 0; i < s->n; i++)
+        id[i] = trace_head_number(&of, s->head[i]);
+    TRY(ids_text(id, s->n, m->head_ids, sizeof m->head_ids, err));
+    for (int i = 0; i < s->n_kv; i++)
+        id[i] = trace_kv_number(&of, s->kv[i]);
+    TRY(ids_text(id, s->n_kv, m->kv_head_ids, sizeof m->kv_head_ids, err));
 out:
+    free(id);
+    return rc;
+}
+
+int head_select_stored(const char *list, const struct trace_meta *m, struct head_select *s,
+                       struct err *err)
+{
+    int64_t *number = NULL, n = -1;
+    int rc = 0;
+
+    if (!m->head_ids[0] || strcmp(list, "all") == 0)
+        return head_select_parse(list, m->heads, m->kv_heads, s, err);
+    memset(s, 0, sizeof *s);
+    s->model_heads = m->heads;
+    s->model_kv = m->kv_heads;
+    TRY(index_list_parse(list, -1, "--heads", &number, &n, err));
+    TRY(mem_alloc(&s->head, n, sizeof *s->head, "heads", err));
+    TRY(mem_alloc(&s->kv, n, sizeof *s->kv, "heads", err));
+    for (int64_t i = 0; i < n; i++) {
+        int at = 0;
+        while (at < m->heads && trace_head_number(m, at) != number[i])
+            at++;
+        if (at == m->heads)
+            FAIL(err, ERR_USAGE, "--heads: head %lld is not stored; stored are %s",
+                 (long long)number[i], m->head_ids);
+        s->head[s->n++] = at;
+    }
+    s->all = s->n == m->heads;
+    choose_kv(s);
+out:
+    free(number);
+    if (rc)
+        head_select_free(s);
     return rc;
 }
 

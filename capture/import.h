@@ -40,6 +40,7 @@ int source_head(struct source *s, int64_t head, float *dst, struct err *err);
 struct import_call {
     struct trace_call call;
     struct source q, k, v, out;
+    float *sinks, *alibi, *rel_bias; /* owned, as call.score says */
 };
 
 struct import_job {
@@ -51,6 +52,10 @@ struct import_job {
     double *timesteps, *sigmas; /* owned, or NULL */
     int64_t n_timesteps, n_sigmas;
     bool allow_nonfinite;
+    struct trace_score score; /* of all calls, where an option says it */
+    struct {
+        bool scale, causal, positions_applied;
+    } given; /* by options: metadata of a file do not replace them */
 };
 
 /* Check the tensors of all calls against each other and fill in heads, dims, tokens, and the dtype
@@ -62,6 +67,16 @@ int import_shapes(struct import_job *j, enum dtype dtype, struct err *err);
 int import_safetensors(struct import_job *j, const struct st_file *f, const char *path,
                        enum source_layout layout, const struct trace_call *defaults,
                        struct err *err);
+
+/* Fill in what metadata of the files say about model and run, and no option said. */
+int import_metadata(struct import_job *j, const struct st_file *f, struct err *err);
+
+/* Token ids from metadata, where no tensor has them. */
+int import_meta_tokens(struct import_job *j, const struct st_file *f, int64_t n, struct err *err);
+
+/* What a call whose tensors begin with `prefix` does to its scores; its q and k are open. */
+int import_call_score(const struct import_job *j, const struct st_file *f, const char *prefix,
+                      size_t len, struct import_call *c, struct err *err);
 
 int import_write(struct import_job *j, const char *path, int jobs, bool force, struct err *err);
 void import_free(struct import_job *j);

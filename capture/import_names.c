@@ -92,6 +92,7 @@ static int add_call(struct import_job *j, const struct st_file *f, const char *p
     TRY(find_part(f, path, prefix, len, "k", false, layout, &c->k, err));
     TRY(find_part(f, path, prefix, len, "v", false, layout, &c->v, err));
     TRY(find_part(f, path, prefix, len, "out", true, layout, &c->out, err));
+    TRY(import_call_score(j, f, prefix, len, c, err));
 out:
     return rc;
 }
@@ -155,6 +156,7 @@ static int read_text(struct import_job *j, const struct st_file *f, const char *
             j->tokens[i] = (int32_t)ids[i];
         }
     }
+    TRY(import_meta_tokens(j, f, n, err));
     if (nll && nll->count == n - 1 && n > 1) {
         TRY(mem_alloc(&j->nll, n - 1, sizeof *j->nll, "nll", err));
         TRY(st_read_f32(f, nll, 0, n - 1, j->nll, err));

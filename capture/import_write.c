@@ -170,6 +170,20 @@ static int stored_head(struct source *s, int64_t head, enum dtype t, float **out
     return rc;
 }
 
+/* Cap, bias and sink of a head. */
+static struct score_mods call_mods(const struct import_call *c, const struct trace_meta *m,
+                                   int64_t head)
+{
+    int64_t row = c->call.score.rel_bias > 1 ? head * (2 * m->n_k - 1) : 0;
+    return (struct score_mods){
+        .softcap = c->call.score.softcap,
+        .alibi = c->alibi ? (double)c->alibi[head] : 0,
+        .rel = c->rel_bias ? c->rel_bias + row + m->n_k - 1 : NULL,
+        .has_sink = c->sinks != NULL,
+        .sink = c->sinks ? (double)c->sinks[head] : 0,
+    };
+}
+
 static int map_head(void *ctx, int64_t head, int worker, struct err *err)
 {
     struct map_work *m = ctx;
@@ -193,10 +207,12 @@ static int map_head(void *ctx, int64_t head, int worker, struct err *err)
                          .dv = t->v_dim,
                          .q = q,
                          .k = k,
-                         .scale = t->scale,
-                         .causal = t->causal};
+                         .scale = m->c->call.score.scale != 0 ? m->c->call.score.scale : t->scale,
+                         .causal = t->causal,
+                         .reach = m->c->call.score.reach,
+                         .mods = call_mods(m->c, t, head)};
     TRY(attn_prepare(&ops, &in, PREC_F32, err));
-    mask_full(&full, t->n_q, t->n_k, 0, t->n_q, t->causal);
+    attn_full_mask(&in, 0, t->n_q, &full);
     TRY(attn_rows(&ops, &full, NULL, lse, err));
     TRY(pool_map(&ops, lse, t->pool, sum, max, err));
     TRY(trace_put_map(m->w, (int)head, sum, max, err));
@@ -227,6 +243,12 @@ static int write_call(struct import_job *j, struct trace_writer *w, struct impor
     TRY(put_source(j, w, &c->v, TRACE_V, err));
     if (c->call.has_out)
         TRY(put_source(j, w, &c->out, TRACE_OUT, err));
+    if (c->sinks)
+        TRY(trace_put_sinks(w, c->sinks, err));
+    if (c->alibi)
+        TRY(trace_put_alibi(w, c->alibi, err));
+    if (c->rel_bias)
+        TRY(trace_put_rel_bias(w, c->rel_bias, err));
     progress_add(progress, 1, 1, "tensors");
     if (c->call.has_map)
         TRY(gemm_ready(err));
@@ -272,6 +294,9 @@ void import_free(struct import_job *j)
         source_free(&j->calls[i].k);
         source_free(&j->calls[i].v);
         source_free(&j->calls[i].out);
+        free(j->calls[i].sinks);
+        free(j->calls[i].alibi);
+        free(j->calls[i].rel_bias);
     }
     free(j->calls);
     free(j->tokens);

@@ -176,7 +176,15 @@ static int attend_item(void *ctx, int64_t item, int worker, struct err *err)
     TRY(mem_alloc(&out, n * d, sizeof *out, "output of a head", err));
     TRY(mem_alloc(&lse, n, sizeof *lse, "log-sum-exp of a head", err));
     nn_take_head(j->q + r0 * j->heads * d, n, j->heads, kv->d, (int)head, q);
-    struct attn_in in = {n, nk, kv->d, kv->d, q, kv->k + kv_at, kv->v + kv_at, j->scale, j->causal};
+    struct attn_in in = {.nq = n,
+                         .nk = nk,
+                         .d = kv->d,
+                         .dv = kv->d,
+                         .q = q,
+                         .k = kv->k + kv_at,
+                         .v = kv->v + kv_at,
+                         .scale = j->scale,
+                         .causal = j->causal};
     TRY(attn_prepare(&ops, &in, PREC_F32, err));
     mask_full(&m, n, nk, 0, n, j->causal);
     TRY(attn_rows(&ops, &m, out, lse, err));

@@ -17,6 +17,19 @@
 #define ROWS ATTN_ROWS
 #define TILE 512
 
+/* c tanh(x / c) and bias of the keys [k0, k1), which stand in s[0 .. k1 - k0), for the row at
+ * position p. */
+#define MODIFY(s, x, p, k0, k1)                                                                    \
+    do {                                                                                           \
+        const struct score_mods *mods = &(x)->mods;                                                \
+        for (int64_t j = (k0); mods->softcap > 0 && j < (k1); j++)                                 \
+            (s)[j - (k0)] = (REAL)(mods->softcap * tanh((double)(s)[j - (k0)] / mods->softcap));   \
+        for (int64_t j = (k0); mods->alibi != 0 && j < (k1); j++)                                  \
+            (s)[j - (k0)] -= (REAL)(mods->alibi * (double)(j > (p) ? j - (p) : (p) - j));          \
+        for (int64_t j = (k0); mods->rel && j < (k1); j++)                                         \
+            (s)[j - (k0)] += (REAL)mods->rel[j - (p)];                                             \
+    } while (0)
+
 /* ---- float ---------------------------------------------------------------------------------- */
 #define REAL float
 #define SUF(name) name##_f32
@@ -83,6 +96,19 @@ int attn_rows(const struct attn_ops *ops, const struct mask *m, double *out, dou
                                  : attn_rows_f64(in, ops->k64, ops->v64, m, rows, out, lse, err);
 }
 
+void attn_full_mask(const struct attn_in *in, int64_t row0, int64_t row1, struct mask *m)
+{
+    mask_full(m, in->nq, in->nk, row0, row1, in->causal);
+    mask_within(m, &in->reach);
+}
+
+double attn_key_share(const struct attn_in *in, double lse)
+{
+    if (!in->mods.has_sink)
+        return 1;
+    return lse == -INFINITY ? 0 : 1 / (1 + exp(in->mods.sink - lse));
+}
+
 int attn_scores(const struct attn_ops *ops, int64_t r0, int64_t r1, int64_t k0, int64_t k1,
                 double *s, struct err *err)
 {
@@ -99,9 +125,10 @@ int attn_probs(const struct attn_ops *ops, int64_t r0, int64_t r1, const double 
         return rc;
     for (int64_t r = r0; r < r1; r++) {
         double *row = p + (r - r0) * in->nk;
-        int64_t limit = attn_limit(in, r);
-        if (limit > 0)
-            exp_sum_f64(row, limit, lse[r - r0]);
+        int64_t first = attn_first(in, r), limit = attn_limit(in, r);
+        if (limit > first)
+            exp_sum_f64(row + first, limit - first, lse[r - r0]);
+        memset(row, 0, (size_t)first * sizeof *row);
         memset(row + limit, 0, (size_t)(in->nk - limit) * sizeof *row);
     }
     return 0;

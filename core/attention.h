@@ -1,8 +1,10 @@
 /*
  * attention.h - exact softmax attention over the pairs of a mask, in tiles, without N x N storage.
  *
- *   s_ij = scale q_i . k_j     LSE_i = ln sum_{j kept} e^{s_ij}     O_i = sum_j e^{s_ij - LSE_i}
- * v_j
+ *   s_ij = cap(scale q_i . k_j) + b_ij       cap(x) = c tanh(x / c), or x
+ *   LSE_i = ln sum_{j kept} e^{s_ij}         O_i = sum_j e^{s_ij} v_j / (e^{LSE_i} + e^z)
+ *
+ * Most models have no cap, no bias b and no sink z (struct score_mods).
  *
  * The same code serves dense attention (MASK_FULL), masked replay and capture. PREC_F64 does
  * products and sums in double; it is the reference of doc/records.md. PREC_F32 does products in
@@ -24,6 +26,22 @@ enum precision { PREC_F64, PREC_F32 };
  * row depend on which of them stand in its block. */
 #define ATTN_ROWS 256
 
+/* What a head's attention adds to the softmax of scaled products; zeroed: nothing. */
+struct score_mods {
+    double softcap; /* c > 0: soft-capping; 0: none */
+    double alibi;   /* m: b_ij = -m |p - j| for the row at position p (Press et al., ALiBi) */
+    const float *rel; /* b_ij = rel[j - p], -nk < j - p < nk: relative bias as of T5; or NULL. Not
+                       * together with alibi */
+    bool has_sink;  /* an attention sink: a logit z that no key and no value belong to. LSE is over
+                     * the keys alone, so that recall stays a share of what the keys get */
+    double sink;    /* z */
+};
+
+static inline bool score_has_bias(const struct score_mods *s)
+{
+    return s->alibi != 0 || s->rel;
+}
+
 /* Key and value matrices of one head in the working precision, contiguous [n][d]. */
 struct attn_in {
     int64_t nq, nk;
@@ -32,13 +50,47 @@ struct attn_in {
     const float *q, *k, *v; /* [nq][d], [nk][d], [nk][dv]; v may be NULL with out = NULL */
     double scale;
     bool causal;
+    struct reach reach;     /* keys around a row; with one, nq <= nk */
+    struct score_mods mods; /* cap, bias, sink */
 };
 
-/* One past the last key that row i may see. */
+static inline struct head_shape attn_shape(const struct attn_in *in)
+{
+    return (struct head_shape){in->nq, in->nk, in->causal, in->reach};
+}
+
+/* The first key that row i may see, and one past the last. */
+static inline int64_t attn_first(const struct attn_in *in, int64_t i)
+{
+    return reach_first(&in->reach, i + in->nk - in->nq);
+}
+
 static inline int64_t attn_limit(const struct attn_in *in, int64_t i)
 {
-    return key_limit(in->nq, in->nk, in->causal, i);
+    return reach_limit(&in->reach, i + in->nk - in->nq,
+                       key_limit(in->nq, in->nk, in->causal, i));
 }
+
+/* Allowed pairs |A| of the head. */
+static inline int64_t attn_pairs(const struct attn_in *in)
+{
+    struct head_shape shape = attn_shape(in);
+    return pairs_within(&shape, 0, in->nq, 0, in->nk);
+}
+
+/* Does the head have more than scaled products and causality? */
+static inline bool attn_is_plain(const struct attn_in *in)
+{
+    return !reach_any(&in->reach) && in->mods.softcap == 0 && !score_has_bias(&in->mods) &&
+           !in->mods.has_sink;
+}
+
+/* Every allowed pair of the rows [row0, row1). */
+void attn_full_mask(const struct attn_in *in, int64_t row0, int64_t row1, struct mask *m);
+
+/* Share of a row's softmax that its keys get beside the sink: 1 / (1 + e^(z - lse)), 1 without a
+ * sink, 0 for a row without keys. */
+double attn_key_share(const struct attn_in *in, double lse);
 
 /* Operands of one head, prepared once. PREC_F64 holds double copies of k and v, PREC_F32 borrows
  * the floats. Release with attn_release. */
@@ -59,11 +111,12 @@ int attn_rows(const struct attn_ops *ops, const struct mask *m, double *out, dou
               struct err *err);
 
 /* Exact probabilities of the rows [r0, r1) against all keys: p [r1-r0][nk] (0 where not allowed),
- * given their dense lse [r1-r0]. */
+ * given their dense lse [r1-r0]. They add up to 1 whether there is a sink or not: p is a share of
+ * what the keys get. */
 int attn_probs(const struct attn_ops *ops, int64_t r0, int64_t r1, const double *lse, double *p,
                struct err *err);
 
-/* Scaled scores s_ij of rows [r0, r1) against keys [k0, k1): s [r1-r0][k1-k0], not masked. */
+/* Scores s_ij of rows [r0, r1) against keys [k0, k1): s [r1-r0][k1-k0], not masked. */
 int attn_scores(const struct attn_ops *ops, int64_t r0, int64_t r1, int64_t k0, int64_t k1,
                 double *s, struct err *err);
 

@@ -209,6 +209,17 @@ int h5_put_i64(hid_t loc, const char *name, int64_t value, struct err *err)
     return put_attr(loc, name, H5T_STD_I64LE, &value, err);
 }
 
+int h5_set_i64(hid_t loc, const char *name, int64_t value, struct err *err)
+{
+    char buf[128];
+    hid_t attr = H5Aopen(loc, name, H5P_DEFAULT);
+    int rc = 0;
+    if (attr < 0 || H5Awrite(attr, H5T_STD_I64LE, &value) < 0)
+        rc = h5_fail(err, ERR_IO, "%s: writing attribute '%s'", h5_where(loc, buf), name);
+    h5_close(attr);
+    return rc;
+}
+
 int h5_put_f64(hid_t loc, const char *name, double value, struct err *err)
 {
     return put_attr(loc, name, H5T_IEEE_F64LE, &value, err);

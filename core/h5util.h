@@ -42,6 +42,7 @@ hid_t h5_type(enum dtype t);
 
 int h5_put_str(hid_t loc, const char *name, const char *value, struct err *err);
 int h5_put_i64(hid_t loc, const char *name, int64_t value, struct err *err);
+int h5_set_i64(hid_t loc, const char *name, int64_t value, struct err *err); /* one that is there */
 int h5_put_f64(hid_t loc, const char *name, double value, struct err *err);
 
 /* Scalar attributes. Missing, another class, not scalar or a string longer than cap - 1:

@@ -150,23 +150,12 @@ static int sync_directory(const char *path, struct err *err)
     return rc;
 }
 
-static int set_complete(hid_t file, struct err *err)
-{
-    int64_t one = 1;
-    hid_t attr = H5Aopen(file, "complete", H5P_DEFAULT);
-    int rc = 0;
-    if (attr < 0 || H5Awrite(attr, H5T_STD_I64LE, &one) < 0)
-        rc = h5_fail(err, ERR_IO, "attribute 'complete'");
-    h5_close(attr);
-    return rc;
-}
-
 int h5_part_commit(struct h5_part *p, struct err *err)
 {
     int rc = 0;
 
     h5_lock();
-    TRY(set_complete(p->file, err));
+    TRY(h5_set_i64(p->file, "complete", 1, err));
     if (H5Fflush(p->file, H5F_SCOPE_GLOBAL) < 0) {
         rc = h5_fail(err, ERR_IO, "writing %s", p->part);
         goto out;

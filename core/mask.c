@@ -154,7 +154,9 @@ static int64_t run_end(const int32_t *col, int64_t e, int64_t end)
     return e + in;
 }
 
-static int64_t group_spans(const struct mask *m, int64_t g, int64_t limit, struct span *out)
+/* Keys [first, limit) of the units of group g. */
+static int64_t group_spans(const struct mask *m, int64_t g, int64_t first, int64_t limit,
+                           struct span *out)
 {
     int64_t n = 0, next;
     for (int64_t e = m->ptr[g]; e < m->ptr[g + 1]; e = next) {
@@ -162,9 +164,45 @@ static int64_t group_spans(const struct mask *m, int64_t g, int64_t limit, struc
         if (lo >= limit)
             break;
         next = run_end(m->col, e, m->ptr[g + 1]);
-        n = span_push(out, n, lo, MIN(lo + (next - e) * m->bk, limit));
+        n = span_push(out, n, MAX(lo, first), MIN(lo + (next - e) * m->bk, limit));
     }
     return n;
+}
+
+/* Row i of a band with a reach: its two spans before they are merged; an empty one has lo >= hi. */
+static void band_row(const struct mask *m, int64_t i, struct span *sink, struct span *window)
+{
+    int64_t p = i + m->nk - m->nq, first = mask_first(m, i), limit = mask_limit(m, i);
+    bool dense = i >= m->dense_from;
+    int64_t lo = dense ? first : MAX(first, p - m->window + 1);
+    int64_t hi = dense || m->causal ? limit : MIN(limit, p + m->window);
+    *sink = (struct span){(int32_t)first, (int32_t)MIN(m->sink, limit)};
+    *window = (struct span){(int32_t)lo, (int32_t)hi};
+}
+
+/* Grow *all by s, which overlaps or touches it. */
+static void span_cover(struct span *all, struct span s)
+{
+    if (s.lo >= s.hi)
+        return;
+    if (all->lo >= all->hi)
+        *all = s;
+    all->lo = MIN(all->lo, s.lo);
+    all->hi = MAX(all->hi, s.hi);
+}
+
+/* The same for rows with a reach. A row whose sink is not empty has it from its first key on, so the
+ * sinks come before the windows. */
+static int64_t band_spans_within(const struct mask *m, int64_t r0, int64_t r1, struct span *out)
+{
+    struct span sinks = {0, 0}, windows = {0, 0}, sink, window;
+    for (int64_t i = r0; i < r1; i++) {
+        band_row(m, i, &sink, &window);
+        span_cover(&sinks, sink);
+        span_cover(&windows, window);
+    }
+    int64_t n = span_push(out, 0, sinks.lo, sinks.hi);
+    return span_push(out, n, windows.lo, windows.hi);
 }
 
 /* Window + sink for the rows [r0, r1): the union is again at most two spans, since windows of
@@ -172,6 +210,8 @@ static int64_t group_spans(const struct mask *m, int64_t g, int64_t limit, struc
 static int64_t band_spans(const struct mask *m, int64_t r0, int64_t r1, struct span *out)
 {
     int64_t shift = m->nk - m->nq, limit = mask_limit(m, r1 - 1);
+    if (reach_any(&m->reach))
+        return band_spans_within(m, r0, r1, out);
     if (r1 > m->dense_from)
         return span_push(out, 0, 0, limit);
     int64_t lo = MAX(0, r0 + shift - m->window + 1);
@@ -194,17 +234,19 @@ int64_t mask_row_spans(const struct mask *m, int64_t i, struct span *out)
 {
     switch (m->form) {
     case MASK_FULL:
-        return span_push(out, 0, 0, mask_limit(m, i));
+        return span_push(out, 0, mask_first(m, i), mask_limit(m, i));
     case MASK_BAND:
         return band_spans(m, i, i + 1, out);
     case MASK_LISTS:
-        return group_spans(m, (i - m->row0) / m->bq, mask_limit(m, i), out);
+        return group_spans(m, (i - m->row0) / m->bq, mask_first(m, i), mask_limit(m, i), out);
     }
     return 0;
 }
 
 bool mask_rows_uniform(const struct mask *m, int64_t r0, int64_t r1)
 {
+    if (reach_any(&m->reach))
+        return false;
     if (m->form == MASK_BAND)
         return r0 >= m->dense_from || r1 - r0 == 1;
     return m->form == MASK_FULL || (r0 - m->row0) / m->bq == (r1 - 1 - m->row0) / m->bq;
@@ -234,7 +276,7 @@ static void bitmap_fill(uint64_t *bits, int64_t a, int64_t b)
 
 /* Spans of the set bits of a bitmap over the units 0..units-1 of width bk. Runs end with their word
  * and span_push joins them again. */
-static int64_t bitmap_spans(const uint64_t *bits, int64_t units, int64_t bk, int64_t limit,
+static int64_t bitmap_spans(const uint64_t *bits, int64_t units, int64_t bk, struct span clip,
                             struct span *out)
 {
     int64_t n = 0;
@@ -242,7 +284,7 @@ static int64_t bitmap_spans(const uint64_t *bits, int64_t units, int64_t bk, int
         for (uint64_t b = bits[w]; b;) {
             int at = __builtin_ctzll(b);
             int64_t len = ~(b >> at) ? __builtin_ctzll(~(b >> at)) : 64, lo = (w * 64 + at) * bk;
-            n = span_push(out, n, lo, MIN(lo + len * bk, limit));
+            n = span_push(out, n, MAX(lo, clip.lo), MIN(lo + len * bk, clip.hi));
             b = at + len < 64 ? b & ~0ull << (at + len) : 0;
         }
     return n;
@@ -251,29 +293,35 @@ static int64_t bitmap_spans(const uint64_t *bits, int64_t units, int64_t bk, int
 int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct span *out,
                          struct err *err)
 {
+    int64_t first = mask_first(m, r0), limit = mask_limit(m, r1 - 1);
     if (m->form == MASK_FULL)
-        return span_push(out, 0, 0, mask_limit(m, r1 - 1));
+        return span_push(out, 0, first, limit);
     if (m->form == MASK_BAND)
         return band_spans(m, r0, r1, out);
     int64_t g0 = (r0 - m->row0) / m->bq, g1 = (r1 - 1 - m->row0) / m->bq;
     if (g0 == g1)
-        return group_spans(m, g0, mask_limit(m, r1 - 1), out);
+        return group_spans(m, g0, first, limit, out);
 
-    int64_t units = ceil_div(m->nk, m->bk);
+    /* With a reach a group may begin inside of a unit: one bit per key then. */
+    int64_t bk = reach_any(&m->reach) ? 1 : m->bk, keys = m->bk / bk, units = ceil_div(m->nk, bk);
     uint64_t *bits = NULL;
     int rc = mem_zalloc(&bits, ceil_div(units, 64), sizeof *bits, "mask union", err);
     if (rc)
         return rc;
     for (int64_t g = g0; g <= g1; g++) {
-        /* Inside a group the last row sees the most. */
+        /* Inside a group the last row sees up to the last key, the first row from the first one. */
         int64_t last = MIN(r1, m->row0 + (g + 1) * m->bq) - 1, next;
-        int64_t limit = ceil_div(mask_limit(m, last), m->bk);
-        for (int64_t e = m->ptr[g]; e < m->ptr[g + 1] && m->col[e] < limit; e = next) {
+        int64_t end = ceil_div(mask_limit(m, last), bk);
+        int64_t begin = mask_first(m, MAX(r0, m->row0 + g * m->bq)) / bk;
+        for (int64_t e = m->ptr[g]; e < m->ptr[g + 1] && m->col[e] * keys < end; e = next) {
             next = run_end(m->col, e, m->ptr[g + 1]);
-            bitmap_fill(bits, m->col[e], MIN(m->col[e] + next - e, limit));
+            int64_t a = MAX(m->col[e] * keys, begin), b = MIN((m->col[e] + next - e) * keys, end);
+            if (a < b)
+                bitmap_fill(bits, a, b);
         }
     }
-    int64_t n = bitmap_spans(bits, units, m->bk, mask_limit(m, r1 - 1), out);
+    struct span clip = {(int32_t)first, (int32_t)limit};
+    int64_t n = bitmap_spans(bits, units, bk, clip, out);
     free(bits);
     return n;
 }
@@ -304,31 +352,63 @@ int64_t pairs_allowed(int64_t nq, int64_t nk, bool causal)
     return pairs_allowed_rows(nq, nk, causal, 0, nq);
 }
 
+int64_t pairs_within(const struct head_shape *h, int64_t row0, int64_t row1, int64_t k0, int64_t k1)
+{
+    int64_t n = 0;
+    if (!reach_any(&h->reach))
+        return pairs_allowed_block(h->nq, h->nk, h->causal, row0, row1, k0, k1);
+    for (int64_t i = row0; i < row1; i++) {
+        int64_t p = i + h->nk - h->nq, lo = MAX(k0, reach_first(&h->reach, p));
+        int64_t limit = reach_limit(&h->reach, p, key_limit(h->nq, h->nk, h->causal, i));
+        n += MAX(0, MIN(k1, limit) - lo);
+    }
+    return n;
+}
+
+static struct head_shape shape_of(const struct mask *m)
+{
+    return (struct head_shape){m->nq, m->nk, m->causal, m->reach};
+}
+
+/* Rows of group g without a key. Without reach, rows that end before its lowest unit. */
+static int64_t rows_empty(const struct mask *m, int64_t g, int64_t r0, int64_t r1)
+{
+    int64_t n = 0, e = m->ptr[g], end = m->ptr[g + 1];
+    for (int64_t i = r0; i < r1; i++) {
+        /* As first keys do not fall, units before that of one row are none for the next. */
+        while (e < end && (m->col[e] + 1) * m->bk <= mask_first(m, i))
+            e++;
+        n += e == end || mask_limit(m, i) <= m->col[e] * m->bk;
+    }
+    return n;
+}
+
 static void count_group(const struct mask *m, int64_t g, struct mask_counts *c)
 {
     int64_t r0 = m->row0 + g * m->bq, r1 = MIN(r0 + m->bq, m->row1), rows = r1 - r0;
-    int64_t limit = mask_limit(m, r1 - 1), cnt = m->ptr[g + 1] - m->ptr[g], kept = 0;
+    int64_t first = mask_first(m, r0), limit = mask_limit(m, r1 - 1), kept = 0;
+    struct head_shape shape = shape_of(m);
 
     for (int64_t e = m->ptr[g]; e < m->ptr[g + 1]; e++) {
         int64_t lo = m->col[e] * m->bk;
         if (lo >= limit)
             break;
-        c->pairs_kept +=
-            pairs_allowed_block(m->nq, m->nk, m->causal, r0, r1, lo, MIN(lo + m->bk, m->nk));
+        if (lo + m->bk <= first)
+            continue;
+        c->pairs_kept += pairs_within(&shape, r0, r1, lo, MIN(lo + m->bk, m->nk));
         kept++;
     }
+    /* A gathering kernel fetches what is listed, unless the head's reach takes it away. */
+    int64_t cnt = reach_any(&m->reach) ? kept : m->ptr[g + 1] - m->ptr[g];
     c->tiles_kept += kept;
-    c->tiles_allowed += ceil_div(limit, m->bk);
+    c->tiles_allowed += limit > first ? ceil_div(limit, m->bk) - first / m->bk : 0;
     c->tiles_rect += ceil_div(m->nk, m->bk);
     if (m->exec == EXEC_TILES)
         c->pairs_exec += kept * m->bq * m->bk;
     else if (m->exec == EXEC_GATHER)
         c->pairs_exec += ceil_div(rows, m->exec_bq) * m->exec_bq *
                          ceil_div(cnt * m->bk, m->exec_bk) * m->exec_bk;
-    /* The first unit is the lowest: rows that end before it see nothing. */
-    int64_t first_key = cnt ? m->col[m->ptr[g]] * m->bk : m->nk;
-    for (int64_t i = r0; i < r1 && mask_limit(m, i) <= first_key; i++)
-        c->rows_empty++;
+    c->rows_empty += rows_empty(m, g, r0, r1);
 }
 
 static int count_rows(const struct mask *m, struct mask_counts *c, struct err *err)
@@ -349,7 +429,8 @@ static int count_rows(const struct mask *m, struct mask_counts *c, struct err *e
 int mask_count(const struct mask *m, struct mask_counts *c, struct err *err)
 {
     memset(c, 0, sizeof *c);
-    c->pairs_allowed = pairs_allowed_rows(m->nq, m->nk, m->causal, m->row0, m->row1);
+    struct head_shape shape = shape_of(m);
+    c->pairs_allowed = pairs_within(&shape, m->row0, m->row1, 0, m->nk);
     int rc = 0;
     if (m->form == MASK_LISTS)
         for (int64_t g = 0; g < m->ngroups; g++)
@@ -409,7 +490,8 @@ int mask_tiles_kept(const struct mask *m, int64_t bq, int64_t bk, int64_t *kept,
             goto out;
         }
         *kept += tiles_touched(s, n, bk, NULL);
-        *allowed += ceil_div(mask_limit(m, r1 - 1), bk);
+        int64_t first = mask_first(m, r0), limit = mask_limit(m, r1 - 1);
+        *allowed += limit > first ? ceil_div(limit, bk) - first / bk : 0;
     }
 out:
     free(s);

@@ -29,11 +29,44 @@ struct span {
     int32_t lo, hi;
 };
 
+/* Keys around a row that a model lets it see, beside causality. The row at position p may see key j
+ * iff j > p - back (back > 0), j < p + ahead (ahead > 0) and both lie in the same run of `chunk`
+ * tokens (chunk > 0). A sliding window of W keys, the row's own among them, has back = W. Zeroed:
+ * no limit. The keys of a row are one run, and neither of its ends falls from row to row. */
+struct reach {
+    int64_t back, ahead, chunk;
+};
+
+static inline bool reach_any(const struct reach *r)
+{
+    return r->back || r->ahead || r->chunk;
+}
+
+/* First key that the row at position p >= 0 may see. */
+static inline int64_t reach_first(const struct reach *r, int64_t p)
+{
+    int64_t first = r->back && p >= r->back ? p - r->back + 1 : 0;
+    int64_t start = r->chunk ? p / r->chunk * r->chunk : 0;
+    return start > first ? start : first;
+}
+
+/* One past the last, where without reach it were `limit`. */
+static inline int64_t reach_limit(const struct reach *r, int64_t p, int64_t limit)
+{
+    if (r->ahead && p + r->ahead < limit)
+        limit = p + r->ahead;
+    if (r->chunk && (p / r->chunk + 1) * r->chunk < limit)
+        limit = (p / r->chunk + 1) * r->chunk;
+    return limit;
+}
+
 struct mask {
     enum mask_form form;
     int64_t nq, nk;     /* of the head */
     int64_t row0, row1; /* query rows covered */
     bool causal;
+    struct reach reach; /* of the head; whatever the form says is clipped to it. The replay sets it
+                         * (mask_within), a method that selects need not */
 
     /* Mask unit: tiles of density_tile and of the sparsities are bq x bk. MASK_LISTS: also the
      * geometry of the lists. MASK_FULL and MASK_BAND: the tile to count in (64 x 64). */
@@ -92,7 +125,19 @@ static inline int64_t key_limit(int64_t nq, int64_t nk, bool causal, int64_t i)
 
 static inline int64_t mask_limit(const struct mask *m, int64_t i)
 {
-    return key_limit(m->nq, m->nk, m->causal, i);
+    return reach_limit(&m->reach, i + m->nk - m->nq, key_limit(m->nq, m->nk, m->causal, i));
+}
+
+/* The first key that row i may see. */
+static inline int64_t mask_first(const struct mask *m, int64_t i)
+{
+    return reach_first(&m->reach, i + m->nk - m->nq);
+}
+
+/* Clip the mask to the keys that its head lets a row see. Heads with a reach have nq <= nk. */
+static inline void mask_within(struct mask *m, const struct reach *r)
+{
+    m->reach = *r;
 }
 
 /* Largest number of spans that one row can have. */
@@ -114,7 +159,7 @@ int64_t mask_union_tiles(const struct mask *m, int64_t r0, int64_t r1, int64_t b
                          struct err *err);
 
 /* True when all rows of [r0, r1) share one list up to the causal clip (so that no per-row test
- * besides j <= position is needed). */
+ * besides j <= position is needed): never with a reach. */
 bool mask_rows_uniform(const struct mask *m, int64_t r0, int64_t r1);
 
 /* Allowed pairs |A|: of the whole head, of rows [row0, row1), of these rows with keys [k0, k1). */
@@ -122,6 +167,15 @@ int64_t pairs_allowed(int64_t nq, int64_t nk, bool causal);
 int64_t pairs_allowed_rows(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1);
 int64_t pairs_allowed_block(int64_t nq, int64_t nk, bool causal, int64_t row0, int64_t row1,
                             int64_t k0, int64_t k1);
+
+/* The same for the rows [row0, row1) and keys [k0, k1) of a head with a reach. O(rows). */
+struct head_shape {
+    int64_t nq, nk;
+    bool causal;
+    struct reach reach;
+};
+int64_t pairs_within(const struct head_shape *h, int64_t row0, int64_t row1, int64_t k0,
+                     int64_t k1);
 
 struct mask_counts {
     int64_t pairs_kept;    /* |M| */

@@ -10,7 +10,8 @@
 #include "core/record.h"
 
 #define MASKFILE_VERSION_MAJOR 1
-#define MASKFILE_VERSION_MINOR 1 /* minor version 1 added the attribute order of a cell */
+#define MASKFILE_VERSION_MINOR 2 /* 1: the attribute order of a cell; 2: window_left, window_right,
+                                  * chunk */
 #define MASKFILE_ORDER 64        /* bytes of that attribute */
 
 struct maskfile;

@@ -46,6 +46,14 @@ static const struct attr band[] = {
     {0},
 };
 
+/* Windows and chunks of the model; at 0 (none) they are left out. */
+static const struct attr reach[] = {
+    {"window_left", A_I64, offsetof(struct mask, reach.back), 8},
+    {"window_right", A_I64, offsetof(struct mask, reach.ahead), 8},
+    {"chunk", A_I64, offsetof(struct mask, reach.chunk), 8},
+    {0},
+};
+
 static const char *const form_names[] = {"full", "lists", "band"};
 static const char *const exec_names[] = {"tiles", "gather", "none"};
 
@@ -156,6 +164,34 @@ out:
     return rc;
 }
 
+/* Windows are inclusive in a file, as in a trace: window_left = back - 1. */
+static int put_reach(hid_t group, const struct mask *m, struct err *err)
+{
+    int rc = 0;
+    for (const struct attr *a = reach; a->name && rc == 0; a++) {
+        int64_t n = *(const int64_t *)((const char *)m + a->offset);
+        if (n > 0)
+            rc = h5_put_i64(group, a->name, n - (a->name[0] == 'w'), err);
+    }
+    return rc;
+}
+
+static int get_reach(hid_t group, struct mask *m, struct err *err)
+{
+    int rc = 0;
+    for (const struct attr *a = reach; a->name && rc == 0; a++) {
+        int64_t n = 0;
+        if (!h5_has_attr(group, a->name))
+            continue;
+        rc = h5_get_i64(group, a->name, &n, err);
+        if (rc == 0 && (n < (a->name[0] != 'w') || n > INT32_MAX || m->nq > m->nk))
+            rc = err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", a->name,
+                         (long long)n);
+        *(int64_t *)((char *)m + a->offset) = n + (a->name[0] == 'w');
+    }
+    return rc;
+}
+
 int maskfile_put_geometry(hid_t group, const struct mask *m, struct err *err)
 {
     int rc = 0;
@@ -164,6 +200,7 @@ int maskfile_put_geometry(hid_t group, const struct mask *m, struct err *err)
     TRY(put_all(group, geometry, m, err));
     if (m->form == MASK_BAND)
         TRY(put_all(group, band, m, err));
+    TRY(put_reach(group, m, err));
 out:
     return rc;
 }
@@ -193,6 +230,7 @@ int maskfile_get_geometry(hid_t group, struct mask *m, struct err *err)
              "the geometry of the mask (%lld x %lld in units of %lld x %lld) is "
              "impossible",
              (long long)m->nq, (long long)m->nk, (long long)m->bq, (long long)m->bk);
+    TRY(get_reach(group, m, err));
 out:
     return rc;
 }

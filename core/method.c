@@ -29,6 +29,28 @@ struct mask_origin mask_is_static(const void *state)
     return (struct mask_origin){.source = SOURCE_STATIC};
 }
 
+bool method_combines(const struct method *m, const struct attn_in *x, char why[128])
+{
+    const struct {
+        bool present;
+        unsigned flag;
+        const char *name;
+    } parts[] = {
+        {x->reach.back || x->reach.ahead, METHOD_REACH, "a sliding window"},
+        {x->reach.chunk, METHOD_REACH, "chunked attention"},
+        {x->mods.softcap > 0, METHOD_SOFTCAP, "soft-capped scores"},
+        {x->mods.alibi != 0, METHOD_BIAS, "ALiBi"},
+        {x->mods.rel, METHOD_BIAS, "a relative bias"},
+        {x->mods.has_sink, METHOD_SINK, "an attention sink"},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].present && !(m->flags & parts[i].flag)) {
+            snprintf(why, 128, "cannot combine %s", parts[i].name);
+            return false;
+        }
+    return true;
+}
+
 int method_skip(struct method_ctx *ctx, const char *fmt, ...)
 {
     va_list ap;

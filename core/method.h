@@ -38,6 +38,14 @@ enum method_flags {
     METHOD_FULL_ON_SQUARES = 64,  /* budget_full is full for N_q = N_k only */
     METHOD_SHARES_BRANCHES = 128, /* may keep state shared by the guidance branches of a head */
     METHOD_BOUND = 256,           /* a bound that no kernel reaches: no figure lets it dominate */
+
+    /* What of a head beside scaled products and causality the method can combine; without the flag
+     * such a head is skipped with the reason (method_combines). */
+    METHOD_REACH = 512,    /* windows and chunks: its mask is clipped, its estimates know */
+    METHOD_SOFTCAP = 1024, /* capped scores */
+    METHOD_BIAS = 2048,    /* ALiBi, relative bias */
+    METHOD_SINK = 4096,    /* attention sinks: shares of mass are over keys, outputs with the sink */
+    METHOD_ANY_SCORE = METHOD_REACH | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
 };
 
 /* Video geometry of a token sequence; all zero for text. */
@@ -97,6 +105,10 @@ struct mask_origin mask_is_static(const void *state);
 
 /* Set ctx->skip and return METHOD_SKIP. */
 int method_skip(struct method_ctx *ctx, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Can the method do what the head's attention adds? False: `why` names what it cannot combine. */
+struct method;
+bool method_combines(const struct method *m, const struct attn_in *x, char why[128]);
 
 /* What a method's own attend returns beside the output. */
 struct attend_stats {

@@ -15,15 +15,16 @@
 
 #define ROWS 32 /* rows of probabilities in memory */
 
-/* Add one row of probabilities to the cells of its cell row. */
-static void fold(const double *p, int64_t nk, int64_t pool, double *sum, double *max)
+/* Add one row of probabilities to the cells of its cell row; `share` is what a sink leaves. */
+static void fold(const double *p, double share, int64_t nk, int64_t pool, double *sum, double *max)
 {
     for (int64_t c = 0, k = 0; k < nk; c++) {
         double s = sum[c], m = max[c];
         int64_t end = MIN(k + pool, nk);
         for (; k < end; k++) {
-            s += p[k];
-            m = p[k] > m ? p[k] : m;
+            double x = p[k] * share;
+            s += x;
+            m = x > m ? x : m;
         }
         sum[c] = s;
         max[c] = m;
@@ -50,7 +51,7 @@ int pool_map(const struct attn_ops *ops, const double *lse, int64_t pool, float 
             int64_t end = MIN(r + ROWS, bottom);
             TRY(attn_probs(ops, r, end, lse + r, p, err));
             for (int64_t i = r; i < end; i++)
-                fold(p + (i - r) * nk, nk, pool, s, m);
+                fold(p + (i - r) * nk, attn_key_share(&ops->in, lse[i]), nk, pool, s, m);
         }
         for (int64_t c = 0; c < cells; c++) {
             sum[c] = (float)s[c];

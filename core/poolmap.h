@@ -8,10 +8,11 @@
 
 /* Cell (a, b) of P x P query-key pairs, over the pairs that exist (and, when causal, are allowed):
  *
- *   sum_ab = sum p_ij        max_ab = max p_ij        p_ij = exp(scale q_i . k_j - LSE_i)
+ *   sum_ab = sum p_ij        max_ab = max p_ij        p_ij = exp(s_ij) / (exp(LSE_i) + exp(z))
  *
- * sum and max are [ceil(nq / pool)][ceil(nk / pool)]. A row of `sum` adds up to the number of its
- * query rows. lse [nq] is the dense LSE (attn_rows over MASK_FULL). Time O(nq nk d), memory a few
+ * with s_ij of core/attention.h; without a sink there is no exp(z). sum and max are
+ * [ceil(nq / pool)][ceil(nk / pool)]. A row of `sum` adds up to the number of its query rows, less
+ * what a sink takes. lse [nq] is the dense LSE (attn_rows over MASK_FULL). Time O(nq nk d), memory a few
  * rows of nk doubles. */
 int pool_map(const struct attn_ops *ops, const double *lse, int64_t pool, float *sum, float *max,
              struct err *err);

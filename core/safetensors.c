@@ -304,9 +304,28 @@ int st_add_file(struct st_file *f, const char *path, struct err *err)
     TRY(open_shard(&f->shards[k], path, err));
     TRY(read_header(&f->shards[k], &header, err));
     TRY(add_tensors(f, k, header, err));
+    f->shards[k].metadata = json_incref(json_object_get(header, "__metadata__"));
 out:
     json_decref(header);
     return rc;
+}
+
+int st_metadata(const struct st_file *f, const char *key, const char **value, struct err *err)
+{
+    const char *from = NULL;
+    *value = NULL;
+    for (int64_t i = 0; i < f->n_shards; i++) {
+        const struct shard *s = &f->shards[i];
+        const char *text = json_string_value(json_object_get(s->metadata, key));
+        if (text && *value && strcmp(text, *value) != 0)
+            return err_set(err, ERR_INPUT, "'__metadata__' says %s = '%s' in %s, '%s' in %s", key,
+                           *value, from, text, s->path);
+        if (text && !*value) {
+            *value = text;
+            from = s->path;
+        }
+    }
+    return 0;
 }
 
 static int by_name(const void *a, const void *b)
@@ -351,6 +370,7 @@ void st_close(struct st_file **pf)
         if (f->shards[i].fd >= 0)
             close(f->shards[i].fd);
         free(f->shards[i].path);
+        json_decref(f->shards[i].metadata);
     }
     for (int64_t i = 0; i < f->n; i++)
         free((char *)f->tensors[i].name);

@@ -9,6 +9,7 @@
 
 #include "core/dtype.h"
 #include "core/err.h"
+#include "core/json.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,6 +32,10 @@ struct st_file;
 /* Open one file. */
 int st_open(const char *path, struct st_file **out, struct err *err);
 
+/* Open several files as one; of a name that ends in .index.json the files that it names. A tensor in
+ * two of them is ERR_INPUT. */
+int st_open_all(const char *const *paths, int64_t n, struct st_file **out, struct err *err);
+
 /* Open a checkpoint directory: model.safetensors.index.json or model.safetensors, or the same with
  * `stem` instead of "model" (diffusers: "diffusion_pytorch_model"). */
 int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct err *err);
@@ -39,6 +44,10 @@ void st_close(struct st_file **f);
 int64_t st_count(const struct st_file *f);
 const struct st_tensor *st_at(const struct st_file *f, int64_t i);          /* sorted by name */
 const struct st_tensor *st_find(const struct st_file *f, const char *name); /* NULL if absent */
+
+/* The text of a key of "__metadata__", borrowed; *value = NULL: no file has it. Files that contradict
+ * each other are ERR_INPUT. */
+int st_metadata(const struct st_file *f, const char *key, const char **value, struct err *err);
 
 /* Like st_find but fails with ERR_INPUT naming the directory, the tensor and, when dims are given
  * (ndim >= 0), the expected and found shape. */
@@ -67,5 +76,9 @@ struct st_out {
     const void *data;
 };
 int st_write(const char *path, const struct st_out *tensors, int64_t n, struct err *err);
+
+/* The same with "__metadata__": a JSON object whose values are strings, or NULL. */
+int st_write_meta(const char *path, const struct st_out *tensors, int64_t n, const json_t *meta,
+                  struct err *err);
 
 #endif

@@ -11,6 +11,7 @@ struct shard {
     char *path;
     int fd;
     int64_t size, data; /* bytes of the file, offset of its data */
+    json_t *metadata;   /* owned: strings; or NULL */
 };
 
 struct st_file {

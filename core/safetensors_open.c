@@ -164,6 +164,44 @@ out:
     return rc;
 }
 
+static bool is_index(const char *path)
+{
+    size_t len = strlen(path);
+    return len > 11 && strcmp(path + len - 11, ".index.json") == 0;
+}
+
+static int open_index_path(const char *index, struct st_file **out, struct err *err)
+{
+    const char *slash = strrchr(index, '/');
+    char *dir = slash ? strndup(index, (size_t)(slash - index)) : strdup(".");
+    int rc = dir ? open_index(dir, index, out, err) : err_set(err, ERR_NOMEM, "%s", index);
+    free(dir);
+    return rc;
+}
+
+int st_open_all(const char *const *paths, int64_t n, struct st_file **out, struct err *err)
+{
+    struct st_file *f = NULL;
+    int rc = 0;
+
+    if (n == 1 && is_index(paths[0]))
+        return open_index_path(paths[0], out, err);
+    if (n > SHARDS_MAX)
+        return err_set(err, ERR_USAGE, "%lld files, at most %d are read", (long long)n, SHARDS_MAX);
+    TRY(st_new(paths[0], n, &f, err));
+    for (int64_t i = 0; i < n; i++) {
+        if (is_index(paths[i]))
+            FAIL(err, ERR_USAGE, "%s: an index stands alone; it names its files", paths[i]);
+        TRY(st_add_file(f, paths[i], err));
+    }
+    TRY(st_sort(f, err));
+    *out = f;
+    f = NULL;
+out:
+    st_close(&f);
+    return rc;
+}
+
 int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct err *err)
 {
     int rc = 0;

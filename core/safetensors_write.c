@@ -35,8 +35,8 @@ static int out_bytes(const char *path, const struct st_out *t, int64_t *bytes, s
     return 0;
 }
 
-static int out_header(const char *path, const struct st_out **order, int64_t n, struct buf *b,
-                      struct err *err)
+static int out_header(const char *path, const struct st_out **order, int64_t n,
+                      const json_t *meta, struct buf *b, struct err *err)
 {
     int64_t at = 0, bytes = 0;
     struct jw w;
@@ -44,6 +44,10 @@ static int out_header(const char *path, const struct st_out **order, int64_t n, 
     buf_put(b, "\0\0\0\0\0\0\0\0", 8);
     jw_init(&w, b, 0);
     jw_obj(&w);
+    if (meta) {
+        jw_key(&w, "__metadata__");
+        jw_value(&w, meta);
+    }
     for (int64_t i = 0; i < n; i++) {
         const struct st_out *t = order[i];
         int rc = out_bytes(path, t, &bytes, err);
@@ -96,6 +100,12 @@ static int out_order(const char *path, const struct st_out *tensors, int64_t n,
 
 int st_write(const char *path, const struct st_out *tensors, int64_t n, struct err *err)
 {
+    return st_write_meta(path, tensors, n, NULL, err);
+}
+
+int st_write_meta(const char *path, const struct st_out *tensors, int64_t n, const json_t *meta,
+                  struct err *err)
+{
     int rc = 0;
     const struct st_out **order = NULL;
     struct buf header = {0};
@@ -103,7 +113,7 @@ int st_write(const char *path, const struct st_out *tensors, int64_t n, struct e
     int64_t bytes;
 
     TRY(out_order(path, tensors, n, &order, err));
-    TRY(out_header(path, order, n, &header, err));
+    TRY(out_header(path, order, n, meta, &header, err));
     TRY(io_part_open(&part, path, err));
     TRY(io_write(part.fd, path, header.data, (int64_t)header.len, err));
     for (int64_t i = 0; i < n; i++) {

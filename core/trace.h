@@ -12,12 +12,13 @@
 #include "core/dtype.h"
 #include "core/err.h"
 #include "core/json.h"
+#include "core/mask.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #define TRACE_VERSION_MAJOR 1
-#define TRACE_VERSION_MINOR 0
+#define TRACE_VERSION_MINOR 1
 
 struct trace_meta {
     /* model */
@@ -53,6 +54,16 @@ struct trace_meta {
     int64_t pool; /* cell size P of the pooled maps, 0 = no maps */
 };
 
+/* What a call does to scores and to the pairs that may attend, beside scale and causality of the
+ * model. Format 1.1; zeroed: nothing, and the file is one of format 1.0. */
+struct trace_score {
+    double scale; /* of this call; 0: the model's */
+    struct reach reach;
+    double softcap;    /* c > 0 */
+    bool sinks, alibi; /* arrays [heads]: logits z_h, slopes m_h >= 0 */
+    int rel_bias;      /* heads of the array [heads][2 n_k - 1]: 0 (none), 1 (for all) or all */
+};
+
 /* One captured attention call. */
 struct trace_call {
     int step, layer;
@@ -61,6 +72,7 @@ struct trace_call {
     int order;              /* call order within the run; ascends from call to call */
     char block[16];         /* "self", "double", "single"; "" = "self" */
     bool has_map, has_out, has_lse;
+    struct trace_score score;
 };
 
 /* q [heads][n_q][head_dim]; k [kv_heads][n_k][head_dim]; v [kv_heads][n_k][v_dim];
@@ -124,6 +136,34 @@ const char *trace_what_name(enum trace_what what); /* "q", "k", ... */
  */
 int trace_locate(const struct trace *t, int64_t call, enum trace_what what, int head,
                  int64_t *offset, int64_t *bytes, struct err *err);
+
+/* Values of one head of the call: the sink logit z, the ALiBi slope m (0 where the call has none),
+ * and the relative bias: b_ij = bias[j - p_i + n_k - 1], [2 n_k - 1]. */
+double trace_call_scale(const struct trace *t, int64_t call);
+int trace_sink(const struct trace *t, int64_t call, int head, double *z, struct err *err);
+int trace_alibi(const struct trace *t, int64_t call, int head, double *m, struct err *err);
+int trace_rel_bias(const struct trace *t, int64_t call, int head, float *bias, struct err *err);
+
+/* Allowed pairs of a call, padding text included. */
+int64_t trace_call_pairs(const struct trace_meta *m, const struct trace_call *c);
+
+/* "window 1024, softcap 50, sinks" for people; "" when the call has nothing of this. */
+#define TRACE_SCORE_TEXT 160
+void trace_score_text(const struct trace_score *s, char text[TRACE_SCORE_TEXT]);
+
+/* The same as keys of the open JSON object: those that are present, named as in the file. */
+void trace_score_json(const struct trace_score *s, struct jw *w);
+
+/* Names of the fields in the file, from 0; NULL behind the last. Does the call have the field? */
+const char *trace_score_name(int i);
+bool trace_score_is_set(const struct trace_score *s, int i);
+
+/* Set a field by its name in the file from a text, as other programs' metadata have it. 1: it is no
+ * field of a call. ERR_USAGE: not a value of it. */
+int trace_score_set(struct trace_score *s, const char *name, const char *value, struct err *err);
+
+/* Are they equal in all but what arrays hold? */
+bool trace_score_equal(const struct trace_score *a, const struct trace_score *b);
 
 /* Pooled maps of a head: sum and max [cells_q][cells_k] of the exact softmax; either may be NULL.
  */
@@ -207,6 +247,11 @@ int trace_put(struct trace_writer *w, enum trace_what what, int64_t tok0, int64_
 /* The same for one head from x[n][dim]. */
 int trace_put_head(struct trace_writer *w, enum trace_what what, int head, int64_t tok0, int64_t n,
                    const float *x, struct err *err);
+
+/* Sink logits or ALiBi slopes of all heads; relative bias [score.rel_bias][2 n_k - 1]. */
+int trace_put_sinks(struct trace_writer *w, const float *z, struct err *err);
+int trace_put_alibi(struct trace_writer *w, const float *slopes, struct err *err);
+int trace_put_rel_bias(struct trace_writer *w, const float *bias, struct err *err);
 
 /* Maps of one head. */
 int trace_put_map(struct trace_writer *w, int head, const float *sum, const float *max,

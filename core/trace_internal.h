@@ -17,6 +17,9 @@
 enum {
     ARR_MAP_SUM = TRACE_WHAT_COUNT,
     ARR_MAP_MAX,
+    ARR_SINKS, /* these three: format 1.1, always contiguous */
+    ARR_ALIBI,
+    ARR_REL_BIAS,
     CALL_ARRAYS,
 };
 
@@ -38,8 +41,10 @@ struct trace_array {
     struct hash128 *sums; /* [slices], owned */
 };
 
-/* Fill name, type and shape of dataset i of a call; false when a size overflows. */
-bool trace_call_array(const struct trace_meta *m, int i, struct trace_array *a);
+/* Fill name, type and shape of dataset i of call c (NULL: of one that has all, each with a slice per
+ * head); false when a size overflows. */
+bool trace_call_array(const struct trace_meta *m, const struct trace_call *c, int i,
+                      struct trace_array *a);
 
 /* The same for a dataset of the run with n elements. */
 bool trace_run_array(int i, int64_t n, struct trace_array *a);
@@ -56,6 +61,25 @@ void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX]);
 /* ERR_INPUT / ERR_USAGE (`code`) unless step, layer, branch, block fit the metadata. */
 int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int code,
                      struct err *err);
+
+/* ---- format 1.1: what a call does to its scores (trace_score.c) ------------------------------- */
+
+bool trace_score_any(const struct trace_score *s);
+
+/* Is it an attribute of a call of format 1.1? */
+bool trace_score_has(const char *name);
+
+/* Attributes of the call's group; those at their defaults are not written. */
+int trace_score_put(hid_t group, const struct trace_score *s, struct err *err);
+int trace_score_get(hid_t group, const struct trace_meta *m, struct trace_score *s,
+                    struct err *err);
+
+/* Ranges and relations; `code` as above. */
+int trace_score_check(const struct trace_meta *m, const struct trace_score *s, int code,
+                      struct err *err);
+
+/* The line "score key=value ..." of the content id, or nothing. */
+void content_score(const struct trace_score *s, struct buf *b);
 
 /* Metadata as attributes of /model, /run and, with a grid, /video. */
 int trace_meta_put(hid_t file, const struct trace_meta *m, struct err *err);

@@ -34,7 +34,7 @@ static bool is_payload(const char *name, bool of_run)
     char sums[32];
 
     for (int i = 0; i < (of_run ? RUN_ARRAYS : CALL_ARRAYS); i++) {
-        of_run ? trace_run_array(i, 0, &a) : trace_call_array(&any, i, &a);
+        of_run ? trace_run_array(i, 0, &a) : trace_call_array(&any, NULL, i, &a);
         snprintf(sums, sizeof sums, "%s_xxh3", a.name);
         if (strcmp(name, a.name) == 0 || strcmp(name, sums) == 0)
             return true;
@@ -58,7 +58,7 @@ static bool attr_known(enum trace_place at, const char *name)
     bool of_meta = at == TRACE_AT_MODEL || at == TRACE_AT_RUN || at == TRACE_AT_VIDEO;
 
     return strcmp(name, LIST) == 0 || (at == TRACE_AT_ROOT && has_name(root_attrs, name)) ||
-           (at == TRACE_AT_CALL && has_name(call_attrs, name)) ||
+           (at == TRACE_AT_CALL && (has_name(call_attrs, name) || trace_score_has(name))) ||
            (of_meta && trace_meta_has(groups[at], name));
 }
 

@@ -390,7 +390,7 @@ int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
                        (long long)m->n_q, (long long)m->n_k);
     for (int i = 0; i < CALL_ARRAYS; i++) {
         struct trace_array a;
-        if (!trace_call_array(m, i, &a))
+        if (!trace_call_array(m, NULL, i, &a))
             return err_set(err, code, "size of '%s' overflows", a.name);
     }
     return is_video(m) ? check_video(m, code, err) : 0;
@@ -423,13 +423,13 @@ int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int
         return err_set(err, code, "the name of the block kind is not a short text");
     if (c->has_map && m->pool == 0)
         return err_set(err, code, "maps without a pool size");
-    return 0;
+    return trace_score_check(m, &c->score, code, err);
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static const char *const call_names[CALL_ARRAYS] = {"q",   "k",       "v",      "out",
-                                                    "lse", "map_sum", "map_max"};
+static const char *const call_names[CALL_ARRAYS] = {
+    "q", "k", "v", "out", "lse", "map_sum", "map_max", "sinks", "alibi", "rel_bias"};
 static const char *const run_names[RUN_ARRAYS] = {"tokens", "nll", "timesteps", "sigmas"};
 static const enum dtype run_types[RUN_ARRAYS] = {DT_I32, DT_F32, DT_F64, DT_F64};
 
@@ -464,10 +464,27 @@ static bool set_sizes(struct trace_array *a, int64_t slices, int64_t rows, int64
            mul_ok(a->row_bytes, rows, &a->bytes) && mul_ok(a->bytes, slices, &a->bytes);
 }
 
-bool trace_call_array(const struct trace_meta *m, int i, struct trace_array *a)
+/* The arrays of format 1.1: one value per head, or a bias per distance. */
+static bool score_array(const struct trace_meta *m, const struct trace_call *c, int i,
+                        struct trace_array *a)
+{
+    bool rel = i == ARR_REL_BIAS;
+    int64_t distances = 2 * m->n_k - 1;
+
+    a->type = DT_F32;
+    a->ndim = rel ? 2 : 1;
+    a->dims[0] = rel && c ? c->score.rel_bias : m->heads;
+    a->dims[1] = distances;
+    return rel ? set_sizes(a, a->dims[0], distances, 1) : set_sizes(a, m->heads, 1, 1);
+}
+
+bool trace_call_array(const struct trace_meta *m, const struct trace_call *c, int i,
+                      struct trace_array *a)
 {
     memset(a, 0, sizeof *a);
     a->name = call_names[i];
+    if (i >= ARR_SINKS)
+        return score_array(m, c, i, a);
     if (i >= TRACE_WHAT_COUNT) {
         a->type = DT_F32;
         a->ndim = 3;
@@ -502,9 +519,12 @@ int64_t trace_run_length(const struct trace_meta *m, int i)
 
 bool trace_call_has(const struct trace_call *c, int i)
 {
-    return i == TRACE_OUT   ? c->has_out
-           : i == TRACE_LSE ? c->has_lse
-                            : i < TRACE_WHAT_COUNT || c->has_map;
+    return i == TRACE_OUT      ? c->has_out
+           : i == TRACE_LSE    ? c->has_lse
+           : i == ARR_SINKS    ? c->score.sinks
+           : i == ARR_ALIBI    ? c->score.alibi
+           : i == ARR_REL_BIAS ? c->score.rel_bias > 0
+                               : i < TRACE_WHAT_COUNT || c->has_map;
 }
 
 void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX])
@@ -524,7 +544,7 @@ int64_t trace_call_size(const struct trace_meta *meta, const struct trace_call *
         if (!trace_call_has(c, i))
             continue;
         /* Alignment, the checksums and two object headers come with each dataset. */
-        if (!trace_call_array(&m, i, &a) || !add_ok(sum, a.bytes, &sum) ||
+        if (!trace_call_array(&m, c, i, &a) || !add_ok(sum, a.bytes, &sum) ||
             !add_ok(sum, 4096 + 1024 + 16 * a.slices, &sum))
             return INT64_MAX;
     }
@@ -582,6 +602,7 @@ void content_call(const struct trace_call *c, struct buf *b)
     buf_puts(b, " sigma=");
     put_f64(b, c->sigma);
     buf_puts(b, "\n");
+    content_score(&c->score, b);
 }
 
 void content_array(const struct trace_array *a, struct buf *b)

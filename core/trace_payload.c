@@ -274,6 +274,50 @@ int trace_locate(const struct trace *t, int64_t call, enum trace_what what, int 
     return 0;
 }
 
+/* ---- what a call does to its scores ------------------------------------------------------------ */
+
+double trace_call_scale(const struct trace *t, int64_t call)
+{
+    double own = t->calls[call].call.score.scale;
+    return own != 0 ? own : t->meta.scale;
+}
+
+/* A value of a head; 0 where the call has none. */
+static int read_value(const struct trace *t, int64_t call, int i, int head, double *out,
+                      struct err *err)
+{
+    const struct trace_array *a = &t->calls[call].arr[i];
+    float x = 0;
+    int rc = a->present ? trace_read_slice(t, call, a, head, &x, err) : 0;
+
+    if (rc == 0 && !isfinite(x))
+        rc = err_set(err, ERR_INPUT, "%s: '%s' of head %d is not finite", t->path, a->name, head);
+    *out = x;
+    return rc;
+}
+
+int trace_sink(const struct trace *t, int64_t call, int head, double *z, struct err *err)
+{
+    return read_value(t, call, ARR_SINKS, head, z, err);
+}
+
+int trace_alibi(const struct trace *t, int64_t call, int head, double *m, struct err *err)
+{
+    return read_value(t, call, ARR_ALIBI, head, m, err);
+}
+
+int trace_rel_bias(const struct trace *t, int64_t call, int head, float *bias, struct err *err)
+{
+    const struct trace_array *a = &t->calls[call].arr[ARR_REL_BIAS];
+    int rc = trace_read_slice(t, call, a, a->slices == 1 ? 0 : head, bias, err);
+
+    for (int64_t i = 0; rc == 0 && i < a->rows; i++)
+        if (!isfinite(bias[i]))
+            rc = err_set(err, ERR_INPUT, "%s: 'rel_bias' of head %d is not finite at distance %lld",
+                         t->path, head, (long long)(i - (t->meta.n_k - 1)));
+    return rc;
+}
+
 /* ---- maps and arrays of the run -------------------------------------------------------------- */
 
 int64_t trace_map_cells(const struct trace *t, bool keys)

@@ -56,8 +56,10 @@ static int check_storage(const struct trace *t, const struct h5_info *info, stru
         if (info->dims[i] != a->dims[i])
             return err_set(err, ERR_INPUT, "'%s': dimension %d is %lld, the metadata say %lld",
                            a->name, i, (long long)info->dims[i], (long long)a->dims[i]);
-    if (info->chunked)
+    if (info->chunked && a->ndim > 1)
         return check_chunks(info, a, err);
+    if (info->chunked)
+        return err_set(err, ERR_INPUT, "'%s' is in chunks", a->name);
     a->storage = TRACE_CONTIGUOUS;
     a->offset = info->offset;
     if (a->offset < 0 || !add_ok(a->offset, a->bytes, &end) || end > t->file_size)
@@ -172,12 +174,13 @@ static int read_call(struct trace *t, hid_t group, const char *path, struct err 
     e->call.has_out = h5_has_link(group, "out");
     e->call.has_lse = h5_has_link(group, "lse");
     e->call.has_map = h5_has_link(group, "map_sum") || h5_has_link(group, "map_max");
+    TRY(trace_score_get(group, &t->meta, &e->call.score, err));
     TRY(trace_call_check(&t->meta, &e->call, ERR_INPUT, err));
     trace_call_path(&e->call, expected);
     if (strcmp(expected, path) != 0)
         FAIL(err, ERR_INPUT, "the attributes belong to %s", expected);
     for (int i = 0; i < CALL_ARRAYS; i++) {
-        trace_call_array(&t->meta, i, &e->arr[i]);
+        trace_call_array(&t->meta, &e->call, i, &e->arr[i]);
         if (trace_call_has(&e->call, i))
             TRY(open_array(t, group, &e->arr[i], err));
     }

@@ -34,6 +34,7 @@ struct trace_writer {
     struct trace_form form;
     hid_t type, calls, run; /* element type of q, k, v; groups */
     bool in_call, failed;
+    bool extended; /* a call has something of format 1.1 */
     int last_order;
     int64_t n_calls;
     struct trace_call call;
@@ -151,8 +152,8 @@ int trace_create_as(const char *path, const struct trace_meta *m, const struct t
         w->out[i].dset = H5I_INVALID_HID;
     TRY(trace_meta_check(&w->meta, err));
     TRY(check_space(path, &w->meta, form, err));
-    TRY(h5_part_create(&w->part, path, TRACE_FORMAT, TRACE_VERSION_MAJOR, TRACE_VERSION_MINOR,
-                       form->force, err));
+    /* 1.0 until a call needs more: older programs read what they can. */
+    TRY(h5_part_create(&w->part, path, TRACE_FORMAT, TRACE_VERSION_MAJOR, 0, form->force, err));
     h5_lock();
     rc = start_file(w, err);
     h5_unlock();
@@ -199,9 +200,9 @@ static int begin_array(struct trace_writer *w, int i, struct err *err)
     hid_t props = H5I_INVALID_HID, type = H5I_INVALID_HID;
     int rc = 0;
 
-    if (!trace_call_array(&w->meta, i, a))
+    if (!trace_call_array(&w->meta, &w->call, i, a))
         return err_set(err, ERR_RUN, "size of '%s' overflows", a->name);
-    a->storage = w->form.storage;
+    a->storage = i < ARR_SINKS ? w->form.storage : TRACE_CONTIGUOUS;
     choose_chunk(a, i);
     TRY(mem_zalloc(&aw->next, a->slices, sizeof *aw->next, "rows written", err));
     TRY(mem_zalloc(&aw->hash, a->slices, sizeof *aw->hash, "hash states", err));
@@ -209,10 +210,10 @@ static int begin_array(struct trace_writer *w, int i, struct err *err)
     for (int64_t s = 0; s < a->slices; s++)
         TRY(hash_new(&aw->hash[s], err));
     type = a->type == w->meta.dtype ? w->type : h5_type(a->type);
-    props = w->form.storage == TRACE_CONTIGUOUS ? h5_dataset_props(a->ndim, NULL)
-                                                : trace_packed_props(a);
+    props = a->storage == TRACE_CONTIGUOUS ? h5_dataset_props(a->ndim, NULL)
+                                           : trace_packed_props(a);
     TRY(h5_create_dataset(w->group, a->name, type, a->ndim, a->dims, NULL, props, &aw->dset, err));
-    if (w->form.storage == TRACE_CONTIGUOUS) {
+    if (a->storage == TRACE_CONTIGUOUS) {
         haddr_t at = H5Dget_offset(aw->dset);
         if (at == HADDR_UNDEF) {
             rc = h5_fail(err, ERR_IO, "'%s' has no place in the file", a->name);
@@ -256,6 +257,10 @@ static int create_call_group(struct trace_writer *w, const struct trace_call *c,
     TRY(h5_put_str(w->group, "block", c->block, err));
     TRY(h5_put_f64(w->group, "timestep", c->timestep, err));
     TRY(h5_put_f64(w->group, "sigma", c->sigma, err));
+    TRY(trace_score_put(w->group, &c->score, err));
+    if (trace_score_any(&c->score) && !w->extended)
+        TRY(h5_set_i64(w->part.file, "version_minor", TRACE_VERSION_MINOR, err));
+    w->extended |= trace_score_any(&c->score);
 out:
     h5_close(branch);
     h5_close(step);
@@ -412,6 +417,31 @@ int trace_put_map(struct trace_writer *w, int head, const float *sum, const floa
     return call_failed(w, rc, err);
 }
 
+static int put_score_array(struct trace_writer *w, int i, const float *x, struct err *err)
+{
+    const struct trace_array *a = &w->out[i].a;
+    int rc = 0;
+
+    for (int64_t s = 0; s < a->slices && rc == 0; s++)
+        rc = put_rows(w, i, s, 0, a->rows, x + s * a->rows, err);
+    return call_failed(w, rc, err);
+}
+
+int trace_put_sinks(struct trace_writer *w, const float *z, struct err *err)
+{
+    return put_score_array(w, ARR_SINKS, z, err);
+}
+
+int trace_put_alibi(struct trace_writer *w, const float *slopes, struct err *err)
+{
+    return put_score_array(w, ARR_ALIBI, slopes, err);
+}
+
+int trace_put_rel_bias(struct trace_writer *w, const float *bias, struct err *err)
+{
+    return put_score_array(w, ARR_REL_BIAS, bias, err);
+}
+
 /* ---- whole slices --------------------------------------------------------------------------- */
 
 int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *data, struct err *err)
@@ -419,7 +449,7 @@ int trace_put_slice(struct trace_writer *w, int i, int64_t slice, const void *da
     struct array_writer *aw = &w->out[i];
     int rc = put_rows(w, i, slice, 0, aw->a.rows, data, err);
 
-    if (rc == 0 && w->form.storage != TRACE_CONTIGUOUS)
+    if (rc == 0 && aw->a.storage != TRACE_CONTIGUOUS)
         rc = trace_write_chunks(aw->dset, &aw->a, w->form.jobs, slice, data, err);
     return call_failed(w, rc, err);
 }

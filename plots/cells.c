@@ -49,19 +49,19 @@ static float pool_cell(const float *m, int64_t cols, int64_t r0, int64_t r1, int
     return (float)(pool == POOL_MAX ? max : sum / (double)pairs);
 }
 
-int cells_from_map(const float *m, int64_t n_q, int64_t n_k, int64_t tokens, bool causal,
-                   int64_t factor, enum cells_pool pool, struct cells *out, struct err *err)
+int cells_from_map(const float *m, const struct head_shape *h, int64_t tokens, int64_t factor,
+                   enum cells_pool pool, struct cells *out, struct err *err)
 {
     struct cells c;
+    int64_t n_q = h->nq, n_k = h->nk;
     int64_t rows = (n_q + tokens - 1) / tokens, cols = (n_k + tokens - 1) / tokens;
     int rc = cells_new(n_q, n_k, tokens * factor, &c, err);
     if (rc)
         return rc;
     for (int64_t r = 0; r < c.rows; r++)
         for (int64_t k = 0; k < c.cols; k++) {
-            int64_t pairs =
-                pairs_allowed_block(n_q, n_k, causal, r * c.tokens, MIN((r + 1) * c.tokens, n_q),
-                                    k * c.tokens, MIN((k + 1) * c.tokens, n_k));
+            int64_t pairs = pairs_within(h, r * c.tokens, MIN((r + 1) * c.tokens, n_q),
+                                         k * c.tokens, MIN((k + 1) * c.tokens, n_k));
             c.v[r * c.cols + k] =
                 pairs == 0 ? NAN
                            : pool_cell(m, cols, r * factor, MIN((r + 1) * factor, rows), k * factor,
@@ -85,6 +85,7 @@ static void add_spans(const struct span *s, int64_t n, int64_t tokens, float *ro
 int cells_from_mask(const struct mask *m, int64_t tokens, struct cells *out, struct err *err)
 {
     struct cells c = {0};
+    struct head_shape shape = {m->nq, m->nk, m->causal, m->reach};
     struct span *spans = NULL;
     int rc = 0;
 
@@ -96,9 +97,8 @@ int cells_from_mask(const struct mask *m, int64_t tokens, struct cells *out, str
         add_spans(spans, mask_row_spans(m, i, spans), tokens, c.v + i / tokens * c.cols);
     for (int64_t r = 0; r < c.rows; r++)
         for (int64_t k = 0; k < c.cols; k++) {
-            int64_t pairs = pairs_allowed_block(m->nq, m->nk, m->causal, r * tokens,
-                                                MIN((r + 1) * tokens, m->nq), k * tokens,
-                                                MIN((k + 1) * tokens, m->nk));
+            int64_t pairs = pairs_within(&shape, r * tokens, MIN((r + 1) * tokens, m->nq),
+                                         k * tokens, MIN((k + 1) * tokens, m->nk));
             float *v = &c.v[r * c.cols + k];
             *v = pairs ? *v / (float)pairs : NAN;
         }

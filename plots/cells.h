@@ -25,8 +25,8 @@ void cells_free(struct cells *c);
 /* Cells of `factor` x `factor` cells of `m` ([rows][cols], `tokens` per cell): with POOL_MAX m
  * holds maxima; with POOL_MEAN m holds sums, and the result is the mean over allowed pairs. factor
  * 1 is allowed. */
-int cells_from_map(const float *m, int64_t n_q, int64_t n_k, int64_t tokens, bool causal,
-                   int64_t factor, enum cells_pool pool, struct cells *out, struct err *err);
+int cells_from_map(const float *m, const struct head_shape *h, int64_t tokens, int64_t factor,
+                   enum cells_pool pool, struct cells *out, struct err *err);
 
 /* Share of the allowed pairs of each cell that a whole mask (row0 = 0, row1 = nq) keeps. */
 int cells_from_mask(const struct mask *m, int64_t tokens, struct cells *out, struct err *err);

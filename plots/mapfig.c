@@ -127,7 +127,8 @@ int map_read(const struct trace *t, const struct map_panel *p, bool mean, int64_
              (long long)rows, (long long)cols);
     TRY(mem_alloc(&map, n, sizeof *map, "pooled map", err));
     TRY(trace_read_map(t, p->call, p->stored, mean ? map : NULL, mean ? NULL : map, err));
-    TRY(cells_from_map(map, m->n_q, m->n_k, m->pool, m->causal, cells_factor(rows, cols, most),
+    struct head_shape shape = {m->n_q, m->n_k, m->causal, trace_call(t, p->call)->score.reach};
+    TRY(cells_from_map(map, &shape, m->pool, cells_factor(rows, cols, most),
                        mean ? POOL_MEAN : POOL_MAX, out, err));
 out:
     free(map);

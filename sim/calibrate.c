@@ -158,6 +158,11 @@ static int search(const struct calibrate *c, struct calibrate_job *j, const stru
     struct jw w;
     int rc;
 
+    for (int64_t s = 0; s < j->n; s++)
+        if (!attn_is_plain(&samples[s].x))
+            return (j->skip = strdup("searches know no window, chunk, cap, bias or sink"))
+                       ? 0
+                       : err_set(err, ERR_NOMEM, "calibration: out of memory");
     jw_init(&w, &b, 0);
     jw_obj(&w);
     jw_kint(&w, "layer", j->layer);

@@ -2,6 +2,7 @@
 
 #include "core/mem.h"
 #include "core/permute.h"
+#include "core/trace_attn.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -59,12 +60,6 @@ static void describe(const struct trace *t, int64_t call, int head, const struct
 {
     const struct trace_meta *m = trace_meta(t);
     const struct trace_call *c = trace_call(t, call);
-    in->x.nq = m->n_q;
-    in->x.nk = m->n_k;
-    in->x.d = m->head_dim;
-    in->x.dv = m->v_dim;
-    in->x.scale = m->scale;
-    in->x.causal = m->causal;
     in->src_dtype = m->dtype;
     in->geom = trace_geometry(m);
     in->layer = c->layer;
@@ -126,6 +121,10 @@ static int apply_order(const struct trace *t, struct sim_head *h, const struct h
              "%s: --permute %s needs bidirectional attention of a sequence with "
              "itself",
              trace_path(t), how->permute);
+    if (reach_any(&x->reach) || score_has_bias(&x->mods))
+        FAIL(err, ERR_USAGE,
+             "%s: --permute %s of a call whose window, chunk or bias depends on positions",
+             trace_path(t), how->permute);
     TRY(permute_make(how->permute, &h->in.geom, x->nk, how->seed, &perm, err));
     TRY(reorder(&h->q, x->nq, x->d, perm, err));
     TRY(reorder(&h->k, x->nk, x->d, perm, err));
@@ -142,6 +141,7 @@ int head_load(const struct trace *t, int64_t call, int head, const struct head_l
 
     memset(h, 0, sizeof *h);
     describe(t, call, head, how, &h->in);
+    TRY(trace_attn(t, call, head, &h->in.x, &h->rel, err));
     TRY(drop_padding(t, &h->in, err));
     struct attn_in *x = &h->in.x;
     TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->q, err));

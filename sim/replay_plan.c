@@ -99,7 +99,8 @@ static int count_todo(struct replay *r, struct err *err)
     for (int64_t i = 0; i < r->n_series; i++) {
         struct series *s = r->series + i;
         const struct trace_meta *m = trace_meta(r->traces[s->trace]);
-        double pairs = (double)pairs_allowed(m->n_q, m->n_k, m->causal);
+        const struct trace *t = r->traces[s->trace];
+        double pairs = (double)trace_call_pairs(m, trace_call(t, s->calls[0]));
         for (int64_t c = 0; c < s->n_calls; c++)
             for (int64_t k = 0; k < r->n_runs; k++) {
                 struct record rec;

@@ -22,5 +22,6 @@ void sim_head_free(struct sim_head *h)
     free(h->k);
     free(h->v);
     free(h->perm);
+    free(h->rel);
     memset(h, 0, sizeof *h);
 }

@@ -14,6 +14,7 @@ struct sim_head {
     struct head_in in;  /* views into the members below */
     struct exact exact; /* in.exact */
     float *q, *k, *v;   /* owned */
+    float *rel;         /* owned: relative bias [2 n_k - 1] of the trace, or NULL */
 
     /* Of a head in another token order (sim/reorder.h). */
     struct exact *from; /* that of the head it comes from, which outlives this one */

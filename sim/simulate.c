@@ -13,6 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A method's own arithmetic knows the keys alone; the sink's part of the softmax has no value. */
+static void share_with_sink(const struct attn_in *x, int64_t rows, const double *lse, double *out)
+{
+    for (int64_t i = 0; x->mods.has_sink && i < rows; i++) {
+        double share = attn_key_share(x, lse[i]);
+        for (int c = 0; c < x->dv; c++)
+            out[i * x->dv + c] *= share;
+    }
+}
+
 static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv, struct err *err)
 {
     const struct method *me = run->method;
@@ -25,6 +35,8 @@ static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv,
     double t = run_clock(run);
     if (own)
         TRY(me->attend(run->state, m, run->out, run->lse, &stats, err));
+    if (own)
+        share_with_sink(&run->in->x, m->row1 - m->row0, run->lse, run->out);
     else
         TRY(exact_attend(exact, m, run->out, run->lse, err));
     run->ns_attend += run_clock(run) - t;
@@ -47,6 +59,7 @@ static int run_chunk(struct run *run, int64_t row0, int64_t row1, struct err *er
     int rc = 0;
 
     TRY(run->method->select(run->state, row0, row1, &m, err));
+    mask_within(&m, &run->in->x.reach);
     run->ns_select += run_clock(run) - t;
     TRY(mask_check(&m, err));
     if (m.row0 != row0 || m.row1 != row1)
@@ -80,17 +93,55 @@ static int run_prepare(struct run *run, struct err *err)
 {
     struct method_ctx *ctx = run->cell->ctx;
     unsigned need = run->in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
+    char why[128];
     if (!(run->method->flags & need))
         return method_skip(ctx, run->in->x.causal ? "bidirectional only" : "causal only");
+    if (run->cell->device && !attn_is_plain(&run->in->x))
+        return method_skip(ctx, "the GPU kernels know no window, chunk, cap, bias or sink: "
+                                "--backend cpu replays this call");
+    if (!method_combines(run->method, &run->in->x, why))
+        return method_skip(ctx, "%s %s", run->method->name, why);
     double t = run_clock(run);
     int rc = run->method->prepare(ctx, run->cell->params, run->in, &run->state, err);
     run->ns_prepare = run_clock(run) - t;
     return rc;
 }
 
+/* What the head adds to scaled products and causality, and what its sink takes. */
+static int record_score(struct run *run, struct record *r, struct err *err)
+{
+    const struct attn_in *x = &run->in->x;
+    const double *lse;
+    double sum = 0;
+    int rc = 0;
+
+    if (x->reach.back)
+        record_note(r, "window_left=%lld", (long long)x->reach.back - 1);
+    if (x->reach.ahead)
+        record_note(r, "window_right=%lld", (long long)x->reach.ahead - 1);
+    if (x->reach.chunk)
+        record_note(r, "chunk=%lld", (long long)x->reach.chunk);
+    if (x->mods.softcap > 0)
+        record_note(r, "softcap=%g", x->mods.softcap);
+    if (x->mods.alibi != 0)
+        record_note(r, "alibi=%.9g", x->mods.alibi);
+    if (x->mods.rel)
+        record_note(r, "rel_bias=1");
+    if (!x->mods.has_sink)
+        return 0;
+    record_note(r, "sink=%.9g", x->mods.sink);
+    TRY(exact_lse(run->in->exact, 0, x->nq, &lse, err));
+    for (int64_t i = 0; i < x->nq; i++)
+        sum += 1 - attn_key_share(x, lse[i]);
+    TRY(record_metric(r, "sink_mass_mean", sum / (double)x->nq, err));
+out:
+    return rc;
+}
+
 static int run_record(struct run *run, struct record *r, struct err *err)
 {
     int rc = 0;
+    TRY(record_score(run, r, err));
     TRY(metrics_finish(&run->acc, run->in->x.nq, run->in->x.nk, r, err));
     if (run->method->report)
         TRY(run->method->report(run->state, r, err));
@@ -154,6 +205,13 @@ static int run_reordered(const struct sim_cell *cell, const char *order, struct 
     if (!in->geom.t || in->x.causal || in->x.nq != in->x.nk) {
         r->status = RECORD_SKIP;
         snprintf(r->reason, sizeof r->reason, "token order '%s' needs a bidirectional video trace",
+                 order);
+        return 0;
+    }
+    if (reach_any(&in->x.reach) || score_has_bias(&in->x.mods)) {
+        r->status = RECORD_SKIP;
+        snprintf(r->reason, sizeof r->reason,
+                 "token order '%s' of a head whose window, chunk or bias depends on positions",
                  order);
         return 0;
     }

@@ -1,11 +1,13 @@
 /*
- * cmd_trace.c - lacuna trace info|verify|pack|export.
+ * cmd_trace.c - lacuna trace info|verify|pack|export|subset|join|map.
  */
 #include "capture/trace/trace_check.h"
+#include "capture/trace/trace_derive.h"
 #include "capture/trace/trace_tools.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/strmap.h"
 #include "core/text.h"
 
@@ -17,15 +19,15 @@ struct trace_opts {
     struct common_opts common;
     char *output, *layers, *heads, *steps, *branch, *tensors;
     bool gzip, unpack;
-    int64_t rows;
+    int64_t rows, tokens, maps;
 };
 
 /* clang-format off */
 static const struct opt options[] = {
     {.name = "output", .type = OPT_STR, .offset = offsetof(struct trace_opts, output),
      .short_name = 'o', .arg = "PATH", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
-     .help = "pack: the new trace. export: a directory for .npy files, or one file "
-             "NAME.safetensors."},
+     .help = "pack, subset, join, map: the new trace. export: a directory for .npy files, or one "
+             "file NAME.safetensors."},
     {.name = "gzip", .type = OPT_BOOL, .offset = offsetof(struct trace_opts, gzip), .def = "0",
      .min = 0, .max = 1, .help = "pack: deflate instead of zstd: slower, but every HDF5 reads it."},
     {.name = "unpack", .type = OPT_BOOL, .offset = offsetof(struct trace_opts, unpack), .def = "0",
@@ -34,13 +36,20 @@ static const struct opt options[] = {
      .def = "16", .min = 0, .max = 1e9, .unit = "rows per head",
      .help = "verify: where outputs are stored, recompute so many of their rows; 0 = none."},
     {.name = "layers", .type = OPT_STR, .offset = offsetof(struct trace_opts, layers),
-     .arg = "LIST", .def = "all", .help = "export: layers, as in 0,4-7."},
+     .arg = "LIST", .def = "all", .help = "export, subset, join, map: layers, as in 0,4-7."},
     {.name = "heads", .type = OPT_STR, .offset = offsetof(struct trace_opts, heads), .arg = "LIST",
-     .def = "all", .help = "export: query heads; of k and v the kv heads that serve them."},
+     .def = "all",
+     .help = "export, subset, map: query heads; of k and v the kv heads that serve them."},
     {.name = "steps", .type = OPT_STR, .offset = offsetof(struct trace_opts, steps), .arg = "LIST",
-     .def = "all", .help = "export: denoising steps."},
+     .def = "all", .help = "export, subset, join, map: denoising steps."},
     {.name = "branch", .type = OPT_STR, .offset = offsetof(struct trace_opts, branch),
-     .arg = "NAME", .def = "", .help = "export: guidance branch; all if empty."},
+     .arg = "NAME", .def = "", .help = "export, subset, join, map: guidance branch; all if empty."},
+    {.name = "tokens", .type = OPT_INT, .offset = offsetof(struct trace_opts, tokens), .arg = "N",
+     .def = "0", .min = 0, .max = 2147483647, .unit = "tokens",
+     .help = "subset, map: the first N tokens of a causal trace; 0 = all."},
+    {.name = "maps", .type = OPT_INT, .offset = offsetof(struct trace_opts, maps), .arg = "P",
+     .min = 1, .max = 65536, .flags = OPT_UNSET, .unit = "tokens",
+     .help = "map: cell size; 64, or as many more as give at most 1024 cells a side."},
     {.name = "tensors", .type = OPT_STR, .offset = offsetof(struct trace_opts, tensors),
      .arg = "LIST", .def = "q,k,v",
      .help = "export: which of q, k, v, out, lse, map_sum, map_max."},
@@ -273,12 +282,101 @@ out:
     return rc;
 }
 
+/* ---- subset, join, map ----------------------------------------------------------------------- */
+
+static void close_all(struct trace **t, int64_t n)
+{
+    for (int64_t i = 0; t && i < n; i++)
+        trace_close(&t[i]);
+    free(t);
+}
+
+static int report_derived(const struct trace_opts *o, const struct derived *d, struct err *err)
+{
+    struct trace *made = NULL;
+    const struct trace_meta *m = &d->meta;
+    struct buf b = {0};
+    struct jw w;
+    int rc = 0;
+
+    if (!o->common.dry_run)
+        TRY(trace_open(o->output, &made, err));
+    if (o->common.json) {
+        jw_init(&w, &b, 2);
+        jw_obj(&w);
+        jw_kstr(&w, "trace", o->output);
+        if (made)
+            jw_kstr(&w, "content_id", trace_id(made));
+        jw_kint(&w, "calls", d->calls);
+        jw_kint(&w, "bytes", d->bytes);
+        trace_meta_json(m, &w);
+        jw_obj_end(&w);
+        TRY(buf_check(&b, "result", err));
+        print_json(&b);
+        goto out;
+    }
+    printf("%s%s: %lld call%s, %d query and %d kv heads, %lld queries, %lld keys", made ? "" : "would write ",
+           o->output, (long long)d->calls, d->calls == 1 ? "" : "s", m->heads, m->kv_heads,
+           (long long)m->n_q, (long long)m->n_k);
+    if (m->pool > 0)
+        printf(", maps of cells of %lld", (long long)m->pool);
+    printf(", %.3f MB%s%s\n", (double)d->bytes / 1e6, made ? ", " : "", made ? trace_id(made) : "");
+out:
+    buf_free(&b);
+    trace_close(&made);
+    return rc;
+}
+
+static int derive(const struct trace_opts *o, const char *name, char *const *paths, int64_t n,
+                  int64_t maps, struct err *err)
+{
+    struct derive_options d = {.layers = o->layers,
+                               .heads = o->heads,
+                               .steps = o->steps,
+                               .branch = o->branch,
+                               .tokens = o->tokens,
+                               .maps = maps,
+                               .jobs = cmd_jobs(&o->common),
+                               .force = o->common.force,
+                               .dry = o->common.dry_run};
+    struct trace **t = NULL;
+    struct derived made;
+    int rc = 0;
+
+    if (!o->output)
+        return err_set(err, ERR_USAGE, "trace %s: the new file is missing (-o FILE)", name);
+    TRY(mem_zalloc(&t, n, sizeof *t, "traces", err));
+    for (int64_t i = 0; i < n; i++) {
+        TRY(refuse_input(o->output, paths[i], err));
+        TRY(trace_open(paths[i], &t[i], err));
+    }
+    if (maps < 0)
+        d.maps = map_cell_for(o->tokens ? o->tokens : trace_meta(t[0])->n_k);
+    TRY(trace_derive(t, n, &d, o->output, &made, err));
+    TRY(report_derived(o, &made, err));
+out:
+    close_all(t, n);
+    return rc;
+}
+
+static int subset(const struct trace_opts *o, const char *path, struct err *err)
+{
+    return derive(o, "subset", (char *const[]){(char *)path}, 1, 0, err);
+}
+
+static int map(const struct trace_opts *o, const char *path, struct err *err)
+{
+    return derive(o, "map", (char *const[]){(char *)path}, 1, o->maps == INT64_MIN ? -1 : o->maps,
+                  err);
+}
+
 /* ---- command --------------------------------------------------------------------------------- */
 
 static const struct action {
     const char *name;
     int (*run)(const struct trace_opts *o, const char *path, struct err *err);
-} actions[] = {{"info", info}, {"verify", verify}, {"pack", pack}, {"export", export_tensors}};
+} actions[] = {{"info", info},     {"verify", verify}, {"pack", pack}, {"export", export_tensors},
+               {"subset", subset}, {"join", NULL},     {"map", map}};
 
 #define N_ACTIONS ((int)(sizeof actions / sizeof *actions))
 
@@ -310,8 +408,16 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     if (done)
         goto out;
     if (rest.n < 1)
-        FAIL(err, ERR_USAGE, "trace: one of info, verify, pack, export was expected");
+        FAIL(err, ERR_USAGE,
+             "trace: one of info, verify, pack, export, subset, join, map was expected");
     TRY(find_action(rest.items[0], &a, err));
+    if (!a->run && rest.n < 3)
+        FAIL(err, ERR_USAGE, "trace join: at least two traces were expected, found %lld",
+             (long long)rest.n - 1);
+    if (!a->run) {
+        rc = derive(&o, a->name, rest.items + 1, rest.n - 1, 0, err);
+        goto out;
+    }
     if (rest.n != 2)
         FAIL(err, ERR_USAGE, "trace %s: one trace was expected, found %lld", a->name,
              (long long)rest.n - 1);
@@ -327,8 +433,11 @@ const struct command cmd_trace = {
     .usage = "trace info T.h5\n"
              "trace verify T.h5\n"
              "trace pack T.h5 -o PACKED.h5 [--gzip | --unpack]\n"
-             "trace export T.h5 -o DIR | FILE.safetensors",
-    .summary = "Look into, check, pack and export a trace",
+             "trace export T.h5 -o DIR | FILE.safetensors\n"
+             "trace subset T.h5 -o U.h5 [--layers L --heads H --steps S --tokens N]\n"
+             "trace join A.h5 B.h5 ... -o C.h5\n"
+             "trace map T.h5 -o U.h5 [--maps P]",
+    .summary = "Look into, check, pack, export, cut and join traces",
     .run = run,
     .options = options,
     .details =
@@ -336,10 +445,14 @@ const struct command cmd_trace = {
         "stored, some of their rows from q, k and v; it names what is wrong and exits with 1. "
         "pack\n"
         "makes an archive (same content id; replay reads it, slower than the contiguous form).\n"
-        "export writes tensors for other programs.\n"
+        "export writes tensors for other programs. subset keeps some layers, heads, steps or\n"
+        "tokens; join puts calls of one run that lie in several files into one; map computes pooled\n"
+        "maps, which figures need, of any trace.\n"
         "\n"
         "  lacuna trace info t.h5\n"
         "  lacuna trace verify t.h5 --json\n"
         "  lacuna trace pack t.h5 -o t.packed.h5\n"
-        "  lacuna trace export t.h5 --layers 0,3 --heads 0-1 -o heads.safetensors\n",
+        "  lacuna trace export t.h5 --layers 0,3 --heads 0-1 -o heads.safetensors\n"
+        "  lacuna trace subset t.h5 --layers 0-3 --tokens 4096 -o small.h5\n"
+        "  lacuna trace map t.h5 -o mapped.h5\n",
 };

@@ -1,9 +1,10 @@
 /*
  * trace_check.c - dense attention of a few rows, with the keys in pieces:
  *
- *   O_i = sum_j e^{s_ij - m} v_j / sum_j e^{s_ij - m},   LSE_i = m + ln sum_j e^{s_ij - m}
+ *   O_i = sum_j e^{s_ij - m} v_j / (sum_j e^{s_ij - m} + e^{z - m}),   LSE_i = m + ln sum_j e^{s_ij - m}
  *
- * with a running maximum m (online softmax), all in double. Padding text is no key j and no row i.
+ * with a running maximum m (online softmax), all in double; s has the call's cap and bias, j its
+ * window or chunk, z is a sink. Padding text is no key j and no row i.
  * Memory is one piece of keys and values, whatever the length; time O(rows n d) per head.
  */
 #include "capture/trace/trace_check.h"
@@ -11,6 +12,7 @@
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/progress.h"
+#include "core/trace_attn.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -39,6 +41,8 @@ struct rows {
     double *max, *sum, *acc; /* [n], [n], [n][dv] */
     float *k, *v;            /* [PIECE][d], [PIECE][dv] */
     double v_max;            /* largest |v| of the head */
+    float *rel;              /* [2 n_k - 1], NULL: no relative bias */
+    struct attn_in x;        /* the head's shape, scale, reach, cap, bias and sink */
 };
 
 static void rows_free(struct rows *r)
@@ -52,6 +56,7 @@ static void rows_free(struct rows *r)
     free(r->acc);
     free(r->k);
     free(r->v);
+    free(r->rel);
 }
 
 static bool in_span(const struct trace_span *s, int64_t at)
@@ -91,16 +96,26 @@ out:
     return rc;
 }
 
-/* One key for row i. */
-static void add_key(struct rows *r, const struct trace_meta *m, int64_t i, const float *k,
-                    const float *v)
+/* Cap and bias of a scaled product; key j stands at `distance` from the row. */
+static double modified(const struct score_mods *mods, double s, int64_t distance)
+{
+    if (mods->softcap > 0)
+        s = mods->softcap * tanh(s / mods->softcap);
+    if (mods->rel)
+        s += mods->rel[distance];
+    return s - mods->alibi * fabs((double)distance);
+}
+
+/* Key j for row i. */
+static void add_key(struct rows *r, const struct trace_meta *m, int64_t i, int64_t j,
+                    const float *k, const float *v)
 {
     const float *q = r->q + i * m->head_dim;
     double *acc = r->acc + i * m->v_dim, s = 0;
 
     for (int d = 0; d < m->head_dim; d++)
         s += (double)q[d] * k[d];
-    s *= m->scale;
+    s = modified(&r->x.mods, s * r->x.scale, j - (r->at[i] + m->n_k - m->n_q));
     if (s > r->max[i]) {
         double shrink = exp(r->max[i] - s);
         r->sum[i] *= shrink;
@@ -126,9 +141,8 @@ static void add_piece(const struct check *c, int64_t k0, int64_t n, struct rows 
         for (int d = 0; d < m->v_dim; d++)
             r->v_max = fmax(r->v_max, fabs((double)v[d]));
         for (int64_t i = 0; i < r->n; i++)
-            /* The last query sees the last key. */
-            if (!m->causal || k0 + j <= r->at[i] + m->n_k - m->n_q)
-                add_key(r, m, i, k, v);
+            if (k0 + j >= attn_first(&r->x, r->at[i]) && k0 + j < attn_limit(&r->x, r->at[i]))
+                add_key(r, m, i, k0 + j, k, v);
     }
 }
 
@@ -177,7 +191,7 @@ static void compare(const struct check *c, int64_t call, const struct rows *r, c
             return;
         }
         for (int d = 0; info->has_out && d < m->v_dim; d++) {
-            double want = r->acc[i * m->v_dim + d] / r->sum[i], have = r->out[i * m->v_dim + d];
+            double want = r->acc[i * m->v_dim + d] / r->sum[i] * attn_key_share(&r->x, lse), have = r->out[i * m->v_dim + d];
             if (!(fabs(have - want) <= 1.01 * half_ulp(m->dtype) * fabs(want) + slack)) {
                 snprintf(what, 200,
                          "out of query %lld, dim %d, is %.9g, dense attention of q, k, v "
@@ -202,6 +216,7 @@ static int check_head(void *ctx, int64_t item, int worker, struct err *err)
     if (!info->has_out && !info->has_lse)
         return 0;
     TRY(rows_init(c, &r, err));
+    TRY(trace_attn(c->t, call, head, &r.x, &r.rel, err));
     TRY(run_rows(c, call, head, &r, err));
     compare(c, call, &r, what);
     snprintf(object, sizeof object, "/calls/step-%03d/%s/layer-%02d", info->step, info->branch,

@@ -4,10 +4,12 @@
  * Directories are written tensor by tensor; a .safetensors file needs all of its tensors in memory
  * at once, since its header comes first.
  */
+#include "capture/trace/export_meta.h"
 #include "capture/trace/trace_tools.h"
 
 #include "core/fileio.h"
 #include "core/indexlist.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/npy.h"
 #include "core/opt.h"
@@ -211,6 +213,100 @@ static int refuse_existing(const char *path, bool force, struct err *err)
     return 0;
 }
 
+/* A tensor whose data are given and become the item's. */
+static int add_loaded(struct plan *p, const char *name, enum dtype dtype, int ndim,
+                      const int64_t *shape, void *data, struct err *err)
+{
+    int rc = mem_grow(&p->items, &p->cap, p->n + 1, sizeof *p->items, "tensors to export", err);
+    if (rc) {
+        free(data);
+        return rc;
+    }
+    struct item *it = &p->items[p->n++];
+    *it = (struct item){.dtype = dtype, .ndim = ndim, .data = data};
+    snprintf(it->name, sizeof it->name, "%s", name);
+    memcpy(it->shape, shape, (size_t)ndim * sizeof *shape);
+    return 0;
+}
+
+/* One of sinks, alibi, rel_bias of a call, of the selected heads. */
+static int add_score(struct plan *p, int64_t call, const char *what, int64_t width, struct err *err)
+{
+    const struct trace_call *c = trace_call(p->t, call);
+    int64_t shape[2] = {width > 1 && c->score.rel_bias == 1 ? 1 : p->n_heads, width};
+    char name[96];
+    float *x = NULL;
+    double value = 0;
+    int rc = 0;
+
+    snprintf(name, sizeof name, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer, what);
+    TRY(mem_alloc(&x, shape[0] * width, sizeof *x, name, err));
+    for (int64_t i = 0; i < shape[0]; i++) {
+        int head = (int)p->heads[i];
+        if (width > 1)
+            TRY(trace_rel_bias(p->t, call, head, x + i * width, err));
+        else
+            TRY((strcmp(what, "sinks") == 0 ? trace_sink : trace_alibi)(p->t, call, head, &value,
+                                                                       err));
+        if (width == 1)
+            x[i] = (float)value;
+    }
+    rc = add_loaded(p, name, DT_F32, width > 1 ? 2 : 1, shape, x, err);
+    x = NULL;
+out:
+    free(x);
+    return rc;
+}
+
+/* What the exported calls do to their scores goes along: without it their tensors mean another
+ * model. */
+static int add_scores(struct plan *p, struct err *err)
+{
+    int64_t tensors = p->n, last = -1;
+    int rc = 0;
+
+    for (int64_t i = 0; i < tensors; i++) {
+        int64_t call = p->items[i].call;
+        const struct trace_score *s = &trace_call(p->t, call)->score;
+        if (call == last)
+            continue;
+        last = call;
+        if (s->sinks)
+            TRY(add_score(p, call, "sinks", 1, err));
+        if (s->alibi)
+            TRY(add_score(p, call, "alibi", 1, err));
+        if (s->rel_bias)
+            TRY(add_score(p, call, "rel_bias", 2 * trace_meta(p->t)->n_k - 1, err));
+    }
+out:
+    return rc;
+}
+
+/* The arrays of the run that import takes back. */
+static int add_tokens(struct plan *p, struct err *err)
+{
+    int32_t *ids = NULL;
+    float *nll = NULL;
+    double *times = NULL, *sigmas = NULL;
+    int64_t n = 0;
+    int rc = 0;
+
+    TRY(trace_tokens(p->t, &ids, &n, err));
+    if (n)
+        TRY(add_loaded(p, "tokens", DT_I32, 1, &n, ids, err));
+    TRY(trace_nll(p->t, &nll, &n, err));
+    if (n)
+        TRY(add_loaded(p, "nll", DT_F32, 1, &n, nll, err));
+    TRY(trace_timesteps(p->t, &times, &n, err));
+    if (n)
+        TRY(add_loaded(p, "timesteps", DT_F64, 1, &n, times, err));
+    TRY(trace_sigmas(p->t, &sigmas, &n, err));
+    if (n)
+        TRY(add_loaded(p, "sigmas", DT_F64, 1, &n, sigmas, err));
+out:
+    return rc;
+}
+
 /* One tensor under the very name that was given. */
 static int write_one_npy(struct plan *p, const char *path, bool force, struct err *err)
 {
@@ -229,11 +325,27 @@ out:
     return rc;
 }
 
+/* A file of one tensor has no place for windows and the like. */
+static void warn_of_scores(const struct plan *p)
+{
+    char text[TRACE_SCORE_TEXT];
+    for (int64_t i = 0; i < p->n; i++) {
+        trace_score_text(&trace_call(p->t, p->items[i].call)->score, text);
+        if (text[0]) {
+            log_warn("%s: .npy files do not say what the calls do to their scores (%s); a "
+                     ".safetensors file does",
+                     p->items[i].name, text);
+            return;
+        }
+    }
+}
+
 static int write_npy(struct plan *p, const char *dir, bool force, struct err *err)
 {
     struct buf path = {0};
     int rc = 0;
 
+    warn_of_scores(p);
     TRY(make_dirs(dir, err));
     for (int64_t i = 0; i < p->n; i++) {
         struct item *it = &p->items[i];
@@ -254,19 +366,25 @@ out:
 static int write_safetensors(struct plan *p, const char *path, bool force, struct err *err)
 {
     struct st_out *out = NULL;
+    json_t *meta = NULL;
     int rc = 0;
 
     TRY(refuse_existing(path, force, err));
+    TRY(add_scores(p, err));
+    TRY(add_tokens(p, err));
+    TRY(export_metadata(p->t, p->heads, p->n_heads, p->kv, p->n_kv, &meta, err));
     TRY(mem_zalloc(&out, p->n, sizeof *out, "tensors to export", err));
     for (int64_t i = 0; i < p->n; i++) {
         struct item *it = &p->items[i];
-        TRY(load(p, it, err));
+        if (!it->data)
+            TRY(load(p, it, err));
         out[i] = (struct st_out){
             .name = it->name, .dtype = it->dtype, .ndim = it->ndim, .data = it->data};
         memcpy(out[i].shape, it->shape, sizeof it->shape);
     }
-    TRY(st_write(path, out, p->n, err));
+    TRY(st_write_meta(path, out, p->n, meta, err));
 out:
+    json_decref(meta);
     free(out);
     return rc;
 }

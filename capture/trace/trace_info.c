@@ -94,7 +94,8 @@ static void text_run(const struct trace *t, struct buf *b)
 static bool same_row(const struct trace_call *a, const struct trace_call *b)
 {
     return a->step == b->step && strcmp(a->branch, b->branch) == 0 && a->has_out == b->has_out &&
-           a->has_lse == b->has_lse && a->has_map == b->has_map;
+           a->has_lse == b->has_lse && a->has_map == b->has_map &&
+           trace_score_equal(&a->score, &b->score);
 }
 
 /* Layers of the calls [i, end) of one row, "0-3,5". */
@@ -123,7 +124,7 @@ static void text_calls(const struct trace *t, struct buf *b)
     for (int64_t i = 0, end; i < n; i = end) {
         const struct trace_call *c = trace_call(t, i);
         struct buf layers = {0};
-        char time[32] = "-", sigma[32] = "-";
+        char time[32] = "-", sigma[32] = "-", score[TRACE_SCORE_TEXT];
         for (end = i + 1; end < n && same_row(c, trace_call(t, end)); end++)
             ;
         put_layers(t, i, end, &layers);
@@ -131,9 +132,10 @@ static void text_calls(const struct trace *t, struct buf *b)
             snprintf(time, sizeof time, "%.6g", c->timestep);
         if (!isnan(c->sigma))
             snprintf(sigma, sizeof sigma, "%.6g", c->sigma);
-        buf_printf(b, "  %4d  %9s  %8s  %-8s  %-20s  q k v%s%s%s\n", c->step, time, sigma,
+        trace_score_text(&c->score, score);
+        buf_printf(b, "  %4d  %9s  %8s  %-8s  %-20s  q k v%s%s%s%s%s\n", c->step, time, sigma,
                    c->branch, buf_str(&layers), c->has_out ? " out" : "", c->has_lse ? " lse" : "",
-                   c->has_map ? " map" : "");
+                   c->has_map ? " map" : "", score[0] ? "; " : "", score);
         buf_free(&layers);
     }
 }
@@ -176,6 +178,7 @@ static void json_call(const struct trace_call *c, struct jw *w)
     jw_kbool(w, "out", c->has_out);
     jw_kbool(w, "lse", c->has_lse);
     jw_kbool(w, "map", c->has_map);
+    trace_score_json(&c->score, w);
     jw_obj_end(w);
 }
 

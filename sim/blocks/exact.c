@@ -70,7 +70,7 @@ static int rows_on_cpu(struct exact *e, int64_t row0, int64_t row1, bool out, st
     int rc = exact_operands(e, &ops, err);
     if (rc)
         return rc;
-    mask_full(&full, e->x.nq, e->x.nk, row0, row1, e->x.causal);
+    attn_full_mask(&e->x, row0, row1, &full);
     return attn_rows(ops, &full, out ? e->out + row0 * e->x.dv : NULL, e->lse + row0, err);
 }
 

@@ -83,6 +83,24 @@ struct group_run {
     double *max, *sum, *tmp; /* [nk] */
 };
 
+/* *row = what of row i the keys get: p beside a sink. */
+static int scale_row(struct group_run *g, int64_t i, const double *p, int64_t n, const double **row,
+                     struct err *err)
+{
+    const struct attn_in *in = &g->rows.exact->x;
+    const double *lse;
+
+    *row = p;
+    if (!in->mods.has_sink)
+        return 0;
+    int rc = exact_lse(g->rows.exact, i, i + 1, &lse, err);
+    double share = rc ? 0 : attn_key_share(in, lse[0]);
+    for (int64_t j = 0; j < n; j++)
+        g->tmp[j] = p[j] * share;
+    *row = g->tmp;
+    return rc;
+}
+
 static int one_group(struct group_run *g, int64_t row0, int64_t row1, struct err *err)
 {
     const struct attn_in *in = &g->rows.exact->x;
@@ -92,13 +110,15 @@ static int one_group(struct group_run *g, int64_t row0, int64_t row1, struct err
     memset(g->sum, 0, (size_t)in->nk * sizeof *g->sum);
     for (int64_t i = row0; i < row1; i++) {
         const double *row;
-        int64_t n = attn_limit(in, i);
+        int64_t first = attn_first(in, i), n = attn_limit(in, i) - first;
         TRY(map_rows_get(&g->rows, i, &row, err));
         if (g->lse) {
-            exp_row(row, n, g->lse[i], g->tmp);
+            exp_row(row + first, n, g->lse[i], g->tmp);
             row = g->tmp;
+        } else {
+            TRY(scale_row(g, i, row + first, n, &row, err));
         }
-        add_row(row, n, g->max, g->sum);
+        add_row(row, n, g->max + first, g->sum + first);
     }
 out:
     return rc;
@@ -183,11 +203,11 @@ static void below_group(struct below_run *g, int u, int64_t r0, int64_t r1)
     const struct attn_in *in = g->in;
     struct map_below *b = g->b;
     const double *max = g->max[units[u].level];
+    struct head_shape shape = attn_shape(in);
     int64_t width = units[u].width, limit = attn_limit(in, r1 - 1);
 
-    for (int64_t k0 = 0; k0 < limit; k0 += width) {
-        int64_t k1 = MIN(k0 + width, in->nk),
-                pairs = pairs_allowed_block(in->nq, in->nk, in->causal, r0, r1, k0, k1);
+    for (int64_t k0 = attn_first(in, r0) / width * width; k0 < limit; k0 += width) {
+        int64_t k1 = MIN(k0 + width, in->nk), pairs = pairs_within(&shape, r0, r1, k0, k1);
         double top = 0;
         for (int64_t j = k0; j < MIN(k1, limit); j++)
             top = MAX(top, max[j]);
@@ -219,12 +239,14 @@ static int below_strip(void *ctx, const struct map_group *s, struct err *err)
     return 0;
 }
 
-/* Units with an allowed pair: of every group of rows those up to its last row's last key. */
+/* Units with an allowed pair: of every group of rows those from its first row's first key up to its
+ * last row's last. */
 static int64_t count_units(const struct attn_in *in, int u)
 {
     int64_t height = (int64_t)STRIP << units[u].level, width = units[u].width, n = 0;
     for (int64_t r0 = 0; r0 < in->nq; r0 += height)
-        n += (attn_limit(in, MIN(r0 + height, in->nq) - 1) + width - 1) / width;
+        n += (attn_limit(in, MIN(r0 + height, in->nq) - 1) + width - 1) / width -
+             attn_first(in, r0) / width;
     return n;
 }
 
@@ -232,7 +254,7 @@ void map_below_totals(const struct attn_in *in, struct map_below *b)
 {
     for (int u = 0; u < BELOW_UNITS; u++) {
         b->units[u] = count_units(in, u);
-        b->pairs[u] = pairs_allowed(in->nq, in->nk, in->causal);
+        b->pairs[u] = attn_pairs(in);
     }
 }
 

@@ -77,7 +77,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     const struct attn_in *x = &((struct dense_state *)state)->in.x;
-    mask_full(out, x->nq, x->nk, row0, row1, x->causal);
+    attn_full_mask(x, row0, row1, out);
     return 0;
 }
 
@@ -148,7 +148,7 @@ const struct method method_dense = {
     .name = "dense",
     .summary = "every allowed pair; reports how sparse the exact attention map is",
     .paper = "Vaswani et al., Attention Is All You Need, arXiv 1706.03762",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
     .params_size = sizeof(struct dense_params),
     .params = options,
     .budget_full = "",

@@ -216,7 +216,7 @@ const struct method method_longformer = {
     .name = "longformer",
     .summary = "window on both sides, optionally dilated, and global tokens",
     .paper = "Beltagy et al., Longformer: The Long-Document Transformer, arXiv 2004.05150",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
     .params_size = sizeof(struct longformer_params),
     .params = options,
     .budget_full = "window=1000000000",

@@ -106,6 +106,9 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     int64_t last = 0;
     int rc = 0;
 
+    if (p->dilate != DILATE_NONE && reach_any(&in->x.reach))
+        return method_skip(ctx, "dilate=%s cannot combine a window or chunk of the model",
+                           dilates[p->dilate]);
     if (p->dilate != DILATE_NONE && !in->x.causal)
         return method_skip(ctx, "dilated windows are causal");
     TRY(mem_zalloc(&s, 1, sizeof *s, "streaming state", err));
@@ -205,7 +208,7 @@ static int report(void *state, struct record *r, struct err *err)
     if (s->dilate == DILATE_NONE)
         return 0;
     double pairs = (double)dilated_exec(s);
-    double allowed = (double)pairs_allowed(s->x.nq, s->x.nk, s->x.causal);
+    double allowed = (double)attn_pairs(&s->x);
     TRY(record_metric(r, "pairs_exec", pairs, err));
     TRY(record_metric(r, "density_exec", pairs / allowed, err));
 out:
@@ -234,7 +237,7 @@ const struct method method_streaming = {
     .summary = "window + sink (StreamingLLM, A-shape, Tri-shape): the last keys and the first few",
     .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks, "
              "arXiv 2309.17453",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
     .params_size = sizeof(struct streaming_params),
     .params = options,
     .budget_full = "window=100%",

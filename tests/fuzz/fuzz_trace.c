@@ -56,6 +56,9 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     text.pool = 4;
     TRY(add_fixture(c, path, &text, false, err));
     TRY(add_fixture(c, path, &video, false, err));
+    TRY(fixture_write_scored(path, &text, err));
+    TRY(fuzz_add_file(c, path, err));
+    TRY(add_packed(c, path, TRACE_ZSTD, err));
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         snprintf(path, sizeof path, "tests/data/h5/%s", foreign[i]);
         TRY(fuzz_add_file(c, path, err));

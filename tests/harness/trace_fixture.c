@@ -182,6 +182,57 @@ int fixture_write(const char *path, const struct trace_meta *m, int n_calls, str
     return rc ? rc : trace_commit(&w, err);
 }
 
+struct trace_score fixture_score(const struct trace_meta *m, int call)
+{
+    const struct trace_score all[] = {
+        {.reach = {.back = 5}, .softcap = 3, .sinks = true},
+        {.reach = {.chunk = 4}, .scale = 0.75, .rel_bias = m->heads},
+        {.alibi = true},
+    };
+    return all[call];
+}
+
+static int put_score(struct trace_writer *w, const struct trace_meta *m,
+                     const struct trace_score *s, struct err *err)
+{
+    float x[2 * 64];
+    int rc = 0;
+
+    for (int i = 0; i < 2 * 64; i++)
+        x[i] = (float)rng_normal(3, 0, (uint64_t)i);
+    if (s->sinks)
+        TRY(trace_put_sinks(w, x, err));
+    if (s->rel_bias)
+        TRY(trace_put_rel_bias(w, x, err));
+    if (s->alibi)
+        TRY(trace_put_alibi(w, x, err));
+out:
+    return rc;
+}
+
+int fixture_write_scored(const char *path, struct trace_meta *m, struct err *err)
+{
+    struct trace_writer *w = NULL;
+    int rc = 0;
+
+    *m = fixture_text(DT_F32, 2, 1, 12);
+    TRY(trace_create(path, m, 3, true, &w, err));
+    for (int i = 0; i < 3; i++) {
+        struct trace_call c = fixture_call(m, i);
+        c.has_out = c.has_lse = false;
+        c.score = fixture_score(m, i);
+        TRY(trace_begin_call(w, &c, err));
+        for (int what = 0; what <= TRACE_V; what++)
+            TRY(put_tensor(w, m, i, (enum trace_what)what, err));
+        TRY(put_score(w, m, &c.score, err));
+        TRY(trace_end_call(w, err));
+    }
+    TRY(trace_commit(&w, err));
+out:
+    trace_abort(&w);
+    return rc;
+}
+
 int64_t hdf5_objects_open(void)
 {
     static const H5I_type_t kinds[] = {H5I_FILE, H5I_GROUP,     H5I_DATASET,

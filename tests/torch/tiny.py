@@ -5,6 +5,7 @@ mask would go unseen.
 """
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 
@@ -149,6 +150,11 @@ def lacuna(*args, check=True):
     if check and p.returncode:
         raise AssertionError(f"lacuna {' '.join(map(str, args))}: status {p.returncode}\n{p.stdout}")
     return p.returncode, p.stdout
+
+
+def remove(path):
+    """A file or a directory."""
+    shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
 
 
 def same(a, b, name, within=0.0):

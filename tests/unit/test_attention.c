@@ -26,7 +26,15 @@ static void make_data(struct data *x, int64_t nq, int64_t nk, int d, int dv, boo
         x->k[i] = (float)(sigma * rng_normal(1, 1, (uint64_t)i));
     for (int64_t i = 0; i < nk * dv; i++)
         x->v[i] = (float)rng_normal(1, 2, (uint64_t)i);
-    x->in = (struct attn_in){nq, nk, d, dv, x->q, x->k, x->v, 1 / sqrt(d), causal};
+    x->in = (struct attn_in){.nq = nq,
+                             .nk = nk,
+                             .d = d,
+                             .dv = dv,
+                             .q = x->q,
+                             .k = x->k,
+                             .v = x->v,
+                             .scale = 1 / sqrt(d),
+                             .causal = causal};
 }
 
 static void free_data(struct data *x)
@@ -41,7 +49,13 @@ static double score(const struct attn_in *in, int64_t i, int64_t j)
     double s = 0;
     for (int c = 0; c < in->d; c++)
         s += (double)in->q[i * in->d + c] * in->k[j * in->d + c];
-    return s * in->scale;
+    s *= in->scale;
+    int64_t distance = j - (i + in->nk - in->nq);
+    if (in->mods.softcap > 0)
+        s = in->mods.softcap * tanh(s / in->mods.softcap);
+    if (in->mods.rel)
+        s += in->mods.rel[distance];
+    return s - in->mods.alibi * (double)(distance < 0 ? -distance : distance);
 }
 
 /* Row i over its spans by definition. */
@@ -63,6 +77,8 @@ static void brute_row(const struct attn_in *in, const struct mask *m, int64_t i,
                 o[c] += e * in->v[j * in->dv + c];
         }
     *lse = n ? top + log(sum) : -INFINITY;
+    if (in->mods.has_sink)
+        sum += exp(in->mods.sink - top);
     for (int c = 0; n && c < in->dv; c++)
         o[c] /= sum;
     free(s);
@@ -95,6 +111,50 @@ static void check(const struct data *x, const struct mask *m, enum precision pre
 }
 
 static const double tolerance[] = {[PREC_F64] = 1e-12, [PREC_F32] = 5e-5};
+
+/* Cap, biases, sink and reach, over a full mask, a band and lists. */
+START_TEST(scores_are_modified_by_definition)
+{
+    static float table[2 * 130 - 1];
+    const struct {
+        struct score_mods mods;
+        struct reach reach;
+    } cases[] = {
+        {.mods = {.softcap = 2}},
+        {.mods = {.has_sink = true, .sink = 1.5}},
+        {.mods = {.alibi = 0.25}},
+        {.mods = {.rel = table + 129}},
+        {.reach = {.back = 20}},
+        {.reach = {.chunk = 48}},
+        {.mods = {.softcap = 3, .has_sink = true, .sink = -1, .rel = table + 129},
+         .reach = {.back = 33, .ahead = 9}},
+    };
+    struct data x;
+    struct mask m;
+    struct err err = {0};
+    enum precision prec = _i % 2 ? PREC_F32 : PREC_F64;
+    bool causal = _i / 2 % 2;
+    for (int i = 0; i < 2 * 130 - 1; i++)
+        table[i] = (float)rng_normal(5, 0, (uint64_t)i);
+    make_data(&x, 100, 130, 32, 16, causal, 1.5);
+    x.in.mods = cases[_i / 4].mods;
+    x.in.reach = cases[_i / 4].reach;
+    attn_full_mask(&x.in, 0, 100, &m);
+    check(&x, &m, prec, tolerance[prec]);
+    mask_band(&m, 100, 130, 0, 100, causal, (struct band){3, 17, 90});
+    mask_within(&m, &x.in.reach);
+    check(&x, &m, prec, tolerance[prec]);
+    assert_ok(mask_lists_init(&m, 100, 130, 0, 100, causal, 32, 8, &err), &err);
+    for (int64_t g = 0; g < m.ngroups; g++)
+        for (int32_t c = (int32_t)g % 2; c < 16; c += 2)
+            assert_ok(mask_lists_add(&m, g, c, &err), &err);
+    mask_lists_finish(&m);
+    mask_within(&m, &x.in.reach);
+    check(&x, &m, prec, tolerance[prec]);
+    mask_free(&m);
+    free_data(&x);
+}
+END_TEST
 
 START_TEST(dense_matches_the_definition)
 {
@@ -215,6 +275,7 @@ Suite *make_suite(void)
     TCase *t = tcase_create("attention");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, dense_matches_the_definition, 0, 36);
+    tcase_add_loop_test(t, scores_are_modified_by_definition, 0, 28);
     tcase_add_loop_test(t, lists_match_the_definition, 0, 24);
     tcase_add_loop_test(t, band_matches_the_definition, 0, 2);
     tcase_add_test(t, extreme_scores_stay_finite);

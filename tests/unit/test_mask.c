@@ -9,6 +9,13 @@
 enum { MAXN = 300 };
 static unsigned char kept[MAXN][MAXN];
 
+static bool allowed(const struct mask *m, int64_t p, int64_t j)
+{
+    const struct reach *r = &m->reach;
+    return (!m->causal || j <= p) && (!r->back || j > p - r->back) &&
+           (!r->ahead || j < p + r->ahead) && (!r->chunk || j / r->chunk == p / r->chunk);
+}
+
 /* The mask as a matrix, straight from its definition. */
 static void brute(const struct mask *m)
 {
@@ -16,7 +23,7 @@ static void brute(const struct mask *m)
     for (int64_t i = m->row0; i < m->row1; i++)
         for (int64_t j = 0; j < m->nk; j++) {
             int64_t p = i + m->nk - m->nq, d = p - j;
-            if (m->causal && d < 0)
+            if (!allowed(m, p, j))
                 continue;
             bool keep = m->form == MASK_FULL;
             if (m->form == MASK_BAND)
@@ -52,29 +59,32 @@ static void check_against_brute(const struct mask *m)
             ck_assert_int_eq(kept[i][at], 0);
         want.pairs_kept += row;
         want.rows_empty += row == 0;
+        for (int64_t j = 0; j < m->nk; j++)
+            want.pairs_allowed += allowed(m, i + m->nk - m->nq, j);
     }
     for (int64_t r = m->row0; r < m->row1; r += m->bq)
         for (int64_t k = 0; k < m->nk; k += m->bk) {
-            bool any = false, allowed = false;
+            bool any = false, some = false;
             for (int64_t i = r; i < r + m->bq && i < m->row1; i++)
                 for (int64_t j = k; j < k + m->bk && j < m->nk; j++) {
                     any |= kept[i][j];
-                    allowed |= !m->causal || j <= i + m->nk - m->nq;
+                    some |= allowed(m, i + m->nk - m->nq, j);
                 }
             want.tiles_kept += any;
-            want.tiles_allowed += allowed;
+            want.tiles_allowed += some;
             want.tiles_rect++;
         }
     assert_ok(mask_count(m, &c, &err), &err);
     ck_assert_int_eq(c.pairs_kept, want.pairs_kept);
     ck_assert_int_eq(c.rows_empty, want.rows_empty);
+    ck_assert_int_eq(c.pairs_allowed, want.pairs_allowed);
     ck_assert_int_eq(c.tiles_kept, want.tiles_kept);
     ck_assert_int_eq(c.tiles_allowed, want.tiles_allowed);
     ck_assert_int_eq(c.tiles_rect, want.tiles_rect);
-    int64_t tiles, allowed;
-    assert_ok(mask_tiles_kept(m, m->bq, m->bk, &tiles, &allowed, &err), &err);
+    int64_t tiles, native;
+    assert_ok(mask_tiles_kept(m, m->bq, m->bk, &tiles, &native, &err), &err);
     ck_assert_int_eq(tiles, want.tiles_kept);
-    ck_assert_int_eq(allowed, want.tiles_allowed);
+    ck_assert_int_eq(native, want.tiles_allowed);
 }
 
 /* Union of rows r0..r1 against the matrix. */
@@ -135,6 +145,62 @@ START_TEST(band_matches_brute_force)
     check_against_brute(&m);
     check_union(&m, 0, m.nq);
     check_union(&m, 1, 3);
+}
+END_TEST
+
+static const struct reach reaches[] = {
+    {.back = 1},  {.back = 7},    {.back = 1000},          {.back = 20, .ahead = 5},
+    {.ahead = 9}, {.chunk = 1},   {.chunk = 16},           {.chunk = 50, .back = 30},
+    {.chunk = 7, .ahead = 3},
+};
+#define N_REACHES (int)(sizeof reaches / sizeof *reaches)
+
+static void check_all(const struct mask *m)
+{
+    check_against_brute(m);
+    check_union(m, 0, m->nq);
+    check_union(m, m->nq / 3, m->nq / 3 + 1);
+    check_union(m, m->nq / 2, m->nq);
+}
+
+/* Every form under windows and chunks of the model. */
+START_TEST(reach_matches_brute_force)
+{
+    static const int64_t shape[][4] = {{64, 64, 16, 16},   {65, 65, 16, 8},  {1, 1, 4, 4},
+                                       {127, 200, 32, 1},  {129, 129, 128, 64},
+                                       {40, 300, 64, 32},  {90, 91, 1, 1}};
+    const struct reach *r = &reaches[_i];
+    struct mask m;
+    for (size_t k = 0; k < sizeof shape / sizeof *shape; k++)
+        for (int causal = 0; causal < 2; causal++) {
+            const int64_t *s = shape[k];
+            for (int d = 0; d < 4; d++) {
+                random_lists(&m, (uint64_t)(_i * 100 + d), s[0], s[1], causal, s[2], s[3],
+                             (double[]){0.0, 0.1, 0.7, 1.0}[d]);
+                mask_within(&m, r);
+                check_all(&m);
+                mask_free(&m);
+            }
+            for (int last = 0; last < 2; last++) {
+                mask_band(&m, s[0], s[1], 0, s[0], causal,
+                          (struct band){last * 5, 6, last ? s[0] - s[0] / 4 : s[0]});
+                mask_within(&m, r);
+                check_all(&m);
+            }
+            mask_full(&m, s[0], s[1], 0, s[0], causal);
+            mask_within(&m, r);
+            check_all(&m);
+        }
+}
+END_TEST
+
+/* Published closed forms: window W: n W - W (W - 1) / 2; chunks of c: sum of c (c + 1) / 2. */
+START_TEST(allowed_pairs_with_a_reach)
+{
+    struct head_shape h = {40, 40, true, {.back = 16}};
+    ck_assert_int_eq(pairs_within(&h, 0, 40, 0, 40), 520);
+    h.reach = (struct reach){.chunk = 16};
+    ck_assert_int_eq(pairs_within(&h, 0, 40, 0, 40), 2 * 136 + 36);
 }
 END_TEST
 
@@ -270,6 +336,8 @@ Suite *make_suite(void)
     TCase *t = tcase_create("mask");
     tcase_add_loop_test(t, lists_match_brute_force, 0, 56);
     tcase_add_loop_test(t, band_matches_brute_force, 0, 24);
+    tcase_add_loop_test(t, reach_matches_brute_force, 0, N_REACHES);
+    tcase_add_test(t, allowed_pairs_with_a_reach);
     tcase_add_test(t, window_edge_of_ten_tokens);
     tcase_add_test(t, chunks_add_up_to_the_whole);
     tcase_add_test(t, allowed_pairs_and_tiles);

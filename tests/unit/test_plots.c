@@ -471,10 +471,11 @@ START_TEST(a_line_one_cell_wide_survives_pooling)
     enum { N = 1024 };
     float *m = calloc(N * N, sizeof *m);
     struct cells c;
+    const struct head_shape square = {.nq = N, .nk = N};
     ck_assert_ptr_nonnull(m);
     for (int i = 0; i < N; i++)
         m[i * N + 333] = 0.5f;
-    assert_ok(cells_from_map(m, N, N, 1, false, cells_factor(N, N, 100), POOL_MAX, &c, &e), &e);
+    assert_ok(cells_from_map(m, &square, 1, cells_factor(N, N, 100), POOL_MAX, &c, &e), &e);
     ck_assert_int_le(c.cols, 100);
     ck_assert_int_eq(c.tokens, 11);
     for (int64_t r = 0; r < c.rows; r++)
@@ -490,9 +491,10 @@ START_TEST(means_weigh_allowed_pairs_and_the_rest_is_blank)
     /* 4 x 4 tokens, causal, cells of 1 token merged by 2; sums are 1 per allowed pair. */
     float m[16];
     struct cells c;
+    const struct head_shape causal = {.nq = 4, .nk = 4, .causal = true};
     for (int i = 0; i < 16; i++)
         m[i] = i % 4 <= i / 4 ? 1 : 0;
-    assert_ok(cells_from_map(m, 4, 4, 1, true, 2, POOL_MEAN, &c, &e), &e);
+    assert_ok(cells_from_map(m, &causal, 1, 2, POOL_MEAN, &c, &e), &e);
     ck_assert_int_eq(c.rows, 2);
     ck_assert_float_eq(c.v[0], 1); /* 3 pairs */
     ck_assert(isnan(c.v[1]));      /* above the diagonal */

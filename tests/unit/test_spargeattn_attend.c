@@ -17,7 +17,14 @@ static double filtered_tiles(double pv, int tail, double *out)
 {
     static const float q[1] = {1}, k[5] = {0, -10, 3, -20, -20}, v[5] = {1, 2, -4, 8, 16};
     static const int32_t col[5] = {0, 1, 2, 3, 4};
-    struct attn_in in = {1, 5, 1, 1, q, k, v, 0.69314718055994530942, false};
+    struct attn_in in = {.nq = 1,
+                         .nk = 5,
+                         .d = 1,
+                         .dv = 1,
+                         .q = q,
+                         .k = k,
+                         .v = v,
+                         .scale = 0.69314718055994530942};
     struct exact exact;
     struct tile_work *w;
     struct err err = {0};
@@ -135,7 +142,15 @@ START_TEST(filter_by_brute_force)
         k[i] += 4 * (1 - (float)(i / D) / N); /* later tiles stay below the maximum */
     }
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        struct attn_in in = {N, N, D, D, q, k, v, 1 / sqrt(D), c[i].causal};
+        struct attn_in in = {.nq = N,
+                             .nk = N,
+                             .d = D,
+                             .dv = D,
+                             .q = q,
+                             .k = k,
+                             .v = v,
+                             .scale = 1 / sqrt(D),
+                             .causal = c[i].causal};
         struct exact exact;
         struct err err = {0};
         int32_t col[32];

@@ -29,7 +29,7 @@ static const struct unknown {
     {"/calls", ATTRIBUTE, "causal"},
     {"/calls/step-000", ATTRIBUTE, "scale"},
     {"/calls/step-000/cond", ATTRIBUTE, "scale"},
-    {CALL, ATTRIBUTE, "window_left"},
+    {CALL, ATTRIBUTE, "temperature"},
     {CALL, DATASET, "bias"},
     {CALL, GROUP, "bias"},
 };
@@ -123,7 +123,7 @@ END_TEST
 /* The version in the message is the file's. */
 START_TEST(the_version_of_the_file_is_named)
 {
-    const struct unknown window = {CALL, ATTRIBUTE, "window_left"};
+    const struct unknown window = {CALL, ATTRIBUTE, "temperature"};
     const char *path = write_video();
     struct err err = {0};
 
@@ -134,7 +134,7 @@ START_TEST(the_version_of_the_file_is_named)
     assert_ok(h5_put_i64(f, "version_minor", 7, &err), &err);
     H5Fclose(f);
     h5_unlock();
-    refused(path, "'window_left' is not known");
+    refused(path, "'temperature' is not known");
     refused(path, "the file has format 1.7: read it with a newer lacuna");
 }
 END_TEST

@@ -1,7 +1,7 @@
-"""One attention call as a hook saw it, and which rule of trace format 1.0 it follows.
+"""One attention call as a hook saw it, and which rule of the trace format it follows.
 
-Format 1.0 says: one scale, causal or not, padding text of a video. Whatever else a call does is refused by name.
-A mask is compared with the rule at a few rows; no n x n tensor is built here.
+The format says: scale, causal or not, window, chunk, soft cap, sinks, ALiBi, padding text of a video. Whatever else a
+call does is refused by name. A mask is compared with the rule at a few rows; no n x n tensor is built here.
 """
 import dataclasses
 
@@ -10,7 +10,7 @@ import torch
 from . import dense
 from .layout import TraceError
 
-LATER = "trace format 1.0 cannot say it"
+LATER = "the trace format cannot say it"
 HIDDEN = -1e4  # an additive mask at or below hides a key
 
 
@@ -28,6 +28,8 @@ class Seen:
     causal: object = None       # without a mask: None, "upper" (key <= row), "lower" (aligned at the end)
     mask: object = None         # tensor that broadcasts to (b, h, s, n_k), (b, n_k), or a FlexAttention BlockMask
     window: tuple = (None, None)  # of the kernel itself: keys p - left .. p + right
+    width: object = None        # sliding window that the program names beside a mask which may hold it
+    alibi: object = None        # slopes (h) or (b, h) of the kernel itself
     softcap: float = 0.0
     sinks: object = None
     bias: str = ""              # name of a bias that the call adds to its scores
@@ -48,30 +50,25 @@ class Place:
     key_start: int
     valid: tuple     # (first, end) tokens that are no padding
 
-    def rule(self, scale, causal):
+    def rule(self, seen, b, causal, window=(None, None), chunk=0, alibi=None):
         first, end = self.valid
-        return dense.Rule(scale, causal, self.row_start - self.key_start, (first - self.key_start, end - self.key_start))
+        sinks = None if seen.sinks is None else seen.sinks.detach().reshape(-1).float()
+        if alibi is None and seen.alibi is not None:
+            alibi = seen.alibi.detach().float()
+            alibi = alibi[b] if alibi.ndim == 2 else alibi
+        return dense.Rule(seen.scale, causal, self.row_start - self.key_start, (first - self.key_start, end - self.key_start), window,
+                          float(seen.softcap), chunk, self.key_start, sinks, alibi)
 
 
-def refuse_unsupported(seen, tokens):
-    """What the keywords of the call say. `tokens` = length of the sequence so far: a window may not bite yet."""
-    other_layers = "capture other layers (layers=) or import with a later format"
-    if seen.softcap:
-        seen.refuse(f"scores are capped at {seen.softcap:g} (softcap)", other_layers)
-    if seen.sinks is not None:
-        seen.refuse("the softmax has sinks (s_aux)", other_layers)
+def refuse_unsupported(seen):
+    """What the keywords of the call say and no rule knows."""
+    other_layers = "capture other layers (layers=)"
     if seen.bias:
         seen.refuse(f"{seen.bias} is added to the scores", other_layers)
     if seen.other:
         seen.refuse(seen.other, other_layers)
-    left, right = seen.window
-    if left is not None and left + 1 < tokens or right is not None and right + 1 < tokens:
-        refuse_window(seen, left + 1 if left is not None else right + 1)
-
-
-def refuse_window(seen, width):
-    seen.refuse(f"sliding window of {width} keys in a sequence that is longer",
-                f"capture at most {width} tokens (tokens={width} and a prompt of that length), or layers without a window (layers=)")
+    if seen.sinks is not None and seen.sinks.numel() != seen.q.shape[1]:
+        seen.refuse(f"{seen.sinks.numel()} sinks for {seen.q.shape[1]} heads", other_layers)
 
 
 # ---- masks ------------------------------------------------------------------------------------
@@ -104,67 +101,125 @@ def hidden_and_bias(mask):
     return visible, bool((mask.masked_fill(~visible, 0) != 0).any())
 
 
-def describe_bias(mask, visible):
-    """A float mask that grows by one step per key is ALiBi."""
-    row = mask[-1, -1].double()
-    seen = row[visible[-1, -1]]
-    step = seen.diff()
-    linear = len(step) > 1 and bool((step - step[0]).abs().max() <= 0.02 * step[0].abs() + 1e-6)
-    return "ALiBi (a bias linear in the key)" if linear and step[0] != 0 else "a bias (a float mask with finite values)"
+def slopes_of(mask, visible):
+    """ALiBi: what a float mask adds grows by one step per key. Slopes float32 [heads]; None when it is something else."""
+    heads = mask.shape[0]
+    slopes = torch.zeros(heads)
+    for h in range(heads):
+        row, seen = mask[h, -1].double(), visible[min(h, visible.shape[0] - 1), -1]
+        if int(seen.sum()) < 2:
+            return None
+        at = seen.nonzero().flatten().double()
+        step = (row[seen][-1] - row[seen][0]) / (at[-1] - at[0])
+        fit = row[seen][-1] + (at - at[-1]) * step
+        if float((row[seen] - fit).abs().max()) > 0.01 * float(step.abs()) * len(at) + 1e-6:
+            return None
+        slopes[h] = float(step)
+    return slopes
 
 
-def classify(seen, b, place, rows, causal):
-    """The rule of the call, from its mask at the sampled rows. causal: True or False when it is already known."""
-    refuse_unsupported(seen, place.row_start + int(rows.max()) + 1)
+def with_bias(seen, mask, visible):
+    """Slopes of a float mask with finite values; refuses what is not ALiBi."""
+    slopes = slopes_of(mask, visible)
+    h = seen.q.shape[1]
+    if slopes is None or len(slopes) not in (1, h):
+        seen.refuse("a bias (a float mask with finite values) is added to the scores", "capture other layers (layers=)")
+    return slopes.expand(h).contiguous() if len(slopes) == 1 else slopes
+
+
+def classify(seen, b, place, rows, known):
+    """The rule of the call, from its mask at the sampled rows. known: the rule of an earlier piece, or causal True / False, or None."""
+    refuse_unsupported(seen)
     mask = mask_rows(seen, b, rows)
     if mask is None:
-        return _without_mask(seen, place, causal)
+        return _without_mask(seen, b, place, known)
     visible, bias = hidden_and_bias(mask)
-    if bias:
-        seen.refuse(f"{describe_bias(mask, visible)} is added to the scores", "capture other layers (layers=)")
+    alibi = with_bias(seen, mask, visible) if bias else None
     visible = visible.to(seen.k.device)
     if not bool((visible == visible[:1]).all()):
         seen.refuse("every head has a mask of its own", "capture a model without sparse heads")
     keep = (rows + place.row_start >= place.valid[0]) & (rows + place.row_start < place.valid[1])
     got, at = visible[0][keep], rows[keep]
-    for candidate in (True, False) if causal is None else (causal,):
-        rule = place.rule(seen.scale, candidate)
+    for candidate in _candidates(seen, place, at, got, known):
+        rule = place.rule(seen, b, *candidate, alibi)
         if torch.equal(rule.allowed(at, seen.k.shape[2]), got):
+            if alibi is not None and not rule.causal:
+                seen.refuse("a bias that grows with the key in attention that is not causal", "capture other layers (layers=)")
             return rule
-    _explain(seen, place, at, got)
+    _explain(seen, b, place, at, got)
 
 
-def _without_mask(seen, place, causal):
+def _candidates(seen, place, rows, got, known):
+    """(causal, window, chunk) that the call may follow, the likeliest first."""
+    if isinstance(known, dense.Rule):
+        yield known.causal, known.window, known.chunk
+        return
+    causals = (True, False) if known is None else (known,)
+    width = (seen.width - 1, None) if isinstance(seen.width, int) and seen.width > 0 else None
+    chunk = getattr(getattr(seen.module, "config", None), "attention_chunk_size", None)
+    for causal in causals:
+        for window in ([width] if width and causal else []) + [(None, None)]:
+            yield causal, window, 0
+    left, right = _edges(place, rows, got)
+    if right == 0 or right is None:
+        yield True, (left, None), 0
+    yield False, (left, right), 0
+    if isinstance(chunk, int) and chunk > 0 and place.valid[0] == 0:
+        yield True, (None, None), chunk
+
+
+def _edges(place, rows, got):
+    """(left, right) of a window that would leave these runs of keys; None where nothing is left out on that side."""
+    n_k = got.shape[1]
+    p = rows + place.row_start - place.key_start
+    first, last = got.int().argmax(1), n_k - 1 - got.int().flip(1).argmax(1)
+    start, end = max(place.valid[0] - place.key_start, 0), min(place.valid[1] - place.key_start, n_k)
+    left, right = (p - first)[first > start], (last - p)[last < end - 1]
+    return (int(left.max()) if len(left) else None), (int(right.max()) if len(right) else None)
+
+
+def _without_mask(seen, b, place, known):
     s, n_k = seen.q.shape[2], seen.k.shape[2]
+    causal = known.causal if isinstance(known, dense.Rule) else known
+    window = seen.window
+    if window == (None, None) and isinstance(seen.width, int) and place.row_start + s <= seen.width:
+        window = (seen.width - 1, None)  # it does nothing yet; later rows may come with a mask
     if seen.causal is None:
         if s > 1 and causal:
             seen.refuse("a call without a mask in a causal run", "send the prompt in one piece")
-        return place.rule(seen.scale, bool(causal))
+        return place.rule(seen, b, bool(causal), window)
     offset = 0 if seen.causal == "upper" else n_k - s
     if offset != place.row_start - place.key_start:
         seen.refuse(f"a causal mask aligned at the {'first' if seen.causal == 'upper' else 'last'} key of {n_k} for "
                     f"{s} rows from token {place.row_start} on", "send the prompt in one piece and with an empty cache")
-    return place.rule(seen.scale, True)
+    return place.rule(seen, b, True, (window[0], None))
 
 
-def _explain(seen, place, rows, got):
-    """The mask is not plain: say what it looks like."""
+def _explain(seen, b, place, rows, got):
+    """The mask is none that a rule makes: say what it looks like."""
     p = rows + place.row_start - place.key_start
     kept = got.sum(1)
     causal = bool((~got | (torch.arange(got.shape[1], device=got.device)[None] <= p[:, None])).all())
     first = torch.where(kept > 0, got.int().argmax(1), p)
     one_run = bool((kept == p + 1 - first).all())
-    widths, full = (p + 1 - first), int(kept.max())
-    if causal and one_run and bool(((widths == full) | (first == 0)).all()):
-        refuse_window(seen, full)
     starts = sorted(set(first.tolist()))
     if causal and one_run and len(starts) > 1:
-        seen.refuse(f"the mask cuts the sequence into parts (parts that were seen begin at tokens {starts[:4]}): chunked attention or "
-                    "packed sequences", "capture one sequence of at most one chunk")
-    bad = (got != place.rule(seen.scale, True).allowed(rows, got.shape[1])).nonzero()
+        seen.refuse(f"the mask cuts the sequence into parts (parts that were seen begin at tokens {starts[:4]}): packed sequences, or "
+                    "chunks of a size that the model's configuration does not name", "capture one sequence of at most one part")
+    bad = (got != place.rule(seen, b, True).allowed(rows, got.shape[1])).nonzero()
     row, key = int(rows[bad[0, 0]]) + place.row_start, int(bad[0, 1]) + place.key_start
-    seen.refuse(f"the mask is neither causal nor full nor padding at one end: first difference from causal at row {row}, key {key}",
-                "a prefix that sees itself, image tokens and packed sequences need one")
+    seen.refuse(f"the mask is neither causal nor full, no window, no chunk and no padding at one end: first difference from causal at "
+                f"row {row}, key {key}", "a prefix that sees itself, image tokens and packed sequences need one")
+
+
+def score_of(rule, heads, n_k):
+    """What the file says of a call of n_k keys: attributes at their defaults left out, arrays of the stored heads."""
+    left, right = rule.window
+    score = {"window_left": left if left is not None and left + 1 < n_k else None,
+             "window_right": right if right is not None and right + 1 < n_k and not rule.causal else None,
+             "chunk": rule.chunk if 0 < rule.chunk < n_k else None, "softcap": rule.softcap or None}
+    arrays = {name: x.cpu().float()[heads].numpy() for name, x in (("sinks", rule.sinks), ("alibi", rule.alibi)) if x is not None}
+    return {n: x for n, x in score.items() if x is not None} | arrays
 
 
 # ---- what came out ------------------------------------------------------------------------------
@@ -190,7 +245,7 @@ def check_output(seen, b, rule, rows, heads, kv_of, slack):
             mine = [i for i, x in enumerate(kv_of) if x == kv]
             for at in range(0, len(mine), most):
                 i = mine[at:at + most]
-                out[i], lse[i] = dense.attend(q[i], seen.k[b][kv:kv + 1], seen.v[b][kv:kv + 1], rule, rows)
+                out[i], lse[i] = dense.attend(q[i], seen.k[b][kv:kv + 1], seen.v[b][kv:kv + 1], rule, rows, [heads[x] for x in i])
         return dense.excess(have, out, v_max, dtype, slack), lse
 
     worst, lse = error(rule)
@@ -216,6 +271,14 @@ def _what_fits(seen, rule, error, heads):
         others.append((f"a row saw the last {w} keys alone", dict(rule=dataclasses.replace(rule, window=(w - 1, None)))))
     for cap in (50.0, 30.0, 20.0):
         others.append((f"scores were capped at {cap:g}", dict(rule=dataclasses.replace(rule, softcap=cap))))
+    if rule.softcap:
+        others.append(("scores were not capped", dict(rule=dataclasses.replace(rule, softcap=0.0))))
+    if rule.sinks is not None:
+        others.append(("there were no sinks", dict(rule=dataclasses.replace(rule, sinks=None))))
+    if rule.window != (None, None):
+        left, right = rule.window
+        others.append(("there were no window", dict(rule=dataclasses.replace(rule, window=(None, None)))))
+        others.append(("the window were one key longer", dict(rule=dataclasses.replace(rule, window=(left + 1 if left else left, right)))))
     others += [(f"k and v of batch element {b} were used", dict(rule=rule, b=b)) for b in range(min(4, seen.k.shape[0]))]
     for name, change in others:
         if error(**change)[0] <= 1:

@@ -1,7 +1,7 @@
 """Exact attention of sampled rows, in PyTorch: the check of what a model returned, and pooled maps.
 
-s_ij = cap(scale q_i k_j), j allowed by the rule; O_i = sum_j p_ij v_j; LSE_i = ln sum_j e^{s_ij}. Memory is that of a
-few rows of scores, whatever the length.
+s_ij = cap(scale q_i k_j) + b_ij, j allowed by the rule; LSE_i = ln sum_j e^{s_ij}; O_i = sum_j e^{s_ij} v_j over
+e^{LSE_i} + e^z with a sink z. Memory is that of a few rows of scores, whatever the length.
 """
 import dataclasses
 import math
@@ -17,7 +17,8 @@ class Rule:
     """Which scores a call computes and which pairs it allows.
 
     Query row i (of the call) stands at position i + offset; keys are counted from 0. `keys` = (first, end) are the
-    valid keys; `window` = (left, right), inclusive, None = no limit.
+    valid keys; `window` = (left, right), inclusive, None = no limit; `chunk`: only keys of the row's own run of so many
+    tokens, counted from token -base. `sinks` and `alibi` have a value per query head of the model.
     """
     scale: float
     causal: bool = False
@@ -25,6 +26,10 @@ class Rule:
     keys: tuple = (0, 1 << 62)
     window: tuple = (None, None)
     softcap: float = 0.0
+    chunk: int = 0
+    base: int = 0
+    sinks: object = None
+    alibi: object = None
 
     def allowed(self, rows, n_k, first=0):
         """bool [rows][n_k] for the keys first.. of the call; rows: int64 tensor of query rows."""
@@ -34,11 +39,15 @@ class Rule:
         a = a & (j <= p) if self.causal else a.expand(len(rows), -1)
         left, right = self.window
         a = a & (j >= p - left) if left is not None else a
-        return a & (j <= p + right) if right is not None else a
+        a = a & (j <= p + right) if right is not None else a
+        return a & ((j + self.base) // self.chunk == (p + self.base) // self.chunk) if self.chunk else a
 
 
-def scores(q, k, rule, rows):
-    """float64 [heads][rows][n_k] of q [heads][rows][d] and k [heads or 1][n_k][d]; -inf where a pair is not allowed."""
+def scores(q, k, rule, rows, heads):
+    """float64 [heads][rows][n_k] of q [heads][rows][d] and k [heads or 1][n_k][d]; -inf where a pair is not allowed.
+
+    heads: the model's numbers of the query heads.
+    """
     n_k = k.shape[1]
     s = torch.empty(q.shape[0], q.shape[1], n_k, dtype=torch.float64, device=q.device)
     q = q.double()
@@ -46,14 +55,18 @@ def scores(q, k, rule, rows):
         part = torch.matmul(q, k[:, at:at + KEYS].double().transpose(1, 2)) * rule.scale
         if rule.softcap:
             part = rule.softcap * torch.tanh(part / rule.softcap)
+        if rule.alibi is not None:
+            j = torch.arange(at, at + part.shape[2], device=q.device)[None]
+            far = (rows + rule.offset)[:, None].sub(j).abs().double()
+            part -= rule.alibi.to(q.device)[heads].double()[:, None, None] * far
         allowed = rule.allowed(rows, part.shape[2], at)
         s[:, :, at:at + KEYS] = part.masked_fill_(~allowed, -math.inf)
     return s
 
 
-def attend(q, k, v, rule, rows):
+def attend(q, k, v, rule, rows, heads):
     """Outputs and log-sum-exp of the rows: float64 [heads][rows][dv], [heads][rows]. k, v: [heads or 1][n_k][...]."""
-    s = scores(q, k, rule, rows)
+    s = scores(q, k, rule, rows, heads)
     top = s.amax(-1, keepdim=True).clamp_min(-1e300)
     p = torch.exp(s - top)
     total = p.sum(-1, keepdim=True)
@@ -61,6 +74,8 @@ def attend(q, k, v, rule, rows):
     out = torch.zeros(*q.shape[:2], v.shape[2], dtype=torch.float64, device=q.device)
     for at in range(0, k.shape[1], KEYS):
         out += torch.matmul(p[:, :, at:at + KEYS], v[:, at:at + KEYS].double())
+    if rule.sinks is not None:
+        total = total + torch.exp(rule.sinks.to(q.device)[heads].double()[:, None, None] - top)
     return out / total.clamp_min(1e-300), lse
 
 
@@ -79,7 +94,7 @@ def sample(n, count):
     return [i * (n - 1) // (count - 1) if count > 1 else n - 1 for i in range(count)]
 
 
-def maps(q, k, rule, first_row, pool):
+def maps(q, k, rule, first_row, pool, heads):
     """Sum and largest softmax weight per cell of pool x pool pairs: two float32 tensors [heads][cells][cells].
 
     q [h][n][d] are the rows first_row .. of the call, k [g][n_k][d]. Two passes over s_ij are not needed: a block of
@@ -94,7 +109,10 @@ def maps(q, k, rule, first_row, pool):
         for at in range(0, n, rows_at_once):
             part = q[head:head + 1, at:at + rows_at_once]
             rows = torch.arange(first_row + at, first_row + at + part.shape[1], device=q.device)
-            p = torch.softmax(scores(part, k[head // (h // g)][None], rule, rows)[0], -1).nan_to_num(0.0)
+            s = scores(part, k[head // (h // g)][None], rule, rows, [heads[head]])[0]
+            if rule.sinks is not None:
+                s = torch.cat([s, rule.sinks.to(s)[heads[head]].expand(len(rows), 1)], -1)
+            p = torch.softmax(s, -1).nan_to_num(0.0)[:, :n_k]
             p = torch.nn.functional.pad(p, (0, wide * pool - n_k, 0, -len(rows) % pool))
             cells = p.view(-1, pool, wide, pool)
             c = at // pool

@@ -1,6 +1,6 @@
-"""The trace files of one capture. Calls that format 1.0 cannot keep in one file go to t.h5, t.2.h5, ...
+"""The trace files of one capture. Calls that the format cannot keep in one file go to t.h5, t.2.h5, ...
 
-All calls of a file share heads, dimensions, tokens, dtype, scale, causality and, of a video, the grid and the text.
+All calls of a file share heads, dimensions, tokens, dtype, causality and, of a video, the grid and the text.
 """
 import math
 import os
@@ -8,7 +8,7 @@ import os
 import torch
 
 from . import layout
-from .calls import check_output
+from .calls import check_output, score_of
 from .dense import maps, sample
 from .layout import TraceError
 from .pipe import Pipe
@@ -69,8 +69,8 @@ class Files:
         return dict(meta, video=video) if video else meta
 
     def writer(self, seen, meta, calls):
-        """The file of this meta data, created when there is none. `calls` = how many are expected."""
-        key = repr(meta)
+        """The file of this meta data, created when there is none. `calls` = how many are expected. A call may have a scale of its own."""
+        key = repr({**meta, "model": dict(meta["model"], scale=None)})
         if key not in self.writers:
             if self.pipe is None:
                 self.pipe = Pipe(seen.q.device)
@@ -92,9 +92,15 @@ class Files:
     def names(self):
         return ["q", "k", "v"] + (["out"] if self.o.out == "full" else []) + (["map_sum", "map_max"] if self.o.maps else [])
 
-    def begin(self, writer, attrs):
+    def begin(self, writer, attrs, seen, rule):
+        """A call of the file; what it does to its scores is written with it."""
         self.order += 1
-        return writer.begin(dict(attrs, order=self.order - 1), self.names())
+        heads, _ = self.heads(seen)
+        score = score_of(rule, heads, writer.meta["run"]["n_k"])
+        scale = exact_scale(rule.scale, seen.q.shape[3])
+        if scale != writer.meta["model"]["scale"]:
+            score["scale"] = scale
+        return writer.begin(dict(attrs, order=self.order - 1), self.names(), score)
 
     # ---- the rows of a call -------------------------------------------------------------------------
 
@@ -117,7 +123,7 @@ class Files:
         group = seen.q.shape[1] // seen.k.shape[1]
         for i, head in enumerate(heads):
             q, k = seen.q[b][head:head + 1, q_rows], seen.k[b][head // group:head // group + 1]
-            both = maps(q, k, rule, q_rows.start or 0, self.o.maps)
+            both = maps(q, k, rule, q_rows.start or 0, self.o.maps, [head])
             for name, x in zip(("map_sum", "map_max"), both):
                 writer.put_head(call, name, i, x)
 

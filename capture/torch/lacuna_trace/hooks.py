@@ -189,11 +189,11 @@ class Hooks:
         causal = getattr(module, "is_causal", True) if causal is None else causal
         flash = "flash" in key
         kind = None if key == "eager" or not causal or (s == 1 and not flash) else "lower" if flash else "upper"
-        width = a.get("sliding_window") if flash else None
+        width = a.get("sliding_window")
         seen = Seen(f"transformers {key}", self.path(module), module, q, k, v, result[0].transpose(1, 2),
                     float(a["scaling"]) if a.get("scaling") is not None else q.shape[-1] ** -0.5, kind, mask,
-                    (width - 1, None) if width else (None, None), float(a.get("softcap") or 0.0), a.get("s_aux"),
-                    "a position bias (position_bias)" if a.get("position_bias") is not None else "",
+                    (width - 1, None) if flash and width else (None, None), None if flash else width, None, float(a.get("softcap") or 0.0),
+                    a.get("s_aux"), "a position bias (position_bias)" if a.get("position_bias") is not None else "",
                     next((text for name, text in UNKNOWN.items() if a.get(name) is not None), ""), a.get("position_ids"))
         lengths = a.get("cu_seq_lens_q")
         if lengths is not None and len(lengths) > 2:
@@ -265,7 +265,7 @@ class Hooks:
         left, right = (None if w < 0 else w for w in a.get("window_size") or (-1, -1))
         return self._plain(old.__name__, q, k, v, out, a.get("softmax_scale"), "lower" if a.get("causal") else None, None,
                            picked=cut is not None, window=(left, right), softcap=float(a.get("softcap") or 0.0),
-                           bias="ALiBi (alibi_slopes)" if a.get("alibi_slopes") is not None else "")
+                           alibi=a.get("alibi_slopes"))
 
     def _flash_varlen(self, old, args, kwargs, result):
         names = ("q", "k", "v", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "dropout_p", "softmax_scale",

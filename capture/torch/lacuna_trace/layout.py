@@ -1,4 +1,4 @@
-"""The trace format 1.0 of doc/trace-format.md: names, types and limits, and the HDF5 calls that the format asks for.
+"""The trace format 1.1 of doc/trace-format.md: names, types and limits, and the HDF5 calls that the format asks for.
 
 Reader and writer share this file. Nothing here needs PyTorch.
 """
@@ -14,7 +14,7 @@ from h5py._objects import phil
 
 from . import xxh3
 
-FORMAT, MAJOR, MINOR = "lacuna-trace", 1, 0
+FORMAT, MAJOR, MINOR = "lacuna-trace", 1, 1
 VERSION = "0.1.0"  # of this package
 ALIGNMENT, METADATA_BLOCK = 4096, 16384
 
@@ -34,6 +34,9 @@ FIELDS = {
 LEFT_OUT_IF_EMPTY = ("head_ids", "kv_head_ids", "computed_by")
 NOT_IN_ID = ("computed_by",)
 CALL_ARRAYS = ("q", "k", "v", "out", "lse", "map_sum", "map_max")
+# What a call does to its scores (format 1.1); a value at its default is left out. The order is that of the content id.
+SCORE = {"scale": float, "window_left": int, "window_right": int, "chunk": int, "softcap": float}
+SCORE_ARRAYS = ("sinks", "alibi", "rel_bias")
 RUN_ARRAYS = {"tokens": np.dtype("<i4"), "nll": np.dtype("<f4"), "timesteps": np.dtype("<f8"), "sigmas": np.dtype("<f8")}
 # Optional names: spot checks of what the program itself returned. They are not part of the content id.
 CHECK_ARRAYS = ("check_rows", "check_out", "check_lse")
@@ -228,6 +231,12 @@ def meta_text(meta):
 def call_text(call):
     return (f"call step={call['step']} branch={call['branch']} layer={call['layer']} block={call['block']} "
             f"order={call['order']} timestep={number_text(call['timestep'])} sigma={number_text(call['sigma'])}\n")
+
+
+def score_text(score):
+    """The line of what a call does to its scores; "" without."""
+    said = [f" {n}={number_text(score[n]) if kind is float else score[n]}" for n, kind in SCORE.items() if n in score]
+    return "score" + "".join(said) + "\n" if said else ""
 
 
 def array_text(name, shape, sums):

@@ -5,7 +5,7 @@ import numpy as np
 
 from . import xxh3
 from .layout import TraceError
-from .reader import attributes, frame, open_file
+from .reader import attributes, frame, open_file, within
 
 FORMAT = "lacuna-masks"
 
@@ -76,7 +76,7 @@ class Mask:
             m = ((p - j if self.causal else abs(p - j)) < a["window"]) | (j < a["sink"]) | (i >= a["dense_from"])
         else:
             m = self._units()[i[:, 0] // self.bq].repeat(self.bk, 1)[:, :self.nk]
-        return m & (j <= p) if self.causal else m
+        return within(m & (j <= p) if self.causal else m, p, j, self.attrs)
 
     def _units(self):
         """bool [groups][units of keys]."""
@@ -107,9 +107,9 @@ class Mask:
         return blocks, float((covered - kept) / allowed)
 
     def _allowed(self, rows, n):
-        i = np.arange(self.nq)[rows][:, None]
+        p = np.arange(self.nq)[rows][:, None] + self.nk - self.nq
         j = np.arange(self.nk)[None, :]
-        return j <= i + self.nk - self.nq if self.causal else np.ones((n, self.nk), bool)
+        return within(j <= p if self.causal else np.ones((n, self.nk), bool), p, j, self.attrs)
 
     def bsr(self):
         """(indptr int32, indices int32, (bq, bk)): the kept blocks of every row of blocks, ascending. Blocks are of the mask's own unit."""
@@ -137,6 +137,8 @@ def _table(masks, block):
     first = masks[0]
     if any((m.nq, m.nk, m.causal) != (first.nq, first.nk, first.causal) for m in masks):
         raise TraceError("the masks are of different calls: shapes or causality differ")
+    if any(name in first.attrs for name in ("window_left", "window_right", "chunk")):
+        raise TraceError("the model itself has a window or chunk here, which whole blocks do not show; use dense() or blocks()")
     if any(m.order != "none" for m in masks):
         raise TraceError(f"the mask's tokens are in the order '{first.order}', not in the trace's: permute q, k and v the same way")
     bq, bk = block or (first.bq, first.bk)

@@ -100,8 +100,8 @@ class Trace:
     def _content_id(self, groups):
         lines = [layout.meta_text(groups)]
         for call in self.calls:
-            lines.append(layout.call_text(call.attrs))
-            for name in layout.CALL_ARRAYS:
+            lines.append(layout.call_text(call.attrs) + layout.score_text(call.stored_score))
+            for name in layout.CALL_ARRAYS + layout.SCORE_ARRAYS:
                 if name in call.group:
                     lines.append(layout.array_text(name, call.group[name].shape, call.group[name + "_xxh3"][:]))
         run = self.file["run"]
@@ -153,6 +153,15 @@ class Trace:
         return f"<Trace {self.path}: {m['name']}, {len(self.calls)} calls, {m['heads']} heads, {self.run['n_q']} x {self.run['n_k']}>"
 
 
+def within(allowed, p, j, score):
+    """The allowed pairs inside of a window or chunk of the model; p [rows][1] positions, j [1][keys]."""
+    if "window_left" in score:
+        allowed = allowed & (j >= p - score["window_left"])
+    if "window_right" in score:
+        allowed = allowed & (j <= p + score["window_right"])
+    return allowed & (j // score["chunk"] == p // score["chunk"]) if "chunk" in score else allowed
+
+
 def _sum_is_right(group, name):
     return xxh3.digest(group[name][:]) == group[name + "_xxh3"][0].tobytes()
 
@@ -162,7 +171,7 @@ class Call:
 
     def __init__(self, trace, group):
         self.trace, self.group = trace, group
-        _refuse_unknown(group, _CALL, _with_sums(layout.CALL_ARRAYS))
+        _refuse_unknown(group, _CALL | set(layout.SCORE), _with_sums(layout.CALL_ARRAYS + layout.SCORE_ARRAYS))
         self.attrs = {name: plain(group.attrs[name]) for name in _CALL}
         if "/" + call_path(self.attrs) != group.name:
             raise TraceError(f"{trace.path}: {group.name}: its attributes belong to /{call_path(self.attrs)}")
@@ -170,7 +179,9 @@ class Call:
             setattr(self, name, value)
         r, m = trace.run, trace.model
         self.n_q, self.n_k, self.heads = r["n_q"], r["n_k"], trace.head_ids
-        self.score = {"scale": m["scale"], "causal": bool(m["causal"])}
+        self.stored_score = {n: kind(plain(group.attrs[n])) for n, kind in layout.SCORE.items() if n in group.attrs}
+        self.score = {"scale": m["scale"], "causal": bool(m["causal"])} | self.stored_score
+        self.score |= {n: group[n][:] for n in layout.SCORE_ARRAYS if n in group}
 
     # ---- stored values ----------------------------------------------------------------------------
 
@@ -256,29 +267,43 @@ class Call:
 
     def allowed(self, rows=None):
         """bool [rows][n_k]: which keys a query row may see."""
-        i, j = self._rows(rows)[:, None], np.arange(self.n_k)[None, :]
+        p, j = self._rows(rows)[:, None] + self.n_k - self.n_q, np.arange(self.n_k)[None, :]
         first, end = self.padding()
-        a = np.broadcast_to((j < first) | (j >= end), (len(i), self.n_k))
-        return a & (j <= i + self.n_k - self.n_q) if self.score["causal"] else a
+        a = np.broadcast_to((j < first) | (j >= end), (len(p), self.n_k))
+        a = a & (j <= p) if self.score["causal"] else a
+        return within(a, p, j, self.score)
 
     def scores(self, head, rows=None):
-        """float64 [rows][n_k]: scale q k, -inf where a pair is not allowed."""
+        """float64 [rows][n_k]: cap(scale q k) + bias, -inf where a pair is not allowed."""
         s = self.score["scale"] * (self.q(head, self._rows(rows), "float64") @ self.k(head, None, "float64").T)
+        cap, far = self.score.get("softcap"), np.arange(self.n_k)[None, :] - (self._rows(rows)[:, None] + self.n_k - self.n_q)
+        s = cap * np.tanh(s / cap) if cap else s
+        if "alibi" in self.score:
+            s = s - float(self.score["alibi"][self._index(head)]) * abs(far)
+        if "rel_bias" in self.score:
+            bias = self.score["rel_bias"]
+            s = s + bias[self._index(head) if len(bias) > 1 else 0].astype(np.float64)[far + self.n_k - 1]
         return np.where(self.allowed(rows), s, -np.inf)
 
+    def sink(self, head):
+        """The logit of a head that belongs to no key; -inf without one."""
+        return float(self.score["sinks"][self._index(head)]) if "sinks" in self.score else -np.inf
+
     def probs(self, head, rows=None):
-        """float64 [rows][n_k]: the softmax."""
+        """float64 [rows][n_k]: the softmax; beside a sink a row adds up to less than 1."""
         s = self.scores(head, rows)
-        p = np.exp(s - s.max(1, keepdims=True))
-        return p / p.sum(1, keepdims=True)
+        top = s.max(1, keepdims=True)
+        p = np.exp(s - top)
+        return p / (p.sum(1, keepdims=True) + np.exp(self.sink(head) - top))
 
     def attend(self, head, rows=None):
-        """Output float64 [rows][v_dim] and log-sum-exp float64 [rows] of exact attention."""
+        """Output float64 [rows][v_dim] and log-sum-exp over the keys float64 [rows] of exact attention."""
         s = self.scores(head, rows)
         top = s.max(1, keepdims=True)
         p = np.exp(s - top)
         total = p.sum(1, keepdims=True)
-        return p / total @ self.v(head, None, "float64"), (top + np.log(total))[:, 0]
+        whole = total + np.exp(self.sink(head) - top)
+        return p / whole @ self.v(head, None, "float64"), (top + np.log(total))[:, 0]
 
     def map(self, head, pool=64, kind="sum"):
         """float32 [cells][cells]: sum or largest probability per cell of pool x pool pairs; stored or computed by rows."""
@@ -299,7 +324,7 @@ class Call:
     def verify(self):
         """Checksums of every head, and sampled rows of what the program returned. A list of what is wrong."""
         bad = []
-        for name in (n for n in layout.CALL_ARRAYS if n in self.group):
+        for name in (n for n in layout.CALL_ARRAYS + layout.SCORE_ARRAYS if n in self.group):
             d, sums = self.group[name], self.group[name + "_xxh3"][:]
             for i in range(d.shape[0]):
                 data = self._raw(d, i) if name in ("q", "k", "v", "out") else d[i]

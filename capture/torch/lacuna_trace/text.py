@@ -42,7 +42,7 @@ class Stack:
     """The rows of one layer that have come so far."""
 
     def __init__(self, path):
-        self.path, self.seen, self.stored, self.causal = path, 0, 0, None
+        self.path, self.seen, self.stored, self.rule = path, 0, 0, None
         self.call = self.writer = self.wanted = None
         self.checks = {}
 
@@ -146,7 +146,9 @@ class Text:
     def _store(self, seen, stack, layer, b, place, lo, hi, length, certain):
         first, rows_kept = self.prompt.first, min(self.o.rows or length, length)
         rows, at = self._rows_to_check(place, lo, hi, length)
-        rule = classify(seen, b, place, torch.as_tensor(rows, device=seen.q.device), stack.causal)
+        rule = classify(seen, b, place, torch.as_tensor(rows, device=seen.q.device), stack.rule)
+        if rule.chunk and first:
+            raise TraceError(f"{seen.path}: chunks of {rule.chunk} tokens behind {first} padding tokens; capture without left padding")
         if stack.call is None:
             self._begin(seen, stack, layer, rule, length, certain, rows_kept)
         if self.o.out == "none":
@@ -181,7 +183,7 @@ class Text:
             raise TraceError(f"{seen.path} is not causal: tokens= and rows= would change its attention; capture the whole input")
         if self.o.rows and not certain:
             raise TraceError("rows= needs a prompt of known length; leave tokens= out or choose at most the prompt's length")
-        stack.causal = rule.causal
+        stack.rule = rule
         run = dict(self.run, n_q=rows_kept, n_k=length)
         meta = self.files.meta(seen, rule, self.base, run, None)
         if not certain and self.spool is None:
@@ -189,7 +191,7 @@ class Text:
             self.files = Files(self.o, self.spool.path + ".spool")
         stack.writer = self.files.writer(seen, meta, len(self.o.layers or range(self.base["layers"])))
         block = {"step": 0, "branch": "main", "layer": layer, "block": "self", "timestep": float("nan"), "sigma": float("nan")}
-        stack.call = self.files.begin(stack.writer, block)
+        stack.call = self.files.begin(stack.writer, block, seen, rule)
 
     # ---- the end ----------------------------------------------------------------------------------
 
@@ -242,7 +244,7 @@ class Text:
 def copy_call(old, call, new, length):
     """The first `length` rows of a call, from the spooled file into a new one."""
     dtype = getattr(torch, old.meta["model"]["dtype"])
-    to = new.begin(call.attrs, list(call.arrays))
+    to = new.begin(call.attrs, list(call.arrays), call.score)
     with open(old.part, "rb") as f:
         for name, a in call.arrays.items():
             for head in range(a.shape[0]):

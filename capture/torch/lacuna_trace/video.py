@@ -240,7 +240,7 @@ class Video:
         writer = self.files.writer(seen, meta, self._expected(video))
         timestep, sigma = self._times()
         call = self.files.begin(writer, {"step": self.index, "branch": branch, "layer": layer, "block": block,
-                                         "timestep": timestep, "sigma": sigma})
+                                         "timestep": timestep, "sigma": sigma}, seen, rule)
         if self.o.out != "none":
             out, lse = self.files.check(seen, b, rule, rows)
             writer.put_checks(call, rows, out.cpu().numpy(), lse.cpu().numpy())
@@ -286,7 +286,7 @@ class Video:
         row = mask[min(element, mask.shape[0] - 1)].bool()
         valid = int(row.sum())
         if not bool(row[:valid].all()):
-            raise TraceError(f"{seen.path}: padding stands before valid text tokens; trace format 1.0 has it behind them")
+            raise TraceError(f"{seen.path}: padding stands before valid text tokens; the trace format has it behind them")
         return n, valid, place
 
     def _video(self, seen, element):
@@ -299,7 +299,7 @@ class Video:
         shift = config.get("flow_shift") or config.get("shift") or 0.0
         timesteps = getattr(getattr(p, "scheduler", None), "timesteps", None)
         if tokens > valid and place == "front":
-            raise TraceError(f"{seen.path}: padding text before the video; trace format 1.0 cannot say it")
+            raise TraceError(f"{seen.path}: padding text before the video; the trace format cannot say it")
         video = {"grid_t": t, "grid_h": h, "grid_w": w, "frames": (t * pt - 1) * vt + 1 if vt else t if t == 1 else 0,
                  "height": h * ph * vs, "width": w * pw * vs, "fps": 0.0, "vae_t": vt, "vae_h": vs, "vae_w": vs,
                  "patch_t": pt, "patch_h": ph, "patch_w": pw, "text_tokens": tokens, "text_valid": valid, "text_place": place,

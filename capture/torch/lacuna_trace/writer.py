@@ -45,8 +45,8 @@ def runs(ids):
 class OpenCall:
     """A call whose datasets are there and whose rows come in, in order, in one piece or in several."""
 
-    def __init__(self, attrs, group):
-        self.attrs, self.group, self.arrays, self.checks = attrs, group, {}, {}
+    def __init__(self, attrs, group, score):
+        self.attrs, self.group, self.score, self.arrays, self.checks = attrs, group, score, {}, {}
 
 
 class Writer:
@@ -83,7 +83,7 @@ class Writer:
                                layout.access_props())
         root = self.root = h5g.open(self.file, b"/")
         for name, value in (("format", layout.FORMAT), ("version_major", layout.MAJOR),
-                            ("version_minor", layout.MINOR), ("tool", f"lacuna_trace {layout.VERSION}"),
+                            ("version_minor", 0), ("tool", f"lacuna_trace {layout.VERSION}"),
                             ("complete", 0)):
             layout.put_attr(root, name, value)
         self.type = layout.element_type(self.meta["model"]["dtype"])
@@ -107,15 +107,21 @@ class Writer:
 
     # ---- a call ---------------------------------------------------------------------------------
 
-    def begin(self, attrs, names):
-        """Create the group and the datasets `names` of a call; attrs: step branch layer block order timestep sigma."""
+    def begin(self, attrs, names, score):
+        """Create the group and the datasets `names` of a call; attrs: step branch layer block order timestep sigma.
+
+        score: what of layout.SCORE and layout.SCORE_ARRAYS the call has.
+        """
         layout.check_call(self.meta, attrs)
         group = layout.enter_group(self.call_group, f"step-{attrs['step']:03d}")
         group = layout.enter_group(group, attrs["branch"])
         group = layout.create_group(group, f"layer-{attrs['layer']:02d}")
         for name in ("step", "branch", "layer", "order", "block", "timestep", "sigma"):
             layout.put_attr(group, name, attrs[name])
-        call = OpenCall(attrs, group)
+        for name, kind in layout.SCORE.items():
+            if name in score:
+                layout.put_attr(group, name, kind(score[name]))
+        call = OpenCall(attrs, group, score)
         for name in names:
             call.arrays[name] = self._create_array(group, name)
         h5f.flush(self.file)
@@ -174,8 +180,9 @@ class Writer:
         self.pipe.drain()
         lines = [layout.meta_text(self.meta)]
         for call in sorted(self.calls, key=lambda c: c.attrs["order"]):
-            lines.append(layout.call_text(call.attrs))
+            lines.append(layout.call_text(call.attrs) + layout.score_text(call.score))
             lines += [self._finish_array(call, name) for name in layout.CALL_ARRAYS if name in call.arrays]
+            lines += [self._put_score_array(call, name) for name in layout.SCORE_ARRAYS if name in call.score]
             self._finish_checks(call)
         run = h5g.open(self.root, b"run")
         for name, dtype in layout.RUN_ARRAYS.items():
@@ -188,6 +195,8 @@ class Writer:
         layout.put_attr(self.root, "optional", "capture")
         self.id = xxh3.text("".join(lines).encode())
         layout.put_attr(self.root, "content_id", self.id)
+        if any(call.score for call in self.calls):  # older readers can read all other files
+            h5a.open(self.root, b"version_minor").write(np.array(layout.MINOR, np.int64))
         h5a.open(self.root, b"complete").write(np.array(1, np.int64))
         self._commit()
 
@@ -197,6 +206,14 @@ class Writer:
         sums = np.frombuffer(b"".join(a.sums), np.uint8).reshape(-1, 16)
         layout.put_array(call.group, name + "_xxh3", sums)
         return layout.array_text(name, a.shape, a.sums)
+
+    def _put_score_array(self, call, name):
+        """A value per head: each has a checksum of its own."""
+        data = np.ascontiguousarray(call.score[name], "<f4")
+        sums = np.frombuffer(b"".join(xxh3.digest(data[i:i + 1]) for i in range(len(data))), np.uint8).reshape(-1, 16)
+        layout.put_array(call.group, name, data)
+        layout.put_array(call.group, name + "_xxh3", sums)
+        return layout.array_text(name, data.shape, sums)
 
     def _finish_checks(self, call):
         for name, data in call.checks.items():

@@ -195,7 +195,7 @@ static void forced_units(const struct oracle_state *s, int64_t r0, int64_t r1, i
         b = r1 + shift + (x->causal ? 0 : n - 1);
         break;
     }
-    a = MAX(a, 0);
+    a = MAX(a, attn_first(x, r0));
     b = MIN(b, limit);
     *lo = a < b ? a / s->unit.bk : 0;
     *hi = a < b ? (b + s->unit.bk - 1) / s->unit.bk : 0;
@@ -225,6 +225,12 @@ static double take_out(double *rank, const double *mass, int64_t lo, int64_t hi)
     } while (0)
 
 /* ---- masses of units ------------------------------------------------------------------------ */
+
+/* The first unit with a key that the row r0 sees, and one past the last of the row r1 - 1. */
+static int64_t units_first(const struct oracle_state *s, int64_t r0)
+{
+    return attn_first(&s->in.x, r0) / s->unit.bk;
+}
 
 static int64_t units_visible(const struct oracle_state *s, int64_t r1)
 {
@@ -275,6 +281,7 @@ static int head_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
         return rc;
     forced_units(s, r0, r1, &lo, &hi);
     row->given = take_out(s->mass, s->mass, lo, hi);
+    take_out(s->mass, s->mass, 0, units_first(s, r0));
     row->v = s->mass;
     return 0;
 }
@@ -325,6 +332,7 @@ static int group_by_mass(struct oracle_state *s, struct mask *m, int64_t g, int6
     }
     forced_units(s, r0, r1, &lo, &hi);
     given = take_out(s->rank, s->mass, lo, hi);
+    take_out(s->rank, s->mass, 0, units_first(s, r0));
     TRY(prefix_select(s->work, s->rank, s->mass, n, given, alpha, &p, err));
     tally(s, &p, alpha, p.count + hi - lo);
     EMIT(m, g, n, (c >= lo && c < hi) || prefix_has(&p, s->rank[c], c), rc, err);
@@ -335,7 +343,7 @@ out:
 static int group_topk(struct oracle_state *s, struct mask *m, int64_t g, int64_t i, struct err *err)
 {
     const double *score;
-    int64_t n = attn_limit(&s->in.x, i), lo, hi;
+    int64_t first = attn_first(&s->in.x, i), n = attn_limit(&s->in.x, i), lo, hi;
     struct prefix p;
     int rc = 0;
 
@@ -344,7 +352,9 @@ static int group_topk(struct oracle_state *s, struct mask *m, int64_t g, int64_t
     forced_units(s, i, i + 1, &lo, &hi);
     for (int64_t j = lo; j < hi; j++)
         s->rank[j] = NAN;
-    int64_t k = MIN(n, share_resolve(s->params->k, n));
+    for (int64_t j = 0; j < first; j++)
+        s->rank[j] = NAN;
+    int64_t k = MIN(n - first, share_resolve(s->params->k, n - first));
     TRY(prefix_topk(s->work, s->rank, n, MAX(0, k - (hi - lo)), &p, err));
     s->row_min = MIN(s->row_min, p.count + hi - lo);
     s->row_max = MAX(s->row_max, p.count + hi - lo);
@@ -477,7 +487,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     for (int64_t g = 0; g < out->ngroups; g++) {
         int64_t r0 = row0 + g * s->unit.bq;
         TRY(select_group(s, out, g, r0, MIN(r0 + s->unit.bq, row1), err));
-        s->units_allowed += units_visible(s, MIN(r0 + s->unit.bq, row1));
+        s->units_allowed += units_visible(s, MIN(r0 + s->unit.bq, row1)) - units_first(s, r0);
     }
     mask_lists_finish(out);
 out:
@@ -573,7 +583,7 @@ const struct method method_oracle = {
     .name = "oracle",
     .summary = "best mask of a granularity for a target, from the exact probabilities (a bound)",
     .paper = "CRA: Zhu et al., SampleAttention, arXiv 2406.15486; the oracles are lacuna's own",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND | METHOD_ANY_SCORE,
     .params_size = sizeof(struct oracle_params),
     .params = options,
     .metrics = metrics,

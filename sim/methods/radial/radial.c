@@ -296,7 +296,7 @@ const struct method method_radial = {
     .summary = "video: bands around the diagonal of frame pairs, narrower with their distance",
     .paper = "Radial Attention: O(n log n) Sparse Attention with Energy Decay for Long Video "
              "Generation, arXiv 2506.19852",
-    .flags = METHOD_BIDIRECTIONAL,
+    .flags = METHOD_BIDIRECTIONAL | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
     .params_size = sizeof(struct radial_params),
     .params = options,
     .scopes = scopes,

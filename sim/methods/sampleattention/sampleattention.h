@@ -30,6 +30,7 @@ struct sample_config {
     enum sample_merge merge;
     enum sample_reduce reduce;
     bool keep_diag, keep_sink;
+    struct reach reach; /* of the head: blocks before it are not counted as forced */
 };
 
 int64_t sample_blocks(const struct sample_config *c); /* nb */

@@ -121,8 +121,9 @@ int sample_plan_mask(const struct sample_plan *p, int64_t row0, int64_t row1, st
     TRY(mask_lists_init(out, p->c.nq, p->c.nk, row0, row1, true, unit, b, err));
     for (int64_t g = 0; g < out->ngroups; g++) {
         int64_t i = (row0 + g * unit + shift) / b;
+        int64_t first = reach_first(&p->c.reach, row0 + g * unit + shift) / b;
         int l = sample_plan_list(p, i);
-        for (int64_t j = 0; j <= i; j++) {
+        for (int64_t j = first; j <= i; j++) {
             int why = sample_plan_keeps(p, l, i, j);
             if (!why)
                 continue;

@@ -333,7 +333,7 @@ const struct method method_spargeattn = {
     .paper = "Zhang et al., SpargeAttention, arXiv 2502.18137",
     .alias = "sparge",
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_CHANGES_MATH |
-             METHOD_RANDOM,
+             METHOD_RANDOM | METHOD_SINK,
     .params_size = sizeof(struct sparge_params),
     .params = options,
     .metrics = metrics,

@@ -1,0 +1,373 @@
+/*
+ * trace_derive.c - see trace_derive.h. A call is copied dataset by dataset, head by head, as stored; so
+ * what is kept keeps its bits. Memory is one head, and with maps what attention of a head needs.
+ */
+#include "capture/trace/trace_derive.h"
+
+#include "capture/headsel.h"
+#include "core/gemm.h"
+#include "core/indexlist.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/pool.h"
+#include "core/poolmap.h"
+#include "core/progress.h"
+#include "core/trace_attn.h"
+#include "core/trace_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CELLS_MOST 1024
+
+/* A call to write, and where it comes from. */
+struct piece {
+    const struct trace *t;
+    int64_t call;
+    struct trace_call out;
+};
+
+struct derive {
+    const struct derive_options *o;
+    struct trace_meta meta;
+    struct head_select heads;
+    struct piece *pieces; /* owned, in the order of the new file */
+    int64_t n, cap;
+    struct trace_writer *w;
+    void *buf; /* one head, owned */
+    int64_t buf_cap;
+    struct progress *progress;
+};
+
+int64_t map_cell_for(int64_t n_k)
+{
+    int64_t cell = 64;
+    while ((n_k + cell - 1) / cell > CELLS_MOST)
+        cell *= 2;
+    return cell;
+}
+
+/* ---- what to write --------------------------------------------------------------------------- */
+
+static int differs(const struct trace *a, const struct trace *b, const char *what, struct err *err)
+{
+    return err_set(err, ERR_USAGE, "%s and %s have different %s: only calls of one run of one model "
+                                   "can be joined",
+                   trace_path(a), trace_path(b), what);
+}
+
+/* Traces of one model and run: all metadata equal but for where they were computed. */
+static int check_alike(const struct trace *a, const struct trace *b, struct err *err)
+{
+    struct trace_meta x = *trace_meta(a), y = *trace_meta(b);
+    struct buf p = {0}, q = {0};
+    char field[80];
+    int rc;
+
+    content_meta(&x, &p);
+    content_meta(&y, &q);
+    if ((rc = buf_check(&p, "metadata", err)) == 0 && (rc = buf_check(&q, "metadata", err)) == 0 &&
+        strcmp(buf_str(&p), buf_str(&q)) != 0) {
+        const char *s = buf_str(&p), *line = s;
+        for (const char *r = buf_str(&q); *s && *s == *r; s++, r++)
+            line = *s == '\n' ? s + 1 : line;
+        snprintf(field, sizeof field, "%.*s", (int)strcspn(line, "=\n"), line);
+        rc = differs(a, b, field, err);
+    }
+    buf_free(&p);
+    buf_free(&q);
+    return rc;
+}
+
+struct wanted {
+    int64_t *layers, n_layers, *steps, n_steps;
+};
+
+static int add_calls(struct derive *d, const struct trace *t, const struct wanted *w,
+                     struct err *err)
+{
+    int rc = 0;
+    for (int64_t i = 0; i < trace_calls(t); i++) {
+        const struct trace_call *c = trace_call(t, i);
+        if (!index_list_has(w->layers, w->n_layers, c->layer) ||
+            !index_list_has(w->steps, w->n_steps, c->step) ||
+            (d->o->branch[0] && strcmp(d->o->branch, c->branch) != 0))
+            continue;
+        TRY(mem_grow(&d->pieces, &d->cap, d->n + 1, sizeof *d->pieces, "calls", err));
+        d->pieces[d->n++] = (struct piece){t, i, *c};
+    }
+out:
+    return rc;
+}
+
+/* Steps, then the branches as their files have them, then layers. */
+static int by_run(const void *a, const void *b)
+{
+    const struct trace_call *x = &((const struct piece *)a)->out;
+    const struct trace_call *y = &((const struct piece *)b)->out;
+    int d = (x->step > y->step) - (x->step < y->step);
+    if (d == 0)
+        d = strcmp(x->branch, y->branch);
+    return d ? d : (x->layer > y->layer) - (x->layer < y->layer);
+}
+
+static int sort_calls(struct derive *d, struct err *err)
+{
+    qsort(d->pieces, (size_t)d->n, sizeof *d->pieces, by_run);
+    for (int64_t i = 1; i < d->n; i++)
+        if (by_run(&d->pieces[i - 1], &d->pieces[i]) == 0)
+            return err_set(err, ERR_USAGE, "step %d, branch %s, layer %d is in %s and in %s",
+                           d->pieces[i].out.step, d->pieces[i].out.branch, d->pieces[i].out.layer,
+                           trace_path(d->pieces[i - 1].t), trace_path(d->pieces[i].t));
+    return 0;
+}
+
+static int set_tokens(struct derive *d, const struct trace *t, struct err *err)
+{
+    struct trace_meta *m = &d->meta;
+    int64_t n = d->o->tokens;
+
+    if (n == 0 || n == m->n_k)
+        return 0;
+    if (!m->causal || m->n_q != m->n_k)
+        return err_set(err, ERR_USAGE,
+                       "%s: --tokens %lld: only of a causal sequence with as many queries as keys "
+                       "the first tokens are a run of their own",
+                       trace_path(t), (long long)n);
+    if (n > m->n_k)
+        return err_set(err, ERR_USAGE, "%s has %lld tokens, --tokens asks for %lld", trace_path(t),
+                       (long long)m->n_k, (long long)n);
+    m->n_q = m->n_k = n;
+    return 0;
+}
+
+/* Which datasets each new call has. Maps of other tokens are no maps of these. */
+static void set_flags(struct derive *d)
+{
+    bool keep = d->o->maps == 0 && d->o->tokens == 0, lost = false;
+    for (int64_t i = 0; i < d->n; i++) {
+        struct trace_call *c = &d->pieces[i].out;
+        lost |= c->has_map && !keep && d->o->maps == 0;
+        c->has_map = d->o->maps > 0 || (c->has_map && keep);
+    }
+    if (!keep)
+        d->meta.pool = d->o->maps;
+    if (lost)
+        log_warn("maps are of all tokens: they are left out; lacuna trace map makes them anew");
+}
+
+static int plan(struct derive *d, struct trace *const *t, int64_t n, struct err *err)
+{
+    struct wanted w = {0};
+    int rc = 0;
+
+    d->meta = *trace_meta(t[0]);
+    for (int64_t i = 1; i < n; i++)
+        TRY(check_alike(t[0], t[i], err));
+    TRY(index_list_parse(d->o->layers, d->meta.layers, "--layers", &w.layers, &w.n_layers, err));
+    TRY(index_list_parse(d->o->steps, d->meta.steps > 0 ? d->meta.steps : -1, "--steps", &w.steps,
+                         &w.n_steps, err));
+    for (int64_t i = 0; i < n; i++)
+        TRY(add_calls(d, t[i], &w, err));
+    if (d->n == 0)
+        FAIL(err, ERR_USAGE, "%s: no call matches --layers %s --steps %s%s%s", trace_path(t[0]),
+             d->o->layers, d->o->steps, d->o->branch[0] ? " --branch " : "", d->o->branch);
+    if (n > 1)
+        TRY(sort_calls(d, err));
+    for (int64_t i = 0; n > 1 && i < d->n; i++)
+        d->pieces[i].out.order = (int)i;
+    TRY(set_tokens(d, t[0], err));
+    set_flags(d);
+    TRY(head_select_stored(d->o->heads, &d->meta, &d->heads, err));
+    TRY(head_select_meta(&d->heads, &d->meta, err));
+    for (int64_t i = 0; i < d->n; i++) /* a bias per head stays one per stored head */
+        if (d->pieces[i].out.score.rel_bias > 1)
+            d->pieces[i].out.score.rel_bias = d->meta.heads;
+out:
+    free(w.layers);
+    free(w.steps);
+    return rc;
+}
+
+/* ---- datasets -------------------------------------------------------------------------------- */
+
+/* Slice of the source that becomes slice i of dataset j. */
+static int64_t source_slice(const struct derive *d, const struct trace_array *a, int j, int64_t i)
+{
+    if (j == TRACE_K || j == TRACE_V)
+        return d->heads.kv[i];
+    return j == ARR_REL_BIAS && a->slices == 1 ? 0 : d->heads.head[i];
+}
+
+/* Rows of a slice that the new file has. Of a bias per distance: the middle of it. */
+static const char *kept_rows(const struct trace_array *from, const struct trace_array *to, int j,
+                             const void *data)
+{
+    int64_t skip = j == ARR_REL_BIAS ? (from->rows - to->rows) / 2 : 0;
+    return (const char *)data + skip * from->row_bytes;
+}
+
+static int copy_array(struct derive *d, const struct piece *p, int j, struct err *err)
+{
+    const struct trace_array *from = &p->t->calls[p->call].arr[j];
+    struct trace_array to;
+    int rc = 0;
+
+    trace_call_array(&d->meta, &p->out, j, &to);
+    for (int64_t i = 0; i < to.slices; i++) {
+        if (interrupted())
+            FAIL(err, ERR_INTERRUPTED, "interrupted");
+        TRY(mem_grow(&d->buf, &d->buf_cap, from->rows * from->row_bytes, 1, "head to copy", err));
+        TRY(trace_read_slice(p->t, p->call, from, source_slice(d, from, j, i), d->buf, err));
+        TRY(trace_put_slice(d->w, j, i, kept_rows(from, &to, j, d->buf), err));
+    }
+out:
+    return rc;
+}
+
+/* ---- maps ------------------------------------------------------------------------------------ */
+
+struct map_work {
+    struct derive *d;
+    const struct piece *p;
+};
+
+static int read_floats(const struct map_work *m, enum trace_what what, int head, int64_t rows,
+                       int64_t dim, float **x, struct err *err)
+{
+    int rc = mem_alloc(x, rows * dim, sizeof **x, "values of a head", err);
+    return rc ? rc : trace_read(m->p->t, m->p->call, what, head, 0, rows, *x, err);
+}
+
+static int map_head(void *ctx, int64_t i, int worker, struct err *err)
+{
+    const struct map_work *m = ctx;
+    const struct trace_meta *t = &m->d->meta;
+    const struct trace_meta *of = trace_meta(m->p->t);
+    int64_t cells = (t->n_q + t->pool - 1) / t->pool * ((t->n_k + t->pool - 1) / t->pool);
+    int head = m->d->heads.head[i];
+    struct attn_ops ops = {0};
+    struct attn_in in;
+    struct mask full;
+    float *rel = NULL, *q = NULL, *k = NULL, *sum = NULL, *max = NULL;
+    double *lse = NULL;
+    int rc = 0;
+
+    (void)worker;
+    TRY(trace_attn(m->p->t, m->p->call, head, &in, &rel, err));
+    in.nq = t->n_q;
+    in.nk = t->n_k;
+    TRY(read_floats(m, TRACE_Q, head, in.nq, in.d, &q, err));
+    TRY(read_floats(m, TRACE_K, head / (of->heads / of->kv_heads), in.nk, in.d, &k, err));
+    TRY(mem_alloc(&lse, in.nq, sizeof *lse, "lse", err));
+    TRY(mem_alloc(&sum, cells, sizeof *sum, "map", err));
+    TRY(mem_alloc(&max, cells, sizeof *max, "map", err));
+    in.q = q;
+    in.k = k;
+    TRY(attn_prepare(&ops, &in, PREC_F32, err));
+    attn_full_mask(&in, 0, in.nq, &full);
+    TRY(attn_rows(&ops, &full, NULL, lse, err));
+    TRY(pool_map(&ops, lse, t->pool, sum, max, err));
+    TRY(trace_put_map(m->d->w, (int)i, sum, max, err));
+    progress_add(m->d->progress, 1, 1, "map");
+out:
+    attn_release(&ops);
+    free(rel);
+    free(q);
+    free(k);
+    free(lse);
+    free(sum);
+    free(max);
+    return rc;
+}
+
+/* ---- file ------------------------------------------------------------------------------------ */
+
+static int write_call(struct derive *d, const struct piece *p, struct err *err)
+{
+    struct map_work maps = {d, p};
+    int rc = 0;
+
+    TRY(trace_begin_call(d->w, &p->out, err));
+    for (int j = 0; j < CALL_ARRAYS; j++) {
+        bool map = j == ARR_MAP_SUM || j == ARR_MAP_MAX;
+        if (trace_call_has(&p->out, j) && !(map && d->o->maps > 0))
+            TRY(copy_array(d, p, j, err));
+    }
+    progress_add(d->progress, 1, 1, "tensors");
+    if (d->o->maps > 0) {
+        TRY(gemm_ready(err));
+        TRY(pool_run(d->o->jobs, d->meta.heads, map_head, &maps, err));
+    }
+    TRY(trace_end_call(d->w, err));
+out:
+    return rc;
+}
+
+/* Arrays of the run: those of the first file that has them, cut to the tokens. */
+static int write_run(struct derive *d, struct trace *const *t, int64_t n, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < RUN_ARRAYS; i++) {
+        int64_t from = 0, want = trace_run_length(&d->meta, i);
+        while (from < n && !t[from]->run[i].present)
+            from++;
+        if (from == n)
+            continue;
+        const struct trace_array *a = &t[from]->run[i];
+        TRY(mem_grow(&d->buf, &d->buf_cap, a->rows * a->row_bytes, 1, a->name, err));
+        TRY(trace_read_slice(t[from], -1, a, 0, d->buf, err));
+        TRY(trace_put_run(d->w, i, want >= 0 ? want : a->rows, d->buf, err));
+    }
+out:
+    return rc;
+}
+
+static int write_all(struct derive *d, struct trace *const *t, int64_t n, const char *path,
+                     struct err *err)
+{
+    int64_t items = d->n * (1 + (d->o->maps > 0 ? d->meta.heads : 0)), bytes = 65536;
+    struct trace_form form = {.jobs = 1, .force = d->o->force, .copy = d->o->maps == 0};
+    int rc = 0;
+
+    for (int64_t i = 0; i < d->n; i++)
+        bytes += trace_call_size(&d->meta, &d->pieces[i].out);
+    form.need_bytes = bytes;
+    TRY(trace_create_as(path, &d->meta, &form, &d->w, err));
+    d->progress = progress_start("trace", (double)items, items);
+    TRY(write_run(d, t, n, err));
+    for (int64_t i = 0; i < d->n; i++)
+        TRY(write_call(d, &d->pieces[i], err));
+    TRY(trace_commit(&d->w, err));
+out:
+    progress_end(&d->progress);
+    trace_abort(&d->w);
+    return rc;
+}
+
+int trace_derive(struct trace *const *t, int64_t n, const struct derive_options *o,
+                 const char *path, struct derived *out, struct err *err)
+{
+    struct derive d = {.o = o};
+    int rc = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        struct trace_ignored lost = trace_ignored(t[i]);
+        if (lost.n)
+            log_warn("%s: not copied, as this lacuna does not know them: %lld names, %s%s", path,
+                     (long long)lost.n, lost.first, lost.n > 1 ? ", ..." : "");
+    }
+    TRY(plan(&d, t, n, err));
+    out->meta = d.meta;
+    out->calls = d.n;
+    out->bytes = 0;
+    for (int64_t i = 0; i < d.n; i++)
+        out->bytes += trace_call_size(&d.meta, &d.pieces[i].out);
+    if (!o->dry)
+        TRY(write_all(&d, t, n, path, err));
+out:
+    head_select_free(&d.heads);
+    free(d.pieces);
+    free(d.buf);
+    return rc;
+}

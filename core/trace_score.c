@@ -1,0 +1,272 @@
+/*
+ * trace_score.c - what a call does to its scores and allowed pairs beside the model's scale and
+ * causality (format 1.1): attributes, checks, and the line of the content id.
+ *
+ * An attribute at its default is not written, and a call without any has the content id of format
+ * 1.0. Windows are inclusive in the file (window_left = 1023: the row and 1023 keys before it), and
+ * counts of keys with the row's own in memory (struct reach).
+ */
+#include "core/trace_internal.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { REAL, WINDOW, COUNT };
+
+/* In the order of the content id, which is part of the format. */
+static const struct {
+    const char *name;
+    enum kind kind;
+    size_t offset;
+} fields[] = {
+    {"scale", REAL, offsetof(struct trace_score, scale)},
+    {"window_left", WINDOW, offsetof(struct trace_score, reach.back)},
+    {"window_right", WINDOW, offsetof(struct trace_score, reach.ahead)},
+    {"chunk", COUNT, offsetof(struct trace_score, reach.chunk)},
+    {"softcap", REAL, offsetof(struct trace_score, softcap)},
+};
+#define FIELDS (sizeof fields / sizeof *fields)
+
+static double real_at(const struct trace_score *s, size_t i)
+{
+    double x;
+    memcpy(&x, (const char *)s + fields[i].offset, sizeof x);
+    return x;
+}
+
+static int64_t count_at(const struct trace_score *s, size_t i)
+{
+    int64_t x;
+    memcpy(&x, (const char *)s + fields[i].offset, sizeof x);
+    return x;
+}
+
+static bool present(const struct trace_score *s, size_t i)
+{
+    return fields[i].kind == REAL ? real_at(s, i) != 0 : count_at(s, i) != 0;
+}
+
+/* As the file has it. */
+static int64_t stored(const struct trace_score *s, size_t i)
+{
+    return count_at(s, i) - (fields[i].kind == WINDOW);
+}
+
+bool trace_score_any(const struct trace_score *s)
+{
+    for (size_t i = 0; i < FIELDS; i++)
+        if (present(s, i))
+            return true;
+    return s->sinks || s->alibi || s->rel_bias;
+}
+
+bool trace_score_has(const char *name)
+{
+    for (size_t i = 0; i < FIELDS; i++)
+        if (strcmp(name, fields[i].name) == 0)
+            return true;
+    return false;
+}
+
+bool trace_score_equal(const struct trace_score *a, const struct trace_score *b)
+{
+    for (size_t i = 0; i < FIELDS; i++)
+        if (fields[i].kind == REAL ? real_at(a, i) != real_at(b, i)
+                                   : count_at(a, i) != count_at(b, i))
+            return false;
+    return a->sinks == b->sinks && a->alibi == b->alibi && a->rel_bias == b->rel_bias;
+}
+
+int trace_score_put(hid_t group, const struct trace_score *s, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < FIELDS && rc == 0; i++) {
+        if (!present(s, i))
+            continue;
+        rc = fields[i].kind == REAL ? h5_put_f64(group, fields[i].name, real_at(s, i), err)
+                                    : h5_put_i64(group, fields[i].name, stored(s, i), err);
+    }
+    return rc;
+}
+
+static int get_field(hid_t group, size_t i, struct trace_score *s, struct err *err)
+{
+    char *at = (char *)s + fields[i].offset;
+    int64_t n = 0, default_value = fields[i].kind == WINDOW ? -1 : 0;
+    double x = 0;
+    int rc;
+
+    if (fields[i].kind == REAL) {
+        if ((rc = h5_get_f64(group, fields[i].name, &x, err)) != 0)
+            return rc;
+        memcpy(at, &x, sizeof x);
+        /* A default that is written has no line in the content id, so a reader would not notice
+         * that it was changed. */
+        return x != 0 ? 0
+                      : err_set(err, ERR_INPUT, "attribute '%s' = 0 is written", fields[i].name);
+    }
+    if ((rc = h5_get_i64(group, fields[i].name, &n, err)) != 0)
+        return rc;
+    if (n <= default_value || n > INT32_MAX)
+        return err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", fields[i].name,
+                       (long long)n);
+    n += fields[i].kind == WINDOW;
+    memcpy(at, &n, sizeof n);
+    return 0;
+}
+
+/* Heads of rel_bias: its own first dimension, which must be 1 or all. */
+static int get_rel_heads(hid_t group, const struct trace_meta *m, int *heads, struct err *err)
+{
+    struct h5_info info;
+    hid_t dset = H5I_INVALID_HID;
+    int rc = 0;
+
+    TRY(h5_open_dataset(group, "rel_bias", &dset, err));
+    TRY(h5_dataset_info(dset, DT_F32, &info, err));
+    if (info.ndim != 2 || (info.dims[0] != 1 && info.dims[0] != m->heads))
+        FAIL(err, ERR_INPUT, "'rel_bias' is not of 1 or %d heads", m->heads);
+    *heads = (int)info.dims[0];
+out:
+    h5_close(dset);
+    return rc;
+}
+
+int trace_score_get(hid_t group, const struct trace_meta *m, struct trace_score *s, struct err *err)
+{
+    int rc = 0;
+
+    memset(s, 0, sizeof *s);
+    for (size_t i = 0; i < FIELDS; i++)
+        if (h5_has_attr(group, fields[i].name))
+            TRY(get_field(group, i, s, err));
+    s->sinks = h5_has_link(group, "sinks");
+    s->alibi = h5_has_link(group, "alibi");
+    if (h5_has_link(group, "rel_bias"))
+        TRY(get_rel_heads(group, m, &s->rel_bias, err));
+out:
+    return rc;
+}
+
+int trace_score_check(const struct trace_meta *m, const struct trace_score *s, int code,
+                      struct err *err)
+{
+    if (!isfinite(s->scale))
+        return err_set(err, code, "scale = %g is not a usable softmax scale", s->scale);
+    if (!isfinite(s->softcap) || s->softcap < 0)
+        return err_set(err, code, "softcap = %g is not a positive number", s->softcap);
+    for (size_t i = 0; i < FIELDS; i++)
+        if (fields[i].kind != REAL && (count_at(s, i) < 0 || stored(s, i) > INT32_MAX))
+            return err_set(err, code, "%s = %lld is out of range", fields[i].name,
+                           (long long)stored(s, i));
+    if (reach_any(&s->reach) && m->n_q > m->n_k)
+        return err_set(err, code, "a window or chunk with more queries (%lld) than keys (%lld)",
+                       (long long)m->n_q, (long long)m->n_k);
+    if (s->alibi && s->rel_bias)
+        return err_set(err, code, "both alibi and rel_bias; a score has one bias");
+    if (s->rel_bias != 0 && s->rel_bias != 1 && s->rel_bias != m->heads)
+        return err_set(err, code, "rel_bias of %d heads; 1 or %d are possible", s->rel_bias,
+                       m->heads);
+    return 0;
+}
+
+void content_score(const struct trace_score *s, struct buf *b)
+{
+    bool any = false;
+    for (size_t i = 0; i < FIELDS; i++) {
+        if (!present(s, i))
+            continue;
+        buf_printf(b, "%s %s=", any ? "" : "score", fields[i].name);
+        if (fields[i].kind == REAL)
+            buf_printf(b, "%.17g", real_at(s, i));
+        else
+            buf_printf(b, "%lld", (long long)stored(s, i));
+        any = true;
+    }
+    if (any)
+        buf_puts(b, "\n");
+}
+
+int64_t trace_call_pairs(const struct trace_meta *m, const struct trace_call *c)
+{
+    struct head_shape shape = {m->n_q, m->n_k, m->causal, c->score.reach};
+    return pairs_within(&shape, 0, m->n_q, 0, m->n_k);
+}
+
+void trace_score_text(const struct trace_score *s, char text[TRACE_SCORE_TEXT])
+{
+    size_t n = 0, size = TRACE_SCORE_TEXT;
+    text[0] = '\0';
+#define ADD(...) n += (size_t)snprintf(text + n, size - n, __VA_ARGS__)
+    if (s->scale != 0)
+        ADD(", scale %.6g", s->scale);
+    if (s->reach.back && !s->reach.ahead)
+        ADD(", window %lld", (long long)s->reach.back);
+    else if (s->reach.back)
+        ADD(", window_left %lld", (long long)s->reach.back - 1);
+    if (s->reach.ahead)
+        ADD(", window_right %lld", (long long)s->reach.ahead - 1);
+    if (s->reach.chunk)
+        ADD(", chunk %lld", (long long)s->reach.chunk);
+    if (s->softcap > 0)
+        ADD(", softcap %g", s->softcap);
+    if (s->sinks)
+        ADD(", sinks");
+    if (s->alibi)
+        ADD(", ALiBi");
+    if (s->rel_bias)
+        ADD(", relative bias");
+#undef ADD
+    if (n)
+        memmove(text, text + 2, n - 1);
+}
+
+void trace_score_json(const struct trace_score *s, struct jw *w)
+{
+    for (size_t i = 0; i < FIELDS; i++) {
+        if (!present(s, i))
+            continue;
+        if (fields[i].kind == REAL)
+            jw_knum(w, fields[i].name, real_at(s, i));
+        else
+            jw_kint(w, fields[i].name, stored(s, i));
+    }
+    if (s->sinks)
+        jw_kbool(w, "sinks", true);
+    if (s->alibi)
+        jw_kbool(w, "alibi", true);
+    if (s->rel_bias)
+        jw_kbool(w, "rel_bias", true);
+}
+
+int trace_score_set(struct trace_score *s, const char *name, const char *value, struct err *err)
+{
+    char *end;
+    for (size_t i = 0; i < FIELDS; i++) {
+        char *at = (char *)s + fields[i].offset;
+        if (strcmp(name, fields[i].name) != 0)
+            continue;
+        double x = strtod(value, &end);
+        int64_t n = fields[i].kind == REAL ? 0 : (int64_t)x + (fields[i].kind == WINDOW);
+        bool whole = fields[i].kind == REAL || (x == floor(x) && x >= -1 && x < INT32_MAX);
+        if (end == value || *end || !isfinite(x) || !whole)
+            return err_set(err, ERR_USAGE, "%s = '%s' is not a %s", name, value,
+                           fields[i].kind == REAL ? "number" : "count");
+        memcpy(at, fields[i].kind == REAL ? (const void *)&x : &n, 8);
+        return 0;
+    }
+    return 1;
+}
+
+const char *trace_score_name(int i)
+{
+    return i >= 0 && (size_t)i < FIELDS ? fields[i].name : NULL;
+}
+
+bool trace_score_is_set(const struct trace_score *s, int i)
+{
+    return present(s, (size_t)i);
+}
