@@ -140,6 +140,9 @@ void h5_part_abort(struct h5_part *p); /* removes the .part file; accepts a zero
  * newer major version, a damaged file, a structure that lacuna does not read. */
 int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out, struct err *err);
 
+/* The same for a file of another program: without the checks of format and version. */
+int h5_open_foreign(const char *path, hid_t *out, struct err *err);
+
 /* Another descriptor of a file that h5_open_file opened: the same file, whatever has that name by
  * now. The caller closes it. */
 int h5_file_descriptor(hid_t file, int *out, struct err *err);

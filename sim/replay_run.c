@@ -104,7 +104,10 @@ struct slots {
 static int run_cell(struct replay *r, const struct method_run *run, const struct head_in *in,
                     struct slots slots, struct record *rec, struct err *err)
 {
-    struct method_ctx ctx = {.seed = r->seed, .carry = slots.branch, .shared = slots.shared};
+    struct method_ctx ctx = {.seed = r->seed,
+                             .carry = slots.branch,
+                             .shared = slots.shared,
+                             .session = run->session};
     struct dump dump = {0};
     const struct method *method = run->method;
     void *params = NULL;
@@ -299,6 +302,8 @@ int replay_execute(struct replay *r, int jobs, struct err *err)
         cells += r->series[i].todo ? r->series[i].cells : 0;
     }
     int rc = gemm_ready(err);
+    for (int64_t k = 0; k < r->n_runs && !rc; k++)
+        rc = method_run_open(&r->runs[k], err);
     if (rc)
         return rc;
     r->progress = progress_start("replay", cost, cells);
