@@ -160,7 +160,8 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
     rec.n_q = h->in.x.nq;
     rec.n_k = h->in.x.nk;
     if (run_cell(r, run, &h->in, slots, &rec, &cell) < 0) {
-        if (cell.code == ERR_IO || cell.code == ERR_MACHINE || cell.code == ERR_USAGE) {
+        if (cell.code == ERR_IO || cell.code == ERR_MACHINE || cell.code == ERR_USAGE ||
+            cell.code == ERR_INTERRUPTED) {
             *err = cell;
             rc = cell.code;
             goto out;
