@@ -4,7 +4,7 @@
 #include "core/arrayfile.h"
 
 #include "core/fileio.h"
-#include "core/h5util.h"
+#include "core/h5array.h"
 #include "core/mem.h"
 #include "core/npz.h"
 #include "core/safetensors.h"
@@ -12,16 +12,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum kind { NPY, NPZ, SAFETENSORS, HDF5 };
+
+/* A dataset of an HDF5 file. */
+struct stored {
+    hid_t dset;
+    struct h5_info info;
+    int plain; /* of a chunked one: its elements in memory once it was asked for, else -1 */
+};
 
 struct array_file {
     enum kind kind;
     char *path;
     struct npy **npy; /* [n], owned: NPY, NPZ */
     struct st_file *st;
-    hid_t file, *dset; /* HDF5: dset [n], owned */
+    hid_t file;            /* HDF5 */
+    struct stored *stored; /* [n], owned: HDF5 */
+    int fd;                /* HDF5: of the file, for datasets in one piece */
     struct array_at *at;
     char **name; /* [n], owned; NULL where at[].name belongs to the file */
     int64_t n, cap;
@@ -58,7 +68,7 @@ static int room(struct array_file *f, int64_t n, struct err *err)
     if (f->kind == NPY || f->kind == NPZ)
         TRY(mem_zalloc(&f->npy, n, sizeof *f->npy, f->path, err));
     if (f->kind == HDF5)
-        TRY(mem_alloc(&f->dset, n, sizeof *f->dset, f->path, err));
+        TRY(mem_zalloc(&f->stored, n, sizeof *f->stored, f->path, err));
     f->cap = n;
 out:
     return rc;
@@ -139,45 +149,34 @@ static enum dtype element_type(hid_t dset)
     H5T_class_t class = H5Tget_class(t);
     size_t size = H5Tget_size(t);
     int log = size == 1 ? 0 : size == 2 ? 1 : size == 4 ? 2 : size == 8 ? 3 : -1;
-    bool is_signed = class == H5T_INTEGER && H5Tget_sign(t) == H5T_SGN_2;
+    bool plain = class == H5T_INTEGER && log >= 0 && (size == 1 || H5Tget_order(t) == H5T_ORDER_LE);
+    bool is_signed = plain && H5Tget_sign(t) == H5T_SGN_2;
     h5_close(t);
-    return class == H5T_ENUM && size == 1         ? DT_BOOL
-           : class == H5T_INTEGER && log >= 0 ? types[is_signed][log]
-                                              : DT_NONE;
+    return class == H5T_ENUM && size == 1 ? DT_BOOL : plain ? types[is_signed][log] : DT_NONE;
 }
 
+/* A dataset that is stored in a way that is not read is of no known type: other data in the file
+ * must not forbid the masks. */
 static int enter_dataset(struct array_file *f, const char *name, struct err *err)
 {
-    hid_t dset = f->dset[f->n], space = H5Dget_space(dset);
-    hsize_t dims[ARRAY_DIMS] = {0};
-    int64_t shape[ARRAY_DIMS] = {0};
-    int ndim = H5Sget_simple_extent_ndims(space), rc = 0;
-
-    if (ndim < 0 || ndim > H5_MAX_DIMS)
-        FAIL(err, ERR_INPUT, "dataset '%s' has rank %d, at most %d is read", name, ndim,
-             H5_MAX_DIMS);
-    H5Sget_simple_extent_dims(space, dims, NULL);
-    for (int i = 0; i < ndim; i++) {
-        if (dims[i] > INT64_MAX)
-            FAIL(err, ERR_INPUT, "dataset '%s': dimension %d is too large", name, i);
-        shape[i] = (int64_t)dims[i];
-    }
-    TRY(enter(f, name, strlen(name), element_type(dset), ndim, shape, err));
-out:
-    h5_close(space);
-    return rc;
+    struct stored *s = f->stored + f->n;
+    struct err ignored = {0};
+    bool readable = h5_dataset_shape(s->dset, &s->info, &ignored) == 0;
+    enum dtype type = readable ? element_type(s->dset) : DT_NONE;
+    s->plain = -1;
+    return enter(f, name, strlen(name), type, readable ? s->info.ndim : 0, s->info.dims, err);
 }
 
 /* A link of the root group: a dataset becomes an array, a group is passed over. */
 static int enter_link(struct array_file *f, const char *name, struct err *err)
 {
     struct err why = {0}, other = {0};
-    hid_t group = H5I_INVALID_HID;
-    int rc = h5_open_dataset(f->file, name, &f->dset[f->n], &why);
+    hid_t group = H5I_INVALID_HID, dset = H5I_INVALID_HID;
+    int rc = h5_open_dataset(f->file, name, &dset, &why);
     if (rc == 0) {
-        rc = enter_dataset(f, name, err);
-        if (rc)
-            h5_close(f->dset[f->n]);
+        f->stored[f->n].dset = dset;
+        if ((rc = enter_dataset(f, name, err)) != 0)
+            h5_close(dset);
         return rc;
     }
     if (h5_open_group(f->file, name, &group, &other) == 0) {
@@ -198,6 +197,7 @@ static int open_hdf5(struct array_file *f, struct err *err)
     if (h5_has_attr(f->file, "format") &&
         h5_get_str(f->file, "format", format, sizeof format, NULL) == 0)
         FAIL(err, ERR_INPUT, "%s is a file of kind %s, not one of arrays", f->path, format);
+    TRY(h5_file_descriptor(f->file, &f->fd, err));
     TRY(h5_names(f->file, &names, &n, err));
     TRY(room(f, n, err));
     for (int64_t i = 0; i < n; i++)
@@ -221,6 +221,7 @@ int array_file_open(const char *path, struct array_file **out, struct err *err)
 
     TRY(mem_zalloc(&f, 1, sizeof *f, path, err));
     f->file = H5I_INVALID_HID;
+    f->fd = -1;
     if (!(f->path = strdup(path)))
         FAIL(err, ERR_NOMEM, "%s: out of memory", path);
     TRY(file_kind(path, &f->kind, err));
@@ -242,17 +243,22 @@ void array_file_close(struct array_file **pf)
     for (int64_t i = 0; i < f->cap; i++) {
         if (f->npy)
             npy_close(&f->npy[i]);
-        if (f->dset && i < f->n)
-            h5_close(f->dset[i]);
+        if (f->stored && i < f->n) {
+            h5_close(f->stored[i].dset);
+            if (f->stored[i].plain >= 0)
+                close(f->stored[i].plain);
+        }
         free(f->name[i]);
     }
     if (f->kind == HDF5) {
         h5_close(f->file);
         h5_unlock();
     }
+    if (f->fd >= 0)
+        close(f->fd);
     st_close(&f->st);
     free(f->npy);
-    free(f->dset);
+    free(f->stored);
     free(f->name);
     free(f->at);
     free(f->path);
@@ -288,54 +294,42 @@ void array_shape_text(const struct array_at *a, char text[160])
 
 /* ---- elements ------------------------------------------------------------------------------- */
 
-/* The largest box that begins at element `first` and holds at most n: rows of the last dimension,
- * or a part of one. Returns its number of elements. */
-static int64_t box_at(const struct array_at *a, int64_t first, int64_t n, hsize_t *start,
-                      hsize_t *count)
+/* The elements of a chunked dataset in memory, unpacked at the first question. */
+static int unpacked(const struct array_file *f, struct stored *s, size_t elem, struct err *err)
 {
-    int last = a->ndim - 1;
-    for (int i = last; i >= 0; i--) {
-        start[i] = (hsize_t)(first % a->shape[i]);
-        first /= a->shape[i];
-        count[i] = 1;
+    int rc = 0;
+    h5_lock();
+    if (s->plain < 0) {
+        int fd = memfd_create("lacuna-dataset", MFD_CLOEXEC);
+        rc = fd < 0 ? err_sys(err, ERR_MACHINE, "%s: memory to unpack it", f->path)
+                    : h5_array_unpack(s->dset, &s->info, elem, fd, err);
+        if (rc && fd >= 0)
+            close(fd);
+        else
+            s->plain = fd;
     }
-    int64_t width = a->shape[last], left = width - (int64_t)start[last];
-    count[last] = (hsize_t)(n < left ? n : left);
-    if (start[last] == 0 && n >= width && last > 0) {
-        int64_t rows = a->shape[last - 1] - (int64_t)start[last - 1];
-        rows = n / width < rows ? n / width : rows;
-        count[last - 1] = (hsize_t)rows;
-        return rows * width;
-    }
-    return (int64_t)count[last];
+    h5_unlock();
+    return rc;
 }
 
 static int read_hdf5(const struct array_file *f, const struct array_at *a, int64_t first, int64_t n,
-                     char *dst, struct err *err)
+                     void *dst, struct err *err)
 {
-    int64_t size = (int64_t)dtype_size(a->dtype), done = 0;
-    hid_t dset = f->dset[a->index], type, mem = H5I_INVALID_HID, space = H5I_INVALID_HID;
+    struct stored *s = f->stored + a->index;
+    int64_t elem = (int64_t)dtype_size(a->dtype), base = s->info.offset;
     int rc = 0;
 
-    h5_lock();
-    type = a->dtype == DT_BOOL ? H5Dget_type(dset) : h5_type(a->dtype);
-    space = H5Dget_space(dset);
-    while (rc == 0 && done < n) {
-        hsize_t start[ARRAY_DIMS] = {0}, count[ARRAY_DIMS] = {0};
-        int64_t m = a->ndim ? box_at(a, first + done, n - done, start, count) : 1;
-        hsize_t flat = (hsize_t)m;
-        mem = H5Screate_simple(1, &flat, NULL);
-        if ((a->ndim &&
-             H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL) < 0) ||
-            H5Dread(dset, type, mem, space, H5P_DEFAULT, dst + done * size) < 0)
-            rc = h5_fail(err, ERR_INPUT, "%s: reading '%s'", f->path, a->name);
-        h5_close(mem);
-        done += m;
+    if (s->info.chunked) {
+        rc = unpacked(f, s, (size_t)elem, err);
+        base = 0;
+    } else if (base < 0) { /* never written */
+        memset(dst, 0, (size_t)(n * elem));
+        return 0;
     }
-    h5_close(space);
-    h5_close(type);
-    h5_unlock();
-    return rc;
+    if (!rc)
+        rc = io_read_at(s->info.chunked ? s->plain : f->fd, f->path, INT64_MAX,
+                        base + first * elem, dst, n * elem, err);
+    return rc ? err_prefix(err, "%s: '%s'", f->path, a->name) : 0;
 }
 
 static int read_raw(const struct array_file *f, const struct array_at *a, int64_t first, int64_t n,

@@ -95,6 +95,9 @@ struct h5_info {
  * shuffle, deflate and zstd. */
 int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err *err);
 
+/* The same for elements of any type. */
+int h5_dataset_shape(hid_t dset, struct h5_info *out, struct err *err);
+
 /* Creation properties of a dataset without times: contiguous, allocated at once, never filled when
  * chunk is NULL, otherwise chunked. */
 hid_t h5_dataset_props(int ndim, const int64_t *chunk);

@@ -4,7 +4,8 @@
  * standard error go to the log.
  *
  * No call waits beyond a deadline, and each ends when the user interrupts (ERR_INTERRUPTED). What
- * the program does wrong is ERR_RUN; a machine without memory or processes is ERR_MACHINE.
+ * the program does wrong is ERR_RUN; a machine without memory or processes is ERR_MACHINE. SIGPIPE is
+ * ignored, as interrupt_install has it.
  */
 #ifndef LACUNA_EXECPROC_H
 #define LACUNA_EXECPROC_H
