@@ -50,10 +50,10 @@ static int file_kind(const char *path, enum kind *kind, struct err *err)
         FAIL(err, ERR_INPUT, "%s: %lld bytes are no .npy, .npz, .safetensors or HDF5 file", path,
              (long long)size);
     TRY(io_read_at(fd, path, size, 0, b, sizeof b, err));
-    *kind = memcmp(b, "\x93NUMPY", 6) == 0                              ? NPY
-            : memcmp(b, "PK", 2) == 0                                   ? NPZ
-            : memcmp(b, "\x89HDF\r\n\x1a\n", 8) == 0                    ? HDF5
-                                                                        : SAFETENSORS;
+    *kind = memcmp(b, "\x93NUMPY", 6) == 0           ? NPY
+            : memcmp(b, "PK", 2) == 0                ? NPZ
+            : memcmp(b, "\x89HDF\r\n\x1a\n", 8) == 0 ? HDF5
+                                                     : SAFETENSORS;
 out:
     if (fd >= 0)
         close(fd);
@@ -327,8 +327,8 @@ static int read_hdf5(const struct array_file *f, const struct array_at *a, int64
         return 0;
     }
     if (!rc)
-        rc = io_read_at(s->info.chunked ? s->plain : f->fd, f->path, INT64_MAX,
-                        base + first * elem, dst, n * elem, err);
+        rc = io_read_at(s->info.chunked ? s->plain : f->fd, f->path, INT64_MAX, base + first * elem,
+                        dst, n * elem, err);
     return rc ? err_prefix(err, "%s: '%s'", f->path, a->name) : 0;
 }
 
@@ -345,10 +345,9 @@ static int read_raw(const struct array_file *f, const struct array_at *a, int64_
                        a->name, (long long)first, (long long)(first + n), (long long)a->count);
     if (n == 0)
         return 0;
-    return f->kind == HDF5 ? read_hdf5(f, a, first, n, dst, err)
-           : f->kind == SAFETENSORS
-               ? st_read_raw(f->st, st_at(f->st, a->index), first, n, dst, err)
-               : npy_read_range(f->npy[a->index], first, n, dst, err);
+    return f->kind == HDF5          ? read_hdf5(f, a, first, n, dst, err)
+           : f->kind == SAFETENSORS ? st_read_raw(f->st, st_at(f->st, a->index), first, n, dst, err)
+                                    : npy_read_range(f->npy[a->index], first, n, dst, err);
 }
 
 static int64_t integer_at(enum dtype t, const void *p)

@@ -14,8 +14,8 @@
 #define ARRAY_DIMS 8
 
 struct array_at {
-    const char *name;         /* borrowed; of a .npy file its own name without folder and ending */
-    enum dtype dtype;         /* DT_NONE: something else than numbers or booleans */
+    const char *name; /* borrowed; of a .npy file its own name without folder and ending */
+    enum dtype dtype; /* DT_NONE: something else than numbers or booleans */
     int ndim;
     int64_t shape[ARRAY_DIMS], count;
     int64_t index; /* in its file */

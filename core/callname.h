@@ -1,7 +1,7 @@
 /*
  * callname.h - names of tensors that belong to an attention call: words between dots, "step-12" or
- * "step12", "layer-5" or "layer5", and at most one other word, the branch. That is how `lacuna trace
- * export` names tensors.
+ * "step12", "layer-5" or "layer5", and at most one other word, the branch. That is how `lacuna
+ * trace export` names tensors.
  */
 #ifndef LACUNA_CALLNAME_H
 #define LACUNA_CALLNAME_H

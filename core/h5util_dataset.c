@@ -165,7 +165,7 @@ int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const i
 {
     char buf[128];
     int rc = 0;
-    struct h5_info info;
+    struct h5_info info = {0};
     hid_t t = h5_type(type), dset = H5I_INVALID_HID;
 
     TRY(h5_open_dataset(loc, name, &dset, err));

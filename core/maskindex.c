@@ -102,7 +102,7 @@ int mask_index_make(const struct maskfile *f, struct mask_index *out, struct err
         TRY(mem_grow(&x.entries, &x.cap, i + 1, sizeof *x.entries, "index of masks", err));
         TRY(add_entry(f, &x, &known, i, err));
     }
-    if (n)
+    if (x.entries)
         qsort(x.entries, (size_t)n, sizeof *x.entries, by_call);
     *out = x;
     memset(&x, 0, sizeof x);

@@ -32,7 +32,8 @@ struct mask_index {
 int mask_index_make(const struct maskfile *f, struct mask_index *out, struct err *err);
 void mask_index_free(struct mask_index *x); /* also of a zeroed one */
 
-/* First entry of the cell, whatever its trace; NULL: none. More of them (other traces) follow it. */
+/* First entry of the cell, whatever its trace; NULL: none. More of them (other traces) follow it.
+ */
 const struct mask_entry *mask_index_find(const struct mask_index *x, int step, const char *branch,
                                          int layer, int head, int setting);
 

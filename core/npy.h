@@ -39,8 +39,8 @@ int npy_read_f32(const struct npy *n, float *dst, struct err *err);
 int npy_read_range_f32(const struct npy *n, int64_t first, int64_t count, float *dst,
                        struct err *err);
 
-/* The same elements as they are stored, in the byte order of this machine. ERR_INPUT for an array in
- * Fortran order. Thread-safe. */
+/* The same elements as they are stored, in the byte order of this machine. ERR_INPUT for an array
+ * in Fortran order. Thread-safe. */
 int npy_read_range(const struct npy *n, int64_t first, int64_t count, void *dst, struct err *err);
 
 /* Write a C-ordered array (version 1.0); bf16 is written as '<V2'. */

@@ -2,8 +2,8 @@
  * npz.c - see npz.h. The directory at the end of a zip archive says where its members are; sizes,
  * checksums and offsets are taken from there. A member's local header is read for its length alone.
  *
- * Formats: PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16
- * (its end), 4.5.3 (zip64 sizes).
+ * Formats: PKWARE's APPNOTE 6.3, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14
+ * to 4.3.16 (its end), 4.5.3 (zip64 sizes).
  */
 #include "core/npz.h"
 
@@ -100,8 +100,7 @@ static int read_end64(const struct npz *z, int64_t at, struct directory *d, stru
         return bad(z, "its zip64 directory is missing", err);
     TRY(io_read_at(z->fd, z->path, z->file_size, at - LOCATOR_BYTES, locator, LOCATOR_BYTES, err));
     uint64_t where = little(locator + 8, 8);
-    if (memcmp(locator, "PK\6\7", 4) != 0 ||
-        where > (uint64_t)(at - LOCATOR_BYTES - END64_BYTES)) {
+    if (memcmp(locator, "PK\6\7", 4) != 0 || where > (uint64_t)(at - LOCATOR_BYTES - END64_BYTES)) {
         rc = bad(z, "its zip64 directory is missing", err);
         goto out;
     }
@@ -200,8 +199,7 @@ static int add_entry(struct npz *z, const unsigned char *p, int64_t n, int64_t *
     int64_t name = (int64_t)little(p + 28, 2), extra = (int64_t)little(p + 30, 2);
     uint64_t packed = little(p + 20, 4), size = little(p + 24, 4), header = little(p + 42, 4);
     *used = ENTRY_BYTES + name + extra + (int64_t)little(p + 32, 2);
-    if (*used > n ||
-        !read_zip64(p + ENTRY_BYTES + name, extra, &size, &packed, &header) ||
+    if (*used > n || !read_zip64(p + ENTRY_BYTES + name, extra, &size, &packed, &header) ||
         packed > INT64_MAX || size > INT64_MAX || header > INT64_MAX)
         return bad(z, "its directory is damaged", err);
     if (name < 5 || memcmp(p + ENTRY_BYTES + name - 4, ".npy", 4) != 0)
@@ -290,8 +288,8 @@ static int data_begin(const struct npz *z, const struct member *m, int64_t *begi
     int rc = io_read_at(z->fd, z->path, z->file_size, m->header, local, LOCAL_BYTES, err);
     if (rc)
         return rc;
-    *begin = m->header + LOCAL_BYTES + (int64_t)little(local + 26, 2) +
-             (int64_t)little(local + 28, 2);
+    *begin =
+        m->header + LOCAL_BYTES + (int64_t)little(local + 26, 2) + (int64_t)little(local + 28, 2);
     if (memcmp(local, "PK\3\4", 4) != 0 || m->packed > z->directory - *begin)
         return err_set(err, ERR_INPUT, "%s: array '%s' does not begin where the directory says",
                        z->path, m->name);
@@ -325,8 +323,7 @@ out:
 
 /* Unpack what is in the input buffer of s and append it to fd. `end`: the stream ended. */
 static int unpack_step(const struct npz *z, const struct member *m, z_stream *s, int fd,
-                       unsigned char *out, int64_t *size, uint32_t *crc, bool *end,
-                       struct err *err)
+                       unsigned char *out, int64_t *size, uint32_t *crc, bool *end, struct err *err)
 {
     do {
         s->next_out = out;
@@ -336,8 +333,10 @@ static int unpack_step(const struct npz *z, const struct member *m, z_stream *s,
         *end = code == Z_STREAM_END;
         *size += n;
         if ((code != Z_OK && code != Z_BUF_ERROR && !*end) || *size > m->size)
-            return err_set(err, ERR_INPUT, "%s: array '%s' is damaged: it does not unpack to %lld "
-                           "bytes", z->path, m->name, (long long)m->size);
+            return err_set(err, ERR_INPUT,
+                           "%s: array '%s' is damaged: it does not unpack to %lld "
+                           "bytes",
+                           z->path, m->name, (long long)m->size);
         *crc = (uint32_t)crc32(*crc, out, (uInt)n);
         int rc = io_write(fd, m->name, out, n, err);
         if (rc)

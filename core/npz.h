@@ -1,5 +1,6 @@
 /*
- * npz.h - reader for NumPy .npz files (np.savez, np.savez_compressed): .npy arrays in a zip archive.
+ * npz.h - reader for NumPy .npz files (np.savez, np.savez_compressed): .npy arrays in a zip
+ * archive.
  *
  * Only what NumPy writes is read: members stored or deflated, zip64 where sizes need it. Encrypted
  * members, archives in several parts and other compressions are refused by name.

@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-/* One word at p, without its quotes, appended to b. Returns what follows it; NULL: an open quote. */
+/* One word at p, without its quotes, appended to b. Returns what follows it; NULL: an open quote.
+ */
 static const char *word(const char *p, struct buf *b)
 {
     char quote = 0;
@@ -17,8 +18,7 @@ static const char *word(const char *p, struct buf *b)
             quote = *p;
         } else if (*p == quote) {
             quote = 0;
-        } else if (*p == '\\' && quote != '\'' && p[1] &&
-                   (!quote || strchr("\\\"$`", p[1]))) {
+        } else if (*p == '\\' && quote != '\'' && p[1] && (!quote || strchr("\\\"$`", p[1]))) {
             buf_put(b, ++p, 1);
         } else {
             buf_put(b, p, 1);

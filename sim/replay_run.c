@@ -104,10 +104,8 @@ struct slots {
 static int run_cell(struct replay *r, const struct method_run *run, const struct head_in *in,
                     struct slots slots, struct record *rec, struct err *err)
 {
-    struct method_ctx ctx = {.seed = r->seed,
-                             .carry = slots.branch,
-                             .shared = slots.shared,
-                             .session = run->session};
+    struct method_ctx ctx = {
+        .seed = r->seed, .carry = slots.branch, .shared = slots.shared, .session = run->session};
     struct dump dump = {0};
     const struct method *method = run->method;
     void *params = NULL;

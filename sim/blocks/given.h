@@ -22,9 +22,9 @@ struct given {
     int64_t dropped; /* pairs left out so far, because their unit lies after all its queries */
 };
 
-/* Start a mask in units of bq x bk for a head of x's shape, without rows yet. A unit of several keys
- * is a tile of its kernel, several queries of one key are gathered; what a kernel does with single
- * pairs nobody said. */
+/* Start a mask in units of bq x bk for a head of x's shape, without rows yet. A unit of several
+ * keys is a tile of its kernel, several queries of one key are gathered; what a kernel does with
+ * single pairs nobody said. */
 int given_init(struct given *g, const struct attn_in *x, int64_t bq, int64_t bk, struct err *err);
 void given_free(struct given *g); /* also of a zeroed one */
 

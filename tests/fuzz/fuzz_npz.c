@@ -1,6 +1,6 @@
 /*
- * fuzz_npz.c - .npz files: open, read every array. Checksums are put right after a change, otherwise
- * nearly every change would be refused for that alone.
+ * fuzz_npz.c - .npz files: open, read every array. Checksums are put right after a change,
+ * otherwise nearly every change would be refused for that alone.
  */
 #include "tests/fuzz/fuzz.h"
 #include "core/mem.h"

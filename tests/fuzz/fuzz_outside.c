@@ -2,7 +2,7 @@
  * fuzz_outside.c - files of masks from other programs: find the mask of a head, check and count it.
  */
 #include "tests/fuzz/bytes_h5.h"
-#include "sim/methods/mask/maskset.h"
+#include "sim/methods/outside/maskset.h"
 
 #include <stdlib.h>
 #include <string.h>

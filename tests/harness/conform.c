@@ -30,15 +30,6 @@ bool conform_belongs(const char *text, const struct method *m)
     return strncmp(text, m->name, n) == 0 && (text[n] == ':' || !text[n]);
 }
 
-/* A method that needs a file or a program has no defaults; its own test gives it one. */
-static bool has_defaults(const struct method *m)
-{
-    for (const struct opt *o = m->params; o->type != OPT_END; o++)
-        if (o->flags & OPT_REQUIRED)
-            return false;
-    return true;
-}
-
 int conform_list(void)
 {
     for (const struct method *const *m = test_methods; *m; m++) {

@@ -83,7 +83,8 @@ static void first_and_diagonal(const struct request *r, long b)
             col[n++] = (int32_t)c;
         ptr[g + 1] = n;
     }
-    printf("{\"cell\":%ld,\"form\":\"lists\",\"bq\":%ld,\"bk\":%ld,\"nnz\":%ld}\n", r->cell, b, b, n);
+    printf("{\"cell\":%ld,\"form\":\"lists\",\"bq\":%ld,\"bk\":%ld,\"nnz\":%ld}\n", r->cell, b, b,
+           n);
     fwrite(ptr, sizeof *ptr, (size_t)rows + 1, stdout);
     fwrite(col, sizeof *col, (size_t)n, stdout);
     free(ptr);

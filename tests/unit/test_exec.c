@@ -194,7 +194,8 @@ START_TEST(commands_are_checked)
     assert_refused("exec:cmd='a b", "a quote is not closed");
     assert_refused("exec:cmd=a:timeout=0", "timeout");
     assert_ok(method_runs_parse(test_methods, "exec:cmd=./no-such-program", &runs, &n, &err), &err);
-    assert_fails(method_run_open(runs, &err), &err, ERR_USAGE, "'./no-such-program' does not start");
+    assert_fails(method_run_open(runs, &err), &err, ERR_USAGE,
+                 "'./no-such-program' does not start");
     method_runs_free(runs, n);
 }
 END_TEST

@@ -1,6 +1,6 @@
 /*
- * test_outside.c - the method mask: arrays that NumPy, h5py and safetensors wrote, what is wrong with
- * arrays, and dumps, which give the records of the methods that wrote them.
+ * test_outside.c - the method mask: arrays that NumPy, h5py and safetensors wrote, what is wrong
+ * with arrays, and dumps, which give the records of the methods that wrote them.
  */
 #include "tests/harness/conform.h"
 
@@ -80,7 +80,8 @@ START_TEST(pairs_after_the_query_are_dropped)
     ck_assert(record_get(&res.r, "rows_empty") > 0);
     conform_result_free(&res);
     h.in.layer = 4;
-    assert_skips("mask:file=tests/data/masks/pairs.npz", &h.in, "has no mask of step 0, branch "
+    assert_skips("mask:file=tests/data/masks/pairs.npz", &h.in,
+                 "has no mask of step 0, branch "
                  "main, layer 4");
     sim_head_free(&h);
 }
@@ -313,23 +314,24 @@ static void assert_same(const char *text, const struct record *want, const struc
         const char *name = have->metrics[i].name;
         if (strncmp(name, "host_", 5) == 0)
             continue;
-        ck_assert_msg(record_get(want, name) == have->metrics[i].value, "%s: %s is %.17g, was %.17g",
-                      text, name, have->metrics[i].value, record_get(want, name));
+        ck_assert_msg(record_get(want, name) == have->metrics[i].value,
+                      "%s: %s is %.17g, was %.17g", text, name, have->metrics[i].value,
+                      record_get(want, name));
         compared++;
     }
     ck_assert_int_gt(compared, 20);
     static const char *const more[] = {"density_exec", "density_tile@64x64", "pairs_exec"};
     for (int k = 0; k < 3; k++) /* absent in both or in none */
-        ck_assert_msg(isnan(record_get(want, more[k])) == isnan(record_get(have, more[k])), "%s: %s",
-                      text, more[k]);
+        ck_assert_msg(isnan(record_get(want, more[k])) == isnan(record_get(have, more[k])),
+                      "%s: %s", text, more[k]);
 }
 
-static const char *const causal_methods[] = {
-    "dense", "streaming:sink=4:window=40", "sampleattention", "oracle:kind=topk:k=9",
-    "oracle:kind=block:unit=64x32:alpha=0.8"};
-static const char *const video_methods[] = {
-    "streaming:window=40", "oracle:alpha=0.9", "spargeattn:permute=hilbert:pv=off",
-    "fg-attn:mode=pooled:permute=hilbert"};
+static const char *const causal_methods[] = {"dense", "streaming:sink=4:window=40",
+                                             "sampleattention", "oracle:kind=topk:k=9",
+                                             "oracle:kind=block:unit=64x32:alpha=0.8"};
+static const char *const video_methods[] = {"streaming:window=40", "oracle:alpha=0.9",
+                                            "spargeattn:permute=hilbert:pv=off",
+                                            "fg-attn:mode=pooled:permute=hilbert"};
 
 START_TEST(a_dump_gives_the_same_record)
 {
@@ -382,7 +384,8 @@ START_TEST(the_identity_has_the_content)
         x[0] = (uint8_t)k;
         runs[k] = NULL;
         assert_ok(npy_write(path, DT_BOOL, 2, (int64_t[]){2, 2}, x, &err), &err);
-        assert_ok(method_runs_parse(test_methods, with_file(path, ""), &runs[k], &n[k], &err), &err);
+        assert_ok(method_runs_parse(test_methods, with_file(path, ""), &runs[k], &n[k], &err),
+                  &err);
     }
     ck_assert_str_ne(runs[0]->canonical, runs[1]->canonical);
     char text[700]; /* a canonical text says which content it means */

@@ -70,13 +70,10 @@ def _answer(select, unit, request):
         raise ValueError(f"lacuna speaks version {request['lacuna']} of the messages, this file version 1")
     arrays = request["arrays"]
     size = max(at + 4 * rows * cols for at, (rows, cols) in arrays.values())
-    with mmap.mmap(3, size, access=mmap.ACCESS_READ) as memory:
-        data = np.frombuffer(memory, np.uint8)
-        views = [data[at:at + 4 * rows * cols].view("<f4").reshape(rows, cols) for at, (rows, cols) in (arrays[n] for n in "qkv")]
-        kept = select(*views, head)
-        result = _message(kept, unit, head)
-        del data, views, kept
-        return result
+    memory = mmap.mmap(3, size, access=mmap.ACCESS_READ)  # goes with the last array that shows it
+    data = np.frombuffer(memory, np.uint8)
+    views = [data[at:at + 4 * rows * cols].view("<f4").reshape(rows, cols) for at, (rows, cols) in (arrays[n] for n in "qkv")]
+    return _message(select(*views, head), unit, head)
 
 
 def _message(kept, unit, head):

@@ -6,8 +6,8 @@
  *
  * No paper. doc/methods/exec.md describes the messages; capture/torch/lacuna_trace/method.py speaks
  * them for Python. One program per worker is started and lives for the whole replay. After a
- * failure it is started again for the next cell; failures in a row end the replay, because a program
- * that never works would only fill the records.
+ * failure it is started again for the next cell; failures in a row end the replay, because a
+ * program that never works would only fill the records.
  */
 #include "core/clock.h"
 #include "core/mem.h"

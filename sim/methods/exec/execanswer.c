@@ -166,8 +166,8 @@ static int bit_row(void *ctx, int64_t g, uint8_t *keep, struct err *err)
     return 0;
 }
 
-static int read_bits(struct execproc *p, const json_t *o, const struct head_in *in,
-                     struct given *g, struct exec_bits *b, struct err *err)
+static int read_bits(struct execproc *p, const json_t *o, const struct head_in *in, struct given *g,
+                     struct exec_bits *b, struct err *err)
 {
     int64_t bq, bk;
     int rc = 0;

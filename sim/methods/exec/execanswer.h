@@ -18,8 +18,8 @@ struct exec_bits {
 int exec_ask(struct execproc *p, int64_t cell, const struct head_in *in, uint64_t seed,
              const char *params, struct err *err);
 
-/* Read and check the answer into *g (release with given_free, also after a failure) and *bits. 0, or
- * METHOD_SKIP with the program's reason; an {"error": ...} is ERR_RUN with *orderly = true. */
+/* Read and check the answer into *g (release with given_free, also after a failure) and *bits. 0,
+ * or METHOD_SKIP with the program's reason; an {"error": ...} is ERR_RUN with *orderly = true. */
 int exec_answer(struct execproc *p, int64_t cell, const struct head_in *in, struct method_ctx *ctx,
                 struct given *g, struct exec_bits *bits, bool *orderly, struct err *err);
 

@@ -325,8 +325,10 @@ int execproc_line(struct execproc *p, char *text, size_t cap, struct err *err)
         if (c == '\n')
             break;
         if (n == cap - 1)
-            return err_set(err, ERR_RUN, "the program's answer does not begin with a line of at "
-                           "most %zu bytes", cap - 1);
+            return err_set(err, ERR_RUN,
+                           "the program's answer does not begin with a line of at "
+                           "most %zu bytes",
+                           cap - 1);
         text[n++] = c;
     }
     text[n] = '\0';

@@ -4,8 +4,8 @@
  * standard error go to the log.
  *
  * No call waits beyond a deadline, and each ends when the user interrupts (ERR_INTERRUPTED). What
- * the program does wrong is ERR_RUN; a machine without memory or processes is ERR_MACHINE. SIGPIPE is
- * ignored, as interrupt_install has it.
+ * the program does wrong is ERR_RUN; a machine without memory or processes is ERR_MACHINE. SIGPIPE
+ * is ignored, as interrupt_install has it.
  */
 #ifndef LACUNA_EXECPROC_H
 #define LACUNA_EXECPROC_H
@@ -28,7 +28,8 @@ void execproc_end(struct execproc **p);
 /* Kill it at once. Accepts NULL. */
 void execproc_kill(struct execproc **p);
 
-/* Memory of at least n bytes that the program sees in its descriptor 3; valid until the next call. */
+/* Memory of at least n bytes that the program sees in its descriptor 3; valid until the next call.
+ */
 int execproc_memory(struct execproc *p, int64_t n, void **out, struct err *err);
 
 /* From here on calls have `seconds`; `cell` names lines of its standard error. It must not have

@@ -1,5 +1,5 @@
 /*
- * mask.c - a mask that was made elsewhere: measured like that of any method.
+ * outside.c - the method mask: a mask that was made elsewhere: measured like that of any method.
  *
  *   the file decides which pairs are kept; exact softmax over them, all metrics
  *
@@ -13,7 +13,7 @@
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/mem.h"
-#include "sim/methods/mask/maskset.h"
+#include "sim/methods/outside/maskset.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -125,11 +125,11 @@ static int identify_dump(struct mask_params *p, const struct maskset *s, struct 
 static int check_kind(const struct mask_params *p, enum maskset_kind kind, struct err *err)
 {
     bool dump = kind == MASKSET_DUMP, table = kind == MASKSET_TABLE;
-    const char *idle = !dump && p->pick != INT64_MIN       ? "pick"
-                       : !dump && p->match != MATCH_NAMES  ? "match"
-                       : (dump || table) && p->unit        ? "unit"
-                       : table && p->order                 ? "order"
-                                                           : NULL;
+    const char *idle = !dump && p->pick != INT64_MIN      ? "pick"
+                       : !dump && p->match != MATCH_NAMES ? "match"
+                       : (dump || table) && p->unit       ? "unit"
+                       : table && p->order                ? "order"
+                                                          : NULL;
     return idle ? err_set(err, ERR_USAGE, "%s has no effect on %s, which is %s", idle, p->file,
                           dump    ? "a dump of masks"
                           : table ? "a table of patterns"

@@ -1,7 +1,7 @@
 /*
  * maskset.c - see maskset.h: the file as such, and dumps of lacuna.
  */
-#include "sim/methods/mask/maskset.h"
+#include "sim/methods/outside/maskset.h"
 
 #include "core/fileio.h"
 #include "core/log.h"
@@ -125,9 +125,8 @@ static int find_entry(const struct maskset *s, const struct mask_lookup *how,
         e = first;
     }
     if (e->nq != in->x.nq || e->nk != in->x.nk || e->causal != in->x.causal)
-        return method_skip(ctx, "the mask is of %lld queries and %lld keys, %s",
-                           (long long)e->nq, (long long)e->nk,
-                           e->causal ? "causal" : "bidirectional");
+        return method_skip(ctx, "the mask is of %lld queries and %lld keys, %s", (long long)e->nq,
+                           (long long)e->nk, e->causal ? "causal" : "bidirectional");
     *out = e;
     return 0;
 }
@@ -145,9 +144,9 @@ static int find_dumped(struct maskset *s, const struct mask_lookup *how, struct 
 {
     const struct mask_entry *e = NULL;
     int rc = find_entry(s, how, ctx, in, &e);
-    if (!rc)
+    if (e)
         rc = check_order(e, ctx, in);
-    if (!rc)
+    if (!rc && e)
         rc = maskfile_read(s->dump, e->cell, &g->whole, err);
     if (!rc)
         __atomic_add_fetch(&s->taken, 1, __ATOMIC_RELAXED);

@@ -2,7 +2,7 @@
  * maskset_arrays.c - masks as arrays: boolean, as compressed rows of blocks, as the lists of a
  * FlexAttention BlockMask.
  */
-#include "sim/methods/mask/maskset.h"
+#include "sim/methods/outside/maskset.h"
 
 #include "core/intmath.h"
 #include "core/log.h"
@@ -92,8 +92,8 @@ out:
 /* Every entry has the arrays of one form, all of them. */
 static int check_entry(const struct maskset *s, const struct mask_arrays *a, struct err *err)
 {
-    bool csr = a->indptr || a->indices, lists = a->count || a->index || a->full_count ||
-                                                a->full_index;
+    bool csr = a->indptr || a->indices,
+         lists = a->count || a->index || a->full_count || a->full_index;
     if ((a->mask != NULL) + csr + lists != 1)
         return err_set(err, ERR_INPUT,
                        "%s: '%s' has arrays of several kinds of mask, or a block size alone; "
@@ -102,7 +102,7 @@ static int check_entry(const struct maskset *s, const struct mask_arrays *a, str
     if ((csr && !(a->indptr && a->indices)) || (lists && !(a->count && a->index)) ||
         !a->full_count != !a->full_index)
         return err_set(err, ERR_INPUT, "%s: '%s' lacks %s", s->path, a->label,
-                       csr ? (a->indptr ? "indices" : "indptr")
+                       csr                      ? (a->indptr ? "indices" : "indptr")
                        : !a->count || !a->index ? (a->count ? "kv_indices" : "kv_num_blocks")
                        : a->full_count          ? "full_kv_indices"
                                                 : "full_kv_num_blocks");
@@ -341,8 +341,8 @@ static int compare_columns(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Row r of both lists, in ascending order, behind col[*n]. Their order in the file is free: a kernel
- * visits the blocks in any order. What is out of range or listed twice given_lists finds. */
+/* Row r of both lists, in ascending order, behind col[*n]. Their order in the file is free: a
+ * kernel visits the blocks in any order. What is out of range or listed twice given_lists finds. */
 static int flex_row(const struct maskset *s, struct flex_lists l[2], int64_t r, int32_t **col,
                     int64_t *cap, int64_t *n, struct err *err)
 {
