@@ -132,6 +132,12 @@ $(BUILD)/build-id: FORCE
 FORCE:
 
 $(BUILD)/tests/unit/test_conform: $(BUILD)/tests/harness/conform.o
+$(BUILD)/tests/unit/test_outside: $(BUILD)/tests/harness/conform.o
+$(BUILD)/tests/unit/test_exec: $(BUILD)/tests/harness/conform.o | $(BUILD)/tests/harness/execpeer
+$(BUILD)/tests/unit/test_exec.o: CPPFLAGS += -DEXEC_PEER='"$(BUILD)/tests/harness/execpeer"'
+$(BUILD)/tests/harness/execpeer: $(BUILD)/tests/harness/execpeer.o
+	$(if $(Q),@echo "  LINK  $@")
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^
 $(BUILD)/tests/unit/test_maskblocks: $(BUILD)/tests/harness/maskblocks.o
 $(BUILD)/tests/unit/test_h5guard: $(BUILD)/tests/harness/h5walk.o
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.

@@ -1,60 +1,33 @@
 /*
  * import_names.c - which tensors of a .safetensors file make up which attention call.
  *
- * A call is a set of names PREFIX.q, PREFIX.k, PREFIX.v (and PREFIX.out). The prefix is made of
- * words between dots: "step-12" or "step12", "layer-5" or "layer5", and at most one other word, the
- * branch. That is how `lacuna trace export` names tensors.
+ * A call is a set of names PREFIX.q, PREFIX.k, PREFIX.v (and PREFIX.out), with a prefix as in
+ * core/callname.h.
  */
 #include "capture/import.h"
 
+#include "core/callname.h"
 #include "core/log.h"
 #include "core/mem.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* "step-012" with word "step" -> 12. */
-static bool numbered(const char *s, size_t len, const char *word, int *out)
-{
-    size_t n = strlen(word), i = n;
-    long x = 0;
-
-    if (len <= n || strncmp(s, word, n) != 0)
-        return false;
-    i += s[i] == '-';
-    if (i == len)
-        return false;
-    for (; i < len; i++) {
-        if (!isdigit((unsigned char)s[i]) || x > 1000000)
-            return false;
-        x = 10 * x + (s[i] - '0');
-    }
-    *out = (int)x;
-    return true;
-}
-
 static int parse_prefix(const char *prefix, size_t len, const char *path, struct trace_call *c,
                         struct err *err)
 {
-    bool has_branch = false;
+    struct call_name name = {.step = c->step, .layer = c->layer};
+    size_t n = 0;
 
-    for (size_t at = 0; at < len;) {
-        const char *word = prefix + at;
-        size_t n = 0;
-        while (at + n < len && word[n] != '.')
-            n++;
-        at += n + 1;
-        if (numbered(word, n, "step", &c->step) || numbered(word, n, "layer", &c->layer))
-            continue;
-        if (has_branch || n == 0 || n >= sizeof c->branch)
-            return err_set(err, ERR_INPUT, "%s: tensor '%.*sq': '%.*s' is no step, layer or branch",
-                           path, (int)len, prefix, (int)n, word);
-        memcpy(c->branch, word, n);
-        c->branch[n] = '\0';
-        has_branch = true;
-    }
+    memcpy(name.branch, c->branch, sizeof name.branch);
+    const char *word = call_name_parse(prefix, len, &name, NULL, &n);
+    if (word)
+        return err_set(err, ERR_INPUT, "%s: tensor '%.*sq': '%.*s' is no step, layer or branch",
+                       path, (int)len, prefix, (int)n, word);
+    c->step = name.step;
+    c->layer = name.layer;
+    memcpy(c->branch, name.branch, sizeof c->branch);
     return 0;
 }
 

@@ -51,35 +51,56 @@ static int info_storage(hid_t dset, hid_t props, const char *name, struct h5_inf
     return info_filters(props, name, out, err);
 }
 
-int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err *err)
+static int info_shape(hid_t space, const char *name, struct h5_info *out, struct err *err)
 {
-    char name[128];
-    int rc = 0;
     hsize_t dims[H5_MAX_DIMS];
-    hid_t have = H5Dget_type(dset), want = h5_type(type), space = H5Dget_space(dset);
-    hid_t props = H5Dget_create_plist(dset);
 
-    memset(out, 0, sizeof *out);
-    h5_where(dset, name);
-    if (have < 0 || want < 0 || space < 0 || props < 0) {
-        rc = h5_fail(err, ERR_INPUT, "%s", name);
-        goto out;
-    }
-    if (H5Tequal(have, want) <= 0)
-        FAIL(err, ERR_INPUT, "%s: element type is not %s", name, dtype_name(type));
     out->ndim = H5Sget_simple_extent_ndims(space);
     if (out->ndim < 1 || out->ndim > H5_MAX_DIMS)
-        FAIL(err, ERR_INPUT, "%s: rank %d, expected 1 to %d", name, out->ndim, H5_MAX_DIMS);
+        return err_set(err, ERR_INPUT, "%s: rank %d, expected 1 to %d", name, out->ndim,
+                       H5_MAX_DIMS);
     H5Sget_simple_extent_dims(space, dims, NULL);
     for (int i = 0; i < out->ndim; i++) {
         if (dims[i] > INT64_MAX)
-            FAIL(err, ERR_INPUT, "%s: dimension %d is too large", name, i);
+            return err_set(err, ERR_INPUT, "%s: dimension %d is too large", name, i);
         out->dims[i] = (int64_t)dims[i];
     }
+    return 0;
+}
+
+int h5_dataset_shape(hid_t dset, struct h5_info *out, struct err *err)
+{
+    char name[128];
+    int rc = 0;
+    hid_t space = H5Dget_space(dset), props = H5Dget_create_plist(dset);
+
+    memset(out, 0, sizeof *out);
+    h5_where(dset, name);
+    if (space < 0 || props < 0) {
+        rc = h5_fail(err, ERR_INPUT, "%s", name);
+        goto out;
+    }
+    TRY(info_shape(space, name, out, err));
     rc = info_storage(dset, props, name, out, err);
 out:
     h5_close(props);
     h5_close(space);
+    return rc;
+}
+
+int h5_dataset_info(hid_t dset, enum dtype type, struct h5_info *out, struct err *err)
+{
+    char name[128];
+    int rc = 0;
+    hid_t have = H5Dget_type(dset), want = h5_type(type);
+
+    h5_where(dset, name);
+    if (have < 0 || want < 0)
+        rc = h5_fail(err, ERR_INPUT, "%s", name);
+    else if (H5Tequal(have, want) <= 0)
+        rc = err_set(err, ERR_INPUT, "%s: element type is not %s", name, dtype_name(type));
+    else
+        rc = h5_dataset_shape(dset, out, err);
     h5_close(want);
     h5_close(have);
     return rc;
@@ -144,7 +165,7 @@ int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const i
 {
     char buf[128];
     int rc = 0;
-    struct h5_info info;
+    struct h5_info info = {0};
     hid_t t = h5_type(type), dset = H5I_INVALID_HID;
 
     TRY(h5_open_dataset(loc, name, &dset, err));

@@ -361,6 +361,14 @@ int h5_open_file(const char *path, const char *format, int64_t major, hid_t *out
     return rc;
 }
 
+int h5_open_foreign(const char *path, hid_t *out, struct err *err)
+{
+    h5_lock();
+    int rc = open_guarded(path, out, err);
+    h5_unlock();
+    return rc;
+}
+
 int h5_file_descriptor(hid_t file, int *out, struct err *err)
 {
     struct h5guard *guard = h5guard_of(file);

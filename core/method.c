@@ -264,6 +264,8 @@ out:
 
 static void run_free(struct method_run *r)
 {
+    if (r->session)
+        r->method->close(r->session);
     if (r->method && r->params)
         opt_free(r->method->params, r->params);
     free(r->params);
@@ -279,6 +281,14 @@ void method_runs_free(struct method_run *runs, int64_t n)
     for (int64_t i = 0; i < n; i++)
         run_free(&runs[i]);
     free(runs);
+}
+
+int method_run_open(struct method_run *run, struct err *err)
+{
+    if (!run->method->open || run->session)
+        return 0;
+    int rc = run->method->open(run->params, &run->session, err);
+    return rc ? err_prefix(err, "method %s", run->method->name) : 0;
 }
 
 /* Set one parameter of the text. Beside a calibration it wins over the file where it says something
@@ -374,6 +384,10 @@ static int make_run(const struct spec *s, const int64_t *pick, struct method_run
     for (int k = 0; k < s->n_axes; k++)
         TRY(give(s, s->axes[k].opt, s->axes[k].items.items[pick[k]], run, err));
     TRY(opt_check_required(m->params, run->params, s->who, "", err));
+    if (m->identify && (rc = m->identify(run->params, err)) != 0) {
+        err_prefix(err, "%s", s->who);
+        goto out;
+    }
     TRY(canonical_text(run, calib_id, &canonical, err));
     TRY(check_params(s, run, err));
     if (s->calib)

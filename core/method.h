@@ -70,6 +70,8 @@ struct head_in {
                           * never NULL */
     int64_t n_padding;   /* padding tokens that the trace has and x leaves out */
     const char *order;   /* token order of the video (permute.h); NULL: raster */
+    const char *moved;   /* the order into which the trace's tokens were put; NULL: as stored */
+    const char *trace;   /* id of the trace, "" where there is none; may be NULL */
 };
 
 /* State that a METHOD_NEEDS_STEPS method carries from step to step, one slot per (method,
@@ -97,6 +99,7 @@ struct method_ctx {
     struct carry *carry;  /* NULL when the method does not need steps */
     struct carry *shared; /* the same slot for all branches of a head, which then come in call
                            * order; NULL without METHOD_SHARES_BRANCHES */
+    void *session;        /* what `open` of the method gave; NULL: nobody has opened it */
     char skip[256];       /* reason of METHOD_SKIP */
 };
 
@@ -155,6 +158,18 @@ struct method {
      * NULL = all parameters always count. A run that sets such a parameter elsewhere is refused,
      * because its records would show a setting that was not applied. */
     const struct param_scope *scopes;
+
+    /* Fill in parameters that follow from a file which another parameter names (its checksum), so
+     * that records made with another content have another identity. Called once per run, before
+     * the canonical text is made. May be NULL. */
+    int (*identify)(void *params, struct err *err);
+
+    /* What all heads of a run use together: an open file, a program. `open` is called before the
+     * first head, `close` after the last one; several threads use the session at once. prepare
+     * finds it in ctx->session and, where that is NULL, does without or opens its own. May be NULL.
+     */
+    int (*open)(const void *params, void **session, struct err *err);
+    void (*close)(void *session);
 
     /* Check parameters against each other (ranges are in the table). May be NULL. */
     int (*validate)(void *params, struct err *err);
@@ -228,6 +243,7 @@ struct method_run {
     char *canonical;   /* owned; "" when all defaults */
     char *calib;       /* owned path of calib=FILE or NULL */
     json_t *calib_doc; /* owned or NULL */
+    void *session;     /* owned: what the method's `open` gave, or NULL */
     bool *given; /* owned, per entry of method->params, NULL without calib: given beside it and
                   * other than the file has it, so that it wins over the values of heads */
 };
@@ -245,6 +261,9 @@ int method_runs_parse(const struct method *const *methods, const char *text,
 int method_runs_parse_all(const struct method *const *methods, char *const *texts, int64_t n_texts,
                           struct method_run **runs, int64_t *n, struct err *err);
 void method_runs_free(struct method_run *runs, int64_t n);
+
+/* Open the session of a run whose method has one, unless it is open. */
+int method_run_open(struct method_run *run, struct err *err);
 
 /* Is the calibration of the run, if it has one, of this model and token order ("none" = as stored;
  * a method's own order counts before it)? ERR_INPUT naming both where the file says otherwise. */

@@ -12,6 +12,7 @@
 #include "core/fileio.h"
 #include "core/mem.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -240,16 +241,18 @@ out:
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
-/* Magic, version and length of the header: *start and *len in the file. */
-static int read_prefix(const struct npy *a, int64_t size, int64_t *start, int64_t *len,
+/* Magic, version and length of the header: *start and *len from the array's begin at `base`. */
+static int read_prefix(const struct npy *a, int64_t base, int64_t *start, int64_t *len,
                        struct err *err)
 {
     unsigned char b[12] = {0};
+    int64_t size = a->file_size - base;
     int rc;
     if (size < 10)
         return err_set(err, ERR_INPUT, "%s: %lld bytes are too few for an npy file", a->path,
                        (long long)size);
-    if ((rc = io_read_at(a->fd, a->path, size, 0, b, size < 12 ? 10 : 12, err)) != 0)
+    rc = io_read_at(a->fd, a->path, a->file_size, base, b, size < 12 ? 10 : 12, err);
+    if (rc)
         return rc;
     if (memcmp(b, "\x93NUMPY", 6) != 0)
         return err_set(err, ERR_INPUT, "%s: not an npy file (it does not begin with \\x93NUMPY)",
@@ -292,29 +295,67 @@ static int check_size(struct npy *a, int64_t size, struct err *err)
     return 0;
 }
 
+/* What begins at `base` and ends with the file. */
+static int open_header(struct npy *a, int64_t base, bool v2_as_bf16, struct err *err)
+{
+    char *header = NULL;
+    int64_t start = 0, len = 0;
+    int rc = 0;
+
+    TRY(read_prefix(a, base, &start, &len, err));
+    TRY(mem_alloc(&header, len, 1, a->path, err));
+    TRY(io_read_at(a->fd, a->path, a->file_size, base + start, header, len, err));
+    struct parser s = {a->path, header, header + len, v2_as_bf16, a};
+    TRY(parse_dict(&s, err));
+    a->data_offset = base + start + len;
+    TRY(check_size(a, a->file_size, err));
+out:
+    free(header);
+    return rc;
+}
+
+static int new_npy(const char *path, struct npy **out, struct err *err)
+{
+    int rc = mem_zalloc(out, 1, sizeof **out, path, err);
+    if (rc)
+        return rc;
+    (*out)->fd = -1;
+    (*out)->path = strdup(path);
+    return (*out)->path ? 0 : err_set(err, ERR_NOMEM, "%s: out of memory", path);
+}
+
 int npy_open(const char *path, bool v2_as_bf16, struct npy **out, struct err *err)
 {
     int rc = 0;
     struct npy *a = NULL;
-    char *header = NULL;
-    int64_t start = 0, len = 0;
 
-    TRY(mem_zalloc(&a, 1, sizeof *a, path, err));
-    a->fd = -1;
-    if (!(a->path = strdup(path)))
-        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    TRY(new_npy(path, &a, err));
     TRY(io_open(path, &a->fd, &a->file_size, err));
-    TRY(read_prefix(a, a->file_size, &start, &len, err));
-    TRY(mem_alloc(&header, len, 1, path, err));
-    TRY(io_read_at(a->fd, path, a->file_size, start, header, len, err));
-    struct parser s = {path, header, header + len, v2_as_bf16, a};
-    TRY(parse_dict(&s, err));
-    a->data_offset = start + len;
-    TRY(check_size(a, a->file_size, err));
+    TRY(open_header(a, 0, v2_as_bf16, err));
     *out = a;
     a = NULL;
 out:
-    free(header);
+    npy_close(&a);
+    return rc;
+}
+
+int npy_open_at(int fd, const char *name, int64_t begin, int64_t end, struct npy **out,
+                struct err *err)
+{
+    int rc = 0;
+    struct npy *a = NULL;
+
+    TRY(new_npy(name, &a, err));
+    a->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (a->fd < 0) {
+        rc = err_sys(err, ERR_IO, "%s", name);
+        goto out;
+    }
+    a->file_size = end;
+    TRY(open_header(a, begin, false, err));
+    *out = a;
+    a = NULL;
+out:
     npy_close(&a);
     return rc;
 }
@@ -329,108 +370,6 @@ void npy_close(struct npy **pa)
     free(a->path);
     free(a);
     *pa = NULL;
-}
-
-/* ---- reading -------------------------------------------------------------------------------- */
-
-enum { CHUNK = 1 << 16 }; /* elements converted at a time */
-
-static void swap_bytes(unsigned char *p, int64_t n, size_t size)
-{
-    for (int64_t i = 0; i < n; i++, p += size)
-        for (size_t a = 0, b = size - 1; a < b; a++, b--) {
-            unsigned char t = p[a];
-            p[a] = p[b];
-            p[b] = t;
-        }
-}
-
-/* Position of a walk through an array in column-major order, with its place in row-major order. */
-struct walk {
-    int64_t index[NPY_MAX_DIMS], stride[NPY_MAX_DIMS], at;
-};
-
-static void walk_begin(struct walk *w, const struct npy *a)
-{
-    int64_t stride = 1;
-    memset(w, 0, sizeof *w);
-    /* Without a zero among them all products are at most a->count. */
-    for (int i = a->ndim - 1; i >= 0 && a->count > 0; i--) {
-        w->stride[i] = stride;
-        stride *= a->shape[i];
-    }
-}
-
-static void walk_next(struct walk *w, const struct npy *a)
-{
-    for (int i = 0; i < a->ndim; i++) {
-        w->at += w->stride[i];
-        if (++w->index[i] < a->shape[i])
-            return;
-        w->at -= w->stride[i] * a->shape[i];
-        w->index[i] = 0;
-    }
-}
-
-int npy_read_f32(const struct npy *a, float *dst, struct err *err)
-{
-    int rc = 0;
-    unsigned char *raw = NULL;
-    float *x = NULL;
-    size_t size = dtype_size(a->dtype);
-    int64_t chunk = a->count < CHUNK ? a->count : CHUNK;
-    struct walk w;
-
-    if (dtype_to_f32(a->dtype, NULL, dst, 0) != 0)
-        FAIL(err, ERR_INPUT, "%s: npy elements of type %s cannot be read as float32", a->path,
-             dtype_name(a->dtype));
-    TRY(mem_alloc(&raw, chunk, size, a->path, err));
-    TRY(mem_alloc(&x, a->fortran ? chunk : 0, sizeof *x, a->path, err));
-    walk_begin(&w, a);
-    for (int64_t i = 0; i < a->count; i += CHUNK) {
-        int64_t n = a->count - i < CHUNK ? a->count - i : CHUNK;
-        TRY(io_read_at(a->fd, a->path, a->file_size, a->data_offset + i * (int64_t)size, raw,
-                       n * (int64_t)size, err));
-        if (a->swap)
-            swap_bytes(raw, n, size);
-        dtype_to_f32(a->dtype, raw, a->fortran ? x : dst + i, n);
-        for (int64_t k = 0; a->fortran && k < n; k++) {
-            dst[w.at] = x[k];
-            walk_next(&w, a);
-        }
-    }
-out:
-    free(raw);
-    free(x);
-    return rc;
-}
-
-int npy_read_range_f32(const struct npy *a, int64_t first, int64_t count, float *dst,
-                       struct err *err)
-{
-    int rc = 0;
-    unsigned char *raw = NULL;
-    int64_t size = (int64_t)dtype_size(a->dtype);
-
-    if (a->fortran || first < 0 || count < 0 || first > a->count - count)
-        return err_set(err, ERR_RUN, "%s: elements %lld..%lld of %lld%s", a->path, (long long)first,
-                       (long long)(first + count), (long long)a->count,
-                       a->fortran ? " in column-major order" : "");
-    if (dtype_to_f32(a->dtype, NULL, dst, 0) != 0)
-        FAIL(err, ERR_INPUT, "%s: npy elements of type %s cannot be read as float32", a->path,
-             dtype_name(a->dtype));
-    TRY(mem_alloc(&raw, count < CHUNK ? count : CHUNK, (size_t)size, a->path, err));
-    for (int64_t i = 0; i < count; i += CHUNK) {
-        int64_t n = count - i < CHUNK ? count - i : CHUNK;
-        TRY(io_read_at(a->fd, a->path, a->file_size, a->data_offset + (first + i) * size, raw,
-                       n * size, err));
-        if (a->swap)
-            swap_bytes(raw, n, (size_t)size);
-        dtype_to_f32(a->dtype, raw, dst + i, n);
-    }
-out:
-    free(raw);
-    return rc;
 }
 
 /* ---- writing -------------------------------------------------------------------------------- */

@@ -27,12 +27,21 @@ struct npy {
 int npy_open(const char *path, bool v2_as_bf16, struct npy **out, struct err *err);
 void npy_close(struct npy **n);
 
+/* The same for an array that fills the bytes [begin, end) of an open file; the descriptor is
+ * duplicated. `name` stands for the file in messages. */
+int npy_open_at(int fd, const char *name, int64_t begin, int64_t end, struct npy **out,
+                struct err *err);
+
 /* The whole array in C order as float32; Fortran order is transposed, bytes swapped. */
 int npy_read_f32(const struct npy *n, float *dst, struct err *err);
 
 /* Elements [first, first + n) in row-major order, of an array stored in C order. Thread-safe. */
 int npy_read_range_f32(const struct npy *n, int64_t first, int64_t count, float *dst,
                        struct err *err);
+
+/* The same elements as they are stored, in the byte order of this machine. ERR_INPUT for an array
+ * in Fortran order. Thread-safe. */
+int npy_read_range(const struct npy *n, int64_t first, int64_t count, void *dst, struct err *err);
 
 /* Write a C-ordered array (version 1.0); bf16 is written as '<V2'. */
 int npy_write(const char *path, enum dtype t, int ndim, const int64_t *shape, const void *data,

@@ -25,6 +25,10 @@ struct str_list {
 void str_list_add(struct str_list *l, const char *s); /* a copy */
 void str_list_free(struct str_list *l);
 
+/* Split a command as a POSIX shell does, without expanding anything: blanks part words, ' and " and
+ * backslash keep them together. ERR_USAGE: a quote that is not closed, or no word at all. */
+int words_split(const char *text, struct str_list *out, struct err *err);
+
 /* ---- names that a user may choose from ------------------------------------------------------ */
 
 #define NAMES_MAX 255

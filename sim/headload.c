@@ -73,6 +73,8 @@ static void describe(const struct trace *t, int64_t call, int head, const struct
     in->timestep = c->timestep;
     in->branch = c->branch;
     in->order = token_order(m, how);
+    in->moved = how->permute && strcmp(how->permute, "none") != 0 ? how->permute : NULL;
+    in->trace = trace_id(t);
 }
 
 /* Padding text tokens at the end of the sequence are real rows of the tensors and no tokens: they

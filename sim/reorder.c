@@ -54,6 +54,7 @@ int sim_head_reorder(const struct head_in *in, const char *order, uint64_t seed,
     TRY(moved(&h->k, x->k, n, x->d, h->perm, "keys", err));
     TRY(moved(&h->v, x->v, n, x->dv, h->perm, "values", err));
     h->in.order = strcmp(order, "row") == 0 ? NULL : order;
+    h->in.moved = order;
     h->from = in->exact;
     sim_head_ready(h, in->exact->prec);
     exact_dense_from(&h->exact, moved_dense, h);

@@ -104,7 +104,8 @@ struct slots {
 static int run_cell(struct replay *r, const struct method_run *run, const struct head_in *in,
                     struct slots slots, struct record *rec, struct err *err)
 {
-    struct method_ctx ctx = {.seed = r->seed, .carry = slots.branch, .shared = slots.shared};
+    struct method_ctx ctx = {
+        .seed = r->seed, .carry = slots.branch, .shared = slots.shared, .session = run->session};
     struct dump dump = {0};
     const struct method *method = run->method;
     void *params = NULL;
@@ -157,7 +158,8 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
     rec.n_q = h->in.x.nq;
     rec.n_k = h->in.x.nk;
     if (run_cell(r, run, &h->in, slots, &rec, &cell) < 0) {
-        if (cell.code == ERR_IO || cell.code == ERR_MACHINE || cell.code == ERR_USAGE) {
+        if (cell.code == ERR_IO || cell.code == ERR_MACHINE || cell.code == ERR_USAGE ||
+            cell.code == ERR_INTERRUPTED) {
             *err = cell;
             rc = cell.code;
             goto out;
@@ -299,6 +301,8 @@ int replay_execute(struct replay *r, int jobs, struct err *err)
         cells += r->series[i].todo ? r->series[i].cells : 0;
     }
     int rc = gemm_ready(err);
+    for (int64_t k = 0; k < r->n_runs && !rc; k++)
+        rc = method_run_open(&r->runs[k], err);
     if (rc)
         return rc;
     r->progress = progress_start("replay", cost, cells);

@@ -26,16 +26,28 @@ static void add_param(struct fuzz_corpus *c, const struct method *m, const struc
     buf_free(&b);
 }
 
+/* A method that needs a file or a program is no seed by its name alone. */
+static bool has_defaults(const struct method *m)
+{
+    for (const struct opt *o = m->params; o->type != OPT_END; o++)
+        if (o->flags & OPT_REQUIRED)
+            return false;
+    return true;
+}
+
 static int seeds(struct fuzz_corpus *c, struct err *err)
 {
-    static const char *const lists[] = {"streaming:window=64,128:sink=0..16/lin5",
-                                        "streaming:window=1..4096/log7"};
+    static const char *const lists[] = {
+        "streaming:window=64,128:sink=0..16/lin5", "streaming:window=1..4096/log7",
+        "mask:file=tests/data/masks/five.npy:unit=1x1:order=hilbert",
+        "exec:cmd=sh 'a b' \"c\":params=1,2:timeout=3"};
     for (const struct method *const *m = sim_methods; *m; m++) {
-        fuzz_add(c, (*m)->name, strlen((*m)->name));
+        if (has_defaults(*m))
+            fuzz_add(c, (*m)->name, strlen((*m)->name));
         for (const struct opt *o = (*m)->params; o && o->type != OPT_END; o++)
             add_param(c, *m, o);
     }
-    for (int i = 0; i < 2; i++)
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         fuzz_add(c, lists[i], strlen(lists[i]));
     return 0;
 }

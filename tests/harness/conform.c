@@ -34,7 +34,8 @@ int conform_list(void)
 {
     for (const struct method *const *m = test_methods; *m; m++) {
         char text[160];
-        add_variant((*m)->name);
+        if (has_defaults(*m))
+            add_variant((*m)->name);
         if ((*m)->budget_full && (*m)->budget_full[0]) {
             conform_text(*m, (*m)->budget_full, text);
             add_variant(text);

@@ -15,3 +15,11 @@ const struct method *const test_methods[] = {
 #undef METHOD
         NULL,
 };
+
+bool has_defaults(const struct method *m)
+{
+    for (const struct opt *o = m->params; o->type != OPT_END; o++)
+        if (o->flags & OPT_REQUIRED)
+            return false;
+    return true;
+}

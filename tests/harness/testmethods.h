@@ -9,4 +9,7 @@
 
 extern const struct method *const test_methods[]; /* NULL-terminated */
 
+/* A method that needs a file or a program has no defaults; its own test gives it one. */
+bool has_defaults(const struct method *m);
+
 #endif

@@ -1,0 +1,100 @@
+/*
+ * fuzz_outside.c - files of masks from other programs: find the mask of a head, check and count it.
+ */
+#include "tests/fuzz/bytes_h5.h"
+#include "sim/methods/outside/maskset.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 70 };
+
+static int seeds(struct fuzz_corpus *c, struct err *err)
+{
+    static const char *const files[] = {"five.npy",         "blocks.npz", "pairs.npz",
+                                        "flex.safetensors", "pairs.h5",   "rows.safetensors"};
+    int rc = 0;
+    fuzz_h5_setup();
+    for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
+        char path[100];
+        snprintf(path, sizeof path, "tests/data/masks/%s", files[k]);
+        TRY(fuzz_add_file(c, path, err));
+    }
+out:
+    return rc;
+}
+
+/* The header of a safetensors file has its length in front. */
+static void change_header(struct fuzz_rng *r, struct buf *x)
+{
+    uint64_t n;
+    memcpy(&n, x->data, 8);
+    if (n > x->len - 8)
+        return;
+    size_t end = fuzz_tokens(r, x, 8, 8 + (size_t)n);
+    n = end - 8;
+    memcpy(x->data, &n, 8);
+}
+
+static void mutate(struct fuzz_rng *r, struct buf *x, const struct fuzz_corpus *c)
+{
+    if (x->len > 8 && memcmp(x->data, "\x89HDF", 4) == 0)
+        fuzz_h5_change(r, x, c, NULL);
+    else if (x->len > 16 && x->data[8] == '{' && fuzz_below(r, 2))
+        change_header(r, x);
+    else
+        fuzz_bytes(r, x, c);
+}
+
+static int use(struct given *g, struct err *err)
+{
+    int64_t step = g->whole.bq * 2;
+    int rc = 0;
+    for (int64_t r = 0; r < N && !rc; r += step) {
+        struct mask m = {0};
+        struct mask_counts n;
+        rc = given_select(g, r, r + step < N ? r + step : N, &m, err);
+        if (!rc && (mask_check(&m, err) || mask_count(&m, &n, err)))
+            fuzz_wild("an illegal mask: %s", err->msg);
+        mask_free(&m);
+    }
+    return rc;
+}
+
+static int run(const void *data, size_t len, struct err *err)
+{
+    struct maskset *s = NULL;
+    bool used = false;
+    int rc = 0;
+
+    TRY(maskset_open(fuzz_file("x", data, len), &s, err));
+    for (int k = 0; k < 2 && s->kind == MASKSET_ARRAYS; k++) {
+        struct mask_lookup how = {.bq = k ? 16 : 0, .bk = k ? 16 : 0};
+        struct method_ctx ctx = {0};
+        struct head_in in = {.x = {.nq = N, .nk = N, .d = 1, .dv = 1, .causal = true},
+                             .layer = 3,
+                             .head = 5,
+                             .n_heads = 8,
+                             .branch = "main"};
+        struct given g = {0};
+        struct mask_rows rows;
+        struct err why = {0};
+        rc = maskset_find(s, &how, &ctx, &in, &g, &rows, &why);
+        if (rc == 0)
+            rc = use(&g, &why);
+        given_free(&g);
+        used = used || rc >= 0;
+        if (k && !used)
+            err_set(err, rc, "%s", why.msg);
+        rc = k && !used ? rc : 0;
+    }
+out:
+    maskset_close(&s);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct fuzz_target t = {"outside", seeds, mutate, false, run};
+    return fuzz_main(&t, argc, argv);
+}
