@@ -131,7 +131,7 @@ $(BUILD)/build-id: FORCE
 	@echo '$(BUILD_ID) $(CC) $(FLAGS)' | cmp -s - $@ || echo '$(BUILD_ID) $(CC) $(FLAGS)' > $@
 FORCE:
 
-$(BUILD)/tests/unit/test_conform: $(BUILD)/tests/harness/conform.o
+$(BUILD)/tests/unit/test_conform $(BUILD)/tests/unit/test_budget: $(BUILD)/tests/harness/conform.o
 $(BUILD)/tests/unit/test_maskblocks: $(BUILD)/tests/harness/maskblocks.o
 $(BUILD)/tests/unit/test_h5guard: $(BUILD)/tests/harness/h5walk.o
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
