@@ -35,7 +35,7 @@ const char *record_note_value(const struct record *r, const char *key, size_t *l
  * false (nothing appended) where the method has no such parameter. */
 bool record_param(const struct record *r, const char *name, struct buf *b);
 
-/* Has a method that core/metricdef.h knows a parameter of this name? */
+/* Has a method that core/metricdef.h knows a parameter of this name, or `lacuna overlap` (a, b)? */
 bool params_known(const char *name);
 
 #endif
