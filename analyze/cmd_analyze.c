@@ -3,6 +3,7 @@
  */
 #include "analyze/format.h"
 #include "analyze/tables.h"
+#include "analyze/where.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/text.h"
@@ -13,7 +14,8 @@
 
 struct analyze_opts {
     struct common_opts common;
-    char *table, *group, *columns, *pivot, *format, *output;
+    char *table, *group, *columns, *pivot, *format, *output, *at, *by;
+    struct str_list where;
 };
 
 /* clang-format off */
@@ -25,12 +27,20 @@ static const struct opt options[] = {
      .short_name = 'g', .arg = "KEYS", .flags = OPT_UNSET,
      .help = "Group rows by these keys in place of the table's own: model, trace, causal, n_q, "
              "n_k, d, permute, backend, precision, seed, method, params, run, step, branch, "
-             "layer, head, kv_head, status, reason."},
+             "layer, head, kv_head, target, status, reason, and parameters of methods (tau)."},
     {.name = "columns", .type = OPT_STR, .offset = offsetof(struct analyze_opts, columns),
      .arg = "METRICS", .flags = OPT_UNSET,
      .help = "Metrics in place of the table's own; shell patterns (cra_*) are allowed."},
     {.name = "pivot", .type = OPT_STR, .offset = offsetof(struct analyze_opts, pivot), .arg = "KEY",
      .flags = OPT_UNSET, .help = "One column per value of this key, for the first metric."},
+    {.name = "where", .type = OPT_LIST, .offset = offsetof(struct analyze_opts, where),
+     .short_name = 'w', .arg = "CONDITION", .flags = OPT_UNSET, .help = WHERE_HELP},
+    {.name = "at", .type = OPT_STR, .offset = offsetof(struct analyze_opts, at),
+     .arg = "METRIC=X", .flags = OPT_UNSET,
+     .help = "ranking: compare at this density, recall or error; default: the targets of the "
+             "replay."},
+    {.name = "by", .type = OPT_STR, .offset = offsetof(struct analyze_opts, by), .arg = "METRIC",
+     .flags = OPT_UNSET, .help = "ranking: what decides (err_l1_rel)."},
     {.name = "format", .type = OPT_STR, .offset = offsetof(struct analyze_opts, format),
      .short_name = 'f', .arg = "FORMAT", .def = "md",
      .help = "md, csv, tex, json or html; without it the suffix of -o decides."},
@@ -151,12 +161,15 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(choose_format(&o, &f, err));
     TRY(check_output(o.output, &dirs, err));
     TRY(recset_load(&dirs, &set, err));
+    TRY(recset_where(&o.where, &set, err));
     if (o.common.dry_run) {
         say_plan(def, &set, f, o.output);
         goto out;
     }
-    struct table_request req = {o.group, o.columns, o.pivot};
+    struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by};
     TRY(table_build(def, &set, &req, &t, err));
+    for (int64_t i = 0; i < o.where.n; i++)
+        table_note(&t, "only records with %s", o.where.items[i]);
     TRY(write_table(&t, f, o.output, err));
 out:
     table_free(&t);

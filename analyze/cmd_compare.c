@@ -3,6 +3,7 @@
  */
 #include "analyze/compare.h"
 #include "analyze/format.h"
+#include "analyze/where.h"
 #include "core/cmd.h"
 
 #include <stdio.h>
@@ -11,6 +12,7 @@ struct cmp_opts {
     struct common_opts common;
     double rtol, atol;
     char *ignore, *metrics, *format;
+    struct str_list where;
     int64_t most;
 };
 
@@ -29,6 +31,8 @@ static const struct opt options[] = {
     {.name = "metrics", .type = OPT_STR, .offset = offsetof(struct cmp_opts, metrics),
      .arg = "METRICS", .flags = OPT_UNSET,
      .help = "Compare these metrics only (shell patterns); default: all except times and speeds."},
+    {.name = "where", .type = OPT_LIST, .offset = offsetof(struct cmp_opts, where),
+     .short_name = 'w', .arg = "CONDITION", .flags = OPT_UNSET, .help = WHERE_HELP},
     {.name = "most", .type = OPT_INT, .offset = offsetof(struct cmp_opts, most), .arg = "N",
      .def = "50", .min = 0, .max = 1e9,
      .help = "Print N differences at most, 0 = all; all are counted."},
@@ -99,6 +103,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         FAIL(err, ERR_USAGE, "compare takes two directories, %lld given", (long long)rest.n);
     TRY(load_side(rest.items[0], &a, err));
     TRY(load_side(rest.items[1], &b, err));
+    TRY(recset_where(&o.where, &a, err));
+    TRY(recset_where(&o.where, &b, err));
     if (o.common.dry_run) {
         fprintf(stderr, "would compare %lld with %lld records\n", (long long)a.n, (long long)b.n);
         goto out;

@@ -3,6 +3,7 @@
  */
 #include "analyze/keys.h"
 
+#include "analyze/params.h"
 #include "core/opt.h"
 #include "core/text.h"
 
@@ -21,19 +22,28 @@ static const struct {
 #undef X
 };
 
+/* Names of the parameters that are keys, numbered from KEY_COUNT + 1 on. */
+static char param_names[PARAM_KEYS_MAX][32];
+static int n_param_names;
+
+static bool is_param(enum group_key k)
+{
+    return (int)k > KEY_COUNT;
+}
+
 const char *key_name(enum group_key k)
 {
-    return info[k].name;
+    return is_param(k) ? param_names[(int)k - KEY_COUNT - 1] : info[k].name;
 }
 
 const char *key_title(enum group_key k)
 {
-    return info[k].title;
+    return is_param(k) ? key_name(k) : info[k].title;
 }
 
 bool key_is_number(enum group_key k)
 {
-    return info[k].number;
+    return !is_param(k) && info[k].number;
 }
 
 static int unknown_key(const char *word, const char *what, struct err *err)
@@ -41,8 +51,33 @@ static int unknown_key(const char *word, const char *what, struct err *err)
     struct names all = {0};
     for (int k = 0; k < KEY_COUNT; k++)
         names_add(&all, info[k].name);
-    names_unknown(&all, "key", word, err);
+    names_unknown(&all, "key or parameter", word, err);
     return err_prefix(err, "%s", what);
+}
+
+static int param_key(const char *word, const char *what, int *k, struct err *err)
+{
+    const char *name = word + (*word == ':');
+    if (*word != '@' && !params_known(name))
+        return unknown_key(word, what, err);
+    for (int i = 0; i < n_param_names; i++)
+        if (strcmp(param_names[i], name) == 0) {
+            *k = KEY_COUNT + 1 + i;
+            return 0;
+        }
+    if (n_param_names == PARAM_KEYS_MAX)
+        return err_set(err, ERR_USAGE, "%s: more than %d parameters", what, PARAM_KEYS_MAX);
+    snprintf(param_names[n_param_names], sizeof *param_names, "%s", name);
+    *k = KEY_COUNT + 1 + n_param_names++;
+    return 0;
+}
+
+static int key_of(const char *word, const char *what, int *k, struct err *err)
+{
+    for (*k = 0; *k < KEY_COUNT; ++*k)
+        if (strcmp(word, info[*k].name) == 0)
+            return 0;
+    return param_key(word, what, k, err);
 }
 
 int keys_parse(const char *text, const char *what, enum group_key keys[KEYS_MAX], int *n,
@@ -53,12 +88,9 @@ int keys_parse(const char *text, const char *what, enum group_key keys[KEYS_MAX]
         size_t len = strcspn(p, ",");
         char word[32];
         snprintf(word, sizeof word, "%.*s", (int)(len < sizeof word ? len : sizeof word - 1), p);
-        int k = 0;
-        while (k < KEY_COUNT && strcmp(word, info[k].name) != 0)
-            k++;
-        if (k == KEY_COUNT)
-            return unknown_key(word, what, err);
-        int seen = 0;
+        int k, seen = 0, rc = key_of(word, what, &k, err);
+        if (rc)
+            return rc;
         while (seen < count && keys[seen] != (enum group_key)k)
             seen++;
         if (seen == count)
@@ -119,6 +151,8 @@ static const char *text_of(const struct record *r, enum group_key k)
         return r->method;
     case KEY_PARAMS:
         return r->params ? r->params : "";
+    case KEY_TARGET:
+        return params_target(r->params);
     case KEY_BRANCH:
         return r->branch;
     case KEY_STATUS:
@@ -132,7 +166,9 @@ static const char *text_of(const struct record *r, enum group_key k)
 
 void key_text(const struct record *r, enum group_key k, struct buf *b)
 {
-    if (k == KEY_SEED)
+    if (is_param(k))
+        record_param(r, key_name(k), b);
+    else if (k == KEY_SEED)
         buf_printf(b, "%llu", (unsigned long long)r->seed);
     else if (info[k].number && isnan(key_number(r, k)))
         buf_puts(b, "none");
@@ -170,10 +206,23 @@ int natural_compare(const char *a, const char *b)
     return strcmp(a0, b0); /* "0.50" and "0.5" are different texts of one value */
 }
 
+static int compare_params(const struct record *a, const struct record *b, const char *name)
+{
+    struct buf x = {0}, y = {0};
+    record_param(a, name, &x);
+    record_param(b, name, &y);
+    int d = natural_compare(buf_str(&x), buf_str(&y));
+    buf_free(&x);
+    buf_free(&y);
+    return d;
+}
+
 int key_compare(const struct record *a, const struct record *b, enum group_key k)
 {
     if (k == KEY_SEED)
         return (a->seed > b->seed) - (a->seed < b->seed);
+    if (is_param(k))
+        return compare_params(a, b, key_name(k));
     if (info[k].number) {
         double x = key_number(a, k), y = key_number(b, k);
         if (isnan(x) || isnan(y)) /* no value stands first */

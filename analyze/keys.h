@@ -24,6 +24,7 @@
     X(KEY_SEED, "seed", true, "seed", "seed of everything random")                                 \
     X(KEY_METHOD, "method", false, "method", "method")                                             \
     X(KEY_PARAMS, "params", false, "parameters", "parameters that differ from their defaults")     \
+    X(KEY_TARGET, "target", false, "target", "what a search was to meet, as density_elem=0.3")     \
     X(KEY_RUN, "run", true, "run", "run of the model")                                             \
     X(KEY_STEP, "step", true, "step", "denoising step")                                            \
     X(KEY_BRANCH, "branch", false, "branch", "guidance branch")                                    \
@@ -41,14 +42,19 @@ enum group_key {
         KEY_COUNT
 };
 
-#define KEYS_MAX KEY_COUNT
+/* Beyond KEY_COUNT, which stands for no key, come parameters of methods: keys_parse numbers them as
+ * it meets them. Their values are those in effect (params.h, record_param). */
+#define PARAM_KEYS_MAX 32
+#define KEYS_MAX (KEY_COUNT + PARAM_KEYS_MAX)
 
 const char *key_name(enum group_key k);
 const char *key_title(enum group_key k);
 bool key_is_number(enum group_key k);
 
-/* "method,layer" -> keys without repeats. `what` names the option in messages; an unknown key is
- * ERR_USAGE with the nearest one and the list of all. */
+/* "method,layer,tau" -> keys without repeats. A word that is no key is the parameter of this name
+ * of any method; ":permute" is a parameter although there is a key of its name, "@density_elem" the
+ * value of a target. `what` names the option in messages; an unknown word is ERR_USAGE with the
+ * nearest key and the list of all. */
 int keys_parse(const char *text, const char *what, enum group_key keys[KEYS_MAX], int *n,
                struct err *err);
 

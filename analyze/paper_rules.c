@@ -144,7 +144,7 @@ static bool value_matches(const char *condition, size_t len, const char *params)
     const char *is = params_value(params, name);
     if (!is)
         return false;
-    snprintf(value, sizeof value, "%.*s", (int)strcspn(is, ":"), is);
+    snprintf(value, sizeof value, "%.*s", (int)params_value_len(is), is);
     return fnmatch(pattern, value, 0) == 0;
 }
 
@@ -175,7 +175,7 @@ bool paper_params_match(const char *conditions, const char *params)
 const char *paper_order(const struct record *r, size_t *len)
 {
     const char *own = params_value(r->params, "permute"), *used = own ? own : r->permute;
-    *len = strcspn(used, ":");
+    *len = own ? params_value_len(used) : strcspn(used, ":");
     return used;
 }
 
@@ -206,6 +206,7 @@ bool paper_wants(const void *ctx, const struct record *r)
 {
     const struct wanted *w = ctx;
     return r->status == RECORD_OK && record_has(r, w->rule->metric) &&
+           !*params_target(r->params) && /* a searched setting is no printed one */
            fnmatch(w->rule->method, r->method, 0) == 0 &&
            paper_params_match(w->rule->params, r->params) &&
            /* Layer 3 of another model is not layer 3. */

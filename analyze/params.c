@@ -1,5 +1,7 @@
 #include "analyze/params.h"
 
+#include "core/method.h"
+
 #include <string.h>
 
 static bool is_named(const char *part, size_t len, const char *name)
@@ -13,7 +15,7 @@ const char *params_next(const char **p, size_t *len)
     const char *word = *p;
     if (!*word)
         return NULL;
-    *len = strcspn(word, ":");
+    *len = *word == '@' ? strlen(word) : params_value_len(word);
     *p = word + *len + (word[*len] == ':');
     return word;
 }
@@ -28,6 +30,13 @@ const char *params_value(const char *params, const char *name)
     return NULL;
 }
 
+size_t params_value_len(const char *value)
+{
+    size_t len = strcspn(value, ":");
+    const char *target = budget_find(value);
+    return target && (size_t)(target - value) < len ? (size_t)(target - value) : len;
+}
+
 void params_without(const char *params, const char *name, struct buf *b)
 {
     const char *p = params ? params : "";
@@ -35,8 +44,75 @@ void params_without(const char *params, const char *name, struct buf *b)
     size_t len;
     for (const char *word; (word = params_next(&p, &len));)
         if (!is_named(word, len, name)) {
-            buf_puts(b, first ? "" : ":");
+            buf_puts(b, first || *word == '@' ? "" : ":");
             buf_put(b, word, len);
             first = false;
         }
+}
+
+const char *params_target(const char *params)
+{
+    const char *at = params ? budget_find(params) : NULL;
+    return at ? at + 1 : "";
+}
+
+const char *record_note_value(const struct record *r, const char *key, size_t *len)
+{
+    const char *p = r->notes.len ? r->notes.data : "";
+    size_t n = strlen(key);
+    while (*p) {
+        size_t word = strcspn(p, ";");
+        if (word > n && strncmp(p, key, n) == 0 && p[n] == '=') {
+            *len = word - n - 1;
+            return p + n + 1;
+        }
+        p += word + (p[word] == ';');
+    }
+    return NULL;
+}
+
+static const struct method *method_of(const char *name)
+{
+    const struct method *const *m = metric_def_known_methods();
+    while (m && *m && strcmp((*m)->name, name) != 0)
+        m++;
+    return m ? *m : NULL;
+}
+
+static bool append_value(const char *value, struct buf *b)
+{
+    if (value)
+        buf_put(b, value, params_value_len(value));
+    return value != NULL;
+}
+
+bool record_param(const struct record *r, const char *name, struct buf *b)
+{
+    char found[256];
+    size_t len;
+    const char *note = record_note_value(r, "found", &len);
+    const struct method *m = method_of(r->method);
+    const struct opt *o = m && *name != '@' ? opt_find(m->params, name) : NULL;
+
+    if (note) {
+        snprintf(found, sizeof found, "%.*s", (int)len, note);
+        if (append_value(params_value(found, name), b))
+            return true;
+    }
+    if (append_value(params_value(r->params, name), b))
+        return true;
+    if (!o)
+        return false;
+    buf_puts(b, params_value(r->params, "calib") ? "calib" : o->def ? o->def : "unset");
+    return true;
+}
+
+bool params_known(const char *name)
+{
+    if (strcmp(name, "a") == 0 || strcmp(name, "b") == 0) /* of lacuna overlap */
+        return true;
+    for (const struct method *const *m = metric_def_known_methods(); m && *m; m++)
+        if (opt_find((*m)->params, name))
+            return true;
+    return false;
 }

@@ -1,19 +1,41 @@
 /*
- * params.h - canonical parameter texts ("M=64:tau=0.02") taken apart.
+ * params.h - canonical parameter texts ("M=64:tau=0.02@density_elem=0.3") taken apart.
+ *
+ * A target (core/budget.h) is one word at the end; its name is that of the metric with the '@', so
+ * that "@density_elem" has the value "0.3".
  */
 #ifndef LACUNA_PARAMS_H
 #define LACUNA_PARAMS_H
 
 #include "core/buf.h"
+#include "core/record.h"
 
-/* The next "key=value" of *p, of *len characters, and *p moves behind it; NULL at the end. */
+#include <stdbool.h>
+
+/* The next "key=value" or the target of *p, of *len characters, and *p moves behind it; NULL at the
+ * end. */
 const char *params_next(const char **p, size_t *len);
 
-/* The value of a parameter: a pointer into the text that ends at ':' or at its end; NULL when the
+/* The value of a parameter: a pointer into the text, of params_value_len characters; NULL when the
  * parameter is not set there (its default holds). params may be NULL. */
 const char *params_value(const char *params, const char *name);
+size_t params_value_len(const char *value);
 
 /* Append the text without one parameter. */
 void params_without(const char *params, const char *name, struct buf *b);
+
+/* The target of a parameter text, "" if it has none: "density_elem=0.3", without the '@'. */
+const char *params_target(const char *params);
+
+/* Value of "key=..." among the notes of a record, of *len characters; NULL if there is none. */
+const char *record_note_value(const struct record *r, const char *key, size_t *len);
+
+/* Append the value of a parameter that was in effect in a record: what a search found, what was
+ * given, "calib" where a calibration may have a value of its own per head, the method's default.
+ * false (nothing appended) where the method has no such parameter. */
+bool record_param(const struct record *r, const char *name, struct buf *b);
+
+/* Has a method that core/metricdef.h knows a parameter of this name, or `lacuna overlap` (a, b)? */
+bool params_known(const char *name);
 
 #endif

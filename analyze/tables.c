@@ -5,6 +5,7 @@
 
 #include "analyze/metricfacts.h"
 #include "analyze/paper.h"
+#include "analyze/ranking.h"
 #include "analyze/video_tables.h"
 #include "core/text.h"
 
@@ -52,21 +53,18 @@ const struct table_def *const table_defs[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id,
 #include "analyze/tables.def"
 #undef TABLE
-    &table_blocks, &table_threshold, &table_permutations, &table_judge, &table_status, &table_paper,
-    NULL,
+    &table_ranking, &table_blocks, &table_threshold, &table_permutations,
+    &table_judge,   &table_status, &table_paper,     NULL,
 };
 
 const struct listed *const table_list[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id.listed,
 #include "analyze/tables.def"
 #undef TABLE
-    &table_blocks.listed,
-    &table_threshold.listed,
-    &table_permutations.listed,
-    &table_judge.listed,
-    &table_status.listed,
-    &table_paper.listed,
-    NULL,
+    &table_ranking.listed,   &table_blocks.listed,
+    &table_threshold.listed, &table_permutations.listed,
+    &table_judge.listed,     &table_status.listed,
+    &table_paper.listed,     NULL,
 };
 
 const struct table_def *table_def_find(const char *name, struct err *err)
@@ -175,6 +173,8 @@ static int choose_keys(const struct table_def *def, const struct recset *set,
         return keys_parse(req->group, "--group", keys, n, err);
     TRY(keys_parse(def->keys, def->listed.name, own, &n_own, err));
     TRY(recset_scope(set, keys, n, err));
+    if (recset_varies(set, KEY_TARGET) && !(def->flags & TABLE_PER_HEAD))
+        keys[(*n)++] = KEY_TARGET; /* equal budgets side by side */
     for (int i = 0; i < n_own; i++)
         if (!has_key(keys, *n, own[i]))
             keys[(*n)++] = own[i];
@@ -210,8 +210,8 @@ static void note_status(const struct recset *set, struct table *t)
                    (long long)set->repeated);
 }
 
-static int put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
-                   struct err *err)
+int table_put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
+                  struct err *err)
 {
     struct buf b = {0};
     int rc = 0;
@@ -228,13 +228,21 @@ static int put_key(struct table *t, int64_t col, const struct record *r, enum gr
     return rc;
 }
 
-static int add_key_columns(struct table *t, const enum group_key *keys, int n, bool steps,
-                           struct err *err)
+int table_key_columns(struct table *t, const enum group_key *keys, int n, struct err *err)
 {
     int rc = 0;
     for (int i = 0; i < n; i++)
         TRY(table_column(t, key_name(keys[i]), key_title(keys[i]), "",
                          key_is_number(keys[i]) ? COL_INT : COL_TEXT, 1, err));
+out:
+    return rc;
+}
+
+static int add_key_columns(struct table *t, const enum group_key *keys, int n, bool steps,
+                           struct err *err)
+{
+    int rc = 0;
+    TRY(table_key_columns(t, keys, n, err));
     if (steps)
         TRY(table_column(t, "steps", "steps", "", COL_TEXT, 1, err));
 out:
@@ -272,7 +280,7 @@ static int put_keys(struct table *t, const struct group *g, const enum group_key
 {
     int rc = 0;
     for (int i = 0; i < n; i++)
-        TRY(put_key(t, i, g->first, keys[i], err));
+        TRY(table_put_key(t, i, g->first, keys[i], err));
     if (steps)
         TRY(table_text(t, n, g->steps == STEPS_SPARSE ? "sparse" : "all", err));
 out:

@@ -13,6 +13,7 @@ struct table_request {
     const char *group;   /* keys in place of the table's own, or NULL */
     const char *columns; /* metric patterns in place of the table's own, or NULL */
     const char *pivot;   /* key whose values become columns of the first metric, or NULL */
+    const char *at, *by; /* ranking: "density_elem=0.3", "err_l1_rel", or NULL */
 };
 
 enum table_flags {
@@ -43,6 +44,11 @@ int table_build(const struct table_def *def, const struct recset *set,
 
 /* Does any record have a number for this table? */
 bool table_has_data(const struct table_def *def, const struct recset *set);
+
+/* A column for each of the keys, and the value of one in the last row. */
+int table_key_columns(struct table *t, const enum group_key *keys, int n, struct err *err);
+int table_put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
+                  struct err *err);
 
 /* The keys that are never averaged over (model, length, backend, ...), as far as they tell records
  * of the set apart: those that vary and are not implied by the ones before. */

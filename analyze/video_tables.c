@@ -218,7 +218,8 @@ const struct table_def table_blocks = {
 static bool is_slice_mask(const void *ctx, const struct record *r)
 {
     return r->status == RECORD_OK && strcmp(r->method, "fg-attn") == 0 &&
-           record_get(r, "dense_call") != 1 && !params_value(r->params, "mode");
+           record_get(r, "dense_call") != 1 && !params_value(r->params, "mode") &&
+           !*params_target(r->params);
 }
 
 static bool threshold_data(const struct recset *set)
@@ -250,9 +251,12 @@ static const char *const threshold_metrics[] = {"density_elem", "density_exec", 
                                                 "cra_p1",       "cra_mean",     "err_l1_rel"};
 #define N_THRESHOLD (int)(sizeof threshold_metrics / sizeof *threshold_metrics)
 
+/* Of runs on a GPU, where records have them. */
+static const char *const threshold_times = "time_select_ns,time_attend_ns,time_total_ns,speedup";
+
 static int put_threshold(struct table *t, const struct grouping *gs,
                          const struct threshold_row *row, const enum group_key *scope, int n,
-                         struct err *err)
+                         const struct str_list *times, struct err *err)
 {
     int rc = 0;
     TRY(table_row(t, err));
@@ -262,7 +266,26 @@ static int put_threshold(struct table *t, const struct grouping *gs,
     table_num(t, n + 2, (double)row->g->n_ok);
     for (int k = 0; k < N_THRESHOLD; k++)
         TRY(put_stats(t, n + 3 + k, gs, row->g, threshold_metrics[k], err));
+    for (int64_t k = 0; k < times->n; k++)
+        TRY(put_stats(t, n + 3 + N_THRESHOLD + k, gs, row->g, times->items[k], err));
 out:
+    return rc;
+}
+
+static int time_columns(struct table *t, const struct recset *set, struct str_list *times,
+                        struct err *err)
+{
+    int rc = recset_metrics(set, threshold_times, times, err);
+    for (int64_t k = 0; !rc && k < times->n; k++) {
+        struct buf title = {0};
+        const char *unit;
+        double scale = metric_scale(times->items[k], &unit);
+        metric_title(times->items[k], &title);
+        rc = buf_check(&title, "column", err);
+        rc = rc ? rc
+                : table_column(t, times->items[k], buf_str(&title), unit, COL_STATS, scale, err);
+        buf_free(&title);
+    }
     return rc;
 }
 
@@ -273,6 +296,7 @@ static int build_threshold(const struct table_def *def, const struct recset *set
     enum group_key scope[KEYS_MAX], keys[KEYS_MAX];
     struct grouping gs = {0};
     struct threshold_row *rows = NULL;
+    struct str_list times = {0};
     int n, rc = 0;
 
     TRY(no_request(req, err));
@@ -287,6 +311,7 @@ static int build_threshold(const struct table_def *def, const struct recset *set
     TRY(table_column(out, "n", "n", "", COL_INT, 1, err));
     for (int k = 0; k < N_THRESHOLD; k++)
         TRY(stats_column(out, threshold_metrics[k], threshold_metrics[k], err));
+    TRY(time_columns(out, set, &times, err));
     TRY(grouping_make(set, keys, n + 1, 0, is_slice_mask, NULL, &gs, err));
     TRY(mem_zalloc(&rows, gs.n, sizeof *rows, "rows", err));
     for (int64_t i = 0; i < gs.n; i++) {
@@ -301,12 +326,13 @@ static int build_threshold(const struct table_def *def, const struct recset *set
         qsort(rows + a, (size_t)(b - a), sizeof *rows, threshold_order);
     }
     for (int64_t i = 0; i < gs.n; i++)
-        TRY(put_threshold(out, &gs, &rows[i], scope, n, err));
+        TRY(put_threshold(out, &gs, &rows[i], scope, n, &times, err));
     table_note(out, "calls that run dense by the method's schedule (refresh steps) are left out");
 out:
     for (int64_t i = 0; rows && i < gs.n; i++)
         buf_free(&rows[i].rest);
     free(rows);
+    str_list_free(&times);
     grouping_free(&gs);
     return rc;
 }
@@ -368,7 +394,7 @@ static int ordered_view(const struct recset *set, struct recset *view, struct er
         *r = set->r[i];
         const char *own = params_value(r->params, "permute");
         if (own && strcmp(r->permute, "none") == 0)
-            snprintf(r->permute, sizeof r->permute, "%.*s", (int)strcspn(own, ":"), own);
+            snprintf(r->permute, sizeof r->permute, "%.*s", (int)params_value_len(own), own);
         if (strcmp(r->permute, "row") == 0) /* the order in which tokens are stored */
             snprintf(r->permute, sizeof r->permute, "none");
     }

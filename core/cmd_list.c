@@ -56,6 +56,23 @@ static void list_scopes(const struct method *m, struct jw *w)
     jw_arr_end(w);
 }
 
+/* "tau with select=cdf: larger keeps more": what @METRIC=TARGET searches. */
+static void list_budget(const struct method *m, struct jw *w)
+{
+    if (!m->budget)
+        return;
+    jw_key(w, "budget");
+    jw_arr(w);
+    for (const struct budget_param *b = m->budget; b->params; b++) {
+        struct buf text = {0};
+        buf_printf(&text, "%s%s%s: %s keeps more", b->params, b->only ? " with " : "",
+                   b->only ? b->only : "", b->falls ? "smaller" : "larger");
+        jw_str(w, buf_str(&text));
+        buf_free(&text);
+    }
+    jw_arr_end(w);
+}
+
 static int list_methods(const struct app *app, struct jw *w, struct err *err)
 {
     for (const struct method *const *p = app->methods; *p; p++) {
@@ -73,6 +90,7 @@ static int list_methods(const struct app *app, struct jw *w, struct err *err)
                 jw_str(w, flag_names[i].name);
         jw_arr_end(w);
         list_scopes(m, w);
+        list_budget(m, w);
         jw_key(w, "parameters");
         opt_table_json(m->params, w);
         jw_obj_end(w);

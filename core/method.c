@@ -1,5 +1,5 @@
 /*
- * method.c - find methods, and parse "name:key=v1,v2:..." into runs.
+ * method.c - find methods, and parse "name:key=v1,v2:...@metric=v" into runs.
  *
  * Sweeps are the Cartesian product of the value lists, the first key varying slowest. A range
  * "a..b/logN" has the values a (b/a)^(i/(N-1)), "a..b/linN" a + (b-a) i/(N-1), both ends exact and
@@ -88,7 +88,9 @@ struct spec {
     char who[96];
     struct axis axes[MOST_KEYS];
     int n_axes;
-    char *calib; /* owned path or NULL */
+    char *calib;                   /* owned path or NULL */
+    struct budget_target *targets; /* owned */
+    int64_t n_targets;
 };
 
 static void spec_free(struct spec *s)
@@ -98,6 +100,7 @@ static void spec_free(struct spec *s)
         str_list_free(&s->axes[i].items);
     }
     free(s->calib);
+    free(s->targets);
 }
 
 /* The i-th of n values between a and b, as text. */
@@ -239,13 +242,19 @@ static int add_axis(struct spec *s, const char *part, struct err *err)
 static int spec_parse(struct spec *s, const struct method *const *methods, const char *text,
                       struct err *err)
 {
-    char *copy = strdup(text), *save = NULL;
+    const char *target = budget_find(text);
+    char *copy = target ? strndup(text, (size_t)(target - text)) : strdup(text), *save = NULL;
     int rc = 0;
     if (!copy)
         return err_set(err, ERR_NOMEM, "%s: out of memory", text);
     char *rest = strchr(copy, ':');
     if (rest)
         *rest++ = '\0';
+    if (strchr(copy, '@'))
+        FAIL(err, ERR_USAGE,
+             "'%s': after '@' a target was expected, such as @density_elem=0.3, @cra_p1>=0.95 or "
+             "@err_l1_rel<=0.05",
+             copy);
     s->method = method_find(methods, copy, err);
     if (!s->method) {
         rc = ERR_USAGE;
@@ -255,6 +264,8 @@ static int spec_parse(struct spec *s, const struct method *const *methods, const
     for (char *part = rest ? strtok_r(rest, ":", &save) : NULL; part;
          part = strtok_r(NULL, ":", &save))
         TRY(add_axis(s, part, err));
+    if (target)
+        TRY(budget_parse(target + 1, s->who, &s->targets, &s->n_targets, err));
 out:
     free(copy);
     return rc;
@@ -272,6 +283,7 @@ static void run_free(struct method_run *r)
     free(r->canonical);
     free(r->calib);
     free(r->given);
+    free(r->target);
     json_decref(r->calib_doc);
     memset(r, 0, sizeof *r);
 }
@@ -367,9 +379,32 @@ static int check_params(const struct spec *s, struct method_run *run, struct err
     return rc ? err_prefix(err, "%s", s->who) : 0;
 }
 
-/* The run with item pick[k] of every axis k. */
-static int make_run(const struct spec *s, const int64_t *pick, struct method_run *run,
-                    struct err *err)
+/* Give the run a target, and its text to the canonical one. */
+static int bind_target(const struct spec *s, const struct budget_target *t, struct method_run *run,
+                       struct buf *canonical, struct err *err)
+{
+    const struct opt *table = s->method->params;
+    bool *given = NULL;
+    int64_t n = 0;
+    int rc = 0;
+    while (table[n].type != OPT_END)
+        n++;
+    TRY(mem_zalloc(&given, n, sizeof *given, "parameters given", err));
+    for (int k = 0; k < s->n_axes; k++)
+        given[s->axes[k].opt - table] = true;
+    TRY(mem_alloc(&run->target, 1, sizeof *run->target, "target", err));
+    *run->target = *t;
+    TRY(budget_bind(run->target, s->method, run->params, given, err));
+    budget_text(t, canonical);
+    TRY(buf_check(canonical, "canonical parameters", err));
+out:
+    free(given);
+    return rc;
+}
+
+/* The run with item pick[k] of every axis k, and the target unless NULL. */
+static int make_run(const struct spec *s, const int64_t *pick, const struct budget_target *target,
+                    struct method_run *run, struct err *err)
 {
     const struct method *m = s->method;
     struct buf canonical = {0};
@@ -389,6 +424,8 @@ static int make_run(const struct spec *s, const int64_t *pick, struct method_run
         goto out;
     }
     TRY(canonical_text(run, calib_id, &canonical, err));
+    if (target)
+        TRY(bind_target(s, target, run, &canonical, err));
     TRY(check_params(s, run, err));
     if (s->calib)
         TRY(method_calib_check(run, err));
@@ -457,7 +494,7 @@ static bool next_pick(const struct spec *s, int64_t *pick)
 
 static int append_runs(const struct spec *s, struct runs *all, struct err *err)
 {
-    int64_t total = 1, pick[MOST_KEYS] = {0};
+    int64_t total = s->n_targets ? s->n_targets : 1, pick[MOST_KEYS] = {0}, t = 0;
     for (int k = 0; k < s->n_axes; k++) {
         if (!mul_ok(total, s->axes[k].items.n, &total) || total > MOST_RUNS)
             return err_set(err, ERR_USAGE, "%s: the sweep has more than %d runs", s->who,
@@ -466,8 +503,11 @@ static int append_runs(const struct spec *s, struct runs *all, struct err *err)
     int rc = 0;
     while (!rc) {
         struct method_run r;
-        rc = make_run(s, pick, &r, err);
+        rc = make_run(s, pick, s->targets ? s->targets + t : NULL, &r, err);
         rc = rc ? rc : keep_run(&r, all, err);
+        if (++t < s->n_targets)
+            continue;
+        t = 0;
         if (!next_pick(s, pick))
             break;
     }

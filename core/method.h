@@ -9,6 +9,7 @@
 #define LACUNA_METHOD_H
 
 #include "core/attention.h"
+#include "core/budget.h"
 #include "core/dtype.h"
 #include "core/err.h"
 #include "core/json.h"
@@ -142,6 +143,10 @@ struct method {
      * NULL = none. `section` and `method` are left out. */
     const struct metric_def *metrics;
 
+    /* The parameters that decide how much is kept, for targets such as @density_elem=0.3; of those
+     * that apply under a run's parameters the first. Ends with an empty entry; NULL = none. */
+    const struct budget_param *budget;
+
     /* Parameter text that makes the mask full ("alpha_c=1"), for the conformance suite; NULL when
      * the method has no such setting. */
     const char *budget_full;
@@ -246,14 +251,17 @@ struct method_run {
     void *session;     /* owned: what the method's `open` gave, or NULL */
     bool *given; /* owned, per entry of method->params, NULL without calib: given beside it and
                   * other than the file has it, so that it wins over the values of heads */
+    struct budget_target *target; /* owned: what to search for; NULL: run as it is */
 };
 
 /* ERR_USAGE naming a parameter that is not at its default outside of its scope. */
 int param_scopes_check(const struct method *m, const void *params, struct err *err);
 
-/* Parse "name:key=v1,v2:key=value" and append the Cartesian product of its lists to *runs. A range
- * "a..b/logN" or "a..b/linN" is N values. With calib=FILE the settings of the file stand in for the
- * defaults, and what the text gives wins over these and over the values per head. */
+/* Parse "name:key=v1,v2:key=value", or the same with a target behind it as in
+ * "name:key=value@density_elem=0.2,0.3" (budget.h), and append the Cartesian product of its lists
+ * to *runs. A range "a..b/logN" or "a..b/linN" is N values. With calib=FILE the settings of the
+ * file stand in for the defaults, and what the text gives wins over these and over the values per
+ * head. */
 int method_runs_parse(const struct method *const *methods, const char *text,
                       struct method_run **runs, int64_t *n, struct err *err);
 

@@ -24,6 +24,11 @@ void metric_def_methods(const struct method *const *methods)
     own_metrics = methods;
 }
 
+const struct method *const *metric_def_known_methods(void)
+{
+    return own_metrics;
+}
+
 static const struct metric_def *find_in(const struct metric_def *m, const char *name, size_t len)
 {
     for (; m && m->name; m++)

@@ -2,6 +2,7 @@
  * cmd_plot.c - `lacuna plot`: records, traces and masks to figures.
  */
 #include "analyze/inputs.h"
+#include "analyze/where.h"
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/text.h"
@@ -14,8 +15,9 @@
 
 struct plot_opts {
     struct common_opts common;
-    char *output, *layer, *head, *branch, *method, *params, *metric, *against, *x, *title, *size,
-        *range, *masks;
+    char *output, *layer, *head, *branch, *method, *params, *metric, *against, *x, *y, *title,
+        *size, *range, *masks;
+    struct str_list where;
     int64_t step;
     bool mean;
 };
@@ -42,13 +44,17 @@ static const struct opt options[] = {
      .arg = "PATTERN", .flags = OPT_UNSET,
      .help = "Only parameters (canonical text) that match this shell pattern; defaults: none "
              "set."},
+    {.name = "where", .type = OPT_LIST, .offset = offsetof(struct plot_opts, where),
+     .short_name = 'w', .arg = "CONDITION", .flags = OPT_UNSET, .help = WHERE_HELP},
     {.name = "metric", .type = OPT_STR, .offset = offsetof(struct plot_opts, metric),
      .arg = "METRIC", .flags = OPT_UNSET, .help = "What is drawn; a list for pareto."},
     {.name = "against", .type = OPT_STR, .offset = offsetof(struct plot_opts, against),
      .arg = "METHOD[:PARAMS]", .flags = OPT_UNSET,
      .help = "layerhead: draw the difference to this method."},
     {.name = "x", .type = OPT_STR, .offset = offsetof(struct plot_opts, x), .arg = "NAME",
-     .flags = OPT_UNSET, .help = "curves: step, layer, head, n_q or a parameter."},
+     .flags = OPT_UNSET, .help = "curves: step, layer, head, n_q or a parameter. sweep: a parameter."},
+    {.name = "y", .type = OPT_STR, .offset = offsetof(struct plot_opts, y), .arg = "NAME",
+     .flags = OPT_UNSET, .help = "sweep: the other parameter."},
     {.name = "masks", .type = OPT_STR, .offset = offsetof(struct plot_opts, masks), .arg = "M.h5",
      .flags = OPT_UNSET, .help = "overlay: the file of `lacuna replay --dump-masks`."},
     {.name = "mean", .type = OPT_BOOL, .offset = offsetof(struct plot_opts, mean), .def = "0",
@@ -84,7 +90,8 @@ const struct command cmd_plot = {
         "  lacuna plot overlay t.h5 --masks m.h5 --layer 5 --head 0 -o overlay.png\n"
         "  lacuna plot pareto out -o pareto.svg\n"
         "  lacuna plot layerhead out --metric cra_min --method 'sale,spargeattn' -o recall.png\n"
-        "  lacuna plot curves out --method sale --x tau --metric cra_mean -o tau.pdf\n",
+        "  lacuna plot curves out --method sale --x tau --metric cra_mean -o tau.pdf\n"
+        "  lacuna plot sweep out --method sampleattention --x alpha_c --y alpha_s -o grid.png\n",
 };
 
 static int parse_size(const char *text, struct figure_args *a, struct err *err)
@@ -132,6 +139,7 @@ static int fill_args(const struct plot_opts *o, struct figure_args *a, struct er
                               .metric = o->metric,
                               .against = o->against,
                               .x = o->x,
+                              .y = o->y,
                               .title = o->title,
                               .mean = o->mean,
                               .low = NAN,
@@ -158,8 +166,12 @@ static int open_inputs(const struct figure *f, const struct plot_opts *o,
     int rc = 0;
     if (f->input == FIGURE_RECORDS) {
         TRY(recset_load(paths, &in->set, err));
+        TRY(recset_where(&o->where, &in->set, err));
         goto out;
     }
+    if (o->where.n)
+        FAIL(err, ERR_USAGE, "figure %s draws no records, so --where chooses nothing here",
+             f->listed.name);
     if (paths->n != 1)
         FAIL(err, ERR_USAGE, "figure %s takes one %s, %lld given", f->listed.name,
              f->input == FIGURE_TRACE ? "trace" : "file of masks", (long long)paths->n);

@@ -32,6 +32,7 @@ struct figure_args {
     const char *metric;          /* metric or comma-separated list */
     const char *against;         /* layerhead: subtract this method */
     const char *x;               /* curves: "step", "layer", "n_q" or a parameter */
+    const char *y;               /* sweep: the second parameter */
     const char *title;
     int width, height; /* 0 = the figure chooses */
     bool mean;         /* maps: mean weight of a cell instead of the largest */

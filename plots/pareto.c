@@ -8,9 +8,11 @@
 #include "plots/chart.h"
 
 #include "analyze/metricfacts.h"
+#include "analyze/params.h"
 #include "core/mem.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,10 +44,20 @@ static bool same_scope(const struct chart_groups *g, const struct record *a, con
     return true;
 }
 
+/* The line of a setting: of its method, or of its method's settings with targets on one metric. A
+ * parameter per head and one for all heads are not points of one curve. */
+static int line_of(struct pareto *q, const struct record *r, struct err *err)
+{
+    const char *target = params_target(r->params), *per = strchr(target, ':');
+    char name[96];
+    snprintf(name, sizeof name, "@%.*s%s", (int)strcspn(target, "<>="), target, per ? per : "");
+    return chart_series(&q->g, r, *target ? name : NULL, &q->series, err);
+}
+
 static int make_series(struct pareto *q, struct err *err)
 {
     for (int64_t i = 0; i < q->g.gs.n; i++)
-        if (chart_series(&q->g, q->g.gs.g[i].first, NULL, &q->series, err) < 0)
+        if (line_of(q, q->g.gs.g[i].first, err) < 0)
             return err->code;
     return series_labels(&q->series, LEGEND_CHARS, err);
 }
@@ -109,7 +121,7 @@ static int collect(struct pareto *q, const char *metric, struct err *err)
         scope += i > 0 && !same_scope(&q->g, q->g.gs.g[i - 1].first, g->first);
         if (x.n == 0 || y.n == 0 || !(x.mean > 0))
             continue;
-        int s = chart_series(&q->g, g->first, NULL, &q->series, err);
+        int s = line_of(q, g->first, err);
         double drawn = metric_axis(metric) == AXIS_LOG && fabs(y.mean) < eps ? 0 : y.mean;
         q->p[q->n++] =
             (struct point){x.mean, drawn * scale, y.mean * scale,  x.sd, y.sd * scale, eps, s,
@@ -161,6 +173,28 @@ static void ideal_corner(struct chart *c, bool larger)
         "set label 9 'ideal' at graph 0.085, graph %.3f left font ',9' tc rgb '#2ca02c' "
         "front\n",
         y, larger ? 0.99 : 0.012, y);
+}
+
+/* A grey band where settings were to have a density (@density_elem=0.3): within 2 % they have. */
+static void target_bands(const struct pareto *q, struct buf *s)
+{
+    double drawn[64];
+    int n = 0;
+    for (int64_t i = 0; i < q->g.gs.n && n < 64; i++) {
+        const char *v = params_value(q->g.gs.g[i].first->params, "@density_elem");
+        double x = v ? strtod(v, NULL) : 0;
+        bool seen = x <= 0;
+        for (int k = 0; k < n; k++)
+            seen |= drawn[k] == x;
+        if (seen)
+            continue;
+        drawn[n++] = x;
+        buf_printf(
+            s,
+            "set object %d rectangle from first %.8g, graph 0 to first %.8g, graph 1 fs solid "
+            "0.5 noborder fc rgb '#cccccc' behind\n",
+            100 + n, 0.98 * x, 1.02 * x);
+    }
 }
 
 static void plot_series(struct pareto *q, struct chart *c, int panel)
@@ -222,6 +256,7 @@ static int draw_panel(struct pareto *q, struct chart *c, int i, const char *metr
     y_axis(q, metric, log, floor_y, &c->gp.script);
     if (metric_better(metric) != BETTER_NEITHER)
         ideal_corner(c, metric_better(metric) == BETTER_HIGHER);
+    target_bands(q, &c->gp.script);
     plot_series(q, c, i);
 out:
     buf_free(&label);
@@ -276,6 +311,14 @@ out:
     return rc;
 }
 
+static bool any_target(const struct pareto *q)
+{
+    for (int64_t i = 0; i < q->g.gs.n; i++)
+        if (*params_target(q->g.gs.g[i].first->params))
+            return true;
+    return false;
+}
+
 static int draw(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
@@ -289,7 +332,7 @@ static int draw(const struct figure_args *a, struct err *err)
     TRY(choose_metrics(a, &q, &metrics, err));
     TRY(mem_alloc(&q.p, q.g.gs.n, sizeof *q.p, "points", err));
     TRY(make_series(&q, err));
-    if (q.g.n_scope)
+    if (q.g.n_scope || any_target(&q))
         series_shade(&q.series, TELL_DASH);
     TRY(open_chart(a, &q, (int)metrics.n, &c, err));
     for (int i = 0; i < metrics.n; i++)

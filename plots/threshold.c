@@ -105,7 +105,8 @@ out:
 static bool is_slice_mask(const struct record *r)
 {
     return r->status == RECORD_OK && strcmp(r->method, "fg-attn") == 0 &&
-           record_get(r, "dense_call") != 1 && !params_value(r->params, "mode");
+           record_get(r, "dense_call") != 1 && !params_value(r->params, "mode") &&
+           !*params_target(r->params);
 }
 
 static const char *const mask_metrics[] = {"density_elem", "cra_mean", "cra_min"};

@@ -96,6 +96,11 @@ static int parse_method(const struct app *app, const char *text, struct method_r
     if (*n != 1)
         return err_set(err, ERR_USAGE, "calibrate: '%s' is a sweep of %lld settings; give one",
                        text, (long long)*n);
+    if ((*runs)[0].target)
+        return err_set(err, ERR_USAGE,
+                       "calibrate: '%s': a target (@...) is for replay; here the method's own "
+                       "search runs, with its options",
+                       text);
     if ((*runs)[0].calib)
         return err_set(err, ERR_USAGE, "calibrate: calib= is for replay; here the file is written");
     return 0;

@@ -37,7 +37,8 @@ static const char *const precisions[] = {"f64", "f32", NULL};
 static const struct opt options[] = {
     {.name = "method", .type = OPT_LIST, .offset = offsetof(struct replay_opts, methods),
      .short_name = 'm', .arg = "METHOD", .flags = OPT_UNSET,
-     .help = "Method with parameters, NAME[:key=value]...; key=a,b,c sweeps. Repeatable."},
+     .help = "Method with parameters, NAME[:key=value]...[@METRIC=TARGET]; key=a,b,c sweeps. "
+             "Repeatable."},
     {.name = "output", .type = OPT_STR, .offset = offsetof(struct replay_opts, out),
      .short_name = 'o', .arg = "DIR", .flags = OPT_UNSET,
      .help = "Directory for records.jsonl and manifest.json; an interrupted run continues there."},
@@ -141,7 +142,7 @@ static void records_path(const char *dir, const struct shard *s, char *path, siz
 }
 
 struct totals {
-    int64_t cells, todo, bytes, memory;
+    int64_t cells, todo, searches, bytes, memory;
     double flop;
 };
 
@@ -154,6 +155,7 @@ static struct totals plan_totals(const struct replay *r)
         int64_t mem = head_load_memory(m, r->load.precision);
         t.cells += s->cells;
         t.todo += s->todo;
+        t.searches += s->searches;
         t.flop += 2 * s->cost;
         if (s->todo)
             t.bytes += s->n_calls * head_load_bytes(m);
@@ -197,6 +199,17 @@ out:
     return rc;
 }
 
+static void print_totals(const struct totals *t, int jobs, double seconds)
+{
+    char searched[64] = "";
+    if (t->searches)
+        snprintf(searched, sizeof searched, ", %lld of them searched", (long long)t->searches);
+    printf("%lld cells (%lld already done, %lld to do%s), %.1f MB to read, about %.1f MB of memory "
+           "per thread, %d threads, about %.0f s\n",
+           (long long)t->cells, (long long)(t->cells - t->todo), (long long)t->todo, searched,
+           (double)t->bytes / 1e6, (double)t->memory / 1e6, jobs, seconds);
+}
+
 static int print_plan(const struct replay *r, const struct replay_opts *o,
                       const struct shard *shard, struct err *err)
 {
@@ -213,6 +226,7 @@ static int print_plan(const struct replay *r, const struct replay_opts *o,
     jw_kint(&w, "cells", t.cells);
     jw_kint(&w, "cells_done", t.cells - t.todo);
     jw_kint(&w, "cells_to_do", t.todo);
+    jw_kint(&w, "cells_searched", t.searches);
     jw_kint(&w, "bytes_to_read", t.bytes);
     jw_kint(&w, "memory_bytes_per_thread", t.memory);
     jw_kint(&w, "threads", jobs);
@@ -224,11 +238,7 @@ static int print_plan(const struct replay *r, const struct replay_opts *o,
     if (o->c.json)
         printf("%s\n", buf_str(&b));
     else
-        printf("%lld cells (%lld already done, %lld to do), %.1f MB to read, about %.1f MB of "
-               "memory per "
-               "thread, %d threads, about %.0f s\n",
-               (long long)t.cells, (long long)(t.cells - t.todo), (long long)t.todo,
-               (double)t.bytes / 1e6, (double)t.memory / 1e6, jobs, seconds);
+        print_totals(&t, jobs, seconds);
 out:
     buf_free(&b);
     return rc;
@@ -432,9 +442,14 @@ const struct command cmd_replay = {
     "that\n"
     "are already there are not done again. `lacuna list methods -v` shows methods and parameters,\n"
     "`lacuna list metrics` what is measured.\n\n"
+    "METHOD@METRIC=TARGET, @METRIC>=TARGET or @METRIC<=TARGET searches the method's budget\n"
+    "parameter until a metric of the record has that value: in every head on its own, or with\n"
+    ":per=layer or :per=model one value for all heads. Records hold what was found and how far\n"
+    "from the target it stayed (found, budget_miss). `lacuna list methods -v` names budgets.\n\n"
     "Examples:\n"
     "  lacuna replay t.h5 -m dense -m streaming:sink=4:window=512 -o out\n"
-    "  lacuna replay t.h5 -m sale:tau=0.001,0.004,0.016 --layers 2-5 -o out\n",
+    "  lacuna replay t.h5 -m sale:tau=0.001,0.004,0.016 --layers 2-5 -o out\n"
+    "  lacuna replay t.h5 -m xattention@density_elem=0.1,0.2,0.3 -m 'sale@cra_p1>=0.95' -o out\n",
 };
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)

@@ -190,6 +190,12 @@ static int put_counts(const struct metrics_acc *a, double nq, double nk, struct 
     return put_all(r, e, 2, err);
 }
 
+int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
+                   struct err *err)
+{
+    return put_counts(a, (double)nq, (double)nk, r, err);
+}
+
 int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r, struct err *err)
 {
     int rc = 0;

@@ -28,6 +28,7 @@ struct series {
     int64_t *calls, n_calls; /* indices of calls of the trace, by step; owned */
     double cost;             /* proportional to the pairs, channels and methods still to do */
     int64_t cells, todo;     /* number of cells; of cells without a record */
+    int64_t searches;        /* of these, cells whose parameter is to be searched */
 };
 
 struct replay {
@@ -43,6 +44,7 @@ struct replay {
     struct record_file *records; /* of a dry run: its keys alone, or NULL without a directory */
     struct maskfile *masks;      /* NULL: not dumped */
     struct outfile *outputs;     /* NULL: not dumped */
+    struct budget_book *book;    /* parameters found for targets (sim/budgetrun.h) */
     struct progress *progress;
     int64_t done_ok, done_skip, done_error; /* atomic adds */
 };

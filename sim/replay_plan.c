@@ -2,7 +2,7 @@
  * replay_plan.c - the cells of a replay: which exist, which are still to do, and which shard does
  * them.
  */
-#include "sim/replay.h"
+#include "sim/budgetrun.h"
 
 #include "core/indexlist.h"
 #include "core/json.h"
@@ -112,9 +112,12 @@ static int count_todo(struct replay *r, struct err *err)
                 if (rc)
                     goto out;
                 s->cells++;
-                s->todo += !r->records || !record_file_has(r->records, buf_str(&key));
+                bool todo = !r->records || !record_file_has(r->records, buf_str(&key));
+                s->todo += todo;
+                s->searches += todo && r->runs[k].target;
             }
-        s->cost = pairs * (double)(m->head_dim + m->v_dim) * (double)(s->todo + s->n_calls);
+        s->cost = pairs * (double)(m->head_dim + m->v_dim) *
+                  (double)(s->todo + s->n_calls + BUDGET_EVALS / 2 * s->searches);
         if (s->todo == 0)
             s->cost = 0;
     }
@@ -250,6 +253,7 @@ void replay_free(struct replay *r)
         free(r->series[i].calls);
     for (int64_t i = 0; i < r->n_traces; i++)
         trace_close(&r->traces[i]);
+    budget_book_free(&r->book);
     free(r->series);
     free(r->traces);
     memset(r, 0, sizeof *r);

@@ -1,7 +1,7 @@
 /*
  * replay_run.c - execute a plan: one task per series.
  */
-#include "sim/replay.h"
+#include "sim/budgetrun.h"
 
 #include "core/gemm.h"
 #include "core/mem.h"
@@ -101,9 +101,12 @@ struct slots {
     struct carry *branch, *shared; /* NULL: the method has no such state */
 };
 
-static int run_cell(struct replay *r, const struct method_run *run, const struct head_in *in,
-                    struct slots slots, struct record *rec, struct err *err)
+static int run_cell(struct replay *r, const struct series *s, int64_t run_index,
+                    const struct head_in *in, struct slots slots, struct record *rec,
+                    struct err *err)
 {
+    const struct method_run *run = r->runs + run_index;
+    struct budget_found found = {0};
     struct method_ctx ctx = {
         .seed = r->seed, .carry = slots.branch, .shared = slots.shared, .session = run->session};
     struct dump dump = {0};
@@ -121,10 +124,15 @@ static int run_cell(struct replay *r, const struct method_run *run, const struct
     if (method_calib_lacks(run, rec->layer, rec->head))
         record_note(rec, "calib=absent");
     TRY(method_calib_note(run, rec->trace, rec, err));
+    if (run->target)
+        TRY(budget_resolve(r, s, run_index, in, params, &found, err));
     TRY(dump_init(&dump, r, rec, in, method->order ? method->order(params) : NULL, err));
     cell.params = params;
     TRY(sim_run(&cell, rec, err));
+    if (run->target)
+        TRY(budget_record(run->target, &found, rec, err));
 out:
+    budget_found_free(&found);
     dump_free(&dump);
     if (params)
         opt_free(method->params, params);
@@ -157,7 +165,7 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
         goto out;
     rec.n_q = h->in.x.nq;
     rec.n_k = h->in.x.nk;
-    if (run_cell(r, run, &h->in, slots, &rec, &cell) < 0) {
+    if (run_cell(r, s, run_index, &h->in, slots, &rec, &cell) < 0) {
         if (cell.code == ERR_IO || cell.code == ERR_MACHINE || cell.code == ERR_USAGE ||
             cell.code == ERR_INTERRUPTED) {
             *err = cell;
@@ -303,6 +311,8 @@ int replay_execute(struct replay *r, int jobs, struct err *err)
     int rc = gemm_ready(err);
     for (int64_t k = 0; k < r->n_runs && !rc; k++)
         rc = method_run_open(&r->runs[k], err);
+    if (!rc && !r->book)
+        rc = budget_book_open(r, jobs, &r->book, err);
     if (rc)
         return rc;
     r->progress = progress_start("replay", cost, cells);

@@ -18,7 +18,8 @@ struct sim_cell {
     struct method_ctx *ctx;
     const struct head_in *in;
     const struct sim_device *device; /* NULL: on the CPU */
-    sim_sink_fn *sink;               /* may be NULL */
+    bool counts_only;  /* choose and count the mask, do not attend: densities are all it records */
+    sim_sink_fn *sink; /* may be NULL */
     void *sink_ctx;
 };
 

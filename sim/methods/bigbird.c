@@ -280,6 +280,13 @@ static const char *const variants[] = {
     NULL,
 };
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "random", .scale = BUDGET_COUNT},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_bigbird = {
     .name = "bigbird",
     .summary = "block window, first and last block, random blocks",
@@ -287,6 +294,7 @@ const struct method method_bigbird = {
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE,
     .params_size = sizeof(struct bigbird_params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .prepare = prepare,
     .unit_rows = unit_rows,

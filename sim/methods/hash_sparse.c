@@ -342,6 +342,14 @@ static bool may_be_empty(const void *params)
     return true;
 }
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "buckets", .scale = BUDGET_COUNT, .falls = true, .lo = 2, .hi = BUCKETS_MOST,
+     .step = 2},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_hash_sparse = {
     .name = "hash-sparse",
     .summary = "pairs of equal bucket under an angular hash of queries and keys",
@@ -351,6 +359,7 @@ const struct method method_hash_sparse = {
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
     .params_size = sizeof(struct hash_sparse_params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .validate = validate,
     .prepare = prepare,

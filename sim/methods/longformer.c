@@ -212,6 +212,13 @@ static const struct method_budget budgets[] = {
     {0},
 };
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "window", .scale = BUDGET_COUNT},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_longformer = {
     .name = "longformer",
     .summary = "window on both sides, optionally dilated, and global tokens",
@@ -219,6 +226,7 @@ const struct method method_longformer = {
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
     .params_size = sizeof(struct longformer_params),
     .params = options,
+    .budget = budget,
     .budget_full = "window=1000000000",
     .validate = validate,
     .prepare = prepare,

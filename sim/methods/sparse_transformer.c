@@ -178,6 +178,13 @@ static const struct method_budget budgets[] = {
     {0},
 };
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "stride", .only = "pattern=local", .scale = BUDGET_COUNT},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_sparse_transformer = {
     .name = "sparse-transformer",
     .summary = "local, strided and fixed patterns of the Sparse Transformer",
@@ -185,6 +192,7 @@ const struct method method_sparse_transformer = {
     .flags = METHOD_CAUSAL | METHOD_ANY_SCORE,
     .params_size = sizeof(struct st_params),
     .params = options,
+    .budget = budget,
     .scopes = scopes,
     .budget_full = "stride=1",
     .validate = validate,

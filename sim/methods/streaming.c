@@ -231,6 +231,13 @@ static const struct method_budget budgets[] = {
     {0},
 };
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "window", .only = "dilate=none", .scale = BUDGET_COUNT},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_streaming = {
     .name = "streaming",
     .alias = "window-sink",
@@ -240,6 +247,7 @@ const struct method method_streaming = {
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
     .params_size = sizeof(struct streaming_params),
     .params = options,
+    .budget = budget,
     .budget_full = "window=100%",
     .prepare = prepare,
     .select = select_rows,

@@ -139,6 +139,11 @@ static int report(void *state, struct record *r, struct err *err)
 
 static const char *const variants[] = {"keep=0", "keep=2", NULL};
 
+static const struct budget_param budget[] = {
+    {.params = "keep", .scale = BUDGET_COUNT},
+    {0},
+};
+
 static const struct method_budget budgets[] = {{"keep=%s", {"0", "1", "3", "5"}}, {0}};
 
 const struct method method_meanblocks = {
@@ -148,6 +153,7 @@ const struct method method_meanblocks = {
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
     .params_size = sizeof(struct meanblocks_params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .prepare = prepare,
     .unit_rows = unit_rows,

@@ -26,6 +26,7 @@ static void begin(void)
     static int number;
     memset(&e, 0, sizeof e);
     log_set_level(LOG_ERROR);
+    metric_def_methods(sim_methods);
     snprintf(dir, sizeof dir, "%s/charts-%d-%d", test_tmpdir(), (int)getpid(), number++);
     assert_ok(make_dirs(dir, &e), &e);
 }
@@ -635,6 +636,59 @@ START_TEST(lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame)
 }
 END_TEST
 
+/* Two lines per method, because a parameter per head and one for all are not one curve, and a band
+ * where the density was to be. */
+START_TEST(settings_with_a_target_have_a_line_and_a_band)
+{
+    static const char *const params[] = {"tau=0.1", "tau=0.2", "@density_elem=0.3",
+                                         "@density_elem=0.5"};
+    for (int i = 0; i < 4; i++)
+        fixture_metric(add("sale", params[i], 0, 0, 0.2 + 0.1 * i), "err_l1_rel", 0.1);
+    draw_all("pareto");
+    assert_has(&dat, "# sale\n");
+    assert_has(&dat, "# sale @density_elem\n");
+    assert_has(&script, "from first 0.294, graph 0 to first 0.306, graph 1");
+    assert_has(&script, "from first 0.49, graph 0 to first 0.51, graph 1");
+}
+END_TEST
+
+START_TEST(a_sweep_has_a_cell_per_setting)
+{
+    struct figure_args a = args();
+    a.x = "alpha_c";
+    a.y = "alpha_s";
+    add("sampleattention", "alpha_c=0.5:alpha_s=0.5", 0, 0, 0.1);
+    add("sampleattention", "alpha_c=0.5:alpha_s=0.5", 0, 1, 0.3);
+    add("sampleattention", "alpha_c=0.9:alpha_s=0.5", 0, 0, 0.4);
+    add("sampleattention", "alpha_c=0.9", 0, 0, 0.6);
+    draw("sweep", &a);
+    assert_has(&dat, "0 0 0.2 \"0.2\" 1 \"0.5\" \"0.5\"\n");
+    assert_has(&dat, "1 0 0.4 \"0.4\"");
+    assert_has(&dat, "1 1 0.6 \"0.6\" 0 \"0.9\" \"unset\"\n");
+    ck_assert_int_eq(count(&dat, "\n"),
+                     4); /* the head, and no cell for a setting that is not there */
+    add("sampleattention", "alpha_c=0.9:chunks=2", 0, 0, 0.6);
+    fixture_set(&f, &set);
+    assert_fails(figure_find("sweep", &e)->draw(&a, &e), &e, ERR_INPUT, "one value each");
+    a.y = NULL;
+    assert_fails(figure_find("sweep", &e)->draw(&a, &e), &e, ERR_USAGE, "needs two parameters");
+}
+END_TEST
+
+START_TEST(a_sweep_shows_settings_that_differ_in_nothing_else)
+{
+    struct figure_args a = args();
+    a.x = "alpha_c";
+    a.y = "alpha_s";
+    add("sampleattention", "alpha_c=0.5", 0, 0, 0.1);
+    add("sampleattention", "alpha_c=0.9", 0, 0, 0.3);
+    add("sampleattention", "alpha_c=0.9:chunks=2", 0, 0, 0.6);
+    fixture_set(&f, &set);
+    assert_fails(figure_find("sweep", &e)->draw(&a, &e), &e, ERR_USAGE,
+                 "differ in more than alpha_c and alpha_s");
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("charts");
@@ -675,6 +729,9 @@ Suite *make_suite(void)
     tcase_add_test(c, the_legend_shows_the_labels);
     tcase_add_test(c, settings_of_a_method_differ_in_more_than_their_shade);
     tcase_add_test(c, lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame);
+    tcase_add_test(c, settings_with_a_target_have_a_line_and_a_band);
+    tcase_add_test(c, a_sweep_has_a_cell_per_setting);
+    tcase_add_test(c, a_sweep_shows_settings_that_differ_in_nothing_else);
     suite_add_tcase(s, c);
     return s;
 }

@@ -254,6 +254,63 @@ START_TEST(a_dry_run_counts_what_is_done)
 }
 END_TEST
 
+static void assert_log_lacks(const char *text)
+{
+    struct buf b = {0};
+    struct err err = {0};
+    assert_ok(buf_read_file(&b, log_path, 1 << 20, &err), &err);
+    ck_assert_msg(strstr(buf_str(&b), text) == NULL, "'%s' is in: %s", text, buf_str(&b));
+    buf_free(&b);
+}
+
+/* density_elem of the cells of one layer (-1: all), plain mean; in *reached what their records say.
+ */
+static double mean_density(const char *dir, const char *params, int layer, double *reached)
+{
+    struct err err = {0};
+    struct record *x = NULL;
+    int64_t n = 0, cells = 0;
+    double sum = 0;
+    assert_ok(records_load(dir, &x, &n, &err), &err);
+    for (int64_t i = 0; i < n; i++) {
+        if (strcmp(x[i].params, params) != 0 || (layer >= 0 && x[i].layer != layer))
+            continue;
+        sum += record_get(&x[i], "density_elem");
+        *reached = record_get(&x[i], "budget_target") + record_get(&x[i], "budget_miss");
+        cells++;
+    }
+    records_free(x, n);
+    ck_assert_int_eq(cells, layer < 0 ? LAYERS * HEADS : HEADS);
+    return sum / (double)cells;
+}
+
+#define TARGETS                                                                                    \
+    "-m", "streaming:sink=0@density_elem=0.25", "-m", "hash-sparse@density_elem=0.2:per=layer",    \
+        "-m", "oracle@density_elem=0.1:per=model", "-m", "oracle@err_l1_rel<=0.1"
+
+/* A parameter that heads share is that of the trace, whatever part is replayed when; what is in the
+ * records is not searched again. */
+START_TEST(targets_are_searched_alike_in_parts)
+{
+    double reached = 0;
+    set_up();
+    make_trace(trace, false);
+    ck_assert_int_eq(RUN(trace, TARGETS, "-o", dir_a), 0);
+    assert_log_has("oracle@density_elem=0.1:per=model: all layers");
+    for (int l = 0; l < LAYERS; l++)
+        ck_assert_double_eq_tol(mean_density(dir_a, "@density_elem=0.2:per=layer", l, &reached),
+                                reached, 1e-12);
+    ck_assert_double_eq_tol(mean_density(dir_a, "@density_elem=0.1:per=model", -1, &reached),
+                            reached, 1e-12);
+    ck_assert_double_eq_tol(reached, 0.1, 0.002);
+    ck_assert_int_eq(RUN(trace, TARGETS, "-o", dir_b, "--layers", "1", "--heads", "2"), 0);
+    ck_assert_int_eq(RUN(trace, TARGETS, "-o", dir_b, "--layers", "1"), 0);
+    assert_log_lacks("evaluations");
+    ck_assert_int_eq(RUN(trace, TARGETS, "-o", dir_b, "--shard", "0/1"), 0);
+    assert_same_records(dir_a, dir_b, 4 * LAYERS * HEADS);
+}
+END_TEST
+
 START_TEST(shards_together_do_every_cell_once)
 {
     set_up();
@@ -369,6 +426,7 @@ Suite *make_suite(void)
     tcase_add_test(t, killed_runs_continue_without_loss_or_repetition);
     tcase_add_test(t, a_second_run_does_nothing_and_force_redoes);
     tcase_add_test(t, a_dry_run_counts_what_is_done);
+    tcase_add_test(t, targets_are_searched_alike_in_parts);
     tcase_add_test(t, shards_together_do_every_cell_once);
     tcase_add_test(t, thread_count_does_not_change_results);
     tcase_add_test(t, a_changed_trace_is_refused_in_the_same_directory);

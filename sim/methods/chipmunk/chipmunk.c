@@ -548,6 +548,13 @@ static bool may_be_empty(const void *params)
     return p->local_voxels == 0;
 }
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "top_keys", .scale = BUDGET_LIN},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_chipmunk = {
     .name = "chipmunk",
     .summary = "video: dense on a few steps, then the heaviest columns plus a stored difference",
@@ -556,6 +563,7 @@ const struct method method_chipmunk = {
     .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM | METHOD_CHANGES_MATH,
     .params_size = sizeof(struct chip_params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .budget_full = "top_keys=1:profile=clean",
     .validate = validate,

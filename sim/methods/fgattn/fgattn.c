@@ -530,6 +530,19 @@ static bool may_be_empty(const void *params)
     return true;
 }
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "tau", .only = "mode=cached", .scale = BUDGET_LOG, .falls = true, .lo = 1e-9,
+     .hi = BUDGET_TOKENS},
+    {.params = "c1", .only = "pool=norm", .scale = BUDGET_LOG, .falls = true, .lo = 1e-9,
+     .hi = BUDGET_TOKENS},
+    {.params = "tau1", .only = "pool=literal", .scale = BUDGET_LOG, .falls = true, .lo = 1e-12,
+     .hi = 1e12},
+    {.params = "kappa", .only = "pool=topk", .scale = BUDGET_LIN},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_fg_attn = {
     .name = "fg-attn",
     .summary = "M x 1 slices kept where the largest p exceeds c/N, cached over steps or pooled",
@@ -538,6 +551,7 @@ const struct method method_fg_attn = {
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_CALIBRATED,
     .params_size = sizeof(struct fg_params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .scopes = scopes,
     .budget_full = "mode=pooled:pool=topk:kappa=1",

@@ -390,6 +390,13 @@ static const struct metric_def metrics[] = {
 };
 /* clang-format on */
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "gamma", .scale = BUDGET_COMPLEMENT},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_flexprefill = {
     .name = "flexprefill",
     .summary = "block columns and diagonals, or pooled blocks, chosen per head by a pattern test",
@@ -397,6 +404,7 @@ const struct method method_flexprefill = {
     .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_SINK,
     .params_size = sizeof(struct params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .budget_full = "gamma=1",
     .prepare = prepare,

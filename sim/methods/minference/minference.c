@@ -374,6 +374,15 @@ static const struct metric_def metrics[] = {
 };
 /* clang-format on */
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "ratio", .only = "pattern=table|vs", .scale = BUDGET_LOG, .lo = 1e-3, .hi = 1e4},
+    {.params = "top", .only = "pattern=block", .scale = BUDGET_COUNT},
+    {.params = "local", .only = "pattern=ashape|trishape", .scale = BUDGET_COUNT},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_minference = {
     .name = "minference",
     .summary = "A-shape, vertical-slash or block pattern per head with fixed budgets",
@@ -381,6 +390,7 @@ const struct method method_minference = {
     .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_SINK,
     .params_size = sizeof(struct params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .scopes = scopes,
     .budget_full = "v=2147483647:s=2147483647",

@@ -579,6 +579,15 @@ static bool may_be_empty(const void *params)
     return p->kind == KIND_MEAN || p->kind == KIND_BLOCK;
 }
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "k", .only = "kind=topk", .scale = BUDGET_LIN, .lo = 1e-6,
+     .hi = 1},
+    {.params = "alpha", .scale = BUDGET_COMPLEMENT},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_oracle = {
     .name = "oracle",
     .summary = "best mask of a granularity for a target, from the exact probabilities (a bound)",
@@ -586,6 +595,7 @@ const struct method method_oracle = {
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND | METHOD_ANY_SCORE,
     .params_size = sizeof(struct oracle_params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .scopes = scopes,
     .budget_full = "kind=topk:k=100%",

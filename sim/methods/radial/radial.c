@@ -291,6 +291,13 @@ static bool may_be_empty(const void *params)
     return p->preset == PRESET_NONE;
 }
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "decay", .only = "profile=official", .scale = BUDGET_LIN},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_radial = {
     .name = "radial",
     .summary = "video: bands around the diagonal of frame pairs, narrower with their distance",
@@ -299,6 +306,7 @@ const struct method method_radial = {
     .flags = METHOD_BIDIRECTIONAL | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
     .params_size = sizeof(struct radial_params),
     .params = options,
+    .budget = budget,
     .scopes = scopes,
     .prepare = prepare,
     .unit_rows = unit_rows,

@@ -383,6 +383,13 @@ static const char *const variants[] = {
     NULL,
 };
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "tau", .scale = BUDGET_LOG, .falls = true, .lo = 1e-6, .hi = 0.999},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_sale = {
     .name = "sale",
     .summary = "blocks tested pair by pair with 4-bit queries and keys",
@@ -390,6 +397,7 @@ const struct method method_sale = {
     .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_CHANGES_MATH | METHOD_SINK,
     .params_size = sizeof(struct params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .budget_full = "tau=0",
     .prepare = prepare,

@@ -322,6 +322,14 @@ static const char *const variants[] = {
     NULL,
 };
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "alpha", .only = "profile=v2", .scale = BUDGET_COMPLEMENT},
+    {.params = "alpha_c alpha_s", .scale = BUDGET_COMPLEMENT},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_sampleattention = {
     .name = "sampleattention",
     .summary = "key columns and slashes from exact softmax rows of sampled slices",
@@ -329,6 +337,7 @@ const struct method method_sampleattention = {
     .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_ANY_SCORE,
     .params_size = sizeof(struct params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .scopes = scopes,
     .budget_full = "alpha_c=1",

@@ -327,6 +327,14 @@ static bool may_be_empty(const void *params)
     return p->profile == SPARGE_PAPER;
 }
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "tau", .only = "select=cdf", .scale = BUDGET_COMPLEMENT},
+    {.params = "topk", .only = "select=topk", .scale = BUDGET_LIN},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_spargeattn = {
     .name = "spargeattn",
     .summary = "block means choose key blocks, an online filter skips P.V products",
@@ -336,6 +344,7 @@ const struct method method_spargeattn = {
              METHOD_RANDOM | METHOD_SINK,
     .params_size = sizeof(struct sparge_params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .scopes = scopes,
     .budget_full = "theta=1:pv=off",

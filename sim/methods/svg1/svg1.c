@@ -333,6 +333,13 @@ static const struct method_budget budgets[] = {
     {0},
 };
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "target", .scale = BUDGET_LIN},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_svg1 = {
     .name = "svg1",
     .summary = "video: heads sorted into spatial and temporal ones, a band in the order of each",
@@ -341,6 +348,7 @@ const struct method method_svg1 = {
     .flags = METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params_size = sizeof(struct svg1_params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .validate = validate,
     .prepare = prepare,

@@ -467,6 +467,13 @@ static const struct method_budget budgets[] = {
     {0},
 };
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "top_p", .scale = BUDGET_COMPLEMENT},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_svg2 = {
     .name = "svg2",
     .summary = "video: clusters of queries and keys, the heaviest key clusters per query cluster",
@@ -475,6 +482,7 @@ const struct method method_svg2 = {
     .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM | METHOD_SHARES_BRANCHES,
     .params_size = sizeof(struct svg2_params),
     .params = options,
+    .budget = budget,
     .metrics = metrics,
     .budget_full = "top_p=1:qc=1:kc=1:dense_steps=0",
     .prepare = prepare,

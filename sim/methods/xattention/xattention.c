@@ -208,6 +208,13 @@ out:
     return rc;
 }
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "tau", .scale = BUDGET_COMPLEMENT},
+    {0},
+};
+/* clang-format on */
+
 const struct method method_xattention = {
     .name = "xattention",
     .summary = "blocks scored along antidiagonals, kept up to a share of each row's mass",
@@ -215,6 +222,7 @@ const struct method method_xattention = {
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_SINK,
     .params_size = sizeof(struct params),
     .params = options,
+    .budget = budget,
     .scopes = scopes,
     /* official may misplace prompt chunks; tau = 1 keeps blocks with mass, and antidiagonals
      * sampled over a partial query block can miss a partial key block: full on squares only. */

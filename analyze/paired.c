@@ -1,0 +1,156 @@
+/*
+ * paired.c - see paired.h.
+ */
+#include "analyze/paired.h"
+
+#include "core/mem.h"
+#include "core/rng.h"
+#include "core/sort.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXACT_MOST 25
+#define RESAMPLES 10000
+
+struct ranked {
+    double size;
+    int sign;
+    int64_t twice; /* twice its rank: mean ranks end in .5 at most */
+};
+
+static int by_size(const void *a, const void *b)
+{
+    double x = ((const struct ranked *)a)->size, y = ((const struct ranked *)b)->size;
+    return (x > y) - (x < y);
+}
+
+/* Ranks of sorted values, and the sum of t^3 - t over their ties. */
+static double give_ranks(struct ranked *r, int64_t n)
+{
+    double ties = 0;
+    for (int64_t i = 0, j; i < n; i = j) {
+        for (j = i; j < n && r[j].size == r[i].size; j++)
+            ;
+        for (int64_t k = i; k < j; k++)
+            r[k].twice = i + 1 + j; /* 2 (mean of i+1 .. j) */
+        double t = (double)(j - i);
+        ties += t * t * t - t;
+    }
+    return ties;
+}
+
+/* Share of the 2^n sign patterns whose smaller sum is at most `least` (twice): both tails. */
+static int exact_p(const struct ranked *r, int64_t n, int64_t least, double *p, struct err *err)
+{
+    int64_t total = n * (n + 1); /* twice the sum of all ranks */
+    double *ways = NULL, tail = 0;
+    int rc = mem_zalloc(&ways, total + 1, sizeof *ways, "signed-rank test", err);
+    if (rc)
+        return rc;
+    ways[0] = 1;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t s = total; s >= r[i].twice; s--)
+            ways[s] += ways[s - r[i].twice];
+    for (int64_t s = 0; s <= least; s++)
+        tail += ways[s];
+    free(ways);
+    *p = fmin(1, 2 * tail / ldexp(1, (int)n));
+    return 0;
+}
+
+static double normal_p(double n, double plus, double ties)
+{
+    double mean = n * (n + 1) / 4, var = n * (n + 1) * (2 * n + 1) / 24 - ties / 48;
+    return var > 0 ? erfc(fabs(plus - mean) / sqrt(2 * var)) : 1;
+}
+
+int signed_rank_test(const double *d, int64_t n, struct signed_rank *out, struct err *err)
+{
+    struct ranked *r = NULL;
+    int64_t m = 0, plus = 0, minus = 0;
+    int rc = 0;
+
+    *out = (struct signed_rank){.p = 1};
+    TRY(mem_zalloc(&r, n, sizeof *r, "signed-rank test", err));
+    for (int64_t i = 0; i < n; i++)
+        if (d[i] != 0 && isfinite(d[i]))
+            r[m++] = (struct ranked){fabs(d[i]), d[i] > 0 ? 1 : -1, 0};
+    qsort(r, (size_t)m, sizeof *r, by_size);
+    double ties = give_ranks(r, m);
+    for (int64_t i = 0; i < m; i++) {
+        plus += r[i].sign > 0 ? r[i].twice : 0;
+        minus += r[i].sign < 0 ? r[i].twice : 0;
+    }
+    out->n = m;
+    out->plus = (double)plus / 2;
+    out->minus = (double)minus / 2;
+    if (m > EXACT_MOST)
+        out->p = normal_p((double)m, out->plus, ties);
+    else if (m)
+        TRY(exact_p(r, m, plus < minus ? plus : minus, &out->p, err));
+out:
+    free(r);
+    return rc;
+}
+
+void holm_correct(double *p, int n)
+{
+    int tests = 0;
+    double last = 0;
+    bool done[256] = {false};
+    for (int i = 0; i < n; i++)
+        tests += !isnan(p[i]);
+    for (int k = 0; k < tests; k++) {
+        int least = -1;
+        for (int i = 0; i < n && i < 256; i++)
+            if (!done[i] && !isnan(p[i]) && (least < 0 || p[i] < p[least]))
+                least = i;
+        if (least < 0)
+            return;
+        done[least] = true;
+        last = fmax(last, fmin(1, (tests - k) * p[least]));
+        p[least] = last;
+    }
+}
+
+static double middle(const double *sorted, int64_t n)
+{
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+int median_of(const double *x, int64_t n, double *out, struct err *err)
+{
+    double *y = NULL;
+    int rc = mem_alloc(&y, n, sizeof *y, "median", err);
+    if (rc)
+        return rc;
+    memcpy(y, x, (size_t)n * sizeof *y);
+    sort_f64(y, n);
+    *out = middle(y, n);
+    free(y);
+    return 0;
+}
+
+int median_interval(const double *x, int64_t n, double *low, double *high, struct err *err)
+{
+    double *draw = NULL, *medians = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&draw, n, sizeof *draw, "resample", err));
+    TRY(mem_alloc(&medians, RESAMPLES, sizeof *medians, "resamples", err));
+    for (int64_t k = 0; k < RESAMPLES; k++) {
+        for (int64_t i = 0; i < n; i++)
+            draw[i] = x[rng_below(0, (uint64_t)k, (uint64_t)i, (uint64_t)n)];
+        sort_f64(draw, n);
+        medians[k] = middle(draw, n);
+    }
+    sort_f64(medians, RESAMPLES);
+    /* Nearest ranks: 2.5 % and 97.5 % of the resamples. */
+    *low = medians[RESAMPLES / 40 - 1];
+    *high = medians[RESAMPLES - RESAMPLES / 40 - 1];
+out:
+    free(draw);
+    free(medians);
+    return rc;
+}

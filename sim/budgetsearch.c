@@ -1,0 +1,204 @@
+/*
+ * budgetsearch.c - see budgetsearch.h.
+ */
+#include "sim/budgetsearch.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A continuous search ends within this share of the target; after so many evaluations, which tell
+ * that the metric moves in steps, the tolerance is enough. */
+#define NEAR 1e-3
+#define PATIENCE 12
+
+/* A bound: the settings on its two sides cost the same but for this share. */
+#define COST_NEAR 5e-3
+
+struct point {
+    int64_t at;
+    double value, cost;
+};
+
+struct search {
+    const struct budget_question *q;
+    struct point points[2 * BUDGET_EVALS + 2]; /* by `at` */
+    int n, evals;
+    int direction;
+};
+
+/* The point of value `at`, evaluated now unless it was before. Later insertions move it. */
+static int probe(struct search *s, int64_t at, struct point *out, struct err *err)
+{
+    int i = 0;
+    while (i < s->n && s->points[i].at < at)
+        i++;
+    if (i < s->n && s->points[i].at == at) {
+        *out = s->points[i];
+        return 0;
+    }
+    struct point p = {.at = at};
+    int rc = s->q->eval(s->q->ctx, at, &p.value, &p.cost, err);
+    if (rc)
+        return rc;
+    for (int k = s->n; k > i; k--)
+        s->points[k] = s->points[k - 1];
+    s->points[i] = p;
+    s->n++;
+    s->evals++;
+    *out = p;
+    return 0;
+}
+
+/* Do two neighbours go the wrong way? Sums of floats may differ in their last digits. */
+static bool contradicts(const struct search *s)
+{
+    for (int i = 1; i < s->n; i++) {
+        double a = s->points[i - 1].value, b = s->points[i].value;
+        if (s->direction * (b - a) < -1e-9 * fmax(fabs(a), fabs(b)))
+            return true;
+    }
+    return false;
+}
+
+static bool satisfies(const struct budget_question *q, double value)
+{
+    return q->kind == TARGET_AT_LEAST ? value >= q->target : value <= q->target;
+}
+
+/* Does keeping more help to satisfy a bound? */
+static bool more_helps(const struct search *s)
+{
+    return (s->q->kind == TARGET_AT_LEAST) == (s->direction > 0);
+}
+
+/* Is the answer at this value or among those that keep more? */
+static bool look_above(const struct search *s, double value)
+{
+    if (s->q->kind == TARGET_HIT)
+        return s->direction * (value - s->q->target) < 0;
+    return more_helps(s) ? !satisfies(s->q, value) : satisfies(s->q, value);
+}
+
+static bool near_enough(const struct search *s, double value)
+{
+    const struct budget_question *q = s->q;
+    if (q->whole || q->kind != TARGET_HIT)
+        return q->kind == TARGET_HIT && value == q->target;
+    double share = s->evals < PATIENCE ? NEAR : BUDGET_TOLERANCE;
+    return fabs(value - q->target) <= share * fabs(q->target);
+}
+
+/* Learn the direction of a metric of which nothing is known. */
+static int learn_direction(struct search *s, struct err *err)
+{
+    struct point least, most;
+    int rc = probe(s, 0, &least, err);
+    rc = rc ? rc : probe(s, s->q->count - 1, &most, err);
+    if (!rc)
+        s->direction = most.value < least.value ? -1 : 1;
+    return rc;
+}
+
+static int bisect(struct search *s, struct err *err)
+{
+    int64_t low = -1, high = s->q->count, last = s->q->count - 1;
+    int64_t at = s->q->start < 0 ? 0 : s->q->start > last ? last : s->q->start;
+    double low_cost = NAN, high_cost = NAN;
+    struct point p;
+
+    /* After the first value, the end on the target's side: often there is nothing to find. */
+    for (bool first = true; s->evals < BUDGET_EVALS && !contradicts(s); first = false) {
+        int rc = probe(s, at, &p, err);
+        if (rc)
+            return rc;
+        if (near_enough(s, p.value))
+            return 0;
+        if (look_above(s, p.value)) {
+            low = at;
+            low_cost = p.cost;
+        } else {
+            high = at;
+            high_cost = p.cost;
+        }
+        if (high - low <= 1 || (!s->q->whole && s->q->kind != TARGET_HIT &&
+                                high_cost - low_cost <= COST_NEAR * high_cost))
+            return 0;
+        at = low + (high - low) / 2;
+        if (first)
+            at = high > last ? last : 0;
+    }
+    return 0;
+}
+
+static int scan(struct search *s, struct err *err)
+{
+    struct point p;
+    int64_t last = s->q->count - 1;
+    int rc = 0;
+    for (int i = 0; !rc && i < BUDGET_EVALS; i++)
+        rc = probe(s, (int64_t)llround((double)last * i / (BUDGET_EVALS - 1)), &p, err);
+    return rc;
+}
+
+/* Is a the better answer? */
+static bool better(const struct search *s, const struct point *a, const struct point *b)
+{
+    const struct budget_question *q = s->q;
+    if (q->kind != TARGET_HIT) {
+        bool fits = satisfies(q, a->value), other = satisfies(q, b->value);
+        if (fits != other)
+            return fits;
+        if (fits && a->cost != b->cost)
+            return (a->cost < b->cost) == more_helps(s);
+        if (fits)
+            return (a->at < b->at) == more_helps(s);
+    }
+    double da = fabs(a->value - q->target), db = fabs(b->value - q->target);
+    if (da != db || a->cost != b->cost)
+        return da < db || (da == db && a->cost < b->cost);
+    return llabs(a->at - q->start) < llabs(b->at - q->start);
+}
+
+static void judge(const struct search *s, const struct point *best, struct budget_answer *a)
+{
+    const struct budget_question *q = s->q;
+    bool met = q->kind == TARGET_HIT
+                   ? fabs(best->value - q->target) <= BUDGET_TOLERANCE * fabs(q->target)
+                   : satisfies(q, best->value);
+    double gap = INFINITY;
+    *a = (struct budget_answer){
+        .at = best->at, .value = best->value, .evals = s->evals, .next = NAN, .end = BUDGET_MET};
+    bool above = best->value > q->target;
+    for (int i = 0; i < s->n; i++) {
+        const struct point *p = s->points + i;
+        double d = fabs(p->value - q->target);
+        if (p->value != q->target && (p->value > q->target) != above && d < gap) {
+            gap = d;
+            a->next = p->value;
+        }
+    }
+    if (!met)
+        a->end = isnan(a->next) ? BUDGET_RANGE : BUDGET_COARSE;
+}
+
+int budget_search(const struct budget_question *q, struct budget_answer *a, struct err *err)
+{
+    struct search s = {.q = q, .direction = q->direction};
+    bool scanned = false;
+    int rc = s.direction ? 0 : learn_direction(&s, err);
+
+    rc = rc ? rc : bisect(&s, err);
+    if (!rc && contradicts(&s)) {
+        scanned = true;
+        rc = scan(&s, err);
+    }
+    if (rc)
+        return rc;
+    const struct point *best = s.points;
+    for (int i = 1; i < s.n; i++)
+        if (better(&s, s.points + i, best))
+            best = s.points + i;
+    judge(&s, best, a);
+    a->scanned = scanned;
+    return 0;
+}

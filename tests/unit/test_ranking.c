@@ -1,0 +1,313 @@
+/* Rankings: paired statistics with numbers of textbooks and of SciPy, parameter texts with targets,
+ * parameters as keys, conditions, and the table on records made by hand. */
+#include "analyze/paired.h"
+#include "analyze/params.h"
+#include "analyze/tables.h"
+#include "analyze/where.h"
+#include "core/log.h"
+#include "core/metricdef.h"
+#include "sim/registry.h"
+#include "tests/harness/records_fixture.h"
+#include "tests/harness/suite.h"
+
+#include <math.h>
+#include <string.h>
+
+static struct err e;
+static struct fixture_records f;
+static struct recset set;
+static struct table t;
+
+static void begin(void)
+{
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+    metric_def_methods(sim_methods);
+}
+
+static void end(void)
+{
+    table_free(&t);
+    recset_free(&set);
+}
+
+/* ---- statistics ----------------------------------------------------------------------------- */
+
+START_TEST(signed_ranks_are_exact_for_few_pairs)
+{
+    const double six[] = {1, 2, 3, 4, 5, -6};
+    const double ten[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    const double ties[] = {1, 1, -1, 2, 2, 3, -3, 4, 5, 5}; /* all 2^10 signs, counted elsewhere */
+    const double zeros[] = {0, 1, 0, 2, 3, 4, 5, -6, 0};
+    struct signed_rank r;
+    assert_ok(signed_rank_test(six, 6, &r, &e), &e);
+    ck_assert(r.plus == 15 && r.minus == 6 && r.n == 6);
+    ck_assert_double_eq(r.p, 0.4375);
+    assert_ok(signed_rank_test(ten, 10, &r, &e), &e);
+    ck_assert_double_eq(r.p, 0.001953125);
+    assert_ok(signed_rank_test(ties, 10, &r, &e), &e);
+    ck_assert_double_eq(r.minus, 8.5);
+    ck_assert_double_eq(r.p, 0.060546875);
+    assert_ok(signed_rank_test(zeros, 9, &r, &e), &e);
+    ck_assert_double_eq(r.p, 0.4375);
+    assert_ok(signed_rank_test(zeros, 1, &r, &e), &e);
+    ck_assert(r.n == 0 && r.p == 1);
+}
+END_TEST
+
+/* SciPy 1.x: wilcoxon(d, zero_method="wilcox", correction=False, mode="approx"). */
+START_TEST(signed_ranks_of_many_pairs_correct_for_ties)
+{
+    double d[40];
+    struct signed_rank r;
+    for (int i = 0; i < 40; i++)
+        d[i] = i * 37 % 23 - 9 + (i % 3 ? 0.5 : 0);
+    assert_ok(signed_rank_test(d, 40, &r, &e), &e);
+    ck_assert_double_eq(fmin(r.plus, r.minus), 273);
+    ck_assert_double_eq_tol(r.p, 0.06546013430688614, 1e-12);
+}
+END_TEST
+
+START_TEST(holm_steps_down)
+{
+    double p[] = {0.01, 0.04, 0.03}, with_gap[] = {NAN, 0.04, 0.03};
+    holm_correct(p, 3);
+    ck_assert_double_eq_tol(p[0], 0.03, 1e-15);
+    ck_assert_double_eq_tol(p[1], 0.06, 1e-15);
+    ck_assert_double_eq_tol(p[2], 0.06, 1e-15);
+    holm_correct(with_gap, 3);
+    ck_assert(isnan(with_gap[0]));
+    ck_assert_double_eq_tol(with_gap[2], 0.06, 1e-15);
+}
+END_TEST
+
+START_TEST(medians_and_their_intervals)
+{
+    const double x[] = {5, 1, 4, 2, 3}, same[] = {7, 7, 7};
+    double m, low, high;
+    assert_ok(median_of(x, 5, &m, &e), &e);
+    ck_assert_double_eq(m, 3);
+    assert_ok(median_of(x, 4, &m, &e), &e);
+    ck_assert_double_eq(m, 3); /* of 5, 1, 4, 2 */
+    /* Of five values the median of a resample is the least with probability 0.058: within 2.5 %. */
+    assert_ok(median_interval(x, 5, &low, &high, &e), &e);
+    ck_assert(low == 1 && high == 5);
+    assert_ok(median_interval(same, 3, &low, &high, &e), &e);
+    ck_assert(low == 7 && high == 7);
+}
+END_TEST
+
+/* ---- parameters ----------------------------------------------------------------------------- */
+
+START_TEST(a_target_is_the_last_word)
+{
+    struct buf b = {0};
+    const char *text = "sink=4:dilate=none@density_elem=0.3:per=layer", *p = text;
+    size_t len;
+    ck_assert_ptr_eq(params_next(&p, &len), text);
+    ck_assert_uint_eq(len, 6);
+    ck_assert_uint_eq((params_next(&p, &len), len), 11);
+    const char *last = params_next(&p, &len);
+    ck_assert_str_eq(last, "@density_elem=0.3:per=layer");
+    ck_assert_ptr_null(params_next(&p, &len));
+    ck_assert_uint_eq(params_value_len(params_value(text, "dilate")), 4);
+    ck_assert_uint_eq(params_value_len(params_value(text, "@density_elem")), 3);
+    ck_assert_str_eq(params_target(text), "density_elem=0.3:per=layer");
+    ck_assert_str_eq(params_target("calib=a@b"), "");
+    params_without(text, "sink", &b);
+    ck_assert_str_eq(buf_str(&b), "dilate=none@density_elem=0.3:per=layer");
+    buf_free(&b);
+}
+END_TEST
+
+static void assert_param(struct record *r, const char *name, const char *want)
+{
+    struct buf b = {0};
+    ck_assert_int_eq(record_param(r, name, &b), want != NULL);
+    ck_assert_str_eq(buf_str(&b), want ? want : "");
+    buf_free(&b);
+}
+
+START_TEST(a_parameter_has_the_value_in_effect)
+{
+    struct record *r = fixture_record(&f, "sale", "tau=0.02:dense_below=0", 0, 0);
+    assert_param(r, "tau", "0.02");
+    assert_param(r, "bits", "4");
+    assert_param(r, "window", NULL);
+    r = fixture_record(&f, "sale", "bits=16:calib=abc", 0, 1);
+    assert_param(r, "tau", "calib");
+    assert_param(r, "bits", "16");
+    r = fixture_record(&f, "sale", "bits=16@density_elem=0.3", 0, 2);
+    record_note(r, "found=tau=0.0125;budget=met");
+    assert_param(r, "tau", "0.0125");
+    assert_param(r, "bits", "16");
+    fixture_set(&f, &set);
+}
+END_TEST
+
+/* ---- conditions ----------------------------------------------------------------------------- */
+
+static int64_t left(const char *condition)
+{
+    struct str_list texts = {0};
+    str_list_add(&texts, condition);
+    fixture_study(&f);
+    recset_free(&set);
+    fixture_set(&f, &set);
+    int rc = recset_where(&texts, &set, &e);
+    str_list_free(&texts);
+    return rc ? rc : set.n;
+}
+
+START_TEST(conditions_choose_records)
+{
+    int64_t all = left("layer>=0"), sale = left("method=sale"), tau = left("tau=0.02");
+    ck_assert_int_gt(all, sale);
+    ck_assert_int_gt(sale, tau);
+    ck_assert_int_gt(tau, 0);
+    ck_assert_int_eq(left("method!=sale"), all - sale);
+    ck_assert_int_eq(left("method=s*,layer=0..1,status=ok|skip|error"), left("method=s*"));
+    ck_assert_int_eq(left("layer=0") + left("layer=1"), all);
+    ck_assert_int_eq(left("density_elem<=0.3") + left("density_elem>0.3"), left("status=ok"));
+    ck_assert_int_eq(left("method=sale,tau<0.02") + left("method=sale,tau>=0.02"), sale);
+    ck_assert_int_eq(left("method=nobody"), ERR_INPUT);
+    ck_assert(strstr(e.msg, "method=nobody") != NULL);
+    err_clear(&e);
+    ck_assert_int_eq(left("cra_min=1"), ERR_USAGE);
+    err_clear(&e);
+    ck_assert_int_eq(left("layr=1"), ERR_USAGE);
+    ck_assert(strstr(e.msg, "did you mean 'layer'") != NULL);
+    err_clear(&e);
+    ck_assert_int_eq(left("layer"), ERR_USAGE);
+    err_clear(&e);
+    ck_assert_int_eq(left("layer<x"), ERR_USAGE);
+}
+END_TEST
+
+/* ---- the table ------------------------------------------------------------------------------ */
+
+static void put(const char *method, const char *params, int head, double density, double error)
+{
+    struct record *r = fixture_record(&f, method, params, head / 4, head % 4);
+    fixture_metric(r, "density_elem", density);
+    fixture_metric(r, "err_l1_rel", error);
+}
+
+static int rank(const char *at, const char *by)
+{
+    const struct table_request req = {.at = at, .by = by};
+    fixture_set(&f, &set);
+    return table_build(table_def_find("ranking", &e), &set, &req, &t, &e);
+}
+
+static double number(int64_t row, const char *column)
+{
+    return table_cell(&t, row, table_find(&t, column))->num;
+}
+
+static const char *text(int64_t row, const char *column)
+{
+    return table_cell(&t, row, table_find(&t, column))->text;
+}
+
+/* sale beats xattention on seven of eight heads, ties within 1 % on the last; streaming has only
+ * seven of them, and the oracle is no contestant. */
+START_TEST(targets_are_ranked_head_by_head)
+{
+    for (int h = 0; h < 8; h++) {
+        put("sale", "@density_elem=0.3", h, 0.3, h < 7 ? 0.1 : 0.2);
+        put("xattention", "@density_elem=0.3", h, 0.301, h < 7 ? 0.1 + 0.01 * (h + 1) : 0.201);
+        put("xattention", "@density_elem=0.5", h, 0.5, 0.01);
+        put("oracle", "@density_elem=0.3", h, 0.3, 0.001);
+        put("xattention", "tau=0.5", h, 0.3, 0.0001);
+    }
+    assert_ok(rank(NULL, NULL), &e);
+    ck_assert_int_eq(t.n_rows, 2); /* 0.5 has one setting only: a note */
+    ck_assert_str_eq(text(0, "method"), "sale");
+    ck_assert_str_eq(text(1, "rival"), "sale:@density_elem=0.3");
+    ck_assert_double_eq(number(0, "n"), 8);
+    ck_assert_double_eq_tol(number(0, "won"), 7.5 / 8, 1e-12);
+    ck_assert_double_eq_tol(number(1, "won"), 0.5 / 8, 1e-12);
+    /* Differences -0.01 .. -0.07 and -0.001: all eight negative, p = 2 / 2^8. */
+    ck_assert_double_eq_tol(number(0, "p"), 0.0078125, 1e-12);
+    ck_assert_double_eq_tol(number(0, "p_holm"), 0.015625, 1e-12);
+    ck_assert_double_eq_tol(number(0, "difference"), -0.035, 1e-12);
+    ck_assert_str_eq(text(0, "verdict"), "better");
+    ck_assert_str_eq(text(1, "verdict"), "worse");
+}
+END_TEST
+
+/* Curves: log-log between the two neighbours, nothing beyond the ends. */
+START_TEST(curves_are_compared_where_they_meet)
+{
+    for (int h = 0; h < 3; h++) {
+        put("sale", "tau=0.1", h, 0.1, 0.4);
+        put("sale", "tau=0.01", h, 0.4, 0.1);
+        put("xattention", "tau=0.5", h, 0.1, 0.2);
+        put("xattention", "tau=0.8", h, h < 2 ? 0.4 : 0.15, 0.2);
+        put("streaming", "window=8", h, 0.3, 0.5);
+    }
+    assert_ok(rank("density_elem=0.2", NULL), &e);
+    ck_assert_int_eq(t.n_rows, 2);
+    ck_assert_double_eq(number(0, "n"), 2);
+    ck_assert_double_eq(number(0, "left_out"), 1);
+    ck_assert_str_eq(text(0, "method"), "sale");
+    ck_assert_double_eq_tol(number(0, "value"), 0.2, 1e-12); /* sqrt(0.4 0.1) at sqrt(0.1 0.4) */
+    ck_assert_double_eq_tol(number(0, "won"), 0.5, 1e-12);
+    ck_assert_str_eq(text(0, "verdict"), "not shown");
+    bool noted = false;
+    for (int64_t i = 0; i < t.notes.n; i++)
+        noted |= strstr(t.notes.items[i], "streaming has no value at density_elem=0.2") != NULL;
+    ck_assert(noted);
+}
+END_TEST
+
+START_TEST(what_cannot_be_ranked_is_refused)
+{
+    put("sale", "tau=0.1", 0, 0.1, 0.4);
+    assert_fails(rank(NULL, NULL), &e, ERR_INPUT, "--at density_elem=0.3");
+    put("sale", "tau=0.1", 0, 0.1, 0.4);
+    recset_free(&set);
+    assert_fails(rank("density=0.1", NULL), &e, ERR_USAGE, "expected METRIC=X");
+    put("sale", "tau=0.1", 0, 0.1, 0.4);
+    recset_free(&set);
+    assert_fails(rank("density_elem=0.1", "pairs_allowed"), &e, ERR_USAGE, "better and a worse");
+}
+END_TEST
+
+START_TEST(parameters_are_keys)
+{
+    const struct table_request req = {
+        .group = "method,tau", .pivot = "layer", .columns = "density_elem"};
+    put("sale", "tau=0.1", 0, 0.1, 0.4);
+    put("sale", "tau=0.1", 4, 0.2, 0.4);
+    put("sale", "bits=16:tau=0.1", 4, 0.4, 0.4);
+    put("sale", "", 0, 0.3, 0.4);
+    fixture_set(&f, &set);
+    assert_ok(table_build(table_def_find("summary", &e), &set, &req, &t, &e), &e);
+    ck_assert_int_eq(t.n_rows, 2);
+    ck_assert_str_eq(text(0, "tau"), "0.004"); /* the default */
+    ck_assert_str_eq(text(1, "tau"), "0.1");
+    ck_assert_double_eq_tol(table_cell(&t, 1, table_find(&t, "layer=1"))->stats.mean, 0.3, 1e-12);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("ranking");
+    TCase *tc = tcase_create("ranking");
+    tcase_add_checked_fixture(tc, begin, end);
+    tcase_add_test(tc, signed_ranks_are_exact_for_few_pairs);
+    tcase_add_test(tc, signed_ranks_of_many_pairs_correct_for_ties);
+    tcase_add_test(tc, holm_steps_down);
+    tcase_add_test(tc, medians_and_their_intervals);
+    tcase_add_test(tc, a_target_is_the_last_word);
+    tcase_add_test(tc, a_parameter_has_the_value_in_effect);
+    tcase_add_test(tc, conditions_choose_records);
+    tcase_add_test(tc, targets_are_ranked_head_by_head);
+    tcase_add_test(tc, curves_are_compared_where_they_meet);
+    tcase_add_test(tc, what_cannot_be_ranked_is_refused);
+    tcase_add_test(tc, parameters_are_keys);
+    suite_add_tcase(s, tc);
+    return s;
+}
