@@ -42,8 +42,10 @@ void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r);
  * in Q K. */
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err);
 
-/* Write all metrics into the record. */
+/* Write all metrics into the record, or the counts of the masks (densities, sparsities) alone. */
 int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
+                   struct err *err);
+int metrics_counts(struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
                    struct err *err);
 
 /* Nearest-rank percentile of n ascending values: x[max(1, ceil(p n / 100))], counted from 1. */
