@@ -47,7 +47,7 @@ void record_init(struct record *r)
 
 void record_of_model(struct record *r)
 {
-    r->scope = SCOPE_MODEL;
+    r->scope = RECORD_OF_MODEL;
     r->layer = r->head = r->kv_head = -1;
 }
 
@@ -109,7 +109,7 @@ void record_note(struct record *r, const char *fmt, ...)
 /* The parameters come last: they alone may hold any character. */
 void record_key(const struct record *r, struct buf *b)
 {
-    if (r->scope == SCOPE_MODEL) {
+    if (r->scope == RECORD_OF_MODEL) {
         buf_printf(b, "model|%s|%s|%s|%s|%s|%llu|%s|%s", r->trace, r->task ? r->task : "",
                    r->setting ? r->setting : "", r->backend, r->precision,
                    (unsigned long long)r->seed, r->method, r->params ? r->params : "");
@@ -185,7 +185,7 @@ void record_json(const struct record *r, struct buf *line)
     size_t start = line->len;
     jw_init(&w, line, 0);
     jw_obj(&w);
-    if (r->scope == SCOPE_MODEL)
+    if (r->scope == RECORD_OF_MODEL)
         json_model_cell(r, &w);
     else
         json_head_cell(r, &w);
@@ -286,11 +286,11 @@ static int parse_identity(const json_t *o, const char *where, struct record *r, 
 {
     int rc = 0;
     int64_t seed = 0;
-    const char *scope = scope_names[SCOPE_HEAD];
+    const char *scope = scope_names[RECORD_OF_HEAD];
     TRY(jget_str_opt(o, "scope", where, &scope, err));
-    if (strcmp(scope, scope_names[SCOPE_HEAD]) == 0)
+    if (strcmp(scope, scope_names[RECORD_OF_HEAD]) == 0)
         TRY(parse_head_cell(o, where, r, err));
-    else if (strcmp(scope, scope_names[SCOPE_MODEL]) == 0)
+    else if (strcmp(scope, scope_names[RECORD_OF_MODEL]) == 0)
         TRY(parse_model_cell(o, where, r, err));
     else
         FAIL(err, ERR_INPUT, "%s: \"scope\": head or model was expected, found '%.60s'", where,

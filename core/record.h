@@ -22,19 +22,19 @@ struct metric {
 
 enum record_status { RECORD_OK, RECORD_SKIP, RECORD_ERROR };
 
-enum record_scope { SCOPE_HEAD, SCOPE_MODEL };
+enum record_scope { RECORD_OF_HEAD, RECORD_OF_MODEL };
 
 struct record {
     /* identity */
     enum record_scope scope;
-    char trace[64];  /* trace id: name-independent content id of the file. SCOPE_MODEL: of the
+    char trace[64];  /* trace id: name-independent content id of the file. RECORD_OF_MODEL: of the
                       * model's weights */
     char model[128]; /* model name of the trace */
-    int run, step, layer, head, kv_head; /* SCOPE_MODEL: 0 0 -1 -1 -1 */
+    int run, step, layer, head, kv_head; /* RECORD_OF_MODEL: 0 0 -1 -1 -1 */
     char branch[16];
     char method[32];
     char *params; /* canonical parameters, owned, "" = defaults */
-    char *task, *setting; /* SCOPE_MODEL: what was asked, "needle:tokens=2048:depth=0.5:sample=3",
+    char *task, *setting; /* RECORD_OF_MODEL: what was asked, "needle:tokens=2048:depth=0.5:sample=3",
                            * and how the method stands in the model, "dense_layers=0:decode=dense";
                            * owned, NULL = "" */
     uint64_t seed;
