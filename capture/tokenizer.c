@@ -388,8 +388,8 @@ static void token_bytes(const struct tokenizer *t, int64_t id, const char *text,
 }
 
 /* Unknown ids become `unknown`. */
-static void all_bytes(const struct tokenizer *t, const int32_t *ids, int64_t n,
-                      const char *unknown, struct buf *b)
+static void all_bytes(const struct tokenizer *t, const int32_t *ids, int64_t n, const char *unknown,
+                      struct buf *b)
 {
     for (int64_t i = 0; i < n; i++) {
         const char *added = added_text(t->added, ids[i]), *text = bpe_token(t->bpe, ids[i]);

@@ -55,7 +55,6 @@ int64_t tokenizer_max_id(const struct tokenizer *t);
  * the tokenizer does not know, become U+FFFD. */
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, struct buf *out);
 
-
 /* Append the bytes of n ids, which need not be whole characters; nothing for an id that the
  * tokenizer does not know. */
 void tokenizer_decode_bytes(const struct tokenizer *t, const int32_t *ids, int64_t n,

@@ -22,10 +22,10 @@ static const char *const scope_names[] = {"head", "model"};
 
 /* Keys that are not metrics. */
 static const char *const fixed_keys[] = {
-    "trace",  "model",  "run",    "step",    "branch",    "timestep", "layer", "head", "kv_head",
-    "method", "params", "seed",   "backend", "precision", "permute",  "n_q",   "n_k",  "d",
-    "causal", "status", "reason", "notes",   "inf",       "sum",      "scope", "weights", "task",
-    "setting", NULL};
+    "trace",   "model",   "run",    "step",    "branch",  "timestep",  "layer",   "head",
+    "kv_head", "method",  "params", "seed",    "backend", "precision", "permute", "n_q",
+    "n_k",     "d",       "causal", "status",  "reason",  "notes",     "inf",     "sum",
+    "scope",   "weights", "task",   "setting", NULL};
 
 static bool is_fixed_key(const char *name)
 {

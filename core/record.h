@@ -1,8 +1,9 @@
 /*
  * record.h - results: one JSON line per cell. Of a replay a cell is (trace, run, step, branch,
- * layer, head, method, canonical parameters), scope `head`; of a model that ran with a method inside
- * it is (weights, task, setting, method, canonical parameters), scope `model`. Append-only; a torn last line is dropped on resume. Every line carries its
- * checksum (core/sealed.h); lines without one, from older versions, are read too.
+ * layer, head, method, canonical parameters), scope `head`; of a model that ran with a method
+ * inside it is (weights, task, setting, method, canonical parameters), scope `model`. Append-only;
+ * a torn last line is dropped on resume. Every line carries its checksum (core/sealed.h); lines
+ * without one, from older versions, are read too.
  */
 #ifndef LACUNA_RECORD_H
 #define LACUNA_RECORD_H
@@ -33,10 +34,10 @@ struct record {
     int run, step, layer, head, kv_head; /* RECORD_OF_MODEL: 0 0 -1 -1 -1 */
     char branch[16];
     char method[32];
-    char *params; /* canonical parameters, owned, "" = defaults */
-    char *task, *setting; /* RECORD_OF_MODEL: what was asked, "needle:tokens=2048:depth=0.5:sample=3",
-                           * and how the method stands in the model, "dense_layers=0:decode=dense";
-                           * owned, NULL = "" */
+    char *params;         /* canonical parameters, owned, "" = defaults */
+    char *task, *setting; /* RECORD_OF_MODEL: what was asked,
+                           * "needle:tokens=2048:depth=0.5:sample=3", and how the method stands in
+                           * the model, "dense_layers=0:decode=dense"; owned, NULL = "" */
     uint64_t seed;
     char backend[8];   /* "cpu", "cuda" */
     char precision[8]; /* "f64", "f32" */

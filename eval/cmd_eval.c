@@ -103,7 +103,8 @@ const struct command cmd_eval = {
     run,
     options,
     "Exact attention and all methods go through the model layer by layer together, so that every\n"
-    "number is a comparison within one run. One JSON line per task cell and setting is appended to\n"
+    "number is a comparison within one run. One JSON line per task cell and setting is appended "
+    "to\n"
     "DIR/records.jsonl (scope model); cells that are already there are not done again.\n\n"
     "Examples:\n"
     "  lacuna eval --model datasets/models/code-lm -m streaming -m sale --task core/mask.c -o out\n"

@@ -79,8 +79,10 @@ static int parse_dense_last(const char *text, int64_t *out, struct err *err)
     else if (end != text && !*end && !errno && n >= 0)
         *out = n;
     else
-        return err_set(err, ERR_USAGE, "--dense-last: a number or 'question' was expected, found "
-                                       "'%.60s'", text);
+        return err_set(err, ERR_USAGE,
+                       "--dense-last: a number or 'question' was expected, found "
+                       "'%.60s'",
+                       text);
     return 0;
 }
 

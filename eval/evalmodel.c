@@ -25,8 +25,10 @@ static int find_bos(struct eval_model *m, int mode, struct err *err)
 
     TRY(tokenizer_encode(m->tok, "", 0, &added, &ids, &n, err));
     if (n > 1)
-        FAIL(err, ERR_INPUT, "%s: the tokenizer puts %lld special tokens around a text; eval knows "
-             "one in front of it", m->dir, (long long)n);
+        FAIL(err, ERR_INPUT,
+             "%s: the tokenizer puts %lld special tokens around a text; eval knows "
+             "one in front of it",
+             m->dir, (long long)n);
     m->bos = -1;
     if (mode == BOS_NO)
         goto out;

@@ -30,8 +30,8 @@ int64_t eval_memory(const struct eval_run *r)
 {
     int64_t most = 0;
     for (int i = 0; i < r->n_tasks; i++) {
-        int64_t n = lockstep_bytes(&r->m->llm.c, r->n_runs + 1, r->tasks[i].cap,
-                                   r->tasks[i].decodes);
+        int64_t n =
+            lockstep_bytes(&r->m->llm.c, r->n_runs + 1, r->tasks[i].cap, r->tasks[i].decodes);
         most = n > most ? n : most;
     }
     return most;
@@ -141,8 +141,8 @@ static int dump_nll(const struct eval_run *r, const struct cell_run *run, struct
     TRY(mem_alloc(&x, streams * n, sizeof *x, "likelihoods", err));
     for (int64_t i = 0; i < streams; i++)
         for (int64_t k = 0; k < n; k++)
-            x[i * n + k] = run->scores[i].n == n ? (float)run->scores[i].v[k].nll
-                                                 : __builtin_nanf("");
+            x[i * n + k] =
+                run->scores[i].n == n ? (float)run->scores[i].v[k].nll : __builtin_nanf("");
     TRY(npy_write(r->dump_nll, DT_F32, 2, shape, x, err));
 out:
     free(x);

@@ -17,9 +17,9 @@ struct eval_model {
     struct tokenizer *tok; /* owned */
     const char *dir;       /* borrowed */
     char name[128], weights[64];
-    int32_t bos;       /* id in front of every text, -1: none */
-    char domain[16];   /* of its generated tasks: "c" or "en" */
-    int32_t eot[8];    /* ids that end a text */
+    int32_t bos;     /* id in front of every text, -1: none */
+    char domain[16]; /* of its generated tasks: "c" or "en" */
+    int32_t eot[8];  /* ids that end a text */
     int n_eot;
 };
 int eval_model_open(struct eval_model *m, const char *dir, int bos_mode, struct err *err);
@@ -62,8 +62,8 @@ struct task_kind {
 
 struct eval_task {
     const struct task_kind *kind;
-    const struct eval_model *m;  /* borrowed */
-    const struct task_opts *o;   /* borrowed */
+    const struct eval_model *m; /* borrowed */
+    const struct task_opts *o;  /* borrowed */
     int64_t cells;
     int64_t cap;  /* tokens of the longest sequence, answers included */
     bool decodes; /* rows may follow a prefill */

@@ -234,9 +234,8 @@ static int run_method(struct head_work *w, struct err *err)
     struct carry fresh[2] = {{0}}; /* text has one step: state begins and ends with the call */
     bool steps = run->method->flags & METHOD_NEEDS_STEPS;
     bool shares = run->method->flags & METHOD_SHARES_BRANCHES;
-    struct method_ctx ctx = {.seed = a->how->seed,
-                             .carry = steps ? fresh : NULL,
-                             .shared = shares ? fresh + 1 : NULL};
+    struct method_ctx ctx = {
+        .seed = a->how->seed, .carry = steps ? fresh : NULL, .shared = shares ? fresh + 1 : NULL};
     void *params = NULL;
     int rc = 0;
 

@@ -13,14 +13,14 @@
 #include "eval/layerattn.h"
 
 struct stream {
-    struct layer_attn *attn;        /* NULL: exact attention; borrowed */
-    float *h;                       /* [n][hidden], after the last layer normed; owned */
-    struct nn_kv *kv;               /* [layers], or one that all layers use in turn; owned */
-    bool idle;                      /* not wanted for this sequence */
-    enum record_status status;      /* RECORD_OK, or why the stream is out */
-    char reason[512];               /* of a stream that is out */
-    double *attn_err, *attn_ref;    /* [layers]: sums of squares of the attention output's error */
-    double *resid_err, *resid_ref;  /* the same of the residual stream after the layer; owned */
+    struct layer_attn *attn;       /* NULL: exact attention; borrowed */
+    float *h;                      /* [n][hidden], after the last layer normed; owned */
+    struct nn_kv *kv;              /* [layers], or one that all layers use in turn; owned */
+    bool idle;                     /* not wanted for this sequence */
+    enum record_status status;     /* RECORD_OK, or why the stream is out */
+    char reason[512];              /* of a stream that is out */
+    double *attn_err, *attn_ref;   /* [layers]: sums of squares of the attention output's error */
+    double *resid_err, *resid_ref; /* the same of the residual stream after the layer; owned */
 };
 
 /* Does the stream take part? */
@@ -35,12 +35,12 @@ struct lockstep {
     struct llm_work work;
     struct stream *s; /* [n_streams], owned */
     int n_streams;
-    int64_t n, cap;              /* tokens of the sequence; that h and a cache hold */
-    bool keep;                   /* keys and values of all layers are kept, for rows that follow */
-    struct llm_layer *weights;   /* [layers] with `keep`, read once; else one; owned */
-    bool *loaded;                /* [layers] */
-    float *head;                 /* [vocab][hidden] with `keep`; owned */
-    float *q, *o, *dense_o;      /* [cap][heads * d]; owned */
+    int64_t n, cap;            /* tokens of the sequence; that h and a cache hold */
+    bool keep;                 /* keys and values of all layers are kept, for rows that follow */
+    struct llm_layer *weights; /* [layers] with `keep`, read once; else one; owned */
+    bool *loaded;              /* [layers] */
+    float *head;               /* [vocab][hidden] with `keep`; owned */
+    float *q, *o, *dense_o;    /* [cap][heads * d]; owned */
 };
 
 /* Room for `cap` tokens a sequence. attn [n_streams - 1] are the methods. keep: rows may follow. */

@@ -77,9 +77,8 @@ static int plan_windows(struct text_state *s, const struct eval_task *t, struct 
         FAIL(err, ERR_USAGE, "%s has %lld tokens, --tokens asks for %lld", s->path, (long long)all,
              (long long)s->window);
     if (s->window < 2 || s->from >= s->window)
-        FAIL(err, ERR_USAGE,
-             "%s: windows of %lld tokens leave none to score from position %lld on", s->path,
-             (long long)s->window, (long long)s->from);
+        FAIL(err, ERR_USAGE, "%s: windows of %lld tokens leave none to score from position %lld on",
+             s->path, (long long)s->window, (long long)s->from);
     if (s->stride > s->window - bos)
         FAIL(err, ERR_USAGE, "%s: --stride %lld skips text between windows of %lld tokens", s->path,
              (long long)s->stride, (long long)s->window);

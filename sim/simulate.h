@@ -18,9 +18,9 @@ struct sim_cell {
     struct method_ctx *ctx;
     const struct head_in *in;
     const struct sim_device *device; /* NULL: on the CPU */
-    bool counts_only; /* the record gets the counts of the mask alone, neither recall nor errors:
-                       * no dense row is computed unless the method asks for it */
-    sim_sink_fn *sink;               /* may be NULL */
+    bool counts_only;  /* the record gets the counts of the mask alone, neither recall nor errors:
+                        * no dense row is computed unless the method asks for it */
+    sim_sink_fn *sink; /* may be NULL */
     void *sink_ctx;
 };
 

@@ -96,10 +96,10 @@ shared_metrics()
         case $by in
         imported) ;;
         '')
-            grep -rqF "\"$name\"" sim || echo "core/metrics.def: nothing records $name"
+            grep -rqF "\"$name\"" sim eval || echo "core/metrics.def: nothing records $name"
             grep -qF "\`${name%_q[13]}\`" doc/records.md || echo "doc/records.md: nothing about $name"
             ;;
-        *) grep -rqE "^[a-z].*[ *]$by\(" sim || echo "core/metrics.def: $name: no function $by" ;;
+        *) grep -rqE "^[a-z].*[ *]$by\(" sim eval || echo "core/metrics.def: $name: no function $by" ;;
         esac
     done <"$bad.def" >>"$bad"
     rm -f "$bad.def"
