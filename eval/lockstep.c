@@ -104,6 +104,7 @@ out:
 void lockstep_reset(struct lockstep *l)
 {
     size_t n = (size_t)l->model->c.layers * sizeof(double);
+    l->question = 0;
     for (int i = 0; i < l->n_streams; i++) {
         struct stream *s = l->s + i;
         double *sums[] = {s->attn_err, s->attn_ref, s->resid_err, s->resid_ref};
@@ -209,6 +210,7 @@ out:
 int lockstep_prefill(struct lockstep *l, const int32_t *tokens, int64_t n, struct err *err)
 {
     const struct llm_config *c = &l->model->c;
+    int64_t last;
     int rc = 0;
 
     TRY(llm_check_tokens(c, tokens, n, err));
@@ -219,6 +221,8 @@ int lockstep_prefill(struct lockstep *l, const int32_t *tokens, int64_t n, struc
     for (int i = 1; i < l->n_streams; i++) {
         memcpy(l->s[i].h, l->s[0].h, (size_t)(n * c->hidden) * sizeof(float));
         l->s[i].attn->decoding = false;
+        last = l->s[i].attn->how->dense_last;
+        l->s[i].attn->dense_rows = last == DENSE_LAST_QUESTION ? l->question : last;
     }
     for (int layer = 0; layer < c->layers; layer++)
         TRY(prefill_layer(l, layer, err));
@@ -240,8 +244,10 @@ int lockstep_rows(struct lockstep *l, int stream, const int32_t *tokens, int64_t
 
     if (pos + m > l->cap)
         FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)(pos + m), (long long)l->cap);
-    if (s->attn)
+    if (s->attn) {
         s->attn->decoding = true;
+        s->attn->dense_rows = 0;
+    }
     TRY(llm_embed(l->model, tokens, m, rows, err));
     for (int64_t t = 0; t < m; t += step)
         for (int layer = 0; layer < c->layers; layer++) {

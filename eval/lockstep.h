@@ -35,8 +35,9 @@ struct lockstep {
     struct llm_work work;
     struct stream *s; /* [n_streams], owned */
     int n_streams;
-    int64_t n, cap;            /* tokens of the sequence; that h and a cache hold */
-    bool keep;                 /* keys and values of all layers are kept, for rows that follow */
+    int64_t n, cap;   /* tokens of the sequence; that h and a cache hold */
+    int64_t question; /* last rows of the sequence that are its question, for DENSE_LAST_QUESTION */
+    bool keep;        /* keys and values of all layers are kept, for rows that follow */
     struct llm_layer *weights; /* [layers] with `keep`, read once; else one; owned */
     bool *loaded;              /* [layers] */
     float *head;               /* [vocab][hidden] with `keep`; owned */
