@@ -100,9 +100,6 @@ static void task_text(const struct record *r, struct buf *b)
         bool skip = p[len] == '=';
         for (int i = 0; left_out[i]; i++)
             skip = skip || (strlen(left_out[i]) == name && strncmp(p, left_out[i], name) == 0);
-        /* A content id has a colon in it, "xxh3:...". */
-        if (strncmp(p, "hash=", 5) == 0 && p[len] == ':')
-            len += 1 + strcspn(p + len + 1, ":");
         if (!skip)
             buf_printf(b, "%s%.*s", b->len ? ":" : "", (int)len, p);
         p += len + (p[len] == ':');

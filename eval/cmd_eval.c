@@ -34,14 +34,32 @@ static const struct opt options[] = {
              "attention always runs beside them and is recorded as dense."},
     {.name = "task", .type = OPT_LIST, .offset = offsetof(struct eval_opts, tasks), .short_name = 't',
      .arg = "TASK", .flags = OPT_UNSET,
-     .help = "What the model is asked: a text file, whose likelihoods are measured. Repeatable."},
+     .help = "What the model is asked: needle, multi, kv, chain, copy or track with parameters "
+             "(NAME[:key=value]...), or a text file, whose likelihoods are measured. Repeatable."},
     {.name = "output", .type = OPT_STR, .offset = offsetof(struct eval_opts, out),
      .short_name = 'o', .arg = "DIR", .flags = OPT_UNSET,
      .help = "Directory for records.jsonl, predictions.jsonl and manifest.json; an interrupted run "
              "continues there."},
     {.name = "tokens", .type = OPT_STR, .offset = offsetof(struct eval_opts, tokens),
      .short_name = 'n', .arg = "LIST", .flags = OPT_UNSET, .unit = "tokens",
-     .help = "Length of a text's windows (default: the whole text or the model's context)."},
+     .help = "Lengths, as in 2K,16K (K = 1024): of a text's windows (default: the whole text or the "
+             "model's context), of generated prompts with their answers (default: 2K, 4K, ... up to "
+             "the context)."},
+    {.name = "depth", .type = OPT_STR, .offset = offsetof(struct eval_opts, depth), .arg = "LIST",
+     .flags = OPT_UNSET,
+     .help = "Generated prompts: where the asked item stands, 0 = front, 1 = end (default: "
+             "0,0.25,0.5,0.75,1)."},
+    {.name = "trials", .type = OPT_INT, .offset = offsetof(struct eval_opts, trials), .arg = "N",
+     .def = "10", .min = 1, .max = 1e6, .help = "Generated prompts: samples of each length and "
+                                                "depth."},
+    {.name = "haystack", .type = OPT_STR, .offset = offsetof(struct eval_opts, haystack),
+     .arg = "FILE", .flags = OPT_UNSET,
+     .help = "Generated prompts: hide things between the lines of this text instead of generated "
+             "ones."},
+    {.name = "chat", .type = OPT_STR, .offset = offsetof(struct eval_opts, chat), .arg = "TEXT",
+     .flags = OPT_UNSET,
+     .help = "Prompts: text around each, with {prompt} in it; special tokens count in TEXT and not "
+             "in the prompt."},
     {.name = "stride", .type = OPT_INT, .offset = offsetof(struct eval_opts, stride), .arg = "S",
      .def = "0", .min = 0, .max = 1e9, .unit = "tokens",
      .help = "Text: a window begins S tokens after the one before and scores its last S; 0: no "
@@ -63,7 +81,8 @@ static const struct opt options[] = {
      .help = "Sequences shorter than N tokens attend exactly."},
     {.name = "dense-last", .type = OPT_STR, .offset = offsetof(struct eval_opts, dense_last),
      .arg = "R", .def = "0", .unit = "tokens",
-     .help = "Last rows of the prefill that attend exactly: a number."},
+     .help = "Last rows of the prefill that attend exactly: a number, or 'question': those behind "
+             "the haystack."},
     {.name = "decode", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, decode),
      .def = "dense", .values = decode_values,
      .help = "Attention of the tokens behind the prefill: exact, or the method's."},
@@ -106,10 +125,19 @@ const struct command cmd_eval = {
     "number is a comparison within one run. One JSON line per task cell and setting is appended "
     "to\n"
     "DIR/records.jsonl (scope model); cells that are already there are not done again.\n\n"
+    "Tasks:\n"
+    "  FILE                 likelihoods of a text\n"
+    "  needle               one key and value in a long text; the value is asked for\n"
+    "  multi:n=8            n of them; one is asked for\n"
+    "  kv                   nothing but keys and values\n"
+    "  chain:h=4            every value leads to the next key\n"
+    "  copy:lines=12:cue=3  the first lines of a passage again; it goes on as before\n"
+    "  track:h=4            names that have one value (English)\n\n"
     "Examples:\n"
     "  lacuna eval --model datasets/models/code-lm -m streaming -m sale --task core/mask.c -o out\n"
     "  lacuna eval --model DIR -m spargeattn:tau=0.5,0.9 --dense-layers 0 --task t.txt -n 4K -o "
-    "out\n",
+    "out\n"
+    "  lacuna eval --model DIR -m sale --task needle --tokens 2K,8K --depth 0,0.5,1 --trials 5 -o out\n",
 };
 
 static int open_tasks(const struct eval_opts *o, const struct task_opts *t, struct eval_run *r,
@@ -117,7 +145,7 @@ static int open_tasks(const struct eval_opts *o, const struct task_opts *t, stru
 {
     int rc = 0;
     if (o->tasks.n == 0)
-        FAIL(err, ERR_USAGE, "eval: no task given (--task FILE)");
+        FAIL(err, ERR_USAGE, "eval: no task given (--task NAME or FILE)");
     TRY(mem_zalloc(&r->tasks, o->tasks.n, sizeof *r->tasks, "tasks", err));
     for (int64_t i = 0; i < o->tasks.n; i++) {
         TRY(eval_task_open(o->tasks.items[i], r->m, t, r->tasks + i, err));

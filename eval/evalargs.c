@@ -135,13 +135,44 @@ out:
     return rc;
 }
 
+int depths_parse(const char *text, double **list, int64_t *n, struct err *err)
+{
+    int64_t cap = 0;
+    int rc = 0;
+
+    for (const char *p = text; p && *p;) {
+        char *end;
+        double x = strtod(p, &end);
+        if (end == p || !(x >= 0 && x <= 1) || (*end && *end != ','))
+            FAIL(err, ERR_USAGE, "--depth: shares from 0 to 1 as in 0,0.5,1 were expected, found "
+                                 "'%.60s'", text);
+        TRY(mem_grow(list, &cap, *n + 1, sizeof **list, "--depth", err));
+        (*list)[(*n)++] = x;
+        p = *end ? end + 1 : end;
+    }
+out:
+    return rc;
+}
+
+int chat_check(const char *chat, struct err *err)
+{
+    return !chat || strstr(chat, "{prompt}")
+               ? 0
+               : err_set(err, ERR_USAGE, "--chat: the text has no {prompt}");
+}
+
 int eval_task_options(const struct eval_opts *o, struct task_opts *t, struct err *err)
 {
     t->stride = o->stride;
     t->windows = o->windows;
     t->score_from = o->score_from;
     t->seed = (uint64_t)o->c.seed;
-    return tokens_parse(o->tokens, "--tokens", &t->tokens, &t->n_tokens, err);
+    t->trials = o->trials;
+    t->haystack = o->haystack;
+    t->chat = o->chat;
+    int rc = chat_check(o->chat, err);
+    rc = rc ? rc : depths_parse(o->depth, &t->depths, &t->n_depths, err);
+    return rc ? rc : tokens_parse(o->tokens, "--tokens", &t->tokens, &t->n_tokens, err);
 }
 
 void eval_task_options_free(struct task_opts *t)

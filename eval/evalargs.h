@@ -12,7 +12,8 @@ struct eval_opts {
     struct common_opts c;
     struct str_list methods, tasks;
     char *model, *out, *tokens, *dense_layers, *dense_heads, *dense_last, *dump_masks, *dump_nll;
-    int64_t stride, windows, score_from, dense_below;
+    char *depth, *haystack, *chat;
+    int64_t trials, stride, windows, score_from, dense_below;
     int bos, decode, qkv, on_skip, precision;
     bool local_errors;
 };
@@ -29,5 +30,11 @@ void eval_task_options_free(struct task_opts *t);
 
 /* "2K,4096": lengths in tokens, K = 1024; *list is malloc'd. `what` names the option. */
 int tokens_parse(const char *text, const char *what, int64_t **list, int64_t *n, struct err *err);
+
+/* "0,0.25,1": shares in [0, 1]; *list is malloc'd. */
+int depths_parse(const char *text, double **list, int64_t *n, struct err *err);
+
+/* ERR_USAGE unless a chat text, if given, has {prompt}. */
+int chat_check(const char *chat, struct err *err);
 
 #endif

@@ -3,7 +3,8 @@
  */
 #include "eval/evaltask.h"
 
-#include "core/text.h"
+#include "core/hash.h"
+#include "eval/prompt.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,13 +16,26 @@ int eval_task_open(const char *text, const struct eval_model *m, const struct ta
     int rc = 0;
 
     *out = (struct eval_task){.m = m, .o = o};
-    if (access(text, F_OK) != 0)
-        FAIL(err, ERR_USAGE, "'%s' is neither a task nor a file", text);
-    TRY(text_task_open(text, out, err));
+    if (prompt_is_task(text))
+        TRY(gen_task_open(text, out, err));
+    else if (access(text, F_OK) == 0)
+        TRY(text_task_open(text, out, err));
+    else
+        FAIL(err, ERR_USAGE,
+             "'%s' is neither a task (needle, multi, kv, chain, copy, track) nor a file", text);
 out:
     if (rc)
         eval_task_close(out);
     return rc;
+}
+
+void task_chat_text(const struct task_opts *o, struct buf *b)
+{
+    char hash[HASH_TEXT_MAX];
+    if (!o->chat)
+        return;
+    hash_text(hash_bytes(o->chat, strlen(o->chat)), hash);
+    buf_printf(b, ":chat=%s", hash + strlen("xxh3:"));
 }
 
 void eval_task_close(struct eval_task *t)

@@ -32,7 +32,8 @@ struct task_opts {
     int64_t n_depths, trials;
     int64_t stride, windows, score_from; /* texts; 0: the default */
     const char *haystack;                /* file, NULL: generated */
-    const char *chat, *template_file;    /* files, NULL: none */
+    const char *chat;                    /* text with {prompt}, NULL: none */
+    const char *template;                /* text with {context} and others, NULL: none */
     int truncate;                        /* enum truncate_how */
     uint64_t seed;
 };
@@ -76,7 +77,20 @@ int eval_task_open(const char *text, const struct eval_model *m, const struct ta
                    struct eval_task *out, struct err *err);
 void eval_task_close(struct eval_task *t);
 
-/* Kinds; *path is a file. */
+/* Kinds: a text, a generated task, a task file. */
 int text_task_open(const char *path, struct eval_task *t, struct err *err);
+int gen_task_open(const char *text, struct eval_task *t, struct err *err);
+
+/* ":chat=HASH" where there is a chat text. */
+void task_chat_text(const struct task_opts *o, struct buf *b);
+
+struct lines;
+struct prompt;
+struct prompt_spec;
+
+/* A generated prompt of so many ids of this model's tokenizer, with the chat text around it. */
+int eval_prompt_make(const struct eval_model *m, const struct prompt_spec *spec,
+                     const struct lines *file, const char *chat, int64_t tokens, double depth,
+                     int64_t sample, uint64_t seed, struct prompt *out, struct err *err);
 
 #endif
