@@ -21,6 +21,7 @@ static const char *const bos_values[] = {"auto", "yes", "no", NULL};
 static const char *const qkv_values[] = {"f32", "model", NULL};
 static const char *const decode_values[] = {"dense", "method", NULL};
 static const char *const skip_values[] = {"skip", "dense", NULL};
+static const char *const truncate_values[] = {"middle", "error", NULL};
 static const char *const precisions[] = {"f32", "f64", NULL};
 
 /* clang-format off */
@@ -35,7 +36,8 @@ static const struct opt options[] = {
     {.name = "task", .type = OPT_LIST, .offset = offsetof(struct eval_opts, tasks), .short_name = 't',
      .arg = "TASK", .flags = OPT_UNSET,
      .help = "What the model is asked: needle, multi, kv, chain, copy or track with parameters "
-             "(NAME[:key=value]...), or a text file, whose likelihoods are measured. Repeatable."},
+             "(NAME[:key=value]...), a task file (*.jsonl), or any other text file, whose "
+             "likelihoods are measured. Repeatable."},
     {.name = "output", .type = OPT_STR, .offset = offsetof(struct eval_opts, out),
      .short_name = 'o', .arg = "DIR", .flags = OPT_UNSET,
      .help = "Directory for records.jsonl, predictions.jsonl and manifest.json; an interrupted run "
@@ -72,6 +74,13 @@ static const struct opt options[] = {
     {.name = "bos", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, bos), .def = "auto",
      .values = bos_values,
      .help = "Whether a beginning-of-text token stands first; auto: as the tokenizer says."},
+    {.name = "template", .type = OPT_STR, .offset = offsetof(struct eval_opts, template),
+     .arg = "TEXT", .flags = OPT_UNSET,
+     .help = "Task files: the prompt, with {context}, {input} or any other text of a line in it."},
+    {.name = "truncate", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, truncate),
+     .def = "middle", .values = truncate_values,
+     .help = "Task files: what happens to a prompt that is longer than --tokens or the context: its "
+             "middle is left out (counted as truncated), or it is refused."},
     {.name = "dense-layers", .type = OPT_STR, .offset = offsetof(struct eval_opts, dense_layers),
      .arg = "LIST", .flags = OPT_UNSET, .help = "Layers that attend exactly, as in 0,1."},
     {.name = "dense-heads", .type = OPT_STR, .offset = offsetof(struct eval_opts, dense_heads),
@@ -127,6 +136,7 @@ const struct command cmd_eval = {
     "DIR/records.jsonl (scope model); cells that are already there are not done again.\n\n"
     "Tasks:\n"
     "  FILE                 likelihoods of a text\n"
+    "  FILE.jsonl           questions, a JSON line each: prompt, answers, metric (doc/eval.md)\n"
     "  needle               one key and value in a long text; the value is asked for\n"
     "  multi:n=8            n of them; one is asked for\n"
     "  kv                   nothing but keys and values\n"
@@ -137,7 +147,8 @@ const struct command cmd_eval = {
     "  lacuna eval --model datasets/models/code-lm -m streaming -m sale --task core/mask.c -o out\n"
     "  lacuna eval --model DIR -m spargeattn:tau=0.5,0.9 --dense-layers 0 --task t.txt -n 4K -o "
     "out\n"
-    "  lacuna eval --model DIR -m sale --task needle --tokens 2K,8K --depth 0,0.5,1 --trials 5 -o out\n",
+    "  lacuna eval --model DIR -m sale --task needle --tokens 2K,8K --depth 0,0.5,1 --trials 5 -o "
+    "out\n",
 };
 
 static int open_tasks(const struct eval_opts *o, const struct task_opts *t, struct eval_run *r,

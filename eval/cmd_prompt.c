@@ -172,8 +172,10 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     if (done)
         goto out;
     if (rest.n != 1)
-        FAIL(err, ERR_USAGE, "prompt: one task was expected (needle, multi, kv, chain, copy, "
-                             "track), found %lld arguments", (long long)rest.n);
+        FAIL(err, ERR_USAGE,
+             "prompt: one task was expected (needle, multi, kv, chain, copy, "
+             "track), found %lld arguments",
+             (long long)rest.n);
     TRY(make(&o, rest.items[0], err));
 out:
     opt_free(options, &o);

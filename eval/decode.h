@@ -14,10 +14,10 @@
 struct decode {
     struct lockstep *l;
     int stream;
-    int64_t pos;    /* tokens so far */
-    float *first;   /* [vocab]: logits behind the prompt, owned */
-    float *logits;  /* [vocab]: logits behind the last token, owned */
-    float *rows;    /* [cap_rows][hidden], owned */
+    int64_t pos;   /* tokens so far */
+    float *first;  /* [vocab]: logits behind the prompt, owned */
+    float *logits; /* [vocab]: logits behind the last token, owned */
+    float *rows;   /* [cap_rows][hidden], owned */
     int64_t cap_rows;
 };
 

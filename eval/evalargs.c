@@ -144,8 +144,10 @@ int depths_parse(const char *text, double **list, int64_t *n, struct err *err)
         char *end;
         double x = strtod(p, &end);
         if (end == p || !(x >= 0 && x <= 1) || (*end && *end != ','))
-            FAIL(err, ERR_USAGE, "--depth: shares from 0 to 1 as in 0,0.5,1 were expected, found "
-                                 "'%.60s'", text);
+            FAIL(err, ERR_USAGE,
+                 "--depth: shares from 0 to 1 as in 0,0.5,1 were expected, found "
+                 "'%.60s'",
+                 text);
         TRY(mem_grow(list, &cap, *n + 1, sizeof **list, "--depth", err));
         (*list)[(*n)++] = x;
         p = *end ? end + 1 : end;
@@ -170,6 +172,8 @@ int eval_task_options(const struct eval_opts *o, struct task_opts *t, struct err
     t->trials = o->trials;
     t->haystack = o->haystack;
     t->chat = o->chat;
+    t->template = o->template;
+    t->truncate = o->truncate == 1 ? TRUNCATE_ERROR : TRUNCATE_MIDDLE;
     int rc = chat_check(o->chat, err);
     rc = rc ? rc : depths_parse(o->depth, &t->depths, &t->n_depths, err);
     return rc ? rc : tokens_parse(o->tokens, "--tokens", &t->tokens, &t->n_tokens, err);

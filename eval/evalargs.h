@@ -12,7 +12,8 @@ struct eval_opts {
     struct common_opts c;
     struct str_list methods, tasks;
     char *model, *out, *tokens, *dense_layers, *dense_heads, *dense_last, *dump_masks, *dump_nll;
-    char *depth, *haystack, *chat;
+    char *depth, *haystack, *chat, *template;
+    int truncate;
     int64_t trials, stride, windows, score_from, dense_below;
     int bos, decode, qkv, on_skip, precision;
     bool local_errors;

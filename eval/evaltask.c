@@ -10,6 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
+static bool is_task_file(const char *path)
+{
+    size_t n = strlen(path), end = strlen(".jsonl");
+    return n > end && strcmp(path + n - end, ".jsonl") == 0;
+}
+
 int eval_task_open(const char *text, const struct eval_model *m, const struct task_opts *o,
                    struct eval_task *out, struct err *err)
 {
@@ -18,6 +24,8 @@ int eval_task_open(const char *text, const struct eval_model *m, const struct ta
     *out = (struct eval_task){.m = m, .o = o};
     if (prompt_is_task(text))
         TRY(gen_task_open(text, out, err));
+    else if (access(text, F_OK) == 0 && is_task_file(text))
+        TRY(file_task_open(text, out, err));
     else if (access(text, F_OK) == 0)
         TRY(text_task_open(text, out, err));
     else
@@ -27,6 +35,12 @@ out:
     if (rc)
         eval_task_close(out);
     return rc;
+}
+
+void task_put_text(struct buf *b, const char *text)
+{
+    for (const char *p = text; *p; p++)
+        buf_put(b, *p == ':' || *p == '=' ? "_" : p, 1);
 }
 
 void task_chat_text(const struct task_opts *o, struct buf *b)

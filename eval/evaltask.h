@@ -38,7 +38,8 @@ struct task_opts {
     uint64_t seed;
 };
 
-enum truncate_how { TRUNCATE_AUTO, TRUNCATE_MIDDLE, TRUNCATE_ERROR };
+/* Of a task file's prompt that is too long the middle is left out, or it is refused. */
+enum truncate_how { TRUNCATE_MIDDLE, TRUNCATE_ERROR };
 
 /* What a run of a cell is given, and leaves. */
 struct cell_run {
@@ -80,6 +81,11 @@ void eval_task_close(struct eval_task *t);
 /* Kinds: a text, a generated task, a task file. */
 int text_task_open(const char *path, struct eval_task *t, struct err *err);
 int gen_task_open(const char *text, struct eval_task *t, struct err *err);
+
+int file_task_open(const char *path, struct eval_task *t, struct err *err);
+
+/* Append a text that stands in the name of a cell: ':' and '=' become '_'. */
+void task_put_text(struct buf *b, const char *text);
 
 /* ":chat=HASH" where there is a chat text. */
 void task_chat_text(const struct task_opts *o, struct buf *b);

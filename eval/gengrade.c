@@ -28,7 +28,8 @@ static int open_wrong(struct grade *g, struct err *err)
         TRY(prompt_ids(g->m, g->chat, p->text.data, p->text.len, &prompt, err));
         TRY(answer_ids(g->m, g->chat, p->text.data, p->text.len, p->wrong.items[i], &prompt, w,
                        &again, err));
-        /* An answer that begins at another id of the prompt cannot be scored behind the same one. */
+        /* An answer that begins at another id of the prompt cannot be scored behind the same one.
+         */
         if (prompt.n == g->ids.n && w->n > 0)
             g->n_wrong++;
         else

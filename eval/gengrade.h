@@ -17,10 +17,10 @@ struct grade {
     const struct prompt_spec *spec;
     const struct eval_model *m;
     const struct prompt *prompt;
-    const char *chat;          /* NULL: none */
-    struct id_list ids;        /* of the prompt */
-    struct id_list answer;     /* of answers[0], not of chain and track */
-    struct id_list *wrong;     /* [n_wrong] of the others' answers */
+    const char *chat;      /* NULL: none */
+    struct id_list ids;    /* of the prompt */
+    struct id_list answer; /* of answers[0], not of chain and track */
+    struct id_list *wrong; /* [n_wrong] of the others' answers */
     int64_t n_wrong;
     size_t overhang;           /* bytes of the prompt that its ids leave to the answer */
     int64_t first_at, first_n; /* copy: where the answer's ids stand first, and from which on */

@@ -1,6 +1,6 @@
 /*
- * gentask.c - generated tasks (prompt.h) as cells: length x depth x sample, graded by what the model
- * generates and by how likely the right answer is.
+ * gentask.c - generated tasks (prompt.h) as cells: length x depth x sample, graded by what the
+ * model generates and by how likely the right answer is.
  */
 #include "eval/evaltask.h"
 
@@ -15,7 +15,7 @@
 
 struct gen_state {
     struct prompt_spec spec;
-    struct lines file;  /* of --haystack */
+    struct lines file; /* of --haystack */
     char hash[40], name[128];
     int64_t *lengths, n_lengths; /* owned */
     double *depths;              /* owned */
@@ -78,8 +78,11 @@ static int cell_name(const struct eval_task *t, int64_t i, struct buf *b, struct
 
     cell_of(s, i, &tokens, &depth, &sample);
     prompt_spec_text(&s->spec, b);
-    if (s->file.n)
-        buf_printf(b, ":haystack=%s:hash=%s", s->name, s->hash + strlen("xxh3:"));
+    if (s->file.n) {
+        buf_puts(b, ":haystack=");
+        task_put_text(b, s->name);
+        buf_printf(b, ":hash=%s", s->hash + strlen("xxh3:"));
+    }
     task_chat_text(t->o, b);
     if (t->m->bos < 0)
         buf_puts(b, ":bos=no");

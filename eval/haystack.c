@@ -181,18 +181,15 @@ out:
 
 static int add_sentence(struct haystack *h, struct buf *b, struct err *err)
 {
-    static const char *const adjectives[] = {"old",     "quiet",  "bright", "narrow",
-                                             "heavy",   "gentle", "distant", "empty",
-                                             "early",   "careful", "broken", "golden",
-                                             "simple",  "hidden", "northern", "patient"};
-    static const char *const nouns[] = {"river",   "garden",  "teacher", "machine",
-                                        "window",  "letter",  "market",  "engine",
-                                        "bridge",  "farmer",  "station", "picture",
-                                        "doctor",  "forest",  "harbor",  "kitchen"};
-    static const char *const verbs[] = {"follows", "reaches",  "watches",   "repairs",
-                                        "remembers", "crosses", "measures", "paints",
-                                        "visits",  "carries",  "changes",   "describes",
-                                        "leaves",  "answers",  "guards",    "finds"};
+    static const char *const adjectives[] = {
+        "old",   "quiet",   "bright", "narrow", "heavy",  "gentle", "distant",  "empty",
+        "early", "careful", "broken", "golden", "simple", "hidden", "northern", "patient"};
+    static const char *const nouns[] = {
+        "river",  "garden", "teacher", "machine", "window", "letter", "market", "engine",
+        "bridge", "farmer", "station", "picture", "doctor", "forest", "harbor", "kitchen"};
+    static const char *const verbs[] = {
+        "follows", "reaches", "watches", "repairs",   "remembers", "crosses", "measures", "paints",
+        "visits",  "carries", "changes", "describes", "leaves",    "answers", "guards",   "finds"};
     static const char *const ends[] = {"", " every morning", " before the winter",
                                        " without a word"};
     const char *a = adjectives[draw(&h->d, 16)], *n = nouns[draw(&h->d, 16)];

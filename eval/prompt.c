@@ -107,8 +107,9 @@ int prompt_spec_parse(const char *text, const char *domain, struct prompt_spec *
     TRY(opt_defaults(params, &p, err));
     TRY(parse_pairs(text, (enum prompt_kind)kind, &p, err));
     *out = (struct prompt_spec){.kind = (enum prompt_kind)kind, .lines = p.lines, .cue = p.cue};
-    out->domain = p.domain >= 0 ? (enum domain)p.domain
-                                : strcmp(domain, "c") == 0 ? DOMAIN_C : DOMAIN_EN;
+    out->domain = p.domain >= 0              ? (enum domain)p.domain
+                  : strcmp(domain, "c") == 0 ? DOMAIN_C
+                                             : DOMAIN_EN;
     out->items = kind == PROMPT_MULTI ? p.n : kind == PROMPT_NEEDLE ? 1 : p.h;
     if (kind == PROMPT_CHAIN && out->domain != DOMAIN_C)
         FAIL(err, ERR_USAGE, "task chain has the domain c only, found en");
@@ -433,8 +434,8 @@ static int put_answers(struct maker *m, struct prompt *p, uint64_t seed, int64_t
         str_list_free(&p->stop);
     } else if (m->s->kind == PROMPT_TRACK || m->s->kind == PROMPT_CHAIN) {
         for (int64_t i = 0; i < m->n_items; i++) {
-            str_list_add(&p->answers, m->s->kind == PROMPT_TRACK ? m->items[i].key
-                                                                 : m->items[i].value);
+            str_list_add(&p->answers,
+                         m->s->kind == PROMPT_TRACK ? m->items[i].key : m->items[i].value);
             str_list_add(&p->keys, m->items[i].key);
         }
     } else {
@@ -447,15 +448,15 @@ static int put_answers(struct maker *m, struct prompt *p, uint64_t seed, int64_t
             add_value(&p->wrong, value);
         }
     }
-    bool failed = b.failed || p->answers.failed || p->keys.failed || p->wrong.failed ||
-                  p->stop.failed;
+    bool failed =
+        b.failed || p->answers.failed || p->keys.failed || p->wrong.failed || p->stop.failed;
     buf_free(&b);
     return failed ? err_set(err, ERR_NOMEM, "prompt: out of memory") : 0;
 }
 
 /* As many haystack lines as leave the prompt and its answer N tokens. */
-static int fit_lines(struct maker *m, int64_t room, prompt_count_fn *count, void *ctx, struct buf *b,
-                     int64_t *lines, struct err *err)
+static int fit_lines(struct maker *m, int64_t room, prompt_count_fn *count, void *ctx,
+                     struct buf *b, int64_t *lines, struct err *err)
 {
     int64_t lo = 0, hi = 1, ids = 0;
     size_t question;

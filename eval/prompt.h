@@ -47,13 +47,13 @@ int64_t prompt_max_new(const struct prompt_spec *s);
 
 struct prompt {
     struct buf text;
-    size_t question;           /* where in the text the question begins, behind the haystack */
-    struct str_list answers;   /* needle, multi, kv: " VALUE"; chain: values; track: names; copy: the
-                                * lines that follow */
-    struct str_list keys;      /* chain: K_0.. */
-    struct str_list wrong;     /* " VALUE" of others, for the margin */
-    struct str_list stop;      /* generation ends at these */
-    int64_t max_new, lines;    /* ids that may be generated; lines of the haystack */
+    size_t question;         /* where in the text the question begins, behind the haystack */
+    struct str_list answers; /* needle, multi, kv: " VALUE"; chain: values; track: names; copy: the
+                              * lines that follow */
+    struct str_list keys;    /* chain: K_0.. */
+    struct str_list wrong;   /* " VALUE" of others, for the margin */
+    struct str_list stop;    /* generation ends at these */
+    int64_t max_new, lines;  /* ids that may be generated; lines of the haystack */
 };
 void prompt_free(struct prompt *p);
 

@@ -103,8 +103,10 @@ static int cell_name(const struct eval_task *t, int64_t i, struct buf *b, struct
 {
     const struct text_state *s = t->state;
     const char *name = strrchr(s->path, '/');
-    buf_printf(b, "text:file=%s:hash=%s:tokens=%lld:windows=%lld", name ? name + 1 : s->path,
-               s->hash + strlen("xxh3:"), (long long)s->window, (long long)s->windows);
+    buf_puts(b, "text:file=");
+    task_put_text(b, name ? name + 1 : s->path);
+    buf_printf(b, ":hash=%s:tokens=%lld:windows=%lld", s->hash + strlen("xxh3:"),
+               (long long)s->window, (long long)s->windows);
     if (s->stride)
         buf_printf(b, ":stride=%lld", (long long)s->stride);
     if (s->from > 1)

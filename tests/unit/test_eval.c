@@ -239,9 +239,8 @@ START_TEST(errors_begin_where_the_method_does)
     ck_assert_double_gt(record_get(rec, "err_attn@layer=1"), 0.01);
     ck_assert_double_eq_tol(record_get(rec, "err_local@layer=1"),
                             record_get(rec, "err_attn@layer=1"), 1e-5);
-    ck_assert_double_gt(fabs(record_get(rec, "err_local@layer=5") -
-                             record_get(rec, "err_attn@layer=5")),
-                        1e-3);
+    ck_assert_double_gt(
+        fabs(record_get(rec, "err_local@layer=5") - record_get(rec, "err_attn@layer=5")), 1e-3);
     ck_assert_double_eq_tol(record_get(rec, "density_sparse"), d, 1e-12);
     ck_assert_double_eq_tol(record_get(rec, "density_elem"), (9 + 39 * d) / 48, 1e-12);
     ck_assert_double_eq_tol(record_get(rec, "density_elem@layer=1"), (1 + 7 * d) / 8, 1e-12);
@@ -379,7 +378,8 @@ START_TEST(killed_runs_continue)
     const char *dir = own_path("d"), *whole = own_path("w");
     int killed = 0;
 
-    buf_printf(&line, "eval --model %s -m streaming:window=16,32 -q -j 1 -n 128 --windows 1", MODEL);
+    buf_printf(&line, "eval --model %s -m streaming:window=16,32 -q -j 1 -n 128 --windows 1",
+               MODEL);
     for (int i = 0; i < 5; i++) {
         char name[32];
         snprintf(name, sizeof name, "text%d", i);

@@ -30,14 +30,10 @@ static void open_model(struct llm_model *m)
     m->head = st_find(m->file, "head");
 }
 
-static const double p[ROWS][V] = {{.5, .25, .125, .125},
-                                  {.25, .25, .25, .25},
-                                  {.125, .125, .25, .5},
-                                  {.25, .25, .25, .25}};
-static const double q[ROWS][V] = {{.25, .5, .125, .125},
-                                  {.25, .25, .25, .25},
-                                  {.125, .125, .5, .25},
-                                  {.25, .25, .25, .25}};
+static const double p[ROWS][V] = {
+    {.5, .25, .125, .125}, {.25, .25, .25, .25}, {.125, .125, .25, .5}, {.25, .25, .25, .25}};
+static const double q[ROWS][V] = {
+    {.25, .5, .125, .125}, {.25, .25, .25, .25}, {.125, .125, .5, .25}, {.25, .25, .25, .25}};
 static const int32_t tokens[ROWS] = {2, 0, 1, 3};
 
 static void score(double shift, struct scores s[2])
