@@ -104,7 +104,8 @@ static void check_head(const struct method *m, const struct head_in *in)
         return;
     record_init(&r);
     assert_ok(method_runs_parse(test_methods, m->name, &runs, &n, &e), &e);
-    struct sim_cell cell = {m, runs[0].params, &ctx, in, NULL, NULL, NULL};
+    struct sim_cell cell = {
+        .method = m, .params = runs[0].params, .ctx = &ctx, .in = in};
     assert_ok(sim_run(&cell, &r, &e), &e);
     for (int64_t i = 0; i < r.n_metrics; i++)
         ck_assert_msg(shared(r.metrics[i].name) || own(m, r.metrics[i].name),
