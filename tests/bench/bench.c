@@ -102,7 +102,8 @@ static int bench_item(void *ctx, int64_t item, int worker, struct err *err)
     TRY(mem_zalloc(&params, 1, job->method->params_size + 1, "parameters", err));
     TRY(opt_defaults(job->method->params, params, err));
     mctx.carry = &carry;
-    struct sim_cell cell = {job->method, params, &mctx, &h.in, NULL, NULL, NULL};
+    struct sim_cell cell = {
+        .method = job->method, .params = params, .ctx = &mctx, .in = &h.in};
     TRY(sim_run(&cell, &r, err));
     if (r.status != RECORD_OK) {
         out->failed = 1;

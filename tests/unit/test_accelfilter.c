@@ -96,7 +96,11 @@ static void run(struct accel_session *s, const struct accel *accel, const struct
     int64_t n = 0;
     assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
     record_init(r);
-    struct sim_cell cell = {runs->method, runs->params, &ctx, &h->in, &device, NULL, NULL};
+    struct sim_cell cell = {.method = runs->method,
+                            .params = runs->params,
+                            .ctx = &ctx,
+                            .in = &h->in,
+                            .device = &device};
     assert_ok(sim_run(&cell, r, &err), &err);
     method_runs_free(runs, n);
 }

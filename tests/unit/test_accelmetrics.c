@@ -242,7 +242,11 @@ static void same_record(const char *text, const struct sim_head *h, bool maps, b
 
     assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
     record_init(&with);
-    struct sim_cell cell = {runs->method, runs->params, &ctx, &in, &device, NULL, NULL};
+    struct sim_cell cell = {.method = runs->method,
+                            .params = runs->params,
+                            .ctx = &ctx,
+                            .in = &in,
+                            .device = &device};
     assert_ok(sim_run(&cell, &with, &err), &err);
     ck_assert_int_eq(dense.rows, 0);
     ck_assert_msg(with.status == RECORD_OK, "%s: %s", text, with.reason);
@@ -294,7 +298,11 @@ static void device_answers(const char *text, const struct sim_head *h)
 
     assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
     record_init(&with);
-    struct sim_cell cell = {runs->method, runs->params, &ctx, &in, &device, NULL, NULL};
+    struct sim_cell cell = {.method = runs->method,
+                            .params = runs->params,
+                            .ctx = &ctx,
+                            .in = &in,
+                            .device = &device};
     assert_ok(sim_run(&cell, &with, &err), &err);
     ck_assert_msg(with.status == RECORD_OK, "%s: %s", text, with.reason);
     ck_assert_int_eq(dense.rows, 0);
@@ -368,7 +376,11 @@ START_TEST(only_what_is_asked_for_is_computed)
     assert_ok(method_runs_parse(test_methods, asked[_i].text, &runs, &n, &err), &err);
     if (runs->method->flags & METHOD_NEEDS_STEPS)
         ctx.carry = &carry;
-    struct sim_cell cell = {runs->method, runs->params, &ctx, &in, &device, NULL, NULL};
+    struct sim_cell cell = {.method = runs->method,
+                            .params = runs->params,
+                            .ctx = &ctx,
+                            .in = &in,
+                            .device = &device};
     record_init(&r);
     assert_ok(sim_run(&cell, &r, &err), &err);
     ck_assert_msg(r.status == RECORD_OK, "%s: %s", asked[_i].text, r.reason);

@@ -179,7 +179,11 @@ static int run(struct accel_session *s, const struct sim_head *h, enum select_wh
     s->data = 0;
     assert_ok(method_runs_parse(test_methods, text, &runs, &n, err), err);
     record_init(r);
-    struct sim_cell cell = {runs->method, runs->params, &ctx, &h->in, &device, NULL, NULL};
+    struct sim_cell cell = {.method = runs->method,
+                            .params = runs->params,
+                            .ctx = &ctx,
+                            .in = &h->in,
+                            .device = &device};
     int rc = sim_run(&cell, r, err);
     method_runs_free(runs, n);
     return rc;

@@ -316,7 +316,10 @@ START_TEST(a_target_below_the_text_share_is_an_error)
     video_head(2, 8, 8, 32, 2, &h);
     record_init(&r);
     assert_ok(method_runs_parse(test_methods, "svg1:target=0.4", &runs, &n, &err), &err);
-    struct sim_cell cell = {runs[0].method, runs[0].params, &ctx, &h.in, NULL, NULL, NULL};
+    struct sim_cell cell = {.method = runs[0].method,
+                            .params = runs[0].params,
+                            .ctx = &ctx,
+                            .in = &h.in};
     assert_fails(sim_run(&cell, &r, &err), &err, ERR_INPUT, "target below text share");
     record_free(&r);
     method_runs_free(runs, n);
