@@ -103,17 +103,57 @@ int keys_parse(const char *text, const char *what, enum group_key keys[KEYS_MAX]
     return 0;
 }
 
+/* The value of "name=" in the text of a task, NULL if it is not there; *len is its length. */
+static const char *task_value(const struct record *r, const char *name, size_t *len)
+{
+    size_t n = strlen(name);
+    const char *p = r->task ? strchr(r->task, ':') : NULL;
+    for (; p; p = strchr(p + 1, ':'))
+        if (strncmp(p + 1, name, n) == 0 && p[1 + n] == '=') {
+            *len = strcspn(p + n + 2, ":");
+            return p + n + 2;
+        }
+    return NULL;
+}
+
+static double task_number(const struct record *r, const char *name)
+{
+    size_t len;
+    const char *v = task_value(r, name, &len);
+    return v ? strtod(v, NULL) : NAN;
+}
+
+/* The task without what other keys say, and without hashes. */
+static void task_text(const struct record *r, struct buf *b)
+{
+    static const char *const left_out[] = {"tokens", "depth", "sample", "hash", "line", NULL};
+    for (const char *p = r->task ? r->task : ""; *p;) {
+        size_t len = strcspn(p, ":"), name = strcspn(p, "=:");
+        bool skip = p[len] == '=';
+        for (int i = 0; left_out[i]; i++)
+            skip = skip || (strlen(left_out[i]) == name && strncmp(p, left_out[i], name) == 0);
+        if (!skip)
+            buf_printf(b, "%s%.*s", b->len ? ":" : "", (int)len, p);
+        p += len + (p[len] == ':');
+    }
+}
+
+static double number_or_none(int x)
+{
+    return x < 0 ? NAN : x;
+}
+
 double key_number(const struct record *r, enum group_key k)
 {
     switch (k) {
     case KEY_CAUSAL:
         return r->causal;
     case KEY_N_Q:
-        return (double)r->n_q;
+        return r->scope == RECORD_OF_MODEL ? NAN : (double)r->n_q;
     case KEY_N_K:
-        return (double)r->n_k;
+        return r->scope == RECORD_OF_MODEL ? NAN : (double)r->n_k;
     case KEY_D:
-        return r->d;
+        return r->scope == RECORD_OF_MODEL ? NAN : r->d;
     case KEY_SEED:
         return (double)r->seed;
     case KEY_RUN:
@@ -121,11 +161,17 @@ double key_number(const struct record *r, enum group_key k)
     case KEY_STEP:
         return r->step;
     case KEY_LAYER:
-        return r->layer;
+        return number_or_none(r->layer);
     case KEY_HEAD:
-        return r->head;
+        return number_or_none(r->head);
     case KEY_KV_HEAD:
-        return r->kv_head;
+        return number_or_none(r->kv_head);
+    case KEY_TOKENS:
+        return task_number(r, "tokens");
+    case KEY_DEPTH:
+        return task_number(r, "depth");
+    case KEY_SAMPLE:
+        return task_number(r, "sample");
     case KEY_MASK_AGE:
         return record_get(r, "mask_age");
     default:
@@ -147,6 +193,10 @@ static const char *text_of(const struct record *r, enum group_key k)
         return r->backend;
     case KEY_PRECISION:
         return r->precision;
+    case KEY_SCOPE:
+        return r->scope == RECORD_OF_MODEL ? "model" : "head";
+    case KEY_SETTING:
+        return r->setting ? r->setting : "";
     case KEY_METHOD:
         return r->method;
     case KEY_PARAMS:
@@ -172,6 +222,10 @@ void key_text(const struct record *r, enum group_key k, struct buf *b)
         buf_printf(b, "%llu", (unsigned long long)r->seed);
     else if (info[k].number && isnan(key_number(r, k)))
         buf_puts(b, "none");
+    else if (k == KEY_DEPTH)
+        buf_printf(b, "%g", key_number(r, k));
+    else if (k == KEY_TASK)
+        task_text(r, b);
     else if (info[k].number)
         buf_printf(b, "%.0f", key_number(r, k));
     else
@@ -228,6 +282,15 @@ int key_compare(const struct record *a, const struct record *b, enum group_key k
         if (isnan(x) || isnan(y)) /* no value stands first */
             return isnan(y) - isnan(x);
         return (x > y) - (x < y);
+    }
+    if (k == KEY_TASK) {
+        struct buf x = {0}, y = {0};
+        task_text(a, &x);
+        task_text(b, &y);
+        int order = natural_compare(buf_str(&x), buf_str(&y));
+        buf_free(&x);
+        buf_free(&y);
+        return order;
     }
     if (k == KEY_METHOD) {
         bool x = strcmp(a->method, "dense") == 0, y = strcmp(b->method, "dense") == 0;

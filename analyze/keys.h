@@ -22,6 +22,12 @@
     X(KEY_BACKEND, "backend", false, "backend", "cpu or cuda")                                     \
     X(KEY_PRECISION, "precision", false, "precision", "arithmetic of the reference")               \
     X(KEY_SEED, "seed", true, "seed", "seed of everything random")                                 \
+    X(KEY_SCOPE, "scope", false, "scope", "head, or model: a run with the method inside it")       \
+    X(KEY_TASK, "task", false, "task", "scope model: what was asked, without the three below")     \
+    X(KEY_TOKENS, "tokens", true, "tokens", "scope model: length of the text or prompt")           \
+    X(KEY_DEPTH, "depth", true, "depth", "scope model: where the asked item stands, 0 = front")    \
+    X(KEY_SAMPLE, "sample", true, "sample", "scope model: number of the sample")                   \
+    X(KEY_SETTING, "setting", false, "setting", "scope model: how the method stands in the model") \
     X(KEY_METHOD, "method", false, "method", "method")                                             \
     X(KEY_PARAMS, "params", false, "parameters", "parameters that differ from their defaults")     \
     X(KEY_TARGET, "target", false, "target", "what a search was to meet, as density_elem=0.3")     \

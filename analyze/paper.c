@@ -6,7 +6,7 @@
 #include "analyze/paper.h"
 
 #include "analyze/csv.h"
-#include "analyze/datadir.h"
+#include "core/datadir.h"
 #include "analyze/paper_verdict.h"
 #include "core/metricdef.h"
 

@@ -119,8 +119,8 @@ int table_build(const struct table_def *def, const struct recset *set,
 
 /* What differs between these is not a sample of one quantity: never average over it. */
 static const enum group_key scope_keys[] = {
-    KEY_MODEL,   KEY_CAUSAL,  KEY_N_Q,       KEY_N_K,  KEY_D,
-    KEY_PERMUTE, KEY_BACKEND, KEY_PRECISION, KEY_SEED,
+    KEY_SCOPE,   KEY_MODEL,   KEY_CAUSAL,    KEY_N_Q,  KEY_N_K,    KEY_D,
+    KEY_PERMUTE, KEY_BACKEND, KEY_PRECISION, KEY_SEED, KEY_TOKENS, KEY_SETTING,
 };
 
 /* Does the key split records that agree in the keys chosen so far? */

@@ -1,16 +1,14 @@
 /*
- * llm_forward.c - the forward pass of a Llama-family decoder (llm_model.h), pre-norm residual
- * blocks:
+ * llm_forward.c - the forward pass of a Llama-family decoder (llm_model.h): pre-norm residual
+ * blocks (llm_block.h), then
  *
- *   h += O(attention(rope(norm(Q x)), rope(norm(K x)), V x))     x = RMSNorm(h)
- *   h += Down(silu(Gate x) * Up x)                               x = RMSNorm(h)
  *   logits = Head RMSNorm(h)
  *
  * Layers outside, chunks of tokens inside: a layer's weights are read once, and chunk i attends to
  * the keys of chunks 0..i of the same layer.
  */
+#include "capture/llm_block.h"
 #include "capture/llm_device.h"
-#include "capture/llm_weights.h"
 #include "core/mem.h"
 #include "core/pool.h"
 
@@ -26,12 +24,12 @@ struct state {
     struct llm_model *m;
     const struct llm_run *run;
     const struct llm_hooks *hooks;
-    int64_t chunk, qdim, kvdim;
-    float *h;                             /* [n][hidden] */
-    float *x, *q, *k, *v, *o, *gate, *up; /* of a chunk */
-    double *lse;                          /* [heads][chunk] */
-    double *inv_freq, rope_factor;
+    int64_t chunk;
+    float *h;     /* [n][hidden] */
+    float *q, *o; /* of a chunk */
+    double *lse;  /* [heads][chunk] */
     struct nn_kv kv;
+    struct llm_work work;
     struct llm_layer w;
 };
 
@@ -47,126 +45,59 @@ int64_t llm_forward_bytes(const struct llm_config *c, int64_t n, int64_t chunk, 
 {
     int64_t rows = chunk_tokens(chunk, n, pool), cells = pool ? (n + pool - 1) / pool : 0;
     int64_t qdim = (int64_t)c->heads * c->head_dim, kvdim = (int64_t)c->kv_heads * c->head_dim;
-    int64_t floats = n * c->hidden + 2 * n * kvdim;
-    floats += rows * (c->hidden + 2 * qdim + 2 * kvdim + 2 * c->ffn + 2 * c->heads);
+    int64_t floats = n * c->hidden + 2 * n * kvdim + rows * (2 * qdim + 2 * c->heads);
     floats += VOCAB_CHUNK * c->hidden + LOGIT_ROWS * VOCAB_CHUNK;
     floats += 2 * c->heads * cells * cells;
-    return 4 * floats + llm_layer_bytes(c);
+    return 4 * floats + llm_work_bytes(c, rows) + llm_layer_bytes(c);
 }
 
 static void state_free(struct state *s)
 {
-    float *all[] = {s->h, s->x, s->q, s->k, s->v, s->o, s->gate, s->up};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        free(all[i]);
+    free(s->h);
+    free(s->q);
+    free(s->o);
     free(s->lse);
-    free(s->inv_freq);
     nn_kv_free(&s->kv);
+    llm_work_free(&s->work);
     llm_layer_free(&s->w);
 }
 
 static int state_init(struct state *s, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
-    int64_t r = s->chunk;
+    int64_t r = s->chunk, qdim = (int64_t)c->heads * c->head_dim;
     int rc = 0;
 
-    s->qdim = (int64_t)c->heads * c->head_dim;
-    s->kvdim = (int64_t)c->kv_heads * c->head_dim;
+    TRY(llm_work_init(&s->work, c, r, s->run->jobs, err));
     TRY(mem_alloc(&s->h, s->run->n * c->hidden, sizeof(float), "hidden state", err));
-    TRY(mem_alloc(&s->x, r * c->hidden, sizeof(float), "activations", err));
-    TRY(mem_alloc(&s->q, r * s->qdim, sizeof(float), "queries", err));
-    TRY(mem_alloc(&s->o, r * s->qdim, sizeof(float), "attention output", err));
-    TRY(mem_alloc(&s->k, r * s->kvdim, sizeof(float), "keys", err));
-    TRY(mem_alloc(&s->v, r * s->kvdim, sizeof(float), "values", err));
-    TRY(mem_alloc(&s->gate, r * c->ffn, sizeof(float), "feed-forward", err));
-    TRY(mem_alloc(&s->up, r * c->ffn, sizeof(float), "feed-forward", err));
+    TRY(mem_alloc(&s->q, r * qdim, sizeof(float), "queries", err));
+    TRY(mem_alloc(&s->o, r * qdim, sizeof(float), "attention output", err));
     TRY(mem_alloc(&s->lse, r * c->heads, sizeof(double), "log-sum-exp", err));
-    TRY(mem_alloc(&s->inv_freq, c->head_dim / 2, sizeof(double), "rotary table", err));
     TRY(nn_kv_init(&s->kv, s->run->n, c->kv_heads, c->head_dim, err));
-    s->rope_factor = rope_frequencies(&c->rope, c->head_dim, s->inv_freq);
-out:
-    return rc;
-}
-
-static int embed(struct state *s, struct err *err)
-{
-    int64_t d = s->m->c.hidden;
-    int rc = 0;
-    for (int64_t i = 0; i < s->run->n; i++)
-        TRY(st_read_f32(s->m->file, s->m->embed, s->run->tokens[i] * d, d, s->h + i * d, err));
 out:
     return rc;
 }
 
 /* ---- one layer ------------------------------------------------------------------------------ */
 
-/* q, k, v of a chunk with norm and position applied, k and v added to the layer's. */
-static int project(struct state *s, int64_t t0, int64_t n, struct err *err)
-{
-    const struct llm_config *c = &s->m->c;
-    float **w = s->w.t;
-    int jobs = s->run->jobs, rc = 0;
-
-    nn_rms_norm(s->h + t0 * c->hidden, n, c->hidden, w[LLM_NORM1], c->eps, s->x);
-    TRY(nn_linear(s->x, n, c->hidden, w[LLM_Q], w[LLM_Q_B], s->qdim, jobs, s->q, err));
-    TRY(nn_linear(s->x, n, c->hidden, w[LLM_K], w[LLM_K_B], s->kvdim, jobs, s->k, err));
-    TRY(nn_linear(s->x, n, c->hidden, w[LLM_V], w[LLM_V_B], s->kvdim, jobs, s->v, err));
-    if (c->qk_norm) {
-        nn_rms_norm(s->q, n * c->heads, c->head_dim, w[LLM_QN], c->eps, s->q);
-        nn_rms_norm(s->k, n * c->kv_heads, c->head_dim, w[LLM_KN], c->eps, s->k);
-    }
-    rope_apply(s->q, n, c->heads, c->head_dim, t0, s->inv_freq, s->rope_factor);
-    rope_apply(s->k, n, c->kv_heads, c->head_dim, t0, s->inv_freq, s->rope_factor);
-    nn_kv_put(&s->kv, t0, n, s->k, s->v);
-out:
-    return rc;
-}
-
-static void add(float *h, const float *x, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        h[i] += x[i];
-}
-
-static int feed_forward(struct state *s, int64_t t0, int64_t n, struct err *err)
-{
-    const struct llm_config *c = &s->m->c;
-    float **w = s->w.t, *h = s->h + t0 * c->hidden;
-    int jobs = s->run->jobs, rc = 0;
-
-    nn_rms_norm(h, n, c->hidden, w[LLM_NORM2], c->eps, s->x);
-    TRY(nn_linear(s->x, n, c->hidden, w[LLM_GATE], w[LLM_GATE_B], c->ffn, jobs, s->gate, err));
-    TRY(nn_linear(s->x, n, c->hidden, w[LLM_UP], w[LLM_UP_B], c->ffn, jobs, s->up, err));
-    nn_silu(s->gate, n * c->ffn);
-    for (int64_t i = 0; i < n * c->ffn; i++)
-        s->gate[i] *= s->up[i];
-    TRY(nn_linear(s->gate, n, c->ffn, w[LLM_DOWN], w[LLM_DOWN_B], c->hidden, jobs, s->x, err));
-    add(h, s->x, n * c->hidden);
-out:
-    return rc;
-}
-
 static int run_chunk(struct state *s, int layer, int64_t t0, int64_t n, struct attnmap *map,
                      struct err *err)
 {
     const struct llm_config *c = &s->m->c;
     double scale = 1 / sqrt(c->head_dim);
+    float *h = s->h + t0 * c->hidden;
     int rc = 0;
 
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
-    TRY(project(s, t0, n, err));
+    TRY(llm_project(&s->work, &s->w, h, t0, n, &s->kv, s->q, err));
     if (s->hooks->rows)
-        TRY(s->hooks->rows(s->hooks->ctx, layer, t0, n, s->q, s->k, s->v, err));
+        TRY(s->hooks->rows(s->hooks->ctx, layer, t0, n, s->q, s->work.k, s->work.v, err));
     TRY(nn_attention(s->q, &s->kv, n, t0 + n, c->heads, scale, true, s->run->jobs, s->o, s->lse,
                      err));
     if (map)
         TRY(attnmap_rows(map, s->q, &s->kv, t0, n, t0 + n, scale, true, s->lse, s->run->jobs, err));
-    TRY(nn_linear(s->o, n, s->qdim, s->w.t[LLM_O], s->w.t[LLM_O_B], c->hidden, s->run->jobs, s->x,
-                  err));
-    add(s->h + t0 * c->hidden, s->x, n * c->hidden);
-    TRY(feed_forward(s, t0, n, err));
+    TRY(llm_finish(&s->work, &s->w, s->o, n, h, err));
 out:
     return rc;
 }
@@ -236,19 +167,6 @@ out:
     return rc;
 }
 
-static int final_norm(struct state *s, struct err *err)
-{
-    const struct llm_config *c = &s->m->c;
-    float *w = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&w, c->hidden, sizeof *w, "final norm", err));
-    TRY(st_read_f32(s->m->file, s->m->norm, 0, c->hidden, w, err));
-    nn_rms_norm(s->h, s->run->n, c->hidden, w, c->eps, s->h);
-out:
-    free(w);
-    return rc;
-}
-
 static int likelihoods(struct state *s, struct err *err)
 {
     const struct llm_config *c = &s->m->c;
@@ -257,7 +175,7 @@ static int likelihoods(struct state *s, struct err *err)
     struct tally t = {0};
     int rc = 0;
 
-    TRY(final_norm(s, err));
+    TRY(llm_final_norm(s->m, n, s->h, err));
     TRY(mem_alloc(&w, VOCAB_CHUNK * c->hidden, sizeof *w, "output weights", err));
     TRY(mem_alloc(&logits, LOGIT_ROWS * VOCAB_CHUNK, sizeof *logits, "logits", err));
     TRY(mem_alloc(&t.top, n, sizeof(double), "likelihoods", err));
@@ -309,7 +227,7 @@ int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm
         return llm_forward_device(m, run, s.hooks, err);
     s.chunk = chunk_tokens(run->chunk, run->n, run->pool);
     TRY(state_init(&s, err));
-    TRY(embed(&s, err));
+    TRY(llm_embed(m, run->tokens, run->n, s.h, err));
     int layers = run->layers > 0 && run->layers < m->c.layers ? run->layers : m->c.layers;
     for (int layer = 0; layer < layers; layer++) {
         rc = run_layer(&s, layer, err);

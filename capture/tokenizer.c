@@ -335,6 +335,33 @@ out:
     return rc;
 }
 
+int tokenizer_encode_plain(const struct tokenizer *t, const char *text, size_t len, int32_t **ids,
+                           int64_t *n, struct err *err)
+{
+    struct work w = {0};
+    int64_t bad = utf8_invalid(text, len);
+    int rc = 0;
+
+    if (bad >= 0)
+        FAIL(err, ERR_INPUT, "the text is not valid UTF-8 at byte %lld", (long long)bad);
+    if (len > 0) {
+        TRY(normalizer_run(t->norm, text, len, &w.normal, err));
+        TRY(encode_plain(t, &w, buf_str(&w.normal), w.normal.len, true, err));
+    }
+    TRY(mem_grow(&w.ids.v, &w.ids.cap, 1, sizeof *w.ids.v, "token ids", err));
+    *ids = w.ids.v;
+    *n = w.ids.n;
+    w.ids.v = NULL;
+out:
+    work_free(&w);
+    return rc;
+}
+
+int32_t tokenizer_id(const struct tokenizer *t, const char *token)
+{
+    return token_id(t, token);
+}
+
 /* ---- decoding -------------------------------------------------------------------------------- */
 
 /* The bytes of a token of the vocabulary. */
@@ -360,6 +387,27 @@ static void token_bytes(const struct tokenizer *t, int64_t id, const char *text,
     }
 }
 
+/* Unknown ids become `unknown`. */
+static void all_bytes(const struct tokenizer *t, const int32_t *ids, int64_t n, const char *unknown,
+                      struct buf *b)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const char *added = added_text(t->added, ids[i]), *text = bpe_token(t->bpe, ids[i]);
+        if (added)
+            buf_puts(b, added);
+        else if (text)
+            token_bytes(t, ids[i], text, b);
+        else
+            buf_puts(b, unknown);
+    }
+}
+
+void tokenizer_decode_bytes(const struct tokenizer *t, const int32_t *ids, int64_t n,
+                            struct buf *out)
+{
+    all_bytes(t, ids, n, "", out);
+}
+
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, struct buf *out)
 {
     static const char unknown[] = "\xef\xbf\xbd";
@@ -367,15 +415,7 @@ void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, 
     int64_t bad;
     size_t at = 0;
 
-    for (int64_t i = 0; i < n; i++) {
-        const char *added = added_text(t->added, ids[i]), *text = bpe_token(t->bpe, ids[i]);
-        if (added)
-            buf_puts(&b, added);
-        else if (text)
-            token_bytes(t, ids[i], text, &b);
-        else
-            buf_puts(&b, unknown);
-    }
+    all_bytes(t, ids, n, unknown, &b);
     while (at < b.len && (bad = utf8_invalid(b.data + at, b.len - at)) >= 0) {
         buf_put(out, b.data + at, (size_t)bad);
         buf_puts(out, unknown);

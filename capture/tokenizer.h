@@ -37,6 +37,14 @@ void tokenizer_close(struct tokenizer **t);
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool *added_bos,
                      int32_t **ids, int64_t *n, struct err *err);
 
+/* Ids of a part of a text: no special tokens around it, and added tokens in it are plain text. The
+ * rest as tokenizer_encode. */
+int tokenizer_encode_plain(const struct tokenizer *t, const char *text, size_t len, int32_t **ids,
+                           int64_t *n, struct err *err);
+
+/* Id of a token by its text, added or of the vocabulary; -1 if there is none. */
+int32_t tokenizer_id(const struct tokenizer *t, const char *token);
+
 /* Rule 3 above. */
 bool tokenizer_wants_bos(const struct tokenizer *t);
 
@@ -46,5 +54,10 @@ int64_t tokenizer_max_id(const struct tokenizer *t);
 /* Append the text of n ids for people to read: bytes that are no complete character, and ids that
  * the tokenizer does not know, become U+FFFD. */
 void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, struct buf *out);
+
+/* Append the bytes of n ids, which need not be whole characters; nothing for an id that the
+ * tokenizer does not know. */
+void tokenizer_decode_bytes(const struct tokenizer *t, const int32_t *ids, int64_t n,
+                            struct buf *out);
 
 #endif

@@ -18,12 +18,14 @@
 #include <string.h>
 
 static const char *const status_names[] = {"ok", "skip", "error"};
+static const char *const scope_names[] = {"head", "model"};
 
 /* Keys that are not metrics. */
 static const char *const fixed_keys[] = {
-    "trace",  "model",  "run",    "step",    "branch",    "timestep", "layer", "head", "kv_head",
-    "method", "params", "seed",   "backend", "precision", "permute",  "n_q",   "n_k",  "d",
-    "causal", "status", "reason", "notes",   "inf",       "sum",      NULL};
+    "trace",   "model",   "run",    "step",    "branch",  "timestep",  "layer",   "head",
+    "kv_head", "method",  "params", "seed",    "backend", "precision", "permute", "n_q",
+    "n_k",     "d",       "causal", "status",  "reason",  "notes",     "inf",     "sum",
+    "scope",   "weights", "task",   "setting", NULL};
 
 static bool is_fixed_key(const char *name)
 {
@@ -43,9 +45,17 @@ void record_init(struct record *r)
     snprintf(r->permute, sizeof r->permute, "none");
 }
 
+void record_of_model(struct record *r)
+{
+    r->scope = RECORD_OF_MODEL;
+    r->layer = r->head = r->kv_head = -1;
+}
+
 void record_free(struct record *r)
 {
     free(r->params);
+    free(r->task);
+    free(r->setting);
     free(r->metrics);
     buf_free(&r->notes);
     memset(r, 0, sizeof *r);
@@ -99,6 +109,12 @@ void record_note(struct record *r, const char *fmt, ...)
 /* The parameters come last: they alone may hold any character. */
 void record_key(const struct record *r, struct buf *b)
 {
+    if (r->scope == RECORD_OF_MODEL) {
+        buf_printf(b, "model|%s|%s|%s|%s|%s|%llu|%s|%s", r->trace, r->task ? r->task : "",
+                   r->setting ? r->setting : "", r->backend, r->precision,
+                   (unsigned long long)r->seed, r->method, r->params ? r->params : "");
+        return;
+    }
     buf_printf(b, "%s|%d|%d|%s|%d|%d|%s|%s|%s|%llu|%s|%s", r->trace, r->run, r->step, r->branch,
                r->layer, r->head, r->backend, r->precision, r->permute, (unsigned long long)r->seed,
                r->method, r->params ? r->params : "");
@@ -123,31 +139,56 @@ static void json_infinities(const struct record *r, struct jw *w)
         jw_arr_end(w);
 }
 
+static void json_head_cell(const struct record *r, struct jw *w)
+{
+    jw_kstr(w, "trace", r->trace);
+    jw_kstr(w, "model", r->model);
+    jw_kint(w, "run", r->run);
+    jw_kint(w, "step", r->step);
+    jw_kstr(w, "branch", r->branch);
+    jw_knum(w, "timestep", r->timestep);
+    jw_kint(w, "layer", r->layer);
+    jw_kint(w, "head", r->head);
+    jw_kint(w, "kv_head", r->kv_head);
+    jw_kstr(w, "method", r->method);
+    jw_kstr(w, "params", r->params ? r->params : "");
+    jw_kint(w, "seed", (int64_t)r->seed);
+    jw_kstr(w, "backend", r->backend);
+    jw_kstr(w, "precision", r->precision);
+    jw_kstr(w, "permute", r->permute);
+    jw_kint(w, "n_q", r->n_q);
+    jw_kint(w, "n_k", r->n_k);
+    jw_kint(w, "d", r->d);
+    jw_kbool(w, "causal", r->causal);
+}
+
+static void json_model_cell(const struct record *r, struct jw *w)
+{
+    jw_kstr(w, "scope", scope_names[r->scope]);
+    jw_kstr(w, "weights", r->trace);
+    jw_kstr(w, "model", r->model);
+    jw_kstr(w, "task", r->task ? r->task : "");
+    jw_kstr(w, "setting", r->setting ? r->setting : "");
+    jw_kstr(w, "method", r->method);
+    jw_kstr(w, "params", r->params ? r->params : "");
+    jw_kint(w, "seed", (int64_t)r->seed);
+    jw_kstr(w, "backend", r->backend);
+    jw_kstr(w, "precision", r->precision);
+    jw_kint(w, "n_q", r->n_q);
+    jw_kint(w, "n_k", r->n_k);
+    jw_kbool(w, "causal", r->causal);
+}
+
 void record_json(const struct record *r, struct buf *line)
 {
     struct jw w;
     size_t start = line->len;
     jw_init(&w, line, 0);
     jw_obj(&w);
-    jw_kstr(&w, "trace", r->trace);
-    jw_kstr(&w, "model", r->model);
-    jw_kint(&w, "run", r->run);
-    jw_kint(&w, "step", r->step);
-    jw_kstr(&w, "branch", r->branch);
-    jw_knum(&w, "timestep", r->timestep);
-    jw_kint(&w, "layer", r->layer);
-    jw_kint(&w, "head", r->head);
-    jw_kint(&w, "kv_head", r->kv_head);
-    jw_kstr(&w, "method", r->method);
-    jw_kstr(&w, "params", r->params ? r->params : "");
-    jw_kint(&w, "seed", (int64_t)r->seed);
-    jw_kstr(&w, "backend", r->backend);
-    jw_kstr(&w, "precision", r->precision);
-    jw_kstr(&w, "permute", r->permute);
-    jw_kint(&w, "n_q", r->n_q);
-    jw_kint(&w, "n_k", r->n_k);
-    jw_kint(&w, "d", r->d);
-    jw_kbool(&w, "causal", r->causal);
+    if (r->scope == RECORD_OF_MODEL)
+        json_model_cell(r, &w);
+    else
+        json_head_cell(r, &w);
     jw_kstr(&w, "status", status_names[r->status]);
     if (r->reason[0])
         jw_kstr(&w, "reason", r->reason);
@@ -201,17 +242,24 @@ static int parse_index(const json_t *o, const char *key, const char *where, int 
     return 0;
 }
 
-static int parse_identity(const json_t *o, const char *where, struct record *r, struct err *err)
+static int parse_copy(const json_t *o, const char *key, const char *where, char **out,
+                      struct err *err)
+{
+    const char *s = NULL;
+    int rc = jget_str(o, key, where, &s, err);
+    rc = rc ? rc : check_shown(s, key, where, err);
+    if (rc)
+        return rc;
+    *out = strdup(s);
+    return *out ? 0 : err_set(err, ERR_NOMEM, "%s: out of memory", where);
+}
+
+/* What only cells of a head have. */
+static int parse_head_cell(const json_t *o, const char *where, struct record *r, struct err *err)
 {
     int rc = 0;
-    int64_t seed = 0;
-    const char *params = NULL;
     TRY(parse_text(o, "trace", where, r->trace, sizeof r->trace, err));
-    TRY(parse_text(o, "model", where, r->model, sizeof r->model, err));
     TRY(parse_text(o, "branch", where, r->branch, sizeof r->branch, err));
-    TRY(parse_text(o, "method", where, r->method, sizeof r->method, err));
-    TRY(parse_text(o, "backend", where, r->backend, sizeof r->backend, err));
-    TRY(parse_text(o, "precision", where, r->precision, sizeof r->precision, err));
     TRY(parse_text(o, "permute", where, r->permute, sizeof r->permute, err));
     TRY(parse_index(o, "run", where, &r->run, err));
     TRY(parse_index(o, "step", where, &r->step, err));
@@ -219,17 +267,45 @@ static int parse_identity(const json_t *o, const char *where, struct record *r, 
     TRY(parse_index(o, "head", where, &r->head, err));
     TRY(parse_index(o, "kv_head", where, &r->kv_head, err));
     TRY(parse_index(o, "d", where, &r->d, err));
+out:
+    return rc;
+}
+
+static int parse_model_cell(const json_t *o, const char *where, struct record *r, struct err *err)
+{
+    int rc = 0;
+    record_of_model(r);
+    TRY(parse_text(o, "weights", where, r->trace, sizeof r->trace, err));
+    TRY(parse_copy(o, "task", where, &r->task, err));
+    TRY(parse_copy(o, "setting", where, &r->setting, err));
+out:
+    return rc;
+}
+
+static int parse_identity(const json_t *o, const char *where, struct record *r, struct err *err)
+{
+    int rc = 0;
+    int64_t seed = 0;
+    const char *scope = scope_names[RECORD_OF_HEAD];
+    TRY(jget_str_opt(o, "scope", where, &scope, err));
+    if (strcmp(scope, scope_names[RECORD_OF_HEAD]) == 0)
+        TRY(parse_head_cell(o, where, r, err));
+    else if (strcmp(scope, scope_names[RECORD_OF_MODEL]) == 0)
+        TRY(parse_model_cell(o, where, r, err));
+    else
+        FAIL(err, ERR_INPUT, "%s: \"scope\": head or model was expected, found '%.60s'", where,
+             scope);
+    TRY(parse_text(o, "model", where, r->model, sizeof r->model, err));
+    TRY(parse_text(o, "method", where, r->method, sizeof r->method, err));
+    TRY(parse_text(o, "backend", where, r->backend, sizeof r->backend, err));
+    TRY(parse_text(o, "precision", where, r->precision, sizeof r->precision, err));
     TRY(jget_int(o, "seed", where, &seed, err));
     TRY(jget_int(o, "n_q", where, &r->n_q, err));
     TRY(jget_int(o, "n_k", where, &r->n_k, err));
     TRY(jget_bool_opt(o, "causal", where, &r->causal, err));
     TRY(jget_num_opt(o, "timestep", where, &r->timestep, err));
-    TRY(jget_str(o, "params", where, &params, err));
-    TRY(check_shown(params, "params", where, err));
+    TRY(parse_copy(o, "params", where, &r->params, err));
     r->seed = (uint64_t)seed;
-    r->params = strdup(params);
-    if (!r->params)
-        rc = err_set(err, ERR_NOMEM, "%s: out of memory", where);
 out:
     return rc;
 }

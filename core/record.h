@@ -1,7 +1,9 @@
 /*
- * record.h - results: one JSON line per cell (trace, run, step, branch, layer, head, method,
- * canonical parameters). Append-only; a torn last line is dropped on resume. Every line carries its
- * checksum (core/sealed.h); lines without one, from older versions, are read too.
+ * record.h - results: one JSON line per cell. Of a replay a cell is (trace, run, step, branch,
+ * layer, head, method, canonical parameters), scope `head`; of a model that ran with a method
+ * inside it is (weights, task, setting, method, canonical parameters), scope `model`. Append-only;
+ * a torn last line is dropped on resume. Every line carries its checksum (core/sealed.h); lines
+ * without one, from older versions, are read too.
  */
 #ifndef LACUNA_RECORD_H
 #define LACUNA_RECORD_H
@@ -21,14 +23,21 @@ struct metric {
 
 enum record_status { RECORD_OK, RECORD_SKIP, RECORD_ERROR };
 
+enum record_scope { RECORD_OF_HEAD, RECORD_OF_MODEL };
+
 struct record {
     /* identity */
-    char trace[64];  /* trace id: name-independent content id of the file */
+    enum record_scope scope;
+    char trace[64];  /* trace id: name-independent content id of the file. RECORD_OF_MODEL: of the
+                      * model's weights */
     char model[128]; /* model name of the trace */
-    int run, step, layer, head, kv_head;
+    int run, step, layer, head, kv_head; /* RECORD_OF_MODEL: 0 0 -1 -1 -1 */
     char branch[16];
     char method[32];
-    char *params; /* canonical parameters, owned, "" = defaults */
+    char *params;         /* canonical parameters, owned, "" = defaults */
+    char *task, *setting; /* RECORD_OF_MODEL: what was asked,
+                           * "needle:tokens=2048:depth=0.5:sample=3", and how the method stands in
+                           * the model, "dense_layers=0:decode=dense"; owned, NULL = "" */
     uint64_t seed;
     char backend[8];   /* "cpu", "cuda" */
     char precision[8]; /* "f64", "f32" */
@@ -47,6 +56,9 @@ struct record {
 };
 
 void record_init(struct record *r);
+
+/* Make it a record of scope `model`. */
+void record_of_model(struct record *r);
 void record_free(struct record *r);
 /* Append or replace a metric. The name must fit and must not be one of the record's own keys. */
 int record_metric(struct record *r, const char *name, double value, struct err *err);

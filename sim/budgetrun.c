@@ -137,7 +137,8 @@ static int measure(const struct method_run *run, const struct head_in *in, struc
                             .params = params,
                             .ctx = ctx,
                             .in = in,
-                            .counts_only = budget_needs_counts_only(metric)};
+                            .measure =
+                                budget_needs_counts_only(metric) ? MEASURE_MASK : MEASURE_ALL};
     struct record rec;
     int rc;
 

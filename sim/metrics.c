@@ -161,8 +161,8 @@ out:
     return rc;
 }
 
-static int put_counts(const struct metrics_acc *a, double nq, double nk, struct record *r,
-                      struct err *err)
+int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
+                   struct err *err)
 {
     const struct mask_counts *c = &a->counts;
     double allowed = (double)c->pairs_allowed, tiles = (double)c->tiles_allowed;
@@ -170,7 +170,7 @@ static int put_counts(const struct metrics_acc *a, double nq, double nk, struct 
     const struct named v[] = {
         {"density_elem", (double)c->pairs_kept / allowed},
         {"density_tile", qk / tiles},
-        {"density_rect", (double)c->pairs_kept / (nq * nk)},
+        {"density_rect", (double)c->pairs_kept / ((double)nq * (double)nk)},
         {"density_tile@64x64", (double)a->kept64 / (double)a->allowed64},
         {"density_tile@128x128", (double)a->kept128 / (double)a->allowed128},
         {"sparsity_qk", 1 - qk / tiles},
@@ -190,18 +190,12 @@ static int put_counts(const struct metrics_acc *a, double nq, double nk, struct 
     return put_all(r, e, 2, err);
 }
 
-int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
-                   struct err *err)
-{
-    return put_counts(a, (double)nq, (double)nk, r, err);
-}
-
 int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r, struct err *err)
 {
     int rc = 0;
     double sum = 0, n = (double)a->n;
 
-    TRY(put_counts(a, (double)nq, (double)nk, r, err));
+    TRY(metrics_counts(a, nq, nk, r, err));
     for (int64_t i = 0; i < a->n; i++)
         sum += a->recall[i];
     sort_f64(a->recall, a->n);

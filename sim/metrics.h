@@ -42,7 +42,7 @@ void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r);
  * in Q K. */
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err);
 
-/* Write those that the masks alone decide into the record: densities. */
+/* Write those that the masks alone decide into the record: densities, sparsities, pairs. */
 int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
                    struct err *err);
 

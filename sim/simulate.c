@@ -40,10 +40,12 @@ static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv,
     else
         TRY(exact_attend(exact, m, run->out, run->lse, err));
     run->ns_attend += run_clock(run) - t;
+    *tiles_pv = stats.tiles_pv;
+    if (run->cell->measure != MEASURE_ALL)
+        goto out;
     /* Recall belongs to the mask, whatever the arithmetic did with it. */
     if (own)
         TRY(exact_attend(exact, m, NULL, run->lse_mask, err));
-    *tiles_pv = stats.tiles_pv;
     TRY(exact_out(exact, m->row0, m->row1, &ref, err));
     TRY(exact_lse(exact, m->row0, m->row1, &ref_lse, err));
     metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, run->out, ref,
@@ -65,7 +67,7 @@ static int run_chunk(struct run *run, int64_t row0, int64_t row1, struct err *er
     if (m.row0 != row0 || m.row1 != row1)
         FAIL(err, ERR_RUN, "the mask covers rows %lld..%lld, asked for %lld..%lld",
              (long long)m.row0, (long long)m.row1, (long long)row0, (long long)row1);
-    if (!run->cell->counts_only)
+    if (run->cell->measure != MEASURE_MASK)
         TRY(attend_chunk(run, &m, &tiles_pv, err));
     TRY(metrics_add_mask(&run->acc, &m, tiles_pv, err));
     if (run->cell->sink)
@@ -81,7 +83,7 @@ static int run_chunks(struct run *run, struct err *err)
     int64_t step = run_chunk_rows(run), rows = step < x->nq ? step : x->nq;
     int rc = 0;
 
-    if (!run->cell->counts_only) {
+    if (run->cell->measure != MEASURE_MASK) {
         TRY(mem_alloc(&run->out, rows * x->dv, sizeof(double), "method output", err));
         TRY(mem_alloc(&run->lse, rows, sizeof(double), "method log-sum-exp", err));
         TRY(mem_alloc(&run->lse_mask, rows, sizeof(double), "mask log-sum-exp", err));
@@ -145,10 +147,14 @@ static int run_record(struct run *run, struct record *r, struct err *err)
 {
     int rc = 0;
     r->status = RECORD_OK;
-    if (run->cell->counts_only)
+    if (run->cell->measure == MEASURE_MASK)
         return metrics_counts(&run->acc, run->in->x.nq, run->in->x.nk, r, err);
-    TRY(record_score(run, r, err));
-    TRY(metrics_finish(&run->acc, run->in->x.nq, run->in->x.nk, r, err));
+    if (run->cell->measure == MEASURE_COUNTS) {
+        TRY(metrics_counts(&run->acc, run->in->x.nq, run->in->x.nk, r, err));
+    } else {
+        TRY(record_score(run, r, err));
+        TRY(metrics_finish(&run->acc, run->in->x.nq, run->in->x.nk, r, err));
+    }
     if (run->method->report)
         TRY(run->method->report(run->state, r, err));
     TRY(record_metric(r, "host_prepare_ns", run->ns_prepare, err));
@@ -177,7 +183,7 @@ static int run_method(const struct sim_cell *cell, struct record *r, struct err 
     struct run run = {.cell = cell, .method = cell->method, .in = cell->in};
 
     /* Errors of the output are taken against dense attention, unless the device does that. */
-    if (!cell->counts_only && (!cell->device || !cell->device->metrics))
+    if (cell->measure == MEASURE_ALL && (!cell->device || !cell->device->metrics))
         exact_expect_out(cell->in->exact);
     if (cell->device)
         device_map_attach(&run.map, cell->device, cell->in);

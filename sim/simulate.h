@@ -11,6 +11,14 @@
 typedef int sim_sink_fn(void *ctx, const struct mask *m, const double *out, const double *lse,
                         struct err *err);
 
+/* How far a run goes, and what its record gets. */
+enum sim_measure {
+    MEASURE_ALL,    /* choose, attend, compare with dense attention: all metrics */
+    MEASURE_COUNTS, /* choose and attend: counts of the mask, neither recall nor errors. No dense
+                     * row is computed unless the method asks for it */
+    MEASURE_MASK,   /* choose: counts of the mask alone, and no numbers of the method */
+};
+
 /* A method with its parameters on a head. */
 struct sim_cell {
     const struct method *method;
@@ -18,7 +26,7 @@ struct sim_cell {
     struct method_ctx *ctx;
     const struct head_in *in;
     const struct sim_device *device; /* NULL: on the CPU */
-    bool counts_only;  /* choose and count the mask, do not attend: densities are all it records */
+    enum sim_measure measure;
     sim_sink_fn *sink; /* may be NULL */
     void *sink_ctx;
 };

@@ -149,7 +149,7 @@ static int add_chunk(struct run *run, const struct mask *m, const struct accel_r
     const double *ref, *ref_lse;
     int64_t dv = run->in->x.dv;
     int rc = 0;
-    if (!res->rows) {
+    if (!res->rows && run->cell->measure == MEASURE_ALL) {
         TRY(exact_attend(exact, m, NULL, run->lse_mask, err));
         TRY(exact_out(exact, m->row0, m->row1, &ref, err));
         TRY(exact_lse(exact, m->row0, m->row1, &ref_lse, err));

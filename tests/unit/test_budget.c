@@ -233,7 +233,7 @@ static double density(const struct method_run *run, struct sim_head *h, const vo
                                 .params = params,
                                 .ctx = &ctx,
                                 .in = &h->in,
-                                .counts_only = true};
+                                .measure = MEASURE_MASK};
         h->in.step = step;
         if (step)
             record_free(&r);

@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/utf8.h"
 #include "core/pool.h"
 
 #include <errno.h>
@@ -198,7 +199,7 @@ static void log_line(struct execproc *p)
 {
     p->line[p->line_len] = '\0';
     p->line_len = 0;
-    text_make_plain(p->line);
+    utf8_make_plain(p->line);
     if (p->line[0]) {
         memcpy(p->last, p->line, sizeof p->last);
         log_info("exec: %s: %s", p->cell, p->line);

@@ -1,7 +1,7 @@
 /*
  * datadir.c - search order: environment, executable, working directory.
  */
-#include "analyze/datadir.h"
+#include "core/datadir.h"
 
 #include <limits.h>
 #include <stdlib.h>

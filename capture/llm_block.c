@@ -1,0 +1,167 @@
+/*
+ * llm_block.c - see llm_block.h.
+ */
+#include "capture/llm_block.h"
+
+#include "core/mem.h"
+#include "core/pool.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t llm_work_bytes(const struct llm_config *c, int64_t chunk)
+{
+    int64_t kvdim = (int64_t)c->kv_heads * c->head_dim;
+    return 4 * chunk * (c->hidden + 2 * kvdim + 2 * c->ffn);
+}
+
+void llm_work_free(struct llm_work *s)
+{
+    float *all[] = {s->x, s->k, s->v, s->gate, s->up};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+    free(s->inv_freq);
+    memset(s, 0, sizeof *s);
+}
+
+int llm_work_init(struct llm_work *s, const struct llm_config *c, int64_t chunk, int jobs,
+                  struct err *err)
+{
+    int rc = 0;
+
+    *s = (struct llm_work){.c = c, .jobs = jobs, .chunk = chunk, .round = DT_F32};
+    s->qdim = (int64_t)c->heads * c->head_dim;
+    s->kvdim = (int64_t)c->kv_heads * c->head_dim;
+    TRY(mem_alloc(&s->x, chunk * c->hidden, sizeof(float), "activations", err));
+    TRY(mem_alloc(&s->k, chunk * s->kvdim, sizeof(float), "keys", err));
+    TRY(mem_alloc(&s->v, chunk * s->kvdim, sizeof(float), "values", err));
+    TRY(mem_alloc(&s->gate, chunk * c->ffn, sizeof(float), "feed-forward", err));
+    TRY(mem_alloc(&s->up, chunk * c->ffn, sizeof(float), "feed-forward", err));
+    TRY(mem_alloc(&s->inv_freq, c->head_dim / 2, sizeof(double), "rotary table", err));
+    s->rope_factor = rope_frequencies(&c->rope, c->head_dim, s->inv_freq);
+out:
+    if (rc)
+        llm_work_free(s);
+    return rc;
+}
+
+/* Through the type of the checkpoint and back, as a trace would hold it. */
+static void round_all(float *x, int64_t n, enum dtype t)
+{
+    for (int64_t i = 0; t != DT_F32 && i < n; i++)
+        x[i] = dtype_round(t, x[i]);
+}
+
+int llm_project(struct llm_work *s, const struct llm_layer *layer, const float *h, int64_t pos0,
+                int64_t n, struct nn_kv *kv, float *q, struct err *err)
+{
+    const struct llm_config *c = s->c;
+    float *const *w = layer->t;
+    int rc = 0;
+
+    nn_rms_norm(h, n, c->hidden, w[LLM_NORM1], c->eps, s->x);
+    TRY(nn_linear(s->x, n, c->hidden, w[LLM_Q], w[LLM_Q_B], s->qdim, s->jobs, q, err));
+    TRY(nn_linear(s->x, n, c->hidden, w[LLM_K], w[LLM_K_B], s->kvdim, s->jobs, s->k, err));
+    TRY(nn_linear(s->x, n, c->hidden, w[LLM_V], w[LLM_V_B], s->kvdim, s->jobs, s->v, err));
+    if (c->qk_norm) {
+        nn_rms_norm(q, n * c->heads, c->head_dim, w[LLM_QN], c->eps, q);
+        nn_rms_norm(s->k, n * c->kv_heads, c->head_dim, w[LLM_KN], c->eps, s->k);
+    }
+    rope_apply(q, n, c->heads, c->head_dim, pos0, s->inv_freq, s->rope_factor);
+    rope_apply(s->k, n, c->kv_heads, c->head_dim, pos0, s->inv_freq, s->rope_factor);
+    round_all(q, n * s->qdim, s->round);
+    round_all(s->k, n * s->kvdim, s->round);
+    round_all(s->v, n * s->kvdim, s->round);
+    nn_kv_put(kv, pos0, n, s->k, s->v);
+out:
+    return rc;
+}
+
+static void add(float *h, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        h[i] += x[i];
+}
+
+static int feed_forward(struct llm_work *s, float *const *w, int64_t n, float *h, struct err *err)
+{
+    const struct llm_config *c = s->c;
+    int rc = 0;
+
+    nn_rms_norm(h, n, c->hidden, w[LLM_NORM2], c->eps, s->x);
+    TRY(nn_linear(s->x, n, c->hidden, w[LLM_GATE], w[LLM_GATE_B], c->ffn, s->jobs, s->gate, err));
+    TRY(nn_linear(s->x, n, c->hidden, w[LLM_UP], w[LLM_UP_B], c->ffn, s->jobs, s->up, err));
+    nn_silu(s->gate, n * c->ffn);
+    for (int64_t i = 0; i < n * c->ffn; i++)
+        s->gate[i] *= s->up[i];
+    TRY(nn_linear(s->gate, n, c->ffn, w[LLM_DOWN], w[LLM_DOWN_B], c->hidden, s->jobs, s->x, err));
+    add(h, s->x, n * c->hidden);
+out:
+    return rc;
+}
+
+int llm_finish(struct llm_work *s, const struct llm_layer *layer, const float *o, int64_t n,
+               float *h, struct err *err)
+{
+    int64_t hidden = s->c->hidden;
+    float *const *w = layer->t;
+    int rc = 0;
+
+    TRY(nn_linear(o, n, s->qdim, w[LLM_O], w[LLM_O_B], hidden, s->jobs, s->x, err));
+    add(h, s->x, n * hidden);
+    TRY(feed_forward(s, w, n, h, err));
+out:
+    return rc;
+}
+
+int llm_layer_run(struct llm_work *s, int layer, const struct llm_layer *w, int64_t pos0, int64_t n,
+                  struct nn_kv *kv, const struct llm_attention *attention, float *q, float *o,
+                  float *h, struct err *err)
+{
+    const struct llm_config *c = s->c;
+    int64_t step = s->chunk;
+    int rc = 0;
+
+    for (int64_t t = 0; t < n; t += step) {
+        if (interrupted())
+            FAIL(err, ERR_INTERRUPTED, "interrupted");
+        TRY(llm_project(s, w, h + t * c->hidden, pos0 + t, t + step < n ? step : n - t, kv,
+                        q + t * s->qdim, err));
+    }
+    if (attention)
+        rc = attention->attend(attention->ctx, layer, q, n, kv, pos0 + n, o, err);
+    else
+        rc = nn_attention(q, kv, n, pos0 + n, c->heads, 1 / sqrt(c->head_dim), true, s->jobs, o,
+                          NULL, err);
+    if (rc)
+        goto out;
+    for (int64_t t = 0; t < n; t += step)
+        TRY(llm_finish(s, w, o + t * s->qdim, t + step < n ? step : n - t, h + t * c->hidden, err));
+out:
+    return rc;
+}
+
+int llm_embed(const struct llm_model *m, const int32_t *tokens, int64_t n, float *h,
+              struct err *err)
+{
+    int64_t d = m->c.hidden;
+    int rc = 0;
+    for (int64_t i = 0; i < n; i++)
+        TRY(st_read_f32(m->file, m->embed, tokens[i] * d, d, h + i * d, err));
+out:
+    return rc;
+}
+
+int llm_final_norm(const struct llm_model *m, int64_t n, float *h, struct err *err)
+{
+    const struct llm_config *c = &m->c;
+    float *w = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&w, c->hidden, sizeof *w, "final norm", err));
+    TRY(st_read_f32(m->file, m->norm, 0, c->hidden, w, err));
+    nn_rms_norm(h, n, c->hidden, w, c->eps, h);
+out:
+    free(w);
+    return rc;
+}

@@ -1,0 +1,68 @@
+/*
+ * llm_block.h - the parts of a Llama-family decoder layer, for runs over one hidden state
+ * (llm_forward.h's chunks) and for runs that put something else in the place of attention.
+ *
+ *   project   q, k, v = rope(norm(W x))      x = RMSNorm(h); k and v join the layer's cache
+ *   attend    o of q against the cache       the caller's: nn_attention, or a struct llm_attention
+ *   finish    h += O o; h += Down(silu(Gate x) * Up x)
+ *
+ * The workspace has no state between calls: several hidden states can go through one layer in
+ * turn, so that its weights are read once.
+ */
+#ifndef LACUNA_LLM_BLOCK_H
+#define LACUNA_LLM_BLOCK_H
+
+#include "capture/llm_weights.h"
+#include "capture/nn.h"
+
+/* Attention of one layer, in the place of exact attention.
+ *   q    [nq][heads * d], positions applied: the last nq of nk tokens
+ *   kv   keys and values by head, of which the first nk tokens are there
+ *   out  [nq][heads * d], to be written
+ * A positive answer says that it does not apply; the layer then stops and answers the same. */
+struct llm_attention {
+    void *ctx;
+    int (*attend)(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
+                  int64_t nk, float *out, struct err *err);
+};
+
+struct llm_work {
+    const struct llm_config *c;
+    int jobs;
+    int64_t chunk; /* tokens that project and finish take at most */
+    int64_t qdim, kvdim;
+    enum dtype round; /* q, k, v are rounded to this type (nearest, ties to even); DT_F32: not */
+    float *x, *k, *v, *gate, *up; /* of a chunk, owned */
+    double *inv_freq, rope_factor;
+};
+
+int llm_work_init(struct llm_work *s, const struct llm_config *c, int64_t chunk, int jobs,
+                  struct err *err);
+void llm_work_free(struct llm_work *s);
+
+/* Bytes of a workspace. */
+int64_t llm_work_bytes(const struct llm_config *c, int64_t chunk);
+
+/* h [n][hidden] of the tokens at pos0 ..: their q [n][heads * d]; k and v join the cache there and
+ * stay in s->k, s->v [n][kv_heads * d] until the next call. */
+int llm_project(struct llm_work *s, const struct llm_layer *w, const float *h, int64_t pos0,
+                int64_t n, struct nn_kv *kv, float *q, struct err *err);
+
+/* What follows attention: o [n][heads * d] into the residual stream h [n][hidden]. */
+int llm_finish(struct llm_work *s, const struct llm_layer *w, const float *o, int64_t n, float *h,
+               struct err *err);
+
+/* A whole layer over the n tokens at pos0 .., whose predecessors are in the cache. q and o are
+ * scratch [n][heads * d]; o holds the attention output afterwards. attention NULL: exact. */
+int llm_layer_run(struct llm_work *s, int layer, const struct llm_layer *w, int64_t pos0, int64_t n,
+                  struct nn_kv *kv, const struct llm_attention *attention, float *q, float *o,
+                  float *h, struct err *err);
+
+/* Embeddings of n tokens: h [n][hidden]. */
+int llm_embed(const struct llm_model *m, const int32_t *tokens, int64_t n, float *h,
+              struct err *err);
+
+/* The last norm, in place: h [n][hidden]. */
+int llm_final_norm(const struct llm_model *m, int64_t n, float *h, struct err *err);
+
+#endif

@@ -1,0 +1,184 @@
+/*
+ * cmd_prompt.c - `lacuna prompt`: a generated prompt as text, or with its answer as a line of a
+ * task file.
+ */
+#include "core/cmd.h"
+#include "core/datadir.h"
+#include "core/fileio.h"
+#include "eval/evalargs.h"
+#include "eval/prompt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct prompt_opts {
+    struct common_opts c;
+    char *model, *tokens, *haystack, *chat, *out;
+    double depth;
+    int64_t sample;
+    int bos;
+};
+
+static const char *const bos_values[] = {"auto", "yes", "no", NULL};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "model", .type = OPT_STR, .offset = offsetof(struct prompt_opts, model), .arg = "DIR",
+     .flags = OPT_UNSET,
+     .help = "Checkpoint whose tokenizer counts (default: the code-lm that ships with lacuna)."},
+    {.name = "tokens", .type = OPT_STR, .offset = offsetof(struct prompt_opts, tokens),
+     .short_name = 'n', .arg = "N", .def = "2K", .unit = "tokens",
+     .help = "Ids of the prompt and of the answer that may follow, as in 16K (K = 1024)."},
+    {.name = "depth", .type = OPT_NUM, .offset = offsetof(struct prompt_opts, depth), .arg = "D",
+     .def = "0.5", .min = 0, .max = 1, .help = "Where the asked item stands, 0 = front, 1 = end."},
+    {.name = "sample", .type = OPT_INT, .offset = offsetof(struct prompt_opts, sample),
+     .arg = "N", .def = "0", .min = 0, .max = 1e9, .help = "Number of the sample."},
+    {.name = "haystack", .type = OPT_STR, .offset = offsetof(struct prompt_opts, haystack),
+     .arg = "FILE", .flags = OPT_UNSET,
+     .help = "Hide things between the lines of this text instead of generated ones."},
+    {.name = "chat", .type = OPT_STR, .offset = offsetof(struct prompt_opts, chat), .arg = "TEXT",
+     .flags = OPT_UNSET,
+     .help = "Count this text with {prompt} in it too; it is not written."},
+    {.name = "bos", .type = OPT_ENUM, .offset = offsetof(struct prompt_opts, bos), .def = "auto",
+     .values = bos_values, .help = "Whether a beginning-of-text token counts."},
+    {.name = "output", .type = OPT_STR, .offset = offsetof(struct prompt_opts, out),
+     .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET,
+     .help = "File to write (default: standard output)."},
+    COMMON_OPTS,
+    {0},
+};
+/* clang-format on */
+
+static int run(const struct app *app, int argc, char **argv, struct err *err);
+
+const struct command cmd_prompt = {
+    "prompt",
+    "lacuna prompt TASK[:key=value] [--tokens N] [--depth D] [--sample S] [-o FILE]",
+    "write a generated prompt: needle, multi, kv, chain, copy, track",
+    run,
+    options,
+    "The same prompts as `lacuna eval` asks, a function of task, length, depth, sample and seed.\n"
+    "--json writes prompt and answer as a line of a task file that eval reads.\n\n"
+    "Examples:\n"
+    "  lacuna prompt needle --tokens 16K --depth 0.5 -o needle.txt\n"
+    "  lacuna prompt kv:domain=en --model DIR --tokens 8K --json >> kv.jsonl\n",
+};
+
+/* A line that gives the score of the generated task. */
+static int task_line(const struct prompt_spec *s, const struct prompt *p, struct buf *b,
+                     struct err *err)
+{
+    struct jw w;
+    bool names = s->kind == PROMPT_TRACK;
+
+    if (s->kind == PROMPT_CHAIN || s->kind == PROMPT_COPY)
+        return err_set(err, ERR_USAGE,
+                       "prompt: --json: a task file cannot say how %s is graded; give the task to "
+                       "eval itself",
+                       prompt_name(s));
+    jw_init(&w, b, 0);
+    jw_obj(&w);
+    jw_kstr(&w, "prompt", buf_str(&p->text));
+    jw_key(&w, "answers");
+    jw_arr(&w);
+    for (int64_t i = 0; i < p->answers.n; i++) {
+        const char *a = p->answers.items[i];
+        jw_str(&w, a[0] == ' ' ? a + 1 : a);
+    }
+    jw_arr_end(&w);
+    jw_kstr(&w, "metric", names ? "contains_all" : "exact");
+    jw_kint(&w, "max_new_tokens", p->max_new);
+    jw_key(&w, "stop");
+    jw_arr(&w);
+    for (int64_t i = 0; i < p->stop.n; i++)
+        jw_str(&w, p->stop.items[i]);
+    jw_arr_end(&w);
+    jw_obj_end(&w);
+    buf_puts(b, "\n");
+    return buf_check(b, "task line", err);
+}
+
+static int write_prompt(const struct prompt_opts *o, const struct prompt_spec *s,
+                        const struct prompt *p, struct err *err)
+{
+    struct buf line = {0};
+    const struct buf *text = &p->text;
+    int rc = 0;
+
+    if (o->c.json) {
+        TRY(task_line(s, p, &line, err));
+        text = &line;
+    }
+    if (o->out)
+        TRY(file_write_atomic(o->out, text->data, text->len, err));
+    else if (fwrite(text->data, 1, text->len, stdout) != text->len)
+        rc = err_sys(err, ERR_IO, "standard output");
+out:
+    buf_free(&line);
+    return rc;
+}
+
+static int make(const struct prompt_opts *o, const char *task, struct err *err)
+{
+    struct eval_model m = {0};
+    struct prompt_spec spec;
+    struct prompt p = {0};
+    struct lines file = {0};
+    struct buf dir = {0};
+    int64_t *tokens = NULL, n = 0;
+    char hash[40];
+    int rc = 0;
+
+    TRY(tokens_parse(o->tokens, "--tokens", &tokens, &n, err));
+    if (n != 1)
+        FAIL(err, ERR_USAGE, "prompt: one length was expected, found --tokens %s", o->tokens);
+    TRY(chat_check(o->chat, err));
+    if (o->model)
+        buf_puts(&dir, o->model);
+    else
+        TRY(datadir_find("models/code-lm", &dir, err));
+    TRY(buf_check(&dir, "model", err));
+    TRY(eval_model_open(&m, buf_str(&dir), o->bos, err));
+    TRY(prompt_spec_parse(task, m.domain, &spec, err));
+    if (o->haystack) {
+        TRY(refuse_input(o->out, o->haystack, err));
+        TRY(lines_read(&file, o->haystack, hash, err));
+    }
+    TRY(eval_prompt_make(&m, &spec, o->haystack ? &file : NULL, o->chat, tokens[0], o->depth,
+                         o->sample, (uint64_t)o->c.seed, &p, err));
+    if (o->c.dry_run)
+        fprintf(stderr, "would write %lld bytes to %s\n", (long long)p.text.len,
+                o->out ? o->out : "standard output");
+    else
+        TRY(write_prompt(o, &spec, &p, err));
+out:
+    prompt_free(&p);
+    lines_free(&file);
+    eval_model_close(&m);
+    buf_free(&dir);
+    free(tokens);
+    return rc;
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct prompt_opts o;
+    struct str_list rest = {0};
+    bool done = false;
+    int rc = 0;
+
+    TRY(cmd_begin(&cmd_prompt, &o, argc, argv, &rest, &done, err));
+    if (done)
+        goto out;
+    if (rest.n != 1)
+        FAIL(err, ERR_USAGE,
+             "prompt: one task was expected (needle, multi, kv, chain, copy, "
+             "track), found %lld arguments",
+             (long long)rest.n);
+    TRY(make(&o, rest.items[0], err));
+out:
+    opt_free(options, &o);
+    str_list_free(&rest);
+    return rc;
+}

@@ -1,0 +1,187 @@
+/*
+ * evalargs.c - see evalargs.h.
+ */
+#include "eval/evalargs.h"
+
+#include "core/indexlist.h"
+#include "core/mem.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int eval_methods(const struct method *const *methods, const struct eval_opts *o,
+                 struct method_run **runs, int64_t *n, struct err *err)
+{
+    int64_t kept = 0;
+    int rc = 0;
+
+    if (o->methods.n == 0)
+        FAIL(err, ERR_USAGE, "eval: no method given (-m NAME; see `lacuna list methods`)");
+    for (int64_t i = 0; i < o->methods.n; i++)
+        TRY(method_runs_parse(methods, o->methods.items[i], runs, n, err));
+    for (int64_t i = 0; i < *n; i++) {
+        struct method_run *r = *runs + i;
+        if (strcmp(r->method->name, "dense") != 0) {
+            struct method_run moved = (*runs)[kept];
+            (*runs)[kept++] = *r;
+            if (kept - 1 != i)
+                *r = moved;
+        }
+    }
+    /* What is left behind the kept ones are dense runs. */
+    for (int64_t i = kept; i < *n; i++)
+        if ((*runs)[i].canonical[0])
+            FAIL(err, ERR_USAGE, "eval: method dense takes no parameters here (found %s)",
+                 (*runs)[i].canonical);
+    for (int64_t i = kept; i < *n; i++) {
+        struct method_run *r = *runs + i;
+        opt_free(r->method->params, r->params);
+        free(r->params);
+        free(r->canonical);
+        free(r->calib);
+        json_decref(r->calib_doc);
+        free(r->given);
+    }
+    *n = kept;
+out:
+    return rc;
+}
+
+static int parse_dense_heads(const char *text, const struct llm_config *c, bool *dense,
+                             struct err *err)
+{
+    for (const char *p = text; p && *p;) {
+        char *end;
+        long l = strtol(p, &end, 10), h = -1;
+        if (end != p && *end == ':') {
+            p = end + 1;
+            h = strtol(p, &end, 10);
+        }
+        if (end == p || (*end && *end != ',') || l < 0 || h < 0 || l >= c->layers || h >= c->heads)
+            return err_set(err, ERR_USAGE,
+                           "--dense-heads: LAYER:HEAD,... was expected with layers 0..%d and "
+                           "heads 0..%d, found '%.60s'",
+                           c->layers - 1, c->heads - 1, text);
+        dense[l * c->heads + h] = true;
+        p = *end ? end + 1 : end;
+    }
+    return 0;
+}
+
+static int parse_dense_last(const char *text, int64_t *out, struct err *err)
+{
+    char *end;
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    if (strcmp(text, "question") == 0)
+        *out = DENSE_LAST_QUESTION;
+    else if (end != text && !*end && !errno && n >= 0)
+        *out = n;
+    else
+        return err_set(err, ERR_USAGE,
+                       "--dense-last: a number or 'question' was expected, found "
+                       "'%.60s'",
+                       text);
+    return 0;
+}
+
+int eval_how_options(const struct eval_opts *o, const struct eval_model *m, struct eval_how *how,
+                     struct err *err)
+{
+    const struct llm_config *c = &m->llm.c;
+    int64_t *layers = NULL, n = 0;
+    int rc = 0;
+
+    how->dense_below = o->dense_below;
+    how->decode_method = o->decode == 1;
+    how->skip_is_dense = o->on_skip == 1;
+    how->local_errors = o->local_errors;
+    how->round = o->qkv == 1 ? c->dtype : DT_F32;
+    how->precision = o->precision == 1 ? PREC_F64 : PREC_F32;
+    how->seed = (uint64_t)o->c.seed;
+    TRY(mem_zalloc(&how->dense_head, (int64_t)c->layers * c->heads, sizeof *how->dense_head,
+                   "dense heads", err));
+    if (o->dense_layers)
+        TRY(index_list_parse(o->dense_layers, c->layers, "--dense-layers", &layers, &n, err));
+    for (int64_t i = 0; i < n; i++)
+        memset(how->dense_head + layers[i] * c->heads, 1, (size_t)c->heads);
+    TRY(parse_dense_heads(o->dense_heads, c, how->dense_head, err));
+    TRY(parse_dense_last(o->dense_last, &how->dense_last, err));
+out:
+    free(layers);
+    return rc;
+}
+
+int tokens_parse(const char *text, const char *what, int64_t **list, int64_t *n, struct err *err)
+{
+    int64_t cap = 0;
+    int rc = 0;
+
+    for (const char *p = text; p && *p;) {
+        char *end;
+        errno = 0;
+        long long x = strtoll(p, &end, 10);
+        int64_t unit = *end == 'K' ? 1024 : *end == 'M' ? 1024 * 1024 : 1;
+        const char *next = end + (unit > 1);
+        if (end == p || errno || x < 1 || x > 1000000000 / unit || (*next && *next != ','))
+            FAIL(err, ERR_USAGE,
+                 "%s: lengths as in 2048,8K (K = 1024) were expected, found '%.60s'", what, text);
+        TRY(mem_grow(list, &cap, *n + 1, sizeof **list, what, err));
+        (*list)[(*n)++] = x * unit;
+        p = *next ? next + 1 : next;
+    }
+out:
+    return rc;
+}
+
+int depths_parse(const char *text, double **list, int64_t *n, struct err *err)
+{
+    int64_t cap = 0;
+    int rc = 0;
+
+    for (const char *p = text; p && *p;) {
+        char *end;
+        double x = strtod(p, &end);
+        if (end == p || !(x >= 0 && x <= 1) || (*end && *end != ','))
+            FAIL(err, ERR_USAGE,
+                 "--depth: shares from 0 to 1 as in 0,0.5,1 were expected, found "
+                 "'%.60s'",
+                 text);
+        TRY(mem_grow(list, &cap, *n + 1, sizeof **list, "--depth", err));
+        (*list)[(*n)++] = x;
+        p = *end ? end + 1 : end;
+    }
+out:
+    return rc;
+}
+
+int chat_check(const char *chat, struct err *err)
+{
+    return !chat || strstr(chat, "{prompt}")
+               ? 0
+               : err_set(err, ERR_USAGE, "--chat: the text has no {prompt}");
+}
+
+int eval_task_options(const struct eval_opts *o, struct task_opts *t, struct err *err)
+{
+    t->stride = o->stride;
+    t->windows = o->windows;
+    t->score_from = o->score_from;
+    t->seed = (uint64_t)o->c.seed;
+    t->trials = o->trials;
+    t->haystack = o->haystack;
+    t->chat = o->chat;
+    t->template = o->template;
+    t->truncate = o->truncate == 1 ? TRUNCATE_ERROR : TRUNCATE_MIDDLE;
+    int rc = chat_check(o->chat, err);
+    rc = rc ? rc : depths_parse(o->depth, &t->depths, &t->n_depths, err);
+    return rc ? rc : tokens_parse(o->tokens, "--tokens", &t->tokens, &t->n_tokens, err);
+}
+
+void eval_task_options_free(struct task_opts *t)
+{
+    free(t->tokens);
+    free(t->depths);
+    memset(t, 0, sizeof *t);
+}

@@ -1,0 +1,41 @@
+/*
+ * evalargs.h - the options of `lacuna eval`, and what they mean to the run and its tasks.
+ */
+#ifndef LACUNA_EVALARGS_H
+#define LACUNA_EVALARGS_H
+
+#include "core/cmd.h"
+#include "eval/evaltask.h"
+#include "eval/layerattn.h"
+
+struct eval_opts {
+    struct common_opts c;
+    struct str_list methods, tasks;
+    char *model, *out, *tokens, *dense_layers, *dense_heads, *dense_last, *dump_masks, *dump_nll;
+    char *depth, *haystack, *chat, *template;
+    int truncate;
+    int64_t trials, stride, windows, score_from, dense_below;
+    int bos, decode, qkv, on_skip, precision;
+    bool local_errors;
+};
+
+/* The settings: every -m but exact attention, which always runs. No other: *n = 0. */
+int eval_methods(const struct method *const *methods, const struct eval_opts *o,
+                 struct method_run **runs, int64_t *n, struct err *err);
+
+int eval_how_options(const struct eval_opts *o, const struct eval_model *m, struct eval_how *how,
+                     struct err *err);
+
+int eval_task_options(const struct eval_opts *o, struct task_opts *t, struct err *err);
+void eval_task_options_free(struct task_opts *t);
+
+/* "2K,4096": lengths in tokens, K = 1024; *list is malloc'd. `what` names the option. */
+int tokens_parse(const char *text, const char *what, int64_t **list, int64_t *n, struct err *err);
+
+/* "0,0.25,1": shares in [0, 1]; *list is malloc'd. */
+int depths_parse(const char *text, double **list, int64_t *n, struct err *err);
+
+/* ERR_USAGE unless a chat text, if given, has {prompt}. */
+int chat_check(const char *chat, struct err *err);
+
+#endif

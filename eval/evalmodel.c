@@ -1,0 +1,121 @@
+/*
+ * evalmodel.c - the model that is evaluated: weights, tokenizer, the id in front of a text and the
+ * ids that end one.
+ */
+#include "eval/evaltask.h"
+
+#include "capture/capture.h"
+#include "core/json.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_CONFIG (1 << 20)
+
+enum { BOS_AUTO, BOS_YES, BOS_NO };
+
+static int find_bos(struct eval_model *m, int mode, struct err *err)
+{
+    bool added = false;
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    int rc = 0;
+
+    TRY(tokenizer_encode(m->tok, "", 0, &added, &ids, &n, err));
+    if (n > 1)
+        FAIL(err, ERR_INPUT,
+             "%s: the tokenizer puts %lld special tokens around a text; eval knows "
+             "one in front of it",
+             m->dir, (long long)n);
+    m->bos = -1;
+    if (mode == BOS_NO)
+        goto out;
+    if (added)
+        m->bos = ids[0];
+    else if (mode == BOS_YES || tokenizer_wants_bos(m->tok))
+        m->bos = (int32_t)m->llm.c.bos;
+    if (mode == BOS_YES && m->bos < 0)
+        FAIL(err, ERR_USAGE, "%s: --bos yes, but config.json has no bos_token_id", m->dir);
+out:
+    free(ids);
+    return rc;
+}
+
+static void add_eot(struct eval_model *m, const json_t *id)
+{
+    int max = (int)(sizeof m->eot / sizeof *m->eot);
+    if (json_is_integer(id) && json_integer_value(id) >= 0 &&
+        json_integer_value(id) < m->llm.c.vocab && m->n_eot < max)
+        m->eot[m->n_eot++] = (int32_t)json_integer_value(id);
+}
+
+/* eos_token_id, a number or a list, of one file; nothing where the file or the key is not there. */
+static int read_eot(struct eval_model *m, const char *file, struct err *err)
+{
+    char path[4096];
+    json_t *o = NULL;
+    int rc = 0;
+
+    snprintf(path, sizeof path, "%s/%s", m->dir, file);
+    if (access(path, F_OK) != 0)
+        return 0;
+    TRY(json_read_file(path, MAX_CONFIG, &o, err));
+    const json_t *eos = json_object_get(o, "eos_token_id");
+    add_eot(m, eos);
+    for (size_t i = 0; i < json_array_size(eos); i++)
+        add_eot(m, json_array_get(eos, i));
+out:
+    json_decref(o);
+    return rc;
+}
+
+static int read_domain(struct eval_model *m, struct err *err)
+{
+    char path[4096];
+    const char *domain = "en";
+    json_t *o = NULL;
+    int rc = 0;
+
+    snprintf(path, sizeof path, "%s/eval.json", m->dir);
+    if (access(path, F_OK) == 0) {
+        TRY(json_read_file(path, MAX_CONFIG, &o, err));
+        TRY(jget_str_opt(o, "domain", path, &domain, err));
+        if (strcmp(domain, "c") != 0 && strcmp(domain, "en") != 0)
+            FAIL(err, ERR_INPUT, "%s: domain: c or en was expected, found '%.60s'", path, domain);
+    }
+    snprintf(m->domain, sizeof m->domain, "%s", domain);
+out:
+    json_decref(o);
+    return rc;
+}
+
+int eval_model_open(struct eval_model *m, const char *dir, int bos_mode, struct err *err)
+{
+    int rc = 0;
+
+    memset(m, 0, sizeof *m);
+    m->dir = dir;
+    capture_model_name(dir, m->name, sizeof m->name);
+    TRY(llm_open(dir, &m->llm, err));
+    TRY(st_content_id(m->llm.file, m->weights, err));
+    TRY(tokenizer_open(dir, &m->tok, err));
+    if (tokenizer_max_id(m->tok) >= m->llm.c.vocab)
+        FAIL(err, ERR_INPUT, "%s: the tokenizer has ids up to %lld, the model %lld tokens", dir,
+             (long long)tokenizer_max_id(m->tok), (long long)m->llm.c.vocab);
+    TRY(find_bos(m, bos_mode, err));
+    TRY(read_eot(m, "config.json", err));
+    TRY(read_eot(m, "generation_config.json", err));
+    TRY(read_domain(m, err));
+out:
+    if (rc)
+        eval_model_close(m);
+    return rc;
+}
+
+void eval_model_close(struct eval_model *m)
+{
+    llm_close(&m->llm);
+    tokenizer_close(&m->tok);
+}

@@ -1,0 +1,156 @@
+/*
+ * evalrecord.c - see evalrecord.h.
+ */
+#include "eval/evalrecord.h"
+
+#include "core/text.h"
+#include "sim/metrics.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "0,2-4" of the layers whose heads all attend exactly, then single heads as L:H. */
+static void dense_text(const struct eval_how *how, const struct llm_config *c, struct buf *b)
+{
+    const char *sep = "dense_layers=";
+    for (int l = 0; l < c->layers; l++) {
+        int n = 0;
+        for (int h = 0; h < c->heads; h++)
+            n += how->dense_head[(int64_t)l * c->heads + h];
+        if (n == c->heads) {
+            buf_printf(b, "%s%d", sep, l);
+            sep = ",";
+        }
+    }
+    sep = sep[0] == ',' ? ":dense_heads=" : "dense_heads=";
+    for (int l = 0; l < c->layers; l++) {
+        int n = 0;
+        for (int h = 0; h < c->heads; h++)
+            n += how->dense_head[(int64_t)l * c->heads + h];
+        for (int h = 0; n < c->heads && h < c->heads; h++)
+            if (how->dense_head[(int64_t)l * c->heads + h]) {
+                buf_printf(b, "%s%d/%d", sep, l, h);
+                sep = ",";
+            }
+    }
+}
+
+static void add_part(struct buf *b, const char *fmt, long long value)
+{
+    if (b->len)
+        buf_puts(b, ":");
+    buf_printf(b, fmt, value);
+}
+
+/* How the method stands in the model; of exact attention only what changes it. */
+static void setting_text(const struct eval_how *how, const struct llm_config *c, bool is_dense,
+                         struct buf *b)
+{
+    if (!is_dense) {
+        dense_text(how, c, b);
+        if (how->dense_below)
+            add_part(b, "dense_below=%lld", (long long)how->dense_below);
+        if (how->dense_last == DENSE_LAST_QUESTION)
+            add_part(b, "dense_last=question", 0);
+        else if (how->dense_last)
+            add_part(b, "dense_last=%lld", (long long)how->dense_last);
+        if (how->decode_method)
+            add_part(b, "decode=method", 0);
+        if (how->skip_is_dense)
+            add_part(b, "on_skip=dense", 0);
+    }
+    if (how->round != DT_F32)
+        add_part(b, "qkv=model", 0);
+}
+
+int eval_identity(const struct eval_model *m, const struct eval_how *how, const char *task,
+                  const struct method_run *run, struct record *r, struct err *err)
+{
+    struct buf setting = {0};
+    int rc = 0;
+
+    record_of_model(r);
+    snprintf(r->trace, sizeof r->trace, "%s", m->weights);
+    utf8_copy(r->model, sizeof r->model, m->name);
+    snprintf(r->method, sizeof r->method, "%s", run ? run->method->name : "dense");
+    snprintf(r->precision, sizeof r->precision, "%s",
+             run && how->precision == PREC_F64 ? "f64" : "f32");
+    if (run && how->device)
+        snprintf(r->backend, sizeof r->backend, "%s", how->device->accel->name);
+    r->seed = how->seed;
+    r->causal = true;
+    r->d = m->llm.c.head_dim;
+    setting_text(how, &m->llm.c, !run, &setting);
+    TRY(buf_check(&setting, "setting", err));
+    r->params = strdup(run ? run->canonical : "");
+    r->task = strdup(task);
+    r->setting = strdup(buf_str(&setting));
+    if (!r->params || !r->task || !r->setting)
+        FAIL(err, ERR_NOMEM, "record: out of memory");
+out:
+    buf_free(&setting);
+    return rc;
+}
+
+/* ---- layers --------------------------------------------------------------------------------- */
+
+static int put_at(struct record *r, const char *name, int layer, double value, struct err *err)
+{
+    char full[48];
+    snprintf(full, sizeof full, "%s@layer=%d", name, layer);
+    return record_metric(r, full, value, err);
+}
+
+static int record_densities(const struct layer_attn *a, struct record *r, struct err *err)
+{
+    const struct llm_config *c = a->c;
+    double n = (double)a->prefills, elem = 0, exec = 0, sparse = 0;
+    int64_t heads = (int64_t)c->layers * c->heads, dense = 0;
+    int rc = 0;
+
+    for (int l = 0; l < c->layers; l++) {
+        double layer = 0;
+        for (int64_t i = (int64_t)l * c->heads; i < (int64_t)(l + 1) * c->heads; i++) {
+            layer += a->elem[i] / n;
+            exec += a->exec[i] / n;
+            dense += a->is_dense[i];
+            sparse += a->is_dense[i] ? 0 : a->elem[i] / n;
+        }
+        elem += layer;
+        TRY(put_at(r, "density_elem", l, layer / c->heads, err));
+    }
+    TRY(record_metric(r, "density_elem", elem / (double)heads, err));
+    if (!isnan(exec))
+        TRY(record_metric(r, "density_exec", exec / (double)heads, err));
+    if (dense < heads)
+        TRY(record_metric(r, "density_sparse", sparse / (double)(heads - dense), err));
+    TRY(record_metric(r, "heads_dense", (double)dense, err));
+out:
+    return rc;
+}
+
+int eval_record_layers(const struct lockstep *l, int stream, struct record *r, struct err *err)
+{
+    const struct stream *s = l->s + stream;
+    const struct layer_attn *a = s->attn;
+    int layers = l->model->c.layers, rc = 0;
+
+    if (!a)
+        return record_metric(r, "density_elem", 1, err);
+    TRY(record_densities(a, r, err));
+    for (int i = 0; i < layers; i++) {
+        TRY(put_at(r, "err_attn", i, ratio_or_inf(sqrt(s->attn_err[i]), sqrt(s->attn_ref[i])),
+                   err));
+        TRY(put_at(r, "err_resid", i, ratio_or_inf(sqrt(s->resid_err[i]), sqrt(s->resid_ref[i])),
+                   err));
+        if (a->how->local_errors)
+            TRY(put_at(r, "err_local", i,
+                       ratio_or_inf(sqrt(a->local_err[i]), sqrt(a->local_ref[i])), err));
+    }
+    if (a->was_skip_dense)
+        record_note(r, "heads_that_did_not_apply=dense");
+out:
+    return rc;
+}

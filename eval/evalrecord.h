@@ -1,0 +1,17 @@
+/*
+ * evalrecord.h - records of scope `model`: identity, and the numbers that every cell has.
+ */
+#ifndef LACUNA_EVALRECORD_H
+#define LACUNA_EVALRECORD_H
+
+#include "eval/evaltask.h"
+#include "eval/layerattn.h"
+
+/* Identity of a cell's record: run NULL is exact attention. r is fresh (record_init). */
+int eval_identity(const struct eval_model *m, const struct eval_how *how, const char *task,
+                  const struct method_run *run, struct record *r, struct err *err);
+
+/* Densities, and errors against the exact run by layer, of a stream that took part. */
+int eval_record_layers(const struct lockstep *l, int stream, struct record *r, struct err *err);
+
+#endif

@@ -1,0 +1,241 @@
+/*
+ * evalrun.c - see evalrun.h. A task's cells share one lockstep run; in each cell the settings whose
+ * records are there stand still.
+ */
+#include "eval/evalrun.h"
+
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/npy.h"
+#include "core/pool.h"
+#include "core/progress.h"
+#include "eval/evalrecord.h"
+#include "eval/likelihood.h"
+#include "eval/predictions.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void eval_run_free(struct eval_run *r)
+{
+    for (int i = 0; r->tasks && i < r->n_tasks; i++)
+        eval_task_close(r->tasks + i);
+    free(r->tasks);
+    free(r->how.dense_head);
+    memset(r, 0, sizeof *r);
+}
+
+int64_t eval_memory(const struct eval_run *r)
+{
+    int64_t most = 0;
+    for (int i = 0; i < r->n_tasks; i++) {
+        int64_t n =
+            lockstep_bytes(&r->m->llm.c, r->n_runs + 1, r->tasks[i].cap, r->tasks[i].decodes);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* The records of one cell, [n_runs + 1]; done[i]: it is there already. */
+struct cell_records {
+    struct record *rec; /* owned */
+    bool *done;         /* owned */
+    int n;
+};
+
+static void cell_records_free(struct cell_records *c)
+{
+    for (int i = 0; c->rec && i < c->n; i++)
+        record_free(c->rec + i);
+    free(c->rec);
+    free(c->done);
+}
+
+static int cell_records(const struct eval_run *r, const struct eval_task *t, int64_t cell,
+                        struct cell_records *c, struct err *err)
+{
+    struct buf name = {0}, key = {0};
+    int rc = 0;
+
+    *c = (struct cell_records){.n = r->n_runs + 1};
+    TRY(mem_zalloc(&c->rec, c->n, sizeof *c->rec, "records", err));
+    TRY(mem_zalloc(&c->done, c->n, sizeof *c->done, "records", err));
+    TRY(t->kind->cell_name(t, cell, &name, err));
+    for (int i = 0; i < c->n; i++) {
+        record_init(c->rec + i);
+        TRY(eval_identity(r->m, &r->how, buf_str(&name), i ? r->runs + i - 1 : NULL, c->rec + i,
+                          err));
+        buf_reset(&key);
+        record_key(c->rec + i, &key);
+        TRY(buf_check(&key, "record key", err));
+        c->done[i] = r->records && record_file_has(r->records, buf_str(&key));
+    }
+out:
+    buf_free(&name);
+    buf_free(&key);
+    return rc;
+}
+
+int eval_plan(struct eval_run *r, struct err *err)
+{
+    struct cell_records c = {0};
+    int rc = 0;
+
+    r->cells = r->todo = 0;
+    for (int i = 0; i < r->n_tasks; i++)
+        for (int64_t k = 0; k < r->tasks[i].cells; k++) {
+            TRY(cell_records(r, r->tasks + i, k, &c, err));
+            r->cells += c.n;
+            for (int j = 0; j < c.n; j++)
+                r->todo += !c.done[j];
+            cell_records_free(&c);
+            c = (struct cell_records){0};
+        }
+out:
+    cell_records_free(&c);
+    return rc;
+}
+
+/* ---- one cell ------------------------------------------------------------------------------- */
+
+static void count(struct eval_run *r, enum record_status s)
+{
+    r->done_ok += s == RECORD_OK;
+    r->done_skip += s == RECORD_SKIP;
+    r->done_error += s == RECORD_ERROR;
+}
+
+/* Prediction before record: a cell is done when its record is there. */
+static int deliver(struct eval_run *r, struct cell_records *c, struct cell_run *run,
+                   struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < c->n; i++) {
+        struct record *rec = c->rec + i;
+        const struct stream *s = run->l->s + i;
+        if (c->done[i])
+            continue;
+        rec->status = s->status;
+        if (s->status == RECORD_OK)
+            TRY(eval_record_layers(run->l, i, rec, err));
+        else
+            snprintf(rec->reason, sizeof rec->reason, "%s", s->reason);
+        if (run->predicted[i].data)
+            TRY(predictions_add(r->predictions, rec, run->prompt_id, buf_str(run->predicted + i),
+                                err));
+        TRY(record_file_append(r->records, rec, err));
+        count(r, s->status);
+    }
+out:
+    return rc;
+}
+
+/* nll [streams][tokens] of a text, exact attention first; NAN where a method did not run. */
+static int dump_nll(const struct eval_run *r, const struct cell_run *run, struct err *err)
+{
+    int64_t streams = run->l->n_streams, n = run->scores[0].n, shape[2] = {streams, n};
+    float *x = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&x, streams * n, sizeof *x, "likelihoods", err));
+    for (int64_t i = 0; i < streams; i++)
+        for (int64_t k = 0; k < n; k++)
+            x[i * n + k] =
+                run->scores[i].n == n ? (float)run->scores[i].v[k].nll : __builtin_nanf("");
+    TRY(npy_write(r->dump_nll, DT_F32, 2, shape, x, err));
+out:
+    free(x);
+    return rc;
+}
+
+static int do_cell(struct eval_run *r, struct eval_task *t, int64_t cell, struct lockstep *l,
+                   struct err *err)
+{
+    struct cell_records c = {0};
+    struct cell_run run = {.m = r->m, .l = l};
+    bool any = false;
+    int rc = 0;
+
+    TRY(cell_records(r, t, cell, &c, err));
+    for (int i = 0; i < c.n; i++)
+        any = any || !c.done[i];
+    if (!any && !r->dump_nll && !r->how.masks)
+        goto out;
+    run.rec = c.rec;
+    TRY(mem_zalloc(&run.predicted, c.n, sizeof *run.predicted, "predictions", err));
+    TRY(mem_zalloc(&run.scores, c.n, sizeof *run.scores, "likelihoods", err));
+    lockstep_reset(l);
+    for (int i = 1; i < c.n; i++) /* exact attention always runs: the others are compared with it */
+        l->s[i].idle = c.done[i] && !r->dump_nll && !r->how.masks;
+    TRY(t->kind->run(t, cell, &run, err));
+    TRY(deliver(r, &c, &run, err));
+    if (r->dump_nll)
+        TRY(dump_nll(r, &run, err));
+out:
+    if (rc)
+        err_prefix(err, "%s", c.rec && c.rec[0].task ? c.rec[0].task : t->kind->name);
+    for (int i = 0; i < c.n; i++) {
+        if (run.predicted)
+            buf_free(run.predicted + i);
+        if (run.scores)
+            scores_free(run.scores + i);
+    }
+    free(run.predicted);
+    free(run.scores);
+    cell_records_free(&c);
+    return rc;
+}
+
+static int do_task(struct eval_run *r, struct eval_task *t, struct layer_attn *attn,
+                   struct progress *p, struct err *err)
+{
+    struct lockstep l = {0};
+    struct buf name = {0};
+    int rc = 0;
+
+    TRY(lockstep_open(&l, (struct llm_model *)(uintptr_t)&r->m->llm, attn, r->n_runs, t->cap,
+                      t->decodes, r->how.round, r->jobs, err));
+    for (int64_t i = 0; i < t->cells; i++) {
+        if (interrupted())
+            FAIL(err, ERR_INTERRUPTED,
+                 "interrupted; finished cells are kept, the same command continues");
+        TRY(do_cell(r, t, i, &l, err));
+        buf_reset(&name);
+        TRY(t->kind->cell_name(t, i, &name, err));
+        progress_add(p, (double)t->cap, 1, buf_str(&name));
+    }
+out:
+    lockstep_close(&l);
+    buf_free(&name);
+    return rc;
+}
+
+int eval_execute(struct eval_run *r, struct err *err)
+{
+    struct layer_attn *attn = NULL;
+    struct progress *p = NULL;
+    double cost = 0;
+    int64_t cells = 0;
+    int rc = 0, synced;
+    struct err own = {0};
+
+    TRY(mem_zalloc(&attn, r->n_runs, sizeof *attn, "settings", err));
+    for (int i = 0; i < r->n_runs; i++)
+        TRY(layer_attn_init(attn + i, r->runs + i, &r->how, &r->m->llm.c, r->m->name, r->jobs,
+                            err));
+    for (int i = 0; i < r->n_tasks; i++) {
+        cost += (double)r->tasks[i].cap * (double)r->tasks[i].cells;
+        cells += r->tasks[i].cells;
+    }
+    p = progress_start("eval", cost, cells);
+    for (int i = 0; i < r->n_tasks; i++)
+        TRY(do_task(r, r->tasks + i, attn, p, err));
+out:
+    progress_end(&p);
+    for (int i = 0; attn && i < r->n_runs; i++)
+        layer_attn_free(attn + i);
+    free(attn);
+    synced = record_file_sync(r->records, &own);
+    return rc || !synced ? rc : err_set(err, synced, "%s", own.msg);
+}

@@ -1,0 +1,35 @@
+/*
+ * evalrun.h - settings over the cells of tasks, one record of scope `model` per (cell, setting);
+ * what has a record is not done again.
+ */
+#ifndef LACUNA_EVALRUN_H
+#define LACUNA_EVALRUN_H
+
+#include "eval/evaltask.h"
+#include "eval/layerattn.h"
+
+struct eval_run {
+    const struct eval_model *m;
+    const struct method_run *runs; /* settings; borrowed */
+    int n_runs;
+    struct eval_how how;
+    struct eval_task *tasks; /* owned */
+    int n_tasks;
+    struct record_file *records; /* NULL in a dry run without a directory */
+    struct predictions *predictions;
+    const char *dump_nll; /* .npy, or NULL */
+    int jobs;
+    int64_t cells, todo; /* records that a whole run has, and that are missing */
+    int64_t done_ok, done_skip, done_error;
+};
+
+/* Count cells and what is missing. */
+int eval_plan(struct eval_run *r, struct err *err);
+
+int eval_execute(struct eval_run *r, struct err *err);
+void eval_run_free(struct eval_run *r);
+
+/* Most memory that a task of the run needs, in bytes. */
+int64_t eval_memory(const struct eval_run *r);
+
+#endif

@@ -1,0 +1,68 @@
+/*
+ * layerattn.h - a method as the attention of a language model's layers: every query head of a layer
+ * goes through sim's flow (prepare, select, attend), and its output takes the place of exact
+ * attention.
+ *
+ * What the method needs of the exact map comes from the q, k, v that it is given, which are the
+ * run's own.
+ */
+#ifndef LACUNA_LAYERATTN_H
+#define LACUNA_LAYERATTN_H
+
+#include "capture/llm_block.h"
+#include "core/maskfile.h"
+#include "core/method.h"
+#include "sim/devicemap.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* How methods stand in the model: the same for all settings of a command. */
+struct eval_how {
+    bool *dense_head;    /* [layers * heads], owned: these attend exactly */
+    int64_t dense_below; /* shorter sequences attend exactly */
+    int64_t dense_last;  /* last rows that attend exactly; DENSE_LAST_QUESTION: those behind the
+                          * haystack */
+    bool decode_method;  /* rows after the prefill go through the method too */
+    bool skip_is_dense;  /* a head where the method does not apply attends exactly */
+    bool local_errors;   /* measure err_local, which costs dense attention */
+    enum dtype round;    /* of q, k, v; DT_F32: as computed */
+    enum precision precision;
+    uint64_t seed;
+    const struct sim_device *device; /* NULL: the CPU */
+    struct maskfile *masks;          /* NULL: not dumped */
+};
+
+#define DENSE_LAST_QUESTION (-1)
+
+/* One setting. Numbers add up over prefills until layer_attn_reset. */
+struct layer_attn {
+    const struct method_run *run; /* borrowed, as the others */
+    const struct eval_how *how;
+    const struct llm_config *c;
+    const char *model; /* its name, for calibrations and dumps */
+    int jobs;
+
+    /* Of the sequence at hand, set by the caller. */
+    bool decoding;
+    int64_t dense_rows; /* last rows that attend exactly */
+
+    int64_t prefills;
+    double *elem, *exec;           /* [layers * heads]: sums of density_elem, density_exec; owned */
+    bool *is_dense;                /* [layers * heads]: did it attend exactly; owned */
+    double *local_err, *local_ref; /* [layers]: sums of squares; owned */
+    bool was_skip_dense;           /* a head attends exactly because the method did not apply */
+    char skip[512];                /* why and where the method does not apply */
+};
+
+int layer_attn_init(struct layer_attn *a, const struct method_run *run, const struct eval_how *how,
+                    const struct llm_config *c, const char *model, int jobs, struct err *err);
+void layer_attn_free(struct layer_attn *a);
+void layer_attn_reset(struct layer_attn *a);
+
+/* llm_attention.attend with a struct layer_attn as ctx. METHOD_SKIP with `skip` set where the
+ * method does not apply. */
+int layer_attn_attend(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
+                      int64_t nk, float *out, struct err *err);
+
+#endif

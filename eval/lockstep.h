@@ -1,0 +1,72 @@
+/*
+ * lockstep.h - one sequence through a language model with several kinds of attention at once:
+ * stream 0 is exact attention, every other stream a method. All streams advance layer by layer
+ * together, so that weights are read once and errors against the exact run are there after every
+ * layer.
+ *
+ * A stream whose method does not apply, or fails, drops out; the others go on.
+ */
+#ifndef LACUNA_LOCKSTEP_H
+#define LACUNA_LOCKSTEP_H
+
+#include "core/record.h"
+#include "eval/layerattn.h"
+
+struct stream {
+    struct layer_attn *attn;       /* NULL: exact attention; borrowed */
+    float *h;                      /* [n][hidden], after the last layer normed; owned */
+    struct nn_kv *kv;              /* [layers], or one that all layers use in turn; owned */
+    bool idle;                     /* not wanted for this sequence */
+    enum record_status status;     /* RECORD_OK, or why the stream is out */
+    char reason[512];              /* of a stream that is out */
+    double *attn_err, *attn_ref;   /* [layers]: sums of squares of the attention output's error */
+    double *resid_err, *resid_ref; /* the same of the residual stream after the layer; owned */
+};
+
+/* Does the stream take part? */
+static inline bool stream_runs(const struct stream *s)
+{
+    return !s->idle && s->status == RECORD_OK;
+}
+
+struct lockstep {
+    struct llm_model *model; /* borrowed */
+    int jobs;
+    struct llm_work work;
+    struct stream *s; /* [n_streams], owned */
+    int n_streams;
+    int64_t n, cap;   /* tokens of the sequence; that h and a cache hold */
+    int64_t question; /* last rows of the sequence that are its question, for DENSE_LAST_QUESTION */
+    bool keep;        /* keys and values of all layers are kept, for rows that follow */
+    struct llm_layer *weights; /* [layers] with `keep`, read once; else one; owned */
+    bool *loaded;              /* [layers] */
+    float *head;               /* [vocab][hidden] with `keep`; owned */
+    float *q, *o, *dense_o;    /* [cap][heads * d]; owned */
+};
+
+/* Room for `cap` tokens a sequence. attn [n_streams - 1] are the methods. keep: rows may follow. */
+int lockstep_open(struct lockstep *l, struct llm_model *m, struct layer_attn *attn, int n_methods,
+                  int64_t cap, bool keep, enum dtype round, int jobs, struct err *err);
+void lockstep_close(struct lockstep *l);
+
+/* Bytes of it, without weights. */
+int64_t lockstep_bytes(const struct llm_config *c, int n_streams, int64_t cap, bool keep);
+
+/* Start a cell: errors of layers and numbers of methods at 0, every stream takes part. */
+void lockstep_reset(struct lockstep *l);
+
+/* The whole sequence, tokens [n]: h of every stream is the normed output of the last layer. Errors
+ * add up over calls. */
+int lockstep_prefill(struct lockstep *l, const int32_t *tokens, int64_t n, struct err *err);
+
+/* The tokens [m] at positions pos .. of one stream, behind what its cache holds, by exact attention
+ * or (layer_attn.how->decode_method) row by row with the method. rows [m][hidden] receives the
+ * normed outputs. METHOD_SKIP: the stream is out. */
+int lockstep_rows(struct lockstep *l, int stream, const int32_t *tokens, int64_t pos, int64_t m,
+                  float *rows, struct err *err);
+
+/* Logits [m][vocab] of normed outputs [m][hidden]. Needs `keep`. */
+int lockstep_logits(struct lockstep *l, const float *rows, int64_t m, float *logits,
+                    struct err *err);
+
+#endif

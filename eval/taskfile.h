@@ -1,0 +1,33 @@
+/*
+ * taskfile.h - questions with answers from a file of JSON lines: lacuna's own keys, and those of
+ * LongBench, InfiniteBench and RULER files.
+ */
+#ifndef LACUNA_TASKFILE_H
+#define LACUNA_TASKFILE_H
+
+#include "core/buf.h"
+#include "core/text.h"
+#include "eval/textmetric.h"
+
+struct question {
+    struct buf prompt;
+    struct str_list answers, choices, stop;
+    enum text_metric metric;
+    bool first_line, ignore_case;
+    int64_t max_new, line;
+    char group[64];
+};
+
+struct taskfile {
+    char hash[40];
+    struct question *q; /* owned */
+    int64_t n, cap;
+};
+void taskfile_free(struct taskfile *f);
+
+/* Read and check a whole file. tmpl: text with {key} for texts of the line, NULL: the line's
+ * prompt, or its input and answer_prefix. ERR_INPUT with file and line for a line that is not
+ * JSON, or whose prompt, answers, metric or choices are missing or wrong. */
+int taskfile_read(struct taskfile *f, const char *path, const char *tmpl, struct err *err);
+
+#endif

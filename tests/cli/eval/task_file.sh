@@ -1,0 +1,37 @@
+# Questions of a file: grades; a line that cannot be used is named; prompts that are too long.
+model=$ROOT/datasets/models/code-lm
+run()
+{
+    "$LACUNA" eval --model "$model" -m streaming:sink=4:window=64 -q -o d "$@"
+    echo "exit $?"
+}
+"$LACUNA" prompt needle -n 400 --json >q.jsonl
+cat >>q.jsonl <<'JSON'
+{"prompt":"int main(int argc, char *","answers":"argv","choices":["argv","banana"],"metric":"choice","group":"mc"}
+{"input":"int main(int argc,","answer_prefix":" char *","outputs":["argv", "zebra"],"metric":"contains_all","max_new_tokens":3}
+{"dataset":"lcc","prompt":"static int count;\nstatic int ","answers":["count;"],"max_new_tokens":4}
+JSON
+run --task q.jsonl
+"$LACUNA" analyze d --group task,method --columns 'score@exact,score@contains_all,choice_acc,truncated'
+run --task q.jsonl -n 120
+"$LACUNA" analyze d --group task,method --columns truncated | grep 'limit=120.*exact\|exact.*limit=120'
+run --task q.jsonl -n 120 --truncate error
+try()
+{
+    printf '%s\n' "$1" >bad.jsonl
+    shift
+    run --task bad.jsonl "$@"
+}
+try 'not json'
+try '[]'
+try '{"answers":["x"],"metric":"exact"}'
+try '{"context":"a","input":"b","answers":["x"],"metric":"exact"}'
+try '{"context":"a","input":"b","answers":["x"],"metric":"exact"}' --template '{contxt}'
+try '{"prompt":"a","answers":["x"]}'
+try '{"prompt":"a","answers":["x"],"metric":"rouge"}'
+try '{"prompt":"a","metric":"exact"}'
+try '{"prompt":"a","answers":[1.5],"metric":"exact"}'
+try '{"prompt":"a","answers":["x"],"metric":"choice"}'
+try '{"prompt":"a","answers":["x"],"metric":"choice","choices":["y","z"]}'
+try '{"prompt":"a","answers":["x"],"metric":"exact","max_new_tokens":0}'
+try ''

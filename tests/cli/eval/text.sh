@@ -1,0 +1,11 @@
+# Likelihoods of a text: run, what is done already, a method that does not apply, tables.
+model=$ROOT/datasets/models/code-lm
+cp "$ROOT/tests/data/code-lm-a.txt" t.txt
+"$LACUNA" eval --model "$model" -m dense -m streaming:sink=4:window=64 -m radial --task t.txt -n 128 -o d
+"$LACUNA" eval --model "$model" -m streaming:sink=4:window=64 --task t.txt -n 128 -o d --dry-run
+"$LACUNA" eval --model "$model" -m streaming:sink=4:window=64,32 --task t.txt -n 128 -o d
+"$LACUNA" analyze d --table eval --columns density_elem,tokens_scored
+"$LACUNA" analyze d --table status
+"$LACUNA" analyze d --group scope,task,tokens,setting,layer --columns density_elem
+"$LACUNA" compare d d
+ls d

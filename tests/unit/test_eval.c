@@ -1,0 +1,445 @@
+/* `lacuna eval` on code-lm as a process: exact attention against a capture, full budgets, excluded
+ * layers, errors by layer, masks against a replay's, killed runs. The program is $LACUNA (default
+ * build/lacuna). */
+#include "core/fileio.h"
+#include "core/maskfile.h"
+#include "core/npy.h"
+#include "core/record.h"
+#include "core/trace.h"
+#include "sim/registry.h"
+#include "tests/harness/suite.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MODEL "datasets/models/code-lm"
+#define TEXT "tests/data/code-lm-a.txt" /* 770 tokens */
+
+enum { LAYERS = 6, N = 384 };
+
+static struct err err;
+
+static const char *program(void)
+{
+    const char *p = getenv("LACUNA");
+    return p ? p : "build/lacuna";
+}
+
+/* A path in the test's directory that no other test has; one per name. */
+static const char *own_path(const char *name)
+{
+    static char paths[32][600];
+    char full[600];
+    int i = 0;
+    snprintf(full, sizeof full, "%s/%s-%d", test_tmpdir(), name, (int)getpid());
+    while (i < 31 && paths[i][0] && strcmp(paths[i], full) != 0)
+        i++;
+    snprintf(paths[i], sizeof paths[i], "%s", full);
+    return paths[i];
+}
+
+/* Start `lacuna` with words separated by spaces, its output in the file "log". */
+static pid_t start(const char *line)
+{
+    char words[4096], *argv[80], *rest = words;
+    int n = 1;
+    snprintf(words, sizeof words, "%s", line);
+    argv[0] = (char *)(uintptr_t) "lacuna";
+    for (char *w; (w = strsep(&rest, " ")) != NULL;)
+        if (*w)
+            argv[n++] = w;
+    argv[n] = NULL;
+    const char *log = own_path("log");
+    pid_t pid = fork();
+    if (pid == 0) {
+        int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        dup2(fd, 1);
+        dup2(fd, 2);
+        execv(program(), argv);
+        _exit(127);
+    }
+    ck_assert_int_gt(pid, 0);
+    return pid;
+}
+
+static int finish(pid_t pid)
+{
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void log_text(struct buf *b)
+{
+    assert_ok(buf_read_file(b, own_path("log"), 1 << 20, &err), &err);
+}
+
+static void run_ok(const char *line)
+{
+    struct buf b = {0};
+    int code = finish(start(line));
+    log_text(&b);
+    ck_assert_msg(code == 0, "%s -> %d %s", line, code, buf_str(&b));
+    buf_free(&b);
+}
+
+struct records {
+    struct record *r;
+    int64_t n;
+};
+
+static struct records load(const char *dir)
+{
+    struct records x = {0};
+    assert_ok(records_load(dir, &x.r, &x.n, &err), &err);
+    return x;
+}
+
+static const struct record *find(const struct records *x, const char *method, const char *params)
+{
+    for (int64_t i = 0; i < x->n; i++)
+        if (strcmp(x->r[i].method, method) == 0 && strcmp(x->r[i].params, params) == 0)
+            return x->r + i;
+    ck_abort_msg("no record of %s:%s", method, params);
+    return NULL;
+}
+
+static float *read_nll(const char *path, int64_t *rows, int64_t *n)
+{
+    struct npy *f = NULL;
+    assert_ok(npy_open(path, false, &f, &err), &err);
+    ck_assert_int_eq(f->ndim, 2);
+    float *x = malloc((size_t)f->count * sizeof *x);
+    ck_assert_ptr_nonnull(x);
+    assert_ok(npy_read_f32(f, x, &err), &err);
+    *rows = f->shape[0];
+    *n = f->shape[1];
+    npy_close(&f);
+    return x;
+}
+
+/* The likelihoods of exact attention are those of a capture, to the last bit. */
+START_TEST(exact_attention_equals_capture)
+{
+    char line[2000];
+    int64_t rows, n;
+    struct trace *t = NULL;
+    const char *trace = own_path("t.h5"), *nll = own_path("nll.npy"), *dir = own_path("d");
+    float *want = NULL;
+    int64_t n_want;
+
+    snprintf(line, sizeof line, "capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s",
+             MODEL, TEXT, N, trace);
+    run_ok(line);
+    snprintf(line, sizeof line,
+             "eval --model %s -m dense --task %s -n %d --windows 1 --dump-nll %s -q -o %s", MODEL,
+             TEXT, N, nll, dir);
+    run_ok(line);
+    float *x = read_nll(nll, &rows, &n);
+    ck_assert_int_eq(rows, 1);
+    ck_assert_int_eq(n, N - 1);
+    assert_ok(trace_open(trace, &t, &err), &err);
+    assert_ok(trace_nll(t, &want, &n_want, &err), &err);
+    ck_assert_int_eq(n_want, n);
+    for (int i = 0; i < N - 1; i++)
+        ck_assert_float_eq(x[i], want[i]);
+    trace_close(&t);
+    free(want);
+    free(x);
+}
+END_TEST
+
+/* Every method whose mask becomes full, with exact softmax over it, is exact attention. */
+START_TEST(full_budgets_are_exact_attention)
+{
+    struct buf line = {0};
+    const char *nll = own_path("nll.npy"), *dir = own_path("d");
+    int64_t rows, n, methods = 0;
+
+    buf_printf(&line, "eval --model %s --task %s -n %d --windows 1 --dump-nll %s -q -o %s", MODEL,
+               TEXT, N, nll, dir);
+    for (int i = 0; sim_methods[i]; i++) {
+        const struct method *m = sim_methods[i];
+        if (!(m->flags & METHOD_CAUSAL) || !m->budget_full || strcmp(m->name, "dense") == 0)
+            continue;
+        buf_printf(&line, " -m %s:%s", m->name, m->budget_full);
+    }
+    run_ok(buf_str(&line));
+    buf_free(&line);
+    float *x = read_nll(nll, &rows, &n);
+    struct records r = load(dir);
+    ck_assert_int_eq(r.n, rows);
+    for (int64_t i = 1; i < rows; i++) {
+        const struct record *rec = r.r + i;
+        if (rec->status == RECORD_SKIP)
+            continue;
+        methods++;
+        ck_assert_double_eq_tol(record_get(rec, "nll_delta"), 0, 1e-6);
+        ck_assert_double_lt(record_get(rec, "kl_max"), 1e-6);
+        ck_assert_double_eq(record_get(rec, "top1_agree"), 1);
+        ck_assert_double_eq(record_get(rec, "density_elem"), 1);
+        for (int64_t k = 0; k < n; k++)
+            ck_assert_msg(fabsf(x[i * n + k] - x[k]) < 1e-5F * (1 + x[k]), "%s: token %lld",
+                          rec->method, (long long)k);
+    }
+    ck_assert_int_ge(methods, 7);
+    records_free(r.r, r.n);
+    free(x);
+}
+END_TEST
+
+/* With all layers excluded a method is exact attention, bit for bit, and keeps density 1. */
+START_TEST(excluded_layers_attend_exactly)
+{
+    char line[2000];
+    const char *dir = own_path("d");
+    snprintf(line, sizeof line,
+             "eval --model %s -m streaming:window=16 --dense-layers 0-5 --task %s -n %d --windows "
+             "1 -q -o %s",
+             MODEL, TEXT, N, dir);
+    run_ok(line);
+    struct records r = load(dir);
+    const struct record *rec = find(&r, "streaming", "window=16");
+    ck_assert_double_eq(record_get(rec, "kl_max"), 0);
+    ck_assert_double_eq(record_get(rec, "nll_delta"), 0);
+    ck_assert_double_eq(record_get(rec, "density_elem"), 1);
+    ck_assert_double_eq(record_get(rec, "heads_dense"), 48);
+    ck_assert(isnan(record_get(rec, "density_sparse")));
+    ck_assert_double_eq(record_get(rec, "err_resid@layer=5"), 0);
+    ck_assert_str_eq(rec->setting, "dense_layers=0,1,2,3,4,5");
+    ck_assert_str_eq(find(&r, "dense", "")->setting, "");
+    records_free(r.r, r.n);
+}
+END_TEST
+
+/* In the first sparse layer q, k, v are still the exact run's: both errors are the same number.
+ * One head of layer 1 is excluded besides. */
+START_TEST(errors_begin_where_the_method_does)
+{
+    char line[2000];
+    const char *dir = own_path("d");
+    snprintf(line, sizeof line,
+             "eval --model %s -m streaming:sink=2:window=32 --dense-layers 0 --dense-heads 1:3 "
+             "--local-errors --task %s -n %d --windows 1 -q -o %s",
+             MODEL, TEXT, N, dir);
+    run_ok(line);
+    struct records r = load(dir);
+    const struct record *rec = find(&r, "streaming", "sink=2:window=32");
+    /* Band of 32 and 2 sinks: rows of 34 keys, fewer at the beginning. */
+    double kept = 34.0 * N - 34.0 * 33 / 2, d = kept / (N * (N + 1) / 2.0);
+    ck_assert_double_eq(record_get(rec, "err_attn@layer=0"), 0);
+    ck_assert_double_eq(record_get(rec, "err_resid@layer=0"), 0);
+    ck_assert_double_gt(record_get(rec, "err_attn@layer=1"), 0.01);
+    ck_assert_double_eq_tol(record_get(rec, "err_local@layer=1"),
+                            record_get(rec, "err_attn@layer=1"), 1e-5);
+    ck_assert_double_gt(
+        fabs(record_get(rec, "err_local@layer=5") - record_get(rec, "err_attn@layer=5")), 1e-3);
+    ck_assert_double_eq_tol(record_get(rec, "density_sparse"), d, 1e-12);
+    ck_assert_double_eq_tol(record_get(rec, "density_elem"), (9 + 39 * d) / 48, 1e-12);
+    ck_assert_double_eq_tol(record_get(rec, "density_elem@layer=1"), (1 + 7 * d) / 8, 1e-12);
+    ck_assert_double_eq(record_get(rec, "heads_dense"), 9);
+    ck_assert_str_eq(rec->setting, "dense_layers=0:dense_heads=1/3");
+    records_free(r.r, r.n);
+}
+END_TEST
+
+/* Rows of exact attention at the end count with all their pairs. */
+START_TEST(last_rows_attend_exactly)
+{
+    char line[2000];
+    const char *dir = own_path("d");
+    snprintf(line, sizeof line,
+             "eval --model %s -m streaming:sink=0:window=8 --dense-last 100 --task %s -n %d "
+             "--windows 1 -q -o %s",
+             MODEL, TEXT, N, dir);
+    run_ok(line);
+    struct records r = load(dir);
+    const struct record *rec = find(&r, "streaming", "sink=0:window=8");
+    double all = N * (N + 1) / 2.0, front = (N - 100) * (N - 99) / 2.0;
+    double kept = 8.0 * (N - 100) - 8.0 * 7 / 2 + (all - front);
+    ck_assert_double_eq_tol(record_get(rec, "density_elem"), kept / all, 1e-12);
+    ck_assert(isnan(record_get(rec, "density_exec")));
+    records_free(r.r, r.n);
+}
+END_TEST
+
+static void mask_of(const char *path, int head, struct mask *m)
+{
+    struct maskfile *f = NULL;
+    struct record id;
+    assert_ok(maskfile_open(path, &f, &err), &err);
+    for (int64_t i = 0; i < maskfile_cells(f); i++) {
+        assert_ok(maskfile_cell(f, i, &id, &err), &err);
+        bool hit = id.layer == 0 && id.head == head;
+        record_free(&id);
+        if (hit) {
+            assert_ok(maskfile_read(f, i, m, &err), &err);
+            maskfile_close(&f);
+            return;
+        }
+    }
+    ck_abort_msg("%s: no mask of head %d", path, head);
+}
+
+/* With q, k, v rounded as a trace holds them, the first layer's masks are those of a replay. */
+START_TEST(masks_of_the_first_layer_are_a_replays)
+{
+    static const char *const methods[] = {"oracle", "spargeattn:theta=-1:tau=0.7", "sale"};
+    char line[2000];
+    const char *trace = own_path("t.h5"), *dir = own_path("d"), *dir2 = own_path("e");
+    const char *a = own_path("a.h5"), *b = own_path("b.h5");
+
+    snprintf(line, sizeof line, "capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s",
+             MODEL, TEXT, N, trace);
+    run_ok(line);
+    snprintf(line, sizeof line, "replay %s -m %s --precision f32 --dump-masks %s -q -o %s", trace,
+             methods[_i], a, dir);
+    run_ok(line);
+    snprintf(line, sizeof line,
+             "eval --model %s -m %s --qkv model --task %s -n %d --windows 1 --dump-masks %s -q -o "
+             "%s",
+             MODEL, methods[_i], TEXT, N, b, dir2);
+    run_ok(line);
+    for (int h = 0; h < 8; h++) {
+        struct mask x = {0}, y = {0};
+        mask_of(a, h, &x);
+        mask_of(b, h, &y);
+        struct span *p = calloc((size_t)mask_max_spans(&x) + 1, sizeof *p);
+        struct span *q = calloc((size_t)mask_max_spans(&y) + 1, sizeof *q);
+        for (int64_t i = 0; i < N; i++) {
+            int64_t n = mask_row_spans(&x, i, p);
+            ck_assert_int_eq(n, mask_row_spans(&y, i, q));
+            ck_assert_int_eq(memcmp(p, q, (size_t)n * sizeof *p), 0);
+        }
+        free(p);
+        free(q);
+        mask_free(&x);
+        mask_free(&y);
+    }
+}
+END_TEST
+
+/* What comes later in a text changes nothing: windows of 128 tokens of a text, scored alone. */
+START_TEST(windows_are_texts_of_their_own)
+{
+    char line[2000];
+    int64_t rows, n, rows1, n1;
+    const char *dir = own_path("d"), *a = own_path("a.npy"), *b = own_path("b.npy");
+    snprintf(line, sizeof line,
+             "eval --model %s -m streaming:window=24 --task %s -n 128 --windows 3 --dump-nll %s -q "
+             "-o %s",
+             MODEL, TEXT, a, dir);
+    run_ok(line);
+    snprintf(line, sizeof line,
+             "eval --model %s -m streaming:window=24 --task %s -n 100 --windows 1 --dump-nll %s -q "
+             "-o %s",
+             MODEL, TEXT, b, dir);
+    run_ok(line);
+    float *x = read_nll(a, &rows, &n), *y = read_nll(b, &rows1, &n1);
+    ck_assert_int_eq(n, 3 * 127);
+    ck_assert_int_eq(n1, 99);
+    for (int64_t s = 0; s < 2; s++)
+        for (int64_t i = 0; i < n1; i++)
+            ck_assert_float_eq_tol(x[s * n + i], y[s * n1 + i], 1e-5);
+    struct records r = load(dir);
+    ck_assert_int_eq(r.n, 4);
+    records_free(r.r, r.n);
+    free(x);
+    free(y);
+}
+END_TEST
+
+static int64_t count_lines(const char *dir)
+{
+    struct buf b = {0};
+    char path[600];
+    int64_t n = 0;
+    snprintf(path, sizeof path, "%s/records.jsonl", dir);
+    if (access(path, F_OK))
+        return 0;
+    assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
+    for (size_t i = 0; i < b.len; i++)
+        n += b.data[i] == '\n';
+    buf_free(&b);
+    return n;
+}
+
+/* Cells of a killed run are done once, and a setting that comes later adds its own. */
+START_TEST(killed_runs_continue)
+{
+    struct buf line = {0};
+    const char *dir = own_path("d"), *whole = own_path("w");
+    int killed = 0;
+
+    buf_printf(&line, "eval --model %s -m streaming:window=16,32 -q -j 1 -n 128 --windows 1",
+               MODEL);
+    for (int i = 0; i < 5; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "text%d", i);
+        const char *path = own_path(name);
+        struct buf text = {0};
+        for (int k = 0; k < 200; k++)
+            buf_printf(&text, "a%d = %d;\n", i, k);
+        assert_ok(file_write_atomic(path, text.data, text.len, &err), &err);
+        buf_free(&text);
+        buf_printf(&line, " --task %s", path);
+    }
+    size_t len = line.len;
+    buf_printf(&line, " -o %s", whole);
+    run_ok(buf_str(&line));
+    line.len = len;
+    buf_printf(&line, " -o %s", dir);
+    for (int k = 0; k < 12; k++) {
+        pid_t pid = start(buf_str(&line));
+        nanosleep(&(struct timespec){0, 1000000L * (40 + 30 * k)}, NULL);
+        kill(pid, SIGKILL);
+        killed += finish(pid) == 128 + SIGKILL;
+    }
+    ck_assert_int_gt(killed, 0);
+    run_ok(buf_str(&line));
+    ck_assert_int_eq(count_lines(dir), 15);
+    struct records a = load(dir), b = load(whole);
+    ck_assert_int_eq(b.n, 15);
+    for (int64_t i = 0; i < b.n; i++) {
+        const struct record *x = NULL;
+        for (int64_t k = 0; k < a.n; k++)
+            if (strcmp(a.r[k].task, b.r[i].task) == 0 &&
+                strcmp(a.r[k].params, b.r[i].params) == 0 &&
+                strcmp(a.r[k].method, b.r[i].method) == 0)
+                x = a.r + k;
+        ck_assert_ptr_nonnull(x);
+        for (int64_t m = 0; m < x->n_metrics; m++)
+            ck_assert_double_eq(x->metrics[m].value, record_get(b.r + i, x->metrics[m].name));
+    }
+    buf_puts(&line, " -m oracle:kind=topk:k=8");
+    run_ok(buf_str(&line));
+    ck_assert_int_eq(count_lines(dir), 20);
+    records_free(a.r, a.n);
+    records_free(b.r, b.n);
+    buf_free(&line);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("eval");
+    TCase *t = tcase_create("eval");
+    tcase_set_timeout(t, 300);
+    tcase_add_test(t, exact_attention_equals_capture);
+    tcase_add_test(t, full_budgets_are_exact_attention);
+    tcase_add_test(t, excluded_layers_attend_exactly);
+    tcase_add_test(t, errors_begin_where_the_method_does);
+    tcase_add_test(t, last_rows_attend_exactly);
+    tcase_add_loop_test(t, masks_of_the_first_layer_are_a_replays, 0, 3);
+    tcase_add_test(t, windows_are_texts_of_their_own);
+    tcase_add_test(t, killed_runs_continue);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,149 @@
+/* Grades of texts: values of the Python code of LongBench (PyPI rouge 1.0.1, python-Levenshtein) and
+ * by hand. */
+#include "eval/textmetric.h"
+#include "tests/harness/suite.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct err err;
+
+static double score_of(enum text_metric m, const char *prediction, const char *answers,
+                       const char *choices, bool first_line, bool ignore_case)
+{
+    struct str_list a = {0}, c = {0};
+    char text[256], *rest = text, *word;
+    double x = NAN;
+    snprintf(text, sizeof text, "%s", answers);
+    while ((word = strsep(&rest, "|")) != NULL)
+        str_list_add(&a, word);
+    snprintf(text, sizeof text, "%s", choices ? choices : "");
+    rest = choices ? text : NULL;
+    while (rest && (word = strsep(&rest, "|")) != NULL)
+        str_list_add(&c, word);
+    struct text_case t = {m, &a, &c, first_line, ignore_case};
+    assert_ok(text_score(&t, prediction, &x, &err), &err);
+    str_list_free(&a);
+    str_list_free(&c);
+    return x;
+}
+
+struct pair {
+    const char *a, *b;
+    double want, want2;
+};
+
+START_TEST(f1)
+{
+    static const struct pair cases[] = {{"The cat's hat, a red one.", "cats red hat", 0.857143, 0},
+                                        {"an apple", "the apple", 1, 0},
+                                        {"Paris, France", "Paris", 0.666667, 0},
+                                        {"to be or not to be", "to be", 0.5, 0},
+                                        {"a the", "the", 0, 0},
+                                        {"", "x", 0, 0},
+                                        {"theme", "theme", 1, 0}};
+    const struct pair *p = cases + _i;
+    ck_assert_double_eq_tol(score_of(TEXT_F1, p->a, p->b, NULL, false, false), p->want, 1e-6);
+}
+END_TEST
+
+START_TEST(rouge_l)
+{
+    static const struct pair cases[] = {
+        {"the cat sat on the mat", "the cat is on the mat", 0.8, 0},
+        {"the cat sat on the mat", "the mat sat on the cat", 0.6, 0},
+        {"a b c. d e f", "a c. d f", 0.8, 0},
+        {"d e f. a b c", "a b c. d e f", 1, 0},
+        {"a b a b", "a b", 1, 0},
+        {"a b. ", "a b", 0.8, 0},
+        {"x y a b", "a b x y", 0.5, 0},
+        {"Hello World", "hello world", 0, 0},
+        {"..", "x", 0, 0},
+        {"", "x", 0, 0}};
+    const struct pair *p = cases + _i;
+    ck_assert_double_eq_tol(score_of(TEXT_ROUGE_L, p->a, p->b, NULL, false, false), p->want, 1e-7);
+}
+END_TEST
+
+START_TEST(edits)
+{
+    static const struct pair cases[] = {{"return x + 1;", "return x - 1;", 0.923077, 0.92},
+                                        {"abcd", "bcde", 0.5, 0.75},
+                                        {"kitten", "sitting", 0.571429, 0.62},
+                                        {"ab", "ba", 0, 0.5},
+                                        {"abcabba", "cbabac", 0.428571, 0.62},
+                                        {"", "", 1, 1},
+                                        {"", "x", 0, 0}};
+    const struct pair *p = cases + _i;
+    ck_assert_double_eq_tol(score_of(TEXT_EDIT_SIM, p->a, p->b, NULL, false, false), p->want, 1e-6);
+    ck_assert_double_eq_tol(score_of(TEXT_CODE_SIM, p->a, p->b, NULL, false, false), p->want2,
+                            1e-9);
+}
+END_TEST
+
+START_TEST(code_lines)
+{
+    ck_assert_double_eq(score_of(TEXT_CODE_SIM, "\n\n# x\n```\nint a; // b\nabcd\nz", "bcde", NULL,
+                                 false, false),
+                        0.75);
+    ck_assert_double_eq(score_of(TEXT_CODE_SIM, "// only", "x", NULL, false, false), 0);
+    /* Characters, not bytes. */
+    ck_assert_double_eq(score_of(TEXT_EDIT_SIM, "\xc3\xa4z", "\xc3\xb6z", NULL, false, false), 0.5);
+}
+END_TEST
+
+START_TEST(others)
+{
+    ck_assert_double_eq(score_of(TEXT_EXACT, " The Answer!", "answer", NULL, false, false), 1);
+    ck_assert_double_eq(score_of(TEXT_EXACT, "answers", "answer|answers", NULL, false, false), 1);
+    ck_assert_double_eq(score_of(TEXT_EXACT, "another", "other", NULL, false, false), 0);
+    ck_assert_double_eq(score_of(TEXT_CONTAINS, "it is PARIS\x01.", "rome|paris", NULL, 0, 0), 1);
+    ck_assert_double_eq(score_of(TEXT_CONTAINS_ALL, "ab cd", "AB|x|cd|y", NULL, 0, 0), 0.5);
+    ck_assert_double_eq(score_of(TEXT_NUMBER, "3 of 12, or 3", "Paragraph 3", NULL, 0, 0), 2.0 / 3);
+    ck_assert_double_eq(score_of(TEXT_NUMBER, "none", "3", NULL, 0, 0), 0);
+    ck_assert_double_eq(score_of(TEXT_FIRST_INT, "the key 042 or 7", "042", NULL, 0, 0), 1);
+    ck_assert_double_eq(score_of(TEXT_FIRST_INT, "42", "042", NULL, 0, 0), 0);
+    ck_assert_double_eq(score_of(TEXT_WORD, "it is:{bob}!", "bob", NULL, 0, 0), 1);
+    ck_assert_double_eq(score_of(TEXT_WORD, "BOB", "bob", NULL, false, false), 0);
+    ck_assert_double_eq(score_of(TEXT_WORD, "BOB", "bob", NULL, false, true), 1);
+    ck_assert_double_eq(score_of(TEXT_F1, "\n\nParis\nand more", "Paris", NULL, true, false), 1);
+}
+END_TEST
+
+START_TEST(classes)
+{
+    static const char all[] = "Other number|number|Date|Food";
+    ck_assert_double_eq(score_of(TEXT_CLASSIFY, "Date", "Date", all, 0, 0), 1);
+    ck_assert_double_eq(score_of(TEXT_CLASSIFY, "Date or Food", "Date", all, 0, 0), 0.5);
+    ck_assert_double_eq(score_of(TEXT_CLASSIFY, "Food", "Date", all, 0, 0), 0);
+    /* A class inside the right one's name is not named by it. */
+    ck_assert_double_eq(score_of(TEXT_CLASSIFY, "Other number", "Other number", all, 0, 0), 1);
+    ck_assert_double_eq(score_of(TEXT_CLASSIFY, "Other number", "number", all, 0, 0), 0.5);
+}
+END_TEST
+
+START_TEST(letters)
+{
+    static const struct pair cases[] = {
+        {" B. because", "B", 1, 0},  {"The answer is: C", "C", 1, 0}, {"I say D then A", "D", 1, 0},
+        {"The answer is x", "A", 0, 0}, {"nothing", "A", 0, 0},       {"", "A", 0, 0}};
+    const struct pair *p = cases + _i;
+    ck_assert_double_eq(score_of(TEXT_LETTER, p->a, p->b, NULL, false, false), p->want);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("textmetric");
+    TCase *t = tcase_create("textmetric");
+    tcase_add_loop_test(t, f1, 0, 7);
+    tcase_add_loop_test(t, rouge_l, 0, 10);
+    tcase_add_loop_test(t, edits, 0, 7);
+    tcase_add_test(t, code_lines);
+    tcase_add_test(t, others);
+    tcase_add_test(t, classes);
+    tcase_add_loop_test(t, letters, 0, 6);
+    suite_add_tcase(s, t);
+    return s;
+}
