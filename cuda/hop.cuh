@@ -143,6 +143,15 @@ DEVICE void tma_load(uint32_t dst, const CUtensorMap *map, uint32_t bar, int x, 
                  : "memory");
 }
 
+/* `bytes` of memory, a multiple of 16, into shared memory; completes on `bar`. */
+DEVICE void bulk_load(uint32_t dst, const void *src, int bytes, uint32_t bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(dst),
+                 "l"(src), "r"(bytes), "r"(bar)
+                 : "memory");
+}
+
 /* `bytes` of memory, a multiple of 16, into L2. */
 DEVICE void bulk_prefetch(const void *src, int bytes)
 {

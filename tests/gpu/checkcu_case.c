@@ -275,15 +275,15 @@ static int compare_all(const struct cu_run *r, const uint16_t *out, const float 
 
     for (int n = 0; n < 2 && n < p->heads; n++) {
         int head = n ? p->heads - 1 : 0, kv = head / (p->heads / p->kv_heads);
-        struct attn_in in = {p->nq,
-                             p->nk,
-                             p->d,
-                             p->d,
-                             r->q + head * p->nq * p->d,
-                             r->k + kv * p->nk * p->d,
-                             r->v + kv * p->nk * p->d,
-                             p->scale,
-                             p->causal};
+        struct attn_in in = {.nq = p->nq,
+                             .nk = p->nk,
+                             .d = p->d,
+                             .dv = p->d,
+                             .q = r->q + head * p->nq * p->d,
+                             .k = r->k + kv * p->nk * p->d,
+                             .v = r->v + kv * p->nk * p->d,
+                             .scale = p->scale,
+                             .causal = p->causal};
         struct attn_ops ops = {0};
         int64_t where[3] = {0, blocks / 2, blocks - 1};
         TRY(attn_prepare(&ops, &in, PREC_F64, err));

@@ -206,8 +206,15 @@ static int compare_head(const struct filter_case *f, struct model *m, int head, 
     const struct accel_filter *s = &f->filter;
     int64_t kv = head / (p->heads / p->kv_heads) * p->nk * p->d,
             blocks = (p->nq + s->bq - 1) / s->bq;
-    struct attn_in in = {p->nq,     p->nk,     p->d,     p->d,     f->q + head * p->nq * p->d,
-                         f->k + kv, f->v + kv, p->scale, p->causal};
+    struct attn_in in = {.nq = p->nq,
+                         .nk = p->nk,
+                         .d = p->d,
+                         .dv = p->d,
+                         .q = f->q + head * p->nq * p->d,
+                         .k = f->k + kv,
+                         .v = f->v + kv,
+                         .scale = p->scale,
+                         .causal = p->causal};
     struct exact exact;
     int rc = 0;
 

@@ -49,7 +49,15 @@ static bool near(struct metrics_check *k, const char *what, double got, double w
 static int cpu_reference(struct metrics_check *k, struct err *err)
 {
     const struct attn_problem *p = &k->p;
-    struct attn_in in = {p->nq, p->nk, p->d, p->d, k->r->q, k->r->k, k->r->v, p->scale, p->causal};
+    struct attn_in in = {.nq = p->nq,
+                         .nk = p->nk,
+                         .d = p->d,
+                         .dv = p->d,
+                         .q = k->r->q,
+                         .k = k->r->k,
+                         .v = k->r->v,
+                         .scale = p->scale,
+                         .causal = p->causal};
     double most = 0;
     int rc = 0;
 

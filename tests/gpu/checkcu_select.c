@@ -94,15 +94,15 @@ static struct attn_in view(const struct selection *s, int head)
 {
     const struct attn_problem *p = &s->c.problem;
     int kv = head * p->kv_heads / p->heads;
-    return (struct attn_in){p->nq,
-                            p->nk,
-                            p->d,
-                            p->d,
-                            s->q + head * p->nq * p->d,
-                            s->k + kv * p->nk * p->d,
-                            s->v + kv * p->nk * p->d,
-                            p->scale,
-                            p->causal};
+    return (struct attn_in){.nq = p->nq,
+                            .nk = p->nk,
+                            .d = p->d,
+                            .dv = p->d,
+                            .q = s->q + head * p->nq * p->d,
+                            .k = s->k + kv * p->nk * p->d,
+                            .v = s->v + kv * p->nk * p->d,
+                            .scale = p->scale,
+                            .causal = p->causal};
 }
 
 /* The mask of all rows of a head or, unless NULL, the rule by which it is chosen (all heads of a

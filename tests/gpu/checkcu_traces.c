@@ -284,8 +284,19 @@ static int run_setting(struct pass *p, const struct head_in *in, int64_t k, stru
     struct method_ctx cpu = {.seed = 1, .carry = carry, .shared = carry + 1};
     struct method_ctx gpu = {.seed = 1, .carry = carry + 2, .shared = carry + 3};
     const struct sim_device device = {.accel = &cuda_accel, .session = p->session, .metrics = true};
-    struct sim_cell on_cpu = {run->method, run->params, &cpu, in, NULL, keep, &s};
-    struct sim_cell on_gpu = {run->method, run->params, &gpu, in, &device, sink, &s};
+    struct sim_cell on_cpu = {.method = run->method,
+                              .params = run->params,
+                              .ctx = &cpu,
+                              .in = in,
+                              .sink = keep,
+                              .sink_ctx = &s};
+    struct sim_cell on_gpu = {.method = run->method,
+                              .params = run->params,
+                              .ctx = &gpu,
+                              .in = in,
+                              .device = &device,
+                              .sink = sink,
+                              .sink_ctx = &s};
     struct record a, b;
     int rc = 0;
 

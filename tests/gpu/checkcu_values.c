@@ -70,7 +70,15 @@ static int head_init(int d, bool causal, enum cu_data data, int exponent, struct
     TRY(cu_make_tensor(&c, 2, 1, N, &h->v, err));
     for (int i = 0; i < N * d; i++)
         h->v[i] = ldexpf(h->v[i], exponent);
-    h->x = (struct attn_in){N, N, d, d, h->q, h->k, h->v, c.problem.scale, causal};
+    h->x = (struct attn_in){.nq = N,
+                            .nk = N,
+                            .d = d,
+                            .dv = d,
+                            .q = h->q,
+                            .k = h->k,
+                            .v = h->v,
+                            .scale = c.problem.scale,
+                            .causal = causal};
     TRY(reference(h, err));
     TRY(mem_alloc(&h->r.out, N * d, sizeof *h->r.out, "outputs", err));
     TRY(mem_alloc(&h->r.lse, N, sizeof *h->r.lse, "log-sum-exp", err));

@@ -1,0 +1,16 @@
+/*
+ * sale_sm90.h - launch of SALE's test of every pair on Hopper (sale_sm90.cu).
+ */
+#ifndef LACUNA_SALE_SM90_H
+#define LACUNA_SALE_SM90_H
+
+#include "cuda/methods/sale/sale_common.cuh"
+
+#include <cuda.h>
+
+/* Set the bits of the tested blocks that pass in a.map.map, which holds none of theirs yet. maps:
+ * of qi and of ki, boxes of 128 bytes x 128 rows. d: 64 or 128. */
+int sale_test_sm90(struct gpu *g, const sale_args &a, int d, const CUtensorMap *maps,
+                   struct err *err);
+
+#endif
