@@ -54,4 +54,4 @@ for form in '' twocolumn; do
     grep -aq '^Output written' "all$form.log" || echo "all$form.tex does not compile"
     grep -aE '^== |^Overfull .hbox|^!' "all$form.log" | grep -aB1 -E '^Overfull|^!' | head -20
 done
-echo done
+echo "every table fits"
