@@ -210,7 +210,7 @@ demo-run:
 	$(L) plot pareto $(D)/code -o $(D)/pareto.png
 	$(L) plot granularity $(D)/code -o $(D)/granularity.png
 	$(L) report $(D)/code -o $(D)/report
-	@cat $(D)/summary.md
+	@$(L) analyze $(D)/code
 	@echo "see $(D)/: traces, records, tables, figures and report/index.html"
 
 # ---- tests ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
  * cmd_analyze.c - `lacuna analyze`: records to a table.
  */
 #include "analyze/format.h"
+#include "analyze/rows.h"
 #include "analyze/tables.h"
 #include "analyze/where.h"
 #include "core/cmd.h"
@@ -11,11 +12,15 @@
 #include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 struct analyze_opts {
     struct common_opts common;
-    char *table, *group, *columns, *pivot, *format, *output, *at, *by;
+    char *table, *group, *columns, *pivot, *sort, *best, *format, *output, *at, *by;
     struct str_list where;
+    int64_t top;
+    bool wide;
 };
 
 /* clang-format off */
@@ -41,9 +46,22 @@ static const struct opt options[] = {
              "replay."},
     {.name = "by", .type = OPT_STR, .offset = offsetof(struct analyze_opts, by), .arg = "METRIC",
      .flags = OPT_UNSET, .help = "ranking: what decides (err_l1_rel)."},
+    {.name = "sort", .type = OPT_STR, .offset = offsetof(struct analyze_opts, sort),
+     .arg = "COLUMN", .flags = OPT_UNSET,
+     .help = "Sort rows by a column (its name as in CSV): metrics by their median, the better "
+             "first, others upwards; -COLUMN turns the order round."},
+    {.name = "best", .type = OPT_STR, .offset = offsetof(struct analyze_opts, best),
+     .arg = "COLUMN", .flags = OPT_UNSET,
+     .help = "Of the rows that agree in this column, such as method, keep the first by --sort."},
+    {.name = "top", .type = OPT_INT, .offset = offsetof(struct analyze_opts, top), .arg = "N",
+     .def = "0", .min = 0, .max = 1e9, .help = "Keep the first N rows; 0 = all."},
+    {.name = "wide", .type = OPT_BOOL, .offset = offsetof(struct analyze_opts, wide),
+     .def = "0", .min = 0, .max = 1,
+     .help = "Every column, means with standard deviations, instead of what fits in 100 "
+             "characters."},
     {.name = "format", .type = OPT_STR, .offset = offsetof(struct analyze_opts, format),
-     .short_name = 'f', .arg = "FORMAT", .def = "md",
-     .help = "md, csv, tex, json or html; without it the suffix of -o decides."},
+     .short_name = 'f', .arg = "FORMAT", .def = "text",
+     .help = "text, md, csv, tex, json or html; without it the suffix of -o decides."},
     {.name = "output", .type = OPT_STR, .offset = offsetof(struct analyze_opts, output),
      .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
      .help = "Write to FILE, replacing it, instead of standard output."},
@@ -72,12 +90,26 @@ static int choose_format(const struct analyze_opts *o, const struct table_format
     return *out ? 0 : err->code;
 }
 
-static int write_table(const struct table *t, const struct table_format *f, const char *path,
-                       struct err *err)
+/* Text follows the terminal; what goes to a file or a pipe is the same on every machine. */
+static int text_columns(const char *output)
+{
+    struct winsize size;
+    if (output || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 40)
+        return 0;
+    return size.ws_col;
+}
+
+static int write_table(const struct table *t, const struct table_format *f,
+                       const struct analyze_opts *o, struct err *err)
 {
     struct buf b = {0};
+    bool is_text = strcmp(f->name, "text") == 0;
+    struct sheet_opts view = {.wide = o->wide,
+                              .all = o->columns || o->pivot,
+                              .width = is_text ? text_columns(o->output) : 0};
+    const char *path = o->output;
     int rc = 0;
-    f->write(t, &b);
+    format_table(f, t, &view, &b);
     TRY(buf_check(&b, "table", err));
     if (path)
         TRY(file_write_atomic(path, b.data, b.len, err));
@@ -102,24 +134,31 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_analyze = {
     .name = "analyze",
-    .usage =
-        "analyze DIR... [--table NAME] [--group KEYS] [--format md|csv|tex|json|html] [-o FILE]",
+    .usage = "analyze DIR... [--table NAME] [--group KEYS] [--format text|md|csv|tex|json|html] "
+             "[-o FILE]",
     .summary = "make tables from the records of replays",
     .run = run,
     .options = options,
     .details = "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as "
                "one set.\n"
-               "Means give every cell the same weight; md, tex and html print mean and standard "
-               "deviation,\n"
-               "csv and json also n, minimum, median and maximum. Cells that differ in model, "
-               "length, token\n"
-               "order, backend, precision or seed are never averaged unless --group asks for it.\n"
+               "text, md and tex show medians in at most 7 columns and 100 characters, and say "
+               "below the table what\n"
+               "they leave out. --wide shows every column with mean and standard deviation, or "
+               "with median and\n"
+               "quartiles where a mean with its deviation would leave the values that a metric "
+               "can take. csv and\n"
+               "json have all of mean, deviation, n, minimum, median and maximum. Every cell has "
+               "the same weight.\n"
+               "Cells that differ in model, length, token order, backend, precision or seed are "
+               "never averaged\n"
+               "unless --group asks for it.\n"
                "\n"
                "Examples:\n"
                "  lacuna analyze out\n"
                "  lacuna analyze out --table by-layer --format csv -o layers.csv\n"
                "  lacuna analyze out --group method,layer --columns density_elem,cra_min\n"
                "  lacuna analyze out --group method --pivot layer --columns cra_p1\n"
+               "  lacuna analyze out --sort err_l1_rel --best method\n"
                "  lacuna analyze out --table paper\n",
 };
 
@@ -166,11 +205,13 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         say_plan(def, &set, f, o.output);
         goto out;
     }
-    struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by};
+    struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by, app->methods};
+    struct row_opts rows = {o.sort, o.best, o.top};
     TRY(table_build(def, &set, &req, &t, err));
     for (int64_t i = 0; i < o.where.n; i++)
         table_note(&t, "only records with %s", o.where.items[i]);
-    TRY(write_table(&t, f, o.output, err));
+    TRY(table_choose_rows(&t, &rows, err));
+    TRY(write_table(&t, f, &o, err));
 out:
     table_free(&t);
     recset_free(&set);

@@ -76,9 +76,10 @@ static int print_table(const struct table *t, const struct cmp_opts *o, struct e
 {
     const struct table_format *f = format_find(o->common.json ? "json" : o->format, err);
     struct buf b = {0};
+    static const struct sheet_opts wide = {.wide = true};
     if (!f)
         return err->code;
-    f->write(t, &b);
+    format_table(f, t, &wide, &b);
     int rc = buf_check(&b, "table", err);
     if (!rc && fwrite(b.data, 1, b.len, stdout) != b.len)
         rc = err_sys(err, ERR_IO, "standard output");

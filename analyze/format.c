@@ -5,6 +5,7 @@
  */
 #include "analyze/format.h"
 
+#include "core/json.h"
 #include "core/text.h"
 
 #include "analyze/format_impl.h"
@@ -17,17 +18,45 @@
 static void md_write(const struct table *t, struct buf *b);
 static void csv_write(const struct table *t, struct buf *b);
 
-static const struct table_format format_md = {"md", ".md", "Markdown, aligned", md_write};
-static const struct table_format format_csv = {"csv", ".csv", "RFC 4180, full precision",
-                                               csv_write};
-static const struct table_format format_tex = {"tex", ".tex", "LaTeX with booktabs", tex_write};
-static const struct table_format format_json = {"json", ".json", "JSON, full precision",
-                                                json_write};
-static const struct table_format format_html = {"html", ".html", "one HTML page", html_write};
+static const struct table_format format_text = {
+    .name = "text", .suffix = ".txt", .summary = "aligned columns", .show = text_show};
+static const struct table_format format_md = {.name = "md",
+                                              .suffix = ".md",
+                                              .summary = "Markdown, aligned",
+                                              .write = md_write,
+                                              .show = md_show};
+static const struct table_format format_csv = {
+    .name = "csv", .suffix = ".csv", .summary = "RFC 4180, full precision", .write = csv_write};
+static const struct table_format format_tex = {.name = "tex",
+                                               .suffix = ".tex",
+                                               .summary = "LaTeX with booktabs",
+                                               .show = tex_show,
+                                               .part = 62};
+static const struct table_format format_json = {
+    .name = "json", .suffix = ".json", .summary = "JSON, full precision", .write = json_write};
+static const struct table_format format_html = {
+    .name = "html", .suffix = ".html", .summary = "one HTML page", .write = html_write};
 
 const struct table_format *const table_formats[] = {
-    &format_md, &format_csv, &format_tex, &format_json, &format_html, NULL,
+    &format_text, &format_md, &format_csv, &format_tex, &format_json, &format_html, NULL,
 };
+
+/* Markdown has no width: --wide is the whole table. */
+void format_table(const struct table_format *f, const struct table *t, const struct sheet_opts *o,
+                  struct buf *b)
+{
+    struct sheet s;
+    if (!f->show || (o->wide && f->write)) {
+        f->write(t, b);
+        return;
+    }
+    struct sheet_opts own = *o;
+    own.part = f->part;
+    sheet_make(t, &own, &s);
+    f->show(&s, b);
+    b->failed |= s.failed;
+    sheet_free(&s);
+}
 
 const struct table_format *format_find(const char *name, struct err *err)
 {
@@ -67,7 +96,7 @@ static bool md_special(const char *s)
     }
 }
 
-static void md_escape(const char *s, struct buf *b)
+void md_escape(const char *s, struct buf *b)
 {
     for (; *s; s++) {
         buf_puts(b, md_special(s) ? "\\" : "");
@@ -88,7 +117,7 @@ static void md_text(const struct table *t, int64_t row, int64_t col, struct digi
 {
     struct buf raw = {0};
     if (row < 0)
-        format_header(&t->cols[col], &raw);
+        format_header(&t->cols[col], d, &raw);
     else
         format_cell(t, row, col, d, " \u00b1 ", &raw);
     buf_reset(b);
@@ -141,7 +170,7 @@ static void md_rows(const struct table *t, int *width, const struct digits *d, s
 static void md_write(const struct table *t, struct buf *b)
 {
     int *width = calloc((size_t)t->n_cols + 1, sizeof *width);
-    struct digits *d = format_all_digits(t, b);
+    struct digits *d = format_all_digits(t, 4, b);
     b->failed |= !width;
     buf_puts(b, "**");
     md_escape(t->title, b);

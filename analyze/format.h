@@ -1,17 +1,23 @@
 /*
- * format.h - writing a table: Markdown, CSV, LaTeX, JSON, HTML.
+ * format.h - writing a table: text, Markdown, CSV, LaTeX, JSON, HTML.
  */
 #ifndef LACUNA_FORMAT_H
 #define LACUNA_FORMAT_H
 
-#include "analyze/table.h"
+#include "analyze/sheet.h"
 #include "core/buf.h"
 
 struct table_format {
     const char *name, *suffix; /* "md", ".md" */
     const char *summary;
-    void (*write)(const struct table *t, struct buf *b);
+    void (*write)(const struct table *t, struct buf *b); /* the whole table; or NULL */
+    void (*show)(const struct sheet *s, struct buf *b);  /* what people see; or NULL */
+    int part;                                            /* sheet_opts.part of show */
 };
+
+/* Write the table: as a sheet where the format has one, else whole. */
+void format_table(const struct table_format *f, const struct table *t, const struct sheet_opts *o,
+                  struct buf *b);
 
 extern const struct table_format *const table_formats[]; /* NULL-terminated */
 
@@ -20,19 +26,24 @@ const struct table_format *format_find(const char *name, struct err *err);
 
 /* ---- parts that the report shares ----------------------------------------------------------- */
 
-/* People's header of a column: "density_elem [kept/allowed pairs]". */
-void format_header(const struct column *c, struct buf *b);
-
 /* How the numbers of a column are written, so that they align: with so many decimals or, all of
  * them, with an exponent. A number too small for the decimals has four digits of its own. */
 struct digits {
     bool mixed; /* four significant digits each */
     bool scientific;
     int decimals;
+    bool quartiles; /* median and quartiles in place of mean and deviation */
 };
 
-/* Of every column, malloc'd; NULL and b->failed when there is no memory. */
-struct digits *format_all_digits(const struct table *t, struct buf *b);
+/* People's header of a column: "density_elem [kept/allowed pairs]". */
+void format_header(const struct column *c, struct digits d, struct buf *b);
+
+/* A number; one that is too small for the decimals of d has `digits` significant ones. */
+void format_number(double x, struct digits d, int digits, struct buf *b);
+
+/* Of every column, malloc'd, for so many significant digits; NULL and b->failed when there is no
+ * memory. */
+struct digits *format_all_digits(const struct table *t, int digits, struct buf *b);
 
 /* People's text of a cell: "0.1687 +- 0.0213" with `pm` between; a missing cell is "-". A group
  * whose n differs from the row's "n" column says so. */

@@ -1,12 +1,17 @@
-/* format_impl.h - the writers of format_markup.c, for the registry in format.c. */
+/* format_impl.h - the writers of the other files, for the registry in format.c. */
 #ifndef LACUNA_FORMAT_IMPL_H
 #define LACUNA_FORMAT_IMPL_H
 
-#include "analyze/table.h"
+#include "analyze/sheet.h"
 #include "core/buf.h"
 
-void tex_write(const struct table *t, struct buf *b);
+void text_show(const struct sheet *s, struct buf *b);
+void md_show(const struct sheet *s, struct buf *b);
+void tex_show(const struct sheet *s, struct buf *b);
 void json_write(const struct table *t, struct buf *b);
 void html_write(const struct table *t, struct buf *b);
+
+/* Text of a Markdown cell: no bar, no line break. */
+void md_escape(const char *s, struct buf *b);
 
 #endif

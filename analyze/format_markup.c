@@ -1,5 +1,5 @@
 /*
- * format_markup.c - tables as LaTeX (booktabs; longtable for long ones), JSON and HTML.
+ * format_markup.c - tables as JSON and HTML.
  */
 #include "analyze/format.h"
 
@@ -9,126 +9,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- LaTeX --------------------------------------------------------------------------------- */
-
-void tex_text(const char *s, struct buf *b)
-{
-    for (; *s; s++) {
-        if (*s == '\\')
-            buf_puts(b, "\\textbackslash{}");
-        else if (*s == '~' || *s == '^')
-            buf_puts(b, *s == '~' ? "\\textasciitilde{}" : "\\textasciicircum{}");
-        else if (*s == '<' || *s == '>')
-            buf_puts(b, *s == '<' ? "\\textless{}" : "\\textgreater{}");
-        else if (strchr("{}$&#_%", *s))
-            buf_printf(b, "\\%c", *s);
-        else
-            buf_put(b, *s == '\n' || *s == '\r' ? " " : s, 1);
-    }
-}
-
-/* "1.5e-07" as a product; numbers hold no special character beside the sign between mean and
- * deviation. */
-static void tex_number(const char *s, struct buf *b)
-{
-    for (; *s; s++) {
-        if (*s == 'e' && (s[1] == '-' || s[1] == '+')) {
-            char *end;
-            buf_printf(b, "$\\times10^{%ld}$", strtol(s + 1, &end, 10));
-            s = end - 1;
-        } else {
-            buf_put(b, s, 1);
-        }
-    }
-}
-
-static void tex_row(const struct table *t, int64_t row, const struct digits *d, struct buf *b)
-{
-    struct buf raw = {0};
-    for (int64_t c = 0; c < t->n_cols; c++) {
-        buf_reset(&raw);
-        format_cell(t, row, c, d[c], "$\\pm$", &raw);
-        buf_puts(b, c ? " & " : "");
-        if (t->cols[c].type == COL_TEXT)
-            tex_text(buf_str(&raw), b);
-        else
-            tex_number(buf_str(&raw), b);
-    }
-    buf_puts(b, " \\\\\n");
-    b->failed |= raw.failed;
-    buf_free(&raw);
-}
-
-/* Names, and below them the units: side by side they would be wider than the numbers. */
-static void tex_header(const struct table *t, struct buf *b)
-{
-    bool units = false;
-    buf_puts(b, "\\toprule\n");
-    for (int64_t c = 0; c < t->n_cols; c++) {
-        units |= t->cols[c].unit[0] != '\0';
-        buf_puts(b, c ? " & " : "");
-        tex_text(t->cols[c].title, b);
-    }
-    buf_puts(b, " \\\\\n");
-    for (int64_t c = 0; units && c < t->n_cols; c++) {
-        buf_puts(b, c ? " & " : "");
-        if (t->cols[c].unit[0]) {
-            buf_puts(b, "{\\scriptsize [");
-            tex_text(t->cols[c].unit, b);
-            buf_puts(b, "]}");
-        }
-    }
-    buf_puts(b, units ? " \\\\\n\\midrule\n" : "\\midrule\n");
-}
-
-static void tex_caption(const struct table *t, const char *end, struct buf *b)
-{
-    buf_puts(b, "\\caption{");
-    tex_text(t->title, b);
-    buf_printf(b, "}\\label{tab:%s}%s\n", t->name, end);
-}
-
-/* Longer tables do not fit into a float. */
-#define TEX_FLOAT_ROWS 40
-
-static void tex_begin(const struct table *t, bool is_long, struct buf *b)
-{
-    if (is_long) {
-        buf_puts(b,
-                 "% needs \\usepackage{booktabs,longtable}\n{\\footnotesize\n\\begin{longtable}{");
-    } else {
-        buf_puts(b, "% needs \\usepackage{booktabs,graphicx}\n\\begin{table}\n\\centering\n");
-        tex_caption(t, "", b);
-        buf_puts(b, "% smaller only where it is wider than the text\n"
-                    "\\resizebox{\\ifdim\\width>\\linewidth\\linewidth\\else\\width\\fi}{!}{%\n"
-                    "\\begin{tabular}{");
-    }
-    for (int64_t c = 0; c < t->n_cols; c++)
-        buf_puts(b, t->cols[c].type == COL_TEXT ? "l" : "r");
-    buf_puts(b, "}\n");
-    if (is_long)
-        tex_caption(t, "\\\\", b);
-    tex_header(t, b);
-    buf_puts(b, is_long ? "\\endhead\n" : "");
-}
-
-void tex_write(const struct table *t, struct buf *b)
-{
-    struct digits *d = format_all_digits(t, b);
-    bool is_long = t->n_rows > TEX_FLOAT_ROWS;
-    tex_begin(t, is_long, b);
-    for (int64_t r = 0; d && r < t->n_rows; r++)
-        tex_row(t, r, d, b);
-    free(d);
-    buf_puts(b, is_long ? "\\bottomrule\n\\end{longtable}\n" : "\\bottomrule\n\\end{tabular}}\n");
-    for (int64_t i = 0; i < t->notes.n; i++) {
-        buf_puts(b, "\\par\\footnotesize ");
-        tex_text(t->notes.items[i], b);
-        buf_puts(b, "\n");
-    }
-    buf_puts(b, is_long ? "}\n" : "\\end{table}\n");
-}
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
@@ -243,7 +123,7 @@ void html_text(const char *s, struct buf *b)
     buf_free(&plain);
 }
 
-static void html_head_cell(const struct column *c, struct buf *b)
+static void html_head_cell(const struct column *c, bool quartiles, struct buf *b)
 {
     buf_puts(b, c->type == COL_TEXT ? "<th>" : "<th class=\"n\">");
     html_text(c->title, b);
@@ -252,18 +132,20 @@ static void html_head_cell(const struct column *c, struct buf *b)
         html_text(c->unit, b);
         buf_puts(b, "]</span>");
     }
+    if (quartiles)
+        buf_puts(b, " <span class=\"unit\">median (quartiles)</span>");
     buf_puts(b, "</th>");
 }
 
 void html_table(const struct table *t, struct buf *b)
 {
     struct buf raw = {0};
-    struct digits *d = format_all_digits(t, b);
+    struct digits *d = format_all_digits(t, 4, b);
     buf_puts(b, "<div class=\"wide\"><table>\n<caption>");
     html_text(t->title, b);
     buf_puts(b, "</caption>\n<thead><tr>");
-    for (int64_t c = 0; c < t->n_cols; c++)
-        html_head_cell(&t->cols[c], b);
+    for (int64_t c = 0; d && c < t->n_cols; c++)
+        html_head_cell(&t->cols[c], d[c].quartiles, b);
     buf_puts(b, "</tr></thead>\n<tbody>\n");
     for (int64_t r = 0; d && r < t->n_rows; r++) {
         buf_puts(b, "<tr>");

@@ -2,7 +2,8 @@
  * format_number.c - numbers for people: four significant digits of the largest value of a column,
  * the same number of decimals in its rows, but what is too small for them with four digits of its
  * own (a deviation with two), and never 1 for less than 1. A deviation that is rounding of the
- * values is 0.
+ * values is 0. A column in which some mean with its deviation leaves the values that the metric can
+ * take shows medians and quartiles.
  */
 #include "analyze/format.h"
 
@@ -16,12 +17,39 @@ static double shown_value(const struct column *c, const struct cell *cell)
     return (c->type == COL_STATS ? cell->stats.mean : cell->num) * c->scale;
 }
 
-static struct digits format_digits(const struct table *t, int64_t col)
+/* Values that differ in their last bits, such as sums in another order, agree: a deviation of 1e-16
+ * beside 0.3 says nothing. It is judged by the values, so that the deviation of values that are
+ * small themselves stays. */
+static double shown_sd(const struct stats *s)
+{
+    double largest = fmax(fabs(s->min), fabs(s->max));
+    return s->sd <= 64 * DBL_EPSILON * largest ? 0 : s->sd;
+}
+
+/* Would "mean +- deviation" claim values that the metric cannot take? */
+static bool leaves_range(const struct column *c, const struct stats *s)
+{
+    if (s->n < 2 || c->axis == AXIS_PLAIN || shown_sd(s) == 0)
+        return false;
+    return s->mean - s->sd < 0 || (c->axis == AXIS_SHARE && s->mean + s->sd > 1);
+}
+
+static bool has_quartiles(const struct table *t, int64_t col)
+{
+    for (int64_t i = 0; i < t->n_rows && t->cols[col].type == COL_STATS; i++)
+        if (table_cell(t, i, col)->set &&
+            leaves_range(&t->cols[col], &table_cell(t, i, col)->stats))
+            return true;
+    return false;
+}
+
+static struct digits format_digits(const struct table *t, int64_t col, int digits)
 {
     const struct column *c = &t->cols[col];
     double largest = 0;
+    bool quartiles = has_quartiles(t, col);
     if (c->mixed && c->type != COL_INT)
-        return (struct digits){true, false, 0};
+        return (struct digits){true, false, 0, quartiles};
     for (int64_t i = 0; i < t->n_rows; i++) {
         const struct cell *cell = table_cell(t, i, col);
         double x = fabs(shown_value(c, cell));
@@ -29,20 +57,22 @@ static struct digits format_digits(const struct table *t, int64_t col)
             largest = fmax(largest, x);
     }
     if (c->type == COL_INT || largest == 0)
-        return (struct digits){false, false, c->type == COL_INT ? 0 : 4};
+        return (struct digits){false, false, c->type == COL_INT ? 0 : digits, quartiles};
     if (largest >= 1e7 || largest < 1e-3)
-        return (struct digits){false, true, 3};
-    int decimals = largest >= 0.1 && largest < 10 ? 4 : 3 - (int)floor(log10(largest));
-    return (struct digits){false, false, decimals < 0 ? 0 : decimals};
+        return (struct digits){false, true, digits - 1, quartiles};
+    int decimals = largest >= 0.1 && largest < (digits < 4 ? 1.0005 : 10)
+                       ? digits
+                       : digits - 1 - (int)floor(log10(largest));
+    return (struct digits){false, false, decimals < 0 ? 0 : decimals, quartiles};
 }
 
-struct digits *format_all_digits(const struct table *t, struct buf *b)
+struct digits *format_all_digits(const struct table *t, int digits, struct buf *b)
 {
     struct digits *d = calloc((size_t)t->n_cols + 1, sizeof *d);
     if (!d)
         b->failed = true;
     for (int64_t c = 0; d && c < t->n_cols; c++)
-        d[c] = format_digits(t, c);
+        d[c] = format_digits(t, c, digits);
     return d;
 }
 
@@ -70,7 +100,7 @@ static void put_finite(double x, struct digits d, int digits, struct buf *b)
         buf_printf(b, "%.*f", decimals, x);
 }
 
-static void put_number(double x, struct digits d, int digits, struct buf *b)
+void format_number(double x, struct digits d, int digits, struct buf *b)
 {
     if (isnan(x))
         buf_puts(b, "nan");
@@ -78,15 +108,6 @@ static void put_number(double x, struct digits d, int digits, struct buf *b)
         buf_puts(b, x < 0 ? "-inf" : "inf");
     else
         put_finite(x, d, digits, b);
-}
-
-/* Values that differ in their last bits, such as sums in another order, agree: a deviation of 1e-16
- * beside 0.3 says nothing. It is judged by the values, so that the deviation of values that are
- * small themselves stays. */
-static double shown_sd(const struct stats *s)
-{
-    double largest = fmax(fabs(s->min), fabs(s->max));
-    return s->sd <= 64 * DBL_EPSILON * largest ? 0 : s->sd;
 }
 
 static void put_stats(const struct table *t, int64_t row, int64_t col, struct digits d,
@@ -99,10 +120,16 @@ static void put_stats(const struct table *t, int64_t row, int64_t col, struct di
         buf_printf(b, "no finite value (%lld)", (long long)s->n_bad);
         return;
     }
-    put_number(s->mean * scale, d, 4, b);
-    if (!isnan(s->sd)) {
+    format_number((d.quartiles ? s->median : s->mean) * scale, d, 4, b);
+    if (d.quartiles && s->n > 1) {
+        buf_puts(b, " (");
+        format_number(s->q1 * scale, d, 4, b);
+        buf_puts(b, " to ");
+        format_number(s->q3 * scale, d, 4, b);
+        buf_puts(b, ")");
+    } else if (!isnan(s->sd)) {
         buf_puts(b, pm);
-        put_number(shown_sd(s) * scale, d, 2, b);
+        format_number(shown_sd(s) * scale, d, 2, b);
     }
     if (n_col >= 0 && table_cell(t, row, n_col)->num != (double)s->n)
         buf_printf(b, " (n=%lld)", (long long)s->n);
@@ -120,12 +147,14 @@ void format_cell(const struct table *t, int64_t row, int64_t col, struct digits 
     else if (t->cols[col].type == COL_STATS)
         put_stats(t, row, col, d, pm, b);
     else
-        put_number(shown_value(&t->cols[col], cell), d, 4, b);
+        format_number(shown_value(&t->cols[col], cell), d, 4, b);
 }
 
-void format_header(const struct column *c, struct buf *b)
+void format_header(const struct column *c, struct digits d, struct buf *b)
 {
     buf_puts(b, c->title);
     if (c->unit[0])
         buf_printf(b, " [%s]", c->unit);
+    if (d.quartiles)
+        buf_puts(b, ", median (quartiles)");
 }

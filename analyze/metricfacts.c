@@ -53,6 +53,31 @@ enum metric_noise metric_noise(const char *name)
     return def ? def->noise : NOISE_NONE;
 }
 
+/* NULL for an expression and for a name with a size or level. */
+static const struct metric_def *plain_def(const char *name)
+{
+    const struct metric_def *def = strpbrk(name, "@+/") ? NULL : metric_def_find(name);
+    return def && !is_complement(name) ? def : NULL;
+}
+
+const char *metric_head(const char *name)
+{
+    const struct metric_def *def = plain_def(name);
+    return def && def->head ? def->head : name;
+}
+
+const char *metric_label(const char *name)
+{
+    const struct metric_def *def = plain_def(name);
+    return def && def->label ? def->label : name;
+}
+
+bool metric_percent(const char *name)
+{
+    const struct metric_def *def = first_def(name);
+    return def && def->percent && !strpbrk(name, "+/");
+}
+
 const char *metric_unit(const char *name)
 {
     const struct metric_def *def = metric_def_find(name);

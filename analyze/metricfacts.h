@@ -20,6 +20,12 @@ enum metric_axis metric_axis(const char *name);
 enum metric_per metric_per(const char *name);
 enum metric_noise metric_noise(const char *name);
 
+/* Head of a narrow column (the name where a size or level makes it longer), name of an axis, and
+ * whether people read it in percent. */
+const char *metric_head(const char *name);
+const char *metric_label(const char *name);
+bool metric_percent(const char *name);
+
 /* Unit of a metric for people: of a density and a share the denominator. */
 const char *metric_unit(const char *name);
 

@@ -87,6 +87,8 @@ static void scale_stats(struct stats *s, double f)
     s->min *= f;
     s->median *= f;
     s->max *= f;
+    s->q1 *= f;
+    s->q3 *= f;
 }
 
 /* Under which our number was measured. */
@@ -117,7 +119,7 @@ static int put_ours(struct table *t, const struct printed *p, const struct wante
     scale_stats(&s, strcmp(p->unit, "%") == 0 ? 100 : 1);
     if (w->rule->spread != SPREAD_MEAN) {
         double x = w->rule->spread == SPREAD_MIN ? s.min : s.max;
-        s = (struct stats){1, 0, x, NAN, x, x, x};
+        s = (struct stats){1, 0, x, NAN, x, x, x, x, x};
     }
     char *end;
     double printed = strtod(p->value, &end);

@@ -17,7 +17,7 @@ void stats_of(double *x, int64_t n, struct stats *out)
     for (int64_t i = 0; i < n; i++)
         if (isfinite(x[i]))
             x[m++] = x[i];
-    *out = (struct stats){m, n - m, NAN, NAN, NAN, NAN, NAN};
+    *out = (struct stats){m, n - m, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
     if (m == 0)
         return;
     sort_f64(x, m);
@@ -32,4 +32,14 @@ void stats_of(double *x, int64_t n, struct stats *out)
     out->min = x[0];
     out->max = x[m - 1];
     out->median = m % 2 ? x[m / 2] : (x[m / 2 - 1] + x[m / 2]) / 2;
+    out->q1 = x[(m + 3) / 4 - 1];
+    out->q3 = x[(3 * m + 3) / 4 - 1];
+}
+
+bool stats_differ(const struct stats *a, const struct stats *b)
+{
+    if (a->n < 2 || b->n < 2)
+        return false;
+    double error = sqrt(a->sd * a->sd / (double)a->n + b->sd * b->sd / (double)b->n);
+    return fabs(a->mean - b->mean) > 2 * error;
 }

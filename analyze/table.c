@@ -3,6 +3,7 @@
  */
 #include "analyze/table.h"
 
+#include "analyze/metricfacts.h"
 #include "core/mem.h"
 #include "core/text.h"
 
@@ -34,6 +35,8 @@ void table_free(struct table *t)
     free(t->cells);
     free(t->cols);
     str_list_free(&t->notes);
+    str_list_free(&t->methods);
+    str_list_free(&t->keep_all);
     *t = (struct table){0};
 }
 
@@ -44,7 +47,7 @@ int table_column(struct table *t, const char *name, const char *title, const cha
     if (rc)
         return rc;
     struct column *c = &t->cols[t->n_cols++];
-    *c = (struct column){.type = type, .scale = scale};
+    *c = (struct column){.type = type, .scale = scale, .axis = metric_axis(name)};
     shown(name, c->name, sizeof c->name);
     shown(title, c->title, sizeof c->title);
     shown(unit, c->unit, sizeof c->unit);
@@ -105,6 +108,27 @@ void table_note(struct table *t, const char *fmt, ...)
     t->notes.failed |= b.failed;
     str_list_add(&t->notes, buf_str(&b));
     buf_free(&b);
+}
+
+int table_keep_rows(struct table *t, const int64_t *rows, int64_t n, struct err *err)
+{
+    struct cell *kept = NULL;
+    int rc = mem_zalloc(&kept, n * t->n_cols + 1, sizeof *kept, "rows", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < t->n_cols; c++) {
+            struct cell *from = table_cell(t, rows[i], c);
+            kept[i * t->n_cols + c] = *from;
+            from->text = NULL;
+        }
+    for (int64_t i = 0; i < t->n_rows * t->n_cols; i++)
+        free(t->cells[i].text);
+    free(t->cells);
+    t->cells = kept;
+    t->cap_cells = n * t->n_cols + 1;
+    t->n_rows = n;
+    return 0;
 }
 
 int64_t table_find(const struct table *t, const char *name)

@@ -6,7 +6,8 @@
 #define LACUNA_TABLE_H
 
 #include "analyze/stats.h"
-#include "core/opt.h"
+#include "core/metricdef.h"
+#include "core/text.h"
 
 #include <stdbool.h>
 
@@ -22,8 +23,9 @@ struct column {
     char title[128]; /* people's header without the unit */
     char unit[64];   /* "" = none; of a density: its denominator */
     enum column_type type;
-    double scale; /* people see value * scale (ns -> ms); CSV and JSON the value */
-    bool mixed;   /* rows have different units: each number is rounded on its own */
+    double scale;          /* people see value * scale (ns -> ms); CSV and JSON the value */
+    bool mixed;            /* rows have different units: each number is rounded on its own */
+    enum metric_axis axis; /* AXIS_SHARE: within [0, 1]; AXIS_LOG: never negative */
 };
 
 struct cell {
@@ -39,6 +41,15 @@ struct table {
     struct cell *cells;  /* owned [n_rows][n_cols] */
     int64_t n_cols, cap_cols, n_rows, cap_cells;
     struct str_list notes;
+
+    /* For the narrow form (sheet.h) alone. */
+    char caption[256];        /* what the records are of: model, length, heads; "" = unknown */
+    const char *brief;        /* patterns of the columns that it shows; NULL: all that fit */
+    struct str_list methods;  /* in the order in which the user gave them, bounds last */
+    int64_t n_bounds;         /* how many of them are bounds */
+    struct str_list keep_all; /* methods that keep every pair by design */
+    bool sorted;              /* rows stand as the user asked */
+    bool verdict;             /* one row per setting: sentences may compare the rows */
 };
 
 void table_init(struct table *t, const char *name, const char *title);
@@ -55,6 +66,9 @@ void table_num(struct table *t, int64_t col, double value);
 void table_stats(struct table *t, int64_t col, const struct stats *s);
 void table_note(struct table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 struct cell *table_cell(const struct table *t, int64_t row, int64_t col);
+
+/* Keep the n rows with these indices (each once), in this order. */
+int table_keep_rows(struct table *t, const int64_t *rows, int64_t n, struct err *err);
 
 /* Index of the column `name`, -1 if there is none. */
 int64_t table_find(const struct table *t, const char *name);

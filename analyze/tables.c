@@ -3,6 +3,7 @@
  */
 #include "analyze/tables.h"
 
+#include "analyze/caption.h"
 #include "analyze/metricfacts.h"
 #include "analyze/paper.h"
 #include "analyze/ranking.h"
@@ -100,6 +101,44 @@ bool table_has_data(const struct table_def *def, const struct recset *set)
     return false;
 }
 
+/* What the narrow form of a table shows of it, where that is not simply what fits. A list that
+ * names a key column names all that are shown. */
+static const char *brief_of(const char *table)
+{
+    static const char *const briefs[][2] = {
+        {"summary", "density_elem,cra_p1,err_l1_rel,speedup"},
+        {"by-layer", "density_elem,cra_p1,err_l1_rel"},
+        {"by-head", "density_elem,cra_p1,err_l1_rel"},
+        {"by-step", "density_elem,cra_p1,err_l1_rel,mask_age"},
+        {"by-sample", "density_elem,cra_p1,err_l1_rel"},
+        {"sparsity", "density_elem,density_tile,density_exec,sparsity_total"},
+        {"recall", "cra_min,cra_p1,cra_p50,cra_mean,rows_empty"},
+        {"errors", "err_l1_rel,err_l2_rel,err_cos,err_max"},
+        {"stability", "mask_iou,mask_recall,cra_p1,err_l1_rel"},
+        {"time", "time_select_ns,time_attend_ns,time_total_ns,time_dense_ns,speedup"},
+        {"threshold", "density_elem,cra_p1,err_l1_rel"},
+        {"paper", "paper,table,row,column,printed,ours,verdict"},
+    };
+    for (size_t i = 0; i < sizeof briefs / sizeof *briefs; i++)
+        if (strcmp(briefs[i][0], table) == 0)
+            return briefs[i][1];
+    return NULL;
+}
+
+static void facts_for_sheets(const struct table_def *def, const struct recset *set,
+                             const struct table_request *req, struct table *t)
+{
+    struct buf b = {0};
+    t->brief = req->columns || req->pivot ? NULL : brief_of(def->listed.name);
+    recset_caption(set, &b);
+    snprintf(t->caption, sizeof t->caption, "%s", buf_str(&b));
+    recset_methods(set, req->methods, &t->methods, &t->n_bounds);
+    for (int i = 0; req->methods && req->methods[i]; i++)
+        if (req->methods[i]->flags & METHOD_KEEPS_ALL)
+            str_list_add(&t->keep_all, req->methods[i]->name);
+    buf_free(&b);
+}
+
 int table_build(const struct table_def *def, const struct recset *set,
                 const struct table_request *req, struct table *out, struct err *err)
 {
@@ -111,6 +150,7 @@ int table_build(const struct table_def *def, const struct recset *set,
         table_free(&t);
         return err_prefix(err, "table %s", def->listed.name);
     }
+    facts_for_sheets(def, set, req ? req : &none, &t);
     *out = t;
     return 0;
 }
@@ -439,6 +479,8 @@ static int build_groups(const struct table_def *def, const struct recset *set,
         for (int64_t i = 0; i < gs.n; i++)
             TRY(put_group(out, &gs, &gs.g[i], keys, n_keys, &metrics, err));
         note_mixed(&gs, out);
+        out->verdict =
+            n_keys == 2 && has_key(keys, n_keys, KEY_METHOD) && has_key(keys, n_keys, KEY_PARAMS);
     }
     note_status(set, out);
 out:

@@ -14,6 +14,7 @@ struct table_request {
     const char *columns; /* metric patterns in place of the table's own, or NULL */
     const char *pivot;   /* key whose values become columns of the first metric, or NULL */
     const char *at, *by; /* ranking: "density_elem=0.3", "err_l1_rel", or NULL */
+    const struct method *const *methods; /* know which are bounds; or NULL */
 };
 
 enum table_flags {

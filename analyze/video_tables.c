@@ -186,6 +186,7 @@ static int build_blocks(const struct table_def *def, const struct recset *set,
     TRY(table_column(out, "below", "largest p < c/N", metric_unit("below_b64"), COL_STATS, 1, err));
     TRY(table_column(out, "below_area", "the same by area", metric_unit("below_b64_area"),
                      COL_STATS, 1, err));
+    out->cols[out->n_cols - 2].axis = out->cols[out->n_cols - 1].axis = AXIS_SHARE;
     TRY(grouping_make(set, keys, n, GROUP_PER_HEAD, has_below, NULL, &gs, err));
     for (int64_t i = 0; i < gs.n; i++)
         for (int64_t k = 0; k < names.n; k++) {

@@ -4,6 +4,8 @@
 #ifndef LACUNA_METRICDEF_H
 #define LACUNA_METRICDEF_H
 
+#include <stdbool.h>
+
 /* Which direction is the better one; BETTER_NEITHER for counts and settings. */
 enum metric_better { BETTER_NEITHER, BETTER_HIGHER, BETTER_LOWER };
 
@@ -22,6 +24,9 @@ enum metric_noise { NOISE_NONE, NOISE_ROUNDING, NOISE_MEASURED };
 struct metric_def {
     const char *name;
     const char *section;        /* of lists: "density", "recall", ...; a method's own have none */
+    const char *head;           /* of a narrow column, at most 12 characters; NULL: the name */
+    const char *label;          /* of an axis, for people; NULL: the name */
+    bool percent;               /* a share that people read in percent */
     const char *unit;           /* as recorded; "1" = a pure number */
     const char *denominator;    /* what a share is a share of, shown in place of "1"; or NULL */
     const char *denominator_at; /* the same where the name has a size after '@'; NULL: no other */

@@ -146,12 +146,13 @@ out:
 
 static int write_formats(const struct report *r, const struct table *t, struct err *err)
 {
+    static const struct sheet_opts view = {0};
     struct buf b = {0}, path = {0};
     int rc = 0;
     for (int i = 0; table_formats[i]; i++) {
         buf_reset(&b);
         buf_reset(&path);
-        table_formats[i]->write(t, &b);
+        format_table(table_formats[i], t, &view, &b);
         buf_printf(&path, "%s/tables/%s%s", r->dir, t->name, table_formats[i]->suffix);
         TRY(buf_check(&b, "table", err));
         TRY(buf_check(&path, "path", err));

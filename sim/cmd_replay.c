@@ -244,11 +244,47 @@ out:
     return rc;
 }
 
+/* A setting that keeps every pair of every head is dense attention: what it costs and loses says
+ * nothing about its method. */
+static void warn_full(const struct replay *r)
+{
+    enum { MOST = 4 };
+    struct buf b = {0}, name = {0};
+    int64_t shown = 0, more = 0;
+    for (int64_t i = 0; i < r->n_runs && r->tally; i++) {
+        const struct method_run *run = &r->runs[i];
+        if (run->method->flags & METHOD_KEEPS_ALL || r->tally[i].ok == 0 ||
+            r->tally[i].full < r->tally[i].ok)
+            continue;
+        buf_reset(&name);
+        buf_puts(&name, run->method->name);
+        if (run->calib || strlen(run->canonical) > 40)
+            buf_puts(&name, run->calib ? " (calibrated)" : ":...");
+        else if (run->canonical[0])
+            buf_printf(&name, ":%s", run->canonical);
+        if (strstr(buf_str(&b), buf_str(&name)))
+            continue;
+        if (shown == MOST)
+            more++;
+        else
+            buf_printf(&b, "%s%s", shown++ ? ", " : "", buf_str(&name));
+    }
+    if (more)
+        buf_printf(&b, " and %lld other settings", (long long)more);
+    if (shown)
+        log_warn("%s kept every allowed pair in every cell: at this length the results of %s are "
+                 "those of dense attention",
+                 buf_str(&b), shown == 1 ? "this setting" : "these settings");
+    buf_free(&b);
+    buf_free(&name);
+}
+
 static int print_result(const struct replay *r, const struct replay_opts *o, int64_t before,
                         struct err *err)
 {
     struct buf b = {0};
     struct jw w;
+    warn_full(r);
     if (!o->c.json) {
         log_info("%s: %lld ok, %lld skipped, %lld failed, %lld already done", o->out,
                  (long long)r->done_ok, (long long)r->done_skip, (long long)r->done_error,

@@ -31,6 +31,11 @@ struct series {
     int64_t searches;        /* of these, cells whose parameter is to be searched */
 };
 
+/* Cells of a run that this replay finished; atomic adds. */
+struct run_tally {
+    int64_t ok, full; /* full: the mask kept every allowed pair */
+};
+
 struct replay {
     struct trace **traces; /* owned, open */
     int64_t n_traces;
@@ -47,6 +52,7 @@ struct replay {
     struct budget_book *book;    /* parameters found for targets (sim/budgetrun.h) */
     struct progress *progress;
     int64_t done_ok, done_skip, done_error; /* atomic adds */
+    struct run_tally *tally;                /* owned, [n_runs]; NULL before replay_execute */
 };
 
 /* Which calls and heads to replay: index lists, NULL = all. */

@@ -256,5 +256,6 @@ void replay_free(struct replay *r)
     budget_book_free(&r->book);
     free(r->series);
     free(r->traces);
+    free(r->tally);
     memset(r, 0, sizeof *r);
 }

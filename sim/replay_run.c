@@ -87,12 +87,19 @@ out:
 }
 
 /* A finished cell's record, and the tally. */
-static int deliver(struct replay *r, const struct record *rec, struct err *err)
+static int deliver(struct replay *r, const struct method_run *run, const struct record *rec,
+                   struct err *err)
 {
     int64_t *tally = rec->status == RECORD_OK     ? &r->done_ok
                      : rec->status == RECORD_SKIP ? &r->done_skip
                                                   : &r->done_error;
     __atomic_add_fetch(tally, 1, __ATOMIC_RELAXED);
+    if (rec->status == RECORD_OK) {
+        struct run_tally *own = &r->tally[run - r->runs];
+        __atomic_add_fetch(&own->ok, 1, __ATOMIC_RELAXED);
+        if (record_get(rec, "density_elem") == 1)
+            __atomic_add_fetch(&own->full, 1, __ATOMIC_RELAXED);
+    }
     return record_file_append(r->records, rec, err);
 }
 
@@ -176,7 +183,7 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
         utf8_copy(rec.reason, sizeof rec.reason, cell.msg);
     }
     if (!done)
-        TRY(deliver(r, &rec, err));
+        TRY(deliver(r, run, &rec, err));
 out:
     record_free(&rec);
     buf_free(&key);
@@ -313,6 +320,8 @@ int replay_execute(struct replay *r, int jobs, struct err *err)
         rc = method_run_open(&r->runs[k], err);
     if (!rc && !r->book)
         rc = budget_book_open(r, jobs, &r->book, err);
+    if (!rc)
+        rc = mem_zalloc(&r->tally, r->n_runs, sizeof *r->tally, "tally", err);
     if (rc)
         return rc;
     r->progress = progress_start("replay", cost, cells);

@@ -5,7 +5,7 @@ replay() { "$LACUNA" replay -q t.h5 -m dense -o r; echo "exit $?"; }
 try() { "$LACUNA" "$@"; echo "exit $?"; }
 replay
 try records check r
-try analyze -q r --columns density_elem | grep -c dense
+try analyze -q r --columns density_elem | grep -c '^dense'
 cp r/records.jsonl whole.jsonl
 # One wrong digit of one metric, a line that is no JSON, and a torn last one.
 sed -i -e '2s/"density_elem":1/"density_elem":2/' -e '3s/.*/{"trace":/' -e '$s/$/\n{"trace":"xx/' r/records.jsonl

@@ -15,7 +15,7 @@ for i in 1 2 3 4 5 6 7 8 9 10; do name="$name"éééé; done
 "$LACUNA" import -q --q ex/*q.npy --k ex/*k.npy --v ex/*v.npy --name "$name" -o "$(printf 'caf\351.h5')"; echo "exit $?"
 "$LACUNA" replay -q "$(printf 'caf\351.h5')" -m dense -o s; echo "exit $?"
 "$LACUNA" replay -q "$(printf 'caf\351.h5')" -m dense -o s; echo "exit $?"
-"$LACUNA" analyze s --columns density_elem | tail -1
+"$LACUNA" analyze s --columns density_elem -f md | tail -1
 "$LACUNA" compare r r --metrics cra_men; echo "exit $?"
 "$LACUNA" replay -q t.h5 -m minference:table=none.json -o m; echo "exit $?"
 # What is read is never what is written.

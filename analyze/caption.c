@@ -1,0 +1,129 @@
+#include "analyze/caption.h"
+
+#include "analyze/keys.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- values that occur ---------------------------------------------------------------------- */
+
+/* Different values of a key, as texts; few, so that a list will do. */
+static void values_of(const struct recset *set, enum group_key key, struct str_list *out)
+{
+    struct buf b = {0};
+    for (int64_t i = 0; i < set->n; i++) {
+        if (i && key_compare(&set->r[i - 1], &set->r[i], key) == 0)
+            continue;
+        buf_reset(&b);
+        key_text(&set->r[i], key, &b);
+        int64_t k = 0;
+        while (k < out->n && strcmp(out->items[k], buf_str(&b)) != 0)
+            k++;
+        if (k == out->n)
+            str_list_add(out, buf_str(&b));
+    }
+    buf_free(&b);
+}
+
+static int64_t count_of(const struct recset *set, enum group_key key)
+{
+    struct str_list values = {0};
+    values_of(set, key, &values);
+    int64_t n = values.n;
+    str_list_free(&values);
+    return n;
+}
+
+/* ---- caption -------------------------------------------------------------------------------- */
+
+static void put_values(const struct recset *set, enum group_key key, const char *one,
+                       const char *many, struct buf *b)
+{
+    struct str_list values = {0};
+    values_of(set, key, &values);
+    if (values.n == 1)
+        buf_printf(b, "%s%s%s", b->len ? ", " : "", values.items[0], one);
+    else if (values.n > 1)
+        buf_printf(b, "%s%lld %s", b->len ? ", " : "", (long long)values.n, many);
+    str_list_free(&values);
+}
+
+/* Only what is plural: one step or one branch says nothing. */
+static void put_plural(const struct recset *set, enum group_key key, const char *many,
+                       struct buf *b)
+{
+    int64_t n = count_of(set, key);
+    if (n > 1)
+        buf_printf(b, ", %lld %s", (long long)n, many);
+}
+
+static int by_number(const void *x, const void *y)
+{
+    int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return (a > b) - (a < b);
+}
+
+static void put_heads(const struct recset *set, struct buf *b)
+{
+    int64_t *id = calloc((size_t)set->n + 1, sizeof *id), n = 0;
+    for (int64_t i = 0; id && i < set->n; i++)
+        id[i] = ((int64_t)set->r[i].layer << 32) + set->r[i].head;
+    if (id)
+        qsort(id, (size_t)set->n, sizeof *id, by_number);
+    for (int64_t i = 0; id && i < set->n; i++)
+        n += i == 0 || id[i] != id[i - 1];
+    b->failed |= !id;
+    free(id);
+    int64_t layers = count_of(set, KEY_LAYER), heads = count_of(set, KEY_HEAD);
+    buf_printf(b, ", %lld head%s", (long long)n, n == 1 ? "" : "s");
+    if (layers > 1 && layers * heads == n)
+        buf_printf(b, " (%lld layers x %lld)", (long long)layers, (long long)heads);
+    else if (layers > 1)
+        buf_printf(b, " of %lld layers", (long long)layers);
+}
+
+void recset_caption(const struct recset *set, struct buf *b)
+{
+    struct str_list precision = {0};
+    if (set->n == 0)
+        return;
+    put_values(set, KEY_MODEL, "", "models", b);
+    put_values(set, KEY_N_Q, " tokens", "lengths", b);
+    put_heads(set, b);
+    put_plural(set, KEY_TRACE, "traces", b);
+    put_plural(set, KEY_STEP, "steps", b);
+    put_plural(set, KEY_BRANCH, "guidance branches", b);
+    if (count_of(set, KEY_CAUSAL) == 1)
+        buf_puts(b, set->r[0].causal ? ", causal" : ", bidirectional");
+    values_of(set, KEY_PRECISION, &precision);
+    if (precision.n == 1 && precision.items[0][0] == 'f')
+        buf_printf(b, "; against dense attention in float%s", precision.items[0] + 1);
+    str_list_free(&precision);
+}
+
+/* ---- methods -------------------------------------------------------------------------------- */
+
+static bool is_bound(const struct method *const *methods, const char *name)
+{
+    for (int i = 0; methods && methods[i]; i++)
+        if (strcmp(methods[i]->name, name) == 0)
+            return methods[i]->flags & METHOD_BOUND;
+    return false;
+}
+
+void recset_methods(const struct recset *set, const struct method *const *methods,
+                    struct str_list *out, int64_t *n_bounds)
+{
+    struct str_list all = {0};
+    values_of(set, KEY_METHOD, &all);
+    *n_bounds = 0;
+    for (int place = 0; place < 3; place++)
+        for (int64_t i = 0; i < all.n; i++) {
+            bool bound = is_bound(methods, all.items[i]);
+            if ((strcmp(all.items[i], "dense") == 0 ? 0 : bound ? 2 : 1) != place)
+                continue;
+            str_list_add(out, all.items[i]);
+            *n_bounds += bound;
+        }
+    str_list_free(&all);
+}

@@ -1,0 +1,158 @@
+/*
+ * sheet_say.c - sentences that the rows of a table carry.
+ *
+ * One compares the pairs that settings keep at a like recall: of the settings whose median recall
+ * p1 reaches a level, the one that keeps the fewest pairs, and how many times more the others keep.
+ * The level is the highest of a fixed list that two methods reach. A difference that the spread
+ * over heads explains is called none. A setting that keeps every pair of every head did not choose
+ * anything: it is dense attention at this length, takes no part, and gets a warning.
+ */
+#include "analyze/sheet.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct setting {
+    const char *method, *params;
+    const struct stats *kept, *recall;
+};
+
+static const double levels[] = {0.99, 0.95, 0.9, 0.8, 0.7, 0.5};
+
+static void put_name(const struct setting *x, struct buf *b)
+{
+    buf_puts(b, x->method);
+    if (x->params[0])
+        buf_printf(b, " (%s)", x->params);
+}
+
+static bool in_list(const struct str_list *l, const char *name)
+{
+    for (int64_t i = 0; i < l->n; i++)
+        if (strcmp(l->items[i], name) == 0)
+            return true;
+    return false;
+}
+
+bool sheet_is_bound(const struct table *t, const char *method)
+{
+    for (int64_t i = t->methods.n - t->n_bounds; i < t->methods.n; i++)
+        if (strcmp(t->methods.items[i], method) == 0)
+            return true;
+    return false;
+}
+
+bool sheet_keeps_all(const struct stats *density_elem)
+{
+    return density_elem->n > 0 && density_elem->min == 1;
+}
+
+static void warn_full(const struct buf *names, int64_t n, int64_t cells, struct sheet *s)
+{
+    struct buf b = {0};
+    buf_printf(&b,
+               "! %s %s 100 %% in all %lld cells: at this length %s dense attention, so %s nothing "
+               "about the method%s.",
+               buf_str(names), n == 1 ? "keeps" : "keep", (long long)cells,
+               n == 1 ? "its setting is" : "their settings are", n == 1 ? "it says" : "they say",
+               n == 1 ? "" : "s");
+    str_list_add(&s->notes, buf_str(&b));
+    s->failed |= b.failed;
+    buf_free(&b);
+}
+
+/* Settings that may be compared; the others that keep everything are warned of. */
+static int64_t collect(const struct table *t, struct setting *out, struct sheet *s)
+{
+    int64_t m = table_find(t, "method"), p = table_find(t, "params"), n = 0;
+    int64_t kept = table_find(t, "density_elem"), recall = table_find(t, "cra_p1");
+    int64_t steps = table_find(t, "steps"), n_full = 0, cells = 0;
+    struct buf full = {0};
+    for (int64_t r = 0; r < t->n_rows && m >= 0 && p >= 0 && kept >= 0; r++) {
+        const struct cell *c = table_cell(t, r, kept);
+        struct setting x = {table_cell(t, r, m)->text, table_cell(t, r, p)->text, &c->stats,
+                            recall < 0 ? NULL : &table_cell(t, r, recall)->stats};
+        bool part = steps >= 0 && strcmp(table_cell(t, r, steps)->text, "sparse") == 0;
+        if (!c->set || part || strcmp(x.method, "dense") == 0 || sheet_is_bound(t, x.method))
+            continue;
+        if (in_list(&t->keep_all, x.method))
+            continue;
+        if (sheet_keeps_all(x.kept)) {
+            buf_puts(&full, n_full++ ? ", " : "");
+            put_name(&x, &full);
+            cells = x.kept->n;
+        } else if (recall >= 0 && table_cell(t, r, recall)->set)
+            out[n++] = x;
+    }
+    if (n_full)
+        warn_full(&full, n_full, cells, s);
+    s->failed |= full.failed;
+    buf_free(&full);
+    return n;
+}
+
+static int by_kept(const void *x, const void *y)
+{
+    const struct setting *a = x, *b = y;
+    if (a->kept->median != b->kept->median)
+        return a->kept->median < b->kept->median ? -1 : 1;
+    return strcmp(a->method, b->method);
+}
+
+/* Moves the settings that reach the level to the front, the best of each method only, by kept
+ * pairs; returns their number. */
+static int64_t at_level(struct setting *x, int64_t n, double level)
+{
+    int64_t m = 0;
+    qsort(x, (size_t)n, sizeof *x, by_kept);
+    for (int64_t i = 0; i < n; i++) {
+        bool seen = x[i].recall->median < level;
+        for (int64_t k = 0; k < m && !seen; k++)
+            seen = strcmp(x[k].method, x[i].method) == 0;
+        if (!seen) {
+            struct setting swap = x[m];
+            x[m++] = x[i];
+            x[i] = swap;
+        }
+    }
+    return m;
+}
+
+static void compare_with(const struct setting *best, const struct setting *other, struct buf *b)
+{
+    double times = other->kept->median / best->kept->median;
+    if (!stats_differ(best->kept, other->kept))
+        buf_puts(b, "but no fewer, within the spread over heads, than ");
+    else
+        buf_printf(b, "%.*f times fewer than ", times < 10 ? 2 : 0, times);
+    put_name(other, b);
+    buf_printf(b, ", recall p1 %.3f", other->recall->median);
+}
+
+void sheet_say(const struct table *t, struct sheet *s)
+{
+    struct setting *x = calloc((size_t)t->n_rows + 1, sizeof *x);
+    struct buf b = {0};
+    int64_t n = x ? collect(t, x, s) : 0, m = 0;
+    size_t l = 0;
+    s->failed |= !x;
+    while (l < sizeof levels / sizeof *levels && (m = at_level(x, n, levels[l])) < 2)
+        l++;
+    if (m >= 2 && x[0].kept->median > 0) {
+        put_name(&x[0], &b);
+        buf_printf(&b,
+                   " keeps the fewest pairs of the settings with recall p1 of at least %g (medians "
+                   "of %lld cells; recall p1 %.3f):",
+                   levels[l], (long long)x[0].kept->n, x[0].recall->median);
+        str_list_add(&s->sentences, buf_str(&b));
+        for (int64_t i = 1; i < m; i++) {
+            buf_reset(&b);
+            buf_puts(&b, "  ");
+            compare_with(&x[0], &x[i], &b);
+            str_list_add(&s->sentences, buf_str(&b));
+        }
+    }
+    s->failed |= b.failed;
+    buf_free(&b);
+    free(x);
+}

@@ -1,0 +1,57 @@
+# Every table fits 100 characters; where a TeX is installed, as TeX without an overfull box.
+models=$ROOT/datasets/models
+"$LACUNA" capture -q --model "$models/code-lm" --prompt "$ROOT/core/mask.c" --tokens 200 -o t.h5
+"$LACUNA" capture -q --model "$models/video-dit" --size 4x32x48 --steps 3 -o v.h5
+"$LACUNA" replay -q t.h5 -m dense -m streaming:window=16,32 -m sale -m spargeattn -m minference \
+    -m xattention -m bigbird -m oracle:alpha=0.9,0.95 --layers 0-1 -o text 2>/dev/null
+"$LACUNA" replay -q v.h5 -m dense -m fg-attn:refresh=2:tau=0.5,2 -m spargeattn:theta=-1,0.3:tau=0.5 \
+    -m oracle -m radial --layers 0 -o video 2>/dev/null
+"$LACUNA" replay -q v.h5 -m dense -m spargeattn:tau=0.5 --layers 0 --permute hilbert -o hilbert 2>/dev/null
+mkdir gpu # times and counters need a GPU: made up
+for m in dense sale streaming; do
+    printf '{"trace":"xxh3:a","model":"toy","run":0,"step":0,"branch":"main","timestep":null,'
+    printf '"layer":0,"head":0,"kv_head":0,"method":"%s","params":"","seed":0,"backend":"cuda",' $m
+    printf '"precision":"bf16","permute":"none","n_q":64,"n_k":64,"d":8,"causal":true,"status":"ok",'
+    printf '"density_elem":0.5,"cra_p1":0.9,"time_quant_ns":1200,"time_select_ns":34567,'
+    printf '"time_attend_ns":2345678,"time_total_ns":2381445,"time_dense_ns":4345678,"speedup":1.82,'
+    printf '"speed_dense_eq":345.678,"speed_exec":123.456,"select_share":0.015,"samples":21,"copies":48,'
+    printf '"copies_kv":48,"tensor_pipe_pct":57.1,"dram_read_bytes":123456789,"dram_write_bytes":1234567,'
+    printf '"counter_copies":48,"counter_copies_kv":48,"mask_iou":0.8,"mask_age":1}\n'
+done >gpu/records.jsonl
+
+preamble='\usepackage{booktabs,longtable}\hbadness=10000\vbadness=10000'
+for form in '' twocolumn; do
+    printf '\\documentclass[%s]{article}%s\\begin{document}\n' "$form" "$preamble" >"all$form.tex"
+done
+made=
+for dir in text video 'video hilbert' gpu 'text video hilbert'; do
+    for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
+        # shellcheck disable=SC2086 # several directories
+        set -- $dir --table "$t"
+        "$LACUNA" analyze "$@" -f csv >/dev/null 2>&1 || continue # no data
+        made="$made $t"
+        for form in text md; do
+            "$LACUNA" analyze "$@" -f $form >out || echo "$*: exit $?"
+            LC_ALL=C.UTF-8 awk -v what="$* $form" 'length($0) > 100 { print what ": " length($0); exit }' out
+        done
+        for wide in '' --wide; do
+            "$LACUNA" analyze "$@" -f tex $wide >out || echo "$*: exit $?"
+            { printf '\\typeout{== %s %s}\n' "$*" "$wide" && cat out && printf '%s\n' '\clearpage'; } >>all.tex
+            grep -q '{longtable}' out || { cat out && printf '%s\n' '\clearpage'; } >>alltwocolumn.tex
+        done
+    done
+done
+for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
+    case " $made " in
+    *" $t "*) ;;
+    *) echo "no data for table $t" ;;
+    esac
+done
+for form in '' twocolumn; do
+    printf '%s\n' '\end{document}' >>"all$form.tex"
+    command -v pdflatex >/dev/null || continue
+    pdflatex -halt-on-error -interaction=nonstopmode "all$form.tex" >/dev/null 2>&1 </dev/null
+    grep -aq '^Output written' "all$form.log" || echo "all$form.tex does not compile"
+    grep -aE '^== |^Overfull .hbox|^!' "all$form.log" | grep -aB1 -E '^Overfull|^!' | head -20
+done
+echo "every table fits"

@@ -1,0 +1,366 @@
+/* What people see of a table: rows, columns, marks, sentences, and that it fits. */
+#include "tests/harness/suite.h"
+
+#include "analyze/format.h"
+#include "analyze/rows.h"
+#include "analyze/sheet.h"
+#include "analyze/tables.h"
+#include "core/log.h"
+#include "sim/registry.h"
+#include "tests/harness/records_fixture.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static struct err e;
+static struct fixture_records f;
+static struct recset set;
+static struct table t;
+static struct sheet s;
+static struct buf text;
+
+static void begin(void)
+{
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+}
+
+static void end(void)
+{
+    sheet_free(&s);
+    table_free(&t);
+    recset_free(&set);
+    buf_free(&text);
+}
+
+/* A head of 8 whose density is `kept` and recall `recall`, both moved by +-spread. */
+static void add_setting(const char *method, const char *params, double kept, double recall,
+                        double spread)
+{
+    for (int h = 0; h < 8; h++) {
+        struct record *r = fixture_record(&f, method, params, 0, h);
+        double sign = h % 2 ? 1 : -1;
+        fixture_metric(r, "density_elem", kept + sign * spread);
+        fixture_metric(r, "cra_min", recall / 2);
+        fixture_metric(r, "cra_p1", recall);
+        fixture_metric(r, "err_l1_rel", 1 - recall);
+    }
+}
+
+static void build(const char *name, const char *columns)
+{
+    struct table_request req = {.columns = columns, .methods = sim_methods};
+    const struct table_def *def = table_def_find(name, &e);
+    ck_assert_msg(def != NULL, "%s", e.msg);
+    if (f.n)
+        fixture_set(&f, &set);
+    assert_ok(table_build(def, &set, &req, &t, &e), &e);
+}
+
+static void make(struct sheet_opts o)
+{
+    sheet_make(&t, &o, &s);
+    ck_assert(!s.failed);
+}
+
+static void write_as(const char *format, struct sheet_opts o)
+{
+    const struct table_format *fmt = format_find(format, &e);
+    ck_assert_msg(fmt != NULL, "%s", e.msg);
+    buf_reset(&text);
+    format_table(fmt, &t, &o, &text);
+    assert_ok(buf_check(&text, "table", &e), &e);
+}
+
+static const char *at(int64_t row, const char *head)
+{
+    for (int64_t c = 0; c < s.n_cols; c++)
+        if (strcmp(s.cols[c].head, head) == 0)
+            return sheet_cell(&s, row, c)->text;
+    ck_abort_msg("no column %s", head);
+    return NULL;
+}
+
+static bool best_at(int64_t row, const char *head)
+{
+    for (int64_t c = 0; c < s.n_cols; c++)
+        if (strcmp(s.cols[c].head, head) == 0)
+            return sheet_cell(&s, row, c)->best;
+    return false;
+}
+
+static bool says(const struct str_list *l, const char *part)
+{
+    for (int64_t i = 0; i < l->n; i++)
+        if (strstr(l->items[i], part))
+            return true;
+    return false;
+}
+
+/* ---- rows and columns ----------------------------------------------------------------------- */
+
+START_TEST(rows_stand_as_given_with_dense_first_and_bounds_last)
+{
+    add_setting("oracle", "", 0.1, 0.95, 0.01);
+    add_setting("streaming", "window=8", 0.2, 0.5, 0.01);
+    add_setting("sale", "", 0.4, 0.9, 0.01);
+    add_setting("dense", "", 1, 1, 0);
+    build("summary", NULL);
+    make((struct sheet_opts){0});
+    ck_assert_str_eq(at(0, "method"), "dense");
+    ck_assert_str_eq(at(0, "setting"), "");
+    ck_assert_str_eq(at(1, "method"), "streaming");
+    ck_assert_str_eq(at(2, "method"), "sale");
+    ck_assert_str_eq(at(2, "setting"), "defaults");
+    ck_assert_str_eq(at(3, "method"), "oracle (bound)");
+}
+END_TEST
+
+START_TEST(what_is_the_same_in_every_row_is_named_below)
+{
+    add_setting("sale", "tau=0.1", 0.25, 0.9, 0.01);
+    add_setting("sale", "tau=0.2", 0.25, 0.8, 0.01);
+    struct record *r = fixture_record(&f, "radial", "", 0, 0);
+    r->status = RECORD_SKIP;
+    build("summary", NULL);
+    make((struct sheet_opts){0});
+    ck_assert_int_eq(s.n_rows, 2);
+    ck_assert(says(&s.notes, "Without a number: radial"));
+    ck_assert(says(&s.notes, "The same in every row: method sale, density_elem 25.0 %."));
+    ck_assert(says(&s.notes, "Medians over n = 8 cells."));
+    ck_assert(says(&s.notes, "recall p1: cra_p1, share of mass, 1st percentile of rows."));
+    ck_assert(says(&s.hints, "With --wide: means and deviations; cra_min."));
+    ck_assert_str_eq(at(0, "recall p1"), "0.900");
+    ck_assert_str_eq(at(1, "error L1"), "20.0 %");
+}
+END_TEST
+
+START_TEST(numbers_round_to_neither_nothing_nor_everything)
+{
+    add_setting("sale", "", 0.9996, 0.9996, 0);
+    add_setting("streaming", "", 0.000001, 0.5, 0);
+    build("summary", NULL);
+    make((struct sheet_opts){0});
+    ck_assert_str_eq(at(0, "kept"), "> 99.9 %");
+    ck_assert_str_eq(at(0, "recall p1"), "> 0.999");
+    ck_assert_str_eq(at(0, "error L1"), "0.04 %");
+    ck_assert_str_eq(at(1, "kept"), "< 0.001 %");
+}
+END_TEST
+
+START_TEST(one_row_of_many_metrics_stands_upright)
+{
+    struct record *r = fixture_record(&f, "dense", "", 0, 0);
+    static const char *const names[] = {"below_b16", "below_b32", "below_b64", "below_b128",
+                                        "below_s16", "below_s64", "p_max",     "sim_q"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        fixture_metric(r, names[i], 0.1 + 0.01 * (double)i);
+    build("map", NULL);
+    make((struct sheet_opts){0});
+    ck_assert_int_eq(s.n_cols, 3);
+    ck_assert_str_eq(s.cols[2].head, "toy 64");
+    ck_assert_str_eq(sheet_cell(&s, 0, 0)->text, "below_b16");
+    ck_assert_str_eq(sheet_cell(&s, 0, 1)->text, "share of units");
+    ck_assert_str_eq(sheet_cell(&s, 0, 2)->text, "10.0 %");
+}
+END_TEST
+
+/* ---- best, sentences, warnings -------------------------------------------------------------- */
+
+START_TEST(best_is_marked_beyond_the_spread_alone)
+{
+    add_setting("dense", "", 1, 1, 0);
+    add_setting("sale", "", 0.30, 0.9, 0.01);
+    add_setting("streaming", "", 0.40, 0.9, 0.01);
+    build("summary", NULL);
+    make((struct sheet_opts){0});
+    ck_assert(best_at(1, "kept"));
+    ck_assert(!best_at(0, "recall p1") && !best_at(1, "recall p1")); /* equal */
+    sheet_free(&s);
+    table_free(&t);
+    recset_free(&set);
+    add_setting("sale", "", 0.30, 0.9, 0.2); /* 2 standard errors are 0.21 */
+    add_setting("streaming", "", 0.40, 0.9, 0.2);
+    build("summary", NULL);
+    make((struct sheet_opts){0});
+    ck_assert(!best_at(0, "kept"));
+}
+END_TEST
+
+START_TEST(a_sentence_compares_pairs_at_like_recall)
+{
+    add_setting("oracle", "", 0.01, 0.96, 0);
+    add_setting("sale", "", 0.2, 0.96, 0.01);
+    add_setting("xattention", "", 0.5, 0.97, 0.01);
+    add_setting("flexprefill", "", 0.21, 0.99, 0.2); /* within the spread */
+    add_setting("streaming", "", 0.1, 0.4, 0.01);    /* too little recall */
+    build("summary", NULL);
+    make((struct sheet_opts){0});
+    ck_assert(says(&s.sentences, "sale keeps the fewest pairs of the settings with recall p1 of at "
+                                 "least 0.95 (medians of 8 cells; recall p1 0.960):"));
+    ck_assert(says(&s.sentences, "2.50 times fewer than xattention, recall p1 0.970"));
+    ck_assert(says(&s.sentences, "but no fewer, within the spread over heads, than flexprefill"));
+    ck_assert(!says(&s.sentences, "streaming"));
+    ck_assert(!says(&s.sentences, "oracle"));
+}
+END_TEST
+
+START_TEST(settings_that_keep_everything_are_warned_of)
+{
+    add_setting("dense", "", 1, 1, 0);
+    add_setting("sageattention", "", 1, 1, 0); /* keeps everything by design */
+    add_setting("minference", "", 1, 1, 0);
+    add_setting("sale", "", 0.5, 0.9, 0.01);
+    add_setting("sale", "tau=0", 1, 1, 0);
+    build("summary", NULL);
+    make((struct sheet_opts){0});
+    ck_assert(says(&s.notes, "! minference, sale (tau=0) keep 100 % in all 8 cells"));
+    ck_assert_int_eq(s.sentences.n, 0); /* no two settings are left to compare */
+}
+END_TEST
+
+START_TEST(a_deviation_out_of_range_gives_way_to_quartiles)
+{
+    static const double kept[] = {0.01, 0.02, 0.03, 0.98};
+    for (int h = 0; h < 4; h++)
+        fixture_metric(fixture_record(&f, "sale", "", 0, h), "density_elem", kept[h]);
+    build("summary", NULL);
+    write_as("md", (struct sheet_opts){.wide = true});
+    ck_assert_ptr_nonnull(strstr(buf_str(&text), "density_elem [kept/allowed pairs], median "
+                                                 "(quartiles)"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&text), "0.0250 (0.0100 to 0.0300)"));
+}
+END_TEST
+
+/* ---- widths --------------------------------------------------------------------------------- */
+
+static int longest_line(void)
+{
+    int longest = 0;
+    for (const char *p = buf_str(&text); *p;) {
+        int len = (int)strcspn(p, "\n"), chars = 0;
+        for (int i = 0; i < len; i++)
+            chars += ((unsigned char)p[i] & 0xc0) != 0x80;
+        longest = chars > longest ? chars : longest;
+        p += len + (p[len] == '\n');
+    }
+    return longest;
+}
+
+START_TEST(every_table_fits)
+{
+    static const char *const formats[] = {"text", "md"};
+    fixture_study(&f);
+    fixture_set(&f, &set);
+    for (int i = 0; table_defs[i]; i++)
+        for (int k = 0; k < 2 && table_has_data(table_defs[i], &set); k++) {
+            build(table_defs[i]->listed.name, NULL);
+            write_as(formats[k], (struct sheet_opts){0});
+            ck_assert_msg(longest_line() <= SHEET_WIDTH, "%s as %s has %d characters:\n%s",
+                          table_defs[i]->listed.name, formats[k], longest_line(), buf_str(&text));
+            table_free(&t);
+        }
+}
+END_TEST
+
+START_TEST(long_texts_become_notes)
+{
+    char params[120];
+    memset(params, 'x', sizeof params);
+    memcpy(params, "tau=", 4);
+    params[sizeof params - 1] = '\0';
+    add_setting("sale", params, 0.2, 0.9, 0.01);
+    add_setting("sale", "tau=1", 0.3, 0.9, 0.01);
+    build("summary", NULL);
+    make((struct sheet_opts){0});
+    ck_assert_str_eq(at(1, "setting"), "[1]");
+    ck_assert(says(&s.notes, "[1] tau=xxx"));
+}
+END_TEST
+
+START_TEST(what_the_user_asked_for_is_split_not_dropped)
+{
+    add_setting("sale", "", 0.2, 0.9, 0.01);
+    add_setting("streaming", "", 0.3, 0.8, 0.01);
+    build("summary", "density_elem,cra_min,cra_p1,err_l1_rel");
+    write_as("text", (struct sheet_opts){.all = true, .width = 44});
+    ck_assert_int_le(longest_line(), 44);
+    const char *first = strstr(buf_str(&text), "method");
+    ck_assert_ptr_nonnull(first);
+    ck_assert_ptr_nonnull(strstr(first + 1, "\nmethod")); /* the keys once more */
+    ck_assert_ptr_nonnull(strstr(buf_str(&text), "recall min"));
+}
+END_TEST
+
+START_TEST(latex_fits_a_column_and_takes_notes_into_the_caption)
+{
+    add_setting("sale", "a_b=1", 0.2, 0.9, 0.01);
+    add_setting("streaming", "", 0.3, 0.8, 0.01);
+    build("summary", NULL);
+    write_as("tex", (struct sheet_opts){0});
+    ck_assert_ptr_nonnull(strstr(buf_str(&text), "\\begin{table}\n"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&text), "a\\_b=1 & \\textbf{20.0\\,\\%}"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&text), "Medians over n = 8 cells."));
+    ck_assert_ptr_null(strstr(buf_str(&text), "resizebox"));
+}
+END_TEST
+
+/* ---- --sort, --best, --top ------------------------------------------------------------------ */
+
+static const char *method_of(int64_t row)
+{
+    return table_cell(&t, row, table_find(&t, "method"))->text;
+}
+
+START_TEST(rows_are_sorted_cut_and_named)
+{
+    add_setting("sale", "tau=1", 0.2, 0.5, 0.01);
+    add_setting("sale", "tau=2", 0.3, 0.9, 0.01);
+    add_setting("streaming", "", 0.4, 0.8, 0.01);
+    build("summary", NULL);
+    assert_ok(table_choose_rows(&t, &(struct row_opts){.sort = "cra_p1", .best = "method"}, &e),
+              &e);
+    ck_assert_int_eq(t.n_rows, 2);
+    ck_assert_str_eq(table_cell(&t, 0, table_find(&t, "params"))->text, "tau=2");
+    ck_assert_str_eq(method_of(1), "streaming");
+    ck_assert(says(&t.notes, "2 of 3 rows, sorted by cra_p1, the first of each method"));
+    assert_ok(table_choose_rows(&t, &(struct row_opts){.sort = "-cra_p1", .top = 1}, &e), &e);
+    ck_assert_int_eq(t.n_rows, 1);
+    ck_assert_str_eq(method_of(0), "streaming");
+}
+END_TEST
+
+START_TEST(unknown_columns_and_best_without_sort_are_refused)
+{
+    add_setting("sale", "", 0.2, 0.5, 0.01);
+    build("summary", NULL);
+    assert_fails(table_choose_rows(&t, &(struct row_opts){.sort = "cra_p2"}, &e), &e, ERR_USAGE,
+                 "did you mean 'cra_p1'");
+    assert_fails(table_choose_rows(&t, &(struct row_opts){.best = "method"}, &e), &e, ERR_USAGE,
+                 "add --sort METRIC");
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *suite = suite_create("sheet");
+    TCase *c = tcase_create("sheet");
+    tcase_add_checked_fixture(c, begin, end);
+    tcase_add_test(c, rows_stand_as_given_with_dense_first_and_bounds_last);
+    tcase_add_test(c, what_is_the_same_in_every_row_is_named_below);
+    tcase_add_test(c, numbers_round_to_neither_nothing_nor_everything);
+    tcase_add_test(c, one_row_of_many_metrics_stands_upright);
+    tcase_add_test(c, best_is_marked_beyond_the_spread_alone);
+    tcase_add_test(c, a_sentence_compares_pairs_at_like_recall);
+    tcase_add_test(c, settings_that_keep_everything_are_warned_of);
+    tcase_add_test(c, a_deviation_out_of_range_gives_way_to_quartiles);
+    tcase_add_test(c, every_table_fits);
+    tcase_add_test(c, long_texts_become_notes);
+    tcase_add_test(c, what_the_user_asked_for_is_split_not_dropped);
+    tcase_add_test(c, latex_fits_a_column_and_takes_notes_into_the_caption);
+    tcase_add_test(c, rows_are_sorted_cut_and_named);
+    tcase_add_test(c, unknown_columns_and_best_without_sort_are_refused);
+    suite_add_tcase(suite, c);
+    return suite;
+}
