@@ -16,7 +16,7 @@
 #include "cuda/mma.cuh"
 #include "cuda/select/means.cuh"
 #include "cuda/select/select.h"
-#include "cuda/warp.cuh"
+#include "cuda/select/wide.cuh"
 
 extern "C" {
 #include "core/mem.h"
@@ -41,8 +41,6 @@ struct fg_args {
 
 /* ---- the choice of a row -------------------------------------------------------------------- */
 
-#define ROW_THREADS 1024
-
 /* Keys of group g that some row may see: [0, limit); those from `forced` on are kept anyway. */
 static __device__ __forceinline__ void group_bounds(const fg_args &a, int g, int *limit,
                                                     int *forced)
@@ -51,17 +49,6 @@ static __device__ __forceinline__ void group_bounds(const fg_args &a, int g, int
     bool text = a.text0 < a.text1 && r0 + shift < a.text1 && r1 + shift > a.text0;
     *limit = (int)(a.causal ? max(min(a.nk, r1 + shift), (int64_t)0) : a.nk);
     *forced = (int)(text ? 0 : a.causal ? max(r0 + shift, (int64_t)0) : a.nk);
-}
-
-template <class T> static __device__ T block_add(T x)
-{
-    __shared__ T part[32];
-    x = warp_add(x);
-    __syncthreads();
-    if ((threadIdx.x & 31) == 0)
-        part[threadIdx.x >> 5] = x;
-    __syncthreads();
-    return warp_add(part[threadIdx.x & 31]);
 }
 
 static __device__ float block_max(float x)
@@ -94,18 +81,18 @@ static __device__ void find_cut(const float *t, int n, int64_t want, uint32_t *f
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         int above = 0;
-        for (int j = threadIdx.x; j < n; j += ROW_THREADS)
+        for (int j = threadIdx.x; j < n; j += WIDE)
             above += ordered(t[j]) > middle;
-        if (block_add(above) <= want)
+        if (wide_sum(above) <= want)
             high = middle;
         else
             low = middle + 1;
     }
     int above = 0;
-    for (int j = threadIdx.x; j < n; j += ROW_THREADS)
+    for (int j = threadIdx.x; j < n; j += WIDE)
         above += ordered(t[j]) > low;
     *from = low;
-    *m = (int)want - block_add(above);
+    *m = (int)want - wide_sum(above);
 }
 
 /* Number of threads before this one, and of all, for which `x` holds. */
@@ -124,7 +111,7 @@ static __device__ int count_before(bool x, int *all)
 }
 
 /* A thread block per group: which keys of its row of t are kept. */
-static __global__ void __launch_bounds__(ROW_THREADS) choose_keys(const fg_args a)
+static __global__ void __launch_bounds__(WIDE) choose_keys(const fg_args a)
 {
     int g = blockIdx.x, limit, forced, m = 0, seen = 0, kept = 0;
     int64_t row = blockIdx.y * (int64_t)a.groups + g;
@@ -136,16 +123,16 @@ static __global__ void __launch_bounds__(ROW_THREADS) choose_keys(const fg_args 
     if (a.by == FG_CHOOSE_NORM) { /* e^(t - top) / sum >= at */
         float top = -INFINITY;
         double sum = 0;
-        for (int j = threadIdx.x; j < limit; j += ROW_THREADS)
+        for (int j = threadIdx.x; j < limit; j += WIDE)
             top = fmaxf(top, t[j]);
         top = block_max(top);
-        for (int j = threadIdx.x; j < limit; j += ROW_THREADS)
+        for (int j = threadIdx.x; j < limit; j += WIDE)
             sum += (double)expf(t[j] - top);
-        cut = (float)(log(block_add(sum) * (double)a.at) + (double)top);
+        cut = (float)(log(wide_add(sum) * (double)a.at) + (double)top);
     } else if (a.by == FG_CHOOSE_TOPK) {
         find_cut(t, limit, a.want, &from, &m);
     }
-    for (int j0 = 0; j0 < a.words * 32; j0 += ROW_THREADS) {
+    for (int j0 = 0; j0 < a.words * 32; j0 += WIDE) {
         int j = j0 + (int)threadIdx.x, all;
         float x = j < limit ? t[j] : -INFINITY;
         bool keep = x >= cut;
@@ -161,7 +148,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) choose_keys(const fg_args 
             a.map[row * a.words + j / 32] = word;
         kept += keep;
     }
-    kept = block_add(kept);
+    kept = wide_sum(kept);
     if (threadIdx.x == 0)
         a.count[row] = kept;
 }
@@ -251,7 +238,7 @@ template <int D> static int launch_pooled(struct gpu *g, const fg_args &a, struc
     CU_LAUNCHED(err);
     pooled_scores<D><<<tiles, TILE_THREADS, smem, g->stream>>>(a);
     CU_LAUNCHED(err);
-    choose_keys<<<dim3((unsigned)a.groups, (unsigned)a.heads), ROW_THREADS, 0, g->stream>>>(a);
+    choose_keys<<<dim3((unsigned)a.groups, (unsigned)a.heads), WIDE, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -267,14 +254,6 @@ struct fg_state {
     float2 *norm;              /* [heads][nq] */
     struct metrics_pass *pass; /* [heads], owned */
 };
-
-static __global__ void norms_of(const float *lse, int64_t n, float2 *norm)
-{
-    int64_t i = blockIdx.x * 256LL + threadIdx.x;
-    if (i < n)
-        norm[i] =
-            isinf(lse[i]) ? make_float2(INFINITY, 0) : make_float2(lse[i] * 1.4426950408889634f, 1);
-}
 
 /* Bits of a row of the map, a warp per row. */
 static __global__ void count_bits(const uint32_t *map, int64_t rows, int words, int32_t *count)
@@ -314,8 +293,7 @@ static int launch_dense(struct gpu *g, const fg_state *s, struct err *err)
     int64_t n = s->args.heads * s->args.nq;
     int rc = 0;
     TRY(attn_job_launch(g, &s->dense, err));
-    norms_of<<<(unsigned)((n + 255) / 256), 256, 0, g->stream>>>(s->dense.x.lse, n, s->norm);
-    CU_LAUNCHED(err);
+    TRY(metrics_norms_into(g, s->dense.x.lse, n, s->norm, err));
 out:
     return rc;
 }

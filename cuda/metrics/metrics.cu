@@ -222,15 +222,21 @@ __global__ static void norms_of(const float *lse, int64_t n, float2 *norm)
             isinf(lse[i]) ? make_float2(INFINITY, 0) : make_float2(lse[i] * 1.4426950408889634f, 1);
 }
 
-extern "C" int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm,
-                             struct err *err)
+extern "C" int metrics_norms_into(struct gpu *g, const float *lse, int64_t n, void *norm,
+                                  struct err *err)
 {
     int rc = 0;
-    TRY(gpu_alloc(g, n * 8, norm, err));
-    norms_of<<<(unsigned)((n + 255) / 256), 256, 0, g->stream>>>(lse, n, (float2 *)*norm);
+    norms_of<<<(unsigned)((n + 255) / 256), 256, 0, g->stream>>>(lse, n, (float2 *)norm);
     CU_LAUNCHED(err);
 out:
     return rc;
+}
+
+extern "C" int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm,
+                             struct err *err)
+{
+    int rc = gpu_alloc(g, n * 8, norm, err);
+    return rc ? rc : metrics_norms_into(g, lse, n, *norm, err);
 }
 
 /* ---- second pass ---------------------------------------------------------------------------- */

@@ -55,6 +55,9 @@ void metrics_norm(double lse, float norm[2]);
  * norm [n] is new device memory of the arena. */
 int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm, struct err *err);
 
+/* The same into memory that is there. */
+int metrics_norms_into(struct gpu *g, const float *lse, int64_t n, void *norm, struct err *err);
+
 /* ---- second pass ---------------------------------------------------------------------------- */
 
 #define METRICS_C 8 /* thresholds of one pass */
