@@ -38,6 +38,7 @@ override BUILD := $(BUILD:-san=)-san
 FLAGS    += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
 CPPFLAGS += -DLACUNA_SANITIZE
 LDFLAGS  += -fsanitize=$(SAN)
+SAN_STATIC := $(if $(findstring address,$(SAN)),-static-libasan) $(if $(findstring undefined,$(SAN)),-static-libubsan)
 endif
 
 # ---- CUDA -----------------------------------------------------------------------------------
@@ -315,23 +316,23 @@ bench-gpu: $(if $(wildcard $(GPU_BIN)/benchcu),,gpu-bundle)
 
 # ---- fuzzers and checks of the sources ------------------------------------------------------
 
-FUZZERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_COMMON := $(addprefix $(BUILD)/tests/,fuzz/fuzz.o fuzz/mutate.o fuzz/mutate_h5.o fuzz/bytes_h5.o \
-               harness/trace_fixture.o harness/h5walk.o)
+FUZZ     := $(BUILD)/tests/fuzz/fuzz
+FUZZ_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fuzz/*.c)) \
+            $(addprefix $(BUILD)/tests/harness/,trace_fixture.o h5walk.o)
 FUZZ_SECONDS ?= 300
 FUZZ_SEED    ?= $(shell date +%s)
 
-$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(FUZZ_COMMON) $(LIB)
+$(FUZZ): $(FUZZ_OBJ) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-.PHONY: fuzzers run-fuzzers fuzz check-fuzz
-fuzzers: $(FUZZERS)
+.PHONY: fuzzers run-fuzzers fuzz check-fuzz fuzz-long fuzz-bundle
+fuzzers: $(FUZZ)
 
 run-fuzzers: fuzzers
 	@passed=0; failed=0; \
-	for f in $(FUZZERS); do \
-	    if $$f $(FUZZ_ARGS); then passed=$$((passed + 1)); else failed=$$((failed + 1)); fi; \
+	for f in $$($(FUZZ) list); do \
+	    if $(FUZZ) $$f $(FUZZ_ARGS); then passed=$$((passed + 1)); else failed=$$((failed + 1)); fi; \
 	done; \
 	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ]
 
@@ -343,6 +344,24 @@ fuzz:
 check-fuzz:
 	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g' run-fuzzers \
 	    FUZZ_ARGS='--seed 1 --cases 5000 --seconds 5'
+
+# N inputs in all, over all fuzzers and processors, with a table at the end; FUZZ_BIN=file is a program
+# that fuzz-bundle made: it needs no package of the machine that runs it, only this folder's data.
+N    ?= 1000000
+SEED ?= 1
+JOBS ?= $(shell nproc)
+FUZZ_BIN ?= $(FUZZ)
+fuzz-long: $(if $(wildcard $(FUZZ_BIN)),,fuzzers)
+	@$(FUZZ_BIN) long --inputs $(N) --seed $(SEED) --jobs $(JOBS)
+
+# With everything but libc and libm inside (no reader multiplies matrices: no BLAS); SAN=address,undefined puts the sanitizers in as well.
+fuzz-bundle: $(BUILD)/fuzz-bundle/fuzz
+$(BUILD)/fuzz-bundle/fuzz: $(FUZZ_OBJ) $(LIB)
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  LINK  $@")
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) $(SAN_STATIC) -static-libgcc -o $@ $^ \
+	    $(filter-out %/libopenblas.a,$(STATIC_LIBS)) -ldl -lrt -lpthread -lm
+	$(Q)strip -g $@
 
 .PHONY: help
 help:

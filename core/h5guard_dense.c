@@ -273,7 +273,9 @@ static int open_heap(struct h5guard *g, struct heap *h, size_t id_bytes, struct 
     unsigned flags = (unsigned)guard_take(&c, 1);
     h->summed = flags & 2;
     h->max_object = guard_take(&c, 4);
-    guard_bytes(&c, 4 * 8); /* huge ids, free space */
+    guard_bytes(&c, 8); /* the next id of a huge object */
+    uint64_t huge_tree = guard_take(&c, 8);
+    guard_bytes(&c, 2 * 8); /* free space */
     h->used = guard_take(&c, 8);
     guard_bytes(&c, 4 * 8); /* other sizes, number of managed objects; bytes of huge objects */
     uint64_t huge = guard_take(&c, 8);
@@ -281,6 +283,10 @@ static int open_heap(struct h5guard *g, struct heap *h, size_t id_bytes, struct 
     uint64_t tiny = guard_take(&c, 8);
     if (flags & ~3u)
         return guard_bad(HEAP, h->at, err, "flags 0x%x", flags);
+    /* With none left, libhdf5 would delete the tree when it closes the file: it cannot here, and
+     * the file stays open in it. */
+    if (huge_tree != GUARD_NOWHERE && !huge)
+        return guard_bad(HEAP, h->at, err, "a B-tree of huge objects without objects");
     if (huge || tiny)
         return guard_foreign(HEAP, h->at, err, "%s", huge ? "huge objects" : "tiny objects");
     return read_table(g, h, &c, id_bytes, err);

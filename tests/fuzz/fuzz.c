@@ -1,11 +1,12 @@
 /*
- * fuzz.c - runner of the fuzzers: options, cases, and what counts as a failure.
+ * fuzz.c - runner of one fuzzer: its cases, and what counts as a failure.
  */
-#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/fuzz_run.h"
 #include "core/clock.h"
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/utf8.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -36,15 +37,7 @@ const char *__lsan_default_options(void)
     return "print_suppressions=0";
 }
 
-enum { CPU_LIMIT_S = 5, WALL_LIMIT_S = 120, LEAK_EVERY = 4096 };
-
-struct options {
-    double seconds;
-    int64_t cases, only; /* only = -1: all */
-    uint64_t seed;
-    char **files;
-    int n_files;
-};
+enum { CPU_LIMIT_S = 5, WALL_LIMIT_S = 10, LEAK_EVERY = 4096 };
 
 /* What a signal handler needs of the case in progress. */
 static struct {
@@ -53,7 +46,8 @@ static struct {
     int64_t index;
     int64_t accepted;
     const struct buf *input;
-    char crash[512], dir[256];
+    struct fuzz_progress *progress;
+    char program[400], crash[512], dir[256];
     char wild[512];
 } now;
 
@@ -61,7 +55,9 @@ static struct {
 
 static void save_input(void)
 {
-    int fd = open(now.crash, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    snprintf(now.crash, sizeof now.crash, "%s-%s-%llu-%lld.crash", now.program, now.target->name,
+             (unsigned long long)now.seed, (long long)now.index);
+    int fd = now.input ? open(now.crash, O_WRONLY | O_CREAT | O_TRUNC, 0666) : -1;
     if (fd < 0 || !now.input)
         return;
     ssize_t put = write(fd, now.input->data, now.input->len);
@@ -90,7 +86,7 @@ static int setup(const struct fuzz_target *t, const char *program)
 {
     const char *base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : getenv("TMPDIR");
     now.target = t;
-    snprintf(now.crash, sizeof now.crash, "%s.crash", program);
+    snprintf(now.program, sizeof now.program, "%s", program);
     snprintf(now.dir, sizeof now.dir, "%s/lacuna-fuzz-XXXXXX", base ? base : "/tmp");
     if (!mkdtemp(now.dir)) {
         perror(now.dir);
@@ -130,17 +126,11 @@ int fuzz_wild(const char *fmt, ...)
     return 0;
 }
 
-static bool has_control(const char *s)
-{
-    while (*s && (unsigned char)*s >= 0x20 && *s != 0x7f)
-        s++;
-    return *s != '\0';
-}
-
 /* One input through the target; NULL or what is wrong with it. */
 static const char *run_case(const struct buf *x, bool show)
 {
     static char text[1024];
+    char fault[UTF8_FAULT_MAX];
     struct err err = {0};
     now.wild[0] = '\0';
     now.input = x;
@@ -156,8 +146,8 @@ static const char *run_case(const struct buf *x, bool show)
         snprintf(text, sizeof text, "returned %d with error code %d '%s'", rc, err.code, err.msg);
     else if (rc && !err.msg[0])
         snprintf(text, sizeof text, "error %d without a message", rc);
-    else if (has_control(err.msg))
-        snprintf(text, sizeof text, "control characters in the message '%s'", err.msg);
+    else if (utf8_fault(err.msg, fault))
+        snprintf(text, sizeof text, "%s in the message '%s'", fault, err.msg);
     else if (rc == ERR_NOMEM)
         snprintf(text, sizeof text, "asked for too much memory: %s", err.msg);
     else
@@ -226,10 +216,13 @@ static void mutate(struct fuzz_rng *r, struct buf *x, const struct fuzz_corpus *
 }
 
 /* Input of case `index`: a seed, changed one to eight times. */
-static void make_case(const struct options *o, const struct fuzz_corpus *c, int64_t index,
+static void make_case(const struct fuzz_options *o, const struct fuzz_corpus *c, int64_t index,
                       struct buf *x)
 {
     struct fuzz_rng r = {o->seed, (uint64_t)index, 0};
+    now.index = index;
+    if (now.progress)
+        now.progress->index = index;
     const struct buf *seed = &c->seeds[fuzz_below(&r, (uint64_t)c->n)];
     uint64_t changes = 1 + fuzz_below(&r, 1 + fuzz_below(&r, 8));
     buf_reset(x);
@@ -237,7 +230,6 @@ static void make_case(const struct options *o, const struct fuzz_corpus *c, int6
     for (uint64_t k = 0; k < changes; k++)
         mutate(&r, x, c);
     now.seed = o->seed;
-    now.index = index;
 }
 
 static int report(const char *what)
@@ -249,7 +241,7 @@ static int report(const char *what)
     return 1;
 }
 
-static int check_leaks(const struct options *o, int64_t first, int64_t last)
+static int check_leaks(const struct fuzz_options *o, int64_t first, int64_t last)
 {
     if (!__lsan_do_recoverable_leak_check || !__lsan_do_recoverable_leak_check())
         return 0;
@@ -276,15 +268,17 @@ static int run_seeds(const struct fuzz_corpus *c)
     return 0;
 }
 
-static int run_cases(const struct options *o, const struct fuzz_corpus *c)
+static int run_cases(const struct fuzz_options *o, const struct fuzz_corpus *c)
 {
     struct buf x = {0};
     double start = clock_s();
-    int64_t i = 0, checked = 0;
+    int64_t i = o->first, checked = i;
     int bad = run_seeds(c);
-    for (; !bad && i < o->cases && clock_s() - start < o->seconds; i++) {
+    for (; !bad && i - o->first < o->cases && clock_s() - start < o->seconds; i++) {
         make_case(o, c, i, &x);
         bad = report(run_case(&x, false));
+        if (!bad && now.progress)
+            now.progress->tried++;
         if (!bad && (i + 1) % LEAK_EVERY == 0) {
             bad = check_leaks(o, checked, i);
             checked = i + 1;
@@ -292,16 +286,16 @@ static int run_cases(const struct options *o, const struct fuzz_corpus *c)
     }
     if (!bad)
         bad = check_leaks(o, checked, i - 1);
-    if (!bad)
+    if (!bad && !now.progress)
         printf("fuzz_%s: %lld cases of seed %llu, %lld inputs accepted, %.1f s\n", now.target->name,
-               (long long)i, (unsigned long long)o->seed, (long long)now.accepted,
+               (long long)(i - o->first), (unsigned long long)o->seed, (long long)now.accepted,
                clock_s() - start);
     now.input = NULL;
     buf_free(&x);
     return bad;
 }
 
-static int run_one(const struct options *o, const struct fuzz_corpus *c)
+static int run_one(const struct fuzz_options *o, const struct fuzz_corpus *c)
 {
     struct buf x = {0};
     make_case(o, c, o->only, &x);
@@ -311,7 +305,7 @@ static int run_one(const struct options *o, const struct fuzz_corpus *c)
     return bad;
 }
 
-static int run_files(const struct options *o)
+static int run_files(const struct fuzz_options *o)
 {
     int bad = 0;
     for (int i = 0; i < o->n_files && !bad; i++) {
@@ -330,50 +324,25 @@ static int run_files(const struct options *o)
     return bad;
 }
 
-/* ---- command line --------------------------------------------------------------------------- */
+/* ---- a run ---------------------------------------------------------------------------------- */
 
-static int parse_options(struct options *o, int argc, char **argv)
+int fuzz_run(const struct fuzz_target *t, const struct fuzz_options *o, const char *program,
+             struct fuzz_progress *progress)
 {
-    *o = (struct options){.seconds = 10, .cases = INT64_MAX, .only = -1, .seed = 1};
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (strncmp(argv[i], "--", 2) != 0) {
-            o->files = argv + i;
-            o->n_files = argc - i;
-            return 0;
-        } else if (!strcmp(argv[i], "--seconds")) {
-            o->seconds = atof(value);
-        } else if (!strcmp(argv[i], "--cases")) {
-            o->cases = atoll(value);
-        } else if (!strcmp(argv[i], "--seed")) {
-            o->seed = strtoull(value, NULL, 10);
-        } else if (!strcmp(argv[i], "--case")) {
-            o->only = atoll(value);
-        } else {
-            fprintf(stderr, "usage: %s [--seconds S] [--cases N] [--seed N] [--case I] [FILE...]\n",
-                    argv[0]);
-            return 2;
-        }
-        i++;
-    }
-    return 0;
-}
-
-int fuzz_main(const struct fuzz_target *t, int argc, char **argv)
-{
-    struct options o;
     struct fuzz_corpus c = {0};
     struct err err = {0};
-    int bad = parse_options(&o, argc, argv);
-    if (bad || (bad = setup(t, argv[0])) != 0)
-        return bad;
-    if (o.n_files > 0)
-        return run_files(&o);
+    int bad = setup(t, program);
+    now.progress = progress;
+    now.seed = o->seed;
+    if (bad)
+        return FUZZ_NOT_STARTED;
+    if (o->n_files > 0)
+        return run_files(o);
     if (t->seeds(&c, &err) != 0) {
         fprintf(stderr, "fuzz_%s: making seeds: %s\n", t->name, err.msg);
-        return 2;
+        return FUZZ_NOT_STARTED;
     }
-    bad = o.only >= 0 ? run_one(&o, &c) : run_cases(&o, &c);
+    bad = o->only >= 0 ? run_one(o, &c) : run_cases(o, &c);
     for (int64_t i = 0; i < c.n; i++)
         buf_free(&c.seeds[i]);
     free(c.seeds);

@@ -1,14 +1,17 @@
 /*
  * fuzz.h - seeded mutation fuzzing of readers.
  *
- *   build/tests/fuzz_x [--seconds S] [--cases N] [--seed N] [--case I] [FILE...]
+ *   build/tests/fuzz/fuzz NAME [--seconds S] [--cases N] [--seed N] [--case I] [FILE...]
+ *   build/tests/fuzz/fuzz long [--inputs N] [--seed N] [--jobs N] [NAME...]
+ *   build/tests/fuzz/fuzz list
  *
  * A target makes small valid inputs, the framework mutates them and gives each to the target, which
  * reads it end to end. Case I of a seed is a pure function of (seed, I), so `--seed N --case I`
  * repeats it; FILE... are read as they are, without mutation. A case fails by a crash or sanitizer
- * report, by taking more than 5 s of processor time, by leaked memory, by an error without a
- * message or with control characters in it, or when the target finds that an accepted input gave an
- * impossible result. The failing input is left in <program>.crash.
+ * report, by taking more than 5 s of processor time or 10 s in all, by asking for more than 1 GB,
+ * by leaked memory, by an error without a message or with control characters in it, or when the
+ * target finds that an accepted input gave an impossible result. The failing input is left in
+ * <program>-NAME-SEED-CASE.crash.
  */
 #ifndef LACUNA_FUZZ_H
 #define LACUNA_FUZZ_H
@@ -62,7 +65,9 @@ int fuzz_wild(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Write data to `name` in fuzz_dir() and return the path (valid until the next call). */
 const char *fuzz_file(const char *name, const void *data, size_t len);
 
-int fuzz_main(const struct fuzz_target *t, int argc, char **argv);
+#define FUZZ(name) extern const struct fuzz_target fuzz_##name;
+#include "tests/fuzz/targets.def"
+#undef FUZZ
 
 /* ---- mutations ------------------------------------------------------------------------------ */
 

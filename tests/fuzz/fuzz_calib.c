@@ -83,8 +83,4 @@ static int run(const void *data, size_t len, struct err *err)
     return rc;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct fuzz_target t = {"calib", seeds, NULL, true, run};
-    return fuzz_main(&t, argc, argv);
-}
+const struct fuzz_target fuzz_calib = {"calib", seeds, NULL, true, run};

@@ -41,8 +41,4 @@ static int run(const void *data, size_t len, struct err *err)
     return 0;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct fuzz_target t = {"csv", seeds, NULL, true, run};
-    return fuzz_main(&t, argc, argv);
-}
+const struct fuzz_target fuzz_csv = {"csv", seeds, NULL, true, run};

@@ -40,7 +40,9 @@ static int run(const void *data, size_t len, struct err *err)
     int rc = h5walk_open(fuzz_file("any.h5", data, len), &file, err);
     if (rc == 0)
         rc = h5walk(file, h5walk_read, NULL, err);
-    h5_close(file);
+    /* It keeps half a megabyte of a file that it cannot close. */
+    if (file >= 0 && H5Fclose(file) < 0)
+        fuzz_wild("libhdf5 cannot close what the guard let through");
     h5_unlock();
     /* Its ways out of an error are where it frees what it should not: it is to meet none. */
     if (strstr(err->msg, ": HDF5: "))
@@ -50,8 +52,4 @@ static int run(const void *data, size_t len, struct err *err)
     return rc;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct fuzz_target t = {"h5guard", seeds, mutate, false, run};
-    return fuzz_main(&t, argc, argv);
-}
+const struct fuzz_target fuzz_h5guard = {"h5guard", seeds, mutate, false, run};

@@ -66,8 +66,4 @@ out:
     return rc;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct fuzz_target t = {"index", seeds, NULL, true, run};
-    return fuzz_main(&t, argc, argv);
-}
+const struct fuzz_target fuzz_index = {"index", seeds, NULL, true, run};

@@ -61,8 +61,4 @@ static int run(const void *data, size_t len, struct err *err)
     return rc;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct fuzz_target t = {"manifest", seeds, NULL, true, run};
-    return fuzz_main(&t, argc, argv);
-}
+const struct fuzz_target fuzz_manifest = {"manifest", seeds, NULL, true, run};

@@ -68,8 +68,4 @@ out:
     return rc;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct fuzz_target t = {"npy", seeds, mutate, false, run};
-    return fuzz_main(&t, argc, argv);
-}
+const struct fuzz_target fuzz_npy = {"npy", seeds, mutate, false, run};

@@ -103,8 +103,4 @@ out:
     return rc;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct fuzz_target t = {"records", seeds, NULL, true, run};
-    return fuzz_main(&t, argc, argv);
-}
+const struct fuzz_target fuzz_records = {"records", seeds, NULL, true, run};

@@ -101,8 +101,4 @@ out:
     return rc;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct fuzz_target t = {"safetensors", seeds, mutate, false, run};
-    return fuzz_main(&t, argc, argv);
-}
+const struct fuzz_target fuzz_safetensors = {"safetensors", seeds, mutate, false, run};

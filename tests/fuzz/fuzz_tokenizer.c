@@ -195,8 +195,4 @@ out:
     return rc;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct fuzz_target t = {"tokenizer", seeds, mutate, true, run};
-    return fuzz_main(&t, argc, argv);
-}
+const struct fuzz_target fuzz_tokenizer = {"tokenizer", seeds, mutate, true, run};

@@ -187,8 +187,4 @@ static int run(const void *data, size_t len, struct err *err)
     return rc;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct fuzz_target t = {"trace", seeds, mutate, false, run};
-    return fuzz_main(&t, argc, argv);
-}
+const struct fuzz_target fuzz_trace = {"trace", seeds, mutate, false, run};

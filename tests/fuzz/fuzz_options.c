@@ -1,0 +1,84 @@
+/*
+ * fuzz_options.c - files for --config, and command lines: every word of a line of the input.
+ */
+#include "tests/fuzz/fuzz.h"
+#include "core/cmd.h"
+#include "core/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORDS = 64 };
+
+struct fields {
+    struct common_opts c;
+    struct str_list methods;
+    char *out;
+    int64_t samples;
+    double scale;
+    bool flag;
+};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "method", .type = OPT_LIST, .offset = offsetof(struct fields, methods),
+     .short_name = 'm', .arg = "METHOD", .flags = OPT_UNSET, .help = "Method."},
+    {.name = "output", .type = OPT_STR, .offset = offsetof(struct fields, out), .short_name = 'o',
+     .arg = "DIR", .flags = OPT_UNSET, .help = "Directory."},
+    {.name = "samples", .type = OPT_INT, .offset = offsetof(struct fields, samples), .arg = "N",
+     .def = "20", .min = 0, .max = 1000, .help = "Samples."},
+    {.name = "scale", .type = OPT_NUM, .offset = offsetof(struct fields, scale), .arg = "X",
+     .def = "1", .min = 0, .max = 10, .help = "Scale."},
+    {.name = "flag", .type = OPT_BOOL, .offset = offsetof(struct fields, flag), .def = "0",
+     .min = 0, .max = 1, .help = "Flag."},
+    COMMON_OPTS,
+    {0},
+};
+/* clang-format on */
+
+static const struct command command = {.name = "fuzz", .summary = "Fuzz", .options = options};
+
+static int seeds(struct fuzz_corpus *c, struct err *err)
+{
+    static const char *const texts[] = {
+        "{\"command\": \"fuzz\", \"method\": [\"dense\", \"sale:tau=0.1\"], \"output\": \"d\",\n"
+        " \"samples\": 3, \"scale\": 1.5, \"flag\": true, \"arguments\": [\"a.h5\", \"b.h5\"]}\n",
+        "{\"seed\": 7, \"jobs\": 2, \"quiet\": false, \"progress\": \"none\"}",
+        "-m dense -mstreaming:window=4 --output=dir --samples 7 a.h5 --flag --no-flag -- -x",
+        "--scale 2.5 --seed 9 --jobs 3 --progress json t.h5",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        fuzz_add(c, texts[i], strlen(texts[i]));
+    return 0;
+}
+
+static int run(const void *data, size_t len, struct err *err)
+{
+    struct fields f = {0};
+    struct str_list rest = {0};
+    char config[] = "--config", path[512], *argv[WORDS], *save = NULL;
+    struct buf words = {0};
+    bool done = false;
+    int argc = 0;
+    if (((const char *)data)[0] == '{') {
+        snprintf(path, sizeof path, "%s", fuzz_file("config.json", data, len));
+        argv[argc++] = config;
+        argv[argc++] = path;
+    } else {
+        buf_put(&words, data, len);
+        for (char *w = strtok_r(words.data, " \n", &save); w && argc < WORDS;
+             w = strtok_r(NULL, " \n", &save))
+            argv[argc++] = w;
+    }
+    int rc = cmd_begin(&command, &f, argc, argv, &rest, &done, err);
+    if (!rc && !done && (f.samples < 0 || f.samples > 1000 || !(f.scale >= 0 && f.scale <= 10)))
+        fuzz_wild("samples %lld, scale %g", (long long)f.samples, f.scale);
+    log_set_level(LOG_ERROR);
+    opt_free(options, &f);
+    str_list_free(&rest);
+    buf_free(&words);
+    return rc;
+}
+
+const struct fuzz_target fuzz_options = {"options", seeds, NULL, true, run};
