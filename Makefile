@@ -241,6 +241,17 @@ check-san:
 	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' all tests
 	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g' check-unit
 
+# The unit tests that start threads, and the commands that do, under ThreadSanitizer. OpenBLAS and HDF5
+# are not built with it: what happens inside of them is not seen, and needs no suppression.
+THREAD_TESTS = $(patsubst %.c,$(BUILD)/%,$(shell grep -lE 'pool_run|pthread_|jobs' tests/unit/*.c))
+TSAN_OPTIONS ?= exitcode=66 second_deadlock_stack=1
+.PHONY: check-tsan run-tsan
+check-tsan:
+	@$(MAKE) --no-print-directory -j2 BUILD=$(BUILD)-tsan SAN=thread CFLAGS='-O1 -g' CUDA=0 run-tsan
+run-tsan: all $(THREAD_TESTS)
+	@TSAN_OPTIONS='$(TSAN_OPTIONS)' LACUNA=$(BUILD)/lacuna sh tests/harness/run.sh $(THREAD_TESTS)
+	@TSAN_OPTIONS='$(TSAN_OPTIONS)' LACUNA=$(BUILD)/lacuna sh tests/harness/tsan.sh
+
 # Other HDF5 libraries and programs; those that are not installed are skipped, with a line that says so.
 check-h5: all
 	@LACUNA=$(BUILD)/lacuna sh tests/h5/run.sh
@@ -366,7 +377,7 @@ $(BUILD)/fuzz-bundle/fuzz: $(FUZZ_OBJ) $(LIB)
 .PHONY: help
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
-	@echo "targets: all demo check check-unit check-cli check-h5 check-variants check-san check-fuzz check-format check-torch format lint bench fuzz compile_commands deps clean"
+	@echo "targets: all demo check check-unit check-cli check-h5 check-variants check-san check-fuzz check-tsan fuzz-long fuzz-bundle check-format check-torch format lint bench fuzz compile_commands deps clean"
 	@echo "         gpu-bundle check-gpu bench-gpu"
 
 # Every header compiles alone; those of the GPU where its toolkit is.
@@ -424,4 +435,4 @@ $(BUILD)/lint/%.ok: % .clang-tidy
 	@touch $@
 
 clean:
-	rm -rf $(BUILD:-san=) $(BUILD:-san=)-san
+	rm -rf $(BUILD:-san=) $(BUILD:-san=)-san $(BUILD:-san=)-tsan-san

@@ -171,8 +171,9 @@ int h5_get_array(hid_t loc, const char *name, enum dtype type, int ndim, const i
     TRY(h5_open_dataset(loc, name, &dset, err));
     TRY(h5_dataset_info(dset, type, &info, err));
     if (info.ndim != ndim || info.chunked)
-        FAIL(err, ERR_INPUT, "%s: '%s' is not a contiguous array of rank %d", h5_where(loc, buf),
-             name, ndim);
+        FAIL(err, ERR_INPUT, "%s: '%s' is not a contiguous array of rank %d%s", h5_where(loc, buf),
+             name, ndim,
+             info.ndim == ndim ? "; `h5repack -l CONTI -f NONE` takes the chunks out" : "");
     for (int i = 0; i < ndim; i++)
         if (info.dims[i] != dims[i])
             FAIL(err, ERR_INPUT, "%s: dimension %d of '%s' is %lld, expected %lld",

@@ -128,8 +128,9 @@ static int read_list(const struct maskfile *f, hid_t group, const char *name, en
 
     TRY(h5_open_dataset(group, name, &dset, err));
     TRY(h5_dataset_info(dset, type, &info, err));
-    if (info.ndim != 1 || info.nfilters > 0 ||
-        info.dims[0] > f->file_size / (int64_t)dtype_size(type))
+    if (info.nfilters > 0)
+        FAIL(err, ERR_INPUT, "'%s' is packed; `h5repack -l CONTI -f NONE` unpacks the file", name);
+    if (info.ndim != 1 || info.dims[0] > f->file_size / (int64_t)dtype_size(type))
         FAIL(err, ERR_INPUT, "'%s' is not a list that fits the file", name);
     TRY(mem_alloc(&data, info.dims[0], dtype_size(type), name, err));
     if (info.dims[0] > 0 && H5Dread(dset, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0) {

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t interrupt_flag;
+/* Atomic, for all threads read what the handler writes in one of them. */
+static atomic_bool interrupt_flag;
 
 static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 #define N_SIGNALS (sizeof signals / sizeof *signals)
@@ -20,7 +21,7 @@ static bool caught[N_SIGNALS];
 static void on_signal(int sig)
 {
     (void)sig;
-    interrupt_flag = 1;
+    atomic_store(&interrupt_flag, true);
 }
 
 /* What nohup and the background jobs of a shell ignore stays ignored. SIGINT is caught all the
@@ -58,7 +59,7 @@ void interrupt_restore(void)
 
 bool interrupted(void)
 {
-    return interrupt_flag != 0;
+    return atomic_load(&interrupt_flag);
 }
 
 /* Whole processors of a cgroup v2 quota ("max 100000" or "150000 100000"), 0 when there is none. */

@@ -37,7 +37,9 @@ static int check_chunks(const struct h5_info *info, struct trace_array *a, struc
                        CHUNK_BYTES_MAX);
     if (info->nfilters != 2 || info->filter[0] != H5Z_FILTER_SHUFFLE ||
         info->filter[1] == H5Z_FILTER_SHUFFLE)
-        return err_set(err, ERR_INPUT, "'%s': filters are not shuffle and then zstd or deflate",
+        return err_set(err, ERR_INPUT,
+                       "'%s': filters are not shuffle and then zstd or deflate; `h5repack -l CONTI "
+                       "-f NONE` takes them out",
                        a->name);
     a->storage = info->filter[1] == H5_FILTER_ZSTD ? TRACE_ZSTD : TRACE_GZIP;
     a->chunk_rows = info->chunk[1];

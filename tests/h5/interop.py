@@ -79,7 +79,7 @@ def elements(path):
         nonlocal packed
         for a in o.attrs:
             v = o.attrs[a]
-            found[f"{name}@{a}"] = np.bytes_(v.encode()).tobytes() if isinstance(v, str) else np.asarray(v).tobytes().rstrip(b"\0")
+            found[f"{name}@{a}"] = v.encode() if isinstance(v, str) else np.asarray(v).tobytes().rstrip(b"\0")
         if isinstance(o, h5py.Dataset):
             raw = np.empty(o.shape, dtype=f"V{o.id.get_type().get_size()}")
             try:
@@ -125,7 +125,7 @@ def draw(path, at):
             rc, _, err = run(LACUNA, "plot", "mask", path, "--layer", "0", "--head", str(head), "--method", method, "-q", "-o", f"{at}/m.svg")
             if rc:
                 return rc, err
-            seen.append(open(f"{at}/m.dat", "rb").read())
+            seen.append(open(f"{at}/m.bin", "rb").read())
     return 0, seen
 
 

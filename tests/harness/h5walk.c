@@ -42,6 +42,8 @@ static int open_any(hid_t loc, const char *name, hid_t *out, struct err *err)
     if (strstr(first.msg, "lacuna does not read") || strstr(first.msg, "the file is damaged") ||
         strstr(first.msg, "soft or external"))
         return err_set(err, first.code, "%s", first.msg);
+    if (strstr(second.msg, ": HDF5: ") && !strstr(second.msg, "not a dataset"))
+        return err_set(err, second.code, "%s", second.msg);
     *out = H5Topen2(loc, name, H5P_DEFAULT);
     return *out < 0 ? err_set(err, ERR_INPUT, "%s", second.msg) : 0;
 }
@@ -61,8 +63,10 @@ static int visit_below(struct walk *w, hid_t group, const char *path, int depth,
         snprintf(child, sizeof child, "%s/%.200s", strlen(path) < 256 ? path : "", names[i]);
         TRY(open_any(group, names[i], &object, err));
         TRY(visit_below(w, object, child, depth + 1, err));
-        h5_close(object);
+        if (H5Idec_ref(object) < 0)
+            rc = h5_fail(err, ERR_INPUT, "closing %s", child);
         object = H5I_INVALID_HID;
+        TRY(rc);
     }
 out:
     h5_close(object);
