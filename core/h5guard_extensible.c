@@ -154,6 +154,15 @@ static bool is_sound(struct array *a)
            (a->direct == 0 || elements_of(a, a->direct - 1) <= (uint64_t)1 << a->page_bits);
 }
 
+static int count_unlimited(const struct guard_space *s)
+{
+    int n = 0;
+
+    for (int i = 0; i < s->rank; i++)
+        n += s->max[i] == GUARD_NOWHERE;
+    return n;
+}
+
 int guard_extensible_array(struct h5guard *g, const struct guard_chunks *ch,
                            struct guard_cur *layout, struct err *err)
 {
@@ -164,6 +173,10 @@ int guard_extensible_array(struct h5guard *g, const struct guard_chunks *ch,
 
     if (layout->over)
         return guard_bad("layout", layout->at, err, "it is cut off");
+    if (count_unlimited(ch->d->space) != 1)
+        return guard_bad("layout", layout->at, err,
+                         "an extensible array, but %d unlimited dimensions",
+                         count_unlimited(ch->d->space));
     if (at == GUARD_NOWHERE)
         return 0;
     a.header = at;

@@ -241,8 +241,17 @@ static int report(const char *what)
     return 1;
 }
 
+static void (*tidy_up)(void);
+
+void fuzz_before_leaks(void (*tidy)(void))
+{
+    tidy_up = tidy;
+}
+
 static int check_leaks(const struct fuzz_options *o, int64_t first, int64_t last)
 {
+    if (tidy_up)
+        tidy_up();
     if (!__lsan_do_recoverable_leak_check || !__lsan_do_recoverable_leak_check())
         return 0;
     fprintf(stderr, "fuzz_%s: memory leaked in cases %lld to %lld of seed %llu\n", now.target->name,

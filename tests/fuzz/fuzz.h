@@ -38,6 +38,9 @@ struct fuzz_corpus {
 void fuzz_add(struct fuzz_corpus *c, const void *data, size_t len);
 int fuzz_add_file(struct fuzz_corpus *c, const char *path, struct err *err);
 
+/* Called in front of every look for leaks: what a library keeps for later would hide them. */
+void fuzz_before_leaks(void (*tidy)(void));
+
 /* Replace every checksum (core/sealed.h) by null: with it nearly every change would be refused for
  * that alone. */
 void fuzz_unseal(struct buf *text);

@@ -268,6 +268,40 @@ START_TEST(a_changed_byte_under_a_right_checksum_is_harmless)
 }
 END_TEST
 
+/* Sizes without a limit and addresses of nothing where others were. */
+START_TEST(an_undefined_number_under_a_right_checksum_is_harmless)
+{
+    struct buf b = load(data_path("trace-chunked"));
+    int tried = 0;
+
+    for (size_t at = 0; at + 8 < b.len; at++) {
+        size_t first, n;
+        if (memcmp(b.data + at, "OHDR", 4) != 0)
+            continue;
+        n = header_bytes(&b, at, &first);
+        for (size_t i = first + (size_t)_i; i + 8 <= n; i += 12, tried++) {
+            struct err err = {0};
+            hid_t file = H5I_INVALID_HID;
+            char old[8];
+            memcpy(old, b.data + at + i, 8);
+            memset(b.data + at + i, 0xff, 8);
+            put_checksum(&b, at, n);
+            h5_lock();
+            int rc = h5walk_open(store("bad.h5", &b), &file, &err);
+            if (rc == 0)
+                h5walk(file, h5walk_read, NULL, &err);
+            ck_assert_msg(!strstr(err.msg, ": HDF5: "), "byte %zu: %s", at + i, err.msg);
+            ck_assert_msg(file < 0 || H5Fclose(file) >= 0, "byte %zu: the file stays open", at + i);
+            h5_unlock();
+            memcpy(b.data + at + i, old, 8);
+            put_checksum(&b, at, n);
+        }
+    }
+    ck_assert_int_gt(tried, 100);
+    buf_free(&b);
+}
+END_TEST
+
 /* The same without checksums, as symbol tables, B-trees and local heaps of version 1 have none. */
 START_TEST(any_changed_byte_of_old_structures_is_harmless)
 {
@@ -444,6 +478,7 @@ Suite *make_suite(void)
     tcase_add_test(other, h5repack_and_h5dump_take_a_trace_and_give_it_back);
     tcase_add_test(other, h5py_writes_a_trace_again_and_it_is_read);
     tcase_add_loop_test(bad, a_changed_byte_under_a_right_checksum_is_harmless, 0, 6);
+    tcase_add_loop_test(bad, an_undefined_number_under_a_right_checksum_is_harmless, 0, 12);
     tcase_add_loop_test(bad, any_changed_byte_of_old_structures_is_harmless, 0, 12);
     tcase_add_test(bad, structures_in_each_other_are_refused);
     tcase_add_test(bad, a_tree_of_huge_objects_without_objects_is_refused);
