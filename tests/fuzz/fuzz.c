@@ -266,12 +266,14 @@ static int run_seeds(const struct fuzz_corpus *c)
     for (int64_t i = 0; i < c->n; i++) {
         struct err err = {0};
         now.index = -1 - i;
+        if (now.progress)
+            now.progress->index = now.index;
         if (report(run_case(&c->seeds[i], false)))
-            return 1;
+            return FUZZ_NOT_STARTED;
         if (now.target->run(buf_str(&c->seeds[i]), c->seeds[i].len, &err) != 0) {
             fprintf(stderr, "fuzz_%s: seed %lld is refused: %s\n", now.target->name, (long long)i,
                     err.msg);
-            return 1;
+            return FUZZ_NOT_STARTED;
         }
     }
     return 0;

@@ -107,14 +107,15 @@ static bool settle(struct campaign *c, int w, int status, const struct rusage *u
     bool started = !(WIFEXITED(status) && WEXITSTATUS(status) == FUZZ_NOT_STARTED) && p->index >= 0;
     k->pid = 0;
     t->seconds += seconds_of(used->ru_utime) + seconds_of(used->ru_stime);
-    t->tried += p->tried + !good;
+    t->tried += p->tried + (!good && p->index >= 0);
     if (good)
         return false;
     t->failures++;
     chunk->failures++;
-    int64_t done = p->index + 1 - chunk->first;
-    chunk->first += done;
-    chunk->cases -= done;
+    if (p->index >= chunk->first) {
+        chunk->cases -= p->index + 1 - chunk->first;
+        chunk->first = p->index + 1;
+    }
     if (started && chunk->failures < FAILURES_MAX)
         return chunk->cases > 0;
     t->lost += chunk->cases;
