@@ -80,8 +80,9 @@ int app_run(const struct app *app, struct err *err)
         return ERR_USAGE;
     json_watch_memory();
     int rc = c->run(app, argc, argc ? app->argv + 2 : NULL, err);
-    if ((rc == 0 || rc == ERR_CHECK) && mem_check_short(NULL) != 0) {
-        err_clear(err); /* a verdict that was reached without something */
+    bool verdict = rc == 0 || rc == ERR_CHECK || rc == ERR_USAGE || rc == ERR_INPUT;
+    if (verdict && mem_check_short(NULL) != 0) {
+        err_clear(err); /* reached without something */
         rc = mem_check_short(err);
     }
     return finish_stdout(rc, err);

@@ -112,9 +112,9 @@ static int decompress(const void *src, size_t packed, enum chunk_codec codec, vo
     uLongf n = size;
     int z = uncompress(dst, &n, src, packed);
     *got = n;
-    return z == Z_OK ? 0
-                     : err_set(err, z == Z_MEM_ERROR ? ERR_NOMEM : ERR_INPUT, "deflate: %s",
-                               zError(z));
+    return z == Z_OK
+               ? 0
+               : err_set(err, z == Z_MEM_ERROR ? ERR_NOMEM : ERR_INPUT, "deflate: %s", zError(z));
 }
 
 int chunk_unpack(const void *src, size_t packed, enum chunk_codec codec, uint32_t skip, size_t elem,

@@ -46,8 +46,7 @@ int json_read_text(const char *text, size_t len, const char *name, json_t **out,
 {
     json_error_t e;
     json_t *doc = json_loadb(text, len, JSON_REJECT_DUPLICATES, &e);
-    if (mem_check_short(NULL) != 0 ||
-        (!doc && json_error_code(&e) == json_error_out_of_memory)) {
+    if (mem_check_short(NULL) != 0 || (!doc && json_error_code(&e) == json_error_out_of_memory)) {
         json_decref(doc); /* it may lack something */
         return err_set(err, ERR_NOMEM, "%s: out of memory", name);
     }

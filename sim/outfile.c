@@ -103,8 +103,7 @@ static int begin_cell(struct outfile *f, const struct record *r, const char *key
                       struct open_cell **cell, struct err *err)
 {
     int rc = 0;
-    struct open_cell c = {
-        .group = H5I_INVALID_HID, .out = H5I_INVALID_HID, .lse = H5I_INVALID_HID};
+    struct open_cell c = {.group = H5I_INVALID_HID, .out = H5I_INVALID_HID, .lse = H5I_INVALID_HID};
 
     TRY(mem_grow(&f->open, &f->cap_open, f->n_open + 1, sizeof *f->open, "open cells", err));
     c.key = strdup(key);

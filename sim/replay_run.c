@@ -144,8 +144,8 @@ out:
  * without the cell would stay. */
 static bool ends_replay(const struct replay *r, int code)
 {
-    return code == ERR_IO || code == ERR_MACHINE || code == ERR_USAGE ||
-           code == ERR_INTERRUPTED || (code == ERR_NOMEM && (r->masks || r->outputs));
+    return code == ERR_IO || code == ERR_MACHINE || code == ERR_USAGE || code == ERR_INTERRUPTED ||
+           (code == ERR_NOMEM && (r->masks || r->outputs));
 }
 
 /* Run one method on a loaded head unless its record exists. A method that carries state is run
