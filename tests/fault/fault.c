@@ -101,7 +101,9 @@ static void make_scratch(void)
     static char dir[256];
     const char *base = getenv("TMPDIR");
     snprintf(dir, sizeof dir, "%s/lacuna-fault.XXXXXX",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : base ? base : "/tmp");
+             access("/dev/shm", W_OK) == 0 ? "/dev/shm"
+             : base                        ? base
+                                           : "/tmp");
     if (!mkdtemp(dir))
         give_up("%s: cannot create", dir);
     driver.scratch = dir;

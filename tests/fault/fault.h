@@ -18,11 +18,11 @@
 /* A command of the chain. Names are relative to the directory in which it runs. */
 struct step {
     const char *name;
-    const char *words;            /* arguments; MODEL stands for the checkpoint */
-    const char *in[STEP_FILES];   /* copied there first; "a=b" copies a as b */
-    const char *out[STEP_FILES];  /* files and directories that are results */
-    bool prints;                  /* standard output is a result too */
-    bool log;                     /* out[0] holds records: it may be there in part */
+    const char *words;           /* arguments; MODEL stands for the checkpoint */
+    const char *in[STEP_FILES];  /* copied there first; "a=b" copies a as b */
+    const char *out[STEP_FILES]; /* files and directories that are results */
+    bool prints;                 /* standard output is a result too */
+    bool slow;                   /* a quarter of the tries are enough */
 };
 
 /* ---- chain.c --------------------------------------------------------------------------------- */
@@ -39,9 +39,9 @@ struct driver {
     const char *program, *shim, *root; /* absolute */
     const char *scratch;               /* directory for everything that the tests write */
     uint64_t seed;
-    long tries;        /* at most so many cases of a kind and step; 0 = all */
-    const char *only;  /* this step only, NULL = all */
-    const char *how;   /* repeat one case: name of the fault and number; NULL = no */
+    long tries;       /* at most so many cases of a kind and step; 0 = all */
+    const char *only; /* this step only, NULL = all */
+    const char *how;  /* repeat one case: name of the fault and number; NULL = no */
     long at;
     const char *scope; /* FAULT_SCOPE */
     bool verbose;      /* a line for every case */
@@ -57,8 +57,8 @@ struct fault {
 
 /* How a run ended. */
 struct outcome {
-    int code;               /* exit code, or 1000 + signal */
-    char out[65536];        /* standard output and error, cut to what fits */
+    int code;        /* exit code, or 1000 + signal */
+    char out[65536]; /* standard output and error, cut to what fits */
     char err[4096];
 };
 
@@ -124,11 +124,11 @@ long sample_at(const struct sample *a, long i);
 void tally_fail(struct tally *t, const char *dir, const char *what, const char *why);
 
 /* Each adds the failures of one step. */
-void each_call_fails(const struct step *s, struct tally *t);       /* faults.c */
+void each_call_fails(const struct step *s, struct tally *t); /* faults.c */
 void each_allocation_fails(const struct step *s, struct tally *t);
 void clock_steps(const struct step *s, struct tally *t);
 void kills(const struct step *s, struct tally *t);
-void power_cuts(const struct step *s, struct tally *t);            /* powercut.c */
-void flips(const struct step *s, struct tally *t);                 /* flips.c; prints its rows */
+void power_cuts(const struct step *s, struct tally *t); /* powercut.c */
+void flips(const struct step *s, struct tally *t);      /* flips.c; prints its rows */
 
 #endif

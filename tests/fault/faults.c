@@ -111,7 +111,8 @@ static void run_case(const struct step *s, struct fault f, struct tally *t)
 struct sample sample_of(const struct step *s, long n)
 {
     uint64_t state = driver.seed ^ (uint64_t)s->name[0] << 32 ^ strlen(s->words);
-    struct sample a = {n, driver.tries && driver.tries < n ? driver.tries : n, 0};
+    long tries = s->slow ? (driver.tries + 3) / 4 : driver.tries;
+    struct sample a = {n, tries && tries < n ? tries : n, 0};
     a.from = random_below(&state, (uint64_t)(a.take ? n / a.take : 0) + 1);
     return a;
 }

@@ -3,9 +3,9 @@
  * the command has to go on.
  *
  * The model is harsher than most file systems. What was written since the last sync of a file is
- * there whole, in some of its sectors, or not; its length may be there without the bytes. Names that
- * were made, changed or removed since the last sync of their directory are there or not. What was
- * synced is there.
+ * there whole, in some of its sectors, or not; its length may be there without the bytes. Names
+ * that were made, changed or removed since the last sync of their directory are there or not. What
+ * was synced is there.
  */
 #include "tests/fault/fault.h"
 
@@ -152,11 +152,10 @@ static char *take(FILE *f, int32_t n)
 
 static bool changes_disk(const struct fault_entry *e)
 {
-    return e->result >= 0 && (e->call == CALL_CREATE || e->call == CALL_WRITE ||
-                              e->call == CALL_SYNC || e->call == CALL_TRUNCATE ||
-                              e->call == CALL_RESERVE || e->call == CALL_RENAME ||
-                              e->call == CALL_LINK || e->call == CALL_UNLINK ||
-                              e->call == CALL_MKDIR);
+    return e->result >= 0 &&
+           (e->call == CALL_CREATE || e->call == CALL_WRITE || e->call == CALL_SYNC ||
+            e->call == CALL_TRUNCATE || e->call == CALL_RESERVE || e->call == CALL_RENAME ||
+            e->call == CALL_LINK || e->call == CALL_UNLINK || e->call == CALL_MKDIR);
 }
 
 static void read_log(void)

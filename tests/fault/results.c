@@ -54,8 +54,12 @@ static json_t *without_run(const char *text, size_t len, const char *path)
 /* Members that make a record's cell. */
 static char *cell_of(const json_t *record)
 {
-    static const char *const keys[] = {"trace",  "run",    "step", "branch",  "layer",     "head",
-                                       "method", "params", "seed", "backend", "precision", "permute"};
+    static const char *const keys[] = {
+        "trace", "run",     "step",      "branch",  "layer", "head",    "method", "params",
+        "seed",  "backend", "precision", "permute", "scope", "weights", "task",   "setting"};
+    const char *key = json_string_value(json_object_get(record, "key"));
+    if (key) /* of a prediction */
+        return strdup(key);
     json_t *cell = json_array();
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         json_array_append(cell, json_object_get(record, keys[i]));
@@ -189,8 +193,7 @@ static const char *compare(const char *want, const char *got)
         return differs("%s is missing%s", got, "");
     if (S_ISDIR(a.st_mode))
         return compare_directories(want, got);
-    return fnmatch("*records.jsonl", want, 0) == 0 ? compare_records(want, got)
-                                                   : compare_bytes(want, got);
+    return fnmatch("*.jsonl", want, 0) == 0 ? compare_records(want, got) : compare_bytes(want, got);
 }
 
 const char *results_differ(const struct step *s, const char *dir)

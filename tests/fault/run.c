@@ -177,7 +177,7 @@ static void split(char *words, char **argv)
     char *save = NULL;
     snprintf(model, sizeof model, "%s/datasets/models/code-lm", driver.root);
     snprintf(tiny, sizeof tiny, "%s", trial_path("chain", "tiny"));
-    argv[n++] = (char *)(uintptr_t)"lacuna";
+    argv[n++] = (char *)(uintptr_t) "lacuna";
     for (char *w = strtok_r(words, " ", &save); w && n < STEP_WORDS - 1;
          w = strtok_r(NULL, " ", &save))
         argv[n++] = strcmp(w, "MODEL") == 0 ? model : strcmp(w, "TINY") == 0 ? tiny : w;

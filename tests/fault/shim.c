@@ -80,7 +80,8 @@ static enum fault_how how_named(const char *name)
  * end the process. The C library allocates for them too. */
 static void find_code(void)
 {
-    static const char *const left_out[] = {"libhdf5", "libsz", "libaec", "libcurl", "ld-linux", "/libc.so", "/shim.so"};
+    static const char *const left_out[] = {"libhdf5",  "libsz",    "libaec",  "libcurl",
+                                           "ld-linux", "/libc.so", "/shim.so"};
     char line[1024], path[512];
     FILE *f = fopen("/proc/self/maps", "re");
     while (f && fgets(line, sizeof line, f) && shim.n_code < 64) {
@@ -244,7 +245,8 @@ static const char *path_in(int dir, const char *name, char path[4096])
 {
     char link[64], base[2048];
     snprintf(link, sizeof link, "/proc/self/fd/%d", dir);
-    ssize_t n = dir == AT_FDCWD || name[0] == '/' ? -1 : REAL(readlink)(link, base, sizeof base - 1);
+    ssize_t n =
+        dir == AT_FDCWD || name[0] == '/' ? -1 : REAL(readlink)(link, base, sizeof base - 1);
     if (n < 0)
         return name;
     base[n] = '\0';
@@ -266,7 +268,7 @@ static int open_as(int dir, const char *name, int flags, mode_t mode)
 
 #define MODE_OF(flags, mode)                                                                       \
     mode_t mode = 0;                                                                               \
-    if ((flags) & O_CREAT) {                                                                       \
+    if ((flags)&O_CREAT) {                                                                         \
         va_list ap;                                                                                \
         va_start(ap, flags);                                                                       \
         mode = va_arg(ap, mode_t);                                                                 \
@@ -477,7 +479,8 @@ ALLOCATOR(char, strdup, (const char *s), (s))
 
 EXPORT int posix_memalign(void **out, size_t alignment, size_t n)
 {
-    return no_memory(__builtin_return_address(0)) ? ENOMEM : REAL(posix_memalign)(out, alignment, n);
+    return no_memory(__builtin_return_address(0)) ? ENOMEM
+                                                  : REAL(posix_memalign)(out, alignment, n);
 }
 
 EXPORT void *mmap(void *where, size_t n, int access, int flags, int fd, off_t at)

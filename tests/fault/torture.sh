@@ -25,10 +25,10 @@ san="env LACUNA=$build-san/lacuna ASAN_OPTIONS=verify_asan_link_order=0:exitcode
 UBSAN_OPTIONS=halt_on_error=1:exitcode=97"
 fault="$build/tests/fault/fault --seed $seed"
 if [ "$mode" = short ]; then
-    job 1-calls "$fault" calls clock --tries 24
-    job 2-memory "$fault" memory --tries 24
-    job 3-kills "$fault" kills --tries 8
-    job 4-cuts "$fault" cuts flips --tries 32
+    job 1-calls "$fault" calls clock --tries 20
+    job 2-memory "$fault" memory --tries 20
+    job 3-kills "$fault" kills --tries 6
+    job 4-cuts "$fault" cuts flips --tries 24
 else
     job 2-memory "$fault" memory --tries 5000
     job 4-kills "$fault" kills
