@@ -220,7 +220,7 @@ demo-run:
 # One after the other whatever -j says: check-san and check-fuzz build the same sanitised library.
 # A part that fails does not stop the next.
 check: deps
-	@MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit cli h5 variants san fuzz
+	@MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit cli h5 fault variants san fuzz
 
 check-build:
 	@$(MAKE) --no-print-directory -j2 all tests
@@ -374,14 +374,37 @@ $(BUILD)/fuzz-bundle/fuzz: $(FUZZ_OBJ) $(LIB)
 	    $(filter-out %/libopenblas.a,$(STATIC_LIBS)) -ldl -lrt -lpthread -lm
 	$(Q)strip -g $@
 
+# Commands under faults: system calls and allocations that fail, kills, power cuts, changed bytes.
+# A short run that is the same every time, and a long one with the fuzzers (tests/fault/torture.sh).
+TORTURE_SEED ?= $(SEED)
+FAULT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/shim.c,$(wildcard tests/fault/*.c)))
+$(BUILD)/tests/fault/fault: $(FAULT_OBJ) $(LIB) $(BUILD)/tests/fault/shim.so
+	$(if $(Q),@echo "  LINK  $@")
+	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter-out %.so,$^) $(LDLIBS)
+
+# A library that is loaded into other programs: without sanitizers. The interposed functions check
+# pointers that their declarations call never NULL.
+$(BUILD)/tests/fault/shim.so: tests/fault/shim.c tests/fault/faultlog.h
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  CC    $<")
+	$(Q)$(CC) $(CPPFLAGS) -O1 -g -std=c11 -Wall -Wextra -Werror -fPIC -shared -o $@ $< -ldl
+
+.PHONY: check-fault torture
+check-fault: all $(BUILD)/tests/fault/fault
+	@BUILD=$(BUILD) sh tests/fault/torture.sh short 1
+
+torture: all tests $(BUILD)/tests/fault/fault
+	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' all fuzzers
+	@BUILD=$(BUILD) FUZZ_SECONDS=$(FUZZ_SECONDS) sh tests/fault/torture.sh long $(TORTURE_SEED)
+
 .PHONY: help
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
-	@echo "targets: all demo check check-unit check-cli check-h5 check-variants check-san check-fuzz check-tsan fuzz-long fuzz-bundle check-format check-torch format lint bench fuzz compile_commands deps clean"
+	@echo "targets: all demo check check-unit check-cli check-h5 check-variants check-san check-fuzz check-fault torture check-tsan fuzz-long fuzz-bundle check-format check-torch format lint bench fuzz compile_commands deps clean"
 	@echo "         gpu-bundle check-gpu bench-gpu"
 
 # Every header compiles alone; those of the GPU where its toolkit is.
-HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) tests/unit tests/fuzz tests/harness))
+HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) tests/unit tests/fuzz tests/fault tests/harness))
 GPU_HEADERS := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.h,$(CU_DIRS)) tests/gpu/*.h tests/bench/*.h))
 $(GPU_HEADERS:%=$(BUILD)/headers/%.ok): CPPFLAGS += -isystem $(CUDA_HOME)/include
 HEADERS += $(GPU_HEADERS)
@@ -425,7 +448,7 @@ check-sources: check-headers check-deps check-registry check-metrics check-names
 # Static analysis of the sources (.clang-tidy says of what) and of the shell scripts.
 lint: $(SRC:%=$(BUILD)/lint/%.ok) $(BUILD)/lint/main.c.ok
 	@command -v shellcheck >/dev/null || { echo "lint: shellcheck is missing"; exit 4; }
-	$(Q)shellcheck .ci/run tests/harness/*.sh tests/gpu/*.sh tests/cli/*.sh tests/h5/*.sh
+	$(Q)shellcheck .ci/run tests/harness/*.sh tests/gpu/*.sh tests/cli/*.sh tests/h5/*.sh tests/fault/*.sh
 	@echo "lint: ok"
 $(BUILD)/lint/%.ok: % .clang-tidy
 	@command -v clang-tidy >/dev/null || { echo "lint: clang-tidy is missing"; exit 4; }

@@ -3,6 +3,8 @@
  */
 #include "core/buf.h"
 
+#include "core/mem.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -28,6 +30,7 @@ bool buf_reserve(struct buf *b, size_t more)
         cap *= 2;
     char *p = realloc(b->data, cap);
     if (!p) {
+        mem_note_short();
         b->failed = true;
         return false;
     }

@@ -4,6 +4,7 @@
 #include "core/cmd.h"
 
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/manifest.h"
 #include "core/metricdef.h"
 #include "core/pool.h"
@@ -77,7 +78,13 @@ int app_run(const struct app *app, struct err *err)
     const struct command *c = app_command(app, name, err);
     if (!c)
         return ERR_USAGE;
+    json_watch_memory();
     int rc = c->run(app, argc, argc ? app->argv + 2 : NULL, err);
+    bool verdict = rc == 0 || rc == ERR_CHECK || rc == ERR_USAGE || rc == ERR_INPUT;
+    if (verdict && mem_check_short(NULL) != 0) {
+        err_clear(err); /* reached without something */
+        rc = mem_check_short(err);
+    }
     return finish_stdout(rc, err);
 }
 

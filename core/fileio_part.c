@@ -6,6 +6,8 @@
  */
 #include "core/fileio.h"
 
+#include "core/mem.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -137,6 +139,7 @@ static int create_part(char *part)
         flock(fd, LOCK_EX);
         if (fstat(fd, &st) == 0 && st.st_nlink > 0)
             return fd;
+        unlink(part);
         close(fd);
     }
     errno = EEXIST;
@@ -220,6 +223,7 @@ int io_part_close(struct io_part *p, int rc, struct err *err)
 {
     if (!p->path)
         return rc;
+    rc = rc ? rc : mem_check_short(err);
     if (!rc && p->part && fsync(p->fd) != 0)
         rc = err_sys(err, ERR_IO, "%s: cannot sync", p->part);
     /* Renamed while it is locked: nobody takes it for a stale part. */

@@ -37,7 +37,8 @@ int h5guard_open(int fd, struct h5guard **out, struct err *err);
 int h5guard_admit(struct h5guard *g, uint64_t addr, struct err *err);
 
 /* n bytes at offset `at` as libhdf5 may see them. `payload`: elements of datasets, whose bytes are
- * read from the file; false: metadata. Returns false when reading fails or the file ends before. */
+ * read from the file; false: metadata. Returns false when reading fails, with errno set, or the
+ * file ends before, with errno 0. */
 bool h5guard_read(struct h5guard *g, bool payload, uint64_t at, size_t n, void *out);
 
 /* Size of the file in bytes, as it was when the guard opened it. */

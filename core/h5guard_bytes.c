@@ -444,6 +444,7 @@ bool h5guard_read(struct h5guard *g, bool payload, uint64_t at, size_t n, void *
 {
     uint8_t *to = out;
 
+    errno = 0;
     if (at > g->size || n > g->size - at)
         return false;
     if (payload && read_file(g, at, n, to) != (ssize_t)n)

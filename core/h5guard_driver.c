@@ -6,6 +6,7 @@
  */
 #include "core/h5guard_driver.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 struct driver_file {
@@ -94,7 +95,12 @@ static herr_t get_handle(H5FD_t *file, hid_t fapl, void **handle)
 static herr_t read_bytes(H5FD_t *file, H5FD_mem_t type, hid_t dxpl, haddr_t at, size_t n, void *out)
 {
     struct driver_file *f = (struct driver_file *)file;
-    return h5guard_read(f->guard, type == H5FD_MEM_DRAW, at, n, out) ? 0 : -1;
+    if (h5guard_read(f->guard, type == H5FD_MEM_DRAW, at, n, out))
+        return 0;
+    if (errno)
+        H5Epush2(H5E_DEFAULT, __FILE__, __func__, __LINE__, H5E_ERR_CLS, H5E_IO, H5E_READERROR,
+                 "reading failed, errno = %d", errno);
+    return -1;
 }
 
 static herr_t refuse_write(H5FD_t *file, H5FD_mem_t type, hid_t dxpl, haddr_t at, size_t n,

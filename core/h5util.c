@@ -35,6 +35,8 @@ static herr_t take_innermost(unsigned n, const H5E_error2_t *e, void *ctx)
     struct reason *r = ctx;
     if (n == 0 && e->desc)
         snprintf(r->text, sizeof r->text, "%s", e->desc);
+    if (n == 0 && (e->min_num == H5E_NOSPACE || e->min_num == H5E_CANTALLOC))
+        r->sys = ENOMEM;
     const char *at = e->desc ? strstr(e->desc, "errno = ") : NULL;
     if (at && !r->sys)
         r->sys = atoi(at + 8);
@@ -85,7 +87,7 @@ int h5_fail(struct err *err, int code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    code = err_of_errno(why.sys, code);
+    code = err_of_errno(why.sys, why.sys == EIO ? ERR_IO : code);
     int rc = why.sys     ? err_set(err, code, "%s: %s", text, strerror(why.sys))
              : *why.text ? err_set(err, code, "%s: HDF5: %s", text, why.text)
                          : err_set(err, code, "%s", text);
@@ -94,32 +96,45 @@ int h5_fail(struct err *err, int code, const char *fmt, ...)
     return rc;
 }
 
-void h5_close(hid_t id)
+static herr_t close_any(hid_t id)
 {
-    if (id < 0)
-        return;
     switch (H5Iget_type(id)) {
     case H5I_FILE:
-        H5Fclose(id);
-        break;
+        return H5Fclose(id);
     case H5I_GROUP:
-        H5Gclose(id);
-        break;
+        return H5Gclose(id);
     case H5I_DATASET:
-        H5Dclose(id);
-        break;
+        return H5Dclose(id);
     case H5I_DATATYPE:
-        H5Tclose(id);
-        break;
+        return H5Tclose(id);
     case H5I_DATASPACE:
-        H5Sclose(id);
-        break;
+        return H5Sclose(id);
     case H5I_ATTR:
-        H5Aclose(id);
-        break;
+        return H5Aclose(id);
     default:
-        H5Pclose(id);
+        return H5Pclose(id);
     }
+}
+
+/* Why an h5_close failed, since h5_check_closed; under the lock. */
+static bool close_failed;
+static struct reason close_reason;
+
+void h5_close(hid_t id)
+{
+    if (id < 0 || close_any(id) >= 0 || close_failed)
+        return;
+    close_failed = true;
+    close_reason = last_reason;
+}
+
+int h5_check_closed(struct err *err)
+{
+    if (!close_failed)
+        return 0;
+    close_failed = false;
+    last_reason = close_reason;
+    return h5_fail(err, ERR_IO, "writing what was buffered");
 }
 
 const char *h5_where(hid_t loc, char buf[128])

@@ -31,8 +31,11 @@ int h5_fail(struct err *err, int code, const char *fmt, ...) __attribute__((form
 /* Path of an object inside its file, for messages; returns buf. */
 const char *h5_where(hid_t loc, char buf[128]);
 
-/* Close an id of any kind; ids below zero (never opened) are ignored. */
+/* Close an id of any kind; ids below zero (never opened) are ignored. To close a dataset can mean
+ * to write what HDF5 has buffered of it: h5_check_closed says whether that failed since its last
+ * call, for any file. A file is committed only after it (h5_part_commit). */
 void h5_close(hid_t id);
+int h5_check_closed(struct err *err);
 
 /* The file type of a dtype (little-endian). bfloat16 is a 2-byte float with 8 exponent bits, bias
  * 127, and 7 mantissa bits. The caller closes it with h5_close. H5I_INVALID_HID on failure. */

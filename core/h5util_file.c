@@ -7,7 +7,9 @@
  */
 #include "core/h5util.h"
 
+#include "core/fileio.h"
 #include "core/h5guard_driver.h"
+#include "core/mem.h"
 #include "core/version.h"
 
 #include <errno.h>
@@ -155,16 +157,22 @@ int h5_part_commit(struct h5_part *p, struct err *err)
     int rc = 0;
 
     h5_lock();
+    if ((rc = mem_check_short(err)) != 0 || (rc = h5_check_closed(err)) != 0) {
+        err_prefix(err, "%s", p->part);
+        goto out;
+    }
     TRY(h5_set_i64(p->file, "complete", 1, err));
     if (H5Fflush(p->file, H5F_SCOPE_GLOBAL) < 0) {
         rc = h5_fail(err, ERR_IO, "writing %s", p->part);
         goto out;
     }
-    if (H5Fclose(p->file) < 0) {
+    /* HDF5 1.10 frees a file that it failed to close, but keeps the id: a second try crashes. */
+    hid_t file = p->file;
+    p->file = H5I_INVALID_HID;
+    if (H5Fclose(file) < 0) {
         rc = h5_fail(err, ERR_IO, "closing %s", p->part);
         goto out;
     }
-    p->file = H5I_INVALID_HID;
     if (fsync(p->fd) != 0) {
         rc = err_sys(err, ERR_IO, "syncing %s", p->part);
         goto out;
@@ -258,6 +266,17 @@ static int refuse_foreign(int fd, const char *path, int64_t size, struct err *er
     return err_set(err, ERR_INPUT, "%s is not an HDF5 file (%lld bytes)", path, (long long)size);
 }
 
+static int check_signature(int fd, const char *path, int64_t size, struct err *err)
+{
+    unsigned char head[sizeof magic] = {0};
+    int rc = 0;
+    if (size >= (int64_t)sizeof head)
+        rc = io_read_at(fd, path, size, 0, head, sizeof head, err);
+    if (rc == 0 && memcmp(head, magic, sizeof head) != 0)
+        rc = refuse_foreign(fd, path, size, err);
+    return rc;
+}
+
 /* Open a regular file with the HDF5 signature; O_NONBLOCK because opening a FIFO would wait. */
 static int open_hdf5(const char *path, int *out, struct err *err)
 {
@@ -270,8 +289,8 @@ static int open_hdf5(const char *path, int *out, struct err *err)
         rc = err_sys(err, ERR_INPUT, "%s", path);
     else if (!S_ISREG(st.st_mode))
         rc = err_set(err, ERR_INPUT, "%s is not a regular file", path);
-    else if (!has_magic(fd, 0))
-        rc = refuse_foreign(fd, path, st.st_size, err);
+    else
+        rc = check_signature(fd, path, st.st_size, err);
     if (rc)
         close(fd);
     else

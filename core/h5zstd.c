@@ -13,6 +13,7 @@
 #include <string.h>
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #define FRAME_MAX ((unsigned long long)1 << 30) /* a chunk; more is not a chunk of ours */
 
@@ -93,7 +94,7 @@ int chunk_pack(const void *src, size_t size, size_t elem, int level, void *scrat
     shuffle(src, size, elem, scratch);
     size_t got = ZSTD_compress(dst, ZSTD_compressBound(size), scratch, size, level);
     if (ZSTD_isError(got))
-        return err_set(err, ERR_RUN, "zstd: %s", ZSTD_getErrorName(got));
+        return err_set(err, ERR_NOMEM, "zstd: %s", ZSTD_getErrorName(got));
     *packed = got;
     return 0;
 }
@@ -103,13 +104,17 @@ static int decompress(const void *src, size_t packed, enum chunk_codec codec, vo
 {
     if (codec == CHUNK_ZSTD) {
         *got = ZSTD_decompress(dst, size, src, packed);
-        return ZSTD_isError(*got) ? err_set(err, ERR_INPUT, "zstd: %s", ZSTD_getErrorName(*got))
-                                  : 0;
+        if (!ZSTD_isError(*got))
+            return 0;
+        bool memory = ZSTD_getErrorCode(*got) == ZSTD_error_memory_allocation;
+        return err_set(err, memory ? ERR_NOMEM : ERR_INPUT, "zstd: %s", ZSTD_getErrorName(*got));
     }
     uLongf n = size;
     int z = uncompress(dst, &n, src, packed);
     *got = n;
-    return z == Z_OK ? 0 : err_set(err, ERR_INPUT, "deflate: %s", zError(z));
+    return z == Z_OK
+               ? 0
+               : err_set(err, z == Z_MEM_ERROR ? ERR_NOMEM : ERR_INPUT, "deflate: %s", zError(z));
 }
 
 int chunk_unpack(const void *src, size_t packed, enum chunk_codec codec, uint32_t skip, size_t elem,

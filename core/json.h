@@ -14,6 +14,10 @@
 
 /* ---- in ----------------------------------------------------------------------------------- */
 
+/* Note failed allocations of jansson (mem_note_short): most of its functions lose them. What
+ * jansson allocates from now on goes back through its own functions only, never by free(). */
+void json_watch_memory(void);
+
 /* Parse a whole file or text; duplicate keys, invalid UTF-8, trailing text are refused with
  * ERR_INPUT naming `path`, line and column. *out is a new reference (json_decref). */
 int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err);

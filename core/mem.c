@@ -54,6 +54,18 @@ int mem_grow(void *p, int64_t *cap, int64_t need, size_t size, const char *what,
     return 0;
 }
 
+static _Atomic bool was_short;
+
+void mem_note_short(void)
+{
+    was_short = true;
+}
+
+int mem_check_short(struct err *err)
+{
+    return was_short ? err_set(err, ERR_NOMEM, "out of memory: something would be missing") : 0;
+}
+
 void mem_return_large_blocks(void)
 {
 #ifdef __GLIBC__

@@ -41,6 +41,14 @@ int mem_zalloc(void *out, int64_t n, size_t size, const char *what, struct err *
  * updated on success. */
 int mem_grow(void *p, int64_t *cap, int64_t need, size_t size, const char *what, struct err *err);
 
+/* Whether a small allocation failed whose failure its caller may not see: of text (buf.h), of a
+ * list of names (text.h), of JSON (json.h). mem_note_short sets it for the rest of the process;
+ * mem_check_short is then ERR_NOMEM. Text and JSON are built in many steps, and a step that forgets
+ * to look would leave something out. So nothing becomes a result after such a failure: outputs
+ * (io_part_close, h5_part_commit) and records are refused, and no command succeeds (app_run). */
+void mem_note_short(void);
+int mem_check_short(struct err *err);
+
 /* From now on malloc takes large blocks from the system and gives them back. By default glibc
  * raises its threshold to 32 MB when such a block is freed, and keeps later blocks on the heap.
  * There an aligned block does not fit into the hole that a block of the same size left, so a long

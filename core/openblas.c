@@ -31,6 +31,8 @@ static void *open_library(void)
     void *handle = NULL;
     const char *old = getenv("OPENBLAS_NUM_THREADS");
     char *kept = old ? strdup(old) : NULL;
+    if (old && !kept)
+        return NULL;
     setenv("OPENBLAS_NUM_THREADS", "1", 1); /* read while it is loaded */
     for (int i = 0; i < 3 && !handle; i++)
         handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
@@ -46,7 +48,8 @@ static void load(void)
 {
     void *handle = open_library();
     if (!handle) {
-        snprintf(missing, sizeof missing, "%s", dlerror());
+        const char *why = dlerror();
+        snprintf(missing, sizeof missing, "%s", why ? why : "out of memory");
         return;
     }
     library.sgemm = find(handle, "cblas_sgemm");

@@ -339,17 +339,23 @@ int opt_set_field(const struct opt *o, void *obj, const char *label, const char 
 
 /* ---- whole objects -------------------------------------------------------------------------- */
 
-int opt_defaults(const struct opt *table, void *obj, struct err *err)
+/* What the memory held before is not ours to free, also if the object is filled in part only. */
+static void forget_pointers(const struct opt *table, void *obj)
 {
     for (const struct opt *o = table; o && o->type != OPT_END; o++) {
-        void *p = opt_field(o, obj);
-        /* What the memory held before is not ours to free. */
         if (o->type == OPT_LIST)
-            *(struct str_list *)p = (struct str_list){0};
+            *(struct str_list *)opt_field(o, obj) = (struct str_list){0};
         else if (o->type == OPT_STR)
-            *(char **)p = NULL;
+            *(char **)opt_field(o, obj) = NULL;
+    }
+}
+
+int opt_defaults(const struct opt *table, void *obj, struct err *err)
+{
+    forget_pointers(table, obj);
+    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
         if (!o->def) {
-            set_unset(o, p);
+            set_unset(o, opt_field(o, obj));
             continue;
         }
         char label[128];
@@ -414,6 +420,7 @@ static int copy_field(const struct opt *o, const void *src, void *dst, struct er
 
 int opt_copy(const struct opt *table, const void *src, void *dst, struct err *err)
 {
+    forget_pointers(table, dst);
     for (const struct opt *o = table; o && o->type != OPT_END; o++) {
         int rc = copy_field(o, src, dst, err);
         if (rc) {

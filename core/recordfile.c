@@ -8,6 +8,7 @@
 #include "core/fileio.h"
 #include "core/strmap.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/record.h"
 
 #include <errno.h>
@@ -50,13 +51,22 @@ static int note_old(void *ctx, struct record *r, struct err *err)
     return rc;
 }
 
+static int cut_at(struct record_file *f, int64_t size)
+{
+    int rc;
+    do
+        rc = ftruncate(f->fd, size);
+    while (rc != 0 && errno == EINTR);
+    return rc;
+}
+
 static int cut_torn_line(struct record_file *f, int64_t torn_at, struct err *err)
 {
     if (torn_at < 0)
         return 0;
     log_warn("%s: the last line is incomplete and is dropped; its cell will be done again",
              f->path);
-    if (ftruncate(f->fd, torn_at) != 0)
+    if (cut_at(f, torn_at) != 0)
         return err_sys(err, ERR_IO, "%s: cannot cut off the incomplete last line", f->path);
     return 0;
 }
@@ -153,7 +163,7 @@ out:
 
 int record_file_clear(struct record_file *f, struct err *err)
 {
-    if (ftruncate(f->fd, 0) != 0)
+    if (cut_at(f, 0) != 0)
         return err_sys(err, ERR_IO, "%s: cannot empty it", f->path);
     return 0;
 }
@@ -185,7 +195,7 @@ static int write_line(struct record_file *f, struct err *err)
             continue;
         if (n < 0) {
             int rc = err_sys(err, ERR_IO, "%s: cannot append a record", f->path);
-            if (put && ftruncate(f->fd, before.st_size) != 0)
+            if (put && cut_at(f, before.st_size) != 0)
                 log_warn("%s: an incomplete record is left at its end", f->path);
             return rc;
         }
@@ -202,6 +212,7 @@ int record_file_append(struct record_file *f, const struct record *r, struct err
     buf_reset(&f->line);
     record_json(r, &f->line);
     TRY(buf_check(&f->line, f->path, err));
+    TRY(mem_check_short(err));
     if (f->line.len > RECORD_LINE_MAX)
         FAIL(err, ERR_RUN, "%s: a record of %zu bytes, at most %zu can be read again", f->path,
              f->line.len, RECORD_LINE_MAX);

@@ -71,7 +71,7 @@ static int out_header(const char *path, const struct st_out **order, int64_t n,
         jw_obj_end(&w);
     }
     jw_obj_end(&w);
-    while (b->len % 8)
+    while (b->len % 8 && !b->failed)
         buf_puts(b, " ");
     int rc = buf_check(b, path, err);
     for (int i = 0; !rc && i < 8; i++)

@@ -15,6 +15,7 @@ void str_list_add(struct str_list *l, const char *s)
     char *copy = strdup(s);
     if (!copy || mem_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items, "list", NULL)) {
         free(copy);
+        mem_note_short();
         l->failed = true;
         return;
     }

@@ -187,8 +187,11 @@ static void choose_chunk(struct trace_array *a, int i)
 /* Ask for the disk blocks now: a disk that is too full says so before the work, not after it. */
 static int reserve(struct trace_writer *w, const struct trace_array *a, struct err *err)
 {
-    if (fallocate(w->part.fd, 0, a->offset, a->bytes) == 0 || errno == EOPNOTSUPP ||
-        errno == ENOSYS || errno == EINVAL)
+    int rc;
+    do
+        rc = fallocate(w->part.fd, 0, a->offset, a->bytes);
+    while (rc != 0 && errno == EINTR);
+    if (rc == 0 || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL)
         return 0;
     return err_sys(err, ERR_IO, "reserving %lld bytes", (long long)a->bytes);
 }

@@ -8,6 +8,7 @@
 #include "core/mem.h"
 #include "core/sealed.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ static int kept_lines(const char *path, const struct record_file *records, struc
     json_t *o = NULL;
     size_t len;
     char where[4200];
+    struct err damage = {0};
     int rc = 0;
 
     TRY(io_lines_open(&l, path, LINE_MAX_BYTES, FILE_MAX_BYTES, err));
@@ -41,13 +43,19 @@ static int kept_lines(const char *path, const struct record_file *records, struc
         if (kind != IO_LINE_WHOLE)
             break;
         snprintf(where, sizeof where, "%s: line %lld", path, (long long)l.number);
-        TRY(seal_json(text, len, where, &o, err));
+        /* The last line may have reached the disk in part: its record was not written yet. */
+        if (damage.code)
+            break;
+        if (seal_json(text, len, where, &o, &damage) != 0)
+            continue;
         TRY(jget_str(o, "key", where, &key, err));
         if (record_file_has(records, key))
             buf_put(keep, text, len);
         json_decref(o);
         o = NULL;
     }
+    if (damage.code && (kind == IO_LINE_WHOLE || damage.code != ERR_INPUT))
+        FAIL(err, damage.code, "%s", damage.msg);
     if (kind == IO_LINE_LONG)
         FAIL(err, ERR_INPUT, "%s: line %lld is longer than a prediction can be", path,
              (long long)l.number);
@@ -76,6 +84,7 @@ int predictions_open(const char *dir, const struct record_file *records, bool fr
     p->fd = open(p->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
     if (p->fd < 0)
         FAIL(err, ERR_IO, "%s: cannot open for appending", p->path);
+    TRY(io_sync_directory_of(p->path, err));
     *out = p;
     p = NULL;
 out:
@@ -120,6 +129,9 @@ int predictions_add(struct predictions *p, const struct record *r, const char *p
     TRY(buf_check(&p->key, p->path, err));
     TRY(buf_check(&p->line, p->path, err));
     TRY(io_write(p->fd, p->path, p->line.data, (int64_t)p->line.len, err));
+    /* A record on the disk means that its prediction is there. */
+    if (fdatasync(p->fd) != 0 && errno != EINVAL && errno != EROFS)
+        rc = err_sys(err, ERR_IO, "%s: cannot sync", p->path);
 out:
     return rc;
 }

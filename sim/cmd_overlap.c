@@ -278,10 +278,15 @@ static int deliver(struct overlap *o, const struct dumped *a, const struct dumpe
                    const struct shared *s, int64_t nq, struct err *err)
 {
     struct record rec;
+    struct buf key = {0};
     bool ok_a, ok_b;
     int rc = 0;
     record_init(&rec);
     TRY(pair_identity(o, a, b, &rec, err));
+    record_key(&rec, &key);
+    TRY(buf_check(&key, "record key", err));
+    if (record_file_has(o->records, buf_str(&key)))
+        goto out; /* from a run that ended within this head */
     TRY(in_order(a, &ok_a, err));
     TRY(in_order(b, &ok_b, err));
     if (ok_a && ok_b) {
@@ -294,6 +299,7 @@ static int deliver(struct overlap *o, const struct dumped *a, const struct dumpe
     TRY(record_file_append(o->records, &rec, err));
 out:
     record_free(&rec);
+    buf_free(&key);
     return rc;
 }
 
@@ -437,12 +443,15 @@ static int execute(const struct app *app, struct overlap *o, const struct overla
     TRY(manifest_input(manifest, trace_path(o->trace), trace_id(o->trace), err));
     TRY(gemm_ready(err));
     TRY(pool_run(cmd_jobs(&opt->c), o->n_heads, do_head, o, err));
-    TRY(record_file_sync(o->records, err));
     log_info("%s: %lld heads, %lld masks", opt->out, (long long)o->n_heads, (long long)o->n);
 out:
+    if (o->records && record_file_sync(o->records, &own) != 0 && rc == 0)
+        rc = err_set(err, own.code, "%s", own.msg);
     record_file_close(&o->records);
-    if (manifest)
-        manifest_finish(&manifest, rc == 0 ? "ok" : "failed", &own);
+    err_clear(&own);
+    const char *status = rc == 0 ? "ok" : rc == ERR_INTERRUPTED ? "interrupted" : "failed";
+    if (manifest && manifest_finish(&manifest, status, &own) != 0 && rc == 0)
+        rc = err_set(err, own.code, "%s", own.msg);
     buf_free(&path);
     return rc;
 }

@@ -1,6 +1,7 @@
 #include "sim/outfile.h"
 
 #include "core/h5util.h"
+#include "core/hash.h"
 #include "core/mem.h"
 
 #include <pthread.h>
@@ -10,12 +11,15 @@
 
 #define OUTFILE_FORMAT "lacuna-outputs"
 #define OUTFILE_MAJOR 1
-#define OUTFILE_MINOR 0
+#define OUTFILE_MINOR 1 /* minor version 1 added the checksums of a cell */
 
-/* A cell whose rows are still coming. */
+/* A cell whose rows are still coming, in ascending order. */
 struct open_cell {
-    char *key;      /* record_key, owned */
+    char *key; /* record_key, owned */
+    hid_t group;
     hid_t out, lse; /* datasets */
+    int64_t next_row;
+    struct hash_state *out_hash, *lse_hash; /* of the rows so far */
 };
 
 struct outfile {
@@ -65,37 +69,55 @@ out:
     return rc;
 }
 
-static int begin_cell(struct outfile *f, const struct record *r, const char *key, int64_t dv,
-                      struct open_cell **cell, struct err *err)
+static void cell_free(struct open_cell *c)
+{
+    h5_close(c->out);
+    h5_close(c->lse);
+    h5_close(c->group);
+    hash_free(c->out_hash);
+    hash_free(c->lse_hash);
+    free(c->key);
+}
+
+static int create_cell(struct outfile *f, const struct record *r, int64_t dv, struct open_cell *c,
+                       struct err *err)
 {
     int rc = 0;
-    hid_t g = H5I_INVALID_HID, f32 = h5_type(DT_F32), f64 = h5_type(DT_F64);
+    hid_t f32 = h5_type(DT_F32), f64 = h5_type(DT_F64);
     hid_t props = h5_dataset_props(2, NULL), props1 = h5_dataset_props(1, NULL);
     int64_t dims[2] = {r->n_q, dv};
 
-    struct open_cell c = {NULL, H5I_INVALID_HID, H5I_INVALID_HID};
-    TRY(mem_grow(&f->open, &f->cap_open, f->n_open + 1, sizeof *f->open, "open cells", err));
-    c.key = strdup(key);
-    if (!c.key)
-        FAIL(err, ERR_NOMEM, "open cells: out of memory");
-    TRY(h5_create_numbered(f->cells, f->n_cells, &g, err));
-    TRY(put_identity(g, r, err));
-    TRY(h5_create_dataset(g, "out", f32, 2, dims, NULL, props, &c.out, err));
-    TRY(h5_create_dataset(g, "lse", f64, 1, dims, NULL, props1, &c.lse, err));
-    f->n_cells++;
-    f->open[f->n_open] = c;
-    *cell = f->open + f->n_open++;
+    TRY(h5_create_numbered(f->cells, f->n_cells, &c->group, err));
+    TRY(put_identity(c->group, r, err));
+    TRY(h5_create_dataset(c->group, "out", f32, 2, dims, NULL, props, &c->out, err));
+    TRY(h5_create_dataset(c->group, "lse", f64, 1, dims, NULL, props1, &c->lse, err));
 out:
-    h5_close(g);
     h5_close(f32);
     h5_close(f64);
     h5_close(props);
     h5_close(props1);
-    if (rc) {
-        h5_close(c.out);
-        h5_close(c.lse);
-        free(c.key);
-    }
+    return rc;
+}
+
+static int begin_cell(struct outfile *f, const struct record *r, const char *key, int64_t dv,
+                      struct open_cell **cell, struct err *err)
+{
+    int rc = 0;
+    struct open_cell c = {.group = H5I_INVALID_HID, .out = H5I_INVALID_HID, .lse = H5I_INVALID_HID};
+
+    TRY(mem_grow(&f->open, &f->cap_open, f->n_open + 1, sizeof *f->open, "open cells", err));
+    c.key = strdup(key);
+    if (!c.key)
+        FAIL(err, ERR_NOMEM, "open cells: out of memory");
+    TRY(hash_new(&c.out_hash, err));
+    TRY(hash_new(&c.lse_hash, err));
+    TRY(create_cell(f, r, dv, &c, err));
+    f->n_cells++;
+    f->open[f->n_open] = c;
+    *cell = f->open + f->n_open++;
+out:
+    if (rc)
+        cell_free(&c);
     return rc;
 }
 
@@ -123,12 +145,32 @@ static struct open_cell *find_cell(struct outfile *f, const char *key)
     return NULL;
 }
 
-static void end_cell(struct outfile *f, struct open_cell *c)
+static void drop_cell(struct outfile *f, struct open_cell *c)
 {
-    h5_close(c->out);
-    h5_close(c->lse);
-    free(c->key);
+    cell_free(c);
     *c = f->open[--f->n_open];
+}
+
+static int end_cell(struct outfile *f, struct open_cell *c, struct err *err)
+{
+    char text[HASH_TEXT_MAX];
+    int rc = 0;
+    hash_text(hash_digest(c->out_hash), text);
+    TRY(h5_put_str(c->group, "out_xxh3", text, err));
+    hash_text(hash_digest(c->lse_hash), text);
+    TRY(h5_put_str(c->group, "lse_xxh3", text, err));
+    drop_cell(f, c);
+out:
+    return rc;
+}
+
+/* A cell whose method failed on the way: what it has is no result. */
+static void remove_cell(struct outfile *f, struct open_cell *c)
+{
+    char path[64];
+    if (H5Iget_name(c->group, path, sizeof path) > 0)
+        H5Ldelete(f->part.file, path, H5P_DEFAULT);
+    drop_cell(f, c);
 }
 
 int outfile_put(struct outfile *f, const struct record *r, int64_t dv, int64_t row0, int64_t row1,
@@ -146,13 +188,24 @@ int outfile_put(struct outfile *f, const struct record *r, int64_t dv, int64_t r
     TRY(mem_alloc(&rows, n * dv, sizeof *rows, "output rows", err));
     for (int64_t i = 0; i < n * dv; i++)
         rows[i] = (float)out[i];
+    TRY(buf_check(&key, "key of a cell", err));
     c = find_cell(f, buf_str(&key));
+    if (c && row0 == 0) { /* the cell is computed again */
+        remove_cell(f, c);
+        c = NULL;
+    }
     if (!c)
         TRY(begin_cell(f, r, buf_str(&key), dv, &c, err));
+    if (row0 != c->next_row)
+        FAIL(err, ERR_RUN, "rows %lld..%lld of an output come after row %lld", (long long)row0,
+             (long long)row1, (long long)c->next_row);
     TRY(write_rows(c->out, 2, row0, n, dv, H5T_NATIVE_FLOAT, rows, err));
     TRY(write_rows(c->lse, 1, row0, n, 1, H5T_NATIVE_DOUBLE, lse, err));
+    hash_update(c->out_hash, rows, (size_t)(n * dv) * sizeof *rows);
+    hash_update(c->lse_hash, lse, (size_t)n * sizeof *lse);
+    c->next_row = row1;
     if (row1 == r->n_q)
-        end_cell(f, c);
+        TRY(end_cell(f, c, err));
 out:
     h5_unlock();
     pthread_mutex_unlock(&f->lock);
@@ -164,7 +217,7 @@ out:
 static void release(struct outfile *f)
 {
     while (f->n_open)
-        end_cell(f, f->open);
+        remove_cell(f, f->open);
     h5_close(f->cells);
 }
 

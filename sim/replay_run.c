@@ -147,6 +147,14 @@ out:
     return rc;
 }
 
+/* Other failures are the cell's own, and its record says so. A lack of memory can pass; a dump
+ * without the cell would stay. */
+static bool ends_replay(const struct replay *r, int code)
+{
+    return code == ERR_IO || code == ERR_MACHINE || code == ERR_USAGE || code == ERR_INTERRUPTED ||
+           (code == ERR_NOMEM && (r->masks || r->outputs));
+}
+
 /* Run one method on a loaded head unless its record exists. A method that carries state is run
  * again after an interruption, silently, so that later steps find what they expect. */
 static int do_cell(struct replay *r, const struct series *s, int64_t call, int64_t run_index,
@@ -173,8 +181,7 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
     rec.n_q = h->in.x.nq;
     rec.n_k = h->in.x.nk;
     if (run_cell(r, s, run_index, &h->in, slots, &rec, &cell) < 0) {
-        if (cell.code == ERR_IO || cell.code == ERR_MACHINE || cell.code == ERR_USAGE ||
-            cell.code == ERR_INTERRUPTED) {
+        if (ends_replay(r, cell.code)) {
             *err = cell;
             rc = cell.code;
             goto out;

@@ -1,0 +1,68 @@
+#!/bin/sh
+# torture.sh short|long [SEED] - fault injection over the chain of commands (fault.c), two processes
+# at a time, as one table: case, step, tried, failed.
+#
+# short: some cases of every kind, for `make check`. long: every call and every allocation, with the
+# sanitised program and the fuzzers for FUZZ_SECONDS each. BUILD is the build folder; its sanitised
+# sister BUILD-san is used where it is built. Failed cases are printed with the command that repeats
+# them. Closes with "N passed, N failed"; exit status 1 if one failed.
+set -u
+mode=${1:-short} seed=${2:-1} build=${BUILD:-build}
+start=$(date +%s)
+logs=$(mktemp -d) || exit 1
+trap 'rm -rf "$logs"' EXIT
+trap 'exit 130' INT TERM
+
+# job NAME COMMAND...: one line for xargs.
+job()
+{
+    name=$1
+    shift
+    echo "$* >$logs/$name 2>&1 || echo \"exit \$?\" >>$logs/$name"
+}
+
+san="env LACUNA=$build-san/lacuna ASAN_OPTIONS=verify_asan_link_order=0:exitcode=97 \
+UBSAN_OPTIONS=halt_on_error=1:exitcode=97"
+fault="$build/tests/fault/fault --seed $seed"
+if [ "$mode" = short ]; then
+    job 1-calls "$fault" calls clock --tries 20
+    job 2-memory "$fault" memory --tries 20
+    job 3-kills "$fault" kills --tries 6
+    job 4-cuts "$fault" cuts flips --tries 24
+else
+    job 2-memory "$fault" memory --tries 5000
+    job 4-kills "$fault" kills
+    job 1-calls "$fault" calls clock
+    job 5-cuts "$fault" cuts
+    job 6-flips "$fault" flips
+    [ -x "$build-san/lacuna" ] && job 3-san $san "$fault" memory --tries 40
+    job 7-flips "$build/tests/unit/test_flips"
+    for f in "$build-san"/tests/fuzz/fuzz_*; do
+        [ -x "$f" ] && [ "${f%.*}" = "$f" ] &&
+            job "8-$(basename "$f")" "$f" --seed "$seed" --seconds "${FUZZ_SECONDS:-60}"
+    done
+fi >"$logs/jobs"
+tr '\n' '\0' <"$logs/jobs" | xargs -0 -P 2 -I{} sh -c '{}'
+
+# Rows of the driver as they are; those of the other programs made like them.
+cat "$logs"/[0-9]* | awk -v seed="$seed" '
+    function row(kind, step, n, bad) {
+        printf "  %-8s %-18s %9d tried %5d failed\n", kind, step, n, bad
+        tried += n; failed += bad
+    }
+    $4 == "tried" { row($1, $2, $3, $9); next }
+    /^FAILED/ { print; next }
+    / bits flipped: / { row("bits", substr($1, 1, length($1) - 1), $2, $(NF - 1)); next }
+    /^fuzz_.* cases of seed / { row("fuzz", substr($1, 6, length($1) - 6), $2, 0); next }
+    /^fault: seed|^Running suite|^[0-9]+%: Checks: .*Failures: 0, Errors: 0/ { next }
+    /^exit 1$/ { if (!failed) failed = 1; next }
+    { print; other = 1 }
+    END {
+        if (other && !failed) failed = 1
+        printf "torture: seed %s\n", seed
+        print tried - failed " passed, " failed " failed"
+        exit failed > 0 || tried == 0
+    }'
+code=$?
+echo "$(($(date +%s) - start)) s" >&2
+exit $code
