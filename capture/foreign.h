@@ -8,8 +8,9 @@
 
 /* The advice at the end of a refusal. */
 #define FOREIGN_ADVICE                                                                             \
-    "any other model: save q, k, v in Python where its attention is called, then run lacuna "      \
-    "import (doc/trace-format.md, section 6, has the code)"
+    "any other model: capture it in Python, where it runs: pip install './capture/torch[hf]' and " \
+    "python -m lacuna_trace --hf DIR --prompt FILE -o T.h5 (diffusers: [video], --diffusers DIR; " \
+    "doc/capture-from-python.md)"
 
 /* Refuse (ERR_INPUT) a directory of diffusers that capture cannot run, by its _class_name: another
  * transformer than Wan's, or a whole pipeline (model_index.json), of which one folder is wanted. 0

@@ -200,6 +200,8 @@ static int begin_layer(void *ctx, int layer, struct err *err)
                               .sigma = NAN,
                               .order = layer,
                               .has_map = r->meta.pool > 0};
+    int64_t window = llm_window(&r->model.c, layer);
+    call.score.reach.back = window < r->n ? window : 0;
     return r->wanted[layer] ? trace_begin_call(r->writer, &call, err) : 0;
 }
 
@@ -271,7 +273,7 @@ static double estimate_seconds(const struct text_run *r)
 {
     const struct llm_config *c = &r->model.c;
     double n = (double)r->n, qdim = (double)c->heads * c->head_dim;
-    double weights = (double)llm_layer_bytes(c) / 4;
+    double weights = llm_active_weights(c);
     double attention = n * n * qdim * (r->meta.pool ? 3 : 2); /* causal: q k, p v, map's q k */
     double logits = r->o->nll ? 2 * n * (double)(c->vocab * c->hidden) : 0;
     if (r->device) /* not opened for a dry run */
