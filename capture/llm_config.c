@@ -28,7 +28,8 @@ static const struct family {
     enum llm_naming naming;
     enum llm_packing packing;
     bool pack_gate_up, post_norms, interleaved;
-    double partial; /* share of a head that is rotated, where config.json does not say it; 0: 1 */
+    double partial; /* share of a head that is rotated, where config.json does not say it; 0: all,
+                     * and no other is known */
     enum { NO_EXPERTS, MIXTRAL_EXPERTS, QWEN_EXPERTS } experts;
 } families[] = {
     {.architecture = "LlamaForCausalLM", .bias_keys = true, .mlp_bias = true},
@@ -51,7 +52,8 @@ static const struct family {
     {.architecture = "Phi3ForCausalLM",
      .window = WINDOW_EVERYWHERE,
      .packing = PACK_QKV,
-     .pack_gate_up = true},
+     .pack_gate_up = true,
+     .partial = 1},
     {.architecture = "GlmForCausalLM",
      .head_dim = 128,
      .qkv_bias_key = true,
@@ -277,6 +279,9 @@ static int read_rope(const json_t *o, const struct family *f, const char *path,
         TRY(positive(scaling, "rope_theta", path, &c->rope.theta, false, err));
         TRY(jget_num_opt(scaling, "partial_rotary_factor", path, &partial, err));
     }
+    if (partial != 1 && f->partial == 0)
+        FAIL(err, ERR_INPUT, "%s: partial_rotary_factor %g is not supported (only 1)", path,
+             partial);
     c->rotary.interleaved = f->interleaved;
     c->rotary.rotated = partial > 0 && partial <= 1 ? (int)(c->head_dim * partial) : 0;
     if (c->rotary.rotated < 4 || c->rotary.rotated % 2)

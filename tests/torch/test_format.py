@@ -301,7 +301,11 @@ def fake_flash():
         i, j = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2], torch.arange(k.shape[2])[None]
         keep = (j <= i) if causal else torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
         keep = keep & (j >= i - window_size[0]) if window_size[0] >= 0 else keep
-        s = (q @ k.transpose(2, 3) * (softmax_scale or q.shape[-1] ** -0.5)).masked_fill(~keep, float("-inf"))
+        keep = keep & (j <= i + window_size[1]) if window_size[1] >= 0 else keep
+        s = q @ k.transpose(2, 3) * (softmax_scale or q.shape[-1] ** -0.5)
+        s = softcap * torch.tanh(s / softcap) if softcap else s
+        s = s - alibi_slopes[:, None, None] * (i - j).abs() if alibi_slopes is not None else s
+        s = s.masked_fill(~keep, float("-inf"))
         return (s.softmax(-1) @ v).transpose(1, 2)
 
     def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
