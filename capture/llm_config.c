@@ -18,10 +18,10 @@
 /* What differs between the families, and what config.json means when it does not say it. */
 static const struct family {
     const char *architecture;
-    bool qkv_bias;  /* always on q, k, v and never on o */
+    bool qkv_bias;     /* always on q, k, v and never on o */
     bool bias_keys;    /* attention_bias (q, k, v, o) is read */
     bool qkv_bias_key; /* attention_bias (q, k, v) is read, default no */
-    bool mlp_bias;  /* mlp_bias is read */
+    bool mlp_bias;     /* mlp_bias is read */
     bool qk_norm;
     int head_dim; /* default; 0: hidden_size / heads */
     enum { NO_WINDOW, WINDOW_EVERYWHERE, WINDOW_IF_USED } window;
@@ -75,8 +75,8 @@ static const char *supported(char text[512])
 {
     size_t at = 0;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        at += (size_t)snprintf(text + at, 512 - at, "%s%s", i ? ", " : "",
-                               families[i].architecture);
+        at +=
+            (size_t)snprintf(text + at, 512 - at, "%s%s", i ? ", " : "", families[i].architecture);
     return text;
 }
 
@@ -436,12 +436,12 @@ const char *llm_device_lacks(const struct llm_config *c, int64_t n)
     bool window = false;
     for (int i = 0; i < c->layers; i++)
         window |= llm_window(c, i) > 0 && llm_window(c, i) < n;
-    return c->experts > 0                          ? "experts"
-           : c->post_norms                         ? "norms behind attention"
-           : c->rotary.interleaved                 ? "interleaved rotary embedding"
-           : c->rotary.rotated != c->head_dim      ? "partial rotary embedding"
-           : window                                ? "sliding windows"
-                                                   : "";
+    return c->experts > 0                     ? "experts"
+           : c->post_norms                    ? "norms behind attention"
+           : c->rotary.interleaved            ? "interleaved rotary embedding"
+           : c->rotary.rotated != c->head_dim ? "partial rotary embedding"
+           : window                           ? "sliding windows"
+                                              : "";
 }
 
 static int read_shape(const json_t *o, const struct family *f, const char *path,

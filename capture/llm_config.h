@@ -38,8 +38,8 @@ struct llm_config {
     bool sliding[LLM_LAYERS_MAX];    /* layers that attend within the window */
     enum llm_naming naming;
     enum llm_packing packing;
-    bool pack_gate_up; /* rows of gate, then of up */
-    bool post_norms;   /* RMS norms of what attention and feed-forward add (GLM-4) */
+    bool pack_gate_up;          /* rows of gate, then of up */
+    bool post_norms;            /* RMS norms of what attention and feed-forward add (GLM-4) */
     int experts, experts_used;  /* 0: none */
     int64_t expert_ffn;         /* of one expert */
     bool experts_normalised;    /* weights of the chosen ones add up to 1 */

@@ -1,6 +1,6 @@
 /*
- * llm_experts.c - see llm_experts.h. The softmax is over all experts; weights of the chosen ones are
- * taken from it, and add up to 1 where the family says so.
+ * llm_experts.c - see llm_experts.h. The softmax is over all experts; weights of the chosen ones
+ * are taken from it, and add up to 1 where the family says so.
  */
 #include "capture/llm_experts.h"
 

@@ -1,6 +1,6 @@
 /*
- * llm_experts.h - the feed-forward part of a layer with experts (Mixtral, Qwen3-MoE): every token goes
- * through the few experts that the router gives most.
+ * llm_experts.h - the feed-forward part of a layer with experts (Mixtral, Qwen3-MoE): every token
+ * goes through the few experts that the router gives most.
  */
 #ifndef LACUNA_LLM_EXPERTS_H
 #define LACUNA_LLM_EXPERTS_H

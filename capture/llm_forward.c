@@ -251,9 +251,9 @@ int llm_open(const char *dir, struct llm_model *m, struct err *err)
     TRY(st_open_dir(dir, "model", &m->file, err));
     int64_t shape[2] = {m->c.vocab, m->c.hidden};
     bool internlm = m->c.naming == NAMES_INTERNLM2;
-    TRY(llm_tensor_require(
-        m, internlm ? "model.tok_embeddings.weight" : "model.embed_tokens.weight", 2, shape,
-        &m->embed, err));
+    TRY(llm_tensor_require(m,
+                           internlm ? "model.tok_embeddings.weight" : "model.embed_tokens.weight",
+                           2, shape, &m->embed, err));
     m->head = m->embed;
     if (!m->c.tied)
         TRY(llm_tensor_require(m, internlm ? "output.weight" : "lm_head.weight", 2, shape, &m->head,

@@ -45,8 +45,8 @@ static const struct spec {
                     NULL, HIDDEN, EXPERT_FFN},
 };
 
-/* Rows of a tensor of the file that are those of a layer's tensor: `blocks` times `count` rows, every
- * `stride` rows from `first` on. */
+/* Rows of a tensor of the file that are those of a layer's tensor: `blocks` times `count` rows,
+ * every `stride` rows from `first` on. */
 struct part {
     const struct st_tensor *t;
     int64_t cols, first, count, stride, blocks;

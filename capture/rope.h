@@ -24,7 +24,6 @@ enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_DYNAMIC
 
 #define ROPE_CHANNELS_MAX 512 /* half of the largest head dim */
 
-
 struct rope_config {
     enum rope_type type;
     double theta, factor;
