@@ -6,9 +6,9 @@
  *   attend    o of q against the cache       the caller's: nn_attention, or a struct llm_attention
  *   finish    h += O o; h += Down(silu(Gate x) * Up x)
  *
- * GLM-4 norms what is added. A layer with experts adds sum_e w_e Down_e(silu(Gate_e x) * Up_e x) over
- * the few experts with the largest softmax(Router x)_e (capture/llm_experts.h). The cache says which
- * keys a row of the layer sees: project sets its reach.
+ * GLM-4 norms what is added. A layer with experts adds sum_e w_e Down_e(silu(Gate_e x) * Up_e x)
+ * over the few experts with the largest softmax(Router x)_e (capture/llm_experts.h). The cache says
+ * which keys a row of the layer sees: project sets its reach.
  *
  * The workspace has no state between calls: several hidden states can go through one layer in
  * turn, so that its weights are read once.

@@ -10,9 +10,10 @@
 #include "core/record.h"
 
 #define MASKFILE_VERSION_MAJOR 1
-#define MASKFILE_VERSION_MINOR 2 /* 1: the attribute order of a cell; 2: window_left, window_right,
-                                  * chunk */
-#define MASKFILE_ORDER 64        /* bytes of that attribute */
+#define MASKFILE_VERSION_MINOR                                                                     \
+    2                     /* 1: the attribute order of a cell; 2: window_left, window_right,       \
+                           * chunk */
+#define MASKFILE_ORDER 64 /* bytes of that attribute */
 
 struct maskfile;
 
