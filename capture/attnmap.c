@@ -68,7 +68,8 @@ static int map_item(void *ctx, int64_t item, int worker, struct err *err)
                          .q = q,
                          .k = kv->k + kv_at,
                          .scale = j->scale,
-                         .causal = j->causal};
+                         .causal = j->causal,
+                         .reach = kv->reach};
     TRY(attn_prepare(&ops, &in, PREC_F32, err));
     TRY(pool_map(&ops, j->lse + head * j->n + a, m->pool, m->sum + at, m->max + at, err));
 out:

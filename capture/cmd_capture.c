@@ -16,8 +16,8 @@ static const char *const bos_values[] = {"auto", "yes", "no", NULL};
 static const struct opt options[] = {
     {.name = "model", .type = OPT_STR, .offset = offsetof(struct capture_opts, model),
      .short_name = 'm', .arg = "DIR", .flags = OPT_UNSET,
-     .help = "Checkpoint directory: Llama, Mistral, Qwen2, Qwen3 (Hugging Face) or Wan 2.1 "
-             "(diffusers)."},
+     .help = "Checkpoint directory: Llama, Yi, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, GLM-4, "
+             "InternLM2 (Hugging Face) or Wan 2.1 (diffusers)."},
     {.name = "output", .type = OPT_STR, .offset = offsetof(struct capture_opts, out),
      .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET, .help = "Trace to write."},
     {.name = "layers", .type = OPT_STR, .offset = offsetof(struct capture_opts, layers),

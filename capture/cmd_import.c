@@ -258,7 +258,8 @@ static int find_calls(const struct import_opts *o, struct import_job *j, const s
         return rc;
     if (o->q || o->k || o->v || !f)
         return one_call(o, j, f, &c, err);
-    return import_safetensors(j, f, o->safetensors.items[0], (enum source_layout)o->layout, &c, err);
+    return import_safetensors(j, f, o->safetensors.items[0], (enum source_layout)o->layout, &c,
+                              err);
 }
 
 /* ---- command --------------------------------------------------------------------------------- */
@@ -430,7 +431,8 @@ const struct command cmd_import = {
         "the\n"
         "first axis. k and v may have fewer heads (grouped queries). Without --q, --k, --v a\n"
         ".safetensors file is searched for tensors q, k, v with prefixes such as\n"
-        "step-000.cond.layer-05. (step, branch and layer may be absent), with out, sinks and alibi\n"
+        "step-000.cond.layer-05. (step, branch and layer may be absent), with out, sinks and "
+        "alibi\n"
         "(a value per head) where the call has them, and for tokens, nll, timesteps and sigmas.\n"
         "Several files count as one. Its metadata may say name, scale, causal, layers, ..., and\n"
         "window_left, chunk, softcap of all calls or, under a prefix, of one; an option wins.\n"

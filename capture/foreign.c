@@ -83,7 +83,7 @@ static int refuse(const char *dir, const char *class, struct err *err)
         snprintf(what, sizeof what, "a model of diffusers, %.100s", class);
     return err_set(err, ERR_INPUT,
                    "%s: this is %s; capture itself runs the architecture of Wan 2.1 "
-                   "(" WAN_CLASS " of diffusers) and language models; " FOREIGN_ADVICE,
+                   "(" WAN_CLASS " of diffusers) and language models; " FOREIGN_ADVICE_DIFFUSERS,
                    dir, what);
 }
 

@@ -6,10 +6,14 @@
 
 #include "core/err.h"
 
-/* The advice at the end of a refusal. */
+/* The advice at the end of a refusal, of a language model and of a model of diffusers. */
 #define FOREIGN_ADVICE                                                                             \
-    "any other model: save q, k, v in Python where its attention is called, then run lacuna "      \
-    "import (doc/trace-format.md, section 6, has the code)"
+    "any other model: capture it in Python, where it runs: pip install './capture/torch[hf]' and " \
+    "python -m lacuna_trace --hf DIR --prompt FILE -o T.h5 (doc/capture-from-python.md)"
+#define FOREIGN_ADVICE_DIFFUSERS                                                                   \
+    "any other model: capture it in Python, where it runs: pip install './capture/torch[video]' "  \
+    "and python -m lacuna_trace --diffusers DIR --prompt TEXT -o T.h5 "                            \
+    "(doc/capture-from-python.md)"
 
 /* Refuse (ERR_INPUT) a directory of diffusers that capture cannot run, by its _class_name: another
  * transformer than Wan's, or a whole pipeline (model_index.json), of which one folder is wanted. 0

@@ -23,8 +23,8 @@ int head_select_parse(const char *list, int heads, int kv_heads, struct head_sel
                       struct err *err);
 void head_select_free(struct head_select *s);
 
-/* The same of a trace that may have some of its model's heads: the list names the model's, s->head and
- * s->kv are places in the file. */
+/* The same of a trace that may have some of its model's heads: the list names the model's, s->head
+ * and s->kv are places in the file. */
 int head_select_stored(const char *list, const struct trace_meta *m, struct head_select *s,
                        struct err *err);
 

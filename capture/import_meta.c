@@ -3,8 +3,8 @@
  * calls, and the small tensors of a call (sinks, alibi, rel_bias).
  *
  * All values are strings. A key of the model or the run is named as in the trace; one of a call has
- * the prefix of its tensors ("layer-03.window_left") or none, and is then that of every call. What an
- * option said is there before, and stays.
+ * the prefix of its tensors ("layer-03.window_left") or none, and is then that of every call. What
+ * an option said is there before, and stays.
  */
 #include "capture/import.h"
 

@@ -13,7 +13,7 @@
 int64_t llm_work_bytes(const struct llm_config *c, int64_t chunk)
 {
     int64_t kvdim = (int64_t)c->kv_heads * c->head_dim;
-    return 4 * chunk * (c->hidden + 2 * kvdim + 2 * c->ffn);
+    return 4 * chunk * (c->hidden + 2 * kvdim + 2 * c->ffn) + llm_experts_bytes(c, chunk);
 }
 
 void llm_work_free(struct llm_work *s)
@@ -22,6 +22,7 @@ void llm_work_free(struct llm_work *s)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     free(s->inv_freq);
+    llm_experts_free(&s->experts);
     memset(s, 0, sizeof *s);
 }
 
@@ -39,7 +40,9 @@ int llm_work_init(struct llm_work *s, const struct llm_config *c, int64_t chunk,
     TRY(mem_alloc(&s->gate, chunk * c->ffn, sizeof(float), "feed-forward", err));
     TRY(mem_alloc(&s->up, chunk * c->ffn, sizeof(float), "feed-forward", err));
     TRY(mem_alloc(&s->inv_freq, c->head_dim / 2, sizeof(double), "rotary table", err));
-    s->rope_factor = rope_frequencies(&c->rope, c->head_dim, s->inv_freq);
+    s->rope_factor = rope_frequencies(&c->rope, c->rotary.rotated, s->inv_freq);
+    if (c->experts > 0)
+        TRY(llm_experts_init(&s->experts, c, chunk, err));
 out:
     if (rc)
         llm_work_free(s);
@@ -68,35 +71,47 @@ int llm_project(struct llm_work *s, const struct llm_layer *layer, const float *
         nn_rms_norm(q, n * c->heads, c->head_dim, w[LLM_QN], c->eps, q);
         nn_rms_norm(s->k, n * c->kv_heads, c->head_dim, w[LLM_KN], c->eps, s->k);
     }
-    rope_apply(q, n, c->heads, c->head_dim, pos0, s->inv_freq, s->rope_factor);
-    rope_apply(s->k, n, c->kv_heads, c->head_dim, pos0, s->inv_freq, s->rope_factor);
+    rope_apply_part(q, n, c->heads, c->head_dim, c->rotary, pos0, s->inv_freq, s->rope_factor);
+    rope_apply_part(s->k, n, c->kv_heads, c->head_dim, c->rotary, pos0, s->inv_freq,
+                    s->rope_factor);
     round_all(q, n * s->qdim, s->round);
     round_all(s->k, n * s->kvdim, s->round);
     round_all(s->v, n * s->kvdim, s->round);
     nn_kv_put(kv, pos0, n, s->k, s->v);
+    kv->reach.back = llm_window(c, layer->number);
 out:
     return rc;
 }
 
-static void add(float *h, const float *x, int64_t n)
+/* h += x, or x after the norm `post`. */
+static void add(const struct llm_config *c, float *h, float *x, int64_t rows, const float *post)
 {
-    for (int64_t i = 0; i < n; i++)
+    if (post)
+        nn_rms_norm(x, rows, c->hidden, post, c->eps, x);
+    for (int64_t i = 0; i < rows * c->hidden; i++)
         h[i] += x[i];
 }
 
-static int feed_forward(struct llm_work *s, float *const *w, int64_t n, float *h, struct err *err)
+static int feed_forward(struct llm_work *s, const struct llm_layer *layer, int64_t n, float *h,
+                        struct err *err)
 {
     const struct llm_config *c = s->c;
+    float *const *w = layer->t;
     int rc = 0;
 
     nn_rms_norm(h, n, c->hidden, w[LLM_NORM2], c->eps, s->x);
+    if (llm_has_experts(c, layer->number)) {
+        TRY(llm_experts_run(&s->experts, c, layer, s->x, n, s->jobs, err));
+        add(c, h, s->x, n, w[LLM_POST2]);
+        return 0;
+    }
     TRY(nn_linear(s->x, n, c->hidden, w[LLM_GATE], w[LLM_GATE_B], c->ffn, s->jobs, s->gate, err));
     TRY(nn_linear(s->x, n, c->hidden, w[LLM_UP], w[LLM_UP_B], c->ffn, s->jobs, s->up, err));
     nn_silu(s->gate, n * c->ffn);
     for (int64_t i = 0; i < n * c->ffn; i++)
         s->gate[i] *= s->up[i];
     TRY(nn_linear(s->gate, n, c->ffn, w[LLM_DOWN], w[LLM_DOWN_B], c->hidden, s->jobs, s->x, err));
-    add(h, s->x, n * c->hidden);
+    add(c, h, s->x, n, w[LLM_POST2]);
 out:
     return rc;
 }
@@ -109,8 +124,8 @@ int llm_finish(struct llm_work *s, const struct llm_layer *layer, const float *o
     int rc = 0;
 
     TRY(nn_linear(o, n, s->qdim, w[LLM_O], w[LLM_O_B], hidden, s->jobs, s->x, err));
-    add(h, s->x, n * hidden);
-    TRY(feed_forward(s, w, n, h, err));
+    add(s->c, h, s->x, n, w[LLM_POST1]);
+    TRY(feed_forward(s, layer, n, h, err));
 out:
     return rc;
 }

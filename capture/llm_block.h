@@ -6,12 +6,17 @@
  *   attend    o of q against the cache       the caller's: nn_attention, or a struct llm_attention
  *   finish    h += O o; h += Down(silu(Gate x) * Up x)
  *
+ * GLM-4 norms what is added. A layer with experts adds sum_e w_e Down_e(silu(Gate_e x) * Up_e x)
+ * over the few experts with the largest softmax(Router x)_e (capture/llm_experts.h). The cache says
+ * which keys a row of the layer sees: project sets its reach.
+ *
  * The workspace has no state between calls: several hidden states can go through one layer in
  * turn, so that its weights are read once.
  */
 #ifndef LACUNA_LLM_BLOCK_H
 #define LACUNA_LLM_BLOCK_H
 
+#include "capture/llm_experts.h"
 #include "capture/llm_weights.h"
 #include "capture/nn.h"
 
@@ -34,6 +39,7 @@ struct llm_work {
     enum dtype round; /* q, k, v are rounded to this type (nearest, ties to even); DT_F32: not */
     float *x, *k, *v, *gate, *up; /* of a chunk, owned */
     double *inv_freq, rope_factor;
+    struct llm_experts experts; /* empty without experts */
 };
 
 int llm_work_init(struct llm_work *s, const struct llm_config *c, int64_t chunk, int jobs,

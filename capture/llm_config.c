@@ -18,24 +18,74 @@
 /* What differs between the families, and what config.json means when it does not say it. */
 static const struct family {
     const char *architecture;
-    bool qkv_bias;  /* always on q, k, v and never on o */
-    bool bias_keys; /* attention_bias (q, k, v, o) is read */
-    bool mlp_bias;  /* mlp_bias is read */
+    bool qkv_bias;     /* always on q, k, v and never on o */
+    bool bias_keys;    /* attention_bias (q, k, v, o) is read */
+    bool qkv_bias_key; /* attention_bias (q, k, v) is read, default no */
+    bool mlp_bias;     /* mlp_bias is read */
     bool qk_norm;
     int head_dim; /* default; 0: hidden_size / heads */
     enum { NO_WINDOW, WINDOW_EVERYWHERE, WINDOW_IF_USED } window;
+    enum llm_naming naming;
+    enum llm_packing packing;
+    bool pack_gate_up, post_norms, interleaved;
+    double partial; /* share of a head that is rotated, where config.json does not say it; 0: all,
+                     * and no other is known */
+    enum { NO_EXPERTS, MIXTRAL_EXPERTS, QWEN_EXPERTS } experts;
 } families[] = {
-    {"LlamaForCausalLM", false, true, true, false, 0, NO_WINDOW},
-    {"MistralForCausalLM", false, false, false, false, 0, WINDOW_EVERYWHERE},
-    {"Qwen2ForCausalLM", true, false, false, false, 0, WINDOW_IF_USED},
-    {"Qwen3ForCausalLM", false, true, false, true, 128, WINDOW_IF_USED},
+    {.architecture = "LlamaForCausalLM", .bias_keys = true, .mlp_bias = true},
+    {.architecture = "MistralForCausalLM", .window = WINDOW_EVERYWHERE},
+    {.architecture = "MixtralForCausalLM",
+     .window = WINDOW_EVERYWHERE,
+     .naming = NAMES_MIXTRAL,
+     .experts = MIXTRAL_EXPERTS},
+    {.architecture = "Qwen2ForCausalLM", .qkv_bias = true, .window = WINDOW_IF_USED},
+    {.architecture = "Qwen3ForCausalLM",
+     .bias_keys = true,
+     .qk_norm = true,
+     .head_dim = 128,
+     .window = WINDOW_IF_USED},
+    {.architecture = "Qwen3MoeForCausalLM",
+     .bias_keys = true,
+     .qk_norm = true,
+     .window = WINDOW_IF_USED,
+     .experts = QWEN_EXPERTS},
+    {.architecture = "Phi3ForCausalLM",
+     .window = WINDOW_EVERYWHERE,
+     .packing = PACK_QKV,
+     .pack_gate_up = true,
+     .partial = 1},
+    {.architecture = "GlmForCausalLM",
+     .head_dim = 128,
+     .qkv_bias_key = true,
+     .pack_gate_up = true,
+     .interleaved = true,
+     .partial = 0.5},
+    {.architecture = "Glm4ForCausalLM",
+     .head_dim = 128,
+     .qkv_bias_key = true,
+     .pack_gate_up = true,
+     .post_norms = true,
+     .interleaved = true,
+     .partial = 0.5},
+    {.architecture = "InternLM2ForCausalLM", .naming = NAMES_INTERNLM2, .packing = PACK_GROUPS},
 };
+
+/* "LlamaForCausalLM, ..." */
+static const char *supported(char text[512])
+{
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        at +=
+            (size_t)snprintf(text + at, 512 - at, "%s%s", i ? ", " : "", families[i].architecture);
+    return text;
+}
 
 static int find_family(const json_t *o, const char *path, const struct family **out,
                        struct err *err)
 {
     const json_t *list = json_object_get(o, "architectures");
     const char *name = json_string_value(json_array_get(list, 0));
+    char all[512];
     if (!name)
         return err_set(err, ERR_INPUT,
                        "%s: architectures must name the model class; " FOREIGN_ADVICE, path);
@@ -46,9 +96,8 @@ static int find_family(const json_t *o, const char *path, const struct family **
         }
     return err_set(err, ERR_INPUT,
                    "%s: architecture %.100s is not supported; supported: "
-                   "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-                   "WanTransformer3DModel; " FOREIGN_ADVICE,
-                   path, name);
+                   "%s, WanTransformer3DModel; " FOREIGN_ADVICE,
+                   path, name, supported(all));
 }
 
 /* ---- rotary embedding ----------------------------------------------------------------------- */
@@ -100,8 +149,8 @@ out:
 static int check_frequencies(const struct llm_config *c, const char *path, struct err *err)
 {
     double freq[HEAD_DIM_MAX / 2];
-    bool ok = isfinite(rope_frequencies(&c->rope, c->head_dim, freq));
-    for (int i = 0; i < c->head_dim / 2; i++)
+    bool ok = isfinite(rope_frequencies(&c->rope, c->rotary.rotated, freq));
+    for (int i = 0; i < c->rotary.rotated / 2; i++)
         ok = ok && isfinite(freq[i]);
     return ok ? 0
               : err_set(err, ERR_INPUT,
@@ -110,8 +159,45 @@ static int check_frequencies(const struct llm_config *c, const char *path, struc
                         path, c->rope.theta, c->rope.factor);
 }
 
+static int read_factors(const json_t *s, const char *key, const char *path, int n, double *out,
+                        struct err *err)
+{
+    const json_t *list = json_object_get(s, key);
+    if (!json_is_array(list) || json_array_size(list) != (size_t)n)
+        return err_set(err, ERR_INPUT, "%s: rotary %s must be a list of %d numbers", path, key, n);
+    for (int i = 0; i < n; i++) {
+        const json_t *x = json_array_get(list, (size_t)i);
+        out[i] = json_is_number(x) ? json_number_value(x) : NAN;
+        if (!(out[i] > 0 && isfinite(out[i])))
+            return err_set(err, ERR_INPUT, "%s: rotary %s[%d] must be a positive number", path, key,
+                           i);
+    }
+    return 0;
+}
+
+/* LongRoPE of Phi-3; the trained length stands in config.json itself or among the parameters. */
+static int rope_long(const json_t *o, const json_t *s, const char *path, struct llm_config *c,
+                     struct err *err)
+{
+    struct rope_config *r = &c->rope;
+    int rc = 0;
+    r->type = ROPE_LONG;
+    r->factor = NAN;
+    TRY(positive(o, "original_max_position_embeddings", path, &r->original_max, false, err));
+    TRY(positive(s, "original_max_position_embeddings", path, &r->original_max, false, err));
+    TRY(positive(s, "factor", path, &r->factor, false, err));
+    if (isnan(r->factor))
+        r->factor = (double)c->max_positions / r->original_max;
+    TRY(positive(s, "attention_factor", path, &r->attention_factor, false, err));
+    TRY(read_factors(s, "short_factor", path, c->rotary.rotated / 2, r->short_factor, err));
+    TRY(read_factors(s, "long_factor", path, c->rotary.rotated / 2, r->long_factor, err));
+out:
+    return rc;
+}
+
 /* The scaling by type; "type" is the older name of "rope_type". */
-static int read_scaling(const json_t *s, const char *path, struct llm_config *c, struct err *err)
+static int read_scaling(const json_t *o, const json_t *s, const char *path, struct llm_config *c,
+                        struct err *err)
 {
     const char *type = NULL;
     int rc = 0;
@@ -126,10 +212,15 @@ static int read_scaling(const json_t *s, const char *path, struct llm_config *c,
         TRY(rope_llama3(s, path, &c->rope, err));
     } else if (strcmp(type, "yarn") == 0) {
         TRY(rope_yarn(s, path, (double)c->max_positions, &c->rope, err));
+    } else if (strcmp(type, "dynamic") == 0) {
+        c->rope.type = ROPE_DYNAMIC;
+        TRY(positive(s, "factor", path, &c->rope.factor, true, err));
+    } else if (strcmp(type, "longrope") == 0 || strcmp(type, "su") == 0) {
+        TRY(rope_long(o, s, path, c, err));
     } else if (strcmp(type, "default") != 0) {
         FAIL(err, ERR_INPUT,
              "%s: rotary scaling of type %.50s is not supported; supported: "
-             "default, linear, llama3, yarn",
+             "default, linear, llama3, yarn, dynamic, longrope",
              path, type);
     }
 out:
@@ -165,10 +256,11 @@ static int find_scaling(const json_t *o, const char *path, const json_t **out, s
 }
 
 /* Both spellings: `rope_theta` with `rope_scaling`, and `rope_parameters` that holds everything. */
-static int read_rope(const json_t *o, const char *path, struct llm_config *c, struct err *err)
+static int read_rope(const json_t *o, const struct family *f, const char *path,
+                     struct llm_config *c, struct err *err)
 {
     const json_t *scaling = NULL;
-    double partial = 1;
+    double partial = f->partial > 0 ? f->partial : 1;
     int rc = 0;
 
     c->rope = (struct rope_config){.theta = 10000,
@@ -186,11 +278,18 @@ static int read_rope(const json_t *o, const char *path, struct llm_config *c, st
     if (scaling) {
         TRY(positive(scaling, "rope_theta", path, &c->rope.theta, false, err));
         TRY(jget_num_opt(scaling, "partial_rotary_factor", path, &partial, err));
-        TRY(read_scaling(scaling, path, c, err));
     }
-    if (partial != 1)
+    if (partial != 1 && f->partial == 0)
         FAIL(err, ERR_INPUT, "%s: partial_rotary_factor %g is not supported (only 1)", path,
              partial);
+    c->rotary.interleaved = f->interleaved;
+    c->rotary.rotated = partial > 0 && partial <= 1 ? (int)(c->head_dim * partial) : 0;
+    if (c->rotary.rotated < 4 || c->rotary.rotated % 2)
+        FAIL(err, ERR_INPUT,
+             "%s: partial_rotary_factor %g of head_dim %d is no even number of channels from 4 on",
+             path, partial, c->head_dim);
+    if (scaling)
+        TRY(read_scaling(o, scaling, path, c, err));
     TRY(check_frequencies(c, path, err));
 out:
     return rc;
@@ -198,18 +297,18 @@ out:
 
 /* ---- everything else ------------------------------------------------------------------------ */
 
-/* Is any of the layers from `first` on a sliding one? layer_types, where given, decides. */
-static bool any_sliding(const json_t *o, int64_t first, int64_t layers)
+/* Which layers slide: those from `first` on, unless layer_types decides. True if there is one. */
+static bool mark_sliding(const json_t *o, int64_t first, struct llm_config *c)
 {
     const json_t *types = json_object_get(o, "layer_types");
-    if (!json_is_array(types))
-        return first < layers;
-    for (size_t i = 0; i < json_array_size(types); i++) {
-        const char *t = json_string_value(json_array_get(types, i));
-        if (t && strcmp(t, "sliding_attention") == 0)
-            return true;
+    bool any = false;
+    for (int i = 0; i < c->layers; i++) {
+        const char *t = json_string_value(json_array_get(types, (size_t)i));
+        c->sliding[i] =
+            json_is_array(types) ? t && strcmp(t, "sliding_attention") == 0 : i >= first;
+        any |= c->sliding[i];
     }
-    return false;
+    return any;
 }
 
 /* The window of the layers that attend within one only; an explicit null is none. */
@@ -224,9 +323,11 @@ static int read_window(const json_t *o, const struct family *f, const char *path
     if (f->window == WINDOW_IF_USED) {
         TRY(jget_bool_opt(o, "use_sliding_window", path, &use, err));
         TRY(jget_int_opt(o, "max_window_layers", path, &full_layers, err));
-        use = use && any_sliding(o, full_layers, c->layers);
     }
-    if (!use || (given && json_is_null(given)))
+    /* Mixtral and Phi-3 have none unless they say so. */
+    if (f->experts == MIXTRAL_EXPERTS || f->packing == PACK_QKV)
+        use = given != NULL;
+    if (!use || (given && json_is_null(given)) || !mark_sliding(o, full_layers, c))
         return 0;
     TRY(jget_size_opt(o, "sliding_window", path, INT64_C(1) << 40, &window, err));
     c->window = window;
@@ -256,8 +357,16 @@ static int read_flags(const json_t *o, const struct family *f, const char *path,
 
     if (f->bias_keys)
         TRY(jget_bool_opt(o, "attention_bias", path, &bias, err));
-    c->qkv_bias = f->qkv_bias || bias;
+    if (f->qkv_bias_key)
+        TRY(jget_bool_opt(o, "attention_bias", path, &c->qkv_bias, err));
+    if (f->naming == NAMES_INTERNLM2)
+        TRY(jget_bool_opt(o, "bias", path, &bias, err));
+    c->qkv_bias = f->qkv_bias || c->qkv_bias || bias;
     c->o_bias = bias;
+    c->naming = f->naming;
+    c->packing = f->packing;
+    c->pack_gate_up = f->pack_gate_up;
+    c->post_norms = f->post_norms;
     c->qk_norm = f->qk_norm;
     if (f->mlp_bias)
         TRY(jget_bool_opt(o, "mlp_bias", path, &c->mlp_bias, err));
@@ -275,13 +384,73 @@ out:
     return rc;
 }
 
+/* Experts: num_experts is the older name of num_local_experts. */
+static int read_experts(const json_t *o, const struct family *f, const char *path,
+                        struct llm_config *c, struct err *err)
+{
+    const json_t *dense = json_object_get(o, "mlp_only_layers");
+    bool qwen = f->experts == QWEN_EXPERTS;
+    int64_t n = qwen ? 128 : 8, used = qwen ? 8 : 2, step = 1;
+    int rc = 0;
+
+    if (f->experts == NO_EXPERTS)
+        return 0;
+    c->expert_ffn = qwen ? 768 : c->ffn;
+    c->experts_normalised = !qwen;
+    TRY(jget_size_opt(o, "num_experts", path, 65536, &n, err));
+    TRY(jget_size_opt(o, "num_local_experts", path, 65536, &n, err));
+    TRY(jget_size_opt(o, "num_experts_per_tok", path, 65536, &used, err));
+    if (qwen) {
+        TRY(jget_size_opt(o, "moe_intermediate_size", path, 1 << 24, &c->expert_ffn, err));
+        TRY(jget_size_opt(o, "decoder_sparse_step", path, 1 << 20, &step, err));
+        TRY(jget_bool_opt(o, "norm_topk_prob", path, &c->experts_normalised, err));
+    }
+    if (used > n)
+        FAIL(err, ERR_INPUT, "%s: num_experts_per_tok %lld of %lld experts", path, (long long)used,
+             (long long)n);
+    c->experts = (int)n;
+    c->experts_used = (int)used;
+    for (int i = 0; i < c->layers; i++)
+        c->dense[i] = (i + 1) % step != 0;
+    for (size_t i = 0; i < json_array_size(dense); i++) {
+        json_int_t layer = json_integer_value(json_array_get(dense, i));
+        if (layer >= 0 && layer < c->layers)
+            c->dense[layer] = true;
+    }
+out:
+    return rc;
+}
+
+int64_t llm_window(const struct llm_config *c, int layer)
+{
+    return c->sliding[layer] ? c->window : 0;
+}
+
+bool llm_has_experts(const struct llm_config *c, int layer)
+{
+    return c->experts > 0 && !c->dense[layer];
+}
+
+const char *llm_device_lacks(const struct llm_config *c, int64_t n)
+{
+    bool window = false;
+    for (int i = 0; i < c->layers; i++)
+        window |= llm_window(c, i) > 0 && llm_window(c, i) < n;
+    return c->experts > 0                     ? "experts"
+           : c->post_norms                    ? "norms behind attention"
+           : c->rotary.interleaved            ? "interleaved rotary embedding"
+           : c->rotary.rotated != c->head_dim ? "partial rotary embedding"
+           : window                           ? "sliding windows"
+                                              : "";
+}
+
 static int read_shape(const json_t *o, const struct family *f, const char *path,
                       struct llm_config *c, struct err *err)
 {
     int64_t layers, heads, kv, d;
     int rc = 0;
 
-    TRY(jget_size(o, "num_hidden_layers", path, 4096, &layers, err));
+    TRY(jget_size(o, "num_hidden_layers", path, LLM_LAYERS_MAX, &layers, err));
     TRY(jget_size(o, "num_attention_heads", path, 4096, &heads, err));
     TRY(jget_size(o, "hidden_size", path, 1 << 20, &c->hidden, err));
     TRY(jget_size(o, "intermediate_size", path, 1 << 24, &c->ffn, err));
@@ -330,7 +499,8 @@ int llm_config_read(const char *dir, struct llm_config *c, struct err *err)
     TRY(refuse_quantised(o, path, err));
     TRY(read_shape(o, f, path, c, err));
     TRY(read_flags(o, f, path, c, err));
-    TRY(read_rope(o, path, c, err));
+    TRY(read_rope(o, f, path, c, err));
+    TRY(read_experts(o, f, path, c, err));
     TRY(read_window(o, f, path, c, err));
     c->bos = -1;
     TRY(jget_int_opt(o, "bos_token_id", path, &c->bos, err));

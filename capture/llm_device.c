@@ -40,7 +40,9 @@ static int open_device(struct device_run *r, struct err *err)
     TRY(mem_alloc(&inv_freq, c->head_dim / 2, sizeof *inv_freq, "rotary table", err));
     struct decoder_shape shape = {r->run->n,   c->hidden,   c->ffn, c->vocab, c->heads,
                                   c->kv_heads, c->head_dim, c->eps, inv_freq, 1};
-    shape.rope_factor = rope_frequencies(&c->rope, c->head_dim, inv_freq);
+    struct rope_config rope = c->rope;
+    rope.tokens = r->run->n;
+    shape.rope_factor = rope_frequencies(&rope, c->head_dim, inv_freq);
     rc = r->on->open(r->run->local_rank, &shape, &r->d, err);
     if (rc) {
         err_prefix(err, "--device %s", r->on->name);

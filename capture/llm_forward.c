@@ -203,11 +203,6 @@ int llm_check_tokens(const struct llm_config *c, const int32_t *tokens, int64_t 
 {
     if (n < 1)
         return err_set(err, ERR_USAGE, "the prompt is empty");
-    if (c->window && n > c->window)
-        return err_set(err, ERR_USAGE,
-                       "%lld tokens are more than the model's sliding window of %lld; "
-                       "beyond it attention is not plain causal: use --tokens %lld or fewer",
-                       (long long)n, (long long)c->window, (long long)c->window);
     for (int64_t i = 0; i < n; i++)
         if (tokens[i] < 0 || tokens[i] >= c->vocab)
             return err_set(err, ERR_INPUT, "token %lld is %d, the model's vocabulary is 0..%lld",
@@ -223,9 +218,14 @@ int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm
     int rc = 0;
 
     TRY(llm_check_tokens(&m->c, run->tokens, run->n, err));
+    const char *lacks = llm_device_lacks(&m->c, run->n);
+    if (run->device && lacks[0])
+        FAIL(err, ERR_MACHINE, "--device %s has no %s, which %s needs: --device cpu runs it",
+             run->device->name, lacks, m->c.architecture);
     if (run->device)
         return llm_forward_device(m, run, s.hooks, err);
     s.chunk = chunk_tokens(run->chunk, run->n, run->pool);
+    m->c.rope.tokens = run->n;
     TRY(state_init(&s, err));
     TRY(llm_embed(m, run->tokens, run->n, s.h, err));
     int layers = run->layers > 0 && run->layers < m->c.layers ? run->layers : m->c.layers;
@@ -250,10 +250,14 @@ int llm_open(const char *dir, struct llm_model *m, struct err *err)
     TRY(llm_config_read(dir, &m->c, err));
     TRY(st_open_dir(dir, "model", &m->file, err));
     int64_t shape[2] = {m->c.vocab, m->c.hidden};
-    TRY(llm_tensor_require(m, "model.embed_tokens.weight", 2, shape, &m->embed, err));
+    bool internlm = m->c.naming == NAMES_INTERNLM2;
+    TRY(llm_tensor_require(m,
+                           internlm ? "model.tok_embeddings.weight" : "model.embed_tokens.weight",
+                           2, shape, &m->embed, err));
     m->head = m->embed;
     if (!m->c.tied)
-        TRY(llm_tensor_require(m, "lm_head.weight", 2, shape, &m->head, err));
+        TRY(llm_tensor_require(m, internlm ? "output.weight" : "lm_head.weight", 2, shape, &m->head,
+                               err));
     TRY(llm_tensor_require(m, "model.norm.weight", 1, shape + 1, &m->norm, err));
     if (m->c.dtype == DT_NONE)
         m->c.dtype = m->embed->dtype == DT_F64 ? DT_F32 : m->embed->dtype;

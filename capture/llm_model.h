@@ -23,9 +23,8 @@ struct llm_model {
 int llm_open(const char *dir, struct llm_model *m, struct err *err);
 void llm_close(struct llm_model *m);
 
-/* Can the model be run over these tokens? ERR_USAGE for none and for more than a sliding window
- * holds (beyond it attention is a band, which a trace cannot say), ERR_INPUT for ids it does not
- * know. */
+/* Can the model be run over these tokens? ERR_USAGE for none, ERR_INPUT for ids it does not know.
+ */
 int llm_check_tokens(const struct llm_config *c, const int32_t *tokens, int64_t n, struct err *err);
 
 /* What a run hands out. Each may be NULL. A non-zero return ends the run. */

@@ -9,30 +9,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum dim { NONE, HIDDEN, QDIM, KVDIM, HEAD, FFN };
+enum dim { NONE, HIDDEN, QDIM, KVDIM, HEAD, FFN, EXPERTS, EXPERT_FFN };
 
+/* Names behind model.layers.N. in each naming (NULL: as the first); %d is the expert. */
 static const struct spec {
-    const char *name;
+    const char *name, *mixtral, *internlm2;
     enum dim rows, cols; /* cols NONE = vector */
 } specs[LLM_LAYER_TENSORS] = {
-    [LLM_NORM1] = {"input_layernorm.weight", HIDDEN, NONE},
-    [LLM_Q] = {"self_attn.q_proj.weight", QDIM, HIDDEN},
-    [LLM_Q_B] = {"self_attn.q_proj.bias", QDIM, NONE},
-    [LLM_K] = {"self_attn.k_proj.weight", KVDIM, HIDDEN},
-    [LLM_K_B] = {"self_attn.k_proj.bias", KVDIM, NONE},
-    [LLM_V] = {"self_attn.v_proj.weight", KVDIM, HIDDEN},
-    [LLM_V_B] = {"self_attn.v_proj.bias", KVDIM, NONE},
-    [LLM_O] = {"self_attn.o_proj.weight", HIDDEN, QDIM},
-    [LLM_O_B] = {"self_attn.o_proj.bias", HIDDEN, NONE},
-    [LLM_QN] = {"self_attn.q_norm.weight", HEAD, NONE},
-    [LLM_KN] = {"self_attn.k_norm.weight", HEAD, NONE},
-    [LLM_NORM2] = {"post_attention_layernorm.weight", HIDDEN, NONE},
-    [LLM_GATE] = {"mlp.gate_proj.weight", FFN, HIDDEN},
-    [LLM_GATE_B] = {"mlp.gate_proj.bias", FFN, NONE},
-    [LLM_UP] = {"mlp.up_proj.weight", FFN, HIDDEN},
-    [LLM_UP_B] = {"mlp.up_proj.bias", FFN, NONE},
-    [LLM_DOWN] = {"mlp.down_proj.weight", HIDDEN, FFN},
-    [LLM_DOWN_B] = {"mlp.down_proj.bias", HIDDEN, NONE},
+    [LLM_NORM1] = {"input_layernorm.weight", NULL, "attention_norm.weight", HIDDEN, NONE},
+    [LLM_Q] = {"self_attn.q_proj.weight", NULL, "attention.wqkv.weight", QDIM, HIDDEN},
+    [LLM_Q_B] = {"self_attn.q_proj.bias", NULL, "attention.wqkv.bias", QDIM, NONE},
+    [LLM_K] = {"self_attn.k_proj.weight", NULL, "attention.wqkv.weight", KVDIM, HIDDEN},
+    [LLM_K_B] = {"self_attn.k_proj.bias", NULL, "attention.wqkv.bias", KVDIM, NONE},
+    [LLM_V] = {"self_attn.v_proj.weight", NULL, "attention.wqkv.weight", KVDIM, HIDDEN},
+    [LLM_V_B] = {"self_attn.v_proj.bias", NULL, "attention.wqkv.bias", KVDIM, NONE},
+    [LLM_O] = {"self_attn.o_proj.weight", NULL, "attention.wo.weight", HIDDEN, QDIM},
+    [LLM_O_B] = {"self_attn.o_proj.bias", NULL, "attention.wo.bias", HIDDEN, NONE},
+    [LLM_QN] = {"self_attn.q_norm.weight", NULL, NULL, HEAD, NONE},
+    [LLM_KN] = {"self_attn.k_norm.weight", NULL, NULL, HEAD, NONE},
+    [LLM_NORM2] = {"post_attention_layernorm.weight", NULL, "ffn_norm.weight", HIDDEN, NONE},
+    [LLM_GATE] = {"mlp.gate_proj.weight", NULL, "feed_forward.w1.weight", FFN, HIDDEN},
+    [LLM_GATE_B] = {"mlp.gate_proj.bias", NULL, NULL, FFN, NONE},
+    [LLM_UP] = {"mlp.up_proj.weight", NULL, "feed_forward.w3.weight", FFN, HIDDEN},
+    [LLM_UP_B] = {"mlp.up_proj.bias", NULL, NULL, FFN, NONE},
+    [LLM_DOWN] = {"mlp.down_proj.weight", NULL, "feed_forward.w2.weight", HIDDEN, FFN},
+    [LLM_DOWN_B] = {"mlp.down_proj.bias", NULL, NULL, HIDDEN, NONE},
+    [LLM_POST1] = {"post_self_attn_layernorm.weight", NULL, NULL, HIDDEN, NONE},
+    [LLM_POST2] = {"post_mlp_layernorm.weight", NULL, NULL, HIDDEN, NONE},
+    [LLM_ROUTER] = {"mlp.gate.weight", "block_sparse_moe.gate.weight", NULL, EXPERTS, HIDDEN},
+    [LLM_E_GATE] = {"mlp.experts.%d.gate_proj.weight", "block_sparse_moe.experts.%d.w1.weight",
+                    NULL, EXPERT_FFN, HIDDEN},
+    [LLM_E_UP] = {"mlp.experts.%d.up_proj.weight", "block_sparse_moe.experts.%d.w3.weight", NULL,
+                  EXPERT_FFN, HIDDEN},
+    [LLM_E_DOWN] = {"mlp.experts.%d.down_proj.weight", "block_sparse_moe.experts.%d.w2.weight",
+                    NULL, HIDDEN, EXPERT_FFN},
+};
+
+/* Rows of a tensor of the file that are those of a layer's tensor: `blocks` times `count` rows,
+ * every `stride` rows from `first` on. */
+struct part {
+    const struct st_tensor *t;
+    int64_t cols, first, count, stride, blocks;
 };
 
 static int64_t dim_size(const struct llm_config *c, enum dim d)
@@ -50,12 +67,22 @@ static int64_t dim_size(const struct llm_config *c, enum dim d)
         return c->head_dim;
     case FFN:
         return c->ffn;
+    case EXPERTS:
+        return c->experts;
+    case EXPERT_FFN:
+        return c->expert_ffn;
     }
     return 0;
 }
 
-static bool has_tensor(const struct llm_config *c, int i)
+static bool of_experts(int i)
 {
+    return i == LLM_E_GATE || i == LLM_E_UP || i == LLM_E_DOWN;
+}
+
+static bool has_tensor(const struct llm_config *c, int layer, int i)
+{
+    bool sparse = llm_has_experts(c, layer);
     switch (i) {
     case LLM_Q_B:
     case LLM_K_B:
@@ -66,10 +93,22 @@ static bool has_tensor(const struct llm_config *c, int i)
     case LLM_QN:
     case LLM_KN:
         return c->qk_norm;
+    case LLM_GATE:
+    case LLM_UP:
+    case LLM_DOWN:
+        return !sparse;
     case LLM_GATE_B:
     case LLM_UP_B:
     case LLM_DOWN_B:
         return c->mlp_bias;
+    case LLM_POST1:
+    case LLM_POST2:
+        return c->post_norms;
+    case LLM_ROUTER:
+    case LLM_E_GATE:
+    case LLM_E_UP:
+    case LLM_E_DOWN:
+        return sparse;
     default:
         return true;
     }
@@ -89,22 +128,78 @@ int llm_tensor_require(const struct llm_model *m, const char *name, int ndim, co
     return 0;
 }
 
-static int find(const struct llm_model *m, int layer, int i, const struct st_tensor **t,
+/* Where q, k and v lie in a tensor that holds all three. */
+static void split_qkv(const struct llm_config *c, int i, struct part *p, int64_t *rows)
+{
+    int64_t q = dim_size(c, QDIM), kv = dim_size(c, KVDIM), d = c->head_dim;
+    int64_t group = c->heads / c->kv_heads, width = (group + 2) * d;
+    int which = i == LLM_Q || i == LLM_Q_B ? 0 : i == LLM_K || i == LLM_K_B ? 1 : 2;
+
+    *rows = q + 2 * kv;
+    if (c->packing == PACK_QKV) {
+        p->first = which == 0 ? 0 : which == 1 ? q : q + kv;
+        return;
+    }
+    p->first = which == 0 ? 0 : (group + which - 1) * d;
+    p->count = which == 0 ? group * d : d;
+    p->stride = width;
+    p->blocks = c->kv_heads;
+}
+
+static const char *tensor_name(const struct llm_config *c, int i)
+{
+    const struct spec *s = &specs[i];
+    bool gate_up = c->pack_gate_up && (i == LLM_GATE || i == LLM_UP);
+    bool qkv = c->packing == PACK_QKV && (i == LLM_Q || i == LLM_K || i == LLM_V);
+    const char *other = c->naming == NAMES_MIXTRAL     ? s->mixtral
+                        : c->naming == NAMES_INTERNLM2 ? s->internlm2
+                                                       : NULL;
+    return gate_up ? "mlp.gate_up_proj.weight"
+           : qkv   ? "self_attn.qkv_proj.weight"
+           : other ? other
+                   : s->name;
+}
+
+static int find(const struct llm_model *m, int layer, int i, int expert, struct part *p,
                 struct err *err)
 {
-    char name[128];
-    int64_t shape[2] = {dim_size(&m->c, specs[i].rows), dim_size(&m->c, specs[i].cols)};
-    snprintf(name, sizeof name, "model.layers.%d.%s", layer, specs[i].name);
-    return llm_tensor_require(m, name, specs[i].cols == NONE ? 1 : 2, shape, t, err);
+    const struct llm_config *c = &m->c;
+    char name[256], form[160];
+    bool vector = specs[i].cols == NONE;
+    int64_t rows = dim_size(c, specs[i].rows), cols = vector ? 1 : dim_size(c, specs[i].cols);
+
+    *p = (struct part){.cols = cols, .count = rows, .blocks = 1};
+    if (c->packing != PACK_NONE && i >= LLM_Q && i <= LLM_V_B)
+        split_qkv(c, i, p, &rows);
+    if (c->pack_gate_up && (i == LLM_GATE || i == LLM_UP)) {
+        p->first = i == LLM_UP ? rows : 0;
+        rows *= 2;
+    }
+    int64_t shape[2] = {rows, cols};
+    snprintf(form, sizeof form, "%s", tensor_name(c, i));
+    char *number = strstr(form, "%d");
+    if (number) {
+        *number = '\0';
+        snprintf(name, sizeof name, "model.layers.%d.%s%d%s", layer, form, expert, number + 2);
+    } else {
+        snprintf(name, sizeof name, "model.layers.%d.%s", layer, form);
+    }
+    return llm_tensor_require(m, name, vector ? 1 : 2, shape, &p->t, err);
+}
+
+/* Tensors of the file that make up tensor i of a layer. */
+static int files_of(const struct llm_config *c, int i)
+{
+    return of_experts(i) ? c->experts : 1;
 }
 
 int llm_layer_check(const struct llm_model *m, int layer, struct err *err)
 {
-    const struct st_tensor *t;
+    struct part p;
     int rc = 0;
     for (int i = 0; i < LLM_LAYER_TENSORS; i++)
-        if (has_tensor(&m->c, i))
-            TRY(find(m, layer, i, &t, err));
+        for (int e = 0; has_tensor(&m->c, layer, i) && e < files_of(&m->c, i); e++)
+            TRY(find(m, layer, i, e, &p, err));
 out:
     return rc;
 }
@@ -113,13 +208,20 @@ int llm_layer_load(const struct llm_model *m, int layer, struct llm_layer *l, st
 {
     int rc = 0;
     llm_layer_free(l);
+    l->number = layer;
     for (int i = 0; i < LLM_LAYER_TENSORS; i++) {
-        const struct st_tensor *t;
-        if (!has_tensor(&m->c, i))
+        struct part p;
+        if (!has_tensor(&m->c, layer, i))
             continue;
-        TRY(find(m, layer, i, &t, err));
-        TRY(mem_alloc(&l->t[i], t->count, sizeof(float), t->name, err));
-        TRY(st_read_f32(m->file, t, 0, t->count, l->t[i], err));
+        for (int e = 0; e < files_of(&m->c, i); e++) {
+            TRY(find(m, layer, i, e, &p, err));
+            int64_t block = p.count * p.cols, all = p.blocks * block;
+            if (e == 0)
+                TRY(mem_alloc(&l->t[i], files_of(&m->c, i) * all, sizeof(float), p.t->name, err));
+            for (int64_t b = 0; b < p.blocks; b++)
+                TRY(st_read_f32(m->file, p.t, (p.first + b * p.stride) * p.cols, block,
+                                l->t[i] + e * all + b * block, err));
+        }
     }
 out:
     if (rc)
@@ -153,16 +255,42 @@ out:
     return rc;
 }
 
+/* Rows of a tensor as stored. */
+static int raw_part(const struct llm_model *m, const struct part *p, struct decoder_tensor *out,
+                    struct err *err)
+{
+    bool wide = p->t->dtype == DT_F64;
+    enum dtype dtype = wide ? DT_F32 : p->t->dtype;
+    int64_t block = p->count * p->cols;
+    char *data = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&data, p->blocks * block, dtype_size(dtype), p->t->name, err));
+    for (int64_t b = 0; b < p->blocks; b++) {
+        int64_t at = (p->first + b * p->stride) * p->cols;
+        char *to = data + b * block * (int64_t)dtype_size(dtype);
+        if (wide)
+            TRY(st_read_f32(m->file, p->t, at, block, (float *)(void *)to, err));
+        else
+            TRY(st_read_raw(m->file, p->t, at, block, to, err));
+    }
+    *out = (struct decoder_tensor){data, dtype, p->blocks * p->count, p->cols};
+    data = NULL;
+out:
+    free(data);
+    return rc;
+}
+
 int llm_raw_load(const struct llm_model *m, int layer, struct llm_raw_layer *l, struct err *err)
 {
     int rc = 0;
     llm_raw_free(l);
     for (int i = 0; i < LLM_LAYER_TENSORS; i++) {
-        const struct st_tensor *t;
-        if (!has_tensor(&m->c, i))
+        struct part p;
+        if (!has_tensor(&m->c, layer, i) || of_experts(i))
             continue;
-        TRY(find(m, layer, i, &t, err));
-        TRY(llm_raw_tensor(m, t, &l->t[i], err));
+        TRY(find(m, layer, i, 0, &p, err));
+        TRY(raw_part(m, &p, &l->t[i], err));
     }
 out:
     if (rc)
@@ -177,12 +305,31 @@ void llm_raw_free(struct llm_raw_layer *l)
     memset(l, 0, sizeof *l);
 }
 
-int64_t llm_layer_bytes(const struct llm_config *c)
+/* Numbers of a layer; of its experts `experts`. */
+static int64_t layer_numbers(const struct llm_config *c, int layer, int experts)
 {
     int64_t n = 0;
     for (int i = 0; i < LLM_LAYER_TENSORS; i++)
-        if (has_tensor(c, i))
-            n += dim_size(c, specs[i].rows) *
+        if (has_tensor(c, layer, i))
+            n += (of_experts(i) ? experts : 1) * dim_size(c, specs[i].rows) *
                  (specs[i].cols == NONE ? 1 : dim_size(c, specs[i].cols));
-    return n * (int64_t)sizeof(float);
+    return n;
+}
+
+int64_t llm_layer_bytes(const struct llm_config *c)
+{
+    int64_t most = 0;
+    for (int i = 0; i < c->layers; i++) {
+        int64_t n = layer_numbers(c, i, c->experts);
+        most = n > most ? n : most;
+    }
+    return most * (int64_t)sizeof(float);
+}
+
+double llm_active_weights(const struct llm_config *c)
+{
+    double sum = 0;
+    for (int i = 0; i < c->layers; i++)
+        sum += (double)layer_numbers(c, i, c->experts_used);
+    return sum / c->layers;
 }

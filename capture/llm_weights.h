@@ -8,6 +8,7 @@
 #include "core/decoder.h"
 
 struct llm_layer {
+    int number;
     float *t[LLM_LAYER_TENSORS]; /* owned; NULL where the architecture has none */
 };
 
@@ -34,6 +35,10 @@ void llm_raw_free(struct llm_raw_layer *l);
 int llm_raw_tensor(const struct llm_model *m, const struct st_tensor *t, struct decoder_tensor *out,
                    struct err *err);
 
+/* Memory of the largest layer in float32. */
 int64_t llm_layer_bytes(const struct llm_config *c);
+
+/* Weights by which a token is multiplied, per layer, on average: of its experts the chosen ones. */
+double llm_active_weights(const struct llm_config *c);
 
 #endif

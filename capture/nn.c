@@ -113,7 +113,7 @@ void nn_gelu_tanh(float *x, int64_t n)
 int nn_kv_init(struct nn_kv *kv, int64_t n, int heads, int d, struct err *err)
 {
     int rc = 0;
-    *kv = (struct nn_kv){n, heads, d, NULL, NULL};
+    *kv = (struct nn_kv){.n = n, .heads = heads, .d = d};
     TRY(mem_alloc(&kv->k, n * heads * d, sizeof(float), "keys of a layer", err));
     TRY(mem_alloc(&kv->v, n * heads * d, sizeof(float), "values of a layer", err));
 out:
@@ -184,9 +184,10 @@ static int attend_item(void *ctx, int64_t item, int worker, struct err *err)
                          .k = kv->k + kv_at,
                          .v = kv->v + kv_at,
                          .scale = j->scale,
-                         .causal = j->causal};
+                         .causal = j->causal,
+                         .reach = kv->reach};
     TRY(attn_prepare(&ops, &in, PREC_F32, err));
-    mask_full(&m, n, nk, 0, n, j->causal);
+    attn_full_mask(&in, 0, n, &m);
     TRY(attn_rows(&ops, &m, out, lse, err));
     for (int64_t r = 0; r < n; r++)
         for (int64_t c = 0; c < d; c++)

@@ -33,7 +33,8 @@ void nn_gelu_tanh(float *x, int64_t n);
 struct nn_kv {
     int64_t n; /* tokens that fit */
     int heads, d;
-    float *k, *v; /* [heads][n][d], owned */
+    float *k, *v;       /* [heads][n][d], owned */
+    struct reach reach; /* of them that a row sees */
 };
 int nn_kv_init(struct nn_kv *kv, int64_t n, int heads, int d, struct err *err);
 void nn_kv_free(struct nn_kv *kv);

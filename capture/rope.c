@@ -58,14 +58,35 @@ static double yarn_factor(const struct rope_config *c)
                 : yarn_mscale(c->factor, 1);
 }
 
+/* Beyond the trained length the base grows with the prompt (NTK-aware, as of transformers). */
+static double dynamic_base(const struct rope_config *c, int d)
+{
+    double ratio = (double)c->tokens / c->original_max;
+    if (c->type != ROPE_DYNAMIC || ratio <= 1)
+        return c->theta;
+    return c->theta * pow(c->factor * ratio - (c->factor - 1), d / (d - 2.0));
+}
+
+static double long_factor(const struct rope_config *c)
+{
+    if (!isnan(c->attention_factor))
+        return c->attention_factor;
+    return c->factor <= 1 ? 1 : sqrt(1 + log(c->factor) / log(c->original_max));
+}
+
 double rope_frequencies(const struct rope_config *c, int d, double *inv_freq)
 {
+    double base = dynamic_base(c, d);
+    const double *by = (double)c->tokens > c->original_max ? c->long_factor : c->short_factor;
     for (int i = 0; i < d / 2; i++) {
-        double inv = pow(c->theta, -2.0 * i / d);
+        double inv = pow(base, -2.0 * i / d);
         inv_freq[i] = c->type == ROPE_LINEAR   ? inv / c->factor
                       : c->type == ROPE_LLAMA3 ? llama3(c, inv)
+                      : c->type == ROPE_LONG   ? inv / by[i]
                                                : inv;
     }
+    if (c->type == ROPE_LONG)
+        return long_factor(c);
     if (c->type != ROPE_YARN)
         return 1;
     yarn(c, d, inv_freq);
@@ -75,16 +96,22 @@ double rope_frequencies(const struct rope_config *c, int d, double *inv_freq)
 void rope_apply(float *x, int64_t n, int heads, int d, int64_t pos0, const double *inv_freq,
                 double factor)
 {
-    int half = d / 2;
+    rope_apply_part(x, n, heads, d, (struct rope_layout){d, false}, pos0, inv_freq, factor);
+}
+
+void rope_apply_part(float *x, int64_t n, int heads, int d, struct rope_layout how, int64_t pos0,
+                     const double *inv_freq, double factor)
+{
+    int half = how.rotated / 2, step = how.interleaved ? 2 : 1, to = how.interleaved ? 1 : half;
     for (int64_t t = 0; t < n; t++)
         for (int i = 0; i < half; i++) {
             double a = (double)(pos0 + t) * inv_freq[i];
             float c = (float)(cos(a) * factor), s = (float)(sin(a) * factor);
             for (int h = 0; h < heads; h++) {
-                float *p = x + (t * heads + h) * d;
-                float u = p[i], w = p[i + half];
-                p[i] = u * c - w * s;
-                p[i + half] = w * c + u * s;
+                float *p = x + (t * heads + h) * d + step * i;
+                float u = p[0], w = p[to];
+                p[0] = u * c - w * s;
+                p[to] = w * c + u * s;
             }
         }
 }

@@ -6,6 +6,7 @@
 #include "capture/llm_device.h"
 #include "capture/llm_weights.h"
 #include "capture/tokenizer.h"
+#include "capture/trace/trace_derive.h"
 #include "core/clock.h"
 #include "core/fileio.h"
 #include "core/hash.h"
@@ -19,9 +20,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_PROMPT ((size_t)1 << 30)
-#define DEFAULT_POOL 64
 
 struct text_run {
     const struct capture_opts *o;
@@ -169,7 +170,7 @@ static int fill_meta(struct text_run *r, struct err *err)
     snprintf(m->prompt_id, sizeof m->prompt_id, "%s", r->prompt_id);
     m->n_q = m->n_k = r->n;
     m->seed = r->o->c.seed;
-    m->pool = r->o->maps == INT64_MIN ? DEFAULT_POOL : r->o->maps;
+    m->pool = r->o->maps == INT64_MIN ? map_cell_for(r->n) : r->o->maps;
     return r->o->c.dry_run ? 0 : st_content_id(r->model.file, m->weights_id, err);
 }
 
@@ -200,6 +201,8 @@ static int begin_layer(void *ctx, int layer, struct err *err)
                               .sigma = NAN,
                               .order = layer,
                               .has_map = r->meta.pool > 0};
+    int64_t window = llm_window(&r->model.c, layer);
+    call.score.reach.back = window < r->n ? window : 0;
     return r->wanted[layer] ? trace_begin_call(r->writer, &call, err) : 0;
 }
 
@@ -271,7 +274,7 @@ static double estimate_seconds(const struct text_run *r)
 {
     const struct llm_config *c = &r->model.c;
     double n = (double)r->n, qdim = (double)c->heads * c->head_dim;
-    double weights = (double)llm_layer_bytes(c) / 4;
+    double weights = llm_active_weights(c);
     double attention = n * n * qdim * (r->meta.pool ? 3 : 2); /* causal: q k, p v, map's q k */
     double logits = r->o->nll ? 2 * n * (double)(c->vocab * c->hidden) : 0;
     if (r->device) /* not opened for a dry run */
@@ -309,14 +312,53 @@ out:
     return rc;
 }
 
+static bool has_weights(const char *dir)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    char path[4096];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        if (access(path, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The model and the tokens. A dry run can do with config.json and --tokens: sizes and work follow
+ * from the shape. */
+static int open_run(struct text_run *r, struct err *err)
+{
+    const struct capture_opts *o = r->o;
+    bool dry = o->c.dry_run, given = o->prompt || o->tokens_file;
+    int rc = 0;
+
+    if (!dry || has_weights(o->model)) {
+        TRY(llm_open(o->model, &r->model, err));
+    } else {
+        TRY(llm_config_read(o->model, &r->model.c, err));
+        if (r->model.c.dtype == DT_NONE)
+            r->model.c.dtype = DT_F32;
+        log_info("%s has no weights: sizes follow from config.json alone", o->model);
+    }
+    if (!dry || given) {
+        TRY(load_tokens(r, err));
+    } else {
+        if (o->tokens == INT64_MIN)
+            FAIL(err, ERR_USAGE,
+                 "capture: --prompt FILE is missing (a dry run can do with --tokens N)");
+        r->n = o->tokens;
+    }
+out:
+    return rc;
+}
+
 int text_capture(const struct capture_opts *o, const struct decoder_accel *device, struct err *err)
 {
     struct text_run r = {.o = o, .device = device, .device_seconds = NAN};
     double begin = clock_s();
     int rc = 0;
 
-    TRY(llm_open(o->model, &r.model, err));
-    TRY(load_tokens(&r, err));
+    TRY(open_run(&r, err));
     TRY(choose_layers(&r, err));
     TRY(fill_meta(&r, err));
     if (o->c.dry_run) {

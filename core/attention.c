@@ -25,7 +25,7 @@
         for (int64_t j = (k0); mods->softcap > 0 && j < (k1); j++)                                 \
             (s)[j - (k0)] = (REAL)(mods->softcap * tanh((double)(s)[j - (k0)] / mods->softcap));   \
         for (int64_t j = (k0); mods->alibi != 0 && j < (k1); j++)                                  \
-            (s)[j - (k0)] -= (REAL)(mods->alibi * (double)(j > (p) ? j - (p) : (p) - j));          \
+            (s)[j - (k0)] -= (REAL)(mods->alibi * (double)(j > (p) ? j - (p) : (p)-j));            \
         for (int64_t j = (k0); mods->rel && j < (k1); j++)                                         \
             (s)[j - (k0)] += (REAL)mods->rel[j - (p)];                                             \
     } while (0)

@@ -28,13 +28,13 @@ enum precision { PREC_F64, PREC_F32 };
 
 /* What a head's attention adds to the softmax of scaled products; zeroed: nothing. */
 struct score_mods {
-    double softcap; /* c > 0: soft-capping; 0: none */
-    double alibi;   /* m: b_ij = -m |p - j| for the row at position p (Press et al., ALiBi) */
+    double softcap;   /* c > 0: soft-capping; 0: none */
+    double alibi;     /* m: b_ij = -m |p - j| for the row at position p (Press et al., ALiBi) */
     const float *rel; /* b_ij = rel[j - p], -nk < j - p < nk: relative bias as of T5; or NULL. Not
                        * together with alibi */
-    bool has_sink;  /* an attention sink: a logit z that no key and no value belong to. LSE is over
-                     * the keys alone, so that recall stays a share of what the keys get */
-    double sink;    /* z */
+    bool has_sink; /* an attention sink: a logit z that no key and no value belong to. LSE is over
+                    * the keys alone, so that recall stays a share of what the keys get */
+    double sink;   /* z */
 };
 
 static inline bool score_has_bias(const struct score_mods *s)
@@ -67,8 +67,7 @@ static inline int64_t attn_first(const struct attn_in *in, int64_t i)
 
 static inline int64_t attn_limit(const struct attn_in *in, int64_t i)
 {
-    return reach_limit(&in->reach, i + in->nk - in->nq,
-                       key_limit(in->nq, in->nk, in->causal, i));
+    return reach_limit(&in->reach, i + in->nk - in->nq, key_limit(in->nq, in->nk, in->causal, i));
 }
 
 /* Allowed pairs |A| of the head. */

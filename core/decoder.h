@@ -20,6 +20,8 @@
 enum llm_tensor {
     LLM_NORM1, LLM_Q, LLM_Q_B, LLM_K, LLM_K_B, LLM_V, LLM_V_B, LLM_O, LLM_O_B, LLM_QN, LLM_KN,
     LLM_NORM2, LLM_GATE, LLM_GATE_B, LLM_UP, LLM_UP_B, LLM_DOWN, LLM_DOWN_B,
+    /* No device has these: norms behind attention and feed-forward (GLM-4), experts. */
+    LLM_POST1, LLM_POST2, LLM_ROUTER, LLM_E_GATE, LLM_E_UP, LLM_E_DOWN,
     LLM_LAYER_TENSORS
 };
 /* clang-format on */

@@ -191,8 +191,8 @@ static void span_cover(struct span *all, struct span s)
     all->hi = MAX(all->hi, s.hi);
 }
 
-/* The same for rows with a reach. A row whose sink is not empty has it from its first key on, so the
- * sinks come before the windows. */
+/* The same for rows with a reach. A row whose sink is not empty has it from its first key on, so
+ * the sinks come before the windows. */
 static int64_t band_spans_within(const struct mask *m, int64_t r0, int64_t r1, struct span *out)
 {
     struct span sinks = {0, 0}, windows = {0, 0}, sink, window;

@@ -10,9 +10,9 @@
 #include "core/record.h"
 
 #define MASKFILE_VERSION_MAJOR 1
-#define MASKFILE_VERSION_MINOR 2 /* 1: the attribute order of a cell; 2: window_left, window_right,
-                                  * chunk */
-#define MASKFILE_ORDER 64        /* bytes of that attribute */
+/* Minor version 1 added the attribute order of a cell, 2 window_left, window_right and chunk. */
+#define MASKFILE_VERSION_MINOR 2
+#define MASKFILE_ORDER 64 /* bytes of the attribute order */
 
 struct maskfile;
 

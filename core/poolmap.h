@@ -12,8 +12,8 @@
  *
  * with s_ij of core/attention.h; without a sink there is no exp(z). sum and max are
  * [ceil(nq / pool)][ceil(nk / pool)]. A row of `sum` adds up to the number of its query rows, less
- * what a sink takes. lse [nq] is the dense LSE (attn_rows over MASK_FULL). Time O(nq nk d), memory a few
- * rows of nk doubles. */
+ * what a sink takes. lse [nq] is the dense LSE (attn_rows over MASK_FULL). Time O(nq nk d), memory
+ * a few rows of nk doubles. */
 int pool_map(const struct attn_ops *ops, const double *lse, int64_t pool, float *sum, float *max,
              struct err *err);
 

@@ -32,8 +32,8 @@ struct st_file;
 /* Open one file. */
 int st_open(const char *path, struct st_file **out, struct err *err);
 
-/* Open several files as one; of a name that ends in .index.json the files that it names. A tensor in
- * two of them is ERR_INPUT. */
+/* Open several files as one; of a name that ends in .index.json the files that it names. A tensor
+ * in two of them is ERR_INPUT. */
 int st_open_all(const char *const *paths, int64_t n, struct st_file **out, struct err *err);
 
 /* Open a checkpoint directory: model.safetensors.index.json or model.safetensors, or the same with
@@ -45,8 +45,8 @@ int64_t st_count(const struct st_file *f);
 const struct st_tensor *st_at(const struct st_file *f, int64_t i);          /* sorted by name */
 const struct st_tensor *st_find(const struct st_file *f, const char *name); /* NULL if absent */
 
-/* The text of a key of "__metadata__", borrowed; *value = NULL: no file has it. Files that contradict
- * each other are ERR_INPUT. */
+/* The text of a key of "__metadata__", borrowed; *value = NULL: no file has it. Files that
+ * contradict each other are ERR_INPUT. */
 int st_metadata(const struct st_file *f, const char *key, const char **value, struct err *err);
 
 /* Like st_find but fails with ERR_INPUT naming the directory, the tensor and, when dims are given

@@ -35,8 +35,8 @@ static int out_bytes(const char *path, const struct st_out *t, int64_t *bytes, s
     return 0;
 }
 
-static int out_header(const char *path, const struct st_out **order, int64_t n,
-                      const json_t *meta, struct buf *b, struct err *err)
+static int out_header(const char *path, const struct st_out **order, int64_t n, const json_t *meta,
+                      struct buf *b, struct err *err)
 {
     int64_t at = 0, bytes = 0;
     struct jw w;

@@ -41,8 +41,8 @@ struct trace_array {
     struct hash128 *sums; /* [slices], owned */
 };
 
-/* Fill name, type and shape of dataset i of call c (NULL: of one that has all, each with a slice per
- * head); false when a size overflows. */
+/* Fill name, type and shape of dataset i of call c (NULL: of one that has all, each with a slice
+ * per head); false when a size overflows. */
 bool trace_call_array(const struct trace_meta *m, const struct trace_call *c, int i,
                       struct trace_array *a);
 
@@ -62,7 +62,8 @@ void trace_call_path(const struct trace_call *c, char path[CALL_PATH_MAX]);
 int trace_call_check(const struct trace_meta *m, const struct trace_call *c, int code,
                      struct err *err);
 
-/* ---- format 1.1: what a call does to its scores (trace_score.c) ------------------------------- */
+/* ---- format 1.1: what a call does to its scores (trace_score.c) -------------------------------
+ */
 
 bool trace_score_any(const struct trace_score *s);
 

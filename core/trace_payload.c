@@ -274,7 +274,8 @@ int trace_locate(const struct trace *t, int64_t call, enum trace_what what, int 
     return 0;
 }
 
-/* ---- what a call does to its scores ------------------------------------------------------------ */
+/* ---- what a call does to its scores ------------------------------------------------------------
+ */
 
 double trace_call_scale(const struct trace *t, int64_t call)
 {

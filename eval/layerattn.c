@@ -160,7 +160,7 @@ static int dense_rows(struct head_work *w, int64_t row0, struct err *err)
     TRY(mem_alloc(&lse, STEP, sizeof *lse, "log-sum-exp of a head", err));
     for (int64_t r = row0; r < j->nq; r += STEP) {
         int64_t end = r + STEP < j->nq ? r + STEP : j->nq;
-        mask_full(&m, j->nq, j->nk, r, end, true);
+        attn_full_mask(&w->in.x, r, end, &m);
         TRY(exact_attend(&w->exact, &m, out, lse, err));
         put_rows(j, w->head, r, end - r, out);
         if (j->a->how->local_errors && !j->a->decoding)
@@ -184,7 +184,16 @@ static int head_open(struct head_work *w, const struct layer_job *j, int head, s
     TRY(mem_alloc(&w->q, j->nq * d, sizeof *w->q, "queries of a head", err));
     nn_take_head(j->q, j->nq, c->heads, d, head, w->q);
     w->in = (struct head_in){
-        .x = {j->nq, j->nk, d, d, w->q, j->kv->k + at, j->kv->v + at, 1 / sqrt(d), true},
+        .x = {.nq = j->nq,
+              .nk = j->nk,
+              .d = d,
+              .dv = d,
+              .q = w->q,
+              .k = j->kv->k + at,
+              .v = j->kv->v + at,
+              .scale = 1 / sqrt(d),
+              .causal = true,
+              .reach = {.back = j->kv->reach.back < j->nk ? j->kv->reach.back : 0}},
         .src_dtype = a->how->round,
         .layer = j->layer,
         .head = head,
@@ -264,14 +273,15 @@ static void add_density(const struct head_work *w, bool is_dense)
 {
     struct layer_attn *a = w->j->a;
     int64_t at = (int64_t)w->j->layer * a->c->heads + w->head, nq = w->j->nq, nk = w->j->nk;
-    double allowed = (double)pairs_allowed(nq, nk, true);
+    struct head_shape shape = attn_shape(&w->in.x);
+    double allowed = (double)attn_pairs(&w->in.x);
 
     a->is_dense[at] = is_dense;
     if (is_dense) {
         a->elem[at] += 1;
         a->exec[at] += 1;
     } else if (a->dense_rows > 0) {
-        double last = (double)pairs_allowed_rows(nq, nk, true, method_rows(w->j), nq);
+        double last = (double)pairs_within(&shape, method_rows(w->j), nq, 0, nk);
         a->elem[at] += (w->sum->kept + last) / allowed;
         a->exec[at] = NAN;
     } else {

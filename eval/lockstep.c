@@ -81,6 +81,7 @@ int lockstep_open(struct lockstep *l, struct llm_model *m, struct layer_attn *at
 
     *l = (struct lockstep){
         .model = m, .jobs = jobs, .n_streams = n_methods + 1, .cap = cap, .keep = keep};
+    m->c.rope.tokens = cap; /* frequencies that grow with the prompt are those of the longest */
     TRY(llm_work_init(&l->work, c, cap < CHUNK ? cap : CHUNK, jobs, err));
     l->work.round = round;
     TRY(mem_zalloc(&l->s, l->n_streams, sizeof *l->s, "streams", err));

@@ -315,9 +315,9 @@ static int report_derived(const struct trace_opts *o, const struct derived *d, s
         print_json(&b);
         goto out;
     }
-    printf("%s%s: %lld call%s, %d query and %d kv heads, %lld queries, %lld keys", made ? "" : "would write ",
-           o->output, (long long)d->calls, d->calls == 1 ? "" : "s", m->heads, m->kv_heads,
-           (long long)m->n_q, (long long)m->n_k);
+    printf("%s%s: %lld call%s, %d query and %d kv heads, %lld queries, %lld keys",
+           made ? "" : "would write ", o->output, (long long)d->calls, d->calls == 1 ? "" : "s",
+           m->heads, m->kv_heads, (long long)m->n_q, (long long)m->n_k);
     if (m->pool > 0)
         printf(", maps of cells of %lld", (long long)m->pool);
     printf(", %.3f MB%s%s\n", (double)d->bytes / 1e6, made ? ", " : "", made ? trace_id(made) : "");
@@ -446,7 +446,8 @@ const struct command cmd_trace = {
         "pack\n"
         "makes an archive (same content id; replay reads it, slower than the contiguous form).\n"
         "export writes tensors for other programs. subset keeps some layers, heads, steps or\n"
-        "tokens; join puts calls of one run that lie in several files into one; map computes pooled\n"
+        "tokens; join puts calls of one run that lie in several files into one; map computes "
+        "pooled\n"
         "maps, which figures need, of any trace.\n"
         "\n"
         "  lacuna trace info t.h5\n"

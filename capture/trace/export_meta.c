@@ -22,8 +22,8 @@ static void put_number(json_t *o, const char *key, double x)
     put(o, key, text);
 }
 
-/* The model's numbers of the heads where they are not 0 .. n - 1, and each kv head serves as many of
- * them as the next. */
+/* The model's numbers of the heads where they are not 0 .. n - 1, and each kv head serves as many
+ * of them as the next. */
 static void put_heads(json_t *o, const struct trace_meta *m, const int64_t *heads, int64_t n,
                       const int *kv, int64_t n_kv)
 {

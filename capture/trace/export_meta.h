@@ -1,6 +1,6 @@
 /*
- * export_meta.h - "__metadata__" of an exported .safetensors file: what `lacuna import` needs to make
- * the same trace of it.
+ * export_meta.h - "__metadata__" of an exported .safetensors file: what `lacuna import` needs to
+ * make the same trace of it.
  */
 #ifndef LACUNA_EXPORT_META_H
 #define LACUNA_EXPORT_META_H

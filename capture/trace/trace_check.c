@@ -1,7 +1,8 @@
 /*
  * trace_check.c - dense attention of a few rows, with the keys in pieces:
  *
- *   O_i = sum_j e^{s_ij - m} v_j / (sum_j e^{s_ij - m} + e^{z - m}),   LSE_i = m + ln sum_j e^{s_ij - m}
+ *   O_i = sum_j e^{s_ij - m} v_j / (sum_j e^{s_ij - m} + e^{z - m}),   LSE_i = m + ln sum_j e^{s_ij
+ * - m}
  *
  * with a running maximum m (online softmax), all in double; s has the call's cap and bias, j its
  * window or chunk, z is a sink. Padding text is no key j and no row i.
@@ -191,7 +192,8 @@ static void compare(const struct check *c, int64_t call, const struct rows *r, c
             return;
         }
         for (int d = 0; info->has_out && d < m->v_dim; d++) {
-            double want = r->acc[i * m->v_dim + d] / r->sum[i] * attn_key_share(&r->x, lse), have = r->out[i * m->v_dim + d];
+            double want = r->acc[i * m->v_dim + d] / r->sum[i] * attn_key_share(&r->x, lse),
+                   have = r->out[i * m->v_dim + d];
             if (!(fabs(have - want) <= 1.01 * half_ulp(m->dtype) * fabs(want) + slack)) {
                 snprintf(what, 200,
                          "out of query %lld, dim %d, is %.9g, dense attention of q, k, v "

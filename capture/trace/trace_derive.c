@@ -1,6 +1,7 @@
 /*
- * trace_derive.c - see trace_derive.h. A call is copied dataset by dataset, head by head, as stored; so
- * what is kept keeps its bits. Memory is one head, and with maps what attention of a head needs.
+ * trace_derive.c - see trace_derive.h. A call is copied dataset by dataset, head by head, as
+ * stored; so what is kept keeps its bits. Memory is one head, and with maps what attention of a
+ * head needs.
  */
 #include "capture/trace/trace_derive.h"
 
@@ -51,8 +52,9 @@ int64_t map_cell_for(int64_t n_k)
 
 static int differs(const struct trace *a, const struct trace *b, const char *what, struct err *err)
 {
-    return err_set(err, ERR_USAGE, "%s and %s have different %s: only calls of one run of one model "
-                                   "can be joined",
+    return err_set(err, ERR_USAGE,
+                   "%s and %s have different %s: only calls of one run of one model "
+                   "can be joined",
                    trace_path(a), trace_path(b), what);
 }
 

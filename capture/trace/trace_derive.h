@@ -1,6 +1,6 @@
 /*
- * trace_derive.h - traces made from traces: some calls, heads or tokens of one, the calls of several,
- * pooled maps afterwards. Every head that is read is checked against its checksum.
+ * trace_derive.h - traces made from traces: some calls, heads or tokens of one, the calls of
+ * several, pooled maps afterwards. Every head that is read is checked against its checksum.
  */
 #ifndef LACUNA_TRACE_DERIVE_H
 #define LACUNA_TRACE_DERIVE_H

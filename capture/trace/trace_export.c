@@ -247,7 +247,7 @@ static int add_score(struct plan *p, int64_t call, const char *what, int64_t wid
             TRY(trace_rel_bias(p->t, call, head, x + i * width, err));
         else
             TRY((strcmp(what, "sinks") == 0 ? trace_sink : trace_alibi)(p->t, call, head, &value,
-                                                                       err));
+                                                                        err));
         if (width == 1)
             x[i] = (float)value;
     }

@@ -40,8 +40,8 @@ int map_rows_get(struct map_rows *m, int64_t i, const double **row, struct err *
 
 /* ---- row groups ----------------------------------------------------------------------------- */
 
-/* Column maxima and sums over the rows [row0, row1) of one group. Beside an attention sink p is what
- * a key gets of the whole softmax: the p of a row then add up to less than 1. */
+/* Column maxima and sums over the rows [row0, row1) of one group. Beside an attention sink p is
+ * what a key gets of the whole softmax: the p of a row then add up to less than 1. */
 struct map_group {
     int64_t index, row0, row1;
     int64_t limit;           /* keys that some row of the group may see: [0, limit) */

@@ -166,8 +166,13 @@ class File(Case):
     def test_changed_and_unknown_metadata_are_refused(self):
         self.capture()
         with h5py.File(self.path, "r+") as f:
+            f["calls/step-000/main/layer-00"].attrs["temperature"] = 5
+        with self.assertRaisesRegex(lacuna_trace.TraceError, "attribute 'temperature' is not known"):
+            lacuna_trace.open_trace(self.path)
+        with h5py.File(self.path, "r+") as f:
+            del f["calls/step-000/main/layer-00"].attrs["temperature"]
             f["calls/step-000/main/layer-00"].attrs["window_left"] = 5
-        with self.assertRaisesRegex(lacuna_trace.TraceError, "attribute 'window_left' is not known"):
+        with self.assertRaisesRegex(lacuna_trace.TraceError, "metadata or checksums were changed"):
             lacuna_trace.open_trace(self.path)
         with h5py.File(self.path, "r+") as f:
             del f["calls/step-000/main/layer-00"].attrs["window_left"]
@@ -296,7 +301,11 @@ def fake_flash():
         i, j = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2], torch.arange(k.shape[2])[None]
         keep = (j <= i) if causal else torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
         keep = keep & (j >= i - window_size[0]) if window_size[0] >= 0 else keep
-        s = (q @ k.transpose(2, 3) * (softmax_scale or q.shape[-1] ** -0.5)).masked_fill(~keep, float("-inf"))
+        keep = keep & (j <= i + window_size[1]) if window_size[1] >= 0 else keep
+        s = q @ k.transpose(2, 3) * (softmax_scale or q.shape[-1] ** -0.5)
+        s = softcap * torch.tanh(s / softcap) if softcap else s
+        s = s - alibi_slopes[:, None, None] * (i - j).abs() if alibi_slopes is not None else s
+        s = s.masked_fill(~keep, float("-inf"))
         return (s.softmax(-1) @ v).transpose(1, 2)
 
     def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
@@ -368,10 +377,13 @@ class OtherHooks(Case):
         with mock.patch.dict(sys.modules, flash_attn=fake):
             self.check(lambda m, q, k, v: fake.flash_attn_func(q, k, v, 0.0, 0.2, True), True, kv_heads=2)
             self.check(lambda m, q, k, v: fake.flash_attn_func(q, k, v, causal=False, window_size=(40, 40)), False)
-            with self.assertRaisesRegex(lacuna_trace.TraceError, "sliding window of 8 keys"):
-                self.check(lambda m, q, k, v: fake.flash_attn_func(q, k, v, causal=True, window_size=(7, 0)), True)
-            with self.assertRaisesRegex(lacuna_trace.TraceError, "ALiBi"):
-                self.check(lambda m, q, k, v: fake.flash_attn_func(q, k, v, causal=True, alibi_slopes=torch.ones(4)), True)
+            t = self.check(lambda m, q, k, v: fake.flash_attn_func(q, k, v, causal=True, window_size=(7, 0)), True)
+            self.assertEqual(t.call(0).stored_score, {"window_left": 7})
+            t = self.check(lambda m, q, k, v: fake.flash_attn_func(q, k, v, window_size=(5, 3), softcap=0.5), False)
+            self.assertEqual(t.call(0).stored_score, {"window_left": 5, "window_right": 3, "softcap": 0.5})
+            slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625])
+            t = self.check(lambda m, q, k, v: fake.flash_attn_func(q, k, v, causal=True, alibi_slopes=slopes), True)
+            tiny.same(t.call(0).score["alibi"], slopes, "slopes")
 
     def test_flash_attn_varlen(self):
         fake, ends = fake_flash(), torch.tensor([0, 24, 48], dtype=torch.int32)
@@ -409,8 +421,7 @@ class OtherHooks(Case):
             mask = flex.create_block_mask(lambda b, h, i, j: (j <= i) & (i - j < 9), None, None, q.shape[2], k.shape[2], device="cpu")
             return flex.flex_attention(q, k, v, block_mask=mask).transpose(1, 2)
         self.check(causal, True)
-        with self.assertRaisesRegex(lacuna_trace.TraceError, "sliding window of 9 keys"):
-            self.check(windowed, True)
+        self.assertEqual(self.check(windowed, True).call(0).stored_score, {"window_left": 8})
 
 
 if __name__ == "__main__":

@@ -152,7 +152,8 @@ static const struct {
     {"{\"architectures\":\"LlamaForCausalLM\"}", "architectures must name the model class"},
     {"{\"architectures\":[\"GemmaForCausalLM\"]}", "architecture GemmaForCausalLM is not supported; "
                                                    "supported: LlamaForCausalLM, MistralForCausalLM, "
-                                                   "Qwen2ForCausalLM, Qwen3ForCausalLM"},
+                                                   "MixtralForCausalLM, Qwen2ForCausalLM"},
+    {"{\"architectures\":[\"GemmaForCausalLM\"]}", "python -m lacuna_trace --hf DIR"},
     {"{\"hidden_act\":\"gelu\"}", "hidden_act gelu is not supported"},
     {"{\"hidden_act\":3}", "\"hidden_act\": a string was expected"},
     {"{\"hidden_size\":\"-\"}", "\"hidden_size\" is missing"},
@@ -176,9 +177,13 @@ static const struct {
     {"{\"quantization_config\":{\"quant_method\":\"gptq\"}}", "quantization_config (gptq)"},
     {"{\"partial_rotary_factor\":0.5}", "partial_rotary_factor 0.5 is not supported"},
     {"{\"rope_scaling\":3}", "rope_scaling must be an object"},
-    {"{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}}", "type dynamic is not supported; supported: "
-                                                           "default, linear, llama3, yarn"},
-    {"{\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "type longrope is not supported"},
+    {"{\"rope_scaling\":{\"type\":\"strange\",\"factor\":2}}", "type strange is not supported; supported: "
+                                                           "default, linear, llama3, yarn, dynamic"},
+    {"{\"rope_scaling\":{\"type\":\"dynamic\"}}", "\"factor\" is missing"},
+    {"{\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "short_factor must be a list of 8 numbers"},
+    {"{\"rope_scaling\":{\"rope_type\":\"su\",\"short_factor\":[1,1,1,1,1,1,1,0]}}", "short_factor[7] must be"},
+    {"{\"architectures\":[\"GlmForCausalLM\"],\"partial_rotary_factor\":0.1}", "no even number of channels"},
+    {"{\"architectures\":[\"MixtralForCausalLM\"],\"num_experts_per_tok\":9}", "9 of 8 experts"},
     {"{\"rope_scaling\":{\"type\":\"linear\"}}", "\"factor\" is missing"},
     {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":-1}}", "factor must be a positive number"},
     {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"2\"}}", "\"factor\": a number was expected"},

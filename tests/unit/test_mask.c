@@ -149,8 +149,14 @@ START_TEST(band_matches_brute_force)
 END_TEST
 
 static const struct reach reaches[] = {
-    {.back = 1},  {.back = 7},    {.back = 1000},          {.back = 20, .ahead = 5},
-    {.ahead = 9}, {.chunk = 1},   {.chunk = 16},           {.chunk = 50, .back = 30},
+    {.back = 1},
+    {.back = 7},
+    {.back = 1000},
+    {.back = 20, .ahead = 5},
+    {.ahead = 9},
+    {.chunk = 1},
+    {.chunk = 16},
+    {.chunk = 50, .back = 30},
     {.chunk = 7, .ahead = 3},
 };
 #define N_REACHES (int)(sizeof reaches / sizeof *reaches)
@@ -166,9 +172,9 @@ static void check_all(const struct mask *m)
 /* Every form under windows and chunks of the model. */
 START_TEST(reach_matches_brute_force)
 {
-    static const int64_t shape[][4] = {{64, 64, 16, 16},   {65, 65, 16, 8},  {1, 1, 4, 4},
-                                       {127, 200, 32, 1},  {129, 129, 128, 64},
-                                       {40, 300, 64, 32},  {90, 91, 1, 1}};
+    static const int64_t shape[][4] = {{64, 64, 16, 16},  {65, 65, 16, 8},     {1, 1, 4, 4},
+                                       {127, 200, 32, 1}, {129, 129, 128, 64}, {40, 300, 64, 32},
+                                       {90, 91, 1, 1}};
     const struct reach *r = &reaches[_i];
     struct mask m;
     for (size_t k = 0; k < sizeof shape / sizeof *shape; k++)

@@ -17,14 +17,8 @@ static double filtered_tiles(double pv, int tail, double *out)
 {
     static const float q[1] = {1}, k[5] = {0, -10, 3, -20, -20}, v[5] = {1, 2, -4, 8, 16};
     static const int32_t col[5] = {0, 1, 2, 3, 4};
-    struct attn_in in = {.nq = 1,
-                         .nk = 5,
-                         .d = 1,
-                         .dv = 1,
-                         .q = q,
-                         .k = k,
-                         .v = v,
-                         .scale = 0.69314718055994530942};
+    struct attn_in in = {
+        .nq = 1, .nk = 5, .d = 1, .dv = 1, .q = q, .k = k, .v = v, .scale = 0.69314718055994530942};
     struct exact exact;
     struct tile_work *w;
     struct err err = {0};

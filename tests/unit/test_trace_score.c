@@ -1,5 +1,5 @@
-/* What a call does to its scores (format 1.1): written, read, checked, packed, refused; and what the
- * replay makes of it. */
+/* What a call does to its scores (format 1.1): written, read, checked, packed, refused; and what
+ * the replay makes of it. */
 #include "tests/harness/suite.h"
 #include "tests/harness/trace_fixture.h"
 
@@ -95,7 +95,8 @@ static void put_attr(const char *name, bool real, double x)
     H5Fclose(f);
 }
 
-/* An attribute that was changed or added later changes the content id, and bad values have names. */
+/* An attribute that was changed or added later changes the content id, and bad values have names.
+ */
 START_TEST(attributes_are_checked)
 {
     static const struct {

@@ -76,6 +76,13 @@ class Trace:
     def __init__(self, path):
         self.path = os.fspath(path)
         self.file = open_file(path, layout.FORMAT)
+        try:
+            self._read()
+        except BaseException:
+            self.file.close()
+            raise
+
+    def _read(self):
         _refuse_unknown(self.file, _ROOT, {"types", "model", "run", "video", "calls"})
         groups = {g: attributes(self.file[g]) for g in layout.FIELDS if g in self.file}
         for name, values in groups.items():
