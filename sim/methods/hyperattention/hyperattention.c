@@ -274,7 +274,8 @@ out:
     return rc;
 }
 
-/* Mean and standard deviation of the estimated share of a row's mass. */
+/* Mean and standard deviation of the estimated share of a row's mass. A row's share is cut at e^300,
+ * so that its square is a number. */
 static int report_mass(struct hyper_state *s, struct record *r, struct err *err)
 {
     int64_t nq = s->in->x.nq;
@@ -283,7 +284,7 @@ static int report_mass(struct hyper_state *s, struct record *r, struct err *err)
     int rc = 0;
     TRY(exact_lse(s->in->exact, 0, nq, &lse, err));
     for (int64_t i = 0; i < nq; i++) {
-        double x = isnan(s->est[i]) ? 1 : exp(s->est[i] - lse[i]);
+        double x = isnan(s->est[i]) ? 1 : exp(fmin(s->est[i] - lse[i], 300));
         sum += x;
         squares += x * x;
     }
