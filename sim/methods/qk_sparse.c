@@ -20,7 +20,7 @@
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/callrng.h"
-#include "sim/blocks/exact.h"
+#include "sim/blocks/colmass.h"
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/unitkeys.h"
 
@@ -93,31 +93,12 @@ static double norm(const float *x, int d)
     return sum;
 }
 
-/* Sum of the exact map over all queries. */
-static int column_mass(const struct head_in *in, double *mass, struct err *err)
-{
-    enum { ROWS = 64 };
-    int64_t nq = in->x.nq, nk = in->x.nk;
-    double *p = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&p, ROWS * nk, sizeof *p, "rows of the map", err));
-    for (int64_t r = 0; r < nq; r += ROWS) {
-        int64_t end = r + ROWS < nq ? r + ROWS : nq;
-        TRY(exact_probs(in->exact, r, end, p, err));
-        for (int64_t i = 0; i < (end - r) * nk; i++)
-            mass[i % nk] += p[i];
-    }
-out:
-    free(p);
-    return rc;
-}
-
 static int rank_keys(const struct qk_params *p, const struct head_in *in, double *rank,
                      struct err *err)
 {
     const struct attn_in *x = &in->x;
     if (p->select == MASS)
-        return column_mass(in, rank, err);
+        return column_mass(in, 0, x->nq, rank, err);
     for (int64_t j = 0; j < x->nk; j++)
         rank[j] = p->select == KNORM ? norm(x->k + j * x->d, x->d) : norm(x->v + j * x->dv, x->dv);
     return 0;

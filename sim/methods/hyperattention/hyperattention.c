@@ -274,8 +274,8 @@ out:
     return rc;
 }
 
-/* Mean and standard deviation of the estimated share of a row's mass. A row's share is cut at e^300,
- * so that its square is a number. */
+/* Mean and standard deviation of the estimated share of a row's mass. A row's share is cut at
+ * e^300, so that its square is a number. */
 static int report_mass(struct hyper_state *s, struct record *r, struct err *err)
 {
     int64_t nq = s->in->x.nq;
