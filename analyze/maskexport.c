@@ -120,6 +120,8 @@ static int put_dense(struct work *w, const struct place *p, const struct mask *m
     int rc = 0;
     if (p->head == 0)
         TRY(add(w, p->prefix, "mask", DT_BOOL, 3, shape, &data, err));
+    if (!w->tensors)
+        FAIL(err, ERR_RUN, "%s: its first head is missing", p->prefix);
     data = w->tensors[p->first].data;
     TRY(mem_alloc(&spans, mask_max_spans(m), sizeof *spans, "spans of a row", err));
     for (int64_t i = 0; i < m->nq; i++) {
