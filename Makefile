@@ -132,8 +132,8 @@ $(BUILD)/build-id: FORCE
 	@echo '$(BUILD_ID) $(CC) $(FLAGS)' | cmp -s - $@ || echo '$(BUILD_ID) $(CC) $(FLAGS)' > $@
 FORCE:
 
-$(BUILD)/tests/unit/test_conform $(BUILD)/tests/unit/test_budget: $(BUILD)/tests/harness/conform.o
-$(BUILD)/tests/unit/test_outside: $(BUILD)/tests/harness/conform.o
+$(addprefix $(BUILD)/tests/unit/test_,conform budget outside hyperattention qk_sparse bidirectional maskexport): \
+  $(BUILD)/tests/harness/conform.o
 $(BUILD)/tests/unit/test_exec: $(BUILD)/tests/harness/conform.o | $(BUILD)/tests/harness/execpeer
 $(BUILD)/tests/unit/test_exec.o: CPPFLAGS += -DEXEC_PEER='"$(BUILD)/tests/harness/execpeer"'
 $(BUILD)/tests/harness/execpeer: $(BUILD)/tests/harness/execpeer.o

@@ -1,6 +1,6 @@
 /*
- * heatmap.c - figures of attention maps: heatmap (the map), overlay (the map under a method's mask)
- * and mask (the mask alone).
+ * heatmap.c - figures of attention maps: heatmap (the map), overlay (the map under the masks of
+ * methods) and mask (the mask alone).
  *
  * The maps are block maxima of the exact softmax, so a vertical line one key wide or a slash one
  * token wide stays visible at any size.
@@ -9,6 +9,7 @@
 
 #include "analyze/keys.h"
 #include "core/indexlist.h"
+#include "core/maskindex.h"
 #include "core/mem.h"
 #include "plots/panels.h"
 #include "plots/titles.h"
@@ -123,147 +124,177 @@ out:
 
 /* ---- masks --------------------------------------------------------------------------------- */
 
-static void mask_name(const struct record *r, struct buf *b)
+/* What an overlay shows: maps of the chosen heads, each under the masks of the chosen settings. */
+struct overlay {
+    struct map_choice c;
+    struct mask_index index;
+    int *setting; /* [n] of the index */
+    struct title_params *params;
+    int n;
+    bool methods; /* differ */
+};
+
+static void overlay_free(struct overlay *o)
 {
-    buf_puts(b, r->method);
-    if (r->params && r->params[0])
-        buf_printf(b, ":%s", r->params);
+    map_choice_free(&o->c);
+    mask_index_free(&o->index);
+    free(o->setting);
+    free(o->params);
 }
 
-static int other_methods(const struct record *a, const struct record *b, struct err *err)
+/* The settings that --method and --params take. */
+static int choose_settings(const struct figure_args *a, struct overlay *o, struct err *err)
 {
-    struct buf x = {0}, y = {0};
-    mask_name(a, &x);
-    mask_name(b, &y);
-    int rc = err_set(err, ERR_USAGE,
-                     "several methods have masks here, %s and %s: choose with "
-                     "--method and --params",
-                     buf_str(&x), buf_str(&y));
-    buf_free(&x);
-    buf_free(&y);
-    return rc;
-}
-
-/* The cell of the mask file for one panel: *at, and its identity in *id (to be freed). All panels
- * must come from one method: the caller compares identities. */
-static int find_mask(const struct figure_args *a, const struct map_choice *c,
-                     const struct map_panel *p, int64_t *at, struct record *id, struct err *err)
-{
-    struct record r;
-    bool found = false;
     int rc = 0;
-    for (int64_t i = 0; i < maskfile_cells(a->masks); i++) {
-        TRY(maskfile_cell(a->masks, i, &r, err));
-        bool fits = r.layer == p->layer && r.head == p->head && r.step == c->step &&
-                    strcmp(r.branch, c->branch) == 0 && figure_takes(a, &r);
-        if (fits && found && (strcmp(r.method, id->method) || strcmp(r.params, id->params)))
-            rc = other_methods(id, &r, err);
-        if (fits && !found) {
-            found = true;
-            *at = i;
-            *id = r;
-        } else {
-            record_free(&r);
-        }
-        if (rc)
-            goto out;
+    TRY(mask_index_make(a->masks, &o->index, err));
+    TRY(mem_alloc(&o->setting, o->index.n_settings, sizeof *o->setting, "settings", err));
+    TRY(mem_zalloc(&o->params, o->index.n_settings, sizeof *o->params, "titles", err));
+    for (int k = 0; k < o->index.n_settings; k++) {
+        const struct mask_setting *s = &o->index.settings[k];
+        struct record r = {.params = s->params, .model = ""};
+        memcpy(r.method, s->method, sizeof r.method);
+        if (figure_takes(a, &r))
+            o->setting[o->n++] = k;
     }
-    if (!found)
-        FAIL(err, ERR_INPUT, "no dumped mask of layer %d head %d step %d branch %s%s%s", p->layer,
-             p->head, c->step, c->branch, a->method ? " method " : "", a->method ? a->method : "");
+    if (o->n == 0)
+        FAIL(err, ERR_INPUT, "no dumped mask of %s%s", a->method ? "method " : "any method",
+             a->method ? a->method : "");
+    if (o->c.n * o->n > MAPFIG_MOST)
+        FAIL(err, ERR_USAGE,
+             "%d heads under masks of %d settings are more than %d panels: choose with --layer, "
+             "--head, --method and --params",
+             o->c.n, o->n, MAPFIG_MOST);
 out:
-    if (rc && found)
-        record_free(id);
     return rc;
 }
 
-static int check_identity(const struct figure_args *a, int64_t at, const struct record *id,
-                          const struct mask *m, struct err *err)
+/* The mask of one panel. */
+static int find_mask(const struct figure_args *a, const struct overlay *o,
+                     const struct map_panel *p, int setting, const struct mask_entry **out,
+                     struct err *err)
 {
-    const struct trace_meta *t = trace_meta(a->trace);
-    char order[MASKFILE_ORDER];
-    int rc = maskfile_order(a->masks, at, order, err);
-    if (rc)
-        return rc;
-    if (strcmp(id->trace, trace_id(a->trace)) != 0)
-        return err_set(err, ERR_INPUT, "the masks belong to trace %s, not to %s (%s)", id->trace,
-                       trace_path(a->trace), trace_id(a->trace));
-    if (m->nq != t->n_q || m->nk != t->n_k)
-        return err_set(err, ERR_INPUT, "mask of %lld x %lld tokens, trace of %lld x %lld",
-                       (long long)m->nq, (long long)m->nk, (long long)t->n_q, (long long)t->n_k);
-    if (strcmp(order, "none") != 0)
-        return err_set(err, ERR_INPUT,
-                       "the mask of %s stands in token order %s, the map in the trace's: choose "
-                       "masks without a permute, or plot mask, which needs no map",
-                       id->method, order);
-    return 0;
-}
-
-/* Mask and share of kept pairs of a panel. */
-static int overlay_panel(const struct figure_args *a, const struct map_choice *c, int i,
-                         struct map_figure *f, struct buf *method, struct err *err)
-{
-    struct record id;
-    struct mask m = {0};
-    struct mask_counts n;
     struct buf name = {0};
-    char density[16];
-    int64_t at = 0;
-    int rc = find_mask(a, c, &c->panel[i], &at, &id, err);
-    if (rc)
-        return rc;
-    TRY(maskfile_read(a->masks, at, &m, err));
-    TRY(check_identity(a, at, &id, &m, err));
-    TRY(cells_from_mask(&m, f->maps[i].tokens, &f->overlay[i], err));
-    TRY(mask_count(&m, &n, err));
-    bool brief = f->n > 4 || a->width;
-    title_share((double)n.pairs_kept / (double)n.pairs_allowed, brief ? 3 : 4, density);
-    snprintf(f->titles[i], sizeof f->titles[i],
-             brief ? "L%d H%d: %s" : "layer %d head %d, density_elem %s", c->panel[i].layer,
-             c->panel[i].head, density);
-    mask_name(&id, &name);
-    if (method->len && strcmp(buf_str(method), buf_str(&name)) != 0)
-        FAIL(err, ERR_USAGE,
-             "masks of several methods, %s and %s: choose with --method and --params",
-             buf_str(method), buf_str(&name));
-    buf_reset(method);
-    buf_puts(method, buf_str(&name));
-out:
-    mask_free(&m);
-    record_free(&id);
+    *out = mask_index_find(&o->index, o->c.step, o->c.branch, p->layer, p->head, setting);
+    if (*out)
+        return 0;
+    mask_setting_text(&o->index.settings[setting], &name);
+    int rc = err_set(err, ERR_INPUT, "no dumped mask of layer %d head %d step %d branch %s, %s",
+                     p->layer, p->head, o->c.step, o->c.branch, buf_str(&name));
     buf_free(&name);
     return rc;
 }
 
+static int check_identity(const struct figure_args *a, const struct overlay *o,
+                          const struct mask_entry *e, struct err *err)
+{
+    const struct trace_meta *t = trace_meta(a->trace);
+    if (strcmp(e->trace, trace_id(a->trace)) != 0)
+        return err_set(err, ERR_INPUT, "the masks belong to trace %s, not to %s (%s)", e->trace,
+                       trace_path(a->trace), trace_id(a->trace));
+    if (e->nq != t->n_q || e->nk != t->n_k)
+        return err_set(err, ERR_INPUT, "mask of %lld x %lld tokens, trace of %lld x %lld",
+                       (long long)e->nq, (long long)e->nk, (long long)t->n_q, (long long)t->n_k);
+    if (strcmp(e->order, "none") != 0)
+        return err_set(err, ERR_INPUT,
+                       "the mask of %s stands in token order %s, the map in the trace's: choose "
+                       "masks without a permute, or plot mask, which needs no map",
+                       o->index.settings[e->setting].method, e->order);
+    return 0;
+}
+
+/* Its head and the share of kept pairs; of several settings also which one. */
+static void overlay_title(const struct figure_args *a, const struct overlay *o,
+                          const struct map_panel *p, int k, double density, int panels,
+                          char title[96])
+{
+    const struct title_params *t = &o->params[k];
+    bool brief = panels > 4 || a->width;
+    char share[16];
+    title_share(density, brief ? 3 : 4, share);
+    struct buf b = {0};
+    if (o->n > 1)
+        buf_printf(&b, "%.40s%s%.30s\n", t->above, t->above[0] && t->text[0] ? " " : "",
+                   t->text[0] || t->above[0] ? t->text : "defaults");
+    buf_printf(&b, o->n > 1 || brief ? "L%d H%d: %s" : "layer %d head %d, density_elem %s",
+               p->layer, p->head, share);
+    snprintf(title, 96, "%s", buf_str(&b));
+    buf_free(&b);
+}
+
+/* Panel number i: head i / o->n under setting i % o->n. */
+static int overlay_panel(const struct figure_args *a, const struct overlay *o, int i,
+                         struct map_figure *f, struct err *err)
+{
+    const struct map_panel *p = &o->c.panel[i / o->n];
+    const struct mask_entry *e = NULL;
+    struct mask m = {0};
+    struct mask_counts n;
+    int rc = 0;
+    TRY(map_read(a->trace, p, a->mean, most_cells(a, f->n, f->per_row, o->n > 1 ? 2 : 1),
+                 &f->maps[i], err));
+    TRY(find_mask(a, o, p, o->setting[i % o->n], &e, err));
+    TRY(check_identity(a, o, e, err));
+    TRY(maskfile_read(a->masks, e->cell, &m, err));
+    TRY(cells_from_mask(&m, f->maps[i].tokens, &f->overlay[i], err));
+    TRY(mask_count(&m, &n, err));
+    overlay_title(a, o, p, i % o->n, (double)n.pairs_kept / (double)n.pairs_allowed, f->n,
+                  f->titles[i]);
+out:
+    mask_free(&m);
+    return rc;
+}
+
+/* The figure's title has what all settings share. */
+static void name_settings(const struct figure_args *a, struct overlay *o, int panels,
+                          struct buf *title)
+{
+    struct buf all = {0}, shared = {0};
+    const struct mask_setting *first = &o->index.settings[o->setting[0]];
+    for (int k = 1; k < o->n; k++)
+        o->methods |= strcmp(o->index.settings[o->setting[k]].method, first->method) != 0;
+    for (int k = 0; k < o->n; k++) {
+        o->params[k].above = o->methods ? o->index.settings[o->setting[k]].method : "";
+        o->params[k].params = o->index.settings[o->setting[k]].params;
+    }
+    if (o->n == 1) {
+        mask_setting_text(first, &all);
+    } else {
+        title_params(o->params, o->n,
+                     panels_title_room(panels, o->n, panels_side(panels), a->width), &shared);
+        buf_printf(&all, "%s%s%s", o->methods ? "masks" : first->method, shared.len ? ":" : "",
+                   buf_str(&shared));
+    }
+    title_cut(buf_str(&all), 72, title);
+    buf_puts(title, " on ");
+    scope_text(a, &o->c, title);
+    buf_puts(title, panels > 4 || o->n > 1 || a->width ? "; dropped: pale; numbers: density_elem"
+                                                       : "; dropped pairs are pale");
+    buf_free(&all);
+    buf_free(&shared);
+}
+
 static int draw_overlay(const struct figure_args *a, struct err *err)
 {
-    struct map_choice c = {0};
+    struct overlay o = {.n = 0};
     struct map_figure f = {.args = a};
-    struct buf title = {0}, method = {0};
+    struct buf title = {0};
     int rc = 0;
 
     TRY(check_scale(a, err));
-    TRY(map_choose(a, &c, err));
-    TRY(alloc_panels(c.n, &f, true, err));
-    f.per_row = c.per_row;
-    for (int i = 0; i < c.n; i++) {
-        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row, 1), &f.maps[i],
-                     err));
-        TRY(overlay_panel(a, &c, i, &f, &method, err));
-    }
+    TRY(map_choose(a, &o.c, err));
+    TRY(choose_settings(a, &o, err));
+    TRY(alloc_panels(o.c.n * o.n, &f, true, err));
+    f.per_row = o.n > 1 ? o.n : o.c.per_row;
+    name_settings(a, &o, f.n, &title);
+    for (int i = 0; i < f.n; i++)
+        TRY(overlay_panel(a, &o, i, &f, err));
     map_scale(a, &f);
-    title_cut(buf_str(&method), 72, &title);
-    buf_puts(&title, " on ");
-    scope_text(a, &c, &title);
-    buf_puts(&title, c.n > 4 || a->width ? "; dropped: pale; numbers: density_elem"
-                                         : "; dropped pairs are pale");
     f.title = buf_str(&title);
     TRY(map_draw(&f, err));
 out:
     free_panels(&f);
-    map_choice_free(&c);
+    overlay_free(&o);
     buf_free(&title);
-    buf_free(&method);
     return rc;
 }
 
@@ -439,9 +470,10 @@ const struct figure figure_heatmap = {
 };
 
 const struct figure figure_overlay = {
-    .listed = {"overlay", "attention maps with a method's dumped mask over them",
-               "input: a trace and --masks FILE of `lacuna replay --dump-masks`; --method and "
-               "--params choose when the file holds several"},
+    .listed = {"overlay", "attention maps with dumped masks over them, a column per method",
+               "input: a trace and --masks FILE of `lacuna replay --dump-masks`; of several "
+               "settings --method and --params choose some, else each is a column and each head a "
+               "row"},
     .input = FIGURE_TRACE,
     .needs_masks = true,
     .draw = draw_overlay,

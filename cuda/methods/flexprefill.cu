@@ -341,6 +341,8 @@ static bool fits(const struct select_problem *p, char why[160])
         snprintf(why, 160, "the GPU side has the profiles official and frontier with emulate=none");
     else if (!select_is(p, "preset", "profile"))
         snprintf(why, 160, "presets have no GPU side; give gamma, tau and min_budget");
+    else if (!isnan(select_num(p, "sparsity")))
+        snprintf(why, 160, "sparsity is searched on the CPU; give gamma");
     else if (select_is(p, "block", "32") && !a.frontier)
         snprintf(why, 160, "the GPU side has blocks of 64 and 128");
     else if (!p->causal || p->nq != p->nk)

@@ -149,6 +149,8 @@ static bool fits(const struct select_problem *p, char why[160])
         snprintf(why, 160, "the GPU side has the profiles official and paper with emulate=none");
     else if (select_int(p, "start_layer") >= 0 || (table && select_is(p, "pattern", "table")))
         snprintf(why, 160, "the GPU side has no table and no start_layer");
+    else if (!isnan(select_num(p, "sparsity")))
+        snprintf(why, 160, "sparsity is searched on the CPU; give v and s, or top");
     else if (slash && preset && strcmp(preset, "profile") != 0 && strcmp(preset, "default") != 0)
         snprintf(why, 160, "presets have no GPU side; give v and s");
     else if (p->d != 64 && p->d != 128)

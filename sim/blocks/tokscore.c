@@ -71,8 +71,18 @@ static int piece_probs(const struct head_in *in, enum tok_logits how, int64_t r0
         return exact_probs(in->exact, r0, r0 + n, p, err);
     bf16_logits(&in->x, how, r0, n, b, p);
     for (int64_t r = 0; r < n; r++)
-        softmax_f64(p + r * in->x.nk, r0 + r + 1);
+        softmax_f64(p + r * in->x.nk, attn_limit(&in->x, r0 + r));
     return 0;
+}
+
+/* One row whose query also sees the keys behind it: a distance stands for both sides. */
+static void add_both(const double *p, int64_t pos, int64_t n, double *col, double *slash)
+{
+    token_scores_add(p, pos, col, slash);
+    for (int64_t k = pos + 1; k < n; k++) {
+        col[k] += p[k];
+        slash[k - pos] += p[k];
+    }
 }
 
 int token_scores(const struct head_in *in, int64_t rows, enum tok_logits logits, enum dtype p_dtype,
@@ -97,10 +107,14 @@ int token_scores(const struct head_in *in, int64_t rows, enum tok_logits logits,
         TRY(piece_probs(in, logits, r0, piece, &b, p, err));
         for (int64_t r = 0; r < piece; r++) {
             double *row = p + r * n;
-            twins_level_f64(&equal, row, r0 + r + 1);
-            for (int64_t k = 0; k <= r0 + r; k++)
+            int64_t limit = attn_limit(&in->x, r0 + r);
+            twins_level_f64(&equal, row, limit);
+            for (int64_t k = 0; k < limit; k++)
                 row[k] = dtype_round(p_dtype, (float)row[k]);
-            token_scores_add(row, r0 + r, col, slash);
+            if (in->x.causal)
+                token_scores_add(row, r0 + r, col, slash);
+            else
+                add_both(row, r0 + r, n, col, slash);
         }
     }
 out:

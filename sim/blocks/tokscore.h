@@ -17,13 +17,14 @@ enum tok_logits {
     TOK_BF16_DOT,   /* bf16(bf16(q . k) * scale) */
 };
 
-/* Over the last `rows` query rows of a causal head with nq = nk:
+/* Over the last `rows` query rows of a head with nq = nk:
  *   col[k]   = sum_q p[q][k]        slash[d] = sum_q p[q][q - d]        both [nk]
+ * Of a bidirectional head slash[d] has the keys at q - d and at q + d.
  * p_dtype: probabilities are rounded to it before they are summed (DT_F32: not further). */
 int token_scores(const struct head_in *in, int64_t rows, enum tok_logits logits, enum dtype p_dtype,
                  double *col, double *slash, struct err *err);
 
-/* Add one row p[0..pos] of the query at position pos. */
+/* Add one causal row p[0..pos] of the query at position pos. */
 void token_scores_add(const double *p, int64_t pos, double *col, double *slash);
 
 /* order = indices of v[0..n) by (value descending, index ascending). */

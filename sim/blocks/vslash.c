@@ -87,9 +87,39 @@ static int64_t reach(int64_t e, int64_t d)
     return e - d > B ? e - d : B;
 }
 
+/* The lists of a bidirectional head. `covered` ends the blocks so far. */
+static void block_both(const struct vslash *v, int64_t m, int32_t *blocks, int64_t *n_blocks,
+                       int32_t *columns, int64_t *n_columns)
+{
+    int64_t end = m + B < v->n ? m + B : v->n, covered = 0, c = 0, b = 0;
+    int64_t zero = v->n_dists && v->dists[v->n_dists - 1] == 0; /* stands for one side only */
+    *n_blocks = *n_columns = 0;
+    for (int64_t s = 0; s < 2 * v->n_dists - zero; s++) {
+        int64_t e = s < v->n_dists ? s : 2 * v->n_dists - zero - 1 - s; /* its place in dists */
+        int64_t shift = s < v->n_dists ? -v->dists[e] : v->dists[e];
+        int64_t lo = m + shift > 0 ? m + shift : 0, hi = end + shift;
+        if (hi > v->n)
+            hi = v->n;
+        for (lo = lo > covered ? lo : covered; lo < hi; lo += B) {
+            blocks[(*n_blocks)++] = (int32_t)lo;
+            covered = lo + B;
+        }
+    }
+    for (; c < v->n_cols; c++) {
+        while (b < *n_blocks && blocks[b] + B <= v->cols[c])
+            b++;
+        if (b == *n_blocks || v->cols[c] < blocks[b])
+            columns[(*n_columns)++] = v->cols[c];
+    }
+}
+
 void vslash_block(const struct vslash *v, int64_t m, int32_t *blocks, int64_t *n_blocks,
                   int32_t *columns, int64_t *n_columns)
 {
+    if (v->both) {
+        block_both(v, m, blocks, n_blocks, columns, n_columns);
+        return;
+    }
     int64_t e = m + B, c = 0, s = 0;
     *n_blocks = *n_columns = 0;
     while (s < v->n_dists && v->dists[s] >= e)
@@ -121,8 +151,26 @@ void vslash_block(const struct vslash *v, int64_t m, int32_t *blocks, int64_t *n
     }
 }
 
+/* A column has n queries, a distance above 0 twice n - d pairs; they meet where c + d or c - d is a
+ * query. */
+static int64_t requested_both(const struct vslash *v)
+{
+    int64_t sum = v->n * v->n_cols;
+    for (int64_t i = 0; i < v->n_dists; i++) {
+        int64_t d = v->dists[i], before = 0, behind = 0;
+        while (before < v->n_cols && v->cols[before] + d < v->n)
+            before++;
+        while (behind < v->n_cols && v->cols[behind] < d)
+            behind++;
+        sum += d ? 2 * (v->n - d) - before - (v->n_cols - behind) : v->n - before;
+    }
+    return sum;
+}
+
 int64_t vslash_requested(const struct vslash *v)
 {
+    if (v->both)
+        return requested_both(v);
     /* Column c is seen by n - c rows, distance d by n - d; they meet once in row c + d < n. */
     int64_t sum = 0, meet = 0, c = 0;
     for (int64_t i = 0; i < v->n_cols; i++)
@@ -164,14 +212,14 @@ static int realised_mask(struct vslash *v, int64_t row0, int64_t row1, struct ma
     int rc = 0;
     int32_t *blocks = NULL, *columns = NULL;
     int64_t nb, nc;
-    TRY(mem_alloc(&blocks, v->n_dists + 1 + v->n / B, sizeof *blocks, "block list", err));
+    TRY(mem_alloc(&blocks, 2 * (v->n_dists + 1 + v->n / B), sizeof *blocks, "block list", err));
     TRY(mem_alloc(&columns, v->n_cols, sizeof *columns, "column list", err));
-    TRY(mask_lists_init(out, v->n, v->n, row0, row1, true, B, 1, err));
+    TRY(mask_lists_init(out, v->n, v->n, row0, row1, !v->both, B, 1, err));
     out->exec = EXEC_GATHER;
     out->exec_bq = B;
     out->exec_bk = 1;
     for (int64_t g = 0; g < out->ngroups; g++) {
-        int64_t m = row0 + g * B, end = m + B < v->n ? m + B : v->n;
+        int64_t m = row0 + g * B, end = m + B < v->n && !v->both ? m + B : v->n;
         vslash_block(v, m, blocks, &nb, columns, &nc);
         v->blocks += nb;
         v->columns += nc;
@@ -184,14 +232,44 @@ out:
     return rc;
 }
 
+/* Row lists of a bidirectional head: columns merged with query - distance and query + distance. */
+static int requested_rows_both(const struct vslash *v, struct mask *out, int64_t q, struct err *err)
+{
+    int64_t c = 0, s = 0, u = v->n_dists - 1, rc = 0;
+    while (s < v->n_dists && v->dists[s] > q)
+        s++;
+    while (u >= 0 && v->dists[u] == 0)
+        u--; /* the query's own key is among those before */
+    while (!rc) {
+        int64_t a = c < v->n_cols ? v->cols[c] : INT64_MAX;
+        int64_t b = s < v->n_dists                     ? q - v->dists[s]
+                    : u >= 0 && q + v->dists[u] < v->n ? q + v->dists[u]
+                                                       : INT64_MAX;
+        int64_t k = a < b ? a : b;
+        if (k == INT64_MAX)
+            break;
+        c += a == k;
+        if (b == k && s < v->n_dists)
+            s++;
+        else if (b == k)
+            u--;
+        rc = mask_lists_add(out, q - out->row0, (int32_t)k, err);
+    }
+    return (int)rc;
+}
+
 /* Row lists: columns up to the query merged with query - distance. */
 static int requested_mask(const struct vslash *v, int64_t row0, int64_t row1, struct mask *out,
                           struct err *err)
 {
     int rc = 0;
-    TRY(mask_lists_init(out, v->n, v->n, row0, row1, true, 1, 1, err));
+    TRY(mask_lists_init(out, v->n, v->n, row0, row1, !v->both, 1, 1, err));
     out->exec = EXEC_NONE; /* no kernel runs it */
     for (int64_t q = row0; q < row1; q++) {
+        if (v->both) {
+            TRY(requested_rows_both(v, out, q, err));
+            continue;
+        }
         int64_t c = 0, s = 0;
         while (s < v->n_dists && v->dists[s] > q)
             s++;

@@ -19,6 +19,8 @@
 
 struct vslash {
     int64_t n; /* tokens */
+    bool both; /* bidirectional: a distance stands for the keys before and behind the query, and
+                * columns for all queries; set by the caller after vslash_select */
     int64_t n_cols, n_dists;
     int32_t *cols;           /* ascending, owned */
     int32_t *dists;          /* descending, owned */
@@ -33,8 +35,10 @@ int vslash_select(struct vslash *v, int64_t n, const double *col, int64_t n_cols
                   struct err *err);
 void vslash_free(struct vslash *v); /* also of a zeroed one */
 
-/* Lists of the row block [m, m + 64): block offsets (at most n_dists + 1 + n / 64) and columns (at
- * most n_cols), both ascending. */
+/* Lists of the row block [m, m + 64): block offsets (at most n_dists + 1 + n / 64, twice as many
+ * with `both`) and columns (at most n_cols), both ascending. No published kernel is bidirectional:
+ * there the blocks cover the keys of each distance in ascending order, every block as far to the
+ * left as it may begin. */
 void vslash_block(const struct vslash *v, int64_t m, int32_t *blocks, int64_t *n_blocks,
                   int32_t *columns, int64_t *n_columns);
 
@@ -43,7 +47,8 @@ void vslash_block(const struct vslash *v, int64_t m, int32_t *blocks, int64_t *n
 int vslash_mask(struct vslash *v, bool realised, int64_t row0, int64_t row1, struct mask *out,
                 struct err *err);
 
-/* Number of requested pairs: the key is a chosen column, or query - key a chosen distance. */
+/* Number of requested pairs: the key is a chosen column, or query - key (with `both` its absolute
+ * value) a chosen distance. */
 int64_t vslash_requested(const struct vslash *v);
 
 /* Pairs that the kernel multiplies: 64 * 64 per listed block, 64 per listed column. */

@@ -21,7 +21,7 @@
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/callrng.h"
-#include "sim/blocks/exact.h"
+#include "sim/blocks/unitkeys.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -75,9 +75,8 @@ struct hash_sparse_state {
     const struct hash_sparse_params *params;
     struct attn_in x;
     struct sorted q, k;
-    double *dir;         /* [buckets / 2][d] */
-    float *unit_k;       /* [nk][d] keys of unit length; NULL without normalize_k */
-    struct attn_ops ops; /* with them */
+    double *dir;           /* [buckets / 2][d] */
+    struct unit_keys unit; /* with normalize_k */
 };
 
 static void release(void *state)
@@ -90,8 +89,7 @@ static void release(void *state)
     free(s->k.bucket);
     free(s->k.order);
     free(s->dir);
-    free(s->unit_k);
-    attn_release(&s->ops);
+    unit_keys_free(&s->unit);
     free(s);
 }
 
@@ -169,25 +167,6 @@ out:
     return rc;
 }
 
-static int unit_keys(struct hash_sparse_state *s, enum precision prec, struct err *err)
-{
-    struct attn_in in = s->x;
-    int d = s->x.d, rc = 0;
-    TRY(mem_alloc(&s->unit_k, s->x.nk * d, sizeof *s->unit_k, "keys of unit length", err));
-    for (int64_t j = 0; j < s->x.nk; j++) {
-        const float *k = s->x.k + j * d;
-        double norm = 0;
-        for (int c = 0; c < d; c++)
-            norm += (double)k[c] * k[c];
-        for (int c = 0; c < d; c++)
-            s->unit_k[j * d + c] = norm > 0 ? (float)(k[c] / sqrt(norm)) : 0;
-    }
-    in.k = s->unit_k;
-    TRY(attn_prepare(&s->ops, &in, prec, err));
-out:
-    return rc;
-}
-
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void **state, struct err *err)
 {
@@ -206,7 +185,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     TRY(sort_rows(s, in->x.q, in->x.nq, &s->q, err));
     TRY(sort_rows(s, in->x.k, in->x.nk, &s->k, err));
     if (p->normalize_k)
-        TRY(unit_keys(s, in->exact->prec, err));
+        TRY(unit_keys_make(&s->unit, in, err));
     *state = s;
     s = NULL;
 out:
@@ -242,14 +221,14 @@ out:
 
 static bool attends(const void *state)
 {
-    return ((const struct hash_sparse_state *)state)->unit_k != NULL;
+    return ((const struct hash_sparse_state *)state)->unit.k != NULL;
 }
 
 static int attend(void *state, const struct mask *m, double *out, double *lse,
                   struct attend_stats *stats, struct err *err)
 {
     const struct hash_sparse_state *s = state;
-    return attn_rows(&s->ops, m, out, lse, err);
+    return attn_rows(&s->unit.ops, m, out, lse, err);
 }
 
 /* ---- what the kernel multiplies ------------------------------------------------------------- */

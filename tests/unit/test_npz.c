@@ -12,8 +12,8 @@
 
 static struct err err;
 
-#define STORED_FILE "tests/data/masks/blocks.npz" /* mask [1][8][5][5] bool, BLOCK_SIZE int64 [2]  \
-                                                   */
+/* mask [1][8][5][5] bool, BLOCK_SIZE int64 [2] */
+#define STORED_FILE "tests/data/masks/blocks.npz"
 #define PACKED_FILE "tests/data/masks/pairs.npz"
 #define ZIP64_FILE "tests/data/masks/zip64.npz"
 

@@ -2,6 +2,7 @@
  * test_oracle.c - selection by mass, by count and by covering against brute force; the oracle
  * method against hand cases, identities and the golden heads.
  */
+#include "sim/methods/oracle/stripes.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "sim/methods/oracle/cover.h"
@@ -631,6 +632,82 @@ START_TEST(bad_parameters_are_refused)
 }
 END_TEST
 
+/* ---- stripes -------------------------------------------------------------------------------- */
+
+START_TEST(slices_of_rows)
+{
+    static const int64_t want[][5] = {/* rows, chunks, slice, first row, end */
+                                      {1000, 1, 0, 872, 1000}, {1000, 2, 0, 384, 512},
+                                      {1000, 2, 1, 872, 1000}, {100, 1, 0, 0, 100},
+                                      {300, 2, 0, 128, 256},   {300, 2, 1, 256, 300}};
+    for (int k = 0; k < 6; k++) {
+        int64_t r0, r1;
+        stripe_slice(want[k][0], want[k][1], want[k][2], &r0, &r1);
+        ck_assert_int_eq(r0, want[k][3]);
+        ck_assert_int_eq(r1, want[k][4]);
+    }
+}
+END_TEST
+
+/* Columns ranked by the explicit map of a head of the shipped model, all rows or the last 128. */
+START_TEST(stripes_are_the_heaviest_columns)
+{
+    enum { N = 770, K = 77 };
+    static double p[N], mass[N];
+    static uint8_t bits[N * N];
+    struct err err = {0};
+    struct sim_head h;
+    double recall[2];
+    for (int sampled = 0; sampled < 2; sampled++) {
+        struct record r;
+        double lightest = INFINITY, heaviest = 0, sum = 0;
+        int columns = 0;
+        assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+        memset(mass, 0, sizeof mass);
+        for (int i = sampled ? N - 128 : 0; i < N; i++) {
+            assert_ok(exact_probs(h.in.exact, i, i + 1, p, &err), &err);
+            for (int j = 0; j < N; j++)
+                mass[j] += p[j];
+        }
+        run_text_carry(sampled ? "oracle:kind=stripes:k=10%:rank=sampled"
+                               : "oracle:kind=stripes:k=10%",
+                       &h.in, NULL, 1, sink_bits, bits, &r);
+        for (int j = 0; j < N; j++) { /* the last row sees every column */
+            bool kept = bits[(N - 1) * N + j];
+            columns += kept;
+            lightest = kept ? fmin(lightest, mass[j]) : lightest;
+            heaviest = kept ? heaviest : fmax(heaviest, mass[j]);
+        }
+        for (int i = 0; i < N; i++) {
+            assert_ok(exact_probs(h.in.exact, i, i + 1, p, &err), &err);
+            for (int j = 0; j < N; j++) {
+                ck_assert_int_eq(bits[i * N + j], bits[(N - 1) * N + j] && j <= i);
+                sum += bits[i * N + j] ? p[j] : 0;
+            }
+        }
+        ck_assert_int_eq(columns, K);
+        ck_assert_double_ge(lightest, heaviest);
+        ck_assert_double_eq_tol(record_get(&r, "cra_mean"), sum / N, 1e-12);
+        ck_assert_ptr_nonnull(
+            strstr(buf_str(&r.notes), sampled ? "columns=77;rows=128" : "columns=77;rows=770"));
+        recall[sampled] = sum / N;
+        record_free(&r);
+        sim_head_free(&h);
+    }
+    ck_assert_double_gt(recall[0], recall[1]); /* the full ranking is the best on average */
+}
+END_TEST
+
+START_TEST(parameters_of_stripes)
+{
+    assert_refused("oracle:kind=stripes", "kind=stripes needs k");
+    assert_refused("oracle:kind=stripes:k=5:chunks=2", "chunks");
+    assert_refused("oracle:kind=topk:k=5:rank=sampled", "rank");
+    assert_refused("oracle:kind=stripes:k=5:forced=diag", "forced");
+    assert_refused("oracle:kind=stripes:k=5:unit=64x64", "unit");
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("oracle");
@@ -655,6 +732,9 @@ Suite *make_suite(void)
     tcase_add_test(c, forced_entries_count_towards_the_target);
     tcase_add_test(c, ranking_by_value_lowers_the_error_on_a_golden_head);
     tcase_add_test(c, bad_parameters_are_refused);
+    tcase_add_test(c, slices_of_rows);
+    tcase_add_test(c, stripes_are_the_heaviest_columns);
+    tcase_add_test(c, parameters_of_stripes);
     suite_add_tcase(s, c);
     return s;
 }

@@ -802,13 +802,20 @@ START_TEST(an_overlay_veils_what_the_mask_drops)
 {
     struct trace *t = small_trace(8);
     struct maskfile *m = small_masks(trace_id(t));
-    struct buf veil = {0};
+    struct buf veil = {0}, script = {0};
     struct figure_args a = args_for("o.png");
     a.trace = t;
     a.masks = m;
     a.layer = "1";
     a.head = "1";
-    assert_fails(figure_find("overlay", &e)->draw(&a, &e), &e, ERR_USAGE, "window=16");
+    /* Two settings are two panels, each with its own title. */
+    assert_ok(figure_find("overlay", &e)->draw(&a, &e), &e);
+    read_file("o.gp", &script);
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "window=16"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "defaults"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "L1 H1: 0."));
+    a.params = "window=99";
+    assert_fails(figure_find("overlay", &e)->draw(&a, &e), &e, ERR_INPUT, "no dumped mask");
     a.params = "defaults";
     assert_ok(figure_find("overlay", &e)->draw(&a, &e), &e);
     read_file("o.veil.bin", &veil);
@@ -821,6 +828,7 @@ START_TEST(an_overlay_veils_what_the_mask_drops)
     a.head = "0";
     assert_fails(figure_find("overlay", &e)->draw(&a, &e), &e, ERR_INPUT, "no dumped mask");
     buf_free(&veil);
+    buf_free(&script);
     maskfile_close(&m);
     trace_close(&t);
 }

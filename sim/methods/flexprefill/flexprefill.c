@@ -3,7 +3,7 @@
  * the last 128 queries, or blocks of pooled queries against pooled keys.
  *
  * X. Lai et al., "FlexPrefill: A Context-Aware Sparse Attention Mechanism for Efficient
- * Long-Sequence Inference", arXiv:2502.20766. Causal prompts with N_q = N_k. Sampling 2 B N d, two
+ * Long-Sequence Inference", arXiv:2502.20766. Heads with N_q = N_k. Sampling 2 B N d, two
  * sorts of N values; query-aware heads add nb^2 pooled products. Attention exact inside kept B x B
  * blocks.
  *
@@ -11,7 +11,8 @@
  * the sampled mass, profile=frontier is a port without the pattern test that runs 64-row lists of
  * blocks and columns. Deviations: the published code sorts unstably, here ties go to the lower
  * block column and the lower bin; entries above the diagonal, which the code may list at gamma near
- * 1, are left out.
+ * 1, are left out. Bidirectional heads are not the paper's: a distance stands for both sides of the
+ * query, columns and pooled blocks for all queries; the sampled rows stay the last ones.
  */
 #include "core/log.h"
 #include "core/mem.h"
@@ -41,6 +42,7 @@ struct params {
     double gamma, tau;              /* NAN: from the preset */
     int64_t min_budget, max_budget; /* min: INT64_MIN: from the preset */
     double target_p1, target_err;
+    double sparsity; /* NAN: gamma decides */
 };
 
 /* clang-format off */
@@ -67,6 +69,10 @@ static const struct opt options[] = {
      .help = "Most columns and most distances, 0 = no limit."},
     {.name = "block", .type = OPT_ENUM, .offset = offsetof(struct params, block), .def = "128",
      .values = blocks, .unit = "tokens", .help = "Block size and number of sampled rows."},
+    {.name = "sparsity", .type = OPT_NUM, .offset = offsetof(struct params, sparsity), .min = 0,
+     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN | OPT_MAX_OPEN, .unit = "share of blocks",
+     .help = "gamma is searched per head so that this share of dense attention's blocks is left "
+             "out: papers' \"FlexPrefill (0.35)\"."},
     {.name = "emulate", .type = OPT_ENUM, .offset = offsetof(struct params, emulate), .def = "none",
      .values = emulate,
      .help = "bf16 reproduces the code's roundings of scaled queries, logits, pooled means and "
@@ -106,6 +112,7 @@ static struct flex_config resolve(const struct params *p, const struct attn_in *
         .min_budget = p->min_budget == INT64_MIN ? s.min_budget : p->min_budget,
         .max_budget = p->max_budget,
         .bf16 = p->emulate == 1,
+        .both = !x->causal,
     };
 }
 
@@ -117,7 +124,19 @@ struct state {
     struct flex_plan plan; /* PLAN */
     struct vslash lists;   /* LISTS */
     int64_t t_v, t_s;
+    double reached; /* share of blocks left out by a search, NAN without one */
 };
+
+static int validate(void *params, struct err *err)
+{
+    const struct params *p = params;
+    const char *other = !isnan(p->gamma)                 ? "gamma"
+                        : p->profile == PROFILE_FRONTIER ? "profile=frontier"
+                                                         : NULL;
+    if (!isnan(p->sparsity) && other)
+        return err_set(err, ERR_USAGE, "sparsity searches gamma itself: leave %s out", other);
+    return 0;
+}
 
 static void release(void *state)
 {
@@ -146,22 +165,57 @@ static int prepare_lists(struct state *s, const struct head_in *in, struct err *
     TRY(flex_count(f.sla, n, s->c.gamma, true, &s->t_s, err));
     TRY(vslash_select(&s->lists, n, f.ver, frontier_tokens(&s->c, s->t_v), FRONTIER_COLS, f.sla,
                       frontier_tokens(&s->c, s->t_s), FRONTIER_DISTS, err));
+    s->lists.both = s->c.both;
 out:
     flex_scores_free(&f);
     return rc;
 }
 
-static int prepare_plan(struct state *s, const struct head_in *in, struct err *err)
+/* The plan at gamma = 1 - e^-t. */
+static int plan_at(struct state *s, double t, struct flex_scores *f, const struct head_in *in,
+                   struct err *err)
+{
+    s->c.gamma = -expm1(-t);
+    flex_plan_free(&s->plan);
+    return flex_plan_build(&s->plan, &s->c, f, in, err);
+}
+
+/* gamma whose plan comes nearest to the share of blocks; more gamma keeps more. */
+static int search_gamma(struct state *s, double sparsity, struct flex_scores *f,
+                        const struct head_in *in, struct err *err)
+{
+    double lo = 1e-6, hi = 30, want = 1 - sparsity, below;
+    int rc = 0;
+    for (int i = 0; i < 32; i++) {
+        TRY(plan_at(s, (lo + hi) / 2, f, in, err));
+        if (flex_work(&s->plan) < want)
+            lo = (lo + hi) / 2;
+        else
+            hi = (lo + hi) / 2;
+    }
+    TRY(plan_at(s, lo, f, in, err));
+    below = flex_work(&s->plan);
+    TRY(plan_at(s, hi, f, in, err));
+    if (fabs(below - want) < fabs(flex_work(&s->plan) - want))
+        TRY(plan_at(s, lo, f, in, err));
+    s->reached = 1 - flex_work(&s->plan);
+out:
+    return rc;
+}
+
+static int prepare_plan(struct state *s, double sparsity, const struct head_in *in, struct err *err)
 {
     int rc = 0;
     struct flex_scores f = {0};
     if (!flex_applies(&s->c)) {
         s->kind = DENSE;
+        s->reached = isnan(sparsity) ? NAN : 0;
         return 0;
     }
     s->kind = PLAN;
     TRY(flex_scores_run(&f, &s->c, in, s->c.block, true, err));
-    TRY(flex_plan_build(&s->plan, &s->c, &f, in, err));
+    TRY(isnan(sparsity) ? flex_plan_build(&s->plan, &s->c, &f, in, err)
+                        : search_gamma(s, sparsity, &f, in, err));
     s->t_v = s->plan.t_v;
     s->t_s = s->plan.t_s;
 out:
@@ -171,8 +225,6 @@ out:
 
 static int check_shape(struct method_ctx *ctx, const struct head_in *in)
 {
-    if (!in->x.causal)
-        return method_skip(ctx, "causal only");
     if (in->x.nq != in->x.nk)
         return method_skip(ctx, "whole prompts only: %lld queries, %lld keys", (long long)in->x.nq,
                            (long long)in->x.nk);
@@ -189,10 +241,11 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return rc;
     TRY(mem_zalloc(&s, 1, sizeof *s, "flexprefill", err));
     s->c = resolve(p, &in->x);
+    s->reached = NAN;
     if (p->profile == PROFILE_FRONTIER)
         TRY(prepare_lists(s, in, err));
     else
-        TRY(prepare_plan(s, in, err));
+        TRY(prepare_plan(s, p->sparsity, in, err));
     *state = s;
     s = NULL;
 out:
@@ -213,7 +266,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
         return vslash_mask(&s->lists, true, row0, row1, out, err);
     if (s->kind == PLAN)
         return block_map_mask(&s->plan.map, row0, row1, out, err);
-    mask_full(out, s->c.n, s->c.n, row0, row1, true);
+    mask_full(out, s->c.n, s->c.n, row0, row1, !s->c.both);
     out->bq = out->bk = out->exec_bq = out->exec_bk = s->c.block;
     return 0;
 }
@@ -246,6 +299,8 @@ static int report(void *state, struct record *r, struct err *err)
                 : s->kind == LISTS ? "lists"
                 : p->query_aware   ? "query-aware"
                                    : "vertical-slash");
+    if (s->kind == DENSE && !isnan(s->reached))
+        TRY(record_metric(r, "sparsity_reached", s->reached, err));
     if (s->kind == DENSE)
         return record_metric(r, "density_native", 1, err);
     TRY(record_metric(r, "tokens_columns", (double)s->t_v, err));
@@ -254,7 +309,12 @@ static int report(void *state, struct record *r, struct err *err)
         return report_lists(s, r, err);
     double nb = (double)p->map.rows;
     TRY(record_metric(r, "density_native", (double)block_map_count(&p->map) / (nb * nb), err));
-    TRY(record_metric(r, "js_distance", p->js, err));
+    if (isfinite(p->js)) /* a block without mass has none */
+        TRY(record_metric(r, "js_distance", p->js, err));
+    if (!isnan(s->reached)) {
+        TRY(record_metric(r, "sparsity_reached", s->reached, err));
+        record_note(r, "gamma=%.6g", s->c.gamma);
+    }
     TRY(record_metric(r, "columns", (double)p->k_v, err));
     TRY(record_metric(r, "slashes", (double)p->k_s, err));
 out:
@@ -359,6 +419,10 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     for (int i = 0; i < n; i++) {
         if ((rc = check_shape(ctx, &samples[i])) != 0)
             goto out;
+        if (!samples[i].x.causal) {
+            rc = method_skip(ctx, "the search is of causal heads");
+            goto out;
+        }
         TRY(judge_sample(p, &samples[i], n, sum, err));
     }
     int best = sparsest(p, sum);
@@ -382,6 +446,8 @@ static const struct metric_def metrics[] = {
     {.name = "js_distance", .unit = "1", .noise = NOISE_ROUNDING,
      .definition = "Jensen-Shannon distance of the sampled and the pooled column mass (natural "
                    "log)"},
+    {.name = "sparsity_reached", .unit = "1",
+     .definition = "share of dense work that the kernel leaves out, where sparsity= asked for one"},
     {.name = "list_blocks", .unit = "1", .better = BETTER_LOWER,
      .definition = "64 x 64 blocks in the kernel's lists, over all row blocks"},
     {.name = "list_columns", .unit = "1", .better = BETTER_LOWER,
@@ -397,20 +463,32 @@ static const struct budget_param budget[] = {
 };
 /* clang-format on */
 
+static const char *const variants[] = {
+    "block=32:min_budget=0",
+    "block=32:min_budget=0:tau=0.8326",
+    "block=32:min_budget=0:tau=0:profile=paper:gamma=0.7",
+    "block=32:min_budget=0:tau=0.8326:profile=paper",
+    "block=32:min_budget=32:sparsity=0.5",
+    "profile=frontier:min_budget=40",
+    NULL,
+};
+
 const struct method method_flexprefill = {
     .name = "flexprefill",
     .summary = "block columns and diagonals, or pooled blocks, chosen per head by a pattern test",
     .paper = "FlexPrefill, arXiv:2502.20766",
-    .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_SINK,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_SINK,
     .params_size = sizeof(struct params),
     .params = options,
     .budget = budget,
     .metrics = metrics,
     .budget_full = "gamma=1",
+    .validate = validate,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
     .report = report,
     .calibrate = calibrate,
     .release = release,
+    .variants = variants,
 };

@@ -24,6 +24,7 @@ struct flex_config {
     double gamma, tau, scale;
     int64_t min_budget, max_budget; /* tokens; max_budget 0 = none */
     bool bf16;
+    bool both; /* bidirectional: distances to both sides, all blocks */
 };
 
 /* Smallest and largest number of block columns, and of block diagonals. */
@@ -87,5 +88,8 @@ void flex_plan_free(struct flex_plan *p);
  * fewest entries with running sum >= budget. */
 int flex_keep_entries(const double *w, int64_t nb, double budget, bool cross, struct block_map *map,
                       struct err *err);
+
+/* Kept blocks over those that dense attention has. */
+double flex_work(const struct flex_plan *p);
 
 #endif

@@ -19,14 +19,18 @@
 
 static void set_column(struct block_map *m, int64_t j)
 {
-    for (int64_t i = j; i < m->rows; i++)
+    for (int64_t i = m->causal ? j : 0; i < m->rows; i++)
         block_map_set(m, i, j);
 }
 
+/* Of a bidirectional head on both sides. */
 static void set_diagonal(struct block_map *m, int64_t d)
 {
-    for (int64_t i = d; i < m->rows; i++)
+    for (int64_t i = d; i < m->rows; i++) {
         block_map_set(m, i, i - d);
+        if (!m->causal)
+            block_map_set(m, i - d, i);
+    }
 }
 
 /* ---- official: best block columns and diagonals ----------------------------------------- */
@@ -91,11 +95,11 @@ int flex_keep_entries(const double *w, int64_t nb, double budget, bool cross, st
     struct entry *e = NULL;
     int64_t n = 0, kept = 0;
     double sum = 0;
-    int rc = mem_alloc(&e, nb * (nb + 1) / 2, sizeof *e, "block map entries", err);
+    int rc = mem_alloc(&e, nb * nb, sizeof *e, "block map entries", err);
     if (rc)
         return rc;
     for (int64_t i = 0; i < nb; i++)
-        for (int64_t j = 0; j <= i; j++)
+        for (int64_t j = 0; j < (map->causal ? i + 1 : nb); j++)
             e[n++] = (struct entry){w[i * nb + j], i * nb + j};
     qsort(e, (size_t)n, sizeof *e, by_weight);
     if (cross)
@@ -110,18 +114,19 @@ int flex_keep_entries(const double *w, int64_t nb, double budget, bool cross, st
     return 0;
 }
 
-/* Row I of the estimated block map: softmax over J <= I of scale * qbar_I . kbar_J. */
+/* Row I of the estimated block map: softmax over the J that it sees of scale * qbar_I . kbar_J. */
 static void pooled_row(const struct flex_config *c, const struct flex_scores *s, int d, int64_t i,
                        double *w)
 {
     double top = -INFINITY, sum = 0;
-    for (int64_t j = 0; j <= i; j++) {
+    int64_t seen = c->both ? s->nb : i + 1;
+    for (int64_t j = 0; j < seen; j++) {
         w[j] = flex_pooled_score(c, s->qbar + i * d, s->kbar + j * d, d);
         top = fmax(top, w[j]);
     }
-    for (int64_t j = 0; j <= i; j++)
+    for (int64_t j = 0; j < seen; j++)
         sum += w[j] = exp(w[j] - top);
-    for (int64_t j = 0; j <= i; j++)
+    for (int64_t j = 0; j < seen; j++)
         w[j] /= sum;
 }
 
@@ -182,7 +187,7 @@ int flex_plan_build(struct flex_plan *p, const struct flex_config *c, struct fle
     int rc = 0;
     bool official = c->profile == FLEX_OFFICIAL;
     memset(p, 0, sizeof *p);
-    TRY(block_map_init(&p->map, c->n, c->n, c->block, true, err));
+    TRY(block_map_init(&p->map, c->n, c->n, c->block, !c->both, err));
     TRY(flex_count(s->ver, c->n, c->gamma, official, &p->t_v, err));
     TRY(flex_count(s->sla, c->n, c->gamma, official, &p->t_s, err));
     p->js = flex_js(s->est, s->col, s->nb, official);
@@ -203,6 +208,12 @@ out:
     if (rc)
         flex_plan_free(p);
     return rc;
+}
+
+double flex_work(const struct flex_plan *p)
+{
+    double nb = (double)p->map.rows;
+    return (double)block_map_count(&p->map) / (p->map.causal ? nb * (nb + 1) / 2 : nb * nb);
 }
 
 void flex_plan_free(struct flex_plan *p)

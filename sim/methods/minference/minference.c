@@ -3,8 +3,8 @@
  * blocks of pooled queries and keys, with fixed budgets.
  *
  * H. Jiang et al., "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic
- * Sparse Attention", arXiv:2407.02490. Causal prompts with N_q = N_k. Budgets come from parameters,
- * a calibration file, or a table in the published JSON layout. Estimation 2 last_q N d; attention
+ * Sparse Attention", arXiv:2407.02490. Heads with N_q = N_k. Budgets come from parameters, a
+ * calibration file, or a table in the published JSON layout. Estimation 2 last_q N d; attention
  * exact on the mask that the 64-row lists of the published kernel realise (mask=realised), or on
  * the pairs that were asked for.
  *
@@ -12,7 +12,9 @@
  * profile=paper has the same attention and the paper's search; profile=frontier is a port with one
  * budget for all heads. Deviations: ties go to the lower column and the smaller distance (the
  * code's order is unspecified); a row block that no selected distance reaches gets its columns only
- * (the code reads past its list).
+ * (the code reads past its list). Bidirectional heads are not the paper's: a distance stands for
+ * both sides of the query, columns and blocks for all queries; the rows that estimate stay the last
+ * ones.
  */
 #include "core/mem.h"
 #include "core/method.h"
@@ -36,7 +38,7 @@ struct params {
     int profile, pattern, preset, mask, emulate, search;
     int64_t v, s, last_q, force_cols, force_dists, min_v, min_s, top; /* INT64_MIN: by profile */
     int64_t init, local, last, start_layer, rows_from;
-    double ratio, budget;
+    double ratio, budget, sparsity;
     char *table;
     bool scale_sizes;
 };
@@ -67,6 +69,10 @@ static const struct opt options[] = {
     {.name = "budget", .type = OPT_NUM, .offset = offsetof(struct params, budget), .def = "0",
      .min = 0, .max = 1, .unit = "share of N",
      .help = "Above 0: v and s are 0.2 and 0.8 of this share of the prompt."},
+    {.name = "sparsity", .type = OPT_NUM, .offset = offsetof(struct params, sparsity), .min = 0,
+     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN | OPT_MAX_OPEN, .unit = "share of dense work",
+     .help = "v and s (0.2 and 0.8 of a budget) or top are searched per head so that the kernel "
+             "leaves out this share: papers' \"MInference (0.5)\"."},
     {.name = "last_q", .type = OPT_INT, .offset = offsetof(struct params, last_q), .min = 1,
      .max = 2147483647, .flags = OPT_UNSET, .unit = "rows",
      .help = "Estimation rows, the last of the prompt; unset: 64, frontier 256."},
@@ -117,6 +123,7 @@ static const struct param_scope scopes[] = {
     {"init local", "pattern=table|ashape|trishape"},
     {"last", "pattern=table|trishape"},
     {"top", "pattern=table|block"},
+    {"sparsity", "pattern=table|vs|block"},
     {0},
 };
 
@@ -124,6 +131,17 @@ static const struct param_scope scopes[] = {
 static int validate(void *params, struct err *err)
 {
     const struct params *p = params;
+    const char *other = p->table                         ? "table"
+                        : p->v != INT64_MIN              ? "v"
+                        : p->s != INT64_MIN              ? "s"
+                        : p->top != INT64_MIN            ? "top"
+                        : p->preset                      ? "preset"
+                        : p->ratio != 1                  ? "ratio"
+                        : p->budget > 0                  ? "budget"
+                        : p->profile == PROFILE_FRONTIER ? "profile=frontier"
+                                                         : NULL;
+    if (!isnan(p->sparsity) && other)
+        return err_set(err, ERR_USAGE, "sparsity searches the sizes itself: leave %s out", other);
     return p->table ? minf_table_check(p->table, err) : 0;
 }
 
@@ -169,6 +187,8 @@ static struct minf_config base_config(const struct params *p, const struct head_
         .top = or_default(p->top, port ? 64 : 100),
         .block = port ? 16 : 64,
         .force_blocks = port,
+        .both = !in->x.causal,
+        .work = isnan(p->sparsity) ? 0 : 1 - p->sparsity,
     };
 }
 
@@ -206,8 +226,6 @@ static int resolve(const struct params *p, const struct head_in *in, struct minf
 
 static int check_shape(struct method_ctx *ctx, const struct head_in *in)
 {
-    if (!in->x.causal)
-        return method_skip(ctx, "causal only");
     if (in->x.nq != in->x.nk)
         return method_skip(ctx, "whole prompts only: %lld queries, %lld keys", (long long)in->x.nq,
                            (long long)in->x.nk);
@@ -252,7 +270,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 static int report_lists(const struct minf_head *h, struct record *r, struct err *err)
 {
     int rc = 0;
-    double allowed = (double)pairs_allowed(h->c.n, h->c.n, true);
+    double allowed = (double)pairs_allowed(h->c.n, h->c.n, !h->c.both);
     TRY(record_metric(r, "columns", (double)h->lists.n_cols, err));
     TRY(record_metric(r, "slashes", (double)h->lists.n_dists, err));
     TRY(record_metric(r, "density_requested", (double)vslash_requested(&h->lists) / allowed, err));
@@ -274,6 +292,8 @@ out:
 static double native_blocks(const struct minf_config *c)
 {
     double nb = ceil((double)c->n / (double)c->block), t = fmin((double)c->top, nb);
+    if (c->both)
+        return t / nb;
     if (c->force_blocks)
         return (t * (t + 1) / 2 + (nb - t) * t) / (nb * (nb + 1) / 2);
     return 2 * (double)c->block * (double)c->top / (double)c->n;
@@ -290,9 +310,12 @@ static int report(void *state, struct record *r, struct err *err)
 {
     static const char *const NAMES[] = {"dense", "vs", "ashape", "trishape", "block"};
     const struct minf_head *h = state;
+    int rc = 0;
     record_note(r, "pattern=%s", NAMES[h->c.pattern]);
-    if (h->c.pattern == MINF_VS)
-        return report_lists(h, r, err);
+    if (h->work > 0)
+        rc = record_metric(r, "sparsity_reached", 1 - h->work, err);
+    if (rc || h->c.pattern == MINF_VS)
+        return rc ? rc : report_lists(h, r, err);
     return h->c.pattern == MINF_BLOCK
                ? record_metric(r, "density_native", native_blocks(&h->c), err)
                : 0;
@@ -305,6 +328,8 @@ static int check_samples(struct method_ctx *ctx, const struct params *p,
 {
     for (int i = 0; i < n; i++) {
         int rc = check_shape(ctx, &samples[i]);
+        if (!rc && !samples[i].x.causal)
+            rc = method_skip(ctx, "the search is of causal heads");
         if (rc)
             return rc;
         if (samples[i].x.nk < 4096 && p->rows_from == INT64_MIN)
@@ -344,10 +369,11 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
         return err_set(err, ERR_USAGE,
                        "method minference: profile=frontier has one budget for all "
                        "heads and is not calibrated; use official or paper");
-    if (p->table || p->ratio != 1 || p->budget > 0)
-        return err_set(err, ERR_USAGE,
-                       "method minference: table, ratio and budget are not searched: leave them "
-                       "out here; ratio and budget can be given to the replay, beside calib=");
+    if (p->table || p->ratio != 1 || p->budget > 0 || !isnan(p->sparsity))
+        return err_set(
+            err, ERR_USAGE,
+            "method minference: table, ratio, budget and sparsity are not searched: leave them "
+            "out here; ratio and budget can be given to the replay, beside calib=");
     if (p->profile == PROFILE_PAPER)
         s.kind = MINF_SEARCH_PAPER;
     if ((rc = check_samples(ctx, p, samples, n, err)) != 0)
@@ -366,6 +392,8 @@ static const struct metric_def metrics[] = {
     {.name = "slashes", .unit = "1", .definition = "distances selected"},
     {.name = "density_requested", .unit = "1", .better = BETTER_LOWER,
      .definition = "pairs that columns and distances ask for / |A|; the kernel's lists cover more"},
+    {.name = "sparsity_reached", .unit = "1",
+     .definition = "share of dense work that the kernel leaves out, where sparsity= asked for one"},
     {.name = "list_blocks", .unit = "1", .better = BETTER_LOWER,
      .definition = "64 x 64 blocks in the kernel's lists, over all row blocks"},
     {.name = "list_columns", .unit = "1", .better = BETTER_LOWER,
@@ -383,11 +411,23 @@ static const struct budget_param budget[] = {
 };
 /* clang-format on */
 
+static const char *const variants[] = {
+    "v=40:s=60:force_dists=10:min_s=10",
+    "v=20:s=30:force_dists=5:min_s=5:mask=requested",
+    "pattern=ashape:init=4:local=30",
+    "pattern=trishape:init=4:local=30:last=20",
+    "pattern=block:top=2",
+    "sparsity=0.5",
+    "sparsity=0.4:pattern=block",
+    "profile=frontier:pattern=block:top=5",
+    NULL,
+};
+
 const struct method method_minference = {
     .name = "minference",
     .summary = "A-shape, vertical-slash or block pattern per head with fixed budgets",
     .paper = "MInference 1.0, arXiv:2407.02490",
-    .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_SINK,
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_SINK,
     .params_size = sizeof(struct params),
     .params = options,
     .budget = budget,
@@ -402,5 +442,6 @@ const struct method method_minference = {
     .report = report,
     .calibrate = calibrate,
     .release = release,
+    .variants = variants,
     .calibrate_short = "rows_from=0",
 };

@@ -25,6 +25,8 @@ struct minf_config {
     int64_t init, local, last; /* MINF_ASHAPE, MINF_TRISHAPE */
     int64_t top, block;        /* MINF_BLOCK */
     bool force_blocks;         /* block column 0, diagonal and sub-diagonal inside `top` */
+    bool both;                 /* bidirectional: distances to both sides, all blocks */
+    double work;               /* above 0: sizes are searched for this share of dense work */
 };
 
 /* v = trunc(0.2 trunc(n share)), s = trunc(0.8 trunc(n share)). */
@@ -34,6 +36,7 @@ struct minf_head {
     struct minf_config c;
     struct vslash lists;  /* MINF_VS */
     struct block_map map; /* MINF_BLOCK */
+    double work;          /* share of dense work that a search reached */
 };
 
 /* Prepare a head. `in` gives q, k and the exact map; the A-shape and the Tri-shape do not use it.

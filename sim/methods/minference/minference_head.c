@@ -24,6 +24,80 @@ void minf_budget(int64_t n, double share, int64_t *v, int64_t *s)
 
 /* ---- vertical-slash --------------------------------------------------------------------- */
 
+static int make_lists(struct minf_head *h, const double *col, const double *slash, int64_t v,
+                      int64_t s, struct err *err)
+{
+    const struct minf_config *c = &h->c;
+    vslash_free(&h->lists);
+    int rc = vslash_select(&h->lists, c->n, col, v, c->force_cols, slash, s, c->force_dists, err);
+    h->lists.both = c->both;
+    return rc;
+}
+
+static double dense_blocks(const struct minf_config *c)
+{
+    double nb = ceil((double)c->n / (double)c->block);
+    return c->both ? nb * nb : nb * (nb + 1) / 2;
+}
+
+/* What the lists of the whole head multiply, over what those of dense attention do. */
+static int work_of(const struct minf_head *h, double *work, struct err *err)
+{
+    const struct vslash *v = &h->lists;
+    int32_t *blocks = NULL, *columns = NULL;
+    int64_t nb, nc;
+    double sum = 0;
+    int rc = 0;
+    TRY(mem_alloc(&blocks, 2 * (v->n_dists + 1 + v->n / VSLASH_BLOCK), sizeof *blocks, "block list",
+                  err));
+    TRY(mem_alloc(&columns, v->n_cols, sizeof *columns, "column list", err));
+    for (int64_t m = 0; m < v->n; m += VSLASH_BLOCK) {
+        vslash_block(v, m, blocks, &nb, columns, &nc);
+        sum += (double)nb + (double)nc / VSLASH_BLOCK;
+    }
+    *work = sum / dense_blocks(&h->c);
+out:
+    free(blocks);
+    free(columns);
+    return rc;
+}
+
+/* Sizes of the budget of `tokens`: a fifth columns, the rest distances, as `budget` has them. */
+static int lists_of(struct minf_head *h, const double *col, const double *slash, int64_t tokens,
+                    double *work, struct err *err)
+{
+    h->c.v = MIN(tokens / 5, h->c.n);
+    h->c.s = MIN(tokens - tokens / 5, h->c.n);
+    int rc = make_lists(h, col, slash, h->c.v, h->c.s, err);
+    return rc ? rc : work_of(h, work, err);
+}
+
+/* The budget whose work comes nearest to the share that is asked for; work grows with it. */
+static int search_lists(struct minf_head *h, const double *col, const double *slash,
+                        struct err *err)
+{
+    int64_t lo = 1, hi = 5 * h->c.n;
+    double below = 0, above = 0;
+    int rc = 0;
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo) / 2;
+        TRY(lists_of(h, col, slash, mid, &above, err));
+        if (above < h->c.work)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    TRY(lists_of(h, col, slash, lo - 1, &below, err));
+    h->work = below;
+    TRY(lists_of(h, col, slash, lo, &above, err));
+    if (fabs(above - h->c.work) <= fabs(below - h->c.work))
+        h->work = above;
+    else
+        TRY(lists_of(h, col, slash, lo - 1, &below, err));
+out:
+    return rc;
+}
+
 static int init_lists(struct minf_head *h, const struct head_in *in, struct err *err)
 {
     int rc = 0;
@@ -33,7 +107,8 @@ static int init_lists(struct minf_head *h, const struct head_in *in, struct err 
     TRY(mem_alloc(&slash, c->n, sizeof *slash, "distance scores", err));
     TRY(token_scores(in, MIN(c->last_q, c->n), c->bf16 ? TOK_BF16_DOT : TOK_EXACT, c->p_dtype, col,
                      slash, err));
-    TRY(vslash_select(&h->lists, c->n, col, c->v, c->force_cols, slash, c->s, c->force_dists, err));
+    TRY(c->work > 0 ? search_lists(h, col, slash, err)
+                    : make_lists(h, col, slash, c->v, c->s, err));
 out:
     free(col);
     free(slash);
@@ -69,14 +144,34 @@ static void block_scores(const float *q, const float *k, int64_t n, int d, enum 
     }
 }
 
+/* Blocks that row block i can see. */
+static int64_t blocks_seen(const struct minf_head *h, int64_t i)
+{
+    return h->c.both ? h->map.cols : i + 1;
+}
+
+/* The number of blocks per row block whose work comes nearest to the share that is asked for. */
+static void search_top(struct minf_head *h)
+{
+    double nb = (double)h->map.rows, best = INFINITY;
+    for (int64_t top = 1; top <= h->map.rows; top++) {
+        double t = (double)top, kept = h->c.both ? t * nb : t * (t + 1) / 2 + (nb - t) * t;
+        if (fabs(kept / dense_blocks(&h->c) - h->c.work) < best) {
+            best = fabs(kept / dense_blocks(&h->c) - h->c.work);
+            h->c.top = top;
+            h->work = kept / dense_blocks(&h->c);
+        }
+    }
+}
+
 /* Keep the `top` best of row block i. Rows with at most `top` blocks are dense. */
 static int keep_row(struct minf_head *h, double *score, int32_t *order, int64_t i, struct err *err)
 {
     const struct minf_config *c = &h->c;
-    int64_t kept = MIN(c->top, i + 1);
-    for (int64_t j = 0; c->force_blocks && j <= i; j++)
-        score[j] = j == 0 || j >= i - 1 ? INFINITY : score[j];
-    int rc = order_descending(score, i + 1, order, err);
+    int64_t seen = blocks_seen(h, i), kept = MIN(c->top, seen);
+    for (int64_t j = 0; c->force_blocks && j < seen; j++)
+        score[j] = j == 0 || (j >= i - 1 && j <= i + 1) ? INFINITY : score[j];
+    int rc = order_descending(score, seen, order, err);
     for (int64_t e = 0; !rc && e < kept; e++)
         block_map_set(&h->map, i, order[e]);
     return rc;
@@ -89,7 +184,9 @@ static int init_blocks(struct minf_head *h, const struct head_in *in, struct err
     float *q = NULL, *k = NULL;
     double *score = NULL;
     int32_t *order = NULL;
-    TRY(block_map_init(&h->map, c->n, c->n, c->block, true, err));
+    TRY(block_map_init(&h->map, c->n, c->n, c->block, !c->both, err));
+    if (c->work > 0)
+        search_top(h);
     int64_t nb = h->map.rows;
     TRY(mem_alloc(&q, nb * d, sizeof *q, "pooled queries", err));
     TRY(mem_alloc(&k, nb * d, sizeof *k, "pooled keys", err));
@@ -98,7 +195,7 @@ static int init_blocks(struct minf_head *h, const struct head_in *in, struct err
     padded_means(c, in->x.q, d, nb, q);
     padded_means(c, in->x.k, d, nb, k);
     for (int64_t i = 0; i < nb; i++) {
-        block_scores(q + i * d, k, i + 1, d, c->bf16 ? DT_BF16 : DT_F32, score);
+        block_scores(q + i * d, k, blocks_seen(h, i), d, c->bf16 ? DT_BF16 : DT_F32, score);
         TRY(keep_row(h, score, order, i, err));
     }
 out:
@@ -152,9 +249,9 @@ int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *ou
     if (c->pattern == MINF_TRISHAPE)
         band.dense_from -= MIN(c->last, c->n - 1);
     if (c->pattern == MINF_DENSE)
-        mask_full(out, c->n, c->n, row0, row1, true);
+        mask_full(out, c->n, c->n, row0, row1, !c->both);
     else
-        mask_band(out, c->n, c->n, row0, row1, true, band);
+        mask_band(out, c->n, c->n, row0, row1, !c->both, band);
     return 0;
 }
 

@@ -10,6 +10,8 @@
  *   block-cra  blocks such that every row reaches alpha: covering program, reported as a band;
  *              the mask is its upper bound (sim/methods/oracle/cover.h)
  *   value      rows ranked by p_ij |v_j - o_i|, prefix with mass >= alpha
+ *   stripes    the k key columns with the largest mass in all rows, or in sampled ones, for all
+ *              queries (SampleAttention, table 5)
  *
  * CRA, cumulative residual attention, is min_i of the kept mass (SampleAttention, arXiv
  * 2406.15486). Sorting is by value descending, ties to the lower key, then the lower query block.
@@ -23,6 +25,7 @@
 #include "sim/blocks/exactmap.h"
 #include "sim/methods/oracle/cover.h"
 #include "sim/methods/oracle/headprefix.h"
+#include "sim/methods/oracle/stripes.h"
 #include "sim/blocks/prefix.h"
 
 #include <math.h>
@@ -39,18 +42,22 @@
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-enum kind { KIND_TOPK, KIND_TOPP, KIND_MEAN, KIND_BLOCK, KIND_BLOCK_CRA, KIND_VALUE };
+enum kind { KIND_TOPK, KIND_TOPP, KIND_MEAN, KIND_BLOCK, KIND_BLOCK_CRA, KIND_VALUE, KIND_STRIPES };
+enum rank { RANK_FULL, RANK_SAMPLED };
 enum scope { SCOPE_QBLOCK, SCOPE_HEAD };
 enum forced { FORCED_NONE, FORCED_DIAG, FORCED_SINK, FORCED_WINDOW };
 
 struct oracle_params {
-    int kind, scope;
+    int kind, scope, rank;
+    int64_t chunks;
     struct share k;
     double alpha;
     char *unit, *forced;
 };
 
-static const char *const kinds[] = {"topk", "topp", "mean", "block", "block-cra", "value", NULL};
+static const char *const kinds[] = {"topk",      "topp",  "mean",    "block",
+                                    "block-cra", "value", "stripes", NULL};
+static const char *const ranks[] = {"full", "sampled", NULL};
 static const char *const scope_names[] = {"qblock", "head", NULL};
 
 /* clang-format off */
@@ -60,7 +67,7 @@ static const struct opt options[] = {
      .def = "topp", .values = kinds, .help = "what is kept together and what is guaranteed"},
     {.name = "k", .type = OPT_SHARE, .offset = offsetof(struct oracle_params, k), .min = 1,
      .max = 1e9, .flags = OPT_UNSET, .unit = "keys",
-     .help = "topk: keys kept per row; a share is of the keys that the row sees"},
+     .help = "topk: keys kept per row, a share of those that it sees; stripes: columns, a share of all"},
     {.name = "alpha", .type = OPT_NUM, .offset = offsetof(struct oracle_params, alpha),
      .def = "0.95", .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "mass share",
      .help = "probability mass to be reached"},
@@ -69,6 +76,11 @@ static const struct opt options[] = {
     {.name = "scope", .type = OPT_ENUM, .offset = offsetof(struct oracle_params, scope),
      .def = "qblock", .values = scope_names,
      .help = "block: the target holds per query block or over the head"},
+    {.name = "rank", .type = OPT_ENUM, .offset = offsetof(struct oracle_params, rank),
+     .def = "full", .values = ranks,
+     .help = "stripes: columns are ranked by their mass in all rows, or in slices of 128 rows"},
+    {.name = "chunks", .type = OPT_INT, .offset = offsetof(struct oracle_params, chunks),
+     .def = "1", .min = 1, .max = 1e6, .help = "stripes, rank=sampled: slices"},
     {.name = "forced", .type = OPT_STR, .offset = offsetof(struct oracle_params, forced),
      .def = "none",
      .help = "entries kept in advance that count towards the target: none, diag, sink-N, "
@@ -113,7 +125,10 @@ static int parse_params(const struct oracle_params *p, struct parsed *out, struc
 }
 
 static const struct param_scope scopes[] = {
-    {"k", "kind=topk"},
+    {"k", "kind=topk|stripes"},
+    {"rank", "kind=stripes"},
+    {"chunks", "rank=sampled"},
+    {"forced", "kind=topk|topp|mean|block|block-cra|value"},
     {"alpha", "kind=topp|mean|block|block-cra|value"},
     {"scope", "kind=block"},
     {0},
@@ -127,8 +142,9 @@ static int validate(void *params, struct err *err)
     bool blocks = p->kind == KIND_BLOCK || p->kind == KIND_BLOCK_CRA;
     if (rc)
         return rc;
-    if (p->kind == KIND_TOPK && isnan(p->k.value))
-        return err_set(err, ERR_USAGE, "kind=topk needs k, a count or a share such as k=10%%");
+    if ((p->kind == KIND_TOPK || p->kind == KIND_STRIPES) && isnan(p->k.value))
+        return err_set(err, ERR_USAGE, "kind=%s needs k, a count or a share such as k=10%%",
+                       kinds[p->kind]);
     if (!blocks && (parsed.bq != 1 || parsed.bk != 1))
         return err_set(err, ERR_USAGE,
                        "unit=%s: kind=%s selects single entries; kind=block and "
@@ -155,6 +171,8 @@ struct oracle_state {
     bool *taken;        /* [units] */
     struct cover cover; /* sums over query blocks */
     int64_t ties, row_min, row_max, units_allowed;
+    int32_t *stripes; /* [n_stripes] columns, ascending */
+    int64_t n_stripes, stripe_rows;
 };
 
 static void release(void *state)
@@ -169,6 +187,7 @@ static void release(void *state)
     free(s->cells);
     free(s->need);
     free(s->taken);
+    free(s->stripes);
     free(s);
 }
 
@@ -427,6 +446,18 @@ out:
     return rc;
 }
 
+/* All queries share the columns; groups of rows only keep the lists short. */
+static int choose_stripes(struct oracle_state *s, struct err *err)
+{
+    const struct oracle_params *p = s->params;
+    int64_t nk = s->in.x.nk, count = MIN(share_resolve(p->k, nk), nk);
+    int rc = mem_alloc(&s->stripes, count, sizeof *s->stripes, "columns", err);
+    s->unit.bq = MIN(STRIPE_ROWS, s->in.x.nq);
+    return rc ? rc
+              : stripes_choose(&s->in, p->rank == RANK_SAMPLED ? p->chunks : 0, count, s->stripes,
+                               &s->n_stripes, &s->stripe_rows, err);
+}
+
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void **state, struct err *err)
 {
@@ -450,6 +481,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         TRY(head_prefix_select(head_row, s, (nq + s->unit.bq - 1) / s->unit.bq, in->x.nk,
                                s->params->alpha * (double)seeing, HEAD_BUFFER, &s->head, err));
     }
+    if (s->kind == KIND_STRIPES)
+        TRY(choose_stripes(s, err));
     *state = s;
     s = NULL;
 out:
@@ -467,6 +500,13 @@ static int select_group(struct oracle_state *s, struct mask *m, int64_t g, int64
 {
     if (attn_limit(&s->in.x, r1 - 1) == 0)
         return 0;
+    if (s->kind == KIND_STRIPES) {
+        int rc = 0;
+        for (int64_t e = 0; e < s->n_stripes && !rc; e++)
+            if (s->stripes[e] < attn_limit(&s->in.x, r1 - 1))
+                rc = mask_lists_add(m, g, s->stripes[e], err);
+        return rc;
+    }
     if (s->head_wide)
         return group_of_head(s, m, g, r0, r1, err);
     if (s->kind == KIND_TOPK)
@@ -521,6 +561,11 @@ static int report(void *state, struct record *r, struct err *err)
                     (long long)s->cover.upper);
         return 0;
     }
+    if (s->kind == KIND_STRIPES) {
+        record_note(r, "columns=%lld;rows=%lld", (long long)s->n_stripes,
+                    (long long)s->stripe_rows);
+        return 0;
+    }
     if (s->kind != KIND_TOPK && !s->head_wide)
         TRY(record_metric(r, "ties", (double)s->ties, err));
     if (!s->head_wide && s->row_min <= s->row_max) {
@@ -561,6 +606,8 @@ static const char *const variants[] = {
     "kind=block:unit=128x1:scope=head",
     "kind=block:unit=500x500",
     "kind=block-cra:unit=64x8:forced=window-3",
+    "kind=stripes:k=10%",
+    "kind=stripes:k=30:rank=sampled:chunks=2",
     NULL,
 };
 
@@ -569,14 +616,16 @@ static const struct method_budget budgets[] = {
     {"kind=topk:k=%s", {"1", "10", "60", "50%", "100%"}},
     {"kind=mean:alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
     {"kind=block:unit=16x8:alpha=%s", {"0.2", "0.5", "0.8", "0.95", "1"}},
+    {"kind=stripes:k=%s", {"1", "2.5%", "20%", "80%", "100%"}},
     {0},
 };
 
-/* Oracles that serve the head as a whole or query blocks on average leave rows without a key. */
+/* Oracles that serve the head as a whole or query blocks on average leave rows without a key, and
+ * columns may all lie after a query. */
 static bool may_be_empty(const void *params)
 {
     const struct oracle_params *p = params;
-    return p->kind == KIND_MEAN || p->kind == KIND_BLOCK;
+    return p->kind == KIND_MEAN || p->kind == KIND_BLOCK || p->kind == KIND_STRIPES;
 }
 
 /* clang-format off */

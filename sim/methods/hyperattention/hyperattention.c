@@ -1,0 +1,339 @@
+/*
+ * HyperAttention: exact attention inside of blocks of hashed and sorted tokens, and a uniform
+ * sample of keys that stands for all others.
+ *
+ *   bin(x) = sum_r 2^r [x . g_r > 0], rank = Gray code of the bin; queries and keys are sorted by
+ *   rank, block c of queries attends to block c of keys with weight 1 and to the m drawn keys
+ *   outside of it with weight N_k / m each: out_i = sum_j W_ij e^{s_ij} v_j / sum_j W_ij e^{s_ij}
+ *
+ * I. Han et al., "HyperAttention: Long-context Attention in Near-Linear Time", arXiv:2310.05869,
+ * and its code (insuhan/hyper-attn). A causal head is halved until it has min_len rows: the halves
+ * are causal, the later half attends to the earlier one as above. O(N (block + samples) D) per
+ * level.
+ *
+ * Deviations: random numbers are lacuna's, keyed by seed and call; an odd half has one row more
+ * and no row of padding; the blocks of queries of a square that is not square are ceil(N_q /
+ * blocks) rows. official_pad=1 has the zero rows that the code puts behind the last block;
+ * exclude=0 counts drawn keys of the own block twice, as one of its two paths does.
+ */
+#include "core/mem.h"
+#include "core/method.h"
+#include "sim/blocks/exact.h"
+#include "sim/methods/hyperattention/hyperplan.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+enum { GRAY_OFFICIAL, GRAY_INVERSE };
+enum { NORMAL, AXES };
+static const char *const grays[] = {"official", "inverse", NULL};
+static const char *const direction_names[] = {"normal", "axes", NULL};
+
+struct hyper_params {
+    int64_t projs, block, samples, min_len;
+    int gray, proj_dir;
+    bool exclude, official_pad;
+};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "projs", .type = OPT_INT, .offset = offsetof(struct hyper_params, projs), .def = "7",
+     .min = 1, .max = 16, .unit = "bits", .help = "Bits of the hash."},
+    {.name = "block", .type = OPT_INT, .offset = offsetof(struct hyper_params, block),
+     .def = "256", .min = 1, .max = 1e9, .unit = "tokens", .help = "Keys of a block."},
+    {.name = "samples", .type = OPT_INT, .offset = offsetof(struct hyper_params, samples),
+     .def = "256", .min = 0, .max = 1e7, .unit = "keys",
+     .help = "Keys drawn for all queries of a head (causal: of a half)."},
+    {.name = "min_len", .type = OPT_INT, .offset = offsetof(struct hyper_params, min_len),
+     .def = "4096", .min = 0, .max = 1e9, .unit = "tokens",
+     .help = "Shorter sequences, and causal halves up to this length, are exact."},
+    {.name = "gray", .type = OPT_ENUM, .offset = offsetof(struct hyper_params, gray),
+     .def = "official", .values = grays,
+     .help = "Order of the bins: their Gray code as in the published table, or the inverse map, whose "
+             "neighbours differ in one bit."},
+    {.name = "exclude", .type = OPT_BOOL, .offset = offsetof(struct hyper_params, exclude),
+     .def = "1", .help = "Drawn keys of the query's own block do not count again."},
+    {.name = "official_pad", .type = OPT_BOOL,
+     .offset = offsetof(struct hyper_params, official_pad), .def = "0",
+     .help = "The zero rows that fill the last block count as keys of score 0, as in the code."},
+    {.name = "proj_dir", .type = OPT_ENUM, .offset = offsetof(struct hyper_params, proj_dir),
+     .def = "normal", .values = direction_names,
+     .help = "Directions: random, or the first unit vectors, which depend on no seed."},
+    {0},
+};
+/* clang-format on */
+
+struct hyper_state {
+    struct hyper_plan plan;
+    const struct head_in *in;
+    bool weighted;              /* some square is hashed: weights, or zero rows */
+    double *score, *weighted_v; /* [samples of a row], [dv] */
+    double *est;                /* [nq] log-sum-exp with weights; rows not attended to: NAN */
+};
+
+static void release(void *state)
+{
+    struct hyper_state *s = state;
+    if (!s)
+        return;
+    hyper_plan_free(&s->plan);
+    free(s->score);
+    free(s->weighted_v);
+    free(s->est);
+    free(s);
+}
+
+static int buffers(struct hyper_state *s, int64_t samples, struct err *err)
+{
+    int64_t nq = s->in->x.nq;
+    int rc = 0;
+    TRY(mem_alloc(&s->score, samples * HYPER_PARTS + 1, sizeof *s->score, "scores", err));
+    TRY(mem_alloc(&s->weighted_v, s->in->x.dv, sizeof *s->weighted_v, "weighted values", err));
+    TRY(mem_alloc(&s->est, nq, sizeof *s->est, "estimated sums", err));
+    for (int64_t i = 0; i < nq; i++)
+        s->est[i] = NAN;
+out:
+    return rc;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct hyper_params *p = params;
+    struct hyper_config c = {
+        (int)p->projs,           p->block,   p->samples,      p->min_len,
+        p->gray == GRAY_INVERSE, p->exclude, p->official_pad, p->proj_dir == AXES};
+    struct hyper_state *s = NULL;
+    int rc = 0;
+
+    if (in->x.causal && in->x.nq != in->x.nk)
+        return method_skip(ctx, "causal heads need as many queries as keys");
+    if (c.axes && p->projs > in->x.d)
+        return method_skip(ctx, "proj_dir=axes has no %lld unit vectors in a head of dimension %d",
+                           (long long)p->projs, in->x.d);
+    TRY(mem_zalloc(&s, 1, sizeof *s, "hyperattention state", err));
+    s->in = in;
+    TRY(hyper_plan_build(&s->plan, &c, in, ctx->seed, err));
+    for (int64_t k = 0; k < s->plan.n; k++)
+        s->weighted = s->weighted || s->plan.squares[k].n_samples || s->plan.squares[k].pad;
+    TRY(buffers(s, p->samples, err));
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+/* ---- the mask: every pair with a weight ------------------------------------------------------ */
+
+/* The ascending lists of a block and of the drawn keys, together; without the samples: one. */
+static int add_hashed(const struct hyper_state *s, const struct hyper_part *part, bool samples,
+                      struct mask *m, int64_t g, struct err *err)
+{
+    const struct hyper_square *q = part->square;
+    const int32_t *keys;
+    int64_t n = hyper_block(&s->plan, q, part->block, &keys), a = 0, b = 0;
+    int64_t drawn = samples ? q->n_samples : 0;
+    int rc = 0;
+    while (!rc && (a < n || b < drawn)) {
+        int32_t x = a < n ? keys[a] : INT32_MAX, y = b < drawn ? q->samples[b].key : INT32_MAX;
+        a += x <= y;
+        b += y <= x;
+        rc = mask_lists_add(m, g, x < y ? x : y, err);
+    }
+    return rc;
+}
+
+static int make_mask(const struct hyper_state *s, bool samples, int64_t row0, int64_t row1,
+                     struct mask *out, struct err *err)
+{
+    const struct attn_in *x = &s->in->x;
+    struct hyper_part parts[HYPER_PARTS];
+    int rc = 0;
+    TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, 1, err));
+    out->exec = EXEC_NONE; /* report has what the blocks and samples multiply */
+    for (int64_t i = row0; i < row1; i++) {
+        int n = hyper_parts(&s->plan, i, parts);
+        for (int k = 0; k < n; k++)
+            TRY(parts[k].square ? add_hashed(s, &parts[k], samples, out, i - row0, err)
+                                : mask_lists_add_run(out, i - row0, (int32_t)parts[k].lo,
+                                                     (int32_t)parts[k].hi, err));
+    }
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    return make_mask(state, true, row0, row1, out, err);
+}
+
+/* ---- attention ------------------------------------------------------------------------------ */
+
+/* Does the key count as drawn for a query of this block? */
+static bool counts(const struct hyper_state *s, const struct hyper_part *part,
+                   const struct hyper_sample *drawn)
+{
+    return !s->plan.c.exclude || drawn->block != part->block;
+}
+
+static double dot(const float *a, const float *b, int d)
+{
+    double sum = 0;
+    for (int c = 0; c < d; c++)
+        sum += (double)a[c] * b[c];
+    return sum;
+}
+
+/* Scores plus log weights of the drawn keys of row i; returns the largest. The zero rows of a last
+ * block are one entry, and no value: *pad. */
+static double sample_scores(struct hyper_state *s, int64_t i, const struct hyper_part *parts, int n,
+                            double *pad)
+{
+    const struct attn_in *x = &s->in->x;
+    double top = -INFINITY;
+    int64_t e = 0, zeros = 0;
+    for (int k = 0; k < n; k++) {
+        const struct hyper_square *q = parts[k].square;
+        if (!q)
+            continue;
+        double share = (double)(q->k1 - q->k0) / (double)s->plan.c.samples;
+        for (int64_t r = 0; r < q->n_samples; r++) {
+            if (!counts(s, &parts[k], &q->samples[r]))
+                continue;
+            s->score[e] =
+                x->scale * dot(x->q + i * x->d, x->k + (int64_t)q->samples[r].key * x->d, x->d) +
+                log(share * q->samples[r].count);
+            top = fmax(top, s->score[e++]);
+        }
+        zeros += parts[k].block == q->blocks - 1 ? q->pad : 0;
+    }
+    *pad = zeros ? log((double)zeros) : -INFINITY;
+    return fmax(top, *pad);
+}
+
+/* Output and log-sum-exp of the drawn keys alone. */
+static double sample_output(struct hyper_state *s, int64_t i, const struct hyper_part *parts, int n)
+{
+    const struct attn_in *x = &s->in->x;
+    double pad, top = sample_scores(s, i, parts, n, &pad), sum = 0;
+    int64_t e = 0;
+    if (top == -INFINITY)
+        return top;
+    for (int c = 0; c < x->dv; c++)
+        s->weighted_v[c] = 0;
+    for (int k = 0; k < n; k++) {
+        const struct hyper_square *q = parts[k].square;
+        for (int64_t r = 0; q && r < q->n_samples; r++) {
+            if (!counts(s, &parts[k], &q->samples[r]))
+                continue;
+            double w = exp(s->score[e++] - top);
+            const float *v = x->v + (int64_t)q->samples[r].key * x->dv;
+            sum += w;
+            for (int c = 0; c < x->dv; c++)
+                s->weighted_v[c] += w * v[c];
+        }
+    }
+    sum += exp(pad - top);
+    for (int c = 0; c < x->dv; c++)
+        s->weighted_v[c] /= sum;
+    return top + log(sum);
+}
+
+static bool attends(const void *state)
+{
+    return ((const struct hyper_state *)state)->weighted;
+}
+
+/* Pairs of weight 1 by the exact softmax of the framework, then the drawn keys of each row. */
+static int attend(void *state, const struct mask *m, double *out, double *lse,
+                  struct attend_stats *stats, struct err *err)
+{
+    struct hyper_state *s = state;
+    struct hyper_part parts[HYPER_PARTS];
+    struct mask ones = {0};
+    int64_t dv = s->in->x.dv;
+    int rc = 0;
+
+    TRY(make_mask(s, false, m->row0, m->row1, &ones, err));
+    TRY(exact_attend(s->in->exact, &ones, out, lse, err));
+    for (int64_t i = m->row0; i < m->row1; i++) {
+        double t, *o = out + (i - m->row0) * dv, *l = lse + (i - m->row0);
+        double drawn = sample_output(s, i, parts, hyper_parts(&s->plan, i, parts));
+        if (drawn != -INFINITY) {
+            hyper_merge(*l, drawn, &t, l);
+            for (int64_t c = 0; c < dv; c++)
+                o[c] = t * o[c] + (1 - t) * s->weighted_v[c];
+        }
+        s->est[i] = *l;
+    }
+out:
+    mask_free(&ones);
+    return rc;
+}
+
+/* Mean and standard deviation of the estimated share of a row's mass. A row's share is cut at
+ * e^300, so that its square is a number. */
+static int report_mass(struct hyper_state *s, struct record *r, struct err *err)
+{
+    int64_t nq = s->in->x.nq;
+    const double *lse;
+    double sum = 0, squares = 0;
+    int rc = 0;
+    TRY(exact_lse(s->in->exact, 0, nq, &lse, err));
+    for (int64_t i = 0; i < nq; i++) {
+        double x = isnan(s->est[i]) ? 1 : exp(fmin(s->est[i] - lse[i], 300));
+        sum += x;
+        squares += x * x;
+    }
+    double mean = sum / (double)nq;
+    TRY(record_metric(r, "mass_est_mean", mean, err));
+    TRY(record_metric(r, "mass_est_sd", sqrt(fmax(squares / (double)nq - mean * mean, 0)), err));
+out:
+    return rc;
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    struct hyper_state *s = state;
+    int64_t hashed = 0;
+    int rc = 0;
+    for (int64_t k = 0; k < s->plan.n; k++)
+        hashed += s->plan.squares[k].hashed;
+    record_note(r, "squares=%lld;hashed=%lld", (long long)s->plan.n, (long long)hashed);
+    TRY(record_metric(r, "pairs_exec", s->plan.pairs_exec, err));
+    TRY(record_metric(r, "density_exec", s->plan.pairs_exec / record_get(r, "pairs_allowed"), err));
+    if (s->weighted)
+        TRY(report_mass(s, r, err));
+out:
+    return rc;
+}
+
+static const char *const variants[] = {
+    "min_len=0:block=16:samples=8",
+    "min_len=32:block=16:samples=40:gray=inverse",
+    "min_len=0:block=24:samples=16:exclude=0:official_pad=1",
+    "min_len=50:block=64:samples=0:proj_dir=axes",
+    NULL,
+};
+
+const struct method method_hyperattention = {
+    .name = "hyperattention",
+    .alias = "hyper-attention",
+    .summary = "blocks of hashed and sorted tokens, and drawn keys with weights for the rest",
+    .paper =
+        "Han et al., HyperAttention: Long-context Attention in Near-Linear Time, arXiv 2310.05869",
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
+    .params_size = sizeof(struct hyper_params),
+    .params = options,
+    .budget_full = "min_len=1000000000",
+    .prepare = prepare,
+    .select = select_rows,
+    .attends = attends,
+    .attend = attend,
+    .report = report,
+    .release = release,
+    .variants = variants,
+};

@@ -1,0 +1,271 @@
+/*
+ * qk_sparse.c - whole queries and keys are dropped; attention of the rest is exact.
+ *
+ *   random: keep query i with probability 1 - drop_q and key j with probability 1 - drop
+ *   knorm, vnorm, mass: keep all queries and the ceil((1 - drop) N_k) keys with the largest |k|,
+ * |v| or column mass sum_i p_ij; keep (i, j) iff both are kept and j <= i
+ *
+ * Faster Causal Attention Over Large Sequences Through Sparse Flash Attention, arXiv 2306.01160,
+ * section 3, and its code (epfml/dynamic-sparse-flash-attention). O(N); mass needs the whole exact
+ * map and is an oracle.
+ *
+ * The kernel compacts the kept tokens in time order and multiplies tiles of 128 x 128 of the
+ * compact arrays up to the causal limit: density_exec counts these tiles.
+ *
+ * Deviations: the code draws queries and keys per head; here the query heads of a group share the
+ * keys that are kept, as they share the keys. The other three selectors are not in the paper. The
+ * code attends with unit keys (normalize_k=1).
+ */
+#include "core/intmath.h"
+#include "core/mem.h"
+#include "core/method.h"
+#include "sim/blocks/callrng.h"
+#include "sim/blocks/colmass.h"
+#include "sim/blocks/prefix.h"
+#include "sim/blocks/unitkeys.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#define TILE 128
+#define SALT_Q 0x716b2d71ull /* keep its numbers apart from those of other methods */
+#define SALT_K 0x716b2d6bull
+
+enum selector { RANDOM, KNORM, VNORM, MASS };
+static const char *const selectors[] = {"random", "knorm", "vnorm", "mass", NULL};
+
+struct qk_params {
+    double drop, drop_q; /* drop_q: NAN = by selector */
+    int select;
+    bool normalize_k;
+};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "drop", .type = OPT_NUM, .offset = offsetof(struct qk_params, drop), .def = "0.5",
+     .min = 0, .max = 1, .flags = OPT_MAX_OPEN, .unit = "share", .help = "Dropped keys."},
+    {.name = "select", .type = OPT_ENUM, .offset = offsetof(struct qk_params, select),
+     .def = "random", .values = selectors,
+     .help = "Which keys stay: random, or the largest |k|, |v| or column mass of the exact map."},
+    {.name = "drop_q", .type = OPT_NUM, .offset = offsetof(struct qk_params, drop_q), .min = 0,
+     .max = 1, .flags = OPT_UNSET | OPT_MAX_OPEN, .unit = "share",
+     .help = "Dropped queries, at random; unset: as keys with select=random, else none."},
+    {.name = "normalize_k", .type = OPT_BOOL, .offset = offsetof(struct qk_params, normalize_k),
+     .def = "0", .help = "Attend with keys of unit length, as the code does; the choice is that of the "
+                         "trace's keys."},
+    {0},
+};
+
+static const struct metric_def metrics[] = {
+    {.name = "queries_kept", .unit = "1", .definition = "queries that are not dropped"},
+    {.name = "keys_kept", .unit = "1", .definition = "keys that are not dropped"},
+    {0},
+};
+/* clang-format on */
+
+struct qk_state {
+    struct attn_in x;
+    bool *keep_q;  /* [nq] */
+    int32_t *keys; /* [n_keys] that are kept, ascending */
+    int64_t n_queries, n_keys;
+    struct unit_keys unit; /* with normalize_k */
+};
+
+static void release(void *state)
+{
+    struct qk_state *s = state;
+    if (!s)
+        return;
+    free(s->keep_q);
+    free(s->keys);
+    unit_keys_free(&s->unit);
+    free(s);
+}
+
+/* ---- the choice ----------------------------------------------------------------------------- */
+
+static double norm(const float *x, int d)
+{
+    double sum = 0;
+    for (int c = 0; c < d; c++)
+        sum += (double)x[c] * x[c];
+    return sum;
+}
+
+static int rank_keys(const struct qk_params *p, const struct head_in *in, double *rank,
+                     struct err *err)
+{
+    const struct attn_in *x = &in->x;
+    if (p->select == MASS)
+        return column_mass(in, 0, x->nq, rank, err);
+    for (int64_t j = 0; j < x->nk; j++)
+        rank[j] = p->select == KNORM ? norm(x->k + j * x->d, x->d) : norm(x->v + j * x->dv, x->dv);
+    return 0;
+}
+
+static int best_keys(struct qk_state *s, const struct qk_params *p, const struct head_in *in,
+                     struct err *err)
+{
+    struct prefix_work *work = NULL;
+    struct prefix top;
+    double *rank = NULL;
+    int64_t nk = in->x.nk, count = (int64_t)ceil((1 - p->drop) * (double)nk);
+    int rc = 0;
+    TRY(mem_zalloc(&rank, nk, sizeof *rank, "ranks of keys", err));
+    TRY(rank_keys(p, in, rank, err));
+    TRY(prefix_work_new(&work, err));
+    TRY(prefix_topk(work, rank, nk, count, &top, err));
+    for (int64_t j = 0; j < nk; j++)
+        if (prefix_has(&top, rank[j], j))
+            s->keys[s->n_keys++] = (int32_t)j;
+out:
+    prefix_work_free(work);
+    free(rank);
+    return rc;
+}
+
+static void random_keys(struct qk_state *s, const struct qk_params *p, const struct head_in *in,
+                        uint64_t seed)
+{
+    uint64_t stream = head_stream(SALT_K, in, in->kv_head);
+    for (int64_t j = 0; j < in->x.nk; j++)
+        if (rng_uniform(seed, stream, (uint64_t)j) >= p->drop)
+            s->keys[s->n_keys++] = (int32_t)j;
+}
+
+static void choose_queries(struct qk_state *s, const struct qk_params *p, const struct head_in *in,
+                           uint64_t seed)
+{
+    double drop = !isnan(p->drop_q) ? p->drop_q : p->select == RANDOM ? p->drop : 0;
+    uint64_t stream = head_stream(SALT_Q, in, in->head);
+    for (int64_t i = 0; i < in->x.nq; i++) {
+        s->keep_q[i] = rng_uniform(seed, stream, (uint64_t)i) >= drop;
+        s->n_queries += s->keep_q[i];
+    }
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct qk_params *p = params;
+    struct qk_state *s = NULL;
+    int rc = 0;
+
+    TRY(mem_zalloc(&s, 1, sizeof *s, "qk-sparse state", err));
+    s->x = in->x;
+    TRY(mem_alloc(&s->keep_q, in->x.nq, sizeof *s->keep_q, "kept queries", err));
+    TRY(mem_alloc(&s->keys, in->x.nk, sizeof *s->keys, "kept keys", err));
+    choose_queries(s, p, in, ctx->seed);
+    if (p->select == RANDOM)
+        random_keys(s, p, in, ctx->seed);
+    else
+        TRY(best_keys(s, p, in, err));
+    if (p->normalize_k)
+        TRY(unit_keys_make(&s->unit, in, err));
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    return rc;
+}
+
+/* ---- the mask ------------------------------------------------------------------------------- */
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    const struct qk_state *s = state;
+    int rc = 0;
+    TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
+    out->exec = EXEC_NONE; /* report counts the tiles of the compact arrays */
+    for (int64_t i = row0; i < row1; i++) {
+        int64_t limit = s->keep_q[i] ? attn_limit(&s->x, i) : 0;
+        for (int64_t e = 0; e < s->n_keys && s->keys[e] < limit; e++)
+            TRY(mask_lists_add(out, i - row0, s->keys[e], err));
+    }
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+static bool attends(const void *state)
+{
+    return ((const struct qk_state *)state)->unit.k != NULL;
+}
+
+static int attend(void *state, const struct mask *m, double *out, double *lse,
+                  struct attend_stats *stats, struct err *err)
+{
+    const struct qk_state *s = state;
+    return attn_rows(&s->unit.ops, m, out, lse, err);
+}
+
+/* Tiles of the compact arrays: those of a tile of queries that its last query sees a key of. */
+static double tiles(const struct qk_state *s)
+{
+    int64_t count = 0, queries = 0, seen = 0;
+    for (int64_t i = 0; i < s->x.nq; i++) {
+        if (!s->keep_q[i])
+            continue;
+        int64_t limit = attn_limit(&s->x, i);
+        while (seen < s->n_keys && s->keys[seen] < limit)
+            seen++;
+        queries++;
+        if (queries % TILE == 0 || queries == s->n_queries)
+            count += ceil_div(seen, TILE);
+    }
+    return (double)count;
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    const struct qk_state *s = state;
+    double exec = tiles(s) * TILE * TILE;
+    int rc = 0;
+    TRY(record_metric(r, "pairs_exec", exec, err));
+    TRY(record_metric(r, "density_exec", exec / record_get(r, "pairs_allowed"), err));
+    TRY(record_metric(r, "queries_kept", (double)s->n_queries, err));
+    TRY(record_metric(r, "keys_kept", (double)s->n_keys, err));
+out:
+    return rc;
+}
+
+static const char *const variants[] = {
+    "drop=0.3:drop_q=0", "select=knorm:drop=0.7", "select=vnorm:drop_q=0.2",
+    "select=mass",       "normalize_k=1",         NULL,
+};
+
+static const struct method_budget budgets[] = {
+    {"select=knorm:drop=%s", {"0.9", "0.5", "0.1", "0"}},
+    {"select=mass:drop=%s", {"0.9", "0.5", "0.1", "0"}},
+    {"drop_q=0:drop=%s", {"0.9", "0.5", "0.1", "0"}},
+    {0},
+};
+
+/* A dropped query, or one that sees dropped keys only. */
+static bool may_be_empty(const void *params)
+{
+    return true;
+}
+
+const struct method method_qk_sparse = {
+    .name = "qk-sparse",
+    .summary = "whole queries and keys dropped, at random or by norm or mass",
+    .paper =
+        "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse Flash "
+        "Attention, arXiv 2306.01160",
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
+    .params_size = sizeof(struct qk_params),
+    .params = options,
+    .metrics = metrics,
+    .budget_full = "drop=0",
+    .prepare = prepare,
+    .select = select_rows,
+    .attends = attends,
+    .attend = attend,
+    .report = report,
+    .release = release,
+    .variants = variants,
+    .budgets = budgets,
+    .may_be_empty = may_be_empty,
+};

@@ -1,0 +1,324 @@
+/*
+ * HyperAttention: ranks, counts and merges worked out by hand, masks of the shipped models whose
+ * counts and recalls were computed elsewhere, and the weighted output against an explicit matrix of
+ * weights.
+ */
+#include "tests/harness/conform.h"
+
+#include "core/intmath.h"
+#include "sim/methods/hyperattention/hyperplan.h"
+
+START_TEST(ranks_of_bins)
+{
+    static const uint32_t official[] = {0, 1, 3, 2, 6, 7, 5, 4, 12, 13, 15, 14, 10, 11, 9, 8};
+    static const uint32_t inverse[] = {0, 1, 3, 2, 7, 6, 4, 5, 15, 14, 12, 13, 8, 9, 11, 10};
+    for (uint32_t b = 0; b < 16; b++) {
+        ck_assert_uint_eq(hyper_rank(b, false), official[b]);
+        ck_assert_uint_eq(hyper_rank(b, true), inverse[b]);
+    }
+    /* Bits in which the bins of neighbouring ranks differ. */
+    for (int inv = 0; inv < 2; inv++) {
+        uint32_t bin_of[128];
+        int bits[8] = {0};
+        for (uint32_t b = 0; b < 128; b++)
+            bin_of[hyper_rank(b, inv)] = b;
+        for (int r = 1; r < 128; r++)
+            bits[__builtin_popcount(bin_of[r] ^ bin_of[r - 1])]++;
+        ck_assert_int_eq(bits[1], inv ? 127 : 96);
+        ck_assert_int_eq(bits[2], inv ? 0 : 24);
+        ck_assert_int_eq(bits[3], inv ? 0 : 6);
+        ck_assert_int_eq(bits[4], inv ? 0 : 1);
+    }
+}
+END_TEST
+
+START_TEST(merging)
+{
+    double t, lse;
+    hyper_merge(0, log(3), &t, &lse);
+    ck_assert_double_eq_tol(t, 0.25, 1e-15);
+    ck_assert_double_eq_tol(lse, 1.386294361119891, 1e-14);
+    hyper_merge(700, 700, &t, &lse);
+    ck_assert_double_eq_tol(t, 0.5, 1e-15);
+    hyper_merge(-INFINITY, 5, &t, &lse);
+    ck_assert(t == 0 && lse == 5);
+    hyper_merge(5, -INFINITY, &t, &lse);
+    ck_assert(t == 1 && lse == 5);
+}
+END_TEST
+
+/* ---- counts --------------------------------------------------------------------------------- */
+
+/* A head of n zero vectors. */
+static double exec_of(const char *text, int64_t n, bool causal)
+{
+    struct err err = {0};
+    struct method_run *runs = NULL;
+    struct method_ctx ctx = {.seed = 1};
+    struct record r;
+    int64_t count = 0;
+    void *state = NULL;
+    float *zero = calloc((size_t)n, sizeof *zero);
+    struct head_in in = one_head(zero, zero, zero, n, n, 1, causal);
+
+    record_init(&r);
+    assert_ok(method_runs_parse(test_methods, text, &runs, &count, &err), &err);
+    assert_ok(runs[0].method->prepare(&ctx, runs[0].params, &in, &state, &err), &err);
+    struct hyper_plan *plan = state; /* the state begins with it */
+    double pairs = plan->pairs_exec;
+    runs[0].method->release(state);
+    method_runs_free(runs, count);
+    record_free(&r);
+    free(zero);
+    return pairs;
+}
+
+START_TEST(pairs_that_are_multiplied)
+{
+    static const struct {
+        int64_t n;
+        double pairs;
+    } causal[] = {{4096, 8390656},   {8192, 18878464},   {16384, 41951232},
+                  {32768, 92291072}, {65536, 201359360}, {131072, 436273152}},
+      other[] = {{4095, 4095. * 4095},
+                 {4096, 512. * 4096},
+                 {8192, 4194304},
+                 {32768, 16777216},
+                 {131072, 67108864}};
+    for (int k = 0; k < 6; k++)
+        ck_assert_double_eq(exec_of("hyperattention", causal[k].n, true), causal[k].pairs);
+    for (int k = 0; k < 5; k++)
+        ck_assert_double_eq(exec_of("hyperattention", other[k].n, false), other[k].pairs);
+}
+END_TEST
+
+START_TEST(one_block_is_dense)
+{
+    for (int causal = 0; causal < 2; causal++) {
+        struct sim_head h;
+        conform_head(NORMAL, 129, 129, causal, PREC_F64, &h);
+        struct record r;
+        run_text("hyperattention:min_len=0:block=129:samples=0", &h.in, &r);
+        ck_assert_double_eq(record_get(&r, "density_elem"), 1);
+        ck_assert_double_lt(record_get(&r, "err_l2_rel"), 1e-12);
+        record_free(&r);
+        sim_head_free(&h);
+    }
+}
+END_TEST
+
+/* Zero vectors have bin 0 and keep their order: blocks lie on the diagonal. */
+START_TEST(zero_vectors_keep_their_order)
+{
+    enum { N = 100, B = 16 };
+    static uint8_t bits[N * N];
+    struct sim_head h;
+    struct record r;
+    conform_head(ZEROS, N, N, false, PREC_F64, &h);
+    run_text_carry("hyperattention:min_len=0:block=16:samples=0", &h.in, NULL, 1, sink_bits, bits,
+                   &r);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++)
+            ck_assert_int_eq(bits[i * N + j], i / B == j / B);
+    ck_assert(isnan(record_get(&r, "mass_est_mean"))); /* no weights */
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- weights -------------------------------------------------------------------------------- */
+
+/* W [nq][nk] of a plan, and the number of zero rows per query. */
+static void weights(const struct hyper_plan *p, double *w, double *zeros)
+{
+    for (int64_t i = 0; i < p->nq; i++) {
+        struct hyper_part parts[HYPER_PARTS];
+        int n = hyper_parts(p, i, parts);
+        zeros[i] = 0;
+        for (int k = 0; k < n; k++) {
+            const struct hyper_square *s = parts[k].square;
+            for (int64_t j = parts[k].lo; j < parts[k].hi; j++)
+                w[i * p->nk + j] += 1;
+            if (!s)
+                continue;
+            for (int64_t e = 0; e < s->k1 - s->k0; e++)
+                if (e / p->c.block == parts[k].block)
+                    w[i * p->nk + s->keys[e]] += 1;
+            for (int64_t e = 0; e < s->n_samples; e++)
+                if (!p->c.exclude || s->samples[e].block != parts[k].block)
+                    w[i * p->nk + s->samples[e].key] +=
+                        (double)(s->k1 - s->k0) / (double)p->c.samples * s->samples[e].count;
+            zeros[i] += parts[k].block == s->blocks - 1 ? (double)s->pad : 0;
+        }
+    }
+}
+
+static void assert_weighted(const char *text, const struct hyper_config *c, bool causal)
+{
+    enum { N = 129, D = 64 };
+    static double w[N * N], zeros[N];
+    struct err err = {0};
+    struct hyper_plan p;
+    struct conform_result res;
+    struct sim_head h;
+
+    conform_head(NORMAL, N, N, causal, PREC_F64, &h);
+    memset(w, 0, sizeof w);
+    assert_ok(hyper_plan_build(&p, c, &h.in, 5, &err), &err);
+    weights(&p, w, zeros);
+    conform_run(text, &h.in, NULL, 5, &res);
+    for (int i = 0; i < N; i++) {
+        double sum = zeros[i], o[D] = {0};
+        for (int j = 0; j < N; j++) {
+            double s = 0;
+            ck_assert_int_eq(res.bits[i * N + j], w[i * N + j] > 0);
+            for (int e = 0; e < D; e++)
+                s += (double)h.in.x.q[i * D + e] * h.in.x.k[j * D + e];
+            s = w[i * N + j] * exp(s * h.in.x.scale);
+            sum += s;
+            for (int e = 0; e < D; e++)
+                o[e] += s * h.in.x.v[j * D + e];
+        }
+        ck_assert_double_eq_tol(res.lse[i], log(sum), 1e-10);
+        for (int e = 0; e < D; e++)
+            ck_assert_double_eq_tol(res.out[i * D + e], o[e] / sum, 1e-10);
+    }
+    conform_result_free(&res);
+    hyper_plan_free(&p);
+    sim_head_free(&h);
+}
+
+START_TEST(outputs_are_those_of_the_weights)
+{
+    struct hyper_config c = {7, 16, 24, 20, false, true, false, false};
+    for (int causal = 0; causal < 2; causal++) {
+        c.exclude = true;
+        c.pad = false;
+        assert_weighted("hyperattention:block=16:samples=24:min_len=20", &c, causal);
+        c.exclude = false;
+        c.pad = true;
+        assert_weighted("hyperattention:block=16:samples=24:min_len=20:exclude=0:official_pad=1",
+                        &c, causal);
+    }
+}
+END_TEST
+
+/* Keys of length 0: every score is 0, so the estimate of a row's sum is b plus the weights of the
+ * drawn keys outside of its block: N - b on average over seeds. */
+START_TEST(the_estimate_is_unbiased)
+{
+    enum { N = 300, SEEDS = 300 };
+    struct sim_head h;
+    double sum = 0, squares = 0;
+    conform_head(ZEROS, N, N, false, PREC_F64, &h);
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        struct record r;
+        run_text_carry("hyperattention:min_len=0:block=50:samples=32", &h.in, NULL, seed, NULL,
+                       NULL, &r);
+        sum += record_get(&r, "mass_est_mean");
+        squares += pow(record_get(&r, "mass_est_mean"), 2);
+        ck_assert_double_gt(record_get(&r, "mass_est_sd"), 0);
+        record_free(&r);
+    }
+    double mean = sum / SEEDS, sd = sqrt(squares / SEEDS - mean * mean);
+    ck_assert_double_le(fabs(mean - 1), 5 * sd / sqrt(SEEDS) + 1e-12);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* ---- real data ------------------------------------------------------------------------------ */
+
+static const struct {
+    int layer;
+    const char *text;
+    int pairs;
+    double min, p5, p50, mean;
+} video[] = {
+    {5, "block=64", 24576, 4.88e-10, 7.46e-6, 0.0139255, 0.0856430},
+    {5, "block=64:gray=inverse", 24576, 6.63e-9, 6.12e-5, 0.0188816, 0.100775},
+    {5, "block=100", 37056, 7.06e-9, 7.56e-5, 0.0620458, 0.178590},
+    {0, "block=64", 24576, 0.0490351, 0.0594944, 0.153455, 0.163672},
+};
+
+START_TEST(masks_of_the_shipped_video_model)
+{
+    enum { N = 384 };
+    struct err err = {0};
+    struct sim_head h;
+    struct record r;
+    char text[160];
+
+    assert_ok(golden_video(3, video[_i].layer, 0, PREC_F64, &h, &err), &err);
+    snprintf(text, sizeof text, "hyperattention:min_len=0:samples=0:proj_dir=axes:%s",
+             video[_i].text);
+    run_text(text, &h.in, &r);
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].pairs);
+    ck_assert_double_eq(record_get(&r, "pairs_exec"), N * (_i == 2 ? 100. : 64.));
+    ck_assert_double_eq_tol(record_get(&r, "cra_min") / video[_i].min, 1, 5e-3);
+    ck_assert_double_eq_tol(record_get(&r, "cra_p5") / video[_i].p5, 1, 2e-3);
+    ck_assert_double_eq_tol(record_get(&r, "cra_p50") / video[_i].p50, 1, 5e-6);
+    ck_assert_double_eq_tol(record_get(&r, "cra_mean") / video[_i].mean, 1, 5e-6);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Seeds, heads and calls draw other keys; the directions are those of the call for all heads. */
+START_TEST(random_numbers_belong_to_the_call)
+{
+    struct hyper_config c = {7, 16, 24, 20, false, true, false, false};
+    struct hyper_plan a, b;
+    struct err err = {0};
+    struct sim_head h;
+    conform_head(NORMAL, 129, 129, false, PREC_F64, &h);
+    assert_ok(hyper_plan_build(&a, &c, &h.in, 5, &err), &err);
+    h.in.head++;
+    assert_ok(hyper_plan_build(&b, &c, &h.in, 5, &err), &err);
+    ck_assert_int_eq(memcmp(a.squares->keys, b.squares->keys, 129 * sizeof(int32_t)), 0);
+    ck_assert(a.squares->n_samples != b.squares->n_samples ||
+              memcmp(a.squares->samples, b.squares->samples,
+                     (size_t)a.squares->n_samples * sizeof *a.squares->samples) != 0);
+    hyper_plan_free(&b);
+    h.in.step++;
+    assert_ok(hyper_plan_build(&b, &c, &h.in, 5, &err), &err);
+    ck_assert_int_ne(memcmp(a.squares->keys, b.squares->keys, 129 * sizeof(int32_t)), 0);
+    hyper_plan_free(&a);
+    hyper_plan_free(&b);
+    sim_head_free(&h);
+}
+END_TEST
+
+START_TEST(where_it_does_not_apply)
+{
+    struct sim_head h;
+    conform_head(NORMAL, 63, 129, true, PREC_F64, &h);
+    assert_skips("hyperattention", &h.in, "as many queries as keys");
+    sim_head_free(&h);
+    conform_head(NORMAL, 63, 129, false, PREC_F64, &h);
+    struct record r;
+    run_text("hyperattention:min_len=0:block=32:samples=0", &h.in, &r);
+    /* Five blocks of keys, the last of one; 13 queries each, the last 11. */
+    ck_assert_double_eq(record_get(&r, "pairs_kept"), 4 * 13 * 32 + 11);
+    record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("hyperattention");
+    TCase *c = tcase_create("hyperattention");
+    tcase_set_timeout(c, 120);
+    tcase_add_test(c, ranks_of_bins);
+    tcase_add_test(c, merging);
+    tcase_add_test(c, pairs_that_are_multiplied);
+    tcase_add_test(c, one_block_is_dense);
+    tcase_add_test(c, zero_vectors_keep_their_order);
+    tcase_add_test(c, outputs_are_those_of_the_weights);
+    tcase_add_test(c, the_estimate_is_unbiased);
+    tcase_add_loop_test(c, masks_of_the_shipped_video_model, 0, 4);
+    tcase_add_test(c, random_numbers_belong_to_the_call);
+    tcase_add_test(c, where_it_does_not_apply);
+    suite_add_tcase(s, c);
+    return s;
+}
