@@ -6,6 +6,7 @@
 #include "analyze/caption.h"
 #include "analyze/metricfacts.h"
 #include "analyze/paper.h"
+#include "analyze/params.h"
 #include "analyze/ranking.h"
 #include "analyze/video_tables.h"
 #include "core/text.h"
@@ -260,7 +261,10 @@ int table_put_key(struct table *t, int64_t col, const struct record *r, enum gro
             table_num(t, col, key_number(r, k));
         return 0;
     }
-    key_text(r, k, &b);
+    if (k == KEY_PARAMS)
+        params_for_people(r, &b);
+    else
+        key_text(r, k, &b);
     rc = buf_check(&b, "table cell", err);
     if (!rc)
         rc = table_text(t, col, buf_str(&b), err);

@@ -232,6 +232,10 @@ struct method {
     int (*calibrate)(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err);
 
+    /* What `calibrate` costs, in dense attention passes over its samples: for estimates of time,
+     * right within a factor of two or so. 0 = not known. */
+    double calibrate_passes;
+
     /* Options of `lacuna calibrate` that belong to this method live in the same table. */
 
     void (*release)(void *state); /* accepts NULL */

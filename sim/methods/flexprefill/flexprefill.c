@@ -412,5 +412,6 @@ const struct method method_flexprefill = {
     .select = select_rows,
     .report = report,
     .calibrate = calibrate,
+    .calibrate_passes = 2.5,
     .release = release,
 };

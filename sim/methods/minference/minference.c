@@ -401,6 +401,7 @@ const struct method method_minference = {
     .origin = origin,
     .report = report,
     .calibrate = calibrate,
+    .calibrate_passes = 4,
     .release = release,
     .calibrate_short = "rows_from=0",
 };
