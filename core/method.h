@@ -177,6 +177,10 @@ struct method {
     int (*open)(const void *params, void **session, struct err *err);
     void (*close)(void *session);
 
+    /* May the parameters be used on traces of this model, replayed in this token order? ERR_INPUT
+     * that says why not. May be NULL. */
+    int (*fits)(const void *params, const char *model, const char *permute, struct err *err);
+
     /* Check parameters against each other (ranges are in the table). May be NULL. */
     int (*validate)(void *params, struct err *err);
 
