@@ -116,3 +116,18 @@ bool params_known(const char *name)
             return true;
     return false;
 }
+
+void params_for_people(const struct record *r, struct buf *b)
+{
+    size_t len;
+    const char *name = record_note_value(r, "calib_name", &len);
+    const char *hash = params_value(r->params, "calib");
+    if (!name || !hash) {
+        buf_puts(b, r->params ? r->params : "");
+        return;
+    }
+    size_t n = params_value_len(hash);
+    buf_put(b, r->params, (size_t)(hash - r->params));
+    buf_put(b, name, len);
+    buf_printf(b, "#%.*s%s", (int)(n < 4 ? n : 4), hash, hash + n);
+}

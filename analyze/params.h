@@ -35,6 +35,10 @@ const char *record_note_value(const struct record *r, const char *key, size_t *l
  * false (nothing appended) where the method has no such parameter. */
 bool record_param(const struct record *r, const char *name, struct buf *b);
 
+/* Append the parameters of a record with the name of its calibration, if it has one, and the first
+ * digits of its hash in place of the whole hash: "calib=mine#29c5:tau=0.9". */
+void params_for_people(const struct record *r, struct buf *b);
+
 /* Has a method that core/metricdef.h knows a parameter of this name, or `lacuna overlap` (a, b)? */
 bool params_known(const char *name);
 

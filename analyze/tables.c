@@ -6,6 +6,8 @@
 #include "analyze/caption.h"
 #include "analyze/metricfacts.h"
 #include "analyze/paper.h"
+#include "analyze/params.h"
+#include "analyze/plan_table.h"
 #include "analyze/ranking.h"
 #include "analyze/video_tables.h"
 #include "core/text.h"
@@ -54,18 +56,18 @@ const struct table_def *const table_defs[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id,
 #include "analyze/tables.def"
 #undef TABLE
-    &table_ranking, &table_blocks, &table_threshold, &table_permutations,
-    &table_judge,   &table_status, &table_paper,     NULL,
+    &table_ranking,   &table_plan,         &table_blocks,
+    &table_threshold, &table_permutations, &table_judge,
+    &table_status,    &table_paper,        NULL,
 };
 
 const struct listed *const table_list[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id.listed,
 #include "analyze/tables.def"
 #undef TABLE
-    &table_ranking.listed,   &table_blocks.listed,
-    &table_threshold.listed, &table_permutations.listed,
-    &table_judge.listed,     &table_status.listed,
-    &table_paper.listed,     NULL,
+    &table_ranking.listed,   &table_plan.listed,         &table_blocks.listed,
+    &table_threshold.listed, &table_permutations.listed, &table_judge.listed,
+    &table_status.listed,    &table_paper.listed,        NULL,
 };
 
 const struct table_def *table_def_find(const char *name, struct err *err)
@@ -260,7 +262,10 @@ int table_put_key(struct table *t, int64_t col, const struct record *r, enum gro
             table_num(t, col, key_number(r, k));
         return 0;
     }
-    key_text(r, k, &b);
+    if (k == KEY_PARAMS)
+        params_for_people(r, &b);
+    else
+        key_text(r, k, &b);
     rc = buf_check(&b, "table cell", err);
     if (!rc)
         rc = table_text(t, col, buf_str(&b), err);

@@ -177,6 +177,10 @@ struct method {
     int (*open)(const void *params, void **session, struct err *err);
     void (*close)(void *session);
 
+    /* May the parameters be used on traces of this model, replayed in this token order? ERR_INPUT
+     * that says why not. May be NULL. */
+    int (*fits)(const void *params, const char *model, const char *permute, struct err *err);
+
     /* Check parameters against each other (ranges are in the table). May be NULL. */
     int (*validate)(void *params, struct err *err);
 
@@ -231,6 +235,10 @@ struct method {
      * not METHOD_CALIBRATED. */
     int (*calibrate)(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err);
+
+    /* What `calibrate` costs, in dense attention passes over its samples: for estimates of time,
+     * right within a factor of two or so. 0 = not known. */
+    double calibrate_passes;
 
     /* Options of `lacuna calibrate` that belong to this method live in the same table. */
 

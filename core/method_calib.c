@@ -282,7 +282,8 @@ static int note_search(const struct method_run *run, struct record *rec, struct 
 {
     struct buf b = {0};
     for (const struct opt *o = run->method->params; o->type != OPT_END; o++)
-        if (o->flags & OPT_IDENTITY_NOT) {
+        /* A preset of other options has filled these in. */
+        if (o->flags & OPT_IDENTITY_NOT && !(o->flags & OPT_CALIB_FIXED)) {
             buf_printf(&b, "%s%s=", b.len ? ":" : "", o->name);
             opt_value_text(o, run->params, &b);
         }
@@ -297,7 +298,7 @@ int method_calib_note(const struct method_run *run, const char *trace_id, struct
                       struct err *err)
 {
     const json_t *traces = json_object_get(run->calib_doc, "traces");
-    const char *per = NULL;
+    const char *per = NULL, *name = NULL;
     size_t i;
     json_t *t;
     bool own = false;
@@ -308,6 +309,9 @@ int method_calib_note(const struct method_run *run, const char *trace_id, struct
     TRY(jget_str_opt(run->calib_doc, "per", run->calib, &per, err));
     if (json_object_get(run->calib_doc, "params"))
         TRY(note_search(run, rec, err));
+    TRY(jget_str_opt(run->calib_doc, "name", run->calib, &name, err));
+    if (name && *name)
+        record_note(rec, "calib_name=%s", name);
     record_note(rec, "calib_per=%s", per ? per : "head");
     if (!json_is_array(traces))
         goto out;

@@ -44,7 +44,7 @@ enum opt_flags {
     OPT_MAX_OPEN = 8,      /* value must be < max */
     OPT_OFF = 16,          /* OPT_NUM: the word "off" means INFINITY */
     OPT_IDENTITY_NOT = 32, /* does not enter the canonical form (paths, thread counts) */
-    OPT_CALIB_FIXED = 64,  /* stands in for parameters that a calibration has per head: beside
+    OPT_CALIB_FIXED = 64,  /* stands in for other parameters, which a calibration has: beside
                             * calib= it would count nowhere */
 };
 

@@ -10,6 +10,7 @@
 #include "core/pool.h"
 #include "core/progress.h"
 #include "core/version.h"
+#include "sim/journal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -51,67 +52,79 @@ static int same_model(const struct calibrate *c, struct err *err)
     return 0;
 }
 
-static int add_sample(struct calibrate_job *j, int64_t trace, int64_t call, struct err *err)
+/* What takes part. */
+struct choice {
+    struct wanted layers, heads, steps;
+    const char *branch;
+};
+
+static bool takes_call(const struct choice *w, const struct calibrate_job *j,
+                       const struct trace_call *c)
 {
-    int rc = mem_grow(&j->trace, &j->cap_trace, j->n + 1, sizeof *j->trace, "samples", err);
-    if (!rc)
-        rc = mem_grow(&j->call, &j->cap_call, j->n + 1, sizeof *j->call, "samples", err);
-    if (rc)
-        return rc;
-    j->trace[j->n] = trace;
-    j->call[j->n++] = call;
-    return 0;
+    return (j->layer < 0 || c->layer == j->layer) &&
+           index_list_has(w->layers.list, w->layers.n, c->layer) &&
+           index_list_has(w->steps.list, w->steps.n, c->step) &&
+           (!w->branch || !*w->branch || strcmp(w->branch, c->branch) == 0);
 }
 
-static int fill_job(const struct calibrate *c, const struct wanted *steps, const char *branch,
-                    struct calibrate_job *j, struct err *err)
+static int fill_job(const struct calibrate *c, const struct choice *w, struct calibrate_job *j,
+                    struct err *err)
 {
+    int rc = 0;
     for (int64_t t = 0; t < c->n_traces; t++)
         for (int64_t i = 0; i < trace_calls(c->traces[t]); i++) {
+            const struct trace_meta *m = trace_meta(c->traces[t]);
             const struct trace_call *call = trace_call(c->traces[t], i);
-            if (call->layer != j->layer || !index_list_has(steps->list, steps->n, call->step) ||
-                (branch && *branch && strcmp(branch, call->branch)))
-                continue;
-            int rc = add_sample(j, t, i, err);
-            if (rc)
-                return rc;
+            for (int h = 0; h < m->heads && takes_call(w, j, call); h++) {
+                if ((j->head >= 0 && h != j->head) ||
+                    !index_list_has(w->heads.list, w->heads.n, trace_head_number(m, h)))
+                    continue;
+                TRY(mem_grow(&j->samples, &j->cap, j->n + 1, sizeof *j->samples, "samples", err));
+                j->samples[j->n++] = (struct calibrate_sample){t, i, call->layer, h};
+            }
         }
-    return 0;
+out:
+    return rc;
+}
+
+/* A job for a layer and head (-1: all), unless it has no samples. */
+static int add_job(struct calibrate *c, const struct choice *w, int layer, int head,
+                   struct err *err)
+{
+    int rc = mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err);
+    if (rc)
+        return rc;
+    struct calibrate_job *j = &c->jobs[c->n_jobs];
+    *j = (struct calibrate_job){.layer = layer, .head = head};
+    rc = fill_job(c, w, j, err);
+    if (rc || j->n > 0)
+        c->n_jobs++;
+    return rc;
 }
 
 int calibrate_plan(struct calibrate *c, const struct calibrate_select *sel, struct err *err)
 {
     const struct trace_meta *m = trace_meta(c->traces[0]);
-    struct wanted layers = {0}, heads = {0}, steps = {0};
+    struct choice w = {.branch = sel->branch};
     int rc = 0;
 
     TRY(same_model(c, err));
-    TRY(wanted_parse(&layers, sel->layers, m->layers, "--layers", err));
-    TRY(wanted_parse(&heads, sel->heads, m->head_ids[0] ? -1 : m->heads, "--heads", err));
-    TRY(wanted_parse(&steps, sel->steps, -1, "--steps", err));
-    for (int l = 0; l < m->layers; l++)
-        for (int h = 0; h < m->heads; h++) {
-            if (!index_list_has(layers.list, layers.n, l) ||
-                !index_list_has(heads.list, heads.n, trace_head_number(m, h)))
-                continue;
-            TRY(mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err));
-            struct calibrate_job *j = &c->jobs[c->n_jobs];
-            *j = (struct calibrate_job){.layer = l, .head = h};
-            rc = fill_job(c, &steps, sel->branch, j, err);
-            if (rc || j->n > 0)
-                c->n_jobs++;
-            if (rc)
-                goto out;
-        }
+    TRY(wanted_parse(&w.layers, sel->layers, m->layers, "--layers", err));
+    TRY(wanted_parse(&w.heads, sel->heads, m->head_ids[0] ? -1 : m->heads, "--heads", err));
+    TRY(wanted_parse(&w.steps, sel->steps, -1, "--steps", err));
+    for (int l = 0; l < (c->per == CALIBRATE_MODEL ? 1 : m->layers); l++)
+        for (int h = 0; h < (c->per == CALIBRATE_HEAD ? m->heads : 1); h++)
+            TRY(add_job(c, &w, c->per == CALIBRATE_MODEL ? -1 : l,
+                        c->per == CALIBRATE_HEAD ? h : -1, err));
     if (c->n_jobs == 0)
         FAIL(err, ERR_USAGE, "no captured call matches --layers %s --heads %s --steps %s%s%s",
              sel->layers ? sel->layers : "all", sel->heads ? sel->heads : "all",
              sel->steps ? sel->steps : "all", sel->branch && *sel->branch ? " --branch " : "",
              sel->branch ? sel->branch : "");
 out:
-    free(layers.list);
-    free(heads.list);
-    free(steps.list);
+    free(w.layers.list);
+    free(w.heads.list);
+    free(w.steps.list);
     return rc;
 }
 
@@ -122,9 +135,11 @@ struct calibrate_cost calibrate_costs(const struct calibrate *c)
         const struct calibrate_job *j = &c->jobs[i];
         int64_t memory = 0;
         for (int64_t s = 0; s < j->n; s++) {
-            const struct trace_meta *m = trace_meta(c->traces[j->trace[s]]);
+            const struct trace_meta *m = trace_meta(c->traces[j->samples[s].trace]);
             memory += head_load_memory(m, c->load.precision);
             cost.bytes += head_load_bytes(m);
+            cost.flop += 2 * (double)pairs_allowed(m->n_q, m->n_k, m->causal) *
+                         (double)(m->head_dim + m->v_dim);
         }
         cost.samples = j->n > cost.samples ? j->n : cost.samples;
         cost.memory = memory > cost.memory ? memory : cost.memory;
@@ -137,13 +152,26 @@ struct calibrate_cost calibrate_costs(const struct calibrate *c)
 struct execution {
     struct calibrate *c;
     struct progress *progress;
+    struct journal *journal; /* NULL: none */
 };
+
+/* "layer 3 head 1", "layer 3", "all heads" */
+static void job_name(const struct calibrate *c, const struct calibrate_job *j, char text[64])
+{
+    if (j->layer < 0)
+        snprintf(text, 64, "all heads");
+    else if (j->head < 0)
+        snprintf(text, 64, "layer %d", j->layer);
+    else
+        snprintf(text, 64, "layer %d head %d", j->layer,
+                 trace_head_number(trace_meta(c->traces[0]), j->head));
+}
 
 static double job_cost(const struct calibrate *c, const struct calibrate_job *j)
 {
     double pairs = 0;
     for (int64_t s = 0; s < j->n; s++) {
-        const struct trace_meta *m = trace_meta(c->traces[j->trace[s]]);
+        const struct trace_meta *m = trace_meta(c->traces[j->samples[s].trace]);
         pairs += (double)pairs_allowed(m->n_q, m->n_k, m->causal);
     }
     return pairs;
@@ -165,8 +193,6 @@ static int search(const struct calibrate *c, struct calibrate_job *j, const stru
                        : err_set(err, ERR_NOMEM, "calibration: out of memory");
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    jw_kint(&w, "layer", j->layer);
-    jw_kint(&w, "head", trace_head_number(trace_meta(c->traces[0]), j->head));
     rc = method->calibrate(&ctx, c->run->params, samples, (int)j->n, &w, err);
     jw_obj_end(&w);
     if (rc == METHOD_SKIP) {
@@ -189,36 +215,99 @@ static int run_job(void *ctx, int64_t item, int worker, struct err *err)
     struct sim_head *heads = NULL;
     struct head_in *samples = NULL;
     char label[64];
-    int rc = 0, number = trace_head_number(trace_meta(c->traces[0]), j->head);
+    int rc = 0;
 
+    job_name(c, j, label);
+    if (j->text || j->skip)
+        goto out; /* the journal had it */
     TRY(mem_zalloc(&heads, j->n, sizeof *heads, "samples", err));
     TRY(mem_zalloc(&samples, j->n, sizeof *samples, "samples", err));
     for (int64_t s = 0; s < j->n; s++) {
-        TRY(head_load(c->traces[j->trace[s]], j->call[s], j->head, &c->load, &heads[s], err));
+        const struct calibrate_sample *at = &j->samples[s];
+        TRY(head_load(c->traces[at->trace], at->call, at->head, &c->load, &heads[s], err));
         samples[s] = heads[s].in;
     }
     TRY(search(c, j, samples, err));
-    snprintf(label, sizeof label, "layer %d head %d", j->layer, number);
+    if (x->journal)
+        TRY(journal_add(x->journal, item, j->text, j->skip, err));
     progress_add(x->progress, job_cost(c, j), 1, label);
 out:
     for (int64_t s = 0; heads && s < j->n; s++)
         sim_head_free(&heads[s]);
     free(heads);
     free(samples);
-    return rc ? err_prefix(err, "layer %d head %d", j->layer, number) : 0;
+    return rc ? err_prefix(err, "%s", label) : 0;
 }
 
-int calibrate_execute(struct calibrate *c, int jobs, struct err *err)
+/* What makes two calibrations the same, as one line: all options, inputs and samples. */
+static int identity_text(const struct calibrate *c, struct buf *b, struct err *err)
 {
-    double total = 0;
+    struct jw w;
+    jw_init(&w, b, 0);
+    jw_obj(&w);
+    jw_kstr(&w, "method", c->run->method->name);
+    jw_kstr(&w, "lacuna", lacuna_version());
+    jw_kint(&w, "per", c->per);
+    jw_kint(&w, "seed", (int64_t)c->load.seed);
+    jw_kint(&w, "precision", c->load.precision);
+    jw_kstr(&w, "permute", c->load.permute ? c->load.permute : "none");
+    jw_key(&w, "params");
+    jw_obj(&w);
+    opt_json(c->run->method->params, c->run->params, &w);
+    jw_obj_end(&w);
+    jw_key(&w, "samples");
+    jw_arr(&w);
     for (int64_t i = 0; i < c->n_jobs; i++)
-        total += job_cost(c, &c->jobs[i]);
-    int rc = gemm_ready(err);
-    if (rc)
-        return rc;
-    struct execution x = {c, progress_start("calibrate", total, c->n_jobs)};
+        for (int64_t s = 0; s < c->jobs[i].n; s++) {
+            const struct calibrate_sample *at = &c->jobs[i].samples[s];
+            char text[128];
+            snprintf(text, sizeof text, "%lld %s %lld %d", (long long)i,
+                     trace_id(c->traces[at->trace]), (long long)at->call, at->head);
+            jw_str(&w, text);
+        }
+    jw_arr_end(&w);
+    jw_obj_end(&w);
+    return buf_check(b, "identity of the calibration", err);
+}
+
+/* Takes results over into the jobs. */
+static int take(void *ctx, int64_t job, const char *text, const char *skip, struct err *err)
+{
+    struct calibrate *c = ctx;
+    if (job < 0 || job >= c->n_jobs || c->jobs[job].text || c->jobs[job].skip)
+        return 0;
+    struct calibrate_job *j = &c->jobs[job];
+    j->text = text ? strdup(text) : NULL;
+    j->skip = skip ? strdup(skip) : NULL;
+    return j->text || j->skip ? 0 : err_set(err, ERR_NOMEM, "calibration: out of memory");
+}
+
+int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct err *err)
+{
+    struct execution x = {.c = c};
+    struct buf id = {0};
+    double total = 0;
+    int64_t todo = 0;
+    int rc = 0;
+
+    TRY(identity_text(c, &id, err));
+    if (journal)
+        TRY(journal_open(journal, buf_str(&id), take, c, &x.journal, err));
+    for (int64_t i = 0; i < c->n_jobs; i++)
+        if (!c->jobs[i].text && !c->jobs[i].skip) {
+            total += job_cost(c, &c->jobs[i]);
+            todo++;
+        }
+    if (todo < c->n_jobs)
+        log_info("%s: %lld of %lld searches are already done", journal,
+                 (long long)(c->n_jobs - todo), (long long)c->n_jobs);
+    TRY(gemm_ready(err));
+    x.progress = progress_start("calibrate", total, todo);
     rc = pool_run(jobs, c->n_jobs, run_job, &x, err);
     progress_end(&x.progress);
+out:
+    journal_close(&x.journal);
+    buf_free(&id);
     return rc;
 }
 
@@ -245,14 +334,41 @@ static void write_traces(const struct calibrate *c, struct jw *w)
     jw_arr_end(w);
 }
 
+/* Is it the first sample of its layer and head? */
+static bool first_of_head(const struct calibrate_job *j, int64_t s)
+{
+    for (int64_t i = 0; i < s; i++)
+        if (j->samples[i].layer == j->samples[s].layer && j->samples[i].head == j->samples[s].head)
+            return false;
+    return true;
+}
+
+static void write_head(const struct calibrate *c, const struct calibrate_sample *at,
+                       const json_t *params, struct jw *w)
+{
+    const char *key;
+    json_t *v;
+    jw_obj(w);
+    jw_kint(w, "layer", at->layer);
+    jw_kint(w, "head", trace_head_number(trace_meta(c->traces[0]), at->head));
+    json_object_foreach((json_t *)(uintptr_t)params, key, v)
+    {
+        jw_key(w, key);
+        jw_value(w, v);
+    }
+    jw_obj_end(w);
+}
+
 static void write_heads(const struct calibrate *c, struct jw *w)
 {
     jw_key(w, "heads");
     jw_arr(w);
     for (int64_t i = 0; i < c->n_jobs; i++) {
-        json_t *v = c->jobs[i].text ? json_loads(c->jobs[i].text, 0, NULL) : NULL;
-        if (v)
-            jw_value(w, v);
+        const struct calibrate_job *j = &c->jobs[i];
+        json_t *v = j->text ? json_loads(j->text, 0, NULL) : NULL;
+        for (int64_t s = 0; v && s < j->n; s++)
+            if (first_of_head(j, s))
+                write_head(c, j->samples + s, v, w);
         json_decref(v);
     }
     jw_arr_end(w);
@@ -261,7 +377,11 @@ static void write_heads(const struct calibrate *c, struct jw *w)
 void calibrate_write(const struct calibrate *c, struct jw *w)
 {
     jw_obj(w);
+    static const char *const per[] = {"head", "layer", "model"};
     jw_kstr(w, "method", c->run->method->name);
+    if (c->name)
+        jw_kstr(w, "name", c->name);
+    jw_kstr(w, "per", per[c->per]);
     jw_kstr(w, "lacuna", lacuna_version());
     jw_kstr(w, "model", trace_meta(c->traces[0])->name);
     jw_kint(w, "seed", (int64_t)c->load.seed);
@@ -279,8 +399,7 @@ void calibrate_write(const struct calibrate *c, struct jw *w)
 void calibrate_free(struct calibrate *c)
 {
     for (int64_t i = 0; i < c->n_jobs; i++) {
-        free(c->jobs[i].trace);
-        free(c->jobs[i].call);
+        free(c->jobs[i].samples);
         free(c->jobs[i].text);
         free(c->jobs[i].skip);
     }

@@ -1,9 +1,9 @@
 /*
- * calibrate.h - per-head search of a method's parameters over captured inputs.
+ * calibrate.h - search of a method's parameters over captured inputs, per head, layer or model.
  *
- * A job is one (layer, head) with all its samples: the calls of that layer in the first trace, in
- * call order, then those of the next trace. Jobs are independent and run in parallel; each holds
- * all its samples in memory.
+ * A job is what shares parameters: one (layer, head), one layer with all its heads, or the model.
+ * Its samples are the calls of the first trace, in call order and by head, then those of the next
+ * trace. Jobs are independent and run in parallel; each holds all its samples in memory.
  */
 #ifndef LACUNA_CALIBRATE_H
 #define LACUNA_CALIBRATE_H
@@ -14,16 +14,26 @@
 
 #include <stdint.h>
 
-struct calibrate_job {
+enum calibrate_per { CALIBRATE_HEAD, CALIBRATE_LAYER, CALIBRATE_MODEL };
+
+/* Where a sample is. The head is as stored in the trace. */
+struct calibrate_sample {
+    int64_t trace, call;
     int layer, head;
-    int64_t *trace, *call; /* [n], owned: where the samples are */
-    int64_t n, cap_trace, cap_call;
-    char *text; /* result, owned: a JSON object with layer, head and parameters */
+};
+
+struct calibrate_job {
+    int layer, head;                  /* -1: all */
+    struct calibrate_sample *samples; /* [n], owned */
+    int64_t n, cap;
+    char *text; /* result, owned: a JSON object of parameters */
     char *skip; /* the reason if there is no result, owned */
 };
 
 struct calibrate {
     const struct method_run *run; /* borrowed */
+    const char *name;             /* of the result, for tables; borrowed */
+    enum calibrate_per per;
     struct trace **traces;
     int64_t n_traces;
     struct head_load load;
@@ -39,8 +49,9 @@ struct calibrate_select {
 /* Fill c->jobs. Traces of different models are ERR_INPUT, an empty selection ERR_USAGE. */
 int calibrate_plan(struct calibrate *c, const struct calibrate_select *sel, struct err *err);
 
-/* Run all jobs on `jobs` threads. */
-int calibrate_execute(struct calibrate *c, int jobs, struct err *err);
+/* Run all jobs on `jobs` threads. Finished ones are kept in `journal` (NULL: nowhere), from which
+ * the same calibration goes on after it was stopped. ERR_USAGE if the journal is of another one. */
+int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct err *err);
 
 /* The calibration file: method, parameters, traces, heads. */
 void calibrate_write(const struct calibrate *c, struct jw *w);
@@ -48,9 +59,10 @@ void calibrate_write(const struct calibrate *c, struct jw *w);
 int64_t calibrate_skipped(const struct calibrate *c);
 
 /* Largest number of samples in a job; bytes to read, summed over jobs; resident bytes of the
- * largest job. */
+ * largest job; multiply-adds of one dense pass over all samples. */
 struct calibrate_cost {
     int64_t samples, bytes, memory;
+    double flop;
 };
 struct calibrate_cost calibrate_costs(const struct calibrate *c);
 

@@ -6,8 +6,10 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/sealed.h"
+#include "sim/attnrate.h"
 #include "sim/calibrate.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,18 +18,26 @@
 
 struct calibrate_opts {
     struct common_opts c;
-    int precision;
-    char *out, *layers, *heads, *steps, *branch, *permute;
+    int precision, per;
+    char *out, *name, *layers, *heads, *steps, *branch, *permute;
     bool allow_nonfinite;
 };
 
 static const char *const precisions[] = {"f64", "f32", NULL};
+static const char *const pers[] = {"head", "layer", "model", NULL};
 
 /* clang-format off */
 static const struct opt options[] = {
     {.name = "output", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, out),
      .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET,
      .help = "Calibration file to write (JSON)."},
+    {.name = "per", .type = OPT_ENUM, .offset = offsetof(struct calibrate_opts, per),
+     .def = "head", .values = pers,
+     .help = "What shares parameters: every head has its own, all heads of a layer, or all of the "
+             "model; their samples are then searched together, and lie in memory together."},
+    {.name = "name", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, name),
+     .arg = "NAME", .flags = OPT_UNSET,
+     .help = "Name of the calibration in tables; default: the file's without its suffix."},
     {.name = "precision", .type = OPT_ENUM, .offset = offsetof(struct calibrate_opts, precision),
      .def = "f32", .values = precisions,
      .help = "Arithmetic of exact attention: f32 (fast, agrees to about 1e-6, far below any "
@@ -60,7 +70,8 @@ const struct command cmd_calibrate = {
     "search a method's parameters per layer and head",
     run,
     options,
-    "Every (layer, head) of the traces is searched on its own, over all captured inputs of it,\n"
+    "Every (layer, head) of the traces is searched on its own, over all captured inputs of it\n"
+    "(or, with --per layer, the heads of a layer together, with --per model all heads),\n"
     "with the method's search options: `lacuna list methods METHOD` shows them, with defaults and\n"
     "ranges. All traces must be of one model.\n"
     "The result is applied by a replay with METHOD:calib=CALIB.json, under the settings given "
@@ -161,8 +172,12 @@ static int print_plan(const struct calibrate *c, const struct calibrate_opts *o,
     struct buf b = {0};
     struct jw w;
     int jobs = cmd_jobs(&o->c), rc;
+    double rate, passes = c->run->method->calibrate_passes;
 
+    if ((rc = attn_rate(c->load.precision, &rate, err)) != 0)
+        return rc;
     jobs = jobs > c->n_jobs ? (int)c->n_jobs : jobs;
+    double seconds = passes * 2 * cost.flop / rate / jobs;
     jw_init(&w, &b, 2);
     jw_obj(&w);
     jw_kstr(&w, "method", c->run->method->name);
@@ -171,15 +186,17 @@ static int print_plan(const struct calibrate *c, const struct calibrate_opts *o,
     jw_kint(&w, "bytes_to_read", cost.bytes);
     jw_kint(&w, "memory_bytes_per_thread", cost.memory);
     jw_kint(&w, "threads", jobs);
+    jw_knum(&w, "estimated_seconds", passes > 0 ? seconds : NAN);
     jw_obj_end(&w);
     if ((rc = buf_check(&b, "plan", err)) == 0) {
         if (o->c.json)
             printf("%s\n", buf_str(&b));
         else
-            printf("%lld heads with up to %lld samples each, %.1f MB to read, about %.1f MB of "
-                   "memory per thread, %d threads\n",
-                   (long long)c->n_jobs, (long long)cost.samples, (double)cost.bytes / 1e6,
-                   (double)cost.memory / 1e6, jobs);
+            printf("%lld searches (per %s) with up to %lld samples each, %.1f MB to read, about "
+                   "%.1f MB "
+                   "of memory per thread, %d threads, about %.0f s\n",
+                   (long long)c->n_jobs, pers[o->per], (long long)cost.samples,
+                   (double)cost.bytes / 1e6, (double)cost.memory / 1e6, jobs, seconds);
     }
     buf_free(&b);
     return rc;
@@ -189,7 +206,7 @@ static void report_skips(const struct calibrate *c)
 {
     for (int64_t i = 0; i < c->n_jobs; i++)
         if (c->jobs[i].skip)
-            log_warn("layer %d head %d skipped: %s", c->jobs[i].layer, c->jobs[i].head,
+            log_warn("layer %d head %d (-1: all) skipped: %s", c->jobs[i].layer, c->jobs[i].head,
                      c->jobs[i].skip);
 }
 
@@ -229,12 +246,27 @@ out:
     return rc;
 }
 
+/* A name stands in a note and in the parameters of tables. */
+static int name_result(const struct calibrate_opts *o, struct buf *b, struct err *err)
+{
+    const char *slash = strrchr(o->out, '/'), *from = o->name ? o->name
+                                                      : slash ? slash + 1
+                                                              : o->out;
+    size_t len = strlen(from);
+    if (!o->name && len > 5 && strcmp(from + len - 5, ".json") == 0)
+        len -= 5;
+    for (size_t i = 0; i < len && i < 64; i++)
+        buf_put(b, strchr(":;@, ", from[i]) ? "-" : from + i, 1);
+    return buf_check(b, "name", err);
+}
+
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct calibrate_opts o;
     struct calibrate c = {0};
     struct str_list args = {0};
     struct method_run *runs = NULL;
+    struct buf name = {0}, journal = {0};
     int64_t n_runs = 0;
     bool done = false;
     int rc = 0;
@@ -247,6 +279,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
              "calibrate: no method given (lacuna calibrate METHOD T.h5... -o FILE)");
     TRY(parse_method(app, args.items[0], &runs, &n_runs, err));
     c.run = &runs[0];
+    c.per = (enum calibrate_per)o.per;
     c.load.precision = o.precision == 0 ? PREC_F64 : PREC_F32;
     c.load.seed = (uint64_t)o.c.seed;
     c.load.allow_nonfinite = o.allow_nonfinite;
@@ -259,10 +292,19 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         TRY(print_plan(&c, &o, err));
         goto out;
     }
-    TRY(calibrate_execute(&c, cmd_jobs(&o.c), err));
+    TRY(name_result(&o, &name, err));
+    c.name = buf_str(&name);
+    buf_printf(&journal, "%s.part", o.out);
+    TRY(buf_check(&journal, o.out, err));
+    if (o.c.force)
+        unlink(buf_str(&journal));
+    TRY(calibrate_execute(&c, buf_str(&journal), cmd_jobs(&o.c), err));
     TRY(write_result(&c, &o, err));
+    unlink(buf_str(&journal));
 out:
     calibrate_free(&c);
+    buf_free(&name);
+    buf_free(&journal);
     for (int64_t i = 0; i < c.n_traces; i++)
         trace_close(&c.traces[i]);
     free(c.traces);

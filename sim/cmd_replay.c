@@ -1,7 +1,6 @@
 /*
  * cmd_replay.c - `lacuna replay`: methods over the heads of traces, one record per cell.
  */
-#include "core/clock.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/log.h"
@@ -9,6 +8,7 @@
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/shard.h"
+#include "sim/attnrate.h"
 #include "sim/replay.h"
 
 #include <stdio.h>
@@ -165,39 +165,6 @@ static struct totals plan_totals(const struct replay *r)
     return t;
 }
 
-/* Seconds per flop of the attention tiles on this machine, measured in a few milliseconds. */
-static int measure_rate(enum precision prec, double *flop_per_s, struct err *err)
-{
-    enum { N = 1024, D = 64 };
-    int rc = 0;
-    float *x = NULL;
-    double *out = NULL, *lse = NULL;
-    struct attn_ops ops = {0};
-    struct mask full;
-    double ns = 0;
-
-    TRY(mem_zalloc(&x, N * D, sizeof *x, "rate probe", err));
-    TRY(mem_alloc(&out, N * D, sizeof *out, "rate probe", err));
-    TRY(mem_alloc(&lse, N, sizeof *lse, "rate probe", err));
-    for (int i = 0; i < N * D; i++)
-        x[i] = (float)(i % 17) / 17;
-    struct attn_in in = {.nq = N, .nk = N, .d = D, .dv = D, .q = x, .k = x, .v = x, .scale = 0.125};
-    TRY(attn_prepare(&ops, &in, prec, err));
-    mask_full(&full, N, N, 0, N, false);
-    for (int k = 0; k < 2; k++) { /* the first one warms up */
-        double begin = clock_ns();
-        TRY(attn_rows(&ops, &full, out, lse, err));
-        ns = clock_ns() - begin;
-    }
-    *flop_per_s = 4e9 * N * N * D / ns;
-out:
-    attn_release(&ops);
-    free(x);
-    free(out);
-    free(lse);
-    return rc;
-}
-
 static void print_totals(const struct totals *t, int jobs, double seconds)
 {
     char searched[64] = "";
@@ -218,7 +185,7 @@ static int print_plan(const struct replay *r, const struct replay_opts *o,
     struct buf b = {0};
     struct jw w;
 
-    TRY(measure_rate(r->load.precision, &rate, err));
+    TRY(attn_rate(r->load.precision, &rate, err));
     double seconds = t.flop / rate / jobs;
     jw_init(&w, &b, 2);
     jw_obj(&w);

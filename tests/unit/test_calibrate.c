@@ -127,8 +127,9 @@ START_TEST(samples_come_by_trace_then_call)
         ck_assert_int_eq(j->head, i % 2);
         ck_assert_int_eq(j->n, 4);
         for (int k = 0; k < 4; k++) {
-            const struct trace_call *c = trace_call(s.traces[j->trace[k]], j->call[k]);
-            ck_assert_int_eq(j->trace[k], k / 2);
+            const struct trace_call *c =
+                trace_call(s.traces[j->samples[k].trace], j->samples[k].call);
+            ck_assert_int_eq(j->samples[k].trace, k / 2);
             ck_assert_int_eq(c->layer, j->layer);
             ck_assert_int_eq(c->step, video_steps[k % 2]);
         }
@@ -175,7 +176,7 @@ START_TEST(file_is_applied_to_its_heads)
     for (int k = 0; k < 2; k++) {
         session_open(&s, method, 1, &path);
         assert_ok(calibrate_plan(&s.c, &sel, &err), &err);
-        assert_ok(calibrate_execute(&s.c, k ? 2 : 1, &err), &err);
+        assert_ok(calibrate_execute(&s.c, NULL, k ? 2 : 1, &err), &err);
         ck_assert_int_eq(calibrate_skipped(&s.c), 0);
         text[k] = written(&s.c);
         session_close(&s);
@@ -311,6 +312,99 @@ static const struct {
     {"xattention", "tau", "0.5", "0.9"},
 };
 
+/* Heads of a layer, or of the model, are samples of one search and get one result each. */
+START_TEST(a_layer_or_the_model_shares_parameters)
+{
+    const char *path = path_of("per.h5");
+    struct calibrate_select sel = {"0,1", "all", "all", ""};
+    struct session s;
+    struct err err = {0};
+    write_video(path, "m");
+    for (int per = CALIBRATE_LAYER; per <= CALIBRATE_MODEL; per++) {
+        session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
+        s.c.per = (enum calibrate_per)per;
+        assert_ok(calibrate_plan(&s.c, &sel, &err), &err);
+        int64_t heads = trace_meta(s.traces[0])->heads, calls = 0;
+        for (int64_t i = 0; i < trace_calls(s.traces[0]); i++)
+            calls += trace_call(s.traces[0], i)->layer <= 1;
+        ck_assert_int_eq(s.c.n_jobs, per == CALIBRATE_LAYER ? 2 : 1);
+        ck_assert_int_eq(s.c.jobs[0].n * s.c.n_jobs, heads * calls);
+        assert_ok(calibrate_execute(&s.c, NULL, 1, &err), &err);
+        char *text = written(&s.c);
+        json_t *doc = json_loads(text, 0, NULL), *list = json_object_get(doc, "heads");
+        ck_assert_str_eq(json_string_value(json_object_get(doc, "per")),
+                         per == CALIBRATE_LAYER ? "layer" : "model");
+        ck_assert_int_eq(json_array_size(list), 2 * heads);
+        for (int64_t h = 1; h < heads; h++) /* of layer 0 */
+            ck_assert(json_equal(json_object_get(json_array_get(list, 0), "tau"),
+                                 json_object_get(json_array_get(list, (size_t)h), "tau")));
+        json_decref(doc);
+        free(text);
+        session_close(&s);
+    }
+}
+END_TEST
+
+/* What the journal has is not searched again; a journal of something else is refused. */
+START_TEST(a_stopped_calibration_goes_on)
+{
+    const char *path = path_of("stopped.h5"), *part = path_of("stopped.json.part");
+    struct calibrate_select sel = {"0", "all", "all", ""};
+    struct session s;
+    struct err err = {0};
+    struct buf b = {0};
+    write_video(path, "m");
+    session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
+    assert_ok(calibrate_plan(&s.c, &sel, &err), &err);
+    assert_ok(calibrate_execute(&s.c, part, 1, &err), &err);
+    session_close(&s);
+    /* As if it had been killed while it wrote the second head, after a first one that no search
+     * would give. */
+    assert_ok(buf_read_file(&b, part, 1 << 20, &err), &err);
+    char *line = strchr(b.data, '\n') + 1, *torn = strchr(line, '\n') + 1;
+    b.len = (size_t)(torn - b.data);
+    buf_puts(&b, "{\"job\":1,\"fou");
+    assert_ok(file_write_atomic(part, b.data, b.len, &err), &err);
+    session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
+    assert_ok(calibrate_plan(&s.c, &sel, &err), &err);
+    assert_ok(calibrate_execute(&s.c, part, 1, &err), &err);
+    for (int64_t i = 0; i < s.c.n_jobs; i++)
+        ck_assert_ptr_nonnull(s.c.jobs[i].text);
+    session_close(&s);
+    buf_reset(&b);
+    assert_ok(buf_read_file(&b, part, 1 << 20, &err), &err);
+    int64_t lines = 0;
+    for (size_t i = 0; i < b.len; i++)
+        lines += b.data[i] == '\n';
+    ck_assert_int_eq(lines, 1 + 2); /* the identity and two heads, none twice */
+    session_open(&s, "spargeattn:search=grid:l1=0.31:l2=0.35", 1, &path);
+    assert_ok(calibrate_plan(&s.c, &sel, &err), &err);
+    assert_fails(calibrate_execute(&s.c, part, 1, &err), &err, ERR_USAGE, "other settings");
+    session_close(&s);
+    buf_free(&b);
+}
+END_TEST
+
+START_TEST(published_bounds_have_names)
+{
+    static const char *const bad[] = {"spargeattn:bounds=flux:l1=0.05",
+                                      "sale:bounds=qwen2.5:theta=1"};
+    struct err err = {0};
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    assert_ok(method_runs_parse(sim_methods, "spargeattn:bounds=llama3.1", &runs, &n, &err), &err);
+    assert_ok(method_runs_parse(sim_methods, "sale:bounds=qwen2.5", &runs, &n, &err), &err);
+    const struct opt *l1 = opt_find(runs[0].method->params, "l1");
+    const struct opt *theta = opt_find(runs[1].method->params, "theta");
+    ck_assert_double_eq(*(double *)((char *)runs[0].params + l1->offset), 0.08);
+    ck_assert_double_eq(*(double *)((char *)runs[1].params + theta->offset), 2.0);
+    for (int i = 0; i < 2; i++)
+        assert_fails(method_runs_parse(sim_methods, bad[i], &runs, &n, &err), &err, ERR_USAGE,
+                     "leave");
+    method_runs_free(runs, n);
+}
+END_TEST
+
 START_TEST(given_parameters_win_in_every_method)
 {
     size_t n = sizeof searched / sizeof *searched;
@@ -438,7 +532,7 @@ START_TEST(skips_and_failures)
     session_open(&s, "spargeattn", 1, &path);
     s.c.run = &run;
     assert_ok(calibrate_plan(&s.c, &one, &err), &err);
-    assert_ok(calibrate_execute(&s.c, 1, &err), &err);
+    assert_ok(calibrate_execute(&s.c, NULL, 1, &err), &err);
     ck_assert_int_eq(calibrate_skipped(&s.c), 1);
     ck_assert_str_eq(s.c.jobs[1].skip, "odd head");
     char *text = written(&s.c);
@@ -447,7 +541,8 @@ START_TEST(skips_and_failures)
     free(text);
     calibrate_free(&s.c);
     assert_ok(calibrate_plan(&s.c, &both, &err), &err);
-    assert_fails(calibrate_execute(&s.c, 1, &err), &err, ERR_RUN, "layer 1 head 0: no layer 1");
+    assert_fails(calibrate_execute(&s.c, NULL, 1, &err), &err, ERR_RUN,
+                 "layer 1 head 0: no layer 1");
     session_close(&s);
 }
 END_TEST
@@ -525,6 +620,9 @@ Suite *make_suite(void)
     tcase_add_test(t, samples_come_by_trace_then_call);
     tcase_add_test(t, models_do_not_mix);
     tcase_add_test(t, file_is_applied_to_its_heads);
+    tcase_add_test(t, a_layer_or_the_model_shares_parameters);
+    tcase_add_test(t, a_stopped_calibration_goes_on);
+    tcase_add_test(t, published_bounds_have_names);
     tcase_add_test(t, given_parameters_win_in_every_method);
     tcase_add_test(t, a_calibration_is_replayed_under_its_settings);
     tcase_add_test(t, aliases_and_switches_win_too);

@@ -565,6 +565,7 @@ const struct method method_fg_attn = {
     .adopt = adopt,
     .report = report,
     .calibrate = fg_calibrate,
+    .calibrate_passes = 2,
     .release = release,
     .variants = variants,
     .budgets = budgets,

@@ -489,6 +489,7 @@ const struct method method_flexprefill = {
     .select = select_rows,
     .report = report,
     .calibrate = calibrate,
+    .calibrate_passes = 2.5,
     .release = release,
     .variants = variants,
 };

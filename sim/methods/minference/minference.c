@@ -441,6 +441,7 @@ const struct method method_minference = {
     .origin = origin,
     .report = report,
     .calibrate = calibrate,
+    .calibrate_passes = 4,
     .release = release,
     .variants = variants,
     .calibrate_short = "rows_from=0",

@@ -38,10 +38,14 @@ static const char *const ariths[] = {"exact", "sage1", NULL};
 static const char *const quants[] = {"none", "int8", NULL};
 
 struct params {
-    int profile, local, bits, thr_dtype, sl_mask, arith, quant, calib_local;
+    int bounds, profile, local, bits, thr_dtype, sl_mask, arith, quant, calib_local;
     double tau, theta, tau0, tau_min;
     int64_t bq, bk, sink, dense_below;
 };
+
+/* Bounds that the paper used per model (arXiv 2505.24179): theta is absolute, of the scale of V. */
+static const char *const bounds_of[] = {"none", "llama3.1", "qwen2.5", NULL};
+static const double bounds_values[] = {0.4, 0.4, 2.0};
 
 /* clang-format off */
 static const struct opt options[] = {
@@ -81,6 +85,9 @@ static const struct opt options[] = {
     {.name = "theta", .type = OPT_NUM, .offset = offsetof(struct params, theta), .def = "0.4",
      .min = 0, .max = INFINITY, .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN,
      .unit = "output L1 per token", .help = "calibrate: bound of the output error."},
+    {.name = "bounds", .type = OPT_ENUM, .offset = offsetof(struct params, bounds),
+     .def = "none", .values = bounds_of, .flags = OPT_IDENTITY_NOT | OPT_CALIB_FIXED,
+     .help = "calibrate: theta that the paper used for this model."},
     {.name = "tau0", .type = OPT_NUM, .offset = offsetof(struct params, tau0), .def = "0.008",
      .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN | OPT_MAX_OPEN, .unit = "share",
      .help = "calibrate: first tau."},
@@ -383,6 +390,17 @@ static const char *const variants[] = {
     NULL,
 };
 
+static int validate(void *params, struct err *err)
+{
+    struct params *p = params;
+    if (p->bounds && p->theta != bounds_values[0])
+        return err_set(err, ERR_USAGE, "bounds=%s sets theta; leave it out", bounds_of[p->bounds]);
+    if (p->bounds)
+        p->theta = bounds_values[p->bounds];
+    p->bounds = 0;
+    return 0;
+}
+
 /* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "tau", .scale = BUDGET_LOG, .falls = true, .lo = 1e-6, .hi = 0.999},
@@ -400,6 +418,7 @@ const struct method method_sale = {
     .budget = budget,
     .metrics = metrics,
     .budget_full = "tau=0",
+    .validate = validate,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
@@ -410,6 +429,7 @@ const struct method method_sale = {
     .attend = attend,
     .report = report,
     .calibrate = calibrate,
+    .calibrate_passes = 1,
     .release = release,
     .variants = variants,
 };

@@ -346,6 +346,7 @@ const struct method method_sampleattention = {
     .select = select_rows,
     .report = report,
     .calibrate = calibrate,
+    .calibrate_passes = 4,
     .release = release,
     .variants = variants,
 };

@@ -41,6 +41,12 @@ static const char *const orders[] = {"none", "random", "row", "column", "time", 
 static const char *const searches[] = {"bisect", "grid", NULL};
 static const char *const bins[] = {"sum", "mean", NULL};
 
+/* Bounds that the paper prints per model (arXiv 2502.18137, section 4.1). */
+static const char *const bounds_of[] = {"none",           "llama3.1", "cogvideox", "mochi",
+                                        "open-sora-plan", "flux",     "sd3.5",     NULL};
+static const double bounds_values[][2] = {{0, 0},        {0.08, 0.09}, {0.05, 0.06}, {0.05, 0.06},
+                                          {0.03, 0.035}, {0.07, 0.08}, {0.07, 0.08}};
+
 /* clang-format off */
 static const struct opt options[] = {
     {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, profile),
@@ -113,6 +119,9 @@ static const struct opt options[] = {
     {.name = "l2", .type = OPT_NUM, .offset = offsetof(struct sparge_params, l2), .def = "0.08",
      .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN, .unit = "relative L1",
      .help = "calibrate: error bound while pv is searched; above l1."},
+    {.name = "bounds", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, bounds),
+     .def = "none", .values = bounds_of, .flags = OPT_IDENTITY_NOT | OPT_CALIB_FIXED,
+     .help = "calibrate: l1 and l2 that the paper used for this model."},
     {.name = "tune_pv", .type = OPT_BOOL, .offset = offsetof(struct sparge_params, tune_pv),
      .def = "1", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT,
      .help = "calibrate: search pv; otherwise 20."},
@@ -141,6 +150,14 @@ static int validate(void *params, struct err *err)
             return err_set(err, ERR_USAGE, "quant=int8 means arith=sage1; arith=sage2 is given");
         p->arith = SPARGE_SAGE1;
         p->quant = 0;
+    }
+    if (p->bounds) {
+        if (p->l1 != 0.07 || p->l2 != 0.08)
+            return err_set(err, ERR_USAGE, "bounds=%s sets l1 and l2; leave these out",
+                           bounds_of[p->bounds]);
+        p->l1 = bounds_values[p->bounds][0];
+        p->l2 = bounds_values[p->bounds][1];
+        p->bounds = 0;
     }
     if (p->l2 <= p->l1)
         return err_set(err, ERR_USAGE, "l2 (%g) must be larger than l1 (%g)", p->l2, p->l1);
@@ -359,6 +376,7 @@ const struct method method_spargeattn = {
     .filtered = pv_filtered,
     .report = report,
     .calibrate = sparge_calibrate,
+    .calibrate_passes = 8,
     .release = release,
     .variants = variants,
     .budgets = budgets,

@@ -19,7 +19,7 @@ enum sparge_bin { SPARGE_BIN_SUM, SPARGE_BIN_MEAN };
 
 /* A parameter that is not set: -1 for enums, else NAN or INT64_MIN. */
 struct sparge_params {
-    int profile, arch, tile, select;
+    int bounds, profile, arch, tile, select;
     bool judge;
     double theta, tau, topk, pv, lambda;
     int pv_scope;

@@ -233,5 +233,6 @@ const struct method method_xattention = {
     .select = select_rows,
     .report = report,
     .calibrate = calibrate,
+    .calibrate_passes = 1.5,
     .release = release,
 };

@@ -1,0 +1,416 @@
+/*
+ * choose.c - see choose.h.
+ *
+ * A setting is a candidate for a head (layer, model) if it has an ok record of every call that any
+ * setting has there: a mean over the calls that a method did not skip would flatter it.
+ */
+#include "analyze/choose.h"
+
+#include "analyze/group.h"
+#include "analyze/params.h"
+#include "analyze/stats.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/method.h"
+#include "core/sort.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int limit_parse(const char *text, struct limit *out, struct err *err)
+{
+    size_t len = strcspn(text, "<>=");
+    const char *op = text + len;
+    char *end;
+    if (len == 0 || len >= sizeof out->metric || (*op != '<' && *op != '>') || op[1] != '=')
+        return err_set(err, ERR_USAGE,
+                       "--limit '%s': expected METRIC<=X or METRIC>=X, such as err_l1_rel<=0.02",
+                       text);
+    snprintf(out->metric, sizeof out->metric, "%.*s", (int)len, text);
+    out->at_least = *op == '>';
+    out->value = strtod(op + 2, &end);
+    if (end == op + 2 || *end)
+        return err_set(err, ERR_USAGE, "--limit '%s': '%s' is not a number", text, op + 2);
+    if (!metric_def_find(out->metric))
+        return err_set(err, ERR_USAGE, "--limit '%s': there is no metric %s (lacuna list metrics)",
+                       text, out->metric);
+    return 0;
+}
+
+bool limit_holds(const struct limit *l, const struct record *r)
+{
+    double x = record_value(r, l->metric);
+    return l->at_least ? x >= l->value : x <= l->value;
+}
+
+/* ---- candidates ----------------------------------------------------------------------------- */
+
+struct candidate {
+    const struct record *first;
+    char *params;                /* as a replay takes them, owned; NULL: not a setting of its own */
+    const struct record **cells; /* [n], owned: ok records */
+    int64_t n, ok;               /* ok: that satisfy all limits */
+    double cost, error;          /* means */
+};
+
+struct place {
+    int layer, head; /* -1: all */
+    struct candidate *c;
+    int64_t n, cap;
+    int64_t calls; /* distinct cells of any setting */
+    int chosen;    /* -1: dense */
+};
+
+struct chooser {
+    const struct recset *set;
+    const struct choose_request *req;
+    struct grouping gs; /* by place, method, parameters */
+    struct place *places;
+    int64_t n, cap;
+    int64_t calibrated, drifting, bounds; /* records that no plan can name */
+};
+
+static const struct method *method_of(const struct record *r)
+{
+    const struct method *const *m = metric_def_known_methods();
+    while (m && *m && strcmp((*m)->name, r->method) != 0)
+        m++;
+    return m ? *m : NULL;
+}
+
+/* The parameters that a plan can hold for a setting with these cells: those of a search are filled
+ * in if all cells have found the same. */
+static int plan_params(struct chooser *k, struct candidate *c, struct err *err)
+{
+    const struct record *r = c->first;
+    const struct method *m = method_of(r);
+    struct buf b = {0};
+    size_t len, other;
+    int rc = 0;
+    if (params_value(r->params, "calib") || strcmp(r->method, "plan") == 0) {
+        k->calibrated++;
+        return 0;
+    }
+    if (strcmp(r->method, "dense") == 0 || (m && m->flags & METHOD_BOUND)) {
+        k->bounds++;
+        return 0;
+    }
+    const char *target = params_target(r->params);
+    buf_put(&b, r->params ? r->params : "",
+            *target ? (size_t)(target - 1 - r->params) : strlen(r->params ? r->params : ""));
+    if (*target) {
+        const char *found = c->n ? record_note_value(c->cells[0], "found", &len) : NULL;
+        for (int64_t i = 1; found && i < c->n; i++) {
+            const char *x = record_note_value(c->cells[i], "found", &other);
+            if (!x || other != len || strncmp(x, found, len) != 0)
+                found = NULL;
+        }
+        if (!found) {
+            k->drifting++;
+            goto out;
+        }
+        buf_puts(&b, b.len ? ":" : "");
+        buf_put(&b, found, len);
+    }
+    TRY(buf_check(&b, "parameters", err));
+    if (!(c->params = strdup(buf_str(&b))))
+        rc = err_set(err, ERR_NOMEM, "parameters: out of memory");
+out:
+    buf_free(&b);
+    return rc;
+}
+
+static int add_candidate(struct chooser *k, struct place *p, const struct group *g, struct err *err)
+{
+    int rc = mem_grow(&p->c, &p->cap, p->n + 1, sizeof *p->c, "settings", err);
+    if (rc)
+        return rc;
+    struct candidate *c = &p->c[p->n++];
+    *c = (struct candidate){.first = g->first};
+    double n = 0;
+    TRY(mem_alloc(&c->cells, g->n, sizeof *c->cells, "cells", err));
+    for (int64_t i = 0; i < g->n; i++) {
+        const struct record *r = &k->set->r[g->at[i]];
+        if (r->status != RECORD_OK)
+            continue;
+        bool holds = true;
+        for (int l = 0; l < k->req->n_limits; l++)
+            holds &= limit_holds(&k->req->limits[l], r);
+        c->cells[c->n++] = r;
+        c->ok += holds;
+        n++;
+        c->cost += record_value(r, k->req->cost);
+        c->error += record_value(r, "err_l1_rel");
+    }
+    c->cost /= n;
+    c->error /= n;
+    TRY(plan_params(k, c, err));
+out:
+    return rc;
+}
+
+/* Is a better than b? Costs are plain means; ties go to the smaller error. */
+static bool better(const struct candidate *a, const struct candidate *b)
+{
+    if (a->cost != b->cost)
+        return a->cost < b->cost;
+    return a->error < b->error;
+}
+
+static bool is_density(const char *metric)
+{
+    const struct metric_def *m = metric_def_find(metric);
+    return m && m->section && strcmp(m->section, "density") == 0;
+}
+
+static void choose_at(const struct chooser *k, struct place *p)
+{
+    p->chosen = -1;
+    for (int64_t i = 0; i < p->n; i++) {
+        const struct candidate *c = &p->c[i];
+        bool complete = c->n == p->calls && c->n > 0 && isfinite(c->cost);
+        bool within = (double)c->ok >= k->req->quantile * (double)c->n;
+        if (!c->params || !complete || !within || (is_density(k->req->cost) && c->cost >= 1))
+            continue;
+        if (p->chosen < 0 || better(c, &p->c[p->chosen]))
+            p->chosen = (int)i;
+    }
+}
+
+/* ---- places --------------------------------------------------------------------------------- */
+
+/* Cells of a place, whatever the setting: their number. */
+static int count_calls(struct chooser *k, struct place *p, struct err *err)
+{
+    static const enum group_key cell[] = {KEY_TRACE,  KEY_RUN,   KEY_STEP,
+                                          KEY_BRANCH, KEY_LAYER, KEY_HEAD};
+    struct recset view = {0};
+    struct grouping gs = {0};
+    int64_t cap = 0;
+    int rc = 0;
+    for (int64_t i = 0; i < k->set->n; i++) {
+        const struct record *r = &k->set->r[i];
+        if ((p->layer >= 0 && r->layer != p->layer) || (p->head >= 0 && r->head != p->head))
+            continue;
+        TRY(mem_grow(&view.r, &cap, view.n + 1, sizeof *view.r, "cells", err));
+        view.r[view.n++] = *r; /* borrowed */
+    }
+    TRY(grouping_make(&view, cell, 6, 0, NULL, NULL, &gs, err));
+    p->calls = gs.n;
+out:
+    grouping_free(&gs);
+    free(view.r);
+    return rc;
+}
+
+static int find_places(struct chooser *k, struct err *err)
+{
+    enum group_key keys[4];
+    int n = 0, rc = 0;
+    if (k->req->per != CHOOSE_MODEL)
+        keys[n++] = KEY_LAYER;
+    if (k->req->per == CHOOSE_HEAD)
+        keys[n++] = KEY_HEAD;
+    keys[n++] = KEY_METHOD;
+    keys[n++] = KEY_PARAMS;
+    TRY(grouping_make(k->set, keys, n, 0, NULL, NULL, &k->gs, err));
+    for (int64_t i = 0; i < k->gs.n; i++) {
+        const struct record *r = k->gs.g[i].first;
+        struct place at = {.layer = k->req->per == CHOOSE_MODEL ? -1 : r->layer,
+                           .head = k->req->per == CHOOSE_HEAD ? r->head : -1};
+        struct place *last = k->n ? &k->places[k->n - 1] : NULL;
+        if (!last || last->layer != at.layer || last->head != at.head) {
+            TRY(mem_grow(&k->places, &k->cap, k->n + 1, sizeof *k->places, "places", err));
+            last = &k->places[k->n++];
+            *last = at;
+            TRY(count_calls(k, last, err));
+        }
+        TRY(add_candidate(k, last, &k->gs.g[i], err));
+    }
+    for (int64_t i = 0; i < k->n; i++)
+        choose_at(k, &k->places[i]);
+out:
+    return rc;
+}
+
+/* ---- the plan ------------------------------------------------------------------------------- */
+
+/* Median, 10th and 90th percentile (nearest rank) of a metric over cells. */
+static int put_expected(const struct candidate *c, const struct record *of, const char *metric,
+                        struct jw *w, struct err *err)
+{
+    double *x = NULL;
+    int64_t n = 0;
+    int rc = mem_alloc(&x, c->n, sizeof *x, "values", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < c->n; i++)
+        if (c->cells[i]->layer == of->layer && c->cells[i]->head == of->head)
+            x[n++] = record_value(c->cells[i], metric);
+    sort_f64(x, n);
+    jw_key(w, metric);
+    jw_arr(w);
+    for (int q = 0; q < 3; q++) {
+        static const double level[] = {0.5, 0.1, 0.9};
+        int64_t rank = (int64_t)ceil(level[q] * (double)n);
+        jw_num(w, x[rank < 1 ? 0 : rank - 1]);
+    }
+    jw_arr_end(w);
+    free(x);
+    return 0;
+}
+
+static int put_entry(const struct chooser *k, const struct candidate *c, const struct record *of,
+                     struct jw *w, struct err *err)
+{
+    int64_t cells = 0;
+    int rc = 0;
+    jw_obj(w);
+    jw_kint(w, "layer", of->layer);
+    jw_kint(w, "head", of->head);
+    jw_kstr(w, "method", c->first->method);
+    jw_kstr(w, "params", c->params);
+    jw_key(w, "expected");
+    jw_obj(w);
+    TRY(put_expected(c, of, k->req->cost, w, err));
+    for (int l = 0; l < k->req->n_limits; l++)
+        if (strcmp(k->req->limits[l].metric, k->req->cost) != 0)
+            TRY(put_expected(c, of, k->req->limits[l].metric, w, err));
+    jw_obj_end(w);
+    for (int64_t i = 0; i < c->n; i++)
+        cells += c->cells[i]->layer == of->layer && c->cells[i]->head == of->head;
+    jw_kint(w, "cells", cells);
+    jw_obj_end(w);
+out:
+    return rc;
+}
+
+static int put_entries(const struct chooser *k, struct jw *w, struct choose_summary *sum,
+                       struct err *err)
+{
+    static const enum group_key keys[] = {KEY_LAYER, KEY_HEAD};
+    struct grouping heads = {0};
+    double total = 0;
+    int rc = 0;
+    TRY(grouping_make(k->set, keys, 2, 0, NULL, NULL, &heads, err));
+    jw_key(w, "entries");
+    jw_arr(w);
+    for (int64_t i = 0; i < heads.n; i++) {
+        const struct record *r = heads.g[i].first;
+        const struct place *p = k->places;
+        while ((p->layer >= 0 && p->layer != r->layer) || (p->head >= 0 && p->head != r->head))
+            p++;
+        sum->heads++;
+        if (p->chosen < 0) {
+            sum->dense++;
+            total += 1;
+            continue;
+        }
+        const struct candidate *c = &p->c[p->chosen];
+        double cost = 0, n = 0;
+        for (int64_t j = 0; j < c->n; j++)
+            if (c->cells[j]->layer == r->layer && c->cells[j]->head == r->head) {
+                cost += record_value(c->cells[j], k->req->cost);
+                n++;
+            }
+        total += cost / n;
+        TRY(put_entry(k, c, r, w, err));
+    }
+    jw_arr_end(w);
+    sum->cost = is_density(k->req->cost) && sum->heads ? total / (double)sum->heads : NAN;
+out:
+    grouping_free(&heads);
+    return rc;
+}
+
+static void put_limits(const struct choose_request *req, struct jw *w)
+{
+    struct buf b = {0};
+    for (int l = 0; l < req->n_limits; l++) {
+        char value[32];
+        num_text(req->limits[l].value, value);
+        buf_printf(&b, "%s%s%s%s", l ? "," : "", req->limits[l].metric,
+                   req->limits[l].at_least ? ">=" : "<=", value);
+    }
+    jw_kstr(w, "limits", buf_str(&b));
+    buf_free(&b);
+}
+
+static int put_traces(const struct recset *set, struct jw *w, struct err *err)
+{
+    static const enum group_key key[] = {KEY_TRACE};
+    struct grouping gs = {0};
+    int rc = grouping_make(set, key, 1, 0, NULL, NULL, &gs, err);
+    if (rc)
+        return rc;
+    jw_key(w, "runs");
+    jw_arr(w);
+    for (int64_t i = 0; i < gs.n; i++)
+        jw_str(w, gs.g[i].first->trace);
+    jw_arr_end(w);
+    grouping_free(&gs);
+    return 0;
+}
+
+static int check_set(const struct recset *set, const struct choose_request *req, struct err *err)
+{
+    static const enum group_key one[] = {KEY_MODEL, KEY_PERMUTE, KEY_CAUSAL, KEY_BACKEND,
+                                         KEY_PRECISION};
+    for (size_t i = 0; i < sizeof one / sizeof *one; i++)
+        if (recset_varies(set, one[i]))
+            return err_set(err, ERR_INPUT,
+                           "the records differ in %s: a plan is for one (choose with --where)",
+                           key_name(one[i]));
+    for (int64_t i = 0; i < set->n; i++)
+        if (set->r[i].status == RECORD_OK && record_has(&set->r[i], req->cost))
+            return 0;
+    return err_set(err, ERR_INPUT, "no ok record has a metric %s (--cost)", req->cost);
+}
+
+static void chooser_free(struct chooser *k)
+{
+    for (int64_t i = 0; i < k->n; i++) {
+        for (int64_t j = 0; j < k->places[i].n; j++) {
+            free(k->places[i].c[j].params);
+            free(k->places[i].c[j].cells);
+        }
+        free(k->places[i].c);
+    }
+    free(k->places);
+    grouping_free(&k->gs);
+}
+
+int choose_plan(const struct recset *set, const struct choose_request *req, struct jw *w,
+                struct choose_summary *sum, struct err *err)
+{
+    static const char *const per[] = {"head", "layer", "model"};
+    struct chooser k = {.set = set, .req = req};
+    int rc = 0;
+    *sum = (struct choose_summary){0};
+    TRY(check_set(set, req, err));
+    TRY(find_places(&k, err));
+    if (k.calibrated)
+        log_warn(
+            "settings with calib= or of a plan are left out: a plan holds parameters, no files");
+    if (k.drifting)
+        log_warn("settings whose search found another parameter in every call of a head are left "
+                 "out: replay them with :per=layer, :per=model, or as a sweep");
+    jw_obj(w);
+    jw_kstr(w, "format", "lacuna-plan");
+    jw_kint(w, "version", 1);
+    jw_kstr(w, "model", set->r[0].model);
+    jw_kstr(w, "permute", set->r[0].permute);
+    put_limits(req, w);
+    jw_knum(w, "quantile", req->quantile);
+    jw_kstr(w, "cost", req->cost);
+    jw_kstr(w, "per", per[req->per]);
+    TRY(put_traces(set, w, err));
+    jw_kstr(w, "default", "dense");
+    TRY(put_entries(&k, w, sum, err));
+    jw_obj_end(w);
+out:
+    chooser_free(&k);
+    return rc;
+}

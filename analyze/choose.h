@@ -1,0 +1,52 @@
+/*
+ * choose.h - a plan: for every head, layer or model the cheapest setting whose records satisfy all
+ * limits.
+ */
+#ifndef LACUNA_CHOOSE_H
+#define LACUNA_CHOOSE_H
+
+#include "analyze/load.h"
+#include "core/buf.h"
+
+#define LIMITS_MOST 8
+
+struct limit {
+    char metric[48];
+    bool at_least; /* metric >= value, else <= */
+    double value;
+};
+
+enum choose_per { CHOOSE_HEAD, CHOOSE_LAYER, CHOOSE_MODEL };
+
+struct choose_request {
+    struct limit limits[LIMITS_MOST];
+    int n_limits;
+    const char *cost; /* metric */
+    enum choose_per per;
+    double quantile; /* share of a setting's cells that must satisfy every limit */
+};
+
+/* "err_l1_rel<=0.02" or "cra_p1>=0.9". */
+int limit_parse(const char *text, struct limit *out, struct err *err);
+bool limit_holds(const struct limit *l, const struct record *r);
+
+/* What was found, for the command's message. */
+struct choose_summary {
+    int64_t heads, dense; /* dense: no setting satisfies the limits, or none is cheaper */
+    double cost;          /* mean over heads; a dense head costs 1 where the cost is a density */
+};
+
+/* Write a plan (doc/records.md) into w. ERR_INPUT where the records are of several models or token
+ * orders, or none can be chosen from. */
+int choose_plan(const struct recset *set, const struct choose_request *req, struct jw *w,
+                struct choose_summary *sum, struct err *err);
+
+/* ---- exports (choose_export.c) ----------------------------------------------------------------
+ */
+
+/* Write the entries of a plan that `format` (minference, flexprefill, spargeattn, sale) can hold;
+ * the others are named in *left_out (owned by the caller). ERR_USAGE for another format. */
+int plan_export(const json_t *plan, const char *where, const char *format, struct buf *out,
+                struct str_list *left_out, struct err *err);
+
+#endif

@@ -1,0 +1,180 @@
+/*
+ * cmd_choose.c - `lacuna choose`: from records to a plan, and from a plan to the files of other
+ * programs.
+ */
+#include "analyze/choose.h"
+#include "analyze/where.h"
+#include "core/cmd.h"
+#include "core/fileio.h"
+#include "core/log.h"
+#include "core/metricdef.h"
+#include "core/sealed.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct choose_opts {
+    struct common_opts common;
+    struct str_list limits, where;
+    char *cost, *output, *export;
+    int per;
+    double quantile;
+};
+
+static const char *const pers[] = {"head", "layer", "model", NULL};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "limit", .type = OPT_LIST, .offset = offsetof(struct choose_opts, limits),
+     .short_name = 'l', .arg = "METRIC<=X", .flags = OPT_UNSET,
+     .help = "What a setting has to satisfy, as err_l1_rel<=0.02 or cra_p1>=0.9. Repeatable."},
+    {.name = "cost", .type = OPT_STR, .offset = offsetof(struct choose_opts, cost),
+     .arg = "METRIC", .def = "density_exec",
+     .help = "What is to be small; time_total is the measured time_total_ns."},
+    {.name = "per", .type = OPT_ENUM, .offset = offsetof(struct choose_opts, per), .def = "head",
+     .values = pers, .help = "What shares a setting."},
+    {.name = "quantile", .type = OPT_NUM, .offset = offsetof(struct choose_opts, quantile),
+     .arg = "Q", .def = "1", .min = 0, .max = 1, .flags = OPT_MIN_OPEN,
+     .help = "Share of a setting's cells that have to satisfy the limits."},
+    {.name = "where", .type = OPT_LIST, .offset = offsetof(struct choose_opts, where),
+     .short_name = 'w', .arg = "CONDITION", .flags = OPT_UNSET, .help = WHERE_HELP},
+    {.name = "export", .type = OPT_STR, .offset = offsetof(struct choose_opts, export),
+     .arg = "FORMAT", .flags = OPT_UNSET,
+     .help = "Read a plan and write it as minference, flexprefill, spargeattn or sale keeps "
+             "parameters per head."},
+    {.name = "output", .type = OPT_STR, .offset = offsetof(struct choose_opts, output),
+     .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
+     .help = "Plan to write (JSON), or the exported file."},
+    COMMON_OPTS,
+    {0},
+};
+/* clang-format on */
+
+static int run(const struct app *app, int argc, char **argv, struct err *err);
+
+const struct command cmd_choose = {
+    .name = "choose",
+    .usage =
+        "choose DIR... --limit METRIC<=X -o PLAN.json\nchoose --export FORMAT PLAN.json -o FILE",
+    .summary = "choose the cheapest setting within limits per head, layer or model",
+    .run = run,
+    .options = options,
+    .details =
+        "DIR are -o directories of `lacuna replay`. A setting is chosen for a head (layer, model) "
+        "if\n"
+        "it has an ok record of every call there and its records satisfy all limits; of these the\n"
+        "one with the smallest mean cost, on ties the smaller err_l1_rel. Where none does, the "
+        "head\n"
+        "stays dense. The plan is replayed by -m plan:file=PLAN.json, best on traces other than\n"
+        "those it was made from: `analyze --table plan` shows what it gains on both.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna choose out --limit 'err_l1_rel<=0.02' -o plan.json\n"
+        "  lacuna choose out -l 'cra_p1>=0.9' -l 'err_l1_rel<=0.05' --per layer -o plan.json\n"
+        "  lacuna choose --export minference plan.json -o minference.json\n",
+};
+
+static int fill_request(const struct choose_opts *o, struct choose_request *req, struct err *err)
+{
+    bool total = strcmp(o->cost, "time_total") == 0;
+    int rc = 0;
+    *req = (struct choose_request){.cost = total ? "time_total_ns" : o->cost,
+                                   .per = (enum choose_per)o->per,
+                                   .quantile = o->quantile};
+    if (o->limits.n == 0)
+        FAIL(err, ERR_USAGE, "choose: --limit is missing, such as --limit 'err_l1_rel<=0.02'");
+    if (o->limits.n > LIMITS_MOST)
+        FAIL(err, ERR_USAGE, "choose: more than %d limits", LIMITS_MOST);
+    if (!metric_def_find(req->cost))
+        FAIL(err, ERR_USAGE, "--cost %s: there is no such metric (lacuna list metrics)", o->cost);
+    for (int64_t i = 0; i < o->limits.n; i++)
+        TRY(limit_parse(o->limits.items[i], &req->limits[req->n_limits++], err));
+out:
+    return rc;
+}
+
+static int check_output(const struct choose_opts *o, const struct str_list *in, struct err *err)
+{
+    int rc = 0;
+    if (!o->output && !o->common.dry_run)
+        FAIL(err, ERR_USAGE, "choose: -o FILE is missing");
+    for (int64_t i = 0; o->output && i < in->n; i++)
+        TRY(refuse_input(o->output, in->items[i], err));
+    if (o->output && !o->common.force && !o->common.dry_run && access(o->output, F_OK) == 0)
+        FAIL(err, ERR_USAGE, "choose: %s exists; --force overwrites it", o->output);
+out:
+    return rc;
+}
+
+static int export(const struct choose_opts *o, const struct str_list *in, struct err *err)
+{
+    struct str_list left_out = {0};
+    struct buf b = {0};
+    json_t *plan = NULL;
+    int rc = 0;
+    if (in->n != 1 || o->limits.n)
+        FAIL(err, ERR_USAGE, "choose --export takes one plan and no limits");
+    TRY(seal_json_file(in->items[0], (size_t)256 << 20, &plan, err));
+    TRY(plan_export(plan, in->items[0], o->export, &b, &left_out, err));
+    for (int64_t i = 0; i < left_out.n; i++)
+        log_warn("%s has no place for %s", o->export, left_out.items[i]);
+    if (o->common.dry_run)
+        fprintf(stderr, "would write %s\n", o->output ? o->output : "nothing");
+    else
+        TRY(file_write_atomic(o->output, b.data, b.len, err));
+out:
+    json_decref(plan);
+    str_list_free(&left_out);
+    buf_free(&b);
+    return rc;
+}
+
+static int choose(const struct choose_opts *o, const struct str_list *in, struct err *err)
+{
+    struct choose_request req;
+    struct choose_summary sum;
+    struct recset set = {0};
+    struct buf b = {0};
+    struct jw w;
+    int rc = 0;
+    TRY(fill_request(o, &req, err));
+    TRY(recset_load(in, &set, err));
+    TRY(recset_where(&o->where, &set, err));
+    jw_init(&w, &b, 2);
+    TRY(choose_plan(&set, &req, &w, &sum, err));
+    seal_put(&b, 0);
+    buf_puts(&b, "\n");
+    TRY(buf_check(&b, "plan", err));
+    if (!o->common.dry_run)
+        TRY(file_write_atomic(o->output, b.data, b.len, err));
+    if (o->common.json)
+        printf("{\"heads\": %lld, \"dense\": %lld}\n", (long long)sum.heads, (long long)sum.dense);
+    else if (isnan(sum.cost))
+        log_info("%lld heads, %lld of them dense", (long long)sum.heads, (long long)sum.dense);
+    else
+        log_info("%lld heads, %lld of them dense; mean %s %.4g", (long long)sum.heads,
+                 (long long)sum.dense, req.cost, sum.cost);
+out:
+    recset_free(&set);
+    buf_free(&b);
+    return rc;
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct choose_opts o = {0};
+    struct str_list in = {0};
+    bool done;
+    int rc = 0;
+    TRY(cmd_begin(&cmd_choose, &o, argc, argv, &in, &done, err));
+    if (done)
+        goto out;
+    TRY(check_output(&o, &in, err));
+    TRY(o.export ? export(&o, &in, err) : choose(&o, &in, err));
+out:
+    str_list_free(&in);
+    opt_free(options, &o);
+    return rc;
+}

@@ -1,0 +1,343 @@
+/*
+ * plan.c - a method and its parameters per head, as `lacuna choose` wrote them: every head runs the
+ * method of its own entry, heads without one the default of the file.
+ *
+ * All hooks hand over to that method. The parameter id is the hash of the file's content, so that
+ * records belong to a plan and not to a path.
+ */
+#include "core/fileio.h"
+#include "core/hash.h"
+#include "core/mem.h"
+#include "core/method.h"
+#include "core/sealed.h"
+#include "sim/registry.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct plan_params {
+    char *file, *id;
+};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "file", .type = OPT_STR, .offset = offsetof(struct plan_params, file),
+     .flags = OPT_UNSET | OPT_IDENTITY_NOT, .unit = "file", .help = "plan of `lacuna choose`"},
+    {.name = "id", .type = OPT_STR, .offset = offsetof(struct plan_params, id),
+     .flags = OPT_UNSET, .help = "hash of the file, filled in; given as well, it must fit"},
+    {0},
+};
+/* clang-format on */
+
+#define PLAN_MOST ((size_t)256 << 20)
+
+struct plan_state {
+    struct method_run *run; /* owned, one */
+    void *inner;            /* of the run's method */
+    const char *id;         /* of the plan, borrowed from the parameters */
+    struct buf made;        /* notes on how the plan was made */
+};
+
+/* ---- the file ------------------------------------------------------------------------------- */
+
+static int load(const char *path, json_t **doc, char id[HASH_TEXT_MAX], struct err *err)
+{
+    struct buf file = {0};
+    const char *format = NULL;
+    char text[HASH_TEXT_MAX];
+    int64_t version = 0;
+    int rc = 0;
+    TRY(buf_read_file(&file, path, PLAN_MOST, err));
+    TRY(seal_json(buf_str(&file), file.len, path, doc, err));
+    TRY(jget_str(*doc, "format", path, &format, err));
+    TRY(jget_int(*doc, "version", path, &version, err));
+    if (strcmp(format, "lacuna-plan") != 0 || version != 1)
+        FAIL(err, ERR_INPUT,
+             "%s: a plan (format lacuna-plan, version 1) was expected, found %s %lld", path, format,
+             (long long)version);
+    if (!json_is_array(json_object_get(*doc, "entries")))
+        FAIL(err, ERR_INPUT, "%s: \"entries\": an array was expected", path);
+    hash_text(hash_bytes(buf_str(&file), file.len), text);
+    snprintf(id, HASH_TEXT_MAX, "%s", strchr(text, ':') + 1);
+out:
+    buf_free(&file);
+    return rc;
+}
+
+/* The method and parameters of an entry, or of the default (entry NULL). */
+static int parse_entry(const json_t *doc, const json_t *entry, const char *where,
+                       struct method_run **run, struct err *err)
+{
+    const char *method = "dense", *params = "";
+    struct err why = {0};
+    struct buf text = {0};
+    int64_t n = 0;
+    int rc = 0;
+    TRY(jget_str_opt(doc, "default", where, &method, err));
+    if (entry) {
+        TRY(jget_str(entry, "method", where, &method, err));
+        TRY(jget_str_opt(entry, "params", where, &params, err));
+    }
+    if (strcmp(method, "plan") == 0)
+        FAIL(err, ERR_INPUT, "%s: a plan within a plan", where);
+    if (strcmp(method, "dense") == 0 && !*params)
+        params = "map=0"; /* statistics of the map are no matter of a plan */
+    buf_printf(&text, "%s%s%s", method, *params ? ":" : "", params);
+    TRY(buf_check(&text, where, err));
+    if (method_runs_parse(sim_methods, buf_str(&text), run, &n, &why))
+        FAIL(err, ERR_INPUT, "%s: %s", where, why.msg);
+    const struct method *m = (*run)->method;
+    const char *order = m->order ? m->order((*run)->params) : NULL;
+    if (n != 1 || (*run)->target || (order && strcmp(order, "none") != 0))
+        FAIL(err, ERR_INPUT, "%s: '%s' is %s", where, buf_str(&text),
+             n != 1           ? "a sweep"
+             : (*run)->target ? "a target, not a setting"
+                              : "a setting that reorders tokens, which a head of a plan cannot");
+out:
+    buf_free(&text);
+    if (rc) {
+        method_runs_free(*run, n);
+        *run = NULL;
+    }
+    return rc;
+}
+
+static const json_t *entry_of(const json_t *doc, int64_t layer, int64_t head)
+{
+    size_t i;
+    json_t *e;
+    json_array_foreach(json_object_get(doc, "entries"), i, e)
+    {
+        if (json_integer_value(json_object_get(e, "layer")) == layer &&
+            json_integer_value(json_object_get(e, "head")) == head)
+            return e;
+    }
+    return NULL;
+}
+
+static int check_entries(const json_t *doc, const char *path, struct err *err)
+{
+    const json_t *list = json_object_get(doc, "entries");
+    struct method_run *run = NULL;
+    size_t i;
+    json_t *e;
+    int rc = parse_entry(doc, NULL, path, &run, err);
+    method_runs_free(run, run != NULL);
+    json_array_foreach(list, i, e)
+    {
+        char where[512];
+        int64_t layer = 0, head = 0;
+        run = NULL;
+        snprintf(where, sizeof where, "%s: entries[%zu]", path, i);
+        rc = rc ? rc : jget_int(e, "layer", where, &layer, err);
+        rc = rc ? rc : jget_int(e, "head", where, &head, err);
+        if (!rc && entry_of(doc, layer, head) != e)
+            rc = err_set(err, ERR_INPUT, "%s: layer %lld head %lld occurs twice", where,
+                         (long long)layer, (long long)head);
+        rc = rc ? rc : parse_entry(doc, e, where, &run, err);
+        method_runs_free(run, run != NULL);
+    }
+    return rc;
+}
+
+static int identify(void *params, struct err *err)
+{
+    struct plan_params *p = params;
+    char id[HASH_TEXT_MAX];
+    json_t *doc = NULL;
+    int rc = 0;
+    if (!p->file)
+        return 0;
+    TRY(load(p->file, &doc, id, err));
+    if (p->id && strcmp(p->id, id) != 0)
+        FAIL(err, ERR_INPUT, "%s has the id %s, not %s: it has changed", p->file, id, p->id);
+    TRY(check_entries(doc, p->file, err));
+    free(p->id);
+    if (!(p->id = strdup(id)))
+        rc = err_set(err, ERR_NOMEM, "plan: out of memory");
+out:
+    json_decref(doc);
+    return rc;
+}
+
+static int fits(const void *params, const char *model, const char *permute, struct err *err)
+{
+    const struct plan_params *p = params;
+    const char *of = NULL, *order = NULL;
+    char id[HASH_TEXT_MAX];
+    json_t *doc = NULL;
+    int rc = 0;
+    if (!p->file)
+        return 0;
+    TRY(load(p->file, &doc, id, err));
+    TRY(jget_str_opt(doc, "model", p->file, &of, err));
+    TRY(jget_str_opt(doc, "permute", p->file, &order, err));
+    if (of && strcmp(of, model) != 0)
+        FAIL(err, ERR_INPUT, "%s was chosen for model %s, this trace is of %s", p->file, of, model);
+    if (order && strcmp(order, permute) != 0)
+        FAIL(err, ERR_INPUT, "%s was chosen in token order %s, this is a replay in %s", p->file,
+             order, permute);
+out:
+    json_decref(doc);
+    return rc;
+}
+
+/* ---- hooks ---------------------------------------------------------------------------------- */
+
+static void release(void *state)
+{
+    struct plan_state *s = state;
+    if (!s)
+        return;
+    if (s->run && s->run->method->release)
+        s->run->method->release(s->inner);
+    method_runs_free(s->run, s->run != NULL);
+    buf_free(&s->made);
+    free(s);
+}
+
+/* Limits, cost and the first digits of the traces' ids: a table tells by them how well the plan
+ * does on what it was made from and on others. */
+static int note_making(const json_t *doc, const char *path, struct buf *b, struct err *err)
+{
+    const char *limits = "", *cost = "density_exec";
+    size_t i;
+    json_t *t;
+    int rc = 0;
+    TRY(jget_str_opt(doc, "limits", path, &limits, err));
+    TRY(jget_str_opt(doc, "cost", path, &cost, err));
+    buf_printf(b, "plan_limits=%s;plan_cost=%s;plan_runs=", limits, cost);
+    json_array_foreach(json_object_get(doc, "runs"), i, t)
+    {
+        const char *id = json_string_value(t), *hex = id ? strchr(id, ':') : NULL;
+        if (i < 32 && hex)
+            buf_printf(b, "%s%.8s", i ? "," : "", hex + 1);
+    }
+    TRY(buf_check(b, "notes of the plan", err));
+out:
+    return rc;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct plan_params *p = params;
+    unsigned need = in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
+    struct plan_state *s = NULL;
+    struct method_ctx own = *ctx;
+    char id[HASH_TEXT_MAX];
+    json_t *doc = NULL;
+    int rc = 0;
+
+    if (!p->file)
+        return method_skip(ctx, "no plan is given: plan:file=PLAN.json");
+    TRY(load(p->file, &doc, id, err));
+    TRY(mem_zalloc(&s, 1, sizeof *s, "plan", err));
+    s->id = p->id;
+    TRY(parse_entry(doc, entry_of(doc, in->layer, in->head), p->file, &s->run, err));
+    TRY(note_making(doc, p->file, &s->made, err));
+    const struct method *m = s->run->method;
+    if (!(m->flags & need)) {
+        rc = method_skip(ctx, "%s: %s", m->name,
+                         in->x.causal ? "bidirectional only" : "causal only");
+        goto out;
+    }
+    if (!(m->flags & METHOD_NEEDS_STEPS))
+        own.carry = NULL;
+    if (!(m->flags & METHOD_SHARES_BRANCHES))
+        own.shared = NULL;
+    rc = m->prepare(&own, s->run->params, in, &s->inner, err);
+    if (rc == METHOD_SKIP)
+        rc = method_skip(ctx, "%s: %.200s", m->name, own.skip);
+    if (rc)
+        goto out;
+    *state = s;
+    s = NULL;
+out:
+    release(s);
+    json_decref(doc);
+    return rc;
+}
+
+static const struct method *inner(const struct plan_state *s)
+{
+    return s->run->method;
+}
+
+static int64_t unit_rows(const void *state)
+{
+    const struct plan_state *s = state;
+    return inner(s)->unit_rows ? inner(s)->unit_rows(s->inner) : 1;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct plan_state *s = state;
+    return inner(s)->select(s->inner, row0, row1, out, err);
+}
+
+static bool attends(const void *state)
+{
+    const struct plan_state *s = state;
+    return inner(s)->attend && (!inner(s)->attends || inner(s)->attends(s->inner));
+}
+
+static int attend(void *state, const struct mask *m, double *out, double *lse,
+                  struct attend_stats *stats, struct err *err)
+{
+    struct plan_state *s = state;
+    return inner(s)->attend(s->inner, m, out, lse, stats, err);
+}
+
+static bool filter(const void *state, struct accel_filter *f, char why[160])
+{
+    const struct plan_state *s = state;
+    if (inner(s)->filter)
+        return inner(s)->filter(s->inner, f, why);
+    snprintf(why, 160, "%s has arithmetic of its own", inner(s)->name);
+    return false;
+}
+
+static void filtered(void *state, double tiles_pv)
+{
+    struct plan_state *s = state;
+    if (inner(s)->filtered)
+        inner(s)->filtered(s->inner, tiles_pv);
+}
+
+static int report(void *state, struct record *r, struct err *err)
+{
+    struct plan_state *s = state;
+    record_note(r, "plan=%s;plan_method=%s;plan_params=%s", s->id, inner(s)->name,
+                s->run->canonical);
+    record_note(r, "%s", buf_str(&s->made));
+    return inner(s)->report ? inner(s)->report(s->inner, r, err) : 0;
+}
+
+/* Whatever the entries' methods may be. */
+static bool may_be_empty(const void *params)
+{
+    return true;
+}
+
+const struct method method_plan = {
+    .name = "plan",
+    .summary = "a method per head, as lacuna choose found it",
+    .paper = "none: a file of choices",
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM |
+             METHOD_SHARES_BRANCHES | METHOD_CHANGES_MATH,
+    .params_size = sizeof(struct plan_params),
+    .params = options,
+    .identify = identify,
+    .fits = fits,
+    .prepare = prepare,
+    .unit_rows = unit_rows,
+    .select = select_rows,
+    .attends = attends,
+    .attend = attend,
+    .filter = filter,
+    .filtered = filtered,
+    .report = report,
+    .release = release,
+    .may_be_empty = may_be_empty,
+};

@@ -1,0 +1,249 @@
+/* Plans: which setting is chosen, what is written, what other programs' files can hold, and what a
+ * plan gains in a table. */
+#include "analyze/choose.h"
+#include "analyze/tables.h"
+#include "core/json.h"
+#include "core/log.h"
+#include "core/metricdef.h"
+#include "sim/registry.h"
+#include "tests/harness/records_fixture.h"
+#include "tests/harness/suite.h"
+
+#include <math.h>
+#include <string.h>
+
+static struct err e;
+static struct fixture_records f;
+static struct recset set;
+static json_t *plan;
+static struct choose_summary sum;
+
+static void begin(void)
+{
+    memset(&e, 0, sizeof e);
+    log_set_level(LOG_ERROR);
+    metric_def_methods(sim_methods);
+}
+
+static void end(void)
+{
+    recset_free(&set);
+    json_decref(plan);
+    plan = NULL;
+}
+
+static struct record *put(const char *method, const char *params, int head, double cost,
+                          double error)
+{
+    struct record *r = fixture_record(&f, method, params, 0, head);
+    fixture_metric(r, "density_exec", cost);
+    fixture_metric(r, "err_l1_rel", error);
+    return r;
+}
+
+static int choose(enum choose_per per, double quantile)
+{
+    struct choose_request req = {.cost = "density_exec", .per = per, .quantile = quantile};
+    struct buf b = {0};
+    struct jw w;
+    assert_ok(limit_parse("err_l1_rel<=0.02", &req.limits[req.n_limits++], &e), &e);
+    if (f.n)
+        fixture_set(&f, &set);
+    jw_init(&w, &b, 2);
+    int rc = choose_plan(&set, &req, &w, &sum, &e);
+    if (!rc)
+        assert_ok(json_read_text(buf_str(&b), b.len, "plan", &plan, &e), &e);
+    buf_free(&b);
+    return rc;
+}
+
+/* "sale tau=0.02" of the i-th entry. */
+static const char *entry(size_t i)
+{
+    static char text[128];
+    json_t *x = json_array_get(json_object_get(plan, "entries"), i);
+    snprintf(text, sizeof text, "%lld %s %s",
+             (long long)json_integer_value(json_object_get(x, "head")),
+             json_string_value(json_object_get(x, "method")),
+             json_string_value(json_object_get(x, "params")));
+    return text;
+}
+
+static size_t entries(void)
+{
+    return json_array_size(json_object_get(plan, "entries"));
+}
+
+START_TEST(the_cheapest_within_the_limits_is_chosen)
+{
+    put("sale", "tau=0.02", 0, 0.2, 0.03); /* too wrong */
+    put("sale", "tau=0.01", 0, 0.3, 0.02);
+    put("xattention", "tau=0.8", 0, 0.4, 0.001);
+    put("oracle", "", 0, 0.1, 0.001); /* a bound is no setting */
+    put("sale", "tau=0.02", 1, 0.2, 0.01);
+    put("sale", "tau=0.01", 1, 0.3, 0.02);
+    put("xattention", "tau=0.8", 1, 0.2, 0.005); /* as cheap, with the smaller error */
+    put("sale", "tau=0.02", 2, 0.2, 0.5);
+    put("sale", "tau=0.01", 2, 1.1, 0); /* dearer than dense */
+    assert_ok(choose(CHOOSE_HEAD, 1), &e);
+    ck_assert_uint_eq(entries(), 2);
+    ck_assert_str_eq(entry(0), "0 sale tau=0.01");
+    ck_assert_str_eq(entry(1), "1 xattention tau=0.8");
+    ck_assert(sum.heads == 3 && sum.dense == 1);
+    ck_assert_double_eq_tol(sum.cost, (0.3 + 0.2 + 1) / 3, 1e-12);
+    const json_t *expected =
+        json_object_get(json_array_get(json_object_get(plan, "entries"), 0), "expected");
+    ck_assert_double_eq(
+        json_number_value(json_array_get(json_object_get(expected, "err_l1_rel"), 0)), 0.02);
+    ck_assert_str_eq(json_string_value(json_object_get(plan, "limits")), "err_l1_rel<=0.02");
+    ck_assert_str_eq(json_string_value(json_object_get(plan, "default")), "dense");
+}
+END_TEST
+
+START_TEST(a_layer_has_one_setting)
+{
+    put("sale", "tau=0.02", 0, 0.2, 0.01);
+    put("sale", "tau=0.01", 0, 0.3, 0.001);
+    put("sale", "tau=0.02", 1, 0.2, 0.03);
+    put("sale", "tau=0.01", 1, 0.3, 0.002);
+    assert_ok(choose(CHOOSE_LAYER, 1), &e);
+    ck_assert_uint_eq(entries(), 2);
+    ck_assert_str_eq(entry(0), "0 sale tau=0.01");
+    ck_assert_str_eq(entry(1), "1 sale tau=0.01");
+    json_decref(plan);
+    assert_ok(choose(CHOOSE_MODEL, 0.5), &e); /* half of the cells are enough */
+    ck_assert_str_eq(entry(1), "1 sale tau=0.02");
+}
+END_TEST
+
+START_TEST(a_setting_must_have_every_call)
+{
+    struct record *r;
+    for (int step = 0; step < 2; step++) {
+        r = put("sale", "tau=0.01", 0, 0.3, 0.01);
+        r->step = step;
+        r = put("sale", "tau=0.02", 0, 0.1, 0.01);
+        r->step = step;
+        if (step)
+            r->status = RECORD_SKIP;
+    }
+    assert_ok(choose(CHOOSE_HEAD, 1), &e);
+    ck_assert_str_eq(entry(0), "0 sale tau=0.01");
+}
+END_TEST
+
+/* A search's parameters stand in the plan if every call found the same. */
+START_TEST(found_parameters_are_written_out)
+{
+    for (int step = 0; step < 2; step++) {
+        struct record *r = put("sale", "bits=16@density_elem=0.1:per=layer", 0, 0.1, 0.01);
+        r->step = step;
+        record_note(r, "found=tau=0.0125;budget=met");
+        r = put("sale", "@density_elem=0.05", 0, 0.05, 0.01);
+        r->step = step;
+        record_note(r, "found=tau=0.%d;budget=met", step + 1);
+        r = put("sale", "calib=abc", 0, 0.01, 0.01);
+        r->step = step;
+    }
+    assert_ok(choose(CHOOSE_HEAD, 1), &e);
+    ck_assert_str_eq(entry(0), "0 sale bits=16:tau=0.0125");
+}
+END_TEST
+
+START_TEST(what_cannot_be_planned_is_refused)
+{
+    struct limit l;
+    static const char *const bad[] = {"err_l1_rel", "err_l1_rel<0.1", "err_l1_rel<=x", "nope<=1"};
+    for (int i = 0; i < 4; i++) {
+        ck_assert_int_eq(limit_parse(bad[i], &l, &e), ERR_USAGE);
+        err_clear(&e);
+    }
+    assert_ok(limit_parse("cra_p1>=0.9", &l, &e), &e);
+    ck_assert(l.at_least && l.value == 0.9);
+    put("sale", "", 0, 0.1, 0.1);
+    snprintf(put("sale", "", 1, 0.1, 0.1)->model, 16, "another");
+    assert_fails(choose(CHOOSE_HEAD, 1), &e, ERR_INPUT, "differ in model");
+}
+END_TEST
+
+/* ---- exports -------------------------------------------------------------------------------- */
+
+START_TEST(other_programs_get_what_they_can_hold)
+{
+    struct buf b = {0};
+    struct str_list left = {0};
+    put("minference", "v=100:s=800", 0, 0.1, 0.01);
+    put("minference", "pattern=ashape:init=64:local=512", 1, 0.1, 0.01);
+    put("minference", "v=100:last_q=32", 2, 0.1, 0.01);
+    put("sale", "tau=0.02", 3, 0.1, 0.01);
+    assert_ok(choose(CHOOSE_HEAD, 1), &e);
+    assert_ok(plan_export(plan, "plan", "minference", &b, &left, &e), &e);
+    json_t *doc = NULL;
+    assert_ok(json_read_text(buf_str(&b), b.len, "export", &doc, &e), &e);
+    json_t *layer = json_array_get(doc, 0), *vs = json_object_get(layer, "0");
+    ck_assert_str_eq(json_string_value(json_array_get(vs, 0)), "vertical_and_slash");
+    ck_assert_double_eq(json_number_value(json_array_get(vs, 1)), 100);
+    ck_assert_double_eq(json_number_value(json_array_get(vs, 2)), 800);
+    ck_assert_str_eq(json_string_value(json_array_get(json_object_get(layer, "1"), 0)),
+                     "stream_llm");
+    ck_assert_int_eq(left.n, 2);
+    ck_assert_str_eq(left.items[0], "layer 0 head 2: minference with last_q");
+    ck_assert_str_eq(left.items[1], "layer 0 head 3: sale");
+    json_decref(doc);
+    buf_reset(&b);
+    assert_ok(plan_export(plan, "plan", "sale", &b, &left, &e), &e);
+    ck_assert(strstr(buf_str(&b), "\"tau\": 0.02") != NULL);
+    assert_fails(plan_export(plan, "plan", "gguf", &b, &left, &e), &e, ERR_USAGE,
+                 "the formats are");
+    str_list_free(&left);
+    buf_free(&b);
+}
+END_TEST
+
+/* ---- the table ------------------------------------------------------------------------------ */
+
+/* Of two single settings only the dearer one meets the limit as often as the plan. */
+START_TEST(a_plan_is_held_against_the_best_single_setting)
+{
+    struct table t = {0};
+    for (int trace = 0; trace < 2; trace++)
+        for (int head = 0; head < 2; head++) {
+            const char *id = trace ? "xxh3:bbbbbbbbb" : "xxh3:aaaaaaaaa";
+            struct record *r = put("plan", "id=77", head, head ? 0.2 : 0.4, 0.01);
+            record_note(r, "plan=77;plan_limits=err_l1_rel<=0.02;plan_cost=density_exec");
+            record_note(r, "plan_runs=aaaaaaaa");
+            snprintf(r->trace, sizeof r->trace, "%s", id);
+            r = put("sale", "tau=0.02", head, 0.2, head ? 0.01 : 0.5);
+            snprintf(r->trace, sizeof r->trace, "%s", id);
+            r = put("sale", "tau=0.01", head, 0.4, 0.01);
+            snprintf(r->trace, sizeof r->trace, "%s", id);
+        }
+    fixture_set(&f, &set);
+    assert_ok(table_build(table_def_find("plan", &e), &set, NULL, &t, &e), &e);
+    ck_assert_int_eq(t.n_rows, 6); /* plan, single, dense: made from, others */
+    ck_assert_str_eq(table_cell(&t, 0, 1)->text, "made from");
+    ck_assert_str_eq(table_cell(&t, 1, 2)->text, "sale:tau=0.01");
+    ck_assert_str_eq(table_cell(&t, 2, 2)->text, "dense (not replayed)");
+    ck_assert_str_eq(table_cell(&t, 3, 1)->text, "others");
+    int64_t saved = table_find(&t, "saved"), cost = table_find(&t, "cost");
+    ck_assert_double_eq_tol(table_cell(&t, 0, cost)->num, 0.3, 1e-12);
+    ck_assert_double_eq_tol(table_cell(&t, 0, saved)->num, 0.25, 1e-12);
+    table_free(&t);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("choose");
+    TCase *tc = tcase_create("choose");
+    tcase_add_checked_fixture(tc, begin, end);
+    tcase_add_test(tc, the_cheapest_within_the_limits_is_chosen);
+    tcase_add_test(tc, a_layer_has_one_setting);
+    tcase_add_test(tc, a_setting_must_have_every_call);
+    tcase_add_test(tc, found_parameters_are_written_out);
+    tcase_add_test(tc, what_cannot_be_planned_is_refused);
+    tcase_add_test(tc, other_programs_get_what_they_can_hold);
+    tcase_add_test(tc, a_plan_is_held_against_the_best_single_setting);
+    suite_add_tcase(s, tc);
+    return s;
+}
