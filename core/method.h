@@ -45,9 +45,9 @@ enum method_flags {
     METHOD_REACH = 512,    /* windows and chunks: its mask is clipped, its estimates know */
     METHOD_SOFTCAP = 1024, /* capped scores */
     METHOD_BIAS = 2048,    /* ALiBi, relative bias */
-    METHOD_SINK = 4096,    /* attention sinks: shares of mass are over keys, outputs with the sink */
+    METHOD_SINK = 4096, /* attention sinks: shares of mass are over keys, outputs with the sink */
     METHOD_ANY_SCORE = METHOD_REACH | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
-    METHOD_KEEPS_ALL = 8192,      /* keeps every pair by design: only the arithmetic differs */
+    METHOD_KEEPS_ALL = 8192, /* keeps every pair by design: only the arithmetic differs */
 };
 
 /* Video geometry of a token sequence; all zero for text. */
