@@ -454,7 +454,8 @@ static int choose_metrics(const struct table_def *def, const struct recset *set,
 {
     const char *patterns = req->columns ? req->columns : def->metrics;
     int rc = recset_metrics(set, patterns, metrics, err);
-    if (rc || metrics->n || (!req->columns && set->n_ok == 0)) /* then the counts are the table */
+    bool alone = !rc && !req->columns && set->n_ok && !table_has_data(def, set);
+    if (rc || (metrics->n && !alone) || (!req->columns && set->n_ok == 0)) /* then the counts are the table */
         return rc;
     return err_set(err, req->columns ? ERR_USAGE : ERR_INPUT, "no ok record has a metric %s",
                    patterns);
