@@ -41,7 +41,7 @@ static void put_values(const struct recset *set, enum group_key key, const char 
 {
     struct str_list values = {0};
     values_of(set, key, &values);
-    if (values.n == 1)
+    if (values.n == 1 && strcmp(values.items[0], "none") != 0)
         buf_printf(b, "%s%s%s", b->len ? ", " : "", values.items[0], one);
     else if (values.n > 1)
         buf_printf(b, "%s%lld %s", b->len ? ", " : "", (long long)values.n, many);
@@ -89,14 +89,15 @@ void recset_caption(const struct recset *set, struct buf *b)
         return;
     put_values(set, KEY_MODEL, "", "models", b);
     put_values(set, KEY_N_Q, " tokens", "lengths", b);
-    put_heads(set, b);
+    if (key_number(&set->r[0], KEY_LAYER) >= 0)
+        put_heads(set, b); /* else a record is of a whole model */
     put_plural(set, KEY_TRACE, "traces", b);
     put_plural(set, KEY_STEP, "steps", b);
     put_plural(set, KEY_BRANCH, "guidance branches", b);
     if (count_of(set, KEY_CAUSAL) == 1)
         buf_puts(b, set->r[0].causal ? ", causal" : ", bidirectional");
     values_of(set, KEY_PRECISION, &precision);
-    if (precision.n == 1 && precision.items[0][0] == 'f')
+    if (precision.n == 1 && precision.items[0][0] == 'f' && key_number(&set->r[0], KEY_LAYER) >= 0)
         buf_printf(b, "; against dense attention in float%s", precision.items[0] + 1);
     str_list_free(&precision);
 }

@@ -18,20 +18,24 @@
 static void md_write(const struct table *t, struct buf *b);
 static void csv_write(const struct table *t, struct buf *b);
 
-static const struct table_format format_text = {
-    .name = "text", .suffix = ".txt", .summary = "aligned columns", .show = text_show};
+static const struct table_format format_text = {.name = "text",
+                                                .suffix = ".txt",
+                                                .summary = "aligned columns",
+                                                .show = text_show,
+                                                .space = {2, 1, 0, 16}};
 static const struct table_format format_md = {.name = "md",
                                               .suffix = ".md",
                                               .summary = "Markdown, aligned",
                                               .write = md_write,
-                                              .show = md_show};
+                                              .show = md_show,
+                                              .space = {3, 4, 0, 16}};
 static const struct table_format format_csv = {
     .name = "csv", .suffix = ".csv", .summary = "RFC 4180, full precision", .write = csv_write};
 static const struct table_format format_tex = {.name = "tex",
                                                .suffix = ".tex",
                                                .summary = "LaTeX with booktabs",
                                                .show = tex_show,
-                                               .part = 62};
+                                               .space = {1, 1, 52, 8}};
 static const struct table_format format_json = {
     .name = "json", .suffix = ".json", .summary = "JSON, full precision", .write = json_write};
 static const struct table_format format_html = {
@@ -51,7 +55,7 @@ void format_table(const struct table_format *f, const struct table *t, const str
         return;
     }
     struct sheet_opts own = *o;
-    own.part = f->part;
+    own.space = f->space;
     sheet_make(t, &own, &s);
     f->show(&s, b);
     b->failed |= s.failed;

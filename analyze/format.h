@@ -12,7 +12,7 @@ struct table_format {
     const char *summary;
     void (*write)(const struct table *t, struct buf *b); /* the whole table; or NULL */
     void (*show)(const struct sheet *s, struct buf *b);  /* what people see; or NULL */
-    int part;                                            /* sheet_opts.part of show */
+    struct sheet_space space;
 };
 
 /* Write the table: as a sheet where the format has one, else whole. */

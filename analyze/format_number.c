@@ -7,6 +7,8 @@
  */
 #include "analyze/format.h"
 
+#include "analyze/metricfacts.h"
+
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -29,7 +31,7 @@ static double shown_sd(const struct stats *s)
 /* Would "mean +- deviation" claim values that the metric cannot take? */
 static bool leaves_range(const struct column *c, const struct stats *s)
 {
-    if (s->n < 2 || c->axis == AXIS_PLAIN || shown_sd(s) == 0)
+    if (s->n < 2 || c->axis == AXIS_PLAIN || shown_sd(s) == 0 || metric_of_model(c->name))
         return false;
     return s->mean - s->sd < 0 || (c->axis == AXIS_SHARE && s->mean + s->sd > 1);
 }

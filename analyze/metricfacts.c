@@ -78,6 +78,13 @@ bool metric_percent(const char *name)
     return def && def->percent && !strpbrk(name, "+/");
 }
 
+bool metric_of_model(const char *name)
+{
+    const struct metric_def *def = first_def(name);
+    return def && def->section &&
+           (strcmp(def->section, "model") == 0 || strcmp(def->section, "task") == 0);
+}
+
 const char *metric_unit(const char *name)
 {
     const struct metric_def *def = metric_def_find(name);

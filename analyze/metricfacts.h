@@ -26,6 +26,10 @@ const char *metric_head(const char *name);
 const char *metric_label(const char *name);
 bool metric_percent(const char *name);
 
+/* Is it a number of a whole prompt or text, such as an accuracy? Then means are what counts: the
+ * median of right and wrong answers says nothing. */
+bool metric_of_model(const char *name);
+
 /* Unit of a metric for people: of a density and a share the denominator. */
 const char *metric_unit(const char *name);
 

@@ -32,6 +32,12 @@ static bool has_value(const struct column *c, const struct cell *cell)
     return cell->set && (c->type != COL_STATS || cell->stats.n > 0);
 }
 
+/* What people see: medians, of numbers of a model means. */
+static double shown(const struct column *c, const struct stats *s)
+{
+    return metric_of_model(c->name) ? s->mean : s->median;
+}
+
 static int compare_cells(const struct order *o, int64_t a, int64_t b)
 {
     const struct column *c = &o->t->cols[o->col];
@@ -41,8 +47,8 @@ static int compare_cells(const struct order *o, int64_t a, int64_t b)
         return has_y - has_x; /* whatever the sign */
     if (c->type == COL_TEXT)
         return o->sign * natural_compare(x->text, y->text);
-    double p = c->type == COL_STATS ? x->stats.median : x->num;
-    double q = c->type == COL_STATS ? y->stats.median : y->num;
+    double p = c->type == COL_STATS ? shown(c, &x->stats) : x->num;
+    double q = c->type == COL_STATS ? shown(c, &y->stats) : y->num;
     return o->sign * ((p > q) - (p < q));
 }
 

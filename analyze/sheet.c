@@ -59,7 +59,11 @@ static void transpose(const struct choice *ch, struct sheet *s)
     cols[1] = (struct sheet_column){sheet_copy(s, "of"), sheet_copy(s, ""), false, true};
     for (int64_t r = 0; r < s->n_rows; r++) {
         buf_reset(&b);
-        choice_put_row_name(ch, ch->rows[r], &b);
+        for (int64_t c = 0; c < s->n_cols; c++)
+            if (s->cols[c].key && ch->n_rows > 1)
+                buf_printf(&b, "%s%s", b.len ? " " : "", sheet_cell(s, r, c)->text);
+        if (ch->n_rows == 1)
+            choice_put_row_name(ch, ch->rows[r], &b);
         cols[r + 2] = (struct sheet_column){sheet_copy(s, b.len ? buf_str(&b) : "value"),
                                             sheet_copy(s, ""), true, false};
     }

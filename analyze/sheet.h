@@ -14,11 +14,19 @@
 #define SHEET_WIDTH 100
 #define SHEET_TEXT 38 /* longer texts of cells become numbered notes */
 
+/* What a format needs beside the texts, in characters. */
+struct sheet_space {
+    int gap;   /* between two columns */
+    int mark;  /* around a best number */
+    int part;  /* widest sum of the keys and one other column; 0 = the line */
+    int least; /* texts of so many characters are not folded */
+};
+
 struct sheet_opts {
     bool wide; /* every column, means with their deviations */
     bool all;  /* the user chose the columns: none is dropped */
     int width; /* characters of a line; 0 = SHEET_WIDTH */
-    int part;  /* of keys and one other column; 0 = width */
+    struct sheet_space space;
 };
 
 struct sheet_column {

@@ -33,7 +33,6 @@ static void add_name(struct buf *b, const char *name)
     buf_printf(b, "%s%s", b->len ? ", " : "", name);
 }
 
-
 /* ---- text of cells -------------------------------------------------------------------------- */
 
 /* What rounds to 0 or to 1 and is neither is written as a bound. A rest of 1e-9 is the rounding of
@@ -63,6 +62,11 @@ static void put_median(const struct column *c, double x, struct digits d, struct
         format_number(x * c->scale, d, 3, b);
 }
 
+bool choice_shows_mean(const struct column *c)
+{
+    return c->mixed || metric_of_model(c->name);
+}
+
 static void put_stats(const struct table *t, int64_t row, int64_t col, struct digits d,
                       struct buf *b)
 {
@@ -72,7 +76,7 @@ static void put_stats(const struct table *t, int64_t row, int64_t col, struct di
     if (s->n == 0)
         buf_puts(b, "not finite");
     else
-        put_median(c, c->mixed ? s->mean : s->median, d, b);
+        put_median(c, choice_shows_mean(c) ? s->mean : s->median, d, b);
     if (s->n && n_col >= 0 && table_cell(t, row, n_col)->num != (double)s->n)
         buf_printf(b, " (n=%lld)", (long long)s->n);
 }
@@ -134,7 +138,8 @@ static bool same_before(const struct table *t, int64_t a, int64_t b, int64_t col
 {
     for (int64_t c = 0; c < col; c++) {
         const struct cell *x = table_cell(t, a, c), *y = table_cell(t, b, c);
-        if (strcmp(sheet_text_or_empty(x->text), sheet_text_or_empty(y->text)) != 0 || x->num != y->num)
+        if (strcmp(sheet_text_or_empty(x->text), sheet_text_or_empty(y->text)) != 0 ||
+            x->num != y->num)
             return false;
     }
     return true;
@@ -282,12 +287,14 @@ void choice_columns(struct choice *ch)
             const struct column *col = &t->cols[c];
             if ((choice_is_key(col) ? 0 : choice_is_count(col) ? 2 : 1) != pass)
                 continue;
+            if (choice_is_zero_count(ch, c) && !ch->o->wide)
+                continue;
             bool constant = is_constant(ch, c, &text);
             if (!is_wanted(ch, c)) {
                 if (!constant)
                     choice_put_column_name(col, &ch->dropped);
             } else if (constant && !ch->o->wide && !ch->o->all) {
-                if (choice_is_zero_count(ch, c) || strcmp(col->name, "n") == 0)
+                if (strcmp(col->name, "n") == 0)
                     continue;
                 choice_put_column_name(col, &ch->same);
                 buf_printf(&ch->same, " %s",

@@ -27,6 +27,9 @@ bool choice_is_count(const struct column *c);
 bool choice_is_key(const struct column *c);
 bool choice_is_zero_count(const struct choice *ch, int64_t col);
 
+/* Means in place of medians: beside printed means, and of numbers of a model. */
+bool choice_shows_mean(const struct column *c);
+
 /* Append a cell's text; the keys of a row; a column's name to a list. */
 void choice_put_cell(const struct choice *ch, int64_t row, int64_t col, struct buf *b);
 void choice_put_row_name(const struct choice *ch, int64_t row, struct buf *b);

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEXT_LEAST 8 /* characters of a column that is never folded further */
-
 const char *choice_head(const struct choice *ch, int64_t col)
 {
     const struct column *c = &ch->t->cols[col];
@@ -48,11 +46,14 @@ static void fold_text(struct sheet *s, struct buf *text, int limit, struct str_l
     buf_printf(text, "[%lld]", (long long)i + 1);
 }
 
-/* Of a table without n the first columns alone: its rows are things of their own, such as printed
- * numbers, and its other texts are said of them. */
+/* Of a table without n or statistics the first columns alone: its rows are things of their own,
+ * such as printed numbers, and its other texts are said of them. */
 static bool is_repeated(const struct choice *ch, int64_t col)
 {
-    return choice_is_key(&ch->t->cols[col]) && (table_find(ch->t, "n") >= 0 || col < 4);
+    bool stats = false;
+    for (int64_t c = 0; c < ch->t->n_cols; c++)
+        stats |= ch->t->cols[c].type == COL_STATS;
+    return choice_is_key(&ch->t->cols[col]) && ((stats && table_find(ch->t, "n") >= 0) || col < 4);
 }
 
 static void put_columns(const struct choice *ch, struct sheet *s)
@@ -97,25 +98,31 @@ static void fill(const struct choice *ch, struct sheet *s, struct str_list *fold
     put_cells(ch, s, folded);
 }
 
-/* Width in Markdown, which needs more than text: bars, and four stars around a best number. */
-static double total_width(const struct sheet *s, bool marks)
+static double own_width(const struct choice *ch, const struct sheet *s, int64_t c)
 {
-    double w = 1;
-    for (int64_t c = 0; c < s->n_cols; c++) {
-        double head = utf8_count(s->cols[c].head) +
-                      (s->cols[c].unit[0] ? utf8_count(s->cols[c].unit) + 3 : 0);
-        double own = sheet_column_width(s, c, sheet_characters);
-        w += fmax(head, own + (marks && s->cols[c].right ? 4 : 0)) + 3;
-    }
+    const struct sheet_space *space = &ch->o->space;
+    double head = utf8_count(s->cols[c].head);
+    if (s->cols[c].unit[0] && space->gap > 2) /* Markdown has it in the head */
+        head += utf8_count(s->cols[c].unit) + 3;
+    bool marks = ch->t->verdict && ch->t->cols[ch->cols[c]].type == COL_STATS;
+    double own = sheet_column_width(s, c, sheet_characters) + (marks ? space->mark : 0);
+    return fmax(head, own) + space->gap;
+}
+
+static double total_width(const struct choice *ch, const struct sheet *s)
+{
+    double w = ch->o->space.gap > 2 ? 1 : -ch->o->space.gap;
+    for (int64_t c = 0; c < s->n_cols; c++)
+        w += own_width(ch, s, c);
     return w;
 }
 
 /* Keys and the widest other column: the narrowest part that a sheet can be cut into. */
-static double part_width(const struct sheet *s)
+static double part_width(const struct choice *ch, const struct sheet *s)
 {
     double keys = 1, widest = 0;
     for (int64_t c = 0; c < s->n_cols; c++) {
-        double own = sheet_column_width(s, c, sheet_characters) + 3;
+        double own = own_width(ch, s, c);
         if (s->cols[c].key)
             keys += own;
         else
@@ -128,7 +135,7 @@ static double part_width(const struct sheet *s)
 static bool fold_widest(struct choice *ch, const struct sheet *s)
 {
     int64_t widest = -1;
-    double most = TEXT_LEAST;
+    double most = ch->o->space.least;
     for (int64_t c = 0; c < s->n_cols; c++) {
         double head = fmax(utf8_count(s->cols[c].head), utf8_count(s->cols[c].unit));
         double own = sheet_column_width(s, c, sheet_characters);
@@ -153,9 +160,8 @@ void choice_fit(struct choice *ch, struct sheet *s, struct str_list *folded)
         choice_put_column_name(&ch->t->cols[ch->cols[--ch->n_cols]], &ch->dropped);
     for (;;) {
         fill(ch, s, folded);
-        double limit = ch->o->part ? ch->o->part : s->width;
-        bool fits =
-            part_width(s) <= limit && (!may_drop || total_width(s, ch->t->verdict) <= s->width);
+        double limit = ch->o->space.part ? ch->o->space.part : s->width;
+        bool fits = part_width(ch, s) <= limit && (!may_drop || total_width(ch, s) <= s->width);
         if (s->failed || fits)
             return;
         bool folds = fold_widest(ch, s);

@@ -58,32 +58,49 @@ static int64_t common_n(const struct choice *ch)
     return n;
 }
 
-/* A column of mixed rows stands beside printed means and shows means itself. */
-static bool shows_medians(const struct choice *ch)
+/* "Medians over n = 48 cells", and which columns are means. False: nothing to say, since every row
+ * has one cell or every number its spread beside it. */
+static bool note_statistic(const struct choice *ch, struct buf *b)
 {
-    for (int64_t i = 0; i < ch->n_cols && !ch->o->wide; i++)
-        if (ch->t->cols[ch->cols[i]].type == COL_STATS && !ch->t->cols[ch->cols[i]].mixed)
-            return true;
-    return false;
+    struct buf means = {0};
+    int64_t n = common_n(ch), n_medians = 0, n_means = 0;
+    for (int64_t i = 0; i < ch->n_cols && !ch->o->wide && n != 1; i++) {
+        const struct column *c = &ch->t->cols[ch->cols[i]];
+        if (c->type != COL_STATS || c->mixed)
+            continue;
+        bool mean = choice_shows_mean(c);
+        n_means += mean;
+        n_medians += !mean;
+        if (mean)
+            buf_printf(&means, "%s%s", n_means > 1 ? ", " : "", choice_head(ch, ch->cols[i]));
+    }
+    if (n_medians + n_means) {
+        buf_puts(b, n_medians ? "Medians" : "Means");
+        if (n > 1)
+            buf_printf(b, " over n = %lld cells", (long long)n);
+        else if (table_find(ch->t, "n") >= 0)
+            buf_puts(b, " over n cells");
+        if (n_medians && n_means)
+            buf_printf(b, "; means of %s", buf_str(&means));
+        buf_puts(b, ".");
+    }
+    b->failed |= means.failed;
+    buf_free(&means);
+    return n_medians + n_means > 0;
 }
 
 void sheet_note_omitted(struct choice *ch, struct sheet *s)
 {
     struct buf b = {0};
-    int64_t n = common_n(ch);
-    bool medians = shows_medians(ch) && n != 1;
-    if (medians && n > 1)
-        buf_printf(&b, "Medians over n = %lld cells.", (long long)n);
-    else if (medians)
-        buf_puts(&b, table_find(ch->t, "n") < 0 ? "Medians." : "Medians over n cells.");
+    bool spread = note_statistic(ch, &b);
     if (ch->same.len)
         buf_printf(&b, "%sThe same in every row: %s.", b.len ? " " : "", buf_str(&ch->same));
     if (b.len)
         str_list_add(&s->notes, buf_str(&b));
     buf_reset(&b);
-    if (medians || ch->dropped.len)
-        buf_printf(&b, "With --wide: %s%s%s.", medians ? "means and deviations" : "",
-                   medians && ch->dropped.len ? "; " : "", buf_str(&ch->dropped));
+    if (spread || ch->dropped.len)
+        buf_printf(&b, "With --wide: %s%s%s.", spread ? "means and deviations" : "",
+                   spread && ch->dropped.len ? "; " : "", buf_str(&ch->dropped));
     if (b.len)
         str_list_add(&s->hints, buf_str(&b));
     s->failed |= b.failed || ch->same.failed || ch->dropped.failed;

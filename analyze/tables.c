@@ -87,6 +87,14 @@ static void first_metric(const struct table_def *def, char first[64])
     snprintf(first, 64, "%.*s", (int)strcspn(def->metrics, ","), def->metrics);
 }
 
+/* A density stands in many tables beside their own numbers, and every record has it: alone it fills
+ * only those that begin with it. */
+static bool fills(const struct table_def *def, const char *metric)
+{
+    return strncmp(metric, "density_elem", 12) != 0 ||
+           strncmp(def->metrics, "density_elem", 12) == 0;
+}
+
 bool table_has_data(const struct table_def *def, const struct recset *set)
 {
     if (def->has_data)
@@ -98,7 +106,8 @@ bool table_has_data(const struct table_def *def, const struct recset *set)
     const char *patterns = def->flags & TABLE_HAVING ? first : def->metrics;
     for (int64_t i = 0; i < set->n; i++)
         for (int64_t k = 0; set->r[i].status == RECORD_OK && k < set->r[i].n_metrics; k++)
-            if (name_matches(patterns, set->r[i].metrics[k].name))
+            if (fills(def, set->r[i].metrics[k].name) &&
+                name_matches(patterns, set->r[i].metrics[k].name))
                 return true;
     return false;
 }
@@ -119,6 +128,7 @@ static const char *brief_of(const char *table)
         {"stability", "mask_iou,mask_recall,cra_p1,err_l1_rel"},
         {"time", "time_select_ns,time_attend_ns,time_total_ns,time_dense_ns,speedup"},
         {"threshold", "density_elem,cra_p1,err_l1_rel"},
+        {"ranking", "at,method,params,n,value,won,verdict"},
         {"paper", "paper,table,row,column,printed,ours,verdict"},
     };
     for (size_t i = 0; i < sizeof briefs / sizeof *briefs; i++)
@@ -130,10 +140,12 @@ static const char *brief_of(const char *table)
 static void facts_for_sheets(const struct table_def *def, const struct recset *set,
                              const struct table_request *req, struct table *t)
 {
-    struct buf b = {0};
+    struct buf b = {0}, shown = {0};
     t->brief = req->columns || req->pivot ? NULL : brief_of(def->listed.name);
     recset_caption(set, &b);
-    snprintf(t->caption, sizeof t->caption, "%s", buf_str(&b));
+    text_escape(&shown, buf_str(&b), ""); /* models have names from outside */
+    snprintf(t->caption, sizeof t->caption, "%s", buf_str(&shown));
+    buf_free(&shown);
     recset_methods(set, req->methods, &t->methods, &t->n_bounds);
     for (int i = 0; req->methods && req->methods[i]; i++)
         if (req->methods[i]->flags & METHOD_KEEPS_ALL)
@@ -447,7 +459,8 @@ static int choose_metrics(const struct table_def *def, const struct recset *set,
 {
     const char *patterns = req->columns ? req->columns : def->metrics;
     int rc = recset_metrics(set, patterns, metrics, err);
-    if (rc || metrics->n || (!req->columns && set->n_ok == 0)) /* then the counts are the table */
+    bool alone = !rc && !req->columns && set->n_ok && !table_has_data(def, set);
+    if (rc || (metrics->n && !alone) || (!req->columns && set->n_ok == 0)) /* then the counts are the table */
         return rc;
     return err_set(err, req->columns ? ERR_USAGE : ERR_INPUT, "no ok record has a metric %s",
                    patterns);

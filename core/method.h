@@ -47,7 +47,7 @@ enum method_flags {
     METHOD_BIAS = 2048,    /* ALiBi, relative bias */
     METHOD_SINK = 4096, /* attention sinks: shares of mass are over keys, outputs with the sink */
     METHOD_ANY_SCORE = METHOD_REACH | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
-    METHOD_KEEPS_ALL = 8192,      /* keeps every pair by design: only the arithmetic differs */
+    METHOD_KEEPS_ALL = 8192, /* keeps every pair by design: only the arithmetic differs */
 };
 
 /* Video geometry of a token sequence; all zero for text. */

@@ -166,6 +166,23 @@ START_TEST(one_row_of_many_metrics_stands_upright)
 }
 END_TEST
 
+START_TEST(accuracies_are_means)
+{
+    for (int i = 0; i < 5; i++) {
+        struct record *r = fixture_record(&f, i < 4 ? "sale" : "streaming", "", 0, i);
+        fixture_metric(r, "needle_acc", i > 0);
+        fixture_metric(r, "density_elem", 0.1 * (i + 1));
+    }
+    build("summary", "needle_acc,density_elem");
+    make((struct sheet_opts){.all = true});
+    ck_assert_str_eq(at(0, "needle_acc"), "0.750"); /* the median is 1 */
+    ck_assert_str_eq(at(0, "kept"), "25.0 %");
+    ck_assert(says(&s.notes, "Medians over n cells; means of needle_acc."));
+    write_as("md", (struct sheet_opts){.wide = true});
+    ck_assert_ptr_nonnull(strstr(buf_str(&text), "0.7500 \u00b1 0.5000"));
+}
+END_TEST
+
 /* ---- best, sentences, warnings -------------------------------------------------------------- */
 
 START_TEST(best_is_marked_beyond_the_spread_alone)
@@ -351,6 +368,7 @@ Suite *make_suite(void)
     tcase_add_test(c, what_is_the_same_in_every_row_is_named_below);
     tcase_add_test(c, numbers_round_to_neither_nothing_nor_everything);
     tcase_add_test(c, one_row_of_many_metrics_stands_upright);
+    tcase_add_test(c, accuracies_are_means);
     tcase_add_test(c, best_is_marked_beyond_the_spread_alone);
     tcase_add_test(c, a_sentence_compares_pairs_at_like_recall);
     tcase_add_test(c, settings_that_keep_everything_are_warned_of);

@@ -7,6 +7,11 @@ models=$ROOT/datasets/models
 "$LACUNA" replay -q v.h5 -m dense -m fg-attn:refresh=2:tau=0.5,2 -m spargeattn:theta=-1,0.3:tau=0.5 \
     -m oracle -m radial --layers 0 -o video 2>/dev/null
 "$LACUNA" replay -q v.h5 -m dense -m spargeattn:tau=0.5 --layers 0 --permute hilbert -o hilbert 2>/dev/null
+"$LACUNA" replay -q t.h5 -m streaming@density_elem=0.5 -m spargeattn@density_elem=0.5 --layers 1 \
+    -o equal 2>/dev/null
+cp "$ROOT/tests/data/code-lm-a.txt" text.txt
+"$LACUNA" eval -q --model "$models/code-lm" -m dense -m streaming:sink=4:window=64 --task text.txt \
+    --task needle -n 128 --depth 0,1 --trials 2 -o inside 2>/dev/null
 mkdir gpu # times and counters need a GPU: made up
 for m in dense sale streaming; do
     printf '{"trace":"xxh3:a","model":"toy","run":0,"step":0,"branch":"main","timestep":null,'
@@ -24,7 +29,7 @@ for form in '' twocolumn; do
     printf '\\documentclass[%s]{article}%s\\begin{document}\n' "$form" "$preamble" >"all$form.tex"
 done
 made=
-for dir in text video 'video hilbert' gpu 'text video hilbert'; do
+for dir in text video 'video hilbert' equal inside gpu 'text video hilbert'; do
     for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
         # shellcheck disable=SC2086 # several directories
         set -- $dir --table "$t"
