@@ -216,11 +216,11 @@ demo-run:
 
 # ---- tests ----------------------------------------------------------------------------------
 
-.PHONY: check check-build check-unit check-cli check-h5 check-variants check-san
+.PHONY: check check-build check-unit check-cli check-h5 check-numpy check-variants check-san
 # One after the other whatever -j says: check-san and check-fuzz build the same sanitised library.
 # A part that fails does not stop the next.
 check: deps
-	@MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit cli h5 fault variants san fuzz
+	@MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit cli h5 numpy fault variants san fuzz
 
 check-build:
 	@$(MAKE) --no-print-directory -j2 all tests
@@ -255,6 +255,11 @@ run-tsan: all $(THREAD_TESTS)
 # Other HDF5 libraries and programs; those that are not installed are skipped, with a line that says so.
 check-h5: all
 	@LACUNA=$(BUILD)/lacuna sh tests/h5/run.sh
+
+# `lacuna eval` against a model in NumPy; without one this says so.
+.PHONY: check-numpy
+check-numpy: all
+	@LACUNA=$(BUILD)/lacuna sh tests/numpy/run.sh
 
 # The Python package of capture/torch. Not a part of `check`: a Python with torch is no package of this
 # project's; without one this says so.
@@ -400,7 +405,7 @@ torture: all tests $(BUILD)/tests/fault/fault
 .PHONY: help
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
-	@echo "targets: all demo check check-unit check-cli check-h5 check-variants check-san check-fuzz check-fault torture check-tsan fuzz-long fuzz-bundle check-format check-torch format lint bench fuzz compile_commands deps clean"
+	@echo "targets: all demo check check-unit check-cli check-h5 check-numpy check-variants check-san check-fuzz check-fault torture check-tsan fuzz-long fuzz-bundle check-format check-torch format lint bench fuzz compile_commands deps clean"
 	@echo "         gpu-bundle check-gpu bench-gpu"
 
 # Every header compiles alone; those of the GPU where its toolkit is.

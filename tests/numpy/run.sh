@@ -1,0 +1,45 @@
+#!/bin/sh
+# run.sh - `lacuna eval` against a float64 model in NumPy that is given the masks.
+#
+#   LACUNA=build/lacuna [PYTHON=python3] sh tests/numpy/run.sh
+#
+# Prints a line per method and "N passed, N failed"; without a Python that has numpy and h5py, one
+# line "skipped: ..." and exit status 0.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+ROOT=$(cd "$here/../.." && pwd)
+LACUNA=${LACUNA:-$ROOT/build/lacuna}
+python=${PYTHON:-python3}
+LC_ALL=C
+PYTHONDONTWRITEBYTECODE=1
+export LC_ALL PYTHONDONTWRITEBYTECODE
+
+if ! command -v "$python" >/dev/null; then
+    echo "skipped: $python is not there (PYTHON=path chooses another)"
+    exit 0
+fi
+if ! why=$("$python" -c 'import numpy, h5py' 2>&1); then
+    echo "skipped: $python cannot import what the test needs: $(echo "$why" | tail -n 1)"
+    exit 0
+fi
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+model=$ROOT/datasets/models/code-lm
+text=$ROOT/tests/data/code-lm-a.txt
+tokens=700
+"$LACUNA" capture --model "$model" -p "$text" -n $tokens --layers 0 --maps 0 -q -o "$tmp/t.h5" || exit 1
+passed=0 failed=0
+# At its default the second filter of spargeattn leaves out what is below 2^-50 of the largest.
+for method in streaming:sink=4:window=64 oracle oracle:kind=topk:k=32 \
+    spargeattn:profile=paper:theta=-1:tau=0.7; do
+    echo "$method"
+    if "$LACUNA" eval --model "$model" -m "$method" --task "$text" -n $tokens --windows 1 -q --force \
+        --dump-masks "$tmp/m.h5" --dump-nll "$tmp/n.npy" -o "$tmp/d" &&
+        "$python" "$here/check_eval.py" "$model" "$tmp/t.h5" "$tmp/m.h5" "$tmp/n.npy"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+    fi
+done
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
