@@ -131,7 +131,7 @@ out:
 }
 
 int llm_layer_run(struct llm_work *s, int layer, const struct llm_layer *w, int64_t pos0, int64_t n,
-                  struct nn_kv *kv, const struct llm_attention *attention, float *q, float *o,
+                  struct nn_kv *kv, const struct layer_attention *attention, float *q, float *o,
                   float *h, struct err *err)
 {
     const struct llm_config *c = s->c;

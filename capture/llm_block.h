@@ -3,7 +3,7 @@
  * (llm_forward.h's chunks) and for runs that put something else in the place of attention.
  *
  *   project   q, k, v = rope(norm(W x))      x = RMSNorm(h); k and v join the layer's cache
- *   attend    o of q against the cache       the caller's: nn_attention, or a struct llm_attention
+ *   attend    o of q against the cache       the caller's: nn_attention, or a struct layer_attention
  *   finish    h += O o; h += Down(silu(Gate x) * Up x)
  *
  * GLM-4 norms what is added. A layer with experts adds sum_e w_e Down_e(silu(Gate_e x) * Up_e x)
@@ -19,17 +19,6 @@
 #include "capture/llm_experts.h"
 #include "capture/llm_weights.h"
 #include "capture/nn.h"
-
-/* Attention of one layer, in the place of exact attention.
- *   q    [nq][heads * d], positions applied: the last nq of nk tokens
- *   kv   keys and values by head, of which the first nk tokens are there
- *   out  [nq][heads * d], to be written
- * A positive answer says that it does not apply; the layer then stops and answers the same. */
-struct llm_attention {
-    void *ctx;
-    int (*attend)(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
-                  int64_t nk, float *out, struct err *err);
-};
 
 struct llm_work {
     const struct llm_config *c;
@@ -61,7 +50,7 @@ int llm_finish(struct llm_work *s, const struct llm_layer *w, const float *o, in
 /* A whole layer over the n tokens at pos0 .., whose predecessors are in the cache. q and o are
  * scratch [n][heads * d]; o holds the attention output afterwards. attention NULL: exact. */
 int llm_layer_run(struct llm_work *s, int layer, const struct llm_layer *w, int64_t pos0, int64_t n,
-                  struct nn_kv *kv, const struct llm_attention *attention, float *q, float *o,
+                  struct nn_kv *kv, const struct layer_attention *attention, float *q, float *o,
                   float *h, struct err *err);
 
 /* Embeddings of n tokens: h [n][hidden]. */

@@ -51,4 +51,15 @@ void nn_take_head(const float *x, int64_t n, int heads, int d, int head, float *
 int nn_attention(const float *q, const struct nn_kv *kv, int64_t nq, int64_t nk, int heads,
                  double scale, bool causal, int jobs, float *out, double *lse, struct err *err);
 
+/* Attention of one layer of a model, in the place of exact attention.
+ *   q    [nq][heads * d], positions applied; causal: the last nq of nk tokens
+ *   kv   keys and values by head, of which the first nk tokens are there
+ *   out  [nq][heads * d], to be written
+ * A positive answer says that it does not apply: the run of the model ends and answers the same. */
+struct layer_attention {
+    void *ctx;
+    int (*attend)(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
+                  int64_t nk, float *out, struct err *err);
+};
+
 #endif

@@ -2,12 +2,12 @@
  * video_capture.c - a video diffusion transformer through its sampler into a trace: one call per
  * (step, branch, layer).
  */
-#include "capture/arrays.h"
 #include "capture/attnmap.h"
 #include "capture/capture.h"
 #include "capture/flow.h"
 #include "capture/frames.h"
 #include "capture/headsel.h"
+#include "capture/video_input.h"
 #include "capture/wan_model.h"
 #include "core/clock.h"
 #include "core/fileio.h"
@@ -16,19 +16,14 @@
 #include "core/npy.h"
 #include "core/pool.h"
 #include "core/progress.h"
-#include "core/rng.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Blocks stay in memory when all of them take at most this much. */
 #define CACHE_BYTES ((int64_t)1 << 30)
-
-/* Stream of the counter-based generator that the starting noise comes from. */
-#define NOISE_STREAM 1
 
 struct video_run {
     const struct capture_opts *o;
@@ -36,14 +31,11 @@ struct video_run {
     struct trace_meta meta;
     struct trace_writer *writer;
     struct progress *progress;
-    int64_t t, h, w, size, grid[3]; /* latent size, values in it, token grid */
-    float *x, *v, *v_uncond;        /* [channels][t][h][w], owned */
-    float *text, *negative;         /* [n_text][text_dim], owned */
-    int64_t n_text;
-    double *sigma;        /* [steps + 1], owned */
+    struct video_input in;
+    float *v, *v_uncond;  /* [channels][t][h][w], owned */
     bool *layers, *steps; /* wanted, owned */
     struct head_select heads;
-    int64_t n_layers, n_steps, last_step, branches;
+    int64_t n_layers, n_steps, last_step;
     struct trace_call call;      /* being captured */
     double layer_flop, map_flop; /* of a layer; of its maps, when stored */
     double begun;                /* of the layer that runs now */
@@ -51,121 +43,29 @@ struct video_run {
     int order;
 };
 
-/* ---- input ---------------------------------------------------------------------------------- */
-
-static int parse_size(struct video_run *r, struct err *err)
+static struct video_ask ask_of(const struct capture_opts *o)
 {
-    long long t, h, w;
-    char rest;
-    if (!r->o->size)
-        return err_set(err, ERR_USAGE,
-                       "capture: --size TxHxW is missing (frames x height x width)");
-    if (sscanf(r->o->size, "%lldx%lldx%lld%c", &t, &h, &w, &rest) != 3 || t > 1 << 20 ||
-        h > 1 << 20 || w > 1 << 20)
-        return err_set(err, ERR_USAGE,
-                       "capture: --size %s is not of the form TxHxW, as in "
-                       "16x256x384",
-                       r->o->size);
-    r->t = t;
-    r->h = h;
-    r->w = w;
-    int rc = wan_grid(&r->model.c, t, h, w, r->grid, err);
-    if (rc)
-        return err_prefix(err, "capture: --size %s", r->o->size);
-    r->size = r->model.c.in_channels * t * h * w;
-    return 0;
-}
-
-/* Text embeddings [tokens][text_dim], or prompt `index` of [prompts][tokens][text_dim]. */
-static int load_text(const struct video_run *r, const char *path, int64_t index, float **text,
-                     int64_t *n_text, struct err *err)
-{
-    struct array a = {0};
-    int64_t dim = r->model.c.text_dim;
-    int rc = 0;
-
-    TRY(array_load(path, "text", &a, err));
-    if (a.ndim < 2 || a.ndim > 3 || a.shape[a.ndim - 1] != dim || a.count == 0)
-        FAIL(err, ERR_INPUT,
-             "%s: text embeddings must be [tokens][%lld] or "
-             "[prompts][tokens][%lld], found %s",
-             path, (long long)dim, (long long)dim, a.text);
-    int64_t prompts = a.ndim == 3 ? a.shape[0] : 1, tokens = a.shape[a.ndim - 2];
-    if (index >= prompts)
-        FAIL(err, ERR_USAGE, "%s: --prompt-index %lld, but there are %lld prompts (from 0)", path,
-             (long long)index, (long long)prompts);
-    TRY(mem_alloc(text, tokens * dim, sizeof(float), "text embeddings", err));
-    memcpy(*text, a.data + index * tokens * dim, (size_t)(tokens * dim) * sizeof(float));
-    *n_text = tokens;
-out:
-    array_free(&a);
-    return rc;
-}
-
-static int load_texts(struct video_run *r, struct err *err)
-{
-    char path[4096];
-    int64_t n = 0;
-    int rc = 0;
-
-    snprintf(path, sizeof path, "%s/prompts.safetensors", r->o->model);
-    if (!r->o->text && access(path, F_OK) != 0)
-        FAIL(err, ERR_USAGE, "capture: --text FILE is missing, and %s holds no prompts.safetensors",
-             r->o->model);
-    TRY(load_text(r, r->o->text ? r->o->text : path, r->o->prompt_index, &r->text, &r->n_text,
-                  err));
-    r->branches = r->o->guidance > 1 ? 2 : 1;
-    if (r->branches == 1 && r->o->negative)
-        FAIL(err, ERR_USAGE,
-             "capture: --negative needs --guidance above 1: without guidance there is "
-             "no unconditional branch");
-    if (r->branches == 1)
-        return 0;
-    if (!r->o->negative) {
-        TRY(mem_zalloc(&r->negative, r->n_text * r->model.c.text_dim, sizeof(float),
-                       "text embeddings", err));
-        return 0;
-    }
-    TRY(load_text(r, r->o->negative, 0, &r->negative, &n, err));
-    if (n != r->n_text)
-        FAIL(err, ERR_INPUT, "%s: %lld text tokens, the prompt has %lld", r->o->negative,
-             (long long)n, (long long)r->n_text);
-out:
-    return rc;
-}
-
-static int load_noise(struct video_run *r, struct err *err)
-{
-    const struct wan_config *c = &r->model.c;
-    struct array a = {0};
-    int rc = 0;
-
-    TRY(mem_alloc(&r->x, r->size, sizeof(float), "latent", err));
-    if (!r->o->noise) {
-        for (int64_t i = 0; i < r->size; i++)
-            r->x[i] = (float)rng_normal((uint64_t)r->o->c.seed, NOISE_STREAM, (uint64_t)i);
-        return 0;
-    }
-    TRY(array_load(r->o->noise, "noise", &a, err));
-    int first = a.ndim - 4; /* leading axes of size 1 are allowed */
-    if (first < 0 || a.count != r->size || a.shape[first] != c->in_channels ||
-        a.shape[first + 1] != r->t || a.shape[first + 2] != r->h || a.shape[first + 3] != r->w)
-        FAIL(err, ERR_INPUT, "%s: noise must be [%lld][%lld][%lld][%lld], found %s", r->o->noise,
-             (long long)c->in_channels, (long long)r->t, (long long)r->h, (long long)r->w, a.text);
-    memcpy(r->x, a.data, (size_t)r->size * sizeof(float));
-out:
-    array_free(&a);
-    return rc;
+    return (struct video_ask){.who = "capture",
+                              .model = o->model,
+                              .size = o->size,
+                              .text = o->text,
+                              .negative = o->negative,
+                              .noise = o->noise,
+                              .prompt_index = o->prompt_index,
+                              .steps = o->steps,
+                              .shift = o->shift,
+                              .guidance = o->guidance,
+                              .seed = (uint64_t)o->c.seed};
 }
 
 static int prepare(struct video_run *r, struct err *err)
 {
     const struct capture_opts *o = r->o;
+    struct video_ask ask = ask_of(o);
     int rc = 0;
 
     TRY(wan_open(o->model, CACHE_BYTES, &r->model, err));
-    TRY(parse_size(r, err));
-    TRY(load_texts(r, err));
+    TRY(video_input_open(&r->model.c, &ask, &r->in, err));
     TRY(capture_choose(o->layers, r->model.c.layers, "--layers", &r->layers, &r->n_layers, err));
     TRY(head_select_parse(o->heads, r->model.c.heads, r->model.c.heads, &r->heads, err));
     TRY(capture_choose(o->capture_steps, o->steps, "--capture-steps", &r->steps, &r->n_steps, err));
@@ -178,11 +78,6 @@ static int prepare(struct video_run *r, struct err *err)
              "capture: --save-frames needs a model that denoises RGB pixels; this one "
              "has %lld latent channels (use --save-sample and decode it elsewhere)",
              (long long)r->model.c.out_channels);
-    if (r->model.c.out_channels != r->model.c.in_channels)
-        FAIL(err, ERR_INPUT, "%s: %lld input and %lld output channels: the sampler needs the same",
-             o->model, (long long)r->model.c.in_channels, (long long)r->model.c.out_channels);
-    TRY(mem_alloc(&r->sigma, o->steps + 1, sizeof(double), "schedule", err));
-    flow_sigmas(o->steps, o->shift, r->sigma);
 out:
     return rc;
 }
@@ -207,23 +102,23 @@ static int fill_meta(struct video_run *r, struct err *err)
     snprintf(m->compute, sizeof m->compute, "float32");
     capture_computed_by(m->computed_by, sizeof m->computed_by);
     snprintf(m->source, sizeof m->source, "capture");
-    hash_text(hash_bytes(r->text, (size_t)(r->n_text * c->text_dim) * sizeof(float)), id);
+    hash_text(hash_bytes(r->in.text, (size_t)(r->in.n_text * c->text_dim) * sizeof(float)), id);
     snprintf(m->prompt_id, sizeof m->prompt_id, "%s", id);
-    if (r->branches == 2) {
-        hash_text(hash_bytes(r->negative, (size_t)(r->n_text * c->text_dim) * sizeof(float)), id);
+    if (r->in.branches == 2) {
+        hash_text(hash_bytes(r->in.negative, (size_t)(r->in.n_text * c->text_dim) * sizeof(float)), id);
         snprintf(m->negative_id, sizeof m->negative_id, "%s", id);
     }
-    m->n_q = m->n_k = r->grid[0] * r->grid[1] * r->grid[2];
+    m->n_q = m->n_k = r->in.grid[0] * r->in.grid[1] * r->in.grid[2];
     m->seed = r->o->c.seed;
-    m->grid_t = r->grid[0];
-    m->grid_h = r->grid[1];
-    m->grid_w = r->grid[2];
+    m->grid_t = r->in.grid[0];
+    m->grid_h = r->in.grid[1];
+    m->grid_w = r->in.grid[2];
     m->patch_t = c->patch[0];
     m->patch_h = c->patch[1];
     m->patch_w = c->patch[2];
-    m->frames = r->t;
-    m->height = r->h;
-    m->width = r->w;
+    m->frames = r->in.t;
+    m->height = r->in.h;
+    m->width = r->in.w;
     snprintf(m->text_place, sizeof m->text_place, "none");
     snprintf(m->token_order, sizeof m->token_order, "raster");
     snprintf(m->sampler, sizeof m->sampler, "flow-euler");
@@ -300,9 +195,9 @@ out:
 static int evaluate(struct video_run *r, int64_t step, const char *branch, const float *text,
                     float *v, struct err *err)
 {
-    struct wan_input in = {r->x, r->t, r->h, r->w, 1000 * r->sigma[step], text, r->n_text};
+    struct wan_input in = {r->in.x, r->in.t, r->in.h, r->in.w, 1000 * r->in.sigma[step], text, r->in.n_text};
     r->call =
-        (struct trace_call){.step = (int)step, .timestep = in.timestep, .sigma = r->sigma[step]};
+        (struct trace_call){.step = (int)step, .timestep = in.timestep, .sigma = r->in.sigma[step]};
     snprintf(r->call.branch, sizeof r->call.branch, "%s", branch);
     r->capturing = r->steps[step];
     int rc = wan_forward(&r->model, &in, cmd_jobs(&r->o->c), hook, r, v, err);
@@ -316,12 +211,12 @@ static int denoise(struct video_run *r, struct err *err)
 {
     int rc = 0;
     for (int64_t s = 0; s <= r->last_step; s++) {
-        TRY(evaluate(r, s, "cond", r->text, r->v, err));
-        if (r->branches == 2) {
-            TRY(evaluate(r, s, "uncond", r->negative, r->v_uncond, err));
-            flow_guide(r->v, r->v_uncond, r->size, r->o->guidance);
+        TRY(evaluate(r, s, "cond", r->in.text, r->v, err));
+        if (r->in.branches == 2) {
+            TRY(evaluate(r, s, "uncond", r->in.negative, r->v_uncond, err));
+            flow_guide(r->v, r->v_uncond, r->in.size, r->o->guidance);
         }
-        flow_step(r->x, r->v, r->size, r->sigma[s], r->sigma[s + 1]);
+        flow_step(r->in.x, r->v, r->in.size, r->in.sigma[s], r->in.sigma[s + 1]);
     }
 out:
     return rc;
@@ -334,8 +229,8 @@ static int put_schedule(struct video_run *r, struct err *err)
     int rc = 0;
     TRY(mem_alloc(&timestep, steps, sizeof *timestep, "schedule", err));
     for (int64_t i = 0; i < steps; i++)
-        timestep[i] = 1000 * r->sigma[i];
-    TRY(trace_put_sigmas(r->writer, r->sigma, steps + 1, err));
+        timestep[i] = 1000 * r->in.sigma[i];
+    TRY(trace_put_sigmas(r->writer, r->in.sigma, steps + 1, err));
     TRY(trace_put_timesteps(r->writer, timestep, steps, err));
 out:
     free(timestep);
@@ -344,12 +239,12 @@ out:
 
 static int save_results(struct video_run *r, struct err *err)
 {
-    int64_t shape[4] = {r->model.c.in_channels, r->t, r->h, r->w};
+    int64_t shape[4] = {r->model.c.in_channels, r->in.t, r->in.h, r->in.w};
     int rc = 0;
     if (r->o->save_sample)
-        TRY(npy_write(r->o->save_sample, DT_F32, 4, shape, r->x, err));
+        TRY(npy_write(r->o->save_sample, DT_F32, 4, shape, r->in.x, err));
     if (r->o->save_frames)
-        TRY(frames_write(r->o->save_frames, r->x, r->t, r->h, r->w, err));
+        TRY(frames_write(r->o->save_frames, r->in.x, r->in.t, r->in.h, r->in.w, err));
 out:
     return rc;
 }
@@ -366,22 +261,23 @@ static void count_flop(struct video_run *r)
 
 static double total_flop(const struct video_run *r)
 {
-    double layers = (double)((r->last_step + 1) * r->branches) * r->model.c.layers;
-    return layers * r->layer_flop + (double)(r->n_steps * r->branches * r->n_layers) * r->map_flop;
+    double layers = (double)((r->last_step + 1) * r->in.branches) * r->model.c.layers;
+    return layers * r->layer_flop + (double)(r->n_steps * r->in.branches * r->n_layers) * r->map_flop;
 }
 
 static int run_model(struct video_run *r, struct err *err)
 {
-    int64_t calls = r->n_steps * r->branches * r->n_layers;
-    int64_t layers = (r->last_step + 1) * r->branches * r->model.c.layers;
+    int64_t calls = r->n_steps * r->in.branches * r->n_layers;
+    int64_t layers = (r->last_step + 1) * r->in.branches * r->model.c.layers;
+    struct video_ask ask = ask_of(r->o);
     int rc = 0;
 
-    TRY(load_noise(r, err));
+    TRY(video_input_noise(&r->model.c, &ask, &r->in, err));
     if (r->o->save_frames) /* not after hours of work */
         TRY(make_dirs(r->o->save_frames, err));
-    TRY(mem_alloc(&r->v, r->size, sizeof(float), "velocity", err));
-    if (r->branches == 2)
-        TRY(mem_alloc(&r->v_uncond, r->size, sizeof(float), "velocity", err));
+    TRY(mem_alloc(&r->v, r->in.size, sizeof(float), "velocity", err));
+    if (r->in.branches == 2)
+        TRY(mem_alloc(&r->v_uncond, r->in.size, sizeof(float), "velocity", err));
     TRY(trace_create(r->o->out, &r->meta, calls, r->o->c.force, &r->writer, err));
     TRY(put_schedule(r, err));
     r->progress = progress_start("capture", total_flop(r), layers);
@@ -405,8 +301,8 @@ static int64_t map_bytes(const struct video_run *r)
 
 static int summarise(struct video_run *r, double seconds, struct err *err)
 {
-    int64_t calls = r->n_steps * r->branches * r->n_layers;
-    int64_t memory = wan_forward_bytes(&r->model.c, r->t, r->h, r->w) + 12 * r->size;
+    int64_t calls = r->n_steps * r->in.branches * r->n_layers;
+    int64_t memory = wan_forward_bytes(&r->model.c, r->in.t, r->in.h, r->in.w) + 12 * r->in.size;
     struct capture_summary s = {r->o->out, NULL,    r->meta.n_q, calls, trace_size(&r->meta, calls),
                                 memory,    seconds, NAN,         NAN};
     char id[64];
@@ -440,12 +336,9 @@ int video_capture(const struct capture_opts *o, struct err *err)
     TRY(summarise(&r, clock_s() - begin, err));
 out:
     wan_close(&r.model);
-    free(r.x);
+    video_input_close(&r.in);
     free(r.v);
     free(r.v_uncond);
-    free(r.text);
-    free(r.negative);
-    free(r.sigma);
     head_select_free(&r.heads);
     free(r.layers);
     free(r.steps);

@@ -327,8 +327,9 @@ static void gelu_rows(const struct state *s, const void *arg, int64_t a, int64_t
     nn_gelu_tanh(s->ffn + a * s->m->c.ffn_dim, (b - a) * s->m->c.ffn_dim);
 }
 
-/* y = attention of q over k, v [nk][dim]. */
-static int attend(struct state *s, const float *k, const float *v, int64_t nk, struct err *err)
+/* y = attention of q over k, v [nk][dim]; of a layer the model's own, where it has one. */
+static int attend(struct state *s, const struct layer_attention *own, int layer, const float *k,
+                  const float *v, int64_t nk, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
     struct nn_kv kv;
@@ -336,8 +337,11 @@ static int attend(struct state *s, const float *k, const float *v, int64_t nk, s
     if (rc)
         return rc;
     nn_kv_put(&kv, 0, nk, k, v);
-    rc = nn_attention(s->q, &kv, s->n, nk, c->heads, 1 / sqrt(c->head_dim), false, s->jobs, s->y,
-                      NULL, err);
+    if (own)
+        rc = own->attend(own->ctx, layer, s->q, s->n, &kv, nk, s->y, err);
+    else
+        rc = nn_attention(s->q, &kv, s->n, nk, c->heads, 1 / sqrt(c->head_dim), false, s->jobs,
+                          s->y, NULL, err);
     nn_kv_free(&kv);
     return rc;
 }
@@ -356,7 +360,7 @@ static int self_attention(struct state *s, const struct wan_block *b, int layer,
     TRY(each_rows(s, s->n, qk_rows, b, err));
     if (hook)
         TRY(hook(ctx, layer, s->q, s->k, s->v, err));
-    TRY(attend(s, s->k, s->v, s->n, err));
+    TRY(attend(s, s->m->attention, layer, s->k, s->v, s->n, err));
     TRY(nn_linear(s->y, s->n, d, b->t[WAN_O1], b->t[WAN_O1_B], d, s->jobs, s->o, err));
     TRY(each_rows(s, s->n, add_rows, mod + 2 * d, err));
 out:
@@ -379,7 +383,7 @@ static int cross_attention(struct state *s, const struct wan_block *b, struct er
     TRY(nn_linear(s->text, nt, d, b->t[WAN_K2], b->t[WAN_K2_B], d, s->jobs, s->k2, err));
     nn_rms_norm(s->k2, nt, d, b->t[WAN_NK2], c->eps, s->k2);
     TRY(nn_linear(s->text, nt, d, b->t[WAN_V2], b->t[WAN_V2_B], d, s->jobs, s->v2, err));
-    TRY(attend(s, s->k2, s->v2, nt, err));
+    TRY(attend(s, NULL, 0, s->k2, s->v2, nt, err));
     TRY(nn_linear(s->y, s->n, d, b->t[WAN_O2], b->t[WAN_O2_B], d, s->jobs, s->o, err));
     TRY(each_rows(s, s->n, add_rows, NULL, err));
 out:

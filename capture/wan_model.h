@@ -10,6 +10,7 @@
 #ifndef LACUNA_WAN_MODEL_H
 #define LACUNA_WAN_MODEL_H
 
+#include "capture/nn.h"
 #include "capture/wan_config.h"
 #include "core/safetensors.h"
 
@@ -44,6 +45,7 @@ struct wan_model {
     float *outer[WAN_OUTER_TENSORS];
     struct wan_block *blocks; /* [layers], cached ones loaded */
     bool cached;
+    const struct layer_attention *attention; /* of self-attention; NULL: exact. Set by the caller */
 };
 
 /* Open a checkpoint directory: every tensor must be there with its shape, checked at once. Blocks

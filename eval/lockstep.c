@@ -153,7 +153,7 @@ static int drop_out(struct stream *s, int rc, const struct err *why, struct err 
 static int stream_layer(struct lockstep *l, struct stream *s, int layer, const struct llm_layer *w,
                         int64_t pos, int64_t n, float *o, float *h, struct err *err)
 {
-    struct llm_attention method = {s->attn, layer_attn_attend};
+    struct layer_attention method = {s->attn, layer_attn_attend};
     struct err own = {0};
     int rc = llm_layer_run(&l->work, layer, w, pos, n, s->kv + (l->keep ? layer : 0),
                            s->attn ? &method : NULL, l->q, o, h, &own);

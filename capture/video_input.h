@@ -1,0 +1,41 @@
+/*
+ * video_input.h - what a video diffusion transformer starts from: size, text embeddings, noise,
+ * schedule.
+ */
+#ifndef LACUNA_VIDEO_INPUT_H
+#define LACUNA_VIDEO_INPUT_H
+
+#include "capture/wan_config.h"
+#include "core/err.h"
+
+#include <stdint.h>
+
+/* As users say it. Strings are borrowed. */
+struct video_ask {
+    const char *who;   /* the command, for messages */
+    const char *model; /* directory */
+    const char *size;  /* "16x256x384": frames x height x width of the latent */
+    const char *text, *negative, *noise; /* files, NULL: the model's prompts; zeros; from the seed */
+    int64_t prompt_index, steps;
+    double shift, guidance;
+    uint64_t seed;
+};
+
+struct video_input {
+    int64_t t, h, w, size, grid[3]; /* latent size, values in it, token grid */
+    float *x;                       /* [channels][t][h][w]: the noise, later the sample; owned */
+    float *text, *negative;         /* [n_text][text_dim], owned; negative NULL without guidance */
+    int64_t n_text, branches;       /* branches 2: with guidance */
+    double *sigma;                  /* [steps + 1], owned */
+};
+
+/* Everything but the noise. ERR_USAGE and ERR_INPUT name option or file. */
+int video_input_open(const struct wan_config *c, const struct video_ask *a, struct video_input *in,
+                     struct err *err);
+void video_input_close(struct video_input *in);
+
+/* in->x. */
+int video_input_noise(const struct wan_config *c, const struct video_ask *a, struct video_input *in,
+                      struct err *err);
+
+#endif
