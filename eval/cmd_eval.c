@@ -316,7 +316,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     r.n_runs = (int)n_runs;
     r.jobs = cmd_jobs(&o.c);
     r.dump_nll = o.dump_nll;
-    TRY(eval_how_options(&o, &m, &r.how, err));
+    struct attn_shape shape = eval_model_shape(&m);
+    TRY(eval_how_options(&o, &shape, m.llm.c.dtype, &r.how, err));
     for (int i = 0; i < r.n_runs; i++)
         TRY(method_calib_fits(runs + i, m.name, "none", err));
     TRY(open_tasks(&o, &t, &r, err));

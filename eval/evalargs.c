@@ -48,7 +48,7 @@ out:
     return rc;
 }
 
-static int parse_dense_heads(const char *text, const struct llm_config *c, bool *dense,
+static int parse_dense_heads(const char *text, const struct attn_shape *c, bool *dense,
                              struct err *err)
 {
     for (const char *p = text; p && *p;) {
@@ -86,10 +86,9 @@ static int parse_dense_last(const char *text, int64_t *out, struct err *err)
     return 0;
 }
 
-int eval_how_options(const struct eval_opts *o, const struct eval_model *m, struct eval_how *how,
-                     struct err *err)
+int eval_how_options(const struct eval_opts *o, const struct attn_shape *c, enum dtype native,
+                     struct eval_how *how, struct err *err)
 {
-    const struct llm_config *c = &m->llm.c;
     int64_t *layers = NULL, n = 0;
     int rc = 0;
 
@@ -97,7 +96,7 @@ int eval_how_options(const struct eval_opts *o, const struct eval_model *m, stru
     how->decode_method = o->decode == 1;
     how->skip_is_dense = o->on_skip == 1;
     how->local_errors = o->local_errors;
-    how->round = o->qkv == 1 ? c->dtype : DT_F32;
+    how->round = o->qkv == 1 ? native : DT_F32;
     how->precision = o->precision == 1 ? PREC_F64 : PREC_F32;
     how->seed = (uint64_t)o->c.seed;
     TRY(mem_zalloc(&how->dense_head, (int64_t)c->layers * c->heads, sizeof *how->dense_head,

@@ -23,8 +23,9 @@ struct eval_opts {
 int eval_methods(const struct method *const *methods, const struct eval_opts *o,
                  struct method_run **runs, int64_t *n, struct err *err);
 
-int eval_how_options(const struct eval_opts *o, const struct eval_model *m, struct eval_how *how,
-                     struct err *err);
+/* native: the checkpoint's type, for --qkv model. */
+int eval_how_options(const struct eval_opts *o, const struct attn_shape *shape, enum dtype native,
+                     struct eval_how *how, struct err *err);
 
 int eval_task_options(const struct eval_opts *o, struct task_opts *t, struct err *err);
 void eval_task_options_free(struct task_opts *t);

@@ -91,6 +91,16 @@ out:
     return rc;
 }
 
+struct attn_shape eval_model_shape(const struct eval_model *m)
+{
+    const struct llm_config *c = &m->llm.c;
+    return (struct attn_shape){.layers = c->layers,
+                               .heads = c->heads,
+                               .kv_heads = c->kv_heads,
+                               .head_dim = c->head_dim,
+                               .causal = true};
+}
+
 int eval_model_open(struct eval_model *m, const char *dir, int bos_mode, struct err *err)
 {
     int rc = 0;

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* "0,2-4" of the layers whose heads all attend exactly, then single heads as L:H. */
-static void dense_text(const struct eval_how *how, const struct llm_config *c, struct buf *b)
+static void dense_text(const struct eval_how *how, const struct attn_shape *c, struct buf *b)
 {
     const char *sep = "dense_layers=";
     for (int l = 0; l < c->layers; l++) {
@@ -45,7 +45,7 @@ static void add_part(struct buf *b, const char *fmt, long long value)
 }
 
 /* How the method stands in the model; of exact attention only what changes it. */
-static void setting_text(const struct eval_how *how, const struct llm_config *c, bool is_dense,
+static void setting_text(const struct eval_how *how, const struct attn_shape *c, bool is_dense,
                          struct buf *b)
 {
     if (!is_dense) {
@@ -65,7 +65,7 @@ static void setting_text(const struct eval_how *how, const struct llm_config *c,
         add_part(b, "qkv=model", 0);
 }
 
-int eval_identity(const struct eval_model *m, const struct eval_how *how, const char *task,
+int eval_identity(const struct eval_subject *m, const struct eval_how *how, const char *task,
                   const struct method_run *run, struct record *r, struct err *err)
 {
     struct buf setting = {0};
@@ -80,9 +80,8 @@ int eval_identity(const struct eval_model *m, const struct eval_how *how, const 
     if (run && how->device)
         snprintf(r->backend, sizeof r->backend, "%s", how->device->accel->name);
     r->seed = how->seed;
-    r->causal = true;
-    r->d = m->llm.c.head_dim;
-    setting_text(how, &m->llm.c, !run, &setting);
+    r->causal = m->shape.causal;
+    setting_text(how, &m->shape, !run, &setting);
     TRY(buf_check(&setting, "setting", err));
     r->params = strdup(run ? run->canonical : "");
     r->task = strdup(task);
@@ -103,20 +102,22 @@ static int put_at(struct record *r, const char *name, int layer, double value, s
     return record_metric(r, full, value, err);
 }
 
-static int record_densities(const struct layer_attn *a, struct record *r, struct err *err)
+int eval_record_densities(const struct layer_attn *a, struct record *r, struct err *err)
 {
-    const struct llm_config *c = a->c;
-    double n = (double)a->prefills, elem = 0, exec = 0, sparse = 0;
-    int64_t heads = (int64_t)c->layers * c->heads, dense = 0;
+    const struct attn_shape *c = &a->shape;
+    double elem = 0, exec = 0, sparse = 0;
+    int64_t heads = (int64_t)c->layers * c->heads, sparse_calls = 0, dense = 0;
     int rc = 0;
 
     for (int l = 0; l < c->layers; l++) {
         double layer = 0;
         for (int64_t i = (int64_t)l * c->heads; i < (int64_t)(l + 1) * c->heads; i++) {
+            double n = (double)a->calls[i];
             layer += a->elem[i] / n;
             exec += a->exec[i] / n;
-            dense += a->is_dense[i];
-            sparse += a->is_dense[i] ? 0 : a->elem[i] / n;
+            sparse += a->sparse[i];
+            sparse_calls += a->sparse_calls[i];
+            dense += a->sparse_calls[i] == 0;
         }
         elem += layer;
         TRY(put_at(r, "density_elem", l, layer / c->heads, err));
@@ -124,9 +125,11 @@ static int record_densities(const struct layer_attn *a, struct record *r, struct
     TRY(record_metric(r, "density_elem", elem / (double)heads, err));
     if (!isnan(exec))
         TRY(record_metric(r, "density_exec", exec / (double)heads, err));
-    if (dense < heads)
-        TRY(record_metric(r, "density_sparse", sparse / (double)(heads - dense), err));
+    if (sparse_calls)
+        TRY(record_metric(r, "density_sparse", sparse / (double)sparse_calls, err));
     TRY(record_metric(r, "heads_dense", (double)dense, err));
+    if (a->was_skip_dense)
+        record_note(r, "heads_that_did_not_apply=dense");
 out:
     return rc;
 }
@@ -139,7 +142,7 @@ int eval_record_layers(const struct lockstep *l, int stream, struct record *r, s
 
     if (!a)
         return record_metric(r, "density_elem", 1, err);
-    TRY(record_densities(a, r, err));
+    TRY(eval_record_densities(a, r, err));
     for (int i = 0; i < layers; i++) {
         TRY(put_at(r, "err_attn", i, ratio_or_inf(sqrt(s->attn_err[i]), sqrt(s->attn_ref[i])),
                    err));
@@ -149,8 +152,6 @@ int eval_record_layers(const struct lockstep *l, int stream, struct record *r, s
             TRY(put_at(r, "err_local", i,
                        ratio_or_inf(sqrt(a->local_err[i]), sqrt(a->local_ref[i])), err));
     }
-    if (a->was_skip_dense)
-        record_note(r, "heads_that_did_not_apply=dense");
 out:
     return rc;
 }

@@ -7,9 +7,18 @@
 #include "eval/evaltask.h"
 #include "eval/layerattn.h"
 
+/* The model of a record. */
+struct eval_subject {
+    const char *name, *weights; /* weights: content id */
+    struct attn_shape shape;
+};
+
 /* Identity of a cell's record: run NULL is exact attention. r is fresh (record_init). */
-int eval_identity(const struct eval_model *m, const struct eval_how *how, const char *task,
+int eval_identity(const struct eval_subject *m, const struct eval_how *how, const char *task,
                   const struct method_run *run, struct record *r, struct err *err);
+
+/* Densities of a setting over its calls. */
+int eval_record_densities(const struct layer_attn *a, struct record *r, struct err *err);
 
 /* Densities, and errors against the exact run by layer, of a stream that took part. */
 int eval_record_layers(const struct lockstep *l, int stream, struct record *r, struct err *err);

@@ -55,6 +55,7 @@ static void cell_records_free(struct cell_records *c)
 static int cell_records(const struct eval_run *r, const struct eval_task *t, int64_t cell,
                         struct cell_records *c, struct err *err)
 {
+    struct eval_subject m = {r->m->name, r->m->weights, eval_model_shape(r->m)};
     struct buf name = {0}, key = {0};
     int rc = 0;
 
@@ -64,7 +65,7 @@ static int cell_records(const struct eval_run *r, const struct eval_task *t, int
     TRY(t->kind->cell_name(t, cell, &name, err));
     for (int i = 0; i < c->n; i++) {
         record_init(c->rec + i);
-        TRY(eval_identity(r->m, &r->how, buf_str(&name), i ? r->runs + i - 1 : NULL, c->rec + i,
+        TRY(eval_identity(&m, &r->how, buf_str(&name), i ? r->runs + i - 1 : NULL, c->rec + i,
                           err));
         buf_reset(&key);
         record_key(c->rec + i, &key);
@@ -213,6 +214,7 @@ out:
 
 int eval_execute(struct eval_run *r, struct err *err)
 {
+    struct attn_shape shape = eval_model_shape(r->m);
     struct layer_attn *attn = NULL;
     struct progress *p = NULL;
     double cost = 0;
@@ -222,8 +224,7 @@ int eval_execute(struct eval_run *r, struct err *err)
 
     TRY(mem_zalloc(&attn, r->n_runs, sizeof *attn, "settings", err));
     for (int i = 0; i < r->n_runs; i++)
-        TRY(layer_attn_init(attn + i, r->runs + i, &r->how, &r->m->llm.c, r->m->name, r->jobs,
-                            err));
+        TRY(layer_attn_init(attn + i, r->runs + i, &r->how, &shape, r->m->name, r->jobs, err));
     for (int i = 0; i < r->n_tasks; i++) {
         cost += (double)r->tasks[i].cap * (double)r->tasks[i].cells;
         cells += r->tasks[i].cells;

@@ -22,6 +22,7 @@ struct eval_model {
     int32_t eot[8];  /* ids that end a text */
     int n_eot;
 };
+struct attn_shape eval_model_shape(const struct eval_model *m);
 int eval_model_open(struct eval_model *m, const char *dir, int bos_mode, struct err *err);
 void eval_model_close(struct eval_model *m);
 

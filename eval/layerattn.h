@@ -1,7 +1,6 @@
 /*
- * layerattn.h - a method as the attention of a language model's layers: every query head of a layer
- * goes through sim's flow (prepare, select, attend), and its output takes the place of exact
- * attention.
+ * layerattn.h - a method as the attention of a model's layers: every query head of a layer goes
+ * through sim's flow (prepare, select, attend), and its output takes the place of exact attention.
  *
  * What the method needs of the exact map comes from the q, k, v that it is given, which are the
  * run's own.
@@ -9,13 +8,20 @@
 #ifndef LACUNA_LAYERATTN_H
 #define LACUNA_LAYERATTN_H
 
-#include "capture/llm_block.h"
+#include "capture/nn.h"
 #include "core/maskfile.h"
 #include "core/method.h"
 #include "sim/devicemap.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+/* Heads of a model, and the tokens' geometry. */
+struct attn_shape {
+    int layers, heads, kv_heads, head_dim;
+    bool causal;
+    struct geometry geom; /* all zero for text */
+};
 
 /* How methods stand in the model: the same for all settings of a command. */
 struct eval_how {
@@ -39,28 +45,40 @@ struct eval_how {
 struct layer_attn {
     const struct method_run *run; /* borrowed, as the others */
     const struct eval_how *how;
-    const struct llm_config *c;
+    struct attn_shape shape;
     const char *model; /* its name, for calibrations and dumps */
     int jobs;
 
-    /* Of the sequence at hand, set by the caller. */
+    /* Of the call at hand, set by the caller. */
     bool decoding;
     int64_t dense_rows; /* last rows that attend exactly */
+    int step, n_steps;  /* video: denoising step, steps of the run */
+    int branch;         /* video: guidance branch */
+    double timestep;    /* NAN for text */
 
-    int64_t prefills;
+    /* Video: what methods carry from step to step, [branches][layers * heads] and, shared by the
+     * branches, [layers * heads]; NULL: every call is on its own. Owned. */
+    struct carry *carry, *shared;
+    int branches;
+
+    int64_t *calls;                /* [layers * heads]: prefills, or calls of the sampler; owned */
     double *elem, *exec;           /* [layers * heads]: sums of density_elem, density_exec; owned */
-    bool *is_dense;                /* [layers * heads]: did it attend exactly; owned */
+    double *sparse;                /* the sum of density_elem over calls that were not exact; owned */
+    int64_t *sparse_calls;         /* [layers * heads]: their number; owned */
     double *local_err, *local_ref; /* [layers]: sums of squares; owned */
     bool was_skip_dense;           /* a head attends exactly because the method did not apply */
     char skip[512];                /* why and where the method does not apply */
 };
 
 int layer_attn_init(struct layer_attn *a, const struct method_run *run, const struct eval_how *how,
-                    const struct llm_config *c, const char *model, int jobs, struct err *err);
+                    const struct attn_shape *shape, const char *model, int jobs, struct err *err);
 void layer_attn_free(struct layer_attn *a);
 void layer_attn_reset(struct layer_attn *a);
 
-/* llm_attention.attend with a struct layer_attn as ctx. METHOD_SKIP with `skip` set where the
+/* Let methods carry state from step to step, for `branches` guidance branches. */
+int layer_attn_keep_state(struct layer_attn *a, int branches, struct err *err);
+
+/* layer_attention.attend with a struct layer_attn as ctx. METHOD_SKIP with `skip` set where the
  * method does not apply. */
 int layer_attn_attend(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
                       int64_t nk, float *out, struct err *err);

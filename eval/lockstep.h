@@ -9,6 +9,7 @@
 #ifndef LACUNA_LOCKSTEP_H
 #define LACUNA_LOCKSTEP_H
 
+#include "capture/llm_block.h"
 #include "core/record.h"
 #include "eval/layerattn.h"
 

@@ -151,10 +151,10 @@ static int run_record(struct run *run, struct record *r, struct err *err)
         return metrics_counts(&run->acc, run->in->x.nq, run->in->x.nk, r, err);
     if (run->cell->measure == MEASURE_COUNTS) {
         TRY(metrics_counts(&run->acc, run->in->x.nq, run->in->x.nk, r, err));
-    } else {
-        TRY(record_score(run, r, err));
-        TRY(metrics_finish(&run->acc, run->in->x.nq, run->in->x.nk, r, err));
+        return run->method->report ? run->method->report(run->state, r, err) : 0;
     }
+    TRY(record_score(run, r, err));
+    TRY(metrics_finish(&run->acc, run->in->x.nq, run->in->x.nk, r, err));
     if (run->method->report)
         TRY(run->method->report(run->state, r, err));
     TRY(record_metric(r, "host_prepare_ns", run->ns_prepare, err));

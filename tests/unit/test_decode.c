@@ -48,7 +48,8 @@ START_TEST(rows_from_the_cache)
     assert_ok(method_runs_parse(sim_methods, "streaming:sink=2:window=9", &runs, &n_runs, &err),
               &err);
     assert_ok(mem_zalloc(&how.dense_head, 48, sizeof *how.dense_head, "heads", &err), &err);
-    assert_ok(layer_attn_init(&attn, runs, &how, &m.llm.c, "code-lm", 2, &err), &err);
+    struct attn_shape shape = eval_model_shape(&m);
+    assert_ok(layer_attn_init(&attn, runs, &how, &shape, "code-lm", 2, &err), &err);
     assert_ok(lockstep_open(&a, &m.llm, &attn, 1, N + MORE, true, DT_F32, 2, &err), &err);
     lockstep_reset(&a);
     assert_ok(lockstep_prefill(&a, ids.v, N, &err), &err);
