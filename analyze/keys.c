@@ -126,7 +126,8 @@ static double task_number(const struct record *r, const char *name)
 /* The task without what other keys say, and without hashes. */
 static void task_text(const struct record *r, struct buf *b)
 {
-    static const char *const left_out[] = {"tokens", "depth", "sample", "hash", "line", NULL};
+    static const char *const left_out[] = {"tokens", "depth",    "sample", "hash", "line",
+                                           "text",   "negative", "noise",  NULL};
     for (const char *p = r->task ? r->task : ""; *p;) {
         size_t len = strcspn(p, ":"), name = strcspn(p, "=:");
         bool skip = p[len] == '=';

@@ -105,7 +105,8 @@ static int fill_meta(struct video_run *r, struct err *err)
     hash_text(hash_bytes(r->in.text, (size_t)(r->in.n_text * c->text_dim) * sizeof(float)), id);
     snprintf(m->prompt_id, sizeof m->prompt_id, "%s", id);
     if (r->in.branches == 2) {
-        hash_text(hash_bytes(r->in.negative, (size_t)(r->in.n_text * c->text_dim) * sizeof(float)), id);
+        hash_text(hash_bytes(r->in.negative, (size_t)(r->in.n_text * c->text_dim) * sizeof(float)),
+                  id);
         snprintf(m->negative_id, sizeof m->negative_id, "%s", id);
     }
     m->n_q = m->n_k = r->in.grid[0] * r->in.grid[1] * r->in.grid[2];
@@ -195,7 +196,8 @@ out:
 static int evaluate(struct video_run *r, int64_t step, const char *branch, const float *text,
                     float *v, struct err *err)
 {
-    struct wan_input in = {r->in.x, r->in.t, r->in.h, r->in.w, 1000 * r->in.sigma[step], text, r->in.n_text};
+    struct wan_input in = {r->in.x, r->in.t,     r->in.h, r->in.w, 1000 * r->in.sigma[step],
+                           text,    r->in.n_text};
     r->call =
         (struct trace_call){.step = (int)step, .timestep = in.timestep, .sigma = r->in.sigma[step]};
     snprintf(r->call.branch, sizeof r->call.branch, "%s", branch);
@@ -262,7 +264,8 @@ static void count_flop(struct video_run *r)
 static double total_flop(const struct video_run *r)
 {
     double layers = (double)((r->last_step + 1) * r->in.branches) * r->model.c.layers;
-    return layers * r->layer_flop + (double)(r->n_steps * r->in.branches * r->n_layers) * r->map_flop;
+    return layers * r->layer_flop +
+           (double)(r->n_steps * r->in.branches * r->n_layers) * r->map_flop;
 }
 
 static int run_model(struct video_run *r, struct err *err)

@@ -25,8 +25,8 @@ static int parse_size(const struct wan_config *c, const struct video_ask *a, str
     if (!a->size)
         return err_set(err, ERR_USAGE, "%s: --size TxHxW is missing (frames x height x width)",
                        a->who);
-    if (sscanf(a->size, "%lldx%lldx%lld%c", &t, &h, &w, &rest) != 3 || t > 1 << 20 ||
-        h > 1 << 20 || w > 1 << 20)
+    if (sscanf(a->size, "%lldx%lldx%lld%c", &t, &h, &w, &rest) != 3 || t > 1 << 20 || h > 1 << 20 ||
+        w > 1 << 20)
         return err_set(err, ERR_USAGE,
                        "%s: --size %s is not of the form TxHxW, as in "
                        "16x256x384",

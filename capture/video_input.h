@@ -15,7 +15,8 @@ struct video_ask {
     const char *who;   /* the command, for messages */
     const char *model; /* directory */
     const char *size;  /* "16x256x384": frames x height x width of the latent */
-    const char *text, *negative, *noise; /* files, NULL: the model's prompts; zeros; from the seed */
+    const char *text, *negative,
+        *noise; /* files, NULL: the model's prompts; zeros; from the seed */
     int64_t prompt_index, steps;
     double shift, guidance;
     uint64_t seed;

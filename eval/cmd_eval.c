@@ -11,6 +11,7 @@
 #include "core/mem.h"
 #include "eval/evalargs.h"
 #include "eval/evalrun.h"
+#include "eval/evalvideo.h"
 #include "eval/predictions.h"
 
 #include <stdio.h>
@@ -28,7 +29,8 @@ static const char *const precisions[] = {"f32", "f64", NULL};
 static const struct opt options[] = {
     {.name = "model", .type = OPT_STR, .offset = offsetof(struct eval_opts, model), .arg = "DIR",
      .flags = OPT_UNSET,
-     .help = "Checkpoint directory: Llama, Mistral, Qwen2, Qwen3 (Hugging Face)."},
+     .help = "Checkpoint directory: Llama, Mistral, Qwen2, Qwen3 (Hugging Face) or Wan 2.1 "
+             "(diffusers)."},
     {.name = "method", .type = OPT_LIST, .offset = offsetof(struct eval_opts, methods),
      .short_name = 'm', .arg = "METHOD", .flags = OPT_UNSET,
      .help = "Method with parameters, NAME[:key=value]...; key=a,b,c sweeps. Repeatable. Exact "
@@ -117,6 +119,34 @@ static const struct opt options[] = {
      .arg = "FILE", .flags = OPT_UNSET,
      .help = "Write the scored tokens' -ln p as .npy [1 + settings][tokens], exact attention "
              "first; for one text."},
+    {.name = "size", .type = OPT_STR, .offset = offsetof(struct eval_opts, size), .arg = "TxHxW",
+     .flags = OPT_UNSET, .help = "Video: frames x height x width of the latent, as in 16x128x192."},
+    {.name = "steps", .type = OPT_INT, .offset = offsetof(struct eval_opts, steps), .arg = "N",
+     .def = "50", .min = 1, .max = 10000, .unit = "steps", .help = "Video: denoising steps."},
+    {.name = "shift", .type = OPT_NUM, .offset = offsetof(struct eval_opts, shift), .arg = "X",
+     .def = "5", .min = 0, .max = 1000, .flags = OPT_MIN_OPEN,
+     .help = "Video: timestep shift of the schedule."},
+    {.name = "text", .type = OPT_STR, .offset = offsetof(struct eval_opts, text), .arg = "FILE",
+     .flags = OPT_UNSET,
+     .help = "Video: text embeddings, .safetensors (tensor text) or .npy; default "
+             "DIR/prompts.safetensors."},
+    {.name = "prompt-index", .type = OPT_INT, .offset = offsetof(struct eval_opts, prompt_index),
+     .arg = "N", .def = "0", .min = 0, .max = 1e6,
+     .help = "Video: which of the stacked text embeddings."},
+    {.name = "negative", .type = OPT_STR, .offset = offsetof(struct eval_opts, negative),
+     .arg = "FILE", .flags = OPT_UNSET,
+     .help = "Video: text embeddings of the unconditional branch; default zeros. With --guidance."},
+    {.name = "guidance", .type = OPT_NUM, .offset = offsetof(struct eval_opts, guidance),
+     .arg = "X", .def = "1", .min = 0, .max = 100,
+     .help = "Video: classifier-free guidance; above 1 every step runs the branches cond and "
+             "uncond."},
+    {.name = "noise", .type = OPT_STR, .offset = offsetof(struct eval_opts, noise), .arg = "FILE",
+     .flags = OPT_UNSET,
+     .help = "Video: starting noise, .safetensors (tensor noise) or .npy, instead of --seed."},
+    {.name = "save-frames", .type = OPT_STR, .offset = offsetof(struct eval_opts, save_frames),
+     .arg = "DIR", .flags = OPT_UNSET,
+     .help = "Video: write each clip as PNG frames, and a strip of it below the exact one (models "
+             "that denoise RGB pixels)."},
     COMMON_OPTS,
     {0},
 };
@@ -126,7 +156,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_eval = {
     "eval",
-    "lacuna eval --model DIR -m METHOD[:key=value]... --task TASK... -o DIR",
+    "lacuna eval --model DIR -m METHOD[:key=value]... --task TASK... -o DIR\n"
+    "lacuna eval --model DIR -m METHOD[:key=value]... --size TxHxW --steps 50 -o DIR",
     "run a model with a method as its attention and measure what that costs in quality",
     run,
     options,
@@ -151,6 +182,175 @@ const struct command cmd_eval = {
     "out\n",
 };
 
+/* What a run does and did: numbers of records. */
+struct tally {
+    int64_t all, todo, ok, skip, error, memory;
+};
+
+static int print_plan(const struct eval_opts *o, const struct tally *t, struct err *err)
+{
+    struct buf b = {0};
+    struct jw w;
+    if (!o->c.json) {
+        printf("%lld records (%lld already done, %lld to do), about %.1f MB of memory\n",
+               (long long)t->all, (long long)(t->all - t->todo), (long long)t->todo,
+               (double)t->memory / 1e6);
+        return 0;
+    }
+    jw_init(&w, &b, 2);
+    jw_obj(&w);
+    jw_kint(&w, "records", t->all);
+    jw_kint(&w, "records_done", t->all - t->todo);
+    jw_kint(&w, "records_to_do", t->todo);
+    jw_kint(&w, "memory_bytes", t->memory);
+    jw_obj_end(&w);
+    printf("%s\n", buf_str(&b));
+    int rc = buf_check(&b, "plan", err);
+    buf_free(&b);
+    return rc;
+}
+
+static int print_result(const struct eval_opts *o, const struct tally *t, struct err *err)
+{
+    struct buf b = {0};
+    struct jw w;
+    long long before = (long long)(t->all - t->todo);
+    if (!o->c.json) {
+        log_info("%s: %lld ok, %lld skipped, %lld failed, %lld already done", o->out,
+                 (long long)t->ok, (long long)t->skip, (long long)t->error, before);
+    } else {
+        jw_init(&w, &b, 2);
+        jw_obj(&w);
+        jw_kstr(&w, "directory", o->out);
+        jw_kint(&w, "ok", t->ok);
+        jw_kint(&w, "skip", t->skip);
+        jw_kint(&w, "error", t->error);
+        jw_kint(&w, "already_done", before);
+        jw_obj_end(&w);
+        printf("%s\n", buf_str(&b));
+        buf_free(&b);
+    }
+    return t->error ? err_set(err, ERR_RUN, "%lld cells failed; their records in %s say why",
+                              (long long)t->error, o->out)
+                    : 0;
+}
+
+/* An option of the other kind of model would not be read. */
+static int check_kind(const struct eval_opts *o, bool video, struct err *err)
+{
+    static const char *const of_text[] = {
+        "task",    "tokens",     "depth",      "trials",   "haystack", "chat",        "stride",
+        "windows", "score-from", "bos",        "template", "truncate", "dense-below", "dense-last",
+        "decode",  "qkv",        "dump-masks", "dump-nll", NULL};
+    static const char *const of_video[] = {"size",         "steps",    "shift",    "text",
+                                           "prompt-index", "negative", "guidance", "noise",
+                                           "save-frames",  NULL};
+    const char *const *names = video ? of_text : of_video;
+    bool is_default;
+    int rc = 0;
+    for (; *names; names++) {
+        TRY(opt_is_default(opt_find(options, *names), o, &is_default, err));
+        if (!is_default)
+            FAIL(err, ERR_USAGE, "eval: --%s belongs to %s models; %s is a %s model", *names,
+                 video ? "language" : "video", o->model, video ? "video" : "language");
+    }
+out:
+    return rc;
+}
+
+/* The records of a run, and its manifest. */
+static int open_records(const struct app *app, const struct eval_opts *o, const char *weights,
+                        struct record_file **records, struct manifest **manifest, struct err *err)
+{
+    char path[4096];
+    int rc = 0;
+
+    TRY(make_dirs(o->out, err));
+    snprintf(path, sizeof path, "%s/records.jsonl", o->out);
+    TRY((o->c.force ? record_file_reopen : record_file_open)(path, records, err));
+    TRY(manifest_start(o->out, app->argc, app->argv, manifest, err));
+    if (o->c.force)
+        manifest_accept_changes(*manifest);
+    TRY(manifest_input(*manifest, o->model, weights, err));
+    manifest_num(*manifest, "seed", (double)o->c.seed);
+    if (o->c.force)
+        TRY(record_file_clear(*records, err));
+out:
+    return rc;
+}
+
+static int peek_records(const struct eval_opts *o, struct record_file **records, struct err *err)
+{
+    char path[4096];
+    if (!o->out || o->c.force)
+        return 0;
+    snprintf(path, sizeof path, "%s/records.jsonl", o->out);
+    return record_file_peek(path, records, err);
+}
+
+static int end_manifest(struct manifest **manifest, int rc, struct err *err)
+{
+    struct err own = {0};
+    if (!*manifest)
+        return rc;
+    const char *status = rc == 0 ? "ok" : rc == ERR_INTERRUPTED ? "interrupted" : "failed";
+    int wrote = manifest_finish(manifest, status, &own);
+    return rc || !wrote ? rc : err_set(err, wrote, "%s", own.msg);
+}
+
+/* ---- video ---------------------------------------------------------------------------------- */
+
+static int eval_video(const struct app *app, const struct eval_opts *o,
+                      const struct method_run *runs, int64_t n_runs, struct err *err)
+{
+    struct video_eval v = {
+        .ask = {.who = "eval",
+                .model = o->model,
+                .size = o->size,
+                .text = o->text,
+                .negative = o->negative,
+                .noise = o->noise,
+                .prompt_index = o->prompt_index,
+                .steps = o->steps,
+                .shift = o->shift,
+                .guidance = o->guidance,
+                .seed = (uint64_t)o->c.seed},
+        .runs = runs,
+        .n_runs = (int)n_runs,
+        .frames = o->save_frames,
+        .jobs = cmd_jobs(&o->c),
+    };
+    struct manifest *manifest = NULL;
+    struct tally t = {.all = n_runs + 1};
+    int rc = 0;
+
+    TRY(check_kind(o, true, err));
+    TRY(video_eval_open(&v, err));
+    TRY(eval_how_options(o, &v.shape, DT_F32, &v.how, err));
+    for (int64_t i = 0; i < n_runs; i++)
+        TRY(method_calib_fits(runs + i, v.name, "none", err));
+    TRY(gemm_ready(err));
+    if (o->c.dry_run)
+        TRY(peek_records(o, &v.records, err));
+    else
+        TRY(open_records(app, o, v.weights, &v.records, &manifest, err));
+    TRY(video_eval_plan(&v, err));
+    t.todo = v.todo;
+    t.memory = video_eval_memory(&v);
+    if (!o->c.dry_run)
+        TRY(video_eval_run(&v, err));
+out:
+    record_file_close(&v.records);
+    rc = end_manifest(&manifest, rc, err);
+    t.ok = v.done_ok;
+    t.skip = v.done_skip;
+    t.error = v.done_error;
+    video_eval_close(&v);
+    return rc ? rc : o->c.dry_run ? print_plan(o, &t, err) : print_result(o, &t, err);
+}
+
+/* ---- text ----------------------------------------------------------------------------------- */
+
 static int open_tasks(const struct eval_opts *o, const struct task_opts *t, struct eval_run *r,
                       struct err *err)
 {
@@ -169,126 +369,76 @@ out:
     return rc;
 }
 
-static int open_outputs(const struct app *app, const struct eval_opts *o, struct eval_run *r,
-                        struct manifest **manifest, struct err *err)
+static int open_dumps(const struct eval_opts *o, struct eval_run *r, struct err *err)
 {
-    char path[4096];
     int rc = 0;
-
     for (int64_t i = 0; i < o->tasks.n; i++) {
         TRY(refuse_input(o->dump_masks, o->tasks.items[i], err));
         TRY(refuse_input(o->dump_nll, o->tasks.items[i], err));
     }
-    TRY(make_dirs(o->out, err));
-    snprintf(path, sizeof path, "%s/records.jsonl", o->out);
-    TRY((o->c.force ? record_file_reopen : record_file_open)(path, &r->records, err));
-    TRY(manifest_start(o->out, app->argc, app->argv, manifest, err));
-    if (o->c.force)
-        manifest_accept_changes(*manifest);
-    TRY(manifest_input(*manifest, o->model, r->m->weights, err));
-    manifest_num(*manifest, "seed", (double)r->how.seed);
-    if (o->c.force)
-        TRY(record_file_clear(r->records, err));
-    TRY(predictions_open(o->out, r->records, o->c.force, &r->predictions, err));
     if (o->dump_masks)
         TRY(maskfile_create(o->dump_masks, o->c.force, &r->how.masks, err));
 out:
     return rc;
 }
 
-static int end_outputs(struct eval_run *r, struct manifest **manifest, int rc, struct err *err)
-{
-    struct err own = {0};
-    if (rc == 0 && r->how.masks)
-        rc = maskfile_commit(&r->how.masks, err);
-    maskfile_abort(&r->how.masks);
-    record_file_close(&r->records);
-    predictions_close(&r->predictions);
-    if (!*manifest)
-        return rc;
-    const char *status = rc == 0 ? "ok" : rc == ERR_INTERRUPTED ? "interrupted" : "failed";
-    int wrote = manifest_finish(manifest, status, &own);
-    return rc || !wrote ? rc : err_set(err, wrote, "%s", own.msg);
-}
-
-static int print_plan(const struct eval_opts *o, const struct eval_run *r, struct err *err)
-{
-    struct buf b = {0};
-    struct jw w;
-    if (!o->c.json) {
-        printf("%lld records (%lld already done, %lld to do), about %.1f MB of memory\n",
-               (long long)r->cells, (long long)(r->cells - r->todo), (long long)r->todo,
-               (double)eval_memory(r) / 1e6);
-        return 0;
-    }
-    jw_init(&w, &b, 2);
-    jw_obj(&w);
-    jw_kint(&w, "records", r->cells);
-    jw_kint(&w, "records_done", r->cells - r->todo);
-    jw_kint(&w, "records_to_do", r->todo);
-    jw_kint(&w, "memory_bytes", eval_memory(r));
-    jw_obj_end(&w);
-    printf("%s\n", buf_str(&b));
-    int rc = buf_check(&b, "plan", err);
-    buf_free(&b);
-    return rc;
-}
-
-static int print_result(const struct eval_opts *o, const struct eval_run *r, struct err *err)
-{
-    struct buf b = {0};
-    struct jw w;
-    long long before = (long long)(r->cells - r->todo);
-    if (!o->c.json) {
-        log_info("%s: %lld ok, %lld skipped, %lld failed, %lld already done", o->out,
-                 (long long)r->done_ok, (long long)r->done_skip, (long long)r->done_error, before);
-    } else {
-        jw_init(&w, &b, 2);
-        jw_obj(&w);
-        jw_kstr(&w, "directory", o->out);
-        jw_kint(&w, "ok", r->done_ok);
-        jw_kint(&w, "skip", r->done_skip);
-        jw_kint(&w, "error", r->done_error);
-        jw_kint(&w, "already_done", before);
-        jw_obj_end(&w);
-        printf("%s\n", buf_str(&b));
-        buf_free(&b);
-    }
-    return r->done_error ? err_set(err, ERR_RUN, "%lld cells failed; their records in %s say why",
-                                   (long long)r->done_error, o->out)
-                         : 0;
-}
-
-static int eval_language(const struct app *app, const struct eval_opts *o, struct eval_run *r,
-                         struct err *err)
+static int run_language(const struct app *app, const struct eval_opts *o, struct eval_run *r,
+                        struct err *err)
 {
     struct manifest *manifest = NULL;
-    char path[4096];
     int rc = 0;
 
     TRY(gemm_ready(err));
-    if (o->c.dry_run && o->out && !o->c.force) {
-        snprintf(path, sizeof path, "%s/records.jsonl", o->out);
-        TRY(record_file_peek(path, &r->records, err));
-    } else if (!o->c.dry_run) {
-        TRY(open_outputs(app, o, r, &manifest, err));
+    if (o->c.dry_run) {
+        TRY(peek_records(o, &r->records, err));
+    } else {
+        TRY(open_dumps(o, r, err));
+        TRY(open_records(app, o, r->m->weights, &r->records, &manifest, err));
+        TRY(predictions_open(o->out, r->records, o->c.force, &r->predictions, err));
     }
     TRY(eval_plan(r, err));
     if (!o->c.dry_run)
         TRY(eval_execute(r, err));
+    if (r->how.masks)
+        TRY(maskfile_commit(&r->how.masks, err));
 out:
-    rc = end_outputs(r, &manifest, rc, err);
-    if (rc)
-        return rc;
-    return o->c.dry_run ? print_plan(o, r, err) : print_result(o, r, err);
+    maskfile_abort(&r->how.masks);
+    record_file_close(&r->records);
+    predictions_close(&r->predictions);
+    return end_manifest(&manifest, rc, err);
+}
+
+static int eval_language(const struct app *app, const struct eval_opts *o,
+                         const struct method_run *runs, int64_t n_runs, struct err *err)
+{
+    struct eval_run r = {.runs = runs, .n_runs = (int)n_runs, .dump_nll = o->dump_nll};
+    struct eval_model m = {0};
+    struct task_opts t = {0};
+    int rc = 0;
+
+    TRY(check_kind(o, false, err));
+    TRY(eval_model_open(&m, o->model, o->bos, err));
+    TRY(eval_task_options(o, &t, err));
+    struct attn_shape shape = eval_model_shape(&m);
+    TRY(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));
+    r.m = &m;
+    r.jobs = cmd_jobs(&o->c);
+    for (int i = 0; i < r.n_runs; i++)
+        TRY(method_calib_fits(runs + i, m.name, "none", err));
+    TRY(open_tasks(o, &t, &r, err));
+    TRY(run_language(app, o, &r, err));
+    struct tally sum = {r.cells, r.todo, r.done_ok, r.done_skip, r.done_error, eval_memory(&r)};
+    TRY((o->c.dry_run ? print_plan : print_result)(o, &sum, err));
+out:
+    eval_run_free(&r);
+    eval_task_options_free(&t);
+    eval_model_close(&m);
+    return rc;
 }
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct eval_opts o;
-    struct eval_run r = {0};
-    struct eval_model m = {0};
-    struct task_opts t = {0};
     struct method_run *runs = NULL;
     struct str_list rest = {0};
     int64_t n_runs = 0;
@@ -305,27 +455,13 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     if (!o.out && !o.c.dry_run)
         FAIL(err, ERR_USAGE, "eval: -o DIR is missing");
     TRY(foreign_refuse(o.model, err));
-    if (wan_config_is(o.model))
-        FAIL(err, ERR_USAGE, "eval: %s is a video model; eval runs language models", o.model);
     mem_return_large_blocks();
     TRY(eval_methods(app->methods, &o, &runs, &n_runs, err));
-    TRY(eval_model_open(&m, o.model, o.bos, err));
-    TRY(eval_task_options(&o, &t, err));
-    r.m = &m;
-    r.runs = runs;
-    r.n_runs = (int)n_runs;
-    r.jobs = cmd_jobs(&o.c);
-    r.dump_nll = o.dump_nll;
-    struct attn_shape shape = eval_model_shape(&m);
-    TRY(eval_how_options(&o, &shape, m.llm.c.dtype, &r.how, err));
-    for (int i = 0; i < r.n_runs; i++)
-        TRY(method_calib_fits(runs + i, m.name, "none", err));
-    TRY(open_tasks(&o, &t, &r, err));
-    TRY(eval_language(app, &o, &r, err));
+    if (wan_config_is(o.model))
+        TRY(eval_video(app, &o, runs, n_runs, err));
+    else
+        TRY(eval_language(app, &o, runs, n_runs, err));
 out:
-    eval_run_free(&r);
-    eval_task_options_free(&t);
-    eval_model_close(&m);
     method_runs_free(runs, n_runs);
     opt_free(options, &o);
     str_list_free(&rest);

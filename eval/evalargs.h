@@ -17,6 +17,10 @@ struct eval_opts {
     int64_t trials, stride, windows, score_from, dense_below;
     int bos, decode, qkv, on_skip, precision;
     bool local_errors;
+    /* video */
+    char *size, *text, *negative, *noise, *save_frames;
+    int64_t steps, prompt_index;
+    double shift, guidance;
 };
 
 /* The settings: every -m but exact attention, which always runs. No other: *n = 0. */

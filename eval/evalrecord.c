@@ -121,6 +121,9 @@ int eval_record_densities(const struct layer_attn *a, struct record *r, struct e
         }
         elem += layer;
         TRY(put_at(r, "density_elem", l, layer / c->heads, err));
+        if (a->how->local_errors)
+            TRY(put_at(r, "err_local", l,
+                       ratio_or_inf(sqrt(a->local_err[l]), sqrt(a->local_ref[l])), err));
     }
     TRY(record_metric(r, "density_elem", elem / (double)heads, err));
     if (!isnan(exec))
@@ -148,9 +151,6 @@ int eval_record_layers(const struct lockstep *l, int stream, struct record *r, s
                    err));
         TRY(put_at(r, "err_resid", i, ratio_or_inf(sqrt(s->resid_err[i]), sqrt(s->resid_ref[i])),
                    err));
-        if (a->how->local_errors)
-            TRY(put_at(r, "err_local", i,
-                       ratio_or_inf(sqrt(a->local_err[i]), sqrt(a->local_ref[i])), err));
     }
 out:
     return rc;

@@ -81,8 +81,7 @@ static int question_prompt(const struct eval_task *t, const struct question *q, 
         FAIL(err, ERR_USAGE,
              "%s: line %lld: the prompt has %lld tokens and its answer may have %lld, more than "
              "%lld: use a model with a longer context, or --truncate middle",
-             s->name, (long long)q->line, (long long)out->n, (long long)*room,
-             (long long)s->limit);
+             s->name, (long long)q->line, (long long)out->n, (long long)*room, (long long)s->limit);
     TRY(prompt_ids(t->m, t->o->chat, "", 0, &around, err));
     front = t->m->bos >= 0;
     if (at) {
@@ -99,9 +98,10 @@ static int question_prompt(const struct eval_task *t, const struct question *q, 
     keep = s->limit - *room - around.n;
     n = out->n - around.n;
     if (keep < 2)
-        FAIL(err, ERR_USAGE, "%s: line %lld: answers of %lld tokens leave no room for a prompt in "
-                             "%lld", s->name, (long long)q->line, (long long)*room,
-             (long long)s->limit);
+        FAIL(err, ERR_USAGE,
+             "%s: line %lld: answers of %lld tokens leave no room for a prompt in "
+             "%lld",
+             s->name, (long long)q->line, (long long)*room, (long long)s->limit);
     int64_t first = keep / 2, last = keep / 2;
     memmove(out->v + front + first, out->v + front + n - last,
             (size_t)(last + around.n - front) * sizeof *out->v);
@@ -257,8 +257,10 @@ int file_task_open(const char *path, struct eval_task *t, struct err *err)
     task_put_text(&name, slash ? slash + 1 : path);
     snprintf(s->name, sizeof s->name, "%s", buf_str(&name));
     if (t->o->n_tokens > 1)
-        FAIL(err, ERR_USAGE, "%s: a task file takes one --tokens, the most that prompt and answer "
-                             "may have", path);
+        FAIL(err, ERR_USAGE,
+             "%s: a task file takes one --tokens, the most that prompt and answer "
+             "may have",
+             path);
     s->limit = t->o->n_tokens ? t->o->tokens[0] : context;
     if (s->limit > context)
         FAIL(err, ERR_USAGE, "%s: --tokens %lld is more than the model's context of %lld", path,

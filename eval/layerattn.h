@@ -61,10 +61,10 @@ struct layer_attn {
     struct carry *carry, *shared;
     int branches;
 
-    int64_t *calls;                /* [layers * heads]: prefills, or calls of the sampler; owned */
-    double *elem, *exec;           /* [layers * heads]: sums of density_elem, density_exec; owned */
-    double *sparse;                /* the sum of density_elem over calls that were not exact; owned */
-    int64_t *sparse_calls;         /* [layers * heads]: their number; owned */
+    int64_t *calls;        /* [layers * heads]: prefills, or calls of the sampler; owned */
+    double *elem, *exec;   /* [layers * heads]: sums of density_elem, density_exec; owned */
+    double *sparse;        /* the sum of density_elem over calls that were not exact; owned */
+    int64_t *sparse_calls; /* [layers * heads]: their number; owned */
     double *local_err, *local_ref; /* [layers]: sums of squares; owned */
     bool was_skip_dense;           /* a head attends exactly because the method did not apply */
     char skip[512];                /* why and where the method does not apply */

@@ -24,15 +24,23 @@ static const struct known {
     int max_new;
     bool first_line;
 } known[] = {
-    {"narrativeqa", TEXT_F1, 128, false},      {"qasper", TEXT_F1, 128, false},
-    {"multifieldqa_en", TEXT_F1, 64, false},   {"hotpotqa", TEXT_F1, 32, false},
-    {"2wikimqa", TEXT_F1, 32, false},          {"musique", TEXT_F1, 32, false},
-    {"gov_report", TEXT_ROUGE_L, 512, false},  {"qmsum", TEXT_ROUGE_L, 512, false},
-    {"multi_news", TEXT_ROUGE_L, 512, false},  {"trec", TEXT_CLASSIFY, 64, true},
-    {"triviaqa", TEXT_F1, 32, true},           {"samsum", TEXT_ROUGE_L, 128, true},
-    {"lsht", TEXT_CLASSIFY, 64, true},         {"passage_count", TEXT_NUMBER, 32, false},
+    {"narrativeqa", TEXT_F1, 128, false},
+    {"qasper", TEXT_F1, 128, false},
+    {"multifieldqa_en", TEXT_F1, 64, false},
+    {"hotpotqa", TEXT_F1, 32, false},
+    {"2wikimqa", TEXT_F1, 32, false},
+    {"musique", TEXT_F1, 32, false},
+    {"gov_report", TEXT_ROUGE_L, 512, false},
+    {"qmsum", TEXT_ROUGE_L, 512, false},
+    {"multi_news", TEXT_ROUGE_L, 512, false},
+    {"trec", TEXT_CLASSIFY, 64, true},
+    {"triviaqa", TEXT_F1, 32, true},
+    {"samsum", TEXT_ROUGE_L, 128, true},
+    {"lsht", TEXT_CLASSIFY, 64, true},
+    {"passage_count", TEXT_NUMBER, 32, false},
     {"passage_retrieval_en", TEXT_NUMBER, 32, false},
-    {"lcc", TEXT_CODE_SIM, 64, false},         {"repobench-p", TEXT_CODE_SIM, 64, false},
+    {"lcc", TEXT_CODE_SIM, 64, false},
+    {"repobench-p", TEXT_CODE_SIM, 64, false},
 };
 
 static void question_free(struct question *q)
@@ -99,8 +107,10 @@ static int fill(const char *tmpl, const json_t *o, const char *where, struct buf
         snprintf(key, sizeof key, "%.*s", (int)(end - p - 1 < 63 ? end - p - 1 : 63), p + 1);
         const char *text = json_string_value(json_object_get(o, key));
         if (!text)
-            return err_set(err, ERR_INPUT, "%s: the template asks for {%s}, which the line does "
-                                           "not have as a text", where, key);
+            return err_set(err, ERR_INPUT,
+                           "%s: the template asks for {%s}, which the line does "
+                           "not have as a text",
+                           where, key);
         buf_puts(out, text);
         p = end + 1;
     }

@@ -13,10 +13,9 @@
 #include <string.h>
 #include <utf8proc.h>
 
-const char *const text_metric_names[] = {"exact",    "contains", "contains_all", "f1",
-                                         "rouge_l",  "edit_sim", "code_sim",     "classify",
-                                         "number",   "first_int", "word",        "letter",
-                                         "choice",   NULL};
+const char *const text_metric_names[] = {
+    "exact",    "contains", "contains_all", "f1",   "rouge_l", "edit_sim", "code_sim",
+    "classify", "number",   "first_int",    "word", "letter",  "choice",   NULL};
 
 /* ---- characters ----------------------------------------------------------------------------- */
 
@@ -24,8 +23,8 @@ const char *const text_metric_names[] = {"exact",    "contains", "contains_all",
 static int32_t next_char(const char *s, size_t len, size_t *at)
 {
     utf8proc_int32_t c;
-    utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s + *at,
-                                          (utf8proc_ssize_t)(len - *at), &c);
+    utf8proc_ssize_t n =
+        utf8proc_iterate((const utf8proc_uint8_t *)s + *at, (utf8proc_ssize_t)(len - *at), &c);
     if (n <= 0)
         return (unsigned char)s[(*at)++];
     *at += (size_t)n;
@@ -355,9 +354,7 @@ static double score_edit_sim(const char *prediction, const char *answer, bool *f
     struct chars a = to_chars(prediction, strlen(prediction), failed);
     struct chars b = to_chars(answer, strlen(answer), failed);
     int64_t most = a.n > b.n ? a.n : b.n;
-    double score = *failed  ? 0
-                   : !most ? 1
-                           : 1 - (double)edits(&a, &b, 1, failed) / (double)most;
+    double score = *failed ? 0 : !most ? 1 : 1 - (double)edits(&a, &b, 1, failed) / (double)most;
     free(a.v);
     free(b.v);
     return score;
@@ -522,17 +519,18 @@ static double score_classify(const struct text_case *c, const char *prediction)
 }
 
 static score_fn *const scores[TEXT_METRICS] = {
-    [TEXT_EXACT] = score_exact,       [TEXT_CONTAINS] = score_contains,
+    [TEXT_EXACT] = score_exact,           [TEXT_CONTAINS] = score_contains,
     [TEXT_CONTAINS_ALL] = score_contains, [TEXT_F1] = score_f1,
-    [TEXT_ROUGE_L] = score_rouge_l,   [TEXT_EDIT_SIM] = score_edit_sim,
-    [TEXT_CODE_SIM] = score_code_sim, [TEXT_NUMBER] = score_number,
-    [TEXT_FIRST_INT] = score_first_int, [TEXT_WORD] = score_word,
+    [TEXT_ROUGE_L] = score_rouge_l,       [TEXT_EDIT_SIM] = score_edit_sim,
+    [TEXT_CODE_SIM] = score_code_sim,     [TEXT_NUMBER] = score_number,
+    [TEXT_FIRST_INT] = score_first_int,   [TEXT_WORD] = score_word,
     [TEXT_LETTER] = score_letter,
 };
 
 int text_score(const struct text_case *c, const char *prediction, double *score, struct err *err)
 {
-    score_fn *fn = c->metric == TEXT_WORD && c->ignore_case ? score_word_any_case : scores[c->metric];
+    score_fn *fn =
+        c->metric == TEXT_WORD && c->ignore_case ? score_word_any_case : scores[c->metric];
     struct buf text = {0};
     double best = 0, sum = 0;
     bool failed = false;

@@ -51,7 +51,8 @@ START_TEST(haystacks)
     haystack_free(&h);
     haystack_init(&h, DOMAIN_EN, NULL, 7, 0);
     assert_ok(haystack_need(&h, 1000, &err), &err);
-    ck_assert_int_eq(strncmp(h.lines.text.data, "The bright bridge finds the heavy river.\n", 41), 0);
+    ck_assert_int_eq(strncmp(h.lines.text.data, "The bright bridge finds the heavy river.\n", 41),
+                     0);
     ck_assert_int_eq(h.lines.start[1000], 56980);
     haystack_free(&h);
 }
@@ -106,8 +107,8 @@ START_TEST(lengths_and_depths)
     static const struct {
         int64_t tokens, lines, ids, gap;
         double depth;
-    } want[] = {{2048, 232, 2015, 116, 0.5}, {8192, 949, 8176, 237, 0.25},
-                {32768, 3805, 32735, 1903, 0.5}};
+    } want[] = {
+        {2048, 232, 2015, 116, 0.5}, {8192, 949, 8176, 237, 0.25}, {32768, 3805, 32735, 1903, 0.5}};
     struct prompt p;
     int64_t ids, line = 0;
     make("needle", want[_i].tokens, want[_i].depth, 0, 7, &p);
@@ -131,14 +132,13 @@ static int64_t occurrences(const char *text, const char *what)
 }
 
 /* The prompt leaves room for the answer and one line more would not; the asked item stands once in
- * front of the question; the answer's ids follow the prompt's (not of a copy, whose answer may begin
- * with a newline that joins the prompt's last one). */
+ * front of the question; the answer's ids follow the prompt's (not of a copy, whose answer may
+ * begin with a newline that joins the prompt's last one). */
 START_TEST(properties)
 {
-    static const char *const tasks[] = {"needle",           "multi:n=4",       "kv",
-                                        "needle:domain=en", "multi:domain=en", "kv:domain=en",
-                                        "copy",             "copy:domain=en",  "chain",
-                                        "track:domain=en"};
+    static const char *const tasks[] = {
+        "needle", "multi:n=4",      "kv",    "needle:domain=en", "multi:domain=en", "kv:domain=en",
+        "copy",   "copy:domain=en", "chain", "track:domain=en"};
     static const double depths[] = {0, 0.3, 1};
     const char *task = tasks[_i / 3];
     struct prompt p, again;

@@ -1,5 +1,5 @@
-/* Grades of texts: values of the Python code of LongBench (PyPI rouge 1.0.1, python-Levenshtein) and
- * by hand. */
+/* Grades of texts: values of the Python code of LongBench (PyPI rouge 1.0.1, python-Levenshtein)
+ * and by hand. */
 #include "eval/textmetric.h"
 #include "tests/harness/suite.h"
 
@@ -84,9 +84,9 @@ END_TEST
 
 START_TEST(code_lines)
 {
-    ck_assert_double_eq(score_of(TEXT_CODE_SIM, "\n\n# x\n```\nint a; // b\nabcd\nz", "bcde", NULL,
-                                 false, false),
-                        0.75);
+    ck_assert_double_eq(
+        score_of(TEXT_CODE_SIM, "\n\n# x\n```\nint a; // b\nabcd\nz", "bcde", NULL, false, false),
+        0.75);
     ck_assert_double_eq(score_of(TEXT_CODE_SIM, "// only", "x", NULL, false, false), 0);
     /* Characters, not bytes. */
     ck_assert_double_eq(score_of(TEXT_EDIT_SIM, "\xc3\xa4z", "\xc3\xb6z", NULL, false, false), 0.5);
@@ -126,8 +126,9 @@ END_TEST
 START_TEST(letters)
 {
     static const struct pair cases[] = {
-        {" B. because", "B", 1, 0},  {"The answer is: C", "C", 1, 0}, {"I say D then A", "D", 1, 0},
-        {"The answer is x", "A", 0, 0}, {"nothing", "A", 0, 0},       {"", "A", 0, 0}};
+        {" B. because", "B", 1, 0},    {"The answer is: C", "C", 1, 0},
+        {"I say D then A", "D", 1, 0}, {"The answer is x", "A", 0, 0},
+        {"nothing", "A", 0, 0},        {"", "A", 0, 0}};
     const struct pair *p = cases + _i;
     ck_assert_double_eq(score_of(TEXT_LETTER, p->a, p->b, NULL, false, false), p->want);
 }

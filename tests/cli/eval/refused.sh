@@ -21,5 +21,4 @@ try --model "$model" -o d -m streaming --task t.txt --dense-heads 1:8
 try --model "$model" -o d -m streaming --task t.txt --dense-last many
 try --model "$model" -o d -m streaming --task t.txt --task t.txt --dump-nll x.npy
 try --model "$model" -o d -m streaming --task t.txt --dump-nll t.txt
-try --model "$ROOT/datasets/models/video-dit" -o d -m streaming --task t.txt
 ls

@@ -1,0 +1,428 @@
+/*
+ * evalvideo.c - see evalvideo.h.
+ */
+#include "eval/evalvideo.h"
+
+#include "capture/capture.h"
+#include "capture/flow.h"
+#include "capture/frames.h"
+#include "core/fileio.h"
+#include "core/hash.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/pool.h"
+#include "core/progress.h"
+#include "core/utf8.h"
+#include "eval/evalrecord.h"
+#include "eval/videometric.h"
+#include "sim/metrics.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Blocks stay in memory when all of them take at most this much. */
+#define CACHE_BYTES ((int64_t)1 << 30)
+
+int video_eval_open(struct video_eval *v, struct err *err)
+{
+    const struct wan_config *c = &v->model.c;
+    int rc = 0;
+
+    TRY(wan_open(v->ask.model, CACHE_BYTES, &v->model, err));
+    TRY(video_input_open(c, &v->ask, &v->in, err));
+    TRY(st_content_id(v->model.file, v->weights, err));
+    capture_model_name(v->ask.model, v->name, sizeof v->name);
+    v->shape = (struct attn_shape){
+        .layers = c->layers,
+        .heads = c->heads,
+        .kv_heads = c->heads,
+        .head_dim = c->head_dim,
+        .geom = {.t = v->in.grid[0], .h = v->in.grid[1], .w = v->in.grid[2]},
+    };
+    if (v->frames && c->out_channels != 3)
+        FAIL(err, ERR_USAGE,
+             "eval: --save-frames needs a model that denoises RGB pixels; this one has %lld latent "
+             "channels",
+             (long long)c->out_channels);
+out:
+    return rc;
+}
+
+void video_eval_close(struct video_eval *v)
+{
+    wan_close(&v->model);
+    video_input_close(&v->in);
+    free(v->how.dense_head);
+}
+
+int64_t video_eval_memory(const struct video_eval *v)
+{
+    return wan_forward_bytes(&v->model.c, v->in.t, v->in.h, v->in.w) +
+           4 * v->in.size * (2 * v->n_runs + 4);
+}
+
+/* ---- records -------------------------------------------------------------------------------- */
+
+static void put_hash(struct buf *b, const char *key, const void *data, int64_t n)
+{
+    char hash[HASH_TEXT_MAX];
+    hash_text(hash_bytes(data, (size_t)n * sizeof(float)), hash);
+    buf_printf(b, ":%s=%s", key, hash + strlen("xxh3:"));
+}
+
+/* The noise enters through the seed, or by its content. */
+static int task_name(struct video_eval *v, struct buf *b, struct err *err)
+{
+    const struct video_input *in = &v->in;
+    int64_t text = in->n_text * v->model.c.text_dim;
+    int rc = 0;
+
+    buf_printf(b, "video:size=%lldx%lldx%lld:steps=%lld:shift=%.15g:guidance=%.15g",
+               (long long)in->t, (long long)in->h, (long long)in->w, (long long)v->ask.steps,
+               v->ask.shift, v->ask.guidance);
+    put_hash(b, "text", in->text, text);
+    if (in->branches == 2)
+        put_hash(b, "negative", in->negative, text);
+    if (v->ask.noise) {
+        if (!in->x)
+            TRY(video_input_noise(&v->model.c, &v->ask, &v->in, err));
+        put_hash(b, "noise", in->x, in->size);
+    }
+    TRY(buf_check(b, "task", err));
+out:
+    return rc;
+}
+
+/* records [n_runs + 1], done[i]: there already. */
+static int make_records(struct video_eval *v, struct record *rec, bool *done, struct err *err)
+{
+    struct eval_subject m = {v->name, v->weights, v->shape};
+    struct buf name = {0}, key = {0};
+    int rc = 0;
+
+    TRY(task_name(v, &name, err));
+    v->todo = 0;
+    for (int i = 0; i <= v->n_runs; i++) {
+        TRY(eval_identity(&m, &v->how, buf_str(&name), i ? v->runs + i - 1 : NULL, rec + i, err));
+        rec[i].n_q = rec[i].n_k = v->in.grid[0] * v->in.grid[1] * v->in.grid[2];
+        buf_reset(&key);
+        record_key(rec + i, &key);
+        TRY(buf_check(&key, "record key", err));
+        done[i] = v->records && record_file_has(v->records, buf_str(&key));
+        v->todo += !done[i];
+    }
+out:
+    buf_free(&name);
+    buf_free(&key);
+    return rc;
+}
+
+/* ---- streams -------------------------------------------------------------------------------- */
+
+/* The sampler with one kind of attention. */
+struct video_stream {
+    struct layer_attn attn; /* not of stream 0 */
+    float *x, *v;           /* sample, velocity of the step; owned */
+    bool runs;              /* takes part, and its method has applied so far */
+    struct record rec;
+};
+
+struct video_work {
+    struct video_eval *e;
+    struct video_stream *s; /* [n_runs + 1], owned */
+    bool *done;             /* owned */
+    float *uncond;          /* velocity of the other branch, owned */
+    struct progress *progress;
+};
+
+static void work_free(struct video_work *w)
+{
+    for (int i = 0; w->s && i <= w->e->n_runs; i++) {
+        layer_attn_free(&w->s[i].attn);
+        free(w->s[i].x);
+        free(w->s[i].v);
+        record_free(&w->s[i].rec);
+    }
+    free(w->s);
+    free(w->done);
+    free(w->uncond);
+}
+
+static int open_streams(struct video_work *w, struct err *err)
+{
+    struct video_eval *e = w->e;
+    struct record *rec = NULL;
+    int rc = 0;
+
+    TRY(mem_zalloc(&w->s, e->n_runs + 1, sizeof *w->s, "streams", err));
+    TRY(mem_zalloc(&w->done, e->n_runs + 1, sizeof *w->done, "streams", err));
+    TRY(mem_zalloc(&rec, e->n_runs + 1, sizeof *rec, "records", err));
+    for (int i = 0; i <= e->n_runs; i++)
+        record_init(rec + i);
+    rc = make_records(e, rec, w->done, err);
+    for (int i = 0; i <= e->n_runs; i++)
+        w->s[i].rec = rec[i];
+    if (rc || e->todo == 0)
+        goto out;
+    if (!e->in.x)
+        TRY(video_input_noise(&e->model.c, &e->ask, &e->in, err));
+    TRY(mem_alloc(&w->uncond, e->in.size, sizeof(float), "velocity", err));
+    for (int i = 0; i <= e->n_runs; i++) {
+        struct video_stream *s = w->s + i;
+        s->runs = i == 0 || !w->done[i];
+        TRY(mem_alloc(&s->x, e->in.size, sizeof(float), "latent", err));
+        TRY(mem_alloc(&s->v, e->in.size, sizeof(float), "velocity", err));
+        memcpy(s->x, e->in.x, (size_t)e->in.size * sizeof(float));
+        if (i == 0)
+            continue;
+        TRY(layer_attn_init(&s->attn, e->runs + i - 1, &e->how, &e->shape, e->name, e->jobs, err));
+        TRY(layer_attn_keep_state(&s->attn, (int)e->in.branches, err));
+        s->attn.n_steps = (int)e->ask.steps;
+    }
+out:
+    free(rec);
+    return rc;
+}
+
+/* ---- the sampler ---------------------------------------------------------------------------- */
+
+static int evaluate(struct video_work *w, struct video_stream *s, int64_t step, int branch,
+                    float *v, struct err *err)
+{
+    struct video_eval *e = w->e;
+    bool method = s != w->s;
+    const float *text = branch ? e->in.negative : e->in.text;
+    struct layer_attention own = {&s->attn, layer_attn_attend};
+    struct wan_input in = {s->x, e->in.t, e->in.h, e->in.w, 1000 * e->in.sigma[step],
+                           text, e->in.n_text};
+
+    if (interrupted())
+        return err_set(err, ERR_INTERRUPTED,
+                       "interrupted; a clip has no record before its last step");
+    s->attn.step = (int)step;
+    s->attn.timestep = in.timestep;
+    s->attn.branch = branch;
+    e->model.attention = method ? &own : NULL;
+    int rc = wan_forward(&e->model, &in, e->jobs, NULL, NULL, v, err);
+    e->model.attention = NULL;
+    return rc;
+}
+
+/* A stream whose method ended it: a fatal error ends the run. */
+static int drop_out(struct video_stream *s, int rc, const struct err *why, struct err *err)
+{
+    s->runs = false;
+    if (rc == METHOD_SKIP) {
+        s->rec.status = RECORD_SKIP;
+        utf8_copy(s->rec.reason, sizeof s->rec.reason, s->attn.skip);
+        return 0;
+    }
+    if (rc == ERR_IO || rc == ERR_MACHINE || rc == ERR_USAGE || rc == ERR_NOMEM ||
+        rc == ERR_INTERRUPTED) {
+        *err = *why;
+        return rc;
+    }
+    s->rec.status = RECORD_ERROR;
+    utf8_copy(s->rec.reason, sizeof s->rec.reason, why->msg);
+    return 0;
+}
+
+static double sum_of(const double *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i];
+    return sum;
+}
+
+static int put_step(struct record *r, const char *name, int64_t step, double x, struct err *err)
+{
+    char full[48];
+    snprintf(full, sizeof full, "%s@step=%lld", name, (long long)step);
+    return record_metric(r, full, x, err);
+}
+
+/* How far a stream is from the exact one after a step. */
+static int compare_step(struct video_work *w, struct video_stream *s, int64_t step, double kept,
+                        struct err *err)
+{
+    const struct video_stream *dense = w->s;
+    int64_t n = w->e->in.size, heads = (int64_t)w->e->shape.layers * w->e->shape.heads;
+    double l2, cosine, v_l2, v_cosine;
+    int rc = 0;
+
+    vector_compare(s->x, dense->x, n, &l2, &cosine);
+    vector_compare(s->v, dense->v, n, &v_l2, &v_cosine);
+    TRY(put_step(&s->rec, "x_l2", step, l2, err));
+    TRY(put_step(&s->rec, "x_cos", step, cosine, err));
+    TRY(put_step(&s->rec, "v_l2", step, v_l2, err));
+    TRY(put_step(&s->rec, "density_elem", step,
+                 kept / (double)(heads * w->e->in.branches), err));
+out:
+    return rc;
+}
+
+static int step_stream(struct video_work *w, struct video_stream *s, int64_t step, struct err *err)
+{
+    struct video_eval *e = w->e;
+    int64_t heads = (int64_t)e->shape.layers * e->shape.heads;
+    double before = s->attn.elem ? sum_of(s->attn.elem, heads) : 0;
+    struct err own = {0};
+    int rc = evaluate(w, s, step, 0, s->v, &own);
+    if (!rc && e->in.branches == 2) {
+        rc = evaluate(w, s, step, 1, w->uncond, &own);
+        if (!rc)
+            flow_guide(s->v, w->uncond, e->in.size, e->ask.guidance);
+    }
+    if (rc && s == w->s) {
+        *err = own;
+        return rc;
+    }
+    if (rc)
+        return drop_out(s, rc, &own, err);
+    flow_step(s->x, s->v, e->in.size, e->in.sigma[step], e->in.sigma[step + 1]);
+    if (s == w->s)
+        return 0;
+    return compare_step(w, s, step, sum_of(s->attn.elem, heads) - before, err);
+}
+
+static int sample(struct video_work *w, struct err *err)
+{
+    char text[32];
+    int rc = 0;
+    for (int64_t step = 0; step < w->e->ask.steps; step++)
+        for (int i = 0; i <= w->e->n_runs; i++) {
+            if (w->s[i].runs)
+                TRY(step_stream(w, w->s + i, step, err));
+            snprintf(text, sizeof text, "step %lld", (long long)step);
+            progress_add(w->progress, 1, 1, text);
+        }
+out:
+    return rc;
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+static int compare_clips(struct video_work *w, struct video_stream *s, struct err *err)
+{
+    const struct video_eval *e = w->e;
+    struct clip_size size = {e->in.t, e->in.h, e->in.w};
+    struct clip_diff d;
+    int rc = 0;
+
+    if (e->model.c.out_channels != 3)
+        return 0;
+    TRY(clip_compare(s->x, w->s->x, size, &d, err));
+    const struct {
+        const char *name;
+        double value;
+    } v[] = {{"psnr", d.psnr},
+             {"psnr_clip", d.psnr_clip},
+             {"ssim", d.ssim},
+             {"ssim_box11", d.ssim_box11},
+             {"flicker", d.flicker},
+             {"flicker_dense", d.flicker_dense},
+             {"flicker_ratio", d.flicker_ratio},
+             {"flicker_diff", d.flicker_diff}};
+    for (size_t i = 0; i < sizeof v / sizeof *v; i++)
+        if (!isnan(v[i].value))
+            TRY(record_metric(&s->rec, v[i].name, v[i].value, err));
+out:
+    return rc;
+}
+
+static int save_pictures(const struct video_work *w, int i, struct err *err)
+{
+    const struct video_eval *e = w->e;
+    const struct video_stream *s = w->s + i;
+    struct clip_size size = {e->in.t, e->in.h, e->in.w};
+    char path[4096];
+    int rc = 0;
+
+    if (i == 0)
+        snprintf(path, sizeof path, "%s/dense", e->frames);
+    else
+        snprintf(path, sizeof path, "%s/%02d-%s", e->frames, i, e->runs[i - 1].method->name);
+    TRY(frames_write(path, s->x, size.t, size.h, size.w, err));
+    if (i > 0) {
+        strncat(path, ".png", sizeof path - strlen(path) - 1);
+        TRY(clip_strip(path, s->x, w->s->x, size, err));
+        log_info("%s: dense above %s%s%s", path, s->rec.method, s->rec.params[0] ? ":" : "",
+                 s->rec.params);
+    }
+out:
+    return rc;
+}
+
+static int finish(struct video_work *w, int i, struct err *err)
+{
+    struct video_eval *e = w->e;
+    struct video_stream *s = w->s + i;
+    int rc = 0;
+
+    if (s->runs) {
+        s->rec.status = RECORD_OK;
+        TRY(compare_clips(w, s, err));
+        if (i == 0)
+            TRY(record_metric(&s->rec, "density_elem", 1, err));
+        else
+            TRY(eval_record_densities(&s->attn, &s->rec, err));
+        if (e->frames)
+            TRY(save_pictures(w, i, err));
+    } else {
+        s->rec.n_metrics = 0;
+    }
+    if (w->done[i])
+        goto out;
+    TRY(record_file_append(e->records, &s->rec, err));
+    e->done_ok += s->rec.status == RECORD_OK;
+    e->done_skip += s->rec.status == RECORD_SKIP;
+    e->done_error += s->rec.status == RECORD_ERROR;
+out:
+    return rc;
+}
+
+int video_eval_plan(struct video_eval *v, struct err *err)
+{
+    struct record *rec = NULL;
+    bool *done = NULL;
+    int rc = 0;
+
+    TRY(mem_zalloc(&rec, v->n_runs + 1, sizeof *rec, "records", err));
+    TRY(mem_zalloc(&done, v->n_runs + 1, sizeof *done, "records", err));
+    for (int i = 0; i <= v->n_runs; i++)
+        record_init(rec + i);
+    TRY(make_records(v, rec, done, err));
+out:
+    for (int i = 0; rec && i <= v->n_runs; i++)
+        record_free(rec + i);
+    free(rec);
+    free(done);
+    return rc;
+}
+
+int video_eval_run(struct video_eval *v, struct err *err)
+{
+    struct video_work w = {.e = v};
+    struct err own = {0};
+    int rc = 0, synced;
+
+    TRY(open_streams(&w, err));
+    if (v->todo == 0)
+        goto out;
+    if (v->frames) /* not after hours of work */
+        TRY(make_dirs(v->frames, err));
+    w.progress = progress_start("eval", (double)v->ask.steps * (v->n_runs + 1),
+                                v->ask.steps * (v->n_runs + 1));
+    TRY(sample(&w, err));
+    for (int i = 0; i <= v->n_runs; i++)
+        if (i == 0 || !w.done[i])
+            TRY(finish(&w, i, err));
+out:
+    progress_end(&w.progress);
+    work_free(&w);
+    synced = record_file_sync(v->records, &own);
+    return rc || !synced ? rc : err_set(err, synced, "%s", own.msg);
+}
