@@ -132,7 +132,8 @@ static void task_text(const struct record *r, struct buf *b)
         size_t len = strcspn(p, ":"), name = strcspn(p, "=:");
         bool skip = p[len] == '=';
         for (int i = 0; left_out[i]; i++)
-            skip = skip || (strlen(left_out[i]) == name && strncmp(p, left_out[i], name) == 0);
+            skip = skip || (p[name] == '=' && strlen(left_out[i]) == name &&
+                            strncmp(p, left_out[i], name) == 0);
         if (!skip)
             buf_printf(b, "%s%.*s", b->len ? ":" : "", (int)len, p);
         p += len + (p[len] == ':');

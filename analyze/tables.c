@@ -4,6 +4,7 @@
 #include "analyze/tables.h"
 
 #include "analyze/caption.h"
+#include "analyze/inside.h"
 #include "analyze/metricfacts.h"
 #include "analyze/paper.h"
 #include "analyze/params.h"
@@ -58,7 +59,8 @@ const struct table_def *const table_defs[] = {
 #undef TABLE
     &table_ranking,   &table_plan,         &table_blocks,
     &table_threshold, &table_permutations, &table_judge,
-    &table_status,    &table_paper,        NULL,
+    &table_inside,    &table_status,       &table_paper,
+    NULL,
 };
 
 const struct listed *const table_list[] = {
@@ -67,7 +69,8 @@ const struct listed *const table_list[] = {
 #undef TABLE
     &table_ranking.listed,   &table_plan.listed,         &table_blocks.listed,
     &table_threshold.listed, &table_permutations.listed, &table_judge.listed,
-    &table_status.listed,    &table_paper.listed,        NULL,
+    &table_inside.listed,    &table_status.listed,       &table_paper.listed,
+    NULL,
 };
 
 const struct table_def *table_def_find(const char *name, struct err *err)

@@ -22,6 +22,12 @@ void palette_diverging(struct buf *script)
                      "4 '#fddbc7', 5 '#ef8a62', 6 '#b2182b')\n");
 }
 
+void palette_grade(struct buf *script)
+{
+    buf_puts(script, "set palette defined (0 '#d73027', 1 '#fc8d59', 2 '#fee08b', 3 '#d9ef8b', "
+                     "4 '#91cf60', 5 '#1a9850')\n");
+}
+
 static const struct {
     const char *method;
     struct line_style style;

@@ -10,6 +10,7 @@
 
 void palette_viridis(struct buf *script);
 void palette_diverging(struct buf *script);
+void palette_grade(struct buf *script); /* red, yellow, green */
 
 struct line_style {
     char color[8]; /* "#rrggbb" */

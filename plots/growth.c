@@ -1,0 +1,169 @@
+/*
+ * growth.c - growth: how the error of a method inside the model grows from layer to layer, or from
+ * denoising step to step; a line per setting.
+ */
+#include "plots/chart.h"
+
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct point {
+    double x, y;
+};
+
+struct growth {
+    struct chart_groups g;
+    struct series_list l;
+    struct str_list names; /* "err_resid@layer=0", ... */
+    const char *metric;
+    char over[32]; /* "layer" or "step" */
+    bool positive; /* every value is above 0 */
+};
+
+static int by_x(const void *a, const void *b)
+{
+    const struct point *p = a, *q = b;
+    return (p->x > q->x) - (p->x < q->x);
+}
+
+/* The names of the metric at layers or at steps. */
+static int find_names(struct growth *q, struct err *err)
+{
+    struct buf pattern = {0};
+    int rc = 0;
+
+    buf_printf(&pattern, "%s@*=*", q->metric);
+    TRY(buf_check(&pattern, "metric", err));
+    TRY(recset_metrics(q->g.args->set, buf_str(&pattern), &q->names, err));
+    if (q->names.n == 0)
+        FAIL(err, ERR_INPUT,
+             "no record has %s by layer or step: --metric takes err_resid, err_attn, err_local, "
+             "density_elem, x_l2, x_cos, v_l2 of `lacuna eval`",
+             q->metric);
+    const char *at = strchr(q->names.items[0], '@') + 1;
+    snprintf(q->over, sizeof q->over, "%.*s", (int)strcspn(at, "="), at);
+out:
+    buf_free(&pattern);
+    return rc;
+}
+
+/* The points of one setting, by x; a name of the other kind (steps among layers) is left out. */
+static int collect(const struct growth *q, const struct group *grp, struct point *p, int64_t *n,
+                   struct err *err)
+{
+    int rc = 0;
+    *n = 0;
+    for (int64_t i = 0; i < q->names.n; i++) {
+        const char *at = strchr(q->names.items[i], '@') + 1, *value = strchr(at, '=') + 1;
+        struct stats s;
+        if (strncmp(at, q->over, strlen(q->over)) != 0)
+            continue;
+        TRY(group_stats(&q->g.gs, grp, q->names.items[i], &s, NULL, err));
+        if (s.n)
+            p[(*n)++] = (struct point){strtod(value, NULL), s.mean};
+    }
+    if (*n)
+        qsort(p, (size_t)*n, sizeof *p, by_x);
+out:
+    return rc;
+}
+
+static int write_lines(struct growth *q, struct buf *b, struct err *err)
+{
+    struct point *p = NULL;
+    int64_t n;
+    int rc = 0;
+
+    q->positive = true;
+    TRY(mem_alloc(&p, q->names.n, sizeof *p, "points", err));
+    for (int64_t i = 0; i < q->g.gs.n; i++) {
+        const struct record *r = q->g.gs.g[i].first;
+        TRY(collect(q, &q->g.gs.g[i], p, &n, err));
+        if (n == 0)
+            continue;
+        int k = chart_series(&q->g, r, r->params, &q->l, err);
+        if (k < 0) {
+            rc = err->code;
+            goto out;
+        }
+        buf_printf(b, "# %s: %s, %s\n", q->l.s[k].name, q->over, q->metric);
+        for (int64_t m = 0; m < n; m++) {
+            buf_printf(b, "%.10g %.10g\n", p[m].x, p[m].y);
+            q->positive = q->positive && p[m].y > 0;
+        }
+        buf_puts(b, "\n\n");
+    }
+    if (q->l.n == 0)
+        FAIL(err, ERR_INPUT, "no setting that is left has %s by %s", q->metric, q->over);
+    TRY(series_labels(&q->l, LEGEND_CHARS, err));
+    series_shade(&q->l, TELL_DASH_POINT);
+out:
+    free(p);
+    return rc;
+}
+
+static int render(struct growth *q, const struct buf *data, struct err *err)
+{
+    struct chart c = {0};
+    struct buf title = {0};
+    int rc = 0;
+
+    buf_printf(&title, "%s by %s, method inside the model against exact attention", q->metric,
+               q->over);
+    TRY(buf_check(&title, "title", err));
+    struct chart_layout layout = {
+        .title = buf_str(&title), .panels = 1, .width = 560, .height = 340};
+    chart_legend_room(&q->l, &layout);
+    TRY(chart_open(q->g.args, &layout, &c, err));
+    chart_panel(&c, 0, q->over, q->metric);
+    struct buf *s = &c.gp.script;
+    buf_printf(s, "set xtics %g\n", gp_count_step((double)q->names.n, 12));
+    if (q->positive)
+        buf_puts(s, "set logscale y\nset format y '10^{%T}'\n");
+    for (int i = 0; i < q->l.n; i++) {
+        buf_puts(s, i ? ", " : "plot ");
+        gp_data_name(&c.gp, "dat");
+        buf_printf(s,
+                   " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb "
+                   "'%s' notitle",
+                   i, q->l.s[i].dash, q->l.s[i].point, q->l.s[i].color);
+    }
+    chart_legend(&c, &q->l, MARK_LINE_POINT);
+    buf_puts(s, "\n");
+    TRY(chart_finish(&c, data, err));
+out:
+    chart_free(&c);
+    buf_free(&title);
+    return rc;
+}
+
+static int draw(const struct figure_args *a, struct err *err)
+{
+    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
+    struct growth q = {.metric = a->metric ? a->metric : "err_resid"};
+    struct buf data = {0};
+    int rc = 0;
+
+    TRY(chart_group(a, keys, 2, 0, NULL, KEY_COUNT, &q.g, err));
+    TRY(find_names(&q, err));
+    TRY(write_lines(&q, &data, err));
+    TRY(buf_check(&data, "points", err));
+    TRY(render(&q, &data, err));
+out:
+    chart_groups_free(&q.g);
+    series_free(&q.l);
+    str_list_free(&q.names);
+    buf_free(&data);
+    return rc;
+}
+
+const struct figure figure_growth = {
+    .listed = {"growth", "growth of the error inside the model, by layer or denoising step",
+               "input: records of `lacuna eval`; --metric (err_resid), also err_attn, err_local, "
+               "density_elem; of clips x_l2, x_cos, v_l2"},
+    .input = FIGURE_RECORDS,
+    .draw = draw,
+};
