@@ -26,8 +26,9 @@ struct analyze_opts {
 /* clang-format off */
 static const struct opt options[] = {
     {.name = "table", .type = OPT_STR, .offset = offsetof(struct analyze_opts, table),
-     .short_name = 't', .arg = "NAME", .def = "summary",
-     .help = "Which table; `lacuna list tables` names them."},
+     .short_name = 't', .arg = "NAME", .flags = OPT_UNSET,
+     .help = "Which table; `lacuna list tables` names them. Default: summary; of `lacuna eval`, what "
+             "was asked there."},
     {.name = "group", .type = OPT_STR, .offset = offsetof(struct analyze_opts, group),
      .short_name = 'g', .arg = "KEYS", .flags = OPT_UNSET,
      .help = "Group rows by these keys in place of the table's own: model, trace, causal, n_q, "
@@ -178,6 +179,22 @@ static int check_output(const char *output, const struct str_list *dirs, struct 
     return rc;
 }
 
+/* The table that shows what was measured: of heads, or of a model with methods inside. */
+static const char *default_table(const struct recset *set)
+{
+    const char *table = "eval-tasks";
+    for (int64_t i = 0; i < set->n; i++) {
+        const struct record *r = &set->r[i];
+        if (r->scope == RECORD_OF_HEAD)
+            return "summary";
+        if (record_has(r, "nll_mean"))
+            table = "eval";
+        else if (record_has(r, "psnr"))
+            table = "eval-clips";
+    }
+    return set->n ? table : "summary";
+}
+
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct analyze_opts o = {0};
@@ -192,8 +209,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(cmd_begin(&cmd_analyze, &o, argc, argv, &dirs, &done, err));
     if (done)
         goto out;
-    def = table_def_find(o.table, err);
-    if (!def) {
+    if (o.table && !table_def_find(o.table, err)) {
         rc = err->code;
         goto out;
     }
@@ -201,6 +217,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(check_output(o.output, &dirs, err));
     TRY(recset_load(&dirs, &set, err));
     TRY(recset_where(&o.where, &set, err));
+    def = table_def_find(o.table ? o.table : default_table(&set), err);
     if (o.common.dry_run) {
         say_plan(def, &set, f, o.output);
         goto out;
