@@ -114,8 +114,4 @@ out:
     return rc;
 }
 
-int main(int argc, char **argv)
-{
-    static const struct fuzz_target t = {"import", seeds, mutate, false, run};
-    return fuzz_main(&t, argc, argv);
-}
+const struct fuzz_target fuzz_import = {"import", seeds, mutate, false, run};
