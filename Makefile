@@ -381,7 +381,8 @@ $(BUILD)/fuzz-bundle/fuzz: $(FUZZ_OBJ) $(LIB)
 
 # Commands under faults: system calls and allocations that fail, kills, power cuts, changed bytes.
 # A short run that is the same every time, and a long one with the fuzzers (tests/fault/torture.sh).
-TORTURE_SEED ?= $(SEED)
+TORTURE_SEED ?= $(shell date +%s)
+FUZZ_INPUTS  ?= 1000000
 FAULT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/shim.c,$(wildcard tests/fault/*.c)))
 $(BUILD)/tests/fault/fault: $(FAULT_OBJ) $(LIB) $(BUILD)/tests/fault/shim.so
 	$(if $(Q),@echo "  LINK  $@")
@@ -400,7 +401,7 @@ check-fault: all $(BUILD)/tests/fault/fault
 
 torture: all tests $(BUILD)/tests/fault/fault
 	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g' all fuzzers
-	@BUILD=$(BUILD) FUZZ_SECONDS=$(FUZZ_SECONDS) sh tests/fault/torture.sh long $(TORTURE_SEED)
+	@BUILD=$(BUILD) FUZZ_INPUTS=$(FUZZ_INPUTS) sh tests/fault/torture.sh long $(TORTURE_SEED)
 
 .PHONY: help
 help:

@@ -3,7 +3,7 @@
 # at a time, as one table: case, step, tried, failed.
 #
 # short: some cases of every kind, for `make check`. long: every call and every allocation, with the
-# sanitised program and the fuzzers for FUZZ_SECONDS each. BUILD is the build folder; its sanitised
+# sanitised program and FUZZ_INPUTS inputs of the fuzzers. BUILD is the build folder; its sanitised
 # sister BUILD-san is used where it is built. Failed cases are printed with the command that repeats
 # them. Closes with "N passed, N failed"; exit status 1 if one failed.
 set -u
@@ -35,25 +35,24 @@ else
     job 1-calls "$fault" calls clock
     job 5-cuts "$fault" cuts
     job 6-flips "$fault" flips
-    [ -x "$build-san/lacuna" ] && job 3-san $san "$fault" memory --tries 40
+    [ -x "$build-san/lacuna" ] && job 3-san "$san $fault" memory --tries 40
     job 7-flips "$build/tests/unit/test_flips"
-    for f in "$build-san"/tests/fuzz/fuzz_*; do
-        [ -x "$f" ] && [ "${f%.*}" = "$f" ] &&
-            job "8-$(basename "$f")" "$f" --seed "$seed" --seconds "${FUZZ_SECONDS:-60}"
-    done
+    [ -x "$build-san/tests/fuzz/fuzz" ] &&
+        job 8-fuzz "$build-san/tests/fuzz/fuzz" long --seed "$seed" --inputs "${FUZZ_INPUTS:-1000000}" --jobs 1
 fi >"$logs/jobs"
 tr '\n' '\0' <"$logs/jobs" | xargs -0 -P 2 -I{} sh -c '{}'
 
 # Rows of the driver as they are; those of the other programs made like them.
-cat "$logs"/[0-9]* | awk -v seed="$seed" '
+awk -v seed="$seed" '
     function row(kind, step, n, bad) {
         printf "  %-8s %-18s %9d tried %5d failed\n", kind, step, n, bad
         tried += n; failed += bad
     }
-    $4 == "tried" { row($1, $2, $3, $9); next }
+    $4 == "tried" { row(FILENAME ~ /san$/ ? "asan" : $1, $2, $3, $9); next }
     /^FAILED/ { print; next }
     / bits flipped: / { row("bits", substr($1, 1, length($1) - 1), $2, $(NF - 1)); next }
-    /^fuzz_.* cases of seed / { row("fuzz", substr($1, 6, length($1) - 6), $2, 0); next }
+    FILENAME ~ /fuzz$/ && /^(case|all|seed) / { next }
+    FILENAME ~ /fuzz$/ && NF == 4 && $2 ~ /^[0-9]+$/ { row("fuzz", $1, $2, $3); next }
     /^fault: seed|^Running suite|^[0-9]+%: Checks: .*Failures: 0, Errors: 0/ { next }
     /^exit 1$/ { if (!failed) failed = 1; next }
     { print; other = 1 }
@@ -62,7 +61,7 @@ cat "$logs"/[0-9]* | awk -v seed="$seed" '
         printf "torture: seed %s\n", seed
         print tried - failed " passed, " failed " failed"
         exit failed > 0 || tried == 0
-    }'
+    }' "$logs"/[0-9]*
 code=$?
 echo "$(($(date +%s) - start)) s" >&2
 exit $code
