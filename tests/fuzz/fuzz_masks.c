@@ -33,7 +33,7 @@ out:
     return rc;
 }
 
-static int put(struct maskfile *f, int form, struct err *err)
+static int put(struct maskfile *f, int form, bool within, struct err *err)
 {
     struct mask m = {0};
     struct record r;
@@ -45,6 +45,8 @@ static int put(struct maskfile *f, int form, struct err *err)
     r.head = form;
     r.d = 64;
     int rc = make_mask(form, &m, err);
+    if (within)
+        mask_within(&m, &(struct reach){.back = 40, .ahead = 5, .chunk = 64});
     if (!rc)
         rc = maskfile_put(f, &r, NULL, &m, err);
     mask_free(&m);
@@ -62,7 +64,7 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     for (int last = 0; last < 4; last++) {
         TRY(maskfile_create(path, true, &f, err));
         for (int form = last; form < 4; form++)
-            TRY(put(f, form, err));
+            TRY(put(f, form, last % 2, err));
         TRY(maskfile_commit(&f, err));
         TRY(fuzz_add_file(c, path, err));
     }

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import torch
 import torch.nn as nn
+from safetensors.numpy import save_file
 
 import lacuna_trace
 import tiny
@@ -175,6 +176,92 @@ class Scores(unittest.TestCase):
             for name in ("name", "scale", "causal", "layers", "positions", "architecture"):
                 self.assertEqual(t.model[name], u.model[name])
             tiny.same(t.tokens, u.tokens, "tokens")
+
+
+class Reference(unittest.TestCase):
+    """Records of a replay against NumPy, from the tensors that were imported: pairs, tiles, recall, errors, the map."""
+
+    H, G, NQ, N, D = 4, 2, 150, 170, 16
+    CASES = [dict(back=40), dict(chunk=48), dict(back=50, cap=4.0, sinks=True), dict(sinks=True), dict(alibi=True), dict(back=70, rel=1),
+             dict(causal=False, back=20, ahead=30, cap=3.0, rel=4, sinks=True), dict(back=33, cap=4.0, sinks=True, alibi=True)]
+    METHODS = ["dense", "oracle:alpha=0.9", "oracle:kind=block:unit=16x16:alpha=0.8", "oracle:kind=topk:k=5:forced=sink-2",
+               "oracle:kind=block-cra:unit=16x16", "streaming:sink=4:window=16", "longformer:window=9:global=2", "sampleattention:block=64:chunks=2"]
+
+    def tensors(self, case):
+        rng = np.random.default_rng(len(str(case)))
+        t = {name: rng.normal(size=(heads, n, self.D)).astype("f4") * 1.3
+             for name, heads, n in (("q", self.H, self.NQ), ("k", self.G, self.N), ("v", self.G, self.N))}
+        if case.get("sinks"):
+            t["sinks"] = rng.normal(size=self.H).astype("f4") + 1
+        if case.get("alibi"):
+            t["alibi"] = (2.0 ** -np.arange(1, self.H + 1)).astype("f4")
+        if case.get("rel"):
+            t["rel_bias"] = rng.normal(size=(case["rel"], 2 * self.N - 1)).astype("f4")
+        return t
+
+    def attention(self, case, t, h):
+        """Scores, allowed pairs, log-sum-exp over keys, e^(z - lse) of head h."""
+        p, j = np.arange(self.NQ)[:, None] + self.N - self.NQ, np.arange(self.N)[None]
+        allowed = j <= p if case.get("causal", True) else np.ones((self.NQ, self.N), bool)
+        allowed = allowed & (j > p - case["back"]) if "back" in case else allowed
+        allowed = allowed & (j < p + case["ahead"]) if "ahead" in case else allowed
+        allowed = allowed & (j // case["chunk"] == p // case["chunk"]) if "chunk" in case else allowed
+        s = 0.3 * (t["q"][h].astype(float) @ t["k"][h // 2].astype(float).T)
+        s = case["cap"] * np.tanh(s / case["cap"]) if "cap" in case else s
+        s = s - float(t["alibi"][h]) * abs(p - j) if "alibi" in t else s
+        s = s + t["rel_bias"][h % len(t["rel_bias"])].astype(float)[j - p + self.N - 1] if "rel_bias" in t else s
+        lse = np.log(np.where(allowed, np.exp(s), 0).sum(1))
+        sink = np.exp(float(t["sinks"][h]) - lse) if "sinks" in t else np.zeros(self.NQ)
+        return s, allowed, lse, sink
+
+    @staticmethod
+    def tiles(m, bq, bk):
+        m = np.pad(m, ((0, -m.shape[0] % bq), (0, -m.shape[1] % bk)))
+        return m.reshape(m.shape[0] // bq, bq, -1, bk).any((1, 3)).sum()
+
+    def check_cell(self, case, t, mask, record):
+        h, a = record["head"], mask.attrs
+        s, allowed, lse, sink = self.attention(case, t, h)
+        kept = mask.dense() & allowed
+        p = np.where(allowed, np.exp(s - lse[:, None]), 0)
+        recall, v = (p * kept).sum(1), t["v"][h // 2].astype(float)
+        dense = p @ v / (1 + sink)[:, None]
+        part = (p * kept) @ v / (recall + sink + (recall + sink == 0))[:, None]
+        want = {"pairs_kept": kept.sum(), "pairs_allowed": allowed.sum(), "rows_empty": (~kept.any(1)).sum(),
+                "density_tile": self.tiles(kept, a["bq"], a["bk"]) / self.tiles(allowed, a["bq"], a["bk"]),
+                "density_tile@64x64": self.tiles(kept, 64, 64) / self.tiles(allowed, 64, 64), "cra_mean": recall.mean(),
+                "cra_min": recall.min(), "err_l2_rel": np.linalg.norm(part - dense) / np.linalg.norm(dense),
+                "err_max": abs(part - dense).max()}
+        if "sinks" in t:
+            want["sink_mass_mean"] = (sink / (1 + sink)).mean()
+        if record["method"] == "dense":
+            largest = np.where(allowed, p / (1 + sink)[:, None], 0)
+            want["below_b16"] = 1 - self.tiles(largest >= 0.5 / self.N, 16, 16) / self.tiles(allowed, 16, 16)
+            want["p_max"] = largest.max()
+        for name, value in want.items():
+            self.assertAlmostEqual(record[name], value, delta=1e-9, msg=f"{case}: {record['method']} {record['params']}: {name}")
+
+    def test_records(self):
+        for case in self.CASES:
+            with self.subTest(case=case), tempfile.TemporaryDirectory() as d:
+                t = self.tensors(case)
+                meta = {"scale": "0.3", "causal": str(case.get("causal", True)).lower(), "name": "numpy", "layers": "4"}
+                for name, key, less in (("window_left", "back", 1), ("window_right", "ahead", 1), ("chunk", "chunk", 0)):
+                    if key in case:
+                        meta["layer-02." + name] = str(case[key] - less)
+                if "cap" in case:
+                    meta["softcap"] = str(case["cap"])
+                st, h5, m, out = (os.path.join(d, n) for n in ("t.safetensors", "t.h5", "m.h5", "r"))
+                save_file({"layer-02." + n: x for n, x in t.items()}, st, metadata=meta)
+                tiny.lacuna("import", "--safetensors", st, "-o", h5)
+                methods = [a for name in self.METHODS for a in ("-m", name)]
+                tiny.lacuna("replay", "-q", h5, *methods, "--precision", "f64", "--dump-masks", m, "-o", out)
+                with open(os.path.join(out, "records.jsonl"), encoding="utf-8") as f:
+                    records = {(r["method"], r["params"], r["head"]): r for r in map(json.loads, f) if r["status"] == "ok"}
+                with lacuna_trace.open_masks(m) as masks:
+                    self.assertGreaterEqual(len(masks), self.H * (len(self.METHODS) - 1))
+                    for mask in masks:
+                        self.check_cell(case, t, mask, records[mask.attrs["method"], mask.attrs["params"], mask.attrs["head"]])
 
 
 if __name__ == "__main__":
