@@ -230,6 +230,13 @@ out:
     return rc;
 }
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "drop", .scale = BUDGET_LIN, .falls = true},
+    {0},
+};
+/* clang-format on */
+
 static const char *const variants[] = {
     "drop=0.3:drop_q=0", "select=knorm:drop=0.7", "select=vnorm:drop_q=0.2",
     "select=mass",       "normalize_k=1",         NULL,
@@ -258,6 +265,7 @@ const struct method method_qk_sparse = {
     .params_size = sizeof(struct qk_params),
     .params = options,
     .metrics = metrics,
+    .budget = budget,
     .budget_full = "drop=0",
     .prepare = prepare,
     .select = select_rows,

@@ -216,6 +216,9 @@ static const struct {
     {"bigbird:block=16", false},
     {"sparse-transformer:pattern=local", true},
     {"hash-sparse", true},
+    {"qk-sparse:select=knorm", true},
+    {"hyperattention:min_len=0:block=16", true},
+    {"oracle:kind=stripes", true},
     {"mean-blocks", true},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };

@@ -58,6 +58,29 @@ static void put_grid(struct jw *w, const struct geometry *g)
     jw_kstr(w, "text_place", g->text == 0 ? "none" : g->text_place == 1 ? "front" : "back");
 }
 
+/* What else bounds or changes the scores; null where the head has none. */
+static void put_score(struct jw *w, const struct attn_in *x)
+{
+    const struct {
+        const char *name;
+        int64_t value, set;
+    } parts[] = {{"window_left", (int64_t)x->reach.back - 1, x->reach.back},
+                 {"window_right", (int64_t)x->reach.ahead - 1, x->reach.ahead},
+                 {"chunk", x->reach.chunk, x->reach.chunk}};
+    for (int i = 0; i < 3; i++) {
+        jw_key(w, parts[i].name);
+        if (parts[i].set)
+            jw_int(w, parts[i].value);
+        else
+            jw_null(w);
+    }
+    jw_key(w, "softcap");
+    if (x->mods.softcap > 0)
+        jw_num(w, x->mods.softcap);
+    else
+        jw_null(w);
+}
+
 static void put_request(struct jw *w, int64_t cell, const struct head_in *in, uint64_t seed,
                         const char *params, const int64_t at[4])
 {
@@ -78,6 +101,7 @@ static void put_request(struct jw *w, int64_t cell, const struct head_in *in, ui
     jw_kint(w, "n_steps", in->n_steps);
     jw_kstr(w, "branch", in->branch);
     put_grid(w, &in->geom);
+    put_score(w, x);
     jw_kint(w, "seed", (int64_t)seed);
     jw_kstr(w, "params", params);
     jw_key(w, "arrays");

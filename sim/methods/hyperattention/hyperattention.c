@@ -311,6 +311,13 @@ out:
     return rc;
 }
 
+/* clang-format off */
+static const struct budget_param budget[] = {
+    {.params = "samples", .scale = BUDGET_COUNT},
+    {0},
+};
+/* clang-format on */
+
 static const char *const variants[] = {
     "min_len=0:block=16:samples=8",
     "min_len=32:block=16:samples=40:gray=inverse",
@@ -328,6 +335,7 @@ const struct method method_hyperattention = {
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
     .params_size = sizeof(struct hyper_params),
     .params = options,
+    .budget = budget,
     .budget_full = "min_len=1000000000",
     .prepare = prepare,
     .select = select_rows,

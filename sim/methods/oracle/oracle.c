@@ -630,7 +630,7 @@ static bool may_be_empty(const void *params)
 
 /* clang-format off */
 static const struct budget_param budget[] = {
-    {.params = "k", .only = "kind=topk", .scale = BUDGET_LIN, .lo = 1e-6,
+    {.params = "k", .only = "kind=topk|stripes", .scale = BUDGET_LIN, .lo = 1e-6,
      .hi = 1},
     {.params = "alpha", .scale = BUDGET_COMPLEMENT},
     {0},
