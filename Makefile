@@ -3,9 +3,10 @@
 #   make                 build/lacuna
 #   make demo            from a bare machine to tables and figures in out/demo/
 #   make check           all tests that need no GPU
+#   make install         with PREFIX=/usr/local, DESTDIR=
 #   make help            the other targets and switches
 #
-# Switches: SAN=address,undefined  V=1  BUILD=dir  OUT=dir  CUDA=auto|0|1  NVCC=path
+# Switches: SAN=address,undefined  V=1  WERROR=1  BUILD=dir  OUT=dir  CUDA=auto|0|1  NVCC=path
 
 BUILD  ?= build
 SAN    ?=
@@ -19,14 +20,20 @@ Q := $(if $(filter 1,$(V)),,@)
 # sanitizer would fail every test.
 unexport LOCPATH
 
-ARCH := $(shell $(CC) -print-multiarch 2>/dev/null)
-CPPFLAGS += -I. -D_GNU_SOURCE -I/usr/include/hdf5/serial -I/usr/include/$(ARCH)/openblas-pthread
+# clang before 17 has no -print-multiarch: its triple without the vendor is the same name.
+ARCH := $(or $(shell $(CC) -print-multiarch 2>/dev/null), \
+             $(shell $(CC) -dumpmachine 2>/dev/null | sed 's/-pc-/-/; s/-unknown-/-/'))
+ARCH := $(strip $(ARCH))
+# CPPFLAGS, CFLAGS and LDFLAGS are the user's and come last; DEFINES and LINKING are ours.
+DEFINES := -I. -D_GNU_SOURCE -I/usr/include/hdf5/serial -I/usr/include/$(ARCH)/openblas-pthread
 CFLAGS ?= -O2 -g
+WERROR ?= 0
+WARN_ERROR := $(if $(filter 1,$(WERROR)),-Werror)
 FLAGS  := $(CFLAGS) -std=c11 -ftree-vectorize -fno-math-errno -fno-trapping-math -pthread
-FLAGS  += -Wall -Wextra -Werror -Wno-unused-parameter -Wshadow -Wstrict-prototypes \
+FLAGS  += -Wall -Wextra $(WARN_ERROR) -Wno-unused-parameter -Wshadow -Wstrict-prototypes \
           -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wvla
-LDFLAGS += -pthread -L/usr/lib/$(ARCH)/hdf5/serial
-LDLIBS  += -lhdf5 -ljansson -lpcre2-8 -lutf8proc -lzstd -lz -lpng -lxxhash -ldl -lm
+LINKING := -pthread -L/usr/lib/$(ARCH)/hdf5/serial
+LIBS := -lhdf5 -ljansson -lpcre2-8 -lutf8proc -lzstd -lz -lpng -lxxhash -ldl -lm
 
 ifneq ($(words $(BUILD)) $(words $(OUT)),1 1)
 $(error BUILD='$(BUILD)' OUT='$(OUT)': each is one folder, without spaces)
@@ -36,8 +43,8 @@ endif
 ifneq ($(SAN),)
 override BUILD := $(BUILD:-san=)-san
 FLAGS    += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
-CPPFLAGS += -DLACUNA_SANITIZE
-LDFLAGS  += -fsanitize=$(SAN)
+DEFINES += -DLACUNA_SANITIZE
+LINKING += -fsanitize=$(SAN)
 SAN_STATIC := $(if $(findstring address,$(SAN)),-static-libasan) $(if $(findstring undefined,$(SAN)),-static-libubsan)
 endif
 
@@ -61,9 +68,9 @@ USE_CUDA := $(if $(filter 0,$(CUDA))$(SAN),,$(if $(NVCC),1))
 
 ifneq ($(USE_CUDA),)
 CUDA_HOME   := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-$(BUILD)/main.o: CPPFLAGS += -DLACUNA_CUDA
-$(BUILD)/cuda/%.o $(BUILD)/tests/gpu/%.o $(BUILD)/tests/bench/%.o: CPPFLAGS += -isystem $(CUDA_HOME)/include
-$(BUILD)/cuda/counters.o: CPPFLAGS += -Icuda/cupti
+$(BUILD)/main.o: DEFINES += -DLACUNA_CUDA
+$(BUILD)/cuda/%.o $(BUILD)/tests/gpu/%.o $(BUILD)/tests/bench/%.o: DEFINES += -isystem $(CUDA_HOME)/include
+$(BUILD)/cuda/counters.o: DEFINES += -Icuda/cupti
 CUDA_LDLIBS := $(CUDA_HOME)/lib64/libcudart_static.a -lstdc++ -ldl -lrt -lpthread
 NVFLAGS := -std=c++17 -O3 -lineinfo -I. -gencode arch=compute_90a,code=sm_90a \
            -gencode arch=compute_80,code=compute_80 -Xptxas -Werror,-warn-spills \
@@ -93,7 +100,7 @@ tests: $(TESTS)
 
 $(BUILD)/lacuna: $(BUILD)/main.o $(CU_OBJ) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CUDA_LDLIBS)
+	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS) $(CUDA_LDLIBS)
 
 $(LIB): $(OBJ)
 	$(if $(Q),@echo "  AR    $@")
@@ -102,7 +109,7 @@ $(LIB): $(OBJ)
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  CC    $<")
-	$(Q)$(CC) $(CPPFLAGS) $(FLAGS) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) $(FLAGS) -MMD -MP -c -o $@ $<
 
 # ptxas reports serialised wgmma, ignored setmaxnreg and injected waits as mere information: they
 # fail the build here, as spills do by the flag. C7519 is harmless.
@@ -121,11 +128,11 @@ $(BUILD)/with-cuda: FORCE
 	@echo '$(USE_CUDA)' | cmp -s - $@ || echo '$(USE_CUDA)' > $@
 
 # The build id changes with every commit: only this file sees it, and only a change rebuilds it.
-$(BUILD)/core/version.o: CPPFLAGS += -DBUILD_ID='"$(BUILD_ID)"' -DBUILD_FLAGS='"$(CC) $(FLAGS)"'
+$(BUILD)/core/version.o: DEFINES += -DBUILD_ID='"$(BUILD_ID)"' -DBUILD_FLAGS='"$(CC) $(FLAGS)"'
 $(BUILD)/core/version.o: $(BUILD)/build-id
 
 # OpenBLAS is loaded when it is needed: the threaded one, whichever is the system's choice.
-$(BUILD)/core/openblas.o: CPPFLAGS += -DOPENBLAS_DIR='"/usr/lib/$(ARCH)/openblas-pthread/"'
+$(BUILD)/core/openblas.o: DEFINES += -DOPENBLAS_DIR='"/usr/lib/$(ARCH)/openblas-pthread/"'
 
 $(BUILD)/build-id: FORCE
 	@mkdir -p $(@D)
@@ -135,10 +142,10 @@ FORCE:
 $(addprefix $(BUILD)/tests/unit/test_,conform budget outside hyperattention qk_sparse bidirectional maskexport): \
   $(BUILD)/tests/harness/conform.o
 $(BUILD)/tests/unit/test_exec: $(BUILD)/tests/harness/conform.o | $(BUILD)/tests/harness/execpeer
-$(BUILD)/tests/unit/test_exec.o: CPPFLAGS += -DEXEC_PEER='"$(BUILD)/tests/harness/execpeer"'
+$(BUILD)/tests/unit/test_exec.o: DEFINES += -DEXEC_PEER='"$(BUILD)/tests/harness/execpeer"'
 $(BUILD)/tests/harness/execpeer: $(BUILD)/tests/harness/execpeer.o
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^
+	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^
 $(BUILD)/tests/unit/test_maskblocks: $(BUILD)/tests/harness/maskblocks.o
 $(BUILD)/tests/unit/test_h5guard: $(BUILD)/tests/harness/h5walk.o
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
@@ -148,7 +155,7 @@ $(BUILD)/tests/unit/test_plan: $(BUILD)/cuda/attn/plan.o
 $(BUILD)/tests/unit/test_metrics_plan: $(BUILD)/cuda/metrics/metrics_plan.o $(BUILD)/cuda/attn/plan.o
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_COMMON) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter-out $(LIB),$^) $(LIB) $(LDLIBS) -lcheck_pic -lsubunit -lrt
+	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $(filter-out $(LIB),$^) $(LIB) $(LIBS) $(LDLIBS) -lcheck_pic -lsubunit -lrt
 
 .SECONDARY:
 -include $(OBJ:.o=.d) $(CU_OBJ:.o=.d) $(BUILD)/main.d $(wildcard $(BUILD)/tests/*/*.d)
@@ -214,19 +221,82 @@ demo-run:
 	@$(L) analyze $(D)/code
 	@echo "see $(D)/: traces, records, tables, figures and report/index.html"
 
+# ---- installation ---------------------------------------------------------------------------
+# The program finds its data in ../share/lacuna beside it, so the prefix may be moved as a whole.
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+VERSION := $(shell sed -n 's/^ *return "\([0-9][0-9.]*\)";/\1/p' core/version.c)
+I_BIN   := $(DESTDIR)$(PREFIX)/bin
+I_SHARE := $(DESTDIR)$(PREFIX)/share
+DATA    := $(shell git ls-files datasets 2>/dev/null || find datasets -type f)
+
+.PHONY: install uninstall dist deb
+install: all
+	$(Q)install -d $(I_BIN) $(I_SHARE)/man/man1 $(I_SHARE)/bash-completion/completions \
+	    $(I_SHARE)/zsh/site-functions $(I_SHARE)/fish/vendor_completions.d $(I_SHARE)/doc/lacuna
+	$(Q)install -m 755 $(BUILD)/lacuna $(I_BIN)/lacuna
+	$(Q)for f in $(DATA); do \
+	    d=$(I_SHARE)/lacuna/$${f#datasets/}; install -d "$$(dirname "$$d")" && install -m 644 $$f "$$d" || exit 1; done
+	$(Q)$(BUILD)/lacuna help --man >$(I_SHARE)/man/man1/lacuna.1
+	$(Q)for c in $$($(BUILD)/lacuna help | sed -n '/^Commands/,/^$$/s/^  \([a-z]*\) .*/\1/p'); do \
+	    $(BUILD)/lacuna help --man $$c >$(I_SHARE)/man/man1/lacuna-$$c.1 || exit 1; done
+	$(Q)$(BUILD)/lacuna help --completion=bash >$(I_SHARE)/bash-completion/completions/lacuna
+	$(Q)$(BUILD)/lacuna help --completion=zsh >$(I_SHARE)/zsh/site-functions/_lacuna
+	$(Q)$(BUILD)/lacuna help --completion=fish >$(I_SHARE)/fish/vendor_completions.d/lacuna.fish
+	$(Q)install -m 644 README.md CHANGELOG.md CITATION.cff LICENSE $(I_SHARE)/doc/lacuna
+	@echo "installed $(I_BIN)/lacuna, its data, manual pages and completions below $(I_SHARE)"
+
+# What install made, and folders that are empty then.
+uninstall:
+	$(Q)rm -f $(I_BIN)/lacuna $(I_SHARE)/man/man1/lacuna.1 $(I_SHARE)/man/man1/lacuna-*.1 \
+	    $(I_SHARE)/bash-completion/completions/lacuna $(I_SHARE)/zsh/site-functions/_lacuna \
+	    $(I_SHARE)/fish/vendor_completions.d/lacuna.fish
+	$(Q)rm -rf $(I_SHARE)/lacuna $(I_SHARE)/doc/lacuna
+	$(Q)for d in man/man1 man bash-completion/completions bash-completion zsh/site-functions zsh \
+	    fish/vendor_completions.d fish doc; do rmdir $(I_SHARE)/$$d 2>/dev/null; done; \
+	    rmdir $(I_SHARE) $(I_BIN) $(DESTDIR)$(PREFIX) 2>/dev/null; true
+
+# The tracked files as an archive that builds without git.
+dist:
+	$(Q)mkdir -p $(OUT)
+	$(Q)git archive --prefix=lacuna-$(VERSION)/ HEAD | gzip -9n >$(OUT)/lacuna-$(VERSION).tar.gz
+	@echo "$(OUT)/lacuna-$(VERSION).tar.gz"
+
+# A Debian package of this build. What it depends on is read from the program.
+deb: all
+	@command -v dpkg-shlibdeps >/dev/null || { echo "deb: dpkg-shlibdeps is missing: install dpkg-dev"; exit 4; }
+	$(Q)rm -rf $(OUT)/deb && mkdir -p $(OUT)/deb/debian $(OUT)/deb/root/DEBIAN
+	$(Q)$(MAKE) --no-print-directory install PREFIX=/usr DESTDIR=$(OUT)/deb/root >/dev/null
+	$(Q)strip $(OUT)/deb/root/usr/bin/lacuna
+	$(Q)gzip -9n $(OUT)/deb/root/usr/share/man/man1/*.1
+	$(Q)printf 'Source: lacuna\n\nPackage: lacuna\nArchitecture: any\n' >$(OUT)/deb/debian/control
+	$(Q)cd $(OUT)/deb && depends=$$(dpkg-shlibdeps -O root/usr/bin/lacuna | sed 's/^shlibs:Depends=//') && \
+	    printf '%s\n' 'Package: lacuna' 'Version: $(VERSION)' "Architecture: $$(dpkg --print-architecture)" \
+	    'Maintainer: the lacuna project <lacuna@localhost>' 'Section: science' 'Priority: optional' \
+	    "Depends: $$depends, libopenblas0-pthread" 'Recommends: gnuplot-nox' \
+	    'Description: trace-driven simulator and workbench for sparse attention' \
+	    ' Captures queries, keys and values of attention layers, replays sparse-attention' \
+	    ' methods on them, and makes tables and figures.' >root/DEBIAN/control
+	$(Q)dpkg-deb --root-owner-group --build $(OUT)/deb/root $(OUT)/lacuna_$(VERSION)_$$(dpkg --print-architecture).deb
+	$(Q)rm -rf $(OUT)/deb
+
 # ---- tests ----------------------------------------------------------------------------------
 
-.PHONY: check check-build check-unit check-cli check-h5 check-numpy check-variants check-san
+.PHONY: check check-build check-unit check-cli check-install check-h5 check-numpy check-variants check-san
 # One after the other whatever -j says: check-san and check-fuzz build the same sanitised library.
 # A part that fails does not stop the next.
 check: deps
-	@MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit cli h5 numpy fault variants san fuzz
+	@WERROR=1 MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit cli install h5 numpy fault variants san fuzz
 
 check-build:
 	@$(MAKE) --no-print-directory -j2 all tests
 
 check-unit: all tests
 	@LACUNA=$(BUILD)/lacuna sh tests/harness/run.sh $(TESTS)
+
+check-install: all
+	@MAKE='$(MAKE)' sh tests/harness/install.sh
 
 check-cli: all
 	@LACUNA=$(BUILD)/lacuna sh tests/cli/run.sh
@@ -276,12 +346,12 @@ bench: deps
 
 $(BUILD)/tests/bench/bench: $(BUILD)/tests/bench/bench.o $(BUILD)/tests/harness/golden.o $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS)
 
 # Writes checkpoints of the published sizes with random weights (2.8 and 28.6 GB).
 $(BUILD)/tests/bench/makewan: $(BUILD)/tests/bench/makewan.o $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS)
 
 # ---- GPU ------------------------------------------------------------------------------------
 # The programs of checkcu need no package of the machine that runs them: gpu-bundle links them, and
@@ -340,7 +410,7 @@ FUZZ_SEED    ?= $(shell date +%s)
 
 $(FUZZ): $(FUZZ_OBJ) $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS)
 
 .PHONY: fuzzers run-fuzzers fuzz check-fuzz fuzz-long fuzz-bundle
 fuzzers: $(FUZZ)
@@ -375,7 +445,7 @@ fuzz-bundle: $(BUILD)/fuzz-bundle/fuzz
 $(BUILD)/fuzz-bundle/fuzz: $(FUZZ_OBJ) $(LIB)
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) $(SAN_STATIC) -static-libgcc -o $@ $^ \
+	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) $(SAN_STATIC) -static-libgcc -o $@ $^ \
 	    $(filter-out %/libopenblas.a,$(STATIC_LIBS)) -ldl -lrt -lpthread -lm
 	$(Q)strip -g $@
 
@@ -386,14 +456,14 @@ FUZZ_INPUTS  ?= 1000000
 FAULT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/shim.c,$(wildcard tests/fault/*.c)))
 $(BUILD)/tests/fault/fault: $(FAULT_OBJ) $(LIB) $(BUILD)/tests/fault/shim.so
 	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LDFLAGS) -o $@ $(filter-out %.so,$^) $(LDLIBS)
+	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $(filter-out %.so,$^) $(LIBS) $(LDLIBS)
 
 # A library that is loaded into other programs: without sanitizers. The interposed functions check
 # pointers that their declarations call never NULL.
 $(BUILD)/tests/fault/shim.so: tests/fault/shim.c tests/fault/faultlog.h
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  CC    $<")
-	$(Q)$(CC) $(CPPFLAGS) -O1 -g -std=c11 -Wall -Wextra -Werror -fPIC -shared -o $@ $< -ldl
+	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) -O1 -g -std=c11 -Wall -Wextra -fPIC -shared -o $@ $< -ldl
 
 .PHONY: check-fault torture
 check-fault: all $(BUILD)/tests/fault/fault
@@ -406,20 +476,20 @@ torture: all tests $(BUILD)/tests/fault/fault
 .PHONY: help
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
-	@echo "targets: all demo check check-unit check-cli check-h5 check-numpy check-variants check-san check-fuzz check-fault torture check-tsan fuzz-long fuzz-bundle check-format check-torch format lint bench fuzz compile_commands deps clean"
+	@echo "targets: all demo install uninstall dist deb check check-unit check-cli check-install check-h5 check-numpy check-variants check-san check-fuzz check-fault torture check-tsan fuzz-long fuzz-bundle check-format check-torch format lint bench fuzz compile_commands deps clean"
 	@echo "         gpu-bundle check-gpu bench-gpu"
 
 # Every header compiles alone; those of the GPU where its toolkit is.
 HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) tests/unit tests/fuzz tests/fault tests/harness))
 GPU_HEADERS := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.h,$(CU_DIRS)) tests/gpu/*.h tests/bench/*.h))
-$(GPU_HEADERS:%=$(BUILD)/headers/%.ok): CPPFLAGS += -isystem $(CUDA_HOME)/include
+$(GPU_HEADERS:%=$(BUILD)/headers/%.ok): DEFINES += -isystem $(CUDA_HOME)/include
 HEADERS += $(GPU_HEADERS)
 .PHONY: check-headers check-deps check-registry check-metrics check-names check-example check-sources lint
 check-headers: $(HEADERS:%=$(BUILD)/headers/%.ok)
 	@echo "check-headers: ok"
 $(BUILD)/headers/%.ok: %
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(FLAGS) -MMD -MP -MT $@ -MF $(@:.ok=.d) -fsyntax-only -include $< -x c /dev/null
+	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) $(FLAGS) -MMD -MP -MT $@ -MF $(@:.ok=.d) -fsyntax-only -include $< -x c /dev/null
 	@touch $@
 -include $(HEADERS:%=$(BUILD)/headers/%.d)
 
@@ -444,7 +514,7 @@ format:
 compile_commands:
 	@for f in main.c $(SRC) $(wildcard cuda/*.c cuda/*/*.c) $(wildcard tests/*/*.c); do \
 	    printf '{"directory": "%s", "file": "%s", "arguments": [' "$(CURDIR)" "$$f"; \
-	    for a in $(CC) $(CPPFLAGS) $(if $(USE_CUDA),-isystem $(CUDA_HOME)/include) $(FLAGS) -c $$f; do printf '"%s", ' "$$a"; done; \
+	    for a in $(CC) $(DEFINES) $(CPPFLAGS) $(if $(USE_CUDA),-isystem $(CUDA_HOME)/include) $(FLAGS) -c $$f; do printf '"%s", ' "$$a"; done; \
 	    printf '"-o", "/dev/null"]},\n'; \
 	done | sed '1s/^/[/; $$s/,$$/]/' >compile_commands.json
 	@echo "compile_commands.json"
@@ -460,7 +530,7 @@ $(BUILD)/lint/%.ok: % .clang-tidy
 	@command -v clang-tidy >/dev/null || { echo "lint: clang-tidy is missing"; exit 4; }
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  LINT  $<")
-	$(Q)clang-tidy --quiet $< -- $(CPPFLAGS) -std=c11 2>$@.err || { cat $@.err; exit 1; }
+	$(Q)clang-tidy --quiet $< -- $(DEFINES) $(CPPFLAGS) -std=c11 2>$@.err || { cat $@.err; exit 1; }
 	@touch $@
 
 clean:

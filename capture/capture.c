@@ -5,6 +5,7 @@
 
 #include "capture/nn.h"
 #include "core/clock.h"
+#include "core/human.h"
 #include "core/indexlist.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -121,12 +122,15 @@ int capture_print(const struct capture_opts *o, const struct capture_summary *s,
         return 0;
     }
     if (!s->trace_id) {
-        text_printf(stdout,
-                    "%s: %lld attention calls of %lld tokens, %.1f MB; about %.0f MB of memory",
-                    s->path, (long long)s->calls, (long long)s->tokens, (double)s->file_bytes / 1e6,
-                    (double)s->memory_bytes / 1e6);
-        if (!isnan(s->seconds)) /* unknown on a device */
-            printf(", %.0f s", s->seconds);
+        char file[24], memory[24], time[48];
+        bytes_text((double)s->file_bytes, file);
+        bytes_text((double)s->memory_bytes, memory);
+        text_printf(stdout, "%s: %lld attention calls of %lld tokens, %s; about %s of memory",
+                    s->path, (long long)s->calls, (long long)s->tokens, file, memory);
+        if (!isnan(s->seconds)) { /* unknown on a device */
+            estimate_text(s->seconds, time);
+            printf(", %s", time);
+        }
         putchar('\n');
         return 0;
     }

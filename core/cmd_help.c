@@ -16,9 +16,9 @@ struct help_opts {
 /* clang-format off */
 static const struct opt help_options[] = {
     {.name = "man", .type = OPT_BOOL, .offset = offsetof(struct help_opts, man), .def = "0",
-     .min = 0, .max = 1, .help = "Print the manual page (roff)."},
+     .min = 0, .max = 1, .help = "Print the manual page (roff), of COMMAND or of all."},
     {.name = "completion", .type = OPT_STR, .offset = offsetof(struct help_opts, completion),
-     .arg = "SHELL", .flags = OPT_UNSET, .help = "Print a completion script for this shell: bash."},
+     .arg = "SHELL", .flags = OPT_UNSET, .help = "Print a completion script for this shell: bash, zsh or fish."},
     COMMON_OPTS,
     {0},
 };
@@ -52,12 +52,20 @@ static int help_of(const struct app *app, const char *name, struct err *err)
     return c ? c->run(app, 1, argv, err) : ERR_USAGE;
 }
 
-static int print_page(const struct app *app, int (*write)(const struct app *, struct buf *),
+static int print_page(const struct app *app, const struct help_opts *o, const char *command,
                       struct err *err)
 {
     struct buf b = {0};
-    write(app, &b);
-    int rc = buf_check(&b, "help", err);
+    const struct command *c = NULL;
+    int rc = 0;
+    if (command && !(c = app_command(app, command, err)))
+        return err->code;
+    if (o->man)
+        rc = man_page(app, c, &b);
+    else
+        rc = completion_script(app, o->completion, &b, err);
+    if (rc == 0)
+        rc = buf_check(&b, "help", err);
     if (rc == 0)
         fputs(buf_str(&b), stdout);
     buf_free(&b);
@@ -76,12 +84,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         goto out;
     if (rest.n > 1)
         FAIL(err, ERR_USAGE, "help: takes one command, found '%s' as well", rest.items[1]);
-    if (o.completion && strcmp(o.completion, "bash") != 0)
-        FAIL(err, ERR_USAGE, "help: --completion: '%s' is not supported, bash is", o.completion);
-    if (o.man)
-        rc = print_page(app, man_page, err);
-    else if (o.completion)
-        rc = print_page(app, bash_completion, err);
+    if (o.man || o.completion)
+        rc = print_page(app, &o, rest.n ? rest.items[0] : NULL, err);
     else if (rest.n == 1)
         rc = help_of(app, rest.items[0], err);
     else

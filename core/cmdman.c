@@ -1,11 +1,12 @@
 /*
- * cmdman.c - manual page (man(7) macros) and bash completion.
+ * cmdman.c - manual pages (man(7) macros).
  */
 #include "core/cmdman.h"
 
 #include "core/text.h"
 #include "core/version.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,7 +151,7 @@ static const struct {
         roff_text(b, (table)[i_].text);                                                            \
     }
 
-static void roff_title(struct buf *b)
+static void roff_title(const char *command, struct buf *b)
 {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
     time_t t = epoch && epoch[0] ? (time_t)strtoll(epoch, NULL, 10) : time(NULL);
@@ -158,12 +159,54 @@ static void roff_title(struct buf *b)
     struct tm tm;
     gmtime_r(&t, &tm);
     strftime(date, sizeof date, "%Y-%m-%d", &tm);
-    buf_printf(b, ".TH LACUNA 1 %s \"lacuna %s\" \"User Commands\"\n", date, lacuna_version());
+    buf_puts(b, ".TH LACUNA");
+    if (command)
+        buf_puts(b, "\\-");
+    for (const char *p = command; p && *p; p++)
+        buf_printf(b, "%c", toupper((unsigned char)*p));
+    buf_printf(b, " 1 %s \"lacuna %s\" \"User Commands\"\n", date, lacuna_version());
 }
 
-int man_page(const struct app *app, struct buf *b)
+/* Page of one command: what the whole page says of it, with the options that all commands have. */
+static void command_page(const struct app *app, const struct command *c, struct buf *b)
 {
-    roff_title(b);
+    struct buf summary = {0}, usage = {0};
+    cmd_summary(c, &summary);
+    cmd_usage(c, "", "", &usage);
+    roff_title(c->name, b);
+    buf_printf(b, ".SH NAME\nlacuna\\-%s \\- ", c->name);
+    roff(b, buf_str(&summary));
+    buf_puts(b, "\n.SH SYNOPSIS\n.nf\n");
+    roff(b, buf_str(&usage));
+    buf_puts(b, ".fi\n");
+    if (c->details) {
+        size_t n = strlen(c->details);
+        buf_puts(b, ".SH DESCRIPTION\n.nf\n");
+        roff(b, c->details);
+        buf_puts(b, n && c->details[n - 1] == '\n' ? ".fi\n" : "\n.fi\n");
+    }
+    buf_puts(b, ".SH OPTIONS\n");
+    roff_options(b, c->options, false);
+    buf_puts(b, ".SS Options of every command\n");
+    roff_options(b, c->options, true);
+    buf_puts(b, ".SH EXIT STATUS\n");
+    ROFF_TERMS(b, exits);
+    buf_puts(b, ".SH SEE ALSO\n\\fBlacuna\\fR(1)");
+    for (const struct command *const *k = app->commands; *k; k++)
+        if (*k != c)
+            buf_printf(b, ", \\fBlacuna\\-%s\\fR(1)", (*k)->name);
+    buf_puts(b, "\n");
+    buf_free(&summary);
+    buf_free(&usage);
+}
+
+int man_page(const struct app *app, const struct command *command, struct buf *b)
+{
+    if (command) {
+        command_page(app, command, b);
+        return 0;
+    }
+    roff_title(NULL, b);
     buf_puts(b, ".SH NAME\nlacuna \\- trace\\-driven simulator and workbench for sparse attention\n"
                 ".SH SYNOPSIS\n\\fBlacuna\\fR \\fICOMMAND\\fR [\\fIOPTION\\fR]... "
                 "[\\fIARGUMENT\\fR]...\n.SH DESCRIPTION\n");
@@ -185,85 +228,5 @@ int man_page(const struct app *app, struct buf *b)
     ROFF_TERMS(b, environment);
     buf_puts(b, ".SH EXAMPLES\n");
     ROFF_TERMS(b, examples);
-    return 0;
-}
-
-/* ---- bash ----------------------------------------------------------------------------------- */
-
-static void option_words(const struct opt *table, struct buf *b)
-{
-    for (const struct opt *o = table; o && o->type != OPT_END; o++)
-        buf_printf(b, " --%s", o->name);
-}
-
-static void command_words(const struct app *app, struct buf *b)
-{
-    for (const struct command *const *c = app->commands; *c; c++)
-        buf_printf(b, "%s%s", c == app->commands ? "" : " ", (*c)->name);
-}
-
-static void method_words(const struct app *app, struct buf *b)
-{
-    for (const struct method *const *m = app->methods; *m; m++)
-        buf_printf(b, "%s%s", m == app->methods ? "" : " ", (*m)->name);
-}
-
-/* Values of enumerations: "replay:--backend) words="cpu cuda" ;;" */
-static void enum_cases(const struct command *c, struct buf *b)
-{
-    for (const struct opt *o = c->options; o && o->type != OPT_END; o++) {
-        if (o->type != OPT_ENUM)
-            continue;
-        buf_printf(b, "    %s:--%s)\n        words=\"", c->name, o->name);
-        for (int i = 0; o->values[i]; i++)
-            buf_printf(b, "%s%s", i ? " " : "", o->values[i]);
-        buf_puts(b, "\" ;;\n");
-    }
-}
-
-int bash_completion(const struct app *app, struct buf *b)
-{
-    buf_puts(b, "# bash completion of lacuna\n"
-                "_lacuna()\n{\n"
-                "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
-                "    local command=${COMP_WORDS[1]} words=\n"
-                "    COMPREPLY=()\n"
-                "    if [ \"$COMP_CWORD\" -eq 1 ]; then\n        words=\"");
-    command_words(app, b);
-    buf_puts(b, "\"\n        mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
-                "        return\n    fi\n"
-                "    case $command:$prev in\n");
-    for (const struct command *const *c = app->commands; *c; c++)
-        enum_cases(*c, b);
-    buf_puts(b, "    replay:-m | replay:--method)\n        words=\"");
-    method_words(app, b);
-    buf_puts(b, "\" ;;\n    esac\n"
-                "    if [ -z \"$words\" ] && [[ $cur == -* ]]; then\n"
-                "        case $command in\n");
-    for (const struct command *const *c = app->commands; *c; c++) {
-        struct buf words = {0};
-        option_words((*c)->options, &words);
-        buf_printf(b, "        %s) words=\"%s\" ;;\n", (*c)->name,
-                   words.len ? buf_str(&words) + 1 : "");
-        buf_free(&words);
-    }
-    buf_puts(b, "        esac\n"
-                "    elif [ -z \"$words\" ] && [ \"$COMP_CWORD\" -eq 2 ]; then\n"
-                "        case $command in\n"
-                "        list) words=\"methods metrics tables figures kernels gpus\" ;;\n"
-                "        trace) words=\"info verify pack export\" ;;\n"
-                "        records) words=\"check repair\" ;;\n"
-                "        help) words=\"");
-    command_words(app, b);
-    buf_puts(b, "\" ;;\n        calibrate) words=\"");
-    method_words(app, b);
-    buf_puts(b, "\" ;;\n");
-    buf_puts(b, "        esac\n    fi\n"
-                "    if [ -n \"$words\" ]; then\n"
-                "        mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\")\n"
-                "    else\n"
-                "        mapfile -t COMPREPLY < <(compgen -f -- \"$cur\")\n"
-                "    fi\n}\n"
-                "complete -o filenames -F _lacuna lacuna\n");
     return 0;
 }

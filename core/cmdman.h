@@ -8,11 +8,13 @@
 #include "core/buf.h"
 #include "core/cmd.h"
 
-/* man(7) source. The date is SOURCE_DATE_EPOCH's if set, else today. Returns 0. */
-int man_page(const struct app *app, struct buf *b);
+/* man(7) source: of one command, or (NULL) of the program with all of them. The date is
+ * SOURCE_DATE_EPOCH's if set, else today. Returns 0. */
+int man_page(const struct app *app, const struct command *command, struct buf *b);
 
-/* Completion script for bash. Completes commands, options, values of enumerations, method names
- * after -m and the topics of `list`; anything else as a file name. Returns 0. */
-int bash_completion(const struct app *app, struct buf *b);
+/* Completion script for a shell (cmdcomplete.c): commands, options, values of enumerations, methods
+ * and their parameters after -m, tables, figures, metrics; anything else as a file name. ERR_USAGE:
+ * no such shell. */
+int completion_script(const struct app *app, const char *shell, struct buf *b, struct err *err);
 
 #endif

@@ -193,6 +193,7 @@ static void put_all(const struct manifest *m, struct jw *w, const char *status, 
     jw_kstr(w, "version", lacuna_version());
     jw_kstr(w, "build", lacuna_build_id());
     jw_kstr(w, "status", status);
+    jw_kint(w, "pid", (int64_t)getpid());
     put_times(m, w, finished);
     jw_key(w, "argv");
     jw_arr(w);
@@ -304,6 +305,11 @@ int manifest_input(struct manifest *m, const char *path, const char *content_id,
     json_t *input = json_pack("{s:s, s:s}", "path", name, "id", content_id);
     if (!input || json_array_append_new(m->inputs, input) != 0)
         return err_set(err, ERR_NOMEM, "%s: out of memory", path);
+    return save(m, "running", false, err);
+}
+
+int manifest_write(struct manifest *m, struct err *err)
+{
     return save(m, "running", false, err);
 }
 

@@ -32,6 +32,9 @@ void manifest_str(struct manifest *m, const char *key, const char *value);
 void manifest_num(struct manifest *m, const char *key, double value);
 void manifest_json(struct manifest *m, const char *key, json_t *value); /* takes the reference */
 
+/* Write what is known so far, with status "running", for `lacuna status`. */
+int manifest_write(struct manifest *m, struct err *err);
+
 /* Write with the given status ("ok", "interrupted", "failed") and free. */
 int manifest_finish(struct manifest **m, const char *status, struct err *err);
 

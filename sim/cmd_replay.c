@@ -3,6 +3,7 @@
  */
 #include "core/cmd.h"
 #include "core/fileio.h"
+#include "core/human.h"
 #include "core/log.h"
 #include "core/manifest.h"
 #include "core/mem.h"
@@ -167,13 +168,16 @@ static struct totals plan_totals(const struct replay *r)
 
 static void print_totals(const struct totals *t, int jobs, double seconds)
 {
-    char searched[64] = "";
+    char searched[64] = "", read[24], memory[24], time[48];
+    bytes_text((double)t->bytes, read);
+    bytes_text((double)t->memory, memory);
+    estimate_text(seconds, time);
     if (t->searches)
         snprintf(searched, sizeof searched, ", %lld of them searched", (long long)t->searches);
-    printf("%lld cells (%lld already done, %lld to do%s), %.1f MB to read, about %.1f MB of memory "
-           "per thread, %d threads, about %.0f s\n",
-           (long long)t->cells, (long long)(t->cells - t->todo), (long long)t->todo, searched,
-           (double)t->bytes / 1e6, (double)t->memory / 1e6, jobs, seconds);
+    printf("%lld cells (%lld already done, %lld to do%s), %s to read, about %s of memory "
+           "per thread, %d threads, %s\n",
+           (long long)t->cells, (long long)(t->cells - t->todo), (long long)t->todo, searched, read,
+           memory, jobs, time);
 }
 
 static int print_plan(const struct replay *r, const struct replay_opts *o,
@@ -420,7 +424,9 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     before = t.cells - t.todo;
     manifest_num(manifest, "seed", (double)r->seed);
     manifest_num(manifest, "cells", (double)t.cells);
+    manifest_num(manifest, "cells_before", (double)before);
     TRY(describe_gpu(r, manifest, err));
+    TRY(manifest_write(manifest, err));
     TRY(replay_execute(r, cmd_jobs(&o->c), err));
     if (r->device.accel)
         manifest_num(manifest, "gpu_bytes_peak",

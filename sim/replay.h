@@ -51,6 +51,7 @@ struct replay {
     struct outfile *outputs;     /* NULL: not dumped */
     struct budget_book *book;    /* parameters found for targets (sim/budgetrun.h) */
     struct progress *progress;
+    struct shard shard;                     /* {0} or the one that replay_shard kept */
     int64_t done_ok, done_skip, done_error; /* atomic adds */
     struct run_tally *tally;                /* owned, [n_runs]; NULL before replay_execute */
 };

@@ -197,6 +197,7 @@ int replay_shard(struct replay *r, const struct shard *shard, struct err *err)
     double *cost = NULL;
     int64_t *owner = NULL, kept = 0;
 
+    r->shard = *shard;
     if (shard->count <= 1)
         return 0;
     TRY(mem_alloc(&cost, r->n_series, sizeof *cost, "shards", err));

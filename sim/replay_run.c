@@ -331,7 +331,11 @@ int replay_execute(struct replay *r, int jobs, struct err *err)
         rc = mem_zalloc(&r->tally, r->n_runs, sizeof *r->tally, "tally", err);
     if (rc)
         return rc;
-    r->progress = progress_start("replay", cost, cells);
+    char what[64] = "replay";
+    if (r->shard.count > 1)
+        snprintf(what, sizeof what, "replay, shard %lld of %lld", (long long)r->shard.index,
+                 (long long)r->shard.count);
+    r->progress = progress_start(what, cost, cells);
     rc = pool_run(jobs, r->n_series, do_series, r, err);
     progress_end(&r->progress);
     /* Also after a failure or an interruption: finished cells are kept. */

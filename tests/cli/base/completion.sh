@@ -16,6 +16,11 @@ try lacuna help ver
 try lacuna list --progress j
 touch file.h5
 try lacuna list x fil
+try lacuna replay -m sale : ta
+try lacuna plot par
+try lacuna analyze --table by
 END
 bash t.bash
-"$LACUNA" help --completion=fish
+"$LACUNA" help --completion=zsh | grep -c "compadd"
+"$LACUNA" help --completion=fish | grep -c "^complete -c lacuna"  >n; [ "$(cat n)" -gt 100 ] && echo "fish has its options"
+"$LACUNA" help --completion=tcsh

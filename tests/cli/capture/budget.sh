@@ -4,7 +4,7 @@
 "$LACUNA" replay -q t.h5 -m streaming:sink=0@density_elem=0.25,0.3 -m 'streaming:sink=0@density_elem>=0.25' -o r; echo "exit $?"
 grep -o '"params":"[^"]*"\|"budget_target":[0-9.]*\|"found[^"]*"\|"notes":"[^"]*"' r/records.jsonl
 "$LACUNA" replay t.h5 -m streaming:sink=0@density_elem=0.25 -o r; echo "exit $?"
-"$LACUNA" replay t.h5 -m streaming:sink=0@density_elem=0.2 --dry-run | sed 's/[0-9.]* MB/N MB/g; s/about [0-9]* s/about N s/; s/[0-9]* threads/N threads/'
+"$LACUNA" replay t.h5 -m streaming:sink=0@density_elem=0.2 --dry-run | sed 's/[0-9.]* [kM]B/N MB/g; s/threads, .*/threads, N s/; s/[0-9]* threads/N threads/'
 # A dense head cannot be thinned out: the record says so.
 "$LACUNA" replay -q t.h5 -m sale@density_elem=0.2 -o r; echo "exit $?"
 grep -o '"notes":"[^"]*found[^"]*"' r/records.jsonl | tail -1
