@@ -423,10 +423,8 @@ static int eval_language(const struct app *app, const struct eval_opts *o,
     TRY(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));
     r.m = &m;
     r.jobs = cmd_jobs(&o->c);
-    for (int i = 0; i < r.n_runs; i++) {
+    for (int i = 0; i < r.n_runs; i++)
         TRY(method_calib_fits(runs + i, m.name, "none", err));
-        TRY(method_run_open(runs + i, err));
-    }
     TRY(open_tasks(o, &t, &r, err));
     TRY(run_language(app, o, &r, err));
     struct tally sum = {r.cells, r.todo, r.done_ok, r.done_skip, r.done_error, eval_memory(&r)};

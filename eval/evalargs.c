@@ -50,6 +50,8 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
         free(r->given);
     }
     *n = kept;
+    for (int64_t i = 0; i < kept; i++)
+        TRY(method_run_open(*runs + i, err));
 out:
     return rc;
 }
