@@ -223,14 +223,10 @@ static int make_columns(struct table *t, struct err *err)
     static const struct {
         const char *name, *title;
         enum column_type type;
-    } columns[] = {{"plan", "plan", COL_TEXT},
-                   {"data", "traces", COL_TEXT},
-                   {"setting", "setting", COL_TEXT},
-                   {"n", "n [cells]", COL_INT},
-                   {"cost", "cost", COL_REAL},
-                   {"err_l1_rel", "err_l1_rel", COL_REAL},
-                   {"within", "within limits [share of cells]", COL_REAL},
-                   {"saved", "saved [share of the single setting's cost]", COL_REAL}};
+    } columns[] = {{"plan", "plan", COL_TEXT},       {"data", "traces", COL_TEXT},
+                   {"setting", "setting", COL_TEXT}, {"n", "cells", COL_INT},
+                   {"cost", "cost", COL_REAL},       {"err_l1_rel", "err_l1_rel", COL_REAL},
+                   {"within", "within", COL_REAL},   {"saved", "saved", COL_REAL}};
     int rc = 0;
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
         TRY(table_column(t, columns[i].name, columns[i].title, "", columns[i].type, 1, err));
@@ -265,7 +261,10 @@ static int build_plan(const struct table_def *def, const struct recset *set,
         int64_t rows = out->n_rows;
         TRY(put_plan(&p, &gs, g, false, out, err));
         others |= out->n_rows > rows;
-        table_note(out, "cost: mean %s; limits: %s", p.cost, p.text);
+        table_note(out,
+                   "cost: mean %s; within: share of cells that satisfy %s; saved: share of the "
+                   "single setting's cost",
+                   p.cost, p.text);
     }
     if (!others)
         table_note(out,

@@ -396,11 +396,9 @@ enum {
     C_METHOD,
     C_PARAMS,
     C_N,
-    C_LEFT,
     C_X,
     C_Y,
     C_SHARE,
-    C_RIVAL,
     C_MEDIAN,
     C_LOW,
     C_HIGH,
@@ -412,42 +410,45 @@ enum {
 static const char *in_words(const struct ranking *k, const struct verdict *v, double holm)
 {
     if (!(holm < SIGNIFICANT))
-        return "not shown";
+        return "open";
     bool higher = v->test.plus > v->test.minus;
     return higher == (metric_better(k->by) == BETTER_HIGHER) ? "better" : "worse";
+}
+
+/* Parameters without the target, which the column "at" has; what shares them stays. */
+static void without_place(const char *params, struct buf *b)
+{
+    const char *target = params_target(params), *per = strchr(target, ':');
+    size_t own = *target ? (size_t)(target - 1 - params) : strlen(params);
+    buf_put(b, params, own);
+    if (per)
+        buf_puts(b, own ? per : per + 1);
 }
 
 static int put_row(const struct ranking *k, const struct place *at, int64_t i,
                    const struct verdict *v, double holm, struct table *t, struct err *err)
 {
-    const struct contestant *c = &k->c[i], *r = rival_of(k, i);
+    const struct contestant *c = &k->c[i];
     int64_t o = k->n_scope;
-    struct buf rival = {0};
+    struct buf own = {0};
     int rc = 0;
     TRY(table_row(t, err));
     for (int s = 0; s < k->n_scope; s++)
         TRY(table_put_key(t, s, c->first, k->scope[s], err));
     TRY(table_text(t, o + C_AT, at->text, err));
     TRY(table_text(t, o + C_METHOD, c->first->method, err));
-    TRY(table_text(t, o + C_PARAMS, buf_str(&c->params), err));
-    buf_printf(&rival, "%s%s%s", r->first->method, r->params.len ? ":" : "", buf_str(&r->params));
-    TRY(buf_check(&rival, "setting", err));
-    TRY(table_text(t, o + C_RIVAL, buf_str(&rival), err));
+    without_place(buf_str(&c->params), &own);
+    TRY(buf_check(&own, "parameters", err));
+    TRY(table_text(t, o + C_PARAMS, buf_str(&own), err));
     TRY(table_text(t, o + C_VERDICT, in_words(k, v, holm), err));
-    const double numbers[][2] = {{C_N, (double)k->n_common},
-                                 {C_LEFT, (double)k->left_out},
-                                 {C_X, c->mean_x},
-                                 {C_Y, c->mean_y},
-                                 {C_SHARE, c->share},
-                                 {C_MEDIAN, v->median},
-                                 {C_LOW, v->low},
-                                 {C_HIGH, v->high},
-                                 {C_P, v->test.p},
-                                 {C_HOLM, holm}};
+    const double numbers[][2] = {
+        {C_N, (double)k->n_common}, {C_X, c->mean_x},      {C_Y, c->mean_y},
+        {C_SHARE, c->share},        {C_MEDIAN, v->median}, {C_LOW, v->low},
+        {C_HIGH, v->high},          {C_P, v->test.p},      {C_HOLM, holm}};
     for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++)
         table_num(t, o + (int64_t)numbers[n][0], numbers[n][1]);
 out:
-    buf_free(&rival);
+    buf_free(&own);
     return rc;
 }
 
@@ -488,6 +489,9 @@ static int rank_at(struct ranking *k, const struct place *at, struct table *t, s
     holm_correct(p, (int)k->n_c);
     for (int64_t i = 0; i < k->n_c; i++)
         TRY(put_row(k, at, i, &v[i], p[i], t, err));
+    if (k->left_out)
+        table_note(t, "at %s %lld heads that only some settings have are left out", at->text,
+                   (long long)k->left_out);
     if (!even)
         table_note(t, "at %s the settings were not replayed on the same calls", at->text);
 out:
@@ -574,24 +578,25 @@ static int make_columns(const struct ranking *k, struct table *t, struct err *er
         enum column_type type;
     } columns[] = {{"at", "at", COL_TEXT},
                    {"method", "method", COL_TEXT},
-                   {"params", "parameters", COL_TEXT},
-                   {"n", "n [heads]", COL_INT},
-                   {"left_out", "left out [heads]", COL_INT},
-                   {"at_value", "reached", COL_REAL},
+                   {"params", "setting", COL_TEXT},
+                   {"n", "n", COL_INT},
+                   {"at_value", "has", COL_REAL},
                    {"value", "mean", COL_REAL},
-                   {"won", "won [share of heads]", COL_REAL},
-                   {"rival", "best other", COL_TEXT},
-                   {"difference", "median difference to it", COL_REAL},
-                   {"low", "95 % from", COL_REAL},
-                   {"high", "to", COL_REAL},
+                   {"won", "won", COL_REAL},
+                   {"difference", "diff", COL_REAL},
+                   {"low", "low", COL_REAL},
+                   {"high", "high", COL_REAL},
                    {"p", "p", COL_REAL},
-                   {"p_holm", "p, Holm", COL_REAL},
+                   {"p_holm", "p Holm", COL_REAL},
                    {"verdict", "verdict", COL_TEXT}};
     int rc = 0;
     TRY(table_key_columns(t, k->scope, k->n_scope, err));
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
         TRY(table_column(t, columns[i].name, columns[i].title, "", columns[i].type, 1, err));
-        t->cols[t->n_cols - 1].mixed = columns[i].type == COL_REAL;
+        /* Densities and errors of several places; shares and p-values align. */
+        t->cols[t->n_cols - 1].mixed = strcmp(columns[i].name, "at_value") == 0 ||
+                                       strcmp(columns[i].name, "value") == 0 ||
+                                       strcmp(columns[i].name, "difference") == 0;
     }
     snprintf(t->title, sizeof t->title, "Who wins by %s at equal budget, head by head", k->by);
 out:
@@ -647,9 +652,10 @@ static int build_ranking(const struct table_def *def, const struct recset *set,
         TRY(req->at ? rank_scope(&k, a, b, &at, out, err) : rank_targets(&k, a, b, out, err));
     }
     table_note(out,
-               "n: heads that all settings have; won: values within %g %% of the best share it; "
-               "difference and signed-rank test: to the best other setting, paired by head; "
-               "verdict: p after Holm's correction below %g",
+               "n: heads that all settings have; won: share of them, values "
+               "within %g %% of the best share a head; diff: median over heads to the best "
+               "other setting, low and high its 95 %% interval; p: signed-rank test of it, p Holm "
+               "corrected for the settings; a verdict needs p Holm below %g",
                100 * RANKING_TIE, SIGNIFICANT);
 out:
     free(k.units);

@@ -57,20 +57,19 @@ const struct table_def *const table_defs[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id,
 #include "analyze/tables.def"
 #undef TABLE
-    &table_ranking,   &table_plan,         &table_blocks,
-    &table_threshold, &table_permutations, &table_judge,
-    &table_inside,    &table_status,       &table_paper,
-    NULL,
+    &table_ranking, &table_plan,   &table_blocks, &table_threshold, &table_permutations,
+    &table_judge,   &table_inside, &table_status, &table_paper,     NULL,
 };
 
 const struct listed *const table_list[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id.listed,
 #include "analyze/tables.def"
 #undef TABLE
-    &table_ranking.listed,   &table_plan.listed,         &table_blocks.listed,
-    &table_threshold.listed, &table_permutations.listed, &table_judge.listed,
-    &table_inside.listed,    &table_status.listed,       &table_paper.listed,
-    NULL,
+    &table_ranking.listed,      &table_plan.listed,
+    &table_blocks.listed,       &table_threshold.listed,
+    &table_permutations.listed, &table_judge.listed,
+    &table_inside.listed,       &table_status.listed,
+    &table_paper.listed,        NULL,
 };
 
 const struct table_def *table_def_find(const char *name, struct err *err)
@@ -131,7 +130,8 @@ static const char *brief_of(const char *table)
         {"stability", "mask_iou,mask_recall,cra_p1,err_l1_rel"},
         {"time", "time_select_ns,time_attend_ns,time_total_ns,time_dense_ns,speedup"},
         {"threshold", "density_elem,cra_p1,err_l1_rel"},
-        {"ranking", "at,method,params,n,value,won,verdict"},
+        {"ranking", "at,method,params,value,won,difference,verdict"},
+        {"plan", "data,setting,cost,err_l1_rel,within,saved"},
         {"paper", "paper,table,row,column,printed,ours,verdict"},
     };
     for (size_t i = 0; i < sizeof briefs / sizeof *briefs; i++)
@@ -463,7 +463,8 @@ static int choose_metrics(const struct table_def *def, const struct recset *set,
     const char *patterns = req->columns ? req->columns : def->metrics;
     int rc = recset_metrics(set, patterns, metrics, err);
     bool alone = !rc && !req->columns && set->n_ok && !table_has_data(def, set);
-    if (rc || (metrics->n && !alone) || (!req->columns && set->n_ok == 0)) /* then the counts are the table */
+    if (rc || (metrics->n && !alone) ||
+        (!req->columns && set->n_ok == 0)) /* then the counts are the table */
         return rc;
     return err_set(err, req->columns ? ERR_USAGE : ERR_INPUT, "no ok record has a metric %s",
                    patterns);

@@ -263,6 +263,8 @@ int method_calib_fits(const struct method_run *run, const char *model, const cha
     const struct method *m = run->method;
     const char *own = m->order ? m->order(run->params) : NULL;
     int rc = 0;
+    if (m->fits)
+        TRY(m->fits(run->params, model, permute, err));
     if (!run->calib_doc)
         return 0;
     TRY(calib_is_of(run, "model", "model", model, err));

@@ -20,6 +20,12 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
         FAIL(err, ERR_USAGE, "eval: no method given (-m NAME; see `lacuna list methods`)");
     for (int64_t i = 0; i < o->methods.n; i++)
         TRY(method_runs_parse(methods, o->methods.items[i], runs, n, err));
+    for (int64_t i = 0; i < *n; i++)
+        if ((*runs)[i].target)
+            FAIL(err, ERR_USAGE,
+                 "eval: %s%s is a target, which a replay searches: give the parameters that it "
+                 "found, or a plan of lacuna choose",
+                 (*runs)[i].method->name, (*runs)[i].canonical);
     for (int64_t i = 0; i < *n; i++) {
         struct method_run *r = *runs + i;
         if (strcmp(r->method->name, "dense") != 0) {
@@ -44,6 +50,8 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
         free(r->given);
     }
     *n = kept;
+    for (int64_t i = 0; i < kept; i++)
+        TRY(method_run_open(*runs + i, err));
 out:
     return rc;
 }

@@ -179,6 +179,7 @@ static int trial_call(struct trial *t, const struct item *i, int64_t call, struc
     const struct method *m = run->method;
     const struct trace *trace = t->g->r->traces[t->g->trace];
     struct method_ctx ctx = {.seed = t->g->r->seed,
+                             .session = run->session,
                              .carry = m->flags & METHOD_NEEDS_STEPS ? own : NULL,
                              .shared = m->flags & METHOD_SHARES_BRANCHES ? shared : NULL};
     struct sim_head h = {0};
@@ -277,7 +278,7 @@ static int evaluate(void *ctx, int64_t at, double *value, double *cost, struct e
     struct sum sum = {0};
     int rc = 0;
     if (h->in) {
-        struct method_ctx mc = {.seed = h->seed};
+        struct method_ctx mc = {.seed = h->seed, .session = h->run->session};
         TRY(budget_set(h->range, h->run->target, h->run->method, at, h->params, NULL, err));
         TRY(measure(h->run, h->in, &mc, h->params, &sum, err));
     } else {

@@ -147,9 +147,6 @@ static int check_calibrations(const struct replay *r, struct err *err)
     const char *order = r->load.permute ? r->load.permute : "none";
     int rc = 0;
     for (int64_t k = 0; k < r->n_runs; k++) {
-        const struct method *m = r->runs[k].method;
-        for (int t = 0; m->fits && t < r->n_traces; t++)
-            TRY(m->fits(r->runs[k].params, trace_meta(r->traces[t])->name, order, err));
         for (int t = 0; t < r->n_traces; t++)
             TRY(method_calib_fits(r->runs + k, trace_meta(r->traces[t])->name, order, err));
         warn_of_absent(r, r->runs + k);

@@ -31,11 +31,20 @@ static const struct opt options[] = {
 
 #define PLAN_MOST ((size_t)256 << 20)
 
+/* A plan that is open: every setting once. */
+struct plan_file {
+    json_t *doc;
+    struct method_run *runs; /* owned; the default is the first */
+    int64_t n, cap;
+    int64_t *run_of; /* owned, [entries] */
+};
+
 struct plan_state {
-    struct method_run *run; /* owned, one */
-    void *inner;            /* of the run's method */
-    const char *id;         /* of the plan, borrowed from the parameters */
-    struct buf made;        /* notes on how the plan was made */
+    struct plan_file *own;        /* opened here, without a session */
+    const struct method_run *run; /* of the open plan */
+    void *inner;                  /* of the run's method */
+    const char *id;               /* of the plan, borrowed from the parameters */
+    struct buf made;              /* notes on how the plan was made */
 };
 
 /* ---- the file ------------------------------------------------------------------------------- */
@@ -102,7 +111,8 @@ out:
     return rc;
 }
 
-static const json_t *entry_of(const json_t *doc, int64_t layer, int64_t head)
+/* Index of a head's entry, -1 if it has none. */
+static int64_t entry_of(const json_t *doc, int64_t layer, int64_t head)
 {
     size_t i;
     json_t *e;
@@ -110,33 +120,98 @@ static const json_t *entry_of(const json_t *doc, int64_t layer, int64_t head)
     {
         if (json_integer_value(json_object_get(e, "layer")) == layer &&
             json_integer_value(json_object_get(e, "head")) == head)
-            return e;
+            return (int64_t)i;
     }
-    return NULL;
+    return -1;
 }
 
-static int check_entries(const json_t *doc, const char *path, struct err *err)
+/* Number of the run of an entry (NULL: of the default); settings that are there stand once. */
+static int add_run(struct plan_file *f, const json_t *entry, const char *where, int64_t *at,
+                   struct err *err)
 {
-    const json_t *list = json_object_get(doc, "entries");
     struct method_run *run = NULL;
+    int rc = parse_entry(f->doc, entry, where, &run, err);
+    for (*at = 0; !rc && *at < f->n; ++*at)
+        if (f->runs[*at].method == run->method &&
+            strcmp(f->runs[*at].canonical, run->canonical) == 0) {
+            method_runs_free(run, 1);
+            return 0;
+        }
+    rc = rc ? rc : mem_grow(&f->runs, &f->cap, f->n + 1, sizeof *f->runs, "settings", err);
+    if (rc) {
+        method_runs_free(run, run != NULL);
+        return rc;
+    }
+    f->runs[f->n++] = *run;
+    free(run); /* the run itself has moved */
+    return 0;
+}
+
+static void close_plan(void *session)
+{
+    struct plan_file *f = session;
+    if (!f)
+        return;
+    method_runs_free(f->runs, f->n);
+    free(f->run_of);
+    json_decref(f->doc);
+    free(f);
+}
+
+static int read_entries(struct plan_file *f, const char *path, struct err *err)
+{
+    const json_t *list = json_object_get(f->doc, "entries");
+    char where[512];
+    int64_t at, layer, head;
     size_t i;
     json_t *e;
-    int rc = parse_entry(doc, NULL, path, &run, err);
-    method_runs_free(run, run != NULL);
+    int rc = 0;
+    TRY(add_run(f, NULL, path, &at, err));
+    TRY(mem_alloc(&f->run_of, (int64_t)json_array_size(list), sizeof *f->run_of, "plan", err));
     json_array_foreach(list, i, e)
     {
-        char where[512];
-        int64_t layer = 0, head = 0;
-        run = NULL;
         snprintf(where, sizeof where, "%s: entries[%zu]", path, i);
-        rc = rc ? rc : jget_int(e, "layer", where, &layer, err);
-        rc = rc ? rc : jget_int(e, "head", where, &head, err);
-        if (!rc && entry_of(doc, layer, head) != e)
-            rc = err_set(err, ERR_INPUT, "%s: layer %lld head %lld occurs twice", where,
-                         (long long)layer, (long long)head);
-        rc = rc ? rc : parse_entry(doc, e, where, &run, err);
-        method_runs_free(run, run != NULL);
+        TRY(jget_int(e, "layer", where, &layer, err));
+        TRY(jget_int(e, "head", where, &head, err));
+        if (entry_of(f->doc, layer, head) != (int64_t)i)
+            FAIL(err, ERR_INPUT, "%s: layer %lld head %lld occurs twice", where, (long long)layer,
+                 (long long)head);
+        TRY(add_run(f, e, where, &f->run_of[i], err));
     }
+out:
+    return rc;
+}
+
+static int read_plan(const char *path, char id[HASH_TEXT_MAX], struct plan_file **out,
+                     struct err *err)
+{
+    struct plan_file *f = NULL;
+    int rc = 0;
+    TRY(mem_zalloc(&f, 1, sizeof *f, "plan", err));
+    TRY(load(path, &f->doc, id, err));
+    TRY(read_entries(f, path, err));
+    *out = f;
+    f = NULL;
+out:
+    close_plan(f);
+    return rc;
+}
+
+static int open_plan(const void *params, void **session, struct err *err)
+{
+    const struct plan_params *p = params;
+    struct plan_file *f = NULL;
+    char id[HASH_TEXT_MAX];
+    int rc = 0;
+    if (!p->file)
+        return 0;
+    TRY(read_plan(p->file, id, &f, err));
+    for (int64_t i = 0; i < f->n; i++)
+        TRY(method_run_open(&f->runs[i], err));
+    *session = f;
+    f = NULL;
+out:
+    close_plan(f);
     return rc;
 }
 
@@ -144,19 +219,18 @@ static int identify(void *params, struct err *err)
 {
     struct plan_params *p = params;
     char id[HASH_TEXT_MAX];
-    json_t *doc = NULL;
+    struct plan_file *f = NULL;
     int rc = 0;
     if (!p->file)
         return 0;
-    TRY(load(p->file, &doc, id, err));
+    TRY(read_plan(p->file, id, &f, err));
     if (p->id && strcmp(p->id, id) != 0)
         FAIL(err, ERR_INPUT, "%s has the id %s, not %s: it has changed", p->file, id, p->id);
-    TRY(check_entries(doc, p->file, err));
     free(p->id);
     if (!(p->id = strdup(id)))
         rc = err_set(err, ERR_NOMEM, "plan: out of memory");
 out:
-    json_decref(doc);
+    close_plan(f);
     return rc;
 }
 
@@ -191,7 +265,7 @@ static void release(void *state)
         return;
     if (s->run && s->run->method->release)
         s->run->method->release(s->inner);
-    method_runs_free(s->run, s->run != NULL);
+    close_plan(s->own);
     buf_free(&s->made);
     free(s);
 }
@@ -218,44 +292,50 @@ out:
     return rc;
 }
 
-static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+/* The entry's method on the head. */
+static int prepare_inner(struct plan_state *s, struct method_ctx *ctx, const struct head_in *in,
+                         struct err *err)
 {
-    const struct plan_params *p = params;
-    unsigned need = in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
-    struct plan_state *s = NULL;
-    struct method_ctx own = *ctx;
-    char id[HASH_TEXT_MAX];
-    json_t *doc = NULL;
-    int rc = 0;
-
-    if (!p->file)
-        return method_skip(ctx, "no plan is given: plan:file=PLAN.json");
-    TRY(load(p->file, &doc, id, err));
-    TRY(mem_zalloc(&s, 1, sizeof *s, "plan", err));
-    s->id = p->id;
-    TRY(parse_entry(doc, entry_of(doc, in->layer, in->head), p->file, &s->run, err));
-    TRY(note_making(doc, p->file, &s->made, err));
     const struct method *m = s->run->method;
-    if (!(m->flags & need)) {
-        rc = method_skip(ctx, "%s: %s", m->name,
-                         in->x.causal ? "bidirectional only" : "causal only");
-        goto out;
-    }
+    unsigned need = in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
+    struct method_ctx own = *ctx;
+    if (!(m->flags & need))
+        return method_skip(ctx, "%s: %s", m->name,
+                           in->x.causal ? "bidirectional only" : "causal only");
     if (!(m->flags & METHOD_NEEDS_STEPS))
         own.carry = NULL;
     if (!(m->flags & METHOD_SHARES_BRANCHES))
         own.shared = NULL;
-    rc = m->prepare(&own, s->run->params, in, &s->inner, err);
-    if (rc == METHOD_SKIP)
-        rc = method_skip(ctx, "%s: %.200s", m->name, own.skip);
-    if (rc)
-        goto out;
+    own.session = s->run->session;
+    int rc = m->prepare(&own, s->run->params, in, &s->inner, err);
+    return rc == METHOD_SKIP ? method_skip(ctx, "%s: %.200s", m->name, own.skip) : rc;
+}
+
+static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
+                   void **state, struct err *err)
+{
+    const struct plan_params *p = params;
+    const struct plan_file *f = ctx->session;
+    struct plan_state *s = NULL;
+    char id[HASH_TEXT_MAX];
+    int rc = 0;
+
+    if (!p->file)
+        return method_skip(ctx, "no plan is given: plan:file=PLAN.json");
+    TRY(mem_zalloc(&s, 1, sizeof *s, "plan", err));
+    if (!f) {
+        TRY(read_plan(p->file, id, &s->own, err));
+        f = s->own;
+    }
+    int64_t entry = entry_of(f->doc, in->layer, in->head);
+    s->id = p->id;
+    s->run = &f->runs[entry < 0 ? 0 : f->run_of[entry]];
+    TRY(note_making(f->doc, p->file, &s->made, err));
+    TRY(prepare_inner(s, ctx, in, err));
     *state = s;
     s = NULL;
 out:
     release(s);
-    json_decref(doc);
     return rc;
 }
 
@@ -274,6 +354,12 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     struct plan_state *s = state;
     return inner(s)->select(s->inner, row0, row1, out, err);
+}
+
+static struct mask_origin origin(const void *state)
+{
+    const struct plan_state *s = state;
+    return inner(s)->origin ? inner(s)->origin(s->inner) : (struct mask_origin){SOURCE_OWN, 0};
 }
 
 static bool attends(const void *state)
@@ -329,10 +415,13 @@ const struct method method_plan = {
     .params_size = sizeof(struct plan_params),
     .params = options,
     .identify = identify,
+    .open = open_plan,
+    .close = close_plan,
     .fits = fits,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .origin = origin,
     .attends = attends,
     .attend = attend,
     .filter = filter,

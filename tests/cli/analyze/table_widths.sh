@@ -12,6 +12,9 @@ models=$ROOT/datasets/models
 cp "$ROOT/tests/data/code-lm-a.txt" text.txt
 "$LACUNA" eval -q --model "$models/code-lm" -m dense -m streaming:sink=4:window=64 --task text.txt \
     --task needle -n 128 --depth 0,1 --trials 2 -o inside 2>/dev/null
+"$LACUNA" replay -q t.h5 -m streaming:window=64,128 -m xattention:tau=0.3,0.5 --layers 1 -o equal 2>/dev/null
+"$LACUNA" choose -q equal --limit 'err_l1_rel<=0.1' -o plan.json
+"$LACUNA" replay -q t.h5 -m plan:file=plan.json --layers 1 -o equal 2>/dev/null
 mkdir gpu # times and counters need a GPU: made up
 for m in dense sale streaming; do
     printf '{"trace":"xxh3:a","model":"toy","run":0,"step":0,"branch":"main","timestep":null,'
