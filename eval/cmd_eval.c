@@ -441,7 +441,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     struct eval_opts o;
     struct method_run *runs = NULL;
     struct str_list rest = {0};
-    int64_t n_runs = 0;
+    int64_t n_all = 0, n_runs = 0;
     bool done = false;
     int rc = 0;
 
@@ -456,13 +456,15 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         FAIL(err, ERR_USAGE, "eval: -o DIR is missing");
     TRY(foreign_refuse(o.model, err));
     mem_return_large_blocks();
-    TRY(eval_methods(app->methods, &o, &runs, &n_runs, err));
+    TRY(eval_methods(app->methods, &o, &runs, &n_all, &n_runs, err));
+    for (int64_t i = 0; i < n_runs && !o.c.dry_run; i++)
+        TRY(method_run_open(runs + i, err));
     if (wan_config_is(o.model))
         TRY(eval_video(app, &o, runs, n_runs, err));
     else
         TRY(eval_language(app, &o, runs, n_runs, err));
 out:
-    method_runs_free(runs, n_runs);
+    method_runs_free(runs, n_all);
     opt_free(options, &o);
     str_list_free(&rest);
     return rc;

@@ -11,7 +11,7 @@
 #include <string.h>
 
 int eval_methods(const struct method *const *methods, const struct eval_opts *o,
-                 struct method_run **runs, int64_t *n, struct err *err)
+                 struct method_run **runs, int64_t *n, int64_t *used, struct err *err)
 {
     int64_t kept = 0;
     int rc = 0;
@@ -20,6 +20,12 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
         FAIL(err, ERR_USAGE, "eval: no method given (-m NAME; see `lacuna list methods`)");
     for (int64_t i = 0; i < o->methods.n; i++)
         TRY(method_runs_parse(methods, o->methods.items[i], runs, n, err));
+    for (int64_t i = 0; i < *n; i++)
+        if ((*runs)[i].target)
+            FAIL(err, ERR_USAGE,
+                 "eval: method %s: a target (@METRIC=VALUE) is searched by `lacuna replay`, with "
+                 ":per=model for all heads; its note `found` has the parameters to give here",
+                 (*runs)[i].method->name);
     for (int64_t i = 0; i < *n; i++) {
         struct method_run *r = *runs + i;
         if (strcmp(r->method->name, "dense") != 0) {
@@ -34,16 +40,7 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
         if ((*runs)[i].canonical[0])
             FAIL(err, ERR_USAGE, "eval: method dense takes no parameters here (found %s)",
                  (*runs)[i].canonical);
-    for (int64_t i = kept; i < *n; i++) {
-        struct method_run *r = *runs + i;
-        opt_free(r->method->params, r->params);
-        free(r->params);
-        free(r->canonical);
-        free(r->calib);
-        json_decref(r->calib_doc);
-        free(r->given);
-    }
-    *n = kept;
+    *used = kept;
 out:
     return rc;
 }

@@ -316,7 +316,8 @@ static int run_method(struct head_work *w, struct err *err)
                              .carry = steps ? mine : NULL,
                              .shared = !shares     ? NULL
                                        : a->shared ? a->shared + at
-                                                   : fresh + 1};
+                                                   : fresh + 1,
+                             .session = run->session};
     void *params = NULL;
     int rc = 0;
 
