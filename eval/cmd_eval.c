@@ -23,6 +23,7 @@ static const char *const qkv_values[] = {"f32", "model", NULL};
 static const char *const decode_values[] = {"dense", "method", NULL};
 static const char *const skip_values[] = {"skip", "dense", NULL};
 static const char *const truncate_values[] = {"middle", "error", NULL};
+static const char *const devices[] = {"cpu", "cuda", NULL};
 static const char *const precisions[] = {"f32", "f64", NULL};
 
 /* clang-format off */
@@ -108,6 +109,11 @@ static const struct opt options[] = {
     {.name = "precision", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, precision),
      .def = "f32", .values = precisions,
      .help = "Arithmetic of the attention over a mask and of what methods ask of the exact map."},
+    {.name = "device", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, device),
+     .def = "cpu", .values = devices,
+     .help = "Where the methods attend in a prefill or a step; cuda: on a GPU with operands rounded "
+             "to bfloat16, masks chosen there where the method has a GPU side. The rest of the model "
+             "and exact attention run on the CPU."},
     {.name = "local-errors", .type = OPT_BOOL, .offset = offsetof(struct eval_opts, local_errors),
      .def = "0", .min = 0, .max = 1,
      .help = "Measure each layer's error against exact attention over the same q, k, v "
@@ -298,6 +304,27 @@ static int end_manifest(struct manifest **manifest, int rc, struct err *err)
     return rc || !wrote ? rc : err_set(err, wrote, "%s", own.msg);
 }
 
+/* The GPU for the methods' attention; *d has to outlive how. */
+static int open_device(const struct app *app, const struct eval_opts *o, struct sim_device *d,
+                       struct eval_how *how, struct err *err)
+{
+    struct accel_options want = {.samples = 0, .copies = 1};
+    if (o->device == 0)
+        return 0;
+    if (!app->accel)
+        return err_set(err, ERR_MACHINE,
+                       "eval: --device cuda needs a build with CUDA (make CUDA=1)");
+    *d = (struct sim_device){.accel = app->accel, .select = SELECT_AUTO};
+    how->device = d;
+    return o->c.dry_run ? 0 : app->accel->open(&want, &d->session, err);
+}
+
+static void close_device(struct sim_device *d)
+{
+    if (d->accel)
+        d->accel->close(&d->session);
+}
+
 /* ---- video ---------------------------------------------------------------------------------- */
 
 static int eval_video(const struct app *app, const struct eval_opts *o,
@@ -320,6 +347,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o,
         .frames = o->save_frames,
         .jobs = cmd_jobs(&o->c),
     };
+    struct sim_device device = {0};
     struct manifest *manifest = NULL;
     struct tally t = {.all = n_runs + 1};
     int rc = 0;
@@ -327,6 +355,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o,
     TRY(check_kind(o, true, err));
     TRY(video_eval_open(&v, err));
     TRY(eval_how_options(o, &v.shape, DT_F32, &v.how, err));
+    TRY(open_device(app, o, &device, &v.how, err));
     for (int64_t i = 0; i < n_runs; i++)
         TRY(method_calib_fits(runs + i, v.name, "none", err));
     TRY(gemm_ready(err));
@@ -345,6 +374,7 @@ out:
     t.ok = v.done_ok;
     t.skip = v.done_skip;
     t.error = v.done_error;
+    close_device(&device);
     video_eval_close(&v);
     return rc ? rc : o->c.dry_run ? print_plan(o, &t, err) : print_result(o, &t, err);
 }
@@ -412,6 +442,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o,
                          const struct method_run *runs, int64_t n_runs, struct err *err)
 {
     struct eval_run r = {.runs = runs, .n_runs = (int)n_runs, .dump_nll = o->dump_nll};
+    struct sim_device device = {0};
     struct eval_model m = {0};
     struct task_opts t = {0};
     int rc = 0;
@@ -421,6 +452,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o,
     TRY(eval_task_options(o, &t, err));
     struct attn_shape shape = eval_model_shape(&m);
     TRY(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));
+    TRY(open_device(app, o, &device, &r.how, err));
     r.m = &m;
     r.jobs = cmd_jobs(&o->c);
     for (int i = 0; i < r.n_runs; i++)
@@ -430,6 +462,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o,
     struct tally sum = {r.cells, r.todo, r.done_ok, r.done_skip, r.done_error, eval_memory(&r)};
     TRY((o->c.dry_run ? print_plan : print_result)(o, &sum, err));
 out:
+    close_device(&device);
     eval_run_free(&r);
     eval_task_options_free(&t);
     eval_model_close(&m);

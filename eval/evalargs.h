@@ -15,7 +15,7 @@ struct eval_opts {
     char *depth, *haystack, *chat, *template;
     int truncate;
     int64_t trials, stride, windows, score_from, dense_below;
-    int bos, decode, qkv, on_skip, precision;
+    int bos, decode, qkv, on_skip, precision, device;
     bool local_errors;
     /* video */
     char *size, *text, *negative, *noise, *save_frames;
