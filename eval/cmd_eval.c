@@ -36,8 +36,8 @@ static const struct opt options[] = {
      .short_name = 'm', .arg = "METHOD", .flags = OPT_UNSET,
      .help = "Method with parameters, NAME[:key=value]...; key=a,b,c sweeps. Repeatable. Exact "
              "attention always runs beside them and is recorded as dense."},
-    {.name = "task", .type = OPT_LIST, .offset = offsetof(struct eval_opts, tasks), .short_name = 't',
-     .arg = "TASK", .flags = OPT_UNSET,
+    {.name = "task", .type = OPT_LIST, .offset = offsetof(struct eval_opts, tasks),
+     .short_name = 't', .arg = "TASK", .flags = OPT_UNSET,
      .help = "What the model is asked: needle, multi, kv, chain, copy or track with parameters "
              "(NAME[:key=value]...), a task file (*.jsonl), or any other text file, whose "
              "likelihoods are measured. Repeatable."},
@@ -47,9 +47,9 @@ static const struct opt options[] = {
              "continues there."},
     {.name = "tokens", .type = OPT_STR, .offset = offsetof(struct eval_opts, tokens),
      .short_name = 'n', .arg = "LIST", .flags = OPT_UNSET, .unit = "tokens",
-     .help = "Lengths, as in 2K,16K (K = 1024): of a text's windows (default: the whole text or the "
-             "model's context), of generated prompts with their answers (default: 2K, 4K, ... up to "
-             "the context)."},
+     .help = "Lengths, as in 2K,16K (K = 1024): of a text's windows (default: the whole text or "
+             "the model's context), of generated prompts with their answers (default: 2K, 4K, "
+             "... up to the context)."},
     {.name = "depth", .type = OPT_STR, .offset = offsetof(struct eval_opts, depth), .arg = "LIST",
      .flags = OPT_UNSET,
      .help = "Generated prompts: where the asked item stands, 0 = front, 1 = end (default: "
@@ -82,8 +82,8 @@ static const struct opt options[] = {
      .help = "Task files: the prompt, with {context}, {input} or any other text of a line in it."},
     {.name = "truncate", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, truncate),
      .def = "middle", .values = truncate_values,
-     .help = "Task files: what happens to a prompt that is longer than --tokens or the context: its "
-             "middle is left out (counted as truncated), or it is refused."},
+     .help = "Task files: what happens to a prompt that is longer than --tokens or the context: "
+             "its middle is left out (counted as truncated), or it is refused."},
     {.name = "dense-layers", .type = OPT_STR, .offset = offsetof(struct eval_opts, dense_layers),
      .arg = "LIST", .flags = OPT_UNSET, .help = "Layers that attend exactly, as in 0,1."},
     {.name = "dense-heads", .type = OPT_STR, .offset = offsetof(struct eval_opts, dense_heads),
@@ -100,8 +100,8 @@ static const struct opt options[] = {
      .help = "Attention of the tokens behind the prefill: exact, or the method's."},
     {.name = "qkv", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, qkv), .def = "f32",
      .values = qkv_values,
-     .help = "q, k, v as computed, or rounded to the checkpoint's type as a trace holds them (exact "
-             "attention's too)."},
+     .help = "q, k, v as computed, or rounded to the checkpoint's type as a trace holds them "
+             "(exact attention's too)."},
     {.name = "on-skip", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, on_skip),
      .def = "skip", .values = skip_values,
      .help = "A head where the method does not apply: the cell is skipped, or the head attends "
@@ -111,9 +111,9 @@ static const struct opt options[] = {
      .help = "Arithmetic of the attention over a mask and of what methods ask of the exact map."},
     {.name = "device", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, device),
      .def = "cpu", .values = devices,
-     .help = "Where the methods attend in a prefill or a step; cuda: on a GPU with operands rounded "
-             "to bfloat16, masks chosen there where the method has a GPU side. The rest of the model "
-             "and exact attention run on the CPU."},
+     .help = "Where the methods attend in a prefill or a step; cuda: on a GPU with operands "
+             "rounded to bfloat16, masks chosen there where the method has a GPU side. The rest "
+             "of the model and exact attention run on the CPU."},
     {.name = "local-errors", .type = OPT_BOOL, .offset = offsetof(struct eval_opts, local_errors),
      .def = "0", .min = 0, .max = 1,
      .help = "Measure each layer's error against exact attention over the same q, k, v "

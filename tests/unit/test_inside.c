@@ -11,8 +11,8 @@ static struct err err;
 static struct record *r;
 static int64_t n, cap;
 
-static void add(enum record_scope scope, const char *method, const char *params,
-                const char *metric, double value)
+static void add(enum record_scope scope, const char *method, const char *params, const char *metric,
+                double value)
 {
     assert_ok(mem_grow(&r, &cap, n + 1, sizeof *r, "records", &err), &err);
     struct record *x = r + n++;
