@@ -129,7 +129,8 @@ out:
 
 #define REPLAY_METRICS "cra_min,cra_p1,cra_mean,err_l1_rel,err_l2_rel,err_cos,density_elem"
 #define INSIDE_METRICS                                                                             \
-    "nll_delta,kl_mean,kl_p99,top1_agree,answer_nll,needle_acc,multi_acc,kv_acc,copy_nll,psnr,ssim"
+    "nll_delta,kl_mean,kl_p99,top1_agree,answer_nll,needle_acc,multi_acc,kv_acc,copy_nll,psnr,"    \
+    "ssim"
 
 /* The metrics of a pattern list that records of that scope have. */
 static int present(const struct recset *set, enum record_scope scope, const char *patterns,
@@ -184,17 +185,19 @@ static int build_inside(const struct table_def *def, const struct recset *set,
     TRY(present(set, RECORD_OF_HEAD, REPLAY_METRICS, &replay, err));
     TRY(present(set, RECORD_OF_MODEL, req->columns ? req->columns : INSIDE_METRICS, &inside, err));
     if (!replay.n || !inside.n)
-        FAIL(err, ERR_INPUT, "needs the records of a replay and of `lacuna eval` with the same "
-                             "methods, in one directory or in several");
+        FAIL(err, ERR_INPUT,
+             "needs the records of a replay and of `lacuna eval` with the same "
+             "methods, in one directory or in several");
     TRY(table_column(out, "replay", "replay metric", "", COL_TEXT, 1, err));
     TRY(table_column(out, "settings", "settings", "", COL_INT, 1, err));
     for (int64_t i = 0; i < inside.n; i++)
         TRY(table_column(out, inside.items[i], inside.items[i], "rho", COL_REAL, 1, err));
     for (int64_t i = 0; i < replay.n; i++)
         TRY(put_row(out, set, replay.items[i], &inside, err));
-    table_note(out, "Spearman's rank correlation over settings (method with parameters) that both "
-                    "have, means over their records; none below %d settings or where all values "
-                    "are equal",
+    table_note(out,
+               "Spearman's rank correlation over settings (method with parameters) that both "
+               "have, means over their records; none below %d settings or where all values "
+               "are equal",
                INSIDE_LEAST);
     table_note(out, "settings: the largest number of points of a row");
 out:

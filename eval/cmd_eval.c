@@ -23,6 +23,7 @@ static const char *const qkv_values[] = {"f32", "model", NULL};
 static const char *const decode_values[] = {"dense", "method", NULL};
 static const char *const skip_values[] = {"skip", "dense", NULL};
 static const char *const truncate_values[] = {"middle", "error", NULL};
+static const char *const devices[] = {"cpu", "cuda", NULL};
 static const char *const precisions[] = {"f32", "f64", NULL};
 
 /* clang-format off */
@@ -35,8 +36,8 @@ static const struct opt options[] = {
      .short_name = 'm', .arg = "METHOD", .flags = OPT_UNSET,
      .help = "Method with parameters, NAME[:key=value]...; key=a,b,c sweeps. Repeatable. Exact "
              "attention always runs beside them and is recorded as dense."},
-    {.name = "task", .type = OPT_LIST, .offset = offsetof(struct eval_opts, tasks), .short_name = 't',
-     .arg = "TASK", .flags = OPT_UNSET,
+    {.name = "task", .type = OPT_LIST, .offset = offsetof(struct eval_opts, tasks),
+     .short_name = 't', .arg = "TASK", .flags = OPT_UNSET,
      .help = "What the model is asked: needle, multi, kv, chain, copy or track with parameters "
              "(NAME[:key=value]...), a task file (*.jsonl), or any other text file, whose "
              "likelihoods are measured. Repeatable."},
@@ -46,9 +47,9 @@ static const struct opt options[] = {
              "continues there."},
     {.name = "tokens", .type = OPT_STR, .offset = offsetof(struct eval_opts, tokens),
      .short_name = 'n', .arg = "LIST", .flags = OPT_UNSET, .unit = "tokens",
-     .help = "Lengths, as in 2K,16K (K = 1024): of a text's windows (default: the whole text or the "
-             "model's context), of generated prompts with their answers (default: 2K, 4K, ... up to "
-             "the context)."},
+     .help = "Lengths, as in 2K,16K (K = 1024): of a text's windows (default: the whole text or "
+             "the model's context), of generated prompts with their answers (default: 2K, 4K, "
+             "... up to the context)."},
     {.name = "depth", .type = OPT_STR, .offset = offsetof(struct eval_opts, depth), .arg = "LIST",
      .flags = OPT_UNSET,
      .help = "Generated prompts: where the asked item stands, 0 = front, 1 = end (default: "
@@ -81,8 +82,8 @@ static const struct opt options[] = {
      .help = "Task files: the prompt, with {context}, {input} or any other text of a line in it."},
     {.name = "truncate", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, truncate),
      .def = "middle", .values = truncate_values,
-     .help = "Task files: what happens to a prompt that is longer than --tokens or the context: its "
-             "middle is left out (counted as truncated), or it is refused."},
+     .help = "Task files: what happens to a prompt that is longer than --tokens or the context: "
+             "its middle is left out (counted as truncated), or it is refused."},
     {.name = "dense-layers", .type = OPT_STR, .offset = offsetof(struct eval_opts, dense_layers),
      .arg = "LIST", .flags = OPT_UNSET, .help = "Layers that attend exactly, as in 0,1."},
     {.name = "dense-heads", .type = OPT_STR, .offset = offsetof(struct eval_opts, dense_heads),
@@ -99,8 +100,8 @@ static const struct opt options[] = {
      .help = "Attention of the tokens behind the prefill: exact, or the method's."},
     {.name = "qkv", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, qkv), .def = "f32",
      .values = qkv_values,
-     .help = "q, k, v as computed, or rounded to the checkpoint's type as a trace holds them (exact "
-             "attention's too)."},
+     .help = "q, k, v as computed, or rounded to the checkpoint's type as a trace holds them "
+             "(exact attention's too)."},
     {.name = "on-skip", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, on_skip),
      .def = "skip", .values = skip_values,
      .help = "A head where the method does not apply: the cell is skipped, or the head attends "
@@ -108,6 +109,11 @@ static const struct opt options[] = {
     {.name = "precision", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, precision),
      .def = "f32", .values = precisions,
      .help = "Arithmetic of the attention over a mask and of what methods ask of the exact map."},
+    {.name = "device", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, device),
+     .def = "cpu", .values = devices,
+     .help = "Where the methods attend in a prefill or a step; cuda: on a GPU with operands "
+             "rounded to bfloat16, masks chosen there where the method has a GPU side. The rest "
+             "of the model and exact attention run on the CPU."},
     {.name = "local-errors", .type = OPT_BOOL, .offset = offsetof(struct eval_opts, local_errors),
      .def = "0", .min = 0, .max = 1,
      .help = "Measure each layer's error against exact attention over the same q, k, v "
@@ -298,6 +304,27 @@ static int end_manifest(struct manifest **manifest, int rc, struct err *err)
     return rc || !wrote ? rc : err_set(err, wrote, "%s", own.msg);
 }
 
+/* The GPU for the methods' attention; *d has to outlive how. */
+static int open_device(const struct app *app, const struct eval_opts *o, struct sim_device *d,
+                       struct eval_how *how, struct err *err)
+{
+    struct accel_options want = {.samples = 0, .copies = 1};
+    if (o->device == 0)
+        return 0;
+    if (!app->accel)
+        return err_set(err, ERR_MACHINE,
+                       "eval: --device cuda needs a build with CUDA (make CUDA=1)");
+    *d = (struct sim_device){.accel = app->accel, .select = SELECT_AUTO};
+    how->device = d;
+    return o->c.dry_run ? 0 : app->accel->open(&want, &d->session, err);
+}
+
+static void close_device(struct sim_device *d)
+{
+    if (d->accel)
+        d->accel->close(&d->session);
+}
+
 /* ---- video ---------------------------------------------------------------------------------- */
 
 static int eval_video(const struct app *app, const struct eval_opts *o,
@@ -320,6 +347,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o,
         .frames = o->save_frames,
         .jobs = cmd_jobs(&o->c),
     };
+    struct sim_device device = {0};
     struct manifest *manifest = NULL;
     struct tally t = {.all = n_runs + 1};
     int rc = 0;
@@ -327,11 +355,9 @@ static int eval_video(const struct app *app, const struct eval_opts *o,
     TRY(check_kind(o, true, err));
     TRY(video_eval_open(&v, err));
     TRY(eval_how_options(o, &v.shape, DT_F32, &v.how, err));
-    for (int64_t i = 0; i < n_runs; i++) {
+    TRY(open_device(app, o, &device, &v.how, err));
+    for (int64_t i = 0; i < n_runs; i++)
         TRY(method_calib_fits(runs + i, v.name, "none", err));
-        if (!o->c.dry_run)
-            TRY(method_run_open(runs + i, err));
-    }
     TRY(gemm_ready(err));
     if (o->c.dry_run)
         TRY(peek_records(o, &v.records, err));
@@ -348,6 +374,7 @@ out:
     t.ok = v.done_ok;
     t.skip = v.done_skip;
     t.error = v.done_error;
+    close_device(&device);
     video_eval_close(&v);
     return rc ? rc : o->c.dry_run ? print_plan(o, &t, err) : print_result(o, &t, err);
 }
@@ -415,6 +442,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o,
                          const struct method_run *runs, int64_t n_runs, struct err *err)
 {
     struct eval_run r = {.runs = runs, .n_runs = (int)n_runs, .dump_nll = o->dump_nll};
+    struct sim_device device = {0};
     struct eval_model m = {0};
     struct task_opts t = {0};
     int rc = 0;
@@ -424,18 +452,17 @@ static int eval_language(const struct app *app, const struct eval_opts *o,
     TRY(eval_task_options(o, &t, err));
     struct attn_shape shape = eval_model_shape(&m);
     TRY(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));
+    TRY(open_device(app, o, &device, &r.how, err));
     r.m = &m;
     r.jobs = cmd_jobs(&o->c);
-    for (int i = 0; i < r.n_runs; i++) {
+    for (int i = 0; i < r.n_runs; i++)
         TRY(method_calib_fits(runs + i, m.name, "none", err));
-        if (!o->c.dry_run)
-            TRY(method_run_open(runs + i, err));
-    }
     TRY(open_tasks(o, &t, &r, err));
     TRY(run_language(app, o, &r, err));
     struct tally sum = {r.cells, r.todo, r.done_ok, r.done_skip, r.done_error, eval_memory(&r)};
     TRY((o->c.dry_run ? print_plan : print_result)(o, &sum, err));
 out:
+    close_device(&device);
     eval_run_free(&r);
     eval_task_options_free(&t);
     eval_model_close(&m);
@@ -447,7 +474,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     struct eval_opts o;
     struct method_run *runs = NULL;
     struct str_list rest = {0};
-    int64_t n_runs = 0;
+    int64_t n_all = 0, n_runs = 0;
     bool done = false;
     int rc = 0;
 
@@ -462,13 +489,15 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         FAIL(err, ERR_USAGE, "eval: -o DIR is missing");
     TRY(foreign_refuse(o.model, err));
     mem_return_large_blocks();
-    TRY(eval_methods(app->methods, &o, &runs, &n_runs, err));
+    TRY(eval_methods(app->methods, &o, &runs, &n_all, &n_runs, err));
+    for (int64_t i = 0; i < n_runs && !o.c.dry_run; i++)
+        TRY(method_run_open(runs + i, err));
     if (wan_config_is(o.model))
         TRY(eval_video(app, &o, runs, n_runs, err));
     else
         TRY(eval_language(app, &o, runs, n_runs, err));
 out:
-    method_runs_free(runs, n_runs);
+    method_runs_free(runs, n_all);
     opt_free(options, &o);
     str_list_free(&rest);
     return rc;

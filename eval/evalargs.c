@@ -11,7 +11,7 @@
 #include <string.h>
 
 int eval_methods(const struct method *const *methods, const struct eval_opts *o,
-                 struct method_run **runs, int64_t *n, struct err *err)
+                 struct method_run **runs, int64_t *n, int64_t *used, struct err *err)
 {
     int64_t kept = 0;
     int rc = 0;
@@ -23,9 +23,9 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
     for (int64_t i = 0; i < *n; i++)
         if ((*runs)[i].target)
             FAIL(err, ERR_USAGE,
-                 "eval: %s%s is a target, which a replay searches: give the parameters that it "
-                 "found, or a plan of lacuna choose",
-                 (*runs)[i].method->name, (*runs)[i].canonical);
+                 "eval: method %s: a target (@METRIC=VALUE) is searched by `lacuna replay`, with "
+                 ":per=model for all heads; its note `found` has the parameters to give here",
+                 (*runs)[i].method->name);
     for (int64_t i = 0; i < *n; i++) {
         struct method_run *r = *runs + i;
         if (strcmp(r->method->name, "dense") != 0) {
@@ -40,18 +40,7 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
         if ((*runs)[i].canonical[0])
             FAIL(err, ERR_USAGE, "eval: method dense takes no parameters here (found %s)",
                  (*runs)[i].canonical);
-    for (int64_t i = kept; i < *n; i++) {
-        struct method_run *r = *runs + i;
-        opt_free(r->method->params, r->params);
-        free(r->params);
-        free(r->canonical);
-        free(r->calib);
-        json_decref(r->calib_doc);
-        free(r->given);
-    }
-    *n = kept;
-    for (int64_t i = 0; i < kept; i++)
-        TRY(method_run_open(*runs + i, err));
+    *used = kept;
 out:
     return rc;
 }

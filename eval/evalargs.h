@@ -15,7 +15,7 @@ struct eval_opts {
     char *depth, *haystack, *chat, *template;
     int truncate;
     int64_t trials, stride, windows, score_from, dense_below;
-    int bos, decode, qkv, on_skip, precision;
+    int bos, decode, qkv, on_skip, precision, device;
     bool local_errors;
     /* video */
     char *size, *text, *negative, *noise, *save_frames;
@@ -23,9 +23,10 @@ struct eval_opts {
     double shift, guidance;
 };
 
-/* The settings: every -m but exact attention, which always runs. No other: *n = 0. */
+/* The settings: of the *n runs (method_runs_free) the first *used; the others are exact attention,
+ * which always runs. */
 int eval_methods(const struct method *const *methods, const struct eval_opts *o,
-                 struct method_run **runs, int64_t *n, struct err *err);
+                 struct method_run **runs, int64_t *n, int64_t *used, struct err *err);
 
 /* native: the checkpoint's type, for --qkv model. */
 int eval_how_options(const struct eval_opts *o, const struct attn_shape *shape, enum dtype native,

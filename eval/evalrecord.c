@@ -77,8 +77,10 @@ int eval_identity(const struct eval_subject *m, const struct eval_how *how, cons
     snprintf(r->method, sizeof r->method, "%s", run ? run->method->name : "dense");
     snprintf(r->precision, sizeof r->precision, "%s",
              run && how->precision == PREC_F64 ? "f64" : "f32");
-    if (run && how->device)
+    if (run && how->device) {
         snprintf(r->backend, sizeof r->backend, "%s", how->device->accel->name);
+        record_note(r, "operands=bf16");
+    }
     r->seed = how->seed;
     r->causal = m->shape.causal;
     setting_text(how, &m->shape, !run, &setting);

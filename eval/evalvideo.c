@@ -195,7 +195,7 @@ static int evaluate(struct video_work *w, struct video_stream *s, int64_t step, 
     bool method = s != w->s;
     const float *text = branch ? e->in.negative : e->in.text;
     struct layer_attention own = {&s->attn, layer_attn_attend};
-    struct wan_input in = {s->x, e->in.t, e->in.h, e->in.w, 1000 * e->in.sigma[step],
+    struct wan_input in = {s->x, e->in.t,     e->in.h, e->in.w, 1000 * e->in.sigma[step],
                            text, e->in.n_text};
 
     if (interrupted())
@@ -258,8 +258,7 @@ static int compare_step(struct video_work *w, struct video_stream *s, int64_t st
     TRY(put_step(&s->rec, "x_l2", step, l2, err));
     TRY(put_step(&s->rec, "x_cos", step, cosine, err));
     TRY(put_step(&s->rec, "v_l2", step, v_l2, err));
-    TRY(put_step(&s->rec, "density_elem", step,
-                 kept / (double)(heads * w->e->in.branches), err));
+    TRY(put_step(&s->rec, "density_elem", step, kept / (double)(heads * w->e->in.branches), err));
 out:
     return rc;
 }

@@ -328,7 +328,7 @@ static int run_method(struct head_work *w, struct err *err)
                             .params = params,
                             .ctx = &ctx,
                             .in = &w->in,
-                            .device = a->how->device,
+                            .device = a->decoding ? NULL : a->how->device,
                             .measure = MEASURE_COUNTS,
                             .sink = take_rows,
                             .sink_ctx = w};

@@ -17,9 +17,9 @@ struct clip_size {
 };
 
 struct clip_diff {
-    double psnr;      /* mean over frames of 10 log10(1 / mse), +inf where equal */
-    double psnr_clip; /* of the mean mse */
-    double ssim;      /* Wang et al. 2004: Gaussian 11 x 11, sigma 1.5; NAN for sides below 11 */
+    double psnr;       /* mean over frames of 10 log10(1 / mse), +inf where equal */
+    double psnr_clip;  /* of the mean mse */
+    double ssim;       /* Wang et al. 2004: Gaussian 11 x 11, sigma 1.5; NAN for sides below 11 */
     double ssim_box11; /* uniform 11 x 11 with zero padding, as Sparse-VideoGen's code */
     double flicker, flicker_dense, flicker_ratio, flicker_diff; /* NAN for one frame */
 };

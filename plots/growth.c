@@ -126,10 +126,11 @@ static int render(struct growth *q, const struct buf *data, struct err *err)
     for (int i = 0; i < q->l.n; i++) {
         buf_puts(s, i ? ", " : "plot ");
         gp_data_name(&c.gp, "dat");
-        buf_printf(s,
-                   " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb "
-                   "'%s' notitle",
-                   i, q->l.s[i].dash, q->l.s[i].point, q->l.s[i].color);
+        buf_printf(
+            s,
+            " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb "
+            "'%s' notitle",
+            i, q->l.s[i].dash, q->l.s[i].point, q->l.s[i].color);
     }
     chart_legend(&c, &q->l, MARK_LINE_POINT);
     buf_puts(s, "\n");

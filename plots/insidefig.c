@@ -31,10 +31,11 @@ static int collect(struct scatter *q, struct buf *b, struct err *err)
             q->p[kept++] = q->p[i];
     q->n = kept;
     if (q->n == 0)
-        FAIL(err, ERR_INPUT,
-             "no setting has both %s of a replay and %s of `lacuna eval`: give directories of both, "
-             "with the same methods",
-             q->metrics.items[0], q->metrics.items[1]);
+        FAIL(
+            err, ERR_INPUT,
+            "no setting has both %s of a replay and %s of `lacuna eval`: give directories of both, "
+            "with the same methods",
+            q->metrics.items[0], q->metrics.items[1]);
     q->l.methods = q->a->methods;
     for (int64_t i = 0; i < q->n; i++) {
         const struct record *r = q->p[i].first;
@@ -101,7 +102,8 @@ static int render(const struct scatter *q, const struct buf *data, struct err *e
     for (int i = 0; i < q->l.n; i++) {
         buf_puts(s, i ? ", " : "plot ");
         gp_data_name(&c.gp, "dat");
-        buf_printf(s, " index %d using 1:2 with points pt %d ps 1.2*point_scale lc rgb '%s' notitle",
+        buf_printf(s,
+                   " index %d using 1:2 with points pt %d ps 1.2*point_scale lc rgb '%s' notitle",
                    i, q->l.s[i].point, q->l.s[i].color);
     }
     chart_legend(&c, &q->l, MARK_LINE_POINT);
@@ -123,8 +125,9 @@ static int draw(const struct figure_args *a, struct err *err)
 
     TRY(metric_list(a->metric ? a->metric : "err_l2_rel,nll_delta", &q.metrics, err));
     if (q.metrics.n != 2)
-        FAIL(err, ERR_USAGE, "--metric: two metrics were expected, one of a replay and one of "
-                             "`lacuna eval`, as in cra_mean,kl_mean");
+        FAIL(err, ERR_USAGE,
+             "--metric: two metrics were expected, one of a replay and one of "
+             "`lacuna eval`, as in cra_mean,kl_mean");
     TRY(collect(&q, &data, err));
     TRY(buf_check(&data, "points", err));
     TRY(render(&q, &data, err));

@@ -48,8 +48,9 @@ static int extent(struct lh *q, struct err *err)
         for (int64_t k = 0; k < q->g.gs.g[i].n; k++) {
             const struct record *r = &q->g.args->set->r[q->g.gs.g[i].at[k]];
             if (r->scope != RECORD_OF_HEAD)
-                return err_set(err, ERR_INPUT,
-                               "records of scope model have no layers and heads: see figure growth");
+                return err_set(
+                    err, ERR_INPUT,
+                    "records of scope model have no layers and heads: see figure growth");
             low = r->layer < low ? r->layer : low;
             high = r->layer > high ? r->layer : high;
             heads = r->head >= heads ? (int64_t)r->head + 1 : heads;

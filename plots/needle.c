@@ -1,6 +1,6 @@
 /*
- * needle.c - needle: the grid of a retrieval task as the field draws it, length by depth from red to
- * green, the number in the cell, one panel per setting.
+ * needle.c - needle: the grid of a retrieval task as the field draws it, length by depth from red
+ * to green, the number in the cell, one panel per setting.
  */
 #include "plots/chart.h"
 #include "plots/panels.h"

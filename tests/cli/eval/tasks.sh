@@ -1,7 +1,7 @@
 # Generated tasks: grades, what is done already, tables; decoding with the method.
 model=$ROOT/datasets/models/code-lm
 "$LACUNA" eval --model "$model" -m streaming:sink=4:window=64 --task needle --task chain:h=2 --task copy \
-    -n 512 --depth 0,1 --trials 2 --seed 7 -o d
+    -n 512 --depth 0,1 --trials 2 --seed 7 --progress none -o d
 "$LACUNA" eval --model "$model" -m streaming:sink=4:window=64 --task needle -n 512 --depth 0,1 --trials 2 \
     --seed 7 -o d --dry-run
 "$LACUNA" eval --model "$model" -m streaming:sink=4:window=64 --decode method --dense-last question \
