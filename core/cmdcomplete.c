@@ -222,8 +222,9 @@ static void zsh_script(const struct app *app, struct buf *b)
     buf_puts(b, "    esac\n"
                 "    if [[ -z $choices && $cur == -* ]]; then\n        case $command in\n");
     command_cases(app, options_of, b);
-    buf_puts(b, "        esac\n"
-                "    elif [[ -z $choices ]] && (( CURRENT == 3 )); then\n        case $command in\n");
+    buf_puts(b,
+             "        esac\n"
+             "    elif [[ -z $choices ]] && (( CURRENT == 3 )); then\n        case $command in\n");
     command_cases(app, argument_words, b);
     buf_puts(b, "        esac\n    fi\n"
                 "    if [[ -n $choices ]]; then\n        compadd -- ${=choices}\n"
