@@ -20,8 +20,7 @@ int attn_rate(enum precision prec, double *flop_per_s, struct err *err)
     TRY(mem_alloc(&lse, N, sizeof *lse, "rate probe", err));
     for (int i = 0; i < N * D; i++)
         x[i] = (float)(i % 17) / 17;
-    struct attn_in in = {
-        .nq = N, .nk = N, .d = D, .dv = D, .q = x, .k = x, .v = x, .scale = 0.125};
+    struct attn_in in = {.nq = N, .nk = N, .d = D, .dv = D, .q = x, .k = x, .v = x, .scale = 0.125};
     TRY(attn_prepare(&ops, &in, prec, err));
     mask_full(&full, N, N, 0, N, false);
     for (int k = 0; k < 2; k++) { /* the first one warms up */
