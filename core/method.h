@@ -282,9 +282,9 @@ void method_runs_free(struct method_run *runs, int64_t n);
 /* Open the session of a run whose method has one, unless it is open. */
 int method_run_open(struct method_run *run, struct err *err);
 
-/* Are the calibration of the run, if it has one, and what else its method reads from a file (`fits`)
- * of this model and token order ("none" = as stored; a method's own order counts before it)?
- * ERR_INPUT naming both where the file says otherwise. */
+/* Are the calibration of the run, if it has one, and what else its method reads from a file
+ * (`fits`) of this model and token order ("none" = as stored; a method's own order counts before
+ * it)? ERR_INPUT naming both where the file says otherwise. */
 int method_calib_fits(const struct method_run *run, const char *model, const char *permute,
                       struct err *err);
 
