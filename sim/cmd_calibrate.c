@@ -294,7 +294,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     }
     TRY(name_result(&o, &name, err));
     c.name = buf_str(&name);
-    buf_printf(&journal, "%s.part", o.out);
+    buf_printf(&journal, "%s.search", o.out); /* a .part is not read */
     TRY(buf_check(&journal, o.out, err));
     if (o.c.force)
         unlink(buf_str(&journal));

@@ -348,7 +348,7 @@ END_TEST
 /* What the journal has is not searched again; a journal of something else is refused. */
 START_TEST(a_stopped_calibration_goes_on)
 {
-    const char *path = path_of("stopped.h5"), *part = path_of("stopped.json.part");
+    const char *path = path_of("stopped.h5"), *part = path_of("stopped.json.search");
     struct calibrate_select sel = {"0", "all", "all", ""};
     struct session s;
     struct err err = {0};
