@@ -451,7 +451,7 @@ $(BUILD)/fuzz-bundle/fuzz: $(FUZZ_OBJ) $(LIB)
 
 # Commands under faults: system calls and allocations that fail, kills, power cuts, changed bytes.
 # A short run that is the same every time, and a long one with the fuzzers (tests/fault/torture.sh).
-TORTURE_SEED ?= $(shell date +%s)
+TORTURE_SEED ?= $(SEED)
 FUZZ_INPUTS  ?= 1000000
 FAULT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/shim.c,$(wildcard tests/fault/*.c)))
 $(BUILD)/tests/fault/fault: $(FAULT_OBJ) $(LIB) $(BUILD)/tests/fault/shim.so

@@ -41,6 +41,7 @@ void journal_close(struct journal **j)
 static int write_line(struct journal *j, struct buf *line, struct err *err)
 {
     int rc = buf_check(line, j->path, err);
+    rc = rc ? rc : mem_check_short(err);
     if (rc)
         return rc;
     pthread_mutex_lock(&j->lock);
