@@ -313,7 +313,6 @@ static int run_method(struct head_work *w, struct err *err)
     bool shares = run->method->flags & METHOD_SHARES_BRANCHES;
     struct carry *mine = a->carry ? a->carry + a->branch * all_heads(a) + at : fresh;
     struct method_ctx ctx = {.seed = a->how->seed,
-                             .session = run->session,
                              .carry = steps ? mine : NULL,
                              .shared = !shares     ? NULL
                                        : a->shared ? a->shared + at
