@@ -65,16 +65,18 @@ static int by_number(const void *x, const void *y)
 
 static void put_heads(const struct recset *set, struct buf *b)
 {
-    int64_t *id = calloc((size_t)set->n + 1, sizeof *id), n = 0;
+    int64_t *id = calloc((size_t)set->n + 1, sizeof *id), n = 0, cells = 0;
     for (int64_t i = 0; id && i < set->n; i++)
-        id[i] = ((int64_t)set->r[i].layer << 32) + set->r[i].head;
+        if (set->r[i].scope == RECORD_OF_HEAD)
+            id[cells++] = ((int64_t)set->r[i].layer << 32) + set->r[i].head;
     if (id)
-        qsort(id, (size_t)set->n, sizeof *id, by_number);
-    for (int64_t i = 0; id && i < set->n; i++)
+        qsort(id, (size_t)cells, sizeof *id, by_number);
+    for (int64_t i = 0; id && i < cells; i++)
         n += i == 0 || id[i] != id[i - 1];
     b->failed |= !id;
     free(id);
-    int64_t layers = count_of(set, KEY_LAYER), heads = count_of(set, KEY_HEAD);
+    bool mixed = cells < set->n; /* records of a model have no layer: one value more */
+    int64_t layers = count_of(set, KEY_LAYER) - mixed, heads = count_of(set, KEY_HEAD) - mixed;
     buf_printf(b, ", %lld head%s", (long long)n, n == 1 ? "" : "s");
     if (layers > 1 && layers * heads == n)
         buf_printf(b, " (%lld layers x %lld)", (long long)layers, (long long)heads);

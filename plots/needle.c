@@ -6,6 +6,7 @@
 #include "plots/panels.h"
 
 #include "core/mem.h"
+#include "core/metricdef.h"
 #include "plots/palette.h"
 #include "plots/titles.h"
 
@@ -259,7 +260,8 @@ static int render(struct grid *q, struct err *err)
     write_cells(q, &data);
     TRY(buf_check(&data, "cells", err));
     TRY(gp_data(&g, "dat", buf_str(&data), data.len, err));
-    palette_grade(&g.script);
+    const struct metric_def *def = metric_def_find(q->metric);
+    palette_grade(def && def->better == BETTER_LOWER, &g.script);
     buf_printf(&g.script,
                "set cbrange [%.8g:%.8g]\nset border lw 0.6\nset tics scale 0.6\nunset key\n"
                "unset colorbox\nset multiplot\n",

@@ -22,10 +22,15 @@ void palette_diverging(struct buf *script)
                      "4 '#fddbc7', 5 '#ef8a62', 6 '#b2182b')\n");
 }
 
-void palette_grade(struct buf *script)
+void palette_grade(bool low_is_good, struct buf *script)
 {
-    buf_puts(script, "set palette defined (0 '#d73027', 1 '#fc8d59', 2 '#fee08b', 3 '#d9ef8b', "
-                     "4 '#91cf60', 5 '#1a9850')\n");
+    static const char *const colors[] = {"#d73027", "#fc8d59", "#fee08b",
+                                         "#d9ef8b", "#91cf60", "#1a9850"};
+    enum { N = sizeof colors / sizeof *colors };
+    for (int i = 0; i < N; i++)
+        buf_printf(script, "%s%d '%s'", i ? ", " : "set palette defined (", i,
+                   colors[low_is_good ? N - 1 - i : i]);
+    buf_puts(script, ")\n");
 }
 
 static const struct {

@@ -8,9 +8,11 @@
 #include "core/buf.h"
 #include "core/method.h"
 
+#include <stdbool.h>
+
 void palette_viridis(struct buf *script);
 void palette_diverging(struct buf *script);
-void palette_grade(struct buf *script); /* red, yellow, green */
+void palette_grade(bool low_is_good, struct buf *script); /* green is good, red is bad */
 
 struct line_style {
     char color[8]; /* "#rrggbb" */

@@ -37,6 +37,9 @@ plot()
 plot needle a --params 'tau=0.1' --size 400x300
 cat needle.dat
 sed -n "s/^set [xy]tics .*(/&/p" needle.gp
+sed -n 's/^set palette.*(//p' needle.gp
+plot needle a --params 'tau=0.1' --metric answer_nll
+sed -n 's/^set palette.*(//p' needle.gp
 plot growth a --params 'tau=0.1'
 cat growth.dat
 plot inside a b --metric err_l2_rel,answer_nll
