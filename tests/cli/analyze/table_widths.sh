@@ -12,6 +12,11 @@ models=$ROOT/datasets/models
 cp "$ROOT/tests/data/code-lm-a.txt" text.txt
 "$LACUNA" eval -q --model "$models/code-lm" -m dense -m streaming:sink=4:window=64 --task text.txt \
     --task needle -n 128 --depth 0,1 --trials 2 -o inside 2>/dev/null
+"$LACUNA" eval -q --model "$models/video-dit" --size 4x32x48 --steps 2 -m radial:dense_steps=0 \
+    -m spargeattn:theta=-1:tau=0.5 -o clips 2>/dev/null
+"$LACUNA" replay -q t.h5 -m streaming:sink=4:window=4,8,16,32,64 --layers 1 -o both 2>/dev/null
+"$LACUNA" eval -q --model "$models/code-lm" -m streaming:sink=4:window=4,8,16,32,64 --task text.txt \
+    -n 128 --windows 1 -o bothinside 2>/dev/null
 "$LACUNA" replay -q t.h5 -m streaming:window=64,128 -m xattention:tau=0.3,0.5 --layers 1 -o equal 2>/dev/null
 "$LACUNA" choose -q equal --limit 'err_l1_rel<=0.1' -o plan.json
 "$LACUNA" replay -q t.h5 -m plan:file=plan.json --layers 1 -o equal 2>/dev/null
@@ -32,7 +37,7 @@ for form in '' twocolumn; do
     printf '\\documentclass[%s]{article}%s\\begin{document}\n' "$form" "$preamble" >"all$form.tex"
 done
 made=
-for dir in text video 'video hilbert' equal inside gpu 'text video hilbert'; do
+for dir in text video 'video hilbert' equal inside clips 'both bothinside' gpu 'text video hilbert'; do
     for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
         # shellcheck disable=SC2086 # several directories
         set -- $dir --table "$t"
