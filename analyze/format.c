@@ -57,7 +57,9 @@ void format_table(const struct table_format *f, const struct table *t, const str
     struct sheet_opts own = *o;
     own.space = f->space;
     sheet_make(t, &own, &s);
-    f->show(&s, b);
+    /* A sheet that failed lacks texts. */
+    if (!s.failed)
+        f->show(&s, b);
     b->failed |= s.failed;
     sheet_free(&s);
 }

@@ -160,9 +160,11 @@ void choice_fit(struct choice *ch, struct sheet *s, struct str_list *folded)
         choice_put_column_name(&ch->t->cols[ch->cols[--ch->n_cols]], &ch->dropped);
     for (;;) {
         fill(ch, s, folded);
+        if (s->failed)
+            return;
         double limit = ch->o->space.part ? ch->o->space.part : s->width;
         bool fits = part_width(ch, s) <= limit && (!may_drop || total_width(ch, s) <= s->width);
-        if (s->failed || fits)
+        if (fits)
             return;
         bool folds = fold_widest(ch, s);
         if (!folds && may_drop && ch->n_cols > ch->n_chosen)
