@@ -1,12 +1,14 @@
 /*
  * simd.h - an attribute for hot loops that are compiled for several instruction sets, of which the
  * program picks one at run time. Sanitizer builds use the plain version, because the resolver runs
- * before the sanitizer is ready.
+ * before the sanitizer is ready; so does clang before 18, which names the resolved function
+ * "f.ifunc", so that no other file finds it. Such a build is slower: give it -march=native.
  */
 #ifndef LACUNA_SIMD_H
 #define LACUNA_SIMD_H
 
-#if defined(__x86_64__) && !defined(LACUNA_SANITIZE)
+#if defined(__x86_64__) && !defined(LACUNA_SANITIZE) &&                                            \
+    !(defined(__clang__) && __clang_major__ < 18)
 #define SIMD_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define SIMD_CLONES
