@@ -17,6 +17,7 @@
 #include "eval/videometric.h"
 #include "sim/metrics.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -168,6 +169,7 @@ static int open_streams(struct video_work *w, struct err *err)
         goto out;
     if (!e->in.x)
         TRY(video_input_noise(&e->model.c, &e->ask, &e->in, err));
+    assert(e->in.x);
     TRY(mem_alloc(&w->uncond, e->in.size, sizeof(float), "velocity", err));
     for (int i = 0; i <= e->n_runs; i++) {
         struct video_stream *s = w->s + i;
