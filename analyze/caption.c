@@ -1,6 +1,7 @@
 #include "analyze/caption.h"
 
 #include "analyze/keys.h"
+#include "core/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,8 @@ static void put_heads(const struct recset *set, struct buf *b)
     for (int64_t i = 0; id && i < cells; i++)
         n += i == 0 || id[i] != id[i - 1];
     b->failed |= !id;
+    if (!id)
+        mem_note_short(); /* captions are built on the way to something else */
     free(id);
     bool mixed = cells < set->n; /* records of a model have no layer: one value more */
     int64_t layers = count_of(set, KEY_LAYER) - mixed, heads = count_of(set, KEY_HEAD) - mixed;

@@ -27,8 +27,9 @@ static const char *differs(const char *fmt, const char *a, const char *b)
 /* What may differ between two runs that did the same. */
 static bool is_of_the_run(const char *key)
 {
-    static const char *const keys[] = {
-        "start", "end", "elapsed_s", "peak_memory_bytes", "history", "host", "cpu", "sum", "pid"};
+    static const char *const keys[] = {"start",   "end",         "elapsed_s", "peak_memory_bytes",
+                                       "history", "host",        "cpu",       "sum",
+                                       "pid",     "cells_before"};
     size_t n = strlen(key);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(key, keys[i]) == 0)
