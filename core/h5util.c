@@ -137,6 +137,11 @@ int h5_check_closed(struct err *err)
     return h5_fail(err, ERR_IO, "writing what was buffered");
 }
 
+void h5_forget_closed(void)
+{
+    close_failed = false;
+}
+
 const char *h5_where(hid_t loc, char buf[128])
 {
     if (H5Iget_name(loc, buf, 128) <= 0)

@@ -36,6 +36,7 @@ const char *h5_where(hid_t loc, char buf[128]);
  * call, for any file. A file is committed only after it (h5_part_commit). */
 void h5_close(hid_t id);
 int h5_check_closed(struct err *err);
+void h5_forget_closed(void);
 
 /* The file type of a dtype (little-endian). bfloat16 is a 2-byte float with 8 exponent bits, bias
  * 127, and 7 mantissa bits. The caller closes it with h5_close. H5I_INVALID_HID on failure. */

@@ -197,6 +197,7 @@ void h5_part_abort(struct h5_part *p)
     h5_lock();
     if (p->file >= 0)
         H5Fclose(p->file);
+    h5_forget_closed(); /* what failed belongs to this file, not to the next */
     unlink(p->part);
     forget(p);
     h5_unlock();

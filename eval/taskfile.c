@@ -206,6 +206,8 @@ static int parse_question(const json_t *o, const char *tmpl, const char *where, 
     if (!json_is_object(o))
         FAIL(err, ERR_INPUT, "%s: a JSON object was expected", where);
     TRY(get_prompt(q, o, tmpl, where, err));
+    if (q->prompt.len == 0)
+        FAIL(err, ERR_INPUT, "%s: the prompt is empty", where);
     TRY(get_metric(q, o, where, err));
     if ((key = first_key(o, answers)) != NULL)
         TRY(get_texts(o, key, where, &q->answers, err));
