@@ -327,7 +327,7 @@ int replay_execute(struct replay *r, int jobs, struct err *err)
         rc = method_run_open(&r->runs[k], err);
     if (!rc && !r->book)
         rc = budget_book_open(r, jobs, &r->book, err);
-    if (!rc)
+    if (!rc && !r->tally)
         rc = mem_zalloc(&r->tally, r->n_runs, sizeof *r->tally, "tally", err);
     if (rc)
         return rc;

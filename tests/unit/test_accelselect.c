@@ -355,6 +355,7 @@ START_TEST(chosen_by_a_rule)
     s.answer = CHANGED;
     assert_ok(run(&s, &h, SELECT_AUTO, method, &changed, &err), &err);
     ck_assert_double_gt(record_get(&changed, "tested_kept"), record_get(&cpu, "tested_kept"));
+    record_free(&changed);
     s.answer = OTHER_UNIT;
     assert_fails(run(&s, &h, SELECT_AUTO, "fg-attn:mode=pooled", &changed, &err), &err, ERR_RUN,
                  "a choice in units of 64 x 64, expected 128 x 1");

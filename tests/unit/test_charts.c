@@ -668,6 +668,7 @@ START_TEST(a_sweep_has_a_cell_per_setting)
     ck_assert_int_eq(count(&dat, "\n"),
                      4); /* the head, and no cell for a setting that is not there */
     add("sampleattention", "alpha_c=0.9:chunks=2", 0, 0, 0.6);
+    recset_free(&set);
     fixture_set(&f, &set);
     assert_fails(figure_find("sweep", &e)->draw(&a, &e), &e, ERR_INPUT, "one value each");
     a.y = NULL;

@@ -146,6 +146,9 @@ START_TEST(a_run_that_ends_is_synced)
     assert_fails(replay_execute(&run, 1, &e), &e, ERR_INTERRUPTED, "interrupted");
     ck_assert_int_eq(data_syncs, 2);
     record_file_close(&run.records);
+    run.series = NULL;
+    run.n_series = 0;
+    replay_free(&run);
 }
 END_TEST
 

@@ -13,7 +13,7 @@
  */
 #include "cuda/methods/sale/sale_operands.cuh"
 #include "cuda/methods/sale/sale_portable.cuh"
-#include "cuda/methods/sale/sale_sm90.h"
+#include "cuda/methods/sale/sale_sm90.cuh"
 #include "cuda/select/lists.h"
 #include "cuda/tensormap.h"
 

@@ -8,7 +8,7 @@
  */
 #include "cuda/hop.cuh"
 #include "cuda/methods/sale/sale_pairs.cuh"
-#include "cuda/methods/sale/sale_sm90.h"
+#include "cuda/methods/sale/sale_sm90.cuh"
 
 #define STAGES 3
 #define THREADS (256 + 32)

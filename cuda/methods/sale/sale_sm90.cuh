@@ -1,8 +1,8 @@
 /*
- * sale_sm90.h - launch of SALE's test of every pair on Hopper (sale_sm90.cu).
+ * sale_sm90.cuh - launch of SALE's test of every pair on Hopper (sale_sm90.cu).
  */
-#ifndef LACUNA_SALE_SM90_H
-#define LACUNA_SALE_SM90_H
+#ifndef LACUNA_SALE_SM90_CUH
+#define LACUNA_SALE_SM90_CUH
 
 #include "cuda/methods/sale/sale_common.cuh"
 
