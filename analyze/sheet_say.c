@@ -133,9 +133,13 @@ void sheet_say(const struct table *t, struct sheet *s)
 {
     struct setting *x = calloc((size_t)t->n_rows + 1, sizeof *x);
     struct buf b = {0};
-    int64_t n = x ? collect(t, x, s) : 0, m = 0;
+    int64_t n = 0, m = 0;
     size_t l = 0;
-    s->failed |= !x;
+    if (!x) {
+        s->failed = true;
+        return;
+    }
+    n = collect(t, x, s);
     while (l < sizeof levels / sizeof *levels && (m = at_level(x, n, levels[l])) < 2)
         l++;
     if (m >= 2 && x[0].kept->median > 0) {
