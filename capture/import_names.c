@@ -162,7 +162,7 @@ int import_safetensors(struct import_job *j, const struct st_file *f, const char
     for (int64_t i = 0; i < st_count(f); i++) {
         const char *name = st_at(f, i)->name;
         size_t len = strlen(name);
-        if (len > 250 || name[len - 1] != 'q' || (len > 1 && name[len - 2] != '.'))
+        if (len == 0 || len > 250 || name[len - 1] != 'q' || (len > 1 && name[len - 2] != '.'))
             continue;
         TRY(add_call(j, f, path, name, len - 1, layout, defaults, err));
     }

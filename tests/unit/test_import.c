@@ -474,6 +474,7 @@ START_TEST(odd_names_are_refused)
         {{"a.b.q", "a.b.k", "a.b.v"}, "'b' is no step, layer or branch"},
         {{"layer1.q", "layer1.k"}, "'layer1.v' is missing"},
         {{"query"}, "no tensor is named"},
+        {{""}, "no tensor is named"},
         {{"layer1.q", "layer1.k", "layer1.v", "layer-01.q", "layer-01.k", "layer-01.v"},
          "the same step"},
     };
