@@ -75,8 +75,8 @@ int table_text(struct table *t, int64_t col, const char *text, struct err *err)
     struct buf b = {0};
     text_escape(&b, text, "");
     int rc = buf_check(&b, "table cell", err);
-    char *copy = b.data ? b.data : strdup("");
-    if (rc || !copy) {
+    char *copy = rc ? NULL : b.data ? b.data : strdup("");
+    if (!copy) {
         buf_free(&b);
         return err_set(err, ERR_NOMEM, "table cell: out of memory");
     }

@@ -23,7 +23,8 @@ job()
 
 san="env LACUNA=$build-san/lacuna ASAN_OPTIONS=verify_asan_link_order=0:exitcode=97 \
 UBSAN_OPTIONS=halt_on_error=1:exitcode=97"
-fault="$build/tests/fault/fault --seed $seed"
+driver="$build/tests/fault/fault --seed $seed"
+fault="env LACUNA=$build/lacuna $driver"
 if [ "$mode" = short ]; then
     job 1-calls "$fault" calls clock --tries 20
     job 2-memory "$fault" memory --tries 20
@@ -35,7 +36,7 @@ else
     job 1-calls "$fault" calls clock
     job 5-cuts "$fault" cuts
     job 6-flips "$fault" flips
-    [ -x "$build-san/lacuna" ] && job 3-san "$san $fault" memory --tries 40
+    [ -x "$build-san/lacuna" ] && job 3-san "$san $driver" memory --tries 40
     job 7-flips "$build/tests/unit/test_flips"
     [ -x "$build-san/tests/fuzz/fuzz" ] &&
         job 8-fuzz "$build-san/tests/fuzz/fuzz" long --seed "$seed" --inputs "${FUZZ_INPUTS:-1000000}" --jobs 1
