@@ -102,6 +102,16 @@ int mask_lists_add_run(struct mask *m, int64_t g, int32_t c0, int32_t c1, struct
 /* Close the lists; groups without a unit become empty. Call once after the last add. */
 void mask_lists_finish(struct mask *m);
 
+/* The rows [row0, row1) of the lists m, row0 at a group of it, as lists of their own. *out is
+ * initialised; release it with mask_free. */
+int mask_lists_rows(const struct mask *m, int64_t row0, int64_t row1, struct mask *out,
+                    struct err *err);
+
+/* How many numbers only one of two ascending lists has; how many units only one of two masks has,
+ * both of which are lists of the same rows and unit. */
+int64_t list_differ(const int32_t *a, int64_t na, const int32_t *b, int64_t nb);
+int64_t mask_lists_differ(const struct mask *a, const struct mask *b);
+
 /* MASK_FULL and MASK_BAND need no storage. Members of a band as in struct mask. */
 struct band {
     int64_t sink, window, dense_from;

@@ -183,46 +183,19 @@ out:
 static int take_rows(const struct mask *whole, struct mask *m, int64_t *differs, struct err *err)
 {
     struct mask part = {0};
-    int64_t g0 = m->row0 / m->bq;
     int rc = 0;
 
-    TRY(mask_lists_init(&part, m->nq, m->nk, m->row0, m->row1, m->causal, m->bq, m->bk, err));
+    TRY(mask_lists_rows(whole, m->row0, m->row1, &part, err));
     part.exec = m->exec;
     part.exec_bq = m->exec_bq;
     part.exec_bk = m->exec_bk;
-    for (int64_t g = 0; g < m->ngroups; g++) {
-        int64_t a = whole->ptr[g0 + g], end = whole->ptr[g0 + g + 1];
-        int64_t b = m->ptr[g], b_end = m->ptr[g + 1];
-        while (a < end || b < b_end) {
-            bool here = a < end && (b == b_end || whole->col[a] <= m->col[b]);
-            bool there = b < b_end && (a == end || m->col[b] <= whole->col[a]);
-            if (here)
-                TRY(mask_lists_add(&part, g, whole->col[a], err));
-            *differs += here != there;
-            a += here;
-            b += there;
-        }
-    }
-    mask_lists_finish(&part);
+    *differs += mask_lists_differ(&part, m);
     mask_free(m);
     *m = part;
     part = (struct mask){0};
 out:
     mask_free(&part);
     return rc;
-}
-
-/* Numbers that only one of two ascending lists has. */
-static int64_t in_one_list(const int32_t *a, int64_t na, const int32_t *b, int64_t nb)
-{
-    int64_t i = 0, j = 0, both = 0;
-    while (i < na && j < nb) {
-        int32_t x = a[i], y = b[j];
-        both += x == y;
-        i += x <= y;
-        j += y <= x;
-    }
-    return na + nb - 2 * both;
 }
 
 /* Tiles of the whole head's lists that a band does not touch, and the other way round. */
@@ -241,7 +214,7 @@ static int compare_tiles(const struct mask *whole, const struct mask *m, int64_t
             rc = (int)n;
             goto out;
         }
-        *differs += in_one_list(whole->col + from, to - from, col, n);
+        *differs += list_differ(whole->col + from, to - from, col, n);
     }
 out:
     free(col);

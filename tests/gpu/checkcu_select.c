@@ -226,15 +226,9 @@ static int compare_masks(const struct selection *s, int head, const struct mask 
                        (long long)m->bq, (long long)m->bk, (long long)l->bq, (long long)l->bk);
     for (int64_t g = 0; g < m->ngroups; g++) {
         const int64_t *row = s->ptr[0] + head * l->groups + g;
-        int64_t a = row[0], b = m->ptr[g];
         t->units += allowed_units(m, g);
-        while (a < row[1] || b < m->ptr[g + 1]) {
-            bool here = a < row[1] && (b == m->ptr[g + 1] || s->col[0][a] <= m->col[b]);
-            bool there = b < m->ptr[g + 1] && (a == row[1] || m->col[b] <= s->col[0][a]);
-            t->differ += here != there;
-            a += here;
-            b += there;
-        }
+        t->differ += list_differ(s->col[0] + row[0], row[1] - row[0], m->col + m->ptr[g],
+                                 m->ptr[g + 1] - m->ptr[g]);
     }
     if (t->differ - before > t->worst)
         t->worst = t->differ - before;

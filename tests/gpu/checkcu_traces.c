@@ -165,35 +165,6 @@ out:
     return rc;
 }
 
-static int copy_lists(const struct mask *m, struct mask *to, struct err *err)
-{
-    int rc = 0;
-    TRY(mask_lists_init(to, m->nq, m->nk, m->row0, m->row1, m->causal, m->bq, m->bk, err));
-    for (int64_t g = 0; g < m->ngroups; g++)
-        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
-            TRY(mask_lists_add(to, g, m->col[i], err));
-    mask_lists_finish(to);
-out:
-    return rc;
-}
-
-/* Units that only one of two lists of the same rows has. */
-static int64_t unlike_units(const struct mask *a, const struct mask *b)
-{
-    int64_t n = 0;
-    for (int64_t g = 0; g < a->ngroups; g++) {
-        int64_t i = a->ptr[g], j = b->ptr[g];
-        while (i < a->ptr[g + 1] || j < b->ptr[g + 1]) {
-            bool here = i < a->ptr[g + 1] && (j == b->ptr[g + 1] || a->col[i] <= b->col[j]);
-            bool there = j < b->ptr[g + 1] && (i == a->ptr[g + 1] || b->col[j] <= a->col[i]);
-            n += here != there;
-            i += here;
-            j += there;
-        }
-    }
-    return n;
-}
-
 /* sim_sink_fn: keeps the CPU's outputs and lists. */
 static int keep(void *ctx, const struct mask *m, const double *out, const double *lse,
                 struct err *err)
@@ -201,7 +172,7 @@ static int keep(void *ctx, const struct mask *m, const double *out, const double
     struct sample *s = ctx;
     int64_t n = m->row1 - m->row0, dv = s->in->x.dv;
     if (m->form == MASK_LISTS && s->n_masks < MAX_CHUNKS) {
-        int rc = copy_lists(m, s->masks + s->n_masks, err);
+        int rc = mask_lists_rows(m, m->row0, m->row1, s->masks + s->n_masks, err);
         if (rc)
             return rc;
     }
@@ -226,7 +197,7 @@ static int sink(void *ctx, const struct mask *m, const double *out, const double
     s->units += c.tiles_allowed;
     const struct mask *own = s->masks + s->next;
     if (m->form == MASK_LISTS && s->next < MAX_CHUNKS && own->form == MASK_LISTS && own->ptr)
-        s->unlike += unlike_units(own, m);
+        s->unlike += mask_lists_differ(own, m);
     s->next++;
     int64_t last = m->row0 + (rows - 1) / step * step;
     rc = compare_rows(s, m, m->row0, m->row0 + (step < rows ? step : rows), out, lse, err);

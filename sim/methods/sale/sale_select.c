@@ -116,11 +116,7 @@ int sale_head_adopt(struct sale_head *h, const struct mask *m, struct err *err)
                        (long long)m->bq, (long long)m->bk, SALE_BQ, SALE_BK);
     TRY(mem_zalloc(&own, 1, sizeof *own, "adopted mask", err));
     h->adopted = own;
-    TRY(mask_lists_init(own, m->nq, m->nk, m->row0, m->row1, m->causal, m->bq, m->bk, err));
-    for (int64_t g = 0; g < m->ngroups; g++)
-        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
-            TRY(mask_lists_add(own, g, m->col[i], err));
-    mask_lists_finish(own);
+    TRY(mask_lists_rows(m, m->row0, m->row1, own, err));
 out:
     return rc;
 }
