@@ -334,10 +334,7 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
     TRY(buf_check(&data, "cells", err));
     TRY(gp_data(&g, "dat", buf_str(&data), data.len, err));
     (q->difference ? palette_diverging : palette_viridis)(&g.script);
-    buf_printf(&g.script,
-               "set cbrange [%.8g:%.8g]\nset border lw 0.6\nset tics scale 0.6\nunset key\n"
-               "unset colorbox\nset multiplot\n",
-               low, high);
+    buf_printf(&g.script, "set cbrange [%.8g:%.8g]\n", low, high);
     panels_frame(&p, buf_str(&title), "head", "layer", buf_str(&bar), &g);
     for (int i = 0; i < q->n; i++)
         draw_panel(q, &p, i, low, high, &g);

@@ -286,8 +286,6 @@ int map_draw(const struct map_figure *f, struct err *err)
     if (f->overlay)
         TRY(write_edges(f, &g, err));
     scale(f, &g);
-    buf_puts(&g.script, "set border lw 0.6\nset tics scale 0.6\nunset key\nunset colorbox\n"
-                        "set multiplot\n");
     panels_frame(&p, title, "key [token]", "query [token]", f->bar_label, &g);
     for (int i = 0; i < f->n; i++)
         draw_panel(f, &p, i, &g);

@@ -262,10 +262,7 @@ static int render(struct grid *q, struct err *err)
     TRY(gp_data(&g, "dat", buf_str(&data), data.len, err));
     const struct metric_def *def = metric_def_find(q->metric);
     palette_grade(def && def->better == BETTER_LOWER, &g.script);
-    buf_printf(&g.script,
-               "set cbrange [%.8g:%.8g]\nset border lw 0.6\nset tics scale 0.6\nunset key\n"
-               "unset colorbox\nset multiplot\n",
-               low, high);
+    buf_printf(&g.script, "set cbrange [%.8g:%.8g]\n", low, high);
     panels_frame(&p, buf_str(&title), "tokens", "depth", buf_str(&bar), &g);
     for (int i = 0; i < q->n; i++)
         draw_panel(q, &p, i, low, high, &g);

@@ -224,6 +224,8 @@ void panels_frame(const struct panels *p, const char *title, const char *x_label
     double mid_x = (p->left + (p->cols * (p->width + p->gap_x) - p->gap_x) / 2.0) / w;
     double mid_y = 1 - (p->top + p->rows * (p->height + p->gap_y) / 2.0) / h;
     struct buf fitting = {0}; /* in a figure of a requested width */
+    buf_puts(&g->script, "set border lw 0.6\nset tics scale 0.6\nunset key\nunset colorbox\n"
+                         "set multiplot\n");
     title_cut(title, (size_t)((w - 30) / HEAD_CHAR) + 1, &fitting);
     screen_label(g, buf_str(&fitting), 14 / w, 1 - 18 / h, "left font ',12'");
     g->script.failed |= fitting.failed;
