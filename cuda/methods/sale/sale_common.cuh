@@ -53,4 +53,10 @@ static __device__ __forceinline__ float fl16(float x)
     return __half2float(__float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f)));
 }
 
+/* The same of a bf16 value, given by its bits. */
+static __device__ __forceinline__ float fl16_of_bf16(uint16_t bits)
+{
+    return fl16(__uint_as_float((uint32_t)bits << 16));
+}
+
 #endif

@@ -63,8 +63,7 @@ template <int D> static __global__ void __launch_bounds__(256) quantise_queries(
 #pragma unroll
         for (int c = 0; c < N; c++) {
             int64_t row = row0 + 8 * i, to = (head * a.npad + row) * D + lane + 32 * c;
-            float v =
-                row < a.n ? fl16(__uint_as_float((uint32_t)q[row * D + lane + 32 * c] << 16)) : 0;
+            float v = row < a.n ? fl16_of_bf16(q[row * D + lane + 32 * c]) : 0;
             a.q16[to] = __float2half_rn(v);
             x[i][c] = row < a.n ? fl16(v - a.q_mean[head * D + lane + 32 * c]) : 0;
             most = fmaxf(most, fabsf(x[i][c]));
@@ -98,9 +97,7 @@ template <int D> static __global__ void __launch_bounds__(128) quantise_keys(con
         for (int e = 0; e < N; e++) {
             int64_t t = t0 + i / 2 * 8 + i % 2;
             int at = lane + 32 * e;
-            x[i][e] = t < a.n ? fl16(fl16(__uint_as_float((uint32_t)k[t * D + at] << 16)) -
-                                     a.k_mean[head * D + at])
-                              : 0;
+            x[i][e] = t < a.n ? fl16(fl16_of_bf16(k[t * D + at]) - a.k_mean[head * D + at]) : 0;
             a.k16[(head * a.npad + t) * D + at] = __float2half_rn(x[i][e]);
             most = fmaxf(most, fabsf(x[i][e]));
         }
