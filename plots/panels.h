@@ -57,7 +57,8 @@ int panels_total_height(const struct panels *p);
 void panels_place(const struct panels *p, int i, struct gp *g, bool *leftmost, bool *lowest);
 
 /* Begin the panels: their style, then the figure's title above all of them, the names of the axes
- * and of the colour bar, which are labels that are set before the first panel and unset after it. */
+ * and of the colour bar, which are labels that are set before the first panel and unset after it.
+ */
 void panels_frame(const struct panels *p, const char *title, const char *x_label,
                   const char *y_label, const char *bar_label, struct gp *g);
 
