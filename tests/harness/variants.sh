@@ -6,8 +6,9 @@
 #
 # A variant is a family of OpenBLAS's kernels that this processor can run (they round differently),
 # a C library that does not use FMA, or a locale with a decimal comma. Of the families Prescott,
-# Haswell and SkylakeX are taken, one for each width of vectors; with VARIANTS=all every one. From
-# the repository root; prints a line per variant, the output of what failed, and "N passed, N failed".
+# Haswell and SkylakeX are taken, one for each width of vectors, and the other two join the first of
+# them; with VARIANTS=all every one, each by itself. From the repository root; prints a line per
+# variant, the output of what failed, and "N passed, N failed".
 set -u
 here=$(dirname "$0")
 
@@ -55,8 +56,8 @@ comma_locale()
     [ "$(LOCPATH=$1 LC_ALL=$name locale decimal_point 2>/dev/null)" = , ] && echo "$name"
 }
 
-# variants DIR: a line per variant, its name and its variables.
-variants()
+# single DIR: a line per variant, its name and its variables.
+single()
 {
     flags=$(sed -n 's/^\(flags\|Features\)[[:space:]]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)
     usual=$(family -u OPENBLAS_CORETYPE)
@@ -71,6 +72,21 @@ variants()
     done
     ! has fma || echo "without-FMA GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4"
     comma_locale "$1" | sed 's/.*/decimal-comma LC_ALL=& CASE_LOCALE=&/'
+}
+
+# variants DIR: those of single; without VARIANTS=all the first family of kernels, the C library
+# without FMA and the locale are one: they change different things, and a run takes a minute.
+variants()
+{
+    if [ "${VARIANTS-}" = all ]; then
+        single "$1"
+        return
+    fi
+    single "$1" | awk '
+        NR > 1 && /^(without-FMA|decimal-comma) / { name = name "+" $1; sub(/^[^ ]+/, ""); vars = vars $0; next }
+        NR == 1 { name = $1; sub(/^[^ ]+/, ""); vars = $0; next }
+        { print }
+        END { if (NR) print name vars }'
 }
 
 # run_variant NAME VARIABLE=VALUE...: its line, and what failed; counts go to $tmp/counts.
