@@ -5,12 +5,12 @@
 #include "capture/tokenizer.h"
 
 #include "capture/addedtokens.h"
+#include "core/fileio.h"
 #include "core/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <utf8proc.h>
 
 #define MAX_FILE ((size_t)256 << 20)
@@ -156,10 +156,12 @@ static int read_config(struct tokenizer *t, const char *dir, struct err *err)
 {
     char path[4096];
     json_t *o = NULL;
+    bool there;
     int rc = 0;
 
     snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
-    if (access(path, F_OK) != 0)
+    TRY(io_exists(path, &there, err));
+    if (!there)
         return 0;
     TRY(json_read_file(path, MAX_FILE, &o, err));
     if (!json_is_object(o))
@@ -188,9 +190,11 @@ int64_t tokenizer_max_id(const struct tokenizer *t)
 static int read_tokenizer(struct tokenizer *t, const char *path, struct err *err)
 {
     json_t *o = NULL;
+    bool there;
     int rc = 0;
 
-    if (access(path, F_OK) != 0)
+    TRY(io_exists(path, &there, err));
+    if (!there)
         FAIL(err, ERR_INPUT,
              "%s does not exist; capture reads tokenizer.json only (a "
              "tokenizer.model has to be converted), or give token ids with --tokens-file",

@@ -6,13 +6,13 @@
 #include "capture/arrays.h"
 #include "capture/flow.h"
 #include "capture/wan_model.h"
+#include "core/fileio.h"
 #include "core/mem.h"
 #include "core/rng.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Stream of the counter-based generator that the starting noise comes from. */
 #define NOISE_STREAM 1
@@ -72,10 +72,12 @@ static int load_texts(const struct wan_config *c, const struct video_ask *a, str
 {
     char path[4096];
     int64_t n = 0;
+    bool there;
     int rc = 0;
 
     snprintf(path, sizeof path, "%s/prompts.safetensors", a->model);
-    if (!a->text && access(path, F_OK) != 0)
+    TRY(io_exists(path, &there, err));
+    if (!a->text && !there)
         FAIL(err, ERR_USAGE, "%s: --text FILE is missing, and %s holds no prompts.safetensors",
              a->who, a->model);
     TRY(load_text(c, a->text ? a->text : path, a->prompt_index, &in->text, &in->n_text, err));

@@ -3,56 +3,70 @@
  */
 #include "core/datadir.h"
 
+#include "core/fileio.h"
+
+#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static bool try_place(const char *dir, const char *sub, const char *below, struct buf *path,
-                      struct buf *tried)
+/* Is it there? A place that the system cannot tell about is an error: the next may hold other
+ * data. */
+static int try_place(const char *dir, const char *sub, const char *below, struct buf *path,
+                     struct buf *tried, bool *found, struct err *err)
 {
     buf_reset(path);
     buf_printf(path, "%s%s%s/%s", dir, sub[0] ? "/" : "", sub, below);
-    if (!path->failed && access(buf_str(path), R_OK) == 0)
-        return true;
-    buf_printf(tried, "%s%s", tried->len ? ", " : "", buf_str(path));
-    return false;
+    int rc = buf_check(path, below, err);
+    if (rc == 0)
+        rc = io_exists(buf_str(path), found, err);
+    if (rc == 0 && !*found)
+        buf_printf(tried, "%s%s", tried->len ? ", " : "", buf_str(path));
+    return rc;
 }
 
-static bool beside_executable(const char *below, struct buf *path, struct buf *tried)
+static int beside_executable(const char *below, struct buf *path, struct buf *tried, bool *found,
+                             struct err *err)
 {
     static const char *const places[] = {"../datasets", "datasets", "../share/lacuna"};
     char exe[PATH_MAX];
+    int rc = 0;
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n < 0 && errno == ENOENT) /* no /proc here */
+        return 0;
     if (n <= 0)
-        return false;
+        return err_sys(err, ERR_IO, "/proc/self/exe: cannot read where the program lies");
     exe[n] = '\0';
     char *slash = strrchr(exe, '/');
     if (!slash)
-        return false;
+        return 0;
     *slash = '\0';
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (try_place(exe, places[i], below, path, tried))
-            return true;
-    return false;
+    for (size_t i = 0; i < sizeof places / sizeof *places && !*found && rc == 0; i++)
+        rc = try_place(exe, places[i], below, path, tried, found, err);
+    return rc;
 }
 
 int datadir_find(const char *below, struct buf *path, struct err *err)
 {
     const char *env = getenv("LACUNA_DATA");
     struct buf tried = {0};
-    bool found;
-    if (env && env[0])
-        found = try_place(env, "", below, path, &tried);
-    else
-        found = beside_executable(below, path, &tried) ||
-                try_place("datasets", "", below, path, &tried);
+    bool found = false;
     int rc = 0;
-    if (!found) {
-        buf_reset(path);
-        rc = err_set(err, ERR_INPUT, "datasets/%s not found (looked at %s): set LACUNA_DATA", below,
-                     buf_str(&tried));
+
+    if (env && env[0]) {
+        TRY(try_place(env, "", below, path, &tried, &found, err));
+    } else {
+        TRY(beside_executable(below, path, &tried, &found, err));
+        if (!found)
+            TRY(try_place("datasets", "", below, path, &tried, &found, err));
     }
+    if (!found)
+        FAIL(err, ERR_INPUT, "datasets/%s not found (looked at %s): set LACUNA_DATA", below,
+             buf_str(&tried));
+out:
+    if (rc)
+        buf_reset(path);
     buf_free(&tried);
     return rc;
 }

@@ -168,6 +168,14 @@ int refuse_input(const char *out, const char *input, struct err *err)
     return err_set(err, ERR_USAGE, "%s is what is read: name another file for the result", out);
 }
 
+int io_exists(const char *path, bool *there, struct err *err)
+{
+    *there = access(path, F_OK) == 0;
+    if (!*there && errno != ENOENT && errno != ENOTDIR)
+        return err_sys(err, ERR_INPUT, "%s: the system cannot tell whether it exists", path);
+    return 0;
+}
+
 int make_dirs(const char *path, struct err *err)
 {
     int rc = 0;

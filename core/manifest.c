@@ -68,9 +68,11 @@ static void manifest_free(struct manifest *m)
 static int load_history(struct manifest *m, struct err *err)
 {
     json_t *old = NULL, *older;
-    if (access(m->path, F_OK) != 0)
-        return 0;
-    int rc = seal_json_file(m->path, (size_t)64 << 20, &old, err);
+    bool there;
+    int rc = io_exists(m->path, &there, err);
+    if (rc || !there)
+        return rc;
+    rc = seal_json_file(m->path, (size_t)64 << 20, &old, err);
     if (rc) {
         err_prefix(err, "the manifest of an earlier run cannot be read; move it away to go on "
                         "without its history");

@@ -91,9 +91,11 @@ int record_file_peek(const char *path, struct record_file **out, struct err *err
 {
     int64_t torn;
     struct record_file *f = NULL;
+    bool there;
     int rc = 0;
     TRY(record_file_new(path, &f, err));
-    if (access(path, F_OK) == 0 || errno != ENOENT)
+    TRY(io_exists(path, &there, err));
+    if (there)
         TRY(records_each(path, note_old, f, &torn, err));
     *out = f;
     f = NULL;
@@ -106,7 +108,10 @@ out:
 static int open_locked(struct record_file *f, bool *moved, struct err *err)
 {
     struct stat mine, named;
-    bool fresh = access(f->path, F_OK) != 0;
+    bool there;
+    int rc = io_exists(f->path, &there, err);
+    if (rc)
+        return rc;
     /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
     f->fd = open(f->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
     if (f->fd < 0)
@@ -121,7 +126,7 @@ static int open_locked(struct record_file *f, bool *moved, struct err *err)
         return err_set(err, ERR_RUN, "%s: another process is writing to it", f->path);
     *moved =
         stat(f->path, &named) != 0 || named.st_ino != mine.st_ino || named.st_dev != mine.st_dev;
-    return fresh ? io_sync_directory_of(f->path, err) : 0;
+    return there ? 0 : io_sync_directory_of(f->path, err);
 }
 
 int record_file_reopen(const char *path, struct record_file **out, struct err *err)

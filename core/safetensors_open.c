@@ -7,12 +7,12 @@
  */
 #include "core/safetensors_impl.h"
 #include "core/buf.h"
+#include "core/fileio.h"
 #include "core/log.h"
 #include "core/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define INDEX_MAX (64 << 20) /* bytes */
 #define SHARDS_MAX 4096
@@ -206,14 +206,17 @@ int st_open_dir(const char *dir, const char *stem, struct st_file **out, struct 
 {
     int rc = 0;
     struct buf index = {0}, single = {0};
+    bool sharded, whole;
 
     buf_printf(&index, "%s/%s.safetensors.index.json", dir, stem);
     buf_printf(&single, "%s/%s.safetensors", dir, stem);
     TRY(buf_check(&index, dir, err));
     TRY(buf_check(&single, dir, err));
-    if (access(buf_str(&index), F_OK) == 0)
+    TRY(io_exists(buf_str(&index), &sharded, err));
+    TRY(io_exists(buf_str(&single), &whole, err));
+    if (sharded)
         TRY(open_index(dir, buf_str(&index), out, err));
-    else if (access(buf_str(&single), F_OK) == 0)
+    else if (whole)
         TRY(st_open(buf_str(&single), out, err));
     else
         FAIL(err, ERR_INPUT, "%s: neither %s.safetensors.index.json nor %s.safetensors is there",

@@ -5,12 +5,12 @@
 #include "eval/evaltask.h"
 
 #include "capture/capture.h"
+#include "core/fileio.h"
 #include "core/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MAX_CONFIG (1 << 20)
 
@@ -56,10 +56,12 @@ static int read_eot(struct eval_model *m, const char *file, struct err *err)
 {
     char path[4096];
     json_t *o = NULL;
+    bool there;
     int rc = 0;
 
     snprintf(path, sizeof path, "%s/%s", m->dir, file);
-    if (access(path, F_OK) != 0)
+    TRY(io_exists(path, &there, err));
+    if (!there)
         return 0;
     TRY(json_read_file(path, MAX_CONFIG, &o, err));
     const json_t *eos = json_object_get(o, "eos_token_id");
@@ -76,10 +78,12 @@ static int read_domain(struct eval_model *m, struct err *err)
     char path[4096];
     const char *domain = "en";
     json_t *o = NULL;
+    bool there;
     int rc = 0;
 
     snprintf(path, sizeof path, "%s/eval.json", m->dir);
-    if (access(path, F_OK) == 0) {
+    TRY(io_exists(path, &there, err));
+    if (there) {
         TRY(json_read_file(path, MAX_CONFIG, &o, err));
         TRY(jget_str_opt(o, "domain", path, &domain, err));
         if (strcmp(domain, "c") != 0 && strcmp(domain, "en") != 0)

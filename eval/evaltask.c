@@ -3,6 +3,7 @@
  */
 #include "eval/evaltask.h"
 
+#include "core/fileio.h"
 #include "core/hash.h"
 #include "eval/prompt.h"
 
@@ -19,14 +20,16 @@ static bool is_task_file(const char *path)
 int eval_task_open(const char *text, const struct eval_model *m, const struct task_opts *o,
                    struct eval_task *out, struct err *err)
 {
+    bool there;
     int rc = 0;
 
     *out = (struct eval_task){.m = m, .o = o};
+    TRY(io_exists(text, &there, err));
     if (prompt_is_task(text))
         TRY(gen_task_open(text, out, err));
-    else if (access(text, F_OK) == 0 && is_task_file(text))
+    else if (there && is_task_file(text))
         TRY(file_task_open(text, out, err));
-    else if (access(text, F_OK) == 0)
+    else if (there)
         TRY(text_task_open(text, out, err));
     else
         FAIL(err, ERR_USAGE,

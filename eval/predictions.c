@@ -71,12 +71,14 @@ int predictions_open(const char *dir, const struct record_file *records, bool fr
 {
     struct predictions *p = NULL;
     struct buf keep = {0};
+    bool there;
     int rc = 0;
 
     TRY(mem_zalloc(&p, 1, sizeof *p, "predictions", err));
     p->fd = -1;
     snprintf(p->path, sizeof p->path, "%s/predictions.jsonl", dir);
-    if (access(p->path, F_OK) == 0) {
+    TRY(io_exists(p->path, &there, err));
+    if (there) {
         if (!fresh)
             TRY(kept_lines(p->path, records, &keep, err));
         TRY(file_write_atomic(p->path, buf_str(&keep), keep.len, err));
