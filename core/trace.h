@@ -13,6 +13,7 @@
 #include "core/err.h"
 #include "core/json.h"
 #include "core/mask.h"
+#include "core/rowsample.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,8 +38,11 @@ struct trace_meta {
     char negative_id[40];  /* the same of the negative prompt, or "" */
     char computed_by[160]; /* library and kernels that made the tensors: "openblas Haswell";
                             * "" = unknown. Not part of the content id */
-    int64_t n_q, n_k;      /* tokens of every call; n_q == n_k except for imports */
+    int64_t n_q, n_k;      /* queries and keys of every call; equal except for some imports and for
+                            * sampled rows */
     int64_t seed;
+    int64_t row_group; /* n_q rows are a sample, in groups of so many (trace_rows); 0: they are the
+                        * last n_q of the sequence */
     /* video; grid_t = 0 for text */
     int64_t grid_t, grid_h, grid_w;  /* latent grid in tokens */
     int64_t frames, height, width;   /* pixels */
@@ -144,8 +148,12 @@ int trace_sink(const struct trace *t, int64_t call, int head, double *z, struct 
 int trace_alibi(const struct trace *t, int64_t call, int head, double *m, struct err *err);
 int trace_rel_bias(const struct trace *t, int64_t call, int head, float *bias, struct err *err);
 
-/* Allowed pairs of a call, padding text included. */
-int64_t trace_call_pairs(const struct trace_meta *m, const struct trace_call *c);
+/* Allowed pairs of the stored rows of a call, padding text included. */
+int64_t trace_call_pairs(const struct trace *t, int64_t call);
+
+/* The sample of query rows that the trace holds; false: it holds the last n_q rows. Views of the
+ * trace. */
+bool trace_rows(const struct trace *t, struct row_sample *s);
 
 /* "window 1024, softcap 50, sinks" for people; "" when the call has nothing of this. */
 #define TRACE_SCORE_TEXT 160
@@ -263,6 +271,7 @@ int trace_end_call(struct trace_writer *w, struct err *err);
 int trace_put_tokens(struct trace_writer *w, const int32_t *ids, int64_t n, struct err *err);
 int trace_put_nll(struct trace_writer *w, const float *nll, int64_t n, struct err *err);
 int trace_put_timesteps(struct trace_writer *w, const double *t, int64_t n, struct err *err);
+int trace_put_positions(struct trace_writer *w, const int32_t *rows, int64_t n, struct err *err);
 int trace_put_sigmas(struct trace_writer *w, const double *s, int64_t n, struct err *err);
 
 /* Close, fsync, rename to the final name. On failure the .part file is removed. */

@@ -119,8 +119,10 @@ int trace_create_as(const char *path, const struct trace_meta *m, const struct t
         w->out[i].dset = H5I_INVALID_HID;
     TRY(trace_meta_check(&w->meta, err));
     TRY(check_space(path, &w->meta, form, err));
-    /* 1.0 until a call needs more: older programs read what they can. */
-    TRY(h5_part_create(&w->part, path, TRACE_FORMAT, TRACE_VERSION_MAJOR, 0, form->force, err));
+    /* 1.0 until something needs more: older programs read what they can. */
+    w->extended = m->row_group != 0;
+    TRY(h5_part_create(&w->part, path, TRACE_FORMAT, TRACE_VERSION_MAJOR,
+                       w->extended ? TRACE_VERSION_MINOR : 0, form->force, err));
     h5_lock();
     rc = start_file(w, err);
     h5_unlock();
@@ -175,6 +177,8 @@ int trace_commit(struct trace_writer **wp, struct err *err)
     struct trace_writer *w = *wp;
     int rc = 0;
 
+    if (w->meta.row_group != 0 && !w->run_arrays[ARR_ROWS].present)
+        FAIL(err, ERR_RUN, "%s: the positions of its rows are missing", w->part.path);
     if (w->failed || w->in_call)
         FAIL(err, ERR_RUN, "%s: the file is not finished: %s", w->part.path,
              w->failed ? "writing failed before" : "the last call was not ended");

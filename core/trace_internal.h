@@ -24,7 +24,7 @@ enum {
 };
 
 /* Datasets of the run. */
-enum { ARR_TOKENS, ARR_NLL, ARR_TIMESTEPS, ARR_SIGMAS, RUN_ARRAYS };
+enum { ARR_TOKENS, ARR_NLL, ARR_TIMESTEPS, ARR_SIGMAS, ARR_ROWS, RUN_ARRAYS };
 
 /* A payload dataset: slices (heads) of rows of row_bytes, one checksum per slice. */
 struct trace_array {
@@ -122,6 +122,7 @@ struct trace {
     struct trace_entry *calls;
     int64_t n_calls, cap_calls;
     struct trace_array run[RUN_ARRAYS];
+    int32_t *rows; /* owned: positions of sampled rows [n_q], or NULL */
     char id[HASH_TEXT_MAX], stored_id[HASH_TEXT_MAX];
     int64_t minor; /* version of the format */
     struct trace_ignored ignored;

@@ -46,6 +46,7 @@ static const struct field fields[] = {
     {FIELD(run, F_I64, n_k)},
     {FIELD(run, F_I64, seed)},
     {FIELD(run, F_I64, pool)},
+    {FIELD(run, F_I64, row_group)},
     {FIELD(run, F_STR, computed_by)},
     {FIELD(video, F_I64, grid_t)},
     {FIELD(video, F_I64, grid_h)},
@@ -86,11 +87,14 @@ static bool is_provenance(const struct field *f)
 static bool is_optional(const struct field *f)
 {
     return f->offset == offsetof(struct trace_meta, head_ids) ||
-           f->offset == offsetof(struct trace_meta, kv_head_ids) || is_provenance(f);
+           f->offset == offsetof(struct trace_meta, kv_head_ids) ||
+           f->offset == offsetof(struct trace_meta, row_group) || is_provenance(f);
 }
 
 static bool in_use(const struct field *f, const struct trace_meta *m)
 {
+    if (f->offset == offsetof(struct trace_meta, row_group))
+        return m->row_group != 0;
     if (is_optional(f))
         return ((const char *)m)[f->offset] != '\0';
     return strcmp(f->group, "video") != 0 || is_video(m);
@@ -203,6 +207,10 @@ int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err)
         }
         if (!is_optional(f) || h5_has_attr(group, f->name))
             TRY(get_field(group, f, m, err));
+        else
+            continue;
+        if (f->offset == offsetof(struct trace_meta, row_group) && m->row_group == 0)
+            FAIL(err, ERR_INPUT, "/run: row_group = 0 is written");
     }
     if (video && !is_video(m))
         FAIL(err, ERR_INPUT, "/video: grid_t = %lld", (long long)m->grid_t);
@@ -240,7 +248,8 @@ void trace_meta_json(const struct trace_meta *m, struct jw *w)
     jw_obj_end(w);
 }
 
-/* ---- texts, content id, numbers of heads --------------------------------------------------------- */
+/* ---- texts, content id, numbers of heads
+ * --------------------------------------------------------- */
 
 int trace_meta_strings(const struct trace_meta *m, int code, struct err *err)
 {

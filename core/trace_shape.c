@@ -10,8 +10,8 @@
 
 static const char *const call_names[CALL_ARRAYS] = {
     "q", "k", "v", "out", "lse", "map_sum", "map_max", "sinks", "alibi", "rel_bias"};
-static const char *const run_names[RUN_ARRAYS] = {"tokens", "nll", "timesteps", "sigmas"};
-static const enum dtype run_types[RUN_ARRAYS] = {DT_I32, DT_F32, DT_F64, DT_F64};
+static const char *const run_names[RUN_ARRAYS] = {"tokens", "nll", "timesteps", "sigmas", "rows"};
+static const enum dtype run_types[RUN_ARRAYS] = {DT_I32, DT_F32, DT_F64, DT_F64, DT_I32};
 
 const char *trace_what_name(enum trace_what what)
 {
@@ -94,7 +94,7 @@ bool trace_run_array(int i, int64_t n, struct trace_array *a)
 
 int64_t trace_run_length(const struct trace_meta *m, int i)
 {
-    return i == ARR_TOKENS ? m->n_k : i == ARR_NLL ? m->n_k - 1 : -1;
+    return i == ARR_TOKENS ? m->n_k : i == ARR_NLL ? m->n_k - 1 : i == ARR_ROWS ? m->n_q : -1;
 }
 
 bool trace_call_has(const struct trace_call *c, int i)

@@ -109,11 +109,17 @@ int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
     if (!m->text_place[0])
         strcpy(m->text_place, "none");
     const struct range r[] = {
-        {"/model: layers", m->layers, 1, 100000},    {"/model: heads", m->heads, 1, 65536},
-        {"/model: kv_heads", m->kv_heads, 1, 65536}, {"/model: head_dim", m->head_dim, 1, 65536},
-        {"/model: v_dim", m->v_dim, 1, 65536},       {"/run: n_q", m->n_q, 1, INT32_MAX},
-        {"/run: n_k", m->n_k, 1, INT32_MAX},         {"/run: pool", m->pool, 0, INT32_MAX},
-        {"/video: grid_t", m->grid_t, 0, INT32_MAX}, {NULL, 0, 0, 0},
+        {"/model: layers", m->layers, 1, 100000},
+        {"/model: heads", m->heads, 1, 65536},
+        {"/model: kv_heads", m->kv_heads, 1, 65536},
+        {"/model: head_dim", m->head_dim, 1, 65536},
+        {"/model: v_dim", m->v_dim, 1, 65536},
+        {"/run: n_q", m->n_q, 1, INT32_MAX},
+        {"/run: n_k", m->n_k, 1, INT32_MAX},
+        {"/run: pool", m->pool, 0, INT32_MAX},
+        {"/video: grid_t", m->grid_t, 0, INT32_MAX},
+        {"/run: row_group", m->row_group, 0, INT32_MAX},
+        {NULL, 0, 0, 0},
     };
     int rc = trace_meta_strings(m, code, err);
     if (rc == 0)
@@ -134,6 +140,11 @@ int trace_meta_validate(struct trace_meta *m, int code, struct err *err)
     if (m->causal && m->n_q > m->n_k)
         return err_set(err, code, "/run: causal with more queries (%lld) than keys (%lld)",
                        (long long)m->n_q, (long long)m->n_k);
+    if (m->row_group != 0 && (!m->causal || m->pool != 0 || m->n_q >= m->n_k || m->grid_t > 0))
+        return err_set(
+            err, code,
+            "/run: sampled rows are fewer rows of a causal run than it has keys, without "
+            "maps and without a video");
     for (int i = 0; i < CALL_ARRAYS; i++) {
         struct trace_array a;
         if (!trace_call_array(m, NULL, i, &a))

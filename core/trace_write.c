@@ -400,6 +400,13 @@ int trace_put_timesteps(struct trace_writer *w, const double *t, int64_t n, stru
     return trace_put_run(w, ARR_TIMESTEPS, n, t, err);
 }
 
+int trace_put_positions(struct trace_writer *w, const int32_t *rows, int64_t n, struct err *err)
+{
+    struct row_sample s = {.at = rows, .n = n, .group = w->meta.row_group};
+    int rc = row_sample_check(&s, w->meta.n_k, ERR_USAGE, err);
+    return rc ? rc : trace_put_run(w, ARR_ROWS, n, rows, err);
+}
+
 int trace_put_sigmas(struct trace_writer *w, const double *s, int64_t n, struct err *err)
 {
     return trace_put_run(w, ARR_SIGMAS, n, s, err);
