@@ -84,6 +84,7 @@ struct trace_call {
 enum trace_what { TRACE_Q, TRACE_K, TRACE_V, TRACE_OUT, TRACE_LSE, TRACE_WHAT_COUNT };
 
 struct trace;
+struct str_list; /* core/text.h */
 
 /* Tokens [first, first + count) of every call. */
 struct trace_span {
@@ -94,11 +95,17 @@ struct trace_span {
  * but dense attention neither asks nor answers there. count 0: there is none. */
 struct trace_span trace_padding(const struct trace_meta *m);
 
-/* Open for reading. Not HDF5, a newer major version, a missing or inconsistent dataset, anything
- * that this build does not know and that is not marked as optional (doc/trace-format.md, section
- * 9): ERR_INPUT naming file and object; an unfinished ".part" file is refused with an explanation.
+/* Open for reading: a file, or a directory with one trace in it. Not HDF5, a newer major version, a
+ * missing or inconsistent dataset, anything that this build does not know and that is not marked as
+ * optional (doc/trace-format.md, section 9): ERR_INPUT naming file and object; an unfinished
+ * ".part" file is refused with an explanation.
  */
 int trace_open(const char *path, struct trace **out, struct err *err);
+
+/* The traces that the arguments of a command name: of a directory all of its *.h5 files that are no
+ * dumped masks or outputs, by name with numbers in order, at least one (else ERR_INPUT); of
+ * anything else the path itself. Appends to *out. */
+int trace_list(char *const *args, int64_t n, struct str_list *out, struct err *err);
 void trace_close(struct trace **t);
 
 const struct trace_meta *trace_meta(const struct trace *t);

@@ -128,6 +128,9 @@ struct trace {
     struct trace_ignored ignored;
 };
 
+/* The one trace in a directory, malloc'd; NULL where `path` is none. Several: ERR_INPUT. */
+int trace_only(const char *path, char **only, struct err *err);
+
 /* Groups of a trace; TRACE_AT_STEPS is /calls, a step or a branch. */
 enum trace_place {
     TRACE_AT_ROOT,

@@ -383,8 +383,12 @@ out:
 int trace_open_damaged(const char *path, struct trace **out, struct err *err)
 {
     struct trace *t = NULL;
-    int rc = 0;
+    char *only = NULL;
+    int rc = trace_only(path, &only, err);
 
+    if (rc)
+        return rc;
+    path = only ? only : path;
     h5_lock();
     TRY(mem_zalloc(&t, 1, sizeof *t, "trace", err));
     t->fd = -1;
@@ -406,6 +410,7 @@ int trace_open_damaged(const char *path, struct trace **out, struct err *err)
 out:
     trace_close(&t);
     h5_unlock();
+    free(only);
     return rc;
 }
 

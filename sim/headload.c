@@ -38,8 +38,8 @@ static int read_tensor(const struct trace *t, int64_t call, enum trace_what what
     return rc;
 }
 
-/* Queries of sampled rows, each at its position: x [n_k][d], 0 elsewhere. Pages without a row cost no
- * memory. */
+/* Queries of sampled rows, each at its position: x [n_k][d], 0 elsewhere. Pages without a row cost
+ * no memory. */
 static int read_sample(const struct trace *t, int64_t call, int head, int d,
                        const struct head_load *how, struct sim_head *h, struct err *err)
 {

@@ -173,6 +173,7 @@ static void figure(struct figures *f, const char *name, double value)
     f->v[f->n++] = (struct named){name, value};
 }
 
+/* rect: pairs of the rectangle, 0 = leave its figures out. */
 static void count_figures(const struct metrics_acc *a, double rect, struct figures *f)
 {
     const struct mask_counts *c = &a->counts;
@@ -181,13 +182,15 @@ static void count_figures(const struct metrics_acc *a, double rect, struct figur
 
     figure(f, "density_elem", (double)c->pairs_kept / allowed);
     figure(f, "density_tile", qk / tiles);
-    figure(f, "density_rect", (double)c->pairs_kept / rect);
+    if (rect > 0)
+        figure(f, "density_rect", (double)c->pairs_kept / rect);
     figure(f, "density_tile@64x64", (double)a->kept64 / (double)a->allowed64);
     figure(f, "density_tile@128x128", (double)a->kept128 / (double)a->allowed128);
     figure(f, "sparsity_qk", 1 - qk / tiles);
     figure(f, "sparsity_pv", 1 - pv / tiles);
     figure(f, "sparsity_total", 1 - (qk + pv) / (2 * tiles));
-    figure(f, "sparsity_total_rect", 1 - (qk + pv) / (2 * (double)c->tiles_rect));
+    if (rect > 0)
+        figure(f, "sparsity_total_rect", 1 - (qk + pv) / (2 * (double)c->tiles_rect));
 }
 
 static void exec_figure(const struct metrics_acc *a, struct figures *f)
@@ -314,11 +317,12 @@ void metrics_merge(struct metrics_acc *a, struct metrics_acc *part, int64_t n)
     }
 }
 
-/* All figures of the sums in a; `rect` pairs in the rectangle of its rows. */
-static void all_figures(const struct metrics_acc *a, double rect, bool errors, struct figures *f)
+/* All figures of the sums in a. Those over the rectangle depend on where the rows stand, more than
+ * on what is kept there, and have no standard error. */
+static void all_figures(const struct metrics_acc *a, bool errors, struct figures *f)
 {
     f->n = 0;
-    count_figures(a, rect, f);
+    count_figures(a, 0, f);
     exec_figure(a, f);
     if (!errors)
         return;
@@ -334,7 +338,7 @@ static void all_figures(const struct metrics_acc *a, double rect, bool errors, s
 /* A replicate t leaves group t out: (n - 1)(theta_t - theta_t+1) is, for a mean, the difference of
  * the groups t and t + 1, and to first order so for any smooth function of sums. */
 int metrics_errors(const struct metrics_acc *a, const struct metrics_acc *part, int64_t n,
-                   int64_t nk, bool errors, struct record *r, struct err *err)
+                   bool errors, struct record *r, struct err *err)
 {
     double sum[20] = {0}, used = (double)(n - n % 2);
     struct figures f[2] = {{.n = 0}};
@@ -345,7 +349,7 @@ int metrics_errors(const struct metrics_acc *a, const struct metrics_acc *part, 
             struct metrics_acc rest = *a;
             add_sums(&rest, &part[g + k], -1);
             rest.n = a->n - part[g + k].n;
-            all_figures(&rest, (double)rest.n * (double)nk, errors, &f[k]);
+            all_figures(&rest, errors, &f[k]);
         }
         for (size_t i = 0; i < f[0].n; i++) {
             double d = (double)(n - 1) * (f[0].v[i].value - f[1].v[i].value);

@@ -52,7 +52,7 @@ void metrics_merge(struct metrics_acc *a, struct metrics_acc *part, int64_t n);
  * (doc/records.md); of an odd number the last one has no neighbour. `errors`: also those of recall
  * and output. */
 int metrics_errors(const struct metrics_acc *a, const struct metrics_acc *part, int64_t n,
-                   int64_t nk, bool errors, struct record *r, struct err *err);
+                   bool errors, struct record *r, struct err *err);
 
 /* Write those that the masks alone decide into the record: densities, sparsities, pairs. */
 int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,

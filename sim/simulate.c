@@ -219,8 +219,8 @@ static int record_sample(struct run *run, struct record *r, struct err *err)
     if (!s)
         return 0;
     record_note(r, "rows=%lldx%lld", (long long)run->n_part, (long long)s->group);
-    return metrics_errors(&run->acc, run->part, run->n_part, run->in->x.nk,
-                          run->cell->measure == MEASURE_ALL, r, err);
+    return metrics_errors(&run->acc, run->part, run->n_part, run->cell->measure == MEASURE_ALL, r,
+                          err);
 }
 
 static int run_record(struct run *run, struct record *r, struct err *err)

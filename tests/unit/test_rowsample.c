@@ -185,7 +185,7 @@ START_TEST(standard_errors_are_those_of_neighbouring_groups)
         part[g].counts.tiles_kept = part[g].counts.tiles_allowed = part[g].counts.tiles_rect = 1;
     }
     metrics_merge(&all, part, 4);
-    assert_ok(metrics_errors(&all, part, 4, 100, true, &r, &err), &err);
+    assert_ok(metrics_errors(&all, part, 4, true, &r, &err), &err);
     assert_ok(metrics_finish(&all, 8, 100, true, &r, &err), &err);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), 0.6, 1e-15);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean~se"), sqrt(0.04 + 0.16) / 4, 1e-12);
