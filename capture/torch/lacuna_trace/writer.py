@@ -195,7 +195,7 @@ class Writer:
         layout.put_attr(self.root, "optional", "capture")
         self.id = xxh3.text("".join(lines).encode())
         layout.put_attr(self.root, "content_id", self.id)
-        if any(call.score for call in self.calls):  # older readers can read all other files
+        if any(call.score for call in self.calls) or self.meta["run"].get("row_group"):  # older readers can read all other files
             h5a.open(self.root, b"version_minor").write(np.array(layout.MINOR, np.int64))
         h5a.open(self.root, b"complete").write(np.array(1, np.int64))
         self._commit()
