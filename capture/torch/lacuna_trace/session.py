@@ -9,7 +9,7 @@ import torch
 from . import layout, rows, xxh3
 from .files import Files
 from .hooks import Hooks
-from .identity import compute_of, computed_by, folder, name_of, weights_id
+from .identity import WeightsId, compute_of, computed_by, folder, name_of
 from .layout import TraceError, UsageError, parse_list
 from .text import Text
 from .video import Video, is_diffusion
@@ -91,7 +91,7 @@ class Session:
                 "compute": compute_of(p.dtype, p.device)}
         run = {"source": "capture", "prompt_id": xxh3.text(options.prompt.encode()) if options.prompt is not None else "",
                "negative_id": "", "seed": int(options.seed), "computed_by": computed_by(p.device)}
-        base["weights_id"] = weights_id(folder(self.model))
+        base["weights_id"] = WeightsId(folder(self.model))
         kind = Video if is_diffusion(self.model) else Text
         self.sink = kind(options, self.pipeline if kind is Video else self.model, self.files, self.report, base, run)
 

@@ -148,8 +148,6 @@ class Text:
         first, stored = self.prompt.first, self._positions(length)
         check, at = self._rows_to_check(place, lo, hi, stored)
         rule = classify(seen, b, place, torch.as_tensor(check, device=seen.q.device), stack.rule)
-        if rule.chunk and first:
-            raise TraceError(f"{seen.path}: chunks of {rule.chunk} tokens behind {first} padding tokens; capture without left padding")
         if stack.call is None:
             self._begin(seen, stack, layer, rule, length, certain, len(stored))
         if self.o.out != "none" and check:

@@ -56,6 +56,9 @@ class Writer:
         self.path, self.part, self.meta, self.pipe = path, path + ".part", meta, pipe
         self.fd = self.file = None
         self.calls = []
+        self.later = meta["model"]["weights_id"]  # a text, or one that is still being made
+        if not isinstance(self.later, str):
+            self.meta = meta = {**meta, "model": dict(meta["model"], weights_id=self.later.now())}
         layout.check_meta(meta)
         if os.path.lexists(path) and not (force and stat.S_ISREG(os.stat(path).st_mode)):
             raise TraceError(f"{path} exists; force=True replaces a regular file")
@@ -178,6 +181,11 @@ class Writer:
     def finish(self, arrays, capture):
         """Checksums, arrays of the run, the content id, the final name. `capture`: strings for /capture."""
         self.pipe.drain()
+        if not isinstance(self.later, str):
+            self.meta["model"]["weights_id"] = self.later.result()
+            model = h5g.open(self.root, b"model")
+            h5a.delete(model, b"weights_id")
+            layout.put_attr(model, "weights_id", self.meta["model"]["weights_id"])
         lines = [layout.meta_text(self.meta)]
         for call in sorted(self.calls, key=lambda c: c.attrs["order"]):
             lines.append(layout.call_text(call.attrs) + layout.score_text(call.score))
