@@ -1,6 +1,7 @@
 #include "analyze/caption.h"
 
 #include "analyze/keys.h"
+#include "analyze/params.h"
 #include "core/mem.h"
 
 #include <stdlib.h>
@@ -87,13 +88,26 @@ static void put_heads(const struct recset *set, struct buf *b)
         buf_printf(b, " of %lld layers", (long long)layers);
 }
 
+static bool all_sampled(const struct recset *set)
+{
+    size_t len;
+    for (int64_t i = 0; i < set->n; i++)
+        if (set->r[i].n_q == set->r[i].n_k ||
+            (set->r[i].status == RECORD_OK && !record_note_value(&set->r[i], "rows", &len)))
+            return false;
+    return true;
+}
+
 void recset_caption(const struct recset *set, struct buf *b)
 {
     struct str_list precision = {0};
     if (set->n == 0)
         return;
     put_values(set, KEY_MODEL, "", "models", b);
-    put_values(set, KEY_N_Q, " tokens", "lengths", b);
+    if (all_sampled(set))
+        put_values(set, KEY_N_Q, " sampled query rows", "samples of query rows", b);
+    else
+        put_values(set, KEY_N_Q, " tokens", "lengths", b);
     if (key_number(&set->r[0], KEY_LAYER) >= 0)
         put_heads(set, b); /* else a record is of a whole model */
     put_plural(set, KEY_TRACE, "traces", b);

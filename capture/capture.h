@@ -16,6 +16,7 @@ struct capture_opts {
     int64_t maps;         /* cell size, 0 = none; INT64_MIN = the runner's default */
     /* text */
     char *prompt, *tokens_file;
+    char *rows;     /* NULL = all, else groups of sampled query rows, "64x128" */
     int64_t tokens; /* INT64_MIN = all */
     int bos;        /* auto, yes, no */
     bool nll;       /* run to the end for the likelihoods */

@@ -43,6 +43,10 @@ static const struct opt options[] = {
     {.name = "tokens", .type = OPT_INT, .offset = offsetof(struct capture_opts, tokens),
      .short_name = 'n', .arg = "N", .min = 1, .max = 1e9, .flags = OPT_UNSET, .unit = "tokens",
      .help = "Text: use the first N tokens; an error when there are fewer."},
+    {.name = "rows", .type = OPT_STR, .offset = offsetof(struct capture_opts, rows), .arg = "N[xR]",
+     .flags = OPT_UNSET,
+     .help = "Text: store a sample of query rows, N groups of R (128) by --seed, against all keys: "
+             "replays of it have standard errors. For sequences too long for a disk or a replay."},
     {.name = "bos", .type = OPT_ENUM, .offset = offsetof(struct capture_opts, bos), .def = "auto",
      .values = bos_values,
      .help = "Text: whether a beginning-of-text token stands first; auto: as the tokenizer says."},
@@ -92,7 +96,8 @@ static const struct opt options[] = {
 /* An option of the other kind of model would not be read. */
 static int check_kind(const struct capture_opts *o, bool video, struct err *err)
 {
-    static const char *const of_text[] = {"prompt", "tokens-file", "tokens", "bos", "nll", NULL};
+    static const char *const of_text[] = {"prompt", "tokens-file", "tokens", "rows",
+                                          "bos",    "nll",         NULL};
     static const char *const of_video[] = {"size",  "steps",        "capture-steps", "shift",
                                            "text",  "prompt-index", "negative",      "guidance",
                                            "noise", "save-frames",  "save-sample",   NULL};

@@ -48,6 +48,7 @@ struct import_job {
     struct import_call *calls;
     int64_t n_calls, cap_calls;
     int32_t *tokens;            /* [n_k] or NULL, owned */
+    int32_t *rows;              /* positions of sampled query rows [n_q] or NULL, owned */
     float *nll;                 /* [n_k - 1] or NULL, owned */
     double *timesteps, *sigmas; /* owned, or NULL */
     int64_t n_timesteps, n_sigmas;

@@ -132,6 +132,7 @@ int import_metadata(struct import_job *j, const struct st_file *f, struct err *e
     TRY(take_grid(f, m, err));
     if (layers == 0)
         TRY(take_count(f, "layers", 100000, &layers, err));
+    TRY(take_count(f, "row_group", INT32_MAX, &m->row_group, err));
     if (m->steps == 0)
         TRY(take_count(f, "steps", 1000000, &m->steps, err));
     if (!j->given.causal)

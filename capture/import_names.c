@@ -139,6 +139,37 @@ out:
     return rc;
 }
 
+/* Positions of the query rows, where they are a sample. */
+static int read_rows(struct import_job *j, const struct st_file *f, const char *path,
+                     struct err *err)
+{
+    const struct st_tensor *rows = st_find(f, "rows");
+    int64_t *at = NULL, n = j->calls[0].q.tokens;
+    int rc = 0;
+
+    if (!rows && j->meta.row_group)
+        FAIL(err, ERR_INPUT, "%s: '__metadata__' has row_group, but there is no tensor 'rows'",
+             path);
+    if (!rows)
+        return 0;
+    if (rows->count != n)
+        FAIL(err, ERR_INPUT, "%s: %lld sampled rows for %lld queries", path, (long long)rows->count,
+             (long long)n);
+    if (j->meta.row_group == 0)
+        j->meta.row_group = ROW_GROUP;
+    TRY(mem_alloc(&at, n, sizeof *at, "sampled rows", err));
+    TRY(mem_alloc(&j->rows, n, sizeof *j->rows, "sampled rows", err));
+    TRY(st_read_i64(f, rows, 0, n, at, err));
+    for (int64_t i = 0; i < n; i++)
+        j->rows[i] = at[i] < 0 || at[i] > INT32_MAX ? -1 : (int32_t)at[i];
+    struct row_sample s = {.at = j->rows, .n = n, .group = j->meta.row_group};
+    if ((rc = row_sample_check(&s, j->calls[0].k.tokens, ERR_INPUT, err)) != 0)
+        err_prefix(err, "%s: rows", path);
+out:
+    free(at);
+    return rc;
+}
+
 /* Number of steps, and timestep and sigma of the calls, from the schedule. */
 static void set_schedule(struct import_job *j)
 {
@@ -181,6 +212,7 @@ int import_safetensors(struct import_job *j, const struct st_file *f, const char
     TRY(read_doubles(f, path, "timesteps", &j->timesteps, &j->n_timesteps, err));
     TRY(read_doubles(f, path, "sigmas", &j->sigmas, &j->n_sigmas, err));
     TRY(read_text(j, f, path, err));
+    TRY(read_rows(j, f, path, err));
     set_schedule(j);
 out:
     return rc;

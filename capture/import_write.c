@@ -274,6 +274,8 @@ int import_write(struct import_job *j, const char *path, int jobs, bool force, s
     progress = progress_start("import", (double)items, items);
     if (j->tokens)
         TRY(trace_put_tokens(w, j->tokens, j->meta.n_k, err));
+    if (j->rows)
+        TRY(trace_put_positions(w, j->rows, j->meta.n_q, err));
     if (j->nll)
         TRY(trace_put_nll(w, j->nll, j->meta.n_k - 1, err));
     TRY(trace_put_timesteps(w, j->timesteps, j->n_timesteps, err));
@@ -300,6 +302,7 @@ void import_free(struct import_job *j)
     }
     free(j->calls);
     free(j->tokens);
+    free(j->rows);
     free(j->nll);
     free(j->timesteps);
     free(j->sigmas);

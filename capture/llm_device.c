@@ -5,6 +5,7 @@
 #include "capture/llm_device.h"
 
 #include "capture/llm_weights.h"
+#include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
@@ -23,12 +24,19 @@ struct device_run {
     int layer;
 };
 
+/* The device works on chunks of rows with a gigabyte of activations, and hands them out so; its
+ * driver and runtime take the rest. */
+#define CHUNK_ACTIVATIONS ((int64_t)1 << 30)
+#define RUNTIME_BYTES ((int64_t)300 << 20)
+
 int64_t llm_device_bytes(const struct llm_config *c, int64_t n, int64_t pool)
 {
     int64_t cells = pool ? (n + pool - 1) / pool : 0;
     int64_t row = ((int64_t)c->heads + 2 * c->kv_heads) * c->head_dim;
-    return 4 * (n * row + 2 * c->heads * cells * cells) + llm_layer_bytes(c) +
-           4 * EMBED_ROWS * c->hidden;
+    int64_t rows = MIN(n, CHUNK_ACTIVATIONS / (8 * c->ffn + 6 * MAX(c->ffn, c->hidden)) + 1);
+    int64_t weights = llm_layer_bytes(c) / 4 * (int64_t)dtype_size(c->dtype);
+    return 4 * (rows * row + 2 * c->heads * cells * cells) + weights + 4 * EMBED_ROWS * c->hidden +
+           RUNTIME_BYTES;
 }
 
 static int open_device(struct device_run *r, struct err *err)

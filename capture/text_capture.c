@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/fileio.h"
 #include "core/hash.h"
+#include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
@@ -37,6 +38,7 @@ struct text_run {
     int64_t n_wanted;
     int run_layers;
     struct head_select heads;
+    struct row_sample rows;             /* rows.at owned; NULL: all rows */
     float *nll;                         /* owned */
     const struct decoder_accel *device; /* NULL: the CPU */
     double device_seconds;              /* NAN on the CPU */
@@ -145,6 +147,23 @@ out:
 
 /* ---- the trace ------------------------------------------------------------------------------ */
 
+static int sample_rows(struct text_run *r, struct err *err)
+{
+    struct trace_meta *m = &r->meta;
+    int64_t groups;
+    int32_t *at = NULL;
+    int rc = 0;
+
+    if (r->o->maps != INT64_MIN && r->o->maps > 0)
+        FAIL(err, ERR_USAGE, "capture: --maps are of all rows, and --rows stores a sample");
+    TRY(row_sample_parse(r->o->rows, "capture: --rows", &groups, &m->row_group, err));
+    TRY(row_sample_draw(r->n, groups, m->row_group, (uint64_t)m->seed, &at, &m->n_q, err));
+    r->rows = (struct row_sample){.at = at, .n = m->n_q, .group = m->row_group};
+    m->pool = 0;
+out:
+    return rc;
+}
+
 static int fill_meta(struct text_run *r, struct err *err)
 {
     const struct llm_config *c = &r->model.c;
@@ -171,6 +190,8 @@ static int fill_meta(struct text_run *r, struct err *err)
     m->n_q = m->n_k = r->n;
     m->seed = r->o->c.seed;
     m->pool = r->o->maps == INT64_MIN ? map_cell_for(r->n) : r->o->maps;
+    if (r->o->rows && (rc = sample_rows(r, err)) != 0)
+        return rc;
     return r->o->c.dry_run ? 0 : st_content_id(r->model.file, m->weights_id, err);
 }
 
@@ -206,6 +227,23 @@ static int begin_layer(void *ctx, int layer, struct err *err)
     return r->wanted[layer] ? trace_begin_call(r->writer, &call, err) : 0;
 }
 
+/* The sampled ones of the queries [t0, t0 + n). */
+static int put_sampled(struct text_run *r, int64_t t0, int64_t n, const float *q, struct err *err)
+{
+    int64_t d = r->model.c.head_dim, ld = d * r->model.c.heads;
+    int rc = 0;
+
+    for (int64_t g = 0; g < row_sample_groups(&r->rows); g++) {
+        struct row_span s = row_sample_span(&r->rows, g);
+        int64_t a = MAX(s.pos, t0), b = MIN(s.pos + s.rows, t0 + n);
+        if (a < b)
+            TRY(head_select_put(&r->heads, r->writer, TRACE_Q, s.first + a - s.pos, b - a,
+                                q + (a - t0) * ld, (int)d, err));
+    }
+out:
+    return rc;
+}
+
 static int put_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q, const float *k,
                     const float *v, struct err *err)
 {
@@ -214,7 +252,10 @@ static int put_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q,
     char text[64];
 
     if (r->wanted[layer]) {
-        TRY(head_select_put(&r->heads, r->writer, TRACE_Q, t0, n, q, d, err));
+        if (r->rows.at)
+            TRY(put_sampled(r, t0, n, q, err));
+        else
+            TRY(head_select_put(&r->heads, r->writer, TRACE_Q, t0, n, q, d, err));
         TRY(head_select_put(&r->heads, r->writer, TRACE_K, t0, n, k, d, err));
         TRY(head_select_put(&r->heads, r->writer, TRACE_V, t0, n, v, d, err));
     }
@@ -258,6 +299,8 @@ static int run_model(struct text_run *r, struct err *err)
     }
     TRY(trace_create(r->o->out, &r->meta, r->n_wanted, r->o->c.force, &r->writer, err));
     TRY(trace_put_tokens(r->writer, r->tokens, r->n, err));
+    if (r->rows.at)
+        TRY(trace_put_positions(r->writer, r->rows.at, r->rows.n, err));
     r->progress =
         progress_start("capture", (double)r->n * (double)r->n * r->run_layers, r->run_layers);
     TRY(llm_forward(&r->model, &run, &hooks, err));
@@ -370,6 +413,7 @@ int text_capture(const struct capture_opts *o, const struct decoder_accel *devic
 out:
     llm_close(&r.model);
     free(r.tokens);
+    free((int32_t *)(uintptr_t)r.rows.at);
     free(r.wanted);
     head_select_free(&r.heads);
     free(r.nll);

@@ -60,6 +60,13 @@ int method_skip(struct method_ctx *ctx, const char *fmt, ...)
     return METHOD_SKIP;
 }
 
+int method_all_rows(struct method_ctx *ctx, const struct head_in *in, const char *what)
+{
+    return in->rows
+               ? method_skip(ctx, "%s needs all query rows; the trace holds a sample of them", what)
+               : 0;
+}
+
 const struct method *method_find(const struct method *const *methods, const char *name,
                                  struct err *err)
 {

@@ -17,6 +17,7 @@
 #include "core/metricdef.h"
 #include "core/opt.h"
 #include "core/record.h"
+#include "core/rowsample.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,7 +48,10 @@ enum method_flags {
     METHOD_BIAS = 2048,    /* ALiBi, relative bias */
     METHOD_SINK = 4096, /* attention sinks: shares of mass are over keys, outputs with the sink */
     METHOD_ANY_SCORE = METHOD_REACH | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
-    METHOD_KEEPS_ALL = 8192, /* keeps every pair by design: only the arithmetic differs */
+    METHOD_ROWS = 16384, /* can choose for sampled rows: the mask of a group of rows follows from
+                          * their queries, those of the last group, and all keys */
+    METHOD_ROWS_REPORT = 32768, /* its own numbers are right for sampled rows too */
+    METHOD_KEEPS_ALL = 8192,    /* keeps every pair by design: only the arithmetic differs */
 };
 
 /* Video geometry of a token sequence; all zero for text. */
@@ -70,10 +74,12 @@ struct head_in {
     const char *branch;  /* "main", "cond", "uncond" */
     struct exact *exact; /* the head's exact map (sim/blocks/exact.h), computed when asked for;
                           * never NULL */
-    int64_t n_padding;   /* padding tokens that the trace has and x leaves out */
-    const char *order;   /* token order of the video (permute.h); NULL: raster */
-    const char *moved;   /* the order into which the trace's tokens were put; NULL: as stored */
-    const char *trace;   /* id of the trace, "" where there is none; may be NULL */
+    const struct row_sample *rows; /* the rows of x.q that are there (x.nq = x.nk, position i is row
+                                    * i); the others are 0 and never asked for. NULL: all */
+    int64_t n_padding;             /* padding tokens that the trace has and x leaves out */
+    const char *order;             /* token order of the video (permute.h); NULL: raster */
+    const char *moved; /* the order into which the trace's tokens were put; NULL: as stored */
+    const char *trace; /* id of the trace, "" where there is none; may be NULL */
 };
 
 /* State that a METHOD_NEEDS_STEPS method carries from step to step, one slot per (method,
@@ -110,6 +116,9 @@ struct mask_origin mask_is_static(const void *state);
 
 /* Set ctx->skip and return METHOD_SKIP. */
 int method_skip(struct method_ctx *ctx, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* 0, or METHOD_SKIP where the head holds a sample of its query rows: `what` needs all of them. */
+int method_all_rows(struct method_ctx *ctx, const struct head_in *in, const char *what);
 
 /* Can the method do what the head's attention adds? False: `why` names what it cannot combine. */
 struct method;

@@ -47,7 +47,7 @@ static const struct metric_def *find(const char *name, size_t len)
 
 const struct metric_def *metric_def_find(const char *name)
 {
-    return find(name, strcspn(name, "@"));
+    return find(name, strcspn(name, "@~"));
 }
 
 double metric_level(const char *name)

@@ -49,7 +49,8 @@ void metric_def_methods(const struct method *const *methods);
 /* Those methods, NULL-terminated; NULL: none. */
 const struct method *const *metric_def_known_methods(void);
 
-/* Definition of a recorded name: "density_tile@128x64" is found as "density_tile". Methods
+/* Definition of a recorded name: "density_tile@128x64" is found as "density_tile", and so are
+ * "cra_min~" and "cra_mean~se" of a sample of rows. Methods
  * that have an own metric of the same name agree in all but its text. NULL if there is none. */
 const struct metric_def *metric_def_find(const char *name);
 

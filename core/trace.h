@@ -13,6 +13,7 @@
 #include "core/err.h"
 #include "core/json.h"
 #include "core/mask.h"
+#include "core/rowsample.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,8 +38,11 @@ struct trace_meta {
     char negative_id[40];  /* the same of the negative prompt, or "" */
     char computed_by[160]; /* library and kernels that made the tensors: "openblas Haswell";
                             * "" = unknown. Not part of the content id */
-    int64_t n_q, n_k;      /* tokens of every call; n_q == n_k except for imports */
+    int64_t n_q, n_k;      /* queries and keys of every call; equal except for some imports and for
+                            * sampled rows */
     int64_t seed;
+    int64_t row_group; /* n_q rows are a sample, in groups of so many (trace_rows); 0: they are the
+                        * last n_q of the sequence */
     /* video; grid_t = 0 for text */
     int64_t grid_t, grid_h, grid_w;  /* latent grid in tokens */
     int64_t frames, height, width;   /* pixels */
@@ -80,6 +84,7 @@ struct trace_call {
 enum trace_what { TRACE_Q, TRACE_K, TRACE_V, TRACE_OUT, TRACE_LSE, TRACE_WHAT_COUNT };
 
 struct trace;
+struct str_list; /* core/text.h */
 
 /* Tokens [first, first + count) of every call. */
 struct trace_span {
@@ -90,11 +95,17 @@ struct trace_span {
  * but dense attention neither asks nor answers there. count 0: there is none. */
 struct trace_span trace_padding(const struct trace_meta *m);
 
-/* Open for reading. Not HDF5, a newer major version, a missing or inconsistent dataset, anything
- * that this build does not know and that is not marked as optional (doc/trace-format.md, section
- * 9): ERR_INPUT naming file and object; an unfinished ".part" file is refused with an explanation.
+/* Open for reading: a file, or a directory with one trace in it. Not HDF5, a newer major version, a
+ * missing or inconsistent dataset, anything that this build does not know and that is not marked as
+ * optional (doc/trace-format.md, section 9): ERR_INPUT naming file and object; an unfinished
+ * ".part" file is refused with an explanation.
  */
 int trace_open(const char *path, struct trace **out, struct err *err);
+
+/* The traces that the arguments of a command name: of a directory all of its *.h5 files that are no
+ * dumped masks or outputs, by name with numbers in order, at least one (else ERR_INPUT); of
+ * anything else the path itself. Appends to *out. */
+int trace_list(char *const *args, int64_t n, struct str_list *out, struct err *err);
 void trace_close(struct trace **t);
 
 const struct trace_meta *trace_meta(const struct trace *t);
@@ -144,8 +155,12 @@ int trace_sink(const struct trace *t, int64_t call, int head, double *z, struct 
 int trace_alibi(const struct trace *t, int64_t call, int head, double *m, struct err *err);
 int trace_rel_bias(const struct trace *t, int64_t call, int head, float *bias, struct err *err);
 
-/* Allowed pairs of a call, padding text included. */
-int64_t trace_call_pairs(const struct trace_meta *m, const struct trace_call *c);
+/* Allowed pairs of the stored rows of a call, padding text included. */
+int64_t trace_call_pairs(const struct trace *t, int64_t call);
+
+/* The sample of query rows that the trace holds; false: it holds the last n_q rows. Views of the
+ * trace. */
+bool trace_rows(const struct trace *t, struct row_sample *s);
 
 /* "window 1024, softcap 50, sinks" for people; "" when the call has nothing of this. */
 #define TRACE_SCORE_TEXT 160
@@ -263,6 +278,7 @@ int trace_end_call(struct trace_writer *w, struct err *err);
 int trace_put_tokens(struct trace_writer *w, const int32_t *ids, int64_t n, struct err *err);
 int trace_put_nll(struct trace_writer *w, const float *nll, int64_t n, struct err *err);
 int trace_put_timesteps(struct trace_writer *w, const double *t, int64_t n, struct err *err);
+int trace_put_positions(struct trace_writer *w, const int32_t *rows, int64_t n, struct err *err);
 int trace_put_sigmas(struct trace_writer *w, const double *s, int64_t n, struct err *err);
 
 /* Close, fsync, rename to the final name. On failure the .part file is removed. */

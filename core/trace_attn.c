@@ -12,7 +12,7 @@ int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in
 
     *rel = NULL;
     *in = (struct attn_in){
-        .nq = m->n_q,
+        .nq = m->row_group ? n_k : m->n_q,
         .nk = n_k,
         .d = m->head_dim,
         .dv = m->v_dim,

@@ -8,8 +8,9 @@
 #include "core/trace.h"
 
 /* Fill in shape, scale, causality, reach, cap, bias and sink of a stored head; q, k and v are left
- * NULL. A reach that takes no key away is none. *rel is the storage of a relative bias, which
- * in->mods.rel points into: the caller frees it; NULL without one. */
+ * NULL. Of sampled rows x is the whole head: row i stands at position i, and only some rows have a
+ * query (trace_rows). A reach that takes no key away is none. *rel is the storage of a relative
+ * bias, which in->mods.rel points into: the caller frees it; NULL without one. */
 int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in, float **rel,
                struct err *err);
 

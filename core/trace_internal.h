@@ -24,7 +24,7 @@ enum {
 };
 
 /* Datasets of the run. */
-enum { ARR_TOKENS, ARR_NLL, ARR_TIMESTEPS, ARR_SIGMAS, RUN_ARRAYS };
+enum { ARR_TOKENS, ARR_NLL, ARR_TIMESTEPS, ARR_SIGMAS, ARR_ROWS, RUN_ARRAYS };
 
 /* A payload dataset: slices (heads) of rows of row_bytes, one checksum per slice. */
 struct trace_array {
@@ -89,11 +89,15 @@ int trace_meta_get(hid_t file, struct trace_meta *m, struct err *err);
 /* Is it an attribute of the group "model", "run" or "video"? */
 bool trace_meta_has(const char *group, const char *name);
 
+/* Texts of the metadata are texts of their sizes; `code` as above. */
+int trace_meta_strings(const struct trace_meta *m, int code, struct err *err);
+
 /* Ranges and relations; v_dim and text_place are filled in. `code` as above. */
 int trace_meta_validate(struct trace_meta *m, int code, struct err *err);
 
 /* ---- content id: XXH3-128 of a text of all metadata and checksums ---------------------------- */
 
+void content_f64(struct buf *b, double x);
 void content_meta(const struct trace_meta *m, struct buf *b);
 void content_call(const struct trace_call *c, struct buf *b);
 void content_array(const struct trace_array *a, struct buf *b);
@@ -118,10 +122,14 @@ struct trace {
     struct trace_entry *calls;
     int64_t n_calls, cap_calls;
     struct trace_array run[RUN_ARRAYS];
+    int32_t *rows; /* owned: positions of sampled rows [n_q], or NULL */
     char id[HASH_TEXT_MAX], stored_id[HASH_TEXT_MAX];
     int64_t minor; /* version of the format */
     struct trace_ignored ignored;
 };
+
+/* The one trace in a directory, malloc'd; NULL where `path` is none. Several: ERR_INPUT. */
+int trace_only(const char *path, char **only, struct err *err);
 
 /* Groups of a trace; TRACE_AT_STEPS is /calls, a step or a branch. */
 enum trace_place {

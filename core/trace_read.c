@@ -248,6 +248,24 @@ out:
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
+/* Positions of sampled rows: whoever uses q needs them. */
+static int read_rows(struct trace *t, struct err *err)
+{
+    struct row_sample s = {.n = t->meta.n_q, .group = t->meta.row_group};
+    int rc = 0;
+
+    if ((s.group != 0) != t->run[ARR_ROWS].present)
+        return err_set(err, ERR_INPUT, "/run: of 'row_group' and 'rows' only one is there");
+    if (s.group == 0)
+        return 0;
+    TRY(mem_alloc(&t->rows, s.n, sizeof *t->rows, "sampled rows", err));
+    TRY(trace_read_slice(t, -1, &t->run[ARR_ROWS], 0, t->rows, err));
+    s.at = t->rows;
+    TRY(row_sample_check(&s, t->meta.n_k, ERR_INPUT, err));
+out:
+    return rc;
+}
+
 static int read_run(struct trace *t, struct err *err)
 {
     hid_t group = H5I_INVALID_HID;
@@ -256,6 +274,7 @@ static int read_run(struct trace *t, struct err *err)
     TRY(h5_open_group(t->file, "run", &group, err));
     for (int i = 0; i < RUN_ARRAYS; i++)
         TRY(open_run_array(t, group, i, err));
+    TRY(read_rows(t, err));
 out:
     h5_close(group);
     return rc;
@@ -364,8 +383,12 @@ out:
 int trace_open_damaged(const char *path, struct trace **out, struct err *err)
 {
     struct trace *t = NULL;
-    int rc = 0;
+    char *only = NULL;
+    int rc = trace_only(path, &only, err);
 
+    if (rc)
+        return rc;
+    path = only ? only : path;
     h5_lock();
     TRY(mem_zalloc(&t, 1, sizeof *t, "trace", err));
     t->fd = -1;
@@ -387,6 +410,7 @@ int trace_open_damaged(const char *path, struct trace **out, struct err *err)
 out:
     trace_close(&t);
     h5_unlock();
+    free(only);
     return rc;
 }
 
@@ -419,6 +443,7 @@ void trace_close(struct trace **tp)
             free(t->calls[i].arr[j].sums);
     for (int i = 0; i < RUN_ARRAYS; i++)
         free(t->run[i].sums);
+    free(t->rows);
     h5_lock();
     if (t->file >= 0)
         H5Fclose(t->file);
@@ -445,6 +470,12 @@ struct trace_span trace_padding(const struct trace_meta *m)
         .first = (back ? m->n_k - m->text_tokens : 0) + m->text_valid,
         .count = m->text_tokens - m->text_valid,
     };
+}
+
+bool trace_rows(const struct trace *t, struct row_sample *s)
+{
+    *s = (struct row_sample){.at = t->rows, .n = t->meta.n_q, .group = t->meta.row_group};
+    return t->rows != NULL;
 }
 
 const char *trace_path(const struct trace *t)

@@ -190,10 +190,21 @@ void content_score(const struct trace_score *s, struct buf *b)
         buf_puts(b, "\n");
 }
 
-int64_t trace_call_pairs(const struct trace_meta *m, const struct trace_call *c)
+int64_t trace_call_pairs(const struct trace *t, int64_t call)
 {
-    struct head_shape shape = {m->n_q, m->n_k, m->causal, c->score.reach};
-    return pairs_within(&shape, 0, m->n_q, 0, m->n_k);
+    const struct trace_meta *m = trace_meta(t);
+    struct head_shape shape = {m->n_q, m->n_k, m->causal, trace_call(t, call)->score.reach};
+    struct row_sample s;
+    int64_t pairs = 0;
+
+    if (!trace_rows(t, &s))
+        return pairs_within(&shape, 0, m->n_q, 0, m->n_k);
+    shape.nq = m->n_k;
+    for (int64_t g = 0; g < row_sample_groups(&s); g++) {
+        struct row_span span = row_sample_span(&s, g);
+        pairs += pairs_within(&shape, span.pos, span.pos + span.rows, 0, m->n_k);
+    }
+    return pairs;
 }
 
 void trace_score_text(const struct trace_score *s, char text[TRACE_SCORE_TEXT])

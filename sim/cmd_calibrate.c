@@ -119,15 +119,22 @@ static int parse_method(const struct app *app, const char *text, struct method_r
 
 static int open_traces(struct calibrate *c, const struct str_list *args, struct err *err)
 {
+    struct str_list files = {0};
     int rc = 0;
     if (args->n < 2)
         FAIL(err, ERR_USAGE, "calibrate: no trace given (lacuna calibrate METHOD T.h5... -o FILE)");
-    TRY(mem_zalloc(&c->traces, args->n, sizeof *c->traces, "traces", err));
-    for (int64_t i = 1; i < args->n; i++) {
-        TRY(trace_open(args->items[i], &c->traces[c->n_traces], err));
+    TRY(trace_list(args->items + 1, args->n - 1, &files, err));
+    TRY(mem_zalloc(&c->traces, files.n, sizeof *c->traces, "traces", err));
+    for (int64_t i = 0; i < files.n; i++) {
+        TRY(trace_open(files.items[i], &c->traces[c->n_traces], err));
         c->n_traces++;
+        if (trace_meta(c->traces[i])->row_group)
+            FAIL(err, ERR_INPUT,
+                 "%s holds a sample of query rows; the searches need all rows of a head",
+                 files.items[i]);
     }
 out:
+    str_list_free(&files);
     return rc;
 }
 

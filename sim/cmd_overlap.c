@@ -404,6 +404,9 @@ static int open_inputs(struct overlap *o, const struct str_list *paths, struct e
              "overlap: a trace and a file of masks are needed (lacuna overlap T.h5 "
              "M.h5 -o DIR)");
     TRY(trace_open(paths->items[0], &o->trace, err));
+    if (trace_meta(o->trace)->row_group)
+        FAIL(err, ERR_INPUT, "%s holds a sample of query rows; masks are of all rows",
+             paths->items[0]);
     TRY(mem_zalloc(&o->files, paths->n, sizeof *o->files, "mask files", err));
     for (int64_t i = 1; i < paths->n; i++) {
         TRY(maskfile_open(paths->items[i], &o->files[o->n_files], err));

@@ -111,15 +111,18 @@ static const struct opt options[] = {
 
 static int open_traces(struct replay *r, const struct str_list *paths, struct err *err)
 {
+    struct str_list files = {0};
     int rc = 0;
     if (paths->n == 0)
         FAIL(err, ERR_USAGE, "replay: no trace given (lacuna replay T.h5 -m METHOD -o DIR)");
-    TRY(mem_zalloc(&r->traces, paths->n, sizeof *r->traces, "traces", err));
-    for (int64_t i = 0; i < paths->n; i++) {
-        TRY(trace_open(paths->items[i], &r->traces[i], err));
+    TRY(trace_list(paths->items, paths->n, &files, err));
+    TRY(mem_zalloc(&r->traces, files.n, sizeof *r->traces, "traces", err));
+    for (int64_t i = 0; i < files.n; i++) {
+        TRY(trace_open(files.items[i], &r->traces[i], err));
         r->n_traces++;
     }
 out:
+    str_list_free(&files);
     return rc;
 }
 
@@ -295,6 +298,10 @@ static int begin_outputs(const struct app *app, const struct replay_opts *o, str
     char path[4096], name[96];
 
     for (int t = 0; t < r->n_traces; t++) {
+        if ((o->dump_masks || o->dump_outputs) && trace_meta(r->traces[t])->row_group)
+            FAIL(err, ERR_USAGE,
+                 "%s holds a sample of query rows: dumps are of whole masks and outputs",
+                 trace_path(r->traces[t]));
         TRY(refuse_input(o->dump_masks, trace_path(r->traces[t]), err));
         TRY(refuse_input(o->dump_outputs, trace_path(r->traces[t]), err));
     }

@@ -38,6 +38,25 @@ static int read_tensor(const struct trace *t, int64_t call, enum trace_what what
     return rc;
 }
 
+/* Queries of sampled rows, each at its position: x [n_k][d], 0 elsewhere. Pages without a row cost
+ * no memory. */
+static int read_sample(const struct trace *t, int64_t call, int head, int d,
+                       const struct head_load *how, struct sim_head *h, struct err *err)
+{
+    const struct row_sample *s = &h->sample;
+    float *stored = NULL;
+    int rc = 0;
+
+    TRY(read_tensor(t, call, TRACE_Q, head, s->n, d, how, &stored, err));
+    TRY(mem_zalloc(&h->q, trace_meta(t)->n_k * d, sizeof *h->q, "q", err));
+    for (int64_t i = 0; i < s->n; i++)
+        memcpy(h->q + s->at[i] * d, stored + i * d, (size_t)d * sizeof *stored);
+    h->in.rows = s;
+out:
+    free(stored);
+    return rc;
+}
+
 static struct geometry trace_geometry(const struct trace_meta *m)
 {
     struct geometry g = {m->grid_t, m->grid_h, m->grid_w, m->text_tokens, 0};
@@ -146,12 +165,17 @@ int head_load(const struct trace *t, int64_t call, int head, const struct head_l
     TRY(trace_attn(t, call, head, &h->in.x, &h->rel, err));
     TRY(drop_padding(t, &h->in, err));
     struct attn_in *x = &h->in.x;
-    TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->q, err));
+    if (trace_rows(t, &h->sample))
+        TRY(read_sample(t, call, head, x->d, how, h, err));
+    else
+        TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->q, err));
     int kv = head / (trace_meta(t)->heads / trace_meta(t)->kv_heads);
     TRY(read_tensor(t, call, TRACE_K, kv, x->nk, x->d, how, &h->k, err));
     TRY(read_tensor(t, call, TRACE_V, kv, x->nk, x->dv, how, &h->v, err));
     TRY(apply_order(t, h, how, err));
     sim_head_ready(h, how->precision);
+    if (h->in.rows)
+        exact_sampled(&h->exact, h->in.rows);
 out:
     if (rc)
         sim_head_free(h);

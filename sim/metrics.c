@@ -9,6 +9,7 @@
 #include "core/sort.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,7 +85,7 @@ void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const doub
     for (int64_t i = 0; i < n; i++) {
         add_row_errors(a, out + i * a->dv, ref + i * a->dv);
         bool empty = lse_mask[i] == -INFINITY;
-        a->recall[row0 + i] = empty ? 0 : exp(lse_mask[i] - lse_ref[i]);
+        a->recall[row0 - a->row0 + i] = empty ? 0 : exp(lse_mask[i] - lse_ref[i]);
         a->rows_empty += empty;
         add_row_lse(a, lse_out[i], lse_ref[i]);
     }
@@ -161,62 +162,206 @@ out:
     return rc;
 }
 
-int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
-                   struct err *err)
+/* Smooth functions of sums over rows: what a sample of rows estimates with a standard error. */
+struct figures {
+    struct named v[20];
+    size_t n;
+};
+
+static void figure(struct figures *f, const char *name, double value)
+{
+    f->v[f->n++] = (struct named){name, value};
+}
+
+/* rect: pairs of the rectangle, 0 = leave its figures out. */
+static void count_figures(const struct metrics_acc *a, double rect, struct figures *f)
 {
     const struct mask_counts *c = &a->counts;
     double allowed = (double)c->pairs_allowed, tiles = (double)c->tiles_allowed;
     double qk = (double)c->tiles_kept, pv = a->tiles_pv;
-    const struct named v[] = {
-        {"density_elem", (double)c->pairs_kept / allowed},
-        {"density_tile", qk / tiles},
-        {"density_rect", (double)c->pairs_kept / ((double)nq * (double)nk)},
-        {"density_tile@64x64", (double)a->kept64 / (double)a->allowed64},
-        {"density_tile@128x128", (double)a->kept128 / (double)a->allowed128},
-        {"sparsity_qk", 1 - qk / tiles},
-        {"sparsity_pv", 1 - pv / tiles},
-        {"sparsity_total", 1 - (qk + pv) / (2 * tiles)},
-        {"sparsity_total_rect", 1 - (qk + pv) / (2 * (double)c->tiles_rect)},
-        {"pairs_kept", (double)c->pairs_kept},
-        {"pairs_allowed", allowed},
-    };
-    int rc = put_all(r, v, sizeof v / sizeof *v, err);
-    if (rc || c->pairs_exec < 0)
-        return rc;
-    const struct named e[] = {
-        {"density_exec", (double)c->pairs_exec / allowed},
-        {"pairs_exec", (double)c->pairs_exec},
-    };
-    return put_all(r, e, 2, err);
+
+    figure(f, "density_elem", (double)c->pairs_kept / allowed);
+    figure(f, "density_tile", qk / tiles);
+    if (rect > 0)
+        figure(f, "density_rect", (double)c->pairs_kept / rect);
+    figure(f, "density_tile@64x64", (double)a->kept64 / (double)a->allowed64);
+    figure(f, "density_tile@128x128", (double)a->kept128 / (double)a->allowed128);
+    figure(f, "sparsity_qk", 1 - qk / tiles);
+    figure(f, "sparsity_pv", 1 - pv / tiles);
+    figure(f, "sparsity_total", 1 - (qk + pv) / (2 * tiles));
+    if (rect > 0)
+        figure(f, "sparsity_total_rect", 1 - (qk + pv) / (2 * (double)c->tiles_rect));
 }
 
-int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r, struct err *err)
+static void exec_figure(const struct metrics_acc *a, struct figures *f)
+{
+    if (a->counts.pairs_exec >= 0)
+        figure(f, "density_exec", (double)a->counts.pairs_exec / (double)a->counts.pairs_allowed);
+}
+
+int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
+                   struct err *err)
+{
+    struct figures f = {.n = 0};
+
+    count_figures(a, (double)nq * (double)nk, &f);
+    figure(&f, "pairs_kept", (double)a->counts.pairs_kept);
+    figure(&f, "pairs_allowed", (double)a->counts.pairs_allowed);
+    exec_figure(a, &f);
+    if (a->counts.pairs_exec >= 0)
+        figure(&f, "pairs_exec", (double)a->counts.pairs_exec);
+    return put_all(r, f.v, f.n, err);
+}
+
+static double sum_of(const double *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i];
+    return sum;
+}
+
+static double l1_rel(const struct metrics_acc *a)
+{
+    return ratio_or_inf(a->sum_abs_delta, a->sum_abs_ref);
+}
+
+static double l2_rel(const struct metrics_acc *a)
+{
+    return ratio_or_inf(sqrt(a->sum_sq_delta), sqrt(a->sum_sq_ref));
+}
+
+static double rmse(const struct metrics_acc *a)
+{
+    return sqrt(a->sum_sq_delta / ((double)a->n * (double)a->dv));
+}
+
+static double lse_mean(const struct metrics_acc *a)
+{
+    return a->rows_lse ? a->sum_lse / (double)a->rows_lse : 0;
+}
+
+int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, struct record *r,
+                   struct err *err)
 {
     int rc = 0;
-    double sum = 0, n = (double)a->n;
+    double n = (double)a->n;
 
     TRY(metrics_counts(a, nq, nk, r, err));
-    for (int64_t i = 0; i < a->n; i++)
-        sum += a->recall[i];
+    a->sum_recall = sum_of(a->recall, a->n);
     sort_f64(a->recall, a->n);
     const struct named v[] = {
-        {"cra_min", a->recall[0]},
+        {sample ? "cra_min~" : "cra_min", a->recall[0]},
         {"cra_p1", percentile_sorted(a->recall, a->n, 1)},
         {"cra_p5", percentile_sorted(a->recall, a->n, 5)},
         {"cra_p50", percentile_sorted(a->recall, a->n, 50)},
-        {"cra_mean", sum / n},
-        {"err_l1_rel", ratio_or_inf(a->sum_abs_delta, a->sum_abs_ref)},
+        {"cra_mean", a->sum_recall / n},
+        {"err_l1_rel", l1_rel(a)},
         {"err_l1_tok", a->sum_abs_delta / n},
-        {"err_l2_rel", ratio_or_inf(sqrt(a->sum_sq_delta), sqrt(a->sum_sq_ref))},
+        {"err_l2_rel", l2_rel(a)},
         {"err_cos", cosine(a->dot, a->sum_sq_out, a->sum_sq_ref)},
-        {"err_cos_row_min", a->min_row_cos},
-        {"err_rmse", sqrt(a->sum_sq_delta / (n * (double)a->dv))},
-        {"err_max", a->max_delta},
-        {"err_lse_mean", a->rows_lse ? a->sum_lse / (double)a->rows_lse : 0},
-        {"err_lse_max", a->max_lse},
+        {sample ? "err_cos_row_min~" : "err_cos_row_min", a->min_row_cos},
+        {"err_rmse", rmse(a)},
+        {sample ? "err_max~" : "err_max", a->max_delta},
+        {"err_lse_mean", lse_mean(a)},
+        {sample ? "err_lse_max~" : "err_lse_max", a->max_lse},
         {"rows_empty", (double)a->rows_empty},
     };
     TRY(put_all(r, v, sizeof v / sizeof *v, err));
+out:
+    return rc;
+}
+
+/* ---- samples of rows ------------------------------------------------------------------------- */
+
+/* a += sign * b in all sums over rows. */
+static void add_sums(struct metrics_acc *a, const struct metrics_acc *b, int sign)
+{
+    struct mask_counts *c = &a->counts;
+    const struct mask_counts *d = &b->counts;
+
+    a->sum_abs_delta += sign * b->sum_abs_delta;
+    a->sum_abs_ref += sign * b->sum_abs_ref;
+    a->sum_sq_delta += sign * b->sum_sq_delta;
+    a->sum_sq_ref += sign * b->sum_sq_ref;
+    a->sum_sq_out += sign * b->sum_sq_out;
+    a->dot += sign * b->dot;
+    a->sum_lse += sign * b->sum_lse;
+    a->rows_lse += sign * b->rows_lse;
+    a->rows_empty += sign * b->rows_empty;
+    a->sum_recall += sign * b->sum_recall;
+    c->pairs_kept += sign * d->pairs_kept;
+    c->pairs_allowed += sign * d->pairs_allowed;
+    c->pairs_exec =
+        c->pairs_exec < 0 || d->pairs_exec < 0 ? -1 : c->pairs_exec + sign * d->pairs_exec;
+    c->tiles_kept += sign * d->tiles_kept;
+    c->tiles_allowed += sign * d->tiles_allowed;
+    c->tiles_rect += sign * d->tiles_rect;
+    a->tiles_pv += sign * b->tiles_pv;
+    a->kept64 += sign * b->kept64;
+    a->allowed64 += sign * b->allowed64;
+    a->kept128 += sign * b->kept128;
+    a->allowed128 += sign * b->allowed128;
+}
+
+void metrics_merge(struct metrics_acc *a, struct metrics_acc *part, int64_t n)
+{
+    int64_t at = 0;
+    for (int64_t g = 0; g < n; at += part[g++].n) {
+        part[g].sum_recall = sum_of(part[g].recall, part[g].n);
+        memcpy(a->recall + at, part[g].recall, (size_t)part[g].n * sizeof *a->recall);
+        add_sums(a, &part[g], 1);
+        keep_max(&a->max_delta, part[g].max_delta);
+        keep_min(&a->min_row_cos, part[g].min_row_cos);
+        keep_max(&a->max_lse, part[g].max_lse);
+    }
+}
+
+/* All figures of the sums in a. Those over the rectangle depend on where the rows stand, more than
+ * on what is kept there, and have no standard error. */
+static void all_figures(const struct metrics_acc *a, bool errors, struct figures *f)
+{
+    f->n = 0;
+    count_figures(a, 0, f);
+    exec_figure(a, f);
+    if (!errors)
+        return;
+    figure(f, "cra_mean", a->sum_recall / (double)a->n);
+    figure(f, "err_l1_rel", l1_rel(a));
+    figure(f, "err_l1_tok", a->sum_abs_delta / (double)a->n);
+    figure(f, "err_l2_rel", l2_rel(a));
+    figure(f, "err_cos", cosine(a->dot, a->sum_sq_out, a->sum_sq_ref));
+    figure(f, "err_rmse", rmse(a));
+    figure(f, "err_lse_mean", lse_mean(a));
+}
+
+/* A replicate t leaves group t out: (n - 1)(theta_t - theta_t+1) is, for a mean, the difference of
+ * the groups t and t + 1, and to first order so for any smooth function of sums. */
+int metrics_errors(const struct metrics_acc *a, const struct metrics_acc *part, int64_t n,
+                   bool errors, struct record *r, struct err *err)
+{
+    double sum[20] = {0}, used = (double)(n - n % 2);
+    struct figures f[2] = {{.n = 0}};
+    int rc = 0;
+
+    for (int64_t g = 0; g + 1 < n; g += 2) {
+        for (int k = 0; k < 2; k++) {
+            struct metrics_acc rest = *a;
+            add_sums(&rest, &part[g + k], -1);
+            rest.n = a->n - part[g + k].n;
+            all_figures(&rest, errors, &f[k]);
+        }
+        for (size_t i = 0; i < f[0].n; i++) {
+            double d = (double)(n - 1) * (f[0].v[i].value - f[1].v[i].value);
+            sum[i] += d * d;
+        }
+    }
+    for (size_t i = 0; i < f[0].n; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "%s~se", f[0].v[i].name);
+        if (isfinite(sum[i]))
+            TRY(record_metric(r, name, sqrt(sum[i] / ((double)n * used)), err));
+    }
 out:
     return rc;
 }

@@ -13,10 +13,12 @@
 
 struct metrics_acc {
     int64_t n, dv;  /* rows, channels */
+    int64_t row0;   /* the first of them in the head */
     double *recall; /* [n], owned: mass of dense attention that row i keeps */
     double sum_abs_delta, sum_abs_ref, sum_sq_delta, sum_sq_ref, sum_sq_out, dot;
     double max_delta, min_row_cos;
     double sum_lse, max_lse;
+    double sum_recall; /* once metrics_merge or metrics_finish has added it up */
     int64_t rows_lse, rows_empty;
 
     struct mask_counts counts; /* sums over chunks */
@@ -42,12 +44,23 @@ void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r);
  * in Q K. */
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err);
 
+/* Add the n accumulators of groups of sampled rows to *a, which was made for all their rows. */
+void metrics_merge(struct metrics_acc *a, struct metrics_acc *part, int64_t n);
+
+/* Record NAME~se, the standard error of metric NAME over the groups part[0..n), which *a holds, for
+ * all that are means and quotients of sums, from the differences of neighbouring groups
+ * (doc/records.md); of an odd number the last one has no neighbour. `errors`: also those of recall
+ * and output. */
+int metrics_errors(const struct metrics_acc *a, const struct metrics_acc *part, int64_t n,
+                   bool errors, struct record *r, struct err *err);
+
 /* Write those that the masks alone decide into the record: densities, sparsities, pairs. */
 int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
                    struct err *err);
 
-/* Write all metrics into the record. */
-int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
+/* Write all metrics into the record. Of a sample of rows the extremes are those of the sample:
+ * their names end with '~'. */
+int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, struct record *r,
                    struct err *err);
 
 /* Nearest-rank percentile of n ascending values: x[max(1, ceil(p n / 100))], counted from 1. */

@@ -100,7 +100,7 @@ static int count_todo(struct replay *r, struct err *err)
         struct series *s = r->series + i;
         const struct trace_meta *m = trace_meta(r->traces[s->trace]);
         const struct trace *t = r->traces[s->trace];
-        double pairs = (double)trace_call_pairs(m, trace_call(t, s->calls[0]));
+        double pairs = (double)trace_call_pairs(t, s->calls[0]);
         for (int64_t c = 0; c < s->n_calls; c++)
             for (int64_t k = 0; k < r->n_runs; k++) {
                 struct record rec;

@@ -178,7 +178,7 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
         slots.shared = NULL;
     if (done && !carries && !r->masks && !r->outputs)
         goto out;
-    rec.n_q = h->in.x.nq;
+    rec.n_q = h->in.rows ? h->in.rows->n : h->in.x.nq;
     rec.n_k = h->in.x.nk;
     if (run_cell(r, s, run_index, &h->in, slots, &rec, &cell) < 0) {
         if (ends_replay(r, cell.code)) {

@@ -11,10 +11,11 @@
 
 /* A head with its own storage. Not to be moved: h->in points into it. */
 struct sim_head {
-    struct head_in in;  /* views into the members below */
-    struct exact exact; /* in.exact */
-    float *q, *k, *v;   /* owned */
-    float *rel;         /* owned: relative bias [2 n_k - 1] of the trace, or NULL */
+    struct head_in in;        /* views into the members below */
+    struct exact exact;       /* in.exact */
+    float *q, *k, *v;         /* owned */
+    struct row_sample sample; /* in.rows, where the trace has a sample */
+    float *rel;               /* owned: relative bias [2 n_k - 1] of the trace, or NULL */
 
     /* Of a head in another token order (sim/reorder.h). */
     struct exact *from; /* that of the head it comes from, which outlives this one */

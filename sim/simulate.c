@@ -77,6 +77,32 @@ out:
     return rc;
 }
 
+/* The sampled rows, group by group, each with sums of its own. */
+static int run_groups(struct run *run, int64_t step, struct err *err)
+{
+    const struct row_sample *s = run->in->rows;
+    int64_t n = row_sample_groups(s);
+    struct metrics_acc all = run->acc;
+    int rc = 0;
+
+    TRY(mem_zalloc(&run->part, n, sizeof *run->part, "sums of groups of rows", err));
+    run->n_part = n;
+    for (int64_t g = 0; g < n && rc == 0; g++) {
+        struct row_span span = row_sample_span(s, g);
+        int64_t end = span.pos + span.rows;
+        TRY(metrics_init(&run->acc, span.rows, run->in->x.dv, err));
+        run->acc.row0 = span.pos;
+        for (int64_t r = span.pos; r < end && rc == 0; r += step)
+            rc = run_chunk(run, r, MIN(r + step, end), err);
+        run->part[g] = run->acc;
+    }
+    if (rc == 0)
+        metrics_merge(&all, run->part, n);
+out:
+    run->acc = all;
+    return rc;
+}
+
 static int run_chunks(struct run *run, struct err *err)
 {
     const struct attn_in *x = &run->in->x;
@@ -88,10 +114,35 @@ static int run_chunks(struct run *run, struct err *err)
         TRY(mem_alloc(&run->lse, rows, sizeof(double), "method log-sum-exp", err));
         TRY(mem_alloc(&run->lse_mask, rows, sizeof(double), "mask log-sum-exp", err));
     }
+    if (run->in->rows)
+        return run_groups(run, step, err);
     for (int64_t r = 0; r < x->nq; r += step)
         TRY(run_chunk(run, r, r + step < x->nq ? r + step : x->nq, err));
 out:
     return rc;
+}
+
+static bool sample_serves(const struct method *m, bool device, char why[128])
+{
+    if (device)
+        snprintf(why, 128, "the GPU kernels take whole heads: --backend cpu replays sampled rows");
+    else if (!(m->flags & METHOD_ROWS))
+        snprintf(why, 128, "%s chooses from all query rows; the trace holds a sample", m->name);
+    else
+        return true;
+    return false;
+}
+
+/* Groups of rows that a method takes together must lie within the sample's. */
+static int check_unit(const struct run *run, struct method_ctx *ctx)
+{
+    int64_t unit = run->method->unit_rows ? run->method->unit_rows(run->state) : 1;
+    if (!run->in->rows || run->in->rows->group % unit == 0)
+        return 0;
+    return method_skip(ctx,
+                       "%s chooses for %lld rows together; the sample has groups of %lld: capture "
+                       "with --rows NxR, R a multiple of both",
+                       run->method->name, (long long)unit, (long long)run->in->rows->group);
 }
 
 static int run_prepare(struct run *run, struct err *err)
@@ -106,16 +157,19 @@ static int run_prepare(struct run *run, struct err *err)
                                 "--backend cpu replays this call");
     if (!method_combines(run->method, &run->in->x, why))
         return method_skip(ctx, "%s %s", run->method->name, why);
+    if (run->in->rows && !sample_serves(run->method, run->cell->device != NULL, why))
+        return method_skip(ctx, "%s", why);
     double t = run_clock(run);
     int rc = run->method->prepare(ctx, run->cell->params, run->in, &run->state, err);
     run->ns_prepare = run_clock(run) - t;
-    return rc;
+    return rc ? rc : check_unit(run, ctx);
 }
 
 /* What the head adds to scaled products and causality, and what its sink takes. */
 static int record_score(struct run *run, struct record *r, struct err *err)
 {
     const struct attn_in *x = &run->in->x;
+    const struct row_sample *s = run->in->rows;
     const double *lse;
     double sum = 0;
     int rc = 0;
@@ -135,28 +189,55 @@ static int record_score(struct run *run, struct record *r, struct err *err)
     if (!x->mods.has_sink)
         return 0;
     record_note(r, "sink=%.9g", x->mods.sink);
-    TRY(exact_lse(run->in->exact, 0, x->nq, &lse, err));
-    for (int64_t i = 0; i < x->nq; i++)
-        sum += 1 - attn_key_share(x, lse[i]);
-    TRY(record_metric(r, "sink_mass_mean", sum / (double)x->nq, err));
+    for (int64_t g = 0; g < (s ? row_sample_groups(s) : 1); g++) {
+        struct row_span span = s ? row_sample_span(s, g) : (struct row_span){0, x->nq, 0};
+        TRY(exact_lse(run->in->exact, span.pos, span.pos + span.rows, &lse, err));
+        for (int64_t i = 0; i < span.rows; i++)
+            sum += 1 - attn_key_share(x, lse[i]);
+    }
+    TRY(record_metric(r, "sink_mass_mean", sum / (double)head_rows(run->in), err));
 out:
     return rc;
 }
 
+/* What the method itself counted; of sampled rows only where that is right. */
+static int own_report(struct run *run, struct record *r, struct err *err)
+{
+    const struct method *m = run->method;
+    if (!m->report)
+        return 0;
+    if (run->in->rows && !(m->flags & METHOD_ROWS_REPORT)) {
+        record_note(r, "own_numbers=left out");
+        return 0;
+    }
+    return m->report(run->state, r, err);
+}
+
+static int record_sample(struct run *run, struct record *r, struct err *err)
+{
+    const struct row_sample *s = run->in->rows;
+    if (!s)
+        return 0;
+    record_note(r, "rows=%lldx%lld", (long long)run->n_part, (long long)s->group);
+    return metrics_errors(&run->acc, run->part, run->n_part, run->cell->measure == MEASURE_ALL, r,
+                          err);
+}
+
 static int run_record(struct run *run, struct record *r, struct err *err)
 {
+    int64_t nq = head_rows(run->in), nk = run->in->x.nk;
     int rc = 0;
     r->status = RECORD_OK;
     if (run->cell->measure == MEASURE_MASK)
-        return metrics_counts(&run->acc, run->in->x.nq, run->in->x.nk, r, err);
+        return metrics_counts(&run->acc, nq, nk, r, err);
     if (run->cell->measure == MEASURE_COUNTS) {
-        TRY(metrics_counts(&run->acc, run->in->x.nq, run->in->x.nk, r, err));
-        return run->method->report ? run->method->report(run->state, r, err) : 0;
+        TRY(metrics_counts(&run->acc, nq, nk, r, err));
+        return own_report(run, r, err);
     }
     TRY(record_score(run, r, err));
-    TRY(metrics_finish(&run->acc, run->in->x.nq, run->in->x.nk, r, err));
-    if (run->method->report)
-        TRY(run->method->report(run->state, r, err));
+    TRY(metrics_finish(&run->acc, nq, nk, run->in->rows != NULL, r, err));
+    TRY(record_sample(run, r, err));
+    TRY(own_report(run, r, err));
     TRY(record_metric(r, "host_prepare_ns", run->ns_prepare, err));
     TRY(record_metric(r, "host_select_ns", run->ns_select, err));
     if (run->out)
@@ -172,7 +253,7 @@ static int run_phases(struct run *run, struct record *r, struct err *err)
     int rc = run_prepare(run, err);
     if (rc)
         return rc;
-    if ((rc = metrics_init(&run->acc, x->nq, x->dv, err)) != 0)
+    if ((rc = metrics_init(&run->acc, head_rows(run->in), x->dv, err)) != 0)
         return rc;
     rc = run->cell->device ? run_on_accel(run, r, err) : run_chunks(run, err);
     return rc ? rc : run_record(run, r, err);
@@ -198,6 +279,9 @@ static int run_method(const struct sim_cell *cell, struct record *r, struct err 
     if (cell->device)
         device_map_detach(&run.map);
     metrics_free(&run.acc);
+    for (int64_t g = 0; g < run.n_part; g++)
+        metrics_free(&run.part[g]);
+    free(run.part);
     free(run.out);
     free(run.lse);
     free(run.lse_mask);

@@ -17,6 +17,8 @@ struct run {
     const struct head_in *in;
     void *state;
     struct metrics_acc acc;
+    struct metrics_acc *part; /* owned, [n_part]: per group of sampled rows */
+    int64_t n_part;
     struct device_map map;        /* with a device */
     double *out, *lse, *lse_mask; /* of the rows of a chunk */
     double ns_prepare, ns_select, ns_attend;
@@ -27,6 +29,12 @@ struct run {
 static inline double run_clock(const struct run *run)
 {
     return clock_ns() - run->in->exact->ns;
+}
+
+/* Query rows of the head: all, or those of its sample. */
+static inline int64_t head_rows(const struct head_in *in)
+{
+    return in->rows ? in->rows->n : in->x.nq;
 }
 
 /* Does the method attend by itself, and not by exact softmax over its mask? */

@@ -19,7 +19,8 @@ struct trace_opts {
     struct common_opts common;
     char *output, *layers, *heads, *steps, *branch, *tensors;
     bool gzip, unpack;
-    int64_t rows, tokens, maps;
+    char *rows;
+    int64_t tokens, maps;
 };
 
 /* clang-format off */
@@ -32,9 +33,10 @@ static const struct opt options[] = {
      .min = 0, .max = 1, .help = "pack: deflate instead of zstd: slower, but every HDF5 reads it."},
     {.name = "unpack", .type = OPT_BOOL, .offset = offsetof(struct trace_opts, unpack), .def = "0",
      .min = 0, .max = 1, .help = "pack: back to the contiguous form."},
-    {.name = "rows", .type = OPT_INT, .offset = offsetof(struct trace_opts, rows), .arg = "N",
-     .def = "16", .min = 0, .max = 1e9, .unit = "rows per head",
-     .help = "verify: where outputs are stored, recompute so many of their rows; 0 = none."},
+    {.name = "rows", .type = OPT_STR, .offset = offsetof(struct trace_opts, rows), .arg = "N[xR]",
+     .flags = OPT_UNSET,
+     .help = "verify: where outputs are stored, recompute N of their rows per head; 0 = none (16). "
+             "subset: draw a sample of query rows, N groups of R (128) by --seed."},
     {.name = "layers", .type = OPT_STR, .offset = offsetof(struct trace_opts, layers),
      .arg = "LIST", .def = "all", .help = "export, subset, join, map: layers, as in 0,4-7."},
     {.name = "heads", .type = OPT_STR, .offset = offsetof(struct trace_opts, heads), .arg = "LIST",
@@ -124,6 +126,18 @@ static void found(void *ctx, const char *object, int head, const char *what)
     text_printf(stdout, "%s: %s%s: %s\n", f->path, object, where, what);
 }
 
+static int rows_to_check(const struct trace_opts *o, int64_t *rows, struct err *err)
+{
+    char *end;
+    if (!o->rows)
+        return 0;
+    *rows = strtoll(o->rows, &end, 10);
+    if (end == o->rows || *end || *rows < 0 || *rows > 1000000000)
+        return err_set(err, ERR_USAGE, "trace verify: --rows %s is not a number of rows per head",
+                       o->rows);
+    return 0;
+}
+
 static int verify(const struct trace_opts *o, const char *path, struct err *err)
 {
     struct trace *t = NULL;
@@ -131,8 +145,10 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
     struct buf b = {0};
     struct findings f = {.path = path, .json = o->common.json};
     int64_t bad = 0, differs = 0, rows = 0;
+    int64_t check = 16;
     int rc = 0, jobs = cmd_jobs(&o->common);
 
+    TRY(rows_to_check(o, &check, err));
     TRY(trace_open_damaged(path, &t, err));
     TRY(trace_extent(t, &e, err));
     jw_init(&f.w, &b, 2);
@@ -145,7 +161,7 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
     TRY(trace_verify_jobs(t, jobs, found, &f, &bad, err));
     /* Numbers of damaged payload would only repeat the finding. */
     if (bad == 0)
-        TRY(trace_check_attention(t, jobs, o->rows, found, &f, &differs, &rows, err));
+        TRY(trace_check_attention(t, jobs, check, found, &f, &differs, &rows, err));
     jw_arr_end(&f.w);
     jw_kint(&f.w, "rows_recomputed", rows);
     jw_kbool(&f.w, "ok", bad + differs == 0);
@@ -335,6 +351,8 @@ static int derive(const struct trace_opts *o, const char *name, char *const *pat
                                .steps = o->steps,
                                .branch = o->branch,
                                .tokens = o->tokens,
+                               .rows = strcmp(name, "subset") == 0 ? o->rows : NULL,
+                               .seed = (uint64_t)o->common.seed,
                                .maps = maps,
                                .jobs = cmd_jobs(&o->common),
                                .force = o->common.force,
@@ -394,12 +412,39 @@ static int find_action(const char *name, const struct action **out, struct err *
     return err_prefix(err, "trace");
 }
 
+/* info and verify of several traces: one after the other, as JSON an array. What is wrong with one
+ * does not hide the others. */
+static int run_each(const struct trace_opts *o, const struct action *a,
+                    const struct str_list *files, struct err *err)
+{
+    bool array = o->common.json && files->n > 1;
+    int first = 0;
+
+    if (array)
+        puts("[");
+    for (int64_t i = 0; i < files->n; i++) {
+        struct err own = {0};
+        if (i)
+            fputs(array ? ",\n" : o->common.json ? "" : "\n", stdout);
+        int rc = a->run(o, files->items[i], &own);
+        if (rc && first)
+            log_error("%s", own.msg);
+        else if (rc) {
+            *err = own;
+            first = rc;
+        }
+    }
+    if (array)
+        puts("]");
+    return first;
+}
+
 extern const struct command cmd_trace;
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct trace_opts o = {0};
-    struct str_list rest = {0};
+    struct str_list rest = {0}, files = {0};
     const struct action *a = NULL;
     bool done = false;
     int rc = 0;
@@ -411,20 +456,25 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         FAIL(err, ERR_USAGE,
              "trace: one of info, verify, pack, export, subset, join, map was expected");
     TRY(find_action(rest.items[0], &a, err));
-    if (!a->run && rest.n < 3)
+    bool join = !a->run, each = a->run == info || a->run == verify;
+    if (join || each)
+        TRY(trace_list(rest.items + 1, rest.n - 1, &files, err));
+    if (join && files.n < 2)
         FAIL(err, ERR_USAGE, "trace join: at least two traces were expected, found %lld",
-             (long long)rest.n - 1);
-    if (!a->run) {
-        rc = derive(&o, a->name, rest.items + 1, rest.n - 1, 0, err);
-        goto out;
-    }
-    if (rest.n != 2)
+             (long long)files.n);
+    if (rest.n < 2 || (!join && !each && rest.n != 2))
         FAIL(err, ERR_USAGE, "trace %s: one trace was expected, found %lld", a->name,
              (long long)rest.n - 1);
-    TRY(a->run(&o, rest.items[1], err));
+    if (join)
+        TRY(derive(&o, a->name, files.items, files.n, 0, err));
+    else if (each)
+        TRY(run_each(&o, a, &files, err));
+    else
+        TRY(a->run(&o, rest.items[1], err));
 out:
     opt_free(options, &o);
     str_list_free(&rest);
+    str_list_free(&files);
     return rc;
 }
 
@@ -434,7 +484,7 @@ const struct command cmd_trace = {
              "trace verify T.h5\n"
              "trace pack T.h5 -o PACKED.h5 [--gzip | --unpack]\n"
              "trace export T.h5 -o DIR | FILE.safetensors\n"
-             "trace subset T.h5 -o U.h5 [--layers L --heads H --steps S --tokens N]\n"
+             "trace subset T.h5 -o U.h5 [--layers L --heads H --steps S --tokens N --rows N[xR]]\n"
              "trace join A.h5 B.h5 ... -o C.h5\n"
              "trace map T.h5 -o U.h5 [--maps P]",
     .summary = "Look into, check, pack, export, cut and join traces",

@@ -106,6 +106,8 @@ int export_metadata(const struct trace *t, const int64_t *heads, int64_t n_heads
     put(o, "causal", m->causal ? "true" : "false");
     put_number(o, "scale", m->scale);
     put_number(o, "layers", m->layers);
+    if (m->row_group > 0)
+        put_number(o, "row_group", (double)m->row_group);
     if (m->steps > 0)
         put_number(o, "steps", (double)m->steps);
     put_video(o, m);

@@ -37,7 +37,8 @@ struct check {
 /* The rows of one head under test and their running softmax. */
 struct rows {
     int64_t n;
-    int64_t *at;             /* [n] query rows */
+    int64_t *at;             /* [n] query rows, as stored */
+    int64_t *row;            /* [n] the same as rows of x: of a sample, positions */
     float *q, *out, *lse;    /* [n][d], [n][dv], [n] as stored */
     double *max, *sum, *acc; /* [n], [n], [n][dv] */
     float *k, *v;            /* [PIECE][d], [PIECE][dv] */
@@ -49,6 +50,7 @@ struct rows {
 static void rows_free(struct rows *r)
 {
     free(r->at);
+    free(r->row);
     free(r->q);
     free(r->out);
     free(r->lse);
@@ -77,10 +79,13 @@ static int rows_init(const struct check *c, struct rows *r, struct err *err)
 {
     const struct trace_meta *m = trace_meta(c->t);
     int64_t valid = m->n_q - c->padding.count;
+    struct row_sample s;
+    bool sampled = trace_rows(c->t, &s);
     int rc = 0;
     memset(r, 0, sizeof *r);
     r->n = c->rows < valid ? c->rows : valid;
     TRY(mem_alloc(&r->at, r->n, sizeof *r->at, "rows", err));
+    TRY(mem_alloc(&r->row, r->n, sizeof *r->row, "rows", err));
     TRY(mem_alloc(&r->q, r->n * m->head_dim, sizeof *r->q, "rows of q", err));
     TRY(mem_alloc(&r->out, r->n * m->v_dim, sizeof *r->out, "rows of out", err));
     TRY(mem_alloc(&r->lse, r->n, sizeof *r->lse, "lse", err));
@@ -91,6 +96,7 @@ static int rows_init(const struct check *c, struct rows *r, struct err *err)
     TRY(mem_alloc(&r->v, PIECE * (int64_t)m->v_dim, sizeof *r->v, "values", err));
     for (int64_t i = 0; i < r->n; i++) {
         r->at[i] = row_at(m, &c->padding, i, r->n);
+        r->row[i] = sampled ? s.at[r->at[i]] : r->at[i];
         r->max[i] = -INFINITY;
     }
 out:
@@ -116,7 +122,7 @@ static void add_key(struct rows *r, const struct trace_meta *m, int64_t i, int64
 
     for (int d = 0; d < m->head_dim; d++)
         s += (double)q[d] * k[d];
-    s = modified(&r->x.mods, s * r->x.scale, j - (r->at[i] + m->n_k - m->n_q));
+    s = modified(&r->x.mods, s * r->x.scale, j - (r->row[i] + r->x.nk - r->x.nq));
     if (s > r->max[i]) {
         double shrink = exp(r->max[i] - s);
         r->sum[i] *= shrink;
@@ -142,7 +148,7 @@ static void add_piece(const struct check *c, int64_t k0, int64_t n, struct rows 
         for (int d = 0; d < m->v_dim; d++)
             r->v_max = fmax(r->v_max, fabs((double)v[d]));
         for (int64_t i = 0; i < r->n; i++)
-            if (k0 + j >= attn_first(&r->x, r->at[i]) && k0 + j < attn_limit(&r->x, r->at[i]))
+            if (k0 + j >= attn_first(&r->x, r->row[i]) && k0 + j < attn_limit(&r->x, r->row[i]))
                 add_key(r, m, i, k0 + j, k, v);
     }
 }

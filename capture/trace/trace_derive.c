@@ -35,7 +35,8 @@ struct derive {
     struct piece *pieces; /* owned, in the order of the new file */
     int64_t n, cap;
     struct trace_writer *w;
-    void *buf; /* one head, owned */
+    struct row_sample rows; /* drawn anew; rows.at owned, NULL: none */
+    void *buf;              /* one head, owned */
     int64_t buf_cap;
     struct progress *progress;
 };
@@ -78,6 +79,8 @@ static int check_alike(const struct trace *a, const struct trace *b, struct err 
     }
     buf_free(&p);
     buf_free(&q);
+    if (rc == 0 && a->rows && memcmp(a->rows, b->rows, (size_t)x.n_q * sizeof *a->rows) != 0)
+        rc = differs(a, b, "sampled rows", err);
     return rc;
 }
 
@@ -143,10 +146,30 @@ static int set_tokens(struct derive *d, const struct trace *t, struct err *err)
     return 0;
 }
 
+static int set_rows(struct derive *d, const struct trace *t, struct err *err)
+{
+    struct trace_meta *m = &d->meta;
+    int64_t groups, n = m->n_q;
+    int32_t *at = NULL;
+    int rc = 0;
+
+    if (!d->o->rows)
+        return 0;
+    if (!m->causal || m->n_q != m->n_k || m->grid_t > 0)
+        FAIL(err, ERR_USAGE,
+             "%s: --rows %s: rows are drawn from a causal sequence with as many queries as keys",
+             trace_path(t), d->o->rows);
+    TRY(row_sample_parse(d->o->rows, "--rows", &groups, &m->row_group, err));
+    TRY(row_sample_draw(n, groups, m->row_group, d->o->seed, &at, &m->n_q, err));
+    d->rows = (struct row_sample){.at = at, .n = m->n_q, .group = m->row_group};
+out:
+    return rc;
+}
+
 /* Which datasets each new call has. Maps of other tokens are no maps of these. */
 static void set_flags(struct derive *d)
 {
-    bool keep = d->o->maps == 0 && d->o->tokens == 0, lost = false;
+    bool keep = d->o->maps == 0 && d->o->tokens == 0 && !d->rows.at, lost = false;
     for (int64_t i = 0; i < d->n; i++) {
         struct trace_call *c = &d->pieces[i].out;
         lost |= c->has_map && !keep && d->o->maps == 0;
@@ -179,6 +202,10 @@ static int plan(struct derive *d, struct trace *const *t, int64_t n, struct err 
     for (int64_t i = 0; n > 1 && i < d->n; i++)
         d->pieces[i].out.order = (int)i;
     TRY(set_tokens(d, t[0], err));
+    TRY(set_rows(d, t[0], err));
+    if (d->meta.row_group && d->o->maps > 0)
+        FAIL(err, ERR_USAGE, "%s holds a sample of query rows; maps are of all rows",
+             trace_path(t[0]));
     set_flags(d);
     TRY(head_select_stored(d->o->heads, &d->meta, &d->heads, err));
     TRY(head_select_meta(&d->heads, &d->meta, err));
@@ -209,6 +236,14 @@ static const char *kept_rows(const struct trace_array *from, const struct trace_
     return (const char *)data + skip * from->row_bytes;
 }
 
+/* The drawn rows of a slice of q, out or lse, moved to its front. */
+static void gather_rows(const struct derive *d, int j, int64_t row_bytes, char *data)
+{
+    bool of_queries = j == TRACE_Q || j == TRACE_OUT || j == TRACE_LSE;
+    for (int64_t i = 0; of_queries && i < d->rows.n; i++)
+        memmove(data + i * row_bytes, data + d->rows.at[i] * row_bytes, (size_t)row_bytes);
+}
+
 static int copy_array(struct derive *d, const struct piece *p, int j, struct err *err)
 {
     const struct trace_array *from = &p->t->calls[p->call].arr[j];
@@ -221,6 +256,7 @@ static int copy_array(struct derive *d, const struct piece *p, int j, struct err
             FAIL(err, ERR_INTERRUPTED, "interrupted");
         TRY(mem_grow(&d->buf, &d->buf_cap, from->rows * from->row_bytes, 1, "head to copy", err));
         TRY(trace_read_slice(p->t, p->call, from, source_slice(d, from, j, i), d->buf, err));
+        gather_rows(d, j, from->row_bytes, d->buf);
         TRY(trace_put_slice(d->w, j, i, kept_rows(from, &to, j, d->buf), err));
     }
 out:
@@ -312,6 +348,10 @@ static int write_run(struct derive *d, struct trace *const *t, int64_t n, struct
     int rc = 0;
     for (int i = 0; i < RUN_ARRAYS; i++) {
         int64_t from = 0, want = trace_run_length(&d->meta, i);
+        if (i == ARR_ROWS && d->rows.at) {
+            TRY(trace_put_positions(d->w, d->rows.at, d->rows.n, err));
+            continue;
+        }
         while (from < n && !t[from]->run[i].present)
             from++;
         if (from == n)
@@ -369,6 +409,7 @@ int trace_derive(struct trace *const *t, int64_t n, const struct derive_options 
         TRY(write_all(&d, t, n, path, err));
 out:
     head_select_free(&d.heads);
+    free((int32_t *)(uintptr_t)d.rows.at);
     free(d.pieces);
     free(d.buf);
     return rc;

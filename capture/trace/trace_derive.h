@@ -11,7 +11,9 @@ struct derive_options {
     const char *layers, *heads, *steps; /* index lists, "all" = all */
     const char *branch;                 /* "" = all */
     int64_t tokens;                     /* first N tokens of a causal trace; 0 = all */
-    int64_t maps;                       /* cell size of maps to compute; 0 = keep what is there */
+    const char *rows; /* groups of query rows to draw, "64x128"; NULL = keep all */
+    uint64_t seed;    /* of rows */
+    int64_t maps;     /* cell size of maps to compute; 0 = keep what is there */
     int jobs;
     bool force, dry;
 };

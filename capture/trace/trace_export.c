@@ -294,6 +294,13 @@ static int add_tokens(struct plan *p, struct err *err)
     TRY(trace_tokens(p->t, &ids, &n, err));
     if (n)
         TRY(add_loaded(p, "tokens", DT_I32, 1, &n, ids, err));
+    struct row_sample rows;
+    if (trace_rows(p->t, &rows)) {
+        int32_t *at = NULL;
+        TRY(mem_alloc(&at, rows.n, sizeof *at, "sampled rows", err));
+        memcpy(at, rows.at, (size_t)rows.n * sizeof *at);
+        TRY(add_loaded(p, "rows", DT_I32, 1, &rows.n, at, err));
+    }
     TRY(trace_nll(p->t, &nll, &n, err));
     if (n)
         TRY(add_loaded(p, "nll", DT_F32, 1, &n, nll, err));

@@ -79,6 +79,12 @@ static void text_run(const struct trace *t, struct buf *b)
     buf_printf(b, "%s, %lld queries x %lld keys, seed %lld", m->source, (long long)m->n_q,
                (long long)m->n_k, (long long)m->seed);
     buf_printf(b, m->prompt_id[0] ? ", prompt %s\n" : "\n", m->prompt_id);
+    struct row_sample s;
+    if (trace_rows(t, &s)) {
+        put_line(b, "rows");
+        buf_printf(b, "a sample of %lld groups of %lld query rows\n",
+                   (long long)row_sample_groups(&s), (long long)s.group);
+    }
     if (m->computed_by[0]) {
         put_line(b, "");
         buf_printf(b, "computed by %s\n", m->computed_by);

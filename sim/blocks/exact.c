@@ -19,7 +19,13 @@ enum { EXACT_LSE = 1, EXACT_OUT = 2 };
 
 void exact_init(struct exact *e, const struct attn_in *x, enum precision prec)
 {
-    *e = (struct exact){.x = *x, .prec = prec};
+    *e = (struct exact){.x = *x, .prec = prec, .block = DENSE_BLOCK};
+}
+
+void exact_sampled(struct exact *e, const struct row_sample *rows)
+{
+    e->rows = rows;
+    e->block = gcd(DENSE_BLOCK, rows->group); /* no block has rows outside of the sample */
 }
 
 void exact_free(struct exact *e)
@@ -77,7 +83,7 @@ static int rows_on_cpu(struct exact *e, int64_t row0, int64_t row1, bool out, st
 /* The blocks [b0, b1), of which none is there. */
 static int blocks_run(struct exact *e, int64_t b0, int64_t b1, bool out, struct err *err)
 {
-    int64_t row0 = b0 * DENSE_BLOCK, row1 = b1 * DENSE_BLOCK < e->x.nq ? b1 * DENSE_BLOCK : e->x.nq;
+    int64_t row0 = b0 * e->block, row1 = b1 * e->block < e->x.nq ? b1 * e->block : e->x.nq;
     int rc = e->dense ? e->dense(e->dense_self, row0, row1, out ? e->out : NULL, e->lse, err)
                       : rows_on_cpu(e, row0, row1, out, err);
     if (!rc)
@@ -90,7 +96,7 @@ static int make_room(struct exact *e, bool out, struct err *err)
     const struct attn_in *x = &e->x;
     int rc = 0;
     if (!e->done)
-        TRY(mem_zalloc(&e->done, ceil_div(x->nq, DENSE_BLOCK), 1, "dense rows", err));
+        TRY(mem_zalloc(&e->done, ceil_div(x->nq, e->block), 1, "dense rows", err));
     if (!e->lse)
         TRY(mem_alloc(&e->lse, x->nq, sizeof *e->lse, "dense log-sum-exp", err));
     if (out && !e->out)
@@ -103,7 +109,7 @@ out:
 static int ensure(struct exact *e, int64_t row0, int64_t row1, bool out, struct err *err)
 {
     unsigned char want = out ? EXACT_OUT : EXACT_LSE;
-    int64_t b = row0 / DENSE_BLOCK, end = ceil_div(row1, DENSE_BLOCK), b1;
+    int64_t b = row0 / e->block, end = ceil_div(row1, e->block), b1;
     int rc = 0;
 
     out |= e->with_out;

@@ -2,7 +2,7 @@
  * exact.h - the exact attention of one head as a service: log-sum-exps and outputs of dense
  * attention, probabilities, scores, attention over any mask.
  *
- * Nothing is computed before it is asked for. Dense rows are computed once, DENSE_BLOCK rows
+ * Nothing is computed before it is asked for. Dense rows are computed once, `block` rows
  * together, and kept: all methods on a head and its metrics see the same bits, and the first that
  * asks pays. A method that never asks costs nothing.
  *
@@ -14,6 +14,7 @@
 
 #include "core/attention.h"
 #include "core/err.h"
+#include "core/rowsample.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,6 +32,8 @@ typedef int exact_below_fn(void *self, struct map_below *b, struct err *err);
 struct exact {
     struct attn_in x; /* views are the owner's of the head */
     enum precision prec;
+    int64_t block;                 /* dense rows that are computed together */
+    const struct row_sample *rows; /* those that have a query; NULL: all */
     bool with_out; /* log-sum-exps bring the outputs of their rows along (exact_expect_out) */
     double ns;     /* wall time that went into operands and dense rows so far */
 
@@ -48,6 +51,9 @@ struct exact {
 /* A head's service; x is copied, its views stay the caller's. Release with exact_free. */
 void exact_init(struct exact *e, const struct attn_in *x, enum precision prec);
 void exact_free(struct exact *e); /* also of a zeroed one */
+
+/* Only these rows have a query (x is the whole head), and only they will be asked for. */
+void exact_sampled(struct exact *e, const struct row_sample *rows);
 
 /* Outputs of all rows will be asked for: one pass gives a row's log-sum-exp and output. Without it
  * a question for log-sum-exps computes nothing else, and a later one for outputs starts again. */

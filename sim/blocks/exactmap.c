@@ -145,6 +145,8 @@ int map_groups(struct exact *e, const double *lse, int64_t height, map_group_fn 
 
     TRY(group_run_init(&g, e, lse, err));
     for (int64_t k = 0; k * height < in->nq; k++) {
+        if (e->rows && !row_sample_has(e->rows, k * height))
+            continue;
         struct map_group out = {.index = k, .row0 = k * height, .max = g.max, .sum = g.sum};
         out.row1 = MIN(out.row0 + height, in->nq);
         out.limit = attn_limit(in, out.row1 - 1);
@@ -294,7 +296,7 @@ static double share_of(int64_t part, int64_t whole)
     return whole ? (double)part / (double)whole : 0;
 }
 
-int map_below_report(const struct map_below *b, struct record *r, struct err *err)
+int map_below_report(const struct map_below *b, bool sample, struct record *r, struct err *err)
 {
     int rc = 0;
     for (int u = 0; u < BELOW_UNITS; u++) {
@@ -310,7 +312,7 @@ int map_below_report(const struct map_below *b, struct record *r, struct err *er
         }
     }
     if (!isnan(b->p_max))
-        TRY(record_metric(r, "p_max", b->p_max, err));
+        TRY(record_metric(r, sample ? "p_max~" : "p_max", b->p_max, err));
 out:
     return rc;
 }

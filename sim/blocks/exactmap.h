@@ -52,6 +52,7 @@ struct map_group {
 typedef int map_group_fn(void *ctx, const struct map_group *g, struct err *err);
 
 /* Call fn for groups of `height` consecutive rows (the last may have fewer), with one Q K for all.
+ * Of sampled rows: for the groups among them, where height divides ROW_GROUP.
  * lse [nq] is a normaliser of p that is not this head's, so that p = e^(s - lse) may exceed 1; NULL
  * = this head's. */
 int map_groups(struct exact *e, const double *lse, int64_t height, map_group_fn *fn, void *ctx,
@@ -93,8 +94,8 @@ void map_below_totals(const struct attn_in *in, struct map_below *b);
 const char *map_below_name(int u);
 
 /* Record below_<unit> and below_<unit>_area of every threshold ("@c" appended unless c is 0.5), and
- * p_max if it is known. */
-int map_below_report(const struct map_below *b, struct record *r, struct err *err);
+ * p_max if it is known: of a sample of rows as "p_max~". */
+int map_below_report(const struct map_below *b, bool sample, struct record *r, struct err *err);
 
 /* ---- similarity of neighbouring rows -------------------------------------------------------- */
 

@@ -88,6 +88,12 @@ static int report_similarity(const struct dense_state *s, bool keys, struct reco
     int64_t block = keys ? s->params->sim_block_k : s->params->sim_block_q, left_out;
     char name[48], at[24] = "";
     double mean;
+    int64_t unseen = 0;
+    const struct row_sample *rows = keys ? NULL : s->in.rows;
+    if (rows && rows->group % block != 0)
+        return 0; /* its blocks lie across the ends of groups */
+    for (int64_t at0 = 0; rows && at0 < x->nq; at0 += block)
+        unseen += !row_sample_has(rows, at0);
     int rc = map_similarity(keys ? x->k : x->q, keys ? x->nk : x->nq, x->d, block, keys, &mean,
                             &left_out, err);
     if (rc)
@@ -100,7 +106,7 @@ static int report_similarity(const struct dense_state *s, bool keys, struct reco
             return rc;
     }
     snprintf(name, sizeof name, "sim_%c_left_out%s", keys ? 'k' : 'q', at);
-    return record_metric(r, name, (double)left_out, err);
+    return record_metric(r, name, (double)(left_out - unseen), err);
 }
 
 static int report_pass(const struct map_below *b, struct record *r, struct err *err)
@@ -131,7 +137,7 @@ static int report(void *state, struct record *r, struct err *err)
     b->sums = s->params->sums;
     TRY(map_below_run(s->in.exact, b, err));
     TRY(report_pass(b, r, err));
-    TRY(map_below_report(b, r, err));
+    TRY(map_below_report(b, s->in.rows != NULL, r, err));
     TRY(report_similarity(s, false, r, err));
     TRY(report_similarity(s, true, r, err));
 out:
@@ -148,7 +154,8 @@ const struct method method_dense = {
     .name = "dense",
     .summary = "every allowed pair; reports how sparse the exact attention map is",
     .paper = "Vaswani et al., Attention Is All You Need, arXiv 1706.03762",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_KEEPS_ALL | METHOD_ANY_SCORE,
+    .flags = METHOD_ROWS | METHOD_ROWS_REPORT | METHOD_CAUSAL | METHOD_BIDIRECTIONAL |
+             METHOD_KEEPS_ALL | METHOD_ANY_SCORE,
     .params_size = sizeof(struct dense_params),
     .params = options,
     .budget_full = "",

@@ -335,7 +335,8 @@ const struct method method_hash_sparse = {
     .paper =
         "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse Flash "
         "Attention, arXiv 2306.01160",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
+    .flags =
+        METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
     .params_size = sizeof(struct hash_sparse_params),
     .params = options,
     .budget = budget,

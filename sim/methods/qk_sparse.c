@@ -150,8 +150,10 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct qk_params *p = params;
     struct qk_state *s = NULL;
-    int rc = 0;
+    int rc = p->select == MASS ? method_all_rows(ctx, in, "select=mass") : 0;
 
+    if (rc)
+        return rc;
     TRY(mem_zalloc(&s, 1, sizeof *s, "qk-sparse state", err));
     s->x = in->x;
     TRY(mem_alloc(&s->keep_q, in->x.nq, sizeof *s->keep_q, "kept queries", err));
@@ -261,7 +263,8 @@ const struct method method_qk_sparse = {
     .paper =
         "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse Flash "
         "Attention, arXiv 2306.01160",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
+    .flags =
+        METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
     .params_size = sizeof(struct qk_params),
     .params = options,
     .metrics = metrics,

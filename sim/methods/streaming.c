@@ -244,7 +244,7 @@ const struct method method_streaming = {
     .summary = "window + sink (StreamingLLM, A-shape, Tri-shape): the last keys and the first few",
     .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks, "
              "arXiv 2309.17453",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
     .params_size = sizeof(struct streaming_params),
     .params = options,
     .budget = budget,

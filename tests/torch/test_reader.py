@@ -3,6 +3,7 @@ import json
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -238,8 +239,10 @@ class Examples(Case):
             os.chdir(d)
             try:
                 for code, command in blocks:
+                    if command and "mine.py" in command:
+                        continue  # a program of the reader's own: test_method has whole ones
                     if command:
-                        tiny.lacuna(*command.split(), "-q")
+                        tiny.lacuna(*shlex.split(command), "-q")
                     else:
                         self.run_block(page, code, names)
             finally:

@@ -86,7 +86,7 @@ class Refused(unittest.TestCase):
 
     def test_wrong_options(self):
         model = tiny.language_model("Llama")
-        for options, pattern in ((dict(layers="3-"), "layers="), (dict(dtype="int8"), "dtype="), (dict(rows="0,5"), "later trace format"),
+        for options, pattern in ((dict(layers="3-"), "layers="), (dict(dtype="int8"), "dtype="), (dict(rows="0,5"), "even number of groups"),
                                  (dict(heads="2,1"), "must ascend"), (dict(out="some"), "out=")):
             with self.assertRaisesRegex(ValueError, pattern):
                 lacuna_trace.capture(model, self.path, **options)

@@ -47,7 +47,7 @@ static struct record finish(struct metrics_acc *a, const struct mask *m)
     struct record r;
     record_init(&r);
     assert_ok(metrics_add_mask(a, m, -1, &err), &err);
-    assert_ok(metrics_finish(a, m->nq, m->nk, &r, &err), &err);
+    assert_ok(metrics_finish(a, m->nq, m->nk, false, &r, &err), &err);
     metrics_free(a);
     return r;
 }
@@ -148,7 +148,7 @@ START_TEST(two_products_have_their_own_sparsity)
     assert_ok(mask_lists_add(&m, 1, 3, &err), &err);
     mask_lists_finish(&m);
     assert_ok(metrics_add_mask(&a, &m, 3, &err), &err);
-    assert_ok(metrics_finish(&a, 4, 8, &r, &err), &err);
+    assert_ok(metrics_finish(&a, 4, 8, false, &r, &err), &err);
     assert_metric(r, "sparsity_qk", 0.375);
     assert_metric(r, "sparsity_pv", 0.625);
     assert_metric(r, "sparsity_total", 0.5);

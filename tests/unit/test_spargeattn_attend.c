@@ -206,7 +206,7 @@ START_TEST(sparsities_from_counts)
     mask_lists_finish(&m);
     metrics_add_rows(&acc, 0, 128, zero, zero, zero, zero, zero);
     assert_ok(metrics_add_mask(&acc, &m, 3, &err), &err);
-    assert_ok(metrics_finish(&acc, 128, 512, &r, &err), &err);
+    assert_ok(metrics_finish(&acc, 128, 512, false, &r, &err), &err);
     ck_assert_double_eq(record_get(&r, "sparsity_qk"), 0.375);
     ck_assert_double_eq(record_get(&r, "sparsity_pv"), 0.625);
     ck_assert_double_eq(record_get(&r, "sparsity_total"), 0.5);

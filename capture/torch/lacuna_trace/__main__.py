@@ -34,6 +34,7 @@ def parser():
     p.add_argument("--maps", type=int, default=0, metavar="P", help="cell size of pooled attention maps, 0 = none")
     p.add_argument("--out", default="check", choices=("check", "full", "none"), help="what to keep of the attention outputs")
     p.add_argument("--tokens", type=int, metavar="N", help="--hf: the first N tokens; an error when there are fewer")
+    p.add_argument("--rows", metavar="N[xR]", help="--hf: a sample of query rows, N groups of R (128) by --seed, against all keys")
     p.add_argument("--chunk", type=int, metavar="N", help="--hf: send the prompt in pieces of N tokens")
     p.add_argument("--attn", metavar="NAME", help="--hf: attention function: sdpa, eager, flash_attention_2")
     p.add_argument("--size", metavar="FxHxW", help="--diffusers: frames x height x width in pixels")
@@ -104,7 +105,7 @@ def capture_hf(args):
                                                               local_files_only=True, **kwargs).to(args.device).eval()
     n = ids.shape[1]
     with torch.no_grad(), capture(model, args.output, layers=args.layers, heads=args.heads, dtype=args.dtype, maps=args.maps, out=args.out,
-                                  tokens=n if args.chunk else None, prompt=text, seed=args.seed, force=args.force) as cap:
+                                  tokens=n if args.chunk else None, rows=args.rows, prompt=text, seed=args.seed, force=args.force) as cap:
         run_prompt(transformers, model, ids.to(args.device), args.chunk)
     return cap.report
 
@@ -132,8 +133,12 @@ def plan_hf(args, config, n):
     layers = parse_list(args.layers, "layers") or range(c.num_hidden_layers)
     dtype = args.dtype if args.dtype != "keep" else args.compute
     size = 4 if dtype == "f32" or (dtype == "auto" and str(getattr(c, "dtype", None) or c.torch_dtype) == "torch.float32") else 2
-    per_call = n * (h * d + g * (d + dv)) * size
-    return {"output": args.output, "tokens": n, "layers": len(layers), "heads": h, "kv_heads": g, "head_dim": d, "v_dim": dv,
+    rows = n
+    if args.rows:
+        from .rows import draw, parse
+        rows = len(draw(n, *parse(args.rows), args.seed))
+    per_call = (rows * h * d + n * g * (d + dv)) * size
+    return {"output": args.output, "tokens": n, "query_rows": rows, "layers": len(layers), "heads": h, "kv_heads": g, "head_dim": d, "v_dim": dv,
             "bytes_per_call": per_call, "bytes": per_call * len(layers)}
 
 

@@ -57,7 +57,7 @@ class Place:
             alibi = seen.alibi.detach().float()
             alibi = alibi[b] if alibi.ndim == 2 else alibi
         return dense.Rule(seen.scale, causal, self.row_start - self.key_start, (first - self.key_start, end - self.key_start), window,
-                          float(seen.softcap), chunk, self.key_start, sinks, alibi)
+                          float(seen.softcap), chunk, self.key_start - first if chunk else self.key_start, sinks, alibi)
 
 
 def refuse_unsupported(seen):
@@ -157,6 +157,9 @@ def _candidates(seen, place, rows, got, known):
     causals = (True, False) if known is None else (known,)
     width = (seen.width - 1, None) if isinstance(seen.width, int) and seen.width > 0 else None
     chunk = getattr(getattr(seen.module, "config", None), "attention_chunk_size", None)
+    chunked = isinstance(chunk, int) and chunk > 0
+    if chunked and _layer_type(seen.module) == "chunked_attention":
+        yield True, (None, None), chunk  # of a piece below the chunk's size the mask says nothing yet
     for causal in causals:
         for window in ([width] if width and causal else []) + [(None, None)]:
             yield causal, window, 0
@@ -164,8 +167,14 @@ def _candidates(seen, place, rows, got, known):
     if right == 0 or right is None:
         yield True, (left, None), 0
     yield False, (left, right), 0
-    if isinstance(chunk, int) and chunk > 0 and place.valid[0] == 0:
+    if chunked:
         yield True, (None, None), chunk
+
+
+def _layer_type(module):
+    """What the model's configuration says of the layer: "full_attention", "chunked_attention", ..."""
+    types, index = getattr(getattr(module, "config", None), "layer_types", None), getattr(module, "layer_idx", None)
+    return types[index] if types and isinstance(index, int) and index < len(types) else None
 
 
 def _edges(place, rows, got):

@@ -104,18 +104,20 @@ class Files:
 
     # ---- the rows of a call -------------------------------------------------------------------------
 
-    def put(self, writer, call, seen, b, q_rows, k_rows, q_at, k_at):
-        """Rows q_rows and k_rows (slices of the call) of batch element b to rows q_at.. and k_at.. of the file."""
+    def put(self, writer, call, seen, b, pieces, k_rows, k_at):
+        """Of batch element b: query rows as pieces (slice of the call, row of the file), keys k_rows (a slice) to k_at.. of the file."""
         heads, kv = self.heads(seen)
         ranges = []
-        for name, x, ids, rows, at in (("q", seen.q, heads, q_rows, q_at), ("k", seen.k, kv, k_rows, k_at),
-                                       ("v", seen.v, kv, k_rows, k_at)):
-            writer.put(call, name, at, x[b][:, rows], ids, ranges)
+        for q_rows, q_at in pieces:
+            writer.put(call, "q", q_at, seen.q[b][:, q_rows], heads, ranges)
+        for name, x in (("k", seen.k), ("v", seen.v)):
+            writer.put(call, name, k_at, x[b][:, k_rows], kv, ranges)
         if self.o.out == "full":
             if seen.again is not None:
                 raise TraceError(f"{seen.path}: eager attention in 16 bits rounds its scores, so out would not be the attention of q, k "
                                  "and v; use out='check', float32 or attn_implementation='sdpa'")
-            writer.put(call, "out", q_at, seen.out[b][:, q_rows], heads, ranges)
+            for q_rows, q_at in pieces:
+                writer.put(call, "out", q_at, seen.out[b][:, q_rows], heads, ranges)
         check_finite(seen, ranges)
 
     def put_maps(self, writer, call, seen, b, q_rows, rule):

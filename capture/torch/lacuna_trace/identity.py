@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import threading
 
 import torch
 
@@ -85,13 +86,45 @@ def _tensors(path):
             yield name, t["dtype"], t["shape"], 8 + size + first, end - first
 
 
-def weights_id(place):
-    """XXH3-128 over all tensors of a checkpoint directory in the order of their names: name, dtype, shape, bytes.
+class WeightsId:
+    """The hash of a checkpoint, made beside the run of the model: reading 16 GB takes a while."""
 
-    The same value as `lacuna capture` stores. "" without a directory or with several sets of weights in it.
-    """
-    if not place:
-        return ""
+    PLACEHOLDER = "xxh3:" + 32 * "0"
+    _known = {}
+
+    def __init__(self, place):
+        files = _files(place) if place else []
+        self.key = tuple((f, os.path.getsize(f), os.stat(f).st_mtime_ns) for f in files)
+        self.thread, self.value, self.error = None, self._known.get(self.key), None
+        if not any(True for f in files for _ in _tensors(f)):
+            self.value = ""
+        if self.value is None:
+            self.thread = threading.Thread(target=self._run, args=(place,), daemon=True)
+            self.thread.start()
+
+    def _run(self, place):
+        try:
+            self.value = self._known[self.key] = weights_id(place)
+        except Exception as e:  # noqa: BLE001  told to whoever asks for the value
+            self.error = e
+
+    def now(self):
+        """What is certain already: a text as long as the final one."""
+        return self.PLACEHOLDER if self.value is None else self.value
+
+    def result(self):
+        if self.thread is not None:
+            self.thread.join()
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def __repr__(self):
+        return "<hash of the checkpoint>"
+
+
+def _files(place):
+    """The .safetensors files of a checkpoint directory; none where it has several sets of weights."""
     files = sorted(f for f in os.listdir(place) if f.endswith(".safetensors"))
     indexes = [f for f in os.listdir(place) if f.endswith(".safetensors.index.json")]
     if indexes:
@@ -99,7 +132,17 @@ def weights_id(place):
             files = sorted(set(json.load(f)["weight_map"].values()))
     elif len(files) != 1:
         files = [f for f in files if f in ("model.safetensors", "diffusion_pytorch_model.safetensors")]
-    tensors = sorted((*t, os.path.join(place, f)) for f in files for t in _tensors(os.path.join(place, f)))
+    return [os.path.join(place, f) for f in files]
+
+
+def weights_id(place):
+    """XXH3-128 over all tensors of a checkpoint directory in the order of their names: name, dtype, shape, bytes.
+
+    The same value as `lacuna capture` stores. "" without a directory or with several sets of weights in it.
+    """
+    if not place:
+        return ""
+    tensors = sorted((*t, f) for f in _files(place) for t in _tensors(f))
     h = xxh3.Hash()
     for name, dtype, shape, offset, size, file in tensors:
         text = "[" + ", ".join(str(n) for n in shape) + "]"

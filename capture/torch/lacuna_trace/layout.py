@@ -25,19 +25,20 @@ FIELDS = {
               ("positions_applied", int), ("positions", 32), ("dtype", 16), ("compute", 32),
               ("head_ids", 512), ("kv_head_ids", 512)),
     "run": (("source", 32), ("prompt_id", 40), ("negative_id", 40), ("n_q", int), ("n_k", int), ("seed", int),
-            ("pool", int), ("computed_by", 160)),
+            ("pool", int), ("row_group", int), ("computed_by", 160)),
     "video": (("grid_t", int), ("grid_h", int), ("grid_w", int), ("frames", int), ("height", int), ("width", int),
               ("fps", float), ("vae_t", int), ("vae_h", int), ("vae_w", int), ("patch_t", int), ("patch_h", int),
               ("patch_w", int), ("text_tokens", int), ("text_valid", int), ("text_place", 8), ("token_order", 32),
               ("sampler", 32), ("steps", int), ("shift", float), ("guidance", float)),
 }
-LEFT_OUT_IF_EMPTY = ("head_ids", "kv_head_ids", "computed_by")
+LEFT_OUT_IF_EMPTY = ("head_ids", "kv_head_ids", "row_group", "computed_by")
 NOT_IN_ID = ("computed_by",)
 CALL_ARRAYS = ("q", "k", "v", "out", "lse", "map_sum", "map_max")
 # What a call does to its scores (format 1.1); a value at its default is left out. The order is that of the content id.
 SCORE = {"scale": float, "window_left": int, "window_right": int, "chunk": int, "softcap": float}
 SCORE_ARRAYS = ("sinks", "alibi", "rel_bias")
-RUN_ARRAYS = {"tokens": np.dtype("<i4"), "nll": np.dtype("<f4"), "timesteps": np.dtype("<f8"), "sigmas": np.dtype("<f8")}
+RUN_ARRAYS = {"tokens": np.dtype("<i4"), "nll": np.dtype("<f4"), "timesteps": np.dtype("<f8"), "sigmas": np.dtype("<f8"),
+              "rows": np.dtype("<i4")}
 # Optional names: spot checks of what the program itself returned. They are not part of the content id.
 CHECK_ARRAYS = ("check_rows", "check_out", "check_lse")
 STORED = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2")}  # bfloat16: the bits

@@ -5,7 +5,7 @@ import os
 import h5py
 import numpy as np
 
-from . import layout, xxh3
+from . import layout, rows, xxh3
 from .layout import TraceError, call_path, expand
 
 _ROOT = {"format", "version_major", "version_minor", "tool", "complete", "content_id"}
@@ -71,7 +71,10 @@ def _with_sums(names):
 
 
 class Trace:
-    """An open trace. `model`, `run`, `video` are dicts (video is {} for text), `calls` a list in the order of the run."""
+    """An open trace. `model`, `run`, `video` are dicts (video is {} for text), `calls` a list in the order of the run.
+
+    `rows`: positions of the query rows where the trace holds a sample of them, else None.
+    """
 
     def __init__(self, path):
         self.path = os.fspath(path)
@@ -91,6 +94,11 @@ class Trace:
         self.model, self.run, self.video = (groups.get(g, {}) for g in ("model", "run", "video"))
         self.head_ids = expand(self.model.get("head_ids", ""), self.model["heads"])
         self.kv_ids = expand(self.model.get("kv_head_ids", ""), self.model["kv_heads"])
+        self.rows = self.file["run"]["rows"][:] if "rows" in self.file["run"] else None
+        if (self.rows is None) != (not self.run.get("row_group")):
+            raise TraceError(f"{self.path}: /run: of row_group and rows only one is there")
+        if self.rows is not None:
+            rows.check(self.rows, self.run["row_group"], self.run["n_k"], self.path)
         self.calls = sorted(self._find_calls(), key=lambda c: c.order)
         self.id = plain(self.file.attrs["content_id"])
         found = self._content_id(groups)
@@ -264,6 +272,11 @@ class Call:
     def _rows(self, rows):
         return np.atleast_1d(np.arange(self.n_q)[slice(None) if rows is None else rows])
 
+    def positions(self, rows=None):
+        """Where stored query rows stand in the sequence."""
+        at = self._rows(rows)
+        return at + self.n_k - self.n_q if self.trace.rows is None else self.trace.rows[at].astype(np.int64)
+
     def padding(self):
         """(first, end) of the padding text tokens; equal when there are none."""
         v = self.trace.video
@@ -274,7 +287,7 @@ class Call:
 
     def allowed(self, rows=None):
         """bool [rows][n_k]: which keys a query row may see."""
-        p, j = self._rows(rows)[:, None] + self.n_k - self.n_q, np.arange(self.n_k)[None, :]
+        p, j = self.positions(rows)[:, None], np.arange(self.n_k)[None, :]
         first, end = self.padding()
         a = np.broadcast_to((j < first) | (j >= end), (len(p), self.n_k))
         a = a & (j <= p) if self.score["causal"] else a
@@ -283,7 +296,7 @@ class Call:
     def scores(self, head, rows=None):
         """float64 [rows][n_k]: cap(scale q k) + bias, -inf where a pair is not allowed."""
         s = self.score["scale"] * (self.q(head, self._rows(rows), "float64") @ self.k(head, None, "float64").T)
-        cap, far = self.score.get("softcap"), np.arange(self.n_k)[None, :] - (self._rows(rows)[:, None] + self.n_k - self.n_q)
+        cap, far = self.score.get("softcap"), np.arange(self.n_k)[None, :] - self.positions(rows)[:, None]
         s = cap * np.tanh(s / cap) if cap else s
         if "alibi" in self.score:
             s = s - float(self.score["alibi"][self._index(head)]) * abs(far)
@@ -317,6 +330,8 @@ class Call:
         name = {"sum": "map_sum", "max": "map_max"}[kind]
         if name in self.group and self.trace.run["pool"] == pool:
             return self.group[name][self._index(head)]
+        if self.trace.rows is not None:
+            raise TraceError(f"{self.trace.path} holds a sample of query rows; a map is of all rows")
         wide = -(-self.n_k // pool)
         out = np.zeros((-(-self.n_q // pool), wide), np.float32)
         step = max(1, ROWS // pool) * pool

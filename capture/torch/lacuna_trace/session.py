@@ -6,10 +6,10 @@ import time
 
 import torch
 
-from . import layout, xxh3
+from . import layout, rows, xxh3
 from .files import Files
 from .hooks import Hooks
-from .identity import compute_of, computed_by, folder, name_of, weights_id
+from .identity import WeightsId, compute_of, computed_by, folder, name_of
 from .layout import TraceError, UsageError, parse_list
 from .text import Text
 from .video import Video, is_diffusion
@@ -64,9 +64,13 @@ class Options:
                 raise UsageError(f"{name}={getattr(self, name)!r}: choose one of {', '.join(allowed)}")
         for name, least in (("tokens", 1), ("rows", 1), ("batch", 0), ("maps", 0), ("check_rows", 2)):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
+            if name == "rows" and isinstance(value, str):
+                rows.parse(value)
+            elif value is not None and (not isinstance(value, int) or value < least):
                 raise UsageError(f"{name}={value!r} is not a number of at least {least}" +
-                                 ("; rows=N are the last N query rows, others need a later trace format" if name == "rows" else ""))
+                                 ("; rows=N are the last N query rows, rows=\"NxR\" is a sample" if name == "rows" else ""))
+        if isinstance(self.rows, str) and self.maps:
+            raise UsageError(f"maps={self.maps} are of all query rows, rows={self.rows!r} is a sample of them")
         self.modules = re.compile(self.modules) if isinstance(self.modules, str) else self.modules
 
 
@@ -87,7 +91,7 @@ class Session:
                 "compute": compute_of(p.dtype, p.device)}
         run = {"source": "capture", "prompt_id": xxh3.text(options.prompt.encode()) if options.prompt is not None else "",
                "negative_id": "", "seed": int(options.seed), "computed_by": computed_by(p.device)}
-        base["weights_id"] = weights_id(folder(self.model))
+        base["weights_id"] = WeightsId(folder(self.model))
         kind = Video if is_diffusion(self.model) else Text
         self.sink = kind(options, self.pipeline if kind is Video else self.model, self.files, self.report, base, run)
 
@@ -226,7 +230,7 @@ def capture(target, path, **options):
       layers, heads, steps   "0,4-7" or numbers; numbers of the model. Default all.
       branches               names: "cond", "uncond".
       tokens                 first N tokens of a prompt; more than the prompt has: decoded tokens too.
-      rows                   only the last N query rows (all keys are stored).
+      rows                   N: only the last N query rows; "64x128": a sample, 64 groups of 128 rows drawn by seed. All keys are stored.
       batch                  element of the batch.
       dtype                  "keep", "f32", "bf16", "f16".
       maps                   cell size of pooled attention maps, 0 = none. Costs the attention once more.

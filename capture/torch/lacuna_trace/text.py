@@ -7,7 +7,7 @@ import re
 
 import torch
 
-from . import layout
+from . import layout, rows
 from .calls import Place, classify
 from .files import Files
 from .identity import count_layers, layer_of, positions_of
@@ -56,6 +56,7 @@ class Text:
         self.run = run
         self.prompt, self.generating, self.ids, self.stacks = None, False, [], {}
         self.spool = None
+        self.drawn = None           # positions of sampled rows
 
     # ---- what the outermost call says ---------------------------------------------------------------
 
@@ -81,7 +82,7 @@ class Text:
             return min(known, self.o.tokens or known), True
         if self.prompt.padded:
             raise TraceError(f"tokens={self.o.tokens}, but the prompt has {known} tokens and padding behind them")
-        return self.o.tokens, False
+        return self.o.tokens, bool(self.o.rows)  # which rows are stored follows from the length: tokens= must come true
 
     # ---- a call -----------------------------------------------------------------------------------
 
@@ -144,47 +145,51 @@ class Text:
                                  "the first token on")
 
     def _store(self, seen, stack, layer, b, place, lo, hi, length, certain):
-        first, rows_kept = self.prompt.first, min(self.o.rows or length, length)
-        rows, at = self._rows_to_check(place, lo, hi, length)
-        rule = classify(seen, b, place, torch.as_tensor(rows, device=seen.q.device), stack.rule)
-        if rule.chunk and first:
-            raise TraceError(f"{seen.path}: chunks of {rule.chunk} tokens behind {first} padding tokens; capture without left padding")
+        first, stored = self.prompt.first, self._positions(length)
+        check, at = self._rows_to_check(place, lo, hi, stored)
+        rule = classify(seen, b, place, torch.as_tensor(check, device=seen.q.device), stack.rule)
         if stack.call is None:
-            self._begin(seen, stack, layer, rule, length, certain, rows_kept)
-        if self.o.out == "none":
-            rows = []
-        if rows:
-            out, lse = self.files.check(seen, b, rule, rows)
+            self._begin(seen, stack, layer, rule, length, certain, len(stored))
+        if self.o.out != "none" and check:
+            out, lse = self.files.check(seen, b, rule, check)
             for i, row in enumerate(at):
                 if row is not None:
                     stack.checks[row] = (out[:, i].cpu(), lse[:, i].cpu())
-        start = first + length - rows_kept  # the first stored query row
-        q_lo = max(lo, start)
-        q_rows = slice(q_lo - place.row_start, max(hi, q_lo) - place.row_start)
+        pieces = []
+        for at_row, position, count in rows.runs(stored):
+            a, z = max(lo, first + position), min(hi, first + position + count)
+            if a < z:
+                pieces.append((slice(a - place.row_start, z - place.row_start), at_row + a - first - position))
         k_rows = slice(lo - place.key_start, hi - place.key_start)
-        self.files.put(stack.writer, stack.call, seen, b, q_rows, k_rows, q_lo - start, lo - first)
+        self.files.put(stack.writer, stack.call, seen, b, pieces, k_rows, lo - first)
         if self.o.maps:
             if hi - lo != length:
                 raise TraceError(f"{seen.path}: maps={self.o.maps} needs the prompt in one piece; leave maps out or send no chunks")
-            self.files.put_maps(stack.writer, stack.call, seen, b, q_rows, rule)
+            self.files.put_maps(stack.writer, stack.call, seen, b, pieces[0][0], rule)
         stack.stored = hi - first
 
-    def _rows_to_check(self, place, lo, hi, length):
+    def _positions(self, length):
+        """Positions of the query rows to store: all, the last ones or a sample."""
+        if not isinstance(self.o.rows, str):
+            return range(length - min(self.o.rows or length, length), length)
+        if self.drawn is None:
+            self.drawn = rows.draw(length, *rows.parse(self.o.rows), self.o.seed)
+        return self.drawn
+
+    def _rows_to_check(self, place, lo, hi, stored):
         """Rows of the call to recompute, and for each its number in the file or None when it is not stored as a check."""
-        first, kept = self.prompt.first, min(self.o.rows or length, length)
-        wanted = {first + length - kept + i: i for i in self.files.sample(kept)}
+        first = self.prompt.first
+        wanted = {first + int(stored[i]): i for i in self.files.sample(len(stored))}
         here = [r for r in sorted(wanted) if lo <= r < hi]
         extra = [r for r in {lo, hi - 1} if r not in wanted]
-        rows = sorted(here + extra)
-        return [r - place.row_start for r in rows], [wanted.get(r) for r in rows]
+        chosen = sorted(here + extra)
+        return [r - place.row_start for r in chosen], [wanted.get(r) for r in chosen]
 
     def _begin(self, seen, stack, layer, rule, length, certain, rows_kept):
         if not rule.causal and (self.o.tokens or self.o.rows):
             raise TraceError(f"{seen.path} is not causal: tokens= and rows= would change its attention; capture the whole input")
-        if self.o.rows and not certain:
-            raise TraceError("rows= needs a prompt of known length; leave tokens= out or choose at most the prompt's length")
         stack.rule = rule
-        run = dict(self.run, n_q=rows_kept, n_k=length)
+        run = dict(self.run, n_q=rows_kept, n_k=length, row_group=rows.parse(self.o.rows)[1] if isinstance(self.o.rows, str) else 0)
         meta = self.files.meta(seen, rule, self.base, run, None)
         if not certain and self.spool is None:
             self.spool = self.files
@@ -219,7 +224,8 @@ class Text:
     def _arrays(self, meta):
         first, n = self.prompt.first, meta["run"]["n_k"]
         ids = self.ids[first:first + n]
-        return {"tokens": ids} if len(ids) == n else {}
+        arrays = {"tokens": ids} if len(ids) == n else {}
+        return dict(arrays, rows=self.drawn) if self.drawn is not None else arrays
 
     def _unspool(self, length, notes):
         """Copy the rows that came into files of their length."""

@@ -245,7 +245,7 @@ class Video:
             out, lse = self.files.check(seen, b, rule, rows)
             writer.put_checks(call, rows, out.cpu().numpy(), lse.cpu().numpy())
         everything = slice(0, n)
-        self.files.put(writer, call, seen, b, everything, everything, 0, 0)
+        self.files.put(writer, call, seen, b, [(everything, 0)], everything, 0)
         if self.o.maps:
             self.files.put_maps(writer, call, seen, b, everything, rule)
 

@@ -56,6 +56,9 @@ class Writer:
         self.path, self.part, self.meta, self.pipe = path, path + ".part", meta, pipe
         self.fd = self.file = None
         self.calls = []
+        self.later = meta["model"]["weights_id"]  # a text, or one that is still being made
+        if not isinstance(self.later, str):
+            self.meta = meta = {**meta, "model": dict(meta["model"], weights_id=self.later.now())}
         layout.check_meta(meta)
         if os.path.lexists(path) and not (force and stat.S_ISREG(os.stat(path).st_mode)):
             raise TraceError(f"{path} exists; force=True replaces a regular file")
@@ -178,6 +181,11 @@ class Writer:
     def finish(self, arrays, capture):
         """Checksums, arrays of the run, the content id, the final name. `capture`: strings for /capture."""
         self.pipe.drain()
+        if not isinstance(self.later, str):
+            self.meta["model"]["weights_id"] = self.later.result()
+            model = h5g.open(self.root, b"model")
+            h5a.delete(model, b"weights_id")
+            layout.put_attr(model, "weights_id", self.meta["model"]["weights_id"])
         lines = [layout.meta_text(self.meta)]
         for call in sorted(self.calls, key=lambda c: c.attrs["order"]):
             lines.append(layout.call_text(call.attrs) + layout.score_text(call.score))
@@ -195,7 +203,7 @@ class Writer:
         layout.put_attr(self.root, "optional", "capture")
         self.id = xxh3.text("".join(lines).encode())
         layout.put_attr(self.root, "content_id", self.id)
-        if any(call.score for call in self.calls):  # older readers can read all other files
+        if any(call.score for call in self.calls) or self.meta["run"].get("row_group"):  # older readers can read all other files
             h5a.open(self.root, b"version_minor").write(np.array(layout.MINOR, np.int64))
         h5a.open(self.root, b"complete").write(np.array(1, np.int64))
         self._commit()

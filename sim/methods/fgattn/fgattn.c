@@ -328,6 +328,8 @@ static int prepare_cached(struct fg_state *s, struct method_ctx *ctx, struct err
     const struct fg_params *p = s->params;
     int64_t d = s->in.step - p->dense_steps;
     int rc = get_carry(ctx, &s->carry, err);
+    if (rc == 0) /* refused before any dense row is computed */
+        rc = method_all_rows(ctx, &s->in, "mode=cached");
     if (rc)
         return rc;
     bool second = p->norm == FG_NORM_PREVIOUS && d == 1;
@@ -548,7 +550,8 @@ const struct method method_fg_attn = {
     .summary = "M x 1 slices kept where the largest p exceeds c/N, cached over steps or pooled",
     .paper = "FG-Attn: Leveraging Fine-Grained Sparse Attention in Video Diffusion Models, "
              "arXiv 2509.16518",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_CALIBRATED,
+    .flags =
+        METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_CALIBRATED,
     .params_size = sizeof(struct fg_params),
     .params = options,
     .budget = budget,

@@ -243,9 +243,17 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->c = resolve(p, &in->x);
     s->reached = NAN;
     if (p->profile == PROFILE_FRONTIER)
+        rc = method_all_rows(ctx, in, "profile=frontier");
+    if (rc)
+        goto out;
+    if (p->profile == PROFILE_FRONTIER)
         TRY(prepare_lists(s, in, err));
     else
         TRY(prepare_plan(s, p->sparsity, in, err));
+    if (s->kind == PLAN && s->plan.query_aware)
+        rc = method_all_rows(ctx, in, "a query-aware head");
+    if (rc)
+        goto out;
     *state = s;
     s = NULL;
 out:
@@ -477,7 +485,7 @@ const struct method method_flexprefill = {
     .name = "flexprefill",
     .summary = "block columns and diagonals, or pooled blocks, chosen per head by a pattern test",
     .paper = "FlexPrefill, arXiv:2502.20766",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_SINK,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_SINK,
     .params_size = sizeof(struct params),
     .params = options,
     .budget = budget,

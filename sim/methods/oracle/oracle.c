@@ -474,6 +474,10 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->row_min = INT64_MAX;
     s->head_wide =
         s->kind == KIND_MEAN || (s->kind == KIND_BLOCK && s->params->scope == SCOPE_HEAD);
+    if (s->head_wide || s->kind == KIND_STRIPES)
+        rc = method_all_rows(ctx, in, "a choice for the whole head");
+    if (rc)
+        goto out;
     TRY(parse_params(s->params, &s->unit, err));
     TRY(prepare_storage(s, err));
     if (s->head_wide) {
@@ -641,7 +645,7 @@ const struct method method_oracle = {
     .name = "oracle",
     .summary = "best mask of a granularity for a target, from the exact probabilities (a bound)",
     .paper = "CRA: Zhu et al., SampleAttention, arXiv 2406.15486; the oracles are lacuna's own",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND | METHOD_ANY_SCORE,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND | METHOD_ANY_SCORE,
     .params_size = sizeof(struct oracle_params),
     .params = options,
     .budget = budget,

@@ -322,8 +322,8 @@ const struct method method_sageattention = {
     .summary = "dense attention with INT8 or INT4 Q.K and fp16 or e4m3 P.V",
     .paper = "Zhang et al., SageAttention 1, 2, 2++, arXiv 2410.02367, 2411.10958, 2505.21136",
     .alias = "sage",
-    .flags =
-        METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CHANGES_MATH | METHOD_KEEPS_ALL | METHOD_SINK,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CHANGES_MATH |
+             METHOD_KEEPS_ALL | METHOD_SINK,
     .params_size = sizeof(struct sage_params),
     .params = options,
     .prepare = prepare,

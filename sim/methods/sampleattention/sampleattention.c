@@ -204,6 +204,10 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     TRY(mem_zalloc(&s, 1, sizeof *s, "sampleattention", err));
     s->c = resolve(p, in->x.nq, in->x.nk);
     s->c.reach = in->x.reach;
+    if (p->profile == PROFILE_V2 || s->c.chunks > 1)
+        rc = method_all_rows(ctx, in, p->profile == PROFILE_V2 ? "profile=v2" : "chunks > 1");
+    if (rc)
+        goto out;
     if (p->profile == PROFILE_V2) {
         s->kind = TOKENS;
         TRY(sample_v2_build(&s->v2, in->x.nq, in->x.nk, p->alpha, p->window, p->rows, p->bottom,
@@ -334,7 +338,7 @@ const struct method method_sampleattention = {
     .name = "sampleattention",
     .summary = "key columns and slashes from exact softmax rows of sampled slices",
     .paper = "SampleAttention, arXiv:2406.15486",
-    .flags = METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_ANY_SCORE,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_ANY_SCORE,
     .params_size = sizeof(struct params),
     .params = options,
     .budget = budget,

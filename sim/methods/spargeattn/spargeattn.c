@@ -357,8 +357,8 @@ const struct method method_spargeattn = {
     .summary = "block means choose key blocks, an online filter skips P.V products",
     .paper = "Zhang et al., SpargeAttention, arXiv 2502.18137",
     .alias = "sparge",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_CHANGES_MATH |
-             METHOD_RANDOM | METHOD_SINK,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED |
+             METHOD_CHANGES_MATH | METHOD_RANDOM | METHOD_SINK,
     .params_size = sizeof(struct sparge_params),
     .params = options,
     .budget = budget,

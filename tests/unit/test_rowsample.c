@@ -1,0 +1,222 @@
+/*
+ * test_rowsample.c - samples of query rows: which are drawn, what methods choose for them, what the
+ * metrics of a sample estimate and how far off they may be.
+ */
+#include "core/rowsample.h"
+#include "core/rng.h"
+#include "sim/metrics.h"
+#include "tests/harness/conform.h"
+
+enum { N = 1280, GROUPS = 4 };
+
+static const int64_t picked[GROUPS] = {1, 4, 5, 9};
+
+/* Peaks in the softmax, so that methods leave much out: blocks of keys that lie along one direction
+ * which some queries share. */
+static void sharpen(struct sim_head *h)
+{
+    int d = h->in.x.d;
+    for (int64_t i = 0; i < N; i++)
+        for (int c = 0; c < d; c++) {
+            uint64_t of_k = rng_below(5, 1, (uint64_t)(i / 64), 4);
+            uint64_t of_q = rng_below(5, 2, (uint64_t)(i / 128), 4);
+            h->k[i * d + c] += 2 * (float)rng_normal(6, of_k, (uint64_t)c);
+            h->q[i * d + c] += 2 * (float)rng_normal(6, of_q, (uint64_t)c);
+        }
+}
+
+/* A head and the same with the queries of four groups alone. */
+static void make_pair(struct sim_head *all, struct sim_head *part, int32_t *at)
+{
+    int64_t n = 0;
+    for (int g = 0; g < GROUPS; g++)
+        for (int i = 0; i < ROW_GROUP; i++)
+            at[n++] = (int32_t)(picked[g] * ROW_GROUP + i);
+    conform_head(NORMAL, N, N, true, PREC_F64, all);
+    conform_head(NORMAL, N, N, true, PREC_F64, part);
+    part->sample = (struct row_sample){.at = at, .n = n, .group = ROW_GROUP};
+    part->in.rows = &part->sample;
+    exact_sampled(&part->exact, part->in.rows);
+    sharpen(all);
+    sharpen(part);
+    for (int64_t i = 0; i < N; i++)
+        if (!row_sample_has(&part->sample, i))
+            memset(part->q + i * part->in.x.d, 0, (size_t)part->in.x.d * sizeof *part->q);
+}
+
+/* The number of sampled rows whose mask or output differs from that of the whole head. */
+static int64_t rows_off(const struct conform_result *a, const struct conform_result *b,
+                        const struct row_sample *s)
+{
+    int64_t off = 0;
+    for (int64_t i = 0; i < s->n; i++) {
+        int64_t p = s->at[i];
+        bool same = memcmp(a->bits + p * N, b->bits + p * N, N) == 0 &&
+                    (a->lse[p] == b->lse[p] || fabs(a->lse[p] - b->lse[p]) < 1e-12);
+        for (int64_t c = 0; same && c < a->dv; c++)
+            same = fabs(a->out[p * a->dv + c] - b->out[p * a->dv + c]) < 1e-12;
+        off += !same;
+    }
+    return off;
+}
+
+START_TEST(masks_of_sampled_rows_are_those_of_the_whole_head)
+{
+    const struct method *m = test_methods[_i];
+    int32_t at[GROUPS * ROW_GROUP];
+    int ran = 0;
+
+    for (int k = 0; conform_variants[k][0]; k++) {
+        const char *text = conform_variants[k];
+        struct sim_head all, part;
+        struct conform_result a, b;
+        struct carry ca = {0}, cb = {0};
+        if (!conform_belongs(text, m))
+            continue;
+        make_pair(&all, &part, at);
+        conform_run(text, &all.in, &ca, 9, &a);
+        conform_run(text, &part.in, &cb, 9, &b);
+        if (a.r.status == RECORD_OK && b.r.status == RECORD_OK) {
+            int64_t off = rows_off(&a, &b, &part.sample);
+            ck_assert_msg(off == 0, "%s: %lld sampled rows differ", text, (long long)off);
+            ran++;
+        } else if (a.r.status == RECORD_OK) {
+            ck_assert_msg(b.r.reason[0] && strstr(b.r.reason, "row"), "%s: '%s'", text, b.r.reason);
+        }
+        conform_result_free(&a);
+        conform_result_free(&b);
+        if (ca.free)
+            ca.free(ca.data);
+        if (cb.free)
+            cb.free(cb.data);
+        sim_head_free(&all);
+        sim_head_free(&part);
+    }
+    ck_assert_msg(!(m->flags & METHOD_ROWS) || ran > 0, "%s never chose for sampled rows", m->name);
+}
+END_TEST
+
+START_TEST(the_sample_has_a_group_of_every_stratum_and_the_last)
+{
+    struct err err = {0};
+    int32_t *at;
+    int64_t n, seen[10] = {0};
+
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        assert_ok(row_sample_draw(10 * ROW_GROUP - 5, 4, ROW_GROUP, seed, &at, &n, &err), &err);
+        struct row_sample s = {.at = at, .n = n, .group = ROW_GROUP};
+        ck_assert_int_eq(n, 4 * ROW_GROUP - 5);
+        assert_ok(row_sample_check(&s, 10 * ROW_GROUP - 5, ERR_INPUT, &err), &err);
+        for (int g = 0; g < 4; g++) {
+            int64_t block = row_sample_span(&s, g).pos / ROW_GROUP;
+            ck_assert_int_ge(block, g * 10 / 4);
+            ck_assert_int_lt(block, (g + 1) * 10 / 4);
+            seen[block]++;
+        }
+        ck_assert_int_eq(at[n - 1], 10 * ROW_GROUP - 6);
+        free(at);
+    }
+    for (int b = 0; b < 7; b++)
+        ck_assert_int_gt(seen[b], 30);
+    ck_assert_int_eq(seen[9], 200);
+    assert_fails(row_sample_draw(4 * ROW_GROUP, 4, ROW_GROUP, 0, &at, &n, &err), &err, ERR_USAGE,
+                 "leave the sampling out");
+}
+END_TEST
+
+START_TEST(what_is_no_sample_is_refused)
+{
+    enum { G = ROW_GROUP };
+    struct err err = {0};
+    int32_t at[3 * G];
+    struct row_sample s = {.at = at, .n = 2 * G, .group = G};
+
+    for (int i = 0; i < G; i++) {
+        at[i] = G + i;
+        at[G + i] = 3 * G + i;
+    }
+    ck_assert_int_eq(row_sample_check(&s, 4 * G, ERR_INPUT, &err), 0);
+    at[3] = G + 4;
+    assert_fails(row_sample_check(&s, 4 * G, ERR_INPUT, &err), &err, ERR_INPUT, "position 132");
+    at[3] = G + 3;
+    assert_fails(row_sample_check(&s, 4 * G - 1, ERR_INPUT, &err), &err, ERR_INPUT, "position 511");
+    s.n = 2 * G - 1;
+    assert_fails(row_sample_check(&s, 4 * G, ERR_INPUT, &err), &err, ERR_INPUT, "127 of 128");
+    ck_assert_int_eq(row_sample_check(&s, 4 * G - 1, ERR_INPUT, &err), 0);
+    s.group = 64;
+    assert_fails(row_sample_check(&s, 4 * G, ERR_INPUT, &err), &err, ERR_INPUT, "multiples of 128");
+}
+END_TEST
+
+START_TEST(options_of_rows)
+{
+    static const char *const wrong[] = {"", "3", "0", "-2", "4x", "4x100", "4x0", "x128", "4x128x"};
+    struct err err = {0};
+    int64_t groups, group;
+
+    assert_ok(row_sample_parse("64", "--rows", &groups, &group, &err), &err);
+    ck_assert_int_eq(groups, 64);
+    ck_assert_int_eq(group, 128);
+    assert_ok(row_sample_parse("2x256", "--rows", &groups, &group, &err), &err);
+    ck_assert_int_eq(groups, 2);
+    ck_assert_int_eq(group, 256);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_fails(row_sample_parse(wrong[i], "--rows", &groups, &group, &err), &err, ERR_USAGE,
+                     "--rows");
+}
+END_TEST
+
+/* Groups with known counts: the standard errors by hand. */
+START_TEST(standard_errors_are_those_of_neighbouring_groups)
+{
+    static const double recall[4] = {0.5, 0.7, 0.4, 0.8};
+    static const int64_t kept[4] = {10, 30, 20, 60}, allowed[4] = {100, 200, 300, 400};
+    struct metrics_acc all, part[4];
+    struct record r;
+    struct err err = {0};
+
+    record_init(&r);
+    assert_ok(metrics_init(&all, 8, 1, &err), &err);
+    for (int g = 0; g < 4; g++) {
+        assert_ok(metrics_init(&part[g], 2, 1, &err), &err);
+        part[g].recall[0] = part[g].recall[1] = recall[g];
+        part[g].counts.pairs_kept = kept[g];
+        part[g].counts.pairs_allowed = allowed[g];
+        part[g].counts.tiles_kept = part[g].counts.tiles_allowed = part[g].counts.tiles_rect = 1;
+    }
+    metrics_merge(&all, part, 4);
+    assert_ok(metrics_errors(&all, part, 4, true, &r, &err), &err);
+    assert_ok(metrics_finish(&all, 8, 100, true, &r, &err), &err);
+    ck_assert_double_eq_tol(record_get(&r, "cra_mean"), 0.6, 1e-15);
+    ck_assert_double_eq_tol(record_get(&r, "cra_mean~se"), sqrt(0.04 + 0.16) / 4, 1e-12);
+    ck_assert_double_eq_tol(record_get(&r, "density_elem"), 0.12, 1e-15);
+    /* replicates 110/900, 90/800, 100/700, 60/600 */
+    double a = 3 * (110 / 900.0 - 90 / 800.0), b = 3 * (100 / 700.0 - 60 / 600.0);
+    ck_assert_double_eq_tol(record_get(&r, "density_elem~se"), sqrt(a * a + b * b) / 4, 1e-12);
+    ck_assert_double_eq_tol(record_get(&r, "density_tile~se"), 0, 1e-12);
+    ck_assert_double_eq(record_get(&r, "cra_min~"), 0.4);
+    ck_assert(isnan(record_get(&r, "cra_min")));
+    record_free(&r);
+    metrics_free(&all);
+    for (int g = 0; g < 4; g++)
+        metrics_free(&part[g]);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("rowsample");
+    TCase *t = tcase_create("all");
+    int methods = 0;
+    conform_list();
+    while (test_methods[methods])
+        methods++;
+    tcase_set_timeout(t, 300);
+    tcase_add_test(t, the_sample_has_a_group_of_every_stratum_and_the_last);
+    tcase_add_test(t, what_is_no_sample_is_refused);
+    tcase_add_test(t, options_of_rows);
+    tcase_add_test(t, standard_errors_are_those_of_neighbouring_groups);
+    tcase_add_loop_test(t, masks_of_sampled_rows_are_those_of_the_whole_head, 0, methods);
+    suite_add_tcase(s, t);
+    return s;
+}
