@@ -75,12 +75,9 @@ int slice_mask_lists(const struct slice_mask *m, int64_t row0, int64_t row1, str
     TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->height, m->width, err));
     out->exec = EXEC_GATHER;
     out->exec_bq = out->exec_bk = 128;
-    for (int64_t g = 0; g < out->ngroups; g++) {
-        const uint64_t *bits = m->bits + (row0 / m->height + g) * m->words;
-        for (int64_t w = 0; w < m->words; w++)
-            for (uint64_t b = bits[w]; b; b &= b - 1)
-                TRY(mask_lists_add(out, g, (int32_t)(w * 64 + __builtin_ctzll(b)), err));
-    }
+    for (int64_t g = 0; g < out->ngroups; g++)
+        TRY(mask_lists_add_bits(out, g, m->bits + (row0 / m->height + g) * m->words, m->words,
+                                err));
     mask_lists_finish(out);
 out:
     return rc;

@@ -210,9 +210,9 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     out->exec = EXEC_NONE; /* report counts the tiles of the sorted order */
     for (int64_t i = row0; i < row1; i++) {
         int32_t b = s->q.bucket[i];
-        int64_t limit = limit_of(s, i);
-        for (int64_t e = s->k.start[b]; e < s->k.start[b + 1] && s->k.order[e] < limit; e++)
-            TRY(mask_lists_add(out, i - row0, s->k.order[e], err));
+        const int32_t *keys = s->k.order + s->k.start[b];
+        int64_t n = list_below(keys, s->k.start[b + 1] - s->k.start[b], limit_of(s, i));
+        TRY(mask_lists_add_all(out, i - row0, keys, n, err));
     }
     mask_lists_finish(out);
 out:

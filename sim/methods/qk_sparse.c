@@ -180,8 +180,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     out->exec = EXEC_NONE; /* report counts the tiles of the compact arrays */
     for (int64_t i = row0; i < row1; i++) {
         int64_t limit = s->keep_q[i] ? attn_limit(&s->x, i) : 0;
-        for (int64_t e = 0; e < s->n_keys && s->keys[e] < limit; e++)
-            TRY(mask_lists_add(out, i - row0, s->keys[e], err));
+        TRY(mask_lists_add_all(out, i - row0, s->keys, list_below(s->keys, s->n_keys, limit), err));
     }
     mask_lists_finish(out);
 out:

@@ -24,7 +24,8 @@ struct oracle_state {
     int tiles, d; /* tiles of a launch */
 };
 
-template <int D> static int launch_scores(struct gpu *g, const oracle_args &a, int n, struct err *err)
+template <int D>
+static int launch_scores(struct gpu *g, const oracle_args &a, int n, struct err *err)
 {
     int rc = 0, smem = 2 * ORACLE_TILE * D * 2;
     dim3 grid((unsigned)ceil_div(a.nk, ORACLE_TILE), (unsigned)n);
@@ -165,7 +166,8 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     if (r->bq == 1 && r->bk == 1)
         return 0;
     TRY(gpu_alloc(g, (int64_t)s->tiles * ORACLE_TILE * 8, &s->args.norm, err));
-    TRY(gpu_alloc(g, (int64_t)s->tiles * s->args.per_tile * s->args.mass_pitch * 4, &s->args.mass, err));
+    TRY(gpu_alloc(g, (int64_t)s->tiles * s->args.per_tile * s->args.mass_pitch * 4, &s->args.mass,
+                  err));
 out:
     return rc;
 }

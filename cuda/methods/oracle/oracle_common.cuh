@@ -14,20 +14,20 @@
  * t * ORACLE_TILE on. */
 struct oracle_args {
     const uint4 *q, *k;
-    int64_t nq, nk, pitch;     /* pitch: floats of a row of scores */
+    int64_t nq, nk, pitch; /* pitch: floats of a row of scores */
     int heads, per_kv, causal, row_tiles;
-    int bq, per_tile;          /* per_tile: query blocks of a tile */
+    int bq, per_tile; /* per_tile: query blocks of a tile */
     int64_t bk;
     int groups, units, words;
     struct oracle_rule rule;
     float scale_log2;
-    int tile0;                 /* first tile of the launch */
-    float *score;              /* [tiles of a launch][ORACLE_TILE][pitch] q . k, not scaled */
-    float2 *norm;              /* [tiles][ORACLE_TILE] largest score of a row; 1 / sum of e^(scale
-                                * (s - largest)), 0 for a row without a key */
-    float *mass;               /* [tiles][per_tile][mass_pitch] of units */
+    int tile0;    /* first tile of the launch */
+    float *score; /* [tiles of a launch][ORACLE_TILE][pitch] q . k, not scaled */
+    float2 *norm; /* [tiles][ORACLE_TILE] largest score of a row; 1 / sum of e^(scale
+                   * (s - largest)), 0 for a row without a key */
+    float *mass;  /* [tiles][per_tile][mass_pitch] of units */
     int64_t mass_pitch;
-    int in_shared;             /* the keys of a row fit into shared memory */
+    int in_shared; /* the keys of a row fit into shared memory */
     uint32_t *map;
     int32_t *count;
 };

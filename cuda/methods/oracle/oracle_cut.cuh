@@ -46,8 +46,7 @@ static __device__ key_sum wide_both(int count, double mass)
         masses[threadIdx.x >> 5] = mass;
     }
     __syncthreads();
-    return {__reduce_add_sync(~0u, counts[threadIdx.x & 31]),
-            warp_add(masses[threadIdx.x & 31])};
+    return {__reduce_add_sync(~0u, counts[threadIdx.x & 31]), warp_add(masses[threadIdx.x & 31])};
 }
 
 static __device__ float wide_most(float x)
@@ -175,8 +174,7 @@ struct key_cut {
  * all: of the list; `high` is above every key but KEY_NONE. */
 template <bool MASS>
 static __device__ __forceinline__ key_cut find_cut(const key_list<MASS> &list, double spare,
-                                                   const key_sum &all, uint32_t high,
-                                                   uint32_t *few)
+                                                   const key_sum &all, uint32_t high, uint32_t *few)
 {
     key_range r = {0, high, {0, 0}, all};
     if (spare < 0)

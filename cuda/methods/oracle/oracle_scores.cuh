@@ -20,7 +20,8 @@ static __global__ void __launch_bounds__(ORACLE_THREADS, 2) oracle_score_tiles(c
 {
     extern __shared__ __align__(128) uint8_t shared[];
     int tile = a.tile0 + (int)blockIdx.y, head = tile / a.row_tiles;
-    int64_t r0 = (int64_t)(tile % a.row_tiles) * ORACLE_TILE, j0 = (int64_t)blockIdx.x * ORACLE_TILE;
+    int64_t r0 = (int64_t)(tile % a.row_tiles) * ORACLE_TILE,
+            j0 = (int64_t)blockIdx.x * ORACLE_TILE;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     uint32_t rows = shared_addr(shared), keys = rows + ORACLE_TILE * D * 2;
     float acc[2][8][4] = {{{0}}};
@@ -34,8 +35,9 @@ static __global__ void __launch_bounds__(ORACLE_THREADS, 2) oracle_score_tiles(c
     copy_wait<0>();
     __syncthreads();
     add_scores<D, 2, 8>(rows, warp % 4 * 32, keys, warp / 4 * 64, acc);
-    float *to = a.score + ((int64_t)blockIdx.y * ORACLE_TILE + warp % 4 * 32 + (lane >> 2)) * a.pitch +
-                j0 + warp / 4 * 64 + 2 * (lane & 3);
+    float *to = a.score +
+                ((int64_t)blockIdx.y * ORACLE_TILE + warp % 4 * 32 + (lane >> 2)) * a.pitch + j0 +
+                warp / 4 * 64 + 2 * (lane & 3);
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
@@ -72,7 +74,8 @@ static __global__ void __launch_bounds__(ORACLE_THREADS) oracle_unit_masses(cons
     __shared__ double part[ORACLE_THREADS];
     int tile = a.tile0 + (int)blockIdx.y / a.per_tile, block = (int)blockIdx.y % a.per_tile;
     int64_t r0 = (int64_t)(tile % a.row_tiles) * ORACLE_TILE + (int64_t)block * a.bq;
-    int64_t r1 = min(r0 + a.bq, a.nq), at = (int64_t)(blockIdx.y / a.per_tile) * ORACLE_TILE + block * a.bq;
+    int64_t r1 = min(r0 + a.bq, a.nq),
+            at = (int64_t)(blockIdx.y / a.per_tile) * ORACLE_TILE + block * a.bq;
     int wide = (int)min(a.bk, (int64_t)ORACLE_THREADS), units = ORACLE_THREADS / wide;
     int64_t j0 = (int64_t)blockIdx.x * units * a.bk, j1 = min(j0 + units * a.bk, a.nk);
     double sum = 0;
@@ -80,8 +83,8 @@ static __global__ void __launch_bounds__(ORACLE_THREADS) oracle_unit_masses(cons
         for (int64_t r = r0; r < r1; r++) {
             float2 norm = a.norm[at + r - r0];
             if (j < oracle_limit(a, r))
-                sum += (double)(oracle_exp(a, a.score[(at + r - r0) * a.pitch + j], norm.x) *
-                                norm.y);
+                sum +=
+                    (double)(oracle_exp(a, a.score[(at + r - r0) * a.pitch + j], norm.x) * norm.y);
         }
     part[threadIdx.x] = sum;
     __syncthreads();

@@ -598,8 +598,8 @@ static int adopt(void *state, const struct mask *m, struct err *err)
              (long long)m->bq, (long long)m->bk, (long long)s->unit.bq, (long long)s->unit.bk);
     TRY(slice_mask_init(&s->given, x->nq, x->nk, x->causal, s->unit.bq, s->unit.bk, err));
     for (int64_t g = 0; g < m->ngroups; g++)
-        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
-            slice_mask_set(&s->given, g, m->col[i]);
+        mask_mark_units(s->given.bits + g * s->given.words, m->col + m->ptr[g],
+                        m->ptr[g + 1] - m->ptr[g]);
 out:
     return rc;
 }
