@@ -50,6 +50,8 @@ static int select_line(struct bench *b, const char *text, const char *phase,
     TRY(bench_warm_up(b, &(struct work){bench_launch_attn, dense, 1}, 0.2, err));
     for (int i = 0; i < 3; i++)
         TRY(launch(&b->gpu, job, err));
+    if (b->kernels)
+        timer_by_name(b->timer);
     TRY(sample_select(b, dense, job, launch, times, err));
     TRY(mem_alloc(&count, rows, sizeof *count, "kept units", err));
     TRY(gpu_get(&b->gpu, count, job->lists.count, rows * 4, err));
@@ -62,6 +64,8 @@ static int select_line(struct bench *b, const char *text, const char *phase,
     printf("%-70s %9.1f us %5.1f%% dense %9.1f us %6.4f of it, %4.1f%% of units kept\n", name,
            k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, d.median * 1e-3, k.median / d.median,
            100.0 * (double)kept / (double)(rows * job->lists.units));
+    if (b->kernels)
+        timer_print_names(stdout);
     fflush(stdout);
     b->lines++;
 out:

@@ -64,8 +64,7 @@ static int launch_choice(struct gpu *g, const oracle_args &a, int n, struct err 
         CU_LAUNCHED(err);
         return 0;
     }
-    oracle_row_norms<<<(unsigned)(n * ORACLE_TILE / (ORACLE_THREADS / 32)), ORACLE_THREADS, 0,
-                       g->stream>>>(a);
+    oracle_row_norms<<<(unsigned)(n * ORACLE_TILE), WIDE, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     oracle_unit_masses<<<dim3((unsigned)ceil_div(a.units, each), (unsigned)(n * a.per_tile)),
                          ORACLE_THREADS, 0, g->stream>>>(a);

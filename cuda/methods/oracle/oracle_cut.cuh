@@ -78,6 +78,24 @@ static __device__ int wide_before(int x, int *all)
     return x - own + __reduce_add_sync(~0u, lane < warp ? part[lane] : 0);
 }
 
+/* f(four values, index of the first) for n values, by all threads; from n on whatever is there. A
+ * thread has 16 values on their way at a time, and none of a batch is written before it is read. */
+template <class F>
+static __device__ __forceinline__ void each_value(const float *values, int n, F f)
+{
+    for (int x0 = 4 * (int)threadIdx.x; x0 < n; x0 += 4 * KEY_STEP) {
+        float4 v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (x0 + i * KEY_STEP < n)
+                v[i] = *(const float4 *)(values + x0 + i * KEY_STEP);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (x0 + i * KEY_STEP < n)
+                f(v[i], x0 + i * KEY_STEP);
+    }
+}
+
 /* n keys, a multiple of KEY_STEP. MASS: they are the bits of floats >= 0, which are summed. */
 template <bool MASS> struct key_list {
     const uint32_t *keys;
@@ -258,10 +276,27 @@ static __device__ __forceinline__ key_list<MASS> make_keys(float *values, uint32
 {
     uint32_t *to = shared ? shared : (uint32_t *)values;
     int end = (n + KEY_STEP - 1) / KEY_STEP * KEY_STEP;
-    for (int x = threadIdx.x; x < end; x += WIDE)
-        to[x] = x < n && !(x >= lo && x < hi) ? key_of(values[x]) : KEY_NONE;
+    each_value(values, end, [&](float4 v, int x) {
+        auto key = [&](float y, int at) {
+            return at < n && !(at >= lo && at < hi) ? key_of(y) : KEY_NONE;
+        };
+        *(uint4 *)(to + x) =
+            make_uint4(key(v.x, x), key(v.y, x + 1), key(v.z, x + 2), key(v.w, x + 3));
+    });
     __syncthreads();
     return {to, end};
+}
+
+static __device__ __forceinline__ float largest_score(const float *s, int n)
+{
+    float top = -INFINITY;
+    each_value(s, n, [&](float4 v, int x) {
+        top = fmaxf(top, v.x);
+        top = fmaxf(top, x + 1 < n ? v.y : top);
+        top = fmaxf(top, x + 2 < n ? v.z : top);
+        top = fmaxf(top, x + 3 < n ? v.w : top);
+    });
+    return wide_most(top);
 }
 
 /* A row of scores, by count. */
@@ -281,11 +316,8 @@ static __device__ __forceinline__ void choose_mass(const oracle_args &a, int64_t
                                                    uint32_t *shared, uint32_t *few, int n, int lo,
                                                    int hi)
 {
-    float top = -INFINITY;
+    float top = largest_score(s, n);
     double given = 0;
-    for (int x = threadIdx.x; x < n; x += WIDE)
-        top = fmaxf(top, s[x]);
-    top = wide_most(top);
     for (int x = lo + (int)threadIdx.x; x < hi; x += WIDE)
         given += (double)oracle_exp(a, s[x], top);
     given = lo < hi ? wide_add(given) : 0;
@@ -320,6 +352,25 @@ static __global__ void __launch_bounds__(WIDE) oracle_choose_rows(const oracle_a
         choose_largest(a, row, s, shared_keys(a), key_memory, oracle_limit(a, i), lo, hi);
     else
         choose_mass(a, row, s, shared_keys(a), key_memory, oracle_limit(a, i), lo, hi);
+}
+
+/* Normalisers of the rows of the launch's tiles, a thread block each. */
+static __global__ void __launch_bounds__(WIDE) oracle_row_norms(const oracle_args a)
+{
+    int64_t i = (a.tile0 + blockIdx.x / ORACLE_TILE) % a.row_tiles * (int64_t)ORACLE_TILE +
+                blockIdx.x % ORACLE_TILE;
+    int n = i < a.nq ? oracle_limit(a, i) : 0;
+    const float *s = a.score + blockIdx.x * a.pitch;
+    float top = largest_score(s, n), sum = 0;
+    each_value(s, n, [&](float4 v, int x) {
+        sum += oracle_exp(a, v.x, top);
+        sum += x + 1 < n ? oracle_exp(a, v.y, top) : 0;
+        sum += x + 2 < n ? oracle_exp(a, v.z, top) : 0;
+        sum += x + 3 < n ? oracle_exp(a, v.w, top) : 0;
+    });
+    double all = wide_add((double)sum);
+    if (threadIdx.x == 0)
+        a.norm[blockIdx.x] = n > 0 ? make_float2(top, (float)(1 / all)) : make_float2(0, 0);
 }
 
 /* Rows of [r0, r1) that see no key: the first ones, where there are more queries than keys. */

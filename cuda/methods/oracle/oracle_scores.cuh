@@ -48,25 +48,6 @@ static __global__ void __launch_bounds__(ORACLE_THREADS, 2) oracle_score_tiles(c
                     make_float2(acc[m][n][2 * half], acc[m][n][2 * half + 1]);
 }
 
-/* A warp per row. */
-static __global__ void __launch_bounds__(ORACLE_THREADS) oracle_row_norms(const oracle_args a)
-{
-    int64_t at = blockIdx.x * (int64_t)(ORACLE_THREADS / 32) + (threadIdx.x >> 5);
-    int64_t i = (a.tile0 + at / ORACLE_TILE) % a.row_tiles * ORACLE_TILE + at % ORACLE_TILE;
-    int lane = threadIdx.x & 31, n = i < a.nq ? oracle_limit(a, i) : 0;
-    const float *s = a.score + at * a.pitch;
-    float top = -INFINITY;
-    double sum = 0;
-    for (int j = lane; j < n; j += 32)
-        top = fmaxf(top, s[j]);
-    top = warp_max(top);
-    for (int j = lane; j < n; j += 32)
-        sum += (double)oracle_exp(a, s[j], top);
-    sum = warp_add(sum);
-    if (lane == 0)
-        a.norm[at] = n > 0 ? make_float2(top, (float)(1 / sum)) : make_float2(0, 0);
-}
-
 /* Sums of p over the units of query block blockIdx.y: a thread adds up columns, then the units put
  * together those of their keys. */
 static __global__ void __launch_bounds__(ORACLE_THREADS) oracle_unit_masses(const oracle_args a)
@@ -78,14 +59,19 @@ static __global__ void __launch_bounds__(ORACLE_THREADS) oracle_unit_masses(cons
             at = (int64_t)(blockIdx.y / a.per_tile) * ORACLE_TILE + block * a.bq;
     int wide = (int)min(a.bk, (int64_t)ORACLE_THREADS), units = ORACLE_THREADS / wide;
     int64_t j0 = (int64_t)blockIdx.x * units * a.bk, j1 = min(j0 + units * a.bk, a.nk);
+    const float *score = a.score + at * a.pitch;
+    const float2 *norm = a.norm + at;
+    int rows = (int)(r1 - r0), first = oracle_limit(a, r0);
     double sum = 0;
-    for (int64_t j = j0 + threadIdx.x; j < j1; j += ORACLE_THREADS)
-        for (int64_t r = r0; r < r1; r++) {
-            float2 norm = a.norm[at + r - r0];
-            if (j < oracle_limit(a, r))
-                sum +=
-                    (double)(oracle_exp(a, a.score[(at + r - r0) * a.pitch + j], norm.x) * norm.y);
-        }
+    for (int64_t j = j0 + threadIdx.x; j < j1; j += ORACLE_THREADS) {
+        /* Row r of the block sees key j from here on. */
+        int from = !a.causal || j < first ? 0 : (int)(j - (r0 + a.nk - a.nq));
+        float part = 0;
+#pragma unroll 8
+        for (int r = from; r < rows; r++)
+            part += oracle_exp(a, score[r * a.pitch + j], norm[r].x) * norm[r].y;
+        sum += (double)part;
+    }
     part[threadIdx.x] = sum;
     __syncthreads();
     int64_t unit = (int64_t)blockIdx.x * units + threadIdx.x;
