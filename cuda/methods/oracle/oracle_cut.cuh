@@ -20,6 +20,7 @@
 #define KEY_NONE 0xffffffffu /* of what takes no part: above all limits */
 #define KEY_STEP (4 * WIDE)  /* keys that the thread block reads at once; lists are padded to it */
 #define KEY_FEW 4096         /* that are collected */
+#define KEY_RANKED 256       /* of these, that are compared each with each */
 
 /* Unsigned integers with the order of the floats. */
 static __device__ __forceinline__ uint32_t ordered_bits(float x)
@@ -165,10 +166,10 @@ static __device__ __forceinline__ void narrow(const key_list<MASS> &list, const 
     }
 }
 
-/* The keys in the range, in a fixed order, into few [KEY_FEW]; no more than that. */
+/* The keys in the range, in a fixed order, into few [room]; no more than that. */
 template <bool MASS>
 static __device__ __forceinline__ void collect(const key_list<MASS> &list, const key_range &r,
-                                               uint32_t *few)
+                                               uint32_t *few, int room)
 {
     int count = 0, all;
     list.each([&](uint32_t key, int) { count += key >= r.low && key < r.high; });
@@ -177,9 +178,54 @@ static __device__ __forceinline__ void collect(const key_list<MASS> &list, const
         if (key >= r.low && key < r.high)
             few[at++] = key;
     });
-    for (int x = all + (int)threadIdx.x; x < KEY_FEW; x += WIDE)
+    for (int x = all + (int)threadIdx.x; x < room; x += WIDE)
         few[x] = KEY_NONE;
     __syncthreads();
+}
+
+/* Narrow the range to the keys of one value: the largest key below which no more than `spare` is.
+ * keys [KEY_RANKED] are those in the range. */
+template <bool MASS>
+static __device__ __forceinline__ void rank_keys(const uint32_t *keys, double spare, key_range *r)
+{
+    __shared__ uint32_t best;
+    __shared__ int writer;
+    __shared__ int found_count;
+    __shared__ double found_mass;
+    uint32_t own = KEY_NONE;
+    key_sum below = r->at_low;
+    if (threadIdx.x == 0) {
+        best = r->low;
+        writer = WIDE;
+    }
+    __syncthreads();
+    if (threadIdx.x < KEY_RANKED && (own = keys[threadIdx.x]) != KEY_NONE) {
+        float sum = 0;
+#pragma unroll 4
+        for (int x = 0; x < KEY_RANKED; x++) {
+            uint32_t key = keys[x];
+            below.count += key < own;
+            if (MASS)
+                sum += key < own ? __uint_as_float(key) : 0;
+        }
+        below.mass += (double)sum;
+        if (spares<MASS>(below, spare))
+            atomicMax(&best, own);
+    }
+    __syncthreads();
+    bool last = own == best && own != KEY_NONE;
+    if (last)
+        atomicMin(&writer, (int)threadIdx.x);
+    __syncthreads();
+    if ((int)threadIdx.x == writer) {
+        found_count = below.count;
+        found_mass = below.mass;
+    }
+    int equal = __syncthreads_count(last);
+    r->low = best;
+    r->high = best + 1;
+    r->at_low = {found_count, found_mass};
+    r->at_high.count = found_count + equal;
 }
 
 /* What is kept: the keys >= from but for KEY_NONE, and the first m of those equal to `tie`. */
@@ -206,8 +252,13 @@ static __device__ __forceinline__ key_cut find_cut(const key_list<MASS> &list, d
     narrow(list, {0, 0}, spare, KEY_FEW, &r);
     if (r.at_high.count - r.at_low.count <= KEY_FEW) {
         key_sum base = r.at_low;
-        collect(list, r, few);
-        narrow(key_list<MASS>{few, KEY_FEW}, base, spare, 1, &r);
+        collect(list, r, few, KEY_FEW);
+        narrow(key_list<MASS>{few, KEY_FEW}, base, spare, KEY_RANKED, &r);
+        if (r.at_high.count - r.at_low.count <= KEY_RANKED) {
+            __shared__ uint32_t last[KEY_RANKED];
+            collect(key_list<MASS>{few, KEY_FEW}, r, last, KEY_RANKED);
+            rank_keys<MASS>(last, spare, &r);
+        }
     }
     int equal = r.at_high.count - r.at_low.count;
     if (equal <= 1)

@@ -30,37 +30,74 @@ struct xattn_state {
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
+#define AT_ONCE 8 /* reduced rows whose loads are under way together */
+
+/* Adds to the masses of a row block those of up to AT_ONCE reduced rows from r0 on. */
+static __device__ __forceinline__ void add_masses(const xattn_args &a, int head, int r0, int rows,
+                                                  double *mass)
+{
+    int lane = threadIdx.x & 31, most = 0, real[AT_ONCE], limit[AT_ONCE];
+    const float *tops = a.top + ((int64_t)head * a.rows + r0) * a.tiles;
+    const float *sums = a.sum + ((int64_t)head * a.rows + r0) * a.key_blocks;
+    float top[AT_ONCE];
+    double all[AT_ONCE], pad[AT_ONCE];
+#pragma unroll
+    for (int e = 0; e < AT_ONCE; e++) {
+        limit[e] = e < rows ? columns(a, r0 + e) : 0;
+        real[e] = min(limit[e], a.keys);
+        most = max(most, real[e]);
+        top[e] = limit[e] > a.keys ? 0 : -INFINITY;
+        all[e] = 0;
+    }
+    for (int t = lane; t * TILE < most; t += 32)
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++)
+            if (t * TILE < real[e])
+                top[e] = fmaxf(top[e], tops[e * a.tiles + t]);
+#pragma unroll
+    for (int e = 0; e < AT_ONCE; e++)
+        top[e] = warp_max(top[e]);
+    for (int j = lane; j * a.per_block < most; j += 32)
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++)
+            if (j * a.per_block < real[e])
+                all[e] += (double)sums[e * a.key_blocks + j] *
+                          exp2f(tops[e * a.tiles + j / a.stride] - top[e]);
+#pragma unroll
+    for (int e = 0; e < AT_ONCE; e++) {
+        pad[e] = exp2f(-top[e]);
+        all[e] = warp_add(all[e]) + (limit[e] > a.keys ? (double)(limit[e] - a.keys) * pad[e] : 0);
+        all[e] = e < rows ? 1 / all[e] : 0;
+    }
+    for (int j = lane; j * a.per_block < most; j += 32) {
+        double sum = mass[j];
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++)
+            if (j * a.per_block < real[e])
+                sum += (double)sums[e * a.key_blocks + j] *
+                       exp2f(tops[e * a.tiles + j / a.stride] - top[e]) * all[e];
+        mass[j] = sum;
+    }
+    for (int e = 0; e < rows; e++) /* padded ones, whose logit is 0 */
+        for (int j = a.keys / a.per_block / 32 * 32 + lane; j * a.per_block < columns(a, r0 + e);
+             j += 32) {
+            int from = max(j * a.per_block, a.keys);
+            int to = min((j + 1) * a.per_block, columns(a, r0 + e));
+#pragma unroll
+            for (int x = 0; x < AT_ONCE; x++)
+                if (x == e && from < to)
+                    mass[j] += (double)(to - from) * pad[x] * all[x];
+        }
+}
+
 /* Masses of row block i over all columns, padded ones (logit 0) included. */
 static __device__ void block_masses(const xattn_args &a, int head, int i, double *mass)
 {
-    int lane = threadIdx.x & 31;
-    for (int j = lane; j < a.cols; j += 32)
+    int end = min((i + 1) * a.per_block, a.rows);
+    for (int j = threadIdx.x & 31; j < a.cols; j += 32)
         mass[j] = 0;
-    for (int r = i * a.per_block; r < (i + 1) * a.per_block && r < a.rows; r++) {
-        int64_t limit = columns(a, r), at = (int64_t)head * a.rows + r;
-        int real = (int)min(limit, (int64_t)a.keys);
-        int tiles = (real + TILE - 1) / TILE, blocks = (real + a.per_block - 1) / a.per_block;
-        const float *tops = a.top + at * a.tiles, *sums = a.sum + at * a.key_blocks;
-        float top = limit > a.keys ? 0 : -INFINITY;
-        double all = 0;
-        for (int t = lane; t < tiles; t += 32)
-            top = fmaxf(top, tops[t]);
-        top = warp_max(top);
-        for (int j = lane; j < blocks; j += 32)
-            all += (double)sums[j] * exp2f(tops[j / a.stride] - top);
-        double pad = exp2f(-top);
-        all = warp_add(all) + (limit > a.keys ? (double)(limit - a.keys) * pad : 0);
-        double share = 1 / all;
-        for (int j = lane; j < blocks; j += 32)
-            mass[j] += (double)sums[j] * exp2f(tops[j / a.stride] - top) * share;
-        for (int64_t j = a.keys / a.per_block / 32 * 32 + lane; j * a.per_block < limit; j += 32) {
-            if ((j + 1) * a.per_block <= a.keys)
-                continue;
-            int64_t from = max(j * a.per_block, (int64_t)a.keys);
-            int64_t to = min((j + 1) * a.per_block, limit);
-            mass[j] += from < to ? (double)(to - from) * pad * share : 0;
-        }
-    }
+    for (int r = i * a.per_block; r < end; r += AT_ONCE)
+        add_masses(a, head, r, min(end - r, AT_ONCE), mass);
     __syncwarp();
 }
 

@@ -201,11 +201,11 @@ out:
 template <int PER>
 static int launch(struct gpu *g, const xattn_args &a, int d, const xattn_sm90 &s, struct err *err)
 {
-    int rc = 0, all = s.n_places * a.heads;
+    int rc = 0, tiles = s.n_places * a.heads;
+    unsigned grid = (unsigned)(tiles < g->sms ? tiles : g->sms);
     CU(err, cudaFuncSetAttribute((const void *)score_runs<PER>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(score_smem)));
-    score_runs<PER><<<all < g->sms ? all : g->sms, SM90_THREADS, sizeof(score_smem), g->stream>>>(
-        s.q, s.k, a, s, d);
+    score_runs<PER><<<grid, SM90_THREADS, sizeof(score_smem), g->stream>>>(s.q, s.k, a, s, d);
     CU_LAUNCHED(err);
 out:
     return rc;
