@@ -42,10 +42,26 @@ struct oracle_rule {
     int64_t forced_n;          /* ORACLE_SINK, ORACLE_WINDOW: keys */
 };
 
+/* Hash-sparse attention (arXiv 2306.01160, section 3): pairs of equal bucket. */
+struct hash_rule {
+    int64_t buckets;
+    bool strict; /* causal: not the query's own position */
+    bool axes;   /* directions are unit vectors; else rng_normal of seed and stream (core/rng.h) */
+    uint64_t seed, stream;
+};
+
+/* The same paper's dropped queries and keys: token t stays if rng_uniform of its number >= drop. */
+struct qk_rule {
+    double drop, drop_q;
+    uint64_t seed, stream_q, stream_k;
+};
+
 union method_rule {
     struct fg_rule fg;
     struct sale_rule sale;
     struct oracle_rule oracle;
+    struct hash_rule hash;
+    struct qk_rule qk;
 };
 
 #endif

@@ -73,7 +73,8 @@ out:
     return rc;
 }
 
-/* The rule of a method that has one, for a head of this shape: nothing reads its q and k. */
+/* The rule of a method that has one, for a head of this shape, which nobody reads but to hash it.
+ */
 static int find_rule(const struct method_run *run, const struct select_problem *p,
                      union method_rule *rule, struct err *err)
 {
@@ -86,10 +87,13 @@ static int find_rule(const struct method_run *run, const struct select_problem *
                                .scale = p->scale,
                                .causal = p->causal},
                          .branch = "main"};
-    struct exact exact;
+    struct exact exact = {0};
     void *state = NULL;
+    float *zeros = NULL;
     char why[160] = "";
     int rc = 0;
+    TRY(mem_zalloc(&zeros, (p->nq > p->nk ? p->nq : p->nk) * p->d, sizeof *zeros, "a head", err));
+    in.x.q = in.x.k = in.x.v = zeros;
     exact_init(&exact, &in.x, PREC_F64);
     in.exact = &exact;
     TRY(me->prepare(&ctx, run->params, &in, &state, err));
@@ -98,6 +102,7 @@ static int find_rule(const struct method_run *run, const struct select_problem *
 out:
     me->release(state);
     exact_free(&exact);
+    free(zeros);
     return rc;
 }
 
@@ -160,6 +165,8 @@ int bench_selections(struct bench *b, struct err *err)
         {"sale:tau=0.9", false, true, 8}, /* nothing passes, so that every pair is tested */
         {"fg-attn:mode=pooled", true, true, 8},
         {"fg-attn", true, false, 32},
+        {"hash-sparse", false, true, 8},
+        {"qk-sparse", false, true, 8},
         {"oracle", true, true, 8},
         {"oracle:kind=topk:k=10%", false, true, 8},
         {"oracle:kind=block:unit=64x64", false, true, 8},

@@ -79,6 +79,11 @@ static const char *const settings[] = {
     "oracle:kind=block:unit=64x64:alpha=0.9",
     "oracle:kind=block:unit=128x1:alpha=0.8",
     "oracle:kind=block:unit=16x48:alpha=0.7:forced=diag",
+    "hash-sparse",
+    "hash-sparse:buckets=128:strict=1",
+    "hash-sparse:buckets=6:proj_dir=axes",
+    "qk-sparse",
+    "qk-sparse:drop=0.8:drop_q=0.1",
     "oracle:kind=block:unit=32x300:alpha=0.6:forced=sink-400",
 };
 

@@ -591,17 +591,7 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
 static int adopt(void *state, const struct mask *m, struct err *err)
 {
     struct oracle_state *s = state;
-    const struct attn_in *x = &s->in.x;
-    int rc = 0;
-    if (m->form != MASK_LISTS || m->bq != s->unit.bq || m->bk != s->unit.bk)
-        FAIL(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
-             (long long)m->bq, (long long)m->bk, (long long)s->unit.bq, (long long)s->unit.bk);
-    TRY(slice_mask_init(&s->given, x->nq, x->nk, x->causal, s->unit.bq, s->unit.bk, err));
-    for (int64_t g = 0; g < m->ngroups; g++)
-        mask_mark_units(s->given.bits + g * s->given.words, m->col + m->ptr[g],
-                        m->ptr[g + 1] - m->ptr[g]);
-out:
-    return rc;
+    return slice_mask_adopt(&s->given, m, s->unit.bq, s->unit.bk, err);
 }
 
 static int report_sd(const struct oracle_state *s, struct record *r, struct err *err)
