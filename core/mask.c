@@ -35,7 +35,7 @@ int mask_lists_init(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_
 
 /* While lists are filled, ptr[g+1] is the end of group g and groups not begun yet hold 0;
  * mask_lists_finish gives the groups that stayed empty their place. */
-static int lists_room(struct mask *m, int64_t g, int64_t n, int32_t **to, struct err *err)
+static int32_t *lists_room(struct mask *m, int64_t g, int64_t n, struct err *err)
 {
     /* Adds come in group order, so the end of the lists is ptr[g+1] or, for a group just begun, the
      * end of the nearest earlier group. */
@@ -44,42 +44,54 @@ static int lists_room(struct mask *m, int64_t g, int64_t n, int32_t **to, struct
         for (int64_t e = g; e > 0 && !end; e--)
             end = m->ptr[e];
     if (mem_grow(&m->col, &m->col_cap, end + n, sizeof *m->col, "mask lists", err))
-        return err ? err->code : ERR_NOMEM;
-    *to = m->col + end;
+        return NULL;
     m->ptr[g + 1] = end + n;
-    return 0;
+    return m->col + end;
+}
+
+static int no_room(const struct err *err)
+{
+    return err && err->code < 0 ? err->code : ERR_NOMEM;
 }
 
 int mask_lists_add_run(struct mask *m, int64_t g, int32_t c0, int32_t c1, struct err *err)
 {
-    int32_t *to;
-    int rc = c1 <= c0 ? 0 : lists_room(m, g, c1 - c0, &to, err);
-    for (int32_t c = c0; c < c1 && !rc; c++)
+    if (c1 <= c0)
+        return 0;
+    int32_t *to = lists_room(m, g, c1 - c0, err);
+    if (!to)
+        return no_room(err);
+    for (int32_t c = c0; c < c1; c++)
         *to++ = c;
-    return rc;
+    return 0;
 }
 
 int mask_lists_add_all(struct mask *m, int64_t g, const int32_t *units, int64_t n, struct err *err)
 {
-    int32_t *to;
-    int rc = n <= 0 ? 0 : lists_room(m, g, n, &to, err);
-    if (n > 0 && !rc)
-        memcpy(to, units, (size_t)n * sizeof *to);
-    return rc;
+    if (n <= 0)
+        return 0;
+    int32_t *to = lists_room(m, g, n, err);
+    if (!to)
+        return no_room(err);
+    memcpy(to, units, (size_t)n * sizeof *to);
+    return 0;
 }
 
 int mask_lists_add_bits(struct mask *m, int64_t g, const uint64_t *bits, int64_t words,
                         struct err *err)
 {
-    int32_t *to = NULL;
     int64_t n = 0;
     for (int64_t w = 0; w < words; w++)
         n += __builtin_popcountll(bits[w]);
-    int rc = n == 0 ? 0 : lists_room(m, g, n, &to, err);
-    for (int64_t w = 0; w < words && !rc; w++)
+    if (n == 0)
+        return 0;
+    int32_t *to = lists_room(m, g, n, err);
+    if (!to)
+        return no_room(err);
+    for (int64_t w = 0; w < words; w++)
         for (uint64_t b = bits[w]; b; b &= b - 1)
             *to++ = (int32_t)(w * 64 + __builtin_ctzll(b));
-    return rc;
+    return 0;
 }
 
 int mask_lists_add(struct mask *m, int64_t g, int32_t c, struct err *err)

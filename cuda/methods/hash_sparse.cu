@@ -19,9 +19,9 @@ struct hash_args {
     int64_t nq, nk;
     int heads, kv_heads, per_kv, d, causal;
     struct hash_rule rule;
-    double *dir;             /* [buckets / 2][d] */
-    uint8_t *q_bucket;       /* [heads][nq] */
-    uint8_t *k_bucket;       /* [kv_heads][words * 32] */
+    double *dir;       /* [buckets / 2][d] */
+    uint8_t *q_bucket; /* [heads][nq] */
+    uint8_t *k_bucket; /* [kv_heads][words * 32] */
     map_rows map;
 };
 

@@ -17,7 +17,7 @@ static int sample_select(struct bench *b, const struct attn_job *dense,
                          const struct select_job *job, select_launch *launch, struct series *times,
                          struct err *err)
 {
-    int64_t ids[2 * MAX_SAMPLES];
+    int64_t ids[2 * MAX_SAMPLES] = {0};
     int rc = 0;
 
     timer_reset(b->timer);
