@@ -36,6 +36,10 @@ struct app {
     const struct listed *const *tables;  /* NULL-terminated, or NULL */
     const struct listed *const *figures; /* the same */
 
+    /* Methods whose masks a GPU can choose, as the ids of cuda/kernels.def ('_' for '-'),
+     * NULL-terminated; the same in every build. NULL: none. */
+    const char *const *gpu_select;
+
     /* `lacuna list kernels` and `gpus`: write one JSON object per entry, with at least "name" and
      * "summary", into the open array of w. NULL with CUDA=0. */
     int (*list_kernels)(struct jw *w, struct err *err);

@@ -73,6 +73,41 @@ static void list_budget(const struct method *m, struct jw *w)
     jw_arr_end(w);
 }
 
+/* Is `name` among ids, which have '_' for '-'? */
+static bool has_id(const char *const *ids, const char *name)
+{
+    for (; ids && *ids; ids++) {
+        size_t n = 0;
+        while (name[n] && (name[n] == '-' ? '_' : name[n]) == (*ids)[n])
+            n++;
+        if (!name[n] && !(*ids)[n])
+            return true;
+    }
+    return false;
+}
+
+/* Which phases of a method run where in `replay --backend cuda`. Some settings of a method may have
+ * no GPU side: its page says which. */
+static void list_on_gpu(const struct app *app, const struct method *m, struct jw *w)
+{
+    const char *choice = m->flags & METHOD_KEEPS_ALL        ? "no mask to choose"
+                         : m->origin == mask_is_static      ? "mask static, made once"
+                         : has_id(app->gpu_select, m->name) ? "mask chosen on the GPU"
+                                                            : "mask chosen on the CPU";
+    const char *attention = !m->attend   ? "attention on the GPU"
+                            : m->filter  ? "attention on the GPU, its filter on P V too"
+                            : m->attends ? "attention on the GPU, unless a setting changes its "
+                                           "arithmetic: such heads are skipped"
+                                         : "attention on the CPU only: heads are skipped";
+    jw_key(w, "on a GPU");
+    jw_arr(w);
+    jw_str(w, choice);
+    if (m->origin && (m->flags & METHOD_NEEDS_STEPS) && m->origin != mask_is_static)
+        jw_str(w, "used again by later steps at no cost");
+    jw_str(w, attention);
+    jw_arr_end(w);
+}
+
 static int list_methods(const struct app *app, struct jw *w, struct err *err)
 {
     for (const struct method *const *p = app->methods; *p; p++) {
@@ -89,6 +124,7 @@ static int list_methods(const struct app *app, struct jw *w, struct err *err)
             if (m->flags & flag_names[i].flag)
                 jw_str(w, flag_names[i].name);
         jw_arr_end(w);
+        list_on_gpu(app, m, w);
         list_scopes(m, w);
         list_budget(m, w);
         jw_key(w, "parameters");

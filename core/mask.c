@@ -35,21 +35,62 @@ int mask_lists_init(struct mask *m, int64_t nq, int64_t nk, int64_t row0, int64_
 
 /* While lists are filled, ptr[g+1] is the end of group g and groups not begun yet hold 0;
  * mask_lists_finish gives the groups that stayed empty their place. */
-int mask_lists_add_run(struct mask *m, int64_t g, int32_t c0, int32_t c1, struct err *err)
+static int32_t *lists_room(struct mask *m, int64_t g, int64_t n, struct err *err)
 {
-    if (c1 <= c0)
-        return 0;
     /* Adds come in group order, so the end of the lists is ptr[g+1] or, for a group just begun, the
      * end of the nearest earlier group. */
     int64_t end = m->ptr[g + 1];
     if (!end)
         for (int64_t e = g; e > 0 && !end; e--)
             end = m->ptr[e];
-    if (mem_grow(&m->col, &m->col_cap, end + c1 - c0, sizeof *m->col, "mask lists", err))
-        return err ? err->code : ERR_NOMEM;
+    if (mem_grow(&m->col, &m->col_cap, end + n, sizeof *m->col, "mask lists", err))
+        return NULL;
+    m->ptr[g + 1] = end + n;
+    return m->col + end;
+}
+
+static int no_room(const struct err *err)
+{
+    return err && err->code < 0 ? err->code : ERR_NOMEM;
+}
+
+int mask_lists_add_run(struct mask *m, int64_t g, int32_t c0, int32_t c1, struct err *err)
+{
+    if (c1 <= c0)
+        return 0;
+    int32_t *to = lists_room(m, g, c1 - c0, err);
+    if (!to)
+        return no_room(err);
     for (int32_t c = c0; c < c1; c++)
-        m->col[end++] = c;
-    m->ptr[g + 1] = end;
+        *to++ = c;
+    return 0;
+}
+
+int mask_lists_add_all(struct mask *m, int64_t g, const int32_t *units, int64_t n, struct err *err)
+{
+    if (n <= 0)
+        return 0;
+    int32_t *to = lists_room(m, g, n, err);
+    if (!to)
+        return no_room(err);
+    memcpy(to, units, (size_t)n * sizeof *to);
+    return 0;
+}
+
+int mask_lists_add_bits(struct mask *m, int64_t g, const uint64_t *bits, int64_t words,
+                        struct err *err)
+{
+    int64_t n = 0;
+    for (int64_t w = 0; w < words; w++)
+        n += __builtin_popcountll(bits[w]);
+    if (n == 0)
+        return 0;
+    int32_t *to = lists_room(m, g, n, err);
+    if (!to)
+        return no_room(err);
+    for (int64_t w = 0; w < words; w++)
+        for (uint64_t b = bits[w]; b; b &= b - 1)
+            *to++ = (int32_t)(w * 64 + __builtin_ctzll(b));
     return 0;
 }
 
@@ -122,6 +163,19 @@ int mask_check(const struct mask *m, struct err *err)
 }
 
 /* ---- canonical form ------------------------------------------------------------------------- */
+
+int64_t list_below(const int32_t *units, int64_t n, int64_t limit)
+{
+    int64_t lo = 0;
+    while (lo < n) {
+        int64_t middle = lo + (n - lo) / 2;
+        if (units[middle] < limit)
+            lo = middle + 1;
+        else
+            n = middle;
+    }
+    return lo;
+}
 
 /* Add [lo, hi) behind the spans written so far, merging with the last when they touch. */
 static int64_t span_push(struct span *out, int64_t n, int64_t lo, int64_t hi)
@@ -274,6 +328,21 @@ static void bitmap_fill(uint64_t *bits, int64_t a, int64_t b)
     bits[(b - 1) / 64] |= last;
 }
 
+void mask_mark_units(uint64_t *bits, const int32_t *units, int64_t n)
+{
+    for (int64_t e = 0; e < n;) {
+        int64_t some = MIN(n - e, 64), next = e + some;
+        if (some == 64 && units[next - 1] - units[e] == 63) {
+            next = run_end(units, e, n);
+            bitmap_fill(bits, units[e], units[e] + (next - e));
+        } else {
+            for (int64_t i = e; i < next; i++)
+                bits[units[i] / 64] |= 1ull << (units[i] % 64);
+        }
+        e = next;
+    }
+}
+
 /* Spans of the set bits of a bitmap over the units 0..units-1 of width bk. Runs end with their word
  * and span_push joins them again. */
 static int64_t bitmap_spans(const uint64_t *bits, int64_t units, int64_t bk, struct span clip,
@@ -313,6 +382,11 @@ int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct sp
         int64_t last = MIN(r1, m->row0 + (g + 1) * m->bq) - 1, next;
         int64_t end = ceil_div(mask_limit(m, last), bk);
         int64_t begin = mask_first(m, MAX(r0, m->row0 + g * m->bq)) / bk;
+        if (keys == 1 && begin == 0) {
+            const int32_t *col = m->col + m->ptr[g];
+            mask_mark_units(bits, col, list_below(col, m->ptr[g + 1] - m->ptr[g], end));
+            continue;
+        }
         for (int64_t e = m->ptr[g]; e < m->ptr[g + 1] && m->col[e] * keys < end; e = next) {
             next = run_end(m->col, e, m->ptr[g + 1]);
             int64_t a = MAX(m->col[e] * keys, begin), b = MIN((m->col[e] + next - e) * keys, end);
@@ -388,8 +462,14 @@ static void count_group(const struct mask *m, int64_t g, struct mask_counts *c)
     int64_t r0 = m->row0 + g * m->bq, r1 = MIN(r0 + m->bq, m->row1), rows = r1 - r0;
     int64_t first = mask_first(m, r0), limit = mask_limit(m, r1 - 1), kept = 0;
     struct head_shape shape = shape_of(m);
+    int64_t e = m->ptr[g];
 
-    for (int64_t e = m->ptr[g]; e < m->ptr[g + 1]; e++) {
+    if (!reach_any(&m->reach)) { /* units that all rows see whole */
+        kept = list_below(m->col + e, m->ptr[g + 1] - e, mask_limit(m, r0) / m->bk);
+        c->pairs_kept += kept * rows * m->bk;
+        e += kept;
+    }
+    for (; e < m->ptr[g + 1]; e++) {
         int64_t lo = m->col[e] * m->bk;
         if (lo >= limit)
             break;
@@ -471,29 +551,62 @@ int64_t mask_union_tiles(const struct mask *m, int64_t r0, int64_t r1, int64_t b
     return n;
 }
 
+/* The tiles of rows [r0, r1), bk keys wide, that lists of units no wider than them touch, without
+ * reach. seen: a byte a tile, zeroed before and after. */
+static int64_t tiles_listed(const struct mask *m, int64_t r0, int64_t r1, int64_t bk, uint8_t *seen)
+{
+    int64_t g0 = (r0 - m->row0) / m->bq, g1 = (r1 - 1 - m->row0) / m->bq, count = 0;
+    int64_t tiles = ceil_div(m->nk, bk), per = bk / m->bk;
+    for (int64_t g = g0; g <= g1; g++) {
+        int64_t last = MIN(r1, m->row0 + (g + 1) * m->bq) - 1;
+        int64_t units = ceil_div(mask_limit(m, last), m->bk);
+        int64_t e = m->ptr[g], end = e + list_below(m->col + e, m->ptr[g + 1] - e, units);
+        for (int64_t tile = -1, past = 0; e < end; e++)
+            if (m->col[e] >= past) { /* first unit of a tile */
+                tile = m->col[e] / per;
+                past = (tile + 1) * per;
+                seen[tile] = 1;
+            }
+    }
+    for (int64_t t = 0; t < tiles; t++) {
+        count += seen[t];
+        seen[t] = 0;
+    }
+    return count;
+}
+
 int mask_tiles_kept(const struct mask *m, int64_t bq, int64_t bk, int64_t *kept, int64_t *allowed,
                     struct err *err)
 {
+    bool listed = m->form == MASK_LISTS && bk % m->bk == 0 && !reach_any(&m->reach);
     int rc = 0;
     struct span *s = NULL;
+    uint8_t *seen = NULL;
     int64_t cap = 0;
     *kept = *allowed = 0;
     if (m->row0 % bq)
         FAIL(err, ERR_RUN, "tiles of %lld rows in a mask that starts at row %lld", (long long)bq,
              (long long)m->row0);
+    if (listed)
+        TRY(mem_zalloc(&seen, ceil_div(m->nk, bk), 1, "tiles of a mask", err));
     for (int64_t r0 = m->row0; r0 < m->row1; r0 += bq) {
         int64_t r1 = MIN(r0 + bq, m->row1);
-        TRY(mem_grow(&s, &cap, mask_union_max(m, r0, r1), sizeof *s, "mask spans", err));
-        int64_t n = mask_union_spans(m, r0, r1, s, err);
-        if (n < 0) {
-            rc = (int)n;
-            goto out;
+        if (listed) {
+            *kept += tiles_listed(m, r0, r1, bk, seen);
+        } else {
+            TRY(mem_grow(&s, &cap, mask_union_max(m, r0, r1), sizeof *s, "mask spans", err));
+            int64_t n = mask_union_spans(m, r0, r1, s, err);
+            if (n < 0) {
+                rc = (int)n;
+                goto out;
+            }
+            *kept += tiles_touched(s, n, bk, NULL);
         }
-        *kept += tiles_touched(s, n, bk, NULL);
         int64_t first = mask_first(m, r0), limit = mask_limit(m, r1 - 1);
         *allowed += limit > first ? ceil_div(limit, bk) - first / bk : 0;
     }
 out:
     free(s);
+    free(seen);
     return rc;
 }

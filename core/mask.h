@@ -99,6 +99,11 @@ int mask_lists_add(struct mask *m, int64_t g, int32_t c, struct err *err);
 /* Append units [c0, c1). */
 int mask_lists_add_run(struct mask *m, int64_t g, int32_t c0, int32_t c1, struct err *err);
 
+/* Append n units, ascending; those of the set bits of `words` words. */
+int mask_lists_add_all(struct mask *m, int64_t g, const int32_t *units, int64_t n, struct err *err);
+int mask_lists_add_bits(struct mask *m, int64_t g, const uint64_t *bits, int64_t words,
+                        struct err *err);
+
 /* Close the lists; groups without a unit become empty. Call once after the last add. */
 void mask_lists_finish(struct mask *m);
 
@@ -106,6 +111,12 @@ void mask_lists_finish(struct mask *m);
  * initialised; release it with mask_free. */
 int mask_lists_rows(const struct mask *m, int64_t row0, int64_t row1, struct mask *out,
                     struct err *err);
+
+/* Set the bits units[0] < units[1] < ... of a bitmap. Long runs cost a word each. */
+void mask_mark_units(uint64_t *bits, const int32_t *units, int64_t n);
+
+/* How many of the n ascending numbers are below a limit. */
+int64_t list_below(const int32_t *units, int64_t n, int64_t limit);
 
 /* How many numbers only one of two ascending lists has; how many units only one of two masks has,
  * both of which are lists of the same rows and unit. */

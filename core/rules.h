@@ -28,9 +28,40 @@ struct sale_rule {
     bool causal_stats;    /* causal mask inside the sink-local statistics */
 };
 
+/* Oracle: the k largest scores of every row, or the shortest prefix of every query block, by mass
+ * descending, that holds the share alpha of its rows. */
+enum oracle_by { ORACLE_TOPK, ORACLE_MASS };
+enum oracle_forced { ORACLE_FORCED_NONE, ORACLE_DIAG, ORACLE_SINK, ORACLE_WINDOW };
+struct oracle_rule {
+    enum oracle_by by;
+    int64_t bq, bk; /* rows and keys of a unit */
+    double alpha;   /* ORACLE_MASS */
+    double k;       /* ORACLE_TOPK: a number of keys, or a share of those that a row sees */
+    bool k_share;
+    enum oracle_forced forced; /* entries kept in advance, which count */
+    int64_t forced_n;          /* ORACLE_SINK, ORACLE_WINDOW: keys */
+};
+
+/* Hash-sparse attention (arXiv 2306.01160, section 3): pairs of equal bucket. */
+struct hash_rule {
+    int64_t buckets;
+    bool strict; /* causal: not the query's own position */
+    bool axes;   /* directions are unit vectors; else rng_normal of seed and stream (core/rng.h) */
+    uint64_t seed, stream;
+};
+
+/* The same paper's dropped queries and keys: token t stays if rng_uniform of its number >= drop. */
+struct qk_rule {
+    double drop, drop_q;
+    uint64_t seed, stream_q, stream_k;
+};
+
 union method_rule {
     struct fg_rule fg;
     struct sale_rule sale;
+    struct oracle_rule oracle;
+    struct hash_rule hash;
+    struct qk_rule qk;
 };
 
 #endif

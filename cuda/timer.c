@@ -56,6 +56,14 @@ struct link_record { /* external id of a launch */
     uint32_t correlation;
 };
 
+#define MAX_NAMES 64
+
+struct kernel_name { /* kernels of one name, as the compiler mangles it */
+    char name[64];
+    int64_t n;
+    double ns;
+};
+
 /* What the callback fills. CUPTI gives it no user pointer, hence one of them. */
 static struct {
     pthread_mutex_t lock;
@@ -63,6 +71,9 @@ static struct {
     struct link_record *links;
     int64_t n_work, cap_work, n_links, cap_links;
     int64_t lost; /* dropped by CUPTI, without times, or out of memory */
+    bool by_name;
+    struct kernel_name names[MAX_NAMES];
+    int n_names;
 } collected = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct span {
@@ -108,11 +119,30 @@ static void add_link(uint64_t id, uint32_t correlation)
         collected.links[collected.n_links++] = (struct link_record){id, correlation};
 }
 
+static void add_name(const kernel_record *k)
+{
+    struct kernel_name *e = collected.names;
+    while (e < collected.names + collected.n_names &&
+           strncmp(e->name, k->name, sizeof e->name - 1) != 0)
+        e++;
+    if (e == collected.names + MAX_NAMES)
+        return;
+    if (e == collected.names + collected.n_names) {
+        *e = (struct kernel_name){.n = 0};
+        snprintf(e->name, sizeof e->name, "%s", k->name);
+        collected.n_names++;
+    }
+    e->n++;
+    e->ns += (double)(k->end - k->start);
+}
+
 static void take_record(const CUpti_Activity *r)
 {
     if (r->kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
         const kernel_record *k = (const kernel_record *)r;
         add_work(k->start, k->end, k->correlationId);
+        if (collected.by_name)
+            add_name(k);
     } else if (r->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
         const CUpti_ActivityMemset4 *m = (const CUpti_ActivityMemset4 *)r;
         add_work(m->start, m->end, m->correlationId);
@@ -233,6 +263,25 @@ const char *timer_name(const struct timer *t)
 const char *timer_reason(const struct timer *t)
 {
     return t->reason;
+}
+
+void timer_by_name(struct timer *t)
+{
+    pthread_mutex_lock(&collected.lock);
+    collected.by_name = t->cupti;
+    collected.n_names = 0;
+    pthread_mutex_unlock(&collected.lock);
+}
+
+void timer_print_names(FILE *to)
+{
+    pthread_mutex_lock(&collected.lock);
+    for (int i = 0; i < collected.n_names; i++) {
+        const struct kernel_name *e = collected.names + i;
+        fprintf(to, "    %-64s %6lld launches of %9.1f us\n", e->name, (long long)e->n,
+                e->ns / (double)e->n * 1e-3);
+    }
+    pthread_mutex_unlock(&collected.lock);
 }
 
 /* ---- spans ---------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@
 #include "cuda/device.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 
 struct timer;
 
@@ -42,6 +43,11 @@ int timer_collect(struct timer *t, struct gpu *g, struct err *err);
 
 /* The time of a span; call after timer_collect. */
 struct span_time timer_span(const struct timer *t, int64_t id);
+
+/* With CUPTI: add up kernels by their names from now on, in spans or not; print them, after
+ * timer_collect. */
+void timer_by_name(struct timer *t);
+void timer_print_names(FILE *to);
 
 /* Number of kernels so far that belong to no span. */
 int64_t timer_other(const struct timer *t);

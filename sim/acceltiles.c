@@ -33,6 +33,7 @@ struct group {
     int64_t n_cols; /* tiles across */
     uint64_t *map;  /* [n_cols][TILE][2], zero between groups */
     uint8_t *seen;  /* [n_cols]: tiles with a bit in the map */
+    uint64_t *row;  /* [n_cols][2]: a row's single keys, zero between rows */
     struct span *spans;
     int64_t span_cap;
     uint64_t *packed; /* as map, of the gathered keys; NULL: not gathered */
@@ -66,6 +67,38 @@ static void mark_span(struct group *g, int run, struct span s)
     }
 }
 
+/* Mark what a row of single keys without reach keeps; n: as far as the row sees them. */
+static void mark_keys(struct group *g, const int32_t *keys, int64_t n)
+{
+    mask_mark_units(g->row, keys, n);
+    for (int64_t c = n ? keys[0] / TILE : 0; n && c <= keys[n - 1] / TILE; c++) {
+        uint64_t *w = g->map + (c * TILE + g->n_runs) * 2;
+        w[0] = g->row[2 * c];
+        w[1] = g->row[2 * c + 1];
+        g->seen[c] |= (w[0] | w[1]) != 0;
+        g->row[2 * c] = g->row[2 * c + 1] = 0;
+    }
+}
+
+/* Mark what row i keeps. */
+static int mark_row(struct group *g, const struct mask *m, int64_t i, struct err *err)
+{
+    int64_t n = mask_union_max(m, i, i + 1);
+    int rc = 0;
+    if (m->form == MASK_LISTS && m->bk == 1 && !reach_any(&m->reach) && n > g->n_cols / 4) {
+        int64_t at = (i - m->row0) / m->bq, from = m->ptr[at];
+        mark_keys(g, m->col + from,
+                  list_below(m->col + from, m->ptr[at + 1] - from, mask_limit(m, i)));
+        return 0;
+    }
+    TRY(mem_grow(&g->spans, &g->span_cap, n, sizeof *g->spans, "mask spans", err));
+    n = mask_row_spans(m, i, g->spans);
+    for (int64_t e = 0; e < n; e++)
+        mark_span(g, g->n_runs, g->spans[e]);
+out:
+    return rc;
+}
+
 /* Cut rows [row0, row1) of m into runs and mark what they keep. */
 static int mark_rows(struct group *g, const struct mask *m, int64_t row0, int64_t row1,
                      struct err *err)
@@ -75,11 +108,7 @@ static int mark_rows(struct group *g, const struct mask *m, int64_t row0, int64_
         int64_t end = row0 + 1;
         while (end < row1 && mask_rows_uniform(m, row0, end + 1))
             end++;
-        int64_t n = mask_union_max(m, end - 1, end);
-        TRY(mem_grow(&g->spans, &g->span_cap, n, sizeof *g->spans, "mask spans", err));
-        n = mask_row_spans(m, end - 1, g->spans);
-        for (int64_t i = 0; i < n; i++)
-            mark_span(g, g->n_runs, g->spans[i]);
+        TRY(mark_row(g, m, end - 1, err));
         g->runs[g->n_runs++] = (struct run){m, row0, end};
         row0 = end;
     }
@@ -367,6 +396,7 @@ int accel_tiles_make(const struct mask *masks, int64_t n, enum tile_keys which, 
         TRY(choose(g, masks, n, &gathered, err));
     TRY(mem_zalloc(&g->map, g->n_cols * TILE * 2, sizeof *g->map, "tiles of a mask", err));
     TRY(mem_zalloc(&g->seen, g->n_cols, 1, "tiles of a mask", err));
+    TRY(mem_zalloc(&g->row, g->n_cols * 2, sizeof *g->row, "tiles of a mask", err));
     if (gathered) {
         TRY(mem_zalloc(&g->packed, g->n_cols * TILE * 2, sizeof *g->packed, "gathered keys", err));
         TRY(mem_alloc(&g->keys, g->n_cols * TILE, sizeof *g->keys, "gathered keys", err));
@@ -377,6 +407,7 @@ out:
     if (g) {
         free(g->map);
         free(g->seen);
+        free(g->row);
         free(g->spans);
         free(g->packed);
         free(g->keys);

@@ -234,21 +234,31 @@ static __global__ void fill_map(const flex_args a)
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
+/* What the sampled rows are not needed for, on the side stream. */
 template <int D> static int launch_means(struct gpu *g, const flex_args &a, struct err *err)
 {
     int rc = 0;
     unsigned tiles = (unsigned)ceil_div(a.nb, SCORE_TILE);
-    mean_rows<D><<<a.heads, 256, 0, g->stream>>>(a.q, a.n, a.n - a.block, a.block, a.q_last);
+    mean_rows<D><<<a.heads, 256, 0, g->side>>>(a.q, a.n, a.n - a.block, a.block, a.q_last);
     CU_LAUNCHED(err);
-    mean_blocks<D><<<dim3(a.nb, a.kv_heads), 256, 0, g->stream>>>(a.k, a.n, a.block, 0, a.k_mean);
+    mean_blocks<D><<<dim3(a.nb, a.kv_heads), 256, 0, g->side>>>(a.k, a.n, a.block, 0, a.k_mean);
     CU_LAUNCHED(err);
-    mean_blocks<D><<<dim3(a.nb, a.heads), 256, 0, g->stream>>>(a.q, a.n, a.block, 0, a.q_mean);
+    mean_blocks<D><<<dim3(a.nb, a.heads), 256, 0, g->side>>>(a.q, a.n, a.block, 0, a.q_mean);
     CU_LAUNCHED(err);
-    test_pattern<<<a.heads, WIDE, a.nb * 8, g->stream>>>(a, D);
-    CU_LAUNCHED(err);
-    score_means<<<dim3(tiles, tiles, a.heads), 128, 0, g->stream>>>(
+    score_means<<<dim3(tiles, tiles, a.heads), 128, 0, g->side>>>(
         a.q_mean, a.k_mean, D, a.nb, a.nb, a.per_kv, a.scale, 1, a.block, a.block, a.score);
     CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static int launch_frontier(struct gpu *g, const flex_args &a, int d, struct err *err)
+{
+    int rc = 0;
+    TRY(last_rows_launch(g, a.last, d, err));
+    count_tokens<<<dim3(a.heads, 2), WIDE, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    TRY(slash_launch(g, a.lists, true, err));
 out:
     return rc;
 }
@@ -259,25 +269,25 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     int rc = 0, d = job->problem.d;
     unsigned rows = (unsigned)ceil_div(job->lists.rows, 8);
 
+    if (a.frontier)
+        return launch_frontier(g, a, d, err);
+    TRY(gpu_fork(g, err));
+    TRY(d == 128 ? launch_means<128>(g, a, err) : launch_means<64>(g, a, err));
     TRY(last_rows_launch(g, a.last, d, err));
-    if (a.frontier) {
-        count_tokens<<<dim3(a.heads, 2), WIDE, 0, g->stream>>>(a);
-        CU_LAUNCHED(err);
-        return slash_launch(g, a.lists, true, err);
-    }
     sum_blocks<<<dim3((a.nb + 7) / 8, a.heads), 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    count_tokens<<<dim3(a.heads, 2), WIDE, 0, g->stream>>>(a);
+    TRY(gpu_join(g, err));
+    TRY(gpu_fork(g, err)); /* few thread blocks each: side by side */
+    count_tokens<<<dim3(a.heads, 2), WIDE, 0, g->side>>>(a);
     CU_LAUNCHED(err);
-    if (d == 128)
-        TRY(launch_means<128>(g, a, err));
-    else
-        TRY(launch_means<64>(g, a, err));
-    best_blocks<<<dim3(a.heads, 2), 32, a.nb * 8, g->stream>>>(a);
+    test_pattern<<<a.heads, WIDE, a.nb * 8, g->stream>>>(a, d);
     CU_LAUNCHED(err);
     row_softmax<<<rows, 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     keep_entries<<<a.heads, WIDE, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    TRY(gpu_join(g, err));
+    best_blocks<<<dim3(a.heads, 2), 32, a.nb * 8, g->stream>>>(a);
     CU_LAUNCHED(err);
     fill_map<<<rows, 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);

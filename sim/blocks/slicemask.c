@@ -33,6 +33,21 @@ void slice_mask_free(struct slice_mask *m)
     memset(m, 0, sizeof *m);
 }
 
+int slice_mask_adopt(struct slice_mask *m, const struct mask *lists, int64_t height, int64_t width,
+                     struct err *err)
+{
+    int rc = 0;
+    if (lists->form != MASK_LISTS || lists->bq != height || lists->bk != width)
+        FAIL(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
+             (long long)lists->bq, (long long)lists->bk, (long long)height, (long long)width);
+    TRY(slice_mask_init(m, lists->nq, lists->nk, lists->causal, height, width, err));
+    for (int64_t g = 0; g < lists->ngroups; g++)
+        mask_mark_units(m->bits + g * m->words, lists->col + lists->ptr[g],
+                        lists->ptr[g + 1] - lists->ptr[g]);
+out:
+    return rc;
+}
+
 static int64_t group_end(const struct slice_mask *m, int64_t g)
 {
     int64_t end = (g + 1) * m->height;
@@ -75,12 +90,9 @@ int slice_mask_lists(const struct slice_mask *m, int64_t row0, int64_t row1, str
     TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->height, m->width, err));
     out->exec = EXEC_GATHER;
     out->exec_bq = out->exec_bk = 128;
-    for (int64_t g = 0; g < out->ngroups; g++) {
-        const uint64_t *bits = m->bits + (row0 / m->height + g) * m->words;
-        for (int64_t w = 0; w < m->words; w++)
-            for (uint64_t b = bits[w]; b; b &= b - 1)
-                TRY(mask_lists_add(out, g, (int32_t)(w * 64 + __builtin_ctzll(b)), err));
-    }
+    for (int64_t g = 0; g < out->ngroups; g++)
+        TRY(mask_lists_add_bits(out, g, m->bits + (row0 / m->height + g) * m->words, m->words,
+                                err));
     mask_lists_finish(out);
 out:
     return rc;

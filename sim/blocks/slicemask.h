@@ -32,6 +32,10 @@ static inline bool slice_mask_has(const struct slice_mask *m, int64_t g, int64_t
     return m->bits[g * m->words + u / 64] >> (u % 64) & 1;
 }
 
+/* The mask of lists over the whole head, as a device chose it. ERR_RUN if its units are others. */
+int slice_mask_adopt(struct slice_mask *m, const struct mask *lists, int64_t height, int64_t width,
+                     struct err *err);
+
 /* Units of group g that some row of the group may see: [0, slice_mask_visible). */
 int64_t slice_mask_visible(const struct slice_mask *m, int64_t g);
 

@@ -20,7 +20,9 @@
  */
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/rules.h"
 #include "sim/blocks/callrng.h"
+#include "sim/blocks/slicemask.h"
 #include "sim/blocks/unitkeys.h"
 
 #include <math.h>
@@ -75,8 +77,10 @@ struct hash_sparse_state {
     const struct hash_sparse_params *params;
     struct attn_in x;
     struct sorted q, k;
-    double *dir;           /* [buckets / 2][d] */
-    struct unit_keys unit; /* with normalize_k */
+    double *dir;             /* [buckets / 2][d] */
+    struct unit_keys unit;   /* with normalize_k */
+    struct slice_mask given; /* the mask of a device that chose; bits NULL: none did */
+    uint64_t seed, stream;   /* of the directions */
 };
 
 static void release(void *state)
@@ -90,6 +94,7 @@ static void release(void *state)
     free(s->k.order);
     free(s->dir);
     unit_keys_free(&s->unit);
+    slice_mask_free(&s->given);
     free(s);
 }
 
@@ -118,6 +123,8 @@ static void make_directions(struct hash_sparse_state *s, const struct head_in *i
 {
     int64_t n = s->params->buckets / 2, d = s->x.d;
     uint64_t stream = head_stream(SALT, in, in->head);
+    s->seed = seed;
+    s->stream = stream;
     for (int64_t r = 0; r < n; r++) {
         double *g = s->dir + r * d, norm = 0;
         for (int64_t c = 0; c < d; c++) {
@@ -206,17 +213,45 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     const struct hash_sparse_state *s = state;
     int rc = 0;
+    if (s->given.bits) {
+        rc = slice_mask_lists(&s->given, row0, row1, out, err);
+        out->exec = EXEC_NONE;
+        return rc;
+    }
     TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
     out->exec = EXEC_NONE; /* report counts the tiles of the sorted order */
     for (int64_t i = row0; i < row1; i++) {
         int32_t b = s->q.bucket[i];
-        int64_t limit = limit_of(s, i);
-        for (int64_t e = s->k.start[b]; e < s->k.start[b + 1] && s->k.order[e] < limit; e++)
-            TRY(mask_lists_add(out, i - row0, s->k.order[e], err));
+        const int32_t *keys = s->k.order + s->k.start[b];
+        int64_t n = list_below(keys, s->k.start[b + 1] - s->k.start[b], limit_of(s, i));
+        TRY(mask_lists_add_all(out, i - row0, keys, n, err));
     }
     mask_lists_finish(out);
 out:
     return rc;
+}
+
+/* ---- on a device ---------------------------------------------------------------------------- */
+
+static struct mask_origin origin(const void *state)
+{
+    return (struct mask_origin){SOURCE_OWN, 1};
+}
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct hash_sparse_state *s = state;
+    rule->hash = (struct hash_rule){.buckets = s->params->buckets,
+                                    .strict = s->params->strict,
+                                    .axes = s->params->proj_dir == AXES,
+                                    .seed = s->seed,
+                                    .stream = s->stream};
+    return true;
+}
+
+static int adopt(void *state, const struct mask *m, struct err *err)
+{
+    return slice_mask_adopt(&((struct hash_sparse_state *)state)->given, m, 1, 1, err);
 }
 
 static bool attends(const void *state)
@@ -344,6 +379,9 @@ const struct method method_hash_sparse = {
     .validate = validate,
     .prepare = prepare,
     .select = select_rows,
+    .origin = origin,
+    .rule = rule,
+    .adopt = adopt,
     .attends = attends,
     .attend = attend,
     .report = report,

@@ -19,13 +19,16 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/rules.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/colmass.h"
 #include "sim/blocks/prefix.h"
+#include "sim/blocks/slicemask.h"
 #include "sim/blocks/unitkeys.h"
 
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define TILE 128
@@ -65,11 +68,15 @@ static const struct metric_def metrics[] = {
 /* clang-format on */
 
 struct qk_state {
+    const struct qk_params *params;
     struct attn_in x;
     bool *keep_q;  /* [nq] */
     int32_t *keys; /* [n_keys] that are kept, ascending */
     int64_t n_queries, n_keys;
-    struct unit_keys unit; /* with normalize_k */
+    struct unit_keys unit;   /* with normalize_k */
+    struct slice_mask given; /* the mask of a device that chose; bits NULL: none did */
+    double drop_q;
+    uint64_t seed, stream_q, stream_k;
 };
 
 static void release(void *state)
@@ -80,6 +87,7 @@ static void release(void *state)
     free(s->keep_q);
     free(s->keys);
     unit_keys_free(&s->unit);
+    slice_mask_free(&s->given);
     free(s);
 }
 
@@ -129,6 +137,7 @@ static void random_keys(struct qk_state *s, const struct qk_params *p, const str
                         uint64_t seed)
 {
     uint64_t stream = head_stream(SALT_K, in, in->kv_head);
+    s->stream_k = stream;
     for (int64_t j = 0; j < in->x.nk; j++)
         if (rng_uniform(seed, stream, (uint64_t)j) >= p->drop)
             s->keys[s->n_keys++] = (int32_t)j;
@@ -139,6 +148,8 @@ static void choose_queries(struct qk_state *s, const struct qk_params *p, const 
 {
     double drop = !isnan(p->drop_q) ? p->drop_q : p->select == RANDOM ? p->drop : 0;
     uint64_t stream = head_stream(SALT_Q, in, in->head);
+    s->drop_q = drop;
+    s->stream_q = stream;
     for (int64_t i = 0; i < in->x.nq; i++) {
         s->keep_q[i] = rng_uniform(seed, stream, (uint64_t)i) >= drop;
         s->n_queries += s->keep_q[i];
@@ -155,7 +166,9 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (rc)
         return rc;
     TRY(mem_zalloc(&s, 1, sizeof *s, "qk-sparse state", err));
+    s->params = p;
     s->x = in->x;
+    s->seed = ctx->seed;
     TRY(mem_alloc(&s->keep_q, in->x.nq, sizeof *s->keep_q, "kept queries", err));
     TRY(mem_alloc(&s->keys, in->x.nk, sizeof *s->keys, "kept keys", err));
     choose_queries(s, p, in, ctx->seed);
@@ -178,16 +191,43 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     const struct qk_state *s = state;
     int rc = 0;
+    if (s->given.bits) {
+        rc = slice_mask_lists(&s->given, row0, row1, out, err);
+        out->exec = EXEC_NONE;
+        return rc;
+    }
     TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
     out->exec = EXEC_NONE; /* report counts the tiles of the compact arrays */
     for (int64_t i = row0; i < row1; i++) {
         int64_t limit = s->keep_q[i] ? attn_limit(&s->x, i) : 0;
-        for (int64_t e = 0; e < s->n_keys && s->keys[e] < limit; e++)
-            TRY(mask_lists_add(out, i - row0, s->keys[e], err));
+        TRY(mask_lists_add_all(out, i - row0, s->keys, list_below(s->keys, s->n_keys, limit), err));
     }
     mask_lists_finish(out);
 out:
     return rc;
+}
+
+/* ---- on a device ---------------------------------------------------------------------------- */
+
+static struct mask_origin origin(const void *state)
+{
+    return (struct mask_origin){SOURCE_OWN, 1};
+}
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct qk_state *s = state;
+    if (s->params->select != RANDOM) {
+        snprintf(why, 160, "the GPU side has select=random");
+        return false;
+    }
+    rule->qk = (struct qk_rule){s->params->drop, s->drop_q, s->seed, s->stream_q, s->stream_k};
+    return true;
+}
+
+static int adopt(void *state, const struct mask *m, struct err *err)
+{
+    return slice_mask_adopt(&((struct qk_state *)state)->given, m, 1, 1, err);
 }
 
 static bool attends(const void *state)
@@ -272,6 +312,9 @@ const struct method method_qk_sparse = {
     .budget_full = "drop=0",
     .prepare = prepare,
     .select = select_rows,
+    .origin = origin,
+    .rule = rule,
+    .adopt = adopt,
     .attends = attends,
     .attend = attend,
     .report = report,

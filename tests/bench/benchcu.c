@@ -11,7 +11,7 @@
  * attention of the same size, skewed ones with as many blocks spread evenly: "of other" is the
  * median over the rounds of their TFLOP/s over its.
  *
- *   benchcu [--samples N] [--raw FILE] [--events] [--cold] [--single] [--all] [TEXT]
+ *   benchcu [--samples N] [--raw FILE] [--events] [--cold] [--single] [--kernels] [--all] [TEXT]
  *   benchcu [...] --masks FILE [TEXT]                         lists of real masks instead
  *   benchcu [--samples N] --prefill MODEL PROMPT TOKENS      a language model's run instead
  *
@@ -24,6 +24,7 @@
  *
  * --cold: no warm-up and single launches, for a profiler (with --samples 1 --events).
  * --single: single launches as samples.
+ * --kernels: under each selection the times of its kernels, by name.
  * --all also measures the kernels that are no default; TEXT keeps only lines that contain it.
  */
 #include "tests/bench/benchcu.h"
@@ -114,13 +115,15 @@ static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, char 
             b->single = true;
         } else if (strcmp(argv[i], "--single") == 0) {
             b->single = true;
+        } else if (strcmp(argv[i], "--kernels") == 0) {
+            b->kernels = true;
         } else if (strcmp(argv[i], "--all") == 0) {
             b->all = true;
         } else if (argv[i][0] == '-') {
             return err_set(err, ERR_USAGE,
                            "'%s' is no option, or lacks a value; there are --samples N, "
                            "--raw FILE, --masks FILE, --prefill MODEL PROMPT TOKENS, --events, "
-                           "--cold, --single and --all",
+                           "--cold, --single, --kernels and --all",
                            argv[i]);
         } else {
             b->only = argv[i];

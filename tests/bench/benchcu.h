@@ -24,7 +24,8 @@ struct bench {
     FILE *raw;
     int lines;
     bool all;
-    bool single; /* samples are single launches */
+    bool single;  /* samples are single launches */
+    bool kernels; /* print the time of every kernel of a choice */
 };
 
 struct series { /* samples of one thing, ns per launch */

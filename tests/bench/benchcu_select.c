@@ -3,6 +3,7 @@
  */
 #include "core/mem.h"
 #include "cuda/select/select.h"
+#include "sim/blocks/exact.h"
 #include "sim/registry.h"
 #include "tests/bench/benchcu.h"
 
@@ -16,7 +17,7 @@ static int sample_select(struct bench *b, const struct attn_job *dense,
                          const struct select_job *job, select_launch *launch, struct series *times,
                          struct err *err)
 {
-    int64_t ids[2 * MAX_SAMPLES];
+    int64_t ids[2 * MAX_SAMPLES] = {0};
     int rc = 0;
 
     timer_reset(b->timer);
@@ -49,6 +50,8 @@ static int select_line(struct bench *b, const char *text, const char *phase,
     TRY(bench_warm_up(b, &(struct work){bench_launch_attn, dense, 1}, 0.2, err));
     for (int i = 0; i < 3; i++)
         TRY(launch(&b->gpu, job, err));
+    if (b->kernels)
+        timer_by_name(b->timer);
     TRY(sample_select(b, dense, job, launch, times, err));
     TRY(mem_alloc(&count, rows, sizeof *count, "kept units", err));
     TRY(gpu_get(&b->gpu, count, job->lists.count, rows * 4, err));
@@ -61,6 +64,8 @@ static int select_line(struct bench *b, const char *text, const char *phase,
     printf("%-70s %9.1f us %5.1f%% dense %9.1f us %6.4f of it, %4.1f%% of units kept\n", name,
            k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, d.median * 1e-3, k.median / d.median,
            100.0 * (double)kept / (double)(rows * job->lists.units));
+    if (b->kernels)
+        timer_print_names(stdout);
     fflush(stdout);
     b->lines++;
 out:
@@ -68,7 +73,8 @@ out:
     return rc;
 }
 
-/* The rule of a method that has one, for a head of this shape: nothing reads its q and k. */
+/* The rule of a method that has one, for a head of this shape, which nobody reads but to hash it.
+ */
 static int find_rule(const struct method_run *run, const struct select_problem *p,
                      union method_rule *rule, struct err *err)
 {
@@ -81,20 +87,29 @@ static int find_rule(const struct method_run *run, const struct select_problem *
                                .scale = p->scale,
                                .causal = p->causal},
                          .branch = "main"};
+    struct exact exact = {0};
     void *state = NULL;
+    float *zeros = NULL;
     char why[160] = "";
     int rc = 0;
+    TRY(mem_zalloc(&zeros, (p->nq > p->nk ? p->nq : p->nk) * p->d, sizeof *zeros, "a head", err));
+    in.x.q = in.x.k = in.x.v = zeros;
+    exact_init(&exact, &in.x, PREC_F64);
+    in.exact = &exact;
     TRY(me->prepare(&ctx, run->params, &in, &state, err));
     if (!me->rule(state, rule, why))
         FAIL(err, ERR_RUN, "%s: %s", me->name, why);
 out:
     me->release(state);
+    exact_free(&exact);
+    free(zeros);
     return rc;
 }
 
-static int bench_select(struct bench *b, const char *setting, bool causal, int kv, struct err *err)
+static int bench_select(struct bench *b, const char *setting, int64_t tokens, bool causal, int kv,
+                        struct err *err)
 {
-    struct cu_case c = bench_case(128, 32768, 32, kv, causal, ATTN_DENSE, NULL);
+    struct cu_case c = bench_case(128, tokens, 32, kv, causal, ATTN_DENSE, NULL);
     struct cu_run r = {0};
     struct method_run *runs = NULL;
     struct select_job job = {0};
@@ -102,15 +117,16 @@ static int bench_select(struct bench *b, const char *setting, bool causal, int k
     char text[160];
     int rc = 0;
 
-    snprintf(text, sizeof text, "hd128 32K %s 32/%d %s", causal ? "causal" : "full", kv, setting);
+    snprintf(text, sizeof text, "hd128 %lldK %s 32/%d %s", (long long)(tokens / 1024),
+             causal ? "causal" : "full", kv, setting);
     if (b->only && !strstr(text, b->only))
         return 0;
     TRY(method_runs_parse(sim_methods, setting, &runs, &n, err));
     const struct select_method *me = select_find(runs->method->name);
     TRY(cu_run_init(&b->gpu, &c, &r, err));
     struct select_problem p = {
-        32,           kv,        128,       32768,     32768, c.problem.scale,
-        causal,       r.job.x.q, r.job.x.k, r.job.x.v, 1,     runs->method->params,
+        32,           kv,        128,       tokens,    tokens, c.problem.scale,
+        causal,       r.job.x.q, r.job.x.k, r.job.x.v, 1,      runs->method->params,
         runs->params, NULL,      NULL};
     union method_rule rule;
     if (runs->method->rule) {
@@ -149,13 +165,20 @@ int bench_selections(struct bench *b, struct err *err)
         {"sale:tau=0.9", false, true, 8}, /* nothing passes, so that every pair is tested */
         {"fg-attn:mode=pooled", true, true, 8},
         {"fg-attn", true, false, 32},
+        {"hash-sparse", false, true, 8},
+        {"qk-sparse", false, true, 8},
+        {"oracle", true, true, 8},
+        {"oracle:kind=topk:k=10%", false, true, 8},
+        {"oracle:kind=block:unit=64x64", false, true, 8},
     };
+    static const int64_t tokens[] = {8192, 32768};
     int rc = 0;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (cases[i].full)
-            TRY(bench_select(b, cases[i].setting, false, cases[i].kv, err));
-        if (cases[i].causal)
-            TRY(bench_select(b, cases[i].setting, true, cases[i].kv, err));
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        int64_t n = tokens[i % 2], at = (int64_t)i / 2;
+        if (cases[at].full)
+            TRY(bench_select(b, cases[at].setting, n, false, cases[at].kv, err));
+        if (cases[at].causal)
+            TRY(bench_select(b, cases[at].setting, n, true, cases[at].kv, err));
     }
 out:
     return rc;

@@ -69,6 +69,22 @@ static const char *const settings[] = {
     "sale:dense_below=0",
     "sale:dense_below=0:tau=0.05:local=256",
     "sale:dense_below=0:tau=0.3:sl_mask=none",
+    "oracle",
+    "oracle:alpha=0.5",
+    "oracle:alpha=0.999:forced=window-70",
+    "oracle:alpha=0.2:forced=sink-3",
+    "oracle:kind=topk:k=10%",
+    "oracle:kind=topk:k=77:forced=diag",
+    "oracle:kind=topk:k=5:forced=window-9",
+    "oracle:kind=block:unit=64x64:alpha=0.9",
+    "oracle:kind=block:unit=128x1:alpha=0.8",
+    "oracle:kind=block:unit=16x48:alpha=0.7:forced=diag",
+    "hash-sparse",
+    "hash-sparse:buckets=128:strict=1",
+    "hash-sparse:buckets=6:proj_dir=axes",
+    "qk-sparse",
+    "qk-sparse:drop=0.8:drop_q=0.1",
+    "oracle:kind=block:unit=32x300:alpha=0.6:forced=sink-400",
 };
 
 struct tally {

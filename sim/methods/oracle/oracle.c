@@ -21,12 +21,14 @@
 #include "core/method.h"
 #include "core/mem.h"
 #include "core/metricdef.h"
+#include "core/rules.h"
 #include "core/simd.h"
 #include "sim/blocks/exactmap.h"
 #include "sim/methods/oracle/cover.h"
 #include "sim/methods/oracle/headprefix.h"
 #include "sim/methods/oracle/stripes.h"
 #include "sim/blocks/prefix.h"
+#include "sim/blocks/slicemask.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -171,7 +173,8 @@ struct oracle_state {
     bool *taken;        /* [units] */
     struct cover cover; /* sums over query blocks */
     int64_t ties, row_min, row_max, units_allowed;
-    int32_t *stripes; /* [n_stripes] columns, ascending */
+    struct slice_mask given; /* the mask of a device that chose; bits NULL: none did */
+    int32_t *stripes;        /* [n_stripes] columns, ascending */
     int64_t n_stripes, stripe_rows;
 };
 
@@ -188,6 +191,7 @@ static void release(void *state)
     free(s->need);
     free(s->taken);
     free(s->stripes);
+    slice_mask_free(&s->given);
     free(s);
 }
 
@@ -520,12 +524,32 @@ static int select_group(struct oracle_state *s, struct mask *m, int64_t g, int64
     return group_by_mass(s, m, g, r0, r1, err);
 }
 
+/* The rows of a device's mask. */
+static int select_given(struct oracle_state *s, int64_t row0, int64_t row1, struct mask *out,
+                        struct err *err)
+{
+    int rc = slice_mask_lists(&s->given, row0, row1, out, err);
+    out->exec = EXEC_NONE;
+    for (int64_t g = 0; g < out->ngroups && !rc; g++) {
+        int64_t r0 = row0 + g * s->unit.bq, r1 = MIN(r0 + s->unit.bq, row1);
+        int64_t kept = out->ptr[g + 1] - out->ptr[g];
+        s->units_allowed += units_visible(s, r1);
+        if (attn_limit(&s->in.x, r1 - 1) == 0)
+            continue;
+        s->row_min = MIN(s->row_min, kept);
+        s->row_max = MAX(s->row_max, kept);
+    }
+    return rc;
+}
+
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct oracle_state *s = state;
     const struct attn_in *x = &s->in.x;
     int rc = 0;
 
+    if (s->given.bits)
+        return select_given(s, row0, row1, out, err);
     TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, s->unit.bq, s->unit.bk, err));
     out->exec = EXEC_NONE; /* nobody runs an oracle */
     for (int64_t g = 0; g < out->ngroups; g++) {
@@ -536,6 +560,42 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     mask_lists_finish(out);
 out:
     return rc;
+}
+
+/* ---- on a device ---------------------------------------------------------------------------- */
+
+static struct mask_origin origin(const void *state)
+{
+    (void)state;
+    return (struct mask_origin){SOURCE_OWN, 1};
+}
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    static const enum oracle_forced forced[] = {ORACLE_FORCED_NONE, ORACLE_DIAG, ORACLE_SINK,
+                                                ORACLE_WINDOW};
+    const struct oracle_state *s = state;
+    const struct oracle_params *p = s->params;
+    bool by_mass = (s->kind == KIND_TOPP || s->kind == KIND_BLOCK) && !s->head_wide;
+    if (s->kind != KIND_TOPK && !by_mass) {
+        snprintf(why, 160, "the GPU side has the kinds topk, topp and, by query block, block");
+        return false;
+    }
+    rule->oracle = (struct oracle_rule){.by = by_mass ? ORACLE_MASS : ORACLE_TOPK,
+                                        .bq = s->unit.bq,
+                                        .bk = s->unit.bk,
+                                        .alpha = p->alpha,
+                                        .k = p->k.value,
+                                        .k_share = p->k.is_share,
+                                        .forced = forced[s->unit.forced],
+                                        .forced_n = s->unit.forced_n};
+    return true;
+}
+
+static int adopt(void *state, const struct mask *m, struct err *err)
+{
+    struct oracle_state *s = state;
+    return slice_mask_adopt(&s->given, m, s->unit.bq, s->unit.bk, err);
 }
 
 static int report_sd(const struct oracle_state *s, struct record *r, struct err *err)
@@ -570,7 +630,7 @@ static int report(void *state, struct record *r, struct err *err)
                     (long long)s->stripe_rows);
         return 0;
     }
-    if (s->kind != KIND_TOPK && !s->head_wide)
+    if (s->kind != KIND_TOPK && !s->head_wide && !s->given.bits)
         TRY(record_metric(r, "ties", (double)s->ties, err));
     if (!s->head_wide && s->row_min <= s->row_max) {
         TRY(record_metric(r, "row_units_min", (double)s->row_min, err));
@@ -656,6 +716,9 @@ const struct method method_oracle = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .origin = origin,
+    .rule = rule,
+    .adopt = adopt,
     .report = report,
     .release = release,
     .variants = variants,

@@ -5,189 +5,99 @@
  *
  *   s[r][j] = sum_t Q[S r + S - 1 - t] . K[S j + t]
  *
- * is a product of depth S d over N / S reduced rows and columns: N^2 d / S FLOP causal. A thread
- * block computes 128 x 128 of these scores, and keeps each row's largest score and the sums of e^(s
- * - largest) per column block of 128 / S. The row kernel combines the tiles of a row. Scores are
- * bf16 products summed in float, masses and cuts are in double.
+ * is a product of depth S d over N / S reduced rows and columns: N^2 d / S FLOP causal. Tiles of
+ * these scores (xattn_sm90.cu, xattn_portable.cuh) leave each row's largest score of 128 columns
+ * and the sums of e^(s - largest) per column block of 128 / S. The row kernel combines the tiles of
+ * a row. Scores are bf16 products summed in float, masses and cuts are in double.
  */
 #include "core/intmath.h"
+#include "cuda/methods/xattention/xattn_portable.cuh"
+#include "cuda/methods/xattention/xattn_sm90.cuh"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lists.h"
-#include "cuda/select/maprows.cuh"
-#include "cuda/mma.cuh"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define BLOCK 128 /* tokens of a mask unit, both ways */
-#define TILE 128  /* reduced rows and columns of a thread block */
-#define PITCH 129 /* floats of a row of scores in shared memory: rows in different banks */
-#define THREADS 256
 #define MAX_COLS 20480 /* masses of a row in shared memory */
 
-enum profile { PROFILE_OFFICIAL, PROFILE_CLEAN, PROFILE_PAPER };
-
-struct xattn_args {
-    int64_t nq, nk, shift;                /* query row q stands at position q + shift */
-    int heads, per_kv, stride, per_block; /* per_block: reduced rows of a block, 128 / S */
-    int profile, causal;
-    int rows, keys;                   /* reduced rows and columns with a real token */
-    int tiles;                        /* of reduced columns */
-    int row_blocks, key_blocks, cols; /* cols: column blocks, padded ones included */
-    int chunk_blocks;                 /* row blocks of a pass, official */
-    double tau;
-    float factor; /* temperature * log2 e */
-
-    const uint4 *q, *k;
-    float *top; /* [heads][rows][tiles]: largest score of a tile, in base 2 */
-    float *sum; /* [heads][rows][key_blocks] */
-    map_rows map;
+struct xattn_state {
+    xattn_args args;
+    bool sm90;
+    xattn_sm90 hop;
 };
 
-/* Reduced columns that reduced row r may see, padded ones included. */
-static __device__ __forceinline__ int64_t columns(const xattn_args &a, int r)
-{
-    int64_t n = a.profile == PROFILE_OFFICIAL ? (int64_t)a.cols * a.per_block : a.keys;
-    if (!a.causal)
-        return n;
-    int64_t limit = ((int64_t)r * a.stride + a.stride - 1 + a.shift) / a.stride + 1;
-    return limit < n ? limit : n;
-}
-
-/* ---- scores --------------------------------------------------------------------------------- */
-
-#define DEPTH 64 /* channels of a stage */
-#define STAGES 3
-#define BYTES (TILE * DEPTH * 2)
-
-/* Rows S (r0 + i) + t, i = 0 .. 127, of x [n][D], channels of part `part`. */
-template <int D>
-static __device__ __forceinline__ void copy_strided(uint32_t dst, const uint4 *x, int64_t r0, int t,
-                                                    int part, int stride, int64_t n)
-{
-#pragma unroll
-    for (int e = threadIdx.x; e < TILE * (DEPTH / 8); e += THREADS) {
-        int r = e / (DEPTH / 8), c = e % (DEPTH / 8);
-        int64_t row = (r0 + r) * stride + t;
-        bool valid = row < n;
-        copy_async(dst + chunk_at<DEPTH>(r, c),
-                   x + (valid ? row : 0) * (D / 8) + part * (DEPTH / 8) + c, valid);
-    }
-}
-
-/* Stage s of a tile: offset s / (D / 64) of the runs, channels of part s % (D / 64). */
-template <int D>
-static __device__ __forceinline__ void copy_stage(const xattn_args &a, uint32_t base,
-                                                  const uint4 *q, const uint4 *k, int r0, int j0,
-                                                  int s)
-{
-    constexpr int PARTS = D / DEPTH;
-    uint32_t to = base + s % STAGES * 2 * BYTES;
-    if (s < a.stride * PARTS) {
-        copy_strided<D>(to, q, r0, a.stride - 1 - s / PARTS, s % PARTS, a.stride, a.nq);
-        copy_strided<D>(to + BYTES, k, j0, s / PARTS, s % PARTS, a.stride, a.nk);
-    }
-    copy_commit();
-}
-
-/* From the scores of a tile in shared memory: two threads a row. */
-static __device__ void reduce_tile(const xattn_args &a, const float *s, int head, int r0, int j0)
-{
-    int r = threadIdx.x / 2, half = threadIdx.x % 2, row = r0 + r;
-    int64_t limit = row < a.rows ? columns(a, row) : 0;
-    int n = (int)min(max(min(limit, (int64_t)a.keys) - j0, (int64_t)0), (int64_t)TILE);
-    float top = -INFINITY;
-    for (int j = half; j < n; j += 2)
-        top = fmaxf(top, s[r * PITCH + j]);
-    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1)) * a.factor;
-    if (row >= a.rows)
-        return;
-    int64_t at = (int64_t)head * a.rows + row;
-    if (half == 0)
-        a.top[at * a.tiles + j0 / TILE] = n > 0 ? top : -INFINITY;
-    for (int b = half; b < a.stride; b += 2) {
-        int block = j0 / a.per_block + b;
-        float sum = 0;
-        if (block >= a.key_blocks)
-            break;
-        for (int j = b * a.per_block; j < (b + 1) * a.per_block; j++)
-            sum += j < n ? exp2f(fmaf(s[r * PITCH + j], a.factor, -top)) : 0;
-        a.sum[at * a.key_blocks + block] = sum;
-    }
-}
-
-/* Warp w: reduced rows of quarter w % 4, columns of half w / 4. */
-template <int D>
-static __global__ void __launch_bounds__(THREADS, 2) score_tiles(const xattn_args a)
-{
-    extern __shared__ __align__(128) uint8_t shared[];
-    int j0 = blockIdx.x * TILE, r0 = blockIdx.y * TILE, head = blockIdx.z;
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n = a.stride * (D / DEPTH);
-    const uint4 *q = a.q + (int64_t)head * a.nq * (D / 8);
-    const uint4 *k = a.k + (int64_t)(head / a.per_kv) * a.nk * (D / 8);
-    uint32_t base = shared_addr(shared);
-    float acc[2][8][4] = {{{0}}};
-
-    if (j0 >= columns(a, min(r0 + TILE, a.rows) - 1))
-        return;
-    for (int s = 0; s < STAGES - 1; s++)
-        copy_stage<D>(a, base, q, k, r0, j0, s);
-    for (int s = 0; s < n; s++) {
-        uint32_t here = base + s % STAGES * 2 * BYTES;
-        copy_wait<STAGES - 2>();
-        __syncthreads();
-        copy_stage<D>(a, base, q, k, r0, j0, s + STAGES - 1);
-        add_scores<DEPTH, 2, 8>(here, warp % 4 * 32, here + BYTES, warp / 4 * 64, acc);
-    }
-    __syncthreads();
-    float *s = (float *)shared;
-    copy_wait<0>();
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-#pragma unroll
-        for (int n = 0; n < 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                s[(warp % 4 * 32 + 16 * m + (lane >> 2) + 8 * (i / 2)) * PITCH + warp / 4 * 64 +
-                  8 * n + 2 * (lane & 3) + i % 2] = acc[m][n][i];
-    __syncthreads();
-    reduce_tile(a, s, head, r0, j0);
-}
-
 /* ---- rows ----------------------------------------------------------------------------------- */
+
+#define AT_ONCE 8 /* reduced rows whose loads are under way together */
+
+/* Adds to the masses of a row block those of up to AT_ONCE reduced rows from r0 on. */
+static __device__ __forceinline__ void add_masses(const xattn_args &a, int head, int r0, int rows,
+                                                  double *mass)
+{
+    int lane = threadIdx.x & 31, most = 0, real[AT_ONCE], limit[AT_ONCE];
+    const float *tops = a.top + ((int64_t)head * a.rows + r0) * a.tiles;
+    const float *sums = a.sum + ((int64_t)head * a.rows + r0) * a.key_blocks;
+    float top[AT_ONCE];
+    double all[AT_ONCE], pad[AT_ONCE];
+#pragma unroll
+    for (int e = 0; e < AT_ONCE; e++) {
+        limit[e] = e < rows ? columns(a, r0 + e) : 0;
+        real[e] = min(limit[e], a.keys);
+        most = max(most, real[e]);
+        top[e] = limit[e] > a.keys ? 0 : -INFINITY;
+        all[e] = 0;
+    }
+    for (int t = lane; t * TILE < most; t += 32)
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++)
+            if (t * TILE < real[e])
+                top[e] = fmaxf(top[e], tops[e * a.tiles + t]);
+#pragma unroll
+    for (int e = 0; e < AT_ONCE; e++)
+        top[e] = warp_max(top[e]);
+    for (int j = lane; j * a.per_block < most; j += 32)
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++)
+            if (j * a.per_block < real[e])
+                all[e] += (double)sums[e * a.key_blocks + j] *
+                          exp2f(tops[e * a.tiles + j / a.stride] - top[e]);
+#pragma unroll
+    for (int e = 0; e < AT_ONCE; e++) {
+        pad[e] = exp2f(-top[e]);
+        all[e] = warp_add(all[e]) + (limit[e] > a.keys ? (double)(limit[e] - a.keys) * pad[e] : 0);
+        all[e] = e < rows ? 1 / all[e] : 0;
+    }
+    for (int j = lane; j * a.per_block < most; j += 32) {
+        double sum = mass[j];
+#pragma unroll
+        for (int e = 0; e < AT_ONCE; e++)
+            if (j * a.per_block < real[e])
+                sum += (double)sums[e * a.key_blocks + j] *
+                       exp2f(tops[e * a.tiles + j / a.stride] - top[e]) * all[e];
+        mass[j] = sum;
+    }
+    for (int e = 0; e < rows; e++) /* padded ones, whose logit is 0 */
+        for (int j = a.keys / a.per_block / 32 * 32 + lane; j * a.per_block < columns(a, r0 + e);
+             j += 32) {
+            int from = max(j * a.per_block, a.keys);
+            int to = min((j + 1) * a.per_block, columns(a, r0 + e));
+#pragma unroll
+            for (int x = 0; x < AT_ONCE; x++)
+                if (x == e && from < to)
+                    mass[j] += (double)(to - from) * pad[x] * all[x];
+        }
+}
 
 /* Masses of row block i over all columns, padded ones (logit 0) included. */
 static __device__ void block_masses(const xattn_args &a, int head, int i, double *mass)
 {
-    int lane = threadIdx.x & 31;
-    for (int j = lane; j < a.cols; j += 32)
+    int end = min((i + 1) * a.per_block, a.rows);
+    for (int j = threadIdx.x & 31; j < a.cols; j += 32)
         mass[j] = 0;
-    for (int r = i * a.per_block; r < (i + 1) * a.per_block && r < a.rows; r++) {
-        int64_t limit = columns(a, r), at = (int64_t)head * a.rows + r;
-        int real = (int)min(limit, (int64_t)a.keys);
-        int tiles = (real + TILE - 1) / TILE, blocks = (real + a.per_block - 1) / a.per_block;
-        const float *tops = a.top + at * a.tiles, *sums = a.sum + at * a.key_blocks;
-        float top = limit > a.keys ? 0 : -INFINITY;
-        double all = 0;
-        for (int t = lane; t < tiles; t += 32)
-            top = fmaxf(top, tops[t]);
-        top = warp_max(top);
-        for (int j = lane; j < blocks; j += 32)
-            all += (double)sums[j] * exp2f(tops[j / a.stride] - top);
-        double pad = exp2f(-top);
-        all = warp_add(all) + (limit > a.keys ? (double)(limit - a.keys) * pad : 0);
-        double share = 1 / all;
-        for (int j = lane; j < blocks; j += 32)
-            mass[j] += (double)sums[j] * exp2f(tops[j / a.stride] - top) * share;
-        for (int64_t j = a.keys / a.per_block / 32 * 32 + lane; j * a.per_block < limit; j += 32) {
-            if ((j + 1) * a.per_block <= a.keys)
-                continue;
-            int64_t from = max(j * a.per_block, (int64_t)a.keys);
-            int64_t to = min((j + 1) * a.per_block, limit);
-            mass[j] += from < to ? (double)(to - from) * pad * share : 0;
-        }
-    }
+    for (int r = i * a.per_block; r < end; r += AT_ONCE)
+        add_masses(a, head, r, min(end - r, AT_ONCE), mass);
     __syncwarp();
 }
 
@@ -274,11 +184,14 @@ out:
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
-    const xattn_args &a = *(const xattn_args *)job->state;
+    const xattn_state &s = *(const xattn_state *)job->state;
+    const xattn_args &a = s.args;
     int64_t rows = job->lists.rows;
     int rc = 0, warps = row_warps(a.cols * 8), smem = warps * a.cols * 8;
 
-    if (job->problem.d == 128)
+    if (s.sm90)
+        TRY(xattn_sm90_launch(g, a, job->problem.d, s.hop, err));
+    else if (job->problem.d == 128)
         TRY(launch_tiles<128>(g, a, err));
     else
         TRY(launch_tiles<64>(g, a, err));
@@ -358,17 +271,23 @@ static bool fits(const struct select_problem *p, char why[160])
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    xattn_args *a = (xattn_args *)calloc(1, sizeof *a);
+    xattn_state *s = NULL;
+    xattn_args *a = NULL;
     int rc = 0;
 
-    job->state = a;
-    if (!a)
+    if (posix_memalign((void **)&s, 128, sizeof *s) != 0) /* tensor maps */
         FAIL(err, ERR_NOMEM, "xattention on the GPU: out of memory");
+    memset(s, 0, sizeof *s);
+    job->state = s;
+    a = &s->args;
     resolve(p, a);
     TRY(select_lists_init(g, job, BLOCK, BLOCK, err));
     a->map = map_rows_of(&job->lists);
     TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->tiles * 4, &a->top, err));
     TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->key_blocks * 4, &a->sum, err));
+    s->sm90 = g->sm == 90 && a->per_block > 2; /* two columns a block take too many registers */
+    if (s->sm90)
+        TRY(xattn_sm90_init(g, *a, p->d, &s->hop, err));
 out:
     return rc;
 }

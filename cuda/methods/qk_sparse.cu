@@ -1,0 +1,104 @@
+/*
+ * qk_sparse.cu - whole queries and keys dropped at random (sim/methods/qk_sparse.c has the rule and
+ * the reference): integers only, so both sides draw the same. N^2 / 8 bytes written per head.
+ */
+#include "core/intmath.h"
+#include "cuda/select/maprows.cuh"
+#include "cuda/select/select.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct qk_args {
+    int64_t nq, nk;
+    int heads, causal;
+    struct qk_rule rule;
+    uint32_t *keys; /* [words] bits of the kept ones; all heads share the rule and so the keys */
+    map_rows map;
+};
+
+static __device__ __forceinline__ uint64_t mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xBF58476D1CE4E5B9ull;
+    x ^= x >> 27;
+    x *= 0x94D049BB133111EBull;
+    x ^= x >> 31;
+    return x;
+}
+
+/* rng_uniform() of core/rng.h. */
+static __device__ __forceinline__ double uniform_at(uint64_t seed, uint64_t stream, uint64_t at)
+{
+    uint64_t x = mix(seed + 0x9E3779B97F4A7C15ull) ^ (stream * 0xD1B54A32D192ED03ull);
+    return (double)(mix(mix(x) + 0x9E3779B97F4A7C15ull * (at + 1)) >> 11) * 0x1p-53;
+}
+
+static __global__ void draw_keys(const qk_args a)
+{
+    int64_t j = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    bool keep = j < a.nk && uniform_at(a.rule.seed, a.rule.stream_k, (uint64_t)j) >= a.rule.drop;
+    uint32_t word = __ballot_sync(~0u, keep);
+    if ((threadIdx.x & 31) == 0 && j / 32 < a.map.words)
+        a.keys[j / 32] = word;
+}
+
+/* A warp per row. */
+static __global__ void fill_rows(const qk_args a)
+{
+    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
+    if (row >= a.heads * a.nq)
+        return;
+    int64_t i = row % a.nq, limit = a.causal ? i + 1 + a.nk - a.nq : a.nk;
+    limit = min(max(limit, (int64_t)0), a.nk);
+    if (uniform_at(a.rule.seed, a.rule.stream_q, (uint64_t)i) < a.rule.drop_q)
+        limit = 0;
+    fill_row_words(a.map, row, [&](int w) {
+        int64_t n = limit - w * 32;
+        return n <= 0 ? 0u : n < 32 ? a.keys[w] & ((1u << n) - 1) : a.keys[w];
+    });
+}
+
+static bool fits(const struct select_problem *p, char why[160])
+{
+    (void)p;
+    (void)why;
+    return true;
+}
+
+static int init(struct gpu *g, struct select_job *job, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    qk_args *a = (qk_args *)calloc(1, sizeof *a);
+    int rc = 0;
+
+    job->state = a;
+    if (!a)
+        FAIL(err, ERR_NOMEM, "qk-sparse on the GPU: out of memory");
+    TRY(select_lists_init(g, job, 1, 1, err));
+    a->nq = p->nq;
+    a->nk = p->nk;
+    a->heads = p->heads;
+    a->causal = p->causal;
+    a->rule = p->rule->qk;
+    a->map = map_rows_of(&job->lists);
+    TRY(gpu_alloc(g, a->map.words * 4LL, &a->keys, err));
+out:
+    return rc;
+}
+
+static int launch(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    const qk_args &a = *(const qk_args *)job->state;
+    int rc = 0;
+    draw_keys<<<(unsigned)ceil_div(a.nk, 256), 256, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    fill_rows<<<(unsigned)ceil_div(a.heads * a.nq, 8), 256, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+extern "C" const struct select_method select_qk_sparse = {
+    "qk-sparse", fits, init, launch, NULL, NULL, false, NULL,
+};
