@@ -271,7 +271,7 @@ static void draw_panel(const struct lh *q, const struct panels *p, int i, double
         gp_data_name(g, "dat");
         buf_printf(&g->script,
                    " index %d using 1:2:($5==%d?strcol(4):'') with labels noenhanced "
-                   "font ',8' tc rgb '%s' notitle",
+                   "font font_small tc rgb '%s' notitle",
                    i, light, light ? "#ffffff" : "#000000");
     }
     buf_puts(&g->script, i == 0 ? "\nunset label\n" : "\n");

@@ -80,13 +80,13 @@ void panels_title(const char *title, struct gp *g)
 {
     const char *second = strchr(title, '\n');
     buf_puts(&g->script, "set title ");
-    gp_text(&g->script, second ? second + 1 : title);
+    gp_text(g, &g->script, second ? second + 1 : title);
     buf_puts(&g->script, " noenhanced offset 0,-0.7\nunset label 99\n");
     if (second) {
         char first[96];
         snprintf(first, sizeof first, "%.*s", (int)(second - title), title);
         buf_puts(&g->script, "set label 99 ");
-        gp_text(&g->script, first);
+        gp_text(g, &g->script, first);
         buf_puts(&g->script, " at graph 0.5, graph 1 center offset 0,1.75 noenhanced\n");
     }
 }
@@ -204,7 +204,7 @@ void panels_place(const struct panels *p, int i, struct gp *g, bool *leftmost, b
 static void screen_label(struct gp *g, const char *text, double x, double y, const char *how)
 {
     buf_puts(&g->script, "set label ");
-    gp_text(&g->script, text);
+    gp_text(g, &g->script, text);
     buf_printf(&g->script, " at screen %.6f, screen %.6f %s noenhanced\n", x, y, how);
 }
 
@@ -227,7 +227,7 @@ void panels_frame(const struct panels *p, const char *title, const char *x_label
     buf_puts(&g->script, "set border lw 0.6\nset tics scale 0.6\nunset key\nunset colorbox\n"
                          "set multiplot\n");
     title_cut(title, (size_t)((w - 30) / HEAD_CHAR) + 1, &fitting);
-    screen_label(g, buf_str(&fitting), 14 / w, 1 - 18 / h, "left font ',12'");
+    screen_label(g, buf_str(&fitting), 14 / w, 1 - 18 / h, "left font font_title");
     g->script.failed |= fitting.failed;
     buf_free(&fitting);
     double low = 1 - (p->top + p->rows * (p->height + p->gap_y) + 42) / h;

@@ -106,7 +106,7 @@ static int collect(struct phases *f, struct err *err)
 }
 
 /* Rows: position, is the selection missing, then the running sums of the phases. */
-static void write_phases(const struct phases *f, struct buf *b, struct buf *tics)
+static void write_phases(const struct phases *f, struct chart *c, struct buf *b, struct buf *tics)
 {
     const char *const *name = kinds[f->kind].name;
     buf_printf(b, "# position, 1 = selection not measured, then cumulative %s: %s, %s, %s\n",
@@ -120,7 +120,7 @@ static void write_phases(const struct phases *f, struct buf *b, struct buf *tics
         }
         buf_puts(b, "\n");
         buf_puts(tics, i ? ", " : "");
-        gp_tic(tics, series_label(&f->l.s[i]));
+        gp_tic(&c->gp, tics, series_label(&f->l.s[i]));
         buf_printf(tics, " %d", i);
     }
 }
@@ -173,7 +173,7 @@ static int draw(const struct phases *f, const struct figure_args *a, struct err 
                                         .legend = f->hatched ? 286 : 110,
                                         .lines = rows > 4 ? rows * 14 / 19 + 1 : 4};
     TRY(chart_open(a, &layout, &c, err));
-    write_phases(f, &data, &tics);
+    write_phases(f, &c, &data, &tics);
     buf_printf(&x, "time [%s]", f->unit);
     chart_panel(&c, 0, buf_str(&x), "");
     plot_phases(&c, f, &tics);

@@ -104,7 +104,7 @@ static void draw_map(const char *file, int64_t n_q, int64_t n_k)
 START_TEST(a_map_that_gnuplot_leaves_out_is_an_error)
 {
     struct gp g;
-    assert_ok(gp_open(&g, test_path("row.png"), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, test_path("row.png"), 320, 200, NULL, &e), &e);
     assert_ok(gp_data(&g, "dat", "0 0 1\n1 0 2\n", 12, &e), &e);
     buf_puts(&g.script, "set xrange [-1:2]\nset yrange [-1:1]\nplot ");
     gp_data_name(&g, "dat");

@@ -96,10 +96,10 @@ static int rerun(const char *script)
 
 static void simple_figure(const char *file, const char *title)
 {
-    assert_ok(gp_open(&g, in_dir(file), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir(file), 320, 200, NULL, &e), &e);
     assert_ok(gp_data(&g, "dat", "1 2\n2 3\n", 8, &e), &e);
     buf_puts(&g.script, "set title ");
-    gp_text(&g.script, title);
+    gp_text(&g, &g.script, title);
     buf_puts(&g.script, " noenhanced\nplot ");
     gp_data_name(&g, "dat");
     buf_puts(&g.script, " with lines\n");
@@ -110,10 +110,10 @@ static void simple_figure(const char *file, const char *title)
 START_TEST(text_cannot_leave_its_quotes)
 {
     struct buf b = {0};
-    gp_text(&b, "a'b`rm`");
+    gp_text(NULL, &b, "a'b`rm`");
     ck_assert_str_eq(buf_str(&b), "\"a\\047b\\140rm\\140\"");
     buf_reset(&b);
-    gp_text(&b, "two\nlines\tand \"quotes\" \\");
+    gp_text(NULL, &b, "two\nlines\tand \"quotes\" \\");
     ck_assert_str_eq(buf_str(&b), "'two lines and \"quotes\" \\'");
     buf_free(&b);
 }
@@ -137,7 +137,7 @@ END_TEST
 START_TEST(a_directory_may_have_quotes_in_its_name)
 {
     assert_ok(make_dirs(in_dir("'it'''s'"), &e), &e);
-    assert_ok(gp_open(&g, in_dir("'it'''s'/f''.svg"), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir("'it'''s'/f''.svg"), 320, 200, NULL, &e), &e);
     assert_ok(gp_data(&g, "dat", "1 2\n2 3\n", 8, &e), &e);
     buf_puts(&g.script, "plot ");
     gp_data_name(&g, "dat");
@@ -152,11 +152,11 @@ START_TEST(text_is_no_markup_and_no_format)
 {
     static const char text[] = "%d%g {/Symbol a}^2_3 @x \033[31m \xc2\x9b \xe2\x80\xae \xff";
     struct buf b = {0};
-    assert_ok(gp_open(&g, in_dir("format.svg"), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir("format.svg"), 320, 200, NULL, &e), &e);
     buf_puts(&g.script, "set title ");
-    gp_text(&g.script, text);
+    gp_text(&g, &g.script, text);
     buf_puts(&g.script, " noenhanced\nset ytics (");
-    gp_tic(&g.script, text);
+    gp_tic(&g, &g.script, text);
     buf_puts(&g.script, " 1) noenhanced\nplot [0:2][0:2] x notitle\n");
     assert_ok(gp_finish(&g, &e), &e);
     read_file("format.svg", &b);
@@ -309,7 +309,7 @@ START_TEST(a_script_error_leaves_the_old_figure_and_says_why)
     for (int i = 0; i < 3; i++)
         read_file(names[i], &before[i]);
     gp_free(&g);
-    assert_ok(gp_open(&g, in_dir("err.png"), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir("err.png"), 320, 200, NULL, &e), &e);
     assert_ok(gp_data(&g, "dat", "3 4\n", 4, &e), &e);
     buf_puts(&g.script, "plot './err.dat'\nset nonsense here\n");
     assert_fails(gp_finish(&g, &e), &e, ERR_RUN, "nonsense");
@@ -416,7 +416,7 @@ END_TEST
 
 START_TEST(a_script_that_draws_nothing_is_an_error)
 {
-    assert_ok(gp_open(&g, in_dir("nothing.png"), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir("nothing.png"), 320, 200, NULL, &e), &e);
     buf_puts(&g.script, "x = 1\n");
     ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
     ck_assert(!exists("nothing.png") && !exists("nothing.png.new"));
@@ -425,11 +425,11 @@ END_TEST
 
 START_TEST(suffix_and_size_are_checked)
 {
-    assert_fails(gp_open(&g, "fig.jpg", 320, 200, &e), &e, ERR_USAGE, ".png, .svg or .pdf");
-    assert_fails(gp_open(&g, "dir.png/fig", 320, 200, &e), &e, ERR_USAGE, ".png, .svg or .pdf");
-    assert_fails(gp_open(&g, ".png", 320, 200, &e), &e, ERR_USAGE, ".png, .svg or .pdf");
-    assert_fails(gp_open(&g, "fig.png", 10, 200, &e), &e, ERR_USAGE, "64 to 16384");
-    assert_fails(gp_open(&g, "a\nb.png", 320, 200, &e), &e, ERR_USAGE, "control");
+    assert_fails(gp_open(&g, "fig.jpg", 320, 200, NULL, &e), &e, ERR_USAGE, ".png, .svg, .pdf, .eps or .tex");
+    assert_fails(gp_open(&g, "dir.png/fig", 320, 200, NULL, &e), &e, ERR_USAGE, ".png, .svg, .pdf, .eps or .tex");
+    assert_fails(gp_open(&g, ".png", 320, 200, NULL, &e), &e, ERR_USAGE, ".png, .svg, .pdf, .eps or .tex");
+    assert_fails(gp_open(&g, "fig.png", 10, 200, NULL, &e), &e, ERR_USAGE, "64 to 16384");
+    assert_fails(gp_open(&g, "a\nb.png", 320, 200, NULL, &e), &e, ERR_USAGE, "control");
 }
 END_TEST
 
@@ -437,7 +437,7 @@ START_TEST(a_missing_directory_is_named)
 {
     simple_figure("x.png", "x"); /* the data file is the first thing written */
     gp_free(&g);
-    assert_ok(gp_open(&g, in_dir("no/such/fig.png"), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir("no/such/fig.png"), 320, 200, NULL, &e), &e);
     ck_assert_int_eq(gp_data(&g, "dat", "1\n", 2, &e), ERR_IO);
     ck_assert_ptr_nonnull(strstr(e.msg, "no/such"));
 }
