@@ -74,7 +74,7 @@ static void set_cols(struct chart *c, int cols)
 /* Rows and legend of a chart of a given width. */
 static void fit_width(const struct chart_layout *l, struct chart *c, int width)
 {
-    c->left = c->left < 84 ? c->left : l->left ? l->left : 76;
+    c->left = l->left ? l->left : 76;
     c->key = l->each ? KEY_EACH_BELOW : KEY_BELOW;
     c->gap = l->each ? 84 : c->gap;
     set_cols(c, l->cols ? l->cols : c->panels);
@@ -84,6 +84,7 @@ static void fit_width(const struct chart_layout *l, struct chart *c, int width)
     c->width = panel_width(c, width);
     double aspect = l->width > 0 ? (double)l->height / l->width : 0.65;
     c->height = (int)(c->width * fmin(fmax(aspect, 0.45), 0.8));
+    c->height = c->height < c->least ? c->least : c->height;
 }
 
 /* A row of panels on a screen, or as many as a page is wide. */
@@ -111,6 +112,7 @@ static void geometry(const struct figure_args *a, const struct chart_layout *l, 
                         .gap = l->gap ? l->gap : 92,
                         .legend = l->legend ? l->legend : 24,
                         .legend_lines = l->lines,
+                        .least = l->least,
                         .head = l->heads ? HEAD : 0,
                         .top = title[0] ? 46 : 14,
                         .bottom = 62};
@@ -142,12 +144,15 @@ int chart_panel_width(const struct figure_args *a, const struct chart_layout *l)
 static int check_room(struct chart *c, int width, int lines, struct err *err)
 {
     const struct gp *g = &c->gp;
-    int need = c->key == KEY_RIGHT ? lines * LINE_HEIGHT : 0, least = need > 40 ? need : 40;
+    int need = c->key == KEY_RIGHT ? lines * LINE_HEIGHT : 0;
+    need = need < c->least ? c->least : need;
+    int least = need > 40 ? need : 40;
     if (c->width >= 40 && c->height >= least)
         return 0;
     char legend[64] = "";
     if (c->height < need)
-        snprintf(legend, sizeof legend, ", whose names take %d lines", lines);
+        snprintf(legend, sizeof legend, ", whose names take %d lines",
+                 c->least && need == c->least ? need / 14 : lines);
     int height = c->height < least ? g->height + c->rows * (least - c->height) : g->height;
     double scale = gp_pixels_per_unit(g->type, &g->style);
     return err_set(err, ERR_USAGE, "%.0fx%.0f is too small for this figure%s (%.0fx%.0f would do)",
@@ -171,6 +176,13 @@ static void draw_title(struct chart *c, const char *title)
         buf_puts(s, "font_title\n");
 }
 
+static void frame(struct buf *s)
+{
+    buf_puts(s, "set border 3 lw 0.8\n"
+                "set tics out nomirror scale 0.7\n"
+                "set grid xtics ytics lc rgb '#dddddd' lw 0.6 lt 1\n");
+}
+
 int chart_open(const struct figure_args *a, const struct chart_layout *l, struct chart *c,
                struct err *err)
 {
@@ -178,9 +190,8 @@ int chart_open(const struct figure_args *a, const struct chart_layout *l, struct
     geometry(a, l, c, &w, &h);
     TRY(figure_open(a, w, h, &c->gp, err));
     TRY(check_room(c, w, l->lines, err));
-    buf_puts(&c->gp.script, "set border 3 lw 0.8\n"
-                            "set tics out nomirror scale 0.7\n"
-                            "set grid lc rgb '#dddddd' lw 0.6 lt 1\nunset key\nset multiplot\n");
+    frame(&c->gp.script);
+    buf_puts(&c->gp.script, "unset key\nset multiplot\n");
     draw_title(c, a->title ? a->title : a->untitled ? "" : l->title);
     figure_caption(a, l->title, l->caption, &c->gp);
 out:
@@ -244,41 +255,70 @@ void chart_head(struct chart *c, int i, const char *title)
 void chart_key(struct chart *c, int i)
 {
     double w = c->gp.width, h = c->gp.height;
-    int x, y, row = i / c->cols, lines = 0;
+    int x, y, row = i / c->cols;
     place(c, c->key == KEY_RIGHT ? c->cols - 1 : i, &x, &y);
-    if (c->key == KEY_BELOW || c->key == KEY_EACH_BELOW) {
-        x = c->key == KEY_BELOW ? 14 : x - 40;
-        y += c->height + c->bottom - 4;
-        lines = key_lines(c, c->width);
-    } else
-        x += c->width + 14;
+    c->key_lines = 0;
+    if (c->key == KEY_RIGHT || c->key == KEY_EACH_RIGHT) {
+        buf_printf(&c->gp.script,
+                   "set key at screen %.8f, screen %.8f left top Left reverse noenhanced "
+                   "samplen 2.2 spacing 1.15\n",
+                   (x + c->width + 14) / w, 1 - y / h);
+        return;
+    }
+    c->key_lines = key_lines(c, c->width);
+    c->key_x = c->key == KEY_BELOW ? 14 : x - 40;
+    c->key_y = y + c->height + c->bottom - 4;
     if (c->key == KEY_BELOW)
-        y += (c->rows - 1 - row) * row_height(c);
-    buf_printf(&c->gp.script,
-               "set key at screen %.8f, screen %.8f left top Left reverse noenhanced "
-               "samplen 2.2 spacing 1.15",
-               x / w, 1 - y / h);
-    if (lines)
-        buf_printf(&c->gp.script, " vertical maxrows %d", lines);
-    buf_puts(&c->gp.script, "\n");
+        c->key_y += (c->rows - 1 - row) * row_height(c);
+}
+
+/* gnuplot gives a legend no more lines than the plot beside it has room for, so one below is a plot
+ * of its own. */
+static void legend_below(struct chart *c)
+{
+    struct buf *s = &c->gp.script;
+    double w = c->gp.width, h = c->gp.height;
+    int high = c->key_lines * LINE_HEIGHT + 6;
+    buf_printf(s,
+               "unset border\nunset tics\nunset grid\nunset xlabel\nunset ylabel\n"
+               "unset logscale\nunset object\nunset arrow\nset lmargin at screen %.8f\n"
+               "set rmargin at screen 0.999\nset tmargin at screen %.8f\n"
+               "set bmargin at screen %.8f\nset xrange [0:1]\nset yrange [0:1]\n"
+               "set key at screen %.8f, screen %.8f left top Left reverse noenhanced samplen 2.2 "
+               "spacing 1.15 vertical maxrows %d\nplot -1 notitle%s\n",
+               c->key_x / w, 1 - c->key_y / h, 1 - (c->key_y + high) / h, c->key_x / w,
+               1 - c->key_y / h, c->key_lines, buf_str(&c->entries));
+    buf_puts(s, "unset key\n");
+    frame(s);
 }
 
 void chart_end(struct chart *c)
 {
+    if (!c->key_lines)
+        buf_puts(&c->gp.script, buf_str(&c->entries));
     buf_puts(&c->gp.script, "\nunset label\n");
+    if (c->key_lines && c->entries.len)
+        legend_below(c);
+    c->gp.script.failed |= c->entries.failed;
+    buf_reset(&c->entries);
+    c->key_lines = 0;
+}
+
+void chart_entry_as(struct chart *c, const char *how, const char *label)
+{
+    buf_printf(&c->entries, ", keyentry with %s title ", how);
+    gp_text(&c->gp, &c->entries, label);
 }
 
 void chart_entry(struct chart *c, const struct series *k, const char *label, enum chart_mark mark)
 {
-    struct buf *s = &c->gp.script;
+    char how[128];
     if (mark == MARK_BOX)
-        buf_printf(s, ", keyentry with boxes fs solid lc rgb '%s' title ", k->color);
+        snprintf(how, sizeof how, "boxes fs solid lc rgb '%s'", k->color);
     else
-        buf_printf(s,
-                   ", keyentry with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb "
-                   "'%s' title ",
-                   k->dash, k->point, k->color);
-    gp_text(&c->gp, s, label);
+        snprintf(how, sizeof how, "linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb '%s'",
+                 k->dash, k->point, k->color);
+    chart_entry_as(c, how, label);
 }
 
 void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark mark)
@@ -301,6 +341,7 @@ out:
 void chart_free(struct chart *c)
 {
     gp_free(&c->gp);
+    buf_free(&c->entries);
 }
 
 /* ---- metrics ------------------------------------------------------------------------------- */

@@ -89,9 +89,11 @@ struct chart {
     int panels, cols, rows;
     int width, height; /* of one panel's plotting area */
     int left, gap, top, head, bottom;
-    int legend, legend_lines;
+    int legend, legend_lines, least;
     enum key_place key;
     int key_columns;
+    struct buf entries;                 /* of the legend of the panel that is being drawn */
+    int key_x, key_y, key_w, key_lines; /* the place of a legend below */
 };
 
 /* What a chart needs: a plotting area per panel as wished, margins of which 0 is the usual one. */
@@ -99,6 +101,7 @@ struct chart_layout {
     const char *title; /* unless --title gives one; not drawn on paper and slides */
     const char *caption; /* sentences after the title in fig.txt; NULL: none */
     int panels, width, height;
+    int least; /* height that the panels' content needs; 0: what a legend does */
     int cols;  /* panels of a row; 0: as many as fit */
     int left, gap, legend;
     int lines; /* of a legend: lower than that no panel may be beside one */
@@ -124,13 +127,15 @@ void chart_panel(struct chart *c, int i, const char *x_label, const char *y_labe
 void chart_head(struct chart *c, int i, const char *title);
 void chart_key(struct chart *c, int i);
 
-/* After `plot`: end the line; what is drawn once is taken away. */
+/* After `plot`: the legend's entries, the end of the line; what is drawn once is taken away. */
 void chart_end(struct chart *c);
 
-/* ", keyentry ..." for every series, or one under a name, with lines and points or with boxes. */
+/* Entries of the legend, which chart_end draws: every series, or one under a name, with lines and
+ * points or with boxes; chart_entry_as: drawn as `how` says, such as "boxes fs solid". */
 enum chart_mark { MARK_LINE_POINT, MARK_BOX };
 void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark mark);
 void chart_entry(struct chart *c, const struct series *s, const char *label, enum chart_mark mark);
+void chart_entry_as(struct chart *c, const char *how, const char *label);
 
 /* Draw line charts: a block of the data per series, x in column 1, y in column 2. */
 struct chart_lines {

@@ -18,9 +18,15 @@ struct panels_wish {
     int count, cols;         /* cols 0 = square grid */
     double cells_x, cells_y; /* of every panel; the last cell may be part of one */
     int side;                /* wished pixels of a panel's longer side */
-    int chars, lines;        /* of the titles above the panels: longest line, lines */
+    int chars, lines;        /* of the titles above the panels: longest line, lines; lines 0: heads
+                              * of rows and columns instead (panels_heads) */
+    bool below;              /* a line of text below each panel */
+    bool untitled;           /* the figure has no title */
+    double pixels;           /* of the picture to a unit; 0 = 1. More than 1: cells may be smaller
+                              * than a unit */
     int bar_chars;           /* of the colour bar's label */
-    int width, height;       /* requested size of the figure, which then decides; 0 = none */
+    int width, height;       /* requested size of the figure, which then decides; 0 = none; the
+                              * height alone may be 0 */
 };
 
 /* Pixels around and between the panels. */
@@ -28,8 +34,9 @@ struct panels {
     int count, cols, rows;
     int left, right, top, bottom, gap_x, gap_y;
     int width, height; /* of one panel in pixels: whole multiples of whole cells */
-    int cell;          /* pixels per cell */
-    int room;          /* pixels per cell that fit: 0 when the size is too small */
+    int cell;          /* whole units per cell */
+    int room;          /* pixels of the picture per cell that fit: 0 when the size is too small */
+    bool heads;
     int overhang;      /* of the titles, over the colour bar's place */
 };
 
@@ -75,6 +82,11 @@ void panels_title(const char *title, struct gp *g);
  */
 void panels_token_axes(const struct panels *p, int i, const struct cells *c, const char *title,
                        bool leftmost, bool lowest, struct gp *g);
+
+/* For panel i the heads of its column, in the first row, and of its row, in the first column; a
+ * head has one line or two. Text below a panel. */
+void panels_heads(const struct panels *p, int i, char (*rows)[96], char (*cols)[96], struct gp *g);
+void panels_below(const struct panels *p, int i, const char *text, struct gp *g);
 
 /* Samples of a panel's image. They are its cells, each repeat x repeat times; on an axis that ends
  * within a cell, or has only one, they are pixels instead: gnuplot neither clips the cells of an

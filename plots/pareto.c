@@ -230,8 +230,8 @@ static void plot_series(struct pareto *q, struct chart *c, int panel)
     if (panel == c->panels - 1) {
         chart_legend(c, &q->series, MARK_LINE_POINT);
         if (any_dominated(q))
-            buf_puts(s, ", keyentry with points pt 6 ps 1*point_scale lw 1.2 lc rgb '#555555' "
-                        "title 'hollow: dominated'");
+            chart_entry_as(c, "points pt 6 ps 1*point_scale lw 1.2 lc rgb '#555555'",
+                           "hollow: dominated");
     }
     chart_end(c);
 }

@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Times of the GPU and of the host never share a figure: the first kind that the records have. */
@@ -21,7 +22,7 @@ static const struct {
      {"prepare", "select", "attend"}},
 };
 
-static const char *const phase_colors[3] = {"#9e9e9e", "#ff7f0e", "#1f77b4"};
+static const char *const phase_colors[3] = {"#999999", "#e69f00", "#0072b2"};
 
 /* The selection counts as measured where it is part of a total, or where there is none. */
 static const char *const measured_total = "time_total_ns";
@@ -144,14 +145,15 @@ static void plot_phases(struct chart *c, const struct phases *f, const struct bu
                        "fs %s notitle",
                        h, p + 3, p + 3, phase_colors[p], fill[h]);
         }
-    for (int p = 0; p < 3; p++)
-        buf_printf(s, ", keyentry with boxes fs solid lc rgb '%s' title '%s'", phase_colors[p],
-                   kinds[f->kind].name[p]);
+    char how[96];
+    for (int p = 0; p < 3; p++) {
+        snprintf(how, sizeof how, "boxes fs solid lc rgb '%s'", phase_colors[p]);
+        chart_entry_as(c, how, kinds[f->kind].name[p]);
+    }
+    snprintf(how, sizeof how, "boxes lc rgb '%s' fs %s", phase_colors[2], fill[1]);
     if (f->hatched)
-        buf_printf(s,
-                   ", keyentry with boxes lc rgb '%s' fs %s title 'attend; selection not measured'",
-                   phase_colors[2], fill[1]);
-    buf_puts(s, "\n");
+        chart_entry_as(c, how, "attend; selection not measured");
+    chart_end(c);
 }
 
 static int draw(const struct phases *f, const struct figure_args *a, struct err *err)
@@ -168,10 +170,11 @@ static int draw(const struct phases *f, const struct figure_args *a, struct err 
     const struct chart_layout layout = {.title = buf_str(&title),
                                         .panels = 1,
                                         .width = 400,
-                                        .height = 60 + 24 * (rows > 60 ? 60 : rows),
+                                        .height = 60 + 24 * rows,
+                                        .least = rows * 14,
                                         .left = (int)(28 + 7.4 * series_longest(&f->l)),
                                         .legend = f->hatched ? 286 : 110,
-                                        .lines = rows > 4 ? rows * 14 / 19 + 1 : 4};
+                                        .lines = f->hatched ? 4 : 3};
     TRY(chart_open(a, &layout, &c, err));
     write_phases(f, &c, &data, &tics);
     buf_printf(&x, "time [%s]", f->unit);

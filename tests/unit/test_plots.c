@@ -508,7 +508,7 @@ static void check_mask_cells(const struct mask *m, int64_t tokens)
 {
     struct cells c;
     struct span *s = NULL;
-    assert_ok(cells_from_mask(m, tokens, &c, &e), &e);
+    assert_ok(cells_from_mask(m, NULL, tokens, &c, &e), &e);
     assert_ok(mem_alloc(&s, mask_max_spans(m), sizeof *s, "spans", &e), &e);
     for (int64_t r = 0; r < c.rows; r++)
         for (int64_t k = 0; k < c.cols; k++) {
