@@ -87,7 +87,7 @@ static void draw_facet(const struct bars *q, struct chart *c, int i)
     int layers = q->high - q->low + 1;
     buf_printf(s,
                "set boxwidth %.6f absolute\nset style fill solid 1.0 noborder\n"
-               "set xrange [%g:%g]\nset xtics %g\nset grid noxtics\nset yrange [%s]\n",
+               "set xrange [%g:%g]\nset xtics %g nomirror\nset grid noxtics\nset yrange [%s]\n",
                width * 0.92, q->low - 0.6, q->high + 0.6, gp_count_step(layers, c->width / 26 + 1),
                metric_axis(q->metric) == AXIS_SHARE ? "0:1" : "0:*");
     for (int k = 0; k < f->n; k++) {

@@ -75,6 +75,7 @@ static void set_cols(struct chart *c, int cols)
 static void fit_width(const struct chart_layout *l, struct chart *c, int width)
 {
     c->left = l->left ? l->left : 76;
+    c->bottom += 14; /* names of axes may have two lines */
     c->key = l->each ? KEY_EACH_BELOW : KEY_BELOW;
     c->gap = l->each ? 84 : c->gap;
     set_cols(c, l->cols ? l->cols : c->panels);
@@ -180,6 +181,7 @@ static void frame(struct buf *s)
 {
     buf_puts(s, "set border 3 lw 0.8\n"
                 "set tics out nomirror scale 0.7\n"
+                "set xtics out nomirror\nset ytics out nomirror\n"
                 "set grid xtics ytics lc rgb '#dddddd' lw 0.6 lt 1\n");
 }
 

@@ -323,7 +323,7 @@ static void curve_axes(const struct figure_args *a, const struct xy *p, int64_t 
     if (spans_decade(p, n))
         buf_puts(s, "set logscale x\n");
     else if (key != KEY_COUNT)
-        buf_printf(s, "set xtics %g\n", gp_count_step(high - low + 1, 12));
+        buf_printf(s, "set xtics %g nomirror\n", gp_count_step(high - low + 1, 12));
     if (metric_axis(metric) == AXIS_LOG && all_positive(p, n))
         buf_printf(s, "set logscale y\nset format y '%s'\n", figure_powers(a->output));
     else

@@ -114,7 +114,7 @@ static int render(struct growth *q, const struct buf *data, struct err *err)
     chart_metric_label(q->metric, &label, &scale);
     chart_metric_name(q->metric, &title);
     buf_printf(&title, " by %s, method inside the model against exact attention", q->over);
-    buf_printf(&axes, "set xtics %g\n", gp_count_step((double)q->names.n, 12));
+    buf_printf(&axes, "set xtics %g nomirror\n", gp_count_step((double)q->names.n, 12));
     if (q->positive)
         buf_printf(&axes, "set logscale y\nset format y '%s'\n",
                    figure_powers(q->g.args->output));

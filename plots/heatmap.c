@@ -233,23 +233,36 @@ static int check_identity(const struct figure_args *a, const struct overlay *o,
     return 0;
 }
 
-/* Its head and the share of kept pairs; of several settings also which one. */
-static void overlay_title(const struct figure_args *a, const struct overlay *o,
-                          const struct map_panel *p, int k, double density, int panels,
-                          char title[96])
+/* Its head and the share of kept pairs. */
+static void overlay_title(const struct figure_args *a, const struct map_panel *p, double density,
+                          int panels, char title[96])
 {
-    const struct title_params *t = &o->params[k];
     bool brief = panels > 4 || a->width;
     char share[16];
     title_share(density, brief ? 3 : 4, share);
-    struct buf b = {0};
-    if (o->n > 1)
-        buf_printf(&b, "%.40s%s%.30s\n", t->above, t->above[0] && t->text[0] ? " " : "",
-                   t->text[0] || t->above[0] ? t->text : "defaults");
-    buf_printf(&b, o->n > 1 || brief ? "L%d H%d: %s" : "layer %d head %d, density_elem %s",
-               p->layer, p->head, share);
-    snprintf(title, 96, "%s", buf_str(&b));
-    buf_free(&b);
+    snprintf(title, 96, brief ? "L%d H%d: %s" : "layer %d head %d, kept pairs %s", p->layer,
+             p->head, share);
+}
+
+/* A row per head, a column per setting, where there are several. */
+static int overlay_heads(const struct overlay *o, struct map_figure *f, struct err *err)
+{
+    int rc = 0;
+    if (o->n < 2)
+        return 0;
+    TRY(alloc_heads(o->c.n, o->n, f, err));
+    TRY(mem_zalloc(&f->below, f->n, sizeof *f->below, "titles", err));
+    for (int i = 0; i < o->c.n; i++)
+        snprintf(f->row_heads[i], sizeof *f->row_heads, "layer %d\nhead %d", o->c.panel[i].layer,
+                 o->c.panel[i].head);
+    for (int k = 0; k < o->n; k++) {
+        const struct title_params *t = &o->params[k];
+        snprintf(f->col_heads[k], sizeof *f->col_heads, "%.40s%s%.50s", t->above,
+                 t->above[0] && t->text[0] ? "\n" : "",
+                 t->text[0] || t->above[0] ? t->text : "defaults");
+    }
+out:
+    return rc;
 }
 
 /* Panel number i: head i / o->n under setting i % o->n. */
@@ -268,8 +281,11 @@ static int overlay_panel(const struct figure_args *a, const struct overlay *o, i
     TRY(maskfile_read(a->masks, e->cell, &m, err));
     TRY(cells_from_mask(&m, &span, c->tokens, &f->overlay[i], err));
     TRY(mask_count(&m, &n, err));
-    overlay_title(a, o, p, i % o->n, (double)n.pairs_kept / (double)n.pairs_allowed, f->n,
-                  f->titles[i]);
+    double density = (double)n.pairs_kept / (double)n.pairs_allowed;
+    if (f->below)
+        title_share(density, 3, f->below[i]);
+    else
+        overlay_title(a, p, density, f->n, f->titles[i]);
 out:
     mask_free(&m);
     return rc;
@@ -279,7 +295,7 @@ out:
 static int overlay_maps(const struct figure_args *a, const struct overlay *o, struct map_figure *f,
                         struct buf *caption, struct err *err)
 {
-    const struct map_room room = {f->n, f->per_row, o->n > 1 ? 2 : 1};
+    const struct map_room room = {f->n, f->per_row, f->col_heads ? 0 : 1};
     struct cells_span span;
     struct map_panel *all = NULL;
     bool stored;
@@ -321,7 +337,7 @@ static void name_settings(const struct figure_args *a, struct overlay *o, int pa
     title_cut(buf_str(&all), 72, title);
     buf_puts(title, " on ");
     scope_text(a, &o->c, title);
-    buf_puts(title, panels > 4 || o->n > 1 || a->width ? "; dropped: pale; numbers: density_elem"
+    buf_puts(title, panels > 4 || o->n > 1 || a->width ? "; dropped: pale; numbers: kept pairs"
                                                        : "; dropped pairs are pale");
     buf_free(&all);
     buf_free(&shared);
@@ -340,6 +356,7 @@ static int draw_overlay(const struct figure_args *a, struct err *err)
     TRY(alloc_panels(o.c.n * o.n, &f, true, err));
     f.per_row = o.n > 1 ? o.n : o.c.per_row;
     name_settings(a, &o, f.n, &title);
+    TRY(overlay_heads(&o, &f, err));
     TRY(overlay_maps(a, &o, &f, &caption, err));
     for (int i = 0; i < f.n; i++)
         TRY(overlay_panel(a, &o, i, &f, err));
@@ -485,8 +502,8 @@ static bool same_setting(const struct record *a, const struct record *b)
 }
 
 /* Heads of a grid of settings, or of layers where there is one setting: every row must have the
- * same columns. Returns their number, 0: no such grid. The masks stand in that order. */
-static int grid_columns(const struct mask_list *l, bool *settings)
+ * same columns. One row of a figure that is not narrow is no grid. Returns their number, 0: none. The masks stand in that order. */
+static int grid_columns(const struct mask_list *l, bool narrow, bool *settings)
 {
     const struct record *first = &l->m[0].id;
     int cols = 0;
@@ -494,7 +511,7 @@ static int grid_columns(const struct mask_list *l, bool *settings)
     while (cols < l->n && (*settings ? same_setting(first, &l->m[cols].id)
                                      : first->layer == l->m[cols].id.layer))
         cols++;
-    if (l->n % cols != 0 || cols > 16 || l->n == cols || (!*settings && l->steps))
+    if (l->n % cols != 0 || cols > 16 || (l->n == cols && !narrow) || (!*settings && l->steps))
         return 0;
     for (int i = 0; i < l->n; i++) {
         const struct record *x = &l->m[i].id, *top = &l->m[i % cols].id,
@@ -506,10 +523,10 @@ static int grid_columns(const struct mask_list *l, bool *settings)
     return cols;
 }
 
-static int head_masks(const struct mask_list *l, struct map_figure *f, struct err *err)
+static int head_masks(const struct mask_list *l, bool narrow, struct map_figure *f, struct err *err)
 {
     bool settings;
-    int cols = grid_columns(l, &settings), rc = 0;
+    int cols = grid_columns(l, narrow, &settings), rc = 0;
     if (cols == 0)
         return 0;
     f->per_row = cols;
@@ -575,7 +592,7 @@ static int draw_mask(const struct figure_args *a, struct err *err)
     TRY(list_masks(a, l, err));
     TRY(alloc_panels(l->n, &f, false, err));
     name_masks(a, l, &title);
-    TRY(head_masks(l, &f, err));
+    TRY(head_masks(l, a->width && !a->height, &f, err));
     f.n = 0;
     for (int i = 0; i < l->n; i++)
         TRY(add_mask(a, l, i, &f, err));

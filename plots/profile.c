@@ -126,7 +126,7 @@ static void plot_panel(struct chart *c, const struct drawing *d, int facet, int 
     struct buf *s = &c->gp.script;
     double pad = fmax(0.5, 0.04 * (p->high - p->low));
     const char *before = "plot ";
-    buf_printf(s, "set xrange [%g:%g]\nset xtics %g\nset yrange [%s]\n", p->low - pad,
+    buf_printf(s, "set xrange [%g:%g]\nset xtics %g nomirror\nset yrange [%s]\n", p->low - pad,
                p->high + pad, gp_count_step(p->high - p->low + 1, c->width > 200 ? 8 : 5),
                d->range);
     for (int m = 0; m < f->n; m++) {

@@ -240,7 +240,7 @@ static void start_panel(struct chart *c, int i, const char *y)
     chart_key(c, i);
     buf_puts(&c->gp.script,
              "set logscale x\nset yrange [0:1]\n"
-             "set xtics (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)\n");
+             "set xtics nomirror (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)\n");
 }
 
 /* Room for the legends: of the units, and of the mask metrics. */
