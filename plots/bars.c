@@ -78,12 +78,21 @@ static void write_bars(const struct bars *q, struct buf *b)
     }
 }
 
+/* Is a bar wide enough for a whisker, and is there any? */
+static bool draws_whiskers(const struct bars *q, const struct chart *c, int n)
+{
+    bool any = false;
+    for (int64_t i = 0; i < q->g.gs.n; i++)
+        any |= q->bar[i].q1 < q->bar[i].q3;
+    return any && c->width * GROUP_WIDTH / n / (q->high - q->low + 1.2) >= 4;
+}
+
 static void draw_facet(const struct bars *q, struct chart *c, int i)
 {
     const struct chart_facet *f = &q->f.f[i];
     struct buf *s = &c->gp.script;
     double width = GROUP_WIDTH / f->n;
-    bool whiskers = c->width * width / (q->high - q->low + 1.2) >= 4;
+    bool whiskers = draws_whiskers(q, c, f->n);
     int layers = q->high - q->low + 1;
     buf_printf(s,
                "set boxwidth %.6f absolute\nset style fill solid 1.0 noborder\n"
@@ -118,7 +127,6 @@ static int lay_out(struct bars *q, const struct figure_args *a, struct buf *titl
     chart_metric_name(q->metric, title);
     buf_puts(title, " by layer, median over ");
     chart_over(&q->g, title);
-    buf_puts(caption, "Whiskers: quartiles.");
     chart_facets_note(&q->f, &q->l, false, caption);
     TRY(buf_check(title, "title", err));
     TRY(buf_check(caption, "caption", err));
@@ -126,6 +134,8 @@ static int lay_out(struct bars *q, const struct figure_args *a, struct buf *titl
     layout.caption = buf_str(caption);
     chart_facets_room(&q->f, &layout);
     TRY(chart_open(a, &layout, c, err));
+    if (draws_whiskers(q, c, q->f.most))
+        buf_puts(&c->gp.caption, " Whiskers: quartiles.");
 out:
     return rc;
 }

@@ -3,6 +3,7 @@
  */
 #include "plots/chart.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/text.h"
 
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GREY "#c8c8c8"
+#define GREY "#d9d9d9"
 
 /* Marks on a line of steps: enough to follow it, few enough to see it. */
 #define MARKS 6
@@ -115,12 +116,15 @@ void chart_facets_note(const struct chart_facets *f, const struct series_list *l
         buf_printf(b, " One panel per method, %d settings in all%s.", l->n,
                    grey ? "; grey: those of the other panels" : "");
     for (int i = 0; i < f->n; i++)
-        if (f->f[i].hidden)
+        if (f->f[i].hidden) {
+            int all = f->f[i].n + f->f[i].hidden;
+            log_warn("%d of %d settings of %s are drawn: choose with --params, --where or --layer",
+                     f->f[i].n, all, f->f[i].title);
             buf_printf(b,
-                       " Of %s %d of %d lines are drawn; --params, --where and --layer choose "
+                       " %d of %d settings of %s are drawn; --params, --where and --layer choose "
                        "others.",
-                       f->f[i].title[0] ? f->f[i].title : "them", f->f[i].n,
-                       f->f[i].n + f->f[i].hidden);
+                       f->f[i].n, all, f->f[i].title);
+        }
 }
 
 void chart_facets_room(const struct chart_facets *f, struct chart_layout *out)

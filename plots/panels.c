@@ -174,14 +174,14 @@ static void panel_size(struct panels *p, const struct panels_wish *want)
 
 void panels_layout(struct panels *p, const struct panels_wish *want)
 {
-    bool heads = want->lines == 0;
+    bool heads = want->heads;
     *p = (struct panels){.count = want->count,
                          .left = LEFT + (heads ? ROW_HEAD : 0),
                          .right = RIGHT,
                          .top = (want->untitled ? 6 : TOP) + (heads ? COL_HEAD - 8 : 0),
                          .bottom = BOTTOM,
                          .gap_x = heads ? 8 : GAP_X,
-                         .gap_y = gap_y(want->lines) + (want->below ? BELOW : 0),
+                         .gap_y = gap_y(heads ? 0 : want->lines > 1 ? 2 : 1) + (want->below ? BELOW : 0),
                          .heads = heads};
     if (want->below)
         p->bottom += 14;

@@ -18,8 +18,8 @@ struct panels_wish {
     int count, cols;         /* cols 0 = square grid */
     double cells_x, cells_y; /* of every panel; the last cell may be part of one */
     int side;                /* wished pixels of a panel's longer side */
-    int chars, lines;        /* of the titles above the panels: longest line, lines; lines 0: heads
-                              * of rows and columns instead (panels_heads) */
+    int chars, lines;        /* of the titles above the panels: longest line, lines */
+    bool heads;              /* of rows and columns instead of titles (panels_heads) */
     bool below;              /* a line of text below each panel */
     bool untitled;           /* the figure has no title */
     double pixels;           /* of the picture to a unit; 0 = 1. More than 1: cells may be smaller
@@ -43,8 +43,8 @@ struct panels {
 /* Side in pixels at which this many panels are legible. */
 int panels_side(int count);
 
-/* Pixels that the shorter side of a panel has in a figure of this size, its titles having
- * this many lines; may be negative. */
+/* Pixels that the shorter side of a panel has in a figure of this size (the height may be 0: any),
+ * its titles having this many lines, 0: heads of rows and columns; may be negative. */
 int panels_room(int count, int wish, int lines, int width, int height);
 
 /* ERR_USAGE with a size that would do, when a requested size leaves less than `least` pixels to a

@@ -10,6 +10,7 @@
 #include "core/rng.h"
 #include "plots/cells.h"
 #include "plots/figure.h"
+#include "plots/mapfig.h"
 #include "plots/palette.h"
 #include "plots/panels.h"
 #include "sim/registry.h"
@@ -343,7 +344,7 @@ START_TEST(a_failure_names_the_figure_and_the_script)
     buf_puts(&g.script, "\n");
     ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
     ck_assert_msg(strstr(e.msg, "/bad.png: gnuplot failed with exit 1 (see ") != NULL &&
-                      strstr(e.msg, "/bad.gp): \"./bad.gp\" line 8: unrecognized") != NULL,
+                      strstr(e.msg, "/bad.gp): \"./bad.gp\" line 10: unrecognized") != NULL,
                   "%s", e.msg);
     ck_assert(exists("bad.gp"));
 }
@@ -576,11 +577,11 @@ END_TEST
 START_TEST(a_method_keeps_its_colour)
 {
     char shade[8];
-    ck_assert_str_eq(style_of(NULL, "spargeattn").color, "#d62728");
+    ck_assert_str_eq(style_of(NULL, "spargeattn").color, "#d55e00");
     ck_assert_str_eq(style_of(NULL, "not-listed").color, style_of(NULL, "not-listed").color);
     ck_assert_int_ne(style_of(NULL, "not-listed").dash, style_of(NULL, "dense").dash);
     style_shade(style_of(NULL, "spargeattn"), 0, 3, 0.6, shade);
-    ck_assert_str_eq(shade, "#d62728");
+    ck_assert_str_eq(shade, "#d55e00");
     style_shade(style_of(NULL, "dense"), 1, 2, 0.6, shade);
     ck_assert_str_eq(shade, "#999999"); /* 60 % white */
 }
@@ -747,6 +748,7 @@ START_TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
     a.head = "1";
     a.low = 1;
     a.high = 2000;
+    a.source = "stored";
     assert_ok(figure_find("heatmap", &e)->draw(&a, &e), &e);
     png_size("h.png", &w, &h);
     read_file("h.bin", &bin);
@@ -766,11 +768,93 @@ START_TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
 }
 END_TEST
 
+/* Against a plain softmax over all keys of the head. */
+START_TEST(computed_maps_are_maxima_of_the_softmax)
+{
+    enum { N = 40, D = 8 };
+    struct trace *t = small_trace(0);
+    struct figure_args a = args_for("h.png");
+    const struct cells_span part = {10, 13, 4, 17};
+    const struct map_panel p = {1, 1, 1, 1};
+    const struct trace_meta *m = trace_meta(t);
+    float q[N * D], k[N * D];
+    struct cells c;
+    bool stored;
+    a.trace = t;
+    assert_ok(map_read(&a, &p, 1, &part, 9, &c, &stored, &e), &e);
+    ck_assert(!stored && c.tokens == 2 && c.rows == 7 && c.cols == 9);
+    assert_ok(trace_read(t, 1, TRACE_Q, 1, 0, N, q, &e), &e);
+    assert_ok(trace_read(t, 1, TRACE_K, 1 / (m->heads / m->kv_heads), 0, N, k, &e), &e);
+    for (int64_t y = 0; y < c.rows; y++)
+        for (int64_t x = 0; x < c.cols; x++) {
+            double most = -1;
+            for (int i = 10 + 2 * (int)y; i < 12 + 2 * y && i < 23; i++)
+                for (int j = 4 + 2 * (int)x; j < 6 + 2 * x && j < 21 && j <= i; j++) {
+                    double sum = 0, own = 0;
+                    for (int l = 0; l <= i; l++) {
+                        double s = 0;
+                        for (int d = 0; d < D; d++)
+                            s += (double)q[i * D + d] * (double)k[l * D + d];
+                        sum += exp(m->scale * s);
+                        own = l == j ? exp(m->scale * s) : own;
+                    }
+                    most = fmax(most, own / sum);
+                }
+            float got = c.v[y * c.cols + x];
+            ck_assert_msg(most < 0 ? isnan(got) : fabs((double)got - most) < 1e-5, "%d %d: %g, %g",
+                          (int)y, (int)x, (double)got, most);
+        }
+    cells_free(&c);
+    trace_close(&t);
+}
+END_TEST
+
+START_TEST(parts_of_maps_have_their_tokens_on_the_axes)
+{
+    struct trace *t = small_trace(8);
+    struct buf script = {0};
+    struct figure_args a = args_for("z.png");
+    a.trace = t;
+    a.layer = "1";
+    a.head = "1";
+    a.rows = "10-29";
+    a.keys = "4-15";
+    assert_ok(figure_find("heatmap", &e)->draw(&a, &e), &e);
+    read_file("z.gp", &script);
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set xrange [4:16]"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set yrange [30:10]"));
+    a.rows = "10-40";
+    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_USAGE, "within 0-39");
+    a.rows = "10-29";
+    a.source = "stored";
+    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_USAGE, "computed");
+    buf_free(&script);
+    trace_close(&t);
+}
+END_TEST
+
+START_TEST(grids_have_heads_of_rows_and_columns)
+{
+    struct trace *t = small_trace(8);
+    struct buf script = {0};
+    struct figure_args a = args_for("g.png");
+    a.trace = t;
+    assert_ok(figure_find("heatmap", &e)->draw(&a, &e), &e);
+    read_file("g.gp", &script);
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'layer 1'"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'head 1'"));
+    ck_assert_ptr_null(strstr(buf_str(&script), "set title"));
+    buf_free(&script);
+    trace_close(&t);
+}
+END_TEST
+
 START_TEST(maps_that_are_not_there_are_explained)
 {
     struct trace *t = small_trace(0);
     struct figure_args a = args_for("h.png");
     a.trace = t;
+    a.source = "stored";
     assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_INPUT, "--maps");
     a.step = 7;
     assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_INPUT, "0/main/0 0/main/1");
@@ -819,12 +903,13 @@ START_TEST(an_overlay_veils_what_the_mask_drops)
     a.masks = m;
     a.layer = "1";
     a.head = "1";
-    /* Two settings are two panels, each with its own title. */
+    a.source = "stored";
+    /* Two settings are two panels, each under its own head. */
     assert_ok(figure_find("overlay", &e)->draw(&a, &e), &e);
     read_file("o.gp", &script);
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "window=16"));
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "defaults"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "L1 H1: 0."));
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'layer 1'"));
     a.params = "window=99";
     assert_fails(figure_find("overlay", &e)->draw(&a, &e), &e, ERR_INPUT, "no dumped mask");
     a.params = "defaults";
@@ -903,6 +988,9 @@ Suite *make_suite(void)
     tcase_add_test(c, differences_need_the_other_method);
     tcase_add_test(c, no_record_left_is_an_error);
     tcase_add_test(c, a_heatmap_holds_the_cells_of_the_trace_row_0_first);
+    tcase_add_test(c, computed_maps_are_maxima_of_the_softmax);
+    tcase_add_test(c, parts_of_maps_have_their_tokens_on_the_axes);
+    tcase_add_test(c, grids_have_heads_of_rows_and_columns);
     tcase_add_test(c, maps_that_are_not_there_are_explained);
     tcase_add_test(c, an_overlay_veils_what_the_mask_drops);
     tcase_add_test(c, masks_of_another_trace_are_refused);
