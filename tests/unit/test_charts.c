@@ -503,7 +503,7 @@ START_TEST(whiskers_are_named_where_they_are_drawn)
     assert_has(&script, "with vectors");
     assert_has(&caption, "Whiskers: quartiles.");
     struct figure_args a = args();
-    a.width = 310;
+    a.width = 340;
     a.height = 460;
     draw("bars", &a);
     assert_lacks(&script, "with vectors");
