@@ -1,5 +1,5 @@
 /*
- * bars.c - bars: a metric by layer, one bar per method, with the standard deviation over heads.
+ * bars.c - bars: a metric by layer, a bar per setting, its median over heads with quartiles.
  */
 #include "plots/chart.h"
 
@@ -12,154 +12,180 @@
 
 struct bar {
     int series, layer;
-    double mean, sd;
+    double median, q1, q3;
 };
 
-static int collect(const struct chart_groups *g, const char *metric, struct series_list *l,
-                   struct bar *bars, struct err *err)
+struct bars {
+    struct chart_groups g;
+    const char *metric;
+    struct bar *bar; /* owned [g.gs.n] */
+    struct series_list l;
+    struct chart_facets f;
+    int low, high; /* layers */
+};
+
+static int collect(struct bars *q, struct err *err)
 {
     const char *unit;
-    double scale = metric_scale(metric, &unit);
+    double scale = metric_scale(q->metric, &unit);
     struct stats s;
-    for (int64_t i = 0; i < g->gs.n; i++) {
-        const struct group *grp = &g->gs.g[i];
-        int rc = group_stats(&g->gs, grp, metric, &s, NULL, err);
-        int k = rc ? -1 : chart_series(g, grp->first, grp->first->params, l, err);
+    q->low = INT32_MAX;
+    q->high = INT32_MIN;
+    for (int64_t i = 0; i < q->g.gs.n; i++) {
+        const struct group *grp = &q->g.gs.g[i];
+        const struct record *r = grp->first;
+        int rc = group_stats(&q->g.gs, grp, q->metric, &s, NULL, err);
+        int k = rc ? -1 : chart_series(&q->g, r, r->params, &q->l, err);
         if (k < 0)
             return err->code;
-        bars[i] = (struct bar){k, grp->first->layer, s.mean * scale, s.sd * scale};
+        q->bar[i] = (struct bar){k, r->layer, s.median * scale, s.q1 * scale, s.q3 * scale};
+        q->low = r->layer < q->low ? r->layer : q->low;
+        q->high = r->layer > q->high ? r->layer : q->high;
     }
     return 0;
 }
 
-/* A block per series: x, value, standard deviation. */
-static void write_bars(const struct bar *bars, int64_t n, const struct series_list *l, double width,
-                       struct buf *b)
+/* Place of a series among the bars of its panel, and their number. */
+static void place_of(const struct bars *q, int series, int *place, int *n)
 {
-    for (int s = 0; s < l->n; s++) {
-        buf_printf(b, "# %s: x, layer, mean, sd\nnan nan nan nan\n", l->s[s].name);
-        for (int64_t i = 0; i < n; i++)
-            if (bars[i].series == s)
-                buf_printf(b, "%.6f %d %.10g %.10g\n",
-                           bars[i].layer + (s - (l->n - 1) / 2.0) * width, bars[i].layer,
-                           bars[i].mean, isnan(bars[i].sd) ? 0 : bars[i].sd);
+    *place = *n = 0;
+    for (int i = 0; i < q->f.n; i++)
+        for (int k = 0; k < q->f.f[i].n; k++)
+            if (q->f.f[i].s[k] == series) {
+                *place = k;
+                *n = q->f.f[i].n;
+            }
+}
+
+#define GROUP_WIDTH 0.84 /* of the bars of a layer */
+
+/* A block per series: x, layer, median, quartiles. */
+static void write_bars(const struct bars *q, struct buf *b)
+{
+    for (int s = 0; s < q->l.n; s++) {
+        int place, n;
+        place_of(q, s, &place, &n);
+        buf_printf(b, "# %s: x, layer, median, lower and upper quartile\nnan nan nan nan nan\n",
+                   q->l.s[s].name);
+        for (int64_t i = 0; i < q->g.gs.n && n; i++) {
+            const struct bar *bar = &q->bar[i];
+            double x = bar->layer + (place - (n - 1) / 2.0) * GROUP_WIDTH / n;
+            if (bar->series == s)
+                buf_printf(b, "%.6f %d %.10g %.10g %.10g\n", x, bar->layer, bar->median, bar->q1,
+                           bar->q3);
+        }
         buf_puts(b, "\n\n");
     }
 }
 
-static void layer_range(const struct bar *bars, int64_t n, int *low, int *high)
+/* Is a bar wide enough for a whisker, and is there any? */
+static bool draws_whiskers(const struct bars *q, const struct chart *c, int n)
 {
-    *low = INT32_MAX;
-    *high = INT32_MIN;
-    for (int64_t i = 0; i < n; i++) {
-        *low = bars[i].layer < *low ? bars[i].layer : *low;
-        *high = bars[i].layer > *high ? bars[i].layer : *high;
-    }
+    bool any = false;
+    for (int64_t i = 0; i < q->g.gs.n; i++)
+        any |= q->bar[i].q1 < q->bar[i].q3;
+    return any && c->width * GROUP_WIDTH / n / (q->high - q->low + 1.2) >= 4;
 }
 
-/* Is a bar wide enough for the line of its standard deviation, and is there any? */
-static bool draws_sd(int panel, const struct bar *bars, int64_t n, double width, int layers)
+static void draw_facet(const struct bars *q, struct chart *c, int i)
 {
-    for (int64_t i = 0; i < n; i++)
-        if (!isnan(bars[i].sd))
-            return panel * width / (layers + 0.2) >= 5;
-    return false;
-}
-
-static void plot_sd(struct chart *c, int i)
-{
-    for (int side = 0; side < 2; side++) {
-        buf_puts(&c->gp.script, ", ");
-        gp_data_name(&c->gp, "dat");
-        buf_printf(&c->gp.script,
-                   " index %d using 1:3:(0):(%s$4) with vectors nohead lc rgb '#555555' lw 0.8 "
-                   "notitle",
-                   i, side ? "-" : "");
-    }
-}
-
-static void plot_bars(struct chart *c, const struct series_list *l, double width, int low, int high,
-                      bool sd)
-{
+    const struct chart_facet *f = &q->f.f[i];
     struct buf *s = &c->gp.script;
+    double width = GROUP_WIDTH / f->n;
+    bool whiskers = draws_whiskers(q, c, f->n);
+    int layers = q->high - q->low + 1;
     buf_printf(s,
                "set boxwidth %.6f absolute\nset style fill solid 1.0 noborder\n"
-               "set xrange [%g:%g]\nset xtics %g\nset grid noxtics\nset yrange [0:*]\n",
-               width * 0.92, low - 0.6, high + 0.6, gp_count_step(high - low + 1, 16));
-    for (int i = 0; i < l->n; i++) {
-        buf_puts(s, i ? ", " : "plot ");
+               "set xrange [%g:%g]\nset xtics %g nomirror\nset grid noxtics\nset yrange [%s]\n",
+               width * 0.92, q->low - 0.6, q->high + 0.6, gp_count_step(layers, c->width / 26 + 1),
+               metric_axis(q->metric) == AXIS_SHARE ? "0:1" : "0:*");
+    for (int k = 0; k < f->n; k++) {
+        buf_puts(s, k ? ", " : "plot ");
         gp_data_name(&c->gp, "dat");
-        buf_printf(s, " index %d using 1:3 with boxes lc rgb '%s' notitle", i, l->s[i].color);
-        if (sd)
-            plot_sd(c, i);
+        buf_printf(s, " index %d using 1:3 with boxes lc rgb '%s' notitle", f->s[k],
+                   q->l.s[f->s[k]].color);
+        if (!whiskers)
+            continue;
+        buf_puts(s, ", ");
+        gp_data_name(&c->gp, "dat");
+        buf_printf(s,
+                   " index %d using 1:4:(0):($5-$4) with vectors nohead lc rgb '#333333' lw 0.8 "
+                   "notitle",
+                   f->s[k]);
     }
-    chart_legend(c, l, MARK_BOX);
-    buf_puts(s, "\n");
+    for (int k = 0; k < f->n; k++)
+        chart_entry(c, &q->l.s[f->s[k]], chart_facet_label(&q->f, &q->l.s[f->s[k]]), MARK_BOX);
+    chart_end(c);
 }
 
-static void make_title(const struct chart_groups *g, const char *metric, bool sd, struct buf *b)
+static int lay_out(struct bars *q, const struct figure_args *a, struct buf *title,
+                   struct buf *caption, struct chart *c, struct err *err)
 {
-    buf_reset(b);
-    metric_title(metric, b);
-    buf_printf(b, " by layer, mean%s over ", sd ? " and standard deviation" : "");
-    chart_over(g, b);
+    int layers = q->high - q->low + 1, want = layers * (12 * q->f.most + 14), rc = 0;
+    struct chart_layout layout = {
+        .panels = 1, .width = want < 460 ? 460 : want > 1400 ? 1400 : want, .height = 340};
+    chart_metric_name(q->metric, title);
+    buf_puts(title, " by layer, median over ");
+    chart_over(&q->g, title);
+    chart_facets_note(&q->f, &q->l, false, caption);
+    TRY(buf_check(title, "title", err));
+    TRY(buf_check(caption, "caption", err));
+    layout.title = buf_str(title);
+    layout.caption = buf_str(caption);
+    chart_facets_room(&q->f, &layout);
+    TRY(chart_open(a, &layout, c, err));
+    if (draws_whiskers(q, c, q->f.most))
+        buf_puts(&c->gp.caption, " Whiskers: quartiles.");
+out:
+    return rc;
 }
 
-static int draw(const struct figure_args *a, const struct chart_groups *g, const char *metric,
-                const struct bar *bars, const struct series_list *l, struct err *err)
+static int draw(struct bars *q, const struct figure_args *a, struct err *err)
 {
     struct chart c = {0};
-    struct buf data = {0}, label = {0}, title = {0};
-    double scale, width = 0.84 / l->n;
-    int low, high, rc = 0;
+    struct buf data = {0}, label = {0}, title = {0}, caption = {0};
+    double scale;
+    int rc = 0;
 
-    layer_range(bars, g->gs.n, &low, &high);
-    int want = (high - low + 1) * (12 * l->n + 14);
-    make_title(g, metric, true, &title);
-    struct chart_layout layout = {.title = buf_str(&title),
-                                  .panels = 1,
-                                  .width = want < 460    ? 460
-                                           : want > 1400 ? 1400
-                                                         : want,
-                                  .height = 340};
-    chart_legend_room(l, &layout);
-    bool sd = draws_sd(chart_panel_width(a, &layout), bars, g->gs.n, width, high - low + 1);
-    make_title(g, metric, sd, &title);
-    TRY(buf_check(&title, "title", err));
-    layout.title = buf_str(&title);
-    TRY(chart_open(a, &layout, &c, err));
-    write_bars(bars, g->gs.n, l, width, &data);
-    chart_metric_label(metric, &label, &scale);
-    chart_panel(&c, 0, "layer", buf_str(&label));
-    plot_bars(&c, l, width, low, high, sd);
+    TRY(lay_out(q, a, &title, &caption, &c, err));
+    write_bars(q, &data);
+    chart_metric_label(q->metric, &label, &scale);
+    for (int i = 0; i < q->f.n; i++) {
+        chart_panel(&c, i, "layer", i % c.cols == 0 ? buf_str(&label) : "");
+        if (q->f.n > 1) {
+            chart_head(&c, i, q->f.f[i].title);
+            chart_key(&c, i);
+        }
+        draw_facet(q, &c, i);
+    }
     TRY(chart_finish(&c, &data, err));
 out:
     chart_free(&c);
     buf_free(&data);
     buf_free(&label);
     buf_free(&title);
+    buf_free(&caption);
     return rc;
 }
 
 static int draw_bars(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS, KEY_LAYER};
-    const char *metric = a->metric ? a->metric : "density_elem";
-    struct chart_groups g = {0};
-    struct series_list l = {0};
-    struct bar *bars = NULL;
+    struct bars q = {.metric = a->metric ? a->metric : "density_elem"};
     int rc = 0;
 
-    TRY(chart_group(a, keys, 3, GROUP_SPLIT_STEPS, metric, KEY_COUNT, &g, err));
-    TRY(mem_alloc(&bars, g.gs.n, sizeof *bars, "bars", err));
-    TRY(collect(&g, metric, &l, bars, err));
-    TRY(series_labels(&l, LEGEND_CHARS, err));
-    series_shade(&l, TELL_SHADE);
-    TRY(draw(a, &g, metric, bars, &l, err));
+    TRY(chart_group(a, keys, 3, GROUP_SPLIT_STEPS, q.metric, KEY_COUNT, &q.g, err));
+    TRY(mem_alloc(&q.bar, q.g.gs.n, sizeof *q.bar, "bars", err));
+    TRY(collect(&q, err));
+    TRY(series_labels(&q.l, LEGEND_CHARS, err));
+    series_shade(&q.l, TELL_SHADE);
+    TRY(chart_facets_make(&q.l, false, &q.f, err));
+    TRY(draw(&q, a, err));
 out:
-    chart_groups_free(&g);
-    series_free(&l);
-    free(bars);
+    chart_groups_free(&q.g);
+    series_free(&q.l);
+    chart_facets_free(&q.f);
+    free(q.bar);
     return rc;
 }
 

@@ -9,9 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Marks on a line: enough to follow it, few enough to see it. */
-#define MARKS 6
-
 struct cdf {
     struct chart_groups g;
     struct series_list l;
@@ -52,55 +49,41 @@ static int write_cdf(struct cdf *f, const char *metric, struct buf *b, struct er
     return 0;
 }
 
-/* Lines at the ends of the axis stand clear of the frame. Marks of different lines start at
- * different rows, so that lines that run together still show theirs. */
-static void plot_steps(struct chart *c, const struct cdf *f)
+/* Lines at the ends of the axis stand clear of the frame. */
+static void axes(const struct cdf *f, struct buf *b)
 {
-    struct buf *s = &c->gp.script;
     double pad = f->high > f->low ? 0.03 * (f->high - f->low) : 0.05 * fmax(fabs(f->high), 1);
-    buf_printf(s, "set xrange [%.8g:%.8g]\nset yrange [-0.03:1.03]\n", f->low - pad, f->high + pad);
-    for (int i = 0; i < f->l.n; i++) {
-        const struct series *k = &f->l.s[i];
-        int64_t every = f->rows[i] / MARKS + 1;
-        buf_puts(s, i ? ", " : "plot ");
-        gp_data_name(&c->gp, "dat");
-        buf_printf(s, " index %d using 1:2 with steps lw 1.6 dt %d lc rgb '%s' notitle, ", i,
-                   k->dash, k->color);
-        gp_data_name(&c->gp, "dat");
-        buf_printf(s,
-                   " index %d every %lld::%lld using 1:2 with points pt %d ps 0.9*point_scale lc "
-                   "rgb '%s' notitle",
-                   i, (long long)every, (long long)(i % every), k->point, k->color);
-    }
-    chart_legend(c, &f->l, MARK_LINE_POINT);
-    buf_puts(s, "\n");
+    buf_printf(b, "set xrange [%.8g:%.8g]\nset yrange [-0.03:1.03]\n", f->low - pad,
+               f->high + pad);
 }
 
 static int draw_steps(const struct figure_args *a, const struct cdf *f, const char *metric,
                       const struct buf *data, struct err *err)
 {
-    struct chart c = {0};
-    struct buf label = {0}, title = {0};
+    struct buf label = {0}, title = {0}, before = {0};
     double scale;
     int rc = 0;
 
-    metric_title(metric, &title);
+    chart_metric_name(metric, &title);
     buf_puts(&title, ": share of ");
     chart_over(&f->g, &title);
     buf_puts(&title, " at or below a value");
-    TRY(buf_check(&title, "title", err));
-    struct chart_layout layout = {
-        .title = buf_str(&title), .panels = 1, .width = 560, .height = 340};
-    chart_legend_room(&f->l, &layout);
-    TRY(chart_open(a, &layout, &c, err));
     chart_metric_label(metric, &label, &scale);
-    chart_panel(&c, 0, buf_str(&label), "share of heads of calls");
-    plot_steps(&c, f);
-    TRY(chart_finish(&c, data, err));
+    axes(f, &before);
+    TRY(buf_check(&title, "title", err));
+    TRY(buf_check(&before, "axes", err));
+    struct chart_layout layout = {.title = buf_str(&title), .width = 560, .height = 340};
+    const struct chart_lines lines = {.l = &f->l,
+                                      .x_label = buf_str(&label),
+                                      .y_label = "share of heads of calls",
+                                      .with = "steps",
+                                      .axes = buf_str(&before),
+                                      .rows = f->rows};
+    TRY(chart_draw_lines(a, &layout, &lines, data, err));
 out:
-    chart_free(&c);
     buf_free(&label);
     buf_free(&title);
+    buf_free(&before);
     return rc;
 }
 

@@ -23,11 +23,16 @@ int64_t cells_factor(int64_t rows, int64_t cols, int64_t most)
     return side <= most ? 1 : (side + most - 1) / most;
 }
 
-static int cells_new(int64_t n_q, int64_t n_k, int64_t tokens, struct cells *c, struct err *err)
+int cells_new(const struct cells_span *span, int64_t tokens, struct cells *c, struct err *err)
 {
     int64_t n;
-    *c = (struct cells){n_q,    n_k, (n_q + tokens - 1) / tokens, (n_k + tokens - 1) / tokens,
-                        tokens, NULL};
+    *c = (struct cells){.n_q = span->n_q,
+                        .n_k = span->n_k,
+                        .rows = ceil_div(span->n_q, tokens),
+                        .cols = ceil_div(span->n_k, tokens),
+                        .tokens = tokens,
+                        .q0 = span->q0,
+                        .k0 = span->k0};
     if (!mul_ok(c->rows, c->cols, &n))
         return err_set(err, ERR_NOMEM, "a map of %lld x %lld cells is too large",
                        (long long)c->rows, (long long)c->cols);
@@ -55,7 +60,7 @@ int cells_from_map(const float *m, const struct head_shape *h, int64_t tokens, i
     struct cells c;
     int64_t n_q = h->nq, n_k = h->nk;
     int64_t rows = (n_q + tokens - 1) / tokens, cols = (n_k + tokens - 1) / tokens;
-    int rc = cells_new(n_q, n_k, tokens * factor, &c, err);
+    int rc = cells_new(&(struct cells_span){0, n_q, 0, n_k}, tokens * factor, &c, err);
     if (rc)
         return rc;
     for (int64_t r = 0; r < c.rows; r++)
@@ -71,37 +76,47 @@ int cells_from_map(const float *m, const struct head_shape *h, int64_t tokens, i
     return 0;
 }
 
-/* Add the kept pairs of one row to its row of cells. */
-static void add_spans(const struct span *s, int64_t n, int64_t tokens, float *row)
+/* Add the kept pairs of one row, of those in the part, to its row of cells. */
+static void add_spans(const struct span *s, int64_t n, const struct cells *c, float *row)
 {
     for (int64_t i = 0; i < n; i++)
-        for (int64_t k = s[i].lo; k < s[i].hi;) {
-            int64_t cell = k / tokens, end = MIN((cell + 1) * tokens, s[i].hi);
+        for (int64_t k = MAX(s[i].lo, c->k0) - c->k0, last = MIN(s[i].hi - c->k0, c->n_k);
+             k < last;) {
+            int64_t cell = k / c->tokens, end = MIN((cell + 1) * c->tokens, last);
             row[cell] += (float)(end - k);
             k = end;
         }
 }
 
-int cells_from_mask(const struct mask *m, int64_t tokens, struct cells *out, struct err *err)
+/* Kept pairs become shares. */
+static void divide(const struct mask *m, struct cells *c)
+{
+    struct head_shape shape = {m->nq, m->nk, m->causal, m->reach};
+    for (int64_t r = 0; r < c->rows; r++)
+        for (int64_t k = 0; k < c->cols; k++) {
+            int64_t top = c->q0 + r * c->tokens, left = c->k0 + k * c->tokens;
+            int64_t pairs = pairs_within(&shape, top, MIN(top + c->tokens, c->q0 + c->n_q), left,
+                                         MIN(left + c->tokens, c->k0 + c->n_k));
+            float *v = &c->v[r * c->cols + k];
+            *v = pairs ? *v / (float)pairs : NAN;
+        }
+}
+
+int cells_from_mask(const struct mask *m, const struct cells_span *span, int64_t tokens,
+                    struct cells *out, struct err *err)
 {
     struct cells c = {0};
-    struct head_shape shape = {m->nq, m->nk, m->causal, m->reach};
+    struct cells_span all = {0, m->nq, 0, m->nk};
     struct span *spans = NULL;
     int rc = 0;
 
-    TRY(cells_new(m->nq, m->nk, tokens, &c, err));
+    TRY(cells_new(span ? span : &all, tokens, &c, err));
     TRY(mem_alloc(&spans, mask_max_spans(m), sizeof *spans, "spans of a row", err));
     for (int64_t i = 0; i < c.rows * c.cols; i++)
         c.v[i] = 0;
-    for (int64_t i = m->row0; i < m->row1; i++)
-        add_spans(spans, mask_row_spans(m, i, spans), tokens, c.v + i / tokens * c.cols);
-    for (int64_t r = 0; r < c.rows; r++)
-        for (int64_t k = 0; k < c.cols; k++) {
-            int64_t pairs = pairs_within(&shape, r * tokens, MIN((r + 1) * tokens, m->nq),
-                                         k * tokens, MIN((k + 1) * tokens, m->nk));
-            float *v = &c.v[r * c.cols + k];
-            *v = pairs ? *v / (float)pairs : NAN;
-        }
+    for (int64_t i = MAX(m->row0, c.q0); i < MIN(m->row1, c.q0 + c.n_q); i++)
+        add_spans(spans, mask_row_spans(m, i, spans), &c, c.v + (i - c.q0) / tokens * c.cols);
+    divide(m, &c);
     *out = c;
 out:
     free(spans);

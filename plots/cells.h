@@ -8,11 +8,17 @@
 
 #include <stdint.h>
 
-/* rows x cols cells over n_q x n_k tokens; every cell covers `tokens` x `tokens` of them (those at
- * the lower and right edge fewer). */
+/* Queries [q0, q0 + n_q) and keys [k0, k0 + n_k): a part of a map. */
+struct cells_span {
+    int64_t q0, n_q, k0, n_k;
+};
+
+/* rows x cols cells over n_q x n_k tokens from q0, k0 on; every cell covers `tokens` x `tokens` of
+ * them (those at the lower and right edge fewer). */
 struct cells {
     int64_t n_q, n_k, rows, cols, tokens;
     float *v; /* [rows][cols], owned; NAN where no pair is allowed */
+    int64_t q0, k0;
 };
 
 enum cells_pool {
@@ -22,14 +28,19 @@ enum cells_pool {
 
 void cells_free(struct cells *c);
 
+/* Cells of a part of a map, without values. */
+int cells_new(const struct cells_span *span, int64_t tokens, struct cells *c, struct err *err);
+
 /* Cells of `factor` x `factor` cells of `m` ([rows][cols], `tokens` per cell): with POOL_MAX m
  * holds maxima; with POOL_MEAN m holds sums, and the result is the mean over allowed pairs. factor
  * 1 is allowed. */
 int cells_from_map(const float *m, const struct head_shape *h, int64_t tokens, int64_t factor,
                    enum cells_pool pool, struct cells *out, struct err *err);
 
-/* Share of the allowed pairs of each cell that a whole mask (row0 = 0, row1 = nq) keeps. */
-int cells_from_mask(const struct mask *m, int64_t tokens, struct cells *out, struct err *err);
+/* Share of the allowed pairs of each cell that a whole mask (row0 = 0, row1 = nq) keeps; of a part
+ * of it, or all of it with NULL. */
+int cells_from_mask(const struct mask *m, const struct cells_span *span, int64_t tokens,
+                    struct cells *out, struct err *err);
 
 /* Smallest factor that brings the longer side of rows x cols to at most `most` cells. */
 int64_t cells_factor(int64_t rows, int64_t cols, int64_t most);

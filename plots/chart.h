@@ -44,26 +44,74 @@ void chart_name(const struct chart_groups *c, const struct record *r, const char
 int chart_series(const struct chart_groups *c, const struct record *r, const char *params,
                  struct series_list *l, struct err *err);
 
-/* Most characters of a label in a legend to the right. */
+/* Most characters of a label in a legend. */
 #define LEGEND_CHARS 60
 
-/* Panels side by side. */
+/* More series than these in one panel cannot be told apart: they are split into panels. */
+#define FACET_SERIES 8
+
+/* One panel of a chart whose series are split: those of one method (and scope). */
+struct chart_facet {
+    char title[96];         /* "" where there is but one facet */
+    int s[FACET_SERIES], n; /* indices of series */
+    int hidden;             /* further settings of the method, which are not drawn */
+};
+
+/* Few series are one facet, unless they are to be split. Of more, each method (of each scope) is one; where a method has more
+ * than FACET_SERIES settings, as many evenly over their order are drawn. */
+struct chart_facets {
+    struct chart_facet *f; /* owned */
+    int n;
+    int longest, most; /* characters of the longest label, most series of a facet */
+};
+int chart_facets_make(const struct series_list *l, bool split, struct chart_facets *out,
+                      struct err *err);
+void chart_facets_free(struct chart_facets *f);
+
+/* What a facet's legend calls a series: without the method that its title names. */
+const char *chart_facet_label(const struct chart_facets *f, const struct series *s);
+
+/* Sentences for the caption: what is grey, what was left out. */
+void chart_facets_note(const struct chart_facets *f, const struct series_list *l, bool grey,
+                       struct buf *b);
+
+/* Where a legend stands. */
+enum key_place {
+    KEY_RIGHT, /* one for all panels, to the right of the first row */
+    KEY_BELOW, /* one for all panels, in columns below them */
+    KEY_EACH_RIGHT, /* one per row of panels, right of it */
+    KEY_EACH_BELOW, /* one per panel, below it */
+};
+
+/* Panels in rows. Lengths are units (gp.h). */
 struct chart {
     struct gp gp;
-    int panels, width, height; /* of one panel's plotting area in pixels */
-    int left, gap, top, bottom, legend;
+    int panels, cols, rows;
+    int width, height; /* of one panel's plotting area */
+    int left, gap, top, head, bottom;
+    int legend, legend_lines, least;
+    enum key_place key;
+    int key_columns;
+    struct buf entries;                 /* of the legend of the panel that is being drawn */
+    int key_x, key_y, key_w, key_lines; /* the place of a legend below */
 };
 
 /* What a chart needs: a plotting area per panel as wished, margins of which 0 is the usual one. */
 struct chart_layout {
-    const char *title; /* unless --title gives one */
+    const char *title; /* unless --title gives one; not drawn on paper and slides */
+    const char *caption; /* sentences after the title in fig.txt; NULL: none */
     int panels, width, height;
+    int least; /* height that the panels' content needs; 0: what a legend does */
+    int cols;  /* panels of a row; 0: as many as fit */
     int left, gap, legend;
-    int lines; /* of the longest legend: lower than that no panel may be */
+    int lines; /* of a legend: lower than that no panel may be beside one */
+    bool each; /* legends of their own: of every panel or, with cols, of every row */
+    bool heads; /* titles above the panels */
 };
 
-/* Room for the legend of a list of series. */
+/* Room for the legend of a list of series; of facets. */
 void chart_legend_room(const struct series_list *l, struct chart_layout *out);
+void chart_facets_room(const struct chart_facets *f, struct chart_layout *out);
 
 /* Width of a panel's plotting area that chart_open will give. */
 int chart_panel_width(const struct figure_args *a, const struct chart_layout *l);
@@ -72,23 +120,46 @@ int chart_panel_width(const struct figure_args *a, const struct chart_layout *l)
 int chart_open(const struct figure_args *a, const struct chart_layout *l, struct chart *c,
                struct err *err);
 
-/* Margins and state of panel i; the legend is drawn in the last one. */
+/* Margins and state of panel i; a legend for all is drawn in the last one, others at chart_key. */
 void chart_panel(struct chart *c, int i, const char *x_label, const char *y_label);
 
-/* The legend to the right of panel i, for panels with legends of their own. */
+/* A title above panel i, and its own legend. */
+void chart_head(struct chart *c, int i, const char *title);
 void chart_key(struct chart *c, int i);
 
-/* ", keyentry ..." for every series, with lines and points or with boxes. */
+/* After `plot`: the legend's entries, the end of the line; what is drawn once is taken away. */
+void chart_end(struct chart *c);
+
+/* Entries of the legend, which chart_end draws: every series, or one under a name, with lines and
+ * points or with boxes; chart_entry_as: drawn as `how` says, such as "boxes fs solid". */
 enum chart_mark { MARK_LINE_POINT, MARK_BOX };
 void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark mark);
+void chart_entry(struct chart *c, const struct series *s, const char *label, enum chart_mark mark);
+void chart_entry_as(struct chart *c, const char *how, const char *label);
+
+/* Draw line charts: a block of the data per series, x in column 1, y in column 2. */
+struct chart_lines {
+    const struct series_list *l;
+    const char *x_label, *y_label;
+    const char *with;  /* "linespoints", or "steps" with marks of their own */
+    const char *axes;  /* commands before every panel */
+    const int64_t *rows; /* of the blocks, for marks of steps; else NULL */
+    bool split; /* a panel per method always: their x is not the same quantity */
+};
+int chart_draw_lines(const struct figure_args *a, struct chart_layout *layout,
+                     const struct chart_lines *d, const struct buf *data, struct err *err);
 
 /* Close: writes the data file "<stem>.dat" and runs gnuplot. */
 int chart_finish(struct chart *c, const struct buf *data, struct err *err);
 void chart_free(struct chart *c);
 
-/* Name of a metric (metric_title) with its unit, for axes: "err_lse_mean [nat]", "time_total [ms]".
- * *scale: factor to that unit. */
+/* Name of a metric for people with its unit: "pairs kept [kept/allowed pairs]", "time [ms]". *scale:
+ * factor to that unit. chart_metric_name: the name alone. */
 void chart_metric_label(const char *metric, struct buf *b, double *scale);
+void chart_metric_name(const char *metric, struct buf *b);
+
+/* gnuplot's range of an axis of the metric: shares end at 1, what is never negative begins at 0. */
+const char *chart_range(const char *metric);
 
 /* Split "a,b,c" (no empty parts). */
 int metric_list(const char *text, struct str_list *out, struct err *err);

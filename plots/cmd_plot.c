@@ -6,6 +6,7 @@
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/text.h"
+#include "core/utf8.h"
 #include "plots/figure.h"
 
 #include <math.h>
@@ -16,18 +17,23 @@
 struct plot_opts {
     struct common_opts common;
     char *output, *layer, *head, *branch, *method, *params, *metric, *against, *x, *y, *title,
-        *size, *range, *masks;
+        *size, *range, *masks, *width, *font, *rows, *keys;
     struct str_list where;
     int64_t step;
-    bool mean;
+    double font_size;
+    int style, map;
+    bool mean, serif;
 };
+
+static const char *const style_names[] = {"screen", "paper", "slide", NULL}; /* enum gp_look */
+static const char *const map_names[] = {"auto", "computed", "stored", NULL};
 
 /* clang-format off */
 static const struct opt options[] = {
     {.name = "output", .type = OPT_STR, .offset = offsetof(struct plot_opts, output),
      .short_name = 'o', .arg = "FILE", .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
-     .help = "Figure to write or replace: .png, .svg or .pdf; script and data are kept beside "
-             "it."},
+     .help = "Figure to write or replace: .png, .svg, .pdf, .eps or .tex (cairolatex: fig.tex for "
+             "\\input, and fig.pdf); script, data and caption (fig.txt) are kept beside it."},
     {.name = "layer", .type = OPT_STR, .offset = offsetof(struct plot_opts, layer), .arg = "LIST",
      .flags = OPT_UNSET, .help = "Layers: 0,4-7 or all."},
     {.name = "head", .type = OPT_STR, .offset = offsetof(struct plot_opts, head), .arg = "LIST",
@@ -63,6 +69,25 @@ static const struct opt options[] = {
      .arg = "LOW:HIGH", .flags = OPT_UNSET, .help = "Colour range."},
     {.name = "title", .type = OPT_STR, .offset = offsetof(struct plot_opts, title), .arg = "TEXT",
      .flags = OPT_UNSET, .help = "Title in place of the figure's own."},
+    {.name = "rows", .type = OPT_STR, .offset = offsetof(struct plot_opts, rows), .arg = "A-B",
+     .flags = OPT_UNSET, .help = "heatmap, overlay, steps, mask: only these queries."},
+    {.name = "keys", .type = OPT_STR, .offset = offsetof(struct plot_opts, keys), .arg = "A-B",
+     .flags = OPT_UNSET, .help = "The same of keys."},
+    {.name = "map", .type = OPT_ENUM, .offset = offsetof(struct plot_opts, map), .def = "auto",
+     .values = map_names,
+     .help = "Maps: computed from q and k in the picture's cells, or as stored with the trace."},
+    {.name = "style", .type = OPT_ENUM, .offset = offsetof(struct plot_opts, style),
+     .def = "screen", .values = style_names,
+     .help = "paper: 8 pt, 3.3 inches wide, no title; slide: 18 pt, 10 inches."},
+    {.name = "width", .type = OPT_STR, .offset = offsetof(struct plot_opts, width), .arg = "LENGTH",
+     .flags = OPT_UNSET, .help = "Such as 3.3in, 6.9in, 17cm; the height follows."},
+    {.name = "font", .type = OPT_STR, .offset = offsetof(struct plot_opts, font), .arg = "NAME",
+     .flags = OPT_UNSET, .help = "Such as Sans, Serif, Times New Roman."},
+    {.name = "serif", .type = OPT_BOOL, .offset = offsetof(struct plot_opts, serif), .def = "0",
+     .help = "The same as --font Serif."},
+    {.name = "font-size", .type = OPT_NUM, .offset = offsetof(struct plot_opts, font_size),
+     .arg = "PT", .min = 4, .max = 72, .flags = OPT_UNSET, .unit = "pt",
+     .help = "Size of the letters; all else keeps its proportion to them."},
     {.name = "size", .type = OPT_STR, .offset = offsetof(struct plot_opts, size), .arg = "WxH",
      .flags = OPT_UNSET, .help = "Pixels (of a PDF 1/100 inch)."},
     COMMON_OPTS,
@@ -75,7 +100,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 const struct command cmd_plot = {
     .name = "plot",
     .usage =
-        "plot FIGURE DIR|T.h5... -o FILE.png|svg|pdf [--layer LIST] [--head LIST] [--metric M]",
+        "plot FIGURE DIR|T.h5... -o FILE.png|svg|pdf|eps|tex [--layer LIST] [--head LIST] "
+        "[--metric M]",
     .summary = "draw a figure with gnuplot",
     .run = run,
     .options = options,
@@ -83,10 +109,12 @@ const struct command cmd_plot = {
         "Figures of records take -o directories of `lacuna replay`; heatmap and overlay take a\n"
         "trace, mask a file of dumped masks. `lacuna list figures -v` describes them. Beside\n"
         "fig.png stand fig.gp and its data: `gnuplot fig.gp` there draws the same picture, to be\n"
-        "restyled at will. Needs gnuplot (package gnuplot-nox).\n"
+        "restyled at will; and fig.txt, a caption. Needs gnuplot (package gnuplot-nox).\n"
         "\n"
         "Examples:\n"
         "  lacuna plot heatmap t.h5 --layer 5 -o maps.png\n"
+        "  lacuna plot heatmap t.h5 --layer 5 --head 0 --rows 1000-1400 --keys 0-1400 -o zoom.pdf\n"
+        "  lacuna plot pareto out --style paper --width 6.9in -o pareto.pdf\n"
         "  lacuna plot overlay t.h5 --masks m.h5 --layer 5 --head 0 -o overlay.png\n"
         "  lacuna plot pareto out -o pareto.svg\n"
         "  lacuna plot layerhead out --metric cra_min --method 'sale,spargeattn' -o recall.png\n"
@@ -94,7 +122,8 @@ const struct command cmd_plot = {
         "  lacuna plot sweep out --method sampleattention --x alpha_c --y alpha_s -o grid.png\n",
 };
 
-static int parse_size(const char *text, struct figure_args *a, struct err *err)
+/* Units of the figure for a number of them. */
+static int parse_size(const char *text, double per_unit, struct figure_args *a, struct err *err)
 {
     char *end;
     long w = strtol(text, &end, 10), h = 0;
@@ -105,9 +134,61 @@ static int parse_size(const char *text, struct figure_args *a, struct err *err)
                        "--size %s: expected WIDTHxHEIGHT, each 64 to 16384, such as "
                        "1200x800",
                        text);
-    a->width = (int)w;
-    a->height = (int)h;
+    a->width = (int)lround((double)w / per_unit);
+    a->height = (int)lround((double)h / per_unit);
     return 0;
+}
+
+static int parse_width(const char *text, double units_per_inch, struct figure_args *a,
+                       struct err *err)
+{
+    static const struct {
+        const char *name;
+        double inches;
+    } units[] = {{"in", 1}, {"cm", 1 / 2.54}, {"mm", 1 / 25.4}, {"pt", 1 / 72.27}};
+    char *end;
+    double x = strtod(text, &end);
+    for (size_t i = 0; end != text && i < sizeof units / sizeof *units; i++)
+        if (strcmp(end, units[i].name) == 0 && x * units[i].inches >= 1 &&
+            x * units[i].inches <= 100) {
+            a->width = (int)lround(x * units[i].inches * units_per_inch);
+            return 0;
+        }
+    return err_set(err, ERR_USAGE, "--width %s: expected 1 to 100 inches, such as 3.3in, 17cm", text);
+}
+
+/* Fonts are names: gnuplot reads a comma and what follows as a size. */
+static int check_font(const char *name, struct err *err)
+{
+    char what[UTF8_FAULT_MAX];
+    if (name[0] && !strpbrk(name, ",:;=\"'`{}^_@&~\\") && !utf8_fault(name, what))
+        return 0;
+    return err_set(err, ERR_USAGE, "--font %s: expected a name such as Serif", name);
+}
+
+static int fill_style(const struct plot_opts *o, enum gp_type type, struct figure_args *a,
+                      struct err *err)
+{
+    int rc = 0;
+    a->style = (struct gp_style){.look = (enum gp_look)o->style,
+                                 .font_pt = o->font_size > 0 ? o->font_size : 0,
+                                 .font = o->font ? o->font : o->serif ? "Serif" : NULL};
+    a->untitled = o->style != LOOK_SCREEN;
+    double inch = gp_units_per_inch(type, &a->style);
+    bool vector = type != GP_PNG && type != GP_SVG;
+    if (o->font)
+        TRY(check_font(o->font, err));
+    if (o->size && o->width)
+        FAIL(err, ERR_USAGE, "--size and --width both say how wide the figure is: give one");
+    if (o->size)
+        TRY(parse_size(o->size, vector ? 100 / inch : gp_pixels_per_unit(type, &a->style), a, err));
+    else if (o->width || o->style != LOOK_SCREEN)
+        TRY(parse_width(o->width               ? o->width
+                        : o->style == LOOK_PAPER ? "3.3in"
+                                                 : "10in",
+                        inch, a, err));
+out:
+    return rc;
 }
 
 static int parse_range(const char *text, struct figure_args *a, struct err *err)
@@ -142,11 +223,14 @@ static int fill_args(const struct plot_opts *o, struct figure_args *a, struct er
                               .y = o->y,
                               .title = o->title,
                               .mean = o->mean,
+                              .rows = o->rows,
+                              .keys = o->keys,
+                              .source = map_names[o->map],
+                              .jobs = cmd_jobs(&o->common),
                               .low = NAN,
                               .high = NAN};
     TRY(gp_check_name(o->output, &type, err));
-    if (o->size)
-        TRY(parse_size(o->size, a, err));
+    TRY(fill_style(o, type, a, err));
     if (o->range)
         TRY(parse_range(o->range, a, err));
 out:

@@ -140,8 +140,40 @@ static int steps_vary(const struct figure_args *a, bool *out, struct err *err)
     return rc;
 }
 
-/* --x, or step when steps vary, else a swept parameter, else the layer. */
-static int choose_x(const struct figure_args *a, char x[64], enum group_key *key, struct err *err)
+/* Settings of a method that differ in what a calibration found, not in a number. */
+static bool calibrations_vary(const struct recset *set)
+{
+    const struct record *first = NULL;
+    for (int64_t i = 0; i < set->n; i++) {
+        const struct record *r = &set->r[i];
+        if (!params_value(r->params, "calib"))
+            continue;
+        if (first && strcmp(first->method, r->method) == 0 && strcmp(first->params, r->params) != 0)
+            return true;
+        first = first ? first : r;
+    }
+    return false;
+}
+
+/* What is drawn against what. */
+struct axis {
+    char x[64];
+    enum group_key key; /* KEY_COUNT: x is a parameter or a metric */
+    bool metric;        /* x is a metric: a line joins all settings of a method */
+};
+
+static bool is_recorded(const struct recset *set, const char *metric)
+{
+    for (int64_t i = 0; i < set->n; i++)
+        if (record_has(&set->r[i], metric))
+            return true;
+    return false;
+}
+
+/* --x, or step when steps vary, else a swept parameter, else the density of calibrations, else the
+ * layer. */
+static int choose_x(const struct figure_args *a, const char **metric, struct axis *x,
+                    struct err *err)
 {
     static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER, KEY_HEAD,    KEY_N_Q,
                                              KEY_N_K,  KEY_RUN,   KEY_MASK_AGE};
@@ -150,43 +182,70 @@ static int choose_x(const struct figure_args *a, char x[64], enum group_key *key
     if (rc)
         return rc;
     if (a->x)
-        snprintf(x, 64, "%s", a->x);
+        snprintf(x->x, sizeof x->x, "%s", a->x);
     else if (steps)
-        snprintf(x, 64, "step");
+        snprintf(x->x, sizeof x->x, "step");
     else
-        rc = swept_param(a, x, err);
-    if (!x[0])
-        snprintf(x, 64, "layer");
-    *key = KEY_COUNT;
+        rc = swept_param(a, x->x, err);
+    if (!x->x[0] && calibrations_vary(a->set)) {
+        snprintf(x->x, sizeof x->x, "density_elem");
+        *metric = a->metric ? *metric : "cra_mean";
+    } else if (!x->x[0])
+        snprintf(x->x, sizeof x->x, "layer");
+    x->key = KEY_COUNT;
     for (size_t i = 0; i < sizeof numeric / sizeof *numeric; i++)
-        if (strcmp(x, key_name(numeric[i])) == 0)
-            *key = numeric[i];
+        if (strcmp(x->x, key_name(numeric[i])) == 0)
+            x->key = numeric[i];
+    x->metric = x->key == KEY_COUNT && is_recorded(a->set, x->x);
     return rc;
 }
 
-static int collect(const struct chart_groups *g, const char *x, enum group_key key,
-                   const char *metric, struct series_list *l, struct xy *p, int64_t *n,
-                   struct err *err)
+/* x of a group; NAN: none. */
+static int x_of(const struct chart_groups *g, const struct group *grp, const struct axis *x,
+                double *out, struct err *err)
+{
+    struct stats s;
+    int rc = 0;
+    if (x->key != KEY_COUNT)
+        *out = key_number(grp->first, x->key);
+    else if (!x->metric)
+        *out = param_value(g->args, grp->first, x->x);
+    else {
+        const char *unit;
+        rc = group_stats(&g->gs, grp, x->x, &s, NULL, err);
+        *out = s.n ? s.mean * metric_scale(x->x, &unit) : NAN;
+    }
+    return rc;
+}
+
+/* What of the parameters the line of a setting is named by. */
+static void line_params(const struct record *r, const struct axis *x, struct buf *b)
+{
+    buf_reset(b);
+    if (x->key != KEY_COUNT)
+        buf_puts(b, r->params ? r->params : "");
+    else if (!x->metric)
+        params_without(r->params, x->x, b);
+}
+
+static int collect(const struct chart_groups *g, const struct axis *x, const char *metric,
+                   struct series_list *l, struct xy *p, int64_t *n, struct err *err)
 {
     struct buf rest = {0};
     struct stats s;
     const char *unit;
-    double scale = metric_scale(metric, &unit);
+    double scale = metric_scale(metric, &unit), at;
     int rc = 0;
     *n = 0;
     for (int64_t i = 0; i < g->gs.n; i++) {
         const struct record *r = g->gs.g[i].first;
-        double at = key != KEY_COUNT ? key_number(r, key) : param_value(g->args, r, x);
+        TRY(x_of(g, &g->gs.g[i], x, &at, err));
         TRY(group_stats(&g->gs, &g->gs.g[i], metric, &s, NULL, err));
         if (isnan(at) || s.n == 0)
             continue;
-        buf_reset(&rest);
-        if (key == KEY_COUNT)
-            params_without(r->params, x, &rest);
-        else
-            buf_puts(&rest, r->params ? r->params : "");
+        line_params(r, x, &rest);
         TRY(buf_check(&rest, "series", err));
-        int k = chart_series(g, r, buf_str(&rest), l, err);
+        int k = chart_series(g, r, x->metric ? NULL : buf_str(&rest), l, err);
         if (k < 0) {
             rc = err->code;
             goto out;
@@ -195,9 +254,9 @@ static int collect(const struct chart_groups *g, const char *x, enum group_key k
     }
     if (*n == 0)
         FAIL(err, ERR_INPUT,
-             "no record has a number for '%s': --x takes step, layer, head, n_q or a "
+             "no record has a number for '%s': --x takes step, layer, head, n_q, a metric or a "
              "parameter such as tau",
-             x);
+             x->x);
     qsort(p, (size_t)*n, sizeof *p, by_x);
 out:
     buf_free(&rest);
@@ -249,12 +308,12 @@ static void plot_lines(struct chart *c, const struct series_list *l)
                    i, l->s[i].dash, l->s[i].point, l->s[i].color);
     }
     chart_legend(c, l, MARK_LINE_POINT);
-    buf_puts(s, "\n");
+    chart_end(c);
 }
 
 /* Steps, layers and the like are counted: no tics between them. */
-static void curve_axes(const struct xy *p, int64_t n, enum group_key key, const char *metric,
-                       struct buf *s)
+static void curve_axes(const struct figure_args *a, const struct xy *p, int64_t n,
+                       enum group_key key, const char *metric, struct buf *s)
 {
     double low = INFINITY, high = -INFINITY;
     for (int64_t i = 0; i < n; i++) {
@@ -264,63 +323,111 @@ static void curve_axes(const struct xy *p, int64_t n, enum group_key key, const 
     if (spans_decade(p, n))
         buf_puts(s, "set logscale x\n");
     else if (key != KEY_COUNT)
-        buf_printf(s, "set xtics %g\n", gp_count_step(high - low + 1, 12));
+        buf_printf(s, "set xtics %g nomirror\n", gp_count_step(high - low + 1, 12));
     if (metric_axis(metric) == AXIS_LOG && all_positive(p, n))
-        buf_puts(s, "set logscale y\nset format y '10^{%T}'\n");
+        buf_printf(s, "set logscale y\nset format y '%s'\n", figure_powers(a->output));
+    else
+        buf_printf(s, "set yrange [%s]\n", chart_range(metric));
+}
+
+/* "denoising step", "tau [mass share]", "pairs kept [kept/allowed pairs]". */
+static void x_name(const struct figure_args *a, const struct axis *x, const char *method,
+                   struct buf *b)
+{
+    double scale;
+    const struct opt *o = NULL;
+    for (int i = 0; method && a->methods && a->methods[i]; i++)
+        if (strcmp(a->methods[i]->name, method) == 0 && a->methods[i]->params)
+            o = opt_find(a->methods[i]->params, x->x);
+    if (x->metric)
+        chart_metric_label(x->x, b, &scale);
+    else if (x->x[0] == '@') {
+        buf_puts(b, "target of ");
+        chart_metric_name(x->x + 1, b);
+    } else
+        buf_printf(b, "%s", x->key == KEY_STEP ? "denoising step" : x->x);
+    if (o && o->unit && o->unit[0])
+        buf_printf(b, " [%s]", o->unit);
+}
+
+/* The only method of the series; NULL where there are several. */
+static const char *only_method(const struct series_list *l)
+{
+    for (int i = 1; i < l->n; i++)
+        if (strcmp(l->s[i].method, l->s[0].method) != 0)
+            return NULL;
+    return l->n ? l->s[0].method : NULL;
+}
+
+/* A parameter of one name in two methods is not one quantity: each method has its own axis. What
+ * begins with @ is a target on a metric, the same for all. */
+static bool unlike(const struct axis *x, const struct series_list *l)
+{
+    return x->key == KEY_COUNT && !x->metric && x->x[0] != '@' && !only_method(l);
 }
 
 static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
                       const struct series_list *l, const struct xy *p, int64_t n,
-                      const char *metric, const char *x, enum group_key key, struct err *err)
+                      const char *metric, const struct axis *x, struct err *err)
 {
-    struct chart c = {0};
-    struct buf data = {0}, label = {0}, title = {0};
+    struct buf data = {0}, x_label = {0}, y_label = {0}, title = {0}, axes = {0}, name = {0};
     double scale;
     int rc = 0;
 
-    metric_title(metric, &title);
-    buf_printf(&title, " against %s, mean over ", x);
+    x_name(a, x, only_method(l), &x_label);
+    if (x->metric)
+        chart_metric_name(x->x, &name);
+    chart_metric_name(metric, &title);
+    buf_printf(&title, " against %s, mean over ", x->metric ? buf_str(&name) : buf_str(&x_label));
     chart_over(g, &title);
-    TRY(buf_check(&title, "title", err));
-    struct chart_layout layout = {
-        .title = buf_str(&title), .panels = 1, .width = 560, .height = 340};
-    chart_legend_room(l, &layout);
-    TRY(chart_open(a, &layout, &c, err));
+    chart_metric_label(metric, &y_label, &scale);
+    curve_axes(a, p, n, x->key, metric, &axes);
     write_xy(p, n, l, &data);
-    chart_metric_label(metric, &label, &scale);
-    chart_panel(&c, 0, x, buf_str(&label));
-    curve_axes(p, n, key, metric, &c.gp.script);
-    plot_lines(&c, l);
-    TRY(chart_finish(&c, &data, err));
+    TRY(buf_check(&title, "title", err));
+    TRY(buf_check(&x_label, "title", err));
+    TRY(buf_check(&axes, "axes", err));
+    struct chart_layout layout = {.title = buf_str(&title), .width = 560, .height = 340};
+    if (unlike(x, l))
+        layout.caption = "The parameter means something else in each method, so each has an axis "
+                         "of its own.";
+    const struct chart_lines lines = {.l = l,
+                                      .x_label = buf_str(&x_label),
+                                      .y_label = buf_str(&y_label),
+                                      .with = "linespoints",
+                                      .axes = buf_str(&axes),
+                                      .split = unlike(x, l)};
+    TRY(chart_draw_lines(a, &layout, &lines, &data, err));
 out:
-    chart_free(&c);
     buf_free(&data);
-    buf_free(&label);
+    buf_free(&x_label);
+    buf_free(&y_label);
     buf_free(&title);
+    buf_free(&axes);
+    buf_free(&name);
     return rc;
 }
 
 static int draw_curves(const struct figure_args *a, struct err *err)
 {
-    enum group_key keys[3] = {KEY_METHOD, KEY_PARAMS}, key;
+    enum group_key keys[3] = {KEY_METHOD, KEY_PARAMS};
     const char *metric = a->metric ? a->metric : "density_elem";
     struct chart_groups g = {0};
     struct series_list l = {0};
     struct xy *p = NULL;
-    char x[64] = "";
+    struct axis x = {.key = KEY_COUNT};
     int64_t n;
     int rc = 0;
 
-    TRY(choose_x(a, x, &key, err));
-    keys[2] = key;
+    TRY(choose_x(a, &metric, &x, err));
+    keys[2] = x.key;
     /* Against the step a method's schedule is what one wants to see. */
-    TRY(chart_group(a, keys, key == KEY_COUNT ? 2 : 3, key == KEY_STEP ? 0 : GROUP_SPLIT_STEPS,
-                    metric, key, &g, err));
+    TRY(chart_group(a, keys, x.key == KEY_COUNT ? 2 : 3,
+                    x.key == KEY_STEP ? 0 : GROUP_SPLIT_STEPS, metric, x.key, &g, err));
     TRY(mem_alloc(&p, g.gs.n, sizeof *p, "points", err));
-    TRY(collect(&g, x, key, metric, &l, p, &n, err));
+    TRY(collect(&g, &x, metric, &l, p, &n, err));
     TRY(series_labels(&l, LEGEND_CHARS, err));
     series_shade(&l, TELL_DASH_POINT);
-    TRY(draw_lines(a, &g, &l, p, n, metric, x, key, err));
+    TRY(draw_lines(a, &g, &l, p, n, metric, &x, err));
 out:
     chart_groups_free(&g);
     series_free(&l);
@@ -350,7 +457,7 @@ static int granularity_series(const struct chart_groups *g, const struct group *
         buf_printf(&name, "%s ", grp->first->model);
     buf_puts(&name, slices ? "M x 1 slices" : "b x b blocks");
     /* Colour by model and length, circles for blocks, triangles on dashed lines for slices. */
-    static const char *const colors[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e"};
+    static const char *const colors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"};
     int k = series_of(l, buf_str(&name), "", err);
     if (k < 0) {
         rc = err->code;
@@ -397,7 +504,7 @@ static int draw_granularity(const struct figure_args *a, struct err *err)
     TRY(chart_open(a, &layout, &c, err));
     chart_panel(&c, 0, "block side b, or slice rows M [tokens]", "share of units below 0.5/N");
     buf_puts(&c.gp.script, "set logscale x 2\nset xtics (16, 32, 64, 128)\nset xrange [13:160]\n"
-                           "set yrange [0:*]\n");
+                           "set yrange [0:1]\n");
     plot_lines(&c, &l);
     TRY(chart_finish(&c, &data, err));
 out:
@@ -411,8 +518,8 @@ out:
 
 const struct figure figure_curves = {
     .listed = {"curves", "a metric against a parameter, step, layer or length",
-               "input: records; --metric (density_elem), --x (step when it varies, else a swept "
-               "parameter, else layer)"},
+               "input: records; --metric (density_elem), --x a key, parameter or metric (step when it "
+               "varies, else a swept parameter, else the density of calibrations, else layer)"},
     .input = FIGURE_RECORDS,
     .draw = draw_curves,
 };

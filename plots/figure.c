@@ -5,17 +5,38 @@
 
 #include "analyze/group.h"
 
+#include <ctype.h>
 #include <fnmatch.h>
 #include <string.h>
 
 int figure_open(const struct figure_args *a, int width, int height, struct gp *g, struct err *err)
 {
-    int rc =
-        gp_open(g, a->output, a->width ? a->width : width, a->height ? a->height : height, err);
+    int rc = gp_open(g, a->output, a->width ? a->width : width, a->height ? a->height : height,
+                     &a->style, err);
     g->inputs = a->inputs;
     if (!rc && a->made_by)
         buf_puts(&g->made_by, a->made_by);
     return rc;
+}
+
+void figure_caption(const struct figure_args *a, const char *title, const char *caption,
+                    struct gp *g)
+{
+    struct buf *b = &g->caption;
+    char first[2] = {(char)toupper((unsigned char)title[0]), '\0'};
+    if (a->title)
+        buf_printf(b, "%s. ", a->title);
+    buf_puts(b, first);
+    buf_printf(b, "%s.", title[0] ? title + 1 : "");
+    if (caption && caption[0])
+        buf_printf(b, "%s%s", caption[0] == ' ' ? "" : " ", caption);
+}
+
+const char *figure_powers(const char *output)
+{
+    size_t len = strlen(output);
+    bool latex = len > 4 && strcmp(output + len - 4, gp_suffixes[GP_TEX]) == 0;
+    return latex ? "$10^{%T}$" : "10^{%T}";
 }
 
 bool figure_takes(const struct figure_args *a, const struct record *r)

@@ -18,7 +18,7 @@ enum figure_input {
 
 /* Inputs and options of a figure; texts are NULL when not given. Borrowed. */
 struct figure_args {
-    const char *output;                  /* fig.png, fig.svg, fig.pdf */
+    const char *output;                  /* fig.png and the like (gp_suffixes) */
     const char *made_by;                 /* command line for the script's comment */
     const struct str_list *inputs;       /* paths of all inputs: none may be overwritten */
     const struct recset *set;            /* FIGURE_RECORDS */
@@ -34,8 +34,14 @@ struct figure_args {
     const char *x;               /* curves: "step", "layer", "n_q" or a parameter */
     const char *y;               /* sweep: the second parameter */
     const char *title;
-    int width, height; /* 0 = the figure chooses */
-    bool mean;         /* maps: mean weight of a cell instead of the largest */
+    struct gp_style style;
+    bool untitled;     /* the figure's own title is not drawn: it is in the caption */
+    int width, height; /* units; 0 = the figure chooses, the height alone too */
+    const char *rows, *keys; /* maps: "A-B", the part that is drawn */
+    const char *source;      /* maps: "auto", "computed", "stored"; NULL = auto */
+    int jobs;                /* threads that compute maps; 0 = one */
+    bool mean; /* maps: mean weight of a cell instead of the largest */
+    int64_t frames; /* masks of video: tokens of a frame, for lines between frames; 0 = none */
     double low, high;  /* colour or value range, NAN = the figure chooses */
 };
 
@@ -52,8 +58,15 @@ extern const struct listed *const figure_list[]; /* the same for struct app */
 /* ERR_USAGE with the nearest name. */
 const struct figure *figure_find(const char *name, struct err *err);
 
-/* Start gp with the figure's size or `width` x `height`. */
+/* Start gp with the figure's size or `width` x `height`, in its style. */
 int figure_open(const struct figure_args *a, int width, int height, struct gp *g, struct err *err);
+
+/* "TITLE. CAPTION" for fig.txt; caption may be NULL. */
+void figure_caption(const struct figure_args *a, const char *title, const char *caption,
+                    struct gp *g);
+
+/* Tics of a logarithmic axis, in the characters of the file's terminal. */
+const char *figure_powers(const char *output);
 
 /* Do --method and --params choose this record? */
 bool figure_takes(const struct figure_args *a, const struct record *r);

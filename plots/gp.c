@@ -11,33 +11,67 @@
 #include <math.h>
 #include <string.h>
 
+const char *const gp_suffixes[GP_TYPES] = {".png", ".svg", ".pdf", ".eps", ".tex"};
+
 int gp_check_name(const char *path, enum gp_type *type, struct err *err)
 {
-    static const char *const suffixes[] = {".png", ".svg", ".pdf"};
     const char *dot = strrchr(path, '.');
     char what[UTF8_FAULT_MAX];
     const char *fault = utf8_fault(path, what);
     if (fault)
         return err_set(err, ERR_USAGE, "%s: a figure cannot have this name: it has a %s", path,
                        fault);
-    for (int i = 0; i < 3; i++)
-        if (dot && dot != path && dot[-1] != '/' && strcmp(dot, suffixes[i]) == 0) {
+    for (int i = 0; i < GP_TYPES; i++)
+        if (dot && dot != path && dot[-1] != '/' && strcmp(dot, gp_suffixes[i]) == 0) {
             *type = (enum gp_type)i;
             return 0;
         }
-    return err_set(err, ERR_USAGE, "%s: the name of a figure ends in .png, .svg or .pdf", path);
+    return err_set(err, ERR_USAGE,
+                   "%s: the name of a figure ends in .png, .svg, .pdf, .eps or .tex", path);
 }
 
-int gp_open(struct gp *g, const char *path, int width, int height, struct err *err)
+/* ---- sizes --------------------------------------------------------------------------------- */
+
+static bool is_raster(enum gp_type type)
+{
+    return type == GP_PNG || type == GP_SVG;
+}
+
+static double font_pt(enum gp_type type, const struct gp_style *s)
+{
+    if (s->font_pt > 0)
+        return s->font_pt;
+    return s->look == LOOK_PAPER ? 8 : s->look == LOOK_SLIDE ? 18 : is_raster(type) ? 10 : 9;
+}
+
+/* 13.3 units are a line of text of so many points. Vector files for screens have 100 an inch at
+ * 9 pt. */
+double gp_units_per_inch(enum gp_type type, const struct gp_style *s)
+{
+    bool old = s->look == LOOK_SCREEN && !is_raster(type);
+    return (old ? 900 : 960) / font_pt(type, s);
+}
+
+double gp_pixels_per_unit(enum gp_type type, const struct gp_style *s)
+{
+    double dpi = s->look == LOOK_SCREEN || type == GP_SVG ? 96 : s->look == LOOK_PAPER ? 300 : 144;
+    return is_raster(type) ? dpi / gp_units_per_inch(type, s) : 1;
+}
+
+int gp_open(struct gp *g, const char *path, int width, int height, const struct gp_style *style,
+            struct err *err)
 {
     *g = (struct gp){.width = width, .height = height};
-    if (width < GP_SIDE_LEAST || height < GP_SIDE_LEAST || width > GP_SIDE_MOST ||
-        height > GP_SIDE_MOST)
-        return err_set(err, ERR_USAGE, "%s: %d x %d pixels: a figure has %d to %d per side", path,
-                       width, height, GP_SIDE_LEAST, GP_SIDE_MOST);
     int rc = gp_check_name(path, &g->type, err);
     if (rc)
         return rc;
+    if (style)
+        g->style = *style;
+    double scale = gp_pixels_per_unit(g->type, &g->style);
+    if (width < GP_SIDE_LEAST || height < GP_SIDE_LEAST || width * scale > GP_SIDE_MOST ||
+        height * scale > GP_SIDE_MOST)
+        return err_set(err, ERR_USAGE, "%s: %.0f x %.0f pixels: a figure has %d to %d per side",
+                       path, width * scale, height * scale, GP_SIDE_LEAST, GP_SIDE_MOST);
     const char *slash = strrchr(path, '/'), *file = slash ? slash + 1 : path;
     if (!slash)
         buf_puts(&g->dir, ".");
@@ -56,6 +90,7 @@ void gp_free(struct gp *g)
     buf_free(&g->stem);
     buf_free(&g->script);
     buf_free(&g->made_by);
+    buf_free(&g->caption);
     buf_free(&g->stage);
     str_list_free(&g->data);
 }
@@ -89,26 +124,51 @@ void gp_data_name(struct gp *g, const char *tag)
     buf_free(&name);
 }
 
-/* Terminal and output. */
+/* The terminal's line. Fonts and points of SVG are scaled to look like those of the others. */
+static void terminal(const struct gp *g, struct buf *b)
+{
+    double pt = font_pt(g->type, &g->style), scale = gp_pixels_per_unit(g->type, &g->style);
+    double inch = gp_units_per_inch(g->type, &g->style), w = g->width / inch, h = g->height / inch;
+    double line = g->style.look == LOOK_SCREEN ? 1 : 1.15 * pt / 8; /* 1.4 lines are 0.8 pt at 8 */
+    struct buf font = {0}, word = {0};
+    if (is_raster(g->type))
+        pt = 10;
+    buf_printf(&font, "%s,%g", g->style.font ? g->style.font : "Sans", pt);
+    gp_path(&word, buf_str(&font));
+    if (g->type == GP_PNG)
+        buf_printf(b, "set terminal pngcairo size %.0f,%.0f enhanced font %s", g->width * scale,
+                   g->height * scale, buf_str(&word));
+    else if (g->type == GP_SVG)
+        buf_printf(b, "set terminal svg size %.0f,%.0f dynamic enhanced font %s", g->width * scale,
+                   g->height * scale, buf_str(&word));
+    else if (g->type == GP_TEX)
+        buf_printf(b, "set terminal cairolatex pdf input color size %.4gin,%.4gin font ',%g'", w, h,
+                   pt);
+    else
+        buf_printf(b, "set terminal %s size %.4gin,%.4gin enhanced font %s",
+                   g->type == GP_EPS ? "epscairo" : "pdfcairo", w, h, buf_str(&word));
+    if (g->type == GP_SVG)
+        buf_printf(b, " fontscale %.3g linewidth %.3g background '#ffffff'", 1.33 * scale, scale);
+    else if (g->type == GP_PNG && scale != 1)
+        buf_printf(b, " fontscale %.4g linewidth %.4g", scale, scale);
+    else if (g->type != GP_PNG && line != 1)
+        buf_printf(b, " linewidth %.3g", line);
+    buf_puts(b, "\n");
+    b->failed |= font.failed || word.failed;
+    buf_free(&font);
+    buf_free(&word);
+}
+
+/* Terminal, sizes that the commands use by name, and output. */
 static void head(const struct gp *g, struct buf *b)
 {
     struct buf name = {0};
-    /* Fonts and points of the SVG terminal are scaled to look like those of the others. */
-    if (g->type == GP_PNG)
-        buf_printf(b, "set terminal pngcairo size %d,%d enhanced font 'Sans,10'\n", g->width,
-                   g->height);
-    else if (g->type == GP_SVG)
-        buf_printf(b,
-                   "set terminal svg size %d,%d dynamic enhanced font 'Sans,10' fontscale 1.33 "
-                   "background '#ffffff'\n",
-                   g->width, g->height);
-    else
-        buf_printf(b, "set terminal pdfcairo size %.2fin,%.2fin enhanced font 'Sans,9'\n",
-                   g->width / 100.0, g->height / 100.0);
-    buf_printf(b, "point_scale = %s\n",
-               g->type == GP_PNG   ? "1.0"
-               : g->type == GP_SVG ? "0.62"
-                                   : "0.7");
+    double scale = gp_pixels_per_unit(g->type, &g->style);
+    double pt = is_raster(g->type) ? 10 : font_pt(g->type, &g->style);
+    double point = g->type == GP_PNG ? scale : g->type == GP_SVG ? 0.62 * scale : 0.7 * pt / 9;
+    terminal(g, b);
+    buf_printf(b, "point_scale = %.4g\nfont_title = ',%.3g'\nfont_small = ',%.3g'\n", point,
+               1.2 * pt, 0.8 * pt);
     buf_printf(&name, "./%s", buf_str(&g->file));
     buf_puts(b, "set output ");
     gp_path(b, buf_str(&name));
@@ -144,9 +204,32 @@ out:
     return rc;
 }
 
+/* The caption as one paragraph and, below it, the command. */
+static int write_caption(struct gp *g, struct err *err)
+{
+    struct buf b = {0};
+    int rc = 0;
+    if (!g->caption.len)
+        return 0;
+    text_escape(&b, buf_str(&g->caption), "\n");
+    buf_puts(&b, "\n");
+    if (g->made_by.len) {
+        buf_puts(&b, "\nmade by: ");
+        text_escape(&b, buf_str(&g->made_by), "");
+        buf_puts(&b, "\n");
+    }
+    b.failed |= g->caption.failed;
+    TRY(buf_check(&b, "caption", err));
+    TRY(gp_data(g, "txt", b.data, b.len, err));
+out:
+    buf_free(&b);
+    return rc;
+}
+
 int gp_finish(struct gp *g, struct err *err)
 {
     int rc = 0;
+    TRY(write_caption(g, err));
     TRY(buf_check(&g->script, "gnuplot script", err));
     TRY(gp_stage_open(g, err));
     TRY(write_script(g, err));

@@ -12,14 +12,34 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum gp_type { GP_PNG, GP_SVG, GP_PDF };
+/* GP_TEX: cairolatex, text for LaTeX in fig.tex and lines in fig.pdf. */
+enum gp_type { GP_PNG, GP_SVG, GP_PDF, GP_EPS, GP_TEX, GP_TYPES };
 
-/* Pixels of a side of a figure. */
+/* Names end in one of these, as enum gp_type. */
+extern const char *const gp_suffixes[GP_TYPES];
+
+enum gp_look { LOOK_SCREEN, LOOK_PAPER, LOOK_SLIDE };
+
+/* How a figure looks; zeroed: as on a screen. Sizes of a figure are in units: text has a height of
+ * 13.3 of them, whatever the size of its letters is, so that every layout holds in every style. */
+struct gp_style {
+    enum gp_look look;
+    double font_pt;   /* 0: 10 (vector files 9), on paper 8, on slides 18 */
+    const char *font; /* NULL: Sans; borrowed */
+};
+
+/* Units of an inch; pixels of a unit (of vector files 1). */
+double gp_units_per_inch(enum gp_type type, const struct gp_style *s);
+double gp_pixels_per_unit(enum gp_type type, const struct gp_style *s);
+
+/* Units of a side of a figure, and pixels. */
 enum { GP_SIDE_LEAST = 64, GP_SIDE_MOST = 16384 };
 
 struct gp {
     enum gp_type type;
-    int width, height;    /* pixels; of a PDF 1/100 inch */
+    int width, height; /* units */
+    struct gp_style style;
+    struct buf caption;   /* what the figure shows, for "fig.txt": sentences */
     struct buf dir;       /* directory of the figure, "." when none was named */
     struct buf file;      /* "fig.png" */
     struct buf stem;      /* "fig" */
@@ -32,26 +52,28 @@ struct gp {
     const struct str_list *inputs; /* files that must not be written; NULL = none; borrowed */
 };
 
-/* Start a figure. The suffix of path (.png, .svg, .pdf) chooses the terminal; another is
- * ERR_USAGE. Sizes outside GP_SIDE_LEAST..GP_SIDE_MOST are ERR_USAGE. */
-int gp_open(struct gp *g, const char *path, int width, int height, struct err *err);
+/* Start a figure. The suffix of path (gp_suffixes) chooses the terminal; another is ERR_USAGE.
+ * Sizes outside GP_SIDE_LEAST..GP_SIDE_MOST are ERR_USAGE. style may be NULL. */
+int gp_open(struct gp *g, const char *path, int width, int height, const struct gp_style *style,
+            struct err *err);
 void gp_free(struct gp *g);
 
 /* Append text as a gnuplot string that no text can leave: in single quotes, where gnuplot runs
  * nothing and reads no escapes, or in double quotes with octal escapes when it has a quote itself.
  * Line breaks and tabs become spaces, what is unsafe to show (core/utf8.h) is escaped. Use it
- * together with `noenhanced`. gp_path leaves all bytes as they are; the path has no control
+ * together with `noenhanced`. For LaTeX its characters are escaped too. gp_path leaves all bytes as they are; the path has no control
  * characters. */
-void gp_text(struct buf *b, const char *text);
+void gp_text(const struct gp *g, struct buf *b, const char *text);
 void gp_path(struct buf *b, const char *path);
 
 /* The same for the label of a tic, which is a number format for gnuplot. */
-void gp_tic(struct buf *b, const char *text);
+void gp_tic(const struct gp *g, struct buf *b, const char *text);
+
 
 /* A word of a command line as a shell reads it back: quoted when it needs to be. */
 void shell_word(const char *word, struct buf *b);
 
-/* ERR_USAGE unless the name ends in .png, .svg or .pdf and has no control characters. */
+/* ERR_USAGE unless the name ends in one of gp_suffixes and has no control characters. */
 int gp_check_name(const char *path, enum gp_type *type, struct err *err);
 
 /* Write a data file "<stem>.<tag>"; it takes its place beside the figure with gp_finish. A file of
@@ -60,7 +82,7 @@ int gp_check_name(const char *path, enum gp_type *type, struct err *err);
 int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct err *err);
 void gp_data_name(struct gp *g, const char *tag);
 
-/* Write the script "<stem>.gp" and run it. When gnuplot ended well, left out no map and the picture
+/* Write the script "<stem>.gp" and, where there is a caption, "<stem>.txt", and run it. When gnuplot ended well, left out no map and the picture
  * is not empty, script, data and picture take their places together. Otherwise a picture that is
  * already there keeps its script and data, and the new ones stay in the directory "<fig.png>.new";
  * where none is, they take their places all the same. gnuplot missing: ERR_MACHINE; a script error:

@@ -29,6 +29,12 @@ static void script_name(const struct gp *g, struct buf *name)
     buf_printf(name, "%s.gp", buf_str(&g->stem));
 }
 
+/* What LaTeX includes from fig.tex. */
+static void lines_name(const struct gp *g, struct buf *name)
+{
+    buf_printf(name, "%s.pdf", buf_str(&g->stem));
+}
+
 void gp_stage_script(const struct gp *g, struct buf *path)
 {
     struct buf name = {0};
@@ -41,13 +47,12 @@ void gp_stage_script(const struct gp *g, struct buf *path)
 /* Is there a picture, of any type, to which script and data belong? */
 static bool has_picture(const struct gp *g)
 {
-    static const char *const suffixes[] = {"png", "svg", "pdf"};
     struct stat st;
     struct buf path = {0};
     bool found = false;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < GP_TYPES; i++) {
         buf_reset(&path);
-        buf_printf(&path, "%s/%s.%s", buf_str(&g->dir), buf_str(&g->stem), suffixes[i]);
+        buf_printf(&path, "%s/%s%s", buf_str(&g->dir), buf_str(&g->stem), gp_suffixes[i]);
         found |= stat(buf_str(&path), &st) == 0;
     }
     buf_free(&path);
@@ -100,6 +105,12 @@ static int refuse_own(const struct gp *g, struct err *err)
     TRY(buf_check(&script, "path", err));
     TRY(gp_stage_refuse(g, script.data, err));
     TRY(gp_stage_refuse(g, buf_str(&g->file), err));
+    if (g->type == GP_TEX) {
+        buf_reset(&script);
+        lines_name(g, &script);
+        TRY(buf_check(&script, "path", err));
+        TRY(gp_stage_refuse(g, script.data, err));
+    }
 out:
     buf_free(&script);
     return rc;
@@ -171,9 +182,16 @@ out:
 
 int gp_stage_publish(struct gp *g, struct err *err)
 {
+    struct buf lines = {0};
     int rc = move_sources(g, err);
+    lines_name(g, &lines);
+    if (!rc)
+        rc = buf_check(&lines, "path", err);
+    if (!rc && g->type == GP_TEX)
+        rc = move(g, lines.data, err);
     if (!rc)
         rc = move(g, buf_str(&g->file), err);
+    buf_free(&lines);
     gp_stage_drop(g);
     return rc;
 }

@@ -3,6 +3,7 @@
  */
 #include "plots/gp.h"
 
+#include "analyze/format.h"
 #include "core/text.h"
 
 #include <ctype.h>
@@ -34,26 +35,62 @@ void gp_path(struct buf *b, const char *path)
     buf_puts(b, "'");
 }
 
-void gp_text(struct buf *b, const char *text)
+/* Characters of LaTeX escaped, and Greek and signs that it has as mathematics. */
+static void for_latex(struct buf *text)
+{
+    static const char *const math[][2] = {{"\u00b5", "$\\mu$"}, {"\u00d7", "$\\times$"}};
+    struct buf plain = {0}, escaped = {0};
+    const char *p = buf_str(text);
+    while (*p) {
+        size_t i = 0, n = sizeof math / sizeof *math;
+        while (i < n && strncmp(p, math[i][0], strlen(math[i][0])) != 0)
+            i++;
+        if (i == n) {
+            buf_put(&plain, p++, 1);
+            continue;
+        }
+        tex_text(buf_str(&plain), &escaped);
+        buf_reset(&plain);
+        buf_puts(&escaped, math[i][1]);
+        p += strlen(math[i][0]);
+    }
+    tex_text(buf_str(&plain), &escaped);
+    escaped.failed |= plain.failed || text->failed;
+    buf_free(&plain);
+    buf_free(text);
+    *text = escaped;
+}
+
+/* The text without control characters, in the characters of the terminal. */
+static void plain_text(const struct gp *g, const char *text, struct buf *plain)
+{
+    text_escape(plain, text, "\n\t");
+    for (char *p = plain->data; p && *p; p++)
+        *p = iscntrl((unsigned char)*p) ? ' ' : *p;
+    if (g && g->type == GP_TEX)
+        for_latex(plain);
+}
+
+void gp_text(const struct gp *g, struct buf *b, const char *text)
 {
     struct buf plain = {0};
-    text_escape(&plain, text, "\n\t");
-    for (char *p = plain.data; p && *p; p++)
-        *p = iscntrl((unsigned char)*p) ? ' ' : *p;
+    plain_text(g, text, &plain);
     gp_path(b, buf_str(&plain));
     b->failed |= plain.failed;
     buf_free(&plain);
 }
 
-void gp_tic(struct buf *b, const char *text)
+void gp_tic(const struct gp *g, struct buf *b, const char *text)
 {
-    struct buf doubled = {0};
-    for (; *text; text++) {
-        buf_puts(&doubled, *text == '%' ? "%" : "");
-        buf_put(&doubled, text, 1);
+    struct buf plain = {0}, doubled = {0};
+    plain_text(g, text, &plain);
+    for (const char *p = buf_str(&plain); *p; p++) {
+        buf_puts(&doubled, *p == '%' ? "%" : "");
+        buf_put(&doubled, p, 1);
     }
-    gp_text(b, buf_str(&doubled));
-    b->failed |= doubled.failed;
+    gp_path(b, buf_str(&doubled));
+    b->failed |= plain.failed || doubled.failed;
+    buf_free(&plain);
     buf_free(&doubled);
 }
 

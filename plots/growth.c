@@ -107,37 +107,31 @@ out:
 
 static int render(struct growth *q, const struct buf *data, struct err *err)
 {
-    struct chart c = {0};
-    struct buf title = {0};
+    struct buf title = {0}, label = {0}, axes = {0};
+    double scale;
     int rc = 0;
 
-    buf_printf(&title, "%s by %s, method inside the model against exact attention", q->metric,
-               q->over);
-    TRY(buf_check(&title, "title", err));
-    struct chart_layout layout = {
-        .title = buf_str(&title), .panels = 1, .width = 560, .height = 340};
-    chart_legend_room(&q->l, &layout);
-    TRY(chart_open(q->g.args, &layout, &c, err));
-    chart_panel(&c, 0, q->over, q->metric);
-    struct buf *s = &c.gp.script;
-    buf_printf(s, "set xtics %g\n", gp_count_step((double)q->names.n, 12));
+    chart_metric_label(q->metric, &label, &scale);
+    chart_metric_name(q->metric, &title);
+    buf_printf(&title, " by %s, method inside the model against exact attention", q->over);
+    buf_printf(&axes, "set xtics %g nomirror\n", gp_count_step((double)q->names.n, 12));
     if (q->positive)
-        buf_puts(s, "set logscale y\nset format y '10^{%T}'\n");
-    for (int i = 0; i < q->l.n; i++) {
-        buf_puts(s, i ? ", " : "plot ");
-        gp_data_name(&c.gp, "dat");
-        buf_printf(
-            s,
-            " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb "
-            "'%s' notitle",
-            i, q->l.s[i].dash, q->l.s[i].point, q->l.s[i].color);
-    }
-    chart_legend(&c, &q->l, MARK_LINE_POINT);
-    buf_puts(s, "\n");
-    TRY(chart_finish(&c, data, err));
+        buf_printf(&axes, "set logscale y\nset format y '%s'\n",
+                   figure_powers(q->g.args->output));
+    TRY(buf_check(&title, "title", err));
+    TRY(buf_check(&axes, "axes", err));
+    struct chart_layout layout = {.title = buf_str(&title), .width = 560, .height = 340};
+    const struct chart_lines lines = {
+        .l = &q->l,
+        .x_label = strcmp(q->over, "step") == 0 ? "denoising step" : q->over,
+        .y_label = buf_str(&label),
+        .with = "linespoints",
+        .axes = buf_str(&axes)};
+    TRY(chart_draw_lines(q->g.args, &layout, &lines, data, err));
 out:
-    chart_free(&c);
     buf_free(&title);
+    buf_free(&label);
+    buf_free(&axes);
     return rc;
 }
 

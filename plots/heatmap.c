@@ -2,7 +2,7 @@
  * heatmap.c - figures of attention maps: heatmap (the map), overlay (the map under the masks of
  * methods) and mask (the mask alone).
  *
- * The maps are block maxima of the exact softmax, so a vertical line one key wide or a slash one
+ * Cells of maps are maxima of the exact softmax, so a vertical line one key wide or a slash one
  * token wide stays visible at any size.
  */
 #include "plots/mapfig.h"
@@ -17,14 +17,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Cells per panel side at most: as many as the panel has pixels. */
-static int64_t most_cells(const struct figure_args *a, int panels, int per_row, int lines)
-{
-    int side =
-        a->width ? panels_room(panels, per_row, lines, a->width, a->height) : panels_side(panels);
-    return side < 16 ? 16 : side;
-}
 
 /* Short where room is short. */
 static void panel_title(const struct figure_args *a, const struct map_panel *p, char title[96])
@@ -66,6 +58,16 @@ static void free_panels(struct map_figure *f)
     free(f->maps);
     free(f->overlay);
     free(f->titles);
+    free(f->row_heads);
+    free(f->col_heads);
+    free(f->below);
+}
+
+/* Heads of rows and columns in place of titles. */
+static int alloc_heads(int rows, int cols, struct map_figure *f, struct err *err)
+{
+    int rc = mem_zalloc(&f->row_heads, rows, sizeof *f->row_heads, "titles", err);
+    return rc ? rc : mem_zalloc(&f->col_heads, cols, sizeof *f->col_heads, "titles", err);
 }
 
 static void map_scale(const struct figure_args *a, struct map_figure *f)
@@ -91,34 +93,63 @@ static void map_title(const struct figure_args *a, const struct map_choice *c,
 {
     buf_puts(b, "attention of ");
     scope_text(a, c, b);
-    buf_printf(b, "; cells of %lld x %lld tokens, %s", (long long)cells->tokens,
-               (long long)cells->tokens, a->mean ? "mean" : "maximum");
+    if (a->rows || a->keys)
+        buf_printf(b, ", queries %lld-%lld, keys %lld-%lld", (long long)cells->q0,
+                   (long long)(cells->q0 + cells->n_q - 1), (long long)cells->k0,
+                   (long long)(cells->k0 + cells->n_k - 1));
+    if (cells->tokens > 1)
+        buf_printf(b, "; cells of %lld x %lld tokens, %s", (long long)cells->tokens,
+                   (long long)cells->tokens, a->mean ? "mean" : "maximum");
+}
+
+/* A row per layer and a column per head, when every layer has them all. */
+static int name_maps(const struct figure_args *a, const struct map_choice *c, struct map_figure *f,
+                     struct err *err)
+{
+    bool grid = c->per_row > 0 && c->n % c->per_row == 0;
+    for (int i = 0; i < c->n; i++)
+        panel_title(a, &c->panel[i], f->titles[i]);
+    if (!grid)
+        return 0;
+    int rc = alloc_heads(c->n / c->per_row, c->per_row, f, err);
+    for (int i = 0; i < c->n && !rc; i++) {
+        snprintf(f->row_heads[i / c->per_row], sizeof *f->row_heads, "layer %d",
+                 c->panel[i].layer);
+        snprintf(f->col_heads[i % c->per_row], sizeof *f->col_heads, "head %d", c->panel[i].head);
+    }
+    return rc;
 }
 
 static int draw_heatmap(const struct figure_args *a, struct err *err)
 {
     struct map_choice c = {0};
     struct map_figure f = {.args = a};
-    struct buf title = {0};
+    struct cells_span span;
+    struct buf title = {0}, caption = {0};
+    bool stored;
     int rc = 0;
 
     TRY(check_scale(a, err));
     TRY(map_choose(a, &c, err));
+    TRY(map_part(a, trace_meta(a->trace)->n_q, trace_meta(a->trace)->n_k, &span, err));
     TRY(alloc_panels(c.n, &f, false, err));
     f.per_row = c.per_row;
-    for (int i = 0; i < c.n; i++) {
-        TRY(map_read(a->trace, &c.panel[i], a->mean, most_cells(a, c.n, c.per_row, 1), &f.maps[i],
-                     err));
-        panel_title(a, &c.panel[i], f.titles[i]);
-    }
+    TRY(name_maps(a, &c, &f, err));
+    const struct map_room room = {c.n, c.per_row, f.col_heads ? 0 : 1};
+    TRY(map_read(a, c.panel, c.n, &span, map_most_cells(a, &room), f.maps, &stored, err));
     map_scale(a, &f);
     map_title(a, &c, &f.maps[0], &title);
+    map_caption(a, &f.maps[0], stored, &caption);
+    TRY(buf_check(&title, "title", err));
+    TRY(buf_check(&caption, "caption", err));
     f.title = buf_str(&title);
+    f.caption = buf_str(&caption);
     TRY(map_draw(&f, err));
 out:
     free_panels(&f);
     map_choice_free(&c);
     buf_free(&title);
+    buf_free(&caption);
     return rc;
 }
 
@@ -202,23 +233,36 @@ static int check_identity(const struct figure_args *a, const struct overlay *o,
     return 0;
 }
 
-/* Its head and the share of kept pairs; of several settings also which one. */
-static void overlay_title(const struct figure_args *a, const struct overlay *o,
-                          const struct map_panel *p, int k, double density, int panels,
-                          char title[96])
+/* Its head and the share of kept pairs. */
+static void overlay_title(const struct figure_args *a, const struct map_panel *p, double density,
+                          int panels, char title[96])
 {
-    const struct title_params *t = &o->params[k];
     bool brief = panels > 4 || a->width;
     char share[16];
     title_share(density, brief ? 3 : 4, share);
-    struct buf b = {0};
-    if (o->n > 1)
-        buf_printf(&b, "%.40s%s%.30s\n", t->above, t->above[0] && t->text[0] ? " " : "",
-                   t->text[0] || t->above[0] ? t->text : "defaults");
-    buf_printf(&b, o->n > 1 || brief ? "L%d H%d: %s" : "layer %d head %d, density_elem %s",
-               p->layer, p->head, share);
-    snprintf(title, 96, "%s", buf_str(&b));
-    buf_free(&b);
+    snprintf(title, 96, brief ? "L%d H%d: %s" : "layer %d head %d, kept pairs %s", p->layer,
+             p->head, share);
+}
+
+/* A row per head, a column per setting, where there are several. */
+static int overlay_heads(const struct overlay *o, struct map_figure *f, struct err *err)
+{
+    int rc = 0;
+    if (o->n < 2)
+        return 0;
+    TRY(alloc_heads(o->c.n, o->n, f, err));
+    TRY(mem_zalloc(&f->below, f->n, sizeof *f->below, "titles", err));
+    for (int i = 0; i < o->c.n; i++)
+        snprintf(f->row_heads[i], sizeof *f->row_heads, "layer %d\nhead %d", o->c.panel[i].layer,
+                 o->c.panel[i].head);
+    for (int k = 0; k < o->n; k++) {
+        const struct title_params *t = &o->params[k];
+        snprintf(f->col_heads[k], sizeof *f->col_heads, "%.40s%s%.50s", t->above,
+                 t->above[0] && t->text[0] ? "\n" : "",
+                 t->text[0] || t->above[0] ? t->text : "defaults");
+    }
+out:
+    return rc;
 }
 
 /* Panel number i: head i / o->n under setting i % o->n. */
@@ -226,21 +270,47 @@ static int overlay_panel(const struct figure_args *a, const struct overlay *o, i
                          struct map_figure *f, struct err *err)
 {
     const struct map_panel *p = &o->c.panel[i / o->n];
+    const struct cells *c = &f->maps[i];
+    const struct cells_span span = {c->q0, c->n_q, c->k0, c->n_k};
     const struct mask_entry *e = NULL;
     struct mask m = {0};
     struct mask_counts n;
     int rc = 0;
-    TRY(map_read(a->trace, p, a->mean, most_cells(a, f->n, f->per_row, o->n > 1 ? 2 : 1),
-                 &f->maps[i], err));
     TRY(find_mask(a, o, p, o->setting[i % o->n], &e, err));
     TRY(check_identity(a, o, e, err));
     TRY(maskfile_read(a->masks, e->cell, &m, err));
-    TRY(cells_from_mask(&m, f->maps[i].tokens, &f->overlay[i], err));
+    TRY(cells_from_mask(&m, &span, c->tokens, &f->overlay[i], err));
     TRY(mask_count(&m, &n, err));
-    overlay_title(a, o, p, i % o->n, (double)n.pairs_kept / (double)n.pairs_allowed, f->n,
-                  f->titles[i]);
+    double density = (double)n.pairs_kept / (double)n.pairs_allowed;
+    if (f->below)
+        title_share(density, 3, f->below[i]);
+    else
+        overlay_title(a, p, density, f->n, f->titles[i]);
 out:
     mask_free(&m);
+    return rc;
+}
+
+/* The map of each head, once for all its settings. */
+static int overlay_maps(const struct figure_args *a, const struct overlay *o, struct map_figure *f,
+                        struct buf *caption, struct err *err)
+{
+    const struct map_room room = {f->n, f->per_row, f->col_heads ? 0 : 1};
+    struct cells_span span;
+    struct map_panel *all = NULL;
+    bool stored;
+    int rc = 0;
+    TRY(map_part(a, trace_meta(a->trace)->n_q, trace_meta(a->trace)->n_k, &span, err));
+    TRY(mem_alloc(&all, f->n, sizeof *all, "panels", err));
+    for (int i = 0; i < f->n; i++)
+        all[i] = o->c.panel[i / o->n];
+    TRY(map_read(a, all, f->n, &span, map_most_cells(a, &room), f->maps, &stored, err));
+    buf_puts(caption, "Dropped pairs are pale, in proportion to their share of a cell; numbers are "
+                      "kept pairs over allowed pairs of the whole map. ");
+    map_caption(a, &f->maps[0], stored, caption);
+    TRY(buf_check(caption, "caption", err));
+out:
+    free(all);
     return rc;
 }
 
@@ -267,7 +337,7 @@ static void name_settings(const struct figure_args *a, struct overlay *o, int pa
     title_cut(buf_str(&all), 72, title);
     buf_puts(title, " on ");
     scope_text(a, &o->c, title);
-    buf_puts(title, panels > 4 || o->n > 1 || a->width ? "; dropped: pale; numbers: density_elem"
+    buf_puts(title, panels > 4 || o->n > 1 || a->width ? "; dropped: pale; numbers: kept pairs"
                                                        : "; dropped pairs are pale");
     buf_free(&all);
     buf_free(&shared);
@@ -277,7 +347,7 @@ static int draw_overlay(const struct figure_args *a, struct err *err)
 {
     struct overlay o = {.n = 0};
     struct map_figure f = {.args = a};
-    struct buf title = {0};
+    struct buf title = {0}, caption = {0};
     int rc = 0;
 
     TRY(check_scale(a, err));
@@ -286,15 +356,19 @@ static int draw_overlay(const struct figure_args *a, struct err *err)
     TRY(alloc_panels(o.c.n * o.n, &f, true, err));
     f.per_row = o.n > 1 ? o.n : o.c.per_row;
     name_settings(a, &o, f.n, &title);
+    TRY(overlay_heads(&o, &f, err));
+    TRY(overlay_maps(a, &o, &f, &caption, err));
     for (int i = 0; i < f.n; i++)
         TRY(overlay_panel(a, &o, i, &f, err));
     map_scale(a, &f);
     f.title = buf_str(&title);
+    f.caption = buf_str(&caption);
     TRY(map_draw(&f, err));
 out:
     free_panels(&f);
     overlay_free(&o);
     buf_free(&title);
+    buf_free(&caption);
     return rc;
 }
 
@@ -319,7 +393,7 @@ struct mask_list {
     struct listed_mask m[MAPFIG_MOST];
     struct title_params params[MAPFIG_MOST];
     int n;
-    bool methods, steps; /* differ */
+    bool methods, steps, layers; /* differ */
 };
 
 static int by_cell(const void *a, const void *b)
@@ -354,18 +428,25 @@ static void mask_title(const struct record *id, const struct title_params *t, bo
 static int add_mask(const struct figure_args *a, const struct mask_list *l, int i,
                     struct map_figure *f, struct err *err)
 {
+    const struct map_room room = {l->n, f->per_row, f->col_heads ? 0 : 2};
     struct mask m = {0};
     struct mask_counts count;
     struct cells *c = &f->maps[i];
+    struct cells_span span;
+    char share[16];
     int rc = 0;
 
     TRY(maskfile_read(a->masks, l->m[i].at, &m, err));
-    int64_t longest = m.nq > m.nk ? m.nq : m.nk;
     f->n++;
-    TRY(cells_from_mask(&m, cells_factor(longest, longest, most_cells(a, l->n, 0, 2)), c, err));
+    TRY(map_part(a, m.nq, m.nk, &span, err));
+    TRY(cells_from_mask(&m, &span, cells_factor(span.n_q, span.n_k, map_most_cells(a, &room)), c,
+                        err));
     TRY(mask_count(&m, &count, err));
-    mask_title(&l->m[i].id, &l->params[i], l->steps,
-               (double)count.pairs_kept / (double)count.pairs_allowed, f->titles[i]);
+    double density = (double)count.pairs_kept / (double)count.pairs_allowed;
+    mask_title(&l->m[i].id, &l->params[i], l->steps, density, f->titles[i]);
+    title_share(density, 3, share);
+    if (f->below)
+        snprintf(f->below[i], sizeof *f->below, "%s", share);
     if (c->n_q != f->maps[0].n_q || c->n_k != f->maps[0].n_k)
         FAIL(err, ERR_USAGE,
              "masks of different sizes in one figure: choose with --layer, --method");
@@ -408,6 +489,71 @@ out:
     return rc;
 }
 
+static bool same_head(const struct record *a, const struct record *b)
+{
+    return a->step == b->step && a->layer == b->layer && a->head == b->head &&
+           strcmp(a->branch, b->branch) == 0;
+}
+
+static bool same_setting(const struct record *a, const struct record *b)
+{
+    return strcmp(a->method, b->method) == 0 &&
+           strcmp(a->params ? a->params : "", b->params ? b->params : "") == 0;
+}
+
+/* Heads of a grid of settings, or of layers where there is one setting: every row must have the
+ * same columns. One row of a figure that is not narrow is no grid. Returns their number, 0: none. The masks stand in that order. */
+static int grid_columns(const struct mask_list *l, bool narrow, bool *settings)
+{
+    const struct record *first = &l->m[0].id;
+    int cols = 0;
+    *settings = !same_setting(first, &l->m[l->n - 1].id);
+    while (cols < l->n && (*settings ? same_setting(first, &l->m[cols].id)
+                                     : first->layer == l->m[cols].id.layer))
+        cols++;
+    if (l->n % cols != 0 || cols > 16 || (l->n == cols && !narrow) || (!*settings && l->steps))
+        return 0;
+    for (int i = 0; i < l->n; i++) {
+        const struct record *x = &l->m[i].id, *top = &l->m[i % cols].id,
+                            *row = &l->m[i - i % cols].id;
+        if (*settings ? !same_head(x, top) || !same_setting(x, row)
+                      : x->head != top->head || x->layer != row->layer)
+            return 0;
+    }
+    return cols;
+}
+
+static int head_masks(const struct mask_list *l, bool narrow, struct map_figure *f, struct err *err)
+{
+    bool settings;
+    int cols = grid_columns(l, narrow, &settings), rc = 0;
+    if (cols == 0)
+        return 0;
+    f->per_row = cols;
+    TRY(alloc_heads(l->n / cols, cols, f, err));
+    TRY(mem_zalloc(&f->below, l->n, sizeof *f->below, "titles", err));
+    for (int i = 0; i < l->n; i++) {
+        const struct record *x = &l->m[i].id;
+        const struct title_params *t = &l->params[i];
+        char *row = f->row_heads[i / cols], *col = f->col_heads[i % cols];
+        if (!settings)
+            snprintf(row, sizeof *f->row_heads, "layer %d", x->layer);
+        else if (l->methods)
+            snprintf(row, sizeof *f->row_heads, "%.31s%s%.60s", t->above, t->text[0] ? "\n" : "",
+                     t->text);
+        else
+            snprintf(row, sizeof *f->row_heads, "%.90s", t->text[0] ? t->text : "defaults");
+        if (settings && l->steps)
+            snprintf(col, sizeof *f->col_heads, "step %d\nL%d H%d", x->step, x->layer, x->head);
+        else if (settings && (x->layer != l->m[0].id.layer || l->layers))
+            snprintf(col, sizeof *f->col_heads, "L%d H%d", x->layer, x->head);
+        else
+            snprintf(col, sizeof *f->col_heads, "head %d", x->head);
+    }
+out:
+    return rc;
+}
+
 /* The figure's title has what all masks share. */
 static void name_masks(const struct figure_args *a, struct mask_list *l, struct buf *title)
 {
@@ -416,6 +562,7 @@ static void name_masks(const struct figure_args *a, struct mask_list *l, struct 
         const struct record *x = &l->m[i].id, *first = &l->m[0].id;
         l->methods |= strcmp(x->method, first->method) != 0;
         l->steps |= x->step != first->step || strcmp(x->branch, first->branch) != 0;
+        l->layers |= x->layer != first->layer;
     }
     for (int i = 0; i < l->n; i++) {
         l->params[i].above = l->methods ? l->m[i].id.method : "";
@@ -427,7 +574,9 @@ static void name_masks(const struct figure_args *a, struct mask_list *l, struct 
     buf_printf(&all, "%s%s", all.len && shared.len ? ":" : "", buf_str(&shared));
     buf_printf(title, "masks%s", all.len ? " of " : "");
     title_cut(buf_str(&all), 72, title);
-    buf_puts(title, "; numbers: density_elem (kept/allowed pairs)");
+    if (!l->layers)
+        buf_printf(title, "%slayer %d", l->methods && !all.len ? " of " : ", ", l->m[0].id.layer);
+    buf_puts(title, "; numbers: kept pairs / allowed pairs");
     buf_free(&all);
     buf_free(&shared);
 }
@@ -443,12 +592,14 @@ static int draw_mask(const struct figure_args *a, struct err *err)
     TRY(list_masks(a, l, err));
     TRY(alloc_panels(l->n, &f, false, err));
     name_masks(a, l, &title);
+    TRY(head_masks(l, a->width && !a->height, &f, err));
     f.n = 0;
     for (int i = 0; i < l->n; i++)
         TRY(add_mask(a, l, i, &f, err));
     f.low = isnan(a->low) ? 0 : a->low;
     f.high = isnan(a->high) ? 1 : a->high;
     f.bar_label = "kept share of the cell's allowed pairs";
+    f.caption = "Blank: no pair is allowed.";
     f.title = buf_str(&title);
     TRY(map_draw(&f, err));
 out:
@@ -463,8 +614,9 @@ out:
 const struct figure figure_heatmap = {
     .listed =
         {"heatmap", "attention maps of a trace, one panel per head",
-         "input: a trace with maps; --layer, --head, --step, --branch choose, --mean shows the "
-         "mean weight of a cell instead of the largest, --range LOW:HIGH the colour scale"},
+         "input: a trace; --layer, --head, --step, --branch choose, --rows and --keys a part, "
+         "--mean shows the mean weight of a cell instead of the largest, --range LOW:HIGH the "
+         "colour scale"},
     .input = FIGURE_TRACE,
     .draw = draw_heatmap,
 };
@@ -480,7 +632,9 @@ const struct figure figure_overlay = {
 };
 
 const struct figure figure_mask = {
-    .listed = {"mask", "dumped masks as kept share per cell", "input: a file of dumped masks"},
+    .listed = {"mask", "dumped masks as kept share per cell",
+               "input: a file of dumped masks; of several settings each is a row and each head a "
+               "column"},
     .input = FIGURE_MASKS,
     .draw = draw_mask,
 };

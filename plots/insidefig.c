@@ -96,9 +96,9 @@ static int render(const struct scatter *q, const struct buf *data, struct err *e
     chart_panel(&c, 0, buf_str(&x), buf_str(&y));
     struct buf *s = &c.gp.script;
     if (log_axis(q, 0, q->metrics.items[0]))
-        buf_puts(s, "set logscale x\nset format x '10^{%T}'\n");
+        buf_printf(s, "set logscale x\nset format x '%s'\n", figure_powers(q->a->output));
     if (log_axis(q, 1, q->metrics.items[1]))
-        buf_puts(s, "set logscale y\nset format y '10^{%T}'\n");
+        buf_printf(s, "set logscale y\nset format y '%s'\n", figure_powers(q->a->output));
     for (int i = 0; i < q->l.n; i++) {
         buf_puts(s, i ? ", " : "plot ");
         gp_data_name(&c.gp, "dat");
@@ -107,7 +107,7 @@ static int render(const struct scatter *q, const struct buf *data, struct err *e
                    i, q->l.s[i].point, q->l.s[i].color);
     }
     chart_legend(&c, &q->l, MARK_LINE_POINT);
-    buf_puts(s, "\n");
+    chart_end(&c);
     TRY(chart_finish(&c, data, err));
 out:
     chart_free(&c);

@@ -73,7 +73,7 @@ static int fill(struct lh *q, const struct group *grp, struct cells *c, struct e
     int64_t n = (int64_t)q->layers * q->heads;
     int32_t *count = NULL;
     int rc = 0;
-    *c = (struct cells){q->layers, q->heads, q->layers, q->heads, 1, NULL};
+    *c = (struct cells){q->layers, q->heads, q->layers, q->heads, 1, NULL, 0, 0};
     TRY(mem_alloc(&c->v, n, sizeof *c->v, "layer x head map", err));
     TRY(mem_zalloc(&count, n, sizeof *count, "layer x head map", err));
     for (int64_t i = 0; i < n; i++)
@@ -180,6 +180,11 @@ static void range(const struct lh *q, double *low, double *high)
 {
     *low = INFINITY;
     *high = -INFINITY;
+    if (!q->difference && metric_axis(q->metric) == AXIS_SHARE) {
+        *low = 0;
+        *high = 1;
+        return;
+    }
     for (int i = 0; i < q->n; i++)
         for (int64_t k = 0; k < (int64_t)q->layers * q->heads; k++)
             if (!isnan(q->map[i].v[k])) {
@@ -271,7 +276,7 @@ static void draw_panel(const struct lh *q, const struct panels *p, int i, double
         gp_data_name(g, "dat");
         buf_printf(&g->script,
                    " index %d using 1:2:($5==%d?strcol(4):'') with labels noenhanced "
-                   "font ',8' tc rgb '%s' notitle",
+                   "font font_small tc rgb '%s' notitle",
                    i, light, light ? "#ffffff" : "#000000");
     }
     buf_puts(&g->script, i == 0 ? "\nunset label\n" : "\n");
@@ -293,7 +298,8 @@ static void lay_out(const struct lh *q, int bar_chars, struct panels *p)
                                            .chars = chars,
                                            .lines = lines,
                                            .bar_chars = bar_chars,
-                                           .width = a->width,
+                                           .untitled = a->untitled && !a->title,
+                                            .width = a->width,
                                            .height = a->height});
 }
 
@@ -304,10 +310,11 @@ static void figure_title(const struct lh *q, struct buf *title)
         buf_puts(title, a->title);
         return;
     }
+    chart_metric_name(q->metric, title);
     if (q->difference)
-        buf_printf(title, "%s minus that of %s, by layer and head", q->metric, a->against);
+        buf_printf(title, " minus that of %s, by layer and head", a->against);
     else
-        buf_printf(title, "%s by layer and head", q->metric);
+        buf_puts(title, " by layer and head");
     if (q->shared.len) {
         buf_puts(title, "; ");
         title_cut(buf_str(&q->shared), 72, title);
@@ -329,13 +336,15 @@ static int render(struct lh *q, const struct figure_args *a, struct err *err)
     lay_out(q, (int)bar.len, &p);
     TRY(panels_check(&p, CELL_LEAST, a->width, a->height, err));
     figure_title(q, &title);
-    TRY(figure_open(a, panels_total_width(&p, buf_str(&title)), panels_total_height(&p), &g, err));
+    const char *shown = a->title || !a->untitled ? buf_str(&title) : "";
+    TRY(figure_open(a, panels_total_width(&p, shown), panels_total_height(&p), &g, err));
+    figure_caption(a, buf_str(&title), NULL, &g);
     write_cells(q, low, high, &data);
     TRY(buf_check(&data, "cells", err));
     TRY(gp_data(&g, "dat", buf_str(&data), data.len, err));
     (q->difference ? palette_diverging : palette_viridis)(&g.script);
     buf_printf(&g.script, "set cbrange [%.8g:%.8g]\n", low, high);
-    panels_frame(&p, buf_str(&title), "head", "layer", buf_str(&bar), &g);
+    panels_frame(&p, shown, "head", "layer", buf_str(&bar), &g);
     for (int i = 0; i < q->n; i++)
         draw_panel(q, &p, i, low, high, &g);
     buf_puts(&g.script, "unset multiplot\n");

@@ -109,31 +109,8 @@ void map_choice_free(struct map_choice *c)
     *c = (struct map_choice){0};
 }
 
-int map_read(const struct trace *t, const struct map_panel *p, bool mean, int64_t most,
-             struct cells *out, struct err *err)
-{
-    const struct trace_meta *m = trace_meta(t);
-    int64_t rows, cols, n;
-    float *map = NULL;
-    int rc = 0;
-
-    if (m->pool <= 0 || !trace_call(t, p->call)->has_map)
-        FAIL(err, ERR_INPUT, "%s: layer %d has no pooled maps: capture or import with --maps",
-             trace_path(t), p->layer);
-    rows = trace_map_cells(t, false);
-    cols = trace_map_cells(t, true);
-    if (!mul_ok(rows, cols, &n))
-        FAIL(err, ERR_INPUT, "%s: a map of %lld x %lld cells is too large", trace_path(t),
-             (long long)rows, (long long)cols);
-    TRY(mem_alloc(&map, n, sizeof *map, "pooled map", err));
-    TRY(trace_read_map(t, p->call, p->stored, mean ? map : NULL, mean ? NULL : map, err));
-    struct head_shape shape = {m->n_q, m->n_k, m->causal, trace_call(t, p->call)->score.reach};
-    TRY(cells_from_map(map, &shape, m->pool, cells_factor(rows, cols, most),
-                       mean ? POOL_MEAN : POOL_MAX, out, err));
-out:
-    free(map);
-    return rc;
-}
+/* Cells of vector files are no pixels: a unit may hold many. */
+#define VECTOR_PIXELS 64
 
 /* ---- data ---------------------------------------------------------------------------------- */
 
@@ -199,7 +176,7 @@ static void add_edges(const struct cells *c, struct buf *b)
     buf_puts(b, "nan nan\n\n");
     for (int64_t r = 0; r < c->rows; r++)
         for (int64_t k = 0; k < c->cols; k++) {
-            long long x = k * c->tokens, y = r * c->tokens, t = c->tokens;
+            long long x = c->k0 + k * c->tokens, y = c->q0 + r * c->tokens, t = c->tokens;
             int here = side_of(c, r, k), below = side_of(c, r + 1, k), right = side_of(c, r, k + 1);
             if (here + below == 1)
                 buf_printf(b, "%lld %lld\n%lld %lld\n\n", x, y + t, x + t, y + t);
@@ -228,8 +205,34 @@ static void scale(const struct map_figure *f, struct gp *g)
 {
     palette_viridis(&g->script);
     if (f->log)
-        buf_puts(&g->script, "set logscale cb\nset format cb '10^{%T}'\n");
+        buf_printf(&g->script, "set logscale cb\nset format cb '%s'\n",
+                   figure_powers(f->args->output));
     buf_printf(&g->script, "set cbrange [%.10g:%.10g]\n", f->low, f->high);
+}
+
+/* Lines between the frames of a video, in tokens: where there are few enough to see the map. */
+static void frame_lines(const struct map_figure *f, const struct panels *p, struct gp *g)
+{
+    const struct trace_meta *m = f->args->trace ? trace_meta(f->args->trace) : NULL;
+    const struct cells *c = f->maps;
+    int64_t frame = m ? m->grid_h * m->grid_w : 0;
+    int64_t first = m && strcmp(m->text_place, "front") == 0 ? m->text_tokens : 0;
+    if (frame <= 0 || m->grid_t < 2 || p->width * frame < 6 * c->n_k ||
+        (m->token_order[0] && strcmp(m->token_order, "raster") != 0))
+        return;
+    for (int64_t i = 1; i <= m->grid_t && i <= 256; i++) {
+        double at = (double)(first + i * frame);
+        if (at > c->k0 && at < c->k0 + c->n_k)
+            buf_printf(&g->script,
+                       "set arrow from %g, graph 0 to %g, graph 1 nohead front lw 0.5 lc rgb "
+                       "'#60ffffff'\n",
+                       at, at);
+        if (at > c->q0 && at < c->q0 + c->n_q)
+            buf_printf(&g->script,
+                       "set arrow from graph 0, first %g to graph 1, first %g nohead front lw 0.5 "
+                       "lc rgb '#60ffffff'\n",
+                       at, at);
+    }
 }
 
 static void draw_panel(const struct map_figure *f, const struct panels *p, int i, struct gp *g)
@@ -237,7 +240,11 @@ static void draw_panel(const struct map_figure *f, const struct panels *p, int i
     const struct cells *c = &f->maps[i];
     bool leftmost, lowest;
     panels_place(p, i, g, &leftmost, &lowest);
-    panels_token_axes(p, i, c, f->titles[i], leftmost, lowest, g);
+    panels_token_axes(p, i, c, f->col_heads ? "" : f->titles[i], leftmost, lowest, g);
+    if (f->col_heads)
+        panels_heads(p, i, f->row_heads, f->col_heads, g);
+    if (f->below)
+        panels_below(p, i, f->below[i], g);
     if (i == f->n - 1)
         panels_colorbox(p, f->low, f->high, f->log, g);
     buf_puts(&g->script, "plot ");
@@ -247,46 +254,60 @@ static void draw_panel(const struct map_figure *f, const struct panels *p, int i
         buf_puts(&g->script, ", ");
         panels_image(c, i, sampling(f, p, g), "veil.bin", "%4uchar", g);
         buf_puts(&g->script, " using 1:2:3:4 with rgbalpha notitle");
-        if (p->cell >= 4) {
+        if (p->cell >= MAP_EDGE_CELL) {
             buf_puts(&g->script, ", ");
             gp_data_name(g, "edges.dat");
-            buf_printf(&g->script, " index %d with lines lc rgb '#d62728' lw 1 notitle", i);
+            buf_printf(&g->script, " index %d with lines lc rgb '#d55e00' lw 1 notitle", i);
         }
     }
-    buf_puts(&g->script, "\n");
-    if (i == 0)
-        buf_puts(&g->script, "unset label\n"); /* the frame is drawn once */
+    buf_puts(&g->script, "\nunset label\n"); /* drawn once */
+}
+
+/* Room for the largest number of an axis, and for heads instead of titles. */
+static void lay_out(const struct map_figure *f, double pixels, struct panels *p)
+{
+    const struct figure_args *a = f->args;
+    const struct cells *c = f->maps;
+    int chars, lines;
+    panels_titles((const char(*)[96])f->titles, f->n, &chars, &lines);
+    panels_layout(p, &(struct panels_wish){.count = f->n,
+                                           .cols = f->per_row,
+                                           .cells_x = (double)c->n_k / (double)c->tokens,
+                                           .cells_y = (double)c->n_q / (double)c->tokens,
+                                           .side = panels_side(f->n),
+                                           .chars = f->col_heads ? 0 : chars,
+                                           .lines = lines,
+                                           .heads = f->col_heads != NULL,
+                                           .below = f->below != NULL,
+                                           .untitled = a->untitled && !a->title,
+                                           .bar_chars = (int)strlen(f->bar_label),
+                                           .pixels = pixels,
+                                           .width = a->width,
+                                           .height = a->height});
 }
 
 int map_draw(const struct map_figure *f, struct err *err)
 {
     const struct figure_args *a = f->args;
+    enum gp_type type = GP_PNG;
     struct panels p;
     struct gp g = {0};
-    const char *title;
+    const char *title = a->title ? a->title : a->untitled ? "" : f->title;
     int rc = 0;
 
-    int chars, lines;
-    panels_titles((const char(*)[96])f->titles, f->n, &chars, &lines);
-    const struct cells *c = f->maps;
-    panels_layout(&p, &(struct panels_wish){.count = f->n,
-                                            .cols = f->per_row,
-                                            .cells_x = (double)c->n_k / (double)c->tokens,
-                                            .cells_y = (double)c->n_q / (double)c->tokens,
-                                            .side = panels_side(f->n),
-                                            .chars = chars,
-                                            .lines = lines,
-                                            .bar_chars = (int)strlen(f->bar_label),
-                                            .width = a->width,
-                                            .height = a->height});
+    TRY(gp_check_name(a->output, &type, err));
+    lay_out(f, type == GP_PNG ? gp_pixels_per_unit(type, &a->style) : VECTOR_PIXELS, &p);
     TRY(panels_check(&p, 1, a->width, a->height, err));
-    title = a->title ? a->title : f->title;
     TRY(figure_open(a, panels_total_width(&p, title), panels_total_height(&p), &g, err));
+    figure_caption(a, f->title, f->caption, &g);
+    if (f->overlay && p.cell >= MAP_EDGE_CELL)
+        buf_puts(&g.caption, " A red line surrounds the cells of which at least half is kept.");
     TRY(write_images(f, &p, &g, err));
     if (f->overlay)
         TRY(write_edges(f, &g, err));
     scale(f, &g);
     panels_frame(&p, title, "key [token]", "query [token]", f->bar_label, &g);
+    frame_lines(f, &p, &g);
     for (int i = 0; i < f->n; i++)
         draw_panel(f, &p, i, &g);
     buf_puts(&g.script, "unset multiplot\n");

@@ -81,7 +81,7 @@ static int fill(struct grid *q, const struct group *g, struct cells *c, double *
     int32_t *count = NULL;
     int rc = 0;
 
-    *c = (struct cells){q->depths, q->lengths, q->depths, q->lengths, 1, NULL};
+    *c = (struct cells){q->depths, q->lengths, q->depths, q->lengths, 1, NULL, 0, 0};
     *density = 0;
     TRY(mem_alloc(&c->v, n, sizeof *c->v, "grid", err));
     TRY(mem_zalloc(&count, n, sizeof *count, "grid", err));
@@ -209,7 +209,7 @@ static void draw_panel(const struct grid *q, const struct panels *p, int i, doub
     if (p->cell >= 24) {
         buf_puts(&g->script, ", ");
         gp_data_name(g, "dat");
-        buf_printf(&g->script, " index %d using 1:2:4 with labels noenhanced font ',8' notitle", i);
+        buf_printf(&g->script, " index %d using 1:2:4 with labels noenhanced font font_small notitle", i);
     }
     buf_puts(&g->script, i == 0 ? "\nunset label\n" : "\n");
 }
@@ -250,20 +250,25 @@ static int render(struct grid *q, struct err *err)
                                             .chars = chars,
                                             .lines = lines,
                                             .bar_chars = (int)bar.len,
+                                            .untitled = a->untitled && !a->title,
                                             .width = a->width,
                                             .height = a->height});
     TRY(panels_check(&p, 8, a->width, a->height, err));
     buf_puts(&title, a->title ? a->title : "");
-    if (!a->title)
-        buf_printf(&title, "%s by length and depth", q->metric);
-    TRY(figure_open(a, panels_total_width(&p, buf_str(&title)), panels_total_height(&p), &g, err));
+    if (!a->title) {
+        chart_metric_name(q->metric, &title);
+        buf_puts(&title, " by length and depth");
+    }
+    const char *shown = a->title || !a->untitled ? buf_str(&title) : "";
+    TRY(figure_open(a, panels_total_width(&p, shown), panels_total_height(&p), &g, err));
+    figure_caption(a, buf_str(&title), NULL, &g);
     write_cells(q, &data);
     TRY(buf_check(&data, "cells", err));
     TRY(gp_data(&g, "dat", buf_str(&data), data.len, err));
     const struct metric_def *def = metric_def_find(q->metric);
     palette_grade(def && def->better == BETTER_LOWER, &g.script);
     buf_printf(&g.script, "set cbrange [%.8g:%.8g]\n", low, high);
-    panels_frame(&p, buf_str(&title), "tokens", "depth", buf_str(&bar), &g);
+    panels_frame(&p, shown, "tokens", "depth", buf_str(&bar), &g);
     for (int i = 0; i < q->n; i++)
         draw_panel(q, &p, i, low, high, &g);
     buf_puts(&g.script, "unset multiplot\n");

@@ -19,8 +19,14 @@ struct panels_wish {
     double cells_x, cells_y; /* of every panel; the last cell may be part of one */
     int side;                /* wished pixels of a panel's longer side */
     int chars, lines;        /* of the titles above the panels: longest line, lines */
+    bool heads;              /* of rows and columns instead of titles (panels_heads) */
+    bool below;              /* a line of text below each panel */
+    bool untitled;           /* the figure has no title */
+    double pixels;           /* of the picture to a unit; 0 = 1. More than 1: cells may be smaller
+                              * than a unit */
     int bar_chars;           /* of the colour bar's label */
-    int width, height;       /* requested size of the figure, which then decides; 0 = none */
+    int width, height;       /* requested size of the figure, which then decides; 0 = none; the
+                              * height alone may be 0 */
 };
 
 /* Pixels around and between the panels. */
@@ -28,16 +34,17 @@ struct panels {
     int count, cols, rows;
     int left, right, top, bottom, gap_x, gap_y;
     int width, height; /* of one panel in pixels: whole multiples of whole cells */
-    int cell;          /* pixels per cell */
-    int room;          /* pixels per cell that fit: 0 when the size is too small */
+    int cell;          /* whole units per cell */
+    int room;          /* pixels of the picture per cell that fit: 0 when the size is too small */
+    bool heads;
     int overhang;      /* of the titles, over the colour bar's place */
 };
 
 /* Side in pixels at which this many panels are legible. */
 int panels_side(int count);
 
-/* Pixels that the shorter side of a panel has in a figure of this size, its titles having
- * this many lines; may be negative. */
+/* Pixels that the shorter side of a panel has in a figure of this size (the height may be 0: any),
+ * its titles having this many lines, 0: heads of rows and columns; may be negative. */
 int panels_room(int count, int wish, int lines, int width, int height);
 
 /* ERR_USAGE with a size that would do, when a requested size leaves less than `least` pixels to a
@@ -75,6 +82,11 @@ void panels_title(const char *title, struct gp *g);
  */
 void panels_token_axes(const struct panels *p, int i, const struct cells *c, const char *title,
                        bool leftmost, bool lowest, struct gp *g);
+
+/* For panel i the heads of its column, in the first row, and of its row, in the first column; a
+ * head has one line or two. Text below a panel. */
+void panels_heads(const struct panels *p, int i, char (*rows)[96], char (*cols)[96], struct gp *g);
+void panels_below(const struct panels *p, int i, const char *text, struct gp *g);
 
 /* Samples of a panel's image. They are its cells, each repeat x repeat times; on an axis that ends
  * within a cell, or has only one, they are pixels instead: gnuplot neither clips the cells of an

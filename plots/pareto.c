@@ -169,8 +169,8 @@ static void ideal_corner(struct chart *c, bool larger)
     buf_printf(
         &c->gp.script,
         "set arrow 1 from graph 0.075, graph %.3f to graph 0.012, graph %.3f head filled size "
-        "graph 0.02,20 lc rgb '#2ca02c' front\n"
-        "set label 9 'ideal' at graph 0.085, graph %.3f left font ',9' tc rgb '#2ca02c' "
+        "graph 0.02,20 lc rgb '#009e73' front\n"
+        "set label 9 'ideal' at graph 0.085, graph %.3f left font font_small tc rgb '#009e73' "
         "front\n",
         y, larger ? 0.99 : 0.012, y);
 }
@@ -197,6 +197,14 @@ static void target_bands(const struct pareto *q, struct buf *s)
     }
 }
 
+static bool any_dominated(const struct pareto *q)
+{
+    for (int64_t i = 0; i < q->n; i++)
+        if (q->p[i].dominated)
+            return true;
+    return false;
+}
+
 static void plot_series(struct pareto *q, struct chart *c, int panel)
 {
     struct buf *s = &c->gp.script;
@@ -219,23 +227,28 @@ static void plot_series(struct pareto *q, struct chart *c, int panel)
                    "notitle",
                    index, k->point - 1, k->color);
     }
-    if (panel == c->panels - 1)
+    if (panel == c->panels - 1) {
         chart_legend(c, &q->series, MARK_LINE_POINT);
-    buf_puts(s, "\nunset label\n");
+        if (any_dominated(q))
+            chart_entry_as(c, "points pt 6 ps 1*point_scale lw 1.2 lc rgb '#555555'",
+                           "hollow: dominated");
+    }
+    chart_end(c);
 }
 
 static void y_axis(const struct pareto *q, const char *metric, bool log, double floor_y,
                    struct buf *s)
 {
+    const char *powers = figure_powers(q->g.args->output);
     double top = 0;
     for (int64_t i = 0; i < q->n; i++)
         top = fmax(top, q->p[i].y);
     if (log)
-        buf_printf(s, "set logscale y\nset format y '10^{%%T}'\nset yrange [%.6g:%.6g]\n", floor_y,
+        buf_printf(s, "set logscale y\nset format y '%s'\nset yrange [%.6g:%.6g]\n", powers, floor_y,
                    fmax(pow(10, ceil(log10(fmax(top, floor_y) * 1.05))), floor_y * 10));
     else
         buf_printf(s, "unset logscale y\nset format y '%%g'\nset yrange [%s]\n",
-                   metric_axis(metric) == AXIS_SHARE ? "*:1.02" : "*:*");
+                   metric_axis(metric) == AXIS_SHARE ? "*:1" : "*:*");
 }
 
 static int draw_panel(struct pareto *q, struct chart *c, int i, const char *metric,
@@ -252,7 +265,7 @@ static int draw_panel(struct pareto *q, struct chart *c, int i, const char *metr
     chart_metric_label(x_metric, &x_label, &scale);
     chart_metric_label(metric, &label, &scale);
     chart_panel(c, i, buf_str(&x_label), buf_str(&label));
-    buf_puts(&c->gp.script, "set logscale x\nset xrange [*:1.1]\nset format x '%g'\n");
+    buf_puts(&c->gp.script, "set logscale x\nset xrange [*:1]\nset format x '%g'\n");
     y_axis(q, metric, log, floor_y, &c->gp.script);
     if (metric_better(metric) != BETTER_NEITHER)
         ideal_corner(c, metric_better(metric) == BETTER_HIGHER);
@@ -264,19 +277,39 @@ out:
     return rc;
 }
 
-static int open_chart(const struct figure_args *a, const struct pareto *q, int panels,
+static bool any_target(const struct pareto *q)
+{
+    for (int64_t i = 0; i < q->g.gs.n; i++)
+        if (*params_target(q->g.gs.g[i].first->params))
+            return true;
+    return false;
+}
+
+static int open_chart(const struct figure_args *a, const struct pareto *q, const struct str_list *metrics,
                       struct chart *c, struct err *err)
 {
     struct buf title = {0};
+    int panels = (int)metrics->n, rc = 0;
     struct chart_layout layout = {
         .panels = panels, .width = panels == 1 ? 560 : 330, .height = 330};
-    int rc = 0;
-    buf_puts(&title, "Density against error and recall, mean over ");
+    buf_puts(&title, "Pairs kept against ");
+    for (int i = 0; i < panels; i++) {
+        buf_puts(&title, i == 0 ? "" : i + 1 < panels ? "; " : " and ");
+        chart_metric_name(metrics->items[i], &title);
+    }
+    buf_puts(&title, "; mean over ");
     chart_over(&q->g, &title);
-    buf_puts(&title, "; hollow: dominated");
     TRY(buf_check(&title, "title", err));
     layout.title = buf_str(&title);
+    layout.caption = any_target(q)
+                         ? "A line joins the settings of a method. Hollow: dominated, another "
+                           "setting is better in both. Grey bands: densities that settings were "
+                           "to have, within 2 %."
+                         : "A line joins the settings of a method. Hollow: dominated, another "
+                           "setting is better in both.";
     chart_legend_room(&q->series, &layout);
+    layout.lines++; /* what hollow means */
+    layout.legend = layout.legend < 200 ? 200 : layout.legend;
     TRY(chart_open(a, &layout, c, err));
 out:
     buf_free(&title);
@@ -311,14 +344,6 @@ out:
     return rc;
 }
 
-static bool any_target(const struct pareto *q)
-{
-    for (int64_t i = 0; i < q->g.gs.n; i++)
-        if (*params_target(q->g.gs.g[i].first->params))
-            return true;
-    return false;
-}
-
 static int draw(const struct figure_args *a, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
@@ -334,7 +359,7 @@ static int draw(const struct figure_args *a, struct err *err)
     TRY(make_series(&q, err));
     if (q.g.n_scope || any_target(&q))
         series_shade(&q.series, TELL_DASH);
-    TRY(open_chart(a, &q, (int)metrics.n, &c, err));
+    TRY(open_chart(a, &q, &metrics, &c, err));
     for (int i = 0; i < metrics.n; i++)
         TRY(draw_panel(&q, &c, i, metrics.items[i], &data, err));
     TRY(chart_finish(&c, &data, err));

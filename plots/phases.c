@@ -7,6 +7,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Times of the GPU and of the host never share a figure: the first kind that the records have. */
@@ -21,7 +22,7 @@ static const struct {
      {"prepare", "select", "attend"}},
 };
 
-static const char *const phase_colors[3] = {"#9e9e9e", "#ff7f0e", "#1f77b4"};
+static const char *const phase_colors[3] = {"#999999", "#e69f00", "#0072b2"};
 
 /* The selection counts as measured where it is part of a total, or where there is none. */
 static const char *const measured_total = "time_total_ns";
@@ -106,7 +107,7 @@ static int collect(struct phases *f, struct err *err)
 }
 
 /* Rows: position, is the selection missing, then the running sums of the phases. */
-static void write_phases(const struct phases *f, struct buf *b, struct buf *tics)
+static void write_phases(const struct phases *f, struct chart *c, struct buf *b, struct buf *tics)
 {
     const char *const *name = kinds[f->kind].name;
     buf_printf(b, "# position, 1 = selection not measured, then cumulative %s: %s, %s, %s\n",
@@ -120,7 +121,7 @@ static void write_phases(const struct phases *f, struct buf *b, struct buf *tics
         }
         buf_puts(b, "\n");
         buf_puts(tics, i ? ", " : "");
-        gp_tic(tics, series_label(&f->l.s[i]));
+        gp_tic(&c->gp, tics, series_label(&f->l.s[i]));
         buf_printf(tics, " %d", i);
     }
 }
@@ -131,7 +132,7 @@ static void plot_phases(struct chart *c, const struct phases *f, const struct bu
     static const char *const fill[2] = {"solid 1.0 noborder", "pattern 5 border lt -1"};
     struct buf *s = &c->gp.script;
     buf_printf(s,
-               "set xrange [0:%.6g]\nset xtics %g\nset yrange [%d.6:-0.6]\nunset grid\nset grid "
+               "set xrange [0:%.6g]\nset xtics %g nomirror\nset yrange [%d.6:-0.6]\nunset grid\nset grid "
                "xtics lc rgb '#dddddd' lw 0.6 lt 1\nset ytics scale 0 (%s) noenhanced\n",
                f->longest * 1.04, gp_step(f->longest * 1.04, c->width > 140 ? c->width / 70 : 2),
                f->l.n - 1, buf_str(tics));
@@ -144,14 +145,15 @@ static void plot_phases(struct chart *c, const struct phases *f, const struct bu
                        "fs %s notitle",
                        h, p + 3, p + 3, phase_colors[p], fill[h]);
         }
-    for (int p = 0; p < 3; p++)
-        buf_printf(s, ", keyentry with boxes fs solid lc rgb '%s' title '%s'", phase_colors[p],
-                   kinds[f->kind].name[p]);
+    char how[96];
+    for (int p = 0; p < 3; p++) {
+        snprintf(how, sizeof how, "boxes fs solid lc rgb '%s'", phase_colors[p]);
+        chart_entry_as(c, how, kinds[f->kind].name[p]);
+    }
+    snprintf(how, sizeof how, "boxes lc rgb '%s' fs %s", phase_colors[2], fill[1]);
     if (f->hatched)
-        buf_printf(s,
-                   ", keyentry with boxes lc rgb '%s' fs %s title 'attend; selection not measured'",
-                   phase_colors[2], fill[1]);
-    buf_puts(s, "\n");
+        chart_entry_as(c, how, "attend; selection not measured");
+    chart_end(c);
 }
 
 static int draw(const struct phases *f, const struct figure_args *a, struct err *err)
@@ -168,12 +170,13 @@ static int draw(const struct phases *f, const struct figure_args *a, struct err 
     const struct chart_layout layout = {.title = buf_str(&title),
                                         .panels = 1,
                                         .width = 400,
-                                        .height = 60 + 24 * (rows > 60 ? 60 : rows),
+                                        .height = 60 + 24 * rows,
+                                        .least = rows * 14,
                                         .left = (int)(28 + 7.4 * series_longest(&f->l)),
                                         .legend = f->hatched ? 286 : 110,
-                                        .lines = rows > 4 ? rows * 14 / 19 + 1 : 4};
+                                        .lines = f->hatched ? 4 : 3};
     TRY(chart_open(a, &layout, &c, err));
-    write_phases(f, &data, &tics);
+    write_phases(f, &c, &data, &tics);
     buf_printf(&x, "time [%s]", f->unit);
     chart_panel(&c, 0, buf_str(&x), "");
     plot_phases(&c, f, &tics);

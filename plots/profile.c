@@ -17,7 +17,7 @@ struct panel {
     enum group_key key;
     const char *metric;
     char label[96];   /* of the x axis */
-    struct buf rows;  /* a block per series: x, mean, smallest, largest */
+    struct buf rows;  /* a block per series: x, median, quartiles */
     double low, high; /* of x */
 };
 
@@ -34,7 +34,7 @@ static double sample_number(const struct grouping *traces, const struct record *
 
 struct point {
     int series;
-    double x, mean, min, max;
+    double x, median, q1, q3;
 };
 
 static int by_series(const void *a, const void *b)
@@ -54,8 +54,8 @@ static void write_points(struct panel *p, struct point *pt, int64_t n, int serie
         buf_puts(&p->rows, "nan nan nan nan\n");
         for (int64_t i = 0; i < n; i++)
             if (pt[i].series == s) {
-                buf_printf(&p->rows, "%.10g %.10g %.10g %.10g\n", pt[i].x, pt[i].mean, pt[i].min,
-                           pt[i].max);
+                buf_printf(&p->rows, "%.10g %.10g %.10g %.10g\n", pt[i].x, pt[i].median,
+                           pt[i].q1, pt[i].q3);
                 p->low = fmin(p->low, pt[i].x);
                 p->high = fmax(p->high, pt[i].x);
             }
@@ -63,7 +63,7 @@ static void write_points(struct panel *p, struct point *pt, int64_t n, int serie
     }
 }
 
-/* Means over all cells of one value of the key; `names` was filled by the first panel. */
+/* Medians over all cells of one value of the key; `names` was filled by the first panel. */
 static int fill_profile(const struct figure_args *a, struct panel *p, struct series_list *l,
                         struct err *err)
 {
@@ -89,7 +89,7 @@ static int fill_profile(const struct figure_args *a, struct panel *p, struct ser
             goto out;
         }
         double x = p->key == KEY_TRACE ? sample_number(&traces, r) : key_number(r, p->key);
-        pt[i] = (struct point){k, x, s.mean * scale, s.min * scale, s.max * scale};
+        pt[i] = (struct point){k, x, s.median * scale, s.q1 * scale, s.q3 * scale};
     }
     write_points(p, pt, g.gs.n, l->n);
 out:
@@ -102,67 +102,114 @@ out:
 /* ---- drawing ----------------------------------------------------------------------------------
  */
 
-/* The panels' blocks follow one another in the data file: panel i starts at block i * series. */
-static void plot_panel(struct chart *c, const struct panel *p, int i, const struct series_list *l,
-                       bool spread, bool last)
+/* What is drawn: a row of panels for each facet of the series, a column for each key. */
+struct drawing {
+    struct panel *p;
+    int n;
+    struct series_list *l;
+    struct chart_facets f;
+    bool spread;       /* quartiles as whiskers */
+    const char *range; /* of y */
+};
+
+static void one_line(struct chart *c, const struct series *k, int block, const char *what)
 {
-    struct buf *s = &c->gp.script;
-    double pad = fmax(0.5, 0.04 * (p->high - p->low));
-    buf_printf(s, "set xrange [%g:%g]\nset xtics %g\n", p->low - pad, p->high + pad,
-               gp_count_step(p->high - p->low + 1, 8));
-    for (int k = 0; k < l->n; k++) {
-        int at = i * l->n + k;
-        if (spread) {
-            buf_puts(s, k ? ", " : "plot ");
-            gp_data_name(&c->gp, "dat");
-            buf_printf(s,
-                       " index %d using 1:3:(0):($4-$3) with vectors nohead lw 0.8 lc rgb '%s' "
-                       "notitle",
-                       at, l->s[k].color);
-        }
-        buf_puts(s, k || spread ? ", " : "plot ");
-        gp_data_name(&c->gp, "dat");
-        buf_printf(s,
-                   " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale "
-                   "lc rgb '%s' notitle",
-                   at, l->s[k].dash, l->s[k].point, l->s[k].color);
-    }
-    if (last)
-        chart_legend(c, l, MARK_LINE_POINT);
-    buf_puts(s, "\n");
+    gp_data_name(&c->gp, "dat");
+    buf_printf(&c->gp.script, " index %d using %s lc rgb '%s' notitle", block, what, k->color);
 }
 
-static int draw_panels(const struct figure_args *a, struct panel *p, int n,
-                       const struct series_list *l, const char *title, bool spread,
-                       const char *range, struct err *err)
+/* The panels' blocks follow one another in the data file: panel i starts at block i * series. */
+static void plot_panel(struct chart *c, const struct drawing *d, int facet, int i)
+{
+    const struct panel *p = &d->p[i];
+    const struct chart_facet *f = &d->f.f[facet];
+    struct buf *s = &c->gp.script;
+    double pad = fmax(0.5, 0.04 * (p->high - p->low));
+    const char *before = "plot ";
+    buf_printf(s, "set xrange [%g:%g]\nset xtics %g nomirror\nset yrange [%s]\n", p->low - pad,
+               p->high + pad, gp_count_step(p->high - p->low + 1, c->width > 200 ? 8 : 5),
+               d->range);
+    for (int m = 0; m < f->n; m++) {
+        const struct series *k = &d->l->s[f->s[m]];
+        int at = i * d->l->n + f->s[m];
+        char how[96];
+        if (d->spread) {
+            buf_puts(s, before);
+            one_line(c, k, at, "1:3:(0):($4-$3) with vectors nohead lw 0.8");
+            before = ", ";
+        }
+        snprintf(how, sizeof how, "1:2 with linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale",
+                 k->dash, k->point);
+        buf_puts(s, before);
+        one_line(c, k, at, how);
+        before = ", ";
+    }
+    bool legend = d->f.n > 1 ? i == (c->key == KEY_EACH_RIGHT ? d->n - 1 : 0) : i == d->n - 1;
+    for (int m = 0; m < f->n && legend; m++)
+        chart_entry(c, &d->l->s[f->s[m]], chart_facet_label(&d->f, &d->l->s[f->s[m]]),
+                    MARK_LINE_POINT);
+    chart_end(c);
+}
+
+static void draw_panel(struct chart *c, const struct drawing *d, int facet, int i)
+{
+    struct buf label = {0};
+    double scale;
+    int at = facet * d->n + i;
+    chart_metric_label(d->p[i].metric, &label, &scale);
+    chart_panel(c, at, d->p[i].label,
+                i && strcmp(d->p[i].metric, d->p[0].metric) == 0 ? "" : buf_str(&label));
+    c->gp.script.failed |= label.failed;
+    buf_free(&label);
+    if (d->f.n > 1) {
+        if (i == 0)
+            chart_head(c, at, d->f.f[facet].title);
+        buf_puts(&c->gp.script, "unset key\n");
+        chart_key(c, at);
+    }
+    plot_panel(c, d, facet, i);
+}
+
+static void write_panels(const struct drawing *d, struct buf *data)
+{
+    for (int i = 0; i < d->n; i++) {
+        buf_printf(data,
+                   "# panel %d: %s against %s; a block per line: x, median, lower and upper "
+                   "quartile\n",
+                   i, d->p[i].metric, d->p[i].label);
+        buf_puts(data, buf_str(&d->p[i].rows));
+    }
+}
+
+static int draw_panels(const struct figure_args *a, struct drawing *d, const char *title,
+                       const char *caption, struct err *err)
 {
     struct chart c = {0};
-    struct buf data = {0}, label = {0};
-    double scale;
+    struct buf data = {0}, note = {0};
     int rc = 0;
 
-    struct chart_layout layout = {
-        .title = title, .panels = n, .width = n > 2 ? 230 : 360, .height = 290};
-    chart_legend_room(l, &layout);
+    TRY(chart_facets_make(d->l, false, &d->f, err));
+    struct chart_layout layout = {.title = title};
+    chart_facets_room(&d->f, &layout);
+    layout.panels = d->f.n * d->n;
+    layout.cols = d->n;
+    layout.width = d->n > 2 ? 230 : 360;
+    layout.height = d->f.n > 1 ? 150 : 290;
+    buf_puts(&note, caption);
+    chart_facets_note(&d->f, d->l, false, &note);
+    TRY(buf_check(&note, "caption", err));
+    layout.caption = buf_str(&note);
+    write_panels(d, &data);
     TRY(chart_open(a, &layout, &c, err));
-    for (int i = 0; i < n; i++) {
-        buf_printf(&data,
-                   "# panel %d: %s against %s; a block per line: x, mean, smallest, largest\n", i,
-                   p[i].metric, p[i].label);
-        buf_puts(&data, buf_str(&p[i].rows));
-        buf_reset(&label);
-        chart_metric_label(p[i].metric, &label, &scale);
-        chart_panel(&c, i, p[i].label,
-                    i && strcmp(p[i].metric, p[0].metric) == 0 ? "" : buf_str(&label));
-        buf_printf(&c.gp.script, "set yrange [%s]\n", range);
-        plot_panel(&c, &p[i], i, l, spread, i == n - 1);
-        buf_puts(&c.gp.script, "unset label\n"); /* the title is drawn once */
-    }
+    for (int f = 0; f < d->f.n; f++)
+        for (int i = 0; i < d->n; i++)
+            draw_panel(&c, d, f, i);
     TRY(chart_finish(&c, &data, err));
 out:
     chart_free(&c);
+    chart_facets_free(&d->f);
     buf_free(&data);
-    buf_free(&label);
+    buf_free(&note);
     return rc;
 }
 
@@ -207,12 +254,13 @@ static int draw_profile(const struct figure_args *a, struct err *err)
         TRY(fill_profile(a, &p[i], &l, err));
     TRY(series_labels(&l, LEGEND_CHARS, err));
     series_shade(&l, TELL_DASH_POINT);
-    metric_title(metric, &title);
-    buf_printf(&title, ": mean, and range of the cells, by %s", p[0].label);
+    chart_metric_name(metric, &title);
+    buf_printf(&title, ": median and quartiles of the cells, by %s", p[0].label);
     for (int i = 1; i < n; i++)
         buf_printf(&title, ", %s", p[i].label);
-    TRY(draw_panels(a, p, n, &l, buf_str(&title), true,
-                    metric_axis(metric) == AXIS_LOG ? "*:*" : "0:*", err));
+    TRY(buf_check(&title, "title", err));
+    struct drawing d = {.p = p, .n = n, .l = &l, .spread = true, .range = chart_range(metric)};
+    TRY(draw_panels(a, &d, buf_str(&title), "", err));
 out:
     free_panels(p, n);
     series_free(&l);
@@ -223,17 +271,29 @@ out:
 /* ---- stability ---------------------------------------------------------------------------------
  */
 
-/* One line per layer, the mean over heads and refresh periods. */
+#define LAYERS_MOST 512 /* of all settings; panels thin them out */
+
+static void color_layer(struct series *s, int layer)
+{
+    static const char *const colors[] = {"#000000", "#e69f00", "#0072b2", "#009e73",
+                                         "#d55e00", "#56b4e9", "#cc79a7", "#7f7f7f"};
+    snprintf(s->color, sizeof s->color, "%s", colors[layer % 8]);
+    s->point = 5 + 2 * (layer % 5);
+    s->dash = 1 + layer / 8 % 5;
+}
+
+/* One line per layer, the median over heads and refresh periods. */
 static int fill_stability(const struct figure_args *a, struct panel *p, struct series_list *l,
                           struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS, KEY_LAYER, KEY_MASK_AGE};
     struct chart_groups g = {0};
-    struct buf name = {0};
+    struct buf name = {0}, setting = {0};
     struct point *pt = NULL;
     struct stats s;
     int rc = 0;
 
+    l->most = LAYERS_MOST;
     TRY(chart_group(a, keys, 4, 0, p->metric, KEY_COUNT, &g, err));
     TRY(mem_alloc(&pt, g.gs.n, sizeof *pt, "points", err));
     bool several = g.gs.n && (g.n_scope || recset_varies(a->set, KEY_PARAMS));
@@ -241,35 +301,28 @@ static int fill_stability(const struct figure_args *a, struct panel *p, struct s
         const struct record *r = g.gs.g[i].first;
         TRY(group_stats(&g.gs, &g.gs.g[i], p->metric, &s, NULL, err));
         buf_reset(&name);
-        if (several) {
-            chart_name(&g, r, r->params, &name);
-            buf_puts(&name, " ");
-        }
-        buf_printf(&name, "layer %d", r->layer);
+        buf_reset(&setting);
+        if (several)
+            chart_name(&g, r, r->params, &setting);
+        buf_printf(&name, "%s%slayer %d", buf_str(&setting), several ? " " : "", r->layer);
+        TRY(buf_check(&name, "series", err));
         int k = series_of(l, buf_str(&name), "", err);
         if (k < 0) {
             rc = err->code;
             goto out;
         }
-        pt[i] = (struct point){k, key_number(r, KEY_MASK_AGE), s.mean, s.min, s.max};
+        color_layer(&l->s[k], r->layer);
+        if (several && !l->s[k].scope && !(l->s[k].scope = strdup(buf_str(&setting))))
+            FAIL(err, ERR_NOMEM, "series: out of memory");
+        pt[i] = (struct point){k, key_number(r, KEY_MASK_AGE), s.median, s.q1, s.q3};
     }
     write_points(p, pt, g.gs.n, l->n);
 out:
     free(pt);
     buf_free(&name);
+    buf_free(&setting);
     chart_groups_free(&g);
     return rc;
-}
-
-static void color_layers(struct series_list *l)
-{
-    static const char *const colors[] = {"#440154", "#3b528b", "#21918c", "#5ec962", "#d8b400",
-                                         "#d62728", "#9467bd", "#8c564b", "#7f7f7f", "#1f77b4"};
-    for (int i = 0; i < l->n; i++) {
-        snprintf(l->s[i].color, sizeof l->s[i].color, "%s", colors[i % 10]);
-        l->s[i].point = 5 + i % 9;
-        l->s[i].dash = 1 + i / 10;
-    }
 }
 
 static int draw_stability(const struct figure_args *a, struct err *err)
@@ -283,9 +336,9 @@ static int draw_stability(const struct figure_args *a, struct err *err)
         TRY(fill_stability(a, &p[i], &l, err));
     }
     TRY(series_labels(&l, LEGEND_CHARS, err));
-    color_layers(&l);
-    TRY(draw_panels(a, p, 2, &l, "reused mask against the step's own, mean over heads of calls",
-                    false, "*:1", err));
+    struct drawing d = {.p = p, .n = 2, .l = &l, .range = "*:1"};
+    TRY(draw_panels(a, &d, "reused mask against the step's own, median over heads of calls", "",
+                    err));
 out:
     free_panels(p, 2);
     series_free(&l);

@@ -202,7 +202,7 @@ void series_shade(struct series_list *l, enum series_tell tell)
                 n++;
             }
         /* Beside dashes shades need not tell alone: none fades towards the paper. */
-        style_shade(style_of(l->methods, s->method), k, n, tell == TELL_SHADE ? 0.6 : 0.45,
+        style_shade(style_of(l->methods, s->method), k, n, tell == TELL_SHADE ? 0.6 : 0.3,
                     s->color);
         s->dash = tell == TELL_SHADE ? 1 : n > 1 ? 1 + k % 5 : s->dash;
         if (tell == TELL_DASH_POINT && k / 5 % 2)

@@ -160,12 +160,13 @@ static void write_cells(const struct sweep *q, double low, double high, struct b
         }
 }
 
-static void tics(const struct axis *a, char letter, struct buf *s)
+static void tics(const struct axis *a, char letter, struct gp *g)
 {
+    struct buf *s = &g->script;
     buf_printf(s, "set %ctics (", letter);
     for (int i = 0; i < a->n; i++) {
         buf_puts(s, i ? ", " : "");
-        gp_text(s, a->values[i]);
+        gp_tic(g, s, a->values[i]);
         buf_printf(s, " %d", i);
     }
     buf_printf(s, ") noenhanced\nset %crange [-0.5:%.1f]\n", letter, a->n - 0.5);
@@ -181,7 +182,8 @@ static int render(struct sweep *q, const struct figure_args *a, struct err *err)
     if (!(high > low))
         high = low + (low != 0 ? fabs(low) * 0.05 : 1);
     chart_metric_label(q->metric, &bar, &scale);
-    buf_printf(&title, "%s of %s, mean over ", q->metric, buf_str(&q->rest));
+    chart_metric_name(q->metric, &title);
+    buf_printf(&title, " of %s, mean over ", buf_str(&q->rest));
     chart_over(&q->g, &title);
     TRY(buf_check(&title, "title", err));
     struct chart_layout layout = {.title = buf_str(&title),
@@ -194,10 +196,10 @@ static int render(struct sweep *q, const struct figure_args *a, struct err *err)
     chart_panel(&c, 0, q->x.name, q->y.name);
     struct buf *s = &c.gp.script;
     palette_viridis(s);
-    tics(&q->x, 'x', s);
-    tics(&q->y, 'y', s);
+    tics(&q->x, 'x', &c.gp);
+    tics(&q->y, 'y', &c.gp);
     buf_printf(s, "unset grid\nset cbrange [%.8g:%.8g]\nset cblabel ", low, high);
-    gp_text(s, buf_str(&bar));
+    gp_text(&c.gp, s, buf_str(&bar));
     buf_puts(s, " noenhanced offset 2.5,0\nplot ");
     gp_data_name(&c.gp, "dat");
     buf_puts(s, " using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid "
@@ -206,7 +208,7 @@ static int render(struct sweep *q, const struct figure_args *a, struct err *err)
         buf_puts(s, ", ");
         gp_data_name(&c.gp, "dat");
         buf_printf(s,
-                   " using 1:2:($5==%d?strcol(4):'') with labels noenhanced font ',9' tc rgb '%s' "
+                   " using 1:2:($5==%d?strcol(4):'') with labels noenhanced font font_small tc rgb '%s' "
                    "notitle",
                    light, light ? "#ffffff" : "#000000");
     }

@@ -217,7 +217,7 @@ static void plot_units(struct chart *c, int at)
 
 static void plot_masks(struct chart *c, int at)
 {
-    static const char *const colors[] = {"#1f77b4", "#2ca02c", "#d62728"};
+    static const char *const colors[] = {"#0072b2", "#009e73", "#d55e00"};
     static const char *const names[] = {"density of slices", "recall, mean of rows",
                                         "recall, worst row"};
     struct buf *s = &c->gp.script;
@@ -226,11 +226,11 @@ static void plot_masks(struct chart *c, int at)
         gp_data_name(&c->gp, "dat");
         buf_printf(
             s,
-            " index %d using 1:2 with linespoints lw 1.4 pt %d ps 0.8*point_scale lc rgb '%s' "
+            " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale lc rgb '%s' "
             "title '%s'",
-            at + m, 5 + 2 * m, colors[m], names[m]);
+            at + m, 1 + m, 5 + 2 * m, colors[m], names[m]);
     }
-    buf_puts(s, "\n");
+    chart_end(c);
 }
 
 /* Each panel has its own curves, so each has its own legend to its right. */
@@ -239,8 +239,8 @@ static void start_panel(struct chart *c, int i, const char *y)
     chart_panel(c, i, "c, threshold in units of 1/N", y);
     chart_key(c, i);
     buf_puts(&c->gp.script,
-             "set logscale x\nset yrange [0:1.02]\n"
-             "set xtics (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)\n");
+             "set logscale x\nset yrange [0:1]\n"
+             "set xtics nomirror (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)\n");
 }
 
 /* Room for the legends: of the units, and of the mask metrics. */
@@ -254,6 +254,8 @@ static int draw_panels(const struct figure_args *a, bool maps, bool masks, const
         .panels = maps + masks,
         .width = 380,
         .height = 320,
+        .each = true,
+        .cols = maps + masks,
         .gap = UNITS_LEGEND + 80,
         .legend = masks ? MASKS_LEGEND : UNITS_LEGEND,
         .lines = maps ? N_UNITS : 3};

@@ -18,7 +18,7 @@
 static struct err e;
 static struct fixture_records f;
 static struct recset set;
-static struct buf dat, script;
+static struct buf dat, script, caption;
 static char dir[256];
 
 static void begin(void)
@@ -36,6 +36,7 @@ static void end(void)
     recset_free(&set);
     buf_free(&dat);
     buf_free(&script);
+    buf_free(&caption);
 }
 
 static struct figure_args args(void)
@@ -66,6 +67,7 @@ static void draw(const char *figure, const struct figure_args *a)
     assert_ok(figure_find(figure, &e)->draw(a, &e), &e);
     read_beside("dat", &dat);
     read_beside("gp", &script);
+    read_beside("txt", &caption);
 }
 
 static void draw_all(const char *figure)
@@ -167,7 +169,7 @@ START_TEST(short_times_are_in_microseconds_on_few_tics)
     draw_all("phases");
     assert_has(&dat, "# spargeattn\n0 0 0 1 3.8\n");
     assert_has(&script, "time [µs]");
-    assert_has(&script, "set xtics 1\n");
+    assert_has(&script, "set xtics 1 nomirror\n");
 }
 END_TEST
 
@@ -191,15 +193,15 @@ START_TEST(titles_say_what_varies_beside_the_head)
     assert_has(&script, "share of heads of 2 layers and 2 steps at or below a value");
     assert_has(&script, "share of heads of calls");
     draw_all("pareto");
-    assert_has(&script, "mean over heads of 2 layers and 2 steps; hollow");
+    assert_has(&script, "; mean over heads of 2 layers and 2 steps'");
     draw_all("bars");
-    assert_has(&script, "mean and standard deviation over heads of 2 steps'");
+    assert_has(&script, "pairs kept by layer, median over heads of 2 steps'");
     draw_all("curves");
-    assert_has(&script, "density_elem against step, mean over heads of 2 layers'");
+    assert_has(&script, "pairs kept against denoising step, mean over heads of 2 layers'");
     struct figure_args a = args();
     a.step = 0;
     draw("bars", &a);
-    assert_has(&script, "standard deviation over heads'");
+    assert_has(&script, "median over heads'");
 }
 END_TEST
 
@@ -209,7 +211,7 @@ START_TEST(groups_over_different_numbers_say_up_to)
     fixture_video_record(add("streaming", "", 0, 0, 0.5), 0);
     fixture_video_record(add("streaming", "", 1, 0, 0.5), 0);
     draw_all("pareto");
-    assert_has(&script, "mean over heads of 2 layers and up to 2 steps; hollow");
+    assert_has(&script, "; mean over heads of 2 layers and up to 2 steps'");
 }
 END_TEST
 
@@ -234,8 +236,8 @@ START_TEST(calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so)
     assert_has(&dat, "\n0.25 0.1 0 ");
     assert_has(&script, "'radial (sparse calls)'");
     draw_all("bars");
-    assert_has(&dat, " 1 0.25 0\n");
-    assert_lacks(&dat, " 0 1 0\n"); /* layer 0 ran no mask */
+    assert_has(&dat, " 1 0.25 0.25 0.25\n");
+    assert_lacks(&dat, " 0 1 1 1\n"); /* layer 0 ran no mask */
     assert_has(&script, "'radial (sparse calls)'");
     draw_all("cdf");
     assert_has(&dat, "\n0.75 0\n0.75 1\n");
@@ -341,7 +343,7 @@ START_TEST(times_are_drawn_in_the_unit_of_their_axis)
     a.metric = "time_total_ns";
     draw("pareto", &a);
     assert_has(&dat, "\n0.5 2 0 2 ");
-    assert_has(&script, "'time_total [ms]'");
+    assert_has(&script, "'time of the whole call [ms]'");
 }
 END_TEST
 
@@ -395,7 +397,7 @@ START_TEST(a_constant_parameter_is_no_axis)
     add("streaming", "sink=4:window=64", 0, 0, 0.2);
     add("streaming", "sink=4:window=128", 0, 0, 0.3);
     draw_all("curves");
-    assert_has(&script, "density_elem against window");
+    assert_has(&script, "pairs kept against window");
     assert_has(&dat, "\n64 0.2 0\n128 0.3 0\n");
 }
 END_TEST
@@ -410,7 +412,7 @@ START_TEST(the_axis_is_the_parameter_with_most_settings_on_its_lines)
         add("spargeattn", params, 0, 0, 0.5);
     }
     draw_all("curves");
-    assert_has(&script, "density_elem against tau");
+    assert_has(&script, "pairs kept against tau");
 }
 END_TEST
 
@@ -420,7 +422,7 @@ START_TEST(what_no_method_sweeps_leaves_the_layer)
     add("streaming", "sink=4", 1, 0, 0.3);
     add("sale", "tau=0.02", 0, 0, 0.3);
     draw_all("curves");
-    assert_has(&script, "density_elem against layer");
+    assert_has(&script, "pairs kept against layer");
 }
 END_TEST
 
@@ -430,7 +432,7 @@ START_TEST(a_step_that_was_chosen_is_no_axis)
     struct figure_args a = args();
     a.step = 1;
     draw("curves", &a);
-    assert_has(&script, "density_elem against layer");
+    assert_has(&script, "pairs kept against layer");
 }
 END_TEST
 
@@ -446,7 +448,7 @@ START_TEST(tics_of_counts_are_whole)
     for (int layer = 0; layer < 20; layer++)
         fixture_metric(add("sale", "", layer, 0, 0.5), "sparsity_total", 0.5);
     draw_all("profile");
-    assert_has(&script, "set xtics 5\n");
+    assert_has(&script, "set xtics 5 nomirror\n");
 }
 END_TEST
 
@@ -455,14 +457,14 @@ START_TEST(a_scaled_metric_does_not_name_its_old_unit)
     struct buf b = {0};
     double scale;
     chart_metric_label("time_total_ns", &b, &scale);
-    ck_assert_str_eq(buf_str(&b), "time_total [ms]");
+    ck_assert_str_eq(buf_str(&b), "time of the whole call [ms]");
     ck_assert_double_eq(scale, 1e-6);
     buf_reset(&b);
     chart_metric_label("time_select_ns_q1", &b, &scale);
     ck_assert_str_eq(buf_str(&b), "time_select_q1 [ms]");
     buf_reset(&b);
     chart_metric_label("err_lse_mean", &b, &scale);
-    ck_assert_str_eq(buf_str(&b), "err_lse_mean [nat]");
+    ck_assert_str_eq(buf_str(&b), "mean error of the log-sum-exp [nat]");
     buf_free(&b);
 }
 END_TEST
@@ -472,44 +474,43 @@ END_TEST
 START_TEST(a_size_that_drops_names_is_refused_with_one_that_does_not)
 {
     char params[32];
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 8; i++) {
         snprintf(params, sizeof params, "window=%d", i + 1);
         add("streaming", params, 0, 0, 0.2);
     }
     fixture_set(&f, &set);
     struct figure_args a = args();
     a.width = 700;
-    a.height = 300;
+    a.height = 200;
     assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_USAGE,
-                 "too small for this figure, whose names take 12 lines (700x336 would do)");
-    a.height = 336;
+                 "too small for this figure, whose names take 8 lines (700x260 would do)");
+    a.height = 260;
     draw("bars", &a);
     a.width = 150;
-    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_USAGE, "x336 would do");
+    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_USAGE, "x260 would do");
 }
 END_TEST
 
-START_TEST(a_standard_deviation_is_named_where_it_is_drawn)
+START_TEST(whiskers_are_named_where_they_are_drawn)
 {
     char params[32];
-    for (int i = 0; i < 30; i++) {
+    for (int i = 0; i < 16; i++) {
         snprintf(params, sizeof params, "window=%d", i / 2 + 1);
         add("streaming", params, 0, i % 2, 0.2 + 0.01 * i);
     }
     draw_all("bars");
-    assert_has(&script, "mean and standard deviation over heads");
+    assert_has(&dat, " 0 0.205 0.2 0.21\n");
     assert_has(&script, "with vectors");
+    assert_has(&caption, "Whiskers: quartiles.");
     struct figure_args a = args();
-    a.width = 390;
+    a.width = 340;
     a.height = 460;
     draw("bars", &a);
-    assert_has(&script, "mean over heads");
-    assert_lacks(&script, "standard deviation over");
     assert_lacks(&script, "with vectors");
+    assert_lacks(&caption, "Whiskers");
     a = args();
-    a.head = "0"; /* one value has no deviation */
+    a.head = "0"; /* one value has no spread */
     draw("bars", &a);
-    assert_has(&script, "mean over heads");
     assert_lacks(&script, "with vectors");
 }
 END_TEST
@@ -629,7 +630,7 @@ START_TEST(lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame)
     fixture_metric(add("dense", "", 0, 0, 1), "cra_min", 1);
     draw_all("cdf");
     assert_has(&script, "set xrange [-0.03:1.03]");
-    assert_has(&script, "with steps lw 1.6 dt 2");
+    assert_has(&script, "with steps lw 1.4 dt 2");
     assert_has(&script, "every 4::"); /* 21 rows, 6 marks */
     assert_has(&script, "with points pt");
     ck_assert_int_eq(count(&script, "keyentry with linespoints"), 3);
@@ -638,6 +639,120 @@ END_TEST
 
 /* Two lines per method, because a parameter per head and one for all are not one curve, and a band
  * where the density was to be. */
+/* Twelve settings of three methods: more than a panel holds. */
+static void add_many(void)
+{
+    static const char *const methods[] = {"sale", "spargeattn", "streaming"};
+    char params[32];
+    for (int i = 0; i < 12; i++) {
+        snprintf(params, sizeof params, "%s=0.%d", i / 4 == 2 ? "alpha" : "tau", 1 + i % 4);
+        for (int layer = 0; layer < 2; layer++) {
+            struct record *r = add(methods[i / 4], params, layer, 0, 0.1 * (i % 4 + 1));
+            fixture_metric(r, "cra_min", 0.05 * (i + layer));
+        }
+    }
+}
+
+START_TEST(many_settings_are_panels_of_methods)
+{
+    add_many();
+    draw_all("cdf");
+    ck_assert_int_eq(count(&script, "plot './fig.dat'"), 3);
+    ck_assert_int_eq(count(&script, "lc rgb '#d9d9d9' notitle"), 3 * 8); /* those of the others */
+    assert_has(&script, "set label 'spargeattn' at");
+    assert_has(&script, "title 'tau=0.1'");
+    assert_has(&caption, "One panel per method, 12 settings in all; grey: those of the other panels");
+    draw_all("bars");
+    ck_assert_int_eq(count(&script, "set key at"), 3);
+    ck_assert_int_eq(count(&script, "set yrange [0:1]\n"), 3 + 3); /* and of the legends below */
+}
+END_TEST
+
+START_TEST(settings_that_are_not_drawn_are_counted)
+{
+    char params[32];
+    for (int i = 0; i < 20; i++) {
+        snprintf(params, sizeof params, "window=%d", i + 1);
+        add("streaming", params, 0, 0, 0.2);
+    }
+    draw_all("bars");
+    assert_has(&caption, " 8 of 20 settings of streaming are drawn");
+    assert_has(&script, "'streaming window=1'");
+    assert_has(&script, "'streaming window=20'");
+}
+END_TEST
+
+START_TEST(a_parameter_of_two_methods_is_two_axes)
+{
+    add_many();
+    struct figure_args a = args();
+    a.x = "tau";
+    draw("curves", &a);
+    ck_assert_int_eq(count(&script, "plot './fig.dat'"), 2);
+    assert_has(&script, "set label 'sale' at");
+    assert_lacks(&script, "#d9d9d9");
+    assert_has(&caption, "means something else in each method");
+}
+END_TEST
+
+START_TEST(calibrations_are_joined_by_density)
+{
+    for (int i = 0; i < 3; i++) {
+        char params[32];
+        snprintf(params, sizeof params, "calib=xxh3:%d", i);
+        fixture_metric(add("spargeattn", params, 0, 0, 0.2 * (i + 1)), "cra_mean", 0.7 + 0.1 * i);
+    }
+    draw_all("curves");
+    assert_has(&dat, "# spargeattn: x, mean, sd\nnan nan nan\n0.2 0.7 0\n0.4 0.8 0\n0.6 0.9 0\n");
+    assert_has(&script, "set xlabel 'pairs kept [kept/allowed pairs]'");
+}
+END_TEST
+
+START_TEST(paper_has_a_width_in_inches_and_its_legend_below)
+{
+    add_many();
+    struct figure_args a = args();
+    char path[300];
+    snprintf(path, sizeof path, "%s/fig.pdf", dir);
+    a.output = path;
+    a.style = (struct gp_style){.look = LOOK_PAPER};
+    a.untitled = true;
+    a.metric = "cra_min";
+    a.width = (int)(3.3 * gp_units_per_inch(GP_PDF, &a.style));
+    draw("pareto", &a);
+    assert_has(&script, "set terminal pdfcairo size 3.3in,");
+    assert_has(&script, "font 'Sans,8'");
+    assert_has(&script, "vertical maxrows");
+    assert_lacks(&script, "font_title\n"); /* no title */
+    assert_has(&caption, "Pairs kept against");
+    a.style.font = "Serif";
+    snprintf(path, sizeof path, "%s/fig.eps", dir);
+    draw("pareto", &a);
+    assert_has(&script, "set terminal epscairo");
+    assert_has(&script, "font 'Serif,8'");
+}
+END_TEST
+
+START_TEST(text_for_latex_is_escaped_and_its_lines_stand_beside_it)
+{
+    add_many();
+    struct figure_args a = args();
+    char path[300], lines[300];
+    struct buf tex = {0};
+    snprintf(path, sizeof path, "%s/fig.tex", dir);
+    snprintf(lines, sizeof lines, "%s/fig.pdf", dir);
+    a.output = path;
+    a.title = "50 % of $x_1$ \\input";
+    a.metric = "cra_min";
+    draw("pareto", &a);
+    assert_has(&script, "'50 \\% of \\$x\\_1\\$ \\textbackslash{}input'");
+    read_beside("tex", &tex);
+    assert_has(&tex, "includegraphics");
+    assert_ok(buf_read_file(&tex, lines, 1 << 20, &e), &e);
+    buf_free(&tex);
+}
+END_TEST
+
 START_TEST(settings_with_a_target_have_a_line_and_a_band)
 {
     static const char *const params[] = {"tau=0.1", "tau=0.2", "@density_elem=0.3",
@@ -722,7 +837,7 @@ Suite *make_suite(void)
     tcase_add_test(c, tics_of_counts_are_whole);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
-    tcase_add_test(c, a_standard_deviation_is_named_where_it_is_drawn);
+    tcase_add_test(c, whiskers_are_named_where_they_are_drawn);
     tcase_add_test(c, parameters_that_all_settings_share_are_left_out);
     tcase_add_test(c, long_labels_are_cut_where_they_do_not_differ);
     tcase_add_test(c, labels_that_no_cut_tells_apart_stay_long);
@@ -730,6 +845,12 @@ Suite *make_suite(void)
     tcase_add_test(c, the_legend_shows_the_labels);
     tcase_add_test(c, settings_of_a_method_differ_in_more_than_their_shade);
     tcase_add_test(c, lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame);
+    tcase_add_test(c, many_settings_are_panels_of_methods);
+    tcase_add_test(c, settings_that_are_not_drawn_are_counted);
+    tcase_add_test(c, a_parameter_of_two_methods_is_two_axes);
+    tcase_add_test(c, calibrations_are_joined_by_density);
+    tcase_add_test(c, paper_has_a_width_in_inches_and_its_legend_below);
+    tcase_add_test(c, text_for_latex_is_escaped_and_its_lines_stand_beside_it);
     tcase_add_test(c, settings_with_a_target_have_a_line_and_a_band);
     tcase_add_test(c, a_sweep_has_a_cell_per_setting);
     tcase_add_test(c, a_sweep_shows_settings_that_differ_in_nothing_else);

@@ -10,6 +10,7 @@
 #include "core/rng.h"
 #include "plots/cells.h"
 #include "plots/figure.h"
+#include "plots/mapfig.h"
 #include "plots/palette.h"
 #include "plots/panels.h"
 #include "sim/registry.h"
@@ -96,10 +97,10 @@ static int rerun(const char *script)
 
 static void simple_figure(const char *file, const char *title)
 {
-    assert_ok(gp_open(&g, in_dir(file), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir(file), 320, 200, NULL, &e), &e);
     assert_ok(gp_data(&g, "dat", "1 2\n2 3\n", 8, &e), &e);
     buf_puts(&g.script, "set title ");
-    gp_text(&g.script, title);
+    gp_text(&g, &g.script, title);
     buf_puts(&g.script, " noenhanced\nplot ");
     gp_data_name(&g, "dat");
     buf_puts(&g.script, " with lines\n");
@@ -110,10 +111,10 @@ static void simple_figure(const char *file, const char *title)
 START_TEST(text_cannot_leave_its_quotes)
 {
     struct buf b = {0};
-    gp_text(&b, "a'b`rm`");
+    gp_text(NULL, &b, "a'b`rm`");
     ck_assert_str_eq(buf_str(&b), "\"a\\047b\\140rm\\140\"");
     buf_reset(&b);
-    gp_text(&b, "two\nlines\tand \"quotes\" \\");
+    gp_text(NULL, &b, "two\nlines\tand \"quotes\" \\");
     ck_assert_str_eq(buf_str(&b), "'two lines and \"quotes\" \\'");
     buf_free(&b);
 }
@@ -137,7 +138,7 @@ END_TEST
 START_TEST(a_directory_may_have_quotes_in_its_name)
 {
     assert_ok(make_dirs(in_dir("'it'''s'"), &e), &e);
-    assert_ok(gp_open(&g, in_dir("'it'''s'/f''.svg"), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir("'it'''s'/f''.svg"), 320, 200, NULL, &e), &e);
     assert_ok(gp_data(&g, "dat", "1 2\n2 3\n", 8, &e), &e);
     buf_puts(&g.script, "plot ");
     gp_data_name(&g, "dat");
@@ -152,11 +153,11 @@ START_TEST(text_is_no_markup_and_no_format)
 {
     static const char text[] = "%d%g {/Symbol a}^2_3 @x \033[31m \xc2\x9b \xe2\x80\xae \xff";
     struct buf b = {0};
-    assert_ok(gp_open(&g, in_dir("format.svg"), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir("format.svg"), 320, 200, NULL, &e), &e);
     buf_puts(&g.script, "set title ");
-    gp_text(&g.script, text);
+    gp_text(&g, &g.script, text);
     buf_puts(&g.script, " noenhanced\nset ytics (");
-    gp_tic(&g.script, text);
+    gp_tic(&g, &g.script, text);
     buf_puts(&g.script, " 1) noenhanced\nplot [0:2][0:2] x notitle\n");
     assert_ok(gp_finish(&g, &e), &e);
     read_file("format.svg", &b);
@@ -309,7 +310,7 @@ START_TEST(a_script_error_leaves_the_old_figure_and_says_why)
     for (int i = 0; i < 3; i++)
         read_file(names[i], &before[i]);
     gp_free(&g);
-    assert_ok(gp_open(&g, in_dir("err.png"), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir("err.png"), 320, 200, NULL, &e), &e);
     assert_ok(gp_data(&g, "dat", "3 4\n", 4, &e), &e);
     buf_puts(&g.script, "plot './err.dat'\nset nonsense here\n");
     assert_fails(gp_finish(&g, &e), &e, ERR_RUN, "nonsense");
@@ -343,7 +344,7 @@ START_TEST(a_failure_names_the_figure_and_the_script)
     buf_puts(&g.script, "\n");
     ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
     ck_assert_msg(strstr(e.msg, "/bad.png: gnuplot failed with exit 1 (see ") != NULL &&
-                      strstr(e.msg, "/bad.gp): \"./bad.gp\" line 8: unrecognized") != NULL,
+                      strstr(e.msg, "/bad.gp): \"./bad.gp\" line 10: unrecognized") != NULL,
                   "%s", e.msg);
     ck_assert(exists("bad.gp"));
 }
@@ -416,7 +417,7 @@ END_TEST
 
 START_TEST(a_script_that_draws_nothing_is_an_error)
 {
-    assert_ok(gp_open(&g, in_dir("nothing.png"), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir("nothing.png"), 320, 200, NULL, &e), &e);
     buf_puts(&g.script, "x = 1\n");
     ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
     ck_assert(!exists("nothing.png") && !exists("nothing.png.new"));
@@ -425,11 +426,11 @@ END_TEST
 
 START_TEST(suffix_and_size_are_checked)
 {
-    assert_fails(gp_open(&g, "fig.jpg", 320, 200, &e), &e, ERR_USAGE, ".png, .svg or .pdf");
-    assert_fails(gp_open(&g, "dir.png/fig", 320, 200, &e), &e, ERR_USAGE, ".png, .svg or .pdf");
-    assert_fails(gp_open(&g, ".png", 320, 200, &e), &e, ERR_USAGE, ".png, .svg or .pdf");
-    assert_fails(gp_open(&g, "fig.png", 10, 200, &e), &e, ERR_USAGE, "64 to 16384");
-    assert_fails(gp_open(&g, "a\nb.png", 320, 200, &e), &e, ERR_USAGE, "control");
+    assert_fails(gp_open(&g, "fig.jpg", 320, 200, NULL, &e), &e, ERR_USAGE, ".png, .svg, .pdf, .eps or .tex");
+    assert_fails(gp_open(&g, "dir.png/fig", 320, 200, NULL, &e), &e, ERR_USAGE, ".png, .svg, .pdf, .eps or .tex");
+    assert_fails(gp_open(&g, ".png", 320, 200, NULL, &e), &e, ERR_USAGE, ".png, .svg, .pdf, .eps or .tex");
+    assert_fails(gp_open(&g, "fig.png", 10, 200, NULL, &e), &e, ERR_USAGE, "64 to 16384");
+    assert_fails(gp_open(&g, "a\nb.png", 320, 200, NULL, &e), &e, ERR_USAGE, "control");
 }
 END_TEST
 
@@ -437,7 +438,7 @@ START_TEST(a_missing_directory_is_named)
 {
     simple_figure("x.png", "x"); /* the data file is the first thing written */
     gp_free(&g);
-    assert_ok(gp_open(&g, in_dir("no/such/fig.png"), 320, 200, &e), &e);
+    assert_ok(gp_open(&g, in_dir("no/such/fig.png"), 320, 200, NULL, &e), &e);
     ck_assert_int_eq(gp_data(&g, "dat", "1\n", 2, &e), ERR_IO);
     ck_assert_ptr_nonnull(strstr(e.msg, "no/such"));
 }
@@ -508,7 +509,7 @@ static void check_mask_cells(const struct mask *m, int64_t tokens)
 {
     struct cells c;
     struct span *s = NULL;
-    assert_ok(cells_from_mask(m, tokens, &c, &e), &e);
+    assert_ok(cells_from_mask(m, NULL, tokens, &c, &e), &e);
     assert_ok(mem_alloc(&s, mask_max_spans(m), sizeof *s, "spans", &e), &e);
     for (int64_t r = 0; r < c.rows; r++)
         for (int64_t k = 0; k < c.cols; k++) {
@@ -576,11 +577,11 @@ END_TEST
 START_TEST(a_method_keeps_its_colour)
 {
     char shade[8];
-    ck_assert_str_eq(style_of(NULL, "spargeattn").color, "#d62728");
+    ck_assert_str_eq(style_of(NULL, "spargeattn").color, "#d55e00");
     ck_assert_str_eq(style_of(NULL, "not-listed").color, style_of(NULL, "not-listed").color);
     ck_assert_int_ne(style_of(NULL, "not-listed").dash, style_of(NULL, "dense").dash);
     style_shade(style_of(NULL, "spargeattn"), 0, 3, 0.6, shade);
-    ck_assert_str_eq(shade, "#d62728");
+    ck_assert_str_eq(shade, "#d55e00");
     style_shade(style_of(NULL, "dense"), 1, 2, 0.6, shade);
     ck_assert_str_eq(shade, "#999999"); /* 60 % white */
 }
@@ -747,6 +748,7 @@ START_TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
     a.head = "1";
     a.low = 1;
     a.high = 2000;
+    a.source = "stored";
     assert_ok(figure_find("heatmap", &e)->draw(&a, &e), &e);
     png_size("h.png", &w, &h);
     read_file("h.bin", &bin);
@@ -766,11 +768,93 @@ START_TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
 }
 END_TEST
 
+/* Against a plain softmax over all keys of the head. */
+START_TEST(computed_maps_are_maxima_of_the_softmax)
+{
+    enum { N = 40, D = 8 };
+    struct trace *t = small_trace(0);
+    struct figure_args a = args_for("h.png");
+    const struct cells_span part = {10, 13, 4, 17};
+    const struct map_panel p = {1, 1, 1, 1};
+    const struct trace_meta *m = trace_meta(t);
+    float q[N * D], k[N * D];
+    struct cells c;
+    bool stored;
+    a.trace = t;
+    assert_ok(map_read(&a, &p, 1, &part, 9, &c, &stored, &e), &e);
+    ck_assert(!stored && c.tokens == 2 && c.rows == 7 && c.cols == 9);
+    assert_ok(trace_read(t, 1, TRACE_Q, 1, 0, N, q, &e), &e);
+    assert_ok(trace_read(t, 1, TRACE_K, 1 / (m->heads / m->kv_heads), 0, N, k, &e), &e);
+    for (int64_t y = 0; y < c.rows; y++)
+        for (int64_t x = 0; x < c.cols; x++) {
+            double most = -1;
+            for (int i = 10 + 2 * (int)y; i < 12 + 2 * y && i < 23; i++)
+                for (int j = 4 + 2 * (int)x; j < 6 + 2 * x && j < 21 && j <= i; j++) {
+                    double sum = 0, own = 0;
+                    for (int l = 0; l <= i; l++) {
+                        double s = 0;
+                        for (int d = 0; d < D; d++)
+                            s += (double)q[i * D + d] * (double)k[l * D + d];
+                        sum += exp(m->scale * s);
+                        own = l == j ? exp(m->scale * s) : own;
+                    }
+                    most = fmax(most, own / sum);
+                }
+            float got = c.v[y * c.cols + x];
+            ck_assert_msg(most < 0 ? isnan(got) : fabs((double)got - most) < 1e-5, "%d %d: %g, %g",
+                          (int)y, (int)x, (double)got, most);
+        }
+    cells_free(&c);
+    trace_close(&t);
+}
+END_TEST
+
+START_TEST(parts_of_maps_have_their_tokens_on_the_axes)
+{
+    struct trace *t = small_trace(8);
+    struct buf script = {0};
+    struct figure_args a = args_for("z.png");
+    a.trace = t;
+    a.layer = "1";
+    a.head = "1";
+    a.rows = "10-29";
+    a.keys = "4-15";
+    assert_ok(figure_find("heatmap", &e)->draw(&a, &e), &e);
+    read_file("z.gp", &script);
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set xrange [4:16]"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set yrange [30:10]"));
+    a.rows = "10-40";
+    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_USAGE, "within 0-39");
+    a.rows = "10-29";
+    a.source = "stored";
+    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_USAGE, "computed");
+    buf_free(&script);
+    trace_close(&t);
+}
+END_TEST
+
+START_TEST(grids_have_heads_of_rows_and_columns)
+{
+    struct trace *t = small_trace(8);
+    struct buf script = {0};
+    struct figure_args a = args_for("g.png");
+    a.trace = t;
+    assert_ok(figure_find("heatmap", &e)->draw(&a, &e), &e);
+    read_file("g.gp", &script);
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'layer 1'"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'head 1'"));
+    ck_assert_ptr_null(strstr(buf_str(&script), "set title"));
+    buf_free(&script);
+    trace_close(&t);
+}
+END_TEST
+
 START_TEST(maps_that_are_not_there_are_explained)
 {
     struct trace *t = small_trace(0);
     struct figure_args a = args_for("h.png");
     a.trace = t;
+    a.source = "stored";
     assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_INPUT, "--maps");
     a.step = 7;
     assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_INPUT, "0/main/0 0/main/1");
@@ -819,12 +903,13 @@ START_TEST(an_overlay_veils_what_the_mask_drops)
     a.masks = m;
     a.layer = "1";
     a.head = "1";
-    /* Two settings are two panels, each with its own title. */
+    a.source = "stored";
+    /* Two settings are two panels, each under its own head. */
     assert_ok(figure_find("overlay", &e)->draw(&a, &e), &e);
     read_file("o.gp", &script);
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "window=16"));
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "defaults"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "L1 H1: 0."));
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'layer 1'"));
     a.params = "window=99";
     assert_fails(figure_find("overlay", &e)->draw(&a, &e), &e, ERR_INPUT, "no dumped mask");
     a.params = "defaults";
@@ -903,6 +988,9 @@ Suite *make_suite(void)
     tcase_add_test(c, differences_need_the_other_method);
     tcase_add_test(c, no_record_left_is_an_error);
     tcase_add_test(c, a_heatmap_holds_the_cells_of_the_trace_row_0_first);
+    tcase_add_test(c, computed_maps_are_maxima_of_the_softmax);
+    tcase_add_test(c, parts_of_maps_have_their_tokens_on_the_axes);
+    tcase_add_test(c, grids_have_heads_of_rows_and_columns);
     tcase_add_test(c, maps_that_are_not_there_are_explained);
     tcase_add_test(c, an_overlay_veils_what_the_mask_drops);
     tcase_add_test(c, masks_of_another_trace_are_refused);

@@ -15,7 +15,7 @@ PATH=$PWD/bin:$PATH "$LACUNA" plot pareto a --metric density_elem -o fig.svg
 echo "exit $?"
 ls -d fig.*
 ls fig.svg.new
-cksum fig.gp fig.dat fig.svg | sort >now
+cksum fig.gp fig.dat fig.svg fig.txt | sort >now
 sort before | cmp - now && echo kept
 (cd fig.svg.new && gnuplot fig.gp && ls)
 PATH= "$LACUNA" plot pareto a --metric cra_min -o fig.svg
