@@ -82,7 +82,7 @@ BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unversione
 # ---- sources --------------------------------------------------------------------------------
 
 FOLDERS := core capture capture/trace sim sim/blocks sim/methods $(patsubst %/,%,$(wildcard sim/methods/*/)) \
-           eval analyze plots report
+           eval analyze plots report reproduce
 SRC     := $(filter-out %_linked.c,$(wildcard $(addsuffix /*.c,$(FOLDERS))))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 CU_DIRS := cuda cuda/attn cuda/metrics cuda/select cuda/methods $(patsubst %/,%,$(wildcard cuda/methods/*/))

@@ -1,0 +1,305 @@
+/*
+ * claims.c - the claims of a recipe, tested on the units of one model of ours, and the sentence that
+ * the numbers make. A claim that holds on a small model says nothing about the paper's; it is a
+ * trend, and the sentence names the model, the length and n.
+ */
+#include "reproduce/claims.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- members ---------------------------------------------------------------------------------- */
+
+/* The rule whose cells have this metric: its job and its conditions that hold for all cells. */
+static const json_t *rule_of(const struct page *p, const char *metric)
+{
+    for (int i = 0; i < p->n_blocks; i++) {
+        const struct page_block *b = &p->blocks[i];
+        for (int r = 0; r < b->rows.n; r++)
+            for (int c = 0; c < b->columns.n; c++) {
+                const json_t *rule = page_rule(p, &b->rows.e[r], &b->columns.e[c]);
+                const char *own =
+                    rule ? page_metric(p, b, &b->rows.e[r], &b->columns.e[c], rule, 0) : NULL;
+                if (own && strcmp(own, metric) == 0)
+                    return rule;
+            }
+    }
+    return json_array_get(p->recipe->ours, 0);
+}
+
+/* What readers call a value of a variable: the label of the row or column that has it in a field. */
+static void label_of(const struct page *p, const char *value, char *out, size_t size)
+{
+    for (int i = 0; i < p->n_blocks; i++)
+        for (int k = 0; k < 2; k++) {
+            const struct grid_axis *a = k ? &p->blocks[i].columns : &p->blocks[i].rows;
+            for (int n = 0; n < a->n; n++) {
+                const char *key;
+                json_t *v;
+                json_object_foreach((json_t *)a->e[n].j, key, v)
+                    if (strcmp(key, "csv") != 0 && json_is_string(v) &&
+                        strcmp(json_string_value(v), value) == 0) {
+                        snprintf(out, size, "%s", a->e[n].level[a->e[n].levels - 1]);
+                        return;
+                    }
+            }
+        }
+    snprintf(out, size, "%s", value);
+}
+
+void members_free(struct members *m)
+{
+    for (int i = 0; i < m->n; i++) {
+        json_decref(m->m[i].where);
+        unit_values_free(&m->m[i].units);
+    }
+    memset(m, 0, sizeof *m);
+}
+
+/* A member: records with `key` = `value` (key NULL: none), of a metric. */
+static int add_member(const struct page *p, const json_t *test, const char *metric, const char *key,
+                      const char *value, int model, struct members *all, struct err *err)
+{
+    if (all->n == MEMBERS_MAX)
+        return err_set(err, ERR_INPUT, "%s: a claim has more than %d members", p->recipe->id,
+                       MEMBERS_MAX);
+    struct member *m = &all->m[all->n++];
+    const json_t *rule = rule_of(p, metric), *own = json_object_get(test, "where");
+    const char *job = json_str_or(test, "job", json_str_or(rule, "job", ""));
+    m->where = own ? json_deep_copy(own) : page_where(rule, NULL, NULL);
+    if (key)
+        json_object_set_new(m->where, key, json_string(value));
+    snprintf(m->metric, sizeof m->metric, "%s", metric);
+    if (key)
+        label_of(p, value, m->label, sizeof m->label);
+    else
+        snprintf(m->label, sizeof m->label, "%s", metric);
+    snprintf(m->value, sizeof m->value, "%s", key ? value : metric);
+    struct choice c = {model, recipe_job_find(p->recipe, job), m->where, NULL};
+    return evidence_units(&p->evidence, &c, metric, &m->units, err);
+}
+
+/* Values of a variable: as far as steps of this model have it, in the recipe's order. */
+static int add_values(const struct page *p, const json_t *test, const char *metric,
+                      const char *variable, int model, struct members *all, struct err *err)
+{
+    int rc = 0;
+    if (strcmp(variable, "cases") == 0) {
+        const char *name;
+        json_t *v;
+        json_object_foreach((json_t *)p->recipe->cases, name, v)
+        {
+            (void)v;
+            TRY(add_member(p, test, metric, "case", name, model, all, err));
+        }
+        goto out;
+    }
+    for (int i = 0; i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        const char *value =
+            s->recipe == p->at && s->model == model ? step_value(s, variable) : NULL;
+        bool known = false;
+        for (int k = 0; value && k < all->n; k++)
+            known = known || strcmp(all->m[k].value, value) == 0;
+        if (value && !known)
+            TRY(add_member(p, test, metric, variable, value, model, all, err));
+    }
+out:
+    return rc;
+}
+
+/* A list of metrics, or of cases of one metric. */
+static int add_list(const struct page *p, const json_t *test, const json_t *list, int model,
+                    struct members *all, struct err *err)
+{
+    const char *metric = json_str_or(test, "metric", NULL);
+    size_t i;
+    json_t *v;
+    int rc = 0;
+    json_array_foreach(list, i, v)
+    {
+        const char *name = json_is_string(v) ? json_string_value(v) : "";
+        if (json_object_get(p->recipe->cases, name))
+            TRY(add_member(p, test, metric ? metric : "", "case", name, model, all, err));
+        else
+            TRY(add_member(p, test, name, NULL, NULL, model, all, err));
+    }
+out:
+    return rc;
+}
+
+static const char *const kinds[] = {"most",  "least", "more",  "rises", "falls",
+                                    "below", "above", "ratio", "within", NULL};
+
+const char *claim_kind(const json_t *test)
+{
+    for (int i = 0; kinds[i]; i++)
+        if (json_object_get(test, kinds[i]) &&
+            (strcmp(kinds[i], "within") != 0 || !json_object_get(test, "ratio")))
+            return kinds[i];
+    return NULL;
+}
+
+int claim_members(const struct page *p, const json_t *test, int model, struct members *all,
+                  struct err *err)
+{
+    const char *kind = claim_kind(test), *metric = json_str_or(test, "metric", "");
+    const json_t *what = kind ? json_object_get(test, kind) : NULL;
+    const char *of = json_str_or(test, "of", NULL);
+    if (!kind)
+        return err_set(err, ERR_INPUT, "%s: a claim's test has no known kind", p->recipe->id);
+    if (strcmp(kind, "within") == 0 && json_object_get(test, "difference"))
+        return add_list(p, test, json_object_get(test, "difference"), model, all, err);
+    if (of)
+        return add_values(p, test, metric, of, model, all, err);
+    if (json_is_array(what) && strcmp(kind, "within") != 0)
+        return add_list(p, test, what, model, all, err);
+    if (json_is_string(what))
+        return add_values(p, test, metric, json_string_value(what), model, all, err);
+    return add_member(p, test, metric, NULL, NULL, model, all, err);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------ */
+
+/* Values of the units that both members have, in the same order; malloc'd. */
+static int pair_up(const struct member *a, const struct member *b, double **x, double **y,
+                   int64_t *n, struct err *err)
+{
+    int64_t i = 0, k = 0;
+    int rc = 0;
+    *n = 0;
+    TRY(mem_alloc(x, a->units.n, sizeof **x, "values", err));
+    TRY(mem_alloc(y, a->units.n, sizeof **y, "values", err));
+    while (i < a->units.n && (!b || k < b->units.n)) {
+        const struct unit *u = &a->units.u[i], *w = b ? &b->units.u[k] : u;
+        int order = u->layer != w->layer ? u->layer - w->layer : u->head - w->head;
+        if (order == 0) {
+            (*x)[*n] = u->sum / (double)u->calls;
+            (*y)[(*n)++] = w->sum / (double)w->calls;
+        }
+        i += order <= 0;
+        k += order >= 0;
+    }
+out:
+    return rc;
+}
+
+static int test_more(const struct member *a, const struct member *b, double tie, int tests,
+                     struct claim_pair *out, struct err *err)
+{
+    double *x = NULL, *y = NULL;
+    int64_t n;
+    int rc = pair_up(a, b, &x, &y, &n, err);
+    if (!rc)
+        rc = claim_more(x, y, n, tie, tests, out, err);
+    free(x);
+    free(y);
+    return rc;
+}
+
+static int test_range(const struct member *a, const struct member *b, enum claim_range of, double l,
+                      double h, struct claim_pair *out, struct err *err)
+{
+    double *x = NULL, *y = NULL;
+    int64_t n;
+    int rc = pair_up(a, b, &x, &y, &n, err);
+    if (!rc)
+        rc = claim_within(x, b ? y : NULL, n, of, l, h, out, err);
+    free(x);
+    free(y);
+    return rc;
+}
+
+/* A claim of several comparisons: any reversed decides against it, any open leaves it open. `worst`
+ * is the comparison that the sentence names: the reversed, the open, or the closest one. */
+static void join(struct claim_result *r, const struct claim_pair *pair, int a, int b)
+{
+    static const int rank[] = {[CLAIM_HOLDS] = 0, [CLAIM_CANNOT] = 1, [CLAIM_HOLDS_NOT] = 2};
+    bool first = r->a < 0;
+    if (first || rank[pair->state] > rank[r->pair.state] ||
+        (pair->state == r->pair.state && pair->d < r->pair.d)) {
+        r->pair = *pair;
+        r->a = a;
+        r->b = b;
+    }
+}
+
+static int test_order(const struct members *all, int from, int to, bool falls, double tie,
+                      struct claim_result *r, struct err *err)
+{
+    int rc = 0, tests = to - from;
+    for (int i = from; i < to && !rc; i++) {
+        struct claim_pair pair;
+        int hi = falls ? i : i + 1, lo = falls ? i + 1 : i;
+        rc = test_more(&all->m[hi], &all->m[lo], tie, tests, &pair, err);
+        if (!rc)
+            join(r, &pair, hi, lo);
+    }
+    return rc;
+}
+
+static int test_extreme(const struct members *all, const char *name, bool most, double tie,
+                        struct claim_result *r, struct err *err)
+{
+    int at = -1, rc = 0;
+    for (int i = 0; i < all->n; i++)
+        if (strcmp(all->m[i].value, name) == 0)
+            at = i;
+    for (int i = 0; i < all->n && at >= 0 && !rc; i++) {
+        struct claim_pair pair;
+        if (i == at)
+            continue;
+        rc = test_more(&all->m[most ? at : i], &all->m[most ? i : at], tie, all->n - 1, &pair, err);
+        if (!rc)
+            join(r, &pair, most ? at : i, most ? i : at);
+    }
+    return rc;
+}
+
+int claim_test(const json_t *test, const struct members *all, double tie, struct claim_result *r,
+               struct err *err)
+{
+    const char *kind = claim_kind(test);
+    const json_t *what = json_object_get(test, kind), *in = json_object_get(test, "within");
+    double l = -INFINITY, h = INFINITY;
+    int rc = 0;
+
+    *r = (struct claim_result){.kind = kind, .a = -1, .b = -1};
+    r->pair.state = CLAIM_CANNOT;
+    if (strcmp(kind, "rises") == 0 || strcmp(kind, "falls") == 0)
+        return all->n < 3 ? 0 : test_order(all, 0, all->n - 1, kind[0] == 'f', tie, r, err);
+    if (strcmp(kind, "most") == 0 || strcmp(kind, "least") == 0)
+        return test_extreme(all, json_string_value(what), kind[0] == 'm', tie, r, err);
+    if (strcmp(kind, "more") == 0) {
+        struct claim_pair pair;
+        rc = all->n == 2 ? test_more(&all->m[0], &all->m[1], tie, 1, &pair, err) : 0;
+        if (!rc && all->n == 2)
+            join(r, &pair, 0, 1);
+        return rc;
+    }
+    if (json_is_array(in)) {
+        l = json_number_value(json_array_get(in, 0));
+        h = json_number_value(json_array_get(in, 1));
+    } else if (strcmp(kind, "below") == 0) {
+        h = json_number_value(what);
+    } else {
+        l = json_number_value(what);
+    }
+    r->l = l;
+    r->h = h;
+    bool two = strcmp(kind, "ratio") == 0 || json_object_get(test, "difference");
+    for (int i = 0; i < all->n && !rc; i += two ? 2 : 1) {
+        struct claim_pair pair;
+        if (two && i + 1 >= all->n)
+            break;
+        rc = test_range(&all->m[i], two ? &all->m[i + 1] : NULL,
+                        !two                              ? RANGE_OF_MEAN
+                        : strcmp(kind, "ratio") == 0 ? RANGE_OF_RATIO
+                                                          : RANGE_OF_DIFFERENCE,
+                        l, h, &pair, err);
+        if (!rc)
+            join(r, &pair, i, two ? i + 1 : -1);
+    }
+    return rc;
+}

@@ -1,0 +1,43 @@
+/*
+ * claims.h - members and tests of a claim; the sentences are made in sentences.c.
+ */
+#ifndef LACUNA_CLAIMS_H
+#define LACUNA_CLAIMS_H
+
+#include "core/mem.h"
+#include "reproduce/claimtest.h"
+#include "reproduce/page.h"
+
+#define MEMBERS_MAX 32
+
+/* What a claim compares: records of one value of a variable, of one case, or of one metric. */
+struct member {
+    char label[96], value[96], metric[64];
+    json_t *where; /* owned */
+    struct unit_values units;
+};
+
+struct members {
+    struct member m[MEMBERS_MAX];
+    int n;
+};
+
+struct claim_result {
+    const char *kind;
+    struct claim_pair pair; /* the comparison that decides */
+    int a, b;               /* its members; -1: none */
+    double l, h;            /* bounds */
+};
+
+const char *claim_kind(const json_t *test); /* NULL: unknown */
+int claim_members(const struct page *p, const json_t *test, int model, struct members *all,
+                  struct err *err);
+void members_free(struct members *m);
+int claim_test(const json_t *test, const struct members *all, double tie, struct claim_result *r,
+               struct err *err);
+
+/* The sentence of a result for a model. */
+void claim_sentence(const struct page *p, const struct members *all, const struct claim_result *r,
+                    int model, struct buf *b);
+
+#endif

@@ -1,0 +1,205 @@
+/*
+ * evidence.c - records of a page's jobs, and conditions on them.
+ */
+#include "reproduce/evidence.h"
+
+#include "core/mem.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static int load_job(struct evidence *e, int kept, int *at, struct err *err)
+{
+    for (*at = 0; *at < e->n_sets; ++*at)
+        if (e->set_job[*at] == kept)
+            return 0;
+    struct record **sets = realloc(e->sets, (size_t)(e->n_sets + 1) * sizeof *sets);
+    if (sets)
+        e->sets = sets;
+    int64_t *set_n = realloc(e->set_n, (size_t)(e->n_sets + 1) * sizeof *set_n);
+    if (set_n)
+        e->set_n = set_n;
+    int *set_job = realloc(e->set_job, (size_t)(e->n_sets + 1) * sizeof *set_job);
+    if (set_job)
+        e->set_job = set_job;
+    if (!sets || !set_n || !set_job)
+        return err_set(err, ERR_NOMEM, "records: out of memory");
+    int rc = records_load(e->plan->store->j[kept].dir, &e->sets[*at], &e->set_n[*at], err);
+    if (!rc)
+        e->set_job[e->n_sets++] = kept;
+    return rc;
+}
+
+static int add_unit_records(struct evidence *e, int step, const struct step_unit *u,
+                            struct err *err)
+{
+    int at, rc = load_job(e, u->kept, &at, err);
+    for (int64_t i = 0; !rc && i < e->set_n[at]; i++) {
+        const struct record *r = &e->sets[at][i];
+        if (strcmp(r->method, u->method) != 0 || strcmp(r->params ? r->params : "", u->params) != 0)
+            continue;
+        rc = mem_grow(&e->v, &e->cap, e->n + 1, sizeof *e->v, "records", err);
+        if (!rc)
+            e->v[e->n++] = (struct proof){r, step};
+    }
+    return rc;
+}
+
+int evidence_load(const struct plan *p, int recipe, struct evidence *e, struct err *err)
+{
+    int rc = 0;
+    e->plan = p;
+    e->recipe = recipe;
+    for (int i = 0; i < p->n; i++) {
+        const struct step *s = &p->s[i];
+        if (s->recipe != recipe)
+            continue;
+        for (int k = 0; k < s->n_units; k++)
+            if (s->units[k].kept >= 0)
+                TRY(add_unit_records(e, i, &s->units[k], err));
+    }
+out:
+    return rc;
+}
+
+void evidence_free(struct evidence *e)
+{
+    for (int i = 0; i < e->n_sets; i++)
+        records_free(e->sets[i], e->set_n[i]);
+    free(e->sets);
+    free(e->set_n);
+    free(e->set_job);
+    free(e->v);
+    memset(e, 0, sizeof *e);
+}
+
+/* ---- conditions ------------------------------------------------------------------------------ */
+
+/* The text of a key of a record or of its step; false: there is no such key. */
+static bool key_text(const struct evidence *e, const struct proof *p, const char *key, char *text,
+                     size_t size)
+{
+    const struct record *r = p->r;
+    const struct step *s = &e->plan->s[p->step];
+    const char *value = step_value(s, key);
+    if (value)
+        snprintf(text, size, "%s", value);
+    else if (strcmp(key, "method") == 0)
+        snprintf(text, size, "%s", r->method);
+    else if (strcmp(key, "params") == 0)
+        snprintf(text, size, "%s", r->params ? r->params : "");
+    else if (strcmp(key, "permute") == 0)
+        snprintf(text, size, "%s", r->permute);
+    else if (strcmp(key, "branch") == 0)
+        snprintf(text, size, "%s", r->branch);
+    else if (strcmp(key, "task") == 0)
+        snprintf(text, size, "%s", r->task ? r->task : "");
+    else if (strcmp(key, "setting") == 0)
+        snprintf(text, size, "%s", r->setting ? r->setting : "");
+    else if (strcmp(key, "layer") == 0)
+        snprintf(text, size, "%d", r->layer);
+    else if (strcmp(key, "head") == 0)
+        snprintf(text, size, "%d", r->head);
+    else if (strcmp(key, "step") == 0)
+        snprintf(text, size, "%d", r->step);
+    else if (strcmp(key, "n_q") == 0)
+        snprintf(text, size, "%lld", (long long)r->n_q);
+    else
+        return false;
+    return true;
+}
+
+/* The value of one parameter in "key=value:key=value"; false: not set. */
+static bool param_text(const char *params, const char *key, char *text, size_t size)
+{
+    size_t n = strlen(key);
+    for (const char *p = params ? params : ""; *p;) {
+        size_t len = strcspn(p, ":@");
+        if (len > n && p[n] == '=' && strncmp(p, key, n) == 0) {
+            snprintf(text, size, "%.*s", (int)(len - n - 1), p + n + 1);
+            return true;
+        }
+        p += len + (p[len] != '\0');
+    }
+    return false;
+}
+
+static bool value_fits(const char *key, const char *have, const json_t *want)
+{
+    char text[256];
+    double a = size_value(have), b;
+    if (json_is_string(want))
+        snprintf(text, sizeof text, "%s", json_string_value(want));
+    else if (json_is_number(want))
+        num_text(json_number_value(want), text);
+    else
+        return false;
+    if (strcmp(key, "permute") == 0 && strcmp(text, "row") == 0)
+        snprintf(text, sizeof text, "none");
+    b = size_value(text);
+    if (isfinite(a) && isfinite(b)) {
+        bool length = strcmp(key, "n") == 0 || strcmp(key, "n_q") == 0;
+        return fabs(a - b) <= (length ? 0.02 * b : 1e-9 * fabs(b));
+    }
+    return fnmatch(text, have, 0) == 0;
+}
+
+bool evidence_fits(const struct evidence *e, const struct proof *p, const json_t *where)
+{
+    const struct recipe *r = &e->plan->recipes[e->recipe];
+    const char *key;
+    json_t *want;
+    char have[1024];
+    json_object_foreach((json_t *)where, key, want)
+    {
+        if (strcmp(key, "case") == 0) {
+            const json_t *c = json_object_get(r->cases, json_string_value(want));
+            if (!c || !evidence_fits(e, p, c))
+                return false;
+            continue;
+        }
+        have[0] = '\0';
+        if (!key_text(e, p, key, have, sizeof have))
+            param_text(p->r->params, key, have, sizeof have);
+        if (!value_fits(key, have, want))
+            return false;
+    }
+    return true;
+}
+
+/* ---- pairs of calls -------------------------------------------------------------------------- */
+
+static bool same_call(const struct record *a, const struct record *b)
+{
+    return a->layer == b->layer && a->head == b->head && a->step == b->step &&
+           strcmp(a->branch, b->branch) == 0 && strcmp(a->trace, b->trace) == 0 &&
+           strcmp(a->permute, b->permute) == 0;
+}
+
+/* pairs {"cases": [A, B], "metric": M, "above": x}: is |M of A - M of B| of this call above x? */
+static bool pair_takes(const struct evidence *e, const json_t *pairs, const struct proof *p)
+{
+    const json_t *cases = json_object_get(pairs, "cases");
+    const char *metric = json_str_or(pairs, "metric", "");
+    double x[2] = {NAN, NAN};
+    for (int64_t i = 0; i < e->n; i++)
+        for (size_t k = 0; k < 2; k++) {
+            const json_t *c = json_object_get(e->plan->recipes[e->recipe].cases,
+                                              json_string_value(json_array_get(cases, k)));
+            if (same_call(e->v[i].r, p->r) && c && evidence_fits(e, &e->v[i], c))
+                x[k] = record_get(e->v[i].r, metric);
+        }
+    return fabs(x[0] - x[1]) > json_number_value(json_object_get(pairs, "above"));
+}
+
+bool choice_takes(const struct evidence *e, const struct choice *c, const struct proof *p)
+{
+    const struct step *s = &e->plan->s[p->step];
+    return p->r->status == RECORD_OK && (c->model < 0 || s->model == c->model) &&
+           (c->job < 0 || s->job == c->job) && (!c->where || evidence_fits(e, p, c->where)) &&
+           (!c->pairs || pair_takes(e, c->pairs, p));
+}

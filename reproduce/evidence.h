@@ -1,0 +1,82 @@
+/*
+ * evidence.h - the records behind a page, chosen by conditions, and their statistics.
+ *
+ * The unit of every statistic is a (layer, query head) of a model, for numbers of the keys alone a
+ * (layer, kv head). Its calls (denoising steps, branches, samples) are averaged first, because they
+ * are not independent of each other. n is the number of units.
+ */
+#ifndef LACUNA_EVIDENCE_H
+#define LACUNA_EVIDENCE_H
+
+#include "core/record.h"
+#include "reproduce/plan.h"
+
+struct proof {
+    const struct record *r; /* owned by evidence.sets */
+    int step;               /* index in plan.s */
+};
+
+struct evidence {
+    const struct plan *plan;
+    int recipe;
+    struct proof *v; /* owned */
+    int64_t n, cap;
+    struct record **sets; /* owned: records of the jobs that were read */
+    int64_t *set_n;
+    int *set_job;
+    int n_sets;
+};
+
+/* Read the records of all finished replays of a recipe. Free `e` also after a failure. */
+int evidence_load(const struct plan *p, int recipe, struct evidence *e, struct err *err);
+void evidence_free(struct evidence *e);
+
+/* Does the record fulfil the conditions of a JSON object: keys of records (method, params, permute,
+ * layer, head, step, branch, task, ...), variables of its step, and `case`, a name of the recipe's
+ * cases? Values are shell patterns over texts; numbers are compared as numbers, lengths within 2 %.
+ */
+bool evidence_fits(const struct evidence *e, const struct proof *p, const json_t *where);
+
+/* Which records count. */
+struct choice {
+    int model;           /* plan.models */
+    int job;             /* of the recipe, -1: any */
+    const json_t *where; /* or NULL */
+    const json_t *pairs; /* keep calls by the difference of two cases, or NULL */
+};
+bool choice_takes(const struct evidence *e, const struct choice *c, const struct proof *p);
+
+struct sample_stats {
+    double value, sd, lo, hi; /* lo, hi: 95 % bootstrap interval over units */
+    double min, max;
+    int64_t units, calls;
+};
+
+struct unit_values {
+    struct unit {
+        int layer, head;
+        double sum;
+        int64_t calls;
+    } *u; /* owned, by layer and head */
+    int64_t n, calls;
+};
+
+/* Means per unit of an expression over metrics. */
+int evidence_units(const struct evidence *e, const struct choice *c, const char *metric,
+                   struct unit_values *out, struct err *err);
+void unit_values_free(struct unit_values *v);
+
+/* stat: "mean", "calls" (mean over calls, as "cases" are counted), "min", "max",
+ * "sum-over-layers" (the expression over sums of unit means). units = 0: no value. */
+int evidence_stat(const struct evidence *e, const struct choice *c, const char *metric,
+                  const char *stat, struct sample_stats *out, struct err *err);
+
+/* Percentile interval of the mean of x over 10,000 resamples, seed 0, at this level (0.95). With y:
+ * of mean(x) / mean(y) over resamples of pairs. */
+int mean_interval(const double *x, const double *y, int64_t n, double level, double *lo, double *hi,
+                  struct err *err);
+
+/* Does the metric belong to keys alone? */
+bool metric_of_keys(const char *metric);
+
+#endif

@@ -1,0 +1,329 @@
+/*
+ * grid.c - rows and columns of a page: those of the printed table in its order, beside them one per
+ * model of ours that is none of the paper's, lengths that the paper does not print, and entries that
+ * the recipe adds.
+ */
+#include "reproduce/page.h"
+
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void free_axis(struct grid_axis *a)
+{
+    for (int i = 0; i < a->n; i++) {
+        for (int k = 0; k < a->e[i].levels; k++)
+            free(a->e[i].level[k]);
+        free(a->e[i].path);
+    }
+    free(a->e);
+}
+
+void grid_free(struct page *p)
+{
+    for (int i = 0; i < p->n_blocks; i++) {
+        struct page_block *b = &p->blocks[i];
+        for (int k = 0; b->cell && k < b->rows.n * b->columns.n; k++) {
+            struct page_cell *c = &b->cell[k];
+            free(c->printed);
+            free(c->ours);
+            free(c->reason);
+            free(c->metric);
+            free(c->where);
+            str_list_free(&c->records);
+        }
+        free(b->cell);
+        free_axis(&b->rows);
+        free_axis(&b->columns);
+    }
+    free(p->blocks);
+    p->blocks = NULL;
+    p->n_blocks = 0;
+}
+
+struct page_cell *page_cell_at(const struct page_block *b, int row, int column)
+{
+    return &b->cell[row * b->columns.n + column];
+}
+
+bool entry_field(const struct grid_entry *e, const char *field, char *text, size_t size)
+{
+    if (strcmp(field, "length") == 0 && isfinite(e->length))
+        return (size_t)snprintf(text, size, "%.0f", e->length) < size;
+    return json_text(e->j, field, text, size);
+}
+
+static int make_path(struct grid_entry *e, struct err *err)
+{
+    struct buf b = {0};
+    for (int i = 0; i < e->levels; i++)
+        buf_printf(&b, "%s%s", i ? "/" : "", e->level[i] ? e->level[i] : "");
+    free(e->path);
+    e->path = strdup(buf_str(&b));
+    int rc = buf_check(&b, "label", err);
+    buf_free(&b);
+    return rc ? rc : e->path ? 0 : err_set(err, ERR_NOMEM, "label: out of memory");
+}
+
+/* A zeroed entry at place `at`. */
+static int insert(struct grid_axis *a, int at, const json_t *j, struct grid_entry **out,
+                  struct err *err)
+{
+    if (a->n == a->cap) {
+        int cap = a->cap ? 2 * a->cap : 16;
+        struct grid_entry *e = realloc(a->e, (size_t)cap * sizeof *e);
+        if (!e)
+            return err_set(err, ERR_NOMEM, "rows and columns: out of memory");
+        a->e = e;
+        a->cap = cap;
+    }
+    memmove(&a->e[at + 1], &a->e[at], (size_t)(a->n - at) * sizeof *a->e);
+    a->n++;
+    a->e[at] = (struct grid_entry){.j = j, .length = NAN, .model = -1};
+    *out = &a->e[at];
+    return 0;
+}
+
+static int set_label(struct grid_entry *e, const json_t *label, struct err *err)
+{
+    if (json_is_string(label)) {
+        e->level[e->levels++] = strdup(json_string_value(label));
+        return make_path(e, err);
+    }
+    for (size_t i = 0; i < json_array_size(label) && i < LABEL_LEVELS; i++)
+        e->level[e->levels++] = strdup(json_string_value(json_array_get(label, i)));
+    return make_path(e, err);
+}
+
+static int take_axis(const json_t *all, const char *label, struct grid_axis *a, struct err *err)
+{
+    size_t i;
+    json_t *o;
+    int rc = 0;
+    json_array_foreach(all, i, o)
+    {
+        struct grid_entry *e = NULL;
+        TRY(insert(a, a->n, o, &e, err));
+        e->printed = true;
+        TRY(set_label(e, json_object_get(o, label), err));
+    }
+out:
+    return rc;
+}
+
+/* ---- our models ------------------------------------------------------------------------------ */
+
+/* Is the label one that some model of the role fills? "*" stands for every label. */
+static bool fills(const json_t *map, const char *label)
+{
+    const char *id;
+    json_t *v;
+    json_object_foreach((json_t *)map, id, v)
+        if (json_is_string(v) && strcmp(json_string_value(v), label) == 0)
+            return true;
+    return false;
+}
+
+/* The level of an axis at which the models of the papers stand, -1: none. */
+static int model_level(const struct grid_axis *a, const json_t *map)
+{
+    for (int i = 0; i < a->n; i++)
+        for (int k = 0; k < a->e[i].levels; k++)
+            if (fills(map, a->e[i].level[k]))
+                return k;
+    return -1;
+}
+
+/* Is there an entry of this model already with the same other levels? */
+static bool has_own(const struct grid_axis *a, int model, const struct grid_entry *like, int level)
+{
+    for (int i = 0; i < a->n; i++) {
+        bool same = a->e[i].model == model && !a->e[i].printed && a->e[i].levels == like->levels;
+        for (int k = 0; same && k < like->levels; k++)
+            same = k == level || strcmp(a->e[i].level[k], like->level[k]) == 0;
+        if (same)
+            return true;
+    }
+    return false;
+}
+
+static int copy_entry(struct grid_axis *a, int from, int to, int level, const char *name,
+                      struct err *err)
+{
+    struct grid_entry *e = NULL;
+    int rc = insert(a, to, a->e[from].j, &e, err);
+    if (rc)
+        return rc;
+    const struct grid_entry *like = &a->e[from < to ? from : from + 1];
+    e->levels = like->levels;
+    for (int k = 0; k < like->levels; k++)
+        e->level[k] = strdup(k == level ? name : like->level[k]);
+    return make_path(e, err);
+}
+
+/* Where the run of filled siblings that begins at i ends. */
+static int siblings_end(const struct grid_axis *a, int i, int level, const json_t *map)
+{
+    int k = i;
+    while (k < a->n && (!a->e[k].printed || (level < a->e[k].levels &&
+                                             fills(map, a->e[k].level[level]))) &&
+           (level == 0 || strcmp(a->e[k].level[0], a->e[i].level[0]) == 0))
+        k++;
+    return k;
+}
+
+/* A model of the papers fills its own entries; any other gets entries beside them. */
+static int place_model(struct grid_axis *a, int level, const struct model_use *m, int model,
+                       const json_t *map, struct err *err)
+{
+    const char *own = m->paper ? json_str_or(map, json_str_or(m->paper, "id", ""), NULL) : NULL;
+    int rc = 0;
+    for (int i = 0; i < a->n; i++) {
+        struct grid_entry *e = &a->e[i];
+        if (!e->printed || level >= e->levels || !fills(map, e->level[level]))
+            continue;
+        if (own) {
+            if (strcmp(e->level[level], own) == 0)
+                e->model = model;
+        } else if (!has_own(a, model, e, level)) {
+            int to = siblings_end(a, i, level, map);
+            TRY(copy_entry(a, i, to, level, m->name, err));
+            a->e[to].model = model;
+        }
+    }
+out:
+    return rc;
+}
+
+/* The paper's table names no model: every column gets one of ours beside it. */
+static int place_beside_all(struct grid_axis *a, const struct model_use *m, int model,
+                            struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < a->n; i++) {
+        if (!a->e[i].printed || a->e[i].levels == LABEL_LEVELS)
+            continue;
+        int to = i + 1;
+        while (to < a->n && !a->e[to].printed)
+            to++;
+        TRY(copy_entry(a, i, to, -1, NULL, err));
+        a->e[to].level[a->e[to].levels++] = strdup(m->name);
+        a->e[to].model = model;
+        TRY(make_path(&a->e[to], err));
+    }
+out:
+    return rc;
+}
+
+static int place_models(struct page *p, struct page_block *b, struct err *err)
+{
+    const struct model_set *set = p->plan->models;
+    int rc = 0;
+    for (int i = 0; i < set->n; i++) {
+        const json_t *role = json_object_get(p->recipe->roles, set->m[i].role);
+        const json_t *map = json_object_get(role, "fills");
+        if (!role)
+            continue;
+        int column = model_level(&b->columns, map), row = model_level(&b->rows, map);
+        if (column >= 0)
+            TRY(place_model(&b->columns, column, &set->m[i], i, map, err));
+        else if (row >= 0)
+            TRY(place_model(&b->rows, row, &set->m[i], i, map, err));
+        else if (json_is_true(json_object_get(role, "beside_all")))
+            TRY(place_beside_all(&b->columns, &set->m[i], i, err));
+    }
+out:
+    return rc;
+}
+
+/* ---- our lengths ------------------------------------------------------------------------------ */
+
+static double entry_length(const struct grid_entry *e)
+{
+    char text[32];
+    return entry_field(e, "length", text, sizeof text) ? strtod(text, NULL) : NAN;
+}
+
+static int place_length(struct grid_axis *a, double n, const char *label, struct err *err)
+{
+    struct grid_entry *e = NULL;
+    int at = 0, rc = 0;
+    for (int i = 0; i < a->n; i++) {
+        double have = entry_length(&a->e[i]);
+        if (!isfinite(have))
+            return 0;
+        if (fabs(have - n) <= 0.02 * n)
+            return 0;
+        if (have < n)
+            at = i + 1;
+    }
+    if (a->n > 0)
+        rc = insert(a, at, a->e[0].j, &e, err);
+    if (rc || !e)
+        return rc;
+    e->j = a->e[at ? 0 : 1].j;
+    e->length = n;
+    e->level[e->levels++] = strdup(label);
+    return make_path(e, err);
+}
+
+static int place_lengths(struct page *p, struct page_block *b, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        const char *n = s->recipe == p->at ? step_value(s, "n") : NULL;
+        if (!n || !isfinite(size_value(n)) || step_job(p->plan, s)->kind != DO_REPLAY)
+            continue;
+        TRY(place_length(&b->columns, size_value(n), n, err));
+        TRY(place_length(&b->rows, size_value(n), n, err));
+    }
+out:
+    return rc;
+}
+
+static int place_extra(struct page *p, struct page_block *b, bool first, struct err *err)
+{
+    size_t i;
+    json_t *o;
+    int rc = 0;
+    json_array_foreach(p->recipe->extra, i, o)
+    {
+        struct grid_axis *a =
+            strcmp(json_str_or(o, "axis", ""), "column") == 0 ? &b->columns : &b->rows;
+        struct grid_entry *e = NULL;
+        if (!first && json_is_true(json_object_get(o, "first_only")))
+            continue;
+        TRY(insert(a, a->n, o, &e, err));
+        e->extra = true;
+        TRY(set_label(e, json_object_get(o, "label"), err));
+    }
+out:
+    return rc;
+}
+
+int grid_make(struct page *p, struct err *err)
+{
+    const json_t *blocks = json_object_get(p->recipe->item, "blocks");
+    size_t i;
+    json_t *o;
+    int rc = 0;
+
+    TRY(mem_zalloc(&p->blocks, (int64_t)json_array_size(blocks) + 1, sizeof *p->blocks, "blocks",
+                   err));
+    json_array_foreach(blocks, i, o)
+    {
+        struct page_block *b = &p->blocks[p->n_blocks++];
+        b->j = o;
+        TRY(take_axis(json_object_get(o, "columns"), "head", &b->columns, err));
+        TRY(take_axis(json_object_get(o, "rows"), "label", &b->rows, err));
+        TRY(place_models(p, b, err));
+        TRY(place_lengths(p, b, err));
+        TRY(place_extra(p, b, i == 0, err));
+        TRY(mem_zalloc(&b->cell, (int64_t)b->rows.n * b->columns.n, sizeof *b->cell, "cells", err));
+    }
+out:
+    return rc;
+}

@@ -1,0 +1,46 @@
+/*
+ * modelset.h - the models and traces that a reproduction runs on: the shipped ones, or those of
+ * --model and --trace.
+ */
+#ifndef LACUNA_MODELSET_H
+#define LACUNA_MODELSET_H
+
+#include "core/trace.h"
+#include "reproduce/recipe.h"
+
+struct shape {
+    char architecture[64];
+    int layers, heads, kv_heads, head_dim;
+};
+
+/* A checkpoint, or a trace that somebody made elsewhere, in one role ("lm", "dit"). */
+struct model_use {
+    char role[32], name[128];
+    char *dir;   /* owned; checkpoint, NULL for a trace */
+    char *trace; /* owned; NULL for a checkpoint */
+    char id[40]; /* of the checkpoint's files or the trace's content */
+    bool has_weights; /* the weights are known by hash */
+    bool causal;
+    struct shape shape;
+    int patch[3];      /* tokens of a video latent: T/p0 x H/p1 x W/p2 */
+    int64_t n;         /* a trace's tokens */
+    const json_t *paper; /* the model of the papers that this is, or NULL */
+    char odd[200]; /* a sentence where its name and its shape contradict each other, else "" */
+};
+
+struct model_set {
+    struct model_use *m; /* owned */
+    int n, cap;
+};
+
+/* Add what the texts of --model ([ROLE=]DIR) and --trace ([ROLE=]FILE) say, then the default of
+ * every role of the recipes that has none of them. */
+int model_set_make(const struct str_list *dirs, const struct str_list *traces,
+                   const struct recipe *recipes, int n_recipes, const struct paper_data *d,
+                   struct model_set *out, struct err *err);
+void model_set_free(struct model_set *s);
+
+/* The model of models.json with this shape; NULL: it is none of the papers' models. */
+const json_t *shape_paper_model(const struct paper_data *d, const struct shape *s);
+
+#endif

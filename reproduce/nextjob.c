@@ -1,0 +1,285 @@
+/*
+ * nextjob.c - which job comes next, with its commands. Steps that wait for the same thing are
+ * merged here.
+ */
+#include "reproduce/plan.h"
+
+#include "core/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void job_free(struct job *j)
+{
+    for (int i = 0; i < 2; i++)
+        str_list_free(&j->argv[i]);
+    str_list_free(&j->units);
+    str_list_free(&j->steps);
+    memset(j, 0, sizeof *j);
+}
+
+static bool waits(const struct step *s)
+{
+    return s->ready && !s->done && !s->failed && !s->left_out;
+}
+
+/* Another step that the same job would serve. */
+static bool joins(const struct plan *p, const struct step *s, const struct job *j)
+{
+    return step_job(p, s)->kind == j->kind && strcmp(s->key, j->key) == 0;
+}
+
+static bool has(const struct str_list *l, const char *text)
+{
+    for (int64_t i = 0; i < l->n; i++)
+        if (strcmp(l->items[i], text) == 0)
+            return true;
+    return false;
+}
+
+static void add_once(struct str_list *l, const char *text)
+{
+    if (!has(l, text))
+        str_list_add(l, text);
+}
+
+/* "xxh3:0123..." to a folder's name of 16 digits. */
+static void job_id(struct job *j, const struct str_list *more)
+{
+    struct buf b = {0};
+    char text[40];
+    buf_puts(&b, j->key);
+    for (int64_t i = 0; more && i < more->n; i++)
+        buf_printf(&b, ",%s", more->items[i]);
+    hash_text(hash_bytes(buf_str(&b), b.len), text);
+    snprintf(j->id, sizeof j->id, "%.16s", strchr(text, ':') + 1);
+    buf_free(&b);
+}
+
+static void add_all(struct str_list *to, const struct str_list *from)
+{
+    for (int64_t i = 0; i < from->n; i++)
+        str_list_add(to, from->items[i]);
+}
+
+/* ---- captures -------------------------------------------------------------------------------- */
+
+static int by_number(const void *a, const void *b)
+{
+    long x = atol(*(char *const *)a), y = atol(*(char *const *)b);
+    return (x > y) - (x < y);
+}
+
+/* Does a method that carries state from step to step read this sample? Its calls must lie in one
+ * file. The methods of a replay are parsed when its inputs are finished, so their names decide. */
+static bool wants_one_file(const struct plan *p, int capture)
+{
+    for (int i = 0; i < p->n; i++) {
+        const struct step *s = &p->s[i];
+        bool reads = false;
+        size_t k;
+        json_t *v;
+        for (int n = 0; n < s->n_from; n++)
+            reads = reads || s->in[n] == capture;
+        if (!reads || step_job(p, s)->kind != DO_REPLAY)
+            continue;
+        json_array_foreach(step_job(p, s)->methods, k, v)
+        {
+            const char *text = json_string_value(v);
+            for (const struct method *const *m = p->app->methods; *m; m++) {
+                size_t len = strlen((*m)->name);
+                if ((*m)->flags & METHOD_NEEDS_STEPS && strncmp(text, (*m)->name, len) == 0 &&
+                    strchr(":@", text[len]))
+                    return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* The steps of the sample that no kept capture has; all of them where one file must hold them. */
+static int capture_steps(struct plan *p, struct job *j, int *maps)
+{
+    bool whole = false;
+    *maps = -1;
+    for (int i = 0; i < p->n; i++) {
+        const struct step *s = &p->s[i];
+        if (!joins(p, s, j))
+            continue;
+        for (int64_t k = 0; k < s->wanted.n; k++)
+            add_once(&j->steps, s->wanted.items[k]);
+        *maps = s->maps > *maps ? s->maps : *maps;
+        whole = whole || wants_one_file(p, i);
+    }
+    for (int i = 0; i < p->store->n && !whole; i++) {
+        const struct kept_job *k = &p->store->j[i];
+        for (int64_t n = 0; k->kind == DO_CAPTURE && strcmp(k->key, j->key) == 0 && n < j->steps.n;)
+            if (has(&k->steps, j->steps.items[n])) {
+                free(j->steps.items[n]);
+                memmove(&j->steps.items[n], &j->steps.items[n + 1],
+                        (size_t)(--j->steps.n - n) * sizeof *j->steps.items);
+            } else {
+                n++;
+            }
+    }
+    if (j->steps.n)
+        qsort(j->steps.items, (size_t)j->steps.n, sizeof *j->steps.items, by_number);
+    return 0;
+}
+
+static void capture_job(struct plan *p, const struct step *s, struct job *j)
+{
+    const struct model_use *m = &p->models->m[s->model];
+    struct str_list *a = &j->argv[0];
+    char maps_text[16];
+    struct buf steps = {0};
+    int maps;
+
+    capture_steps(p, j, &maps);
+    job_id(j, &j->steps);
+    str_list_add(a, "capture");
+    str_list_add(a, "--model");
+    str_list_add(a, m->dir);
+    add_all(a, &s->words);
+    for (int64_t i = 0; i < j->steps.n; i++)
+        buf_printf(&steps, "%s%s", i ? "," : "", j->steps.items[i]);
+    if (steps.len) {
+        str_list_add(a, "--capture-steps");
+        str_list_add(a, buf_str(&steps));
+    }
+    buf_free(&steps);
+    if (maps >= 0) {
+        snprintf(maps_text, sizeof maps_text, "%d", maps);
+        str_list_add(a, "--maps");
+        str_list_add(a, maps_text);
+    }
+    if (p->cuda && m->causal) {
+        str_list_add(a, "--device");
+        str_list_add(a, "cuda");
+    }
+    str_list_add(a, "-o");
+    str_list_add(a, "{}/trace.h5");
+    str_list_add(&j->argv[1], "trace");
+    str_list_add(&j->argv[1], "verify");
+    str_list_add(&j->argv[1], "{}/trace.h5");
+    j->n_argv = 2;
+}
+
+/* ---- other kinds ------------------------------------------------------------------------------ */
+
+static void prompt_job(struct plan *p, const struct step *s, struct job *j)
+{
+    struct str_list *a = &j->argv[0];
+    job_id(j, NULL);
+    str_list_add(a, "prompt");
+    add_all(a, &s->words);
+    if (s->model >= 0) {
+        str_list_add(a, "--model");
+        str_list_add(a, p->models->m[s->model].dir);
+    }
+    str_list_add(a, "-o");
+    str_list_add(a, "{}/prompt.txt");
+}
+
+static void calibrate_job(const struct step *s, struct job *j)
+{
+    struct str_list *a = &j->argv[0];
+    job_id(j, NULL);
+    str_list_add(a, "calibrate");
+    add_all(a, &s->texts);
+    add_all(a, &s->inputs);
+    add_all(a, &s->words);
+    str_list_add(a, "-o");
+    str_list_add(a, "{}/calib.json");
+    j->resumes = true;
+}
+
+/* All methods that some step wants on the same traces with the same words. */
+static void records_job(struct plan *p, const struct step *s, struct job *j)
+{
+    struct str_list *a = &j->argv[0], texts = {0};
+    for (int i = 0; i < p->n; i++) {
+        const struct step *t = &p->s[i];
+        if (!joins(p, t, j) || !waits(t))
+            continue;
+        for (int k = 0; k < t->n_units; k++)
+            if (t->units[k].kept < 0) {
+                add_once(&texts, t->units[k].text);
+                add_once(&j->units, t->units[k].id);
+            }
+    }
+    job_id(j, &j->units);
+    str_list_add(a, job_do_commands[j->kind]);
+    if (j->kind == DO_EVAL) {
+        str_list_add(a, "--model");
+        str_list_add(a, p->models->m[s->model].dir);
+    }
+    add_all(a, &s->inputs);
+    for (int64_t i = 0; i < texts.n; i++) {
+        str_list_add(a, "-m");
+        str_list_add(a, texts.items[i]);
+    }
+    add_all(a, &s->words);
+    if (p->cuda) {
+        str_list_add(a, j->kind == DO_EVAL ? "--device" : "--backend");
+        str_list_add(a, "cuda");
+    }
+    str_list_add(a, "-o");
+    str_list_add(a, "{}");
+    str_list_free(&texts);
+    j->resumes = true;
+}
+
+static void draw_job(struct plan *p, const struct step *s, struct job *j)
+{
+    static const char *const outputs[] = {"{}/figure.png", "{}/figure.pdf"};
+    job_id(j, NULL);
+    for (int i = 0; i < 2; i++) {
+        struct str_list *a = &j->argv[i];
+        str_list_add(a, "plot");
+        str_list_add(a, step_job(p, s)->figure);
+        add_all(a, &s->inputs);
+        add_all(a, &s->words);
+        str_list_add(a, "-o");
+        str_list_add(a, outputs[i]);
+    }
+    j->n_argv = 2;
+}
+
+int plan_next(struct plan *p, struct job *j, bool *found, struct err *err)
+{
+    memset(j, 0, sizeof *j);
+    *found = false;
+    for (int i = 0; i < p->n && !*found; i++) {
+        const struct step *s = &p->s[i];
+        if (!waits(s))
+            continue;
+        *found = true;
+        j->first = i;
+        j->kind = step_job(p, s)->kind;
+        j->n_argv = 1;
+        snprintf(j->key, sizeof j->key, "%s", s->key);
+        if (j->kind == DO_CAPTURE)
+            capture_job(p, s, j);
+        else if (j->kind == DO_PROMPT)
+            prompt_job(p, s, j);
+        else if (j->kind == DO_CALIBRATE)
+            calibrate_job(s, j);
+        else if (j->kind == DO_DRAW)
+            draw_job(p, s, j);
+        else
+            records_job(p, s, j);
+    }
+    if (j->argv[0].failed || j->argv[1].failed || j->units.failed || j->steps.failed)
+        return err_set(err, ERR_NOMEM, "plan: out of memory");
+    return 0;
+}
+
+void plan_fail(struct plan *p, const struct job *j, const char *why)
+{
+    for (int i = 0; i < p->n; i++)
+        if (joins(p, &p->s[i], j) && !p->s[i].done) {
+            p->s[i].failed = true;
+            snprintf(p->s[i].reason, sizeof p->s[i].reason, "%s", why);
+        }
+}

@@ -1,0 +1,404 @@
+/*
+ * ours.c - the numbers of ours in the cells of a page, and why there are none.
+ */
+#include "reproduce/page.h"
+
+#include "core/hash.h"
+#include "reproduce/expr.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const cell_state_names[] = {"",      "agrees",  "differs", "beside", "printed only",
+                                        "ours only", "pending"};
+
+int printed_digits(const char *value)
+{
+    const char *dot = strchr(value, '.');
+    return dot ? (int)strspn(dot + 1, "0123456789") : 0;
+}
+
+/* Replace {row} and {col}. */
+static void expand(const char *text, const char *row, const char *column, char *out, size_t size)
+{
+    struct buf b = {0};
+    for (const char *p = text; *p;) {
+        if (strncmp(p, "{row}", 5) == 0 || strncmp(p, "{col}", 5) == 0) {
+            buf_puts(&b, p[1] == 'r' ? row : column);
+            p += 5;
+        } else {
+            buf_put(&b, p++, 1);
+        }
+    }
+    snprintf(out, size, "%s", buf_str(&b));
+    buf_free(&b);
+}
+
+bool page_printed(const struct page *p, const struct page_block *b, const struct grid_entry *row,
+                  const struct grid_entry *column, int k, struct paper_number *out)
+{
+    const json_t *cell = json_array_get(json_object_get(b->j, "cell"), (size_t)k);
+    const json_t *item = p->recipe->item;
+    char r[300], c[300];
+    if (!cell || !row->printed || !column->printed)
+        return false;
+    const char *row_key = json_str_or(row->j, "csv", ""), *col_key = json_str_or(column->j, "csv", "");
+    expand(json_str_or(cell, "row", ""), row_key, col_key, r, sizeof r);
+    expand(json_str_or(cell, "column", ""), row_key, col_key, c, sizeof c);
+    return paper_number_find(p->data, json_str_or(item, "csv", ""), json_str_or(item, "table", ""),
+                             r, c, out);
+}
+
+const json_t *page_rule(const struct page *p, const struct grid_entry *row,
+                        const struct grid_entry *column)
+{
+    size_t i;
+    json_t *rule;
+    json_array_foreach(p->recipe->ours, i, rule)
+        if (fnmatch(json_str_or(rule, "column", "*"), column->path, 0) == 0 &&
+            fnmatch(json_str_or(rule, "row", "*"), row->path, 0) == 0)
+            return rule;
+    return NULL;
+}
+
+const char *page_metric(const struct page *p, const struct page_block *b,
+                        const struct grid_entry *row, const struct grid_entry *column,
+                        const json_t *rule, int k)
+{
+    const json_t *own = json_object_get(rule, "metric");
+    (void)p;
+    if (json_is_array(own))
+        own = json_array_get(own, (size_t)k);
+    else if (k > 0)
+        own = NULL;
+    if (json_is_string(own))
+        return json_string_value(own);
+    const char *metric = json_str_or(column->j, "ours", json_str_or(row->j, "ours", NULL));
+    if (metric || json_object_get(rule, "metric"))
+        return k == 0 ? metric : NULL;
+    return json_str_or(json_array_get(json_object_get(b->j, "cell"), (size_t)k), "ours", NULL);
+}
+
+/* "{row.permute}" to the field's text; false: the entry is not given, or has no such field. */
+static bool fill_field(const char *text, const struct grid_entry *row,
+                       const struct grid_entry *column, char *out, size_t size)
+{
+    const struct grid_entry *e = strncmp(text, "{row.", 5) == 0 ? row : column;
+    const char *dot = strchr(text, '.');
+    char field[64];
+    if (!e || !dot)
+        return false;
+    snprintf(field, sizeof field, "%.*s", (int)strcspn(dot + 1, "}"), dot + 1);
+    return entry_field(e, field, out, size);
+}
+
+json_t *page_where(const json_t *rule, const struct grid_entry *row,
+                   const struct grid_entry *column)
+{
+    json_t *out = json_object(), *v;
+    const char *key;
+    char text[300];
+    json_object_foreach(json_object_get(rule, "where"), key, v)
+    {
+        const char *s = json_is_string(v) ? json_string_value(v) : "";
+        if (strncmp(s, "{row.", 5) != 0 && strncmp(s, "{column.", 8) != 0)
+            json_object_set(out, key, v);
+        else if (fill_field(s, row, column, text, sizeof text))
+            json_object_set_new(out, key, json_string(text));
+        else if (row && column)
+            json_object_set_new(out, key, json_string("no such field"));
+    }
+    return out;
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+static const char *suffix_of(const struct page_block *b, const struct grid_entry *row,
+                             const struct grid_entry *column)
+{
+    const char *by = json_str_or(json_object_get(b->j, "suffix_by_column"),
+                                 json_str_or(column->j, "csv", ""), NULL);
+    if (row->extra || column->extra)
+        return json_str_or(row->extra ? row->j : column->j, "suffix", json_str_or(b->j, "suffix", ""));
+    return json_str_or(row->j, "suffix", by ? by : json_str_or(b->j, "suffix", ""));
+}
+
+static double scale_of(const struct page_block *b, const struct grid_entry *row,
+                       const struct grid_entry *column)
+{
+    const json_t *v = json_object_get(row->extra ? row->j : column->extra ? column->j : NULL, "scale");
+    if (!json_is_number(v))
+        v = json_object_get(b->j, "scale");
+    return json_is_number(v) ? json_number_value(v) : 1;
+}
+
+/* Digits behind the point as printed beside: in this cell, its row, its column. */
+static int digits_of(const struct page *p, const struct page_block *b, int row, int column)
+{
+    const struct grid_entry *r = &b->rows.e[row], *c = &b->columns.e[column];
+    const json_t *own = json_object_get(r->extra ? r->j : c->extra ? c->j : NULL, "digits");
+    struct paper_number x;
+    int best = -1;
+    if (json_is_integer(own))
+        return (int)json_integer_value(own);
+    if (page_printed(p, b, r, c, 0, &x))
+        return printed_digits(x.value);
+    for (int i = 0; i < b->columns.n; i++)
+        if (strcmp(b->columns.e[i].level[0], c->level[0]) == 0 &&
+            page_printed(p, b, r, &b->columns.e[i], 0, &x) && printed_digits(x.value) > best)
+            best = printed_digits(x.value);
+    for (int i = 0; best < 0 && i < b->columns.n; i++)
+        if (page_printed(p, b, r, &b->columns.e[i], 0, &x))
+            best = printed_digits(x.value);
+    for (int i = 0; best < 0 && i < b->rows.n; i++)
+        if (page_printed(p, b, &b->rows.e[i], c, 0, &x))
+            best = printed_digits(x.value);
+    return best < 0 ? 3 : best;
+}
+
+static int put_printed(const struct page *p, const struct page_block *b, int row, int column,
+                       struct err *err)
+{
+    struct page_cell *c = page_cell_at(b, row, column);
+    const struct grid_entry *r = &b->rows.e[row], *e = &b->columns.e[column];
+    struct buf text = {0};
+    struct paper_number x;
+    int n = 0;
+    c->number = NAN;
+    for (int k = 0; k < CELL_PARTS; k++) {
+        if (!page_printed(p, b, r, e, k, &x))
+            continue;
+        char *end;
+        buf_printf(&text, "%s%s", n++ ? json_str_or(b->j, "sep", " / ") : "", x.value);
+        c->number = strtod(x.value, &end);
+        if (n > 1 || end == x.value)
+            c->number = NAN;
+    }
+    if (n)
+        buf_puts(&text, suffix_of(b, r, e));
+    int rc = buf_check(&text, "cell", err);
+    c->printed = n ? text.data : NULL;
+    if (!n)
+        buf_free(&text);
+    return rc;
+}
+
+/* ---- one cell -------------------------------------------------------------------------------- */
+
+static int set_reason(struct page_cell *c, const char *text, struct err *err)
+{
+    if (c->reason)
+        return 0;
+    c->reason = strdup(text);
+    return c->reason ? 0 : err_set(err, ERR_NOMEM, "cell: out of memory");
+}
+
+/* Why a printed number can have no partner here, as the recipe says it; NULL: it says nothing. */
+static const char *absent_reason(const struct page *p, const struct grid_entry *row,
+                                 const struct grid_entry *column)
+{
+    const char *pattern;
+    json_t *v;
+    json_object_foreach((json_t *)p->recipe->absent, pattern, v)
+        if (fnmatch(pattern, row->path, 0) == 0 || fnmatch(pattern, column->path, 0) == 0)
+            return json_string_value(v);
+    return NULL;
+}
+
+/* Are the steps behind a cell finished? A reason where one failed. */
+static int job_state(struct page *p, int model, int job, const json_t *where, bool *pending,
+                     const char **reason)
+{
+    int steps = 0;
+    *pending = false;
+    *reason = NULL;
+    for (int i = 0; i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        const char *key;
+        json_t *v;
+        bool takes = s->recipe == p->at && s->job == job && s->model == model;
+        json_object_foreach((json_t *)where, key, v)
+        {
+            const char *have = takes ? step_value(s, key) : NULL;
+            double a = have ? size_value(have) : NAN;
+            double b = json_is_string(v) ? size_value(json_string_value(v)) : NAN;
+            if (have && json_is_string(v))
+                takes = isfinite(a) && isfinite(b) ? fabs(a - b) <= 0.02 * b
+                                                   : fnmatch(json_string_value(v), have, 0) == 0;
+        }
+        if (!takes)
+            continue;
+        steps++;
+        if (s->failed || s->left_out)
+            *reason = s->reason;
+        else if (!s->done)
+            *pending = true;
+    }
+    return steps;
+}
+
+static bool is_time(const char *metric)
+{
+    return strncmp(metric, "time_", 5) == 0 || strstr(metric, "(time_") ||
+           strncmp(metric, "speed", 5) == 0;
+}
+
+static const char *missing_reason(const char *metric, bool has_jobs)
+{
+    if (!metric)
+        return "nothing of ours measures this";
+    if (strncmp(metric, "eval:", 5) == 0)
+        return "needs eval: the method inside the model, and the task's files";
+    if (is_time(metric))
+        return "needs a GPU";
+    return has_jobs ? "no record has this number" : "no job of these tables gives this";
+}
+
+static int collect_records(struct page *p, struct page_cell *cell, const struct choice *c,
+                           struct err *err)
+{
+    struct buf key = {0};
+    char text[40];
+    int rc = 0;
+    for (int64_t i = 0; i < p->evidence.n && !rc; i++) {
+        const struct proof *v = &p->evidence.v[i];
+        if (!choice_takes(&p->evidence, c, v))
+            continue;
+        buf_reset(&key);
+        record_key(v->r, &key);
+        hash_text(hash_bytes(buf_str(&key), key.len), text);
+        text[21] = '\0';
+        str_list_add(&cell->records, text + 5);
+        const struct step *s = &p->plan->s[v->step];
+        for (int k = 0; k < s->n_kept; k++) {
+            bool known = false;
+            for (int n = 0; n < cell->n_kept; n++)
+                known = known || cell->kept[n] == s->kept[k];
+            if (!known && cell->n_kept < 8)
+                cell->kept[cell->n_kept++] = s->kept[k];
+        }
+        rc = buf_check(&key, "record", err);
+    }
+    buf_free(&key);
+    return rc ? rc : cell->records.failed ? err_set(err, ERR_NOMEM, "cell: out of memory") : 0;
+}
+
+static int put_value(struct page *p, const struct page_block *b, int row, int column,
+                     const json_t *rule, const struct choice *choice, struct err *err)
+{
+    struct page_cell *c = page_cell_at(b, row, column);
+    const struct grid_entry *r = &b->rows.e[row], *e = &b->columns.e[column];
+    const char *stat = json_str_or(rule, "stat", "mean");
+    double scale = scale_of(b, r, e);
+    struct buf text = {0};
+    struct sample_stats s;
+    int n = 0, rc = 0, digits = digits_of(p, b, row, column);
+
+    if (r->extra || e->extra)
+        stat = json_str_or(r->extra ? r->j : e->j, "stat", stat);
+    for (int k = 0; k < CELL_PARTS; k++) {
+        const char *metric = page_metric(p, b, r, e, rule, k);
+        c->value[k] = NAN;
+        if (!metric || strncmp(metric, "eval:", 5) == 0)
+            continue;
+        TRY(evidence_stat(&p->evidence, choice, metric, stat, &s, err));
+        if (s.units == 0 || !isfinite(s.value))
+            continue;
+        double x = scale;
+        c->value[k] = s.value * x;
+        buf_printf(&text, "%s%.*f", n ? json_str_or(b->j, "sep", " / ") : "", digits, c->value[k]);
+        if (n++ == 0) {
+            s.value *= x;
+            s.sd *= x;
+            s.lo *= x;
+            s.hi *= x;
+            c->stats = s;
+        }
+    }
+    if (n == 0)
+        goto out;
+    buf_puts(&text, suffix_of(b, r, e));
+    TRY(buf_check(&text, "cell", err));
+    c->ours = text.data;
+    text = (struct buf){0};
+    TRY(collect_records(p, c, choice, err));
+out:
+    buf_free(&text);
+    return rc;
+}
+
+static int fill_cell(struct page *p, const struct page_block *b, int row, int column,
+                     struct err *err)
+{
+    struct page_cell *c = page_cell_at(b, row, column);
+    const struct grid_entry *r = &b->rows.e[row], *e = &b->columns.e[column];
+    const char *reason = NULL;
+    bool pending = false;
+    json_t *where = NULL;
+    int rc = 0;
+
+    c->model = e->model >= 0 ? e->model : r->model;
+    c->job = -1;
+    TRY(put_printed(p, b, row, column, err));
+    c->state = c->printed ? CELL_PRINTED : CELL_EMPTY;
+    if (absent_reason(p, r, e)) {
+        rc = c->printed || c->model >= 0 ? set_reason(c, absent_reason(p, r, e), err) : 0;
+        goto out;
+    }
+    const json_t *rule = page_rule(p, r, e);
+    const char *metric = rule ? page_metric(p, b, r, e, rule, 0)
+                              : json_str_or(e->j, "ours", json_str_or(r->j, "ours", NULL));
+    if (c->model < 0) {
+        rc = c->printed ? set_reason(c, p->recipe->n_jobs ? "no checkpoint of this model was given"
+                                                          : missing_reason(metric, false), err) : 0;
+        goto out;
+    }
+    if (!rule || !metric) {
+        rc = set_reason(c, missing_reason(metric, false), err);
+        goto out;
+    }
+    where = page_where(rule, r, e);
+    char *text = json_dumps(where, JSON_COMPACT);
+    c->where = text ? strdup(text) : NULL;
+    c->metric = strdup(metric);
+    if (text) {
+        void *(*unused)(size_t);
+        void (*release)(void *);
+        json_get_alloc_funcs(&unused, &release);
+        release(text);
+    }
+    c->job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
+    int steps = job_state(p, c->model, c->job, where, &pending, &reason);
+    struct choice choice = {c->model, c->job, where, json_object_get(rule, "pairs")};
+    if (!pending && !reason)
+        TRY(put_value(p, b, row, column, rule, &choice, err));
+    if (pending)
+        c->state = CELL_PENDING;
+    else if (c->ours)
+        c->state = c->printed ? CELL_BESIDE : CELL_OURS;
+    else
+        rc = set_reason(c, reason ? reason : missing_reason(metric, steps > 0), err);
+    p->pending = p->pending || pending;
+    p->failed = p->failed || reason;
+out:
+    json_decref(where);
+    return rc;
+}
+
+int page_fill(struct page *p, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < p->n_blocks; i++) {
+        struct page_block *b = &p->blocks[i];
+        for (int r = 0; r < b->rows.n; r++)
+            for (int c = 0; c < b->columns.n; c++) {
+                TRY(fill_cell(p, b, r, c, err));
+                if (page_cell_at(b, r, c)->ours)
+                    TRY(page_judge(p, b, r, c, err));
+            }
+    }
+out:
+    return rc;
+}

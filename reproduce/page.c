@@ -1,0 +1,189 @@
+/*
+ * page.c - a page from what is finished.
+ */
+#include "reproduce/page.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "spargeattn:9" as "SpargeAttn, Table 9". */
+static void make_title(struct page *p)
+{
+    static const struct {
+        const char *id, *name;
+    } names[] = {{"spargeattn:", "SpargeAttn"},
+                 {"sampleattention:", "SampleAttention"},
+                 {"sale:", "SALE"},
+                 {"fg-attn:", "FG-Attn"}};
+    const char *id = p->recipe->id;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t n = strlen(names[i].id);
+        if (strncmp(id, names[i].id, n) != 0)
+            continue;
+        const char *item = id + n;
+        buf_printf(&p->title, "%s, ", names[i].name);
+        if (!p->recipe->figure)
+            buf_printf(&p->title, "Table %s", item);
+        else if (item[0] == 'f' && isdigit((unsigned char)item[1]))
+            buf_printf(&p->title, "Figure %s", item + 1);
+        else
+            buf_printf(&p->title, "figure %s", item);
+    }
+}
+
+/* "video-dit, 1536 tokens" for the page's first line. */
+static void name_ours(struct page *p)
+{
+    for (int m = 0; m < p->plan->models->n; m++) {
+        int64_t low = INT64_MAX, high = 0;
+        for (int64_t i = 0; i < p->evidence.n; i++) {
+            const struct proof *v = &p->evidence.v[i];
+            if (p->plan->s[v->step].model != m)
+                continue;
+            low = v->r->n_q < low ? v->r->n_q : low;
+            high = v->r->n_q > high ? v->r->n_q : high;
+        }
+        if (!high)
+            continue;
+        buf_printf(&p->ours, "%s%s, ", p->ours.len ? "; " : "", p->plan->models->m[m].name);
+        if (low < high) {
+            count_text(&p->ours, low);
+            buf_puts(&p->ours, " to ");
+        }
+        count_text(&p->ours, high);
+        buf_puts(&p->ours, " tokens");
+    }
+}
+
+/* What readers must know beside letters: names that mislead, reasons of cells, notes of the csv. */
+static int add_notes(struct page *p, struct err *err)
+{
+    const json_t *note = json_object_get(p->recipe->item, "note");
+    const char *pattern;
+    json_t *v;
+    if (json_is_string(note))
+        str_list_add(&p->notes, json_string_value(note));
+    for (int i = 0; i < p->plan->models->n; i++)
+        if (p->plan->models->m[i].odd[0])
+            str_list_add(&p->notes, p->plan->models->m[i].odd);
+    json_object_foreach((json_t *)p->recipe->absent, pattern, v)
+    {
+        struct buf b = {0};
+        buf_printf(&b, "%s%s%s: %s", strcmp(pattern, "*") ? "No number of ours for " : "",
+                   strcmp(pattern, "*") ? pattern : "No number of ours",
+                   "", json_string_value(v));
+        str_list_add(&p->notes, buf_str(&b));
+        buf_free(&b);
+    }
+    for (int i = 0; i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        struct buf b = {0};
+        if (s->recipe != p->at || (!s->failed && !s->left_out))
+            continue;
+        buf_printf(&b, "%s %s ", s->failed ? "Failed:" : "Left out:", step_job(p->plan, s)->name);
+        step_text(s, &b);
+        buf_printf(&b, ": %s", s->reason);
+        str_list_add(&p->notes, buf_str(&b));
+        buf_free(&b);
+        p->failed = p->failed || s->failed;
+    }
+    return p->notes.failed ? err_set(err, ERR_NOMEM, "page: out of memory") : 0;
+}
+
+/* The commands of all jobs behind the page, inputs first, each once. */
+static void add_commands(struct page *p)
+{
+    for (int i = 0; i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        if (s->recipe != p->at)
+            continue;
+        for (int k = 0; k < s->n_kept; k++) {
+            const struct kept_job *j = &p->plan->store->j[s->kept[k]];
+            for (int64_t n = 0; n < j->commands.n; n++) {
+                bool known = false;
+                for (int64_t m = 0; m < p->made_by.n && !known; m++)
+                    known = strcmp(p->made_by.items[m], j->commands.items[n]) == 0;
+                if (!known)
+                    str_list_add(&p->made_by, j->commands.items[n]);
+            }
+        }
+        p->pending = p->pending || (!s->done && !s->failed && !s->left_out);
+    }
+}
+
+/* Bold where a claim of a column ("most", "least") holds would need its sentence; the paper's own
+ * emphasis is applied by the writers of blocks that have it. */
+static int refuse_equal_runs(struct page *p, struct err *err)
+{
+    /* Two cases with equal numbers in every unit were one experiment under two names. */
+    const json_t *cases = p->recipe->cases;
+    const char *a, *b;
+    json_t *x, *y;
+    int rc = 0;
+    json_object_foreach((json_t *)cases, a, x) json_object_foreach((json_t *)cases, b, y)
+    {
+        struct unit_values u = {0}, w = {0};
+        struct choice ca = {-1, -1, x, NULL}, cb = {-1, -1, y, NULL};
+        if (strcmp(a, b) >= 0)
+            continue;
+        rc = evidence_units(&p->evidence, &ca, "err_l1_rel", &u, err);
+        if (!rc)
+            rc = evidence_units(&p->evidence, &cb, "err_l1_rel", &w, err);
+        bool equal = !rc && u.n > 0 && u.n == w.n;
+        for (int64_t i = 0; equal && i < u.n; i++)
+            equal = u.u[i].sum == w.u[i].sum && u.u[i].calls == w.u[i].calls;
+        unit_values_free(&u);
+        unit_values_free(&w);
+        if (rc)
+            return rc;
+        if (equal) {
+            struct buf t = {0};
+            buf_printf(&t, "The runs '%s' and '%s' are equal in every head: a setting that tells "
+                           "them apart had no effect, and no claim rests on them", a, b);
+            str_list_add(&p->notes, buf_str(&t));
+            buf_free(&t);
+        }
+    }
+    return rc;
+}
+
+int page_make(const struct plan *plan, int recipe, const struct paper_data *d, bool has_cuda,
+              struct page *p, struct err *err)
+{
+    int rc = 0;
+    (void)has_cuda;
+    p->plan = plan;
+    p->data = d;
+    p->at = recipe;
+    p->recipe = &plan->recipes[recipe];
+    p->quick = plan->quick && p->recipe->n_jobs > 0;
+    make_title(p);
+    TRY(evidence_load(plan, recipe, &p->evidence, err));
+    TRY(grid_make(p, err));
+    TRY(page_fill(p, err));
+    add_commands(p);
+    if (!p->pending)
+        TRY(page_claims(p, err));
+    TRY(refuse_equal_runs(p, err));
+    TRY(add_notes(p, err));
+    name_ours(p);
+    TRY(buf_check(&p->title, "page", err));
+    TRY(buf_check(&p->ours, "page", err));
+    if (p->sentences.failed || p->made_by.failed)
+        rc = err_set(err, ERR_NOMEM, "page: out of memory");
+out:
+    return rc;
+}
+
+void page_free(struct page *p)
+{
+    grid_free(p);
+    evidence_free(&p->evidence);
+    str_list_free(&p->sentences);
+    str_list_free(&p->notes);
+    str_list_free(&p->made_by);
+    buf_free(&p->title);
+    buf_free(&p->ours);
+    memset(p, 0, sizeof *p);
+}

@@ -1,0 +1,121 @@
+/*
+ * page.h - one reproduced table or figure in the paper's layout: printed numbers, ours, what differs
+ * between the two, and sentences about the paper's claims.
+ */
+#ifndef LACUNA_PAGE_H
+#define LACUNA_PAGE_H
+
+#include "reproduce/evidence.h"
+
+#define LABEL_LEVELS 3
+
+/* A row or column. */
+struct grid_entry {
+    const json_t *j;           /* its object in layouts.json, or in `extra` of the recipe */
+    char *level[LABEL_LEVELS]; /* owned: "Sim-q", "CogvideoX" */
+    int levels;
+    char *path;    /* owned: levels joined with '/' */
+    bool printed;  /* the paper has it */
+    bool extra;    /* of the recipe's `extra` */
+    double length; /* of ours-only lengths; NAN: that of j */
+    int model;     /* whose numbers of ours stand here; -1: every model's that has no own entry */
+};
+
+struct grid_axis {
+    struct grid_entry *e; /* owned */
+    int n, cap;
+};
+
+enum cell_state { CELL_EMPTY, CELL_AGREES, CELL_DIFFERS, CELL_BESIDE, CELL_PRINTED, CELL_OURS,
+                  CELL_PENDING };
+extern const char *const cell_state_names[];
+
+#define CELL_PARTS 2
+
+struct page_cell {
+    char *printed, *ours; /* owned texts, NULL: none */
+    double value[CELL_PARTS]; /* ours, in the printed unit */
+    double number;            /* printed, NAN: none or several */
+    struct sample_stats stats; /* of the first part, in the printed unit */
+    enum cell_state state;
+    char letters[16];
+    char *reason;             /* owned, NULL: none */
+    char *metric, *where;     /* owned: how it was chosen */
+    int model, job;           /* -1: none */
+    struct str_list records;  /* keys, hashed */
+    int kept[8], n_kept;      /* jobs of the store behind it */
+    bool strong;              /* bold */
+};
+
+struct page_block {
+    const json_t *j;
+    struct grid_axis rows, columns;
+    struct page_cell *cell; /* owned, [rows.n][columns.n] */
+};
+
+struct page {
+    const struct plan *plan;
+    const struct paper_data *data;
+    const struct recipe *recipe;
+    int at; /* of the recipe in the plan */
+    bool quick;
+    struct evidence evidence;
+    struct page_block *blocks; /* owned */
+    int n_blocks;
+    struct str_list sentences, notes;
+    char letters[16]; /* all that occur */
+    struct buf title, ours; /* "SpargeAttn, Table 9", "video-dit, 1,536 tokens" */
+    bool failed, pending;
+    struct str_list made_by; /* commands in order */
+};
+
+/* Build a page from what is finished. Free also after a failure. */
+int page_make(const struct plan *p, int recipe, const struct paper_data *d, bool has_cuda,
+              struct page *out, struct err *err);
+void page_free(struct page *p);
+
+/* grid.c: rows and columns of the printed table, of our models, lengths and extra entries. */
+int grid_make(struct page *p, struct err *err);
+void grid_free(struct page *p);
+/* A field of the entry's object as text; "length" is that of ours where it is. */
+bool entry_field(const struct grid_entry *e, const char *field, char *text, size_t size);
+struct page_cell *page_cell_at(const struct page_block *b, int row, int column);
+
+/* ours.c */
+int page_fill(struct page *p, struct err *err);
+/* The first rule of `ours` for a cell, NULL: none. */
+const json_t *page_rule(const struct page *p, const struct grid_entry *row,
+                        const struct grid_entry *column);
+/* The metric of part k of a cell; NULL: nothing of ours can exist. */
+const char *page_metric(const struct page *p, const struct page_block *b,
+                        const struct grid_entry *row, const struct grid_entry *column,
+                        const json_t *rule, int k);
+/* The printed number of part k; false: none. */
+bool page_printed(const struct page *p, const struct page_block *b, const struct grid_entry *row,
+                  const struct grid_entry *column, int k, struct paper_number *out);
+/* A rule's conditions for a cell, {row.X} and {column.X} filled in; with NULL entries the
+ * conditions that name them are left out. A new reference. */
+json_t *page_where(const json_t *rule, const struct grid_entry *row,
+                   const struct grid_entry *column);
+
+/* verdict.c: letters and state of a cell that has a value. */
+int page_judge(struct page *p, const struct page_block *b, int row, int column, struct err *err);
+void letters_add(char letters[16], char c);
+const char *letter_text(char c);
+
+/* claims.c: a sentence per claim and model. */
+int page_claims(struct page *p, struct err *err);
+
+/* How many digits the printed text has behind the point. */
+int printed_digits(const char *value);
+/* 1536, but 17,776. */
+void count_text(struct buf *b, int64_t n);
+
+/* Writers. */
+void page_md(const struct page *p, struct buf *b);
+void page_tex(const struct page *p, struct buf *b);
+void page_html(const struct page *p, struct buf *b);
+void page_csv(const struct page *p, struct buf *b);
+void page_json(const struct page *p, struct buf *b);
+
+#endif

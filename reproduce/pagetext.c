@@ -1,0 +1,120 @@
+/*
+ * pagetext.c - parts of a page in words.
+ */
+#include "reproduce/pagetext.h"
+
+#include <string.h>
+
+void cell_text(const struct page_cell *c, struct buf *b)
+{
+    if (c->state == CELL_PENDING)
+        buf_printf(b, "%s%spending", c->printed ? c->printed : "", c->printed ? " / " : "");
+    else if (c->printed && c->ours)
+        buf_printf(b, "%s / %s", c->printed, c->ours);
+    else
+        buf_puts(b, c->printed ? c->printed : c->ours ? c->ours : "-");
+}
+
+void column_letters(const struct page_block *b, int column, char letters[16])
+{
+    bool first = true;
+    letters[0] = '\0';
+    for (int r = 0; r < b->rows.n; r++) {
+        const struct page_cell *c = page_cell_at(b, r, column);
+        if (!c->ours)
+            continue;
+        if (first)
+            snprintf(letters, 16, "%s", c->letters);
+        else if (strcmp(letters, c->letters) != 0) {
+            letters[0] = '\0';
+            return;
+        }
+        first = false;
+    }
+}
+
+void label_text(const struct page *p, const struct page_block *b, const struct grid_entry *e,
+                int level, struct buf *out)
+{
+    const char *text = level < e->levels ? e->level[level] : "", *at = strstr(text, "{label}");
+    const json_t *cell = json_object_get(e->j, "label_cell");
+    struct paper_number x;
+    (void)b;
+    if (!at) {
+        buf_puts(out, text);
+        return;
+    }
+    buf_put(out, text, (size_t)(at - text));
+    bool has = e->printed && paper_number_find(p->data, json_str_or(p->recipe->item, "csv", ""),
+                                               json_str_or(p->recipe->item, "table", ""),
+                                               json_str_or(cell, "row", ""),
+                                               json_str_or(cell, "column", ""), &x);
+    buf_puts(out, has ? x.value : "ours");
+    buf_puts(out, at + 7);
+}
+
+const char *arrow_text(const struct grid_entry *e, const char *up, const char *down)
+{
+    const char *a = json_str_or(e->j, "arrow", "");
+    return strcmp(a, "up") == 0 ? up : strcmp(a, "down") == 0 ? down : "";
+}
+
+const char *page_caption(const struct page *p)
+{
+    return json_str_or(p->recipe->item, "caption", "");
+}
+
+void page_command(const struct page *p, struct buf *b)
+{
+    buf_printf(b, "lacuna reproduce %s%s%s -o DIR", p->recipe->id, p->plan->quick ? " --quick" : "",
+               p->plan->cuda ? " --backend cuda" : "");
+}
+
+void page_agreement(const struct page *p, struct buf *b)
+{
+    int agree = 0, differ = 0, beside = 0, own = 0;
+    for (int i = 0; i < p->n_blocks; i++)
+        for (int k = 0; k < p->blocks[i].rows.n * p->blocks[i].columns.n; k++) {
+            enum cell_state s = p->blocks[i].cell[k].state;
+            agree += s == CELL_AGREES;
+            differ += s == CELL_DIFFERS;
+            beside += s == CELL_BESIDE;
+            own += s == CELL_OURS;
+        }
+    if (agree + differ > 0)
+        buf_printf(b, "Where everything is the paper's, %d cells agree and %d differ. ", agree,
+                   differ);
+    if (beside + own == 0)
+        return;
+    buf_puts(b, agree + differ ? "For the others no agreement is tested:" :
+                                 "No agreement is tested:");
+    const char *sep = " ";
+    for (const char *l = p->letters; *l; l++) {
+        buf_printf(b, "%s%s", sep, letter_text(*l));
+        sep = ", ";
+    }
+    buf_puts(b, ".");
+}
+
+bool figure_number(const struct page *p, int64_t i, struct paper_number *out)
+{
+    const json_t *n = json_object_get(p->recipe->item, "numbers");
+    return p->recipe->figure && n &&
+           paper_number_at(p->data, json_str_or(p->recipe->item, "csv", ""),
+                           json_str_or(n, "table", ""), i, out);
+}
+
+bool page_has_figure(const struct page *p)
+{
+    for (int i = 0; i < p->plan->n; i++)
+        if (p->plan->s[i].recipe == p->at && p->plan->s[i].done &&
+            step_job(p->plan, &p->plan->s[i])->kind == DO_DRAW)
+            return true;
+    return false;
+}
+
+void page_file(const struct recipe *r, struct buf *b)
+{
+    for (const char *c = r->id; *c; c++)
+        buf_put(b, *c == ':' ? "-" : c, 1);
+}

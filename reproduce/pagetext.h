@@ -1,0 +1,41 @@
+/*
+ * pagetext.h - what the writers of a page share.
+ */
+#ifndef LACUNA_PAGETEXT_H
+#define LACUNA_PAGETEXT_H
+
+#include "reproduce/page.h"
+
+/* "printed / ours", or the one that is there; "-": nothing; "…" while pending. */
+void cell_text(const struct page_cell *c, struct buf *b);
+
+/* The letters that all cells with a value of a column share, "" where they differ. */
+void column_letters(const struct page_block *b, int column, char letters[16]);
+
+/* A row's or column's label at one level, with {label} filled by the number that the paper prints
+ * in it and ours. */
+void label_text(const struct page *p, const struct page_block *b, const struct grid_entry *e,
+                int level, struct buf *out);
+
+const char *arrow_text(const struct grid_entry *e, const char *up, const char *down);
+
+/* The caption of the layout, or "". */
+const char *page_caption(const struct page *p);
+
+/* Words that repeat the page: "lacuna reproduce ID [--quick] [--backend cuda] -o DIR". */
+void page_command(const struct page *p, struct buf *b);
+
+/* "No agreement is tested: ..." or "N of M cells agree ..."; nothing where there is no number. */
+void page_agreement(const struct page *p, struct buf *b);
+
+/* Printed numbers of a figure. */
+struct paper_number;
+bool figure_number(const struct page *p, int64_t i, struct paper_number *out);
+
+/* Is there a finished drawing? */
+bool page_has_figure(const struct page *p);
+
+/* "spargeattn-9": the name of the page's files. */
+void page_file(const struct recipe *r, struct buf *b);
+
+#endif

@@ -1,0 +1,214 @@
+/*
+ * paperdata.c - the files of datasets/paper, read once and checked for what the rest relies on.
+ */
+#include "reproduce/paperdata.h"
+
+#include "core/datadir.h"
+#include "core/fileio.h"
+#include "core/hash.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const paper_names[PAPERS + 1] = {"spargeattn", "sampleattention", "sale", "fg-attn",
+                                             NULL};
+
+#define FILE_MAX ((size_t)8 << 20)
+
+static const char *const fields[9] = {"paper", "table", "title", "row", "column",
+                                      "value", "unit",  "needs", "note"};
+
+static int read_json(struct paper_data *d, const char *name, json_t **out, struct err *err)
+{
+    struct buf path = {0};
+    buf_printf(&path, "%s/%s", buf_str(&d->dir), name);
+    int rc = buf_check(&path, name, err);
+    if (!rc)
+        rc = json_read_file(buf_str(&path), FILE_MAX, out, err);
+    buf_free(&path);
+    return rc;
+}
+
+/* Every table and figure has an id and names one of the csv files. */
+static int check_items(const struct paper_data *d, const char *key, struct err *err)
+{
+    const json_t *all = json_object_get(d->layouts, key);
+    size_t i;
+    json_t *item;
+    if (!json_is_array(all))
+        return err_set(err, ERR_INPUT, "%s/layouts.json: no list '%s'", buf_str(&d->dir), key);
+    json_array_foreach(all, i, item)
+        if (!json_is_string(json_object_get(item, "id")) ||
+            !json_is_string(json_object_get(item, "csv")))
+            return err_set(err, ERR_INPUT, "%s/layouts.json: %s: entry %zu has no id or csv",
+                           buf_str(&d->dir), key, i + 1);
+    return 0;
+}
+
+static int read_csv(struct paper_data *d, int p, struct hash_state *h, struct err *err)
+{
+    struct buf path = {0}, text = {0};
+    int rc = 0;
+    buf_printf(&path, "%s/%s.csv", buf_str(&d->dir), paper_names[p]);
+    TRY(buf_check(&path, "path", err));
+    TRY(buf_read_file(&text, buf_str(&path), FILE_MAX, err));
+    hash_update(h, text.data, text.len);
+    TRY(csv_read(buf_str(&path), &d->csv[p], err));
+    for (int i = 0; i < 9; i++)
+        TRY(csv_column(&d->csv[p], fields[i], buf_str(&path), &d->at[p][i], err));
+out:
+    buf_free(&path);
+    buf_free(&text);
+    return rc;
+}
+
+static void hash_json(struct hash_state *h, const json_t *j)
+{
+    char *text = json_dumps(j, JSON_COMPACT | JSON_SORT_KEYS);
+    if (text) {
+        void *(*unused)(size_t);
+        void (*release)(void *);
+        hash_update(h, text, strlen(text));
+        json_get_alloc_funcs(&unused, &release);
+        release(text);
+    }
+}
+
+int paper_data_load(struct paper_data *d, struct err *err)
+{
+    struct hash_state *h = NULL;
+    json_t *models = NULL;
+    int rc = 0;
+
+    TRY(datadir_find("paper", &d->dir, err));
+    TRY(hash_new(&h, err));
+    TRY(read_json(d, "layouts.json", &d->layouts, err));
+    TRY(check_items(d, "tables", err));
+    TRY(check_items(d, "figures", err));
+    TRY(read_json(d, "models.json", &models, err));
+    d->models = json_incref(json_object_get(models, "models"));
+    if (!json_is_array(d->models))
+        FAIL(err, ERR_INPUT, "%s/models.json: no list 'models'", buf_str(&d->dir));
+    hash_json(h, d->layouts);
+    hash_json(h, d->models);
+    for (int p = 0; p < PAPERS; p++)
+        TRY(read_csv(d, p, h, err));
+    hash_text(hash_digest(h), d->content);
+out:
+    json_decref(models);
+    hash_free(h);
+    return rc;
+}
+
+void paper_data_free(struct paper_data *d)
+{
+    buf_free(&d->dir);
+    json_decref(d->layouts);
+    json_decref(d->models);
+    for (int p = 0; p < PAPERS; p++)
+        csv_free(&d->csv[p]);
+    memset(d, 0, sizeof *d);
+}
+
+static const json_t *find_id(const json_t *all, const char *id)
+{
+    size_t i;
+    json_t *item;
+    json_array_foreach(all, i, item)
+        if (strcmp(json_str_or(item, "id", ""), id) == 0)
+            return item;
+    return NULL;
+}
+
+const json_t *paper_table(const struct paper_data *d, const char *id)
+{
+    return find_id(json_object_get(d->layouts, "tables"), id);
+}
+
+const json_t *paper_figure(const struct paper_data *d, const char *id)
+{
+    return find_id(json_object_get(d->layouts, "figures"), id);
+}
+
+const json_t *paper_model(const struct paper_data *d, const char *id)
+{
+    return find_id(d->models, id);
+}
+
+/* The index of "sale.csv" in paper_names, -1: none. */
+static int csv_index(const char *csv)
+{
+    for (int p = 0; p < PAPERS; p++) {
+        size_t len = strlen(paper_names[p]);
+        if (strncmp(csv, paper_names[p], len) == 0 && strcmp(csv + len, ".csv") == 0)
+            return p;
+    }
+    return -1;
+}
+
+static struct paper_number number_of(const struct paper_data *d, int p, int64_t row)
+{
+    char *const *f = d->csv[p].row[row];
+    const int64_t *at = d->at[p];
+    return (struct paper_number){f[at[0]], f[at[1]], f[at[2]], f[at[3]], f[at[4]],
+                                 f[at[5]], f[at[6]], f[at[7]], f[at[8]]};
+}
+
+bool paper_number_find(const struct paper_data *d, const char *csv, const char *table,
+                       const char *row, const char *column, struct paper_number *out)
+{
+    int p = csv_index(csv);
+    for (int64_t i = 1; p >= 0 && i < d->csv[p].n; i++) {
+        struct paper_number x = number_of(d, p, i);
+        if (strcmp(x.table, table) == 0 && strcmp(x.row, row) == 0 &&
+            strcmp(x.column, column) == 0) {
+            *out = x;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool paper_number_at(const struct paper_data *d, const char *csv, const char *table, int64_t i,
+                     struct paper_number *out)
+{
+    int p = csv_index(csv);
+    for (int64_t k = 1; p >= 0 && k < d->csv[p].n; k++) {
+        struct paper_number x = number_of(d, p, k);
+        if (strcmp(x.table, table) == 0 && i-- == 0) {
+            *out = x;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool json_text(const json_t *o, const char *key, char *text, size_t size)
+{
+    const json_t *v = json_object_get(o, key);
+    char number[32];
+    if (json_is_string(v))
+        return (size_t)snprintf(text, size, "%s", json_string_value(v)) < size;
+    if (!json_is_number(v))
+        return false;
+    num_text(json_number_value(v), number);
+    return (size_t)snprintf(text, size, "%s", number) < size;
+}
+
+const char *json_str_or(const json_t *o, const char *key, const char *otherwise)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_string(v) ? json_string_value(v) : otherwise;
+}
+
+double size_value(const char *text)
+{
+    char *end;
+    double x = strtod(text, &end);
+    if (end == text)
+        return NAN;
+    if ((*end == 'K' || *end == 'k') && !end[1])
+        return 1024 * x;
+    return *end ? NAN : x;
+}

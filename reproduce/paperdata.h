@@ -1,0 +1,56 @@
+/*
+ * paperdata.h - what the papers print and how: datasets/paper/layouts.json (rows, columns and labels
+ * of tables, panels of figures), models.json (shapes of the papers' models) and the numbers of
+ * PAPER.csv.
+ */
+#ifndef LACUNA_PAPERDATA_H
+#define LACUNA_PAPERDATA_H
+
+#include "analyze/csv.h"
+#include "core/buf.h"
+#include "core/json.h"
+
+#define PAPERS 4
+extern const char *const paper_names[PAPERS + 1]; /* "spargeattn", ...; NULL behind the last */
+
+struct paper_data {
+    struct buf dir;   /* of the files */
+    json_t *layouts;  /* owned */
+    json_t *models;   /* owned: the array */
+    struct csv csv[PAPERS];
+    int64_t at[PAPERS][9]; /* columns of struct paper_number's fields in csv */
+    char content[40];      /* hash of all files */
+};
+
+/* One printed number; borrowed. */
+struct paper_number {
+    const char *paper, *table, *title, *row, *column, *value, *unit, *needs, *note;
+};
+
+/* Read all files of datasets/paper. Free `d` (zeroed before) also after a failure. */
+int paper_data_load(struct paper_data *d, struct err *err);
+void paper_data_free(struct paper_data *d);
+
+/* The table or figure of this id in layouts.json, NULL: there is none. */
+const json_t *paper_table(const struct paper_data *d, const char *id);
+const json_t *paper_figure(const struct paper_data *d, const char *id);
+
+/* The number at (row, column) of a table of the csv files; false: the paper prints nothing. */
+bool paper_number_find(const struct paper_data *d, const char *csv, const char *table,
+                       const char *row, const char *column, struct paper_number *out);
+
+/* Number i of a table of a csv file, in the order of the file; false behind the last. */
+bool paper_number_at(const struct paper_data *d, const char *csv, const char *table, int64_t i,
+                     struct paper_number *out);
+
+/* A model of models.json, NULL: unknown. */
+const json_t *paper_model(const struct paper_data *d, const char *id);
+
+/* A member of an object as text (numbers as num_text writes them) into `text`; false: absent. */
+bool json_text(const json_t *o, const char *key, char *text, size_t size);
+const char *json_str_or(const json_t *o, const char *key, const char *otherwise);
+
+/* "8K" = 8192, "16k", "4096"; NAN for anything else. */
+double size_value(const char *text);
+
+#endif

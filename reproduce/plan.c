@@ -1,0 +1,461 @@
+/*
+ * plan.c - the steps of all recipes and what is known of them.
+ */
+#include "reproduce/plan.h"
+
+#include "core/hash.h"
+#include "core/mem.h"
+#include "core/sort.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Raised when a command's results change, so that kept jobs of older programs are not used. */
+static const int result_version[DO_COUNT] = {1, 1, 1, 1, 1, 1};
+
+const struct recipe_job *step_job(const struct plan *p, const struct step *s)
+{
+    return &p->recipes[s->recipe].jobs[s->job];
+}
+
+const char *step_value(const struct step *s, const char *variable)
+{
+    for (int i = 0; i < s->n_vars; i++)
+        if (strcmp(s->var[i].name, variable) == 0)
+            return s->var[i].value;
+    return NULL;
+}
+
+void step_text(const struct step *s, struct buf *b)
+{
+    for (int i = 0; i < s->n_vars; i++)
+        buf_printf(b, "%s%s=%s", i ? " " : "", s->var[i].name, s->var[i].value);
+}
+
+/* ---- expansion ------------------------------------------------------------------------------- */
+
+static int new_step(struct plan *p, struct step **out, struct err *err)
+{
+    if (p->n == p->cap) {
+        int cap = p->cap ? 2 * p->cap : 256;
+        struct step *s = realloc(p->s, (size_t)cap * sizeof *s);
+        if (!s)
+            return err_set(err, ERR_NOMEM, "plan: out of memory");
+        p->s = s;
+        p->cap = cap;
+    }
+    *out = &p->s[p->n++];
+    memset(*out, 0, sizeof **out);
+    (*out)->maps = -1;
+    return 0;
+}
+
+/* The role of a job: its own, or that of the first job it reads. */
+static const char *job_role(const struct recipe *r, const struct recipe_job *j)
+{
+    size_t i;
+    json_t *v;
+    if (j->role)
+        return j->role;
+    json_array_foreach(j->from, i, v)
+    {
+        const char *role = job_role(r, &r->jobs[recipe_job_find(r, json_string_value(v))]);
+        if (role)
+            return role;
+    }
+    return NULL;
+}
+
+/* Is the variable one that chooses what is captured? A trace that is given has one value of it. */
+static bool chooses_input(const struct recipe *r, const char *variable)
+{
+    for (int i = 0; i < r->n_jobs; i++)
+        if ((r->jobs[i].kind == DO_CAPTURE || r->jobs[i].kind == DO_PROMPT) &&
+            recipe_repeats(&r->jobs[i], variable))
+            return true;
+    return false;
+}
+
+/* Value number i of a variable for a model; NULL behind the last. */
+static const char *value_at(struct plan *p, const struct recipe *r, const struct model_use *m,
+                            const char *variable, size_t i)
+{
+    const json_t *v = recipe_variable(r, p->quick, variable);
+    if (m && m->trace && chooses_input(r, variable)) {
+        char text[32];
+        if (i)
+            return NULL;
+        if (strcmp(variable, "n") == 0) {
+            snprintf(text, sizeof text, m->n % 1024 ? "%lld" : "%lldK",
+                     (long long)(m->n % 1024 ? m->n : m->n / 1024));
+            str_list_add(&p->texts, text);
+            return p->texts.failed ? NULL : p->texts.items[p->texts.n - 1];
+        }
+    }
+    if (json_is_array(v))
+        v = json_array_get(v, i);
+    else if (i)
+        return NULL;
+    return json_is_string(v) ? json_string_value(v) : NULL;
+}
+
+/* Do two steps agree in the variables that both have? */
+static bool fits(const struct step *a, const struct step *b)
+{
+    for (int i = 0; i < a->n_vars; i++) {
+        const char *other = step_value(b, a->var[i].name);
+        if (other && strcmp(other, a->var[i].value) != 0)
+            return false;
+    }
+    return a->model < 0 || b->model < 0 || a->model == b->model;
+}
+
+static int add_inputs(struct plan *p, int at, int recipe_first, int job, struct err *err)
+{
+    for (int i = recipe_first; i < at; i++) {
+        struct step *s = &p->s[at];
+        bool has = false;
+        if (p->s[i].job != job || !fits(&p->s[i], s))
+            continue;
+        for (int k = 0; k < s->n_in; k++)
+            has = has || s->in[k] == i;
+        if (has)
+            continue;
+        int *in = realloc(s->in, (size_t)(s->n_in + 1) * sizeof *in);
+        if (!in)
+            return err_set(err, ERR_NOMEM, "plan: out of memory");
+        s->in = in;
+        s->in[s->n_in++] = i;
+    }
+    return 0;
+}
+
+struct word_inputs {
+    struct plan *p;
+    int at, first;
+};
+
+static int add_word_input(void *ctx, const char *literal, size_t len, const char *word,
+                          struct err *err)
+{
+    struct word_inputs *c = ctx;
+    (void)literal;
+    (void)len;
+    int job = word ? recipe_job_find(&c->p->recipes[c->p->s[c->at].recipe], word) : -1;
+    return job < 0 ? 0 : add_inputs(c->p, c->at, c->first, job, err);
+}
+
+static int connect(struct plan *p, int at, int first, struct err *err)
+{
+    const struct recipe *r = &p->recipes[p->s[at].recipe];
+    const struct recipe_job *j = step_job(p, &p->s[at]);
+    struct word_inputs c = {p, at, first};
+    size_t i;
+    json_t *v;
+    int rc = 0;
+    json_array_foreach(j->from, i, v)
+        TRY(add_inputs(p, at, first, recipe_job_find(r, json_string_value(v)), err));
+    p->s[at].n_from = p->s[at].n_in;
+    TRY(template_each(j->args, r->id, add_word_input, &c, err));
+    json_array_foreach(j->methods, i, v)
+        TRY(template_each(json_string_value(v), r->id, add_word_input, &c, err));
+out:
+    return rc;
+}
+
+/* Steps of one job for one model: all combinations of its variables, the last one fastest. */
+static int expand_job(struct plan *p, int recipe, int job, int model, int first, struct err *err)
+{
+    const struct recipe *r = &p->recipes[recipe];
+    const struct recipe_job *j = &r->jobs[job];
+    const struct model_use *m = model >= 0 ? &p->models->m[model] : NULL;
+    size_t n = json_array_size(j->each), at[STEP_VARS] = {0};
+    int rc = 0;
+
+    if (n > STEP_VARS)
+        FAIL(err, ERR_INPUT, "%s: job '%s' repeats over more than %d variables", buf_str(&r->path),
+             j->name, STEP_VARS);
+    for (;;) {
+        struct step *s = NULL;
+        TRY(new_step(p, &s, err));
+        s->recipe = recipe;
+        s->job = job;
+        s->model = model;
+        for (size_t i = 0; i < n; i++) {
+            const char *name = json_string_value(json_array_get(j->each, i));
+            s->var[i] = (struct step_var){name, value_at(p, r, m, name, at[i])};
+            if (!s->var[i].value)
+                FAIL(err, ERR_INPUT, "%s: variable '%s' has no value", buf_str(&r->path), name);
+        }
+        s->n_vars = (int)n;
+        TRY(connect(p, p->n - 1, first, err));
+        size_t k = n;
+        while (k > 0) {
+            const char *name = json_string_value(json_array_get(j->each, k - 1));
+            if (value_at(p, r, m, name, ++at[k - 1]))
+                break;
+            at[--k] = 0;
+        }
+        if (k == 0)
+            break;
+    }
+out:
+    return rc;
+}
+
+int plan_expand(struct plan *p, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < p->n_recipes; i++) {
+        const struct recipe *r = &p->recipes[i];
+        int first = p->n;
+        for (int j = 0; j < r->n_jobs; j++) {
+            const char *role = job_role(r, &r->jobs[j]);
+            if (!role)
+                TRY(expand_job(p, i, j, -1, first, err));
+            for (int m = 0; role && m < p->models->n; m++)
+                if (strcmp(p->models->m[m].role, role) == 0)
+                    TRY(expand_job(p, i, j, m, first, err));
+        }
+    }
+out:
+    return rc;
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+static void free_units(struct step *s)
+{
+    for (int i = 0; i < s->n_units; i++) {
+        free(s->units[i].method);
+        free(s->units[i].params);
+    }
+    free(s->units);
+    s->units = NULL;
+    s->n_units = 0;
+}
+
+void plan_free(struct plan *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        struct step *s = &p->s[i];
+        free_units(s);
+        str_list_free(&s->words);
+        str_list_free(&s->inputs);
+        str_list_free(&s->texts);
+        str_list_free(&s->wanted);
+        free(s->in);
+        free(s->kept);
+    }
+    free(p->s);
+    str_list_free(&p->texts);
+    memset(p, 0, sizeof *p);
+}
+
+static void hash_word(struct hash_state *h, const char *s)
+{
+    hash_update(h, s, strlen(s) + 1);
+}
+
+static int add_kept(struct step *s, int at, struct err *err)
+{
+    for (int i = 0; i < s->n_kept; i++)
+        if (s->kept[i] == at)
+            return 0;
+    int *kept = realloc(s->kept, (size_t)(s->n_kept + 1) * sizeof *kept);
+    if (!kept)
+        return err_set(err, ERR_NOMEM, "plan: out of memory");
+    s->kept = kept;
+    s->kept[s->n_kept++] = at;
+    return 0;
+}
+
+/* The key of a step whose inputs are all finished. */
+static int make_key(struct plan *p, struct step *s, struct err *err)
+{
+    const struct recipe_job *j = step_job(p, s);
+    struct hash_state *h = NULL;
+    char version[16];
+    int rc = 0;
+
+    TRY(hash_new(&h, err));
+    snprintf(version, sizeof version, "%d", result_version[j->kind]);
+    hash_word(h, job_do_names[j->kind]);
+    hash_word(h, version);
+    hash_word(h, s->model >= 0 && j->kind != DO_DRAW ? p->models->m[s->model].id : "");
+    if (j->kind == DO_REPLAY || j->kind == DO_EVAL || j->kind == DO_CAPTURE)
+        hash_word(h, p->cuda ? "cuda" : "cpu");
+    hash_word(h, j->kind == DO_DRAW ? j->figure : "");
+    for (int64_t i = 0; i < s->words.n; i++)
+        hash_word(h, s->words.items[i]);
+    if (j->kind == DO_CALIBRATE)
+        for (int64_t i = 0; i < s->texts.n; i++)
+            hash_word(h, s->texts.items[i]);
+    for (int i = 0; i < s->n_in; i++)
+        if (i < s->n_from || j->kind == DO_CAPTURE)
+            hash_word(h, p->s[s->in[i]].output);
+    hash_text(hash_digest(h), s->key);
+out:
+    hash_free(h);
+    return rc;
+}
+
+static bool list_has(const struct str_list *l, const char *text)
+{
+    for (int64_t i = 0; i < l->n; i++)
+        if (strcmp(l->items[i], text) == 0)
+            return true;
+    return false;
+}
+
+/* Which kept captures of the sample hold the steps: one that holds all, else several. */
+static int resolve_capture(struct plan *p, struct step *s, struct err *err)
+{
+    int64_t found = 0;
+    int rc = 0;
+    for (int i = 0; i < p->store->n && !s->done; i++) {
+        const struct kept_job *k = &p->store->j[i];
+        int64_t has = 0;
+        if (k->kind != DO_CAPTURE || strcmp(k->key, s->key) != 0)
+            continue;
+        for (int64_t w = 0; w < s->wanted.n; w++)
+            has += list_has(&k->steps, s->wanted.items[w]);
+        if (has == s->wanted.n) {
+            s->n_kept = 0;
+            s->done = true;
+        }
+        if (has || s->done)
+            TRY(add_kept(s, i, err));
+        found += has;
+    }
+    s->done = s->done || (s->wanted.n && found >= s->wanted.n);
+    if (!s->done)
+        goto out;
+    struct buf b = {0};
+    for (int i = 0; i < s->n_kept; i++)
+        buf_puts(&b, p->store->j[s->kept[i]].output);
+    hash_text(hash_bytes(buf_str(&b), b.len), s->output);
+    buf_free(&b);
+out:
+    return rc;
+}
+
+static int add_unit(struct step *s, const struct method_run *r, const char *text, struct err *err)
+{
+    struct step_unit *u = realloc(s->units, (size_t)(s->n_units + 1) * sizeof *u);
+    struct buf b = {0};
+    if (!u)
+        return err_set(err, ERR_NOMEM, "plan: out of memory");
+    s->units = u;
+    u += s->n_units++;
+    *u = (struct step_unit){.method = strdup(r->method->name),
+                            .params = strdup(r->canonical),
+                            .text = text,
+                            .needs_steps = (r->method->flags & METHOD_NEEDS_STEPS) != 0,
+                            .kept = -1};
+    buf_printf(&b, "%s:%s:%s", s->key, r->method->name, r->canonical);
+    hash_text(hash_bytes(buf_str(&b), b.len), u->id);
+    int rc = buf_check(&b, "plan", err);
+    buf_free(&b);
+    if (!rc && (!u->method || !u->params))
+        rc = err_set(err, ERR_NOMEM, "plan: out of memory");
+    return rc;
+}
+
+/* The units of a replay or eval, and where their records are. */
+static int resolve_units(struct plan *p, struct step *s, struct err *err)
+{
+    struct buf all = {0};
+    int rc = 0;
+    free_units(s);
+    s->done = s->texts.n > 0;
+    for (int64_t i = 0; i < s->texts.n; i++) {
+        struct method_run *runs = NULL;
+        int64_t n = 0;
+        rc = method_runs_parse(p->app->methods, s->texts.items[i], &runs, &n, err);
+        for (int64_t k = 0; !rc && k < n; k++)
+            rc = add_unit(s, &runs[k], s->texts.items[i], err);
+        method_runs_free(runs, n);
+        if (rc) {
+            err_prefix(err, "%s: job '%s'", p->recipes[s->recipe].id, step_job(p, s)->name);
+            goto out;
+        }
+    }
+    for (int i = 0; i < s->n_units; i++) {
+        const struct kept_job *k = job_store_unit(p->store, s->units[i].id);
+        s->units[i].kept = k ? (int)(k - p->store->j) : -1;
+        s->done = s->done && k;
+        buf_puts(&all, s->units[i].id);
+        if (k)
+            TRY(add_kept(s, s->units[i].kept, err));
+    }
+    hash_text(hash_bytes(buf_str(&all), all.len), s->output);
+out:
+    buf_free(&all);
+    return rc;
+}
+
+static int resolve_single(struct plan *p, struct step *s, struct err *err)
+{
+    for (int i = 0; i < p->store->n; i++) {
+        const struct kept_job *k = &p->store->j[i];
+        if (k->kind != step_job(p, s)->kind || strcmp(k->key, s->key) != 0)
+            continue;
+        s->done = true;
+        snprintf(s->output, sizeof s->output, "%s", k->output[0] ? k->output : k->key);
+        return add_kept(s, i, err);
+    }
+    return 0;
+}
+
+/* A step on a trace that was given needs no capture: its output is that trace. */
+static bool is_given(const struct plan *p, const struct step *s)
+{
+    enum job_do kind = step_job(p, s)->kind;
+    return (kind == DO_CAPTURE || kind == DO_PROMPT) && s->model >= 0 &&
+           p->models->m[s->model].trace;
+}
+
+static int resolve(struct plan *p, struct step *s, struct err *err)
+{
+    enum job_do kind = step_job(p, s)->kind;
+    int rc = 0;
+
+    s->ready = s->done = false;
+    s->n_kept = 0;
+    if (is_given(p, s)) {
+        s->ready = s->done = true;
+        snprintf(s->output, sizeof s->output, "%s", p->models->m[s->model].id);
+        return 0;
+    }
+    for (int i = 0; i < s->n_in; i++) {
+        const struct step *in = &p->s[s->in[i]];
+        if (in->failed && !s->failed) {
+            s->failed = true;
+            snprintf(s->reason, sizeof s->reason, "%s", in->reason);
+        }
+        if (!in->done)
+            return 0;
+    }
+    s->ready = true;
+    TRY(step_words(p, s, err));
+    TRY(make_key(p, s, err));
+    if (kind == DO_CAPTURE)
+        TRY(resolve_capture(p, s, err));
+    else if (kind == DO_REPLAY || kind == DO_EVAL)
+        TRY(resolve_units(p, s, err));
+    else
+        TRY(resolve_single(p, s, err));
+out:
+    return rc;
+}
+
+int plan_resolve(struct plan *p, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < p->n; i++)
+        TRY(resolve(p, &p->s[i], err));
+out:
+    return rc;
+}

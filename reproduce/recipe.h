@@ -1,0 +1,66 @@
+/*
+ * recipe.h - a recipe: how the numbers of one printed table or figure are made again
+ * (datasets/paper/recipes/PAPER-ITEM.json; doc/reproduce.md has the fields). A recipe is data. It
+ * names commands of lacuna and their options, and nothing else runs.
+ */
+#ifndef LACUNA_RECIPE_H
+#define LACUNA_RECIPE_H
+
+#include "core/cmd.h"
+#include "reproduce/paperdata.h"
+
+enum job_do { DO_PROMPT, DO_CAPTURE, DO_CALIBRATE, DO_REPLAY, DO_EVAL, DO_DRAW, DO_COUNT };
+extern const char *const job_do_names[DO_COUNT + 1]; /* "prompt", ... */
+extern const char *const job_do_commands[DO_COUNT];  /* "prompt", ..., "plot" */
+
+struct recipe_job {
+    const char *name;
+    enum job_do kind;
+    const char *role;            /* of the model; NULL: that of its inputs */
+    const json_t *each, *from;   /* arrays of names, or NULL */
+    const json_t *methods;       /* array of texts, or NULL */
+    const char *args, *figure;   /* "" = none; figure: draw only */
+    bool drop;                   /* left out first where a budget is short */
+};
+
+struct recipe {
+    json_t *doc; /* owned; everything else is borrowed from it */
+    struct buf path;
+    const char *id, *layout;
+    const json_t *item; /* of layouts.json, borrowed from paper_data */
+    bool figure;
+    char needs[8]; /* "TKM" */
+    struct recipe_job *jobs; /* owned */
+    int n_jobs;
+    const json_t *roles, *full, *quick, *each, *ours, *match, *claims, *absent, *cases, *extra;
+    char content[40]; /* hash of the file */
+};
+
+/* Read and check the form: unknown fields, jobs, variables and labels are ERR_INPUT that names file
+ * and field. Free `r` (zeroed before) also after a failure. */
+int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, struct err *err);
+void recipe_free(struct recipe *r);
+
+/* Path of the recipe of a table or figure. */
+int recipe_path(const struct paper_data *d, const char *id, struct buf *path, struct err *err);
+
+/* Check what the program must have: options of the commands, methods with their parameters,
+ * metrics. */
+int recipe_check(const struct recipe *r, const struct app *app, struct err *err);
+
+int recipe_job_find(const struct recipe *r, const char *name); /* -1: none */
+
+/* The value of a variable: a string, or an array of them; NULL: no such variable. */
+const json_t *recipe_variable(const struct recipe *r, bool quick, const char *name);
+
+/* Does job j repeat over the variable? */
+bool recipe_repeats(const struct recipe_job *j, const char *variable);
+
+/* Call fn with every {word} of a text. `literal` is what stands before it; the last call has word
+ * NULL. */
+typedef int template_fn(void *ctx, const char *literal, size_t len, const char *word,
+                        struct err *err);
+int template_each(const char *text, const char *where, template_fn *fn, void *ctx,
+                  struct err *err);
+
+#endif

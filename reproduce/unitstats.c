@@ -1,0 +1,206 @@
+/*
+ * unitstats.c - means per unit, their mean over units, and bootstrap intervals over units.
+ */
+#include "reproduce/evidence.h"
+
+#include "core/mem.h"
+#include "core/metricdef.h"
+#include "core/rng.h"
+#include "reproduce/expr.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RESAMPLES 10000
+
+static double get_metric(const void *ctx, const char *metric)
+{
+    return record_get(ctx, metric);
+}
+
+static int find_keys(void *ctx, const char *metric, struct err *err)
+{
+    const struct metric_def *d = metric_def_find(metric);
+    bool *all = ctx;
+    (void)err;
+    *all = *all && d && d->per == PER_KV_HEAD;
+    return 0;
+}
+
+bool metric_of_keys(const char *metric)
+{
+    struct err ignored = {0};
+    bool all = true;
+    return expr_metrics(metric, find_keys, &all, &ignored) == 0 && all;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct unit *x = a, *y = b;
+    return x->layer != y->layer ? x->layer - y->layer : x->head - y->head;
+}
+
+/* The unit of a record, new if it is the first of it. */
+static int find_unit(struct unit_values *v, int64_t *cap, int layer, int head, struct unit **out,
+                     struct err *err)
+{
+    for (int64_t i = 0; i < v->n; i++)
+        if (v->u[i].layer == layer && v->u[i].head == head) {
+            *out = &v->u[i];
+            return 0;
+        }
+    int rc = mem_grow(&v->u, cap, v->n + 1, sizeof *v->u, "units", err);
+    if (!rc) {
+        *out = &v->u[v->n++];
+        **out = (struct unit){layer, head, 0, 0};
+    }
+    return rc;
+}
+
+int evidence_units(const struct evidence *e, const struct choice *c, const char *metric,
+                   struct unit_values *out, struct err *err)
+{
+    bool keys = metric_of_keys(metric);
+    int64_t cap = 0;
+    int rc = 0;
+    memset(out, 0, sizeof *out);
+    for (int64_t i = 0; i < e->n; i++) {
+        struct unit *u;
+        const struct record *r = e->v[i].r;
+        if (!choice_takes(e, c, &e->v[i]))
+            continue;
+        double x = expr_eval(metric, get_metric, r);
+        if (!isfinite(x))
+            continue;
+        TRY(find_unit(out, &cap, r->layer, keys ? r->kv_head : r->head, &u, err));
+        u->sum += x;
+        u->calls++;
+        out->calls++;
+    }
+    if (out->n)
+        qsort(out->u, (size_t)out->n, sizeof *out->u, by_place);
+out:
+    return rc;
+}
+
+void unit_values_free(struct unit_values *v)
+{
+    free(v->u);
+    memset(v, 0, sizeof *v);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+int mean_interval(const double *x, const double *y, int64_t n, double level, double *lo, double *hi,
+                  struct err *err)
+{
+    double *m = NULL;
+    int rc = 0;
+    *lo = *hi = NAN;
+    if (n < 1)
+        return 0;
+    TRY(mem_alloc(&m, RESAMPLES, sizeof *m, "resamples", err));
+    for (int64_t k = 0; k < RESAMPLES; k++) {
+        double s = 0, t = 0;
+        for (int64_t i = 0; i < n; i++) {
+            int64_t at = (int64_t)rng_below(0, (uint64_t)k, (uint64_t)i, (uint64_t)n);
+            s += x[at];
+            t += y ? y[at] : 1;
+        }
+        m[k] = s / t;
+    }
+    qsort(m, RESAMPLES, sizeof *m, by_value);
+    *lo = m[(int)floor((1 - level) / 2 * (RESAMPLES - 1))];
+    *hi = m[(int)ceil((1 + level) / 2 * (RESAMPLES - 1))];
+out:
+    free(m);
+    return rc;
+}
+
+/* ---- statistics of a cell --------------------------------------------------------------------- */
+
+struct sums {
+    const struct evidence *e;
+    const struct choice *c;
+    struct sample_stats *out;
+    struct err *err;
+};
+
+/* The sum of unit means of one metric: over all layers and heads of the model. */
+static double sum_metric(const void *ctx, const char *metric)
+{
+    const struct sums *s = ctx;
+    struct unit_values v = {0};
+    double total = 0;
+    if (evidence_units(s->e, s->c, metric, &v, s->err) != 0)
+        return NAN;
+    for (int64_t i = 0; i < v.n; i++)
+        total += v.u[i].sum / (double)v.u[i].calls;
+    s->out->units = v.n > s->out->units ? v.n : s->out->units;
+    s->out->calls = v.calls > s->out->calls ? v.calls : s->out->calls;
+    total = v.n ? total : NAN;
+    unit_values_free(&v);
+    return total;
+}
+
+static int spread(const struct unit_values *v, bool by_calls, struct sample_stats *o,
+                  struct err *err)
+{
+    double *x = NULL, *w = NULL, total = 0, weight = 0, square = 0;
+    int rc = 0;
+    TRY(mem_alloc(&x, v->n, sizeof *x, "units", err));
+    TRY(mem_alloc(&w, v->n, sizeof *w, "units", err));
+    o->min = INFINITY;
+    o->max = -INFINITY;
+    for (int64_t i = 0; i < v->n; i++) {
+        double mean = v->u[i].sum / (double)v->u[i].calls;
+        w[i] = by_calls ? (double)v->u[i].calls : 1;
+        x[i] = mean * w[i];
+        total += x[i];
+        weight += w[i];
+        o->min = fmin(o->min, mean);
+        o->max = fmax(o->max, mean);
+    }
+    o->value = total / weight;
+    for (int64_t i = 0; i < v->n; i++)
+        square += (x[i] / w[i] - o->value) * (x[i] / w[i] - o->value);
+    o->sd = v->n > 1 ? sqrt(square / (double)(v->n - 1)) : NAN;
+    TRY(mean_interval(x, by_calls ? w : NULL, v->n, 0.95, &o->lo, &o->hi, err));
+out:
+    free(x);
+    free(w);
+    return rc;
+}
+
+int evidence_stat(const struct evidence *e, const struct choice *c, const char *metric,
+                  const char *stat, struct sample_stats *out, struct err *err)
+{
+    struct unit_values v = {0};
+    int rc = 0;
+    *out = (struct sample_stats){.value = NAN, .sd = NAN, .lo = NAN, .hi = NAN};
+    if (strcmp(stat, "sum-over-layers") == 0) {
+        struct sums s = {e, c, out, err};
+        out->value = expr_eval(metric, sum_metric, &s);
+        if (!isfinite(out->value))
+            out->units = 0;
+        return err->code;
+    }
+    TRY(evidence_units(e, c, metric, &v, err));
+    if (v.n == 0)
+        goto out;
+    TRY(spread(&v, strcmp(stat, "calls") == 0, out, err));
+    out->units = v.n;
+    out->calls = v.calls;
+    if (strcmp(stat, "min") == 0 || strcmp(stat, "max") == 0) {
+        out->value = stat[1] == 'i' ? out->min : out->max;
+        out->sd = out->lo = out->hi = NAN;
+    }
+out:
+    unit_values_free(&v);
+    return rc;
+}

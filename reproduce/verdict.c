@@ -1,0 +1,273 @@
+/*
+ * verdict.c - what differs between a number of ours and the printed one, as letters, and the state
+ * of a cell. "agrees" and "differs" are only ever said when nothing differs: model, length, prompts,
+ * settings, calibration, GPU, metric and heads.
+ */
+#include "reproduce/page.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *letter_text(char c)
+{
+    static const char letters[] = "abcdefghq";
+    static const char *const texts[] = {"other model",
+                                        "other length",
+                                        "other prompts",
+                                        "other settings or arithmetic",
+                                        "other calibration",
+                                        "other GPU or dense baseline",
+                                        "a metric that stands in for the paper's",
+                                        "a selection of layers or heads",
+                                        "quick"};
+    const char *at = strchr(letters, c);
+    return c && at ? texts[at - letters] : "";
+}
+
+/* Letters stay in the order of the alphabet. */
+void letters_add(char letters[16], char c)
+{
+    size_t n = strlen(letters), i = 0;
+    if (strchr(letters, c))
+        return;
+    while (i < n && letters[i] < c)
+        i++;
+    if (n < 15) {
+        memmove(&letters[i + 1], &letters[i], n - i + 1);
+        letters[i] = c;
+    }
+}
+
+/* The first record behind a cell. */
+static const struct record *first_record(const struct page *p, const struct page_cell *c)
+{
+    struct err ignored = {0};
+    json_t *where = c->where ? json_loads(c->where, 0, NULL) : NULL;
+    struct choice choice = {c->model, c->job, where, NULL};
+    const struct record *found = NULL;
+    for (int64_t i = 0; i < p->evidence.n && !found; i++)
+        if (choice_takes(&p->evidence, &choice, &p->evidence.v[i]))
+            found = p->evidence.v[i].r;
+    json_decref(where);
+    (void)ignored;
+    return found;
+}
+
+/* ---- conditions ------------------------------------------------------------------------------ */
+
+static bool near(double n, double k)
+{
+    return fabs(n - 1000 * k) <= 20 * k || fabs(n - 1024 * k) <= 0.02 * 1024 * k;
+}
+
+/* A model's own grid, or the printed K times 1000 or 1024 within 2 %. */
+static bool length_fits(const struct page *p, const struct model_use *m,
+                        const struct grid_entry *row, const struct grid_entry *column, double n)
+{
+    const json_t *want = json_object_get(p->recipe->match, "length");
+    char text[32];
+    if (json_is_number(want))
+        return near(n, json_number_value(want) / 1024);
+    if (json_is_string(want) && strcmp(json_string_value(want), "model") == 0) {
+        double own = m->paper ? json_number_value(json_object_get(m->paper, "n")) : 0;
+        double k = m->paper ? json_number_value(json_object_get(m->paper, "k")) : 0;
+        return own > 0 ? n == own : k > 0 && near(n, k);
+    }
+    if (entry_field(row, "length", text, sizeof text) ||
+        entry_field(column, "length", text, sizeof text))
+        return (row->printed || isfinite(row->length)) && near(n, strtod(text, NULL) / 1024);
+    return false;
+}
+
+/* The kind of prompt behind a model's records: the task of the prompt job. */
+static bool prompt_fits(const struct page *p, const struct model_use *m)
+{
+    const char *want = json_str_or(p->recipe->match, "prompt", "");
+    if (!m->causal)
+        return m->paper && strcmp(want, "text-to-video") == 0 && !m->trace;
+    if (m->trace)
+        return false;
+    for (int i = 0; i < p->recipe->n_jobs; i++) {
+        const struct recipe_job *j = &p->recipe->jobs[i];
+        size_t len = strcspn(j->args, " :");
+        if (j->kind == DO_PROMPT && strlen(want) == len && strncmp(j->args, want, len) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Is every word of `a` one of `b`, but for those that are conditions of their own? */
+static bool words_in(const char *a, const char *b)
+{
+    for (const char *p = a; *p;) {
+        size_t len = strcspn(p, ":");
+        bool found = strncmp(p, "calib=", 6) == 0 || strncmp(p, "arith=", 6) == 0 ||
+                     strncmp(p, "permute=", 8) == 0;
+        for (const char *q = b; *q && !found;) {
+            size_t n = strcspn(q, ":");
+            found = n == len && strncmp(p, q, len) == 0;
+            q += n + (q[n] != '\0');
+        }
+        if (!found)
+            return false;
+        p += len + (p[len] != '\0');
+    }
+    return true;
+}
+
+static bool settings_fit(const struct page *p, const struct record *r)
+{
+    const char *want = json_str_or(p->recipe->match, "settings", NULL);
+    const char *arith = json_str_or(p->recipe->match, "arith", NULL);
+    const char *params = r->params ? r->params : "";
+    char own[64] = "exact";
+    struct buf have = {0};
+    bool fits = want != NULL;
+    const char *at = strstr(params, "arith=");
+    if (at)
+        snprintf(own, sizeof own, "%.*s", (int)strcspn(at + 6, ":"), at + 6);
+    buf_printf(&have, "%s%s%s", r->method, params[0] ? ":" : "", params);
+    if (want && strncmp(want, r->method, strlen(r->method)) == 0)
+        fits = words_in(want, buf_str(&have)) && words_in(buf_str(&have), want) &&
+               (!arith || strcmp(arith, own) == 0);
+    buf_free(&have);
+    return fits;
+}
+
+static bool note_is(const struct record *r, const char *key, char *text, size_t size)
+{
+    size_t n = strlen(key);
+    for (const char *p = r->notes.len ? r->notes.data : ""; *p;) {
+        size_t len = strcspn(p, ";");
+        if (len > n && p[n] == '=' && strncmp(p, key, n) == 0) {
+            snprintf(text, size, "%.*s", (int)(len - n - 1), p + n + 1);
+            return true;
+        }
+        p += len + (p[len] != '\0');
+    }
+    text[0] = '\0';
+    return false;
+}
+
+/* Bounds, granularity and number of inputs as published, none of them a measured one. */
+static bool calibration_fits(const struct page *p, const struct record *r)
+{
+    const json_t *want = json_object_get(p->recipe->match, "calibration");
+    char search[200], per[16], inputs[16], own[8], number[32], bound[64];
+    const char *key;
+    json_t *v;
+    if (!want || !r->params || !strstr(r->params, "calib="))
+        return !want || strcmp(r->method, "dense") == 0;
+    note_is(r, "calib_search", search, sizeof search);
+    note_is(r, "calib_per", per, sizeof per);
+    note_is(r, "calib_inputs", inputs, sizeof inputs);
+    note_is(r, "calib_own", own, sizeof own);
+    if (strcmp(own, "0") != 0)
+        return false;
+    json_object_foreach((json_t *)want, key, v)
+    {
+        if (strcmp(key, "per") == 0) {
+            if (!json_is_string(v) || strcmp(json_string_value(v), per) != 0)
+                return false;
+        } else if (strcmp(key, "inputs") == 0) {
+            if (json_integer_value(v) != atol(inputs))
+                return false;
+        } else {
+            num_text(json_number_value(v), number);
+            snprintf(bound, sizeof bound, "%s=%s", key, number);
+            if (!words_in(bound, search))
+                return false;
+        }
+    }
+    return true;
+}
+
+static bool is_time(const char *metric)
+{
+    return strncmp(metric, "time_", 5) == 0 || strstr(metric, "(time_") ||
+           strncmp(metric, "speed", 5) == 0;
+}
+
+/* Does the metric stand in for the paper's: by the recipe, or because a rule has another one? */
+static bool stands_in(const struct page *p, const struct grid_entry *row,
+                      const struct grid_entry *column, const json_t *rule)
+{
+    const json_t *list = json_object_get(p->recipe->match, "stands_in");
+    size_t i;
+    json_t *v;
+    if (json_object_get(rule, "metric"))
+        return true;
+    json_array_foreach(list, i, v)
+        if (json_is_string(v) && (fnmatch(json_string_value(v), row->path, 0) == 0 ||
+                                  fnmatch(json_string_value(v), column->path, 0) == 0))
+            return true;
+    return false;
+}
+
+/* ---- verdict --------------------------------------------------------------------------------- */
+
+static double tolerance(const struct page *p, const struct page_cell *c, double scale)
+{
+    double unit = pow(10, -printed_digits(c->printed)), t;
+    (void)p;
+    if (strncmp(c->metric, "err_", 4) == 0 || strncmp(c->metric, "ppl", 3) == 0)
+        t = 0.05 * fabs(c->number);
+    else if (is_time(c->metric))
+        t = 0.1 * fabs(c->number);
+    else
+        t = 0.02 * scale;
+    return fmax(t, unit / 2) * (1 + 1e-9);
+}
+
+static void set_state(const struct page *p, const struct page_block *b, struct page_cell *c)
+{
+    const json_t *scale = json_object_get(b->j, "scale");
+    if (!c->printed) {
+        c->state = CELL_OURS;
+        return;
+    }
+    c->state = CELL_BESIDE;
+    if (c->letters[0] || !isfinite(c->number))
+        return;
+    double t = tolerance(p, c, json_is_number(scale) ? json_number_value(scale) : 1);
+    if (!(c->stats.hi - c->stats.lo <= 2 * t))
+        return;
+    c->state = fabs(c->value[0] - c->number) <= t ? CELL_AGREES : CELL_DIFFERS;
+}
+
+int page_judge(struct page *p, const struct page_block *b, int row, int column, struct err *err)
+{
+    struct page_cell *c = page_cell_at(b, row, column);
+    const struct grid_entry *r = &b->rows.e[row], *e = &b->columns.e[column];
+    const struct model_use *m = &p->plan->models->m[c->model];
+    const struct record *first = first_record(p, c);
+    const json_t *rule = page_rule(p, r, e);
+    int64_t all = (int64_t)m->shape.layers *
+                  (metric_of_keys(c->metric) ? m->shape.kv_heads : m->shape.heads);
+    if (!first)
+        return err_set(err, ERR_RUN, "%s: a cell has a value and no record", p->recipe->id);
+    if (!m->paper || !m->has_weights)
+        letters_add(c->letters, 'a');
+    if (!length_fits(p, m, r, e, (double)first->n_q))
+        letters_add(c->letters, 'b');
+    if (!prompt_fits(p, m))
+        letters_add(c->letters, 'c');
+    if (!settings_fit(p, first))
+        letters_add(c->letters, 'd');
+    if (!calibration_fits(p, first))
+        letters_add(c->letters, 'e');
+    if (is_time(c->metric))
+        letters_add(c->letters, 'f');
+    if (stands_in(p, r, e, rule))
+        letters_add(c->letters, 'g');
+    if (c->stats.units != all)
+        letters_add(c->letters, 'h');
+    if (p->quick)
+        letters_add(c->letters, 'q');
+    for (const char *l = c->letters; *l; l++)
+        letters_add(p->letters, *l);
+    set_state(p, b, c);
+    return 0;
+}
