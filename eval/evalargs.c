@@ -90,6 +90,7 @@ int eval_how_options(const struct eval_opts *o, const struct attn_shape *c, enum
     int rc = 0;
 
     how->dense_below = o->dense_below;
+    how->prefill_chunk = o->prefill_chunk;
     how->decode_method = o->decode == 1;
     how->skip_is_dense = o->on_skip == 1;
     how->local_errors = o->local_errors;

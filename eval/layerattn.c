@@ -37,6 +37,9 @@ void layer_attn_free(struct layer_attn *a)
     free(a->exec);
     free(a->sparse);
     free(a->sparse_calls);
+    free(a->attn_ns);
+    free(a->dense_ns);
+    free(a->plan_ns);
     free(a->local_err);
     free(a->local_ref);
     memset(a, 0, sizeof *a);
@@ -49,11 +52,10 @@ int layer_attn_init(struct layer_attn *a, const struct method_run *run, const st
 
     *a = (struct layer_attn){.run = run, .how = how, .shape = *shape, .model = model, .jobs = jobs};
     a->timestep = NAN;
-    TRY(mem_zalloc(&a->calls, all_heads(a), sizeof *a->calls, "densities", err));
-    TRY(mem_zalloc(&a->elem, all_heads(a), sizeof *a->elem, "densities", err));
-    TRY(mem_zalloc(&a->exec, all_heads(a), sizeof *a->exec, "densities", err));
-    TRY(mem_zalloc(&a->sparse, all_heads(a), sizeof *a->sparse, "densities", err));
-    TRY(mem_zalloc(&a->sparse_calls, all_heads(a), sizeof *a->sparse_calls, "densities", err));
+    double **of_heads[] = {&a->calls,        &a->elem,    &a->exec,     &a->sparse,
+                           &a->sparse_calls, &a->attn_ns, &a->dense_ns, &a->plan_ns};
+    for (size_t i = 0; i < sizeof of_heads / sizeof *of_heads; i++)
+        TRY(mem_zalloc(of_heads[i], all_heads(a), sizeof(double), "sums of heads", err));
     TRY(mem_zalloc(&a->local_err, shape->layers, sizeof(double), "errors of layers", err));
     TRY(mem_zalloc(&a->local_ref, shape->layers, sizeof(double), "errors of layers", err));
 out:
@@ -75,11 +77,10 @@ out:
 void layer_attn_reset(struct layer_attn *a)
 {
     size_t all = (size_t)all_heads(a), layers = (size_t)a->shape.layers;
-    memset(a->calls, 0, all * sizeof *a->calls);
-    memset(a->elem, 0, all * sizeof *a->elem);
-    memset(a->exec, 0, all * sizeof *a->exec);
-    memset(a->sparse, 0, all * sizeof *a->sparse);
-    memset(a->sparse_calls, 0, all * sizeof *a->sparse_calls);
+    double *of_heads[] = {a->calls,        a->elem,    a->exec,     a->sparse,
+                          a->sparse_calls, a->attn_ns, a->dense_ns, a->plan_ns};
+    for (size_t i = 0; i < sizeof of_heads / sizeof *of_heads; i++)
+        memset(of_heads[i], 0, all * sizeof(double));
     memset(a->local_err, 0, layers * sizeof(double));
     memset(a->local_ref, 0, layers * sizeof(double));
     a->was_skip_dense = false;
@@ -88,12 +89,15 @@ void layer_attn_reset(struct layer_attn *a)
 
 /* ---- one head ------------------------------------------------------------------------------- */
 
-/* The heads of a layer. */
+/* The heads of a layer, or of a part of its rows. */
 struct layer_job {
     struct layer_attn *a;
     int layer;
     const float *q;
     int64_t nq, nk;
+    int64_t row0;       /* of the rows in the prefill */
+    int64_t dense_rows; /* last of them that attend exactly */
+    double share;       /* of the prefill's pairs */
     const struct nn_kv *kv;
     float *out;
     struct head_sum {
@@ -108,6 +112,7 @@ struct head_work {
     struct head_sum *sum;
     int head;
     struct head_in in;
+    struct accel_there there;
     struct exact exact;
     float *q;      /* owned */
     int64_t *perm; /* row i of the method is row perm[i] of the model; NULL: the same; owned */
@@ -118,7 +123,7 @@ struct head_work {
 
 static int64_t method_rows(const struct layer_job *j)
 {
-    int64_t n = j->nq - j->a->dense_rows;
+    int64_t n = j->nq - j->dense_rows;
     return n > 0 ? n : 0;
 }
 
@@ -177,7 +182,7 @@ static int take_rows(void *ctx, const struct mask *m, const double *out, const d
     put_rows(w, m->row0, m->row1 - m->row0, out);
     if (a->decoding)
         return 0;
-    if (a->dense_rows > 0)
+    if (w->j->dense_rows > 0)
         TRY(count_kept(w, m, err));
     if (a->how->local_errors && n > 0)
         TRY(add_errors(w, m->row0, n, out, err));
@@ -234,6 +239,21 @@ static int describe(struct head_work *w, struct err *err)
     return r->params ? 0 : err_set(err, ERR_NOMEM, "record: out of memory");
 }
 
+/* The head on the device, as what the methods' kernels take. */
+static void find_there(struct head_work *w)
+{
+    const struct layer_job *j = w->j;
+    const struct decoder_operands *o = j->a->there;
+    if (!o || o->padded != w->in.x.d)
+        return;
+    int64_t row = 2 * o->padded, head = j->a->there_tokens * row;
+    w->there =
+        (struct accel_there){.q = (const char *)o->q + w->head * head + j->row0 * row,
+                             .k = (const char *)o->k + w->in.kv_head * head,
+                             .v = (const char *)o->v + w->in.kv_head * head};
+    w->in.x.there = &w->there;
+}
+
 static int head_open(struct head_work *w, const struct layer_job *j, int head, struct err *err)
 {
     static const char *const branches[] = {"cond", "uncond"};
@@ -270,6 +290,7 @@ static int head_open(struct head_work *w, const struct layer_job *j, int head, s
         .timestep = a->timestep,
         .branch = a->carry ? branches[a->branch] : "main",
     };
+    find_there(w);
     exact_init(&w->exact, &w->in.x, a->how->precision);
     w->in.exact = &w->exact;
     if (a->how->local_errors)
@@ -348,9 +369,9 @@ static void add_density(const struct head_work *w, bool is_dense)
     struct layer_attn *a = w->j->a;
     int64_t at = (int64_t)w->j->layer * a->shape.heads + w->head, nq = w->j->nq, nk = w->j->nk;
     struct head_shape shape = attn_shape(&w->in.x);
-    double elem = 1, exec = 1;
+    double elem = 1, exec = 1, share = w->j->share;
 
-    if (!is_dense && a->dense_rows > 0) {
+    if (!is_dense && w->j->dense_rows > 0) {
         double last = (double)pairs_within(&shape, method_rows(w->j), nq, 0, nk);
         elem = (w->sum->kept + last) / (double)attn_pairs(&w->in.x);
         exec = NAN;
@@ -358,14 +379,64 @@ static void add_density(const struct head_work *w, bool is_dense)
         elem = record_get(&w->rec, "density_elem");
         exec = record_get(&w->rec, "density_exec");
     }
-    a->calls[at]++;
-    a->elem[at] += elem;
-    a->exec[at] += exec;
+    a->calls[at] += share;
+    a->elem[at] += share * elem;
+    a->exec[at] += share * exec;
     /* A call that the method itself ran exactly, by its schedule, is not sparse either. */
     if (!is_dense && !(record_get(&w->rec, "dense_call") == 1)) {
-        a->sparse[at] += elem;
-        a->sparse_calls[at]++;
+        a->sparse[at] += share * elem;
+        a->sparse_calls[at] += share;
     }
+    a->attn_ns[at] +=
+        w->j->dense_rows > 0 && !is_dense ? NAN : record_get(&w->rec, "time_total_ns");
+    a->dense_ns[at] += record_get(&w->rec, "time_dense_ns");
+    a->plan_ns[at] += record_get(&w->rec, "host_plan_ns");
+}
+
+/* The head on the device as exact attention, with its times. *done: it was. */
+static int dense_on_device(struct head_work *w, bool *done, struct err *err)
+{
+    const struct sim_device *on = w->j->a->how->device;
+    const struct attn_in *x = &w->in.x;
+    struct accel_head head = {.x = x, .call = {w->in.n_heads, w->in.n_kv_heads}};
+    struct accel_result r = {0};
+    int64_t bq = ACCEL_TILE, bk = ACCEL_TILE;
+    char why[160];
+    int rc = 0;
+
+    *done = x->there && on->accel->supports(on->session, x, &bq, &bk, why);
+    if (!*done)
+        return 0;
+    head.bq = (int)bq;
+    head.bk = (int)bk;
+    TRY(mem_alloc(&r.out, x->nq * x->dv, sizeof *r.out, "output of a head", err));
+    TRY(mem_alloc(&r.lse, x->nq, sizeof *r.lse, "log-sum-exp of a head", err));
+    TRY(on->accel->attend(on->session, &head, &r, err));
+    put_rows(w, 0, x->nq, r.out);
+    if (w->j->a->how->local_errors)
+        TRY(add_errors(w, 0, x->nq, r.out, err));
+    w->rec.n_metrics = 0;
+    if (r.attend.samples) {
+        TRY(record_metric(&w->rec, "time_total_ns", r.attend.median, err));
+        TRY(record_metric(&w->rec, "time_dense_ns", r.dense.median, err));
+        TRY(record_metric(&w->rec, "host_plan_ns", r.host_plan_ns, err));
+    }
+out:
+    free(r.out);
+    free(r.lse);
+    return rc;
+}
+
+static int attend_dense_head(struct head_work *w, struct err *err)
+{
+    bool done = false;
+    int rc = 0;
+    if (!w->j->a->decoding)
+        TRY(dense_on_device(w, &done, err));
+    if (!done)
+        TRY(dense_rows(w, 0, err));
+out:
+    return rc;
 }
 
 static int attend_head(void *ctx, int64_t head, int worker, struct err *err)
@@ -387,8 +458,8 @@ static int attend_head(void *ctx, int64_t head, int worker, struct err *err)
         }
     }
     if (is_dense)
-        TRY(dense_rows(&w, 0, err));
-    else if (a->dense_rows > 0)
+        TRY(attend_dense_head(&w, err));
+    else if (j->dense_rows > 0)
         TRY(dense_rows(&w, method_rows(j), err));
     if (!a->decoding)
         add_density(&w, is_dense);
@@ -399,7 +470,7 @@ out:
 
 /* ---- the layer ------------------------------------------------------------------------------ */
 
-static bool wholly_dense(const struct layer_attn *a, int layer, int64_t n)
+bool layer_attn_is_dense(const struct layer_attn *a, int layer, int64_t n)
 {
     const bool *dense = a->how->dense_head + (int64_t)layer * a->shape.heads;
     bool all = true;
@@ -409,13 +480,14 @@ static bool wholly_dense(const struct layer_attn *a, int layer, int64_t n)
            (!a->decoding && a->dense_rows >= n);
 }
 
-static void count_dense_layer(struct layer_attn *a, int layer)
+void layer_attn_count_dense(struct layer_attn *a, int layer)
 {
     for (int h = 0; h < a->shape.heads; h++) {
         int64_t at = (int64_t)layer * a->shape.heads + h;
         a->calls[at]++;
         a->elem[at] += 1;
         a->exec[at] += 1;
+        a->attn_ns[at] = a->dense_ns[at] = a->plan_ns[at] = NAN;
     }
 }
 
@@ -438,24 +510,66 @@ static int add_heads(struct layer_job *j)
     return 0;
 }
 
+static int attend_rows(struct layer_job *j, struct err *err)
+{
+    const struct layer_attn *a = j->a;
+    int rc = 0;
+    TRY(mem_zalloc(&j->sums, a->shape.heads, sizeof *j->sums, "sums of heads", err));
+    TRY(pool_run(a->jobs, a->shape.heads, attend_head, j, err));
+    rc = add_heads(j);
+out:
+    free(j->sums);
+    j->sums = NULL;
+    return rc;
+}
+
+/* Calls of at most `step` rows, each against the keys up to its last row. */
+static int attend_in_chunks(const struct layer_job *whole, int64_t step, struct err *err)
+{
+    const struct attn_shape *c = &whole->a->shape;
+    int64_t width = (int64_t)c->heads * c->head_dim, nq = whole->nq, before = whole->nk - nq;
+    struct head_shape all = {nq, whole->nk, c->causal, whole->kv->reach};
+    double pairs = (double)pairs_within(&all, 0, nq, 0, whole->nk);
+    int rc = 0;
+
+    for (int64_t r = 0; r < nq; r += step) {
+        int64_t end = r + step < nq ? r + step : nq, dense = whole->dense_rows - (nq - end);
+        struct layer_job j = *whole;
+        j.q += r * width;
+        j.out += r * width;
+        j.nq = end - r;
+        j.nk = before + end;
+        j.row0 = r;
+        j.dense_rows = dense < 0 ? 0 : dense < j.nq ? dense : j.nq;
+        j.share = (double)pairs_within(&all, r, end, 0, whole->nk) / pairs;
+        rc = attend_rows(&j, err);
+        if (rc)
+            return rc;
+    }
+    return rc;
+}
+
 int layer_attn_attend(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
                       int64_t nk, float *out, struct err *err)
 {
     struct layer_attn *a = ctx;
     const struct attn_shape *c = &a->shape;
-    struct layer_job j = {a, layer, q, nq, nk, kv, out, NULL};
-    int rc = 0;
+    int64_t step = a->decoding ? 0 : a->how->prefill_chunk;
+    struct layer_job j = {.a = a,
+                          .layer = layer,
+                          .q = q,
+                          .nq = nq,
+                          .nk = nk,
+                          .dense_rows = a->dense_rows,
+                          .share = 1,
+                          .kv = kv,
+                          .out = out};
 
-    if (wholly_dense(a, layer, nk)) {
+    if (layer_attn_is_dense(a, layer, nk)) {
         if (!a->decoding)
-            count_dense_layer(a, layer);
+            layer_attn_count_dense(a, layer);
         return nn_attention(q, kv, nq, nk, c->heads, 1 / sqrt(c->head_dim), c->causal, a->jobs, out,
                             NULL, err);
     }
-    TRY(mem_zalloc(&j.sums, c->heads, sizeof *j.sums, "sums of heads", err));
-    TRY(pool_run(a->jobs, c->heads, attend_head, &j, err));
-    rc = add_heads(&j);
-out:
-    free(j.sums);
-    return rc;
+    return step > 0 && step < nq ? attend_in_chunks(&j, step, err) : attend_rows(&j, err);
 }
