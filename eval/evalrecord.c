@@ -4,6 +4,7 @@
 #include "eval/evalrecord.h"
 
 #include "core/text.h"
+#include "sim/budgetsearch.h"
 #include "sim/metrics.h"
 
 #include <math.h>
@@ -135,6 +136,17 @@ int eval_record_densities(const struct layer_attn *a, struct record *r, struct e
     if (sparse_calls > 0)
         TRY(record_metric(r, "density_sparse", sparse / sparse_calls, err));
     TRY(record_metric(r, "heads_dense", (double)dense, err));
+    if (a->heads_without_calib)
+        record_note(r, "calib=absent for %lld heads", (long long)a->heads_without_calib);
+    if (a->target.n) {
+        double n = (double)a->target.n;
+        TRY(record_metric(r, "budget_target", a->run->target->value, err));
+        TRY(record_metric(r, "budget_miss", a->target.miss / n, err));
+        TRY(record_metric(r, "budget_evals", (double)a->target.evals / n, err));
+        record_note(r, "budget=%lld heads met, %lld between two values, %lld at the end of the range",
+                    (long long)a->target.ends[BUDGET_MET], (long long)a->target.ends[BUDGET_COARSE],
+                    (long long)a->target.ends[BUDGET_RANGE]);
+    }
     if (a->was_skip_dense)
         record_note(r, "heads_that_did_not_apply=dense");
 out:

@@ -7,6 +7,7 @@
 #include "core/permute.h"
 #include "core/pool.h"
 #include "core/text.h"
+#include "sim/budgetrun.h"
 #include "sim/simhead.h"
 #include "sim/simulate.h"
 
@@ -83,6 +84,8 @@ void layer_attn_reset(struct layer_attn *a)
         memset(of_heads[i], 0, all * sizeof(double));
     memset(a->local_err, 0, layers * sizeof(double));
     memset(a->local_ref, 0, layers * sizeof(double));
+    a->target = (struct target_sum){0};
+    a->heads_without_calib = 0;
     a->was_skip_dense = false;
     a->skip[0] = '\0';
 }
@@ -103,6 +106,8 @@ struct layer_job {
     struct head_sum {
         double err, ref, kept; /* sums of squares; kept pairs of the rows that are the method's */
         char skip[256];
+        bool searched, lacks_calib;
+        struct budget_answer found; /* with `searched` */
     } * sums; /* [heads] */
 };
 
@@ -339,10 +344,17 @@ static int run_method(struct head_work *w, struct err *err)
                                        : a->shared ? a->shared + at
                                                    : fresh + 1,
                              .session = run->session};
+    struct budget_found found = {0};
     void *params = NULL;
     int rc = 0;
 
     TRY(method_params_for_head(run, w->j->layer, w->head, &params, err));
+    w->sum->lacks_calib = method_calib_lacks(run, w->j->layer, w->head);
+    if (run->target) {
+        TRY(budget_resolve_head(run, &w->in, a->how->device, a->how->seed, params, &found, err));
+        w->sum->searched = found.params != NULL;
+        w->sum->found = found.answer;
+    }
     TRY(find_order(w, params, err));
     struct sim_cell cell = {.method = run->method,
                             .params = params,
@@ -357,6 +369,7 @@ out:
     for (int i = 0; i < 2; i++)
         if (fresh[i].free)
             fresh[i].free(fresh[i].data);
+    budget_found_free(&found);
     if (params)
         opt_free(run->method->params, params);
     free(params);
@@ -497,6 +510,13 @@ static int add_heads(struct layer_job *j)
     struct layer_attn *a = j->a;
     for (int h = 0; h < a->shape.heads; h++) {
         const struct head_sum *s = j->sums + h;
+        if (s->searched) {
+            a->target.n++;
+            a->target.evals += s->found.evals;
+            a->target.ends[s->found.end]++;
+            a->target.miss += s->found.value - a->run->target->value;
+        }
+        a->heads_without_calib += s->lacks_calib && !a->decoding;
         a->local_err[j->layer] += s->err;
         a->local_ref[j->layer] += s->ref;
         if (!s->skip[0])
