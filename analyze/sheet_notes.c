@@ -35,7 +35,8 @@ void sheet_note_heads(const struct choice *ch, struct sheet *s)
         if (renamed)
             buf_printf(&b, " %s", c->name);
         if (share)
-            buf_printf(&b, "%s %s", renamed ? "," : "", metric_unit(c->name));
+            buf_printf(&b, "%s %s%s", renamed ? "," : "", metric_unit(c->name),
+                       def->yes_no ? " [Wilson's 95 % interval]" : "");
         buf_puts(&b, ".");
     }
     note_denominators(ch, &b);
