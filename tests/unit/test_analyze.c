@@ -496,8 +496,8 @@ END_TEST
 /* A table with every kind of column and characters that each format must escape. */
 static void sample(void)
 {
-    struct stats a = {3, 0, 0.25, 0.05, 0.2, 0.25, 0.3, 0.2, 0.3},
-                 one = {1, 0, 0.5, NAN, 0.5, 0.5, 0.5, 0.5, 0.5};
+    struct stats a = {3, 0, 0.25, 0.05, 0.2, 0.25, 0.3, 0.2, 0.3, false},
+                 one = {1, 0, 0.5, NAN, 0.5, 0.5, 0.5, 0.5, 0.5, false};
     table_init(&t, "x", "50% of <a> & b_c");
     assert_ok(table_column(&t, "params", "parameters", "", COL_TEXT, 1, &e), &e);
     assert_ok(table_column(&t, "n", "n", "", COL_INT, 1, &e), &e);
@@ -1220,6 +1220,7 @@ Suite *make_suite(void)
     tcase_add_test(c, densities_name_their_denominator_and_units_are_defined);
     tcase_add_test(c, facts_of_an_expression_are_those_of_its_first_metric);
     tcase_add_test(c, markdown_is_aligned_and_escaped);
+    tcase_add_test(c, shares_have_wilsons_interval);
     tcase_add_test(c, deviations_that_are_rounding_are_shown_as_zero);
     tcase_add_test(c, text_of_a_cell_is_no_html_no_link_and_no_command);
     tcase_add_test(c, a_spreadsheet_computes_nothing_of_a_table);
