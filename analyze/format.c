@@ -238,8 +238,8 @@ static void csv_number(double x, struct buf *b)
 }
 
 /* What a column of statistics has in CSV, and how many of these parts. */
-static const char *const stats_parts[] = {"",     "_sd",     "_n",  "_min", "_median",
-                                          "_max", "_low", "_high"};
+static const char *const stats_parts[] = {"",        "_sd",  "_n",   "_min",
+                                          "_median", "_max", "_low", "_high"};
 
 static int csv_parts(const struct column *c)
 {

@@ -52,8 +52,8 @@ struct attn_in {
     const float *q, *k, *v; /* [nq][d], [nk][d], [nk][dv]; v may be NULL with out = NULL */
     double scale;
     bool causal;
-    struct reach reach;     /* keys around a row; with one, nq <= nk */
-    struct score_mods mods; /* cap, bias, sink */
+    struct reach reach;              /* keys around a row; with one, nq <= nk */
+    struct score_mods mods;          /* cap, bias, sink */
     const struct accel_there *there; /* the same on a device (core/accel.h); NULL: only here */
 };
 

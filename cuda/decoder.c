@@ -227,7 +227,8 @@ out:
     return rc;
 }
 
-int decoder_put_vector(struct decoder *d, const struct decoder_tensor *t, float *to, struct err *err)
+int decoder_put_vector(struct decoder *d, const struct decoder_tensor *t, float *to,
+                       struct err *err)
 {
     int rc = put_raw(d, t, err);
     return rc ? rc : ops_widen(&d->gpu, d->raw, t->dtype, count(t), to, err);
@@ -316,7 +317,7 @@ out:
 
 /* Columns [at, at + width) of y [n][ld] to the host. */
 int decoder_fetch_columns(struct decoder *d, int64_t n, int64_t at, int64_t width, float *to,
-                         struct err *err)
+                          struct err *err)
 {
     int64_t ld = d->qdim + 2 * d->kvdim;
     int rc = 0;
@@ -344,8 +345,7 @@ int decoder_check_overflow(struct decoder *d, struct err *err)
 {
     int flag = 0, rc = gpu_get(&d->gpu, &flag, d->overflow, 4, err);
     if (!rc && flag)
-        rc = err_set(err, ERR_RUN,
-                     "q, k or v is beyond %s or not a number: use --device cpu",
+        rc = err_set(err, ERR_RUN, "q, k or v is beyond %s or not a number: use --device cpu",
                      d->shape.states ? "2^39" : "float16's range (65504)");
     return rc;
 }
@@ -399,7 +399,7 @@ static int put_hidden(struct decoder *d, int64_t tok0, int64_t n, const float *h
 
 /* The head's weights in pieces that fit the staging buffer. */
 int decoder_put_head(struct decoder *d, const struct decoder_tensor *head, int terms, void *w,
-                    struct err *err)
+                     struct err *err)
 {
     int64_t row = head->cols * (int64_t)dtype_size(head->dtype), step = d->raw_bytes / row;
     int rc = 0;

@@ -25,7 +25,7 @@ struct decoder {
     struct decoder_shape shape;
     struct attn_job attend;
     struct gpu_mark base; /* top of the arena below what belongs to one sequence */
-    int64_t rows; /* tokens of a chunk */
+    int64_t rows;         /* tokens of a chunk */
     int64_t qdim, kvdim, padded;
     int64_t wide_in, wide_out; /* widest input and output of a matrix */
     float *h;                  /* [tokens][hidden] */
@@ -42,8 +42,8 @@ struct decoder {
     float *host; /* [rows][qdim + 2 kvdim] by tensor */
 
     /* Of several states (core/decoder.h); h is then the hidden state of the one at hand. */
-    float **states;         /* [shape.states] of [cap][hidden]; the array is owned */
-    int64_t cap;            /* tokens that everything has room for; shape.tokens are the sequence's */
+    float **states; /* [shape.states] of [cap][hidden]; the array is owned */
+    int64_t cap;    /* tokens that everything has room for; shape.tokens are the sequence's */
     float *o_rows, *o_ref;  /* [cap][qdim]: outputs of attention, of the state at hand and of 0 */
     float *k_rows, *v_rows; /* [kv_heads][tokens][d] in float32 */
     double *sums;           /* partial sums of ops_difference */

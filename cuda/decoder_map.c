@@ -71,4 +71,3 @@ int decoder_make_map(struct decoder *d, const struct decoder_sink *sink, struct 
     gpu_release(&d->gpu, mark);
     return rc;
 }
-

@@ -305,7 +305,8 @@ static __global__ void head_rows(const __nv_bfloat16 *x, int heads, int64_t toke
     int64_t token = blockIdx.x;
     for (int c = threadIdx.x; c < width; c += THREADS) {
         int head = c / d;
-        out[token * width + c] = __bfloat162float(x[(head * tokens + token) * padded + c - head * d]);
+        out[token * width + c] =
+            __bfloat162float(x[(head * tokens + token) * padded + c - head * d]);
     }
 }
 

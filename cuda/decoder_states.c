@@ -186,8 +186,8 @@ struct scoring {
 };
 
 static int scoring_open(struct decoder *d, const struct decoder_tensor *norm,
-                        const struct decoder_tensor *head, const int32_t *tokens,
-                        struct scoring *s, struct err *err)
+                        const struct decoder_tensor *head, const int32_t *tokens, struct scoring *s,
+                        struct err *err)
 {
     struct gpu *g = &d->gpu;
     int64_t vocab = d->shape.vocab, n = d->shape.tokens;

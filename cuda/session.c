@@ -85,7 +85,8 @@ out:
     return rc;
 }
 
-/* `copies` copies, one after the other, of what is on the device; a single one stays where it is. */
+/* `copies` copies, one after the other, of what is on the device; a single one stays where it is.
+ */
 static int take_there(struct gpu *g, const void *x, int64_t bytes, int copies, const void **out,
                       struct err *err)
 {
@@ -96,8 +97,8 @@ static int take_there(struct gpu *g, const void *x, int64_t bytes, int copies, c
         return 0;
     TRY(gpu_alloc(g, bytes * copies, &to, err));
     for (int i = 0; i < copies; i++)
-        CU(err, cudaMemcpyAsync(to + i * bytes, x, (size_t)bytes, cudaMemcpyDeviceToDevice,
-                                g->stream));
+        CU(err,
+           cudaMemcpyAsync(to + i * bytes, x, (size_t)bytes, cudaMemcpyDeviceToDevice, g->stream));
     *out = to;
 out:
     return rc;

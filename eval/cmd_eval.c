@@ -106,9 +106,10 @@ static int print_result(const struct eval_opts *o, const struct tally *t, struct
 static int check_kind(const struct eval_opts *o, bool video, struct err *err)
 {
     static const char *const of_text[] = {
-        "task",    "tokens",     "depth",      "trials",   "haystack", "chat",        "stride",
-        "windows", "score-from", "bos",        "template", "truncate", "dense-below", "dense-last",
-        "decode",  "qkv",        "dump-masks", "dump-nll", "prefill-chunk", "samples", "shard", NULL};
+        "task",          "tokens",     "depth",      "trials", "haystack",   "chat",
+        "stride",        "windows",    "score-from", "bos",    "template",   "truncate",
+        "dense-below",   "dense-last", "decode",     "qkv",    "dump-masks", "dump-nll",
+        "prefill-chunk", "samples",    "shard",      NULL};
     static const char *const of_video[] = {"size",         "steps",    "shift",    "text",
                                            "prompt-index", "negative", "guidance", "noise",
                                            "save-frames",  NULL};
@@ -273,8 +274,9 @@ static int open_tasks(const struct eval_opts *o, const struct task_opts *t, stru
     }
     bool one = r->n_tasks == 1 && r->tasks[0].cells == 1 && !r->tasks[0].decodes;
     if (o->dump_masks && o->prefill_chunk)
-        FAIL(err, ERR_USAGE, "eval: --dump-masks writes one mask per head, --prefill-chunk makes "
-                             "several");
+        FAIL(err, ERR_USAGE,
+             "eval: --dump-masks writes one mask per head, --prefill-chunk makes "
+             "several");
     if ((o->dump_nll || o->dump_masks) && !one)
         FAIL(err, ERR_USAGE, "eval: --dump-nll and --dump-masks take one --task, a text");
 out:
@@ -328,14 +330,15 @@ static int choose_decoder(const struct app *app, const struct eval_opts *o, stru
                           struct lockstep_on *on, struct err *err)
 {
     const struct llm_config *c = &r->m->llm.c;
-    const char *lacks = c->head_dim > 128 ? "head dims above 128"
-                                          : llm_device_lacks(c, c->max_positions);
+    const char *lacks =
+        c->head_dim > 128 ? "head dims above 128" : llm_device_lacks(c, c->max_positions);
     if (o->device == 0)
         return 0;
     if (lacks[0] && o->samples)
-        return err_set(err, ERR_USAGE,
-                       "eval: --samples times whole prefills on the GPU, which has no %s as %s needs",
-                       lacks, r->m->name);
+        return err_set(
+            err, ERR_USAGE,
+            "eval: --samples times whole prefills on the GPU, which has no %s as %s needs", lacks,
+            r->m->name);
     if (lacks[0]) {
         log_warn("the GPU has no %s, which %s needs: the methods attend there, everything else "
                  "runs on the CPU",

@@ -143,7 +143,8 @@ int eval_record_densities(const struct layer_attn *a, struct record *r, struct e
         TRY(record_metric(r, "budget_target", a->run->target->value, err));
         TRY(record_metric(r, "budget_miss", a->target.miss / n, err));
         TRY(record_metric(r, "budget_evals", (double)a->target.evals / n, err));
-        record_note(r, "budget=%lld heads met, %lld between two values, %lld at the end of the range",
+        record_note(r,
+                    "budget=%lld heads met, %lld between two values, %lld at the end of the range",
                     (long long)a->target.ends[BUDGET_MET], (long long)a->target.ends[BUDGET_COARSE],
                     (long long)a->target.ends[BUDGET_RANGE]);
     }

@@ -18,11 +18,11 @@ struct eval_run {
     int n_tasks;
     struct record_file *records; /* NULL in a dry run without a directory */
     struct predictions *predictions;
-    const char *dump_nll; /* .npy, or NULL */
+    const char *dump_nll;         /* .npy, or NULL */
     const struct lockstep_on *on; /* the device of prefills, or NULL; borrowed */
     int jobs;
-    struct shard shard; /* which part of the cells is done here */
-    int64_t *owner;     /* the shard of each cell, tasks one after the other; owned */
+    struct shard shard;  /* which part of the cells is done here */
+    int64_t *owner;      /* the shard of each cell, tasks one after the other; owned */
     int64_t cells, todo; /* records that the run (of a shard: its part) has, and that are missing */
     int64_t done_ok, done_skip, done_error;
 };

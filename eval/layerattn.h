@@ -26,16 +26,16 @@ struct attn_shape {
 
 /* How methods stand in the model: the same for all settings of a command. */
 struct eval_how {
-    bool *dense_head;    /* [layers * heads], owned: these attend exactly */
-    int64_t dense_below; /* shorter sequences attend exactly */
-    int64_t dense_last;  /* last rows that attend exactly; DENSE_LAST_QUESTION: those behind the
-                          * haystack */
-    int64_t prefill_chunk; /* rows that a call of a prefill has at most, with the keys up to its last;
-                            * 0: all in one call */
-    bool decode_method;  /* rows after the prefill go through the method too */
-    bool skip_is_dense;  /* a head where the method does not apply attends exactly */
-    bool local_errors;   /* measure err_local, which costs dense attention */
-    enum dtype round;    /* of q, k, v; DT_F32: as computed */
+    bool *dense_head;      /* [layers * heads], owned: these attend exactly */
+    int64_t dense_below;   /* shorter sequences attend exactly */
+    int64_t dense_last;    /* last rows that attend exactly; DENSE_LAST_QUESTION: those behind the
+                            * haystack */
+    int64_t prefill_chunk; /* rows that a call of a prefill has at most, with the keys up to its
+                            * last; 0: all in one call */
+    bool decode_method;    /* rows after the prefill go through the method too */
+    bool skip_is_dense;    /* a head where the method does not apply attends exactly */
+    bool local_errors;     /* measure err_local, which costs dense attention */
+    enum dtype round;      /* of q, k, v; DT_F32: as computed */
     enum precision precision;
     uint64_t seed;
     const struct sim_device *device; /* NULL: the CPU */
@@ -68,8 +68,8 @@ struct layer_attn {
     struct carry *carry, *shared;
     int branches;
 
-    double *calls;        /* [layers * heads]: prefills, or calls of the sampler; owned. A call over a
-                           * part of a prefill's rows counts as their share of its pairs */
+    double *calls; /* [layers * heads]: prefills, or calls of the sampler; owned. A call over a
+                    * part of a prefill's rows counts as their share of its pairs */
     double *elem, *exec;  /* [layers * heads]: sums of density_elem, density_exec; owned */
     double *sparse;       /* the sum of density_elem over calls that were not exact; owned */
     double *sparse_calls; /* [layers * heads]: their number; owned */
@@ -94,8 +94,8 @@ void layer_attn_reset(struct layer_attn *a);
 /* Let methods carry state from step to step, for `branches` guidance branches. */
 int layer_attn_keep_state(struct layer_attn *a, int branches, struct err *err);
 
-/* Do all heads of the layer attend exactly in a sequence of n tokens? Then the caller may do it, and
- * count it with layer_attn_count_dense. */
+/* Do all heads of the layer attend exactly in a sequence of n tokens? Then the caller may do it,
+ * and count it with layer_attn_count_dense. */
 bool layer_attn_is_dense(const struct layer_attn *a, int layer, int64_t n);
 void layer_attn_count_dense(struct layer_attn *a, int layer);
 

@@ -42,10 +42,10 @@ struct lockstep {
     int64_t n, cap;   /* tokens of the sequence; that h and a cache hold */
     int64_t question; /* last rows of the sequence that are its question, for DENSE_LAST_QUESTION */
     bool keep;        /* keys and values of all layers are kept, for rows that follow */
-    struct llm_layer *weights; /* [layers] with `keep`, read once; else one; owned */
-    bool *loaded;              /* [layers] */
-    float *head;               /* [vocab][hidden] with `keep`; owned */
-    float *q, *o, *dense_o;    /* [cap][heads * d]; owned */
+    struct llm_layer *weights;      /* [layers] with `keep`, read once; else one; owned */
+    bool *loaded;                   /* [layers] */
+    float *head;                    /* [vocab][hidden] with `keep`; owned */
+    float *q, *o, *dense_o;         /* [cap][heads * d]; owned */
     struct lockstep_device *device; /* where prefills run; NULL: on this processor; owned */
 };
 

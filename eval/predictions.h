@@ -9,8 +9,8 @@
 
 struct predictions;
 
-/* Open a file for appending. Lines whose record is not in `records` (a run was stopped between the two),
- * and a torn last line, are dropped. fresh: drop all. */
+/* Open a file for appending. Lines whose record is not in `records` (a run was stopped between the
+ * two), and a torn last line, are dropped. fresh: drop all. */
 int predictions_open(const char *path, const struct record_file *records, bool fresh,
                      struct predictions **out, struct err *err);
 void predictions_close(struct predictions **p); /* accepts NULL inside */

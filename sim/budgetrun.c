@@ -269,9 +269,9 @@ struct hunt {
     struct group *g;
     const struct budget_range *range;
     const struct method_run *run;
-    const struct head_in *in; /* NULL: the group */
+    const struct head_in *in;        /* NULL: the group */
     const struct sim_device *device; /* of `in`, or NULL */
-    void *params;             /* of the head */
+    void *params;                    /* of the head */
     uint64_t seed;
     bool skipped;
 };

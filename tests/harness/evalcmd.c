@@ -88,7 +88,8 @@ struct evalcmd_records evalcmd_load(const char *dir)
     return x;
 }
 
-const struct record *evalcmd_find(const struct evalcmd_records *x, const char *method, const char *params)
+const struct record *evalcmd_find(const struct evalcmd_records *x, const char *method,
+                                  const char *params)
 {
     for (int64_t i = 0; i < x->n; i++)
         if (strcmp(x->r[i].method, method) == 0 && strcmp(x->r[i].params, params) == 0)

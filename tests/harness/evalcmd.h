@@ -1,6 +1,6 @@
 /*
- * evalcmd.h - `lacuna eval` as a process, and what it leaves behind. The program is $LACUNA (default
- * build/lacuna). Whatever goes wrong fails the test.
+ * evalcmd.h - `lacuna eval` as a process, and what it leaves behind. The program is $LACUNA
+ * (default build/lacuna). Whatever goes wrong fails the test.
  */
 #ifndef LACUNA_EVALCMD_H
 #define LACUNA_EVALCMD_H

@@ -33,7 +33,8 @@ START_TEST(exact_attention_equals_capture)
     char line[2000];
     int64_t rows, n;
     struct trace *t = NULL;
-    const char *trace = evalcmd_own_path("t.h5"), *nll = evalcmd_own_path("nll.npy"), *dir = evalcmd_own_path("d");
+    const char *trace = evalcmd_own_path("t.h5"), *nll = evalcmd_own_path("nll.npy"),
+               *dir = evalcmd_own_path("d");
     float *want = NULL;
     int64_t n_want;
 
@@ -195,7 +196,8 @@ START_TEST(masks_of_the_first_layer_are_a_replays)
 {
     static const char *const methods[] = {"oracle", "spargeattn:theta=-1:tau=0.7", "sale"};
     char line[2000];
-    const char *trace = evalcmd_own_path("t.h5"), *dir = evalcmd_own_path("d"), *dir2 = evalcmd_own_path("e");
+    const char *trace = evalcmd_own_path("t.h5"), *dir = evalcmd_own_path("d"),
+               *dir2 = evalcmd_own_path("e");
     const char *a = evalcmd_own_path("a.h5"), *b = evalcmd_own_path("b.h5");
 
     snprintf(line, sizeof line, "capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s",
@@ -233,7 +235,8 @@ START_TEST(windows_are_texts_of_their_own)
 {
     char line[2000];
     int64_t rows, n, rows1, n1;
-    const char *dir = evalcmd_own_path("d"), *a = evalcmd_own_path("a.npy"), *b = evalcmd_own_path("b.npy");
+    const char *dir = evalcmd_own_path("d"), *a = evalcmd_own_path("a.npy"),
+               *b = evalcmd_own_path("b.npy");
     snprintf(line, sizeof line,
              "eval --model %s -m streaming:window=24 --task %s -n 128 --windows 3 --dump-nll %s -q "
              "-o %s",

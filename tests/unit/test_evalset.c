@@ -98,8 +98,9 @@ START_TEST(shards_share_the_cells)
 {
     char line[2000], file[64];
     const char *dir = evalcmd_own_path("d"), *whole = evalcmd_own_path("w");
-    const char *ask = "-m streaming:sink=4:window=16 --task needle -n 200,300 --depth 0,1 --trials 2 "
-                      "--seed 7 -q -j 1";
+    const char *ask =
+        "-m streaming:sink=4:window=16 --task needle -n 200,300 --depth 0,1 --trials 2 "
+        "--seed 7 -q -j 1";
     int64_t sum = 0;
 
     snprintf(line, sizeof line, "eval --model %s %s -o %s", MODEL, ask, whole);
@@ -122,7 +123,8 @@ START_TEST(shards_share_the_cells)
     for (int64_t i = 0; i < b.n; i++) {
         int found = 0;
         for (int64_t k = 0; k < a.n; k++)
-            if (strcmp(a.r[k].task, b.r[i].task) == 0 && strcmp(a.r[k].method, b.r[i].method) == 0) {
+            if (strcmp(a.r[k].task, b.r[i].task) == 0 &&
+                strcmp(a.r[k].method, b.r[i].method) == 0) {
                 found++;
                 for (int64_t m = 0; m < b.r[i].n_metrics; m++)
                     ck_assert_double_eq(b.r[i].metrics[m].value,
