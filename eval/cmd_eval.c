@@ -10,6 +10,7 @@
 #include "core/manifest.h"
 #include "core/mem.h"
 #include "core/shard.h"
+#include "eval/calibinside.h"
 #include "eval/evalargs.h"
 #include "eval/evalrun.h"
 #include "eval/evalvideo.h"
@@ -105,11 +106,30 @@ static int print_result(const struct eval_opts *o, const struct tally *t, struct
 /* An option of the other kind of model would not be read. */
 static int check_kind(const struct eval_opts *o, bool video, struct err *err)
 {
-    static const char *const of_text[] = {
-        "task",          "tokens",     "depth",      "trials", "haystack",   "chat",
-        "stride",        "windows",    "score-from", "bos",    "template",   "truncate",
-        "dense-below",   "dense-last", "decode",     "qkv",    "dump-masks", "dump-nll",
-        "prefill-chunk", "samples",    "shard",      NULL};
+    static const char *const of_text[] = {"task",
+                                          "tokens",
+                                          "depth",
+                                          "trials",
+                                          "haystack",
+                                          "chat",
+                                          "stride",
+                                          "windows",
+                                          "score-from",
+                                          "bos",
+                                          "template",
+                                          "truncate",
+                                          "dense-below",
+                                          "dense-last",
+                                          "decode",
+                                          "qkv",
+                                          "dump-masks",
+                                          "dump-nll",
+                                          "prefill-chunk",
+                                          "samples",
+                                          "shard",
+                                          "calibrate-inside",
+                                          "calibrate-tokens",
+                                          NULL};
     static const char *const of_video[] = {"size",         "steps",    "shift",    "text",
                                            "prompt-index", "negative", "guidance", "noise",
                                            "save-frames",  NULL};
@@ -356,8 +376,42 @@ static int choose_decoder(const struct app *app, const struct eval_opts *o, stru
     return 0;
 }
 
-static int eval_language(const struct app *app, const struct eval_opts *o,
-                         const struct method_run *runs, int64_t n_runs, struct err *err)
+/* Parameters that are searched inside the model before anything is evaluated; not in a dry run. */
+static int calibrate_runs(const struct app *app, const struct eval_opts *o,
+                          const struct eval_run *r, struct method_run *runs, struct err *err)
+{
+    struct calib_inside c = {.m = r->m,
+                             .how = &r->how,
+                             .text = o->calibrate_inside,
+                             .tokens = o->calibrate_tokens,
+                             .dir = o->out,
+                             .jobs = r->jobs};
+    int searched = 0, rc = 0;
+
+    if (!o->calibrate_inside || o->c.dry_run)
+        return 0;
+    for (int64_t i = 0; i < o->tasks.n; i++)
+        if (strcmp(o->tasks.items[i], o->calibrate_inside) == 0)
+            FAIL(err, ERR_USAGE,
+                 "--calibrate-inside %s: the text is a --task, too: calibrate on another one",
+                 o->calibrate_inside);
+    for (int i = 0; i < r->n_runs; i++) {
+        if (!runs[i].method->calibrate || runs[i].calib || runs[i].target)
+            continue;
+        searched++;
+        TRY(calib_inside(&c, app->methods, runs + i, err));
+    }
+    if (!searched)
+        FAIL(err, ERR_USAGE,
+             "--calibrate-inside %s: no method is given that can be calibrated and has neither "
+             "calib= nor a target",
+             o->calibrate_inside);
+out:
+    return rc;
+}
+
+static int eval_language(const struct app *app, const struct eval_opts *o, struct method_run *runs,
+                         int64_t n_runs, struct err *err)
 {
     struct eval_run r = {.runs = runs, .n_runs = (int)n_runs, .dump_nll = o->dump_nll};
     struct sim_device device = {0};
@@ -376,6 +430,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o,
     r.m = &m;
     TRY(choose_decoder(app, o, &r, &on, err));
     r.jobs = cmd_jobs(&o->c);
+    TRY(calibrate_runs(app, o, &r, runs, err));
     for (int i = 0; i < r.n_runs; i++)
         TRY(method_calib_fits(runs + i, m.name, "none", err));
     TRY(open_tasks(o, &t, &r, err));

@@ -15,7 +15,8 @@ struct eval_opts {
     char *depth, *haystack, *chat, *template;
     int truncate;
     int64_t trials, stride, windows, score_from, dense_below, prefill_chunk, samples;
-    char *shard;
+    char *shard, *calibrate_inside;
+    int64_t calibrate_tokens;
     int bos, decode, qkv, on_skip, precision, device;
     bool local_errors;
     /* video */

@@ -84,6 +84,15 @@ const struct opt eval_options[] = {
      .arg = "C", .def = "0", .min = 0, .max = 1e9, .unit = "tokens",
      .help = "Call the method with at most C rows of a prefill and the keys up to the last of them; "
              "0: all rows in one call. Methods that need all queries do not apply then."},
+    {.name = "calibrate-inside", .type = OPT_STR,
+     .offset = offsetof(struct eval_opts, calibrate_inside), .arg = "FILE", .flags = OPT_UNSET,
+     .help = "Search the parameters of methods that can be calibrated and have no calib= on windows "
+             "of this text, layer by layer, with the layers before already calibrated; never one "
+             "that is evaluated. DIR/calib-METHOD-ID.json keeps them."},
+    {.name = "calibrate-tokens", .type = OPT_INT,
+     .offset = offsetof(struct eval_opts, calibrate_tokens), .arg = "N", .def = "2048", .min = 16,
+     .max = 1e9, .unit = "tokens",
+     .help = "Length of these windows, of which at most 5 are searched together."},
     {.name = "decode", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, decode),
      .def = "dense", .values = decode_values,
      .help = "Attention of the tokens behind the prefill: exact, or the method's."},

@@ -156,10 +156,9 @@ static void find_there(struct head_work *w)
     if (!o || o->padded != w->in.x.d)
         return;
     int64_t row = 2 * o->padded, head = j->a->there_tokens * row;
-    w->there =
-        (struct accel_there){.q = (const char *)o->q + w->head * head + j->row0 * row,
-                             .k = (const char *)o->k + w->in.kv_head * head,
-                             .v = (const char *)o->v + w->in.kv_head * head};
+    w->there = (struct accel_there){.q = (const char *)o->q + w->head * head + j->row0 * row,
+                                    .k = (const char *)o->k + w->in.kv_head * head,
+                                    .v = (const char *)o->v + w->in.kv_head * head};
     w->in.x.there = &w->there;
 }
 
@@ -241,7 +240,8 @@ static int run_method(struct head_work *w, struct err *err)
     struct carry fresh[2] = {{0}}; /* text has one step: state begins and ends with the call */
     bool steps = run->method->flags & METHOD_NEEDS_STEPS;
     bool shares = run->method->flags & METHOD_SHARES_BRANCHES;
-    struct carry *mine = a->carry ? a->carry + (int64_t)a->branch * a->shape.layers * a->shape.heads + at : fresh;
+    struct carry *mine =
+        a->carry ? a->carry + (int64_t)a->branch * a->shape.layers * a->shape.heads + at : fresh;
     struct method_ctx ctx = {.seed = a->how->seed,
                              .carry = steps ? mine : NULL,
                              .shared = !shares     ? NULL

@@ -1,8 +1,10 @@
 /* How methods stand in the model, as a process: calls of a part of the rows, targets, shards. */
 #include "core/fileio.h"
+#include "core/json.h"
 #include "tests/harness/evalcmd.h"
 #include "tests/harness/suite.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +13,7 @@
 #define MODEL "datasets/models/code-lm"
 #define TEXT "tests/data/code-lm-a.txt" /* 770 tokens */
 
-enum { N = 384 };
+enum { N = 384, ALONE = 400 }; /* ALONE: TEXT has one window of so many tokens, not two */
 
 /* A band does not depend on the rows of a call, nor does its density on how it is added up; the
  * last rows attend exactly wherever they lie. */
@@ -137,6 +139,72 @@ START_TEST(shards_share_the_cells)
 }
 END_TEST
 
+static json_t *calibration(const char *path)
+{
+    json_t *o = NULL;
+    struct err err = {0};
+    assert_ok(json_read_file(path, 1 << 24, &o, &err), &err);
+    return o;
+}
+
+/* Parameters of a head, without its place. */
+static json_t *head_of(const json_t *file, int layer, int head)
+{
+    size_t i;
+    json_t *e;
+    json_array_foreach(json_object_get(file, "heads"), i, e)
+    {
+        if (json_integer_value(json_object_get(e, "layer")) == layer &&
+            json_integer_value(json_object_get(e, "head")) == head)
+            return e;
+    }
+    ck_abort_msg("layer %d head %d is not there", layer, head);
+    return NULL;
+}
+
+/* The first layer's q, k, v are exact attention's: `lacuna calibrate` on a capture of the same text
+ * finds the same there. Behind a layer that has lost something it finds something else. */
+START_TEST(calibration_inside_begins_as_one_on_a_trace)
+{
+    static const char method[] = "spargeattn:l1=0.3:l2=0.35";
+    char line[2000], path[700] = "";
+    const char *trace = evalcmd_own_path("t.h5"), *calib = evalcmd_own_path("c.json");
+    const char *dir = evalcmd_own_path("d");
+    int differs = 0;
+
+    snprintf(line, sizeof line, "capture --model %s -p %s -n %d --maps 0 -q -o %s", MODEL, TEXT,
+             ALONE, trace);
+    evalcmd_run_ok(line);
+    snprintf(line, sizeof line, "calibrate %s %s -q -o %s", method, trace, calib);
+    evalcmd_run_ok(line);
+    snprintf(line, sizeof line,
+             "eval --model %s -m %s --qkv model --calibrate-inside %s --calibrate-tokens %d --task "
+             "core/mask.c -n 128 --windows 1 -q -o %s",
+             MODEL, method, TEXT, ALONE, dir);
+    evalcmd_run_ok(line);
+    DIR *d = opendir(dir);
+    ck_assert_ptr_nonnull(d);
+    for (struct dirent *e; (e = readdir(d)) != NULL;)
+        if (strncmp(e->d_name, "calib-spargeattn-", 17) == 0)
+            snprintf(path, sizeof path, "%s/%.100s", dir, e->d_name);
+    closedir(d);
+    json_t *a = calibration(calib), *b = calibration(path);
+    for (int l = 0; l < 6; l++)
+        for (int h = 0; h < 8; h++) {
+            bool same = json_equal(head_of(a, l, h), head_of(b, l, h));
+            ck_assert_msg(same || l > 0, "layer 0 head %d", h);
+            differs += !same;
+        }
+    ck_assert_int_gt(differs, 0);
+    json_decref(a);
+    json_decref(b);
+    struct evalcmd_records x = evalcmd_load(dir);
+    ck_assert_int_eq(x.n, 2);
+    ck_assert_ptr_nonnull(strstr(x.r[1].params, "calib="));
+    records_free(x.r, x.n);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("evalset");
@@ -145,6 +213,7 @@ Suite *make_suite(void)
     tcase_add_loop_test(t, calls_of_a_part_of_the_rows_add_up, 0, 2);
     tcase_add_test(t, targets_are_met_head_by_head);
     tcase_add_test(t, shards_share_the_cells);
+    tcase_add_test(t, calibration_inside_begins_as_one_on_a_trace);
     suite_add_tcase(s, t);
     return s;
 }
