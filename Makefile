@@ -92,7 +92,7 @@ CU_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(if $(USE_CUDA),$(wildcard $(addsuffix /
 LIB     := $(BUILD)/liblacuna.a
 TESTS   := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/unit/test_*.c))
 TEST_COMMON := $(addprefix $(BUILD)/tests/harness/,check_main.o golden.o trace_fixture.o tinymodel.o records_fixture.o \
-               testmethods.o meanblocks.o)
+               testmethods.o meanblocks.o evalcmd.o)
 
 .PHONY: all tests clean help FORCE
 all: $(BUILD)/lacuna

@@ -9,6 +9,7 @@
 #include "core/text.h"
 
 #include "analyze/format_impl.h"
+#include "analyze/metricfacts.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -236,33 +237,38 @@ static void csv_number(double x, struct buf *b)
     buf_puts(b, text);
 }
 
-static void csv_stats(const struct cell *cell, struct buf *b)
+/* What a column of statistics has in CSV, and how many of these parts. */
+static const char *const stats_parts[] = {"",        "_sd",  "_n",   "_min",
+                                          "_median", "_max", "_low", "_high"};
+
+static int csv_parts(const struct column *c)
+{
+    return metric_yes_no(c->name) ? 8 : 6;
+}
+
+static void csv_stats(const struct column *c, const struct cell *cell, struct buf *b)
 {
     const struct stats *s = &cell->stats;
-    const double rest[] = {s->min, s->median, s->max};
-    if (!cell->set) {
-        buf_puts(b, ",,,,,");
-        return;
-    }
-    csv_number(s->mean, b);
-    buf_puts(b, ",");
-    csv_number(s->sd, b);
-    buf_printf(b, ",%lld", (long long)s->n);
-    for (int i = 0; i < 3; i++) {
-        buf_puts(b, ",");
-        csv_number(rest[i], b);
+    double x[8] = {s->mean, s->sd, NAN, s->min, s->median, s->max, NAN, NAN};
+    if (s->zero_one)
+        stats_wilson(s, x + 6, x + 7);
+    for (int i = 0; i < csv_parts(c); i++) {
+        buf_puts(b, i ? "," : "");
+        if (cell->set && i == 2)
+            buf_printf(b, "%lld", (long long)s->n);
+        else if (cell->set)
+            csv_number(x[i], b);
     }
 }
 
 static void csv_header(const struct table *t, struct buf *b)
 {
-    static const char *const parts[] = {"", "_sd", "_n", "_min", "_median", "_max"};
     struct buf name = {0};
     for (int64_t c = 0; c < t->n_cols; c++) {
-        int n = t->cols[c].type == COL_STATS ? 6 : 1;
+        int n = t->cols[c].type == COL_STATS ? csv_parts(t->cols + c) : 1;
         for (int i = 0; i < n; i++) {
             buf_reset(&name);
-            buf_printf(&name, "%s%s", t->cols[c].name, parts[i]);
+            buf_printf(&name, "%s%s", t->cols[c].name, stats_parts[i]);
             buf_puts(b, c || i ? "," : "");
             csv_field(buf_str(&name), b);
         }
@@ -279,7 +285,7 @@ static void csv_write(const struct table *t, struct buf *b)
             const struct cell *cell = table_cell(t, r, c);
             buf_puts(b, c ? "," : "");
             if (t->cols[c].type == COL_STATS)
-                csv_stats(cell, b);
+                csv_stats(t->cols + c, cell, b);
             else if (cell->set && t->cols[c].type == COL_TEXT)
                 csv_field(cell->text, b);
             else if (cell->set)

@@ -41,6 +41,9 @@ void format_header(const struct column *c, struct digits d, struct buf *b);
 /* A number; one that is too small for the decimals of d has `digits` significant ones. */
 void format_number(double x, struct digits d, int digits, struct buf *b);
 
+/* " [0.30, 0.95]", Wilson's interval, of a metric that is 0 or 1 of each prompt; else nothing. */
+void format_interval(const struct column *c, const struct stats *s, struct buf *b);
+
 /* Of every column, malloc'd, for so many significant digits; NULL and b->failed when there is no
  * memory. */
 struct digits *format_all_digits(const struct table *t, int digits, struct buf *b);

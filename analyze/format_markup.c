@@ -4,6 +4,7 @@
 #include "analyze/format.h"
 
 #include "analyze/format_impl.h"
+#include "analyze/metricfacts.h"
 #include "core/json.h"
 #include "core/text.h"
 
@@ -12,8 +13,9 @@
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
-static void json_stats(struct jw *w, const struct stats *s)
+static void json_stats(struct jw *w, const struct column *c, const struct stats *s)
 {
+    double low, high;
     jw_obj(w);
     jw_knum(w, "mean", s->mean);
     jw_knum(w, "sd", s->sd);
@@ -21,6 +23,11 @@ static void json_stats(struct jw *w, const struct stats *s)
     jw_knum(w, "min", s->min);
     jw_knum(w, "median", s->median);
     jw_knum(w, "max", s->max);
+    if (s->zero_one && metric_yes_no(c->name)) {
+        stats_wilson(s, &low, &high);
+        jw_knum(w, "low", low);
+        jw_knum(w, "high", high);
+    }
     if (s->n_bad)
         jw_kint(w, "not_finite", s->n_bad);
     jw_obj_end(w);
@@ -34,7 +41,7 @@ static void json_cell(struct jw *w, const struct column *c, const struct cell *c
     else if (c->type == COL_TEXT)
         jw_str(w, cell->text);
     else if (c->type == COL_STATS)
-        json_stats(w, &cell->stats);
+        json_stats(w, c, &cell->stats);
     else if (c->type == COL_INT)
         jw_int(w, (int64_t)cell->num);
     else

@@ -112,6 +112,15 @@ void format_number(double x, struct digits d, int digits, struct buf *b)
         put_finite(x, d, digits, b);
 }
 
+void format_interval(const struct column *c, const struct stats *s, struct buf *b)
+{
+    double low, high;
+    if (!s->zero_one || !metric_yes_no(c->name))
+        return;
+    stats_wilson(s, &low, &high);
+    buf_printf(b, " [%.2f, %.2f]", low, high);
+}
+
 static void put_stats(const struct table *t, int64_t row, int64_t col, struct digits d,
                       const char *pm, struct buf *b)
 {
@@ -129,6 +138,8 @@ static void put_stats(const struct table *t, int64_t row, int64_t col, struct di
         buf_puts(b, " to ");
         format_number(s->q3 * scale, d, 4, b);
         buf_puts(b, ")");
+    } else if (s->zero_one && metric_yes_no(t->cols[col].name)) {
+        format_interval(t->cols + col, s, b);
     } else if (!isnan(s->sd)) {
         buf_puts(b, pm);
         format_number(shown_sd(s) * scale, d, 2, b);

@@ -85,6 +85,12 @@ bool metric_of_model(const char *name)
            (strcmp(def->section, "model") == 0 || strcmp(def->section, "task") == 0);
 }
 
+bool metric_yes_no(const char *name)
+{
+    const struct metric_def *def = metric_def_find(name);
+    return def && def->yes_no;
+}
+
 const char *metric_unit(const char *name)
 {
     const struct metric_def *def = metric_def_find(name);

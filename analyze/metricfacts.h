@@ -30,6 +30,9 @@ bool metric_percent(const char *name);
  * median of right and wrong answers says nothing. */
 bool metric_of_model(const char *name);
 
+/* Is it 0 or 1 of each prompt, so that a mean is a share with an interval (stats_wilson)? */
+bool metric_yes_no(const char *name);
+
 /* Unit of a metric for people: of a density and a share the denominator. */
 const char *metric_unit(const char *name);
 

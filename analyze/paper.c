@@ -119,7 +119,7 @@ static int put_ours(struct table *t, const struct printed *p, const struct wante
     scale_stats(&s, strcmp(p->unit, "%") == 0 ? 100 : 1);
     if (w->rule->spread != SPREAD_MEAN) {
         double x = w->rule->spread == SPREAD_MIN ? s.min : s.max;
-        s = (struct stats){1, 0, x, NAN, x, x, x, x, x};
+        s = (struct stats){1, 0, x, NAN, x, x, x, x, x, false};
     }
     char *end;
     double printed = strtod(p->value, &end);

@@ -77,6 +77,8 @@ static void put_stats(const struct table *t, int64_t row, int64_t col, struct di
         buf_puts(b, "not finite");
     else
         put_median(c, choice_shows_mean(c) ? s->mean : s->median, d, b);
+    if (s->n)
+        format_interval(c, s, b);
     if (s->n && n_col >= 0 && table_cell(t, row, n_col)->num != (double)s->n)
         buf_printf(b, " (n=%lld)", (long long)s->n);
 }

@@ -24,6 +24,7 @@ static void note_denominators(const struct choice *ch, struct buf *b)
 void sheet_note_heads(const struct choice *ch, struct sheet *s)
 {
     struct buf b = {0};
+    bool shares = false;
     for (int64_t i = 0; i < ch->n_cols; i++) {
         const struct column *c = &ch->t->cols[ch->cols[i]];
         const char *head = choice_head(ch, ch->cols[i]);
@@ -37,8 +38,11 @@ void sheet_note_heads(const struct choice *ch, struct sheet *s)
         if (share)
             buf_printf(&b, "%s %s", renamed ? "," : "", metric_unit(c->name));
         buf_puts(&b, ".");
+        shares = shares || def->yes_no;
     }
     note_denominators(ch, &b);
+    if (shares)
+        buf_puts(&b, " In brackets: Wilson's 95 % interval of a share of prompts.");
     if (b.len)
         str_list_add(&s->notes, buf_str(&b));
     s->failed |= b.failed;

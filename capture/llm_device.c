@@ -39,24 +39,33 @@ int64_t llm_device_bytes(const struct llm_config *c, int64_t n, int64_t pool)
            RUNTIME_BYTES;
 }
 
-static int open_device(struct device_run *r, struct err *err)
+int llm_device_open(const struct llm_model *m, const struct decoder_accel *on, int local_rank,
+                    int64_t n, int states, struct decoder **out, struct err *err)
 {
-    const struct llm_config *c = &r->m->c;
+    const struct llm_config *c = &m->c;
     double *inv_freq = NULL;
     int rc = 0;
 
     TRY(mem_alloc(&inv_freq, c->head_dim / 2, sizeof *inv_freq, "rotary table", err));
-    struct decoder_shape shape = {r->run->n,   c->hidden,   c->ffn, c->vocab, c->heads,
-                                  c->kv_heads, c->head_dim, c->eps, inv_freq, 1};
+    struct decoder_shape shape = {.tokens = n,
+                                  .hidden = c->hidden,
+                                  .ffn = c->ffn,
+                                  .vocab = c->vocab,
+                                  .heads = c->heads,
+                                  .kv_heads = c->kv_heads,
+                                  .head_dim = c->head_dim,
+                                  .eps = c->eps,
+                                  .inv_freq = inv_freq,
+                                  .states = states};
     struct rope_config rope = c->rope;
-    rope.tokens = r->run->n;
+    rope.tokens = n;
     shape.rope_factor = rope_frequencies(&rope, c->head_dim, inv_freq);
-    rc = r->on->open(r->run->local_rank, &shape, &r->d, err);
+    rc = on->open(local_rank, &shape, out, err);
     if (rc) {
-        err_prefix(err, "--device %s", r->on->name);
+        err_prefix(err, "--device %s", on->name);
         goto out;
     }
-    log_debug("the model runs on %s", r->on->device(r->d));
+    log_debug("the model runs on %s", on->device(*out));
 out:
     free(inv_freq);
     return rc;
@@ -144,7 +153,7 @@ int llm_forward_device(struct llm_model *m, const struct llm_run *run,
     int layers = run->layers > 0 && run->layers < m->c.layers ? run->layers : m->c.layers;
     int rc = 0;
 
-    TRY(open_device(&r, err));
+    TRY(llm_device_open(m, run->device, run->local_rank, run->n, 0, &r.d, err));
     TRY(embed(&r, err));
     for (r.layer = 0; r.layer < layers; r.layer++) {
         rc = run_layer(&r, err);

@@ -31,6 +31,13 @@ static inline int accel_bit(int row, int key)
     return 4 * (key / 8) + 2 * (row / 8 % 2) + key % 2;
 }
 
+/* q, k and v of a head that lie on the device already, as the back end takes them: contiguous bf16
+ * [nq][d], [nk][d], [nk][dv], no |v| above 2^39. Nothing is uploaded then. The owner has waited for
+ * them, and keeps them until the head's last call. */
+struct accel_there {
+    const void *q, *k, *v;
+};
+
 /* A filter on P V inside the online softmax (sim/blocks/tileattn.h), over the tiles of a mask of bq
  * x bk units in ascending order. */
 struct accel_filter {

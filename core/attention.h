@@ -42,6 +42,8 @@ static inline bool score_has_bias(const struct score_mods *s)
     return s->alibi != 0 || s->rel;
 }
 
+struct accel_there;
+
 /* Key and value matrices of one head in the working precision, contiguous [n][d]. */
 struct attn_in {
     int64_t nq, nk;
@@ -50,8 +52,9 @@ struct attn_in {
     const float *q, *k, *v; /* [nq][d], [nk][d], [nk][dv]; v may be NULL with out = NULL */
     double scale;
     bool causal;
-    struct reach reach;     /* keys around a row; with one, nq <= nk */
-    struct score_mods mods; /* cap, bias, sink */
+    struct reach reach;              /* keys around a row; with one, nq <= nk */
+    struct score_mods mods;          /* cap, bias, sink */
+    const struct accel_there *there; /* the same on a device (core/accel.h); NULL: only here */
 };
 
 static inline struct head_shape attn_shape(const struct attn_in *in)

@@ -12,6 +12,7 @@
 #include "core/dtype.h"
 #include "core/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,9 +30,10 @@ enum llm_tensor {
 struct decoder_shape {
     int64_t tokens, hidden, ffn, vocab;
     int heads, kv_heads, head_dim;
-    double eps;             /* epsilon epsilon of the RMS norms */
+    double eps;             /* epsilon of the RMS norms */
     const double *inv_freq; /* [head_dim / 2], rotary frequencies; only open reads them */
-    double rope_factor;     /* factor factor on cos and sin */
+    double rope_factor;     /* factor on cos and sin */
+    int states;             /* hidden states over the same tokens; 0 = 1 */
 };
 
 /* A matrix [rows][cols], or a vector (cols 1), in the type of the checkpoint: F32, BF16 or F16.
@@ -55,6 +57,77 @@ struct decoder_sink {
 };
 
 struct decoder;
+
+/* q, k, v of all heads on the device, rounded to bf16 and padded to `padded` channels: q
+ * [heads][tokens][padded], k and v [kv_heads][tokens][padded]. */
+struct decoder_operands {
+    const void *q, *k, *v;
+    int padded;
+};
+
+/* Where the host wants q, k, v in float32; each may be NULL. */
+struct decoder_rows {
+    float *q;          /* [tokens][heads * d] */
+    float *k, *v;      /* head h of k and v begins at h * kv_stride floats: [tokens][d] */
+    int64_t kv_stride; /* floats from a KV head to the next */
+};
+
+/* How far a state is from state 0: sums of squares of the difference and of state 0. */
+struct decoder_diff {
+    double attn, attn_ref;   /* of the attention's output */
+    double resid, resid_ref; /* of the residual stream behind the layer */
+};
+
+/* What a row says about the token behind it. */
+struct decoder_score {
+    double nll;     /* -ln q(token) */
+    double kl;      /* sum over the vocabulary of p (ln p - ln q), p of state 0; not below 0 */
+    int64_t likely; /* the likeliest token, the lowest of equals */
+};
+
+/* Several hidden states go through the layers side by side, for runs that put something else in the
+ * place of attention. Of a layer: load its weights, then per state project, attend or put_attended,
+ * finish; state 0 first. Attention takes operands rounded to bf16, as core/accel.h does. */
+struct decoder_states {
+    /* The sequence that follows has n <= shape.tokens tokens. */
+    int (*begin)(struct decoder *d, int64_t n, struct err *err);
+
+    /* Embeddings of the tokens [tok0, tok0 + n), for every state: h [n][hidden]. */
+    int (*put_hidden)(struct decoder *d, int64_t tok0, int64_t n, const float *h, struct err *err);
+
+    int (*load)(struct decoder *d, const struct decoder_tensor *w, struct err *err);
+
+    /* q, k, v of the state; *operands are valid until the next project. */
+    int (*project)(struct decoder *d, int state, const struct decoder_rows *rows,
+                   struct decoder_operands *operands, struct err *err);
+
+    /* Exact attention of what project left. */
+    int (*attend)(struct decoder *d, struct err *err);
+
+    /* Somebody else's output in its place: o [tokens][heads * d]. */
+    int (*put_attended)(struct decoder *d, const float *o, struct err *err);
+
+    /* What follows attention. diff (not for state 0) receives how far the state is off; may be
+     * NULL. */
+    int (*finish)(struct decoder *d, int state, struct decoder_diff *diff, struct err *err);
+
+    /* After the last layer: scores [n - from] of the tokens [from, n) for each state that `wants`
+     * [states]: out [states] of arrays. State 0 is always computed. */
+    int (*score)(struct decoder *d, const struct decoder_tensor *norm,
+                 const struct decoder_tensor *head, const int32_t *tokens, int64_t from,
+                 const bool *wants, struct decoder_score *const *out, struct err *err);
+
+    /* Row `row` of a state's hidden state, not normed: h [hidden]. */
+    int (*get_hidden)(struct decoder *d, int state, int64_t row, float *h, struct err *err);
+
+    /* Median device time of the loaded layer's linear parts over all tokens in ns: norms, products,
+     * rotary embedding, everything but attention. A copy of state 0 is used up. */
+    int (*time_layer)(struct decoder *d, int samples, double *ns, struct err *err);
+
+    /* The same of the last norm and the logits of one row. */
+    int (*time_head)(struct decoder *d, const struct decoder_tensor *norm,
+                     const struct decoder_tensor *head, int samples, double *ns, struct err *err);
+};
 
 struct decoder_accel {
     const char *name;       /* "cuda" */
@@ -86,6 +159,8 @@ struct decoder_accel {
     /* Device time so far in seconds, without the time to read weights and to hand out results. */
     double (*seconds)(const struct decoder *d);
     const char *(*device)(const struct decoder *d); /* name of the GPU */
+
+    const struct decoder_states *states; /* of a decoder opened with shape.states > 0 */
 };
 
 #endif

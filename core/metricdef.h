@@ -26,6 +26,7 @@ struct metric_def {
     const char *section;        /* of lists: "density", "recall", ...; a method's own have none */
     const char *head;           /* of a narrow column, at most 12 characters; NULL: the name */
     const char *label;          /* of an axis, for people; NULL: the name */
+    bool yes_no;                /* 0 or 1 of each prompt: a mean is a share, with an interval */
     bool percent;               /* a share that people read in percent */
     const char *unit;           /* as recorded; "1" = a pure number */
     const char *denominator;    /* what a share is a share of, shown in place of "1"; or NULL */

@@ -2,15 +2,12 @@
  * decoder.c - a Llama-family decoder on the GPU (core/decoder.h).
  *
  * Device memory: the hidden state of all tokens, q, k, v and the attention's output by head in
- * float16, one layer's weights as bf16 terms (decoder_ops.h), and the activations of a chunk of
- * tokens. Linear layers and residuals are exact to about 1e-5; attention takes operands rounded to
- * float16 (2^-12 each) and accumulates in float32.
+ * float16 (of several states bf16), one layer's weights as bf16 terms (decoder_ops.h), and the
+ * activations of a chunk of tokens. Linear layers and residuals are exact to about 1e-5; attention
+ * takes operands rounded to float16 (2^-12 each) and accumulates in float32.
  */
-#include "cuda/attn/attn.h"
 #include "cuda/backend.h"
-#include "cuda/blas.h"
-#include "cuda/decoder_ops.h"
-#include "cuda/metrics/metrics.h"
+#include "cuda/decoder_body.h"
 
 #include "core/intmath.h"
 #include "core/mem.h"
@@ -23,39 +20,6 @@
 #define CHUNK_BYTES (1LL << 30) /* of activations */
 #define LOGIT_BYTES (512LL << 20)
 #define MIN_ROWS 256
-
-/* Matrices that are multiplied as one. */
-enum { QKV, OUT, GATE_UP, DOWN, MATRICES };
-
-struct matrix {
-    void *w; /* bf16 [rows][terms * cols] */
-    int64_t rows, cols;
-    int terms;
-};
-
-struct decoder {
-    struct gpu gpu;
-    struct blas *blas;
-    struct decoder_shape shape;
-    struct attn_job attend;
-    int64_t rows; /* tokens of a chunk */
-    int64_t qdim, kvdim, padded;
-    int64_t wide_in, wide_out; /* widest input and output of a matrix */
-    float *h;                  /* [tokens][hidden] */
-    float *y;                  /* [rows][wide_out] */
-    void *x;                   /* bf16 [rows][3 wide_in] */
-    void *q, *k, *v, *o;       /* float16 [heads][tokens][padded] */
-    float *lse, *rope;
-    int *overflow;
-    struct matrix m[MATRICES];
-    float *vector[LLM_LAYER_TENSORS]; /* norms and biases; NULL = none of them */
-    bool has[LLM_LAYER_TENSORS];
-    void *raw; /* a tensor as stored, on the device */
-    int64_t raw_bytes;
-    float *host; /* [rows][qdim + 2 kvdim] by tensor */
-    cudaEvent_t begin, end;
-    double seconds;
-};
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
@@ -85,7 +49,10 @@ static int alloc_activations(struct decoder *d, struct err *err)
     int64_t n = s->tokens;
     int rc = 0;
 
-    TRY(gpu_alloc(g, n * s->hidden * 4, &d->h, err));
+    if (s->states)
+        TRY(decoder_alloc_states(d, err));
+    else
+        TRY(gpu_alloc(g, n * s->hidden * 4, &d->h, err));
     TRY(gpu_alloc(g, d->rows * d->wide_out * 4, &d->y, err));
     TRY(gpu_alloc(g, d->rows * d->wide_in * 6, &d->x, err));
     TRY(gpu_alloc(g, s->heads * n * d->padded * 2, &d->q, err));
@@ -135,7 +102,7 @@ out:
     return rc;
 }
 
-static int make_attention(struct decoder *d, struct err *err)
+int decoder_make_attention(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
     struct attn_problem p = {s->heads,  s->kv_heads,           (int)d->padded, s->tokens,
@@ -145,7 +112,7 @@ static int make_attention(struct decoder *d, struct err *err)
     struct attn_plan plan = {0};
     int rc = 0;
 
-    TRY(attn_kernel_for(&p, d->gpu.sm, ATTN_F16, &kernel, err));
+    TRY(attn_kernel_for(&p, d->gpu.sm, s->states ? ATTN_BF16 : ATTN_F16, &kernel, err));
     TRY(attn_plan_make(&p, &kernel->tile, NULL, d->gpu.sms, true, &plan, err));
     TRY(attn_job_init(&d->gpu, &p, kernel, &plan, &x, &d->attend, err));
 out:
@@ -165,6 +132,7 @@ static void decoder_close(struct decoder **out)
     if (d->end)
         cudaEventDestroy(d->end);
     gpu_close(&d->gpu);
+    free(d->states);
     free(d->host);
     free(d);
     *out = NULL;
@@ -184,7 +152,9 @@ static int decoder_open(int local_rank, const struct decoder_shape *s, struct de
     TRY(alloc_activations(d, err));
     TRY(alloc_weights(d, err));
     TRY(make_rope(d, err));
-    TRY(make_attention(d, err));
+    d->base = gpu_mark(&d->gpu);
+    if (!s->states)
+        TRY(decoder_make_attention(d, err));
     CU(err, cudaEventCreate(&d->begin));
     CU(err, cudaEventCreate(&d->end));
     d->shape.inv_freq = NULL;
@@ -197,7 +167,7 @@ out:
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
-static int span_begin(struct decoder *d, struct err *err)
+int decoder_span_begin(struct decoder *d, struct err *err)
 {
     int rc = 0;
     CU(err, cudaEventRecord(d->begin, d->gpu.stream));
@@ -206,7 +176,7 @@ out:
 }
 
 /* Waits for the device. */
-static int span_end(struct decoder *d, struct err *err)
+int decoder_span_end(struct decoder *d, struct err *err)
 {
     float ms = 0;
     int rc = 0;
@@ -257,13 +227,14 @@ out:
     return rc;
 }
 
-static int put_vector(struct decoder *d, const struct decoder_tensor *t, float *to, struct err *err)
+int decoder_put_vector(struct decoder *d, const struct decoder_tensor *t, float *to,
+                       struct err *err)
 {
     int rc = put_raw(d, t, err);
     return rc ? rc : ops_widen(&d->gpu, d->raw, t->dtype, count(t), to, err);
 }
 
-static int put_weights(struct decoder *d, const struct decoder_tensor *w, struct err *err)
+int decoder_put_weights(struct decoder *d, const struct decoder_tensor *w, struct err *err)
 {
     int rc = 0;
     TRY(put_matrix(d, w, LLM_Q, 3, &d->m[QKV], err));
@@ -273,7 +244,7 @@ static int put_weights(struct decoder *d, const struct decoder_tensor *w, struct
     for (int i = 0; i < LLM_LAYER_TENSORS; i++) {
         d->has[i] = w[i].data && w[i].cols == 1;
         if (d->has[i])
-            TRY(put_vector(d, w + i, d->vector[i], err));
+            TRY(decoder_put_vector(d, w + i, d->vector[i], err));
     }
     TRY(gpu_sync(&d->gpu, err));
 out:
@@ -296,7 +267,7 @@ static int multiply(struct decoder *d, const struct matrix *m, int64_t n, float 
 }
 
 /* q, k, v of a chunk in y, and by head as the attention's operands. */
-static int project(struct decoder *d, int64_t t0, int64_t n, struct err *err)
+int decoder_project(struct decoder *d, int64_t t0, int64_t n, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
     struct gpu *g = &d->gpu;
@@ -315,22 +286,21 @@ static int project(struct decoder *d, int64_t t0, int64_t n, struct err *err)
         .n = n, .tok0 = t0, .tokens = s->tokens,
         .q_norm = d->has[LLM_QN] ? d->vector[LLM_QN] : NULL,
         .k_norm = d->has[LLM_KN] ? d->vector[LLM_KN] : NULL,
-        .eps = s->eps, .rope = d->rope, .q = d->q, .k = d->k, .v = d->v, .overflow = d->overflow};
+        .eps = s->eps, .rope = d->rope, .bf16 = s->states > 0, .q = d->q, .k = d->k, .v = d->v,
+        .k32 = d->k_rows, .v32 = d->v_rows, .overflow = d->overflow};
     /* clang-format on */
     TRY(ops_split_heads(g, &heads, d->y, err));
 out:
     return rc;
 }
 
-static int finish_chunk(struct decoder *d, int64_t t0, int64_t n, struct err *err)
+int decoder_finish(struct decoder *d, int64_t t0, int64_t n, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
     struct gpu *g = &d->gpu;
     float *h = d->h + t0 * s->hidden;
     int rc = 0;
 
-    TRY(ops_join_heads(g, d->o, s->heads, s->tokens, s->head_dim, (int)d->padded, t0, n,
-                       d->m[OUT].terms, d->x, err));
     TRY(multiply(d, &d->m[OUT], n, 1, h, err));
     TRY(add_bias(d, LLM_O_B, h, n, s->hidden, s->hidden, err));
     TRY(ops_rms_norm(g, h, n, s->hidden, d->vector[LLM_NORM2], s->eps, d->m[GATE_UP].terms, d->x,
@@ -346,8 +316,8 @@ out:
 }
 
 /* Columns [at, at + width) of y [n][ld] to the host. */
-static int fetch_columns(struct decoder *d, int64_t n, int64_t at, int64_t width, float *to,
-                         struct err *err)
+int decoder_fetch_columns(struct decoder *d, int64_t n, int64_t at, int64_t width, float *to,
+                          struct err *err)
 {
     int64_t ld = d->qdim + 2 * d->kvdim;
     int rc = 0;
@@ -362,91 +332,26 @@ static int hand_out(struct decoder *d, const struct decoder_sink *sink, int64_t 
 {
     float *q = d->host, *k = q + n * d->qdim, *v = k + n * d->kvdim;
     int rc = 0;
-    TRY(fetch_columns(d, n, 0, d->qdim, q, err));
-    TRY(fetch_columns(d, n, d->qdim, d->kvdim, k, err));
-    TRY(fetch_columns(d, n, d->qdim + d->kvdim, d->kvdim, v, err));
+    TRY(decoder_fetch_columns(d, n, 0, d->qdim, q, err));
+    TRY(decoder_fetch_columns(d, n, d->qdim, d->kvdim, k, err));
+    TRY(decoder_fetch_columns(d, n, d->qdim + d->kvdim, d->kvdim, v, err));
     TRY(gpu_sync(&d->gpu, err));
     TRY(sink->rows(sink->ctx, t0, n, q, k, v, err));
 out:
     return rc;
 }
 
-static int check_overflow(struct decoder *d, struct err *err)
+int decoder_check_overflow(struct decoder *d, struct err *err)
 {
     int flag = 0, rc = gpu_get(&d->gpu, &flag, d->overflow, 4, err);
     if (!rc && flag)
-        rc = err_set(err, ERR_RUN,
-                     "q, k or v is beyond float16's range (65504) or not a number: "
-                     "use --device cpu");
-    return rc;
-}
-
-/* Any cell size, any GPU: a thread block per cell. */
-static int make_map_slowly(struct decoder *d, const struct decoder_sink *sink, struct err *err)
-{
-    const struct decoder_shape *s = &d->shape;
-    int64_t cells = ceil_div(s->tokens, sink->pool);
-    int64_t bytes = 4 * s->heads * cells * cells;
-    float *sum = NULL, *max = NULL;
-    int rc = 0;
-
-    TRY(gpu_alloc(&d->gpu, bytes, &sum, err));
-    TRY(gpu_alloc(&d->gpu, bytes, &max, err));
-    TRY(span_begin(d, err));
-    TRY(ops_pool_map(&d->gpu, d->q, d->k, d->lse, s->heads, s->kv_heads, s->tokens, (int)d->padded,
-                     1 / sqrt(s->head_dim), sink->pool, sum, max, err));
-    TRY(span_end(d, err));
-    TRY(gpu_get(&d->gpu, sink->map_sum, sum, bytes, err));
-    TRY(gpu_get(&d->gpu, sink->map_max, max, bytes, err));
-out:
-    return rc;
-}
-
-/* Of one head, to sum and max on the host. */
-static int make_head_map(struct decoder *d, int head, int64_t pool, float *sum, float *max,
-                         struct err *err)
-{
-    const struct decoder_shape *s = &d->shape;
-    struct attn_problem p = {
-        1, 1, (int)d->padded, s->tokens, s->tokens, 1 / sqrt(s->head_dim), true, ATTN_DENSE};
-    int64_t bytes = s->tokens * d->padded * 2, kv = head / (s->heads / s->kv_heads);
-    struct attn_tensors x = {.q = (char *)d->q + head * bytes, .k = (char *)d->k + kv * bytes};
-    struct metrics_ask maps = {.cells = true, .sums = true, .element = ATTN_F16};
-    struct metrics_pass pass = {0};
-    void *norm = NULL;
-    int rc = 0;
-
-    TRY(span_begin(d, err));
-    TRY(metrics_norms(&d->gpu, d->lse + head * s->tokens, s->tokens, &norm, err));
-    TRY(span_end(d, err));
-    TRY(metrics_pass_init(&d->gpu, &p, &x, norm, &maps, &pass, err));
-    TRY(span_begin(d, err));
-    TRY(metrics_pass_launch(&d->gpu, &pass, err));
-    TRY(span_end(d, err));
-    TRY(metrics_pass_cells(&d->gpu, &pass, pool, sum, max, err));
-out:
-    metrics_pass_free(&pass);
-    return rc;
-}
-
-static int make_map(struct decoder *d, const struct decoder_sink *sink, struct err *err)
-{
-    struct gpu_mark mark = gpu_mark(&d->gpu);
-    int64_t cells = ceil_div(d->shape.tokens, sink->pool);
-    bool fast = d->gpu.sm == 90 && sink->pool % METRICS_CELL == 0;
-    int rc = fast ? 0 : make_map_slowly(d, sink, err);
-
-    for (int h = 0; fast && h < d->shape.heads && !rc; h++) {
-        rc = make_head_map(d, h, sink->pool, sink->map_sum + h * cells * cells,
-                           sink->map_max + h * cells * cells, err);
-        gpu_release(&d->gpu, mark);
-    }
-    gpu_release(&d->gpu, mark);
+        rc = err_set(err, ERR_RUN, "q, k or v is beyond %s or not a number: use --device cpu",
+                     d->shape.states ? "2^39" : "float16's range (65504)");
     return rc;
 }
 
 /* Tokens of the chunk that begins at t. */
-static int64_t chunk_rows(const struct decoder *d, int64_t t)
+int64_t decoder_chunk(const struct decoder *d, int64_t t)
 {
     return d->shape.tokens - t < d->rows ? d->shape.tokens - t : d->rows;
 }
@@ -454,26 +359,31 @@ static int64_t chunk_rows(const struct decoder *d, int64_t t)
 static int decoder_layer(struct decoder *d, const struct decoder_tensor *w,
                          const struct decoder_sink *sink, struct err *err)
 {
-    int64_t tokens = d->shape.tokens;
+    const struct decoder_shape *s = &d->shape;
+    int64_t tokens = s->tokens;
     int rc = 0;
 
-    TRY(put_weights(d, w, err));
+    TRY(decoder_put_weights(d, w, err));
     for (int64_t t = 0; t < tokens; t += d->rows) {
-        int64_t n = chunk_rows(d, t);
-        TRY(span_begin(d, err));
-        TRY(project(d, t, n, err));
-        TRY(span_end(d, err));
+        int64_t n = decoder_chunk(d, t);
+        TRY(decoder_span_begin(d, err));
+        TRY(decoder_project(d, t, n, err));
+        TRY(decoder_span_end(d, err));
         if (sink->rows)
             TRY(hand_out(d, sink, t, n, err));
     }
-    TRY(check_overflow(d, err));
-    TRY(span_begin(d, err));
+    TRY(decoder_check_overflow(d, err));
+    TRY(decoder_span_begin(d, err));
     TRY(attn_job_launch(&d->gpu, &d->attend, err));
-    for (int64_t t = 0; t < tokens; t += d->rows)
-        TRY(finish_chunk(d, t, chunk_rows(d, t), err));
-    TRY(span_end(d, err));
+    for (int64_t t = 0; t < tokens; t += d->rows) {
+        int64_t n = decoder_chunk(d, t);
+        TRY(ops_join_heads(&d->gpu, d->o, s->heads, tokens, s->head_dim, (int)d->padded, t, n,
+                           d->m[OUT].terms, d->x, err));
+        TRY(decoder_finish(d, t, n, err));
+    }
+    TRY(decoder_span_end(d, err));
     if (sink->pool)
-        TRY(make_map(d, sink, err));
+        TRY(decoder_make_map(d, sink, err));
 out:
     return rc;
 }
@@ -488,8 +398,8 @@ static int put_hidden(struct decoder *d, int64_t tok0, int64_t n, const float *h
 /* ---- likelihoods ---------------------------------------------------------------------------- */
 
 /* The head's weights in pieces that fit the staging buffer. */
-static int put_head(struct decoder *d, const struct decoder_tensor *head, int terms, void *w,
-                    struct err *err)
+int decoder_put_head(struct decoder *d, const struct decoder_tensor *head, int terms, void *w,
+                     struct err *err)
 {
     int64_t row = head->cols * (int64_t)dtype_size(head->dtype), step = d->raw_bytes / row;
     int rc = 0;
@@ -539,13 +449,13 @@ static int likelihoods(struct decoder *d, const struct decoder_tensor *norm,
     TRY(gpu_alloc(g, rows * s->vocab * 4, &logits, err));
     TRY(gpu_alloc(g, s->tokens * 4, &ids, err));
     TRY(gpu_alloc(g, s->tokens * 4, &out, err));
-    TRY(put_head(d, head, terms, w, err));
-    TRY(put_vector(d, norm, d->vector[LLM_NORM1], err));
+    TRY(decoder_put_head(d, head, terms, w, err));
+    TRY(decoder_put_vector(d, norm, d->vector[LLM_NORM1], err));
     TRY(gpu_put(g, ids, tokens, s->tokens * 4, err));
     TRY(gpu_sync(g, err));
-    TRY(span_begin(d, err));
+    TRY(decoder_span_begin(d, err));
     TRY(likelihood_rows(d, rows, w, terms, logits, ids, out, err));
-    TRY(span_end(d, err));
+    TRY(decoder_span_end(d, err));
     TRY(gpu_get(g, nll, out, (s->tokens - 1) * 4, err));
 out:
     gpu_release(g, mark);
@@ -583,4 +493,5 @@ const struct decoder_accel cuda_decoder = {
     .likelihoods = likelihoods,
     .seconds = seconds,
     .device = device,
+    .states = &cuda_decoder_states,
 };

@@ -198,6 +198,14 @@ out:
     return rc;
 }
 
+static __device__ __forceinline__ void put_operand(void *to, bool bf16, int64_t i, float x)
+{
+    if (bf16)
+        ((__nv_bfloat16 *)to)[i] = __float2bfloat16(x);
+    else
+        ((__half *)to)[i] = __float2half(x);
+}
+
 /* One head of q, k or v by a warp. */
 static __device__ void split_head(const ops_heads &h, float *x, int64_t token, int head)
 {
@@ -205,10 +213,9 @@ static __device__ void split_head(const ops_heads &h, float *x, int64_t token, i
     bool is_q = head < h.heads, is_v = head >= h.heads + h.kv_heads;
     const float *w = is_v ? NULL : is_q ? h.q_norm : h.k_norm;
     int own = is_q ? head : is_v ? head - h.heads - h.kv_heads : head - h.heads;
-    __half *to = (__half *)(is_q   ? h.q
-                            : is_v ? h.v
-                                   : h.k) +
-                 ((int64_t)own * h.tokens + h.tok0 + token) * h.padded;
+    int64_t at = ((int64_t)own * h.tokens + h.tok0 + token) * h.padded;
+    void *to = is_q ? h.q : is_v ? h.v : h.k;
+    float *wide = is_q ? NULL : is_v ? h.v32 : h.k32, limit = h.bf16 ? 0x1p39F : 65504;
     float inv = 1;
     bool big = false;
 
@@ -232,12 +239,17 @@ static __device__ void split_head(const ops_heads &h, float *x, int64_t token, i
             x[c] = a;
             x[c + half] = b;
         }
-        big = big || !(fabsf(a) <= 65504) || !(fabsf(b) <= 65504);
-        to[c] = __float2half(a);
-        to[c + half] = __float2half(b);
+        big = big || !(fabsf(a) <= limit) || !(fabsf(b) <= limit);
+        put_operand(to, h.bf16, at + c, a);
+        put_operand(to, h.bf16, at + c + half, b);
+        if (wide) {
+            float *row = wide + ((int64_t)own * h.tokens + h.tok0 + token) * h.d;
+            row[c] = a;
+            row[c + half] = b;
+        }
     }
     for (int c = h.d + lane; c < h.padded; c += 32)
-        to[c] = __float2half(0);
+        put_operand(to, h.bf16, at + c, 0);
     if (big)
         *h.overflow = 1;
 }
@@ -280,6 +292,47 @@ extern "C" int ops_join_heads(struct gpu *g, const void *x, int heads, int64_t t
     int rc = 0;
     join_heads<<<(unsigned)n, THREADS, 0, g->stream>>>((const __half *)x, heads, tokens, d, padded,
                                                        tok0, terms, (__nv_bfloat16 *)out);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* bf16 outputs as float rows [n][heads * d]. */
+static __global__ void head_rows(const __nv_bfloat16 *x, int heads, int64_t tokens, int d,
+                                 int padded, float *out)
+{
+    int width = heads * d;
+    int64_t token = blockIdx.x;
+    for (int c = threadIdx.x; c < width; c += THREADS) {
+        int head = c / d;
+        out[token * width + c] =
+            __bfloat162float(x[(head * tokens + token) * padded + c - head * d]);
+    }
+}
+
+extern "C" int ops_head_rows(struct gpu *g, const void *x, int heads, int64_t tokens, int d,
+                             int padded, float *out, struct err *err)
+{
+    int rc = 0;
+    head_rows<<<(unsigned)tokens, THREADS, 0, g->stream>>>((const __nv_bfloat16 *)x, heads, tokens,
+                                                           d, padded, out);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static __global__ void split_rows(const float *x, int64_t d, int terms, __nv_bfloat16 *out)
+{
+    const float *row = x + blockIdx.x * d;
+    for (int64_t c = threadIdx.x; c < d; c += THREADS)
+        put_split(out + blockIdx.x * d * terms, d, c, terms, row[c]);
+}
+
+extern "C" int ops_split_rows(struct gpu *g, const float *x, int64_t n, int64_t d, int terms,
+                              void *out, struct err *err)
+{
+    int rc = 0;
+    split_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(x, d, terms, (__nv_bfloat16 *)out);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -411,6 +464,123 @@ extern "C" int ops_nll(struct gpu *g, const float *x, int64_t n, int64_t vocab,
 {
     int rc = 0;
     nll_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(x, vocab, target, nll);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* ---- several states ------------------------------------------------------------------------- */
+
+/* Sums over a block of THREADS in a fixed order, in thread 0. */
+static __device__ double block_sum_f64(double x)
+{
+    __shared__ double part[THREADS / 32];
+    for (int m = 16; m; m >>= 1)
+        x += __shfl_xor_sync(~0u, x, m);
+    if ((threadIdx.x & 31) == 0)
+        part[threadIdx.x >> 5] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < THREADS / 32; i++)
+        x += part[i];
+    __syncthreads();
+    return x;
+}
+
+static __global__ void difference(const float *x, const float *ref, int64_t n, double *sums)
+{
+    double e = 0, r = 0;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        double d = (double)x[i] - ref[i];
+        e += d * d;
+        r += (double)ref[i] * ref[i];
+    }
+    e = block_sum_f64(e);
+    r = block_sum_f64(r);
+    if (threadIdx.x == 0) {
+        sums[2 * blockIdx.x] = e;
+        sums[2 * blockIdx.x + 1] = r;
+    }
+}
+
+extern "C" int ops_difference(struct gpu *g, const float *x, const float *ref, int64_t n,
+                              double *sums, struct err *err)
+{
+    int rc = 0;
+    difference<<<OPS_SUMS, THREADS, 0, g->stream>>>(x, ref, n, sums);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* The largest value of a row, and the lowest index that has it, in all threads. */
+static __device__ double row_top(const float *x, int64_t n, int64_t *likely)
+{
+    __shared__ double tops[THREADS / 32];
+    __shared__ int64_t ids[THREADS / 32];
+    double top = -INFINITY;
+    int64_t id = 0;
+    for (int64_t c = threadIdx.x; c < n; c += THREADS)
+        if (x[c] > top) {
+            top = x[c];
+            id = c;
+        }
+    for (int m = 16; m; m >>= 1) {
+        double t = __shfl_xor_sync(~0u, top, m);
+        int64_t i = __shfl_xor_sync(~0u, id, m);
+        if (t > top || (t == top && i < id)) {
+            top = t;
+            id = i;
+        }
+    }
+    if ((threadIdx.x & 31) == 0) {
+        tops[threadIdx.x >> 5] = top;
+        ids[threadIdx.x >> 5] = id;
+    }
+    __syncthreads();
+    for (int i = 0; i < THREADS / 32; i++)
+        if (tops[i] > top || (tops[i] == top && ids[i] < id)) {
+            top = tops[i];
+            id = ids[i];
+        }
+    __syncthreads();
+    *likely = id;
+    return top;
+}
+
+/* eval/likelihood.c has the formula of kl. */
+static __global__ void score_rows(const float *p, const float *q, int64_t vocab,
+                                  const int32_t *target, decoder_score *out)
+{
+    const float *a = p + blockIdx.x * vocab, *b = q + blockIdx.x * vocab;
+    int64_t likely, unused;
+    double top_a = row_top(a, vocab, &unused), top_b = row_top(b, vocab, &likely);
+    double sum_a = 0, sum_b = 0, cross = 0;
+    for (int64_t c = threadIdx.x; c < vocab; c += THREADS) {
+        double e = exp(a[c] - top_a);
+        sum_a += e;
+        sum_b += exp(b[c] - top_b);
+        cross += e * ((double)a[c] - b[c]);
+    }
+    sum_a = block_sum_f64(sum_a);
+    sum_b = block_sum_f64(sum_b);
+    cross = block_sum_f64(cross);
+    if (threadIdx.x == 0) {
+        double lse_a = top_a + log(sum_a), lse_b = top_b + log(sum_b);
+        double kl = cross / sum_a - (lse_a - lse_b);
+        out[blockIdx.x].nll = lse_b - b[target[blockIdx.x]];
+        out[blockIdx.x].kl = kl > 0 ? kl : 0;
+        out[blockIdx.x].likely = likely;
+    }
+}
+
+extern "C" int ops_score_rows(struct gpu *g, const float *p, const float *q, int64_t n,
+                              int64_t vocab, const int32_t *target, struct decoder_score *out,
+                              struct err *err)
+{
+    int rc = 0;
+    score_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(p, q, vocab, target, out);
     CU_LAUNCHED(err);
 out:
     return rc;

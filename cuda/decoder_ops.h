@@ -17,8 +17,10 @@
 extern "C" {
 #endif
 
-#include "core/dtype.h"
+#include "core/decoder.h"
 #include "cuda/device.h"
+
+#include <stdbool.h>
 
 /* w [rows][cols] as stored (F32, BF16, F16) -> out bf16 [rows][terms * cols]. */
 int ops_split_weights(struct gpu *g, const void *w, enum dtype type, int64_t rows, int64_t cols,
@@ -52,11 +54,13 @@ struct ops_heads {
     const float *q_norm, *k_norm; /* [d], NULL = no norm */
     double eps;
     const float *rope; /* ops_rope_table of all tokens */
-    void *q, *k, *v;   /* float16 [heads or kv_heads][tokens][padded] */
-    int *overflow;     /* becomes 1 when a value is beyond float16 */
+    bool bf16;         /* of the operands; else float16 */
+    void *q, *k, *v;   /* [heads or kv_heads][tokens][padded] */
+    float *k32, *v32;  /* [kv_heads][tokens][d]: k and v once more as they are; NULL = not wanted */
+    int *overflow;     /* becomes 1 when a value is beyond float16, or 2^39 with bf16 */
 };
 
-/* Norm and rotate q and k in place in y [n][(heads + 2 kv_heads) d], and copy q, k, v as float16
+/* Norm and rotate q and k in place in y [n][(heads + 2 kv_heads) d], and copy q, k, v as operands
  * by head. */
 int ops_split_heads(struct gpu *g, const struct ops_heads *h, float *y, struct err *err);
 
@@ -74,6 +78,24 @@ int ops_pool_map(struct gpu *g, const void *q, const void *k, const float *lse, 
 /* nll[i] = ln sum_j e^{x_ij} - x_i,target[i] of x [n][vocab]. */
 int ops_nll(struct gpu *g, const float *x, int64_t n, int64_t vocab, const int32_t *target,
             float *nll, struct err *err);
+
+/* Attention outputs x, bf16 [heads][tokens][padded] -> float [tokens][heads * d]. */
+int ops_head_rows(struct gpu *g, const void *x, int heads, int64_t tokens, int d, int padded,
+                  float *out, struct err *err);
+
+/* x [n][d] -> bf16 [n][terms * d]. */
+int ops_split_rows(struct gpu *g, const float *x, int64_t n, int64_t d, int terms, void *out,
+                   struct err *err);
+
+/* Partial sums of (x - ref)^2 and ref^2 over n values: sums [OPS_SUMS][2], to be added in order. */
+#define OPS_SUMS 1024
+int ops_difference(struct gpu *g, const float *x, const float *ref, int64_t n, double *sums,
+                   struct err *err);
+
+/* What the logits q [n][vocab] say about target [n], and how far they are from p (struct
+ * decoder_score). */
+int ops_score_rows(struct gpu *g, const float *p, const float *q, int64_t n, int64_t vocab,
+                   const int32_t *target, struct decoder_score *out, struct err *err);
 
 #ifdef __cplusplus
 }

@@ -85,20 +85,51 @@ out:
     return rc;
 }
 
+/* `copies` copies, one after the other, of what is on the device; a single one stays where it is.
+ */
+static int take_there(struct gpu *g, const void *x, int64_t bytes, int copies, const void **out,
+                      struct err *err)
+{
+    char *to = NULL;
+    int rc = 0;
+    *out = x;
+    if (copies == 1)
+        return 0;
+    TRY(gpu_alloc(g, bytes * copies, &to, err));
+    for (int i = 0; i < copies; i++)
+        CU(err,
+           cudaMemcpyAsync(to + i * bytes, x, (size_t)bytes, cudaMemcpyDeviceToDevice, g->stream));
+    *out = to;
+out:
+    return rc;
+}
+
+/* One matrix [n][d] of a head, from there or from the host. */
+static int put_matrix(struct gpu *g, const float *x, const void *there, int64_t n, int d,
+                      int copies, const void **out, struct err *err)
+{
+    return there ? take_there(g, there, n * d * 2, copies, out, err)
+                 : gpu_put_as(g, DT_BF16, x, n * d, copies, out, err);
+}
+
 int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data,
                      struct accel_heads copies, bool values, struct err *err)
 {
+    const struct accel_there *there = x->there;
     struct session_head *h = &s->head;
+    struct gpu *g = &s->gpu;
     int rc = 0;
     if (!data || h->data != data || h->copies.q < copies.q || h->copies.kv < copies.kv) {
         *h = (struct session_head){.copies = copies};
-        gpu_release(&s->gpu, s->base);
-        TRY(gpu_put_as(&s->gpu, DT_BF16, x->q, x->nq * x->d, copies.q, &h->q, err));
-        TRY(gpu_put_as(&s->gpu, DT_BF16, x->k, x->nk * x->d, copies.kv, &h->k, err));
+        gpu_release(g, s->base);
+        TRY(put_matrix(g, x->q, there ? there->q : NULL, x->nq, x->d, copies.q, &h->q, err));
+        TRY(put_matrix(g, x->k, there ? there->k : NULL, x->nk, x->d, copies.kv, &h->k, err));
         h->data = data;
     }
-    if (values && !h->v)
-        TRY(put_values(&s->gpu, x, h, err));
+    if (values && !h->v && there)
+        TRY(take_there(g, there->v, x->nk * x->dv * 2, h->copies.kv, &h->v, err));
+    else if (values && !h->v)
+        TRY(put_values(g, x, h, err));
 out:
     if (rc)
         *h = (struct session_head){0};

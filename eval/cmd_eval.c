@@ -9,6 +9,8 @@
 #include "core/log.h"
 #include "core/manifest.h"
 #include "core/mem.h"
+#include "core/shard.h"
+#include "eval/calibinside.h"
 #include "eval/evalargs.h"
 #include "eval/evalrun.h"
 #include "eval/evalvideo.h"
@@ -18,146 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const bos_values[] = {"auto", "yes", "no", NULL};
-static const char *const qkv_values[] = {"f32", "model", NULL};
-static const char *const decode_values[] = {"dense", "method", NULL};
-static const char *const skip_values[] = {"skip", "dense", NULL};
-static const char *const truncate_values[] = {"middle", "error", NULL};
-static const char *const devices[] = {"cpu", "cuda", NULL};
-static const char *const precisions[] = {"f32", "f64", NULL};
-
-/* clang-format off */
-static const struct opt options[] = {
-    {.name = "model", .type = OPT_STR, .offset = offsetof(struct eval_opts, model), .arg = "DIR",
-     .flags = OPT_UNSET,
-     .help = "Checkpoint directory: Llama, Mistral, Qwen2, Qwen3 (Hugging Face) or Wan 2.1 "
-             "(diffusers)."},
-    {.name = "method", .type = OPT_LIST, .offset = offsetof(struct eval_opts, methods),
-     .short_name = 'm', .arg = "METHOD", .flags = OPT_UNSET,
-     .help = "Method with parameters, NAME[:key=value]...; key=a,b,c sweeps. Repeatable. Exact "
-             "attention always runs beside them and is recorded as dense."},
-    {.name = "task", .type = OPT_LIST, .offset = offsetof(struct eval_opts, tasks),
-     .short_name = 't', .arg = "TASK", .flags = OPT_UNSET,
-     .help = "What the model is asked: needle, multi, kv, chain, copy or track with parameters "
-             "(NAME[:key=value]...), a task file (*.jsonl), or any other text file, whose "
-             "likelihoods are measured. Repeatable."},
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct eval_opts, out),
-     .short_name = 'o', .arg = "DIR", .flags = OPT_UNSET,
-     .help = "Directory for records.jsonl, predictions.jsonl and manifest.json; an interrupted run "
-             "continues there."},
-    {.name = "tokens", .type = OPT_STR, .offset = offsetof(struct eval_opts, tokens),
-     .short_name = 'n', .arg = "LIST", .flags = OPT_UNSET, .unit = "tokens",
-     .help = "Lengths, as in 2K,16K (K = 1024): of a text's windows (default: the whole text or "
-             "the model's context), of generated prompts with their answers (default: 2K, 4K, "
-             "... up to the context)."},
-    {.name = "depth", .type = OPT_STR, .offset = offsetof(struct eval_opts, depth), .arg = "LIST",
-     .flags = OPT_UNSET,
-     .help = "Generated prompts: where the asked item stands, 0 = front, 1 = end (default: "
-             "0,0.25,0.5,0.75,1)."},
-    {.name = "trials", .type = OPT_INT, .offset = offsetof(struct eval_opts, trials), .arg = "N",
-     .def = "10", .min = 1, .max = 1e6, .help = "Generated prompts: samples of each length and "
-                                                "depth."},
-    {.name = "haystack", .type = OPT_STR, .offset = offsetof(struct eval_opts, haystack),
-     .arg = "FILE", .flags = OPT_UNSET,
-     .help = "Generated prompts: hide things between the lines of this text instead of generated "
-             "ones."},
-    {.name = "chat", .type = OPT_STR, .offset = offsetof(struct eval_opts, chat), .arg = "TEXT",
-     .flags = OPT_UNSET,
-     .help = "Prompts: text around each, with {prompt} in it; special tokens count in TEXT and not "
-             "in the prompt."},
-    {.name = "stride", .type = OPT_INT, .offset = offsetof(struct eval_opts, stride), .arg = "S",
-     .def = "0", .min = 0, .max = 1e9, .unit = "tokens",
-     .help = "Text: a window begins S tokens after the one before and scores its last S; 0: no "
-             "overlap."},
-    {.name = "windows", .type = OPT_INT, .offset = offsetof(struct eval_opts, windows), .arg = "N",
-     .def = "0", .min = 0, .max = 1e9, .help = "Text: the first N windows only; 0: all."},
-    {.name = "score-from", .type = OPT_INT, .offset = offsetof(struct eval_opts, score_from),
-     .arg = "P", .def = "1", .min = 1, .max = 1e9, .unit = "tokens",
-     .help = "Text: the first position of a window that is scored."},
-    {.name = "bos", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, bos), .def = "auto",
-     .values = bos_values,
-     .help = "Whether a beginning-of-text token stands first; auto: as the tokenizer says."},
-    {.name = "template", .type = OPT_STR, .offset = offsetof(struct eval_opts, template),
-     .arg = "TEXT", .flags = OPT_UNSET,
-     .help = "Task files: the prompt, with {context}, {input} or any other text of a line in it."},
-    {.name = "truncate", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, truncate),
-     .def = "middle", .values = truncate_values,
-     .help = "Task files: what happens to a prompt that is longer than --tokens or the context: "
-             "its middle is left out (counted as truncated), or it is refused."},
-    {.name = "dense-layers", .type = OPT_STR, .offset = offsetof(struct eval_opts, dense_layers),
-     .arg = "LIST", .flags = OPT_UNSET, .help = "Layers that attend exactly, as in 0,1."},
-    {.name = "dense-heads", .type = OPT_STR, .offset = offsetof(struct eval_opts, dense_heads),
-     .arg = "L:H,...", .flags = OPT_UNSET, .help = "Heads that attend exactly, as in 2:0,2:5."},
-    {.name = "dense-below", .type = OPT_INT, .offset = offsetof(struct eval_opts, dense_below),
-     .arg = "N", .def = "0", .min = 0, .max = 1e9, .unit = "tokens",
-     .help = "Sequences shorter than N tokens attend exactly."},
-    {.name = "dense-last", .type = OPT_STR, .offset = offsetof(struct eval_opts, dense_last),
-     .arg = "R", .def = "0", .unit = "tokens",
-     .help = "Last rows of the prefill that attend exactly: a number, or 'question': those behind "
-             "the haystack."},
-    {.name = "decode", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, decode),
-     .def = "dense", .values = decode_values,
-     .help = "Attention of the tokens behind the prefill: exact, or the method's."},
-    {.name = "qkv", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, qkv), .def = "f32",
-     .values = qkv_values,
-     .help = "q, k, v as computed, or rounded to the checkpoint's type as a trace holds them "
-             "(exact attention's too)."},
-    {.name = "on-skip", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, on_skip),
-     .def = "skip", .values = skip_values,
-     .help = "A head where the method does not apply: the cell is skipped, or the head attends "
-             "exactly."},
-    {.name = "precision", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, precision),
-     .def = "f32", .values = precisions,
-     .help = "Arithmetic of the attention over a mask and of what methods ask of the exact map."},
-    {.name = "device", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, device),
-     .def = "cpu", .values = devices,
-     .help = "Where the methods attend in a prefill or a step; cuda: on a GPU with operands "
-             "rounded to bfloat16, masks chosen there where the method has a GPU side. The rest "
-             "of the model and exact attention run on the CPU."},
-    {.name = "local-errors", .type = OPT_BOOL, .offset = offsetof(struct eval_opts, local_errors),
-     .def = "0", .min = 0, .max = 1,
-     .help = "Measure each layer's error against exact attention over the same q, k, v "
-             "(err_local), which costs dense attention once more."},
-    {.name = "dump-masks", .type = OPT_STR, .offset = offsetof(struct eval_opts, dump_masks),
-     .arg = "FILE", .flags = OPT_UNSET,
-     .help = "Write every mask to this HDF5 file; for one text of one window."},
-    {.name = "dump-nll", .type = OPT_STR, .offset = offsetof(struct eval_opts, dump_nll),
-     .arg = "FILE", .flags = OPT_UNSET,
-     .help = "Write the scored tokens' -ln p as .npy [1 + settings][tokens], exact attention "
-             "first; for one text."},
-    {.name = "size", .type = OPT_STR, .offset = offsetof(struct eval_opts, size), .arg = "TxHxW",
-     .flags = OPT_UNSET, .help = "Video: frames x height x width of the latent, as in 16x128x192."},
-    {.name = "steps", .type = OPT_INT, .offset = offsetof(struct eval_opts, steps), .arg = "N",
-     .def = "50", .min = 1, .max = 10000, .unit = "steps", .help = "Video: denoising steps."},
-    {.name = "shift", .type = OPT_NUM, .offset = offsetof(struct eval_opts, shift), .arg = "X",
-     .def = "5", .min = 0, .max = 1000, .flags = OPT_MIN_OPEN,
-     .help = "Video: timestep shift of the schedule."},
-    {.name = "text", .type = OPT_STR, .offset = offsetof(struct eval_opts, text), .arg = "FILE",
-     .flags = OPT_UNSET,
-     .help = "Video: text embeddings, .safetensors (tensor text) or .npy; default "
-             "DIR/prompts.safetensors."},
-    {.name = "prompt-index", .type = OPT_INT, .offset = offsetof(struct eval_opts, prompt_index),
-     .arg = "N", .def = "0", .min = 0, .max = 1e6,
-     .help = "Video: which of the stacked text embeddings."},
-    {.name = "negative", .type = OPT_STR, .offset = offsetof(struct eval_opts, negative),
-     .arg = "FILE", .flags = OPT_UNSET,
-     .help = "Video: text embeddings of the unconditional branch; default zeros. With --guidance."},
-    {.name = "guidance", .type = OPT_NUM, .offset = offsetof(struct eval_opts, guidance),
-     .arg = "X", .def = "1", .min = 0, .max = 100,
-     .help = "Video: classifier-free guidance; above 1 every step runs the branches cond and "
-             "uncond."},
-    {.name = "noise", .type = OPT_STR, .offset = offsetof(struct eval_opts, noise), .arg = "FILE",
-     .flags = OPT_UNSET,
-     .help = "Video: starting noise, .safetensors (tensor noise) or .npy, instead of --seed."},
-    {.name = "save-frames", .type = OPT_STR, .offset = offsetof(struct eval_opts, save_frames),
-     .arg = "DIR", .flags = OPT_UNSET,
-     .help = "Video: write each clip as PNG frames, and a strip of it below the exact one (models "
-             "that denoise RGB pixels)."},
-    COMMON_OPTS,
-    {0},
-};
-/* clang-format on */
-
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_eval = {
@@ -166,7 +28,7 @@ const struct command cmd_eval = {
     "lacuna eval --model DIR -m METHOD[:key=value]... --size TxHxW --steps 50 -o DIR",
     "run a model with a method as its attention and measure what that costs in quality",
     run,
-    options,
+    eval_options,
     "Exact attention and all methods go through the model layer by layer together, so that every\n"
     "number is a comparison within one run. One JSON line per task cell and setting is appended "
     "to\n"
@@ -244,10 +106,30 @@ static int print_result(const struct eval_opts *o, const struct tally *t, struct
 /* An option of the other kind of model would not be read. */
 static int check_kind(const struct eval_opts *o, bool video, struct err *err)
 {
-    static const char *const of_text[] = {
-        "task",    "tokens",     "depth",      "trials",   "haystack", "chat",        "stride",
-        "windows", "score-from", "bos",        "template", "truncate", "dense-below", "dense-last",
-        "decode",  "qkv",        "dump-masks", "dump-nll", NULL};
+    static const char *const of_text[] = {"task",
+                                          "tokens",
+                                          "depth",
+                                          "trials",
+                                          "haystack",
+                                          "chat",
+                                          "stride",
+                                          "windows",
+                                          "score-from",
+                                          "bos",
+                                          "template",
+                                          "truncate",
+                                          "dense-below",
+                                          "dense-last",
+                                          "decode",
+                                          "qkv",
+                                          "dump-masks",
+                                          "dump-nll",
+                                          "prefill-chunk",
+                                          "samples",
+                                          "shard",
+                                          "calibrate-inside",
+                                          "calibrate-tokens",
+                                          NULL};
     static const char *const of_video[] = {"size",         "steps",    "shift",    "text",
                                            "prompt-index", "negative", "guidance", "noise",
                                            "save-frames",  NULL};
@@ -255,7 +137,7 @@ static int check_kind(const struct eval_opts *o, bool video, struct err *err)
     bool is_default;
     int rc = 0;
     for (; *names; names++) {
-        TRY(opt_is_default(opt_find(options, *names), o, &is_default, err));
+        TRY(opt_is_default(opt_find(eval_options, *names), o, &is_default, err));
         if (!is_default)
             FAIL(err, ERR_USAGE, "eval: --%s belongs to %s models; %s is a %s model", *names,
                  video ? "language" : "video", o->model, video ? "video" : "language");
@@ -264,17 +146,28 @@ out:
     return rc;
 }
 
+/* DIR/STEM.jsonl, or the shard's own. */
+static void shard_path(const struct eval_opts *o, const struct shard *shard, const char *stem,
+                       char *path, size_t size)
+{
+    char name[96];
+    shard_file_name(shard, stem, "jsonl", name);
+    snprintf(path, size, "%s/%s", o->out, name);
+}
+
 /* The records of a run, and its manifest. */
 static int open_records(const struct app *app, const struct eval_opts *o, const char *weights,
-                        struct record_file **records, struct manifest **manifest, struct err *err)
+                        const struct shard *shard, struct record_file **records,
+                        struct manifest **manifest, struct err *err)
 {
-    char path[4096];
+    char path[4096], name[96];
     int rc = 0;
 
     TRY(make_dirs(o->out, err));
-    snprintf(path, sizeof path, "%s/records.jsonl", o->out);
+    shard_path(o, shard, "records", path, sizeof path);
     TRY((o->c.force ? record_file_reopen : record_file_open)(path, records, err));
-    TRY(manifest_start(o->out, app->argc, app->argv, manifest, err));
+    shard_file_name(shard, "manifest", "json", name);
+    TRY(manifest_start_as(o->out, name, app->argc, app->argv, manifest, err));
     if (o->c.force)
         manifest_accept_changes(*manifest);
     TRY(manifest_input(*manifest, o->model, weights, err));
@@ -285,12 +178,13 @@ out:
     return rc;
 }
 
-static int peek_records(const struct eval_opts *o, struct record_file **records, struct err *err)
+static int peek_records(const struct eval_opts *o, const struct shard *shard,
+                        struct record_file **records, struct err *err)
 {
     char path[4096];
     if (!o->out || o->c.force)
         return 0;
-    snprintf(path, sizeof path, "%s/records.jsonl", o->out);
+    shard_path(o, shard, "records", path, sizeof path);
     return record_file_peek(path, records, err);
 }
 
@@ -305,16 +199,21 @@ static int end_manifest(struct manifest **manifest, int rc, struct err *err)
 }
 
 /* The GPU for the methods' attention; *d has to outlive how. */
-static int open_device(const struct app *app, const struct eval_opts *o, struct sim_device *d,
-                       struct eval_how *how, struct err *err)
+static int open_device(const struct app *app, const struct eval_opts *o, const struct shard *shard,
+                       struct sim_device *d, struct eval_how *how, struct err *err)
 {
-    struct accel_options want = {.samples = 0, .copies = 1};
+    /* Timed launches hold as many copies of a head as its call has heads. */
+    struct accel_options want = {
+        .local_rank = shard->local, .samples = (int)o->samples, .copies = o->samples ? 0 : 1};
     if (o->device == 0)
-        return 0;
+        return o->samples == 0 ? 0
+                               : err_set(err, ERR_USAGE,
+                                         "eval: --samples times launches on a GPU: it needs "
+                                         "--device cuda");
     if (!app->accel)
         return err_set(err, ERR_MACHINE,
                        "eval: --device cuda needs a build with CUDA (make CUDA=1)");
-    *d = (struct sim_device){.accel = app->accel, .select = SELECT_AUTO};
+    *d = (struct sim_device){.accel = app->accel, .select = SELECT_AUTO, .dense = true};
     how->device = d;
     return o->c.dry_run ? 0 : app->accel->open(&want, &d->session, err);
 }
@@ -347,6 +246,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o,
         .frames = o->save_frames,
         .jobs = cmd_jobs(&o->c),
     };
+    const struct shard all = {0, 1, 0};
     struct sim_device device = {0};
     struct manifest *manifest = NULL;
     struct tally t = {.all = n_runs + 1};
@@ -355,14 +255,14 @@ static int eval_video(const struct app *app, const struct eval_opts *o,
     TRY(check_kind(o, true, err));
     TRY(video_eval_open(&v, err));
     TRY(eval_how_options(o, &v.shape, DT_F32, &v.how, err));
-    TRY(open_device(app, o, &device, &v.how, err));
+    TRY(open_device(app, o, &all, &device, &v.how, err));
     for (int64_t i = 0; i < n_runs; i++)
         TRY(method_calib_fits(runs + i, v.name, "none", err));
     TRY(gemm_ready(err));
     if (o->c.dry_run)
-        TRY(peek_records(o, &v.records, err));
+        TRY(peek_records(o, &all, &v.records, err));
     else
-        TRY(open_records(app, o, v.weights, &v.records, &manifest, err));
+        TRY(open_records(app, o, v.weights, &all, &v.records, &manifest, err));
     TRY(video_eval_plan(&v, err));
     t.todo = v.todo;
     t.memory = video_eval_memory(&v);
@@ -393,6 +293,10 @@ static int open_tasks(const struct eval_opts *o, const struct task_opts *t, stru
         r->n_tasks++;
     }
     bool one = r->n_tasks == 1 && r->tasks[0].cells == 1 && !r->tasks[0].decodes;
+    if (o->dump_masks && o->prefill_chunk)
+        FAIL(err, ERR_USAGE,
+             "eval: --dump-masks writes one mask per head, --prefill-chunk makes "
+             "several");
     if ((o->dump_nll || o->dump_masks) && !one)
         FAIL(err, ERR_USAGE, "eval: --dump-nll and --dump-masks take one --task, a text");
 out:
@@ -416,15 +320,17 @@ static int run_language(const struct app *app, const struct eval_opts *o, struct
                         struct err *err)
 {
     struct manifest *manifest = NULL;
+    char path[4096];
     int rc = 0;
 
     TRY(gemm_ready(err));
     if (o->c.dry_run) {
-        TRY(peek_records(o, &r->records, err));
+        TRY(peek_records(o, &r->shard, &r->records, err));
     } else {
         TRY(open_dumps(o, r, err));
-        TRY(open_records(app, o, r->m->weights, &r->records, &manifest, err));
-        TRY(predictions_open(o->out, r->records, o->c.force, &r->predictions, err));
+        TRY(open_records(app, o, r->m->weights, &r->shard, &r->records, &manifest, err));
+        shard_path(o, &r->shard, "predictions", path, sizeof path);
+        TRY(predictions_open(path, r->records, o->c.force, &r->predictions, err));
     }
     TRY(eval_plan(r, err));
     if (!o->c.dry_run)
@@ -438,11 +344,78 @@ out:
     return end_manifest(&manifest, rc, err);
 }
 
-static int eval_language(const struct app *app, const struct eval_opts *o,
-                         const struct method_run *runs, int64_t n_runs, struct err *err)
+/* The GPU for prefills too, where it has all that the model needs: else the methods' attention
+ * alone runs there. */
+static int choose_decoder(const struct app *app, const struct eval_opts *o, struct eval_run *r,
+                          struct lockstep_on *on, struct err *err)
+{
+    const struct llm_config *c = &r->m->llm.c;
+    const char *lacks =
+        c->head_dim > 128 ? "head dims above 128" : llm_device_lacks(c, c->max_positions);
+    if (o->device == 0)
+        return 0;
+    if (lacks[0] && o->samples)
+        return err_set(
+            err, ERR_USAGE,
+            "eval: --samples times whole prefills on the GPU, which has no %s as %s needs", lacks,
+            r->m->name);
+    if (lacks[0]) {
+        log_warn("the GPU has no %s, which %s needs: the methods attend there, everything else "
+                 "runs on the CPU",
+                 lacks, r->m->name);
+        return 0;
+    }
+    if (r->how.round != DT_F32 && r->how.round != DT_BF16)
+        return err_set(err, ERR_USAGE,
+                       "eval: --qkv model with --device cuda needs a bfloat16 checkpoint (%s is "
+                       "%s): operands are rounded to bfloat16 there",
+                       r->m->name, dtype_name(r->how.round));
+    *on = (struct lockstep_on){app->decoder, r->shard.local, (int)o->samples};
+    r->on = on;
+    r->how.all_on_device = true;
+    return 0;
+}
+
+/* Parameters that are searched inside the model before anything is evaluated; not in a dry run. */
+static int calibrate_runs(const struct app *app, const struct eval_opts *o,
+                          const struct eval_run *r, struct method_run *runs, struct err *err)
+{
+    struct calib_inside c = {.m = r->m,
+                             .how = &r->how,
+                             .text = o->calibrate_inside,
+                             .tokens = o->calibrate_tokens,
+                             .dir = o->out,
+                             .jobs = r->jobs};
+    int searched = 0, rc = 0;
+
+    if (!o->calibrate_inside || o->c.dry_run)
+        return 0;
+    for (int64_t i = 0; i < o->tasks.n; i++)
+        if (strcmp(o->tasks.items[i], o->calibrate_inside) == 0)
+            FAIL(err, ERR_USAGE,
+                 "--calibrate-inside %s: the text is a --task, too: calibrate on another one",
+                 o->calibrate_inside);
+    for (int i = 0; i < r->n_runs; i++) {
+        if (!runs[i].method->calibrate || runs[i].calib || runs[i].target)
+            continue;
+        searched++;
+        TRY(calib_inside(&c, app->methods, runs + i, err));
+    }
+    if (!searched)
+        FAIL(err, ERR_USAGE,
+             "--calibrate-inside %s: no method is given that can be calibrated and has neither "
+             "calib= nor a target",
+             o->calibrate_inside);
+out:
+    return rc;
+}
+
+static int eval_language(const struct app *app, const struct eval_opts *o, struct method_run *runs,
+                         int64_t n_runs, struct err *err)
 {
     struct eval_run r = {.runs = runs, .n_runs = (int)n_runs, .dump_nll = o->dump_nll};
     struct sim_device device = {0};
+    struct lockstep_on on;
     struct eval_model m = {0};
     struct task_opts t = {0};
     int rc = 0;
@@ -452,9 +425,12 @@ static int eval_language(const struct app *app, const struct eval_opts *o,
     TRY(eval_task_options(o, &t, err));
     struct attn_shape shape = eval_model_shape(&m);
     TRY(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));
-    TRY(open_device(app, o, &device, &r.how, err));
+    TRY(shard_from_env(o->shard, &r.shard, err));
+    TRY(open_device(app, o, &r.shard, &device, &r.how, err));
     r.m = &m;
+    TRY(choose_decoder(app, o, &r, &on, err));
     r.jobs = cmd_jobs(&o->c);
+    TRY(calibrate_runs(app, o, &r, runs, err));
     for (int i = 0; i < r.n_runs; i++)
         TRY(method_calib_fits(runs + i, m.name, "none", err));
     TRY(open_tasks(o, &t, &r, err));
@@ -498,7 +474,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         TRY(eval_language(app, &o, runs, n_runs, err));
 out:
     method_runs_free(runs, n_all);
-    opt_free(options, &o);
+    opt_free(eval_options, &o);
     str_list_free(&rest);
     return rc;
 }

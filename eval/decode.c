@@ -35,13 +35,12 @@ static int64_t vocab(const struct decode *d)
 
 int decode_open(struct decode *d, struct lockstep *l, int stream, struct err *err)
 {
-    int64_t hidden = l->model->c.hidden;
     int rc = 0;
 
     *d = (struct decode){.l = l, .stream = stream, .pos = l->n};
     TRY(mem_alloc(&d->first, vocab(d), sizeof *d->first, "logits", err));
     TRY(mem_alloc(&d->logits, vocab(d), sizeof *d->logits, "logits", err));
-    TRY(lockstep_logits(l, l->s[stream].h + (l->n - 1) * hidden, 1, d->first, err));
+    TRY(lockstep_logits(l, l->s[stream].last, 1, d->first, err));
     decode_rewind(d);
 out:
     if (rc)

@@ -10,6 +10,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A target is searched head by head, on the run's own q, k, v. */
+static int check_target(const struct eval_opts *o, const struct method_run *r, struct err *err)
+{
+    const char *name = r->method->name;
+    if (!r->target)
+        return 0;
+    if (r->target->per != TARGET_PER_HEAD)
+        return err_set(err, ERR_USAGE,
+                       "eval: method %s: inside a model a target is searched for every head on its "
+                       "own (:per=head); `lacuna replay` searches per=layer and per=model, and its "
+                       "note `found` has the parameters to give here",
+                       name);
+    if (r->method->flags & METHOD_NEEDS_STEPS)
+        return err_set(err, ERR_USAGE,
+                       "eval: method %s keeps state over steps, and a target is searched call by "
+                       "call: give its parameters",
+                       name);
+    if (o->decode == 1)
+        return err_set(err, ERR_USAGE,
+                       "eval: method %s: a target is a prefill's, rows behind it have none: "
+                       "--decode dense",
+                       name);
+    return 0;
+}
+
 int eval_methods(const struct method *const *methods, const struct eval_opts *o,
                  struct method_run **runs, int64_t *n, int64_t *used, struct err *err)
 {
@@ -21,11 +46,7 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
     for (int64_t i = 0; i < o->methods.n; i++)
         TRY(method_runs_parse(methods, o->methods.items[i], runs, n, err));
     for (int64_t i = 0; i < *n; i++)
-        if ((*runs)[i].target)
-            FAIL(err, ERR_USAGE,
-                 "eval: method %s: a target (@METRIC=VALUE) is searched by `lacuna replay`, with "
-                 ":per=model for all heads; its note `found` has the parameters to give here",
-                 (*runs)[i].method->name);
+        TRY(check_target(o, *runs + i, err));
     for (int64_t i = 0; i < *n; i++) {
         struct method_run *r = *runs + i;
         if (strcmp(r->method->name, "dense") != 0) {
@@ -90,6 +111,7 @@ int eval_how_options(const struct eval_opts *o, const struct attn_shape *c, enum
     int rc = 0;
 
     how->dense_below = o->dense_below;
+    how->prefill_chunk = o->prefill_chunk;
     how->decode_method = o->decode == 1;
     how->skip_is_dense = o->on_skip == 1;
     how->local_errors = o->local_errors;

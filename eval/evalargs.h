@@ -14,7 +14,9 @@ struct eval_opts {
     char *model, *out, *tokens, *dense_layers, *dense_heads, *dense_last, *dump_masks, *dump_nll;
     char *depth, *haystack, *chat, *template;
     int truncate;
-    int64_t trials, stride, windows, score_from, dense_below;
+    int64_t trials, stride, windows, score_from, dense_below, prefill_chunk, samples;
+    char *shard, *calibrate_inside;
+    int64_t calibrate_tokens;
     int bos, decode, qkv, on_skip, precision, device;
     bool local_errors;
     /* video */
@@ -22,6 +24,8 @@ struct eval_opts {
     int64_t steps, prompt_index;
     double shift, guidance;
 };
+
+extern const struct opt eval_options[];
 
 /* The settings: of the *n runs (method_runs_free) the first *used; the others are exact attention,
  * which always runs. */

@@ -4,6 +4,7 @@
 #include "eval/evalrecord.h"
 
 #include "core/text.h"
+#include "sim/budgetsearch.h"
 #include "sim/metrics.h"
 
 #include <math.h>
@@ -56,6 +57,8 @@ static void setting_text(const struct eval_how *how, const struct attn_shape *c,
             add_part(b, "dense_last=question", 0);
         else if (how->dense_last)
             add_part(b, "dense_last=%lld", (long long)how->dense_last);
+        if (how->prefill_chunk)
+            add_part(b, "prefill_chunk=%lld", (long long)how->prefill_chunk);
         if (how->decode_method)
             add_part(b, "decode=method", 0);
         if (how->skip_is_dense)
@@ -77,7 +80,7 @@ int eval_identity(const struct eval_subject *m, const struct eval_how *how, cons
     snprintf(r->method, sizeof r->method, "%s", run ? run->method->name : "dense");
     snprintf(r->precision, sizeof r->precision, "%s",
              run && how->precision == PREC_F64 ? "f64" : "f32");
-    if (run && how->device) {
+    if (how->device && (run || how->all_on_device)) {
         snprintf(r->backend, sizeof r->backend, "%s", how->device->accel->name);
         record_note(r, "operands=bf16");
     }
@@ -107,14 +110,14 @@ static int put_at(struct record *r, const char *name, int layer, double value, s
 int eval_record_densities(const struct layer_attn *a, struct record *r, struct err *err)
 {
     const struct attn_shape *c = &a->shape;
-    double elem = 0, exec = 0, sparse = 0;
-    int64_t heads = (int64_t)c->layers * c->heads, sparse_calls = 0, dense = 0;
+    double elem = 0, exec = 0, sparse = 0, sparse_calls = 0;
+    int64_t heads = (int64_t)c->layers * c->heads, dense = 0;
     int rc = 0;
 
     for (int l = 0; l < c->layers; l++) {
         double layer = 0;
         for (int64_t i = (int64_t)l * c->heads; i < (int64_t)(l + 1) * c->heads; i++) {
-            double n = (double)a->calls[i];
+            double n = a->calls[i];
             layer += a->elem[i] / n;
             exec += a->exec[i] / n;
             sparse += a->sparse[i];
@@ -130,11 +133,52 @@ int eval_record_densities(const struct layer_attn *a, struct record *r, struct e
     TRY(record_metric(r, "density_elem", elem / (double)heads, err));
     if (!isnan(exec))
         TRY(record_metric(r, "density_exec", exec / (double)heads, err));
-    if (sparse_calls)
-        TRY(record_metric(r, "density_sparse", sparse / (double)sparse_calls, err));
+    if (sparse_calls > 0)
+        TRY(record_metric(r, "density_sparse", sparse / sparse_calls, err));
     TRY(record_metric(r, "heads_dense", (double)dense, err));
+    if (a->heads_without_calib)
+        record_note(r, "calib=absent for %lld heads", (long long)a->heads_without_calib);
+    if (a->target.n) {
+        double n = (double)a->target.n;
+        TRY(record_metric(r, "budget_target", a->run->target->value, err));
+        TRY(record_metric(r, "budget_miss", a->target.miss / n, err));
+        TRY(record_metric(r, "budget_evals", (double)a->target.evals / n, err));
+        record_note(r,
+                    "budget=%lld heads met, %lld between two values, %lld at the end of the range",
+                    (long long)a->target.ends[BUDGET_MET], (long long)a->target.ends[BUDGET_COARSE],
+                    (long long)a->target.ends[BUDGET_RANGE]);
+    }
     if (a->was_skip_dense)
         record_note(r, "heads_that_did_not_apply=dense");
+out:
+    return rc;
+}
+
+/* Device times of a prefill, the mean over prefills. */
+static int put_times(const struct lockstep_device *dev, const struct layer_attn *a,
+                     struct record *r, struct err *err)
+{
+    int64_t heads = (int64_t)a->shape.layers * a->shape.heads;
+    double attn = 0, dense = 0, plan = 0, n = dev->prefills, linear = dev->linear_ns / n;
+    int rc = 0;
+
+    for (int64_t i = 0; i < heads; i++) {
+        attn += a->attn_ns[i] / n;
+        dense += a->dense_ns[i] / n;
+        plan += a->plan_ns[i] / n;
+    }
+    TRY(record_metric(r, "time_linear_ns", linear, err));
+    TRY(record_metric(r, "time_attn_dense_ns", dense, err));
+    TRY(record_metric(r, "ttft_dense_ns", linear + dense, err));
+    if (isnan(attn)) {
+        record_note(r, "time_attn_ns=a part of it ran on the CPU");
+        return 0;
+    }
+    TRY(record_metric(r, "time_attn_ns", attn, err));
+    TRY(record_metric(r, "ttft_ns", linear + attn, err));
+    TRY(record_metric(r, "attn_speedup", dense / attn, err));
+    TRY(record_metric(r, "ttft_speedup", (linear + dense) / (linear + attn), err));
+    TRY(record_metric(r, "host_plan_ns", plan, err));
 out:
     return rc;
 }
@@ -148,6 +192,8 @@ int eval_record_layers(const struct lockstep *l, int stream, struct record *r, s
     if (!a)
         return record_metric(r, "density_elem", 1, err);
     TRY(eval_record_densities(a, r, err));
+    if (l->device && l->device->on->samples)
+        TRY(put_times(l->device, a, r, err));
     for (int i = 0; i < layers; i++) {
         TRY(put_at(r, "err_attn", i, ratio_or_inf(sqrt(s->attn_err[i]), sqrt(s->attn_ref[i])),
                    err));

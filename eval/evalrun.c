@@ -22,6 +22,7 @@ void eval_run_free(struct eval_run *r)
     for (int i = 0; r->tasks && i < r->n_tasks; i++)
         eval_task_close(r->tasks + i);
     free(r->tasks);
+    free(r->owner);
     free(r->how.dense_head);
     memset(r, 0, sizeof *r);
 }
@@ -78,14 +79,47 @@ out:
     return rc;
 }
 
+/* r->owner: which shard does each cell, tasks one after the other. Nothing that is recorded already
+ * enters, so that every shard comes to the same split. */
+static int assign_cells(struct eval_run *r, struct err *err)
+{
+    double *cost = NULL;
+    int64_t n = 0, at = 0;
+    int rc = 0;
+
+    for (int i = 0; i < r->n_tasks; i++)
+        n += r->tasks[i].cells;
+    free(r->owner);
+    r->owner = NULL;
+    TRY(mem_alloc(&r->owner, n, sizeof *r->owner, "shards", err));
+    TRY(mem_alloc(&cost, n, sizeof *cost, "shards", err));
+    for (int i = 0; i < r->n_tasks; i++)
+        for (int64_t k = 0; k < r->tasks[i].cells; k++)
+            cost[at++] = r->tasks[i].kind->cell_cost(r->tasks + i, k);
+    TRY(shard_assign(cost, n, r->shard.count, r->owner, err));
+out:
+    free(cost);
+    return rc;
+}
+
+static bool owned(const struct eval_run *r, int task, int64_t cell)
+{
+    for (int i = 0; i < task; i++)
+        cell += r->tasks[i].cells;
+    return r->owner[cell] == r->shard.index;
+}
+
 int eval_plan(struct eval_run *r, struct err *err)
 {
     struct cell_records c = {0};
     int rc = 0;
 
     r->cells = r->todo = 0;
+    TRY(assign_cells(r, err));
     for (int i = 0; i < r->n_tasks; i++)
         for (int64_t k = 0; k < r->tasks[i].cells; k++) {
+            if (!owned(r, i, k))
+                continue;
             TRY(cell_records(r, r->tasks + i, k, &c, err));
             r->cells += c.n;
             for (int j = 0; j < c.n; j++)
@@ -196,8 +230,10 @@ static int do_task(struct eval_run *r, struct eval_task *t, struct layer_attn *a
     int rc = 0;
 
     TRY(lockstep_open(&l, (struct llm_model *)(uintptr_t)&r->m->llm, attn, r->n_runs, t->cap,
-                      t->decodes, r->how.round, r->jobs, err));
+                      t->decodes, r->how.round, r->jobs, r->on, err));
     for (int64_t i = 0; i < t->cells; i++) {
+        if (!owned(r, (int)(t - r->tasks), i))
+            continue;
         if (interrupted())
             FAIL(err, ERR_INTERRUPTED,
                  "interrupted; finished cells are kept, the same command continues");
@@ -226,8 +262,11 @@ int eval_execute(struct eval_run *r, struct err *err)
     for (int i = 0; i < r->n_runs; i++)
         TRY(layer_attn_init(attn + i, r->runs + i, &r->how, &shape, r->m->name, r->jobs, err));
     for (int i = 0; i < r->n_tasks; i++) {
-        cost += (double)r->tasks[i].cap * (double)r->tasks[i].cells;
-        cells += r->tasks[i].cells;
+        for (int64_t k = 0; k < r->tasks[i].cells; k++)
+            if (owned(r, i, k)) {
+                cost += (double)r->tasks[i].cap;
+                cells++;
+            }
     }
     p = progress_start("eval", cost, cells);
     for (int i = 0; i < r->n_tasks; i++)

@@ -6,6 +6,7 @@
 #define LACUNA_EVALRUN_H
 
 #include "eval/evaltask.h"
+#include "core/shard.h"
 #include "eval/layerattn.h"
 
 struct eval_run {
@@ -17,9 +18,12 @@ struct eval_run {
     int n_tasks;
     struct record_file *records; /* NULL in a dry run without a directory */
     struct predictions *predictions;
-    const char *dump_nll; /* .npy, or NULL */
+    const char *dump_nll;         /* .npy, or NULL */
+    const struct lockstep_on *on; /* the device of prefills, or NULL; borrowed */
     int jobs;
-    int64_t cells, todo; /* records that a whole run has, and that are missing */
+    struct shard shard;  /* which part of the cells is done here */
+    int64_t *owner;      /* the shard of each cell, tasks one after the other; owned */
+    int64_t cells, todo; /* records that the run (of a shard: its part) has, and that are missing */
     int64_t done_ok, done_skip, done_error;
 };
 

@@ -60,8 +60,18 @@ struct task_kind {
     int (*cell_name)(const struct eval_task *t, int64_t i, struct buf *name, struct err *err);
     /* Run cell i; the lockstep run was reset and knows which streams take part. */
     int (*run)(struct eval_task *t, int64_t i, struct cell_run *c, struct err *err);
+    /* Tokens that cell i puts through the model at a time, about, and how often: shards are cut by
+     * it, so it depends on nothing but the task. */
+    double (*cell_cost)(const struct eval_task *t, int64_t i);
     void (*close)(struct eval_task *t);
 };
+
+/* Cost of n tokens in one prefill, in units that only comparisons use: linear layers and attention.
+ */
+static inline double task_cost(double n)
+{
+    return n * (4096 + n);
+}
 
 struct eval_task {
     const struct task_kind *kind;

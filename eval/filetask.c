@@ -216,6 +216,14 @@ out:
     return rc;
 }
 
+/* Ids are not counted: about three bytes each. */
+static double cell_cost(const struct eval_task *t, int64_t i)
+{
+    const struct file_state *s = t->state;
+    double n = (double)s->f.q[i].prompt.len / 3;
+    return task_cost(n < (double)s->limit ? n : (double)s->limit);
+}
+
 static void close_task(struct eval_task *t)
 {
     struct file_state *s = t->state;
@@ -224,7 +232,7 @@ static void close_task(struct eval_task *t)
     free(s);
 }
 
-static const struct task_kind file_kind = {"file", cell_name, run_cell, close_task};
+static const struct task_kind file_kind = {"file", cell_name, run_cell, cell_cost, close_task};
 
 /* Room for the longest prompt; a prompt that is refused is refused before anything runs. */
 static int plan_room(struct eval_task *t, struct err *err)

@@ -168,6 +168,14 @@ out:
     return rc;
 }
 
+static double cell_cost(const struct eval_task *t, int64_t i)
+{
+    int64_t tokens, sample;
+    double depth;
+    cell_of(t->state, i, &tokens, &depth, &sample);
+    return task_cost((double)tokens);
+}
+
 static void close_task(struct eval_task *t)
 {
     struct gen_state *s = t->state;
@@ -179,7 +187,7 @@ static void close_task(struct eval_task *t)
     free(s);
 }
 
-static const struct task_kind gen_kind = {"generated", cell_name, run_cell, close_task};
+static const struct task_kind gen_kind = {"generated", cell_name, run_cell, cell_cost, close_task};
 
 int gen_task_open(const char *text, struct eval_task *t, struct err *err)
 {

@@ -8,6 +8,8 @@
  */
 #include "eval/likelihood.h"
 
+#include "core/clock.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/sort.h"
@@ -114,6 +116,48 @@ out:
     return rc;
 }
 
+/* The same from the device, which keeps logits to itself. */
+static int add_from_device(struct lockstep *l, const int32_t *tokens, int64_t from,
+                           struct scores *scores, struct err *err)
+{
+    int streams = l->n_streams, rc = 0;
+    int64_t n = l->n - from;
+    struct decoder_score *all = NULL, **out = NULL;
+    bool *wants = NULL;
+
+    TRY(mem_alloc(&all, streams * n, sizeof *all, "likelihoods", err));
+    TRY(mem_alloc(&out, streams, sizeof *out, "likelihoods", err));
+    TRY(mem_zalloc(&wants, streams, sizeof *wants, "streams", err));
+    for (int i = 0; i < streams; i++) {
+        out[i] = all + i * n;
+        wants[i] = stream_runs(l->s + i);
+    }
+    double since = clock_ns();
+    TRY(lockstep_device_score(l, tokens, from, wants, out, err));
+    log_debug("likelihoods of %lld tokens: %.3f s", (long long)n, 1e-9 * (clock_ns() - since));
+    for (int i = 0; i < streams; i++) {
+        struct scores *s = scores + i;
+        if (!wants[i])
+            continue;
+        TRY(mem_grow(&s->v, &s->cap, s->n + n, sizeof *s->v, "likelihoods", err));
+        for (int64_t r = 0; r < n; r++) {
+            const struct decoder_score *x = out[i] + r;
+            double nll = (float)x->nll;
+            s->v[s->n++] = (struct scored){.nll = nll,
+                                           .kl = x->kl,
+                                           .p = exp(-nll),
+                                           .pos = from + r,
+                                           .agree = x->likely == out[0][r].likely,
+                                           .correct = x->likely == tokens[from + r]};
+        }
+    }
+out:
+    free(all);
+    free(out);
+    free(wants);
+    return rc;
+}
+
 static int put_scores(const struct work *k, const int32_t *tokens, int64_t from, int64_t n,
                       struct scores *scores, struct err *err)
 {
@@ -151,6 +195,8 @@ int likelihood_add(struct lockstep *l, const int32_t *tokens, int64_t from, stru
 
     if (from < 1 || from >= n)
         return 0;
+    if (l->device)
+        return add_from_device(l, tokens, from, scores, err);
     TRY(mem_alloc(&k.w, slice * c->hidden, sizeof *k.w, "output weights", err));
     TRY(mem_alloc(&k.logits, l->n_streams * ROWS * slice, sizeof *k.logits, "logits", err));
     TRY(mem_zalloc(&k.out, l->n_streams, sizeof *k.out, "streams", err));

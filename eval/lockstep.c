@@ -24,6 +24,7 @@ static void stream_free(struct stream *s, int caches)
         nn_kv_free(s->kv + i);
     free(s->kv);
     free(s->h);
+    free(s->last);
     free(s->attn_err);
     free(s->attn_ref);
     free(s->resid_err);
@@ -39,6 +40,7 @@ void lockstep_close(struct lockstep *l)
 {
     if (!l->model)
         return;
+    lockstep_device_close(l);
     for (int i = 0; l->s && i < l->n_streams; i++)
         stream_free(l->s + i, caches(l));
     for (int i = 0; l->weights && i < caches(l); i++)
@@ -62,7 +64,9 @@ static int stream_init(struct lockstep *l, struct stream *s, struct layer_attn *
     int rc = 0;
 
     s->attn = attn;
-    TRY(mem_alloc(&s->h, l->cap * c->hidden, sizeof(float), "hidden state", err));
+    TRY(mem_alloc(&s->last, c->hidden, sizeof(float), "hidden state", err));
+    if (!l->device)
+        TRY(mem_alloc(&s->h, l->cap * c->hidden, sizeof(float), "hidden state", err));
     TRY(mem_zalloc(&s->kv, caches(l), sizeof *s->kv, "keys and values", err));
     for (int i = 0; i < caches(l); i++)
         TRY(nn_kv_init(s->kv + i, l->cap, c->kv_heads, c->head_dim, err));
@@ -73,7 +77,8 @@ out:
 }
 
 int lockstep_open(struct lockstep *l, struct llm_model *m, struct layer_attn *attn, int n_methods,
-                  int64_t cap, bool keep, enum dtype round, int jobs, struct err *err)
+                  int64_t cap, bool keep, enum dtype round, int jobs, const struct lockstep_on *on,
+                  struct err *err)
 {
     const struct llm_config *c = &m->c;
     int64_t qdim = (int64_t)c->heads * c->head_dim;
@@ -84,6 +89,8 @@ int lockstep_open(struct lockstep *l, struct llm_model *m, struct layer_attn *at
     m->c.rope.tokens = cap; /* frequencies that grow with the prompt are those of the longest */
     TRY(llm_work_init(&l->work, c, cap < CHUNK ? cap : CHUNK, jobs, err));
     l->work.round = round;
+    if (on)
+        TRY(lockstep_device_open(l, on, err));
     TRY(mem_zalloc(&l->s, l->n_streams, sizeof *l->s, "streams", err));
     for (int i = 0; i < l->n_streams; i++)
         TRY(stream_init(l, l->s + i, i ? attn + i - 1 : NULL, err));
@@ -91,7 +98,8 @@ int lockstep_open(struct lockstep *l, struct llm_model *m, struct layer_attn *at
     TRY(mem_zalloc(&l->loaded, c->layers, sizeof *l->loaded, "layers", err));
     TRY(mem_alloc(&l->q, cap * qdim, sizeof(float), "queries", err));
     TRY(mem_alloc(&l->o, cap * qdim, sizeof(float), "attention output", err));
-    TRY(mem_alloc(&l->dense_o, cap * qdim, sizeof(float), "attention output", err));
+    if (!on)
+        TRY(mem_alloc(&l->dense_o, cap * qdim, sizeof(float), "attention output", err));
     if (keep) {
         TRY(mem_alloc(&l->head, c->vocab * c->hidden, sizeof(float), "output weights", err));
         TRY(st_read_f32(m->file, m->head, 0, c->vocab * c->hidden, l->head, err));
@@ -113,6 +121,8 @@ void lockstep_reset(struct lockstep *l)
             memset(sums[k], 0, n);
         if (s->attn)
             layer_attn_reset(s->attn);
+        if (l->device)
+            l->device->linear_ns = l->device->prefills = 0;
         s->idle = false;
         s->status = RECORD_OK;
         s->reason[0] = '\0';
@@ -130,21 +140,22 @@ static int load(struct lockstep *l, int layer, struct llm_layer **w, struct err 
     return llm_layer_load(l->model, layer, *w, err);
 }
 
-/* A stream that its method ended: an error that concerns the method alone takes it out, others end
- * the run. */
-static int drop_out(struct stream *s, int rc, const struct err *why, struct err *err)
+int lockstep_drop_out(struct stream *s, int layer, int rc, struct err *why, struct err *err)
 {
     static const int fatal[] = {ERR_IO, ERR_MACHINE, ERR_USAGE, ERR_NOMEM, ERR_INTERRUPTED};
+    bool ends = !s->attn;
     if (rc == METHOD_SKIP) {
         s->status = RECORD_SKIP;
         utf8_copy(s->reason, sizeof s->reason, s->attn->skip);
         return 0;
     }
+    err_prefix(why, "layer %d", layer);
     for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++)
-        if (rc == fatal[i]) {
-            *err = *why;
-            return rc;
-        }
+        ends = ends || rc == fatal[i];
+    if (ends) {
+        *err = *why;
+        return rc;
+    }
     s->status = RECORD_ERROR;
     utf8_copy(s->reason, sizeof s->reason, why->msg);
     return 0;
@@ -159,13 +170,7 @@ static int stream_layer(struct lockstep *l, struct stream *s, int layer, const s
                            s->attn ? &method : NULL, l->q, o, h, &own);
     if (!rc)
         return 0;
-    if (rc < 0)
-        err_prefix(&own, "layer %d", layer);
-    if (!s->attn) {
-        *err = own;
-        return rc;
-    }
-    rc = drop_out(s, rc, &own, err);
+    rc = lockstep_drop_out(s, layer, rc, &own, err);
     return rc ? rc : METHOD_SKIP;
 }
 
@@ -218,18 +223,25 @@ int lockstep_prefill(struct lockstep *l, const int32_t *tokens, int64_t n, struc
     if (n > l->cap)
         FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)n, (long long)l->cap);
     l->n = n;
-    TRY(llm_embed(l->model, tokens, n, l->s[0].h, err));
     for (int i = 1; i < l->n_streams; i++) {
-        memcpy(l->s[i].h, l->s[0].h, (size_t)(n * c->hidden) * sizeof(float));
         l->s[i].attn->decoding = false;
         last = l->s[i].attn->how->dense_last;
         l->s[i].attn->dense_rows = last == DENSE_LAST_QUESTION ? l->question : last;
     }
+    if (l->device)
+        return lockstep_device_prefill(l, tokens, n, err);
+    TRY(llm_embed(l->model, tokens, n, l->s[0].h, err));
+    for (int i = 1; i < l->n_streams; i++)
+        memcpy(l->s[i].h, l->s[0].h, (size_t)(n * c->hidden) * sizeof(float));
     for (int layer = 0; layer < c->layers; layer++)
         TRY(prefill_layer(l, layer, err));
-    for (int i = 0; i < l->n_streams; i++)
-        if (stream_runs(l->s + i))
-            TRY(llm_final_norm(l->model, n, l->s[i].h, err));
+    for (int i = 0; i < l->n_streams; i++) {
+        struct stream *s = l->s + i;
+        if (!stream_runs(s))
+            continue;
+        TRY(llm_final_norm(l->model, n, s->h, err));
+        memcpy(s->last, s->h + (n - 1) * c->hidden, (size_t)c->hidden * sizeof *s->last);
+    }
 out:
     return rc;
 }

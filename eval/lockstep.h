@@ -12,10 +12,13 @@
 #include "capture/llm_block.h"
 #include "core/record.h"
 #include "eval/layerattn.h"
+#include "eval/lockstepdevice.h"
 
 struct stream {
     struct layer_attn *attn;       /* NULL: exact attention; borrowed */
-    float *h;                      /* [n][hidden], after the last layer normed; owned */
+    float *h;                      /* [n][hidden], after the last layer normed; owned. On a
+                                    * device: NULL */
+    float *last;                   /* [hidden]: the last row of it; owned */
     struct nn_kv *kv;              /* [layers], or one that all layers use in turn; owned */
     bool idle;                     /* not wanted for this sequence */
     enum record_status status;     /* RECORD_OK, or why the stream is out */
@@ -39,15 +42,18 @@ struct lockstep {
     int64_t n, cap;   /* tokens of the sequence; that h and a cache hold */
     int64_t question; /* last rows of the sequence that are its question, for DENSE_LAST_QUESTION */
     bool keep;        /* keys and values of all layers are kept, for rows that follow */
-    struct llm_layer *weights; /* [layers] with `keep`, read once; else one; owned */
-    bool *loaded;              /* [layers] */
-    float *head;               /* [vocab][hidden] with `keep`; owned */
-    float *q, *o, *dense_o;    /* [cap][heads * d]; owned */
+    struct llm_layer *weights;      /* [layers] with `keep`, read once; else one; owned */
+    bool *loaded;                   /* [layers] */
+    float *head;                    /* [vocab][hidden] with `keep`; owned */
+    float *q, *o, *dense_o;         /* [cap][heads * d]; owned */
+    struct lockstep_device *device; /* where prefills run; NULL: on this processor; owned */
 };
 
-/* Room for `cap` tokens a sequence. attn [n_streams - 1] are the methods. keep: rows may follow. */
+/* Room for `cap` tokens a sequence. attn [n_streams - 1] are the methods. keep: rows may follow.
+ * on: the device that prefills run on, or NULL; rows that follow run on this processor. */
 int lockstep_open(struct lockstep *l, struct llm_model *m, struct layer_attn *attn, int n_methods,
-                  int64_t cap, bool keep, enum dtype round, int jobs, struct err *err);
+                  int64_t cap, bool keep, enum dtype round, int jobs, const struct lockstep_on *on,
+                  struct err *err);
 void lockstep_close(struct lockstep *l);
 
 /* Bytes of it, without weights. */
@@ -55,6 +61,10 @@ int64_t lockstep_bytes(const struct llm_config *c, int n_streams, int64_t cap, b
 
 /* Start a cell: errors of layers and numbers of methods at 0, every stream takes part. */
 void lockstep_reset(struct lockstep *l);
+
+/* A stream whose attention answered rc in a layer, METHOD_SKIP or an error `why`: one that concerns
+ * the method alone takes the stream out, and the answer is 0; others are the answer. */
+int lockstep_drop_out(struct stream *s, int layer, int rc, struct err *why, struct err *err);
 
 /* The whole sequence, tokens [n]: h of every stream is the normed output of the last layer. Errors
  * add up over calls. */

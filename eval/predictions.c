@@ -66,7 +66,7 @@ out:
     return rc;
 }
 
-int predictions_open(const char *dir, const struct record_file *records, bool fresh,
+int predictions_open(const char *path, const struct record_file *records, bool fresh,
                      struct predictions **out, struct err *err)
 {
     struct predictions *p = NULL;
@@ -76,7 +76,7 @@ int predictions_open(const char *dir, const struct record_file *records, bool fr
 
     TRY(mem_zalloc(&p, 1, sizeof *p, "predictions", err));
     p->fd = -1;
-    snprintf(p->path, sizeof p->path, "%s/predictions.jsonl", dir);
+    snprintf(p->path, sizeof p->path, "%s", path);
     TRY(io_exists(p->path, &there, err));
     if (there) {
         if (!fresh)

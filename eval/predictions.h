@@ -9,9 +9,9 @@
 
 struct predictions;
 
-/* Open for appending. Lines whose record is not in `records` (a run was stopped between the two),
- * and a torn last line, are dropped. fresh: drop all. */
-int predictions_open(const char *dir, const struct record_file *records, bool fresh,
+/* Open a file for appending. Lines whose record is not in `records` (a run was stopped between the
+ * two), and a torn last line, are dropped. fresh: drop all. */
+int predictions_open(const char *path, const struct record_file *records, bool fresh,
                      struct predictions **out, struct err *err);
 void predictions_close(struct predictions **p); /* accepts NULL inside */
 

@@ -179,6 +179,12 @@ out:
     return rc;
 }
 
+static double cell_cost(const struct eval_task *t, int64_t i)
+{
+    const struct text_state *s = t->state;
+    return (double)s->windows * task_cost((double)s->window);
+}
+
 static void close_text(struct eval_task *t)
 {
     struct text_state *s = t->state;
@@ -187,7 +193,7 @@ static void close_text(struct eval_task *t)
     free(s);
 }
 
-static const struct task_kind text_kind = {"text", cell_name, run_text, close_text};
+static const struct task_kind text_kind = {"text", cell_name, run_text, cell_cost, close_text};
 
 int text_task_open(const char *path, struct eval_task *t, struct err *err)
 {

@@ -128,17 +128,20 @@ struct sum {
     int64_t cells;
 };
 
-/* The metric of one head with given parameters; nothing is added where the method skips it. */
-static int measure(const struct method_run *run, const struct head_in *in, struct method_ctx *ctx,
-                   const void *params, struct sum *sum, struct err *err)
+/* The metric of one head with given parameters; nothing is added where the method skips it. A
+ * device (or NULL) chooses masks where their counts are enough. */
+static int measure(const struct method_run *run, const struct head_in *in,
+                   const struct sim_device *device, struct method_ctx *ctx, const void *params,
+                   struct sum *sum, struct err *err)
 {
     const char *metric = run->target->metric;
+    bool counts = budget_needs_counts_only(metric);
     struct sim_cell cell = {.method = run->method,
                             .params = params,
                             .ctx = ctx,
                             .in = in,
-                            .measure =
-                                budget_needs_counts_only(metric) ? MEASURE_MASK : MEASURE_ALL};
+                            .device = counts ? device : NULL,
+                            .measure = counts ? MEASURE_MASK : MEASURE_ALL};
     struct record rec;
     int rc;
 
@@ -189,7 +192,7 @@ static int trial_call(struct trial *t, const struct item *i, int64_t call, struc
     TRY(head_load(trace, call, i->head, &t->g->r->load, &h, err));
     TRY(method_params_for_head(run, i->layer, h.in.head, &params, err));
     TRY(budget_set(t->range, run->target, m, t->at, params, NULL, err));
-    TRY(measure(run, &h.in, &ctx, params, sum, err));
+    TRY(measure(run, &h.in, NULL, &ctx, params, sum, err));
 out:
     if (params)
         opt_free(m->params, params);
@@ -266,8 +269,9 @@ struct hunt {
     struct group *g;
     const struct budget_range *range;
     const struct method_run *run;
-    const struct head_in *in; /* NULL: the group */
-    void *params;             /* of the head */
+    const struct head_in *in;        /* NULL: the group */
+    const struct sim_device *device; /* of `in`, or NULL */
+    void *params;                    /* of the head */
     uint64_t seed;
     bool skipped;
 };
@@ -280,7 +284,7 @@ static int evaluate(void *ctx, int64_t at, double *value, double *cost, struct e
     if (h->in) {
         struct method_ctx mc = {.seed = h->seed, .session = h->run->session};
         TRY(budget_set(h->range, h->run->target, h->run->method, at, h->params, NULL, err));
-        TRY(measure(h->run, h->in, &mc, h->params, &sum, err));
+        TRY(measure(h->run, h->in, h->device, &mc, h->params, &sum, err));
     } else {
         TRY(trial_run(h->g, h->range, at, &sum, err));
     }
@@ -519,29 +523,39 @@ out:
     return rc;
 }
 
+int budget_resolve_head(const struct method_run *run, const struct head_in *in,
+                        const struct sim_device *device, uint64_t seed, void *params,
+                        struct budget_found *f, struct err *err)
+{
+    struct hunt h = {.run = run, .in = in, .device = device, .seed = seed};
+    int rc = 0;
+
+    memset(f, 0, sizeof *f);
+    TRY(mem_zalloc(&h.params, 1, run->method->params_size, "method parameters", err));
+    TRY(opt_copy(run->method->params, params, h.params, err));
+    TRY(seek(&h, params, in->x.nk, f, err));
+    if (f->params)
+        TRY(budget_apply(run->target, run->method, f->params, params, err));
+out:
+    if (h.params)
+        opt_free(run->method->params, h.params);
+    free(h.params);
+    return rc;
+}
+
 int budget_resolve(struct replay *r, const struct series *s, int64_t k, const struct head_in *in,
                    void *params, struct budget_found *f, struct err *err)
 {
     const struct method_run *run = r->runs + k;
-    struct hunt h = {.run = run, .in = in, .seed = r->seed};
-    void *scratch = NULL;
     int rc = 0;
 
+    if (!is_shared(run))
+        return budget_resolve_head(run, in, NULL, r->seed, params, f, err);
     memset(f, 0, sizeof *f);
-    if (is_shared(run)) {
-        TRY(resolve_shared(r, s, k, in, f, err));
-    } else {
-        TRY(mem_zalloc(&scratch, 1, run->method->params_size, "method parameters", err));
-        TRY(opt_copy(run->method->params, params, scratch, err));
-        h.params = scratch;
-        TRY(seek(&h, params, in->x.nk, f, err));
-    }
+    TRY(resolve_shared(r, s, k, in, f, err));
     if (f->params)
         TRY(budget_apply(run->target, run->method, f->params, params, err));
 out:
-    if (scratch)
-        opt_free(run->method->params, scratch);
-    free(scratch);
     return rc;
 }
 

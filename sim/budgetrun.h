@@ -34,6 +34,12 @@ void budget_found_free(struct budget_found *f);
 int budget_resolve(struct replay *r, const struct series *s, int64_t k, const struct head_in *in,
                    void *params, struct budget_found *found, struct err *err);
 
+/* Set *params to what a search on this head alone finds; a run whose target is per=head and whose
+ * method keeps no state. Masks are chosen on the device, unless it is NULL. */
+int budget_resolve_head(const struct method_run *run, const struct head_in *in,
+                        const struct sim_device *device, uint64_t seed, void *params,
+                        struct budget_found *found, struct err *err);
+
 /* The search's numbers and notes. */
 int budget_record(const struct budget_target *t, const struct budget_found *f, struct record *rec,
                   struct err *err);

@@ -76,7 +76,8 @@ static bool can_reference(const struct sim_device *d, const struct attn_in *x)
 {
     int64_t bq = 128, bk = 128;
     char why[160];
-    return d->metrics && d->accel->reference && d->accel->supports(d->session, x, &bq, &bk, why);
+    return (d->metrics || d->dense) && d->accel->reference &&
+           d->accel->supports(d->session, x, &bq, &bk, why);
 }
 
 void device_map_attach(struct device_map *m, const struct sim_device *device,

@@ -20,6 +20,7 @@ struct sim_device {
     struct accel_session *session;
     enum select_where select;
     bool metrics; /* metrics and the statistics of the exact map are measured there too */
+    bool dense;   /* dense rows that methods ask for come from there even without `metrics` */
 };
 
 /* A head on a device, while a method runs on it. */

@@ -356,6 +356,33 @@ out:
     return rc;
 }
 
+static void masks_free(struct mask *masks, int64_t n)
+{
+    for (int64_t i = 0; masks && i < n; i++)
+        mask_free(masks + i);
+    free(masks);
+}
+
+/* The masks of all n chunks, and no more than their counts. */
+static int mask_on_accel(struct run *run, int64_t step, int64_t n, struct err *err)
+{
+    struct selected sel = {.none = strcmp(run->method->name, "dense") == 0};
+    struct mask *masks = NULL;
+    int rc = 0;
+
+    TRY(mem_zalloc(&masks, n, sizeof *masks, "masks", err));
+    if ((rc = select_masks(run, step, masks, n, &sel, err)) != 0)
+        goto out;
+    for (int64_t i = 0; i < n; i++) {
+        TRY(metrics_add_mask(&run->acc, masks + i, -1, err));
+        if (run->cell->sink)
+            TRY(run->cell->sink(run->cell->sink_ctx, masks + i, NULL, NULL, err));
+    }
+out:
+    masks_free(masks, n);
+    return rc;
+}
+
 int run_on_accel(struct run *run, struct record *r, struct err *err)
 {
     const struct sim_device *device = run->cell->device;
@@ -371,6 +398,8 @@ int run_on_accel(struct run *run, struct record *r, struct err *err)
     int64_t step = run_chunk_rows(run), n = ceil_div(x->nq, step);
     int rc = 0;
 
+    if (run->cell->measure == MEASURE_MASK)
+        return mask_on_accel(run, step, n, err);
     if (own && !(run->method->filter && run->method->filter(run->state, &filter, why)))
         return method_skip(run->cell->ctx, "%s", why);
     TRY(mem_zalloc(&masks, n, sizeof *masks, "masks", err));
@@ -392,9 +421,7 @@ int run_on_accel(struct run *run, struct record *r, struct err *err)
     TRY(record_times(run, &res, &sel, r, err));
     device_map_lse(&run->map, &res.dense_lse);
 out:
-    for (int64_t i = 0; masks && i < n; i++)
-        mask_free(masks + i);
-    free(masks);
+    masks_free(masks, n);
     result_free(&res);
     return rc;
 }

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # check-gpu.sh BIN [PART...] - everything that is checked on a machine with a GPU, with the programs in
 # BIN (lacuna, checkcu), or the named parts of it (below): kernels, metrics, selections and the model runner against the CPU reference; every
-# method on traces of both models of datasets/models; two captures of one run; the kernels under
+# method on traces of both models of datasets/models; two captures and two evals of one run; the kernels under
 # compute-sanitizer, where it is installed. From the project's root. Exit code 1 when a check failed or
 # none ran, 4 without a GPU.
 # shellcheck disable=SC2317 # functions are called by part
 set -uo pipefail
 bin=$1
 shift
-[ $# = 0 ] && set -- kernels traces captures memcheck racecheck
+[ $# = 0 ] && set -- kernels traces captures evals memcheck racecheck
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 export OPENBLAS_NUM_THREADS=1 # the jobs of a capture are its threads
 failed=0
@@ -42,6 +42,34 @@ captures() { # of a part of the heads: all layers run, a file of a few MB is eno
             -o "$work/$device.h5" || return
     done
     "$bin/checkcu" --same "$work/cpu.h5" "$work/cuda.h5"
+}
+
+# A model with methods inside, on both sides: operands are bf16 on the GPU, so nll_mean within 1e-3
+# relative; a full mask is exact attention there too; times in the records.
+evals() {
+    local device
+    prompt 60000 >"$work/eval.txt"
+    for device in cpu cuda; do
+        "$bin/lacuna" eval -q --model datasets/models/code-lm --task "$work/eval.txt" --tokens 2048 --windows 1 \
+            -m streaming:sink=4:window=256 -m streaming:window=4096 -m spargeattn -m sale -m sampleattention \
+            --dense-layers 1 --device "$device" -o "$work/eval-$device" || return
+    done
+    "$bin/lacuna" eval -q --model datasets/models/code-lm --task needle --tokens 2048 --depth 0.5 --trials 1 --seed 7 \
+        -m spargeattn@density_elem=0.3 -m sale --samples 3 --device cuda -o "$work/eval-needle" || return
+    for device in cpu cuda; do
+        "$bin/lacuna" analyze "$work/eval-$device" --table eval --columns nll_mean,nll_delta --format csv \
+            --group method,params >"$work/eval-$device.csv" || return
+    done
+    "$bin/lacuna" analyze "$work/eval-needle" --group method --columns needle_acc,ttft_speedup --format csv >"$work/needle.csv" || return
+    paste -d, "$work/eval-cpu.csv" "$work/eval-cuda.csv" | tr -d '\r' | awk -F, '
+        function off(a, b) { return a > b ? (a - b) / a : (b - a) / a }
+        NR == 1 {for (i = 1; i <= NF; i++) if ($i == "nll_mean") at[++n] = i; else if ($i == "nll_delta") delta = i; next}
+        {rows++; e = off($at[1], $at[2]); worst = e > worst ? e : worst}
+        /window=4096/ {full = $delta < 0 ? -$delta : $delta}
+        END {print "   " rows, "settings, nll_mean at most", worst, "apart (relative); a full mask", full, "nat from exact"
+             exit !(rows == 6 && worst <= 1e-3 && full <= 1e-3)}' || return
+    awk -F, '/^spargeattn|^sale/ {rows++; print "   " $1 ": needle", $5} END {exit rows != 2}' "$work/needle.csv" &&
+        grep -q ttft_ns "$work/eval-needle/records.jsonl"
 }
 
 # checkcu in parts side by side: the reference and the sanitizer are the limit, not the GPU.
@@ -89,8 +117,8 @@ jobs=$(nproc)
 [ "$jobs" -gt 12 ] && jobs=12
 ran=
 for name in "$@"; do
-    if [[ ! $name =~ ^(kernels|traces|captures|memcheck|racecheck)$ ]]; then
-        echo "FAIL: no part is called $name; there are kernels, traces, captures, memcheck and racecheck"
+    if [[ ! $name =~ ^(kernels|traces|captures|evals|memcheck|racecheck)$ ]]; then
+        echo "FAIL: no part is called $name; there are kernels, traces, captures, evals, memcheck and racecheck"
         failed=1
     elif [[ $name = *check ]] && ! command -v compute-sanitizer >/dev/null; then
         echo "== compute-sanitizer is not installed: $name did not run"

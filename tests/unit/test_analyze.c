@@ -496,8 +496,8 @@ END_TEST
 /* A table with every kind of column and characters that each format must escape. */
 static void sample(void)
 {
-    struct stats a = {3, 0, 0.25, 0.05, 0.2, 0.25, 0.3, 0.2, 0.3},
-                 one = {1, 0, 0.5, NAN, 0.5, 0.5, 0.5, 0.5, 0.5};
+    struct stats a = {3, 0, 0.25, 0.05, 0.2, 0.25, 0.3, 0.2, 0.3, false},
+                 one = {1, 0, 0.5, NAN, 0.5, 0.5, 0.5, 0.5, 0.5, false};
     table_init(&t, "x", "50% of <a> & b_c");
     assert_ok(table_column(&t, "params", "parameters", "", COL_TEXT, 1, &e), &e);
     assert_ok(table_column(&t, "n", "n", "", COL_INT, 1, &e), &e);
@@ -540,6 +540,36 @@ START_TEST(markdown_is_aligned_and_escaped)
 }
 END_TEST
 
+/* 10 of 10, 9 of 10, none of 4; other values have no interval. */
+START_TEST(shares_have_wilsons_interval)
+{
+    double ten[10], none[4] = {0, 0, 0, 0}, part[] = {0, 0.5, 1};
+    struct stats of;
+    double low, high;
+
+    for (int i = 0; i < 10; i++)
+        ten[i] = 1;
+    stats_of(ten, 10, &of);
+    ck_assert(of.zero_one);
+    stats_wilson(&of, &low, &high);
+    ck_assert_double_eq_tol(low, 0.7225, 5e-5);
+    ck_assert_double_eq(high, 1);
+    ten[3] = 0;
+    stats_of(ten, 10, &of);
+    stats_wilson(&of, &low, &high);
+    ck_assert_double_eq_tol(low, 0.5958, 5e-5);
+    ck_assert_double_eq_tol(high, 0.9821, 5e-5);
+    stats_of(none, 4, &of);
+    stats_wilson(&of, &low, &high);
+    ck_assert_double_eq(low, 0);
+    ck_assert_double_eq_tol(high, 1 - 0.5101, 5e-5); /* as 4 of 4, the other way round */
+    stats_of(part, 3, &of);
+    ck_assert(!of.zero_one);
+    stats_of(part, 0, &of);
+    ck_assert(!of.zero_one);
+}
+END_TEST
+
 /* Rounding beside the values is 0 for people; a small deviation of small values is not, and no
  * digit is lost for programs. */
 START_TEST(deviations_that_are_rounding_are_shown_as_zero)
@@ -547,14 +577,14 @@ START_TEST(deviations_that_are_rounding_are_shown_as_zero)
     struct buf b = {0};
     sample();
     struct stats *s = &table_cell(&t, 0, 2)->stats;
-    *s = (struct stats){3, 0, 0.3, 1.1e-16, 0.3, 0.3, 0.3, 0.3, 0.3};
+    *s = (struct stats){3, 0, 0.3, 1.1e-16, 0.3, 0.3, 0.3, 0.3, 0.3, false};
     table_cell(&t, 1, 2)->stats =
-        (struct stats){3, 0, 2e-16, 1e-16, 1e-16, 2e-16, 3e-16, 1e-16, 3e-16};
+        (struct stats){3, 0, 2e-16, 1e-16, 1e-16, 2e-16, 3e-16, 1e-16, 3e-16, false};
     format_as("md", &b);
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "0.3000 \u00b1 0.0000 |"));
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "2e-16 \u00b1 1e-16"));
     b.len = 0;
-    *s = (struct stats){3, 0, 0.3, 1e-13, 0.3, 0.3, 0.3, 0.3, 0.3};
+    *s = (struct stats){3, 0, 0.3, 1e-13, 0.3, 0.3, 0.3, 0.3, 0.3, false};
     format_as("md", &b);
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "0.3000 \u00b1 1e-13"));
     b.len = 0;
@@ -1190,6 +1220,7 @@ Suite *make_suite(void)
     tcase_add_test(c, densities_name_their_denominator_and_units_are_defined);
     tcase_add_test(c, facts_of_an_expression_are_those_of_its_first_metric);
     tcase_add_test(c, markdown_is_aligned_and_escaped);
+    tcase_add_test(c, shares_have_wilsons_interval);
     tcase_add_test(c, deviations_that_are_rounding_are_shown_as_zero);
     tcase_add_test(c, text_of_a_cell_is_no_html_no_link_and_no_command);
     tcase_add_test(c, a_spreadsheet_computes_nothing_of_a_table);

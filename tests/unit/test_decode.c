@@ -50,10 +50,10 @@ START_TEST(rows_from_the_cache)
     assert_ok(mem_zalloc(&how.dense_head, 48, sizeof *how.dense_head, "heads", &err), &err);
     struct attn_shape shape = eval_model_shape(&m);
     assert_ok(layer_attn_init(&attn, runs, &how, &shape, "code-lm", 2, &err), &err);
-    assert_ok(lockstep_open(&a, &m.llm, &attn, 1, N + MORE, true, DT_F32, 2, &err), &err);
+    assert_ok(lockstep_open(&a, &m.llm, &attn, 1, N + MORE, true, DT_F32, 2, NULL, &err), &err);
     lockstep_reset(&a);
     assert_ok(lockstep_prefill(&a, ids.v, N, &err), &err);
-    assert_ok(lockstep_open(&b, &m.llm, &attn, 1, N + MORE, true, DT_F32, 2, &err), &err);
+    assert_ok(lockstep_open(&b, &m.llm, &attn, 1, N + MORE, true, DT_F32, 2, NULL, &err), &err);
     lockstep_reset(&b);
     struct scores s[2] = {{0}};
     assert_ok(lockstep_prefill(&b, ids.v, N + MORE, &err), &err);
@@ -98,7 +98,7 @@ START_TEST(greedy)
     struct buf text = {0}, want = {0};
 
     open_model();
-    assert_ok(lockstep_open(&l, &m.llm, NULL, 0, N + 40, true, DT_F32, 2, &err), &err);
+    assert_ok(lockstep_open(&l, &m.llm, NULL, 0, N + 40, true, DT_F32, 2, NULL, &err), &err);
     lockstep_reset(&l);
     assert_ok(lockstep_prefill(&l, ids.v, N, &err), &err);
     assert_ok(decode_open(&d, &l, 0, &err), &err);

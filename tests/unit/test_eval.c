@@ -7,6 +7,7 @@
 #include "core/record.h"
 #include "core/trace.h"
 #include "sim/registry.h"
+#include "tests/harness/evalcmd.h"
 #include "tests/harness/suite.h"
 
 #include <fcntl.h>
@@ -26,123 +27,25 @@ enum { LAYERS = 6, N = 384 };
 
 static struct err err;
 
-static const char *program(void)
-{
-    const char *p = getenv("LACUNA");
-    return p ? p : "build/lacuna";
-}
-
-/* A path in the test's directory that no other test has; one per name. */
-static const char *own_path(const char *name)
-{
-    static char paths[32][600];
-    char full[600];
-    int i = 0;
-    snprintf(full, sizeof full, "%s/%s-%d", test_tmpdir(), name, (int)getpid());
-    while (i < 31 && paths[i][0] && strcmp(paths[i], full) != 0)
-        i++;
-    snprintf(paths[i], sizeof paths[i], "%s", full);
-    return paths[i];
-}
-
-/* Start `lacuna` with words separated by spaces, its output in the file "log". */
-static pid_t start(const char *line)
-{
-    char words[4096], *argv[80], *rest = words;
-    int n = 1;
-    snprintf(words, sizeof words, "%s", line);
-    argv[0] = (char *)(uintptr_t) "lacuna";
-    for (char *w; (w = strsep(&rest, " ")) != NULL;)
-        if (*w)
-            argv[n++] = w;
-    argv[n] = NULL;
-    const char *log = own_path("log");
-    pid_t pid = fork();
-    if (pid == 0) {
-        int fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-        dup2(fd, 1);
-        dup2(fd, 2);
-        execv(program(), argv);
-        _exit(127);
-    }
-    ck_assert_int_gt(pid, 0);
-    return pid;
-}
-
-static int finish(pid_t pid)
-{
-    int status;
-    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-static void log_text(struct buf *b)
-{
-    assert_ok(buf_read_file(b, own_path("log"), 1 << 20, &err), &err);
-}
-
-static void run_ok(const char *line)
-{
-    struct buf b = {0};
-    int code = finish(start(line));
-    log_text(&b);
-    ck_assert_msg(code == 0, "%s -> %d %s", line, code, buf_str(&b));
-    buf_free(&b);
-}
-
-struct records {
-    struct record *r;
-    int64_t n;
-};
-
-static struct records load(const char *dir)
-{
-    struct records x = {0};
-    assert_ok(records_load(dir, &x.r, &x.n, &err), &err);
-    return x;
-}
-
-static const struct record *find(const struct records *x, const char *method, const char *params)
-{
-    for (int64_t i = 0; i < x->n; i++)
-        if (strcmp(x->r[i].method, method) == 0 && strcmp(x->r[i].params, params) == 0)
-            return x->r + i;
-    ck_abort_msg("no record of %s:%s", method, params);
-    return NULL;
-}
-
-static float *read_nll(const char *path, int64_t *rows, int64_t *n)
-{
-    struct npy *f = NULL;
-    assert_ok(npy_open(path, false, &f, &err), &err);
-    ck_assert_int_eq(f->ndim, 2);
-    float *x = malloc((size_t)f->count * sizeof *x);
-    ck_assert_ptr_nonnull(x);
-    assert_ok(npy_read_f32(f, x, &err), &err);
-    *rows = f->shape[0];
-    *n = f->shape[1];
-    npy_close(&f);
-    return x;
-}
-
 /* The likelihoods of exact attention are those of a capture, to the last bit. */
 START_TEST(exact_attention_equals_capture)
 {
     char line[2000];
     int64_t rows, n;
     struct trace *t = NULL;
-    const char *trace = own_path("t.h5"), *nll = own_path("nll.npy"), *dir = own_path("d");
+    const char *trace = evalcmd_own_path("t.h5"), *nll = evalcmd_own_path("nll.npy"),
+               *dir = evalcmd_own_path("d");
     float *want = NULL;
     int64_t n_want;
 
     snprintf(line, sizeof line, "capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s",
              MODEL, TEXT, N, trace);
-    run_ok(line);
+    evalcmd_run_ok(line);
     snprintf(line, sizeof line,
              "eval --model %s -m dense --task %s -n %d --windows 1 --dump-nll %s -q -o %s", MODEL,
              TEXT, N, nll, dir);
-    run_ok(line);
-    float *x = read_nll(nll, &rows, &n);
+    evalcmd_run_ok(line);
+    float *x = evalcmd_read_nll(nll, &rows, &n);
     ck_assert_int_eq(rows, 1);
     ck_assert_int_eq(n, N - 1);
     assert_ok(trace_open(trace, &t, &err), &err);
@@ -160,7 +63,7 @@ END_TEST
 START_TEST(full_budgets_are_exact_attention)
 {
     struct buf line = {0};
-    const char *nll = own_path("nll.npy"), *dir = own_path("d");
+    const char *nll = evalcmd_own_path("nll.npy"), *dir = evalcmd_own_path("d");
     int64_t rows, n, methods = 0;
 
     buf_printf(&line, "eval --model %s --task %s -n %d --windows 1 --dump-nll %s -q -o %s", MODEL,
@@ -171,10 +74,10 @@ START_TEST(full_budgets_are_exact_attention)
             continue;
         buf_printf(&line, " -m %s:%s", m->name, m->budget_full);
     }
-    run_ok(buf_str(&line));
+    evalcmd_run_ok(buf_str(&line));
     buf_free(&line);
-    float *x = read_nll(nll, &rows, &n);
-    struct records r = load(dir);
+    float *x = evalcmd_read_nll(nll, &rows, &n);
+    struct evalcmd_records r = evalcmd_load(dir);
     ck_assert_int_eq(r.n, rows);
     for (int64_t i = 1; i < rows; i++) {
         const struct record *rec = r.r + i;
@@ -199,14 +102,14 @@ END_TEST
 START_TEST(excluded_layers_attend_exactly)
 {
     char line[2000];
-    const char *dir = own_path("d");
+    const char *dir = evalcmd_own_path("d");
     snprintf(line, sizeof line,
              "eval --model %s -m streaming:window=16 --dense-layers 0-5 --task %s -n %d --windows "
              "1 -q -o %s",
              MODEL, TEXT, N, dir);
-    run_ok(line);
-    struct records r = load(dir);
-    const struct record *rec = find(&r, "streaming", "window=16");
+    evalcmd_run_ok(line);
+    struct evalcmd_records r = evalcmd_load(dir);
+    const struct record *rec = evalcmd_find(&r, "streaming", "window=16");
     ck_assert_double_eq(record_get(rec, "kl_max"), 0);
     ck_assert_double_eq(record_get(rec, "nll_delta"), 0);
     ck_assert_double_eq(record_get(rec, "density_elem"), 1);
@@ -214,7 +117,7 @@ START_TEST(excluded_layers_attend_exactly)
     ck_assert(isnan(record_get(rec, "density_sparse")));
     ck_assert_double_eq(record_get(rec, "err_resid@layer=5"), 0);
     ck_assert_str_eq(rec->setting, "dense_layers=0,1,2,3,4,5");
-    ck_assert_str_eq(find(&r, "dense", "")->setting, "");
+    ck_assert_str_eq(evalcmd_find(&r, "dense", "")->setting, "");
     records_free(r.r, r.n);
 }
 END_TEST
@@ -224,14 +127,14 @@ END_TEST
 START_TEST(errors_begin_where_the_method_does)
 {
     char line[2000];
-    const char *dir = own_path("d");
+    const char *dir = evalcmd_own_path("d");
     snprintf(line, sizeof line,
              "eval --model %s -m streaming:sink=2:window=32 --dense-layers 0 --dense-heads 1:3 "
              "--local-errors --task %s -n %d --windows 1 -q -o %s",
              MODEL, TEXT, N, dir);
-    run_ok(line);
-    struct records r = load(dir);
-    const struct record *rec = find(&r, "streaming", "sink=2:window=32");
+    evalcmd_run_ok(line);
+    struct evalcmd_records r = evalcmd_load(dir);
+    const struct record *rec = evalcmd_find(&r, "streaming", "sink=2:window=32");
     /* Band of 32 and 2 sinks: rows of 34 keys, fewer at the beginning. */
     double kept = 34.0 * N - 34.0 * 33 / 2, d = kept / (N * (N + 1) / 2.0);
     ck_assert_double_eq(record_get(rec, "err_attn@layer=0"), 0);
@@ -254,14 +157,14 @@ END_TEST
 START_TEST(last_rows_attend_exactly)
 {
     char line[2000];
-    const char *dir = own_path("d");
+    const char *dir = evalcmd_own_path("d");
     snprintf(line, sizeof line,
              "eval --model %s -m streaming:sink=0:window=8 --dense-last 100 --task %s -n %d "
              "--windows 1 -q -o %s",
              MODEL, TEXT, N, dir);
-    run_ok(line);
-    struct records r = load(dir);
-    const struct record *rec = find(&r, "streaming", "sink=0:window=8");
+    evalcmd_run_ok(line);
+    struct evalcmd_records r = evalcmd_load(dir);
+    const struct record *rec = evalcmd_find(&r, "streaming", "sink=0:window=8");
     double all = N * (N + 1) / 2.0, front = (N - 100) * (N - 99) / 2.0;
     double kept = 8.0 * (N - 100) - 8.0 * 7 / 2 + (all - front);
     ck_assert_double_eq_tol(record_get(rec, "density_elem"), kept / all, 1e-12);
@@ -293,20 +196,21 @@ START_TEST(masks_of_the_first_layer_are_a_replays)
 {
     static const char *const methods[] = {"oracle", "spargeattn:theta=-1:tau=0.7", "sale"};
     char line[2000];
-    const char *trace = own_path("t.h5"), *dir = own_path("d"), *dir2 = own_path("e");
-    const char *a = own_path("a.h5"), *b = own_path("b.h5");
+    const char *trace = evalcmd_own_path("t.h5"), *dir = evalcmd_own_path("d"),
+               *dir2 = evalcmd_own_path("e");
+    const char *a = evalcmd_own_path("a.h5"), *b = evalcmd_own_path("b.h5");
 
     snprintf(line, sizeof line, "capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s",
              MODEL, TEXT, N, trace);
-    run_ok(line);
+    evalcmd_run_ok(line);
     snprintf(line, sizeof line, "replay %s -m %s --precision f32 --dump-masks %s -q -o %s", trace,
              methods[_i], a, dir);
-    run_ok(line);
+    evalcmd_run_ok(line);
     snprintf(line, sizeof line,
              "eval --model %s -m %s --qkv model --task %s -n %d --windows 1 --dump-masks %s -q -o "
              "%s",
              MODEL, methods[_i], TEXT, N, b, dir2);
-    run_ok(line);
+    evalcmd_run_ok(line);
     for (int h = 0; h < 8; h++) {
         struct mask x = {0}, y = {0};
         mask_of(a, h, &x);
@@ -331,24 +235,25 @@ START_TEST(windows_are_texts_of_their_own)
 {
     char line[2000];
     int64_t rows, n, rows1, n1;
-    const char *dir = own_path("d"), *a = own_path("a.npy"), *b = own_path("b.npy");
+    const char *dir = evalcmd_own_path("d"), *a = evalcmd_own_path("a.npy"),
+               *b = evalcmd_own_path("b.npy");
     snprintf(line, sizeof line,
              "eval --model %s -m streaming:window=24 --task %s -n 128 --windows 3 --dump-nll %s -q "
              "-o %s",
              MODEL, TEXT, a, dir);
-    run_ok(line);
+    evalcmd_run_ok(line);
     snprintf(line, sizeof line,
              "eval --model %s -m streaming:window=24 --task %s -n 100 --windows 1 --dump-nll %s -q "
              "-o %s",
              MODEL, TEXT, b, dir);
-    run_ok(line);
-    float *x = read_nll(a, &rows, &n), *y = read_nll(b, &rows1, &n1);
+    evalcmd_run_ok(line);
+    float *x = evalcmd_read_nll(a, &rows, &n), *y = evalcmd_read_nll(b, &rows1, &n1);
     ck_assert_int_eq(n, 3 * 127);
     ck_assert_int_eq(n1, 99);
     for (int64_t s = 0; s < 2; s++)
         for (int64_t i = 0; i < n1; i++)
             ck_assert_float_eq_tol(x[s * n + i], y[s * n1 + i], 1e-5);
-    struct records r = load(dir);
+    struct evalcmd_records r = evalcmd_load(dir);
     ck_assert_int_eq(r.n, 4);
     records_free(r.r, r.n);
     free(x);
@@ -356,26 +261,11 @@ START_TEST(windows_are_texts_of_their_own)
 }
 END_TEST
 
-static int64_t count_lines(const char *dir)
-{
-    struct buf b = {0};
-    char path[600];
-    int64_t n = 0;
-    snprintf(path, sizeof path, "%s/records.jsonl", dir);
-    if (access(path, F_OK))
-        return 0;
-    assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
-    for (size_t i = 0; i < b.len; i++)
-        n += b.data[i] == '\n';
-    buf_free(&b);
-    return n;
-}
-
 /* Cells of a killed run are done once, and a setting that comes later adds its own. */
 START_TEST(killed_runs_continue)
 {
     struct buf line = {0};
-    const char *dir = own_path("d"), *whole = own_path("w");
+    const char *dir = evalcmd_own_path("d"), *whole = evalcmd_own_path("w");
     int killed = 0;
 
     buf_printf(&line, "eval --model %s -m streaming:window=16,32 -q -j 1 -n 128 --windows 1",
@@ -383,7 +273,7 @@ START_TEST(killed_runs_continue)
     for (int i = 0; i < 5; i++) {
         char name[32];
         snprintf(name, sizeof name, "text%d", i);
-        const char *path = own_path(name);
+        const char *path = evalcmd_own_path(name);
         struct buf text = {0};
         for (int k = 0; k < 200; k++)
             buf_printf(&text, "a%d = %d;\n", i, k);
@@ -393,19 +283,19 @@ START_TEST(killed_runs_continue)
     }
     size_t len = line.len;
     buf_printf(&line, " -o %s", whole);
-    run_ok(buf_str(&line));
+    evalcmd_run_ok(buf_str(&line));
     line.len = len;
     buf_printf(&line, " -o %s", dir);
     for (int k = 0; k < 12; k++) {
-        pid_t pid = start(buf_str(&line));
+        pid_t pid = evalcmd_start(buf_str(&line));
         nanosleep(&(struct timespec){0, 1000000L * (40 + 30 * k)}, NULL);
         kill(pid, SIGKILL);
-        killed += finish(pid) == 128 + SIGKILL;
+        killed += evalcmd_finish(pid) == 128 + SIGKILL;
     }
     ck_assert_int_gt(killed, 0);
-    run_ok(buf_str(&line));
-    ck_assert_int_eq(count_lines(dir), 15);
-    struct records a = load(dir), b = load(whole);
+    evalcmd_run_ok(buf_str(&line));
+    ck_assert_int_eq(evalcmd_count_lines(dir), 15);
+    struct evalcmd_records a = evalcmd_load(dir), b = evalcmd_load(whole);
     ck_assert_int_eq(b.n, 15);
     for (int64_t i = 0; i < b.n; i++) {
         const struct record *x = NULL;
@@ -419,8 +309,8 @@ START_TEST(killed_runs_continue)
             ck_assert_double_eq(x->metrics[m].value, record_get(b.r + i, x->metrics[m].name));
     }
     buf_puts(&line, " -m oracle:kind=topk:k=8");
-    run_ok(buf_str(&line));
-    ck_assert_int_eq(count_lines(dir), 20);
+    evalcmd_run_ok(buf_str(&line));
+    ck_assert_int_eq(evalcmd_count_lines(dir), 20);
     records_free(a.r, a.n);
     records_free(b.r, b.n);
     buf_free(&line);

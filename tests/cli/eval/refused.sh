@@ -22,3 +22,16 @@ try --model "$model" -o d -m streaming --task t.txt --dense-last many
 try --model "$model" -o d -m streaming --task t.txt --task t.txt --dump-nll x.npy
 try --model "$model" -o d -m streaming --task t.txt --dump-nll t.txt
 ls
+echo 'int b;' >cal.txt
+try --model "$model" -o d -m streaming@density_elem=0.2:per=model --task t.txt
+try --model "$model" -o d -m streaming@density_elem=0.2 --decode method --task t.txt
+try --model "$model" -o d -m streaming --task t.txt --samples 3
+try --model "$model" -o d -m streaming --task t.txt --shard 2/2
+try --model "$model" -o d -m streaming --task t.txt --prefill-chunk 64 --dump-masks m.h5
+try --model "$model" -o d -m spargeattn --task t.txt --calibrate-inside t.txt
+try --model "$model" -o e -m streaming --task t.txt --calibrate-inside cal.txt
+try --model "$model" -o e -m spargeattn --task t.txt --calibrate-inside short.txt
+echo 'int a;' >short.txt
+try --model "$model" -o e -m spargeattn --task t.txt --calibrate-inside short.txt
+try --model "$model" -o e:f -m spargeattn --task t.txt --calibrate-inside cal.txt
+ls

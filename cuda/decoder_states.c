@@ -1,0 +1,344 @@
+/*
+ * decoder_states.c - several hidden states through a decoder's layers (core/decoder.h).
+ *
+ * Each state has its residual stream on the device; everything else is shared, one state after the
+ * other. Attention's outputs are float rows, whoever computed them, and go into the output
+ * projection as bf16 terms.
+ */
+#include "cuda/decoder_body.h"
+
+#include "core/mem.h"
+#include "cuda/timer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SCORE_BYTES (512LL << 20) /* of logits */
+#define MAX_SAMPLES 1000
+
+int decoder_alloc_states(struct decoder *d, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct gpu *g = &d->gpu;
+    int64_t n = s->tokens;
+    int rc = 0;
+
+    d->cap = n;
+    TRY(mem_zalloc(&d->states, s->states, sizeof *d->states, "states", err));
+    for (int i = 0; i < s->states; i++)
+        TRY(gpu_alloc(g, n * s->hidden * 4, &d->states[i], err));
+    d->h = d->states[0];
+    TRY(gpu_alloc(g, n * d->qdim * 4, &d->o_rows, err));
+    TRY(gpu_alloc(g, n * d->qdim * 4, &d->o_ref, err));
+    TRY(gpu_alloc(g, n * d->kvdim * 4, &d->k_rows, err));
+    TRY(gpu_alloc(g, n * d->kvdim * 4, &d->v_rows, err));
+    TRY(gpu_alloc(g, 2 * OPS_SUMS * 8, &d->sums, err));
+out:
+    return rc;
+}
+
+static int begin(struct decoder *d, int64_t n, struct err *err)
+{
+    int rc = 0;
+    if (n < 1 || n > d->cap)
+        FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)n, (long long)d->cap);
+    d->shape.tokens = n;
+    attn_job_free(&d->attend);
+    d->attend = (struct attn_job){0};
+    gpu_release(&d->gpu, d->base);
+    TRY(decoder_make_attention(d, err));
+out:
+    return rc;
+}
+
+static int put_hidden(struct decoder *d, int64_t tok0, int64_t n, const float *h, struct err *err)
+{
+    int64_t width = d->shape.hidden, bytes = n * width * 4;
+    int rc = 0;
+    TRY(gpu_put(&d->gpu, d->states[0] + tok0 * width, h, bytes, err));
+    for (int i = 1; i < d->shape.states; i++)
+        CU(err, cudaMemcpyAsync(d->states[i] + tok0 * width, d->states[0] + tok0 * width,
+                                (size_t)bytes, cudaMemcpyDeviceToDevice, d->gpu.stream));
+    TRY(gpu_sync(&d->gpu, err));
+out:
+    return rc;
+}
+
+/* ---- a layer -------------------------------------------------------------------------------- */
+
+/* k and v of all tokens to the host. */
+static int fetch_kv(struct decoder *d, const struct decoder_rows *rows, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    int64_t n = s->tokens * s->head_dim;
+    int rc = 0;
+    for (int h = 0; h < s->kv_heads; h++) {
+        TRY(gpu_get(&d->gpu, rows->k + h * rows->kv_stride, d->k_rows + h * n, n * 4, err));
+        TRY(gpu_get(&d->gpu, rows->v + h * rows->kv_stride, d->v_rows + h * n, n * 4, err));
+    }
+out:
+    return rc;
+}
+
+static int project(struct decoder *d, int state, const struct decoder_rows *rows,
+                   struct decoder_operands *operands, struct err *err)
+{
+    int rc = 0;
+    d->h = d->states[state];
+    for (int64_t t = 0; t < d->shape.tokens; t += d->rows) {
+        int64_t n = decoder_chunk(d, t);
+        TRY(decoder_project(d, t, n, err));
+        if (rows && rows->q)
+            TRY(decoder_fetch_columns(d, n, 0, d->qdim, rows->q + t * d->qdim, err));
+    }
+    if (rows && rows->k)
+        TRY(fetch_kv(d, rows, err));
+    TRY(decoder_check_overflow(d, err)); /* waits for the device */
+    *operands = (struct decoder_operands){d->q, d->k, d->v, (int)d->padded};
+out:
+    return rc;
+}
+
+static int attend(struct decoder *d, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    int rc = 0;
+    TRY(attn_job_launch(&d->gpu, &d->attend, err));
+    TRY(ops_head_rows(&d->gpu, d->o, s->heads, s->tokens, s->head_dim, (int)d->padded, d->o_rows,
+                      err));
+out:
+    return rc;
+}
+
+static int put_attended(struct decoder *d, const float *o, struct err *err)
+{
+    int rc = gpu_put(&d->gpu, d->o_rows, o, d->shape.tokens * d->qdim * 4, err);
+    return rc ? rc : gpu_sync(&d->gpu, err);
+}
+
+/* Sums of squares of x - ref and of ref. */
+static int difference(struct decoder *d, const float *x, const float *ref, int64_t n, double *diff,
+                      double *norm, struct err *err)
+{
+    double sums[2 * OPS_SUMS];
+    int rc = 0;
+    TRY(ops_difference(&d->gpu, x, ref, n, d->sums, err));
+    TRY(gpu_get(&d->gpu, sums, d->sums, sizeof sums, err));
+    *diff = *norm = 0;
+    for (int i = 0; i < OPS_SUMS; i++) {
+        *diff += sums[2 * i];
+        *norm += sums[2 * i + 1];
+    }
+out:
+    return rc;
+}
+
+/* Everything behind the attention whose outputs are in `o`. */
+static int finish_rows(struct decoder *d, const float *o, struct err *err)
+{
+    int rc = 0;
+    for (int64_t t = 0; t < d->shape.tokens; t += d->rows) {
+        int64_t n = decoder_chunk(d, t);
+        TRY(ops_split_rows(&d->gpu, o + t * d->qdim, n, d->qdim, decoder_out_terms(d), d->x, err));
+        TRY(decoder_finish(d, t, n, err));
+    }
+out:
+    return rc;
+}
+
+static int finish(struct decoder *d, int state, struct decoder_diff *diff, struct err *err)
+{
+    int64_t n = d->shape.tokens;
+    int rc = 0;
+
+    d->h = d->states[state];
+    TRY(finish_rows(d, d->o_rows, err));
+    if (state == 0) { /* what the other states are compared with */
+        float *now = d->o_rows;
+        d->o_rows = d->o_ref;
+        d->o_ref = now;
+    } else if (diff) {
+        TRY(difference(d, d->o_rows, d->o_ref, n * d->qdim, &diff->attn, &diff->attn_ref, err));
+        TRY(difference(d, d->h, d->states[0], n * d->shape.hidden, &diff->resid, &diff->resid_ref,
+                       err));
+    }
+out:
+    return rc;
+}
+
+static int get_hidden(struct decoder *d, int state, int64_t row, float *h, struct err *err)
+{
+    int64_t width = d->shape.hidden;
+    return gpu_get(&d->gpu, h, d->states[state] + row * width, width * 4, err);
+}
+
+/* ---- likelihoods ---------------------------------------------------------------------------- */
+
+/* Buffers of a score: output weights, logits of state 0 and of another one. */
+struct scoring {
+    void *w;
+    int terms;
+    int64_t rows; /* that the logits have */
+    float *p, *q;
+    int32_t *ids;
+    struct decoder_score *scores; /* [rows] */
+};
+
+static int scoring_open(struct decoder *d, const struct decoder_tensor *norm,
+                        const struct decoder_tensor *head, const int32_t *tokens, struct scoring *s,
+                        struct err *err)
+{
+    struct gpu *g = &d->gpu;
+    int64_t vocab = d->shape.vocab, n = d->shape.tokens;
+    int rc = 0;
+
+    s->terms = head->dtype == DT_BF16 ? 2 : 3;
+    s->rows = SCORE_BYTES / (8 * vocab);
+    s->rows = s->rows < 1 ? 1 : s->rows < d->rows ? s->rows : d->rows;
+    s->rows = s->rows < n ? s->rows : n;
+    TRY(gpu_alloc(g, head->rows * head->cols * 2 * s->terms, &s->w, err));
+    TRY(gpu_alloc(g, s->rows * vocab * 4, &s->p, err));
+    TRY(gpu_alloc(g, s->rows * vocab * 4, &s->q, err));
+    TRY(gpu_alloc(g, n * 4, &s->ids, err));
+    TRY(gpu_alloc(g, s->rows * (int64_t)sizeof *s->scores, &s->scores, err));
+    TRY(decoder_put_head(d, head, s->terms, s->w, err));
+    TRY(decoder_put_vector(d, norm, d->vector[LLM_NORM1], err));
+    if (tokens)
+        TRY(gpu_put(g, s->ids, tokens, n * 4, err));
+    TRY(gpu_sync(g, err));
+out:
+    return rc;
+}
+
+/* Logits of the rows [t, t + n) of a state. */
+static int logits(struct decoder *d, const struct scoring *s, int state, int64_t t, int64_t n,
+                  float *out, struct err *err)
+{
+    const struct decoder_shape *c = &d->shape;
+    int rc = 0;
+    TRY(ops_rms_norm(&d->gpu, d->states[state] + t * c->hidden, n, c->hidden, d->vector[LLM_NORM1],
+                     c->eps, s->terms, d->x, err));
+    TRY(blas_bf16(d->blas, n, c->vocab, c->hidden * s->terms, d->x, s->w, 0, out, c->vocab, err));
+out:
+    return rc;
+}
+
+static int score(struct decoder *d, const struct decoder_tensor *norm,
+                 const struct decoder_tensor *head, const int32_t *tokens, int64_t from,
+                 const bool *wants, struct decoder_score *const *out, struct err *err)
+{
+    struct gpu_mark mark = gpu_mark(&d->gpu);
+    struct scoring s = {0};
+    int64_t n = d->shape.tokens;
+    int rc = 0;
+
+    TRY(scoring_open(d, norm, head, tokens, &s, err));
+    /* The row at t predicts the token at t + 1. */
+    for (int64_t t = from - 1; t < n - 1; t += s.rows) {
+        int64_t rows = n - 1 - t < s.rows ? n - 1 - t : s.rows;
+        TRY(logits(d, &s, 0, t, rows, s.p, err));
+        for (int i = 0; i < d->shape.states; i++) {
+            if (i && !wants[i])
+                continue;
+            if (i)
+                TRY(logits(d, &s, i, t, rows, s.q, err));
+            TRY(ops_score_rows(&d->gpu, s.p, i ? s.q : s.p, rows, d->shape.vocab, s.ids + t + 1,
+                               s.scores, err));
+            TRY(gpu_get(&d->gpu, out[i] + (t - from + 1), s.scores,
+                        rows * (int64_t)sizeof *s.scores, err));
+        }
+    }
+out:
+    gpu_release(&d->gpu, mark);
+    return rc;
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+/* The median of `samples` runs of `work`, after one that is not counted. */
+static int time_work(struct decoder *d, int (*work)(struct decoder *d, void *ctx, struct err *err),
+                     void *ctx, int samples, double *ns, struct err *err)
+{
+    double x[MAX_SAMPLES];
+    int rc = 0;
+    samples = samples < MAX_SAMPLES ? samples : MAX_SAMPLES;
+    TRY(work(d, ctx, err));
+    for (int i = 0; i < samples; i++) {
+        double before = d->seconds;
+        TRY(decoder_span_begin(d, err));
+        TRY(work(d, ctx, err));
+        TRY(decoder_span_end(d, err));
+        x[i] = 1e9 * (d->seconds - before);
+    }
+    *ns = quartiles_of(x, samples).median;
+out:
+    return rc;
+}
+
+struct layer_work {
+    float *scratch;
+};
+
+static int layer_work(struct decoder *d, void *ctx, struct err *err)
+{
+    const struct layer_work *w = ctx;
+    int rc = 0;
+    d->h = w->scratch;
+    for (int64_t t = 0; t < d->shape.tokens; t += d->rows)
+        TRY(decoder_project(d, t, decoder_chunk(d, t), err));
+    TRY(finish_rows(d, d->o_rows, err));
+out:
+    return rc;
+}
+
+static int time_layer(struct decoder *d, int samples, double *ns, struct err *err)
+{
+    struct gpu_mark mark = gpu_mark(&d->gpu);
+    int64_t bytes = d->shape.tokens * d->shape.hidden * 4;
+    struct layer_work w;
+    int rc = 0;
+
+    TRY(gpu_alloc(&d->gpu, bytes, &w.scratch, err));
+    CU(err, cudaMemcpyAsync(w.scratch, d->states[0], (size_t)bytes, cudaMemcpyDeviceToDevice,
+                            d->gpu.stream));
+    TRY(time_work(d, layer_work, &w, samples, ns, err));
+    TRY(gpu_zero(&d->gpu, d->overflow, 4, err)); /* the copy may have grown beyond all bounds */
+out:
+    d->h = d->states[0];
+    gpu_release(&d->gpu, mark);
+    return rc;
+}
+
+static int head_work(struct decoder *d, void *ctx, struct err *err)
+{
+    const struct scoring *s = ctx;
+    return logits(d, s, 0, d->shape.tokens - 1, 1, s->p, err);
+}
+
+static int time_head(struct decoder *d, const struct decoder_tensor *norm,
+                     const struct decoder_tensor *head, int samples, double *ns, struct err *err)
+{
+    struct gpu_mark mark = gpu_mark(&d->gpu);
+    struct scoring s = {0};
+    int rc = 0;
+    TRY(scoring_open(d, norm, head, NULL, &s, err));
+    TRY(time_work(d, head_work, &s, samples, ns, err));
+out:
+    gpu_release(&d->gpu, mark);
+    return rc;
+}
+
+const struct decoder_states cuda_decoder_states = {
+    .begin = begin,
+    .put_hidden = put_hidden,
+    .load = decoder_put_weights,
+    .project = project,
+    .attend = attend,
+    .put_attended = put_attended,
+    .finish = finish,
+    .score = score,
+    .get_hidden = get_hidden,
+    .time_layer = time_layer,
+    .time_head = time_head,
+};

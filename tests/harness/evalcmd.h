@@ -1,0 +1,38 @@
+/*
+ * evalcmd.h - `lacuna eval` as a process, and what it leaves behind. The program is $LACUNA
+ * (default build/lacuna). Whatever goes wrong fails the test.
+ */
+#ifndef LACUNA_EVALCMD_H
+#define LACUNA_EVALCMD_H
+
+#include "core/buf.h"
+#include "core/record.h"
+
+#include <sys/types.h>
+
+/* A path in the test's directory that no other test has; one per name. */
+const char *evalcmd_own_path(const char *name);
+
+/* Start `lacuna` with words separated by spaces, its output in the file "log"; its exit code. */
+pid_t evalcmd_start(const char *line);
+int evalcmd_finish(pid_t pid);
+void evalcmd_log_text(struct buf *b);
+
+/* Both, and exit code 0. */
+void evalcmd_run_ok(const char *line);
+
+struct evalcmd_records {
+    struct record *r; /* records_free */
+    int64_t n;
+};
+struct evalcmd_records evalcmd_load(const char *dir);
+const struct record *evalcmd_find(const struct evalcmd_records *x, const char *method,
+                                  const char *params);
+
+/* [rows][n] of --dump-nll; the caller frees it. */
+float *evalcmd_read_nll(const char *path, int64_t *rows, int64_t *n);
+
+/* Lines of DIR/records.jsonl. */
+int64_t evalcmd_count_lines(const char *dir);
+
+#endif
