@@ -296,8 +296,8 @@ static void put_section(struct explorer *e)
     buf_puts(b, "<section id=\"explorer\" class=\"explorer\" hidden>\n"
                 "<h2 id=\"explore\">Explore</h2>\n<div id=\"controls\" class=\"controls\"></div>\n"
                 "<p id=\"metric-text\" class=\"notes\"></p>\n<div class=\"explore\">\n"
-                "<div id=\"points\" class=\"full\"></div>\n<div id=\"grid-a\"></div>\n"
-                "<div id=\"grid-b\"></div>\n<div id=\"head\" class=\"full\"></div>\n</div>\n"
+                "<div id=\"points\"></div>\n<div><div id=\"grid-a\"></div>\n"
+                "<div id=\"grid-b\"></div></div>\n<div id=\"head\" class=\"full\"></div>\n</div>\n"
                 "</section>\n<script type=\"application/json\" id=\"data\">");
     json_in_html(&e->json, b);
     buf_puts(b, "</script>\n");

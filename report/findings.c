@@ -266,7 +266,7 @@ static int winner_per_head(struct findings *f, struct err *err)
     if (rc)
         goto out;
     begin(f);
-    buf_printf(f->b, "With error L1 of at most %g %%, the cheapest setting is ", 100 * w.limit);
+    buf_printf(f->b, "With error L1 of at most %g %%, the cheapest setting is one ", 100 * w.limit);
     for (int i = 0; i < w.n; i++) {
         buf_puts(f->b, i ? ", " : "of ");
         struct row x = {.method = w.w[i].method, .params = ""};
@@ -312,7 +312,14 @@ static bool is_beaten(const struct findings *f, const struct row *x)
     return false;
 }
 
-#define UNBEATEN_SHOWN 6
+#define UNBEATEN_SHOWN 8
+
+static int by_kept(const void *a, const void *b)
+{
+    const struct row *x = a, *y = b;
+    double p = x->kept ? x->kept->mean : INFINITY, q = y->kept ? y->kept->mean : INFINITY;
+    return (p > q) - (p < q);
+}
 
 static void unbeaten(struct findings *f)
 {
@@ -331,6 +338,7 @@ static void unbeaten(struct findings *f)
                "other keeps fewer pairs at no larger error L1 (means over %lld cells).<ul>",
                (long long)n, (long long)n_in, (long long)cells);
     int64_t shown = 0;
+    qsort(f->rows, (size_t)f->n_rows, sizeof *f->rows, by_kept);
     for (int64_t i = 0; i < f->n_rows && shown < UNBEATEN_SHOWN; i++) {
         const struct row *x = &f->rows[i];
         if (!competes(x) || is_beaten(f, x))

@@ -100,6 +100,12 @@ for (const table of document.querySelectorAll("section table")) {
     else ready();
 }
 
+/* Long tables are folded on screen and printed whole. */
+const long = [...document.querySelectorAll("details.long")];
+let unfolded = [];
+addEventListener("beforeprint", () => { unfolded = long.filter(d => !d.open); unfolded.forEach(d => { d.open = true; }); });
+addEventListener("afterprint", () => unfolded.forEach(d => { d.open = false; }));
+
 /* ---- light, dark, print --------------------------------------------------------------------- */
 
 const buttons = $("buttons");
@@ -127,12 +133,14 @@ function median(a) {
 }
 function say(x, m) {
     if (x === null || x === undefined || isNaN(x)) return "\u2013";
-    if (m.percent) return (100 * x).toPrecision(3).replace(/\.?0+$/, "") + " %";
-    const y = x * m.scale;
-    return (y !== 0 && (Math.abs(y) < 1e-3 || Math.abs(y) >= 1e5) ? y.toExponential(2) : String(+y.toPrecision(4))) +
-        (m.unit ? " " + m.unit : "");
+    return number(m.percent ? 100 * x : x * m.scale, 3) + (m.percent ? " %" : m.unit ? " " + m.unit : "");
 }
-const unitless = m => ({...m, unit: ""});
+function number(y, digits) {
+    return y !== 0 && (Math.abs(y) < 1e-3 || Math.abs(y) >= 1e5) ? y.toExponential(digits - 2) :
+        String(+y.toPrecision(digits));
+}
+/* Without the unit, for ticks and cells. */
+const short = (x, m) => x === null ? "" : number(m.percent ? 100 * x : x * m.scale, 2);
 
 /* Dark violet to yellow in equal steps of lightness. */
 const ramp = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
@@ -143,7 +151,7 @@ function colour(t) {
 
 /* ---- explorer ------------------------------------------------------------------------------- */
 
-const state = {metric: 0, a: 0, b: 0, cell: -1};
+const state = {metric: 0, a: 0, b: 0, cell: -1, whole: null};
 
 function choice(label, options, value, change) {
     const s = el("select", {onchange: () => change(+s.value)});
@@ -161,19 +169,25 @@ function drawControls() {
     $("metric-text").textContent = m.name + ": " + m.definition;
 }
 
-/* Axis of numbers: linear, or logarithmic where a metric has that and no value is 0. */
-function scaleOf(all, log, from, to) {
-    let lo = Math.min(...all), hi = Math.max(...all);
-    log = log && lo > 0;
-    if (!log) { lo = Math.min(lo, 0); hi = hi > lo ? hi : lo + 1; }
-    else if (hi <= lo) { lo /= 2; hi *= 2; }
-    const f = log ? Math.log10 : x => x, a = f(lo), b = f(hi), pad = log ? 0.04 * (b - a) : 0;
-    const at = x => from + (f(x) - a + pad) / (b - a + 2 * pad) * (to - from), ticks = [];
-    if (log) for (let e = Math.floor(a); e <= b; e++)
-        for (const k of b - a > 3 ? [1] : [1, 2, 5]) { const x = k * 10 ** e; if (x >= lo && x <= hi) ticks.push(x); }
-    else { const step = 10 ** Math.floor(Math.log10(hi - lo)) / ((hi - lo) / 10 ** Math.floor(Math.log10(hi - lo)) < 4 ? 4 : 1);
-        for (let x = Math.ceil(lo / step) * step; x <= hi * 1.0001; x += step) ticks.push(+x.toPrecision(6)); }
-    return {at, ticks};
+/* An axis over the values: linear from 0, or logarithmic, where what is below all `main` values (0, or the rounding
+ * of a setting that keeps everything) stands at the lower end. */
+function scaleOf(all, main, log, from, to) {
+    const some = main.filter(x => x > 0), ticks = [];
+    log = log && some.length > 0;
+    let lo = log ? Math.min(...some) / 2 : Math.min(0, ...all), hi = Math.max(...all);
+    if (hi <= lo) hi = log ? 2 * lo : lo + 1;
+    const f = log ? x => Math.log10(Math.max(x, lo)) : x => x, a = f(lo), b = f(hi);
+    const at = x => from + (f(x) - a) / (b - a) * (to - from);
+    if (log) {
+        const steps = b - a > 3 ? [1] : [1, 2, 5];
+        for (let e = Math.floor(a); e <= b; e++)
+            for (const k of steps) if (k * 10 ** e >= lo && k * 10 ** e <= hi) ticks.push(k * 10 ** e);
+    } else {
+        const ten = 10 ** Math.floor(Math.log10(hi - lo)), many = (hi - lo) / ten;
+        const step = many < 2 ? ten / 4 : many < 5 ? ten / 2 : ten;
+        for (let x = Math.ceil(lo / step) * step; x <= hi + step / 1e3; x += step) ticks.push(+x.toPrecision(6));
+    }
+    return {at, ticks, log};
 }
 /* Points: pairs kept against the chosen metric; where that is the kept pairs, against the error. */
 function drawPoints() {
@@ -187,16 +201,17 @@ function drawPoints() {
     });
     const my = D.metrics[iy], W = 560, H = 340;
     if (!points.length) { $("points").replaceChildren("No setting has this metric."); return; }
-    const sx = scaleOf(points.map(p => p.mx), false, 62, W - 12), sy = scaleOf(points.map(p => p.my), my.log, H - 40, 12);
+    const part = points.filter(p => !p.s.full), xs = points.map(p => p.mx), ys = points.map(p => p.my);
+    const sx = scaleOf(xs, xs, false, 62, W - 20), sy = scaleOf(ys, part.map(p => p.my), my.log, H - 40, 12);
     const svg = el("svg", {class: "chart", viewBox: `0 0 ${W} ${H}`, role: "img",
         "aria-label": my.label + " against pairs kept, a point per setting"});
     for (const t of sx.ticks) svg.append(el("line", {class: "axis", x1: sx.at(t), x2: sx.at(t), y1: 12, y2: H - 40}),
         el("text", {x: sx.at(t), y: H - 24, "text-anchor": "middle"}, say(t, D.metrics[ix])));
-    for (const t of sy.ticks) svg.append(el("line", {class: "axis", x1: 62, x2: W - 12, y1: sy.at(t), y2: sy.at(t)}),
-        el("text", {x: 56, y: sy.at(t) + 4, "text-anchor": "end"}, say(t, unitless(my))));
+    for (const t of sy.ticks) svg.append(el("line", {class: "axis", x1: 62, x2: W - 20, y1: sy.at(t), y2: sy.at(t)}),
+        el("text", {x: 56, y: sy.at(t) + 4, "text-anchor": "end"}, short(t, my)));
     svg.append(el("text", {x: (W + 50) / 2, y: H - 6, "text-anchor": "middle"}, "pairs kept / allowed pairs"),
         el("text", {x: 12, y: H / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${H / 2})`},
-            my.label + (my.unit ? " [" + my.unit + "]" : "")));
+            my.label + (my.percent ? " [%]" : my.unit ? " [" + my.unit + "]" : "")));
     for (const p of points) {
         const chosen = p.i === state.a || p.i === state.b;
         const q = (a, m) => `${say(quantile(a, 0.25), m)} to ${say(quantile(a, 0.75), m)}`;
@@ -207,7 +222,8 @@ function drawPoints() {
             onclick(e) { state[e.shiftKey ? "b" : "a"] = p.i; drawAll(); }}));
     }
     $("points").replaceChildren(svg, el("p", {class: "notes"},
-        "A point per setting: means over heads; rings are bounds. A click chooses A, with shift B."));
+        "A point per setting: means over heads; rings are bounds. A click chooses A, with shift B." +
+        (sy.log && points.some(p => sy.at(p.my) >= H - 40) ? " What keeps everything, or has the value 0, stands at the lower edge." : "")));
 }
 
 /* A grid of layers (rows) and heads (columns); both grids share one range of colours. */
@@ -224,7 +240,7 @@ function drawGrid(id, which, range) {
                 const rgb = colour(range.at(x)), light = rgb[0] * 0.3 + rgb[1] * 0.59 + rgb[2] * 0.11 < 130;
                 style = `background:rgb(${rgb});color:${light ? "#fff" : "#000"}`;
             }
-            const text = x === null ? "" : D.heads.length > 16 ? "" : say(x, unitless(m)).replace(" %", "");
+            const text = D.heads.length > 16 ? "" : short(x, m);
             grid.append(el("button", {type: "button", style, class: i === state.cell ? "on" : null,
                 "data-tip": `layer ${layer}, head ${head}\n${s.name}\n${m.label}: ${say(x, m)}`,
                 onclick() { state.cell = i; drawAll(); $("head").scrollIntoView({block: "nearest"}); }}, text));
@@ -259,13 +275,16 @@ function drawHead() {
     const layer = D.layers[Math.floor(state.cell / D.heads.length)], head = D.heads[state.cell % D.heads.length];
     const a = D.settings[state.a], b = D.settings[state.b], key = layer + "," + head;
     const maps = D.maps[a.scope] || {}, mask = i => (D.masks[i] || {})[key];
-    const body = el("tbody");
+    const bodies = [el("tbody"), el("tbody")]; /* the numbers that most look at, and the others */
     D.metrics.forEach((m, i) => {
         const x = valuesOf(state.a, i)[state.cell], y = valuesOf(state.b, i)[state.cell];
         if (x === null && y === null) return;
-        body.append(el("tr", {}, el("td", {"data-tip": m.definition, "data-h": "metric"}, m.label === m.name ? m.name : `${m.label} (${m.name})`),
+        bodies[i < 10 ? 0 : 1].append(el("tr", {},
+            el("td", {class: "k", "data-tip": m.definition, "data-h": "metric"}, m.label === m.name ? m.name : `${m.label} (${m.name})`),
             el("td", {class: "n", "data-h": "A"}, say(x, m)), el("td", {class: "n", "data-h": "B"}, say(y, m))));
     });
+    const table = body => el("div", {class: "wide"}, el("table", {class: "cards"}, el("thead", {}, el("tr", {},
+        el("th", {}, "metric"), el("th", {class: "n"}, "A"), el("th", {class: "n"}, "B"))), body));
     const tokens = maps.trace ? `lacuna plot heatmap ${maps.trace} --layer ${layer} --head ${head} -o head.png` : null;
     box.replaceChildren(el("h3", {}, `Layer ${layer}, head ${head}`),
         el("div", {class: "shots"},
@@ -273,8 +292,9 @@ function drawHead() {
             shot("A: " + a.name, mask(state.a), a.full ? "keeps everything" : D.no_mask),
             shot("B: " + b.name, mask(state.b), b.full ? "keeps everything" : D.no_mask)),
         tokens ? el("p", {class: "notes"}, el("code", {}, tokens)) : "",
-        el("div", {class: "wide"}, el("table", {class: "cards"}, el("thead", {}, el("tr", {}, el("th", {}, "metric"),
-            el("th", {class: "n"}, "A"), el("th", {class: "n"}, "B"))), body)));
+        table(bodies[0]),
+        bodies[1].rows.length ? el("details", {open: state.whole, ontoggle(ev) { state.whole = ev.target.open ? "" : null; }},
+            el("summary", {}, `${bodies[1].rows.length} more numbers`), table(bodies[1])) : "");
 }
 function drawAll() {
     drawControls();

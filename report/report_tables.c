@@ -151,11 +151,12 @@ static void put_table(struct report *r, const struct table *t)
     if (t->n_rows <= ROWS_ON_PAGE) {
         sheet_make(t, &view, &s);
         if (fold)
-            buf_printf(b, "<details><summary>%s (%lld rows)</summary>", t->title,
+            buf_printf(b, "<details class=\"long\"><summary>%s (%lld rows)</summary>", t->title,
                        (long long)t->n_rows);
         put_sheet(t, &s, b);
         if (t->n_cols > s.n_cols) {
-            buf_printf(b, "<details><summary>all %lld columns</summary>", (long long)t->n_cols);
+            buf_printf(b, "<details class=\"columns\"><summary>all %lld columns</summary>",
+                       (long long)t->n_cols);
             html_table(t, b);
             buf_puts(b, "</details>\n");
         }
