@@ -139,6 +139,18 @@ $(BUILD)/build-id: FORCE
 	@echo '$(BUILD_ID) $(CC) $(FLAGS)' | cmp -s - $@ || echo '$(BUILD_ID) $(CC) $(FLAGS)' > $@
 FORCE:
 
+# Style and script of the report are files of their own; the program holds them as texts. Every line
+# becomes a literal, and the hash of the script goes into the page's policy.
+PAGE_INC := $(addprefix $(BUILD)/inc/report/,page_css.inc page_js.inc page_js_sha256.inc)
+$(BUILD)/report/page.o $(BUILD)/lint/report/page.c.ok: DEFINES += -I$(BUILD)/inc
+$(BUILD)/report/page.o $(BUILD)/lint/report/page.c.ok: $(PAGE_INC)
+$(BUILD)/inc/report/page_%.inc: report/page.%
+	@mkdir -p $(@D)
+	$(Q)sed 's/\\/\\\\/g; s/"/\\"/g; s/.*/"&\\n"/' $< >$@
+$(BUILD)/inc/report/page_js_sha256.inc: report/page.js
+	@mkdir -p $(@D)
+	$(Q)sha256sum $< | sed 's/ .*//; s/.*/"&"/' >$@
+
 $(addprefix $(BUILD)/tests/unit/test_,conform rowsample budget outside hyperattention qk_sparse bidirectional maskexport): \
   $(BUILD)/tests/harness/conform.o
 $(BUILD)/tests/unit/test_exec: $(BUILD)/tests/harness/conform.o | $(BUILD)/tests/harness/execpeer

@@ -80,8 +80,10 @@ static int build(struct report *r, int argc, char **argv, struct err *err)
     int rc = 0;
 
     TRY(make_dirs(r->dir, err));
+    TRY(report_findings(r, err));
     TRY(report_tables(r, err));
     TRY(report_figures(r, err));
+    TRY(report_explorer(r, err));
     TRY(report_definitions(r, err));
     TRY(manifest_start(r->dir, argc, argv, &m, err));
     manifest_num(m, "cells", (double)r->set.n);

@@ -1,14 +1,13 @@
 /*
- * report.c - the page: tables, definitions and manifests; report_figures.c adds the figures.
+ * report.c - what a report is made from, its definitions, and the commands that made it.
  */
 #include "report/report.h"
 
 #include "analyze/format.h"
-#include "analyze/tables.h"
+#include "analyze/group.h"
 #include "core/fileio.h"
 #include "core/metricdef.h"
 #include "core/sealed.h"
-#include "core/version.h"
 #include "plots/gp.h"
 
 #include <dirent.h>
@@ -17,36 +16,17 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Rows beyond which a table is written to its files only. */
-#define ROWS_ON_PAGE 400
-
-/* Rows up to which a table is open when the page is. */
-#define ROWS_OPEN 60
-
 void report_free(struct report *r)
 {
     str_list_free(&r->records);
     str_list_free(&r->traces);
     str_list_free(&r->masks);
     recset_free(&r->set);
-    buf_free(&r->page);
-}
-
-void base64(const void *data, size_t len, struct buf *b)
-{
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const unsigned char *p = data;
-    for (size_t i = 0; i < len; i += 3) {
-        unsigned n = (unsigned)p[i] << 16;
-        n |= i + 1 < len ? (unsigned)p[i + 1] << 8 : 0;
-        n |= i + 2 < len ? (unsigned)p[i + 2] : 0;
-        char out[4] = {digits[n >> 18], digits[n >> 12 & 63], digits[n >> 6 & 63], digits[n & 63]};
-        if (i + 2 >= len)
-            out[3] = '=';
-        if (i + 1 >= len)
-            out[2] = '=';
-        buf_put(b, out, 4);
-    }
+    buf_free(&r->findings);
+    buf_free(&r->explorer);
+    buf_free(&r->pictures);
+    buf_free(&r->tables);
+    buf_free(&r->about);
 }
 
 /* ---- inputs -------------------------------------------------------------------------------- */
@@ -142,108 +122,6 @@ out:
     return rc;
 }
 
-/* ---- tables -------------------------------------------------------------------------------- */
-
-static int write_formats(const struct report *r, const struct table *t, struct err *err)
-{
-    static const struct sheet_opts view = {0};
-    struct buf b = {0}, path = {0};
-    int rc = 0;
-    for (int i = 0; table_formats[i]; i++) {
-        buf_reset(&b);
-        buf_reset(&path);
-        format_table(table_formats[i], t, &view, &b);
-        buf_printf(&path, "%s/tables/%s%s", r->dir, t->name, table_formats[i]->suffix);
-        TRY(buf_check(&b, "table", err));
-        TRY(buf_check(&path, "path", err));
-        TRY(file_write_atomic(buf_str(&path), b.data, b.len, err));
-    }
-out:
-    buf_free(&b);
-    buf_free(&path);
-    return rc;
-}
-
-static void command_of_table(const struct report *r, const char *table, struct buf *b)
-{
-    buf_puts(b, "lacuna analyze");
-    for (int64_t i = 0; i < r->records.n; i++) {
-        buf_puts(b, " ");
-        shell_word(r->records.items[i], b);
-    }
-    buf_printf(b, " --table %s", table);
-}
-
-static void put_table(struct report *r, const struct table *t)
-{
-    struct buf cmd = {0};
-    buf_printf(&r->page, "<section id=\"table-%s\">\n", t->name);
-    if (t->n_rows <= ROWS_ON_PAGE) {
-        bool fold = t->n_rows > ROWS_OPEN;
-        if (fold)
-            buf_printf(&r->page, "<details><summary><strong>%s</strong> (%lld rows)</summary>",
-                       t->title, (long long)t->n_rows);
-        html_table(t, &r->page);
-        buf_puts(&r->page, fold ? "</details>\n" : "");
-    } else
-        buf_printf(&r->page, "<p><strong>%s</strong>: %lld rows, in the files only.</p>\n",
-                   t->title, (long long)t->n_rows);
-    command_of_table(r, t->name, &cmd);
-    buf_puts(&r->page, "<p class=\"notes\">");
-    for (int i = 0; table_formats[i]; i++)
-        buf_printf(&r->page, "<a href=\"tables/%s%s\">%s</a> ", t->name, table_formats[i]->suffix,
-                   table_formats[i]->name);
-    buf_puts(&r->page, "&middot; <code>");
-    html_text(buf_str(&cmd), &r->page);
-    buf_puts(&r->page, "</code></p>\n</section>\n");
-    buf_free(&cmd);
-}
-
-static bool worth_showing(const struct table_def *def, const struct report *r)
-{
-    if (strcmp(def->listed.name, "by-step") == 0 && !recset_varies(&r->set, KEY_STEP))
-        return false;
-    if (strcmp(def->listed.name, "status") == 0 && r->set.n_skip + r->set.n_error == 0)
-        return false;
-    return table_has_data(def, &r->set);
-}
-
-int report_tables(struct report *r, struct err *err)
-{
-    struct table t;
-    struct buf path = {0};
-    int rc = 0;
-
-    buf_printf(&path, "%s/tables", r->dir);
-    TRY(make_dirs(buf_str(&path), err));
-    buf_puts(&r->page, "<h2 id=\"tables\">Tables</h2>\n");
-    for (int i = 0; table_defs[i]; i++) {
-        if (!worth_showing(table_defs[i], r))
-            continue;
-        rc = table_build(table_defs[i], &r->set, NULL, &t, err);
-        if (rc == ERR_INPUT && strcmp(table_defs[i]->listed.name, "paper") == 0) {
-            buf_puts(&r->page, "<p class=\"notes\">No comparison with printed numbers: ");
-            html_text(err->msg, &r->page);
-            buf_puts(&r->page, "</p>\n");
-            err_clear(err);
-            rc = 0;
-            continue;
-        }
-        if (rc)
-            goto out;
-        rc = write_formats(r, &t, err);
-        if (!rc)
-            put_table(r, &t);
-        table_free(&t);
-        if (rc)
-            goto out;
-        r->n_tables++;
-    }
-out:
-    buf_free(&path);
-    return rc;
-}
-
 /* ---- definitions --------------------------------------------------------------------------- */
 
 static bool is_used(const struct str_list *names, const struct metric_def *def)
@@ -288,7 +166,7 @@ int report_definitions(struct report *r, struct err *err)
     int rc = 0;
     TRY(recset_metrics(&r->set, "*", &names, err));
     buf_puts(
-        &r->page,
+        &r->about,
         "<h2 id=\"definitions\">What the numbers mean</h2>\n<div class=\"wide\"><table>"
         "<caption>Definitions of the metrics in these records. i, j: query and key; A: allowed "
         "pairs; M: kept pairs; p: exact dense softmax; O, LSE: dense output and log-sum-exp; "
@@ -296,12 +174,12 @@ int report_definitions(struct report *r, struct err *err)
         "<th>unit</th><th>definition</th></tr></thead>\n<tbody>\n");
     for (const struct metric_def *m = metric_defs; m->name; m++)
         if (is_used(&names, m))
-            put_definition(NULL, m, &r->page);
+            put_definition(NULL, m, &r->about);
     for (const struct method *const *p = r->app->methods; *p; p++)
         for (const struct metric_def *m = (*p)->metrics; m && m->name; m++)
             if (method_used(&r->set, (*p)->name, m))
-                put_definition((*p)->name, m, &r->page);
-    buf_puts(&r->page,
+                put_definition((*p)->name, m, &r->about);
+    buf_puts(&r->about,
              "</tbody></table></div>\n<p class=\"notes\">Means over heads, layers, steps, "
              "branches and prompts give every cell the same weight; \u00b1 is the standard "
              "deviation (n - 1).</p>\n");
@@ -310,101 +188,62 @@ out:
     return rc;
 }
 
-/* ---- manifests ----------------------------------------------------------------------------- */
+/* ---- commands and manifests ----------------------------------------------------------------- */
 
-static int put_file(struct report *r, const char *path, bool open, struct err *err)
+/* The command line of a manifest, to be typed again where it ran. */
+static void put_command(const json_t *doc, struct buf *b)
 {
-    struct buf b = {0};
-    int rc = buf_read_file(&b, path, 16 << 20, err);
-    if (!rc) {
-        buf_puts(&r->page, open ? "<details open><summary><code>" : "<details><summary><code>");
-        html_text(path, &r->page);
-        buf_puts(&r->page, "</code></summary><pre>");
-        html_text(buf_str(&b), &r->page);
-        buf_puts(&r->page, "</pre></details>\n");
+    const json_t *argv = json_object_get(doc, "argv");
+    struct buf line = {0};
+    for (size_t i = 0; i < json_array_size(argv); i++) {
+        const char *word = json_string_value(json_array_get(argv, i));
+        buf_puts(&line, i ? " " : "");
+        shell_word(word ? word : "", &line);
     }
-    buf_free(&b);
-    return rc;
+    html_text(buf_str(&line), b);
+    buf_puts(b, line.len ? "\n" : "");
+    b->failed |= line.failed;
+    buf_free(&line);
+}
+
+static void put_file(const char *path, const struct buf *text, struct buf *b)
+{
+    buf_puts(b, "<details><summary><code>");
+    html_text(path, b);
+    buf_puts(b, "</code></summary><pre>");
+    html_text(buf_str(text), b);
+    buf_puts(b, "</pre></details>\n");
 }
 
 int report_manifests(struct report *r, struct err *err)
 {
     struct str_list files = {0};
-    struct buf own = {0};
+    struct buf path = {0}, text = {0}, commands = {0}, manifests = {0};
+    json_t *doc = NULL;
     int rc = 0;
-    buf_puts(&r->page, "<h2 id=\"manifest\">Where this comes from</h2>\n");
     for (int64_t i = 0; i < r->records.n; i++)
         list_manifests(r->records.items[i], &files);
-    for (int64_t i = 0; i < files.n; i++)
-        TRY(put_file(r, files.items[i], true, err));
-    buf_printf(&own, "%s/manifest.json", r->dir);
-    TRY(put_file(r, buf_str(&own), false, err));
+    buf_printf(&path, "%s/manifest.json", r->dir);
+    str_list_add(&files, buf_str(&path));
+    for (int64_t i = 0; i < files.n; i++) {
+        buf_reset(&text);
+        TRY(buf_read_file(&text, files.items[i], 16 << 20, err));
+        TRY(seal_json_file(files.items[i], 16 << 20, &doc, err));
+        put_command(doc, &commands);
+        json_decref(doc);
+        put_file(files.items[i], &text, &manifests);
+    }
+    buf_puts(&r->about, "<h2 id=\"manifest\">Commands and manifests</h2>\n<p>What made the records "
+                        "and this page; every part above has its own command.</p>\n<pre>");
+    buf_put(&r->about, buf_str(&commands), commands.len);
+    buf_puts(&r->about, "</pre>\n");
+    buf_put(&r->about, buf_str(&manifests), manifests.len);
+    r->about.failed |= commands.failed || manifests.failed;
 out:
     str_list_free(&files);
-    buf_free(&own);
-    return rc;
-}
-
-/* ---- page ---------------------------------------------------------------------------------- */
-
-static void list_values(const struct recset *s, enum group_key key, const char *what, struct buf *b)
-{
-    struct grouping gs;
-    struct buf text = {0};
-    if (grouping_make(s, &key, 1, 0, NULL, NULL, &gs, NULL) != 0)
-        return;
-    for (int64_t i = 0; i < gs.n; i++) {
-        buf_puts(&text, i ? ", " : "");
-        key_text(gs.g[i].first, key, &text);
-    }
-    buf_printf(b, "<li>%s: ", what);
-    html_text(buf_str(&text), b);
-    buf_puts(b, "</li>\n");
-    buf_free(&text);
-    grouping_free(&gs);
-}
-
-static void put_summary(const struct report *r, struct buf *b)
-{
-    const struct recset *s = &r->set;
-    buf_puts(b, "<ul>\n");
-    list_values(s, KEY_MODEL, "models", b);
-    list_values(s, KEY_N_Q, "query tokens", b);
-    list_values(s, KEY_METHOD, "methods", b);
-    buf_printf(b, "<li>%lld cells: %lld ok, %lld skipped, %lld failed</li>\n", (long long)s->n,
-               (long long)s->n_ok, (long long)s->n_skip, (long long)s->n_error);
-    buf_printf(b, "<li>lacuna %s, build ", lacuna_version());
-    html_text(lacuna_build_id(), b);
-    buf_puts(b, "</li>\n</ul>\n<p><a href=\"#tables\">Tables</a> &middot; ");
-    if (r->n_figures)
-        buf_puts(b, "<a href=\"#figures\">Figures</a> &middot; ");
-    buf_puts(b, "<a href=\"#definitions\">Definitions</a> &middot; "
-                "<a href=\"#manifest\">Manifest</a></p>\n");
-}
-
-int report_write(struct report *r, struct err *err)
-{
-    struct buf b = {0}, path = {0};
-    int rc = 0;
-    /* The policy makes the promise checkable: nothing is fetched, nothing runs. */
-    buf_puts(&b, "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
-                 "<meta name=\"viewport\" content=\"width=device-width\">\n"
-                 "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-                 "img-src data:; style-src 'unsafe-inline'\">\n<title>");
-    html_text(r->title, &b);
-    buf_printf(&b, "</title>\n<style>%s</style></head><body>\n<h1>", html_style);
-    html_text(r->title, &b);
-    buf_puts(&b, "</h1>\n");
-    put_summary(r, &b);
-    buf_put(&b, buf_str(&r->page), r->page.len);
-    buf_puts(&b, "</body></html>\n");
-    b.failed |= r->page.failed;
-    TRY(buf_check(&b, "report", err));
-    buf_printf(&path, "%s/index.html", r->dir);
-    TRY(buf_check(&path, "path", err));
-    TRY(file_write_atomic(buf_str(&path), b.data, b.len, err));
-out:
-    buf_free(&b);
     buf_free(&path);
+    buf_free(&text);
+    buf_free(&commands);
+    buf_free(&manifests);
     return rc;
 }

@@ -1,9 +1,11 @@
 /*
- * report.h - one self-contained HTML page of tables and figures, and the files it is made of.
+ * report.h - one self-contained HTML page of findings, figures and tables, and the files it is made
+ * of.
  */
 #ifndef LACUNA_REPORT_H
 #define LACUNA_REPORT_H
 
+#include "analyze/keys.h"
 #include "analyze/load.h"
 #include "core/buf.h"
 #include "core/cmd.h"
@@ -20,8 +22,9 @@ struct report {
     struct recset set;
     bool figures;    /* draw any */
     bool no_gnuplot; /* set when a figure could not be drawn for want of gnuplot */
-    struct buf page; /* the HTML body so far */
-    int n_figures, n_tables;
+    /* Parts of the page's body, in the order in which they stand on it. */
+    struct buf findings, explorer, pictures, tables, about;
+    int n_figures, n_tables, n_findings;
 };
 
 void report_free(struct report *r);
@@ -30,16 +33,43 @@ void report_free(struct report *r);
  * added to r->traces and r->masks. */
 int report_find_inputs(struct report *r, struct err *err);
 
-/* Sections of the page. Files go to <dir>/tables and <dir>/figures. */
-int report_tables(struct report *r, struct err *err);
+/* Parts of the page, each into its own buffer. Files go to <dir>/tables and <dir>/figures. */
+int report_findings(struct report *r, struct err *err);
+int report_explorer(struct report *r, struct err *err);
 int report_figures(struct report *r, struct err *err);
+int report_tables(struct report *r, struct err *err);
 int report_definitions(struct report *r, struct err *err);
 int report_manifests(struct report *r, struct err *err); /* of the inputs, then the report's own */
 
-/* Head, summary, body and end as <dir>/index.html. */
+/* Head, parts, style, data and script as <dir>/index.html. */
 int report_write(struct report *r, struct err *err);
+
+/* ---- for the sources of the report ---------------------------------------------------------- */
+
+/* "lacuna COMMAND DIR..." with the words quoted for a shell. */
+void report_command(const struct report *r, const char *command, struct buf *b);
+
+/* Records of one scope (model, length, ...), which no mean goes across. `set` borrows its records
+ * from the report's; at most SCOPES_MOST of them. `where` selects them: " -w 'n_q=2048'", or "". */
+#define SCOPES_MOST 8
+struct report_scope {
+    struct recset set;
+    char *name, *where; /* owned */
+};
+struct report_scopes {
+    struct report_scope s[SCOPES_MOST];
+    int n;
+    int64_t left_out; /* scopes beyond SCOPES_MOST */
+    enum group_key keys[KEYS_MAX];
+    int n_keys;
+};
+int report_scopes(const struct recset *set, struct report_scopes *out, struct err *err);
+void report_scopes_free(struct report_scopes *s);
 
 /* Base64 (RFC 4648). */
 void base64(const void *data, size_t len, struct buf *b);
+
+/* JSON for an HTML element of type application/json: no text in it can end the element. */
+void json_in_html(const struct buf *json, struct buf *b);
 
 #endif

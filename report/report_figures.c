@@ -53,14 +53,15 @@ static int embed(struct report *r, const char *path, const struct item *it, cons
     int rc = buf_read_file(&png, path, 64 << 20, err);
     if (rc)
         return rc;
-    buf_printf(&r->page, "<figure id=\"figure-%s\"><img alt=\"%s\" src=\"data:image/png;base64,",
-               it->file, it->file);
-    base64(png.data, png.len, &r->page);
-    buf_puts(&r->page, "\">\n<figcaption>");
-    html_text(caption, &r->page);
-    buf_puts(&r->page, "<br><code>");
-    html_text(command, &r->page);
-    buf_printf(&r->page,
+    buf_printf(&r->pictures,
+               "<figure id=\"figure-%s\"><img alt=\"%s\" src=\"data:image/png;base64,", it->file,
+               it->file);
+    base64(png.data, png.len, &r->pictures);
+    buf_puts(&r->pictures, "\">\n<figcaption>");
+    html_text(caption, &r->pictures);
+    buf_puts(&r->pictures, "<br><code>");
+    html_text(command, &r->pictures);
+    buf_printf(&r->pictures,
                "</code><br>files: <a href=\"figures/%s.png\">png</a> "
                "<a href=\"figures/%s.gp\">gnuplot script</a></figcaption></figure>\n",
                it->file, it->file);
@@ -76,11 +77,11 @@ static int excuse(struct report *r, const struct item *it, const char *command, 
         return rc;
     r->no_gnuplot |= rc == ERR_MACHINE;
     log_warn("figure %s: %s", it->file, err->msg);
-    buf_puts(&r->page, "<p class=\"notes\">Not drawn: <code>");
-    html_text(command, &r->page);
-    buf_puts(&r->page, "</code>: ");
-    html_text(err->msg, &r->page);
-    buf_puts(&r->page, "</p>\n");
+    buf_puts(&r->pictures, "<p class=\"notes\">Not drawn: <code>");
+    html_text(command, &r->pictures);
+    buf_puts(&r->pictures, "</code>: ");
+    html_text(err->msg, &r->pictures);
+    buf_puts(&r->pictures, "</p>\n");
     err_clear(err);
     return 0;
 }
@@ -307,7 +308,7 @@ int report_figures(struct report *r, struct err *err)
     buf_printf(&path, "%s/figures", r->dir);
     TRY(buf_check(&path, "path", err));
     TRY(make_dirs(buf_str(&path), err));
-    buf_puts(&r->page, "<h2 id=\"figures\">Figures</h2>\n");
+    buf_puts(&r->pictures, "<h2 id=\"figures\">Figures</h2>\n");
     TRY(draw_records(r, err));
     for (int64_t i = 0; i < r->traces.n; i++)
         TRY(draw_heatmap(r, i, err));
