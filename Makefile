@@ -139,7 +139,7 @@ $(BUILD)/build-id: FORCE
 	@echo '$(BUILD_ID) $(CC) $(FLAGS)' | cmp -s - $@ || echo '$(BUILD_ID) $(CC) $(FLAGS)' > $@
 FORCE:
 
-$(addprefix $(BUILD)/tests/unit/test_,conform budget outside hyperattention qk_sparse bidirectional maskexport): \
+$(addprefix $(BUILD)/tests/unit/test_,conform budget outside hyperattention qk_sparse bidirectional maskexport selectcost): \
   $(BUILD)/tests/harness/conform.o
 $(BUILD)/tests/unit/test_exec: $(BUILD)/tests/harness/conform.o | $(BUILD)/tests/harness/execpeer
 $(BUILD)/tests/unit/test_exec.o: DEFINES += -DEXEC_PEER='"$(BUILD)/tests/harness/execpeer"'

@@ -105,6 +105,12 @@ struct method_ctx {
     char skip[256];       /* reason of METHOD_SKIP */
 };
 
+/* What a method itself spends on choosing the mask of a head; sim/blocks/selectcost.h has the rules
+ * of counting. */
+struct select_cost {
+    double flops, bytes;
+};
+
 /* Of a method whose masks are all static. */
 struct mask_origin mask_is_static(const void *state);
 
@@ -204,6 +210,11 @@ struct method {
 
     /* Where the mask of this head comes from. NULL: SOURCE_OWN. */
     struct mask_origin (*origin)(const void *state);
+
+    /* What choosing this head's mask costs by the method's own loops, from sizes and counts of the
+     * head: adds to *cost, or returns false where that is not known. Called after the last `select`
+     * for masks of SOURCE_OWN alone; the others cost their call nothing. NULL: not known. */
+    bool (*cost)(const void *state, struct select_cost *cost);
 
     /* For a device that chooses: how this head's mask is to be chosen, or false with the reason.
      * `adopt` receives the choice, lists over the whole head in the rule's unit, before the first

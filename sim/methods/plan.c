@@ -362,6 +362,12 @@ static struct mask_origin origin(const void *state)
     return inner(s)->origin ? inner(s)->origin(s->inner) : (struct mask_origin){SOURCE_OWN, 0};
 }
 
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct plan_state *s = state;
+    return inner(s)->flags & METHOD_KEEPS_ALL || (inner(s)->cost && inner(s)->cost(s->inner, c));
+}
+
 static bool attends(const void *state)
 {
     const struct plan_state *s = state;
@@ -421,6 +427,7 @@ const struct method method_plan = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .attends = attends,
     .attend = attend,

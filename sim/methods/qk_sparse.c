@@ -22,6 +22,7 @@
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/colmass.h"
 #include "sim/blocks/prefix.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/blocks/unitkeys.h"
 
 #include <math.h>
@@ -65,6 +66,8 @@ static const struct metric_def metrics[] = {
 /* clang-format on */
 
 struct qk_state {
+    const struct qk_params *params;
+    const struct head_in *in;
     struct attn_in x;
     bool *keep_q;  /* [nq] */
     int32_t *keys; /* [n_keys] that are kept, ascending */
@@ -153,6 +156,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     int rc = 0;
 
     TRY(mem_zalloc(&s, 1, sizeof *s, "qk-sparse state", err));
+    s->params = p;
+    s->in = in;
     s->x = in->x;
     TRY(mem_alloc(&s->keep_q, in->x.nq, sizeof *s->keep_q, "kept queries", err));
     TRY(mem_alloc(&s->keys, in->x.nk, sizeof *s->keys, "kept keys", err));
@@ -230,6 +235,23 @@ out:
     return rc;
 }
 
+/* A random choice reads no data. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct qk_state *s = state;
+    int select = s->params->select, d = select == VNORM ? s->x.dv : s->x.d;
+    double nq = (double)s->x.nq, nk = (double)s->x.nk;
+    if (select == RANDOM)
+        return true;
+    if (select == MASS)
+        cost_exact_rows(c, s->in, nq, cost_pairs(&s->x, 0, s->x.nq, 1), 1);
+    else
+        cost_products(c, nk, d);
+    cost_rows(c, s->in, nk, d);
+    cost_kept(c, nk);
+    return true;
+}
+
 /* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "drop", .scale = BUDGET_LIN, .falls = true},
@@ -269,6 +291,7 @@ const struct method method_qk_sparse = {
     .budget_full = "drop=0",
     .prepare = prepare,
     .select = select_rows,
+    .cost = cost,
     .attends = attends,
     .attend = attend,
     .report = report,

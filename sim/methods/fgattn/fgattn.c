@@ -401,6 +401,17 @@ static struct mask_origin origin(const void *state)
                                 .calls = carried ? s->params->refresh : 1};
 }
 
+/* Only calls that made a mask come here. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct fg_state *s = state;
+    if (s->params->mode == FG_POOLED)
+        fg_pooled_cost(s->params, &s->in, c);
+    else
+        fg_cached_cost(&s->in, s->lse || runs_dense(s), c);
+    return true;
+}
+
 static bool rule(const void *state, union method_rule *rule, char why[160])
 {
     const struct fg_state *s = state;
@@ -560,6 +571,7 @@ const struct method method_fg_attn = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .rule = rule,
     .adopt = adopt,

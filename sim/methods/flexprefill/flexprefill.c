@@ -18,6 +18,7 @@
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/blockgrid.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/methods/flexprefill/flexprefill.h"
 #include "sim/blocks/vslash.h"
 
@@ -120,6 +121,7 @@ enum kind { DENSE, PLAN, LISTS };
 
 struct state {
     enum kind kind;
+    const struct head_in *in;
     struct flex_config c;
     struct flex_plan plan; /* PLAN */
     struct vslash lists;   /* LISTS */
@@ -240,6 +242,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (rc)
         return rc;
     TRY(mem_zalloc(&s, 1, sizeof *s, "flexprefill", err));
+    s->in = in;
     s->c = resolve(p, &in->x);
     s->reached = NAN;
     if (p->profile == PROFILE_FRONTIER)
@@ -269,6 +272,43 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     mask_full(out, s->c.n, s->c.n, row0, row1, !s->c.both);
     out->bq = out->bk = out->exec_bq = out->exec_bk = s->c.block;
     return 0;
+}
+
+/* The mean of every block of tokens of x, and its products with `pairs` others. */
+static void pooled_cost(const struct state *s, double pairs, struct select_cost *c)
+{
+    const struct attn_in *x = &s->in->x;
+    double nb = (double)s->plan.map.rows;
+    cost_sums(c, (double)x->nk * x->d);
+    cost_rows(c, s->in, (double)x->nk, x->d);
+    cost_kept(c, nb * x->d + pairs);
+    cost_products(c, pairs, x->d);
+    cost_softmax(c, pairs);
+}
+
+/* Keys are pooled for the pattern test, queries of query-aware heads alone. The test itself, a few
+ * logarithms per block, is left out. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct state *s = state;
+    const struct attn_in *x = &s->in->x;
+    int64_t n = s->c.n, most = s->kind == LISTS ? FRONTIER_ROWS : s->c.block;
+    int64_t rows = n < most ? n : most;
+    double nb = (double)s->plan.map.rows;
+    if (s->kind == DENSE)
+        return true;
+    cost_exact_rows(c, s->in, (double)rows, cost_pairs(x, n - rows, n, 1), 2);
+    cost_rows(c, s->in, (double)n, x->d);
+    cost_kept(c, 2 * (double)n);
+    if (s->kind == LISTS)
+        return true;
+    cost_sums(c, 2 * (double)n);       /* of blocks */
+    cost_sums(c, (double)rows * x->d); /* the mean query */
+    cost_rows(c, s->in, (double)rows, x->d);
+    pooled_cost(s, nb, c);
+    if (s->plan.query_aware)
+        pooled_cost(s, s->c.both ? nb * nb : nb * (nb + 1) / 2, c);
+    return true;
 }
 
 /* The port prints executed pairs: whole blocks and columns, also where they leave the triangle. */
@@ -487,6 +527,7 @@ const struct method method_flexprefill = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 2.5,

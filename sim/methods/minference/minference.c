@@ -306,6 +306,12 @@ static struct mask_origin origin(const void *state)
     return (struct mask_origin){.source = chosen ? SOURCE_OWN : SOURCE_STATIC};
 }
 
+static bool cost(const void *state, struct select_cost *c)
+{
+    minf_cost(state, c);
+    return true;
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     static const char *const NAMES[] = {"dense", "vs", "ashape", "trishape", "block"};
@@ -438,6 +444,7 @@ const struct method method_minference = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .report = report,
     .calibrate = calibrate,

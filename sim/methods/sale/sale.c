@@ -125,6 +125,7 @@ struct sage {
 
 struct state {
     struct sale_head head;
+    double in_bytes; /* of a number of q or k in the trace */
     bool sage1;
     struct sage s;
 };
@@ -207,6 +208,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return rc;
     TRY(mem_zalloc(&s, 1, sizeof *s, "sale", err));
     sale_head_init(&s->head, &c, in->x.q, in->x.k, in->x.nq, in->x.d);
+    s->in_bytes = (double)dtype_size(in->src_dtype);
     s->sage1 = p->arith == ARITH_SAGE1 || p->quant;
     if (s->sage1)
         TRY(sale_head_quantise(&s->head, err));
@@ -269,6 +271,13 @@ static int attend(void *state, const struct mask *m, double *out, double *lse,
     struct state *s = state;
     stats->tiles_pv = 0;
     return tile_attn_rows(&s->s.t, m, out, lse, &stats->tiles_pv, err);
+}
+
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct state *s = state;
+    sale_cost(&s->head, s->in_bytes, c);
+    return true;
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -422,6 +431,7 @@ const struct method method_sale = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .rule = rule,
     .adopt = adopt,

@@ -17,6 +17,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/methods/sampleattention/sampleattention.h"
 
 #include <math.h>
@@ -157,6 +158,7 @@ enum kind { DENSE, PLAN, TOKENS };
 
 struct state {
     enum kind kind;
+    const struct head_in *in;
     struct sample_config c;
     struct sample_plan plan; /* PLAN */
     struct sample_v2 v2;     /* TOKENS */
@@ -204,6 +206,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     TRY(mem_zalloc(&s, 1, sizeof *s, "sampleattention", err));
     s->c = resolve(p, in->x.nq, in->x.nk);
     s->c.reach = in->x.reach;
+    s->in = in;
     if (p->profile == PROFILE_V2) {
         s->kind = TOKENS;
         TRY(sample_v2_build(&s->v2, in->x.nq, in->x.nk, p->alpha, p->window, p->rows, p->bottom,
@@ -271,6 +274,29 @@ static int report(void *state, struct record *r, struct err *err)
     note_lists(&s->plan, r);
 out:
     return rc;
+}
+
+/* The keys are read once per slice: those before its end. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct state *s = state;
+    const struct attn_in *x = &s->in->x;
+    int64_t end[SAMPLE_MAX_CHUNKS + 1], shift = s->c.nk - s->c.nq;
+    if (s->kind == TOKENS) {
+        cost_exact_rows(c, s->in, (double)s->v2.sampled, s->v2.pairs, 1);
+        cost_rows(c, s->in, (double)x->nk, x->d);
+        cost_kept(c, (double)x->nk);
+    }
+    if (s->kind != PLAN)
+        return true;
+    sample_ends(&s->c, end);
+    for (int i = 0; i < s->c.chunks; i++) {
+        int64_t to = end[i + 1] - shift, from = to - s->c.block;
+        cost_exact_rows(c, s->in, (double)s->c.block, cost_pairs(x, from, to, 1), 2);
+        cost_rows(c, s->in, (double)end[i + 1], x->d);
+        cost_kept(c, 2 * (double)sample_blocks(&s->c));
+    }
+    return true;
 }
 
 static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
@@ -344,6 +370,7 @@ const struct method method_sampleattention = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 4,

@@ -114,6 +114,7 @@ int sample_plan_mask(const struct sample_plan *p, int64_t row0, int64_t row1, st
 
 struct sample_v2 {
     int64_t nq, nk, window, bottom, sampled;
+    double pairs;  /* allowed pairs of the sampled rows */
     int32_t *cols; /* ascending token columns, owned */
     int64_t ncols;
 };

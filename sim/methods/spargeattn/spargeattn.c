@@ -269,6 +269,12 @@ static void pv_filtered(void *state, double tiles_pv)
     ((struct sparge *)state)->tiles_pv += tiles_pv;
 }
 
+static bool cost(const void *state, struct select_cost *c)
+{
+    sparge_cost(state, c);
+    return true;
+}
+
 static double share_similar(const struct sparge_blocks *b)
 {
     int64_t n = 0;
@@ -370,6 +376,7 @@ const struct method method_spargeattn = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .attends = attends,
     .attend = attend,
     .filter = pv_filter,
