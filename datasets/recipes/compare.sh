@@ -26,19 +26,20 @@ shift 2
 more=
 case $kind in
 text)
-    methods="streaming longformer bigbird:preset=sample minference minference:pattern=block
+    slow="hyperattention:min_len=256:block=64 fg-attn:refresh=1 longformer sale"
+    methods="streaming bigbird:preset=sample minference minference:pattern=block
         flexprefill:min_budget=0 xattention spargeattn:theta=-1:pv=off
-        spargeattn:theta=-1:pv=off:select=topk sale sampleattention fg-attn:mode=pooled
-        fg-attn:refresh=1 hash-sparse qk-sparse:select=knorm hyperattention:min_len=256:block=64"
+        spargeattn:theta=-1:pv=off:select=topk sampleattention fg-attn:mode=pooled hash-sparse
+        qk-sparse:select=knorm"
     units="64x1 64x32 64x64 128x64 128x128"
     ;;
 video)
-    methods="streaming longformer bigbird minference minference:pattern=block
-        flexprefill:min_budget=0 xattention spargeattn:theta=-1:pv=off
-        spargeattn:theta=-1:pv=off:select=topk fg-attn:mode=pooled fg-attn:refresh=1
-        radial:dense_layers=0:dense_steps=0 svg1:dense_layers=0:dense_steps=0
-        svg2:dense_layers=0:dense_steps=0:cold=1 hash-sparse qk-sparse:select=knorm
-        hyperattention:min_len=0:block=64"
+    slow="hyperattention:min_len=0:block=64 fg-attn:refresh=1 longformer
+        svg2:dense_layers=0:dense_steps=0:cold=1"
+    methods="streaming bigbird minference minference:pattern=block flexprefill:min_budget=0 xattention
+        spargeattn:theta=-1:pv=off spargeattn:theta=-1:pv=off:select=topk fg-attn:mode=pooled
+        radial:dense_layers=0:dense_steps=0 svg1:dense_layers=0:dense_steps=0 hash-sparse
+        qk-sparse:select=knorm"
     units="64x1 64x64 128x64 128x128"
     more="chipmunk:dense_layers=0:local_voxels=0:random_keys=0:redraw=0:top_keys=$TARGETS"
     ;;
@@ -60,14 +61,17 @@ mkdir -p "$out"
 # One setting per line, those that take longest first.
 {
     for t in $(echo "$TARGETS" | tr , ' '); do
+        for m in $slow; do
+            echo "$m@density_elem=$t"
+        done
         echo "oracle:kind=mean@density_elem=$t"
         for u in $units; do
             echo "oracle:kind=block:scope=head:unit=$u@density_elem=$t"
         done
         echo "oracle:kind=stripes@density_elem=$t"
-    done
-    for m in $methods; do
-        echo "$m@density_elem=$TARGETS"
+        for m in $methods; do
+            echo "$m@density_elem=$t"
+        done
     done
     for m in $more; do
         echo "$m"
