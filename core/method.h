@@ -299,9 +299,9 @@ int method_run_open(struct method_run *run, struct err *err);
 int method_calib_fits(const struct method_run *run, const char *model, const char *permute,
                       struct err *err);
 
-/* True if the run has a calibration without parameters for this head, which then uses those that
- * the run gives for all heads. */
-bool method_calib_lacks(const struct method_run *run, int layer, int head);
+/* True if the run has a calibration without parameters for this head of so many keys, which then
+ * uses those that the run gives for all heads. */
+bool method_calib_lacks(const struct method_run *run, int layer, int head, int64_t tokens);
 
 /* Note in a record how the calibration of its run was made, if it has one: calib_search (options of
  * the search), calib_per ("head" unless the file says otherwise), calib_inputs (traces) and
@@ -311,9 +311,10 @@ int method_calib_note(const struct method_run *run, const char *trace_id, struct
                       struct err *err);
 
 /* Parameters of one head: a copy of run->params (the settings of the calibration file and what was
- * given beside it) with the file's values for (layer, head), but for the given ones. Free with
- * opt_free(method->params, *out) and free(*out). */
-int method_params_for_head(const struct method_run *run, int layer, int head, void **out,
-                           struct err *err);
+ * given beside it) with the file's values for (layer, head), but for the given ones. A file that
+ * was calibrated per length has several entries for a head: `tokens`, its keys, says which counts.
+ * Free with opt_free(method->params, *out) and free(*out). */
+int method_params_for_head(const struct method_run *run, int layer, int head, int64_t tokens,
+                           void **out, struct err *err);
 
 #endif

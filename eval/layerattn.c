@@ -321,7 +321,7 @@ static int run_method(struct head_work *w, struct err *err)
     void *params = NULL;
     int rc = 0;
 
-    TRY(method_params_for_head(run, w->j->layer, w->head, &params, err));
+    TRY(method_params_for_head(run, w->j->layer, w->head, w->in.x.nk, &params, err));
     TRY(find_order(w, params, err));
     struct sim_cell cell = {.method = run->method,
                             .params = params,

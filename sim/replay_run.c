@@ -127,8 +127,8 @@ static int run_cell(struct replay *r, const struct series *s, int64_t run_index,
                             .sink_ctx = &dump};
     int rc = 0;
 
-    TRY(method_params_for_head(run, rec->layer, rec->head, &params, err));
-    if (method_calib_lacks(run, rec->layer, rec->head))
+    TRY(method_params_for_head(run, rec->layer, rec->head, in->x.nk, &params, err));
+    if (method_calib_lacks(run, rec->layer, rec->head, in->x.nk))
         record_note(rec, "calib=absent");
     TRY(method_calib_note(run, rec->trace, rec, err));
     if (run->target)

@@ -316,7 +316,7 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
         if (!samples[i].x.causal || samples[i].x.nq > samples[i].x.nk)
             return method_skip(ctx, "causal only");
     struct sample_config base = resolve(p, samples[0].x.nq, samples[0].x.nk);
-    int rc = sample_search(&base, &want, samples, n, &c, err);
+    int rc = sample_search(&base, &want, samples, n, &c, w, err);
     if (rc)
         return rc;
     if (!c.met)

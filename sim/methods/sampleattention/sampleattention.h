@@ -144,9 +144,12 @@ struct sample_choice {
     bool met;                                  /* false: nothing met the target; a full mask */
 };
 
-/* Evaluate the whole grid on n samples of the same head and choose the sparsest triple that meets
- * the target. base gives block, extend, merge, reduce and the forced blocks. */
+/* Evaluate the whole grid on n samples and choose the sparsest triple that meets the target. The
+ * grid goes into the open object w (NULL: nowhere) as "grid": columns and rows. base gives block,
+ * extend, merge, reduce and the forced blocks. */
+struct jw;
 int sample_search(const struct sample_config *base, const struct sample_target *target,
-                  const struct head_in *samples, int n, struct sample_choice *out, struct err *err);
+                  const struct head_in *samples, int n, struct sample_choice *out, struct jw *w,
+                  struct err *err);
 
 #endif
