@@ -236,6 +236,10 @@ struct method {
     bool (*filter)(const void *state, struct accel_filter *f, char why[160]);
     void (*filtered)(void *state, double tiles_pv);
 
+    /* Where the mask keeps every pair although the method could leave some out: why, and what would
+     * change that. false: the method cannot tell. Asked after the last range. NULL: never. */
+    bool (*why_full)(const void *state, char why[160]);
+
     /* After the last range: numbers of the method (density_native, its own `metrics`) and notes.
      * May be NULL. */
     int (*report)(void *state, struct record *r, struct err *err);

@@ -86,6 +86,16 @@ out:
     return rc;
 }
 
+/* The method's reason, of the first cell that has one. */
+static void tell_why(struct run_tally *t, const struct record *rec)
+{
+    const char *notes = rec->notes.len ? rec->notes.data : "", *at = strstr(notes, "full=");
+    if (!at || (at > notes && at[-1] != ';') || __atomic_exchange_n(&t->told, 1, __ATOMIC_RELAXED))
+        return;
+    at += strlen("full=");
+    snprintf(t->why, sizeof t->why, "%.*s", (int)strcspn(at, ";"), at);
+}
+
 /* A finished cell's record, and the tally. */
 static int deliver(struct replay *r, const struct method_run *run, const struct record *rec,
                    struct err *err)
@@ -97,8 +107,10 @@ static int deliver(struct replay *r, const struct method_run *run, const struct 
     if (rec->status == RECORD_OK) {
         struct run_tally *own = &r->tally[run - r->runs];
         __atomic_add_fetch(&own->ok, 1, __ATOMIC_RELAXED);
-        if (record_get(rec, "density_elem") == 1)
+        if (record_get(rec, "density_elem") == 1) {
             __atomic_add_fetch(&own->full, 1, __ATOMIC_RELAXED);
+            tell_why(own, rec);
+        }
     }
     return record_file_append(r->records, rec, err);
 }

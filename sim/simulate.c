@@ -174,6 +174,15 @@ out:
     return rc;
 }
 
+/* Dense attention under a method's name says nothing about the method: say why it is so. */
+static void note_full(const struct run *run, struct record *r)
+{
+    char why[160] = "";
+    if (run->acc.counts.pairs_kept == run->acc.counts.pairs_allowed && run->method->why_full &&
+        run->method->why_full(run->state, why))
+        record_note(r, "full=%s", why);
+}
+
 static int run_record(struct run *run, struct record *r, struct err *err)
 {
     int rc = 0;
@@ -189,6 +198,7 @@ static int run_record(struct run *run, struct record *r, struct err *err)
     if (run->method->report)
         TRY(run->method->report(run->state, r, err));
     TRY(record_cost(run, r, err));
+    note_full(run, r);
     TRY(record_metric(r, "host_prepare_ns", run->ns_prepare, err));
     TRY(record_metric(r, "host_select_ns", run->ns_select, err));
     if (run->out)

@@ -397,6 +397,12 @@ static void filtered(void *state, double tiles_pv)
         inner(s)->filtered(s->inner, tiles_pv);
 }
 
+static bool why_full(const void *state, char why[160])
+{
+    const struct plan_state *s = state;
+    return inner(s)->why_full && inner(s)->why_full(s->inner, why);
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     struct plan_state *s = state;
@@ -433,6 +439,7 @@ const struct method method_plan = {
     .attend = attend,
     .filter = filter,
     .filtered = filtered,
+    .why_full = why_full,
     .report = report,
     .release = release,
     .may_be_empty = may_be_empty,

@@ -449,6 +449,18 @@ static int adopt(void *state, const struct mask *m, struct err *err)
     return rc;
 }
 
+static bool why_full(const void *state, char why[160])
+{
+    const struct fg_state *s = state;
+    if (s->call == CALL_DENSE)
+        snprintf(why, 160, "dense_layers and dense_steps attend to all");
+    else if (s->call == CALL_REFRESH)
+        snprintf(why, 160,
+                 "a call that makes the mask of later steps attends to all - refresh=1 and "
+                 "mode=pooled use their own mask");
+    return runs_dense(s);
+}
+
 /* The reused mask against the one that this step would have made. */
 static int report_compare(const struct fg_state *s, struct record *r, struct err *err)
 {
@@ -575,6 +587,7 @@ const struct method method_fg_attn = {
     .origin = origin,
     .rule = rule,
     .adopt = adopt,
+    .why_full = why_full,
     .report = report,
     .calibrate = fg_calibrate,
     .calibrate_passes = 2,

@@ -328,6 +328,14 @@ out:
     return rc;
 }
 
+static bool why_full(const void *state, char why[160])
+{
+    const struct state *s = state;
+    snprintf(why, 160, "%lld tokens are too few for blocks of %lld and min_budget=%lld",
+             (long long)s->c.n, (long long)s->c.block, (long long)s->c.min_budget);
+    return s->kind == DENSE;
+}
+
 /* density_native: kept blocks over the full square; the code reports 1 for short prompts. */
 static int report(void *state, struct record *r, struct err *err)
 {
@@ -555,6 +563,7 @@ const struct method method_flexprefill = {
     .unit_rows = unit_rows,
     .select = select_rows,
     .cost = cost,
+    .why_full = why_full,
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 2.5,

@@ -326,6 +326,17 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
+static bool why_full(const void *state, char why[160])
+{
+    const struct hyper_state *s = state;
+    int64_t hashed = 0;
+    for (int64_t k = 0; k < s->plan.n; k++)
+        hashed += s->plan.squares[k].hashed;
+    snprintf(why, 160, "%lld tokens have no part of min_len=%lld", (long long)s->plan.nq,
+             (long long)s->plan.c.min_len);
+    return hashed == 0;
+}
+
 /* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "samples", .scale = BUDGET_COUNT},
@@ -357,6 +368,7 @@ const struct method method_hyperattention = {
     .cost = cost,
     .attends = attends,
     .attend = attend,
+    .why_full = why_full,
     .report = report,
     .release = release,
     .variants = variants,

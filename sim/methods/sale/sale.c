@@ -280,6 +280,17 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
+static bool why_full(const void *state, char why[160])
+{
+    const struct sale_head *h = &((const struct state *)state)->head;
+    if (h->n <= h->c.dense_below)
+        snprintf(why, 160, "%lld tokens are not above dense_below=%lld", (long long)h->n,
+                 (long long)h->c.dense_below);
+    else
+        snprintf(why, 160, "tau %g is below 1e-5", h->c.tau);
+    return sale_dense(h);
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     int rc = 0;
@@ -437,6 +448,7 @@ const struct method method_sale = {
     .adopt = adopt,
     .attends = attends,
     .attend = attend,
+    .why_full = why_full,
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 1,

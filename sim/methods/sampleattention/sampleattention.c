@@ -239,6 +239,14 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return 0;
 }
 
+static bool why_full(const void *state, char why[160])
+{
+    const struct state *s = state;
+    snprintf(why, 160, "%lld queries are too few for %d sampled slices of %lld rows",
+             (long long)s->c.nq, s->c.chunks, (long long)s->c.block);
+    return s->kind == DENSE;
+}
+
 /* List lengths of the slices as one note "kc=5,ks=5 4,3". */
 static void note_lists(const struct sample_plan *p, struct record *r)
 {
@@ -371,6 +379,7 @@ const struct method method_sampleattention = {
     .unit_rows = unit_rows,
     .select = select_rows,
     .cost = cost,
+    .why_full = why_full,
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 4,

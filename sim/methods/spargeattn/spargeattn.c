@@ -283,6 +283,26 @@ static double share_similar(const struct sparge_blocks *b)
     return (double)n / (double)b->n;
 }
 
+static bool why_full(const void *state, char why[160])
+{
+    const struct sparge *s = state;
+    if (s->rules.dense)
+        snprintf(why, 160, "dense=1");
+    else if (share_similar(&s->qb) == 0)
+        snprintf(why, 160,
+                 "no block of queries is self-similar enough to be judged by its mean, "
+                 "theta %g - theta=-1 judges all",
+                 s->rules.theta);
+    else if (share_similar(&s->kb) == 0)
+        snprintf(why, 160,
+                 "no block of keys is self-similar enough to be left out, theta %g - "
+                 "theta=-1 judges all",
+                 s->rules.theta);
+    else
+        return false;
+    return true;
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct sparge *s = state;
@@ -381,6 +401,7 @@ const struct method method_spargeattn = {
     .attend = attend,
     .filter = pv_filter,
     .filtered = pv_filtered,
+    .why_full = why_full,
     .report = report,
     .calibrate = sparge_calibrate,
     .calibrate_passes = 8,
