@@ -120,6 +120,7 @@ static int add_job(struct calibrate *c, const struct choice *w, int layer, int h
 /* "16384,49152": ascending lengths. */
 static int parse_segments(struct calibrate *c, const char *text, struct err *err)
 {
+    const char *all = text;
     int64_t cap = 0;
     int rc = 0;
     while (text && *text) {
@@ -128,8 +129,7 @@ static int parse_segments(struct calibrate *c, const char *text, struct err *err
         int64_t last = c->n_segments ? c->segments[c->n_segments - 1] : 0;
         if (end == text || (*end && *end != ',') || n <= last)
             FAIL(err, ERR_USAGE,
-                 "--segments '%s': ascending numbers of tokens were expected, as 16384,49152",
-                 text);
+                 "--segments '%s': ascending numbers of tokens were expected, as 16384,49152", all);
         TRY(mem_grow(&c->segments, &cap, c->n_segments + 1, sizeof *c->segments, "segments", err));
         c->segments[c->n_segments++] = n;
         text = end + (*end == ',');

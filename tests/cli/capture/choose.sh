@@ -41,7 +41,7 @@ sed 's/"method": "[a-z]*"/"method": "fancy"/; s/"sum": .*/"sum": null/' plan.jso
 "$LACUNA" replay -q opt.h5 -m plan:file=plan.json -m mask:file=blocks.safetensors --dump-masks m.h5 -o back
 "$LACUNA" choose -q --export blockmask plan.json m.h5 -o again.safetensors; cmp blocks.safetensors again.safetensors && echo same
 "$LACUNA" choose -q --export bsr plan.json opt.h5 --unit 128x128 -o bsr.safetensors; echo "exit $?"
-"$LACUNA" analyze back --group method --columns density_tile@128x128 --format csv | cut -d, -f1,2,7 | tr -d '\r'
+"$LACUNA" analyze back --group method --columns density_tile@128x128 --format csv | cut -d, -f1,5 | tr -d '\r'
 ls -d ./*.masks.* 2>/dev/null
 "$LACUNA" choose -q --export bsr other.json m.h5 -o x.safetensors 2>err; echo "exit $?"; sed 's/[0-9a-f]\{32\}/ID/' err
 "$LACUNA" choose -q --export bsr plan.json -o x.safetensors; echo "exit $?"
