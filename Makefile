@@ -151,7 +151,7 @@ $(BUILD)/inc/report/page_js_sha256.inc: report/page.js
 	@mkdir -p $(@D)
 	$(Q)sha256sum $< | sed 's/ .*//; s/.*/"&"/' >$@
 
-$(addprefix $(BUILD)/tests/unit/test_,conform rowsample budget outside hyperattention qk_sparse bidirectional maskexport): \
+$(addprefix $(BUILD)/tests/unit/test_,conform rowsample budget outside hyperattention qk_sparse bidirectional maskexport selectcost): \
   $(BUILD)/tests/harness/conform.o
 $(BUILD)/tests/unit/test_exec: $(BUILD)/tests/harness/conform.o | $(BUILD)/tests/harness/execpeer
 $(BUILD)/tests/unit/test_exec.o: DEFINES += -DEXEC_PEER='"$(BUILD)/tests/harness/execpeer"'

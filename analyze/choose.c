@@ -31,7 +31,7 @@ int limit_parse(const char *text, struct limit *out, struct err *err)
     snprintf(out->metric, sizeof out->metric, "%.*s", (int)len, text);
     out->at_least = *op == '>';
     out->value = strtod(op + 2, &end);
-    if (end == op + 2 || *end)
+    if (end == op + 2 || *end || !isfinite(out->value))
         return err_set(err, ERR_USAGE, "--limit '%s': '%s' is not a number", text, op + 2);
     if (!metric_def_find(out->metric))
         return err_set(err, ERR_USAGE, "--limit '%s': there is no metric %s (lacuna list metrics)",

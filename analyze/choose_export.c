@@ -133,8 +133,9 @@ int plan_export(const json_t *plan, const char *where, const char *format, struc
             f = &forms[k];
     if (!f)
         FAIL(err, ERR_USAGE,
-             "--export %s: the formats are minference, flexprefill, spargeattn, sale; masks are "
-             "exported from a replay of the plan with --dump-masks",
+             "--export %s: the formats are minference, flexprefill, spargeattn, sale for "
+             "parameters, "
+             "blockmask and bsr for masks",
              format);
     if (!json_is_array(entries))
         FAIL(err, ERR_INPUT, "%s: \"entries\": an array was expected", where);

@@ -273,16 +273,10 @@ static int check_chosen(const char *path, const struct chosen *c, struct err *er
 
 static int parse_unit(const char *text, struct mask_export *how, struct err *err)
 {
-    long long a = 0, b = 0;
-    int end = 0;
-    if (sscanf(text, "%7lldx%7lld%n", &a, &b, &end) != 2 || text[end] || a < 1 || b < 1)
-        return err_set(err, ERR_USAGE,
-                       "mask export: --unit %s: expected queries x keys, as in 64x64", text);
-    if (how->format == MASK_AS_DENSE)
-        return err_set(err, ERR_USAGE, "mask export: --unit has no effect on --format dense");
-    how->bq = a;
-    how->bk = b;
-    return 0;
+    int rc = mask_unit_parse(text, "mask export", &how->bq, &how->bk, err);
+    if (!rc && how->format == MASK_AS_DENSE)
+        rc = err_set(err, ERR_USAGE, "mask export: --unit has no effect on --format dense");
+    return rc;
 }
 
 static int check_output(const struct mask_opts *o, const char *path, struct err *err)

@@ -155,8 +155,7 @@ void format_cell(const struct table *t, int64_t row, int64_t col, struct digits 
     if (!cell->set)
         buf_puts(b, "-");
     else if (t->cols[col].type == COL_TEXT)
-        buf_puts(b, !cell->text[0] && strcmp(t->cols[col].name, "params") == 0 ? "(defaults)"
-                                                                               : cell->text);
+        buf_puts(b, !cell->text[0] && table_has_params(t, col) ? "(defaults)" : cell->text);
     else if (t->cols[col].type == COL_STATS)
         put_stats(t, row, col, d, pm, b);
     else

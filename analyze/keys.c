@@ -140,6 +140,13 @@ static void task_text(const struct record *r, struct buf *b)
     }
 }
 
+/* The parameters, up to the '@' of a target. */
+static void base_text(const struct record *r, struct buf *b)
+{
+    const char *all = r->params ? r->params : "", *target = params_target(all);
+    buf_put(b, all, *target ? (size_t)(target - 1 - all) : strlen(all));
+}
+
 static double number_or_none(int x)
 {
     return x < 0 ? NAN : x;
@@ -228,6 +235,8 @@ void key_text(const struct record *r, enum group_key k, struct buf *b)
         buf_printf(b, "%g", key_number(r, k));
     else if (k == KEY_TASK)
         task_text(r, b);
+    else if (k == KEY_BASE)
+        base_text(r, b);
     else if (info[k].number)
         buf_printf(b, "%.0f", key_number(r, k));
     else
@@ -273,6 +282,18 @@ static int compare_params(const struct record *a, const struct record *b, const 
     return d;
 }
 
+static int compare_texts(const struct record *a, const struct record *b,
+                         void (*text)(const struct record *, struct buf *))
+{
+    struct buf x = {0}, y = {0};
+    text(a, &x);
+    text(b, &y);
+    int order = natural_compare(buf_str(&x), buf_str(&y));
+    buf_free(&x);
+    buf_free(&y);
+    return order;
+}
+
 int key_compare(const struct record *a, const struct record *b, enum group_key k)
 {
     if (k == KEY_SEED)
@@ -285,15 +306,8 @@ int key_compare(const struct record *a, const struct record *b, enum group_key k
             return isnan(y) - isnan(x);
         return (x > y) - (x < y);
     }
-    if (k == KEY_TASK) {
-        struct buf x = {0}, y = {0};
-        task_text(a, &x);
-        task_text(b, &y);
-        int order = natural_compare(buf_str(&x), buf_str(&y));
-        buf_free(&x);
-        buf_free(&y);
-        return order;
-    }
+    if (k == KEY_TASK || k == KEY_BASE)
+        return compare_texts(a, b, k == KEY_TASK ? task_text : base_text);
     if (k == KEY_METHOD) {
         bool x = strcmp(a->method, "dense") == 0, y = strcmp(b->method, "dense") == 0;
         if (x != y)

@@ -30,6 +30,7 @@
     X(KEY_SETTING, "setting", false, "setting", "scope model: how the method stands in the model") \
     X(KEY_METHOD, "method", false, "method", "method")                                             \
     X(KEY_PARAMS, "params", false, "parameters", "parameters that differ from their defaults")     \
+    X(KEY_BASE, "base", false, "parameters", "parameters without the target of a search")          \
     X(KEY_TARGET, "target", false, "target", "what a search was to meet, as density_elem=0.3")     \
     X(KEY_RUN, "run", true, "run", "run of the model")                                             \
     X(KEY_STEP, "step", true, "step", "denoising step")                                            \

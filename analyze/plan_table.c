@@ -137,10 +137,26 @@ static const struct group *best_single(const struct planned *p, const struct gro
     return found;
 }
 
-enum { C_PLAN, C_DATA, C_SETTING, C_N, C_COST, C_ERROR, C_WITHIN, C_SAVED };
+/* Traces that the plan was made from, and others. */
+enum kind { OWN, OTHERS, KINDS };
 
-static int put_row(const struct record *plan, bool own, const char *setting, const struct sums *s,
-                   double single, struct table *t, struct err *err)
+enum { C_PLAN, C_SETTING, C_FIRST };
+enum { V_N, V_COST, V_ERROR, V_WITHIN, V_SAVED, VALUES };
+
+/* What one setting has on one kind of traces, beside the cost of the single setting there. */
+static void put_sums(const struct sums *s, enum kind kind, double single, struct table *t)
+{
+    int64_t c = C_FIRST + kind * VALUES;
+    table_num(t, c + V_N, (double)s->n);
+    table_num(t, c + V_COST, s->cost / (double)s->n);
+    table_num(t, c + V_ERROR, s->error / (double)s->n);
+    table_num(t, c + V_WITHIN, (double)s->within / (double)s->n);
+    if (single > 0)
+        table_num(t, c + V_SAVED, 1 - s->cost / (double)s->n / single);
+}
+
+static int begin_row(const struct record *plan, const char *setting, struct table *t,
+                     struct err *err)
 {
     struct buf id = {0};
     int rc = 0;
@@ -148,65 +164,128 @@ static int put_row(const struct record *plan, bool own, const char *setting, con
     record_param(plan, "id", &id);
     TRY(buf_check(&id, "plan", err));
     TRY(table_text(t, C_PLAN, buf_str(&id), err));
-    TRY(table_text(t, C_DATA, own ? "made from" : "others", err));
     TRY(table_text(t, C_SETTING, setting, err));
-    table_num(t, C_N, (double)s->n);
-    table_num(t, C_COST, s->cost / (double)s->n);
-    table_num(t, C_ERROR, s->error / (double)s->n);
-    table_num(t, C_WITHIN, (double)s->within / (double)s->n);
-    if (single > 0)
-        table_num(t, C_SAVED, 1 - s->cost / (double)s->n / single);
 out:
     buf_free(&id);
     return rc;
 }
 
-/* Dense as it was replayed on these cells; else what the definition says, where it says it. */
-static int put_dense(const struct planned *p, const struct grouping *gs, const struct record *plan,
-                     bool own, double single, struct table *t, struct err *err)
-{
-    const struct metric_def *m = metric_def_find(p->cost);
-    struct sums dense = {0};
-    for (int64_t i = 0; i < gs->n && dense.n != p->plan.n; i++)
-        if (strcmp(gs->g[i].first->method, "dense") == 0)
-            dense = sums_of(p, &gs->g[i]);
-    if (dense.n == p->plan.n)
-        return put_row(plan, own, "dense", &dense, single, t, err);
-    if (!m || !m->section || strcmp(m->section, "density") != 0)
-        return 0;
-    dense = (struct sums){(double)p->plan.n, 0, p->plan.n, p->plan.n};
-    return put_row(plan, own, "dense (not replayed)", &dense, single, t, err);
-}
+/* One plan against the other settings. */
+struct duel {
+    const struct record *plan;
+    struct planned on[KINDS]; /* its cells of both kinds; n = 0: none */
+    double single[KINDS];     /* mean cost of the single setting, NAN where there is none */
+};
 
-static int put_plan(struct planned *p, const struct grouping *gs, const struct group *g, bool own,
-                    struct table *t, struct err *err)
+static int put_setting(const struct duel *d, const struct group *g, const char *suffix,
+                       struct table *t, struct err *err)
 {
-    struct sums best = {0};
     struct buf name = {0};
     int rc = 0;
-    p->plan = (struct sums){0};
-    TRY(take_cells(p, g, own, err));
-    if (p->plan.n == 0)
-        goto out;
-    const struct group *single = best_single(p, gs, &best);
-    double cost = single ? best.cost / (double)best.n : NAN;
-    TRY(put_row(g->first, own, "plan", &p->plan, cost, t, err));
-    if (single) {
-        buf_printf(&name, "%s%s", single->first->method, single->first->params[0] ? ":" : "");
-        params_for_people(single->first, &name);
-        TRY(buf_check(&name, "setting", err));
-        TRY(put_row(g->first, own, buf_str(&name), &best, cost, t, err));
-    } else {
-        table_note(t,
-                   "no single setting in these records has all %lld cells of the plan (%s) and "
-                   "meets %s on as many of them",
-                   (long long)p->plan.n, own ? "made from" : "others", p->text);
+    buf_printf(&name, "%s%s", g->first->method, g->first->params[0] ? ":" : "");
+    params_for_people(g->first, &name);
+    buf_puts(&name, suffix);
+    TRY(buf_check(&name, "setting", err));
+    TRY(begin_row(d->plan, buf_str(&name), t, err));
+    for (int kind = OWN; kind < KINDS; kind++) {
+        struct sums s = sums_of(&d->on[kind], g);
+        if (s.n > 0 && s.n == d->on[kind].plan.n)
+            put_sums(&s, kind, d->single[kind], t);
     }
-    TRY(put_dense(p, gs, g->first, own, cost, t, err));
 out:
-    strmap_free(&p->cells);
-    p->cells = (struct strmap){0};
     buf_free(&name);
+    return rc;
+}
+
+/* The single setting is the one that a user of the plan's data would have taken; where another one
+ * turns out better on other traces, it has a row of its own. */
+static int put_singles(struct duel *d, const struct grouping *gs, struct table *t, struct err *err)
+{
+    static const char *const names[] = {"made from", "others"};
+    const struct group *best[KINDS] = {NULL};
+    struct sums least[KINDS] = {0};
+    int rc = 0;
+    for (int kind = OWN; kind < KINDS; kind++) {
+        const struct planned *p = &d->on[kind];
+        if (p->plan.n == 0)
+            continue;
+        best[kind] = best_single(p, gs, &least[kind]);
+        if (!best[kind])
+            table_note(t,
+                       "no single setting in these records has all %lld cells of the plan (%s) "
+                       "and meets %s on as many of them",
+                       (long long)p->plan.n, names[kind], p->text);
+    }
+    const struct group *taken = best[OWN] ? best[OWN] : best[OTHERS];
+    for (int kind = OWN; kind < KINDS; kind++) {
+        struct sums s = {0};
+        if (taken && d->on[kind].plan.n)
+            s = sums_of(&d->on[kind], taken);
+        d->single[kind] = s.n > 0 && s.n == d->on[kind].plan.n ? s.cost / (double)s.n : (double)NAN;
+    }
+    TRY(begin_row(d->plan, "plan", t, err));
+    for (int kind = OWN; kind < KINDS; kind++)
+        if (d->on[kind].plan.n)
+            put_sums(&d->on[kind].plan, kind, d->single[kind], t);
+    if (taken)
+        TRY(put_setting(d, taken, "", t, err));
+    double cost = least[OTHERS].cost / (double)least[OTHERS].n;
+    if (best[OWN] && best[OTHERS] && !(d->single[OTHERS] == cost))
+        TRY(put_setting(d, best[OTHERS], " (best of the others)", t, err));
+out:
+    return rc;
+}
+
+/* Dense as it was replayed on these cells; else what the definition says, where it says it. */
+static int put_dense(const struct duel *d, const struct grouping *gs, struct table *t,
+                     struct err *err)
+{
+    const struct planned *any = &d->on[d->on[OWN].plan.n ? OWN : OTHERS];
+    const struct metric_def *m = metric_def_find(any->cost);
+    bool density = m && m->section && strcmp(m->section, "density") == 0, replayed = false;
+    struct sums dense[KINDS] = {0};
+    int rc = 0;
+    for (int kind = OWN; kind < KINDS; kind++) {
+        const struct planned *p = &d->on[kind];
+        for (int64_t i = 0; p->plan.n && i < gs->n && dense[kind].n != p->plan.n; i++)
+            if (strcmp(gs->g[i].first->method, "dense") == 0)
+                dense[kind] = sums_of(p, &gs->g[i]);
+        replayed |= p->plan.n && dense[kind].n == p->plan.n;
+    }
+    if (!replayed && !density)
+        return 0;
+    TRY(begin_row(d->plan, replayed ? "dense" : "dense (not replayed)", t, err));
+    for (int kind = OWN; kind < KINDS; kind++) {
+        int64_t n = d->on[kind].plan.n;
+        if (!replayed)
+            dense[kind] = (struct sums){(double)n, 0, n, n};
+        if (n && dense[kind].n == n)
+            put_sums(&dense[kind], kind, d->single[kind], t);
+    }
+out:
+    return rc;
+}
+
+static int put_plan(const struct recset *set, const struct grouping *gs, const struct group *g,
+                    const struct record *ok, bool *others, struct table *t, struct err *err)
+{
+    struct duel d = {.plan = g->first};
+    int rc = 0;
+    for (int kind = OWN; kind < KINDS; kind++) {
+        d.on[kind].set = set;
+        TRY(parse_notes(ok, &d.on[kind], err));
+        TRY(take_cells(&d.on[kind], g, kind == OWN, err));
+    }
+    *others |= d.on[OTHERS].plan.n > 0;
+    TRY(put_singles(&d, gs, t, err));
+    TRY(put_dense(&d, gs, t, err));
+    table_note(t,
+               "cost: mean %s; within: share of cells that satisfy %s; saved: share of the single "
+               "setting's cost, which is that of the next row",
+               d.on[OWN].cost, d.on[OWN].text);
+out:
+    for (int kind = OWN; kind < KINDS; kind++)
+        strmap_free(&d.on[kind].cells);
     return rc;
 }
 
@@ -220,16 +299,24 @@ static bool any_plan(const struct recset *set)
 
 static int make_columns(struct table *t, struct err *err)
 {
+    static const char *const kinds[] = {"made from", "others"};
     static const struct {
         const char *name, *title;
-        enum column_type type;
-    } columns[] = {{"plan", "plan", COL_TEXT},       {"data", "traces", COL_TEXT},
-                   {"setting", "setting", COL_TEXT}, {"n", "cells", COL_INT},
-                   {"cost", "cost", COL_REAL},       {"err_l1_rel", "err_l1_rel", COL_REAL},
-                   {"within", "within", COL_REAL},   {"saved", "saved", COL_REAL}};
+    } values[] = {{"n", "cells"},
+                  {"cost", "cost"},
+                  {"err_l1_rel", "err_l1_rel"},
+                  {"within", "within"},
+                  {"saved", "saved"}};
+    char name[48];
     int rc = 0;
-    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
-        TRY(table_column(t, columns[i].name, columns[i].title, "", columns[i].type, 1, err));
+    TRY(table_column(t, "plan", "plan", "", COL_TEXT, 1, err));
+    TRY(table_column(t, "setting", "setting", "", COL_TEXT, 1, err));
+    for (int kind = OWN; kind < KINDS; kind++)
+        for (int v = 0; v < VALUES; v++) {
+            snprintf(name, sizeof name, "%s_%s", values[v].name, kind == OWN ? "own" : "others");
+            TRY(table_column(t, name, values[v].title, kinds[kind], v == V_N ? COL_INT : COL_REAL,
+                             1, err));
+        }
 out:
     return rc;
 }
@@ -238,7 +325,6 @@ static int build_plan(const struct table_def *def, const struct recset *set,
                       const struct table_request *req, struct table *out, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
-    struct planned p = {.set = set};
     struct grouping gs = {0};
     bool others = false;
     int rc = 0;
@@ -254,17 +340,8 @@ static int build_plan(const struct table_def *def, const struct recset *set,
         const struct record *ok = NULL;
         for (int64_t k = 0; k < g->n && !ok; k++)
             ok = set->r[g->at[k]].status == RECORD_OK ? &set->r[g->at[k]] : NULL;
-        if (strcmp(g->first->method, "plan") != 0 || !ok)
-            continue;
-        TRY(parse_notes(ok, &p, err));
-        TRY(put_plan(&p, &gs, g, true, out, err));
-        int64_t rows = out->n_rows;
-        TRY(put_plan(&p, &gs, g, false, out, err));
-        others |= out->n_rows > rows;
-        table_note(out,
-                   "cost: mean %s; within: share of cells that satisfy %s; saved: share of the "
-                   "single setting's cost",
-                   p.cost, p.text);
+        if (strcmp(g->first->method, "plan") == 0 && ok)
+            TRY(put_plan(set, &gs, g, ok, &others, out, err));
     }
     if (!others)
         table_note(out,
@@ -277,8 +354,8 @@ out:
 
 const struct table_def table_plan = {
     {"plan", "What a plan gains over the best single setting and over dense",
-     "rows: plan, cheapest single setting with as many cells within the limits, dense; on traces "
-     "that the plan was made from and on others"},
+     "rows: plan, cheapest single setting with as many cells within the limits, dense; columns: "
+     "traces that the plan was made from, and others"},
     "",
     "density_exec",
     0,

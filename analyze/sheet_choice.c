@@ -86,10 +86,10 @@ static void put_stats(const struct table *t, int64_t row, int64_t col, struct di
 /* Dense attention has no setting, a bound says so. */
 static void put_text(const struct table *t, int64_t row, int64_t col, struct buf *b)
 {
-    const char *name = t->cols[col].name, *text = table_cell(t, row, col)->text;
+    const char *text = table_cell(t, row, col)->text;
     int64_t m = table_find(t, "method");
     const char *method = m < 0 ? "" : sheet_text_or_empty(table_cell(t, row, m)->text);
-    if (strcmp(name, "params") == 0 && !text[0])
+    if (table_has_params(t, col) && !text[0])
         buf_puts(b, strcmp(method, "dense") == 0 ? "" : "defaults");
     else
         buf_puts(b, text);

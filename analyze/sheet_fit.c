@@ -17,7 +17,7 @@ const char *choice_head(const struct choice *ch, int64_t col)
         return c->title;
     if (c->type == COL_STATS && strcmp(c->title, c->name) == 0)
         return metric_head(c->name);
-    if (strcmp(c->name, "params") == 0)
+    if (table_has_params(ch->t, col))
         return "setting";
     return c->type == COL_STATS && metric_head(c->name) != c->name ? metric_head(c->name)
                                                                    : c->title;

@@ -40,6 +40,12 @@ void table_free(struct table *t)
     *t = (struct table){0};
 }
 
+bool table_has_params(const struct table *t, int64_t col)
+{
+    const char *name = t->cols[col].name;
+    return strcmp(name, "params") == 0 || strcmp(name, "base") == 0;
+}
+
 int table_column(struct table *t, const char *name, const char *title, const char *unit,
                  enum column_type type, double scale, struct err *err)
 {

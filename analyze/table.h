@@ -55,6 +55,9 @@ struct table {
 void table_init(struct table *t, const char *name, const char *title);
 void table_free(struct table *t);
 
+/* Does the column hold parameters, with or without a target? */
+bool table_has_params(const struct table *t, int64_t col);
+
 /* Columns come before rows. Returns a negative code or 0. */
 int table_column(struct table *t, const char *name, const char *title, const char *unit,
                  enum column_type type, double scale, struct err *err);

@@ -392,40 +392,102 @@ static int same_keys(const struct record *a, const struct record *b, const enum 
     return 1;
 }
 
-/* Columns: one per value of the pivot key, in their order; *by is their first records. */
-static int pivot_columns(struct table *t, const struct recset *set, enum group_key pivot,
-                         const char *metric, struct grouping *by, struct err *err)
+/* What a target is of, up to its sign: "density_elem" of "density_elem=0.3". */
+static size_t target_metric(const char *target)
 {
-    struct buf b = {0};
-    const char *unit;
-    double scale = metric_scale(metric, &unit);
-    int rc = grouping_make(set, &pivot, 1, 0, NULL, NULL, by, err);
-    for (int64_t i = 0; !rc && i < by->n; i++) {
-        buf_reset(&b);
-        buf_printf(&b, "%s=", key_name(pivot));
-        key_text(by->g[i].first, pivot, &b);
-        rc = table_column(t, buf_str(&b), buf_str(&b), unit, COL_STATS, scale, err);
+    return strcspn(target, "<>=");
+}
+
+/* Are all targets of one metric? */
+static bool one_metric(const struct grouping *by)
+{
+    const char *first = params_target(by->g[0].first->params);
+    for (int64_t i = 1; i < by->n; i++) {
+        const char *t = params_target(by->g[i].first->params);
+        if (target_metric(t) != target_metric(first) ||
+            strncmp(t, first, target_metric(first)) != 0)
+            return false;
     }
-    buf_free(&b);
+    return *first != '\0';
+}
+
+/* "layer=3", "density_elem=0.3"; brief, where the title has the metric: "at 0.3". */
+static void pivot_value(const struct record *r, enum group_key pivot, bool brief, struct buf *b)
+{
+    const char *target = params_target(r->params);
+    if (pivot != KEY_TARGET) {
+        buf_printf(b, "%s=", key_name(pivot));
+        key_text(r, pivot, b);
+    } else if (brief) {
+        target += target_metric(target);
+        buf_printf(b, "at %s", target + (*target == '='));
+    } else {
+        buf_puts(b, *target ? target : "no target");
+    }
+}
+
+/* One column per value of the pivot key, in their order, and metric; *by is their first records. A
+ * column of several metrics is headed by its metric, with the value below. */
+static int pivot_columns(struct table *t, const struct recset *set, enum group_key pivot,
+                         const struct str_list *metrics, struct grouping *by, struct err *err)
+{
+    struct buf value = {0}, name = {0}, below = {0};
+    int rc = grouping_make(set, &pivot, 1, 0, NULL, NULL, by, err);
+    bool alone = metrics->n == 1, brief = !rc && pivot == KEY_TARGET && by->n && one_metric(by);
+    for (int64_t k = 0; !rc && k < metrics->n * by->n; k++) {
+        const struct record *r = by->g[k % by->n].first;
+        const char *metric = metrics->items[k / by->n], *unit;
+        double scale = metric_scale(metric, &unit);
+        buf_reset(&value);
+        buf_reset(&name);
+        buf_reset(&below);
+        pivot_value(r, pivot, false, &value);
+        pivot_value(r, pivot, brief, &below);
+        buf_printf(&name, "%s%s%s=", alone ? "" : metric, alone ? "" : " ", key_name(pivot));
+        key_text(r, pivot, &name);
+        rc = table_column(t, buf_str(&name), alone ? buf_str(&value) : metric_head(metric),
+                          alone ? unit : buf_str(&below), COL_STATS, scale, err);
+    }
+    buf_free(&value);
+    buf_free(&name);
+    buf_free(&below);
     return rc;
 }
 
+/* The keys of rows: all but the pivot, and of the parameters nothing that the pivot says. */
+static int pivot_keys(const enum group_key *keys, int n_keys, enum group_key pivot,
+                      enum group_key *rows)
+{
+    int n = 0;
+    for (int i = 0; i < n_keys; i++)
+        if (keys[i] != pivot)
+            rows[n++] = keys[i] == KEY_PARAMS && pivot == KEY_TARGET ? KEY_BASE : keys[i];
+    return n;
+}
+
+static void pivot_title(const struct str_list *metrics, enum group_key pivot, struct table *t)
+{
+    struct buf b = {0};
+    for (int64_t m = 0; m < metrics->n; m++)
+        buf_printf(&b, "%s%s", m ? ", " : "", metrics->items[m]);
+    snprintf(t->title, sizeof t->title, "%s by %s", buf_str(&b), key_name(pivot));
+    buf_free(&b);
+}
+
 static int build_pivot(const struct recset *set, const enum group_key *keys, int n_keys,
-                       enum group_key pivot, const char *metric, struct table *t, struct err *err)
+                       enum group_key pivot, const struct str_list *metrics, struct table *t,
+                       struct err *err)
 {
     enum group_key all[KEYS_MAX];
     struct grouping gs = {0}, by = {0};
     struct stats s;
-    int n = 0, rc = 0;
+    int n = pivot_keys(keys, n_keys, pivot, all), rc = 0;
 
-    for (int i = 0; i < n_keys; i++)
-        if (keys[i] != pivot)
-            all[n++] = keys[i];
     all[n] = pivot;
     if (n == 0)
         FAIL(err, ERR_USAGE, "--pivot %s: no other key is left for the rows", key_name(pivot));
     TRY(add_key_columns(t, all, n, false, err));
-    TRY(pivot_columns(t, set, pivot, metric, &by, err));
+    TRY(pivot_columns(t, set, pivot, metrics, &by, err));
     TRY(grouping_make(set, all, n + 1, 0, NULL, NULL, &gs, err));
     for (int64_t i = 0; i < gs.n; i++) {
         if (i == 0 || !same_keys(gs.g[i - 1].first, gs.g[i].first, all, n)) {
@@ -435,10 +497,12 @@ static int build_pivot(const struct recset *set, const enum group_key *keys, int
         int64_t c = 0;
         while (key_compare(by.g[c].first, gs.g[i].first, pivot) != 0)
             c++;
-        TRY(group_stats(&gs, &gs.g[i], metric, &s, NULL, err));
-        table_stats(t, n + c, &s);
+        for (int64_t m = 0; m < metrics->n; m++) {
+            TRY(group_stats(&gs, &gs.g[i], metrics->items[m], &s, NULL, err));
+            table_stats(t, n + m * by.n + c, &s);
+        }
     }
-    snprintf(t->title, sizeof t->title, "%s by %s", metric, key_name(pivot));
+    pivot_title(metrics, pivot, t);
     note_mixed(&gs, t);
 out:
     grouping_free(&gs);
@@ -500,7 +564,9 @@ static int build_groups(const struct table_def *def, const struct recset *set,
         FAIL(err, ERR_INPUT, "no cell is ok: there is no metric to show by %s", req->pivot);
     if (req->pivot) {
         TRY(keys_parse(req->pivot, "--pivot", pivot, &n_pivot, err));
-        TRY(build_pivot(set, keys, n_keys, pivot[0], metrics.items[0], out, err));
+        /* Of a table's own metrics the first one; what was asked for is shown. */
+        struct str_list one = {.items = metrics.items, .n = req->columns ? metrics.n : 1};
+        TRY(build_pivot(set, keys, n_keys, pivot[0], &one, out, err));
     } else {
         const void *ctx = having ? (const void *)first : &metrics;
         TRY(grouping_make(set, keys, n_keys, group_flags, filter, ctx, &gs, err));

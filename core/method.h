@@ -111,6 +111,12 @@ struct method_ctx {
     char skip[256];       /* reason of METHOD_SKIP */
 };
 
+/* What a method itself spends on choosing the mask of a head; sim/blocks/selectcost.h has the rules
+ * of counting. */
+struct select_cost {
+    double flops, bytes;
+};
+
 /* Of a method whose masks are all static. */
 struct mask_origin mask_is_static(const void *state);
 
@@ -214,6 +220,11 @@ struct method {
     /* Where the mask of this head comes from. NULL: SOURCE_OWN. */
     struct mask_origin (*origin)(const void *state);
 
+    /* What choosing this head's mask costs by the method's own loops, from sizes and counts of the
+     * head: adds to *cost, or returns false where that is not known. Called after the last `select`
+     * for masks of SOURCE_OWN alone; the others cost their call nothing. NULL: not known. */
+    bool (*cost)(const void *state, struct select_cost *cost);
+
     /* For a device that chooses: how this head's mask is to be chosen, or false with the reason.
      * `adopt` receives the choice, lists over the whole head in the rule's unit, before the first
      * `select`, which then does not choose. `prepare` leaves the choosing to the first `select`.
@@ -233,6 +244,10 @@ struct method {
      * neither. */
     bool (*filter)(const void *state, struct accel_filter *f, char why[160]);
     void (*filtered)(void *state, double tiles_pv);
+
+    /* Where the mask keeps every pair although the method could leave some out: why, and what would
+     * change that. false: the method cannot tell. Asked after the last range. NULL: never. */
+    bool (*why_full)(const void *state, char why[160]);
 
     /* After the last range: numbers of the method (density_native, its own `metrics`) and notes.
      * May be NULL. */
@@ -297,9 +312,9 @@ int method_run_open(struct method_run *run, struct err *err);
 int method_calib_fits(const struct method_run *run, const char *model, const char *permute,
                       struct err *err);
 
-/* True if the run has a calibration without parameters for this head, which then uses those that
- * the run gives for all heads. */
-bool method_calib_lacks(const struct method_run *run, int layer, int head);
+/* True if the run has a calibration without parameters for this head of so many keys, which then
+ * uses those that the run gives for all heads. */
+bool method_calib_lacks(const struct method_run *run, int layer, int head, int64_t tokens);
 
 /* Note in a record how the calibration of its run was made, if it has one: calib_search (options of
  * the search), calib_per ("head" unless the file says otherwise), calib_inputs (traces) and
@@ -309,9 +324,10 @@ int method_calib_note(const struct method_run *run, const char *trace_id, struct
                       struct err *err);
 
 /* Parameters of one head: a copy of run->params (the settings of the calibration file and what was
- * given beside it) with the file's values for (layer, head), but for the given ones. Free with
- * opt_free(method->params, *out) and free(*out). */
-int method_params_for_head(const struct method_run *run, int layer, int head, void **out,
-                           struct err *err);
+ * given beside it) with the file's values for (layer, head), but for the given ones. A file that
+ * was calibrated per length has several entries for a head: `tokens`, its keys, says which counts.
+ * Free with opt_free(method->params, *out) and free(*out). */
+int method_params_for_head(const struct method_run *run, int layer, int head, int64_t tokens,
+                           void **out, struct err *err);
 
 #endif

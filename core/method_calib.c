@@ -15,7 +15,7 @@
 
 static bool is_place(const char *key)
 {
-    return strcmp(key, "layer") == 0 || strcmp(key, "head") == 0;
+    return strcmp(key, "layer") == 0 || strcmp(key, "head") == 0 || strcmp(key, "tokens") == 0;
 }
 
 /* A JSON scalar as opt_set text. */
@@ -111,28 +111,79 @@ out:
     return rc;
 }
 
-static const json_t *calib_entry(const struct method_run *run, int64_t layer, int64_t head)
+/* Lengths [*from, *below) for which an entry holds: "tokens": [16384, 49152], or [16384, null]
+ * without an end; all lengths where it says nothing. */
+static void entry_lengths(const json_t *e, int64_t *from, int64_t *below)
+{
+    const json_t *t = json_object_get(e, "tokens"), *end = json_array_get(t, 1);
+    *from = t ? json_integer_value(json_array_get(t, 0)) : 0;
+    *below = json_is_integer(end) ? json_integer_value(end) : INT64_MAX;
+}
+
+static int check_lengths(const json_t *e, const char *where, struct err *err)
+{
+    const json_t *t = json_object_get(e, "tokens"), *end = json_array_get(t, 1);
+    int64_t from, below;
+    if (!t)
+        return 0;
+    entry_lengths(e, &from, &below);
+    if (json_array_size(t) != 2 || !json_is_integer(json_array_get(t, 0)) ||
+        !(json_is_integer(end) || json_is_null(end)) || from < 0 || below <= from)
+        return err_set(err, ERR_INPUT,
+                       "%s: \"tokens\": two lengths were expected, as [16384, 49152], or null for "
+                       "the second where there is no end",
+                       where);
+    return 0;
+}
+
+static bool entry_is_of(const json_t *e, int64_t layer, int64_t head)
+{
+    return json_integer_value(json_object_get(e, "layer")) == layer &&
+           json_integer_value(json_object_get(e, "head")) == head;
+}
+
+static const json_t *calib_entry(const struct method_run *run, int64_t layer, int64_t head,
+                                 int64_t tokens)
 {
     const json_t *heads = json_object_get(run->calib_doc, "heads");
+    int64_t from, below;
     size_t i;
     json_t *e;
     json_array_foreach(heads, i, e)
     {
-        if (json_integer_value(json_object_get(e, "layer")) == layer &&
-            json_integer_value(json_object_get(e, "head")) == head)
+        entry_lengths(e, &from, &below);
+        if (entry_is_of(e, layer, head) && tokens >= from && tokens < below)
             return e;
     }
     return NULL;
 }
 
-int method_params_for_head(const struct method_run *run, int layer, int head, void **out,
-                           struct err *err)
+/* Is an entry before number `at` of the same head for some of the same lengths? */
+static bool occurs_before(const json_t *heads, size_t at, int64_t layer, int64_t head)
+{
+    int64_t from, below, lo, hi;
+    size_t i;
+    json_t *e;
+    entry_lengths(json_array_get(heads, at), &from, &below);
+    json_array_foreach(heads, i, e)
+    {
+        if (i == at)
+            break;
+        entry_lengths(e, &lo, &hi);
+        if (entry_is_of(e, layer, head) && lo < below && from < hi)
+            return true;
+    }
+    return false;
+}
+
+int method_params_for_head(const struct method_run *run, int layer, int head, int64_t tokens,
+                           void **out, struct err *err)
 {
     const struct method *m = run->method;
     int rc = 0;
     void *params = NULL;
     char where[512];
-    const json_t *entry = run->calib_doc ? calib_entry(run, layer, head) : NULL;
+    const json_t *entry = run->calib_doc ? calib_entry(run, layer, head, tokens) : NULL;
 
     TRY(mem_zalloc(&params, 1, m->params_size, "method parameters", err));
     TRY(opt_copy(m->params, run->params, params, err));
@@ -221,7 +272,7 @@ int method_calib_check(const struct method_run *run, struct err *err)
     json_array_foreach(heads, i, e)
     {
         char at[512];
-        int64_t layer = 0, head = 0;
+        int64_t layer = 0, head = 0, from, below;
         void *params = NULL;
         int rc;
         snprintf(at, sizeof at, "%s: heads[%zu]", run->calib, i);
@@ -231,10 +282,13 @@ int method_calib_check(const struct method_run *run, struct err *err)
         if (layer < 0 || layer > INT32_MAX || head < 0 || head > INT32_MAX)
             return err_set(err, ERR_INPUT, "%s: layer %lld head %lld is not a head", at,
                            (long long)layer, (long long)head);
-        if (calib_entry(run, layer, head) != e)
+        if ((rc = check_lengths(e, at, err)))
+            return rc;
+        if (occurs_before(heads, i, layer, head))
             return err_set(err, ERR_INPUT, "%s: layer %lld head %lld occurs twice", at,
                            (long long)layer, (long long)head);
-        if ((rc = method_params_for_head(run, (int)layer, (int)head, &params, err)))
+        entry_lengths(e, &from, &below);
+        if ((rc = method_params_for_head(run, (int)layer, (int)head, from, &params, err)))
             return rc;
         opt_free(run->method->params, params);
         free(params);
@@ -274,9 +328,9 @@ out:
     return rc;
 }
 
-bool method_calib_lacks(const struct method_run *run, int layer, int head)
+bool method_calib_lacks(const struct method_run *run, int layer, int head, int64_t tokens)
 {
-    return run->calib_doc && !calib_entry(run, layer, head);
+    return run->calib_doc && !calib_entry(run, layer, head, tokens);
 }
 
 /* Options of the search, "l1=0.05:l2=0.06". The run has those of the file (method.c, give). */

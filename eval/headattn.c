@@ -252,8 +252,8 @@ static int run_method(struct head_work *w, struct err *err)
     void *params = NULL;
     int rc = 0;
 
-    TRY(method_params_for_head(run, w->j->layer, w->head, &params, err));
-    w->sum->lacks_calib = method_calib_lacks(run, w->j->layer, w->head);
+    TRY(method_params_for_head(run, w->j->layer, w->head, w->in.x.nk, &params, err));
+    w->sum->lacks_calib = method_calib_lacks(run, w->j->layer, w->head, w->in.x.nk);
     if (run->target) {
         TRY(budget_resolve_head(run, &w->in, a->how->device, a->how->seed, params, &found, err));
         w->sum->searched = found.params != NULL;

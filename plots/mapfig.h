@@ -44,6 +44,10 @@ int64_t map_most_cells(const struct figure_args *a, const struct map_room *r);
 int map_compute(const struct trace *t, const struct map_panel *p, const struct cells_span *span,
                 int64_t tokens, bool mean, struct cells *out, struct err *err);
 
+/* The stored map of one panel as cells of at most `most` per side. A trace without: ERR_INPUT. */
+int map_stored(const struct trace *t, const struct map_panel *p, bool mean, int64_t most,
+               struct cells *out, struct err *err);
+
 /* The maps of n panels as cells of at most `most` per side: computed from q and k, or the stored
  * ones where they are as fine, where --map asks for them, and, with a warning, where computing
  * would take minutes. *stored: which it was. No stored maps where they are asked for: ERR_INPUT. */

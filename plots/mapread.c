@@ -61,8 +61,8 @@ int64_t map_most_cells(const struct figure_args *a, const struct map_room *r)
     return pixels < 16 ? 16 : pixels;
 }
 
-static int read_stored(const struct trace *t, const struct map_panel *p, bool mean, int64_t most,
-                       struct cells *out, struct err *err)
+int map_stored(const struct trace *t, const struct map_panel *p, bool mean, int64_t most,
+               struct cells *out, struct err *err)
 {
     const struct trace_meta *m = trace_meta(t);
     int64_t rows, cols, n;
@@ -130,7 +130,7 @@ static int read_one(void *ctx, int64_t i, int worker, struct err *err)
     const struct reading *r = ctx;
     (void)worker;
     if (r->stored)
-        return read_stored(r->a->trace, &r->p[i], r->a->mean, r->most, &r->out[i], err);
+        return map_stored(r->a->trace, &r->p[i], r->a->mean, r->most, &r->out[i], err);
     return map_compute(r->a->trace, &r->p[i], r->span, r->tokens, r->a->mean, &r->out[i], err);
 }
 

@@ -202,7 +202,7 @@ static int draw_mask(const struct maskfile *m, int64_t at, int64_t side, struct 
     struct cells c = {0};
     int rc = 0;
     TRY(maskfile_read(m, at, &mask, err));
-    TRY(cells_from_mask(&mask, cells_factor(mask.nq, mask.nk, side), &c, err));
+    TRY(cells_from_mask(&mask, NULL, cells_factor(mask.nq, mask.nk, side), &c, err));
     TRY(shot_of_mask(&c, png, err));
 out:
     mask_free(&mask);

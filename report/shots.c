@@ -4,8 +4,6 @@
 #include "report/shots.h"
 
 #include "core/mem.h"
-#include "core/poolmap.h"
-#include "core/trace_attn.h"
 #include "plots/mapfig.h"
 #include "report/report.h"
 
@@ -107,59 +105,16 @@ int shot_of_mask(const struct cells *c, struct buf *b, struct err *err)
 
 /* ---- cells ---------------------------------------------------------------------------------- */
 
-static int read_floats(const struct trace *t, int64_t call, enum trace_what what, int head,
-                       int64_t rows, int64_t dim, float **x, struct err *err)
-{
-    int rc = mem_alloc(x, rows * dim, sizeof **x, "values of a head", err);
-    return rc ? rc : trace_read(t, call, what, head, 0, rows, *x, err);
-}
-
-static int exact_cells(const struct trace *t, int64_t call, int stored, int64_t tokens,
-                       struct cells *out, struct err *err)
-{
-    const struct trace_meta *m = trace_meta(t);
-    struct attn_ops ops = {0};
-    struct attn_in in;
-    struct mask full;
-    float *rel = NULL, *q = NULL, *k = NULL, *sum = NULL, *max = NULL;
-    double *lse = NULL;
-    int rc = 0;
-
-    TRY(trace_attn(t, call, stored, &in, &rel, err));
-    int64_t n = ((in.nq + tokens - 1) / tokens) * ((in.nk + tokens - 1) / tokens);
-    TRY(read_floats(t, call, TRACE_Q, stored, in.nq, in.d, &q, err));
-    TRY(read_floats(t, call, TRACE_K, stored / (m->heads / m->kv_heads), in.nk, in.d, &k, err));
-    TRY(mem_alloc(&lse, in.nq, sizeof *lse, "lse", err));
-    TRY(mem_alloc(&sum, n, sizeof *sum, "map", err));
-    TRY(mem_alloc(&max, n, sizeof *max, "map", err));
-    in.q = q;
-    in.k = k;
-    TRY(attn_prepare(&ops, &in, PREC_F32, err));
-    attn_full_mask(&in, 0, in.nq, &full);
-    TRY(attn_rows(&ops, &full, NULL, lse, err));
-    TRY(pool_map(&ops, lse, tokens, sum, max, err));
-    struct head_shape shape = attn_shape(&in);
-    TRY(cells_from_map(max, &shape, tokens, 1, POOL_MAX, out, err));
-out:
-    attn_release(&ops);
-    free(rel);
-    free(q);
-    free(k);
-    free(lse);
-    free(sum);
-    free(max);
-    return rc;
-}
-
 int shot_cells(const struct trace *t, int64_t call, int stored, int64_t side, bool exact,
                struct cells *out, struct err *err)
 {
     const struct trace_meta *m = trace_meta(t);
-    if (exact)
-        return exact_cells(t, call, stored, cells_factor(m->n_q, m->n_k, side), out, err);
     const struct map_panel p = {.call = call,
                                 .layer = trace_call(t, call)->layer,
                                 .head = trace_head_number(m, stored),
                                 .stored = stored};
-    return map_read(t, &p, false, side, out, err);
+    const struct cells_span all = {0, m->n_q, 0, m->n_k};
+    if (!exact)
+        return map_stored(t, &p, false, side, out, err);
+    return map_compute(t, &p, &all, cells_factor(m->n_q, m->n_k, side), false, out, err);
 }

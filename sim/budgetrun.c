@@ -190,7 +190,7 @@ static int trial_call(struct trial *t, const struct item *i, int64_t call, struc
     int rc = 0;
 
     TRY(head_load(trace, call, i->head, &t->g->r->load, &h, err));
-    TRY(method_params_for_head(run, i->layer, h.in.head, &params, err));
+    TRY(method_params_for_head(run, i->layer, h.in.head, h.in.x.nk, &params, err));
     TRY(budget_set(t->range, run->target, m, t->at, params, NULL, err));
     TRY(measure(run, &h.in, NULL, &ctx, params, sum, err));
 out:

@@ -99,33 +99,60 @@ static int learn_direction(struct search *s, struct err *err)
     return rc;
 }
 
-static int bisect(struct search *s, struct err *err)
+/* The values that enclose the answer, and what the setting costs there: low keeps too little. */
+struct bracket {
+    int64_t low, high; /* -1 and count: no value is known on this side */
+    struct point below, above;
+};
+
+static bool bracket_closed(const struct search *s, const struct bracket *b)
 {
-    int64_t low = -1, high = s->q->count, last = s->q->count - 1;
+    bool both = b->low >= 0 && b->high < s->q->count;
+    if (b->high - b->low <= 1)
+        return true;
+    return both && !s->q->whole && s->q->kind != TARGET_HIT &&
+           b->above.cost - b->below.cost <= COST_NEAR * b->above.cost;
+}
+
+/* Between two values that enclose a target to hit, by turns where a straight line through them
+ * meets it, and the middle; else the middle. Counts are few, and their neighbours are wanted. */
+static int64_t next_value(const struct search *s, const struct bracket *b, bool line)
+{
+    int64_t middle = b->low + (b->high - b->low) / 2;
+    double rise = b->above.value - b->below.value;
+    if (!line || s->q->whole || s->q->kind != TARGET_HIT || b->low < 0 || b->high >= s->q->count)
+        return middle;
+    double share = (s->q->target - b->below.value) / rise;
+    if (!(share > 0 && share < 1))
+        return middle;
+    int64_t at = b->low + (int64_t)llround(share * (double)(b->high - b->low));
+    return at <= b->low ? b->low + 1 : at >= b->high ? b->high - 1 : at;
+}
+
+static int close_in(struct search *s, struct err *err)
+{
+    int64_t last = s->q->count - 1;
     int64_t at = s->q->start < 0 ? 0 : s->q->start > last ? last : s->q->start;
-    double low_cost = NAN, high_cost = NAN;
+    struct bracket b = {.low = -1, .high = s->q->count};
     struct point p;
 
-    /* After the first value, the end on the target's side: often there is nothing to find. */
-    for (bool first = true; s->evals < BUDGET_EVALS && !contradicts(s); first = false) {
+    for (int step = 0; s->evals < BUDGET_EVALS && !contradicts(s); step++) {
         int rc = probe(s, at, &p, err);
         if (rc)
             return rc;
         if (near_enough(s, p.value))
             return 0;
         if (look_above(s, p.value)) {
-            low = at;
-            low_cost = p.cost;
+            b.low = at;
+            b.below = p;
         } else {
-            high = at;
-            high_cost = p.cost;
+            b.high = at;
+            b.above = p;
         }
-        if (high - low <= 1 || (!s->q->whole && s->q->kind != TARGET_HIT &&
-                                high_cost - low_cost <= COST_NEAR * high_cost))
+        if (bracket_closed(s, &b))
             return 0;
-        at = low + (high - low) / 2;
-        if (first)
-            at = high > last ? last : 0;
+        /* After the first value, the end on the target's side: often there is nothing to find. */
+        at = step > 0 ? next_value(s, &b, step % 2 == 1) : b.high > last ? last : 0;
     }
     return 0;
 }
@@ -187,7 +214,7 @@ int budget_search(const struct budget_question *q, struct budget_answer *a, stru
     bool scanned = false;
     int rc = s.direction ? 0 : learn_direction(&s, err);
 
-    rc = rc ? rc : bisect(&s, err);
+    rc = rc ? rc : close_in(&s, err);
     if (!rc && contradicts(&s)) {
         scanned = true;
         rc = scan(&s, err);

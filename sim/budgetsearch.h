@@ -2,9 +2,9 @@
  * budgetsearch.h - the value of a budget parameter with which a metric meets a target.
  *
  * The search knows numbers only: a value is asked for by its number, from the one that keeps least
- * to the one that keeps most. It bisects, at most BUDGET_EVALS evaluations. Where two of them
- * contradict the direction in which the metric should move, it evaluates BUDGET_EVALS values spread
- * over the range instead.
+ * to the one that keeps most. Bisection and straight lines take turns, at most BUDGET_EVALS
+ * evaluations. Where two of them contradict the direction in which the metric should move, it
+ * evaluates BUDGET_EVALS values spread over the range instead.
  */
 #ifndef LACUNA_BUDGETSEARCH_H
 #define LACUNA_BUDGETSEARCH_H

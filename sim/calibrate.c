@@ -75,6 +75,8 @@ static int fill_job(const struct calibrate *c, const struct choice *w, struct ca
         for (int64_t i = 0; i < trace_calls(c->traces[t]); i++) {
             const struct trace_meta *m = trace_meta(c->traces[t]);
             const struct trace_call *call = trace_call(c->traces[t], i);
+            if (m->n_k < j->from || m->n_k >= j->below)
+                break;
             for (int h = 0; h < m->heads && takes_call(w, j, call); h++) {
                 if ((j->head >= 0 && h != j->head) ||
                     !index_list_has(w->heads.list, w->heads.n, trace_head_number(m, h)))
@@ -87,18 +89,52 @@ out:
     return rc;
 }
 
-/* A job for a layer and head (-1: all), unless it has no samples. */
-static int add_job(struct calibrate *c, const struct choice *w, int layer, int head,
-                   struct err *err)
+/* A job for a layer and head (-1: all) and the lengths of a segment, unless it has no samples. */
+static int add_segment(struct calibrate *c, const struct choice *w, int layer, int head,
+                       int64_t segment, struct err *err)
 {
     int rc = mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err);
     if (rc)
         return rc;
     struct calibrate_job *j = &c->jobs[c->n_jobs];
-    *j = (struct calibrate_job){.layer = layer, .head = head};
+    *j =
+        (struct calibrate_job){.layer = layer,
+                               .head = head,
+                               .from = segment > 0 ? c->segments[segment - 1] : 0,
+                               .below = segment < c->n_segments ? c->segments[segment] : INT64_MAX};
     rc = fill_job(c, w, j, err);
     if (rc || j->n > 0)
         c->n_jobs++;
+    return rc;
+}
+
+static int add_job(struct calibrate *c, const struct choice *w, int layer, int head,
+                   struct err *err)
+{
+    int rc = 0;
+    for (int64_t s = 0; s <= c->n_segments && !rc; s++)
+        rc = add_segment(c, w, layer, head, s, err);
+    return rc;
+}
+
+/* "16384,49152": ascending lengths. */
+static int parse_segments(struct calibrate *c, const char *text, struct err *err)
+{
+    const char *all = text;
+    int64_t cap = 0;
+    int rc = 0;
+    while (text && *text) {
+        char *end;
+        long long n = strtoll(text, &end, 10);
+        int64_t last = c->n_segments ? c->segments[c->n_segments - 1] : 0;
+        if (end == text || (*end && *end != ',') || n <= last)
+            FAIL(err, ERR_USAGE,
+                 "--segments '%s': ascending numbers of tokens were expected, as 16384,49152", all);
+        TRY(mem_grow(&c->segments, &cap, c->n_segments + 1, sizeof *c->segments, "segments", err));
+        c->segments[c->n_segments++] = n;
+        text = end + (*end == ',');
+    }
+out:
     return rc;
 }
 
@@ -109,6 +145,7 @@ int calibrate_plan(struct calibrate *c, const struct calibrate_select *sel, stru
     int rc = 0;
 
     TRY(same_model(c, err));
+    TRY(parse_segments(c, sel->segments, err));
     TRY(wanted_parse(&w.layers, sel->layers, m->layers, "--layers", err));
     TRY(wanted_parse(&w.heads, sel->heads, m->head_ids[0] ? -1 : m->heads, "--heads", err));
     TRY(wanted_parse(&w.steps, sel->steps, -1, "--steps", err));
@@ -165,6 +202,12 @@ static void job_name(const struct calibrate *c, const struct calibrate_job *j, c
     else
         snprintf(text, 64, "layer %d head %d", j->layer,
                  trace_head_number(trace_meta(c->traces[0]), j->head));
+    size_t n = strlen(text);
+    if (c->n_segments && j->below < INT64_MAX)
+        snprintf(text + n, 64 - n, ", %lld to %lld tokens", (long long)j->from,
+                 (long long)j->below - 1);
+    else if (c->n_segments)
+        snprintf(text + n, 64 - n, ", from %lld tokens on", (long long)j->from);
 }
 
 static double job_cost(const struct calibrate *c, const struct calibrate_job *j)
@@ -255,6 +298,11 @@ static int identity_text(const struct calibrate *c, struct buf *b, struct err *e
     jw_obj(&w);
     opt_json(c->run->method->params, c->run->params, &w);
     jw_obj_end(&w);
+    jw_key(&w, "segments");
+    jw_arr(&w);
+    for (int64_t i = 0; i < c->n_segments; i++)
+        jw_int(&w, c->segments[i]);
+    jw_arr_end(&w);
     jw_key(&w, "samples");
     jw_arr(&w);
     for (int64_t i = 0; i < c->n_jobs; i++)
@@ -343,16 +391,35 @@ static bool first_of_head(const struct calibrate_job *j, int64_t s)
     return true;
 }
 
-static void write_head(const struct calibrate *c, const struct calibrate_sample *at,
-                       const json_t *params, struct jw *w)
+/* The lengths that a job stands for; nothing without segments. */
+static void write_lengths(const struct calibrate *c, const struct calibrate_job *j, struct jw *w)
+{
+    if (!c->n_segments)
+        return;
+    jw_key(w, "tokens");
+    jw_arr(w);
+    jw_int(w, j->from);
+    if (j->below < INT64_MAX)
+        jw_int(w, j->below);
+    else
+        jw_null(w);
+    jw_arr_end(w);
+}
+
+/* What a search found, without the table of all that it judged. */
+static void write_head(const struct calibrate *c, const struct calibrate_job *j,
+                       const struct calibrate_sample *at, const json_t *params, struct jw *w)
 {
     const char *key;
     json_t *v;
     jw_obj(w);
     jw_kint(w, "layer", at->layer);
     jw_kint(w, "head", trace_head_number(trace_meta(c->traces[0]), at->head));
+    write_lengths(c, j, w);
     json_object_foreach((json_t *)(uintptr_t)params, key, v)
     {
+        if (strcmp(key, "grid") == 0)
+            continue;
         jw_key(w, key);
         jw_value(w, v);
     }
@@ -368,10 +435,81 @@ static void write_heads(const struct calibrate *c, struct jw *w)
         json_t *v = j->text ? json_loads(j->text, 0, NULL) : NULL;
         for (int64_t s = 0; v && s < j->n; s++)
             if (first_of_head(j, s))
-                write_head(c, j->samples + s, v, w);
+                write_head(c, j, j->samples + s, v, w);
         json_decref(v);
     }
     jw_arr_end(w);
+}
+
+static void write_grids(const struct calibrate *c, struct jw *w)
+{
+    bool any = false;
+    for (int64_t i = 0; i < c->n_jobs; i++) {
+        const struct calibrate_job *j = &c->jobs[i];
+        json_t *v = j->text ? json_loads(j->text, 0, NULL) : NULL;
+        const json_t *grid = json_object_get(v, "grid");
+        if (grid && !any) {
+            jw_key(w, "grids");
+            jw_arr(w);
+            any = true;
+        }
+        if (grid) {
+            jw_obj(w);
+            jw_kint(w, "layer", j->layer);
+            jw_kint(w, "head",
+                    j->head < 0 ? -1 : trace_head_number(trace_meta(c->traces[0]), j->head));
+            write_lengths(c, j, w);
+            jw_key(w, "grid");
+            jw_value(w, grid);
+            jw_obj_end(w);
+        }
+        json_decref(v);
+    }
+    if (any)
+        jw_arr_end(w);
+}
+
+/* The rows of one job: where it is, then the numbers of the grid. */
+static void grid_rows(const struct calibrate *c, const struct calibrate_job *j, const json_t *grid,
+                      struct buf *csv)
+{
+    int head = j->head < 0 ? -1 : trace_head_number(trace_meta(c->traces[0]), j->head);
+    size_t r, k;
+    json_t *row, *x;
+    json_array_foreach(json_object_get(grid, "rows"), r, row)
+    {
+        buf_printf(csv, "%d,%d,%lld,", j->layer, head, (long long)j->from);
+        if (j->below < INT64_MAX)
+            buf_printf(csv, "%lld", (long long)j->below);
+        json_array_foreach(row, k, x)
+        {
+            char text[32];
+            num_text(json_number_value(x), text);
+            buf_printf(csv, ",%s", text);
+        }
+        buf_puts(csv, "\n");
+    }
+}
+
+bool calibrate_grid(const struct calibrate *c, struct buf *csv)
+{
+    bool any = false;
+    for (int64_t i = 0; i < c->n_jobs; i++) {
+        json_t *v = c->jobs[i].text ? json_loads(c->jobs[i].text, 0, NULL) : NULL, *name;
+        const json_t *grid = json_object_get(v, "grid");
+        size_t k;
+        if (grid && !any) {
+            buf_puts(csv, "layer,head,tokens_from,tokens_below");
+            json_array_foreach(json_object_get(grid, "columns"), k, name)
+                buf_printf(csv, ",%s", json_string_value(name));
+            buf_puts(csv, "\n");
+        }
+        any |= grid != NULL;
+        if (grid)
+            grid_rows(c, &c->jobs[i], grid, csv);
+        json_decref(v);
+    }
+    return any;
 }
 
 void calibrate_write(const struct calibrate *c, struct jw *w)
@@ -393,6 +531,7 @@ void calibrate_write(const struct calibrate *c, struct jw *w)
     jw_obj_end(w);
     write_traces(c, w);
     write_heads(c, w);
+    write_grids(c, w);
     jw_obj_end(w);
 }
 
@@ -404,6 +543,9 @@ void calibrate_free(struct calibrate *c)
         free(c->jobs[i].skip);
     }
     free(c->jobs);
+    free(c->segments);
+    c->segments = NULL;
+    c->n_segments = 0;
     c->jobs = NULL;
     c->n_jobs = c->cap_jobs = 0;
 }

@@ -1,9 +1,11 @@
 /*
- * calibrate.h - search of a method's parameters over captured inputs, per head, layer or model.
+ * calibrate.h - search of a method's parameters over captured inputs, per head, layer or model, and
+ * per length of the prompt.
  *
- * A job is what shares parameters: one (layer, head), one layer with all its heads, or the model.
- * Its samples are the calls of the first trace, in call order and by head, then those of the next
- * trace. Jobs are independent and run in parallel; each holds all its samples in memory.
+ * A job is what shares parameters: one (layer, head), one layer with all its heads, or the model;
+ * of each the traces of one segment of lengths. Its samples are the calls of the first trace, in
+ * call order and by head, then those of the next trace. Jobs are independent and run in parallel;
+ * each holds all its samples in memory.
  */
 #ifndef LACUNA_CALIBRATE_H
 #define LACUNA_CALIBRATE_H
@@ -24,6 +26,7 @@ struct calibrate_sample {
 
 struct calibrate_job {
     int layer, head;                  /* -1: all */
+    int64_t from, below;              /* keys of its traces; below INT64_MAX: no end */
     struct calibrate_sample *samples; /* [n], owned */
     int64_t n, cap;
     char *text; /* result, owned: a JSON object of parameters */
@@ -37,13 +40,15 @@ struct calibrate {
     struct trace **traces;
     int64_t n_traces;
     struct head_load load;
-    struct calibrate_job *jobs; /* owned, by layer, then head */
+    int64_t *segments, n_segments; /* owned: lengths at which a segment begins, ascending */
+    struct calibrate_job *jobs;    /* owned, by layer, then head, then length */
     int64_t n_jobs, cap_jobs;
 };
 
-/* Which calls and heads to use: index lists, where NULL or "all" = all; branch "" = all. */
+/* Which calls and heads to use: index lists, where NULL or "all" = all; branch "" = all. segments:
+ * "16384,49152", or NULL for one of all lengths. */
 struct calibrate_select {
-    const char *layers, *heads, *steps, *branch;
+    const char *layers, *heads, *steps, *branch, *segments;
 };
 
 /* Fill c->jobs. Traces of different models are ERR_INPUT, an empty selection ERR_USAGE. */
@@ -55,6 +60,10 @@ int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct
 
 /* The calibration file: method, parameters, traces, heads. */
 void calibrate_write(const struct calibrate *c, struct jw *w);
+
+/* Every setting that the searches judged, as CSV: a row per job and setting. false: the method
+ * keeps no such table. */
+bool calibrate_grid(const struct calibrate *c, struct buf *csv);
 
 int64_t calibrate_skipped(const struct calibrate *c);
 

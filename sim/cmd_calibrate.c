@@ -19,7 +19,7 @@
 struct calibrate_opts {
     struct common_opts c;
     int precision, per;
-    char *out, *name, *layers, *heads, *steps, *branch, *permute;
+    char *out, *name, *layers, *heads, *steps, *branch, *permute, *segments, *grid;
     bool allow_nonfinite;
 };
 
@@ -35,6 +35,15 @@ static const struct opt options[] = {
      .def = "head", .values = pers,
      .help = "What shares parameters: every head has its own, all heads of a layer, or all of the "
              "model; their samples are then searched together, and lie in memory together."},
+    {.name = "segments", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, segments),
+     .arg = "LIST", .flags = OPT_UNSET,
+     .help = "Lengths at which prompts have parameters of their own, as in "
+             "16384,49152,81920,114688: traces of each segment are searched by themselves, and a "
+             "replay takes those of its own length."},
+    {.name = "grid", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, grid),
+     .arg = "FILE.csv", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
+     .help = "Write every setting that was judged, with its density, recall and error, of methods "
+             "that search a grid (sampleattention, flexprefill); the result has it as well."},
     {.name = "name", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, name),
      .arg = "NAME", .flags = OPT_UNSET,
      .help = "Name of the calibration in tables; default: the file's without its suffix."},
@@ -234,7 +243,8 @@ static int write_result(const struct calibrate *c, const struct calibrate_opts *
     TRY(buf_check(&b, "calibration file", err));
     TRY(file_write_atomic(o->out, buf_str(&b), b.len, err));
     if (!o->c.json) {
-        log_info("%s: %lld heads, %lld skipped", o->out, (long long)(c->n_jobs - skipped),
+        log_info("%s: %lld %s, %lld skipped", o->out, (long long)(c->n_jobs - skipped),
+                 c->per == CALIBRATE_HEAD && !c->n_segments ? "heads" : "searches",
                  (long long)skipped);
         goto out;
     }
@@ -250,6 +260,21 @@ static int write_result(const struct calibrate *c, const struct calibrate_opts *
 out:
     buf_free(&b);
     buf_free(&summary);
+    return rc;
+}
+
+static int write_grid(const struct calibrate *c, const struct calibrate_opts *o, struct err *err)
+{
+    struct buf csv = {0};
+    int rc = 0;
+    if (!calibrate_grid(c, &csv))
+        FAIL(err, ERR_USAGE,
+             "calibrate: %s searches no grid whose settings could be written to %s; %s is complete",
+             c->run->method->name, o->grid, o->out);
+    TRY(buf_check(&csv, o->grid, err));
+    TRY(file_write_atomic(o->grid, csv.data, csv.len, err));
+out:
+    buf_free(&csv);
     return rc;
 }
 
@@ -293,7 +318,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(choose_order(&c, &o, err));
     TRY(check_output(&o, &args, err));
     TRY(open_traces(&c, &args, err));
-    struct calibrate_select sel = {o.layers, o.heads, o.steps, o.branch};
+    struct calibrate_select sel = {o.layers, o.heads, o.steps, o.branch, o.segments};
     TRY(calibrate_plan(&c, &sel, err));
     if (o.c.dry_run) {
         TRY(print_plan(&c, &o, err));
@@ -307,6 +332,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         unlink(buf_str(&journal));
     TRY(calibrate_execute(&c, buf_str(&journal), cmd_jobs(&o.c), err));
     TRY(write_result(&c, &o, err));
+    if (o.grid)
+        TRY(write_grid(&c, &o, err));
     unlink(buf_str(&journal));
 out:
     calibrate_free(&c);

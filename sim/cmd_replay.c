@@ -237,6 +237,8 @@ static void warn_full(const struct replay *r)
             buf_printf(&name, ":%s", run->canonical);
         if (strstr(buf_str(&b), buf_str(&name)))
             continue;
+        if (r->tally[i].why[0])
+            buf_printf(&name, " (%s)", r->tally[i].why);
         if (shown == MOST)
             more++;
         else
@@ -245,8 +247,8 @@ static void warn_full(const struct replay *r)
     if (more)
         buf_printf(&b, " and %lld other settings", (long long)more);
     if (shown)
-        log_warn("%s kept every allowed pair in every cell: at this length the results of %s are "
-                 "those of dense attention",
+        log_warn("%s kept every allowed pair in every cell: the results of %s are those of dense "
+                 "attention",
                  buf_str(&b), shown == 1 ? "this setting" : "these settings");
     buf_free(&b);
     buf_free(&name);

@@ -34,6 +34,8 @@ struct series {
 /* Cells of a run that this replay finished; atomic adds. */
 struct run_tally {
     int64_t ok, full; /* full: the mask kept every allowed pair */
+    int told;
+    char why[160]; /* reason of one such cell, by its method; "" if it gives none */
 };
 
 struct replay {

@@ -133,7 +133,8 @@ static void warn_of_absent(const struct replay *r, const struct method_run *run)
     for (int64_t i = 0; i < r->n_series; i++) {
         const struct series *s = r->series + i;
         absent += method_calib_lacks(run, s->layer,
-                                     trace_head_number(trace_meta(r->traces[s->trace]), s->head));
+                                     trace_head_number(trace_meta(r->traces[s->trace]), s->head),
+                                     trace_meta(r->traces[s->trace])->n_k);
     }
     if (absent)
         log_warn(

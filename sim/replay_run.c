@@ -86,6 +86,16 @@ out:
     return rc;
 }
 
+/* The method's reason, of the first cell that has one. */
+static void tell_why(struct run_tally *t, const struct record *rec)
+{
+    const char *notes = rec->notes.len ? rec->notes.data : "", *at = strstr(notes, "full=");
+    if (!at || (at > notes && at[-1] != ';') || __atomic_exchange_n(&t->told, 1, __ATOMIC_RELAXED))
+        return;
+    at += strlen("full=");
+    snprintf(t->why, sizeof t->why, "%.*s", (int)strcspn(at, ";"), at);
+}
+
 /* A finished cell's record, and the tally. */
 static int deliver(struct replay *r, const struct method_run *run, const struct record *rec,
                    struct err *err)
@@ -97,8 +107,10 @@ static int deliver(struct replay *r, const struct method_run *run, const struct 
     if (rec->status == RECORD_OK) {
         struct run_tally *own = &r->tally[run - r->runs];
         __atomic_add_fetch(&own->ok, 1, __ATOMIC_RELAXED);
-        if (record_get(rec, "density_elem") == 1)
+        if (record_get(rec, "density_elem") == 1) {
             __atomic_add_fetch(&own->full, 1, __ATOMIC_RELAXED);
+            tell_why(own, rec);
+        }
     }
     return record_file_append(r->records, rec, err);
 }
@@ -127,8 +139,8 @@ static int run_cell(struct replay *r, const struct series *s, int64_t run_index,
                             .sink_ctx = &dump};
     int rc = 0;
 
-    TRY(method_params_for_head(run, rec->layer, rec->head, &params, err));
-    if (method_calib_lacks(run, rec->layer, rec->head))
+    TRY(method_params_for_head(run, rec->layer, rec->head, in->x.nk, &params, err));
+    if (method_calib_lacks(run, rec->layer, rec->head, in->x.nk))
         record_note(rec, "calib=absent");
     TRY(method_calib_note(run, rec->trace, rec, err));
     if (run->target)

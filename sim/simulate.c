@@ -162,6 +162,8 @@ static int run_prepare(struct run *run, struct err *err)
     double t = run_clock(run);
     int rc = run->method->prepare(ctx, run->cell->params, run->in, &run->state, err);
     run->ns_prepare = run_clock(run) - t;
+    if (!rc && run->method->origin)
+        run->source = run->method->origin(run->state).source;
     return rc ? rc : check_unit(run, ctx);
 }
 
@@ -223,6 +225,44 @@ static int record_sample(struct run *run, struct record *r, struct err *err)
                           err);
 }
 
+/* False where nobody says what the choice costs. */
+static bool cost_of_choice(const struct run *run, struct select_cost *cost)
+{
+    const struct method *me = run->method;
+    *cost = (struct select_cost){0, 0};
+    if (me->flags & METHOD_KEEPS_ALL)
+        return true;
+    if (run->source != SOURCE_OWN)
+        return true;
+    return me->cost && me->cost(run->state, cost);
+}
+
+/* After `report`, which may know more about what is multiplied. */
+static int record_cost(const struct run *run, struct record *r, struct err *err)
+{
+    const struct attn_in *x = &run->in->x;
+    struct select_cost cost;
+    double exec = record_get(r, "pairs_exec");
+    int rc = 0;
+    if (cost_of_choice(run, &cost)) {
+        TRY(record_metric(r, "cost_select_flops", cost.flops, err));
+        TRY(record_metric(r, "cost_select_bytes", cost.bytes, err));
+    }
+    if (!isnan(exec))
+        TRY(record_metric(r, "cost_attend_flops", 2 * (double)(x->d + x->dv) * exec, err));
+out:
+    return rc;
+}
+
+/* Dense attention under a method's name says nothing about the method: say why it is so. */
+static void note_full(const struct run *run, struct record *r)
+{
+    char why[160] = "";
+    if (run->acc.counts.pairs_kept == run->acc.counts.pairs_allowed && run->method->why_full &&
+        run->method->why_full(run->state, why))
+        record_note(r, "full=%s", why);
+}
+
 static int run_record(struct run *run, struct record *r, struct err *err)
 {
     int64_t nq = head_rows(run->in), nk = run->in->x.nk;
@@ -238,6 +278,9 @@ static int run_record(struct run *run, struct record *r, struct err *err)
     TRY(metrics_finish(&run->acc, nq, nk, run->in->rows != NULL, r, err));
     TRY(record_sample(run, r, err));
     TRY(own_report(run, r, err));
+    if (!run->in->rows)
+        TRY(record_cost(run, r, err));
+    note_full(run, r);
     TRY(record_metric(r, "host_prepare_ns", run->ns_prepare, err));
     TRY(record_metric(r, "host_select_ns", run->ns_select, err));
     if (run->out)

@@ -22,6 +22,7 @@ struct run {
     struct device_map map;        /* with a device */
     double *out, *lse, *lse_mask; /* of the rows of a chunk */
     double ns_prepare, ns_select, ns_attend;
+    enum mask_source source; /* of the mask, as it is known before the first select */
 };
 
 /* A clock that stands still while the exact map is computed: its cost belongs to the head and not

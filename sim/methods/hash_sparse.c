@@ -22,6 +22,7 @@
 #include "core/method.h"
 #include "core/rules.h"
 #include "sim/blocks/callrng.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
 #include "sim/blocks/unitkeys.h"
 
@@ -75,6 +76,7 @@ struct sorted {
 
 struct hash_sparse_state {
     const struct hash_sparse_params *params;
+    const struct head_in *in;
     struct attn_in x;
     struct sorted q, k;
     double *dir;             /* [buckets / 2][d] */
@@ -186,6 +188,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                            (long long)p->buckets / 2, in->x.d);
     TRY(mem_zalloc(&s, 1, sizeof *s, "hash-sparse state", err));
     s->params = p;
+    s->in = in;
     s->x = in->x;
     TRY(mem_alloc(&s->dir, p->buckets / 2 * in->x.d, sizeof *s->dir, "directions", err));
     make_directions(s, in, ctx->seed);
@@ -346,6 +349,17 @@ out:
     return rc;
 }
 
+/* Every token meets every direction; its bucket is kept. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct hash_sparse_state *s = state;
+    double tokens = (double)(s->q.n + s->k.n);
+    cost_products(c, tokens * (double)(s->params->buckets / 2), s->x.d);
+    cost_rows(c, s->in, tokens, s->x.d);
+    cost_kept(c, tokens);
+    return true;
+}
+
 static const char *const variants[] = {
     "buckets=2", "buckets=8:strict=1", "buckets=4:normalize_k=1", "buckets=128:proj_dir=axes", NULL,
 };
@@ -379,6 +393,7 @@ const struct method method_hash_sparse = {
     .validate = validate,
     .prepare = prepare,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .rule = rule,
     .adopt = adopt,

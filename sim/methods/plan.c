@@ -362,6 +362,12 @@ static struct mask_origin origin(const void *state)
     return inner(s)->origin ? inner(s)->origin(s->inner) : (struct mask_origin){SOURCE_OWN, 0};
 }
 
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct plan_state *s = state;
+    return inner(s)->flags & METHOD_KEEPS_ALL || (inner(s)->cost && inner(s)->cost(s->inner, c));
+}
+
 static bool attends(const void *state)
 {
     const struct plan_state *s = state;
@@ -389,6 +395,12 @@ static void filtered(void *state, double tiles_pv)
     struct plan_state *s = state;
     if (inner(s)->filtered)
         inner(s)->filtered(s->inner, tiles_pv);
+}
+
+static bool why_full(const void *state, char why[160])
+{
+    const struct plan_state *s = state;
+    return inner(s)->why_full && inner(s)->why_full(s->inner, why);
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -421,11 +433,13 @@ const struct method method_plan = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .attends = attends,
     .attend = attend,
     .filter = filter,
     .filtered = filtered,
+    .why_full = why_full,
     .report = report,
     .release = release,
     .may_be_empty = may_be_empty,

@@ -23,6 +23,7 @@
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/colmass.h"
 #include "sim/blocks/prefix.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
 #include "sim/blocks/unitkeys.h"
 
@@ -69,6 +70,7 @@ static const struct metric_def metrics[] = {
 
 struct qk_state {
     const struct qk_params *params;
+    const struct head_in *in;
     struct attn_in x;
     bool *keep_q;  /* [nq] */
     int32_t *keys; /* [n_keys] that are kept, ascending */
@@ -167,6 +169,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return rc;
     TRY(mem_zalloc(&s, 1, sizeof *s, "qk-sparse state", err));
     s->params = p;
+    s->in = in;
     s->x = in->x;
     s->seed = ctx->seed;
     TRY(mem_alloc(&s->keep_q, in->x.nq, sizeof *s->keep_q, "kept queries", err));
@@ -272,6 +275,23 @@ out:
     return rc;
 }
 
+/* A random choice reads no data. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct qk_state *s = state;
+    int select = s->params->select, d = select == VNORM ? s->x.dv : s->x.d;
+    double nq = (double)s->x.nq, nk = (double)s->x.nk;
+    if (select == RANDOM)
+        return true;
+    if (select == MASS)
+        cost_exact_rows(c, s->in, nq, cost_pairs(&s->x, 0, s->x.nq, 1), 1);
+    else
+        cost_products(c, nk, d);
+    cost_rows(c, s->in, nk, d);
+    cost_kept(c, nk);
+    return true;
+}
+
 /* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "drop", .scale = BUDGET_LIN, .falls = true},
@@ -312,6 +332,7 @@ const struct method method_qk_sparse = {
     .budget_full = "drop=0",
     .prepare = prepare,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .rule = rule,
     .adopt = adopt,

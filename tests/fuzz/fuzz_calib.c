@@ -71,7 +71,7 @@ static int run(const void *data, size_t len, struct err *err)
     int rc = method_runs_parse(sim_methods, buf_str(&text), &runs, &n, err);
     for (int i = 0; !rc && i < 6; i++) {
         void *params = NULL;
-        rc = method_params_for_head(&runs[0], i / 2, i % 2, &params, err);
+        rc = method_params_for_head(&runs[0], i / 2, i % 2, 1000, &params, err);
         if (rc)
             fuzz_wild("an accepted file fails for a head: %s", err->msg);
         else

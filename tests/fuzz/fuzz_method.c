@@ -67,7 +67,7 @@ static int check_canonical(const struct method_run *r, struct err *err)
         fuzz_wild("canonical text '%s' became %lld runs, first '%s'", buf_str(&b), (long long)n,
                   n ? again[0].canonical : "");
     err_clear(err);
-    rc = method_params_for_head(r, 0, 0, &params, err);
+    rc = method_params_for_head(r, 0, 0, 1000, &params, err);
     if (rc == 0)
         opt_free(r->method->params, params);
     free(params);

@@ -219,6 +219,8 @@ static const struct {
     {"qk-sparse:select=knorm", true},
     {"hyperattention:min_len=0:block=16", true},
     {"oracle:kind=stripes", true},
+    {"oracle:kind=mean", true},
+    {"oracle:kind=block:unit=16x16:scope=head", true},
     {"mean-blocks", true},
 };
 enum { SETTINGS = sizeof settings / sizeof *settings };

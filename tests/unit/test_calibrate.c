@@ -114,7 +114,8 @@ START_TEST(samples_come_by_trace_then_call)
 {
     const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
     struct session s;
-    struct calibrate_select all = {"all", "all", "all", ""}, some = {"1", "0", "3", "cond"};
+    struct calibrate_select all = {"all", "all", "all", "", NULL},
+                            some = {"1", "0", "3", "cond", NULL};
     struct err err = {0};
     write_video(paths[0], "m");
     write_video(paths[1], "m");
@@ -152,7 +153,7 @@ START_TEST(models_do_not_mix)
 {
     const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
     struct session s;
-    struct calibrate_select all = {NULL, NULL, NULL, NULL};
+    struct calibrate_select all = {NULL, NULL, NULL, NULL, NULL};
     struct err err = {0};
     write_video(paths[0], "one");
     write_video(paths[1], "two");
@@ -168,7 +169,7 @@ START_TEST(file_is_applied_to_its_heads)
 {
     const char *path = path_of("a.h5"), *calib = path_of("calib.json");
     struct session s;
-    struct calibrate_select sel = {"0", "all", "all", ""};
+    struct calibrate_select sel = {"0", "all", "all", "", NULL};
     struct err err = {0};
     char *text[2];
     const char *method = "spargeattn:search=grid:l1=0.3:l2=0.35";
@@ -201,7 +202,7 @@ START_TEST(file_is_applied_to_its_heads)
         json_t *e = json_array_get(json_object_get(doc, "heads"), (size_t)h);
         struct sparge_params *p;
         void *raw;
-        assert_ok(method_params_for_head(runs, 0, h, &raw, &err), &err);
+        assert_ok(method_params_for_head(runs, 0, h, 1000, &raw, &err), &err);
         p = raw;
         ck_assert_double_eq(p->theta, json_number_value(json_object_get(e, "theta")));
         ck_assert_double_eq(p->tau, json_number_value(json_object_get(e, "tau")));
@@ -213,7 +214,7 @@ START_TEST(file_is_applied_to_its_heads)
     }
     struct sparge_params *other;
     void *raw;
-    assert_ok(method_params_for_head(runs, 1, 0, &raw, &err), &err); /* not in the file */
+    assert_ok(method_params_for_head(runs, 1, 0, 1000, &raw, &err), &err); /* not in the file */
     other = raw;
     ck_assert_double_eq(other->tau, 0.98);
     ck_assert(!other->sink);
@@ -259,7 +260,7 @@ static void applied(const char *method, const char *given, const char *file, con
         const char *at = strstr(runs[0].canonical, "calib=") + 6;
         snprintf(canonical, 200, "%.*s#%s", (int)(at - runs[0].canonical), runs[0].canonical,
                  at + 32);
-        assert_ok(method_params_for_head(runs, 0, 0, &p, err), err);
+        assert_ok(method_params_for_head(runs, 0, 0, 1000, &p, err), err);
         opt_value_text(opt_find(runs->method->params, name), p, &b);
         snprintf(value, 64, "%s", buf_str(&b));
         opt_free(runs->method->params, p);
@@ -316,7 +317,7 @@ static const struct {
 START_TEST(a_layer_or_the_model_shares_parameters)
 {
     const char *path = path_of("per.h5");
-    struct calibrate_select sel = {"0,1", "all", "all", ""};
+    struct calibrate_select sel = {"0,1", "all", "all", "", NULL};
     struct session s;
     struct err err = {0};
     write_video(path, "m");
@@ -349,7 +350,7 @@ END_TEST
 START_TEST(a_stopped_calibration_goes_on)
 {
     const char *path = path_of("stopped.h5"), *part = path_of("stopped.json.journal");
-    struct calibrate_select sel = {"0", "all", "all", ""};
+    struct calibrate_select sel = {"0", "all", "all", "", NULL};
     struct session s;
     struct err err = {0};
     struct buf b = {0};
@@ -526,7 +527,7 @@ START_TEST(skips_and_failures)
     struct method_run run = {.method = &fake};
     const char *path = path_of("a.h5");
     struct session s;
-    struct calibrate_select one = {"0", "all", "0", ""}, both = {"all", "all", "0", ""};
+    struct calibrate_select one = {"0", "all", "0", "", NULL}, both = {"all", "all", "0", "", NULL};
     struct err err = {0};
     write_video(path, "m");
     session_open(&s, "spargeattn", 1, &path);

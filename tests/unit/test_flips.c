@@ -157,10 +157,10 @@ static int read_calibration(struct buf *text, struct err *err)
     jw_init(&w, text, 0);
     for (int head = 0; !rc && head < 3; head++) {
         void *params = NULL;
-        rc = method_params_for_head(&runs[0], 0, head, &params, err);
+        rc = method_params_for_head(&runs[0], 0, head, 1000, &params, err);
         if (rc)
             break;
-        buf_puts(text, method_calib_lacks(&runs[0], 0, head) ? "absent" : "there");
+        buf_puts(text, method_calib_lacks(&runs[0], 0, head, 1000) ? "absent" : "there");
         jw_obj(&w);
         opt_json(runs[0].method->params, params, &w);
         jw_obj_end(&w);

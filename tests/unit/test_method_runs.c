@@ -268,17 +268,17 @@ START_TEST(calibration_overrides_single_heads)
     write_calib(calib_good);
     assert_ok(parse(calib_text), &e);
     ck_assert_int_eq(n, 1);
-    assert_ok(method_params_for_head(&runs[0], 0, 3, &p, &e), &e);
+    assert_ok(method_params_for_head(&runs[0], 0, 3, 1000, &p, &e), &e);
     struct params *x = p;
     ck_assert(x->tau == 0.3 && x->window == 128 && x->half == 64 && x->kind == 1 && !x->sink);
     opt_free(params_table, p);
     free(p);
-    assert_ok(method_params_for_head(&runs[0], 2, 0, &p, &e), &e);
+    assert_ok(method_params_for_head(&runs[0], 2, 0, 1000, &p, &e), &e);
     x = p;
     ck_assert(x->tau == 0.3 && x->window == 64 && x->sink && x->budget.value == 0.05);
     opt_free(params_table, p);
     free(p);
-    assert_ok(method_params_for_head(&runs[0], 1, 1, &p, &e), &e);
+    assert_ok(method_params_for_head(&runs[0], 1, 1, 1000, &p, &e), &e);
     x = p;
     ck_assert(x->tau == 0.3 && !x->sink && x->budget.value == 0.08);
     opt_free(params_table, p);
@@ -302,7 +302,7 @@ static const char *beside(const char *given, const char *settings)
 static struct params head_of(int64_t run, int layer, int head)
 {
     void *p = NULL;
-    assert_ok(method_params_for_head(&runs[run], layer, head, &p, &e), &e);
+    assert_ok(method_params_for_head(&runs[run], layer, head, 1000, &p, &e), &e);
     struct params copy = *(struct params *)p;
     opt_free(params_table, p);
     free(p);
@@ -384,8 +384,8 @@ START_TEST(a_calibration_holds_for_its_model_and_order)
     write_calib(calib_good);
     assert_ok(parse(calib_text), &e);
     assert_ok(method_calib_fits(&runs[0], "any", "time", &e), &e); /* the file does not say */
-    ck_assert(!method_calib_lacks(&runs[0], 0, 3));
-    ck_assert(method_calib_lacks(&runs[0], 0, 2));
+    ck_assert(!method_calib_lacks(&runs[0], 0, 3, 1000));
+    ck_assert(method_calib_lacks(&runs[0], 0, 2, 1000));
     write_calib("{\"method\":\"tuned\",\"model\":\"toy\",\"permute\":\"none\",\"heads\":[]}");
     assert_ok(parse(calib_text), &e);
     assert_ok(method_calib_fits(&runs[1], "toy", "none", &e), &e);
@@ -395,7 +395,7 @@ START_TEST(a_calibration_holds_for_its_model_and_order)
     memset(&e, 0, sizeof e);
     assert_ok(parse("tuned:tau=0.5"), &e);
     assert_ok(method_calib_fits(&runs[2], "any", "time", &e), &e);
-    ck_assert(!method_calib_lacks(&runs[2], 0, 0));
+    ck_assert(!method_calib_lacks(&runs[2], 0, 0, 1000));
 }
 END_TEST
 

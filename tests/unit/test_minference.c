@@ -411,6 +411,32 @@ END_TEST
 
 /* ---- tables and layers ------------------------------------------------------------------ */
 
+/* The content is part of the parameters, so that a changed table is another setting. */
+static void check_table_identity(const char *text, const char *path)
+{
+    struct err err = {0};
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    char other[600], again[512];
+    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
+    write_file("other.json", "[]", again, sizeof again);
+    snprintf(other, sizeof other, "minference:table=%s", again);
+    assert_ok(method_runs_parse(test_methods, other, &runs, &n, &err), &err);
+    const char *a = strstr(runs[0].canonical, "table_id="),
+               *b = strstr(runs[1].canonical, "table_id=");
+    ck_assert_ptr_nonnull(a);
+    ck_assert_ptr_nonnull(b);
+    ck_assert_str_ne(a, b);
+    method_runs_free(runs, n);
+    runs = NULL;
+    n = 0;
+    snprintf(other, sizeof other, "minference:table=%s:table_id=0123456789abcdef", path);
+    assert_fails(method_runs_parse(test_methods, other, &runs, &n, &err), &err, ERR_INPUT,
+                 "it has changed");
+    method_runs_free(runs, n);
+    assert_refused("minference:table_id=0123456789abcdef", "give table=FILE");
+}
+
 START_TEST(published_tables)
 {
     const char *table = "[{\"0\": [\"vertical_and_slash\", 100, 750, 1.5],"
@@ -427,6 +453,7 @@ START_TEST(published_tables)
     ck_assert_double_eq(record_get(&r, "columns"), 100);
     ck_assert_double_eq(record_get(&r, "slashes"), 750);
     record_free(&r);
+    check_table_identity(text, path);
     h.in.head = 1;
     run_text(text, &h.in, &r);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "pattern=ashape"));

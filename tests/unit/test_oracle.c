@@ -149,7 +149,7 @@ struct matrix {
 static int matrix_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
 {
     struct matrix *m = ctx;
-    *row = (struct head_row){m->v + r * m->cols, m->cols, m->given};
+    *row = (struct head_row){m->v + r * m->cols, m->cols, m->given, 2};
     return 0;
 }
 
@@ -193,7 +193,8 @@ START_TEST(head_prefix_equals_a_full_sort)
         for (int b = 0; b < 4; b++) {
             struct matrix m = {v, C, 0.001};
             struct head_prefix out;
-            assert_ok(head_prefix_select(matrix_row, &m, R, C, target, buffers[b], &out, &err),
+            assert_ok(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_SUM, target, buffers[b],
+                                         &out, &err),
                       &err);
             ck_assert_int_eq(out.count, want);
             for (int64_t k = 0; k < R * C; k++)
@@ -201,6 +202,33 @@ START_TEST(head_prefix_equals_a_full_sort)
                     head_prefix_has(&out, sorted[k].value, sorted[k].row, sorted[k].col), k < want);
         }
     }
+}
+END_TEST
+
+/* The same by number: two entries per row count in advance. */
+START_TEST(head_prefix_of_a_number_of_entries)
+{
+    enum { R = 37, C = 41 };
+    static const int64_t buffers[] = {1 << 20, 100, 0};
+    static double v[R * C];
+    static struct cell sorted[R * C];
+    struct err err = {0};
+
+    fill(v, R * C, 100 + (uint64_t)_i);
+    for (int64_t k = 0; k < R * C; k++)
+        sorted[k] = (struct cell){v[k], k / C, k % C};
+    qsort(sorted, R * C, sizeof *sorted, cell_order);
+    for (int64_t want = 0; want <= R * C; want += 97)
+        for (int b = 0; b < 3; b++) {
+            struct matrix m = {v, C, 0.001};
+            struct head_prefix out;
+            assert_ok(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_COUNT,
+                                         (double)(want + 2 * R), buffers[b], &out, &err),
+                      &err);
+            for (int64_t k = 0; k < R * C; k++)
+                ck_assert_int_eq(
+                    head_prefix_has(&out, sorted[k].value, sorted[k].row, sorted[k].col), k < want);
+        }
 }
 END_TEST
 
@@ -717,6 +745,7 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, prefix_equals_a_full_sort, 0, 20);
     tcase_add_test(c, topk_takes_any_sign_and_leaves_out_nan);
     tcase_add_loop_test(c, head_prefix_equals_a_full_sort, 0, 5);
+    tcase_add_loop_test(c, head_prefix_of_a_number_of_entries, 0, 5);
     tcase_add_test(c, cover_by_hand);
     tcase_add_loop_test(c, cover_equals_plain_greedy, 0, 20);
     suite_add_tcase(s, c);

@@ -622,7 +622,7 @@ START_TEST(search_reports_what_the_replay_measures)
     struct sample_config base = config(0, 1, 0);
     assert_ok(golden_sample(2100, PREC_F64, &h, &err), &err);
     struct sample_target want = {.mean = 0.9, .fast = true};
-    assert_ok(sample_search(&base, &want, &h.in, 1, &c, &err), &err);
+    assert_ok(sample_search(&base, &want, &h.in, 1, &c, NULL, &err), &err);
     ck_assert(c.met);
     ck_assert_double_ge(c.keep_mean, 0.9);
     snprintf(text, sizeof text, "sampleattention:alpha_c=%g:alpha_s=%g:chunks=%d", c.alpha_c,
@@ -635,7 +635,7 @@ START_TEST(search_reports_what_the_replay_measures)
     record_free(&r);
 
     want = (struct sample_target){.p1 = 1.01, .error = 0.05};
-    assert_ok(sample_search(&base, &want, &h.in, 1, &c, &err), &err);
+    assert_ok(sample_search(&base, &want, &h.in, 1, &c, NULL, &err), &err);
     ck_assert(!c.met);
     ck_assert_double_eq(c.alpha_c, 1);
     sim_head_free(&h);

@@ -23,6 +23,7 @@
 #include "core/mem.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/exact.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/methods/chipmunk/chipmunk.h"
 #include "sim/blocks/numlist.h"
 
@@ -509,6 +510,20 @@ static struct mask_origin origin(const void *state)
                                                                  : SOURCE_STATIC};
 }
 
+/* Only calls that made a mask come here: e^(s - normaliser) of all pairs, summed by column of a
+ * group. The normalisers are those of the dense call. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct chip_state *s = state;
+    const struct attn_in *x = &s->in.x;
+    double pairs = cost_pairs(x, 0, x->nq, 1);
+    cost_products(c, pairs, x->d);
+    cost_sums(c, 2 * pairs);
+    cost_rows(c, &s->in, (double)(x->nq + x->nk), x->d);
+    cost_kept(c, (double)x->nq + (double)s->shape.groups * (double)x->nk);
+    return true;
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct chip_state *s = state;
@@ -571,6 +586,7 @@ const struct method method_chipmunk = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .attends = attends,
     .attend = attend,

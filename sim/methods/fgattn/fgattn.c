@@ -403,6 +403,17 @@ static struct mask_origin origin(const void *state)
                                 .calls = carried ? s->params->refresh : 1};
 }
 
+/* Only calls that made a mask come here. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct fg_state *s = state;
+    if (s->params->mode == FG_POOLED)
+        fg_pooled_cost(s->params, &s->in, c);
+    else
+        fg_cached_cost(&s->in, s->lse || runs_dense(s), c);
+    return true;
+}
+
 static bool rule(const void *state, union method_rule *rule, char why[160])
 {
     const struct fg_state *s = state;
@@ -438,6 +449,18 @@ static int adopt(void *state, const struct mask *m, struct err *err)
     if (!rc)
         keep_mask(s);
     return rc;
+}
+
+static bool why_full(const void *state, char why[160])
+{
+    const struct fg_state *s = state;
+    if (s->call == CALL_DENSE)
+        snprintf(why, 160, "dense_layers and dense_steps attend to all");
+    else if (s->call == CALL_REFRESH)
+        snprintf(why, 160,
+                 "a call that makes the mask of later steps attends to all - refresh=1 and "
+                 "mode=pooled use their own mask");
+    return runs_dense(s);
 }
 
 /* The reused mask against the one that this step would have made. */
@@ -563,9 +586,11 @@ const struct method method_fg_attn = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .rule = rule,
     .adopt = adopt,
+    .why_full = why_full,
     .report = report,
     .calibrate = fg_calibrate,
     .calibrate_passes = 2,

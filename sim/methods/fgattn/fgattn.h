@@ -56,6 +56,10 @@ int fg_adopted_mask(const struct fg_params *p, const struct head_in *in, const s
 /* Units of a group that pool=topk keeps: a share of all keys. */
 int64_t fg_topk_units(const struct fg_params *p, const struct head_in *in);
 
+/* What a choice costs. has_lse: the normalisers are there, from a dense call or an earlier step. */
+void fg_cached_cost(const struct head_in *in, bool has_lse, struct select_cost *c);
+void fg_pooled_cost(const struct fg_params *p, const struct head_in *in, struct select_cost *c);
+
 /* Text keys [*t0, *t1) of the sequence; empty where there are none. */
 void fg_text_keys(const struct head_in *in, int64_t *t0, int64_t *t1);
 

@@ -19,6 +19,7 @@
 #include "core/simd.h"
 #include "sim/blocks/exactmap.h"
 #include "sim/blocks/prefix.h"
+#include "sim/blocks/selectcost.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -223,6 +224,35 @@ out:
     free(value);
     prefix_work_free(work);
     return rc;
+}
+
+/* ---- what it costs -------------------------------------------------------------------------- */
+
+/* One pass over all scores, e^(s - LSE) of each; before it another one for the normalisers. */
+void fg_cached_cost(const struct head_in *in, bool has_lse, struct select_cost *c)
+{
+    const struct attn_in *x = &in->x;
+    double pairs = cost_pairs(x, 0, x->nq, 1);
+    for (int pass = has_lse; pass < 2; pass++) {
+        cost_products(c, pairs, x->d);
+        cost_sums(c, pass == 0 ? 2 * pairs : pairs); /* exponential and sum; exponential */
+        cost_rows(c, in, (double)(x->nq + x->nk), x->d);
+    }
+    cost_kept(c, (double)x->nq);
+}
+
+void fg_pooled_cost(const struct fg_params *p, const struct head_in *in, struct select_cost *c)
+{
+    const struct attn_in *x = &in->x;
+    double groups = (double)ceil_div(x->nq, p->M), scores = 0;
+    for (int64_t r0 = 0; r0 < x->nq; r0 += p->M)
+        scores += (double)attn_limit(x, MIN(r0 + p->M, x->nq) - 1);
+    cost_sums(c, (double)x->nq * x->d);
+    cost_products(c, scores, x->d);
+    if (p->pool == FG_POOL_NORM)
+        cost_softmax(c, scores);
+    cost_rows(c, in, (double)(x->nq + x->nk), x->d);
+    cost_kept(c, groups * x->d + scores);
 }
 
 /* ---- chosen elsewhere ----------------------------------------------------------------------- */

@@ -18,6 +18,7 @@
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/blockgrid.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/methods/flexprefill/flexprefill.h"
 #include "sim/blocks/vslash.h"
 
@@ -120,6 +121,7 @@ enum kind { DENSE, PLAN, LISTS };
 
 struct state {
     enum kind kind;
+    const struct head_in *in;
     struct flex_config c;
     struct flex_plan plan; /* PLAN */
     struct vslash lists;   /* LISTS */
@@ -240,6 +242,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (rc)
         return rc;
     TRY(mem_zalloc(&s, 1, sizeof *s, "flexprefill", err));
+    s->in = in;
     s->c = resolve(p, &in->x);
     s->reached = NAN;
     if (p->profile == PROFILE_FRONTIER)
@@ -279,6 +282,43 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return 0;
 }
 
+/* The mean of every block of tokens of x, and its products with `pairs` others. */
+static void pooled_cost(const struct state *s, double pairs, struct select_cost *c)
+{
+    const struct attn_in *x = &s->in->x;
+    double nb = (double)s->plan.map.rows;
+    cost_sums(c, (double)x->nk * x->d);
+    cost_rows(c, s->in, (double)x->nk, x->d);
+    cost_kept(c, nb * x->d + pairs);
+    cost_products(c, pairs, x->d);
+    cost_softmax(c, pairs);
+}
+
+/* Keys are pooled for the pattern test, queries of query-aware heads alone. The test itself, a few
+ * logarithms per block, is left out. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct state *s = state;
+    const struct attn_in *x = &s->in->x;
+    int64_t n = s->c.n, most = s->kind == LISTS ? FRONTIER_ROWS : s->c.block;
+    int64_t rows = n < most ? n : most;
+    double nb = (double)s->plan.map.rows;
+    if (s->kind == DENSE)
+        return true;
+    cost_exact_rows(c, s->in, (double)rows, cost_pairs(x, n - rows, n, 1), 2);
+    cost_rows(c, s->in, (double)n, x->d);
+    cost_kept(c, 2 * (double)n);
+    if (s->kind == LISTS)
+        return true;
+    cost_sums(c, 2 * (double)n);       /* of blocks */
+    cost_sums(c, (double)rows * x->d); /* the mean query */
+    cost_rows(c, s->in, (double)rows, x->d);
+    pooled_cost(s, nb, c);
+    if (s->plan.query_aware)
+        pooled_cost(s, s->c.both ? nb * nb : nb * (nb + 1) / 2, c);
+    return true;
+}
+
 /* The port prints executed pairs: whole blocks and columns, also where they leave the triangle. */
 static int report_lists(const struct state *s, struct record *r, struct err *err)
 {
@@ -294,6 +334,14 @@ static int report_lists(const struct state *s, struct record *r, struct err *err
     TRY(record_metric(r, "list_columns", (double)s->lists.columns, err));
 out:
     return rc;
+}
+
+static bool why_full(const void *state, char why[160])
+{
+    const struct state *s = state;
+    snprintf(why, 160, "%lld tokens are too few for blocks of %lld and min_budget=%lld",
+             (long long)s->c.n, (long long)s->c.block, (long long)s->c.min_budget);
+    return s->kind == DENSE;
 }
 
 /* density_native: kept blocks over the full square; the code reports 1 for short prompts. */
@@ -412,6 +460,32 @@ static int sparsest(const struct params *p, const struct block_score *s)
     return best;
 }
 
+static void put_grid(const struct block_score *s, struct jw *w)
+{
+    static const char *const columns[] = {"gamma",  "min_budget", "density_elem",
+                                          "cra_p1", "cra_mean",   "err_l2_rel"};
+    jw_key(w, "grid");
+    jw_obj(w);
+    jw_key(w, "columns");
+    jw_arr(w);
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        jw_str(w, columns[i]);
+    jw_arr_end(w);
+    jw_key(w, "rows");
+    jw_arr(w);
+    for (int t = 0; t < N_GRID; t++) {
+        const double row[] = {gammas[t / N_BUDGET], (double)budgets[t % N_BUDGET],
+                              s[t].density,         s[t].keep_p1,
+                              s[t].keep_mean,       s[t].error};
+        jw_arr(w);
+        for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+            jw_num(w, row[i]);
+        jw_arr_end(w);
+    }
+    jw_arr_end(w);
+    jw_obj_end(w);
+}
+
 static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err)
 {
@@ -439,6 +513,7 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
                  samples[0].layer, samples[0].head);
     jw_knum(w, "gamma", best < 0 ? 1 : gammas[best / N_BUDGET]);
     jw_kint(w, "min_budget", best < 0 ? 0 : budgets[best % N_BUDGET]);
+    put_grid(sum, w);
 out:
     return rc;
 }
@@ -495,6 +570,8 @@ const struct method method_flexprefill = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
+    .why_full = why_full,
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 2.5,

@@ -19,6 +19,7 @@
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/exact.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/methods/hyperattention/hyperplan.h"
 
 #include <math.h>
@@ -311,6 +312,31 @@ out:
     return rc;
 }
 
+/* Every square hashes its queries and keys; drawn keys are attended to, not chosen by data. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct hyper_state *s = state;
+    for (int64_t k = 0; k < s->plan.n; k++) {
+        const struct hyper_square *q = &s->plan.squares[k];
+        double tokens = q->hashed ? (double)(q->q1 - q->q0 + q->k1 - q->k0) : 0;
+        cost_products(c, tokens * s->plan.c.projs, s->in->x.d);
+        cost_rows(c, s->in, tokens, s->in->x.d);
+        cost_kept(c, tokens);
+    }
+    return true;
+}
+
+static bool why_full(const void *state, char why[160])
+{
+    const struct hyper_state *s = state;
+    int64_t hashed = 0;
+    for (int64_t k = 0; k < s->plan.n; k++)
+        hashed += s->plan.squares[k].hashed;
+    snprintf(why, 160, "%lld tokens have no part of min_len=%lld", (long long)s->plan.nq,
+             (long long)s->plan.c.min_len);
+    return hashed == 0;
+}
+
 /* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "samples", .scale = BUDGET_COUNT},
@@ -339,8 +365,10 @@ const struct method method_hyperattention = {
     .budget_full = "min_len=1000000000",
     .prepare = prepare,
     .select = select_rows,
+    .cost = cost,
     .attends = attends,
     .attend = attend,
+    .why_full = why_full,
     .report = report,
     .release = release,
     .variants = variants,

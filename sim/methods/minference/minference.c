@@ -16,12 +16,15 @@
  * both sides of the query, columns and blocks for all queries; the rows that estimate stay the last
  * ones.
  */
+#include "core/fileio.h"
+#include "core/hash.h"
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/methods/minference/minference.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER, PROFILE_FRONTIER };
 enum pattern { PATTERN_TABLE, PATTERN_VS, PATTERN_ASHAPE, PATTERN_BLOCK, PATTERN_TRISHAPE };
@@ -39,7 +42,7 @@ struct params {
     int64_t v, s, last_q, force_cols, force_dists, min_v, min_s, top; /* INT64_MIN: by profile */
     int64_t init, local, last, start_layer, rows_from;
     double ratio, budget, sparsity;
-    char *table;
+    char *table, *table_id;
     bool scale_sizes;
 };
 
@@ -54,6 +57,9 @@ static const struct opt options[] = {
      .help = "Pattern of the head; table: from the table, else vertical-slash."},
     {.name = "table", .type = OPT_STR, .offset = offsetof(struct params, table),
      .flags = OPT_UNSET | OPT_CALIB_FIXED, .unit = "file", .help = "Per-head table in the published JSON layout."},
+    {.name = "table_id", .type = OPT_STR, .offset = offsetof(struct params, table_id),
+     .flags = OPT_UNSET | OPT_CALIB_FIXED, .unit = "checksum",
+     .help = "Content of the table; filled in, and refused where the file has another."},
     {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct params, preset),
      .def = "profile", .values = presets, .flags = OPT_CALIB_FIXED,
      .help = "v and s of a published setting; unset: 1000 and 6096, frontier 512 and 512."},
@@ -143,6 +149,29 @@ static int validate(void *params, struct err *err)
     if (!isnan(p->sparsity) && other)
         return err_set(err, ERR_USAGE, "sparsity searches the sizes itself: leave %s out", other);
     return p->table ? minf_table_check(p->table, err) : 0;
+}
+
+/* Records that were made with another table are others, whatever the file is called. */
+static int identify(void *params, struct err *err)
+{
+    struct params *p = params;
+    char id[HASH_TEXT_MAX];
+    struct buf file = {0};
+    int rc = 0;
+    if (!p->table)
+        return p->table_id ? err_set(err, ERR_USAGE, "table_id is of a table: give table=FILE") : 0;
+    TRY(buf_read_file(&file, p->table, (size_t)64 << 20, err));
+    hash_text(hash_bytes(buf_str(&file), file.len), id);
+    id[strcspn(id, ":") + 1 + 16] = '\0'; /* half of it, as for masks */
+    const char *is = strchr(id, ':') + 1;
+    if (p->table_id && strcmp(p->table_id, is) != 0)
+        FAIL(err, ERR_INPUT, "%s has the checksum %s, not %s: it has changed", p->table, is,
+             p->table_id);
+    if (!p->table_id && !(p->table_id = strdup(is)))
+        rc = err_set(err, ERR_NOMEM, "%s: out of memory", p->table);
+out:
+    buf_free(&file);
+    return rc;
 }
 
 static int64_t or_default(int64_t value, int64_t otherwise)
@@ -306,6 +335,12 @@ static struct mask_origin origin(const void *state)
     return (struct mask_origin){.source = chosen ? SOURCE_OWN : SOURCE_STATIC};
 }
 
+static bool cost(const void *state, struct select_cost *c)
+{
+    minf_cost(state, c);
+    return true;
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     static const char *const NAMES[] = {"dense", "vs", "ashape", "trishape", "block"};
@@ -435,9 +470,11 @@ const struct method method_minference = {
     .scopes = scopes,
     .budget_full = "v=2147483647:s=2147483647",
     .validate = validate,
+    .identify = identify,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .report = report,
     .calibrate = calibrate,

@@ -34,9 +34,10 @@ void minf_budget(int64_t n, double share, int64_t *v, int64_t *s);
 
 struct minf_head {
     struct minf_config c;
-    struct vslash lists;  /* MINF_VS */
-    struct block_map map; /* MINF_BLOCK */
-    double work;          /* share of dense work that a search reached */
+    const struct head_in *in; /* the caller's */
+    struct vslash lists;      /* MINF_VS */
+    struct block_map map;     /* MINF_BLOCK */
+    double work;              /* share of dense work that a search reached */
 };
 
 /* Prepare a head. `in` gives q, k and the exact map; the A-shape and the Tri-shape do not use it.
@@ -45,6 +46,8 @@ int minf_init(struct minf_head *h, const struct minf_config *c, const struct hea
               struct err *err);
 void minf_free(struct minf_head *h); /* also of a zeroed one */
 int64_t minf_unit(const struct minf_head *h);
+/* What estimating columns and distances, or scoring pooled blocks, costs. */
+void minf_cost(const struct minf_head *h, struct select_cost *c);
 int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err);
 
 /* Check that the file exists and that the whole of it is a table. */

@@ -9,6 +9,7 @@
 
 #include "core/json.h"
 #include "core/mem.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/blocks/tokscore.h"
 
 #include <math.h>
@@ -214,6 +215,7 @@ int minf_init(struct minf_head *h, const struct minf_config *c, const struct hea
     int rc = 0;
     memset(h, 0, sizeof *h);
     h->c = *c;
+    h->in = in;
     if (c->pattern == MINF_VS)
         TRY(init_lists(h, in, err));
     if (c->pattern == MINF_BLOCK)
@@ -253,6 +255,26 @@ int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *ou
     else
         mask_band(out, c->n, c->n, row0, row1, !c->both, band);
     return 0;
+}
+
+void minf_cost(const struct minf_head *h, struct select_cost *c)
+{
+    int64_t n = h->c.n, rows = MIN(h->c.last_q, n);
+    int d = h->in->x.d;
+    double pairs = 0;
+    if (h->c.pattern == MINF_VS) {
+        cost_exact_rows(c, h->in, (double)rows, cost_pairs(&h->in->x, n - rows, n, 1), 2);
+        cost_rows(c, h->in, (double)n, d);
+        cost_kept(c, 2 * (double)n);
+    }
+    if (h->c.pattern != MINF_BLOCK)
+        return;
+    for (int64_t i = 0; i < h->map.rows; i++)
+        pairs += (double)blocks_seen(h, i);
+    cost_sums(c, 2 * (double)n * d);
+    cost_products(c, pairs, d);
+    cost_rows(c, h->in, 2 * (double)n, d);
+    cost_kept(c, 2 * (double)h->map.rows * d + pairs);
 }
 
 /* ---- published tables ------------------------------------------------------------------- */

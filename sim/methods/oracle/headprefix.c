@@ -21,6 +21,7 @@ struct search {
     head_row_fn *fn;
     void *ctx;
     int64_t rows, cols;
+    bool counts; /* the target is a number of entries */
     double target;
     int shift;
     uint64_t prefix;
@@ -53,12 +54,12 @@ static int histogram(struct search *s, long double *given, struct err *err)
     for (int64_t r = 0; r < s->rows; r++) {
         struct head_row row = {0};
         TRY(s->fn(s->ctx, r, &row, err));
-        *given += row.given;
+        *given += s->counts ? (long double)row.given_n : row.given;
         for (int64_t c = 0; c < row.n; c++) {
             if (!in_bin(s, row.v[c]))
                 continue;
             uint64_t b = bits_of(row.v[c] + 0.0) >> shift & (BINS - 1);
-            s->sum[b] += row.v[c];
+            s->sum[b] += s->counts ? 1 : row.v[c];
             s->count[b]++;
         }
     }
@@ -130,7 +131,7 @@ static int collect(const struct search *s, int64_t n, struct head_prefix *out, s
     *out = (struct head_prefix){INFINITY, -1, -1, s->count_above, s->above, s->above};
     for (int64_t i = 0; i < k && out->sum < s->target; i++) {
         out->before = out->sum;
-        out->sum += e[i].value;
+        out->sum += s->counts ? 1 : e[i].value;
         out->cut = e[i].value;
         out->col = e[i].col;
         out->row = e[i].row;
@@ -171,7 +172,7 @@ static int cut_equal(const struct search *s, int64_t n, struct head_prefix *out,
 
     memcpy(&v, &s->prefix, sizeof v);
     *out = (struct head_prefix){v, -1, -1, s->count_above, s->above, s->above};
-    left = equal_needed(v, n, s->target, &out->sum, &out->before);
+    left = equal_needed(s->counts ? 1 : v, n, s->target, &out->sum, &out->before);
     out->count += left;
     TRY(mem_zalloc(&per_col, s->cols, sizeof *per_col, "entries per column", err));
     for (r = 0; r < s->rows; r++) {
@@ -196,11 +197,16 @@ out:
     return rc;
 }
 
-int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, double target,
-                       int64_t buffer, struct head_prefix *out, struct err *err)
+int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, enum head_measure by,
+                       double target, int64_t buffer, struct head_prefix *out, struct err *err)
 {
-    struct search s = {
-        .fn = fn, .ctx = ctx, .rows = rows, .cols = cols, .target = target, .shift = 64};
+    struct search s = {.fn = fn,
+                       .ctx = ctx,
+                       .rows = rows,
+                       .cols = cols,
+                       .counts = by == HEAD_BY_COUNT,
+                       .target = target,
+                       .shift = 64};
     int64_t n;
     int rc = 0;
 

@@ -1,6 +1,6 @@
 /*
- * headprefix.h - the shortest prefix of all entries of a matrix, sorted by value, whose sum reaches
- * a target, without storing the matrix.
+ * headprefix.h - the shortest prefix of all entries of a matrix, sorted by value, whose sum or
+ * number reaches a target, without storing the matrix.
  *
  * Order: value descending, equal values by ascending column, then ascending row. The matrix is read
  * row by row, several times: a histogram over the 16 leading bits of the values finds the bin in
@@ -16,12 +16,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Row r of the matrix: n values >= 0 in v (a negative value is not an entry), and mass that already
- * counts towards the target. v stays valid until the next call. */
+/* Row r of the matrix: n values >= 0 in v (a negative value is not an entry), and the mass and
+ * number of entries that already count towards the target. v stays valid until the next call. */
 struct head_row {
     const double *v;
     int64_t n;
     double given;
+    int64_t given_n;
 };
 typedef int head_row_fn(void *ctx, int64_t r, struct head_row *row, struct err *err);
 
@@ -39,9 +40,12 @@ static inline bool head_prefix_has(const struct head_prefix *p, double v, int64_
     return v > p->cut || (v == p->cut && (c < p->col || (c == p->col && r <= p->row)));
 }
 
+/* Where the prefix ends: at a sum, or at a number of entries. */
+enum head_measure { HEAD_BY_SUM, HEAD_BY_COUNT };
+
 /* Find the prefix of a rows x cols matrix. `buffer` = number of entries (24 bytes each) that may be
  * collected and sorted. If all entries together do not reach the target, all are taken. */
-int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, double target,
-                       int64_t buffer, struct head_prefix *out, struct err *err);
+int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, enum head_measure by,
+                       double target, int64_t buffer, struct head_prefix *out, struct err *err);
 
 #endif

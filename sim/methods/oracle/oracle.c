@@ -5,8 +5,10 @@
  *   topk       the k largest scores of every row
  *   topp       the shortest sorted prefix of every row with mass >= alpha: no mask with
  *              CRA >= alpha has fewer entries in any row
- *   mean       the shortest sorted prefix of the whole head with mass >= alpha N_q
- *   block      the same over b_q x b_k blocks, per query block (scope=qblock) or over the head
+ *   mean       the shortest sorted prefix of the whole head with mass >= alpha N_q; with k the k
+ *              largest of the head
+ *   block      the same over b_q x b_k blocks, per query block (scope=qblock, by mass only) or over
+ *              the head
  *   block-cra  blocks such that every row reaches alpha: covering program, reported as a band;
  *              the mask is its upper bound (sim/methods/oracle/cover.h)
  *   value      rows ranked by p_ij |v_j - o_i|, prefix with mass >= alpha
@@ -63,13 +65,13 @@ static const char *const ranks[] = {"full", "sampled", NULL};
 static const char *const scope_names[] = {"qblock", "head", NULL};
 
 /* clang-format off */
-/* clang-format off */
 static const struct opt options[] = {
     {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct oracle_params, kind),
      .def = "topp", .values = kinds, .help = "what is kept together and what is guaranteed"},
     {.name = "k", .type = OPT_SHARE, .offset = offsetof(struct oracle_params, k), .min = 1,
      .max = 1e9, .flags = OPT_UNSET, .unit = "keys",
-     .help = "topk: keys kept per row, a share of those that it sees; stripes: columns, a share of all"},
+     .help = "topk: keys kept per row, a share of those that it sees; stripes: columns, a share of all; "
+             "mean, and block with scope=head: units of the head that are kept, in place of alpha"},
     {.name = "alpha", .type = OPT_NUM, .offset = offsetof(struct oracle_params, alpha),
      .def = "0.95", .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "mass share",
      .help = "probability mass to be reached"},
@@ -89,7 +91,6 @@ static const struct opt options[] = {
              "window-N"},
     {0},
 };
-/* clang-format on */
 /* clang-format on */
 
 struct parsed {
@@ -127,7 +128,7 @@ static int parse_params(const struct oracle_params *p, struct parsed *out, struc
 }
 
 static const struct param_scope scopes[] = {
-    {"k", "kind=topk|stripes"},
+    {"k", "kind=topk|stripes|mean|block"},
     {"rank", "kind=stripes"},
     {"chunks", "rank=sampled"},
     {"forced", "kind=topk|topp|mean|block|block-cra|value"},
@@ -147,6 +148,12 @@ static int validate(void *params, struct err *err)
     if ((p->kind == KIND_TOPK || p->kind == KIND_STRIPES) && isnan(p->k.value))
         return err_set(err, ERR_USAGE, "kind=%s needs k, a count or a share such as k=10%%",
                        kinds[p->kind]);
+    if (!isnan(p->k.value) && p->alpha != 0.95)
+        return err_set(err, ERR_USAGE,
+                       "k and alpha are two ways to say how much is kept: leave one out");
+    if (p->kind == KIND_BLOCK && p->scope != SCOPE_HEAD && !isnan(p->k.value))
+        return err_set(err, ERR_USAGE,
+                       "k counts blocks of the whole head: give scope=head as well");
     if (!blocks && (parsed.bq != 1 || parsed.bk != 1))
         return err_set(err, ERR_USAGE,
                        "unit=%s: kind=%s selects single entries; kind=block and "
@@ -304,6 +311,7 @@ static int head_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
         return rc;
     forced_units(s, r0, r1, &lo, &hi);
     row->given = take_out(s->mass, s->mass, lo, hi);
+    row->given_n = hi - lo;
     take_out(s->mass, s->mass, 0, units_first(s, r0));
     row->v = s->mass;
     return 0;
@@ -462,11 +470,32 @@ static int choose_stripes(struct oracle_state *s, struct err *err)
                                &s->n_stripes, &s->stripe_rows, err);
 }
 
+/* Units with an allowed pair. */
+static int64_t units_of_head(const struct oracle_state *s)
+{
+    int64_t n = 0, nq = s->in.x.nq;
+    for (int64_t r0 = 0; r0 < nq; r0 += s->unit.bq)
+        n += units_visible(s, MIN(r0 + s->unit.bq, nq)) - units_first(s, r0);
+    return n;
+}
+
+/* The prefix of all units of the head that holds the mass alpha, or k units. */
+static int choose_head(struct oracle_state *s, struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    bool counts = !isnan(s->params->k.value);
+    int64_t seeing = x->causal ? MIN(x->nq, x->nk) : x->nq; /* rows that see a key */
+    double target = counts ? (double)share_resolve(s->params->k, units_of_head(s))
+                           : s->params->alpha * (double)seeing;
+    return head_prefix_select(head_row, s, (x->nq + s->unit.bq - 1) / s->unit.bq, x->nk,
+                              counts ? HEAD_BY_COUNT : HEAD_BY_SUM, target, HEAD_BUFFER, &s->head,
+                              err);
+}
+
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void **state, struct err *err)
 {
     struct oracle_state *s = NULL;
-    int64_t nq = in->x.nq, seeing;
     int rc = 0;
 
     TRY(mem_zalloc(&s, 1, sizeof *s, "oracle state", err));
@@ -484,11 +513,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         goto out;
     TRY(parse_params(s->params, &s->unit, err));
     TRY(prepare_storage(s, err));
-    if (s->head_wide) {
-        seeing = in->x.causal ? MIN(nq, in->x.nk) : nq; /* rows that see a key */
-        TRY(head_prefix_select(head_row, s, (nq + s->unit.bq - 1) / s->unit.bq, in->x.nk,
-                               s->params->alpha * (double)seeing, HEAD_BUFFER, &s->head, err));
-    }
+    if (s->head_wide)
+        TRY(choose_head(s, err));
     if (s->kind == KIND_STRIPES)
         TRY(choose_stripes(s, err));
     *state = s;
@@ -665,9 +691,11 @@ static const char *const variants[] = {
     "kind=topk:k=5",
     "kind=topk:k=10%:forced=diag",
     "kind=mean:alpha=0.6",
+    "kind=mean:k=15%",
     "kind=value:forced=sink-2",
     "kind=block:unit=16x16",
     "kind=block:unit=128x1:scope=head",
+    "kind=block:unit=16x16:scope=head:k=25%:forced=diag",
     "kind=block:unit=500x500",
     "kind=block-cra:unit=64x8:forced=window-3",
     "kind=stripes:k=10%",
@@ -679,6 +707,8 @@ static const struct method_budget budgets[] = {
     {"alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
     {"kind=topk:k=%s", {"1", "10", "60", "50%", "100%"}},
     {"kind=mean:alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
+    {"kind=mean:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
+    {"kind=block:unit=16x8:scope=head:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
     {"kind=block:unit=16x8:alpha=%s", {"0.2", "0.5", "0.8", "0.95", "1"}},
     {"kind=stripes:k=%s", {"1", "2.5%", "20%", "80%", "100%"}},
     {0},
@@ -694,8 +724,8 @@ static bool may_be_empty(const void *params)
 
 /* clang-format off */
 static const struct budget_param budget[] = {
-    {.params = "k", .only = "kind=topk|stripes", .scale = BUDGET_LIN, .lo = 1e-6,
-     .hi = 1},
+    {.params = "k", .only = "kind=topk|stripes|mean", .scale = BUDGET_LIN, .lo = 1e-6, .hi = 1},
+    {.params = "k", .only = "kind=block scope=head", .scale = BUDGET_LIN, .lo = 1e-6, .hi = 1},
     {.params = "alpha", .scale = BUDGET_COMPLEMENT},
     {0},
 };

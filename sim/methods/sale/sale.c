@@ -125,6 +125,7 @@ struct sage {
 
 struct state {
     struct sale_head head;
+    double in_bytes; /* of a number of q or k in the trace */
     bool sage1;
     struct sage s;
 };
@@ -207,6 +208,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return rc;
     TRY(mem_zalloc(&s, 1, sizeof *s, "sale", err));
     sale_head_init(&s->head, &c, in->x.q, in->x.k, in->x.nq, in->x.d);
+    s->in_bytes = (double)dtype_size(in->src_dtype);
     s->sage1 = p->arith == ARITH_SAGE1 || p->quant;
     if (s->sage1)
         TRY(sale_head_quantise(&s->head, err));
@@ -269,6 +271,24 @@ static int attend(void *state, const struct mask *m, double *out, double *lse,
     struct state *s = state;
     stats->tiles_pv = 0;
     return tile_attn_rows(&s->s.t, m, out, lse, &stats->tiles_pv, err);
+}
+
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct state *s = state;
+    sale_cost(&s->head, s->in_bytes, c);
+    return true;
+}
+
+static bool why_full(const void *state, char why[160])
+{
+    const struct sale_head *h = &((const struct state *)state)->head;
+    if (h->n <= h->c.dense_below)
+        snprintf(why, 160, "%lld tokens are not above dense_below=%lld", (long long)h->n,
+                 (long long)h->c.dense_below);
+    else
+        snprintf(why, 160, "tau %g is below 1e-5", h->c.tau);
+    return sale_dense(h);
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -422,11 +442,13 @@ const struct method method_sale = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .rule = rule,
     .adopt = adopt,
     .attends = attends,
     .attend = attend,
+    .why_full = why_full,
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 1,

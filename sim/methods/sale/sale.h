@@ -73,6 +73,12 @@ bool sale_dense(const struct sale_head *h);
  * h->counts. */
 int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err);
 
+/* Operations and bytes of the choice by sizes alone: mean and quantisation of q and k, then per
+ * query block with tested key blocks the exact statistics of its sink-local region and one low-bit
+ * product per tested pair. Nothing for a dense head. in_bytes: of a number of q or k. */
+struct select_cost;
+void sale_cost(const struct sale_head *h, double in_bytes, struct select_cost *c);
+
 /* Thresholds of the rows of query block m (at most 64) into thr. */
 void sale_row_thresholds(struct sale_head *h, int64_t m, float *thr);
 

@@ -15,6 +15,7 @@
 
 #include "core/intmath.h"
 #include "core/mem.h"
+#include "core/method.h"
 #include "core/simd.h"
 
 #include <stdlib.h>
@@ -447,4 +448,41 @@ int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *ou
     mask_lists_finish(out);
 out:
     return rc;
+}
+
+/* ---- what it costs ---------------------------------------------------------------------- */
+
+/* Means and differences of q and k in a pass each; then their scaling and the correction for the
+ * mean of q, or fp16 copies. */
+static void quantise_cost(const struct sale_head *h, double in_bytes, struct select_cost *c)
+{
+    double numbers = (double)h->n * h->d;
+    bool integers = h->c.bits < 16;
+    c->flops += 4 * numbers + (integers ? 4 * numbers : 0);
+    c->bytes += 4 * numbers * in_bytes;
+    c->bytes += 4 * numbers * h->c.bits / 8; /* q and k, written and read */
+    c->bytes += integers ? 8 * (double)h->n : 0;
+}
+
+void sale_cost(const struct sale_head *h, double in_bytes, struct select_cost *c)
+{
+    double stats = 0, tests = 0, rows_tested = 0;
+    if (sale_dense(h))
+        return;
+    quantise_cost(h, in_bytes, c);
+    for (int64_t m = 0; m * SALE_BQ < h->n; m++) {
+        struct sale_regions g = sale_regions(h->n, m, h->c.w);
+        double rows = (double)MIN(SALE_BQ, h->n - m * SALE_BQ);
+        if (g.mid == 0)
+            continue;
+        stats += rows * (double)(g.n - g.mid) * SALE_BK;
+        tests += rows * (double)g.mid * SALE_BK;
+        rows_tested += rows;
+    }
+    c->flops += 2 * h->d * (stats + tests) + 3 * stats;
+    c->bytes += 8 * rows_tested; /* thresholds */
+    if (h->c.bits == 16)
+        return;
+    c->flops += tests;                              /* the correction */
+    c->bytes += 2 * (double)h->n * h->d * in_bytes; /* q and k again, for the statistics */
 }

@@ -17,6 +17,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/methods/sampleattention/sampleattention.h"
 
 #include <math.h>
@@ -157,6 +158,7 @@ enum kind { DENSE, PLAN, TOKENS };
 
 struct state {
     enum kind kind;
+    const struct head_in *in;
     struct sample_config c;
     struct sample_plan plan; /* PLAN */
     struct sample_v2 v2;     /* TOKENS */
@@ -208,6 +210,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         rc = method_all_rows(ctx, in, p->profile == PROFILE_V2 ? "profile=v2" : "chunks > 1");
     if (rc)
         goto out;
+    s->in = in;
     if (p->profile == PROFILE_V2) {
         s->kind = TOKENS;
         TRY(sample_v2_build(&s->v2, in->x.nq, in->x.nk, p->alpha, p->window, p->rows, p->bottom,
@@ -238,6 +241,14 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     mask_full(out, s->c.nq, s->c.nk, row0, row1, true);
     out->bq = out->bk = out->exec_bq = out->exec_bk = s->c.block;
     return 0;
+}
+
+static bool why_full(const void *state, char why[160])
+{
+    const struct state *s = state;
+    snprintf(why, 160, "%lld queries are too few for %d sampled slices of %lld rows",
+             (long long)s->c.nq, s->c.chunks, (long long)s->c.block);
+    return s->kind == DENSE;
 }
 
 /* List lengths of the slices as one note "kc=5,ks=5 4,3". */
@@ -277,6 +288,29 @@ out:
     return rc;
 }
 
+/* The keys are read once per slice: those before its end. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct state *s = state;
+    const struct attn_in *x = &s->in->x;
+    int64_t end[SAMPLE_MAX_CHUNKS + 1], shift = s->c.nk - s->c.nq;
+    if (s->kind == TOKENS) {
+        cost_exact_rows(c, s->in, (double)s->v2.sampled, s->v2.pairs, 1);
+        cost_rows(c, s->in, (double)x->nk, x->d);
+        cost_kept(c, (double)x->nk);
+    }
+    if (s->kind != PLAN)
+        return true;
+    sample_ends(&s->c, end);
+    for (int i = 0; i < s->c.chunks; i++) {
+        int64_t to = end[i + 1] - shift, from = to - s->c.block;
+        cost_exact_rows(c, s->in, (double)s->c.block, cost_pairs(x, from, to, 1), 2);
+        cost_rows(c, s->in, (double)end[i + 1], x->d);
+        cost_kept(c, 2 * (double)sample_blocks(&s->c));
+    }
+    return true;
+}
+
 static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err)
 {
@@ -294,7 +328,7 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
         if (!samples[i].x.causal || samples[i].x.nq > samples[i].x.nk)
             return method_skip(ctx, "causal only");
     struct sample_config base = resolve(p, samples[0].x.nq, samples[0].x.nk);
-    int rc = sample_search(&base, &want, samples, n, &c, err);
+    int rc = sample_search(&base, &want, samples, n, &c, w, err);
     if (rc)
         return rc;
     if (!c.met)
@@ -348,6 +382,8 @@ const struct method method_sampleattention = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
+    .why_full = why_full,
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 4,

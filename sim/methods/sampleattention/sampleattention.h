@@ -114,6 +114,7 @@ int sample_plan_mask(const struct sample_plan *p, int64_t row0, int64_t row1, st
 
 struct sample_v2 {
     int64_t nq, nk, window, bottom, sampled;
+    double pairs;  /* allowed pairs of the sampled rows */
     int32_t *cols; /* ascending token columns, owned */
     int64_t ncols;
 };
@@ -143,9 +144,12 @@ struct sample_choice {
     bool met;                                  /* false: nothing met the target; a full mask */
 };
 
-/* Evaluate the whole grid on n samples of the same head and choose the sparsest triple that meets
- * the target. base gives block, extend, merge, reduce and the forced blocks. */
+/* Evaluate the whole grid on n samples and choose the sparsest triple that meets the target. The
+ * grid goes into the open object w (NULL: nowhere) as "grid": columns and rows. base gives block,
+ * extend, merge, reduce and the forced blocks. */
+struct jw;
 int sample_search(const struct sample_config *base, const struct sample_target *target,
-                  const struct head_in *samples, int n, struct sample_choice *out, struct err *err);
+                  const struct head_in *samples, int n, struct sample_choice *out, struct jw *w,
+                  struct err *err);
 
 #endif

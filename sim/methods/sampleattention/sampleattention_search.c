@@ -142,8 +142,36 @@ static void choose(const struct block_score *res, const struct sample_target *wa
     }
 }
 
+static void put_grid(const struct block_score *res, struct jw *w)
+{
+    static const char *const columns[] = {"alpha_c", "alpha_s",  "chunks",    "density_elem",
+                                          "cra_p1",  "cra_mean", "err_l2_rel"};
+    jw_key(w, "grid");
+    jw_obj(w);
+    jw_key(w, "columns");
+    jw_arr(w);
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        jw_str(w, columns[i]);
+    jw_arr_end(w);
+    jw_key(w, "rows");
+    jw_arr(w);
+    for (int t = 0; t < N_GRID; t++) {
+        struct sample_choice c;
+        triple(t, &c);
+        const double row[] = {c.alpha_c,      c.alpha_s,        c.chunks,    res[t].density,
+                              res[t].keep_p1, res[t].keep_mean, res[t].error};
+        jw_arr(w);
+        for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+            jw_num(w, row[i]);
+        jw_arr_end(w);
+    }
+    jw_arr_end(w);
+    jw_obj_end(w);
+}
+
 int sample_search(const struct sample_config *base, const struct sample_target *target,
-                  const struct head_in *samples, int n, struct sample_choice *out, struct err *err)
+                  const struct head_in *samples, int n, struct sample_choice *out, struct jw *w,
+                  struct err *err)
 {
     struct block_score res[N_GRID];
     for (int t = 0; t < N_GRID; t++)
@@ -154,5 +182,7 @@ int sample_search(const struct sample_config *base, const struct sample_target *
             return err_prefix(err, "sample %d", i + 1);
     }
     choose(res, target, out);
+    if (w)
+        put_grid(res, w);
     return 0;
 }

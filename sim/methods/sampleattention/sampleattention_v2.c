@@ -34,6 +34,7 @@ int sample_v2_build(struct sample_v2 *v, int64_t nq, int64_t nk, double alpha, d
         TRY(exact_probs(exact, r, r + 1, p, err));
         for (int64_t k = 0; k < nk; k++)
             score[k] += p[k];
+        v->pairs += (double)(attn_limit(&exact->x, r) - attn_first(&exact->x, r));
     }
     TRY(mem_alloc(&v->cols, nk, sizeof *v->cols, "token columns", err));
     TRY(sample_find_k(score, nk, alpha, v->cols, &v->ncols, err));

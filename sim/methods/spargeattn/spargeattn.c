@@ -269,12 +269,38 @@ static void pv_filtered(void *state, double tiles_pv)
     ((struct sparge *)state)->tiles_pv += tiles_pv;
 }
 
+static bool cost(const void *state, struct select_cost *c)
+{
+    sparge_cost(state, c);
+    return true;
+}
+
 static double share_similar(const struct sparge_blocks *b)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < b->n; i++)
         n += b->similar[i];
     return (double)n / (double)b->n;
+}
+
+static bool why_full(const void *state, char why[160])
+{
+    const struct sparge *s = state;
+    if (s->rules.dense)
+        snprintf(why, 160, "dense=1");
+    else if (share_similar(&s->qb) == 0)
+        snprintf(why, 160,
+                 "no block of queries is self-similar enough to be judged by its mean, "
+                 "theta %g - theta=-1 judges all",
+                 s->rules.theta);
+    else if (share_similar(&s->kb) == 0)
+        snprintf(why, 160,
+                 "no block of keys is self-similar enough to be left out, theta %g - "
+                 "theta=-1 judges all",
+                 s->rules.theta);
+    else
+        return false;
+    return true;
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -370,10 +396,12 @@ const struct method method_spargeattn = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .attends = attends,
     .attend = attend,
     .filter = pv_filter,
     .filtered = pv_filtered,
+    .why_full = why_full,
     .report = report,
     .calibrate = sparge_calibrate,
     .calibrate_passes = 8,

@@ -123,6 +123,10 @@ void sparge_row_free(struct sparge_row *w);
 int64_t sparge_list(const struct sparge *s, struct sparge_row *w, int64_t i, int32_t *col,
                     double *mass);
 
+/* What filter 1 costs with the theta that is set: smoothing, means and similarities of all blocks,
+ * and a product per pair of judged blocks. */
+void sparge_cost(const struct sparge *s, struct select_cost *c);
+
 /* Tiles that hold an allowed pair. */
 int64_t sparge_tiles(int64_t nq_blocks, int64_t nk_blocks, const struct sparge_rules *r,
                      bool causal);

@@ -12,6 +12,7 @@
 
 #include "core/mem.h"
 #include "sim/blocks/gpusum.h"
+#include "sim/blocks/selectcost.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -184,4 +185,37 @@ int64_t sparge_tiles(int64_t nq_blocks, int64_t nk_blocks, const struct sparge_r
 int64_t sparge_native_tiles(int64_t nq_blocks, int64_t nk_blocks, bool causal)
 {
     return causal ? nq_blocks * ((nk_blocks + 2) / 2) : nq_blocks * nk_blocks;
+}
+
+/* Key blocks that enter the softmax of query block i. */
+static int64_t judged_keys(const struct sparge *s, int64_t i)
+{
+    int64_t n = 0;
+    for (int64_t j = 0; s->qb.similar[i] && j < s->nk_blocks; j++)
+        n += s->kb.similar[j] && sparge_admissible(&s->rules, s->in.x.causal, i, j);
+    return n;
+}
+
+void sparge_cost(const struct sparge *s, struct select_cost *c)
+{
+    const struct attn_in *x = &s->in.x;
+    double tokens = (double)(x->nq + x->nk), keys = (double)x->nk * x->d, judged = 0;
+    double blocks = (double)(s->nq_blocks + s->nk_blocks);
+    if (s->rules.dense)
+        return;
+    for (int64_t i = 0; i < s->nq_blocks; i++)
+        judged += (double)judged_keys(s, i);
+    if (s->rules.smooth_k) {
+        cost_sums(c, 2 * keys); /* the mean, and the difference to it */
+        cost_kept(c, keys);
+        cost_rows(c, &s->in, 2 * (double)x->nk, x->d);
+    }
+    cost_sums(c, tokens * x->d);     /* means of blocks */
+    cost_products(c, tokens, x->d);  /* lengths of rows */
+    cost_sums(c, 2 * tokens * x->d); /* unit rows and their sum */
+    cost_products(c, blocks, x->d);  /* its length */
+    cost_products(c, judged, x->d);
+    cost_softmax(c, judged);
+    cost_rows(c, &s->in, (double)(x->nq + (s->rules.smooth_k ? 0 : x->nk)), x->d);
+    cost_kept(c, blocks * (x->d + 1) + judged);
 }

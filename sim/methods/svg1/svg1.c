@@ -18,6 +18,7 @@
  */
 #include "core/mem.h"
 #include "sim/blocks/callrng.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/methods/svg1/svgband.h"
 #include "sim/methods/svg1/svgclass.h"
 #include "sim/blocks/tilecount.h"
@@ -86,6 +87,7 @@ static const struct opt options[] = {
 
 struct svg1_state {
     struct attn_in x;
+    const struct head_in *in;
     const struct svg_preset *preset;
     struct svg_band band;
     double width_frames;
@@ -196,6 +198,8 @@ static int classify(const struct svg1_params *p, const struct method_ctx *ctx,
     s->class = exact;
     if (s->bf16)
         TRY(svg_classify(in, trial, rows, n, true, &s->class, err));
+    s->class.pairs = exact.pairs;
+    s->class.rows = exact.rows;
     s->changed = s->class.temporal != exact.temporal;
     s->band.temporal = s->class.temporal;
 out:
@@ -221,6 +225,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         goto out;
     TRY(mem_zalloc(&s, 1, sizeof *s, "svg1 state", err));
     s->x = in->x;
+    s->in = in;
     s->preset = preset;
     s->bf16 = p->arith == 1;
     s->n_padding = in->n_padding;
@@ -290,6 +295,21 @@ static struct mask_origin origin(const void *state)
     return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
 }
 
+/* Three attentions of every sampled row: over all keys, and over the keys of either mask. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct svg1_state *s = state;
+    const struct attn_in *x = &s->x;
+    double rows = (double)s->class.rows, pairs = s->class.pairs + rows * (double)x->nk;
+    cost_products(c, pairs, x->d + x->dv);
+    cost_softmax(c, pairs);
+    cost_products(c, 2 * rows, x->dv); /* differences, squared */
+    cost_rows(c, s->in, rows + 3 * (double)x->nk, x->d);
+    cost_rows(c, s->in, 3 * (double)x->nk, x->dv);
+    cost_kept(c, 3 * rows * x->dv);
+    return true;
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct svg1_state *s = state;
@@ -354,6 +374,7 @@ const struct method method_svg1 = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .report = report,
     .release = release,

@@ -23,13 +23,17 @@ static double squared_error(const double *a, const double *b, int64_t n)
 }
 
 static int exact_error(const struct head_in *in, const struct svg_band *trial, int64_t row0,
-                       int64_t row1, double *out, double *lse, double *sum, struct err *err)
+                       int64_t row1, double *out, double *lse, double *sum, double *pairs,
+                       struct err *err)
 {
     int64_t dv = in->x.dv;
     const double *ref;
     struct mask m = {0};
+    struct mask_counts n;
     int rc = 0;
     TRY(svg_band_mask(trial, row0, row1, &m, err));
+    TRY(mask_count(&m, &n, err));
+    *pairs += (double)n.pairs_kept;
     TRY(exact_attend(in->exact, &m, out, lse, err));
     TRY(exact_out(in->exact, row0, row1, &ref, err));
     *sum += squared_error(out, ref, (row1 - row0) * dv);
@@ -39,7 +43,8 @@ out:
 }
 
 static int classify_exact(const struct head_in *in, const struct svg_band trial[2],
-                          const int64_t *rows, int64_t n_rows, double sum[2], struct err *err)
+                          const int64_t *rows, int64_t n_rows, double sum[2], double *pairs,
+                          struct err *err)
 {
     double *out = NULL, *lse = NULL;
     int64_t step = rows ? 1 : STRETCH;
@@ -50,7 +55,7 @@ static int classify_exact(const struct head_in *in, const struct svg_band trial[
     for (int64_t r = 0; r < n_rows; r += step) {
         int64_t row0 = rows ? rows[r] : r, row1 = row0 + (n_rows - r < step ? n_rows - r : step);
         for (int k = 0; k < 2; k++)
-            TRY(exact_error(in, &trial[k], row0, row1, out, lse, &sum[k], err));
+            TRY(exact_error(in, &trial[k], row0, row1, out, lse, &sum[k], pairs, err));
     }
 out:
     free(out);
@@ -151,14 +156,16 @@ out:
 int svg_classify(const struct head_in *in, const struct svg_band trial[2], const int64_t *rows,
                  int64_t n_rows, bool bf16, struct svg_class *out, struct err *err)
 {
-    double sum[2] = {0};
+    double sum[2] = {0}, pairs = 0;
     double n = (double)((rows ? n_rows : in->x.nq) * in->x.dv);
     int rc = 0;
 
     if (bf16)
         TRY(classify_bf16(in, trial, rows, rows ? n_rows : in->x.nq, sum, err));
     else
-        TRY(classify_exact(in, trial, rows, rows ? n_rows : in->x.nq, sum, err));
+        TRY(classify_exact(in, trial, rows, rows ? n_rows : in->x.nq, sum, &pairs, err));
+    out->pairs = pairs;
+    out->rows = rows ? n_rows : in->x.nq;
     for (int k = 0; k < 2; k++)
         out->mse[k] = bf16 ? round_bf16(sum[k] / n) : sum[k] / n;
     out->temporal = out->mse[1] < out->mse[0];

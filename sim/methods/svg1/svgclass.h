@@ -13,6 +13,8 @@
 
 struct svg_class {
     double mse[2]; /* spatial, temporal: mean squared error over the rows and channels */
+    double pairs;  /* kept by the two masks in the rows, together */
+    int64_t rows;
     bool temporal; /* the temporal error is smaller; a tie is spatial */
 };
 

@@ -22,6 +22,7 @@
 #include "core/mem.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/gpusum.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/methods/svg2/svg2map.h"
 #include "sim/blocks/svgcommon.h"
 
@@ -418,6 +419,29 @@ static struct mask_origin origin(const void *state)
     return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
 }
 
+/* A step of k-means is a product per token and centroid, and a sum per token. */
+static void cluster_cost(const struct svg2_state *s, const struct kmeans *m, struct select_cost *c)
+{
+    double n = (double)m->n, k = (double)m->k, steps = (double)m->iterations;
+    cost_products(c, n, m->d); /* squares of tokens */
+    cost_products(c, steps * (n * k + k), m->d);
+    cost_sums(c, steps * n * m->d);
+    cost_rows(c, &s->in, (1 + 2 * steps) * n, m->d);
+    cost_kept(c, steps * (k * m->d + n));
+}
+
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct svg2_state *s = state;
+    double pairs = (double)s->queries.k * (double)s->keys.k;
+    cluster_cost(s, &s->queries, c);
+    cluster_cost(s, &s->keys, c);
+    cost_products(c, pairs, s->in.x.d);
+    cost_softmax(c, pairs);
+    cost_kept(c, pairs);
+    return true;
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct svg2_state *s = state;
@@ -487,6 +511,7 @@ const struct method method_svg2 = {
     .budget_full = "top_p=1:qc=1:kc=1:dense_steps=0",
     .prepare = prepare,
     .select = select_rows,
+    .cost = cost,
     .origin = origin,
     .report = report,
     .release = release,

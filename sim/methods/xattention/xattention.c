@@ -16,6 +16,7 @@
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/blockmap.h"
+#include "sim/blocks/selectcost.h"
 #include "sim/methods/xattention/xattention.h"
 
 #include <ctype.h>
@@ -104,6 +105,9 @@ static struct xattn_config resolve(const struct params *p)
 
 struct state {
     struct block_map map;
+    const struct head_in *in;
+    double scores; /* reduced pairs: antidiagonal sums that were formed */
+    int stride;
     int64_t allowed; /* blocks that a dense mask would keep */
 };
 
@@ -129,6 +133,7 @@ static int select_blocks(struct state *s, const struct xattn_config *c, const st
     TRY(mem_alloc(&keep, x.cols, sizeof *keep, "kept blocks", err));
     for (int64_t i = 0; i < x.row_blocks; i++) {
         TRY(xattn_keep(&x, i, mass, keep, err));
+        s->scores += (double)xattn_pairs(&x, i);
         s->allowed += xattn_limit(&x, i);
         for (int64_t j = 0; j < xattn_limit(&x, i); j++)
             if (keep[j])
@@ -158,6 +163,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (rc)
         return rc;
     TRY(mem_zalloc(&s, 1, sizeof *s, "xattention", err));
+    s->in = in;
+    s->stride = c.stride;
     TRY(select_blocks(s, &c, in, err));
     *state = s;
     s = NULL;
@@ -175,6 +182,19 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     struct state *s = state;
     return block_map_mask(&s->map, row0, row1, out, err);
+}
+
+/* A score is a product of depth S d; each one enters the mass of its block. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct state *s = state;
+    const struct attn_in *x = &s->in->x;
+    cost_products(c, s->scores, s->stride * x->d);
+    cost_softmax(c, s->scores);
+    cost_sums(c, s->scores);
+    cost_rows(c, s->in, (double)(x->nq + x->nk), x->d);
+    cost_kept(c, s->scores);
+    return true;
 }
 
 /* density_native: kept blocks over those of a dense mask. */
@@ -231,6 +251,7 @@ const struct method method_xattention = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .cost = cost,
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 1.5,

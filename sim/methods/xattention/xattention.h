@@ -65,6 +65,9 @@ struct xattn_place {
     int64_t own, row, first;
 };
 
+/* Reduced pairs of row block i that have real queries and keys. */
+int64_t xattn_pairs(const struct xattn *x, int64_t i);
+
 /* Select blocks of a row; writes keep [cols]. Causal: nothing beyond block place.row is kept. */
 int xattn_select(const struct xattn_config *c, const double *mass, int64_t cols,
                  struct xattn_place place, bool *keep, struct err *err);

@@ -121,6 +121,17 @@ static int64_t reduced_softmax(struct xattn *x, int64_t i, int r)
     return n;
 }
 
+int64_t xattn_pairs(const struct xattn *x, int64_t i)
+{
+    int64_t rows = B / x->c.stride, end = ceil_div(x->c.nq, x->c.stride), pairs = 0;
+    end = (i + 1) * rows < end ? (i + 1) * rows : end;
+    for (int64_t r = i * rows; r < end; r++) {
+        int64_t seen = causal_columns(x, r);
+        pairs += x->c.causal && seen < x->reduced_keys ? seen : x->reduced_keys;
+    }
+    return pairs;
+}
+
 void xattn_row(struct xattn *x, int64_t i, double *mass)
 {
     int rows = B / x->c.stride;

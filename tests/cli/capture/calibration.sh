@@ -9,3 +9,17 @@ grep -o '"notes":"[^"]*"' r/records.jsonl | uniq
 tau=$(grep -o '"tau": [^,}]*' c.json | tail -1 | cut -d' ' -f2)
 "$LACUNA" replay -q t.h5 -m "sale:bits=16:dense_below=0:tau=$tau" -o same; echo "exit $?"
 for dir in r same; do head -1 $dir/records.jsonl | grep -o '"pairs_kept":[0-9]*'; done | uniq | wc -l
+# Parameters per length of the prompt: a replay takes those of its own, and says where there are none.
+for n in 300 500 900; do
+    "$LACUNA" capture -q -m "$ROOT/datasets/models/code-lm" --prompt "$ROOT/core/opt.c" -n $n --heads 0,1 --layers 1 --maps 0 -o n$n.h5
+done
+"$LACUNA" calibrate sampleattention:block=64 n300.h5 n500.h5 --per model --segments 400,800 -o s.json --grid s.csv 2>/dev/null; echo "exit $?"
+grep -c '"tokens"' s.json
+head -1 s.csv; cut -d, -f1-4 s.csv | sed 1d | sort | uniq -c | sed 's/^ *//'
+for n in 300 500 900; do
+    "$LACUNA" replay -q n$n.h5 -m sampleattention:calib=s.json -o seg 2>&1 | grep -v dense
+done
+grep -c 'calib=absent' seg/records.jsonl
+"$LACUNA" calibrate -q sampleattention n300.h5 --segments 800,400 -o x.json; echo "exit $?"
+sed 's/"sum": .*/"sum": null/; s/^ *400,$/300,/' s.json >overlap.json
+"$LACUNA" replay -q n300.h5 -m sampleattention:calib=overlap.json -o x; echo "exit $?"

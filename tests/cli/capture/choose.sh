@@ -23,7 +23,7 @@ while read -r line; do
     done
 done <plan/records.jsonl
 [ $n -gt 0 ] && echo "differs: $bad"
-"$LACUNA" analyze mask opt plan --table plan --format csv | cut -d, -f2 | tr -d '\r' | sort | uniq -c | sed 's/^ *//'
+"$LACUNA" analyze mask opt plan --table plan --format csv | cut -d, -f2,3,8 | tr -d '\r' | sort | uniq -c | sed 's/^ *//'
 "$LACUNA" replay -q mask.h5 -m plan:file=plan.json -o plan; echo "exit $?"
 "$LACUNA" analyze mask --table plan; echo "exit $?"
 # Refusals: a damaged plan, another model, no file, a limit that is none.
@@ -36,3 +36,13 @@ sed 's/"method": "[a-z]*"/"method": "fancy"/; s/"sum": .*/"sum": null/' plan.jso
 "$LACUNA" choose -q mask --limit err_l1_rel=0.05 -o y.json; echo "exit $?"
 "$LACUNA" choose -q mask -o y.json; echo "exit $?"
 "$LACUNA" choose -q --export tensorrt plan.json -o y.json; echo "exit $?"
+# Masks of the plan on another prompt, from the trace and from a dump; back through mask: they are the plan's, as blocks.
+"$LACUNA" choose --export blockmask plan.json opt.h5 -o blocks.safetensors; echo "exit $?"
+"$LACUNA" replay -q opt.h5 -m plan:file=plan.json -m mask:file=blocks.safetensors --dump-masks m.h5 -o back
+"$LACUNA" choose -q --export blockmask plan.json m.h5 -o again.safetensors; cmp blocks.safetensors again.safetensors && echo same
+"$LACUNA" choose -q --export bsr plan.json opt.h5 --unit 128x128 -o bsr.safetensors; echo "exit $?"
+"$LACUNA" analyze back --group method --columns density_tile@128x128 --format csv | cut -d, -f1,5 | tr -d '\r'
+ls -d ./*.masks.* 2>/dev/null
+"$LACUNA" choose -q --export bsr other.json m.h5 -o x.safetensors 2>err; echo "exit $?"; sed 's/[0-9a-f]\{32\}/ID/' err
+"$LACUNA" choose -q --export bsr plan.json -o x.safetensors; echo "exit $?"
+"$LACUNA" choose -q --export sale --unit 64x64 plan.json -o x.json; echo "exit $?"

@@ -1,0 +1,366 @@
+/* What choosing a mask costs: every method's count against loops that are written out here, from
+ * the method's page and not from its code. */
+#include "sim/methods/sale/sale.h"
+#include "tests/harness/conform.h"
+
+enum { N = 512, D = 64 };
+
+/* Operations and bytes that a loop adds up. */
+struct tally {
+    double flops, bytes;
+};
+
+static struct sim_head head;
+static double in_bytes; /* of a number of q, k or v */
+
+static void setup(void)
+{
+    conform_head(NORMAL, N, N, true, PREC_F64, &head);
+    ck_assert_int_eq(head.in.x.d, D);
+    in_bytes = (double)dtype_size(head.in.src_dtype);
+}
+
+static void teardown(void)
+{
+    sim_head_free(&head);
+}
+
+static void product(struct tally *t)
+{
+    for (int c = 0; c < D; c++)
+        t->flops += 2;
+}
+
+static void read_row(struct tally *t)
+{
+    t->bytes += D * in_bytes;
+}
+
+/* A number between two phases, in 4 bytes. */
+static void write_and_read(struct tally *t)
+{
+    t->bytes += 4 + 4;
+}
+
+/* Exponential, sum, quotient. */
+static void softmax_entry(struct tally *t)
+{
+    t->flops += 1 + 1 + 1;
+}
+
+static void assert_cost(const char *text, struct tally want)
+{
+    struct record r;
+    run_text(text, &head.in, &r);
+    ck_assert_msg(record_get(&r, "cost_select_flops") == want.flops,
+                  "%s: %.17g flops, expected %.17g", text, record_get(&r, "cost_select_flops"),
+                  want.flops);
+    ck_assert_msg(record_get(&r, "cost_select_bytes") == want.bytes,
+                  "%s: %.17g bytes, expected %.17g", text, record_get(&r, "cost_select_bytes"),
+                  want.bytes);
+    record_free(&r);
+}
+
+/* Probabilities of one row, each of which enters `sums` sums. */
+static void exact_row(struct tally *t, int i, int sums)
+{
+    read_row(t);
+    for (int j = 0; j <= i; j++) {
+        product(t);
+        softmax_entry(t);
+        t->flops += sums;
+        write_and_read(t);
+    }
+}
+
+START_TEST(sampled_slices)
+{
+    static const int ends[2] = {256, 512};
+    struct tally t = {0, 0};
+    for (int s = 0; s < 2; s++) {
+        for (int i = ends[s] - 128; i < ends[s]; i++)
+            exact_row(&t, i, 2);
+        for (int j = 0; j < ends[s]; j++)
+            read_row(&t);
+        for (int block = 0; block < 4; block++) {
+            write_and_read(&t); /* of columns */
+            write_and_read(&t); /* of diagonals */
+        }
+    }
+    assert_cost("sampleattention:chunks=2", t);
+}
+END_TEST
+
+START_TEST(last_rows)
+{
+    struct tally t = {0, 0};
+    for (int i = N - 64; i < N; i++)
+        exact_row(&t, i, 2);
+    for (int j = 0; j < N; j++) {
+        read_row(&t);
+        write_and_read(&t); /* mass of the column */
+        write_and_read(&t); /* of the distance */
+    }
+    assert_cost("minference:v=40:s=60:force_dists=10:min_s=10", t);
+}
+END_TEST
+
+START_TEST(pooled_blocks)
+{
+    struct tally t = {0, 0};
+    for (int i = 0; i < N; i++) {
+        t.flops += D + D; /* into the mean of its block of queries, of keys */
+        read_row(&t);
+        read_row(&t);
+    }
+    for (int i = 0; i < N / 64; i++) {
+        for (int c = 0; c < 2 * D; c++)
+            write_and_read(&t);
+        for (int j = 0; j <= i; j++) {
+            product(&t);
+            write_and_read(&t);
+        }
+    }
+    assert_cost("minference:pattern=block:top=2", t);
+}
+END_TEST
+
+START_TEST(pattern_test)
+{
+    struct tally t = {0, 0};
+    for (int i = N - 32; i < N; i++) {
+        exact_row(&t, i, 2);
+        read_row(&t);
+        t.flops += D; /* into the mean query */
+    }
+    for (int j = 0; j < N; j++) {
+        read_row(&t); /* for the rows */
+        read_row(&t); /* for the means */
+        t.flops += D + 2;
+        write_and_read(&t);
+        write_and_read(&t);
+    }
+    for (int b = 0; b < N / 32; b++) {
+        for (int c = 0; c < D; c++)
+            write_and_read(&t);
+        product(&t);
+        softmax_entry(&t);
+        write_and_read(&t);
+    }
+    assert_cost("flexprefill:block=32:min_budget=0:tau=0", t);
+}
+END_TEST
+
+START_TEST(mean_queries_of_slices)
+{
+    struct tally t = {0, 0};
+    for (int g = 0; g < N / 64; g++) {
+        for (int c = 0; c < D; c++)
+            write_and_read(&t);
+        for (int j = 0; j < (g + 1) * 64; j++) {
+            product(&t);
+            softmax_entry(&t);
+            write_and_read(&t);
+        }
+    }
+    for (int i = 0; i < N; i++) {
+        t.flops += D;
+        read_row(&t);
+        read_row(&t);
+    }
+    assert_cost("fg-attn:mode=pooled:M=64", t);
+}
+END_TEST
+
+/* Without a dense call beside it the normalisers are a pass of their own. */
+START_TEST(largest_weights_of_slices)
+{
+    struct tally t = {0, 0};
+    for (int i = 0; i < N; i++) {
+        for (int j = 0; j <= i; j++) {
+            product(&t);
+            t.flops += 2;
+            product(&t);
+            t.flops += 1;
+        }
+        for (int pass = 0; pass < 2; pass++) {
+            read_row(&t);
+            read_row(&t);
+        }
+        write_and_read(&t);
+    }
+    assert_cost("fg-attn:refresh=1", t);
+}
+END_TEST
+
+START_TEST(antidiagonals)
+{
+    struct tally t = {0, 0};
+    for (int r = 0; r < N / 16; r++)
+        for (int j = 0; j <= r; j++) {
+            for (int s = 0; s < 16; s++)
+                product(&t);
+            softmax_entry(&t);
+            t.flops += 1;
+            write_and_read(&t);
+        }
+    for (int i = 0; i < 2 * N; i++)
+        read_row(&t);
+    assert_cost("xattention", t);
+}
+END_TEST
+
+START_TEST(similar_blocks)
+{
+    struct tally t = {0, 0};
+    for (int j = 0; j < N; j++) {
+        read_row(&t); /* the mean of all keys */
+        read_row(&t); /* the difference to it */
+        t.flops += 2 * D;
+        for (int c = 0; c < D; c++)
+            write_and_read(&t);
+        read_row(&t); /* a query */
+    }
+    for (int i = 0; i < 2 * N; i++) {
+        t.flops += D; /* mean */
+        product(&t);  /* length */
+        t.flops += 2 * D;
+    }
+    for (int b = 0; b < N / 128 + N / 64; b++) {
+        product(&t);
+        for (int c = 0; c < D + 1; c++)
+            write_and_read(&t);
+    }
+    for (int i = 0; i < N / 128; i++)
+        for (int j = 0; j * 64 < (i + 1) * 128; j++) {
+            product(&t);
+            softmax_entry(&t);
+            write_and_read(&t);
+        }
+    assert_cost("spargeattn:theta=-1", t);
+}
+END_TEST
+
+START_TEST(tested_pairs)
+{
+    struct tally t = {0, 0};
+    for (int i = 0; i < 2 * N; i++) { /* queries, keys */
+        t.flops += 2 * D + 2 * D;     /* mean, difference; scaling, and a half of the next line */
+        for (int pass = 0; pass < 3; pass++)
+            read_row(&t);
+        t.bytes += D * 0.5 * 2; /* 4 bits, written and read */
+    }
+    for (int j = 0; j < N; j++)
+        write_and_read(&t); /* the product with the mean query */
+    for (int m = 0; m < N / 64; m++) {
+        struct sale_regions g = sale_regions(N, m, 4);
+        for (int i = 0; i < 64 && g.mid > 0; i++) {
+            for (int j = 0; j < g.n * 32; j++) {
+                product(&t);
+                if (j >= 32 && j < (g.mid + 1) * 32)
+                    t.flops += 1;
+                else
+                    softmax_entry(&t);
+            }
+            write_and_read(&t);
+        }
+    }
+    assert_cost("sale:dense_below=0:local=128", t);
+}
+END_TEST
+
+START_TEST(hashes)
+{
+    struct tally t = {0, 0};
+    for (int i = 0; i < 2 * N; i++) {
+        for (int r = 0; r < 4; r++)
+            product(&t);
+        read_row(&t);
+        write_and_read(&t);
+    }
+    assert_cost("hash-sparse:buckets=8", t);
+}
+END_TEST
+
+/* Every halving hashes the later half's queries and the earlier half's keys. */
+static void halve(struct tally *t, int n)
+{
+    if (n < 2)
+        return;
+    for (int i = 0; i < n; i++) {
+        for (int r = 0; r < 7; r++)
+            product(t);
+        read_row(t);
+        write_and_read(t);
+    }
+    halve(t, n / 2);
+    halve(t, n - n / 2);
+}
+
+START_TEST(hashes_of_halves)
+{
+    struct tally t = {0, 0};
+    halve(&t, N);
+    assert_cost("hyperattention:min_len=0:block=16:samples=8", t);
+}
+END_TEST
+
+START_TEST(norms_and_masses)
+{
+    struct tally norms = {0, 0}, mass = {0, 0};
+    for (int j = 0; j < N; j++) {
+        product(&norms);
+        read_row(&norms);
+        write_and_read(&norms);
+        exact_row(&mass, j, 1);
+        read_row(&mass);
+        write_and_read(&mass);
+    }
+    assert_cost("qk-sparse:select=knorm", norms);
+    assert_cost("qk-sparse:select=vnorm", norms);
+    assert_cost("qk-sparse:select=mass", mass);
+    assert_cost("qk-sparse", (struct tally){0, 0});
+}
+END_TEST
+
+/* Masks that no data decide cost nothing; of bounds nobody says what they cost. */
+START_TEST(nothing_and_unknown)
+{
+    static const char *const free_of_cost[] = {
+        "dense",   "streaming", "longformer",         "bigbird:preset=sample",
+        "longnet", "sale",      "sparse-transformer", NULL};
+    struct record r;
+    for (int i = 0; free_of_cost[i]; i++)
+        assert_cost(free_of_cost[i], (struct tally){0, 0});
+    run_text("oracle", &head.in, &r);
+    ck_assert(isnan(record_get(&r, "cost_select_flops")));
+    ck_assert(isnan(record_get(&r, "cost_attend_flops")));
+    record_free(&r);
+    run_text("streaming", &head.in, &r);
+    ck_assert_double_eq(record_get(&r, "cost_attend_flops"),
+                        2 * (D + D) * record_get(&r, "pairs_exec"));
+    record_free(&r);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("selectcost");
+    TCase *tc = tcase_create("selectcost");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, sampled_slices);
+    tcase_add_test(tc, last_rows);
+    tcase_add_test(tc, pooled_blocks);
+    tcase_add_test(tc, pattern_test);
+    tcase_add_test(tc, mean_queries_of_slices);
+    tcase_add_test(tc, largest_weights_of_slices);
+    tcase_add_test(tc, antidiagonals);
+    tcase_add_test(tc, similar_blocks);
+    tcase_add_test(tc, tested_pairs);
+    tcase_add_test(tc, hashes);
+    tcase_add_test(tc, hashes_of_halves);
+    tcase_add_test(tc, norms_and_masses);
+    tcase_add_test(tc, nothing_and_unknown);
+    suite_add_tcase(s, tc);
+    return s;
+}
