@@ -98,6 +98,12 @@ static bool all_sampled(const struct recset *set)
     return true;
 }
 
+/* Records of calls: a head is none of them. */
+static bool of_calls(const struct recset *set)
+{
+    return set->r[0].scope == RECORD_OF_CALL;
+}
+
 void recset_caption(const struct recset *set, struct buf *b)
 {
     struct str_list precision = {0};
@@ -108,7 +114,9 @@ void recset_caption(const struct recset *set, struct buf *b)
         put_values(set, KEY_N_Q, " sampled query rows", "samples of query rows", b);
     else
         put_values(set, KEY_N_Q, " tokens", "lengths", b);
-    if (key_number(&set->r[0], KEY_LAYER) >= 0)
+    if (of_calls(set))
+        buf_printf(b, ", %lld call%s", (long long)set->n, set->n == 1 ? "" : "s");
+    else if (key_number(&set->r[0], KEY_LAYER) >= 0)
         put_heads(set, b); /* else a record is of a whole model */
     put_plural(set, KEY_TRACE, "traces", b);
     put_plural(set, KEY_STEP, "steps", b);

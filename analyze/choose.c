@@ -7,6 +7,7 @@
 #include "analyze/choose.h"
 
 #include "analyze/group.h"
+#include "analyze/metricfacts.h"
 #include "analyze/params.h"
 #include "analyze/stats.h"
 #include "core/log.h"
@@ -366,6 +367,11 @@ static int check_set(const struct recset *set, const struct choose_request *req,
     for (int64_t i = 0; i < set->n; i++)
         if (set->r[i].status == RECORD_OK && record_has(&set->r[i], req->cost))
             return 0;
+    if (set->n_calls && metric_timed(req->cost))
+        return err_set(err, ERR_INPUT,
+                       "%s is known of whole calls only, a plan chooses for heads: replay with "
+                       "--copies 0 times heads one by one",
+                       req->cost);
     return err_set(err, ERR_INPUT, "no ok record has a metric %s (--cost)", req->cost);
 }
 

@@ -187,6 +187,8 @@ static const char *default_table(const struct recset *set)
         const struct record *r = &set->r[i];
         if (r->scope == RECORD_OF_HEAD)
             return "summary";
+        if (r->scope == RECORD_OF_CALL)
+            return "time";
         if (record_has(r, "nll_mean"))
             table = "eval";
         else if (record_has(r, "psnr"))

@@ -13,8 +13,8 @@
 
 /* What makes a cell, in the order in which differences are listed. */
 static const enum group_key cell_keys[] = {
-    KEY_MODEL,  KEY_TRACE,  KEY_RUN,  KEY_STEP,      KEY_BRANCH,  KEY_LAYER,   KEY_HEAD,
-    KEY_METHOD, KEY_PARAMS, KEY_SEED, KEY_PRECISION, KEY_BACKEND, KEY_PERMUTE,
+    KEY_MODEL, KEY_TRACE,  KEY_RUN,    KEY_STEP, KEY_BRANCH,    KEY_LAYER,   KEY_SCOPE,   KEY_HEADS,
+    KEY_HEAD,  KEY_METHOD, KEY_PARAMS, KEY_SEED, KEY_PRECISION, KEY_BACKEND, KEY_PERMUTE,
 };
 
 #define N_CELL_KEYS (int)(sizeof cell_keys / sizeof *cell_keys)
@@ -78,7 +78,9 @@ static void cell_name(const struct walk *w, const struct record *r, struct buf *
         enum group_key k = w->keys[i];
         if (k == KEY_MODEL || k == KEY_TRACE || k == KEY_PRECISION ||
             (k == KEY_PARAMS && (!r->params || !r->params[0])) || (k == KEY_RUN && r->run == 0) ||
-            (k == KEY_SEED && r->seed == 0) ||
+            (k == KEY_SEED && r->seed == 0) || (k == KEY_SCOPE && r->scope != RECORD_OF_CALL) ||
+            (k == KEY_HEADS && (!r->heads || !r->heads[0])) ||
+            (k == KEY_HEAD && r->scope == RECORD_OF_CALL) ||
             (k == KEY_BACKEND && strcmp(r->backend, "cpu") == 0) ||
             (k == KEY_PERMUTE && strcmp(r->permute, "none") == 0))
             continue; /* what is usual is not worth a word */
@@ -271,6 +273,7 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
                  struct compare_result *res, struct table *out, struct err *err)
 {
     const struct record **x = NULL, **y = NULL;
+    struct recset all_a = {0}, all_b = {0};
     struct walk w = {.o = o, .res = res, .t = out};
     int rc = 0;
 
@@ -279,9 +282,11 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
     TRY(add_columns(out, err));
     TRY(choose_keys(&w, err));
     TRY(check_patterns(a, b, o->metrics, err));
-    TRY(sorted(a, &w, &x, err));
-    TRY(sorted(b, &w, &y, err));
-    TRY(merge(&w, x, a->n, y, b->n, err));
+    TRY(recset_all(a, &all_a, err));
+    TRY(recset_all(b, &all_b, err));
+    TRY(sorted(&all_a, &w, &x, err));
+    TRY(sorted(&all_b, &w, &y, err));
+    TRY(merge(&w, x, all_a.n, y, all_b.n, err));
     int64_t found = compare_differences(res);
     table_note(out,
                "%lld cells and %lld metrics compared: %lld cells only in A, %lld only in B, "
@@ -297,5 +302,7 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
 out:
     free(x);
     free(y);
+    free(all_a.r);
+    free(all_b.r);
     return rc;
 }

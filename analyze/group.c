@@ -8,6 +8,7 @@
 
 #include <fnmatch.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,10 +86,11 @@ static bool listed(const struct str_list *l, const char *name)
     return false;
 }
 
-static void add_matching(const struct recset *s, const char *pattern, struct str_list *out)
+static void add_matching(const struct record *records, int64_t n, const char *pattern,
+                         struct str_list *out)
 {
-    for (int64_t i = 0; i < s->n; i++) {
-        const struct record *r = &s->r[i];
+    for (int64_t i = 0; i < n; i++) {
+        const struct record *r = &records[i];
         for (int64_t k = 0; r->status == RECORD_OK && k < r->n_metrics; k++)
             if (fnmatch(pattern, r->metrics[k].name, 0) == 0 && !listed(out, r->metrics[k].name))
                 str_list_add(out, r->metrics[k].name);
@@ -104,7 +106,8 @@ int recset_metrics(const struct recset *s, const char *patterns, struct str_list
         if (len >= sizeof one)
             return err_set(err, ERR_USAGE, "'%.*s' is longer than any metric's name", (int)len, p);
         snprintf(one, sizeof one, "%.*s", (int)len, p);
-        add_matching(s, one, out);
+        add_matching(s->r, s->n, one, out);
+        add_matching(s->calls, s->n_calls, one, out);
         p += len + (p[len] == ',');
     }
     return 0;
@@ -212,7 +215,8 @@ static int add_group(struct grouping *gs, int64_t from, int64_t to, enum group_s
     if (rc)
         return rc;
     struct group *g = &gs->g[gs->n++];
-    *g = (struct group){&gs->set->r[gs->order[from]], gs->order + from, to - from, 0, 0, 0, steps};
+    *g = (struct group){
+        &gs->set->r[gs->order[from]], gs->order + from, to - from, 0, 0, 0, steps, -1};
     count(gs, g);
     return 0;
 }
@@ -229,8 +233,9 @@ static bool mixes_calls(const struct grouping *gs, int64_t from, int64_t to)
     return dense && sparse;
 }
 
-int grouping_make(const struct recset *set, const enum group_key *keys, int n_keys, unsigned flags,
-                  group_filter *filter, const void *ctx, struct grouping *out, struct err *err)
+static int make_groups(const struct recset *set, const enum group_key *keys, int n_keys,
+                       unsigned flags, group_filter *filter, const void *ctx, struct grouping *out,
+                       struct err *err)
 {
     enum group_key inner[KEYS_MAX + N_HEAD_KEYS];
     struct grouping gs = {.set = set, .flags = flags};
@@ -263,11 +268,144 @@ out:
     return rc;
 }
 
+/* ---- calls beside the groups ---------------------------------------------------------------- */
+
+struct call_join {
+    struct recset set; /* of the calls; their records are the set's */
+    struct grouping gs;
+    char metric[64]; /* what was asked for last, and the answer */
+    bool of_calls;
+};
+
+static bool tells_heads_apart(const enum group_key *keys, int n, unsigned flags)
+{
+    for (int i = 0; i < n; i++)
+        if (keys[i] == KEY_HEAD || keys[i] == KEY_KV_HEAD || keys[i] == KEY_SCOPE)
+            return true;
+    return flags & GROUP_PER_HEAD;
+}
+
+/* Groups of both are in the order of the keys, and a group of sparse steps follows its own. */
+static void find_partners(struct grouping *gs, const enum group_key *keys, int n_keys,
+                          const struct call_join *j)
+{
+    int64_t at = 0;
+    for (int64_t i = 0; i < gs->n; i++) {
+        struct group *g = &gs->g[i];
+        for (int64_t k = at; k < j->gs.n; k++) {
+            int order = 0;
+            for (int m = 0; m < n_keys && !order; m++)
+                order = key_compare(j->gs.g[k].first, g->first, keys[m]);
+            if (order > 0)
+                break;
+            if (order < 0)
+                at = k + 1;
+            else if (j->gs.g[k].steps == g->steps || (g->calls < 0 && g->steps == STEPS_SPARSE))
+                g->calls = k;
+        }
+    }
+}
+
+static void join_free(struct call_join **j)
+{
+    if (!*j)
+        return;
+    free((*j)->gs.order);
+    free((*j)->gs.g);
+    free(*j);
+    *j = NULL;
+}
+
+static int join_calls(struct grouping *gs, const enum group_key *keys, int n_keys,
+                      group_filter *filter, const void *ctx, struct err *err)
+{
+    const struct recset *set = gs->set;
+    struct call_join *j = NULL;
+    int rc = 0;
+
+    if (!set->n_calls || tells_heads_apart(keys, n_keys, gs->flags))
+        return 0;
+    TRY(mem_zalloc(&j, 1, sizeof *j, "calls", err));
+    j->set = recset_calls(set);
+    if (recset_varies(&j->set, KEY_HEADS)) /* parts of calls have no time of a call */
+        goto out;
+    TRY(make_groups(&j->set, keys, n_keys, gs->flags, filter, ctx, &j->gs, err));
+    find_partners(gs, keys, n_keys, j);
+    gs->calls = j;
+    return 0;
+out:
+    join_free(&j);
+    return rc;
+}
+
+int grouping_make(const struct recset *set, const enum group_key *keys, int n_keys, unsigned flags,
+                  group_filter *filter, const void *ctx, struct grouping *out, struct err *err)
+{
+    struct grouping gs = {0};
+    int rc = make_groups(set, keys, n_keys, flags, filter, ctx, &gs, err);
+    if (!rc)
+        rc = join_calls(&gs, keys, n_keys, filter, ctx, err);
+    if (rc)
+        grouping_free(&gs);
+    *out = gs;
+    return rc;
+}
+
 void grouping_free(struct grouping *g)
 {
+    join_free(&g->calls);
     free(g->order);
     free(g->g);
     *g = (struct grouping){0};
+}
+
+static bool any_has(const struct recset *s, const char *metric)
+{
+    for (int64_t i = 0; i < s->n; i++)
+        if (s->r[i].status == RECORD_OK && record_has(&s->r[i], metric))
+            return true;
+    return false;
+}
+
+bool group_of_calls(const struct grouping *gs, const char *metric)
+{
+    struct call_join *j = gs->calls;
+    if (!j)
+        return false;
+    if (strcmp(j->metric, metric) != 0) {
+        snprintf(j->metric, sizeof j->metric, "%s", metric);
+        j->of_calls =
+            any_has(&j->set, metric) && (metric_timed(metric) || !any_has(gs->set, metric));
+    }
+    return j->of_calls;
+}
+
+bool group_calls(const struct grouping *gs, const struct group *g, const struct grouping **calls,
+                 struct group *out)
+{
+    if (!gs->calls || g->calls < 0)
+        return false;
+    *calls = &gs->calls->gs;
+    *out = gs->calls->gs.g[g->calls];
+    out->steps = g->steps;
+    out->n_ok = out->n_skip = out->n_error = 0;
+    count(*calls, out);
+    return true;
+}
+
+/* Of the calls beside a group. */
+static int stats_of_calls(const struct grouping *gs, const struct group *g, const char *metric,
+                          struct stats *out, double **values, struct err *err)
+{
+    const struct grouping *calls;
+    struct group own;
+    int rc = 0;
+    if (group_calls(gs, g, &calls, &own))
+        return group_stats(calls, &own, metric, out, values, err);
+    stats_of(NULL, 0, out);
+    if (values)
+        rc = mem_alloc(values, 1, sizeof **values, "values of a group", err);
+    return rc;
 }
 
 int group_stats(const struct grouping *gs, const struct group *g, const char *metric,
@@ -277,6 +415,8 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
     enum metric_per per = metric_per(metric);
     double *x = NULL;
     int64_t n = 0;
+    if (group_of_calls(gs, metric))
+        return stats_of_calls(gs, g, metric, out, values, err);
     int rc = mem_alloc(&x, g->n, sizeof *x, "values of a group", err);
     if (rc)
         return rc;

@@ -19,6 +19,7 @@ struct group {
     int64_t n;
     int64_t n_ok, n_skip, n_error;
     enum group_steps steps;
+    int64_t calls; /* number of the group of calls beside it, or -1 (group_calls) */
 };
 
 enum group_flags {
@@ -26,13 +27,16 @@ enum group_flags {
     GROUP_PER_HEAD = 2,
 };
 
+struct call_join; /* the calls beside the groups */
+
 struct grouping {
     const struct recset *set;
     unsigned flags;
     int64_t *order;  /* owned: indices sorted by the keys */
     struct group *g; /* owned */
     int64_t n, cap;
-    bool has_sparse; /* some group has STEPS_SPARSE */
+    bool has_sparse;         /* some group has STEPS_SPARSE */
+    struct call_join *calls; /* owned; NULL: the set has none, or the keys tell heads apart */
 };
 
 /* Which records of the set take part; NULL = all. */
@@ -46,13 +50,26 @@ typedef bool group_filter(const void *ctx, const struct record *r);
  *
  * GROUP_PER_HEAD: for numbers that belong to a head of a trace and not to a method; when several
  * records of a group belong to one head, each metric counts once per head, or once per kv head
- * where it is of the keys alone (PER_KV_HEAD in core/metrics.def). */
+ * where it is of the keys alone (PER_KV_HEAD in core/metrics.def).
+ *
+ * Calls with the keys of a group stand beside it, unless a key is one of a head or the calls are
+ * parts of calls (shards that share the heads of one). They are no members and are not counted in
+ * it; group_stats takes from them what is measured of whole calls. */
 int grouping_make(const struct recset *set, const enum group_key *keys, int n_keys, unsigned flags,
                   group_filter *filter, const void *ctx, struct grouping *out, struct err *err);
 void grouping_free(struct grouping *g);
 
-/* Statistics of a metric over the ok cells of a group that have it. `values` (may be NULL) receives
- * the sorted finite values, malloc'd. The metric may be an expression, see record_value. */
+/* Is the metric taken from the calls beside the groups? It is where a call has it, if it is a time
+ * or no other record has it. */
+bool group_of_calls(const struct grouping *gs, const char *metric);
+
+/* The calls beside a group, *out, a group of *calls; false: there are none. */
+bool group_calls(const struct grouping *gs, const struct group *g, const struct grouping **calls,
+                 struct group *out);
+
+/* Statistics of a metric over the ok cells of a group that have it, or over the calls beside it.
+ * `values` (may be NULL) receives the sorted finite values, malloc'd. The metric may be an
+ * expression, see record_value. */
 int group_stats(const struct grouping *gs, const struct group *g, const char *metric,
                 struct stats *out, double **values, struct err *err);
 

@@ -191,6 +191,8 @@ double key_number(const struct record *r, enum group_key k)
 static const char *text_of(const struct record *r, enum group_key k)
 {
     static const char *const status[] = {"ok", "skip", "error"};
+    static const char *const scopes[] = {
+        [RECORD_OF_HEAD] = "head", [RECORD_OF_MODEL] = "model", [RECORD_OF_CALL] = "call"};
     switch (k) {
     case KEY_MODEL:
         return r->model;
@@ -203,7 +205,9 @@ static const char *text_of(const struct record *r, enum group_key k)
     case KEY_PRECISION:
         return r->precision;
     case KEY_SCOPE:
-        return r->scope == RECORD_OF_MODEL ? "model" : "head";
+        return scopes[r->scope];
+    case KEY_HEADS:
+        return r->heads ? r->heads : "";
     case KEY_SETTING:
         return r->setting ? r->setting : "";
     case KEY_METHOD:

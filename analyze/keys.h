@@ -22,7 +22,8 @@
     X(KEY_BACKEND, "backend", false, "backend", "cpu or cuda")                                     \
     X(KEY_PRECISION, "precision", false, "precision", "arithmetic of the reference")               \
     X(KEY_SEED, "seed", true, "seed", "seed of everything random")                                 \
-    X(KEY_SCOPE, "scope", false, "scope", "head, or model: a run with the method inside it")       \
+    X(KEY_SCOPE, "scope", false, "scope", "head, call (its heads together) or model")              \
+    X(KEY_HEADS, "heads", false, "heads", "scope call: its query heads, if not all of the trace")  \
     X(KEY_TASK, "task", false, "task", "scope model: what was asked, without the three below")     \
     X(KEY_TOKENS, "tokens", true, "tokens", "scope model: length of the text or prompt")           \
     X(KEY_DEPTH, "depth", true, "depth", "scope model: where the asked item stands, 0 = front")    \

@@ -73,6 +73,9 @@ out:
 
 static void count_status(struct recset *s)
 {
+    s->n_ok = s->n_skip = s->n_error = s->n_calls_ok = 0;
+    for (int64_t i = 0; i < s->n_calls; i++)
+        s->n_calls_ok += s->calls[i].status == RECORD_OK;
     for (int64_t i = 0; i < s->n; i++) {
         s->n_ok += s->r[i].status == RECORD_OK;
         s->n_skip += s->r[i].status == RECORD_SKIP;
@@ -80,15 +83,70 @@ static void count_status(struct recset *s)
     }
 }
 
+/* Calls into an array of their own. */
+static int part_calls(struct recset *s, struct err *err)
+{
+    int64_t n = 0, kept = 0;
+    for (int64_t i = 0; i < s->n; i++)
+        n += s->r[i].scope == RECORD_OF_CALL;
+    if (n == 0)
+        return 0;
+    int rc = mem_alloc(&s->calls, n, sizeof *s->calls, "records of calls", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < s->n; i++)
+        if (s->r[i].scope == RECORD_OF_CALL)
+            s->calls[s->n_calls++] = s->r[i];
+        else
+            s->r[kept++] = s->r[i];
+    s->n = kept;
+    return 0;
+}
+
+void recset_settle(struct recset *s)
+{
+    if (s->n == 0 && s->n_calls) {
+        free(s->r);
+        s->r = s->calls;
+        s->n = s->cap = s->n_calls;
+        s->calls = NULL;
+        s->n_calls = 0;
+    }
+    count_status(s);
+}
+
+struct recset recset_calls(const struct recset *s)
+{
+    struct recset calls = {.r = s->calls, .n = s->n_calls};
+    count_status(&calls);
+    return calls;
+}
+
+int recset_all(const struct recset *s, struct recset *out, struct err *err)
+{
+    int rc = mem_alloc(&out->r, s->n + s->n_calls, sizeof *out->r, "records", err);
+    if (rc)
+        return rc;
+    if (s->n)
+        memcpy(out->r, s->r, (size_t)s->n * sizeof *s->r);
+    if (s->n_calls)
+        memcpy(out->r + s->n, s->calls, (size_t)s->n_calls * sizeof *s->r);
+    out->n = s->n + s->n_calls;
+    out->repeated = s->repeated;
+    count_status(out);
+    return 0;
+}
+
 int recset_from(struct record *r, int64_t n, struct recset *out, struct err *err)
 {
     struct recset s = {.r = r, .n = n, .cap = n};
     int rc = drop_repeated(&s, err);
+    rc = rc ? rc : part_calls(&s, err);
     if (rc) {
         recset_free(&s);
         return rc;
     }
-    count_status(&s);
+    recset_settle(&s);
     *out = s;
     return 0;
 }
@@ -139,5 +197,6 @@ out:
 void recset_free(struct recset *s)
 {
     records_free(s->r, s->n);
+    records_free(s->calls, s->n_calls);
     *s = (struct recset){0};
 }

@@ -8,9 +8,12 @@
 #include "core/record.h"
 
 struct recset {
-    struct record *r; /* owned */
+    struct record *r; /* owned; of heads and of models */
     int64_t n, cap;
     int64_t n_ok, n_skip, n_error;
+    struct record *calls; /* owned; of scope `call`: times of all heads of a call. They stand beside
+                           * the others and are never counted or averaged with them (group.h) */
+    int64_t n_calls, n_calls_ok;
     int64_t repeated; /* cells that several directories held: the last directory's was kept */
 };
 
@@ -22,6 +25,16 @@ void recset_free(struct recset *s);
 /* Take over the array r of n records (malloc'd) as a set, dropping repeated cells; for callers that
  * have records already. On failure r is freed. */
 int recset_from(struct record *r, int64_t n, struct recset *out, struct err *err);
+
+/* The calls as a set of their own; its records stay the set's. */
+struct recset recset_calls(const struct recset *s);
+
+/* All records of a set, heads and models first. Release *out with free(out->r): the records stay
+ * the set's. */
+int recset_all(const struct recset *s, struct recset *out, struct err *err);
+
+/* Where no other record is left, the calls are what the set is of. */
+void recset_settle(struct recset *s);
 
 /* drop[i] = a later record of r[0..n) is of the same cell. drop: n, zeroed. */
 int records_repeated(const struct record *r, int64_t n, bool *drop, struct err *err);

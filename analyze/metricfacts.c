@@ -91,6 +91,12 @@ bool metric_yes_no(const char *name)
     return def && def->yes_no;
 }
 
+bool metric_timed(const char *name)
+{
+    const struct metric_def *def = first_def(name);
+    return def && def->section && strcmp(def->section, "time") == 0;
+}
+
 const char *metric_unit(const char *name)
 {
     const struct metric_def *def = metric_def_find(name);

@@ -33,6 +33,10 @@ bool metric_of_model(const char *name);
 /* Is it 0 or 1 of each prompt, so that a mean is a share with an interval (stats_wilson)? */
 bool metric_yes_no(const char *name);
 
+/* Is it a time on a GPU or made of such? Records of calls and of heads both have these, and a set's
+ * calls go before its heads. */
+bool metric_timed(const char *name);
+
 /* Unit of a metric for people: of a density and a share the denominator. */
 const char *metric_unit(const char *name);
 

@@ -8,6 +8,7 @@
 #include "analyze/csv.h"
 #include "core/datadir.h"
 #include "analyze/paper_verdict.h"
+#include "analyze/metricfacts.h"
 #include "core/metricdef.h"
 
 #include <math.h>
@@ -153,7 +154,11 @@ static int put_matches(struct table *t, const struct printed *p, const struct pa
                                               KEY_PRECISION};
     struct grouping gs = {0};
     struct wanted w = paper_want(p, rule);
+    struct recset calls = recset_calls(set);
     int rc = 0;
+
+    if (calls.n && metric_timed(rule->metric)) /* a call is what the papers time */
+        set = &calls;
 
     if (rule->flags & MAP)
         TRY(grouping_make(set, map_keys, 5, GROUP_PER_HEAD, paper_wants, &w, &gs, err));

@@ -205,7 +205,8 @@ bool paper_names(const struct paper_model *m, const struct record *r)
 bool paper_wants(const void *ctx, const struct record *r)
 {
     const struct wanted *w = ctx;
-    return r->scope == RECORD_OF_HEAD && r->status == RECORD_OK && record_has(r, w->rule->metric) &&
+    return r->scope != RECORD_OF_MODEL && r->status == RECORD_OK &&
+           record_has(r, w->rule->metric) &&
            !*params_target(r->params) && /* a searched setting is no printed one */
            fnmatch(w->rule->method, r->method, 0) == 0 &&
            paper_params_match(w->rule->params, r->params) &&

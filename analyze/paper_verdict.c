@@ -240,7 +240,7 @@ static const char *other_unit(const char *metric)
                                                   : "fraction";
 }
 
-/* Heads of the group, each counted once. */
+/* Heads of the group, each counted once; a call has all of its layer, or of parts none is known. */
 static int count_heads(const struct case_file *c, int64_t *n, struct err *err)
 {
     const struct paper_model *m = c->w->model;
@@ -251,11 +251,15 @@ static int count_heads(const struct case_file *c, int64_t *n, struct err *err)
     TRY(mem_zalloc(&seen, all, sizeof *seen, "heads", err));
     for (int64_t i = 0; i < c->g->n; i++) {
         const struct record *r = member(c, i);
-        int64_t at = (int64_t)r->layer * m->heads + r->head;
-        if (r->layer >= m->layers || r->head >= m->heads || seen[at])
-            continue;
-        seen[at] = true;
-        ++*n;
+        bool call = r->scope == RECORD_OF_CALL && !(r->heads && r->heads[0]);
+        int first = call ? 0 : r->head, last = call ? m->heads - 1 : r->head;
+        for (int h = first; h <= last; h++) {
+            int64_t at = (int64_t)r->layer * m->heads + h;
+            if (r->layer >= m->layers || h < 0 || h >= m->heads || seen[at])
+                continue;
+            seen[at] = true;
+            ++*n;
+        }
     }
 out:
     free(seen);

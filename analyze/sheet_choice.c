@@ -16,7 +16,7 @@
 
 bool choice_is_count(const struct column *c)
 {
-    static const char *const names[] = {"n", "skip", "error", "cells"};
+    static const char *const names[] = {"n", "skip", "error", "calls", "cells"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (c->type == COL_INT && strcmp(c->name, names[i]) == 0)
             return true;

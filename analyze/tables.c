@@ -11,6 +11,7 @@
 #include "analyze/plan_table.h"
 #include "analyze/ranking.h"
 #include "analyze/sample_table.h"
+#include "analyze/table_calls.h"
 #include "analyze/video_tables.h"
 #include "core/text.h"
 
@@ -105,6 +106,16 @@ static bool fills(const struct table_def *def, const char *metric)
            strncmp(def->metrics, "density_elem", 12) == 0;
 }
 
+static bool any_fills(const struct table_def *def, const char *patterns, const struct record *r,
+                      int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; r[i].status == RECORD_OK && k < r[i].n_metrics; k++)
+            if (fills(def, r[i].metrics[k].name) && name_matches(patterns, r[i].metrics[k].name))
+                return true;
+    return false;
+}
+
 bool table_has_data(const struct table_def *def, const struct recset *set)
 {
     if (def->has_data)
@@ -114,12 +125,8 @@ bool table_has_data(const struct table_def *def, const struct recset *set)
     char first[64];
     first_metric(def, first);
     const char *patterns = def->flags & TABLE_HAVING ? first : def->metrics;
-    for (int64_t i = 0; i < set->n; i++)
-        for (int64_t k = 0; set->r[i].status == RECORD_OK && k < set->r[i].n_metrics; k++)
-            if (fills(def, set->r[i].metrics[k].name) &&
-                name_matches(patterns, set->r[i].metrics[k].name))
-                return true;
-    return false;
+    return any_fills(def, patterns, set->r, set->n) ||
+           any_fills(def, patterns, set->calls, set->n_calls);
 }
 
 /* What the narrow form of a table shows of it, where that is not simply what fits. A list that
@@ -184,8 +191,8 @@ int table_build(const struct table_def *def, const struct recset *set,
 
 /* What differs between these is not a sample of one quantity: never average over it. */
 static const enum group_key scope_keys[] = {
-    KEY_SCOPE,   KEY_MODEL,   KEY_CAUSAL,    KEY_N_Q,  KEY_N_K,    KEY_D,
-    KEY_PERMUTE, KEY_BACKEND, KEY_PRECISION, KEY_SEED, KEY_TOKENS, KEY_SETTING,
+    KEY_SCOPE,   KEY_HEADS,   KEY_MODEL,     KEY_CAUSAL, KEY_N_Q,    KEY_N_K,     KEY_D,
+    KEY_PERMUTE, KEY_BACKEND, KEY_PRECISION, KEY_SEED,   KEY_TOKENS, KEY_SETTING,
 };
 
 /* Does the key split records that agree in the keys chosen so far? */
@@ -270,6 +277,9 @@ static void note_status(const struct recset *set, struct table *t)
     table_note(t, "%lld cells: %lld ok, %lld skipped, %lld failed%s", (long long)set->n,
                (long long)set->n_ok, (long long)set->n_skip, (long long)set->n_error,
                set->n_skip + set->n_error ? " (reasons: table status)" : "");
+    if (set->n_calls)
+        table_note(t, "beside them %lld calls of all heads together, %lld of them ok",
+                   (long long)set->n_calls, (long long)set->n_calls_ok);
     if (set->repeated)
         table_note(t, "%lld cells stood in several directories; the last one's were taken",
                    (long long)set->repeated);
@@ -331,12 +341,15 @@ out:
     return rc;
 }
 
-static int add_metric_columns(struct table *t, const struct str_list *metrics, struct err *err)
+static int add_metric_columns(struct table *t, const struct str_list *metrics, bool calls,
+                              struct err *err)
 {
     int rc = 0;
     TRY(table_column(t, "n", "n", "", COL_INT, 1, err));
     TRY(table_column(t, "skip", "skip", "", COL_INT, 1, err));
     TRY(table_column(t, "error", "error", "", COL_INT, 1, err));
+    if (calls)
+        TRY(table_column(t, "calls", "calls", "", COL_INT, 1, err));
     for (int64_t i = 0; i < metrics->n; i++)
         TRY(metric_column(t, metrics->items[i], err));
 out:
@@ -357,7 +370,7 @@ out:
 
 static int put_group(struct table *t, const struct grouping *gs, const struct group *g,
                      const enum group_key *keys, int n_keys, const struct str_list *metrics,
-                     struct err *err)
+                     bool *other, struct err *err)
 {
     struct stats s;
     int64_t col = n_keys + gs->has_sparse;
@@ -368,6 +381,8 @@ static int put_group(struct table *t, const struct grouping *gs, const struct gr
     table_num(t, col++, (double)g->n_ok);
     table_num(t, col++, (double)g->n_skip);
     table_num(t, col++, (double)g->n_error);
+    if (calls_in_columns(gs, metrics))
+        table_num(t, col++, (double)calls_beside(gs, g, other));
     for (int64_t i = 0; i < metrics->n; i++) {
         TRY(group_stats(gs, g, metrics->items[i], &s, NULL, err));
         table_stats(t, col++, &s);
@@ -542,12 +557,30 @@ static int choose_metrics(const struct table_def *def, const struct recset *set,
                    patterns);
 }
 
-static int build_groups(const struct table_def *def, const struct recset *set,
-                        const struct table_request *req, struct table *out, struct err *err)
+static int put_groups(const struct grouping *gs, const struct recset *set,
+                      const enum group_key *keys, int n_keys, const struct str_list *metrics,
+                      struct table *out, struct err *err)
+{
+    bool other = false;
+    int rc = 0;
+    TRY(add_key_columns(out, keys, n_keys, gs->has_sparse, err));
+    TRY(add_metric_columns(out, metrics, calls_in_columns(gs, metrics), err));
+    for (int64_t i = 0; i < gs->n; i++)
+        TRY(put_group(out, gs, &gs->g[i], keys, n_keys, metrics, &other, err));
+    note_mixed(gs, out);
+    calls_note(gs, set, metrics, other, out);
+    out->verdict =
+        n_keys == 2 && has_key(keys, n_keys, KEY_METHOD) && has_key(keys, n_keys, KEY_PARAMS);
+out:
+    return rc;
+}
+
+static int build_of(const struct table_def *def, const struct recset *set,
+                    const struct table_request *req, const struct str_list *metrics,
+                    struct table *out, struct err *err)
 {
     enum group_key keys[KEYS_MAX], pivot[KEYS_MAX];
     struct grouping gs = {0};
-    struct str_list metrics = {0};
     char first[64];
     bool having = def->flags & TABLE_HAVING;
     group_filter *filter = having ? has_metric : def->flags & TABLE_PER_HEAD ? is_map_record : NULL;
@@ -556,31 +589,43 @@ static int build_groups(const struct table_def *def, const struct recset *set,
     int n_keys, n_pivot, rc = 0;
 
     first_metric(def, first);
-    if (having && !table_has_data(def, set))
-        FAIL(err, ERR_INPUT, "no ok record has a metric %s", first);
     TRY(choose_keys(def, set, req, keys, &n_keys, err));
-    TRY(choose_metrics(def, set, req, &metrics, err));
-    if (req->pivot && !metrics.n)
-        FAIL(err, ERR_INPUT, "no cell is ok: there is no metric to show by %s", req->pivot);
     if (req->pivot) {
         TRY(keys_parse(req->pivot, "--pivot", pivot, &n_pivot, err));
         /* Of a table's own metrics the first one; what was asked for is shown. */
-        struct str_list one = {.items = metrics.items, .n = req->columns ? metrics.n : 1};
+        struct str_list one = {.items = metrics->items, .n = req->columns ? metrics->n : 1};
         TRY(build_pivot(set, keys, n_keys, pivot[0], &one, out, err));
     } else {
-        const void *ctx = having ? (const void *)first : &metrics;
+        const void *ctx = having ? (const void *)first : metrics;
         TRY(grouping_make(set, keys, n_keys, group_flags, filter, ctx, &gs, err));
-        TRY(add_key_columns(out, keys, n_keys, gs.has_sparse, err));
-        TRY(add_metric_columns(out, &metrics, err));
-        for (int64_t i = 0; i < gs.n; i++)
-            TRY(put_group(out, &gs, &gs.g[i], keys, n_keys, &metrics, err));
-        note_mixed(&gs, out);
-        out->verdict =
-            n_keys == 2 && has_key(keys, n_keys, KEY_METHOD) && has_key(keys, n_keys, KEY_PARAMS);
+        TRY(put_groups(&gs, set, keys, n_keys, metrics, out, err));
     }
     note_status(set, out);
 out:
     grouping_free(&gs);
+    return rc;
+}
+
+/* A table that only calls can fill is one of calls. */
+static int build_groups(const struct table_def *def, const struct recset *set,
+                        const struct table_request *req, struct table *out, struct err *err)
+{
+    struct recset calls = recset_calls(set);
+    struct str_list metrics = {0};
+    char first[64];
+    int rc = 0;
+
+    first_metric(def, first);
+    if (def->flags & TABLE_HAVING && !table_has_data(def, set))
+        FAIL(err, ERR_INPUT, "no ok record has a metric %s", first);
+    TRY(choose_metrics(def, set, req, &metrics, err));
+    if (req->pivot && !metrics.n)
+        FAIL(err, ERR_INPUT, "no cell is ok: there is no metric to show by %s", req->pivot);
+    bool of_calls = calls_only(set, &metrics);
+    if (of_calls)
+        table_note(out, "n counts calls: a call is all heads together");
+    TRY(build_of(def, of_calls ? &calls : set, req, &metrics, out, err));
+out:
     str_list_free(&metrics);
     return rc;
 }
@@ -590,14 +635,16 @@ static int build_status(const struct table_def *def, const struct recset *set,
 {
     enum group_key keys[KEYS_MAX];
     struct grouping gs = {0};
+    struct recset all = {0};
     int n, rc = 0;
 
-    TRY(choose_keys(def, set, req, keys, &n, err));
+    TRY(recset_all(set, &all, err));
+    TRY(choose_keys(def, &all, req, keys, &n, err));
     if (!has_key(keys, n, KEY_STATUS))
         keys[n++] = KEY_STATUS;
     if (!has_key(keys, n, KEY_REASON))
         keys[n++] = KEY_REASON;
-    TRY(grouping_make(set, keys, n, 0, NULL, NULL, &gs, err));
+    TRY(grouping_make(&all, keys, n, 0, NULL, NULL, &gs, err));
     TRY(add_key_columns(out, keys, n, false, err));
     TRY(table_column(out, "cells", "cells", "", COL_INT, 1, err));
     for (int64_t i = 0; i < gs.n; i++) {
@@ -607,5 +654,6 @@ static int build_status(const struct table_def *def, const struct recset *set,
     }
 out:
     grouping_free(&gs);
+    free(all.r);
     return rc;
 }

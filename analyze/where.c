@@ -146,21 +146,15 @@ static bool holds(const struct condition *c, const struct record *r)
     return yes;
 }
 
-static void apply(const struct condition *c, struct recset *s)
+static int64_t keep(const struct condition *c, struct record *r, int64_t n)
 {
     int64_t kept = 0;
-    s->n_ok = s->n_skip = s->n_error = 0;
-    for (int64_t i = 0; i < s->n; i++) {
-        if (!holds(c, &s->r[i])) {
-            record_free(&s->r[i]);
-            continue;
-        }
-        s->n_ok += s->r[i].status == RECORD_OK;
-        s->n_skip += s->r[i].status == RECORD_SKIP;
-        s->n_error += s->r[i].status == RECORD_ERROR;
-        s->r[kept++] = s->r[i];
-    }
-    s->n = kept;
+    for (int64_t i = 0; i < n; i++)
+        if (holds(c, &r[i]))
+            r[kept++] = r[i];
+        else
+            record_free(&r[i]);
+    return kept;
 }
 
 int recset_where(const struct str_list *texts, struct recset *set, struct err *err)
@@ -172,7 +166,9 @@ int recset_where(const struct str_list *texts, struct recset *set, struct err *e
             int rc = parse(p, len, &c, err);
             if (rc)
                 return rc;
-            apply(&c, set);
+            set->n = keep(&c, set->r, set->n);
+            set->n_calls = keep(&c, set->calls, set->n_calls);
+            recset_settle(set);
             if (set->n == 0)
                 return err_set(err, ERR_INPUT, "--where '%s': no record is left", c.text);
             p += len + (p[len] == ',');

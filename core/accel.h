@@ -1,7 +1,8 @@
 /*
- * accel.h - the interface of a GPU back end: attention of one head over a mask, mask selection for
- * some methods, metrics, device times, and a description of the machine. sim and cuda both include
- * this header and never each other; main.c puts the back end into struct app.
+ * accel.h - the interface of a GPU back end: attention of one head, or of all heads of a call, over
+ * masks, mask selection for some methods, metrics, device times, and a description of the machine.
+ * sim and cuda both include this header and never each other; main.c puts the back end into struct
+ * app.
  */
 #ifndef LACUNA_ACCEL_H
 #define LACUNA_ACCEL_H
@@ -161,6 +162,75 @@ struct accel_choice {
 /* Answer of `select`: the back end does not select for this method with these parameters. */
 #define ACCEL_NO_SELECT 1
 
+/* ---- a call --------------------------------------------------------------------------------- */
+
+/* Query heads of one attention call, on the device together. They have one shape and scale. Heads
+ * [g * group, (g + 1) * group) share the k and v of the first of them; group divides n. */
+struct accel_call {
+    int n, group;
+    const struct attn_in *const *x; /* [n] */
+    uint64_t data; /* not 0: calls with the same number have the same q, k, v. Head i alone has the
+                    * number data + i (accel_head.data) */
+};
+
+/* Attention of heads of a call, over lists of blocks as in struct accel_head: row (h - first) *
+ * groups + g of head h, where groups are the rows of blocks of one head. */
+struct accel_call_lists {
+    int bq, bk;
+    const int64_t *ptr; /* [count * groups + 1]; NULL: every allowed pair of every head */
+    const int32_t *col, *bits, *keys;
+    const uint64_t *words;
+    int64_t n_bits;
+};
+
+/* The heads [first, first + count) of a call: all of it, or a section of whole groups where the
+ * lists of all heads would take too much memory. Arrays are of the whole call. The section that
+ * begins with head 0 is timed together with the choice of all masks and with dense attention. */
+struct accel_call_work {
+    const struct accel_call *call;
+    int first, count;
+    int64_t section_bytes; /* of tiles, before a section is full; 0: the default */
+    struct accel_call_lists lists;
+    const struct accel_filter *filters; /* [n], all of one unit; NULL: none */
+    const struct accel_choice *choices; /* [n] how the device chooses the masks, method NULL where
+                                         * it does not; NULL: nowhere */
+    const bool
+        *built; /* [n] with choices: the mask is static, so that choosing it is in no total */
+};
+
+/* Sums over rows of a head, of outputs divided by 2^exp; what they are sums of is said in
+ * sim/metrics.h. */
+struct accel_sums {
+    double abs_delta, sq_delta, abs_ref, sq_ref, sq_out, dot, max_delta, min_row_cos;
+    double sum_lse, max_lse;     /* |difference of the log-sum-exps|, of rows that have both */
+    double rows_lse, rows_empty; /* rows that have both; rows that keep nothing */
+    int exp;
+};
+
+/* Of one head of a call. Arrays are the caller's, NULL where they are not wanted. */
+struct accel_call_head {
+    double *out, *lse; /* as in accel_result */
+    double *mass;      /* [nq] as in accel_result; with it the device measures `sums` */
+    struct accel_sums sums;
+    double tiles_pv;
+    int64_t pairs_exec;
+};
+
+struct accel_call_result {
+    struct accel_call_head *heads;                  /* [n] */
+    struct accel_time select, build, attend, dense; /* of the whole call, in turns. select, build:
+                                                     * NAN where no mask is chosen */
+    struct accel_time total;                        /* select + attend of the same sample */
+    double host_plan_ns; /* wall time on the host to plan the launches from the lists */
+    double balance; /* planned time of the busiest multiprocessor / of the mean one, the largest
+                     * of the launches */
+    int launches;   /* of attention: 1, or more for sections and heads with other filters */
+    int sections;   /* the caller's: in how many the call was attended to */
+    int kv;         /* heads of keys and values */
+    struct accel_counters counters;
+    char kernel[64], dense_kernel[64];
+};
+
 struct accel_options {
     int local_rank; /* picks the GPU */
     int samples;    /* timed launches of each kernel; 0 = none */
@@ -204,6 +274,23 @@ struct accel {
      * ACCEL_NO_SELECT with a reason where the device does not choose. Thread-safe. NULL: never. */
     int (*select)(struct accel_session *s, const struct accel_choice *c, struct mask *m,
                   struct accel_time *time, char why[160], struct err *err);
+
+    /* Put a call onto the device, where it stays until another call, or a head that is none of its
+     * own, takes its place. The functions below do so themselves. Thread-safe. */
+    int (*put_call)(struct accel_session *s, const struct accel_call *call, struct err *err);
+
+    /* `select` for the heads of a call. choices[i].method NULL: head i is not asked for. masks[i]
+     * is filled where answers[i] becomes 0; where it becomes ACCEL_NO_SELECT, why[i] says the
+     * reason. Heads with equal parameters are chosen for in one launch. Nothing is timed. NULL:
+     * never. */
+    int (*select_call)(struct accel_session *s, const struct accel_call *call,
+                       const struct accel_choice *choices, struct mask *masks, int *answers,
+                       char (*why)[160], struct err *err);
+
+    /* Attention of a call, one launch over the lists of all heads, with times, metrics and
+     * counters. `supports` must have agreed. NULL: heads one by one only. */
+    int (*attend_call)(struct accel_session *s, const struct accel_call_work *w,
+                       struct accel_call_result *r, struct err *err);
 
     /* Dense attention of one head: lse [nq] (natural log, -inf for a row that sees no key) and,
      * unless NULL, out [nq][dv]. Operands are rounded to bf16, outputs are sums in fp32. This is

@@ -18,14 +18,14 @@
 #include <string.h>
 
 static const char *const status_names[] = {"ok", "skip", "error"};
-static const char *const scope_names[] = {"head", "model"};
+static const char *const scope_names[] = {"head", "model", "call"};
 
 /* Keys that are not metrics. */
 static const char *const fixed_keys[] = {
     "trace",   "model",   "run",    "step",    "branch",  "timestep",  "layer",   "head",
     "kv_head", "method",  "params", "seed",    "backend", "precision", "permute", "n_q",
     "n_k",     "d",       "causal", "status",  "reason",  "notes",     "inf",     "sum",
-    "scope",   "weights", "task",   "setting", NULL};
+    "scope",   "weights", "task",   "setting", "heads",   NULL};
 
 static bool is_fixed_key(const char *name)
 {
@@ -51,9 +51,16 @@ void record_of_model(struct record *r)
     r->layer = r->head = r->kv_head = -1;
 }
 
+void record_of_call(struct record *r)
+{
+    r->scope = RECORD_OF_CALL;
+    r->head = r->kv_head = -1;
+}
+
 void record_free(struct record *r)
 {
     free(r->params);
+    free(r->heads);
     free(r->task);
     free(r->setting);
     free(r->metrics);
@@ -115,6 +122,8 @@ void record_key(const struct record *r, struct buf *b)
                    (unsigned long long)r->seed, r->method, r->params ? r->params : "");
         return;
     }
+    if (r->scope == RECORD_OF_CALL)
+        buf_printf(b, "call|%s|", r->heads ? r->heads : "");
     buf_printf(b, "%s|%d|%d|%s|%d|%d|%s|%s|%s|%llu|%s|%s", r->trace, r->run, r->step, r->branch,
                r->layer, r->head, r->backend, r->precision, r->permute, (unsigned long long)r->seed,
                r->method, r->params ? r->params : "");
@@ -139,8 +148,11 @@ static void json_infinities(const struct record *r, struct jw *w)
         jw_arr_end(w);
 }
 
-static void json_head_cell(const struct record *r, struct jw *w)
+static void json_trace_cell(const struct record *r, struct jw *w)
 {
+    bool call = r->scope == RECORD_OF_CALL;
+    if (call)
+        jw_kstr(w, "scope", scope_names[r->scope]);
     jw_kstr(w, "trace", r->trace);
     jw_kstr(w, "model", r->model);
     jw_kint(w, "run", r->run);
@@ -149,7 +161,10 @@ static void json_head_cell(const struct record *r, struct jw *w)
     jw_knum(w, "timestep", r->timestep);
     jw_kint(w, "layer", r->layer);
     jw_kint(w, "head", r->head);
-    jw_kint(w, "kv_head", r->kv_head);
+    if (call)
+        jw_kstr(w, "heads", r->heads ? r->heads : "");
+    else
+        jw_kint(w, "kv_head", r->kv_head);
     jw_kstr(w, "method", r->method);
     jw_kstr(w, "params", r->params ? r->params : "");
     jw_kint(w, "seed", (int64_t)r->seed);
@@ -188,7 +203,7 @@ void record_json(const struct record *r, struct buf *line)
     if (r->scope == RECORD_OF_MODEL)
         json_model_cell(r, &w);
     else
-        json_head_cell(r, &w);
+        json_trace_cell(r, &w);
     jw_kstr(&w, "status", status_names[r->status]);
     if (r->reason[0])
         jw_kstr(&w, "reason", r->reason);
@@ -254,8 +269,8 @@ static int parse_copy(const json_t *o, const char *key, const char *where, char 
     return *out ? 0 : err_set(err, ERR_NOMEM, "%s: out of memory", where);
 }
 
-/* What only cells of a head have. */
-static int parse_head_cell(const json_t *o, const char *where, struct record *r, struct err *err)
+/* What cells of a head and of a call have. */
+static int parse_trace_cell(const json_t *o, const char *where, struct record *r, struct err *err)
 {
     int rc = 0;
     TRY(parse_text(o, "trace", where, r->trace, sizeof r->trace, err));
@@ -264,9 +279,32 @@ static int parse_head_cell(const json_t *o, const char *where, struct record *r,
     TRY(parse_index(o, "run", where, &r->run, err));
     TRY(parse_index(o, "step", where, &r->step, err));
     TRY(parse_index(o, "layer", where, &r->layer, err));
+    TRY(parse_index(o, "d", where, &r->d, err));
+out:
+    return rc;
+}
+
+static int parse_head_cell(const json_t *o, const char *where, struct record *r, struct err *err)
+{
+    int rc = 0;
+    TRY(parse_trace_cell(o, where, r, err));
     TRY(parse_index(o, "head", where, &r->head, err));
     TRY(parse_index(o, "kv_head", where, &r->kv_head, err));
-    TRY(parse_index(o, "d", where, &r->d, err));
+out:
+    return rc;
+}
+
+static int parse_call_cell(const json_t *o, const char *where, struct record *r, struct err *err)
+{
+    int64_t head = -1;
+    int rc = 0;
+    record_of_call(r);
+    TRY(parse_trace_cell(o, where, r, err));
+    TRY(parse_copy(o, "heads", where, &r->heads, err));
+    TRY(jget_int_opt(o, "head", where, &head, err));
+    if (head != -1)
+        FAIL(err, ERR_INPUT, "%s: \"head\": of a call -1 was expected, found %lld", where,
+             (long long)head);
 out:
     return rc;
 }
@@ -292,9 +330,11 @@ static int parse_identity(const json_t *o, const char *where, struct record *r, 
         TRY(parse_head_cell(o, where, r, err));
     else if (strcmp(scope, scope_names[RECORD_OF_MODEL]) == 0)
         TRY(parse_model_cell(o, where, r, err));
+    else if (strcmp(scope, scope_names[RECORD_OF_CALL]) == 0)
+        TRY(parse_call_cell(o, where, r, err));
     else
-        FAIL(err, ERR_INPUT, "%s: \"scope\": head or model was expected, found '%.60s'", where,
-             scope);
+        FAIL(err, ERR_INPUT, "%s: \"scope\": head, call or model was expected, found '%.60s'",
+             where, scope);
     TRY(parse_text(o, "model", where, r->model, sizeof r->model, err));
     TRY(parse_text(o, "method", where, r->method, sizeof r->method, err));
     TRY(parse_text(o, "backend", where, r->backend, sizeof r->backend, err));

@@ -1,7 +1,8 @@
 /*
  * record.h - results: one JSON line per cell. Of a replay a cell is (trace, run, step, branch,
- * layer, head, method, canonical parameters), scope `head`; of a model that ran with a method
- * inside it is (weights, task, setting, method, canonical parameters), scope `model`. Append-only;
+ * layer, head, method, canonical parameters), scope `head`, or all heads of a call that were run
+ * together, scope `call`; of a model that ran with a method inside it is (weights, task, setting,
+ * method, canonical parameters), scope `model`. Append-only;
  * a torn last line is dropped on resume. Every line carries its checksum (core/sealed.h); lines
  * without one, from older versions, are read too.
  */
@@ -23,7 +24,7 @@ struct metric {
 
 enum record_status { RECORD_OK, RECORD_SKIP, RECORD_ERROR };
 
-enum record_scope { RECORD_OF_HEAD, RECORD_OF_MODEL };
+enum record_scope { RECORD_OF_HEAD, RECORD_OF_MODEL, RECORD_OF_CALL };
 
 struct record {
     /* identity */
@@ -31,7 +32,9 @@ struct record {
     char trace[64];  /* trace id: name-independent content id of the file. RECORD_OF_MODEL: of the
                       * model's weights */
     char model[128]; /* model name of the trace */
-    int run, step, layer, head, kv_head; /* RECORD_OF_MODEL: 0 0 -1 -1 -1 */
+    int run, step, layer, head,
+        kv_head; /* RECORD_OF_MODEL: 0 0 -1 -1 -1; RECORD_OF_CALL: no head */
+    char *heads; /* RECORD_OF_CALL: the query heads, "0-3,6"; owned, NULL = "" = all of the trace */
     char branch[16];
     char method[32];
     char *params;         /* canonical parameters, owned, "" = defaults */
@@ -57,8 +60,9 @@ struct record {
 
 void record_init(struct record *r);
 
-/* Make it a record of scope `model`. */
+/* Make it a record of scope `model`, or of scope `call`. */
 void record_of_model(struct record *r);
+void record_of_call(struct record *r);
 void record_free(struct record *r);
 /* Append or replace a metric. The name must fit and must not be one of the record's own keys. */
 int record_metric(struct record *r, const char *name, double value, struct err *err);

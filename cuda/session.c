@@ -7,6 +7,8 @@
 #include "cuda/session.h"
 
 #include "core/clock.h"
+#include "core/dtype.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "cuda/copies.h"
 #include "cuda/values.h"
@@ -22,6 +24,7 @@ void session_close(struct accel_session **s)
     timer_close(&(*s)->timer);
     gpu_close(&(*s)->gpu);
     pthread_mutex_destroy(&(*s)->lock);
+    free((*s)->call.v_exp);
     free(*s);
     *s = NULL;
 }
@@ -68,18 +71,18 @@ int session_blame(int rc, int copies, struct err *err)
     return rc;
 }
 
-static int put_values(struct gpu *g, const struct attn_in *x, struct session_head *h,
-                      struct err *err)
+static int put_values(struct gpu *g, const struct attn_in *x, int copies, int *v_exp,
+                      const void **v, struct err *err)
 {
     int64_t n = x->nk * x->dv;
     float *scaled = NULL;
     int rc = 0;
-    h->v_exp = values_exponent(x->v, n);
-    if (h->v_exp) {
+    *v_exp = values_exponent(x->v, n);
+    if (*v_exp) {
         TRY(mem_alloc(&scaled, n, sizeof *scaled, "scaled values", err));
-        values_scale(x->v, n, h->v_exp, scaled);
+        values_scale(x->v, n, *v_exp, scaled);
     }
-    TRY(gpu_put_as(g, DT_BF16, scaled ? scaled : x->v, n, h->copies.kv, &h->v, err));
+    TRY(gpu_put_as(g, DT_BF16, scaled ? scaled : x->v, n, copies, v, err));
 out:
     free(scaled);
     return rc;
@@ -112,15 +115,49 @@ static int put_matrix(struct gpu *g, const float *x, const void *there, int64_t 
                  : gpu_put_as(g, DT_BF16, x, n * d, copies, out, err);
 }
 
+static void forget(struct accel_session *s)
+{
+    free(s->call.v_exp);
+    s->call = (struct session_call){0};
+    s->head = (struct session_head){0};
+}
+
+int session_call_head(const struct accel_session *s, uint64_t data)
+{
+    const struct session_call *c = &s->call;
+    bool has = c->data && data >= c->data && data < c->data + (uint64_t)c->problem.heads;
+    return has ? (int)(data - c->data) : -1;
+}
+
+/* Head i of the call that is there. */
+static void head_of_call(struct accel_session *s, int i)
+{
+    const struct session_call *c = &s->call;
+    const struct attn_problem *p = &c->problem;
+    int kv = i / (p->heads / p->kv_heads);
+    int64_t q = i * p->nq * p->d * 2, k = kv * p->nk * p->d * 2;
+    s->head = (struct session_head){.data = c->data + (uint64_t)i,
+                                    .copies = {1, 1},
+                                    .q = (const char *)c->x.q + q,
+                                    .k = (const char *)c->x.k + k,
+                                    .v = (const char *)c->x.v + k,
+                                    .v_exp = c->v_exp[kv]};
+}
+
 int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data,
                      struct accel_heads copies, bool values, struct err *err)
 {
     const struct accel_there *there = x->there;
     struct session_head *h = &s->head;
     struct gpu *g = &s->gpu;
-    int rc = 0;
+    int rc = 0, in_call = copies.q == 1 ? session_call_head(s, data) : -1;
+    if (in_call >= 0) {
+        head_of_call(s, in_call);
+        return 0;
+    }
     if (!data || h->data != data || h->copies.q < copies.q || h->copies.kv < copies.kv) {
-        *h = (struct session_head){.copies = copies};
+        forget(s);
+        h->copies = copies;
         gpu_release(g, s->base);
         TRY(put_matrix(g, x->q, there ? there->q : NULL, x->nq, x->d, copies.q, &h->q, err));
         TRY(put_matrix(g, x->k, there ? there->k : NULL, x->nk, x->d, copies.kv, &h->k, err));
@@ -129,10 +166,105 @@ int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t 
     if (values && !h->v && there)
         TRY(take_there(g, there->v, x->nk * x->dv * 2, h->copies.kv, &h->v, err));
     else if (values && !h->v)
-        TRY(put_values(g, x, h, err));
+        TRY(put_values(g, x, h->copies.kv, &h->v_exp, &h->v, err));
 out:
     if (rc)
-        *h = (struct session_head){0};
+        forget(s);
+    return rc;
+}
+
+/* n heads of `bytes` each, one after the other: the arena is aligned to more than a head may be. */
+static int take(struct gpu *g, int n, int64_t bytes, void *out, struct err *err)
+{
+    int64_t all;
+    if (!mul_ok(n, bytes, &all))
+        return err_set(err, ERR_NOMEM, "%d heads of %lld bytes", n, (long long)bytes);
+    return gpu_alloc(g, all, out, err);
+}
+
+static int put_rows(struct gpu *g, const float *x, int64_t n, void *staging, void *to,
+                    struct err *err)
+{
+    dtype_from_f32(DT_BF16, x, staging, n);
+    return gpu_put(g, to, staging, n * 2, err);
+}
+
+static int put_call_values(struct gpu *g, const struct attn_in *x, float *scaled, void *staging,
+                           int *v_exp, void *to, struct err *err)
+{
+    int64_t n = x->nk * x->dv;
+    *v_exp = values_exponent(x->v, n);
+    if (*v_exp)
+        values_scale(x->v, n, *v_exp, scaled);
+    return put_rows(g, *v_exp ? scaled : x->v, n, staging, to, err);
+}
+
+static int put_tensors(struct accel_session *s, const struct accel_call *c, struct err *err)
+{
+    const struct attn_problem *p = &s->call.problem;
+    int64_t q = p->nq * p->d, k = p->nk * p->d, most = q > k ? q : k;
+    char *at_q, *at_k, *at_v;
+    float *scaled = NULL;
+    void *staging = NULL;
+    int rc = 0;
+
+    TRY(take(&s->gpu, p->heads, q * 2, &at_q, err));
+    TRY(take(&s->gpu, p->kv_heads, k * 2, &at_k, err));
+    TRY(take(&s->gpu, p->kv_heads, k * 2, &at_v, err));
+    TRY(take(&s->gpu, p->heads, q * 2, &s->call.x.out, err));
+    TRY(take(&s->gpu, p->heads, p->nq * 4, &s->call.x.lse, err));
+    TRY(mem_alloc(&staging, most, 2, "operands in bf16", err));
+    TRY(mem_alloc(&scaled, k, sizeof *scaled, "scaled values", err));
+    for (int i = 0; i < c->n; i++)
+        TRY(put_rows(&s->gpu, c->x[i]->q, q, staging, at_q + i * q * 2, err));
+    for (int g = 0; g < p->kv_heads; g++) {
+        const struct attn_in *x = c->x[g * c->group];
+        TRY(put_rows(&s->gpu, x->k, k, staging, at_k + g * k * 2, err));
+        TRY(put_call_values(&s->gpu, x, scaled, staging, s->call.v_exp + g, at_v + g * k * 2, err));
+    }
+    TRY(gpu_sync(&s->gpu, err));
+    s->call.x.q = at_q;
+    s->call.x.k = at_k;
+    s->call.x.v = at_v;
+out:
+    free(staging);
+    free(scaled);
+    return rc;
+}
+
+int session_put_call(struct accel_session *s, const struct accel_call *c, struct err *err)
+{
+    const struct attn_in *x = c->x[0];
+    int rc = 0;
+    if (s->call.data == c->data)
+        return 0;
+    forget(s);
+    gpu_release(&s->gpu, s->base);
+    s->call.problem = (struct attn_problem){c->n,  c->n / c->group, x->d,      x->nq,
+                                            x->nk, x->scale,        x->causal, ATTN_DENSE};
+    TRY(mem_alloc(&s->call.v_exp, c->n / c->group, sizeof *s->call.v_exp, "values", err));
+    TRY(put_tensors(s, c, err));
+    s->call.data = c->data;
+out:
+    if (rc) {
+        forget(s);
+        gpu_release(&s->gpu, s->base);
+    }
+    return rc;
+}
+
+int session_call_dense(struct accel_session *s, struct err *err)
+{
+    struct session_call *c = &s->call;
+    struct gpu_mark mark = gpu_mark(&s->gpu);
+    int rc = 0;
+    if (c->dense.out)
+        return 0;
+    rc = metrics_dense_make(&s->gpu, &c->problem, &c->x, &c->dense, err);
+    if (rc) {
+        c->dense = (struct metrics_dense){0};
+        gpu_release(&s->gpu, mark);
+    }
     return rc;
 }
 
@@ -166,18 +298,28 @@ out:
     return rc;
 }
 
-static struct accel_time summary(const struct timer *t, int first, int step, int n)
+/* Where work i stands in sample k: the chain comes first, or last. */
+static int place_of(int i, int k, int n, int chain)
 {
-    double ns[SESSION_MAX_SAMPLES];
-    for (int i = 0; i < n; i++)
-        ns[i] = timer_span(t, first + (int64_t)step * i).kernel_ns;
+    return k % 2 == 0 ? i : i < chain ? i + n - chain : i - chain;
+}
+
+static int work_at(int place, int k, int n, int chain)
+{
+    return k % 2 == 0 ? place : place < n - chain ? place + chain : place - (n - chain);
+}
+
+static struct accel_time summary(double *ns, int n)
+{
     struct quartiles q = quartiles_of(ns, n);
     return (struct accel_time){q.median, q.q1, q.q3, n};
 }
 
-int session_time(struct accel_session *s, const struct session_work *work, int n,
-                 struct accel_time *times, struct err *err)
+int session_time_chain(struct accel_session *s, const struct session_work *work, int n, int chain,
+                       int in_total, struct accel_time *times, struct accel_time *total,
+                       struct err *err)
 {
+    double ns[SESSION_MAX_SAMPLES], sum[SESSION_MAX_SAMPLES] = {0};
     int rc = 0, samples = s->options.samples;
 
     timer_reset(s->timer);
@@ -185,12 +327,25 @@ int session_time(struct accel_session *s, const struct session_work *work, int n
         TRY(warm_up(s, work + i, err));
     for (int k = 0; k < samples; k++)
         for (int i = 0; i < n; i++)
-            TRY(sample(s, work + i, err));
+            TRY(sample(s, work + work_at(i, k, n, chain), err));
     TRY(timer_collect(s->timer, &s->gpu, err));
-    for (int i = 0; i < n; i++)
-        times[i] = summary(s->timer, i, n, samples);
+    for (int i = 0; i < n; i++) {
+        for (int k = 0; k < samples; k++) {
+            ns[k] = timer_span(s->timer, (int64_t)k * n + place_of(i, k, n, chain)).kernel_ns;
+            sum[k] += i < in_total ? ns[k] : 0;
+        }
+        times[i] = summary(ns, samples);
+    }
+    if (total)
+        *total = summary(sum, samples);
 out:
     return rc;
+}
+
+int session_time(struct accel_session *s, const struct session_work *work, int n,
+                 struct accel_time *times, struct err *err)
+{
+    return session_time_chain(s, work, n, n, 0, times, NULL, err);
 }
 
 void session_share(struct accel_time *t, int copies)

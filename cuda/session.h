@@ -1,12 +1,13 @@
 /*
  * session.h - the state that all GPU work of a replay shares: the device, the timer, the lock that
- * admits one head at a time, warm-up and samples.
+ * admits one head or call at a time, warm-up and samples.
  */
 #ifndef LACUNA_SESSION_H
 #define LACUNA_SESSION_H
 
 #include "core/accel.h"
 #include "cuda/counters.h"
+#include "cuda/metrics/metrics.h"
 #include "cuda/timer.h"
 
 #include <pthread.h>
@@ -29,6 +30,13 @@ struct accel_session {
         const void *q, *k, *v;     /* bf16; v NULL until someone needs it */
         int v_exp;                 /* v is divided by 2^v_exp (values.h), and so are outputs */
     } head;
+    struct session_call { /* the call that is on the device, below everything else */
+        uint64_t data;    /* 0: none */
+        struct attn_problem problem;
+        struct attn_tensors x;      /* q, k, v; out and lse: scratch of dense attention */
+        int *v_exp;                 /* [kv heads], owned; of v and of the group's outputs */
+        struct metrics_dense dense; /* out NULL: not asked for yet */
+    } call;
     double matmul_tflops, copy_tbs; /* NAN until measured */
 };
 
@@ -37,11 +45,22 @@ int session_open(const struct accel_options *o, struct accel_session **out, stru
 void session_close(struct accel_session **s);
 
 /* Put q and k of a head, and with `values` v, onto the device, at least `copies` times. If the call
- * before had the same nonzero `data`, they are on the device already. They lie at the bottom of the
- * arena, so the arena must be empty; they are valid until the next call. After an error the caller
- * releases the arena to s->base. */
+ * before had the same nonzero `data`, or one copy is wanted of a head of the call that is there,
+ * they are on the device already. They lie at the bottom of the arena, so the arena must be empty;
+ * they are valid until the next call. After an error the caller releases the arena to s->base. */
 int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data,
                      struct accel_heads copies, bool values, struct err *err);
+
+/* Put a call onto the device, in place of the head or call that is there, unless it is that one.
+ * After an error neither is there. */
+int session_put_call(struct accel_session *s, const struct accel_call *c, struct err *err);
+
+/* Index of a head of the call on the device, by its number; -1: of no such head. */
+int session_call_head(const struct accel_session *s, uint64_t data);
+
+/* Dense attention of the call on the device, computed when it is first asked for. It stays with the
+ * call: nothing may lie above the call in the arena when it is. */
+int session_call_dense(struct accel_session *s, struct err *err);
 
 /* How many copies of a head of such a call a launch holds (copies.h): options.copies if set, else 1
  * if nothing is measured. */
@@ -59,6 +78,13 @@ struct session_work {
 int session_time(struct accel_session *s, const struct session_work *work, int n,
                  struct accel_time *times, struct err *err);
 
+/* The same in chains: the works [0, chain) of a sample run one after the other, before the other
+ * works of that sample or, in every second one, after them. Where `total` is not NULL it is the sum
+ * of a sample's times of [0, in_total). */
+int session_time_chain(struct accel_session *s, const struct session_work *work, int n, int chain,
+                       int in_total, struct accel_time *times, struct accel_time *total,
+                       struct err *err);
+
 /* Returns rc. If that is ERR_NOMEM, adds to the message how many copies were requested. */
 int session_blame(int rc, int copies, struct err *err);
 
@@ -70,7 +96,6 @@ void session_share(struct accel_time *t, int copies);
  * from r->lse, which must be filled. With a filter that leaves skipped tiles out of its normaliser,
  * r->lse is not the LSE of the whole mask; then it comes from `whole`, the caller's job that
  * computes it. A sample launches session_metrics_launch. Valid until session_metrics_free. */
-struct attn_job;
 struct session_metrics {
     struct metrics_ref *ref;
     const struct attn_job *whole; /* NULL: r->lse */
@@ -80,7 +105,6 @@ struct session_metrics {
     int64_t nq;
     int d;
 };
-struct attn_tensors;
 int session_metrics_init(struct accel_session *s, const struct accel_head *h,
                          const struct attn_tensors *t, const struct attn_tensors *spare,
                          const struct attn_job *whole, struct session_metrics *m, struct err *err);
@@ -92,6 +116,14 @@ int session_map(struct accel_session *s, const struct attn_in *x, struct accel_m
                 struct err *err);
 int session_reference(struct accel_session *s, const struct attn_in *x, uint64_t data, double *out,
                       double *lse, struct err *err);
+
+/* struct accel's put_call and select_call (session_call.c), and attend_call (session_attend.c). */
+int session_bring_call(struct accel_session *s, const struct accel_call *call, struct err *err);
+int session_select_call(struct accel_session *s, const struct accel_call *call,
+                        const struct accel_choice *choices, struct mask *masks, int *answers,
+                        char (*why)[160], struct err *err);
+int session_attend_call(struct accel_session *s, const struct accel_call_work *w,
+                        struct accel_call_result *r, struct err *err);
 
 /* struct accel's select (select_session.c). */
 int session_select(struct accel_session *s, const struct accel_choice *c, struct mask *m,

@@ -26,6 +26,7 @@ static const char *const phase_colors[3] = {"#999999", "#e69f00", "#0072b2"};
 
 /* The selection counts as measured where it is part of a total, or where there is none. */
 static const char *const measured_total = "time_total_ns";
+static const char *const measured_attend = "time_attend_ns";
 
 /* One bar. */
 struct bar {
@@ -41,24 +42,42 @@ static bool has_times(const struct record *r, int kind)
     return false;
 }
 
+/* The cells of a bar: the calls beside the group where times are theirs. *gs becomes theirs. */
+static struct group cells_of(const struct grouping **gs, const struct group *g, int kind)
+{
+    struct group own = *g, calls;
+    const struct grouping *theirs;
+    if (kind != 0 || !group_of_calls(*gs, measured_attend))
+        return own;
+    own.n = 0;
+    if (!group_calls(*gs, g, &theirs, &calls))
+        return own;
+    *gs = theirs;
+    return calls;
+}
+
 /* Over the cells that the figure draws, not over all of the set. */
-static int find_kind(const struct grouping *gs)
+static int find_kind(const struct grouping *all)
 {
     for (int k = 0; k < 2; k++)
-        for (int64_t i = 0; i < gs->n; i++)
-            for (int64_t m = 0; m < gs->g[i].n; m++)
-                if (has_times(&gs->set->r[gs->g[i].at[m]], k))
+        for (int64_t i = 0; i < all->n; i++) {
+            const struct grouping *gs = all;
+            struct group g = cells_of(&gs, &all->g[i], k);
+            for (int64_t m = 0; m < g.n; m++)
+                if (has_times(&gs->set->r[g.at[m]], k))
                     return k;
+        }
     return -1;
 }
 
 /* False when no cell of the group has times. */
 static bool mean_times(const struct grouping *gs, const struct group *g, int kind, struct bar *out)
 {
+    struct group cells = cells_of(&gs, g, kind);
     int64_t n = 0;
     *out = (struct bar){0};
-    for (int64_t m = 0; m < g->n; m++) {
-        const struct record *r = &gs->set->r[g->at[m]];
+    for (int64_t m = 0; m < cells.n; m++) {
+        const struct record *r = &gs->set->r[cells.at[m]];
         if (!has_times(r, kind))
             continue;
         n++;
@@ -162,7 +181,9 @@ static int draw(const struct phases *f, const struct figure_args *a, struct err 
     struct buf data = {0}, tics = {0}, title = {0}, x = {0};
     int rows = f->l.n, without = (int)f->g.gs.n - rows, rc = 0;
 
-    buf_printf(&title, "Mean time of a head, %s", kinds[f->kind].what);
+    bool calls = f->kind == 0 && (group_of_calls(&f->g.gs, measured_attend) ||
+                                  f->g.gs.g[0].first->scope == RECORD_OF_CALL);
+    buf_printf(&title, "Mean time of a %s, %s", calls ? "call" : "head", kinds[f->kind].what);
     if (without)
         buf_printf(&title, "; %d setting%s without times left out", without,
                    without > 1 ? "s" : "");

@@ -1,7 +1,7 @@
 /*
- * accelattend.c - row chunks of a mask become one block list in the geometry of a kernel
- * (accelattend.h). Units that are larger than the kernel's blocks are cut; finer ones, and windows,
- * become tiles with bits (acceltiles.h). The pairs stay the same.
+ * accelattend.c - row chunks of the masks of one or several heads become one block list in the
+ * geometry of a kernel (accelattend.h). Units that are larger than the kernel's blocks are cut;
+ * finer ones, and windows, become tiles with bits (acceltiles.h). The pairs stay the same.
  */
 #include "sim/accelattend.h"
 
@@ -9,11 +9,16 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/pool.h"
 #include "sim/acceltiles.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* Most bits of a head: what 192K x 192K tokens take when no tile is whole or empty. */
+/* Most bits of a head, or of the heads of a call: what 192K x 192K tokens take when no tile is
+ * whole or empty. */
 #define BITS_BYTES (9LL << 29)
 
 struct lists {
@@ -79,10 +84,10 @@ out:
     return rc;
 }
 
-/* The largest unit of which the masks of all chunks are made; 0 when every pair is kept. */
+/* The largest unit of which the masks of all chunks, and *bq x *bk, are made; 0 when every pair is
+ * kept. */
 static void common_unit(const struct mask *masks, int64_t n, int64_t *bq, int64_t *bk)
 {
-    *bq = *bk = 0;
     for (int64_t k = 0; k < n; k++) {
         const struct mask *m = masks + k;
         if (m->form == MASK_FULL)
@@ -133,17 +138,13 @@ out:
     return rc;
 }
 
-int accel_attend_masks(const struct accel *a, struct accel_session *s,
-                       const struct accel_head *head, const struct mask *masks, int64_t n,
-                       struct accel_result *r, char why[160], struct err *err)
+/* The kernel's blocks *bq x *bk for masks of that unit, 0 = every pair is kept. With a filter they
+ * stay the unit: it decides tile by tile. METHOD_SKIP with `why`: there is no kernel. */
+static int geometry(const struct accel *a, const struct accel_session *s, const struct attn_in *x,
+                    const struct accel_filter *filter, int64_t *bq, int64_t *bk, char why[160],
+                    struct err *err)
 {
-    struct accel_head h = *head;
-    const struct attn_in *x = h.x;
-    const struct accel_filter *filter = h.filter;
-    int64_t unit_q, unit_k;
-
-    common_unit(masks, n, &unit_q, &unit_k);
-    if (filter && (unit_q != filter->bq || unit_k != filter->bk))
+    if (filter && (*bq != filter->bq || *bk != filter->bk))
         return err_set(err, ERR_RUN, "a filter on units of %lld x %lld, the mask has others",
                        (long long)filter->bq, (long long)filter->bk);
     if (filter && !a->filters) {
@@ -152,13 +153,29 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s,
     }
     if (filter && !a->filters(s, x, filter, why))
         return METHOD_SKIP;
-    int64_t bq = unit_q ? unit_q : ACCEL_TILE, bk = unit_k ? unit_k : ACCEL_TILE;
-    if (!a->supports(s, x, &bq, &bk, why))
+    *bq = *bq ? *bq : ACCEL_TILE;
+    *bk = *bk ? *bk : ACCEL_TILE;
+    if (!a->supports(s, x, bq, bk, why))
         return METHOD_SKIP;
-    if (filter) { /* decides tile by tile: its own, not pieces of them */
-        bq = filter->bq;
-        bk = filter->bk;
+    if (filter) {
+        *bq = filter->bq;
+        *bk = filter->bk;
     }
+    return 0;
+}
+
+int accel_attend_masks(const struct accel *a, struct accel_session *s,
+                       const struct accel_head *head, const struct mask *masks, int64_t n,
+                       struct accel_result *r, char why[160], struct err *err)
+{
+    struct accel_head h = *head;
+    int64_t unit_q = 0, unit_k = 0;
+
+    common_unit(masks, n, &unit_q, &unit_k);
+    int64_t bq = unit_q, bk = unit_k;
+    int rc = geometry(a, s, h.x, h.filter, &bq, &bk, why, err);
+    if (rc)
+        return rc;
     h.bq = (int)bq;
     h.bk = (int)bk;
     if (!unit_q)
@@ -166,4 +183,287 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s,
     if (unit_q % bq == 0 && unit_k % bk == 0)
         return attend_lists(a, s, &h, masks, n, r, err);
     return attend_tiles(a, s, &h, masks, n, r, why, err);
+}
+
+/* ---- a call --------------------------------------------------------------------------------- */
+
+/* Lists of the heads of a call while they are made, each on its own, a section at a time. */
+struct making {
+    const struct head_masks *heads;
+    int64_t nq, bq, bk;
+    enum { MAKE_LISTS, MAKE_IN_PLACE, MAKE_GATHERED } how;
+    struct lists *lists;       /* [n], owned */
+    struct accel_tiles *tiles; /* [n], owned */
+    int64_t (*counts)[2];      /* [n], owned: tiles in place and gathered */
+    char (*why)[160];          /* [n], owned: not empty where the bits are too many */
+    int n, first;              /* heads; the first of those that are made at the moment */
+};
+
+static int count_head(void *making, int64_t h, int worker, struct err *err)
+{
+    struct making *m = making;
+    (void)worker;
+    return accel_tiles_count(m->heads[h].masks, m->heads[h].n, m->counts[h], err);
+}
+
+static int make_head(void *making, int64_t i, int worker, struct err *err)
+{
+    struct making *m = making;
+    int64_t h = m->first + i;
+    const struct head_masks *x = m->heads + h;
+    (void)worker;
+    if (m->how == MAKE_LISTS) {
+        m->lists[h] = (struct lists){.bq = m->bq, .bk = m->bk};
+        return make_lists(x->masks, x->n, m->nq, m->lists + h, err);
+    }
+    int rc =
+        accel_tiles_make(x->masks, x->n, m->how == MAKE_GATHERED ? TILES_GATHERED : TILES_IN_PLACE,
+                         BITS_BYTES, m->tiles + h, m->why[h], err);
+    return rc < 0 ? rc : 0;
+}
+
+/* Release what was made of these heads. */
+static void forget_heads(struct making *m, int first, int count)
+{
+    for (int h = first; h < first + count; h++) {
+        lists_free(m->lists + h);
+        m->lists[h] = (struct lists){0};
+        accel_tiles_free(m->tiles + h);
+    }
+}
+
+static void making_free(struct making *m)
+{
+    if (m->lists && m->tiles)
+        forget_heads(m, 0, m->n);
+    free(m->lists);
+    free(m->tiles);
+    free(m->counts);
+    free(m->why);
+}
+
+/* Memory, and for tiles whether all heads gather their keys. */
+static int making_init(struct making *m, bool tiles, int jobs, struct err *err)
+{
+    int64_t all[2] = {0, 0};
+    int rc = 0;
+
+    TRY(mem_zalloc(&m->lists, m->n, sizeof *m->lists, "block lists", err));
+    TRY(mem_zalloc(&m->tiles, m->n, sizeof *m->tiles, "tiles", err));
+    TRY(mem_zalloc(&m->counts, m->n, sizeof *m->counts, "tiles", err));
+    TRY(mem_zalloc(&m->why, m->n, sizeof *m->why, "tiles", err));
+    if (!tiles)
+        return 0;
+    TRY(pool_run(jobs, m->n, count_head, m, err));
+    for (int h = 0; h < m->n; h++) {
+        all[0] += m->counts[h][0];
+        all[1] += m->counts[h][1];
+    }
+    m->how = accel_tiles_gather(all) ? MAKE_GATHERED : MAKE_IN_PLACE;
+out:
+    return rc;
+}
+
+/* Make the lists of some heads. METHOD_SKIP with `why`: one has too many bits. */
+static int make_heads(struct making *m, int first, int count, int jobs, char why[160],
+                      struct err *err)
+{
+    m->first = first;
+    int rc = pool_run(jobs, count, make_head, m, err);
+    for (int h = first; h < first + count && !rc; h++)
+        if (m->why[h][0]) {
+            snprintf(why, 160, "%s", m->why[h]);
+            rc = METHOD_SKIP;
+        }
+    return rc;
+}
+
+/* One list of the heads of a section. */
+struct joined {
+    int64_t *ptr; /* owned, as all arrays */
+    int32_t *col, *bits, *keys;
+    uint64_t *words;
+    int64_t n_bits;
+};
+
+static void joined_free(struct joined *j)
+{
+    free(j->ptr);
+    free(j->col);
+    free(j->bits);
+    free(j->keys);
+    free(j->words);
+}
+
+static int joined_alloc(const struct making *m, int first, int count, int64_t groups,
+                        struct joined *j, struct err *err)
+{
+    bool tiles = m->how != MAKE_LISTS, keys = m->how == MAKE_GATHERED;
+    int64_t entries = 0;
+    int rc = 0;
+    for (int h = first; h < first + count; h++) {
+        entries += tiles ? m->tiles[h].n_tiles : m->lists[h].ptr[groups];
+        j->n_bits += m->tiles[h].n_bits;
+    }
+    TRY(mem_alloc(&j->ptr, count * groups + 1, sizeof *j->ptr, "block lists", err));
+    if (!keys)
+        TRY(mem_alloc(&j->col, entries, sizeof *j->col, "block lists", err));
+    if (keys)
+        TRY(mem_alloc(&j->keys, entries * ACCEL_TILE, sizeof *j->keys, "gathered keys", err));
+    if (keys || j->n_bits) {
+        TRY(mem_alloc(&j->bits, entries, sizeof *j->bits, "tiles", err));
+        TRY(mem_alloc(&j->words, j->n_bits * ACCEL_TILE_WORDS, sizeof *j->words, "bits of tiles",
+                      err));
+    }
+out:
+    return rc;
+}
+
+static void copy_ints(int32_t *to, const int32_t *from, int64_t n)
+{
+    if (to && n)
+        memcpy(to, from, (size_t)n * sizeof *to);
+}
+
+static void join_tiles(struct joined *j, const struct accel_tiles *t, int64_t at, int64_t bits_at)
+{
+    copy_ints(j->col ? j->col + at : NULL, t->col, t->n_tiles);
+    copy_ints(j->keys ? j->keys + at * ACCEL_TILE : NULL, t->keys, t->n_tiles * ACCEL_TILE);
+    for (int64_t i = 0; j->bits && i < t->n_tiles; i++)
+        j->bits[at + i] = t->bits[i] < 0 ? -1 : t->bits[i] + (int32_t)bits_at;
+    if (t->n_bits)
+        memcpy(j->words + bits_at * ACCEL_TILE_WORDS, t->words,
+               (size_t)(t->n_bits * ACCEL_TILE_WORDS) * sizeof *j->words);
+}
+
+static int join(const struct making *m, int first, int count, int64_t groups, struct joined *j,
+                struct err *err)
+{
+    int64_t at = 0, bits_at = 0;
+    int rc = 0;
+    TRY(joined_alloc(m, first, count, groups, j, err));
+    for (int h = first; h < first + count; h++) {
+        const struct accel_tiles *t = m->tiles + h;
+        const int64_t *ptr = m->how == MAKE_LISTS ? m->lists[h].ptr : t->ptr;
+        for (int64_t g = 0; g <= groups; g++)
+            j->ptr[(h - first) * groups + g] = at + ptr[g];
+        if (m->how == MAKE_LISTS)
+            copy_ints(j->col + at, m->lists[h].col, ptr[groups]);
+        else
+            join_tiles(j, t, at, bits_at);
+        at += ptr[groups];
+        bits_at += t->n_bits;
+    }
+out:
+    return rc;
+}
+
+/* Bytes that a head's tiles take at most; its lists otherwise are small. */
+static double tile_bytes(const struct making *m, int h)
+{
+    int64_t entry = ACCEL_TILE_WORDS * 8 + (m->how == MAKE_GATHERED ? ACCEL_TILE * 4 : 0);
+    return m->how == MAKE_LISTS ? 0 : (double)(m->counts[h][m->how == MAKE_GATHERED] * entry);
+}
+
+/* How many heads from `first` on, whole groups of the call, are attended to at once. */
+static int section_of(const struct making *m, const struct accel_call_work *w, int first)
+{
+    const struct accel_call *c = w->call;
+    double bytes = 0, most = (double)(w->section_bytes ? w->section_bytes : BITS_BYTES);
+    int n = 0;
+    while (first + n < c->n) {
+        for (int i = 0; i < c->group; i++)
+            bytes += tile_bytes(m, first + n + i);
+        if (n && bytes > most)
+            break;
+        n += c->group;
+    }
+    return n;
+}
+
+static int attend_section(const struct accel *a, struct accel_session *s, int jobs,
+                          struct accel_call_work *w, struct making *m, struct accel_call_result *r,
+                          char why[160], struct err *err)
+{
+    struct joined j = {0};
+    double begin = clock_ns();
+    int rc = 0;
+
+    if ((rc = make_heads(m, w->first, w->count, jobs, why, err)) != 0)
+        goto out;
+    TRY(join(m, w->first, w->count, ceil_div(m->nq, m->bq), &j, err));
+    double made_ns = clock_ns() - begin;
+    w->lists = (struct accel_call_lists){(int)m->bq, (int)m->bk, j.ptr,   j.col,
+                                         j.bits,     j.keys,     j.words, j.n_bits};
+    TRY(a->attend_call(s, w, r, err));
+    r->host_plan_ns += made_ns;
+out:
+    joined_free(&j);
+    forget_heads(m, w->first, w->count);
+    w->lists = (struct accel_call_lists){0};
+    return rc;
+}
+
+static void add_time(struct accel_time *sum, const struct accel_time *t)
+{
+    sum->median += t->median;
+    sum->q1 += t->q1;
+    sum->q3 += t->q3;
+}
+
+/* A later section's part of the call. Its launches follow those of the others. */
+static void add_section(struct accel_call_result *r, const struct accel_call_result *part)
+{
+    add_time(&r->attend, &part->attend);
+    add_time(&r->total, &part->attend);
+    r->host_plan_ns += part->host_plan_ns;
+    r->balance = part->balance > r->balance ? part->balance : r->balance;
+    r->launches += part->launches;
+    if (r->counters.tensor_pipe_pct == r->counters.tensor_pipe_pct)
+        snprintf(r->counters.why, sizeof r->counters.why, "the call was attended to in sections");
+    r->counters.tensor_pipe_pct = NAN;
+}
+
+static int attend_sections(const struct accel *a, struct accel_session *s, int jobs,
+                           struct accel_call_work *w, struct making *m, struct accel_call_result *r,
+                           char why[160], struct err *err)
+{
+    int rc = 0, n = 0;
+    for (w->first = 0; w->first < w->call->n; w->first += w->count, n++) {
+        struct accel_call_result part = {.heads = r->heads};
+        w->count = section_of(m, w, w->first);
+        rc = attend_section(a, s, jobs, w, m, n ? &part : r, why, err);
+        if (rc)
+            return rc;
+        if (n)
+            add_section(r, &part);
+    }
+    r->sections = n;
+    return 0;
+}
+
+int accel_attend_call(const struct accel *a, struct accel_session *s, int jobs,
+                      struct accel_call_work *w, const struct head_masks *heads,
+                      struct accel_call_result *r, char why[160], struct err *err)
+{
+    const struct attn_in *x = w->call->x[0];
+    int64_t unit_q = 0, unit_k = 0;
+
+    for (int h = 0; h < w->call->n; h++)
+        common_unit(heads[h].masks, heads[h].n, &unit_q, &unit_k);
+    int64_t bq = unit_q, bk = unit_k;
+    int rc = geometry(a, s, x, w->filters, &bq, &bk, why, err);
+    if (rc)
+        return rc;
+    w->first = 0;
+    w->count = w->call->n;
+    r->sections = 1;
+    if (!unit_q)
+        return a->attend_call(s, w, r, err);
+    struct making m = {.heads = heads, .nq = x->nq, .bq = bq, .bk = bk, .n = w->call->n};
+    TRY(making_init(&m, unit_q % bq != 0 || unit_k % bk != 0, jobs, err));
+    rc = attend_sections(a, s, jobs, w, &m, r, why, err);
+out:
+    making_free(&m);
+    return rc;
 }

@@ -1,5 +1,6 @@
 /*
- * accelattend.h - attention over a head's masks on a GPU back end (core/accel.h).
+ * accelattend.h - attention over the masks of a head, or of the heads of a call, on a GPU back end
+ * (core/accel.h).
  */
 #ifndef LACUNA_ACCELATTEND_H
 #define LACUNA_ACCELATTEND_H
@@ -14,5 +15,17 @@
 int accel_attend_masks(const struct accel *a, struct accel_session *s,
                        const struct accel_head *head, const struct mask *masks, int64_t n,
                        struct accel_result *r, char why[160], struct err *err);
+
+/* Chunks of a head of a call, which cover all its rows in order. */
+struct head_masks {
+    const struct mask *masks;
+    int64_t n;
+};
+
+/* The same for the heads of a call [w->call->n], in one geometry and as few launches as the filters
+ * allow; w->lists is set here. Lists of heads are made on `jobs` threads. */
+int accel_attend_call(const struct accel *a, struct accel_session *s, int jobs,
+                      struct accel_call_work *w, const struct head_masks *heads,
+                      struct accel_call_result *r, char why[160], struct err *err);
 
 #endif

@@ -348,20 +348,35 @@ out:
     return rc;
 }
 
-/* Whether gathering pays. */
-static int choose(struct group *g, const struct mask *masks, int64_t n, bool *gathered,
-                  struct err *err)
+static int count_tiles(struct group *g, const struct mask *masks, int64_t n, int64_t tiles[2],
+                       struct err *err)
 {
-    int64_t tiles[2] = {0, 0};
     int rc = 0;
+    tiles[0] = tiles[1] = 0;
     for (const struct mask *m = masks; m < masks + n; m++)
         for (int64_t row = m->row0; row < m->row1; row = (row / TILE + 1) * TILE) {
             int64_t end = (row / TILE + 1) * TILE;
             TRY(count_rows(g, m, row, end < m->row1 ? end : m->row1, tiles, err));
         }
-    *gathered = (double)tiles[1] < GATHER_BELOW * (double)tiles[0];
 out:
     return rc;
+}
+
+int accel_tiles_count(const struct mask *masks, int64_t n, int64_t tiles[2], struct err *err)
+{
+    struct group *g = NULL;
+    int rc = mem_zalloc(&g, 1, sizeof *g, "tiles of a mask", err);
+    if (rc)
+        return rc;
+    rc = count_tiles(g, masks, n, tiles, err);
+    free(g->spans);
+    free(g);
+    return rc;
+}
+
+bool accel_tiles_gather(const int64_t tiles[2])
+{
+    return (double)tiles[1] < GATHER_BELOW * (double)tiles[0];
 }
 
 static int make_groups(struct group *g, const struct mask *masks, int64_t n, int64_t max_bytes,
@@ -392,8 +407,11 @@ int accel_tiles_make(const struct mask *masks, int64_t n, enum tile_keys which, 
     memset(t, 0, sizeof *t);
     TRY(mem_zalloc(&g, 1, sizeof *g, "tiles of a mask", err));
     g->n_cols = ceil_div(masks->nk, TILE);
-    if (which == TILES_BEST)
-        TRY(choose(g, masks, n, &gathered, err));
+    if (which == TILES_BEST) {
+        int64_t tiles[2];
+        TRY(count_tiles(g, masks, n, tiles, err));
+        gathered = accel_tiles_gather(tiles);
+    }
     TRY(mem_zalloc(&g->map, g->n_cols * TILE * 2, sizeof *g->map, "tiles of a mask", err));
     TRY(mem_zalloc(&g->seen, g->n_cols, 1, "tiles of a mask", err));
     TRY(mem_zalloc(&g->row, g->n_cols * 2, sizeof *g->row, "tiles of a mask", err));

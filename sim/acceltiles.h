@@ -25,6 +25,10 @@ struct accel_tiles {
     int64_t col_cap, bits_cap, key_cap, word_cap;
 };
 
+/* Tiles that masks[0..n) touch, in place and with gathered keys; whether it pays to gather. */
+int accel_tiles_count(const struct mask *masks, int64_t n, int64_t tiles[2], struct err *err);
+bool accel_tiles_gather(const int64_t tiles[2]);
+
 /* Make tiles of masks[0..n), which cover all nq rows in order. Returns METHOD_SKIP with `why` when
  * the bits would take more than max_bytes. */
 int accel_tiles_make(const struct mask *masks, int64_t n, enum tile_keys which, int64_t max_bytes,

@@ -61,13 +61,13 @@ static const struct opt options[] = {
              "(faster, agrees to about 1e-6)."},
     {.name = "samples", .type = OPT_INT, .offset = offsetof(struct replay_opts, samples),
      .arg = "N", .def = "20", .min = 0, .max = 1000,
-     .help = "With cuda: timed launches of the mask's kernel and of the dense one, in turns; 0 "
-             "= no times."},
+     .help = "With cuda: timed runs of everything from choosing the masks to the outputs, in turns with "
+             "dense attention; 0 = no times."},
     {.name = "copies", .type = OPT_INT, .offset = offsetof(struct replay_opts, copies), .arg = "N",
-     .def = "0", .min = 0, .max = 1024,
-     .help = "With cuda: copies of the head in a timed launch, whose time is divided by their "
-             "number; 0 = as many as the trace has query heads, but no more than keep the GPU "
-             "busy. 1 = the head alone."},
+     .flags = OPT_UNSET, .min = 0, .max = 1024,
+     .help = "With cuda: replay heads one by one and time a head by a launch of N copies of it, "
+             "divided by N; 0 = as many as the trace has query heads, but no more than keep the GPU "
+             "busy. Not given: all heads of a call at once, whose times are the call's."},
     {.name = "counters", .type = OPT_BOOL, .offset = offsetof(struct replay_opts, counters),
      .def = "0", .min = 0, .max = 1,
      .help = "With cuda: read hardware counters of each attention (tensor pipe, bytes of GPU "
@@ -382,7 +382,7 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
 {
     struct accel_options how = {.local_rank = shard->local,
                                 .samples = (int)o->samples,
-                                .copies = (int)o->copies,
+                                .copies = o->copies < 0 ? 0 : (int)o->copies,
                                 .l2_cold = o->l2 == 1,
                                 .events = o->timer == 1,
                                 .counters = o->counters};
@@ -400,6 +400,8 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
         return err_set(err, ERR_MACHINE,
                        "replay: --backend cuda needs a build with CUDA (make CUDA=1)");
     r->device.accel = app->accel;
+    r->device.calls = o->copies < 0 && app->accel->attend_call;
+    r->device.timed = r->device.calls && (o->samples > 0 || o->counters);
     return o->c.dry_run ? 0 : r->device.accel->open(&how, &r->device.session, err);
 }
 
@@ -422,6 +424,7 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
         TRY(begin_outputs(app, o, r, &shard, &manifest, err));
     TRY(replay_plan(r, &sel, err));
     TRY(replay_shard(r, &shard, err));
+    TRY(replay_groups(r, err));
     if (o->c.dry_run) {
         TRY(print_plan(r, o, &shard, err));
         goto out;

@@ -80,11 +80,22 @@ static bool can_reference(const struct sim_device *d, const struct attn_in *x)
            d->accel->supports(d->session, x, &bq, &bk, why);
 }
 
+uint64_t device_numbers(int n)
+{
+    static _Atomic uint64_t heads;
+    return atomic_fetch_add(&heads, (uint64_t)n) + 1;
+}
+
 void device_map_attach(struct device_map *m, const struct sim_device *device,
                        const struct head_in *in)
 {
-    static _Atomic uint64_t heads;
-    *m = (struct device_map){.device = device, .in = in, .data = ++heads};
+    device_map_attach_as(m, device, in, device_numbers(1));
+}
+
+void device_map_attach_as(struct device_map *m, const struct sim_device *device,
+                          const struct head_in *in, uint64_t data)
+{
+    *m = (struct device_map){.device = device, .in = in, .data = data};
     if (device->metrics)
         exact_below_from(in->exact, below, m);
     m->gives_dense = can_reference(device, &in->x);

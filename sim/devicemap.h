@@ -21,6 +21,9 @@ struct sim_device {
     enum select_where select;
     bool metrics; /* metrics and the statistics of the exact map are measured there too */
     bool dense;   /* dense rows that methods ask for come from there even without `metrics` */
+    bool calls;   /* what is put there, attended to and timed at once is a whole call */
+    bool timed;   /* with calls: a call has times, or counters */
+    int64_t section_bytes; /* with calls: accel_call_work.section_bytes */
 };
 
 /* A head on a device, while a method runs on it. */
@@ -33,11 +36,17 @@ struct device_map {
     double *ref_lse, *ref_out; /* [nq], [nq][dv] of the reference there, owned; NULL: not asked */
 };
 
-/* Where the device measures, let it say how sparse the map is, and let it compute dense rows: in
- * double on the CPU they take seconds to minutes per head, on the device milliseconds. */
+/* attach_as: the head's q, k, v have this number, else a new one. Where the device measures, let it
+ * say how sparse the map is, and let it compute dense rows: in double on the CPU they take seconds
+ * to minutes per head, on the device milliseconds. */
 void device_map_attach(struct device_map *m, const struct sim_device *device,
                        const struct head_in *in);
+void device_map_attach_as(struct device_map *m, const struct sim_device *device,
+                          const struct head_in *in, uint64_t data);
 void device_map_detach(struct device_map *m);
+
+/* n numbers of q, k, v on a device, from the returned one on, that nobody had. Thread-safe. */
+uint64_t device_numbers(int n);
 
 /* Take over *lse [nq], which becomes NULL. */
 void device_map_lse(struct device_map *m, double **lse);

@@ -148,6 +148,8 @@ static int apply_order(const struct trace *t, struct sim_head *h, const struct h
              trace_path(t), how->permute);
     TRY(permute_make(how->permute, &h->in.geom, x->nk, how->seed, &perm, err));
     TRY(reorder(&h->q, x->nq, x->d, perm, err));
+    if (h->borrows_kv)
+        goto out; /* they are in this order already */
     TRY(reorder(&h->k, x->nk, x->d, perm, err));
     TRY(reorder(&h->v, x->nk, x->dv, perm, err));
 out:
@@ -155,8 +157,19 @@ out:
     return rc;
 }
 
-int head_load(const struct trace *t, int64_t call, int head, const struct head_load *how,
-              struct sim_head *h, struct err *err)
+static int load_kv(const struct trace *t, int64_t call, int head, const struct head_load *how,
+                   struct sim_head *h, struct err *err)
+{
+    const struct attn_in *x = &h->in.x;
+    int kv = head / (trace_meta(t)->heads / trace_meta(t)->kv_heads), rc = 0;
+    TRY(read_tensor(t, call, TRACE_K, kv, x->nk, x->d, how, &h->k, err));
+    TRY(read_tensor(t, call, TRACE_V, kv, x->nk, x->dv, how, &h->v, err));
+out:
+    return rc;
+}
+
+int head_load_kin(const struct trace *t, int64_t call, int head, const struct head_load *how,
+                  const struct sim_head *kin, struct sim_head *h, struct err *err)
 {
     int rc = 0;
 
@@ -169,9 +182,13 @@ int head_load(const struct trace *t, int64_t call, int head, const struct head_l
         TRY(read_sample(t, call, head, x->d, how, h, err));
     else
         TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->q, err));
-    int kv = head / (trace_meta(t)->heads / trace_meta(t)->kv_heads);
-    TRY(read_tensor(t, call, TRACE_K, kv, x->nk, x->d, how, &h->k, err));
-    TRY(read_tensor(t, call, TRACE_V, kv, x->nk, x->dv, how, &h->v, err));
+    h->borrows_kv = kin != NULL;
+    if (kin) {
+        h->k = kin->k;
+        h->v = kin->v;
+    } else {
+        TRY(load_kv(t, call, head, how, h, err));
+    }
     TRY(apply_order(t, h, how, err));
     sim_head_ready(h, how->precision);
     if (h->in.rows)
@@ -180,6 +197,12 @@ out:
     if (rc)
         sim_head_free(h);
     return rc;
+}
+
+int head_load(const struct trace *t, int64_t call, int head, const struct head_load *how,
+              struct sim_head *h, struct err *err)
+{
+    return head_load_kin(t, call, head, how, NULL, h, err);
 }
 
 int64_t head_load_bytes(const struct trace_meta *m)

@@ -110,6 +110,24 @@ void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r)
     }
 }
 
+void metrics_add_sums(struct metrics_acc *a, const struct accel_sums *s, const double *mass)
+{
+    double one = ldexp(1, s->exp), square = one * one;
+    a->sum_abs_delta += one * s->abs_delta;
+    a->sum_sq_delta += square * s->sq_delta;
+    a->sum_abs_ref += one * s->abs_ref;
+    a->sum_sq_ref += square * s->sq_ref;
+    a->sum_sq_out += square * s->sq_out;
+    a->dot += square * s->dot;
+    keep_max(&a->max_delta, one * s->max_delta);
+    keep_min(&a->min_row_cos, s->min_row_cos);
+    a->sum_lse += s->sum_lse;
+    keep_max(&a->max_lse, s->max_lse);
+    a->rows_lse += (int64_t)s->rows_lse;
+    a->rows_empty += (int64_t)s->rows_empty;
+    memcpy(a->recall, mass, (size_t)a->n * sizeof *mass);
+}
+
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err)
 {
     struct mask_counts c;

@@ -40,6 +40,9 @@ void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const doub
  * r->dense_lse. */
 void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r);
 
+/* The same of sums that a back end made itself, with the kept mass of every row. */
+void metrics_add_sums(struct metrics_acc *a, const struct accel_sums *s, const double *mass);
+
 /* Add the counts of a chunk's mask. tiles_pv: tiles whose P V was computed; < 0: the same tiles as
  * in Q K. */
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err);

@@ -31,6 +31,14 @@ struct series {
     int64_t searches;        /* of these, cells whose parameter is to be searched */
 };
 
+/* Series of one (trace, branch, layer) with the same calls, whose heads a GPU has at once. A call
+ * of them is a cell more, of scope `call`, where it is timed. */
+struct call_group {
+    int64_t *series, n; /* their indices, ascending by head; owned */
+    int group;          /* query heads in a row that share keys and values; divides n */
+    char *heads;        /* as in struct record; owned */
+};
+
 /* Cells of a run that this replay finished; atomic adds. */
 struct run_tally {
     int64_t ok, full; /* full: the mask kept every allowed pair */
@@ -48,6 +56,8 @@ struct replay {
     uint64_t seed;
     struct series *series; /* owned */
     int64_t n_series, cap_series;
+    struct call_group *groups; /* owned; with device.calls */
+    int64_t n_groups, cap_groups;
     struct record_file *records; /* of a dry run: its keys alone, or NULL without a directory */
     struct maskfile *masks;      /* NULL: not dumped */
     struct outfile *outputs;     /* NULL: not dumped */
@@ -67,8 +77,23 @@ struct replay_select {
 int replay_plan(struct replay *r, const struct replay_select *sel, struct err *err);
 
 /* Keep the series of one shard. Shards are balanced by cost, and every process computes the same
- * split. */
+ * split. With device.calls whole groups stay together, or, where they are fewer than the shards,
+ * the query heads of a KV head. */
 int replay_shard(struct replay *r, const struct shard *shard, struct err *err);
+
+/* With device.calls: make the groups, and count the cells of their calls. After replay_shard. */
+int replay_groups(struct replay *r, struct err *err);
+void replay_groups_free(struct replay *r);
+
+/* Do both belong to one group? */
+bool replay_same_group(const struct series *a, const struct series *b);
+
+/* The KV head of a series, as stored. */
+int replay_kv(const struct replay *r, const struct series *s);
+
+/* Fill the identity fields of the record of a group's call. */
+int replay_call_identity(const struct replay *r, const struct call_group *g, int64_t call,
+                         const struct method_run *run, struct record *rec, struct err *err);
 
 /* Fill the identity fields of a cell's record. */
 int replay_identity(const struct replay *r, const struct series *s, int64_t call,

@@ -187,25 +187,61 @@ out:
     return rc;
 }
 
+/* What goes to a shard as a whole: unit[i] of series i, numbered from 0. Returns how many. */
+static int64_t shard_units(const struct replay *r, bool by_kv, int64_t *unit)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < r->n_series; i++) {
+        const struct series *s = r->series + i;
+        unit[i] = -1;
+        for (int64_t k = i - 1; k >= 0 && unit[i] < 0 && r->device.calls; k--)
+            if (replay_same_group(s, r->series + k) &&
+                (!by_kv || replay_kv(r, s) == replay_kv(r, r->series + k)))
+                unit[i] = unit[k];
+        unit[i] = unit[i] < 0 ? n++ : unit[i];
+    }
+    return n;
+}
+
 /* Only shapes enter the cost here, never what is already recorded, so that every shard computes the
  * same split. */
+static int assign_series(const struct replay *r, int64_t count, int64_t *owner, struct err *err)
+{
+    double *cost = NULL;
+    int64_t *unit = NULL, *owners = NULL, n;
+    int rc = 0;
+
+    TRY(mem_zalloc(&cost, r->n_series, sizeof *cost, "shards", err));
+    TRY(mem_alloc(&unit, r->n_series, sizeof *unit, "shards", err));
+    TRY(mem_alloc(&owners, r->n_series, sizeof *owners, "shards", err));
+    n = shard_units(r, false, unit);
+    if (r->device.calls && n < count)
+        n = shard_units(r, true, unit);
+    for (int64_t i = 0; i < r->n_series; i++) {
+        const struct trace_meta *m = trace_meta(r->traces[r->series[i].trace]);
+        cost[unit[i]] += (double)pairs_allowed(m->n_q, m->n_k, m->causal) *
+                         (double)(m->head_dim + m->v_dim) * (double)r->series[i].n_calls;
+    }
+    TRY(shard_assign(cost, n, count, owners, err));
+    for (int64_t i = 0; i < r->n_series; i++)
+        owner[i] = owners[unit[i]];
+out:
+    free(cost);
+    free(unit);
+    free(owners);
+    return rc;
+}
+
 int replay_shard(struct replay *r, const struct shard *shard, struct err *err)
 {
     int rc = 0;
-    double *cost = NULL;
     int64_t *owner = NULL, kept = 0;
 
     r->shard = *shard;
     if (shard->count <= 1)
         return 0;
-    TRY(mem_alloc(&cost, r->n_series, sizeof *cost, "shards", err));
     TRY(mem_alloc(&owner, r->n_series, sizeof *owner, "shards", err));
-    for (int64_t i = 0; i < r->n_series; i++) {
-        const struct trace_meta *m = trace_meta(r->traces[r->series[i].trace]);
-        cost[i] = (double)pairs_allowed(m->n_q, m->n_k, m->causal) *
-                  (double)(m->head_dim + m->v_dim) * (double)r->series[i].n_calls;
-    }
-    TRY(shard_assign(cost, r->n_series, shard->count, owner, err));
+    TRY(assign_series(r, shard->count, owner, err));
     for (int64_t i = 0; i < r->n_series; i++) {
         if (owner[i] == shard->index)
             r->series[kept++] = r->series[i];
@@ -214,7 +250,6 @@ int replay_shard(struct replay *r, const struct shard *shard, struct err *err)
     }
     r->n_series = kept;
 out:
-    free(cost);
     free(owner);
     return rc;
 }
@@ -256,6 +291,7 @@ void replay_free(struct replay *r)
     for (int64_t i = 0; i < r->n_traces; i++)
         trace_close(&r->traces[i]);
     budget_book_free(&r->book);
+    replay_groups_free(r);
     free(r->series);
     free(r->traces);
     free(r->tally);

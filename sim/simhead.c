@@ -20,8 +20,10 @@ void sim_head_free(struct sim_head *h)
 {
     exact_free(&h->exact);
     free(h->q);
-    free(h->k);
-    free(h->v);
+    if (!h->borrows_kv) {
+        free(h->k);
+        free(h->v);
+    }
     free(h->perm);
     free(h->rel);
     memset(h, 0, sizeof *h);

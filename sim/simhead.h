@@ -14,6 +14,7 @@ struct sim_head {
     struct head_in in;        /* views into the members below */
     struct exact exact;       /* in.exact */
     float *q, *k, *v;         /* owned */
+    bool borrows_kv;          /* but for k and v, which are another head's of the group */
     struct row_sample sample; /* in.rows, where the trace has a sample */
     float *rel;               /* owned: relative bias [2 n_k - 1] of the trace, or NULL */
 

@@ -263,7 +263,7 @@ static void note_full(const struct run *run, struct record *r)
         record_note(r, "full=%s", why);
 }
 
-static int run_record(struct run *run, struct record *r, struct err *err)
+int run_record(struct run *run, struct record *r, struct err *err)
 {
     int64_t nq = head_rows(run->in), nk = run->in->x.nk;
     int rc = 0;
@@ -289,14 +289,39 @@ out:
     return rc;
 }
 
-/* 0, METHOD_SKIP or an error. */
-static int run_phases(struct run *run, struct record *r, struct err *err)
+int run_start(struct run *run, struct err *err)
 {
     const struct attn_in *x = &run->in->x;
     int rc = run_prepare(run, err);
+    return rc ? rc : metrics_init(&run->acc, head_rows(run->in), x->dv, err);
+}
+
+void run_skipped(const struct run *run, struct record *r)
+{
+    r->status = RECORD_SKIP;
+    snprintf(r->reason, sizeof r->reason, "%s", run->cell->ctx->skip);
+}
+
+void run_end(struct run *run)
+{
+    if (run->method->release)
+        run->method->release(run->state);
+    if (run->map.device)
+        device_map_detach(&run->map);
+    metrics_free(&run->acc);
+    for (int64_t g = 0; g < run->n_part; g++)
+        metrics_free(&run->part[g]);
+    free(run->part);
+    free(run->out);
+    free(run->lse);
+    free(run->lse_mask);
+}
+
+/* 0, METHOD_SKIP or an error. */
+static int run_phases(struct run *run, struct record *r, struct err *err)
+{
+    int rc = run_start(run, err);
     if (rc)
-        return rc;
-    if ((rc = metrics_init(&run->acc, head_rows(run->in), x->dv, err)) != 0)
         return rc;
     rc = run->cell->device ? run_on_accel(run, r, err) : run_chunks(run, err);
     return rc ? rc : run_record(run, r, err);
@@ -313,65 +338,55 @@ static int run_method(const struct sim_cell *cell, struct record *r, struct err 
         device_map_attach(&run.map, cell->device, cell->in);
     int rc = run_phases(&run, r, err);
     if (rc == METHOD_SKIP) {
-        r->status = RECORD_SKIP;
-        snprintf(r->reason, sizeof r->reason, "%s", cell->ctx->skip);
+        run_skipped(&run, r);
         rc = 0;
     }
-    if (run.method->release)
-        run.method->release(run.state);
-    if (cell->device)
-        device_map_detach(&run.map);
-    metrics_free(&run.acc);
-    for (int64_t g = 0; g < run.n_part; g++)
-        metrics_free(&run.part[g]);
-    free(run.part);
-    free(run.out);
-    free(run.lse);
-    free(run.lse_mask);
+    run_end(&run);
     return rc < 0 ? err_prefix(err, "%s", cell->method->name) : rc;
 }
 
-/* A method that asks for a token order: everything runs on the reordered head. */
-static int run_reordered(const struct sim_cell *cell, const char *order, struct record *r,
-                         struct err *err)
+/* Why the head cannot be put into another order; NULL: it can. */
+static const char *order_is_fixed(const struct head_in *in)
+{
+    if (!in->geom.t || in->x.causal || in->x.nq != in->x.nk)
+        return " needs a bidirectional video trace";
+    if (reach_any(&in->x.reach) || score_has_bias(&in->x.mods))
+        return " of a head whose window, chunk or bias depends on positions";
+    return NULL;
+}
+
+int run_reorder(const struct sim_cell *cell, struct sim_head *h, bool *moved, struct record *r,
+                struct err *err)
 {
     const struct head_in *in = cell->in;
-    struct sim_cell moved = *cell;
-    struct sim_head h = {0};
-    int rc = 0;
+    const char *order = cell->method->order ? cell->method->order(cell->params) : NULL;
 
-    if (!in->geom.t || in->x.causal || in->x.nq != in->x.nk) {
-        r->status = RECORD_SKIP;
-        snprintf(r->reason, sizeof r->reason, "token order '%s' needs a bidirectional video trace",
-                 order);
+    *moved = order && strcmp(order, "none") != 0 && !(in->order && strcmp(in->order, order) == 0);
+    if (!*moved)
         return 0;
-    }
-    if (reach_any(&in->x.reach) || score_has_bias(&in->x.mods)) {
-        r->status = RECORD_SKIP;
-        snprintf(r->reason, sizeof r->reason,
-                 "token order '%s' of a head whose window, chunk or bias depends on positions",
-                 order);
-        return 0;
-    }
-    if (in->order) {
-        r->status = RECORD_SKIP;
+    const char *why = order_is_fixed(in);
+    if (why)
+        snprintf(r->reason, sizeof r->reason, "token order '%s'%s", order, why);
+    else if (in->order)
         snprintf(r->reason, sizeof r->reason,
                  "token order '%s' of tokens that are already in order '%s'", order, in->order);
-        return 0;
-    }
-    TRY(sim_head_reorder(in, order, cell->ctx->seed, &h, err));
-    moved.in = &h.in;
-    TRY(run_method(&moved, r, err));
-out:
-    sim_head_free(&h);
-    return rc;
+    else
+        return sim_head_reorder(in, order, cell->ctx->seed, h, err);
+    r->status = RECORD_SKIP;
+    *moved = false;
+    return METHOD_SKIP;
 }
 
 int sim_run(const struct sim_cell *cell, struct record *r, struct err *err)
 {
-    const char *now = cell->in->order;
-    const char *order = cell->method->order ? cell->method->order(cell->params) : NULL;
-    if (order && strcmp(order, "none") != 0 && !(now && strcmp(now, order) == 0))
-        return run_reordered(cell, order, r, err);
-    return run_method(cell, r, err);
+    struct sim_cell here = *cell;
+    struct sim_head h = {0};
+    bool moved;
+    int rc = run_reorder(cell, &h, &moved, r, err);
+    if (moved && !rc)
+        here.in = &h.in;
+    if (rc == 0)
+        rc = run_method(&here, r, err);
+    sim_head_free(&h);
+    return rc == METHOD_SKIP ? 0 : rc;
 }

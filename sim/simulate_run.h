@@ -1,5 +1,6 @@
 /*
- * simulate_run.h - the state of a running method, shared by simulate.c and simulate_accel.c.
+ * simulate_run.h - the state of a running method, shared by simulate.c, simulate_accel.c and
+ * simulate_call.c.
  */
 #ifndef LACUNA_SIMULATE_RUN_H
 #define LACUNA_SIMULATE_RUN_H
@@ -8,6 +9,7 @@
 #include "sim/blocks/exact.h"
 #include "sim/devicemap.h"
 #include "sim/metrics.h"
+#include "sim/simhead.h"
 #include "sim/simulate.h"
 
 /* One method on one head, while it runs. */
@@ -49,9 +51,22 @@ static inline bool run_own_arithmetic(const struct run *run)
  * are counted. About CHUNK_ROWS, fewer if there are very many keys. */
 int64_t run_chunk_rows(const struct run *run);
 
-/* Run the method with its attention on the GPU. The CPU selects all rows first, because the GPU
- * takes a head at once. It does so even where the GPU selects too: the method's own numbers come
- * from the CPU, and so does the mask with which the GPU's is compared. */
+/* The steps of sim_run, for those who do several heads at once. run_start: prepare, and room for
+ * the metrics; 0, METHOD_SKIP with ctx->skip, or an error. run_record: everything that is not a
+ * device's goes into the record. run_skipped: the record of a skip. run_end releases in any case.
+ */
+int run_start(struct run *run, struct err *err);
+int run_record(struct run *run, struct record *r, struct err *err);
+void run_skipped(const struct run *run, struct record *r);
+void run_end(struct run *run);
+
+/* The head of the cell in the token order that its method wants: *h with *moved, if that is another
+ * one than the head is in. METHOD_SKIP: the record says why it cannot be. */
+int run_reorder(const struct sim_cell *cell, struct sim_head *h, bool *moved, struct record *r,
+                struct err *err);
+
+/* Run the method with its attention on the GPU, a head at a time. The GPU takes all rows at once,
+ * so the masks of all rows are chosen first. */
 int run_on_accel(struct run *run, struct record *r, struct err *err);
 
 #endif

@@ -5,6 +5,7 @@
 #include "cuda/metrics/metrics.h"
 
 #include "cuda/metrics/metrics_pass.cuh"
+#include "cuda/metrics/metrics_errors.cuh"
 #include "cuda/metrics/metrics_table.h"
 #include "cuda/tensormap.h"
 
@@ -26,44 +27,13 @@ static int put(struct gpu *g, const void *src, int64_t bytes, void *dst, struct 
 
 /* ---- dense reference ------------------------------------------------------------------------ */
 
-/* Eight lanes have the channels of a row between them. */
-#define ROW_LANES 8
-
-static __device__ __forceinline__ void add_error(accel_row &e, float x, float y)
-{
-    float delta = x - y;
-    e.abs_delta += fabsf(delta);
-    e.sq_delta += delta * delta;
-    e.abs_ref += fabsf(y);
-    e.sq_ref += y * y;
-    e.sq_out += x * x;
-    e.dot += x * y;
-    if (!(fabsf(delta) <= e.max_delta)) /* NaN stays */
-        e.max_delta = fabsf(delta);
-}
-
-static __device__ __forceinline__ void sum_errors(accel_row &e)
-{
-#pragma unroll
-    for (int bit = 1; bit < ROW_LANES; bit *= 2) {
-        e.abs_delta += __shfl_xor_sync(~0u, e.abs_delta, bit);
-        e.sq_delta += __shfl_xor_sync(~0u, e.sq_delta, bit);
-        e.abs_ref += __shfl_xor_sync(~0u, e.abs_ref, bit);
-        e.sq_ref += __shfl_xor_sync(~0u, e.sq_ref, bit);
-        e.sq_out += __shfl_xor_sync(~0u, e.sq_out, bit);
-        e.dot += __shfl_xor_sync(~0u, e.dot, bit);
-        float other = __shfl_xor_sync(~0u, e.max_delta, bit);
-        if (isnan(other) || other > e.max_delta)
-            e.max_delta = other;
-    }
-}
-
 struct finish_args {
     const int2 *rows;
     const float *piece_out;
     const float2 *piece_ml;
-    int bm, nq;
-    float *out; /* NULL: not wanted */
+    int bm, nq, q_blocks; /* rows and rows of tiles of a head */
+    int n;                /* rows of all heads */
+    float *out;           /* NULL: not wanted */
     double *lse;
     float2 *norm;
     const __nv_bfloat16 *other; /* NULL: no errors */
@@ -77,10 +47,11 @@ template <int D> __global__ void finish_reference(const finish_args a)
 {
     constexpr int N = D / ROW_LANES;
     int row = (blockIdx.x * blockDim.x + threadIdx.x) / ROW_LANES, lane = threadIdx.x % ROW_LANES;
-    bool mine = row < a.nq;
-    row = mine ? row : a.nq - 1;
-    int2 slots = a.rows[row / a.bm];
-    size_t at = (size_t)slots.x * a.bm + row % a.bm;
+    bool mine = row < a.n;
+    row = mine ? row : a.n - 1;
+    int head = row / a.nq, in_head = row - head * a.nq;
+    int2 slots = a.rows[head * a.q_blocks + in_head / a.bm];
+    size_t at = (size_t)slots.x * a.bm + in_head % a.bm;
     float m = -INFINITY, l = 0, o[N] = {};
 
     for (int i = 0; i < slots.y; i++) {
@@ -136,9 +107,9 @@ template <int D> __global__ void finish_reference(const finish_args a)
 }
 
 /* Every row of tiles gets slots of its own, so that its outputs stay in fp32. */
-static int slots_for_all(struct attn_plan *plan, int2 **rows, struct err *err)
+static int slots_for_all(struct attn_plan *plan, int64_t n, int2 **rows, struct err *err)
 {
-    int rc = mem_zalloc(rows, plan->q_blocks, sizeof **rows, "slots of rows", err);
+    int rc = mem_zalloc(rows, n, sizeof **rows, "slots of rows", err);
     if (rc)
         return rc;
     for (int32_t i = 0; i < plan->n_splits; i++)
@@ -152,31 +123,75 @@ static int slots_for_all(struct attn_plan *plan, int2 **rows, struct err *err)
     return 0;
 }
 
-extern "C" int metrics_ref_init(struct gpu *g, const struct attn_problem *p,
-                                const struct attn_tensors *x, bool keep_out, struct metrics_ref *r,
-                                struct err *err)
+/* The launch of *r without its results. */
+static int ref_job(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
+                   struct metrics_ref *r, struct err *err)
 {
     int rc = 0;
     struct attn_plan plan = {};
     const struct attn_kernel *k = NULL;
     int2 *rows = NULL;
+    int64_t n;
 
-    memset(r, 0, sizeof *r);
     TRY(attn_kernel_find(p, g->sm, NULL, &k, err));
     TRY(attn_plan_make(p, &k->tile, NULL, g->sms, true, &plan, err));
-    TRY(slots_for_all(&plan, &rows, err));
+    n = (int64_t)p->heads * plan.q_blocks;
+    r->q_blocks = plan.q_blocks;
+    TRY(slots_for_all(&plan, n, &rows, err));
     TRY(attn_job_init(g, p, k, &plan, x, &r->job, err));
-    TRY(put(g, rows, plan.q_blocks * (int64_t)sizeof *rows, &r->rows, err));
-    if (keep_out)
-        TRY(gpu_alloc(g, p->nq * p->d * 4, &r->out, err));
-    TRY(gpu_alloc(g, p->nq * 8, &r->lse, err));
-    TRY(gpu_alloc(g, p->nq * 8, &r->norm, err));
+    TRY(put(g, rows, n * (int64_t)sizeof *rows, &r->rows, err));
     TRY(gpu_sync(g, err));
 out:
     free(rows);
     attn_plan_free(&plan);
+    return rc;
+}
+
+static int ref_results(struct gpu *g, const struct attn_problem *p, bool keep_out,
+                       struct metrics_ref *r, struct err *err)
+{
+    int64_t n = p->heads * p->nq;
+    int rc = 0;
+    if (keep_out)
+        TRY(gpu_alloc(g, n * p->d * 4, &r->out, err));
+    TRY(gpu_alloc(g, n * 8, &r->lse, err));
+    TRY(gpu_alloc(g, n * 8, &r->norm, err));
+out:
+    return rc;
+}
+
+extern "C" int metrics_ref_init(struct gpu *g, const struct attn_problem *p,
+                                const struct attn_tensors *x, bool keep_out, struct metrics_ref *r,
+                                struct err *err)
+{
+    int rc = 0;
+    memset(r, 0, sizeof *r);
+    TRY(ref_job(g, p, x, r, err));
+    TRY(ref_results(g, p, keep_out, r, err));
+out:
     if (rc)
         metrics_ref_free(r);
+    return rc;
+}
+
+extern "C" int metrics_dense_make(struct gpu *g, const struct attn_problem *p,
+                                  const struct attn_tensors *x, struct metrics_dense *d,
+                                  struct err *err)
+{
+    struct metrics_ref r = {};
+    struct gpu_mark mark;
+    int rc = 0;
+    TRY(ref_results(g, p, true, &r, err));
+    *d = {r.out, r.lse, r.norm};
+    mark = gpu_mark(g);
+    rc = ref_job(g, p, x, &r, err);
+    if (!rc)
+        rc = metrics_ref_launch(g, &r, NULL, NULL, err);
+    if (!rc)
+        rc = gpu_sync(g, err);
+    gpu_release(g, mark);
+out:
+    metrics_ref_free(&r);
     return rc;
 }
 
@@ -185,13 +200,15 @@ extern "C" int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, co
 {
     int rc = 0;
     const attn_args *a = (const attn_args *)r->job.args;
-    int nq = (int)r->job.problem.nq;
-    unsigned blocks = ((unsigned)nq * ROW_LANES + 255) / 256;
+    int nq = (int)r->job.problem.nq, n = nq * r->job.problem.heads;
+    unsigned blocks = ((unsigned)n * ROW_LANES + 255) / 256;
     finish_args f = {(const int2 *)r->rows,
                      a->piece_out,
                      a->piece_ml,
                      r->job.kernel->tile.bm,
                      nq,
+                     r->q_blocks,
+                     n,
                      r->out,
                      r->lse,
                      (float2 *)r->norm,

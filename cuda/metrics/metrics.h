@@ -1,5 +1,5 @@
 /*
- * metrics.h - the metrics of one head in a replay, on the GPU and without N x N storage.
+ * metrics.h - the metrics of heads in a replay, on the GPU and without N x N storage.
  *
  * 1. metrics_ref: dense attention with unrounded fp32 outputs; per row the normaliser of p and, for
  *    another output, sums over channels of its difference from these.
@@ -26,22 +26,47 @@ extern "C" {
 
 struct metrics_ref {
     struct attn_job job;
-    void *rows;  /* device: first slot and number of pieces of a row of tiles */
-    float *out;  /* device [nq][d], or NULL */
-    double *lse; /* device [nq], natural log, -inf for a row without an allowed key */
-    void *norm;  /* device: float2 [nq], see metrics_pass.cuh */
+    void *rows;       /* device: first slot and number of pieces of a row of tiles */
+    int32_t q_blocks; /* rows of tiles of a head */
+    float *out;       /* device [heads][nq][d], or NULL */
+    double *lse;      /* device [heads][nq], natural log, -inf for a row without an allowed key */
+    void *norm;       /* device: float2 [heads][nq], see metrics_pass.cuh */
 };
 
-/* Prepare one head (p->heads = 1, dense). Does not write x->out and x->lse. Memory comes from the
- * arena. */
+/* Prepare the heads of p (dense). Does not write x->out and x->lse. Memory comes from the arena. */
 int metrics_ref_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
                      bool keep_out, struct metrics_ref *r, struct err *err);
 
-/* Launch the reference. errors [nq], on the device, receives the errors of out, bf16 [nq][d],
- * against it; both may be NULL. */
+/* Launch the reference. errors [heads][nq], on the device, receives the errors of out, bf16
+ * [heads][nq][d], against it; both may be NULL. */
 int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, const void *out,
                        struct accel_row *errors, struct err *err);
 void metrics_ref_free(struct metrics_ref *r);
+
+/* Dense attention that stays on the device: out, lse and norm as in metrics_ref. */
+struct metrics_dense {
+    float *out;
+    double *lse;
+    void *norm;
+};
+
+/* Compute it. Only the results stay in the arena. */
+int metrics_dense_make(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
+                       struct metrics_dense *d, struct err *err);
+
+/* Outputs of all heads against it (metrics_compare.cu). */
+struct metrics_outputs {
+    const void *out;       /* bf16 [heads][nq][d] */
+    const float *lse;      /* [heads][nq] of these outputs */
+    const float *lse_mask; /* of the whole mask, where a filter left tiles out of lse; else lse */
+    bool all;              /* the masks keep every allowed pair */
+};
+
+/* sums [heads] and, unless NULL, mass [heads][nq] on the host; `exp` of the sums is not set. The
+ * sums over rows are in double and in one order. */
+int metrics_compare(struct gpu *g, const struct attn_problem *p, const struct metrics_dense *d,
+                    const struct metrics_outputs *o, struct accel_sums *sums, double *mass,
+                    struct err *err);
 
 /* Kept mass of a row, the sum of its dense p over a mask: (sum of e^s over the kept keys) / (sum
  * over all keys) = e^(lse - dense_lse). At most 1; 0 for a row that keeps nothing. Its error comes

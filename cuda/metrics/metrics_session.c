@@ -192,9 +192,15 @@ static int map_locked(struct accel_session *s, const struct attn_in *x, struct a
     int rc = 0;
 
     TRY(session_put_head(s, x, m->data, (struct accel_heads){1, 1}, !m->lse, err));
+    int64_t in_call = session_call_head(s, m->data);
+    mark = gpu_mark(g);
+    if (in_call >= 0)
+        TRY(session_call_dense(s, err));
     mark = gpu_mark(g);
     t = (struct attn_tensors){.q = s->head.q, .k = s->head.k, .v = s->head.v};
-    if (m->lse) {
+    if (in_call >= 0) {
+        norm = (float *)s->call.dense.norm + 2 * in_call * x->nq;
+    } else if (m->lse) {
         TRY(put_norms(g, m->lse, x->nq, &norm, err));
     } else {
         TRY(measure_norms(s, x, &p, &t, false, &ref, err));
@@ -234,18 +240,31 @@ out:
 
 /* ---- dense attention as a service ----------------------------------------------------------- */
 
-static int fetch_outputs(struct accel_session *s, const struct metrics_ref *ref, int64_t n,
-                         double *out, struct err *err)
+static int fetch_outputs(struct accel_session *s, const float *from, int64_t n, double *out,
+                         struct err *err)
 {
     double unit = ldexp(1, s->head.v_exp);
     float *part = NULL;
     int rc = 0;
     TRY(mem_alloc(&part, n, sizeof *part, "dense outputs", err));
-    TRY(gpu_get(&s->gpu, part, ref->out, n * (int64_t)sizeof *part, err));
+    TRY(gpu_get(&s->gpu, part, from, n * (int64_t)sizeof *part, err));
     for (int64_t i = 0; i < n; i++)
         out[i] = part[i] * unit;
 out:
     free(part);
+    return rc;
+}
+
+/* A head of the call on the device: what is there of the whole call. */
+static int reference_in_call(struct accel_session *s, const struct attn_in *x, int64_t head,
+                             double *out, double *lse, struct err *err)
+{
+    int rc = 0;
+    TRY(session_call_dense(s, err));
+    TRY(gpu_get(&s->gpu, lse, s->call.dense.lse + head * x->nq, x->nq * 8, err));
+    if (out)
+        TRY(fetch_outputs(s, s->call.dense.out + head * x->nq * x->dv, x->nq * x->dv, out, err));
+out:
     return rc;
 }
 
@@ -259,12 +278,15 @@ static int reference_locked(struct accel_session *s, const struct attn_in *x, ui
     int rc = 0;
 
     TRY(session_put_head(s, x, data, (struct accel_heads){1, 1}, true, err));
+    int64_t in_call = session_call_head(s, data);
+    if (in_call >= 0)
+        return reference_in_call(s, x, in_call, out, lse, err);
     mark = gpu_mark(&s->gpu);
     t = (struct attn_tensors){.q = s->head.q, .k = s->head.k, .v = s->head.v};
     TRY(measure_norms(s, x, &p, &t, out != NULL, &ref, err));
     TRY(gpu_get(&s->gpu, lse, ref.lse, x->nq * 8, err));
     if (out)
-        TRY(fetch_outputs(s, &ref, x->nq * x->dv, out, err));
+        TRY(fetch_outputs(s, ref.out, x->nq * x->dv, out, err));
 out:
     metrics_ref_free(&ref);
     gpu_release(&s->gpu, mark);

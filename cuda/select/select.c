@@ -133,27 +133,27 @@ void select_job_free(struct select_job *job)
 
 /* ---- results -------------------------------------------------------------------------------- */
 
-/* The indices of the bits of a map. */
-static int fetch_map(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
-                     struct err *err)
+/* The indices of the bits of a map's rows. */
+static int fetch_map(struct gpu *g, const struct select_job *job, int64_t row0, int64_t n_rows,
+                     int64_t **ptr, int32_t **col, struct err *err)
 {
     const struct select_lists *l = &job->lists;
     uint32_t *map = NULL;
     int64_t n = 0;
     int rc = 0;
 
-    TRY(mem_alloc(&map, l->rows * l->words, sizeof *map, "map of kept keys", err));
-    TRY(gpu_get(g, map, l->map, l->rows * l->words * 4, err));
-    TRY(mem_alloc(ptr, l->rows + 1, sizeof **ptr, "lists of kept keys", err));
-    for (int64_t r = 0; r < l->rows; r++) {
+    TRY(mem_alloc(&map, n_rows * l->words, sizeof *map, "map of kept keys", err));
+    TRY(gpu_get(g, map, l->map + row0 * l->words, n_rows * l->words * 4, err));
+    TRY(mem_alloc(ptr, n_rows + 1, sizeof **ptr, "lists of kept keys", err));
+    for (int64_t r = 0; r < n_rows; r++) {
         (*ptr)[r] = n;
         for (int64_t w = 0; w < l->words; w++)
             n += __builtin_popcount(map[r * l->words + w]);
     }
-    (*ptr)[l->rows] = n;
+    (*ptr)[n_rows] = n;
     TRY(mem_alloc(col, n, sizeof **col, "lists of kept keys", err));
     n = 0;
-    for (int64_t i = 0; i < l->rows * l->words; i++)
+    for (int64_t i = 0; i < n_rows * l->words; i++)
         for (uint32_t bits = map[i]; bits; bits &= bits - 1)
             (*col)[n++] = (int32_t)(i % l->words * 32 + __builtin_ctz(bits));
 out:
@@ -161,22 +161,31 @@ out:
     return rc;
 }
 
+int select_fetch_rows(struct gpu *g, const struct select_job *job, int64_t row0, int64_t row1,
+                      int64_t **ptr, int32_t **col, struct err *err)
+{
+    const struct select_lists *l = &job->lists;
+    int64_t n_rows = row1 - row0;
+    int rc = 0;
+    if (!l->ptr)
+        return fetch_map(g, job, row0, n_rows, ptr, col, err);
+    TRY(mem_alloc(ptr, n_rows + 1, sizeof **ptr, "block lists", err));
+    TRY(gpu_get(g, *ptr, l->ptr + row0, (n_rows + 1) * 8, err));
+    int64_t first = (*ptr)[0], n = (*ptr)[n_rows] - first;
+    if (first < 0 || n < 0 || n > n_rows * l->units)
+        FAIL(err, ERR_RUN, "%s on the GPU: %lld list entries in %lld x %lld units",
+             job->method->name, (long long)n, (long long)n_rows, (long long)l->units);
+    for (int64_t r = 0; r <= n_rows; r++)
+        (*ptr)[r] -= first;
+    TRY(mem_alloc(col, n, sizeof **col, "block lists", err));
+    if (n)
+        TRY(gpu_get(g, *col, l->col + first, n * 4, err));
+out:
+    return rc;
+}
+
 int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
                  struct err *err)
 {
-    const struct select_lists *l = &job->lists;
-    int rc = 0;
-    if (!l->ptr)
-        return fetch_map(g, job, ptr, col, err);
-    TRY(mem_alloc(ptr, l->rows + 1, sizeof **ptr, "block lists", err));
-    TRY(gpu_get(g, *ptr, l->ptr, (l->rows + 1) * 8, err));
-    int64_t n = (*ptr)[l->rows];
-    if (n < 0 || n > l->rows * l->units)
-        FAIL(err, ERR_RUN, "%s on the GPU: %lld list entries in %lld x %lld units",
-             job->method->name, (long long)n, (long long)l->rows, (long long)l->units);
-    TRY(mem_alloc(col, n, sizeof **col, "block lists", err));
-    if (n)
-        TRY(gpu_get(g, *col, l->col, n * 4, err));
-out:
-    return rc;
+    return select_fetch_rows(g, job, 0, job->lists.rows, ptr, col, err);
 }

@@ -112,8 +112,12 @@ void select_job_free(struct select_job *job);
 int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t bk,
                       struct err *err);
 
-/* Fetch the lists to the host, also for single keys: ptr [rows + 1] and col, owned by the caller.
- */
+/* Fetch the lists of rows [row0, row1) to the host, also for single keys: ptr [row1 - row0 + 1],
+ * from 0, and col, owned by the caller. */
+int select_fetch_rows(struct gpu *g, const struct select_job *job, int64_t row0, int64_t row1,
+                      int64_t **ptr, int32_t **col, struct err *err);
+
+/* Of all rows. */
 int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
                  struct err *err);
 

@@ -3,20 +3,23 @@
  * host, time (core/accel.h).
  */
 #include "core/mem.h"
-#include "cuda/select/select.h"
+#include "cuda/select/select_session.h"
 #include "cuda/session.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The lists of one head as a mask; takes ptr and col. */
-static int make_mask(const struct select_job *job, int64_t *ptr, int32_t *col, struct mask *m,
+int select_head_mask(struct gpu *g, const struct select_job *job, int head, struct mask *m,
                      struct err *err)
 {
     const struct select_problem *p = &job->problem;
     const struct select_lists *l = &job->lists;
-    int rc = mask_lists_init(m, p->nq, p->nk, 0, p->nq, p->causal, l->bq, l->bk, err);
+    int64_t *ptr = NULL;
+    int32_t *col = NULL;
+    int rc = select_fetch_rows(g, job, head * l->groups, (head + 1) * l->groups, &ptr, &col, err);
+    if (!rc)
+        rc = mask_lists_init(m, p->nq, p->nk, 0, p->nq, p->causal, l->bq, l->bk, err);
     if (rc) {
         free(ptr);
         free(col);
@@ -25,7 +28,7 @@ static int make_mask(const struct select_job *job, int64_t *ptr, int32_t *col, s
     free(m->ptr);
     m->ptr = ptr;
     m->col = col;
-    m->col_cap = ptr[l->rows];
+    m->col_cap = ptr[l->groups];
     return mask_check(m, err);
 }
 
@@ -60,8 +63,6 @@ static int select_locked(struct accel_session *s, const struct select_method *me
     struct gpu *g = &s->gpu;
     struct gpu_mark mark = s->base;
     struct select_job job = {0};
-    int64_t *ptr = NULL;
-    int32_t *col = NULL;
     struct accel_heads copies = session_copies(s, c->call, c->x);
     int rc = 0;
 
@@ -72,39 +73,38 @@ static int select_locked(struct accel_session *s, const struct select_method *me
     p->k = s->head.k;
     TRY(select_job_init(g, method, p, &job, err));
     TRY(method->launch(g, &job, err));
-    TRY(select_fetch(g, &job, &ptr, &col, err));
-    rc = make_mask(&job, ptr, col, m, err);
-    ptr = NULL;
-    col = NULL;
-    if (rc)
-        goto out;
+    TRY(select_head_mask(g, &job, 0, m, err));
     gpu_release(g, mark);
     if (s->options.samples > 0)
         TRY(time_copies(s, method, *p, copies, time, err));
 out:
-    free(ptr);
-    free(col);
     select_job_free(&job);
     gpu_release(g, mark);
     return session_blame(rc, copies.q, err);
+}
+
+struct select_problem select_problem_of(const struct accel_choice *c)
+{
+    const struct attn_in *x = c->x;
+    return (struct select_problem){.heads = 1,
+                                   .kv_heads = 1,
+                                   .d = x->d,
+                                   .nq = x->nq,
+                                   .nk = x->nk,
+                                   .scale = x->scale,
+                                   .causal = x->causal,
+                                   .seed = c->seed,
+                                   .options = c->options,
+                                   .params = c->params,
+                                   .shape = c->shape,
+                                   .rule = c->rule};
 }
 
 int session_select(struct accel_session *s, const struct accel_choice *c, struct mask *m,
                    struct accel_time *time, char why[160], struct err *err)
 {
     const struct attn_in *x = c->x;
-    struct select_problem p = {.heads = 1,
-                               .kv_heads = 1,
-                               .d = x->d,
-                               .nq = x->nq,
-                               .nk = x->nk,
-                               .scale = x->scale,
-                               .causal = x->causal,
-                               .seed = c->seed,
-                               .options = c->options,
-                               .params = c->params,
-                               .shape = c->shape,
-                               .rule = c->rule};
+    struct select_problem p = select_problem_of(c);
     const struct select_method *method = select_for(c->method, &p);
     *time = (struct accel_time){NAN, NAN, NAN, 0};
     if (!method) {

@@ -14,11 +14,13 @@
  *                              compute-sanitizer; --brief: and of these a part, for its racecheck,
  *                              in which every launch takes 20 ms
  *   checkcu --traces T.h5 ...  every method on heads of these traces (checkcu_traces.c)
+ *   checkcu --calls T.h5 ...   every method on whole calls of these traces (checkcu_calls.c)
  *   checkcu --same A.h5 B.h5   two captures of one run (checkcu_traces.c)
  */
 #include "core/log.h"
 #include "cuda/backend.h"
 #include "tests/gpu/checkcu_blas.h"
+#include "tests/gpu/checkcu_calls.h"
 #include "tests/gpu/checkcu_case.h"
 #include "tests/gpu/checkcu_decoder.h"
 #include "tests/gpu/checkcu_filter.h"
@@ -343,10 +345,11 @@ int main(int argc, char **argv)
         return summary();
     }
     bool traces = argc > 1 && strcmp(argv[1], "--traces") == 0;
-    if (!traces && !parse_choice(argc, argv)) {
+    bool calls = argc > 1 && strcmp(argv[1], "--calls") == 0;
+    if (!traces && !calls && !parse_choice(argc, argv)) {
         fprintf(stderr,
                 "checkcu: [--small] [--brief] [--part I/N] [TEXT] | --traces T.h5 ... | "
-                "--same A.h5 B.h5; found '%s'\n",
+                "--calls T.h5 ... | --same A.h5 B.h5; found '%s'\n",
                 argv[1]);
         return 2;
     }
@@ -358,6 +361,11 @@ int main(int argc, char **argv)
     if (traces) {
         gpu_close(&g); /* the back end opens its own */
         check_traces(argc - 2, argv + 2, &n_checks, &n_failures);
+        return summary();
+    }
+    if (calls) {
+        gpu_close(&g);
+        check_calls(argc - 2, argv + 2, &n_checks, &n_failures);
         return summary();
     }
     int rc = check_all(&g);

@@ -22,4 +22,31 @@ static inline void accel_lists_mask(const struct accel_head *h, struct mask *m, 
     mask_lists_finish(m);
 }
 
+/* Tiles with bits as lists of keys, row by row. */
+static inline void accel_bits_mask(const struct accel_head *h, struct mask *m, struct err *err)
+{
+    const struct attn_in *x = h->x;
+    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, 1, 1, err), err);
+    for (int64_t r = 0; r < x->nq; r++)
+        for (int64_t i = h->ptr[r / ACCEL_TILE]; i < h->ptr[r / ACCEL_TILE + 1]; i++)
+            for (int k = 0; k < ACCEL_TILE; k++) {
+                int row = (int)(r % ACCEL_TILE);
+                int64_t key = h->keys ? h->keys[i * ACCEL_TILE + k] : h->col[i] * ACCEL_TILE + k;
+                const uint64_t *w = h->words + h->bits[i] * ACCEL_TILE_WORDS;
+                bool kept = h->bits[i] < 0 || w[accel_word(row, k)] >> accel_bit(row, k) & 1;
+                if (kept && key >= 0 && key < mask_limit(m, r))
+                    assert_ok(mask_lists_add(m, r, (int32_t)key, err), err);
+            }
+    mask_lists_finish(m);
+}
+
+/* Whatever the head has. */
+static inline void accel_head_mask(const struct accel_head *h, struct mask *m, struct err *err)
+{
+    if (h->bits)
+        accel_bits_mask(h, m, err);
+    else
+        accel_lists_mask(h, m, err);
+}
+
 #endif

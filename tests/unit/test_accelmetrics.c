@@ -26,32 +26,6 @@ static bool supports_all(const struct accel_session *s, const struct attn_in *x,
     return true;
 }
 
-/* Tiles with bits as lists of keys, row by row. */
-static void bits_to_mask(const struct accel_head *h, struct mask *m, struct err *err)
-{
-    const struct attn_in *x = h->x;
-    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, 1, 1, err), err);
-    for (int64_t r = 0; r < x->nq; r++)
-        for (int64_t i = h->ptr[r / ACCEL_TILE]; i < h->ptr[r / ACCEL_TILE + 1]; i++)
-            for (int k = 0; k < ACCEL_TILE; k++) {
-                int row = (int)(r % ACCEL_TILE);
-                int64_t key = h->keys ? h->keys[i * ACCEL_TILE + k] : h->col[i] * ACCEL_TILE + k;
-                const uint64_t *w = h->words + h->bits[i] * ACCEL_TILE_WORDS;
-                bool kept = h->bits[i] < 0 || w[accel_word(row, k)] >> accel_bit(row, k) & 1;
-                if (kept && key >= 0 && key < mask_limit(m, r))
-                    assert_ok(mask_lists_add(m, r, (int32_t)key, err), err);
-            }
-    mask_lists_finish(m);
-}
-
-static void head_mask(const struct accel_head *h, struct mask *m, struct err *err)
-{
-    if (h->bits)
-        bits_to_mask(h, m, err);
-    else
-        accel_lists_mask(h, m, err);
-}
-
 #define ROWS_EXP 20 /* rows are of outputs that were divided by 2^20 */
 
 static void measure_row(const double *out, const double *ref, int d, struct accel_row *e)
@@ -81,7 +55,7 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
     double *ref = calloc((size_t)(x->nq * x->dv), sizeof *ref);
 
     assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
-    head_mask(h, &m, err);
+    accel_head_mask(h, &m, err);
     assert_ok(attn_rows(&ops, &m, out, r->lse, err), err);
     mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
     s->data = h->data;

@@ -207,6 +207,76 @@ START_TEST(the_key_depends_on_identity_only)
 }
 END_TEST
 
+/* Keys of older records stay what they were; a call is none of its heads. */
+START_TEST(the_key_of_a_call_is_its_own)
+{
+    char head[512], call[512], part[512];
+    key_of(&r, head);
+    ck_assert_str_eq(head, "xxh3:0123|0|0|main|3|7|cpu|f64|none|42|streaming|window=64:sink=4");
+    record_of_call(&r);
+    key_of(&r, call);
+    ck_assert_str_eq(call,
+                     "call||xxh3:0123|0|0|main|3|-1|cpu|f64|none|42|streaming|window=64:sink=4");
+    r.heads = strdup("0-3,6");
+    key_of(&r, part);
+    ck_assert_str_ne(call, part);
+}
+END_TEST
+
+START_TEST(a_call_reads_back)
+{
+    struct record back;
+    struct buf a = {0}, b = {0};
+    record_of_call(&r);
+    r.heads = strdup("0-3,6");
+    metric("speedup", 3.5);
+    line_of(&r, &a);
+    ck_assert_ptr_nonnull(strstr(buf_str(&a), "{\"scope\":\"call\",\"trace\":"));
+    ck_assert_ptr_null(strstr(buf_str(&a), "kv_head"));
+    assert_ok(record_parse(a.data, a.len, "here", &back, &e), &e);
+    ck_assert_int_eq(back.scope, RECORD_OF_CALL);
+    ck_assert_int_eq(back.head, -1);
+    ck_assert_int_eq(back.layer, 3);
+    ck_assert_str_eq(back.heads, "0-3,6");
+    ck_assert_double_eq(record_get(&back, "speedup"), 3.5);
+    line_of(&back, &b);
+    ck_assert_str_eq(buf_str(&a), buf_str(&b));
+    record_free(&back);
+    buf_free(&a);
+    buf_free(&b);
+}
+END_TEST
+
+static const struct {
+    const char *from, *to, *message;
+} damage_of_calls[] = {
+    {"\"heads\":\"0\",", "", "\"heads\" is missing"},
+    {"\"head\":-1", "\"head\":0", "of a call -1 was expected, found 0"},
+    {"\"scope\":\"call\"", "\"scope\":\"cell\"", "head, call or model was expected, found 'cell'"},
+    {"\"scope\":\"call\",", "", "\"head\""},
+};
+
+START_TEST(damaged_calls_are_refused)
+{
+    struct buf line = {0}, bad = {0};
+    struct record back;
+    record_of_call(&r);
+    r.heads = strdup("0");
+    line_of(&r, &line);
+    *strstr(line.data, ",\"sum\"") = '\0';
+    line.len = strlen(line.data);
+    buf_puts(&line, "}");
+    const char *at = strstr(buf_str(&line), damage_of_calls[_i].from);
+    ck_assert_ptr_nonnull(at);
+    buf_printf(&bad, "%.*s%s%s", (int)(at - line.data), line.data, damage_of_calls[_i].to,
+               at + strlen(damage_of_calls[_i].from));
+    assert_fails(record_parse(bad.data, bad.len, "here", &back, &e), &e, ERR_INPUT,
+                 damage_of_calls[_i].message);
+    buf_free(&line);
+    buf_free(&bad);
+}
+END_TEST
+
 static const struct {
     const char *from, *to, *message;
 } damage[] = {
@@ -546,6 +616,10 @@ Suite *make_suite(void)
     tcase_add_test(c, the_sum_is_no_metric);
     tcase_add_test(c, a_metric_is_replaced_and_cannot_shadow_the_identity);
     tcase_add_test(c, the_key_depends_on_identity_only);
+    tcase_add_test(c, the_key_of_a_call_is_its_own);
+    tcase_add_test(c, a_call_reads_back);
+    tcase_add_loop_test(c, damaged_calls_are_refused, 0,
+                        sizeof damage_of_calls / sizeof *damage_of_calls);
     tcase_add_loop_test(c, damaged_records_are_refused, 0, sizeof damage / sizeof *damage);
     tcase_add_test(c, a_stopped_run_continues);
     tcase_add_test(c, errors_are_tried_again_and_the_last_record_wins);

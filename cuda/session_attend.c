@@ -1,0 +1,482 @@
+/*
+ * session_attend.c - attention of all heads of a call, or of a section of them: one launch over all
+ * their lists, metrics and times (struct accel_call_work in core/accel.h).
+ */
+#include "cuda/session_runs.h"
+
+#include "core/clock.h"
+#include "core/dtype.h"
+#include "core/intmath.h"
+#include "core/mem.h"
+#include "cuda/attn/attn_filter.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- work of a sample ----------------------------------------------------------------------- */
+
+struct jobs {
+    struct attn_job *attend; /* [n] */
+    struct select_job *select;
+    int n;
+};
+
+static int launch_attends(struct gpu *g, const void *jobs, struct err *err)
+{
+    const struct jobs *j = jobs;
+    int rc = 0;
+    for (int i = 0; i < j->n && !rc; i++)
+        rc = attn_job_launch(g, j->attend + i, err);
+    return rc;
+}
+
+static int launch_selects(struct gpu *g, const void *jobs, struct err *err)
+{
+    const struct jobs *j = jobs;
+    int rc = 0;
+    for (int i = 0; i < j->n && !rc; i++)
+        rc = j->select[i].method->launch(g, j->select + i, err);
+    return rc;
+}
+
+static void jobs_free(struct jobs *j)
+{
+    for (int i = 0; i < j->n; i++) {
+        if (j->attend)
+            attn_job_free(j->attend + i);
+        if (j->select)
+            select_job_free(j->select + i);
+    }
+    free(j->attend);
+    free(j->select);
+    *j = (struct jobs){0};
+}
+
+/* Selections again, of the masks that are built or of those that are not. */
+static int make_selects(struct accel_session *s, const struct accel_call_work *w, bool built,
+                        struct jobs *out, struct err *err)
+{
+    const struct accel_call *call = w->call;
+    struct head_run r;
+    char why[160];
+    int rc = 0;
+
+    TRY(mem_zalloc(&out->select, call->n, sizeof *out->select, "selections", err));
+    for (int i = 0; i < call->n; i += r.n) {
+        struct select_problem p;
+        bool full = false;
+        r = (struct head_run){i, 1, 1};
+        if (!w->choices[i].method || w->built[i] != built)
+            continue;
+        r = run_from(call->n, call->group, i, run_same_choice, w->choices);
+        const struct select_method *m = run_select(&s->call, w->choices + i, r, &p, &full, why);
+        if (!m)
+            FAIL(err, ERR_RUN, "%s", why);
+        if (full)
+            continue;
+        TRY(select_job_init(&s->gpu, m, &p, out->select + out->n, err));
+        out->n++;
+    }
+out:
+    return rc;
+}
+
+/* ---- attention ------------------------------------------------------------------------------ */
+
+struct attend {
+    struct accel_session *s;
+    const struct accel_call_work *w;
+    struct attn_tensors x; /* of all heads */
+    float *whole_lse;      /* [n][nq] with the tiles that a filter left out; NULL: x.lse */
+    struct jobs jobs, whole, dense, select, build;
+    const struct filter_kernel **kernels; /* [jobs.n] with filters, owned */
+    struct head_run *runs;                /* [jobs.n], owned */
+    int64_t groups;                       /* rows of blocks of a head */
+};
+
+/* Rows of a head of the section in the lists. */
+static const int64_t *rows_of(const struct attend *a, int head)
+{
+    return a->w->lists.ptr + (head - a->w->first) * a->groups;
+}
+
+static int64_t blocks_of(const struct attend *a, int head)
+{
+    const int64_t *rows = rows_of(a, head);
+    return rows[a->groups] - rows[0];
+}
+
+/* The lists of a run's heads, from 0. *ptr is owned by the caller. */
+static int csr_of(const struct attend *a, struct head_run r, struct attn_csr *csr, int64_t **ptr,
+                  struct err *err)
+{
+    const struct accel_call_lists *l = &a->w->lists;
+    const int64_t *rows = rows_of(a, r.first);
+    int64_t n = r.n * a->groups, from = rows[0];
+    int rc = mem_alloc(ptr, n + 1, sizeof **ptr, "lists of a run of heads", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i <= n; i++)
+        (*ptr)[i] = rows[i] - from;
+    *csr = (struct attn_csr){*ptr,
+                             l->col ? l->col + from : NULL,
+                             l->bits ? l->bits + from : NULL,
+                             l->keys ? l->keys + from * ACCEL_TILE : NULL,
+                             l->words,
+                             l->n_bits};
+    return 0;
+}
+
+static struct attn_problem problem_of(const struct attend *a, struct head_run r)
+{
+    struct attn_problem p = a->s->call.problem;
+    const struct accel_call_lists *l = &a->w->lists;
+    p.heads = r.n;
+    p.kv_heads = r.kv;
+    p.lists = !l->ptr       ? ATTN_DENSE
+              : l->keys     ? ATTN_GATHER
+              : l->bits     ? ATTN_BITS
+              : l->bq == 64 ? ATTN_64x64
+              : l->bk == 64 ? ATTN_128x64
+                            : ATTN_128x128;
+    return p;
+}
+
+/* The kernel over lists (or the dense one) for a run. */
+static int plain_job(struct attend *a, struct head_run r, struct attn_job *job,
+                     struct accel_call_result *res, struct err *err)
+{
+    struct attn_problem p = problem_of(a, r);
+    struct attn_tensors x = run_tensors(&a->s->call, &a->x, r);
+    const struct attn_kernel *k = NULL;
+    struct attn_plan plan = {0};
+    struct attn_csr csr;
+    int64_t *ptr = NULL;
+    int rc = 0;
+
+    TRY(attn_kernel_find(&p, a->s->gpu.sm, NULL, &k, err));
+    if (p.lists != ATTN_DENSE)
+        TRY(csr_of(a, r, &csr, &ptr, err));
+    double since = clock_ns();
+    TRY(attn_plan_make(&p, &k->tile, p.lists == ATTN_DENSE ? NULL : &csr, a->s->gpu.sms, true,
+                       &plan, err));
+    res->host_plan_ns += clock_ns() - since;
+    res->balance = fmax(res->balance, plan.balance);
+    int64_t pairs =
+        (int64_t)attn_block_rows(p.lists, &k->tile) * attn_block_keys(p.lists, &k->tile);
+    for (int h = r.first; h < r.first + r.n; h++) {
+        int64_t blocks = p.lists == ATTN_DENSE ? plan.blocks / r.n : blocks_of(a, h);
+        res->heads[h].pairs_exec = blocks * pairs;
+    }
+    TRY(attn_job_init(&a->s->gpu, &p, k, &plan, &x, job, err));
+out:
+    attn_plan_free(&plan);
+    free(ptr);
+    return rc;
+}
+
+/* The filter's kernel for a run. x: where the outputs go. */
+static int filter_job(struct attend *a, struct head_run r, const struct accel_filter *f,
+                      const struct attn_tensors *x, struct attn_job *job,
+                      const struct filter_kernel **kernel, struct accel_call_result *res,
+                      struct err *err)
+{
+    struct attn_problem p = problem_of(a, r);
+    struct attn_tensors own = run_tensors(&a->s->call, x, r);
+    struct attn_plan plan = {0};
+    struct attn_csr csr;
+    int64_t *ptr = NULL;
+    char why[160];
+    int rc = 0;
+
+    *kernel = filter_kernel_find(p.d, a->s->gpu.sm, f, why);
+    if (!*kernel)
+        FAIL(err, ERR_RUN, "%s", why);
+    p.lists = (*kernel)->kernel.lists;
+    TRY(csr_of(a, r, &csr, &ptr, err));
+    double since = clock_ns();
+    TRY(attn_plan_filtered(&p, &(*kernel)->kernel.tile, &csr, f->tail, a->s->gpu.sms, &plan, err));
+    if (res) {
+        res->host_plan_ns += clock_ns() - since;
+        res->balance = fmax(res->balance, plan.balance);
+    }
+    TRY(filter_job_init(&a->s->gpu, &p, *kernel, &plan, f, &own, job, err));
+out:
+    attn_plan_free(&plan);
+    free(ptr);
+    return rc;
+}
+
+static bool same_filter(const void *ctx, int i, int k)
+{
+    const struct accel_filter *a = (const struct accel_filter *)ctx + i;
+    const struct accel_filter *b = (const struct accel_filter *)ctx + k;
+    return a->pv == b->pv && a->scope == b->scope && a->tail == b->tail &&
+           a->keep_denominator == b->keep_denominator;
+}
+
+static int make_filter_jobs(struct attend *a, struct accel_call_result *res, struct err *err)
+{
+    const struct accel_call *call = a->w->call;
+    int end = a->w->first + a->w->count;
+    struct head_run r;
+    int rc = 0;
+
+    TRY(mem_zalloc(&a->kernels, call->n, sizeof *a->kernels, "kernels", err));
+    for (int i = a->w->first; i < end; i += r.n) {
+        r = run_from(end, call->group, i, same_filter, a->w->filters);
+        TRY(filter_job(a, r, a->w->filters + i, &a->x, a->jobs.attend + a->jobs.n,
+                       a->kernels + a->jobs.n, res, err));
+        a->runs[a->jobs.n++] = r;
+    }
+out:
+    return rc;
+}
+
+static int make_jobs(struct attend *a, struct accel_call_result *res, struct err *err)
+{
+    const struct accel_call_lists *l = &a->w->lists;
+    int n = a->w->count, rc = 0;
+    struct head_run all = {a->w->first, n, n / a->w->call->group};
+
+    a->groups = l->ptr ? ceil_div(a->s->call.problem.nq, l->bq) : 0;
+    TRY(mem_zalloc(&a->jobs.attend, n, sizeof *a->jobs.attend, "launches", err));
+    TRY(mem_zalloc(&a->runs, n, sizeof *a->runs, "launches", err));
+    if (a->w->filters)
+        return make_filter_jobs(a, res, err);
+    TRY(plain_job(a, all, a->jobs.attend, res, err));
+    a->runs[a->jobs.n++] = all;
+out:
+    return rc;
+}
+
+/* Dense attention of all heads, to the call's own scratch. */
+static int make_dense(struct attend *a, struct err *err)
+{
+    struct accel_session *s = a->s;
+    const struct attn_problem *p = &s->call.problem;
+    const struct attn_kernel *k = NULL;
+    struct attn_plan plan = {0};
+    int rc = 0;
+    TRY(mem_zalloc(&a->dense.attend, 1, sizeof *a->dense.attend, "launches", err));
+    TRY(attn_kernel_find(p, s->gpu.sm, NULL, &k, err));
+    TRY(attn_plan_make(p, &k->tile, NULL, s->gpu.sms, true, &plan, err));
+    TRY(attn_job_init(&s->gpu, p, k, &plan, &s->call.x, a->dense.attend, err));
+    a->dense.n = 1;
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
+/* The filters of runs that leave skipped tiles out of their normaliser once more, with these tiles
+ * in it, for the LSE of the whole mask. */
+static int run_whole(struct attend *a, struct err *err)
+{
+    struct accel_session *s = a->s;
+    const struct attn_problem *p = &s->call.problem;
+    struct attn_tensors x = s->call.x;
+    const struct filter_kernel *kernel;
+    int rc = 0;
+
+    a->whole_lse = a->x.lse;
+    if (!a->w->filters || a->w->filters[0].keep_denominator)
+        return 0;
+    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &x.lse, err));
+    TRY(mem_zalloc(&a->whole.attend, a->jobs.n, sizeof *a->whole.attend, "launches", err));
+    for (int i = 0; i < a->jobs.n; i++) {
+        struct accel_filter all = a->w->filters[a->runs[i].first];
+        all.keep_denominator = true;
+        TRY(filter_job(a, a->runs[i], &all, &x, a->whole.attend + i, &kernel, NULL, err));
+        a->whole.n++;
+    }
+    TRY(launch_attends(&s->gpu, &a->whole, err));
+    a->whole_lse = x.lse;
+out:
+    return rc;
+}
+
+/* ---- results -------------------------------------------------------------------------------- */
+
+static int fetch_head(struct attend *a, int h, struct accel_call_head *r, struct err *err)
+{
+    const struct session_call *c = &a->s->call;
+    const struct attn_problem *p = &c->problem;
+    double unit = ldexp(1, c->v_exp[h / (p->heads / p->kv_heads)]);
+    int64_t n = p->nq * p->d;
+    uint16_t *out = NULL;
+    float *lse = NULL;
+    int rc = 0;
+
+    if (r->out) {
+        TRY(mem_alloc(&out, n, sizeof *out, "output", err));
+        TRY(gpu_get(&a->s->gpu, out, (const char *)a->x.out + h * n * 2, n * 2, err));
+        for (int64_t i = 0; i < n; i++)
+            r->out[i] = bf16_to_f32(out[i]) * unit;
+    }
+    if (r->lse) {
+        TRY(mem_alloc(&lse, p->nq, sizeof *lse, "log-sum-exp", err));
+        TRY(gpu_get(&a->s->gpu, lse, a->x.lse + h * p->nq, p->nq * 4, err));
+        for (int64_t i = 0; i < p->nq; i++)
+            r->lse[i] = lse[i];
+    }
+out:
+    free(out);
+    free(lse);
+    return rc;
+}
+
+/* How many tiles of P V the launches computed. */
+static int count_filtered(struct attend *a, struct accel_call_result *res, struct err *err)
+{
+    const struct accel_call_lists *l = &a->w->lists;
+    double *tiles = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&tiles, a->w->count, sizeof *tiles, "counts of tiles", err));
+    for (int i = 0; i < a->jobs.n; i++) {
+        struct head_run r = a->runs[i];
+        TRY(filter_tiles(&a->s->gpu, a->jobs.attend + i, a->kernels[i], tiles, err));
+        for (int h = r.first; h < r.first + r.n; h++) {
+            int64_t blocks = blocks_of(a, h);
+            res->heads[h].tiles_pv = tiles[h - r.first];
+            res->heads[h].pairs_exec =
+                (int64_t)(((double)blocks + tiles[h - r.first]) / 2 * ((double)l->bq * l->bk));
+        }
+    }
+out:
+    free(tiles);
+    return rc;
+}
+
+static int measure(struct attend *a, struct accel_call_result *res, struct err *err)
+{
+    const struct session_call *c = &a->s->call;
+    struct attn_problem p = c->problem;
+    int first = a->w->first, size = p.heads / p.kv_heads;
+    int64_t row = first * p.nq;
+    struct metrics_dense ref = {c->dense.out + row * p.d, c->dense.lse + row, NULL};
+    struct accel_sums *sums = NULL;
+    double *mass = NULL;
+    int rc = 0;
+
+    TRY(run_whole(a, err));
+    struct metrics_outputs o = {(const char *)a->x.out + row * p.d * 2, a->x.lse + row,
+                                a->whole_lse + row, !a->w->lists.ptr};
+    p.heads = a->w->count;
+    p.kv_heads = p.heads / size;
+    TRY(mem_alloc(&sums, p.heads, sizeof *sums, "sums of errors", err));
+    TRY(mem_alloc(&mass, p.heads * p.nq, sizeof *mass, "kept mass of rows", err));
+    TRY(metrics_compare(&a->s->gpu, &p, &ref, &o, sums, mass, err));
+    for (int h = 0; h < p.heads; h++) {
+        struct accel_call_head *head = res->heads + first + h;
+        head->sums = sums[h];
+        head->sums.exp = c->v_exp[(first + h) / size];
+        memcpy(head->mass, mass + h * p.nq, (size_t)p.nq * sizeof *mass);
+    }
+out:
+    free(sums);
+    free(mass);
+    return rc;
+}
+
+static int take_times(struct attend *a, struct accel_call_result *res, struct err *err)
+{
+    struct session_work work[4];
+    struct accel_time times[4];
+    bool chosen = a->select.n > 0, built = a->build.n > 0;
+    int n = 0, rc = 0;
+
+    if (chosen)
+        work[n++] = (struct session_work){launch_selects, &a->select};
+    work[n++] = (struct session_work){launch_attends, &a->jobs};
+    int chain = n;
+    if (a->dense.n)
+        work[n++] = (struct session_work){launch_attends, &a->dense};
+    if (built)
+        work[n++] = (struct session_work){launch_selects, &a->build};
+    TRY(session_time_chain(a->s, work, n, chain, chain, times, &res->total, err));
+    if (chosen)
+        res->select = times[0];
+    res->attend = times[chain - 1];
+    if (a->dense.n)
+        res->dense = times[chain];
+    if (built)
+        res->build = times[chain + 1];
+out:
+    return rc;
+}
+
+/* Select kernels are not part of what is counted: as in a run of a head. */
+static int count_events(struct attend *a, struct accel_counters *c, struct err *err)
+{
+    return counters_measure(a->s->counters, &a->s->gpu, launch_attends, &a->jobs, c, err);
+}
+
+static int attend_locked(struct accel_session *s, const struct accel_call_work *w,
+                         struct accel_call_result *r, struct err *err)
+{
+    struct attend a = {.s = s, .w = w};
+    struct gpu_mark mark = gpu_mark(&s->gpu);
+    const struct attn_problem *p = &s->call.problem;
+    bool metrics = r->heads[w->first].mass != NULL;
+    int rc = 0;
+
+    CU(err, cudaSetDevice(s->gpu.device));
+    TRY(session_put_call(s, w->call, err));
+    mark = gpu_mark(&s->gpu);
+    if (metrics) {
+        TRY(session_call_dense(s, err));
+        mark = gpu_mark(&s->gpu);
+    }
+    a.x = s->call.x;
+    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * p->d * 2, &a.x.out, err));
+    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &a.x.lse, err));
+    TRY(make_jobs(&a, r, err));
+    if (w->first == 0)
+        TRY(make_dense(&a, err));
+    r->launches = a.jobs.n;
+    r->kv = p->kv_heads;
+    snprintf(r->kernel, sizeof r->kernel, "%s", a.jobs.attend[0].kernel->name);
+    if (a.dense.n)
+        snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", a.dense.attend[0].kernel->name);
+    TRY(launch_attends(&s->gpu, &a.jobs, err));
+    for (int h = w->first; h < w->first + w->count; h++)
+        TRY(fetch_head(&a, h, r->heads + h, err));
+    if (w->filters)
+        TRY(count_filtered(&a, r, err));
+    if (metrics)
+        TRY(measure(&a, r, err));
+    if (s->options.samples > 0 && w->choices && w->first == 0) {
+        TRY(make_selects(s, w, false, &a.select, err));
+        TRY(make_selects(s, w, true, &a.build, err));
+    }
+    if (s->options.samples > 0)
+        TRY(take_times(&a, r, err));
+    if (s->counters)
+        TRY(count_events(&a, &r->counters, err));
+out:
+    jobs_free(&a.jobs);
+    jobs_free(&a.whole);
+    jobs_free(&a.dense);
+    jobs_free(&a.select);
+    jobs_free(&a.build);
+    free(a.kernels);
+    free(a.runs);
+    gpu_release(&s->gpu, mark);
+    return rc;
+}
+
+int session_attend_call(struct accel_session *s, const struct accel_call_work *w,
+                        struct accel_call_result *r, struct err *err)
+{
+    static const struct accel_time none = {NAN, NAN, NAN, 0};
+    pthread_mutex_lock(&s->lock);
+    r->select = r->build = r->attend = r->dense = r->total = none;
+    r->host_plan_ns = r->balance = 0;
+    r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
+    memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);
+    int rc = attend_locked(s, w, r, err);
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}

@@ -1,0 +1,190 @@
+/*
+ * accelchoice.c - see accelchoice.h.
+ */
+#include "sim/accelchoice.h"
+
+#include "core/intmath.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The masks that the method itself hands out. */
+static int select_all(struct run *run, struct choice *c, struct err *err)
+{
+    int64_t nq = run->in->x.nq, n = 0, step = c->step;
+    int rc = 0;
+    double t = run_clock(run);
+    for (int64_t r = 0; r < nq; r += step, n++) {
+        TRY(run->method->select(run->state, r, r + step < nq ? r + step : nq, c->masks + n, err));
+        TRY(mask_check(c->masks + n, err));
+    }
+    run->ns_select = run_clock(run) - t;
+out:
+    return rc;
+}
+
+/* The rows of chunk *m, as the lists of the whole head have them, in the place of *m. Counts what
+ * differs. */
+static int take_rows(const struct mask *whole, struct mask *m, int64_t *differs, struct err *err)
+{
+    struct mask part = {0};
+    int rc = 0;
+
+    TRY(mask_lists_rows(whole, m->row0, m->row1, &part, err));
+    part.exec = m->exec;
+    part.exec_bq = m->exec_bq;
+    part.exec_bk = m->exec_bk;
+    *differs += mask_lists_differ(&part, m);
+    mask_free(m);
+    *m = part;
+    part = (struct mask){0};
+out:
+    mask_free(&part);
+    return rc;
+}
+
+/* Tiles of the whole head's lists that a band does not touch, and the other way round. */
+static int compare_tiles(const struct mask *whole, const struct mask *m, int64_t *differs,
+                         struct err *err)
+{
+    int32_t *col = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&col, ceil_div(m->nk, whole->bk), sizeof *col, "tiles of a band", err));
+    for (int64_t r = m->row0; r < m->row1; r += whole->bq) {
+        int64_t from = whole->ptr[r / whole->bq], to = whole->ptr[r / whole->bq + 1];
+        int64_t last = r + whole->bq < m->row1 ? r + whole->bq : m->row1;
+        int64_t n = mask_union_tiles(m, r, last, whole->bk, col, err);
+        if (n < 0) {
+            rc = (int)n;
+            goto out;
+        }
+        *differs += list_differ(whole->col + from, to - from, col, n);
+    }
+out:
+    free(col);
+    return rc;
+}
+
+/* One chunk's mask as the GPU chose it. */
+static int take_mask(const struct mask *whole, struct mask *m, int64_t *differs, struct err *err)
+{
+    if (whole->form == MASK_FULL && m->form == MASK_FULL)
+        return 0;
+    if (whole->form == MASK_LISTS && m->form == MASK_BAND)
+        return compare_tiles(whole, m, differs, err);
+    if (whole->form == m->form && whole->bq == m->bq && whole->bk == m->bk)
+        return take_rows(whole, m, differs, err);
+    return err_set(err, ERR_RUN, "the GPU selects units of %lld x %lld, the reference does not",
+                   (long long)whole->bq, (long long)whole->bk);
+}
+
+/* Is the mask of the head one band? */
+static bool whole_band(const struct mask *masks, int64_t n, struct mask *band)
+{
+    *band = masks[0];
+    band->row1 = masks[n - 1].row1;
+    for (int64_t i = 0; i < n; i++)
+        if (masks[i].form != MASK_BAND || masks[i].sink != band->sink ||
+            masks[i].window != band->window || masks[i].dense_from != band->dense_from)
+            return false;
+    return true;
+}
+
+int choice_init(struct run *run, struct choice *c, struct err *err)
+{
+    *c = (struct choice){.none = strcmp(run->method->name, "dense") == 0};
+    c->step = run_chunk_rows(run);
+    c->n = ceil_div(run->in->x.nq, c->step);
+    return mem_zalloc(&c->masks, c->n, sizeof *c->masks, "masks", err);
+}
+
+void choice_free(struct choice *c)
+{
+    for (int64_t i = 0; c->masks && i < c->n; i++)
+        mask_free(c->masks + i);
+    free(c->masks);
+    memset(c, 0, sizeof *c);
+}
+
+/* Does the device choose by the method's rule? */
+static bool asks_by_rule(struct run *run, struct choice *c, bool own)
+{
+    if (!own || !run->method->rule || run->cell->device->select == SELECT_CPU)
+        return false;
+    if (run->method->rule(run->state, &c->rule, c->why))
+        return true;
+    c->refused = true;
+    return false;
+}
+
+int choice_begin(struct run *run, struct choice *c, struct err *err)
+{
+    const struct method *me = run->method;
+    bool cpu = run->cell->device->select == SELECT_CPU;
+    int rc = 0;
+
+    if (me->origin)
+        c->origin = me->origin(run->state);
+    bool own = c->origin.source == SOURCE_OWN && !c->none;
+    if (asks_by_rule(run, c, own)) {
+        c->ask = ASK_BY_RULE;
+        return 0;
+    }
+    TRY(select_all(run, c, err));
+    if (!me->rule && !c->none && !cpu && c->origin.source != SOURCE_REUSED) {
+        c->ask = ASK_BY_PARAMS;
+        c->is_band = whole_band(c->masks, c->n, &c->band);
+    }
+out:
+    return rc;
+}
+
+struct accel_choice choice_question(const struct run *run, const struct choice *c)
+{
+    return (struct accel_choice){.method = c->ask == ASK_NOBODY ? NULL : run->method->name,
+                                 .options = run->method->params,
+                                 .params = run->cell->params,
+                                 .seed = run->cell->ctx->seed,
+                                 .x = &run->in->x,
+                                 .data = run->map.data,
+                                 .call = {run->in->n_heads, run->in->n_kv_heads},
+                                 .shape = c->is_band ? &c->band : NULL,
+                                 .rule = c->ask == ASK_BY_RULE ? &c->rule : NULL};
+}
+
+/* The device's mask in place of the reference's, or as what the method hands out. */
+static int take_answer(struct run *run, struct choice *c, const struct mask *whole, struct err *err)
+{
+    int rc = 0;
+    if (c->ask == ASK_BY_RULE)
+        TRY(run->method->adopt(run->state, whole, err));
+    for (int64_t i = 0; i < c->n && c->ask == ASK_BY_PARAMS; i++)
+        TRY(take_mask(whole, c->masks + i, &c->differs, err));
+    c->compared = c->ask == ASK_BY_PARAMS;
+    c->gpu = true;
+out:
+    return rc;
+}
+
+int choice_end(struct run *run, struct choice *c, const struct mask *whole, const char *why,
+               struct err *err)
+{
+    bool own = c->origin.source == SOURCE_OWN && !c->none;
+    int rc = 0;
+
+    if (whole)
+        TRY(take_answer(run, c, whole, err));
+    if (c->ask != ASK_NOBODY && !whole) {
+        c->refused = true;
+        snprintf(c->why, sizeof c->why, "%s", why);
+    }
+    if (c->refused && own && run->cell->device->select == SELECT_GPU)
+        return method_skip(run->cell->ctx, "%s", c->why);
+    if (c->ask == ASK_BY_RULE)
+        TRY(select_all(run, c, err));
+out:
+    return rc;
+}

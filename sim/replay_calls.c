@@ -1,0 +1,377 @@
+/*
+ * replay_calls.c - a replay call by call: the GPU has all heads of a call at once, and what is done
+ * head by head runs on threads. Groups of heads follow each other, and within one its calls.
+ */
+#include "sim/replay_cell.h"
+
+#include "core/mem.h"
+#include "core/pool.h"
+#include "core/text.h"
+#include "sim/simulate_call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A group of heads while it is replayed. */
+struct work {
+    struct replay *r;
+    const struct call_group *g;
+    int jobs;
+    struct states *states; /* [g->n], owned: of each head */
+    struct {
+        char branch[16];
+        double *ns;
+    } * chosen; /* of each branch: [n_runs], owned */
+    int64_t n_chosen, cap_chosen;
+
+    /* A call, and a method on it. */
+    int64_t call, run;
+    struct sim_head *heads;   /* [g->n], owned */
+    uint64_t data;            /* number of their q, k, v on the device */
+    struct carry **carry;     /* [g->n], owned: of the branch */
+    struct record *records;   /* [g->n], owned */
+    bool *done;               /* [g->n], owned: has a record already */
+    struct cell_run *cells;   /* [g->n], owned */
+    struct sim_cell *sims;    /* [g->n], owned */
+    struct call_outcome *out; /* [g->n], owned */
+};
+
+static const struct series *series_of(const struct work *w, int64_t head)
+{
+    return w->r->series + w->g->series[head];
+}
+
+static int work_init(struct work *w, struct err *err)
+{
+    int64_t n = w->g->n;
+    int rc = 0;
+    TRY(mem_zalloc(&w->states, n, sizeof *w->states, "heads of a call", err));
+    TRY(mem_zalloc(&w->heads, n, sizeof *w->heads, "heads of a call", err));
+    TRY(mem_zalloc(&w->carry, n, sizeof *w->carry, "heads of a call", err));
+    TRY(mem_zalloc(&w->records, n, sizeof *w->records, "heads of a call", err));
+    TRY(mem_zalloc(&w->done, n, sizeof *w->done, "heads of a call", err));
+    TRY(mem_zalloc(&w->cells, n, sizeof *w->cells, "heads of a call", err));
+    TRY(mem_zalloc(&w->sims, n, sizeof *w->sims, "heads of a call", err));
+    TRY(mem_zalloc(&w->out, n, sizeof *w->out, "heads of a call", err));
+    for (int64_t i = 0; i < n; i++) {
+        w->states[i].n_runs = w->r->n_runs;
+        TRY(mem_zalloc(&w->states[i].shared, w->r->n_runs, sizeof *w->states[i].shared,
+                       "state across branches", err));
+    }
+out:
+    return rc;
+}
+
+static void work_free(struct work *w)
+{
+    for (int64_t i = 0; w->states && i < w->g->n; i++)
+        states_free(w->states + i);
+    for (int64_t i = 0; i < w->n_chosen; i++)
+        free(w->chosen[i].ns);
+    free(w->chosen);
+    free(w->states);
+    free(w->heads);
+    free(w->carry);
+    free(w->records);
+    free(w->done);
+    free(w->cells);
+    free(w->sims);
+    free(w->out);
+}
+
+/* Where the time that chose a run's masks is kept for later calls of the branch. */
+static int chosen_of(struct work *w, const char *branch, double **ns, struct err *err)
+{
+    int64_t i = 0;
+    int rc = 0;
+    while (i < w->n_chosen && strcmp(w->chosen[i].branch, branch) != 0)
+        i++;
+    if (i == w->n_chosen) {
+        TRY(mem_grow(&w->chosen, &w->cap_chosen, i + 1, sizeof *w->chosen, "branches", err));
+        snprintf(w->chosen[i].branch, sizeof w->chosen[i].branch, "%s", branch);
+        w->chosen[i].ns = NULL;
+        w->n_chosen++;
+        TRY(mem_zalloc(&w->chosen[i].ns, w->r->n_runs, sizeof(double), "state across steps", err));
+    }
+    *ns = w->chosen[i].ns;
+out:
+    return rc;
+}
+
+/* ---- a method on a call --------------------------------------------------------------------- */
+
+static bool has_record(struct replay *r, const struct record *rec, struct err *err)
+{
+    struct buf key = {0};
+    record_key(rec, &key);
+    bool has =
+        buf_check(&key, "record key", err) == 0 && record_file_has(r->records, buf_str(&key));
+    buf_free(&key);
+    return has;
+}
+
+/* Identities of the cells of w->run, and which of them have a record. */
+static int begin_records(struct work *w, struct record *of_call, bool *all_done, bool *call_done,
+                         struct err *err)
+{
+    struct replay *r = w->r;
+    const struct method_run *run = r->runs + w->run;
+    int rc = 0;
+    *all_done = true;
+    for (int64_t i = 0; i < w->g->n; i++) {
+        TRY(replay_identity(r, series_of(w, i), w->call, run, w->records + i, err));
+        w->done[i] = has_record(r, w->records + i, err);
+        *all_done &= w->done[i];
+    }
+    TRY(replay_call_identity(r, w->g, w->call, run, of_call, err));
+    *call_done = !r->device.timed || has_record(r, of_call, err);
+    rc = err->code;
+out:
+    return rc;
+}
+
+/* Parameters of one head. */
+static int begin_cell(void *work, int64_t i, int worker, struct err *err)
+{
+    struct work *w = work;
+    struct sim_head *h = w->heads + i;
+    struct record *rec = w->records + i;
+    struct slots all = {w->carry[i] + w->run, w->states[i].shared + w->run};
+    struct err own = {0};
+    (void)worker;
+    (void)err;
+    rec->n_q = h->in.rows ? h->in.rows->n : h->in.x.nq;
+    rec->n_k = h->in.x.nk;
+    w->out[i] = (struct call_outcome){.record = rec};
+    if (cell_run_init(w->r, series_of(w, i), w->run, &h->in, slots_of(w->r->runs + w->run, all),
+                      rec, w->cells + i, &own) < 0)
+        w->out[i].err = own;
+    return 0;
+}
+
+/* Heads with equal parameters get the same pointer, by which they are chosen for together. */
+static int share_params(struct work *w, struct err *err)
+{
+    const struct opt *table = w->r->runs[w->run].method->params;
+    struct buf before = {0}, text = {0};
+    const void *shared = NULL;
+    int rc = 0;
+    for (int64_t i = 0; i < w->g->n; i++) {
+        w->sims[i] = w->cells[i].cell;
+        if (w->out[i].err.code)
+            continue;
+        buf_reset(&text);
+        TRY(opt_canonical(table, w->cells[i].params, &text, err));
+        if (shared && strcmp(buf_str(&before), buf_str(&text)) == 0)
+            w->sims[i].params = shared;
+        shared = w->sims[i].params;
+        struct buf swap = before;
+        before = text;
+        text = swap;
+    }
+    rc = buf_check(&before, "parameters", err);
+out:
+    buf_free(&before);
+    buf_free(&text);
+    return rc;
+}
+
+static int run_cells(struct work *w, struct record *of_call, struct err *err)
+{
+    struct replay *r = w->r;
+    double *choose_ns = NULL;
+    int rc = 0;
+
+    TRY(pool_run(w->jobs, w->g->n, begin_cell, w, err));
+    TRY(share_params(w, err));
+    if (r->runs[w->run].method->flags & METHOD_NEEDS_STEPS)
+        TRY(chosen_of(w, trace_call(r->traces[series_of(w, 0)->trace], w->call)->branch, &choose_ns,
+                      err));
+    struct sim_call c = {.cells = w->sims,
+                         .heads = w->out,
+                         .n = (int)w->g->n,
+                         .group = w->g->group,
+                         .data = w->data,
+                         .jobs = w->jobs,
+                         .record = r->device.timed ? of_call : NULL,
+                         .choose_ns = choose_ns ? choose_ns + w->run : NULL};
+    TRY(sim_run_call(&c, err));
+    for (int64_t i = 0; i < w->g->n; i++) {
+        struct err *own = &w->out[i].err; /* keeps a failure */
+        if (!own->code)
+            cell_run_record(w->cells + i, w->records + i, own);
+    }
+out:
+    return rc;
+}
+
+static void fail(struct record *rec, const struct err *err)
+{
+    rec->status = RECORD_ERROR;
+    utf8_copy(rec->reason, sizeof rec->reason, err->msg);
+}
+
+/* Write what has no record yet. `whole`: what ended the call for all heads. */
+static int deliver_all(struct work *w, struct record *of_call, bool call_done,
+                       const struct err *whole, struct err *err)
+{
+    struct replay *r = w->r;
+    const struct method_run *run = r->runs + w->run;
+    int rc = 0;
+    for (int64_t i = 0; i < w->g->n; i++) {
+        const struct err *own = whole->code ? whole : &w->out[i].err;
+        if (own->code && replay_ends(r, own->code)) {
+            *err = *own;
+            return own->code;
+        }
+        if (own->code)
+            fail(w->records + i, own);
+        if (!w->done[i])
+            TRY(replay_deliver(r, run, w->records + i, err));
+    }
+    if (whole->code)
+        fail(of_call, whole);
+    if (!call_done)
+        TRY(replay_deliver(r, run, of_call, err));
+out:
+    return rc;
+}
+
+static int do_run(struct work *w, struct err *err)
+{
+    struct replay *r = w->r;
+    struct record of_call;
+    struct err whole = {0};
+    bool all_done, call_done;
+    int rc = 0;
+
+    record_init(&of_call);
+    for (int64_t i = 0; i < w->g->n; i++)
+        record_init(w->records + i);
+    TRY(begin_records(w, &of_call, &all_done, &call_done, err));
+    if (all_done && call_done && !(r->runs[w->run].method->flags & METHOD_NEEDS_STEPS) &&
+        !r->masks && !r->outputs)
+        goto out;
+    of_call.n_q = w->heads[0].in.rows ? w->heads[0].in.rows->n : w->heads[0].in.x.nq;
+    of_call.n_k = w->heads[0].in.x.nk;
+    run_cells(w, &of_call, &whole);
+    rc = deliver_all(w, &of_call, call_done, &whole, err);
+out:
+    for (int64_t i = 0; i < w->g->n; i++) {
+        cell_run_free(w->cells + i);
+        record_free(w->records + i);
+    }
+    record_free(&of_call);
+    return rc;
+}
+
+/* ---- a call --------------------------------------------------------------------------------- */
+
+/* Load the heads of one run of them that share their KV head. */
+static int load_group(void *work, int64_t item, int worker, struct err *err)
+{
+    struct work *w = work;
+    const struct trace *t = w->r->traces[series_of(w, 0)->trace];
+    int64_t first = item * w->g->group;
+    int rc = 0;
+    (void)worker;
+    for (int64_t i = first; i < first + w->g->group; i++)
+        TRY(head_load_kin(t, w->call, series_of(w, i)->head, &w->r->load,
+                          i > first ? w->heads + first : NULL, w->heads + i, err));
+out:
+    return rc;
+}
+
+static void free_heads(struct work *w)
+{
+    for (int64_t i = w->g->n - 1; i >= 0; i--)
+        sim_head_free(w->heads + i);
+}
+
+static int call_needed(struct work *w, bool *needed, struct err *err)
+{
+    struct replay *r = w->r;
+    int rc = 0;
+    *needed = r->masks || r->outputs;
+    for (w->run = 0; w->run < r->n_runs && !*needed && !rc; w->run++) {
+        struct record of_call;
+        bool all_done, call_done;
+        record_init(&of_call);
+        for (int64_t i = 0; i < w->g->n; i++)
+            record_init(w->records + i);
+        rc = begin_records(w, &of_call, &all_done, &call_done, err);
+        *needed = !all_done || !call_done || (r->runs[w->run].method->flags & METHOD_NEEDS_STEPS);
+        for (int64_t i = 0; i < w->g->n; i++)
+            record_free(w->records + i);
+        record_free(&of_call);
+    }
+    return rc;
+}
+
+static void progress_call(struct work *w, const struct trace_call *c)
+{
+    char text[96];
+    snprintf(text, sizeof text, "step %d layer %d, %lld heads", c->step, c->layer,
+             (long long)w->g->n);
+    for (int64_t i = 0; i < w->g->n; i++) {
+        const struct series *s = series_of(w, i);
+        int64_t cells = w->r->n_runs * (i == 0 && w->r->device.timed ? 2 : 1);
+        progress_add(w->r->progress, s->cost / (double)s->n_calls, cells, text);
+    }
+}
+
+static int do_call(struct work *w, int64_t call, struct err *err)
+{
+    struct replay *r = w->r;
+    const struct trace_call *c = trace_call(r->traces[series_of(w, 0)->trace], call);
+    bool needed;
+    int rc = 0;
+
+    w->call = call;
+    TRY(call_needed(w, &needed, err));
+    if (!needed)
+        return 0;
+    for (int64_t i = 0; i < w->g->n; i++)
+        TRY(states_branch(w->states + i, c->branch, w->carry + i, err));
+    TRY(pool_run(w->jobs, w->g->n / w->g->group, load_group, w, err));
+    w->data = device_numbers((int)w->g->n);
+    for (w->run = 0; w->run < r->n_runs; w->run++)
+        TRY(do_run(w, err));
+    progress_call(w, c);
+out:
+    free_heads(w);
+    return rc;
+}
+
+static int do_group(struct replay *r, const struct call_group *g, int jobs, struct err *err)
+{
+    struct work w = {.r = r, .g = g, .jobs = jobs};
+    const struct series *s = r->series + g->series[0];
+    int64_t todo = 0;
+    int rc = 0;
+
+    for (int64_t i = 0; i < g->n; i++)
+        todo += r->series[g->series[i]].todo;
+    if (todo == 0 && !r->masks && !r->outputs)
+        return 0;
+    TRY(work_init(&w, err));
+    for (int64_t c = 0; c < s->n_calls; c++) {
+        if (interrupted())
+            FAIL(err, ERR_INTERRUPTED,
+                 "interrupted; finished cells are kept, the same command continues");
+        TRY(do_call(&w, s->calls[c], err));
+    }
+out:
+    work_free(&w);
+    return rc;
+}
+
+int replay_calls(struct replay *r, int jobs, struct err *err)
+{
+    int rc = 0;
+    for (int64_t i = 0; i < r->n_groups; i++)
+        TRY(do_group(r, r->groups + i, jobs, err));
+out:
+    return rc;
+}

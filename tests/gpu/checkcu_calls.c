@@ -1,0 +1,401 @@
+/*
+ * checkcu_calls.c - every method on whole calls of real traces: what the records of its heads say
+ * when all heads are on the GPU at once, against what they say when the heads come one by one.
+ *
+ * A call here is made of heads of several layers, so that it can have 32 of them, each with a mask
+ * of its own, in the groups of the trace. A setting passes when for every head
+ *   - status and reason are equal, and the counts of its mask within 1e-5 (units near a threshold
+ *     that is made of sums over rows),
+ *   - recall is within 5e-6, relative errors within 2 % and 2e-3 (a row of tiles may be cut
+ *     elsewhere, which moves roundings of the output), and where the kernel is the same, so are the
+ * pairs that it multiplied,
+ *   - outputs are within 4e-3 (relative L2) and log-sum-exps within 1e-4,
+ * and when the call's record is a skip if and only if a head was skipped.
+ */
+#include "tests/gpu/checkcu_calls.h"
+
+#include "core/mem.h"
+#include "core/pool.h"
+#include "cuda/backend.h"
+#include "sim/headload.h"
+#include "sim/registry.h"
+#include "sim/simulate_call.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST 32                 /* heads of a call */
+#define SECTION_BYTES (1 << 20) /* of a call of 8 heads: tiles with bits are in sections */
+
+/* Settings with lists of every geometry, bits, gathered keys, filters, carried and static masks,
+ * and masks that the CPU chooses. */
+static const char *const settings[] = {
+    "dense",
+    "streaming:sink=4:window=512",
+    "streaming:sink=64:window=10%:last=128",
+    "spargeattn:pv=off:tau=0.9:theta=0.3",
+    "spargeattn:tau=0.9:theta=0.3",
+    "spargeattn:profile=paper:lambda=-4:tau=0.9:theta=0.3",
+    "sampleattention:alpha_c=0.8:chunks=3",
+    "sale:tau=0.02:local=256",
+    "fg-attn:refresh=2:M=32",
+    "fg-attn:refresh=1",
+    "fg-attn:mode=pooled",
+    "fg-attn:mode=pooled:permute=hilbert",
+    "flexprefill:min_budget=256",
+    "xattention",
+    "minference:v=200:s=400",
+    "minference:pattern=ashape:init=64:local=512",
+    "oracle:kind=block:unit=64x64:alpha=0.9",
+    "oracle:kind=topk:k=10%",
+    "longformer:window=128:global=4",
+    "bigbird",
+    "sparse-transformer:pattern=fixed",
+    "radial:dense_layers=0:dense_steps=0",
+    "svg1:dense_layers=0:dense_steps=0",
+    "chipmunk:dense_layers=0",
+};
+
+/* All rows of a head, as dumped. */
+struct output {
+    int64_t dv;
+    double *out, *lse; /* owned */
+};
+
+static int keep(void *ctx, const struct mask *m, const double *out, const double *lse,
+                struct err *err)
+{
+    struct output *o = ctx;
+    int64_t n = m->row1 - m->row0;
+    (void)err;
+    memcpy(o->out + m->row0 * o->dv, out, (size_t)(n * o->dv) * sizeof *out);
+    memcpy(o->lse + m->row0, lse, (size_t)n * sizeof *lse);
+    return 0;
+}
+
+struct head {
+    struct sim_head h;
+    struct carry alone[2], called[2]; /* of the branch, shared */
+    struct method_ctx ctx;
+    struct output one, all; /* by itself, in the call */
+    struct record a, b;
+    struct err err;
+};
+
+struct pass {
+    struct accel_session *session;
+    const struct trace *trace;
+    const struct method_run *run;
+    int step, n, group, jobs;
+    struct head heads[MOST];
+};
+
+/* ---- heads ---------------------------------------------------------------------------------- */
+
+/* The heads of a step, layer by layer, the first p->n of them. */
+static int load(struct pass *p, struct err *err)
+{
+    const struct head_load how = {.precision = PREC_F64};
+    const struct trace_meta *m = trace_meta(p->trace);
+    int size = m->heads / m->kv_heads, at = 0, rc = 0;
+
+    for (int64_t c = 0; c < trace_calls(p->trace) && at < p->n; c++) {
+        const struct trace_call *call = trace_call(p->trace, c);
+        if (call->step != p->step || strcmp(call->branch, trace_call(p->trace, 0)->branch) != 0)
+            continue;
+        for (int h = 0; h < m->heads && at < p->n; h++, at++) {
+            struct sim_head *kin = h % size && at ? &p->heads[at - h % size].h : NULL;
+            TRY(head_load_kin(p->trace, c, h, &how, kin, &p->heads[at].h, err));
+        }
+    }
+    p->n = at;
+    p->group = at % size ? 1 : size;
+    for (int i = 0; i < at; i++) {
+        const struct attn_in *x = &p->heads[i].h.in.x;
+        for (int k = 0; k < 2; k++) {
+            struct output *o = k ? &p->heads[i].all : &p->heads[i].one;
+            o->dv = x->dv;
+            TRY(mem_alloc(&o->out, x->nq * x->dv, sizeof *o->out, "outputs", err));
+            TRY(mem_alloc(&o->lse, x->nq, sizeof *o->lse, "outputs", err));
+        }
+    }
+out:
+    return rc;
+}
+
+static void unload(struct pass *p)
+{
+    for (int i = MOST - 1; i >= 0; i--) {
+        struct head *h = p->heads + i;
+        sim_head_free(&h->h);
+        free(h->one.out);
+        free(h->one.lse);
+        free(h->all.out);
+        free(h->all.lse);
+        h->one = h->all = (struct output){0};
+    }
+}
+
+static void forget(struct pass *p)
+{
+    for (int i = 0; i < MOST; i++)
+        for (int k = 0; k < 2; k++) {
+            struct carry *c[] = {p->heads[i].alone + k, p->heads[i].called + k};
+            for (int j = 0; j < 2; j++) {
+                if (c[j]->data)
+                    c[j]->free(c[j]->data);
+                *c[j] = (struct carry){0};
+            }
+        }
+}
+
+/* ---- both ways ------------------------------------------------------------------------------ */
+
+static struct sim_cell cell_of(struct pass *p, struct head *h, const struct sim_device *device,
+                               struct carry *carry, struct output *o)
+{
+    h->ctx = (struct method_ctx){.seed = 1, .carry = carry, .shared = carry + 1};
+    return (struct sim_cell){.method = p->run->method,
+                             .params = p->run->params,
+                             .ctx = &h->ctx,
+                             .in = &h->h.in,
+                             .device = device,
+                             .sink = keep,
+                             .sink_ctx = o};
+}
+
+static int run_alone(void *pass, int64_t i, int worker, struct err *err)
+{
+    struct pass *p = pass;
+    struct head *h = p->heads + i;
+    const struct sim_device device = {.accel = &cuda_accel, .session = p->session, .metrics = true};
+    struct sim_cell cell = cell_of(p, h, &device, h->alone, &h->one);
+    (void)worker;
+    (void)err;
+    h->err = (struct err){0};
+    if (sim_run(&cell, &h->a, &h->err))
+        h->a.status = RECORD_ERROR;
+    return 0;
+}
+
+static int run_together(struct pass *p, struct record *of_call, struct err *err)
+{
+    const struct sim_device device = {.accel = &cuda_accel,
+                                      .session = p->session,
+                                      .metrics = true,
+                                      .calls = true,
+                                      .section_bytes = p->n == 8 ? SECTION_BYTES : 0};
+    struct sim_cell cells[MOST];
+    struct call_outcome out[MOST];
+    for (int i = 0; i < p->n; i++) {
+        struct head *h = p->heads + i;
+        cells[i] = cell_of(p, h, &device, h->called, &h->all);
+        out[i] = (struct call_outcome){.record = &h->b};
+    }
+    struct sim_call c = {.cells = cells,
+                         .heads = out,
+                         .n = p->n,
+                         .group = p->group,
+                         .data = device_numbers(p->n),
+                         .jobs = p->jobs,
+                         .record = of_call};
+    int rc = sim_run_call(&c, err);
+    for (int i = 0; i < p->n && !rc; i++)
+        if (out[i].err.code)
+            rc = err_set(err, ERR_RUN, "head %d: %s", i, out[i].err.msg);
+    return rc;
+}
+
+/* ---- comparison ----------------------------------------------------------------------------- */
+
+static double relative(const double *x, const double *ref, int64_t n)
+{
+    double delta = 0, sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        delta += (x[i] - ref[i]) * (x[i] - ref[i]);
+        sum += ref[i] * ref[i];
+    }
+    double rel = sum > 0 ? sqrt(delta / sum) : delta > 0 ? INFINITY : 0;
+    return isnan(rel) ? INFINITY : rel;
+}
+
+static bool is_one_of(const char *name, const char *const *list)
+{
+    for (; *list; list++)
+        if (strncmp(name, *list, strlen(*list)) == 0)
+            return true;
+    return false;
+}
+
+/* The first metric in which the records are too far apart; NULL: none. */
+static const char *records_differ(const struct record *a, const struct record *b, double *by)
+{
+    static const char *const clocks[] = {"host_", "time_", "samples", "copies", "speed", NULL};
+    static const char *const scaled[] = {"err_l1_tok", "err_max", "err_rmse", "err_cos_row", NULL};
+    static const char *const loose[] = {"err_", NULL}, *const close[] = {"cra_", "mass_", NULL};
+    static const char *const kernels[] = {"density_kernel", NULL};
+    bool same_kernel = strcmp(buf_str(&a->notes), buf_str(&b->notes)) == 0;
+    for (int64_t i = 0; i < a->n_metrics; i++) {
+        const char *name = a->metrics[i].name;
+        double x = a->metrics[i].value, y = record_get(b, name);
+        if (is_one_of(name, clocks) || is_one_of(name, scaled) ||
+            (!same_kernel && is_one_of(name, kernels)))
+            continue;
+        double most = is_one_of(name, loose)   ? 2e-3 + 2e-2 * fabs(x)
+                      : is_one_of(name, close) ? 5e-6
+                                               : 1e-5 * fabs(x);
+        *by = isnan(x) && isnan(y) ? 0 : x == y ? 0 : fabs(x - y);
+        if (!(*by <= most))
+            return name;
+    }
+    return NULL;
+}
+
+static bool compare_head(const struct head *h, char what[240])
+{
+    const struct attn_in *x = &h->h.in.x;
+    double by = 0, lse = 0;
+    if (h->a.status != h->b.status || strcmp(h->a.reason, h->b.reason) != 0) {
+        snprintf(what, 240, "alone %d '%.90s', in the call %d '%.90s'", (int)h->a.status,
+                 h->err.code ? h->err.msg : h->a.reason, (int)h->b.status, h->b.reason);
+        return false;
+    }
+    if (h->a.status != RECORD_OK)
+        return true;
+    const char *name = records_differ(&h->a, &h->b, &by);
+    if (name)
+        snprintf(what, 240, "%s: %.9g and %.9g", name, record_get(&h->a, name),
+                 record_get(&h->b, name));
+    for (int64_t i = 0; i < x->nq; i++)
+        if (!(isinf(h->one.lse[i]) && isinf(h->all.lse[i])))
+            lse = fmax(lse, isnan(h->all.lse[i]) ? INFINITY : fabs(h->one.lse[i] - h->all.lse[i]));
+    double out = relative(h->all.out, h->one.out, x->nq * x->dv);
+    if (!name && (!(out <= 4e-3) || !(lse <= 1e-4)))
+        snprintf(what, 240, "outputs %.2e, log-sum-exps %.2e apart", out, lse);
+    return !what[0];
+}
+
+static bool call_is_ok(const struct pass *p, const struct record *of_call, char what[240])
+{
+    int skipped = 0;
+    for (int i = 0; i < p->n; i++)
+        skipped += p->heads[i].b.status == RECORD_SKIP;
+    if ((of_call->status == RECORD_SKIP) != (skipped > 0))
+        snprintf(what, 240, "%d heads skipped, the call has status %d", skipped,
+                 (int)of_call->status);
+    else if (!skipped && record_get(of_call, "call_heads") != p->n)
+        snprintf(what, 240, "%d heads, the call has %g", p->n, record_get(of_call, "call_heads"));
+    return !what[0];
+}
+
+static void check_step(struct pass *p, char what[240])
+{
+    struct record of_call;
+    struct err err = {0};
+    record_init(&of_call);
+    for (int i = 0; i < p->n; i++) {
+        record_init(&p->heads[i].a);
+        record_init(&p->heads[i].b);
+    }
+    if (pool_run(p->jobs, p->n, run_alone, p, &err) || run_together(p, &of_call, &err))
+        snprintf(what, 240, "%.230s", err.msg);
+    for (int i = 0; i < p->n && !what[0]; i++)
+        if (!compare_head(p->heads + i, what))
+            snprintf(what + strlen(what), 240 - strlen(what), " (head %d)", i);
+    if (!what[0])
+        call_is_ok(p, &of_call, what);
+    for (int i = 0; i < p->n; i++) {
+        record_free(&p->heads[i].a);
+        record_free(&p->heads[i].b);
+    }
+    record_free(&of_call);
+}
+
+/* ---- all ------------------------------------------------------------------------------------ */
+
+/* Steps of the trace, ascending. */
+static int steps_of(const struct trace *t, int steps[8])
+{
+    int n = 0;
+    for (int64_t c = 0; c < trace_calls(t) && n < 8; c++)
+        if (n == 0 || steps[n - 1] < trace_call(t, c)->step)
+            steps[n++] = trace_call(t, c)->step;
+    return n;
+}
+
+/* All settings on calls of `heads` heads, the steps in their order. */
+static void check_size(struct pass *p, const struct method_run *runs, int64_t n_runs, int heads,
+                       int64_t *n_checks, int64_t *n_failures)
+{
+    int steps[8], n_steps = steps_of(p->trace, steps);
+    int64_t failed = *n_failures;
+    for (int64_t k = 0; k < n_runs; k++) {
+        char what[240] = "";
+        p->run = runs + k;
+        for (int s = 0; s < n_steps && s < 2 && !what[0]; s++) {
+            struct err err = {0};
+            p->step = steps[s];
+            p->n = heads;
+            if (load(p, &err))
+                snprintf(what, sizeof what, "%.230s", err.msg);
+            else
+                check_step(p, what);
+            unload(p);
+        }
+        forget(p);
+        ++*n_checks;
+        *n_failures += what[0] != 0;
+        if (what[0])
+            printf("FAIL %s%s%s in a call of %d heads: %s\n", p->run->method->name,
+                   *p->run->canonical ? ":" : "", p->run->canonical, heads, what);
+    }
+    printf("  %-5s calls of %d heads in groups of %d: %lld settings\n",
+           *n_failures > failed ? "FAIL" : "ok", p->n, p->group, (long long)n_runs);
+}
+
+static int check_trace(struct pass *p, const char *path, const struct method_run *runs,
+                       int64_t n_runs, int64_t *n_checks, int64_t *n_failures, struct err *err)
+{
+    static const int sizes[] = {1, 3, 8, 32};
+    struct trace *t = NULL;
+    int rc = 0;
+    TRY(trace_open(path, &t, err));
+    p->trace = t;
+    printf("%s: calls\n", path);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        check_size(p, runs, n_runs, sizes[i], n_checks, n_failures);
+out:
+    trace_close(&t);
+    return rc;
+}
+
+void check_calls(int n, char *const *paths, int64_t *n_checks, int64_t *n_failures)
+{
+    const struct accel_options o = {.copies = 1};
+    struct method_run *runs = NULL;
+    struct pass *p = calloc(1, sizeof *p);
+    struct err err = {0};
+    int64_t n_runs = 0;
+    int rc = 0;
+
+    if (!p)
+        FAIL(&err, ERR_NOMEM, "out of memory");
+    p->jobs = cpu_count();
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        TRY(method_runs_parse(sim_methods, settings[i], &runs, &n_runs, &err));
+    TRY(cuda_accel.open(&o, &p->session, &err));
+    for (int i = 0; i < n; i++)
+        TRY(check_trace(p, paths[i], runs, n_runs, n_checks, n_failures, &err));
+out:
+    if (rc) {
+        printf("FAIL calls: %s\n", err.msg);
+        ++*n_checks;
+        ++*n_failures;
+    }
+    if (p && p->session)
+        cuda_accel.close(&p->session);
+    method_runs_free(runs, n_runs);
+    free(p);
+}

@@ -1,0 +1,768 @@
+/*
+ * test_calls.c - replays call by call: with a back end that computes on the CPU, in double, the
+ * records of heads say what they say one by one, and a record of each call has its times. What is
+ * done again after an interruption, what shards share, and what a call with a missing head is.
+ */
+#include "core/cmd.h"
+#include "core/fileio.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "core/trace.h"
+#include "sim/blocks/exactmap.h"
+#include "sim/simulate_call.h"
+#include "tests/harness/accelrun.h"
+#include "tests/harness/methodrun.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+extern const struct command cmd_replay;
+
+enum { N = 300, D = 16, HEADS = 4, KV = 2, LAYERS = 2 };
+
+/* ---- a back end ----------------------------------------------------------------------------- */
+
+struct accel_session {
+    int n, group;           /* of the last call */
+    int launches, selected; /* calls attended to; heads chosen for */
+    bool timed;
+};
+
+static struct accel_session session;
+
+static int open_session(const struct accel_options *o, struct accel_session **out, struct err *err)
+{
+    (void)err;
+    session = (struct accel_session){.timed = o->samples > 0};
+    *out = &session;
+    return 0;
+}
+
+static void close_session(struct accel_session **s)
+{
+    *s = NULL;
+}
+
+static bool supports_all(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
+                         int64_t *bk, char why[160])
+{
+    if (*bq % 64 || *bk % 64)
+        *bq = *bk = ACCEL_TILE;
+    else
+        *bq = *bk = 64;
+    return true;
+}
+
+static int describe(struct accel_session *s, struct jw *w, struct err *err)
+{
+    jw_kstr(w, "name", "none");
+    return 0;
+}
+
+static int64_t bytes_peak(const struct accel_session *s)
+{
+    return 0;
+}
+
+/* Output of a head over its lists, and of dense attention; all owned by the caller. */
+struct computed {
+    double *out, *lse, *ref, *ref_lse;
+};
+
+static void compute(const struct accel_head *h, struct computed *c, struct err *err)
+{
+    const struct attn_in *x = h->x;
+    struct attn_ops ops = {0};
+    struct mask m = {0}, full;
+    c->out = calloc((size_t)(x->nq * x->dv), sizeof(double));
+    c->ref = calloc((size_t)(x->nq * x->dv), sizeof(double));
+    c->lse = calloc((size_t)x->nq, sizeof(double));
+    c->ref_lse = calloc((size_t)x->nq, sizeof(double));
+    accel_head_mask(h, &m, err);
+    mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
+    assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
+    assert_ok(attn_rows(&ops, &m, c->out, c->lse, err), err);
+    assert_ok(attn_rows(&ops, &full, c->ref, c->ref_lse, err), err);
+    attn_release(&ops);
+    mask_free(&m);
+}
+
+static void computed_free(struct computed *c)
+{
+    free(c->out);
+    free(c->lse);
+    free(c->ref);
+    free(c->ref_lse);
+}
+
+static struct accel_row row_of(const double *out, const double *ref, int d)
+{
+    struct accel_row e = {0};
+    for (int c = 0; c < d; c++) {
+        double delta = out[c] - ref[c];
+        e.abs_delta += (float)fabs(delta);
+        e.sq_delta += (float)(delta * delta);
+        e.abs_ref += (float)fabs(ref[c]);
+        e.sq_ref += (float)(ref[c] * ref[c]);
+        e.sq_out += (float)(out[c] * out[c]);
+        e.dot += (float)(out[c] * ref[c]);
+        e.max_delta = fmaxf(e.max_delta, (float)fabs(delta));
+    }
+    return e;
+}
+
+static int attend_head(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
+                       struct err *err)
+{
+    const struct attn_in *x = h->x;
+    struct computed c;
+    compute(h, &c, err);
+    for (int64_t i = 0; i < x->nq; i++) {
+        r->rows[i] = row_of(c.out + i * D, c.ref + i * D, D);
+        r->lse[i] = c.lse[i];
+        r->dense_lse[i] = c.ref_lse[i];
+        r->mass[i] = c.lse[i] == -INFINITY ? 0 : exp(c.lse[i] - c.ref_lse[i]);
+    }
+    if (s->timed) {
+        r->attend = r->metrics = (struct accel_time){100, 90, 110, 5};
+        r->dense = (struct accel_time){300, 290, 310, 5};
+    }
+    r->counters.tensor_pipe_pct = NAN;
+    r->copies = (struct accel_heads){2, 1};
+    computed_free(&c);
+    return 0;
+}
+
+static void add_row(struct accel_sums *s, const struct computed *c, int64_t i)
+{
+    struct accel_row e = row_of(c->out + i * D, c->ref + i * D, D);
+    double cosine = e.sq_out == 0 || e.sq_ref == 0
+                        ? e.sq_out == e.sq_ref
+                        : (double)e.dot / (sqrt((double)e.sq_out) * sqrt((double)e.sq_ref));
+    bool empty = c->lse[i] == -INFINITY;
+    double lse = empty ? 0 : fabs(c->lse[i] - c->ref_lse[i]);
+    s->abs_delta += e.abs_delta;
+    s->sq_delta += e.sq_delta;
+    s->abs_ref += e.abs_ref;
+    s->sq_ref += e.sq_ref;
+    s->sq_out += e.sq_out;
+    s->dot += e.dot;
+    s->max_delta = fmax(s->max_delta, e.max_delta);
+    s->min_row_cos = fmin(s->min_row_cos, cosine);
+    s->sum_lse += lse;
+    s->max_lse = fmax(s->max_lse, lse);
+    s->rows_lse += !empty;
+    s->rows_empty += empty;
+}
+
+static void attend_part(const struct accel_call_work *w, int h, struct accel_call_head *r,
+                        struct err *err)
+{
+    const struct accel_call_lists *l = &w->lists;
+    const struct attn_in *x = w->call->x[h];
+    int64_t groups = l->ptr ? (x->nq + l->bq - 1) / l->bq : 0;
+    struct accel_head head = {.x = x,
+                              .bq = l->bq,
+                              .bk = l->bk,
+                              .ptr = l->ptr ? l->ptr + (h - w->first) * groups : NULL,
+                              .col = l->col,
+                              .bits = l->bits,
+                              .words = l->words,
+                              .keys = l->keys};
+    struct computed c;
+    compute(&head, &c, err);
+    r->sums = (struct accel_sums){.min_row_cos = INFINITY};
+    for (int64_t i = 0; i < x->nq; i++) {
+        add_row(&r->sums, &c, i);
+        r->mass[i] = c.lse[i] == -INFINITY ? 0 : exp(c.lse[i] - c.ref_lse[i]);
+    }
+    ck_assert_ptr_null(r->out); /* nobody dumps it */
+    r->pairs_exec = N;
+    computed_free(&c);
+}
+
+static int attend_call(struct accel_session *s, const struct accel_call_work *w,
+                       struct accel_call_result *r, struct err *err)
+{
+    static const struct accel_time none = {NAN, NAN, NAN, 0};
+    const struct accel_call *c = w->call;
+    bool chosen = false, built = false;
+    for (int h = w->first; h < w->first + w->count; h++) {
+        attend_part(w, h, r->heads + h, err);
+        ck_assert_ptr_eq(c->x[h]->k, c->x[h / c->group * c->group]->k);
+        chosen |= w->choices && w->choices[h].method && !w->built[h];
+        built |= w->choices && w->choices[h].method && w->built[h];
+    }
+    s->n = c->n;
+    s->group = c->group;
+    s->launches++;
+    r->select = r->build = r->attend = r->dense = r->total = none;
+    r->counters.tensor_pipe_pct = NAN;
+    r->kv = c->n / c->group;
+    r->launches = 1;
+    r->balance = 1;
+    if (!s->timed)
+        return 0;
+    if (chosen)
+        r->select = (struct accel_time){100, 90, 110, 5};
+    if (built)
+        r->build = (struct accel_time){7, 6, 8, 5};
+    r->attend = (struct accel_time){300, 290, 310, 5};
+    r->dense = (struct accel_time){1200, 1190, 1210, 5};
+    r->total = (struct accel_time){chosen ? 400 : 300, 390, 410, 5};
+    return 0;
+}
+
+static void select_head(const struct accel_choice *c, struct mask *m, struct err *err)
+{
+    const struct attn_in *x = c->x;
+    if (c->rule) { /* slices: nothing is kept but by force */
+        assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, c->rule->fg.M,
+                                  c->rule->fg.width, err),
+                  err);
+        return;
+    }
+    const struct method *me = method_find(test_methods, c->method, err);
+    struct method_ctx ctx = {.seed = c->seed};
+    struct exact exact;
+    struct head_in in = {.x = *x, .src_dtype = DT_F32, .n_layers = 1, .exact = &exact};
+    void *state = NULL;
+    exact_init(&exact, x, PREC_F64);
+    assert_ok(me->prepare(&ctx, c->params, &in, &state, err), err);
+    assert_ok(me->select(state, 0, x->nq, m, err), err);
+    me->release(state);
+    exact_free(&exact);
+}
+
+static bool chooses(const struct accel_choice *c)
+{
+    return !c->shape && strcmp(c->method, "oracle") != 0;
+}
+
+static int select_one(struct accel_session *s, const struct accel_choice *c, struct mask *m,
+                      struct accel_time *time, char why[160], struct err *err)
+{
+    if (!chooses(c))
+        return ACCEL_NO_SELECT;
+    select_head(c, m, err);
+    *time = (struct accel_time){40, 30, 50, 5};
+    return 0;
+}
+
+static int select_call(struct accel_session *s, const struct accel_call *call,
+                       const struct accel_choice *choices, struct mask *masks, int *answers,
+                       char (*why)[160], struct err *err)
+{
+    const void *params = NULL;
+    for (int i = 0; i < call->n; i++) {
+        if (!choices[i].method || !chooses(choices + i))
+            continue;
+        ck_assert_uint_eq(choices[i].data, call->data + (uint64_t)i);
+        ck_assert(!params || params == choices[i].params);
+        params = choices[i].params;
+        select_head(choices + i, masks + i, err);
+        answers[i] = 0;
+        s->selected++;
+    }
+    return 0;
+}
+
+static int map_on_cpu(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
+                      struct err *err)
+{
+    struct exact exact;
+    struct map_below *b = calloc(1, sizeof *b);
+    exact_init(&exact, x, PREC_F64);
+    b->n_c = m->n_c;
+    memcpy(b->c, m->c, (size_t)m->n_c * sizeof *m->c);
+    assert_ok(map_below_run(&exact, b, err), err);
+    for (int u = 0; u < ACCEL_UNITS; u++)
+        for (int i = 0; i < m->n_c; i++) {
+            m->units[u * m->n_c + i] = b->below[u][i];
+            m->pairs[u * m->n_c + i] = b->below_pairs[u][i];
+        }
+    m->p_max = m->sum_err = NAN;
+    exact_free(&exact);
+    free(b);
+    return 0;
+}
+
+static const struct accel fake = {.name = "fake",
+                                  .open = open_session,
+                                  .close = close_session,
+                                  .supports = supports_all,
+                                  .attend = attend_head,
+                                  .select = select_one,
+                                  .select_call = select_call,
+                                  .attend_call = attend_call,
+                                  .map = map_on_cpu,
+                                  .bytes_peak = bytes_peak,
+                                  .describe = describe};
+
+/* ---- replays -------------------------------------------------------------------------------- */
+
+static void make_trace(const char *path)
+{
+    struct err err = {0};
+    struct trace_writer *w = NULL;
+    /* clang-format off */
+    struct trace_meta    m = {.layers = LAYERS, .heads = HEADS, .kv_heads = KV, .head_dim = D,
+                              .v_dim = D, .scale = 0.25, .causal = true, .positions_applied = true,
+                              .dtype = DT_F32, .n_q = N, .n_k = N};
+    /* clang-format on */
+    float x[N * HEADS * D];
+    snprintf(m.name, sizeof m.name, "random");
+    snprintf(m.source, sizeof m.source, "synthetic");
+    assert_ok(trace_create(path, &m, LAYERS, true, &w, &err), &err);
+    for (int l = 0; l < LAYERS; l++) {
+        struct trace_call c = {
+            .layer = l, .branch = "main", .timestep = NAN, .sigma = NAN, .order = l};
+        assert_ok(trace_begin_call(w, &c, &err), &err);
+        for (int what = 0; what < 3; what++) {
+            int heads = what == TRACE_Q ? HEADS : KV;
+            for (int i = 0; i < N * heads * D; i++)
+                x[i] = (float)(3 * rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
+            assert_ok(trace_put(w, what, 0, N, x, heads * D, &err), &err);
+        }
+        assert_ok(trace_end_call(w, &err), &err);
+    }
+    assert_ok(trace_commit(&w, &err), &err);
+}
+
+static char trace[512];
+
+static const char *directory(const char *name)
+{
+    static char dirs[4][512];
+    static int at;
+    snprintf(dirs[at %= 4], sizeof dirs[0], "%s/%s-%d", test_tmpdir(), name, (int)getpid());
+    return dirs[at++];
+}
+
+static void set_up(void)
+{
+    snprintf(trace, sizeof trace, "%s/calls-%d.h5", test_tmpdir(), (int)getpid());
+    if (access(trace, F_OK))
+        make_trace(trace);
+}
+
+#define METHODS                                                                                    \
+    "-m dense -m streaming:sink=2:window=40 -m spargeattn:pv=off:tau=0.5:theta=-1 -m oracle"
+enum { RUNS = 4 };
+
+/* `lacuna replay` with these words; the number of records in dir afterwards. */
+static int64_t replay(const char *dir, const char *words, struct record **out)
+{
+    const struct app app = {.methods = test_methods, .accel = &fake};
+    char copy[600], *argv[40];
+    int argc = 0;
+    int64_t n = 0;
+    struct err err = {0};
+    snprintf(copy, sizeof copy, "-q --backend cuda %s -o %s %s", trace, dir, words);
+    for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
+        argv[argc++] = w;
+    assert_ok(cmd_replay.run(&app, argc, argv, &err), &err);
+    assert_ok(records_load(dir, out, &n, &err), &err);
+    return n;
+}
+
+static int64_t count_of(const struct record *r, int64_t n, enum record_scope scope)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        count += r[i].scope == scope && r[i].status == RECORD_OK;
+    return count;
+}
+
+static const struct record *find(const struct record *r, int64_t n, const struct record *like)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (r[i].scope == like->scope && r[i].layer == like->layer && r[i].head == like->head &&
+            strcmp(r[i].method, like->method) == 0)
+            return r + i;
+    return NULL;
+}
+
+/* Do the heads of the method keep different parts? */
+static bool masks_differ(const struct record *r, int64_t n, const char *method)
+{
+    double least = INFINITY, most = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (r[i].scope == RECORD_OF_HEAD && strcmp(r[i].method, method) == 0) {
+            least = fmin(least, record_get(r + i, "density_elem"));
+            most = fmax(most, record_get(r + i, "density_elem"));
+        }
+    return least < most && least < 1;
+}
+
+static bool measured(const char *name)
+{
+    static const char *const words[] = {"time_", "host_",   "copies",        "samples",
+                                        "speed", "select_", "counter_copies"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strncmp(name, words[i], strlen(words[i])) == 0)
+            return true;
+    return strcmp(name, "density_kernel") == 0; /* a call has one geometry for all heads */
+}
+
+START_TEST(heads_say_what_they_say_one_by_one)
+{
+    struct record *calls, *heads;
+    int compared = 0;
+    set_up();
+    int64_t n = replay(directory("calls"), METHODS " --jobs 3", &calls);
+    ck_assert_int_eq(session.launches, LAYERS * RUNS);
+    ck_assert_int_eq(session.n, HEADS);
+    ck_assert_int_eq(session.group, HEADS / KV);
+    ck_assert_int_eq(session.selected, LAYERS * HEADS); /* spargeattn; no one else */
+    ck_assert_int_eq(n, LAYERS * RUNS * (HEADS + 1));
+    ck_assert_int_eq(count_of(calls, n, RECORD_OF_CALL), LAYERS * RUNS);
+    ck_assert(masks_differ(calls, n, "spargeattn"));
+    ck_assert(masks_differ(calls, n, "oracle"));
+    int64_t m = replay(directory("heads"), METHODS " --copies 2", &heads);
+    ck_assert_int_eq(m, LAYERS * RUNS * HEADS);
+    ck_assert_int_eq(count_of(heads, m, RECORD_OF_HEAD), m);
+    for (int64_t i = 0; i < m; i++) {
+        const struct record *a = heads + i, *b = find(calls, n, a);
+        ck_assert_ptr_nonnull(b);
+        ck_assert(strstr(buf_str(&a->notes), "time=copies") != NULL);
+        ck_assert(strstr(buf_str(&b->notes), "time=") == NULL);
+        for (int64_t k = 0; k < a->n_metrics; k++) {
+            const char *name = a->metrics[k].name;
+            if (measured(name)) {
+                ck_assert(strcmp(name, "density_kernel") == 0 || strncmp(name, "host_", 5) == 0 ||
+                          isnan(record_get(b, name)));
+                continue;
+            }
+            ck_assert_msg(fabs(a->metrics[k].value - record_get(b, name)) <= 1e-6,
+                          "%s head %d %s: %g and %g", a->method, a->head, name, a->metrics[k].value,
+                          record_get(b, name));
+            compared++;
+        }
+    }
+    ck_assert_int_gt(compared, 20 * (int)m);
+    records_free(calls, n);
+    records_free(heads, m);
+}
+END_TEST
+
+START_TEST(a_call_has_its_own_times)
+{
+    static const struct {
+        const char *method, *kind, *where;
+        double select, total;
+    } want[] = {{"dense", "none", "none", NAN, 300},
+                {"streaming", "static", "cpu", 0, 300},
+                {"spargeattn", "own", "cuda", 100, 400},
+                {"oracle", "own", "cpu", NAN, NAN}};
+    struct record *r;
+    set_up();
+    int64_t n = replay(directory("times"), METHODS, &r);
+    for (int k = 0; k < RUNS; k++) {
+        char note[128];
+        struct record like = {.scope = RECORD_OF_CALL, .layer = 1, .head = -1};
+        snprintf(like.method, sizeof like.method, "%s", want[k].method);
+        const struct record *c = find(r, n, &like);
+        ck_assert_ptr_nonnull(c);
+        snprintf(note, sizeof note, "time=call;select_backend=%s;select_kind=%s;", want[k].where,
+                 want[k].kind);
+        ck_assert_msg(strstr(buf_str(&c->notes), note) != NULL, "%s", buf_str(&c->notes));
+        ck_assert_str_eq(c->heads, "");
+        ck_assert_double_eq(record_get(c, "call_heads"), HEADS);
+        ck_assert_double_eq(record_get(c, "call_heads_kv"), KV);
+        ck_assert_double_eq(record_get(c, "time_attend_ns"), 300);
+        ck_assert_double_eq(record_get(c, "time_dense_ns"), 1200);
+        ck_assert_double_gt(record_get(c, "host_plan_ns"), -1);
+        ck_assert(isnan(record_get(c, "density_elem")));
+        double select = record_get(c, "time_select_ns"), total = record_get(c, "time_total_ns");
+        ck_assert(isnan(want[k].select) ? isnan(select) : select == want[k].select);
+        ck_assert(isnan(want[k].total) ? isnan(total) : total == want[k].total);
+        if (!isnan(total)) {
+            double pairs = HEADS * (N * (N + 1) / 2.0);
+            ck_assert_double_eq(record_get(c, "speedup"), 1200 / total);
+            ck_assert_double_eq_tol(record_get(c, "speed_dense_eq"), 4e-3 * D * pairs / total,
+                                    1e-9);
+        }
+        if (want[k].select > 0)
+            ck_assert_double_eq(record_get(c, "select_share"), 0.25);
+    }
+    records_free(r, n);
+}
+END_TEST
+
+/* Take out the first line that has both texts. */
+static void drop_line(const char *dir, const char *one, const char *other)
+{
+    char path[600];
+    struct buf b = {0}, kept = {0};
+    struct err err = {0};
+    bool dropped = false;
+    snprintf(path, sizeof path, "%s/records.jsonl", dir);
+    assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
+    for (char *line = b.data, *end; (end = strchr(line, '\n')); line = end + 1) {
+        *end = '\0';
+        if (!dropped && strstr(line, one) && strstr(line, other))
+            dropped = true;
+        else
+            buf_printf(&kept, "%s\n", line);
+    }
+    ck_assert(dropped);
+    assert_ok(file_write_atomic(path, kept.data, kept.len, &err), &err);
+    buf_free(&b);
+    buf_free(&kept);
+}
+
+/* What lacks is done, for all heads at once, and nothing else is written. */
+START_TEST(what_lacks_is_done_again)
+{
+    static const struct {
+        const char *one, *other;
+        int launches;
+    } cases[] = {{"\"scope\":\"call\"", "\"method\":\"dense\"", 1},
+                 {"\"head\":2,", "\"method\":\"spargeattn\"", 1}};
+    const char *dir = directory("again");
+    struct record *r;
+    set_up();
+    int64_t all = replay(dir, METHODS, &r);
+    records_free(r, all);
+    ck_assert_int_eq(replay(dir, METHODS, &r), all);
+    ck_assert_int_eq(session.launches, 0);
+    records_free(r, all);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        drop_line(dir, cases[i].one, cases[i].other);
+        ck_assert_int_eq(replay(dir, METHODS, &r), all);
+        ck_assert_int_eq(session.launches, cases[i].launches);
+        ck_assert_int_eq(session.n, HEADS);
+        records_free(r, all);
+    }
+    /* Without times there is no call to do. */
+    drop_line(dir, cases[0].one, cases[0].other);
+    ck_assert_int_eq(replay(dir, METHODS " --samples 0", &r), all - 1);
+    ck_assert_int_eq(session.launches, 0);
+    records_free(r, all - 1);
+}
+END_TEST
+
+/* Layers go to shards whole; where there are fewer layers than shards, groups of heads do. */
+START_TEST(shards_share_calls)
+{
+    static const char *const parts[] = {"0-1", "2-3"};
+    struct record *r;
+    char words[200];
+    set_up();
+    for (int i = 0; i < 2; i++) {
+        const char *dir = directory(i ? "whole1" : "whole0");
+        snprintf(words, sizeof words, "-m dense --shard %d/2", i);
+        int64_t n = replay(dir, words, &r);
+        ck_assert_int_eq(n, HEADS + 1);
+        ck_assert_int_eq(count_of(r, n, RECORD_OF_CALL), 1);
+        ck_assert_str_eq(r[n - 1].heads, "");
+        records_free(r, n);
+    }
+    for (int i = 0; i < 2; i++) {
+        const char *dir = directory(i ? "part1" : "part0");
+        bool seen = false;
+        snprintf(words, sizeof words, "-m dense --layers 1 --shard %d/2", i);
+        int64_t n = replay(dir, words, &r);
+        ck_assert_int_eq(n, HEADS / 2 + 1);
+        ck_assert_int_eq(session.n, 2);
+        ck_assert_int_eq(session.group, 2);
+        for (int k = 0; k < 2; k++)
+            seen |= strcmp(r[n - 1].heads, parts[k]) == 0;
+        ck_assert(seen);
+        records_free(r, n);
+    }
+}
+END_TEST
+
+START_TEST(chosen_heads_are_named)
+{
+    static const struct {
+        const char *words, *heads;
+        int n, group;
+    } cases[] = {{"--heads 0,3", "0,3", 2, 1},
+                 {"--heads 1-3", "1-3", 3, 1},
+                 {"--heads 2-3", "2-3", 2, 2},
+                 {"--heads 0-3", "", 4, 2}};
+    struct record *r;
+    char words[200];
+    set_up();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *dir = directory(cases[i].words + 8);
+        snprintf(words, sizeof words, "-m dense --layers 0 %s", cases[i].words);
+        int64_t n = replay(dir, words, &r);
+        ck_assert_int_eq(n, cases[i].n + 1);
+        ck_assert_int_eq(session.n, cases[i].n);
+        ck_assert_int_eq(session.group, cases[i].group);
+        ck_assert_str_eq(r[n - 1].heads, cases[i].heads);
+        records_free(r, n);
+    }
+}
+END_TEST
+
+/* ---- a call by itself ------------------------------------------------------------------------ */
+
+static void make_heads(struct sim_head h[HEADS])
+{
+    struct err err = {0};
+    static float x[3 * N * D];
+    for (int k = 0; k < HEADS; k++) {
+        for (int i = 0; i < 3 * N * D; i++)
+            x[i] = (float)(3 * rng_normal(3, (uint64_t)k, (uint64_t)i));
+        struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, true);
+        in.n_heads = in.n_kv_heads = HEADS;
+        assert_ok(head_init(h + k, &in, PREC_F64, &err), &err);
+    }
+}
+
+/* One call of the heads; carry[HEADS]. */
+static int64_t section_bytes;
+
+static void run_call(const char *text, struct sim_head *h, struct carry *carry, double *choose_ns,
+                     struct record *records, struct record *of_call)
+{
+    struct method_run *runs = NULL;
+    struct method_ctx ctx[HEADS];
+    struct sim_cell cells[HEADS];
+    struct call_outcome out[HEADS];
+    const struct sim_device device = {.accel = &fake,
+                                      .session = &session,
+                                      .metrics = true,
+                                      .calls = true,
+                                      .timed = true,
+                                      .section_bytes = section_bytes};
+    struct err err = {0};
+    int64_t n = 0;
+    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
+    record_init(of_call);
+    for (int i = 0; i < HEADS; i++) {
+        record_init(records + i);
+        records[i].head = i;
+        ctx[i] = (struct method_ctx){.seed = 1, .carry = carry + i};
+        cells[i] = (struct sim_cell){.method = runs->method,
+                                     .params = runs->params,
+                                     .ctx = ctx + i,
+                                     .in = &h[i].in,
+                                     .device = &device};
+        out[i] = (struct call_outcome){.record = records + i};
+    }
+    session = (struct accel_session){.timed = true};
+    struct sim_call c = {.cells = cells,
+                         .heads = out,
+                         .n = HEADS,
+                         .group = 1,
+                         .data = device_numbers(HEADS),
+                         .jobs = 2,
+                         .record = of_call,
+                         .choose_ns = choose_ns};
+    assert_ok(sim_run_call(&c, &err), &err);
+    method_runs_free(runs, n);
+}
+
+static void free_records(struct record *records, struct record *of_call)
+{
+    for (int i = 0; i < HEADS; i++)
+        record_free(records + i);
+    record_free(of_call);
+}
+
+/* The others are measured, but they are not the call. */
+START_TEST(a_skipped_head_leaves_no_call)
+{
+    struct sim_head h[HEADS];
+    struct carry carry[HEADS] = {{0}};
+    struct record records[HEADS], of_call;
+    make_heads(h);
+    h[2].in.x.reach.back = 10;
+    run_call("dense", h, carry, NULL, records, &of_call);
+    ck_assert_int_eq(session.n, HEADS - 1);
+    for (int i = 0; i < HEADS; i++)
+        ck_assert_int_eq(records[i].status, i == 2 ? RECORD_SKIP : RECORD_OK);
+    ck_assert_double_eq(record_get(records + 3, "density_elem"), 1);
+    ck_assert_int_eq(of_call.status, RECORD_SKIP);
+    ck_assert_msg(strstr(of_call.reason, "head 2: the GPU kernels know no window") != NULL, "%s",
+                  of_call.reason);
+    ck_assert(isnan(record_get(&of_call, "time_attend_ns")));
+    free_records(records, &of_call);
+    for (int i = 0; i < HEADS; i++)
+        sim_head_free(h + i);
+}
+END_TEST
+
+/* Lists that would take too much memory at once are made and attended to in sections. */
+START_TEST(sections_are_one_call)
+{
+    static const char *const method = "streaming:sink=2:window=40";
+    struct sim_head h[HEADS];
+    struct carry carry[HEADS] = {{0}};
+    struct record whole[HEADS], parts[HEADS], of_whole, of_parts;
+    make_heads(h);
+    run_call(method, h, carry, NULL, whole, &of_whole);
+    ck_assert_int_eq(session.launches, 1);
+    section_bytes = 1;
+    run_call(method, h, carry, NULL, parts, &of_parts);
+    ck_assert_int_eq(session.launches, HEADS);
+    for (int i = 0; i < HEADS; i++)
+        for (int64_t k = 0; k < whole[i].n_metrics; k++)
+            if (!measured(whole[i].metrics[k].name))
+                ck_assert_double_eq(whole[i].metrics[k].value,
+                                    record_get(parts + i, whole[i].metrics[k].name));
+    ck_assert(strstr(buf_str(&of_parts.notes), "sections=4") != NULL);
+    ck_assert(strstr(buf_str(&of_whole.notes), "sections") == NULL);
+    ck_assert_double_eq(record_get(&of_parts, "call_launches"), HEADS);
+    ck_assert_double_eq(record_get(&of_parts, "time_attend_ns"), 300 * HEADS);
+    ck_assert_double_eq(record_get(&of_parts, "time_total_ns"), 300 * HEADS);
+    ck_assert_double_eq(record_get(&of_parts, "time_dense_ns"), 1200);
+    free_records(whole, &of_whole);
+    free_records(parts, &of_parts);
+    section_bytes = 0;
+    for (int i = 0; i < HEADS; i++)
+        sim_head_free(h + i);
+}
+END_TEST
+
+/* The call that chooses pays, those that reuse its masks bear a share in a number of its own. */
+START_TEST(carried_masks_cost_a_share)
+{
+    struct sim_head h[HEADS];
+    struct carry carry[HEADS] = {{0}};
+    struct record records[HEADS], of_call;
+    double choose_ns = 0;
+    make_heads(h);
+    for (int step = 0; step < 2; step++) {
+        for (int i = 0; i < HEADS; i++)
+            h[i].in.step = step;
+        run_call("fg-attn:refresh=4", h, carry, &choose_ns, records, &of_call);
+        ck_assert_int_eq(of_call.status, RECORD_OK);
+        ck_assert(strstr(buf_str(&of_call.notes), step ? "select_kind=reused" : "select_kind=own"));
+        ck_assert_int_eq(session.selected, step ? 0 : HEADS);
+        ck_assert_double_eq(record_get(&of_call, "time_select_ns"), step ? 0 : 100);
+        ck_assert_double_eq(record_get(&of_call, "time_select_amortised_ns"), 25);
+        ck_assert_double_eq(record_get(&of_call, "dense_call"), !step);
+        free_records(records, &of_call);
+    }
+    for (int i = 0; i < HEADS; i++) {
+        carry_end(carry + i);
+        sim_head_free(h + i);
+    }
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("calls");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, heads_say_what_they_say_one_by_one);
+    tcase_add_test(t, a_call_has_its_own_times);
+    tcase_add_test(t, what_lacks_is_done_again);
+    tcase_add_test(t, shards_share_calls);
+    tcase_add_test(t, chosen_heads_are_named);
+    tcase_add_test(t, a_skipped_head_leaves_no_call);
+    tcase_add_test(t, sections_are_one_call);
+    tcase_add_test(t, carried_masks_cost_a_share);
+    suite_add_tcase(s, t);
+    return s;
+}
