@@ -30,74 +30,37 @@ struct xattn_state {
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-#define AT_ONCE 8 /* reduced rows whose loads are under way together */
-
-/* Adds to the masses of a row block those of up to AT_ONCE reduced rows from r0 on. */
-static __device__ __forceinline__ void add_masses(const xattn_args &a, int head, int r0, int rows,
-                                                  double *mass)
-{
-    int lane = threadIdx.x & 31, most = 0, real[AT_ONCE], limit[AT_ONCE];
-    const float *tops = a.top + ((int64_t)head * a.rows + r0) * a.tiles;
-    const float *sums = a.sum + ((int64_t)head * a.rows + r0) * a.key_blocks;
-    float top[AT_ONCE];
-    double all[AT_ONCE], pad[AT_ONCE];
-#pragma unroll
-    for (int e = 0; e < AT_ONCE; e++) {
-        limit[e] = e < rows ? columns(a, r0 + e) : 0;
-        real[e] = min(limit[e], a.keys);
-        most = max(most, real[e]);
-        top[e] = limit[e] > a.keys ? 0 : -INFINITY;
-        all[e] = 0;
-    }
-    for (int t = lane; t * TILE < most; t += 32)
-#pragma unroll
-        for (int e = 0; e < AT_ONCE; e++)
-            if (t * TILE < real[e])
-                top[e] = fmaxf(top[e], tops[e * a.tiles + t]);
-#pragma unroll
-    for (int e = 0; e < AT_ONCE; e++)
-        top[e] = warp_max(top[e]);
-    for (int j = lane; j * a.per_block < most; j += 32)
-#pragma unroll
-        for (int e = 0; e < AT_ONCE; e++)
-            if (j * a.per_block < real[e])
-                all[e] += (double)sums[e * a.key_blocks + j] *
-                          exp2f(tops[e * a.tiles + j / a.stride] - top[e]);
-#pragma unroll
-    for (int e = 0; e < AT_ONCE; e++) {
-        pad[e] = exp2f(-top[e]);
-        all[e] = warp_add(all[e]) + (limit[e] > a.keys ? (double)(limit[e] - a.keys) * pad[e] : 0);
-        all[e] = e < rows ? 1 / all[e] : 0;
-    }
-    for (int j = lane; j * a.per_block < most; j += 32) {
-        double sum = mass[j];
-#pragma unroll
-        for (int e = 0; e < AT_ONCE; e++)
-            if (j * a.per_block < real[e])
-                sum += (double)sums[e * a.key_blocks + j] *
-                       exp2f(tops[e * a.tiles + j / a.stride] - top[e]) * all[e];
-        mass[j] = sum;
-    }
-    for (int e = 0; e < rows; e++) /* padded ones, whose logit is 0 */
-        for (int j = a.keys / a.per_block / 32 * 32 + lane; j * a.per_block < columns(a, r0 + e);
-             j += 32) {
-            int from = max(j * a.per_block, a.keys);
-            int to = min((j + 1) * a.per_block, columns(a, r0 + e));
-#pragma unroll
-            for (int x = 0; x < AT_ONCE; x++)
-                if (x == e && from < to)
-                    mass[j] += (double)(to - from) * pad[x] * all[x];
-        }
-}
-
 /* Masses of row block i over all columns, padded ones (logit 0) included. */
 static __device__ void block_masses(const xattn_args &a, int head, int i, double *mass)
 {
-    int end = min((i + 1) * a.per_block, a.rows);
-    for (int j = threadIdx.x & 31; j < a.cols; j += 32)
+    int lane = threadIdx.x & 31;
+    for (int j = lane; j < a.cols; j += 32)
         mass[j] = 0;
-    for (int r = i * a.per_block; r < end; r += AT_ONCE)
-        add_masses(a, head, r, min(end - r, AT_ONCE), mass);
+    for (int r = i * a.per_block; r < (i + 1) * a.per_block && r < a.rows; r++) {
+        int64_t at = (int64_t)head * a.rows + r;
+        int limit = columns(a, r), real = min(limit, a.keys);
+        int tiles = (real + TILE - 1) / TILE, blocks = (real + a.per_block - 1) / a.per_block;
+        const float *tops = a.top + at * a.tiles, *sums = a.sum + at * a.key_blocks;
+        float top = limit > a.keys ? 0 : -INFINITY;
+        double all = 0;
+        for (int t = lane; t < tiles; t += 32)
+            top = fmaxf(top, tops[t]);
+        top = warp_max(top);
+#pragma unroll 4
+        for (int j = lane; j < blocks; j += 32)
+            all += (double)(sums[j] * exp2f(tops[j >> a.log_stride] - top));
+        double pad = exp2f(-top);
+        all = warp_add(all) + (limit > a.keys ? (double)(limit - a.keys) * pad : 0);
+        double share = 1 / all;
+#pragma unroll 4
+        for (int j = lane; j < blocks; j += 32)
+            mass[j] += (double)(sums[j] * exp2f(tops[j >> a.log_stride] - top)) * share;
+        for (int j = a.keys / a.per_block / 32 * 32 + lane; j * a.per_block < limit; j += 32) {
+            int from = max(j * a.per_block, a.keys), to = min((j + 1) * a.per_block, limit);
+            if (from < to)
+                mass[j] += (double)(to - from) * pad * share;
+        }
+    }
     __syncwarp();
 }
 
@@ -232,6 +195,8 @@ static void resolve(const struct select_problem *p, xattn_args *a)
     a->per_kv = p->heads / p->kv_heads;
     a->stride = stride ? (int)strtol(stride, NULL, 10) : 16;
     a->per_block = BLOCK / a->stride;
+    for (a->log_stride = 0; 1 << a->log_stride < a->stride;)
+        a->log_stride++;
     a->causal = p->causal;
     a->rows = (int)ceil_div(p->nq, a->stride);
     a->keys = (int)ceil_div(p->nk, a->stride);
@@ -285,7 +250,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->map = map_rows_of(&job->lists);
     TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->tiles * 4, &a->top, err));
     TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->key_blocks * 4, &a->sum, err));
-    s->sm90 = g->sm == 90 && a->per_block > 2; /* two columns a block take too many registers */
+    s->sm90 = g->sm == 90 && a->per_block >= 8; /* fewer columns a block take too many registers */
     if (s->sm90)
         TRY(xattn_sm90_init(g, *a, p->d, &s->hop, err));
 out:
