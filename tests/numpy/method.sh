@@ -24,7 +24,7 @@ number=$("$LACUNA" mask list "$dir/own.h5" | sed -n 's/^ *\([0-9]*\) .*exec.*par
 "$LACUNA" replay "$trace" -q -m "mask:file=$dir/own.h5:pick=$number" -o "$dir/back" || fail "replay of the masks"
 numbers()
 {
-    sed 's/.*"layer":\([0-9]*\),"head":\([0-9]*\),.*"status":"ok",/\1 \2 /; s/"pairs_dropped":[^,]*,//; s/"notes":"[^"]*",//; s/"host.*//' | sort
+    sed 's/.*"layer":\([0-9]*\),"head":\([0-9]*\),.*"status":"ok",/\1 \2 /; s/"pairs_dropped":[^,]*,//; s/"host_exec_ns":[^,]*,//; s/"notes":"[^"]*",//; s/"host.*//' | sort
 }
 grep '"method":"exec","params":"[^"]*params=4"' "$dir/own/records.jsonl" | numbers >"$dir/want"
 numbers <"$dir/back/records.jsonl" >"$dir/have"
