@@ -44,14 +44,21 @@ static bool same_scope(const struct chart_groups *g, const struct record *a, con
     return true;
 }
 
-/* The line of a setting: of its method, or of its method's settings with targets on one metric. A
- * parameter per head and one for all heads are not points of one curve. */
+/* The line of a setting: of its method, or of the settings with targets on one metric that have all
+ * other parameters in common. A parameter per head and one for all heads are not points of one
+ * curve. */
 static int line_of(struct pareto *q, const struct record *r, struct err *err)
 {
     const char *target = params_target(r->params), *per = strchr(target, ':');
-    char name[96];
-    snprintf(name, sizeof name, "@%.*s%s", (int)strcspn(target, "<>="), target, per ? per : "");
-    return chart_series(&q->g, r, *target ? name : NULL, &q->series, err);
+    struct buf name = {0};
+    int line = -1;
+    if (*target)
+        buf_printf(&name, "%.*s%.*s%s", (int)(target - r->params), r->params,
+                   (int)strcspn(target, "<>="), target, per ? per : "");
+    if (!buf_check(&name, "series", err))
+        line = chart_series(&q->g, r, *target ? buf_str(&name) : NULL, &q->series, err);
+    buf_free(&name);
+    return line;
 }
 
 static int make_series(struct pareto *q, struct err *err)

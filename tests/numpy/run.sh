@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh - `lacuna eval` against a float64 model in NumPy that is given the masks.
+# run.sh - `lacuna eval` against a float64 model in NumPy that is given the masks, and a method in Python.
 #
 #   LACUNA=build/lacuna [PYTHON=python3] sh tests/numpy/run.sh
 #
@@ -41,5 +41,12 @@ for method in streaming:sink=4:window=64 oracle oracle:kind=topk:k=32 \
         failed=$((failed + 1))
     fi
 done
+echo "a method in Python"
+export LACUNA ROOT PYTHON="$python"
+if sh "$here/method.sh" "$tmp" "$tmp/t.h5"; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+fi
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -396,6 +396,8 @@ START_TEST(calibration_writes_parameters)
         assert_ok(json_read_text(buf_str(&b), b.len, m->name, &doc, &err), &err);
         json_object_foreach(doc, key, v)
         {
+            if (strcmp(key, "grid") == 0) /* all that was judged, no parameter */
+                continue;
             if (json_is_string(v))
                 snprintf(text, sizeof text, "%s", json_string_value(v));
             else if (json_is_boolean(v))
