@@ -50,6 +50,28 @@ static inline uint16_t f32_to_bf16(float f)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
+/* Nearest e4m3 value, ties to even, saturating at 448; NaN stays. */
+static inline float e4m3_round(float x)
+{
+    uint32_t u, sign;
+    memcpy(&u, &x, sizeof u);
+    sign = u & 0x80000000u;
+    u ^= sign;
+    if (u > 0x7f800000u)
+        return x;
+    float a;
+    memcpy(&a, &u, sizeof a);
+    float tiny = (a + 0x1p14f) - 0x1p14f; /* multiples of 2^-9 below 2^-6 */
+    uint32_t r = (u + 0x7ffffu + (u >> 20 & 1)) & 0xfff00000u;
+    if (r > 0x43e00000u)
+        r = 0x43e00000u;
+    if (a < 0x1p-6f)
+        memcpy(&r, &tiny, sizeof r);
+    r |= sign;
+    memcpy(&x, &r, sizeof x);
+    return x;
+}
+
 float f16_to_f32(uint16_t x);
 uint16_t f32_to_f16(float f);
 

@@ -296,6 +296,13 @@ enum trace_storage {
 enum trace_storage trace_storage(const struct trace *t);
 const char *trace_storage_name(enum trace_storage s);
 
+/* A copy of the trace whose keys and values have the values of e4m3 (fp8), times a power of two per
+ * head, in the trace's own dtype: what a cache of 8 bits holds. Packed, a value takes a byte or
+ * less. Another content: outputs, lse and maps are left out, and `compute` says "kv e4m3".
+ * ERR_INPUT for values that are not finite. */
+int trace_pack_fp8(const struct trace *t, const char *path, enum trace_storage s, int jobs,
+                   bool force, struct err *err);
+
 /* Copy a trace into another storage form; both have the same trace_id. Payload that does not match
  * its checksum is refused. */
 int trace_pack(const struct trace *t, const char *path, enum trace_storage s, int jobs, bool force,

@@ -8,6 +8,7 @@
 #ifndef LACUNA_QUANT_H
 #define LACUNA_QUANT_H
 
+#include "core/dtype.h"
 #include "core/err.h"
 
 #include <stdbool.h>
@@ -73,28 +74,6 @@ void quant_channels_e4m3(const float *v, int64_t n, int dv, float v_max, float *
 static inline int quant_v_position(int r)
 {
     return 2 * (r / 8) + 4 * ((r % 8) / 2) + r % 2;
-}
-
-/* Nearest e4m3 value, ties to even, saturating at 448; NaN stays. */
-static inline float e4m3_round(float x)
-{
-    uint32_t u, sign;
-    memcpy(&u, &x, sizeof u);
-    sign = u & 0x80000000u;
-    u ^= sign;
-    if (u > 0x7f800000u)
-        return x;
-    float a;
-    memcpy(&a, &u, sizeof a);
-    float tiny = (a + 0x1p14f) - 0x1p14f; /* multiples of 2^-9 below 2^-6 */
-    uint32_t r = (u + 0x7ffffu + (u >> 20 & 1)) & 0xfff00000u;
-    if (r > 0x43e00000u)
-        r = 0x43e00000u;
-    if (a < 0x1p-6f)
-        memcpy(&r, &tiny, sizeof r);
-    r |= sign;
-    memcpy(&x, &r, sizeof x);
-    return x;
 }
 
 /* Nearest fp16 value, ties to even, overflow to infinity; what dtype_round(DT_F16, x) gives, in a

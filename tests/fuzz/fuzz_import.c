@@ -32,6 +32,27 @@ static json_t *metadata(void)
     return o;
 }
 
+/* A sample of query rows: 128 of the first group of 300, and the last 44. */
+static int seed_of_rows(struct fuzz_corpus *c, const char *path, struct err *err)
+{
+    enum { ROWS = 172 };
+    static const char data[2400];
+    int32_t at[ROWS];
+    json_t *meta = json_object();
+
+    for (int i = 0; i < ROWS; i++)
+        at[i] = i < 128 ? i : i + 128;
+    json_object_set_new(meta, "causal", json_string("true"));
+    json_object_set_new(meta, "row_group", json_string("128"));
+    const struct st_out t[] = {{"q", DT_F32, 3, {1, ROWS, 2}, data},
+                               {"k", DT_F32, 3, {1, 300, 2}, data},
+                               {"v", DT_F32, 3, {1, 300, 1}, data},
+                               {"rows", DT_I32, 1, {ROWS}, at}};
+    int rc = st_write_meta(path, t, 4, meta, err);
+    json_decref(meta);
+    return rc ? rc : fuzz_add_file(c, path, err);
+}
+
 static int seeds(struct fuzz_corpus *c, struct err *err)
 {
     static const char data[512];
@@ -56,7 +77,7 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     if (!rc)
         rc = fuzz_add_file(c, path, err);
     json_decref(meta);
-    return rc;
+    return rc ? rc : seed_of_rows(c, path, err);
 }
 
 /* The header's tokens, with the length in front put right again. */

@@ -56,6 +56,8 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     text.pool = 4;
     TRY(add_fixture(c, path, &text, false, err));
     TRY(add_fixture(c, path, &video, false, err));
+    struct trace_meta sampled = fixture_sampled(DT_F32);
+    TRY(add_fixture(c, path, &sampled, true, err));
     TRY(fixture_write_scored(path, &text, err));
     TRY(fuzz_add_file(c, path, err));
     TRY(add_packed(c, path, TRACE_ZSTD, err));
@@ -165,6 +167,10 @@ static int read_all(const struct trace *t, size_t len, struct err *err)
         TRY(read_maps(t, i, err));
     }
     TRY(read_run(t, err));
+    struct row_sample s;
+    if (trace_rows(t, &s) && (s.n != trace_meta(t)->n_q || trace_call_pairs(t, 0) < 0 ||
+                              s.at[s.n - 1] >= trace_meta(t)->n_k))
+        return fuzz_wild("%lld sampled rows", (long long)s.n);
 out:
     return rc;
 }

@@ -33,6 +33,14 @@ struct trace_meta fixture_text(enum dtype dtype, int heads, int kv_heads, int64_
     };
 }
 
+struct trace_meta fixture_sampled(enum dtype dtype)
+{
+    struct trace_meta m = fixture_text(dtype, 2, 1, 300);
+    m.n_q = ROW_GROUP + 300 % ROW_GROUP;
+    m.row_group = ROW_GROUP;
+    return m;
+}
+
 struct trace_meta fixture_video(enum dtype dtype)
 {
     struct trace_meta m = fixture_text(dtype, 2, 2, 24);
@@ -124,9 +132,10 @@ out:
 
 static int put_run(struct trace_writer *w, const struct trace_meta *m, struct err *err)
 {
-    int32_t *ids = NULL;
+    int32_t *ids = NULL, *at = NULL;
     float *nll = NULL;
     double s[51];
+    int64_t n;
     int rc = 0;
 
     if (m->grid_t > 0) {
@@ -145,7 +154,12 @@ static int put_run(struct trace_writer *w, const struct trace_meta *m, struct er
     }
     TRY(trace_put_tokens(w, ids, m->n_k, err));
     TRY(trace_put_nll(w, nll, m->n_k - 1, err));
+    if (m->row_group) {
+        TRY(row_sample_draw(m->n_k, 2, m->row_group, (uint64_t)m->seed, &at, &n, err));
+        TRY(trace_put_positions(w, at, n, err));
+    }
 out:
+    free(at);
     free(ids);
     free(nll);
     return rc;

@@ -6,6 +6,7 @@
 #include "core/rng.h"
 #include "sim/metrics.h"
 #include "tests/harness/conform.h"
+#include "tests/harness/trace_fixture.h"
 
 enum { N = 1280, GROUPS = 4 };
 
@@ -203,6 +204,40 @@ START_TEST(standard_errors_are_those_of_neighbouring_groups)
 }
 END_TEST
 
+/* A trace of sampled rows: written, read, packed, cut to its id. */
+START_TEST(a_trace_holds_a_sample)
+{
+    struct err err = {0};
+    struct trace_meta m = fixture_sampled(DT_F32);
+    struct trace *t = NULL, *packed = NULL;
+    struct row_sample s;
+    char path[300], other[320];
+
+    snprintf(path, sizeof path, "%s/rows.h5", test_tmpdir());
+    snprintf(other, sizeof other, "%s.z", path);
+    assert_ok(fixture_write(path, &m, 2, &err), &err);
+    assert_ok(trace_open(path, &t, &err), &err);
+    ck_assert(trace_rows(t, &s));
+    ck_assert_int_eq(s.n, 172);
+    ck_assert_int_eq(s.at[s.n - 1], 299);
+    ck_assert_int_eq(row_sample_groups(&s), 2);
+    int64_t pairs = 0;
+    for (int64_t i = 0; i < s.n; i++)
+        pairs += s.at[i] + 1;
+    ck_assert_int_eq(trace_call_pairs(t, 0), pairs);
+    assert_ok(trace_pack(t, other, TRACE_ZSTD, 1, true, &err), &err);
+    assert_ok(trace_open(other, &packed, &err), &err);
+    ck_assert_str_eq(trace_id(packed), trace_id(t));
+    trace_close(&packed);
+    trace_close(&t);
+    m.causal = false;
+    assert_fails(fixture_write(path, &m, 1, &err), &err, ERR_USAGE, "of a causal run");
+    m.causal = true;
+    m.row_group = 64;
+    assert_fails(fixture_write(path, &m, 1, &err), &err, ERR_USAGE, "multiples of 128");
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("rowsample");
@@ -215,6 +250,7 @@ Suite *make_suite(void)
     tcase_add_test(t, the_sample_has_a_group_of_every_stratum_and_the_last);
     tcase_add_test(t, what_is_no_sample_is_refused);
     tcase_add_test(t, options_of_rows);
+    tcase_add_test(t, a_trace_holds_a_sample);
     tcase_add_test(t, standard_errors_are_those_of_neighbouring_groups);
     tcase_add_loop_test(t, masks_of_sampled_rows_are_those_of_the_whole_head, 0, methods);
     suite_add_tcase(s, t);

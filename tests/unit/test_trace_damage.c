@@ -344,7 +344,7 @@ START_TEST(other_versions_and_other_files_are_told_apart)
     put_file(file("empty.h5"), "", 0);
     assert_fails(trace_open(file("empty.h5"), &t, &err), &err, ERR_INPUT, "not an HDF5 file");
     assert_fails(trace_open(file("none.h5"), &t, &err), &err, ERR_INPUT, "No such file");
-    assert_fails(trace_open(test_tmpdir(), &t, &err), &err, ERR_INPUT, "not a regular file");
+    assert_fails(trace_open(test_tmpdir(), &t, &err), &err, ERR_INPUT, "one is wanted here");
     h5_lock();
     H5Fclose(H5Fcreate(file("plain.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT));
     h5_unlock();

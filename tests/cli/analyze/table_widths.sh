@@ -20,6 +20,8 @@ cp "$ROOT/tests/data/code-lm-a.txt" text.txt
 "$LACUNA" replay -q t.h5 -m streaming:window=64,128 -m xattention:tau=0.3,0.5 --layers 1 -o equal 2>/dev/null
 "$LACUNA" choose -q equal --limit 'err_l1_rel<=0.1' -o plan.json
 "$LACUNA" replay -q t.h5 -m plan:file=plan.json --layers 1 -o equal 2>/dev/null
+"$LACUNA" capture -q --model "$models/code-lm" --prompt "$ROOT/LICENSE" --tokens 700 --layers 0 --heads 0 --no-nll --rows 4 -o s.h5
+"$LACUNA" replay -q s.h5 -m streaming:window=16,32 -m sale -o sampled 2>/dev/null
 mkdir gpu # times and counters need a GPU: made up
 for m in dense sale streaming; do
     printf '{"trace":"xxh3:a","model":"toy","run":0,"step":0,"branch":"main","timestep":null,'
@@ -37,7 +39,7 @@ for form in '' twocolumn; do
     printf '\\documentclass[%s]{article}%s\\begin{document}\n' "$form" "$preamble" >"all$form.tex"
 done
 made=
-for dir in text video 'video hilbert' equal inside clips 'both bothinside' gpu 'text video hilbert'; do
+for dir in text video 'video hilbert' equal inside clips sampled 'both bothinside' gpu 'text video hilbert'; do
     for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
         # shellcheck disable=SC2086 # several directories
         set -- $dir --table "$t"

@@ -12,3 +12,7 @@ for f in v z g u; do "$LACUNA" trace info $f.h5 | sed -n '2,3p'; done
 "$LACUNA" trace pack v.h5 -o z.h5; echo "exit $?"
 "$LACUNA" trace pack v.h5 -o z.h5 --gzip --unpack; echo "exit $?"
 "$LACUNA" trace pack v.h5; echo "exit $?"
+"$LACUNA" trace pack -q v.h5 -o f.h5 --kv fp8 | sed -n '1s/xxh3.*//p; /^  [kq]/p'
+"$LACUNA" trace verify f.h5
+"$LACUNA" trace info f.h5 --json | grep compute\"
+"$LACUNA" trace pack -q f.h5 -o g8.h5 --kv fp8; echo "exit $?"
