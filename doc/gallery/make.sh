@@ -82,7 +82,7 @@ figure heatmap 'The attention map of a head, computed in the cells of the pictur
 figure heads 'All heads: rows are layers, columns are heads.' heatmap code.h5 --width 6.6in
 figure zoom 'A part of a map.' heatmap code.h5 --layer 4 --head 6 --rows 1000-1400 --keys 0-1400
 figure overlay 'Masks laid over the map: what they drop is pale.' \
-    overlay code.h5 --masks masks.h5 --layer 2 --head 5
+    overlay code.h5 --masks masks.h5 --layer 2 --head 5 --width 6.6in
 figure mask 'The masks of several methods, with the share of pairs that each keeps.' \
     mask masks.h5
 figure steps 'A head of a video model over its denoising steps, lines between frames.' \
