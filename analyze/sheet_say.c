@@ -67,7 +67,7 @@ static void warn_full(const struct buf *names, int64_t n, int64_t cells, struct 
 static bool warn_why(const struct table *t, const struct setting *x, struct sheet *s)
 {
     struct buf b = {0}, why = {0};
-    method_why_full(t->known, x->method, x->params, t->n_k, &why);
+    method_covers_all(t->known, x->method, x->params, t->n_k, &why);
     if (why.len) {
         buf_puts(&b, "! ");
         put_name(x, &b);

@@ -98,7 +98,7 @@ static int resolve(const struct streaming_params *p, int k, int64_t of, int64_t 
     return 0;
 }
 
-static void why_full(const void *params, int64_t n_k, struct buf *b)
+static void covers_all(const void *params, int64_t n_k, struct buf *b)
 {
     const struct streaming_params *p = params;
     int64_t sink, window;
@@ -261,7 +261,7 @@ const struct method method_streaming = {
     .params = options,
     .budget = budget,
     .budget_full = "window=100%",
-    .why_full = why_full,
+    .covers_all = covers_all,
     .prepare = prepare,
     .select = select_rows,
     .origin = mask_is_static,

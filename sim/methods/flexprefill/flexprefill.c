@@ -117,7 +117,7 @@ static struct flex_config resolve(const struct params *p, const struct attn_in *
     };
 }
 
-static void why_full(const void *params, int64_t n_k, struct buf *b)
+static void covers_all(const void *params, int64_t n_k, struct buf *b)
 {
     const struct flex_config c = resolve(params, &(struct attn_in){.nk = n_k});
     if (c.min_budget >= n_k)
@@ -575,7 +575,7 @@ const struct method method_flexprefill = {
     .metrics = metrics,
     .budget_full = "gamma=1",
     .validate = validate,
-    .why_full = why_full,
+    .covers_all = covers_all,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,

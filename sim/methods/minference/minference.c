@@ -191,7 +191,7 @@ static void sizes(const struct params *p, int64_t n, int64_t *v, int64_t *s)
         minf_budget(n, p->budget, v, s);
 }
 
-static void why_full(const void *params, int64_t n_k, struct buf *b)
+static void covers_all(const void *params, int64_t n_k, struct buf *b)
 {
     const struct params *p = params;
     int64_t v, slash;
@@ -483,7 +483,7 @@ const struct method method_minference = {
     .budget_full = "v=2147483647:s=2147483647",
     .validate = validate,
     .identify = identify,
-    .why_full = why_full,
+    .covers_all = covers_all,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
