@@ -233,6 +233,11 @@ demo-run:
 	@$(L) analyze $(D)/code
 	@echo "see $(D)/: traces, records, tables, figures and report/index.html"
 
+# Every table and figure from the shipped models, into doc/gallery/.
+.PHONY: gallery
+gallery: all
+	sh doc/gallery/make.sh $(BUILD)/lacuna $(OUT)/gallery
+
 # ---- installation ---------------------------------------------------------------------------
 # The program finds its data in ../share/lacuna beside it, so the prefix may be moved as a whole.
 
@@ -488,7 +493,7 @@ torture: all tests $(BUILD)/tests/fault/fault
 .PHONY: help
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
-	@echo "targets: all demo install uninstall dist deb check check-unit check-cli check-install check-h5 check-numpy check-variants check-san check-fuzz check-fault torture check-tsan fuzz-long fuzz-bundle check-format check-torch format lint bench fuzz compile_commands deps clean"
+	@echo "targets: all demo gallery install uninstall dist deb check check-unit check-cli check-install check-h5 check-numpy check-variants check-san check-fuzz check-fault torture check-tsan fuzz-long fuzz-bundle check-format check-torch format lint bench fuzz compile_commands deps clean"
 	@echo "         gpu-bundle check-gpu bench-gpu"
 
 # Every header compiles alone; those of the GPU where its toolkit is.

@@ -9,6 +9,8 @@
  */
 #include "analyze/sheet.h"
 
+#include "core/method.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,6 +63,24 @@ static void warn_full(const struct buf *names, int64_t n, int64_t cells, struct 
     buf_free(&b);
 }
 
+/* "! minference keeps 100 %: its budget of ..."; false: the method does not say why. */
+static bool warn_why(const struct table *t, const struct setting *x, struct sheet *s)
+{
+    struct buf b = {0}, why = {0};
+    method_covers_all(t->known, x->method, x->params, t->n_k, &why);
+    if (why.len) {
+        buf_puts(&b, "! ");
+        put_name(x, &b);
+        buf_printf(&b, " keeps 100 %%: %s.", buf_str(&why));
+        str_list_add(&s->notes, buf_str(&b));
+    }
+    bool said = why.len > 0;
+    s->failed |= b.failed || why.failed;
+    buf_free(&b);
+    buf_free(&why);
+    return said;
+}
+
 /* Settings that may be compared; the others that keep everything are warned of. */
 static int64_t collect(const struct table *t, struct setting *out, struct sheet *s)
 {
@@ -76,6 +96,8 @@ static int64_t collect(const struct table *t, struct setting *out, struct sheet 
         if (!c->set || part || strcmp(x.method, "dense") == 0 || sheet_is_bound(t, x.method))
             continue;
         if (in_list(&t->keep_all, x.method))
+            continue;
+        if (sheet_keeps_all(x.kept) && warn_why(t, &x, s))
             continue;
         if (sheet_keeps_all(x.kept)) {
             buf_puts(&full, n_full++ ? ", " : "");

@@ -35,6 +35,8 @@ struct cell {
     struct stats stats; /* COL_STATS */
 };
 
+struct method;
+
 struct table {
     char name[32], title[160];
     struct column *cols; /* owned [n_cols] */
@@ -47,6 +49,8 @@ struct table {
     const char *brief;        /* patterns of the columns that it shows; NULL: all that fit */
     struct str_list methods;  /* in the order in which the user gave them, bounds last */
     int64_t n_bounds;         /* how many of them are bounds */
+    const struct method *const *known; /* methods that can say why a setting keeps everything */
+    int64_t n_k;                       /* keys of every record; 0: they differ */
     struct str_list keep_all; /* methods that keep every pair by design */
     bool sorted;              /* rows stand as the user asked */
     bool verdict;             /* one row per setting: sentences may compare the rows */

@@ -165,6 +165,8 @@ static void facts_for_sheets(const struct table_def *def, const struct recset *s
     snprintf(t->caption, sizeof t->caption, "%s", buf_str(&shown));
     buf_free(&shown);
     recset_methods(set, req->methods, &t->methods, &t->n_bounds);
+    t->known = req->methods;
+    t->n_k = set->n && !recset_varies(set, KEY_N_K) ? set->r[0].n_k : 0;
     for (int i = 0; req->methods && req->methods[i]; i++)
         if (req->methods[i]->flags & METHOD_KEEPS_ALL)
             str_list_add(&t->keep_all, req->methods[i]->name);

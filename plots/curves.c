@@ -162,12 +162,16 @@ struct axis {
     bool metric;        /* x is a metric: a line joins all settings of a method */
 };
 
-static bool is_recorded(const struct recset *set, const char *metric)
+/* A metric that is no parameter: sale records a tau, too. */
+static bool is_metric(const struct recset *set, const char *name)
 {
-    for (int64_t i = 0; i < set->n; i++)
-        if (record_has(&set->r[i], metric))
-            return true;
-    return false;
+    bool has = false;
+    for (int64_t i = 0; i < set->n; i++) {
+        if (params_value(set->r[i].params, name))
+            return false;
+        has |= record_has(&set->r[i], name);
+    }
+    return has;
 }
 
 /* --x, or step when steps vary, else a swept parameter, else the density of calibrations, else the
@@ -196,7 +200,7 @@ static int choose_x(const struct figure_args *a, const char **metric, struct axi
     for (size_t i = 0; i < sizeof numeric / sizeof *numeric; i++)
         if (strcmp(x->x, key_name(numeric[i])) == 0)
             x->key = numeric[i];
-    x->metric = x->key == KEY_COUNT && is_recorded(a->set, x->x);
+    x->metric = x->key == KEY_COUNT && is_metric(a->set, x->x);
     return rc;
 }
 
@@ -421,8 +425,8 @@ static int draw_curves(const struct figure_args *a, struct err *err)
     TRY(choose_x(a, &metric, &x, err));
     keys[2] = x.key;
     /* Against the step a method's schedule is what one wants to see. */
-    TRY(chart_group(a, keys, x.key == KEY_COUNT ? 2 : 3,
-                    x.key == KEY_STEP ? 0 : GROUP_SPLIT_STEPS, metric, x.key, &g, err));
+    TRY(chart_group(a, keys, x.key == KEY_COUNT ? 2 : 3, x.key == KEY_STEP ? 0 : GROUP_SPLIT_STEPS,
+                    metric, x.key, &g, err));
     TRY(mem_alloc(&p, g.gs.n, sizeof *p, "points", err));
     TRY(collect(&g, &x, metric, &l, p, &n, err));
     TRY(series_labels(&l, LEGEND_CHARS, err));
@@ -517,9 +521,10 @@ out:
 }
 
 const struct figure figure_curves = {
-    .listed = {"curves", "a metric against a parameter, step, layer or length",
-               "input: records; --metric (density_elem), --x a key, parameter or metric (step when it "
-               "varies, else a swept parameter, else the density of calibrations, else layer)"},
+    .listed =
+        {"curves", "a metric against a parameter, step, layer or length",
+         "input: records; --metric (density_elem), --x a key, parameter or metric (step when it "
+         "varies, else a swept parameter, else the density of calibrations, else layer)"},
     .input = FIGURE_RECORDS,
     .draw = draw_curves,
 };

@@ -98,6 +98,18 @@ static int resolve(const struct streaming_params *p, int k, int64_t of, int64_t 
     return 0;
 }
 
+static void covers_all(const void *params, int64_t n_k, struct buf *b)
+{
+    const struct streaming_params *p = params;
+    int64_t sink, window;
+    if (p->dilate == DILATE_NONE && resolve(p, 0, n_k, &sink, NULL) == 0 &&
+        resolve(p, 1, n_k, &window, NULL) == 0 && sink + window >= n_k)
+        buf_printf(b,
+                   "its %lld first keys and window of %lld are not fewer than the sequence's %lld "
+                   "keys",
+                   (long long)sink, (long long)window, (long long)n_k);
+}
+
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void **state, struct err *err)
 {
@@ -249,6 +261,7 @@ const struct method method_streaming = {
     .params = options,
     .budget = budget,
     .budget_full = "window=100%",
+    .covers_all = covers_all,
     .prepare = prepare,
     .select = select_rows,
     .origin = mask_is_static,

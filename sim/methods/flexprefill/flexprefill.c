@@ -117,6 +117,14 @@ static struct flex_config resolve(const struct params *p, const struct attn_in *
     };
 }
 
+static void covers_all(const void *params, int64_t n_k, struct buf *b)
+{
+    const struct flex_config c = resolve(params, &(struct attn_in){.nk = n_k});
+    if (c.min_budget >= n_k)
+        buf_printf(b, "its least budget of %lld tokens a row is not below the sequence's %lld keys",
+                   (long long)c.min_budget, (long long)n_k);
+}
+
 enum kind { DENSE, PLAN, LISTS };
 
 struct state {
@@ -567,6 +575,7 @@ const struct method method_flexprefill = {
     .metrics = metrics,
     .budget_full = "gamma=1",
     .validate = validate,
+    .covers_all = covers_all,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,

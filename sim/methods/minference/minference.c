@@ -191,6 +191,18 @@ static void sizes(const struct params *p, int64_t n, int64_t *v, int64_t *s)
         minf_budget(n, p->budget, v, s);
 }
 
+static void covers_all(const void *params, int64_t n_k, struct buf *b)
+{
+    const struct params *p = params;
+    int64_t v, slash;
+    if (p->table || p->sparsity > 0 || (p->pattern != PATTERN_VS && p->pattern != PATTERN_TABLE))
+        return;
+    sizes(p, n_k, &v, &slash);
+    if (v + slash > n_k)
+        buf_printf(b, "its budget of %lld + %lld columns is longer than the sequence of %lld keys",
+                   (long long)v, (long long)slash, (long long)n_k);
+}
+
 static int64_t clamped(int64_t x, double ratio, int64_t least, int64_t n)
 {
     double y = fmin(trunc((double)x * ratio), (double)n);
@@ -471,6 +483,7 @@ const struct method method_minference = {
     .budget_full = "v=2147483647:s=2147483647",
     .validate = validate,
     .identify = identify,
+    .covers_all = covers_all,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,

@@ -1,0 +1,121 @@
+#!/bin/sh
+# make.sh LACUNA WORK: draws every figure and prints every table of this folder again, from the two
+# shipped models. WORK is an empty folder for traces and records; pictures and README.md come here.
+set -eu
+lacuna=$1 work=$2
+here=$(cd "$(dirname "$0")" && pwd) root=$(cd "$(dirname "$0")/../.." && pwd)
+case $lacuna in
+/*) ;;
+*) lacuna=$(pwd)/$lacuna ;;
+esac
+mkdir -p "$work"
+cd "$work"
+page=$here/README.md
+
+run()
+{
+    "$lacuna" "$@" -q
+}
+
+data()
+{
+    (cd "$root" && sh datasets/prompts/make_prompt.sh core) >prompt.c
+    head -c 6000 prompt.c >text.c
+    run capture --model "$root/datasets/models/code-lm" --prompt prompt.c --tokens 2048 -o code.h5
+    run capture --model "$root/datasets/models/video-dit" --size 4x64x96 --steps 4 -o video.h5
+    run replay code.h5 -m dense:c=0.1+0.5+1+10 -m streaming:sink=4:window=128,256,512 \
+        -m spargeattn:theta=-1:tau=0.7,0.9 -m sampleattention:alpha_c=0.8,0.95:alpha_s=0.8,0.95 \
+        -m sale:tau=0.004,0.016,0.064 -m fg-attn:tau=0.1,0.5,1,2 -m xattention \
+        -m oracle:alpha=0.8,0.9,0.95 --precision f32 -o code
+    run replay code.h5 -m sampleattention -m sale:tau=0.064 -m streaming:window=256 \
+        -m spargeattn:theta=-1:tau=0.9 --layers 2 --dump-masks masks.h5 --precision f32 -o masks
+    run replay video.h5 -m dense -m fg-attn:refresh=2:compare=1:tau=0.5,1,2 \
+        -m spargeattn:theta=-1:tau=0.5,0.8 -m oracle:alpha=0.9 -o video
+    run replay code.h5 -m streaming:window=64,128,256 -m sale:tau=0.016,0.064 \
+        -m oracle:alpha=0.8,0.9 --precision f32 -o same
+    run eval --model "$root/datasets/models/code-lm" -m dense -m streaming:window=64,128,256 \
+        -m sale:tau=0.016,0.064 -m oracle:alpha=0.8,0.9 \
+        --task needle --tokens 512,1K --depth 0,0.5,1 --trials 1 -o eval
+    run eval --model "$root/datasets/models/code-lm" -m dense -m streaming:window=64,128,256 \
+        -m sale:tau=0.016,0.064 -m oracle:alpha=0.8,0.9 --task text.c --tokens 1K -o text
+}
+
+# figure NAME "WHAT IT SHOWS" FIGURE ARGUMENT...
+figure()
+{
+    name=$1 what=$2
+    shift 2
+    "$lacuna" plot "$@" -q -o "$name.png"
+    cp "$name.png" "$here/$name.png"
+    {
+        printf '## %s\n\n%s\n\n    lacuna plot %s -o %s.png\n\n![%s](%s.png)\n\n' \
+            "$name" "$what" "$*" "$name" "$name" "$name"
+        sed -n '1s/^/Caption: /p' "$name.txt"
+        echo
+    } >>"$page"
+}
+
+table()
+{
+    name=$1
+    shift
+    if "$lacuna" analyze "$@" --table "$name" >"$name.text" 2>/dev/null; then
+        {
+            printf '## table %s\n\n    lacuna analyze %s --table %s\n\n```\n' "$name" "$*" "$name"
+            cat "$name.text"
+            printf '```\n\n'
+        } >>"$here/tables.md"
+    fi
+}
+
+[ -d text ] || data
+cat >"$page" <<'END'
+# Gallery
+
+Every figure of `lacuna list figures`, drawn from the two shipped models; [tables.md](tables.md) has
+the tables. `make gallery` makes both again. The commands that made traces and records are in
+[make.sh](make.sh). `--style paper` and `--width` set the figures for print; the two at the end are.
+
+END
+figure heatmap 'The attention map of a head, computed in the cells of the picture.' \
+    heatmap code.h5 --layer 2 --head 5
+figure heads 'All heads: rows are layers, columns are heads.' heatmap code.h5 --width 6.6in
+figure zoom 'A part of a map.' heatmap code.h5 --layer 4 --head 6 --rows 1000-1400 --keys 0-1400
+figure overlay 'Masks laid over the map: what they drop is pale.' \
+    overlay code.h5 --masks masks.h5 --layer 2 --head 5 --width 6.6in
+figure mask 'The masks of several methods, with the share of pairs that each keeps.' \
+    mask masks.h5
+figure steps 'A head of a video model over its denoising steps, lines between frames.' \
+    steps video.h5 --layer 3 --width 7.5in
+figure pareto 'What is kept against what it costs.' pareto code
+figure bars 'A metric by layer.' bars code --method sale,sampleattention
+figure curves 'A metric against a parameter, which is something else in each method.' \
+    curves code --x tau --metric cra_mean
+figure sweep 'A metric over two parameters.' sweep code --method sampleattention --x alpha_c --y alpha_s
+figure cdf 'The distribution over heads; more than eight settings are one panel per method.' cdf code
+figure layerhead 'A metric by layer and head.' layerhead code --params 'defaults'
+figure granularity 'How sparse the map is at each size of block.' granularity code
+figure threshold 'What a threshold on weights leaves.' threshold code
+figure phases 'Wall time of the CPU reference by phase.' phases code --method sale,sampleattention,xattention
+figure profile 'A metric by layer, step and head.' profile video
+figure stability 'Masks that are reused over steps.' stability video
+figure needle 'A retrieval task with a method inside the model.' needle eval
+figure growth 'Growth of the error inside the model.' growth text
+figure inside 'Does a replay predict the model with the method inside?' \
+    inside same text --metric err_l2_rel,kl_mean
+figure pareto-paper 'For a column of a paper, 3.3 inches.' \
+    pareto code --style paper --metric err_l1_rel --method sale,streaming,sampleattention,spargeattn,oracle
+figure mask-paper 'For the width of a page, 6.9 inches.' mask masks.h5 --style paper --width 6.9in
+
+printf '# Tables\n\nEvery table of `lacuna list tables` that the data of this gallery carry.\n\n' \
+    >"$here/tables.md"
+for name in $("$lacuna" list tables | cut -d' ' -f1); do
+    case $name in
+    eval-tasks) table "$name" eval ;;
+    eval*) table "$name" text ;;
+    by-step | by-sample | stability | masks) table "$name" video ;;
+    inside) table "$name" same text ;;
+    *) table "$name" code ;;
+    esac
+done
+du -sh "$here" >&2
