@@ -125,7 +125,7 @@ static int check_items(const struct str_list *items, const struct str_list *ids,
 {
     struct names all = {0};
     for (int p = 0; p < PAPERS; p++)
-        names_add(&all, paper_names[p]);
+        names_add(&all, paper_ids[p]);
     for (int64_t k = 0; k < ids->n; k++)
         names_add(&all, ids->items[k]);
     for (int64_t i = 0; i < items->n; i++) {

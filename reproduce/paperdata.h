@@ -11,7 +11,7 @@
 #include "core/json.h"
 
 #define PAPERS 4
-extern const char *const paper_names[PAPERS + 1]; /* "spargeattn", ...; NULL behind the last */
+extern const char *const paper_ids[PAPERS + 1]; /* "spargeattn", ...; NULL behind the last */
 
 struct paper_data {
     struct buf dir;   /* of the files */

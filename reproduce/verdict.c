@@ -129,9 +129,13 @@ static bool settings_fit(const struct page *p, const struct record *r)
     if (at)
         snprintf(own, sizeof own, "%.*s", (int)strcspn(at + 6, ":"), at + 6);
     buf_printf(&have, "%s%s%s", r->method, params[0] ? ":" : "", params);
-    if (want && strncmp(want, r->method, strlen(r->method)) == 0)
-        fits = words_in(want, buf_str(&have)) && words_in(buf_str(&have), want) &&
+    size_t n = strlen(r->method);
+    if (want && strcmp(r->method, "dense") != 0)
+        fits = strncmp(want, r->method, n) == 0 && (!want[n] || want[n] == ':') &&
+               words_in(want, buf_str(&have)) && words_in(buf_str(&have), want) &&
                (!arith || strcmp(arith, own) == 0);
+    else if (want && strchr(want, ' '))
+        fits = false;
     buf_free(&have);
     return fits;
 }
