@@ -89,7 +89,9 @@ static void estimate(struct plan *p, struct step *s, int threads)
     json_t *v;
     if (j->kind == DO_CAPTURE && !m->trace) {
         double last = s->wanted.n ? atof(s->wanted.items[s->wanted.n - 1]) + 1 : 1;
-        s->seconds = (one * 10 + n * 1e-3 * 2 / threads) * last;
+        s->seconds = (m->causal ? 1.5 * one + n * 8e-4 * 2 / threads
+                                : 2.3 * one + n * 1.3e-4 * 2 / threads) *
+                     last;
         s->bytes = (double)count_steps(s) * a->layers * n * a->head_dim * 2 *
                    (a->heads + 2.0 * a->kv_heads);
     } else if (j->kind == DO_CALIBRATE) {
@@ -107,15 +109,14 @@ static void estimate(struct plan *p, struct step *s, int threads)
     }
 }
 
-/* Words of a step, whatever its inputs: equal texts are the same work. */
+/* Words of a step, whatever its inputs: equal texts are the same work. A capture runs once for all
+ * denoising steps that tables want of it. */
 static void identity(const struct plan *p, const struct step *s, struct buf *b)
 {
     const struct recipe_job *j = step_job(p, s);
     buf_printf(b, "%d %d %s", j->kind, s->model, j->figure);
     for (int64_t i = 0; i < s->words.n; i++)
         buf_printf(b, " %s", s->words.items[i]);
-    for (int64_t i = 0; i < s->wanted.n; i++)
-        buf_printf(b, ",%s", s->wanted.items[i]);
     for (int64_t i = 0; i < s->texts.n; i++)
         buf_printf(b, " %s", s->texts.items[i]);
     buf_puts(b, "(");
