@@ -329,6 +329,22 @@ out:
     return rc;
 }
 
+/* Where the paper's labels leave no place for a model, ours stands in entries of its own (lengths,
+ * extra rows): they are of the first model. */
+static int only_model(const struct page *p, const struct page_block *b)
+{
+    for (int i = 0; i < b->rows.n; i++)
+        if (b->rows.e[i].model >= 0)
+            return -1;
+    for (int i = 0; i < b->columns.n; i++)
+        if (b->columns.e[i].model >= 0)
+            return -1;
+    for (int i = 0; i < p->plan->n; i++)
+        if (p->plan->s[i].recipe == p->at && p->plan->s[i].model >= 0)
+            return p->plan->s[i].model;
+    return -1;
+}
+
 static int fill_cell(struct page *p, const struct page_block *b, int row, int column,
                      struct err *err)
 {
@@ -340,6 +356,8 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
     int rc = 0;
 
     c->model = e->model >= 0 ? e->model : r->model;
+    if (c->model < 0 && (!r->printed || !e->printed))
+        c->model = only_model(p, b);
     c->job = -1;
     TRY(put_printed(p, b, row, column, err));
     c->state = c->printed ? CELL_PRINTED : CELL_EMPTY;
