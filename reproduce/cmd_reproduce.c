@@ -135,8 +135,11 @@ static int check_items(const struct str_list *items, const struct str_list *ids,
             known = strncmp(ids->items[k], items->items[i], n) == 0 &&
                     (!ids->items[k][n] || ids->items[k][n] == ':');
         }
+        char hint[HINT_MAX];
         if (!known)
-            return names_unknown(&all, "table or figure", items->items[i], err);
+            return err_set(err, ERR_USAGE,
+                           "unknown table or figure '%s'%s (lacuna reproduce --list names them)",
+                           items->items[i], did_you_mean(items->items[i], all.items, hint));
     }
     return 0;
 }
@@ -247,7 +250,7 @@ static int parse_budget(struct session *s, struct err *err)
 static int enter(struct session *s, struct err *err)
 {
     struct buf jobs = {0}, data = {0};
-    char *root = NULL;
+    char *root = NULL, *out = NULL;
     int rc = 0;
     root = realpath(buf_str(&s->data.dir), NULL);
     if (!root)
@@ -260,12 +263,14 @@ static int enter(struct session *s, struct err *err)
     TRY(buf_check(&jobs, "path", err));
     if (!s->o.c.dry_run)
         TRY(make_dirs(buf_str(&jobs), err));
-    if (chdir(buf_str(&jobs)) == 0)
-        TRY(job_store_open("..", &s->store, err));
+    out = realpath(s->o.out, NULL);
+    if (out && chdir(buf_str(&jobs)) == 0)
+        TRY(job_store_open(out, &s->store, err));
     else if (!s->o.c.dry_run)
         rc = err_sys(err, ERR_IO, "%s", buf_str(&jobs));
 out:
     free(root);
+    free(out);
     buf_free(&jobs);
     buf_free(&data);
     return rc;
@@ -385,7 +390,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
     s->output.data = &s->data;
     TRY(output_open(&s->output, err));
     TRY(run_all(s, err));
-    log_info("%d of %d pages written in ../pages; %s", s->output.written, s->n_recipes,
+    log_info("%s: %d of %d pages written; %s", s->o.out, s->output.written, s->n_recipes,
              s->output.failed ? "some jobs failed" : "nothing is left to do");
     if (s->output.failed)
         rc = err_set(err, ERR_CHECK, "some jobs failed; the pages name what lacks them, and "
