@@ -63,9 +63,8 @@ static void put_list(struct buf *b, const char *head, const json_t *list, size_t
     size_t i, n = json_array_size(list);
     json_t *v;
     buf_printf(b, "%s%s", head, n ? "\n" : " none\n");
-    json_array_foreach(list, i, v)
-        if (i < most)
-            buf_printf(b, "  %s\n", json_is_string(v) ? json_string_value(v) : "");
+    json_array_foreach(list, i, v) if (i < most)
+        buf_printf(b, "  %s\n", json_is_string(v) ? json_string_value(v) : "");
     if (n > most)
         buf_printf(b, "  and %zu more (--json has all)\n", n - most);
 }

@@ -66,7 +66,8 @@ const struct command cmd_reproduce = {
     "make the tables and figures of the papers again",
     run,
     options,
-    "PAPER is spargeattn, sampleattention, sale or fg-attn; an item is a table (spargeattn:9) or a\n"
+    "PAPER is spargeattn, sampleattention, sale or fg-attn; an item is a table (spargeattn:9) or "
+    "a\n"
     "figure (spargeattn:f14, sale:fp16). Prompts, captures, calibrations and replays are planned,\n"
     "shared between tables, run where they are missing, and kept in DIR/jobs. DIR/pages has each\n"
     "table in the paper's layout, every printed number beside ours, with letters for what differs\n"
@@ -96,7 +97,8 @@ struct session {
     double budget; /* seconds, INFINITY: none */
 };
 
-/* ---- which tables ------------------------------------------------------------------------------ */
+/* ---- which tables ------------------------------------------------------------------------------
+ */
 
 static bool wanted(const struct str_list *items, const char *id)
 {
@@ -185,6 +187,7 @@ out:
     return rc;
 }
 
+/* Without jobs there is nothing of ours. */
 static const char *state_here(const struct session *s, const struct recipe *r)
 {
     bool traces = strchr(r->needs, 'T') != NULL;
@@ -230,7 +233,8 @@ static int print_list(const struct session *s, struct err *err)
     return rc;
 }
 
-/* ---- running ----------------------------------------------------------------------------------- */
+/* ---- running -----------------------------------------------------------------------------------
+ */
 
 static int parse_budget(struct session *s, struct err *err)
 {
@@ -239,11 +243,16 @@ static int parse_budget(struct session *s, struct err *err)
     if (!s->o.budget)
         return 0;
     s->budget = strtod(s->o.budget, &end);
-    double unit = !strcmp(end, "s") || !*end ? 1 : !strcmp(end, "m") ? 60 : !strcmp(end, "h") ? 3600 : 0;
+    double unit = !strcmp(end, "s") || !*end ? 1
+                  : !strcmp(end, "m")        ? 60
+                  : !strcmp(end, "h")        ? 3600
+                                             : 0;
     s->budget *= unit;
     return s->budget > 0 ? 0
-                         : err_set(err, ERR_USAGE, "reproduce: --budget %s: a time such as 90s, 20m "
-                                                   "or 2h", s->o.budget);
+                         : err_set(err, ERR_USAGE,
+                                   "reproduce: --budget %s: a time such as 90s, 20m "
+                                   "or 2h",
+                                   s->o.budget);
 }
 
 /* Work in DIR/jobs, so that every path in a command is short and free of odd characters. */
@@ -362,6 +371,13 @@ static int print_plan(struct session *s, struct err *err)
 static int reproduce(struct session *s, const struct str_list *items, struct err *err)
 {
     int rc = 0;
+    if (s->o.c.force)
+        FAIL(err, ERR_USAGE,
+             "reproduce: --force: remove the folders of DIR/jobs that are to be made again");
+    if (s->o.c.seed)
+        FAIL(err, ERR_USAGE, "reproduce: --seed: the recipes fix the seeds of their jobs");
+    if (s->o.c.json && s->o.c.dry_run)
+        FAIL(err, ERR_USAGE, "reproduce: the plan of --dry-run is text; leave --json out");
     if (s->o.backend == 1 && !s->app->accel)
         FAIL(err, ERR_MACHINE, "reproduce: this program was built without CUDA");
     TRY(parse_budget(s, err));
@@ -392,9 +408,13 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
     TRY(run_all(s, err));
     log_info("%s: %d of %d pages written; %s", s->o.out, s->output.written, s->n_recipes,
              s->output.failed ? "some jobs failed" : "nothing is left to do");
+    if (s->o.c.json && printf("{\"pages\": %d, \"written\": %d, \"failed_jobs\": %d}\n",
+                              s->n_recipes, s->output.written, s->output.failed) < 0)
+        FAIL(err, ERR_IO, "standard output");
     if (s->output.failed)
-        rc = err_set(err, ERR_CHECK, "some jobs failed; the pages name what lacks them, and "
-                                     "DIR/jobs/*.part/log.txt has their output");
+        rc = err_set(err, ERR_CHECK,
+                     "some jobs failed; the pages name what lacks them, and "
+                     "DIR/jobs/*.part/log.txt has their output");
 out:
     return rc;
 }

@@ -16,8 +16,8 @@
 static const struct rate {
     const char *method;
     double text, video;
-} replay_rates[] = {{"dense", 6.4, 17},   {"spargeattn", 5, 17}, {"oracle", 11, 19},
-                    {"sale", 9, 18},      {"sampleattention", 4, 18}, {"", 6, 18}},
+} replay_rates[] = {{"dense", 6.4, 17}, {"spargeattn", 5, 17},      {"oracle", 11, 19},
+                    {"sale", 9, 18},    {"sampleattention", 4, 18}, {"", 6, 18}},
   calibrate_rates[] = {{"spargeattn", 100, 270}, {"sale", 9, 30}, {"", 61, 120}};
 
 static double rate_of(const struct rate *r, const char *method, bool video)
@@ -95,14 +95,14 @@ static void estimate(struct plan *p, struct step *s, int threads)
         s->bytes = (double)count_steps(s) * a->layers * n * a->head_dim * 2 *
                    (a->heads + 2.0 * a->kv_heads);
     } else if (j->kind == DO_CALIBRATE) {
-        s->seconds = one * calls_of(p, s) *
-                     rate_of(calibrate_rates, json_string_value(json_array_get(j->methods, 0)),
-                             !m->causal);
+        s->seconds =
+            one * calls_of(p, s) *
+            rate_of(calibrate_rates, json_string_value(json_array_get(j->methods, 0)), !m->causal);
     } else if (j->kind == DO_REPLAY) {
-        json_array_foreach(j->methods, i, v)
-            s->seconds +=
-                one * calls_of(p, s) * rate_of(replay_rates, json_string_value(v), !m->causal);
-        s->bytes = calls_of(p, s) * a->layers * a->heads * 1500 * (double)json_array_size(j->methods);
+        json_array_foreach(j->methods, i, v) s->seconds +=
+            one * calls_of(p, s) * rate_of(replay_rates, json_string_value(v), !m->causal);
+        s->bytes =
+            calls_of(p, s) * a->layers * a->heads * 1500 * (double)json_array_size(j->methods);
     } else if (j->kind == DO_DRAW || j->kind == DO_PROMPT) {
         s->seconds = 0.3;
         s->bytes = 1e5;

@@ -2,7 +2,7 @@
  * nextjob.c - which job comes next, with its commands. Steps that wait for the same thing are
  * merged here.
  */
-#include "reproduce/plan.h"
+#include "reproduce/steps.h"
 
 #include "core/hash.h"
 
@@ -165,7 +165,8 @@ static void capture_job(struct plan *p, const struct step *s, struct job *j)
     j->n_argv = 2;
 }
 
-/* ---- other kinds ------------------------------------------------------------------------------ */
+/* ---- other kinds ------------------------------------------------------------------------------
+ */
 
 static void prompt_job(struct plan *p, const struct step *s, struct job *j)
 {

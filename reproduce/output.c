@@ -21,7 +21,10 @@
 static const struct writer {
     const char *suffix;
     void (*write)(const struct page *p, struct buf *b);
-} writers[] = {{"md", page_md}, {"tex", page_tex}, {"html", page_html}, {"csv", page_csv},
+} writers[] = {{"md", page_md},
+               {"tex", page_tex},
+               {"html", page_html},
+               {"csv", page_csv},
                {"json", page_json}};
 
 #define WRITERS (sizeof writers / sizeof *writers)
@@ -167,8 +170,10 @@ static int write_index(const struct output *o, struct err *err)
 {
     struct buf b = {0};
     int rc;
-    buf_printf(&b, "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>Reproduced tables</title>\n"
-                   "<style>%s</style>\n<ul>\n", html_style);
+    buf_printf(&b,
+               "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>Reproduced tables</title>\n"
+               "<style>%s</style>\n<ul>\n",
+               html_style);
     const char *id;
     json_t *v;
     json_object_foreach(o->made, id, v)

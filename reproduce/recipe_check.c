@@ -1,6 +1,6 @@
 /*
- * recipe_check.c - what a recipe asks of the program: options, methods, metrics, labels. All recipes
- * are checked by a test without running them.
+ * recipe_check.c - what a recipe asks of the program: options, methods, metrics, labels. All
+ * recipes are checked by a test without running them.
  */
 #include "reproduce/recipe.h"
 
@@ -130,9 +130,8 @@ static bool label_known(const struct recipe *r, const char *axis, const char *la
         if (hit)
             return true;
     }
-    json_array_foreach(r->extra, i, o)
-        if (fnmatch(pattern, json_str_or(o, "label", ""), 0) == 0)
-            return true;
+    json_array_foreach(r->extra, i,
+                       o) if (fnmatch(pattern, json_str_or(o, "label", ""), 0) == 0) return true;
     return false;
 }
 
@@ -146,30 +145,29 @@ static int check_ours(const struct recipe *r, struct err *err)
         const char *row = json_str_or(o, "row", "*"), *column = json_str_or(o, "column", "*");
         const json_t *metric = json_object_get(o, "metric");
         TRY(check_expression(r, metric, err));
-        json_array_foreach(metric, k, v)
-            TRY(check_expression(r, v, err));
-        if (!r->figure && (!label_known(r, "rows", "label", row) ||
-                           !label_known(r, "columns", "head", column)))
+        json_array_foreach(metric, k, v) TRY(check_expression(r, v, err));
+        if (!r->figure &&
+            (!label_known(r, "rows", "label", row) || !label_known(r, "columns", "head", column)))
             FAIL(err, ERR_INPUT, "%s: ours entry %zu: no label of %s is like row '%s', column '%s'",
                  buf_str(&r->path), i + 1, r->layout, row, column);
     }
-    json_array_foreach(r->extra, i, o)
-        TRY(check_expression(r, json_object_get(o, "ours"), err));
+    json_array_foreach(r->extra, i, o) TRY(check_expression(r, json_object_get(o, "ours"), err));
     const char *pattern;
-    json_object_foreach((json_t *)r->absent, pattern, o)
-        if (!json_is_string(o) || (!r->figure && !label_known(r, "rows", "label", pattern) &&
-                                   !label_known(r, "columns", "head", pattern)))
-            FAIL(err, ERR_INPUT, "%s: absent: no label of %s is like '%s'", buf_str(&r->path),
-                 r->layout, pattern);
+    json_object_foreach((json_t *)r->absent, pattern,
+                        o) if (!json_is_string(o) ||
+                               (!r->figure && !label_known(r, "rows", "label", pattern) &&
+                                !label_known(r, "columns", "head", pattern)))
+        FAIL(err, ERR_INPUT, "%s: absent: no label of %s is like '%s'", buf_str(&r->path),
+             r->layout, pattern);
 out:
     return rc;
 }
 
 static int check_claims(const struct recipe *r, struct err *err)
 {
-    static const char *const known[] = {"most",  "least",  "more",       "rises",  "falls",
-                                        "below", "above",  "ratio",      "within", "of",
-                                        "metric", "job",   "where",      "difference", NULL};
+    static const char *const known[] = {"most",   "least", "more",  "rises",      "falls",
+                                        "below",  "above", "ratio", "within",     "of",
+                                        "metric", "job",   "where", "difference", NULL};
     size_t i;
     json_t *o, *v;
     const char *key;

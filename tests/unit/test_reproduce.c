@@ -1,5 +1,5 @@
-/* Recipes, layouts, expressions and the tests behind claims. Numbers of the claims are worked out by
- * hand. */
+/* Recipes, layouts, expressions and the tests behind claims. Numbers of the claims are worked out
+ * by hand. */
 #include "tests/harness/suite.h"
 
 #include "core/cmd.h"
@@ -33,7 +33,8 @@ static void begin(void)
     metric_def_methods(sim_methods);
 }
 
-/* ---- claims ------------------------------------------------------------------------------------ */
+/* ---- claims ------------------------------------------------------------------------------------
+ */
 
 static const double low[8] = {.10, .11, .12, .13, .14, .15, .16, .17};
 static const double high[8] = {.20, .22, .21, .24, .23, .26, .25, .28};
@@ -92,7 +93,8 @@ START_TEST(ranges_hold_by_their_whole_interval)
 }
 END_TEST
 
-/* ---- expressions ------------------------------------------------------------------------------- */
+/* ---- expressions -------------------------------------------------------------------------------
+ */
 
 static double value(const void *ctx, const char *metric)
 {
@@ -110,7 +112,8 @@ START_TEST(expressions_bind_as_usual)
 }
 END_TEST
 
-/* ---- recipes ----------------------------------------------------------------------------------- */
+/* ---- recipes -----------------------------------------------------------------------------------
+ */
 
 static struct paper_data data;
 static const struct app app = {.commands = commands, .methods = sim_methods};
@@ -165,10 +168,10 @@ START_TEST(layouts_place_every_printed_number)
             struct page_block *b = &page.blocks[k];
             for (int row = 0; row < b->rows.n; row++) {
                 const json_t *label = json_object_get(b->rows.e[row].j, "label_cell");
-                n += label && paper_number_find(&data, json_str_or(o, "csv", ""),
-                                                json_str_or(o, "table", ""),
-                                                json_str_or(label, "row", ""),
-                                                json_str_or(label, "column", ""), &x);
+                n += label &&
+                     paper_number_find(&data, json_str_or(o, "csv", ""),
+                                       json_str_or(o, "table", ""), json_str_or(label, "row", ""),
+                                       json_str_or(label, "column", ""), &x);
                 for (int c = 0; c < b->columns.n; c++)
                     for (int part = 0; part < CELL_PARTS; part++)
                         n += page_printed(&page, b, &b->rows.e[row], &b->columns.e[c], part, &x);
