@@ -4,7 +4,7 @@
 #ifndef LACUNA_REPRODUCE_ESTIMATE_H
 #define LACUNA_REPRODUCE_ESTIMATE_H
 
-#include "reproduce/steps.h"
+#include "reproduce/jobplan.h"
 
 /* Set seconds and bytes of every step that is not finished, on so many threads; of a step that
  * another one shares its work with, only the first counts. Right within a factor of about two. */

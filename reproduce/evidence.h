@@ -9,7 +9,7 @@
 #define LACUNA_EVIDENCE_H
 
 #include "core/record.h"
-#include "reproduce/steps.h"
+#include "reproduce/jobplan.h"
 
 struct proof {
     const struct record *r; /* owned by evidence.sets */

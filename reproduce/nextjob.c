@@ -2,7 +2,7 @@
  * nextjob.c - which job comes next, with its commands. Steps that wait for the same thing are
  * merged here.
  */
-#include "reproduce/steps.h"
+#include "reproduce/jobplan.h"
 
 #include "core/hash.h"
 

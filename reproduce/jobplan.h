@@ -1,5 +1,5 @@
 /*
- * steps.h - from recipes to steps, and from steps to jobs. A *step* is a job of a recipe with its
+ * jobplan.h - from recipes to steps, and from steps to jobs. A *step* is a job of a recipe with its
  * variables filled in; a *job* is what is run and kept. Steps of several tables that compute the
  * same thing share one job: captures of a sample one with the union of their denoising steps,
  * replays of the same traces one with the union of their methods.
@@ -8,8 +8,8 @@
  * canonical words and the contents of its inputs. So a step's key is known only when its inputs are
  * finished.
  */
-#ifndef LACUNA_STEPS_H
-#define LACUNA_STEPS_H
+#ifndef LACUNA_JOBPLAN_H
+#define LACUNA_JOBPLAN_H
 
 #include "reproduce/jobstore.h"
 #include "reproduce/modelset.h"
