@@ -70,7 +70,8 @@ static int add_member(const struct page *p, const json_t *test, const char *metr
     struct member *m = &all->m[all->n++];
     const json_t *rule = rule_of(p, metric), *own = json_object_get(test, "where");
     const char *job = json_str_or(test, "job", json_str_or(rule, "job", ""));
-    m->where = own ? json_deep_copy(own) : page_where(rule, NULL, NULL);
+    bool by_case = key && strcmp(key, "case") == 0;
+    m->where = own ? json_deep_copy(own) : by_case ? json_object() : page_where(rule, NULL, NULL);
     if (key)
         json_object_set_new(m->where, key, json_string(value));
     snprintf(m->metric, sizeof m->metric, "%s", metric);

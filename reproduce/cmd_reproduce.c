@@ -313,6 +313,8 @@ static int run_one(struct session *s, const struct job *j, int n, int threads, s
     job_name(s, j, n, &name);
     int rc = buf_check(&name, "job", err);
     if (!rc)
+        rc = job_records(&s->plan, j, err);
+    if (!rc)
         rc = job_run(j, buf_str(&name), threads, why, err);
     if (rc == ERR_CHECK && !err->code) {
         log_warn("%s failed: %s", buf_str(&name), why);

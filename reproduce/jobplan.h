@@ -100,6 +100,9 @@ struct job {
     bool resumes; /* its command continues where it stopped */
 };
 
+/* Before a drawing: write the records of its inputs' units, and no others, to ID.jsonl. */
+int job_records(const struct plan *p, const struct job *j, struct err *err);
+
 /* The next job that can be run, cheapest table first; *found false: none is left. */
 int plan_next(struct plan *p, struct job *j, bool *found, struct err *err);
 void job_free(struct job *j);

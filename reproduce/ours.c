@@ -160,6 +160,11 @@ static int digits_of(const struct page *p, const struct page_block *b, int row, 
     for (int i = 0; best < 0 && i < b->rows.n; i++)
         if (page_printed(p, b, &b->rows.e[i], c, 0, &x))
             best = printed_digits(x.value);
+    for (int i = 0; best < 0 && i < b->rows.n; i++)
+        for (int k = 0; k < b->columns.n; k++)
+            if (page_printed(p, b, &b->rows.e[i], &b->columns.e[k], 0, &x) &&
+                printed_digits(x.value) > best)
+                best = printed_digits(x.value);
     return best < 0 ? 3 : best;
 }
 

@@ -111,8 +111,6 @@ static void add_commands(struct page *p)
     }
 }
 
-/* Bold where a claim of a column ("most", "least") holds would need its sentence; the paper's own
- * emphasis is applied by the writers of blocks that have it. */
 static int refuse_equal_runs(struct page *p, struct err *err)
 {
     /* Two cases with equal numbers in every unit were one experiment under two names. */
@@ -140,7 +138,7 @@ static int refuse_equal_runs(struct page *p, struct err *err)
             struct buf t = {0};
             buf_printf(&t,
                        "The runs '%s' and '%s' are equal in every head: a setting that tells "
-                       "them apart had no effect, and no claim rests on them",
+                       "them apart had no effect",
                        a, b);
             str_list_add(&p->notes, buf_str(&t));
             buf_free(&t);

@@ -133,7 +133,8 @@ static void put_why(const struct members *all, const struct claim_result *r, str
     const struct claim_pair *c = &r->pair;
     if (r->a < 0 && (strcmp(r->kind, "rises") == 0 || strcmp(r->kind, "falls") == 0) &&
         all->n < 3) {
-        buf_printf(b, "there are only %d points", all->n);
+        buf_printf(b, "there %s only %d point%s", all->n == 1 ? "is" : "are", all->n,
+                   all->n == 1 ? "" : "s");
         return;
     }
     if (r->a < 0 || c->n == 0) {

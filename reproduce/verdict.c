@@ -77,7 +77,8 @@ static bool length_fits(const struct page *p, const struct model_use *m,
     }
     if (entry_field(row, "length", text, sizeof text) ||
         entry_field(column, "length", text, sizeof text))
-        return (row->printed || isfinite(row->length)) && near(n, strtod(text, NULL) / 1024);
+        return !isfinite(row->length) && !isfinite(column->length) &&
+               near(n, strtod(text, NULL) / 1024);
     return false;
 }
 
