@@ -12,6 +12,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define COMMAND(id) extern const struct command cmd_##id;
@@ -228,6 +229,119 @@ START_TEST(what_a_recipe_misspells_is_named)
 }
 END_TEST
 
+/* ---- verdicts ----------------------------------------------------------------------------------
+ */
+
+static const char tiny_recipe[] =
+    "{\"recipe\": 1, \"id\": \"fg-attn:2\", \"layout\": \"fg-attn:2\", \"needs\": [\"T\"],"
+    " \"roles\": {\"lm\": {\"default\": \"code-lm\", \"fills\": {\"tiny\": \"Sparsity\"}}},"
+    " \"jobs\": {\"ask\": {\"do\": \"prompt\", \"model\": \"lm\", \"args\": \"needle\"},"
+    "  \"text\": {\"do\": \"capture\", \"model\": \"lm\", \"args\": \"--prompt {ask}\"},"
+    "  \"run\": {\"do\": \"replay\", \"from\": [\"text\"], \"methods\": [\"dense\"]}},"
+    " \"ours\": [{\"job\": \"run\", \"where\": {\"method\": \"spargeattn\"}}],"
+    " \"match\": {\"length\": \"model\", \"prompt\": \"needle\", \"arith\": \"sage1\","
+    "  \"settings\": \"spargeattn:profile=paper\","
+    "  \"calibration\": {\"l1\": 0.05, \"per\": \"layer\", \"inputs\": 5}}}";
+
+/* What may be another than the paper's. */
+struct situation {
+    bool no_weights, given, quick;
+    int64_t n;
+    int heads; /* of the 8 that the model has */
+    const char *params, *own;
+    double value;
+    const char *letters;
+    enum cell_state state;
+};
+
+static const char *const published = "profile=paper:arith=sage1:calib=0";
+
+static void judge(const struct situation *t, struct recipe *r)
+{
+    struct model_use m = {.role = "lm",
+                          .name = "tiny",
+                          .has_weights = !t->no_weights,
+                          .causal = true,
+                          .shape = {"Tiny", 2, 4, 4, 8}};
+    struct model_set set = {&m, 1, 1};
+    struct step step = {.job = 2, .model = 0, .ready = true, .done = true};
+    struct plan plan = {.recipes = r, .n_recipes = 1, .models = &set, .s = &step, .n = 1};
+    struct page page = {.plan = &plan, .data = &data, .recipe = r, .quick = t->quick};
+    struct record rec[8];
+    struct proof proof[8];
+    m.trace = t->given ? (char[]){"t.h5"} : NULL;
+    m.paper = m.has_weights ? shape_paper_model(&data, &m.shape) : NULL;
+    for (int i = 0; i < t->heads; i++) {
+        record_init(&rec[i]);
+        rec[i].layer = i / 4;
+        rec[i].head = rec[i].kv_head = i % 4;
+        rec[i].n_q = t->n;
+        rec[i].params = strdup(t->params);
+        snprintf(rec[i].method, sizeof rec[i].method, "spargeattn");
+        assert_ok(record_metric(&rec[i], "below_b64", t->value + 1e-4 * i, &e), &e);
+        record_note(&rec[i], "calib_search=l1=0.05:l2=0.06;calib_per=layer;calib_inputs=5");
+        record_note(&rec[i], "calib_own=%s", t->own);
+        proof[i] = (struct proof){&rec[i], 0};
+    }
+    page.evidence = (struct evidence){.plan = &plan, .v = proof, .n = t->heads};
+    assert_ok(grid_make(&page, &e), &e);
+    assert_ok(page_fill(&page, &e), &e);
+    struct page_block *b = &page.blocks[0];
+    const struct page_cell *c = page_cell_at(b, 1, t->no_weights ? 1 : 0);
+    ck_assert_msg(c->ours != NULL, "no value: %s", c->reason ? c->reason : "");
+    ck_assert_str_eq(c->letters, t->letters);
+    ck_assert_str_eq(cell_state_names[c->state], cell_state_names[t->state]);
+    ck_assert_int_eq(b->columns.n, t->no_weights ? 2 : 1);
+    grid_free(&page);
+    for (int i = 0; i < t->heads; i++)
+        record_free(&rec[i]);
+}
+
+START_TEST(agreement_needs_every_condition)
+{
+    const struct situation cases[] = {
+        {.value = .228, .letters = "", .state = CELL_AGREES},
+        {.value = .300, .letters = "", .state = CELL_DIFFERS},
+        {.no_weights = true, .value = .228, .letters = "ab", .state = CELL_OURS},
+        {.n = 65, .value = .228, .letters = "b", .state = CELL_BESIDE},
+        {.given = true, .value = .228, .letters = "c", .state = CELL_BESIDE},
+        {.params = "profile=paper:calib=0", .value = .228, .letters = "d", .state = CELL_BESIDE},
+        {.params = "profile=paper:arith=sage1:sink=1:calib=0",
+         .value = .228,
+         .letters = "d",
+         .state = CELL_BESIDE},
+        {.own = "1", .value = .228, .letters = "e", .state = CELL_BESIDE},
+        {.params = "profile=paper:arith=sage1",
+         .value = .228,
+         .letters = "e",
+         .state = CELL_BESIDE},
+        {.heads = 7, .value = .228, .letters = "h", .state = CELL_BESIDE},
+        {.quick = true, .value = .228, .letters = "q", .state = CELL_BESIDE},
+    };
+    struct recipe r = {0};
+    char path[300];
+    assert_ok(paper_data_load(&data, &e), &e);
+    ck_assert_int_eq(
+        json_array_append_new(data.models, json_pack("{s:s s:s s:i s:i s:i s:i s:i}", "id", "tiny",
+                                                     "architecture", "Tiny", "layers", 2, "heads",
+                                                     4, "kv_heads", 4, "head_dim", 8, "n", 64)),
+        0);
+    snprintf(path, sizeof path, "%s/tiny.json", test_tmpdir());
+    assert_ok(file_write_atomic(path, tiny_recipe, sizeof tiny_recipe - 1, &e), &e);
+    assert_ok(recipe_read(path, &data, &r, &e), &e);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct situation t = cases[i];
+        t.n = t.n ? t.n : 64;
+        t.heads = t.heads ? t.heads : 8;
+        t.params = t.params ? t.params : published;
+        t.own = t.own ? t.own : "0";
+        judge(&t, &r);
+    }
+    recipe_free(&r);
+    paper_data_free(&data);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("reproduce");
@@ -241,6 +355,7 @@ Suite *make_suite(void)
     tcase_add_test(t, every_table_and_figure_has_a_recipe);
     tcase_add_test(t, layouts_place_every_printed_number);
     tcase_add_test(t, what_a_recipe_misspells_is_named);
+    tcase_add_test(t, agreement_needs_every_condition);
     suite_add_tcase(s, t);
     return s;
 }
