@@ -218,13 +218,14 @@ static int test_range(const struct member *a, const struct member *b, enum claim
 
 /* A claim of several comparisons: any reversed decides against it, any open leaves it open. `worst`
  * is the comparison that the sentence names: the reversed, the open, or the closest one. */
-static void join(struct claim_result *r, const struct claim_pair *pair, int a, int b)
+static void join(struct claim_result *r, const struct claim_pair *pair, double margin, int a, int b)
 {
     static const int rank[] = {[CLAIM_HOLDS] = 0, [CLAIM_CANNOT] = 1, [CLAIM_HOLDS_NOT] = 2};
     bool first = r->a < 0;
     if (first || rank[pair->state] > rank[r->pair.state] ||
-        (pair->state == r->pair.state && pair->d < r->pair.d)) {
+        (pair->state == r->pair.state && margin < r->margin)) {
         r->pair = *pair;
+        r->margin = margin;
         r->a = a;
         r->b = b;
     }
@@ -239,7 +240,7 @@ static int test_order(const struct members *all, int from, int to, bool falls, d
         int hi = falls ? i : i + 1, lo = falls ? i + 1 : i;
         rc = test_more(&all->m[hi], &all->m[lo], tie, tests, &pair, err);
         if (!rc)
-            join(r, &pair, hi, lo);
+            join(r, &pair, pair.d, hi, lo);
     }
     return rc;
 }
@@ -257,7 +258,7 @@ static int test_extreme(const struct members *all, const char *name, bool most, 
             continue;
         rc = test_more(&all->m[most ? at : i], &all->m[most ? i : at], tie, all->n - 1, &pair, err);
         if (!rc)
-            join(r, &pair, most ? at : i, most ? i : at);
+            join(r, &pair, pair.d, most ? at : i, most ? i : at);
     }
     return rc;
 }
@@ -280,7 +281,7 @@ int claim_test(const json_t *test, const struct members *all, double tie, struct
         struct claim_pair pair;
         rc = all->n == 2 ? test_more(&all->m[0], &all->m[1], tie, 1, &pair, err) : 0;
         if (!rc && all->n == 2)
-            join(r, &pair, 0, 1);
+            join(r, &pair, pair.d, 0, 1);
         return rc;
     }
     if (json_is_array(in)) {
@@ -304,7 +305,7 @@ int claim_test(const json_t *test, const struct members *all, double tie, struct
                                                      : RANGE_OF_DIFFERENCE,
                         l, h, &pair, err);
         if (!rc)
-            join(r, &pair, i, two ? i + 1 : -1);
+            join(r, &pair, fmin(h - pair.d, pair.d - l), i, two ? i + 1 : -1);
     }
     return rc;
 }

@@ -151,8 +151,9 @@ static void put_why(const struct members *all, const struct claim_result *r, str
                                                    : " - ",
                    y ? y->label : "", c->d, c->lo, c->hi, (long long)c->n, r->l, r->h);
     } else {
-        buf_printf(b, "%s%s%s and %s differ by ", strcmp(x->metric, x->label) ? x->metric : "",
-                   strcmp(x->metric, x->label) ? " of " : "", x->label, y->label);
+        buf_printf(b, "%s%s%s and %s differ%s by ", strcmp(x->metric, x->label) ? x->metric : "",
+                   strcmp(x->metric, x->label) ? " of " : "", x->label, y->label,
+                   strcmp(x->metric, x->label) ? "s" : "");
         put_pair(c, b);
     }
 }
