@@ -264,6 +264,11 @@ install: all
 	$(Q)install -m 644 README.md CHANGELOG.md CITATION.cff LICENSE $(I_SHARE)/doc/lacuna
 	@echo "installed $(I_BIN)/lacuna, its data, manual pages and completions below $(I_SHARE)"
 
+# Every table of the papers that traces give, at reduced lengths; pages in $(OUT)/papers.
+.PHONY: reproduce
+reproduce: all
+	nice $(BUILD)/lacuna reproduce spargeattn sampleattention sale fg-attn --quick -o $(OUT)/papers
+
 # What install made, and folders that are empty then.
 uninstall:
 	$(Q)rm -f $(I_BIN)/lacuna $(I_SHARE)/man/man1/lacuna.1 $(I_SHARE)/man/man1/lacuna-*.1 \

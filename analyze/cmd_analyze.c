@@ -1,6 +1,7 @@
 /*
  * cmd_analyze.c - `lacuna analyze`: records to a table.
  */
+#include "analyze/explain.h"
 #include "analyze/format.h"
 #include "analyze/rows.h"
 #include "analyze/tables.h"
@@ -17,7 +18,7 @@
 
 struct analyze_opts {
     struct common_opts common;
-    char *table, *group, *columns, *pivot, *sort, *best, *format, *output, *at, *by;
+    char *table, *group, *columns, *pivot, *sort, *best, *format, *output, *at, *by, *explain;
     struct str_list where;
     int64_t top;
     bool wide;
@@ -66,6 +67,10 @@ static const struct opt options[] = {
     {.name = "output", .type = OPT_STR, .offset = offsetof(struct analyze_opts, output),
      .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
      .help = "Write to FILE, replacing it, instead of standard output."},
+    {.name = "explain", .type = OPT_STR, .offset = offsetof(struct analyze_opts, explain),
+     .arg = "TABLE:ROW:COLUMN", .flags = OPT_UNSET,
+     .help = "Of the -o directory of `lacuna reproduce`: what is behind a number, as in "
+             "spargeattn:9:HilbertCurve:Sparsity/video-dit."},
     COMMON_OPTS,
     {0},
 };
@@ -211,6 +216,10 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(cmd_begin(&cmd_analyze, &o, argc, argv, &dirs, &done, err));
     if (done)
         goto out;
+    if (o.explain) {
+        TRY(explain_print(&dirs, o.explain, o.common.json, err));
+        goto out;
+    }
     if (o.table && !table_def_find(o.table, err)) {
         rc = err->code;
         goto out;

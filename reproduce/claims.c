@@ -1,7 +1,7 @@
 /*
- * claims.c - the claims of a recipe, tested on the units of one model of ours, and the sentence that
- * the numbers make. A claim that holds on a small model says nothing about the paper's; it is a
- * trend, and the sentence names the model, the length and n.
+ * claims.c - the claims of a recipe, tested on the units of one model of ours, and the sentence
+ * that the numbers make. A claim that holds on a small model says nothing about the paper's; it is
+ * a trend, and the sentence names the model, the length and n.
  */
 #include "reproduce/claims.h"
 
@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- members ---------------------------------------------------------------------------------- */
+/* ---- members ----------------------------------------------------------------------------------
+ */
 
 /* The rule whose cells have this metric: its job and its conditions that hold for all cells. */
 static const json_t *rule_of(const struct page *p, const char *metric)
@@ -28,7 +29,8 @@ static const json_t *rule_of(const struct page *p, const char *metric)
     return json_array_get(p->recipe->ours, 0);
 }
 
-/* What readers call a value of a variable: the label of the row or column that has it in a field. */
+/* What readers call a value of a variable: the label of the row or column that has it in a field.
+ */
 static void label_of(const struct page *p, const char *value, char *out, size_t size)
 {
     for (int i = 0; i < p->n_blocks; i++)
@@ -37,12 +39,13 @@ static void label_of(const struct page *p, const char *value, char *out, size_t 
             for (int n = 0; n < a->n; n++) {
                 const char *key;
                 json_t *v;
-                json_object_foreach((json_t *)a->e[n].j, key, v)
-                    if (strcmp(key, "csv") != 0 && json_is_string(v) &&
-                        strcmp(json_string_value(v), value) == 0) {
-                        snprintf(out, size, "%s", a->e[n].level[a->e[n].levels - 1]);
-                        return;
-                    }
+                json_object_foreach((json_t *)a->e[n].j, key,
+                                    v) if (strcmp(key, "csv") != 0 && json_is_string(v) &&
+                                           strcmp(json_string_value(v), value) == 0)
+                {
+                    snprintf(out, size, "%s", a->e[n].level[a->e[n].levels - 1]);
+                    return;
+                }
             }
         }
     snprintf(out, size, "%s", value);
@@ -67,7 +70,8 @@ static int add_member(const struct page *p, const json_t *test, const char *metr
     struct member *m = &all->m[all->n++];
     const json_t *rule = rule_of(p, metric), *own = json_object_get(test, "where");
     const char *job = json_str_or(test, "job", json_str_or(rule, "job", ""));
-    m->where = own ? json_deep_copy(own) : page_where(rule, NULL, NULL);
+    bool by_case = key && strcmp(key, "case") == 0;
+    m->where = own ? json_deep_copy(own) : by_case ? json_object() : page_where(rule, NULL, NULL);
     if (key)
         json_object_set_new(m->where, key, json_string(value));
     snprintf(m->metric, sizeof m->metric, "%s", metric);
@@ -129,7 +133,7 @@ out:
     return rc;
 }
 
-static const char *const kinds[] = {"most",  "least", "more",  "rises", "falls",
+static const char *const kinds[] = {"most",  "least", "more",  "rises",  "falls",
                                     "below", "above", "ratio", "within", NULL};
 
 const char *claim_kind(const json_t *test)
@@ -160,7 +164,8 @@ int claim_members(const struct page *p, const json_t *test, int model, struct me
     return add_member(p, test, metric, NULL, NULL, model, all, err);
 }
 
-/* ---- tests ------------------------------------------------------------------------------------ */
+/* ---- tests ------------------------------------------------------------------------------------
+ */
 
 /* Values of the units that both members have, in the same order; malloc'd. */
 static int pair_up(const struct member *a, const struct member *b, double **x, double **y,
@@ -213,13 +218,14 @@ static int test_range(const struct member *a, const struct member *b, enum claim
 
 /* A claim of several comparisons: any reversed decides against it, any open leaves it open. `worst`
  * is the comparison that the sentence names: the reversed, the open, or the closest one. */
-static void join(struct claim_result *r, const struct claim_pair *pair, int a, int b)
+static void join(struct claim_result *r, const struct claim_pair *pair, double margin, int a, int b)
 {
     static const int rank[] = {[CLAIM_HOLDS] = 0, [CLAIM_CANNOT] = 1, [CLAIM_HOLDS_NOT] = 2};
     bool first = r->a < 0;
     if (first || rank[pair->state] > rank[r->pair.state] ||
-        (pair->state == r->pair.state && pair->d < r->pair.d)) {
+        (pair->state == r->pair.state && margin < r->margin)) {
         r->pair = *pair;
+        r->margin = margin;
         r->a = a;
         r->b = b;
     }
@@ -234,7 +240,7 @@ static int test_order(const struct members *all, int from, int to, bool falls, d
         int hi = falls ? i : i + 1, lo = falls ? i + 1 : i;
         rc = test_more(&all->m[hi], &all->m[lo], tie, tests, &pair, err);
         if (!rc)
-            join(r, &pair, hi, lo);
+            join(r, &pair, pair.d, hi, lo);
     }
     return rc;
 }
@@ -252,7 +258,7 @@ static int test_extreme(const struct members *all, const char *name, bool most, 
             continue;
         rc = test_more(&all->m[most ? at : i], &all->m[most ? i : at], tie, all->n - 1, &pair, err);
         if (!rc)
-            join(r, &pair, most ? at : i, most ? i : at);
+            join(r, &pair, pair.d, most ? at : i, most ? i : at);
     }
     return rc;
 }
@@ -275,7 +281,7 @@ int claim_test(const json_t *test, const struct members *all, double tie, struct
         struct claim_pair pair;
         rc = all->n == 2 ? test_more(&all->m[0], &all->m[1], tie, 1, &pair, err) : 0;
         if (!rc && all->n == 2)
-            join(r, &pair, 0, 1);
+            join(r, &pair, pair.d, 0, 1);
         return rc;
     }
     if (json_is_array(in)) {
@@ -294,12 +300,12 @@ int claim_test(const json_t *test, const struct members *all, double tie, struct
         if (two && i + 1 >= all->n)
             break;
         rc = test_range(&all->m[i], two ? &all->m[i + 1] : NULL,
-                        !two                              ? RANGE_OF_MEAN
+                        !two                         ? RANGE_OF_MEAN
                         : strcmp(kind, "ratio") == 0 ? RANGE_OF_RATIO
-                                                          : RANGE_OF_DIFFERENCE,
+                                                     : RANGE_OF_DIFFERENCE,
                         l, h, &pair, err);
         if (!rc)
-            join(r, &pair, i, two ? i + 1 : -1);
+            join(r, &pair, fmin(h - pair.d, pair.d - l), i, two ? i + 1 : -1);
     }
     return rc;
 }

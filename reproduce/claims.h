@@ -26,6 +26,7 @@ struct claim_result {
     const char *kind;
     struct claim_pair pair; /* the comparison that decides */
     int a, b;               /* its members; -1: none */
+    double margin;          /* how far it is from another state */
     double l, h;            /* bounds */
 };
 

@@ -9,7 +9,7 @@
 #define LACUNA_EVIDENCE_H
 
 #include "core/record.h"
-#include "reproduce/plan.h"
+#include "reproduce/jobplan.h"
 
 struct proof {
     const struct record *r; /* owned by evidence.sets */
@@ -57,7 +57,7 @@ struct unit_values {
         int layer, head;
         double sum;
         int64_t calls;
-    } *u; /* owned, by layer and head */
+    } * u; /* owned, by layer and head */
     int64_t n, calls;
 };
 

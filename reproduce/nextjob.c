@@ -2,9 +2,11 @@
  * nextjob.c - which job comes next, with its commands. Steps that wait for the same thing are
  * merged here.
  */
-#include "reproduce/plan.h"
+#include "reproduce/jobplan.h"
 
+#include "core/fileio.h"
 #include "core/hash.h"
+#include "core/record.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -165,7 +167,8 @@ static void capture_job(struct plan *p, const struct step *s, struct job *j)
     j->n_argv = 2;
 }
 
-/* ---- other kinds ------------------------------------------------------------------------------ */
+/* ---- other kinds ------------------------------------------------------------------------------
+ */
 
 static void prompt_job(struct plan *p, const struct step *s, struct job *j)
 {
@@ -233,17 +236,62 @@ static void records_job(struct plan *p, const struct step *s, struct job *j)
 static void draw_job(struct plan *p, const struct step *s, struct job *j)
 {
     static const char *const outputs[] = {"{}/figure.png", "{}/figure.pdf"};
+    char records[32];
     job_id(j, NULL);
+    snprintf(records, sizeof records, "%s.jsonl", j->id);
     for (int i = 0; i < 2; i++) {
         struct str_list *a = &j->argv[i];
         str_list_add(a, "plot");
         str_list_add(a, step_job(p, s)->figure);
-        add_all(a, &s->inputs);
+        if (step_job(p, &p->s[s->in[0]])->kind == DO_REPLAY)
+            str_list_add(a, records);
+        else
+            add_all(a, &s->inputs);
         add_all(a, &s->words);
         str_list_add(a, "-o");
         str_list_add(a, outputs[i]);
     }
     j->n_argv = 2;
+}
+
+/* Does the record belong to a unit of the step? */
+static bool is_of(const struct step *s, const struct record *r)
+{
+    for (int i = 0; i < s->n_units; i++)
+        if (strcmp(r->method, s->units[i].method) == 0 &&
+            strcmp(r->params ? r->params : "", s->units[i].params) == 0)
+            return true;
+    return false;
+}
+
+/* A folder of records may hold those of other tables, which a figure must not show. */
+int job_records(const struct plan *p, const struct job *j, struct err *err)
+{
+    const struct step *s = &p->s[j->first];
+    struct buf lines = {0}, path = {0};
+    int rc = 0;
+    if (j->kind != DO_DRAW || step_job(p, &p->s[s->in[0]])->kind != DO_REPLAY)
+        return 0;
+    for (int i = 0; i < s->n_from; i++) {
+        const struct step *in = &p->s[s->in[i]];
+        for (int k = 0; k < in->n_kept; k++) {
+            struct record *r = NULL;
+            int64_t n = 0;
+            TRY(records_load(p->store->j[in->kept[k]].dir, &r, &n, err));
+            for (int64_t m = 0; m < n; m++)
+                if (is_of(in, &r[m]))
+                    record_json(&r[m], &lines);
+            records_free(r, n);
+        }
+    }
+    buf_printf(&path, "%s.jsonl", j->id);
+    TRY(buf_check(&lines, "records", err));
+    TRY(buf_check(&path, "path", err));
+    TRY(file_write_atomic(buf_str(&path), lines.data, lines.len, err));
+out:
+    buf_free(&lines);
+    buf_free(&path);
+    return rc;
 }
 
 int plan_next(struct plan *p, struct job *j, bool *found, struct err *err)

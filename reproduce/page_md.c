@@ -65,24 +65,25 @@ static void put_block(const struct page *p, const struct page_block *b, struct b
     buf_puts(out, "|\n");
     for (int r = 0; r < b->rows.n; r++) {
         const struct grid_entry *e = &b->rows.e[r];
+        char shared[16];
         for (size_t k = 0; k < stubs; k++) {
             struct buf t = {0};
             buf_puts(out, "| ");
             label_text(p, b, e, (int)k, &t);
             put(out, buf_str(&t));
+            row_letters(b, r, shared);
+            if (k == 0)
+                put_letters(out, shared);
             buf_puts(out, " ");
             buf_free(&t);
         }
         for (int c = 0; c < b->columns.n; c++) {
             const struct page_cell *cell = page_cell_at(b, r, c);
-            char shared[16];
             struct buf t = {0};
             buf_puts(out, "| ");
             cell_text(cell, &t);
             put(out, buf_str(&t));
-            column_letters(b, c, shared);
-            if (cell->ours && !shared[0])
-                put_letters(out, cell->letters);
+            put_letters(out, cell_letters(b, r, c));
             buf_puts(out, " ");
             buf_free(&t);
         }
@@ -119,7 +120,8 @@ void page_md(const struct page *p, struct buf *b)
 {
     struct buf file = {0};
     page_file(p->recipe, &file);
-    buf_printf(b, "**%s.** %s", buf_str(&p->title), page_caption(p));
+    buf_printf(b, "**%s.**%s%s", buf_str(&p->title), page_caption(p)[0] ? " " : "",
+               page_caption(p));
     if (p->ours.len)
         buf_printf(b, " Ours: %s%s.", buf_str(&p->ours), p->quick ? " (quick)" : "");
     buf_puts(b, "\n\n");

@@ -103,20 +103,22 @@ static void put_heads(const struct page *p, const struct page_block *b, const js
 static void put_rows(const struct page *p, const struct page_block *b, int stubs, struct buf *out)
 {
     for (int r = 0; r < b->rows.n; r++) {
+        char shared[16];
         for (int k = 0; k < stubs; k++) {
             buf_puts(out, k ? " & " : "");
             put_label(p, b, &b->rows.e[r], k, out);
+            row_letters(b, r, shared);
+            if (k == 0 && shared[0])
+                buf_printf(out, "$^{%s}$", shared);
         }
         for (int c = 0; c < b->columns.n; c++) {
             const struct page_cell *cell = page_cell_at(b, r, c);
-            char shared[16];
             struct buf t = {0};
             buf_puts(out, " & ");
             cell_text(cell, &t);
             put(out, buf_str(&t));
-            column_letters(b, c, shared);
-            if (cell->ours && !shared[0] && cell->letters[0])
-                buf_printf(out, "$^{%s}$", cell->letters);
+            if (cell_letters(b, r, c)[0])
+                buf_printf(out, "$^{%s}$", cell_letters(b, r, c));
             buf_free(&t);
         }
         buf_puts(out, "\\\\\n");
@@ -162,7 +164,8 @@ void page_tex(const struct page *p, struct buf *b)
         put_block(p, &p->blocks[i], b);
     if (page_has_figure(p)) {
         page_file(p->recipe, &file);
-        buf_printf(b, "\\begin{figure}[t]\\centering\n\\includegraphics[width=\\linewidth]{%s.pdf}\n",
+        buf_printf(b,
+                   "\\begin{figure}[t]\\centering\n\\includegraphics[width=\\linewidth]{%s.pdf}\n",
                    buf_str(&file));
         buf_puts(b, "\\caption{");
         put(b, buf_str(&p->title));

@@ -19,6 +19,8 @@ void column_letters(const struct page_block *b, int column, char letters[16])
 {
     bool first = true;
     letters[0] = '\0';
+    if (b->columns.e[column].printed)
+        return;
     for (int r = 0; r < b->rows.n; r++) {
         const struct page_cell *c = page_cell_at(b, r, column);
         if (!c->ours)
@@ -33,6 +35,37 @@ void column_letters(const struct page_block *b, int column, char letters[16])
     }
 }
 
+void row_letters(const struct page_block *b, int row, char letters[16])
+{
+    bool first = true;
+    letters[0] = '\0';
+    if (b->rows.e[row].printed)
+        return;
+    for (int k = 0; k < b->columns.n; k++) {
+        const struct page_cell *c = page_cell_at(b, row, k);
+        if (!c->ours || !b->columns.e[k].printed)
+            continue;
+        if (first)
+            snprintf(letters, 16, "%s", c->letters);
+        else if (strcmp(letters, c->letters) != 0) {
+            letters[0] = '\0';
+            return;
+        }
+        first = false;
+    }
+}
+
+const char *cell_letters(const struct page_block *b, int row, int column)
+{
+    char shared[16];
+    const struct page_cell *c = page_cell_at(b, row, column);
+    column_letters(b, column, shared);
+    if (!c->ours || shared[0])
+        return "";
+    row_letters(b, row, shared);
+    return shared[0] && b->columns.e[column].printed ? "" : c->letters;
+}
+
 void label_text(const struct page *p, const struct page_block *b, const struct grid_entry *e,
                 int level, struct buf *out)
 {
@@ -45,10 +78,10 @@ void label_text(const struct page *p, const struct page_block *b, const struct g
         return;
     }
     buf_put(out, text, (size_t)(at - text));
-    bool has = e->printed && paper_number_find(p->data, json_str_or(p->recipe->item, "csv", ""),
-                                               json_str_or(p->recipe->item, "table", ""),
-                                               json_str_or(cell, "row", ""),
-                                               json_str_or(cell, "column", ""), &x);
+    bool has = e->printed &&
+               paper_number_find(p->data, json_str_or(p->recipe->item, "csv", ""),
+                                 json_str_or(p->recipe->item, "table", ""),
+                                 json_str_or(cell, "row", ""), json_str_or(cell, "column", ""), &x);
     buf_puts(out, has ? x.value : "ours");
     buf_puts(out, at + 7);
 }
@@ -86,8 +119,8 @@ void page_agreement(const struct page *p, struct buf *b)
                    differ);
     if (beside + own == 0)
         return;
-    buf_puts(b, agree + differ ? "For the others no agreement is tested:" :
-                                 "No agreement is tested:");
+    buf_puts(b,
+             agree + differ ? "For the others no agreement is tested:" : "No agreement is tested:");
     const char *sep = " ";
     for (const char *l = p->letters; *l; l++) {
         buf_printf(b, "%s%s", sep, letter_text(*l));

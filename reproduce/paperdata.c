@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const paper_names[PAPERS + 1] = {"spargeattn", "sampleattention", "sale", "fg-attn",
-                                             NULL};
+const char *const paper_ids[PAPERS + 1] = {"spargeattn", "sampleattention", "sale", "fg-attn",
+                                           NULL};
 
 #define FILE_MAX ((size_t)8 << 20)
 
@@ -38,11 +38,14 @@ static int check_items(const struct paper_data *d, const char *key, struct err *
     json_t *item;
     if (!json_is_array(all))
         return err_set(err, ERR_INPUT, "%s/layouts.json: no list '%s'", buf_str(&d->dir), key);
-    json_array_foreach(all, i, item)
-        if (!json_is_string(json_object_get(item, "id")) ||
-            !json_is_string(json_object_get(item, "csv")))
-            return err_set(err, ERR_INPUT, "%s/layouts.json: %s: entry %zu has no id or csv",
-                           buf_str(&d->dir), key, i + 1);
+    json_array_foreach(
+        all, i,
+        item) if (!json_is_string(json_object_get(item, "id")) ||
+                  !json_is_string(json_object_get(
+                      item,
+                      "csv"))) return err_set(err, ERR_INPUT,
+                                              "%s/layouts.json: %s: entry %zu has no id or csv",
+                                              buf_str(&d->dir), key, i + 1);
     return 0;
 }
 
@@ -50,7 +53,7 @@ static int read_csv(struct paper_data *d, int p, struct hash_state *h, struct er
 {
     struct buf path = {0}, text = {0};
     int rc = 0;
-    buf_printf(&path, "%s/%s.csv", buf_str(&d->dir), paper_names[p]);
+    buf_printf(&path, "%s/%s.csv", buf_str(&d->dir), paper_ids[p]);
     TRY(buf_check(&path, "path", err));
     TRY(buf_read_file(&text, buf_str(&path), FILE_MAX, err));
     hash_update(h, text.data, text.len);
@@ -115,9 +118,7 @@ static const json_t *find_id(const json_t *all, const char *id)
 {
     size_t i;
     json_t *item;
-    json_array_foreach(all, i, item)
-        if (strcmp(json_str_or(item, "id", ""), id) == 0)
-            return item;
+    json_array_foreach(all, i, item) if (strcmp(json_str_or(item, "id", ""), id) == 0) return item;
     return NULL;
 }
 
@@ -136,12 +137,12 @@ const json_t *paper_model(const struct paper_data *d, const char *id)
     return find_id(d->models, id);
 }
 
-/* The index of "sale.csv" in paper_names, -1: none. */
+/* The index of "sale.csv" in paper_ids, -1: none. */
 static int csv_index(const char *csv)
 {
     for (int p = 0; p < PAPERS; p++) {
-        size_t len = strlen(paper_names[p]);
-        if (strncmp(csv, paper_names[p], len) == 0 && strcmp(csv + len, ".csv") == 0)
+        size_t len = strlen(paper_ids[p]);
+        if (strncmp(csv, paper_ids[p], len) == 0 && strcmp(csv + len, ".csv") == 0)
             return p;
     }
     return -1;

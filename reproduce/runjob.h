@@ -4,7 +4,7 @@
 #ifndef LACUNA_RUNJOB_H
 #define LACUNA_RUNJOB_H
 
-#include "reproduce/plan.h"
+#include "reproduce/jobplan.h"
 
 /* Run the job in the current folder, which is DIR/jobs: in ID.part, which is renamed to ID when
  * everything in it is there and on the disk. A job that another command runs meanwhile is waited

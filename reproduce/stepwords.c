@@ -2,7 +2,7 @@
  * stepwords.c - the command words of a step: variables and outputs of finished steps put into the
  * templates of the recipe, then brought into one form, so that equal work has equal words.
  */
-#include "reproduce/plan.h"
+#include "reproduce/jobplan.h"
 
 #include <stdlib.h>
 #include <string.h>

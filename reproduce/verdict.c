@@ -1,7 +1,7 @@
 /*
  * verdict.c - what differs between a number of ours and the printed one, as letters, and the state
- * of a cell. "agrees" and "differs" are only ever said when nothing differs: model, length, prompts,
- * settings, calibration, GPU, metric and heads.
+ * of a cell. "agrees" and "differs" are only ever said when nothing differs: model, length,
+ * prompts, settings, calibration, GPU, metric and heads.
  */
 #include "reproduce/page.h"
 
@@ -77,7 +77,8 @@ static bool length_fits(const struct page *p, const struct model_use *m,
     }
     if (entry_field(row, "length", text, sizeof text) ||
         entry_field(column, "length", text, sizeof text))
-        return (row->printed || isfinite(row->length)) && near(n, strtod(text, NULL) / 1024);
+        return !isfinite(row->length) && !isfinite(column->length) &&
+               near(n, strtod(text, NULL) / 1024);
     return false;
 }
 
@@ -129,9 +130,13 @@ static bool settings_fit(const struct page *p, const struct record *r)
     if (at)
         snprintf(own, sizeof own, "%.*s", (int)strcspn(at + 6, ":"), at + 6);
     buf_printf(&have, "%s%s%s", r->method, params[0] ? ":" : "", params);
-    if (want && strncmp(want, r->method, strlen(r->method)) == 0)
-        fits = words_in(want, buf_str(&have)) && words_in(buf_str(&have), want) &&
+    size_t n = strlen(r->method);
+    if (want && strcmp(r->method, "dense") != 0)
+        fits = strncmp(want, r->method, n) == 0 && (!want[n] || want[n] == ':') &&
+               words_in(want, buf_str(&have)) && words_in(buf_str(&have), want) &&
                (!arith || strcmp(arith, own) == 0);
+    else if (want && strchr(want, ' '))
+        fits = false;
     buf_free(&have);
     return fits;
 }
@@ -199,10 +204,10 @@ static bool stands_in(const struct page *p, const struct grid_entry *row,
     json_t *v;
     if (json_object_get(rule, "metric"))
         return true;
-    json_array_foreach(list, i, v)
-        if (json_is_string(v) && (fnmatch(json_string_value(v), row->path, 0) == 0 ||
-                                  fnmatch(json_string_value(v), column->path, 0) == 0))
-            return true;
+    json_array_foreach(list, i,
+                       v) if (json_is_string(v) &&
+                              (fnmatch(json_string_value(v), row->path, 0) == 0 ||
+                               fnmatch(json_string_value(v), column->path, 0) == 0)) return true;
     return false;
 }
 
@@ -244,8 +249,8 @@ int page_judge(struct page *p, const struct page_block *b, int row, int column, 
     const struct model_use *m = &p->plan->models->m[c->model];
     const struct record *first = first_record(p, c);
     const json_t *rule = page_rule(p, r, e);
-    int64_t all = (int64_t)m->shape.layers *
-                  (metric_of_keys(c->metric) ? m->shape.kv_heads : m->shape.heads);
+    int64_t all =
+        (int64_t)m->shape.layers * (metric_of_keys(c->metric) ? m->shape.kv_heads : m->shape.heads);
     if (!first)
         return err_set(err, ERR_RUN, "%s: a cell has a value and no record", p->recipe->id);
     if (!m->paper || !m->has_weights)

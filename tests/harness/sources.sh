@@ -26,20 +26,20 @@ files()
     done | sed 's|^\./||' | sort
 }
 
-# Every folder sees itself and core; eval sees capture and sim, plots sees analyze, and report sees
-# both. main.c, outside of
+# Every folder sees itself and core; eval sees capture and sim, plots and reproduce see analyze, and
+# report sees analyze and plots. main.c, outside of
 # them, holds the command table and knows them all.
 deps()
 {
     grep -rnE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' --include='*.c' --include='*.h' \
         --include='*.cu' --include='*.cuh' --include='*.inc' core capture sim eval cuda \
-        analyze plots report 2>/dev/null |
+        analyze plots report reproduce 2>/dev/null |
         awk -F'[:"]' '
         BEGIN {
-            for (i = split("core capture sim eval cuda analyze plots report", f, " "); i > 0; i--)
+            for (i = split("core capture sim eval cuda analyze plots report reproduce", f, " "); i > 0; i--)
                 ok[f[i], f[i]] = ok[f[i], "core"] = 1
             ok["eval", "capture"] = ok["eval", "sim"] = 1
-            ok["plots", "analyze"] = ok["report", "analyze"] = ok["report", "plots"] = 1
+            ok["plots", "analyze"] = ok["reproduce", "analyze"] = ok["report", "analyze"] = ok["report", "plots"] = 1
         }
         {
             split($1, from, "/")
@@ -49,7 +49,7 @@ deps()
         }' >>"$bad"
     # A file that is read reaches libhdf5 through the guard alone.
     grep -rnE 'H5(Fopen|Fis_hdf5|Fis_accessible|LTopen_file_image)[[:space:]]*\(' --include='*.c' \
-        --include='*.h' --include='*.cu' core capture sim eval cuda analyze plots report main.c |
+        --include='*.h' --include='*.cu' core capture sim eval cuda analyze plots report reproduce main.c |
         grep -v '^core/h5guard_driver.c:' | sed 's/$/: open it with h5_open_file/' >>"$bad"
 }
 
@@ -78,7 +78,7 @@ registry()
     # shellcheck disable=SC2046 # names without spaces
     pair sim/methods.def METHOD method method $(find sim/methods -name '*.c')
     # shellcheck disable=SC2046
-    pair commands.def COMMAND command cmd $(find core capture sim eval analyze plots report -name 'cmd_*.c')
+    pair commands.def COMMAND command cmd $(find core capture sim eval analyze plots report reproduce -name 'cmd_*.c')
     pair plots/figures.def FIGURE figure figure plots/*.c
     for f in sim/methods/*.c sim/methods/*/; do
         [ -d "$f" ] && f=$f$(basename "$f").c

@@ -1,5 +1,5 @@
 /*
- * plan.h - from recipes to steps, and from steps to jobs. A *step* is a job of a recipe with its
+ * jobplan.h - from recipes to steps, and from steps to jobs. A *step* is a job of a recipe with its
  * variables filled in; a *job* is what is run and kept. Steps of several tables that compute the
  * same thing share one job: captures of a sample one with the union of their denoising steps,
  * replays of the same traces one with the union of their methods.
@@ -8,8 +8,8 @@
  * canonical words and the contents of its inputs. So a step's key is known only when its inputs are
  * finished.
  */
-#ifndef LACUNA_REPRODUCE_PLAN_H
-#define LACUNA_REPRODUCE_PLAN_H
+#ifndef LACUNA_JOBPLAN_H
+#define LACUNA_JOBPLAN_H
 
 #include "reproduce/jobstore.h"
 #include "reproduce/modelset.h"
@@ -38,9 +38,9 @@ struct step {
 
     /* set by plan_resolve */
     bool ready, done, failed, left_out;
-    char reason[300];  /* why it failed, or has no data here */
-    char key[40];      /* of captures the sample's */
-    char output[40];   /* content of what it made, when done */
+    char reason[300];        /* why it failed, or has no data here */
+    char key[40];            /* of captures the sample's */
+    char output[40];         /* content of what it made, when done */
     struct str_list words;   /* command words without inputs and outputs */
     struct str_list inputs;  /* files or folders of `from`, relative to DIR/jobs */
     struct str_list texts;   /* methods, as the command takes them */
@@ -86,18 +86,22 @@ int step_words(struct plan *p, struct step *s, struct err *err);
 /* The path of the one output of a finished step, relative to DIR/jobs. */
 int step_output(const struct plan *p, const struct step *s, struct buf *path, struct err *err);
 
-/* ---- the next job (nextjob.c) ----------------------------------------------------------------- */
+/* ---- the next job (nextjob.c) -----------------------------------------------------------------
+ */
 
 struct job {
     char id[24];
     enum job_do kind;
     char key[40];
-    int first; /* the step that asked for it */
+    int first;               /* the step that asked for it */
     struct str_list argv[2]; /* commands to run one after the other; outputs relative to ID.part */
     int n_argv;
     struct str_list units, steps;
     bool resumes; /* its command continues where it stopped */
 };
+
+/* Before a drawing: write the records of its inputs' units, and no others, to ID.jsonl. */
+int job_records(const struct plan *p, const struct job *j, struct err *err);
 
 /* The next job that can be run, cheapest table first; *found false: none is left. */
 int plan_next(struct plan *p, struct job *j, bool *found, struct err *err);

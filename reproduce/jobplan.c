@@ -1,7 +1,7 @@
 /*
- * plan.c - the steps of all recipes and what is known of them.
+ * jobplan.c - the steps of all recipes and what is known of them.
  */
-#include "reproduce/plan.h"
+#include "reproduce/jobplan.h"
 
 #include "core/hash.h"
 #include "core/mem.h"

@@ -1,0 +1,456 @@
+/*
+ * cmd_reproduce.c - `lacuna reproduce`: the papers' tables and figures, from one command.
+ */
+#include "core/cmd.h"
+#include "core/fileio.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/pool.h"
+#include "reproduce/estimate.h"
+#include "reproduce/output.h"
+#include "reproduce/runjob.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct reproduce_opts {
+    struct common_opts c;
+    char *out, *only, *budget;
+    struct str_list models, traces;
+    int backend;
+    bool quick, list;
+};
+
+static const char *const backends[] = {"cpu", "cuda", NULL};
+
+/* clang-format off */
+static const struct opt options[] = {
+    {.name = "output", .type = OPT_STR, .offset = offsetof(struct reproduce_opts, out),
+     .short_name = 'o', .arg = "DIR", .flags = OPT_UNSET,
+     .help = "Folder for pages, figures and jobs; an interrupted run continues there."},
+    {.name = "model", .type = OPT_LIST, .offset = offsetof(struct reproduce_opts, models),
+     .short_name = 'm', .arg = "[ROLE=]DIR", .flags = OPT_UNSET,
+     .help = "Checkpoint in place of the shipped one of its role (lm, dit). Repeatable."},
+    {.name = "trace", .type = OPT_LIST, .offset = offsetof(struct reproduce_opts, traces),
+     .arg = "[ROLE=]T.h5", .flags = OPT_UNSET,
+     .help = "Trace that exists, in place of captures of a model. Repeatable."},
+    {.name = "backend", .type = OPT_ENUM, .offset = offsetof(struct reproduce_opts, backend),
+     .def = "cpu", .values = backends, .help = "Where methods run; cuda also gives times."},
+    {.name = "quick", .type = OPT_BOOL, .offset = offsetof(struct reproduce_opts, quick),
+     .def = "0", .min = 0, .max = 1,
+     .help = "Reduced lengths and samples; every number made so is marked q."},
+    {.name = "budget", .type = OPT_STR, .offset = offsetof(struct reproduce_opts, budget),
+     .arg = "TIME", .flags = OPT_UNSET,
+     .help = "Leave out the costliest jobs that tables can do without, as in 20m, 2h "
+             "(default with --quick: 20m)."},
+    {.name = "only", .type = OPT_STR, .offset = offsetof(struct reproduce_opts, only),
+     .arg = "T,K,M", .flags = OPT_UNSET,
+     .help = "Only tables that traces (T), kernels (K) or eval (M) give numbers for."},
+    {.name = "list", .type = OPT_BOOL, .offset = offsetof(struct reproduce_opts, list),
+     .def = "0", .min = 0, .max = 1,
+     .help = "List tables and figures with what they need."},
+    COMMON_OPTS,
+    {0},
+};
+/* clang-format on */
+
+static int run(const struct app *app, int argc, char **argv, struct err *err);
+
+const struct command cmd_reproduce = {
+    "reproduce",
+    "lacuna reproduce PAPER[:ITEM]... -o DIR [--quick]\n"
+    "lacuna reproduce --list",
+    "make the tables and figures of the papers again",
+    run,
+    options,
+    "PAPER is spargeattn, sampleattention, sale or fg-attn; an item is a table (spargeattn:9) or "
+    "a\n"
+    "figure (spargeattn:f14, sale:fp16). Prompts, captures, calibrations and replays are planned,\n"
+    "shared between tables, run where they are missing, and kept in DIR/jobs. DIR/pages has each\n"
+    "table in the paper's layout, every printed number beside ours, with letters for what differs\n"
+    "and a sentence for each of the paper's claims; DIR/index.html leads there.\n"
+    "Kill it at any time: the same command continues. With nothing to do it ends at once.\n"
+    "--dry-run prints the plan and its cost. `lacuna analyze DIR --explain\n"
+    "TABLE:ROW:COLUMN` prints what is behind a number.\n"
+    "\n"
+    "Exit status 1: a job failed; the pages say which numbers lack it.\n"
+    "\n"
+    "Examples:\n"
+    "  lacuna reproduce spargeattn:9 fg-attn:2 --quick -o out/papers\n"
+    "  lacuna reproduce sampleattention --model ~/models/Llama-3.1-8B --backend cuda -o out/llama\n"
+    "  lacuna reproduce --list\n",
+};
+
+struct session {
+    const struct app *app;
+    struct reproduce_opts o;
+    struct paper_data data;
+    struct recipe *recipes;
+    int n_recipes;
+    struct model_set models;
+    struct job_store store;
+    struct plan plan;
+    struct output output;
+    double budget; /* seconds, INFINITY: none */
+};
+
+/* ---- which tables ------------------------------------------------------------------------------
+ */
+
+static bool wanted(const struct str_list *items, const char *id)
+{
+    for (int64_t i = 0; i < items->n; i++) {
+        size_t n = strlen(items->items[i]);
+        if (strncmp(id, items->items[i], n) == 0 && (!id[n] || id[n] == ':'))
+            return true;
+    }
+    return false;
+}
+
+/* ids of layouts.json: tables, then figures. */
+static int all_ids(const struct paper_data *d, struct str_list *ids)
+{
+    static const char *const keys[] = {"tables", "figures"};
+    for (int k = 0; k < 2; k++) {
+        size_t i;
+        json_t *o;
+        json_array_foreach(json_object_get(d->layouts, keys[k]), i, o)
+            str_list_add(ids, json_str_or(o, "id", ""));
+    }
+    return 0;
+}
+
+static int check_items(const struct str_list *items, const struct str_list *ids, struct err *err)
+{
+    struct names all = {0};
+    for (int p = 0; p < PAPERS; p++)
+        names_add(&all, paper_ids[p]);
+    for (int64_t k = 0; k < ids->n; k++)
+        names_add(&all, ids->items[k]);
+    for (int64_t i = 0; i < items->n; i++) {
+        bool known = false;
+        for (int64_t k = 0; k < ids->n && !known; k++) {
+            size_t n = strlen(items->items[i]);
+            known = strncmp(ids->items[k], items->items[i], n) == 0 &&
+                    (!ids->items[k][n] || ids->items[k][n] == ':');
+        }
+        char hint[HINT_MAX];
+        if (!known)
+            return err_set(err, ERR_USAGE,
+                           "unknown table or figure '%s'%s (lacuna reproduce --list names them)",
+                           items->items[i], did_you_mean(items->items[i], all.items, hint));
+    }
+    return 0;
+}
+
+static bool only_takes(const struct session *s, const struct recipe *r)
+{
+    if (!s->o.only)
+        return true;
+    for (const char *c = s->o.only; *c; c++)
+        if (*c != ',' && strchr(r->needs, *c))
+            return true;
+    return false;
+}
+
+static int read_recipes(struct session *s, const struct str_list *items, struct err *err)
+{
+    struct str_list ids = {0};
+    struct buf path = {0};
+    int rc = 0;
+    all_ids(&s->data, &ids);
+    TRY(check_items(items, &ids, err));
+    if (s->o.only && strspn(s->o.only, "TKM,") != strlen(s->o.only))
+        FAIL(err, ERR_USAGE, "reproduce: --only %s: T, K and M, separated by commas", s->o.only);
+    TRY(mem_zalloc(&s->recipes, ids.n, sizeof *s->recipes, "recipes", err));
+    for (int64_t i = 0; i < ids.n; i++) {
+        if (!s->o.list && !wanted(items, ids.items[i]))
+            continue;
+        buf_reset(&path);
+        TRY(recipe_path(&s->data, ids.items[i], &path, err));
+        struct recipe *r = &s->recipes[s->n_recipes++];
+        TRY(recipe_read(buf_str(&path), &s->data, r, err));
+        TRY(recipe_check(r, s->app, err));
+        if (!only_takes(s, r)) {
+            recipe_free(r);
+            s->n_recipes--;
+        }
+    }
+    if (s->n_recipes == 0)
+        FAIL(err, ERR_USAGE, "reproduce: none of these tables is of the kind --only %s", s->o.only);
+out:
+    str_list_free(&ids);
+    buf_free(&path);
+    return rc;
+}
+
+/* Without jobs there is nothing of ours. */
+static const char *state_here(const struct session *s, const struct recipe *r)
+{
+    bool traces = strchr(r->needs, 'T') != NULL;
+    if (!r->n_jobs)
+        return strchr(r->needs, 'M')   ? "needs eval"
+               : strchr(r->needs, 'K') ? "needs GPU"
+                                       : "not reproducible";
+    return traces || s->app->accel ? "ready" : "needs GPU";
+}
+
+static int print_list(const struct session *s, struct err *err)
+{
+    struct buf b = {0};
+    struct jw w;
+    jw_init(&w, &b, 1);
+    if (s->o.c.json)
+        jw_arr(&w);
+    for (int i = 0; i < s->n_recipes; i++) {
+        const struct recipe *r = &s->recipes[i];
+        const char *caption = json_str_or(r->item, "caption", ""), *state = state_here(s, r);
+        const char *why = json_str_or(r->absent, "*", "");
+        if (s->o.c.json) {
+            jw_obj(&w);
+            jw_kstr(&w, "id", r->id);
+            jw_kstr(&w, "caption", caption);
+            jw_kstr(&w, "needs", r->needs);
+            jw_kstr(&w, "state", state);
+            jw_kstr(&w, "reason", why);
+            jw_obj_end(&w);
+        } else {
+            buf_printf(&b, "%-22s %-4s %s%s%s\n", r->id, r->needs[0] ? r->needs : "-", state,
+                       why[0] ? ": " : "", why);
+        }
+    }
+    if (s->o.c.json) {
+        jw_arr_end(&w);
+        buf_puts(&b, "\n");
+    }
+    int rc = buf_check(&b, "list", err);
+    if (!rc && fwrite(b.data, 1, b.len, stdout) != b.len)
+        rc = err_sys(err, ERR_IO, "standard output");
+    buf_free(&b);
+    return rc;
+}
+
+/* ---- running -----------------------------------------------------------------------------------
+ */
+
+static int parse_budget(struct session *s, struct err *err)
+{
+    char *end;
+    s->budget = s->o.quick ? 1200 : INFINITY;
+    if (!s->o.budget)
+        return 0;
+    s->budget = strtod(s->o.budget, &end);
+    double unit = !strcmp(end, "s") || !*end ? 1
+                  : !strcmp(end, "m")        ? 60
+                  : !strcmp(end, "h")        ? 3600
+                                             : 0;
+    s->budget *= unit;
+    return s->budget > 0 ? 0
+                         : err_set(err, ERR_USAGE,
+                                   "reproduce: --budget %s: a time such as 90s, 20m "
+                                   "or 2h",
+                                   s->o.budget);
+}
+
+/* Work in DIR/jobs, so that every path in a command is short and free of odd characters. */
+static int enter(struct session *s, struct err *err)
+{
+    struct buf jobs = {0}, data = {0};
+    char *root = NULL, *out = NULL;
+    int rc = 0;
+    root = realpath(buf_str(&s->data.dir), NULL);
+    if (!root)
+        FAIL(err, ERR_INPUT, "%s: not there any more", buf_str(&s->data.dir));
+    buf_puts(&data, root);
+    data.data[strlen(root) - strlen("/paper")] = '\0';
+    if (setenv("LACUNA_DATA", data.data, 1) != 0)
+        FAIL(err, ERR_NOMEM, "environment: out of memory");
+    buf_printf(&jobs, "%s/jobs", s->o.out);
+    TRY(buf_check(&jobs, "path", err));
+    if (!s->o.c.dry_run)
+        TRY(make_dirs(buf_str(&jobs), err));
+    out = realpath(s->o.out, NULL);
+    if (out && chdir(buf_str(&jobs)) == 0)
+        TRY(job_store_open(out, &s->store, err));
+    else if (!s->o.c.dry_run)
+        rc = err_sys(err, ERR_IO, "%s", buf_str(&jobs));
+out:
+    free(root);
+    free(out);
+    buf_free(&jobs);
+    buf_free(&data);
+    return rc;
+}
+
+static void job_name(const struct session *s, const struct job *j, int n, struct buf *b)
+{
+    const struct step *t = &s->plan.s[j->first];
+    buf_printf(b, "%d: %s for %s", n, job_do_names[j->kind], s->plan.recipes[t->recipe].id);
+    buf_printf(b, ", %s", step_job(&s->plan, t)->name);
+    if (t->n_vars)
+        buf_puts(b, " ");
+    step_text(t, b);
+    if (t->seconds >= 1)
+        buf_printf(b, ", about %.0f s; %.0f s in all", t->seconds, plan_seconds(&s->plan));
+}
+
+/* The steps of a recipe are finished, as far as they can be. */
+static bool is_settled(const struct plan *p, int recipe)
+{
+    for (int i = 0; i < p->n; i++)
+        if (p->s[i].recipe == recipe && !p->s[i].done && !p->s[i].failed && !p->s[i].left_out)
+            return false;
+    return true;
+}
+
+static int run_one(struct session *s, const struct job *j, int n, int threads, struct err *err)
+{
+    struct buf name = {0};
+    char why[300] = "";
+    job_name(s, j, n, &name);
+    int rc = buf_check(&name, "job", err);
+    if (!rc)
+        rc = job_records(&s->plan, j, err);
+    if (!rc)
+        rc = job_run(j, buf_str(&name), threads, why, err);
+    if (rc == ERR_CHECK && !err->code) {
+        log_warn("%s failed: %s", buf_str(&name), why);
+        plan_fail(&s->plan, j, why);
+        rc = 0;
+    } else if (!rc) {
+        rc = job_store_add(&s->store, j->id, err);
+    }
+    buf_free(&name);
+    return rc;
+}
+
+static int run_all(struct session *s, struct err *err)
+{
+    int threads = cmd_jobs(&s->o.c), rc = 0, n = 0;
+    bool *written = NULL;
+    TRY(mem_zalloc(&written, s->n_recipes + 1, sizeof *written, "pages", err));
+    for (;;) {
+        struct job j;
+        bool found;
+        TRY(plan_resolve(&s->plan, err));
+        plan_fit(&s->plan, s->budget, threads);
+        for (int i = 0; i < s->n_recipes; i++)
+            if (!written[i] && is_settled(&s->plan, i)) {
+                written[i] = true;
+                TRY(output_page(&s->output, i, err));
+            }
+        TRY(plan_next(&s->plan, &j, &found, err));
+        rc = found ? run_one(s, &j, ++n, threads, err) : 0;
+        job_free(&j);
+        if (rc || !found)
+            break;
+    }
+    if (!rc)
+        rc = output_close(&s->output, err);
+out:
+    free(written);
+    return rc;
+}
+
+static int print_plan(struct session *s, struct err *err)
+{
+    struct buf b = {0};
+    int rc = plan_resolve(&s->plan, err);
+    if (rc)
+        return rc;
+    plan_fit(&s->plan, s->budget, cmd_jobs(&s->o.c));
+    plan_text(&s->plan, &b);
+    rc = buf_check(&b, "plan", err);
+    if (!rc && fwrite(b.data, 1, b.len, stdout) != b.len)
+        rc = err_sys(err, ERR_IO, "standard output");
+    buf_free(&b);
+    return rc;
+}
+
+static int reproduce(struct session *s, const struct str_list *items, struct err *err)
+{
+    int rc = 0;
+    if (s->o.c.force)
+        FAIL(err, ERR_USAGE,
+             "reproduce: --force: remove the folders of DIR/jobs that are to be made again");
+    if (s->o.c.seed)
+        FAIL(err, ERR_USAGE, "reproduce: --seed: the recipes fix the seeds of their jobs");
+    if (s->o.c.json && s->o.c.dry_run)
+        FAIL(err, ERR_USAGE, "reproduce: the plan of --dry-run is text; leave --json out");
+    if (s->o.backend == 1 && !s->app->accel)
+        FAIL(err, ERR_MACHINE, "reproduce: this program was built without CUDA");
+    TRY(parse_budget(s, err));
+    TRY(paper_data_load(&s->data, err));
+    TRY(read_recipes(s, items, err));
+    if (s->o.list) {
+        TRY(print_list(s, err));
+        goto out;
+    }
+    TRY(model_set_make(&s->o.models, &s->o.traces, s->recipes, s->n_recipes, &s->data, &s->models,
+                       err));
+    TRY(enter(s, err));
+    s->plan = (struct plan){.app = s->app,
+                            .recipes = s->recipes,
+                            .n_recipes = s->n_recipes,
+                            .models = &s->models,
+                            .store = &s->store,
+                            .quick = s->o.quick,
+                            .cuda = s->o.backend == 1};
+    TRY(plan_expand(&s->plan, err));
+    if (s->o.c.dry_run) {
+        TRY(print_plan(s, err));
+        goto out;
+    }
+    s->output.plan = &s->plan;
+    s->output.data = &s->data;
+    TRY(output_open(&s->output, err));
+    TRY(run_all(s, err));
+    log_info("%s: %d of %d pages written; %s", s->o.out, s->output.written, s->n_recipes,
+             s->output.failed ? "some jobs failed" : "nothing is left to do");
+    if (s->o.c.json && printf("{\"pages\": %d, \"written\": %d, \"failed_jobs\": %d}\n",
+                              s->n_recipes, s->output.written, s->output.failed) < 0)
+        FAIL(err, ERR_IO, "standard output");
+    if (s->output.failed)
+        rc = err_set(err, ERR_CHECK,
+                     "some jobs failed; the pages name what lacks them, and "
+                     "DIR/jobs/*.part/log.txt has their output");
+out:
+    return rc;
+}
+
+static void close_session(struct session *s)
+{
+    output_free(&s->output);
+    plan_free(&s->plan);
+    job_store_free(&s->store);
+    model_set_free(&s->models);
+    for (int i = 0; i < s->n_recipes; i++)
+        recipe_free(&s->recipes[i]);
+    free(s->recipes);
+    paper_data_free(&s->data);
+    opt_free(options, &s->o);
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct session s = {.app = app};
+    struct str_list items = {0};
+    bool done = false;
+    int rc = 0;
+
+    TRY(cmd_begin(&cmd_reproduce, &s.o, argc, argv, &items, &done, err));
+    if (done)
+        goto out;
+    if (!s.o.list && items.n == 0)
+        FAIL(err, ERR_USAGE, "reproduce: which table? (lacuna reproduce --list names them)");
+    if (!s.o.list && !s.o.out)
+        FAIL(err, ERR_USAGE, "reproduce: -o DIR is missing");
+    TRY(reproduce(&s, &items, err));
+out:
+    close_session(&s);
+    str_list_free(&items);
+    return rc;
+}

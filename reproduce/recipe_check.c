@@ -1,0 +1,205 @@
+/*
+ * recipe_check.c - what a recipe asks of the program: options, methods, metrics, labels. All
+ * recipes are checked by a test without running them.
+ */
+#include "reproduce/recipe.h"
+
+#include "core/metricdef.h"
+#include "reproduce/expr.h"
+
+#include <fnmatch.h>
+#include <string.h>
+
+struct value_text {
+    const struct recipe *r;
+    struct buf out;
+};
+
+/* The first value of every variable; "x" where a job's output will stand. */
+static int put_value(void *ctx, const char *literal, size_t len, const char *word, struct err *err)
+{
+    struct value_text *v = ctx;
+    char name[64];
+    (void)err;
+    buf_put(&v->out, literal, len);
+    if (!word)
+        return 0;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "."), word);
+    const json_t *value = recipe_variable(v->r, true, name);
+    if (json_is_array(value))
+        value = json_array_get(value, 0);
+    const char *text = json_is_string(value) ? json_string_value(value) : "x";
+    buf_put(&v->out, text, strchr(word, '.') ? strcspn(text, "/") : strlen(text));
+    return 0;
+}
+
+static int check_options(const struct recipe *r, const struct recipe_job *j, const struct app *app,
+                         struct err *err)
+{
+    const struct command *c = app_command(app, job_do_commands[j->kind], err);
+    struct value_text text = {r, {0}};
+    struct str_list words = {0};
+    struct buf who = {0};
+    int rc = 0;
+    if (!c)
+        return err->code;
+    buf_printf(&who, "%s: job '%s'", buf_str(&r->path), j->name);
+    TRY(template_each(j->args, r->id, put_value, &text, err));
+    if (text.out.len)
+        TRY(words_split(buf_str(&text.out), &words, err));
+    for (int64_t i = 0; i < words.n; i++)
+        if (strncmp(words.items[i], "--", 2) == 0 &&
+            !opt_find_or_fail(c->options, buf_str(&who), "--", words.items[i] + 2, err))
+            FAIL(err, ERR_INPUT, "%s", "");
+out:
+    if (rc == ERR_USAGE)
+        rc = err->code = ERR_INPUT;
+    str_list_free(&words);
+    buf_free(&text.out);
+    buf_free(&who);
+    return rc;
+}
+
+/* Without its calibration, which is not there yet. */
+static void cut_calib(struct buf *b)
+{
+    char *at = b->data ? strstr(b->data, ":calib=") : NULL;
+    if (!at)
+        return;
+    size_t n = 1 + strcspn(at + 1, ":@");
+    memmove(at, at + n, strlen(at + n) + 1);
+    b->len = strlen(b->data);
+}
+
+static int check_methods(const struct recipe *r, const struct recipe_job *j, const struct app *app,
+                         struct err *err)
+{
+    size_t i;
+    json_t *m;
+    int rc = 0;
+    json_array_foreach(j->methods, i, m)
+    {
+        struct value_text text = {r, {0}};
+        struct method_run *runs = NULL;
+        int64_t n = 0;
+        rc = template_each(json_string_value(m), r->id, put_value, &text, err);
+        cut_calib(&text.out);
+        if (!rc)
+            rc = method_runs_parse(app->methods, buf_str(&text.out), &runs, &n, err);
+        method_runs_free(runs, n);
+        buf_free(&text.out);
+        if (rc) {
+            err_prefix(err, "%s: job '%s'", buf_str(&r->path), j->name);
+            err->code = ERR_INPUT;
+            return ERR_INPUT;
+        }
+    }
+    return 0;
+}
+
+static int check_metric(void *ctx, const char *metric, struct err *err)
+{
+    const struct recipe *r = ctx;
+    return metric_def_find(metric)
+               ? 0
+               : err_set(err, ERR_INPUT, "%s: unknown metric '%s'", buf_str(&r->path), metric);
+}
+
+static int check_expression(const struct recipe *r, const json_t *v, struct err *err)
+{
+    return json_is_string(v) ? expr_metrics(json_string_value(v), check_metric, (void *)r, err) : 0;
+}
+
+/* Does the pattern meet a label of the layout, at any level or as a whole? */
+static bool label_known(const struct recipe *r, const char *axis, const char *label,
+                        const char *pattern)
+{
+    size_t b, i, k;
+    json_t *block, *o, *part;
+    if (strcmp(pattern, "*") == 0)
+        return true;
+    json_array_foreach(json_object_get(r->item, "blocks"), b, block)
+        json_array_foreach(json_object_get(block, axis), i, o)
+    {
+        struct buf path = {0};
+        bool hit;
+        json_array_foreach(json_object_get(o, label), k, part)
+            buf_printf(&path, "%s%s", k ? "/" : "", json_string_value(part));
+        hit = fnmatch(pattern, buf_str(&path), 0) == 0;
+        buf_free(&path);
+        if (hit)
+            return true;
+    }
+    json_array_foreach(r->extra, i,
+                       o) if (fnmatch(pattern, json_str_or(o, "label", ""), 0) == 0) return true;
+    return false;
+}
+
+static int check_ours(const struct recipe *r, struct err *err)
+{
+    size_t i, k;
+    json_t *o, *v;
+    int rc = 0;
+    json_array_foreach(r->ours, i, o)
+    {
+        const char *row = json_str_or(o, "row", "*"), *column = json_str_or(o, "column", "*");
+        const json_t *metric = json_object_get(o, "metric");
+        TRY(check_expression(r, metric, err));
+        json_array_foreach(metric, k, v) TRY(check_expression(r, v, err));
+        if (!r->figure &&
+            (!label_known(r, "rows", "label", row) || !label_known(r, "columns", "head", column)))
+            FAIL(err, ERR_INPUT, "%s: ours entry %zu: no label of %s is like row '%s', column '%s'",
+                 buf_str(&r->path), i + 1, r->layout, row, column);
+    }
+    json_array_foreach(r->extra, i, o) TRY(check_expression(r, json_object_get(o, "ours"), err));
+    const char *pattern;
+    json_object_foreach((json_t *)r->absent, pattern,
+                        o) if (!json_is_string(o) ||
+                               (!r->figure && !label_known(r, "rows", "label", pattern) &&
+                                !label_known(r, "columns", "head", pattern)))
+        FAIL(err, ERR_INPUT, "%s: absent: no label of %s is like '%s'", buf_str(&r->path),
+             r->layout, pattern);
+out:
+    return rc;
+}
+
+static int check_claims(const struct recipe *r, struct err *err)
+{
+    static const char *const known[] = {"most",   "least", "more",  "rises",      "falls",
+                                        "below",  "above", "ratio", "within",     "of",
+                                        "metric", "job",   "where", "difference", NULL};
+    size_t i;
+    json_t *o, *v;
+    const char *key;
+    char hint[HINT_MAX];
+    int rc = 0;
+    json_array_foreach(r->claims, i, o)
+    {
+        json_object_foreach(json_object_get(o, "test"), key, v)
+        {
+            int k = 0;
+            (void)v;
+            while (known[k] && strcmp(known[k], key) != 0)
+                k++;
+            if (!known[k])
+                FAIL(err, ERR_INPUT, "%s: claim '%s': unknown test '%s'%s", buf_str(&r->path),
+                     json_str_or(o, "id", ""), key, did_you_mean(key, known, hint));
+        }
+        TRY(check_expression(r, json_object_get(json_object_get(o, "test"), "metric"), err));
+    }
+out:
+    return rc;
+}
+
+int recipe_check(const struct recipe *r, const struct app *app, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < r->n_jobs; i++) {
+        TRY(check_options(r, &r->jobs[i], app, err));
+        TRY(check_methods(r, &r->jobs[i], app, err));
+    }
+    TRY(check_ours(r, err));
+    TRY(check_claims(r, err));
+out:
+    return rc;
+}

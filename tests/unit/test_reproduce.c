@@ -1,0 +1,361 @@
+/* Recipes, layouts, expressions and the tests behind claims. Numbers of the claims are worked out
+ * by hand. */
+#include "tests/harness/suite.h"
+
+#include "core/cmd.h"
+#include "core/fileio.h"
+#include "core/metricdef.h"
+#include "reproduce/claimtest.h"
+#include "reproduce/expr.h"
+#include "reproduce/page.h"
+#include "sim/registry.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COMMAND(id) extern const struct command cmd_##id;
+#include "commands.def"
+#undef COMMAND
+
+static const struct command *const commands[] = {
+#define COMMAND(id) &cmd_##id,
+#include "commands.def"
+#undef COMMAND
+    NULL,
+};
+
+static struct err e;
+
+static void begin(void)
+{
+    memset(&e, 0, sizeof e);
+    metric_def_methods(sim_methods);
+}
+
+/* ---- claims ------------------------------------------------------------------------------------
+ */
+
+static const double low[8] = {.10, .11, .12, .13, .14, .15, .16, .17};
+static const double high[8] = {.20, .22, .21, .24, .23, .26, .25, .28};
+
+START_TEST(more_needs_an_interval_above_zero)
+{
+    struct claim_pair c;
+    assert_ok(claim_more(high, low, 8, 0.0005, 1, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS);
+    ck_assert_double_eq_tol(c.d, 0.10125, 1e-12);
+    ck_assert(c.lo > 0.09 && c.lo < c.d && c.hi > c.d && c.hi < 0.12);
+    assert_ok(claim_more(low, high, 8, 0.0005, 1, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS_NOT);
+    assert_ok(claim_more(low, high, 8, 0.0005, 4, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS_NOT);
+    ck_assert(c.high >= c.hi);
+}
+END_TEST
+
+START_TEST(equal_values_do_not_hold)
+{
+    struct claim_pair c;
+    assert_ok(claim_more(low, low, 8, 0.0005, 1, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS_NOT);
+    ck_assert_double_eq(c.d, 0);
+}
+END_TEST
+
+START_TEST(five_heads_and_scatter_cannot_be_tested)
+{
+    const double mixed[8] = {.30, .01, .32, .02, .31, .03, .29, .02};
+    struct claim_pair c;
+    assert_ok(claim_more(high, low, 5, 0.0005, 1, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_CANNOT);
+    assert_ok(claim_more(mixed, low, 8, 0.0005, 1, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_CANNOT);
+    ck_assert(c.lo < 0 && c.hi > 0);
+}
+END_TEST
+
+START_TEST(ranges_hold_by_their_whole_interval)
+{
+    struct claim_pair c;
+    assert_ok(claim_within(low, NULL, 8, RANGE_OF_MEAN, -INFINITY, 0.2, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS);
+    ck_assert_double_eq_tol(c.d, 0.135, 1e-12);
+    assert_ok(claim_within(low, NULL, 8, RANGE_OF_MEAN, -INFINITY, 0.1, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS_NOT);
+    assert_ok(claim_within(low, NULL, 8, RANGE_OF_MEAN, -INFINITY, 0.135, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_CANNOT);
+    assert_ok(claim_within(high, low, 8, RANGE_OF_RATIO, 1.5, 2.5, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS);
+    ck_assert_double_eq_tol(c.d, 1.89 / 1.08, 1e-12);
+    assert_ok(claim_within(high, low, 8, RANGE_OF_DIFFERENCE, 0.2, 0.3, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS_NOT);
+}
+END_TEST
+
+/* ---- expressions -------------------------------------------------------------------------------
+ */
+
+static double value(const void *ctx, const char *metric)
+{
+    (void)ctx;
+    return strcmp(metric, "a") == 0 ? 6 : strcmp(metric, "b_2@0.5") == 0 ? 2 : NAN;
+}
+
+START_TEST(expressions_bind_as_usual)
+{
+    ck_assert_double_eq(expr_eval("100*(a+b_2@0.5)/b_2@0.5", value, NULL), 400);
+    ck_assert_double_eq(expr_eval("1-a/b_2@0.5-1", value, NULL), -3);
+    ck_assert(isnan(expr_eval("a+c", value, NULL)));
+    ck_assert(isnan(expr_eval("(a", value, NULL)));
+    ck_assert(isnan(expr_eval("a of b", value, NULL)));
+}
+END_TEST
+
+/* ---- recipes -----------------------------------------------------------------------------------
+ */
+
+static struct paper_data data;
+static const struct app app = {.commands = commands, .methods = sim_methods};
+
+static void check_all(const char *key, int *n)
+{
+    size_t i;
+    json_t *o;
+    json_array_foreach(json_object_get(data.layouts, key), i, o)
+    {
+        struct recipe r = {0};
+        struct buf path = {0};
+        const char *id = json_str_or(o, "id", "");
+        assert_ok(recipe_path(&data, id, &path, &e), &e);
+        assert_ok(recipe_read(buf_str(&path), &data, &r, &e), &e);
+        assert_ok(recipe_check(&r, &app, &e), &e);
+        ck_assert_str_eq(r.id, id);
+        ck_assert_msg(r.n_jobs > 0 || json_object_get(r.absent, "*"), "%s: no job, no reason", id);
+        ++*n;
+        recipe_free(&r);
+        buf_free(&path);
+    }
+}
+
+START_TEST(every_table_and_figure_has_a_recipe)
+{
+    int n = 0;
+    assert_ok(paper_data_load(&data, &e), &e);
+    check_all("tables", &n);
+    check_all("figures", &n);
+    ck_assert_int_eq(n, 22 + 44);
+    paper_data_free(&data);
+}
+END_TEST
+
+/* Numbers that the layouts place, each once; the csv files hold 841 in numbered tables. */
+START_TEST(layouts_place_every_printed_number)
+{
+    int n = 0;
+    size_t i;
+    json_t *o;
+    assert_ok(paper_data_load(&data, &e), &e);
+    json_array_foreach(json_object_get(data.layouts, "tables"), i, o)
+    {
+        struct recipe r = {.id = json_str_or(o, "id", ""), .item = o};
+        struct model_set models = {0};
+        struct plan plan = {.models = &models};
+        struct page page = {.plan = &plan, .data = &data, .recipe = &r};
+        struct paper_number x;
+        assert_ok(grid_make(&page, &e), &e);
+        for (int k = 0; k < page.n_blocks; k++) {
+            struct page_block *b = &page.blocks[k];
+            for (int row = 0; row < b->rows.n; row++) {
+                const json_t *label = json_object_get(b->rows.e[row].j, "label_cell");
+                n += label &&
+                     paper_number_find(&data, json_str_or(o, "csv", ""),
+                                       json_str_or(o, "table", ""), json_str_or(label, "row", ""),
+                                       json_str_or(label, "column", ""), &x);
+                for (int c = 0; c < b->columns.n; c++)
+                    for (int part = 0; part < CELL_PARTS; part++)
+                        n += page_printed(&page, b, &b->rows.e[row], &b->columns.e[c], part, &x);
+            }
+        }
+        grid_free(&page);
+    }
+    ck_assert_int_eq(n, 841);
+    paper_data_free(&data);
+}
+END_TEST
+
+/* A recipe with one word changed is refused, and the message names what is wrong. */
+static void refuse(const char *from, const char *to, const char *message)
+{
+    char path[300];
+    struct buf source = {0}, text = {0}, changed = {0};
+    struct recipe r = {0};
+    assert_ok(recipe_path(&data, "spargeattn:9", &source, &e), &e);
+    assert_ok(buf_read_file(&text, buf_str(&source), 1 << 20, &e), &e);
+    const char *at = strstr(buf_str(&text), from);
+    ck_assert_msg(at != NULL, "the recipe has no %s", from);
+    buf_put(&changed, text.data, (size_t)(at - text.data));
+    buf_puts(&changed, to);
+    buf_puts(&changed, at + strlen(from));
+    snprintf(path, sizeof path, "%s/recipe.json", test_tmpdir());
+    assert_ok(file_write_atomic(path, changed.data, changed.len, &e), &e);
+    int rc = recipe_read(path, &data, &r, &e);
+    if (!rc)
+        rc = recipe_check(&r, &app, &e);
+    ck_assert_msg(rc == ERR_INPUT && strstr(e.msg, message) && strstr(e.msg, "recipe.json"),
+                  "%s -> %s: %d '%s'", from, to, rc, e.msg);
+    recipe_free(&r);
+    buf_free(&source);
+    buf_free(&text);
+    buf_free(&changed);
+    memset(&e, 0, sizeof e);
+}
+
+START_TEST(what_a_recipe_misspells_is_named)
+{
+    assert_ok(paper_data_load(&data, &e), &e);
+    refuse("\"claims\"", "\"claim\"", "unknown field 'claim'");
+    refuse("\"do\": \"replay\"", "\"do\": \"reply\"", "did you mean 'replay'");
+    refuse("{steps}", "{stesp}", "{stesp}");
+    refuse("\"from\": [\"clip\"]", "\"from\": [\"clap\"]", "no job 'clap'");
+    refuse("--per {per}", "--pre {per}", "'--pre'");
+    refuse("calib={tuned}", "calib={tuned}:lamda=1", "lamda");
+    refuse("\"metric\": \"sim_q\"", "\"metric\": \"sim_x\"", "unknown metric 'sim_x'");
+    refuse("\"column\": \"Sim-*\"", "\"column\": \"Simm-*\"", "Simm-*");
+    refuse("mochi-1", "mochi-9", "no model 'mochi-9'");
+    refuse("\"most\": \"hilbert\"", "\"mots\": \"hilbert\"", "unknown test 'mots'");
+    paper_data_free(&data);
+}
+END_TEST
+
+/* ---- verdicts ----------------------------------------------------------------------------------
+ */
+
+static const char tiny_recipe[] =
+    "{\"recipe\": 1, \"id\": \"fg-attn:2\", \"layout\": \"fg-attn:2\", \"needs\": [\"T\"],"
+    " \"roles\": {\"lm\": {\"default\": \"code-lm\", \"fills\": {\"tiny\": \"Sparsity\"}}},"
+    " \"jobs\": {\"ask\": {\"do\": \"prompt\", \"model\": \"lm\", \"args\": \"needle\"},"
+    "  \"text\": {\"do\": \"capture\", \"model\": \"lm\", \"args\": \"--prompt {ask}\"},"
+    "  \"run\": {\"do\": \"replay\", \"from\": [\"text\"], \"methods\": [\"dense\"]}},"
+    " \"ours\": [{\"job\": \"run\", \"where\": {\"method\": \"spargeattn\"}}],"
+    " \"match\": {\"length\": \"model\", \"prompt\": \"needle\", \"arith\": \"sage1\","
+    "  \"settings\": \"spargeattn:profile=paper\","
+    "  \"calibration\": {\"l1\": 0.05, \"per\": \"layer\", \"inputs\": 5}}}";
+
+/* What may be another than the paper's. */
+struct situation {
+    bool no_weights, given, quick;
+    int64_t n;
+    int heads; /* of the 8 that the model has */
+    const char *params, *own;
+    double value;
+    const char *letters;
+    enum cell_state state;
+};
+
+static const char *const published = "profile=paper:arith=sage1:calib=0";
+
+static void judge(const struct situation *t, struct recipe *r)
+{
+    struct model_use m = {.role = "lm",
+                          .name = "tiny",
+                          .has_weights = !t->no_weights,
+                          .causal = true,
+                          .shape = {"Tiny", 2, 4, 4, 8}};
+    struct model_set set = {&m, 1, 1};
+    struct step step = {.job = 2, .model = 0, .ready = true, .done = true};
+    struct plan plan = {.recipes = r, .n_recipes = 1, .models = &set, .s = &step, .n = 1};
+    struct page page = {.plan = &plan, .data = &data, .recipe = r, .quick = t->quick};
+    struct record rec[8];
+    struct proof proof[8];
+    m.trace = t->given ? (char[]){"t.h5"} : NULL;
+    m.paper = m.has_weights ? shape_paper_model(&data, &m.shape) : NULL;
+    for (int i = 0; i < t->heads; i++) {
+        record_init(&rec[i]);
+        rec[i].layer = i / 4;
+        rec[i].head = rec[i].kv_head = i % 4;
+        rec[i].n_q = t->n;
+        rec[i].params = strdup(t->params);
+        snprintf(rec[i].method, sizeof rec[i].method, "spargeattn");
+        assert_ok(record_metric(&rec[i], "below_b64", t->value + 1e-4 * i, &e), &e);
+        record_note(&rec[i], "calib_search=l1=0.05:l2=0.06;calib_per=layer;calib_inputs=5");
+        record_note(&rec[i], "calib_own=%s", t->own);
+        proof[i] = (struct proof){&rec[i], 0};
+    }
+    page.evidence = (struct evidence){.plan = &plan, .v = proof, .n = t->heads};
+    assert_ok(grid_make(&page, &e), &e);
+    assert_ok(page_fill(&page, &e), &e);
+    struct page_block *b = &page.blocks[0];
+    const struct page_cell *c = page_cell_at(b, 1, t->no_weights ? 1 : 0);
+    ck_assert_msg(c->ours != NULL, "no value: %s", c->reason ? c->reason : "");
+    ck_assert_str_eq(c->letters, t->letters);
+    ck_assert_str_eq(cell_state_names[c->state], cell_state_names[t->state]);
+    ck_assert_int_eq(b->columns.n, t->no_weights ? 2 : 1);
+    grid_free(&page);
+    for (int i = 0; i < t->heads; i++)
+        record_free(&rec[i]);
+}
+
+START_TEST(agreement_needs_every_condition)
+{
+    const struct situation cases[] = {
+        {.value = .228, .letters = "", .state = CELL_AGREES},
+        {.value = .300, .letters = "", .state = CELL_DIFFERS},
+        {.no_weights = true, .value = .228, .letters = "ab", .state = CELL_OURS},
+        {.n = 65, .value = .228, .letters = "b", .state = CELL_BESIDE},
+        {.given = true, .value = .228, .letters = "c", .state = CELL_BESIDE},
+        {.params = "profile=paper:calib=0", .value = .228, .letters = "d", .state = CELL_BESIDE},
+        {.params = "profile=paper:arith=sage1:sink=1:calib=0",
+         .value = .228,
+         .letters = "d",
+         .state = CELL_BESIDE},
+        {.own = "1", .value = .228, .letters = "e", .state = CELL_BESIDE},
+        {.params = "profile=paper:arith=sage1",
+         .value = .228,
+         .letters = "e",
+         .state = CELL_BESIDE},
+        {.heads = 7, .value = .228, .letters = "h", .state = CELL_BESIDE},
+        {.quick = true, .value = .228, .letters = "q", .state = CELL_BESIDE},
+    };
+    struct recipe r = {0};
+    char path[300];
+    assert_ok(paper_data_load(&data, &e), &e);
+    ck_assert_int_eq(
+        json_array_append_new(data.models, json_pack("{s:s s:s s:i s:i s:i s:i s:i}", "id", "tiny",
+                                                     "architecture", "Tiny", "layers", 2, "heads",
+                                                     4, "kv_heads", 4, "head_dim", 8, "n", 64)),
+        0);
+    snprintf(path, sizeof path, "%s/tiny.json", test_tmpdir());
+    assert_ok(file_write_atomic(path, tiny_recipe, sizeof tiny_recipe - 1, &e), &e);
+    assert_ok(recipe_read(path, &data, &r, &e), &e);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct situation t = cases[i];
+        t.n = t.n ? t.n : 64;
+        t.heads = t.heads ? t.heads : 8;
+        t.params = t.params ? t.params : published;
+        t.own = t.own ? t.own : "0";
+        judge(&t, &r);
+    }
+    recipe_free(&r);
+    paper_data_free(&data);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("reproduce");
+    TCase *t = tcase_create("reproduce");
+    tcase_add_checked_fixture(t, begin, NULL);
+    tcase_add_test(t, more_needs_an_interval_above_zero);
+    tcase_add_test(t, equal_values_do_not_hold);
+    tcase_add_test(t, five_heads_and_scatter_cannot_be_tested);
+    tcase_add_test(t, ranges_hold_by_their_whole_interval);
+    tcase_add_test(t, expressions_bind_as_usual);
+    tcase_add_test(t, every_table_and_figure_has_a_recipe);
+    tcase_add_test(t, layouts_place_every_printed_number);
+    tcase_add_test(t, what_a_recipe_misspells_is_named);
+    tcase_add_test(t, agreement_needs_every_condition);
+    suite_add_tcase(s, t);
+    return s;
+}
