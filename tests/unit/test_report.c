@@ -283,7 +283,7 @@ static void check_scripts(const struct buf *page)
 {
     const char *data = strstr(buf_str(page), "<script"), *own = strstr(data + 1, "<script");
     ck_assert_int_eq(strncmp(data, "<script type=\"application/json\" id=\"data\">", 42), 0);
-    ck_assert_int_eq(strncmp(own, "<script>\"use strict\";", 22), 0);
+    ck_assert_int_eq(strncmp(own, "<script>\"use strict\";", 21), 0);
     ck_assert_ptr_null(strstr(own + 1, "<script>"));
     must_have(page, "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
                     "script-src 'sha256-");
