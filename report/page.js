@@ -1,6 +1,6 @@
 "use strict";
 /* The report as an explorer: sorts and filters tables, draws points and grids out of the page's data, shows a head.
- * Everything that it shows comes from <script id="data">; texts are set as texts, never as markup. */
+ * Everything that it shows comes from the element #data; texts are set as texts, never as markup. */
 (function () {
 const root = document.documentElement;
 function trouble(what) {

@@ -95,10 +95,11 @@ static void put_notes(const struct str_list *notes, struct buf *b)
 {
     for (int64_t i = 0; i < notes->n; i++) {
         const char *text = notes->items[i];
-        bool warning = strncmp(text, "! ", 2) == 0;
+        bool warning = strncmp(text, "! ", 2) == 0, best = strncmp(text, "*: ", 3) == 0;
         buf_puts(b, i ? "<br>" : "<p class=\"notes\">");
         buf_puts(b, warning ? "<span class=\"warn\">" : "");
-        html_text(warning ? text + 2 : text, b);
+        buf_puts(b, best ? "Bold: " : "");
+        html_text(text + (best ? 3 : warning ? 2 : 0), b);
         buf_puts(b, warning ? "</span>" : "");
     }
     buf_puts(b, notes->n ? "</p>\n" : "");

@@ -29,6 +29,13 @@ mkdir "$tmp/elsewhere" && cd "$tmp/elsewhere" || exit 1
     -o t.h5 && "$at/bin/lacuna" replay -q t.h5 -m dense -o r && "$at/bin/lacuna" analyze r -t paper >paper.txt &&
     [ -s paper.txt ]
 verdict $? "capture, replay and analyze from another folder"
+"$at/bin/lacuna" trace verify t.h5 >trace.txt && "$at/bin/lacuna" report -q r --no-figures -o report &&
+    grep -q 'id="findings"' report/index.html
+verdict $? "trace verify and report from there"
+if command -v gnuplot >/dev/null; then
+    "$at/bin/lacuna" plot -q heatmap t.h5 -o heat.png && [ -s heat.png ]
+    verdict $? "a figure from there"
+fi
 missing=
 for c in $("$at/bin/lacuna" help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
     grep -q '^\.SH SYNOPSIS' "$at/share/man/man1/lacuna-$c.1" || missing="$missing $c"

@@ -206,6 +206,21 @@ START_TEST(shell_words_read_back)
 }
 END_TEST
 
+START_TEST(no_text_of_the_data_ends_their_element)
+{
+    struct buf json = {0}, out = {0};
+    buf_puts(&json, "{\"model\":\"</script><!-- & <b>\"}");
+    json_in_html(&json, &out);
+    ck_assert_str_eq(buf_str(&out), "{\"model\":\"\\u003c/script\\u003e\\u003c!-- \\u0026 "
+                                    "\\u003cb\\u003e\"}");
+    json_t *back = json_loads(buf_str(&out), 0, NULL);
+    ck_assert_str_eq(json_string_value(json_object_get(back, "model")), "</script><!-- & <b>");
+    json_decref(back);
+    buf_free(&json);
+    buf_free(&out);
+}
+END_TEST
+
 static struct report make_report(bool with_figures)
 {
     static struct app app = {.methods = sim_methods};
@@ -228,8 +243,10 @@ static void write_page(struct report *r, struct buf *page)
     char path[400];
     struct manifest *m = NULL;
     char arg0[] = "lacuna", arg1[] = "report", *argv[] = {arg0, arg1, NULL};
+    assert_ok(report_findings(r, &e), &e);
     assert_ok(report_tables(r, &e), &e);
     assert_ok(report_figures(r, &e), &e);
+    assert_ok(report_explorer(r, &e), &e);
     assert_ok(report_definitions(r, &e), &e);
     assert_ok(manifest_start(r->dir, 2, argv, &m, &e), &e);
     assert_ok(manifest_finish(&m, "ok", &e), &e);
@@ -258,8 +275,18 @@ static void check_references(const struct report *r, const struct buf *page)
             snprintf(path, sizeof path, "%s/%.*s", r->dir, (int)strcspn(p, "\""), p);
             ck_assert_msg(stat(path, &st) == 0 && st.st_size > 0, "%s", path);
         }
-    ck_assert_ptr_null(strstr(buf_str(page), "<script"));
     ck_assert_ptr_null(strstr(buf_str(page), "src=\"http"));
+}
+
+/* Two script elements: data, which do not run, and the one that the policy allows. */
+static void check_scripts(const struct buf *page)
+{
+    const char *data = strstr(buf_str(page), "<script"), *own = strstr(data + 1, "<script");
+    ck_assert_int_eq(strncmp(data, "<script type=\"application/json\" id=\"data\">", 42), 0);
+    ck_assert_int_eq(strncmp(own, "<script>\"use strict\";", 21), 0);
+    ck_assert_ptr_null(strstr(own + 1, "<script>"));
+    must_have(page, "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+                    "script-src 'sha256-");
 }
 
 START_TEST(the_page_has_tables_definitions_reasons_and_manifest)
@@ -276,7 +303,25 @@ START_TEST(the_page_has_tables_definitions_reasons_and_manifest)
     must_have(&page, "--table summary</code>");
     must_have(&page, "&quot;program&quot;: &quot;lacuna&quot;");
     check_references(&r, &page);
+    check_scripts(&page);
     ck_assert_int_eq(r.n_figures, 0);
+    buf_free(&page);
+    report_free(&r);
+}
+END_TEST
+
+START_TEST(findings_come_first_with_their_commands)
+{
+    struct report r = make_report(false);
+    struct buf page = {0};
+    write_page(&r, &page);
+    const char *findings = strstr(buf_str(&page), "id=\"findings\"");
+    ck_assert_ptr_nonnull(findings);
+    ck_assert(findings < strstr(buf_str(&page), "id=\"tables\""));
+    must_have(&page, "on the Pareto front");
+    must_have(&page, "<code>lacuna plot pareto ");
+    must_have(&page, "the cheapest setting is one of");
+    ck_assert_int_ge(r.n_findings, 3);
     buf_free(&page);
     report_free(&r);
 }
@@ -363,6 +408,8 @@ Suite *make_suite(void)
     tcase_add_test(c, base64_of_the_rfc);
     tcase_add_test(c, shell_words_read_back);
     tcase_add_test(c, the_page_has_tables_definitions_reasons_and_manifest);
+    tcase_add_test(c, no_text_of_the_data_ends_their_element);
+    tcase_add_test(c, findings_come_first_with_their_commands);
     tcase_add_test(c, figures_are_inside_the_page_with_their_commands);
     tcase_add_test(c, without_gnuplot_the_page_says_so);
     tcase_add_test(c, inputs_are_found_through_the_manifests);
