@@ -195,7 +195,7 @@ static bool same_owner(const struct record *a, const struct record *b, enum metr
 static void count(const struct grouping *gs, struct group *g)
 {
     const struct record *last = NULL;
-    for (int64_t i = 0; i < g->n; i++) {
+    for (int64_t i = 0; gs->set->r && i < g->n; i++) {
         const struct record *r = &gs->set->r[g->at[i]];
         if ((gs->flags & GROUP_PER_HEAD) && last && same_head(last, r))
             continue;

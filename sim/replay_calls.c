@@ -243,7 +243,7 @@ static int do_run(struct work *w, struct err *err)
     struct replay *r = w->r;
     struct record of_call;
     struct err whole = {0};
-    bool all_done, call_done;
+    bool all_done = false, call_done = false;
     int rc = 0;
 
     record_init(&of_call);
@@ -296,7 +296,7 @@ static int call_needed(struct work *w, bool *needed, struct err *err)
     *needed = r->masks || r->outputs;
     for (w->run = 0; w->run < r->n_runs && !*needed && !rc; w->run++) {
         struct record of_call;
-        bool all_done, call_done;
+        bool all_done = false, call_done = false;
         record_init(&of_call);
         for (int64_t i = 0; i < w->g->n; i++)
             record_init(w->records + i);

@@ -355,9 +355,10 @@ static int record_call(struct calling *k, const struct accel_call_result *res, s
 /* All heads that are left are skipped for a reason of the launch. */
 static void skip_all(struct calling *k, const char *why)
 {
+    struct err none = {0};
     for (int i = 0; i < k->n; i++) {
         struct head *h = k->heads + k->at[i];
-        settle(h, method_skip(h->cell.ctx, "%s", why), NULL);
+        settle(h, method_skip(h->cell.ctx, "%s", why), &none);
     }
 }
 
