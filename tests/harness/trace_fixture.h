@@ -9,8 +9,8 @@
 /* Metadata of a text trace (layers 3, head_dim 8, v_dim 8). */
 struct trace_meta fixture_text(enum dtype dtype, int heads, int kv_heads, int64_t n);
 
-/* Metadata of a text trace of 300 tokens that holds a sample of its query rows: one group of 128 and
- * the last 44 rows. */
+/* Metadata of a text trace of 300 tokens that holds a sample of its query rows: one group of 128
+ * and the last 44 rows. */
 struct trace_meta fixture_sampled(enum dtype dtype);
 
 /* Metadata of a video trace with grid 2 x 3 x 4 and 50 steps. */
