@@ -290,7 +290,7 @@ static void legend_below(struct chart *c)
                "spacing 1.15 vertical maxrows %d\nplot -1 notitle%s\n",
                c->key_x / w, 1 - c->key_y / h, 1 - (c->key_y + high) / h, c->key_x / w,
                1 - c->key_y / h, c->key_lines, buf_str(&c->entries));
-    buf_puts(s, "unset key\n");
+    buf_puts(s, "unset key\nset xrange [*:*]\nset yrange [*:*]\n");
     frame(s);
 }
 

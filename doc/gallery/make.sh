@@ -107,6 +107,7 @@ figure pareto-paper 'For a column of a paper, 3.3 inches.' \
     pareto code --style paper --metric err_l1_rel --method sale,streaming,sampleattention,spargeattn,oracle
 figure mask-paper 'For the width of a page, 6.9 inches.' mask masks.h5 --style paper --width 6.9in
 
+# shellcheck disable=SC2016 # backquotes of Markdown
 printf '# Tables\n\nEvery table of `lacuna list tables` that the data of this gallery carry.\n\n' \
     >"$here/tables.md"
 for name in $("$lacuna" list tables | cut -d' ' -f1); do

@@ -693,6 +693,7 @@ START_TEST(a_parameter_of_two_methods_is_two_axes)
     assert_has(&script, "set label 'sale' at");
     assert_lacks(&script, "#d9d9d9");
     assert_has(&caption, "means something else in each method");
+    ck_assert_int_eq(count(&script, "set xrange [*:*]"), 2); /* not that of the legend before */
 }
 END_TEST
 
