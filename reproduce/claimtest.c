@@ -52,7 +52,7 @@ int claim_within(const double *x, const double *y, int64_t n, enum claim_range o
         .a = mean(x, n), .b = y ? mean(y, n) : NAN, .n = n, .state = CLAIM_CANNOT};
     TRY(mem_alloc(&d, n, sizeof *d, "values", err));
     for (int64_t i = 0; i < n; i++)
-        d[i] = of == RANGE_OF_DIFFERENCE ? x[i] - y[i] : x[i];
+        d[i] = of == RANGE_OF_DIFFERENCE && y ? x[i] - y[i] : x[i];
     out->d = of == RANGE_OF_RATIO ? out->a / out->b : mean(d, n);
     TRY(mean_interval(d, of == RANGE_OF_RATIO ? y : NULL, n, 0.95, &out->lo, &out->hi, err));
     out->low = out->lo;
