@@ -14,7 +14,7 @@ sums >first
 sums | cmp - first && echo "the second call changes nothing"
 
 # A kill leaves a folder that is not finished, in it records of which the last may be torn.
-job=$(ls out/jobs | grep -E '^[0-9a-f]{16}$')
+for job in out/jobs/????????????????; do job=${job##*/}; done
 mv "out/jobs/$job" "out/jobs/$job.part"
 rm "out/jobs/$job.part/job.json"
 head -n 7 "out/jobs/$job.part/records.jsonl" >part && mv part "out/jobs/$job.part/records.jsonl"
