@@ -142,8 +142,8 @@ FORCE:
 # Style and script of the report are files of their own; the program holds them as texts. Every line
 # becomes a literal, and the hash of the script goes into the page's policy.
 PAGE_INC := $(addprefix $(BUILD)/inc/report/,page_css.inc page_js.inc page_js_sha256.inc)
-$(BUILD)/report/page.o $(BUILD)/lint/report/page.c.ok: DEFINES += -I$(BUILD)/inc
-$(BUILD)/report/page.o $(BUILD)/lint/report/page.c.ok: $(PAGE_INC)
+$(BUILD)/report/report_page.o $(BUILD)/lint/report/report_page.c.ok: DEFINES += -I$(BUILD)/inc
+$(BUILD)/report/report_page.o $(BUILD)/lint/report/report_page.c.ok: $(PAGE_INC)
 $(BUILD)/inc/report/page_%.inc: report/page.%
 	@mkdir -p $(@D)
 	$(Q)sed 's/\\/\\\\/g; s/"/\\"/g; s/.*/"&\\n"/' $< >$@

@@ -1,5 +1,5 @@
 /*
- * page.c - the page: its head, the parts in their order, style, data and script in one file.
+ * report_page.c - the page: its head, the parts in their order, style, data and script in one file.
  *
  * The script is the only one that may run: the policy names its hash. The data are of a type that
  * browsers do not run. Without the script everything but the explorer is there.
