@@ -122,8 +122,11 @@ static int lay_out(struct bars *q, const struct figure_args *a, struct buf *titl
                    struct buf *caption, struct chart *c, struct err *err)
 {
     int layers = q->high - q->low + 1, want = layers * (12 * q->f.most + 14), rc = 0;
-    struct chart_layout layout = {
-        .panels = 1, .width = want < 460 ? 460 : want > 1400 ? 1400 : want, .height = 340};
+    struct chart_layout layout = {.panels = 1,
+                                  .width = want < 460    ? 460
+                                           : want > 1400 ? 1400
+                                                         : want,
+                                  .height = 340};
     chart_metric_name(q->metric, title);
     buf_puts(title, " by layer, median over ");
     chart_over(&q->g, title);

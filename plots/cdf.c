@@ -53,8 +53,7 @@ static int write_cdf(struct cdf *f, const char *metric, struct buf *b, struct er
 static void axes(const struct cdf *f, struct buf *b)
 {
     double pad = f->high > f->low ? 0.03 * (f->high - f->low) : 0.05 * fmax(fabs(f->high), 1);
-    buf_printf(b, "set xrange [%.8g:%.8g]\nset yrange [-0.03:1.03]\n", f->low - pad,
-               f->high + pad);
+    buf_printf(b, "set xrange [%.8g:%.8g]\nset yrange [-0.03:1.03]\n", f->low - pad, f->high + pad);
 }
 
 static int draw_steps(const struct figure_args *a, const struct cdf *f, const char *metric,

@@ -18,9 +18,9 @@
 
 #define LINE_HEIGHT 19
 #define CHAR 7.4
-#define SAMPLE 72     /* of a legend beside its text */
+#define SAMPLE 72       /* of a legend beside its text */
 #define LEAST_WIDTH 150 /* of a panel that is not the only one of its row */
-#define HEAD 20       /* above a panel, for its title */
+#define HEAD 20         /* above a panel, for its title */
 
 void chart_legend_room(const struct series_list *l, struct chart_layout *out)
 {

@@ -57,8 +57,9 @@ struct chart_facet {
     int hidden;             /* further settings of the method, which are not drawn */
 };
 
-/* Few series are one facet, unless they are to be split. Of more, each method (of each scope) is one; where a method has more
- * than FACET_SERIES settings, as many evenly over their order are drawn. */
+/* Few series are one facet, unless they are to be split. Of more, each method (of each scope) is
+ * one; where a method has more than FACET_SERIES settings, as many evenly over their order are
+ * drawn. */
 struct chart_facets {
     struct chart_facet *f; /* owned */
     int n;
@@ -77,8 +78,8 @@ void chart_facets_note(const struct chart_facets *f, const struct series_list *l
 
 /* Where a legend stands. */
 enum key_place {
-    KEY_RIGHT, /* one for all panels, to the right of the first row */
-    KEY_BELOW, /* one for all panels, in columns below them */
+    KEY_RIGHT,      /* one for all panels, to the right of the first row */
+    KEY_BELOW,      /* one for all panels, in columns below them */
     KEY_EACH_RIGHT, /* one per row of panels, right of it */
     KEY_EACH_BELOW, /* one per panel, below it */
 };
@@ -98,14 +99,14 @@ struct chart {
 
 /* What a chart needs: a plotting area per panel as wished, margins of which 0 is the usual one. */
 struct chart_layout {
-    const char *title; /* unless --title gives one; not drawn on paper and slides */
+    const char *title;   /* unless --title gives one; not drawn on paper and slides */
     const char *caption; /* sentences after the title in fig.txt; NULL: none */
     int panels, width, height;
     int least; /* height that the panels' content needs; 0: what a legend does */
     int cols;  /* panels of a row; 0: as many as fit */
     int left, gap, legend;
-    int lines; /* of a legend: lower than that no panel may be beside one */
-    bool each; /* legends of their own: of every panel or, with cols, of every row */
+    int lines;  /* of a legend: lower than that no panel may be beside one */
+    bool each;  /* legends of their own: of every panel or, with cols, of every row */
     bool heads; /* titles above the panels */
 };
 
@@ -141,10 +142,10 @@ void chart_entry_as(struct chart *c, const char *how, const char *label);
 struct chart_lines {
     const struct series_list *l;
     const char *x_label, *y_label;
-    const char *with;  /* "linespoints", or "steps" with marks of their own */
-    const char *axes;  /* commands before every panel */
+    const char *with;    /* "linespoints", or "steps" with marks of their own */
+    const char *axes;    /* commands before every panel */
     const int64_t *rows; /* of the blocks, for marks of steps; else NULL */
-    bool split; /* a panel per method always: their x is not the same quantity */
+    bool split;          /* a panel per method always: their x is not the same quantity */
 };
 int chart_draw_lines(const struct figure_args *a, struct chart_layout *layout,
                      const struct chart_lines *d, const struct buf *data, struct err *err);
@@ -153,8 +154,8 @@ int chart_draw_lines(const struct figure_args *a, struct chart_layout *layout,
 int chart_finish(struct chart *c, const struct buf *data, struct err *err);
 void chart_free(struct chart *c);
 
-/* Name of a metric for people with its unit: "pairs kept [kept/allowed pairs]", "time [ms]". *scale:
- * factor to that unit. chart_metric_name: the name alone. */
+/* Name of a metric for people with its unit: "pairs kept [kept/allowed pairs]", "time [ms]".
+ * *scale: factor to that unit. chart_metric_name: the name alone. */
 void chart_metric_label(const char *metric, struct buf *b, double *scale);
 void chart_metric_name(const char *metric, struct buf *b);
 

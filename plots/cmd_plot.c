@@ -99,9 +99,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_plot = {
     .name = "plot",
-    .usage =
-        "plot FIGURE DIR|T.h5... -o FILE.png|svg|pdf|eps|tex [--layer LIST] [--head LIST] "
-        "[--metric M]",
+    .usage = "plot FIGURE DIR|T.h5... -o FILE.png|svg|pdf|eps|tex [--layer LIST] [--head LIST] "
+             "[--metric M]",
     .summary = "draw a figure with gnuplot",
     .run = run,
     .options = options,
@@ -154,7 +153,8 @@ static int parse_width(const char *text, double units_per_inch, struct figure_ar
             a->width = (int)lround(x * units[i].inches * units_per_inch);
             return 0;
         }
-    return err_set(err, ERR_USAGE, "--width %s: expected 1 to 100 inches, such as 3.3in, 17cm", text);
+    return err_set(err, ERR_USAGE, "--width %s: expected 1 to 100 inches, such as 3.3in, 17cm",
+                   text);
 }
 
 /* Fonts are names: gnuplot reads a comma and what follows as a size. */
@@ -172,7 +172,9 @@ static int fill_style(const struct plot_opts *o, enum gp_type type, struct figur
     int rc = 0;
     a->style = (struct gp_style){.look = (enum gp_look)o->style,
                                  .font_pt = o->font_size > 0 ? o->font_size : 0,
-                                 .font = o->font ? o->font : o->serif ? "Serif" : NULL};
+                                 .font = o->font    ? o->font
+                                         : o->serif ? "Serif"
+                                                    : NULL};
     a->untitled = o->style != LOOK_SCREEN;
     double inch = gp_units_per_inch(type, &a->style);
     bool vector = type != GP_PNG && type != GP_SVG;
@@ -183,7 +185,7 @@ static int fill_style(const struct plot_opts *o, enum gp_type type, struct figur
     if (o->size)
         TRY(parse_size(o->size, vector ? 100 / inch : gp_pixels_per_unit(type, &a->style), a, err));
     else if (o->width || o->style != LOOK_SCREEN)
-        TRY(parse_width(o->width               ? o->width
+        TRY(parse_width(o->width                 ? o->width
                         : o->style == LOOK_PAPER ? "3.3in"
                                                  : "10in",
                         inch, a, err));

@@ -421,8 +421,8 @@ static int draw_curves(const struct figure_args *a, struct err *err)
     TRY(choose_x(a, &metric, &x, err));
     keys[2] = x.key;
     /* Against the step a method's schedule is what one wants to see. */
-    TRY(chart_group(a, keys, x.key == KEY_COUNT ? 2 : 3,
-                    x.key == KEY_STEP ? 0 : GROUP_SPLIT_STEPS, metric, x.key, &g, err));
+    TRY(chart_group(a, keys, x.key == KEY_COUNT ? 2 : 3, x.key == KEY_STEP ? 0 : GROUP_SPLIT_STEPS,
+                    metric, x.key, &g, err));
     TRY(mem_alloc(&p, g.gs.n, sizeof *p, "points", err));
     TRY(collect(&g, &x, metric, &l, p, &n, err));
     TRY(series_labels(&l, LEGEND_CHARS, err));
@@ -517,9 +517,10 @@ out:
 }
 
 const struct figure figure_curves = {
-    .listed = {"curves", "a metric against a parameter, step, layer or length",
-               "input: records; --metric (density_elem), --x a key, parameter or metric (step when it "
-               "varies, else a swept parameter, else the density of calibrations, else layer)"},
+    .listed =
+        {"curves", "a metric against a parameter, step, layer or length",
+         "input: records; --metric (density_elem), --x a key, parameter or metric (step when it "
+         "varies, else a swept parameter, else the density of calibrations, else layer)"},
     .input = FIGURE_RECORDS,
     .draw = draw_curves,
 };

@@ -162,8 +162,9 @@ static void one_line(struct chart *c, const struct chart_lines *d, int i, bool g
     long long every = (long long)(d->rows[i] / MARKS + 1);
     buf_puts(s, ", ");
     gp_data_name(&c->gp, "dat");
-    buf_printf(s, " index %d every %lld::%lld using 1:2 with points pt %d ps 0.9*point_scale lc "
-                  "rgb '%s' notitle",
+    buf_printf(s,
+               " index %d every %lld::%lld using 1:2 with points pt %d ps 0.9*point_scale lc "
+               "rgb '%s' notitle",
                i, every, i % every, k->point, k->color);
 }
 

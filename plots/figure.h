@@ -35,14 +35,14 @@ struct figure_args {
     const char *y;               /* sweep: the second parameter */
     const char *title;
     struct gp_style style;
-    bool untitled;     /* the figure's own title is not drawn: it is in the caption */
-    int width, height; /* units; 0 = the figure chooses, the height alone too */
+    bool untitled;           /* the figure's own title is not drawn: it is in the caption */
+    int width, height;       /* units; 0 = the figure chooses, the height alone too */
     const char *rows, *keys; /* maps: "A-B", the part that is drawn */
     const char *source;      /* maps: "auto", "computed", "stored"; NULL = auto */
     int jobs;                /* threads that compute maps; 0 = one */
-    bool mean; /* maps: mean weight of a cell instead of the largest */
-    int64_t frames; /* masks of video: tokens of a frame, for lines between frames; 0 = none */
-    double low, high;  /* colour or value range, NAN = the figure chooses */
+    bool mean;               /* maps: mean weight of a cell instead of the largest */
+    int64_t frames;   /* masks of video: tokens of a frame, for lines between frames; 0 = none */
+    double low, high; /* colour or value range, NAN = the figure chooses */
 };
 
 struct figure {

@@ -61,14 +61,13 @@ void gp_free(struct gp *g);
 /* Append text as a gnuplot string that no text can leave: in single quotes, where gnuplot runs
  * nothing and reads no escapes, or in double quotes with octal escapes when it has a quote itself.
  * Line breaks and tabs become spaces, what is unsafe to show (core/utf8.h) is escaped. Use it
- * together with `noenhanced`. For LaTeX its characters are escaped too. gp_path leaves all bytes as they are; the path has no control
- * characters. */
+ * together with `noenhanced`. For LaTeX its characters are escaped too. gp_path leaves all bytes as
+ * they are; the path has no control characters. */
 void gp_text(const struct gp *g, struct buf *b, const char *text);
 void gp_path(struct buf *b, const char *path);
 
 /* The same for the label of a tic, which is a number format for gnuplot. */
 void gp_tic(const struct gp *g, struct buf *b, const char *text);
-
 
 /* A word of a command line as a shell reads it back: quoted when it needs to be. */
 void shell_word(const char *word, struct buf *b);
@@ -82,11 +81,12 @@ int gp_check_name(const char *path, enum gp_type *type, struct err *err);
 int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct err *err);
 void gp_data_name(struct gp *g, const char *tag);
 
-/* Write the script "<stem>.gp" and, where there is a caption, "<stem>.txt", and run it. When gnuplot ended well, left out no map and the picture
- * is not empty, script, data and picture take their places together. Otherwise a picture that is
- * already there keeps its script and data, and the new ones stay in the directory "<fig.png>.new";
- * where none is, they take their places all the same. gnuplot missing: ERR_MACHINE; a script error:
- * ERR_RUN with gnuplot's message. SIGINT or SIGTERM: ERR_INTERRUPTED, and nothing is left. */
+/* Write the script "<stem>.gp" and, where there is a caption, "<stem>.txt", and run it. When
+ * gnuplot ended well, left out no map and the picture is not empty, script, data and picture take
+ * their places together. Otherwise a picture that is already there keeps its script and data, and
+ * the new ones stay in the directory "<fig.png>.new"; where none is, they take their places all the
+ * same. gnuplot missing: ERR_MACHINE; a script error: ERR_RUN with gnuplot's message. SIGINT or
+ * SIGTERM: ERR_INTERRUPTED, and nothing is left. */
 int gp_finish(struct gp *g, struct err *err);
 
 /* Tics of a linear axis 0..n: a step of 1, 2, 2.5 or 5 times a power of ten with at most `most`

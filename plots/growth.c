@@ -116,17 +116,16 @@ static int render(struct growth *q, const struct buf *data, struct err *err)
     buf_printf(&title, " by %s, method inside the model against exact attention", q->over);
     buf_printf(&axes, "set xtics %g nomirror\n", gp_count_step((double)q->names.n, 12));
     if (q->positive)
-        buf_printf(&axes, "set logscale y\nset format y '%s'\n",
-                   figure_powers(q->g.args->output));
+        buf_printf(&axes, "set logscale y\nset format y '%s'\n", figure_powers(q->g.args->output));
     TRY(buf_check(&title, "title", err));
     TRY(buf_check(&axes, "axes", err));
     struct chart_layout layout = {.title = buf_str(&title), .width = 560, .height = 340};
-    const struct chart_lines lines = {
-        .l = &q->l,
-        .x_label = strcmp(q->over, "step") == 0 ? "denoising step" : q->over,
-        .y_label = buf_str(&label),
-        .with = "linespoints",
-        .axes = buf_str(&axes)};
+    const struct chart_lines lines = {.l = &q->l,
+                                      .x_label =
+                                          strcmp(q->over, "step") == 0 ? "denoising step" : q->over,
+                                      .y_label = buf_str(&label),
+                                      .with = "linespoints",
+                                      .axes = buf_str(&axes)};
     TRY(chart_draw_lines(q->g.args, &layout, &lines, data, err));
 out:
     buf_free(&title);

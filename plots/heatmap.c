@@ -113,8 +113,7 @@ static int name_maps(const struct figure_args *a, const struct map_choice *c, st
         return 0;
     int rc = alloc_heads(c->n / c->per_row, c->per_row, f, err);
     for (int i = 0; i < c->n && !rc; i++) {
-        snprintf(f->row_heads[i / c->per_row], sizeof *f->row_heads, "layer %d",
-                 c->panel[i].layer);
+        snprintf(f->row_heads[i / c->per_row], sizeof *f->row_heads, "layer %d", c->panel[i].layer);
         snprintf(f->col_heads[i % c->per_row], sizeof *f->col_heads, "head %d", c->panel[i].head);
     }
     return rc;
@@ -502,14 +501,15 @@ static bool same_setting(const struct record *a, const struct record *b)
 }
 
 /* Heads of a grid of settings, or of layers where there is one setting: every row must have the
- * same columns. One row of a figure that is not narrow is no grid. Returns their number, 0: none. The masks stand in that order. */
+ * same columns. One row of a figure that is not narrow is no grid. Returns their number, 0: none.
+ * The masks stand in that order. */
 static int grid_columns(const struct mask_list *l, bool narrow, bool *settings)
 {
     const struct record *first = &l->m[0].id;
     int cols = 0;
     *settings = !same_setting(first, &l->m[l->n - 1].id);
-    while (cols < l->n && (*settings ? same_setting(first, &l->m[cols].id)
-                                     : first->layer == l->m[cols].id.layer))
+    while (cols < l->n &&
+           (*settings ? same_setting(first, &l->m[cols].id) : first->layer == l->m[cols].id.layer))
         cols++;
     if (l->n % cols != 0 || cols > 16 || (l->n == cols && !narrow) || (!*settings && l->steps))
         return 0;

@@ -299,7 +299,7 @@ static void lay_out(const struct lh *q, int bar_chars, struct panels *p)
                                            .lines = lines,
                                            .bar_chars = bar_chars,
                                            .untitled = a->untitled && !a->title,
-                                            .width = a->width,
+                                           .width = a->width,
                                            .height = a->height});
 }
 

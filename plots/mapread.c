@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int parse_span(const char *text, const char *what, int64_t n, int64_t *first,
-                      int64_t *count, struct err *err)
+static int parse_span(const char *text, const char *what, int64_t n, int64_t *first, int64_t *count,
+                      struct err *err)
 {
     char *end = NULL;
     *first = 0;

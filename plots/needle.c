@@ -209,7 +209,8 @@ static void draw_panel(const struct grid *q, const struct panels *p, int i, doub
     if (p->cell >= 24) {
         buf_puts(&g->script, ", ");
         gp_data_name(g, "dat");
-        buf_printf(&g->script, " index %d using 1:2:4 with labels noenhanced font font_small notitle", i);
+        buf_printf(&g->script,
+                   " index %d using 1:2:4 with labels noenhanced font font_small notitle", i);
     }
     buf_puts(&g->script, i == 0 ? "\nunset label\n" : "\n");
 }

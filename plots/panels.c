@@ -47,7 +47,6 @@ static int gap_y(int lines)
     return lines == 0 ? 8 : GAP_Y + (lines > 1 ? LINE : 0);
 }
 
-
 int panels_room(int count, int wish, int lines, int width, int height)
 {
     int cols, rows;
@@ -99,9 +98,8 @@ void panels_title(const char *title, struct gp *g)
 int panels_check(const struct panels *p, int least, int want_width, int want_height,
                  struct err *err)
 {
-    if (want_width <= 0 ||
-        (p->room >= least && panels_total_width(p, "") <= want_width &&
-         (want_height == 0 || panels_total_height(p) <= want_height)))
+    if (want_width <= 0 || (p->room >= least && panels_total_width(p, "") <= want_width &&
+                            (want_height == 0 || panels_total_height(p) <= want_height)))
         return 0;
     int side = panels_side(p->count), w = p->cols * side, h = p->rows * side;
     if (want_height == 0)
@@ -181,7 +179,10 @@ void panels_layout(struct panels *p, const struct panels_wish *want)
                          .top = (want->untitled ? 6 : TOP) + (heads ? COL_HEAD - 8 : 0),
                          .bottom = BOTTOM,
                          .gap_x = heads ? 8 : GAP_X,
-                         .gap_y = gap_y(heads ? 0 : want->lines > 1 ? 2 : 1) + (want->below ? BELOW : 0),
+                         .gap_y = gap_y(heads             ? 0
+                                        : want->lines > 1 ? 2
+                                                          : 1) +
+                                  (want->below ? BELOW : 0),
                          .heads = heads};
     if (want->below)
         p->bottom += 14;
@@ -354,7 +355,8 @@ static const char *short_head(const char *head, int room)
 static bool heads_fit(char (*heads)[96], int n, int room)
 {
     for (int i = 0; i < n; i++)
-        if (strlen(short_head(heads[i], room)) * CHAR > 1.5 * room && strcspn(heads[i], "\n") * CHAR > room)
+        if (strlen(short_head(heads[i], room)) * CHAR > 1.5 * room &&
+            strcspn(heads[i], "\n") * CHAR > room)
             return false;
     return true;
 }
@@ -399,7 +401,8 @@ void panels_below(const struct panels *p, int i, const char *text, struct gp *g)
     int y = p->top + p->gap_y + row * (p->height + p->gap_y) + p->height;
     bool lowest = i + p->cols >= p->count;
     if (p->width + p->gap_x < 6 * (int)strlen(text)) {
-        buf_puts(&g->caption, i + 1 == p->count ? " The panels are too narrow for their numbers." : "");
+        buf_puts(&g->caption,
+                 i + 1 == p->count ? " The panels are too narrow for their numbers." : "");
         return;
     }
     screen_label(g, text, (x + p->width / 2.0) / g->width,

@@ -37,7 +37,7 @@ struct panels {
     int cell;          /* whole units per cell */
     int room;          /* pixels of the picture per cell that fit: 0 when the size is too small */
     bool heads;
-    int overhang;      /* of the titles, over the colour bar's place */
+    int overhang; /* of the titles, over the colour bar's place */
 };
 
 /* Side in pixels at which this many panels are legible. */

@@ -244,8 +244,8 @@ static void y_axis(const struct pareto *q, const char *metric, bool log, double 
     for (int64_t i = 0; i < q->n; i++)
         top = fmax(top, q->p[i].y);
     if (log)
-        buf_printf(s, "set logscale y\nset format y '%s'\nset yrange [%.6g:%.6g]\n", powers, floor_y,
-                   fmax(pow(10, ceil(log10(fmax(top, floor_y) * 1.05))), floor_y * 10));
+        buf_printf(s, "set logscale y\nset format y '%s'\nset yrange [%.6g:%.6g]\n", powers,
+                   floor_y, fmax(pow(10, ceil(log10(fmax(top, floor_y) * 1.05))), floor_y * 10));
     else
         buf_printf(s, "unset logscale y\nset format y '%%g'\nset yrange [%s]\n",
                    metric_axis(metric) == AXIS_SHARE ? "*:1" : "*:*");
@@ -285,8 +285,8 @@ static bool any_target(const struct pareto *q)
     return false;
 }
 
-static int open_chart(const struct figure_args *a, const struct pareto *q, const struct str_list *metrics,
-                      struct chart *c, struct err *err)
+static int open_chart(const struct figure_args *a, const struct pareto *q,
+                      const struct str_list *metrics, struct chart *c, struct err *err)
 {
     struct buf title = {0};
     int panels = (int)metrics->n, rc = 0;

@@ -150,11 +150,12 @@ static void plot_phases(struct chart *c, const struct phases *f, const struct bu
 {
     static const char *const fill[2] = {"solid 1.0 noborder", "pattern 5 border lt -1"};
     struct buf *s = &c->gp.script;
-    buf_printf(s,
-               "set xrange [0:%.6g]\nset xtics %g nomirror\nset yrange [%d.6:-0.6]\nunset grid\nset grid "
-               "xtics lc rgb '#dddddd' lw 0.6 lt 1\nset ytics scale 0 (%s) noenhanced\n",
-               f->longest * 1.04, gp_step(f->longest * 1.04, c->width > 140 ? c->width / 70 : 2),
-               f->l.n - 1, buf_str(tics));
+    buf_printf(
+        s,
+        "set xrange [0:%.6g]\nset xtics %g nomirror\nset yrange [%d.6:-0.6]\nunset grid\nset grid "
+        "xtics lc rgb '#dddddd' lw 0.6 lt 1\nset ytics scale 0 (%s) noenhanced\n",
+        f->longest * 1.04, gp_step(f->longest * 1.04, c->width > 140 ? c->width / 70 : 2),
+        f->l.n - 1, buf_str(tics));
     for (int p = 2; p >= 0; p--)
         for (int h = 0; h <= f->hatched; h++) {
             buf_puts(s, p == 2 && h == 0 ? "plot " : ", ");

@@ -54,8 +54,8 @@ static void write_points(struct panel *p, struct point *pt, int64_t n, int serie
         buf_puts(&p->rows, "nan nan nan nan\n");
         for (int64_t i = 0; i < n; i++)
             if (pt[i].series == s) {
-                buf_printf(&p->rows, "%.10g %.10g %.10g %.10g\n", pt[i].x, pt[i].median,
-                           pt[i].q1, pt[i].q3);
+                buf_printf(&p->rows, "%.10g %.10g %.10g %.10g\n", pt[i].x, pt[i].median, pt[i].q1,
+                           pt[i].q3);
                 p->low = fmin(p->low, pt[i].x);
                 p->high = fmax(p->high, pt[i].x);
             }

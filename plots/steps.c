@@ -93,8 +93,7 @@ out:
     return rc;
 }
 
-static int read_maps(const struct step_maps *s, struct map_figure *f, bool *stored,
-                     struct err *err)
+static int read_maps(const struct step_maps *s, struct map_figure *f, bool *stored, struct err *err)
 {
     const struct trace_meta *m = trace_meta(s->args->trace);
     int n = s->rows.n * s->n_steps, rc = 0;
@@ -161,10 +160,9 @@ out:
 }
 
 const struct figure figure_steps = {
-    .listed =
-        {"steps", "attention maps of a head over the denoising steps",
-         "input: a video trace; --layer and --head choose (the first of each), --branch "
-         "the guidance branch, --mean and --range as for heatmap"},
+    .listed = {"steps", "attention maps of a head over the denoising steps",
+               "input: a video trace; --layer and --head choose (the first of each), --branch "
+               "the guidance branch, --mean and --range as for heatmap"},
     .input = FIGURE_TRACE,
     .draw = draw_steps,
 };

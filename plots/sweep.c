@@ -207,10 +207,11 @@ static int render(struct sweep *q, const struct figure_args *a, struct err *err)
     for (int light = 0; light < 2; light++) {
         buf_puts(s, ", ");
         gp_data_name(&c.gp, "dat");
-        buf_printf(s,
-                   " using 1:2:($5==%d?strcol(4):'') with labels noenhanced font font_small tc rgb '%s' "
-                   "notitle",
-                   light, light ? "#ffffff" : "#000000");
+        buf_printf(
+            s,
+            " using 1:2:($5==%d?strcol(4):'') with labels noenhanced font font_small tc rgb '%s' "
+            "notitle",
+            light, light ? "#ffffff" : "#000000");
     }
     buf_puts(s, "\n");
     TRY(chart_finish(&c, &data, err));

@@ -224,11 +224,11 @@ static void plot_masks(struct chart *c, int at)
     for (int m = 0; m < 3; m++) {
         buf_puts(s, m ? ", " : "plot ");
         gp_data_name(&c->gp, "dat");
-        buf_printf(
-            s,
-            " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale lc rgb '%s' "
-            "title '%s'",
-            at + m, 1 + m, 5 + 2 * m, colors[m], names[m]);
+        buf_printf(s,
+                   " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale lc "
+                   "rgb '%s' "
+                   "title '%s'",
+                   at + m, 1 + m, 5 + 2 * m, colors[m], names[m]);
     }
     chart_end(c);
 }

@@ -1,7 +1,7 @@
 /*
- * claims.c - the claims of a recipe, tested on the units of one model of ours, and the sentence that
- * the numbers make. A claim that holds on a small model says nothing about the paper's; it is a
- * trend, and the sentence names the model, the length and n.
+ * claims.c - the claims of a recipe, tested on the units of one model of ours, and the sentence
+ * that the numbers make. A claim that holds on a small model says nothing about the paper's; it is
+ * a trend, and the sentence names the model, the length and n.
  */
 #include "reproduce/claims.h"
 
@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- members ---------------------------------------------------------------------------------- */
+/* ---- members ----------------------------------------------------------------------------------
+ */
 
 /* The rule whose cells have this metric: its job and its conditions that hold for all cells. */
 static const json_t *rule_of(const struct page *p, const char *metric)
@@ -28,7 +29,8 @@ static const json_t *rule_of(const struct page *p, const char *metric)
     return json_array_get(p->recipe->ours, 0);
 }
 
-/* What readers call a value of a variable: the label of the row or column that has it in a field. */
+/* What readers call a value of a variable: the label of the row or column that has it in a field.
+ */
 static void label_of(const struct page *p, const char *value, char *out, size_t size)
 {
     for (int i = 0; i < p->n_blocks; i++)
@@ -37,12 +39,13 @@ static void label_of(const struct page *p, const char *value, char *out, size_t 
             for (int n = 0; n < a->n; n++) {
                 const char *key;
                 json_t *v;
-                json_object_foreach((json_t *)a->e[n].j, key, v)
-                    if (strcmp(key, "csv") != 0 && json_is_string(v) &&
-                        strcmp(json_string_value(v), value) == 0) {
-                        snprintf(out, size, "%s", a->e[n].level[a->e[n].levels - 1]);
-                        return;
-                    }
+                json_object_foreach((json_t *)a->e[n].j, key,
+                                    v) if (strcmp(key, "csv") != 0 && json_is_string(v) &&
+                                           strcmp(json_string_value(v), value) == 0)
+                {
+                    snprintf(out, size, "%s", a->e[n].level[a->e[n].levels - 1]);
+                    return;
+                }
             }
         }
     snprintf(out, size, "%s", value);
@@ -129,7 +132,7 @@ out:
     return rc;
 }
 
-static const char *const kinds[] = {"most",  "least", "more",  "rises", "falls",
+static const char *const kinds[] = {"most",  "least", "more",  "rises",  "falls",
                                     "below", "above", "ratio", "within", NULL};
 
 const char *claim_kind(const json_t *test)
@@ -160,7 +163,8 @@ int claim_members(const struct page *p, const json_t *test, int model, struct me
     return add_member(p, test, metric, NULL, NULL, model, all, err);
 }
 
-/* ---- tests ------------------------------------------------------------------------------------ */
+/* ---- tests ------------------------------------------------------------------------------------
+ */
 
 /* Values of the units that both members have, in the same order; malloc'd. */
 static int pair_up(const struct member *a, const struct member *b, double **x, double **y,
@@ -294,9 +298,9 @@ int claim_test(const json_t *test, const struct members *all, double tie, struct
         if (two && i + 1 >= all->n)
             break;
         rc = test_range(&all->m[i], two ? &all->m[i + 1] : NULL,
-                        !two                              ? RANGE_OF_MEAN
+                        !two                         ? RANGE_OF_MEAN
                         : strcmp(kind, "ratio") == 0 ? RANGE_OF_RATIO
-                                                          : RANGE_OF_DIFFERENCE,
+                                                     : RANGE_OF_DIFFERENCE,
                         l, h, &pair, err);
         if (!rc)
             join(r, &pair, i, two ? i + 1 : -1);

@@ -57,7 +57,7 @@ struct unit_values {
         int layer, head;
         double sum;
         int64_t calls;
-    } *u; /* owned, by layer and head */
+    } * u; /* owned, by layer and head */
     int64_t n, calls;
 };
 

@@ -1,7 +1,7 @@
 /*
  * grid.c - rows and columns of a page: those of the printed table in its order, beside them one per
- * model of ours that is none of the paper's, lengths that the paper does not print, and entries that
- * the recipe adds.
+ * model of ours that is none of the paper's, lengths that the paper does not print, and entries
+ * that the recipe adds.
  */
 #include "reproduce/page.h"
 
@@ -120,9 +120,9 @@ static bool fills(const json_t *map, const char *label)
 {
     const char *id;
     json_t *v;
-    json_object_foreach((json_t *)map, id, v)
-        if (json_is_string(v) && strcmp(json_string_value(v), label) == 0)
-            return true;
+    json_object_foreach((json_t *)map, id,
+                        v) if (json_is_string(v) &&
+                               strcmp(json_string_value(v), label) == 0) return true;
     return false;
 }
 
@@ -167,8 +167,8 @@ static int copy_entry(struct grid_axis *a, int from, int to, int level, const ch
 static int siblings_end(const struct grid_axis *a, int i, int level, const json_t *map)
 {
     int k = i;
-    while (k < a->n && (!a->e[k].printed || (level < a->e[k].levels &&
-                                             fills(map, a->e[k].level[level]))) &&
+    while (k < a->n &&
+           (!a->e[k].printed || (level < a->e[k].levels && fills(map, a->e[k].level[level]))) &&
            (level == 0 || strcmp(a->e[k].level[0], a->e[i].level[0]) == 0))
         k++;
     return k;
@@ -238,7 +238,8 @@ out:
     return rc;
 }
 
-/* ---- our lengths ------------------------------------------------------------------------------ */
+/* ---- our lengths ------------------------------------------------------------------------------
+ */
 
 static double entry_length(const struct grid_entry *e)
 {

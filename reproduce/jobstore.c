@@ -58,9 +58,8 @@ static int take_list(const json_t *doc, const char *key, struct str_list *out)
 {
     size_t i;
     json_t *v;
-    json_array_foreach(json_object_get(doc, key), i, v)
-        if (json_is_string(v))
-            str_list_add(out, json_string_value(v));
+    json_array_foreach(json_object_get(doc, key), i, v) if (json_is_string(v))
+        str_list_add(out, json_string_value(v));
     return 0;
 }
 

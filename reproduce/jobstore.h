@@ -11,16 +11,16 @@
 struct kept_job {
     char *id, *dir; /* owned */
     enum job_do kind;
-    char key[40];          /* what the job computes; of captures the sample's */
-    char output[40];       /* content of its output: a trace's id, hash of a calibration */
-    struct str_list units; /* replay, eval: ids of (job, method) */
-    struct str_list steps; /* capture: denoising steps */
+    char key[40];             /* what the job computes; of captures the sample's */
+    char output[40];          /* content of its output: a trace's id, hash of a calibration */
+    struct str_list units;    /* replay, eval: ids of (job, method) */
+    struct str_list steps;    /* capture: denoising steps */
     struct str_list commands; /* shell text */
     double seconds;
 };
 
 struct job_store {
-    char *dir; /* owned: DIR/jobs */
+    char *dir;          /* owned: DIR/jobs */
     struct kept_job *j; /* owned, sorted by id when scanned */
     int n, cap;
 };

@@ -100,13 +100,13 @@ static int read_config(struct model_use *m, struct err *err)
     s->heads = first_int(o, "num_attention_heads", NULL, 0);
     s->kv_heads = first_int(o, "num_key_value_heads", NULL, s->heads);
     int hidden = first_int(o, "hidden_size", NULL, 0);
-    s->head_dim = first_int(o, "head_dim", "attention_head_dim",
-                            s->heads > 0 ? hidden / s->heads : 0);
+    s->head_dim =
+        first_int(o, "head_dim", "attention_head_dim", s->heads > 0 ? hidden / s->heads : 0);
     m->causal = strstr(kind, "CausalLM") != NULL;
     for (int i = 0; i < 3; i++) {
         const json_t *p = json_array_get(json_object_get(o, "patch_size"), (size_t)i);
-        m->patch[i] = json_is_integer(p) && json_integer_value(p) > 0 ? (int)json_integer_value(p)
-                                                                      : 1;
+        m->patch[i] =
+            json_is_integer(p) && json_integer_value(p) > 0 ? (int)json_integer_value(p) : 1;
     }
     if (s->layers < 1 || s->heads < 1 || s->head_dim < 1)
         FAIL(err, ERR_INPUT, "%s: layers, heads or head dimension are missing", buf_str(&path));
@@ -120,13 +120,12 @@ const json_t *shape_paper_model(const struct paper_data *d, const struct shape *
 {
     size_t i;
     json_t *m;
-    json_array_foreach(d->models, i, m)
-        if (strcmp(json_str_or(m, "architecture", ""), s->architecture) == 0 &&
-            first_int(m, "layers", NULL, -1) == s->layers &&
-            first_int(m, "heads", NULL, -1) == s->heads &&
-            first_int(m, "kv_heads", NULL, -1) == s->kv_heads &&
-            first_int(m, "head_dim", NULL, -1) == s->head_dim)
-            return m;
+    json_array_foreach(d->models, i,
+                       m) if (strcmp(json_str_or(m, "architecture", ""), s->architecture) == 0 &&
+                              first_int(m, "layers", NULL, -1) == s->layers &&
+                              first_int(m, "heads", NULL, -1) == s->heads &&
+                              first_int(m, "kv_heads", NULL, -1) == s->kv_heads &&
+                              first_int(m, "head_dim", NULL, -1) == s->head_dim) return m;
     return NULL;
 }
 

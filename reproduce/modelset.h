@@ -16,14 +16,14 @@ struct shape {
 /* A checkpoint, or a trace that somebody made elsewhere, in one role ("lm", "dit"). */
 struct model_use {
     char role[32], name[128];
-    char *dir;   /* owned; checkpoint, NULL for a trace */
-    char *trace; /* owned; NULL for a checkpoint */
-    char id[40]; /* of the checkpoint's files or the trace's content */
+    char *dir;        /* owned; checkpoint, NULL for a trace */
+    char *trace;      /* owned; NULL for a checkpoint */
+    char id[40];      /* of the checkpoint's files or the trace's content */
     bool has_weights; /* the weights are known by hash */
     bool causal;
     struct shape shape;
-    int patch[3];      /* tokens of a video latent: T/p0 x H/p1 x W/p2 */
-    int64_t n;         /* a trace's tokens */
+    int patch[3];        /* tokens of a video latent: T/p0 x H/p1 x W/p2 */
+    int64_t n;           /* a trace's tokens */
     const json_t *paper; /* the model of the papers that this is, or NULL */
     char odd[200]; /* a sentence where its name and its shape contradict each other, else "" */
 };

@@ -165,7 +165,8 @@ static void capture_job(struct plan *p, const struct step *s, struct job *j)
     j->n_argv = 2;
 }
 
-/* ---- other kinds ------------------------------------------------------------------------------ */
+/* ---- other kinds ------------------------------------------------------------------------------
+ */
 
 static void prompt_job(struct plan *p, const struct step *s, struct job *j)
 {

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const cell_state_names[] = {"",      "agrees",  "differs", "beside", "printed only",
+const char *const cell_state_names[] = {"",          "agrees", "differs", "beside", "printed only",
                                         "ours only", "pending"};
 
 int printed_digits(const char *value)
@@ -44,7 +44,8 @@ bool page_printed(const struct page *p, const struct page_block *b, const struct
     char r[300], c[300];
     if (!cell || !row->printed || !column->printed)
         return false;
-    const char *row_key = json_str_or(row->j, "csv", ""), *col_key = json_str_or(column->j, "csv", "");
+    const char *row_key = json_str_or(row->j, "csv", ""),
+               *col_key = json_str_or(column->j, "csv", "");
     expand(json_str_or(cell, "row", ""), row_key, col_key, r, sizeof r);
     expand(json_str_or(cell, "column", ""), row_key, col_key, c, sizeof c);
     return paper_number_find(p->data, json_str_or(item, "csv", ""), json_str_or(item, "table", ""),
@@ -56,10 +57,10 @@ const json_t *page_rule(const struct page *p, const struct grid_entry *row,
 {
     size_t i;
     json_t *rule;
-    json_array_foreach(p->recipe->ours, i, rule)
-        if (fnmatch(json_str_or(rule, "column", "*"), column->path, 0) == 0 &&
-            fnmatch(json_str_or(rule, "row", "*"), row->path, 0) == 0)
-            return rule;
+    json_array_foreach(p->recipe->ours, i,
+                       rule) if (fnmatch(json_str_or(rule, "column", "*"), column->path, 0) == 0 &&
+                                 fnmatch(json_str_or(rule, "row", "*"), row->path, 0) ==
+                                     0) return rule;
     return NULL;
 }
 
@@ -121,14 +122,18 @@ static const char *suffix_of(const struct page_block *b, const struct grid_entry
     const char *by = json_str_or(json_object_get(b->j, "suffix_by_column"),
                                  json_str_or(column->j, "csv", ""), NULL);
     if (row->extra || column->extra)
-        return json_str_or(row->extra ? row->j : column->j, "suffix", json_str_or(b->j, "suffix", ""));
+        return json_str_or(row->extra ? row->j : column->j, "suffix",
+                           json_str_or(b->j, "suffix", ""));
     return json_str_or(row->j, "suffix", by ? by : json_str_or(b->j, "suffix", ""));
 }
 
 static double scale_of(const struct page_block *b, const struct grid_entry *row,
                        const struct grid_entry *column)
 {
-    const json_t *v = json_object_get(row->extra ? row->j : column->extra ? column->j : NULL, "scale");
+    const json_t *v = json_object_get(row->extra      ? row->j
+                                      : column->extra ? column->j
+                                                      : NULL,
+                                      "scale");
     if (!json_is_number(v))
         v = json_object_get(b->j, "scale");
     return json_is_number(v) ? json_number_value(v) : 1;
@@ -201,9 +206,9 @@ static const char *absent_reason(const struct page *p, const struct grid_entry *
 {
     const char *pattern;
     json_t *v;
-    json_object_foreach((json_t *)p->recipe->absent, pattern, v)
-        if (fnmatch(pattern, row->path, 0) == 0 || fnmatch(pattern, column->path, 0) == 0)
-            return json_string_value(v);
+    json_object_foreach((json_t *)p->recipe->absent, pattern,
+                        v) if (fnmatch(pattern, row->path, 0) == 0 ||
+                               fnmatch(pattern, column->path, 0) == 0) return json_string_value(v);
     return NULL;
 }
 
@@ -351,8 +356,11 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
     const char *metric = rule ? page_metric(p, b, r, e, rule, 0)
                               : json_str_or(e->j, "ours", json_str_or(r->j, "ours", NULL));
     if (c->model < 0) {
-        rc = c->printed ? set_reason(c, p->recipe->n_jobs ? "no checkpoint of this model was given"
-                                                          : missing_reason(metric, false), err) : 0;
+        rc = c->printed ? set_reason(c,
+                                     p->recipe->n_jobs ? "no checkpoint of this model was given"
+                                                       : missing_reason(metric, false),
+                                     err)
+                        : 0;
         goto out;
     }
     if (!rule || !metric) {

@@ -71,8 +71,7 @@ static int add_notes(struct page *p, struct err *err)
     {
         struct buf b = {0};
         buf_printf(&b, "%s%s%s: %s", strcmp(pattern, "*") ? "No number of ours for " : "",
-                   strcmp(pattern, "*") ? pattern : "No number of ours",
-                   "", json_string_value(v));
+                   strcmp(pattern, "*") ? pattern : "No number of ours", "", json_string_value(v));
         str_list_add(&p->notes, buf_str(&b));
         buf_free(&b);
     }
@@ -139,8 +138,10 @@ static int refuse_equal_runs(struct page *p, struct err *err)
             return rc;
         if (equal) {
             struct buf t = {0};
-            buf_printf(&t, "The runs '%s' and '%s' are equal in every head: a setting that tells "
-                           "them apart had no effect, and no claim rests on them", a, b);
+            buf_printf(&t,
+                       "The runs '%s' and '%s' are equal in every head: a setting that tells "
+                       "them apart had no effect, and no claim rests on them",
+                       a, b);
             str_list_add(&p->notes, buf_str(&t));
             buf_free(&t);
         }

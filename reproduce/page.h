@@ -1,6 +1,6 @@
 /*
- * page.h - one reproduced table or figure in the paper's layout: printed numbers, ours, what differs
- * between the two, and sentences about the paper's claims.
+ * page.h - one reproduced table or figure in the paper's layout: printed numbers, ours, what
+ * differs between the two, and sentences about the paper's claims.
  */
 #ifndef LACUNA_PAGE_H
 #define LACUNA_PAGE_H
@@ -26,25 +26,32 @@ struct grid_axis {
     int n, cap;
 };
 
-enum cell_state { CELL_EMPTY, CELL_AGREES, CELL_DIFFERS, CELL_BESIDE, CELL_PRINTED, CELL_OURS,
-                  CELL_PENDING };
+enum cell_state {
+    CELL_EMPTY,
+    CELL_AGREES,
+    CELL_DIFFERS,
+    CELL_BESIDE,
+    CELL_PRINTED,
+    CELL_OURS,
+    CELL_PENDING
+};
 extern const char *const cell_state_names[];
 
 #define CELL_PARTS 2
 
 struct page_cell {
-    char *printed, *ours; /* owned texts, NULL: none */
-    double value[CELL_PARTS]; /* ours, in the printed unit */
-    double number;            /* printed, NAN: none or several */
+    char *printed, *ours;      /* owned texts, NULL: none */
+    double value[CELL_PARTS];  /* ours, in the printed unit */
+    double number;             /* printed, NAN: none or several */
     struct sample_stats stats; /* of the first part, in the printed unit */
     enum cell_state state;
     char letters[16];
-    char *reason;             /* owned, NULL: none */
-    char *metric, *where;     /* owned: how it was chosen */
-    int model, job;           /* -1: none */
-    struct str_list records;  /* keys, hashed */
-    int kept[8], n_kept;      /* jobs of the store behind it */
-    bool strong;              /* bold */
+    char *reason;            /* owned, NULL: none */
+    char *metric, *where;    /* owned: how it was chosen */
+    int model, job;          /* -1: none */
+    struct str_list records; /* keys, hashed */
+    int kept[8], n_kept;     /* jobs of the store behind it */
+    bool strong;             /* bold */
 };
 
 struct page_block {
@@ -63,7 +70,7 @@ struct page {
     struct page_block *blocks; /* owned */
     int n_blocks;
     struct str_list sentences, notes;
-    char letters[16]; /* all that occur */
+    char letters[16];       /* all that occur */
     struct buf title, ours; /* "SpargeAttn, Table 9", "video-dit, 1,536 tokens" */
     bool failed, pending;
     struct str_list made_by; /* commands in order */

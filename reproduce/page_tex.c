@@ -162,7 +162,8 @@ void page_tex(const struct page *p, struct buf *b)
         put_block(p, &p->blocks[i], b);
     if (page_has_figure(p)) {
         page_file(p->recipe, &file);
-        buf_printf(b, "\\begin{figure}[t]\\centering\n\\includegraphics[width=\\linewidth]{%s.pdf}\n",
+        buf_printf(b,
+                   "\\begin{figure}[t]\\centering\n\\includegraphics[width=\\linewidth]{%s.pdf}\n",
                    buf_str(&file));
         buf_puts(b, "\\caption{");
         put(b, buf_str(&p->title));

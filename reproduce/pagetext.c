@@ -45,10 +45,10 @@ void label_text(const struct page *p, const struct page_block *b, const struct g
         return;
     }
     buf_put(out, text, (size_t)(at - text));
-    bool has = e->printed && paper_number_find(p->data, json_str_or(p->recipe->item, "csv", ""),
-                                               json_str_or(p->recipe->item, "table", ""),
-                                               json_str_or(cell, "row", ""),
-                                               json_str_or(cell, "column", ""), &x);
+    bool has = e->printed &&
+               paper_number_find(p->data, json_str_or(p->recipe->item, "csv", ""),
+                                 json_str_or(p->recipe->item, "table", ""),
+                                 json_str_or(cell, "row", ""), json_str_or(cell, "column", ""), &x);
     buf_puts(out, has ? x.value : "ours");
     buf_puts(out, at + 7);
 }
@@ -86,8 +86,8 @@ void page_agreement(const struct page *p, struct buf *b)
                    differ);
     if (beside + own == 0)
         return;
-    buf_puts(b, agree + differ ? "For the others no agreement is tested:" :
-                                 "No agreement is tested:");
+    buf_puts(b,
+             agree + differ ? "For the others no agreement is tested:" : "No agreement is tested:");
     const char *sep = " ";
     for (const char *l = p->letters; *l; l++) {
         buf_printf(b, "%s%s", sep, letter_text(*l));

@@ -38,11 +38,14 @@ static int check_items(const struct paper_data *d, const char *key, struct err *
     json_t *item;
     if (!json_is_array(all))
         return err_set(err, ERR_INPUT, "%s/layouts.json: no list '%s'", buf_str(&d->dir), key);
-    json_array_foreach(all, i, item)
-        if (!json_is_string(json_object_get(item, "id")) ||
-            !json_is_string(json_object_get(item, "csv")))
-            return err_set(err, ERR_INPUT, "%s/layouts.json: %s: entry %zu has no id or csv",
-                           buf_str(&d->dir), key, i + 1);
+    json_array_foreach(
+        all, i,
+        item) if (!json_is_string(json_object_get(item, "id")) ||
+                  !json_is_string(json_object_get(
+                      item,
+                      "csv"))) return err_set(err, ERR_INPUT,
+                                              "%s/layouts.json: %s: entry %zu has no id or csv",
+                                              buf_str(&d->dir), key, i + 1);
     return 0;
 }
 
@@ -115,9 +118,7 @@ static const json_t *find_id(const json_t *all, const char *id)
 {
     size_t i;
     json_t *item;
-    json_array_foreach(all, i, item)
-        if (strcmp(json_str_or(item, "id", ""), id) == 0)
-            return item;
+    json_array_foreach(all, i, item) if (strcmp(json_str_or(item, "id", ""), id) == 0) return item;
     return NULL;
 }
 

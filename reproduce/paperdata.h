@@ -1,7 +1,7 @@
 /*
- * paperdata.h - what the papers print and how: datasets/paper/layouts.json (rows, columns and labels
- * of tables, panels of figures), models.json (shapes of the papers' models) and the numbers of
- * PAPER.csv.
+ * paperdata.h - what the papers print and how: datasets/paper/layouts.json (rows, columns and
+ * labels of tables, panels of figures), models.json (shapes of the papers' models) and the numbers
+ * of PAPER.csv.
  */
 #ifndef LACUNA_PAPERDATA_H
 #define LACUNA_PAPERDATA_H
@@ -14,9 +14,9 @@
 extern const char *const paper_names[PAPERS + 1]; /* "spargeattn", ...; NULL behind the last */
 
 struct paper_data {
-    struct buf dir;   /* of the files */
-    json_t *layouts;  /* owned */
-    json_t *models;   /* owned: the array */
+    struct buf dir;  /* of the files */
+    json_t *layouts; /* owned */
+    json_t *models;  /* owned: the array */
     struct csv csv[PAPERS];
     int64_t at[PAPERS][9]; /* columns of struct paper_number's fields in csv */
     char content[40];      /* hash of all files */

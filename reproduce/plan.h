@@ -38,9 +38,9 @@ struct step {
 
     /* set by plan_resolve */
     bool ready, done, failed, left_out;
-    char reason[300];  /* why it failed, or has no data here */
-    char key[40];      /* of captures the sample's */
-    char output[40];   /* content of what it made, when done */
+    char reason[300];        /* why it failed, or has no data here */
+    char key[40];            /* of captures the sample's */
+    char output[40];         /* content of what it made, when done */
     struct str_list words;   /* command words without inputs and outputs */
     struct str_list inputs;  /* files or folders of `from`, relative to DIR/jobs */
     struct str_list texts;   /* methods, as the command takes them */
@@ -86,13 +86,14 @@ int step_words(struct plan *p, struct step *s, struct err *err);
 /* The path of the one output of a finished step, relative to DIR/jobs. */
 int step_output(const struct plan *p, const struct step *s, struct buf *path, struct err *err);
 
-/* ---- the next job (nextjob.c) ----------------------------------------------------------------- */
+/* ---- the next job (nextjob.c) -----------------------------------------------------------------
+ */
 
 struct job {
     char id[24];
     enum job_do kind;
     char key[40];
-    int first; /* the step that asked for it */
+    int first;               /* the step that asked for it */
     struct str_list argv[2]; /* commands to run one after the other; outputs relative to ID.part */
     int n_argv;
     struct str_list units, steps;

@@ -50,10 +50,8 @@ static int take_names(const json_t *o, const char *key, const char *path, const 
         return 0;
     if (!json_is_array(*out))
         return err_set(err, ERR_INPUT, "%s: %s.%s is no list", path, where, key);
-    json_array_foreach(*out, i, v)
-        if (!json_is_string(v))
-            return err_set(err, ERR_INPUT, "%s: %s.%s: entry %zu is no text", path, where, key,
-                           i + 1);
+    json_array_foreach(*out, i, v) if (!json_is_string(v)) return err_set(
+        err, ERR_INPUT, "%s: %s.%s: entry %zu is no text", path, where, key, i + 1);
     return 0;
 }
 
@@ -61,9 +59,8 @@ static int take_object(const json_t *o, const char *key, const char *path, const
                        struct err *err)
 {
     *out = json_object_get(o, key);
-    return *out && !json_is_object(*out)
-               ? err_set(err, ERR_INPUT, "%s: %s is no object", path, key)
-               : 0;
+    return *out && !json_is_object(*out) ? err_set(err, ERR_INPUT, "%s: %s is no object", path, key)
+                                         : 0;
 }
 
 static int take_objects(const json_t *o, const char *key, const char *path,
@@ -105,9 +102,7 @@ bool recipe_repeats(const struct recipe_job *j, const char *variable)
 {
     size_t i;
     json_t *v;
-    json_array_foreach(j->each, i, v)
-        if (strcmp(json_string_value(v), variable) == 0)
-            return true;
+    json_array_foreach(j->each, i, v) if (strcmp(json_string_value(v), variable) == 0) return true;
     return false;
 }
 
@@ -138,8 +133,7 @@ struct word_check {
     const char *where;
 };
 
-static int check_word(void *ctx, const char *literal, size_t len, const char *word,
-                      struct err *err)
+static int check_word(void *ctx, const char *literal, size_t len, const char *word, struct err *err)
 {
     const struct word_check *c = ctx;
     char name[64];
@@ -172,12 +166,11 @@ static int check_job_words(const struct recipe *r, int at, struct err *err)
     TRY(template_each(j->args, c.where, check_word, &c, err));
     json_array_foreach(j->methods, i, v)
         TRY(template_each(json_string_value(v), c.where, check_word, &c, err));
-    json_array_foreach(j->each, i, v)
-        if (!recipe_variable(r, false, json_string_value(v)))
-            FAIL(err, ERR_INPUT, "%s: each: no variable '%s'", c.where, json_string_value(v));
-    json_array_foreach(j->from, i, v)
-        if ((k = recipe_job_find(r, json_string_value(v))) < 0 || k >= at)
-            FAIL(err, ERR_INPUT, "%s: from: no job '%s' above it", c.where, json_string_value(v));
+    json_array_foreach(j->each, i, v) if (!recipe_variable(r, false, json_string_value(v)))
+        FAIL(err, ERR_INPUT, "%s: each: no variable '%s'", c.where, json_string_value(v));
+    json_array_foreach(j->from, i,
+                       v) if ((k = recipe_job_find(r, json_string_value(v))) < 0 || k >= at)
+        FAIL(err, ERR_INPUT, "%s: from: no job '%s' above it", c.where, json_string_value(v));
     if (j->role && !json_object_get(r->roles, j->role))
         FAIL(err, ERR_INPUT, "%s: model: no role '%s'", c.where, j->role);
 out:
@@ -187,8 +180,8 @@ out:
 
 static int take_job(struct recipe *r, const char *name, const json_t *o, struct err *err)
 {
-    static const char *const known[] = {"do",   "model", "each",   "from", "method", "methods",
-                                        "args", "drop",  "figure", NULL};
+    static const char *const known[] = {"do",      "model", "each", "from",   "method",
+                                        "methods", "args",  "drop", "figure", NULL};
     struct recipe_job *j = &r->jobs[r->n_jobs];
     const char *path = buf_str(&r->path), *kind = json_str_or(o, "do", "");
     char where[96], hint[HINT_MAX];
@@ -281,13 +274,13 @@ out:
 
 static int take_lists(struct recipe *r, struct err *err)
 {
-    static const char *const ours[] = {"column", "row", "job", "where", "stat", "metric", "pairs",
-                                       NULL};
+    static const char *const ours[] = {"column", "row",    "job",   "where",
+                                       "stat",   "metric", "pairs", NULL};
     static const char *const claims[] = {"id", "text", "test", "needs", NULL};
-    static const char *const extra[] = {"axis",  "label", "ours",  "first_only", "arrow",
+    static const char *const extra[] = {"axis",  "label", "ours",   "first_only", "arrow",
                                         "scale", "stat",  "digits", NULL};
-    static const char *const match[] = {"length", "prompt",      "settings",
-                                        "arith",  "calibration", "gpu", "stands_in", NULL};
+    static const char *const match[] = {"length",      "prompt", "settings",  "arith",
+                                        "calibration", "gpu",    "stands_in", NULL};
     const char *path = buf_str(&r->path);
     size_t i;
     json_t *o;
@@ -305,24 +298,21 @@ static int take_lists(struct recipe *r, struct err *err)
     TRY(take_objects(r->doc, "claims", path, claims, &r->claims, err));
     TRY(take_objects(r->doc, "extra", path, extra, &r->extra, err));
     TRY(take_jobs(r, err));
-    json_array_foreach(r->ours, i, o)
-        if (recipe_job_find(r, json_str_or(o, "job", "")) < 0)
-            FAIL(err, ERR_INPUT, "%s: ours entry %zu: no job '%s'", path, i + 1,
-                 json_str_or(o, "job", ""));
-    json_array_foreach(r->claims, i, o)
-        if (!json_is_string(json_object_get(o, "id")) ||
-            !json_is_string(json_object_get(o, "text")) ||
-            !json_is_object(json_object_get(o, "test")))
-            FAIL(err, ERR_INPUT, "%s: claims entry %zu needs id, text and test", path, i + 1);
+    json_array_foreach(r->ours, i, o) if (recipe_job_find(r, json_str_or(o, "job", "")) < 0) FAIL(
+        err, ERR_INPUT, "%s: ours entry %zu: no job '%s'", path, i + 1, json_str_or(o, "job", ""));
+    json_array_foreach(r->claims, i, o) if (!json_is_string(json_object_get(o, "id")) ||
+                                            !json_is_string(json_object_get(o, "text")) ||
+                                            !json_is_object(json_object_get(o, "test")))
+        FAIL(err, ERR_INPUT, "%s: claims entry %zu needs id, text and test", path, i + 1);
 out:
     return rc;
 }
 
 int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, struct err *err)
 {
-    static const char *const known[] = {"recipe", "id",    "layout", "needs",  "roles",
-                                        "full",   "quick", "each",   "jobs",   "ours",
-                                        "match",  "claims", "absent", "cases", "extra", NULL};
+    static const char *const known[] = {"recipe", "id",    "layout", "needs", "roles", "full",
+                                        "quick",  "each",  "jobs",   "ours",  "match", "claims",
+                                        "absent", "cases", "extra",  NULL};
     int64_t version;
     int rc = 0;
 

@@ -16,11 +16,11 @@ extern const char *const job_do_commands[DO_COUNT];  /* "prompt", ..., "plot" */
 struct recipe_job {
     const char *name;
     enum job_do kind;
-    const char *role;            /* of the model; NULL: that of its inputs */
-    const json_t *each, *from;   /* arrays of names, or NULL */
-    const json_t *methods;       /* array of texts, or NULL */
-    const char *args, *figure;   /* "" = none; figure: draw only */
-    bool drop;                   /* left out first where a budget is short */
+    const char *role;          /* of the model; NULL: that of its inputs */
+    const json_t *each, *from; /* arrays of names, or NULL */
+    const json_t *methods;     /* array of texts, or NULL */
+    const char *args, *figure; /* "" = none; figure: draw only */
+    bool drop;                 /* left out first where a budget is short */
 };
 
 struct recipe {
@@ -29,7 +29,7 @@ struct recipe {
     const char *id, *layout;
     const json_t *item; /* of layouts.json, borrowed from paper_data */
     bool figure;
-    char needs[8]; /* "TKM" */
+    char needs[8];           /* "TKM" */
     struct recipe_job *jobs; /* owned */
     int n_jobs;
     const json_t *roles, *full, *quick, *each, *ours, *match, *claims, *absent, *cases, *extra;
@@ -60,7 +60,6 @@ bool recipe_repeats(const struct recipe_job *j, const char *variable);
  * NULL. */
 typedef int template_fn(void *ctx, const char *literal, size_t len, const char *word,
                         struct err *err);
-int template_each(const char *text, const char *where, template_fn *fn, void *ctx,
-                  struct err *err);
+int template_each(const char *text, const char *where, template_fn *fn, void *ctx, struct err *err);
 
 #endif

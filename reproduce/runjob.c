@@ -175,7 +175,8 @@ static void last_error(const char *log, char why[300])
     buf_free(&b);
 }
 
-/* ---- the folder ------------------------------------------------------------------------------- */
+/* ---- the folder -------------------------------------------------------------------------------
+ */
 
 static int write_job(const struct job *j, const char *part, double seconds, struct err *err)
 {

@@ -84,8 +84,7 @@ static void put_holds(const struct members *all, const struct claim_result *r, s
         }
         buf_puts(b, "; smallest step ");
     } else if (strcmp(r->kind, "more") == 0)
-        buf_printf(b, "%s%s%s has %.3f and %s %.3f, ",
-                   strcmp(x->metric, x->label) ? x->metric : "",
+        buf_printf(b, "%s%s%s has %.3f and %s %.3f, ", strcmp(x->metric, x->label) ? x->metric : "",
                    strcmp(x->metric, x->label) ? ": " : "", x->label, c->a, y->label, c->b);
     if (!isfinite(r->l + r->h) || strcmp(r->kind, "ratio") == 0 || strcmp(r->kind, "within") == 0) {
         if (strcmp(r->kind, "ratio") == 0)
@@ -96,7 +95,8 @@ static void put_holds(const struct members *all, const struct claim_result *r, s
                        x->label, y ? " - " : "", y ? y->label : "", c->d, c->lo, c->hi,
                        (long long)c->n, r->l, r->h);
         else
-            buf_printf(b, "%s is %s %g in every case; nearest %s: %.4f [%.4f, %.4f] over %lld heads",
+            buf_printf(b,
+                       "%s is %s %g in every case; nearest %s: %.4f [%.4f, %.4f] over %lld heads",
                        x->metric, r->kind, isfinite(r->h) ? r->h : r->l, x->label, c->d, c->lo,
                        c->hi, (long long)c->n);
     } else {
@@ -116,8 +116,10 @@ static void put_not(const struct members *all, const struct claim_result *r, str
     const struct claim_pair *c = &r->pair;
     if (is_range(r)) {
         buf_printf(b, "%s%s%s is %.3f [%.3f, %.3f] over %lld heads, outside of [%g, %g]", x->label,
-                   !y ? "" : strcmp(r->kind, "ratio") == 0 ? " / " : " - ", y ? y->label : "", c->d,
-                   c->lo, c->hi, (long long)c->n, r->l, r->h);
+                   !y                              ? ""
+                   : strcmp(r->kind, "ratio") == 0 ? " / "
+                                                   : " - ",
+                   y ? y->label : "", c->d, c->lo, c->hi, (long long)c->n, r->l, r->h);
         return;
     }
     buf_printf(b, "%s is %.3f with %s and %.3f with %s, ",
@@ -129,7 +131,8 @@ static void put_not(const struct members *all, const struct claim_result *r, str
 static void put_why(const struct members *all, const struct claim_result *r, struct buf *b)
 {
     const struct claim_pair *c = &r->pair;
-    if (r->a < 0 && (strcmp(r->kind, "rises") == 0 || strcmp(r->kind, "falls") == 0) && all->n < 3) {
+    if (r->a < 0 && (strcmp(r->kind, "rises") == 0 || strcmp(r->kind, "falls") == 0) &&
+        all->n < 3) {
         buf_printf(b, "there are only %d points", all->n);
         return;
     }
@@ -142,8 +145,10 @@ static void put_why(const struct members *all, const struct claim_result *r, str
         buf_printf(b, "there are only %lld heads", (long long)c->n);
     } else if (is_range(r)) {
         buf_printf(b, "%s%s%s is %.3f [%.3f, %.3f] over %lld heads, across [%g, %g]", x->label,
-                   !y ? "" : strcmp(r->kind, "ratio") == 0 ? " / " : " - ", y ? y->label : "", c->d,
-                   c->lo, c->hi, (long long)c->n, r->l, r->h);
+                   !y                              ? ""
+                   : strcmp(r->kind, "ratio") == 0 ? " / "
+                                                   : " - ",
+                   y ? y->label : "", c->d, c->lo, c->hi, (long long)c->n, r->l, r->h);
     } else {
         buf_printf(b, "%s%s%s and %s differ by ", strcmp(x->metric, x->label) ? x->metric : "",
                    strcmp(x->metric, x->label) ? " of " : "", x->label, y->label);
@@ -239,9 +244,10 @@ int page_claims(struct page *p, struct err *err)
         if (!needs[0])
             continue;
         buf_printf(&b, "\"%s\": Cannot be tested, because it needs %s.",
-                   json_str_or(claim, "text", ""), strcmp(needs, "K") == 0   ? "a GPU"
-                                                   : strcmp(needs, "M") == 0 ? "eval"
-                                                                             : needs);
+                   json_str_or(claim, "text", ""),
+                   strcmp(needs, "K") == 0   ? "a GPU"
+                   : strcmp(needs, "M") == 0 ? "eval"
+                                             : needs);
         str_list_add(&p->sentences, buf_str(&b));
         buf_free(&b);
     }

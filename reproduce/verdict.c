@@ -1,7 +1,7 @@
 /*
  * verdict.c - what differs between a number of ours and the printed one, as letters, and the state
- * of a cell. "agrees" and "differs" are only ever said when nothing differs: model, length, prompts,
- * settings, calibration, GPU, metric and heads.
+ * of a cell. "agrees" and "differs" are only ever said when nothing differs: model, length,
+ * prompts, settings, calibration, GPU, metric and heads.
  */
 #include "reproduce/page.h"
 
@@ -199,10 +199,10 @@ static bool stands_in(const struct page *p, const struct grid_entry *row,
     json_t *v;
     if (json_object_get(rule, "metric"))
         return true;
-    json_array_foreach(list, i, v)
-        if (json_is_string(v) && (fnmatch(json_string_value(v), row->path, 0) == 0 ||
-                                  fnmatch(json_string_value(v), column->path, 0) == 0))
-            return true;
+    json_array_foreach(list, i,
+                       v) if (json_is_string(v) &&
+                              (fnmatch(json_string_value(v), row->path, 0) == 0 ||
+                               fnmatch(json_string_value(v), column->path, 0) == 0)) return true;
     return false;
 }
 
@@ -244,8 +244,8 @@ int page_judge(struct page *p, const struct page_block *b, int row, int column, 
     const struct model_use *m = &p->plan->models->m[c->model];
     const struct record *first = first_record(p, c);
     const json_t *rule = page_rule(p, r, e);
-    int64_t all = (int64_t)m->shape.layers *
-                  (metric_of_keys(c->metric) ? m->shape.kv_heads : m->shape.heads);
+    int64_t all =
+        (int64_t)m->shape.layers * (metric_of_keys(c->metric) ? m->shape.kv_heads : m->shape.heads);
     if (!first)
         return err_set(err, ERR_RUN, "%s: a cell has a value and no record", p->recipe->id);
     if (!m->paper || !m->has_weights)

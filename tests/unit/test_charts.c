@@ -661,7 +661,8 @@ START_TEST(many_settings_are_panels_of_methods)
     ck_assert_int_eq(count(&script, "lc rgb '#d9d9d9' notitle"), 3 * 8); /* those of the others */
     assert_has(&script, "set label 'spargeattn' at");
     assert_has(&script, "title 'tau=0.1'");
-    assert_has(&caption, "One panel per method, 12 settings in all; grey: those of the other panels");
+    assert_has(&caption,
+               "One panel per method, 12 settings in all; grey: those of the other panels");
     draw_all("bars");
     ck_assert_int_eq(count(&script, "set key at"), 3);
     ck_assert_int_eq(count(&script, "set yrange [0:1]\n"), 3 + 3); /* and of the legends below */

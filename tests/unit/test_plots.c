@@ -426,9 +426,12 @@ END_TEST
 
 START_TEST(suffix_and_size_are_checked)
 {
-    assert_fails(gp_open(&g, "fig.jpg", 320, 200, NULL, &e), &e, ERR_USAGE, ".png, .svg, .pdf, .eps or .tex");
-    assert_fails(gp_open(&g, "dir.png/fig", 320, 200, NULL, &e), &e, ERR_USAGE, ".png, .svg, .pdf, .eps or .tex");
-    assert_fails(gp_open(&g, ".png", 320, 200, NULL, &e), &e, ERR_USAGE, ".png, .svg, .pdf, .eps or .tex");
+    assert_fails(gp_open(&g, "fig.jpg", 320, 200, NULL, &e), &e, ERR_USAGE,
+                 ".png, .svg, .pdf, .eps or .tex");
+    assert_fails(gp_open(&g, "dir.png/fig", 320, 200, NULL, &e), &e, ERR_USAGE,
+                 ".png, .svg, .pdf, .eps or .tex");
+    assert_fails(gp_open(&g, ".png", 320, 200, NULL, &e), &e, ERR_USAGE,
+                 ".png, .svg, .pdf, .eps or .tex");
     assert_fails(gp_open(&g, "fig.png", 10, 200, NULL, &e), &e, ERR_USAGE, "64 to 16384");
     assert_fails(gp_open(&g, "a\nb.png", 320, 200, NULL, &e), &e, ERR_USAGE, "control");
 }
