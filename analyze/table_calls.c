@@ -44,7 +44,7 @@ bool calls_only(const struct recset *set, const struct str_list *metrics)
 
 /* Metrics of calls that no row can show: why. */
 static void note_hidden(const struct grouping *gs, const struct recset *set,
-                              const struct str_list *metrics, struct table *t)
+                        const struct str_list *metrics, struct table *t)
 {
     struct recset calls = recset_calls(set);
     bool timed = false;
@@ -59,8 +59,8 @@ static void note_hidden(const struct grouping *gs, const struct recset *set,
                    : "times of whole calls stand in no row of a head");
 }
 
-void calls_note(const struct grouping *gs, const struct recset *set,
-                       const struct str_list *metrics, bool other, struct table *t)
+void calls_note(const struct grouping *gs, const struct recset *set, const struct str_list *metrics,
+                bool other, struct table *t)
 {
     struct buf b = {0};
     int64_t more = 0;

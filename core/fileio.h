@@ -37,7 +37,8 @@ int io_write(int fd, const char *path, const void *data, int64_t n, struct err *
 int buf_read_file(struct buf *b, const char *path, size_t max, struct err *err);
 
 /* *there: is something of that name there? ERR_INPUT where the system cannot tell (a directory that
- * may not be searched, a disk that fails): what is only taken where it exists must not be left out. */
+ * may not be searched, a disk that fails): what is only taken where it exists must not be left out.
+ */
 int io_exists(const char *path, bool *there, struct err *err);
 
 /* mkdir -p; the parents of new directories are synced. */

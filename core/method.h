@@ -172,9 +172,9 @@ struct method {
     const struct method_budget *budgets; /* ends with an empty one */
     const char *calibrate_short;         /* parameters with which 300 tokens can be calibrated */
 
-    /* Append why these parameters alone keep every pair of n_k keys, in words that follow "NAME keeps
-     * 100 %: " ("its window of 4096 keys is ..."); nothing where the parameters do not say. May be
-     * NULL. */
+    /* Append why these parameters alone keep every pair of n_k keys, in words that follow "NAME
+     * keeps 100 %: " ("its window of 4096 keys is ..."); nothing where the parameters do not say.
+     * May be NULL. */
     void (*covers_all)(const void *params, int64_t n_k, struct buf *b);
 
     /* May a row lose all its keys under these parameters? NULL = never. */
@@ -279,10 +279,10 @@ struct method {
 const struct method *method_find(const struct method *const *methods, const char *name,
                                  struct err *err);
 
-/* covers_all of a method by its name and canonical parameters; nothing is appended where they cannot
- * be read, or name a file or a target. */
+/* covers_all of a method by its name and canonical parameters; nothing is appended where they
+ * cannot be read, or name a file or a target. */
 void method_covers_all(const struct method *const *methods, const char *name, const char *params,
-                     int64_t n_k, struct buf *b);
+                       int64_t n_k, struct buf *b);
 
 /* A method with one concrete set of parameters. */
 struct method_run {

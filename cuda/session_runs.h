@@ -1,5 +1,6 @@
 /*
- * session_runs.h - runs of heads of a call that ask for the same thing, in selections and attention.
+ * session_runs.h - runs of heads of a call that ask for the same thing, in selections and
+ * attention.
  *
  * Whole groups, or heads of one group, are heads of one problem, whose keys and values they share.
  */

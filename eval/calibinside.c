@@ -321,8 +321,8 @@ out:
     return rc;
 }
 
-static int open_search(struct search *s, const struct calib_inside *c,
-                       const struct method_run *run, struct err *err)
+static int open_search(struct search *s, const struct calib_inside *c, const struct method_run *run,
+                       struct err *err)
 {
     const struct llm_config *m = &c->m->llm.c;
     int64_t n = 0, chunk = c->tokens < 2048 ? c->tokens : 2048;
@@ -358,8 +358,7 @@ int calib_inside(const struct calib_inside *c, const struct method *const *metho
     int rc = 0;
 
     if (c->tokens > c->m->llm.c.max_positions)
-        FAIL(err, ERR_USAGE,
-             "--calibrate-tokens %lld is more than the model's context of %lld",
+        FAIL(err, ERR_USAGE, "--calibrate-tokens %lld is more than the model's context of %lld",
              (long long)c->tokens, (long long)c->m->llm.c.max_positions);
     if (strpbrk(c->dir, ":,"))
         FAIL(err, ERR_USAGE,

@@ -1,7 +1,8 @@
 /*
  * calibinside.h - search of a method's parameters inside the model (--calibrate-inside): layer by
  * layer over windows of a text, each layer on the q, k, v that the calibrated layers before it have
- * left. `lacuna calibrate` searches on traces of exact attention instead, as the authors' tuners do.
+ * left. `lacuna calibrate` searches on traces of exact attention instead, as the authors' tuners
+ * do.
  */
 #ifndef LACUNA_CALIBINSIDE_H
 #define LACUNA_CALIBINSIDE_H
