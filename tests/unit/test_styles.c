@@ -31,14 +31,16 @@ static double lightness(const char *color)
     return y > 0.008856 ? 116 * cbrt(y) - 16 : 903.3 * y;
 }
 
-/* In colour; and without, by their point, or else by lightness or, where it may tell, by dash. */
+/* In colour, or by point and dash at once; without colours by point with lightness or dash, or of one
+ * point by lightness or, where it may tell, by dash. */
 static void assert_apart(const char *a, struct line_style x, const char *b, struct line_style y,
                          double least, double least_of_point, bool dash_tells)
 {
     double d = fabs(lightness(x.color) - lightness(y.color));
-    ck_assert_msg(strcmp(x.color, y.color) != 0, "%s and %s have one colour", a, b);
-    ck_assert_msg(d >= (x.point == y.point ? least_of_point : least) ||
-                      (dash_tells && x.dash != y.dash),
+    bool point = x.point != y.point, dash = x.dash != y.dash;
+    ck_assert_msg(strcmp(x.color, y.color) != 0 || (point && dash),
+                  "%s and %s have one colour and no other point and dash", a, b);
+    ck_assert_msg(point ? d >= least || dash : d >= least_of_point || (dash_tells && dash),
                   "%s and %s differ by %.1f in lightness, points %d and %d, dashes %d and %d", a, b,
                   d, x.point, y.point, x.dash, y.dash);
 }

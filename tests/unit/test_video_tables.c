@@ -406,6 +406,7 @@ static void draw_steps(const struct trace *trace, const char *layer, const char 
                             .trace = trace,
                             .layer = layer,
                             .head = head,
+                            .source = "stored",
                             .step = INT64_MIN,
                             .low = NAN,
                             .high = NAN};
