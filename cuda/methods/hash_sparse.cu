@@ -1,8 +1,7 @@
 /*
  * hash_sparse.cu - pairs of equal bucket under an angular hash (sim/methods/hash_sparse.c has the
  * rule and the reference). Directions and projections are in double with the reference's order of
- * sums, so that buckets agree. Every bucket's keys are a row of bits, which a warp per query cuts
- * at its position.
+ * sums, so that buckets agree; then a warp per row compares the buckets of all keys with its own.
  *
  * 2 N d buckets / 2 products, N^2 / 8 bytes written per head.
  */
@@ -22,7 +21,7 @@ struct hash_args {
     struct hash_rule rule;
     double *dir;       /* [buckets / 2][d] */
     uint8_t *q_bucket; /* [heads][nq] */
-    uint32_t *keys;    /* [kv_heads][buckets][words] bits of the keys of a bucket */
+    uint8_t *k_bucket; /* [kv_heads][words * 32] */
     map_rows map;
 };
 
@@ -51,51 +50,39 @@ static __device__ double normal_at(const struct hash_rule &r, uint64_t at)
     return sqrt(-2.0 * log(1.0 - u[0])) * cos(6.283185307179586476925286766559 * u[1]);
 }
 
-/* Unit columns of R, a thread block each with a thread per channel. */
+/* A thread per direction. */
 static __global__ void make_directions(const hash_args a)
 {
-    __shared__ double norm;
-    int r = blockIdx.x, c = threadIdx.x;
-    double *g = a.dir + (int64_t)r * a.d;
-    g[c] = a.rule.axes ? (double)(c == r) : normal_at(a.rule, (uint64_t)r * a.d + c);
-    __syncthreads();
-    if (c == 0) {
-        double sum = 0;
-        for (int e = 0; e < a.d; e++)
-            sum = __dadd_rn(sum, __dmul_rn(g[e], g[e]));
-        norm = sqrt(sum);
+    int r = threadIdx.x;
+    double *g = a.dir + (int64_t)r * a.d, norm = 0;
+    for (int c = 0; c < a.d; c++) {
+        g[c] = a.rule.axes ? (double)(c == r) : normal_at(a.rule, (uint64_t)r * a.d + c);
+        norm = __dadd_rn(norm, __dmul_rn(g[c], g[c]));
     }
-    __syncthreads();
-    g[c] = g[c] / norm;
+    for (int c = 0; c < a.d; c++)
+        g[c] = g[c] / sqrt(norm);
 }
-
-#define AT_ONCE 8 /* directions */
 
 /* The first of the largest values [x R, -x R]; a thread per token. */
 static __device__ int bucket_of(const hash_args &a, const uint4 *x)
 {
     int half = (int)a.rule.buckets / 2, at[2] = {0, 0};
     double best[2] = {-INFINITY, -INFINITY};
-    for (int r0 = 0; r0 < half; r0 += AT_ONCE) {
-        double dot[AT_ONCE] = {0};
+    for (int r = 0; r < half; r++) {
+        const double *g = a.dir + (int64_t)r * a.d;
+        double dot = 0;
         for (int c = 0; c < a.d; c += 8) {
             float v[8];
             unpack(x[c / 8], v);
 #pragma unroll
             for (int e = 0; e < 8; e++)
-#pragma unroll
-                for (int r = 0; r < AT_ONCE; r++)
-                    if (r0 + r < half)
-                        dot[r] = __dadd_rn(dot[r], __dmul_rn(a.dir[(int64_t)(r0 + r) * a.d + c + e],
-                                                             (double)v[e]));
+                dot = __dadd_rn(dot, __dmul_rn(g[c + e], (double)v[e]));
         }
-#pragma unroll
-        for (int r = 0; r < AT_ONCE; r++)
-            for (int sign = 0; sign < 2 && r0 + r < half; sign++)
-                if ((sign ? -dot[r] : dot[r]) > best[sign]) {
-                    best[sign] = sign ? -dot[r] : dot[r];
-                    at[sign] = r0 + r;
-                }
+        for (int sign = 0; sign < 2; sign++)
+            if ((sign ? -dot : dot) > best[sign]) {
+                best[sign] = sign ? -dot : dot;
+                at[sign] = r;
+            }
     }
     return best[1] > best[0] ? half + at[1] : at[0];
 }
@@ -107,20 +94,16 @@ static __global__ void hash_queries(const hash_args a)
         a.q_bucket[i] = (uint8_t)bucket_of(a, a.q + i * (a.d / 8));
 }
 
-/* Bits of the keys of every bucket; a thread per key. */
 static __global__ void hash_keys(const hash_args a)
 {
-    int64_t j = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, kv = blockIdx.y;
-    int own = j < a.nk ? bucket_of(a, a.k + (kv * a.nk + j) * (a.d / 8)) : -1;
-    for (int b = 0; b < a.rule.buckets; b++) {
-        uint32_t word = __ballot_sync(~0u, own == b);
-        if ((threadIdx.x & 31) == 0 && j / 32 < a.map.words)
-            a.keys[(kv * a.rule.buckets + b) * a.map.words + j / 32] = word;
-    }
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, kv = blockIdx.y;
+    if (i < a.nk)
+        a.k_bucket[kv * a.map.words * 32 + i] =
+            (uint8_t)bucket_of(a, a.k + (kv * a.nk + i) * (a.d / 8));
 }
 
 /* A warp per row. */
-static __global__ void fill_rows(const hash_args a)
+static __global__ void compare_buckets(const hash_args a)
 {
     int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
     if (row >= a.heads * a.nq)
@@ -128,11 +111,22 @@ static __global__ void fill_rows(const hash_args a)
     int64_t head = row / a.nq, i = row % a.nq;
     int64_t limit = a.causal ? i + a.nk - a.nq + !a.rule.strict : a.nk;
     limit = min(max(limit, (int64_t)0), a.nk);
-    const uint32_t *keys =
-        a.keys + (head / a.per_kv * a.rule.buckets + a.q_bucket[row]) * a.map.words;
+    const uint8_t *keys = a.k_bucket + head / a.per_kv * a.map.words * 32;
+    uint32_t own = a.q_bucket[row] * 0x01010101u;
     fill_row_words(a.map, row, [&](int w) {
-        int64_t n = limit - w * 32;
-        return n <= 0 ? 0u : n < 32 ? keys[w] & ((1u << n) - 1) : keys[w];
+        uint32_t bits = 0;
+        if (w * 32 >= limit)
+            return 0u;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint4 four = *(const uint4 *)(keys + w * 32 + 16 * half);
+            const uint32_t b[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int e = 0; e < 4; e++) /* a bit of each byte to the top */
+                bits |= ((__vcmpeq4(b[e], own) & 0x08040201u) * 0x01010101u >> 24)
+                        << (16 * half + 4 * e);
+        }
+        return limit - w * 32 < 32 ? bits & ((1u << (limit - w * 32)) - 1) : bits;
     });
 }
 
@@ -166,7 +160,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->map = map_rows_of(&job->lists);
     TRY(gpu_alloc(g, a->rule.buckets / 2 * p->d * 8, &a->dir, err));
     TRY(gpu_alloc(g, a->heads * a->nq, &a->q_bucket, err));
-    TRY(gpu_alloc(g, a->kv_heads * a->rule.buckets * a->map.words * 4, &a->keys, err));
+    TRY(gpu_alloc(g, (int64_t)a->kv_heads * a->map.words * 32, &a->k_bucket, err));
 out:
     return rc;
 }
@@ -175,13 +169,13 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const hash_args &a = *(const hash_args *)job->state;
     int rc = 0;
-    make_directions<<<(unsigned)(a.rule.buckets / 2), (unsigned)a.d, 0, g->stream>>>(a);
+    make_directions<<<1, (unsigned)(a.rule.buckets / 2), 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     hash_queries<<<(unsigned)ceil_div(a.heads * a.nq, 128), 128, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
     hash_keys<<<dim3((unsigned)ceil_div(a.nk, 128), (unsigned)a.kv_heads), 128, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    fill_rows<<<(unsigned)ceil_div(a.heads * a.nq, 8), 256, 0, g->stream>>>(a);
+    compare_buckets<<<(unsigned)ceil_div(a.heads * a.nq, 8), 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;

@@ -7,7 +7,7 @@
  * long for it, in place of its scores. The cut is found by bisection over the keys: how much do the
  * keys below t have, in number or in mass? Sums are of what is left out, because a sum of floats is
  * as exact as it is small. As soon as few keys are in question they are collected, and only these
- * are looked at. All sums have a fixed order.
+ * are looked at. A thread adds up floats, the thread block doubles, all in a fixed order.
  */
 #ifndef LACUNA_ORACLE_CUT_CUH
 #define LACUNA_ORACLE_CUT_CUH
@@ -34,11 +34,10 @@ struct key_sum {
     double mass;
 };
 
-/* Sums over the thread block; all threads get them. The mass in floats: it is a sum of what is left
- * out, and 1e-7 of it is less than any value. */
-static __device__ key_sum wide_both(int count, float mass)
+/* Sums over the thread block; all threads get them. */
+static __device__ key_sum wide_both(int count, double mass)
 {
-    __shared__ float masses[32];
+    __shared__ double masses[32];
     __shared__ int counts[32];
     count = __reduce_add_sync(~0u, count);
     mass = warp_add(mass);
@@ -48,8 +47,7 @@ static __device__ key_sum wide_both(int count, float mass)
         masses[threadIdx.x >> 5] = mass;
     }
     __syncthreads();
-    return {__reduce_add_sync(~0u, counts[threadIdx.x & 31]),
-            (double)warp_add(masses[threadIdx.x & 31])};
+    return {__reduce_add_sync(~0u, counts[threadIdx.x & 31]), warp_add(masses[threadIdx.x & 31])};
 }
 
 static __device__ float wide_most(float x)
@@ -131,7 +129,7 @@ template <bool MASS> struct key_list {
                     sum[e] += key[e] < t ? __uint_as_float(key[e]) : 0;
             }
         }
-        return wide_both(count, (sum[0] + sum[1]) + (sum[2] + sum[3]));
+        return wide_both(count, (double)(sum[0] + sum[1]) + (double)(sum[2] + sum[3]));
     }
 };
 

@@ -37,8 +37,8 @@ static __device__ void block_masses(const xattn_args &a, int head, int i, double
     for (int j = lane; j < a.cols; j += 32)
         mass[j] = 0;
     for (int r = i * a.per_block; r < (i + 1) * a.per_block && r < a.rows; r++) {
-        int64_t at = (int64_t)head * a.rows + r;
-        int limit = columns(a, r), real = min(limit, a.keys);
+        int64_t limit = columns(a, r), at = (int64_t)head * a.rows + r;
+        int real = (int)min(limit, (int64_t)a.keys);
         int tiles = (real + TILE - 1) / TILE, blocks = (real + a.per_block - 1) / a.per_block;
         const float *tops = a.top + at * a.tiles, *sums = a.sum + at * a.key_blocks;
         float top = limit > a.keys ? 0 : -INFINITY;
@@ -46,19 +46,19 @@ static __device__ void block_masses(const xattn_args &a, int head, int i, double
         for (int t = lane; t < tiles; t += 32)
             top = fmaxf(top, tops[t]);
         top = warp_max(top);
-#pragma unroll 4
         for (int j = lane; j < blocks; j += 32)
-            all += (double)(sums[j] * exp2f(tops[j >> a.log_stride] - top));
+            all += (double)sums[j] * exp2f(tops[j / a.stride] - top);
         double pad = exp2f(-top);
         all = warp_add(all) + (limit > a.keys ? (double)(limit - a.keys) * pad : 0);
         double share = 1 / all;
-#pragma unroll 4
         for (int j = lane; j < blocks; j += 32)
-            mass[j] += (double)(sums[j] * exp2f(tops[j >> a.log_stride] - top)) * share;
-        for (int j = a.keys / a.per_block / 32 * 32 + lane; j * a.per_block < limit; j += 32) {
-            int from = max(j * a.per_block, a.keys), to = min((j + 1) * a.per_block, limit);
-            if (from < to)
-                mass[j] += (double)(to - from) * pad * share;
+            mass[j] += (double)sums[j] * exp2f(tops[j / a.stride] - top) * share;
+        for (int64_t j = a.keys / a.per_block / 32 * 32 + lane; j * a.per_block < limit; j += 32) {
+            if ((j + 1) * a.per_block <= a.keys)
+                continue;
+            int64_t from = max(j * a.per_block, (int64_t)a.keys);
+            int64_t to = min((j + 1) * a.per_block, limit);
+            mass[j] += from < to ? (double)(to - from) * pad * share : 0;
         }
     }
     __syncwarp();
@@ -195,8 +195,6 @@ static void resolve(const struct select_problem *p, xattn_args *a)
     a->per_kv = p->heads / p->kv_heads;
     a->stride = stride ? (int)strtol(stride, NULL, 10) : 16;
     a->per_block = BLOCK / a->stride;
-    for (a->log_stride = 0; 1 << a->log_stride < a->stride;)
-        a->log_stride++;
     a->causal = p->causal;
     a->rows = (int)ceil_div(p->nq, a->stride);
     a->keys = (int)ceil_div(p->nk, a->stride);
@@ -250,7 +248,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->map = map_rows_of(&job->lists);
     TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->tiles * 4, &a->top, err));
     TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->key_blocks * 4, &a->sum, err));
-    s->sm90 = g->sm == 90 && a->per_block >= 8; /* fewer columns a block take too many registers */
+    s->sm90 = g->sm == 90 && a->per_block >= 8; /* fewer columns a block take many registers */
     if (s->sm90)
         TRY(xattn_sm90_init(g, *a, p->d, &s->hop, err));
 out:

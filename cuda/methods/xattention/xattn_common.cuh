@@ -16,7 +16,6 @@ enum profile { PROFILE_OFFICIAL, PROFILE_CLEAN, PROFILE_PAPER };
 struct xattn_args {
     int64_t nq, nk, shift;                /* query row q stands at position q + shift */
     int heads, per_kv, stride, per_block; /* per_block: reduced rows of a block, 128 / S */
-    int log_stride;                       /* S is a power of 2 */
     int profile, causal;
     int rows, keys;                   /* reduced rows and columns with a real token */
     int tiles;                        /* of reduced columns */
@@ -35,8 +34,7 @@ struct xattn_args {
 static __host__ __device__ __forceinline__ int columns(const xattn_args &a, int r)
 {
     int n = a.profile == PROFILE_OFFICIAL ? a.cols * a.per_block : a.keys;
-    int last = r * a.stride + a.stride - 1 + (int)a.shift; /* position; / rounds towards 0 */
-    int limit = (last < 0 ? -(-last >> a.log_stride) : last >> a.log_stride) + 1;
+    int limit = (r * a.stride + a.stride - 1 + (int)a.shift) / a.stride + 1;
     return !a.causal || limit > n ? n : limit;
 }
 

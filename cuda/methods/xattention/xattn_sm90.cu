@@ -2,11 +2,10 @@
  * xattn_sm90.cu - antidiagonal scores of strided cells on Hopper: wgmma, q and k by TMA.
  *
  * A run of S tokens is one row of S D channels in memory, so the scores are a plain product of two
- * matrices of N / S rows; only the runs of q are read from their last token to their first. Two
- * thread blocks, a cluster, take tiles of 256 x 256 scores in turn. Each has 128 of the columns and
- * copies half of the rows for both, because with rows of its own alone it would wait for L2. Two
- * warpgroups have 128 rows each, one warp copies 64 channels at a time. A thread reduces its scores
- * in registers, while the copies of the next tile are under way.
+ * matrices of N / S rows; only the runs of q are read from their last token to their first. A
+ * thread block per multiprocessor takes tiles of 256 x 128 scores in turn: two warpgroups have 128
+ * rows each, one warp copies 64 channels at a time. A thread reduces its scores in registers, while
+ * the copies of the next tile are under way.
  */
 #include "core/intmath.h"
 #include "cuda/methods/xattention/xattn_sm90.cuh"
@@ -30,79 +29,33 @@ struct score_smem {
     uint64_t full[STAGES], empty[STAGES];
 };
 
-/* ---- clusters ------------------------------------------------------------------------------- */
-
-DEVICE int cluster_rank()
-{
-    int rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define CLUSTER_OF_TWO __cluster_dims__(2)
-#else
-#define CLUSTER_OF_TWO
-#endif
-
-/* All threads of both thread blocks. */
-DEVICE void cluster_sync()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
-
-/* One lane arrives at the barrier of the thread block `rank` that has the address of this one's. */
-DEVICE void warp_arrive_at(uint32_t bar, int rank)
-{
-    asm volatile("{\n.reg .pred P;\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "elect.sync _|P, 0xffffffff;\n"
-                 "@P mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(bar),
-                 "r"(rank)
-                 : "memory");
-}
-
-/* As tma_load, to the same place in both thread blocks, completing on the barrier of each. */
-DEVICE void tma_load_both(uint32_t dst, const CUtensorMap *map, uint32_t bar, int x, int y, int z,
-                          uint64_t policy)
-{
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %7, %6;" ::"r"(dst),
-        "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "l"(policy), "h"((uint16_t)3)
-        : "memory");
-}
-
-/* ---- places --------------------------------------------------------------------------------- */
-
 struct place {
     int head, row0, key0; /* reduced */
 };
 
-template <int PER> DEVICE place place_at(const xattn_args &a, const xattn_sm90 &s, int i)
+template <int PER> static DEVICE place place_at(const xattn_args &a, const xattn_sm90 &s, int i)
 {
     int at = __ldg(s.places + i % s.n_places);
-    return {i / s.n_places, (at >> 16) * WIDE_ROWS, ((at & 0xffff) * 2 + cluster_rank()) * TILE};
+    return {i / s.n_places, (at >> 16) * WIDE_ROWS, (at & 0xffff) * TILE};
 }
 
 /* ---- copies --------------------------------------------------------------------------------- */
 
 template <int PER>
-DEVICE void produce(score_smem &sm, const xattn_args &a, const xattn_sm90 &s, const CUtensorMap *mq,
-                    const CUtensorMap *mk, int d)
+static DEVICE void produce(score_smem &sm, const xattn_args &a, const xattn_sm90 &s,
+                           const CUtensorMap *mq, const CUtensorMap *mk, int d)
 {
-    int n = a.stride * d / DEPTH, half = cluster_rank() * (WIDE_ROWS / 2);
+    int n = a.stride * d / DEPTH;
     ring<STAGES> at;
-    for (int i = blockIdx.x / 2; i < s.n_places * a.heads; i += gridDim.x / 2) {
+    for (int i = blockIdx.x; i < s.n_places * a.heads; i += gridDim.x) {
         place p = place_at<PER>(a, s, i);
         for (int c = 0; c < n; c++) {
             uint32_t bar = smem_addr(&sm.full[at.at]);
             int x = c * DEPTH, t = x / d;
             mbar_wait(smem_addr(&sm.empty[at.at]), at.parity ^ 1);
             mbar_expect(bar, sizeof sm.q[0] + sizeof sm.k[0]);
-            tma_load_both(smem_addr(sm.q[at.at]) + half * DEPTH * 2, mq, bar,
-                          x + (a.stride - 1 - 2 * t) * d, p.row0 + half, p.head, L2_EVICT_LAST);
+            tma_load(smem_addr(sm.q[at.at]), mq, bar, x + (a.stride - 1 - 2 * t) * d, p.row0,
+                     p.head, L2_EVICT_LAST);
             tma_load(smem_addr(sm.k[at.at]), mk, bar, x, p.key0, p.head / a.per_kv, L2_EVICT_LAST);
             at.next();
         }
@@ -111,12 +64,14 @@ DEVICE void produce(score_smem &sm, const xattn_args &a, const xattn_sm90 &s, co
 
 /* ---- scores of a tile ------------------------------------------------------------------------ */
 
-/* From the 64 scores of a thread to the largest and the block sums of its two rows; PER >= 8
- * reduced columns a block. A quad has a row. */
+/* From the 64 scores of a thread to the largest and the block sums of its two rows; PER reduced
+ * columns a block. A quad has a row: the sum of a block of 8 and more columns is over its lanes, of
+ * 4 over two of them. */
 template <int PER>
-DEVICE void reduce_rows(const xattn_args &a, const place &p, int row0, const float (&score)[64])
+static DEVICE void reduce_rows(const xattn_args &a, const place &p, int row0,
+                               const float (&score)[64])
 {
-    constexpr int BLOCKS = TILE / PER;
+    constexpr int BLOCKS = TILE / PER, LANES = PER >= 8 ? 4 : PER / 2;
     int quad = threadIdx.x & 3;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -134,40 +89,37 @@ DEVICE void reduce_rows(const xattn_args &a, const place &p, int row0, const flo
         if (row < a.rows && quad == 0)
             a.top[at * a.tiles + p.key0 / TILE] = n > 0 ? top : -INFINITY;
 #pragma unroll
-        for (int b = 0; b < BLOCKS; b++) {
+        for (int b0 = 0; b0 < BLOCKS; b0 += 4 / LANES) { /* those that lie in the same columns */
             float sum = 0;
-            int to = p.key0 / PER + b;
+            int block = b0 + quad / LANES;
 #pragma unroll
-            for (int c = 0; c < PER / 4; c++) {
-                int column = b * PER / 8 + c / 2;
+            for (int c = 0; c < (PER >= 8 ? PER / 4 : 2); c++) {
+                int column = b0 * PER / 8 + c / 2;
                 float x = score[4 * column + 2 * half + c % 2];
                 bool in = 8 * column + 2 * quad + c % 2 < n;
                 sum += in ? exp2_fast(fmaf(x, a.factor, -top)) : 0;
             }
-            sum += __shfl_xor_sync(~0u, sum, 1);
-            sum += __shfl_xor_sync(~0u, sum, 2);
-            if (quad == b % 4 && row < a.rows && to < a.key_blocks)
+#pragma unroll
+            for (int step = 1; step < LANES; step *= 2)
+                sum += __shfl_xor_sync(~0u, sum, step);
+            int to = p.key0 / PER + block;
+            bool mine = LANES == 4 ? quad == b0 % 4 : quad % LANES == 0;
+            if (mine && row < a.rows && to < a.key_blocks)
                 a.sum[at * a.key_blocks + to] = sum;
         }
     }
 }
 
-/* The warp has read a stage: both producers write to it. */
-DEVICE void give_back(score_smem &sm, int stage)
-{
-    warp_arrive_at(smem_addr(&sm.empty[stage]), 0);
-    warp_arrive_at(smem_addr(&sm.empty[stage]), 1);
-}
-
 template <int PER>
-DEVICE void consume(score_smem &sm, const xattn_args &a, const xattn_sm90 &s, int d)
+static DEVICE void consume(score_smem &sm, const xattn_args &a, const xattn_sm90 &s, int d)
 {
     int n = a.stride * d / DEPTH, group = threadIdx.x >> 7;
     int own = 128 * group + 16 * (threadIdx.x >> 5 & 3) + (threadIdx.x >> 2 & 7);
     float acc[2][64];
     ring<STAGES> at;
-    for (int i = blockIdx.x / 2; i < s.n_places * a.heads; i += gridDim.x / 2) {
+    for (int i = blockIdx.x; i < s.n_places * a.heads; i += gridDim.x) {
         place p = place_at<PER>(a, s, i);
+        int before = 0;
 #pragma unroll 1
         for (int c = 0; c < n; c++) {
             mbar_wait(smem_addr(&sm.full[at.at]), at.parity);
@@ -182,20 +134,21 @@ DEVICE void consume(score_smem &sm, const xattn_args &a, const xattn_sm90 &s, in
             wgmma_commit();
             wgmma_wait<1>(); /* the stage before is done */
             if (c > 0)
-                give_back(sm, at.at == 0 ? STAGES - 1 : at.at - 1);
+                warp_arrive(smem_addr(&sm.empty[before]));
+            before = at.at;
             at.next();
         }
         wgmma_wait<0>();
         hold(acc[0]);
         hold(acc[1]);
-        give_back(sm, at.at == 0 ? STAGES - 1 : at.at - 1);
+        warp_arrive(smem_addr(&sm.empty[before]));
         reduce_rows<PER>(a, p, p.row0 + own, acc[0]);
         reduce_rows<PER>(a, p, p.row0 + own + 64, acc[1]);
     }
 }
 
 template <int PER>
-static __global__ void CLUSTER_OF_TWO __launch_bounds__(SM90_THREADS, 1)
+static __global__ void __launch_bounds__(SM90_THREADS, 1)
     score_runs(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
                const __grid_constant__ xattn_args a, const __grid_constant__ xattn_sm90 s, int d)
 {
@@ -206,18 +159,17 @@ static __global__ void CLUSTER_OF_TWO __launch_bounds__(SM90_THREADS, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             mbar_init(smem_addr(&sm.full[i]), 1);
-            mbar_init(smem_addr(&sm.empty[i]), 2 * 8);
+            mbar_init(smem_addr(&sm.empty[i]), 8);
         }
         mbar_init_fence();
     }
     __syncthreads();
-    cluster_sync();
-    if (warp < 8)
-        consume<PER>(sm, a, s, d);
-    else if ((threadIdx.x & 31) == 0)
-        produce<PER>(sm, a, s, &mq, &mk, d);
-    __syncwarp();
-    cluster_sync(); /* the other one may still arrive here */
+    if (warp == 8) {
+        if ((threadIdx.x & 31) == 0)
+            produce<PER>(sm, a, s, &mq, &mk, d);
+        return;
+    }
+    consume<PER>(sm, a, s, d);
 #endif
 }
 
@@ -249,8 +201,8 @@ out:
 template <int PER>
 static int launch(struct gpu *g, const xattn_args &a, int d, const xattn_sm90 &s, struct err *err)
 {
-    int rc = 0, pairs = s.n_places * a.heads;
-    unsigned grid = 2 * (unsigned)(pairs < g->sms / 2 ? pairs : g->sms / 2);
+    int rc = 0, tiles = s.n_places * a.heads;
+    unsigned grid = (unsigned)(tiles < g->sms ? tiles : g->sms);
     CU(err, cudaFuncSetAttribute((const void *)score_runs<PER>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(score_smem)));
     score_runs<PER><<<grid, SM90_THREADS, sizeof(score_smem), g->stream>>>(s.q, s.k, a, s, d);
@@ -277,7 +229,7 @@ out:
     return rc;
 }
 
-/* Pairs of tiles that hold a score, row by row. */
+/* Tiles that hold a score, row by row. */
 static int make_places(struct gpu *g, const xattn_args &a, xattn_sm90 *s, struct err *err)
 {
     int64_t rows = ceil_div(a.rows, WIDE_ROWS);
@@ -288,7 +240,7 @@ static int make_places(struct gpu *g, const xattn_args &a, xattn_sm90 *s, struct
         int64_t last = (r + 1) * WIDE_ROWS < a.rows ? (r + 1) * WIDE_ROWS : a.rows;
         int n = columns(a, (int)last - 1);
         n = n < 0 ? 0 : n < a.keys ? n : a.keys;
-        for (int64_t t = 0; 2 * t * TILE < n; t++)
+        for (int64_t t = 0; t * TILE < n; t++)
             places[s->n_places++] = (int32_t)(r << 16 | t);
     }
     TRY(gpu_alloc(g, (int64_t)s->n_places * 4 + 4, &to, err));
@@ -308,7 +260,7 @@ int xattn_sm90_init(struct gpu *g, const xattn_args &a, int d, xattn_sm90 *s, st
     if (nk != a.nk)
         TRY(gpu_alloc(g, kv_heads * nk * d * 2, &s->padded[1], err));
     TRY(tensor_map(&s->q, s->padded[0] ? s->padded[0] : a.q, a.stride * d, a.rows, a.heads,
-                   WIDE_ROWS / 2, err));
+                   WIDE_ROWS, err));
     TRY(tensor_map(&s->k, s->padded[1] ? s->padded[1] : a.k, a.stride * d, a.keys, kv_heads, TILE,
                    err));
     TRY(make_places(g, a, s, err));

@@ -9,13 +9,12 @@
 
 #include <cuda.h>
 
-#define WIDE_ROWS 256 /* reduced rows of a tile there */
+#define WIDE_ROWS 256 /* reduced rows of a thread block there */
 
 /* What the launch needs beside xattn_args. */
 struct xattn_sm90 {
-    CUtensorMap q, k;      /* of rows of S D channels, boxes of 64 channels x 128 rows */
-    const int32_t *places; /* on the device: row of tiles << 16 | pair of tiles, of those with a
-                            * score */
+    CUtensorMap q, k; /* of rows of S D channels, boxes of 64 channels x WIDE_ROWS, TILE rows */
+    const int32_t *places; /* on the device: row of tiles << 16 | tile, of those with a score */
     int n_places;          /* of a head */
     uint4 *padded[2];      /* q and k with whole runs of S tokens; NULL where they have them */
 };
