@@ -33,13 +33,22 @@ for m in dense sale streaming; do
     printf '"copies_kv":48,"tensor_pipe_pct":57.1,"dram_read_bytes":123456789,"dram_write_bytes":1234567,'
     printf '"counter_copies":48,"counter_copies_kv":48,"mask_iou":0.8,"mask_age":1}\n'
 done >gpu/records.jsonl
+mkdir first
+for m in dense sale streaming; do
+    printf '{"scope":"model","weights":"xxh3:a","model":"toy","task":"text:file=a.txt","setting":"",'
+    printf '"method":"%s","params":"","seed":0,"backend":"cuda","precision":"f32","n_q":64,"n_k":64,' $m
+    printf '"causal":true,"status":"ok","nll_mean":2.5,"density_elem":0.5,"ttft_ns":12345678,'
+    printf '"ttft_dense_ns":23456789,"ttft_speedup":1.9,"time_attn_ns":2345678,'
+    printf '"time_attn_dense_ns":13456789,"attn_speedup":5.7,"time_linear_ns":9876543,'
+    printf '"host_plan_ns":123456}\n'
+done >first/records.jsonl
 
 preamble='\usepackage{booktabs,longtable}\hbadness=10000\vbadness=10000'
 for form in '' twocolumn; do
     printf '\\documentclass[%s]{article}%s\\begin{document}\n' "$form" "$preamble" >"all$form.tex"
 done
 made=
-for dir in text video 'video hilbert' equal inside clips sampled 'both bothinside' gpu 'text video hilbert'; do
+for dir in text video 'video hilbert' equal inside clips sampled 'both bothinside' gpu first 'text video hilbert'; do
     for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
         # shellcheck disable=SC2086 # several directories
         set -- $dir --table "$t"
