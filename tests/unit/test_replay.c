@@ -177,8 +177,8 @@ START_TEST(closing_signals_end_a_run_in_order)
     set_up();
     make_trace(trace, false);
     pid_t pid = start(log_path, (const char *[]){"lacuna", "replay", trace, "-m",
-                                                 "streaming:sink=2:window=1..190/lin150", "-o",
-                                                 dir_a, "-q", "-j", "1", NULL});
+                                                 "streaming:sink=1..40/lin40:window=1..190/lin150",
+                                                 "-o", dir_a, "-q", "-j", "1", NULL});
     while (count_lines(dir_a) == 0 && kill(pid, 0) == 0)
         nanosleep(&(struct timespec){0, 1000000}, NULL);
     kill(pid, closing[_i]);

