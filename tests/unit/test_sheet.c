@@ -232,7 +232,8 @@ START_TEST(settings_that_keep_everything_are_warned_of)
     add_setting("sale", "tau=0", 1, 1, 0);
     build("summary", NULL);
     make((struct sheet_opts){0});
-    ck_assert(says(&s.notes, "! minference keeps 100 %: its budget of 1000 + 6096 columns is longer"));
+    ck_assert(
+        says(&s.notes, "! minference keeps 100 %: its budget of 1000 + 6096 columns is longer"));
     ck_assert(says(&s.notes, "! sale (tau=0) keeps 100 % in all 8 cells"));
     ck_assert_int_eq(s.sentences.n, 0); /* no two settings are left to compare */
 }
