@@ -36,7 +36,8 @@ static bool is_narrow(const struct figure_args *a)
 static int panel_width(const struct chart *c, int width)
 {
     int beside = c->key == KEY_RIGHT || c->key == KEY_EACH_RIGHT ? c->legend : 18;
-    return (width - c->left - (c->cols - 1) * c->gap - beside) / c->cols;
+    int cols = c->cols > 0 ? c->cols : 1;
+    return (width - c->left - (cols - 1) * c->gap - beside) / cols;
 }
 
 /* Lines of a legend below, and its columns. */

@@ -511,7 +511,8 @@ static int grid_columns(const struct mask_list *l, bool narrow, bool *settings)
     while (cols < l->n &&
            (*settings ? same_setting(first, &l->m[cols].id) : first->layer == l->m[cols].id.layer))
         cols++;
-    if (l->n % cols != 0 || cols > 16 || (l->n == cols && !narrow) || (!*settings && l->steps))
+    if (cols == 0 || l->n % cols != 0 || cols > 16 || (l->n == cols && !narrow) ||
+        (!*settings && l->steps))
         return 0;
     for (int i = 0; i < l->n; i++) {
         const struct record *x = &l->m[i].id, *top = &l->m[i % cols].id,

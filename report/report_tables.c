@@ -7,6 +7,7 @@
 #include "analyze/format.h"
 #include "analyze/metricfacts.h"
 #include "analyze/tables.h"
+#include "core/datadir.h"
 #include "core/fileio.h"
 #include "plots/gp.h"
 
@@ -178,10 +179,17 @@ static bool worth_showing(const struct table_def *def, const struct report *r)
     return table_has_data(def, &r->set);
 }
 
-/* What has no numbers of the records' model is no failure of the report. */
+/* A program without the papers' numbers beside it still makes reports. Numbers that are there and
+ * cannot be read are an error. */
 static bool excuse(struct report *r, const struct table_def *def, int rc, struct err *err)
 {
+    struct buf dir = {0};
+    struct err missing = {0};
     if (rc != ERR_INPUT || strcmp(def->listed.name, "paper") != 0)
+        return false;
+    bool there = datadir_find("paper", &dir, &missing) != ERR_INPUT;
+    buf_free(&dir);
+    if (there)
         return false;
     buf_puts(&r->tables, "<p class=\"notes\">No comparison with printed numbers: ");
     html_text(err->msg, &r->tables);
