@@ -11,6 +11,7 @@
 #include "plots/gp.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,22 +43,30 @@ static int by_name(const void *a, const void *b)
 }
 
 /* Paths of the manifests of a directory, sorted; of a records file none. */
-static void list_manifests(const char *dir, struct str_list *out)
+static int list_manifests(const char *dir, struct str_list *out, struct err *err)
 {
     struct buf path = {0};
+    struct dirent *e = NULL;
     DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
+    if (!d)
+        return errno == ENOTDIR ? 0 : err_sys(err, ERR_INPUT, "%s: cannot be listed", dir);
+    for (errno = 0; (e = readdir(d)); errno = 0) {
         if (!is_manifest(e->d_name))
             continue;
         buf_reset(&path);
         buf_printf(&path, "%s/%s", dir, e->d_name);
+        out->failed |= path.failed;
         str_list_add(out, buf_str(&path));
     }
-    if (d)
-        closedir(d);
+    int broken = errno;
+    closedir(d);
+    buf_free(&path);
     if (out->n)
         qsort(out->items, (size_t)out->n, sizeof *out->items, by_name);
-    buf_free(&path);
+    errno = broken;
+    return broken        ? err_sys(err, ERR_INPUT, "%s: cannot be listed", dir)
+           : out->failed ? err_set(err, ERR_NOMEM, "%s: names of manifests", dir)
+                         : 0;
 }
 
 /* A path of a manifest: absolute, or relative to the directory where the command ran; false when
@@ -111,7 +120,7 @@ int report_find_inputs(struct report *r, struct err *err)
     json_t *doc = NULL;
     int rc = 0;
     for (int64_t i = 0; i < r->records.n; i++)
-        list_manifests(r->records.items[i], &files);
+        TRY(list_manifests(r->records.items[i], &files, err));
     for (int64_t i = 0; i < files.n; i++) {
         TRY(seal_json_file(files.items[i], 16 << 20, &doc, err));
         inputs_of(doc, r);
@@ -222,7 +231,7 @@ int report_manifests(struct report *r, struct err *err)
     json_t *doc = NULL;
     int rc = 0;
     for (int64_t i = 0; i < r->records.n; i++)
-        list_manifests(r->records.items[i], &files);
+        TRY(list_manifests(r->records.items[i], &files, err));
     buf_printf(&path, "%s/manifest.json", r->dir);
     str_list_add(&files, buf_str(&path));
     for (int64_t i = 0; i < files.n; i++) {

@@ -108,6 +108,9 @@ static void put_notes(const struct str_list *notes, struct buf *b)
 
 static void put_sheet(const struct table *t, const struct sheet *s, struct buf *b)
 {
+    b->failed |= s->failed;
+    if (s->failed) /* it lacks texts */
+        return;
     buf_puts(b, "<div class=\"wide\"><table class=\"cards\">\n<caption>");
     html_text(s->title, b);
     if (s->caption[0]) {
@@ -122,7 +125,6 @@ static void put_sheet(const struct table *t, const struct sheet *s, struct buf *
     put_rows(s, b);
     buf_puts(b, "</tbody></table></div>\n");
     put_notes(&s->notes, b);
-    b->failed |= s->failed;
 }
 
 /* ---- sections ------------------------------------------------------------------------------- */
