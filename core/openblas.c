@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #ifndef OPENBLAS_DIR
 #define OPENBLAS_DIR "" /* where the Makefile found the threaded library */
@@ -30,17 +29,15 @@ static void *open_library(void)
                                         "libopenblas.so"};
     void *handle = NULL;
     const char *old = getenv("OPENBLAS_NUM_THREADS");
-    char *kept = old ? strdup(old) : NULL;
-    if (old && !kept)
-        return NULL;
+    char kept[32]; /* a number; no memory that may be missing */
+    snprintf(kept, sizeof kept, "%s", old ? old : "");
     setenv("OPENBLAS_NUM_THREADS", "1", 1); /* read while it is loaded */
     for (int i = 0; i < 3 && !handle; i++)
         handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (kept)
+    if (old)
         setenv("OPENBLAS_NUM_THREADS", kept, 1);
     else
         unsetenv("OPENBLAS_NUM_THREADS");
-    free(kept);
     return handle;
 }
 
