@@ -19,7 +19,7 @@ run()
 
 data()
 {
-    (cd "$root" && sh datasets/prompts/make_prompt.sh core) >prompt.c
+    cp "$root/datasets/prompts/core.txt" prompt.c # stays as it is while the sources change
     head -c 6000 prompt.c >text.c
     run capture --model "$root/datasets/models/code-lm" --prompt prompt.c --tokens 2048 -o code.h5
     run capture --model "$root/datasets/models/video-dit" --size 4x64x96 --steps 4 -o video.h5
