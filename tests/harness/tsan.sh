@@ -51,7 +51,8 @@ run replay -q v.h5 -m dense -m fg-attn:refresh=2 -m spargeattn -m svg1 --layers 
     -o rv
 
 # An interrupt reaches one thread, and all of them stop.
-"$LACUNA" replay -q t.h5 -m dense -m sale -m oracle -j 4 -o ri >"$dir/log" 2>&1 &
+"$LACUNA" replay -q t.h5 -m dense -m streaming:sink=1..40/lin40:window=1..90/lin80 -j 4 -o ri \
+    >"$dir/log" 2>&1 &
 sleep 1
 kill -INT $!
 wait $!
