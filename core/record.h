@@ -104,6 +104,11 @@ const char *record_file_path(const struct record_file *f);
 /* True if the cell's last record is ok or skip. A cell with an error is tried again. */
 bool record_file_has(const struct record_file *f, const char *key);
 
+/* The same of the cell of r. NULL: no file, and so no record. ERR_NOMEM without memory for the key.
+ */
+int record_file_holds(const struct record_file *f, const struct record *r, bool *holds,
+                      struct err *err);
+
 /* Thread-safe; one write() of the whole line. At most every few seconds the file is synced as well:
  * that is what a power failure may cost. */
 int record_file_append(struct record_file *f, const struct record *r, struct err *err);

@@ -187,6 +187,21 @@ bool record_file_has(const struct record_file *f, const char *key)
     return has;
 }
 
+int record_file_holds(const struct record_file *f, const struct record *r, bool *holds,
+                      struct err *err)
+{
+    struct buf key = {0};
+    *holds = false;
+    if (!f)
+        return 0;
+    record_key(r, &key);
+    int rc = buf_check(&key, "record key", err);
+    if (!rc)
+        *holds = record_file_has(f, buf_str(&key));
+    buf_free(&key);
+    return rc;
+}
+
 /* The whole line or nothing: what a full disk cut short is removed again. */
 static int write_line(struct record_file *f, struct err *err)
 {

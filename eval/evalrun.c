@@ -57,7 +57,7 @@ static int cell_records(const struct eval_run *r, const struct eval_task *t, int
                         struct cell_records *c, struct err *err)
 {
     struct eval_subject m = {r->m->name, r->m->weights, eval_model_shape(r->m)};
-    struct buf name = {0}, key = {0};
+    struct buf name = {0};
     int rc = 0;
 
     *c = (struct cell_records){.n = r->n_runs + 1};
@@ -68,14 +68,10 @@ static int cell_records(const struct eval_run *r, const struct eval_task *t, int
         record_init(c->rec + i);
         TRY(eval_identity(&m, &r->how, buf_str(&name), i ? r->runs + i - 1 : NULL, c->rec + i,
                           err));
-        buf_reset(&key);
-        record_key(c->rec + i, &key);
-        TRY(buf_check(&key, "record key", err));
-        c->done[i] = r->records && record_file_has(r->records, buf_str(&key));
+        TRY(record_file_holds(r->records, c->rec + i, c->done + i, err));
     }
 out:
     buf_free(&name);
-    buf_free(&key);
     return rc;
 }
 

@@ -100,7 +100,7 @@ out:
 static int make_records(struct video_eval *v, struct record *rec, bool *done, struct err *err)
 {
     struct eval_subject m = {v->name, v->weights, v->shape};
-    struct buf name = {0}, key = {0};
+    struct buf name = {0};
     int rc = 0;
 
     TRY(task_name(v, &name, err));
@@ -108,15 +108,11 @@ static int make_records(struct video_eval *v, struct record *rec, bool *done, st
     for (int i = 0; i <= v->n_runs; i++) {
         TRY(eval_identity(&m, &v->how, buf_str(&name), i ? v->runs + i - 1 : NULL, rec + i, err));
         rec[i].n_q = rec[i].n_k = v->in.grid[0] * v->in.grid[1] * v->in.grid[2];
-        buf_reset(&key);
-        record_key(rec + i, &key);
-        TRY(buf_check(&key, "record key", err));
-        done[i] = v->records && record_file_has(v->records, buf_str(&key));
+        TRY(record_file_holds(v->records, rec + i, done + i, err));
         v->todo += !done[i];
     }
 out:
     buf_free(&name);
-    buf_free(&key);
     return rc;
 }
 

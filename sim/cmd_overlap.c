@@ -278,14 +278,12 @@ static int deliver(struct overlap *o, const struct dumped *a, const struct dumpe
                    const struct shared *s, int64_t nq, struct err *err)
 {
     struct record rec;
-    struct buf key = {0};
-    bool ok_a, ok_b;
+    bool ok_a, ok_b, done;
     int rc = 0;
     record_init(&rec);
     TRY(pair_identity(o, a, b, &rec, err));
-    record_key(&rec, &key);
-    TRY(buf_check(&key, "record key", err));
-    if (record_file_has(o->records, buf_str(&key)))
+    TRY(record_file_holds(o->records, &rec, &done, err));
+    if (done)
         goto out; /* from a run that ended within this head */
     TRY(in_order(a, &ok_a, err));
     TRY(in_order(b, &ok_b, err));
@@ -299,14 +297,12 @@ static int deliver(struct overlap *o, const struct dumped *a, const struct dumpe
     TRY(record_file_append(o->records, &rec, err));
 out:
     record_free(&rec);
-    buf_free(&key);
     return rc;
 }
 
 /* Have all pairs of this head a record? */
 static int head_done(struct overlap *o, int64_t from, int64_t to, bool *done, struct err *err)
 {
-    struct buf key = {0};
     int rc = 0;
     *done = true;
     for (int64_t a = from; a < to && *done; a++)
@@ -314,16 +310,12 @@ static int head_done(struct overlap *o, int64_t from, int64_t to, bool *done, st
             struct record rec;
             record_init(&rec);
             rc = pair_identity(o, o->masks + a, o->masks + b, &rec, err);
-            buf_reset(&key);
-            record_key(&rec, &key);
+            rc = rc ? rc : record_file_holds(o->records, &rec, done, err);
             record_free(&rec);
             if (rc)
-                goto out;
-            *done = record_file_has(o->records, buf_str(&key));
+                return rc;
         }
-out:
-    buf_free(&key);
-    return rc;
+    return 0;
 }
 
 static int do_head(void *ctx, int64_t item, int worker, struct err *err)

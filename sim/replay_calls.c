@@ -101,16 +101,6 @@ out:
 
 /* ---- a method on a call --------------------------------------------------------------------- */
 
-static bool has_record(struct replay *r, const struct record *rec, struct err *err)
-{
-    struct buf key = {0};
-    record_key(rec, &key);
-    bool has =
-        buf_check(&key, "record key", err) == 0 && record_file_has(r->records, buf_str(&key));
-    buf_free(&key);
-    return has;
-}
-
 /* Identities of the cells of w->run, and which of them have a record. */
 static int begin_records(struct work *w, struct record *of_call, bool *all_done, bool *call_done,
                          struct err *err)
@@ -121,12 +111,13 @@ static int begin_records(struct work *w, struct record *of_call, bool *all_done,
     *all_done = true;
     for (int64_t i = 0; i < w->g->n; i++) {
         TRY(replay_identity(r, series_of(w, i), w->call, run, w->records + i, err));
-        w->done[i] = has_record(r, w->records + i, err);
+        TRY(record_file_holds(r->records, w->records + i, w->done + i, err));
         *all_done &= w->done[i];
     }
     TRY(replay_call_identity(r, w->g, w->call, run, of_call, err));
-    *call_done = !r->device.timed || has_record(r, of_call, err);
-    rc = err->code;
+    *call_done = true;
+    if (r->device.timed)
+        TRY(record_file_holds(r->records, of_call, call_done, err));
 out:
     return rc;
 }

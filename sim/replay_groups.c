@@ -92,24 +92,21 @@ out:
 static int count_calls(struct replay *r, const struct call_group *g, struct err *err)
 {
     struct series *s = r->series + g->series[0];
-    struct buf key = {0};
     int rc = 0;
     for (int64_t c = 0; c < s->n_calls && r->device.timed; c++)
         for (int64_t k = 0; k < r->n_runs; k++) {
             struct record rec;
+            bool done = false;
             record_init(&rec);
             rc = replay_call_identity(r, g, s->calls[c], r->runs + k, &rec, err);
-            buf_reset(&key);
-            record_key(&rec, &key);
+            rc = rc ? rc : record_file_holds(r->records, &rec, &done, err);
             record_free(&rec);
             if (rc)
-                goto out;
+                return rc;
             s->cells++;
-            s->todo += !r->records || !record_file_has(r->records, buf_str(&key));
+            s->todo += !done;
         }
-out:
-    buf_free(&key);
-    return rc;
+    return 0;
 }
 
 int replay_groups(struct replay *r, struct err *err)

@@ -95,7 +95,6 @@ static int parse_list(const char *text, int64_t limit, const char *what, int64_t
 static int count_todo(struct replay *r, struct err *err)
 {
     int rc = 0;
-    struct buf key = {0};
     for (int64_t i = 0; i < r->n_series; i++) {
         struct series *s = r->series + i;
         const struct trace_meta *m = trace_meta(r->traces[s->trace]);
@@ -104,26 +103,23 @@ static int count_todo(struct replay *r, struct err *err)
         for (int64_t c = 0; c < s->n_calls; c++)
             for (int64_t k = 0; k < r->n_runs; k++) {
                 struct record rec;
+                bool done = false;
                 record_init(&rec);
                 rc = replay_identity(r, s, s->calls[c], r->runs + k, &rec, err);
-                buf_reset(&key);
-                record_key(&rec, &key);
+                rc = rc ? rc : record_file_holds(r->records, &rec, &done, err);
                 record_free(&rec);
                 if (rc)
-                    goto out;
+                    return rc;
                 s->cells++;
-                bool todo = !r->records || !record_file_has(r->records, buf_str(&key));
-                s->todo += todo;
-                s->searches += todo && r->runs[k].target;
+                s->todo += !done;
+                s->searches += !done && r->runs[k].target;
             }
         s->cost = pairs * (double)(m->head_dim + m->v_dim) *
                   (double)(s->todo + s->n_calls + BUDGET_EVALS / 2 * s->searches);
         if (s->todo == 0)
             s->cost = 0;
     }
-out:
-    buf_free(&key);
-    return rc;
+    return 0;
 }
 
 /* Heads that a calibration does not know are easily taken for calibrated ones. */

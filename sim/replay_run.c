@@ -33,15 +33,13 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
 {
     const struct method_run *run = r->runs + run_index;
     struct record rec;
-    struct buf key = {0};
     struct err cell = {0};
+    bool done;
     int rc = 0;
 
     record_init(&rec);
     TRY(replay_identity(r, s, call, run, &rec, err));
-    record_key(&rec, &key);
-    TRY(buf_check(&key, "record key", err));
-    bool done = record_file_has(r->records, buf_str(&key));
+    TRY(record_file_holds(r->records, &rec, &done, err));
     bool carries = run->method->flags & METHOD_NEEDS_STEPS;
     slots = slots_of(run, slots);
     if (done && !carries && !r->masks && !r->outputs)
@@ -61,7 +59,6 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
         TRY(replay_deliver(r, run, &rec, err));
 out:
     record_free(&rec);
-    buf_free(&key);
     return rc;
 }
 
@@ -77,20 +74,17 @@ static void progress_cell(struct replay *r, const struct series *s, const struct
 static int call_needed(const struct replay *r, const struct series *s, int64_t call, bool *needed,
                        struct err *err)
 {
-    struct buf key = {0};
     int rc = 0;
     *needed = r->masks || r->outputs;
     for (int64_t k = 0; k < r->n_runs && !*needed && !rc; k++) {
         struct record rec;
+        bool done = false;
         record_init(&rec);
         rc = replay_identity(r, s, call, r->runs + k, &rec, err);
-        buf_reset(&key);
-        record_key(&rec, &key);
+        rc = rc ? rc : record_file_holds(r->records, &rec, &done, err);
         record_free(&rec);
-        *needed = (r->runs[k].method->flags & METHOD_NEEDS_STEPS) ||
-                  !record_file_has(r->records, buf_str(&key));
+        *needed = (r->runs[k].method->flags & METHOD_NEEDS_STEPS) || !done;
     }
-    buf_free(&key);
     return rc;
 }
 
