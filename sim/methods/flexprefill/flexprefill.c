@@ -468,31 +468,14 @@ static int sparsest(const struct params *p, const struct block_score *s)
     return best;
 }
 
-static void put_grid(const struct block_score *s, struct jw *w)
+static void grid_values(int t, double *values)
 {
-    static const char *const columns[] = {"gamma",  "min_budget", "density_elem",
-                                          "cra_p1", "cra_mean",   "err_l2_rel"};
-    jw_key(w, "grid");
-    jw_obj(w);
-    jw_key(w, "columns");
-    jw_arr(w);
-    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
-        jw_str(w, columns[i]);
-    jw_arr_end(w);
-    jw_key(w, "rows");
-    jw_arr(w);
-    for (int t = 0; t < N_GRID; t++) {
-        const double row[] = {gammas[t / N_BUDGET], (double)budgets[t % N_BUDGET],
-                              s[t].density,         s[t].keep_p1,
-                              s[t].keep_mean,       s[t].error};
-        jw_arr(w);
-        for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-            jw_num(w, row[i]);
-        jw_arr_end(w);
-    }
-    jw_arr_end(w);
-    jw_obj_end(w);
+    values[0] = gammas[t / N_BUDGET];
+    values[1] = (double)budgets[t % N_BUDGET];
 }
+
+static const char *const grid_names[] = {"gamma", "min_budget"};
+static const struct grid_rows grid_of_search = {grid_names, 2, N_GRID, grid_values};
 
 static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err)
@@ -521,7 +504,7 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
                  samples[0].layer, samples[0].head);
     jw_knum(w, "gamma", best < 0 ? 1 : gammas[best / N_BUDGET]);
     jw_kint(w, "min_budget", best < 0 ? 0 : budgets[best % N_BUDGET]);
-    put_grid(sum, w);
+    block_grid_write(&grid_of_search, sum, w);
 out:
     return rc;
 }

@@ -142,32 +142,17 @@ static void choose(const struct block_score *res, const struct sample_target *wa
     }
 }
 
-static void put_grid(const struct block_score *res, struct jw *w)
+static void grid_values(int t, double *values)
 {
-    static const char *const columns[] = {"alpha_c", "alpha_s",  "chunks",    "density_elem",
-                                          "cra_p1",  "cra_mean", "err_l2_rel"};
-    jw_key(w, "grid");
-    jw_obj(w);
-    jw_key(w, "columns");
-    jw_arr(w);
-    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
-        jw_str(w, columns[i]);
-    jw_arr_end(w);
-    jw_key(w, "rows");
-    jw_arr(w);
-    for (int t = 0; t < N_GRID; t++) {
-        struct sample_choice c;
-        triple(t, &c);
-        const double row[] = {c.alpha_c,      c.alpha_s,        c.chunks,    res[t].density,
-                              res[t].keep_p1, res[t].keep_mean, res[t].error};
-        jw_arr(w);
-        for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-            jw_num(w, row[i]);
-        jw_arr_end(w);
-    }
-    jw_arr_end(w);
-    jw_obj_end(w);
+    struct sample_choice c;
+    triple(t, &c);
+    values[0] = c.alpha_c;
+    values[1] = c.alpha_s;
+    values[2] = c.chunks;
 }
+
+static const char *const grid_names[] = {"alpha_c", "alpha_s", "chunks"};
+static const struct grid_rows grid_of_search = {grid_names, 3, N_GRID, grid_values};
 
 int sample_search(const struct sample_config *base, const struct sample_target *target,
                   const struct head_in *samples, int n, struct sample_choice *out, struct jw *w,
@@ -183,6 +168,6 @@ int sample_search(const struct sample_config *base, const struct sample_target *
     }
     choose(res, target, out);
     if (w)
-        put_grid(res, w);
+        block_grid_write(&grid_of_search, res, w);
     return 0;
 }
