@@ -5,6 +5,7 @@
  */
 #include "plots/gp_impl.h"
 
+#include "core/environment.h"
 #include "core/pool.h"
 
 #include <ctype.h>
@@ -20,8 +21,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-extern char **environ;
 
 static int redirect(posix_spawn_file_actions_t *fa, int log)
 {
@@ -45,22 +44,6 @@ static bool is_gnuplot_setting(const char *variable)
     return false;
 }
 
-/* The environment without them, to be freed; NULL without memory. */
-static char **gnuplot_environment(void)
-{
-    size_t n = 0, kept = 0;
-    while (environ[n])
-        n++;
-    char **env = malloc((n + 1) * sizeof *env);
-    if (!env)
-        return NULL;
-    for (size_t i = 0; i < n; i++)
-        if (!is_gnuplot_setting(environ[i]))
-            env[kept++] = environ[i];
-    env[kept] = NULL;
-    return env;
-}
-
 /* Start `gnuplot -d -e CD SCRIPT`: -d reads no settings of the user, CD changes the directory. */
 static int start(char *cd, char *script, int log, pid_t *pid)
 {
@@ -69,7 +52,7 @@ static int start(char *cd, char *script, int log, pid_t *pid)
     posix_spawn_file_actions_t fa;
     posix_spawnattr_t attr;
     sigset_t defaults;
-    char **env = gnuplot_environment();
+    char **env = environment_without(is_gnuplot_setting);
     int e = env ? posix_spawn_file_actions_init(&fa) : ENOMEM;
     if (e) {
         free(env);

@@ -6,6 +6,7 @@
 #include "reproduce/runjob.h"
 
 #include "core/clock.h"
+#include "core/environment.h"
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/pool.h"
@@ -22,8 +23,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-extern char **environ;
 
 void command_text(const struct str_list *argv, const char *out, struct buf *b)
 {
@@ -48,19 +47,9 @@ void command_text(const struct str_list *argv, const char *out, struct buf *b)
 /* ---- the child ------------------------------------------------------------------------------- */
 
 /* A setting of the user's for another command must not change what a recipe says. */
-static char **child_environment(void)
+static bool is_setting(const char *variable)
 {
-    size_t n = 0, kept = 0;
-    while (environ[n])
-        n++;
-    char **env = malloc((n + 1) * sizeof *env);
-    if (!env)
-        return NULL;
-    for (size_t i = 0; i < n; i++)
-        if (strncmp(environ[i], "LACUNA_", 7) != 0 || strncmp(environ[i], "LACUNA_DATA=", 12) == 0)
-            env[kept++] = environ[i];
-    env[kept] = NULL;
-    return env;
+    return strncmp(variable, "LACUNA_", 7) == 0 && strncmp(variable, "LACUNA_DATA=", 12) != 0;
 }
 
 /* Wait for the child; on an interrupt, pass it on once: as another signal than that of a terminal,
@@ -87,7 +76,7 @@ static int wait_for(pid_t pid)
 static int spawn(char **argv, int log, pid_t *pid)
 {
     posix_spawn_file_actions_t fa;
-    char **env = child_environment();
+    char **env = environment_without(is_setting);
     if (!env)
         return ENOMEM;
     int e = posix_spawn_file_actions_init(&fa);
