@@ -15,43 +15,43 @@ void cell_text(const struct page_cell *c, struct buf *b)
         buf_puts(b, c->printed ? c->printed : c->ours ? c->ours : "-");
 }
 
+/* Letters that cells share: those of the first one, none when another cell's differ. Returns
+ * whether the next cell may still share them. */
+static bool share_letters(const struct page_cell *c, bool *first, char letters[16])
+{
+    if (*first)
+        snprintf(letters, 16, "%s", c->letters);
+    else if (strcmp(letters, c->letters) != 0) {
+        letters[0] = '\0';
+        return false;
+    }
+    *first = false;
+    return true;
+}
+
 void column_letters(const struct page_block *b, int column, char letters[16])
 {
-    bool first = true;
+    bool first = true, shared = true;
     letters[0] = '\0';
     if (b->columns.e[column].printed)
         return;
-    for (int r = 0; r < b->rows.n; r++) {
+    for (int r = 0; r < b->rows.n && shared; r++) {
         const struct page_cell *c = page_cell_at(b, r, column);
-        if (!c->ours)
-            continue;
-        if (first)
-            snprintf(letters, 16, "%s", c->letters);
-        else if (strcmp(letters, c->letters) != 0) {
-            letters[0] = '\0';
-            return;
-        }
-        first = false;
+        if (c->ours)
+            shared = share_letters(c, &first, letters);
     }
 }
 
 void row_letters(const struct page_block *b, int row, char letters[16])
 {
-    bool first = true;
+    bool first = true, shared = true;
     letters[0] = '\0';
     if (b->rows.e[row].printed)
         return;
-    for (int k = 0; k < b->columns.n; k++) {
+    for (int k = 0; k < b->columns.n && shared; k++) {
         const struct page_cell *c = page_cell_at(b, row, k);
-        if (!c->ours || !b->columns.e[k].printed)
-            continue;
-        if (first)
-            snprintf(letters, 16, "%s", c->letters);
-        else if (strcmp(letters, c->letters) != 0) {
-            letters[0] = '\0';
-            return;
-        }
-        first = false;
+        if (c->ours && b->columns.e[k].printed)
+            shared = share_letters(c, &first, letters);
     }
 }
 
