@@ -21,6 +21,7 @@
 #define SAMPLE 72       /* of a legend beside its text */
 #define LEAST_WIDTH 150 /* of a panel that is not the only one of its row */
 #define HEAD 20         /* above a panel, for its title */
+#define TITLE_CHAR 8.4  /* a letter of the figure's title, of 12 points */
 
 void chart_legend_room(const struct series_list *l, struct chart_layout *out)
 {
@@ -108,7 +109,7 @@ static void geometry(const struct figure_args *a, const struct chart_layout *l, 
                      int *w, int *h)
 {
     const char *title = a->title ? a->title : a->untitled ? "" : l->title;
-    int text = title[0] ? 28 + (int)(7.6 * (double)strlen(title)) : 0;
+    int text = title[0] ? 28 + (int)(TITLE_CHAR * (double)strlen(title)) : 0;
     *c = (struct chart){.panels = l->panels,
                         .left = l->left ? l->left : 84,
                         .gap = l->gap ? l->gap : 92,
@@ -165,7 +166,7 @@ static int check_room(struct chart *c, int width, int lines, struct err *err)
 static void draw_title(struct chart *c, const char *title)
 {
     struct buf *s = &c->gp.script;
-    double fits = (c->gp.width - 20) / (7.6 * (double)strlen(title) + 1);
+    double fits = (c->gp.width - 20) / (TITLE_CHAR * (double)strlen(title) + 1);
     if (!title[0])
         return;
     buf_puts(s, "set label ");
