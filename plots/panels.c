@@ -189,7 +189,7 @@ void panels_layout(struct panels *p, const struct panels_wish *want)
     grid(want->count, want->cols, &p->cols, &p->rows);
     panel_size(p, want);
     /* Titles of neighbours must not touch, nor the outer ones run off the picture. */
-    int text = (int)(CHAR * want->chars) + 8;
+    int text = (int)(CHAR * want->chars) + 18;
     if (p->cols > 1 && text > p->width + p->gap_x)
         p->gap_x = text - p->width;
     int over = text > p->width ? (text - p->width + 1) / 2 : 0;
