@@ -6,8 +6,8 @@
 
 #include <stdbool.h>
 
-/* This process's variables ("NAME=value") but for those that drop() names, NULL at the end. The caller
- * frees the list, not its texts; NULL without memory. */
+/* This process's variables ("NAME=value") but for those that drop() names, NULL at the end. The
+ * caller frees the list, not its texts; NULL without memory. */
 char **environment_without(bool (*drop)(const char *variable));
 
 #endif
