@@ -22,10 +22,11 @@ static int check_target(const struct eval_opts *o, const struct method_run *r, s
                        "own (:per=head); `lacuna replay` searches per=layer and per=model, and its "
                        "note `found` has the parameters to give here",
                        name);
-    if (r->method->flags & METHOD_NEEDS_STEPS)
+    /* A prefill is one step: only a clip has a state that the search would spoil. */
+    if (o->size && (r->method->flags & METHOD_NEEDS_STEPS))
         return err_set(err, ERR_USAGE,
-                       "eval: method %s keeps state over steps, and a target is searched call by "
-                       "call: give its parameters",
+                       "eval: method %s keeps state over steps, and a target of a clip is searched "
+                       "step by step: give its parameters",
                        name);
     if (o->decode == 1)
         return err_set(err, ERR_USAGE,
