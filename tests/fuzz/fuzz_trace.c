@@ -168,8 +168,9 @@ static int read_all(const struct trace *t, size_t len, struct err *err)
     }
     TRY(read_run(t, err));
     struct row_sample s;
-    if (trace_rows(t, &s) && (s.n != trace_meta(t)->n_q || trace_call_pairs(t, 0) < 0 ||
-                              s.at[s.n - 1] >= trace_meta(t)->n_k))
+    if (trace_rows(t, &s) &&
+        (s.n != trace_meta(t)->n_q || (trace_calls(t) > 0 && trace_call_pairs(t, 0) < 0) ||
+         s.at[s.n - 1] >= trace_meta(t)->n_k))
         return fuzz_wild("%lld sampled rows", (long long)s.n);
 out:
     return rc;
