@@ -18,7 +18,7 @@
 
 struct analyze_opts {
     struct common_opts common;
-    char *table, *group, *columns, *pivot, *sort, *best, *format, *output, *at, *by, *explain;
+    char *table, *group, *columns, *pivot, *sort, *best, *format, *output, *at, *by, *per, *explain;
     struct str_list where;
     int64_t top;
     bool wide;
@@ -48,6 +48,9 @@ static const struct opt options[] = {
              "replay."},
     {.name = "by", .type = OPT_STR, .offset = offsetof(struct analyze_opts, by), .arg = "METRIC",
      .flags = OPT_UNSET, .help = "ranking: what decides (err_l1_rel)."},
+    {.name = "per", .type = OPT_STR, .offset = offsetof(struct analyze_opts, per),
+     .arg = "model|layer|head", .flags = OPT_UNSET,
+     .help = "ranking: who wins over all heads (default), in each layer or on each head."},
     {.name = "sort", .type = OPT_STR, .offset = offsetof(struct analyze_opts, sort),
      .arg = "COLUMN", .flags = OPT_UNSET,
      .help = "Sort rows by a column (its name as in CSV): metrics by their median, the better "
@@ -229,11 +232,13 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(recset_load(&dirs, &set, err));
     TRY(recset_where(&o.where, &set, err));
     def = table_def_find(o.table ? o.table : default_table(&set), err);
+    if ((o.at || o.by || o.per) && strcmp(def->listed.name, "ranking") != 0)
+        FAIL(err, ERR_USAGE, "--at, --by and --per are of another table: add --table ranking");
     if (o.common.dry_run) {
         say_plan(def, &set, f, o.output);
         goto out;
     }
-    struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by, app->methods};
+    struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by, o.per, app->methods};
     struct row_opts rows = {o.sort, o.best, o.top};
     TRY(table_build(def, &set, &req, &t, err));
     for (int64_t i = 0; i < o.where.n; i++)

@@ -7,7 +7,6 @@
 #include "analyze/ranking_impl.h"
 
 #include "analyze/metricfacts.h"
-#include "analyze/paired.h"
 #include "analyze/params.h"
 #include "core/mem.h"
 
@@ -15,8 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define SIGNIFICANT 0.05
 
 /* ---- one comparison ------------------------------------------------------------------------- */
 
@@ -72,11 +69,6 @@ static const struct contestant *rival_of(const struct ranking *k, int64_t i)
     return r;
 }
 
-struct verdict {
-    double median, low, high;
-    struct signed_rank test;
-};
-
 static int judge(const struct ranking *k, int64_t i, struct verdict *v, struct err *err)
 {
     const struct contestant *c = &k->c[i], *r = rival_of(k, i);
@@ -95,30 +87,6 @@ out:
     return rc;
 }
 
-enum {
-    C_AT,
-    C_METHOD,
-    C_PARAMS,
-    C_N,
-    C_X,
-    C_Y,
-    C_SHARE,
-    C_MEDIAN,
-    C_LOW,
-    C_HIGH,
-    C_P,
-    C_HOLM,
-    C_VERDICT
-};
-
-static const char *in_words(const struct ranking *k, const struct verdict *v, double holm)
-{
-    if (!(holm < SIGNIFICANT))
-        return "open";
-    bool higher = v->test.plus > v->test.minus;
-    return higher == (metric_better(k->by) == BETTER_HIGHER) ? "better" : "worse";
-}
-
 /* Parameters without the target, which the column "at" has; what shares them stays. */
 static void without_place(const char *params, struct buf *b)
 {
@@ -129,65 +97,98 @@ static void without_place(const char *params, struct buf *b)
         buf_puts(b, own ? per : per + 1);
 }
 
-static int put_row(const struct ranking *k, const struct place *at, int64_t i,
-                   const struct verdict *v, double holm, struct table *t, struct err *err)
+static int add_outcome(struct ranking *k, const struct place *at, int64_t i, struct err *err)
 {
-    const struct contestant *c = &k->c[i];
-    int64_t o = k->n_scope;
-    struct buf own = {0};
+    const struct contestant *c = &k->c[i], *rival = rival_of(k, i);
+    struct outcome *o;
     int rc = 0;
-    TRY(table_row(t, err));
-    for (int s = 0; s < k->n_scope; s++)
-        TRY(table_put_key(t, s, c->first, k->scope[s], err));
-    TRY(table_text(t, o + C_AT, at->text, err));
-    TRY(table_text(t, o + C_METHOD, c->first->method, err));
-    without_place(buf_str(&c->params), &own);
-    TRY(buf_check(&own, "parameters", err));
-    TRY(table_text(t, o + C_PARAMS, buf_str(&own), err));
-    TRY(table_text(t, o + C_VERDICT, in_words(k, v, holm), err));
-    const double numbers[][2] = {
-        {C_N, (double)k->n_common}, {C_X, c->mean_x},      {C_Y, c->mean_y},
-        {C_SHARE, c->share},        {C_MEDIAN, v->median}, {C_LOW, v->low},
-        {C_HIGH, v->high},          {C_P, v->test.p},      {C_HOLM, holm}};
-    for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++)
-        table_num(t, o + (int64_t)numbers[n][0], numbers[n][1]);
-out:
+    TRY(mem_grow(&k->outcomes, &k->cap_outcomes, k->n_outcomes + 1, sizeof *k->outcomes,
+                 "comparisons", err));
+    o = &k->outcomes[k->n_outcomes++];
+    *o = (struct outcome){.first = c->first,
+                          .method = c->first->method,
+                          .n = (double)k->n_common,
+                          .mean_x = c->mean_x,
+                          .mean_y = c->mean_y,
+                          .share = c->share};
+    snprintf(o->at, sizeof o->at, "%s", at->text);
+    without_place(buf_str(&c->params), &o->params);
+    without_place(buf_str(&rival->params), &o->second);
+    const char *sep = o->second.len ? ":" : "";
+    struct buf own = o->second;
+    o->second = (struct buf){0};
+    buf_printf(&o->second, "%s%s%s", rival->first->method, sep, buf_str(&own));
     buf_free(&own);
+    TRY(judge(k, i, &o->v, err));
+    TRY(buf_check(o->params.failed ? &o->params : &o->second, "parameters", err));
+out:
     return rc;
+}
+
+/* Of the last n outcomes. */
+static void crown(struct ranking *k, int64_t n)
+{
+    struct outcome *o = k->outcomes + k->n_outcomes - n, *best = o;
+    for (int64_t i = 1; i < n; i++)
+        if (o[i].share > best->share ||
+            (o[i].share == best->share && better(k->by, o[i].mean_y, best->mean_y)))
+            best = &o[i];
+    best->first_place = true;
+}
+
+/* No comparison, or not of everything: why. */
+static void note_place(struct ranking *k, const struct place *at, bool even, struct table *t)
+{
+    bool alone = k->n_c < 2, none = !alone && k->n_common == 0, model = k->per == PER_MODEL;
+    const char *nothing = "fewer than two settings have values: nothing to rank";
+    if (alone && model)
+        table_note(t, "at %s %s", at->text, nothing);
+    else if (alone)
+        ranking_count(k, 1, "", "at %s %s", at->text, nothing);
+    else if (none && model)
+        table_note(t, "at %s no head has values of all settings: leave some out (--where)",
+                   at->text);
+    else if (none)
+        ranking_count(k, 1, "", "at %s no %s has values of all settings", at->text,
+                      ranking_unit(k, false));
+    else if (k->left_out && model)
+        table_note(t, "at %s %lld heads that only some settings have are left out", at->text,
+                   (long long)k->left_out);
+    if (!even && model)
+        table_note(t, "at %s the settings were not replayed on the same calls", at->text);
+    else if (!even)
+        ranking_count(k, 1, "", "at %s the settings were not replayed on the same calls", at->text);
 }
 
 static int rank_at(struct ranking *k, const struct place *at, struct table *t, struct err *err)
 {
-    struct verdict *v = NULL;
-    double *p = NULL;
-    int rc = 0;
-
-    find_common(k);
-    if (k->n_c < 2 || k->n_common == 0) {
-        table_note(t, "at %s %s", at->text,
-                   k->n_c < 2 ? "fewer than two settings have values: nothing to rank"
-                              : "no head has values of all settings: leave some out (--where)");
-        goto out;
-    }
-    share_wins(k);
-    TRY(mem_zalloc(&v, k->n_c, sizeof *v, "verdicts", err));
-    TRY(mem_alloc(&p, k->n_c, sizeof *p, "verdicts", err));
     bool even = true;
-    for (int64_t i = 0; i < k->n_c; i++) {
-        TRY(judge(k, i, &v[i], err));
-        p[i] = v[i].test.p;
-        even &= at->curves || k->c[i].calls == k->c[0].calls;
+    int rc = 0;
+    find_common(k);
+    if (k->n_c >= 2 && k->n_common > 0) {
+        share_wins(k);
+        for (int64_t i = 0; i < k->n_c; i++) {
+            TRY(add_outcome(k, at, i, err));
+            even &= at->curves || k->c[i].calls == k->c[0].calls;
+        }
+        crown(k, k->n_c);
     }
-    holm_correct(p, (int)k->n_c);
-    for (int64_t i = 0; i < k->n_c; i++)
-        TRY(put_row(k, at, i, &v[i], p[i], t, err));
-    if (k->left_out)
-        table_note(t, "at %s %lld heads that only some settings have are left out", at->text,
-                   (long long)k->left_out);
-    if (!even)
-        table_note(t, "at %s the settings were not replayed on the same calls", at->text);
+    note_place(k, at, even, t);
 out:
-    free(v);
+    return rc;
+}
+
+/* Over all comparisons of the table. */
+static int correct_all(struct ranking *k, struct err *err)
+{
+    double *p = NULL;
+    int rc = mem_alloc(&p, k->n_outcomes, sizeof *p, "verdicts", err);
+    for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
+        p[i] = k->outcomes[i].v.test.p;
+    if (!rc)
+        holm_correct(p, (int)k->n_outcomes);
+    for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
+        k->outcomes[i].v.holm = p[i];
     free(p);
     return rc;
 }
@@ -225,38 +226,6 @@ out:
     return rc;
 }
 
-static int make_columns(const struct ranking *k, struct table *t, struct err *err)
-{
-    static const struct {
-        const char *name, *title;
-        enum column_type type;
-    } columns[] = {{"at", "at", COL_TEXT},
-                   {"method", "method", COL_TEXT},
-                   {"params", "setting", COL_TEXT},
-                   {"n", "n", COL_INT},
-                   {"at_value", "has", COL_REAL},
-                   {"value", "mean", COL_REAL},
-                   {"won", "won", COL_REAL},
-                   {"difference", "diff", COL_REAL},
-                   {"low", "low", COL_REAL},
-                   {"high", "high", COL_REAL},
-                   {"p", "p", COL_REAL},
-                   {"p_holm", "p Holm", COL_REAL},
-                   {"verdict", "verdict", COL_TEXT}};
-    int rc = 0;
-    TRY(table_key_columns(t, k->scope, k->n_scope, err));
-    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
-        TRY(table_column(t, columns[i].name, columns[i].title, "", columns[i].type, 1, err));
-        /* Densities and errors of several places; shares and p-values align. */
-        t->cols[t->n_cols - 1].mixed = strcmp(columns[i].name, "at_value") == 0 ||
-                                       strcmp(columns[i].name, "value") == 0 ||
-                                       strcmp(columns[i].name, "difference") == 0;
-    }
-    snprintf(t->title, sizeof t->title, "Who wins by %s at equal budget, head by head", k->by);
-out:
-    return rc;
-}
-
 static bool any_target(const struct recset *set)
 {
     for (int64_t i = 0; i < set->n; i++)
@@ -273,53 +242,91 @@ static int same_scope(const struct ranking *k, int64_t a, int64_t b)
     return true;
 }
 
-static int build_ranking(const struct table_def *def, const struct recset *set,
-                         const struct table_request *req, struct table *out, struct err *err)
+static int parse_request(const struct table_request *req, const struct recset *set,
+                         struct ranking *k, struct place *at, struct err *err)
 {
-    struct ranking k = {.set = set, .by = req->by ? req->by : "err_l1_rel"};
-    enum group_key keys[KEYS_MAX];
-    struct place at = {.curves = true};
+    static const char *const pers[] = {"model", "layer", "head"};
+    const char *per = req->per ? req->per : "model";
     int rc = 0;
-
     if (req->group || req->pivot || req->columns)
         FAIL(err, ERR_USAGE,
-             "its rows and columns are fixed: --at, --by and --where "
+             "its rows and columns are fixed: --at, --by, --per and --where "
              "choose what is compared");
-    if (metric_better(k.by) == BETTER_NEITHER || !metric_def_find(k.by))
+    if (metric_better(k->by) == BETTER_NEITHER || !metric_def_find(k->by))
         FAIL(err, ERR_USAGE, "--by %s: a metric with a better and a worse direction was expected",
-             k.by);
+             k->by);
+    while (strcmp(per, pers[k->per]) != 0)
+        if (++k->per > PER_ONE_HEAD)
+            FAIL(err, ERR_USAGE, "--per %s: model, layer or head was expected", per);
     if (req->at)
-        TRY(place_parse(req->at, &at, err));
+        TRY(place_parse(req->at, at, err));
     else if (!any_target(set))
         FAIL(err, ERR_INPUT,
              "the records have no targets (replay -m METHOD@density_elem=0.3): say where settings "
              "are compared, as in --at density_elem=0.3");
-    TRY(recset_scope(set, k.scope, &k.n_scope, err));
-    memcpy(keys, k.scope, sizeof keys);
-    keys[k.n_scope] = KEY_METHOD;
-    keys[k.n_scope + 1] = KEY_PARAMS;
-    TRY(grouping_make(set, keys, k.n_scope + 2, 0, NULL, NULL, &k.gs, err));
-    TRY(make_columns(&k, out, err));
+out:
+    return rc;
+}
+
+/* Groups of the settings, in the order of scope, layer and head. */
+static int group_settings(struct ranking *k, struct err *err)
+{
+    enum group_key keys[KEYS_MAX];
+    int rc = recset_scope(k->set, k->scope, &k->n_scope, err);
+    k->n_outer = k->n_scope;
+    if (rc)
+        return rc;
+    if (k->per != PER_MODEL)
+        k->scope[k->n_scope++] = KEY_LAYER;
+    if (k->per == PER_ONE_HEAD)
+        k->scope[k->n_scope++] = KEY_HEAD;
+    memcpy(keys, k->scope, sizeof keys);
+    keys[k->n_scope] = KEY_METHOD;
+    keys[k->n_scope + 1] = KEY_PARAMS;
+    return grouping_make(k->set, keys, k->n_scope + 2, 0, NULL, NULL, &k->gs, err);
+}
+
+static void ranking_free(struct ranking *k)
+{
+    for (int64_t i = 0; i < k->n_outcomes; i++) {
+        buf_free(&k->outcomes[i].params);
+        buf_free(&k->outcomes[i].second);
+    }
+    for (int64_t i = 0; i < k->n_tallies; i++) {
+        free(k->tallies[i].text);
+        free(k->tallies[i].item);
+    }
+    free(k->outcomes);
+    free(k->tallies);
+    free(k->units);
+    grouping_free(&k->gs);
+}
+
+static int build_ranking(const struct table_def *def, const struct recset *set,
+                         const struct table_request *req, struct table *out, struct err *err)
+{
+    struct ranking k = {.set = set, .by = req->by ? req->by : "err_l1_rel"};
+    struct place at = {.curves = true};
+    int rc = 0;
+
+    TRY(parse_request(req, set, &k, &at, err));
+    TRY(group_settings(&k, err));
     for (int64_t a = 0, b; a < k.gs.n; a = b) {
         for (b = a; b < k.gs.n && same_scope(&k, a, b); b++)
             ;
         TRY(req->at ? rank_scope(&k, a, b, &at, out, err) : rank_targets(&k, a, b, out, err));
     }
-    table_note(out,
-               "n: heads that all settings have; won: share of them, values "
-               "within %g %% of the best share a head; diff: median over heads to the best "
-               "other setting, low and high its 95 %% interval; p: signed-rank test of it, p Holm "
-               "corrected for the settings; a verdict needs p Holm below %g",
-               100 * RANKING_TIE, SIGNIFICANT);
+    TRY(correct_all(&k, err));
+    TRY(ranking_put_rows(&k, out, err));
 out:
-    free(k.units);
-    grouping_free(&k.gs);
+    ranking_free(&k);
     return rc;
 }
 
 const struct table_def table_ranking = {
     {"ranking", "Who wins at equal density, on how many heads and by how much",
-     "rows: settings with equal targets, or --at METRIC=X; --by METRIC (err_l1_rel) decides"},
+     "rows: settings with equal targets, or --at METRIC=X; --by METRIC (err_l1_rel) decides; with "
+     "--per layer|head the winner of each"},
     "method,params",
     "err_l1_rel",
     0,

@@ -1,6 +1,6 @@
 /*
- * ranking_impl.h - the two halves of the table "ranking": what every setting has at a place
- * (ranking_place.c), and who wins there (ranking.c).
+ * ranking_impl.h - the parts of the table "ranking": what every setting has at a place
+ * (ranking_place.c), who wins there (ranking.c), and the rows that say it (ranking_rows.c).
  */
 #ifndef LACUNA_RANKING_IMPL_H
 #define LACUNA_RANKING_IMPL_H
@@ -8,6 +8,10 @@
 #include "analyze/ranking.h"
 
 #include "analyze/group.h"
+#include "analyze/paired.h"
+
+/* What a comparison is of: all heads, those of a layer, or one. */
+enum ranking_per { PER_MODEL, PER_LAYER, PER_ONE_HEAD };
 
 /* Where settings are compared. */
 struct place {
@@ -16,11 +20,14 @@ struct place {
     bool curves; /* --at: other settings take part by interpolation */
 };
 
+/* What is paired: a head of a layer, or where one head is compared its samples. */
 struct unit {
     int layer, head;
+    const char *trace; /* of a record, "" where heads are paired */
+    int run;
 };
 
-/* One method with parameters: what its heads have. */
+/* One method with parameters: what its units have. */
 struct setting {
     const struct record *first;
     double *x, *y; /* [units], owned: means over calls, NAN where there is none */
@@ -34,17 +41,45 @@ struct contestant {
     struct buf params, family;
     double *x, *y; /* [units], owned; NAN where it has no value */
     int64_t calls;
-    int64_t heads, missed; /* with a value of its own; of these beside the target */
+    int64_t units, missed; /* with a value of its own; of these beside the target */
     double mean_missed;    /* what the latter have */
-    double mean_x, mean_y, share, p;
+    double mean_x, mean_y, share;
+};
+
+struct verdict {
+    double median, low, high; /* of the difference to the best other setting */
+    struct signed_rank test;
+    double holm; /* p, corrected for all comparisons of the table */
+};
+
+/* What the table says of one setting at one place. */
+struct outcome {
+    const struct record *first; /* has the scope keys */
+    char at[128];
+    const char *method;        /* of a record */
+    struct buf params, second; /* the setting without its place; method and setting of the rival */
+    double n, mean_x, mean_y, share;
+    struct verdict v;
+    bool first_place; /* has the most wins there; of equals the better mean */
+};
+
+/* What many comparisons have to say: a text, who or what it is of ("" = nobody), how often. */
+struct tally {
+    char *text, *item; /* owned */
+    int64_t n;
 };
 
 struct ranking {
     const struct recset *set;
     const char *by;
+    enum ranking_per per;
     enum group_key scope[KEYS_MAX];
-    int n_scope;
+    int n_scope, n_outer; /* with layer and head of a comparison, without */
     struct grouping gs;
+    struct outcome *outcomes; /* owned, as what they hold */
+    int64_t n_outcomes, cap_outcomes;
+    struct tally *tallies; /* owned */
+    int64_t n_tallies, cap_tallies;
     /* of one scope */
     struct unit *units;
     struct setting *settings;
@@ -66,5 +101,17 @@ bool place_is_of(const struct record *r, const char *place);
 int ranking_find(struct ranking *k, int64_t from, int64_t to, const struct place *at,
                  struct table *t, struct err *err);
 void ranking_free_place(struct ranking *k);
+
+/* "head" or "sample", and their plural. */
+const char *ranking_unit(const struct ranking *k, bool many);
+
+/* With a comparison per layer or head there are too many for a note of each: `n` more of `item`
+ * under one note. */
+void ranking_count(struct ranking *k, int64_t n, const char *item, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* The outcomes as rows: of every setting, or with a comparison per layer or head of the winners,
+ * with a note who wins how often. */
+int ranking_put_rows(struct ranking *k, struct table *t, struct err *err);
 
 #endif

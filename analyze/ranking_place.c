@@ -37,12 +37,24 @@ int place_parse(const char *text, struct place *at, struct err *err)
 static int by_unit(const void *a, const void *b)
 {
     const struct unit *x = a, *y = b;
-    return x->layer != y->layer ? x->layer - y->layer : x->head - y->head;
+    if (x->layer != y->layer)
+        return x->layer - y->layer;
+    if (x->head != y->head)
+        return x->head - y->head;
+    int d = strcmp(x->trace, y->trace);
+    return d ? d : (x->run > y->run) - (x->run < y->run);
+}
+
+/* Calls of one head are not independent, its samples are. */
+static struct unit unit_of_record(const struct ranking *k, const struct record *r)
+{
+    bool samples = k->per == PER_ONE_HEAD;
+    return (struct unit){r->layer, r->head, samples ? r->trace : "", samples ? r->run : 0};
 }
 
 static int64_t unit_of(const struct ranking *k, const struct record *r)
 {
-    struct unit u = {r->layer, r->head};
+    struct unit u = unit_of_record(k, r);
     const struct unit *at = bsearch(&u, k->units, (size_t)k->n_units, sizeof u, by_unit);
     return at - k->units;
 }
@@ -54,13 +66,12 @@ static int find_units(struct ranking *k, int64_t from, int64_t to, struct err *e
     k->n_units = 0;
     for (int64_t g = from; g < to; g++)
         for (int64_t i = 0; i < k->gs.g[g].n; i++) {
-            const struct record *r = &k->set->r[k->gs.g[g].at[i]];
             TRY(mem_grow(&k->units, &k->cap_units, n + 1, sizeof *k->units, "heads", err));
-            k->units[n++] = (struct unit){r->layer, r->head};
+            k->units[n++] = unit_of_record(k, &k->set->r[k->gs.g[g].at[i]]);
         }
     qsort(k->units, (size_t)n, sizeof *k->units, by_unit);
     for (int64_t i = 0; i < n; i++)
-        if (i == 0 || by_unit(k->units + i - 1, k->units + i) != 0)
+        if (i == 0 || by_unit(&k->units[k->n_units - 1], k->units + i) != 0)
             k->units[k->n_units++] = k->units[i];
 out:
     return rc;
@@ -262,7 +273,7 @@ static void take_met(const struct ranking *k, const struct setting *s, struct co
     for (int64_t u = 0; u < k->n_units; u++) {
         if (isnan(s->x[u]))
             continue;
-        c->heads++;
+        c->units++;
         if (s->missed[u]) {
             c->mean_missed += (s->x[u] - c->mean_missed) / (double)++c->missed;
             continue;
@@ -323,6 +334,25 @@ static bool has_any(const struct ranking *k, const struct contestant *c)
     return false;
 }
 
+/* A setting that is left out: why, and of those that miss a target what they have. */
+static void note_dropped(struct ranking *k, const struct place *at, const struct contestant *c,
+                         bool misses, struct buf *coarse, struct table *t)
+{
+    const char *params = buf_str(&c->params);
+    struct buf who = {0};
+    int own = misses ? (int)strcspn(params, "@") : (int)c->params.len;
+    buf_printf(&who, "%s%s%.*s", c->first->method, own ? ":" : "", own, params);
+    if (k->per != PER_MODEL)
+        ranking_count(k, 1, buf_str(&who), "at %s left out, because they %s", at->text,
+                      misses ? "miss it by more than 2 %"
+                             : "have no value there (nothing is extrapolated)");
+    else if (misses)
+        buf_printf(coarse, "%s%s (%.3g)", coarse->len ? ", " : "", buf_str(&who), c->mean_missed);
+    else
+        table_note(t, "%s has no value at %s (nothing is extrapolated)", buf_str(&who), at->text);
+    buf_free(&who);
+}
+
 /* Settings that miss the target on most heads would take the others' heads away, and curves without
  * a value have nothing to compare. */
 static void drop_contestants(struct ranking *k, const struct place *at, struct table *t)
@@ -331,19 +361,12 @@ static void drop_contestants(struct ranking *k, const struct place *at, struct t
     int64_t kept = 0;
     for (int64_t i = 0; i < k->n_c; i++) {
         struct contestant *c = &k->c[i];
-        bool misses = !at->curves && 2 * c->missed > c->heads;
+        bool misses = !at->curves && 2 * c->missed > c->units;
         if (!misses && has_any(k, c)) {
             k->c[kept++] = *c;
             continue;
         }
-        if (misses) {
-            size_t own = strcspn(buf_str(&c->params), "@");
-            buf_printf(&coarse, "%s%s%s%.*s (%.3g)", coarse.len ? ", " : "", c->first->method,
-                       own ? ":" : "", (int)own, buf_str(&c->params), c->mean_missed);
-        } else {
-            table_note(t, "%s%s%s has no value at %s (nothing is extrapolated)", c->first->method,
-                       c->params.len ? ":" : "", buf_str(&c->params), at->text);
-        }
+        note_dropped(k, at, c, misses, &coarse, t);
         contestant_free(c);
     }
     k->n_c = kept;

@@ -144,7 +144,7 @@ static const char *brief_of(const char *table)
         {"errors", "err_l1_rel,err_l2_rel,err_cos,err_max"},
         {"stability", "mask_iou,mask_recall,cra_p1,err_l1_rel"},
         {"time", "time_select_ns,time_attend_ns,time_total_ns,time_dense_ns,speedup"},
-        {"threshold", "density_elem,cra_p1,err_l1_rel"},
+        {"threshold", "density_elem,cra_p1,err_l1_rel,time_total_ns,speedup"},
         {"ranking", "at,method,params,value,won,difference,verdict"},
         {"plan", "data,setting,cost,err_l1_rel,within,saved"},
         {"paper", "paper,table,row,column,printed,ours,verdict"},
@@ -159,7 +159,8 @@ static void facts_for_sheets(const struct table_def *def, const struct recset *s
                              const struct table_request *req, struct table *t)
 {
     struct buf b = {0}, shown = {0};
-    t->brief = req->columns || req->pivot ? NULL : brief_of(def->listed.name);
+    if (!t->brief && !req->columns && !req->pivot)
+        t->brief = brief_of(def->listed.name);
     recset_caption(set, &b);
     text_escape(&shown, buf_str(&b), ""); /* models have names from outside */
     snprintf(t->caption, sizeof t->caption, "%s", buf_str(&shown));
@@ -329,7 +330,7 @@ out:
     return rc;
 }
 
-static int metric_column(struct table *t, const char *metric, struct err *err)
+int table_metric_column(struct table *t, const char *metric, struct err *err)
 {
     const char *unit;
     double scale = metric_scale(metric, &unit);
@@ -353,7 +354,7 @@ static int add_metric_columns(struct table *t, const struct str_list *metrics, b
     if (calls)
         TRY(table_column(t, "calls", "calls", "", COL_INT, 1, err));
     for (int64_t i = 0; i < metrics->n; i++)
-        TRY(metric_column(t, metrics->items[i], err));
+        TRY(table_metric_column(t, metrics->items[i], err));
 out:
     return rc;
 }

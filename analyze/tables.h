@@ -10,10 +10,10 @@
 
 /* What the command line may change. */
 struct table_request {
-    const char *group;   /* keys in place of the table's own, or NULL */
-    const char *columns; /* metric patterns in place of the table's own, or NULL */
-    const char *pivot;   /* key whose values become columns of the first metric, or NULL */
-    const char *at, *by; /* ranking: "density_elem=0.3", "err_l1_rel", or NULL */
+    const char *group;         /* keys in place of the table's own, or NULL */
+    const char *columns;       /* metric patterns in place of the table's own, or NULL */
+    const char *pivot;         /* key whose values become columns of the first metric, or NULL */
+    const char *at, *by, *per; /* ranking: "density_elem=0.3", "err_l1_rel", "layer", or NULL */
     const struct method *const *methods; /* know which are bounds; or NULL */
 };
 
@@ -50,6 +50,9 @@ bool table_has_data(const struct table_def *def, const struct recset *set);
 int table_key_columns(struct table *t, const enum group_key *keys, int n, struct err *err);
 int table_put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
                   struct err *err);
+
+/* A column for the statistics of a metric, in the unit that people read. */
+int table_metric_column(struct table *t, const char *metric, struct err *err);
 
 /* The keys that are never averaged over (model, length, backend, ...), as far as they tell records
  * of the set apart: those that vary and are not implied by the ones before. */

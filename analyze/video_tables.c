@@ -5,6 +5,7 @@
 
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
+#include "analyze/table_calls.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -45,33 +46,13 @@ static int scope_and(const struct recset *set, const enum group_key *more, int n
     return rc;
 }
 
-static int key_columns(struct table *t, const enum group_key *keys, int n, struct err *err)
-{
-    int rc = 0;
-    for (int i = 0; i < n; i++)
-        TRY(table_column(t, key_name(keys[i]), key_title(keys[i]), "",
-                         key_is_number(keys[i]) ? COL_INT : COL_TEXT, 1, err));
-out:
-    return rc;
-}
-
 static int put_keys(struct table *t, const struct record *r, const enum group_key *keys, int n,
                     struct err *err)
 {
-    struct buf b = {0};
     int rc = 0;
-    for (int i = 0; i < n; i++) {
-        if (key_is_number(keys[i])) {
-            table_num(t, i, key_number(r, keys[i]));
-            continue;
-        }
-        buf_reset(&b);
-        key_text(r, keys[i], &b);
-        TRY(buf_check(&b, "table cell", err));
-        TRY(table_text(t, i, buf_str(&b), err));
-    }
+    for (int i = 0; i < n; i++)
+        TRY(table_put_key(t, i, r, keys[i], err));
 out:
-    buf_free(&b);
     return rc;
 }
 
@@ -179,7 +160,7 @@ static int build_blocks(const struct table_def *def, const struct recset *set,
     TRY(recset_metrics(set, "below_b*,below_s*", &names, err));
     qsort(names.items, (size_t)names.n, sizeof *names.items, below_order);
     TRY(scope_and(set, order, 1, keys, &n, err));
-    TRY(key_columns(out, keys, n, err));
+    TRY(table_key_columns(out, keys, n, err));
     TRY(table_column(out, "c", "c", "1/N", COL_REAL, 1, err));
     TRY(table_column(out, "unit", "unit", "queries x keys", COL_TEXT, 1, err));
     TRY(table_column(out, "n", "n", "", COL_INT, 1, err));
@@ -252,41 +233,96 @@ static const char *const threshold_metrics[] = {"density_elem", "density_exec", 
                                                 "cra_p1",       "cra_mean",     "err_l1_rel"};
 #define N_THRESHOLD (int)(sizeof threshold_metrics / sizeof *threshold_metrics)
 
-/* Of runs on a GPU, where records have them. */
-static const char *const threshold_times = "time_select_ns,time_attend_ns,time_total_ns,speedup";
+/* A table in the making. */
+struct threshold_table {
+    enum group_key scope[KEYS_MAX];
+    int n_scope;
+    struct grouping gs;
+    struct str_list times; /* measured on a GPU, of whole calls where calls were timed */
+    bool calls, other;     /* a column counts calls; some row's calls are of other heads */
+    struct table *out;
+};
 
-static int put_threshold(struct table *t, const struct grouping *gs,
-                         const struct threshold_row *row, const enum group_key *scope, int n,
-                         const struct str_list *times, struct err *err)
+static bool slice_masks_have(const struct record *r, int64_t n, const char *metric)
 {
+    for (int64_t i = 0; i < n; i++)
+        if (is_slice_mask(NULL, &r[i]) && record_has(&r[i], metric))
+            return true;
+    return false;
+}
+
+static void find_times(const struct recset *set, struct str_list *times)
+{
+    static const char *const names[] = {"time_select_ns", "time_attend_ns", "time_total_ns",
+                                        "speedup"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+        if (slice_masks_have(set->r, set->n, names[k]) ||
+            slice_masks_have(set->calls, set->n_calls, names[k]))
+            str_list_add(times, names[k]);
+}
+
+static int threshold_columns(struct threshold_table *h, struct err *err)
+{
+    struct table *t = h->out;
     int rc = 0;
-    TRY(table_row(t, err));
-    TRY(put_keys(t, row->g->first, scope, n, err));
-    TRY(table_text(t, n, buf_str(&row->rest), err));
-    table_num(t, n + 1, row->c);
-    table_num(t, n + 2, (double)row->g->n_ok);
+    TRY(table_key_columns(t, h->scope, h->n_scope, err));
+    TRY(table_column(t, "params", "other parameters", "", COL_TEXT, 1, err));
+    TRY(table_column(t, "c", "c", "1/N", COL_REAL, 1, err));
+    TRY(table_column(t, "n", "n", "", COL_INT, 1, err));
+    if (h->calls)
+        TRY(table_column(t, "calls", "calls", "", COL_INT, 1, err));
     for (int k = 0; k < N_THRESHOLD; k++)
-        TRY(put_stats(t, n + 3 + k, gs, row->g, threshold_metrics[k], err));
-    for (int64_t k = 0; k < times->n; k++)
-        TRY(put_stats(t, n + 3 + N_THRESHOLD + k, gs, row->g, times->items[k], err));
+        TRY(stats_column(t, threshold_metrics[k], threshold_metrics[k], err));
+    for (int64_t k = 0; k < h->times.n; k++)
+        TRY(table_metric_column(t, h->times.items[k], err));
 out:
     return rc;
 }
 
-static int time_columns(struct table *t, const struct recset *set, struct str_list *times,
-                        struct err *err)
+static int put_threshold(struct threshold_table *h, const struct threshold_row *row,
+                         struct err *err)
 {
-    int rc = recset_metrics(set, threshold_times, times, err);
-    for (int64_t k = 0; !rc && k < times->n; k++) {
-        struct buf title = {0};
-        const char *unit;
-        double scale = metric_scale(times->items[k], &unit);
-        metric_title(times->items[k], &title);
-        rc = buf_check(&title, "column", err);
-        rc = rc ? rc
-                : table_column(t, times->items[k], buf_str(&title), unit, COL_STATS, scale, err);
-        buf_free(&title);
+    struct table *t = h->out;
+    int64_t col = h->n_scope;
+    int rc = 0;
+    TRY(table_row(t, err));
+    TRY(put_keys(t, row->g->first, h->scope, h->n_scope, err));
+    TRY(table_text(t, col++, buf_str(&row->rest), err));
+    table_num(t, col++, row->c);
+    table_num(t, col++, (double)row->g->n_ok);
+    if (h->calls)
+        table_num(t, col++, (double)calls_beside(&h->gs, row->g, &h->other));
+    for (int k = 0; k < N_THRESHOLD; k++)
+        TRY(put_stats(t, col++, &h->gs, row->g, threshold_metrics[k], err));
+    for (int64_t k = 0; k < h->times.n; k++)
+        TRY(put_stats(t, col++, &h->gs, row->g, h->times.items[k], err));
+out:
+    return rc;
+}
+
+/* Groups come by scope first; within one of them settings that differ in c alone stand together. */
+static int threshold_rows(struct threshold_table *h, struct err *err)
+{
+    const struct grouping *gs = &h->gs;
+    struct threshold_row *rows = NULL;
+    int rc = 0;
+    TRY(mem_zalloc(&rows, gs->n, sizeof *rows, "rows", err));
+    for (int64_t i = 0; i < gs->n; i++) {
+        rows[i] = (struct threshold_row){.g = &gs->g[i], .c = threshold_of(gs->g[i].first)};
+        params_without(gs->g[i].first->params, "tau", &rows[i].rest);
     }
+    for (int64_t a = 0, b; a < gs->n; a = b) {
+        for (b = a;
+             b < gs->n && same_keys(rows[a].g->first, rows[b].g->first, h->scope, h->n_scope); b++)
+            ;
+        qsort(rows + a, (size_t)(b - a), sizeof *rows, threshold_order);
+    }
+    for (int64_t i = 0; i < gs->n; i++)
+        TRY(put_threshold(h, &rows[i], err));
+out:
+    for (int64_t i = 0; rows && i < gs->n; i++)
+        buf_free(&rows[i].rest);
+    free(rows);
     return rc;
 }
 
@@ -294,47 +330,27 @@ static int build_threshold(const struct table_def *def, const struct recset *set
                            const struct table_request *req, struct table *out, struct err *err)
 {
     static const enum group_key more[] = {KEY_PERMUTE};
-    enum group_key scope[KEYS_MAX], keys[KEYS_MAX];
-    struct grouping gs = {0};
-    struct threshold_row *rows = NULL;
-    struct str_list times = {0};
-    int n, rc = 0;
+    struct threshold_table h = {.out = out};
+    enum group_key keys[KEYS_MAX];
+    int rc = 0;
 
     TRY(no_request(req, err));
     if (!threshold_data(set))
-        FAIL(err, ERR_INPUT, "no record of fg-attn with a cached mask: replay fg-attn:tau=a,b,...");
-    TRY(scope_and(set, more, 1, scope, &n, err));
-    memcpy(keys, scope, sizeof keys);
-    keys[n] = KEY_PARAMS;
-    TRY(key_columns(out, scope, n, err));
-    TRY(table_column(out, "params", "other parameters", "", COL_TEXT, 1, err));
-    TRY(table_column(out, "c", "c", "1/N", COL_REAL, 1, err));
-    TRY(table_column(out, "n", "n", "", COL_INT, 1, err));
-    for (int k = 0; k < N_THRESHOLD; k++)
-        TRY(stats_column(out, threshold_metrics[k], threshold_metrics[k], err));
-    TRY(time_columns(out, set, &times, err));
-    TRY(grouping_make(set, keys, n + 1, 0, is_slice_mask, NULL, &gs, err));
-    TRY(mem_zalloc(&rows, gs.n, sizeof *rows, "rows", err));
-    for (int64_t i = 0; i < gs.n; i++) {
-        rows[i] = (struct threshold_row){.g = &gs.g[i], .c = threshold_of(gs.g[i].first)};
-        params_without(gs.g[i].first->params, "tau", &rows[i].rest);
-    }
-    /* Groups come by scope first; within one of them settings that differ in c alone stand
-     * together. */
-    for (int64_t a = 0, b; a < gs.n; a = b) {
-        for (b = a; b < gs.n && same_keys(rows[a].g->first, rows[b].g->first, scope, n); b++)
-            ;
-        qsort(rows + a, (size_t)(b - a), sizeof *rows, threshold_order);
-    }
-    for (int64_t i = 0; i < gs.n; i++)
-        TRY(put_threshold(out, &gs, &rows[i], scope, n, &times, err));
+        FAIL(err, ERR_INPUT,
+             "no record of fg-attn with a mask of its own: replay fg-attn:refresh=1:tau=a,b,...");
+    TRY(scope_and(set, more, 1, h.scope, &h.n_scope, err));
+    memcpy(keys, h.scope, sizeof keys);
+    keys[h.n_scope] = KEY_PARAMS;
+    TRY(grouping_make(set, keys, h.n_scope + 1, 0, is_slice_mask, NULL, &h.gs, err));
+    find_times(set, &h.times);
+    h.calls = calls_in_columns(&h.gs, &h.times);
+    TRY(threshold_columns(&h, err));
+    TRY(threshold_rows(&h, err));
+    calls_note(&h.gs, set, &h.times, h.other, out);
     table_note(out, "calls that run dense by the method's schedule (refresh steps) are left out");
 out:
-    for (int64_t i = 0; rows && i < gs.n; i++)
-        buf_free(&rows[i].rest);
-    free(rows);
-    str_list_free(&times);
-    grouping_free(&gs);
+    str_list_free(&h.times);
+    grouping_free(&h.gs);
     return rc;
 }
 
@@ -462,7 +478,7 @@ static int build_permutations(const struct table_def *def, const struct recset *
     memcpy(all, keys, sizeof all);
     all[n] = KEY_METHOD;
     all[n + 1] = KEY_PARAMS;
-    TRY(key_columns(out, keys, n, err));
+    TRY(table_key_columns(out, keys, n, err));
     TRY(permutation_columns(out, err));
     TRY(grouping_make(&view, keys, n, GROUP_PER_HEAD, has_similarity, NULL, &sims, err));
     TRY(grouping_make(&view, all, n + 2, 0, is_sparse_call, NULL, &methods, err));

@@ -193,11 +193,16 @@ static void put(const char *method, const char *params, int head, double density
     fixture_metric(r, "err_l1_rel", error);
 }
 
-static int rank(const char *at, const char *by)
+static int rank_per(const char *at, const char *by, const char *per)
 {
-    const struct table_request req = {.at = at, .by = by};
+    const struct table_request req = {.at = at, .by = by, .per = per};
     fixture_set(&f, &set);
     return table_build(table_def_find("ranking", &e), &set, &req, &t, &e);
+}
+
+static int rank(const char *at, const char *by)
+{
+    return rank_per(at, by, NULL);
 }
 
 static double number(int64_t row, const char *column)
@@ -244,6 +249,77 @@ START_TEST(targets_are_ranked_head_by_head)
 }
 END_TEST
 
+/* Layer 0 is sale's on three of four heads, layer 1 minference's on all; xattention misses there.
+ */
+START_TEST(every_layer_has_its_winner)
+{
+    for (int h = 0; h < 8; h++) {
+        put("sale", "@density_elem=0.3", h, 0.3, h < 3 ? 0.1 : 0.4);
+        put("minference", "bq=64@density_elem=0.3", h, 0.3, 0.2 + 0.01 * h);
+        put("xattention", "@density_elem=0.3", h, h < 4 ? 0.3 : 0.6, 0.3);
+        if (h >= 4)
+            record_note(&f.r[f.n - 1], "budget=next step keeps 0.6");
+    }
+    assert_ok(rank_per(NULL, NULL, "layer"), &e);
+    ck_assert_int_eq(t.n_rows, 2);
+    ck_assert_str_eq(text(0, "method"), "sale");
+    ck_assert_str_eq(text(0, "second"), "minference:bq=64");
+    ck_assert_str_eq(text(1, "method"), "minference");
+    ck_assert_str_eq(text(1, "params"), "bq=64");
+    ck_assert_str_eq(text(1, "second"), "sale");
+    ck_assert_double_eq(number(0, "layer"), 0);
+    ck_assert_double_eq(number(0, "n"), 4);
+    ck_assert_double_eq_tol(number(0, "won"), 0.75, 1e-12);
+    ck_assert_double_eq_tol(number(1, "won"), 1, 1e-12);
+    /* -0.1, -0.11, -0.12, 0.17 */
+    ck_assert_double_eq_tol(number(0, "difference"), -0.105, 1e-12);
+    ck_assert_double_eq_tol(number(1, "p"), 0.125, 1e-12);
+    ck_assert_double_eq_tol(number(1, "p_holm"), 0.625, 1e-12); /* of 3 + 2 comparisons */
+    assert_noted("(layers): sale 1, minference:bq=64 1; 0 of these verdicts hold");
+    assert_noted("miss it by more than 2 % (layers): xattention 1");
+}
+END_TEST
+
+/* One head: its samples are paired, and calls of one sample are one value. */
+START_TEST(every_head_is_paired_by_sample)
+{
+    for (int h = 0; h < 2; h++)
+        for (int sample = 0; sample < 8; sample++)
+            for (int step = 0; step < 2; step++)
+                for (int m = 0; m < 2; m++) {
+                    put(m ? "sale" : "xattention", "@density_elem=0.3", h, 0.3,
+                        0.2 + 0.001 * sample + (m == h ? 0.1 + 0.02 * step : 0));
+                    struct record *r = &f.r[f.n - 1];
+                    r->step = step;
+                    snprintf(r->trace, sizeof r->trace, "xxh3:%d", sample);
+                }
+    assert_ok(rank_per(NULL, NULL, "head"), &e);
+    ck_assert_int_eq(t.n_rows, 2);
+    ck_assert_str_eq(text(0, "method"), "sale");
+    ck_assert_str_eq(text(1, "method"), "xattention");
+    ck_assert_double_eq(number(1, "head"), 1);
+    ck_assert_double_eq(number(0, "n"), 8);
+    ck_assert_double_eq_tol(number(0, "difference"), -0.11, 1e-12);
+    ck_assert_double_eq_tol(number(0, "p"), 2.0 / 256, 1e-12);
+    ck_assert_double_eq_tol(number(0, "p_holm"), 4 * 2.0 / 256, 1e-12);
+    ck_assert_str_eq(text(0, "verdict"), "better");
+    assert_noted("(heads): sale 1, xattention 1; 2 of these verdicts hold");
+}
+END_TEST
+
+START_TEST(one_sample_is_no_test)
+{
+    for (int h = 0; h < 8; h++) {
+        put("sale", "@density_elem=0.3", h, 0.3, 0.1);
+        put("xattention", "@density_elem=0.3", h, 0.3, 0.2);
+    }
+    assert_ok(rank_per(NULL, NULL, "head"), &e);
+    ck_assert_int_eq(t.n_rows, 8);
+    ck_assert_str_eq(text(7, "verdict"), "open");
+    assert_noted("with 1 sample no test can tell");
+}
+END_TEST
+
 /* Curves: log-log between the two neighbours, nothing beyond the ends. */
 START_TEST(curves_are_compared_where_they_meet)
 {
@@ -276,6 +352,9 @@ START_TEST(what_cannot_be_ranked_is_refused)
     put("sale", "tau=0.1", 0, 0.1, 0.4);
     recset_free(&set);
     assert_fails(rank("density_elem=0.1", "pairs_allowed"), &e, ERR_USAGE, "better and a worse");
+    put("sale", "tau=0.1", 0, 0.1, 0.4);
+    recset_free(&set);
+    assert_fails(rank_per("density_elem=0.1", NULL, "step"), &e, ERR_USAGE, "--per step");
 }
 END_TEST
 
@@ -309,6 +388,9 @@ Suite *make_suite(void)
     tcase_add_test(tc, a_parameter_has_the_value_in_effect);
     tcase_add_test(tc, conditions_choose_records);
     tcase_add_test(tc, targets_are_ranked_head_by_head);
+    tcase_add_test(tc, every_layer_has_its_winner);
+    tcase_add_test(tc, every_head_is_paired_by_sample);
+    tcase_add_test(tc, one_sample_is_no_test);
     tcase_add_test(tc, curves_are_compared_where_they_meet);
     tcase_add_test(tc, what_cannot_be_ranked_is_refused);
     tcase_add_test(tc, parameters_are_keys);

@@ -151,6 +151,43 @@ START_TEST(thresholds_come_in_order_without_refresh_steps_and_pooled_masks)
 }
 END_TEST
 
+/* Two calls beside two heads; the dense call of a refresh step and other methods' times are none of
+ * theirs. */
+static void slice_call(const char *method, int layer, double attend, bool dense)
+{
+    struct record *r = video(method, "refresh=1", layer, layer, -1);
+    r->scope = RECORD_OF_CALL;
+    r->kv_head = -1;
+    fixture_metric(r, "time_attend_ns", attend);
+    fixture_metric(r, "speedup", 4e6 / attend);
+    fixture_metric(r, "dense_call", dense);
+    if (strcmp(method, "dense") == 0)
+        fixture_metric(r, "time_select_ns", 1);
+}
+
+START_TEST(thresholds_have_the_times_of_calls)
+{
+    slice("refresh=1", 0, 0.4, false);
+    slice("refresh=1", 1, 0.5, false);
+    slice("refresh=1:tau=2", 1, 0.2, false);
+    slice_call("fg-attn", 0, 1e6, false);
+    slice_call("fg-attn", 1, 2e6, false);
+    slice_call("fg-attn", 2, 4e6, true);
+    slice_call("dense", 0, 4e6, false);
+    build("threshold");
+    ck_assert_int_eq(t.n_rows, 2);
+    is_number(0, "n", 2);
+    is_number(0, "calls", 2);
+    is_mean(0, "time_attend_ns", 2, 1.5e6);
+    is_mean(0, "speedup", 2, 3);
+    is_number(1, "calls", 0);
+    ck_assert(!cell(1, "time_attend_ns")->set);
+    ck_assert_int_eq(table_find(&t, "time_select_ns"), -1);
+    ck_assert_int_gt(t.notes.n, 0);
+    ck_assert_ptr_nonnull(strstr(t.notes.items[0], "`calls` counts whole calls"));
+}
+END_TEST
+
 /* ---- permutations ---------------------------------------------------------------------------- */
 
 static void in_order(const char *permute, int head, double sim, double l1, double sparsity)
@@ -453,6 +490,7 @@ Suite *make_suite(void)
     tcase_add_test(c, parameters_taken_apart);
     tcase_add_test(c, blocks_are_listed_by_threshold_and_size_and_counted_once_per_head);
     tcase_add_test(c, thresholds_come_in_order_without_refresh_steps_and_pooled_masks);
+    tcase_add_test(c, thresholds_have_the_times_of_calls);
     tcase_add_test(c, similarities_stand_beside_the_methods_in_the_same_order);
     tcase_add_test(c, stored_and_row_order_are_one);
     tcase_add_test(c, cells_with_and_without_the_judge_are_paired);
