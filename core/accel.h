@@ -145,6 +145,16 @@ struct accel_map {
     struct accel_time time; /* of the pass, without the dense reference */
 };
 
+/* What a mask keeps that stays on the device: of one head, in units of bq x bk. */
+struct accel_units {
+    bool there; /* it does stay; else the rest is not set */
+    int64_t bq, bk, groups;
+    int32_t *count; /* [groups] units that a group keeps and some row of it may see; the caller's to
+                     * free */
+    int64_t pairs, units, kept64; /* kept pairs; the sum of count; 64 x 64 tiles with a kept pair */
+    int64_t tiles[2]; /* 128 x 128 tiles with a kept pair; tiles that gathered keys would fill */
+};
+
 /* A method with its parameters, for one head. */
 struct accel_choice {
     const char *method;        /* public name */
@@ -157,6 +167,8 @@ struct accel_choice {
     const struct mask
         *shape; /* the reference's mask over the whole head if that is a band, else NULL */
     const union method_rule *rule; /* core/rules.h; NULL: the method has parameters only */
+    struct accel_units *stays; /* in a call: the mask may stay on the device; NULL: it may not */
+    bool fetch;                /* with stays: the mask is wanted as well */
 };
 
 /* Answer of `select`: the back end does not select for this method with these parameters. */
@@ -181,6 +193,9 @@ struct accel_call_lists {
     const int32_t *col, *bits, *keys;
     const uint64_t *words;
     int64_t n_bits;
+    enum accel_made { ACCEL_HOST_LISTS, ACCEL_TILES, ACCEL_GATHERED_TILES } made;
+    /* Not ACCEL_HOST_LISTS: the device makes tiles of the masks that select_call left there, and
+     * nothing else here is set but bq and bk. */
 };
 
 /* The heads [first, first + count) of a call: all of it, or a section of whole groups where the
@@ -196,6 +211,7 @@ struct accel_call_work {
                                          * it does not; NULL: nowhere */
     const bool
         *built; /* [n] with choices: the mask is static, so that choosing it is in no total */
+    const struct accel_units *units; /* [n] of the masks, which stay on the device; NULL: lists */
 };
 
 /* Sums over rows of a head, of outputs divided by 2^exp; what they are sums of is said in
@@ -220,7 +236,8 @@ struct accel_call_result {
     struct accel_call_head *heads;                  /* [n] */
     struct accel_time select, build, attend, dense; /* of the whole call, in turns. select, build:
                                                      * NAN where no mask is chosen */
-    struct accel_time total;                        /* select + attend of the same sample */
+    struct accel_time plan; /* from masks on the device to tiles, there; NAN with lists of the host */
+    struct accel_time total; /* select + plan + attend of the same sample */
     double host_plan_ns; /* wall time on the host to plan the launches from the lists */
     double balance; /* planned time of the busiest multiprocessor / of the mean one, the largest
                      * of the launches */
@@ -281,8 +298,12 @@ struct accel {
 
     /* `select` for the heads of a call. choices[i].method NULL: head i is not asked for. masks[i]
      * is filled where answers[i] becomes 0; where it becomes ACCEL_NO_SELECT, why[i] says the
-     * reason. Heads with equal parameters are chosen for in one launch. Nothing is timed. NULL:
-     * never. */
+     * reason. Heads with equal parameters are chosen for in one launch. Nothing is timed.
+     *
+     * Where all choices have `stays` and are answered with masks of one unit, whose tiles the
+     * kernels take with bits, the masks stay on the device, for attend_call until something else is
+     * put there: each *stays is filled, instead of its mask unless `fetch`, and the metrics of
+     * attend_call have to be the device's. NULL: never. */
     int (*select_call)(struct accel_session *s, const struct accel_call *call,
                        const struct accel_choice *choices, struct mask *masks, int *answers,
                        char (*why)[160], struct err *err);

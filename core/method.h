@@ -28,6 +28,7 @@
 
 struct accel_filter; /* core/accel.h */
 union method_rule;   /* core/rules.h */
+struct accel_units;  /* core/accel.h */
 struct exact;
 
 enum method_flags {
@@ -233,9 +234,18 @@ struct method {
     /* For a device that chooses: how this head's mask is to be chosen, or false with the reason.
      * `adopt` receives the choice, lists over the whole head in the rule's unit, before the first
      * `select`, which then does not choose. `prepare` leaves the choosing to the first `select`.
-     * Set both or neither. */
+     * `rule` NULL, with `adopt`: in a call a device that knows the method's parameters chooses
+     * alone; elsewhere beside the method, which then says how many units differ. */
     bool (*rule)(const void *state, union method_rule *rule, char why[160]);
     int (*adopt)(void *state, const struct mask *m, struct err *err);
+
+    /* A choice by `rule` of which the method needs no more than counts (core/accel.h) can stay on
+     * the device: `adopt_units` receives them in place of `adopt`, `select` is not called, and exec,
+     * exec_bq and exec_bk of *lists, which has the choice's unit and no entries, are set as
+     * `select` sets them. `stays` NULL: always; adopt_units NULL: never. */
+    bool (*stays)(const void *state);
+    int (*adopt_units)(void *state, const struct accel_units *u, struct mask *lists,
+                       struct err *err);
 
     /* The method's own arithmetic; NULL = exact softmax over the mask. If `attends` is set it
      * decides per head: false takes the exact path. out [row1-row0][dv], lse [row1-row0]. */

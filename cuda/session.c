@@ -16,6 +16,30 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* What the host holds of the masks that stay on the device. */
+static void forget_kept(struct accel_session *s)
+{
+    for (int i = 0; i < s->kept.n; i++)
+        select_job_free(s->kept.jobs + i);
+    free(s->kept.jobs);
+    s->kept = (struct session_kept){0};
+}
+
+static void forget(struct accel_session *s)
+{
+    forget_kept(s);
+    free(s->call.v_exp);
+    s->call = (struct session_call){0};
+    s->head = (struct session_head){0};
+}
+
+void session_drop_kept(struct accel_session *s)
+{
+    if (s->kept.jobs)
+        gpu_release(&s->gpu, s->kept.mark);
+    forget_kept(s);
+}
+
 void session_close(struct accel_session **s)
 {
     if (!*s)
@@ -24,7 +48,7 @@ void session_close(struct accel_session **s)
     timer_close(&(*s)->timer);
     gpu_close(&(*s)->gpu);
     pthread_mutex_destroy(&(*s)->lock);
-    free((*s)->call.v_exp);
+    forget(*s);
     free(*s);
     *s = NULL;
 }
@@ -113,13 +137,6 @@ static int put_matrix(struct gpu *g, const float *x, const void *there, int64_t 
 {
     return there ? take_there(g, there, n * d * 2, copies, out, err)
                  : gpu_put_as(g, DT_BF16, x, n * d, copies, out, err);
-}
-
-static void forget(struct accel_session *s)
-{
-    free(s->call.v_exp);
-    s->call = (struct session_call){0};
-    s->head = (struct session_head){0};
 }
 
 int session_call_head(const struct accel_session *s, uint64_t data)

@@ -6,8 +6,10 @@
 #define LACUNA_SESSION_H
 
 #include "core/accel.h"
+#include "cuda/attn/maptiles.h"
 #include "cuda/counters.h"
 #include "cuda/metrics/metrics.h"
+#include "cuda/select/select.h"
 #include "cuda/timer.h"
 
 #include <pthread.h>
@@ -37,6 +39,12 @@ struct accel_session {
         int *v_exp;                 /* [kv heads], owned; of v and of the group's outputs */
         struct metrics_dense dense; /* out NULL: not asked for yet */
     } call;
+    struct session_kept { /* masks of its heads that stay there, above it (accel_choice.stays) */
+        struct select_job *jobs; /* [n], owned: who chose them */
+        int n;
+        struct gpu_mark mark; /* below them */
+        struct tile_rows rows; /* heads 0: none are there */
+    } kept;
     double matmul_tflops, copy_tbs; /* NAN until measured */
 };
 
@@ -54,6 +62,9 @@ int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t 
 /* Put a call onto the device, in place of the head or call that is there, unless it is that one.
  * After an error neither is there. */
 int session_put_call(struct accel_session *s, const struct accel_call *c, struct err *err);
+
+/* Release the masks that stay on the device, if there are any. */
+void session_drop_kept(struct accel_session *s);
 
 /* Index of a head of the call on the device, by its number; -1: of no such head. */
 int session_call_head(const struct accel_session *s, uint64_t data);

@@ -7,6 +7,7 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/intmath.h"
+#include "core/laps.h"
 #include "core/mem.h"
 #include "cuda/attn/attn_filter.h"
 
@@ -22,6 +23,11 @@ struct jobs {
     struct select_job *select;
     int n;
 };
+
+static int launch_tiles(struct gpu *g, const void *tiles, struct err *err)
+{
+    return map_tiles_launch(g, tiles, err);
+}
 
 static int launch_attends(struct gpu *g, const void *jobs, struct err *err)
 {
@@ -90,6 +96,8 @@ struct attend {
     const struct accel_call_work *w;
     struct attn_tensors x; /* of all heads */
     float *whole_lse;      /* [n][nq] with the tiles that a filter left out; NULL: x.lse */
+    struct accel_call_lists lists; /* w->lists, or of `tiles`: ptr of the host, the rest not set */
+    struct map_tiles tiles;        /* of masks that are on the device */
     struct jobs jobs, whole, dense, select, build;
     const struct filter_kernel **kernels; /* [jobs.n] with filters, owned */
     struct head_run *runs;                /* [jobs.n], owned */
@@ -99,7 +107,7 @@ struct attend {
 /* Rows of a head of the section in the lists. */
 static const int64_t *rows_of(const struct attend *a, int head)
 {
-    return a->w->lists.ptr + (head - a->w->first) * a->groups;
+    return a->lists.ptr + (head - a->w->first) * a->groups;
 }
 
 static int64_t blocks_of(const struct attend *a, int head)
@@ -112,9 +120,13 @@ static int64_t blocks_of(const struct attend *a, int head)
 static int csr_of(const struct attend *a, struct head_run r, struct attn_csr *csr, int64_t **ptr,
                   struct err *err)
 {
-    const struct accel_call_lists *l = &a->w->lists;
+    const struct accel_call_lists *l = &a->lists;
     const int64_t *rows = rows_of(a, r.first);
     int64_t n = r.n * a->groups, from = rows[0];
+    if (l->made) { /* all heads of the section are one run */
+        *csr = a->tiles.csr;
+        return 0;
+    }
     int rc = mem_alloc(ptr, n + 1, sizeof **ptr, "lists of a run of heads", err);
     if (rc)
         return rc;
@@ -125,17 +137,19 @@ static int csr_of(const struct attend *a, struct head_run r, struct attn_csr *cs
                              l->bits ? l->bits + from : NULL,
                              l->keys ? l->keys + from * ACCEL_TILE : NULL,
                              l->words,
-                             l->n_bits};
+                             l->n_bits,
+                             false};
     return 0;
 }
 
 static struct attn_problem problem_of(const struct attend *a, struct head_run r)
 {
     struct attn_problem p = a->s->call.problem;
-    const struct accel_call_lists *l = &a->w->lists;
+    const struct accel_call_lists *l = &a->lists;
     p.heads = r.n;
     p.kv_heads = r.kv;
     p.lists = !l->ptr       ? ATTN_DENSE
+              : l->made     ? (a->tiles.gathered ? ATTN_GATHER : ATTN_BITS)
               : l->keys     ? ATTN_GATHER
               : l->bits     ? ATTN_BITS
               : l->bq == 64 ? ATTN_64x64
@@ -237,7 +251,7 @@ out:
 
 static int make_jobs(struct attend *a, struct accel_call_result *res, struct err *err)
 {
-    const struct accel_call_lists *l = &a->w->lists;
+    const struct accel_call_lists *l = &a->lists;
     int n = a->w->count, rc = 0;
     struct head_run all = {a->w->first, n, n / a->w->call->group};
 
@@ -248,6 +262,23 @@ static int make_jobs(struct attend *a, struct accel_call_result *res, struct err
         return make_filter_jobs(a, res, err);
     TRY(plain_job(a, all, a->jobs.attend, res, err));
     a->runs[a->jobs.n++] = all;
+out:
+    return rc;
+}
+
+/* The lists of the section, made on the device where its masks are. */
+static int take_lists(struct attend *a, struct err *err)
+{
+    struct accel_session *s = a->s;
+    int rc = 0;
+    a->lists = a->w->lists;
+    if (!a->lists.made)
+        return 0;
+    if (s->kept.rows.maps.heads != a->w->call->n)
+        FAIL(err, ERR_RUN, "the masks of the call are no longer on the GPU");
+    TRY(map_tiles_make(&s->gpu, &s->kept.rows, a->w->first, a->w->count,
+                       a->lists.made == ACCEL_GATHERED_TILES, &a->tiles, err));
+    a->lists.ptr = a->tiles.csr.ptr;
 out:
     return rc;
 }
@@ -330,7 +361,7 @@ out:
 /* How many tiles of P V the launches computed. */
 static int count_filtered(struct attend *a, struct accel_call_result *res, struct err *err)
 {
-    const struct accel_call_lists *l = &a->w->lists;
+    const struct accel_call_lists *l = &a->lists;
     double *tiles = NULL;
     int rc = 0;
     TRY(mem_alloc(&tiles, a->w->count, sizeof *tiles, "counts of tiles", err));
@@ -362,7 +393,7 @@ static int measure(struct attend *a, struct accel_call_result *res, struct err *
 
     TRY(run_whole(a, err));
     struct metrics_outputs o = {(const char *)a->x.out + row * p.d * 2, a->x.lse + row,
-                                a->whole_lse + row, !a->w->lists.ptr};
+                                a->whole_lse + row, !a->lists.ptr};
     p.heads = a->w->count;
     p.kv_heads = p.heads / size;
     TRY(mem_alloc(&sums, p.heads, sizeof *sums, "sums of errors", err));
@@ -382,13 +413,15 @@ out:
 
 static int take_times(struct attend *a, struct accel_call_result *res, struct err *err)
 {
-    struct session_work work[4];
-    struct accel_time times[4];
+    struct session_work work[5];
+    struct accel_time times[5];
     bool chosen = a->select.n > 0, built = a->build.n > 0;
     int n = 0, rc = 0;
 
     if (chosen)
         work[n++] = (struct session_work){launch_selects, &a->select};
+    if (a->lists.made)
+        work[n++] = (struct session_work){launch_tiles, &a->tiles};
     work[n++] = (struct session_work){launch_attends, &a->jobs};
     int chain = n;
     if (a->dense.n)
@@ -398,6 +431,8 @@ static int take_times(struct attend *a, struct accel_call_result *res, struct er
     TRY(session_time_chain(a->s, work, n, chain, chain, times, &res->total, err));
     if (chosen)
         res->select = times[0];
+    if (a->lists.made)
+        res->plan = times[chain - 2];
     res->attend = times[chain - 1];
     if (a->dense.n)
         res->dense = times[chain];
@@ -420,21 +455,28 @@ static int attend_locked(struct accel_session *s, const struct accel_call_work *
     struct gpu_mark mark = gpu_mark(&s->gpu);
     const struct attn_problem *p = &s->call.problem;
     bool metrics = r->heads[w->first].mass != NULL;
+    struct laps laps = {.since = clock_ns()};
     int rc = 0;
 
     CU(err, cudaSetDevice(s->gpu.device));
     TRY(session_put_call(s, w->call, err));
+    if (!w->lists.made)
+        session_drop_kept(s);
     mark = gpu_mark(&s->gpu);
     if (metrics) {
         TRY(session_call_dense(s, err));
         mark = gpu_mark(&s->gpu);
     }
+    lap(&laps, "reference");
+    TRY(take_lists(&a, err));
+    lap(&laps, "tiles");
     a.x = s->call.x;
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * p->d * 2, &a.x.out, err));
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &a.x.lse, err));
     TRY(make_jobs(&a, r, err));
     if (w->first == 0)
         TRY(make_dense(&a, err));
+    lap(&laps, "plan");
     r->launches = a.jobs.n;
     r->kv = p->kv_heads;
     snprintf(r->kernel, sizeof r->kernel, "%s", a.jobs.attend[0].kernel->name);
@@ -445,8 +487,10 @@ static int attend_locked(struct accel_session *s, const struct accel_call_work *
         TRY(fetch_head(&a, h, r->heads + h, err));
     if (w->filters)
         TRY(count_filtered(&a, r, err));
+    lap(&laps, "outputs");
     if (metrics)
         TRY(measure(&a, r, err));
+    lap(&laps, "metrics");
     if (s->options.samples > 0 && w->choices && w->first == 0) {
         TRY(make_selects(s, w, false, &a.select, err));
         TRY(make_selects(s, w, true, &a.build, err));
@@ -461,9 +505,12 @@ out:
     jobs_free(&a.dense);
     jobs_free(&a.select);
     jobs_free(&a.build);
+    map_tiles_free(&a.tiles);
     free(a.kernels);
     free(a.runs);
     gpu_release(&s->gpu, mark);
+    lap(&laps, "release");
+    laps_log(&laps, "attention on the GPU");
     return rc;
 }
 
@@ -472,7 +519,7 @@ int session_attend_call(struct accel_session *s, const struct accel_call_work *w
 {
     static const struct accel_time none = {NAN, NAN, NAN, 0};
     pthread_mutex_lock(&s->lock);
-    r->select = r->build = r->attend = r->dense = r->total = none;
+    r->select = r->build = r->plan = r->attend = r->dense = r->total = none;
     r->host_plan_ns = r->balance = 0;
     r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
     memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);

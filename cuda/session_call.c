@@ -2,10 +2,14 @@
  * session_call.c - a call on the device, and the masks of all its heads (struct accel_call in
  * core/accel.h).
  */
+#include "core/intmath.h"
+#include "core/laps.h"
+#include "core/mem.h"
 #include "cuda/select/select_session.h"
 #include "cuda/session_runs.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- runs ----------------------------------------------------------------------------------- */
@@ -81,52 +85,236 @@ const struct select_method *run_select(const struct session_call *c,
     return m && (*full || m->fits(p, why)) ? m : NULL;
 }
 
-static int select_run(struct accel_session *s, const struct select_method *m,
-                      const struct select_problem *p, struct head_run r, struct mask *masks,
-                      struct err *err)
+/* The mask of every head of a job to the host. */
+static int fetch_masks(struct accel_session *s, const struct select_job *job, struct head_run r,
+                       struct mask *masks, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < r.n && !rc; i++)
+        rc = select_head_mask(&s->gpu, job, i, masks + r.first + i, err);
+    return rc < 0 ? err_prefix(err, "%s on the GPU", job->method->name) : rc;
+}
+
+static int launch_run(struct accel_session *s, const struct select_method *m,
+                      const struct select_problem *p, struct select_job *job, struct err *err)
+{
+    int rc = 0;
+    TRY(select_job_init(&s->gpu, m, p, job, err));
+    TRY(m->launch(&s->gpu, job, err));
+out:
+    return rc < 0 ? err_prefix(err, "%s on the GPU", m->name) : rc;
+}
+
+/* The heads of a call while their masks are chosen. */
+struct choosing {
+    const struct accel_call *call;
+    const struct accel_choice *choices;
+    struct mask *masks;
+    int *answers;
+    char (*why)[160];
+    struct head_run *runs; /* [n], owned: of s->kept.jobs */
+    bool keep;             /* the jobs are kept until all runs have chosen */
+};
+
+static int choose_run(struct accel_session *s, const struct choosing *c,
+                      const struct select_method *m, const struct select_problem *p,
+                      struct head_run r, struct err *err)
 {
     struct gpu_mark mark = gpu_mark(&s->gpu);
     struct select_job job = {0};
     int rc = 0;
-    TRY(select_job_init(&s->gpu, m, p, &job, err));
-    TRY(m->launch(&s->gpu, &job, err));
-    for (int i = 0; i < r.n; i++)
-        TRY(select_head_mask(&s->gpu, &job, i, masks + r.first + i, err));
+    if (c->keep) {
+        c->runs[s->kept.n] = r;
+        return launch_run(s, m, p, s->kept.jobs + s->kept.n++, err);
+    }
+    TRY(launch_run(s, m, p, &job, err));
+    TRY(fetch_masks(s, &job, r, c->masks, err));
 out:
     select_job_free(&job);
     gpu_release(&s->gpu, mark);
-    return rc < 0 ? err_prefix(err, "%s on the GPU", m->name) : rc;
+    return rc;
 }
 
-static int select_locked(struct accel_session *s, const struct accel_call *call,
-                         const struct accel_choice *choices, struct mask *masks, int *answers,
-                         char (*why)[160], struct err *err)
+/* ---- masks that stay ------------------------------------------------------------------------ */
+
+/* Begin to keep the choices of a call, if all may stay. Dense attention, which metrics need and
+ * which lies below them, has to be there first. */
+static int begin_kept(struct accel_session *s, struct choosing *c, struct err *err)
 {
+    int n = c->call->n, rc = 0;
+    c->keep = true;
+    for (int i = 0; i < n; i++)
+        c->keep &= c->choices[i].method && c->choices[i].stays;
+    if (!c->keep)
+        return 0;
+    TRY(session_call_dense(s, err));
+    TRY(mem_zalloc(&c->runs, n, sizeof *c->runs, "runs of heads", err));
+    s->kept.mark = gpu_mark(&s->gpu);
+    TRY(mem_zalloc(&s->kept.jobs, n, sizeof *s->kept.jobs, "selections", err));
+out:
+    return rc;
+}
+
+/* Has every head a mask of one unit that becomes tiles with bits? */
+static bool can_stay(const struct accel_session *s, const struct choosing *c)
+{
+    const struct select_lists *first = s->kept.n ? &s->kept.jobs->lists : NULL;
+    int heads = 0;
+    for (int i = 0; i < s->kept.n; i++) {
+        const struct select_lists *l = &s->kept.jobs[i].lists;
+        heads += c->runs[i].n;
+        if (l->bq != first->bq || l->bk != first->bk || l->partial)
+            return false;
+    }
+    return heads == c->call->n && first->bk < 64 && c->call->x[0]->nk <= INT32_MAX / 4;
+}
+
+static void fill_units(const struct select_lists *l, const struct map_totals *t,
+                       const int32_t *count, struct accel_units *u)
+{
+    int32_t *own = u->count;
+    memcpy(own, count, (size_t)l->groups * sizeof *own);
+    *u = (struct accel_units){.there = true,
+                              .bq = l->bq,
+                              .bk = l->bk,
+                              .groups = l->groups,
+                              .count = own,
+                              .pairs = (int64_t)t->pairs,
+                              .units = (int64_t)t->units,
+                              .kept64 = (int64_t)t->kept64};
+}
+
+/* Tiles of every head. */
+static int count_tiles(struct accel_session *s, const struct choosing *c, struct err *err)
+{
+    const struct tile_rows *r = &s->kept.rows;
+    int64_t rows = c->call->n * r->groups;
+    int32_t *n = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&n, 2 * rows, sizeof *n, "tiles of rows", err));
+    TRY(gpu_get(&s->gpu, n, r->place, rows * 4, err));
+    TRY(gpu_get(&s->gpu, n + rows, r->keys, rows * 4, err));
+    for (int64_t i = 0; i < rows; i++) {
+        struct accel_units *u = c->choices[i / r->groups].stays;
+        u->tiles[0] += n[i];
+        u->tiles[1] += ceil_div(n[rows + i], ACCEL_TILE);
+    }
+out:
+    free(n);
+    return rc;
+}
+
+static int count_kept(struct accel_session *s, const struct choosing *c, struct err *err)
+{
+    const struct select_lists *l = &s->kept.jobs->lists;
+    struct map_totals *totals = NULL;
+    int32_t *count = NULL;
+    int n = c->call->n, rc = 0;
+
+    TRY(mem_alloc(&totals, n, sizeof *totals, "counts of masks", err));
+    TRY(mem_alloc(&count, n * l->groups, sizeof *count, "counts of masks", err));
+    TRY(tile_rows_totals(&s->gpu, &s->kept.rows, totals, count, err));
+    for (int i = 0; i < n; i++) {
+        struct accel_units *u = c->choices[i].stays;
+        TRY(mem_alloc(&u->count, l->groups, sizeof *u->count, "counts of masks", err));
+        fill_units(l, totals + i, count + i * l->groups, u);
+    }
+    TRY(count_tiles(s, c, err));
+out:
+    free(totals);
+    free(count);
+    return rc;
+}
+
+static int keep_masks(struct accel_session *s, const struct choosing *c, struct err *err)
+{
+    const struct select_job *job = s->kept.jobs;
+    const struct attn_problem *p = &s->call.problem;
+    const uint32_t **map = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&map, c->call->n, sizeof *map, "maps of heads", err));
+    for (int i = 0; i < s->kept.n; i++)
+        for (int h = 0; h < c->runs[i].n; h++)
+            map[c->runs[i].first + h] =
+                job[i].lists.map + h * job[i].lists.groups * job[i].lists.words;
+    struct unit_maps m = {c->call->n,       p->nq,     p->nk, job->lists.bq, job->lists.bk,
+                          job->lists.words, p->causal, map};
+    TRY(tile_rows_init(&s->gpu, &m, &s->kept.rows, err));
+    TRY(count_kept(s, c, err));
+out:
+    free(map);
+    return rc;
+}
+
+static int end_kept(struct accel_session *s, const struct choosing *c, struct err *err)
+{
+    int rc = 0;
+    if (!c->keep)
+        return 0;
+    bool stay = can_stay(s, c);
+    if (stay)
+        TRY(keep_masks(s, c, err));
+    for (int i = 0; i < s->kept.n; i++)
+        if (!stay || c->choices[c->runs[i].first].fetch)
+            TRY(fetch_masks(s, s->kept.jobs + i, c->runs[i], c->masks, err));
+    if (!stay)
+        session_drop_kept(s);
+out:
+    return rc;
+}
+
+/* ---- selection of a call -------------------------------------------------------------------- */
+
+static int select_runs(struct accel_session *s, const struct choosing *c, struct err *err)
+{
+    const struct accel_call *call = c->call;
     const struct attn_in *x = call->x[0];
     struct head_run r;
     int rc = 0;
 
-    CU(err, cudaSetDevice(s->gpu.device));
-    TRY(session_put_call(s, call, err));
     for (int i = 0; i < call->n; i += r.n) {
         struct select_problem p;
         bool full = false;
         r = (struct head_run){i, 1, 1};
-        if (!choices[i].method)
+        if (!c->choices[i].method)
             continue;
-        r = run_from(call->n, call->group, i, run_same_choice, choices);
-        const struct select_method *m = run_select(&s->call, choices + i, r, &p, &full, why[i]);
+        r = run_from(call->n, call->group, i, run_same_choice, c->choices);
+        const struct select_method *m =
+            run_select(&s->call, c->choices + i, r, &p, &full, c->why[i]);
         for (int k = i; k < i + r.n; k++) {
-            answers[k] = m ? 0 : ACCEL_NO_SELECT;
+            c->answers[k] = m ? 0 : ACCEL_NO_SELECT;
             if (!m && k > i)
-                memcpy(why[k], why[i], sizeof *why);
+                memcpy(c->why[k], c->why[i], sizeof *c->why);
             if (full)
-                mask_full(masks + k, x->nq, x->nk, 0, x->nq, x->causal);
+                mask_full(c->masks + k, x->nq, x->nk, 0, x->nq, x->causal);
         }
         if (m && !full)
-            TRY(select_run(s, m, &p, r, masks, err));
+            TRY(choose_run(s, c, m, &p, r, err));
     }
 out:
+    return rc;
+}
+
+static int select_locked(struct accel_session *s, struct choosing *c, struct err *err)
+{
+    struct laps laps = {.since = clock_ns()};
+    int rc = 0;
+
+    CU(err, cudaSetDevice(s->gpu.device));
+    session_drop_kept(s);
+    TRY(session_put_call(s, c->call, err));
+    TRY(begin_kept(s, c, err));
+    lap(&laps, "reference");
+    TRY(select_runs(s, c, err));
+    lap(&laps, "choice");
+    TRY(end_kept(s, c, err));
+    lap(&laps, "counts");
+    laps_log(&laps, "choice on the GPU");
+out:
+    if (rc)
+        session_drop_kept(s);
+    free(c->runs);
     return rc;
 }
 
@@ -134,8 +322,9 @@ int session_select_call(struct accel_session *s, const struct accel_call *call,
                         const struct accel_choice *choices, struct mask *masks, int *answers,
                         char (*why)[160], struct err *err)
 {
+    struct choosing c = {call, choices, masks, answers, why, NULL, false};
     pthread_mutex_lock(&s->lock);
-    int rc = select_locked(s, call, choices, masks, answers, why, err);
+    int rc = select_locked(s, &c, err);
     pthread_mutex_unlock(&s->lock);
     return rc;
 }

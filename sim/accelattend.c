@@ -242,8 +242,10 @@ static void making_free(struct making *m)
     free(m->why);
 }
 
-/* Memory, and for tiles whether all heads gather their keys. */
-static int making_init(struct making *m, bool tiles, int jobs, struct err *err)
+/* Memory, and for tiles whether all heads gather their keys. units: of masks on the device, or
+ * NULL. */
+static int making_init(struct making *m, bool tiles, const struct accel_units *units, int jobs,
+                       struct err *err)
 {
     int64_t all[2] = {0, 0};
     int rc = 0;
@@ -254,7 +256,10 @@ static int making_init(struct making *m, bool tiles, int jobs, struct err *err)
     TRY(mem_zalloc(&m->why, m->n, sizeof *m->why, "tiles", err));
     if (!tiles)
         return 0;
-    TRY(pool_run(jobs, m->n, count_head, m, err));
+    for (int h = 0; units && h < m->n; h++)
+        memcpy(m->counts[h], units[h].tiles, sizeof m->counts[h]);
+    if (!units)
+        TRY(pool_run(jobs, m->n, count_head, m, err));
     for (int h = 0; h < m->n; h++) {
         all[0] += m->counts[h][0];
         all[1] += m->counts[h][1];
@@ -389,12 +394,21 @@ static int attend_section(const struct accel *a, struct accel_session *s, int jo
     double begin = clock_ns();
     int rc = 0;
 
+    if (w->units) {
+        w->lists = (struct accel_call_lists){
+            .bq = ACCEL_TILE,
+            .bk = ACCEL_TILE,
+            .made = m->how == MAKE_GATHERED ? ACCEL_GATHERED_TILES : ACCEL_TILES};
+        TRY(a->attend_call(s, w, r, err));
+        goto out;
+    }
     if ((rc = make_heads(m, w->first, w->count, jobs, why, err)) != 0)
         goto out;
     TRY(join(m, w->first, w->count, ceil_div(m->nq, m->bq), &j, err));
     double made_ns = clock_ns() - begin;
     w->lists = (struct accel_call_lists){(int)m->bq, (int)m->bk, j.ptr,   j.col,
-                                         j.bits,     j.keys,     j.words, j.n_bits};
+                                         j.bits,     j.keys,     j.words, j.n_bits,
+                                         ACCEL_HOST_LISTS};
     TRY(a->attend_call(s, w, r, err));
     r->host_plan_ns += made_ns;
 out:
@@ -416,6 +430,10 @@ static void add_section(struct accel_call_result *r, const struct accel_call_res
 {
     add_time(&r->attend, &part->attend);
     add_time(&r->total, &part->attend);
+    if (part->plan.samples) {
+        add_time(&r->plan, &part->plan);
+        add_time(&r->total, &part->plan);
+    }
     r->host_plan_ns += part->host_plan_ns;
     r->balance = part->balance > r->balance ? part->balance : r->balance;
     r->launches += part->launches;
@@ -449,8 +467,12 @@ int accel_attend_call(const struct accel *a, struct accel_session *s, int jobs,
     const struct attn_in *x = w->call->x[0];
     int64_t unit_q = 0, unit_k = 0;
 
-    for (int h = 0; h < w->call->n; h++)
+    for (int h = 0; !w->units && h < w->call->n; h++)
         common_unit(heads[h].masks, heads[h].n, &unit_q, &unit_k);
+    if (w->units) {
+        unit_q = w->units->bq;
+        unit_k = w->units->bk;
+    }
     int64_t bq = unit_q, bk = unit_k;
     int rc = geometry(a, s, x, w->filters, &bq, &bk, why, err);
     if (rc)
@@ -461,7 +483,7 @@ int accel_attend_call(const struct accel *a, struct accel_session *s, int jobs,
     if (!unit_q)
         return a->attend_call(s, w, r, err);
     struct making m = {.heads = heads, .nq = x->nq, .bq = bq, .bk = bk, .n = w->call->n};
-    TRY(making_init(&m, unit_q % bq != 0 || unit_k % bk != 0, jobs, err));
+    TRY(making_init(&m, unit_q % bq != 0 || unit_k % bk != 0, w->units, jobs, err));
     rc = attend_sections(a, s, jobs, w, &m, r, why, err);
 out:
     making_free(&m);

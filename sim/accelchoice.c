@@ -106,7 +106,17 @@ void choice_free(struct choice *c)
     for (int64_t i = 0; c->masks && i < c->n; i++)
         mask_free(c->masks + i);
     free(c->masks);
+    free(c->units.count);
+    mask_free(&c->lists);
     memset(c, 0, sizeof *c);
+}
+
+/* Does the device choose from the parameters, without the method? */
+static bool asks_alone(const struct run *run, bool own)
+{
+    const struct method *me = run->method;
+    const struct sim_device *device = run->cell->device;
+    return own && me->adopt && !me->rule && device->calls && device->select != SELECT_CPU;
 }
 
 /* Does the device choose by the method's rule? */
@@ -133,6 +143,10 @@ int choice_begin(struct run *run, struct choice *c, struct err *err)
         c->ask = ASK_BY_RULE;
         return 0;
     }
+    if (asks_alone(run, own)) {
+        c->ask = ASK_ALONE;
+        return 0;
+    }
     TRY(select_all(run, c, err));
     if (!me->rule && !c->none && !cpu && c->origin.source != SOURCE_REUSED) {
         c->ask = ASK_BY_PARAMS;
@@ -142,7 +156,18 @@ out:
     return rc;
 }
 
-struct accel_choice choice_question(const struct run *run, const struct choice *c)
+int choice_may_stay(const struct run *run, const struct choice *c)
+{
+    const struct method *me = run->method;
+    const struct sim_cell *cell = run->cell;
+    if (c->ask == ASK_NOBODY || c->is_band || !cell->device->metrics ||
+        cell->measure != MEASURE_ALL)
+        return STAYS_NOT;
+    bool counts = c->ask == ASK_BY_RULE && me->adopt_units && !cell->sink;
+    return counts && (!me->stays || me->stays(run->state)) ? STAYS_ALONE : STAYS_TOO;
+}
+
+struct accel_choice choice_question(const struct run *run, struct choice *c)
 {
     return (struct accel_choice){.method = c->ask == ASK_NOBODY ? NULL : run->method->name,
                                  .options = run->method->params,
@@ -152,14 +177,16 @@ struct accel_choice choice_question(const struct run *run, const struct choice *
                                  .data = run->map.data,
                                  .call = {run->in->n_heads, run->in->n_kv_heads},
                                  .shape = c->is_band ? &c->band : NULL,
-                                 .rule = c->ask == ASK_BY_RULE ? &c->rule : NULL};
+                                 .rule = c->ask == ASK_BY_RULE ? &c->rule : NULL,
+                                 .stays = c->stays ? &c->units : NULL,
+                                 .fetch = c->stays == STAYS_TOO};
 }
 
 /* The device's mask in place of the reference's, or as what the method hands out. */
 static int take_answer(struct run *run, struct choice *c, const struct mask *whole, struct err *err)
 {
     int rc = 0;
-    if (c->ask == ASK_BY_RULE)
+    if (c->ask != ASK_BY_PARAMS)
         TRY(run->method->adopt(run->state, whole, err));
     for (int64_t i = 0; i < c->n && c->ask == ASK_BY_PARAMS; i++)
         TRY(take_mask(whole, c->masks + i, &c->differs, err));
@@ -169,12 +196,59 @@ out:
     return rc;
 }
 
+/* What is known of a mask that stays on the device. */
+static int take_units(struct run *run, struct choice *c, struct err *err)
+{
+    const struct attn_in *x = &run->in->x;
+    const struct accel_units *u = &c->units;
+    int rc = mask_lists_init(&c->lists, x->nq, x->nk, 0, x->nq, x->causal, u->bq, u->bk, err);
+    mask_lists_finish(&c->lists);
+    return rc;
+}
+
+/* Do the masks here keep what the device's has? By number: they are made of it, if anything was
+ * taken over. */
+static bool as_there(const struct choice *c)
+{
+    int64_t units = 0;
+    for (int64_t i = 0; i < c->n; i++) {
+        const struct mask *m = c->masks + i;
+        if (m->form != MASK_LISTS || m->bq != c->units.bq || m->bk != c->units.bk)
+            return false;
+        units += m->ptr[m->ngroups];
+    }
+    return units == c->units.units;
+}
+
+/* Only the counts came. */
+static int adopt_units(struct run *run, struct choice *c, struct err *err)
+{
+    int rc = take_units(run, c, err);
+    c->gpu = true;
+    return rc ? rc : run->method->adopt_units(run->state, &c->units, &c->lists, err);
+}
+
+/* The masks are here as well. */
+static int compare_units(struct run *run, struct choice *c, struct err *err)
+{
+    c->units.there = c->units.there && as_there(c);
+    if (!c->units.there)
+        return 0;
+    int rc = take_units(run, c, err);
+    c->lists.exec = c->masks->exec;
+    c->lists.exec_bq = c->masks->exec_bq;
+    c->lists.exec_bk = c->masks->exec_bk;
+    return rc;
+}
+
 int choice_end(struct run *run, struct choice *c, const struct mask *whole, const char *why,
                struct err *err)
 {
     bool own = c->origin.source == SOURCE_OWN && !c->none;
     int rc = 0;
 
+    if (whole && c->units.there && c->stays == STAYS_ALONE)
+        return adopt_units(run, c, err);
     if (whole)
         TRY(take_answer(run, c, whole, err));
     if (c->ask != ASK_NOBODY && !whole) {
@@ -183,8 +257,9 @@ int choice_end(struct run *run, struct choice *c, const struct mask *whole, cons
     }
     if (c->refused && own && run->cell->device->select == SELECT_GPU)
         return method_skip(run->cell->ctx, "%s", c->why);
-    if (c->ask == ASK_BY_RULE)
+    if (c->ask == ASK_BY_RULE || c->ask == ASK_ALONE)
         TRY(select_all(run, c, err));
+    TRY(compare_units(run, c, err));
 out:
     return rc;
 }

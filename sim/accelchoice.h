@@ -1,6 +1,7 @@
 /*
- * accelchoice.h - where the mask of a head on a GPU is chosen: by the GPU from the method's rule,
- * by the GPU beside the method itself (then what differs is counted), or by the method alone.
+ * accelchoice.h - where the mask of a head on a GPU is chosen: by the GPU from the method's rule or
+ * parameters, by the GPU beside the method itself (then what differs is counted), or by the method
+ * alone.
  */
 #ifndef LACUNA_ACCELCHOICE_H
 #define LACUNA_ACCELCHOICE_H
@@ -9,7 +10,7 @@
 #include "sim/simulate_run.h"
 
 struct choice {
-    enum { ASK_NOBODY, ASK_BY_RULE, ASK_BY_PARAMS } ask;
+    enum { ASK_NOBODY, ASK_BY_RULE, ASK_ALONE, ASK_BY_PARAMS } ask;
     bool none;     /* nothing to choose: dense attention */
     bool refused;  /* the GPU does not choose; `why` says the reason */
     bool gpu;      /* chosen, or built, on the GPU */
@@ -20,7 +21,12 @@ struct choice {
     int64_t n, step;
     union method_rule rule;
     struct mask band;
-    bool is_band; /* the method's masks are one band: `band` */
+    bool is_band;  /* the method's masks are one band: `band` */
+    enum { STAYS_NOT, STAYS_TOO, STAYS_ALONE } stays; /* may the mask be on the device, beside a
+                                                       * copy here or alone: the caller's, from
+                                                       * choice_may_stay */
+    struct accel_units units; /* there: the mask is on the device, as the method applies it */
+    struct mask lists;        /* with units: of their unit, without entries */
     char why[160];
 };
 
@@ -31,11 +37,15 @@ void choice_free(struct choice *c);
 /* What is to be asked of the GPU; without a rule the method chooses first. */
 int choice_begin(struct run *run, struct choice *c, struct err *err);
 
-/* The question, whose pointers lead into *run and *c; method NULL: none. */
-struct accel_choice choice_question(const struct run *run, const struct choice *c);
+/* May the device, in a call, attend to the mask that it chose? STAYS_ALONE: counts are all that
+ * anybody else needs of it. */
+int choice_may_stay(const struct run *run, const struct choice *c);
 
-/* Take the answer, lists over the whole head; NULL: the GPU does not choose, because of `why`. Then
- * c->masks are those to attend to. METHOD_SKIP where the user wants the GPU's alone. */
+/* The question, whose pointers lead into *run and *c; method NULL: none. */
+struct accel_choice choice_question(const struct run *run, struct choice *c);
+
+/* Take the answer, lists over the whole head or counts with STAYS_ALONE; NULL: the GPU does
+ * not choose, because of `why`. Then c->masks are those to attend to. METHOD_SKIP where the user wants the GPU's alone. */
 int choice_end(struct run *run, struct choice *c, const struct mask *whole, const char *why,
                struct err *err);
 

@@ -33,6 +33,8 @@ int accel_add_masks(struct run *run, const struct choice *c, const struct accel_
                     struct err *err)
 {
     int rc = 0;
+    if (c->units.there && !run->cell->sink)
+        return metrics_add_units(&run->acc, &c->lists, &c->units, err);
     for (int64_t i = 0; i < c->n; i++)
         TRY(add_chunk(run, c->masks + i, o, o->tiles_pv < 0 || i == 0 ? o->tiles_pv : 0, err));
 out:

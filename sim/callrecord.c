@@ -75,6 +75,8 @@ static int record_phases(const struct call_record *c, const struct sources *s, s
     TRY(record_time(r, "time_dense_ns", &res->dense, err));
     TRY(record_metric(r, "samples", (double)res->attend.samples, err));
     TRY(record_metric(r, "speed_exec", 4e-3 * c->x->d * pairs / res->attend.median, err));
+    if (res->plan.samples)
+        TRY(record_time(r, "time_plan_ns", &res->plan, err));
     if (res->build.samples)
         TRY(record_time(r, "time_build_ns", &res->build, err));
     if (s->on_gpu) {

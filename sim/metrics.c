@@ -5,6 +5,7 @@
  */
 #include "sim/metrics.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/sort.h"
 
@@ -128,6 +129,55 @@ void metrics_add_sums(struct metrics_acc *a, const struct accel_sums *s, const d
     memcpy(a->recall, mass, (size_t)a->n * sizeof *mass);
 }
 
+static void add_counts(struct metrics_acc *a, const struct mask_counts *c, double tiles_pv)
+{
+    a->counts.pairs_kept += c->pairs_kept;
+    a->counts.pairs_allowed += c->pairs_allowed;
+    a->counts.pairs_exec = c->pairs_exec < 0 ? -1 : a->counts.pairs_exec + c->pairs_exec;
+    a->counts.tiles_kept += c->tiles_kept;
+    a->counts.tiles_allowed += c->tiles_allowed;
+    a->counts.tiles_rect += c->tiles_rect;
+    a->tiles_pv += tiles_pv < 0 ? (double)c->tiles_kept : tiles_pv;
+}
+
+/* As mask_count has it for lists with these counts. */
+static int64_t pairs_exec_of(const struct mask *lists, const struct accel_units *u)
+{
+    int64_t sum = 0;
+    if (lists->exec == EXEC_NONE)
+        return -1;
+    if (lists->exec == EXEC_TILES)
+        return u->units * u->bq * u->bk;
+    for (int64_t g = 0; g < u->groups; g++) {
+        int64_t rows = MIN(u->bq, lists->nq - g * u->bq);
+        sum += ceil_div(rows, lists->exec_bq) * lists->exec_bq *
+               ceil_div(u->count[g] * u->bk, lists->exec_bk) * lists->exec_bk;
+    }
+    return sum;
+}
+
+int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const struct accel_units *u,
+                      struct err *err)
+{
+    struct mask_counts c;
+    int64_t none, allowed64, allowed128;
+    int rc = 0;
+
+    TRY(mask_count(lists, &c, err));
+    TRY(mask_tiles_kept(lists, 64, 64, &none, &allowed64, err));
+    TRY(mask_tiles_kept(lists, 128, 128, &none, &allowed128, err));
+    c.pairs_kept = u->pairs;
+    c.tiles_kept = u->units;
+    c.pairs_exec = pairs_exec_of(lists, u);
+    add_counts(a, &c, -1);
+    a->kept64 += u->kept64;
+    a->allowed64 += allowed64;
+    a->kept128 += u->tiles[0];
+    a->allowed128 += allowed128;
+out:
+    return rc;
+}
+
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err)
 {
     struct mask_counts c;
@@ -135,13 +185,7 @@ int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_p
     int rc = 0;
 
     TRY(mask_count(m, &c, err));
-    a->counts.pairs_kept += c.pairs_kept;
-    a->counts.pairs_allowed += c.pairs_allowed;
-    a->counts.pairs_exec = c.pairs_exec < 0 ? -1 : a->counts.pairs_exec + c.pairs_exec;
-    a->counts.tiles_kept += c.tiles_kept;
-    a->counts.tiles_allowed += c.tiles_allowed;
-    a->counts.tiles_rect += c.tiles_rect;
-    a->tiles_pv += tiles_pv < 0 ? (double)c.tiles_kept : tiles_pv;
+    add_counts(a, &c, tiles_pv);
     TRY(mask_tiles_kept(m, 64, 64, &kept, &allowed, err));
     a->kept64 += kept;
     a->allowed64 += allowed;

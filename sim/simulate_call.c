@@ -4,6 +4,8 @@
  */
 #include "sim/simulate_call.h"
 
+#include "core/intmath.h"
+#include "core/laps.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "sim/accelattend.h"
@@ -41,9 +43,11 @@ struct calling {
     struct accel_call call;
     struct accel_choice *choices;
     bool *built;
+    struct accel_units *units; /* of the masks that stay on the device */
     struct mask *whole; /* as the device chose */
     int *answers;
     char (*why)[160];
+    struct laps laps;
     struct accel_filter *filters;
     struct head_masks *masks;
     struct accel_call_head *results;
@@ -179,6 +183,7 @@ static int alloc_call(struct calling *k, struct err *err)
     TRY(mem_zalloc(&k->x, n, sizeof *k->x, "heads of a call", err));
     TRY(mem_zalloc(&k->choices, n, sizeof *k->choices, "heads of a call", err));
     TRY(mem_zalloc(&k->built, n, sizeof *k->built, "heads of a call", err));
+    TRY(mem_zalloc(&k->units, n, sizeof *k->units, "heads of a call", err));
     TRY(mem_zalloc(&k->whole, n, sizeof *k->whole, "heads of a call", err));
     TRY(mem_zalloc(&k->answers, n, sizeof *k->answers, "heads of a call", err));
     TRY(mem_zalloc(&k->why, n, sizeof *k->why, "heads of a call", err));
@@ -210,6 +215,7 @@ static void free_call(struct calling *k)
     free(k->x);
     free(k->choices);
     free(k->built);
+    free(k->units); /* whose counts are the heads' */
     free(k->whole);
     free(k->answers);
     free(k->why);
@@ -258,15 +264,23 @@ static int check_shapes(const struct calling *k, struct err *err)
     return 0;
 }
 
+static int may_stay(const struct head *h)
+{
+    return h->own ? STAYS_NOT : choice_may_stay(&h->run, &h->choice);
+}
+
 /* Ask the device for the masks. */
 static int choose(struct calling *k, struct err *err)
 {
     const struct accel *a = k->device->accel;
+    int stays = STAYS_ALONE, rc = 0;
     bool any = false;
-    int rc = 0;
 
+    for (int i = 0; i < k->n; i++)
+        stays = MIN(stays, may_stay(k->heads + k->at[i]));
     for (int i = 0; i < k->n; i++) {
         struct head *h = k->heads + k->at[i];
+        h->choice.stays = stays;
         k->choices[i] = choice_question(&h->run, &h->choice);
         k->answers[i] = ACCEL_NO_SELECT;
         snprintf(k->why[i], sizeof k->why[i], "the back end does not select");
@@ -275,7 +289,9 @@ static int choose(struct calling *k, struct err *err)
     if (any && a->select_call)
         TRY(a->select_call(k->device->session, &k->call, k->choices, k->whole, k->answers, k->why,
                            err));
+    lap(&k->laps, "choice");
     TRY(pool_run(k->c->jobs, k->n, answer_head, k, err));
+    lap(&k->laps, "masks");
 out:
     return rc;
 }
@@ -283,7 +299,7 @@ out:
 /* What the attention is over, and what is timed beside it. */
 static int describe_work(struct calling *k, struct accel_call_work *w, struct err *err)
 {
-    bool own = k->heads[k->at[0]].own, any = false;
+    bool own = k->heads[k->at[0]].own, any = false, stay = true;
     const struct accel_filter *first = &k->heads[k->at[0]].filter;
 
     for (int i = 0; i < k->n; i++) {
@@ -294,16 +310,21 @@ static int describe_work(struct calling *k, struct accel_call_work *w, struct er
                            "them one by one");
         k->filters[i] = h->filter;
         k->masks[i] = (struct head_masks){h->choice.masks, h->choice.n};
+        k->units[i] = h->choice.units;
+        stay &= h->choice.units.there;
         k->built[i] = h->choice.origin.source == SOURCE_STATIC;
         if (!h->choice.gpu)
             k->choices[i].method = NULL;
         any |= h->choice.gpu;
     }
+    for (int i = 0; i < k->n; i++) /* a mask that is here as well: all from here */
+        k->heads[k->at[i]].choice.units.there = stay;
     *w = (struct accel_call_work){.call = &k->call,
                                   .section_bytes = k->device->section_bytes,
                                   .filters = own ? k->filters : NULL,
                                   .choices = any ? k->choices : NULL,
-                                  .built = any ? k->built : NULL};
+                                  .built = any ? k->built : NULL,
+                                  .units = stay ? k->units : NULL};
     return 0;
 }
 
@@ -379,6 +400,7 @@ static int attend(struct calling *k, struct err *err)
     }
     if (rc)
         goto out;
+    lap(&k->laps, "attention");
     TRY(record_heads(k, &res, err));
     TRY(pool_run(k->c->jobs, k->n, finish_head, k, err));
     if (k->c->record && k->n == k->c->n)
@@ -421,7 +443,8 @@ out:
 
 int sim_run_call(const struct sim_call *c, struct err *err)
 {
-    struct calling k = {.c = c, .device = c->cells->device};
+    struct calling k = {
+        .c = c, .device = c->cells->device, .laps = {.since = clock_ns()}};
     int rc = 0;
 
     TRY(alloc_call(&k, err));
@@ -431,7 +454,9 @@ int sim_run_call(const struct sim_call *c, struct err *err)
         TRY(check_shapes(&k, err));
     if (k.n == c->n && k.device->accel->put_call) /* for what the methods ask of the exact map */
         TRY(k.device->accel->put_call(k.device->session, &k.call, err));
+    lap(&k.laps, "operands");
     TRY(pool_run(c->jobs, c->n, start_head, &k, err));
+    lap(&k.laps, "prepare");
     gather_call(&k);
     if (k.n)
         TRY(choose(&k, err));
@@ -440,7 +465,10 @@ int sim_run_call(const struct sim_call *c, struct err *err)
         TRY(attend(&k, err));
     if (c->record)
         TRY(conclude(&k, err));
+    lap(&k.laps, "records");
 out:
     free_call(&k);
+    lap(&k.laps, "release");
+    laps_log(&k.laps, c->cells->method->name);
     return rc < 0 ? err_prefix(err, "%s", c->cells->method->name) : rc;
 }

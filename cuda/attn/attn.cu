@@ -263,6 +263,34 @@ static int upload(struct gpu *g, void *dst, const void *src, int64_t bytes, stru
     return rc ? rc : gpu_put(g, *(void **)dst, src, bytes, err);
 }
 
+/* Lists of the plan, uploaded unless they are on the device. */
+static int put_lists(struct gpu *g, const struct attn_plan *plan, const struct attn_job *job,
+                     attn_args *a, struct err *err)
+{
+    const struct attn_csr *l = &plan->lists;
+    enum attn_lists lists = job->problem.lists;
+    int rc = 0;
+    if (lists == ATTN_GATHER)
+        a->v = job->x.v;
+    if (l->on_device) {
+        a->cols = l->col;
+        a->bits = l->bits;
+        a->words = l->words;
+        a->keys = l->keys;
+        return 0;
+    }
+    if (plan->cols)
+        TRY(upload(g, &a->cols, plan->cols, plan->n_cols * 4, err));
+    if (lists == ATTN_BITS || lists == ATTN_GATHER) {
+        TRY(upload(g, &a->bits, l->bits, plan->blocks * 4, err));
+        TRY(upload(g, &a->words, l->words, l->n_bits * 2048, err));
+    }
+    if (lists == ATTN_GATHER)
+        TRY(upload(g, &a->keys, l->keys, plan->blocks * 512, err));
+out:
+    return rc;
+}
+
 static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_job *job,
                      struct err *err)
 {
@@ -275,16 +303,7 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
         FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
     job->args = a;
     TRY(upload(g, &a->items, plan->items, plan->n_items * (int64_t)sizeof(int4), err));
-    if (plan->cols)
-        TRY(upload(g, &a->cols, plan->cols, plan->n_cols * 4, err));
-    if (p->lists == ATTN_BITS || p->lists == ATTN_GATHER) {
-        TRY(upload(g, &a->bits, plan->lists.bits, plan->blocks * 4, err));
-        TRY(upload(g, &a->words, plan->lists.words, plan->lists.n_bits * 2048, err));
-    }
-    if (p->lists == ATTN_GATHER) {
-        TRY(upload(g, &a->keys, plan->lists.keys, plan->blocks * 512, err));
-        a->v = job->x.v;
-    }
+    TRY(put_lists(g, plan, job, a, err));
     TRY(gpu_alloc(g, 256, &a->ticket, err));
     TRY(gpu_zero(g, a->ticket, 256, err));
     TRY(gpu_alloc(g, slot_rows * p->d * 4, &a->piece_out, err));

@@ -234,7 +234,8 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
 {
     int64_t n = csr->ptr[(int64_t)p->heads * plan->q_blocks];
     int32_t units = units_per_block(p, &plan->tile);
-    if (csr->col) {
+    bool col = csr->col && !csr->on_device;
+    if (col) {
         int rc = mem_alloc(&plan->cols, n, sizeof(int32_t), "block lists", err);
         if (rc)
             return rc;
@@ -243,7 +244,7 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
     }
     for (int32_t r = 0; r < p->heads * plan->q_blocks; r++) {
         int64_t beg = csr->ptr[r] * units, end = csr->ptr[r + 1] * units;
-        if (end > beg && csr->col)
+        if (end > beg && col)
             end -= units_beyond(p, &plan->tile, r % plan->q_blocks, csr->col[csr->ptr[r + 1] - 1]);
         add_item(plan, r, beg, end);
     }

@@ -49,6 +49,8 @@ struct attn_csr {
     const int32_t *col, *bits, *keys;
     const uint64_t *words;
     int64_t n_bits;
+    bool on_device; /* ATTN_BITS, ATTN_GATHER: all but ptr lie there, for as long as the plan's jobs
+                     * are launched (maptiles.h) */
 };
 
 /* Tile of a kernel as the plan sees it. Items are counted in units of bn / units keys. Dense: unit
@@ -75,9 +77,9 @@ struct attn_plan {
     int32_t q_blocks;        /* per head */
     struct attn_item *items; /* owned */
     int32_t n_items;
-    int32_t *cols; /* owned; NULL when dense or gathered */
+    int32_t *cols; /* owned; NULL when dense, gathered or on the device */
     int64_t n_cols;
-    struct attn_csr lists;     /* the caller's lists, for their bits */
+    struct attn_csr lists;     /* the caller's lists, for their bits, or all of them */
     struct attn_split *splits; /* owned */
     int32_t n_splits, n_slots;
     int32_t *empty; /* owned: rows without a key */

@@ -18,6 +18,7 @@
  * training kernel keeps j < i only, so that a token does not see itself (strict=1); the paper's
  * model attends with unit keys (normalize_k=1), here the trace's own keys are the default.
  */
+#include "core/accel.h"
 #include "core/mem.h"
 #include "core/method.h"
 #include "core/rules.h"
@@ -257,6 +258,16 @@ static int adopt(void *state, const struct mask *m, struct err *err)
     return slice_mask_adopt(&((struct hash_sparse_state *)state)->given, m, 1, 1, err);
 }
 
+static int adopt_units(void *state, const struct accel_units *u, struct mask *lists,
+                       struct err *err)
+{
+    (void)state;
+    (void)u;
+    (void)err;
+    lists->exec = EXEC_NONE;
+    return 0;
+}
+
 static bool attends(const void *state)
 {
     return ((const struct hash_sparse_state *)state)->unit.k != NULL;
@@ -397,6 +408,7 @@ const struct method method_hash_sparse = {
     .origin = origin,
     .rule = rule,
     .adopt = adopt,
+    .adopt_units = adopt_units,
     .attends = attends,
     .attend = attend,
     .report = report,

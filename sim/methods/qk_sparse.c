@@ -16,6 +16,7 @@
  * keys that are kept, as they share the keys. The other three selectors are not in the paper. The
  * code attends with unit keys (normalize_k=1).
  */
+#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
@@ -233,6 +234,16 @@ static int adopt(void *state, const struct mask *m, struct err *err)
     return slice_mask_adopt(&((struct qk_state *)state)->given, m, 1, 1, err);
 }
 
+static int adopt_units(void *state, const struct accel_units *u, struct mask *lists,
+                       struct err *err)
+{
+    (void)state;
+    (void)u;
+    (void)err;
+    lists->exec = EXEC_NONE;
+    return 0;
+}
+
 static bool attends(const void *state)
 {
     return ((const struct qk_state *)state)->unit.k != NULL;
@@ -336,6 +347,7 @@ const struct method method_qk_sparse = {
     .origin = origin,
     .rule = rule,
     .adopt = adopt,
+    .adopt_units = adopt_units,
     .attends = attends,
     .attend = attend,
     .report = report,

@@ -1,7 +1,7 @@
 /*
  * checkcu.c - every attention kernel, those that skip P V (checkcu_filter.c), values near the ends
- * of float32's range (checkcu_values.c), the metrics (checkcu_metrics.c) and every method's
- * selection (checkcu_select.c), against the CPU reference, on random and edge-biased data.
+ * of float32's range (checkcu_values.c), the metrics (checkcu_metrics.c), tiles made of masks
+ * (checkcu_maps.c) and every method's selection (checkcu_select.c), against the CPU reference, on random and edge-biased data.
  *
  * A program of its own and not a Check suite: one CUDA context for all cases, no fork. A check
  * passes when outputs are within 5e-3 (relative L2 against double on sampled rows), LSE within 1e-3
@@ -9,7 +9,7 @@
  * the same bits. Exit code 1 when a check failed or none ran, 4 without a GPU.
  *
  *   checkcu [--small] [--brief] [--part I/N] [TEXT]
- *                              only kernels and settings whose name contains TEXT, or `metrics`,
+ *                              only kernels and settings whose name contains TEXT, `metrics` or `maps`,
  *                              and every N-th of them; --small: few and short sequences, for
  *                              compute-sanitizer; --brief: and of these a part, for its racecheck,
  *                              in which every launch takes 20 ms
@@ -24,6 +24,7 @@
 #include "tests/gpu/checkcu_case.h"
 #include "tests/gpu/checkcu_decoder.h"
 #include "tests/gpu/checkcu_filter.h"
+#include "tests/gpu/checkcu_maps.h"
 #include "tests/gpu/checkcu_select.h"
 #include "tests/gpu/checkcu_traces.h"
 #include "tests/gpu/checkcu_values.h"
@@ -305,6 +306,8 @@ static int check_all(struct gpu *g)
     for (int d = 128; d >= 64 && !lost; d /= 2)
         lost =
             cu_chosen(&choice, d == 128 ? "metrics-hd128" : "metrics-hd64") && check_metrics(g, d);
+    if (!lost && cu_chosen(&choice, "maps"))
+        lost = check_maps(g, &choice, &n_checks, &n_failures);
     if (!lost)
         lost = check_selections(g, &choice, &n_checks, &n_failures);
     if (lost) {

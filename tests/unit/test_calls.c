@@ -8,6 +8,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "core/trace.h"
+#include "sim/acceltiles.h"
 #include "sim/blocks/exactmap.h"
 #include "sim/simulate_call.h"
 #include "tests/harness/accelrun.h"
@@ -28,6 +29,8 @@ struct accel_session {
     int n, group;           /* of the last call */
     int launches, selected; /* calls attended to; heads chosen for */
     bool timed;
+    struct mask kept[HEADS]; /* owned, where masks stay on the device */
+    int stayed;              /* heads of which only counts came */
 };
 
 static struct accel_session session;
@@ -42,6 +45,8 @@ static int open_session(const struct accel_options *o, struct accel_session **ou
 
 static void close_session(struct accel_session **s)
 {
+    for (int h = 0; h < HEADS; h++)
+        mask_free(&(*s)->kept[h]);
     *s = NULL;
 }
 
@@ -157,10 +162,12 @@ static void add_row(struct accel_sums *s, const struct computed *c, int64_t i)
     s->rows_empty += empty;
 }
 
-static void attend_part(const struct accel_call_work *w, int h, struct accel_call_head *r,
-                        struct err *err)
+static void attend_part(const struct accel_session *s, const struct accel_call_work *w, int h,
+                        struct accel_call_head *r, struct err *err)
 {
     const struct accel_call_lists *l = &w->lists;
+    struct accel_tiles tiles = {0};
+    char why[160];
     const struct attn_in *x = w->call->x[h];
     int64_t groups = l->ptr ? (x->nq + l->bq - 1) / l->bq : 0;
     struct accel_head head = {.x = x,
@@ -172,7 +179,20 @@ static void attend_part(const struct accel_call_work *w, int h, struct accel_cal
                               .words = l->words,
                               .keys = l->keys};
     struct computed c;
+    if (l->made) {
+        assert_ok(accel_tiles_make(s->kept + h, 1,
+                                   l->made == ACCEL_GATHERED_TILES ? TILES_GATHERED
+                                                                   : TILES_IN_PLACE,
+                                   1 << 24, &tiles, why, err),
+                  err);
+        head.ptr = tiles.ptr;
+        head.col = tiles.col;
+        head.bits = tiles.bits;
+        head.words = tiles.words;
+        head.keys = tiles.keys;
+    }
     compute(&head, &c, err);
+    accel_tiles_free(&tiles);
     r->sums = (struct accel_sums){.min_row_cos = INFINITY};
     for (int64_t i = 0; i < x->nq; i++) {
         add_row(&r->sums, &c, i);
@@ -190,7 +210,7 @@ static int attend_call(struct accel_session *s, const struct accel_call_work *w,
     const struct accel_call *c = w->call;
     bool chosen = false, built = false;
     for (int h = w->first; h < w->first + w->count; h++) {
-        attend_part(w, h, r->heads + h, err);
+        attend_part(s, w, h, r->heads + h, err);
         ck_assert_ptr_eq(c->x[h]->k, c->x[h / c->group * c->group]->k);
         chosen |= w->choices && w->choices[h].method && !w->built[h];
         built |= w->choices && w->choices[h].method && w->built[h];
@@ -198,32 +218,29 @@ static int attend_call(struct accel_session *s, const struct accel_call_work *w,
     s->n = c->n;
     s->group = c->group;
     s->launches++;
-    r->select = r->build = r->attend = r->dense = r->total = none;
+    r->select = r->build = r->plan = r->attend = r->dense = r->total = none;
     r->counters.tensor_pipe_pct = NAN;
     r->kv = c->n / c->group;
     r->launches = 1;
     r->balance = 1;
     if (!s->timed)
         return 0;
+    if (w->lists.made)
+        r->plan = (struct accel_time){20, 19, 21, 5};
     if (chosen)
         r->select = (struct accel_time){100, 90, 110, 5};
     if (built)
         r->build = (struct accel_time){7, 6, 8, 5};
     r->attend = (struct accel_time){300, 290, 310, 5};
     r->dense = (struct accel_time){1200, 1190, 1210, 5};
-    r->total = (struct accel_time){chosen ? 400 : 300, 390, 410, 5};
+    r->total =
+        (struct accel_time){(chosen ? 400 : 300) + (w->lists.made ? 20 : 0), 390, 410, 5};
     return 0;
 }
 
-static void select_head(const struct accel_choice *c, struct mask *m, struct err *err)
+static void select_by_method(const struct accel_choice *c, struct mask *m, struct err *err)
 {
     const struct attn_in *x = c->x;
-    if (c->rule) { /* slices: nothing is kept but by force */
-        assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, c->rule->fg.M,
-                                  c->rule->fg.width, err),
-                  err);
-        return;
-    }
     const struct method *me = method_find(test_methods, c->method, err);
     struct method_ctx ctx = {.seed = c->seed};
     struct exact exact;
@@ -234,6 +251,18 @@ static void select_head(const struct accel_choice *c, struct mask *m, struct err
     assert_ok(me->select(state, 0, x->nq, m, err), err);
     me->release(state);
     exact_free(&exact);
+}
+
+static void select_head(const struct accel_choice *c, struct mask *m, struct err *err)
+{
+    const struct attn_in *x = c->x;
+    if (!c->rule) {
+        select_by_method(c, m, err);
+        return;
+    } /* slices: nothing is kept but by force */
+    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, c->rule->fg.M,
+                              c->rule->fg.width, err),
+              err);
 }
 
 static bool chooses(const struct accel_choice *c)
@@ -269,6 +298,48 @@ static int select_call(struct accel_session *s, const struct accel_call *call,
     return 0;
 }
 
+static void count_units(const struct mask *m, struct accel_units *u, struct err *err)
+{
+    struct mask_counts c;
+    int64_t kept, allowed;
+    *u = (struct accel_units){.there = true, .bq = m->bq, .bk = m->bk, .groups = m->ngroups};
+    assert_ok(mask_count(m, &c, err), err);
+    assert_ok(mask_tiles_kept(m, 64, 64, &kept, &allowed, err), err);
+    assert_ok(accel_tiles_count(m, 1, u->tiles, err), err);
+    u->pairs = c.pairs_kept;
+    u->units = c.tiles_kept;
+    u->kept64 = kept;
+    u->count = calloc((size_t)m->ngroups, sizeof *u->count);
+    for (int64_t g = 0; g < m->ngroups; g++)
+        u->count[g] = (int32_t)(m->ptr[g + 1] - m->ptr[g]);
+}
+
+/* A device that chooses what the method itself would, and keeps it. */
+static int keep_call(struct accel_session *s, const struct accel_call *call,
+                     const struct accel_choice *choices, struct mask *masks, int *answers,
+                     char (*why)[160], struct err *err)
+{
+    for (int i = 0; i < call->n; i++) {
+        const struct accel_choice *c = choices + i;
+        struct mask *m = s->kept + i;
+        if (!c->method || c->shape)
+            continue;
+        mask_free(m);
+        select_by_method(c, m, err);
+        answers[i] = 0;
+        s->selected++;
+        bool stays = c->stays && m->form == MASK_LISTS && m->bk < 64;
+        s->stayed += stays && !c->fetch;
+        if (stays)
+            count_units(m, c->stays, err);
+        if ((!stays || c->fetch) && m->form == MASK_LISTS)
+            assert_ok(mask_lists_rows(m, 0, m->nq, masks + i, err), err);
+        else if (!stays)
+            mask_full(masks + i, m->nq, m->nk, 0, m->nq, m->causal);
+    }
+    return 0;
+}
+
 static int map_on_cpu(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
                       struct err *err)
 {
@@ -300,6 +371,17 @@ static const struct accel fake = {.name = "fake",
                                   .map = map_on_cpu,
                                   .bytes_peak = bytes_peak,
                                   .describe = describe};
+
+static const struct accel keeping = {.name = "fake",
+                                     .open = open_session,
+                                     .close = close_session,
+                                     .supports = supports_all,
+                                     .attend = attend_head,
+                                     .select_call = keep_call,
+                                     .attend_call = attend_call,
+                                     .map = map_on_cpu,
+                                     .bytes_peak = bytes_peak,
+                                     .describe = describe};
 
 /* ---- replays -------------------------------------------------------------------------------- */
 
@@ -353,9 +435,10 @@ static void set_up(void)
 enum { RUNS = 4 };
 
 /* `lacuna replay` with these words; the number of records in dir afterwards. */
-static int64_t replay(const char *dir, const char *words, struct record **out)
+static int64_t replay_on(const struct accel *accel, const char *dir, const char *words,
+                         struct record **out)
 {
-    const struct app app = {.methods = test_methods, .accel = &fake};
+    const struct app app = {.methods = test_methods, .accel = accel};
     char copy[600], *argv[40];
     int argc = 0;
     int64_t n = 0;
@@ -366,6 +449,11 @@ static int64_t replay(const char *dir, const char *words, struct record **out)
     assert_ok(cmd_replay.run(&app, argc, argv, &err), &err);
     assert_ok(records_load(dir, out, &n, &err), &err);
     return n;
+}
+
+static int64_t replay(const char *dir, const char *words, struct record **out)
+{
+    return replay_on(&fake, dir, words, out);
 }
 
 static int64_t count_of(const struct record *r, int64_t n, enum record_scope scope)
@@ -380,7 +468,8 @@ static const struct record *find(const struct record *r, int64_t n, const struct
 {
     for (int64_t i = 0; i < n; i++)
         if (r[i].scope == like->scope && r[i].layer == like->layer && r[i].head == like->head &&
-            strcmp(r[i].method, like->method) == 0)
+            strcmp(r[i].method, like->method) == 0 &&
+            (!like->params || strcmp(r[i].params, like->params) == 0))
             return r + i;
     return NULL;
 }
@@ -445,6 +534,47 @@ START_TEST(heads_say_what_they_say_one_by_one)
     ck_assert_int_gt(compared, 20 * (int)m);
     records_free(calls, n);
     records_free(heads, m);
+}
+END_TEST
+
+#define UNITS                                                                                      \
+    "-m oracle -m oracle:kind=topk:k=10% -m fg-attn:mode=pooled -m fg-attn:refresh=1:M=32 "        \
+    "-m hash-sparse:buckets=6:proj_dir=axes -m sale:dense_below=0:tau=0.05:local=128 "                        \
+    "-m xattention:tau=0.5 -m sampleattention:alpha_c=0.5"
+enum { UNIT_RUNS = 8, ALONE = 5 };
+
+/* A mask that stays on the device, and its counts alone or a copy come, says what the mask says. */
+START_TEST(masks_may_stay_on_the_device)
+{
+    struct record *here, *there;
+    int compared = 0, planned = 0;
+    set_up();
+    int64_t n = replay(directory("here"), UNITS " --select-backend cpu", &here);
+    int64_t m = replay_on(&keeping, directory("there"), UNITS, &there);
+    ck_assert_int_eq(n, LAYERS * UNIT_RUNS * (HEADS + 1));
+    ck_assert_int_eq(m, n);
+    ck_assert_int_eq(session.stayed, LAYERS * ALONE * HEADS);
+    ck_assert(masks_differ(here, n, "oracle"));
+    ck_assert(masks_differ(here, n, "hash-sparse"));
+    for (int64_t i = 0; i < m; i++) {
+        const struct record *a = there + i, *b = find(here, n, a);
+        ck_assert_ptr_nonnull(b);
+        ck_assert_int_eq(a->status, b->status);
+        planned += !isnan(record_get(a, "time_plan_ns"));
+        for (int64_t k = 0; k < a->n_metrics && a->scope == RECORD_OF_HEAD; k++) {
+            const char *name = a->metrics[k].name;
+            if (measured(name) || strcmp(name, "mask_diff") == 0)
+                continue;
+            ck_assert_msg(fabs(a->metrics[k].value - record_get(b, name)) <= 1e-6,
+                          "%s:%s head %d %s: %g and %g", a->method, a->params, a->head, name,
+                          a->metrics[k].value, record_get(b, name));
+            compared++;
+        }
+    }
+    ck_assert_int_gt(compared, 20 * LAYERS * UNIT_RUNS * HEADS);
+    ck_assert_int_ge(planned, LAYERS * (ALONE + 1)); /* sale's are here too */
+    records_free(here, n);
+    records_free(there, m);
 }
 END_TEST
 
@@ -756,6 +886,7 @@ Suite *make_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, heads_say_what_they_say_one_by_one);
+    tcase_add_test(t, masks_may_stay_on_the_device);
     tcase_add_test(t, a_call_has_its_own_times);
     tcase_add_test(t, what_lacks_is_done_again);
     tcase_add_test(t, shards_share_calls);

@@ -20,6 +20,8 @@
  * normaliser of the refresh step before, which saves the second pass and costs a second dense step
  * at the start. refresh=1 applies each step's own mask: a bound, not a method.
  */
+#include "core/accel.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/rules.h"
@@ -117,6 +119,8 @@ struct fg_state {
     struct fg_stats stats;
     bool has_stats, has_keys_min;
     int age;
+    bool stays; /* the call's own mask is a device's, of which `pairs` and `units` are kept */
+    int64_t pairs, units;
 };
 
 static void carry_free(void *data)
@@ -451,6 +455,31 @@ static int adopt(void *state, const struct mask *m, struct err *err)
     return rc;
 }
 
+/* What is applied by this call alone; kept_keys of counts needs units of one key. */
+static bool stays(const void *state)
+{
+    const struct fg_state *s = state;
+    return s->call == CALL_OWN && s->params->width == 1;
+}
+
+static int adopt_units(void *state, const struct accel_units *u, struct mask *lists,
+                       struct err *err)
+{
+    struct fg_state *s = state;
+    (void)err;
+    lists->exec = EXEC_GATHER; /* as slice_mask_lists has it */
+    lists->exec_bq = lists->exec_bk = 128;
+    s->pending = false;
+    s->stays = true;
+    s->pairs = u->pairs;
+    s->units = u->units;
+    s->stats.keys_min = INT64_MAX;
+    for (int64_t g = 0; g < u->groups; g++)
+        s->stats.keys_min = MIN(s->stats.keys_min, u->count[g]);
+    s->has_keys_min = s->params->mode == FG_CACHED;
+    return 0;
+}
+
 static bool why_full(const void *state, char why[160])
 {
     const struct fg_state *s = state;
@@ -479,11 +508,16 @@ out:
 
 static int report_mask(const struct fg_state *s, struct record *r, struct err *err)
 {
-    double density;
+    const struct attn_in *x = &s->in.x;
+    double density = (double)s->pairs / (double)pairs_allowed(x->nq, x->nk, x->causal);
+    int64_t units = s->units;
     int rc = 0;
-    TRY(slice_mask_density(s->mask, &density, err));
+    if (!s->stays) {
+        TRY(slice_mask_density(s->mask, &density, err));
+        units = slice_mask_total(s->mask);
+    }
     TRY(record_metric(r, "mask_density_elem", density, err));
-    TRY(record_metric(r, "mask_units", (double)slice_mask_total(s->mask), err));
+    TRY(record_metric(r, "mask_units", (double)units, err));
     if (s->has_stats) {
         TRY(record_metric(r, "ties", (double)s->stats.ties, err));
         TRY(record_metric(r, "mask_margin", s->stats.margin, err));
@@ -509,7 +543,7 @@ static int report(void *state, struct record *r, struct err *err)
             s->call == CALL_REFRESH || (s->call == CALL_OWN && s->params->refresh == 1), err));
     if (!runs_dense(s) && s->params->mode == FG_CACHED)
         TRY(record_metric(r, "mask_age", s->age, err));
-    if (s->mask)
+    if (s->mask || s->stays)
         TRY(report_mask(s, r, err));
     if (s->fresh.bits)
         TRY(report_compare(s, r, err));
@@ -590,6 +624,8 @@ const struct method method_fg_attn = {
     .origin = origin,
     .rule = rule,
     .adopt = adopt,
+    .stays = stays,
+    .adopt_units = adopt_units,
     .why_full = why_full,
     .report = report,
     .calibrate = fg_calibrate,

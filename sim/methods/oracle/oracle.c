@@ -19,6 +19,7 @@
  * 2406.15486). Sorting is by value descending, ties to the lower key, then the lower query block.
  * Two Q K passes (head-wide kinds up to six), a few rows of N doubles (block-cra: b_q x N/b_k).
  */
+#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/method.h"
 #include "core/mem.h"
@@ -180,7 +181,8 @@ struct oracle_state {
     bool *taken;        /* [units] */
     struct cover cover; /* sums over query blocks */
     int64_t ties, row_min, row_max, units_allowed;
-    struct slice_mask given; /* the mask of a device that chose; bits NULL: none did */
+    struct slice_mask given; /* the mask of a device that chose; bits NULL: none did, or it stays */
+    bool chosen;             /* a device chose */
     int32_t *stripes;        /* [n_stripes] columns, ascending */
     int64_t n_stripes, stripe_rows;
 };
@@ -551,6 +553,16 @@ static int select_group(struct oracle_state *s, struct mask *m, int64_t g, int64
 }
 
 /* The rows of a device's mask. */
+/* A query block that the device chose for. */
+static void note_given(struct oracle_state *s, int64_t r1, int64_t kept)
+{
+    s->units_allowed += units_visible(s, r1);
+    if (attn_limit(&s->in.x, r1 - 1) == 0)
+        return;
+    s->row_min = MIN(s->row_min, kept);
+    s->row_max = MAX(s->row_max, kept);
+}
+
 static int select_given(struct oracle_state *s, int64_t row0, int64_t row1, struct mask *out,
                         struct err *err)
 {
@@ -558,12 +570,7 @@ static int select_given(struct oracle_state *s, int64_t row0, int64_t row1, stru
     out->exec = EXEC_NONE;
     for (int64_t g = 0; g < out->ngroups && !rc; g++) {
         int64_t r0 = row0 + g * s->unit.bq, r1 = MIN(r0 + s->unit.bq, row1);
-        int64_t kept = out->ptr[g + 1] - out->ptr[g];
-        s->units_allowed += units_visible(s, r1);
-        if (attn_limit(&s->in.x, r1 - 1) == 0)
-            continue;
-        s->row_min = MIN(s->row_min, kept);
-        s->row_max = MAX(s->row_max, kept);
+        note_given(s, r1, out->ptr[g + 1] - out->ptr[g]);
     }
     return rc;
 }
@@ -621,7 +628,20 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
 static int adopt(void *state, const struct mask *m, struct err *err)
 {
     struct oracle_state *s = state;
+    s->chosen = true;
     return slice_mask_adopt(&s->given, m, s->unit.bq, s->unit.bk, err);
+}
+
+static int adopt_units(void *state, const struct accel_units *u, struct mask *lists,
+                       struct err *err)
+{
+    struct oracle_state *s = state;
+    (void)err;
+    s->chosen = true;
+    lists->exec = EXEC_NONE;
+    for (int64_t g = 0; g < u->groups; g++)
+        note_given(s, MIN((g + 1) * u->bq, s->in.x.nq), u->count[g]);
+    return 0;
 }
 
 static int report_sd(const struct oracle_state *s, struct record *r, struct err *err)
@@ -656,7 +676,7 @@ static int report(void *state, struct record *r, struct err *err)
                     (long long)s->stripe_rows);
         return 0;
     }
-    if (s->kind != KIND_TOPK && !s->head_wide && !s->given.bits)
+    if (s->kind != KIND_TOPK && !s->head_wide && !s->chosen)
         TRY(record_metric(r, "ties", (double)s->ties, err));
     if (!s->head_wide && s->row_min <= s->row_max) {
         TRY(record_metric(r, "row_units_min", (double)s->row_min, err));
@@ -749,6 +769,7 @@ const struct method method_oracle = {
     .origin = origin,
     .rule = rule,
     .adopt = adopt,
+    .adopt_units = adopt_units,
     .report = report,
     .release = release,
     .variants = variants,

@@ -104,7 +104,9 @@ static struct xattn_config resolve(const struct params *p)
 }
 
 struct state {
+    struct xattn_config c;
     struct block_map map;
+    bool chosen; /* the map is filled, by the first select or by a device's choice */
     const struct head_in *in;
     double scores; /* reduced pairs: antidiagonal sums that were formed */
     int stride;
@@ -120,21 +122,30 @@ static void release(void *state)
     free(s);
 }
 
-static int select_blocks(struct state *s, const struct xattn_config *c, const struct head_in *in,
-                         struct err *err)
+/* What follows from the sizes. */
+static int count_blocks(struct state *s, struct err *err)
 {
-    int rc = 0;
+    const struct xattn_config *c = &s->c;
+    struct xattn x;
+    xattn_shape(&x, c);
+    for (int64_t i = 0; i < x.row_blocks; i++) {
+        s->scores += (double)xattn_pairs(&x, i);
+        s->allowed += xattn_limit(&x, i);
+    }
+    return block_map_init(&s->map, c->nq, c->nk, XATTN_BLOCK, c->causal, err);
+}
+
+static int select_blocks(struct state *s, struct err *err)
+{
     struct xattn x = {0};
     double *mass = NULL;
     bool *keep = NULL;
-    TRY(block_map_init(&s->map, c->nq, c->nk, XATTN_BLOCK, c->causal, err));
-    TRY(xattn_init(&x, c, in->x.q, in->x.k, err));
+    int rc = 0;
+    TRY(xattn_init(&x, &s->c, s->in->x.q, s->in->x.k, err));
     TRY(mem_alloc(&mass, x.cols, sizeof *mass, "block mass", err));
     TRY(mem_alloc(&keep, x.cols, sizeof *keep, "kept blocks", err));
     for (int64_t i = 0; i < x.row_blocks; i++) {
         TRY(xattn_keep(&x, i, mass, keep, err));
-        s->scores += (double)xattn_pairs(&x, i);
-        s->allowed += xattn_limit(&x, i);
         for (int64_t j = 0; j < xattn_limit(&x, i); j++)
             if (keep[j])
                 block_map_set(&s->map, i, j);
@@ -157,15 +168,16 @@ static int check_shape(struct method_ctx *ctx, const struct head_in *in)
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void **state, struct err *err)
 {
-    struct xattn_config base = resolve(params), c = xattn_config_of(&base, &in->x);
+    struct xattn_config base = resolve(params);
     struct state *s = NULL;
     int rc = check_shape(ctx, in);
     if (rc)
         return rc;
     TRY(mem_zalloc(&s, 1, sizeof *s, "xattention", err));
     s->in = in;
-    s->stride = c.stride;
-    TRY(select_blocks(s, &c, in, err));
+    s->c = xattn_config_of(&base, &in->x);
+    s->stride = s->c.stride;
+    TRY(count_blocks(s, err));
     *state = s;
     s = NULL;
 out:
@@ -181,7 +193,26 @@ static int64_t unit_rows(const void *state)
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
-    return block_map_mask(&s->map, row0, row1, out, err);
+    int rc = 0;
+    if (!s->chosen)
+        TRY(select_blocks(s, err));
+    s->chosen = true;
+    rc = block_map_mask(&s->map, row0, row1, out, err);
+out:
+    return rc;
+}
+
+static int adopt(void *state, const struct mask *m, struct err *err)
+{
+    struct state *s = state;
+    if (m->form != MASK_LISTS || m->bq != XATTN_BLOCK || m->bk != XATTN_BLOCK)
+        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %d x %d",
+                       (long long)m->bq, (long long)m->bk, XATTN_BLOCK, XATTN_BLOCK);
+    for (int64_t g = 0; g < m->ngroups; g++)
+        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
+            block_map_set(&s->map, g, m->col[i]);
+    s->chosen = true;
+    return 0;
 }
 
 /* A score is a product of depth S d; each one enters the mass of its block. */
@@ -251,6 +282,7 @@ const struct method method_xattention = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .adopt = adopt,
     .cost = cost,
     .report = report,
     .calibrate = calibrate,

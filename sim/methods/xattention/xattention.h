@@ -47,6 +47,9 @@ struct xattn {
     double *w;
 };
 
+/* Sizes alone, for xattn_pairs and xattn_limit; nothing to free. */
+void xattn_shape(struct xattn *x, const struct xattn_config *c);
+
 int xattn_init(struct xattn *x, const struct xattn_config *c, const float *q, const float *k,
                struct err *err);
 void xattn_free(struct xattn *x); /* also of a zeroed one */

@@ -27,21 +27,26 @@ int64_t xattn_auto_chunk(int64_t nk)
     return chunk > 2048 ? chunk : 2048;
 }
 
-int xattn_init(struct xattn *x, const struct xattn_config *c, const float *q, const float *k,
-               struct err *err)
+void xattn_shape(struct xattn *x, const struct xattn_config *c)
 {
-    int rc = 0;
-    int64_t depth = (int64_t)c->stride * c->d, rows = B / c->stride;
     int64_t unit = c->profile == XATTN_OFFICIAL ? c->chunk : B;
     memset(x, 0, sizeof *x);
     x->c = *c;
-    x->q = q;
     x->row_blocks = ceil_div(c->nq, B);
     x->key_blocks = ceil_div(c->nk, B);
     x->cols = ceil_div(c->nk, unit) * (unit / B);
     x->shift =
         c->profile == XATTN_OFFICIAL ? x->cols * B - ceil_div(c->nq, unit) * unit : c->nk - c->nq;
     x->reduced_keys = ceil_div(c->nk, c->stride);
+}
+
+int xattn_init(struct xattn *x, const struct xattn_config *c, const float *q, const float *k,
+               struct err *err)
+{
+    int64_t depth = (int64_t)c->stride * c->d, rows = B / c->stride;
+    int rc = 0;
+    xattn_shape(x, c);
+    x->q = q;
     TRY(mem_zalloc(&x->k, x->reduced_keys * depth, sizeof *x->k, "padded keys", err));
     memcpy(x->k, k, (size_t)(c->nk * c->d) * sizeof *k);
     TRY(twins_find(&x->equal, x->k, x->reduced_keys, depth, err));

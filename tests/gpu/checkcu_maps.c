@@ -1,0 +1,289 @@
+/*
+ * checkcu_maps.c - tiles with bits that the GPU makes of maps of kept units, against those that the
+ * host makes of the same masks (sim/acceltiles.h), bit by bit, and the counts of the masks.
+ */
+#include "tests/gpu/checkcu_maps.h"
+
+#include "core/accel.h"
+#include "core/intmath.h"
+#include "core/mask.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "cuda/attn/maptiles.h"
+#include "sim/acceltiles.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAPS 4 /* heads at most */
+
+enum pattern { RANDOM, SPARSE, ALL, NOTHING, STRIPES, SOME_ROWS, DIAGONAL, PATTERNS };
+
+struct shape {
+    int64_t nq, nk;
+    bool causal;
+    int64_t bq, bk;
+};
+
+struct maps {
+    struct shape shape;
+    int heads;
+    struct mask mask[MAPS];   /* owned */
+    uint32_t *bits[MAPS];     /* owned: [groups][words] */
+    const uint32_t *dev[MAPS];
+    int64_t groups, words;
+};
+
+static bool keeps(enum pattern pattern, int head, int64_t g, int64_t u, uint64_t seed)
+{
+    double x = rng_uniform(seed, (uint64_t)head, (uint64_t)(g * 100003 + u));
+    switch (pattern) {
+    case RANDOM:
+        return x < 0.4;
+    case SPARSE:
+        return x < 0.01 * (head + 1);
+    case ALL:
+        return true;
+    case STRIPES:
+        return (u + head) % 11 == 0;
+    case SOME_ROWS:
+        return g % 3 == 0 && x < 0.6;
+    case DIAGONAL:
+        return u >= g - 3 && u <= g + 3;
+    default:
+        return false;
+    }
+}
+
+static int64_t map_bytes(const struct maps *m)
+{
+    return m->groups * m->words * (int64_t)sizeof(uint32_t);
+}
+
+/* A head's mask and the same as bits, with bits of keys that nobody may see. */
+static int make_head(struct maps *m, int head, enum pattern pattern, uint64_t seed,
+                     struct err *err)
+{
+    const struct shape *s = &m->shape;
+    struct mask *mask = m->mask + head;
+    int64_t units = ceil_div(s->nk, s->bk);
+    int rc = 0;
+
+    TRY(mask_lists_init(mask, s->nq, s->nk, 0, s->nq, s->causal, s->bq, s->bk, err));
+    TRY(mem_zalloc(&m->bits[head], m->groups * m->words, sizeof(uint32_t), "map", err));
+    for (int64_t g = 0; g < m->groups; g++) {
+        int64_t limit = key_limit(s->nq, s->nk, s->causal, MIN((g + 1) * s->bq, s->nq) - 1);
+        for (int64_t u = 0; u < units; u++) {
+            if (!keeps(pattern, head, g, u, seed))
+                continue;
+            m->bits[head][g * m->words + u / 32] |= 1u << u % 32;
+            if (u * s->bk < limit)
+                TRY(mask_lists_add(mask, g, (int32_t)u, err));
+        }
+    }
+    mask_lists_finish(mask);
+out:
+    return rc;
+}
+
+static int make_maps(struct gpu *g, const struct shape *s, int heads, enum pattern pattern,
+                     uint64_t seed, struct maps *m, struct err *err)
+{
+    int rc = 0;
+    *m = (struct maps){.shape = *s,
+                       .heads = heads,
+                       .groups = ceil_div(s->nq, s->bq),
+                       .words = ceil_div(ceil_div(s->nk, s->bk), 32)};
+    for (int h = 0; h < heads; h++) {
+        TRY(make_head(m, h, pattern, seed, err));
+        TRY(gpu_alloc(g, map_bytes(m), (void *)&m->dev[h], err));
+        TRY(gpu_put(g, (void *)m->dev[h], m->bits[h], map_bytes(m), err));
+    }
+out:
+    return rc;
+}
+
+static void free_maps(struct maps *m)
+{
+    for (int h = 0; h < m->heads; h++) {
+        mask_free(m->mask + h);
+        free(m->bits[h]);
+    }
+}
+
+/* ---- comparison ----------------------------------------------------------------------------- */
+
+static int wrong_totals(struct gpu *g, const struct maps *m, const struct tile_rows *rows,
+                        char what[200], struct err *err)
+{
+    struct map_totals totals[MAPS];
+    int32_t *units = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&units, m->heads * m->groups, sizeof *units, "counts", err));
+    TRY(tile_rows_totals(g, rows, totals, units, err));
+    for (int h = 0; h < m->heads; h++) {
+        struct mask_counts c;
+        int64_t kept, allowed;
+        TRY(mask_count(m->mask + h, &c, err));
+        TRY(mask_tiles_kept(m->mask + h, 64, 64, &kept, &allowed, err));
+        if ((int64_t)totals[h].pairs != c.pairs_kept || (int64_t)totals[h].units != c.tiles_kept ||
+            (int64_t)totals[h].kept64 != kept)
+            snprintf(what, 200, "head %d: %llu pairs, %llu units, %llu tiles of 64, not %lld, %lld, %lld",
+                     h, totals[h].pairs, totals[h].units, totals[h].kept64,
+                     (long long)c.pairs_kept, (long long)c.tiles_kept, (long long)kept);
+        for (int64_t r = 0; r < m->groups; r++)
+            if (units[h * m->groups + r] != m->mask[h].ptr[r + 1] - m->mask[h].ptr[r])
+                snprintf(what, 200, "head %d, group %lld: %d units, not %lld", h, (long long)r,
+                         units[h * m->groups + r],
+                         (long long)(m->mask[h].ptr[r + 1] - m->mask[h].ptr[r]));
+    }
+out:
+    free(units);
+    return rc;
+}
+
+/* What came back of the tiles. */
+struct fetched {
+    int32_t *col, *bits, *key; /* owned */
+    uint64_t *words;
+};
+
+static int fetch(struct gpu *g, const struct map_tiles *t, int64_t n, struct fetched *f,
+                 struct err *err)
+{
+    int rc = 0;
+    TRY(mem_alloc(&f->bits, n, sizeof *f->bits, "tiles", err));
+    TRY(mem_alloc(&f->words, t->csr.n_bits * ACCEL_TILE_WORDS, sizeof *f->words, "bits", err));
+    TRY(mem_alloc(&f->col, n, sizeof *f->col, "tiles", err));
+    TRY(mem_alloc(&f->key, n * ACCEL_TILE, sizeof *f->key, "keys", err));
+    TRY(gpu_get(g, f->bits, t->bits, n * 4, err));
+    TRY(gpu_get(g, f->words, t->words, t->csr.n_bits * ACCEL_TILE_WORDS * 8, err));
+    if (t->gathered)
+        TRY(gpu_get(g, f->key, t->key, n * ACCEL_TILE * 4, err));
+    else
+        TRY(gpu_get(g, f->col, t->col, n * 4, err));
+out:
+    return rc;
+}
+
+static bool same_tile(const struct fetched *f, int64_t i, const struct accel_tiles *want, int64_t k)
+{
+    if (want->keys ? memcmp(f->key + i * ACCEL_TILE, want->keys + k * ACCEL_TILE, ACCEL_TILE * 4) != 0
+                   : f->col[i] != want->col[k])
+        return false;
+    if (f->bits[i] < 0 || want->bits[k] < 0)
+        return f->bits[i] < 0 && want->bits[k] < 0;
+    return memcmp(f->words + f->bits[i] * (int64_t)ACCEL_TILE_WORDS,
+                  want->words + want->bits[k] * (int64_t)ACCEL_TILE_WORDS,
+                  ACCEL_TILE_WORDS * 8) == 0;
+}
+
+/* The tiles of head h, number `at` in t. */
+static int wrong_head(const struct maps *m, const struct map_tiles *t, const struct fetched *f,
+                      int h, char what[200], struct err *err)
+{
+    int64_t groups = ceil_div(m->shape.nq, ACCEL_TILE);
+    const int64_t *ptr = t->csr.ptr + (h - t->first) * groups;
+    struct accel_tiles want = {0};
+    int64_t wrong = 0;
+    char why[160];
+    int rc = 0;
+
+    TRY(accel_tiles_make(m->mask + h, 1, t->gathered ? TILES_GATHERED : TILES_IN_PLACE, INT64_MAX,
+                         &want, why, err));
+    for (int64_t r = 0; r <= groups; r++)
+        if (ptr[r] - ptr[0] != want.ptr[r]) {
+            snprintf(what, 200, "head %d: row %lld begins with tile %lld, not %lld", h,
+                     (long long)r, (long long)(ptr[r] - ptr[0]), (long long)want.ptr[r]);
+            goto out;
+        }
+    for (int64_t k = 0; k < want.n_tiles; k++)
+        wrong += !same_tile(f, ptr[0] + k, &want, k);
+    if (wrong)
+        snprintf(what, 200, "head %d: %lld of %lld %s tiles differ", h, (long long)wrong,
+                 (long long)want.n_tiles, t->gathered ? "gathered" : "in place");
+out:
+    accel_tiles_free(&want);
+    return rc;
+}
+
+static int wrong_tiles(struct gpu *g, const struct maps *m, const struct tile_rows *rows, int first,
+                       bool gathered, char what[200], struct err *err)
+{
+    int64_t groups = ceil_div(m->shape.nq, ACCEL_TILE);
+    struct gpu_mark mark = gpu_mark(g);
+    struct map_tiles t = {0};
+    struct fetched f = {0};
+    int count = m->heads - first, rc = 0;
+
+    TRY(map_tiles_make(g, rows, first, count, gathered, &t, err));
+    TRY(map_tiles_launch(g, &t, err)); /* again, as a sample does */
+    TRY(fetch(g, &t, t.csr.ptr[count * groups], &f, err));
+    for (int h = first; h < m->heads && !what[0]; h++)
+        TRY(wrong_head(m, &t, &f, h, what, err));
+out:
+    map_tiles_free(&t);
+    free(f.col);
+    free(f.bits);
+    free(f.key);
+    free(f.words);
+    gpu_release(g, mark);
+    return rc;
+}
+
+static int check_map(struct gpu *g, const struct shape *s, int heads, enum pattern pattern,
+                     uint64_t seed, char what[200], struct err *err)
+{
+    struct gpu_mark mark = gpu_mark(g);
+    struct tile_rows rows;
+    struct maps m;
+    int rc = make_maps(g, s, heads, pattern, seed, &m, err);
+    struct unit_maps u = {heads, s->nq, s->nk, s->bq, s->bk, m.words, s->causal, m.dev};
+
+    if (rc)
+        goto out;
+    TRY(tile_rows_init(g, &u, &rows, err));
+    TRY(wrong_totals(g, &m, &rows, what, err));
+    for (int gathered = 0; gathered < 2 && !what[0]; gathered++)
+        TRY(wrong_tiles(g, &m, &rows, gathered ? 0 : heads / 2, gathered, what, err));
+out:
+    free_maps(&m);
+    gpu_release(g, mark);
+    return rc;
+}
+
+bool check_maps(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks,
+                int64_t *n_failures)
+{
+    static const int64_t lengths[][2] = {{1, 1},     {127, 127}, {128, 128}, {129, 129}, {1, 300},
+                                         {300, 77},  {260, 131}, {1000, 1000}, {2309, 2309}};
+    static const int64_t units[][2] = {{1, 1}, {32, 1}, {64, 32}, {128, 1}, {16, 8}, {256, 1}, {48, 20}};
+    int n_lengths = (int)(sizeof lengths / sizeof *lengths) - (choice->small ? 2 : 0);
+    int n_units = choice->brief ? 4 : (int)(sizeof units / sizeof *units);
+    int64_t before = *n_checks, failed = *n_failures;
+    bool lost = false;
+
+    for (int i = 0; i < n_lengths * n_units * 2 && !lost; i++) {
+        const int64_t *n = lengths[i / 2 % n_lengths], *b = units[i / 2 / n_lengths];
+        struct shape s = {n[0], n[1], i % 2, b[0], b[1]};
+        int pattern = i % PATTERNS, last = choice->small ? pattern + 1 : pattern + PATTERNS;
+        for (; pattern < last && !lost; pattern++) {
+            struct err err = {0};
+            char what[200] = "";
+            int rc = check_map(g, &s, 1 + i % MAPS, (enum pattern)(pattern % PATTERNS),
+                               (uint64_t)*n_checks, what, &err);
+            ++*n_checks;
+            if (!rc && !what[0])
+                continue;
+            ++*n_failures;
+            printf("FAIL maps %lld x %lld%s, units %lld x %lld, pattern %d: %s\n", (long long)s.nq,
+                   (long long)s.nk, s.causal ? " causal" : "", (long long)s.bq, (long long)s.bk,
+                   pattern % PATTERNS, rc ? err.msg : what);
+            lost = rc && cudaGetLastError() != cudaSuccess;
+        }
+    }
+    printf("  %-5s maps: %lld checks\n", *n_failures > failed ? "FAIL" : "ok",
+           (long long)(*n_checks - before));
+    return lost;
+}
