@@ -153,6 +153,8 @@ struct accel_units {
                      * free */
     int64_t pairs, units, kept64; /* kept pairs; the sum of count; 64 x 64 tiles with a kept pair */
     int64_t tiles[2]; /* 128 x 128 tiles with a kept pair; tiles that gathered keys would fill */
+    int64_t words;
+    uint32_t *map; /* [groups][words]: a bit per unit, the caller's to free; NULL unless `fetch` */
 };
 
 /* A method with its parameters, for one head. */
@@ -168,7 +170,7 @@ struct accel_choice {
         *shape; /* the reference's mask over the whole head if that is a band, else NULL */
     const union method_rule *rule; /* core/rules.h; NULL: the method has parameters only */
     struct accel_units *stays; /* in a call: the mask may stay on the device; NULL: it may not */
-    bool fetch;                /* with stays: the mask is wanted as well */
+    bool fetch;                /* with stays: its map is wanted as well */
 };
 
 /* Answer of `select`: the back end does not select for this method with these parameters. */
@@ -302,8 +304,8 @@ struct accel {
      *
      * Where all choices have `stays` and are answered with masks of one unit, whose tiles the
      * kernels take with bits, the masks stay on the device, for attend_call until something else is
-     * put there: each *stays is filled, instead of its mask unless `fetch`, and the metrics of
-     * attend_call have to be the device's. NULL: never. */
+     * put there: each *stays is filled instead of its mask, and the metrics of attend_call have to
+     * be the device's. NULL: never. */
     int (*select_call)(struct accel_session *s, const struct accel_call *call,
                        const struct accel_choice *choices, struct mask *masks, int *answers,
                        char (*why)[160], struct err *err);

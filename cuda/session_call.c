@@ -247,6 +247,25 @@ out:
     return rc;
 }
 
+/* The maps of a job's heads to the host, where they are wanted. */
+static int fetch_maps(struct accel_session *s, const struct choosing *c,
+                      const struct select_job *job, struct head_run r, struct err *err)
+{
+    const struct select_lists *l = &job->lists;
+    int64_t n = l->groups * l->words;
+    int rc = 0;
+    for (int i = 0; i < r.n; i++) {
+        struct accel_units *u = c->choices[r.first + i].stays;
+        if (!c->choices[r.first + i].fetch)
+            continue;
+        u->words = l->words;
+        TRY(mem_alloc(&u->map, n, sizeof *u->map, "map of a mask", err));
+        TRY(gpu_get(&s->gpu, u->map, l->map + i * n, n * (int64_t)sizeof *u->map, err));
+    }
+out:
+    return rc;
+}
+
 static int end_kept(struct accel_session *s, const struct choosing *c, struct err *err)
 {
     int rc = 0;
@@ -256,7 +275,9 @@ static int end_kept(struct accel_session *s, const struct choosing *c, struct er
     if (stay)
         TRY(keep_masks(s, c, err));
     for (int i = 0; i < s->kept.n; i++)
-        if (!stay || c->choices[c->runs[i].first].fetch)
+        if (stay)
+            TRY(fetch_maps(s, c, s->kept.jobs + i, c->runs[i], err));
+        else
             TRY(fetch_masks(s, s->kept.jobs + i, c->runs[i], c->masks, err));
     if (!stay)
         session_drop_kept(s);

@@ -107,6 +107,7 @@ void choice_free(struct choice *c)
         mask_free(c->masks + i);
     free(c->masks);
     free(c->units.count);
+    free(c->units.map);
     mask_free(&c->lists);
     memset(c, 0, sizeof *c);
 }
@@ -182,6 +183,28 @@ struct accel_choice choice_question(const struct run *run, struct choice *c)
                                  .fetch = c->stays == STAYS_TOO};
 }
 
+/* The lists of a map that came. */
+static int lists_of(const struct attn_in *x, const struct accel_units *u, struct mask *m,
+                    struct err *err)
+{
+    int64_t words = ceil_div(u->words, 2);
+    uint64_t *row = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&row, words, sizeof *row, "row of a map", err));
+    TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, u->bq, u->bk, err));
+    for (int64_t g = 0; g < u->groups; g++) {
+        const uint32_t *from = u->map + g * u->words;
+        for (int64_t w = 0; w < words; w++)
+            row[w] = from[2 * w] | (2 * w + 1 < u->words ? (uint64_t)from[2 * w + 1] << 32 : 0);
+        TRY(mask_lists_add_bits(m, g, row, words, err));
+    }
+    mask_lists_finish(m);
+    rc = mask_check(m, err);
+out:
+    free(row);
+    return rc;
+}
+
 /* The device's mask in place of the reference's, or as what the method hands out. */
 static int take_answer(struct run *run, struct choice *c, const struct mask *whole, struct err *err)
 {
@@ -241,7 +264,7 @@ static int compare_units(struct run *run, struct choice *c, struct err *err)
     return rc;
 }
 
-int choice_end(struct run *run, struct choice *c, const struct mask *whole, const char *why,
+int choice_end(struct run *run, struct choice *c, struct mask *whole, const char *why,
                struct err *err)
 {
     bool own = c->origin.source == SOURCE_OWN && !c->none;
@@ -249,6 +272,8 @@ int choice_end(struct run *run, struct choice *c, const struct mask *whole, cons
 
     if (whole && c->units.there && c->stays == STAYS_ALONE)
         return adopt_units(run, c, err);
+    if (whole && c->units.map)
+        TRY(lists_of(&run->in->x, &c->units, whole, err));
     if (whole)
         TRY(take_answer(run, c, whole, err));
     if (c->ask != ASK_NOBODY && !whole) {

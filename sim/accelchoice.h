@@ -44,9 +44,10 @@ int choice_may_stay(const struct run *run, const struct choice *c);
 /* The question, whose pointers lead into *run and *c; method NULL: none. */
 struct accel_choice choice_question(const struct run *run, struct choice *c);
 
-/* Take the answer, lists over the whole head or counts with STAYS_ALONE; NULL: the GPU does
- * not choose, because of `why`. Then c->masks are those to attend to. METHOD_SKIP where the user wants the GPU's alone. */
-int choice_end(struct run *run, struct choice *c, const struct mask *whole, const char *why,
+/* Take the answer, lists over the whole head or, where the mask stays on the device, what is in
+ * c->units, of whose map *whole becomes the lists; NULL: the GPU does not choose, because of `why`.
+ * Then c->masks are those to attend to. METHOD_SKIP where the user wants the GPU's alone. */
+int choice_end(struct run *run, struct choice *c, struct mask *whole, const char *why,
                struct err *err);
 
 /* Does the choice cost the call nothing, because it was made before? */

@@ -135,21 +135,22 @@ static int check_data(struct gpu *g, const struct attn_kernel *k, struct cu_case
                 continue; /* outputs of 1e-6 are below what float16 resolves */
             c.data = (enum cu_data)data;
             c.split = shape > 0;
-            set_shape(&c, shape, choice.small ? 700 : 1500);
+            set_shape(&c, shape, choice.brief ? 260 : choice.small ? 700 : 1500);
             if (check(g, c))
                 return 1;
         }
     return 0;
 }
 
-/* Many heads, so that a thread block works through many items, split rows among them. */
+/* Many heads, so that a thread block works through many items, split rows among them. In brief
+ * short ones, but more than there are multiprocessors. */
 static int check_many_items(struct gpu *g, struct cu_case c)
 {
-    c.problem.heads = 48;
-    c.problem.kv_heads = 12;
+    c.problem.kv_heads = choice.brief ? 40 : 12;
+    c.problem.heads = 4 * c.problem.kv_heads;
     c.split = true;
     for (int shape = 0; shape < shapes_of(&c); shape++) {
-        set_shape(&c, shape, choice.small ? 700 : 2500);
+        set_shape(&c, shape, choice.brief ? 130 : choice.small ? 700 : 2500);
         if (check(g, c))
             return 1;
     }

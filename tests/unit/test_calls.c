@@ -314,6 +314,15 @@ static void count_units(const struct mask *m, struct accel_units *u, struct err 
         u->count[g] = (int32_t)(m->ptr[g + 1] - m->ptr[g]);
 }
 
+static void fetch_map(const struct mask *m, struct accel_units *u)
+{
+    u->words = ((m->nk + m->bk - 1) / m->bk + 31) / 32;
+    u->map = calloc((size_t)(u->groups * u->words), sizeof *u->map);
+    for (int64_t g = 0; g < m->ngroups; g++)
+        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
+            u->map[g * u->words + m->col[i] / 32] |= 1u << m->col[i] % 32;
+}
+
 /* A device that chooses what the method itself would, and keeps it. */
 static int keep_call(struct accel_session *s, const struct accel_call *call,
                      const struct accel_choice *choices, struct mask *masks, int *answers,
@@ -332,7 +341,9 @@ static int keep_call(struct accel_session *s, const struct accel_call *call,
         s->stayed += stays && !c->fetch;
         if (stays)
             count_units(m, c->stays, err);
-        if ((!stays || c->fetch) && m->form == MASK_LISTS)
+        if (stays && c->fetch)
+            fetch_map(m, c->stays);
+        else if (!stays && m->form == MASK_LISTS)
             assert_ok(mask_lists_rows(m, 0, m->nq, masks + i, err), err);
         else if (!stays)
             mask_full(masks + i, m->nq, m->nk, 0, m->nq, m->causal);
