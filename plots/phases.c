@@ -28,6 +28,9 @@ static const char *const phase_colors[3] = {"#999999", "#e69f00", "#0072b2"};
 static const char *const measured_total = "time_total_ns";
 static const char *const measured_attend = "time_attend_ns";
 
+/* From masks to tiles on the GPU: drawn with the attention that it prepares. */
+static const char *const measured_plan = "time_plan_ns";
+
 /* One bar. */
 struct bar {
     double phase[3]; /* means in ns over the cells with times; a phase that a cell lacks is 0 */
@@ -85,6 +88,8 @@ static bool mean_times(const struct grouping *gs, const struct group *g, int kin
             double x = record_value(r, kinds[kind].phase[p]);
             out->phase[p] += isfinite(x) ? x : 0;
         }
+        double plan = kind == 0 ? record_value(r, measured_plan) : 0;
+        out->phase[2] += isfinite(plan) ? plan : 0;
         out->no_select |= kind == 0 && !record_has(r, measured_total);
     }
     for (int p = 0; n && p < 3; p++)

@@ -40,18 +40,20 @@ count() { grep -c "$1" "$2"; }
 
 # A replay call by call: its records, continued, beside a replay of heads by themselves.
 calls() { # T.h5
-    local methods=(-m dense -m streaming:sink=4:window=512 -m sampleattention -m sale -m xattention -m fg-attn:mode=pooled)
+    local methods=(-m dense -m streaming:sink=4:window=512 -m sampleattention -m sale -m xattention -m fg-attn:mode=pooled
+        -m fg-attn:refresh=1:M=32 -m oracle -m hash-sparse -m qk-sparse)
+    local runs=$((${#methods[@]} / 2))
     local records=$work/calls/records.jsonl layers
     "$bin/lacuna" replay -q --backend cuda "$1" "${methods[@]}" --samples 5 -o "$work/calls" || return
     "$bin/lacuna" replay -q --backend cuda "$1" "${methods[@]}" --samples 0 --copies 1 -o "$work/heads" || return
     layers=$(($(count '"method":"dense"' "$records") - $(count '"method":"dense"' "$work/heads/records.jsonl")))
     echo "   $(count '"scope":"call"' "$records") calls, $(count . "$records") records"
     [ "$(grep '"scope":"call"' "$records" | grep '"status":"ok"' | grep '"time_total_ns":[0-9]' | grep -c '"speedup":[0-9]')" \
-        = $((layers * 6)) ] || { echo "FAIL: calls without a total"; return 1; }
+        = $((layers * runs)) ] || { echo "FAIL: calls without a total"; return 1; }
     "$bin/lacuna" compare "$work/heads" "$work/calls" --where scope=head --metrics 'density_elem,density_tile,pairs_*' --rtol 1e-5 || return
     "$bin/lacuna" compare "$work/heads" "$work/calls" --where scope=head --metrics 'cra_*' --atol 5e-6 || return
     "$bin/lacuna" replay --backend cuda "$1" "${methods[@]}" --samples 5 -o "$work/calls" || return
-    [ "$(count . "$records")" = $((layers * 6 + $(count . "$work/heads/records.jsonl"))) ] ||
+    [ "$(count . "$records")" = $((layers * runs + $(count . "$work/heads/records.jsonl"))) ] ||
         { echo "FAIL: a finished replay wrote records"; return 1; }
     "$bin/lacuna" analyze "$work/calls" --table time
 }
