@@ -195,15 +195,54 @@ struct making {
     struct lists *lists;       /* [n], owned */
     struct accel_tiles *tiles; /* [n], owned */
     int64_t (*counts)[2];      /* [n], owned: tiles in place and gathered */
+    bool *as_first;            /* [n], owned: the head's masks are those of the first */
     char (*why)[160];          /* [n], owned: not empty where the bits are too many */
     int n, first;              /* heads; the first of those that are made at the moment */
 };
+
+static bool same_ints(const void *a, const void *b, int64_t n, size_t size)
+{
+    return a == b || n == 0 || memcmp(a, b, (size_t)n * size) == 0;
+}
+
+static bool same_mask(const struct mask *a, const struct mask *b)
+{
+    if (a->form != b->form || a->row0 != b->row0 || a->row1 != b->row1)
+        return false;
+    if (a->form == MASK_BAND)
+        return a->sink == b->sink && a->window == b->window && a->dense_from == b->dense_from;
+    return a->form == MASK_FULL ||
+           (a->bq == b->bq && a->bk == b->bk &&
+            same_ints(a->ptr, b->ptr, a->ngroups + 1, sizeof *a->ptr) &&
+            same_ints(a->col, b->col, a->ptr[a->ngroups], sizeof *a->col));
+}
+
+/* Masks that follow from sizes and parameters are those of every head: their tiles are made once. */
+static void compare_head(struct making *m, int64_t h)
+{
+    const struct head_masks *a = m->heads, *b = m->heads + h;
+    m->as_first[h] = h > 0 && a->n == b->n;
+    for (int64_t i = 0; i < b->n && m->as_first[h]; i++)
+        m->as_first[h] = same_mask(a->masks + i, b->masks + i);
+}
 
 static int count_head(void *making, int64_t h, int worker, struct err *err)
 {
     struct making *m = making;
     (void)worker;
+    compare_head(m, h);
+    if (m->as_first[h])
+        return 0;
     return accel_tiles_count(m->heads[h].masks, m->heads[h].n, m->counts[h], err);
+}
+
+/* The head of the section from `first` on whose tiles are those of head h. */
+static int maker_of(const struct making *m, int first, int h)
+{
+    int from = first;
+    while (m->as_first[h] && from < h && from > 0 && !m->as_first[from])
+        from++;
+    return m->as_first[h] ? from : h;
 }
 
 static int make_head(void *making, int64_t i, int worker, struct err *err)
@@ -212,6 +251,8 @@ static int make_head(void *making, int64_t i, int worker, struct err *err)
     int64_t h = m->first + i;
     const struct head_masks *x = m->heads + h;
     (void)worker;
+    if (maker_of(m, m->first, (int)h) != h)
+        return 0;
     if (m->how == MAKE_LISTS) {
         m->lists[h] = (struct lists){.bq = m->bq, .bk = m->bk};
         return make_lists(x->masks, x->n, m->nq, m->lists + h, err);
@@ -239,6 +280,7 @@ static void making_free(struct making *m)
     free(m->lists);
     free(m->tiles);
     free(m->counts);
+    free(m->as_first);
     free(m->why);
 }
 
@@ -253,6 +295,7 @@ static int making_init(struct making *m, bool tiles, const struct accel_units *u
     TRY(mem_zalloc(&m->lists, m->n, sizeof *m->lists, "block lists", err));
     TRY(mem_zalloc(&m->tiles, m->n, sizeof *m->tiles, "tiles", err));
     TRY(mem_zalloc(&m->counts, m->n, sizeof *m->counts, "tiles", err));
+    TRY(mem_zalloc(&m->as_first, m->n, sizeof *m->as_first, "tiles", err));
     TRY(mem_zalloc(&m->why, m->n, sizeof *m->why, "tiles", err));
     if (!tiles)
         return 0;
@@ -261,6 +304,8 @@ static int making_init(struct making *m, bool tiles, const struct accel_units *u
     if (!units)
         TRY(pool_run(jobs, m->n, count_head, m, err));
     for (int h = 0; h < m->n; h++) {
+        if (m->as_first[h])
+            memcpy(m->counts[h], m->counts[0], sizeof *m->counts);
         all[0] += m->counts[h][0];
         all[1] += m->counts[h][1];
     }
@@ -307,8 +352,9 @@ static int joined_alloc(const struct making *m, int first, int count, int64_t gr
     int64_t entries = 0;
     int rc = 0;
     for (int h = first; h < first + count; h++) {
-        entries += tiles ? m->tiles[h].n_tiles : m->lists[h].ptr[groups];
-        j->n_bits += m->tiles[h].n_bits;
+        int maker = maker_of(m, first, h);
+        entries += tiles ? m->tiles[maker].n_tiles : m->lists[maker].ptr[groups];
+        j->n_bits += m->tiles[h].n_bits; /* none of a head whose tiles another makes */
     }
     TRY(mem_alloc(&j->ptr, count * groups + 1, sizeof *j->ptr, "block lists", err));
     if (!keys)
@@ -330,13 +376,15 @@ static void copy_ints(int32_t *to, const int32_t *from, int64_t n)
         memcpy(to, from, (size_t)n * sizeof *to);
 }
 
-static void join_tiles(struct joined *j, const struct accel_tiles *t, int64_t at, int64_t bits_at)
+/* own: bits_at is the place for the bits, which are not there yet. */
+static void join_tiles(struct joined *j, const struct accel_tiles *t, int64_t at, int64_t bits_at,
+                       bool own)
 {
     copy_ints(j->col ? j->col + at : NULL, t->col, t->n_tiles);
     copy_ints(j->keys ? j->keys + at * ACCEL_TILE : NULL, t->keys, t->n_tiles * ACCEL_TILE);
     for (int64_t i = 0; j->bits && i < t->n_tiles; i++)
         j->bits[at + i] = t->bits[i] < 0 ? -1 : t->bits[i] + (int32_t)bits_at;
-    if (t->n_bits)
+    if (own && t->n_bits)
         memcpy(j->words + bits_at * ACCEL_TILE_WORDS, t->words,
                (size_t)(t->n_bits * ACCEL_TILE_WORDS) * sizeof *j->words);
 }
@@ -344,20 +392,23 @@ static void join_tiles(struct joined *j, const struct accel_tiles *t, int64_t at
 static int join(const struct making *m, int first, int count, int64_t groups, struct joined *j,
                 struct err *err)
 {
-    int64_t at = 0, bits_at = 0;
+    int64_t at = 0, bits_at = 0, shared_at = 0;
     int rc = 0;
     TRY(joined_alloc(m, first, count, groups, j, err));
     for (int h = first; h < first + count; h++) {
-        const struct accel_tiles *t = m->tiles + h;
-        const int64_t *ptr = m->how == MAKE_LISTS ? m->lists[h].ptr : t->ptr;
+        int maker = maker_of(m, first, h);
+        const struct accel_tiles *t = m->tiles + maker;
+        const int64_t *ptr = m->how == MAKE_LISTS ? m->lists[maker].ptr : t->ptr;
         for (int64_t g = 0; g <= groups; g++)
             j->ptr[(h - first) * groups + g] = at + ptr[g];
         if (m->how == MAKE_LISTS)
-            copy_ints(j->col + at, m->lists[h].col, ptr[groups]);
+            copy_ints(j->col + at, m->lists[maker].col, ptr[groups]);
         else
-            join_tiles(j, t, at, bits_at);
+            join_tiles(j, t, at, maker == h ? bits_at : shared_at, maker == h);
+        if (maker == h && (h == 0 || m->as_first[h]))
+            shared_at = bits_at;
         at += ptr[groups];
-        bits_at += t->n_bits;
+        bits_at += m->tiles[h].n_bits;
     }
 out:
     return rc;
@@ -377,8 +428,8 @@ static int section_of(const struct making *m, const struct accel_call_work *w, i
     double bytes = 0, most = (double)(w->section_bytes ? w->section_bytes : BITS_BYTES);
     int n = 0;
     while (first + n < c->n) {
-        for (int i = 0; i < c->group; i++)
-            bytes += tile_bytes(m, first + n + i);
+        for (int h = first + n; h < first + n + c->group; h++)
+            bytes += maker_of(m, first, h) == h ? tile_bytes(m, h) : 0;
         if (n && bytes > most)
             break;
         n += c->group;
