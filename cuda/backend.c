@@ -364,6 +364,7 @@ static int measure_ceilings(struct accel_session *s, struct err *err)
 out:
     ceiling_close(&c);
     gpu_release(&s->gpu, mark);
+    gpu_trim(&s->gpu);
     held = gpu_bytes_held(&s->gpu); /* for heads; the peak is to be theirs, not the product's */
     s->gpu.bytes_peak = peak > held ? peak : held;
     return rc;

@@ -13,6 +13,10 @@
 #define CHUNK_BYTES (64LL << 20)
 /* A larger oldest chunk goes back like the others: the ceilings take gigabytes, once. */
 #define KEEP_BYTES (1LL << 30)
+/* Chunks that were given back and wait for the next who needs as much: every method of a call takes
+ * hundreds of megabytes, and cudaMalloc and cudaFree take milliseconds for them. At most this part
+ * of the GPU's memory. */
+#define SPARE_PART 32
 
 struct gpu_chunk {
     struct gpu_chunk *next;
@@ -111,14 +115,20 @@ out:
     return rc;
 }
 
-void gpu_close(struct gpu *g)
+static void free_chunks(struct gpu_chunk **list)
 {
-    while (g->chunks) {
-        struct gpu_chunk *c = g->chunks;
-        g->chunks = c->next;
+    while (*list) {
+        struct gpu_chunk *c = *list;
+        *list = c->next;
         cudaFree(c->base);
         free(c);
     }
+}
+
+void gpu_close(struct gpu *g)
+{
+    free_chunks(&g->chunks);
+    free_chunks(&g->spare);
     if (g->forked)
         cudaEventDestroy(g->forked);
     if (g->joined)
@@ -132,20 +142,68 @@ void gpu_close(struct gpu *g)
 
 /* ---- arena ---------------------------------------------------------------------------------- */
 
-static int add_chunk(struct gpu *g, int64_t bytes, struct err *err)
+static int64_t bytes_of(const struct gpu_chunk *list)
 {
-    int rc = 0;
+    int64_t sum = 0;
+    for (const struct gpu_chunk *c = list; c; c = c->next)
+        sum += c->size;
+    return sum;
+}
+
+/* The smallest spare chunk of at least this size, empty; NULL: there is none. */
+static struct gpu_chunk *take_spare(struct gpu *g, int64_t bytes)
+{
+    struct gpu_chunk **best = NULL;
+    for (struct gpu_chunk **at = &g->spare; *at; at = &(*at)->next)
+        if ((*at)->size >= bytes && (!best || (*at)->size < (*best)->size))
+            best = at;
+    struct gpu_chunk *c = best ? *best : NULL;
+    if (c)
+        *best = c->next;
+    return c;
+}
+
+static void give_back(struct gpu *g, struct gpu_chunk *c)
+{
+    c->used = 0;
+    c->next = g->spare;
+    g->spare = c;
+    if (bytes_of(g->spare) <= g->memory_bytes / SPARE_PART)
+        return;
+    g->spare = c->next;
+    cudaFree(c->base);
+    free(c);
+}
+
+static int new_chunk(struct gpu *g, int64_t bytes, struct gpu_chunk **out, struct err *err)
+{
     struct gpu_chunk *c = calloc(1, sizeof *c);
+    int rc = 0;
     if (!c)
         FAIL(err, ERR_NOMEM, "device memory: out of memory");
     c->size = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
-    CU(err, cudaMalloc((void **)&c->base, (size_t)c->size));
-    c->next = g->chunks;
-    g->chunks = c;
+    if (cudaMalloc((void **)&c->base, (size_t)c->size) != cudaSuccess) {
+        cudaGetLastError();
+        free_chunks(&g->spare);
+        CU(err, cudaMalloc((void **)&c->base, (size_t)c->size));
+    }
+    *out = c;
     c = NULL;
-    g->bytes_peak = gpu_bytes_held(g) > g->bytes_peak ? gpu_bytes_held(g) : g->bytes_peak;
 out:
     free(c);
+    return rc;
+}
+
+static int add_chunk(struct gpu *g, int64_t bytes, struct err *err)
+{
+    struct gpu_chunk *c = take_spare(g, bytes);
+    int rc = 0;
+    if (!c)
+        TRY(new_chunk(g, bytes, &c, err));
+    c->next = g->chunks;
+    g->chunks = c;
+    g->bytes_peak = gpu_bytes_held(g) > g->bytes_peak ? gpu_bytes_held(g) : g->bytes_peak;
+out:
     return rc ? err_prefix(err, "%.1f MB of GPU memory", (double)bytes / 1e6) : 0;
 }
 
@@ -175,19 +233,20 @@ void gpu_release(struct gpu *g, struct gpu_mark mark)
            (g->chunks->next || g->chunks->size > KEEP_BYTES)) {
         struct gpu_chunk *c = g->chunks;
         g->chunks = c->next;
-        cudaFree(c->base);
-        free(c);
+        give_back(g, c);
     }
     if (g->chunks)
         g->chunks->used = g->chunks == mark.chunk ? mark.used : 0;
 }
 
+void gpu_trim(struct gpu *g)
+{
+    free_chunks(&g->spare);
+}
+
 int64_t gpu_bytes_held(const struct gpu *g)
 {
-    int64_t sum = 0;
-    for (const struct gpu_chunk *c = g->chunks; c; c = c->next)
-        sum += c->size;
-    return sum;
+    return bytes_of(g->chunks) + bytes_of(g->spare);
 }
 
 /* ---- copies --------------------------------------------------------------------------------- */

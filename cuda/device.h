@@ -42,6 +42,7 @@ struct gpu {
     cudaStream_t side; /* a stream of higher priority, for use between gpu_fork and gpu_join */
     cudaEvent_t forked, joined;
     struct gpu_chunk *chunks; /* newest first */
+    struct gpu_chunk *spare;  /* given back and not yet freed */
     int64_t bytes_peak;       /* peak of the bytes held */
 };
 
@@ -64,6 +65,9 @@ int gpu_alloc(struct gpu *g, int64_t bytes, void *out, struct err *err);
 struct gpu_mark gpu_mark(const struct gpu *g);
 void gpu_release(struct gpu *g, struct gpu_mark mark);
 int64_t gpu_bytes_held(const struct gpu *g);
+
+/* Free what was released and is kept for the next gpu_alloc. */
+void gpu_trim(struct gpu *g);
 
 /* Copy on the stream from or to pageable memory, and return when the host side is done. */
 int gpu_put(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err);

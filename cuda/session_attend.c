@@ -283,16 +283,20 @@ out:
     return rc;
 }
 
-/* Dense attention of all heads, to the call's own scratch. */
-static int make_dense(struct attend *a, struct err *err)
+/* Dense attention of all heads, to the call's own scratch: what it would be, and where times are
+ * taken its job. */
+static int make_dense(struct attend *a, struct accel_call_result *r, struct err *err)
 {
     struct accel_session *s = a->s;
     const struct attn_problem *p = &s->call.problem;
     const struct attn_kernel *k = NULL;
     struct attn_plan plan = {0};
     int rc = 0;
-    TRY(mem_zalloc(&a->dense.attend, 1, sizeof *a->dense.attend, "launches", err));
     TRY(attn_kernel_find(p, s->gpu.sm, NULL, &k, err));
+    snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", k->name);
+    if (s->options.samples <= 0)
+        return 0;
+    TRY(mem_zalloc(&a->dense.attend, 1, sizeof *a->dense.attend, "launches", err));
     TRY(attn_plan_make(p, &k->tile, NULL, s->gpu.sms, true, &plan, err));
     TRY(attn_job_init(&s->gpu, p, k, &plan, &s->call.x, a->dense.attend, err));
     a->dense.n = 1;
@@ -475,13 +479,11 @@ static int attend_locked(struct accel_session *s, const struct accel_call_work *
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &a.x.lse, err));
     TRY(make_jobs(&a, r, err));
     if (w->first == 0)
-        TRY(make_dense(&a, err));
+        TRY(make_dense(&a, r, err));
     lap(&laps, "plan");
     r->launches = a.jobs.n;
     r->kv = p->kv_heads;
     snprintf(r->kernel, sizeof r->kernel, "%s", a.jobs.attend[0].kernel->name);
-    if (a.dense.n)
-        snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", a.dense.attend[0].kernel->name);
     TRY(launch_attends(&s->gpu, &a.jobs, err));
     for (int h = w->first; h < w->first + w->count; h++)
         TRY(fetch_head(&a, h, r->heads + h, err));
