@@ -192,13 +192,22 @@ struct making {
     const struct head_masks *heads;
     int64_t nq, bq, bk;
     enum { MAKE_LISTS, MAKE_IN_PLACE, MAKE_GATHERED } how;
+    int64_t parts;             /* in which the tiles of a head are made: its chunks, or 1 */
     struct lists *lists;       /* [n], owned */
-    struct accel_tiles *tiles; /* [n], owned */
+    struct accel_tiles *tiles; /* [n][parts], owned */
     int64_t (*counts)[2];      /* [n], owned: tiles in place and gathered */
+    int64_t (*part)[2];        /* [n][parts], owned: the same of a part */
     bool *as_first;            /* [n], owned: the head's masks are those of the first */
-    char (*why)[160];          /* [n], owned: not empty where the bits are too many */
+    char (*why)[160];          /* [n][parts], owned: not empty where the bits are too many */
     int n, first;              /* heads; the first of those that are made at the moment */
 };
+
+/* The chunks of part p of a head. */
+static struct head_masks part_of(const struct making *m, int64_t h, int64_t p)
+{
+    const struct head_masks *x = m->heads + h;
+    return m->parts == 1 ? *x : (struct head_masks){x->masks + p, 1};
+}
 
 static bool same_ints(const void *a, const void *b, int64_t n, size_t size)
 {
@@ -218,22 +227,26 @@ static bool same_mask(const struct mask *a, const struct mask *b)
 }
 
 /* Masks that follow from sizes and parameters are those of every head: their tiles are made once. */
-static void compare_head(struct making *m, int64_t h)
+static int compare_head(void *making, int64_t h, int worker, struct err *err)
 {
+    struct making *m = making;
     const struct head_masks *a = m->heads, *b = m->heads + h;
+    (void)worker;
+    (void)err;
     m->as_first[h] = h > 0 && a->n == b->n;
     for (int64_t i = 0; i < b->n && m->as_first[h]; i++)
         m->as_first[h] = same_mask(a->masks + i, b->masks + i);
+    return 0;
 }
 
-static int count_head(void *making, int64_t h, int worker, struct err *err)
+static int count_part(void *making, int64_t i, int worker, struct err *err)
 {
     struct making *m = making;
+    struct head_masks x = part_of(m, i / m->parts, i % m->parts);
     (void)worker;
-    compare_head(m, h);
-    if (m->as_first[h])
+    if (m->as_first[i / m->parts])
         return 0;
-    return accel_tiles_count(m->heads[h].masks, m->heads[h].n, m->counts[h], err);
+    return accel_tiles_count(x.masks, x.n, m->part[i], err);
 }
 
 /* The head of the section from `first` on whose tiles are those of head h. */
@@ -245,21 +258,21 @@ static int maker_of(const struct making *m, int first, int h)
     return m->as_first[h] ? from : h;
 }
 
-static int make_head(void *making, int64_t i, int worker, struct err *err)
+static int make_part(void *making, int64_t i, int worker, struct err *err)
 {
     struct making *m = making;
-    int64_t h = m->first + i;
-    const struct head_masks *x = m->heads + h;
+    int64_t h = m->first + i / m->parts, p = i % m->parts, at = h * m->parts + p;
+    struct head_masks x = part_of(m, h, p);
     (void)worker;
     if (maker_of(m, m->first, (int)h) != h)
         return 0;
     if (m->how == MAKE_LISTS) {
         m->lists[h] = (struct lists){.bq = m->bq, .bk = m->bk};
-        return make_lists(x->masks, x->n, m->nq, m->lists + h, err);
+        return make_lists(x.masks, x.n, m->nq, m->lists + h, err);
     }
     int rc =
-        accel_tiles_make(x->masks, x->n, m->how == MAKE_GATHERED ? TILES_GATHERED : TILES_IN_PLACE,
-                         BITS_BYTES, m->tiles + h, m->why[h], err);
+        accel_tiles_make(x.masks, x.n, m->how == MAKE_GATHERED ? TILES_GATHERED : TILES_IN_PLACE,
+                         BITS_BYTES, m->tiles + at, m->why[at], err);
     return rc < 0 ? rc : 0;
 }
 
@@ -269,7 +282,8 @@ static void forget_heads(struct making *m, int first, int count)
     for (int h = first; h < first + count; h++) {
         lists_free(m->lists + h);
         m->lists[h] = (struct lists){0};
-        accel_tiles_free(m->tiles + h);
+        for (int64_t p = 0; p < m->parts; p++)
+            accel_tiles_free(m->tiles + h * m->parts + p);
     }
 }
 
@@ -280,8 +294,20 @@ static void making_free(struct making *m)
     free(m->lists);
     free(m->tiles);
     free(m->counts);
+    free(m->part);
     free(m->as_first);
     free(m->why);
+}
+
+/* Every chunk is a part where all heads have the same chunks of whole rows of tiles. */
+static int64_t parts_of(const struct making *m)
+{
+    int64_t n = m->heads[0].n;
+    for (int h = 0; h < m->n; h++)
+        for (int64_t i = 0; i < m->heads[h].n; i++)
+            if (m->heads[h].n != n || m->heads[h].masks[i].row0 % ACCEL_TILE)
+                return 1;
+    return n;
 }
 
 /* Memory, and for tiles whether all heads gather their keys. units: of masks on the device, or
@@ -293,16 +319,23 @@ static int making_init(struct making *m, bool tiles, const struct accel_units *u
     int rc = 0;
 
     TRY(mem_zalloc(&m->lists, m->n, sizeof *m->lists, "block lists", err));
-    TRY(mem_zalloc(&m->tiles, m->n, sizeof *m->tiles, "tiles", err));
+    m->parts = tiles && !units ? parts_of(m) : 1;
+    TRY(mem_zalloc(&m->tiles, m->n * m->parts, sizeof *m->tiles, "tiles", err));
+    TRY(mem_zalloc(&m->part, m->n * m->parts, sizeof *m->part, "tiles", err));
     TRY(mem_zalloc(&m->counts, m->n, sizeof *m->counts, "tiles", err));
     TRY(mem_zalloc(&m->as_first, m->n, sizeof *m->as_first, "tiles", err));
-    TRY(mem_zalloc(&m->why, m->n, sizeof *m->why, "tiles", err));
+    TRY(mem_zalloc(&m->why, m->n * m->parts, sizeof *m->why, "tiles", err));
     if (!tiles)
         return 0;
     for (int h = 0; units && h < m->n; h++)
         memcpy(m->counts[h], units[h].tiles, sizeof m->counts[h]);
-    if (!units)
-        TRY(pool_run(jobs, m->n, count_head, m, err));
+    if (!units) {
+        TRY(pool_run(jobs, m->n, compare_head, m, err));
+        TRY(pool_run(jobs, m->n * m->parts, count_part, m, err));
+    }
+    for (int64_t i = 0; !units && i < m->n * m->parts; i++)
+        for (int k = 0; k < 2; k++)
+            m->counts[i / m->parts][k] += m->part[i][k];
     for (int h = 0; h < m->n; h++) {
         if (m->as_first[h])
             memcpy(m->counts[h], m->counts[0], sizeof *m->counts);
@@ -314,17 +347,32 @@ out:
     return rc;
 }
 
+/* 0, or METHOD_SKIP with `why`: the parts of a head are too large, one of them or all together. */
+static int bits_fit(const struct making *m, int h, char why[160])
+{
+    int64_t bytes = 0;
+    for (int64_t i = h * m->parts; i < (h + 1) * m->parts; i++) {
+        if (m->why[i][0]) {
+            snprintf(why, 160, "%s", m->why[i]);
+            return METHOD_SKIP;
+        }
+        bytes += m->tiles[i].n_bits * ACCEL_TILE_WORDS * 8;
+    }
+    if (bytes <= BITS_BYTES)
+        return 0;
+    snprintf(why, 160, "the mask's bits take more than %.1f GB of GPU memory",
+             (double)BITS_BYTES * 1e-9);
+    return METHOD_SKIP;
+}
+
 /* Make the lists of some heads. METHOD_SKIP with `why`: one has too many bits. */
 static int make_heads(struct making *m, int first, int count, int jobs, char why[160],
                       struct err *err)
 {
     m->first = first;
-    int rc = pool_run(jobs, count, make_head, m, err);
+    int rc = pool_run(jobs, count * m->parts, make_part, m, err);
     for (int h = first; h < first + count && !rc; h++)
-        if (m->why[h][0]) {
-            snprintf(why, 160, "%s", m->why[h]);
-            rc = METHOD_SKIP;
-        }
+        rc = bits_fit(m, h, why);
     return rc;
 }
 
@@ -353,8 +401,11 @@ static int joined_alloc(const struct making *m, int first, int count, int64_t gr
     int rc = 0;
     for (int h = first; h < first + count; h++) {
         int maker = maker_of(m, first, h);
-        entries += tiles ? m->tiles[maker].n_tiles : m->lists[maker].ptr[groups];
-        j->n_bits += m->tiles[h].n_bits; /* none of a head whose tiles another makes */
+        entries += tiles ? 0 : m->lists[maker].ptr[groups];
+        for (int64_t p = 0; p < m->parts; p++) {
+            entries += m->tiles[maker * m->parts + p].n_tiles;
+            j->n_bits += m->tiles[h * m->parts + p].n_bits; /* none where another makes them */
+        }
     }
     TRY(mem_alloc(&j->ptr, count * groups + 1, sizeof *j->ptr, "block lists", err));
     if (!keys)
@@ -389,6 +440,24 @@ static void join_tiles(struct joined *j, const struct accel_tiles *t, int64_t at
                (size_t)(t->n_bits * ACCEL_TILE_WORDS) * sizeof *j->words);
 }
 
+/* The tiles of head h from entry `at` on; returns how many. *bits_at: where its bits are, which go
+ * there if `own`; moved past them. */
+static int64_t join_head(const struct making *m, int maker, int64_t at, int64_t *bits_at, bool own,
+                         struct joined *j, int64_t *ptr)
+{
+    int64_t n = 0;
+    for (int64_t p = 0; p < m->parts; p++) {
+        const struct accel_tiles *t = m->tiles + maker * m->parts + p;
+        for (int64_t g = 0; g < t->groups; g++)
+            *ptr++ = at + n + t->ptr[g];
+        join_tiles(j, t, at + n, *bits_at, own);
+        n += t->n_tiles;
+        *bits_at += t->n_bits;
+    }
+    *ptr = at + n;
+    return n;
+}
+
 static int join(const struct making *m, int first, int count, int64_t groups, struct joined *j,
                 struct err *err)
 {
@@ -397,18 +466,19 @@ static int join(const struct making *m, int first, int count, int64_t groups, st
     TRY(joined_alloc(m, first, count, groups, j, err));
     for (int h = first; h < first + count; h++) {
         int maker = maker_of(m, first, h);
-        const struct accel_tiles *t = m->tiles + maker;
-        const int64_t *ptr = m->how == MAKE_LISTS ? m->lists[maker].ptr : t->ptr;
-        for (int64_t g = 0; g <= groups; g++)
-            j->ptr[(h - first) * groups + g] = at + ptr[g];
-        if (m->how == MAKE_LISTS)
-            copy_ints(j->col + at, m->lists[maker].col, ptr[groups]);
-        else
-            join_tiles(j, t, at, maker == h ? bits_at : shared_at, maker == h);
+        const struct lists *l = m->lists + maker;
+        int64_t *ptr = j->ptr + (h - first) * groups, from = maker == h ? bits_at : shared_at;
         if (maker == h && (h == 0 || m->as_first[h]))
             shared_at = bits_at;
-        at += ptr[groups];
-        bits_at += m->tiles[h].n_bits;
+        if (m->how != MAKE_LISTS) {
+            at += join_head(m, maker, at, &from, maker == h, j, ptr);
+            bits_at = maker == h ? from : bits_at;
+            continue;
+        }
+        for (int64_t g = 0; g <= groups; g++)
+            ptr[g] = at + l->ptr[g];
+        copy_ints(j->col + at, l->col, l->ptr[groups]);
+        at += l->ptr[groups];
     }
 out:
     return rc;

@@ -205,6 +205,34 @@ out:
     return rc;
 }
 
+/* Units that only one of a map and the method's own masks has. */
+static int64_t differs_from_map(const struct choice *c)
+{
+    const struct accel_units *u = &c->units;
+    int64_t differs = u->units;
+    for (int64_t i = 0; i < c->n; i++) {
+        const struct mask *m = c->masks + i;
+        for (int64_t g = 0; g < m->ngroups; g++) {
+            const uint32_t *row = u->map + (m->row0 / m->bq + g) * u->words;
+            int64_t both = 0, end = m->ptr[g + 1];
+            for (int64_t e = m->ptr[g]; e < end; e++)
+                both += row[m->col[e] / 32] >> m->col[e] % 32 & 1;
+            differs += end - m->ptr[g] - 2 * both;
+        }
+    }
+    return differs;
+}
+
+/* Are all masks lists in the unit of the map? */
+static bool lists_like_map(const struct choice *c)
+{
+    for (int64_t i = 0; i < c->n; i++)
+        if (c->masks[i].form != MASK_LISTS || c->masks[i].bq != c->units.bq ||
+            c->masks[i].bk != c->units.bk)
+            return false;
+    return true;
+}
+
 /* The device's mask in place of the reference's, or as what the method hands out. */
 static int take_answer(struct run *run, struct choice *c, const struct mask *whole, struct err *err)
 {
@@ -226,6 +254,16 @@ static int take_units(struct run *run, struct choice *c, struct err *err)
     const struct accel_units *u = &c->units;
     int rc = mask_lists_init(&c->lists, x->nq, x->nk, 0, x->nq, x->causal, u->bq, u->bk, err);
     mask_lists_finish(&c->lists);
+    return rc;
+}
+
+/* The same, where the method's own masks say what its kernel multiplies. */
+static int describe_units(struct run *run, struct choice *c, struct err *err)
+{
+    int rc = take_units(run, c, err);
+    c->lists.exec = c->masks->exec;
+    c->lists.exec_bq = c->masks->exec_bq;
+    c->lists.exec_bk = c->masks->exec_bk;
     return rc;
 }
 
@@ -257,11 +295,7 @@ static int compare_units(struct run *run, struct choice *c, struct err *err)
     c->units.there = c->units.there && as_there(c);
     if (!c->units.there)
         return 0;
-    int rc = take_units(run, c, err);
-    c->lists.exec = c->masks->exec;
-    c->lists.exec_bq = c->masks->exec_bq;
-    c->lists.exec_bk = c->masks->exec_bk;
-    return rc;
+    return describe_units(run, c, err);
 }
 
 int choice_end(struct run *run, struct choice *c, struct mask *whole, const char *why,
@@ -272,6 +306,12 @@ int choice_end(struct run *run, struct choice *c, struct mask *whole, const char
 
     if (whole && c->units.there && c->stays == STAYS_ALONE)
         return adopt_units(run, c, err);
+    if (whole && c->units.map && c->ask == ASK_BY_PARAMS && !run->cell->sink &&
+        lists_like_map(c)) { /* nobody reads the masks here any more */
+        c->differs = differs_from_map(c);
+        c->compared = c->gpu = true;
+        return describe_units(run, c, err);
+    }
     if (whole && c->units.map)
         TRY(lists_of(&run->in->x, &c->units, whole, err));
     if (whole)

@@ -382,12 +382,13 @@ bool accel_tiles_gather(const int64_t tiles[2])
 static int make_groups(struct group *g, const struct mask *masks, int64_t n, int64_t max_bytes,
                        struct accel_tiles *t, char why[160], struct err *err)
 {
-    int64_t groups = ceil_div(masks->nq, TILE);
+    int64_t first = masks->row0 / TILE;
     const struct mask *m = masks;
     int rc = 0;
-    TRY(mem_zalloc(&t->ptr, groups + 1, sizeof *t->ptr, "tiles", err));
-    for (int64_t k = 0; k < groups; k++) {
-        g->row0 = k * TILE;
+    t->groups = ceil_div(masks[n - 1].row1, TILE) - first;
+    TRY(mem_zalloc(&t->ptr, t->groups + 1, sizeof *t->ptr, "tiles", err));
+    for (int64_t k = 0; k < t->groups; k++) {
+        g->row0 = (first + k) * TILE;
         TRY(mark_group(g, &m, masks + n, masks->nq, err));
         if ((rc = add_group(t, g, max_bytes, why, err)) != 0)
             goto out;

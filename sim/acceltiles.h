@@ -17,6 +17,7 @@ enum tile_keys { TILES_BEST, TILES_IN_PLACE, TILES_GATHERED };
 #define GATHER_BELOW 0.7
 
 struct accel_tiles {
+    int64_t groups; /* of 128 rows */
     int64_t *ptr; /* [groups + 1]; all arrays are owned */
     int32_t *col, *bits;
     int32_t *keys; /* [n_tiles][128]; NULL unless gathered */
@@ -29,7 +30,8 @@ struct accel_tiles {
 int accel_tiles_count(const struct mask *masks, int64_t n, int64_t tiles[2], struct err *err);
 bool accel_tiles_gather(const int64_t tiles[2]);
 
-/* Make tiles of masks[0..n), which cover all nq rows in order. Returns METHOD_SKIP with `why` when
+/* Make tiles of masks[0..n), which cover rows in order, from a multiple of 128 to another or to the
+ * end. Returns METHOD_SKIP with `why` when
  * the bits would take more than max_bytes. */
 int accel_tiles_make(const struct mask *masks, int64_t n, enum tile_keys which, int64_t max_bytes,
                      struct accel_tiles *t, char why[160], struct err *err);
