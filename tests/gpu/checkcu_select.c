@@ -482,8 +482,23 @@ static int check_case(struct gpu *g, const struct method_run *run, struct cu_cas
     return rc == METHOD_SKIP ? 0 : rc;
 }
 
-static int check_setting(struct gpu *g, const struct method_run *run, bool small, struct tally *t,
-                         struct err *err)
+/* Is the setting of the method of the one before, and of the same kind of its masks? */
+static bool like_before(size_t i)
+{
+    static const char *const kinds[] = {"kind=", "pattern=", "mode="};
+    const char *a = settings[i], *b = i ? settings[i - 1] : "";
+    size_t n = strcspn(a, ":");
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        if (a[n] && strncmp(a + n + 1, kinds[k], strlen(kinds[k])) == 0) {
+            n += 1 + strcspn(a + n + 1, ":");
+            break;
+        }
+    return strncmp(a, b, n) == 0;
+}
+
+/* little: of the small cases those of up to 400 tokens. */
+static int check_setting(struct gpu *g, const struct method_run *run, bool small, bool little,
+                         struct tally *t, struct err *err)
 {
     static const int64_t shapes[][2] = {
         {1, 1},       {63, 63},     {64, 64},     {65, 65},     {127, 127}, {128, 128},
@@ -492,7 +507,7 @@ static int check_setting(struct gpu *g, const struct method_run *run, bool small
     };
     static const int heads[][2] = {{1, 1}, {4, 1}, {2, 2}};
     int rc = 0, n = small ? 11 : (int)(sizeof shapes / sizeof *shapes);
-    for (int i = 0; i < 2 * n; i += small ? 3 : 1) {
+    for (int i = 0; i < 2 * n; i += little ? 5 : small ? 3 : 1) {
         int h = i % 3, causal = i % 2;
         struct cu_case c = {.problem = {heads[h][0], heads[h][1], i / 2 % 2 ? 64 : 128,
                                         shapes[i / 2][0], shapes[i / 2][1], 0, causal, 0},
@@ -521,7 +536,7 @@ int check_selections(struct gpu *g, struct cu_choice *choice, int64_t *checks, i
             continue;
         int rc = method_runs_parse(sim_methods, settings[i], &runs, &n, &err);
         if (!rc)
-            rc = check_setting(g, runs, choice->small, &t, &err);
+            rc = check_setting(g, runs, choice->small, choice->brief && like_before(i), &t, &err);
         method_runs_free(runs, n);
         bool ok = rc == 0 && t.cases > 0 && !t.unlike && t.differ * 10000 <= t.units &&
                   t.codes_differ * 10000 <= t.codes;
