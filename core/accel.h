@@ -238,9 +238,10 @@ struct accel_call_result {
     struct accel_call_head *heads;                  /* [n] */
     struct accel_time select, build, attend, dense; /* of the whole call, in turns. select, build:
                                                      * NAN where no mask is chosen */
-    struct accel_time plan; /* from masks on the device to tiles, there; NAN with lists of the host */
+    struct accel_time
+        plan; /* from masks on the device to tiles, there; NAN with lists of the host */
     struct accel_time total; /* select + plan + attend of the same sample */
-    double host_plan_ns; /* wall time on the host to plan the launches from the lists */
+    double host_plan_ns;     /* wall time on the host to plan the launches from the lists */
     double balance; /* planned time of the busiest multiprocessor / of the mean one, the largest
                      * of the launches */
     int launches;   /* of attention: 1, or more for sections and heads with other filters */

@@ -240,8 +240,8 @@ struct method {
     int (*adopt)(void *state, const struct mask *m, struct err *err);
 
     /* A choice by `rule` of which the method needs no more than counts (core/accel.h) can stay on
-     * the device: `adopt_units` receives them in place of `adopt`, `select` is not called, and exec,
-     * exec_bq and exec_bk of *lists, which has the choice's unit and no entries, are set as
+     * the device: `adopt_units` receives them in place of `adopt`, `select` is not called, and
+     * exec, exec_bq and exec_bk of *lists, which has the choice's unit and no entries, are set as
      * `select` sets them. `stays` NULL: always; adopt_units NULL: never. */
     bool (*stays)(const void *state);
     int (*adopt_units)(void *state, const struct accel_units *u, struct mask *lists,

@@ -62,7 +62,7 @@ int copied_lists_make(const struct accel_head *h, int64_t groups, int n, struct 
     int rc = 0;
 
     *l = (struct copied_lists){{h->ptr, h->col, h->bits, h->keys, h->words, h->n_bits, false},
-                                {NULL}};
+                               {NULL}};
     if (n == 1 || !h->ptr)
         return 0;
     blocks = h->ptr[groups];

@@ -42,7 +42,7 @@ struct accel_session {
     struct session_kept { /* masks of its heads that stay there, above it (accel_choice.stays) */
         struct select_job *jobs; /* [n], owned: who chose them */
         int n;
-        struct gpu_mark mark; /* below them */
+        struct gpu_mark mark;  /* below them */
         struct tile_rows rows; /* heads 0: none are there */
     } kept;
     double matmul_tflops, copy_tbs; /* NAN until measured */

@@ -94,8 +94,8 @@ out:
 struct attend {
     struct accel_session *s;
     const struct accel_call_work *w;
-    struct attn_tensors x; /* of all heads */
-    float *whole_lse;      /* [n][nq] with the tiles that a filter left out; NULL: x.lse */
+    struct attn_tensors x;         /* of all heads */
+    float *whole_lse;              /* [n][nq] with the tiles that a filter left out; NULL: x.lse */
     struct accel_call_lists lists; /* w->lists, or of `tiles`: ptr of the host, the rest not set */
     struct map_tiles tiles;        /* of masks that are on the device */
     struct jobs jobs, whole, dense, select, build;

@@ -220,13 +220,13 @@ static bool same_mask(const struct mask *a, const struct mask *b)
         return false;
     if (a->form == MASK_BAND)
         return a->sink == b->sink && a->window == b->window && a->dense_from == b->dense_from;
-    return a->form == MASK_FULL ||
-           (a->bq == b->bq && a->bk == b->bk &&
-            same_ints(a->ptr, b->ptr, a->ngroups + 1, sizeof *a->ptr) &&
-            same_ints(a->col, b->col, a->ptr[a->ngroups], sizeof *a->col));
+    return a->form == MASK_FULL || (a->bq == b->bq && a->bk == b->bk &&
+                                    same_ints(a->ptr, b->ptr, a->ngroups + 1, sizeof *a->ptr) &&
+                                    same_ints(a->col, b->col, a->ptr[a->ngroups], sizeof *a->col));
 }
 
-/* Masks that follow from sizes and parameters are those of every head: their tiles are made once. */
+/* Masks that follow from sizes and parameters are those of every head: their tiles are made once.
+ */
 static int compare_head(void *making, int64_t h, int worker, struct err *err)
 {
     struct making *m = making;
@@ -516,10 +516,10 @@ static int attend_section(const struct accel *a, struct accel_session *s, int jo
     int rc = 0;
 
     if (w->units) {
-        w->lists = (struct accel_call_lists){
-            .bq = ACCEL_TILE,
-            .bk = ACCEL_TILE,
-            .made = m->how == MAKE_GATHERED ? ACCEL_GATHERED_TILES : ACCEL_TILES};
+        w->lists = (struct accel_call_lists){.bq = ACCEL_TILE,
+                                             .bk = ACCEL_TILE,
+                                             .made = m->how == MAKE_GATHERED ? ACCEL_GATHERED_TILES
+                                                                             : ACCEL_TILES};
         TRY(a->attend_call(s, w, r, err));
         goto out;
     }
@@ -527,9 +527,8 @@ static int attend_section(const struct accel *a, struct accel_session *s, int jo
         goto out;
     TRY(join(m, w->first, w->count, ceil_div(m->nq, m->bq), &j, err));
     double made_ns = clock_ns() - begin;
-    w->lists = (struct accel_call_lists){(int)m->bq, (int)m->bk, j.ptr,   j.col,
-                                         j.bits,     j.keys,     j.words, j.n_bits,
-                                         ACCEL_HOST_LISTS};
+    w->lists = (struct accel_call_lists){(int)m->bq, (int)m->bk, j.ptr,    j.col,           j.bits,
+                                         j.keys,     j.words,    j.n_bits, ACCEL_HOST_LISTS};
     TRY(a->attend_call(s, w, r, err));
     r->host_plan_ns += made_ns;
 out:

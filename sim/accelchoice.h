@@ -21,10 +21,14 @@ struct choice {
     int64_t n, step;
     union method_rule rule;
     struct mask band;
-    bool is_band;  /* the method's masks are one band: `band` */
-    enum { STAYS_NOT, STAYS_TOO, STAYS_ALONE } stays; /* may the mask be on the device, beside a
-                                                       * copy here or alone: the caller's, from
-                                                       * choice_may_stay */
+    bool is_band; /* the method's masks are one band: `band` */
+    enum {
+        STAYS_NOT,
+        STAYS_TOO,
+        STAYS_ALONE
+    } stays;                  /* may the mask be on the device, beside a
+                               * copy here or alone: the caller's, from
+                               * choice_may_stay */
     struct accel_units units; /* there: the mask is on the device, as the method applies it */
     struct mask lists;        /* with units: of their unit, without entries */
     char why[160];

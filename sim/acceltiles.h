@@ -18,7 +18,7 @@ enum tile_keys { TILES_BEST, TILES_IN_PLACE, TILES_GATHERED };
 
 struct accel_tiles {
     int64_t groups; /* of 128 rows */
-    int64_t *ptr; /* [groups + 1]; all arrays are owned */
+    int64_t *ptr;   /* [groups + 1]; all arrays are owned */
     int32_t *col, *bits;
     int32_t *keys; /* [n_tiles][128]; NULL unless gathered */
     uint64_t *words;

@@ -44,7 +44,7 @@ struct calling {
     struct accel_choice *choices;
     bool *built;
     struct accel_units *units; /* of the masks that stay on the device */
-    struct mask *whole; /* as the device chose */
+    struct mask *whole;        /* as the device chose */
     int *answers;
     char (*why)[160];
     struct laps laps;
@@ -443,8 +443,7 @@ out:
 
 int sim_run_call(const struct sim_call *c, struct err *err)
 {
-    struct calling k = {
-        .c = c, .device = c->cells->device, .laps = {.since = clock_ns()}};
+    struct calling k = {.c = c, .device = c->cells->device, .laps = {.since = clock_ns()}};
     int rc = 0;
 
     TRY(alloc_call(&k, err));

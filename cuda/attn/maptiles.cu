@@ -152,8 +152,7 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 /* Kept units of each row of a map that some query of it may see. A warp per row. */
-static __global__ void count_units(tile_rows r, int64_t rows, map_totals *totals,
-                                   int32_t *units)
+static __global__ void count_units(tile_rows r, int64_t rows, map_totals *totals, int32_t *units)
 {
     int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
     int lane = threadIdx.x & 31, head = blockIdx.y, n = 0;
@@ -172,7 +171,7 @@ static __global__ void count_units(tile_rows r, int64_t rows, map_totals *totals
 }
 
 extern "C" int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct tile_rows *r,
-                             struct err *err)
+                              struct err *err)
 {
     int64_t rows;
     int rc = 0;
@@ -206,13 +205,13 @@ out:
 }
 
 extern "C" int tile_rows_launch(struct gpu *g, const struct tile_rows *r, int first, int count,
-                               struct err *err)
+                                struct err *err)
 {
     return launch_counts(g, r, first, count, NULL, err);
 }
 
 extern "C" int tile_rows_totals(struct gpu *g, const struct tile_rows *r, struct map_totals *totals,
-                               int32_t *units, struct err *err)
+                                int32_t *units, struct err *err)
 {
     struct gpu_mark mark = gpu_mark(g);
     int heads = r->maps.heads, rc = 0;

@@ -45,12 +45,13 @@ struct map_totals {
 int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct tile_rows *r, struct err *err);
 
 /* Fill place, partial, keys, state and any for the heads [first, first + count). */
-int tile_rows_launch(struct gpu *g, const struct tile_rows *r, int first, int count, struct err *err);
+int tile_rows_launch(struct gpu *g, const struct tile_rows *r, int first, int count,
+                     struct err *err);
 
 /* The same for all heads, and fetch counts: totals [heads], units [heads][ceil(nq / bq)] of each
  * row of the maps. */
 int tile_rows_totals(struct gpu *g, const struct tile_rows *r, struct map_totals *totals,
-                    int32_t *units, struct err *err);
+                     int32_t *units, struct err *err);
 
 /* The tiles of some heads, in place or with gathered keys. */
 struct map_tiles {

@@ -1,7 +1,8 @@
 /*
  * checkcu.c - every attention kernel, those that skip P V (checkcu_filter.c), values near the ends
  * of float32's range (checkcu_values.c), the metrics (checkcu_metrics.c), tiles made of masks
- * (checkcu_maps.c) and every method's selection (checkcu_select.c), against the CPU reference, on random and edge-biased data.
+ * (checkcu_maps.c) and every method's selection (checkcu_select.c), against the CPU reference, on
+ * random and edge-biased data.
  *
  * A program of its own and not a Check suite: one CUDA context for all cases, no fork. A check
  * passes when outputs are within 5e-3 (relative L2 against double on sampled rows), LSE within 1e-3
@@ -9,13 +10,12 @@
  * the same bits. Exit code 1 when a check failed or none ran, 4 without a GPU.
  *
  *   checkcu [--small] [--brief] [--part I/N] [TEXT]
- *                              only kernels and settings whose name contains TEXT, `metrics` or `maps`,
- *                              and every N-th of them; --small: few and short sequences, for
- *                              compute-sanitizer; --brief: and of these a part, for its racecheck,
- *                              in which every launch takes 20 ms
- *   checkcu --traces T.h5 ...  every method on heads of these traces (checkcu_traces.c)
- *   checkcu --calls T.h5 ...   every method on whole calls of these traces (checkcu_calls.c)
- *   checkcu --same A.h5 B.h5   two captures of one run (checkcu_traces.c)
+ *                              only kernels and settings whose name contains TEXT, `metrics` or
+ * `maps`, and every N-th of them; --small: few and short sequences, for compute-sanitizer; --brief:
+ * and of these a part, for its racecheck, in which every launch takes 20 ms checkcu --traces T.h5
+ * ...  every method on heads of these traces (checkcu_traces.c) checkcu --calls T.h5 ...   every
+ * method on whole calls of these traces (checkcu_calls.c) checkcu --same A.h5 B.h5   two captures
+ * of one run (checkcu_traces.c)
  */
 #include "core/log.h"
 #include "cuda/backend.h"

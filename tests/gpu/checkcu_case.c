@@ -163,7 +163,8 @@ int cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct
         TRY(cu_bits_lists(c, &r->tiles, err));
         csr = (struct attn_csr){r->tiles.ptr,   p->lists == ATTN_GATHER ? NULL : r->tiles.col,
                                 r->tiles.bits,  r->tiles.keys,
-                                r->tiles.words, r->tiles.n_bits, false};
+                                r->tiles.words, r->tiles.n_bits,
+                                false};
     } else if (p->lists != ATTN_DENSE) {
         TRY(make_lists(r, err));
         csr = (struct attn_csr){.ptr = r->ptr, .col = r->col};

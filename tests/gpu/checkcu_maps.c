@@ -29,8 +29,8 @@ struct shape {
 struct maps {
     struct shape shape;
     int heads;
-    struct mask mask[MAPS];   /* owned */
-    uint32_t *bits[MAPS];     /* owned: [groups][words] */
+    struct mask mask[MAPS]; /* owned */
+    uint32_t *bits[MAPS];   /* owned: [groups][words] */
     const uint32_t *dev[MAPS];
     int64_t groups, words;
 };
@@ -62,8 +62,7 @@ static int64_t map_bytes(const struct maps *m)
 }
 
 /* A head's mask and the same as bits, with bits of keys that nobody may see. */
-static int make_head(struct maps *m, int head, enum pattern pattern, uint64_t seed,
-                     struct err *err)
+static int make_head(struct maps *m, int head, enum pattern pattern, uint64_t seed, struct err *err)
 {
     const struct shape *s = &m->shape;
     struct mask *mask = m->mask + head;
@@ -129,9 +128,10 @@ static int wrong_totals(struct gpu *g, const struct maps *m, const struct tile_r
         TRY(mask_tiles_kept(m->mask + h, 64, 64, &kept, &allowed, err));
         if ((int64_t)totals[h].pairs != c.pairs_kept || (int64_t)totals[h].units != c.tiles_kept ||
             (int64_t)totals[h].kept64 != kept)
-            snprintf(what, 200, "head %d: %llu pairs, %llu units, %llu tiles of 64, not %lld, %lld, %lld",
-                     h, totals[h].pairs, totals[h].units, totals[h].kept64,
-                     (long long)c.pairs_kept, (long long)c.tiles_kept, (long long)kept);
+            snprintf(what, 200,
+                     "head %d: %llu pairs, %llu units, %llu tiles of 64, not %lld, %lld, %lld", h,
+                     totals[h].pairs, totals[h].units, totals[h].kept64, (long long)c.pairs_kept,
+                     (long long)c.tiles_kept, (long long)kept);
         for (int64_t r = 0; r < m->groups; r++)
             if (units[h * m->groups + r] != m->mask[h].ptr[r + 1] - m->mask[h].ptr[r])
                 snprintf(what, 200, "head %d, group %lld: %d units, not %lld", h, (long long)r,
@@ -169,8 +169,9 @@ out:
 
 static bool same_tile(const struct fetched *f, int64_t i, const struct accel_tiles *want, int64_t k)
 {
-    if (want->keys ? memcmp(f->key + i * ACCEL_TILE, want->keys + k * ACCEL_TILE, ACCEL_TILE * 4) != 0
-                   : f->col[i] != want->col[k])
+    if (want->keys
+            ? memcmp(f->key + i * ACCEL_TILE, want->keys + k * ACCEL_TILE, ACCEL_TILE * 4) != 0
+            : f->col[i] != want->col[k])
         return false;
     if (f->bits[i] < 0 || want->bits[k] < 0)
         return f->bits[i] < 0 && want->bits[k] < 0;
@@ -256,9 +257,10 @@ out:
 bool check_maps(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks,
                 int64_t *n_failures)
 {
-    static const int64_t lengths[][2] = {{1, 1},     {127, 127}, {128, 128}, {129, 129}, {1, 300},
-                                         {300, 77},  {260, 131}, {1000, 1000}, {2309, 2309}};
-    static const int64_t units[][2] = {{1, 1}, {32, 1}, {64, 32}, {128, 1}, {16, 8}, {256, 1}, {48, 20}};
+    static const int64_t lengths[][2] = {{1, 1},    {127, 127}, {128, 128},   {129, 129},  {1, 300},
+                                         {300, 77}, {260, 131}, {1000, 1000}, {2309, 2309}};
+    static const int64_t units[][2] = {{1, 1},  {32, 1},  {64, 32}, {128, 1},
+                                       {16, 8}, {256, 1}, {48, 20}};
     int n_lengths = (int)(sizeof lengths / sizeof *lengths) - (choice->small ? 2 : 0);
     int n_units = choice->brief ? 4 : (int)(sizeof units / sizeof *units);
     int64_t before = *n_checks, failed = *n_failures;

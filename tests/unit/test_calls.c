@@ -180,11 +180,11 @@ static void attend_part(const struct accel_session *s, const struct accel_call_w
                               .keys = l->keys};
     struct computed c;
     if (l->made) {
-        assert_ok(accel_tiles_make(s->kept + h, 1,
-                                   l->made == ACCEL_GATHERED_TILES ? TILES_GATHERED
-                                                                   : TILES_IN_PLACE,
-                                   1 << 24, &tiles, why, err),
-                  err);
+        assert_ok(
+            accel_tiles_make(s->kept + h, 1,
+                             l->made == ACCEL_GATHERED_TILES ? TILES_GATHERED : TILES_IN_PLACE,
+                             1 << 24, &tiles, why, err),
+            err);
         head.ptr = tiles.ptr;
         head.col = tiles.col;
         head.bits = tiles.bits;
@@ -233,8 +233,7 @@ static int attend_call(struct accel_session *s, const struct accel_call_work *w,
         r->build = (struct accel_time){7, 6, 8, 5};
     r->attend = (struct accel_time){300, 290, 310, 5};
     r->dense = (struct accel_time){1200, 1190, 1210, 5};
-    r->total =
-        (struct accel_time){(chosen ? 400 : 300) + (w->lists.made ? 20 : 0), 390, 410, 5};
+    r->total = (struct accel_time){(chosen ? 400 : 300) + (w->lists.made ? 20 : 0), 390, 410, 5};
     return 0;
 }
 
@@ -550,7 +549,7 @@ END_TEST
 
 #define UNITS                                                                                      \
     "-m oracle -m oracle:kind=topk:k=10% -m fg-attn:mode=pooled -m fg-attn:refresh=1:M=32 "        \
-    "-m hash-sparse:buckets=6:proj_dir=axes -m sale:dense_below=0:tau=0.05:local=128 "                        \
+    "-m hash-sparse:buckets=6:proj_dir=axes -m sale:dense_below=0:tau=0.05:local=128 "             \
     "-m xattention:tau=0.5 -m sampleattention:alpha_c=0.5"
 enum { UNIT_RUNS = 8, ALONE = 5 };
 
