@@ -175,49 +175,58 @@ static void give_back(struct gpu *g, struct gpu_chunk *c)
     free(c);
 }
 
-static int new_chunk(struct gpu *g, int64_t bytes, struct gpu_chunk **out, struct err *err)
+/* NULL with *err. */
+static struct gpu_chunk *new_chunk(struct gpu *g, int64_t bytes, struct err *err)
 {
     struct gpu_chunk *c = calloc(1, sizeof *c);
-    int rc = 0;
-    if (!c)
-        FAIL(err, ERR_NOMEM, "device memory: out of memory");
+    if (!c) {
+        err_set(err, ERR_NOMEM, "device memory: out of memory");
+        return NULL;
+    }
     c->size = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
-    if (cudaMalloc((void **)&c->base, (size_t)c->size) != cudaSuccess) {
+    cudaError_t status = cudaMalloc((void **)&c->base, (size_t)c->size);
+    if (status != cudaSuccess && g->spare) {
         cudaGetLastError();
         free_chunks(&g->spare);
-        CU(err, cudaMalloc((void **)&c->base, (size_t)c->size));
+        status = cudaMalloc((void **)&c->base, (size_t)c->size);
     }
-    *out = c;
-    c = NULL;
-out:
+    if (status == cudaSuccess)
+        return c;
+    gpu_error(err, __FILE__, __LINE__, "cudaMalloc", status);
     free(c);
-    return rc;
+    return NULL;
 }
 
-static int add_chunk(struct gpu *g, int64_t bytes, struct err *err)
+/* The newest chunk of the arena; NULL with *err. */
+static struct gpu_chunk *add_chunk(struct gpu *g, int64_t bytes, struct err *err)
 {
     struct gpu_chunk *c = take_spare(g, bytes);
-    int rc = 0;
     if (!c)
-        TRY(new_chunk(g, bytes, &c, err));
+        c = new_chunk(g, bytes, err);
+    if (!c) {
+        err_prefix(err, "%.1f MB of GPU memory", (double)bytes / 1e6);
+        return NULL;
+    }
     c->next = g->chunks;
     g->chunks = c;
     g->bytes_peak = gpu_bytes_held(g) > g->bytes_peak ? gpu_bytes_held(g) : g->bytes_peak;
-out:
-    return rc ? err_prefix(err, "%.1f MB of GPU memory", (double)bytes / 1e6) : 0;
+    return c;
 }
 
 int gpu_alloc(struct gpu *g, int64_t bytes, void *out, struct err *err)
 {
     int rc = 0;
+    struct gpu_chunk *c = g->chunks;
     int64_t need;
     if (bytes < 0 || __builtin_add_overflow(bytes, 255, &need))
         FAIL(err, ERR_RUN, "GPU memory: impossible size");
     need &= ~255LL;
-    if (!g->chunks || g->chunks->size - g->chunks->used < need)
-        TRY(add_chunk(g, need, err));
-    *(void **)out = g->chunks->base + g->chunks->used;
-    g->chunks->used += need;
+    if (!c || c->size - c->used < need)
+        c = add_chunk(g, need, err);
+    if (!c)
+        return err->code;
+    *(void **)out = c->base + c->used;
+    c->used += need;
 out:
     return rc;
 }

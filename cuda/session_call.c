@@ -158,8 +158,10 @@ out:
 /* Has every head a mask of one unit that becomes tiles with bits? */
 static bool can_stay(const struct accel_session *s, const struct choosing *c)
 {
-    const struct select_lists *first = s->kept.n ? &s->kept.jobs->lists : NULL;
+    const struct select_lists *first = &s->kept.jobs->lists;
     int heads = 0;
+    if (s->kept.n == 0)
+        return false;
     for (int i = 0; i < s->kept.n; i++) {
         const struct select_lists *l = &s->kept.jobs[i].lists;
         heads += c->runs[i].n;
