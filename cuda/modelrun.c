@@ -84,15 +84,21 @@ int put_vector(struct model_run *r, const struct decoder_tensor *t, float *to, s
     return rc ? rc : ops_widen(&r->gpu, r->raw, t->dtype, count(t), to, err);
 }
 
+int matrix_terms(const struct decoder_tensor *t, int first, int n)
+{
+    int terms = 2;
+    for (int i = 0; i < n; i++)
+        terms = t[first + 2 * i].dtype == DT_BF16 ? terms : 3;
+    return terms;
+}
+
 int put_matrix(struct model_run *r, const struct decoder_tensor *t, int first, int n,
                struct matrix *m, struct err *err)
 {
     int64_t at = 0;
     int rc = 0;
 
-    m->terms = 2;
-    for (int i = 0; i < n; i++)
-        m->terms = t[first + 2 * i].dtype == DT_BF16 ? m->terms : 3;
+    m->terms = matrix_terms(t, first, n);
     for (int i = 0; i < n; i++) {
         const struct decoder_tensor *w = t + first + 2 * i;
         if (w->cols != m->cols || at + w->rows > m->rows)
