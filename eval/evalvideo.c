@@ -203,7 +203,7 @@ static int evaluate(struct video_work *w, struct video_stream *s, int64_t step, 
     s->attn.timestep = in.timestep;
     s->attn.branch = branch;
     e->model.attention = method ? &own : NULL;
-    int rc = wan_forward(&e->model, &in, e->jobs, NULL, NULL, v, err);
+    int rc = wan_forward(&e->model, &in, e->jobs, NULL, v, err);
     e->model.attention = NULL;
     return rc;
 }
