@@ -400,7 +400,7 @@ endif
 # OpenBLAS lies inside the programs of the bundle, not beside them.
 BLAS_LINKED := $(BUILD)/core/openblas_linked.o
 $(BUILD)/gpu/lacuna: $(BLAS_LINKED) $(BUILD)/main.o $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/checkcu: $(BLAS_LINKED) $(addprefix $(BUILD)/tests/gpu/checkcu,.o _select.o _filter.o _metrics.o _blas.o _decoder.o _traces.o _calls.o _values.o) $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/checkcu: $(BLAS_LINKED) $(addprefix $(BUILD)/tests/gpu/checkcu,.o _select.o _filter.o _metrics.o _blas.o _checkpoint.o _decoder.o _denoiser.o _traces.o _calls.o _values.o) $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/benchcu: $(BLAS_LINKED) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/benchcu*.c)) $(BUILD)/tests/harness/maskblocks.o $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)
