@@ -166,7 +166,11 @@ static int attend(void *ctx, const struct decoder_operands *there, float *out, s
 
     TRY(nn_kv_init(&kv, dev->tokens, c->heads, c->head_dim, err));
     nn_kv_put(&kv, 0, dev->tokens, dev->rows[1], dev->rows[2]);
-    TRY(own->attend(own->ctx, r->layer, dev->rows[0], dev->tokens, &kv, dev->tokens, out, err));
+    if (own->there)
+        own->there(own->ctx, there, dev->tokens);
+    rc = own->attend(own->ctx, r->layer, dev->rows[0], dev->tokens, &kv, dev->tokens, out, err);
+    if (own->there)
+        own->there(own->ctx, NULL, 0);
 out:
     nn_kv_free(&kv);
     return rc;
@@ -190,18 +194,19 @@ static int run_layer(struct device_run *r, struct err *err)
     struct denoiser_sink sink = {.ctx = r};
     struct attnmap map = {0};
     int64_t n = r->dev->tokens;
-    bool maps = wan_wants_maps(hooks, r->layer) && !r->m->attention;
+    const struct layer_attention *own = r->m->attention;
+    bool maps = wan_wants_maps(hooks, r->layer) && !own;
     int rc = 0;
 
     r->wanted = wan_wants(hooks, r->layer) && hooks->rows;
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
-    if (r->wanted || r->m->attention) {
+    if (own && !(own->exact && own->exact(own->ctx, r->layer, n)))
+        sink.attend = attend;
+    if (r->wanted || sink.attend) {
         TRY(prepare_rows(r, err));
         sink.rows = take_rows;
     }
-    if (r->m->attention)
-        sink.attend = attend;
     if (maps) {
         TRY(attnmap_init(&map, r->m->c.heads, n, n, hooks->pool, err));
         sink.pool = hooks->pool;

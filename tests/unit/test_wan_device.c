@@ -471,33 +471,72 @@ START_TEST(unwanted_layer_hands_out_nothing)
 }
 END_TEST
 
-/* Half of the values, of every layer. */
-static int half_attention(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
-                          int64_t nk, float *out, struct err *e)
+/* An attention that is none: half of the query plus the value. */
+struct own {
+    int refuse, exact; /* layers, -1 = none */
+    const struct decoder_operands *there;
+    int calls, were_there;
+};
+
+static int own_attend(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
+                      int64_t nk, float *out, struct err *e)
 {
-    ck_assert(nq == N && nk == N && kv->heads == HEADS && kv->d == DIM / HEADS);
-    if (*(int *)ctx == layer)
+    struct own *o = ctx;
+    int d = kv->d;
+    ck_assert(nq == N && nk == N && kv->heads == HEADS && d == DIM / HEADS);
+    o->calls++;
+    o->were_there += o->there != NULL;
+    if (o->refuse == layer)
         return 1;
     for (int64_t t = 0; t < N; t++)
         for (int64_t i = 0; i < DIM; i++)
-            out[t * DIM + i] = q[t * DIM + i] / 2 + kv->v[i / kv->d * N * kv->d + t * kv->d + i % kv->d];
+            out[t * DIM + i] = q[t * DIM + i] / 2 + kv->v[(i / d * N + t) * d + i % d];
     return 0;
+}
+
+static bool own_exact(void *ctx, int layer, int64_t n)
+{
+    ck_assert_int_eq(n, N);
+    return ((struct own *)ctx)->exact == layer;
+}
+
+static void own_there(void *ctx, const struct decoder_operands *there, int64_t n)
+{
+    ck_assert_int_eq(n, there ? N : 0);
+    ((struct own *)ctx)->there = there;
 }
 
 START_TEST(own_attention_takes_the_place_of_exact_attention)
 {
-    int refuse = -1;
-    struct layer_attention own = {&refuse, half_attention};
+    struct own o = {.refuse = -1, .exact = -1};
+    struct layer_attention own = {&o, own_attend, own_exact, own_there};
     put_model();
     fail_layer = -1;
     assert_ok(evaluate(NULL, &own, 0, &on_cpu), &err);
+    ck_assert(o.calls == LAYERS && o.were_there == 0);
     assert_ok(evaluate(&fake, &own, 0, &on_device), &err);
+    ck_assert(o.calls == 2 * LAYERS && o.were_there == LAYERS && !o.there);
     ck_assert_int_eq(on_cpu.maps, 0);
     compare(&on_device, &on_cpu);
-    refuse = 1;
+    o.refuse = 1;
     ck_assert_int_eq(evaluate(NULL, &own, 0, &on_cpu), 1);
     ck_assert_int_eq(evaluate(&fake, &own, 0, &on_device), 1);
     ck_assert_int_eq(n_open, 0);
+}
+END_TEST
+
+/* Where it says no, the device attends: with one layer of its own, what precedes it is exact. */
+START_TEST(own_attention_may_leave_a_layer_to_the_device)
+{
+    struct own o = {.refuse = -1, .exact = 0};
+    struct layer_attention own = {&o, own_attend, own_exact, own_there};
+    put_model();
+    fail_layer = -1;
+    assert_ok(evaluate(NULL, NULL, -1, &on_cpu), &err);
+    assert_ok(evaluate(&fake, &own, -1, &on_device), &err);
+    ck_assert_int_eq(o.calls, LAYERS - 1);
+    check_same("q, k, v", on_device.qkv[1][0], on_cpu.qkv[1][0], sizeof on_cpu.qkv[1] / sizeof(float));
+    ck_assert(fabsf(on_device.v[0] - on_cpu.v[0]) > 1e-4F);
 }
 END_TEST
 
@@ -601,6 +640,7 @@ Suite *make_suite(void)
     tcase_add_test(t, equals_the_cpu);
     tcase_add_test(t, unwanted_layer_hands_out_nothing);
     tcase_add_test(t, own_attention_takes_the_place_of_exact_attention);
+    tcase_add_test(t, own_attention_may_leave_a_layer_to_the_device);
     tcase_add_test(t, errors_name_the_layer_and_close);
     tcase_add_test(t, missing_device_is_named);
     tcase_add_test(t, other_sizes_are_refused);
