@@ -65,7 +65,8 @@ struct layer_attention {
     /* For a model on a device, both may be NULL. Does a layer of n tokens attend exactly after all?
      * Then the device does it, once for each yes. */
     bool (*exact)(void *ctx, int layer, int64_t n);
-    /* What attend is asked about next is on the device as well, [heads][n][padded]; NULL: no more. */
+    /* What attend is asked about next is on the device as well, [heads][n][padded]; NULL: no more.
+     */
     void (*there)(void *ctx, const struct decoder_operands *there, int64_t n);
 };
 

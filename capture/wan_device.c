@@ -16,8 +16,9 @@ struct wan_device {
     const struct denoiser_accel *on;
     struct denoiser *d;
     int64_t size[3], n_text, tokens;
-    float *rows[3]; /* q, k, v of a layer [tokens][dim]; owned, NULL before the first that is wanted */
-    float *freq;    /* [freq_dim], owned */
+    float *
+        rows[3]; /* q, k, v of a layer [tokens][dim]; owned, NULL before the first that is wanted */
+    float *freq; /* [freq_dim], owned */
 };
 
 /* One evaluation. */

@@ -78,7 +78,8 @@ static void state_free(struct state *s)
     }
 }
 
-/* 2 (d div 6) channels each belong to row and column, the rest, which stands first, to the frame. */
+/* 2 (d div 6) channels each belong to row and column, the rest, which stands first, to the frame.
+ */
 void wan_rotary(const struct wan_config *c, int64_t pairs[3], double *inv_freq)
 {
     pairs[1] = pairs[2] = c->head_dim / 6;

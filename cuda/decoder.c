@@ -95,7 +95,8 @@ static int make_rope(struct decoder *d, struct err *err)
     double *freq = NULL;
     TRY(gpu_alloc(&d->on.gpu, half * 8, &freq, err));
     TRY(gpu_put(&d->on.gpu, freq, d->shape.inv_freq, half * 8, err));
-    TRY(ops_rope_table(&d->on.gpu, freq, half, d->shape.tokens, d->shape.rope_factor, d->rope, err));
+    TRY(ops_rope_table(&d->on.gpu, freq, half, d->shape.tokens, d->shape.rope_factor, d->rope,
+                       err));
     TRY(gpu_sync(&d->on.gpu, err));
 out:
     gpu_release(&d->on.gpu, mark);
@@ -266,8 +267,9 @@ int64_t decoder_chunk(const struct decoder *d, int64_t t)
 static int make_layer_maps(struct decoder *d, const struct decoder_sink *sink, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct map_source from = {d->q,      d->k,    d->lse, s->heads, s->kv_heads, (int)d->padded,
-                              s->tokens, 1 / sqrt(s->head_dim), true};
+    struct map_source from = {d->q,        d->k,           d->lse,    s->heads,
+                              s->kv_heads, (int)d->padded, s->tokens, 1 / sqrt(s->head_dim),
+                              true};
     return make_maps(&d->on, &from, sink->pool, sink->map_sum, sink->map_max, err);
 }
 
@@ -337,9 +339,10 @@ static int likelihood_rows(struct decoder *d, int64_t rows, const void *w, int t
     int rc = 0;
     for (int64_t t = 0; t < s->tokens - 1; t += rows) {
         int64_t n = s->tokens - 1 - t < rows ? s->tokens - 1 - t : rows;
-        TRY(ops_rms_norm(&d->on.gpu, d->h + t * s->hidden, n, s->hidden, d->vector[LLM_NORM1], s->eps,
-                         terms, d->x, err));
-        TRY(blas_bf16(d->on.blas, n, s->vocab, s->hidden * terms, d->x, w, 0, logits, s->vocab, err));
+        TRY(ops_rms_norm(&d->on.gpu, d->h + t * s->hidden, n, s->hidden, d->vector[LLM_NORM1],
+                         s->eps, terms, d->x, err));
+        TRY(blas_bf16(d->on.blas, n, s->vocab, s->hidden * terms, d->x, w, 0, logits, s->vocab,
+                      err));
         TRY(ops_nll(&d->on.gpu, logits, n, s->vocab, tokens + t + 1, nll + t, err));
     }
 out:

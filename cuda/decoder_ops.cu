@@ -217,17 +217,16 @@ out:
     return rc;
 }
 
-static __global__ void join_heads(const ops_outputs o, int64_t tok0, int terms,
-                                  __nv_bfloat16 *out)
+static __global__ void join_heads(const ops_outputs o, int64_t tok0, int terms, __nv_bfloat16 *out)
 {
     int width = o.heads * o.d;
     int64_t token = blockIdx.x;
     __nv_bfloat16 *to = out + token * width * terms;
     for (int c = threadIdx.x; c < width; c += THREADS) {
         int head = c / o.d;
-        put_split(to, width, c, terms,
-                  operand(o.x, o.bf16,
-                          (head * o.tokens + tok0 + token) * o.padded + c - head * o.d));
+        put_split(
+            to, width, c, terms,
+            operand(o.x, o.bf16, (head * o.tokens + tok0 + token) * o.padded + c - head * o.d));
     }
 }
 
@@ -330,8 +329,7 @@ static __global__ void __launch_bounds__(THREADS) pool_cells(const ops_maps m)
     const __half *k = (const __half *)m.k + kv * m.tokens * m.padded;
     int64_t q_end = min((a + 1) * m.pool, m.tokens), k_end = min((b + 1) * m.pool, m.tokens);
     for (int64_t q0 = a * m.pool; q0 < q_end; q0 += TILE)
-        for (int64_t k0 = b * m.pool; k0 < (m.causal ? min(k_end, q0 + TILE) : k_end);
-             k0 += TILE) {
+        for (int64_t k0 = b * m.pool; k0 < (m.causal ? min(k_end, q0 + TILE) : k_end); k0 += TILE) {
             float part = 0;
             tile_scores(q, k, q0, k0, m.tokens, m.padded, qs, ks, s);
 #pragma unroll

@@ -141,7 +141,8 @@ static int finish_rows(struct decoder *d, const float *o, struct err *err)
     int rc = 0;
     for (int64_t t = 0; t < d->shape.tokens; t += d->rows) {
         int64_t n = decoder_chunk(d, t);
-        TRY(ops_split_rows(&d->on.gpu, o + t * d->qdim, n, d->qdim, decoder_out_terms(d), d->x, err));
+        TRY(ops_split_rows(&d->on.gpu, o + t * d->qdim, n, d->qdim, decoder_out_terms(d), d->x,
+                           err));
         TRY(decoder_finish(d, t, n, err));
     }
 out:
@@ -218,9 +219,10 @@ static int logits(struct decoder *d, const struct scoring *s, int state, int64_t
 {
     const struct decoder_shape *c = &d->shape;
     int rc = 0;
-    TRY(ops_rms_norm(&d->on.gpu, d->states[state] + t * c->hidden, n, c->hidden, d->vector[LLM_NORM1],
-                     c->eps, s->terms, d->x, err));
-    TRY(blas_bf16(d->on.blas, n, c->vocab, c->hidden * s->terms, d->x, s->w, 0, out, c->vocab, err));
+    TRY(ops_rms_norm(&d->on.gpu, d->states[state] + t * c->hidden, n, c->hidden,
+                     d->vector[LLM_NORM1], c->eps, s->terms, d->x, err));
+    TRY(blas_bf16(d->on.blas, n, c->vocab, c->hidden * s->terms, d->x, s->w, 0, out, c->vocab,
+                  err));
 out:
     return rc;
 }

@@ -34,8 +34,9 @@ static const struct part block_parts[BLOCK_MATRICES] = {
     [OUT2] = {WAN_O2, 1}, [FFN0] = {WAN_F0, 1}, [FFN2] = {WAN_F2, 1},
 };
 static const struct part outer_parts[OUTER_MATRICES] = {
-    [PATCH] = {WAN_PATCH, 1},         [TIME1] = {WAN_TIME1, 1}, [TIME2] = {WAN_TIME2, 1},
-    [TIME_PROJ] = {WAN_TIME_PROJ, 1}, [TEXT1] = {WAN_TEXT1, 1}, [TEXT2] = {WAN_TEXT2, 1},
+    [PATCH] = {WAN_PATCH, 1}, [TIME1] = {WAN_TIME1, 1},
+    [TIME2] = {WAN_TIME2, 1}, [TIME_PROJ] = {WAN_TIME_PROJ, 1},
+    [TEXT1] = {WAN_TEXT1, 1}, [TEXT2] = {WAN_TEXT2, 1},
     [HEAD] = {WAN_OUT, 1},
 };
 
@@ -194,9 +195,9 @@ static int make_attention(struct denoiser *d, const void *k, const void *v, int6
                           struct attn_job *job, struct err *err)
 {
     const struct denoiser_shape *s = &d->shape;
-    struct attn_problem p = {
-        s->heads, s->heads, (int)d->padded, d->tokens, nk, 1 / sqrt(s->head_dim), false,
-        ATTN_DENSE};
+    struct attn_problem p = {s->heads,  s->heads,  (int)d->padded,
+                             d->tokens, nk,        1 / sqrt(s->head_dim),
+                             false,     ATTN_DENSE};
     struct attn_tensors x = {d->q, k, v, d->o, d->lse};
     const struct attn_kernel *kernel;
     struct attn_plan plan = {0};
@@ -526,8 +527,8 @@ static int attend(struct denoiser *d, const struct denoiser_sink *sink, struct e
 {
     const struct denoiser_shape *s = &d->shape;
     struct decoder_operands there = {d->q, d->k, d->v, (int)d->padded};
-    struct map_source from = {d->q,      d->k,      d->lse,    s->heads,
-                              s->heads,  (int)d->padded, d->tokens, 1 / sqrt(s->head_dim),
+    struct map_source from = {d->q,     d->k,           d->lse,    s->heads,
+                              s->heads, (int)d->padded, d->tokens, 1 / sqrt(s->head_dim),
                               false};
     int rc = 0;
 

@@ -40,8 +40,8 @@ int put_raw(struct model_run *r, const struct decoder_tensor *t, struct err *err
 /* A tensor as floats. The copy is not complete on return, but t->data is free to go. */
 int put_vector(struct model_run *r, const struct decoder_tensor *t, float *to, struct err *err);
 
-/* The tensors t[first], t[first + 2].. (biases lie between them) as one matrix: its number of terms,
- * and its rows, for which m->w has to have room. */
+/* The tensors t[first], t[first + 2].. (biases lie between them) as one matrix: its number of
+ * terms, and its rows, for which m->w has to have room. */
 int matrix_terms(const struct decoder_tensor *t, int first, int n);
 int put_matrix(struct model_run *r, const struct decoder_tensor *t, int first, int n,
                struct matrix *m, struct err *err);

@@ -406,10 +406,8 @@ out:
 
 static int open_device(struct video_eval *v, struct err *err)
 {
-    struct wan_device_ask ask = {.on = v->device,
-                                 .size = {v->in.t, v->in.h, v->in.w},
-                                 .n_text = v->in.n_text,
-                                 .bf16 = true};
+    struct wan_device_ask ask = {
+        .on = v->device, .size = {v->in.t, v->in.h, v->in.w}, .n_text = v->in.n_text, .bf16 = true};
     return wan_device_open(&v->model, &ask, err);
 }
 

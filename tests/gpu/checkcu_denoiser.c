@@ -27,14 +27,54 @@ static const struct model {
     bool norm2;
 } models[] = {
     {"bf16, head dim 128", 2, 128, 320, 3, {1, 8, 8}, {7, 40, 56}, 32, 8, 64, DT_BF16, true},
-    {"f32, head dim 16, long text", 3, 16, 80, 16, {1, 2, 2}, {5, 14, 18}, 24, 300, 128, DT_F32,
+    {"f32, head dim 16, long text",
+     3,
+     16,
+     80,
+     16,
+     {1, 2, 2},
+     {5, 14, 18},
+     24,
+     300,
+     128,
+     DT_F32,
      true},
-    {"f16, no norm before the text", 5, 24, 100, 4, {2, 2, 4}, {6, 22, 28}, 16, 1, 50, DT_F16,
+    {"f16, no norm before the text",
+     5,
+     24,
+     100,
+     4,
+     {2, 2, 4},
+     {6, 22, 28},
+     16,
+     1,
+     50,
+     DT_F16,
      false},
     /* 256 tokens of these are all that the device takes at a time. */
-    {"bf16, in chunks of tokens", 1, 16, 430000, 4, {1, 2, 2}, {5, 16, 16}, 16, 5, 64, DT_BF16,
+    {"bf16, in chunks of tokens",
+     1,
+     16,
+     430000,
+     4,
+     {1, 2, 2},
+     {5, 16, 16},
+     16,
+     5,
+     64,
+     DT_BF16,
      true},
-    {"bf16, head dim 80, one frame", 1, 80, 96, 16, {1, 2, 2}, {1, 34, 30}, 40, 77, 64, DT_BF16,
+    {"bf16, head dim 80, one frame",
+     1,
+     80,
+     96,
+     16,
+     {1, 2, 2},
+     {1, 34, 30},
+     40,
+     77,
+     64,
+     DT_BF16,
      true},
 };
 
@@ -67,9 +107,9 @@ static int add_vector(struct writer *w, const char *name, int64_t n, double mean
 
 static int add_block(struct writer *w, int block, struct err *err)
 {
-    static const char *const linear[] = {"attn1.to_q", "attn1.to_k", "attn1.to_v",
-                                         "attn1.to_out.0", "attn2.to_q", "attn2.to_k",
-                                         "attn2.to_v", "attn2.to_out.0"};
+    static const char *const linear[] = {"attn1.to_q",     "attn1.to_k",    "attn1.to_v",
+                                         "attn1.to_out.0", "attn2.to_q",    "attn2.to_k",
+                                         "attn2.to_v",     "attn2.to_out.0"};
     static const char *const norms[] = {"attn1.norm_q", "attn1.norm_k", "attn2.norm_q",
                                         "attn2.norm_k"};
     int64_t dim = (int64_t)w->m->heads * w->m->d, table[3] = {1, 6, dim};
@@ -111,8 +151,8 @@ static int add_outer(struct writer *w, struct err *err)
     int rc = 0;
 
     values *= m->channels;
-    TRY(cu_checkpoint_add(&w->to, "patch_embedding.weight", 5, patch, 0,
-                          1.2 / sqrt((double)values), err));
+    TRY(cu_checkpoint_add(&w->to, "patch_embedding.weight", 5, patch, 0, 1.2 / sqrt((double)values),
+                          err));
     TRY(add_vector(w, "patch_embedding.bias", dim, 0, err));
     TRY(add_linear(w, EMBED "time_embedder.linear_1", dim, FREQ, err));
     TRY(add_linear(w, EMBED "time_embedder.linear_2", dim, dim, err));
@@ -215,8 +255,7 @@ out:
 
 static int evaluate(struct wan_model *wan, const struct model *m, struct seen *s, struct err *err)
 {
-    struct wan_hooks hooks = {
-        .ctx = s, .rows = take_rows, .pool = m->pool, .maps = take_map};
+    struct wan_hooks hooks = {.ctx = s, .rows = take_rows, .pool = m->pool, .maps = take_map};
     int64_t text = m->n_text * m->text_dim;
     float *x = NULL, *t = NULL;
     int rc = 0;
@@ -302,8 +341,8 @@ void check_denoiser(const struct denoiser_accel *device, int64_t *n_checks, int6
         ++*n_checks;
         *n_failures += !ok;
         printf("  %-5s denoiser %s: q, k, v %.1e, maps %.1e, velocity %.1e%s %s\n",
-               ok ? "ok" : "FAIL", models[i].text, e[0], e[1], e[2],
-               same ? "" : ", not repeatable", err.msg);
+               ok ? "ok" : "FAIL", models[i].text, e[0], e[1], e[2], same ? "" : ", not repeatable",
+               err.msg);
     }
     if (made)
         rmdir(dir);

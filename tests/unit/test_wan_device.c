@@ -196,9 +196,9 @@ static void attend(const struct denoiser *d, const float *q, const float *k, con
     const struct denoiser_shape *s = &d->s;
     assert_ok(nn_kv_init(kv, nk, s->heads, s->head_dim, &err), &err);
     nn_kv_put(kv, 0, nk, k, v);
-    assert_ok(nn_attention(q, kv, d->n, nk, s->heads, 1 / sqrt(s->head_dim), false, 1, out, lse,
-                           &err),
-              &err);
+    assert_ok(
+        nn_attention(q, kv, d->n, nk, s->heads, 1 / sqrt(s->head_dim), false, 1, out, lse, &err),
+        &err);
 }
 
 /* Rows in two parts, as a device with little memory hands them out. */
@@ -207,8 +207,7 @@ static int hand_out(const struct denoiser *d, const struct denoiser_sink *sink, 
 {
     int64_t part = 50, rest = part * d->dim;
     int rc = sink->rows(sink->ctx, 0, part, q, k, v, e);
-    return rc ? rc
-              : sink->rows(sink->ctx, part, d->n - part, q + rest, k + rest, v + rest, e);
+    return rc ? rc : sink->rows(sink->ctx, part, d->n - part, q + rest, k + rest, v + rest, e);
 }
 
 struct scratch {
@@ -274,8 +273,14 @@ static int dev_layer(struct denoiser *d, int layer, const struct denoiser_sink *
 {
     int64_t dim = d->dim, nd = d->n * dim, td = d->s.n_text * dim;
     float **w = d->block[layer], *mod = room(6 * dim);
-    struct scratch a = {room(nd), room(nd), room(nd), room(nd),
-                        room(nd), room(td), room(td), room(d->n * d->s.ffn),
+    struct scratch a = {room(nd),
+                        room(nd),
+                        room(nd),
+                        room(nd),
+                        room(nd),
+                        room(td),
+                        room(td),
+                        room(d->n * d->s.ffn),
                         calloc((size_t)(d->n * d->s.heads), sizeof(double))};
     int rc = 0;
 
@@ -535,7 +540,8 @@ START_TEST(own_attention_may_leave_a_layer_to_the_device)
     assert_ok(evaluate(NULL, NULL, -1, &on_cpu), &err);
     assert_ok(evaluate(&fake, &own, -1, &on_device), &err);
     ck_assert_int_eq(o.calls, LAYERS - 1);
-    check_same("q, k, v", on_device.qkv[1][0], on_cpu.qkv[1][0], sizeof on_cpu.qkv[1] / sizeof(float));
+    check_same("q, k, v", on_device.qkv[1][0], on_cpu.qkv[1][0],
+               sizeof on_cpu.qkv[1] / sizeof(float));
     ck_assert(fabsf(on_device.v[0] - on_cpu.v[0]) > 1e-4F);
 }
 END_TEST
