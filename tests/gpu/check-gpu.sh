@@ -59,11 +59,14 @@ calls() { # T.h5
 captures() { # of a part of the heads: all layers run, a file of a few MB is enough
     prompt 400000 >"$work/long.txt"
     for device in cpu cuda; do
+        "$bin/lacuna" capture -q -m datasets/models/video-dit --size 8x128x192 --steps 4 --guidance 3 \
+            --dtype f32 --device "$device" -o "$work/clip-$device.h5" || return
         "$bin/lacuna" capture -q -m datasets/models/code-lm --prompt "$work/long.txt" --tokens 32768 \
             --maps 0 --dtype bf16 --layers 1,5 --heads 0,3,7 --device "$device" \
             -o "$work/$device.h5" || return
     done
-    "$bin/checkcu" --same "$work/cpu.h5" "$work/cuda.h5"
+    "$bin/checkcu" --same "$work/clip-cpu.h5" "$work/clip-cuda.h5" &&
+        "$bin/checkcu" --same "$work/cpu.h5" "$work/cuda.h5"
 }
 
 # A model with methods inside, on both sides: operands are bf16 on the GPU, so nll_mean within 1e-3
