@@ -159,6 +159,7 @@ $(BUILD)/tests/harness/execpeer: $(BUILD)/tests/harness/execpeer.o
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^
 $(BUILD)/tests/unit/test_maskblocks: $(BUILD)/tests/harness/maskblocks.o
+$(addprefix $(BUILD)/tests/unit/test_,wan_device evalvideo): $(BUILD)/tests/harness/fakedenoiser.o
 $(BUILD)/tests/unit/test_h5guard: $(BUILD)/tests/harness/h5walk.o
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
 $(BUILD)/tests/unit/test_copies: $(BUILD)/cuda/copies.o $(BUILD)/cuda/attn/plan.o
