@@ -2,7 +2,8 @@
  * checkcu_denoiser.c - random Wan checkpoints, run on both sides (checkcu_denoiser.h).
  *
  * Attention on the GPU rounds its operands and its output to float16, everything else is float32 on
- * both sides (checkcu_decoder.c). Bound: 2e-3 (relative L2).
+ * both sides (checkcu_decoder.c). These roundings alone, made on the CPU, move q, k, v and the velocity
+ * of these models by up to 1.8e-4 (relative L2) and maps by 5.5e-4. Bounds: 5e-4 and 1.5e-3.
  */
 #include "tests/gpu/checkcu_denoiser.h"
 
@@ -337,7 +338,7 @@ void check_denoiser(const struct denoiser_accel *device, int64_t *n_checks, int6
         bool same = false;
         int rc = made ? check_model(dir, models + i, device, e, &same, &err)
                       : err_sys(&err, ERR_IO, "%s", dir);
-        bool ok = !rc && e[0] <= 2e-3 && e[1] <= 2e-3 && e[2] <= 2e-3 && same;
+        bool ok = !rc && e[0] <= 5e-4 && e[1] <= 1.5e-3 && e[2] <= 5e-4 && same;
         ++*n_checks;
         *n_failures += !ok;
         printf("  %-5s denoiser %s: q, k, v %.1e, maps %.1e, velocity %.1e%s %s\n",
