@@ -2,8 +2,9 @@
  * checkcu_denoiser.c - random Wan checkpoints, run on both sides (checkcu_denoiser.h).
  *
  * Attention on the GPU rounds its operands and its output to float16, everything else is float32 on
- * both sides (checkcu_decoder.c). These roundings alone, made on the CPU, move q, k, v and the velocity
- * of these models by up to 1.8e-4 (relative L2) and maps by 5.5e-4. Bounds: 5e-4 and 1.5e-3.
+ * both sides (checkcu_decoder.c). These roundings alone, made on the CPU, move q, k, v and the
+ * velocity of these models by up to 1.8e-4 (relative L2) and maps by 5.5e-4. Bounds: 5e-4
+ * and 1.5e-3.
  */
 #include "tests/gpu/checkcu_denoiser.h"
 
