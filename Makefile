@@ -159,6 +159,7 @@ $(BUILD)/tests/harness/execpeer: $(BUILD)/tests/harness/execpeer.o
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^
 $(BUILD)/tests/unit/test_maskblocks: $(BUILD)/tests/harness/maskblocks.o
+$(addprefix $(BUILD)/tests/unit/test_,wan_device evalvideo): $(BUILD)/tests/harness/fakedenoiser.o
 $(BUILD)/tests/unit/test_h5guard: $(BUILD)/tests/harness/h5walk.o
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
 $(BUILD)/tests/unit/test_copies: $(BUILD)/cuda/copies.o $(BUILD)/cuda/attn/plan.o
@@ -400,7 +401,7 @@ endif
 # OpenBLAS lies inside the programs of the bundle, not beside them.
 BLAS_LINKED := $(BUILD)/core/openblas_linked.o
 $(BUILD)/gpu/lacuna: $(BLAS_LINKED) $(BUILD)/main.o $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/checkcu: $(BLAS_LINKED) $(addprefix $(BUILD)/tests/gpu/checkcu,.o _select.o _filter.o _metrics.o _blas.o _decoder.o _traces.o _calls.o _values.o _maps.o) $(CHECKCU) $(CU_OBJ) $(LIB)
+$(BUILD)/gpu/checkcu: $(BLAS_LINKED) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/gpu/checkcu*.c)) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/benchcu: $(BLAS_LINKED) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/benchcu*.c)) $(BUILD)/tests/harness/maskblocks.o $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)

@@ -67,6 +67,7 @@ int main(int argc, char **argv)
         .list_gpus = cuda_list_gpus,
         .accel = &cuda_accel,
         .decoder = &cuda_decoder,
+        .denoiser = &cuda_denoiser,
 #endif
     };
     struct err err = {0};

@@ -37,8 +37,9 @@ enum dtype stored_type(int index, enum dtype native);
 /* Run a language model over a prompt, on `device` unless that is NULL. */
 int text_capture(const struct capture_opts *o, const struct decoder_accel *device, struct err *err);
 
-/* Run a video diffusion transformer through its sampler. */
-int video_capture(const struct capture_opts *o, struct err *err);
+/* Run a video diffusion transformer through its sampler, on `device` unless that is NULL. */
+int video_capture(const struct capture_opts *o, const struct denoiser_accel *device,
+                  struct err *err);
 
 /* A list option as flags [n]; *count of them are set. `option` names it in messages. */
 int capture_choose(const char *list, int64_t n, const char *option, bool **flags, int64_t *count,

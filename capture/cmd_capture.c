@@ -130,14 +130,10 @@ out:
 static int check_options(const struct app *app, const struct capture_opts *o, bool video,
                          struct err *err)
 {
+    bool built = video ? app->denoiser != NULL : app->decoder != NULL;
     if (!o->out)
         return err_set(err, ERR_USAGE, "capture: -o FILE is missing");
-    if (o->device != 0 && video)
-        return err_set(err, ERR_USAGE,
-                       "capture: --device cuda runs language models; %s is a video "
-                       "model: use --device cpu",
-                       o->model);
-    if (o->device != 0 && !app->decoder)
+    if (o->device != 0 && !built)
         return err_set(err, ERR_MACHINE, "capture: --device cuda needs a build with CUDA");
     return check_kind(o, video, err);
 }
@@ -153,8 +149,8 @@ const struct command cmd_capture = {
     options,
     "The model runs in float32 on the CPU, weights one layer at a time. q and k are stored after\n"
     "normalisation and position encoding. The file appears under its name when it is complete.\n"
-    "--device cuda runs language models on a GPU: linear layers to float32 accuracy, attention\n"
-    "with operands rounded to float16. Calls of any other model come in through lacuna import.\n\n"
+    "--device cuda runs the model on a GPU: linear layers to float32 accuracy, attention with\n"
+    "operands rounded to float16. Calls of any other model come in through lacuna import.\n\n"
     "Examples:\n"
     "  lacuna capture --model datasets/models/code-lm --prompt core/mask.c -o mask.h5\n"
     "  lacuna capture --model datasets/models/video-dit --size 16x128x192 --steps 50 \\\n"
@@ -181,7 +177,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(check_files(&o, err));
     mem_return_large_blocks();
     if (video)
-        TRY(video_capture(&o, err));
+        TRY(video_capture(&o, o.device ? app->denoiser : NULL, err));
     else
         TRY(text_capture(&o, o.device ? app->decoder : NULL, err));
 out:

@@ -5,6 +5,7 @@
 #include "capture/llm_device.h"
 
 #include "capture/llm_weights.h"
+#include "capture/rawtensor.h"
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -137,12 +138,12 @@ static int likelihoods(struct device_run *r, struct err *err)
 {
     struct decoder_tensor norm = {0}, head = {0};
     int rc = 0;
-    TRY(llm_raw_tensor(r->m, r->m->norm, &norm, err));
-    TRY(llm_raw_tensor(r->m, r->m->head, &head, err));
+    TRY(raw_tensor_read(r->m->file, r->m->norm, &norm, err));
+    TRY(raw_tensor_read(r->m->file, r->m->head, &head, err));
     TRY(r->on->likelihoods(r->d, &norm, &head, r->run->tokens, r->run->nll, err));
 out:
-    free((void *)(uintptr_t)norm.data);
-    free((void *)(uintptr_t)head.data);
+    raw_tensor_free(&norm);
+    raw_tensor_free(&head);
     return rc;
 }
 

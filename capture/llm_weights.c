@@ -236,25 +236,6 @@ void llm_layer_free(struct llm_layer *l)
     memset(l, 0, sizeof *l);
 }
 
-int llm_raw_tensor(const struct llm_model *m, const struct st_tensor *t, struct decoder_tensor *out,
-                   struct err *err)
-{
-    bool wide = t->dtype == DT_F64;
-    void *data = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&data, t->count, wide ? sizeof(float) : dtype_size(t->dtype), t->name, err));
-    if (wide)
-        TRY(st_read_f32(m->file, t, 0, t->count, data, err));
-    else
-        TRY(st_read_raw(m->file, t, 0, t->count, data, err));
-    *out = (struct decoder_tensor){data, wide ? DT_F32 : t->dtype, t->shape[0],
-                                   t->ndim == 2 ? t->shape[1] : 1};
-    data = NULL;
-out:
-    free(data);
-    return rc;
-}
-
 /* Rows of a tensor as stored. */
 static int raw_part(const struct llm_model *m, const struct part *p, struct decoder_tensor *out,
                     struct err *err)

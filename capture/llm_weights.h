@@ -31,10 +31,6 @@ struct llm_raw_layer {
 int llm_raw_load(const struct llm_model *m, int layer, struct llm_raw_layer *l, struct err *err);
 void llm_raw_free(struct llm_raw_layer *l);
 
-/* Any tensor in that form; the caller frees out->data. */
-int llm_raw_tensor(const struct llm_model *m, const struct st_tensor *t, struct decoder_tensor *out,
-                   struct err *err);
-
 /* Memory of the largest layer in float32. */
 int64_t llm_layer_bytes(const struct llm_config *c);
 

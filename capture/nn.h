@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct decoder_operands; /* core/decoder.h */
+
 /* Rows that one item of nn_linear computes; probes of the speed use whole items. */
 #define NN_LINEAR_ROWS 512
 
@@ -60,6 +62,12 @@ struct layer_attention {
     void *ctx;
     int (*attend)(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
                   int64_t nk, float *out, struct err *err);
+    /* For a model on a device, both may be NULL. Does a layer of n tokens attend exactly after all?
+     * Then the device does it, once for each yes. */
+    bool (*exact)(void *ctx, int layer, int64_t n);
+    /* What attend is asked about next is on the device as well, [heads][n][padded]; NULL: no more.
+     */
+    void (*there)(void *ctx, const struct decoder_operands *there, int64_t n);
 };
 
 #endif

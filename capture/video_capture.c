@@ -8,7 +8,7 @@
 #include "capture/frames.h"
 #include "capture/headsel.h"
 #include "capture/video_input.h"
-#include "capture/wan_model.h"
+#include "capture/wan_device.h"
 #include "core/clock.h"
 #include "core/fileio.h"
 #include "core/hash.h"
@@ -41,6 +41,8 @@ struct video_run {
     double begun;                /* of the layer that runs now */
     bool capturing;
     int order;
+    const struct denoiser_accel *device; /* NULL: the CPU */
+    double device_seconds;               /* NAN on the CPU */
 };
 
 static struct video_ask ask_of(const struct capture_opts *o)
@@ -99,8 +101,11 @@ static int fill_meta(struct video_run *r, struct err *err)
     m->positions_applied = true;
     snprintf(m->positions, sizeof m->positions, "rope-3d");
     m->dtype = stored_type(r->o->dtype, DT_BF16);
-    snprintf(m->compute, sizeof m->compute, "float32");
-    capture_computed_by(m->computed_by, sizeof m->computed_by);
+    snprintf(m->compute, sizeof m->compute, "%s", r->device ? r->device->arithmetic : "float32");
+    if (!r->device)
+        capture_computed_by(m->computed_by, sizeof m->computed_by);
+    else if (!r->o->c.dry_run)
+        r->device->computed_by(m->computed_by, sizeof m->computed_by);
     snprintf(m->source, sizeof m->source, "capture");
     hash_text(hash_bytes(r->in.text, (size_t)(r->in.n_text * c->text_dim) * sizeof(float)), id);
     snprintf(m->prompt_id, sizeof m->prompt_id, "%s", id);
@@ -132,49 +137,26 @@ static int fill_meta(struct video_run *r, struct err *err)
 
 /* ---- the run -------------------------------------------------------------------------------- */
 
-static int put_maps(struct video_run *r, const float *q, const float *k, const float *v,
-                    struct err *err)
+static bool wants_layer(void *ctx, int layer)
 {
-    const struct wan_config *c = &r->model.c;
-    int64_t n = r->meta.n_q;
-    struct nn_kv kv = {0};
-    struct attnmap map = {0};
-    float *out = NULL;
-    double *lse = NULL;
-    int jobs = cmd_jobs(&r->o->c), rc = 0;
-
-    TRY(nn_kv_init(&kv, n, c->heads, c->head_dim, err));
-    nn_kv_put(&kv, 0, n, k, v);
-    TRY(mem_alloc(&out, n * c->dim, sizeof *out, "attention output", err));
-    TRY(mem_alloc(&lse, n * c->heads, sizeof *lse, "log-sum-exp", err));
-    TRY(nn_attention(q, &kv, n, n, c->heads, r->meta.scale, false, jobs, out, lse, err));
-    TRY(attnmap_init(&map, c->heads, n, n, r->meta.pool, err));
-    TRY(attnmap_rows(&map, q, &kv, 0, n, n, r->meta.scale, false, lse, jobs, err));
-    for (int i = 0; i < r->heads.n; i++) {
-        int64_t at = r->heads.head[i] * map.cells_q * map.cells_k;
-        TRY(trace_put_map(r->writer, i, map.sum + at, map.max + at, err));
-    }
-out:
-    nn_kv_free(&kv);
-    attnmap_free(&map);
-    free(out);
-    free(lse);
-    return rc;
+    const struct video_run *r = ctx;
+    return r->capturing && r->layers[layer];
 }
 
-static int hook(void *ctx, int layer, const float *q, const float *k, const float *v,
-                struct err *err)
+/* Before a layer's attention: the call is written, but for its maps. */
+static int take_rows(void *ctx, int layer, const float *q, const float *k, const float *v,
+                     struct err *err)
 {
     struct video_run *r = ctx;
     int64_t n = r->meta.n_q;
     int d = r->model.c.head_dim;
+    bool store = wants_layer(r, layer);
     char text[64];
     int rc = 0;
 
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
     snprintf(text, sizeof text, "step %d %s layer %d", r->call.step, r->call.branch, layer);
-    bool store = r->capturing && r->layers[layer];
     progress_add(r->progress, r->begun, r->begun > 0, text);
     r->begun = r->layer_flop + (store ? r->map_flop : 0);
     if (!store)
@@ -186,8 +168,22 @@ static int hook(void *ctx, int layer, const float *q, const float *k, const floa
     TRY(head_select_put(&r->heads, r->writer, TRACE_Q, 0, n, q, d, err));
     TRY(head_select_put(&r->heads, r->writer, TRACE_K, 0, n, k, d, err));
     TRY(head_select_put(&r->heads, r->writer, TRACE_V, 0, n, v, d, err));
-    if (r->meta.pool > 0)
-        TRY(put_maps(r, q, k, v, err));
+    if (!r->call.has_map)
+        TRY(trace_end_call(r->writer, err));
+out:
+    return rc;
+}
+
+static int take_map(void *ctx, int layer, const struct attnmap *map, struct err *err)
+{
+    struct video_run *r = ctx;
+    int rc = 0;
+
+    (void)layer;
+    for (int i = 0; i < r->heads.n; i++) {
+        int64_t at = r->heads.head[i] * map->cells_q * map->cells_k;
+        TRY(trace_put_map(r->writer, i, map->sum + at, map->max + at, err));
+    }
     TRY(trace_end_call(r->writer, err));
 out:
     return rc;
@@ -201,8 +197,9 @@ static int evaluate(struct video_run *r, int64_t step, const char *branch, const
     r->call =
         (struct trace_call){.step = (int)step, .timestep = in.timestep, .sigma = r->in.sigma[step]};
     snprintf(r->call.branch, sizeof r->call.branch, "%s", branch);
+    struct wan_hooks hooks = {r, take_rows, wants_layer, r->meta.pool, take_map};
     r->capturing = r->steps[step];
-    int rc = wan_forward(&r->model, &in, cmd_jobs(&r->o->c), hook, r, v, err);
+    int rc = wan_forward(&r->model, &in, cmd_jobs(&r->o->c), &hooks, v, err);
     if (rc == 0)
         progress_add(r->progress, r->begun, 1, NULL);
     r->begun = 0;
@@ -251,14 +248,14 @@ out:
     return rc;
 }
 
-/* Products of a layer: its weights with every token, scores and values; of the maps: three passes
- * over the scores. */
+/* Products of a layer: its weights with every token, scores and values; of the maps: the scores
+ * again. */
 static void count_flop(struct video_run *r)
 {
     const struct wan_config *c = &r->model.c;
     double n = (double)r->meta.n_q, weights = (double)wan_block_bytes(c) / 4;
     r->layer_flop = 2 * n * weights + 4 * n * n * (double)c->dim;
-    r->map_flop = r->meta.pool ? 6 * n * n * (double)c->dim : 0;
+    r->map_flop = r->meta.pool ? 2 * n * n * (double)c->dim : 0;
 }
 
 static double total_flop(const struct video_run *r)
@@ -266,6 +263,13 @@ static double total_flop(const struct video_run *r)
     double layers = (double)((r->last_step + 1) * r->in.branches) * r->model.c.layers;
     return layers * r->layer_flop +
            (double)(r->n_steps * r->in.branches * r->n_layers) * r->map_flop;
+}
+
+static int open_device(struct video_run *r, struct err *err)
+{
+    struct wan_device_ask ask = {
+        .on = r->device, .size = {r->in.t, r->in.h, r->in.w}, .n_text = r->in.n_text};
+    return wan_device_open(&r->model, &ask, err);
 }
 
 static int run_model(struct video_run *r, struct err *err)
@@ -276,6 +280,8 @@ static int run_model(struct video_run *r, struct err *err)
     int rc = 0;
 
     TRY(video_input_noise(&r->model.c, &ask, &r->in, err));
+    if (r->device)
+        TRY(open_device(r, err));
     if (r->o->save_frames) /* not after hours of work */
         TRY(make_dirs(r->o->save_frames, err));
     TRY(mem_alloc(&r->v, r->in.size, sizeof(float), "velocity", err));
@@ -285,6 +291,8 @@ static int run_model(struct video_run *r, struct err *err)
     TRY(put_schedule(r, err));
     r->progress = progress_start("capture", total_flop(r), layers);
     TRY(denoise(r, err));
+    if (r->device)
+        r->device_seconds = wan_device_seconds(r->model.device);
     progress_end(&r->progress);
     TRY(trace_commit(&r->writer, err));
     TRY(save_results(r, err));
@@ -294,25 +302,38 @@ out:
     return rc;
 }
 
-/* Of put_maps: keys and values by head, outputs, normalisers, sums and maxima of the cells. */
+/* Of maps: normalisers, sums and maxima of the cells. */
 static int64_t map_bytes(const struct video_run *r)
 {
     const struct wan_config *c = &r->model.c;
     int64_t n = r->meta.n_q, cells = r->meta.pool ? (n + r->meta.pool - 1) / r->meta.pool : 0;
-    return cells ? 12 * n * c->dim + 8 * c->heads * (n + cells * cells) : 0;
+    return cells ? 8 * c->heads * (n + cells * cells) : 0;
+}
+
+/* Of host memory. */
+static int64_t memory_bytes(const struct video_run *r)
+{
+    const struct wan_config *c = &r->model.c;
+    int64_t ends = 12 * r->in.size, blocks = (c->layers - 1) * wan_block_bytes(c);
+    if (r->device)
+        return ends + wan_device_bytes(c, r->meta.n_q, r->meta.pool);
+    return ends + wan_forward_bytes(c, r->in.t, r->in.h, r->in.w) + map_bytes(r) +
+           (r->model.cached ? blocks : 0);
 }
 
 static int summarise(struct video_run *r, double seconds, struct err *err)
 {
     int64_t calls = r->n_steps * r->in.branches * r->n_layers;
-    int64_t memory = wan_forward_bytes(&r->model.c, r->in.t, r->in.h, r->in.w) + 12 * r->in.size;
-    struct capture_summary s = {r->o->out, NULL,    r->meta.n_q, calls, trace_size(&r->meta, calls),
-                                memory,    seconds, NAN,         NAN};
+    struct capture_summary s = {.path = r->o->out,
+                                .tokens = r->meta.n_q,
+                                .calls = calls,
+                                .file_bytes = trace_size(&r->meta, calls),
+                                .memory_bytes = memory_bytes(r),
+                                .seconds = seconds,
+                                .nll = NAN,
+                                .device_seconds = r->device_seconds};
     char id[64];
     int rc = 0;
-    if (r->model.cached)
-        s.memory_bytes += (r->model.c.layers - 1) * wan_block_bytes(&r->model.c);
-    s.memory_bytes += map_bytes(r);
     if (!r->o->c.dry_run) {
         TRY(capture_trace_id(r->o->out, id, err));
         s.trace_id = id;
@@ -322,9 +343,10 @@ out:
     return rc;
 }
 
-int video_capture(const struct capture_opts *o, struct err *err)
+int video_capture(const struct capture_opts *o, const struct denoiser_accel *device,
+                  struct err *err)
 {
-    struct video_run r = {.o = o};
+    struct video_run r = {.o = o, .device = device, .device_seconds = NAN};
     double begin = clock_s();
     int rc = 0;
 
@@ -332,7 +354,8 @@ int video_capture(const struct capture_opts *o, struct err *err)
     TRY(fill_meta(&r, err));
     count_flop(&r);
     if (o->c.dry_run) {
-        TRY(summarise(&r, total_flop(&r) / capture_rate(cmd_jobs(&o->c)), err));
+        /* A device is not opened for a dry run. */
+        TRY(summarise(&r, device ? NAN : total_flop(&r) / capture_rate(cmd_jobs(&o->c)), err));
         goto out;
     }
     TRY(run_model(&r, err));

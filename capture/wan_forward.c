@@ -8,8 +8,7 @@
  *   h += g2 * FFN(LN(h) (1 + c2) + s2)                GELU (tanh)
  *   v  = unpatch(W (LN(h) (1 + c) + s) + b)
  */
-#include "capture/nn.h"
-#include "capture/wan_model.h"
+#include "capture/wan_device.h"
 #include "core/mem.h"
 #include "core/pool.h"
 
@@ -31,7 +30,8 @@ struct state {
     float *h, *y, *q, *k, *v, *o; /* [n][dim] */
     float *temb, *mod;            /* [dim], [6][dim] */
     float *text, *k2, *v2;        /* [n_text][dim] */
-    float *cos[3], *sin[3];       /* per axis [grid[axis]][rotary_pairs(axis)] */
+    int64_t pairs[3];             /* wan_rotary */
+    float *cos[3], *sin[3];       /* per axis [grid[axis]][pairs[axis]] */
     float *ffn;                   /* [ffn_rows][ffn_dim] */
     int64_t ffn_rows;
 };
@@ -78,12 +78,15 @@ static void state_free(struct state *s)
     }
 }
 
-/* Channel pairs of a head that an axis turns: 2 (d div 6) channels each belong to row and column,
- * the rest, which stands first, to the frame. */
-static int64_t rotary_pairs(const struct wan_config *c, int axis)
+/* 2 (d div 6) channels each belong to row and column, the rest, which stands first, to the frame.
+ */
+void wan_rotary(const struct wan_config *c, int64_t pairs[3], double *inv_freq)
 {
-    int64_t hw = c->head_dim / 6;
-    return axis ? hw : c->head_dim / 2 - 2 * hw;
+    pairs[1] = pairs[2] = c->head_dim / 6;
+    pairs[0] = c->head_dim / 2 - 2 * pairs[1];
+    for (int axis = 0; axis < 3; axis++)
+        for (int64_t i = 0; i < pairs[axis]; i++)
+            *inv_freq++ = 1 / pow(10000, (double)i / (double)pairs[axis]);
 }
 
 static int state_init(struct state *s, struct err *err)
@@ -101,7 +104,7 @@ static int state_init(struct state *s, struct err *err)
     TRY(mem_alloc(&s->temb, c->dim, sizeof(float), "timestep embedding", err));
     TRY(mem_alloc(&s->mod, 6 * c->dim, sizeof(float), "modulation", err));
     for (int axis = 0; axis < 3; axis++) {
-        int64_t count = s->grid[axis] * rotary_pairs(c, axis);
+        int64_t count = s->grid[axis] * s->pairs[axis];
         TRY(mem_alloc(&s->cos[axis], count, sizeof(float), "rotary table", err));
         TRY(mem_alloc(&s->sin[axis], count, sizeof(float), "rotary table", err));
     }
@@ -119,17 +122,16 @@ int64_t wan_forward_bytes(const struct wan_config *c, int64_t t, int64_t h, int6
     return 4 * (8 * n * c->dim + rows * c->ffn_dim) + wan_block_bytes(c);
 }
 
-static void rotary_tables(struct state *s)
+static void rotary_tables(struct state *s, const double *inv_freq)
 {
     for (int axis = 0; axis < 3; axis++) {
-        int64_t pairs = rotary_pairs(&s->m->c, axis);
-        for (int64_t i = 0; i < pairs; i++) {
-            double freq = 1 / pow(10000, (double)i / (double)pairs);
+        int64_t pairs = s->pairs[axis];
+        for (int64_t i = 0; i < pairs; i++)
             for (int64_t pos = 0; pos < s->grid[axis]; pos++) {
-                s->cos[axis][pos * pairs + i] = (float)cos((double)pos * freq);
-                s->sin[axis][pos * pairs + i] = (float)sin((double)pos * freq);
+                s->cos[axis][pos * pairs + i] = (float)cos((double)pos * inv_freq[i]);
+                s->sin[axis][pos * pairs + i] = (float)sin((double)pos * inv_freq[i]);
             }
-        }
+        inv_freq += pairs;
     }
 }
 
@@ -148,7 +150,7 @@ static void rotate(const struct state *s, int64_t n, float *x)
     const int64_t *g = s->grid, pos[3] = {n / (g[1] * g[2]), n / g[2] % g[1], n % g[2]};
     for (int h = 0; h < s->m->c.heads; h++)
         for (int axis = 0; axis < 3; axis++) {
-            int64_t pairs = rotary_pairs(&s->m->c, axis), at = pos[axis] * pairs;
+            int64_t pairs = s->pairs[axis], at = pos[axis] * pairs;
             rotate_pairs(x, s->cos[axis] + at, s->sin[axis] + at, pairs);
             x += 2 * pairs;
         }
@@ -181,23 +183,28 @@ static int each_rows(const struct state *s, int64_t n, rows_fn *fn, const void *
     return pool_run(s->jobs, (n + BLOCK_ROWS - 1) / BLOCK_ROWS, rows_item, &j, err);
 }
 
+/* In float like the implementations the weights were trained with: at timestep 1000 the rounding of
+ * the angle is visible in v (1e-4). */
+void wan_timestep(const struct wan_config *c, double timestep, float *freq)
+{
+    int64_t half = c->freq_dim / 2;
+    for (int64_t i = 0; i < half; i++) {
+        float a = (float)timestep * expf(-logf(10000) * (float)i / (float)half);
+        freq[i] = cosf(a);
+        freq[half + i] = sinf(a);
+    }
+}
+
 /* e and the six modulation vectors' common part; the text through its MLP. */
 static int condition(struct state *s, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
     float **w = s->m->outer, *freq = NULL, *tmp = NULL;
-    int64_t half = c->freq_dim / 2;
     int rc = 0;
 
     TRY(mem_alloc(&freq, c->freq_dim, sizeof *freq, "timestep frequencies", err));
     TRY(mem_alloc(&tmp, (s->in->n_text + 1) * c->dim, sizeof *tmp, "conditioning", err));
-    for (int64_t i = 0; i < half; i++) {
-        /* In float like the implementations the weights were trained with: at timestep 1000 the
-         * rounding of the angle is visible in v (1e-4). */
-        float a = (float)s->in->timestep * expf(-logf(10000) * (float)i / (float)half);
-        freq[i] = cosf(a);
-        freq[half + i] = sinf(a);
-    }
+    wan_timestep(c, s->in->timestep, freq);
     TRY(nn_linear(freq, 1, c->freq_dim, w[WAN_TIME1], w[WAN_TIME1_B], c->dim, s->jobs, tmp, err));
     nn_silu(tmp, c->dim);
     TRY(nn_linear(tmp, 1, c->dim, w[WAN_TIME2], w[WAN_TIME2_B], c->dim, s->jobs, s->temb, err));
@@ -327,27 +334,73 @@ static void gelu_rows(const struct state *s, const void *arg, int64_t a, int64_t
     nn_gelu_tanh(s->ffn + a * s->m->c.ffn_dim, (b - a) * s->m->c.ffn_dim);
 }
 
-/* y = attention of q over k, v [nk][dim]; of a layer the model's own, where it has one. */
-static int attend(struct state *s, const struct layer_attention *own, int layer, const float *k,
-                  const float *v, int64_t nk, struct err *err)
+/* y = exact attention of q over k, v [nk][dim]; lse [heads][n], NULL: not wanted. */
+static int attend_exact(struct state *s, const struct nn_kv *kv, double *lse, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
-    struct nn_kv kv;
-    int rc = nn_kv_init(&kv, nk, c->heads, c->head_dim, err);
-    if (rc)
-        return rc;
-    nn_kv_put(&kv, 0, nk, k, v);
+    return nn_attention(s->q, kv, s->n, kv->n, c->heads, 1 / sqrt(c->head_dim), false, s->jobs,
+                        s->y, lse, err);
+}
+
+static int attend_text(struct state *s, struct err *err)
+{
+    const struct wan_config *c = &s->m->c;
+    int64_t nt = s->in->n_text;
+    struct nn_kv kv = {0};
+    int rc = 0;
+
+    TRY(nn_kv_init(&kv, nt, c->heads, c->head_dim, err));
+    nn_kv_put(&kv, 0, nt, s->k2, s->v2);
+    TRY(attend_exact(s, &kv, NULL, err));
+out:
+    nn_kv_free(&kv);
+    return rc;
+}
+
+/* Exact self-attention with its maps. */
+static int attend_mapped(struct state *s, const struct nn_kv *kv, int layer,
+                         const struct wan_hooks *hooks, struct err *err)
+{
+    const struct wan_config *c = &s->m->c;
+    struct attnmap map = {0};
+    double *lse = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&lse, s->n * c->heads, sizeof *lse, "log-sum-exp", err));
+    TRY(attend_exact(s, kv, lse, err));
+    TRY(attnmap_init(&map, c->heads, s->n, s->n, hooks->pool, err));
+    TRY(attnmap_rows(&map, s->q, kv, 0, s->n, s->n, 1 / sqrt(c->head_dim), false, lse, s->jobs,
+                     err));
+    TRY(hooks->maps(hooks->ctx, layer, &map, err));
+out:
+    attnmap_free(&map);
+    free(lse);
+    return rc;
+}
+
+/* y = self-attention: the model's own where it has one. */
+static int attend_self(struct state *s, int layer, const struct wan_hooks *hooks, struct err *err)
+{
+    const struct wan_config *c = &s->m->c;
+    const struct layer_attention *own = s->m->attention;
+    struct nn_kv kv = {0};
+    int rc = 0;
+
+    TRY(nn_kv_init(&kv, s->n, c->heads, c->head_dim, err));
+    nn_kv_put(&kv, 0, s->n, s->k, s->v);
     if (own)
-        rc = own->attend(own->ctx, layer, s->q, s->n, &kv, nk, s->y, err);
+        TRY(own->attend(own->ctx, layer, s->q, s->n, &kv, s->n, s->y, err));
+    else if (wan_wants_maps(hooks, layer))
+        TRY(attend_mapped(s, &kv, layer, hooks, err));
     else
-        rc = nn_attention(s->q, &kv, s->n, nk, c->heads, 1 / sqrt(c->head_dim), false, s->jobs,
-                          s->y, NULL, err);
+        TRY(attend_exact(s, &kv, NULL, err));
+out:
     nn_kv_free(&kv);
     return rc;
 }
 
 static int self_attention(struct state *s, const struct wan_block *b, int layer, const float *mod,
-                          wan_hook *hook, void *ctx, struct err *err)
+                          const struct wan_hooks *hooks, struct err *err)
 {
     const struct wan_config *c = &s->m->c;
     int64_t d = c->dim;
@@ -358,9 +411,9 @@ static int self_attention(struct state *s, const struct wan_block *b, int layer,
     TRY(nn_linear(s->y, s->n, d, b->t[WAN_K1], b->t[WAN_K1_B], d, s->jobs, s->k, err));
     TRY(nn_linear(s->y, s->n, d, b->t[WAN_V1], b->t[WAN_V1_B], d, s->jobs, s->v, err));
     TRY(each_rows(s, s->n, qk_rows, b, err));
-    if (hook)
-        TRY(hook(ctx, layer, s->q, s->k, s->v, err));
-    TRY(attend(s, s->m->attention, layer, s->k, s->v, s->n, err));
+    if (hooks && hooks->rows)
+        TRY(hooks->rows(hooks->ctx, layer, s->q, s->k, s->v, err));
+    TRY(attend_self(s, layer, hooks, err));
     TRY(nn_linear(s->y, s->n, d, b->t[WAN_O1], b->t[WAN_O1_B], d, s->jobs, s->o, err));
     TRY(each_rows(s, s->n, add_rows, mod + 2 * d, err));
 out:
@@ -383,7 +436,7 @@ static int cross_attention(struct state *s, const struct wan_block *b, struct er
     TRY(nn_linear(s->text, nt, d, b->t[WAN_K2], b->t[WAN_K2_B], d, s->jobs, s->k2, err));
     nn_rms_norm(s->k2, nt, d, b->t[WAN_NK2], c->eps, s->k2);
     TRY(nn_linear(s->text, nt, d, b->t[WAN_V2], b->t[WAN_V2_B], d, s->jobs, s->v2, err));
-    TRY(attend(s, NULL, 0, s->k2, s->v2, nt, err));
+    TRY(attend_text(s, err));
     TRY(nn_linear(s->y, s->n, d, b->t[WAN_O2], b->t[WAN_O2_B], d, s->jobs, s->o, err));
     TRY(each_rows(s, s->n, add_rows, NULL, err));
 out:
@@ -411,7 +464,7 @@ out:
     return rc;
 }
 
-static int run_blocks(struct state *s, wan_hook *hook, void *ctx, struct err *err)
+static int run_blocks(struct state *s, const struct wan_hooks *hooks, struct err *err)
 {
     int64_t d6 = 6 * s->m->c.dim;
     struct wan_block scratch = {0};
@@ -424,7 +477,7 @@ static int run_blocks(struct state *s, wan_hook *hook, void *ctx, struct err *er
         TRY(wan_block_get(s->m, layer, &scratch, &b, err));
         for (int64_t i = 0; i < d6; i++)
             mod[i] = b->t[WAN_MOD][i] + s->mod[i];
-        TRY(self_attention(s, b, layer, mod, hook, ctx, err));
+        TRY(self_attention(s, b, layer, mod, hooks, err));
         TRY(cross_attention(s, b, err));
         TRY(feed_forward(s, b, mod, err));
     }
@@ -475,21 +528,27 @@ out:
     return rc;
 }
 
-int wan_forward(struct wan_model *m, const struct wan_input *in, int jobs, wan_hook *hook,
-                void *hook_ctx, float *v, struct err *err)
+int wan_forward(struct wan_model *m, const struct wan_input *in, int jobs,
+                const struct wan_hooks *hooks, float *v, struct err *err)
 {
     struct state s = {.m = m, .in = in, .jobs = jobs};
+    double *inv_freq = NULL;
     int rc = 0;
 
+    if (m->device)
+        return wan_device_forward(m, in, hooks, v, err);
     TRY(wan_grid(&m->c, in->t, in->h, in->w, s.grid, err));
     s.n = s.grid[0] * s.grid[1] * s.grid[2];
+    TRY(mem_alloc(&inv_freq, m->c.head_dim / 2, sizeof *inv_freq, "rotary frequencies", err));
+    wan_rotary(&m->c, s.pairs, inv_freq);
     TRY(state_init(&s, err));
-    rotary_tables(&s);
+    rotary_tables(&s, inv_freq);
     TRY(condition(&s, err));
     TRY(patchify(&s, err));
-    TRY(run_blocks(&s, hook, hook_ctx, err));
+    TRY(run_blocks(&s, hooks, err));
     TRY(unpatchify(&s, v, err));
 out:
+    free(inv_freq);
     state_free(&s);
     return rc;
 }

@@ -10,30 +10,10 @@
 #ifndef LACUNA_WAN_MODEL_H
 #define LACUNA_WAN_MODEL_H
 
-#include "capture/nn.h"
+#include "capture/attnmap.h"
 #include "capture/wan_config.h"
+#include "core/denoiser.h"
 #include "core/safetensors.h"
-
-/* clang-format off */
-/* Weights of one block; the order is that of the table in wan_weights.c. */
-enum wan_tensor {
-    WAN_MOD,                                           /* scale_shift_table [6][dim] */
-    WAN_Q1, WAN_Q1_B, WAN_K1, WAN_K1_B, WAN_V1, WAN_V1_B, WAN_O1, WAN_O1_B, WAN_NQ1, WAN_NK1,
-    WAN_Q2, WAN_Q2_B, WAN_K2, WAN_K2_B, WAN_V2, WAN_V2_B, WAN_O2, WAN_O2_B, WAN_NQ2, WAN_NK2,
-    WAN_F0, WAN_F0_B, WAN_F2, WAN_F2_B,
-    WAN_NORM2, WAN_NORM2_B,                            /* absent without cross_attn_norm */
-    WAN_BLOCK_TENSORS
-};
-/* clang-format on */
-
-/* clang-format off */
-/* Weights outside the blocks. */
-enum wan_outer {
-    WAN_PATCH, WAN_PATCH_B, WAN_TIME1, WAN_TIME1_B, WAN_TIME2, WAN_TIME2_B, WAN_TIME_PROJ,
-    WAN_TIME_PROJ_B, WAN_TEXT1, WAN_TEXT1_B, WAN_TEXT2, WAN_TEXT2_B, WAN_OUT, WAN_OUT_B,
-    WAN_OUT_MOD, WAN_OUTER_TENSORS
-};
-/* clang-format on */
 
 struct wan_block {
     float *t[WAN_BLOCK_TENSORS]; /* owned; NULL = not loaded */
@@ -46,6 +26,7 @@ struct wan_model {
     struct wan_block *blocks; /* [layers], cached ones loaded */
     bool cached;
     const struct layer_attention *attention; /* of self-attention; NULL: exact. Set by the caller */
+    struct wan_device *device; /* where wan_forward runs; owned, NULL: this processor */
 };
 
 /* Open a checkpoint directory: every tensor must be there with its shape, checked at once. Blocks
@@ -66,10 +47,36 @@ void wan_block_free(struct wan_block *b);
 int wan_grid(const struct wan_config *c, int64_t t, int64_t h, int64_t w, int64_t grid[3],
              struct err *err);
 
-/* Called for each layer with q, k (normalised, rotated) and v of the self-attention, each
- * [tokens][dim], before the attention is done. */
-typedef int wan_hook(void *ctx, int layer, const float *q, const float *k, const float *v,
-                     struct err *err);
+/* The weights of block i, or those outside the blocks, as stored, for a device: t[i].data is to be
+ * freed, NULL where the model does not have the tensor. A scale_shift_table is a vector. */
+int wan_raw_block(const struct wan_model *m, int i, struct decoder_tensor t[WAN_BLOCK_TENSORS],
+                  struct err *err);
+int wan_raw_outer(const struct wan_model *m, struct decoder_tensor t[WAN_OUTER_TENSORS],
+                  struct err *err);
+
+/* What an evaluation hands out. Each may be NULL. A non-zero return ends it. */
+struct wan_hooks {
+    void *ctx;
+    /* Before every layer's self-attention: its q, k (normalised, rotated) and v, each
+     * [tokens][dim]; a device leaves them NULL in layers that are not wanted. */
+    int (*rows)(void *ctx, int layer, const float *q, const float *k, const float *v,
+                struct err *err);
+    bool (*wants)(void *ctx, int layer);
+    /* After it: pooled maps of exact self-attention of the layers that are wanted, in cells of
+     * `pool`, 0 = none; not when the model has its own attention. */
+    int64_t pool;
+    int (*maps)(void *ctx, int layer, const struct attnmap *map, struct err *err);
+};
+
+static inline bool wan_wants(const struct wan_hooks *h, int layer)
+{
+    return h && (!h->wants || h->wants(h->ctx, layer));
+}
+
+static inline bool wan_wants_maps(const struct wan_hooks *h, int layer)
+{
+    return wan_wants(h, layer) && h->maps && h->pool > 0;
+}
 
 struct wan_input {
     const float *x; /* [in_channels][t][h][w] */
@@ -79,9 +86,16 @@ struct wan_input {
     int64_t n_text;
 };
 
-/* Velocity [out_channels][t][h][w] into v. hook may be NULL. */
-int wan_forward(struct wan_model *m, const struct wan_input *in, int jobs, wan_hook *hook,
-                void *hook_ctx, float *v, struct err *err);
+/* Velocity [out_channels][t][h][w] into v. hooks may be NULL. */
+int wan_forward(struct wan_model *m, const struct wan_input *in, int jobs,
+                const struct wan_hooks *hooks, float *v, struct err *err);
+
+/* Channel pairs of a head that turn by the position on each axis (frame, row, column), and the
+ * angle per position of every pair in that order: inv_freq [head_dim / 2]. */
+void wan_rotary(const struct wan_config *c, int64_t pairs[3], double *inv_freq);
+
+/* What the timestep's embedding starts from: [freq_dim]. */
+void wan_timestep(const struct wan_config *c, double timestep, float *freq);
 
 /* Bytes of activations that wan_forward allocates for a latent of this size. */
 int64_t wan_forward_bytes(const struct wan_config *c, int64_t t, int64_t h, int64_t w);

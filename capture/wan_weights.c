@@ -1,7 +1,8 @@
 /*
  * wan_weights.c - tensors of a Wan 2.1 checkpoint by name and shape.
  */
-#include "capture/wan_model.h"
+#include "capture/rawtensor.h"
+#include "capture/wan_device.h"
 
 #include "core/mem.h"
 
@@ -170,6 +171,46 @@ out:
     return rc;
 }
 
+static int raw(const struct wan_model *m, const struct spec *s, int block,
+               struct decoder_tensor *out, struct err *err)
+{
+    const struct st_tensor *t = NULL;
+    int rc = 0;
+    TRY(find(m, s, block, &t, err));
+    TRY(raw_tensor_read(m->file, t, out, err));
+    if (s->shape[0] == ONE)
+        *out = (struct decoder_tensor){out->data, out->dtype, t->count, 1};
+out:
+    return rc;
+}
+
+int wan_raw_block(const struct wan_model *m, int i, struct decoder_tensor t[WAN_BLOCK_TENSORS],
+                  struct err *err)
+{
+    int rc = 0;
+    memset(t, 0, WAN_BLOCK_TENSORS * sizeof *t);
+    for (int k = 0; k < WAN_BLOCK_TENSORS; k++)
+        if (has_tensor(&m->c, k))
+            TRY(raw(m, block_specs + k, i, t + k, err));
+out:
+    for (int k = 0; rc && k < WAN_BLOCK_TENSORS; k++)
+        raw_tensor_free(t + k);
+    return rc;
+}
+
+int wan_raw_outer(const struct wan_model *m, struct decoder_tensor t[WAN_OUTER_TENSORS],
+                  struct err *err)
+{
+    int rc = 0;
+    memset(t, 0, WAN_OUTER_TENSORS * sizeof *t);
+    for (int k = 0; k < WAN_OUTER_TENSORS; k++)
+        TRY(raw(m, outer_specs + k, -1, t + k, err));
+out:
+    for (int k = 0; rc && k < WAN_OUTER_TENSORS; k++)
+        raw_tensor_free(t + k);
+    return rc;
+}
+
 int wan_open(const char *dir, int64_t cache_bytes, struct wan_model *m, struct err *err)
 {
     const struct st_tensor *t;
@@ -194,6 +235,7 @@ out:
 
 void wan_close(struct wan_model *m)
 {
+    wan_device_close(&m->device);
     for (int i = 0; m->blocks && i < m->c.layers; i++)
         wan_block_free(&m->blocks[i]);
     for (int i = 0; i < WAN_OUTER_TENSORS; i++)

@@ -4,7 +4,7 @@
 #ifndef LACUNA_CMD_H
 #define LACUNA_CMD_H
 
-#include "core/decoder.h"
+#include "core/denoiser.h"
 #include "core/err.h"
 #include "core/accel.h"
 #include "core/method.h"
@@ -44,8 +44,9 @@ struct app {
      * "summary", into the open array of w. NULL with CUDA=0. */
     int (*list_kernels)(struct jw *w, struct err *err);
     int (*list_gpus)(struct jw *w, struct err *err);
-    const struct accel *accel;           /* the GPU back end; NULL with CUDA=0 */
-    const struct decoder_accel *decoder; /* runs language models on the GPU; the same */
+    const struct accel *accel;             /* the GPU back end; NULL with CUDA=0 */
+    const struct decoder_accel *decoder;   /* runs language models on the GPU; the same */
+    const struct denoiser_accel *denoiser; /* runs video models on the GPU; the same */
 };
 
 /* Find and run the command that app->argv names. Also handles --help, --version and a missing

@@ -45,7 +45,7 @@ static int set_sizes(struct decoder *d, struct err *err)
 static int alloc_activations(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct gpu *g = &d->gpu;
+    struct gpu *g = &d->on.gpu;
     int64_t n = s->tokens;
     int rc = 0;
 
@@ -78,12 +78,12 @@ static int alloc_weights(struct decoder *d, struct err *err)
 
     for (int i = 0; i < MATRICES; i++) {
         d->m[i] = (struct matrix){NULL, rows[i], cols[i], 2};
-        TRY(gpu_alloc(&d->gpu, rows[i] * cols[i] * 6, &d->m[i].w, err));
+        TRY(gpu_alloc(&d->on.gpu, rows[i] * cols[i] * 6, &d->m[i].w, err));
     }
     for (int i = 0; i < LLM_LAYER_TENSORS; i++)
-        TRY(gpu_alloc(&d->gpu, d->wide_in * 4, &d->vector[i], err));
-    d->raw_bytes = 4 * s->hidden * d->wide_in;
-    TRY(gpu_alloc(&d->gpu, d->raw_bytes, &d->raw, err));
+        TRY(gpu_alloc(&d->on.gpu, d->wide_in * 4, &d->vector[i], err));
+    d->on.raw_bytes = 4 * s->hidden * d->wide_in;
+    TRY(gpu_alloc(&d->on.gpu, d->on.raw_bytes, &d->on.raw, err));
 out:
     return rc;
 }
@@ -91,14 +91,15 @@ out:
 static int make_rope(struct decoder *d, struct err *err)
 {
     int half = d->shape.head_dim / 2, rc = 0;
-    struct gpu_mark mark = gpu_mark(&d->gpu);
+    struct gpu_mark mark = gpu_mark(&d->on.gpu);
     double *freq = NULL;
-    TRY(gpu_alloc(&d->gpu, half * 8, &freq, err));
-    TRY(gpu_put(&d->gpu, freq, d->shape.inv_freq, half * 8, err));
-    TRY(ops_rope_table(&d->gpu, freq, half, d->shape.tokens, d->shape.rope_factor, d->rope, err));
-    TRY(gpu_sync(&d->gpu, err));
+    TRY(gpu_alloc(&d->on.gpu, half * 8, &freq, err));
+    TRY(gpu_put(&d->on.gpu, freq, d->shape.inv_freq, half * 8, err));
+    TRY(ops_rope_table(&d->on.gpu, freq, half, d->shape.tokens, d->shape.rope_factor, d->rope,
+                       err));
+    TRY(gpu_sync(&d->on.gpu, err));
 out:
-    gpu_release(&d->gpu, mark);
+    gpu_release(&d->on.gpu, mark);
     return rc;
 }
 
@@ -112,9 +113,9 @@ int decoder_make_attention(struct decoder *d, struct err *err)
     struct attn_plan plan = {0};
     int rc = 0;
 
-    TRY(attn_kernel_for(&p, d->gpu.sm, s->states ? ATTN_BF16 : ATTN_F16, &kernel, err));
-    TRY(attn_plan_make(&p, &kernel->tile, NULL, d->gpu.sms, true, &plan, err));
-    TRY(attn_job_init(&d->gpu, &p, kernel, &plan, &x, &d->attend, err));
+    TRY(attn_kernel_for(&p, d->on.gpu.sm, s->states ? ATTN_BF16 : ATTN_F16, &kernel, err));
+    TRY(attn_plan_make(&p, &kernel->tile, NULL, d->on.gpu.sms, true, &plan, err));
+    TRY(attn_job_init(&d->on.gpu, &p, kernel, &plan, &x, &d->attend, err));
 out:
     attn_plan_free(&plan);
     return rc;
@@ -126,12 +127,7 @@ static void decoder_close(struct decoder **out)
     if (!d)
         return;
     attn_job_free(&d->attend);
-    blas_close(&d->blas);
-    if (d->begin)
-        cudaEventDestroy(d->begin);
-    if (d->end)
-        cudaEventDestroy(d->end);
-    gpu_close(&d->gpu);
+    model_run_close(&d->on);
     free(d->states);
     free(d->host);
     free(d);
@@ -147,16 +143,13 @@ static int decoder_open(int local_rank, const struct decoder_shape *s, struct de
         return err_set(err, ERR_NOMEM, "decoder: out of memory");
     d->shape = *s;
     TRY(set_sizes(d, err));
-    TRY(gpu_open(local_rank, &d->gpu, err));
-    TRY(blas_open(&d->gpu, &d->blas, err));
+    TRY(model_run_open(local_rank, &d->on, err));
     TRY(alloc_activations(d, err));
     TRY(alloc_weights(d, err));
     TRY(make_rope(d, err));
-    d->base = gpu_mark(&d->gpu);
+    d->base = gpu_mark(&d->on.gpu);
     if (!s->states)
         TRY(decoder_make_attention(d, err));
-    CU(err, cudaEventCreate(&d->begin));
-    CU(err, cudaEventCreate(&d->end));
     d->shape.inv_freq = NULL;
     *out = d;
     d = NULL;
@@ -165,88 +158,21 @@ out:
     return rc;
 }
 
-/* ---- time ----------------------------------------------------------------------------------- */
-
-int decoder_span_begin(struct decoder *d, struct err *err)
-{
-    int rc = 0;
-    CU(err, cudaEventRecord(d->begin, d->gpu.stream));
-out:
-    return rc;
-}
-
-/* Waits for the device. */
-int decoder_span_end(struct decoder *d, struct err *err)
-{
-    float ms = 0;
-    int rc = 0;
-    CU(err, cudaEventRecord(d->end, d->gpu.stream));
-    CU(err, cudaEventSynchronize(d->end));
-    CU(err, cudaEventElapsedTime(&ms, d->begin, d->end));
-    d->seconds += 1e-3 * (double)ms;
-out:
-    return rc;
-}
-
 /* ---- weights -------------------------------------------------------------------------------- */
-
-static int64_t count(const struct decoder_tensor *t)
-{
-    return t->rows * t->cols;
-}
-
-static int put_raw(struct decoder *d, const struct decoder_tensor *t, struct err *err)
-{
-    int64_t bytes = count(t) * (int64_t)dtype_size(t->dtype);
-    if (bytes > d->raw_bytes)
-        return err_set(err, ERR_RUN, "a weight of %lld bytes is larger than the model's shape says",
-                       (long long)bytes);
-    return gpu_put(&d->gpu, d->raw, t->data, bytes, err);
-}
-
-/* The tensors t[first], t[first + step].. become the rows of a matrix. Biases lie between them. */
-static int put_matrix(struct decoder *d, const struct decoder_tensor *t, int first, int n,
-                      struct matrix *m, struct err *err)
-{
-    int64_t at = 0;
-    int rc = 0;
-
-    m->terms = 2;
-    for (int i = 0; i < n; i++)
-        m->terms = t[first + 2 * i].dtype == DT_BF16 ? m->terms : 3;
-    for (int i = 0; i < n; i++) {
-        const struct decoder_tensor *w = t + first + 2 * i;
-        if (w->cols != m->cols || at + w->rows > m->rows)
-            FAIL(err, ERR_RUN, "a weight does not have the shape that the model's sizes say");
-        TRY(put_raw(d, w, err));
-        TRY(ops_split_weights(&d->gpu, d->raw, w->dtype, w->rows, w->cols, m->terms,
-                              (char *)m->w + 2 * at * m->cols * m->terms, err));
-        at += w->rows;
-    }
-out:
-    return rc;
-}
-
-int decoder_put_vector(struct decoder *d, const struct decoder_tensor *t, float *to,
-                       struct err *err)
-{
-    int rc = put_raw(d, t, err);
-    return rc ? rc : ops_widen(&d->gpu, d->raw, t->dtype, count(t), to, err);
-}
 
 int decoder_put_weights(struct decoder *d, const struct decoder_tensor *w, struct err *err)
 {
     int rc = 0;
-    TRY(put_matrix(d, w, LLM_Q, 3, &d->m[QKV], err));
-    TRY(put_matrix(d, w, LLM_O, 1, &d->m[OUT], err));
-    TRY(put_matrix(d, w, LLM_GATE, 2, &d->m[GATE_UP], err));
-    TRY(put_matrix(d, w, LLM_DOWN, 1, &d->m[DOWN], err));
+    TRY(put_matrix(&d->on, w, LLM_Q, 3, &d->m[QKV], err));
+    TRY(put_matrix(&d->on, w, LLM_O, 1, &d->m[OUT], err));
+    TRY(put_matrix(&d->on, w, LLM_GATE, 2, &d->m[GATE_UP], err));
+    TRY(put_matrix(&d->on, w, LLM_DOWN, 1, &d->m[DOWN], err));
     for (int i = 0; i < LLM_LAYER_TENSORS; i++) {
         d->has[i] = w[i].data && w[i].cols == 1;
         if (d->has[i])
-            TRY(decoder_put_vector(d, w + i, d->vector[i], err));
+            TRY(put_vector(&d->on, w + i, d->vector[i], err));
     }
-    TRY(gpu_sync(&d->gpu, err));
+    TRY(gpu_sync(&d->on.gpu, err));
 out:
     return rc;
 }
@@ -256,27 +182,20 @@ out:
 static int add_bias(struct decoder *d, int which, float *y, int64_t n, int64_t width, int64_t ld,
                     struct err *err)
 {
-    return d->has[which] ? ops_add_bias(&d->gpu, y, n, width, ld, d->vector[which], err) : 0;
-}
-
-/* y [n][rows of m] = x m^T + beta y. */
-static int multiply(struct decoder *d, const struct matrix *m, int64_t n, float beta, float *y,
-                    struct err *err)
-{
-    return blas_bf16(d->blas, n, m->rows, m->cols * m->terms, d->x, m->w, beta, y, m->rows, err);
+    return d->has[which] ? ops_add_bias(&d->on.gpu, y, n, width, ld, d->vector[which], err) : 0;
 }
 
 /* q, k, v of a chunk in y, and by head as the attention's operands. */
 int decoder_project(struct decoder *d, int64_t t0, int64_t n, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct gpu *g = &d->gpu;
+    struct gpu *g = &d->on.gpu;
     int64_t ld = d->qdim + 2 * d->kvdim;
     int rc = 0;
 
     TRY(ops_rms_norm(g, d->h + t0 * s->hidden, n, s->hidden, d->vector[LLM_NORM1], s->eps,
                      d->m[QKV].terms, d->x, err));
-    TRY(multiply(d, &d->m[QKV], n, 0, d->y, err));
+    TRY(multiply(&d->on, &d->m[QKV], n, d->x, 0, d->y, err));
     TRY(add_bias(d, LLM_Q_B, d->y, n, d->qdim, ld, err));
     TRY(add_bias(d, LLM_K_B, d->y + d->qdim, n, d->kvdim, ld, err));
     TRY(add_bias(d, LLM_V_B, d->y + d->qdim + d->kvdim, n, d->kvdim, ld, err));
@@ -297,32 +216,20 @@ out:
 int decoder_finish(struct decoder *d, int64_t t0, int64_t n, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct gpu *g = &d->gpu;
+    struct gpu *g = &d->on.gpu;
     float *h = d->h + t0 * s->hidden;
     int rc = 0;
 
-    TRY(multiply(d, &d->m[OUT], n, 1, h, err));
+    TRY(multiply(&d->on, &d->m[OUT], n, d->x, 1, h, err));
     TRY(add_bias(d, LLM_O_B, h, n, s->hidden, s->hidden, err));
     TRY(ops_rms_norm(g, h, n, s->hidden, d->vector[LLM_NORM2], s->eps, d->m[GATE_UP].terms, d->x,
                      err));
-    TRY(multiply(d, &d->m[GATE_UP], n, 0, d->y, err));
+    TRY(multiply(&d->on, &d->m[GATE_UP], n, d->x, 0, d->y, err));
     TRY(add_bias(d, LLM_GATE_B, d->y, n, s->ffn, 2 * s->ffn, err));
     TRY(add_bias(d, LLM_UP_B, d->y + s->ffn, n, s->ffn, 2 * s->ffn, err));
     TRY(ops_silu_gate(g, d->y, n, s->ffn, d->m[DOWN].terms, d->x, err));
-    TRY(multiply(d, &d->m[DOWN], n, 1, h, err));
+    TRY(multiply(&d->on, &d->m[DOWN], n, d->x, 1, h, err));
     TRY(add_bias(d, LLM_DOWN_B, h, n, s->hidden, s->hidden, err));
-out:
-    return rc;
-}
-
-/* Columns [at, at + width) of y [n][ld] to the host. */
-int decoder_fetch_columns(struct decoder *d, int64_t n, int64_t at, int64_t width, float *to,
-                          struct err *err)
-{
-    int64_t ld = d->qdim + 2 * d->kvdim;
-    int rc = 0;
-    CU(err, cudaMemcpy2DAsync(to, (size_t)width * 4, d->y + at, (size_t)ld * 4, (size_t)width * 4,
-                              (size_t)n, cudaMemcpyDeviceToHost, d->gpu.stream));
 out:
     return rc;
 }
@@ -331,11 +238,12 @@ static int hand_out(struct decoder *d, const struct decoder_sink *sink, int64_t 
                     struct err *err)
 {
     float *q = d->host, *k = q + n * d->qdim, *v = k + n * d->kvdim;
+    int64_t ld = d->qdim + 2 * d->kvdim;
     int rc = 0;
-    TRY(decoder_fetch_columns(d, n, 0, d->qdim, q, err));
-    TRY(decoder_fetch_columns(d, n, d->qdim, d->kvdim, k, err));
-    TRY(decoder_fetch_columns(d, n, d->qdim + d->kvdim, d->kvdim, v, err));
-    TRY(gpu_sync(&d->gpu, err));
+    TRY(fetch_columns(&d->on, d->y, ld, n, 0, d->qdim, q, err));
+    TRY(fetch_columns(&d->on, d->y, ld, n, d->qdim, d->kvdim, k, err));
+    TRY(fetch_columns(&d->on, d->y, ld, n, d->qdim + d->kvdim, d->kvdim, v, err));
+    TRY(gpu_sync(&d->on.gpu, err));
     TRY(sink->rows(sink->ctx, t0, n, q, k, v, err));
 out:
     return rc;
@@ -343,7 +251,7 @@ out:
 
 int decoder_check_overflow(struct decoder *d, struct err *err)
 {
-    int flag = 0, rc = gpu_get(&d->gpu, &flag, d->overflow, 4, err);
+    int flag = 0, rc = gpu_get(&d->on.gpu, &flag, d->overflow, 4, err);
     if (!rc && flag)
         rc = err_set(err, ERR_RUN, "q, k or v is beyond %s or not a number: use --device cpu",
                      d->shape.states ? "2^39" : "float16's range (65504)");
@@ -356,34 +264,43 @@ int64_t decoder_chunk(const struct decoder *d, int64_t t)
     return d->shape.tokens - t < d->rows ? d->shape.tokens - t : d->rows;
 }
 
+static int make_layer_maps(struct decoder *d, const struct decoder_sink *sink, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct map_source from = {d->q,        d->k,           d->lse,    s->heads,
+                              s->kv_heads, (int)d->padded, s->tokens, 1 / sqrt(s->head_dim),
+                              true};
+    return make_maps(&d->on, &from, sink->pool, sink->map_sum, sink->map_max, err);
+}
+
 static int decoder_layer(struct decoder *d, const struct decoder_tensor *w,
                          const struct decoder_sink *sink, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
+    struct ops_outputs o = {d->o, s->heads, s->head_dim, (int)d->padded, s->tokens, false};
     int64_t tokens = s->tokens;
     int rc = 0;
 
     TRY(decoder_put_weights(d, w, err));
     for (int64_t t = 0; t < tokens; t += d->rows) {
         int64_t n = decoder_chunk(d, t);
-        TRY(decoder_span_begin(d, err));
+        TRY(span_begin(&d->on, err));
         TRY(decoder_project(d, t, n, err));
-        TRY(decoder_span_end(d, err));
+        TRY(span_end(&d->on, err));
         if (sink->rows)
             TRY(hand_out(d, sink, t, n, err));
     }
     TRY(decoder_check_overflow(d, err));
-    TRY(decoder_span_begin(d, err));
-    TRY(attn_job_launch(&d->gpu, &d->attend, err));
+    TRY(span_begin(&d->on, err));
+    TRY(attn_job_launch(&d->on.gpu, &d->attend, err));
     for (int64_t t = 0; t < tokens; t += d->rows) {
         int64_t n = decoder_chunk(d, t);
-        TRY(ops_join_heads(&d->gpu, d->o, s->heads, tokens, s->head_dim, (int)d->padded, t, n,
-                           d->m[OUT].terms, d->x, err));
+        TRY(ops_join_heads(&d->on.gpu, &o, t, n, d->m[OUT].terms, d->x, err));
         TRY(decoder_finish(d, t, n, err));
     }
-    TRY(decoder_span_end(d, err));
+    TRY(span_end(&d->on, err));
     if (sink->pool)
-        TRY(decoder_make_map(d, sink, err));
+        TRY(make_layer_maps(d, sink, err));
 out:
     return rc;
 }
@@ -391,8 +308,8 @@ out:
 static int put_hidden(struct decoder *d, int64_t tok0, int64_t n, const float *h, struct err *err)
 {
     int64_t width = d->shape.hidden;
-    int rc = gpu_put(&d->gpu, d->h + tok0 * width, h, n * width * 4, err);
-    return rc ? rc : gpu_sync(&d->gpu, err);
+    int rc = gpu_put(&d->on.gpu, d->h + tok0 * width, h, n * width * 4, err);
+    return rc ? rc : gpu_sync(&d->on.gpu, err);
 }
 
 /* ---- likelihoods ---------------------------------------------------------------------------- */
@@ -401,14 +318,14 @@ static int put_hidden(struct decoder *d, int64_t tok0, int64_t n, const float *h
 int decoder_put_head(struct decoder *d, const struct decoder_tensor *head, int terms, void *w,
                      struct err *err)
 {
-    int64_t row = head->cols * (int64_t)dtype_size(head->dtype), step = d->raw_bytes / row;
+    int64_t row = head->cols * (int64_t)dtype_size(head->dtype), step = d->on.raw_bytes / row;
     int rc = 0;
     for (int64_t r = 0; r < head->rows; r += step) {
         struct decoder_tensor part = *head;
         part.data = (const char *)head->data + r * row;
         part.rows = head->rows - r < step ? head->rows - r : step;
-        TRY(put_raw(d, &part, err));
-        TRY(ops_split_weights(&d->gpu, d->raw, part.dtype, part.rows, part.cols, terms,
+        TRY(put_raw(&d->on, &part, err));
+        TRY(ops_split_weights(&d->on.gpu, d->on.raw, part.dtype, part.rows, part.cols, terms,
                               (char *)w + 2 * r * part.cols * terms, err));
     }
 out:
@@ -422,10 +339,11 @@ static int likelihood_rows(struct decoder *d, int64_t rows, const void *w, int t
     int rc = 0;
     for (int64_t t = 0; t < s->tokens - 1; t += rows) {
         int64_t n = s->tokens - 1 - t < rows ? s->tokens - 1 - t : rows;
-        TRY(ops_rms_norm(&d->gpu, d->h + t * s->hidden, n, s->hidden, d->vector[LLM_NORM1], s->eps,
-                         terms, d->x, err));
-        TRY(blas_bf16(d->blas, n, s->vocab, s->hidden * terms, d->x, w, 0, logits, s->vocab, err));
-        TRY(ops_nll(&d->gpu, logits, n, s->vocab, tokens + t + 1, nll + t, err));
+        TRY(ops_rms_norm(&d->on.gpu, d->h + t * s->hidden, n, s->hidden, d->vector[LLM_NORM1],
+                         s->eps, terms, d->x, err));
+        TRY(blas_bf16(d->on.blas, n, s->vocab, s->hidden * terms, d->x, w, 0, logits, s->vocab,
+                      err));
+        TRY(ops_nll(&d->on.gpu, logits, n, s->vocab, tokens + t + 1, nll + t, err));
     }
 out:
     return rc;
@@ -436,7 +354,7 @@ static int likelihoods(struct decoder *d, const struct decoder_tensor *norm,
                        struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct gpu *g = &d->gpu;
+    struct gpu *g = &d->on.gpu;
     struct gpu_mark mark = gpu_mark(g);
     int terms = head->dtype == DT_BF16 ? 2 : 3, rc = 0;
     int64_t rows = LOGIT_BYTES / (4 * s->vocab);
@@ -450,12 +368,12 @@ static int likelihoods(struct decoder *d, const struct decoder_tensor *norm,
     TRY(gpu_alloc(g, s->tokens * 4, &ids, err));
     TRY(gpu_alloc(g, s->tokens * 4, &out, err));
     TRY(decoder_put_head(d, head, terms, w, err));
-    TRY(decoder_put_vector(d, norm, d->vector[LLM_NORM1], err));
+    TRY(put_vector(&d->on, norm, d->vector[LLM_NORM1], err));
     TRY(gpu_put(g, ids, tokens, s->tokens * 4, err));
     TRY(gpu_sync(g, err));
-    TRY(decoder_span_begin(d, err));
+    TRY(span_begin(&d->on, err));
     TRY(likelihood_rows(d, rows, w, terms, logits, ids, out, err));
-    TRY(decoder_span_end(d, err));
+    TRY(span_end(&d->on, err));
     TRY(gpu_get(g, nll, out, (s->tokens - 1) * 4, err));
 out:
     gpu_release(g, mark);
@@ -464,28 +382,18 @@ out:
 
 static double seconds(const struct decoder *d)
 {
-    return d->seconds;
+    return d->on.seconds;
 }
 
 static const char *device(const struct decoder *d)
 {
-    return d->gpu.name;
-}
-
-static void computed_by(char *text, size_t size)
-{
-    struct gpu gpu = {0};
-    struct err unused = {0};
-    if (gpu_describe(0, &gpu, &unused) == 0)
-        snprintf(text, size, "cublas 13, %s", gpu.name);
-    else
-        snprintf(text, size, "cublas 13");
+    return d->on.gpu.name;
 }
 
 const struct decoder_accel cuda_decoder = {
     .name = "cuda",
     .arithmetic = "float32, attention float16",
-    .computed_by = computed_by,
+    .computed_by = model_computed_by,
     .open = decoder_open,
     .close = decoder_close,
     .put_hidden = put_hidden,

@@ -1,27 +1,20 @@
 /*
  * decoder_body.h - the inside of a decoder on the GPU, shared by its files: decoder.c (opening,
- * weights, a layer, likelihoods), decoder_map.c (pooled maps), decoder_states.c (several states).
+ * weights, a layer, likelihoods), decoder_states.c (several states).
  */
 #ifndef LACUNA_DECODER_BODY_H
 #define LACUNA_DECODER_BODY_H
 
 #include "core/decoder.h"
 #include "cuda/attn/attn.h"
-#include "cuda/blas.h"
 #include "cuda/decoder_ops.h"
+#include "cuda/modelrun.h"
 
 /* Matrices that are multiplied as one. */
 enum { QKV, OUT, GATE_UP, DOWN, MATRICES };
 
-struct matrix {
-    void *w; /* bf16 [rows][terms * cols] */
-    int64_t rows, cols;
-    int terms;
-};
-
 struct decoder {
-    struct gpu gpu;
-    struct blas *blas;
+    struct model_run on;
     struct decoder_shape shape;
     struct attn_job attend;
     struct gpu_mark base; /* top of the arena below what belongs to one sequence */
@@ -37,8 +30,6 @@ struct decoder {
     struct matrix m[MATRICES];
     float *vector[LLM_LAYER_TENSORS]; /* norms and biases; NULL = none of them */
     bool has[LLM_LAYER_TENSORS];
-    void *raw; /* a tensor as stored, on the device */
-    int64_t raw_bytes;
     float *host; /* [rows][qdim + 2 kvdim] by tensor */
 
     /* Of several states (core/decoder.h); h is then the hidden state of the one at hand. */
@@ -47,19 +38,10 @@ struct decoder {
     float *o_rows, *o_ref;  /* [cap][qdim]: outputs of attention, of the state at hand and of 0 */
     float *k_rows, *v_rows; /* [kv_heads][tokens][d] in float32 */
     double *sums;           /* partial sums of ops_difference */
-    cudaEvent_t begin, end;
-    double seconds;
 };
 
-/* Device time of what is launched in between, added to d->seconds; the second call
- * waits for the device. */
-int decoder_span_begin(struct decoder *d, struct err *err);
-int decoder_span_end(struct decoder *d, struct err *err);
-
-/* Weights of a layer, a vector, and rows of the output matrix, from the host. */
+/* Weights of a layer, and rows of the output matrix, from the host. */
 int decoder_put_weights(struct decoder *d, const struct decoder_tensor *w, struct err *err);
-int decoder_put_vector(struct decoder *d, const struct decoder_tensor *t, float *to,
-                       struct err *err);
 int decoder_put_head(struct decoder *d, const struct decoder_tensor *head, int terms, void *w,
                      struct err *err);
 
@@ -79,16 +61,10 @@ static inline int decoder_out_terms(const struct decoder *d)
 /* What follows attention, of a chunk whose outputs are in d->x. */
 int decoder_finish(struct decoder *d, int64_t t0, int64_t n, struct err *err);
 
-/* Columns [at, at + width) of y [n][ld] to the host; nobody has waited for the device. */
-int decoder_fetch_columns(struct decoder *d, int64_t n, int64_t at, int64_t width, float *to,
-                          struct err *err);
 int decoder_check_overflow(struct decoder *d, struct err *err);
 
 /* The plan of exact attention over shape.tokens. */
 int decoder_make_attention(struct decoder *d, struct err *err);
-
-/* The pooled maps that the sink asks for. */
-int decoder_make_map(struct decoder *d, const struct decoder_sink *sink, struct err *err);
 
 /* decoder_states.c: memory of the states. */
 int decoder_alloc_states(struct decoder *d, struct err *err);

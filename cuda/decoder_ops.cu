@@ -2,56 +2,9 @@
  * decoder_ops.cu - see decoder_ops.h. All of these are bound by memory but the pooled maps, which
  * multiply on the float32 units: O(N^2 d / 2) per head.
  */
-#include "cuda/decoder_ops.h"
+#include "cuda/decoder_ops.cuh"
 
-#include "core/intmath.h"
-#include "cuda/warp.cuh"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <math.h>
-
-#define THREADS 256
-
-static unsigned blocks_of(int64_t n)
-{
-    return (unsigned)ceil_div(n, THREADS);
-}
-
-/* hi, lo (and hi again) of x at column c of a row of `d` columns. */
-static __device__ __forceinline__ void put_split(__nv_bfloat16 *row, int64_t d, int64_t c,
-                                                 int terms, float x)
-{
-    __nv_bfloat16 hi = __float2bfloat16(x);
-    row[c] = hi;
-    row[d + c] = __float2bfloat16(x - __bfloat162float(hi));
-    if (terms == 3)
-        row[2 * d + c] = hi;
-}
-
-static __device__ __forceinline__ float load_as_float(const void *x, int type, int64_t i)
-{
-    if (type == DT_BF16)
-        return __bfloat162float(((const __nv_bfloat16 *)x)[i]);
-    if (type == DT_F16)
-        return __half2float(((const __half *)x)[i]);
-    return ((const float *)x)[i];
-}
-
-/* Sum over a block of THREADS, in all threads. */
-static __device__ float block_sum(float x)
-{
-    __shared__ float part[THREADS / 32];
-    x = warp_add(x);
-    if ((threadIdx.x & 31) == 0)
-        part[threadIdx.x >> 5] = x;
-    __syncthreads();
-    x = part[threadIdx.x & (THREADS / 32 - 1)];
-    for (int m = THREADS / 64; m; m >>= 1)
-        x += __shfl_xor_sync(~0u, x, m);
-    __syncthreads();
-    return x;
-}
 
 static __device__ float block_max(float x)
 {
@@ -198,14 +151,6 @@ out:
     return rc;
 }
 
-static __device__ __forceinline__ void put_operand(void *to, bool bf16, int64_t i, float x)
-{
-    if (bf16)
-        ((__nv_bfloat16 *)to)[i] = __float2bfloat16(x);
-    else
-        ((__half *)to)[i] = __float2half(x);
-}
-
 /* One head of q, k or v by a warp. */
 static __device__ void split_head(const ops_heads &h, float *x, int64_t token, int head)
 {
@@ -215,7 +160,7 @@ static __device__ void split_head(const ops_heads &h, float *x, int64_t token, i
     int own = is_q ? head : is_v ? head - h.heads - h.kv_heads : head - h.heads;
     int64_t at = ((int64_t)own * h.tokens + h.tok0 + token) * h.padded;
     void *to = is_q ? h.q : is_v ? h.v : h.k;
-    float *wide = is_q ? NULL : is_v ? h.v32 : h.k32, limit = h.bf16 ? 0x1p39F : 65504;
+    float *wide = is_q ? NULL : is_v ? h.v32 : h.k32, limit = operand_limit(h.bf16);
     float inv = 1;
     bool big = false;
 
@@ -272,26 +217,24 @@ out:
     return rc;
 }
 
-static __global__ void join_heads(const __half *x, int heads, int64_t tokens, int d, int padded,
-                                  int64_t tok0, int terms, __nv_bfloat16 *out)
+static __global__ void join_heads(const ops_outputs o, int64_t tok0, int terms, __nv_bfloat16 *out)
 {
-    int width = heads * d;
+    int width = o.heads * o.d;
     int64_t token = blockIdx.x;
     __nv_bfloat16 *to = out + token * width * terms;
     for (int c = threadIdx.x; c < width; c += THREADS) {
-        int head = c / d;
-        put_split(to, width, c, terms,
-                  __half2float(x[(head * tokens + tok0 + token) * padded + c - head * d]));
+        int head = c / o.d;
+        put_split(
+            to, width, c, terms,
+            operand(o.x, o.bf16, (head * o.tokens + tok0 + token) * o.padded + c - head * o.d));
     }
 }
 
-extern "C" int ops_join_heads(struct gpu *g, const void *x, int heads, int64_t tokens, int d,
-                              int padded, int64_t tok0, int64_t n, int terms, void *out,
-                              struct err *err)
+extern "C" int ops_join_heads(struct gpu *g, const struct ops_outputs *o, int64_t tok0, int64_t n,
+                              int terms, void *out, struct err *err)
 {
     int rc = 0;
-    join_heads<<<(unsigned)n, THREADS, 0, g->stream>>>((const __half *)x, heads, tokens, d, padded,
-                                                       tok0, terms, (__nv_bfloat16 *)out);
+    join_heads<<<(unsigned)n, THREADS, 0, g->stream>>>(*o, tok0, terms, (__nv_bfloat16 *)out);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -343,15 +286,6 @@ out:
 #define TILE 64
 #define DEPTH 32 /* channels in shared memory at a time */
 
-struct map_args {
-    const __half *q, *k;
-    const float *lse;
-    int group, padded;
-    int64_t tokens, pool;
-    float scale;
-    float *sum, *max;
-};
-
 /* 64 x 64 scores from row q0 and key k0 on: a thread has rows 4 ty.. and keys 4 tx... */
 static __device__ void tile_scores(const __half *q, const __half *k, int64_t q0, int64_t k0,
                                    int64_t tokens, int padded, float (*qs)[TILE + 4],
@@ -380,22 +314,22 @@ static __device__ void tile_scores(const __half *q, const __half *k, int64_t q0,
 }
 
 /* A block per cell: (key cell, query cell, head). */
-static __global__ void __launch_bounds__(THREADS) pool_cells(const map_args m)
+static __global__ void __launch_bounds__(THREADS) pool_cells(const ops_maps m)
 {
     __shared__ __align__(16) float qs[DEPTH][TILE + 4], ks[DEPTH][TILE + 4];
     int64_t a = blockIdx.y, b = blockIdx.x, cells = gridDim.x, head = blockIdx.z;
-    int64_t at = (head * cells + a) * cells + b;
-    float sum = 0, top = 0, s[4][4];
-    if (b > a) {
+    int64_t at = (head * cells + a) * cells + b, kv = head / (m.heads / m.kv_heads);
+    float sum = 0, top = 0, scale = (float)m.scale, s[4][4];
+    if (m.causal && b > a) {
         if (threadIdx.x == 0)
             m.sum[at] = m.max[at] = 0;
         return;
     }
-    const __half *q = m.q + head * m.tokens * m.padded;
-    const __half *k = m.k + head / m.group * m.tokens * m.padded;
+    const __half *q = (const __half *)m.q + head * m.tokens * m.padded;
+    const __half *k = (const __half *)m.k + kv * m.tokens * m.padded;
     int64_t q_end = min((a + 1) * m.pool, m.tokens), k_end = min((b + 1) * m.pool, m.tokens);
     for (int64_t q0 = a * m.pool; q0 < q_end; q0 += TILE)
-        for (int64_t k0 = b * m.pool; k0 < min(k_end, q0 + TILE); k0 += TILE) {
+        for (int64_t k0 = b * m.pool; k0 < (m.causal ? min(k_end, q0 + TILE) : k_end); k0 += TILE) {
             float part = 0;
             tile_scores(q, k, q0, k0, m.tokens, m.padded, qs, ks, s);
 #pragma unroll
@@ -405,8 +339,8 @@ static __global__ void __launch_bounds__(THREADS) pool_cells(const map_args m)
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     int64_t key = k0 + 4 * (threadIdx.x & 15) + j;
-                    bool in = row < q_end && key < k_end && key <= row;
-                    float p = in ? expf(fmaf(s[i][j], m.scale, -lse)) : 0;
+                    bool in = row < q_end && key < k_end && (!m.causal || key <= row);
+                    float p = in ? expf(fmaf(s[i][j], scale, -lse)) : 0;
                     part += p;
                     top = fmaxf(top, p);
                 }
@@ -421,23 +355,17 @@ static __global__ void __launch_bounds__(THREADS) pool_cells(const map_args m)
     }
 }
 
-extern "C" int ops_pool_map(struct gpu *g, const void *q, const void *k, const float *lse,
-                            int heads, int kv_heads, int64_t tokens, int padded, double scale,
-                            int64_t pool, float *sum, float *max, struct err *err)
+extern "C" int ops_pool_map(struct gpu *g, const struct ops_maps *m, struct err *err)
 {
     int rc = 0;
-    int64_t cells = ceil_div(tokens, pool);
-    /* clang-format off */
-    map_args m = {(const __half *)q, (const __half *)k, lse, heads / kv_heads, padded, tokens,
-                  pool, (float)scale, sum, max};
-    /* clang-format on */
+    int64_t cells = ceil_div(m->tokens, m->pool);
+    dim3 grid((unsigned)cells, (unsigned)cells, (unsigned)m->heads);
     if (cells > 65535)
         FAIL(err, ERR_RUN,
              "%lld cells a row are more than the GPU's maps can have (65535): use a "
              "larger --maps",
              (long long)cells);
-    pool_cells<<<dim3((unsigned)cells, (unsigned)cells, (unsigned)heads), THREADS, 0, g->stream>>>(
-        m);
+    pool_cells<<<grid, THREADS, 0, g->stream>>>(*m);
     CU_LAUNCHED(err);
 out:
     return rc;

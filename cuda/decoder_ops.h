@@ -64,16 +64,30 @@ struct ops_heads {
  * by head. */
 int ops_split_heads(struct gpu *g, const struct ops_heads *h, float *y, struct err *err);
 
-/* Attention outputs x, float16 [heads][tokens][padded], of the tokens [tok0, tok0 + n) -> bf16
- * [n][terms * heads * d]. */
-int ops_join_heads(struct gpu *g, const void *x, int heads, int64_t tokens, int d, int padded,
-                   int64_t tok0, int64_t n, int terms, void *out, struct err *err);
+/* Attention outputs x [heads][tokens][padded], float16 or bf16, of the tokens [tok0, tok0 + n) ->
+ * bf16 [n][terms * heads * d]. */
+struct ops_outputs {
+    const void *x;
+    int heads, d, padded;
+    int64_t tokens;
+    bool bf16;
+};
+int ops_join_heads(struct gpu *g, const struct ops_outputs *o, int64_t tok0, int64_t n, int terms,
+                   void *out, struct err *err);
 
-/* Pooled maps (core/poolmap.h) of causal attention from its operands and log-sum-exps lse
- * [heads][tokens]: sum and max [heads][cells][cells], cells above the diagonal 0. */
-int ops_pool_map(struct gpu *g, const void *q, const void *k, const float *lse, int heads,
-                 int kv_heads, int64_t tokens, int padded, double scale, int64_t pool, float *sum,
-                 float *max, struct err *err);
+/* Pooled maps (core/poolmap.h) of attention from its operands, float16 [heads or
+ * kv_heads][tokens][padded], and log-sum-exps lse [heads][tokens]: sum and max
+ * [heads][cells][cells], 0 where no pair is allowed. */
+struct ops_maps {
+    const void *q, *k;
+    const float *lse;
+    int heads, kv_heads, padded;
+    int64_t tokens, pool;
+    double scale;
+    bool causal;
+    float *sum, *max;
+};
+int ops_pool_map(struct gpu *g, const struct ops_maps *m, struct err *err);
 
 /* nll[i] = ln sum_j e^{x_ij} - x_i,target[i] of x [n][vocab]. */
 int ops_nll(struct gpu *g, const float *x, int64_t n, int64_t vocab, const int32_t *target,

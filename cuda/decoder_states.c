@@ -20,7 +20,7 @@
 int decoder_alloc_states(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct gpu *g = &d->gpu;
+    struct gpu *g = &d->on.gpu;
     int64_t n = s->tokens;
     int rc = 0;
 
@@ -46,7 +46,7 @@ static int begin(struct decoder *d, int64_t n, struct err *err)
     d->shape.tokens = n;
     attn_job_free(&d->attend);
     d->attend = (struct attn_job){0};
-    gpu_release(&d->gpu, d->base);
+    gpu_release(&d->on.gpu, d->base);
     TRY(decoder_make_attention(d, err));
 out:
     return rc;
@@ -56,11 +56,11 @@ static int put_hidden(struct decoder *d, int64_t tok0, int64_t n, const float *h
 {
     int64_t width = d->shape.hidden, bytes = n * width * 4;
     int rc = 0;
-    TRY(gpu_put(&d->gpu, d->states[0] + tok0 * width, h, bytes, err));
+    TRY(gpu_put(&d->on.gpu, d->states[0] + tok0 * width, h, bytes, err));
     for (int i = 1; i < d->shape.states; i++)
         CU(err, cudaMemcpyAsync(d->states[i] + tok0 * width, d->states[0] + tok0 * width,
-                                (size_t)bytes, cudaMemcpyDeviceToDevice, d->gpu.stream));
-    TRY(gpu_sync(&d->gpu, err));
+                                (size_t)bytes, cudaMemcpyDeviceToDevice, d->on.gpu.stream));
+    TRY(gpu_sync(&d->on.gpu, err));
 out:
     return rc;
 }
@@ -74,8 +74,8 @@ static int fetch_kv(struct decoder *d, const struct decoder_rows *rows, struct e
     int64_t n = s->tokens * s->head_dim;
     int rc = 0;
     for (int h = 0; h < s->kv_heads; h++) {
-        TRY(gpu_get(&d->gpu, rows->k + h * rows->kv_stride, d->k_rows + h * n, n * 4, err));
-        TRY(gpu_get(&d->gpu, rows->v + h * rows->kv_stride, d->v_rows + h * n, n * 4, err));
+        TRY(gpu_get(&d->on.gpu, rows->k + h * rows->kv_stride, d->k_rows + h * n, n * 4, err));
+        TRY(gpu_get(&d->on.gpu, rows->v + h * rows->kv_stride, d->v_rows + h * n, n * 4, err));
     }
 out:
     return rc;
@@ -84,13 +84,14 @@ out:
 static int project(struct decoder *d, int state, const struct decoder_rows *rows,
                    struct decoder_operands *operands, struct err *err)
 {
+    int64_t ld = d->qdim + 2 * d->kvdim;
     int rc = 0;
     d->h = d->states[state];
     for (int64_t t = 0; t < d->shape.tokens; t += d->rows) {
         int64_t n = decoder_chunk(d, t);
         TRY(decoder_project(d, t, n, err));
         if (rows && rows->q)
-            TRY(decoder_fetch_columns(d, n, 0, d->qdim, rows->q + t * d->qdim, err));
+            TRY(fetch_columns(&d->on, d->y, ld, n, 0, d->qdim, rows->q + t * d->qdim, err));
     }
     if (rows && rows->k)
         TRY(fetch_kv(d, rows, err));
@@ -104,8 +105,8 @@ static int attend(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
     int rc = 0;
-    TRY(attn_job_launch(&d->gpu, &d->attend, err));
-    TRY(ops_head_rows(&d->gpu, d->o, s->heads, s->tokens, s->head_dim, (int)d->padded, d->o_rows,
+    TRY(attn_job_launch(&d->on.gpu, &d->attend, err));
+    TRY(ops_head_rows(&d->on.gpu, d->o, s->heads, s->tokens, s->head_dim, (int)d->padded, d->o_rows,
                       err));
 out:
     return rc;
@@ -113,8 +114,8 @@ out:
 
 static int put_attended(struct decoder *d, const float *o, struct err *err)
 {
-    int rc = gpu_put(&d->gpu, d->o_rows, o, d->shape.tokens * d->qdim * 4, err);
-    return rc ? rc : gpu_sync(&d->gpu, err);
+    int rc = gpu_put(&d->on.gpu, d->o_rows, o, d->shape.tokens * d->qdim * 4, err);
+    return rc ? rc : gpu_sync(&d->on.gpu, err);
 }
 
 /* Sums of squares of x - ref and of ref. */
@@ -123,8 +124,8 @@ static int difference(struct decoder *d, const float *x, const float *ref, int64
 {
     double sums[2 * OPS_SUMS];
     int rc = 0;
-    TRY(ops_difference(&d->gpu, x, ref, n, d->sums, err));
-    TRY(gpu_get(&d->gpu, sums, d->sums, sizeof sums, err));
+    TRY(ops_difference(&d->on.gpu, x, ref, n, d->sums, err));
+    TRY(gpu_get(&d->on.gpu, sums, d->sums, sizeof sums, err));
     *diff = *norm = 0;
     for (int i = 0; i < OPS_SUMS; i++) {
         *diff += sums[2 * i];
@@ -140,7 +141,8 @@ static int finish_rows(struct decoder *d, const float *o, struct err *err)
     int rc = 0;
     for (int64_t t = 0; t < d->shape.tokens; t += d->rows) {
         int64_t n = decoder_chunk(d, t);
-        TRY(ops_split_rows(&d->gpu, o + t * d->qdim, n, d->qdim, decoder_out_terms(d), d->x, err));
+        TRY(ops_split_rows(&d->on.gpu, o + t * d->qdim, n, d->qdim, decoder_out_terms(d), d->x,
+                           err));
         TRY(decoder_finish(d, t, n, err));
     }
 out:
@@ -170,7 +172,7 @@ out:
 static int get_hidden(struct decoder *d, int state, int64_t row, float *h, struct err *err)
 {
     int64_t width = d->shape.hidden;
-    return gpu_get(&d->gpu, h, d->states[state] + row * width, width * 4, err);
+    return gpu_get(&d->on.gpu, h, d->states[state] + row * width, width * 4, err);
 }
 
 /* ---- likelihoods ---------------------------------------------------------------------------- */
@@ -189,7 +191,7 @@ static int scoring_open(struct decoder *d, const struct decoder_tensor *norm,
                         const struct decoder_tensor *head, const int32_t *tokens, struct scoring *s,
                         struct err *err)
 {
-    struct gpu *g = &d->gpu;
+    struct gpu *g = &d->on.gpu;
     int64_t vocab = d->shape.vocab, n = d->shape.tokens;
     int rc = 0;
 
@@ -203,7 +205,7 @@ static int scoring_open(struct decoder *d, const struct decoder_tensor *norm,
     TRY(gpu_alloc(g, n * 4, &s->ids, err));
     TRY(gpu_alloc(g, s->rows * (int64_t)sizeof *s->scores, &s->scores, err));
     TRY(decoder_put_head(d, head, s->terms, s->w, err));
-    TRY(decoder_put_vector(d, norm, d->vector[LLM_NORM1], err));
+    TRY(put_vector(&d->on, norm, d->vector[LLM_NORM1], err));
     if (tokens)
         TRY(gpu_put(g, s->ids, tokens, n * 4, err));
     TRY(gpu_sync(g, err));
@@ -217,9 +219,10 @@ static int logits(struct decoder *d, const struct scoring *s, int state, int64_t
 {
     const struct decoder_shape *c = &d->shape;
     int rc = 0;
-    TRY(ops_rms_norm(&d->gpu, d->states[state] + t * c->hidden, n, c->hidden, d->vector[LLM_NORM1],
-                     c->eps, s->terms, d->x, err));
-    TRY(blas_bf16(d->blas, n, c->vocab, c->hidden * s->terms, d->x, s->w, 0, out, c->vocab, err));
+    TRY(ops_rms_norm(&d->on.gpu, d->states[state] + t * c->hidden, n, c->hidden,
+                     d->vector[LLM_NORM1], c->eps, s->terms, d->x, err));
+    TRY(blas_bf16(d->on.blas, n, c->vocab, c->hidden * s->terms, d->x, s->w, 0, out, c->vocab,
+                  err));
 out:
     return rc;
 }
@@ -228,7 +231,7 @@ static int score(struct decoder *d, const struct decoder_tensor *norm,
                  const struct decoder_tensor *head, const int32_t *tokens, int64_t from,
                  const bool *wants, struct decoder_score *const *out, struct err *err)
 {
-    struct gpu_mark mark = gpu_mark(&d->gpu);
+    struct gpu_mark mark = gpu_mark(&d->on.gpu);
     struct scoring s = {0};
     int64_t n = d->shape.tokens;
     int rc = 0;
@@ -243,14 +246,14 @@ static int score(struct decoder *d, const struct decoder_tensor *norm,
                 continue;
             if (i)
                 TRY(logits(d, &s, i, t, rows, s.q, err));
-            TRY(ops_score_rows(&d->gpu, s.p, i ? s.q : s.p, rows, d->shape.vocab, s.ids + t + 1,
+            TRY(ops_score_rows(&d->on.gpu, s.p, i ? s.q : s.p, rows, d->shape.vocab, s.ids + t + 1,
                                s.scores, err));
-            TRY(gpu_get(&d->gpu, out[i] + (t - from + 1), s.scores,
+            TRY(gpu_get(&d->on.gpu, out[i] + (t - from + 1), s.scores,
                         rows * (int64_t)sizeof *s.scores, err));
         }
     }
 out:
-    gpu_release(&d->gpu, mark);
+    gpu_release(&d->on.gpu, mark);
     return rc;
 }
 
@@ -265,11 +268,11 @@ static int time_work(struct decoder *d, int (*work)(struct decoder *d, void *ctx
     samples = samples < MAX_SAMPLES ? samples : MAX_SAMPLES;
     TRY(work(d, ctx, err));
     for (int i = 0; i < samples; i++) {
-        double before = d->seconds;
-        TRY(decoder_span_begin(d, err));
+        double before = d->on.seconds;
+        TRY(span_begin(&d->on, err));
         TRY(work(d, ctx, err));
-        TRY(decoder_span_end(d, err));
-        x[i] = 1e9 * (d->seconds - before);
+        TRY(span_end(&d->on, err));
+        x[i] = 1e9 * (d->on.seconds - before);
     }
     *ns = quartiles_of(x, samples).median;
 out:
@@ -294,19 +297,19 @@ out:
 
 static int time_layer(struct decoder *d, int samples, double *ns, struct err *err)
 {
-    struct gpu_mark mark = gpu_mark(&d->gpu);
+    struct gpu_mark mark = gpu_mark(&d->on.gpu);
     int64_t bytes = d->shape.tokens * d->shape.hidden * 4;
     struct layer_work w;
     int rc = 0;
 
-    TRY(gpu_alloc(&d->gpu, bytes, &w.scratch, err));
+    TRY(gpu_alloc(&d->on.gpu, bytes, &w.scratch, err));
     CU(err, cudaMemcpyAsync(w.scratch, d->states[0], (size_t)bytes, cudaMemcpyDeviceToDevice,
-                            d->gpu.stream));
+                            d->on.gpu.stream));
     TRY(time_work(d, layer_work, &w, samples, ns, err));
-    TRY(gpu_zero(&d->gpu, d->overflow, 4, err)); /* the copy may have grown beyond all bounds */
+    TRY(gpu_zero(&d->on.gpu, d->overflow, 4, err)); /* the copy may have grown beyond all bounds */
 out:
     d->h = d->states[0];
-    gpu_release(&d->gpu, mark);
+    gpu_release(&d->on.gpu, mark);
     return rc;
 }
 
@@ -319,13 +322,13 @@ static int head_work(struct decoder *d, void *ctx, struct err *err)
 static int time_head(struct decoder *d, const struct decoder_tensor *norm,
                      const struct decoder_tensor *head, int samples, double *ns, struct err *err)
 {
-    struct gpu_mark mark = gpu_mark(&d->gpu);
+    struct gpu_mark mark = gpu_mark(&d->on.gpu);
     struct scoring s = {0};
     int rc = 0;
     TRY(scoring_open(d, norm, head, NULL, &s, err));
     TRY(time_work(d, head_work, &s, samples, ns, err));
 out:
-    gpu_release(&d->gpu, mark);
+    gpu_release(&d->on.gpu, mark);
     return rc;
 }
 

@@ -226,6 +226,21 @@ static void close_device(struct sim_device *d)
 
 /* ---- video ---------------------------------------------------------------------------------- */
 
+/* The GPU for the whole model, too, where it has kernels of its head dimension. */
+static void choose_denoiser(const struct app *app, const struct eval_opts *o, struct video_eval *v)
+{
+    if (o->device == 0)
+        return;
+    if (v->model.c.head_dim > 128) {
+        log_warn("the GPU has no head dims above 128, which %s needs: the methods attend there, "
+                 "everything else runs on the CPU",
+                 v->name);
+        return;
+    }
+    v->device = app->denoiser;
+    v->how.all_on_device = true;
+}
+
 static int eval_video(const struct app *app, const struct eval_opts *o,
                       const struct method_run *runs, int64_t n_runs, struct err *err)
 {
@@ -256,6 +271,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o,
     TRY(video_eval_open(&v, err));
     TRY(eval_how_options(o, &v.shape, DT_F32, &v.how, err));
     TRY(open_device(app, o, &all, &device, &v.how, err));
+    choose_denoiser(app, o, &v);
     for (int64_t i = 0; i < n_runs; i++)
         TRY(method_calib_fits(runs + i, v.name, "none", err));
     TRY(gemm_ready(err));

@@ -109,9 +109,9 @@ const struct opt eval_options[] = {
      .help = "Arithmetic of the attention over a mask and of what methods ask of the exact map."},
     {.name = "device", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, device),
      .def = "cpu", .values = devices,
-     .help = "Where prefills of language models run, exact ones too, and where the methods of video "
-             "models attend; cuda: on a GPU, attention with operands rounded to bfloat16, masks "
-             "chosen there where the method has a GPU side. Ids behind a prefill run on the CPU."},
+     .help = "Where prefills of language models and evaluations of video models run, exact ones "
+             "too; cuda: on a GPU, attention with operands rounded to bfloat16, masks chosen there "
+             "where the method has a GPU side. Ids behind a prefill run on the CPU."},
     {.name = "samples", .type = OPT_INT, .offset = offsetof(struct eval_opts, samples), .arg = "N",
      .def = "0", .min = 0, .max = 1000,
      .help = "With cuda: timed launches of each attention, exact attention in turns with the "

@@ -6,6 +6,7 @@
 #include "capture/capture.h"
 #include "capture/flow.h"
 #include "capture/frames.h"
+#include "capture/wan_device.h"
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/log.h"
@@ -60,8 +61,11 @@ void video_eval_close(struct video_eval *v)
 
 int64_t video_eval_memory(const struct video_eval *v)
 {
-    return wan_forward_bytes(&v->model.c, v->in.t, v->in.h, v->in.w) +
-           4 * v->in.size * (2 * v->n_runs + 4);
+    const struct wan_config *c = &v->model.c;
+    int64_t n = v->in.grid[0] * v->in.grid[1] * v->in.grid[2];
+    int64_t run = v->device ? wan_device_bytes(c, n, 0) + 12 * n * c->dim
+                            : wan_forward_bytes(c, v->in.t, v->in.h, v->in.w);
+    return run + 4 * v->in.size * (2 * v->n_runs + 4);
 }
 
 /* ---- records -------------------------------------------------------------------------------- */
@@ -192,7 +196,7 @@ static int evaluate(struct video_work *w, struct video_stream *s, int64_t step, 
     struct video_eval *e = w->e;
     bool method = s != w->s;
     const float *text = branch ? e->in.negative : e->in.text;
-    struct layer_attention own = {&s->attn, layer_attn_attend};
+    struct layer_attention own = layer_attn_own(&s->attn);
     struct wan_input in = {s->x, e->in.t,     e->in.h, e->in.w, 1000 * e->in.sigma[step],
                            text, e->in.n_text};
 
@@ -203,7 +207,7 @@ static int evaluate(struct video_work *w, struct video_stream *s, int64_t step, 
     s->attn.timestep = in.timestep;
     s->attn.branch = branch;
     e->model.attention = method ? &own : NULL;
-    int rc = wan_forward(&e->model, &in, e->jobs, NULL, NULL, v, err);
+    int rc = wan_forward(&e->model, &in, e->jobs, NULL, v, err);
     e->model.attention = NULL;
     return rc;
 }
@@ -400,6 +404,13 @@ out:
     return rc;
 }
 
+static int open_device(struct video_eval *v, struct err *err)
+{
+    struct wan_device_ask ask = {
+        .on = v->device, .size = {v->in.t, v->in.h, v->in.w}, .n_text = v->in.n_text, .bf16 = true};
+    return wan_device_open(&v->model, &ask, err);
+}
+
 int video_eval_run(struct video_eval *v, struct err *err)
 {
     struct video_work w = {.e = v};
@@ -409,6 +420,8 @@ int video_eval_run(struct video_eval *v, struct err *err)
     TRY(open_streams(&w, err));
     if (v->todo == 0)
         goto out;
+    if (v->device)
+        TRY(open_device(v, err));
     if (v->frames) /* not after hours of work */
         TRY(make_dirs(v->frames, err));
     w.progress = progress_start("eval", (double)v->ask.steps * (v->n_runs + 1),

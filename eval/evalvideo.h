@@ -23,7 +23,8 @@ struct video_eval {
     struct record_file *records; /* NULL in a dry run without a directory */
     const char *frames;          /* directory for pictures, NULL: none */
     int jobs;
-    int64_t todo; /* records that are missing, of n_runs + 1 */
+    const struct denoiser_accel *device; /* where the model runs; NULL: on this processor */
+    int64_t todo;                        /* records that are missing, of n_runs + 1 */
     int64_t done_ok, done_skip, done_error;
 };
 

@@ -198,3 +198,24 @@ int layer_attn_attend(void *ctx, int layer, const float *q, int64_t nq, const st
     }
     return step > 0 && step < nq ? attend_in_chunks(&j, step, err) : attend_rows(&j, err);
 }
+
+static bool exact_after_all(void *ctx, int layer, int64_t n)
+{
+    struct layer_attn *a = ctx;
+    bool dense = layer_attn_is_dense(a, layer, n);
+    if (dense)
+        layer_attn_count_dense(a, layer);
+    return dense;
+}
+
+static void set_there(void *ctx, const struct decoder_operands *there, int64_t n)
+{
+    struct layer_attn *a = ctx;
+    a->there = there;
+    a->there_tokens = n;
+}
+
+struct layer_attention layer_attn_own(struct layer_attn *a)
+{
+    return (struct layer_attention){a, layer_attn_attend, exact_after_all, set_there};
+}

@@ -99,6 +99,9 @@ int layer_attn_keep_state(struct layer_attn *a, int branches, struct err *err);
 bool layer_attn_is_dense(const struct layer_attn *a, int layer, int64_t n);
 void layer_attn_count_dense(struct layer_attn *a, int layer);
 
+/* A method in the place of exact attention. */
+struct layer_attention layer_attn_own(struct layer_attn *a);
+
 /* layer_attention.attend with a struct layer_attn as ctx. METHOD_SKIP with `skip` set where the
  * method does not apply. */
 int layer_attn_attend(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,

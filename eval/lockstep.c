@@ -164,7 +164,7 @@ int lockstep_drop_out(struct stream *s, int layer, int rc, struct err *why, stru
 static int stream_layer(struct lockstep *l, struct stream *s, int layer, const struct llm_layer *w,
                         int64_t pos, int64_t n, float *o, float *h, struct err *err)
 {
-    struct layer_attention method = {s->attn, layer_attn_attend};
+    struct layer_attention method = layer_attn_own(s->attn);
     struct err own = {0};
     int rc = llm_layer_run(&l->work, layer, w, pos, n, s->kv + (l->keep ? layer : 0),
                            s->attn ? &method : NULL, l->q, o, h, &own);

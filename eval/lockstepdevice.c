@@ -4,6 +4,7 @@
 #include "eval/lockstepdevice.h"
 
 #include "capture/llm_device.h"
+#include "capture/rawtensor.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -30,8 +31,8 @@ int lockstep_device_open(struct lockstep *l, const struct lockstep_on *on, struc
     dev = l->device;
     dev->on = on;
     TRY(llm_device_open(l->model, on->decoder, on->local_rank, l->cap, l->n_streams, &dev->d, err));
-    TRY(llm_raw_tensor(l->model, l->model->norm, &dev->norm, err));
-    TRY(llm_raw_tensor(l->model, l->model->head, &dev->head, err));
+    TRY(raw_tensor_read(l->model->file, l->model->norm, &dev->norm, err));
+    TRY(raw_tensor_read(l->model->file, l->model->head, &dev->head, err));
 out:
     return rc;
 }
@@ -43,8 +44,8 @@ void lockstep_device_close(struct lockstep *l)
         return;
     dev->on->decoder->close(&dev->d);
     llm_raw_free(&dev->layer);
-    free((void *)(uintptr_t)dev->norm.data);
-    free((void *)(uintptr_t)dev->head.data);
+    raw_tensor_free(&dev->norm);
+    raw_tensor_free(&dev->head);
     free(dev);
     l->device = NULL;
 }

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # check-gpu.sh BIN [PART...] - everything that is checked on a machine with a GPU, with the programs in
-# BIN (lacuna, checkcu), or the named parts of it (below): kernels, metrics, selections and the model runner against the CPU reference; every
-# method on traces of both models of datasets/models; two captures and two evals of one run; the kernels under
-# compute-sanitizer, where it is installed. From the project's root. Exit code 1 when a check failed or
-# none ran, 4 without a GPU.
+# BIN (lacuna, checkcu), or the named parts of it (below): kernels, metrics, selections and the model
+# runners against the CPU reference; every method on traces of both models of datasets/models; captures
+# and evals of both models, on both sides; the kernels under compute-sanitizer, where it is installed.
+# From the project's root. Exit code 1 when a check failed or none ran, 4 without a GPU.
 # shellcheck disable=SC2317 # functions are called by part
 set -uo pipefail
 bin=$1
 shift
-[ $# = 0 ] && set -- kernels traces captures evals memcheck racecheck
+[ $# = 0 ] && set -- kernels traces captures evals clips memcheck racecheck
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 export OPENBLAS_NUM_THREADS=1 # the jobs of a capture are its threads
 failed=0
@@ -96,6 +96,28 @@ evals() {
         grep -q ttft_ns "$work/eval-needle/records.jsonl"
 }
 
+# A video model on both sides, captured and with methods inside: clips differ from the exact one by the
+# methods, not by the roundings, which are 60 dB below.
+clips() {
+    local device
+    for device in cpu cuda; do
+        "$bin/lacuna" capture -q -m datasets/models/video-dit --size 8x128x192 --capture-steps 0-3 \
+            --guidance 3 --dtype f32 --device "$device" -o "$work/clip-$device.h5" || return
+        "$bin/lacuna" eval -q --model datasets/models/video-dit --size 4x128x192 --steps 3 \
+            -m radial:dense_steps=1:dense_layers=0 -m fg-attn --device "$device" -o "$work/clips-$device" || return
+        "$bin/lacuna" analyze "$work/clips-$device" --group method --columns psnr,ssim,density_elem --format csv \
+            >"$work/clips-$device.csv" || return
+    done
+    "$bin/checkcu" --same "$work/clip-cpu.h5" "$work/clip-cuda.h5" || return
+    paste -d, "$work/clips-cpu.csv" "$work/clips-cuda.csv" | tr -d '\r' | awk -F, '
+        NR == 1 {for (i = 1; i <= NF; i++) at[$i, ++n[$i]] = i; next}
+        function apart(name, d) {d = $at[name, 1] - $at[name, 2]; return d < 0 ? -d : d}
+        !/^dense/ {rows++; psnr = apart("psnr") > psnr ? apart("psnr") : psnr
+            kept = apart("density_elem") > kept ? apart("density_elem") : kept; low = low || $at["psnr", 2] < 30}
+        END {print "   clips of", rows, "settings: PSNR at most", psnr + 0, "dB apart, density", kept + 0
+             exit !(rows == 2 && psnr <= 1.5 && kept <= 2e-3 && !low)}'
+}
+
 # checkcu in parts side by side: the reference and the sanitizer are the limit, not the GPU. Twice as many parts as run at a
 # time, because some take several times as long as others.
 parts() { # LOG COMMAND...: COMMAND --part I/N, output in $work/LOG.I; the number of failed parts
@@ -143,8 +165,8 @@ jobs=$(nproc)
 [ "$jobs" -gt 12 ] && jobs=12
 ran=
 for name in "$@"; do
-    if [[ ! $name =~ ^(kernels|traces|captures|evals|memcheck|racecheck)$ ]]; then
-        echo "FAIL: no part is called $name; there are kernels, traces, captures, evals, memcheck and racecheck"
+    if [[ ! $name =~ ^(kernels|traces|captures|evals|clips|memcheck|racecheck)$ ]]; then
+        echo "FAIL: no part is called $name; there are kernels, traces, captures, evals, clips, memcheck and racecheck"
         failed=1
     elif [[ $name = *check ]] && ! command -v compute-sanitizer >/dev/null; then
         echo "== compute-sanitizer is not installed: $name did not run"

@@ -23,6 +23,7 @@
 #include "tests/gpu/checkcu_calls.h"
 #include "tests/gpu/checkcu_case.h"
 #include "tests/gpu/checkcu_decoder.h"
+#include "tests/gpu/checkcu_denoiser.h"
 #include "tests/gpu/checkcu_filter.h"
 #include "tests/gpu/checkcu_maps.h"
 #include "tests/gpu/checkcu_select.h"
@@ -302,6 +303,8 @@ static int check_all(struct gpu *g)
         check_scores(g);
     if (!lost && cu_chosen(&choice, "decoder"))
         check_decoder(&cuda_decoder, &n_checks, &n_failures);
+    if (!lost && cu_chosen(&choice, "denoiser"))
+        check_denoiser(&cuda_denoiser, &n_checks, &n_failures);
     if (!lost && cu_chosen(&choice, "values"))
         check_values(&cuda_accel, &choice, &n_checks, &n_failures);
     for (int d = 128; d >= 64 && !lost; d /= 2)

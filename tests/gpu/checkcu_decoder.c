@@ -11,6 +11,7 @@
 #include "capture/llm_model.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "tests/gpu/checkcu_checkpoint.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +20,6 @@
 #include <unistd.h>
 
 enum { LAYERS = 3, HIDDEN = 96, FFN = 160, VOCAB = 200, TOKENS = 333 };
-enum { MAX_TENSORS = 18 * LAYERS + 3 };
 
 static const struct model {
     const char *text, *architecture, *extra; /* keys of config.json */
@@ -45,33 +45,16 @@ static const struct model {
 
 struct writer {
     const struct model *m;
-    struct st_out t[MAX_TENSORS];
-    char names[MAX_TENSORS][96];
-    int n;
+    struct cu_checkpoint to;
 };
 
 /* Normal values: vectors around `mean`, matrices of a size that keeps activations near 1. */
 static int add(struct writer *w, const char *name, int64_t rows, int64_t cols, double mean,
                struct err *err)
 {
-    struct st_out *t = w->t + w->n;
-    int64_t count = rows * (cols ? cols : 1);
-    double scale = cols ? 1.5 / sqrt((double)cols) : 0.2;
-    void *data = NULL;
-    int rc = mem_alloc(&data, count, dtype_size(w->m->dtype), name, err);
-    if (rc)
-        return rc;
-    for (int64_t i = 0; i < count; i++) {
-        float x = (float)(mean + scale * rng_normal(7, (uint64_t)w->n, (uint64_t)i));
-        if (w->m->dtype == DT_F32)
-            ((float *)data)[i] = x;
-        else
-            ((uint16_t *)data)[i] = w->m->dtype == DT_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
-    }
-    snprintf(w->names[w->n], sizeof w->names[w->n], "%s", name);
-    *t = (struct st_out){w->names[w->n], w->m->dtype, cols ? 2 : 1, {rows, cols}, data};
-    w->n++;
-    return 0;
+    const int64_t shape[2] = {rows, cols};
+    return cu_checkpoint_add(&w->to, name, cols ? 2 : 1, shape, mean,
+                             cols ? 1.5 / sqrt((double)cols) : 0.2, err);
 }
 
 static int add_linear(struct writer *w, int layer, const char *name, int64_t rows, int64_t cols,
@@ -119,18 +102,18 @@ out:
 
 static int put_weights(const struct model *m, const char *path, struct err *err)
 {
-    struct writer w = {.m = m};
+    static struct writer w;
     int rc = 0;
+    w = (struct writer){.m = m, .to.dtype = m->dtype};
     TRY(add(&w, "model.embed_tokens.weight", VOCAB, HIDDEN, 0, err));
     TRY(add(&w, "model.norm.weight", HIDDEN, 0, 1, err));
     if (!m->tied)
         TRY(add(&w, "lm_head.weight", VOCAB, HIDDEN, 0, err));
     for (int l = 0; l < LAYERS; l++)
         TRY(add_layer(&w, l, err));
-    TRY(st_write(path, w.t, w.n, err));
+    TRY(st_write(path, w.to.t, w.to.n, err));
 out:
-    for (int i = 0; i < w.n; i++)
-        free((void *)(uintptr_t)w.t[i].data);
+    cu_checkpoint_free(&w.to);
     return rc;
 }
 
@@ -205,16 +188,6 @@ out:
     return rc;
 }
 
-static double relative(const float *x, const float *ref, int64_t n)
-{
-    double delta = 0, norm = 0;
-    for (int64_t i = 0; i < n; i++) {
-        delta += ((double)x[i] - ref[i]) * ((double)x[i] - ref[i]);
-        norm += (double)ref[i] * ref[i];
-    }
-    return sqrt(delta / norm);
-}
-
 /* Worst over layers of q, k, v and maps, and of a token's likelihood. */
 static void compare(const struct seen *got, const struct seen *ref, double *rows, double *nll)
 {
@@ -222,7 +195,7 @@ static void compare(const struct seen *got, const struct seen *ref, double *rows
     for (int i = 0; i < 4; i++)
         for (int l = 0; l < LAYERS; l++) {
             int64_t at = l * ref->width[i];
-            double e = relative(got->x[i] + at, ref->x[i] + at, ref->width[i]);
+            double e = cu_relative(got->x[i] + at, ref->x[i] + at, ref->width[i]);
             *rows = isnan(e) || e > *rows ? e : *rows;
         }
     for (int i = 0; i < TOKENS - 1; i++) {

@@ -26,13 +26,15 @@ static inline char *next_word(char **text)
     return *word ? word : NULL;
 }
 
-/* capture --model MODEL -o OUT and the words of `common` and `args`, quiet. */
-static inline int capture_run(const char *model, const char *out, const char *common,
-                              const char *args, struct err *err)
+/* capture --model MODEL -o OUT and the words of `common` and `args`, quiet; with a device for video
+ * models, or NULL. */
+static inline int capture_run_on(const struct denoiser_accel *device, const char *model,
+                                 const char *out, const char *common, const char *args,
+                                 struct err *err)
 {
     static const struct command *const none[] = {NULL};
     char words[64000], *rest = words, *argv[60];
-    struct app app = {.commands = none};
+    struct app app = {.commands = none, .denoiser = device};
     int argc = 0;
     int len =
         snprintf(words, sizeof words, "--model %s -o %s --quiet %s %s", model, out, common, args);
@@ -42,6 +44,12 @@ static inline int capture_run(const char *model, const char *out, const char *co
     app.argc = argc;
     app.argv = argv;
     return cmd_capture.run(&app, argc, argv, err);
+}
+
+static inline int capture_run(const char *model, const char *out, const char *common,
+                              const char *args, struct err *err)
+{
+    return capture_run_on(NULL, model, out, common, args, err);
 }
 
 static inline struct trace *open_trace(const char *path)

@@ -112,8 +112,9 @@ static void check_run(int64_t cache_bytes)
     for (int s = 0; s < STEPS; s++) {
         ck_assert_double_eq_tol(sigma[s], want_sigma[s], 1e-6);
         struct wan_input in = {x, T, H, W, 1000 * sigma[s], text, 8};
+        struct wan_hooks hooks = {.ctx = &probe, .rows = probe_hook};
         probe.step = s;
-        assert_ok(wan_forward(&m, &in, 2, probe_hook, &probe, v, &err), &err);
+        assert_ok(wan_forward(&m, &in, 2, &hooks, v, &err), &err);
         snprintf(name, sizeof name, "step%d.velocity", s);
         compare_frame(&probe, name, v);
         flow_step(x, v, SIZE, sigma[s], sigma[s + 1]);
@@ -155,8 +156,8 @@ START_TEST(velocity_does_not_depend_on_the_number_of_threads)
         text[i] = (float)rng_normal(5, 2, (uint64_t)i);
     assert_ok(wan_open(MODEL, (int64_t)1 << 30, &m, &err), &err);
     struct wan_input in = {x, FRAMES, HIGH, WIDE, 700, text, 8};
-    assert_ok(wan_forward(&m, &in, 1, NULL, NULL, one, &err), &err);
-    assert_ok(wan_forward(&m, &in, 5, NULL, NULL, many, &err), &err);
+    assert_ok(wan_forward(&m, &in, 1, NULL, one, &err), &err);
+    assert_ok(wan_forward(&m, &in, 5, NULL, many, &err), &err);
     ck_assert_mem_eq(one, many, sizeof one);
     wan_close(&m);
 }

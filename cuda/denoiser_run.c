@@ -1,0 +1,321 @@
+/*
+ * denoiser_run.c - an evaluation of a video diffusion transformer on the GPU (core/denoiser.h), the
+ * steps of capture/wan_forward.c over chunks of tokens.
+ */
+#include "cuda/decoder_ops.h"
+#include "cuda/denoiser_body.h"
+
+#include "core/intmath.h"
+#include "core/mem.h"
+
+#include <math.h>
+
+/* ---- pieces of an evaluation ---------------------------------------------------------------- */
+
+/* y = x w^T without the bias, of n rows whose terms are in d->x. */
+static int apply(struct denoiser *d, const struct linear *l, int64_t n, float *y, struct err *err)
+{
+    return multiply(&d->on, &l->m, n, d->x, 0, y, err);
+}
+
+/* The same with the bias. */
+static int apply_bias(struct denoiser *d, const struct linear *l, int64_t n, float *y,
+                      struct err *err)
+{
+    int rc = apply(d, l, n, y, err);
+    return rc ? rc : ops_add_bias(&d->on.gpu, y, n, l->m.rows, l->m.rows, l->bias, err);
+}
+
+/* x -> the terms that the next product takes. */
+static int take(struct denoiser *d, const float *x, int64_t n, const struct linear *next,
+                struct err *err)
+{
+    return ops_split_rows(&d->on.gpu, x, n, next->m.cols, next->m.terms, d->x, err);
+}
+
+/* LN(h) scale + shift of tokens from t on. */
+static int take_normed(struct denoiser *d, int64_t t, int64_t n, const float *scale,
+                       const float *shift, const struct linear *next, struct err *err)
+{
+    return ops_layer_norm(&d->on.gpu, d->h + t * d->dim, n, d->dim, scale, shift, d->shape.eps,
+                          next->m.terms, d->x, err);
+}
+
+/* f(d->y + the bias of `of`). */
+static int take_activated(struct denoiser *d, int64_t n, const struct linear *of,
+                          enum ops_function f, const struct linear *next, struct err *err)
+{
+    return ops_activate(&d->on.gpu, d->y, n, of->m.rows, of->bias, f, next->m.terms, d->x, err);
+}
+
+/* Outputs of attention of tokens from t on. */
+static int take_attended(struct denoiser *d, int64_t t, int64_t n, const struct linear *next,
+                         struct err *err)
+{
+    const struct denoiser_shape *s = &d->shape;
+    struct ops_outputs o = {d->o, s->heads, s->head_dim, (int)d->padded, d->tokens, s->bf16};
+    return ops_join_heads(&d->on.gpu, &o, t, n, next->m.terms, d->x, err);
+}
+
+/* h += gate * (x w^T + b) */
+static int add_to_hidden(struct denoiser *d, int64_t t, int64_t n, const struct linear *l,
+                         const float *gate, struct err *err)
+{
+    int rc = apply(d, l, n, d->y, err);
+    return rc ? rc
+              : ops_add_gated(&d->on.gpu, d->h + t * d->dim, d->y, n, d->dim, l->bias, gate, err);
+}
+
+/* Tokens of the chunk that begins at t. */
+static int64_t chunk(const struct denoiser *d, int64_t t)
+{
+    return MIN(d->rows, d->tokens - t);
+}
+
+/* An operand of `tokens` tokens from columns of d->y. */
+static int split(struct denoiser *d, float *y, int64_t ld, int64_t t, int64_t n, int64_t tokens,
+                 const float *norm, bool rotate, void *to, struct err *err)
+{
+    const struct denoiser_shape *s = &d->shape;
+    /* clang-format off */
+    struct ops_wide w = {
+        .heads = s->heads, .d = s->head_dim, .padded = (int)d->padded, .n = n, .tok0 = t, .ld = ld,
+        .tokens = tokens, .norm = norm, .eps = s->eps, .rotate = rotate, .bf16 = s->bf16, .to = to,
+        .overflow = d->overflow};
+    /* clang-format on */
+    for (int a = 0; a < 3; a++) {
+        w.grid[a] = d->in.grid[a];
+        w.pairs[a] = s->pairs[a];
+        w.table[a] = d->table[a];
+    }
+    return ops_split_wide(&d->on.gpu, &w, y, err);
+}
+
+/* ---- begin ---------------------------------------------------------------------------------- */
+
+static int embed_time(struct denoiser *d, struct err *err)
+{
+    const struct linear *o = d->outer;
+    int rc = 0;
+    TRY(take(d, d->freq, 1, o + TIME1, err));
+    TRY(apply(d, o + TIME1, 1, d->y, err));
+    TRY(take_activated(d, 1, o + TIME1, OPS_SILU, o + TIME2, err));
+    TRY(apply_bias(d, o + TIME2, 1, d->temb, err));
+    TRY(ops_activate(&d->on.gpu, d->temb, 1, d->dim, NULL, OPS_SILU, o[TIME_PROJ].m.terms, d->x,
+                     err));
+    TRY(apply_bias(d, o + TIME_PROJ, 1, d->emod, err));
+out:
+    return rc;
+}
+
+static int embed_text(struct denoiser *d, struct err *err)
+{
+    const struct linear *o = d->outer;
+    int64_t n = d->shape.n_text;
+    int rc = 0;
+    TRY(take(d, d->text_in, n, o + TEXT1, err));
+    TRY(apply(d, o + TEXT1, n, d->y, err));
+    TRY(take_activated(d, n, o + TEXT1, OPS_GELU_TANH, o + TEXT2, err));
+    TRY(apply_bias(d, o + TEXT2, n, d->text, err));
+out:
+    return rc;
+}
+
+int denoiser_begin(struct denoiser *d, const float *x, const float *frequencies, const float *text,
+                   struct err *err)
+{
+    const struct denoiser_shape *s = &d->shape;
+    const struct linear *patch = d->outer + PATCH;
+    struct gpu *g = &d->on.gpu;
+    int64_t pixels = s->size[0] * s->size[1] * s->size[2];
+    int rc = 0;
+
+    TRY(gpu_put(g, d->latent, x, s->in_channels * pixels * 4, err));
+    TRY(gpu_put(g, d->freq, frequencies, s->freq * 4, err));
+    TRY(gpu_put(g, d->text_in, text, s->n_text * s->text_dim * 4, err));
+    TRY(span_begin(&d->on, err));
+    TRY(embed_time(d, err));
+    TRY(embed_text(d, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows) {
+        int64_t n = chunk(d, t);
+        TRY(ops_patches(g, d->latent, &d->in, t, n, patch->m.terms, d->x, err));
+        TRY(apply_bias(d, patch, n, d->h + t * d->dim, err));
+    }
+    TRY(span_end(&d->on, err));
+out:
+    return rc;
+}
+
+/* ---- a layer -------------------------------------------------------------------------------- */
+
+/* q, k, v of the self-attention of a chunk, in d->y and by head. */
+static int project(struct denoiser *d, const struct block *b, int64_t t, int64_t n, struct err *err)
+{
+    int64_t dim = d->dim, ld = 3 * dim;
+    int rc = 0;
+    TRY(take_normed(d, t, n, d->mod + dim, d->mod, b->l + QKV1, err));
+    TRY(apply_bias(d, b->l + QKV1, n, d->y, err));
+    TRY(split(d, d->y, ld, t, n, d->tokens, b->q1_norm, true, d->q, err));
+    TRY(split(d, d->y + dim, ld, t, n, d->tokens, b->k1_norm, true, d->k, err));
+    TRY(split(d, d->y + 2 * dim, ld, t, n, d->tokens, NULL, false, d->v, err));
+out:
+    return rc;
+}
+
+static int hand_out(struct denoiser *d, const struct denoiser_sink *sink, int64_t t, int64_t n,
+                    struct err *err)
+{
+    int64_t dim = d->dim, ld = 3 * dim;
+    float *at[3] = {d->host, d->host + n * dim, d->host + 2 * n * dim};
+    int rc = 0;
+    for (int i = 0; i < 3; i++)
+        TRY(fetch_columns(&d->on, d->y, ld, n, i * dim, dim, at[i], err));
+    TRY(gpu_sync(&d->on.gpu, err));
+    TRY(sink->rows(sink->ctx, t, n, at[0], at[1], at[2], err));
+out:
+    return rc;
+}
+
+/* Modulation, keys and values of the text, then q, k, v of all tokens. */
+static int project_all(struct denoiser *d, const struct block *b, const struct denoiser_sink *sink,
+                       struct err *err)
+{
+    int64_t n_text = d->shape.n_text, dim = d->dim;
+    int rc = 0;
+
+    TRY(span_begin(&d->on, err));
+    TRY(ops_modulation(&d->on.gpu, b->mod, d->emod, false, 6, dim, 1u << 1 | 1u << 4, d->mod, err));
+    TRY(take(d, d->text, n_text, b->l + KV2, err));
+    TRY(apply_bias(d, b->l + KV2, n_text, d->y, err));
+    TRY(split(d, d->y, 2 * dim, 0, n_text, n_text, b->k2_norm, false, d->k2, err));
+    TRY(split(d, d->y + dim, 2 * dim, 0, n_text, n_text, NULL, false, d->v2, err));
+    TRY(span_end(&d->on, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows) {
+        TRY(span_begin(&d->on, err));
+        TRY(project(d, b, t, chunk(d, t), err));
+        TRY(span_end(&d->on, err));
+        if (sink->rows)
+            TRY(hand_out(d, sink, t, chunk(d, t), err));
+    }
+out:
+    return rc;
+}
+
+/* Self-attention, its maps, and what somebody else puts in its place. */
+static int attend(struct denoiser *d, const struct denoiser_sink *sink, struct err *err)
+{
+    const struct denoiser_shape *s = &d->shape;
+    struct decoder_operands there = {d->q, d->k, d->v, (int)d->padded};
+    struct map_source from = {d->q,     d->k,           d->lse,    s->heads,
+                              s->heads, (int)d->padded, d->tokens, 1 / sqrt(s->head_dim),
+                              false};
+    int rc = 0;
+
+    if (sink->pool && s->bf16)
+        FAIL(err, ERR_RUN, "maps are made of float16 operands");
+    if (sink->pool || !sink->attend) {
+        TRY(span_begin(&d->on, err));
+        TRY(attn_job_launch(&d->on.gpu, &d->self, err));
+        TRY(span_end(&d->on, err));
+    }
+    if (sink->pool)
+        TRY(make_maps(&d->on, &from, sink->pool, sink->map_sum, sink->map_max, err));
+    if (!sink->attend)
+        goto out;
+    if (!d->attended)
+        TRY(mem_alloc(&d->attended, d->tokens * d->dim, sizeof(float), "attention output", err));
+    TRY(gpu_sync(&d->on.gpu, err));
+    TRY(sink->attend(sink->ctx, &there, d->attended, err));
+out:
+    return rc;
+}
+
+/* What follows self-attention, up to the queries of cross-attention. */
+static int finish_self(struct denoiser *d, const struct block *b, bool own, int64_t t, int64_t n,
+                       struct err *err)
+{
+    int rc = 0;
+    if (own) {
+        TRY(gpu_put(&d->on.gpu, d->y, d->attended + t * d->dim, n * d->dim * 4, err));
+        TRY(take(d, d->y, n, b->l + OUT1, err));
+    } else {
+        TRY(take_attended(d, t, n, b->l + OUT1, err));
+    }
+    TRY(add_to_hidden(d, t, n, b->l + OUT1, d->mod + 2 * d->dim, err));
+    if (b->norm2)
+        TRY(take_normed(d, t, n, b->norm2, b->norm2_b, b->l + Q2, err));
+    else
+        TRY(take(d, d->h + t * d->dim, n, b->l + Q2, err));
+    TRY(apply_bias(d, b->l + Q2, n, d->y, err));
+    TRY(split(d, d->y, d->dim, t, n, d->tokens, b->q2_norm, false, d->q, err));
+out:
+    return rc;
+}
+
+/* What follows cross-attention. */
+static int finish_cross(struct denoiser *d, const struct block *b, int64_t t, int64_t n,
+                        struct err *err)
+{
+    const float *mod = d->mod;
+    int64_t dim = d->dim;
+    int rc = 0;
+    TRY(take_attended(d, t, n, b->l + OUT2, err));
+    TRY(add_to_hidden(d, t, n, b->l + OUT2, NULL, err));
+    TRY(take_normed(d, t, n, mod + 4 * dim, mod + 3 * dim, b->l + FFN0, err));
+    TRY(apply(d, b->l + FFN0, n, d->y, err));
+    TRY(take_activated(d, n, b->l + FFN0, OPS_GELU_TANH, b->l + FFN2, err));
+    TRY(add_to_hidden(d, t, n, b->l + FFN2, mod + 5 * dim, err));
+out:
+    return rc;
+}
+
+static int check_overflow(struct denoiser *d, struct err *err)
+{
+    int flag = 0, rc = gpu_get(&d->on.gpu, &flag, d->overflow, 4, err);
+    if (!rc && flag)
+        rc = err_set(err, ERR_RUN, "q, k or v is beyond %s or not a number: use --device cpu",
+                     d->shape.bf16 ? "2^39" : "float16's range (65504)");
+    return rc;
+}
+
+int denoiser_layer(struct denoiser *d, int at, const struct denoiser_sink *sink, struct err *err)
+{
+    const struct block *b = d->blocks + at;
+    int rc = 0;
+
+    TRY(project_all(d, b, sink, err));
+    TRY(check_overflow(d, err));
+    TRY(attend(d, sink, err));
+    TRY(span_begin(&d->on, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows)
+        TRY(finish_self(d, b, sink->attend != NULL, t, chunk(d, t), err));
+    TRY(attn_job_launch(&d->on.gpu, &d->cross, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows)
+        TRY(finish_cross(d, b, t, chunk(d, t), err));
+    TRY(span_end(&d->on, err));
+    TRY(check_overflow(d, err));
+out:
+    return rc;
+}
+
+int denoiser_end(struct denoiser *d, float *v, struct err *err)
+{
+    const struct denoiser_shape *s = &d->shape;
+    const struct linear *head = d->outer + HEAD;
+    struct gpu *g = &d->on.gpu;
+    int64_t pixels = s->size[0] * s->size[1] * s->size[2];
+    int rc = 0;
+
+    TRY(span_begin(&d->on, err));
+    TRY(ops_modulation(g, d->out_mod, d->temb, true, 2, d->dim, 1u << 1, d->mod, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows) {
+        int64_t n = chunk(d, t);
+        TRY(take_normed(d, t, n, d->mod + d->dim, d->mod, head, err));
+        TRY(apply(d, head, n, d->y, err));
+        TRY(ops_pixels(g, d->y, head->bias, &d->out, t, n, d->latent, err));
+    }
+    TRY(span_end(&d->on, err));
+    TRY(gpu_get(g, v, d->latent, s->out_channels * pixels * 4, err));
+out:
+    return rc;
+}

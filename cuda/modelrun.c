@@ -1,0 +1,129 @@
+/*
+ * modelrun.c - see modelrun.h.
+ */
+#include "cuda/modelrun.h"
+
+#include "cuda/decoder_ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+int model_run_open(int local_rank, struct model_run *r, struct err *err)
+{
+    int rc = 0;
+    TRY(gpu_open(local_rank, &r->gpu, err));
+    TRY(blas_open(&r->gpu, &r->blas, err));
+    CU(err, cudaEventCreate(&r->begin));
+    CU(err, cudaEventCreate(&r->end));
+out:
+    return rc;
+}
+
+void model_run_close(struct model_run *r)
+{
+    blas_close(&r->blas);
+    if (r->begin)
+        cudaEventDestroy(r->begin);
+    if (r->end)
+        cudaEventDestroy(r->end);
+    gpu_close(&r->gpu);
+    memset(r, 0, sizeof *r);
+}
+
+void model_computed_by(char *text, size_t size)
+{
+    struct gpu gpu = {0};
+    struct err unused = {0};
+    if (gpu_describe(0, &gpu, &unused) == 0)
+        snprintf(text, size, "cublas 13, %s", gpu.name);
+    else
+        snprintf(text, size, "cublas 13");
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+int span_begin(struct model_run *r, struct err *err)
+{
+    int rc = 0;
+    CU(err, cudaEventRecord(r->begin, r->gpu.stream));
+out:
+    return rc;
+}
+
+int span_end(struct model_run *r, struct err *err)
+{
+    float ms = 0;
+    int rc = 0;
+    CU(err, cudaEventRecord(r->end, r->gpu.stream));
+    CU(err, cudaEventSynchronize(r->end));
+    CU(err, cudaEventElapsedTime(&ms, r->begin, r->end));
+    r->seconds += 1e-3 * (double)ms;
+out:
+    return rc;
+}
+
+/* ---- weights -------------------------------------------------------------------------------- */
+
+static int64_t count(const struct decoder_tensor *t)
+{
+    return t->rows * t->cols;
+}
+
+int put_raw(struct model_run *r, const struct decoder_tensor *t, struct err *err)
+{
+    int64_t bytes = count(t) * (int64_t)dtype_size(t->dtype);
+    if (bytes > r->raw_bytes)
+        return err_set(err, ERR_RUN, "a weight of %lld bytes is larger than the model's shape says",
+                       (long long)bytes);
+    return gpu_put(&r->gpu, r->raw, t->data, bytes, err);
+}
+
+int put_vector(struct model_run *r, const struct decoder_tensor *t, float *to, struct err *err)
+{
+    int rc = put_raw(r, t, err);
+    return rc ? rc : ops_widen(&r->gpu, r->raw, t->dtype, count(t), to, err);
+}
+
+int matrix_terms(const struct decoder_tensor *t, int first, int n)
+{
+    int terms = 2;
+    for (int i = 0; i < n; i++)
+        terms = t[first + 2 * i].dtype == DT_BF16 ? terms : 3;
+    return terms;
+}
+
+int put_matrix(struct model_run *r, const struct decoder_tensor *t, int first, int n,
+               struct matrix *m, struct err *err)
+{
+    int64_t at = 0;
+    int rc = 0;
+
+    m->terms = matrix_terms(t, first, n);
+    for (int i = 0; i < n; i++) {
+        const struct decoder_tensor *w = t + first + 2 * i;
+        if (w->cols != m->cols || at + w->rows > m->rows)
+            FAIL(err, ERR_RUN, "a weight does not have the shape that the model's sizes say");
+        TRY(put_raw(r, w, err));
+        TRY(ops_split_weights(&r->gpu, r->raw, w->dtype, w->rows, w->cols, m->terms,
+                              (char *)m->w + 2 * at * m->cols * m->terms, err));
+        at += w->rows;
+    }
+out:
+    return rc;
+}
+
+int multiply(struct model_run *r, const struct matrix *m, int64_t n, const void *x, float beta,
+             float *y, struct err *err)
+{
+    return blas_bf16(r->blas, n, m->rows, m->cols * m->terms, x, m->w, beta, y, m->rows, err);
+}
+
+int fetch_columns(struct model_run *r, const float *y, int64_t ld, int64_t n, int64_t at,
+                  int64_t width, float *to, struct err *err)
+{
+    int rc = 0;
+    CU(err, cudaMemcpy2DAsync(to, (size_t)width * 4, y + at, (size_t)ld * 4, (size_t)width * 4,
+                              (size_t)n, cudaMemcpyDeviceToHost, r->gpu.stream));
+out:
+    return rc;
+}
