@@ -34,6 +34,7 @@ struct last_rows {
     int each, ranges;        /* tiles of a thread block; ceil(tiles / each) */
     int64_t end;             /* end of the rows of a pass, which has at most `tall` rows */
     int add;                 /* add to the sums of the pass before */
+    int both;                /* rows see all keys; a distance stands for both sides */
     float scale_log2;
     double divide; /* sums are divided by it: 1, or rows for means */
     const uint4 *q, *k;
@@ -60,6 +61,7 @@ static int last_rows_init(struct gpu *g, const struct select_problem *p, int row
     a->per_kv = p->heads / p->kv_heads;
     a->rows = rows;
     a->divide = divide;
+    a->both = !p->causal;
     a->scale_log2 = (float)(p->scale * M_LOG2E);
     a->q = (const uint4 *)p->q;
     a->k = (const uint4 *)p->k;
@@ -132,8 +134,9 @@ static __device__ __forceinline__ void last_scores(const last_rows &a, uint32_t 
             mma_bf16(acc[m][1], q[m][kk], b[2], b[3]);
         }
     }
-    int first = (int)a.end - B; /* position of row 0, and so the last key that it sees */
-    if (a.rows == B && key0 + S::KEYS <= first + 1)
+    int first = (int)a.end - B; /* position of row 0 */
+    int last = a.both ? (int)a.n - 1 : first, step = !a.both; /* key that it sees; next row's */
+    if (a.rows == B && key0 + S::KEYS <= last + 1)
         return;
 #pragma unroll
     for (int m = 0; m < 2; m++)
@@ -143,7 +146,7 @@ static __device__ __forceinline__ void last_scores(const last_rows &a, uint32_t 
             for (int i = 0; i < 4; i++) {
                 int r = row0 + 16 * m + (lane >> 2) + 8 * (i / 2);
                 int key = key0 + from + 8 * n + 2 * (lane & 3) + i % 2;
-                if (r < B - a.rows || key > first + r)
+                if (r < B - a.rows || key > last + step * r)
                     acc[m][n][i] = -INFINITY;
             }
 }
@@ -304,14 +307,10 @@ static __global__ void __launch_bounds__(LAST_THREADS, 2) last_sums(const last_r
     });
 }
 
-/* Mass per distance d: key = end - tall + r - d, from the tiles that have such keys. */
-static __global__ void last_diagonals(const last_rows a)
+/* Sum of a diagonal from the tiles that have its keys; x is its first one, may be negative. */
+static __device__ double last_diagonal(const last_rows &a, int64_t head, int64_t x)
 {
-    int64_t d = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, head = blockIdx.y;
-    if (d >= a.n)
-        return;
     int keys = 8192 / a.tall;
-    int64_t x = a.end - a.tall - d; /* first key of the diagonal, may be negative */
     double sum = 0;
     for (int64_t t = x > 0 ? x / keys : 0; t < a.tiles; t++) {
         int64_t i = t * keys + keys - 1 - x;
@@ -320,6 +319,19 @@ static __global__ void last_diagonals(const last_rows a)
         if (i >= 0)
             sum += a.diag_part[(head * a.tiles + t) * LAST_DIAGS + i];
     }
+    return sum;
+}
+
+/* Mass per distance d: key = end - tall + r - d; with both sides also + d. */
+static __global__ void last_diagonals(const last_rows a)
+{
+    int64_t d = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, head = blockIdx.y;
+    int64_t first = a.end - a.tall;
+    if (d >= a.n)
+        return;
+    double sum = last_diagonal(a, head, first - d);
+    if (a.both && d > 0)
+        sum += last_diagonal(a, head, first + d);
     double *to = a.sla + head * a.n + d;
     *to = (a.add ? *to : 0) + sum / a.divide;
 }
