@@ -145,6 +145,12 @@ struct accel_map {
     struct accel_time time; /* of the pass, without the dense reference */
 };
 
+/* What a device's choice gives beside the mask; core/rules.h says for each method what it is. */
+struct accel_own {
+    void *data; /* from malloc, the caller's */
+    int64_t bytes;
+};
+
 /* A method with its parameters, for one head. */
 struct accel_choice {
     const char *method;        /* public name */
@@ -157,6 +163,8 @@ struct accel_choice {
     const struct mask
         *shape; /* the reference's mask over the whole head if that is a band, else NULL */
     const union method_rule *rule; /* core/rules.h; NULL: the method has parameters only */
+    const void *given;     /* the head's own data for the rule (core/rules.h), or NULL */
+    struct accel_own *own; /* receives what comes beside the mask; NULL: not wanted */
 };
 
 /* Answer of `select`: the back end does not select for this method with these parameters. */

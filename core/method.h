@@ -27,6 +27,7 @@
 #define METHOD_SKIP 1
 
 struct accel_filter; /* core/accel.h */
+struct accel_own;
 union method_rule;   /* core/rules.h */
 struct exact;
 
@@ -232,10 +233,13 @@ struct method {
 
     /* For a device that chooses: how this head's mask is to be chosen, or false with the reason.
      * `adopt` receives the choice, lists over the whole head in the rule's unit, before the first
-     * `select`, which then does not choose. `prepare` leaves the choosing to the first `select`.
-     * Set both or neither. */
+     * `select`, which then does not choose; `own` is what the device's side gives beside the mask,
+     * NULL where core/rules.h has nothing. `prepare` leaves the choosing to the first `select`. Set
+     * both or neither. `given`: data of this head that the rule needs beside its numbers, so that
+     * heads with equal numbers are chosen for together; NULL: none. */
     bool (*rule)(const void *state, union method_rule *rule, char why[160]);
-    int (*adopt)(void *state, const struct mask *m, struct err *err);
+    const void *(*given)(const void *state);
+    int (*adopt)(void *state, const struct mask *m, const struct accel_own *own, struct err *err);
 
     /* The method's own arithmetic; NULL = exact softmax over the mask. If `attends` is set it
      * decides per head: false takes the exact path. out [row1-row0][dv], lse [row1-row0]. */

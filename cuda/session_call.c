@@ -74,6 +74,9 @@ const struct select_method *run_select(const struct session_call *c,
     p->kv_heads = r.kv;
     p->q = t.q;
     p->k = t.k;
+    p->v = t.v;
+    p->v_exp = c->v_exp + r.first / (c->problem.heads / c->problem.kv_heads);
+    p->n_choices = r.n;
     const struct select_method *m = select_for(choice->method, p);
     *full = m && m->dense && m->dense(p);
     if (!m)
@@ -82,8 +85,8 @@ const struct select_method *run_select(const struct session_call *c,
 }
 
 static int select_run(struct accel_session *s, const struct select_method *m,
-                      const struct select_problem *p, struct head_run r, struct mask *masks,
-                      struct err *err)
+                      const struct select_problem *p, struct head_run r,
+                      const struct accel_choice *choices, struct mask *masks, struct err *err)
 {
     struct gpu_mark mark = gpu_mark(&s->gpu);
     struct select_job job = {0};
@@ -91,7 +94,7 @@ static int select_run(struct accel_session *s, const struct select_method *m,
     TRY(select_job_init(&s->gpu, m, p, &job, err));
     TRY(m->launch(&s->gpu, &job, err));
     for (int i = 0; i < r.n; i++)
-        TRY(select_head_mask(&s->gpu, &job, i, masks + r.first + i, err));
+        TRY(select_head_mask(&s->gpu, &job, i, choices + i, masks + i, err));
 out:
     select_job_free(&job);
     gpu_release(&s->gpu, mark);
@@ -124,7 +127,7 @@ static int select_locked(struct accel_session *s, const struct accel_call *call,
                 mask_full(masks + k, x->nq, x->nk, 0, x->nq, x->causal);
         }
         if (m && !full)
-            TRY(select_run(s, m, &p, r, masks, err));
+            TRY(select_run(s, m, &p, r, choices + i, masks + i, err));
     }
 out:
     return rc;

@@ -19,6 +19,7 @@ struct choice {
     struct mask *masks; /* [n], owned: chunks of `step` rows */
     int64_t n, step;
     union method_rule rule;
+    struct accel_own own; /* what the GPU gave beside the mask, owned */
     struct mask band;
     bool is_band; /* the method's masks are one band: `band` */
     char why[160];
@@ -32,7 +33,7 @@ void choice_free(struct choice *c);
 int choice_begin(struct run *run, struct choice *c, struct err *err);
 
 /* The question, whose pointers lead into *run and *c; method NULL: none. */
-struct accel_choice choice_question(const struct run *run, const struct choice *c);
+struct accel_choice choice_question(const struct run *run, struct choice *c);
 
 /* Take the answer, lists over the whole head; NULL: the GPU does not choose, because of `why`. Then
  * c->masks are those to attend to. METHOD_SKIP where the user wants the GPU's alone. */

@@ -423,5 +423,5 @@ static void release(struct select_job *job)
 }
 
 extern "C" const struct select_method select_fg_attn = {
-    "fg-attn", fits, init, launch, NULL, NULL, false, release,
+    "fg-attn", fits, init, launch, NULL, NULL, false, release, false,
 };

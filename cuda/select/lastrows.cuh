@@ -25,9 +25,10 @@
 #define LAST_THREADS 256
 #define LAST_DIAGS 192 /* a tile touches one distance fewer */
 
-/* The last `rows` of n queries. */
+/* The last `rows` queries before n keys, or each `step`th of them, from the last one back. */
 struct last_rows {
-    int64_t n;
+    int64_t n, nq;
+    int step;
     int heads, per_kv, rows; /* query heads, query heads of a kv head */
     int tall;                /* height of the tiles: 64 or 128 */
     int tiles;               /* of keys */
@@ -41,8 +42,14 @@ struct last_rows {
     float2 *part;      /* [heads][ranges][tall]: largest in base 2, sum */
     float *lse;        /* [heads][tall], base 2 */
     float *diag_part;  /* [heads][tiles][LAST_DIAGS] */
-    double *ver, *sla; /* [heads][n]: mass per key, per distance */
+    double *ver, *sla; /* [heads][n]: mass per key, per distance; sla NULL: not wanted */
 };
+
+/* Position of row 0 of a pass over B rows. */
+template <int B> static __device__ __forceinline__ int64_t first_row(const last_rows &a)
+{
+    return a.end - 1 - (B - 1) * (int64_t)a.step;
+}
 
 template <int D, int B> struct last_shape {
     static constexpr int ROW_WARPS = B / 32, KEY_WARPS = 8 / ROW_WARPS, KEYS = 32 * KEY_WARPS;
@@ -57,6 +64,8 @@ static int last_rows_init(struct gpu *g, const struct select_problem *p, int row
     int64_t h = p->heads;
     int rc = 0;
     a->n = p->nk;
+    a->nq = p->nq;
+    a->step = 1;
     a->heads = p->heads;
     a->per_kv = p->heads / p->kv_heads;
     a->rows = rows;
@@ -88,11 +97,12 @@ static __device__ __forceinline__ void last_queries(const last_rows &a, uint32_t
                                                     uint32_t (&q)[2][D / 16][4])
 {
     int row0 = (threadIdx.x >> 5) % last_shape<D, B>::ROW_WARPS * 32;
-    const uint4 *rows = a.q + (int64_t)blockIdx.x * a.n * (D / 8);
+    const uint4 *rows = a.q + (int64_t)blockIdx.x * a.nq * (D / 8);
+    int64_t first = first_row<B>(a) - (a.n - a.nq);
     for (int e = threadIdx.x; e < B * (D / 8); e += LAST_THREADS) {
         int r = e / (D / 8), c = e % (D / 8);
         bool valid = r >= B - a.rows;
-        int64_t from = valid ? a.end - B + r : 0;
+        int64_t from = valid ? first + r * a.step : 0;
         copy_async(stage + chunk_at<D>(r, c), rows + from * (D / 8) + c, valid);
     }
     copy_commit();
@@ -134,8 +144,8 @@ static __device__ __forceinline__ void last_scores(const last_rows &a, uint32_t 
             mma_bf16(acc[m][1], q[m][kk], b[2], b[3]);
         }
     }
-    int first = (int)a.end - B; /* position of row 0 */
-    int last = a.both ? (int)a.n - 1 : first, step = !a.both; /* key that it sees; next row's */
+    /* The last key that row 0 sees, and how many more each row sees. */
+    int last = (int)(a.both ? a.n - 1 : first_row<B>(a)), step = a.both ? 0 : a.step;
     if (a.rows == B && key0 + S::KEYS <= last + 1)
         return;
 #pragma unroll
@@ -363,12 +373,14 @@ template <int D> static int last_rows_passes(struct gpu *g, const last_rows &a, 
     for (int done = 0; done < a.rows; done += a.tall) {
         last_rows pass = a;
         pass.rows = a.rows - done < a.tall ? a.rows - done : a.tall;
-        pass.end = a.n - done;
+        pass.end = a.n - done * (int64_t)a.step;
         pass.add = done > 0;
         rc = a.tall == 128 ? last_rows_tiles<D, 128>(g, pass, err)
                            : last_rows_tiles<D, 64>(g, pass, err);
         if (rc)
             goto out;
+        if (!a.sla)
+            continue;
         last_diagonals<<<dim3((unsigned)((a.n + 255) / 256), a.heads), 256, 0, g->stream>>>(pass);
         CU_LAUNCHED(err);
     }

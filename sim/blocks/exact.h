@@ -62,6 +62,10 @@ void exact_expect_out(struct exact *e);
 /* Let `fn` compute dense rows, or the sparsity of the map, from now on; NULL: the CPU again. */
 void exact_dense_from(struct exact *e, exact_dense_fn *fn, void *self);
 void exact_below_from(struct exact *e, exact_below_fn *fn, void *self);
+static inline bool exact_dense_elsewhere(const struct exact *e)
+{
+    return e->dense != NULL;
+}
 
 /* Log-sum-exps (natural log, -inf for a row that sees no key) and outputs of dense attention:
  * *lse [row1-row0] and *out [row1-row0][dv] start at row0 and stay valid until exact_free. */

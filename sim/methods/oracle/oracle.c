@@ -618,7 +618,7 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, struct err *err)
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
 {
     struct oracle_state *s = state;
     return slice_mask_adopt(&s->given, m, s->unit.bq, s->unit.bk, err);
