@@ -62,9 +62,11 @@ void exact_expect_out(struct exact *e);
 /* Let `fn` compute dense rows, or the sparsity of the map, from now on; NULL: the CPU again. */
 void exact_dense_from(struct exact *e, exact_dense_fn *fn, void *self);
 void exact_below_from(struct exact *e, exact_below_fn *fn, void *self);
-static inline bool exact_dense_elsewhere(const struct exact *e)
+
+/* Does a device that attends to the head answer for its map? */
+static inline bool exact_on_device(const struct exact *e)
 {
-    return e->dense != NULL;
+    return e->below != NULL;
 }
 
 /* Log-sum-exps (natural log, -inf for a row that sees no key) and outputs of dense attention:

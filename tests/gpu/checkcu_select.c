@@ -90,6 +90,8 @@ static const char *const settings[] = {
     "svg1:dense_layers=0:dense_steps=0",
     "svg1:dense_layers=0:dense_steps=0:profile=plain:target=0.6:rows=200",
     "svg1:dense_layers=0:dense_steps=0:trial=executed:sink=0:rows=7:target=0.9",
+    "svg2:dense_layers=0:dense_steps=0:cold=1:qc=7:kc=20",
+    "svg2:dense_layers=0:dense_steps=0:cold=1:qc=40:kc=300:top_p=0.6:iter_init=9",
     "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0",
     "chipmunk:dense_layers=0:profile=clean:delta=0:local_voxels=3:top_keys=0.3:redraw=0:voxel=4x4x12",
     "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0:local_1d=0.2:top_keys=0.5:multiple=112",

@@ -80,7 +80,7 @@ static const struct {
     {"radial:dense_layers=0:dense_steps=0", HOST},
     {"radial:profile=paper:dense_layers=0:dense_steps=0", HOST},
     {"svg1:dense_layers=0:dense_steps=0", GPU},
-    {"svg2:dense_layers=0:dense_steps=0:qc=32:kc=64:cold=1", HOST},
+    {"svg2:dense_layers=0:dense_steps=0:qc=32:kc=64:cold=1", GPU},
     {"chipmunk:dense_layers=0:norm=exact:local_voxels=0", GPU},
     {"chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0", GPU},
     {"longnet", HOST},

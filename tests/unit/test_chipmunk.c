@@ -274,6 +274,7 @@ START_TEST(masks_follow_explicit_column_sums)
     r.random_keys = 0.02;
     chip_shape_of(&SMALL, BOX, &s);
     assert_ok(chip_static(&s, &r, &fixed, &err), &err);
+    assert_ok(chip_raise(&h.in, lse, lse, &err), &err);
     assert_ok(chip_mask(&s, &r, &h.in, lse, 77, &m, &selected, &err), &err);
     for (int64_t g = 0; g < s.groups; g++) {
         int64_t r0 = g * CHIP_ROWS, r1 = r0 + CHIP_ROWS < n ? r0 + CHIP_ROWS : n, top = 0;

@@ -467,7 +467,7 @@ out:
 static bool attends(const void *state)
 {
     const struct chip_state *s = state;
-    return s->call == CALL_SPARSE ? s->params->delta : !exact_dense_elsewhere(s->in.exact);
+    return s->call == CALL_SPARSE ? s->params->delta : !exact_on_device(s->in.exact);
 }
 
 /* A full step's output is dense attention, which the head's exact map has: no second computation
