@@ -57,7 +57,7 @@ static const struct {
     {"fg-attn:refresh=1", GPU},
     {"fg-attn:refresh=2:M=32", GPU},
     {"fg-attn:mode=pooled", GPU},
-    {"fg-attn:mode=pooled:M=64:width=16", HOST},
+    {"fg-attn:mode=pooled:M=64:width=16", GPU},
     {"oracle:alpha=0.9", GPU},
     {"oracle:kind=topk:k=10%", GPU},
     {"oracle:kind=block:unit=64x64:alpha=0.9", GPU},
