@@ -38,6 +38,7 @@ struct oracle_rule {
     double alpha;   /* ORACLE_MASS */
     double k;       /* ORACLE_TOPK: a number of keys, or a share of those that a row sees */
     bool k_share;
+    bool head_wide; /* one cut for all query blocks, by mass: of the head, or its k largest units */
     enum oracle_forced forced; /* entries kept in advance, which count */
     int64_t forced_n;          /* ORACLE_SINK, ORACLE_WINDOW: keys */
 };

@@ -62,6 +62,7 @@ static const struct {
     {"oracle:kind=topk:k=10%", GPU},
     {"oracle:kind=block:unit=64x64:alpha=0.9", GPU},
     {"oracle:kind=block:unit=128x1:alpha=0.9", GPU},
+    {"oracle:kind=block:unit=64x64:scope=head:alpha=0.9", GPU},
     {"flexprefill:min_budget=256", GPU},
     {"flexprefill:gamma=0.8:tau=0.4:min_budget=256", GPU},
     {"flexprefill:profile=frontier:min_budget=256", GPU},
