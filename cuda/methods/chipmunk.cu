@@ -4,8 +4,8 @@
  * The CPU side is sim/methods/chipmunk/chipmunk_mask.c.
  *
  * Static keys and drawn ones are integers. Masses are sums in fp32 of e^(s - normaliser) from bf16
- * products: a thread block has a group and 128 keys, a warp 96 rows and 32 keys, whose operands
- * stay in registers. One Q K^T and an exponential per pair; a few heads at a time, so that the
+ * products: a thread block has a group and walks over keys, a warp has 96 rows and 32 keys, whose
+ * operands stay in registers. One Q K^T and an exponential per pair; a few heads at a time, so that the
  * masses stay small.
  */
 #include "core/intmath.h"
@@ -23,7 +23,8 @@ extern "C" {
 #include <stdlib.h>
 
 #define ROWS 192 /* of a group */
-#define TILE 128 /* keys of a thread block, and of the published kernel's tile */
+#define TILE 128 /* keys at a time, and of the published kernel's tile */
+#define TILES 8  /* that a thread block walks */
 #define THREADS 256
 #define SUM_BYTES ((int64_t)512 << 20) /* of the masses of some heads */
 
@@ -110,32 +111,16 @@ static __global__ void __launch_bounds__(WIDE) static_keys(const chip_args a)
 
 /* ---- column masses -------------------------------------------------------------------------- */
 
-/* Keys [128 blockIdx.x, + 128) of group blockIdx.y of head head0 + blockIdx.z. */
-template <int D> static __global__ void __launch_bounds__(THREADS, 2) column_masses(const chip_args a)
+/* e^(s - normaliser) of 96 rows from `row` on and 32 keys, added up down the columns. b: the keys;
+ * lse [rows]: of the group's rows. */
+template <int D>
+static __device__ __forceinline__ void add_rows(const chip_args &a, uint32_t q, int row,
+                                                const float *lse, int rows,
+                                                const uint32_t (&b)[D / 16][2][4],
+                                                float (&sum)[4][2])
 {
-    extern __shared__ __align__(128) uint8_t memory[];
-    __shared__ float lse[ROWS], part[2][TILE];
-    uint32_t q = shared_addr(memory), k = q + ROWS * D * 2;
-    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, half = warp / 4, key = warp % 4 * 32;
-    int64_t head = a.head0 + blockIdx.z, row0 = blockIdx.y * (int64_t)ROWS;
-    int64_t key0 = blockIdx.x * (int64_t)TILE;
-    uint32_t b[D / 16][2][4];
-    float sum[4][2] = {{0}};
-
-    copy_tile<D, ROWS, THREADS>(q, a.q + head * a.n * (D / 8), row0, a.n);
-    copy_tile<D, TILE, THREADS>(k, a.k + head / a.per_kv * a.n * (D / 8), key0, a.n);
-    copy_commit();
-    if (threadIdx.x < ROWS)
-        lse[threadIdx.x] =
-            row0 + threadIdx.x < a.n ? a.lse[head * a.n + row0 + threadIdx.x] : INFINITY;
-    copy_wait<0>();
-    __syncthreads();
-#pragma unroll
-    for (int kk = 0; kk < D / 16; kk++)
-#pragma unroll
-        for (int e = 0; e < 2; e++)
-            load_b<D>(k, key + 16 * e, kk, b[kk][e]);
-    for (int r = half * (ROWS / 2); r < (half + 1) * (ROWS / 2); r += 16) {
+    int lane = threadIdx.x & 31;
+    for (int r = row; r < row + ROWS / 2; r += 16) {
         float acc[4][4] = {{0}};
 #pragma unroll
         for (int kk = 0; kk < D / 16; kk++) {
@@ -145,27 +130,66 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 2) column_mas
             for (int n = 0; n < 4; n++)
                 mma_bf16(acc[n], x, b[kk][n / 2][n % 2 * 2], b[kk][n / 2][n % 2 * 2 + 1]);
         }
-        float low = lse[r + (lane >> 2)], high = lse[r + (lane >> 2) + 8];
+        int at = r + (lane >> 2);
+        float low = at < rows ? lse[at] : INFINITY, high = at + 8 < rows ? lse[at + 8] : INFINITY;
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                sum[n][i % 2] += exp2f(fmaf(acc[n][i], a.scale_log2, i < 2 ? -low : -high));
+                sum[n][i % 2] += exp2_fast(fmaf(acc[n][i], a.scale_log2, i < 2 ? -low : -high));
     }
+}
+
+/* TILES tiles of keys of group blockIdx.y of head head0 + blockIdx.z, whose queries stay. Warp w:
+ * rows of half w / 4, keys of quarter w % 4 of a tile. */
+template <int D>
+static __global__ void __launch_bounds__(THREADS, 2) column_masses(const chip_args a)
+{
+    extern __shared__ __align__(128) uint8_t memory[];
+    __shared__ float part[TILE]; /* of the second half; two thread blocks just fit */
+    uint32_t q = shared_addr(memory), k = q + ROWS * D * 2;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, half = warp / 4, key = warp % 4 * 32;
+    int64_t head = a.head0 + blockIdx.z, row0 = blockIdx.y * (int64_t)ROWS;
+    int64_t key0 = blockIdx.x * (int64_t)(TILE * TILES), end = min(key0 + TILE * TILES, a.n);
+    const uint4 *keys = a.k + head / a.per_kv * a.n * (D / 8);
+    float *to = a.sum + (blockIdx.z * (int64_t)a.groups + blockIdx.y) * a.n;
+
+    copy_tile<D, ROWS, THREADS>(q, a.q + head * a.n * (D / 8), row0, a.n);
+    copy_tile<D, TILE, THREADS>(k, keys, key0, a.n);
+    copy_commit();
+    for (int turn = 0; key0 < end; key0 += TILE, turn ^= 1) {
+        uint32_t b[D / 16][2][4];
+        float sum[4][2] = {{0}};
+        copy_wait<0>();
+        __syncthreads();
 #pragma unroll
-    for (int n = 0; n < 4; n++)
+        for (int kk = 0; kk < D / 16; kk++)
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
+            for (int e = 0; e < 2; e++)
+                load_b<D>(k + turn * TILE * D * 2, key + 16 * e, kk, b[kk][e]);
+        if (key0 + TILE < end)
+            copy_tile<D, TILE, THREADS>(k + (turn ^ 1) * TILE * D * 2, keys, key0 + TILE, a.n);
+        copy_commit();
+        add_rows<D>(a, q, half * (ROWS / 2), a.lse + head * a.n + row0,
+                    (int)min((int64_t)ROWS, a.n - row0), b, sum);
 #pragma unroll
-            for (int step = 4; step < 32; step *= 2)
-                sum[n][e] += __shfl_xor_sync(~0u, sum[n][e], step);
-            if (lane < 4)
-                part[half][key + 8 * n + 2 * lane + e] = sum[n][e];
+        for (int n = 0; n < 4; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+#pragma unroll
+                for (int step = 4; step < 32; step *= 2)
+                    sum[n][e] += __shfl_xor_sync(~0u, sum[n][e], step);
+                if (half == 1 && lane < 4)
+                    part[key + 8 * n + 2 * lane + e] = sum[n][e];
+            }
+        __syncthreads();
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            int j = key + 8 * (e / 2) + 2 * lane + e % 2;
+            if (half == 0 && lane < 4 && key0 + j < a.n)
+                to[key0 + j] = sum[e / 2][e % 2] + part[j];
         }
-    __syncthreads();
-    if (threadIdx.x < TILE && key0 + threadIdx.x < a.n)
-        a.sum[(blockIdx.z * (int64_t)a.groups + blockIdx.y) * a.n + key0 + threadIdx.x] =
-            part[0][threadIdx.x] + part[1][threadIdx.x];
+    }
 }
 
 /* ---- the choice ----------------------------------------------------------------------------- */
@@ -243,8 +267,8 @@ struct chip_state {
 template <int D>
 static int launch_masses(struct gpu *g, const chip_args &a, int heads, struct err *err)
 {
-    int rc = 0, smem = (ROWS + TILE) * D * 2;
-    dim3 grid((unsigned)ceil_div(a.n, TILE), a.groups, heads);
+    int rc = 0, smem = (ROWS + 2 * TILE) * D * 2;
+    dim3 grid((unsigned)ceil_div(a.n, TILE * TILES), a.groups, heads);
     CU(err, cudaFuncSetAttribute((const void *)column_masses<D>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
     column_masses<D><<<grid, THREADS, smem, g->stream>>>(a);

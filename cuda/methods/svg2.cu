@@ -228,7 +228,7 @@ static __global__ void assign_unsure(const svg2_side s, int d)
 {
     int head = blockIdx.y, warps = gridDim.x * (blockDim.x >> 5), lane = threadIdx.x & 31;
     int first = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
-    const float *centroids = of_head(s, s.centroid, head);
+    const uint4 *centroids = (const uint4 *)(s.bf16 + (int64_t)head * s.k * d);
 
     if (s.done[head])
         return;
@@ -240,9 +240,9 @@ static __global__ void assign_unsure(const svg2_side s, int d)
         for (int j = lane; j < s.k; j += 32) {
             double dot = 0;
             for (int c = 0; c < d / 8; c++) {
-                float v[8];
+                float v[8], y[8];
                 unpack(x[c], v);
-                const float *y = centroids + (int64_t)j * d + 8 * c;
+                unpack(centroids[(int64_t)j * (d / 8) + c], y);
 #pragma unroll
                 for (int e = 0; e < 8; e++)
                     dot = __dadd_rn(dot, __dmul_rn((double)v[e], (double)y[e]));
@@ -410,8 +410,10 @@ static __device__ void sort_ranks(uint64_t *rank, int n)
         for (int step = size / 2; step; step /= 2) {
             for (int i = threadIdx.x; i < n; i += blockDim.x) {
                 int other = i ^ step;
+                if (other < i) /* the lower one of a pair moves both */
+                    continue;
                 uint64_t a = rank[i], b = rank[other];
-                if (other > i && (a > b) == ((i & size) == 0)) {
+                if ((a > b) == ((i & size) == 0)) {
                     rank[i] = b;
                     rank[other] = a;
                 }
@@ -497,7 +499,7 @@ static int launch_side(struct gpu *g, const svg2_args &a, const svg2_side &s, st
     for (int64_t i = 0; i < a.rule.iterations; i++) {
         assign_tokens<D><<<tiles, THREADS, smem, g->stream>>>(s);
         CU_LAUNCHED(err);
-        assign_unsure<<<dim3(16, a.heads), 256, 0, g->stream>>>(s, D);
+        assign_unsure<<<dim3(32, a.heads), 256, 0, g->stream>>>(s, D);
         CU_LAUNCHED(err);
         count_chunk<<<chunks, THREADS, 0, g->stream>>>(s);
         CU_LAUNCHED(err);

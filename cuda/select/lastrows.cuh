@@ -375,6 +375,11 @@ template <int D> static int last_rows_passes(struct gpu *g, const last_rows &a, 
         pass.rows = a.rows - done < a.tall ? a.rows - done : a.tall;
         pass.end = a.n - done * (int64_t)a.step;
         pass.add = done > 0;
+        if (!a.both) { /* no row sees a later key */
+            pass.tiles = (int)ceil_div(pass.end, 8192 / a.tall);
+            pass.each = (int)ceil_div(pass.tiles, a.ranges);
+            pass.ranges = (int)ceil_div(pass.tiles, pass.each);
+        }
         rc = a.tall == 128 ? last_rows_tiles<D, 128>(g, pass, err)
                            : last_rows_tiles<D, 64>(g, pass, err);
         if (rc)

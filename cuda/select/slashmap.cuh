@@ -27,6 +27,7 @@ struct slash_lists {
     int32_t *last;           /* [heads][words]: the last word of dists up to here that has
                               * a bit, or -1 */
     uint32_t *follow;        /* [heads][n]: see follow_distances */
+    uint32_t *ahead;         /* [heads][words + 2], both: see look_ahead */
     map_rows map;            /* [heads][groups] */
 };
 
@@ -48,6 +49,7 @@ static int slash_init(struct gpu *g, const struct select_job *job, const last_ro
     TRY(gpu_alloc(g, bits, &a->dists, err));
     TRY(gpu_alloc(g, bits, &a->last, err));
     TRY(gpu_alloc(g, (int64_t)a->heads * a->n * 4, &a->follow, err));
+    TRY(gpu_alloc(g, (int64_t)a->heads * (a->words + 2) * 4, &a->ahead, err));
 out:
     return rc;
 }
@@ -144,6 +146,17 @@ static __device__ void follow_distances(const uint32_t *bits, const int32_t *las
     }
 }
 
+/* Bit p: is there a distance among the 64 from p - 64 on? */
+static __device__ void look_ahead(const uint32_t *bits, int words, uint32_t *ahead)
+{
+    for (int p0 = 0; p0 < (words + 2) * 32; p0 += WIDE) {
+        int p = p0 + (int)threadIdx.x;
+        uint32_t word = __ballot_sync(~0u, distances_from(bits, words, p - SLASH_ROWS) != 0);
+        if (threadIdx.x % 32 == 0 && p / 32 < words + 2)
+            ahead[p / 32] = word;
+    }
+}
+
 /* Head blockIdx.x; blockIdx.y 0: columns, 1: distances. The best by score, ties by index, the first
  * `force` before all others. */
 static __global__ void __launch_bounds__(WIDE) slash_pick(const slash_lists a)
@@ -166,8 +179,12 @@ static __global__ void __launch_bounds__(WIDE) slash_pick(const slash_lists a)
             bits[x / 32] = word;
     }
     __syncthreads();
-    if (blockIdx.y == 0 || a.both)
+    if (blockIdx.y == 0)
         return;
+    if (a.both) {
+        look_ahead(bits, a.words, a.ahead + (int64_t)head * (a.words + 2));
+        return;
+    }
     int32_t *last = a.last + (int64_t)head * a.words;
     last_words(bits, a.words, last);
     __syncthreads();
@@ -243,9 +260,9 @@ static __global__ void slash_lists_map(const slash_lists a)
     });
 }
 
-/* Keys at one of the distances, to either side, from some of the rows [m, end). */
-static __device__ void mark_distances(const slash_lists &a, const uint32_t *dists, int m, int end,
-                                      uint32_t *cover)
+/* Keys at one of the distances, to either side, from some of the rows [m, end): fewer than 64. */
+static __device__ void mark_last(const slash_lists &a, const uint32_t *dists, int m, int end,
+                                 uint32_t *cover)
 {
     uint64_t rows = ~0ull >> (SLASH_ROWS - (end - m));
     for (int k0 = 0; k0 < a.words * 32; k0 += 32) {
@@ -258,21 +275,37 @@ static __device__ void mark_distances(const slash_lists &a, const uint32_t *dist
     }
 }
 
+/* The same from the 64 rows m, m + 1, ...: of the row m, key k stands at m - k, of the last one at
+ * k - m - 63. */
+static __device__ void mark_rows(const slash_lists &a, const uint32_t *ahead, int m,
+                                 uint32_t *cover)
+{
+    for (int w = threadIdx.x & 31; w < a.words; w += 32) {
+        int before = m - 32 * w - 31 + SLASH_ROWS, behind = 32 * w - m + 1;
+        uint32_t bits = __brev((uint32_t)distances_from(ahead, a.words + 2, before)) |
+                        (uint32_t)distances_from(ahead, a.words + 2, behind);
+        cover[w] = bits & below(w, a.n);
+    }
+}
+
 /* Blocks of 64 keys, from the left: one starts at each marked key that none covers yet. By one
  * lane. */
 static __device__ void cover_marked(uint32_t *cover, int words)
 {
-    int covered = 0;
+    uint32_t covered = 0; /* bits of word w that the block before covers */
     for (int w = 0; w < words;) {
-        uint32_t bits = cover[w] & ~below(w, covered);
+        uint32_t bits = cover[w] & ~covered;
         if (bits == 0) {
-            w++;
+            cover[w++] |= covered;
+            covered = 0;
             continue;
         }
-        int lo = 32 * w + __ffs((int)bits) - 1;
-        cover_block(cover, words, lo);
-        covered = lo + SLASH_ROWS;
-        w = covered >> 5;
+        int s = __ffs((int)bits) - 1; /* the block ends at this bit two words on */
+        cover[w] |= covered | ~0u << s;
+        if (w + 1 < words)
+            cover[w + 1] = ~0u;
+        covered = (1u << s) - 1;
+        w += 2;
     }
 }
 
@@ -287,7 +320,10 @@ static __global__ void slash_both_map(const slash_lists a)
 
     if (group >= a.groups)
         return;
-    mark_distances(a, a.dists + (int64_t)head * a.words, m, min(m + SLASH_ROWS, a.n), cover);
+    if (m + SLASH_ROWS <= a.n)
+        mark_rows(a, a.ahead + (int64_t)head * (a.words + 2), m, cover);
+    else
+        mark_last(a, a.dists + (int64_t)head * a.words, m, a.n, cover);
     __syncwarp();
     if ((threadIdx.x & 31) == 0)
         cover_marked(cover, a.words);

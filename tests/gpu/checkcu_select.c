@@ -99,7 +99,7 @@ static const char *const settings[] = {
     "svg1:dense_layers=0:dense_steps=0:profile=plain:target=0.6:rows=200",
     "svg1:dense_layers=0:dense_steps=0:trial=executed:sink=0:rows=7:target=0.9",
     "svg2:dense_layers=0:dense_steps=0:cold=1:qc=7:kc=20",
-    "svg2:dense_layers=0:dense_steps=0:cold=1:qc=40:kc=300:top_p=0.6:iter_init=9",
+    "svg2:dense_layers=0:dense_steps=0:cold=1:qc=40:kc=100:top_p=0.6:iter_init=9",
     "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0",
     "chipmunk:dense_layers=0:profile=clean:delta=0:local_voxels=3:top_keys=0.3:redraw=0:voxel=4x4x12",
     "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0:local_1d=0.2:top_keys=0.5:multiple=112",
@@ -168,12 +168,13 @@ static struct geometry geometry_of(int64_t n)
 static int prepare_head(const struct selection *s, int head, int step, struct carry *carry,
                         struct prepared *p, struct err *err)
 {
+    int kv = head * s->c.problem.kv_heads / s->c.problem.heads;
     p->ctx = (struct method_ctx){.seed = s->c.seed, .carry = carry};
     p->in = (struct head_in){.x = view(s, head),
                              .src_dtype = DT_BF16,
                              .branch = "main",
                              .head = is_video(s) ? head : 0,
-                             .kv_head = head * s->c.problem.kv_heads / s->c.problem.heads,
+                             .kv_head = is_video(s) ? kv : 0,
                              .n_heads = s->c.problem.heads,
                              .n_kv_heads = s->c.problem.kv_heads,
                              .n_layers = 1,
