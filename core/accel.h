@@ -157,6 +157,12 @@ struct accel_units {
     uint32_t *map; /* [groups][words]: a bit per unit, the caller's to free; NULL unless `fetch` */
 };
 
+/* What a device's choice gives beside the mask; core/rules.h says for each method what it is. */
+struct accel_own {
+    void *data; /* from malloc, the caller's */
+    int64_t bytes;
+};
+
 /* A method with its parameters, for one head. */
 struct accel_choice {
     const char *method;        /* public name */
@@ -171,6 +177,8 @@ struct accel_choice {
     const union method_rule *rule; /* core/rules.h; NULL: the method has parameters only */
     struct accel_units *stays; /* in a call: the mask may stay on the device; NULL: it may not */
     bool fetch;                /* with stays: its map is wanted as well */
+    const void *given;         /* the head's own data for the rule (core/rules.h), or NULL */
+    struct accel_own *own;     /* receives what comes beside the mask; NULL: not wanted */
 };
 
 /* Answer of `select`: the back end does not select for this method with these parameters. */

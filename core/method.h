@@ -27,8 +27,9 @@
 #define METHOD_SKIP 1
 
 struct accel_filter; /* core/accel.h */
-union method_rule;   /* core/rules.h */
-struct accel_units;  /* core/accel.h */
+struct accel_own;
+union method_rule;  /* core/rules.h */
+struct accel_units; /* core/accel.h */
 struct exact;
 
 enum method_flags {
@@ -233,11 +234,15 @@ struct method {
 
     /* For a device that chooses: how this head's mask is to be chosen, or false with the reason.
      * `adopt` receives the choice, lists over the whole head in the rule's unit, before the first
-     * `select`, which then does not choose. `prepare` leaves the choosing to the first `select`.
+     * `select`, which then does not choose; `own` is what the device's side gives beside the mask,
+     * NULL where core/rules.h has nothing. `prepare` leaves the choosing to the first `select`.
      * `rule` NULL, with `adopt`: in a call a device that knows the method's parameters chooses
-     * alone; elsewhere beside the method, which then says how many units differ. */
+     * alone; elsewhere beside the method, which then says how many units differ. `given`: data of
+     * this head that the rule needs beside its numbers, so that heads with equal numbers are chosen
+     * for together; NULL: none. */
     bool (*rule)(const void *state, union method_rule *rule, char why[160]);
-    int (*adopt)(void *state, const struct mask *m, struct err *err);
+    const void *(*given)(const void *state);
+    int (*adopt)(void *state, const struct mask *m, const struct accel_own *own, struct err *err);
 
     /* A choice by `rule` of which the method needs no more than counts (core/accel.h) can stay on
      * the device: `adopt_units` receives them in place of `adopt`, `select` is not called, and

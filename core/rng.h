@@ -8,7 +8,13 @@
 #include <math.h>
 #include <stdint.h>
 
-static inline uint64_t rng_mix(uint64_t x)
+#ifdef __CUDACC__ /* kernels draw the same numbers */
+#define RNG_FN static inline __host__ __device__
+#else
+#define RNG_FN static inline
+#endif
+
+RNG_FN uint64_t rng_mix(uint64_t x)
 {
     x ^= x >> 30;
     x *= 0xBF58476D1CE4E5B9ull;
@@ -19,7 +25,7 @@ static inline uint64_t rng_mix(uint64_t x)
 }
 
 /* 64 random bits. */
-static inline uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t counter)
+RNG_FN uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t counter)
 {
     return rng_mix(
         rng_mix(rng_mix(seed + 0x9E3779B97F4A7C15ull) ^ (stream * 0xD1B54A32D192ED03ull)) +
@@ -27,19 +33,19 @@ static inline uint64_t rng_u64(uint64_t seed, uint64_t stream, uint64_t counter)
 }
 
 /* Uniform in [0, 1) with 53 bits. */
-static inline double rng_uniform(uint64_t seed, uint64_t stream, uint64_t counter)
+RNG_FN double rng_uniform(uint64_t seed, uint64_t stream, uint64_t counter)
 {
     return (double)(rng_u64(seed, stream, counter) >> 11) * 0x1p-53;
 }
 
 /* Uniform integer in 0..n-1 (n >= 1), bias below 2^-64 * n. */
-static inline uint64_t rng_below(uint64_t seed, uint64_t stream, uint64_t counter, uint64_t n)
+RNG_FN uint64_t rng_below(uint64_t seed, uint64_t stream, uint64_t counter, uint64_t n)
 {
     return (uint64_t)(((unsigned __int128)rng_u64(seed, stream, counter) * n) >> 64);
 }
 
 /* Standard normal (Box-Muller; uses counters 2c and 2c+1 of the stream). */
-static inline double rng_normal(uint64_t seed, uint64_t stream, uint64_t counter)
+RNG_FN double rng_normal(uint64_t seed, uint64_t stream, uint64_t counter)
 {
     double u = rng_uniform(seed, stream, 2 * counter),
            v = rng_uniform(seed, stream, 2 * counter + 1);

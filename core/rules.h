@@ -38,6 +38,7 @@ struct oracle_rule {
     double alpha;   /* ORACLE_MASS */
     double k;       /* ORACLE_TOPK: a number of keys, or a share of those that a row sees */
     bool k_share;
+    bool head_wide; /* one cut for all query blocks, by mass: of the head, or its k largest units */
     enum oracle_forced forced; /* entries kept in advance, which count */
     int64_t forced_n;          /* ORACLE_SINK, ORACLE_WINDOW: keys */
 };
@@ -56,12 +57,69 @@ struct qk_rule {
     uint64_t seed, stream_q, stream_k;
 };
 
+/* Sparse VideoGen (arXiv 2502.01776): sampled rows are attended to densely and under two trial
+ * bands, in the order of the tokens and in that of their places; the smaller squared error decides.
+ * The choice is one unit over all rows and keys, kept by a temporal head. Own: struct svg1_own. */
+struct svg1_rule {
+    int64_t frames, frame, text; /* frames, tokens of a frame and of the text */
+    bool wide;                   /* wan and cosmos: the executed band reaches one token farther */
+    bool front;                  /* cog: the text stands in front */
+    bool sink;                   /* the first frame's columns */
+    bool trial;                  /* bands of blocks of 128 tokens; else those that are executed */
+    int64_t width;               /* in blocks, or in tokens */
+    int64_t rows, limit;         /* rows drawn from the first so many */
+    uint64_t seed, stream;
+};
+struct svg1_own {
+    double mse[2]; /* of the spatial and the temporal trial */
+};
+
+/* Chipmunk (arXiv 2506.03275): slices of 192 rows x 1 key in voxel order (sim/methods/chipmunk). Given:
+ * struct chip_given. Own: int64_t, kept pairs before the lists are padded. */
+struct chip_rule_numbers {
+    int64_t n, video, grid[3]; /* tokens; boxes in time, height, width */
+    int64_t top;               /* keys of a group by mass */
+    int64_t top_share;         /* keys that, with the static ones, make a group full */
+    bool all;                  /* every key */
+    bool clean;                /* without the first box and the padding */
+    double random_keys, redraw;
+    int64_t window;       /* tokens on either side of the group's middle */
+    int64_t local_voxels; /* side of the cube of boxes, 0: none */
+    int64_t multiple;
+    uint64_t seed, stream; /* of the static keys */
+};
+struct chip_given {
+    const double *lse; /* [n] normalisers of the rows */
+    uint64_t stream;   /* of the keys that are drawn anew */
+};
+
+/* Sparse VideoGen 2 (arXiv 2505.18875): k-means of queries and keys, the heaviest key clusters of
+ * every query cluster. The choice is one unit. Given: struct svg2_given. Own: struct svg2_own. */
+struct svg2_rule {
+    int64_t video, qc, kc; /* tokens that are clustered, from 0 on; clusters */
+    int64_t iterations;    /* at most */
+    double tol, top_p;
+    int64_t least; /* clusters that are kept at least */
+    uint64_t seed; /* of the tokens to start from */
+};
+struct svg2_given {
+    uint64_t stream[2];        /* of queries and of keys */
+    const float *centroids[2]; /* [qc][d], [kc][d], numbers of bf16; NULL: start from tokens */
+};
+struct svg2_own { /* followed by centroids float [qc][d], [kc][d], labels int32_t [video] of queries
+                   * and of keys, and the map uint8_t [qc][kc] */
+    int64_t iterations[2];
+};
+
 union method_rule {
     struct fg_rule fg;
     struct sale_rule sale;
     struct oracle_rule oracle;
     struct hash_rule hash;
     struct qk_rule qk;
+    struct svg1_rule svg1;
+    struct chip_rule_numbers chip;
+    struct svg2_rule svg2;
 };
 
 #endif

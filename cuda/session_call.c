@@ -78,6 +78,9 @@ const struct select_method *run_select(const struct session_call *c,
     p->kv_heads = r.kv;
     p->q = t.q;
     p->k = t.k;
+    p->v = t.v;
+    p->v_exp = c->v_exp + r.first / (c->problem.heads / c->problem.kv_heads);
+    p->n_choices = r.n;
     const struct select_method *m = select_for(choice->method, p);
     *full = m && m->dense && m->dense(p);
     if (!m)
@@ -85,13 +88,13 @@ const struct select_method *run_select(const struct session_call *c,
     return m && (*full || m->fits(p, why)) ? m : NULL;
 }
 
-/* The mask of every head of a job to the host. */
+/* The mask of every head of a job to the host, and what comes beside it. */
 static int fetch_masks(struct accel_session *s, const struct select_job *job, struct head_run r,
-                       struct mask *masks, struct err *err)
+                       const struct accel_choice *choices, struct mask *masks, struct err *err)
 {
     int rc = 0;
-    for (int i = 0; i < r.n && !rc; i++)
-        rc = select_head_mask(&s->gpu, job, i, masks + r.first + i, err);
+    for (int i = r.first; i < r.first + r.n && !rc; i++)
+        rc = select_head_mask(&s->gpu, job, i - r.first, choices + i, masks + i, err);
     return rc < 0 ? err_prefix(err, "%s on the GPU", job->method->name) : rc;
 }
 
@@ -128,7 +131,7 @@ static int choose_run(struct accel_session *s, const struct choosing *c,
         return launch_run(s, m, p, s->kept.jobs + s->kept.n++, err);
     }
     TRY(launch_run(s, m, p, &job, err));
-    TRY(fetch_masks(s, &job, r, c->masks, err));
+    TRY(fetch_masks(s, &job, r, c->choices, c->masks, err));
 out:
     select_job_free(&job);
     gpu_release(&s->gpu, mark);
@@ -155,7 +158,7 @@ out:
     return rc;
 }
 
-/* Has every head a mask of one unit that becomes tiles with bits? */
+/* Has every head a mask of one unit that becomes tiles with bits, and nothing beside it? */
 static bool can_stay(const struct accel_session *s, const struct choosing *c)
 {
     const struct select_lists *first = &s->kept.jobs->lists;
@@ -165,7 +168,7 @@ static bool can_stay(const struct accel_session *s, const struct choosing *c)
     for (int i = 0; i < s->kept.n; i++) {
         const struct select_lists *l = &s->kept.jobs[i].lists;
         heads += c->runs[i].n;
-        if (l->bq != first->bq || l->bk != first->bk || l->partial)
+        if (l->bq != first->bq || l->bk != first->bk || l->partial || l->own)
             return false;
     }
     return heads == c->call->n && first->bk < 64 && c->call->x[0]->nk <= INT32_MAX / 4;
@@ -280,7 +283,7 @@ static int end_kept(struct accel_session *s, const struct choosing *c, struct er
         if (stay)
             TRY(fetch_maps(s, c, s->kept.jobs + i, c->runs[i], err));
         else
-            TRY(fetch_masks(s, s->kept.jobs + i, c->runs[i], c->masks, err));
+            TRY(fetch_masks(s, s->kept.jobs + i, c->runs[i], c->choices, c->masks, err));
     if (!stay)
         session_drop_kept(s);
 out:

@@ -109,6 +109,7 @@ void choice_free(struct choice *c)
     free(c->units.count);
     free(c->units.map);
     mask_free(&c->lists);
+    free(c->own.data);
     memset(c, 0, sizeof *c);
 }
 
@@ -170,15 +171,19 @@ int choice_may_stay(const struct run *run, const struct choice *c)
 
 struct accel_choice choice_question(const struct run *run, struct choice *c)
 {
-    return (struct accel_choice){.method = c->ask == ASK_NOBODY ? NULL : run->method->name,
-                                 .options = run->method->params,
+    const struct method *me = run->method;
+    bool by_rule = c->ask == ASK_BY_RULE;
+    return (struct accel_choice){.method = c->ask == ASK_NOBODY ? NULL : me->name,
+                                 .options = me->params,
                                  .params = run->cell->params,
                                  .seed = run->cell->ctx->seed,
                                  .x = &run->in->x,
                                  .data = run->map.data,
                                  .call = {run->in->n_heads, run->in->n_kv_heads},
                                  .shape = c->is_band ? &c->band : NULL,
-                                 .rule = c->ask == ASK_BY_RULE ? &c->rule : NULL,
+                                 .rule = by_rule ? &c->rule : NULL,
+                                 .given = by_rule && me->given ? me->given(run->state) : NULL,
+                                 .own = by_rule ? &c->own : NULL,
                                  .stays = c->stays ? &c->units : NULL,
                                  .fetch = c->stays == STAYS_TOO};
 }
@@ -238,7 +243,7 @@ static int take_answer(struct run *run, struct choice *c, const struct mask *who
 {
     int rc = 0;
     if (c->ask != ASK_BY_PARAMS)
-        TRY(run->method->adopt(run->state, whole, err));
+        TRY(run->method->adopt(run->state, whole, &c->own, err));
     for (int64_t i = 0; i < c->n && c->ask == ASK_BY_PARAMS; i++)
         TRY(take_mask(whole, c->masks + i, &c->differs, err));
     c->compared = c->ask == ASK_BY_PARAMS;

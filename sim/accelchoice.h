@@ -20,6 +20,7 @@ struct choice {
     struct mask *masks; /* [n], owned: chunks of `step` rows */
     int64_t n, step;
     union method_rule rule;
+    struct accel_own own; /* what the GPU gave beside the mask, owned */
     struct mask band;
     bool is_band; /* the method's masks are one band: `band` */
     enum {

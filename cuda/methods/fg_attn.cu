@@ -1,6 +1,6 @@
 /*
- * fg_attn.cu - FG-Attn's slices of M rows x 1 key, as bits (sim/methods/fgattn/fgattn_mask.c has
- * the rules and the reference).
+ * fg_attn.cu - FG-Attn's slices of M rows x 1 key, as bits, or of several keys (width), as lists
+ * (sim/methods/fgattn/fgattn_mask.c has the rules and the reference).
  *
  *   cached   a slice is kept where its largest p exceeds c/N: a pass over Q K^T that compares
  * scores and stores one bit per slice (metrics_pass.cuh, METRICS_SLICES). A refresh step has its
@@ -14,6 +14,8 @@
 #include "cuda/attn/attn.h"
 #include "cuda/metrics/metrics.h"
 #include "cuda/mma.cuh"
+#include "cuda/select/lists.h"
+#include "cuda/select/maprows.cuh"
 #include "cuda/select/means.cuh"
 #include "cuda/select/select.h"
 #include "cuda/select/wide.cuh"
@@ -23,6 +25,7 @@ extern "C" {
 }
 
 #include <cuda_bf16.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,10 +37,41 @@ struct fg_args {
     int64_t text0, text1, want;
     float scale, at;
     uint4 *mean; /* [3][heads][groups][d / 8] bf16: the terms of the mean queries */
-    float *t;    /* [heads][groups][nk] */
+    float *t;    /* [heads][groups][nk], or [units] where units are ranked */
+    int64_t keys; /* values of a row of t */
+    int width;    /* keys of a value of t */
     uint32_t *map;
     int32_t *count;
 };
+
+/* Units of several keys: one is kept where one of its keys is, or ranked by its largest value. */
+struct fg_fold {
+    int64_t rows, nk;
+    int width, key_words;
+    const uint32_t *key_map; /* [rows][key_words] */
+    const float *t;          /* [rows][nk] */
+    float *value;            /* [rows][units] */
+    map_rows map;
+};
+
+/* A warp per row of units. */
+static __global__ void fold_bits(const fg_fold f)
+{
+    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
+    const uint32_t *keys = f.key_map + row * f.key_words;
+    if (row >= f.rows)
+        return;
+    fill_row(f.map, row, [&](int u) {
+        int64_t k0 = (int64_t)u * f.width, k1 = min(k0 + f.width, f.nk);
+        bool any = false;
+        for (int64_t w = k0 / 32; w * 32 < k1 && !any; w++) {
+            uint32_t bits = keys[w];
+            bits = k0 > w * 32 ? bits >> (k0 - w * 32) << (k0 - w * 32) : bits;
+            any = (k1 - w * 32 < 32 ? bits & ((1u << (k1 - w * 32)) - 1) : bits) != 0;
+        }
+        return any;
+    });
+}
 
 /* ---- the choice of a row -------------------------------------------------------------------- */
 
@@ -49,6 +83,22 @@ static __device__ __forceinline__ void group_bounds(const fg_args &a, int g, int
     bool text = a.text0 < a.text1 && r0 + shift < a.text1 && r1 + shift > a.text0;
     *limit = (int)(a.causal ? max(min(a.nk, r1 + shift), (int64_t)0) : a.nk);
     *forced = (int)(text ? 0 : a.causal ? max(r0 + shift, (int64_t)0) : a.nk);
+}
+
+/* A thread per unit; keys that no row of its group sees do not count. Grid (units / 256, groups,
+ * heads). */
+static __global__ void fold_values(const fg_fold f, const fg_args a)
+{
+    int64_t u = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    int64_t row = blockIdx.z * (int64_t)a.groups + blockIdx.y;
+    int limit, forced;
+    float most = -INFINITY;
+    if (u >= a.keys)
+        return;
+    group_bounds(a, blockIdx.y, &limit, &forced);
+    for (int64_t j = u * f.width; j < min((u + 1) * f.width, (int64_t)limit); j++)
+        most = fmaxf(most, f.t[row * f.nk + j]);
+    f.value[row * a.keys + u] = most;
 }
 
 static __device__ float block_max(float x)
@@ -115,11 +165,15 @@ static __global__ void __launch_bounds__(WIDE) choose_keys(const fg_args a)
 {
     int g = blockIdx.x, limit, forced, m = 0, seen = 0, kept = 0;
     int64_t row = blockIdx.y * (int64_t)a.groups + g;
-    const float *t = a.t + row * a.nk;
+    const float *t = a.t + row * a.keys;
     uint32_t from = 0;
     float cut = a.at;
 
     group_bounds(a, g, &limit, &forced);
+    forced = forced < limit ? forced / a.width : INT_MAX; /* from here on values of t are counted */
+    limit = (limit + a.width - 1) / a.width;
+    int text0 = (int)(a.text0 / a.width), text1 = (int)((a.text1 + a.width - 1) / a.width);
+    text1 = a.text0 < a.text1 ? text1 : text0;
     if (a.by == FG_CHOOSE_NORM) { /* e^(t - top) / sum >= at */
         float top = -INFINITY;
         double sum = 0;
@@ -142,7 +196,7 @@ static __global__ void __launch_bounds__(WIDE) choose_keys(const fg_args a)
             keep = ordered(x) > from || (tie && before < m);
             seen += all;
         }
-        keep = j < limit && (keep || j >= forced || (j >= a.text0 && j < a.text1));
+        keep = j < limit && (keep || j >= forced || (j >= text0 && j < text1));
         uint32_t word = __ballot_sync(~0u, keep);
         if ((threadIdx.x & 31) == 0 && j / 32 < a.words)
             a.map[row * a.words + j / 32] = word;
@@ -238,6 +292,13 @@ template <int D> static int launch_pooled(struct gpu *g, const fg_args &a, struc
     CU_LAUNCHED(err);
     pooled_scores<D><<<tiles, TILE_THREADS, smem, g->stream>>>(a);
     CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static int launch_choice(struct gpu *g, const fg_args &a, struct err *err)
+{
+    int rc = 0;
     choose_keys<<<dim3((unsigned)a.groups, (unsigned)a.heads), WIDE, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
@@ -251,6 +312,7 @@ struct fg_state {
     bool cached, dense_call;
     int d;
     struct attn_job dense;     /* for the log-sum-exps */
+    fg_fold fold;              /* with units of several keys */
     float2 *norm;              /* [heads][nq] */
     struct metrics_pass *pass; /* [heads], owned */
 };
@@ -315,7 +377,7 @@ static int init_cached(struct gpu *g, struct select_job *job, fg_state *s, struc
                                  (const char *)p->k + h / s->args.per_kv * p->nk * p->d * 2, NULL,
                                  NULL, NULL};
         struct metrics_slices slices = {(int)r->M, r->text0, r->text1,
-                                        l->map + h * l->groups * l->words, l->words};
+                                        s->args.map + h * l->groups * s->args.words, s->args.words};
         struct metrics_ask ask = {};
         ask.c = &c;
         ask.n_c = 1;
@@ -331,15 +393,53 @@ out:
 static int launch_cached(struct gpu *g, const fg_state *s, const struct select_lists *l,
                          struct err *err)
 {
+    const fg_args &a = s->args;
     int rc = 0;
     if (!s->dense_call)
         TRY(launch_dense(g, s, err));
-    TRY(gpu_zero(g, l->map, l->rows * l->words * 4, err));
-    for (int h = 0; h < s->args.heads; h++)
+    TRY(gpu_zero(g, a.map, l->rows * a.words * 4, err));
+    for (int h = 0; h < a.heads; h++)
         TRY(metrics_pass_launch(g, s->pass + h, err));
-    count_bits<<<(unsigned)((l->rows + 7) / 8), 256, 0, g->stream>>>(l->map, l->rows, (int)l->words,
+    if (s->fold.width > 1)
+        return 0;
+    count_bits<<<(unsigned)((l->rows + 7) / 8), 256, 0, g->stream>>>(a.map, l->rows, a.words,
                                                                      l->count);
     CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static int launch_whole(struct gpu *g, const fg_state *s, const struct select_lists *l,
+                        struct err *err)
+{
+    const fg_fold &f = s->fold;
+    fg_args a = s->args;
+    bool ranked = !s->cached && a.by == FG_CHOOSE_TOPK && f.width > 1;
+    int rc = 0;
+
+    if (s->cached)
+        TRY(launch_cached(g, s, l, err));
+    else
+        TRY(s->d == 128 ? launch_pooled<128>(g, a, err) : launch_pooled<64>(g, a, err));
+    if (ranked) {
+        dim3 grid((unsigned)((l->units + 255) / 256), a.groups, a.heads);
+        a.t = f.value;
+        a.keys = l->units;
+        a.width = f.width;
+        a.words = (int)l->words;
+        a.map = l->map;
+        a.count = l->count;
+        fold_values<<<grid, 256, 0, g->stream>>>(f, a);
+        CU_LAUNCHED(err);
+    }
+    if (!s->cached)
+        TRY(launch_choice(g, a, err));
+    if (f.width > 1 && !ranked) {
+        fold_bits<<<(unsigned)((f.rows + 7) / 8), 256, 0, g->stream>>>(f);
+        CU_LAUNCHED(err);
+    }
+    if (l->ptr)
+        TRY(lists_make(g, l, err));
 out:
     return rc;
 }
@@ -348,10 +448,8 @@ out:
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    const struct fg_rule *r = p->rule ? &p->rule->fg : NULL;
-    if (!r || r->width != 1)
-        snprintf(why, 160, "the GPU side has single keys (width=1)");
-    else if (p->d != 64 && p->d != 128)
+    const struct fg_rule *r = &p->rule->fg;
+    if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
     else if (r->by == FG_CHOOSE_MAX && r->M != 16 && r->M != 32 && r->M != 64 && r->M != 128)
         snprintf(why, 160, "the GPU side of mode=cached has M of 16, 32, 64 and 128, not %lld",
@@ -361,6 +459,25 @@ static bool fits(const struct select_problem *p, char why[160])
     else
         return true;
     return false;
+}
+
+/* The keys' own map, and values of units. */
+static int init_fold(struct gpu *g, const struct select_job *job, fg_state *s, struct err *err)
+{
+    const struct select_lists *l = &job->lists;
+    uint32_t *keys = NULL;
+    int rc = 0;
+    TRY(gpu_alloc(g, l->rows * s->args.words * 4, &keys, err));
+    TRY(gpu_alloc(g, l->rows * l->units * 4, &s->fold.value, err));
+    s->args.map = keys;
+    s->fold.rows = l->rows;
+    s->fold.nk = job->problem.nk;
+    s->fold.width = (int)l->bk;
+    s->fold.key_words = s->args.words;
+    s->fold.key_map = keys;
+    s->fold.map = map_rows_of(l);
+out:
+    return rc;
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
@@ -373,7 +490,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     job->state = s;
     if (!s)
         FAIL(err, ERR_NOMEM, "fg-attn on the GPU: out of memory");
-    TRY(select_lists_init(g, job, r->M, 1, err));
+    TRY(select_lists_init(g, job, r->M, r->width, err));
     s->cached = r->by == FG_CHOOSE_MAX;
     s->dense_call = r->dense_call;
     s->d = p->d;
@@ -384,7 +501,9 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->args.heads = p->heads;
     s->args.per_kv = p->heads / p->kv_heads;
     s->args.groups = (int)job->lists.groups;
-    s->args.words = (int)job->lists.words;
+    s->args.words = (int)((p->nk + 31) / 32);
+    s->args.keys = p->nk;
+    s->args.width = 1;
     s->args.M = (int)r->M;
     s->args.causal = p->causal;
     s->args.by = r->by;
@@ -395,11 +514,14 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->args.at = (float)r->at;
     s->args.map = job->lists.map;
     s->args.count = job->lists.count;
+    if (r->width > 1)
+        TRY(init_fold(g, job, s, err));
     if (s->cached) {
         TRY(init_cached(g, job, s, err));
     } else {
         TRY(gpu_alloc(g, 3LL * job->lists.rows * p->d * 2, &s->args.mean, err));
         TRY(gpu_alloc(g, job->lists.rows * p->nk * 4, &s->args.t, err));
+        s->fold.t = s->args.t;
     }
 out:
     return rc;
@@ -407,10 +529,7 @@ out:
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
-    const fg_state *s = (const fg_state *)job->state;
-    if (s->cached)
-        return launch_cached(g, s, &job->lists, err);
-    return s->d == 128 ? launch_pooled<128>(g, s->args, err) : launch_pooled<64>(g, s->args, err);
+    return launch_whole(g, (const fg_state *)job->state, &job->lists, err);
 }
 
 static void release(struct select_job *job)
@@ -423,5 +542,5 @@ static void release(struct select_job *job)
 }
 
 extern "C" const struct select_method select_fg_attn = {
-    "fg-attn", fits, init, launch, NULL, NULL, false, release,
+    "fg-attn", fits, init, launch, NULL, NULL, false, release, false,
 };

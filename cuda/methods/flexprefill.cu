@@ -34,6 +34,7 @@ struct flex_args {
     const uint4 *q, *k;
     struct last_rows last; /* the last `block` rows (frontier: 512); means over them */
     bool frontier;
+    bool both;                  /* bidirectional: all blocks, distances to both sides */
     slash_lists lists;          /* of the frontier */
     int min_tokens, max_tokens; /* of the frontier: of a list */
     double *col, *diag;         /* [heads][nb] */
@@ -43,15 +44,15 @@ struct flex_args {
     int *tokens;                /* [heads][2] */
     uint8_t *aware;             /* [heads] */
     uint8_t *cols, *diags;      /* [heads][nb] */
-    float *share;               /* [heads][nb (nb + 1) / 2] of query-aware heads: probabilities */
+    float *share;               /* [heads][entries] of query-aware heads: probabilities */
     uint8_t *keep;              /* as share */
     map_rows map;
 };
 
-/* Entries of the rows above row i, of i + 1 entries each. */
-static __host__ __device__ __forceinline__ int64_t triangle(int64_t i)
+/* Entries of the block map above row i, of which row j has those that it sees: j + 1, or all. */
+static __host__ __device__ __forceinline__ int64_t entries(const flex_args &a, int64_t i)
 {
-    return i * (i + 1) / 2;
+    return a.both ? i * a.nb : i * (i + 1) / 2;
 }
 
 /* ---- blocks of keys and distances ------------------------------------------------------------ */
@@ -172,7 +173,7 @@ static __global__ void __launch_bounds__(32) best_blocks(const flex_args a)
 
 /* ---- query-aware heads ---------------------------------------------------------------------- */
 
-/* Scores of a row of pooled blocks up to the diagonal become probabilities; a warp per row. */
+/* Scores of the pooled blocks that a row sees become probabilities; a warp per row. */
 static __global__ void row_softmax(const flex_args a)
 {
     int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5, head = row / a.nb;
@@ -180,15 +181,16 @@ static __global__ void row_softmax(const flex_args a)
     if (head >= a.heads || !a.aware[head])
         return;
     const double *w = a.score + row * a.nb;
-    float *p = a.share + head * triangle(a.nb) + triangle(i);
+    float *p = a.share + head * entries(a, a.nb) + entries(a, i);
+    int seen = a.both ? a.nb : i + 1;
     double top = -INFINITY, sum = 0;
-    for (int j = lane; j <= i; j += 32)
+    for (int j = lane; j < seen; j += 32)
         top = w[j] > top ? w[j] : top;
     top = warp_max(top);
-    for (int j = lane; j <= i; j += 32)
+    for (int j = lane; j < seen; j += 32)
         sum += exp(w[j] - top);
     sum = warp_add(sum);
-    for (int j = lane; j <= i; j += 32)
+    for (int j = lane; j < seen; j += 32)
         p[j] = (float)(exp(w[j] - top) / sum);
 }
 
@@ -197,7 +199,7 @@ static __global__ void row_softmax(const flex_args a)
 static __global__ void __launch_bounds__(WIDE) keep_entries(const flex_args a)
 {
     int head = blockIdx.x, seen = 0;
-    int64_t n = triangle(a.nb);
+    int64_t n = entries(a, a.nb);
     const float *p = a.share + head * n;
     uint8_t *keep = a.keep + head * n;
     auto value = [=](int x) { return p[x]; };
@@ -225,10 +227,11 @@ static __global__ void fill_map(const flex_args a)
     int64_t head = row / a.nb;
     int i = (int)(row % a.nb);
     const uint8_t *cols = a.cols + head * a.nb, *diags = a.diags + head * a.nb;
-    const uint8_t *entries = a.keep + head * triangle(a.nb) + triangle(i);
+    const uint8_t *keep = a.keep + head * entries(a, a.nb) + entries(a, i);
     bool aware = a.aware[head];
+    int seen = a.both ? a.nb : i + 1;
     fill_row(a.map, row, [&](int j) {
-        return j <= i && (j == i || cols[j] || diags[i - j] || (aware && entries[j]));
+        return j < seen && (j == i || cols[j] || diags[abs(i - j)] || (aware && keep[j]));
     });
 }
 
@@ -246,7 +249,7 @@ template <int D> static int launch_means(struct gpu *g, const flex_args &a, stru
     mean_blocks<D><<<dim3(a.nb, a.heads), 256, 0, g->side>>>(a.q, a.n, a.block, 0, a.q_mean);
     CU_LAUNCHED(err);
     score_means<<<dim3(tiles, tiles, a.heads), 128, 0, g->side>>>(
-        a.q_mean, a.k_mean, D, a.nb, a.nb, a.per_kv, a.scale, 1, a.block, a.block, a.score);
+        a.q_mean, a.k_mean, D, a.nb, a.nb, a.per_kv, a.scale, !a.both, a.block, a.block, a.score);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -309,6 +312,7 @@ static void resolve(const struct select_problem *p, flex_args *a)
 {
     int64_t least = select_int(p, "min_budget"), most = select_int(p, "max_budget");
     a->frontier = select_is(p, "profile", "frontier");
+    a->both = !p->causal;
     a->n = p->nk;
     a->heads = p->heads;
     a->kv_heads = p->kv_heads;
@@ -355,8 +359,8 @@ static bool fits(const struct select_problem *p, char why[160])
         snprintf(why, 160, "sparsity is searched on the CPU; give gamma");
     else if (select_is(p, "block", "32") && !a.frontier)
         snprintf(why, 160, "the GPU side has blocks of 64 and 128");
-    else if (!p->causal || p->nq != p->nk)
-        snprintf(why, 160, "whole causal prompts only");
+    else if (p->nq != p->nk)
+        snprintf(why, 160, "whole prompts only");
     else if (a.nb > MAX_BLOCKS || (a.frontier && a.n > SLASH_MOST))
         snprintf(why, 160, "the GPU side takes up to %d blocks and %d tokens", MAX_BLOCKS,
                  SLASH_MOST);
@@ -397,8 +401,8 @@ static int init_blocks(struct gpu *g, struct select_job *job, flex_args *a, stru
     TRY(gpu_alloc(g, h, &a->aware, err));
     TRY(gpu_alloc(g, cells, &a->cols, err));
     TRY(gpu_alloc(g, cells, &a->diags, err));
-    TRY(gpu_alloc(g, h * triangle(a->nb) * 4, &a->share, err));
-    TRY(gpu_alloc(g, h * triangle(a->nb), &a->keep, err));
+    TRY(gpu_alloc(g, h * entries(*a, a->nb) * 4, &a->share, err));
+    TRY(gpu_alloc(g, h * entries(*a, a->nb), &a->keep, err));
 out:
     return rc;
 }
@@ -414,5 +418,5 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
 }
 
 extern "C" const struct select_method select_flexprefill = {
-    "flexprefill", fits, init, launch, NULL, dense, false, NULL,
+    "flexprefill", fits, init, launch, NULL, dense, false, NULL, false,
 };

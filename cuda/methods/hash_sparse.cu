@@ -25,38 +25,15 @@ struct hash_args {
     map_rows map;
 };
 
-/* rng_normal() of core/rng.h. */
-static __device__ double normal_at(const struct hash_rule &r, uint64_t at)
-{
-    const uint64_t step = 0x9E3779B97F4A7C15ull, spread = 0xD1B54A32D192ED03ull;
-    double u[2];
-    for (uint64_t e = 0; e < 2; e++) {
-        uint64_t x[3] = {r.seed + step, 0, 0};
-        for (int i = 0; i < 3; i++) {
-            uint64_t y = x[i];
-            y ^= y >> 30;
-            y *= 0xBF58476D1CE4E5B9ull;
-            y ^= y >> 27;
-            y *= 0x94D049BB133111EBull;
-            y ^= y >> 31;
-            x[i] = y;
-            if (i == 0)
-                x[1] = y ^ r.stream * spread;
-            if (i == 1)
-                x[2] = y + step * (2 * at + e + 1);
-        }
-        u[e] = (double)(x[2] >> 11) * 0x1p-53;
-    }
-    return sqrt(-2.0 * log(1.0 - u[0])) * cos(6.283185307179586476925286766559 * u[1]);
-}
-
 /* A thread per direction. */
 static __global__ void make_directions(const hash_args a)
 {
     int r = threadIdx.x;
     double *g = a.dir + (int64_t)r * a.d, norm = 0;
     for (int c = 0; c < a.d; c++) {
-        g[c] = a.rule.axes ? (double)(c == r) : normal_at(a.rule, (uint64_t)r * a.d + c);
+        g[c] = a.rule.axes
+                   ? (double)(c == r)
+                   : rng_normal(a.rule.seed, a.rule.stream, (uint64_t)r * a.d + c);
         norm = __dadd_rn(norm, __dmul_rn(g[c], g[c]));
     }
     for (int c = 0; c < a.d; c++)
@@ -182,5 +159,5 @@ out:
 }
 
 extern "C" const struct select_method select_hash_sparse = {
-    "hash-sparse", fits, init, launch, NULL, NULL, false, NULL,
+    "hash-sparse", fits, init, launch, NULL, NULL, false, NULL, false,
 };

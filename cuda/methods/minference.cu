@@ -39,9 +39,10 @@ static __device__ __forceinline__ double rank_of(float x)
     return u >> 31 ? ~u : u | 0x80000000u;
 }
 
-/* A warp per row: the `top` best of the blocks up to the diagonal. */
+/* A warp per row: the `top` best of the blocks that it sees, up to the diagonal or all. */
 static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS)
-    best_blocks(const double *score, int64_t rows, int units, int top, const map_rows map)
+    best_blocks(const double *score, int64_t rows, int units, int top, int causal,
+                const map_rows map)
 {
     extern __shared__ double ranks[];
     int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);
@@ -49,7 +50,7 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS)
     if (row >= rows)
         return;
     double *rank = ranks + (int64_t)(threadIdx.x >> 5) * units;
-    int n = (int)(row % units) + 1;
+    int n = causal ? (int)(row % units) + 1 : units;
     cut c = {-0.5, 0};
     if (n > top) {
         for (int j = lane; j < n; j += 32)
@@ -78,7 +79,7 @@ static int launch_means(struct gpu *g, const struct select_job *job, struct err 
                                                                 1, s->k_mean);
     CU_LAUNCHED(err);
     score_means<<<dim3(tiles, tiles, p->heads), 128, 0, g->stream>>>(
-        s->q_mean, s->k_mean, D, n, n, p->heads / p->kv_heads, 1, 1, BLOCK, BLOCK, s->score);
+        s->q_mean, s->k_mean, D, n, n, p->heads / p->kv_heads, 1, p->causal, BLOCK, BLOCK, s->score);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -97,7 +98,7 @@ static int launch_blocks(struct gpu *g, const struct select_job *job, struct err
     CU(err, cudaFuncSetAttribute((const void *)best_blocks,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
     best_blocks<<<(unsigned)ceil_div(l->rows, warps), 32 * warps, smem, g->stream>>>(
-        s->score, l->rows, n, s->top, map_rows_of(l));
+        s->score, l->rows, n, s->top, job->problem.causal, map_rows_of(l));
     CU_LAUNCHED(err);
     TRY(lists_make(g, l, err));
 out:
@@ -155,8 +156,8 @@ static bool fits(const struct select_problem *p, char why[160])
         snprintf(why, 160, "presets have no GPU side; give v and s");
     else if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
-    else if (!p->causal || p->nq != p->nk || p->nk > most)
-        snprintf(why, 160, "the GPU side takes whole causal prompts of up to %lld tokens",
+    else if (p->nq != p->nk || p->nk > most)
+        snprintf(why, 160, "the GPU side takes whole prompts of up to %lld tokens",
                  (long long)most);
     else
         return true;
@@ -207,5 +208,5 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
 }
 
 extern "C" const struct select_method select_minference = {
-    "minference", fits, init, launch, NULL, NULL, true, NULL,
+    "minference", fits, init, launch, NULL, NULL, true, NULL, false,
 };

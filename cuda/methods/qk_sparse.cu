@@ -3,6 +3,7 @@
  * the reference): integers only, so both sides draw the same. N^2 / 8 bytes written per head.
  */
 #include "core/intmath.h"
+#include "core/rng.h"
 #include "cuda/select/maprows.cuh"
 #include "cuda/select/select.h"
 
@@ -17,27 +18,10 @@ struct qk_args {
     map_rows map;
 };
 
-static __device__ __forceinline__ uint64_t mix(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= 0xBF58476D1CE4E5B9ull;
-    x ^= x >> 27;
-    x *= 0x94D049BB133111EBull;
-    x ^= x >> 31;
-    return x;
-}
-
-/* rng_uniform() of core/rng.h. */
-static __device__ __forceinline__ double uniform_at(uint64_t seed, uint64_t stream, uint64_t at)
-{
-    uint64_t x = mix(seed + 0x9E3779B97F4A7C15ull) ^ (stream * 0xD1B54A32D192ED03ull);
-    return (double)(mix(mix(x) + 0x9E3779B97F4A7C15ull * (at + 1)) >> 11) * 0x1p-53;
-}
-
 static __global__ void draw_keys(const qk_args a)
 {
     int64_t j = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
-    bool keep = j < a.nk && uniform_at(a.rule.seed, a.rule.stream_k, (uint64_t)j) >= a.rule.drop;
+    bool keep = j < a.nk && rng_uniform(a.rule.seed, a.rule.stream_k, (uint64_t)j) >= a.rule.drop;
     uint32_t word = __ballot_sync(~0u, keep);
     if ((threadIdx.x & 31) == 0 && j / 32 < a.map.words)
         a.keys[j / 32] = word;
@@ -51,7 +35,7 @@ static __global__ void fill_rows(const qk_args a)
         return;
     int64_t i = row % a.nq, limit = a.causal ? i + 1 + a.nk - a.nq : a.nk;
     limit = min(max(limit, (int64_t)0), a.nk);
-    if (uniform_at(a.rule.seed, a.rule.stream_q, (uint64_t)i) < a.rule.drop_q)
+    if (rng_uniform(a.rule.seed, a.rule.stream_q, (uint64_t)i) < a.rule.drop_q)
         limit = 0;
     fill_row_words(a.map, row, [&](int w) {
         int64_t n = limit - w * 32;
@@ -100,5 +84,5 @@ out:
 }
 
 extern "C" const struct select_method select_qk_sparse = {
-    "qk-sparse", fits, init, launch, NULL, NULL, false, NULL,
+    "qk-sparse", fits, init, launch, NULL, NULL, false, NULL, false,
 };

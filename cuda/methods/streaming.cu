@@ -96,5 +96,5 @@ out:
 }
 
 extern "C" const struct select_method select_streaming = {
-    "streaming", fits, init, launch, NULL, NULL, true, NULL,
+    "streaming", fits, init, launch, NULL, NULL, true, NULL, false,
 };

@@ -25,23 +25,31 @@
 #define LAST_THREADS 256
 #define LAST_DIAGS 192 /* a tile touches one distance fewer */
 
-/* The last `rows` of n queries. */
+/* The last `rows` queries before n keys, or each `step`th of them, from the last one back. */
 struct last_rows {
-    int64_t n;
+    int64_t n, nq;
+    int step;
     int heads, per_kv, rows; /* query heads, query heads of a kv head */
     int tall;                /* height of the tiles: 64 or 128 */
     int tiles;               /* of keys */
     int each, ranges;        /* tiles of a thread block; ceil(tiles / each) */
     int64_t end;             /* end of the rows of a pass, which has at most `tall` rows */
     int add;                 /* add to the sums of the pass before */
+    int both;                /* rows see all keys; a distance stands for both sides */
     float scale_log2;
     double divide; /* sums are divided by it: 1, or rows for means */
     const uint4 *q, *k;
     float2 *part;      /* [heads][ranges][tall]: largest in base 2, sum */
     float *lse;        /* [heads][tall], base 2 */
     float *diag_part;  /* [heads][tiles][LAST_DIAGS] */
-    double *ver, *sla; /* [heads][n]: mass per key, per distance */
+    double *ver, *sla; /* [heads][n]: mass per key, per distance; sla NULL: not wanted */
 };
+
+/* Position of row 0 of a pass over B rows. */
+template <int B> static __device__ __forceinline__ int64_t first_row(const last_rows &a)
+{
+    return a.end - 1 - (B - 1) * (int64_t)a.step;
+}
 
 template <int D, int B> struct last_shape {
     static constexpr int ROW_WARPS = B / 32, KEY_WARPS = 8 / ROW_WARPS, KEYS = 32 * KEY_WARPS;
@@ -56,10 +64,13 @@ static int last_rows_init(struct gpu *g, const struct select_problem *p, int row
     int64_t h = p->heads;
     int rc = 0;
     a->n = p->nk;
+    a->nq = p->nq;
+    a->step = 1;
     a->heads = p->heads;
     a->per_kv = p->heads / p->kv_heads;
     a->rows = rows;
     a->divide = divide;
+    a->both = !p->causal;
     a->scale_log2 = (float)(p->scale * M_LOG2E);
     a->q = (const uint4 *)p->q;
     a->k = (const uint4 *)p->k;
@@ -86,11 +97,12 @@ static __device__ __forceinline__ void last_queries(const last_rows &a, uint32_t
                                                     uint32_t (&q)[2][D / 16][4])
 {
     int row0 = (threadIdx.x >> 5) % last_shape<D, B>::ROW_WARPS * 32;
-    const uint4 *rows = a.q + (int64_t)blockIdx.x * a.n * (D / 8);
+    const uint4 *rows = a.q + (int64_t)blockIdx.x * a.nq * (D / 8);
+    int64_t first = first_row<B>(a) - (a.n - a.nq);
     for (int e = threadIdx.x; e < B * (D / 8); e += LAST_THREADS) {
         int r = e / (D / 8), c = e % (D / 8);
         bool valid = r >= B - a.rows;
-        int64_t from = valid ? a.end - B + r : 0;
+        int64_t from = valid ? first + r * a.step : 0;
         copy_async(stage + chunk_at<D>(r, c), rows + from * (D / 8) + c, valid);
     }
     copy_commit();
@@ -132,8 +144,9 @@ static __device__ __forceinline__ void last_scores(const last_rows &a, uint32_t 
             mma_bf16(acc[m][1], q[m][kk], b[2], b[3]);
         }
     }
-    int first = (int)a.end - B; /* position of row 0, and so the last key that it sees */
-    if (a.rows == B && key0 + S::KEYS <= first + 1)
+    /* The last key that row 0 sees, and how many more each row sees. */
+    int last = (int)(a.both ? a.n - 1 : first_row<B>(a)), step = a.both ? 0 : a.step;
+    if (a.rows == B && key0 + S::KEYS <= last + 1)
         return;
 #pragma unroll
     for (int m = 0; m < 2; m++)
@@ -143,7 +156,7 @@ static __device__ __forceinline__ void last_scores(const last_rows &a, uint32_t 
             for (int i = 0; i < 4; i++) {
                 int r = row0 + 16 * m + (lane >> 2) + 8 * (i / 2);
                 int key = key0 + from + 8 * n + 2 * (lane & 3) + i % 2;
-                if (r < B - a.rows || key > first + r)
+                if (r < B - a.rows || key > last + step * r)
                     acc[m][n][i] = -INFINITY;
             }
 }
@@ -304,14 +317,10 @@ static __global__ void __launch_bounds__(LAST_THREADS, 2) last_sums(const last_r
     });
 }
 
-/* Mass per distance d: key = end - tall + r - d, from the tiles that have such keys. */
-static __global__ void last_diagonals(const last_rows a)
+/* Sum of a diagonal from the tiles that have its keys; x is its first one, may be negative. */
+static __device__ double last_diagonal(const last_rows &a, int64_t head, int64_t x)
 {
-    int64_t d = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, head = blockIdx.y;
-    if (d >= a.n)
-        return;
     int keys = 8192 / a.tall;
-    int64_t x = a.end - a.tall - d; /* first key of the diagonal, may be negative */
     double sum = 0;
     for (int64_t t = x > 0 ? x / keys : 0; t < a.tiles; t++) {
         int64_t i = t * keys + keys - 1 - x;
@@ -320,6 +329,19 @@ static __global__ void last_diagonals(const last_rows a)
         if (i >= 0)
             sum += a.diag_part[(head * a.tiles + t) * LAST_DIAGS + i];
     }
+    return sum;
+}
+
+/* Mass per distance d: key = end - tall + r - d; with both sides also + d. */
+static __global__ void last_diagonals(const last_rows a)
+{
+    int64_t d = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, head = blockIdx.y;
+    int64_t first = a.end - a.tall;
+    if (d >= a.n)
+        return;
+    double sum = last_diagonal(a, head, first - d);
+    if (a.both && d > 0)
+        sum += last_diagonal(a, head, first + d);
     double *to = a.sla + head * a.n + d;
     *to = (a.add ? *to : 0) + sum / a.divide;
 }
@@ -351,12 +373,19 @@ template <int D> static int last_rows_passes(struct gpu *g, const last_rows &a, 
     for (int done = 0; done < a.rows; done += a.tall) {
         last_rows pass = a;
         pass.rows = a.rows - done < a.tall ? a.rows - done : a.tall;
-        pass.end = a.n - done;
+        pass.end = a.n - done * (int64_t)a.step;
         pass.add = done > 0;
+        if (!a.both) { /* no row sees a later key */
+            pass.tiles = (int)ceil_div(pass.end, 8192 / a.tall);
+            pass.each = (int)ceil_div(pass.tiles, a.ranges);
+            pass.ranges = (int)ceil_div(pass.tiles, pass.each);
+        }
         rc = a.tall == 128 ? last_rows_tiles<D, 128>(g, pass, err)
                            : last_rows_tiles<D, 64>(g, pass, err);
         if (rc)
             goto out;
+        if (!a.sla)
+            continue;
         last_diagonals<<<dim3((unsigned)((a.n + 255) / 256), a.heads), 256, 0, g->stream>>>(pass);
         CU_LAUNCHED(err);
     }

@@ -131,6 +131,16 @@ void select_job_free(struct select_job *job)
     memset(job, 0, sizeof *job);
 }
 
+const void *select_given(const struct select_problem *p, int head)
+{
+    return p->choices ? p->choices[head % p->n_choices].given : NULL;
+}
+
+int select_v_exp(const struct select_problem *p, int kv)
+{
+    return p->v_exp ? p->v_exp[p->n_choices == 1 ? 0 : kv] : 0;
+}
+
 /* ---- results -------------------------------------------------------------------------------- */
 
 /* The indices of the bits of a map's rows. */
@@ -188,4 +198,20 @@ int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int
                  struct err *err)
 {
     return select_fetch_rows(g, job, 0, job->lists.rows, ptr, col, err);
+}
+
+int select_fetch_own(struct gpu *g, const struct select_job *job, int head, struct accel_own *own,
+                     struct err *err)
+{
+    const struct select_lists *l = &job->lists;
+    int rc = 0;
+    free(own->data);
+    *own = (struct accel_own){0};
+    if (!l->own)
+        return 0;
+    TRY(mem_alloc((char **)&own->data, l->own_bytes, 1, "numbers of a choice", err));
+    own->bytes = l->own_bytes;
+    TRY(gpu_get(g, own->data, (const char *)l->own + head * l->own_bytes, l->own_bytes, err));
+out:
+    return rc;
 }

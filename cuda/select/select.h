@@ -13,6 +13,7 @@
 extern "C" {
 #endif
 
+#include "core/accel.h"
 #include "core/mask.h"
 #include "core/opt.h"
 #include "core/rules.h"
@@ -32,6 +33,10 @@ struct select_problem {
     const void *params;
     const struct mask *shape;      /* NULL, or a band that follows from parameters and sizes */
     const union method_rule *rule; /* NULL: parameters only. Valid until init returns */
+    const struct accel_choice *choices; /* [n_choices], head h is the choice h % n_choices, whose
+                                         * `given` is valid until init returns; NULL: none */
+    int n_choices;
+    const int *v_exp; /* see select_v_exp. Valid until init returns; NULL: 0 */
 };
 
 /* The result of a selection. Row r = head * groups + group of the map has a bit for each unit of bk
@@ -46,6 +51,8 @@ struct select_lists {
     int64_t *ptr;                  /* [rows + 1]; NULL with col when bk = 1 */
     int32_t *col;                  /* [rows * units], ascending in each row */
     uint32_t *partial; /* [rows][words] kept tiles of a band that it does not fill; else NULL */
+    void *own;         /* [heads][own_bytes] what comes beside the mask (core/rules.h), or NULL */
+    int64_t own_bytes;
 };
 
 /* 8-bit operands of a method's own attention; scales are per block of the lists' unit. */
@@ -91,6 +98,8 @@ struct select_method {
 
     /* Release what job->state holds on the host, without job->state itself. NULL: nothing. */
     void (*release)(struct select_job *job);
+
+    bool values; /* it reads v as well; else v may be NULL */
 };
 
 /* Every GPU side, in the order of kernels.def, then NULL. */
@@ -107,6 +116,16 @@ const struct select_method *select_for(const char *name, struct select_problem *
 int select_job_init(struct gpu *g, const struct select_method *method,
                     const struct select_problem *p, struct select_job *job, struct err *err);
 void select_job_free(struct select_job *job);
+
+/* What the head's choice was given, NULL: nothing. */
+const void *select_given(const struct select_problem *p, int head);
+
+/* The values of kv head `kv` are divided by 2^(this), also where all are copies of one head. */
+int select_v_exp(const struct select_problem *p, int kv);
+
+/* Fetch what comes beside the mask of a head; *own is the caller's. */
+int select_fetch_own(struct gpu *g, const struct select_job *job, int head, struct accel_own *own,
+                     struct err *err);
 
 /* Set geometry and take memory of the lists of a job whose unit is bq x bk. */
 int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t bk,

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int select_head_mask(struct gpu *g, const struct select_job *job, int head, struct mask *m,
-                     struct err *err)
+int select_head_mask(struct gpu *g, const struct select_job *job, int head,
+                     const struct accel_choice *c, struct mask *m, struct err *err)
 {
     const struct select_problem *p = &job->problem;
     const struct select_lists *l = &job->lists;
@@ -29,7 +29,8 @@ int select_head_mask(struct gpu *g, const struct select_job *job, int head, stru
     m->ptr = ptr;
     m->col = col;
     m->col_cap = ptr[l->groups];
-    return mask_check(m, err);
+    rc = mask_check(m, err);
+    return rc || !c->own ? rc : select_fetch_own(g, job, head, c->own, err);
 }
 
 static int launch(struct gpu *g, const void *job, struct err *err)
@@ -67,13 +68,15 @@ static int select_locked(struct accel_session *s, const struct select_method *me
     int rc = 0;
 
     CU(err, cudaSetDevice(g->device));
-    TRY(session_put_head(s, c->x, c->data, copies, false, err));
+    TRY(session_put_head(s, c->x, c->data, copies, method->values, err));
     mark = gpu_mark(g);
     p->q = s->head.q;
     p->k = s->head.k;
+    p->v = s->head.v;
+    p->v_exp = &s->head.v_exp;
     TRY(select_job_init(g, method, p, &job, err));
     TRY(method->launch(g, &job, err));
-    TRY(select_head_mask(g, &job, 0, m, err));
+    TRY(select_head_mask(g, &job, 0, c, m, err));
     gpu_release(g, mark);
     if (s->options.samples > 0)
         TRY(time_copies(s, method, *p, copies, time, err));
@@ -97,7 +100,9 @@ struct select_problem select_problem_of(const struct accel_choice *c)
                                    .options = c->options,
                                    .params = c->params,
                                    .shape = c->shape,
-                                   .rule = c->rule};
+                                   .rule = c->rule,
+                                   .choices = c,
+                                   .n_choices = 1};
 }
 
 int session_select(struct accel_session *s, const struct accel_choice *c, struct mask *m,

@@ -20,12 +20,14 @@ struct slash_lists {
     int n, words, heads, groups; /* words: of n bits; groups: rows of the map, per head */
     int n_cols, n_dists;         /* chosen, 0 .. n, with the forced ones */
     int force_cols, force_dists;
+    int both;                /* bidirectional: a distance stands for both sides */
     const int *want;         /* [heads][2] n_cols and n_dists of each head; NULL: as above */
     const double *ver, *sla; /* [heads][n] scores >= 0 */
     uint32_t *cols, *dists;  /* [heads][words] */
     int32_t *last;           /* [heads][words]: the last word of dists up to here that has
                               * a bit, or -1 */
     uint32_t *follow;        /* [heads][n]: see follow_distances */
+    uint32_t *ahead;         /* [heads][words + 2], both: see look_ahead */
     map_rows map;            /* [heads][groups] */
 };
 
@@ -39,6 +41,7 @@ static int slash_init(struct gpu *g, const struct select_job *job, const last_ro
     a->words = (int)job->lists.words;
     a->heads = job->problem.heads;
     a->groups = (int)job->lists.groups;
+    a->both = !job->problem.causal;
     a->ver = last->ver;
     a->sla = last->sla;
     a->map = map_rows_of(&job->lists);
@@ -46,6 +49,7 @@ static int slash_init(struct gpu *g, const struct select_job *job, const last_ro
     TRY(gpu_alloc(g, bits, &a->dists, err));
     TRY(gpu_alloc(g, bits, &a->last, err));
     TRY(gpu_alloc(g, (int64_t)a->heads * a->n * 4, &a->follow, err));
+    TRY(gpu_alloc(g, (int64_t)a->heads * (a->words + 2) * 4, &a->ahead, err));
 out:
     return rc;
 }
@@ -76,14 +80,14 @@ static __device__ __forceinline__ int distance_below(const uint32_t *dists, cons
     return 32 * w + 31 - __clz((int)bits);
 }
 
-/* Is there a distance among the 64 from x on? x may be negative. */
-static __device__ __forceinline__ bool distance_among(const uint32_t *dists, int words, int x)
+/* The 64 distances from x on, as bits. x may be negative. */
+static __device__ __forceinline__ uint64_t distances_from(const uint32_t *dists, int words, int x)
 {
     int w = x >> 5;
     uint32_t first = w >= 0 && w < words ? dists[w] : 0;
     uint32_t second = w + 1 >= 0 && w + 1 < words ? dists[w + 1] : 0;
     uint32_t third = w + 2 >= 0 && w + 2 < words ? dists[w + 2] : 0;
-    return __funnelshift_r(first, second, x) | __funnelshift_r(second, third, x);
+    return (uint64_t)__funnelshift_r(second, third, x) << 32 | __funnelshift_r(first, second, x);
 }
 
 /* ---- choice --------------------------------------------------------------------------------- */
@@ -122,7 +126,7 @@ static __device__ void follow_distances(const uint32_t *bits, const int32_t *las
     extern __shared__ uint32_t goes_on[]; /* bit p */
     for (int p0 = 0; p0 < words * 32; p0 += WIDE) {
         int p = p0 + threadIdx.x;
-        uint32_t word = __ballot_sync(~0u, distance_among(bits, words, p - SLASH_ROWS));
+        uint32_t word = __ballot_sync(~0u, distances_from(bits, words, p - SLASH_ROWS) != 0);
         if (threadIdx.x % 32 == 0 && p < words * 32)
             goes_on[p / 32] = word;
     }
@@ -139,6 +143,17 @@ static __device__ void follow_distances(const uint32_t *bits, const int32_t *las
     for (int p = threadIdx.x; p < n; p += WIDE) {
         int run = (int)follow[p], end = distance_below(bits, last, p - SLASH_ROWS * run);
         follow[p] = (uint32_t)run << 19 | (uint32_t)(end + 1);
+    }
+}
+
+/* Bit p: is there a distance among the 64 from p - 64 on? */
+static __device__ void look_ahead(const uint32_t *bits, int words, uint32_t *ahead)
+{
+    for (int p0 = 0; p0 < (words + 2) * 32; p0 += WIDE) {
+        int p = p0 + (int)threadIdx.x;
+        uint32_t word = __ballot_sync(~0u, distances_from(bits, words, p - SLASH_ROWS) != 0);
+        if (threadIdx.x % 32 == 0 && p / 32 < words + 2)
+            ahead[p / 32] = word;
     }
 }
 
@@ -166,6 +181,10 @@ static __global__ void __launch_bounds__(WIDE) slash_pick(const slash_lists a)
     __syncthreads();
     if (blockIdx.y == 0)
         return;
+    if (a.both) {
+        look_ahead(bits, a.words, a.ahead + (int64_t)head * (a.words + 2));
+        return;
+    }
     int32_t *last = a.last + (int64_t)head * a.words;
     last_words(bits, a.words, last);
     __syncthreads();
@@ -241,6 +260,78 @@ static __global__ void slash_lists_map(const slash_lists a)
     });
 }
 
+/* Keys at one of the distances, to either side, from some of the rows [m, end): fewer than 64. */
+static __device__ void mark_last(const slash_lists &a, const uint32_t *dists, int m, int end,
+                                 uint32_t *cover)
+{
+    uint64_t rows = ~0ull >> (SLASH_ROWS - (end - m));
+    for (int k0 = 0; k0 < a.words * 32; k0 += 32) {
+        int k = k0 + (int)(threadIdx.x & 31);
+        uint64_t wanted = distances_from(dists, a.words, m - k) | /* of rows m, m + 1, ... */
+                          distances_from(dists, a.words, k - end + 1); /* end - 1, end - 2, ... */
+        uint32_t word = __ballot_sync(~0u, k < a.n && (wanted & rows) != 0);
+        if ((threadIdx.x & 31) == 0)
+            cover[k0 / 32] = word;
+    }
+}
+
+/* The same from the 64 rows m, m + 1, ...: of the row m, key k stands at m - k, of the last one at
+ * k - m - 63. */
+static __device__ void mark_rows(const slash_lists &a, const uint32_t *ahead, int m,
+                                 uint32_t *cover)
+{
+    for (int w = threadIdx.x & 31; w < a.words; w += 32) {
+        int before = m - 32 * w - 31 + SLASH_ROWS, behind = 32 * w - m + 1;
+        uint32_t bits = __brev((uint32_t)distances_from(ahead, a.words + 2, before)) |
+                        (uint32_t)distances_from(ahead, a.words + 2, behind);
+        cover[w] = bits & below(w, a.n);
+    }
+}
+
+/* Blocks of 64 keys, from the left: one starts at each marked key that none covers yet. By one
+ * lane. */
+static __device__ void cover_marked(uint32_t *cover, int words)
+{
+    uint32_t covered = 0; /* bits of word w that the block before covers */
+    for (int w = 0; w < words;) {
+        uint32_t bits = cover[w] & ~covered;
+        if (bits == 0) {
+            cover[w++] |= covered;
+            covered = 0;
+            continue;
+        }
+        int s = __ffs((int)bits) - 1; /* the block ends at this bit two words on */
+        cover[w] |= covered | ~0u << s;
+        if (w + 1 < words)
+            cover[w + 1] = ~0u;
+        covered = (1u << s) - 1;
+        w += 2;
+    }
+}
+
+/* Of a bidirectional head: a warp per 64 rows, blocks that cover the distances, and the columns. */
+static __global__ void slash_both_map(const slash_lists a)
+{
+    extern __shared__ uint32_t covers[];
+    int warp = threadIdx.x >> 5, head = blockIdx.y;
+    int group = blockIdx.x * (blockDim.x >> 5) + warp, m = group * SLASH_ROWS;
+    uint32_t *cover = covers + warp * a.words;
+    const uint32_t *cols = a.cols + (int64_t)head * a.words;
+
+    if (group >= a.groups)
+        return;
+    if (m + SLASH_ROWS <= a.n)
+        mark_rows(a, a.ahead + (int64_t)head * (a.words + 2), m, cover);
+    else
+        mark_last(a, a.dists + (int64_t)head * a.words, m, a.n, cover);
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+        cover_marked(cover, a.words);
+    __syncwarp();
+    fill_row_words(a.map, (int64_t)head * a.groups + group,
+                   [&](int w) { return (cover[w] | cols[w]) & below(w, a.n); });
+}
+
 /* A warp per query: the columns and distances themselves. */
 static __global__ void slash_pairs_map(const slash_lists a)
 {
@@ -251,11 +342,12 @@ static __global__ void slash_pairs_map(const slash_lists a)
     if (q >= a.n)
         return;
     fill_row_words(a.map, (int64_t)head * a.n + q, [&](int w) {
-        /* Key 32 w + j stands at distance q - 32 w - j: 32 distances from `from` on, reversed. */
-        int from = q - 32 * w - 31, v = from >> 5, s = from & 31;
-        uint32_t lo = v >= 0 && v < a.words ? dists[v] : 0;
-        uint32_t hi = v + 1 >= 0 && v + 1 < a.words ? dists[v + 1] : 0;
-        return (__brev(__funnelshift_r(lo, hi, s)) | cols[w]) & below(w, q + 1);
+        /* Key 32 w + j stands at distance q - 32 w - j: 32 distances, reversed; behind the query at
+         * 32 w + j - q. */
+        uint32_t keys = __brev((uint32_t)distances_from(dists, a.words, q - 32 * w - 31)) | cols[w];
+        if (a.both)
+            keys |= (uint32_t)distances_from(dists, a.words, 32 * w - q);
+        return keys & below(w, a.both ? a.n : q + 1);
     });
 }
 
@@ -268,10 +360,11 @@ static int slash_launch(struct gpu *g, const slash_lists &a, bool realised, stru
     slash_pick<<<dim3(a.heads, 2), WIDE, bits, g->stream>>>(a);
     CU_LAUNCHED(err);
     if (realised) {
-        CU(err, cudaFuncSetAttribute((const void *)slash_lists_map,
+        auto lists = a.both ? slash_both_map : slash_lists_map;
+        CU(err, cudaFuncSetAttribute((const void *)lists,
                                      cudaFuncAttributeMaxDynamicSharedMemorySize, warps * bits));
-        slash_lists_map<<<dim3((a.groups + warps - 1) / warps, a.heads), 32 * warps, warps * bits,
-                          g->stream>>>(a);
+        lists<<<dim3((a.groups + warps - 1) / warps, a.heads), 32 * warps, warps * bits,
+                g->stream>>>(a);
     } else {
         slash_pairs_map<<<dim3((a.n + 7) / 8, a.heads), 256, 0, g->stream>>>(a);
     }

@@ -63,6 +63,12 @@ void exact_expect_out(struct exact *e);
 void exact_dense_from(struct exact *e, exact_dense_fn *fn, void *self);
 void exact_below_from(struct exact *e, exact_below_fn *fn, void *self);
 
+/* Does a device that attends to the head answer for its map? */
+static inline bool exact_on_device(const struct exact *e)
+{
+    return e->below != NULL;
+}
+
 /* Log-sum-exps (natural log, -inf for a row that sees no key) and outputs of dense attention:
  * *lse [row1-row0] and *out [row1-row0][dv] start at row0 and stay valid until exact_free. */
 int exact_lse(struct exact *e, int64_t row0, int64_t row1, const double **lse, struct err *err);

@@ -7,6 +7,7 @@
 #include "sim/registry.h"
 #include "tests/bench/benchcu.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,37 +74,83 @@ out:
     return rc;
 }
 
-/* The rule of a method that has one, for a head of this shape, which nobody reads but to hash it.
- */
-static int find_rule(const struct method_run *run, const struct select_problem *p,
-                     union method_rule *rule, struct err *err)
+/* A method that was asked for its rule, on a head of zeros: nobody reads it but to hash it. */
+struct asked {
+    const struct method *method;
+    struct exact exact;
+    struct carry carry;
+    struct method_ctx ctx;
+    struct head_in in;
+    void *state;
+    float *zeros;
+    union method_rule rule;
+    struct accel_choice choice;
+};
+
+/* exact_dense_fn: of equal scores, without the seconds that dense rows take on the CPU. */
+static int equal_rows(void *self, int64_t row0, int64_t row1, double *out, double *lse,
+                      struct err *err)
+{
+    const struct attn_in *x = self;
+    (void)err;
+    for (int64_t i = row0; i < row1; i++)
+        lse[i] = log((double)x->nk);
+    if (out)
+        memset(out + row0 * x->dv, 0, (size_t)((row1 - row0) * x->dv) * sizeof *out);
+    return 0;
+}
+
+/* Step 1 of a video whose frames have 32 rows, for methods that are for video alone. */
+static int ask(const struct method_run *run, struct select_problem *p, struct asked *a,
+               struct err *err)
 {
     const struct method *me = run->method;
-    struct method_ctx ctx = {.seed = 1};
-    struct head_in in = {.x = {.nq = p->nq,
-                               .nk = p->nk,
-                               .d = p->d,
-                               .dv = p->d,
-                               .scale = p->scale,
-                               .causal = p->causal},
-                         .branch = "main"};
-    struct exact exact = {0};
-    void *state = NULL;
-    float *zeros = NULL;
+    bool video = !(me->flags & METHOD_CAUSAL);
     char why[160] = "";
     int rc = 0;
-    TRY(mem_zalloc(&zeros, (p->nq > p->nk ? p->nq : p->nk) * p->d, sizeof *zeros, "a head", err));
-    in.x.q = in.x.k = in.x.v = zeros;
-    exact_init(&exact, &in.x, PREC_F64);
-    in.exact = &exact;
-    TRY(me->prepare(&ctx, run->params, &in, &state, err));
-    if (!me->rule(state, rule, why))
+
+    a->method = me;
+    a->ctx = (struct method_ctx){.seed = 1, .carry = video ? &a->carry : NULL};
+    TRY(mem_zalloc(&a->zeros, (p->nq > p->nk ? p->nq : p->nk) * p->d, sizeof *a->zeros, "a head",
+                   err));
+    a->in = (struct head_in){.x = {.q = a->zeros,
+                                   .k = a->zeros,
+                                   .v = a->zeros,
+                                   .nq = p->nq,
+                                   .nk = p->nk,
+                                   .d = p->d,
+                                   .dv = p->d,
+                                   .scale = p->scale,
+                                   .causal = p->causal},
+                             .src_dtype = DT_BF16,
+                             .branch = "main",
+                             .step = video,
+                             .n_steps = video ? 10 : 0,
+                             .exact = &a->exact};
+    if (video)
+        a->in.geom = (struct geometry){.t = 16, .h = 32, .w = p->nq / 512};
+    exact_init(&a->exact, &a->in.x, PREC_F64);
+    if (video)
+        exact_dense_from(&a->exact, equal_rows, &a->in.x);
+    TRY(me->prepare(&a->ctx, run->params, &a->in, &a->state, err));
+    if (!me->rule(a->state, &a->rule, why))
         FAIL(err, ERR_RUN, "%s: %s", me->name, why);
+    a->choice.given = me->given ? me->given(a->state) : NULL;
+    p->rule = &a->rule;
+    p->choices = &a->choice;
+    p->n_choices = 1;
 out:
-    me->release(state);
-    exact_free(&exact);
-    free(zeros);
-    return rc;
+    return rc == METHOD_SKIP ? err_set(err, ERR_RUN, "%s", a->ctx.skip) : rc;
+}
+
+static void asked_free(struct asked *a)
+{
+    if (a->method && a->state)
+        a->method->release(a->state);
+    if (a->carry.free)
+        a->carry.free(a->carry.data);
+    exact_free(&a->exact);
+    free(a->zeros);
 }
 
 static int bench_select(struct bench *b, const char *setting, int64_t tokens, bool causal, int kv,
@@ -113,6 +160,7 @@ static int bench_select(struct bench *b, const char *setting, int64_t tokens, bo
     struct cu_run r = {0};
     struct method_run *runs = NULL;
     struct select_job job = {0};
+    struct asked asked = {0};
     int64_t n = 0;
     char text[160];
     int rc = 0;
@@ -124,21 +172,28 @@ static int bench_select(struct bench *b, const char *setting, int64_t tokens, bo
     TRY(method_runs_parse(sim_methods, setting, &runs, &n, err));
     const struct select_method *me = select_find(runs->method->name);
     TRY(cu_run_init(&b->gpu, &c, &r, err));
-    struct select_problem p = {
-        32,           kv,        128,       tokens,    tokens, c.problem.scale,
-        causal,       r.job.x.q, r.job.x.k, r.job.x.v, 1,      runs->method->params,
-        runs->params, NULL,      NULL};
-    union method_rule rule;
-    if (runs->method->rule) {
-        TRY(find_rule(runs, &p, &rule, err));
-        p.rule = &rule;
-    }
+    struct select_problem p = {.heads = 32,
+                               .kv_heads = kv,
+                               .d = 128,
+                               .nq = tokens,
+                               .nk = tokens,
+                               .scale = c.problem.scale,
+                               .causal = causal,
+                               .q = r.job.x.q,
+                               .k = r.job.x.k,
+                               .v = r.job.x.v,
+                               .seed = 1,
+                               .options = runs->method->params,
+                               .params = runs->params};
+    if (runs->method->rule)
+        TRY(ask(runs, &p, &asked, err));
     TRY(select_job_init(&b->gpu, me, &p, &job, err));
     TRY(select_line(b, text, "select", &r.job, &job, me->launch, err));
     if (me->launch_quantised)
         TRY(select_line(b, text, "select + quantise", &r.job, &job, me->launch_quantised, err));
 out:
     select_job_free(&job);
+    asked_free(&asked);
     cu_run_free(&b->gpu, &r);
     method_runs_free(runs, n);
     return rc < 0 ? err_prefix(err, "%s", text) : rc;
@@ -157,10 +212,12 @@ int bench_selections(struct bench *b, struct err *err)
         {"sampleattention:chunks=4", false, true, 8},
         {"xattention", false, true, 8},
         {"xattention:stride=8", false, true, 8},
-        {"flexprefill", false, true, 8},
-        {"minference", false, true, 8},
-        {"minference:v=100:s=800", false, true, 8},
-        {"minference:pattern=block", false, true, 8},
+        {"sampleattention:profile=v2", false, true, 8},
+        {"flexprefill", true, true, 8},
+        {"flexprefill:profile=frontier", true, true, 8},
+        {"minference", true, true, 8},
+        {"minference:v=100:s=800", true, true, 8},
+        {"minference:pattern=block", true, true, 8},
         {"sale", false, true, 8},
         {"sale:tau=0.9", false, true, 8}, /* nothing passes, so that every pair is tested */
         {"fg-attn:mode=pooled", true, true, 8},
@@ -170,6 +227,9 @@ int bench_selections(struct bench *b, struct err *err)
         {"oracle", true, true, 8},
         {"oracle:kind=topk:k=10%", false, true, 8},
         {"oracle:kind=block:unit=64x64", false, true, 8},
+        {"svg1:dense_layers=0:dense_steps=0", true, false, 32},
+        {"chipmunk:dense_layers=0:norm=exact:local_voxels=0", true, false, 32},
+        {"svg2:dense_layers=0:dense_steps=0:cold=1", true, false, 32},
     };
     static const int64_t tokens[] = {8192, 32768};
     int rc = 0;

@@ -35,6 +35,8 @@ static const char *const settings[] = {
     "sampleattention:merge=union:chunks=3:extend=cover1:alpha_s=0.5",
     "sampleattention:merge=mean:chunks=4:profile=safe:alpha_c=0.7",
     "sampleattention:profile=strict:alpha_c=0.3:alpha_s=0",
+    "sampleattention:profile=v2",
+    "sampleattention:profile=v2:alpha=0.5:rows=0.3:window=0.02:bottom=5",
     "xattention",
     "xattention:stride=8:tau=0.6:profile=clean",
     "xattention:stride=4:tau=0.3:chunk=256",
@@ -66,6 +68,10 @@ static const char *const settings[] = {
     "fg-attn:mode=pooled:M=48:c1=2",
     "fg-attn:mode=pooled:pool=literal:tau1=0.01:M=32",
     "fg-attn:mode=pooled:pool=topk:kappa=0.2:M=64",
+    "fg-attn:refresh=1:M=64:width=16:tau=4",
+    "fg-attn:mode=pooled:M=64:width=16:c1=3",
+    "fg-attn:mode=pooled:M=48:width=80:c1=3",
+    "fg-attn:mode=pooled:pool=topk:kappa=0.2:M=64:width=16",
     "sale:dense_below=0",
     "sale:dense_below=0:tau=0.05:local=256",
     "sale:dense_below=0:tau=0.3:sl_mask=none",
@@ -79,12 +85,24 @@ static const char *const settings[] = {
     "oracle:kind=block:unit=64x64:alpha=0.9",
     "oracle:kind=block:unit=128x1:alpha=0.8",
     "oracle:kind=block:unit=16x48:alpha=0.7:forced=diag",
+    "oracle:kind=mean:alpha=0.6",
+    "oracle:kind=mean:k=15%:forced=diag",
+    "oracle:kind=block:unit=128x1:scope=head:alpha=0.8",
+    "oracle:kind=block:unit=16x16:scope=head:k=25%:forced=sink-20",
     "hash-sparse",
     "hash-sparse:buckets=128:strict=1",
     "hash-sparse:buckets=6:proj_dir=axes",
     "qk-sparse",
     "qk-sparse:drop=0.8:drop_q=0.1",
     "oracle:kind=block:unit=32x300:alpha=0.6:forced=sink-400",
+    "svg1:dense_layers=0:dense_steps=0",
+    "svg1:dense_layers=0:dense_steps=0:profile=plain:target=0.6:rows=200",
+    "svg1:dense_layers=0:dense_steps=0:trial=executed:sink=0:rows=7:target=0.9",
+    "svg2:dense_layers=0:dense_steps=0:cold=1:qc=7:kc=20",
+    "svg2:dense_layers=0:dense_steps=0:cold=1:qc=40:kc=100:top_p=0.6:iter_init=9",
+    "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0",
+    "chipmunk:dense_layers=0:profile=clean:delta=0:local_voxels=3:top_keys=0.3:redraw=0:voxel=4x4x12",
+    "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0:local_1d=0.2:top_keys=0.5:multiple=112",
 };
 
 struct tally {
@@ -102,7 +120,23 @@ struct selection {
     struct select_job job;
     int64_t *ptr[2];
     int32_t *col[2];
+    struct prepared *heads;       /* [heads], owned; of a video method, as long as it is asked */
+    struct accel_choice *choices; /* [heads], owned */
 };
+
+/* A method that is about to choose. */
+struct prepared {
+    struct exact exact;
+    struct method_ctx ctx;
+    struct head_in in;
+    void *state;
+};
+
+/* Is the method for video alone? Its choice may be something else than the mask of the call. */
+static bool is_video(const struct selection *s)
+{
+    return !(s->run->method->flags & METHOD_CAUSAL);
+}
 
 /* ---- the CPU side --------------------------------------------------------------------------- */
 
@@ -121,45 +155,200 @@ static struct attn_in view(const struct selection *s, int head)
                             .causal = p->causal};
 }
 
+/* A video, and the rest as text behind it: little enough for every width of a band. */
+static struct geometry geometry_of(int64_t n)
+{
+    struct geometry g = {.t = n < 1000 ? 2 : 4, .h = n < 1000 ? 4 : 16};
+    g.w = n / (g.t * g.h);
+    g.text = n % (g.t * g.h);
+    g.text_place = g.text ? 2 : 0;
+    return g.w ? g : (struct geometry){0};
+}
+
+static int prepare_head(const struct selection *s, int head, int step, struct carry *carry,
+                        struct prepared *p, struct err *err)
+{
+    int kv = head * s->c.problem.kv_heads / s->c.problem.heads;
+    p->ctx = (struct method_ctx){.seed = s->c.seed, .carry = carry};
+    p->in = (struct head_in){.x = view(s, head),
+                             .src_dtype = DT_BF16,
+                             .branch = "main",
+                             .head = is_video(s) ? head : 0,
+                             .kv_head = is_video(s) ? kv : 0,
+                             .n_heads = s->c.problem.heads,
+                             .n_kv_heads = s->c.problem.kv_heads,
+                             .n_layers = 1,
+                             .step = step,
+                             .n_steps = is_video(s) ? 10 : 0,
+                             .timestep = NAN,
+                             .exact = &p->exact};
+    if (is_video(s))
+        p->in.geom = geometry_of(p->in.x.nq);
+    exact_init(&p->exact, &p->in.x, PREC_F64);
+    return s->run->method->prepare(&p->ctx, s->run->params, &p->in, &p->state, err);
+}
+
+static void prepared_free(const struct selection *s, struct prepared *p)
+{
+    if (s->run->method->release)
+        s->run->method->release(p->state);
+    exact_free(&p->exact);
+}
+
 /* The mask of all rows of a head or, unless NULL, the rule by which it is chosen (all heads of a
  * case have the same); METHOD_SKIP when the method does not apply or nothing is chosen. */
 static int run_reference(const struct selection *s, int head, struct mask *m,
                          union method_rule *rule, struct err *err)
 {
     const struct method *me = s->run->method;
-    struct exact exact;
-    struct method_ctx ctx = {.seed = s->c.seed};
-    struct head_in in = {.x = view(s, head),
-                         .src_dtype = DT_BF16,
-                         .branch = "main",
-                         .n_heads = s->c.problem.heads,
-                         .n_kv_heads = s->c.problem.kv_heads,
-                         .n_layers = 1,
-                         .timestep = NAN,
-                         .exact = &exact};
-    void *state = NULL;
+    struct prepared p = {0};
     char why[160];
     int rc = 0;
 
-    exact_init(&exact, &in.x, PREC_F64);
-    if ((rc = me->prepare(&ctx, s->run->params, &in, &state, err)) != 0)
+    if ((rc = prepare_head(s, head, 0, NULL, &p, err)) != 0)
         goto out;
-    if (rule && me->rule && me->origin(state).source == SOURCE_OWN)
-        rc = me->rule(state, rule, why) ? 0 : METHOD_SKIP;
+    if (rule && me->rule && me->origin(p.state).source == SOURCE_OWN)
+        rc = me->rule(p.state, rule, why) ? 0 : METHOD_SKIP;
     else if (rule)
         rc = me->rule ? METHOD_SKIP : 0;
     else
-        TRY(me->select(state, 0, in.x.nq, m, err));
+        TRY(me->select(p.state, 0, p.in.x.nq, m, err));
 out:
-    if (me->release)
-        me->release(state);
-    exact_free(&exact);
+    prepared_free(s, &p);
     return rc;
 }
 
 static int reference_mask(const struct selection *s, int head, struct mask *m, struct err *err)
 {
     return run_reference(s, head, m, NULL, err);
+}
+
+/* ---- methods for video ---------------------------------------------------------------------- */
+
+/* The mask that a head attends to, in the step of the choice or, if that is dense, in the next one:
+ * from the device's answer or, where that is NULL, as the method chooses. */
+static int video_mask(const struct selection *s, int head, const struct mask *answer,
+                      const struct accel_own *own, struct mask *m, struct err *err)
+{
+    const struct method *me = s->run->method;
+    struct carry carry = {0};
+    struct prepared p = {0};
+    int rc = 0;
+
+    for (int step = 1; step < 3; step++) {
+        p = (struct prepared){0};
+        if ((rc = prepare_head(s, head, step, &carry, &p, err)) != 0)
+            goto out;
+        if (answer && step == 1)
+            TRY(me->adopt(p.state, answer, own, err));
+        mask_free(m);
+        TRY(me->select(p.state, 0, p.in.x.nq, m, err));
+        prepared_free(s, &p);
+        if (m->form != MASK_FULL)
+            break;
+    }
+    p = (struct prepared){0};
+out:
+    prepared_free(s, &p);
+    if (carry.free)
+        carry.free(carry.data);
+    return rc;
+}
+
+/* What the device chose for a head, as a mask over it. */
+static int answer_of(const struct selection *s, int head, struct mask *m, struct err *err)
+{
+    const struct attn_problem *p = &s->c.problem;
+    const struct select_lists *l = &s->job.lists;
+    int rc = mask_lists_init(m, p->nq, p->nk, 0, p->nq, p->causal, l->bq, l->bk, err);
+    for (int64_t g = 0; g < l->groups && !rc; g++) {
+        const int64_t *row = s->ptr[0] + head * l->groups + g;
+        rc = mask_lists_add_all(m, g, s->col[0] + row[0], row[1] - row[0], err);
+    }
+    if (!rc)
+        mask_lists_finish(m);
+    return rc;
+}
+
+/* Units in which two masks of a head differ; all of them, 1 at least, where their forms do. */
+static void count_unlike(const struct mask *a, const struct mask *b, struct tally *t)
+{
+    bool bands = a->form == MASK_BAND && b->form == MASK_BAND;
+    if (a->form == MASK_LISTS && b->form == MASK_LISTS && a->bq == b->bq && a->bk == b->bk) {
+        t->units += a->ngroups * ((a->nk + a->bk - 1) / a->bk);
+        t->differ += mask_lists_differ(a, b);
+        return;
+    }
+    t->units++;
+    t->differ += a->form != b->form || a->form == MASK_LISTS ||
+                 (bands && (a->sink != b->sink || a->window != b->window));
+}
+
+static int compare_video(struct gpu *g, const struct selection *s, int head, struct tally *t,
+                         struct err *err)
+{
+    struct mask answer = {0}, adopted = {0}, own = {0};
+    struct accel_own extra = {0};
+    int64_t before = t->differ;
+    int rc = 0;
+
+    TRY(answer_of(s, head, &answer, err));
+    TRY(select_fetch_own(g, &s->job, head, &extra, err));
+    TRY(video_mask(s, head, &answer, &extra, &adopted, err));
+    TRY(video_mask(s, head, NULL, NULL, &own, err));
+    count_unlike(&adopted, &own, t);
+    t->by_data[s->c.data] += t->differ - before;
+    if (t->differ - before > t->worst)
+        t->worst = t->differ - before;
+    if (s->c.data != DATA_NORMAL && s->c.data != DATA_OFFSET && s->c.data != DATA_SMOOTH)
+        t->differ = before;
+out:
+    mask_free(&answer);
+    mask_free(&adopted);
+    mask_free(&own);
+    free(extra.data);
+    return rc;
+}
+
+static void forget_heads(struct selection *s)
+{
+    for (int h = 0; s->heads && h < s->c.problem.heads; h++) {
+        struct carry *carry = s->heads[h].ctx.carry;
+        prepared_free(s, s->heads + h);
+        if (carry && carry->free)
+            carry->free(carry->data);
+        free(carry);
+    }
+    free(s->heads);
+    free(s->choices);
+    s->heads = NULL;
+    s->choices = NULL;
+}
+
+/* The rule of a case, and what each head is given beside it. */
+static int ask_video(struct selection *s, union method_rule *rule, struct err *err)
+{
+    const struct method *me = s->run->method;
+    int n = s->c.problem.heads, rc = 0;
+    char why[160];
+
+    TRY(mem_zalloc(&s->heads, n, sizeof *s->heads, "heads", err));
+    TRY(mem_zalloc(&s->choices, n, sizeof *s->choices, "heads", err));
+    for (int h = 0; h < n; h++) {
+        struct carry *carry = NULL;
+        TRY(mem_zalloc(&carry, 1, sizeof *carry, "state between steps", err));
+        s->heads[h].ctx.carry = carry;
+        if ((rc = prepare_head(s, h, 1, carry, s->heads + h, err)) != 0)
+            goto out;
+        if (me->origin(s->heads[h].state).source != SOURCE_OWN ||
+            !me->rule(s->heads[h].state, rule, why)) {
+            rc = METHOD_SKIP;
+            goto out;
+        }
+        s->choices[h].given = me->given ? me->given(s->heads[h].state) : NULL;
+    }
+out:
+    return rc;
 }
 
 /* ---- bands ---------------------------------------------------------------------------------- */
@@ -408,10 +597,16 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
     const struct select_method *me = select_find(s->run->method->name);
     struct mask shape = {0};
     union method_rule rule;
-    struct select_problem q = {p->heads,       p->kv_heads, p->d,      p->nq,
-                               p->nk,          p->scale,    p->causal, NULL,
-                               NULL,           NULL,        s->c.seed, s->run->method->params,
-                               s->run->params, NULL,        NULL};
+    struct select_problem q = {.heads = p->heads,
+                               .kv_heads = p->kv_heads,
+                               .d = p->d,
+                               .nq = p->nq,
+                               .nk = p->nk,
+                               .scale = p->scale,
+                               .causal = p->causal,
+                               .seed = s->c.seed,
+                               .options = s->run->method->params,
+                               .params = s->run->params};
     char why[160];
     int rc = 0;
 
@@ -421,8 +616,10 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
     if (me->bands)
         TRY(reference_mask(s, 0, &shape, err));
     q.shape = me->bands ? &shape : NULL;
-    if ((rc = run_reference(s, 0, NULL, &rule, err)) != 0)
+    if ((rc = is_video(s) ? ask_video(s, &rule, err) : run_reference(s, 0, NULL, &rule, err)) != 0)
         goto out;
+    q.choices = s->choices;
+    q.n_choices = p->heads;
     q.rule = s->run->method->rule ? &rule : NULL;
     me = select_for(s->run->method->name, &q);
     if (me->dense && me->dense(&q)) {
@@ -439,6 +636,10 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
     t->unlike += !same_bits(s);
     for (int h = 0; h < p->heads; h++) {
         struct mask m = {0};
+        if (is_video(s)) {
+            TRY(compare_video(g, s, h, t, err));
+            continue;
+        }
         rc = reference_mask(s, h, &m, err);
         if (!rc)
             rc = q.shape ? compare_band(g, s, h, &m, t, err) : compare_masks(s, h, &m, t, err);
@@ -468,6 +669,7 @@ static int check_case(struct gpu *g, const struct method_run *run, struct cu_cas
     if (run->method->flags & need)
         rc = run_case(g, &s, t, err);
     select_job_free(&s.job);
+    forget_heads(&s);
     for (int i = 0; i < 2; i++) {
         free(s.ptr[i]);
         free(s.col[i]);

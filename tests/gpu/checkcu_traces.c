@@ -32,53 +32,60 @@
 #define MAX_CHUNKS 64
 #define PIECE 64 /* rows compared at the beginning and at the end of a chunk */
 
-/* Every method, with budgets that leave gaps at a few thousand tokens. */
-static const char *const settings[] = {
-    "dense:c=0.25+1",
-    "streaming:sink=4:window=512",
-    "streaming:sink=64:window=10%:last=128",
-    "streaming:dilate=dilated1",
-    "spargeattn:pv=off:tau=0.9:theta=0.3",
-    "spargeattn:pv=off:arch=sm90:tau=0.8:theta=-1",
-    "spargeattn:tau=0.9:theta=0.3",
-    "spargeattn:pv=6:arch=sm90:tau=0.8:theta=-1",
-    "spargeattn:profile=paper:lambda=-4:tau=0.9:theta=0.3",
-    "sampleattention",
-    "sampleattention:alpha_c=0.8:chunks=3",
-    "sampleattention:profile=v2",
-    "sale",
-    "sale:tau=0.02:local=256",
-    "fg-attn",
-    "fg-attn:refresh=1",
-    "fg-attn:refresh=2:M=32",
-    "fg-attn:mode=pooled",
-    "fg-attn:mode=pooled:M=64:width=16",
-    "oracle:alpha=0.9",
-    "oracle:kind=topk:k=10%",
-    "oracle:kind=block:unit=64x64:alpha=0.9",
-    "oracle:kind=block:unit=128x1:alpha=0.9",
-    "flexprefill:min_budget=256",
-    "flexprefill:gamma=0.8:tau=0.4:min_budget=256",
-    "xattention",
-    "xattention:stride=8:tau=0.7",
-    "minference:v=200:s=400",
-    "minference:v=200:s=400:mask=requested",
-    "minference:pattern=ashape:init=64:local=512",
-    "minference:pattern=trishape:init=64:local=512",
-    "minference:pattern=block:top=8",
-    "longformer:window=128:global=4",
-    "longformer:window=64:dilation=3",
-    "bigbird",
-    "sparse-transformer",
-    "sparse-transformer:pattern=fixed",
-    "radial:dense_layers=0:dense_steps=0",
-    "radial:profile=paper:dense_layers=0:dense_steps=0",
-    "svg1:dense_layers=0:dense_steps=0",
-    "svg2:dense_layers=0:dense_steps=0:qc=32:kc=64:cold=1",
-    "chipmunk:dense_layers=0",
-    "chipmunk:dense_layers=0:delta=0",
-    "longnet",
-    "sageattention",
+/* Every method, with budgets that leave gaps at a few thousand tokens, and whether its masks come
+ * from the GPU; those of the host are static, or nobody's: all pairs. */
+enum chooser { HOST, GPU };
+static const struct {
+    const char *text;
+    enum chooser chooser;
+} settings[] = {
+    {"dense:c=0.25+1", HOST},
+    {"streaming:sink=4:window=512", GPU},
+    {"streaming:sink=64:window=10%:last=128", GPU},
+    {"streaming:dilate=dilated1", HOST},
+    {"spargeattn:pv=off:tau=0.9:theta=0.3", GPU},
+    {"spargeattn:pv=off:arch=sm90:tau=0.8:theta=-1", GPU},
+    {"spargeattn:tau=0.9:theta=0.3", GPU},
+    {"spargeattn:pv=6:arch=sm90:tau=0.8:theta=-1", GPU},
+    {"spargeattn:profile=paper:lambda=-4:tau=0.9:theta=0.3", GPU},
+    {"sampleattention", GPU},
+    {"sampleattention:alpha_c=0.8:chunks=3", GPU},
+    {"sampleattention:profile=v2", GPU},
+    {"sale", GPU},
+    {"sale:tau=0.02:local=256", GPU},
+    {"fg-attn", GPU},
+    {"fg-attn:refresh=1", GPU},
+    {"fg-attn:refresh=2:M=32", GPU},
+    {"fg-attn:mode=pooled", GPU},
+    {"fg-attn:mode=pooled:M=64:width=16", GPU},
+    {"oracle:alpha=0.9", GPU},
+    {"oracle:kind=topk:k=10%", GPU},
+    {"oracle:kind=block:unit=64x64:alpha=0.9", GPU},
+    {"oracle:kind=block:unit=128x1:alpha=0.9", GPU},
+    {"oracle:kind=block:unit=64x64:scope=head:alpha=0.9", GPU},
+    {"flexprefill:min_budget=256", GPU},
+    {"flexprefill:gamma=0.8:tau=0.4:min_budget=256", GPU},
+    {"flexprefill:profile=frontier:min_budget=256", GPU},
+    {"xattention", GPU},
+    {"xattention:stride=8:tau=0.7", GPU},
+    {"minference:v=200:s=400", GPU},
+    {"minference:v=200:s=400:mask=requested", GPU},
+    {"minference:pattern=ashape:init=64:local=512", GPU},
+    {"minference:pattern=trishape:init=64:local=512", GPU},
+    {"minference:pattern=block:top=8", GPU},
+    {"longformer:window=128:global=4", HOST},
+    {"longformer:window=64:dilation=3", HOST},
+    {"bigbird", HOST},
+    {"sparse-transformer", HOST},
+    {"sparse-transformer:pattern=fixed", HOST},
+    {"radial:dense_layers=0:dense_steps=0", HOST},
+    {"radial:profile=paper:dense_layers=0:dense_steps=0", HOST},
+    {"svg1:dense_layers=0:dense_steps=0", GPU},
+    {"svg2:dense_layers=0:dense_steps=0:qc=32:kc=64:cold=1", GPU},
+    {"chipmunk:dense_layers=0:norm=exact:local_voxels=0", GPU},
+    {"chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0", GPU},
+    {"longnet", HOST},
+    {"sageattention", HOST},
 };
 
 /* What one setting showed on one trace. */
@@ -322,7 +329,8 @@ out:
 
 /* ---- a trace -------------------------------------------------------------------------------- */
 
-static bool judge(const struct tally *t, const struct method_run *run, char what[200])
+static bool judge(const struct tally *t, const struct method_run *run, enum chooser chooser,
+                  char what[200])
 {
     bool own = (run->method->flags & METHOD_CHANGES_MATH) && strstr(t->reason, "arithmetic");
     what[0] = 0;
@@ -331,6 +339,8 @@ static bool judge(const struct tally *t, const struct method_run *run, char what
     else if (t->ran < t->heads && !own)
         snprintf(what, 200, "%lld heads did not run: %s", (long long)(t->heads - t->ran),
                  t->reason);
+    else if (t->ran && (t->gpu_selected > 0) != (chooser == GPU))
+        snprintf(what, 200, "masks of the %s were expected", chooser == GPU ? "GPU" : "host");
     else if ((double)t->differ > 1e-4 * (double)t->units)
         snprintf(what, 200, "the masks differ");
     else if (t->ran && !(sqrt(t->delta2) <= 5e-3 * sqrt(t->ref2)))
@@ -354,7 +364,7 @@ static void report(const struct pass *p, int64_t k, int64_t *n_checks, int64_t *
 
     if (t->heads == 0 && !t->error[0])
         return; /* the method is not for such traces */
-    bool ok = judge(t, run, what);
+    bool ok = judge(t, run, settings[k].chooser, what);
     printf("  %-5s %s%s%s: ", ok ? "ok" : "FAIL", run->method->name, *run->canonical ? ":" : "",
            run->canonical);
     if (t->ran)
@@ -493,7 +503,7 @@ void check_traces(int n, char *const *paths, int64_t *n_checks, int64_t *n_failu
     int rc = 0;
 
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        TRY(method_runs_parse(sim_methods, settings[i], &p.runs, &p.n_runs, &err));
+        TRY(method_runs_parse(sim_methods, settings[i].text, &p.runs, &p.n_runs, &err));
     TRY(mem_alloc(&p.tallies, p.n_runs, sizeof *p.tallies, "results", &err));
     TRY(cuda_accel.open(&o, &p.session, &err));
     for (int i = 0; i < n; i++)

@@ -2,6 +2,7 @@
  * test_chipmunk.c - Chipmunk: geometry, static masks, schedules, list padding, selection, the
  * delta, state across steps, refusals.
  */
+#include "core/accel.h"
 #include "core/permute.h"
 #include "core/rng.h"
 #include "sim/methods/chipmunk/chipmunk.h"
@@ -274,6 +275,7 @@ START_TEST(masks_follow_explicit_column_sums)
     r.random_keys = 0.02;
     chip_shape_of(&SMALL, BOX, &s);
     assert_ok(chip_static(&s, &r, &fixed, &err), &err);
+    assert_ok(chip_raise(&h.in, lse, lse, &err), &err);
     assert_ok(chip_mask(&s, &r, &h.in, lse, 77, &m, &selected, &err), &err);
     for (int64_t g = 0; g < s.groups; g++) {
         int64_t r0 = g * CHIP_ROWS, r1 = r0 + CHIP_ROWS < n ? r0 + CHIP_ROWS : n, top = 0;
@@ -379,6 +381,62 @@ START_TEST(steps_follow_the_schedule)
     ck_assert_double_eq(record_get(&r, "dense_call"), 1);
     record_free(&r);
     carry_end(&carry);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* The keys of a device's choice are those of the next step. */
+START_TEST(a_device_chooses)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct method_run *runs = NULL;
+    struct carry carry = {0};
+    struct method_ctx ctx = {.seed = 1, .carry = &carry};
+    int64_t n_runs = 0, selected = 77;
+    struct accel_own own = {&selected, sizeof selected}, none = {0};
+    struct mask choice = {0}, m = {0};
+    union method_rule rule;
+    void *state = NULL;
+    char why[160];
+
+    video_head(8, SMALL, &h);
+    int64_t n = h.in.x.nq;
+    assert_ok(method_runs_parse(test_methods,
+                                "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0", &runs,
+                                &n_runs, &err),
+              &err);
+    const struct method *me = runs->method;
+    h.in.step = 1;
+    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    ck_assert_int_eq(me->origin(state).source, SOURCE_OWN);
+    ck_assert(me->rule(state, &rule, why));
+    ck_assert_int_eq(rule.chip.n, n);
+    const struct chip_given *given = me->given(state);
+    for (int64_t i = 0; i < n; i++)
+        ck_assert_double_eq(given->lse[i], head_lse(&h.in)[i]);
+    assert_ok(mask_lists_init(&choice, n, n, 0, n, false, CHIP_ROWS, 1, &err), &err);
+    for (int64_t g = 0; g < choice.ngroups; g++)
+        assert_ok(mask_lists_add_run(&choice, g, (int32_t)(3 * g), (int32_t)(3 * g + 128), &err),
+                  &err);
+    mask_lists_finish(&choice);
+    ck_assert_int_eq(me->adopt(state, &choice, &none, &err), ERR_RUN);
+    assert_ok(me->adopt(state, &choice, &own, &err), &err);
+    assert_ok(me->select(state, 0, n, &m, &err), &err);
+    ck_assert_int_eq(m.form, MASK_FULL); /* of the call itself */
+    mask_free(&m);
+    me->release(state);
+
+    h.in.step = 2;
+    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    ck_assert_int_eq(me->origin(state).source, SOURCE_REUSED);
+    assert_ok(me->select(state, 0, n, &m, &err), &err);
+    ck_assert_int_eq(mask_lists_differ(&m, &choice), 0);
+    me->release(state);
+    mask_free(&m);
+    mask_free(&choice);
+    carry_end(&carry);
+    method_runs_free(runs, n_runs);
     sim_head_free(&h);
 }
 END_TEST
@@ -721,6 +779,7 @@ Suite *make_suite(void)
     c = tcase_create("steps");
     tcase_set_timeout(c, 60);
     tcase_add_test(c, steps_follow_the_schedule);
+    tcase_add_test(c, a_device_chooses);
     tcase_add_test(c, full_steps_are_dense);
     tcase_add_loop_test(c, constant_inputs_are_exact_with_the_delta, 0, 5);
     tcase_add_loop_test(c, all_keys_are_exact_at_every_step, 0, 3);

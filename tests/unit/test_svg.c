@@ -2,6 +2,7 @@
  * test_svg.c - Sparse VideoGen, band masks: widths, counts, trial masks, the two token orders,
  * warm-up, classification, refusals, golden heads.
  */
+#include "core/accel.h"
 #include "core/permute.h"
 #include "sim/methods/svg1/svgband.h"
 #include "sim/methods/svg1/svgclass.h"
@@ -522,6 +523,67 @@ START_TEST(masks_of_both_classes)
 }
 END_TEST
 
+/* A head of svg1 whose class is a device's: temporal or not. */
+static void adopt_class(const struct method_run *run, const struct head_in *in, bool temporal,
+                        struct mask *m, struct record *r)
+{
+    struct err err = {0};
+    struct method_ctx ctx = {.seed = 1};
+    struct svg1_own numbers = {{2.5, temporal ? 1.5 : 3.5}};
+    struct accel_own own = {&numbers, sizeof numbers}, none = {0};
+    struct mask choice = {0};
+    union method_rule rule;
+    void *state = NULL;
+    char why[160];
+    int64_t n = in->x.nq;
+
+    assert_ok(run->method->prepare(&ctx, run->params, in, &state, &err), &err);
+    ck_assert(run->method->rule(state, &rule, why));
+    ck_assert_int_eq(rule.svg1.frames * rule.svg1.frame + rule.svg1.text, n);
+    assert_ok(mask_lists_init(&choice, n, n, 0, n, false, n, n, &err), &err);
+    if (temporal)
+        assert_ok(mask_lists_add(&choice, 0, 0, &err), &err);
+    mask_lists_finish(&choice);
+    ck_assert_int_eq(run->method->adopt(state, &choice, &none, &err), ERR_RUN);
+    assert_ok(run->method->adopt(state, &choice, &own, &err), &err);
+    assert_ok(run->method->select(state, 0, n, m, &err), &err);
+    assert_ok(run->method->report(state, r, &err), &err);
+    run->method->release(state);
+    mask_free(&choice);
+}
+
+START_TEST(a_device_classifies)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct method_run *runs = NULL;
+    int64_t n_runs = 0;
+    video_head(4, 9, 10, 12, 2, &h);
+    assert_ok(method_runs_parse(test_methods, "svg1:preset=none:target=0.45", &runs, &n_runs, &err),
+              &err);
+    for (int temporal = 0; temporal < 2; temporal++) {
+        struct mask m = {0}, want = {0};
+        struct record r;
+        record_init(&r);
+        adopt_class(runs, &h.in, temporal, &m, &r);
+        int64_t width = 0;
+        ck_assert_int_eq(
+            sscanf(strstr(buf_str(&r.notes), "half_width="), "half_width=%" SCNd64, &width), 1);
+        struct svg_band b = {SVG_HUNYUAN, 4, 90, 12, temporal, false, false, width};
+        assert_ok(svg_band_mask(&b, 0, h.in.x.nq, &want, &err), &err);
+        ck_assert_int_eq(mask_lists_differ(&m, &want), 0);
+        ck_assert_double_eq(record_get(&r, "temporal"), temporal);
+        ck_assert_double_eq(record_get(&r, "mse_spatial"), 2.5);
+        ck_assert_double_eq(record_get(&r, "mse_temporal"), temporal ? 1.5 : 3.5);
+        record_free(&r);
+        mask_free(&m);
+        mask_free(&want);
+    }
+    method_runs_free(runs, n_runs);
+    sim_head_free(&h);
+}
+END_TEST
+
 START_TEST(golden_classes)
 {
     static const struct {
@@ -584,6 +646,7 @@ Suite *make_suite(void)
     tcase_add_test(c, ties_are_spatial);
     tcase_add_test(c, sampled_rows_are_the_calls_own);
     tcase_add_loop_test(c, masks_of_both_classes, 0, 4);
+    tcase_add_test(c, a_device_classifies);
     tcase_add_loop_test(c, golden_classes, 0, 8);
     suite_add_tcase(s, c);
     return s;

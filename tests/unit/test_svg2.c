@@ -2,6 +2,7 @@
  * test_svg2.c - Sparse VideoGen2: k-means, cluster maps, masks, text, warm-up, state across steps
  * and guidance branches, refusals.
  */
+#include "core/accel.h"
 #include "core/rng.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/gpusum.h"
@@ -588,6 +589,82 @@ START_TEST(first_steps_and_layers_are_dense)
 }
 END_TEST
 
+/* What a device gives of 3 and 4 clusters, in its layout (core/rules.h): every token in cluster 1,
+ * which keeps the key clusters 1 and 2. */
+static void make_own(int64_t video, int64_t d, struct accel_own *own)
+{
+    struct svg2_own head = {{5, 6}};
+    own->bytes = (int64_t)sizeof head + 7 * d * 4 + 2 * video * 4 + 3 * 4;
+    own->data = calloc((size_t)own->bytes, 1);
+    memcpy(own->data, &head, sizeof head);
+    int32_t *labels = (int32_t *)((char *)own->data + sizeof head + 7 * d * 4);
+    for (int64_t i = 0; i < 2 * video; i++)
+        labels[i] = 1;
+    uint8_t *map = (uint8_t *)(labels + 2 * video);
+    map[4 + 1] = map[4 + 2] = 1;
+}
+
+START_TEST(a_device_clusters)
+{
+    struct err err = {0};
+    struct sim_head h;
+    struct method_run *runs = NULL;
+    struct carry carry = {0};
+    struct method_ctx ctx = {.seed = 1, .carry = &carry};
+    struct accel_own own = {0}, none = {0};
+    struct mask m = {0}, choice = {0};
+    union method_rule rule;
+    struct record r;
+    void *state = NULL;
+    char why[160];
+    int64_t n = 0;
+
+    video_head(3, 0, 0, &h);
+    h.in.src_dtype = DT_BF16;
+    int64_t video = h.in.x.nq;
+    assert_ok(method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n, &err),
+              &err);
+    const struct method *me = runs->method;
+    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    ck_assert(me->rule(state, &rule, why));
+    ck_assert_int_eq(rule.svg2.video, video);
+    ck_assert_ptr_null(((const struct svg2_given *)me->given(state))->centroids[0]);
+    make_own(video, h.in.x.d, &own);
+    ck_assert_int_eq(me->adopt(state, &choice, &none, &err), ERR_RUN);
+    assert_ok(me->adopt(state, &choice, &own, &err), &err);
+    assert_ok(me->select(state, 0, video, &m, &err), &err);
+    ck_assert_int_eq(m.ptr[video], video * video);
+    record_init(&r);
+    assert_ok(record_metric(&r, "pairs_allowed", (double)(video * video), &err), &err);
+    assert_ok(me->report(state, &r, &err), &err);
+    ck_assert_double_eq(record_get(&r, "kmeans_iter_q"), 5);
+    ck_assert_double_eq(record_get(&r, "kmeans_iter_k"), 6);
+    ck_assert_double_eq(record_get(&r, "clusters_empty_k"), 3);
+    ck_assert_ptr_nonnull(carry.data);
+    me->release(state);
+
+    /* A label that no cluster has. */
+    h.in.step++;
+    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    ck_assert_ptr_nonnull(((const struct svg2_given *)me->given(state))->centroids[0]);
+    memset((char *)own.data + sizeof(struct svg2_own) + 7 * h.in.x.d * 4, 9, 1);
+    ck_assert_int_eq(me->adopt(state, &choice, &own, &err), ERR_RUN);
+    me->release(state);
+
+    h.in.src_dtype = DT_F32;
+    h.in.step++;
+    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    ck_assert(!me->rule(state, &rule, why));
+    me->release(state);
+    carry.free(carry.data);
+    record_free(&r);
+    mask_free(&m);
+    free(own.data);
+    method_runs_free(runs, n);
+    sim_head_free(&h);
+}
+END_TEST
+
 START_TEST(other_inputs_are_skipped)
 {
     struct sim_head h;
@@ -728,6 +805,7 @@ Suite *make_suite(void)
     tcase_add_test(c, later_steps_start_from_the_last_centroids);
     tcase_add_test(c, iterations_are_limited);
     tcase_add_test(c, first_steps_and_layers_are_dense);
+    tcase_add_test(c, a_device_clusters);
     tcase_add_test(c, other_inputs_are_skipped);
     tcase_add_test(c, branches_share_their_centroids);
     tcase_add_test(c, other_methods_keep_their_branches_apart);

@@ -22,6 +22,7 @@
 struct oracle_state {
     oracle_args args;
     int tiles, d; /* tiles of a launch */
+    int at_once;  /* heads that are chosen for at once, with one cut each; 0: rows, or blocks */
 };
 
 template <int D>
@@ -59,7 +60,7 @@ static int launch_choice(struct gpu *g, const oracle_args &a, int n, struct err 
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
     CU(err, cudaFuncSetAttribute((const void *)oracle_choose_units,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    if (a.bq == 1 && a.bk == 1) {
+    if (a.bq == 1 && a.bk == 1 && !a.rule.head_wide) {
         oracle_choose_rows<<<(unsigned)(n * ORACLE_TILE), WIDE, smem, g->stream>>>(a);
         CU_LAUNCHED(err);
         return 0;
@@ -69,8 +70,42 @@ static int launch_choice(struct gpu *g, const oracle_args &a, int n, struct err 
     oracle_unit_masses<<<dim3((unsigned)ceil_div(a.units, each), (unsigned)(n * a.per_tile)),
                          ORACLE_THREADS, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
+    if (a.rule.head_wide)
+        return 0;
     oracle_choose_units<<<(unsigned)(n * a.per_tile), WIDE, smem, g->stream>>>(a);
     CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* The tiles [from, to); with head-wide choices their masses follow each other. */
+static int launch_tiles(struct gpu *g, const oracle_state *s, int from, int to, struct err *err)
+{
+    oracle_args a = s->args;
+    int rc = 0;
+    for (a.tile0 = from; a.tile0 < to; a.tile0 += s->tiles) {
+        int n = to - a.tile0 < s->tiles ? to - a.tile0 : s->tiles;
+        if (s->at_once)
+            a.mass = s->args.mass + (a.tile0 - from) * a.per_tile * a.mass_pitch;
+        TRY(s->d == 128 ? launch_scores<128>(g, a, n, err) : launch_scores<64>(g, a, n, err));
+        TRY(launch_choice(g, a, n, err));
+    }
+out:
+    return rc;
+}
+
+static int launch_heads(struct gpu *g, const oracle_state *s, struct err *err)
+{
+    const oracle_args &a = s->args;
+    int rc = 0, smem = 4 * KEY_FEW;
+    CU(err, cudaFuncSetAttribute((const void *)oracle_choose_head,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+    for (int h = 0; h < a.heads; h += s->at_once) {
+        int n = a.heads - h < s->at_once ? a.heads - h : s->at_once;
+        TRY(launch_tiles(g, s, h * a.row_tiles, (h + n) * a.row_tiles, err));
+        oracle_choose_head<<<n, WIDE, smem, g->stream>>>(a, h);
+        CU_LAUNCHED(err);
+    }
 out:
     return rc;
 }
@@ -78,13 +113,11 @@ out:
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const oracle_state *s = (const oracle_state *)job->state;
-    oracle_args a = s->args;
-    int rc = 0, all = a.heads * a.row_tiles;
-    for (a.tile0 = 0; a.tile0 < all; a.tile0 += s->tiles) {
-        int n = all - a.tile0 < s->tiles ? all - a.tile0 : s->tiles;
-        TRY(s->d == 128 ? launch_scores<128>(g, a, n, err) : launch_scores<64>(g, a, n, err));
-        TRY(launch_choice(g, a, n, err));
-    }
+    int rc = 0;
+    if (s->at_once)
+        TRY(launch_heads(g, s, err));
+    else
+        TRY(launch_tiles(g, s, 0, s->args.heads * s->args.row_tiles, err));
     if (job->lists.ptr)
         TRY(lists_make(g, &job->lists, err));
 out:
@@ -92,6 +125,17 @@ out:
 }
 
 /* ---- the table's functions ------------------------------------------------------------------ */
+
+#define HEAD_MASSES ((int64_t)1 << 29)      /* of a head with one cut */
+#define MASS_BYTES ((int64_t)1 << 30)       /* of some heads */
+
+/* Masses of a head, padded. */
+static int64_t head_masses(const struct select_problem *p)
+{
+    const struct oracle_rule *r = &p->rule->oracle;
+    int64_t rows = ceil_div(p->nq, ORACLE_TILE) * (ORACLE_TILE / r->bq);
+    return rows * row_values(ceil_div(p->nk, r->bk));
+}
 
 static bool fits(const struct select_problem *p, char why[160])
 {
@@ -106,6 +150,9 @@ static bool fits(const struct select_problem *p, char why[160])
     else if (!in_tile)
         snprintf(why, 160, "the GPU side has units of 1, 2, 4, ... 128 rows, not %lld",
                  (long long)r->bq);
+    else if (r->head_wide && head_masses(p) > HEAD_MASSES)
+        snprintf(why, 160, "the GPU side of one choice for a head has up to %lld units",
+                 (long long)HEAD_MASSES);
     else if (r->bk > 1 && r->bq < 16 && r->bq < p->nq)
         snprintf(why, 160, "the GPU side has units of several keys from 16 rows on");
     else
@@ -152,6 +199,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     oracle_state *s = (oracle_state *)calloc(1, sizeof *s);
     const struct oracle_rule *r = &job->problem.rule->oracle;
+    int64_t masses;
     int rc = 0;
 
     job->state = s;
@@ -162,15 +210,20 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->d = job->problem.d;
     s->tiles = tiles_at_once(g, s->args);
     TRY(gpu_alloc(g, (int64_t)s->tiles * ORACLE_TILE * s->args.pitch * 4, &s->args.score, err));
-    if (r->bq == 1 && r->bk == 1)
+    if (r->bq == 1 && r->bk == 1 && !r->head_wide)
         return 0;
     TRY(gpu_alloc(g, (int64_t)s->tiles * ORACLE_TILE * 8, &s->args.norm, err));
-    TRY(gpu_alloc(g, (int64_t)s->tiles * s->args.per_tile * s->args.mass_pitch * 4, &s->args.mass,
-                  err));
+    masses = (int64_t)s->tiles * s->args.per_tile * s->args.mass_pitch;
+    if (r->head_wide) {
+        int64_t head = head_masses(&job->problem), n = MASS_BYTES / 4 / head;
+        s->at_once = (int)(n < 1 ? 1 : n < s->args.heads ? n : s->args.heads);
+        masses = s->at_once * head;
+    }
+    TRY(gpu_alloc(g, masses * 4, &s->args.mass, err));
 out:
     return rc;
 }
 
 extern "C" const struct select_method select_oracle = {
-    "oracle", fits, init, launch, NULL, NULL, false, NULL,
+    "oracle", fits, init, launch, NULL, NULL, false, NULL, false,
 };

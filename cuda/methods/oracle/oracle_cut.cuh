@@ -269,13 +269,14 @@ static __device__ __forceinline__ key_cut find_cut(const key_list<MASS> &list, d
     return {r.high, r.low, equal - (int)fmin(out, MASS ? equal - 1.0 : equal)};
 }
 
-/* Bits of the kept keys, and of the units [lo, hi); the number of both. */
+/* Bits of the kept keys, and of the units [lo, hi); the number of both. `seen` ties lie before the
+ * list; returns those up to its end. */
 template <bool MASS>
-static __device__ __forceinline__ void write_kept(const oracle_args &a, int64_t row,
-                                                  const key_list<MASS> &list, const key_cut &cut,
-                                                  int lo, int hi)
+static __device__ __forceinline__ int write_kept(const oracle_args &a, int64_t row,
+                                                 const key_list<MASS> &list, const key_cut &cut,
+                                                 int lo, int hi, int seen = 0)
 {
-    int seen = 0, kept = 0, lane = threadIdx.x & 31;
+    int kept = 0, lane = threadIdx.x & 31;
     for (int x = 4 * (int)threadIdx.x; x - 4 * (int)threadIdx.x < a.words * 32; x += KEY_STEP) {
         uint4 four = x < list.n ? *(const uint4 *)(list.keys + x)
                                 : make_uint4(KEY_NONE, KEY_NONE, KEY_NONE, KEY_NONE);
@@ -307,6 +308,7 @@ static __device__ __forceinline__ void write_kept(const oracle_args &a, int64_t 
     kept = wide_sum(kept);
     if (threadIdx.x == 0)
         a.count[row] = kept;
+    return seen;
 }
 
 /* share_resolve() of core/opt.c. */
@@ -453,6 +455,66 @@ static __global__ void __launch_bounds__(WIDE) oracle_choose_units(const oracle_
     key_cut cut =
         find_cut<true>(list, spare, all, __float_as_uint(2.0f * ORACLE_TILE) + 1, key_memory);
     write_kept(a, row, list, cut, lo, hi);
+}
+
+/* ---- one choice for a head ------------------------------------------------------------------ */
+
+/* Masses of a head's query blocks, row after row, become keys; those that take no part, and what is
+ * kept in advance, leave the list. */
+struct head_sums {
+    double given;
+    int allowed, forced; /* units that some row sees; those kept in advance */
+};
+static __device__ head_sums head_keys(const oracle_args &a, float *mass, int rows)
+{
+    head_sums s = {0, 0, 0};
+    for (int g = 0; g < rows; g++) {
+        int64_t r0 = (int64_t)g * a.bq, r1 = min(r0 + a.bq, a.nq);
+        int n = 0, lo = 0, hi = 0;
+        if (r0 < a.nq) {
+            n = (int)((oracle_limit(a, r1 - 1) + a.bk - 1) / a.bk);
+            oracle_forced(a, r0, r1, &lo, &hi);
+        }
+        for (int64_t x = threadIdx.x; x < a.mass_pitch; x += WIDE) {
+            float *at = mass + g * a.mass_pitch + x, value = *at;
+            bool forced = x >= lo && x < hi, in = x < n && !forced;
+            s.given += forced ? value : 0;
+            *(uint32_t *)at = in ? __float_as_uint(value) : KEY_NONE;
+        }
+        s.allowed += n;
+        s.forced += hi - lo;
+    }
+    s.given = wide_add(s.given);
+    __syncthreads();
+    return s;
+}
+
+/* Head head0 + blockIdx.x, whose query blocks have one cut; ties go to the earlier query block. */
+static __global__ void __launch_bounds__(WIDE) oracle_choose_head(const oracle_args a, int head0)
+{
+    int rows = a.row_tiles * a.per_tile, seen = 0;
+    int64_t head = head0 + blockIdx.x, n = rows * a.mass_pitch;
+    float *mass = a.mass + blockIdx.x * n;
+    const uint32_t *keys = (const uint32_t *)mass;
+    head_sums s = head_keys(a, mass, rows);
+    key_cut cut;
+    if (a.rule.by == ORACLE_TOPK) {
+        int free = s.allowed - s.forced;
+        double want = fmax(keys_wanted(a.rule, s.allowed) - s.forced, 0.0);
+        cut = find_cut<false>({keys, (int)n}, free - want, {free, 0}, KEY_NONE, key_memory);
+    } else {
+        key_list<true> list = {keys, (int)n};
+        key_sum all = list.below(KEY_NONE);
+        cut = find_cut<true>(list, (1 - a.rule.alpha) * (all.mass + s.given), all,
+                             __float_as_uint(2.0f * ORACLE_TILE) + 1, key_memory);
+    }
+    for (int g = 0; g < a.groups; g++) {
+        int64_t r0 = (int64_t)g * a.bq, r1 = min(r0 + a.bq, a.nq);
+        int lo, hi;
+        oracle_forced(a, r0, r1, &lo, &hi);
+        key_list<true> row = {keys + g * a.mass_pitch, (int)a.mass_pitch};
+        seen = write_kept(a, head * a.groups + g, row, cut, lo, hi, seen);
+    }
 }
 
 #endif

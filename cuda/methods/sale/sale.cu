@@ -209,5 +209,5 @@ static void release(struct select_job *job)
 }
 
 extern "C" const struct select_method select_sale = {
-    "sale", fits, init, launch, NULL, NULL, false, release,
+    "sale", fits, init, launch, NULL, NULL, false, release, false,
 };

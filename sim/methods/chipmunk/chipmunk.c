@@ -20,6 +20,7 @@
  * key, top_keys=1 keeps everything (in the code no group would then be sparse), padding text tokens
  * are left out. Groups that would keep nearly all keys have their static set alone, as in the code.
  */
+#include "core/accel.h"
 #include "core/mem.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/exact.h"
@@ -139,7 +140,12 @@ struct chip_state {
     bool exact_norm, made;
     int kind;
     enum call call;
-    const struct chip_carry *carry; /* whose mask is applied, or was made; NULL: none */
+    struct chip_carry *carry; /* whose mask is applied, or was made; NULL: none */
+
+    /* Of a call that makes a mask: by the first select, or by adopt. */
+    bool pending;
+    double *raised;          /* [n] normalisers of the masses, owned */
+    struct chip_given given; /* the same, for a device */
 };
 
 static void carry_free(void *data)
@@ -153,7 +159,10 @@ static void carry_free(void *data)
 
 static void release(void *state)
 {
-    free(state);
+    struct chip_state *s = state;
+    if (s)
+        free(s->raised);
+    free(s);
 }
 
 static const char *token_order(const void *params)
@@ -287,19 +296,20 @@ out:
     return rc;
 }
 
-static int make_mask(struct chip_state *s, struct chip_carry *c, struct err *err)
+/* Everything that the choice of the mask needs; c->lse may change afterwards. */
+static int plan_mask(struct chip_state *s, struct chip_carry *c, struct err *err)
 {
     const struct head_in *in = &s->in;
     const double *lse = c->lse;
-    uint64_t stream = head_stream(STREAM_REDRAW, in, in->head);
     int rc = 0;
     slice_mask_free(&c->mask);
     c->made = -1;
     if (s->exact_norm)
         TRY(exact_lse(in->exact, 0, in->x.nq, &lse, err));
-    TRY(chip_mask(&s->shape, &s->rule, in, lse, stream, &c->mask, &c->selected, err));
-    c->made = in->step;
-    s->made = true;
+    TRY(mem_alloc(&s->raised, in->x.nq, sizeof *s->raised, "normalisers", err));
+    TRY(chip_raise(in, lse, s->raised, err));
+    s->given = (struct chip_given){s->raised, head_stream(STREAM_REDRAW, in, in->head)};
+    s->made = s->pending = true;
 out:
     return rc;
 }
@@ -335,6 +345,22 @@ out:
     return rc;
 }
 
+/* The mask is there: what the steps that use it need. */
+static int complete(struct chip_state *s, struct err *err)
+{
+    s->pending = false;
+    s->carry->made = s->in.step;
+    return s->params->delta ? keep_delta(s, s->carry, err) : 0;
+}
+
+static int make_mask(struct chip_state *s, struct err *err)
+{
+    struct chip_carry *c = s->carry;
+    int rc = chip_mask(&s->shape, &s->rule, &s->in, s->raised, s->given.stream, &c->mask,
+                       &c->selected, err);
+    return rc ? rc : complete(s, err);
+}
+
 static int prepare_full(struct chip_state *s, struct method_ctx *ctx, struct chip_carry *c,
                         struct err *err)
 {
@@ -347,7 +373,7 @@ static int prepare_full(struct chip_state *s, struct method_ctx *ctx, struct chi
     if (!c)
         return 0;
     if (makes && !missing)
-        TRY(make_mask(s, c, err));
+        TRY(plan_mask(s, c, err));
     if (step == 0 || makes)
         TRY(keep_lse(c, &s->in, err));
     if (missing) {
@@ -361,14 +387,14 @@ static int prepare_full(struct chip_state *s, struct method_ctx *ctx, struct chi
     }
     if (step == 0)
         return 0;
-    if (s->params->delta)
-        TRY(keep_delta(s, c, err));
     s->carry = c;
+    if (s->params->delta && !s->pending)
+        TRY(keep_delta(s, c, err));
 out:
     return rc;
 }
 
-static int prepare_sparse(struct chip_state *s, struct method_ctx *ctx, const struct chip_carry *c)
+static int prepare_sparse(struct chip_state *s, struct method_ctx *ctx, struct chip_carry *c)
 {
     int last = (int)chip_full_before(&s->schedule, s->in.step);
     int made = s->params->recompute ? last : 1;
@@ -417,9 +443,11 @@ static int64_t unit_rows(const void *state)
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct chip_state *s = state;
+    struct chip_state *s = state;
     int rc = 0;
 
+    if (s->pending)
+        TRY(make_mask(s, err));
     if (s->call == CALL_SPARSE) {
         TRY(slice_mask_lists(&s->carry->mask, row0, row1, out, err));
         out->exec_bq = CHIP_ROWS;
@@ -434,11 +462,12 @@ out:
     return rc;
 }
 
-/* Column-sparse attention alone is exact softmax over the mask. */
+/* Column-sparse attention alone is exact softmax over the mask, and so is dense attention for which
+ * a device stands by. */
 static bool attends(const void *state)
 {
     const struct chip_state *s = state;
-    return s->call != CALL_SPARSE || s->params->delta;
+    return s->call == CALL_SPARSE ? s->params->delta : !exact_on_device(s->in.exact);
 }
 
 /* A full step's output is dense attention, which the head's exact map has: no second computation
@@ -498,6 +527,50 @@ static int report_mask(const struct chip_state *s, struct record *r, struct err 
         TRY(delta_share(s, &share, err));
         TRY(record_metric(r, "delta_l2_rel", share, err));
     }
+out:
+    return rc;
+}
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct chip_state *s = state;
+    const struct chip_rule *r = &s->rule;
+    const int64_t *grid = s->shape.grid;
+    
+    rule->chip = (struct chip_rule_numbers){.n = s->shape.n,
+                                            .video = s->shape.video,
+                                            .grid = {grid[0], grid[1], grid[2]},
+                                            .top = chip_top_keys(r, s->shape.n),
+                                            .top_share =
+                                                (int64_t)(r->top_keys * (double)s->shape.video),
+                                            .all = r->top_keys == 1,
+                                            .clean = r->clean,
+                                            .random_keys = r->random_keys,
+                                            .redraw = r->redraw,
+                                            .window =
+                                                (int64_t)(r->local_1d * (double)s->shape.video) / 2,
+                                            .local_voxels = r->local_voxels,
+                                            .multiple = r->multiple,
+                                            .seed = r->seed,
+                                            .stream = CHIP_STREAM_STATIC};
+    return true;
+}
+
+static const void *given(const void *state)
+{
+    return &((const struct chip_state *)state)->given;
+}
+
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+{
+    struct chip_state *s = state;
+    struct chip_carry *c = s->carry;
+    int rc = 0;
+    if (own->bytes != (int64_t)sizeof c->selected)
+        FAIL(err, ERR_RUN, "the device has not counted its pairs");
+    TRY(slice_mask_adopt(&c->mask, m, CHIP_ROWS, 1, err));
+    memcpy(&c->selected, own->data, sizeof c->selected);
+    TRY(complete(s, err));
 out:
     return rc;
 }
@@ -588,6 +661,9 @@ const struct method method_chipmunk = {
     .select = select_rows,
     .cost = cost,
     .origin = origin,
+    .rule = rule,
+    .given = given,
+    .adopt = adopt,
     .attends = attends,
     .attend = attend,
     .report = report,

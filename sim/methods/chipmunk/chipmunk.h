@@ -18,6 +18,9 @@
 #define CHIP_ROWS 192
 #define CHIP_TILE 128 /* keys of the kernel's tile */
 
+/* Stream of the keys that are drawn once per seed. */
+#define CHIP_STREAM_STATIC 0x6368697073746174ull
+
 struct chip_shape {
     int64_t n, video, text; /* tokens */
     int64_t grid[3];        /* boxes in time, height, width */
@@ -59,9 +62,14 @@ int64_t chip_top_keys(const struct chip_rule *r, int64_t n);
  * keys. */
 void chip_pad(struct slice_mask *m, int64_t g, int64_t multiple);
 
+/* Normalisers lse [n], of an earlier step or the head's own, raised to out [n] by one number in every
+ * group, so that no e^(s - out) exceeds 1: the order of a group's masses does not change, and an old
+ * normaliser cannot overflow. */
+int chip_raise(const struct head_in *in, const double *lse, double *out, struct err *err);
+
 /* Mask of a head. A group keeps the keys of largest mass m_gj = sum_i e^(s_ij - lse_i), random keys
- * of `stream`, the static keys and, unless clean, the padding of the list. lse [n] is the
- * normaliser of an earlier step or the head's own. *selected = kept pairs before padding. */
+ * of `stream`, the static keys and, unless clean, the padding of the list. lse [n] is raised.
+ * *selected = kept pairs before padding. */
 int chip_mask(const struct chip_shape *s, const struct chip_rule *r, const struct head_in *in,
               const double *lse, uint64_t stream, struct slice_mask *out, int64_t *selected,
               struct err *err);

@@ -12,9 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Stream of the keys that are drawn once per seed. */
-#define STREAM_STATIC 0x6368697073746174ull
-
 void chip_shape_of(const struct geometry *g, const int64_t voxel[3], struct chip_shape *out)
 {
     int64_t size[3] = {g->t, g->h, g->w};
@@ -122,7 +119,7 @@ int chip_static(const struct chip_shape *s, const struct chip_rule *r, struct sl
         if (g >= last)
             keep_range(out, g, s->n - s->n / CHIP_TILE * CHIP_TILE, s->n);
         for (int64_t j = 0; g < last && r->random_keys > 0 && j < s->n; j++)
-            if (rng_uniform(r->seed, STREAM_STATIC, (uint64_t)(g * s->n + j)) < r->random_keys)
+            if (rng_uniform(r->seed, CHIP_STREAM_STATIC, (uint64_t)(g * s->n + j)) < r->random_keys)
                 slice_mask_set(out, g, j);
         int64_t centre = g * CHIP_ROWS + CHIP_ROWS / 2;
         if (window > 0 && g < s->video / CHIP_ROWS)
@@ -196,10 +193,7 @@ out:
     return rc;
 }
 
-/* The order of a group's masses does not change when all its normalisers are raised by one number:
- * raised so that no e^(s - lse) exceeds 1, an old normaliser cannot overflow. */
-static int raise_normalisers(const struct head_in *in, const double *lse, double *out,
-                             struct err *err)
+int chip_raise(const struct head_in *in, const double *lse, double *out, struct err *err)
 {
     const double *own;
     int rc = exact_lse(in->exact, 0, in->x.nq, &own, err);
@@ -217,22 +211,18 @@ static int raise_normalisers(const struct head_in *in, const double *lse, double
 }
 
 int chip_mask(const struct chip_shape *s, const struct chip_rule *r, const struct head_in *in,
-              const double *lse, uint64_t stream, struct slice_mask *out, int64_t *selected,
+              const double *raised, uint64_t stream, struct slice_mask *out, int64_t *selected,
               struct err *err)
 {
     struct chip_run run = {
         .shape = s, .rule = r, .mask = out, .stream = stream, .top = chip_top_keys(r, s->n)};
-    double *raised = NULL;
     int rc = 0;
 
     TRY(chip_static(s, r, out, err));
-    TRY(mem_alloc(&raised, in->x.nq, sizeof *raised, "normalisers", err));
-    TRY(raise_normalisers(in, lse, raised, err));
     TRY(prefix_work_new(&run.work, err));
     TRY(map_groups(in->exact, raised, CHIP_ROWS, chip_group, &run, err));
     *selected = run.selected;
 out:
-    free(raised);
     prefix_work_free(run.work);
     if (rc)
         slice_mask_free(out);

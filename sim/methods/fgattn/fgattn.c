@@ -445,7 +445,7 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, struct err *err)
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
 {
     struct fg_state *s = state;
     int rc = fg_adopted_mask(s->params, &s->in, m, &s->own, &s->stats.keys_min, err);

@@ -170,7 +170,7 @@ struct oracle_state {
     struct parsed unit;
     struct head_in in;
     enum kind kind;
-    bool head_wide;
+    bool head_wide, pending; /* pending: the first select chooses for the head */
     struct map_rows rows;
     struct prefix_work *work;
     double *rank, *mass; /* [nk] */
@@ -515,8 +515,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         goto out;
     TRY(parse_params(s->params, &s->unit, err));
     TRY(prepare_storage(s, err));
-    if (s->head_wide)
-        TRY(choose_head(s, err));
+    s->pending = s->head_wide;
     if (s->kind == KIND_STRIPES)
         TRY(choose_stripes(s, err));
     *state = s;
@@ -583,6 +582,9 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 
     if (s->given.bits)
         return select_given(s, row0, row1, out, err);
+    if (s->pending)
+        TRY(choose_head(s, err));
+    s->pending = false;
     TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, s->unit.bq, s->unit.bk, err));
     out->exec = EXEC_NONE; /* nobody runs an oracle */
     for (int64_t g = 0; g < out->ngroups; g++) {
@@ -609,12 +611,14 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
                                                 ORACLE_WINDOW};
     const struct oracle_state *s = state;
     const struct oracle_params *p = s->params;
-    bool by_mass = (s->kind == KIND_TOPP || s->kind == KIND_BLOCK) && !s->head_wide;
-    if (s->kind != KIND_TOPK && !by_mass) {
-        snprintf(why, 160, "the GPU side has the kinds topk, topp and, by query block, block");
+    bool by_count = s->kind == KIND_TOPK || (s->head_wide && !isnan(p->k.value));
+    if (s->kind != KIND_TOPK && s->kind != KIND_TOPP && s->kind != KIND_BLOCK &&
+        s->kind != KIND_MEAN) {
+        snprintf(why, 160, "the GPU side has the kinds topk, topp, mean and block");
         return false;
     }
-    rule->oracle = (struct oracle_rule){.by = by_mass ? ORACLE_MASS : ORACLE_TOPK,
+    rule->oracle = (struct oracle_rule){.by = by_count ? ORACLE_TOPK : ORACLE_MASS,
+                                        .head_wide = s->head_wide,
                                         .bq = s->unit.bq,
                                         .bk = s->unit.bk,
                                         .alpha = p->alpha,
@@ -625,7 +629,7 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, struct err *err)
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
 {
     struct oracle_state *s = state;
     s->chosen = true;

@@ -254,7 +254,7 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, struct err *err)
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
 {
     return sale_head_adopt(&((struct state *)state)->head, m, err);
 }

@@ -16,6 +16,7 @@
  * a row that a trial mask leaves without keys has output 0 (the code has NaN), families without a
  * classification mask of their own text placement are refused.
  */
+#include "core/accel.h"
 #include "core/mem.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/selectcost.h"
@@ -88,12 +89,15 @@ static const struct opt options[] = {
 struct svg1_state {
     struct attn_in x;
     const struct head_in *in;
+    const struct svg1_params *params;
     const struct svg_preset *preset;
     struct svg_band band;
     double width_frames;
     bool dense, bf16, changed;
+    bool classified; /* by the first select, or adopted */
     struct svg_class class;
     int64_t n_padding;
+    uint64_t seed;
 };
 
 static void release(void *state)
@@ -154,54 +158,71 @@ static int make_band(const struct svg1_params *p, const struct head_in *in, enum
 
 /* ---- classification ------------------------------------------------------------------------- */
 
-/* *rows = NULL: all. */
-static int sample_rows(const struct svg1_params *p, const struct method_ctx *ctx,
-                       const struct head_in *in, const struct svg1_state *s, int64_t **rows,
-                       int64_t *n, struct err *err)
+/* Sampled rows, 0 = all, and the first so many that they are drawn from. */
+static void sample_size(const struct svg1_state *s, int64_t *n, int64_t *limit)
 {
+    const struct svg1_params *p = s->params;
     bool everywhere = p->profile == PROFILE_PLAIN || s->band.family == SVG_COG;
-    int64_t limit = p->row_limit != INT64_MIN ? p->row_limit : everywhere ? in->x.nq : 10000;
-    uint64_t stream = call_stream(STREAM_ROWS, in);
+    struct err none = {0};
+
+    *n = s->preset->rows;
+    if (p->rows)
+        parse_rows(p->rows, n, &none); /* validate has read it */
+    *n = *n < s->x.nq ? *n : s->x.nq;
+    *limit = p->row_limit != INT64_MIN ? p->row_limit : everywhere ? s->x.nq : 10000;
+    *limit = *limit < s->x.nq ? *limit : s->x.nq;
+}
+
+/* *rows = NULL: all. */
+static int sample_rows(const struct svg1_state *s, int64_t **rows, int64_t *n, struct err *err)
+{
+    uint64_t stream = call_stream(STREAM_ROWS, s->in);
+    int64_t limit;
     int rc = 0;
 
     *rows = NULL;
-    *n = s->preset->rows;
-    if (p->rows)
-        TRY(parse_rows(p->rows, n, err));
+    sample_size(s, n, &limit);
     if (*n == 0)
         return 0;
-    *n = *n < in->x.nq ? *n : in->x.nq;
-    limit = limit < in->x.nq ? limit : in->x.nq;
     TRY(mem_alloc(rows, *n, sizeof **rows, "sampled rows", err));
     for (int64_t r = 0; r < *n; r++)
-        (*rows)[r] = (int64_t)rng_below(ctx->seed, stream, (uint64_t)r, (uint64_t)limit);
+        (*rows)[r] = (int64_t)rng_below(s->seed, stream, (uint64_t)r, (uint64_t)limit);
 out:
     return rc;
 }
 
-static int classify(const struct svg1_params *p, const struct method_ctx *ctx,
-                    const struct head_in *in, struct svg1_state *s, struct err *err)
+static void trial_bands(const struct svg1_state *s, struct svg_band trial[2])
 {
-    struct svg_band trial[2] = {s->band, s->band};
-    struct svg_class exact;
-    int64_t *rows = NULL, n;
-    int rc = 0;
-
+    const struct svg1_params *p = s->params;
     for (int k = 0; k < 2; k++) {
+        trial[k] = s->band;
         trial[k].temporal = k == 1;
         trial[k].trial = (p->trial < 0 ? p->profile == PROFILE_PLAIN : p->trial) == TRIAL_EMULATION;
         if (trial[k].trial)
             trial[k].width = svg_trial_limit(s->band.family, s->band.F);
     }
-    TRY(sample_rows(p, ctx, in, s, &rows, &n, err));
-    TRY(svg_classify(in, trial, rows, n, false, &exact, err));
+}
+
+static int classify(struct svg1_state *s, struct err *err)
+{
+    struct svg_band trial[2];
+    struct svg_class exact;
+    int64_t *rows = NULL, n;
+    int rc = 0;
+
+    if (s->dense || s->classified)
+        return 0;
+    trial_bands(s, trial);
+    TRY(sample_rows(s, &rows, &n, err));
+    TRY(svg_classify(s->in, trial, rows, n, false, &exact, err));
     s->class = exact;
     if (s->bf16)
-        TRY(svg_classify(in, trial, rows, n, true, &s->class, err));
+        TRY(svg_classify(s->in, trial, rows, n, true, &s->class, err));
     s->class.pairs = exact.pairs;
     s->class.rows = exact.rows;
     s->changed = s->class.temporal != exact.temporal;
     s->band.temporal = s->class.temporal;
+    s->classified = true;
 out:
     free(rows);
     return rc;
@@ -226,13 +247,13 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     TRY(mem_zalloc(&s, 1, sizeof *s, "svg1 state", err));
     s->x = in->x;
     s->in = in;
+    s->params = p;
+    s->seed = ctx->seed;
     s->preset = preset;
     s->bf16 = p->arith == 1;
     s->n_padding = in->n_padding;
     s->dense = in->layer < warm.layers || in->step < warm.steps;
     TRY(make_band(p, in, family, s, err));
-    if (!s->dense)
-        TRY(classify(p, ctx, in, s, err));
     *state = s;
     s = NULL;
 out:
@@ -249,10 +270,13 @@ static int64_t unit_rows(const void *state)
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct svg1_state *s = state;
+    struct svg1_state *s = state;
     const struct svg_band *b = &s->band;
     bool wan = b->family == SVG_WAN || b->family == SVG_COSMOS;
+    int rc = classify(s, err);
 
+    if (rc)
+        return rc;
     if (!s->dense && (b->temporal || !wan))
         return svg_band_mask(b, row0, row1, out, err);
     if (s->dense)
@@ -293,6 +317,69 @@ static struct mask_origin origin(const void *state)
 {
     const struct svg1_state *s = state;
     return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
+}
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct svg1_state *s = state;
+    struct svg_band trial[2];
+    int64_t rows, limit;
+
+    sample_size(s, &rows, &limit);
+    if (s->bf16 || rows == 0) {
+        snprintf(why, 160, "the GPU side has sampled rows with arith=f32");
+        return false;
+    }
+    trial_bands(s, trial);
+    rule->svg1 =
+        (struct svg1_rule){.frames = s->band.T,
+                           .frame = s->band.F,
+                           .text = s->band.text,
+                           .wide = s->band.family == SVG_WAN || s->band.family == SVG_COSMOS,
+                           .front = s->band.family == SVG_COG,
+                           .sink = trial->sink,
+                           .trial = trial->trial,
+                           .width = trial->width,
+                           .rows = rows,
+                           .limit = limit,
+                           .seed = s->seed,
+                           .stream = call_stream(STREAM_ROWS, s->in)};
+    return true;
+}
+
+/* Pairs of the sampled rows under both trials. */
+static int count_pairs(struct svg1_state *s, struct err *err)
+{
+    struct svg_band trial[2];
+    struct span *spans = NULL;
+    int64_t *rows = NULL;
+    int rc = 0;
+
+    trial_bands(s, trial);
+    TRY(sample_rows(s, &rows, &s->class.rows, err));
+    TRY(mem_alloc(&spans, svg_band_max_spans(&trial[1]), sizeof *spans, "trial mask", err));
+    for (int64_t r = 0; r < s->class.rows; r++)
+        for (int k = 0; k < 2; k++)
+            for (int64_t i = svg_band_row(&trial[k], rows[r], spans) - 1; i >= 0; i--)
+                s->class.pairs += spans[i].hi - spans[i].lo;
+out:
+    free(rows);
+    free(spans);
+    return rc;
+}
+
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+{
+    struct svg1_state *s = state;
+    const struct svg1_own *numbers = own->data;
+    if (m->form != MASK_LISTS || m->bq != s->x.nq || m->bk != s->x.nk ||
+        own->bytes != (int64_t)sizeof *numbers)
+        return err_set(err, ERR_RUN, "the device has chosen no class of the head");
+    s->class = (struct svg_class){.mse = {numbers->mse[0], numbers->mse[1]},
+                                  .temporal = m->ptr[1] > m->ptr[0]};
+    s->band.temporal = s->class.temporal;
+    s->classified = true;
+    return count_pairs(s, err);
 }
 
 /* Three attentions of every sampled row: over all keys, and over the keys of either mask. */
@@ -376,6 +463,8 @@ const struct method method_svg1 = {
     .select = select_rows,
     .cost = cost,
     .origin = origin,
+    .rule = rule,
+    .adopt = adopt,
     .report = report,
     .release = release,
     .variants = variants,

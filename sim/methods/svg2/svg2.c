@@ -19,6 +19,7 @@
  * clustered once per key head, padding text tokens are left out, top_p=1 keeps everything whatever
  * rounding does.
  */
+#include "core/accel.h"
 #include "core/mem.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/gpusum.h"
@@ -113,6 +114,13 @@ struct svg2_state {
     bool clustered;
     struct kmeans queries, keys;
     uint8_t *map; /* [qc][kc], NULL on dense calls */
+
+    /* Of a call that chooses: by the first select, or by adopt. */
+    bool pending;
+    uint64_t seed;
+    struct svg2_cut cut;
+    struct svg2_given given; /* where clusters start */
+    struct carry *slot;      /* that keeps the centroids; NULL: none */
 };
 
 static void carry_free(void *data)
@@ -191,16 +199,11 @@ out:
     return rc;
 }
 
-/* Where clusters start: centroids of the call before, or NULL and random tokens of this stream. */
-struct start {
-    const float *centroids;
-    uint64_t seed, stream;
-};
-
-/* Cluster the video tokens x into k clusters. */
-static int cluster_side(const struct svg2_state *s, const float *x, int64_t k, struct start start,
+/* Cluster the video tokens x into k clusters; `side` is that of s->given. */
+static int cluster_side(const struct svg2_state *s, const float *x, int64_t k, int side,
                         struct kmeans *m, struct err *err)
 {
+    const float *start = s->given.centroids[side];
     const struct svg2_params *p = s->params;
     enum dtype t = tensor_dtype(p, &s->in);
     int d = s->in.x.d, rc = 0;
@@ -214,32 +217,36 @@ static int cluster_side(const struct svg2_state *s, const float *x, int64_t k, s
             own[i] = dtype_round(t, x[i]);
         x = own;
     }
-    if (start.centroids)
-        memcpy(m->centroids, start.centroids, (size_t)(k * d) * sizeof *x);
+    if (start)
+        memcpy(m->centroids, start, (size_t)(k * d) * sizeof *x);
     else
-        random_tokens(m, x, start.seed, start.stream);
-    TRY(kmeans_run(m, x, start.centroids ? p->iter_step : p->iter_init, p->tol, err));
+        random_tokens(m, x, s->seed, s->given.stream[side]);
+    TRY(kmeans_run(m, x, start ? p->iter_step : p->iter_init, p->tol, err));
 out:
     free(own);
     return rc;
 }
 
-static int cluster(struct svg2_state *s, const struct method_ctx *ctx,
-                   const struct svg2_carry *before, struct carry *slot, struct err *err)
+static int cluster(struct svg2_state *s, struct err *err)
 {
     const struct head_in *in = &s->in;
-    struct start q = {before ? before->queries : NULL, ctx->seed,
-                      head_stream(STREAM_QUERIES, in, in->head)};
-    struct start k = {before ? before->keys : NULL, ctx->seed,
-                      head_stream(STREAM_KEYS, in, in->kv_head)};
     int rc = 0;
 
-    TRY(cluster_side(s, in->x.q, s->qc, q, &s->queries, err));
-    TRY(cluster_side(s, in->x.k, s->params->kc, k, &s->keys, err));
-    s->cold = !before;
+    TRY(cluster_side(s, in->x.q, s->qc, 0, &s->queries, err));
+    TRY(cluster_side(s, in->x.k, s->params->kc, 1, &s->keys, err));
     s->clustered = true;
-    if (slot)
-        TRY(keep_centroids(s, slot, err));
+    if (s->slot)
+        TRY(keep_centroids(s, s->slot, err));
+out:
+    return rc;
+}
+
+static int choose(struct svg2_state *s, struct err *err)
+{
+    int rc = 0;
+    s->pending = false;
+    TRY(cluster(s, err));
+    TRY(svg2_map(&s->queries, &s->keys, s->in.x.scale, &s->cut, &s->map, err));
 out:
     return rc;
 }
@@ -257,33 +264,43 @@ static int check_clusters(struct method_ctx *ctx, const struct svg2_state *s)
     return 0;
 }
 
+static void plan_clusters(struct svg2_state *s, const struct method_ctx *ctx,
+                          const struct svg2_carry *before)
+{
+    const struct svg2_params *p = s->params;
+    const struct head_in *in = &s->in;
+    int64_t heads = in->n_heads > 0 ? in->n_heads : 1;
+
+    s->seed = ctx->seed;
+    s->cold = !before;
+    s->given = (struct svg2_given){{head_stream(STREAM_QUERIES, in, in->head),
+                                    head_stream(STREAM_KEYS, in, in->kv_head)},
+                                   {before ? before->queries : NULL, before ? before->keys : NULL}};
+    s->cut = (struct svg2_cut){.top_p = p->top_p,
+                               .min_share = p->min_kc,
+                               .dtype = tensor_dtype(p, in),
+                               .bf16_scores = p->emulate == 1,
+                               .bf16_sums = p->emulate == 1 || p->cumsum == 1,
+                               .chunk = gpusum_chunk(p->kc, heads * s->qc)};
+}
+
 /* `first` is the first step that clusters. A dense step never fails for a step that is missing. */
 static int prepare_clusters(struct svg2_state *s, struct method_ctx *ctx, int64_t first,
                             struct err *err)
 {
-    struct carry *slot = slot_of(s->params, ctx);
-    const struct svg2_carry *before = last_call(s, slot);
-    const struct svg2_params *p = s->params;
-    int64_t heads = s->in.n_heads > 0 ? s->in.n_heads : 1;
-    struct svg2_cut cut = {.top_p = p->top_p,
-                           .min_share = p->min_kc,
-                           .dtype = tensor_dtype(p, &s->in),
-                           .bf16_scores = p->emulate == 1,
-                           .bf16_sums = p->emulate == 1 || p->cumsum == 1,
-                           .chunk = gpusum_chunk(p->kc, heads * s->qc)};
-    int rc = 0;
+    const struct svg2_carry *before;
 
-    if (!before && s->in.step != first && !p->cold) {
+    s->slot = slot_of(s->params, ctx);
+    before = last_call(s, s->slot);
+    if (!before && s->in.step != first && !s->params->cold) {
         if (s->dense)
             return 0;
         return method_skip(ctx, "no clusters of step %d in trace; cold=1 starts from random tokens",
                            s->in.step - 1);
     }
-    TRY(cluster(s, ctx, before, slot, err));
-    if (!s->dense)
-        TRY(svg2_map(&s->queries, &s->keys, s->in.x.scale, &cut, &s->map, err));
-out:
-    return rc;
+    plan_clusters(s, ctx, before);
+    s->pending = !s->dense;
+    return s->dense ? cluster(s, err) : 0;
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -344,8 +361,10 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct svg2_state *s = state;
+    struct svg2_state *s = state;
     int rc = 0;
+    if (s->pending)
+        TRY(choose(s, err));
     if (s->dense) {
         mask_full(out, s->in.x.nq, s->in.x.nk, row0, row1, false);
         return 0;
@@ -417,6 +436,78 @@ static struct mask_origin origin(const void *state)
 {
     const struct svg2_state *s = state;
     return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
+}
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct svg2_state *s = state;
+    const struct svg2_params *p = s->params;
+    bool warm = s->given.centroids[0] != NULL;
+
+    if (s->cut.bf16_sums || s->cut.dtype != DT_BF16) {
+        snprintf(why, 160, "the GPU side has traces of bf16 with emulate=none and cumsum=f32");
+        return false;
+    }
+    rule->svg2 = (struct svg2_rule){.video = s->video,
+                                    .qc = s->qc,
+                                    .kc = p->kc,
+                                    .iterations = warm ? p->iter_step : p->iter_init,
+                                    .tol = p->tol,
+                                    .top_p = p->top_p,
+                                    .least = (int64_t)(p->min_kc * (double)p->kc),
+                                    .seed = s->seed};
+    return true;
+}
+
+static const void *given(const void *state)
+{
+    return &((const struct svg2_state *)state)->given;
+}
+
+/* Clusters of one side as a device made them. */
+static int adopt_side(const struct svg2_state *s, int64_t k, int64_t iterations,
+                      const float *centroids, const int32_t *labels, struct kmeans *m,
+                      struct err *err)
+{
+    int rc = kmeans_init(m, s->video, k, s->in.x.d, DT_BF16, err);
+    if (rc)
+        return rc;
+    memcpy(m->centroids, centroids, (size_t)(k * m->d) * sizeof *centroids);
+    memcpy(m->labels, labels, (size_t)m->n * sizeof *labels);
+    m->iterations = iterations;
+    for (int64_t i = 0; i < m->n; i++) {
+        if (labels[i] < 0 || labels[i] >= k)
+            return err_set(err, ERR_RUN, "the device put a token into cluster %d of %lld",
+                           (int)labels[i], (long long)k);
+        m->sizes[labels[i]]++;
+    }
+    return 0;
+}
+
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+{
+    struct svg2_state *s = state;
+    int64_t d = s->in.x.d, kc = s->params->kc, map = s->qc * kc;
+    const struct svg2_own *head = own->data;
+    int64_t bytes = (int64_t)sizeof *head + (s->qc + kc) * d * 4 + 2 * s->video * 4 + map;
+    int rc = 0;
+
+    if (own->bytes < bytes)
+        FAIL(err, ERR_RUN, "the device gave %lld bytes of clusters, expected %lld",
+             (long long)own->bytes, (long long)bytes);
+    const float *centroids = (const float *)(head + 1);
+    const int32_t *labels = (const int32_t *)(centroids + (s->qc + kc) * d);
+    TRY(adopt_side(s, s->qc, head->iterations[0], centroids, labels, &s->queries, err));
+    TRY(adopt_side(s, kc, head->iterations[1], centroids + s->qc * d, labels + s->video, &s->keys,
+                   err));
+    TRY(mem_alloc(&s->map, map, 1, "cluster map", err));
+    memcpy(s->map, labels + 2 * s->video, (size_t)map);
+    s->clustered = true;
+    s->pending = false;
+    if (s->slot)
+        TRY(keep_centroids(s, s->slot, err));
+out:
+    return rc;
 }
 
 /* A step of k-means is a product per token and centroid, and a sum per token. */
@@ -513,6 +604,9 @@ const struct method method_svg2 = {
     .select = select_rows,
     .cost = cost,
     .origin = origin,
+    .rule = rule,
+    .given = given,
+    .adopt = adopt,
     .report = report,
     .release = release,
     .variants = variants,

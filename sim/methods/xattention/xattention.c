@@ -202,7 +202,7 @@ out:
     return rc;
 }
 
-static int adopt(void *state, const struct mask *m, struct err *err)
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
 {
     struct state *s = state;
     if (m->form != MASK_LISTS || m->bq != XATTN_BLOCK || m->bk != XATTN_BLOCK)

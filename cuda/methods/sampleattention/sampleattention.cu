@@ -11,6 +11,7 @@
  * 2 B N d FLOP per slice and head; the records take 32 N bytes per slice and head.
  */
 #include "core/intmath.h"
+#include "cuda/methods/sampleattention/sample_tokens.h"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lists.h"
 #include "cuda/select/maprows.cuh"
@@ -304,6 +305,8 @@ out:
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
+    if (sample_tokens(&job->problem))
+        return sample_tokens_launch(g, job, err);
     const sample_state *s = (const sample_state *)job->state;
     const sample_args &a = s->args;
     int64_t flags = (int64_t)a.heads * a.lists, rows = job->lists.rows;
@@ -352,7 +355,7 @@ static int block_of(const struct select_problem *p)
 static bool dense(const struct select_problem *p)
 {
     int64_t b = block_of(p);
-    return !select_is(p, "profile", "v2") && select_is(p, "preset", "none") &&
+    return !sample_tokens(p) && select_is(p, "preset", "none") &&
            (p->nq < 2 * b || chunks_of(p) * b >= p->nq);
 }
 
@@ -361,8 +364,12 @@ static bool fits(const struct select_problem *p, char why[160])
     int64_t b = block_of(p);
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
-    else if (select_is(p, "profile", "v2") || select_is(p, "reduce", "max"))
-        snprintf(why, 160, "profile=v2 and reduce=max have no GPU side");
+    else if (sample_tokens(p) && p->nk > SAMPLE_MOST_TOKENS)
+        snprintf(why, 160, "the GPU side of profile=v2 takes up to %d keys", SAMPLE_MOST_TOKENS);
+    else if (sample_tokens(p))
+        return true;
+    else if (select_is(p, "reduce", "max"))
+        snprintf(why, 160, "reduce=max has no GPU side");
     else if (!select_is(p, "preset", "none"))
         snprintf(why, 160, "presets have no GPU side; give alpha_c, alpha_s and chunks");
     else if (ceil_div(p->nk, b) > MAX_BLOCKS)
@@ -409,6 +416,8 @@ static void resolve(const struct gpu *g, const struct select_problem *p, sample_
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
+    if (sample_tokens(p))
+        return sample_tokens_init(g, job, err);
     sample_state *s = (sample_state *)calloc(1, sizeof *s);
     int rc = 0;
 
@@ -435,5 +444,5 @@ out:
 }
 
 extern "C" const struct select_method select_sampleattention = {
-    "sampleattention", fits, init, launch, NULL, dense, false, NULL,
+    "sampleattention", fits, init, launch, NULL, dense, false, NULL, false,
 };
