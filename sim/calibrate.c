@@ -10,9 +10,11 @@
 #include "core/pool.h"
 #include "core/progress.h"
 #include "core/version.h"
+#include "sim/devicejudge.h"
 #include "sim/journal.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,9 +177,11 @@ struct calibrate_cost calibrate_costs(const struct calibrate *c)
             const struct trace_meta *m = trace_meta(c->traces[j->samples[s].trace]);
             memory += head_load_memory(m, c->load.precision);
             cost.bytes += head_load_bytes(m);
-            cost.flop += 2 * (double)pairs_allowed(m->n_q, m->n_k, m->causal) *
-                         (double)(m->head_dim + m->v_dim);
+            double pairs = (double)pairs_allowed(m->n_q, m->n_k, m->causal);
+            cost.pairs += pairs;
+            cost.flop += 2 * pairs * (double)(m->head_dim + m->v_dim);
         }
+        cost.all_samples += j->n;
         cost.samples = j->n > cost.samples ? j->n : cost.samples;
         cost.memory = memory > cost.memory ? memory : cost.memory;
     }
@@ -190,7 +194,31 @@ struct execution {
     struct calibrate *c;
     struct progress *progress;
     struct journal *journal; /* NULL: none */
+    pthread_mutex_t turn;    /* of the search that has the device: its head stays there */
 };
+
+bool calibrate_on_device(const struct calibrate *c, char why[160])
+{
+    const struct method *me = c->run->method;
+    if (!me->judges) {
+        snprintf(why, 160, "its search has no GPU side");
+        return false;
+    }
+    if (!me->judges(c->run->params, why))
+        return false;
+    for (int64_t t = 0; t < c->n_traces; t++) {
+        const struct trace_meta *m = trace_meta(c->traces[t]);
+        struct attn_in x = {.nq = m->n_q,
+                            .nk = m->n_k,
+                            .d = m->head_dim,
+                            .dv = m->v_dim,
+                            .scale = m->scale,
+                            .causal = m->causal};
+        if (!device_judges(&c->device, &x, why))
+            return false;
+    }
+    return true;
+}
 
 /* "layer 3 head 1", "layer 3", "all heads" */
 static void job_name(const struct calibrate *c, const struct calibrate_job *j, char text[64])
@@ -250,6 +278,28 @@ static int search(const struct calibrate *c, struct calibrate_job *j, const stru
     return rc;
 }
 
+/* The search with the device, where there is one, to itself. */
+static int search_in_turn(struct execution *x, struct calibrate_job *j,
+                          const struct head_in *samples, struct err *err)
+{
+    struct device_judge *judges = NULL;
+    int rc = 0;
+    if (!x->c->device.accel)
+        return search(x->c, j, samples, err);
+    TRY(mem_zalloc(&judges, j->n, sizeof *judges, "samples", err));
+    for (int64_t s = 0; s < j->n; s++)
+        device_judge_attach(judges + s, &x->c->device, samples + s);
+    pthread_mutex_lock(&x->turn);
+    rc = interrupted() ? err_set(err, ERR_INTERRUPTED, "calibration interrupted")
+                       : search(x->c, j, samples, err);
+    pthread_mutex_unlock(&x->turn);
+    for (int64_t s = 0; s < j->n; s++)
+        device_judge_detach(judges + s);
+out:
+    free(judges);
+    return rc;
+}
+
 static int run_job(void *ctx, int64_t item, int worker, struct err *err)
 {
     struct execution *x = ctx;
@@ -270,7 +320,7 @@ static int run_job(void *ctx, int64_t item, int worker, struct err *err)
         TRY(head_load(c->traces[at->trace], at->call, at->head, &c->load, &heads[s], err));
         samples[s] = heads[s].in;
     }
-    TRY(search(c, j, samples, err));
+    TRY(search_in_turn(x, j, samples, err));
     if (x->journal)
         TRY(journal_add(x->journal, item, j->text, j->skip, err));
     progress_add(x->progress, job_cost(c, j), 1, label);
@@ -294,6 +344,8 @@ static int identity_text(const struct calibrate *c, struct buf *b, struct err *e
     jw_kint(&w, "seed", (int64_t)c->load.seed);
     jw_kint(&w, "precision", c->load.precision);
     jw_kstr(&w, "permute", c->load.permute ? c->load.permute : "none");
+    if (c->device.accel)
+        jw_kstr(&w, "backend", c->device.accel->name);
     jw_key(&w, "params");
     jw_obj(&w);
     opt_json(c->run->method->params, c->run->params, &w);
@@ -332,7 +384,7 @@ static int take(void *ctx, int64_t job, const char *text, const char *skip, stru
 
 int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct err *err)
 {
-    struct execution x = {.c = c};
+    struct execution x = {.c = c, .turn = PTHREAD_MUTEX_INITIALIZER};
     struct buf id = {0};
     double total = 0;
     int64_t todo = 0;
@@ -355,6 +407,7 @@ int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct
     progress_end(&x.progress);
 out:
     journal_close(&x.journal);
+    pthread_mutex_destroy(&x.turn);
     buf_free(&id);
     return rc;
 }
@@ -525,6 +578,8 @@ void calibrate_write(const struct calibrate *c, struct jw *w)
     jw_kint(w, "seed", (int64_t)c->load.seed);
     jw_kstr(w, "precision", c->load.precision == PREC_F64 ? "f64" : "f32");
     jw_kstr(w, "permute", c->load.permute ? c->load.permute : "none");
+    if (c->device.accel)
+        jw_kstr(w, "backend", c->device.accel->name);
     jw_key(w, "params");
     jw_obj(w);
     opt_json(c->run->method->params, c->run->params, w);

@@ -3,9 +3,11 @@
  */
 #include "sim/blocks/blockgrid.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
+#include "core/pool.h"
 #include "core/sort.h"
-#include "sim/blocks/exact.h"
+#include "sim/blocks/judge.h"
 #include "sim/metrics.h"
 
 #include <math.h>
@@ -131,29 +133,95 @@ out:
     return rc;
 }
 
+/* keep [nq] is sorted. */
+static struct block_score score_of(const struct block_grid *g, int64_t pairs, double *keep,
+                                   double err2, double ref2)
+{
+    const struct attn_in *x = &g->in->x;
+    double sum = 0;
+    sort_f64(keep, x->nq);
+    for (int64_t i = 0; i < x->nq; i++)
+        sum += keep[i];
+    return (struct block_score){
+        .density = (double)pairs / (double)pairs_allowed(x->nq, x->nk, x->causal),
+        .keep_p1 = percentile_sorted(keep, x->nq, 1),
+        .keep_mean = sum / (double)x->nq,
+        .error = ref2 > 0 ? sqrt(err2 / ref2) : 0,
+    };
+}
+
+/* Candidate t as a mask of the whole head. */
+static int candidate_mask(const struct block_grid *g, int t, int32_t *cols, struct mask *m,
+                          struct err *err)
+{
+    const struct attn_in *x = &g->in->x;
+    int rc = 0;
+    TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, g->unit, g->block, err));
+    for (int64_t row = 0; row < x->nq; row += g->unit)
+        TRY(mask_lists_add_all(m, row / g->unit, cols, g->list(g->ctx, t, row, cols), err));
+    mask_lists_finish(m);
+out:
+    return rc;
+}
+
+static int judge_candidate(const struct block_grid *g, int t, int32_t *cols, double *keep,
+                           struct block_score *score, struct err *err)
+{
+    struct mask m = {0};
+    struct mask_counts n;
+    struct judging j;
+    int rc = 0;
+    judge_begin(&j, g->in->exact, keep);
+    TRY(candidate_mask(g, t, cols, &m, err));
+    TRY(mask_count(&m, &n, err));
+    TRY(judge_add(&j, &m, err));
+    TRY(judge_end(&j, NULL, err));
+    *score = score_of(g, n.pairs_kept, keep, j.sum.sq_delta, j.sum.sq_ref);
+out:
+    mask_free(&m);
+    judge_free(&j);
+    return rc;
+}
+
+static int run_judged(const struct block_grid *g, struct block_score *score, struct err *err)
+{
+    const struct attn_in *x = &g->in->x;
+    int32_t *cols = NULL;
+    double *keep = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&cols, ceil_div(x->nk, g->block), sizeof *cols, "block lists", err));
+    TRY(mem_alloc(&keep, x->nq, sizeof *keep, "recall per row", err));
+    for (int t = 0; t < g->n; t++) {
+        if (interrupted())
+            FAIL(err, ERR_INTERRUPTED, "calibration interrupted");
+        TRY(judge_candidate(g, t, cols, keep, score + t, err));
+    }
+out:
+    free(cols);
+    free(keep);
+    return rc;
+}
+
 int block_grid_run(const struct block_grid *g, struct block_score *score, struct err *err)
 {
     int rc = 0;
     struct grid_run r;
-    const struct attn_in *x = &g->in->x;
-    double allowed = (double)pairs_allowed(x->nq, x->nk, x->causal);
+    if (judge_of(g->in->exact))
+        return run_judged(g, score, err);
     TRY(run_init(&r, g, err));
     TRY(run_rows(&r, err));
-    for (int t = 0; t < g->n; t++) {
-        double *keep = r.keep + t * x->nq, sum = 0;
-        sort_f64(keep, x->nq);
-        for (int64_t i = 0; i < x->nq; i++)
-            sum += keep[i];
-        score[t] = (struct block_score){
-            .density = (double)r.pairs[t] / allowed,
-            .keep_p1 = percentile_sorted(keep, x->nq, 1),
-            .keep_mean = sum / (double)x->nq,
-            .error = r.ref2 > 0 ? sqrt(r.err2[t] / r.ref2) : 0,
-        };
-    }
+    for (int t = 0; t < g->n; t++)
+        score[t] = score_of(g, r.pairs[t], r.keep + t * r.x->nq, r.err2[t], r.ref2);
 out:
     run_free(&r);
     return rc;
+}
+
+bool block_grid_judges(const void *params, char why[160])
+{
+    (void)params;
+    (void)why;
+    return true;
 }
 
 const struct block_score block_score_none = {0, INFINITY, INFINITY, 0};

@@ -13,9 +13,11 @@
  */
 #include "sim/methods/spargeattn/spargeattn.h"
 
+#include "core/accel.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "sim/blocks/exact.h"
+#include "sim/blocks/judge.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -139,6 +141,7 @@ struct input {
     int32_t *col;
     double *out, *lse; /* of a query block */
     double ref;        /* sum |O_ref| over all calls */
+    bool judged;       /* the calls are judged by somebody else (sim/blocks/judge.h) */
     double bound;      /* of the search under way: errors beyond it are alike */
 };
 
@@ -156,6 +159,23 @@ static void input_free(struct input *in)
     free(in->out);
     free(in->lse);
     memset(in, 0, sizeof *in);
+}
+
+/* Does somebody else judge every call, with the filter of these rules? */
+static bool all_judged(const struct input *in)
+{
+    struct accel_filter f;
+    char why[160] = "";
+    for (int i = 0; i < in->n; i++) {
+        const struct judge *by = judge_of(in->s[i]->in.exact);
+        if (!by)
+            return false;
+        if (sparge_filter(&in->s[i]->rules, &f, why) && by->filters(by->self, &f, why))
+            continue;
+        log_warn("spargeattn: searched on the CPU: %s", why);
+        return false;
+    }
+    return true;
 }
 
 static int input_init(struct input *in, const struct sparge_params *p,
@@ -185,6 +205,7 @@ static int input_init(struct input *in, const struct sparge_params *p,
             in->ref += fabs(dense[k]);
         dv = h->x.dv > dv ? h->x.dv : dv;
     }
+    in->judged = all_judged(in);
     TRY(mem_alloc(&in->col, blocks, sizeof *in->col, "block list", err));
     TRY(mem_alloc(&in->out, bq * dv, sizeof *in->out, "output tile", err));
     TRY(mem_alloc(&in->lse, bq, sizeof *in->lse, "log-sum-exp tile", err));
@@ -227,9 +248,46 @@ static int run_call(struct input *in, int c, struct sums *t, struct err *err)
         for (int64_t k = 0; k < rows * x->dv; k++)
             t->delta += fabs(in->out[k] - ref[k]);
     }
-    t->native += (double)sparge_native_tiles(s->nq_blocks, s->nk_blocks, x->causal);
-    t->tiles += (double)sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, x->causal);
 out:
+    return rc;
+}
+
+static void add_tiles(const struct sparge *s, struct sums *t)
+{
+    bool causal = s->in.x.causal;
+    t->native += (double)sparge_native_tiles(s->nq_blocks, s->nk_blocks, causal);
+    t->tiles += (double)sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, causal);
+}
+
+/* One call by somebody else: all blocks at once, whatever the bound. */
+static int run_judged(struct input *in, int c, struct sums *t, struct err *err)
+{
+    struct sparge *s = in->s[c];
+    const struct attn_in *x = &s->in.x;
+    struct judging j;
+    struct mask m = {0};
+    struct accel_filter f;
+    char why[160];
+    double mass;
+    int rc = 0;
+
+    judge_begin(&j, s->in.exact, NULL);
+    TRY(mask_lists_init(&m, x->nq, x->nk, 0, x->nq, x->causal, s->rules.bq, s->rules.bk, err));
+    for (int64_t i = 0; i < s->nq_blocks; i++) {
+        int64_t n = sparge_list(s, s->row, i, in->col, &mass);
+        TRY(mask_lists_add_all(&m, i, in->col, n, err));
+        t->kept += (double)n;
+    }
+    mask_lists_finish(&m);
+    TRY(judge_add(&j, &m, err));
+    if (!sparge_filter(&s->rules, &f, why))
+        FAIL(err, ERR_RUN, "%s", why);
+    TRY(judge_end(&j, &f, err));
+    t->delta += j.sum.abs_delta;
+    t->pv += j.sum.tiles_pv;
+out:
+    mask_free(&m);
+    judge_free(&j);
     return rc;
 }
 
@@ -244,7 +302,8 @@ static int evaluate(void *ctx, double tau, double pv, double *l1, double *sparsi
     for (int c = 0; c < in->n; c++) {
         sparge_set_tau(in->s[c], tau);
         sparge_set_pv(in->s[c], pv);
-        TRY(run_call(in, c, &t, err));
+        TRY((in->judged ? run_judged : run_call)(in, c, &t, err));
+        add_tiles(in->s[c], &t);
     }
     *l1 = relative_l1(in, t.delta);
     *sparsity = in->p->profile == SPARGE_PAPER ? 1 - (t.kept + t.pv) / (2 * t.tiles)
