@@ -24,7 +24,7 @@ struct replay_opts {
     int64_t samples, copies;
     char *layers, *heads, *steps, *branch, *permute, *shard;
     char *dump_masks, *dump_outputs, *out;
-    bool allow_nonfinite, counters;
+    bool allow_nonfinite, counters, read_ahead;
 };
 
 static const char *const backends[] = {"cpu", "cuda", NULL};
@@ -68,6 +68,10 @@ static const struct opt options[] = {
      .help = "With cuda: replay heads one by one and time a head by a launch of N copies of it, "
              "divided by N; 0 = as many as the trace has query heads, but no more than keep the GPU "
              "busy. Not given: all heads of a call at once, whose times are the call's."},
+    {.name = "read-ahead", .type = OPT_BOOL, .offset = offsetof(struct replay_opts, read_ahead),
+     .def = "1", .min = 0, .max = 1,
+     .help = "With cuda: read and check the next call while the GPU has the present one; both are in "
+             "memory then. 0 = read each when it is needed."},
     {.name = "counters", .type = OPT_BOOL, .offset = offsetof(struct replay_opts, counters),
      .def = "0", .min = 0, .max = 1,
      .help = "With cuda: read hardware counters of each attention (tensor pipe, bytes of GPU "
@@ -401,6 +405,7 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
                        "replay: --backend cuda needs a build with CUDA (make CUDA=1)");
     r->device.accel = app->accel;
     r->device.calls = o->copies < 0 && app->accel->attend_call;
+    r->read_ahead = o->read_ahead;
     r->device.timed = r->device.calls && (o->samples > 0 || o->counters);
     return o->c.dry_run ? 0 : r->device.accel->open(&how, &r->device.session, err);
 }

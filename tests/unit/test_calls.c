@@ -303,7 +303,8 @@ static const struct accel fake = {.name = "fake",
 
 /* ---- replays -------------------------------------------------------------------------------- */
 
-static void make_trace(const char *path)
+/* bad: the last layer has a NaN among its keys. */
+static void make_trace(const char *path, bool bad)
 {
     struct err err = {0};
     struct trace_writer *w = NULL;
@@ -324,6 +325,8 @@ static void make_trace(const char *path)
             int heads = what == TRACE_Q ? HEADS : KV;
             for (int i = 0; i < N * heads * D; i++)
                 x[i] = (float)(3 * rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
+            if (bad && l == LAYERS - 1 && what == TRACE_K)
+                x[N * heads * D - 1] = NAN;
             assert_ok(trace_put(w, what, 0, N, x, heads * D, &err), &err);
         }
         assert_ok(trace_end_call(w, &err), &err);
@@ -345,7 +348,7 @@ static void set_up(void)
 {
     snprintf(trace, sizeof trace, "%s/calls-%d.h5", test_tmpdir(), (int)getpid());
     if (access(trace, F_OK))
-        make_trace(trace);
+        make_trace(trace, false);
 }
 
 #define METHODS                                                                                    \
@@ -489,6 +492,54 @@ START_TEST(a_call_has_its_own_times)
             ck_assert_double_eq(record_get(c, "select_share"), 0.25);
     }
     records_free(r, n);
+}
+END_TEST
+
+static void assert_same_cells(const struct record *a, const struct record *b)
+{
+    ck_assert_str_eq(a->method, b->method);
+    ck_assert_int_eq(a->layer, b->layer);
+    ck_assert_int_eq(a->head, b->head);
+    ck_assert_int_eq(a->n_metrics, b->n_metrics);
+    for (int64_t k = 0; k < a->n_metrics; k++)
+        if (strncmp(a->metrics[k].name, "host_", 5) != 0 && !strstr(a->metrics[k].name, "select_ns"))
+            ck_assert_msg(a->metrics[k].value == record_get(b, a->metrics[k].name), "%s",
+                          a->metrics[k].name);
+}
+
+/* The records, and their order, are the same whether the next call is read meanwhile or not. */
+START_TEST(reading_ahead_changes_nothing)
+{
+    struct record *ahead, *alone;
+    set_up();
+    int64_t n = replay(directory("ahead"), METHODS " --jobs 3", &ahead);
+    ck_assert_int_eq(replay(directory("alone"), METHODS " --jobs 3 --read-ahead=0", &alone), n);
+    for (int64_t i = 0; i < n; i++)
+        assert_same_cells(ahead + i, alone + i);
+    records_free(ahead, n);
+    records_free(alone, n);
+}
+END_TEST
+
+/* What is wrong with a call that was read ahead is told after the one before it is complete. */
+START_TEST(a_call_that_cannot_be_read_ends_the_replay_in_its_turn)
+{
+    static const char *const how[] = {"--read-ahead=1", "--read-ahead=0"};
+    const struct app app = {.methods = test_methods, .accel = &fake};
+    const char *bad = test_path("bad.h5");
+    make_trace(bad, true);
+    for (int i = 0; i < 2; i++) {
+        const char *dir = directory(how[i] + 2);
+        const char *argv[] = {"-q", "--backend", "cuda", bad, "-m", "dense", "-o", dir, how[i]};
+        struct err err = {0};
+        struct record *r;
+        int64_t n = 0;
+        assert_fails(cmd_replay.run(&app, 9, (char **)argv, &err), &err, ERR_INPUT, "layer 1");
+        assert_ok(records_load(dir, &r, &n, &err), &err);
+        ck_assert_int_eq(n, HEADS + 1); /* those of layer 0 */
+        ck_assert_int_eq(count_of(r, n, RECORD_OF_HEAD), HEADS);
+        records_free(r, n);
+    }
 }
 END_TEST
 
@@ -757,6 +808,8 @@ Suite *make_suite(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, heads_say_what_they_say_one_by_one);
     tcase_add_test(t, a_call_has_its_own_times);
+    tcase_add_test(t, reading_ahead_changes_nothing);
+    tcase_add_test(t, a_call_that_cannot_be_read_ends_the_replay_in_its_turn);
     tcase_add_test(t, what_lacks_is_done_again);
     tcase_add_test(t, shards_share_calls);
     tcase_add_test(t, chosen_heads_are_named);
