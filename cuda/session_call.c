@@ -35,11 +35,11 @@ struct attn_tensors run_tensors(const struct session_call *c, const struct attn_
 int session_bring_call(struct accel_session *s, const struct accel_call *call, struct err *err)
 {
     int rc = 0;
-    pthread_mutex_lock(&s->lock);
+    session_lock(s);
     CU(err, cudaSetDevice(s->gpu.device));
     rc = session_put_call(s, call, err);
 out:
-    pthread_mutex_unlock(&s->lock);
+    session_unlock(s);
     return rc;
 }
 
@@ -134,8 +134,8 @@ int session_select_call(struct accel_session *s, const struct accel_call *call,
                         const struct accel_choice *choices, struct mask *masks, int *answers,
                         char (*why)[160], struct err *err)
 {
-    pthread_mutex_lock(&s->lock);
+    session_lock(s);
     int rc = select_locked(s, call, choices, masks, answers, why, err);
-    pthread_mutex_unlock(&s->lock);
+    session_unlock(s);
     return rc;
 }

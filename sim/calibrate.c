@@ -403,6 +403,7 @@ int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct
                  (long long)(c->n_jobs - todo), (long long)c->n_jobs);
     TRY(gemm_ready(err));
     x.progress = progress_start("calibrate", total, todo);
+    device_meter(&c->device, x.progress);
     rc = pool_run(jobs, c->n_jobs, run_job, &x, err);
     progress_end(&x.progress);
 out:

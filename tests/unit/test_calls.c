@@ -28,14 +28,17 @@ struct accel_session {
     int n, group;           /* of the last call */
     int launches, selected; /* calls attended to; heads chosen for */
     bool timed;
+    int local_rank; /* that it was opened for */
 };
 
 static struct accel_session session;
+static int ceilings_measured; /* so often, over all sessions */
+static int driver = 13000;
 
 static int open_session(const struct accel_options *o, struct accel_session **out, struct err *err)
 {
     (void)err;
-    session = (struct accel_session){.timed = o->samples > 0};
+    session = (struct accel_session){.timed = o->samples > 0, .local_rank = o->local_rank};
     *out = &session;
     return 0;
 }
@@ -58,6 +61,16 @@ static bool supports_all(const struct accel_session *s, const struct attn_in *x,
 static int describe(struct accel_session *s, struct jw *w, struct err *err)
 {
     jw_kstr(w, "name", "none");
+    jw_kstr(w, "uuid", "GPU-1");
+    jw_kint(w, "cuda_driver", driver);
+    jw_kint(w, "cuda_runtime", 13000);
+    return 0;
+}
+
+static int ceilings(struct accel_session *s, struct jw *w, struct err *err)
+{
+    jw_knum(w, "matmul_8192_tflops", 700 + ceilings_measured++);
+    jw_knum(w, "copy_tb_per_s", 4.2);
     return 0;
 }
 
@@ -299,7 +312,8 @@ static const struct accel fake = {.name = "fake",
                                   .attend_call = attend_call,
                                   .map = map_on_cpu,
                                   .bytes_peak = bytes_peak,
-                                  .describe = describe};
+                                  .describe = describe,
+                                  .ceilings = ceilings};
 
 /* ---- replays -------------------------------------------------------------------------------- */
 
@@ -540,6 +554,69 @@ START_TEST(a_call_that_cannot_be_read_ends_the_replay_in_its_turn)
         ck_assert_int_eq(count_of(r, n, RECORD_OF_HEAD), HEADS);
         records_free(r, n);
     }
+}
+END_TEST
+
+static double matmul_of(const char *dir)
+{
+    char path[600];
+    json_t *doc = NULL;
+    struct err err = {0};
+    snprintf(path, sizeof path, "%s/manifest.json", dir);
+    assert_ok(json_read_file(path, 1 << 20, &doc, &err), &err);
+    double x = json_number_value(
+        json_object_get(json_object_get(doc, "gpu"), "matmul_8192_tflops"));
+    json_decref(doc);
+    return x;
+}
+
+/* Once per GPU and driver, kept beside the run; a file that nobody can read is as good as none. */
+START_TEST(ceilings_are_measured_once)
+{
+    static const struct {
+        const char *words;
+        int driver, damage, measured;
+    } steps[] = {{"-m dense", 13000, 0, 1},
+                 {"-m dense", 13000, 0, 1},
+                 {"-m dense --ceilings", 13000, 0, 2},
+                 {"-m dense", 13010, 0, 3},
+                 {"-m dense", 13010, 0, 3},
+                 {"-m dense", 13010, 1, 4}};
+    const char *dir = directory("ceilings");
+    struct err err = {0};
+    set_up();
+    ceilings_measured = 0;
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        struct record *r;
+        char path[600];
+        driver = steps[i].driver;
+        snprintf(path, sizeof path, "%s/ceilings-GPU-1.json", dir);
+        if (steps[i].damage)
+            assert_ok(file_write_atomic(path, "{\"uuid\":", 8, &err), &err);
+        int64_t n = replay(dir, steps[i].words, &r);
+        records_free(r, n);
+        ck_assert_int_eq(ceilings_measured, steps[i].measured);
+        ck_assert_double_eq(matmul_of(dir), 700 + steps[i].measured - 1);
+        ck_assert(access(path, R_OK) == 0);
+    }
+    driver = 13000;
+}
+END_TEST
+
+/* Of several GPUs the one of the launcher's local rank is asked for, whatever the shard. */
+START_TEST(the_local_rank_picks_the_gpu)
+{
+    struct record *r;
+    set_up();
+    setenv("OMPI_COMM_WORLD_RANK", "3", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
+    int64_t n = replay(directory("rank"), "-m dense --shard 0/1", &r);
+    ck_assert_int_eq(session.local_rank, 1);
+    records_free(r, n);
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
 }
 END_TEST
 
@@ -809,6 +886,8 @@ Suite *make_suite(void)
     tcase_add_test(t, heads_say_what_they_say_one_by_one);
     tcase_add_test(t, a_call_has_its_own_times);
     tcase_add_test(t, reading_ahead_changes_nothing);
+    tcase_add_test(t, ceilings_are_measured_once);
+    tcase_add_test(t, the_local_rank_picks_the_gpu);
     tcase_add_test(t, a_call_that_cannot_be_read_ends_the_replay_in_its_turn);
     tcase_add_test(t, what_lacks_is_done_again);
     tcase_add_test(t, shards_share_calls);
