@@ -215,12 +215,17 @@ static int print_plan(const struct replay *r, const struct replay_opts *o,
     jw_knum(&w, "estimated_seconds", seconds);
     jw_kint(&w, "shard", shard->index);
     jw_kint(&w, "shards", shard->count);
+    if (r->device.accel)
+        jw_kint(&w, "local_rank", shard->local);
     jw_obj_end(&w);
     TRY(buf_check(&b, "plan", err));
     if (o->c.json)
         printf("%s\n", buf_str(&b));
     else
         print_totals(&t, jobs, seconds);
+    if (r->device.accel && !o->c.json)
+        printf("shard %lld of %lld, with the GPU of local rank %d\n", (long long)shard->index,
+               (long long)shard->count, shard->local);
 out:
     buf_free(&b);
     return rc;

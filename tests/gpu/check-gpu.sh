@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # check-gpu.sh BIN [PART...] - everything that is checked on a machine with a GPU, with the programs in
 # BIN (lacuna, checkcu), or the named parts of it (below): kernels, metrics, selections and the model runner against the CPU reference; every
-# method on traces of both models of datasets/models; two captures and two evals of one run; the kernels under
+# method on traces of both models of datasets/models; two captures, two evals and two calibrations of one run; the kernels under
 # compute-sanitizer, where it is installed. From the project's root. Exit code 1 when a check failed or
 # none ran, 4 without a GPU.
 # shellcheck disable=SC2317 # functions are called by part
 set -uo pipefail
 bin=$1
 shift
-[ $# = 0 ] && set -- kernels traces captures evals memcheck racecheck
+[ $# = 0 ] && set -- kernels traces captures evals calibrations memcheck racecheck
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 export OPENBLAS_NUM_THREADS=1 # the jobs of a capture are its threads
 failed=0
@@ -94,6 +94,37 @@ evals() {
         grep -q ttft_ns "$work/eval-needle/records.jsonl"
 }
 
+# Numbers of two calibrations' heads, line by line: how many are the same, and the largest difference of
+# the others, relative to 1 or to the number.
+same_parameters() { # METHOD, of $work/cpu.json and $work/cuda.json
+    for device in cpu cuda; do
+        sed -n '/^  "heads": \[/,/^  \]/p' "$work/$device.json" >"$work/$device.heads"
+    done
+    paste -d '|' "$work/cpu.heads" "$work/cuda.heads" | awk -F '|' -v method="$1" '
+        {a = $1; b = $2; sub(/^[^:]*: */, "", a); sub(/^[^:]*: */, "", b)}
+        $1 !~ /: / || $1 ~ /"(layer|head)"/ {wrong += $1 != $2; next}
+        {n++; same += a == b; d = a - b; d = d < 0 ? -d : d; if (a > 1) d /= a; worst = d > worst ? d : worst}
+        END {print "   " method ":", same, "of", n, "parameters the same, the others at most", worst + 0, "apart"
+             exit wrong || n == 0 || worst > 0.02 && same < 0.9 * n}'
+}
+
+# The searches with settings judged on the GPU choose what they choose on the CPU, but where the error of
+# a setting is within rounding (bf16) of the bound. Stopped and continued there they give the same file.
+calibrations() {
+    local method device
+    prompt 60000 >"$work/calib.txt"
+    "$bin/lacuna" capture -q -m datasets/models/code-lm --prompt "$work/calib.txt" --tokens 3072 --dtype bf16 \
+        --layers 1 --maps 0 -o "$work/calib.h5" || return
+    for method in sale spargeattn sampleattention minference:rows_from=0 flexprefill; do
+        for device in cpu cuda; do
+            "$bin/lacuna" calibrate -q --backend "$device" "$method" "$work/calib.h5" --force \
+                -o "$work/$device.json" || return
+        done
+        grep -q '"backend": "cuda"' "$work/cuda.json" || { echo "FAIL: $method was searched on the CPU"; return 1; }
+        same_parameters "$method" || return
+    done
+}
+
 # checkcu in parts side by side: the reference and the sanitizer are the limit, not the GPU.
 parts() { # LOG COMMAND...: COMMAND --part I/N, output in $work/LOG.I; the number of failed parts
     local log=$1 i bad=0 pids=()
@@ -139,8 +170,8 @@ jobs=$(nproc)
 [ "$jobs" -gt 12 ] && jobs=12
 ran=
 for name in "$@"; do
-    if [[ ! $name =~ ^(kernels|traces|captures|evals|memcheck|racecheck)$ ]]; then
-        echo "FAIL: no part is called $name; there are kernels, traces, captures, evals, memcheck and racecheck"
+    if [[ ! $name =~ ^(kernels|traces|captures|evals|calibrations|memcheck|racecheck)$ ]]; then
+        echo "FAIL: no part is called $name; there are kernels, traces, captures, evals, calibrations, memcheck and racecheck"
         failed=1
     elif [[ $name = *check ]] && ! command -v compute-sanitizer >/dev/null; then
         echo "== compute-sanitizer is not installed: $name did not run"
