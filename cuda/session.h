@@ -37,7 +37,7 @@ struct accel_session {
         int *v_exp;                 /* [kv heads], owned; of v and of the group's outputs */
         struct metrics_dense dense; /* out NULL: not asked for yet */
     } call;
-    double used_since;      /* guarded by `lock`: see session_lock */
+    double used_since; /* guarded by `lock`: see session_lock */
     _Atomic double used_ns;
 };
 

@@ -41,7 +41,7 @@ struct calibrate {
     struct trace **traces;
     int64_t n_traces;
     struct head_load load;
-    struct sim_device device; /* judges settings; accel NULL: the CPU */
+    struct sim_device device;      /* judges settings; accel NULL: the CPU */
     int64_t *segments, n_segments; /* owned: lengths at which a segment begins, ascending */
     struct calibrate_job *jobs;    /* owned, by layer, then head, then length */
     int64_t n_jobs, cap_jobs;

@@ -205,8 +205,8 @@ static int estimate(const struct calibrate *c, const struct calibrate_cost *cost
                    (judge.fixed * (double)cost->all_samples + judge.per_pair * cost->pairs);
     } else {
         TRY(attn_rate(c->load.precision, &rate, err));
-        *seconds = me->calibrate_passes > 0 ? me->calibrate_passes * 2 * cost->flop / rate / jobs
-                                            : NAN;
+        *seconds =
+            me->calibrate_passes > 0 ? me->calibrate_passes * 2 * cost->flop / rate / jobs : NAN;
     }
 out:
     return rc;
@@ -334,8 +334,7 @@ static int open_backend(const struct app *app, const struct calibrate_opts *o, s
     if (o->backend == 0)
         return 0;
     if (!app->accel)
-        FAIL(err, ERR_MACHINE,
-             "calibrate: --backend cuda needs a build with CUDA (make CUDA=1)");
+        FAIL(err, ERR_MACHINE, "calibrate: --backend cuda needs a build with CUDA (make CUDA=1)");
     TRY(shard_from_env("0/1", &shard, err)); /* a calibration has no parts */
     how.local_rank = shard.local;
     c->device = (struct sim_device){.accel = app->accel, .metrics = true};

@@ -44,7 +44,7 @@ struct exact {
     exact_below_fn *below; /* NULL: the CPU */
     void *below_self;
     const struct judge *judge; /* NULL: the CPU */
-    struct attn_ops ops; /* once `prepared` */
+    struct attn_ops ops;       /* once `prepared` */
     bool prepared;
     double *lse, *out;   /* [nq], [nq][dv]; NULL before the first question */
     unsigned char *done; /* [blocks]: EXACT_LSE, EXACT_OUT */

@@ -44,8 +44,8 @@ static inline const struct judge *judge_of(const struct exact *e)
 /* A mask while it is judged. */
 struct judging {
     struct exact *exact;
-    double *mass;      /* [nq] of the caller, or NULL: dense probability that each row keeps */
-    struct judged sum; /* complete after judge_end */
+    double *mass;       /* [nq] of the caller, or NULL: dense probability that each row keeps */
+    struct judged sum;  /* complete after judge_end */
     struct mask *masks; /* those that wait for somebody else; owned */
     int64_t n, cap;
     double *out, *lse; /* rows of a chunk; owned */

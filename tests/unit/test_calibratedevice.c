@@ -1,7 +1,7 @@
 /*
- * Calibrations whose settings a back end judges: with one that computes on the CPU, in double, every
- * search finds what it finds without it; what it refuses runs on the CPU and says so; the file and
- * the journal name it.
+ * Calibrations whose settings a back end judges: with one that computes on the CPU, in double,
+ * every search finds what it finds without it; what it refuses runs on the CPU and says so; the
+ * file and the journal name it.
  */
 #include "core/cmd.h"
 #include "core/fileio.h"
@@ -173,8 +173,8 @@ static const char *make_trace(const char *name, int d)
         assert_ok(trace_begin_call(w, &c, &err), &err);
         for (int what = 0; what < 3; what++) {
             for (int i = 0; i < N * HEADS * d; i++)
-                x[i] = (float)((what ? 1 : 2) *
-                               rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
+                x[i] =
+                    (float)((what ? 1 : 2) * rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
             assert_ok(trace_put(w, what, 0, N, x, HEADS * d, &err), &err);
         }
         assert_ok(trace_end_call(w, &err), &err);
@@ -213,14 +213,14 @@ static void assert_close(const json_t *a, const json_t *b, const char *where)
         ck_assert_msg(fabs(x - y) <= 1e-6 * fmax(1, fabs(x)), "%s: %.17g and %.17g", where, x, y);
     } else if (json_is_object(a)) {
         ck_assert_msg(json_object_size(a) == json_object_size(b), "%s: other members", where);
-        json_object_foreach ((json_t *)a, key, value) {
+        json_object_foreach((json_t *)a, key, value)
+        {
             ck_assert_msg(json_object_get(b, key) != NULL, "%s: no %s", where, key);
             assert_close(value, json_object_get(b, key), key);
         }
     } else if (json_is_array(a)) {
         ck_assert_uint_eq(json_array_size(a), json_array_size(b));
-        json_array_foreach (a, i, value)
-            assert_close(value, json_array_get(b, i), where);
+        json_array_foreach(a, i, value) assert_close(value, json_array_get(b, i), where);
     } else {
         ck_assert_msg(json_equal(a, b), "%s: other values", where);
     }
@@ -244,7 +244,8 @@ static const struct {
 START_TEST(searches_find_the_same)
 {
     char words[1100], here[1200];
-    snprintf(words, sizeof words, "%s %s --layers 1", make_trace("one.h5", D), make_trace("two.h5", D));
+    snprintf(words, sizeof words, "%s %s --layers 1", make_trace("one.h5", D),
+             make_trace("two.h5", D));
     snprintf(here, sizeof here, "%s --backend cuda --jobs 3", words);
     for (size_t i = 0; i < sizeof searched / sizeof *searched; i++) {
         const char *method = searched[i].method;
@@ -338,9 +339,8 @@ END_TEST
 START_TEST(journals_name_the_back_end)
 {
     const char *part = test_path("x.journal");
-    struct calibrate c = {.per = CALIBRATE_HEAD,
-                          .name = "x",
-                          .load = {.precision = PREC_F64, .permute = "none"}};
+    struct calibrate c = {
+        .per = CALIBRATE_HEAD, .name = "x", .load = {.precision = PREC_F64, .permute = "none"}};
     struct calibrate_select sel = {"0", "0", NULL, NULL, NULL};
     struct trace *t = NULL;
     struct method_run *runs = NULL;

@@ -516,7 +516,8 @@ static void assert_same_cells(const struct record *a, const struct record *b)
     ck_assert_int_eq(a->head, b->head);
     ck_assert_int_eq(a->n_metrics, b->n_metrics);
     for (int64_t k = 0; k < a->n_metrics; k++)
-        if (strncmp(a->metrics[k].name, "host_", 5) != 0 && !strstr(a->metrics[k].name, "select_ns"))
+        if (strncmp(a->metrics[k].name, "host_", 5) != 0 &&
+            !strstr(a->metrics[k].name, "select_ns"))
             ck_assert_msg(a->metrics[k].value == record_get(b, a->metrics[k].name), "%s",
                           a->metrics[k].name);
 }
@@ -564,8 +565,8 @@ static double matmul_of(const char *dir)
     struct err err = {0};
     snprintf(path, sizeof path, "%s/manifest.json", dir);
     assert_ok(json_read_file(path, 1 << 20, &doc, &err), &err);
-    double x = json_number_value(
-        json_object_get(json_object_get(doc, "gpu"), "matmul_8192_tflops"));
+    double x =
+        json_number_value(json_object_get(json_object_get(doc, "gpu"), "matmul_8192_tflops"));
     json_decref(doc);
     return x;
 }
@@ -576,12 +577,9 @@ START_TEST(ceilings_are_measured_once)
     static const struct {
         const char *words;
         int driver, damage, measured;
-    } steps[] = {{"-m dense", 13000, 0, 1},
-                 {"-m dense", 13000, 0, 1},
-                 {"-m dense --ceilings", 13000, 0, 2},
-                 {"-m dense", 13010, 0, 3},
-                 {"-m dense", 13010, 0, 3},
-                 {"-m dense", 13010, 1, 4}};
+    } steps[] = {
+        {"-m dense", 13000, 0, 1}, {"-m dense", 13000, 0, 1}, {"-m dense --ceilings", 13000, 0, 2},
+        {"-m dense", 13010, 0, 3}, {"-m dense", 13010, 0, 3}, {"-m dense", 13010, 1, 4}};
     const char *dir = directory("ceilings");
     struct err err = {0};
     set_up();
